@@ -120,10 +120,12 @@ demo: deps                              ## save and restore a real model's KV bl
 	@$(MAKE) -s -j$(shell nproc) $B/kvfs $B/libkvfs.so
 	@B=$B tools/demo/demo.sh
 bench: FOR := bench
-bench: deps                             ## every figure, against a reference of the same run; TRACE=FILE
+bench: deps                             ## every figure, against a reference of the same run; TRACE=FILE COMPARE=JSON
 	@$(MAKE) all
+	@$(if $(COMPARE),cp $(COMPARE) $B/bench.before.json)
 	@$B/kvfs-bench --build $B
 	@$B/kvfs-replay --bench $B/bench.json $(TRACE)
+	@$(if $(COMPARE),tools/bench/compare.py $B/bench.before.json $B/bench.json)
 bench-remote: deps                      ## blocks to and from other nodes, against each backend's own client; 5 minutes
 	@$(MAKE) all $B/tests/mount/storm
 	@B=$(abspath $B) tools/bench/remote.sh

@@ -8,10 +8,14 @@
 #include <sys/resource.h>
 
 #include "tests/gpu/memory.h"
-#include "tools/bench/clock.h"
-#include "tools/bench/report.h"
+#include "tools/bench/bench.h"
 
 #define BLOCKS 127u
+
+static inline void sample_fini(struct kv_bench_sample *sample)
+{
+	kv_bench_samples_free(sample, 1);
+}
 
 /* Pinned memory on the host, and as much of the device. */
 struct reference {

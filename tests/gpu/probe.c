@@ -18,7 +18,7 @@
 #include <sys/mman.h>
 
 #include "tests/gpu/gpu.h"
-#include "tools/bench/clock.h"
+#include "tools/bench/bench.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010

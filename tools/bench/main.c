@@ -4,14 +4,12 @@
  *
  * OWNS      the run: its directory, its children, its report.
  *
- * LOCKING   bench->cleaning: a thread of its own waits for SIGINT and SIGTERM
- *           and then ends the children, the directory and the process, unless
- *           main has begun to do so.
+ * LOCKING   bench->cleaning: a separate thread waits for SIGINT, SIGTERM and
+ *           SIGHUP, and then ends the children, the directory and the process,
+ *           unless main has begun to do so.
  */
 #include <errno.h>
 #include <getopt.h>
-#include <limits.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,48 +17,32 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "tools/bench/figures.h"
-#include "tools/bench/run.h"
+#include "common/kv.h"
+#include "tools/bench/bench.h"
 
-#define LIBRARY_THREADS 4 /* libkvfs copies with at most so many */
+#define LIBRARY_THREADS 4 /* at most, with which libkvfs copies */
 
 static const struct kv_bench_size sizes[] = {
-	/* 128 K tokens, in blocks that let it fit into DRAM. */
-	{"64k",
-	 "{\"tensors\": ["
-	 "{\"name\": \"k\", \"dtype\": \"BF16\", \"shape\": [1, 16, 8, 128]},"
-	 "{\"name\": \"v\", \"dtype\": \"BF16\", \"shape\": [1, 16, 8, 128]}],"
-	 "\"tokens\": 16}",
-	 1, 8192, true},
-	{"2304k",
-	 "{\"tensors\": ["
-	 "{\"name\": \"k\", \"dtype\": \"BF16\", \"shape\": [36, 16, 8, 128]},"
-	 "{\"name\": \"v\", \"dtype\": \"BF16\", \"shape\": [36, 16, 8, 128]}],"
-	 "\"tokens\": 16}",
-	 36, KV_BENCH_GROUP, false},
-	{"128k",
-	 "{\"tensors\": ["
-	 "{\"name\": \"k\", \"dtype\": \"BF16\", \"shape\": [2, 16, 8, 128]},"
-	 "{\"name\": \"v\", \"dtype\": \"BF16\", \"shape\": [2, 16, 8, 128]}],"
-	 "\"tokens\": 16}",
-	 2, 16 * KV_BENCH_GROUP, false},
+	{"64k", 1, 8192, true}, /* 128 K tokens, in blocks that fit into DRAM */
+	{"2304k", 36, KV_BENCH_GROUP, false},
+	{"128k", 2, 16 * KV_BENCH_GROUP, false},
 };
 
-/* In an order in which none takes from DRAM what the next one needs there. */
+/* In an order in which no measurement evicts blocks that the next one needs in
+ * DRAM. */
 static const struct measurement {
-	const char *figures[3];
-	/* The same for all sizes: no suffix, the last size only; or of the long
-	 * context, whose size has no other figures. */
+	const char *figures[4];
+	/* ONCE: equal for all sizes, no suffix, measured with the last size;
+	 * CONTEXT: of the long context, whose size has no other figures. */
 	enum { EACH, ONCE, CONTEXT } of;
 	int (*measure)(struct kv_bench_rig *rig);
 } measurements[] = {
 	{{"snapshot_8192", "restore_first", "restore_all"},
 	 CONTEXT,
 	 kv_bench_context},
-	{{"load_dram"}, EACH, kv_bench_load},
-	{{"load_dram_layers"}, EACH, kv_bench_load_layers},
-	{{"load_dram_split"}, EACH, kv_bench_load_split},
-	{{"load_dram_4k"}, EACH, kv_bench_load_heads},
+	{{"load_dram", "load_dram_layers", "load_dram_split", "load_dram_4k"},
+	 EACH,
+	 kv_bench_load},
 	{{"lease"}, EACH, kv_bench_lease},
 	{{"probe128_p50", "probe128_p99"}, ONCE, kv_bench_probe},
 	{{"read_mount_second", "read_mount_first"}, EACH, kv_bench_mount},
@@ -72,83 +54,55 @@ static const struct measurement {
 	{{"memory_anon"}, EACH, kv_bench_anonymous},
 };
 
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
-
-static bool wanted(struct kv_bench *bench, const struct kv_bench_size *size,
-		   const struct measurement *m)
+static bool is_wanted(struct kv_bench *bench, const struct kv_bench_size *size,
+		      const struct measurement *m)
 {
-	bool last = size == &sizes[COUNT(sizes) - 1];
-	char name[64];
-	size_t i;
+	bool last = size == &sizes[KV_ARRAY_LEN(sizes) - 1];
 
 	if ((m->of == CONTEXT) != size->context || (m->of == ONCE && !last))
 		return false;
-	for (i = 0; i < COUNT(m->figures) && m->figures[i]; i++) {
-		snprintf(name, sizeof(name), m->of == EACH ? "%s_%s" : "%s",
-			 m->figures[i], size->suffix);
-		if (kv_bench_report_wants(bench->report, name))
+	for (size_t i = 0; i < KV_ARRAY_LEN(m->figures) && m->figures[i]; i++)
+		if (kv_bench_report_wants(bench->report, m->figures[i],
+					  m->of == EACH ? size->suffix : NULL))
 			return true;
-	}
 	return false;
 }
 
-static int measure_size(struct kv_bench *bench,
-			const struct kv_bench_size *size)
+/* Report an error of a measurement.  Return whether there is one. */
+static bool failed(const char *figure, const char *suffix, int r)
 {
-	bool any = false, wants[COUNT(measurements)];
-	struct kv_bench_rig rig;
-	int r, failed = 0;
-	size_t i;
-
-	for (i = 0; i < COUNT(measurements); i++) {
-		wants[i] = wanted(bench, size, &measurements[i]);
-		any |= wants[i];
-	}
-	if (!any)
-		return 0;
-	r = kv_bench_rig_open(bench, size, &rig);
-	if (r < 0) {
-		fprintf(stderr, "kvfs-bench: cannot set up blocks of %s: %s\n",
-			size->suffix, strerror(-r));
-		failed = 1;
-	}
-	for (i = 0; i < COUNT(measurements) && r == 0; i++) {
-		int s = wants[i] ? measurements[i].measure(&rig) : 0;
-
-		if (s < 0) {
-			fprintf(stderr, "kvfs-bench: %s_%s: %s\n",
-				measurements[i].figures[0], size->suffix,
-				strerror(-s));
-			failed = 1;
-		}
-	}
-	kv_bench_rig_close(&rig);
-	return failed;
-}
-
-static int measure_million(struct kv_bench *bench)
-{
-	int r = 0;
-
-	if (kv_bench_report_wants(bench->report, "mount_clean_1m") ||
-	    kv_bench_report_wants(bench->report, "mount_killed_1m"))
-		r = kv_bench_million(bench);
 	if (r < 0)
-		fprintf(stderr, "kvfs-bench: mount_clean_1m: %s\n",
+		fprintf(stderr, "kvfs-bench: %s%s%s: %s\n", figure,
+			*suffix && !strchr(figure, ' ') ? "_" : "", suffix,
 			strerror(-r));
 	return r < 0;
 }
 
-static int measure_tree(struct kv_bench *bench)
+static bool measure_size(struct kv_bench *bench,
+			 const struct kv_bench_size *size)
 {
-	int r = kv_bench_tree(bench);
+	bool any = false, bad = false, wants[KV_ARRAY_LEN(measurements)];
+	struct kv_bench_rig rig;
+	size_t i;
+	int r;
 
-	if (r < 0)
-		fprintf(stderr, "kvfs-bench: tree_find: %s\n", strerror(-r));
-	return r < 0;
+	for (i = 0; i < KV_ARRAY_LEN(measurements); i++) {
+		wants[i] = is_wanted(bench, size, &measurements[i]);
+		any |= wants[i];
+	}
+	if (!any)
+		return false;
+	r = kv_bench_rig_open(bench, size, &rig);
+	bad = failed("setting up blocks of ", size->suffix, r);
+	for (i = 0; i < KV_ARRAY_LEN(measurements) && r == 0; i++)
+		if (wants[i])
+			bad |= failed(measurements[i].figures[0], size->suffix,
+				      measurements[i].measure(&rig));
+	kv_bench_rig_close(&rig);
+	return bad;
 }
 
-/* The lock is never given back: who begins to clean ends the process. */
+/* Clean up once: the lock is never released, since the process ends. */
 static void clean(struct kv_bench *bench)
 {
 	pthread_mutex_lock(&bench->cleaning);
@@ -210,9 +164,9 @@ static int usage(FILE *to)
 	fprintf(to,
 		"usage: kvfs-bench [--build DIR] [--dir DIR] [--only NAME] "
 		"[--quick]\n"
-		"  --build DIR  where kvfs is and bench.json goes (build)\n"
+		"  --build DIR  folder of kvfs, and of bench.json (build)\n"
 		"  --dir DIR    make the store below DIR (beside the build)\n"
-		"  --only NAME  only figures whose names begin so\n"
+		"  --only NAME  only figures whose names begin with NAME\n"
 		"  --quick      fewer rounds\n"
 		"       kvfs-bench --nothing FILES MOUNTPOINT\n"
 		"  serve FILES files by a FUSE server that does nothing\n");
@@ -247,51 +201,48 @@ static int parse(int argc, char **argv, struct kv_bench *bench,
 	return optind == argc ? 0 : -EINVAL;
 }
 
-static int open_run(struct kv_bench *bench, const char *dir, const char *only)
-{
-	long processors = sysconf(_SC_NPROCESSORS_ONLN);
-	char path[PATH_MAX];
-	int r;
-
-	bench->threads = processors < LIBRARY_THREADS ? (unsigned)processors
-						      : LIBRARY_THREADS;
-	kv_bench_children_init(&bench->children);
-	pthread_mutex_init(&bench->cleaning, NULL);
-	r = kv_bench_workdir_make(dir, bench->build, &bench->dir);
-	if (r < 0)
-		return r;
-	r = watch_signals(bench);
-	if (r < 0)
-		return r;
-	print_machine(bench);
-	snprintf(path, sizeof(path), "%s/bench.json", bench->build);
-	return kv_bench_report_new(path, only, &bench->report);
-}
-
 int main(int argc, char **argv)
 {
-	struct kv_bench bench = {.build = "build"};
+	struct kv_bench bench = {.build = "build",
+				 .cleaning = PTHREAD_MUTEX_INITIALIZER,
+				 .children.lock = PTHREAD_MUTEX_INITIALIZER};
 	const char *dir = NULL, *only = NULL;
-	int r, failed = 0;
-	size_t i;
+	bool bad = false;
+	char path[PATH_MAX];
+	int r;
 
 	if (argc == 4 && strcmp(argv[1], "--nothing") == 0)
 		return kv_bench_nothing((unsigned)atoi(argv[2]), argv[3]);
 	if (parse(argc, argv, &bench, &dir, &only) < 0)
 		return usage(stderr);
-	r = open_run(&bench, dir, only);
+	bench.threads = (unsigned)KV_MIN(sysconf(_SC_NPROCESSORS_ONLN),
+					 LIBRARY_THREADS);
+	snprintf(bench.memcpy_text, sizeof(bench.memcpy_text),
+		 "memcpy, %u threads", bench.threads);
+	r = kv_bench_workdir_make(dir, bench.build, &bench.dir);
+	if (r == 0)
+		r = watch_signals(&bench);
+	if (r == 0) {
+		print_machine(&bench);
+		snprintf(path, sizeof(path), "%s/bench.json", bench.build);
+		r = kv_bench_report_new(path, only, &bench.report);
+	}
 	if (r < 0)
 		fprintf(stderr, "kvfs-bench: cannot begin: %s\n", strerror(-r));
-	for (i = 0; i < COUNT(sizes) && r == 0; i++)
-		failed |= measure_size(&bench, &sizes[i]);
-	if (r == 0)
-		failed |= measure_million(&bench) | measure_tree(&bench);
+	for (size_t i = 0; i < KV_ARRAY_LEN(sizes) && r == 0; i++)
+		bad |= measure_size(&bench, &sizes[i]);
 	if (r == 0) {
-		kv_bench_report_sum(bench.report);
+		if (kv_bench_report_wants(bench.report, "mount_clean_1m",
+					  NULL) ||
+		    kv_bench_report_wants(bench.report, "mount_killed_1m",
+					  NULL))
+			bad |= failed("mount_clean_1m", "",
+				      kv_bench_million(&bench));
+		bad |= failed("tree_find", "", kv_bench_tree(&bench));
 		r = kv_bench_report_close(bench.report);
 	}
 	if (bench.dir)
 		clean(&bench);
 	free(bench.dir);
-	return r < 0 || failed;
+	return r < 0 || bad;
 }

@@ -1,30 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reference.c - what figures are compared with: plain memory in 2 MiB pages, as
- * an engine's pool would have it, and threads that memcpy, for everything that
- * copies; and what the disk gives, by fio with O_DIRECT, io_uring, queue depth
- * 32.
+ * reference.c - references of the figures: plain memory in 2 MiB pages, as an
+ * engine's pool has it; threads that memcpy; and the disk's speed by fio.
  *
- * OWNS      the mappings; the threads, and the job they share: @pieces is taken
- *           piece by piece (@next) by every thread, over when @busy is 0.
- *           The fio process, and its output file while it is read.
+ * OWNS      the mappings; the threads, and the job they share: every thread
+ *           takes @pieces one by one (@next), and the job is over when @busy is
+ *           0.  The fio process, and its output file while it is read.
  *
  * INVARIANTS
  *   (1) A mapping is not inherited by fork: else each start of a child would
- *       leave the pool's pages write-protected, and the next copy would pay.
+ *       leave the pool's pages write-protected and slow down the next copy.
  *   (2) @pieces and @n change only while @busy is 0.
- *   (3) fio has what the daemon has: 2 MiB pages and registered buffers.
- *       With neither it is half as fast (measured), and no reference.
+ *   (3) fio has 2 MiB pages and registered buffers as the daemon has.  Without
+ *       them fio is half as fast (measured), and no reference.
  *
  * LOCKING   crew->lock guards job, busy and quit; @next is atomic.
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,52 +27,36 @@
 #include <unistd.h>
 
 #include "common/bytes.h"
-#include "tools/bench/reference.h"
+#include "tools/bench/bench.h"
 
 /* ---- memory ---- */
 
 #define HUGE_PAGE (2ul << 20)
 
-/* Free 2 MiB pages first: they are only there if the operator made some. */
-static void *map_hugetlb(size_t bytes)
-{
-	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
-
-	return p == MAP_FAILED ? NULL : p;
-}
-
-static void *map_transparent(size_t bytes)
+int kv_bench_memory_map(size_t bytes, struct kv_bench_memory *ret_memory)
 {
 	char *raw, *p;
 	size_t before;
 
-	raw = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE,
-		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (raw == MAP_FAILED)
-		return NULL;
-	before = -(uintptr_t)raw & (HUGE_PAGE - 1);
-	p = raw + before;
-	if (before)
-		munmap(raw, before);
-	munmap(p + bytes, HUGE_PAGE - before);
-	madvise(p, bytes, MADV_HUGEPAGE);
-	return p;
-}
-
-int kv_bench_memory_map(size_t bytes, struct kv_bench_memory *ret_memory)
-{
-	void *p;
-
 	bytes = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-	p = map_hugetlb(bytes);
-	if (!p)
-		p = map_transparent(bytes);
-	if (!p)
-		return -ENOMEM;
+	/* Free 2 MiB pages first: they exist only if the operator made some. */
+	p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	if (p == MAP_FAILED) {
+		raw = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (raw == MAP_FAILED)
+			return -ENOMEM;
+		before = -(uintptr_t)raw & (HUGE_PAGE - 1);
+		p = raw + before;
+		if (before)
+			munmap(raw, before);
+		munmap(p + bytes, HUGE_PAGE - before);
+		madvise(p, bytes, MADV_HUGEPAGE);
+	}
 	madvise(p, bytes, MADV_DONTFORK);
 	memset(p, 1, bytes);
-	*ret_memory = (struct kv_bench_memory){p, bytes};
+	*ret_memory = (struct kv_bench_memory){.base = p, .bytes = bytes};
 	return 0;
 }
 
@@ -133,7 +111,7 @@ static void take_pieces(struct kv_bench_crew *crew)
 		       crew->pieces[i].bytes);
 }
 
-static void *help(void *arg)
+static void *run_helper(void *arg)
 {
 	struct kv_bench_crew *crew = arg;
 	uint64_t seen = 0;
@@ -167,8 +145,8 @@ int kv_bench_crew_new(unsigned threads, struct kv_bench_crew **ret_crew)
 	pthread_cond_init(&crew->begun, NULL);
 	pthread_cond_init(&crew->over, NULL);
 	while (crew->helpers + 1 < threads) {
-		r = pthread_create(&crew->threads[crew->helpers], NULL, help,
-				   crew);
+		r = pthread_create(&crew->threads[crew->helpers], NULL,
+				   run_helper, crew);
 		if (r) {
 			kv_bench_crew_free(crew);
 			return -r;
@@ -197,9 +175,16 @@ void kv_bench_crew_free(struct kv_bench_crew *crew)
 	free(crew);
 }
 
-void kv_bench_crew_copy(struct kv_bench_crew *crew,
-			const struct kv_bench_piece *pieces, size_t n)
+uint64_t kv_bench_crew_copy(struct kv_bench_crew *crew,
+			    const struct kv_bench_piece *pieces, size_t n)
 {
+	uint64_t begin = kv_bench_now();
+
+	if (!crew) {
+		for (size_t i = 0; i < n; i++)
+			memcpy(pieces[i].dst, pieces[i].src, pieces[i].bytes);
+		return kv_bench_now() - begin;
+	}
 	pthread_mutex_lock(&crew->lock);
 	crew->pieces = pieces;
 	crew->n = n;
@@ -215,6 +200,7 @@ void kv_bench_crew_copy(struct kv_bench_crew *crew,
 	while (crew->busy)
 		pthread_cond_wait(&crew->over, &crew->lock);
 	pthread_mutex_unlock(&crew->lock);
+	return kv_bench_now() - begin;
 }
 
 /* ---- the disk ---- */
@@ -239,7 +225,7 @@ int kv_bench_fio_file(const char *path, uint64_t bytes)
 		r = kv_write_all(fd, chunk, CHUNK);
 	if (r == 0 && fsync(fd) < 0)
 		r = -errno;
-	/* fio should find the disk's bytes, not ours in memory. */
+	/* fio is to read from the disk, not from the page cache. */
 	if (r == 0)
 		posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	if (fd >= 0)
@@ -289,10 +275,8 @@ static int run_fio(struct kv_bench_children *children, char *const argv[],
 	return r;
 }
 
-/* @writers: 0 reads. */
-static int fio(struct kv_bench_children *children, const char *path,
-	       uint64_t block, uint64_t bytes, unsigned writers,
-	       double *ret_speed)
+int kv_bench_fio(struct kv_bench *bench, const char *path, uint64_t block,
+		 uint64_t bytes, unsigned writers, double *ret_speed)
 {
 	const bool writing = writers > 0;
 	const unsigned n = writing ? writers : 1;
@@ -318,43 +302,31 @@ static int fio(struct kv_bench_children *children, const char *path,
 			"--fixedbufs=1",
 			NULL};
 	const char *section = writing ? "\"write\" :" : "\"read\" :";
-	size_t last = sizeof(argv) / sizeof(argv[0]) - 2;
-	int r;
+	size_t last = KV_ARRAY_LEN(argv) - 2;
+	int fd, r = 0;
 
+	if (writing) {
+		fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+		if (fd < 0)
+			return -errno;
+		if (fallocate(fd, 0, 0, (off_t)bytes) < 0 || fsync(fd) < 0)
+			r = -errno;
+		close(fd);
+	}
 	snprintf(name, sizeof(name), "--filename=%s", path);
 	snprintf(bs, sizeof(bs), "--bs=%llu", (unsigned long long)block);
 	snprintf(size, sizeof(size), "--size=%llu", (unsigned long long)part);
 	snprintf(jobs, sizeof(jobs), "--numjobs=%u", n);
 	snprintf(next, sizeof(next), "--offset_increment=%llu",
 		 (unsigned long long)part);
-	r = run_fio(children, argv, path, section, ret_speed);
-	if (r != -EIO)
-		return r;
-	/* Without privileges the limit of locked memory may be too low. */
-	argv[last] = NULL;
-	return run_fio(children, argv, path, section, ret_speed);
-}
-
-int kv_bench_fio_read(struct kv_bench_children *children, const char *path,
-		      uint64_t block, uint64_t bytes, double *ret_speed)
-{
-	return fio(children, path, block, bytes, 0, ret_speed);
-}
-
-int kv_bench_fio_write(struct kv_bench_children *children, const char *path,
-		       uint64_t block, uint64_t bytes, unsigned writers,
-		       double *ret_speed)
-{
-	int r = 0, fd;
-
-	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return -errno;
-	if (fallocate(fd, 0, 0, (off_t)bytes) < 0 || fsync(fd) < 0)
-		r = -errno;
-	close(fd);
 	if (r == 0)
-		r = fio(children, path, block, bytes, writers, ret_speed);
-	unlink(path);
+		r = run_fio(&bench->children, argv, path, section, ret_speed);
+	if (r == -EIO) {
+		/* Without privileges the limit of locked memory may be low. */
+		argv[last] = NULL;
+		r = run_fio(&bench->children, argv, path, section, ret_speed);
+	}
+	if (writing)
+		unlink(path);
 	return r;
 }

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * report.c - sets of measurements; figures of them as a table for people and as
- * JSON lines for programs.
+ * report.c - samples, and figures of them as a table for people and as JSON
+ * lines for programs.
  *
- * OWNS      the JSON lines, in memory until the end, so that a run cut short
- *           leaves the file of the last whole one.
+ * OWNS      the JSON lines, in memory until the end: a run that is cut short
+ *           leaves the file of the last complete run.
  *
  * LOCKING   none: one thread reports.
  */
-#include "tools/bench/report.h"
-
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "tools/bench/bench.h"
+
+#define WIDTH_MAX 4
 
 void kv_bench_sample_add(struct kv_bench_sample *sample, double value)
 {
@@ -32,7 +33,7 @@ void kv_bench_sample_add(struct kv_bench_sample *sample, double value)
 	sample->values[sample->n++] = value;
 }
 
-static int compare(const void *a, const void *b)
+static int compare_values(const void *a, const void *b)
 {
 	double x = *(const double *)a, y = *(const double *)b;
 
@@ -46,7 +47,8 @@ double kv_bench_sample_percentile(struct kv_bench_sample *sample,
 
 	if (sample->n == 0)
 		return 0;
-	qsort(sample->values, sample->n, sizeof(*sample->values), compare);
+	qsort(sample->values, sample->n, sizeof(*sample->values),
+	      compare_values);
 	at = percent / 100 * (double)(sample->n - 1);
 	return sample->values[(size_t)(at + 0.5)];
 }
@@ -56,10 +58,25 @@ double kv_bench_sample_median(struct kv_bench_sample *sample)
 	return kv_bench_sample_percentile(sample, 50);
 }
 
-void kv_bench_sample_fini(struct kv_bench_sample *sample)
+void kv_bench_samples_free(struct kv_bench_sample *samples, size_t n)
 {
-	free(sample->values);
-	*sample = (struct kv_bench_sample){0};
+	for (size_t i = 0; i < n; i++)
+		free(samples[i].values);
+}
+
+int kv_bench_rounds(int (*round)(void *arg, unsigned i, double *ret_values),
+		    void *arg, unsigned n, struct kv_bench_sample *samples,
+		    size_t width)
+{
+	double values[WIDTH_MAX] = {0};
+	int r = 0;
+
+	for (unsigned i = 0; i <= n && r == 0; i++) {
+		r = round(arg, i, values);
+		for (size_t w = 0; i > 0 && r == 0 && w < width; w++)
+			kv_bench_sample_add(&samples[w], values[w]);
+	}
+	return r;
 }
 
 struct kv_bench_report {
@@ -95,71 +112,93 @@ int kv_bench_report_new(const char *path, const char *only,
 	return 0;
 }
 
-static int write_lines(const struct kv_bench_report *report)
-{
-	FILE *f = fopen(report->path, "we");
-	int r = 0;
-
-	if (!f)
-		return -errno;
-	if (fwrite(report->lines, 1, report->bytes, f) != report->bytes)
-		r = -EIO;
-	if (fclose(f) != 0)
-		r = -errno;
-	return r;
-}
-
 int kv_bench_report_close(struct kv_bench_report *report)
 {
+	FILE *f = NULL;
 	int r;
 
 	if (!report)
 		return 0;
-	r = fclose(report->json) == 0 ? write_lines(report) : -ENOMEM;
+	printf("%u figures, %u with a goal, %u of these met; %u not measured\n",
+	       report->figures, report->with_goal, report->met,
+	       report->skipped);
+	r = fclose(report->json) == 0 ? 0 : -ENOMEM;
+	if (r == 0) {
+		f = fopen(report->path, "we");
+		r = f ? 0 : -errno;
+	}
+	if (r == 0 &&
+	    fwrite(report->lines, 1, report->bytes, f) != report->bytes)
+		r = -EIO;
+	if (f && fclose(f) != 0)
+		r = -errno;
 	free(report->lines);
 	free(report->path);
 	free(report);
 	return r;
 }
 
-bool kv_bench_report_wants(struct kv_bench_report *report, const char *name)
+static const char *print_name(const char *name, const char *suffix,
+			      char ret[64])
 {
-	return !report->only ||
-	       strncmp(name, report->only, strlen(report->only)) == 0;
+	snprintf(ret, 64, "%s%s%s", name, suffix ? "_" : "",
+		 suffix ? suffix : "");
+	return ret;
 }
 
-static void print_row(const struct kv_bench_figure *f)
+bool kv_bench_report_wants(const struct kv_bench_report *report,
+			   const char *name, const char *suffix)
 {
-	char ratio[32] = "-";
+	char whole[64];
 
-	if (f->ratio > 0)
-		snprintf(ratio, sizeof(ratio), "%.2f", f->ratio);
-	printf("%-28s %11.2f %-5s %11.2f  %-34s %9s  %s%s%s\n", f->name,
-	       f->value, f->unit, f->reference, f->against, ratio, f->goal,
-	       *f->goal ? ": " : "",
-	       !*f->goal ? ""
-	       : f->met	 ? "met"
-			 : "MISSED");
-	fflush(stdout);
+	return !report->only ||
+	       strncmp(print_name(name, suffix, whole), report->only,
+		       strlen(report->only)) == 0;
 }
 
 void kv_bench_report_add(struct kv_bench_report *report,
 			 const struct kv_bench_figure *f)
 {
-	report->shown = kv_bench_report_wants(report, f->name);
+	const bool more = strcmp(f->unit, "GB/s") == 0;
+	char name[64], goal[64] = "", words[16] = "-";
+	double ratio = 0;
+	bool has_goal, met;
+
+	report->shown = kv_bench_report_wants(report, f->name, f->suffix);
 	if (!report->shown)
 		return;
-	print_row(f);
+	if (f->reference > 0 && f->value > 0)
+		ratio = more ? f->value / f->reference
+			     : f->reference / f->value;
+	if (f->most > 0)
+		snprintf(goal, sizeof(goal), "<= %g %s%s", f->most, f->unit,
+			 f->least_ratio > 0 ? ", " : "");
+	if (f->least_ratio > 0)
+		snprintf(goal + strlen(goal), sizeof(goal) - strlen(goal),
+			 "ratio >= %.3g", f->least_ratio);
+	has_goal = *goal;
+	met = (f->most <= 0 || f->value <= f->most) && ratio >= f->least_ratio;
 	report->figures++;
-	report->with_goal += *f->goal != 0;
-	report->met += *f->goal && f->met;
+	report->with_goal += has_goal;
+	report->met += has_goal && met;
+
+	if (ratio > 0)
+		snprintf(words, sizeof(words), "%.2f", ratio);
+	print_name(f->name, f->suffix, name);
+	printf("%-28s %11.2f %-5s %11.2f  %-34s %9s  %s%s\n", name, f->value,
+	       f->unit, f->reference, f->against ? f->against : "-", words,
+	       goal,
+	       !has_goal ? ""
+	       : met	 ? ": met"
+			 : ": MISSED");
+	fflush(stdout);
 	fprintf(report->json,
 		"{\"figure\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", "
 		"\"reference\": %.6g, \"ratio\": %.6g, ",
-		f->name, f->value, f->unit, f->reference, f->ratio);
-	if (*f->goal)
-		fprintf(report->json, "\"goal\": \"%s\", \"met\": %s}\n",
-			f->goal, f->met ? "true" : "false");
+		name, f->value, f->unit, f->reference, ratio);
+	if (has_goal)
+		fprintf(report->json, "\"goal\": \"%s\", \"met\": %s}\n", goal,
+			met ? "true" : "false");
 	else
 		fprintf(report->json, "\"goal\": null, \"met\": null}\n");
 }
@@ -179,24 +218,14 @@ void kv_bench_report_note(struct kv_bench_report *report, const char *format,
 	fflush(stdout);
 }
 
-void kv_bench_report_speeds(struct kv_bench_report *report, const char *name,
+void kv_bench_report_speeds(struct kv_bench_report *report,
+			    struct kv_bench_figure figure,
 			    struct kv_bench_sample *speeds,
-			    struct kv_bench_sample *references,
-			    const char *against, double goal)
+			    struct kv_bench_sample *references)
 {
-	char words[32];
-	struct kv_bench_figure figure = {
-		.name = name,
-		.value = kv_bench_sample_median(speeds),
-		.reference = kv_bench_sample_median(references),
-		.unit = "GB/s",
-		.against = against,
-		.goal = words,
-	};
-
-	snprintf(words, sizeof(words), "ratio >= %g", goal);
-	figure.ratio = figure.value / figure.reference;
-	figure.met = figure.ratio >= goal;
+	figure.value = kv_bench_sample_median(speeds);
+	figure.reference = kv_bench_sample_median(references);
+	figure.unit = "GB/s";
 	kv_bench_report_add(report, &figure);
 	kv_bench_report_note(
 		report, "kvfs p10 %.2f, p90 %.2f; reference p10 %.2f, p90 %.2f",
@@ -207,18 +236,14 @@ void kv_bench_report_speeds(struct kv_bench_report *report, const char *name,
 }
 
 void kv_bench_report_skip(struct kv_bench_report *report, const char *name,
-			  const char *why)
+			  const char *suffix, const char *program)
 {
-	if (!kv_bench_report_wants(report, name))
+	char whole[64];
+
+	if (!kv_bench_report_wants(report, name, suffix))
 		return;
 	report->skipped++;
-	printf("%-28s not measured: %s\n", name, why);
+	printf("%-28s not measured: %s is not installed\n",
+	       print_name(name, suffix, whole), program);
 	fflush(stdout);
-}
-
-void kv_bench_report_sum(struct kv_bench_report *report)
-{
-	printf("%u figures, %u with a goal, %u of these met; %u not measured\n",
-	       report->figures, report->with_goal, report->met,
-	       report->skipped);
 }

@@ -1,27 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rig.c - what a figure is measured on: a daemon with one space of blocks, and
- * an engine's pool.
+ * rig.c - a daemon with one space of blocks, and an engine's pools.
  *
- * OWNS      the daemon, the session and all opened on it, the pool's memory.
+ * OWNS      the daemon, the session and all objects of the session, the pools'
+ *           memory.
  *
  * INVARIANTS
  *   (1) Block i of rig->keys holds the words that word() gives for it, so that
- *       every tier's answer can be checked, not only timed.
- *   (2) The pool's memory is mapped before the daemon starts: as root that one
- *       makes 2 MiB pages for its arena, and they are not ours to take.
+ *       the bytes of every tier can be checked, not only timed.
+ *   (2) The pools' memory is mapped before the daemon starts: a daemon of root
+ *       makes 2 MiB pages for its arena, and the bench must not take them.
  *
  * LOCKING   none: one thread measures.
  */
-#include "tools/bench/rig.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/xattr.h>
 
-#include "tools/bench/clock.h"
+#include "tools/bench/bench.h"
 
 #define TOKENS 16 /* per block */
 #define OPTIONS "dram=1G,ssd=16G"
@@ -34,16 +32,6 @@ static uint64_t word(uint64_t block, uint64_t i)
 	x ^= x >> 31;
 	x *= 0xbf58476d1ce4e5b9u;
 	return x ^ x >> 29;
-}
-
-static void fill_pages(struct kv_bench_rig *rig)
-{
-	uint64_t words = kv_bench_payload(rig->size) / 8, block, i;
-	uint64_t *page = rig->pages.base;
-
-	for (block = 0; block < rig->size->blocks; block++, page += words)
-		for (i = 0; i < words; i++)
-			page[i] = word(block, i);
 }
 
 int kv_bench_rig_verify(struct kv_bench_rig *rig, kvfs_lease *lease)
@@ -62,16 +50,20 @@ int kv_bench_rig_verify(struct kv_bench_rig *rig, kvfs_lease *lease)
 	return 0;
 }
 
-/* Views of tensors k and v: runs of @run bytes, @count of them @stride apart,
- * the next page @next further; v begins at @second. */
-static int register_pool(struct kv_bench_rig *rig, uint64_t run, uint64_t count,
-			 uint64_t stride, uint64_t next, uint64_t second,
-			 kvfs_pool **ret_pool)
+/* How tensors k and v lie in a pool: runs of @run bytes, @count of them
+ * @stride apart; the next page is @next further; v begins at @second. */
+struct shape {
+	uint64_t run, count, stride, next, second;
+};
+
+static int register_pool(struct kv_bench_rig *rig,
+			 const struct kv_bench_memory *memory,
+			 const struct shape *s, kvfs_pool **ret_pool)
 {
-	char *base = rig->pages.base;
+	char *base = memory->base;
 	kvfs_view views[2] = {
-		{"k", base, next, run, count, stride},
-		{"v", base + second, next, run, count, stride},
+		{"k", base, s->next, s->run, s->count, s->stride},
+		{"v", base + s->second, s->next, s->run, s->count, s->stride},
 	};
 	kvfs_pool_desc desc = {
 		.size = sizeof(desc),
@@ -82,62 +74,60 @@ static int register_pool(struct kv_bench_rig *rig, uint64_t run, uint64_t count,
 		.pages = rig->size->blocks,
 		.pages_per_block = 1,
 		.memory = base,
-		.memory_bytes = rig->pages.bytes,
+		.memory_bytes = memory->bytes,
+		.memory_fd = memory->fd,
 	};
 
 	return kvfs_pool_register(rig->session, &desc, ret_pool);
 }
 
-int kv_bench_rig_open_pools(struct kv_bench_rig *rig)
+int kv_bench_rig_pool(struct kv_bench_rig *rig,
+		      const struct kv_bench_memory *memory,
+		      kvfs_pool **ret_pool)
 {
 	uint64_t payload = kv_bench_payload(rig->size);
-	uint64_t layer = rig->size->blocks * KV_BENCH_LAYER;
-	uint64_t all = rig->size->blocks * payload;
-	int r;
 
-	r = register_pool(rig, payload / 2, 1, 0, payload, payload / 2,
-			  &rig->page_first);
-	if (r < 0)
-		return r;
-	r = register_pool(rig, payload / 2, 1, 0, payload / 2, all / 2,
-			  &rig->split);
-	if (r < 0)
-		return r;
-	r = register_pool(rig, KV_BENCH_LAYER, rig->size->layers, layer,
-			  KV_BENCH_LAYER, all / 2, &rig->layer_first);
-	if (r < 0)
-		return r;
-	return register_pool(rig, KV_BENCH_HEAD, payload / 2 / KV_BENCH_HEAD,
-			     rig->size->blocks * KV_BENCH_HEAD, KV_BENCH_HEAD,
-			     all / 2, &rig->head_first);
-}
-
-static int map_memory(struct kv_bench_rig *rig)
-{
-	size_t bytes = rig->size->blocks * kv_bench_payload(rig->size);
-	int r;
-
-	rig->keys = calloc(rig->size->blocks, sizeof(*rig->keys));
-	r = rig->keys ? kv_bench_memory_map(bytes, &rig->pages) : -ENOMEM;
-	if (r == 0)
-		r = kv_bench_memory_map(bytes, &rig->spare);
-	if (r == 0)
-		r = kv_bench_crew_new(rig->bench->threads, &rig->crew);
-	return r;
+	return register_pool(
+		rig, memory,
+		&(struct shape){payload / 2, 1, 0, payload, payload / 2},
+		ret_pool);
 }
 
 int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name)
 {
+	const size_t blocks = rig->size->blocks;
+	const uint64_t half = kv_bench_payload(rig->size) / 2;
+	const uint64_t all = blocks * half;
+	const struct shape split = {half, 1, 0, half, all};
+	const struct shape layers = {KV_BENCH_LAYER, rig->size->layers,
+				     blocks * KV_BENCH_LAYER, KV_BENCH_LAYER,
+				     all};
+	const struct shape heads = {KV_BENCH_HEAD, half / KV_BENCH_HEAD,
+				    blocks * KV_BENCH_HEAD, KV_BENCH_HEAD, all};
+	char layout[512];
 	int r;
 
+	snprintf(layout, sizeof(layout),
+		 "{\"tensors\": [{\"name\": \"k\", \"dtype\": \"BF16\", "
+		 "\"shape\": [%u, 16, 8, 128]}, "
+		 "{\"name\": \"v\", \"dtype\": \"BF16\", "
+		 "\"shape\": [%u, 16, 8, 128]}], \"tokens\": %d}",
+		 rig->size->layers, rig->size->layers, TOKENS);
 	r = kvfs_open(rig->daemon.mount, &rig->session);
-	if (r < 0)
-		return r;
-	r = kvfs_space_open(rig->session, name, rig->size->layout,
-			    KVFS_CREATE | 0755, &rig->space);
-	if (r < 0)
-		return r;
-	return kvfs_connected(rig->session) == 1 ? 0 : -ENOTCONN;
+	if (r == 0)
+		r = kvfs_space_open(rig->session, name, layout,
+				    KVFS_CREATE | 0755, &rig->space);
+	if (r == 0 && kvfs_connected(rig->session) != 1)
+		r = -ENOTCONN;
+	if (r == 0)
+		r = kv_bench_rig_pool(rig, &rig->pages, &rig->page_first);
+	if (r == 0)
+		r = register_pool(rig, &rig->pages, &split, &rig->split);
+	if (r == 0)
+		r = register_pool(rig, &rig->pages, &layers, &rig->layer_first);
+	return r < 0 ? r
+		     : register_pool(rig, &rig->pages, &heads,
+				     &rig->head_first);
 }
 
 void kv_bench_rig_settle(struct kv_bench_rig *rig)
@@ -148,23 +138,31 @@ void kv_bench_rig_settle(struct kv_bench_rig *rig)
 int kv_bench_rig_open(struct kv_bench *bench, const struct kv_bench_size *size,
 		      struct kv_bench_rig *rig)
 {
-	uint64_t sealed, durable;
+	const uint64_t words = kv_bench_payload(size) / 8;
+	uint64_t sealed, durable, *page, block, i;
 	int r;
 
 	*rig = (struct kv_bench_rig){.bench = bench, .size = size};
-	r = map_memory(rig);
+	rig->keys = calloc(size->blocks, sizeof(*rig->keys));
+	r = rig->keys
+		    ? kv_bench_memory_map(size->blocks * words * 8, &rig->pages)
+		    : -ENOMEM;
 	if (r == 0)
-		r = kv_bench_daemon_start(&bench->children, bench->build,
-					  bench->dir, OPTIONS, &rig->daemon);
+		r = kv_bench_memory_map(size->blocks * words * 8, &rig->spare);
+	if (r == 0)
+		r = kv_bench_crew_new(bench->threads, &rig->crew);
+	if (r == 0)
+		r = kv_bench_daemon_start(bench, OPTIONS, &rig->daemon);
 	if (r == 0)
 		r = kv_bench_rig_open_space(rig, KV_BENCH_SPACE);
-	if (r == 0)
-		r = kv_bench_rig_open_pools(rig);
 	if (r == 0)
 		r = kv_bench_rig_keys(rig, rig->keys, size->blocks);
 	if (r < 0)
 		return r;
-	fill_pages(rig);
+	page = rig->pages.base;
+	for (block = 0; block < size->blocks; block++, page += words)
+		for (i = 0; i < words; i++)
+			page[i] = word(block, i);
 	kv_bench_rig_settle(rig);
 	r = kv_bench_rig_save(rig, rig->page_first, rig->keys, &sealed,
 			      &durable);
@@ -211,19 +209,6 @@ int kv_bench_rig_keys(struct kv_bench_rig *rig, kvfs_key *ret_keys, size_t n)
 	return (size_t)r == n ? 0 : -EIO;
 }
 
-static int all_sealed_anew(kvfs_xfer *xfer, size_t n)
-{
-	size_t i;
-	int r;
-
-	for (i = 0; i < n; i++) {
-		r = kvfs_xfer_status(xfer, i);
-		if (r != 0)
-			return r < 0 ? r : -EEXIST;
-	}
-	return 0;
-}
-
 int kv_bench_rig_save(struct kv_bench_rig *rig, kvfs_pool *pool,
 		      const kvfs_key *keys, uint64_t *ret_sealed,
 		      uint64_t *ret_durable)
@@ -245,7 +230,10 @@ int kv_bench_rig_save(struct kv_bench_rig *rig, kvfs_pool *pool,
 		*ret_sealed = kv_bench_now() - begin;
 		kvfs_xfer_wait(xfer, KVFS_DURABLE, KVFS_FOREVER);
 		*ret_durable = kv_bench_now() - begin;
-		r = all_sealed_anew(xfer, n);
+		for (i = 0; i < n && r == 0; i++)
+			r = kvfs_xfer_status(xfer, i);
+		if (r > 0) /* the block was there before */
+			r = -EEXIST;
 		rig->saved += n;
 	}
 	kvfs_xfer_free(xfer);
@@ -280,7 +268,8 @@ void kv_bench_rig_path(const char *root, const kvfs_key *key, char *ret_path,
 	snprintf(ret_path, room, "%s/%.2s/%s", root, name, name);
 }
 
-/* How many of the keys are still in DRAM, after asking for them to go. */
+/* Ask the daemon to move the keys out of DRAM.  Return how many are still there.
+ */
 static size_t drop_from_dram(struct kv_bench_rig *rig, uint8_t *states)
 {
 	kvfs_query query = {rig->space, rig->keys, rig->size->blocks};

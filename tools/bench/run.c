@@ -1,24 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * run.c - what a run of the bench consists of: the directory below which all of
- * it lies, the programs that it starts and their certain end, and one of them,
- * the daemon under test on a fresh store.
+ * run.c - the directory of a run, its child processes and their certain end,
+ * and the daemon under test on a fresh store.
  *
  * OWNS      the processes in @pids; the daemon's store and mount point.
  *
- * STATES    a pid is in the table from kv_bench_child_start until somebody has
- *           waited for it; only pids in the table are ever signalled.
+ * STATES    a pid is in the table from kv_bench_child_start until it has been
+ *           waited for; only pids in the table are ever signalled.
  *
  * LOCKING   children->lock guards the table.  It is held while a child is
- *           signalled, never while one is waited for: the thread that handles
- *           SIGINT ends what the main thread waits for.
+ *           signalled, never while a child is waited for: the thread that
+ *           handles SIGINT ends the child that the main thread waits for.
  */
-#include "tools/bench/run.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <limits.h>
 #include <linux/magic.h>
 #include <signal.h>
 #include <stdio.h>
@@ -31,16 +27,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tools/bench/clock.h"
+#include "tools/bench/bench.h"
 
 #define GRACE_MS 30000
 #define TIMEOUT_MS 20000
-
-void kv_bench_children_init(struct kv_bench_children *children)
-{
-	*children = (struct kv_bench_children){0};
-	pthread_mutex_init(&children->lock, NULL);
-}
 
 static pid_t *slot_of_locked(struct kv_bench_children *children, pid_t pid)
 {
@@ -50,22 +40,6 @@ static pid_t *slot_of_locked(struct kv_bench_children *children, pid_t pid)
 		if (children->pids[i] == pid)
 			return &children->pids[i];
 	return NULL;
-}
-
-static void run(char *const argv[], const char *log)
-{
-	sigset_t none;
-	int fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
-
-	prctl(PR_SET_PDEATHSIG, SIGTERM);
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-	if (fd >= 0) {
-		dup2(fd, 1);
-		dup2(fd, 2);
-	}
-	execvp(argv[0], argv);
-	_exit(127);
 }
 
 int kv_bench_child_start(struct kv_bench_children *children, char *const argv[],
@@ -82,8 +56,20 @@ int kv_bench_child_start(struct kv_bench_children *children, char *const argv[],
 		r = -EMFILE;
 	if (r == 0) {
 		pid = fork();
-		if (pid == 0)
-			run(argv, log);
+		if (pid == 0) {
+			sigset_t none;
+			int fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+
+			prctl(PR_SET_PDEATHSIG, SIGTERM);
+			sigemptyset(&none);
+			sigprocmask(SIG_SETMASK, &none, NULL);
+			if (fd >= 0) {
+				dup2(fd, 1);
+				dup2(fd, 2);
+			}
+			execvp(argv[0], argv);
+			_exit(127);
+		}
 		if (pid < 0)
 			r = -errno;
 		else
@@ -95,7 +81,7 @@ int kv_bench_child_start(struct kv_bench_children *children, char *const argv[],
 	return r;
 }
 
-static void forget(struct kv_bench_children *children, pid_t pid)
+static void forget_child(struct kv_bench_children *children, pid_t pid)
 {
 	pid_t *slot;
 
@@ -114,7 +100,7 @@ int kv_bench_child_wait(struct kv_bench_children *children, pid_t pid)
 	do
 		r = waitpid(pid, &status, 0);
 	while (r < 0 && errno == EINTR);
-	forget(children, pid);
+	forget_child(children, pid);
 	if (r < 0)
 		return -errno;
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -126,7 +112,7 @@ bool kv_bench_child_alive(struct kv_bench_children *children, pid_t pid)
 
 	if (waitpid(pid, &status, WNOHANG) == 0)
 		return true;
-	forget(children, pid);
+	forget_child(children, pid);
 	return false;
 }
 
@@ -216,17 +202,7 @@ void kv_bench_remove(const char *path)
 	nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 }
 
-/* A dead daemon's mount answers ENOTCONN. */
-static int is_mounted(const char *mount, const char *path)
-{
-	struct stat at, above;
-
-	if (stat(mount, &at) < 0)
-		return errno != ENOENT;
-	return stat(path, &above) == 0 && at.st_dev != above.st_dev;
-}
-
-/* Take away a mount, also one whose daemon is dead. */
+/* Unmount @mount, also if its daemon is dead. */
 static void unmount(const char *mount)
 {
 	pid_t pid;
@@ -245,9 +221,13 @@ static void unmount(const char *mount)
 void kv_bench_workdir_remove(const char *path)
 {
 	char mount[PATH_MAX];
+	struct stat at, above;
 
 	snprintf(mount, sizeof(mount), "%s/mnt", path);
-	if (is_mounted(mount, path))
+	/* A dead daemon's mount gives ENOTCONN. */
+	if (stat(mount, &at) < 0
+		    ? errno != ENOENT
+		    : stat(path, &above) == 0 && at.st_dev != above.st_dev)
 		unmount(mount);
 	kv_bench_remove(path);
 }
@@ -274,57 +254,45 @@ const char *kv_bench_filesystem(const char *path)
 	}
 }
 
-static void show_last_words(const struct kv_bench_daemon *daemon)
+int kv_bench_daemon_start(struct kv_bench *bench, const char *options,
+			  struct kv_bench_daemon *ret_daemon)
 {
-	char line[512];
-	FILE *f = fopen(daemon->log, "re");
-
-	while (f && fgets(line, sizeof(line), f))
-		fprintf(stderr, "kvfs: %s", line);
-	if (f)
-		fclose(f);
-}
-
-static int wait_for_mount(struct kv_bench_daemon *daemon)
-{
-	char control[PATH_MAX + 16];
+	struct kv_bench_daemon *daemon = ret_daemon;
+	char program[PATH_MAX], control[PATH_MAX + 16], line[512];
+	char *argv[] = {program,       "-f",	      "-o", (char *)options,
+			daemon->store, daemon->mount, NULL};
 	unsigned waited;
+	FILE *log;
+	int r;
 
+	*daemon = (struct kv_bench_daemon){.children = &bench->children};
+	snprintf(program, sizeof(program), "%s/kvfs", bench->build);
+	snprintf(daemon->store, sizeof(daemon->store), "%s/store", bench->dir);
+	snprintf(daemon->mount, sizeof(daemon->mount), "%s/mnt", bench->dir);
+	snprintf(daemon->log, sizeof(daemon->log), "%s/kvfs.log", bench->dir);
+	if (mkdir(daemon->mount, 0700) < 0 && errno != EEXIST)
+		return -errno;
+	unlink(daemon->log);
+	r = kv_bench_child_start(daemon->children, argv, daemon->log,
+				 &daemon->pid);
+	if (r < 0)
+		return r;
 	snprintf(control, sizeof(control), "%s/.kvfs/control", daemon->mount);
 	for (waited = 0; waited < TIMEOUT_MS; waited += 10) {
 		if (access(control, F_OK) == 0)
 			return 0;
-		if (!kv_bench_child_alive(daemon->children, daemon->pid)) {
-			show_last_words(daemon);
-			return -EIO;
-		}
+		if (!kv_bench_child_alive(daemon->children, daemon->pid))
+			break;
 		kv_bench_sleep_ms(10);
 	}
-	return -ETIMEDOUT;
-}
-
-int kv_bench_daemon_start(struct kv_bench_children *children, const char *build,
-			  const char *dir, const char *options,
-			  struct kv_bench_daemon *ret_daemon)
-{
-	struct kv_bench_daemon *daemon = ret_daemon;
-	char program[PATH_MAX];
-	char *argv[] = {program,       "-f",	      "-o", (char *)options,
-			daemon->store, daemon->mount, NULL};
-	int r;
-
-	*daemon = (struct kv_bench_daemon){.children = children};
-	snprintf(program, sizeof(program), "%s/kvfs", build);
-	snprintf(daemon->store, sizeof(daemon->store), "%s/store", dir);
-	snprintf(daemon->mount, sizeof(daemon->mount), "%s/mnt", dir);
-	snprintf(daemon->log, sizeof(daemon->log), "%s/kvfs.log", dir);
-	if (mkdir(daemon->mount, 0700) < 0 && errno != EEXIST)
-		return -errno;
-	unlink(daemon->log);
-	r = kv_bench_child_start(children, argv, daemon->log, &daemon->pid);
-	if (r == 0)
-		r = wait_for_mount(daemon);
-	return r;
+	if (waited >= TIMEOUT_MS)
+		return -ETIMEDOUT;
+	log = fopen(daemon->log, "re");
+	while (log && fgets(line, sizeof(line), log))
+		fprintf(stderr, "kvfs: %s", line);
+	if (log)
+		fclose(log);
+	return -EIO;
 }
 
 void kv_bench_daemon_end(struct kv_bench_daemon *daemon)

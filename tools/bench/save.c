@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * save.c - pool to sealed against memcpy, and to durable against fio's writes
- * into extents as fresh as the daemon's; by one engine, and by several that
- * save at the same time, each waiting until its blocks are durable before it
- * saves more.
+ * save.c - saves: from a pool until sealed, against memcpy, and until durable,
+ * against fio's writes into extents as fresh as the daemon's.  By one engine,
+ * and by several that save at the same time, each waiting until its blocks are
+ * durable before it saves more.
  *
- * OWNS      the keys of each round and the list of what memcpy copies; each
- *           writer's session, space, pool and keys.  The spaces' blocks stay in
- *           the store.
+ * OWNS      the keys of each round and the list of pieces that memcpy copies;
+ *           each writer's session, space, pools and keys.  The spaces' blocks
+ *           stay in the store.
  *
  * INVARIANTS
- *   (1) Nothing is being written to SSD while a reference is taken: a round's
- *       save is durable before it.
+ *   (1) The daemon writes nothing to SSD while a reference is taken: the
+ *       round's save is durable before.
  *   (2) Each begins after a pause as long as fio needs to start: a disk with a
  *       cache, or a limit that allows bursts, is as fresh for both.
  *   (3) A writer has a session and a space of its own, as the ranks of a model
  *       do; all save the same pages.
  *
- * LOCKING   a writer belongs to its thread during a round, else to the one that
- *           measures.
+ * LOCKING   a writer belongs to its thread during a round, else to the thread
+ *           that measures.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,9 +28,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tools/bench/clock.h"
-#include "tools/bench/figures.h"
-#include "tools/bench/report.h"
+#include "common/kv.h"
+#include "tools/bench/bench.h"
 
 #define ROUNDS 7
 #define ROUNDS_QUICK 5
@@ -48,15 +47,28 @@ struct run {
 	kvfs_key *keys;
 	struct kv_bench_piece *pieces;
 	bool has_fio;
-	struct kv_bench_sample series[SERIES]; /* GB/s */
 };
 
-static uint64_t copy_pages(struct run *run)
+static int save_round(void *arg, unsigned round, double *ret_speeds)
 {
-	size_t blocks = run->rig->size->blocks, of_block, n, i;
-	char *from = run->rig->pages.base, *to = run->rig->spare.base;
-	uint64_t begin;
+	struct run *run = arg;
+	struct kv_bench_rig *rig = run->rig;
+	size_t blocks = rig->size->blocks, of_block, n, i;
+	char *from = rig->pages.base, *to = rig->spare.base;
+	uint64_t sealed = 1, durable = 1;
+	char path[PATH_MAX];
+	int r;
 
+	(void)round;
+	r = kv_bench_rig_keys(rig, run->keys, blocks);
+	kv_bench_rig_settle(rig);
+	if (r == 0)
+		r = kv_bench_rig_save(rig, run->pool, run->keys, &sealed,
+				      &durable);
+	if (r < 0)
+		return r;
+	ret_speeds[SEALED] = (double)run->bytes / (double)sealed;
+	ret_speeds[DURABLE] = (double)run->bytes / (double)durable;
 	of_block = run->payload / run->piece;
 	n = blocks * of_block;
 	for (i = 0; i < n; i++)
@@ -65,229 +77,130 @@ static uint64_t copy_pages(struct run *run)
 			from + (i % of_block * blocks + i / of_block) *
 					run->piece,
 			run->piece};
-	begin = kv_bench_now();
-	kv_bench_crew_copy(run->rig->crew, run->pieces, n);
-	return kv_bench_now() - begin;
-}
-
-static int measure_round(struct run *run, double *speeds)
-{
-	struct kv_bench_rig *rig = run->rig;
-	uint64_t sealed = 1, durable = 1;
-	char path[PATH_MAX];
-	int r;
-
-	r = kv_bench_rig_keys(rig, run->keys, rig->size->blocks);
-	kv_bench_rig_settle(rig);
-	if (r == 0)
-		r = kv_bench_rig_save(rig, run->pool, run->keys, &sealed,
-				      &durable);
-	if (r < 0)
-		return r;
-	speeds[SEALED] = (double)run->bytes / (double)sealed;
-	speeds[DURABLE] = (double)run->bytes / (double)durable;
-	speeds[COPY] = (double)run->bytes / (double)copy_pages(run);
+	ret_speeds[COPY] =
+		(double)run->bytes /
+		(double)kv_bench_crew_copy(rig->crew, run->pieces, n);
 	if (!run->has_fio)
 		return 0;
 	snprintf(path, sizeof(path), "%s/fio", rig->bench->dir);
-	return kv_bench_fio_write(&rig->bench->children, path, run->payload,
-				  run->bytes, 1, &speeds[FIO]);
+	return kv_bench_fio(rig->bench, path, run->payload, run->bytes, 1,
+			    &ret_speeds[FIO]);
 }
 
-static void report(struct run *run, const char *figure_name, int value,
-		   int reference, const char *against, double goal)
+/* Measure saves from @pool, whose blocks are in runs of @piece bytes, and report
+ * @sealed, and @durable if its name is not NULL. */
+static int measure_pool(struct kv_bench_rig *rig, kvfs_pool *pool,
+			uint64_t piece, struct kv_bench_figure sealed,
+			struct kv_bench_figure durable)
 {
-	struct kv_bench_report *to = run->rig->bench->report;
-	char name[64];
-
-	snprintf(name, sizeof(name), "%s_%s", figure_name,
-		 run->rig->size->suffix);
-	if (reference == FIO && !run->has_fio)
-		kv_bench_report_skip(to, name, "fio is not installed");
-	else
-		kv_bench_report_speeds(to, name, &run->series[value],
-				       &run->series[reference], against, goal);
-}
-
-static int measure(struct run *run)
-{
-	unsigned rounds = run->rig->bench->quick ? ROUNDS_QUICK : ROUNDS;
-	double speeds[SERIES];
-	unsigned round;
-	int r = 0, i;
-
-	for (round = 0; round <= rounds && r == 0; round++) {
-		r = measure_round(run, speeds);
-		for (i = 0; i < SERIES && round > 0; i++)
-			kv_bench_sample_add(&run->series[i], speeds[i]);
-	}
-	return r;
-}
-
-/* @piece: bytes that lie together in @pool. */
-static int measure_pool(struct run *run, kvfs_pool *pool, uint64_t piece)
-{
-	const struct kv_bench_size *size = run->rig->size;
+	struct kv_bench_sample samples[SERIES] = {0};
+	struct kv_bench_report *report = rig->bench->report;
+	const uint64_t payload = kv_bench_payload(rig->size);
+	struct run run = {
+		.rig = rig,
+		.pool = pool,
+		.payload = payload,
+		.bytes = rig->size->blocks * payload,
+		.piece = piece,
+		.has_fio = durable.name && kv_bench_program_found("fio"),
+		.keys = calloc(rig->size->blocks, sizeof(*run.keys)),
+		.pieces = calloc(rig->size->blocks * payload / piece,
+				 sizeof(*run.pieces)),
+	};
 	int r = -ENOMEM;
 
-	run->pool = pool;
-	run->piece = piece;
-	run->payload = kv_bench_payload(size);
-	run->bytes = size->blocks * run->payload;
-	run->keys = calloc(size->blocks, sizeof(*run->keys));
-	run->pieces = calloc(run->bytes / piece, sizeof(*run->pieces));
-	if (run->keys && run->pieces)
-		r = measure(run);
-	free(run->pieces);
-	free(run->keys);
+	if (run.keys && run.pieces)
+		r = kv_bench_rounds(save_round, &run,
+				    rig->bench->quick ? ROUNDS_QUICK : ROUNDS,
+				    samples, SERIES);
+	sealed.suffix = durable.suffix = rig->size->suffix;
+	sealed.against = rig->bench->memcpy_text;
+	if (r == 0)
+		kv_bench_report_speeds(report, sealed, &samples[SEALED],
+				       &samples[COPY]);
+	if (r == 0 && run.has_fio)
+		kv_bench_report_speeds(report, durable, &samples[DURABLE],
+				       &samples[FIO]);
+	else if (r == 0 && durable.name)
+		kv_bench_report_skip(report, durable.name, durable.suffix,
+				     "fio");
+	kv_bench_samples_free(samples, SERIES);
+	free(run.pieces);
+	free(run.keys);
 	return r;
-}
-
-static void fini(struct run *run)
-{
-	int i;
-
-	for (i = 0; i < SERIES; i++)
-		kv_bench_sample_fini(&run->series[i]);
-}
-
-static const char *memcpy_text(const struct kv_bench_rig *rig, char *text,
-			       size_t room)
-{
-	snprintf(text, room, "memcpy, %u threads", rig->bench->threads);
-	return text;
 }
 
 int kv_bench_save(struct kv_bench_rig *rig)
 {
-	struct run run = {.rig = rig};
-	char against[64];
-	int r;
-
-	run.has_fio = kv_bench_program_found("fio");
-	r = measure_pool(&run, rig->page_first, kv_bench_payload(rig->size));
-	if (r == 0) {
-		report(&run, "save_sealed", SEALED, COPY,
-		       memcpy_text(rig, against, sizeof(against)), 0.9);
-		report(&run, "save_durable", DURABLE, FIO,
-		       "fio write, O_DIRECT, depth 32, fsync", 0.9);
-	}
-	fini(&run);
-	return r;
+	return measure_pool(
+		rig, rig->page_first, kv_bench_payload(rig->size),
+		(struct kv_bench_figure){.name = "save_sealed",
+					 .least_ratio = 0.9},
+		(struct kv_bench_figure){
+			.name = "save_durable",
+			.against = "fio write, O_DIRECT, depth 32, fsync",
+			.least_ratio = 0.9});
 }
 
 int kv_bench_save_heads(struct kv_bench_rig *rig)
 {
-	struct run run = {.rig = rig};
-	char against[64];
-	int r = measure_pool(&run, rig->head_first, KV_BENCH_HEAD);
-
-	if (r == 0)
-		report(&run, "save_sealed_4k", SEALED, COPY,
-		       memcpy_text(rig, against, sizeof(against)), 0.5);
-	fini(&run);
-	return r;
+	return measure_pool(rig, rig->head_first, KV_BENCH_HEAD,
+			    (struct kv_bench_figure){.name = "save_sealed_4k",
+						     .least_ratio = 0.5},
+			    (struct kv_bench_figure){0});
 }
 
-/* ---- from pages that are lent ---- */
-
-/* Pages of a memfd that the daemon maps. */
-struct lent {
-	int fd;
-	size_t bytes;
-	char *memory; /* NULL: not mapped */
-	kvfs_pool *pool;
-};
-
-static int map_file(struct lent *lent)
-{
-	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE;
-
-	lent->fd = memfd_create("kvfs-bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (lent->fd < 0 || ftruncate(lent->fd, (off_t)lent->bytes) < 0 ||
-	    fallocate(lent->fd, 0, 0, (off_t)lent->bytes) < 0)
-		return -errno;
-	lent->memory = mmap(NULL, lent->bytes, PROT_READ | PROT_WRITE,
-			    MAP_SHARED | MAP_POPULATE, lent->fd, 0);
-	if (lent->memory == MAP_FAILED)
-		lent->memory = NULL;
-	return lent->memory && fcntl(lent->fd, F_ADD_SEALS, seals) == 0
-		       ? 0
-		       : -errno;
-}
-
-static void close_lent(struct lent *lent)
-{
-	kvfs_pool_close(lent->pool);
-	if (lent->memory)
-		munmap(lent->memory, lent->bytes);
-	if (lent->fd >= 0)
-		close(lent->fd);
-}
-
-static int register_lent(const struct kv_bench_rig *rig, struct lent *lent)
-{
-	uint64_t payload = kv_bench_payload(rig->size);
-	kvfs_view views[2] = {
-		{"k", lent->memory, payload, payload / 2, 1, 0},
-		{"v", lent->memory + payload / 2, payload, payload / 2, 1, 0},
-	};
-	kvfs_pool_desc desc = {
-		.size = sizeof(desc),
-		.device = "host",
-		.space = rig->space,
-		.views = views,
-		.n_views = 2,
-		.pages = rig->size->blocks,
-		.pages_per_block = 1,
-		.memory = lent->memory,
-		.memory_bytes = lent->bytes,
-		.memory_fd = lent->fd,
-	};
-	struct kvfs_pool_info info = KVFS_POOL_INFO_INIT;
-	int r = kvfs_pool_register(rig->session, &desc, &lent->pool);
-
-	for (unsigned i = 0; r == 0 && !info.lent; i++) {
-		kv_bench_sleep_ms(10);
-		r = i < 500 ? kvfs_pool_info(lent->pool, &info) : -ETIMEDOUT;
-	}
-	return r;
-}
-
-static int open_lent(const struct kv_bench_rig *rig, struct lent *lent)
-{
-	size_t bytes = rig->size->blocks * kv_bench_payload(rig->size);
-	int r;
-
-	*lent = (struct lent){.bytes = bytes};
-	r = map_file(lent);
-	if (r < 0)
-		return r;
-	memcpy(lent->memory, rig->pages.base, bytes);
-	return register_lent(rig, lent);
-}
-
+/* Save from pages of a memfd that the daemon maps. */
 int kv_bench_save_lent(struct kv_bench_rig *rig)
 {
-	struct run run = {.rig = rig};
-	struct lent lent;
-	char against[64];
-	int r;
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE;
+	const uint64_t payload = kv_bench_payload(rig->size);
+	struct kv_bench_memory memory = {.bytes = rig->size->blocks * payload};
+	struct kvfs_pool_info info = KVFS_POOL_INFO_INIT;
+	kvfs_pool *pool = NULL;
+	int r = 0;
 
-	r = open_lent(rig, &lent);
+	memory.fd = memfd_create("kvfs-bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (memory.fd < 0 || ftruncate(memory.fd, (off_t)memory.bytes) < 0 ||
+	    fallocate(memory.fd, 0, 0, (off_t)memory.bytes) < 0)
+		r = -errno;
+	if (r == 0) {
+		memory.base = mmap(NULL, memory.bytes, PROT_READ | PROT_WRITE,
+				   MAP_SHARED | MAP_POPULATE, memory.fd, 0);
+		if (memory.base == MAP_FAILED) {
+			memory.base = NULL;
+			r = -errno;
+		}
+	}
+	if (r == 0 && fcntl(memory.fd, F_ADD_SEALS, seals) < 0)
+		r = -errno;
+	if (r == 0) {
+		memcpy(memory.base, rig->pages.base, memory.bytes);
+		r = kv_bench_rig_pool(rig, &memory, &pool);
+	}
+	for (unsigned i = 0; r == 0 && !info.lent; i++) {
+		kv_bench_sleep_ms(10);
+		r = i < 500 ? kvfs_pool_info(pool, &info) : -ETIMEDOUT;
+	}
 	if (r == 0)
-		r = measure_pool(&run, lent.pool, kv_bench_payload(rig->size));
-	if (r == 0)
-		report(&run, "save_lent", SEALED, COPY,
-		       memcpy_text(rig, against, sizeof(against)),
-		       kv_bench_payload(rig->size) > 1u << 20 ? 1.33 : 0.93);
-	fini(&run);
-	close_lent(&lent);
+		r = measure_pool(rig, pool, payload,
+				 (struct kv_bench_figure){
+					 .name = "save_lent",
+					 .least_ratio = payload > 1u << 20
+								? 1.33
+								: 0.93},
+				 (struct kv_bench_figure){0});
+	kvfs_pool_close(pool);
+	kv_bench_memory_unmap(&memory);
+	if (memory.fd >= 0)
+		close(memory.fd);
 	return r;
 }
 
+/* ---- several engines ---- */
+
 struct writer {
-	struct kv_bench_rig rig; /* its session, space and pool; rest shared */
+	struct kv_bench_rig rig; /* own session, space, pools; else shared */
 	kvfs_key *keys;
 	size_t n; /* blocks of a save */
 	pthread_t thread;
@@ -298,7 +211,6 @@ static int open_writer(const struct kv_bench_rig *rig, unsigned i,
 		       struct writer *writer)
 {
 	char name[32];
-	int r;
 
 	writer->rig = *rig;
 	writer->rig.session = NULL;
@@ -310,55 +222,52 @@ static int open_writer(const struct kv_bench_rig *rig, unsigned i,
 	if (!writer->keys)
 		return -ENOMEM;
 	snprintf(name, sizeof(name), "%s-%u", KV_BENCH_SPACE, i);
-	r = kv_bench_rig_open_space(&writer->rig, name);
-	return r < 0 ? r : kv_bench_rig_open_pools(&writer->rig);
-}
-
-static void close_writer(struct writer *writer)
-{
-	kv_bench_rig_close_space(&writer->rig);
-	free(writer->keys);
-}
-
-static int writer_save(struct writer *writer, const kvfs_key *keys,
-		       const int64_t *pages)
-{
-	kvfs_xfer *xfer = NULL;
-	long done;
-	int r;
-
-	r = kvfs_save(writer->rig.page_first, writer->rig.space, keys, NULL,
-		      writer->n, pages, NULL, &xfer);
-	if (r < 0)
-		return r;
-	done = kvfs_xfer_wait(xfer, KVFS_DURABLE, KVFS_FOREVER);
-	kvfs_xfer_free(xfer);
-	return done == (long)writer->n ? 0 : -EIO;
+	return kv_bench_rig_open_space(&writer->rig, name);
 }
 
 static void *writer_run(void *arg)
 {
 	struct writer *writer = arg;
 	int64_t *pages = malloc(writer->n * sizeof(*pages));
-	unsigned i;
+	kvfs_xfer *xfer;
+	int r = pages ? 0 : -ENOMEM;
 
-	writer->status = pages ? 0 : -ENOMEM;
-	for (i = 0; pages && i < writer->n; i++)
-		pages[i] = i;
-	for (i = 0; i < SAVES && writer->status == 0; i++)
-		writer->status = writer_save(
-			writer, writer->keys + i * writer->n, pages);
+	for (size_t i = 0; r == 0 && i < writer->n; i++)
+		pages[i] = (int64_t)i;
+	for (unsigned i = 0; i < SAVES && r == 0; i++) {
+		r = kvfs_save(writer->rig.page_first, writer->rig.space,
+			      writer->keys + i * writer->n, NULL, writer->n,
+			      pages, NULL, &xfer);
+		if (r < 0)
+			break;
+		if (kvfs_xfer_wait(xfer, KVFS_DURABLE, KVFS_FOREVER) !=
+		    (long)writer->n)
+			r = -EIO;
+		kvfs_xfer_free(xfer);
+	}
 	free(pages);
+	writer->status = r;
 	return NULL;
 }
 
-/* All of them at once; the time until the last has ended. */
-static int writers_save(struct writer *writers, uint64_t *ret_ns)
+/* Save with all writers at once; the time is that of the last to end. */
+static int writers_round(void *arg, unsigned round, double *ret_speeds)
 {
-	uint64_t begin = kv_bench_now();
+	struct writer *writers = arg;
+	struct kv_bench_rig *rig = &writers->rig;
+	uint64_t payload = kv_bench_payload(rig->size), begin;
+	uint64_t bytes = WRITERS * SAVES * writers->n * payload;
 	unsigned i, begun = 0;
+	char path[PATH_MAX];
 	int r = 0;
 
+	(void)round;
+	for (i = 0; i < WRITERS && r == 0; i++)
+		r = kv_bench_rig_keys(rig, writers[i].keys,
+				      SAVES * writers[i].n);
+	kv_bench_rig_settle(rig);
+	kv_bench_sleep_ms(FIO_STARTS_MS);
+	begin = kv_bench_now();
 	for (; begun < WRITERS && r == 0; begun += r == 0)
 		r = -pthread_create(&writers[begun].thread, NULL, writer_run,
 				    &writers[begun]);
@@ -366,66 +275,47 @@ static int writers_save(struct writer *writers, uint64_t *ret_ns)
 		pthread_join(writers[i].thread, NULL);
 		r = r < 0 ? r : writers[i].status;
 	}
-	*ret_ns = kv_bench_now() - begin;
-	return r;
-}
-
-static int measure_writers(struct kv_bench_rig *rig, struct writer *writers,
-			   double *ret_speed, double *ret_fio)
-{
-	uint64_t payload = kv_bench_payload(rig->size), ns = 1;
-	uint64_t bytes = WRITERS * SAVES * writers->n * payload;
-	char path[PATH_MAX];
-	unsigned i;
-	int r = 0;
-
-	for (i = 0; i < WRITERS && r == 0; i++)
-		r = kv_bench_rig_keys(rig, writers[i].keys,
-				      SAVES * writers[i].n);
-	kv_bench_rig_settle(rig);
-	kv_bench_sleep_ms(FIO_STARTS_MS);
-	if (r == 0)
-		r = writers_save(writers, &ns);
-	if (r < 0)
-		return r;
-	rig->saved += WRITERS * SAVES * writers->n;
-	*ret_speed = (double)bytes / (double)ns;
+	ret_speeds[0] = (double)bytes / (double)(kv_bench_now() - begin);
 	snprintf(path, sizeof(path), "%s/fio", rig->bench->dir);
-	return kv_bench_fio_write(&rig->bench->children, path, payload, bytes,
-				  WRITERS, ret_fio);
+	return r < 0 ? r
+		     : kv_bench_fio(rig->bench, path, payload, bytes, WRITERS,
+				    &ret_speeds[1]);
 }
 
 int kv_bench_writers(struct kv_bench_rig *rig)
 {
+	const struct kv_bench_figure figure = {
+		.name = "save_durable_4w",
+		.suffix = rig->size->suffix,
+		.against = "fio write, O_DIRECT, 4 jobs, fsync",
+		.least_ratio = 0.95};
 	struct writer writers[WRITERS] = {0};
-	struct kv_bench_sample durable = {0}, fio = {0};
-	double speed, fio_speed;
-	unsigned i, round;
-	char name[64];
+	struct kv_bench_sample samples[2] = {0};
+	unsigned i;
 	int r = 0;
 
-	snprintf(name, sizeof(name), "save_durable_4w_%s", rig->size->suffix);
 	if (!kv_bench_program_found("fio")) {
-		kv_bench_report_skip(rig->bench->report, name,
-				     "fio is not installed");
+		kv_bench_report_skip(rig->bench->report, figure.name,
+				     figure.suffix, "fio");
 		return 0;
 	}
 	for (i = 0; i < WRITERS && r == 0; i++)
 		r = open_writer(rig, i, &writers[i]);
-	for (round = 0; round <= WRITER_ROUNDS && r == 0; round++) {
-		r = measure_writers(rig, writers, &speed, &fio_speed);
-		if (round == 0 || r < 0)
-			continue;
-		kv_bench_sample_add(&durable, speed);
-		kv_bench_sample_add(&fio, fio_speed);
-	}
 	if (r == 0)
-		kv_bench_report_speeds(rig->bench->report, name, &durable, &fio,
-				       "fio write, O_DIRECT, 4 jobs, fsync",
-				       0.95);
-	for (i = 0; i < WRITERS; i++)
-		close_writer(&writers[i]);
-	kv_bench_sample_fini(&durable);
-	kv_bench_sample_fini(&fio);
+		r = kv_bench_rounds(writers_round, writers, WRITER_ROUNDS,
+				    samples, 2);
+	if (r == 0)
+		kv_bench_report_speeds(rig->bench->report, figure, &samples[0],
+				       &samples[1]);
+	/* The first writer makes all keys: later figures need others. */
+	rig->next_token = writers[0].rig.next_token;
+	if (r == 0)
+		rig->saved +=
+			(WRITER_ROUNDS + 1) * WRITERS * SAVES * writers[0].n;
+	for (i = 0; i < WRITERS; i++) {
+		kv_bench_rig_close_space(&writers[i].rig);
+		free(writers[i].keys);
+	}
+	kv_bench_samples_free(samples, 2);
 	return r;
 }
