@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fsck.h - what the files of kvfs-fsck share: the store as it was found, and
- * what is wrong with it.
+ * its faults.
  *
- * The order: main.c locks and opens, index.c reads the index and compares what
- * lies beside it, slots.c each slot; repair.c changes what they noted.
+ * The order: main.c locks, opens and reports, index.c reads the index and
+ * compares the files beside the index, slots.c compares each slot; repair.c
+ * repairs the faults that they noted.
  */
 #ifndef KV_TOOLS_FSCK_FSCK_H
 #define KV_TOOLS_FSCK_FSCK_H
@@ -14,7 +15,7 @@
 #include "index/index.h"
 #include "index/segfile.h"
 
-/* Faults that may be found; report.c has the words. */
+/* Kinds of faults; main.c has their texts. */
 enum fault {
 	FAULT_INDEX_MISSING,
 	FAULT_INDEX_DAMAGED,
@@ -43,7 +44,7 @@ struct entry {
 	uint64_t slot_id;
 	uint64_t generation;
 	uint64_t name;	  /* hash of space and key, both halves */
-	uint64_t content; /* hash of what a prologue says, too */
+	uint64_t content; /* hash of the fields that a prologue has as well */
 	uint64_t name2;
 	uint32_t space;
 	bool drop; /* to be deleted */
@@ -56,19 +57,24 @@ struct segment {
 	bool recorded; /* the index has it */
 	bool present;
 	bool trailer; /* it has the right one */
-	bool put;     /* its record is damaged; what its trailer says */
+	bool put;     /* the record is damaged: write one from the trailer */
 };
 
 struct space {
 	uint32_t id;
 	struct kv_space_record record;
 	char *name, *layout;
-	bool put; /* its record is damaged; what its file says, if it has one */
-	bool write; /* its file is to be written */
+	bool put;   /* the record is damaged: write one from the file, if any */
+	bool write; /* write the file from the record */
+};
+
+/* Ids that a repair deletes or removes. */
+struct ids {
+	uint64_t *ids;
+	size_t n;
 };
 
 struct fsck {
-	/* what was asked for */
 	const char *path;
 	bool repair, rebuild, json, quiet, data;
 
@@ -84,18 +90,13 @@ struct fsck {
 	size_t n_segments;
 	struct space *spaces;
 	size_t n_spaces;
-	uint64_t *bad_slots; /* records to be deleted by their key alone */
-	size_t n_bad_slots;
-	uint64_t *bad_tokens; /* the same, of token ids */
-	size_t n_bad_tokens;
-	uint64_t *stale; /* slots whose prologue is to be zeroed */
-	size_t n_stale;
-	uint32_t *stray_files; /* in STORE/spaces */
-	size_t n_stray_files;
-	uint32_t *unknown; /* segment files */
-	size_t n_unknown;
+	struct ids bad_slots;	/* damaged records, deleted by slot id */
+	struct ids bad_tokens;	/* the same, of token ids */
+	struct ids stale;	/* slots whose prologue is to be zeroed */
+	struct ids stray_files; /* in STORE/spaces */
+	struct ids unknown;	/* segment files */
 	bool write_store_file;
-	struct kv_tenant_record *tenants; /* those that are whole */
+	struct kv_tenant_record *tenants; /* the undamaged ones */
 	size_t n_tenants;
 
 	uint64_t count[N_FAULTS], fixed[N_FAULTS];
@@ -105,35 +106,33 @@ struct fsck {
 	bool rebuilt;
 };
 
-/* index.c: -errno only if nothing more can be done. */
+/* index.c: -errno only if the check cannot go on. */
 int fsck_index(struct fsck *f);
 struct space *fsck_space(const struct fsck *f, uint32_t id);
 struct segment *fsck_segment(const struct fsck *f, uint32_t id);
 uint64_t fsck_content(const struct kv_slot_record *record);
 int fsck_sidecar(struct fsck *f);
-/* Files of STORE, its index and its segments that are not known; before the
- * rest. */
-int fsck_strangers(struct fsck *f);
+/* Report unknown files of STORE, its index, segments and spaces. */
+void fsck_strangers(struct fsck *f);
+/* Make room for one more in an array that is full at powers of two; -ENOMEM. */
+int fsck_more(void *array, size_t n, size_t size);
+int fsck_note(struct ids *ids, uint64_t id); /* -ENOMEM */
+/* The segment file @id, open with @flags.  -EBADMSG: too short, or no file. */
+int fsck_open_segment(const struct fsck *f, uint32_t id, int flags);
 
 /* slots.c */
 int fsck_slots(struct fsck *f);
 
-/* repair.c: 0, or the message was printed */
+/* repair.c: 0, or -errno after the message was printed */
 int fsck_repair(struct fsck *f);
 int fsck_rebuild(struct fsck *f);
 
-/* report.c */
+/* main.c: print an error; returns -EIO. */
 int fsck_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Count a fault, and print the first ones of a kind. */
 void fsck_found(struct fsck *f, enum fault fault, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* The last lines, or all of the JSON; returns the exit status. */
-int fsck_report(struct fsck *f);
-
-/* A bar on a terminal's stderr, once it takes more than a second. */
+/* Draw a bar on a terminal's stderr, after the first second. */
 void fsck_progress(const char *what, uint64_t done, uint64_t of);
-
-/* index.c: room for one more in an array that is full at powers of two;
- * -ENOMEM. */
-int fsck_more(void *array, size_t n, size_t size);
 
 #endif

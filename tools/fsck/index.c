@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * index.c - what the index says, once its pages were found sound; what lies
- * beside it, STORE/store and STORE/spaces; and what has no business there.
+ * index.c - read the index, after a check of its pages; compare the files beside
+ * the index, STORE/store, STORE/spaces and STORE/tenants; report unknown files.
  *
  * OWNS      entries, segments and spaces of struct fsck.
  *
@@ -28,6 +28,15 @@ int fsck_more(void *array, size_t n, size_t size)
 		return -ENOMEM;
 	*data = bigger;
 	return 0;
+}
+
+int fsck_note(struct ids *ids, uint64_t id)
+{
+	int r = fsck_more(&ids->ids, ids->n, sizeof(*ids->ids));
+
+	if (r == 0)
+		ids->ids[ids->n++] = id;
+	return r;
 }
 
 uint64_t fsck_content(const struct kv_slot_record *record)
@@ -110,17 +119,7 @@ static int by_slot(const void *a, const void *b)
 	return x->slot_id < y->slot_id ? -1 : x->slot_id > y->slot_id;
 }
 
-static int note_bad_tokens(struct fsck *f, uint64_t slot_id)
-{
-	int r = fsck_more(&f->bad_tokens, f->n_bad_tokens,
-			  sizeof(*f->bad_tokens));
-
-	if (r == 0)
-		f->bad_tokens[f->n_bad_tokens++] = slot_id;
-	return r;
-}
-
-/* They are somebody's text, and go with their block. */
+/* Token ids are a user's text, and are deleted with their block. */
 static int see_tokens(void *arg, uint64_t slot_id, uint64_t generation,
 		      const struct kv_token_ids *ids)
 {
@@ -136,7 +135,7 @@ static int see_tokens(void *arg, uint64_t slot_id, uint64_t generation,
 	fsck_found(f, FAULT_RECORD_STRAY,
 		   "slot %u of file %u: token ids of a block that is gone",
 		   (unsigned)slot_id, (unsigned)(slot_id >> 32));
-	return note_bad_tokens(f, slot_id);
+	return fsck_note(&f->bad_tokens, slot_id);
 }
 
 static int see_snapshot(void *arg, const struct kv_snapshot_record *record,
@@ -157,9 +156,7 @@ static void see_damaged(void *arg, enum kv_index_part part, uint64_t id)
 		fsck_found(f, FAULT_RECORD_DAMAGED,
 			   "slot %u of file %u: its record is damaged",
 			   (unsigned)id, (unsigned)(id >> 32));
-		if (fsck_more(&f->bad_slots, f->n_bad_slots,
-			      sizeof(*f->bad_slots)) == 0)
-			f->bad_slots[f->n_bad_slots++] = id;
+		(void)fsck_note(&f->bad_slots, id);
 	} else if (part == KV_PART_SPACES) {
 		fsck_found(f, FAULT_SPACE_RECORD,
 			   "space %u: its record is damaged", (unsigned)id);
@@ -177,7 +174,7 @@ static void see_damaged(void *arg, enum kv_index_part part, uint64_t id)
 		fsck_found(f, FAULT_RECORD_DAMAGED,
 			   "slot %u of file %u: its token ids are damaged",
 			   (unsigned)id, (unsigned)(id >> 32));
-		(void)note_bad_tokens(f, id);
+		(void)fsck_note(&f->bad_tokens, id);
 	} else {
 		fsck_found(f, FAULT_RECORD_DAMAGED,
 			   "snapshot %llu: its record is damaged",
@@ -237,38 +234,28 @@ int fsck_index(struct fsck *f)
 	return 0;
 }
 
+/* Compare the ids that an element of spaces and one of segments begin with. */
+static int by_id(const void *a, const void *b)
+{
+	const uint32_t *x = a, *y = b;
+
+	return *x < *y ? -1 : *x > *y;
+}
+
 struct space *fsck_space(const struct fsck *f, uint32_t id)
 {
-	size_t low = 0, high = f->n_spaces;
-
-	while (low < high) {
-		size_t mid = (low + high) / 2;
-
-		if (f->spaces[mid].id == id)
-			return &f->spaces[mid];
-		if (f->spaces[mid].id < id)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	return NULL;
+	_Static_assert(offsetof(struct space, id) == 0, "by_id");
+	return f->n_spaces ? bsearch(&id, f->spaces, f->n_spaces,
+				     sizeof(*f->spaces), by_id)
+			   : NULL;
 }
 
 struct segment *fsck_segment(const struct fsck *f, uint32_t id)
 {
-	size_t low = 0, high = f->n_segments;
-
-	while (low < high) {
-		size_t mid = (low + high) / 2;
-
-		if (f->segments[mid].id == id)
-			return &f->segments[mid];
-		if (f->segments[mid].id < id)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	return NULL;
+	_Static_assert(offsetof(struct segment, id) == 0, "by_id");
+	return f->n_segments ? bsearch(&id, f->segments, f->n_segments,
+				       sizeof(*f->segments), by_id)
+			     : NULL;
 }
 
 static const char *const own[] = {
@@ -286,7 +273,7 @@ static bool is_in(const char *name, const char *const *names, size_t n)
 	return false;
 }
 
-static bool known_name(struct fsck *f, const char *dir, const char *name)
+static bool is_known(struct fsck *f, const char *dir, const char *name)
 {
 	uint32_t id;
 
@@ -305,7 +292,7 @@ static bool known_name(struct fsck *f, const char *dir, const char *name)
 	return kv_space_file_parse(name, &id);
 }
 
-static void strangers_in(struct fsck *f, const char *dir)
+static void find_strangers(struct fsck *f, const char *dir)
 {
 	int fd = openat(f->store, dir,
 			O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
@@ -321,7 +308,7 @@ static void strangers_in(struct fsck *f, const char *dir)
 		const char *name = entry->d_name;
 
 		if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 &&
-		    !known_name(f, dir, name))
+		    !is_known(f, dir, name))
 			fsck_found(f, FAULT_STRANGER,
 				   "%s/%s: not the store's, left alone", dir,
 				   name);
@@ -329,13 +316,12 @@ static void strangers_in(struct fsck *f, const char *dir)
 	closedir(list);
 }
 
-int fsck_strangers(struct fsck *f)
+void fsck_strangers(struct fsck *f)
 {
-	strangers_in(f, ".");
-	strangers_in(f, "index");
-	strangers_in(f, "segments");
-	strangers_in(f, "spaces");
-	return 0;
+	find_strangers(f, ".");
+	find_strangers(f, "index");
+	find_strangers(f, "segments");
+	find_strangers(f, "spaces");
 }
 
 static bool same_space(const struct space *a, const struct space *b)
@@ -372,21 +358,8 @@ static int check_space(struct fsck *f, struct space *space)
 	return 0;
 }
 
-static int check_stray(struct fsck *f, uint32_t id)
-{
-	int r;
-
-	if (fsck_space(f, id))
-		return 0;
-	fsck_found(f, FAULT_SPACE_FILE, "spaces/%06u: of no space", id);
-	r = fsck_more(&f->stray_files, f->n_stray_files,
-		      sizeof(*f->stray_files));
-	if (r == 0)
-		f->stray_files[f->n_stray_files++] = id;
-	return r;
-}
-
-static int check_strays(struct fsck *f)
+/* Note the files in STORE/spaces of spaces that the index does not have. */
+static int find_strays(struct fsck *f)
 {
 	DIR *list = f->spaces_dir < 0 ? NULL : fdopendir(dup(f->spaces_dir));
 	struct dirent *entry;
@@ -397,8 +370,12 @@ static int check_strays(struct fsck *f)
 		return 0;
 	rewinddir(list);
 	while (r == 0 && (entry = readdir(list)))
-		if (kv_space_file_parse(entry->d_name, &id))
-			r = check_stray(f, id);
+		if (kv_space_file_parse(entry->d_name, &id) &&
+		    !fsck_space(f, id)) {
+			fsck_found(f, FAULT_SPACE_FILE,
+				   "spaces/%06u: of no space", id);
+			r = fsck_note(&f->stray_files, id);
+		}
 	closedir(list);
 	return r;
 }
@@ -408,7 +385,7 @@ static void check_store(struct fsck *f)
 	struct kv_store_info info;
 	int r = kv_store_file_read(f->store, &info);
 
-	/* A repair would remove what the index does not know yet. */
+	/* A repair would remove blocks that the index does not know yet. */
 	if (r == 0 &&
 	    memcmp(info.store, f->info.store, sizeof(info.store)) == 0 &&
 	    info.mounts > f->info.mounts) {
@@ -428,7 +405,7 @@ static void check_store(struct fsck *f)
 		   r < 0 ? strerror(-r) : "not as the index has it");
 }
 
-static int check_tenants(struct fsck *f)
+int fsck_sidecar(struct fsck *f)
 {
 	size_t damaged = 0;
 	int r = kv_tenants_read(f->store, &f->tenants, &f->n_tenants, &damaged);
@@ -441,21 +418,13 @@ static int check_tenants(struct fsck *f)
 	for (size_t i = 0; i < damaged; i++)
 		fsck_found(f, FAULT_TENANTS,
 			   "tenants: the record of a user's quotas is damaged");
-	return 0;
-}
-
-int fsck_sidecar(struct fsck *f)
-{
-	int r = check_tenants(f);
-
-	if (r < 0)
-		return r;
 	if (!f->readable)
 		return 0;
 	check_store(f);
+	r = 0;
 	for (size_t i = 0; r == 0 && i < f->n_spaces; i++)
 		r = check_space(f, &f->spaces[i]);
 	if (r == 0)
-		r = check_strays(f);
+		r = find_strays(f);
 	return r < 0 ? fsck_error("%s/spaces: %s", f->path, strerror(-r)) : 0;
 }

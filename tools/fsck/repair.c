@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * repair.c - putting right what was found, and making the index anew.
+ * repair.c - repair the noted faults, or rebuild the index.
  *
  * OWNS      the index, while it is open for writing.
  *
@@ -21,7 +21,7 @@ struct writer {
 	struct kv_index *index;
 	struct kv_txn *batch;
 	unsigned in_batch;
-	int r; /* the first error; nothing is done after it */
+	int r; /* the first error; no step runs after it */
 };
 
 static struct kv_txn *batch_of(struct writer *w)
@@ -43,14 +43,6 @@ static void delete_slot(struct writer *w, uint64_t slot_id)
 	if (batch)
 		w->r = kv_txn_delete_slot(batch, slot_id);
 	if (batch && w->r == 0)
-		w->r = kv_txn_delete_token_ids(batch, slot_id);
-}
-
-static void delete_tokens(struct writer *w, uint64_t slot_id)
-{
-	struct kv_txn *batch = batch_of(w);
-
-	if (batch)
 		w->r = kv_txn_delete_token_ids(batch, slot_id);
 }
 
@@ -97,13 +89,18 @@ static int mend_index(struct fsck *f)
 			    false, NULL, &info, &w.index);
 	if (w.r < 0)
 		return w.r;
-	for (size_t i = 0; i < f->n_bad_slots; i++)
-		delete_slot(&w, f->bad_slots[i]);
+	for (size_t i = 0; i < f->bad_slots.n; i++)
+		delete_slot(&w, f->bad_slots.ids[i]);
 	for (size_t i = 0; i < f->n_entries; i++)
 		if (f->entries[i].drop)
 			delete_slot(&w, f->entries[i].slot_id);
-	for (size_t i = 0; i < f->n_bad_tokens; i++)
-		delete_tokens(&w, f->bad_tokens[i]);
+	for (size_t i = 0; i < f->bad_tokens.n; i++) {
+		struct kv_txn *batch = batch_of(&w);
+
+		if (batch)
+			w.r = kv_txn_delete_token_ids(batch,
+						      f->bad_tokens.ids[i]);
+	}
 	mend_spaces(f, &w);
 	mend_segments(f, &w);
 	if (w.r == 0 && w.batch)
@@ -113,43 +110,27 @@ static int mend_index(struct fsck *f)
 	return w.r;
 }
 
-static int open_segment(const struct fsck *f, uint32_t id)
-{
-	char name[KV_SEGFILE_NAME];
-	int fd;
-
-	kv_segfile_name(id, name);
-	fd = openat(f->segments_dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-	return fd < 0 ? -errno : fd;
-}
-
-static int zero_stale(struct fsck *f)
+/* Write prologues and trailers; trailers after the free slots were zeroed,
+ * because a trailer makes the daemon look at them. */
+static int mend_segment_files(struct fsck *f)
 {
 	int r = 0;
 
-	for (size_t i = 0; r == 0 && i < f->n_stale;) {
-		const uint32_t id = (uint32_t)(f->stale[i] >> 32);
+	for (size_t i = 0; r == 0 && i < f->stale.n;) {
+		const uint32_t id = (uint32_t)(f->stale.ids[i] >> 32);
 		const struct segment *segment = fsck_segment(f, id);
-		_cleanup_(kv_closep) int fd = open_segment(f, id);
+		_cleanup_(kv_closep) int fd = fsck_open_segment(f, id, O_RDWR);
 
 		if (fd < 0)
 			return fd;
-		for (; r == 0 && i < f->n_stale &&
-		       (uint32_t)(f->stale[i] >> 32) == id;
+		for (; r == 0 && i < f->stale.n &&
+		       (uint32_t)(f->stale.ids[i] >> 32) == id;
 		     i++)
 			r = kv_segfile_zero(fd, segment->slot_bytes,
-					    (uint32_t)f->stale[i]);
+					    (uint32_t)f->stale.ids[i]);
 		if (r == 0 && fdatasync(fd) < 0)
 			r = -errno;
 	}
-	return r;
-}
-
-/* After the free slots were zeroed: the trailer makes them be looked at. */
-static int write_trailers(struct fsck *f)
-{
-	int r = 0;
-
 	for (size_t i = 0; r == 0 && i < f->n_segments; i++) {
 		const struct segment *segment = &f->segments[i];
 		_cleanup_(kv_closep) int fd = -1;
@@ -157,7 +138,7 @@ static int write_trailers(struct fsck *f)
 		if (segment->trailer || !segment->present ||
 		    !segment->slot_bytes)
 			continue;
-		fd = open_segment(f, segment->id);
+		fd = fsck_open_segment(f, segment->id, O_RDWR);
 		r = fd < 0 ? fd
 			   : kv_trailer_write(fd, segment->id, f->info.store,
 					      f->info.segment_bytes,
@@ -166,7 +147,7 @@ static int write_trailers(struct fsck *f)
 	return r;
 }
 
-static int write_sidecar(struct fsck *f)
+static int mend_sidecar(struct fsck *f)
 {
 	int r = 0;
 
@@ -175,67 +156,45 @@ static int write_sidecar(struct fsck *f)
 			r = kv_space_file_write(
 				f->spaces_dir, &f->spaces[i].record,
 				f->spaces[i].name, f->spaces[i].layout);
-	for (size_t i = 0; r == 0 && i < f->n_stray_files; i++)
-		r = kv_space_file_remove(f->spaces_dir, f->stray_files[i]);
+	for (size_t i = 0; r == 0 && i < f->stray_files.n; i++)
+		r = kv_space_file_remove(f->spaces_dir,
+					 (uint32_t)f->stray_files.ids[i]);
 	if (r == 0 && f->write_store_file)
 		r = kv_store_file_write(f->store, &f->info);
-	return r;
-}
-
-/* A directory of that name is left: nobody knows what is in it. */
-static int write_tenants(struct fsck *f)
-{
-	int r = f->count[FAULT_TENANTS]
-			? kv_tenants_write(f->store, f->tenants, f->n_tenants)
-			: 0;
-
+	if (r < 0 || !f->count[FAULT_TENANTS])
+		return r;
+	r = kv_tenants_write(f->store, f->tenants, f->n_tenants);
 	if (r == 0)
 		f->fixed[FAULT_TENANTS] = f->count[FAULT_TENANTS];
+	/* A directory of that name is left, with its unknown contents. */
 	return r == -EISDIR ? 0 : r;
-}
-
-static int remove_unknown(struct fsck *f)
-{
-	for (size_t i = 0; i < f->n_unknown; i++) {
-		char name[KV_SEGFILE_NAME];
-
-		kv_segfile_name(f->unknown[i], name);
-		if (unlinkat(f->segments_dir, name, 0) < 0)
-			return -errno;
-	}
-	return f->n_unknown && fsync(f->segments_dir) < 0 ? -errno : 0;
-}
-
-/* All that was found is put right, but for what cannot be. */
-static void count_fixed(struct fsck *f)
-{
-	for (unsigned i = 0; i < N_FAULTS; i++)
-		if (i != FAULT_SLOT_UNREADABLE && i != FAULT_STRANGER &&
-		    i != FAULT_TENANTS)
-			f->fixed[i] = f->count[i];
 }
 
 int fsck_repair(struct fsck *f)
 {
+	char name[KV_SEGFILE_NAME];
 	int r;
 
 	if (!f->readable)
 		return 0;
 	r = mend_index(f);
 	if (r == 0)
-		r = zero_stale(f);
+		r = mend_segment_files(f);
 	if (r == 0)
-		r = write_trailers(f);
-	if (r == 0)
-		r = write_sidecar(f);
-	if (r == 0)
-		r = write_tenants(f);
-	if (r == 0)
-		r = remove_unknown(f);
+		r = mend_sidecar(f);
+	for (size_t i = 0; r == 0 && i < f->unknown.n; i++) {
+		kv_segfile_name((uint32_t)f->unknown.ids[i], name);
+		r = unlinkat(f->segments_dir, name, 0) < 0 ? -errno : 0;
+	}
+	if (r == 0 && f->unknown.n && fsync(f->segments_dir) < 0)
+		r = -errno;
 	if (r < 0)
 		return fsck_error("%s: cannot repair it: %s", f->path,
 				  strerror(-r));
-	count_fixed(f);
+	for (unsigned i = 0; i < N_FAULTS; i++)
+		if (i != FAULT_SLOT_UNREADABLE && i != FAULT_STRANGER &&
+		    i != FAULT_TENANTS)
+			f->fixed[i] = f->count[i];
 	return 0;
 }
 

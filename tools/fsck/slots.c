@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * slots.c - every slot: does its record agree with its prologue, and its
- * segment file with both?
+ * slots.c - compare every slot's record with its prologue, and the segment file
+ * with both.
  *
- * OWNS      what is to be dropped and zeroed, in struct fsck.
+ * OWNS      the marks in struct fsck of records to drop and prologues to zero.
+ *
  * LOCKING   one thread; kv_segfile_scan has its own.
  */
 #include "tools/fsck/fsck.h"
@@ -17,7 +18,7 @@
 
 #define PIECE (1u << 20)
 
-/* A file's slots on their way through. */
+/* The check of one file's slots. */
 struct pass {
 	struct fsck *f;
 	const struct segment *segment;
@@ -26,7 +27,7 @@ struct pass {
 	size_t entry, end; /* the entries of this file */
 };
 
-static int open_segment(const struct fsck *f, uint32_t id)
+int fsck_open_segment(const struct fsck *f, uint32_t id, int flags)
 {
 	char name[KV_SEGFILE_NAME];
 	struct stat st;
@@ -34,7 +35,7 @@ static int open_segment(const struct fsck *f, uint32_t id)
 
 	kv_segfile_name(id, name);
 	fd = openat(f->segments_dir, name,
-		    O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+		    flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
 		return -errno;
 	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
@@ -45,7 +46,7 @@ static int open_segment(const struct fsck *f, uint32_t id)
 	return fd;
 }
 
-/* The first entry at or behind @slot_id. */
+/* Return the index of the first entry at or after @slot_id. */
 static size_t entry_at(const struct fsck *f, uint64_t slot_id)
 {
 	size_t low = 0, high = f->n_entries;
@@ -71,16 +72,7 @@ static void drop(struct fsck *f, struct entry *entry, enum fault fault,
 	entry->drop = true;
 }
 
-static int make_stale(struct fsck *f, uint64_t slot_id)
-{
-	int r = fsck_more(&f->stale, f->n_stale, sizeof(*f->stale));
-
-	if (r == 0)
-		f->stale[f->n_stale++] = slot_id;
-	return r;
-}
-
-/* Does the block have the bytes that were sealed?  0, -EBADMSG, or why not. */
+/* Compare the block's bytes with its digest.  0, -EBADMSG, or a read error. */
 static int check_data(const struct pass *pass, uint64_t offset,
 		      const struct kv_slot_record *record)
 {
@@ -122,7 +114,7 @@ static int check_block(struct pass *pass, struct entry *entry,
 	    fsck_content(&found->record) != entry->content) {
 		drop(f, entry, FAULT_SLOT_OTHER,
 		     "its prologue is another block's");
-		return make_stale(f, entry->slot_id);
+		return fsck_note(&f->stale, entry->slot_id);
 	}
 	if (f->data)
 		r = check_data(pass,
@@ -130,7 +122,7 @@ static int check_block(struct pass *pass, struct entry *entry,
 			       &found->record);
 	if (r == -EBADMSG) {
 		drop(f, entry, FAULT_DATA, "its bytes are not those sealed");
-		return make_stale(f, entry->slot_id);
+		return fsck_note(&f->stale, entry->slot_id);
 	}
 	if (r < 0) {
 		fsck_found(f, FAULT_SLOT_UNREADABLE, "slot %u of file %u: %s",
@@ -183,7 +175,7 @@ static int check_slot(struct pass *pass, uint32_t slot_number,
 		fsck_found(f, FAULT_SLOT_LEAKED,
 			   "slot %u of file %u is free, and has a prologue",
 			   slot_number, pass->segment->id);
-		return make_stale(f, id);
+		return fsck_note(&f->stale, id);
 	}
 	return 0;
 }
@@ -219,7 +211,8 @@ static int check_slots(struct fsck *f, struct segment *segment, int fd)
 
 static int check_segment(struct fsck *f, struct segment *segment)
 {
-	_cleanup_(kv_closep) int fd = open_segment(f, segment->id);
+	_cleanup_(kv_closep) int fd =
+		fsck_open_segment(f, segment->id, O_RDONLY);
 	struct kv_trailer trailer;
 	int r;
 
@@ -247,7 +240,7 @@ static int check_segment(struct fsck *f, struct segment *segment)
 	return segment->slot_bytes ? check_slots(f, segment, fd) : 0;
 }
 
-/* Entries that lead nowhere; the files are known then. */
+/* Drop entries without a slot or a space.  The files are known by now. */
 static void drop_strays(struct fsck *f)
 {
 	for (size_t i = 0; i < f->n_entries; i++) {
@@ -299,20 +292,7 @@ static int drop_duplicates(struct fsck *f)
 	return 0;
 }
 
-static int unknown_file(struct fsck *f, uint32_t id)
-{
-	int r;
-
-	if (fsck_segment(f, id))
-		return 0;
-	fsck_found(f, FAULT_FILE_UNKNOWN,
-		   "file %06u.seg: the index does not have it", id);
-	r = fsck_more(&f->unknown, f->n_unknown, sizeof(*f->unknown));
-	if (r == 0)
-		f->unknown[f->n_unknown++] = id;
-	return r;
-}
-
+/* Note the segment files that the index does not have. */
 static int find_unknown(struct fsck *f)
 {
 	DIR *list =
@@ -325,8 +305,13 @@ static int find_unknown(struct fsck *f)
 		return 0;
 	rewinddir(list);
 	while (r == 0 && (entry = readdir(list)))
-		if (kv_segfile_parse(entry->d_name, &id))
-			r = unknown_file(f, id);
+		if (kv_segfile_parse(entry->d_name, &id) &&
+		    !fsck_segment(f, id)) {
+			fsck_found(f, FAULT_FILE_UNKNOWN,
+				   "file %06u.seg: the index does not have it",
+				   id);
+			r = fsck_note(&f->unknown, id);
+		}
 	closedir(list);
 	return r;
 }
@@ -339,7 +324,7 @@ int fsck_slots(struct fsck *f)
 		return 0;
 	for (size_t i = 0; i < f->n_segments; i++) {
 		_cleanup_(kv_closep) int fd =
-			open_segment(f, f->segments[i].id);
+			fsck_open_segment(f, f->segments[i].id, O_RDONLY);
 		struct kv_trailer trailer;
 
 		f->segments[i].present = fd >= 0;
