@@ -169,6 +169,7 @@ struct kv_node {
 	uint64_t promised, due;
 };
 
+/* A user: what all his spaces have together, and may have. */
 struct kv_tenant {
 	uint32_t uid; /* fixed */
 	struct kv_quota quota;
@@ -203,7 +204,7 @@ struct kv_space {
 	bool own_seed, differs, split;
 	uint32_t untold;
 	uint64_t agree_ns;
-	/* Its blocks, to these backends; NULL: they have been.  remote/offer.c */
+	/* Its blocks, to these backends; NULL: they have been.  remote/backup.c */
 	struct kv_offer *offers[KV_REMOTES_MAX];
 	bool settling; /* its record is being made, or deleted: has no name */
 	struct kv_quota quota;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * adopt.c - one seed for a space that several nodes make: that of the first.
+ * adopt.c - agree with other nodes on the seed of a shared space.
  *
- * A layout without a seed gets a random one, and keys begin with the seed: nodes
- * would never find each other's blocks.  So the first node puts its layout beside
- * the space's blocks, as .layout, and the others take the seed from there.
+ * A layout without a seed gets a random one.  As keys begin with the seed, nodes would
+ * never find each other's blocks.  So the first node puts its layout beside the blocks
+ * of the space, as .layout, and the other nodes take the seed from there.
  *
- * Whoever opens a space waits for the first backend that answers, and not long; what
- * he has begun goes on without him.  All backends are asked where nobody waits
- * (space/agree.c).
+ * A client that opens a space waits a short time for the first backend that answers.
+ * The operation goes on after that.  A thread on which no client waits asks all
+ * backends (space/agree.c).
  *
- * OWNS      struct ask, until its caller and the backend have both done with it.
+ * OWNS      struct ask, until both its caller and the backend are done with it.
  *
- * LOCKING   cache->lock for what the caller and the thread share of an ask.
+ * LOCKING   cache->lock for what the caller and the remote thread share of an ask.
  */
 #include "cache/remote/tier.h"
 #include "common/copy.h"
@@ -20,26 +20,25 @@
 #include <jansson.h>
 #include <stdio.h>
 
-/* All of it: whoever opens a space waits for this. */
-#define OPEN_NS UINT64_C(600000000)
-#define AGREE_NS UINT64_C(10000000000) /* each backend, where nobody does */
-/* Operations end in these, however long their callers wait. */
+#define OPEN_NS UINT64_C(600000000)    /* all backends, while a client waits */
+#define AGREE_NS UINT64_C(10000000000) /* each backend, else */
+/* Deadlines of operations, however long their callers wait. */
 #define GET_NS UINT64_C(2000000000)
 #define PUBLISH_NS UINT64_C(30000000000)
-#define NOTE_US 100000 /* a note comes after its object */
+#define NOTE_US 100000 /* the note is put after its object */
 #define NOTE_LOOKS 5
 #define OBJECT ".layout"
 
-/* An operation that its caller waits for, as long as he likes. */
+/* An operation on which a caller waits. */
 struct ask {
 	struct kv_remote_job job; /* first; the thread's */
 	char bytes[KV_LAYOUT_TEXT_MAX];
-	uint64_t ns; /* its time */
-	/* cache->lock, with the next: when it is over the caller may go on,
-	 * though a backend that is late has the operation still. */
+	uint64_t ns; /* deadline of the operation */
+	/* cache->lock: */
 	int status;
-	bool over, late,
-		left; /* left: the caller is gone, it is the thread's */
+	bool over; /* the caller may go on */
+	bool late; /* a backend still has the operation */
+	bool left; /* the caller is gone: the thread frees it */
 	TAILQ_ENTRY(ask) link;
 };
 
@@ -93,7 +92,7 @@ void kv_asks_run(struct kv_remote *remote)
 	}
 }
 
-/* Where a space's layout is to be agreed upon, and until when. */
+/* The backend and prefix of a space's layout, and the caller's deadline. */
 struct place {
 	unsigned backend;
 	uint64_t until_ns;
@@ -110,8 +109,8 @@ static uint64_t time_left(const struct kv_remote *remote,
 }
 
 /*
- * Have the thread do it, and wait: its status, or -ETIMEDOUT, with which it may go
- * on.  Where that was 0 *@ret_ask is for the caller to free.
+ * Have the thread run @ask, and wait.  Returns its status, or -ETIMEDOUT: it may go
+ * on.  With 0 the caller frees *@ret_ask.
  */
 static int wait_for(struct kv_remote *remote, const struct place *place,
 		    struct ask *ask, struct ask **ret_ask)
@@ -168,7 +167,7 @@ static struct ask *new_ask(const struct kv_remote *remote,
 	return ask;
 }
 
-/* The layout that is there, which may be anything. */
+/* Fetch the layout that the backend has. */
 static int fetch(struct kv_remote *remote, const struct place *place,
 		 struct kv_layout **ret_layout)
 {
@@ -207,27 +206,21 @@ static int publish(struct kv_remote *remote, const struct place *place,
 	return r;
 }
 
-/* The text of @layout with the seed of @first; caller frees. */
-static char *with_seed(const struct kv_layout *layout,
-		       const struct kv_layout *first)
+/* Replace *@layout by the same one with the seed of @first. */
+static int take_seed(struct kv_layout **layout, const struct kv_layout *first)
 {
-	json_t *json = json_loads(layout->json, 0, NULL);
-	char seed[17], *text = NULL;
+	_cleanup_(kv_freep) char *text = NULL;
+	json_t *json = json_loads((*layout)->json, 0, NULL);
+	struct kv_layout *seeded;
+	char seed[17];
+	int r;
 
 	snprintf(seed, sizeof(seed), "%016llx",
 		 (unsigned long long)first->seed);
 	if (json && json_object_set_new(json, "seed", json_string(seed)) == 0)
 		text = json_dumps(json, 0);
 	json_decref(json);
-	return text;
-}
-
-static int take_seed(struct kv_layout **layout, const struct kv_layout *first)
-{
-	_cleanup_(kv_freep) char *text = with_seed(*layout, first);
-	struct kv_layout *seeded;
-	int r = text ? kv_layout_parse(text, strlen(text), &seeded) : -ENOMEM;
-
+	r = text ? kv_layout_parse(text, strlen(text), &seeded) : -ENOMEM;
 	if (r < 0)
 		return r;
 	kv_layout_free(*layout);
@@ -236,10 +229,9 @@ static int take_seed(struct kv_layout **layout, const struct kv_layout *first)
 }
 
 /*
- * Whose layout a backend has, *@ret_there (caller frees), or, NULL, that @layout is
- * published there now.  With @again this may have been tried before: first of all
- * then what that has left is published, or removed.  Errors: it cannot be asked, or
- * is at fault.
+ * Fetch the layout that a backend has, as *@ret_there (caller frees), or, leaving it
+ * NULL, publish @layout there.  With @again, publish first: an attempt before may have
+ * left an object without a note.
  */
 static int agree(struct kv_remote *remote, const struct place *place,
 		 const struct kv_layout *layout, bool again,
@@ -268,7 +260,7 @@ static int prefix_of(struct kv_cache *cache, struct kv_space *space,
 	return kv_remote_prefix_of(cache, space, layout->json, place->prefix);
 }
 
-/* With the first that answers; *@ret_untold: the others. */
+/* Agree with the first backend that answers; *@ret_untold: the others. */
 static int agree_in_time(struct kv_cache *cache, struct kv_space *space,
 			 struct kv_layout **layout, uint32_t *ret_untold)
 {
@@ -332,25 +324,18 @@ uint32_t kv_remote_answering(struct kv_cache *cache)
 	return backends;
 }
 
-static bool wants_seed(struct kv_cache *cache, const struct kv_space *space,
-		       const struct kv_layout *layout)
-{
-	bool shared;
-
-	kv_lock(cache);
-	shared = space->shared || layout->share;
-	kv_unlock(cache);
-	return shared && layout->seed_drawn && cache->remote &&
-	       cache->remote->running;
-}
-
 int kv_remote_adopt(struct kv_cache *cache, struct kv_space *space,
 		    struct kv_layout **layout, uint32_t *ret_untold)
 {
+	bool shared;
 	int r;
 
 	*ret_untold = KV_ALL_BACKENDS;
-	if (!wants_seed(cache, space, *layout))
+	kv_lock(cache);
+	shared = space->shared || (*layout)->share;
+	kv_unlock(cache);
+	if (!shared || !(*layout)->seed_drawn || !cache->remote ||
+	    !cache->remote->running)
 		return 1;
 	r = agree_in_time(cache, space, layout, ret_untold);
 	if (r == 0 || r == -ENOMEM)

@@ -23,7 +23,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#include "cache/remote/done.h"
+#include "cache/remote/backend.h"
 #include "common/bytes.h"
 #include "common/copy.h"
 #include "common/thread.h"

@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * forget.c - blocks that their user wants nowhere any more: removed here, and from
- * every backend.
+ * forget.c - remove blocks here and from every backend.
  *
- * Removal here comes first, so that nothing is handed over behind it; what is being
- * handed over by then is waited for.  A backend that does not answer is told as
- * one that failed, and keeps nobody from the others.
+ * Blocks are removed here first, so that they are not put again.  A block that is
+ * being put is removed when the put has ended.  A backend that does not answer counts
+ * as failed, and does not delay the others.
  *
- * OWNS      every struct errand; what is left of a forget, until its done() runs.
+ * OWNS      every struct errand; a kv_forget until its done() runs.
  *
  * STATES    of a forget:
  *             (new) -> FRESH      kv_forget_submit
  *             FRESH -> UNDER WAY  kv_forgets_run
- *         UNDER WAY -> (over)     go_on: nothing is left, or its time is over
+ *         UNDER WAY -> (over)     kv_forgets_run: nothing is left, or its time is over
  *
  * INVARIANTS
- *   (1) Of one forget AT_ONCE operations are under way at most, of a backend.
- *   (2) It ends when none of them is: what is late, expire() has ended.
+ *   (1) A forget has at most AT_ONCE operations in flight at a backend.
+ *   (2) It ends when none is in flight: expire() has ended those that are late.
  *
- * LOCKING   cache->lock for the list of fresh ones and for cancelled; all else is
+ * LOCKING   cache->lock for the list of fresh ones and for `cancelled`; all else is
  *           the thread's.
  */
 #include <stdio.h>
@@ -31,61 +30,42 @@
 #define AT_ONCE 16u
 #define LAYOUT ".layout"
 
-/* One operation of a forget's. */
+/* An operation of a forget. */
 struct errand {
 	struct kv_remote_job job; /* first */
-	struct kv_forget *forget; /* NULL: it is over */
+	struct kv_forget *forget;
 	char room[KV_LAYOUT_TEXT_MAX];
 };
-
-/* ---- removal here ---- */
-
-/* @key is here, or is noted as removed: nobody brings it between the two. */
-static struct kv_block *find_or_note(struct kv_cache *cache,
-				     struct kv_space *space,
-				     const struct kv_key *key)
-{
-	struct kv_block *block;
-
-	kv_lock(cache);
-	block = kv_table_find(cache, space, key);
-	if (block)
-		block->refs++;
-	else
-		kv_removed_add_locked(cache, space, key);
-	kv_unlock(cache);
-	return block;
-}
-
-static int remove_here(struct kv_cache *cache, struct kv_forget *forget)
-{
-	if (cache->config.read_only)
-		return -EROFS;
-	for (size_t i = 0; i < forget->n; i++) {
-		struct kv_block *block =
-			find_or_note(cache, forget->space, &forget->keys[i]);
-
-		if (!block)
-			continue;
-		kv_block_remove(cache, block);
-		kv_block_put(cache, block);
-	}
-	return 0;
-}
 
 int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
 		     uint64_t ns)
 {
 	struct kv_remote *remote;
-	int r;
+	struct kv_block *block;
+	bool running;
 
 	kv_lock(cache);
-	r = cache->remote && cache->remote->running ? 0 : -EOPNOTSUPP;
+	running = cache->remote && cache->remote->running;
 	kv_unlock(cache);
-	if (r == 0)
-		r = remove_here(cache, forget);
-	if (r < 0)
-		return r;
+	if (!running)
+		return -EOPNOTSUPP;
+	if (cache->config.read_only)
+		return -EROFS;
+	for (size_t i = 0; i < forget->n; i++) {
+		/* In one critical section, so that no get fetches it in between. */
+		kv_lock(cache);
+		block = kv_table_find(cache, forget->space, &forget->keys[i]);
+		if (block)
+			block->refs++;
+		else
+			kv_removed_add_locked(cache, forget->space,
+					      &forget->keys[i]);
+		kv_unlock(cache);
+		if (!block)
+			continue;
+		kv_block_remove(cache, block);
+		kv_block_put(cache, block);
+	}
 	memset(forget->backends, 0, sizeof(forget->backends));
 	memset(forget->next, 0, sizeof(forget->next));
 	memset(forget->under_way, 0, sizeof(forget->under_way));
@@ -113,7 +93,7 @@ void kv_forget_cancel(struct kv_cache *cache, struct kv_forget *forget)
 
 /* ---- one operation ---- */
 
-static void note(struct kv_forgot *backend, uint64_t n, int status)
+static void count(struct kv_forgot *backend, uint64_t n, int status)
 {
 	if (status == 0)
 		backend->removed += n;
@@ -139,29 +119,30 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 
 	(void)remote;
 	forget->under_way[job->backend]--;
-	note(&forget->backends[job->backend], 1, status);
+	count(&forget->backends[job->backend], 1, status);
 	if (!job->abandoned)
 		free(errand);
 }
 
-/* The @i-th key's, or of the whole space. */
+/* Begin to remove the @i-th key, or the whole space. */
 static int begin(struct kv_remote *remote, struct kv_forget *forget,
 		 unsigned backend, size_t i)
 {
 	struct errand *errand = calloc(1, sizeof(*errand));
-	char key[KV_NAME_MAX + 1] = LAYOUT;
 	struct kv_remote_op *op;
 	uint64_t now = kv_now_ns();
 
 	if (!errand)
 		return -ENOMEM;
-	if (forget->n)
-		kv_key_name(&forget->keys[i], key);
 	op = &errand->job.op;
 	op->call = forget->n ? KV_REMOTE_REMOVE : KV_REMOTE_CLEAR;
 	op->data = (uint8_t *)errand->room;
 	op->room = sizeof(errand->room);
-	snprintf(op->name, sizeof(op->name), "%s%s", forget->prefix, key);
+	if (forget->n)
+		kv_remote_name(op, forget->prefix, &forget->keys[i]);
+	else
+		snprintf(op->name, sizeof(op->name), "%s" LAYOUT,
+			 forget->prefix);
 	errand->forget = forget;
 	errand->job.backend = backend;
 	errand->job.ended = ended;
@@ -172,18 +153,18 @@ static int begin(struct kv_remote *remote, struct kv_forget *forget,
 	return 0;
 }
 
-/* ---- all of them ---- */
+/* ---- all operations ---- */
 
 static size_t total(const struct kv_forget *forget)
 {
 	return forget->n ? forget->n : 1;
 }
 
-/* All that has not begun. */
+/* Count all that has not begun at @backend as ended with @status. */
 static void give_up(struct kv_forget *forget, unsigned backend, int status)
 {
-	note(&forget->backends[backend], total(forget) - forget->next[backend],
-	     status);
+	count(&forget->backends[backend], total(forget) - forget->next[backend],
+	      status);
 	forget->next[backend] = total(forget);
 }
 
@@ -211,27 +192,20 @@ static void go_on_with(struct kv_remote *remote, struct kv_forget *forget,
 	}
 }
 
-/* What is under way is the backends' from now on. */
-static void hurry(struct kv_remote *remote, const struct kv_forget *forget)
-{
-	struct kv_remote_job *job;
-
-	TAILQ_FOREACH(job, &remote->jobs, link)
-		if (job->ended == ended &&
-		    ((struct errand *)job)->forget == forget)
-			job->until_ns = 0;
-}
-
-/* True: it is over. */
+/* Begin what can begin.  Returns true if nothing is left. */
 static bool go_on(struct kv_remote *remote, struct kv_forget *forget)
 {
+	struct kv_remote_job *job;
 	bool left = false, cancelled;
 
 	kv_lock(remote->cache);
 	cancelled = forget->cancelled || remote->stop;
 	kv_unlock(remote->cache);
 	if (cancelled)
-		hurry(remote, forget);
+		TAILQ_FOREACH(job, &remote->jobs, link)
+			if (job->ended == ended &&
+			    ((struct errand *)job)->forget == forget)
+				job->until_ns = 0;
 	for (unsigned b = 0; b < remote->n; b++) {
 		if (cancelled)
 			give_up(forget, b, -ECANCELED);
@@ -245,16 +219,10 @@ static bool go_on(struct kv_remote *remote, struct kv_forget *forget)
 	return !left;
 }
 
-static void over(struct kv_remote *remote, struct kv_forget *forget)
-{
-	TAILQ_REMOVE(&remote->forgets.begun, forget, link);
-	forget->done(forget);
-}
-
-static void take_fresh(struct kv_remote *remote)
+void kv_forgets_run(struct kv_remote *remote)
 {
 	struct kv_cache *cache = remote->cache;
-	struct kv_forget *forget;
+	struct kv_forget *forget, *next;
 
 	for (;;) {
 		kv_lock(cache);
@@ -263,7 +231,7 @@ static void take_fresh(struct kv_remote *remote)
 			TAILQ_REMOVE(&remote->forgets.fresh, forget, link);
 		kv_unlock(cache);
 		if (!forget)
-			return;
+			break;
 		TAILQ_INSERT_TAIL(&remote->forgets.begun, forget, link);
 		forget->n_backends = remote->n;
 		for (unsigned b = 0; b < remote->n; b++)
@@ -272,27 +240,12 @@ static void take_fresh(struct kv_remote *remote)
 			for (unsigned b = 0; b < remote->n; b++)
 				give_up(forget, b, -ENOMEM);
 	}
-}
-
-void kv_forgets_run(struct kv_remote *remote)
-{
-	struct kv_forget *forget, *next;
-
-	take_fresh(remote);
 	for (forget = TAILQ_FIRST(&remote->forgets.begun); forget;
 	     forget = next) {
 		next = TAILQ_NEXT(forget, link);
-		if (go_on(remote, forget))
-			over(remote, forget);
+		if (!go_on(remote, forget))
+			continue;
+		TAILQ_REMOVE(&remote->forgets.begun, forget, link);
+		forget->done(forget);
 	}
-}
-
-void kv_forgets_stop(struct kv_remote *remote)
-{
-	kv_forgets_run(remote); /* it is stopping: all are called off */
-}
-
-bool kv_forgets_busy(const struct kv_remote *remote)
-{
-	return !TAILQ_EMPTY(&remote->forgets.begun);
 }

@@ -1,72 +1,86 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * helper.c - a remote tier behind a program of its own, which drives an engine
- * that we would not let into the daemon.
+ * helper.c - a backend in a program of its own, which drives an engine that must not
+ * run inside the daemon.
  *
- * A thread starts it, asks, copies, and starts it anew when it has ended.  Bytes
- * go through the landing memory, a memfd: they are copied there before it is
- * asked to put them, and from there when it has said that they came.  It never
- * sees other memory of ours; whatever it writes there or says, we read what we
- * asked for, once, within bounds.
+ * A thread starts the program, sends requests, copies bytes, and starts the program
+ * again when it has ended.  Bytes go through the landing memory, a memfd: they are
+ * copied there before a put, and from there after a get.  The program never sees other
+ * memory of the daemon.  What it writes there, or sends, is read once and checked.
  *
  * OWNS      the thread; the child; the landing memory, made anew for each child;
  *           operations from submit to reap.
  *
- * STATES    of the child, and the function that makes each step:
- *
+ * STATES    of the child:
  *              DOWN -> STARTING  start_child
  *          STARTING -> UP        on_hello
- *      STARTING, UP -> DYING     fail: it broke its word, was late, or hung up
+ *      STARTING, UP -> DYING     fail: protocol error, late, or hung up
  *             DYING -> DOWN      on_death
  *
- * It begins as STARTING, so that what is asked at once waits for the program.
+ * It begins as STARTING, so that operations submitted at once wait for the program.
  *
  * INVARIANTS
  *   (1) An operation is queued, of a request, or done.
- *   (2) A request whose operation was cancelled keeps its place in the landing
- *       memory until it is answered, or the child is given up.
- *   (3) There are requests only while a child is UP.
+ *   (2) A request is `asked`, with an id and a place in the landing memory, or
+ *       `unused`, with neither.  No id is used twice.  Places do not overlap.
+ *   (3) A request whose operation was cancelled keeps its place until it is answered,
+ *       or the child is given up.
+ *   (4) There are requests only while a child is UP.
  *
- * LOCKING   lock for what is marked so; all else is the thread's, or fixed.  A
- *           request that is busy is being copied, without the lock, and its
- *           operation does not end meanwhile.
+ * LOCKING   lock for what is marked so; all else is the thread's, or fixed.  A busy
+ *           request is being copied, without the lock, and its operation does not end
+ *           meanwhile.
  */
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
-#include "cache/remote/asked.h"
-#include "cache/remote/done.h"
-#include "cache/remote/packet.h"
-#include "common/thread.h"
+#include "cache/remote/helper.h"
 #include "common/bytes.h"
+#include "common/rate.h"
+#include "common/thread.h"
 
 #define SECOND 1000000000ull
-#define END_NS (SECOND / 2)  /* to end by itself */
-#define KILL_NS (SECOND / 4) /* and after that */
+#define END_NS (SECOND / 2)  /* for the program to end by itself */
+#define KILL_NS (SECOND / 4) /* after SIGKILL */
 #define CLOSE_NS (SECOND)    /* both, and some */
-#define AWAIT_NS (SECOND)    /* for a hello, beyond its time */
+#define AWAIT_NS (SECOND)    /* for a hello, beyond its deadline */
 #define BACKOFF_MIN (SECOND / 10)
 #define BACKOFF_MAX (10 * SECOND)
+#define PACKET 8192u
+#define UNIT 128u /* of places */
 
-enum state {
-	DOWN,
-	STARTING,
-	UP,
-	DYING,
-};
+enum state { DOWN, STARTING, UP, DYING };
 
 enum ending {
 	STAYS,
-	ENDS,	/* however long its program takes for that */
-	CLOSES, /* the same, but its program may be left behind */
+	ENDS,	/* wait for the program, as long as that takes */
+	CLOSES, /* the program may be left behind */
 };
+
+/* An operation that the child was sent, and has not answered. */
+struct request {
+	struct kv_remote_op *op; /* NULL: cancelled */
+	uint64_t id;		 /* 0: unused */
+	enum kv_remote_call call;
+	uint64_t at, room; /* its place: a note and @bytes, rounded up */
+	uint64_t bytes;
+	uint64_t since_ns;
+	bool busy;		    /* being copied */
+	bool tell;		    /* send the child a cancel */
+	TAILQ_ENTRY(request) link;  /* of asked or unused */
+	TAILQ_ENTRY(request) place; /* of places */
+};
+TAILQ_HEAD(requests, request);
 
 struct kv_helper {
 	struct kv_helper_config config;
 	char *url, *tenant, *argv[2]; /* config's strings */
-	int wake;		      /* fixed */
+	int wake;		      /* eventfd; fixed */
 	pthread_t thread;
 
 	pthread_mutex_t lock;
@@ -75,37 +89,53 @@ struct kv_helper {
 	enum ending ending;	     /* lock */
 	bool failed, ended;	     /* lock */
 	uint64_t starts;	     /* lock: hellos */
-	uint64_t until_ns;	     /* lock: of who closes it */
+	uint64_t until_ns;	     /* lock: deadline of kv_helper_close */
 	char why[KV_HELPER_TEXT];    /* lock: of the last failure */
 	int why_not;		     /* lock */
 	struct kv_remote_ops queued; /* lock */
 	struct kv_done done;	     /* lock */
-	struct kv_asked asked;	     /* lock; its memory is the thread's */
+	struct requests asked;	     /* lock, as the next four; oldest first */
+	struct requests unused;
+	struct requests places; /* by place */
+	uint64_t next_id;
+	bool clears; /* the child knows KV_REMOTE_CLEAR */
+	struct request all[KV_HELPER_REQUESTS];
 
+	uint8_t *landing; /* NULL: none */
 	struct kv_child child;
 	int socket;
 	uint64_t since_ns, backoff_ns, start_ns;
-	struct kv_packet_out out;
-	uint8_t in[KV_HELPER_PACKET];
+	size_t out_n; /* bytes of the packet to be sent */
+	uint8_t out[PACKET], in[PACKET];
 };
 
 /* ---- operations ---- */
 
-static void end_locked(struct kv_helper *helper, struct kv_errand *request,
+static void request_free_locked(struct kv_helper *helper,
+				struct request *request)
+{
+	TAILQ_REMOVE(&helper->asked, request, link);
+	TAILQ_REMOVE(&helper->places, request, place);
+	request->id = 0;
+	request->op = NULL;
+	TAILQ_INSERT_TAIL(&helper->unused, request, link);
+}
+
+static void end_locked(struct kv_helper *helper, struct request *request,
 		       int status)
 {
 	if (request->op)
 		kv_done_add(&helper->done, request->op, status);
-	kv_asked_forget(&helper->asked, request);
+	request_free_locked(helper, request);
 }
 
-/* None is busy: the thread itself calls. */
+/* No request is busy: the thread calls this. */
 static void end_all_locked(struct kv_helper *helper, int status)
 {
-	struct kv_errand *request;
+	struct request *request;
 	struct kv_remote_op *op;
 
-	while ((request = TAILQ_FIRST(&helper->asked.asked)))
+	while ((request = TAILQ_FIRST(&helper->asked)))
 		end_locked(helper, request, status);
 	while ((op = TAILQ_FIRST(&helper->queued))) {
 		TAILQ_REMOVE(&helper->queued, op, link);
@@ -133,7 +163,7 @@ void kv_helper_submit(struct kv_helper *helper, struct kv_remote_op *const *ops,
 
 void kv_helper_cancel(struct kv_helper *helper, struct kv_remote_op *op)
 {
-	struct kv_errand *request;
+	struct request *request;
 
 	pthread_mutex_lock(&helper->lock);
 	request = op->of;
@@ -167,129 +197,261 @@ size_t kv_helper_reap(struct kv_helper *helper, struct kv_remote_op **ret_ops,
 	return n;
 }
 
+/* ---- requests ---- */
+
+static bool is_put(enum kv_remote_call call)
+{
+	return call == KV_REMOTE_PUT || call == KV_REMOTE_PUBLISH;
+}
+
+/*
+ * Make a request of @op, with a place in the landing memory for its bytes.  -EAGAIN:
+ * there is no room now; -EFBIG: there never is; -EOPNOTSUPP: the child cannot do it.
+ */
+static int request_new_locked(struct kv_helper *helper, struct kv_remote_op *op,
+			      struct request **ret_request)
+{
+	const uint64_t landing = helper->config.landing;
+	const uint64_t most = landing - KV_HELPER_NOTE;
+	struct request *request = TAILQ_FIRST(&helper->unused), *next;
+	uint64_t bytes = 0, room, at = 0;
+
+	if (is_put(op->call))
+		bytes = op->length;
+	else if (op->call == KV_REMOTE_GET)
+		bytes = KV_MIN(op->room, most);
+	if (bytes > most)
+		return -EFBIG;
+	if (op->call == KV_REMOTE_CLEAR && !helper->clears)
+		return -EOPNOTSUPP;
+	if (!request)
+		return -EAGAIN;
+	/* The lowest place that is free. */
+	room = kv_round_up(KV_HELPER_NOTE + bytes, UNIT);
+	TAILQ_FOREACH(next, &helper->places, place) {
+		if (next->at - at >= room)
+			break;
+		at = next->at + next->room;
+	}
+	if (!next && landing - at < room)
+		return -EAGAIN;
+	if (next)
+		TAILQ_INSERT_BEFORE(next, request, place);
+	else
+		TAILQ_INSERT_TAIL(&helper->places, request, place);
+	TAILQ_REMOVE(&helper->unused, request, link);
+	TAILQ_INSERT_TAIL(&helper->asked, request, link);
+	request->at = at;
+	request->room = room;
+	request->bytes = bytes;
+	request->op = op;
+	request->call = op->call;
+	request->id = (helper->next_id += KV_HELPER_REQUESTS) +
+		      (uint64_t)(request - helper->all);
+	request->since_ns = kv_now_ns();
+	request->busy = true;
+	request->tell = false;
+	op->of = request;
+	*ret_request = request;
+	return 0;
+}
+
+/* Copy a put and its note into the landing memory. */
+static void request_fill(const struct kv_helper *helper,
+			 const struct request *request)
+{
+	uint8_t *to = helper->landing + request->at;
+	char note[KV_OBJECT_NOTE_MAX];
+	size_t n;
+
+	memset(to, 0, KV_HELPER_NOTE);
+	if (!is_put(request->call))
+		return;
+	n = kv_object_note(request->op, note);
+	memcpy(to, note, KV_MIN(n, sizeof(note) - 1));
+	memcpy(to + KV_HELPER_NOTE, request->op->data, request->bytes);
+}
+
+/* Copy note and bytes to the operation.  Returns its status, after all that the
+ * answer says was checked: -EBADMSG, -EFBIG, or the answer's own. */
+static int request_land(const struct kv_helper *helper,
+			const struct request *request,
+			const struct kv_helper_answer *answer)
+{
+	const uint8_t *from = helper->landing + request->at;
+	struct kv_remote_op *op = request->op;
+	char note[KV_HELPER_NOTE];
+	int r = answer->status;
+
+	/* Copied once: the child may still write there. */
+	memcpy(note, from, sizeof(note));
+	if (r == 0 &&
+	    (op->call == KV_REMOTE_EXISTS || op->call == KV_REMOTE_GET))
+		r = kv_object_read_note(op, note, strnlen(note, sizeof(note)));
+	if (r < 0 || op->call != KV_REMOTE_GET)
+		return r;
+	if (op->length > request->bytes)
+		return -EFBIG;
+	if (op->length != answer->bytes)
+		return -EBADMSG;
+	memcpy(op->data, from + KV_HELPER_NOTE, op->length);
+	return 0;
+}
+
 /* ---- to the child ---- */
 
-/* Take queued operations into requests, in their order. */
-static size_t take_locked(struct kv_helper *helper, struct kv_errand **ret)
+static void packet_begin(struct kv_helper *helper, enum kv_helper_type type)
 {
+	const struct kv_helper_head head = {.type = (uint16_t)type};
+
+	memcpy(helper->out, &head, sizeof(head));
+	helper->out_n = sizeof(head);
+}
+
+/* Returns false if the packet is full. */
+static bool packet_add(struct kv_helper *helper, const void *item, size_t n)
+{
+	struct kv_helper_head head;
+
+	if (helper->out_n + n > sizeof(helper->out))
+		return false;
+	memcpy(helper->out + helper->out_n, item, n);
+	helper->out_n += n;
+	memcpy(&head, helper->out, sizeof(head));
+	head.count++;
+	memcpy(helper->out, &head, sizeof(head));
+	return true;
+}
+
+static bool packet_waits(const struct kv_helper *helper)
+{
+	return helper->out_n > sizeof(struct kv_helper_head);
+}
+
+/* Returns 0: no packet waits any more; -EAGAIN: the socket is full; or -errno. */
+static int packet_send(struct kv_helper *helper)
+{
+	if (!packet_waits(helper))
+		return 0;
+	if (send(helper->socket, helper->out, helper->out_n,
+		 MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+		return errno == EINTR || errno == ENOBUFS ? -EAGAIN : -errno;
+	helper->out_n = 0;
+	return 0;
+}
+
+/* Make a packet of queued operations, in their order. */
+static void write_requests(struct kv_helper *helper)
+{
+	struct request *taken[KV_HELPER_BATCH];
 	struct kv_remote_op *op;
 	size_t n = 0;
 	int r;
 
+	pthread_mutex_lock(&helper->lock);
 	while (n < KV_HELPER_BATCH && (op = TAILQ_FIRST(&helper->queued))) {
-		r = kv_asked_add(&helper->asked, op, helper->config.landing,
-				 &ret[n]);
+		r = request_new_locked(helper, op, &taken[n]);
 		if (r == -EAGAIN)
 			break;
 		TAILQ_REMOVE(&helper->queued, op, link);
-		if (r < 0) {
+		if (r < 0)
 			kv_done_add(&helper->done, op, r);
-			continue;
-		}
-		ret[n]->busy = true;
-		op->of = ret[n++];
+		else
+			n++;
 	}
-	return n;
-}
-
-static void add_request(struct kv_helper *helper,
-			const struct kv_errand *request)
-{
-	struct kv_helper_request item = {
-		.id = request->id,
-		.call = request->call,
-		.at = request->place.at,
-		.bytes = request->bytes,
-	};
-
-	memcpy(item.name, request->op->name, sizeof(request->op->name));
-	kv_packet_add(&helper->out, &item, sizeof(item));
-}
-
-static void write_requests(struct kv_helper *helper)
-{
-	struct kv_errand *taken[KV_HELPER_BATCH];
-	size_t n;
-
-	pthread_mutex_lock(&helper->lock);
-	n = take_locked(helper, taken);
 	pthread_mutex_unlock(&helper->lock);
 	for (size_t i = 0; i < n; i++)
-		kv_asked_fill(&helper->asked, taken[i]);
-	kv_packet_begin(&helper->out, KV_HELPER_DO);
+		request_fill(helper, taken[i]);
+	packet_begin(helper, KV_HELPER_DO);
 	pthread_mutex_lock(&helper->lock);
 	for (size_t i = 0; i < n; i++) {
+		struct kv_helper_request item = {
+			.id = taken[i]->id,
+			.call = taken[i]->call,
+			.at = taken[i]->at,
+			.bytes = taken[i]->bytes,
+		};
+
+		op = taken[i]->op;
 		taken[i]->busy = false;
-		if (taken[i]->op->cancelled)
+		if (op->cancelled) {
 			end_locked(helper, taken[i], -ECANCELED);
-		else
-			add_request(helper, taken[i]);
+			continue;
+		}
+		memcpy(item.name, op->name, sizeof(op->name));
+		packet_add(helper, &item, sizeof(item));
 	}
 	pthread_mutex_unlock(&helper->lock);
 }
 
 static void write_cancels(struct kv_helper *helper)
 {
-	struct kv_errand *request;
+	struct request *request;
 
-	kv_packet_begin(&helper->out, KV_HELPER_CANCEL);
+	packet_begin(helper, KV_HELPER_CANCEL);
 	pthread_mutex_lock(&helper->lock);
-	TAILQ_FOREACH(request, &helper->asked.asked, link)
-		if (request->tell && kv_packet_add(&helper->out, &request->id,
-						   sizeof(request->id)))
+	TAILQ_FOREACH(request, &helper->asked, link)
+		if (request->tell &&
+		    packet_add(helper, &request->id, sizeof(request->id)))
 			request->tell = false;
 	pthread_mutex_unlock(&helper->lock);
 }
 
-/* Say all that there is to say. */
-static int say(struct kv_helper *helper)
+/* Send all cancels and requests that there are. */
+static int send_all(struct kv_helper *helper)
 {
-	int r = kv_packet_send(&helper->out, helper->socket);
-	bool said = true;
+	int r = packet_send(helper);
+	bool sent = true;
 
-	while (r == 0 && said) {
+	while (r == 0 && sent) {
 		write_cancels(helper);
-		said = kv_packet_waits(&helper->out);
-		r = kv_packet_send(&helper->out, helper->socket);
+		sent = packet_waits(helper);
+		r = packet_send(helper);
 		if (r < 0)
 			break;
 		write_requests(helper);
-		said |= kv_packet_waits(&helper->out);
-		r = kv_packet_send(&helper->out, helper->socket);
+		sent |= packet_waits(helper);
+		r = packet_send(helper);
 	}
 	return r == -EAGAIN ? 0 : r;
 }
 
 /* ---- its life ---- */
 
-/* A program's words may come to a terminal. */
-static void disarm(char *text)
+static void drop_landing(struct kv_helper *helper)
 {
-	for (; *text; text++)
-		if ((unsigned char)*text < ' ' || *text == 0x7f)
-			*text = '?';
+	if (helper->landing)
+		munmap(helper->landing, helper->config.landing);
+	helper->landing = NULL;
 }
 
-/* Give it up: who waits shall not. */
+static void hang_up(struct kv_helper *helper)
+{
+	kv_closep(&helper->socket);
+	helper->socket = -1;
+}
+
+/* Give the child up: all operations end with -EIO. */
 static void fail(struct kv_helper *helper, int error, const char *why)
 {
 	kv_child_kill(&helper->child);
-	kv_closep(&helper->socket);
-	helper->socket = -1;
-	kv_packet_drop(&helper->out);
+	hang_up(helper);
+	helper->out_n = 0;
 	pthread_mutex_lock(&helper->lock);
 	helper->state = DYING;
 	helper->failed = true;
 	helper->why_not = error;
 	snprintf(helper->why, sizeof(helper->why), "%s", why);
-	disarm(helper->why);
+	/* The program's text may come to a terminal. */
+	for (char *c = helper->why; *c; c++)
+		if ((unsigned char)*c < ' ' || *c == 0x7f)
+			*c = '?';
 	end_all_locked(helper, -EIO);
 	pthread_cond_broadcast(&helper->changed);
 	pthread_mutex_unlock(&helper->lock);
-	kv_landing_drop(&helper->asked.landing);
+	drop_landing(helper);
 }
 
-/* The next comes the later, the sooner this one went. */
 static void on_death(struct kv_helper *helper)
 {
 	const uint64_t now = kv_now_ns();
@@ -299,20 +461,45 @@ static void on_death(struct kv_helper *helper)
 		return;
 	if (now - helper->since_ns > BACKOFF_MAX)
 		helper->backoff_ns = 0;
-	helper->backoff_ns = KV_MIN(KV_MAX(helper->backoff_ns * 2, BACKOFF_MIN),
-				    BACKOFF_MAX);
+	helper->backoff_ns =
+		kv_backoff(helper->backoff_ns, BACKOFF_MIN, BACKOFF_MAX);
 	helper->start_ns = now + helper->backoff_ns;
 	pthread_mutex_lock(&helper->lock);
 	helper->state = DOWN;
 	pthread_mutex_unlock(&helper->lock);
 }
 
-/* *@ret_what: the path that it is about, or NULL. */
+/* Make the landing memory, of fixed size; returns its descriptor, or -errno. */
+static int make_landing(struct kv_helper *helper)
+{
+	const uint64_t bytes = helper->config.landing;
+	_cleanup_(kv_closep) int fd =
+		memfd_create("kvfs-landing", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	void *memory;
+
+	/* Else the child could shrink it, and a read would raise SIGBUS. */
+	if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0 ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) <
+		    0)
+		return -errno;
+	memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (memory == MAP_FAILED)
+		return -errno;
+	helper->landing = memory;
+	return kv_steal_fd(&fd);
+}
+
+/* Start the program and send it a hello.  *@ret_what: the path that the error is
+ * about, or NULL. */
 static int connect_child(struct kv_helper *helper, const char **ret_what)
 {
-	_cleanup_(kv_closep) int landing =
-		kv_landing_make(&helper->asked.landing, helper->config.landing);
-	struct kv_launch launch = helper->config.launch;
+	const struct kv_helper_config *config = &helper->config;
+	_cleanup_(kv_closep) int landing = make_landing(helper);
+	struct kv_launch launch = config->launch;
+	struct kv_helper_head head = {KV_HELPER_HELLO, 1, 0};
+	struct kv_helper_hello hello = {.version = KV_HELPER_VERSION,
+					.landing = config->landing};
+	struct iovec parts[] = {{&head, sizeof(head)}, {&hello, sizeof(hello)}};
 	int pair[2], r;
 
 	if (landing < 0)
@@ -321,9 +508,11 @@ static int connect_child(struct kv_helper *helper, const char **ret_what)
 		return -errno;
 	helper->socket = pair[0];
 	launch.fd = pair[1];
-	r = kv_packet_hello(helper->socket, landing, &helper->config);
+	snprintf(hello.tenant, sizeof(hello.tenant), "%s", config->tenant);
+	snprintf(hello.text, sizeof(hello.text), "%s", config->url);
+	r = kv_send_parts(helper->socket, parts, 2, landing, MSG_DONTWAIT);
 	if (r == 0)
-		r = helper->config.start(&launch, &helper->child, ret_what);
+		r = config->start(&launch, &helper->child, ret_what);
 	close(pair[1]);
 	return r;
 }
@@ -363,7 +552,7 @@ static int on_hello(struct kv_helper *helper, const uint8_t *item)
 		return -EPROTO;
 	pthread_mutex_lock(&helper->lock);
 	helper->state = UP;
-	helper->asked.clears = hello.landing & KV_HELPER_CLEARS;
+	helper->clears = hello.landing & KV_HELPER_CLEARS;
 	helper->starts++;
 	pthread_cond_broadcast(&helper->changed);
 	pthread_mutex_unlock(&helper->lock);
@@ -373,24 +562,23 @@ static int on_hello(struct kv_helper *helper, const uint8_t *item)
 static int on_answer(struct kv_helper *helper, const uint8_t *item)
 {
 	struct kv_helper_answer answer;
-	struct kv_errand *request;
+	struct request *request;
+	bool known, busy;
 	int r;
 
 	memcpy(&answer, item, sizeof(answer));
 	if (answer.status > 0 || answer.status < -4095)
 		return -EPROTO;
+	request = &helper->all[answer.id % KV_HELPER_REQUESTS];
 	pthread_mutex_lock(&helper->lock);
-	request = kv_asked_find(&helper->asked, answer.id);
-	if (request && request->op)
-		request->busy = true;
-	else if (request)
-		kv_asked_forget(&helper->asked, request);
+	known = answer.id && request->id == answer.id;
+	busy = request->busy = known && request->op;
+	if (known && !busy)
+		request_free_locked(helper, request);
 	pthread_mutex_unlock(&helper->lock);
-	if (!request)
-		return -EPROTO;
-	if (!request->busy)
-		return 0;
-	r = kv_asked_land(&helper->asked, request, &answer);
+	if (!busy)
+		return known ? 0 : -EPROTO;
+	r = request_land(helper, request, &answer);
 	pthread_mutex_lock(&helper->lock);
 	request->busy = false;
 	end_locked(helper, request, r);
@@ -400,8 +588,8 @@ static int on_answer(struct kv_helper *helper, const uint8_t *item)
 
 static int on_packet(struct kv_helper *helper, const uint8_t *packet, size_t n)
 {
+	const size_t size = sizeof(struct kv_helper_answer);
 	struct kv_helper_head head;
-	size_t size;
 	int r = 0;
 
 	if (n < sizeof(head))
@@ -414,7 +602,6 @@ static int on_packet(struct kv_helper *helper, const uint8_t *packet, size_t n)
 				       n == sizeof(struct kv_helper_hello)
 			       ? on_hello(helper, packet)
 			       : -EPROTO;
-	size = sizeof(struct kv_helper_answer);
 	if (head.type != KV_HELPER_DO || n != head.count * size)
 		return -EPROTO;
 	for (size_t i = 0; i < head.count && r == 0; i++)
@@ -422,8 +609,8 @@ static int on_packet(struct kv_helper *helper, const uint8_t *packet, size_t n)
 	return r;
 }
 
-/* What there is now, so much at most that it does not keep us from asking. */
-static int hear(struct kv_helper *helper)
+/* Handle up to 8 packets: then it is time to send again. */
+static int receive_some(struct kv_helper *helper)
 {
 	ssize_t n;
 	int r = 0;
@@ -444,10 +631,10 @@ static int hear(struct kv_helper *helper)
 
 /* ---- the thread ---- */
 
-/* When something is to be done though nothing happens. */
+/* Return the next deadline. */
 static uint64_t due_ns(struct kv_helper *helper)
 {
-	const struct kv_errand *oldest;
+	const struct request *oldest;
 	uint64_t due = UINT64_MAX;
 
 	if (helper->state == DOWN)
@@ -455,55 +642,35 @@ static uint64_t due_ns(struct kv_helper *helper)
 	if (helper->state == STARTING)
 		return helper->since_ns + helper->config.hello_ns;
 	pthread_mutex_lock(&helper->lock);
-	oldest = TAILQ_FIRST(&helper->asked.asked);
+	oldest = TAILQ_FIRST(&helper->asked);
 	if (oldest)
 		due = oldest->since_ns + helper->config.patience_ns;
 	pthread_mutex_unlock(&helper->lock);
 	return due;
 }
 
-static void on_time(struct kv_helper *helper)
-{
-	if (helper->state == DOWN)
-		start_child(helper);
-	else if (helper->state == STARTING)
-		fail(helper, -ETIMEDOUT,
-		     "its program does not say that it is ready");
-	else if (helper->state == UP)
-		fail(helper, -ETIMEDOUT, "its program does not answer");
-}
-
-/* Until something happens, or @due. */
-static void rest(struct kv_helper *helper, uint64_t due, struct pollfd fds[3])
-{
-	const uint64_t now = kv_now_ns();
-	int ms = due == UINT64_MAX ? -1
-		 : due <= now	   ? 0
-			      : (int)KV_MIN((due - now) / 1000000 + 1, 60000u);
-	eventfd_t count;
-
-	fds[0] = (struct pollfd){helper->wake, POLLIN, 0};
-	fds[1] = (struct pollfd){helper->socket, POLLIN, 0};
-	fds[2] = (struct pollfd){helper->child.pidfd, POLLIN, 0};
-	if (kv_packet_waits(&helper->out))
-		fds[1].events |= POLLOUT;
-	if (poll(fds, 3, ms) <= 0)
-		return;
-	if (fds[0].revents)
-		eventfd_read(helper->wake, &count);
-}
-
+/* Wait for an event or a deadline, and handle what has happened. */
 static void turn(struct kv_helper *helper)
 {
-	struct pollfd fds[3];
-	const uint64_t due = due_ns(helper);
+	const uint64_t due = due_ns(helper), now = kv_now_ns();
+	const int ms = due == UINT64_MAX ? -1
+		       : due <= now
+			       ? 0
+			       : (int)KV_MIN((due - now) / 1000000 + 1, 60000u);
+	struct pollfd fds[] = {{helper->wake, POLLIN, 0},
+			       {helper->socket, POLLIN, 0},
+			       {helper->child.pidfd, POLLIN, 0}};
+	eventfd_t count;
 	int r = 0;
 
-	rest(helper, due, fds);
+	if (packet_waits(helper))
+		fds[1].events |= POLLOUT;
+	if (poll(fds, 3, ms) > 0 && fds[0].revents)
+		eventfd_read(helper->wake, &count);
 	if (fds[1].revents)
-		r = hear(helper);
+		r = receive_some(helper);
 	if (r == 0 && helper->state == UP)
-		r = say(helper);
+		r = send_all(helper);
 	if (r == 0 && fds[2].revents && helper->state != DYING)
 		r = -ECONNRESET;
 	if (r < 0 && (helper->state == STARTING || helper->state == UP))
@@ -511,8 +678,15 @@ static void turn(struct kv_helper *helper)
 		     r == -EPROTO
 			     ? "its program says what is not in the protocol"
 			     : "its program has ended");
-	if (kv_now_ns() >= due)
-		on_time(helper);
+	if (kv_now_ns() >= due) {
+		if (helper->state == DOWN)
+			start_child(helper);
+		else if (helper->state == STARTING)
+			fail(helper, -ETIMEDOUT,
+			     "its program does not say that it is ready");
+		else if (helper->state == UP)
+			fail(helper, -ETIMEDOUT, "its program does not answer");
+	}
 	if (helper->state == DYING)
 		on_death(helper);
 }
@@ -527,33 +701,23 @@ static enum ending ending(struct kv_helper *helper)
 	return ending;
 }
 
-/* Until its program has ended, something was said to us, or @until. */
-static void rest_at_end(struct kv_helper *helper, uint64_t until)
-{
-	struct pollfd fds[] = {{helper->child.pidfd, POLLIN, 0},
-			       {helper->wake, POLLIN, 0}};
-	const uint64_t now = kv_now_ns();
-	eventfd_t count;
-
-	poll(fds, 2, now < until ? (int)((until - now) / 1000000) + 1 : -1);
-	if (fds[1].revents)
-		eventfd_read(helper->wake, &count);
-}
-
-/* It has an end of its socket to see, and some time. */
+/* Hang up, and kill the program if it does not end soon. */
 static void end_child(struct kv_helper *helper)
 {
-	uint64_t until = kv_now_ns() + END_NS;
-	bool killed = helper->state != UP;
+	uint64_t until = kv_now_ns() + END_NS, now;
+	bool killed = helper->state != UP, late;
+	eventfd_t count;
 	int status;
 
-	kv_closep(&helper->socket);
-	helper->socket = -1;
+	hang_up(helper);
 	if (killed)
 		kv_child_kill(&helper->child);
 	while (!kv_child_reap(&helper->child, &status)) {
-		const bool late = kv_now_ns() >= until;
+		struct pollfd fds[] = {{helper->child.pidfd, POLLIN, 0},
+				       {helper->wake, POLLIN, 0}};
 
+		now = kv_now_ns();
+		late = now >= until;
 		if (late && killed && ending(helper) == CLOSES) {
 			kv_closep(&helper->child.pidfd);
 			break; /* it is in a call that does not end */
@@ -561,14 +725,17 @@ static void end_child(struct kv_helper *helper)
 		if (late && !killed) {
 			kv_child_kill(&helper->child);
 			killed = true;
-			until = kv_now_ns() + KILL_NS;
+			until = now + KILL_NS;
 		}
-		rest_at_end(helper, until);
+		poll(fds, 2,
+		     now < until ? (int)((until - now) / 1000000) + 1 : -1);
+		if (fds[1].revents)
+			eventfd_read(helper->wake, &count);
 	}
-	kv_landing_drop(&helper->asked.landing);
+	drop_landing(helper);
 }
 
-static void *run(void *arg)
+static void *helper_run(void *arg)
 {
 	struct kv_helper *helper = arg;
 
@@ -604,18 +771,6 @@ static void helper_free(struct kv_helper *helper)
 	free(helper);
 }
 
-/* 0, or ETIMEDOUT when it is @until. */
-static int wait_locked(struct kv_helper *helper, uint64_t until)
-{
-	const struct timespec at = {
-		.tv_sec = (time_t)(until / SECOND),
-		.tv_nsec = (long)(until % SECOND),
-	};
-
-	return pthread_cond_clockwait(&helper->changed, &helper->lock,
-				      CLOCK_MONOTONIC, &at);
-}
-
 void kv_helper_end(struct kv_helper *helper, bool leave)
 {
 	pthread_mutex_lock(&helper->lock);
@@ -644,7 +799,8 @@ int kv_helper_close(struct kv_helper *helper)
 	kv_helper_end(helper, true);
 	pthread_mutex_lock(&helper->lock);
 	while (!helper->ended && r == 0)
-		r = wait_locked(helper, helper->until_ns);
+		r = kv_cond_wait_until(&helper->changed, &helper->lock,
+				       helper->until_ns);
 	ended = helper->ended;
 	pthread_mutex_unlock(&helper->lock);
 	if (!ended)
@@ -654,56 +810,43 @@ int kv_helper_close(struct kv_helper *helper)
 	return 0;
 }
 
-/* -ENOMEM. */
-static int copy_config(struct kv_helper *helper,
-		       const struct kv_helper_config *config)
-{
-	helper->config = *config;
-	helper->config.url = helper->url = strdup(config->url);
-	helper->config.tenant = helper->tenant = strdup(config->tenant);
-	if (!helper->url || !helper->tenant)
-		return -ENOMEM;
-	for (size_t i = 0; i < KV_ARRAY_LEN(helper->argv); i++) {
-		if (!config->launch.argv[i])
-			break;
-		helper->argv[i] = strdup(config->launch.argv[i]);
-		if (!helper->argv[i])
-			return -ENOMEM;
-		helper->config.launch.argv[i] = helper->argv[i];
-	}
-	return 0;
-}
-
-static struct kv_helper *helper_new(void)
-{
-	struct kv_helper *helper = calloc(1, sizeof(*helper));
-
-	if (!helper)
-		return NULL;
-	helper->state = STARTING; /* what is submitted now waits */
-	pthread_mutex_init(&helper->lock, NULL);
-	pthread_cond_init(&helper->changed, NULL);
-	TAILQ_INIT(&helper->queued);
-	kv_asked_init(&helper->asked);
-	helper->socket = helper->child.pidfd = -1;
-	kv_done_init(&helper->done);
-	helper->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	return helper;
-}
-
 int kv_helper_open(const struct kv_helper_config *config,
 		   struct kv_helper **ret_helper)
 {
-	struct kv_helper *helper = helper_new();
-	int r;
+	struct kv_helper *helper = calloc(1, sizeof(*helper));
+	int r = 0;
 
 	if (!helper)
 		return -ENOMEM;
-	r = helper->done.event < 0 || helper->wake < 0
-		    ? -EMFILE
-		    : copy_config(helper, config);
+	helper->state = STARTING; /* operations submitted now wait */
+	pthread_mutex_init(&helper->lock, NULL);
+	kv_cond_init(&helper->changed);
+	TAILQ_INIT(&helper->queued);
+	TAILQ_INIT(&helper->asked);
+	TAILQ_INIT(&helper->unused);
+	TAILQ_INIT(&helper->places);
+	for (size_t i = 0; i < KV_HELPER_REQUESTS; i++)
+		TAILQ_INSERT_TAIL(&helper->unused, &helper->all[i], link);
+	helper->socket = helper->child.pidfd = -1;
+	kv_done_init(&helper->done);
+	helper->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (helper->done.event < 0 || helper->wake < 0)
+		r = -EMFILE;
+	helper->config = *config;
+	helper->config.url = helper->url = strdup(config->url);
+	helper->config.tenant = helper->tenant = strdup(config->tenant);
+	if (r == 0 && (!helper->url || !helper->tenant))
+		r = -ENOMEM;
+	for (size_t i = 0; i < KV_ARRAY_LEN(helper->argv); i++) {
+		if (!config->launch.argv[i])
+			break;
+		helper->config.launch.argv[i] = helper->argv[i] =
+			strdup(config->launch.argv[i]);
+		if (!helper->argv[i])
+			r = -ENOMEM;
+	}
 	if (r == 0)
-		r = kv_thread_start(&helper->thread, "kvfs-helper", run,
+		r = kv_thread_start(&helper->thread, "kvfs-helper", helper_run,
 				    helper);
 	if (r < 0)
 		helper_free(helper);
@@ -721,7 +864,8 @@ int kv_helper_await(struct kv_helper *helper, char **ret_why)
 	*ret_why = NULL;
 	pthread_mutex_lock(&helper->lock);
 	while (!helper->starts && !helper->failed && !late)
-		late = wait_locked(helper, until);
+		late = kv_cond_wait_until(&helper->changed, &helper->lock,
+					  until);
 	if (helper->failed) {
 		r = helper->why_not;
 		why = helper->why;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * http.h - operations on objects that are one or more requests to a web server,
- * and what differs between kinds of servers.
+ * http.h - a backend on a web server: each operation on an object is one or more
+ * requests, which a dialect for the kind of server prepares.
  */
 #ifndef KV_CACHE_REMOTE_HTTP_H
 #define KV_CACHE_REMOTE_HTTP_H
@@ -11,49 +11,49 @@
 #include "cache/remote/backend.h"
 #include "cache/remote/site.h"
 
-/* With a list's: two names in a query, and what stands before them. */
+/* The longest is a list's: two names in a query. */
 #define KV_URL_MAX (3 * KV_SITE_BASE_MAX + 6 * KV_OBJECT_NAME_MAX + 128)
 #define KV_HTTP_HEADERS 4u
 #define KV_HTTP_HEADER_MAX (KV_SITE_TOKEN_MAX + 1024)
 #define KV_HTTP_ASK 1 /* next: there is one more request */
 
 enum kv_http_answer {
-	KV_ANSWER_NOTHING, /* a body is read past, and cut where it is long */
+	KV_ANSWER_NOTHING, /* skip a body, up to a limit */
 	KV_ANSWER_NOTE,
 	KV_ANSWER_OBJECT,
-	KV_ANSWER_PAGE, /* any text that fits into op->data; op->length is its */
+	KV_ANSWER_PAGE, /* any text that fits into op->data; sets op->length */
 };
 
-/* One operation under way: the request that is, or is to be, made for it. */
+/* An operation in flight, and its current request. */
 struct kv_exchange {
 	struct kv_remote_op *op;
 	const struct kv_site *site;
 	unsigned step; /* requests that have ended */
 
-	/* What next says; all zero before it is called. */
+	/* Set by next(); all zero before each call. */
 	const char *method;
 	char url[KV_URL_MAX];
 	const void *body; /* of PUT; lives as long as the exchange */
 	uint64_t body_n;
 	enum kv_http_answer wants;
-	long limit_ms; /* it has no more time; 0: whoever waits knows */
+	long limit_ms; /* deadline of the request; 0: none */
 	char headers[KV_HTTP_HEADERS][KV_HTTP_HEADER_MAX];
 
 	/* These stay from one request to the next. */
 	char note[KV_OBJECT_NOTE_MAX + 1]; /* to put, or as it came */
 	size_t note_n;
-	/* What a temporary name ends with, of what may be there; "": nothing is. */
+	/* Suffix of the temporary object that may exist; "": none does. */
 	char part[24];
-	int first; /* how an earlier request ended */
-	int phase; /* next's own, as is this: of a page */
-	size_t at;
-	char last[KV_NAME_MAX + 1]; /* name of it that was dealt with */
+	int first;		    /* status of an earlier request */
+	int phase;		    /* next()'s own, as are these */
+	size_t at;		    /* offset in a page */
+	char last[KV_NAME_MAX + 1]; /* the name at that offset */
 };
 
 struct kv_http_dialect {
-	/* That of the note, if it comes with the object; else NULL. */
+	/* The header that has the note of an object; NULL: none does. */
 	const char *note_header;
-	/* How a new @easy shows the site's user and secret. */
+	/* Set how @easy authenticates. */
 	CURLcode (*authorize)(CURL *easy, const struct kv_site *site);
 	/*
 	 * Prepare the next request; the one before ended with @r.  Returns
@@ -61,24 +61,23 @@ struct kv_http_dialect {
 	 */
 	int (*next)(struct kv_exchange *x, int r);
 	/*
-	 * NULL, or: the operation was cancelled, and the request before broken off.
-	 * Prepare one that removes what would stay, after which next returns
-	 * -ECANCELED; or return 0: there is nothing.
+	 * May be NULL.  Called when the operation was cancelled, and its request broken
+	 * off.  Prepare a request that cleans up, after which next() returns
+	 * -ECANCELED; or return 0: there is nothing to clean up.
 	 */
 	int (*undo)(struct kv_exchange *x);
-	/* The request that tells whether the site is there, and may be used. */
+	/* Prepare a request that tells whether the site may be used. */
 	void (*probe)(struct kv_exchange *x);
-	bool comes_by_put; /* it need not be there before */
+	bool comes_by_put; /* the site need not exist before the first put */
 };
 
-/* Set the request's method and its address: the object's, and @suffix. */
+/* Set the request's method and its URL: the object's name and @suffix. */
 void kv_http_ask(struct kv_exchange *x, const char *method, const char *suffix);
 
 /*
- * The calls of struct kv_remote_driver, for every dialect.  Open takes the site
- * over, also when it fails; it asks the site once, and waits three seconds for
- * it at most: -EHOSTUNREACH, -ECONNREFUSED, -ETIMEDOUT, -EACCES, -ENOENT, or
- * another status that backend.h names.
+ * The calls of struct kv_remote_driver, for every dialect.  Open takes the site over,
+ * also when it fails; it probes the site, for three seconds at most: -EHOSTUNREACH,
+ * -ECONNREFUSED, -ETIMEDOUT, -EACCES, -ENOENT, or another status of backend.h.
  */
 int kv_http_open(const struct kv_http_dialect *dialect, struct kv_site *site,
 		 void **ret_backend, char **ret_why);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * launch.c - a program that the daemon starts and does not trust.
+ * launch.c - start a program that the daemon does not trust.
  *
- * It begins in our memory, as after vfork, but on a stack of its own: a fork would
- * copy page tables, and make copies of pages that are being read into.  Until it
- * executes, the thread that started it stands still; and as that may take any time
- * on a filesystem that hangs, it has given up all that is ours but the memory by
- * then.
+ * The child shares our memory, as after vfork(2), on a stack of its own: fork(2) would
+ * copy page tables, and copy pages that are being read into.  The calling thread stops
+ * until the child has called execve(2).  As that may take any time on a filesystem that
+ * hangs, the child first gives up all that is ours except the memory.
  *
  * OWNS      nothing: a child is the caller's.
  *
@@ -25,95 +24,60 @@
 
 #include "cache/remote/launch.h"
 
-#define FIRST_FD 10 /* of what must not be where the socket goes */
+#define FIRST_FD 10 /* for descriptors that must not be KV_LAUNCH_FD */
 #define STACK (64u << 10)
 #define LOWER 5 /* of nice(2) */
 #define LOWER_TEXT "5"
 #define PROCESSES 4096
 
-/* clone(2) by the name that no sanitizer takes for a fork. */
+/* clone(2) by a name that sanitizers do not intercept. */
 int __clone(int (*f)(void *), void *stack, int flags, void *arg, ...);
 
 struct beginning {
 	const struct kv_launch *launch;
 	bool root;
 	int daemon;    /* a pidfd of ours */
-	int to_parent; /* a struct failure: why it did not come to be */
+	int to_parent; /* pipe for a struct failure */
 };
 
 struct failure {
 	int error;
-	unsigned argument; /* which path it is about */
+	unsigned argument; /* index in argv of the path it is about */
 };
 
-/* The calls themselves: the library's would change all threads of ours. */
-static int become(uid_t uid)
-{
-	if (syscall(SYS_setgroups, 0, NULL) < 0 ||
-	    syscall(SYS_setresgid, uid, uid, uid) < 0 ||
-	    syscall(SYS_setresuid, uid, uid, uid) < 0)
-		return -errno;
-	return 0;
-}
-
-/* The call itself, as those of close and dup: a sanitizer would believe that our own
- * descriptors changed. */
+/* The system call itself, as are those of close and dup: a sanitizer would believe that
+ * our own descriptors change. */
 static int open_here(const char *path)
 {
 	return (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC);
 }
 
-/* Memory of blocks is a reason to spare the daemon, not this. */
-static void forget_oom_score(void)
+/* Reset a negative OOM score: the daemon has it because of the blocks' memory. */
+static void reset_oom_score(void)
 {
 	int fd = open_here("/proc/self/oom_score_adj");
 	char sign;
 
 	if (fd >= 0 && syscall(SYS_read, fd, &sign, 1) == 1 && sign == '-' &&
 	    syscall(SYS_write, fd, "0", 1) < 0)
-		errno = 0; /* it is as it was */
+		errno = 0; /* it keeps the score */
 	if (fd >= 0)
 		syscall(SYS_close, fd);
 }
 
-/* Those of a user count together: only of one that has no others. */
-static void limit_processes(void)
-{
-	struct rlimit processes = {PROCESSES, PROCESSES};
-
-	getrlimit(RLIMIT_NPROC, &processes);
-	processes.rlim_max = KV_MIN(processes.rlim_max, PROCESSES);
-	processes.rlim_cur = KV_MIN(processes.rlim_cur, PROCESSES);
-	setrlimit(RLIMIT_NPROC, &processes);
-}
-
-/* The kernel may weigh sessions against each other, and threads within one only. */
+/* Lower the priority, also of the session, which the kernel may weigh as a whole. */
 static void lower_priority(void)
 {
 	int fd = open_here("/proc/self/autogroup");
 
 	if (nice(LOWER) < 0 || fd < 0 ||
 	    syscall(SYS_write, fd, LOWER_TEXT, 1) < 0)
-		errno = 0; /* it is as it was */
+		errno = 0; /* it keeps the priority */
 	if (fd >= 0)
 		syscall(SYS_close, fd);
 }
 
-/* What it writes is for nobody else, no copy of its memory is written, and however
- * many threads it spins in, those that wait for it are not late. */
-static void limit(bool own_user)
-{
-	const struct rlimit none = {0, 0};
-
-	setrlimit(RLIMIT_CORE, &none);
-	if (own_user)
-		limit_processes();
-	lower_priority();
-	umask(077);
-	forget_oom_score();
-}
-
-/* Open as @to after exec, too. */
+/* Make @fd the descriptor @to, which execve(2) keeps. */
 static int put_at(int fd, int to)
 {
 	return fd == to ? fcntl(fd, F_SETFD, 0)
@@ -121,8 +85,8 @@ static int put_at(int fd, int to)
 }
 
 /*
- * Nothing of ours but the socket and standard error.  By exec would be too late: the
- * store's lock and the mount would be held for as long as that takes.
+ * Close all descriptors but the socket and standard error.  execve(2) would be too late:
+ * the child would hold the store's lock and the mount until then.
  */
 static int keep_only(int fd, int to_parent)
 {
@@ -131,60 +95,45 @@ static int keep_only(int fd, int to_parent)
 	if (null < 0 || put_at(null, 0) < 0 || put_at(2, 1) < 0 ||
 	    put_at(fd, KV_LAUNCH_FD) < 0)
 		return -errno;
-	/* Older kernels cannot; but all that we open is closed by exec. */
+	/* Fails on older kernels; all our descriptors are close-on-exec. */
 	syscall(SYS_close_range, KV_LAUNCH_FD + 1, to_parent - 1, 0);
 	syscall(SYS_close_range, to_parent + 1, ~0u, 0);
 	return 0;
 }
 
-static void default_signals(void)
-{
-	const struct sigaction action = {.sa_handler = SIG_DFL};
-	sigset_t none;
-
-	for (int i = 1; i <= SIGRTMAX; i++)
-		sigaction(i, &action, NULL);
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-}
-
-/* In a PID namespace of its own there is no getppid to see it by. */
-static bool daemon_lives(const struct beginning *begin)
-{
-	struct pollfd fd = {begin->daemon, POLLIN, 0};
-
-	return poll(&fd, 1, 0) == 0;
-}
-
 static int prepare(const struct beginning *begin)
 {
-	int r = 0;
+	const uid_t uid = begin->root ? begin->launch->uid : 0;
+	struct pollfd daemon = {begin->daemon, POLLIN, 0};
+	struct rlimit limit = {0, 0};
 
 	setsid();
-	limit(begin->root && begin->launch->uid != 0);
+	setrlimit(RLIMIT_CORE, &limit);
+	/* All processes of a user count together: limit only a user of its own. */
+	if (uid != 0) {
+		limit = (struct rlimit){PROCESSES, PROCESSES};
+		getrlimit(RLIMIT_NPROC, &limit);
+		limit.rlim_max = KV_MIN(limit.rlim_max, PROCESSES);
+		limit.rlim_cur = KV_MIN(limit.rlim_cur, PROCESSES);
+		setrlimit(RLIMIT_NPROC, &limit);
+	}
+	lower_priority();
+	umask(077);
+	reset_oom_score();
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || chdir("/") < 0)
 		return -errno;
-	if (begin->root && begin->launch->uid != 0)
-		r = become(begin->launch->uid);
-	if (r < 0)
-		return r;
-	/* After it has become another: that takes the wish away. */
+	/* System calls: those of the library would change all our threads. */
+	if (uid != 0 && (syscall(SYS_setgroups, 0, NULL) < 0 ||
+			 syscall(SYS_setresgid, uid, uid, uid) < 0 ||
+			 syscall(SYS_setresuid, uid, uid, uid) < 0))
+		return -errno;
+	/* After the change of the user, which resets this. */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
 		return -errno;
-	return daemon_lives(begin)
+	/* In a PID namespace getppid(2) does not tell whether the daemon lives. */
+	return poll(&daemon, 1, 0) == 0
 		       ? keep_only(begin->launch->fd, begin->to_parent)
 		       : -ESRCH;
-}
-
-/* That of an interpreter is what this tells apart. */
-static int look_at_paths(const char *const *argv, unsigned *ret_argument)
-{
-	for (unsigned i = 0; argv[i]; i++)
-		if (access(argv[i], F_OK) < 0) {
-			*ret_argument = i;
-			return -errno;
-		}
-	return 0;
 }
 
 static int begin_child(void *arg)
@@ -192,13 +141,22 @@ static int begin_child(void *arg)
 	static const char *const environment[] = {"PATH=/usr/bin:/bin", NULL};
 	const struct beginning *begin = arg;
 	const char *const *argv = begin->launch->argv;
+	const struct sigaction action = {.sa_handler = SIG_DFL};
 	struct failure failure = {0, 0};
+	sigset_t none;
 
 	failure.error = prepare(begin);
-	if (failure.error == 0)
-		failure.error = look_at_paths(argv, &failure.argument);
+	/* Else a missing interpreter could not be told from a missing program. */
+	for (unsigned i = 0; failure.error == 0 && argv[i]; i++)
+		if (access(argv[i], F_OK) < 0) {
+			failure.argument = i;
+			failure.error = -errno;
+		}
 	if (failure.error == 0) {
-		default_signals();
+		for (int i = 1; i <= SIGRTMAX; i++)
+			sigaction(i, &action, NULL);
+		sigemptyset(&none);
+		sigprocmask(SIG_SETMASK, &none, NULL);
 		execve(argv[0], (char *const *)argv,
 		       (char *const *)environment);
 		failure.error = -errno;
@@ -208,21 +166,10 @@ static int begin_child(void *arg)
 	_exit(127);
 }
 
-/* Its pid.  What it starts ends with it, and it can name nobody else's processes,
- * in a PID namespace; not everybody may make one. */
-static pid_t start(struct beginning *begin, uint8_t *stack)
+/* Return the pid of the child, or -errno. */
+static pid_t start(struct beginning *begin)
 {
 	const int flags = CLONE_VM | CLONE_VFORK | SIGCHLD;
-	pid_t pid = __clone(begin_child, stack + STACK, flags | CLONE_NEWPID,
-			    begin);
-
-	if (pid < 0)
-		pid = __clone(begin_child, stack + STACK, flags, begin);
-	return pid < 0 ? -errno : pid;
-}
-
-static pid_t start_quietly(struct beginning *begin)
-{
 	uint8_t *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE,
 			      MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
 	sigset_t all, before;
@@ -230,16 +177,22 @@ static pid_t start_quietly(struct beginning *begin)
 
 	if (stack == MAP_FAILED)
 		return -errno;
-	/* No handler of ours runs there. */
+	/* No signal handler of ours may run in the child. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	pid = start(begin, stack);
+	/* In a PID namespace its children end with it, and it can name no other
+	 * process.  Making one needs a privilege. */
+	pid = __clone(begin_child, stack + STACK, flags | CLONE_NEWPID, begin);
+	if (pid < 0)
+		pid = __clone(begin_child, stack + STACK, flags, begin);
+	if (pid < 0)
+		pid = -errno;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	munmap(stack, STACK);
 	return pid;
 }
 
-/* Has written why it is none, or is another program by now. */
+/* Read the failure that the child has written; none: it executes the program. */
 static struct failure begun(int from_child, struct kv_child *child)
 {
 	struct failure failure = {0, 0};
@@ -276,7 +229,7 @@ int kv_launch(const struct kv_launch *launch, struct kv_child *ret_child,
 	if (to_parent < 0)
 		return -errno;
 	begin.to_parent = to_parent;
-	child.pid = start_quietly(&begin);
+	child.pid = start(&begin);
 	if (child.pid < 0)
 		return child.pid;
 	failure = begun(from_child, &child);
@@ -288,7 +241,7 @@ int kv_launch(const struct kv_launch *launch, struct kv_child *ret_child,
 
 void kv_child_kill(const struct kv_child *child)
 {
-	/* Until it is reaped, its number is nobody else's. */
+	/* Until it is reaped, no other process gets its pid. */
 	if (child->pid > 0) {
 		kill(-child->pid, SIGKILL);
 		kill(child->pid, SIGKILL);

@@ -1,22 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * remote.c - the thread that talks to the backends, and when it does not.
+ * remote.c - the thread that talks to the backends, and the names of objects.
  *
- * A backend may hang, lie, fail, or be gone.  Every operation has its time; when
- * that is over its memory is left to the backend until that gives it back, and
- * counts until then.  After a row of failures a backend is not asked any more, and
- * the node works as if it had none; a trial a second tells when it is well.
+ * A backend may hang, lie, fail, or be gone.  Every operation has a deadline; after
+ * it the memory is left to the backend until the backend gives it back, and counts
+ * until then.  After a row of failures a circuit breaker opens: the node works as if
+ * it had no such backend, and one trial a second tells when to close the breaker.
  *
- * OWNS      the backends, the thread, the jobs under way.
+ * An object's name is TENANT/SPACE/KEY.  SPACE is the SHA-256 of the space's name, a
+ * zero byte, and its layout without the seed, so that nodes agree on it without
+ * talking.  TENANT is the owner's uid in decimal, or the name that the operator has
+ * given it.
+ *
+ * Backends that could not be opened at mount are opened by a thread of their own, as
+ * opening one may hang.  The thread lives as long as the mount, because a helper ends
+ * with the thread that started it.
+ *
+ * OWNS      the backends, the threads, the jobs in flight.
  *
  * STATES    of a job:
- *              (new) -> under way   kv_remote_submit
- *          under way -> (ended)     reap_one: ended() runs with its status
- *          under way -> abandoned   expire: ended() runs with -ETIMEDOUT
- *          abandoned -> (ended)     reap_one: given_back() runs
+ *              (new) -> in flight   kv_remote_submit
+ *          in flight -> (ended)     reap: ended() runs with its status
+ *          in flight -> abandoned   expire: ended() runs with -ETIMEDOUT
+ *          abandoned -> (ended)     reap: given_back() runs
  *
- * LOCKING   cache->lock for the statistics; all else of jobs is the thread's.
+ * LOCKING   cache->lock for the statistics and what is read of spaces.  reopen->lock
+ *           for struct kv_reopen; cache->lock is taken under it.  All else of jobs is
+ *           the thread's.
  */
+#include <jansson.h>
+#include <openssl/evp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
@@ -24,17 +37,27 @@
 #include "cache/core/hooks.h"
 #include "cache/core/table.h"
 #include "cache/remote/tier.h"
-#include "common/copy.h"
-#include "common/thread.h"
 #include "common/bytes.h"
+#include "common/rate.h"
+#include "common/thread.h"
 
 #define TRY_NS UINT64_C(1000000000)
 #define TELL_NS UINT64_C(3600000000000)
-#define TICK_MS 10 /* while something waits for room, or for its time */
+#define TICK_MS 10 /* while a get or a forget waits */
 #define REST_MS 1000
 #define MS UINT64_C(1000000)
 #define REAP 64u
 #define END_NS UINT64_C(500000000)
+#define REOPEN_FIRST_NS UINT64_C(1000000000)
+#define REOPEN_LAST_NS UINT64_C(30000000000)
+
+struct kv_reopen {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	struct kv_remote *remote; /* not used once `left` is set */
+	pthread_t thread;
+	bool stop, left, ended;
+};
 
 static const struct kv_remote_driver *const drivers[] = {
 	&kv_remote_dir,	  &kv_remote_helper, &kv_remote_http,
@@ -46,9 +69,136 @@ void kv_remote_wake(struct kv_remote *remote)
 	eventfd_write(remote->wake, 1);
 }
 
-/* ---- the breaker ---- */
+/* ---- users' queues ---- */
 
-/* Not the backend's fault. */
+static void queue_init(struct kv_turn *turn)
+{
+	TAILQ_INIT(&((struct kv_queue *)turn)->items);
+}
+
+int kv_queues_init(struct kv_turns *turns, int64_t amount)
+{
+	return kv_turns_init(turns, sizeof(struct kv_queue), amount,
+			     queue_init);
+}
+
+void kv_enqueue(struct kv_turns *turns, uint32_t uid, struct kv_queued *item)
+{
+	struct kv_queue *queue = (struct kv_queue *)kv_turn_get(turns, uid);
+
+	item->queue = queue;
+	TAILQ_INSERT_TAIL(&queue->items, item, link);
+	queue->n++;
+	kv_turn_start(turns, &queue->turn);
+}
+
+void kv_dequeue(struct kv_turns *turns, struct kv_queued *item)
+{
+	struct kv_queue *queue = kv_steal(item->queue);
+
+	TAILQ_REMOVE(&queue->items, item, link);
+	if (--queue->n == 0)
+		kv_turn_stop(turns, &queue->turn);
+	kv_turn_put(turns, &queue->turn);
+}
+
+struct kv_queued *kv_queue_first(struct kv_turn *turn)
+{
+	return TAILQ_FIRST(&((struct kv_queue *)turn)->items);
+}
+
+unsigned kv_queue_length(struct kv_turns *turns, uint32_t uid)
+{
+	struct kv_turn *turn = kv_turn_get(turns, uid);
+	const unsigned n = ((struct kv_queue *)turn)->n;
+
+	kv_turn_put(turns, turn);
+	return n;
+}
+
+/* ---- names ---- */
+
+uint32_t kv_remote_user(struct kv_cache *cache, const struct kv_space *space)
+{
+	uint32_t uid;
+
+	kv_lock(cache);
+	uid = space->uid;
+	kv_unlock(cache);
+	return uid;
+}
+
+/* Hash @name and @layout as hex digits.  -ENOMEM. */
+static int hash_of(const char *name, const char *layout, char hex[65])
+{
+	EVP_MD_CTX *context = EVP_MD_CTX_new();
+	unsigned char digest[EVP_MAX_MD_SIZE];
+	unsigned n = 0;
+	bool ok;
+
+	ok = context && EVP_DigestInit_ex(context, EVP_sha256(), NULL) &&
+	     EVP_DigestUpdate(context, name, strlen(name) + 1) &&
+	     EVP_DigestUpdate(context, layout, strlen(layout)) &&
+	     EVP_DigestFinal_ex(context, digest, &n) && n == 32;
+	EVP_MD_CTX_free(context);
+	if (ok)
+		kv_hex(digest, n, hex);
+	return ok ? 0 : -ENOMEM;
+}
+
+int kv_remote_prefix_of(struct kv_cache *cache, struct kv_space *space,
+			const char *layout,
+			char prefix[KV_REMOTE_PREFIX_MAX + 1])
+{
+	const struct kv_remote_config *config = &cache->config.remote;
+	const uint32_t uid = kv_remote_user(cache, space);
+	json_t *json = layout ? json_loads(layout, 0, NULL) : NULL;
+	_cleanup_(kv_freep) char *text = layout ? NULL : strdup("");
+	char tenant[KV_OBJECT_TENANT_MAX + 1], hex[65];
+	int r;
+
+	if (json) {
+		json_object_del(json, "seed");
+		json_object_del(json, "share");
+		text = json_dumps(json, JSON_COMPACT | JSON_SORT_KEYS);
+		json_decref(json);
+	}
+	r = text ? hash_of(space->name, text, hex) : -ENOMEM;
+	if (r < 0)
+		return r;
+	snprintf(tenant, sizeof(tenant), "%u", uid);
+	for (size_t i = 0; i < config->n_tenants; i++)
+		if (config->tenants[i].uid == uid)
+			snprintf(tenant, sizeof(tenant), "%s",
+				 config->tenants[i].name);
+	snprintf(prefix, KV_REMOTE_PREFIX_MAX + 1, "%s/%s/", tenant, hex);
+	return 0;
+}
+
+int kv_remote_prefix(struct kv_cache *cache, struct kv_space *space,
+		     char prefix[KV_REMOTE_PREFIX_MAX + 1])
+{
+	const struct kv_layout *layout;
+
+	kv_lock(cache);
+	layout = space->layout; /* lives as long as the space */
+	kv_unlock(cache);
+	return kv_remote_prefix_of(cache, space, layout ? layout->json : NULL,
+				   prefix);
+}
+
+void kv_remote_name(struct kv_remote_op *op, const char *prefix,
+		    const struct kv_key *key)
+{
+	char name[KV_NAME_MAX + 1];
+
+	kv_key_name(key, name);
+	snprintf(op->name, sizeof(op->name), "%s%s", prefix, name);
+}
+
+/* ---- the circuit breaker ---- */
+
+/* Return whether @status is not the backend's fault. */
 static bool is_answer(int status)
 {
 	return kv_remote_is_answer(status) || status == -ECANCELED;
@@ -60,11 +210,12 @@ bool kv_remote_is_open(struct kv_remote *remote, unsigned backend)
 	       remote->backends[backend].failures < KV_REMOTE_FAILURES;
 }
 
-/* An abandoned operation is the backend's: it has not said what is wrong. */
+/* Describe the failure of @job in stats.failure. */
 static void describe_failure(const struct kv_remote_job *job, int status,
 			     char text[KV_REMOTE_FAILURE_MAX])
 {
 	const struct kv_remote_op *op = &job->op;
+	/* An abandoned operation is still the backend's. */
 	const char *why = job->abandoned ? NULL : op->why;
 	static const char *const calls[KV_REMOTE_CALLS] = {
 		[KV_REMOTE_EXISTS] = "look",   [KV_REMOTE_GET] = "get",
@@ -80,16 +231,7 @@ static void describe_failure(const struct kv_remote_job *job, int status,
 			 " (status %u)", op->answer);
 }
 
-/* Also what comes of no PUT that a server takes: nobody else would be told. */
-static void tell_failure(struct kv_remote_backend *b, uint64_t now)
-{
-	if (b->told_ns && now - b->told_ns < TELL_NS)
-		return;
-	b->told_ns = now;
-	fprintf(stderr, "kvfs: warning: remote=%s: %s\n", b->url,
-		b->stats.failure);
-}
-
+/* Count the outcome of @job, also for the breaker; print failures, once an hour. */
 static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 		 int status)
 {
@@ -116,13 +258,16 @@ static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 	if (status == 0 && job->op.call == KV_REMOTE_PUT)
 		stats->put_bytes += job->op.length;
 	kv_unlock(remote->cache);
-	if (!is_answer(status))
-		tell_failure(b, now);
+	if (is_answer(status) || (b->told_ns && now - b->told_ns < TELL_NS))
+		return;
+	b->told_ns = now;
+	fprintf(stderr, "kvfs: warning: remote=%s: %s\n", b->url,
+		stats->failure);
 }
 
 /* ---- jobs ---- */
 
-/* Memory that is the backend's as long as it has the job. */
+/* Return the bytes of memory that the backend has while it has the job. */
 static uint64_t lent(const struct kv_remote_job *job)
 {
 	const struct kv_remote_op *op = &job->op;
@@ -180,7 +325,7 @@ static void reap(struct kv_remote *remote)
 	}
 }
 
-/* What did not end in its time is left to its backend. */
+/* Abandon the jobs whose deadline is over. */
 static void expire(struct kv_remote *remote, uint64_t now)
 {
 	struct kv_remote_job *job, *next;
@@ -198,15 +343,13 @@ static void expire(struct kv_remote *remote, uint64_t now)
 	}
 }
 
-/* ---- trials: whether a backend is well again ---- */
-
 static void trial_free(struct kv_remote *remote, struct kv_remote_job *job)
 {
 	remote->backends[job->backend].trying = false;
 	free(job);
 }
 
-/* note() has seen how it went. */
+/* note() has counted the outcome. */
 static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
 			int status)
 {
@@ -215,6 +358,7 @@ static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
 		trial_free(remote, job);
 }
 
+/* Try a backend whose breaker is open. */
 static void try_one(struct kv_remote *remote, unsigned backend)
 {
 	struct kv_remote_backend *b = &remote->backends[backend];
@@ -237,43 +381,24 @@ static void try_one(struct kv_remote *remote, unsigned backend)
 	kv_remote_submit(remote, job, TRY_NS);
 }
 
-/* What a backend knows of itself. */
-static void hear_of(struct kv_remote *remote, struct kv_remote_backend *b)
-{
-	struct kv_remote_stats told;
-
-	if (!b->driver->tell || !atomic_load(&b->there))
-		return;
-	b->driver->tell(b->state, &told);
-	kv_lock(remote->cache);
-	b->stats.helpers = told.helpers;
-	b->stats.helpers_unwell = told.helpers_unwell;
-	b->stats.refused = told.refused;
-	kv_unlock(remote->cache);
-}
-
 /* ---- the thread ---- */
 
-/* Until the next job's time is over. */
-static int rest_ms(const struct kv_remote *remote)
+/* Wait until a backend has something to reap, or something is due. */
+static void wait_for_more(struct kv_remote *remote)
 {
 	const uint64_t now = kv_now_ns();
 	const struct kv_remote_job *job;
-	uint64_t until = now + REST_MS * MS;
-
-	if (kv_gets_busy(remote) || kv_forgets_busy(remote))
-		return TICK_MS;
-	TAILQ_FOREACH(job, &remote->jobs, link)
-		if (!job->abandoned)
-			until = KV_MIN(until, job->until_ns);
-	return until <= now ? 0 : (int)((until - now) / MS) + 1;
-}
-
-static void wait_for_more(struct kv_remote *remote)
-{
 	struct pollfd fds[KV_REMOTES_MAX + 1];
+	uint64_t until = now + REST_MS * MS;
 	eventfd_t count;
+	int ms = TICK_MS;
 
+	if (!kv_fetch_is_busy(remote) && TAILQ_EMPTY(&remote->forgets.begun)) {
+		TAILQ_FOREACH(job, &remote->jobs, link)
+			if (!job->abandoned)
+				until = KV_MIN(until, job->until_ns);
+		ms = until <= now ? 0 : (int)((until - now) / MS) + 1;
+	}
 	for (unsigned i = 0; i < remote->n; i++) {
 		const struct kv_remote_backend *b = &remote->backends[i];
 
@@ -282,33 +407,43 @@ static void wait_for_more(struct kv_remote *remote)
 			atomic_load(&b->there) ? b->driver->fd(b->state) : -1;
 	}
 	fds[remote->n] = (struct pollfd){.fd = remote->wake, .events = POLLIN};
-	poll(fds, remote->n + 1, rest_ms(remote));
+	poll(fds, remote->n + 1, ms);
 	if (fds[remote->n].revents)
 		eventfd_read(remote->wake, &count);
 }
 
-static void *run(void *arg)
+static void *remote_run(void *arg)
 {
 	struct kv_remote *remote = arg;
+	struct kv_remote_stats told;
 
 	while (!remote->stop) {
 		reap(remote);
 		expire(remote, kv_now_ns());
-		kv_looks_run(remote);
-		kv_gets_run(remote);
+		kv_fetch_ask(remote);
+		kv_fetch_get(remote);
 		kv_backups_run(remote);
 		kv_forgets_run(remote);
 		kv_asks_run(remote);
 		for (unsigned i = 0; i < remote->n; i++) {
+			struct kv_remote_backend *b = &remote->backends[i];
+
 			try_one(remote, i);
-			hear_of(remote, &remote->backends[i]);
+			if (!b->driver->tell || !atomic_load(&b->there))
+				continue;
+			b->driver->tell(b->state, &told);
+			kv_lock(remote->cache);
+			b->stats.helpers = told.helpers;
+			b->stats.helpers_unwell = told.helpers_unwell;
+			b->stats.refused = told.refused;
+			kv_unlock(remote->cache);
 		}
 		wait_for_more(remote);
 	}
 	return NULL;
 }
 
-/* ---- begin and end ---- */
+/* ---- opening backends ---- */
 
 static const struct kv_remote_driver *driver_of(const char *url,
 						const char **ret_rest)
@@ -338,8 +473,9 @@ bool kv_remote_writes(const struct kv_remote *remote)
 	return !config->read_only && config->remote.write != KV_WRITEBACK_NONE;
 }
 
-int kv_remote_open(const struct kv_remote_driver *driver, const char *rest,
-		   bool writes, void **ret_state, char **ret_why)
+/* As the driver's open; with @writes, fail if the backend cannot be written to. */
+static int open_state(const struct kv_remote_driver *driver, const char *rest,
+		      bool writes, void **ret_state, char **ret_why)
 {
 	int r = driver->open(rest, ret_state, ret_why);
 
@@ -372,10 +508,10 @@ static int open_backend(struct kv_remote *remote, const char *url,
 			      "remote=%s: of no kind that is known", url);
 	b->url = url;
 	b->stats.url = url;
-	r = kv_remote_open(b->driver, b->rest, kv_remote_writes(remote),
-			   &b->state, &why);
+	r = open_state(b->driver, b->rest, kv_remote_writes(remote), &b->state,
+		       &why);
 	b->there = b->stats.there = b->stats.open = r == 0;
-	/* One that is missing may come. */
+	/* With remote_optional a missing backend is opened later. */
 	remote->n += r == 0 ||
 		     (r != -EINVAL && remote->cache->config.remote.optional);
 	return r == 0 ? 0
@@ -383,8 +519,6 @@ static int open_backend(struct kv_remote *remote, const char *url,
 			       why ? why : strerror(-r));
 }
 
-/* One that cannot be opened is done without until it can be, if the user said
- * so. */
 static int open_backends(struct kv_remote *remote, char **ret_why)
 {
 	const struct kv_cache *cache = remote->cache;
@@ -403,7 +537,130 @@ static int open_backends(struct kv_remote *remote, char **ret_why)
 	return r;
 }
 
-static void close_backends(struct kv_remote *remote)
+/* ---- opening missing backends later ---- */
+
+static void reopen_free(struct kv_reopen *reopen)
+{
+	pthread_mutex_destroy(&reopen->lock);
+	pthread_cond_destroy(&reopen->changed);
+	free(reopen);
+}
+
+/* Called, and returns, with the lock, which it drops meanwhile. */
+static void reopen_one(struct kv_reopen *reopen, unsigned i)
+{
+	struct kv_remote *remote = reopen->remote;
+	struct kv_remote_backend *b = &remote->backends[i];
+	const struct kv_remote_driver *driver = b->driver;
+	const bool writes = kv_remote_writes(remote);
+	char *rest = strdup(b->rest), *why = NULL;
+	void *state;
+	int r;
+
+	pthread_mutex_unlock(&reopen->lock);
+	r = rest ? open_state(driver, rest, writes, &state, &why) : -ENOMEM;
+	free(rest);
+	free(why);
+	pthread_mutex_lock(&reopen->lock);
+	if (r == 0 && reopen->left)
+		driver->close(state);
+	if (r < 0 || reopen->left)
+		return;
+	b->state = state;
+	kv_lock(remote->cache);
+	b->stats.there = b->stats.open = true;
+	kv_unlock(remote->cache);
+	atomic_store(&b->there, true);
+	kv_remote_wake(remote);
+	fprintf(stderr, "kvfs: remote=%s: it is there now\n", b->url);
+}
+
+static bool any_missing(const struct kv_remote *remote)
+{
+	for (unsigned i = 0; i < remote->n; i++)
+		if (!atomic_load(&remote->backends[i].there))
+			return true;
+	return false;
+}
+
+static void *reopen_run(void *arg)
+{
+	struct kv_reopen *reopen = arg;
+	uint64_t pause = 0;
+	bool left;
+
+	pthread_mutex_lock(&reopen->lock);
+	while (!reopen->stop) {
+		pause = kv_backoff(pause, REOPEN_FIRST_NS, REOPEN_LAST_NS);
+		if (any_missing(reopen->remote))
+			kv_cond_wait_until(&reopen->changed, &reopen->lock,
+					   kv_now_ns() + pause);
+		else
+			pthread_cond_wait(&reopen->changed, &reopen->lock);
+		for (unsigned i = 0; !reopen->stop && i < reopen->remote->n;
+		     i++)
+			if (!atomic_load(&reopen->remote->backends[i].there))
+				reopen_one(reopen, i);
+	}
+	reopen->ended = true;
+	left = reopen->left;
+	pthread_cond_broadcast(&reopen->changed);
+	pthread_mutex_unlock(&reopen->lock);
+	if (left)
+		reopen_free(reopen);
+	return NULL;
+}
+
+static int reopen_start(struct kv_remote *remote)
+{
+	struct kv_reopen *reopen;
+	int r;
+
+	if (!any_missing(remote))
+		return 0;
+	reopen = calloc(1, sizeof(*reopen));
+	if (!reopen)
+		return -ENOMEM;
+	pthread_mutex_init(&reopen->lock, NULL);
+	kv_cond_init(&reopen->changed);
+	reopen->remote = remote;
+	r = kv_thread_start(&reopen->thread, "kvfs-reopen", reopen_run, reopen);
+	if (r < 0)
+		reopen_free(reopen);
+	else
+		remote->reopen = reopen;
+	return r;
+}
+
+/* End the thread.  One that hangs is left, and closes what it opens. */
+static void reopen_stop(struct kv_remote *remote)
+{
+	struct kv_reopen *reopen = kv_steal(remote->reopen);
+	const uint64_t until = kv_now_ns() + END_NS;
+	pthread_t thread;
+	bool left;
+
+	if (!reopen)
+		return;
+	pthread_mutex_lock(&reopen->lock);
+	thread = reopen->thread;
+	reopen->stop = true;
+	pthread_cond_broadcast(&reopen->changed);
+	while (!reopen->ended && kv_now_ns() < until)
+		kv_cond_wait_until(&reopen->changed, &reopen->lock, until);
+	left = reopen->left = !reopen->ended;
+	pthread_mutex_unlock(&reopen->lock);
+	if (left) {
+		pthread_detach(thread);
+		return;
+	}
+	pthread_join(thread, NULL);
+	reopen_free(reopen);
+}
+
+/* ---- begin and end ---- */
+
+static void remote_free(struct kv_remote *remote)
 {
 	for (unsigned i = 0; i < remote->n; i++) {
 		const struct kv_remote_backend *b = &remote->backends[i];
@@ -411,26 +668,15 @@ static void close_backends(struct kv_remote *remote)
 		if (atomic_load(&b->there))
 			b->driver->close(b->state);
 	}
-}
-
-static void remote_free(struct kv_remote *remote)
-{
-	close_backends(remote);
-	kv_shunned_free(remote->shunned);
-	kv_hash_free(remote->hash);
-	kv_looks_fini(remote);
-	kv_gets_fini(remote);
-	kv_offers_fini(remote);
-	kv_turns_fini(&remote->backup.waiting);
-	pthread_cond_destroy(&remote->backup.more);
-	pthread_cond_destroy(&remote->backup.over);
+	kv_fetch_fini(remote);
+	kv_backup_fini(remote);
 	pthread_cond_destroy(&remote->answer);
 	if (remote->wake >= 0)
 		close(remote->wake);
 	free(remote);
 }
 
-static int new_remote(struct kv_cache *cache, struct kv_remote **ret_remote)
+static int remote_new(struct kv_cache *cache, struct kv_remote **ret_remote)
 {
 	struct kv_remote *remote = calloc(1, sizeof(*remote));
 	int r;
@@ -438,32 +684,17 @@ static int new_remote(struct kv_cache *cache, struct kv_remote **ret_remote)
 	if (!remote)
 		return -ENOMEM;
 	remote->cache = cache;
-	remote->landing_max =
-		cache->arena.max * cache->arena.segment_bytes / 16;
-	TAILQ_INIT(&remote->fresh);
 	TAILQ_INIT(&remote->jobs);
-	TAILQ_INIT(&remote->landed);
-	TAILQ_INIT(&remote->backup.ready);
-	TAILQ_INIT(&remote->backup.unread);
-	TAILQ_INIT(&remote->backup.busy);
 	TAILQ_INIT(&remote->forgets.fresh);
 	TAILQ_INIT(&remote->forgets.begun);
-	kv_cond_init(&remote->backup.more);
-	kv_cond_init(&remote->backup.over);
 	TAILQ_INIT(&remote->asks);
 	kv_cond_init(&remote->answer);
+	r = kv_backup_init(remote);
 	remote->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	r = remote->wake < 0 ? -errno : kv_shunned_new(&remote->shunned);
+	if (remote->wake < 0)
+		r = -errno;
 	if (r == 0)
-		r = kv_hash_new(&remote->hash);
-	if (r == 0)
-		r = kv_looks_init(remote);
-	if (r == 0)
-		r = kv_gets_init(remote);
-	if (r == 0)
-		r = kv_backup_init(remote);
-	if (r == 0)
-		r = kv_offers_init(remote);
+		r = kv_fetch_init(remote);
 	if (r < 0)
 		remote_free(remote);
 	else
@@ -472,10 +703,10 @@ static int new_remote(struct kv_cache *cache, struct kv_remote **ret_remote)
 }
 
 static const struct kv_remote_hooks hooks = {
-	.want_locked = kv_look_want_locked,
-	.look_locked = kv_look_begin_locked,
-	.may_locked = kv_get_may_locked,
-	.coming_locked = kv_get_is_coming_locked,
+	.want_locked = kv_fetch_want_locked,
+	.look_locked = kv_fetch_begin_locked,
+	.may_locked = kv_fetch_may_locked,
+	.coming_locked = kv_fetch_is_coming_locked,
 	.durable_locked = kv_backup_durable_locked,
 	.used_locked = kv_backup_used_locked,
 };
@@ -487,18 +718,18 @@ int kv_remote_start(struct kv_cache *cache, char **ret_why)
 
 	if (!cache->config.remote.n)
 		return 0;
-	r = new_remote(cache, &remote);
+	r = remote_new(cache, &remote);
 	if (r < 0)
 		return kv_why(ret_why, r, "remote: %s", strerror(-r));
 	r = open_backends(remote, ret_why);
 	if (r == 0 && remote->n > 0) {
-		r = kv_thread_start(&remote->thread, "kvfs-remote", run,
+		r = kv_thread_start(&remote->thread, "kvfs-remote", remote_run,
 				    remote);
 		remote->running = r == 0;
 		if (r == 0)
 			r = kv_backup_start(remote);
 		if (r == 0)
-			r = kv_reopen_start(remote);
+			r = reopen_start(remote);
 		if (r < 0)
 			kv_why(ret_why, r, "remote: %s", strerror(-r));
 	}
@@ -509,41 +740,34 @@ int kv_remote_start(struct kv_cache *cache, char **ret_why)
 	return r;
 }
 
-/* Wait a little for what was cancelled.  Memory of what does not end, and what
- * backends have of it, stay theirs. */
-static void drain(struct kv_remote *remote)
-{
-	const uint64_t until = kv_now_ns() + END_NS;
-	struct kv_remote_job *job;
-
-	kv_asks_run(remote); /* it is stopping: none begins */
-	expire(remote, UINT64_MAX);
-	kv_forgets_stop(remote);
-	while (!TAILQ_EMPTY(&remote->jobs) && kv_now_ns() < until) {
-		wait_for_more(remote);
-		reap(remote);
-	}
-	TAILQ_FOREACH(job, &remote->jobs, link)
-		job->op.status = -ETIMEDOUT;
-}
-
 void kv_remote_stop(struct kv_cache *cache)
 {
 	struct kv_remote *remote = cache->remote;
+	struct kv_remote_job *job;
+	uint64_t until;
 
 	if (!remote)
 		return;
-	kv_reopen_stop(remote);
+	reopen_stop(remote);
 	kv_backup_stop(remote);
 	if (remote->running) {
 		remote->stop = true;
 		kv_remote_wake(remote);
 		pthread_join(remote->thread, NULL);
 	}
-	kv_looks_stop(remote);
-	kv_gets_stop(remote);
+	kv_fetch_stop(remote);
 	kv_backups_free(remote);
-	drain(remote);
+	until = kv_now_ns() + END_NS;
+	kv_asks_run(remote); /* as `stop` is set, no ask begins */
+	expire(remote, UINT64_MAX);
+	kv_forgets_run(remote); /* and all forgets are cancelled */
+	/* Memory of operations that do not end stays the backends'. */
+	while (!TAILQ_EMPTY(&remote->jobs) && kv_now_ns() < until) {
+		wait_for_more(remote);
+		reap(remote);
+	}
+	TAILQ_FOREACH(job, &remote->jobs, link)
+		job->op.status = -ETIMEDOUT;
 	kv_lock(cache);
 	cache->remote = NULL;
 	cache->remote_hooks = NULL;
@@ -563,11 +787,16 @@ size_t kv_remote_stats(struct kv_cache *cache, struct kv_remote_stats *ret,
 	return n;
 }
 
-/* Spaces whose blocks other nodes do not find. */
-static void describe_seeds(struct kv_cache *cache, FILE *f)
+char *kv_remote_describe(struct kv_cache *cache)
 {
 	struct kv_space *space;
+	char *text = NULL;
+	size_t n;
+	FILE *f = cache->config.remote.n ? open_memstream(&text, &n) : NULL;
 
+	if (!f)
+		return NULL;
+	/* Spaces whose blocks other nodes do not find. */
 	kv_lock(cache);
 	for (space = kv_space_behind(cache, 0); space;
 	     space = kv_space_behind(cache, space->id))
@@ -577,17 +806,6 @@ static void describe_seeds(struct kv_cache *cache, FILE *f)
 				"seed; without blocks it would take that)\n",
 				space->name);
 	kv_unlock(cache);
-}
-
-char *kv_remote_describe(struct kv_cache *cache)
-{
-	char *text = NULL;
-	size_t n;
-	FILE *f = cache->config.remote.n ? open_memstream(&text, &n) : NULL;
-
-	if (!f)
-		return NULL;
-	describe_seeds(cache, f);
 	if (fclose(f) != 0) {
 		free(text);
 		return NULL;
