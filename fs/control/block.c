@@ -1,36 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * block.c - messages about blocks that are there: those answered at once,
- * WIRE_CLEAR, and WIRE_FLUSH and WIRE_PREFETCH, which wait for the SSD.
+ * block.c - messages about blocks: those answered at once, and CLEAR, FLUSH, PREFETCH,
+ * FORGET and TOKEN_IDS, which wait for the disk or for other nodes.
  *
- * OWNS      the kv_flush or kv_prefetch of each request that waits.  Nothing is
- *           held by a prefetch: a client that dies leaves nothing behind but
- *           what had begun.
+ * OWNS      the kv_flush, kv_prefetch or kv_forget of each request that waits; the keys
+ *           and the reply of a TOKEN_IDS.  A prefetch holds no block.
  *
- * LOCKING   none: control thread only, but for flushed() and fetched(), which
- *           run on any thread, write nothing but the outcome, and post the
- *           request's mail.
+ * LOCKING   none: control thread only, but for chores, which their workers have, and
+ *           flushed(), all_sealed(), fetched() and forgotten(), which any thread calls:
+ *           they write only the outcome, and post the request's mail.
  */
 #include <stdio.h>
 
-#include "fs/control/chore.h"
-#include "fs/control/request.h"
 #include "fs/base/stats.h"
+#include "fs/control/request.h"
 
 #define WARN_EVERY_NS UINT64_C(60000000000)
 
-/* The newest version that both speak; 0: none. */
-static uint32_t common_version(const struct wire_hello *hello)
+static void post(struct kv_request *request)
 {
-	uint32_t oldest = hello->oldest ? hello->oldest : hello->version;
-	uint32_t newest = KV_MIN(hello->version, (uint32_t)WIRE_VERSION);
-
-	if (oldest > hello->version || newest < KV_MAX(oldest, WIRE_OLDEST))
-		return 0;
-	return newest;
+	kv_mailbox_post(&request->server->mailbox, &request->mail);
 }
 
-/* Once for a version, and once a minute at most: any user can send any. */
+/* Reply with @n statuses, which are in kv_reply_items(). */
+static void reply_statuses(struct kv_request *request, uint32_t n)
+{
+	kv_reply(request->client, &request->header, 0, n,
+		 n * sizeof(struct wire_status));
+}
+
+/* ---- answered at once ---- */
+
+/* Print a version that is not spoken, once for each, and once a minute at most: any
+ * user can send any. */
 static void warn_of_version(const struct kv_client *client,
 			    const struct wire_hello *hello)
 {
@@ -56,8 +58,12 @@ int kv_request_hello(struct kv_client *client, const struct kv_message *m)
 	struct kv_cache *cache = client->server->cache;
 	const struct wire_hello *hello = m->items;
 	struct wire_hello *reply = kv_reply_items(client->server);
-	uint32_t version = common_version(hello);
+	const uint32_t oldest = hello->oldest ? hello->oldest : hello->version;
+	uint32_t version = KV_MIN(hello->version, (uint32_t)WIRE_VERSION);
 
+	if (oldest > hello->version || version < oldest ||
+	    version < WIRE_OLDEST)
+		version = 0;
 	*reply = (struct wire_hello){.version = version,
 				     .epoch = kv_cache_epoch(cache)};
 	memcpy(reply->store, kv_cache_store_id(cache), sizeof(reply->store));
@@ -75,69 +81,40 @@ int kv_request_hello(struct kv_client *client, const struct kv_message *m)
 int kv_request_probe(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_server *server = client->server;
-	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	size_t n = m->header->count;
-	int r;
+	uint8_t *states = kv_reply_items(server);
+	const uint32_t n = m->header->count;
 
-	r = kv_request_keys(client, m);
-	if (r < 0)
-		return r;
-	if (kv_client_space(client, m->header->space, R_OK | X_OK, &space,
-			    &info) < 0) {
-		kv_reply_all(client, m->header, 0);
-		return 0;
-	}
 	_Static_assert(sizeof(struct wire_state) == 1, "one byte a key");
 	_Static_assert((int)WIRE_SAVING == KV_SAVING &&
 			       (int)WIRE_SSD == KV_SSD &&
 			       (int)WIRE_DRAM == KV_DRAM,
 		       "the cache's states are the wire's");
-	kv_probe(server->cache, space, server->keys, n, kv_reply_items(server));
-	kv_asked(server->cache, space, kv_reply_items(server), n);
-	kv_reply(client, m->header, 0, (uint32_t)n, n);
+	kv_probe(server->cache, m->space, server->keys, n, states);
+	kv_asked(server->cache, m->space, states, n);
+	kv_reply(client, m->header, 0, n, n);
 	return 0;
-}
-
-/* Change one block for kv_request_evict and _pin. */
-static int change(struct kv_client *client, const struct kv_message *m,
-		  struct kv_space *space, const struct kv_key *key)
-{
-	struct kv_cache *cache = client->server->cache;
-	struct kv_block *block;
-	int r;
-
-	r = kv_block_get(cache, space, key, &block);
-	if (r < 0)
-		return r;
-	if (m->header->type == WIRE_EVICT)
-		r = kv_block_remove(cache, block);
-	else
-		r = kv_block_pin(cache, block, m->header->arg == 1);
-	kv_block_put(cache, block);
-	return r;
 }
 
 int kv_request_evict(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_server *server = client->server;
 	struct wire_status *statuses = kv_reply_items(server);
-	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
+	struct kv_block *block;
 	uint32_t n = m->header->count;
 	int r;
 
-	r = kv_request_keys(client, m);
-	if (r < 0)
-		return r;
-	r = kv_client_space(client, m->header->space, W_OK | X_OK, &space,
-			    &info);
-	if (r < 0) {
-		kv_reply_all(client, m->header, r);
-		return 0;
+	for (uint32_t i = 0; i < n; i++) {
+		r = kv_block_get(server->cache, m->space, &server->keys[i],
+				 &block);
+		if (r == 0) {
+			r = m->header->type == WIRE_EVICT
+				    ? kv_block_remove(server->cache, block)
+				    : kv_block_pin(server->cache, block,
+						   m->header->arg == 1);
+			kv_block_put(server->cache, block);
+		}
+		statuses[i].status = r;
 	}
-	for (uint32_t i = 0; i < n; i++)
-		statuses[i].status = change(client, m, space, &server->keys[i]);
 	kv_reply(client, m->header, 0, n, n * sizeof(*statuses));
 	return 0;
 }
@@ -149,22 +126,55 @@ int kv_request_pin(struct kv_client *client, const struct kv_message *m)
 
 int kv_request_ended(struct kv_client *client, const struct kv_message *m)
 {
-	struct kv_server *server = client->server;
-	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	int r;
-
-	r = kv_request_keys(client, m);
-	if (r < 0)
-		return r;
-	if (kv_client_space(client, m->header->space, W_OK | X_OK, &space,
-			    &info) == 0)
-		kv_blocks_ended(server->cache, space, server->keys,
-				m->header->count);
+	kv_blocks_ended(client->server->cache, m->space, client->server->keys,
+			m->header->count);
 	return 0;
 }
 
-/* ---- clear: as long as there are blocks, with saves in between ---- */
+int kv_request_stats(struct kv_client *client, const struct kv_message *m)
+{
+	_cleanup_(kv_freep) char *text = kv_stats_text(client->server->cache);
+	size_t n = text ? strlen(text) : 0;
+
+	n = KV_MIN(n, WIRE_MAX - sizeof(struct wire_header));
+	if (n)
+		memcpy(kv_reply_items(client->server), text, n);
+	kv_reply(client, m->header, text ? 0 : -ENOMEM, (uint32_t)n, n);
+	return 0;
+}
+
+int kv_request_cancel(struct kv_client *client, const struct kv_message *m)
+{
+	struct kv_request *request = kv_request_find(client, m->header->tag);
+
+	/* An unknown tag: the reply was sent before the message came. */
+	if (request && request->pending && request->kind->cancel)
+		request->kind->cancel(request, -ECANCELED);
+	return 0;
+}
+
+int kv_request_unmapped(struct kv_client *client, const struct kv_message *m)
+{
+	const struct wire_segment *segment = m->items;
+
+	if (!kv_segments_remove(&client->segments, segment->id))
+		return -EPROTO;
+	kv_segment_returned(client->server->cache, segment->id,
+			    client->caller.uid);
+	return 0;
+}
+
+/* Without memory to note it, the client's segments stay sealed. */
+int kv_request_registers(struct kv_client *client, const struct kv_message *m)
+{
+	(void)m;
+	if (!client->registers)
+		client->registers = kv_registrant_add(client->server->cache,
+						      client->caller.uid) == 0;
+	return 0;
+}
+
+/* ---- clear: with saves in between ---- */
 
 struct clear {
 	struct kv_chore chore; /* first */
@@ -193,17 +203,11 @@ static const struct kv_request_kind clear_kind = {clear_finish, NULL, NULL};
 int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 {
 	struct clear *clear = NULL;
-	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	int r;
+	int r = kv_request_new(client, m, &clear_kind, sizeof(*clear), &clear);
 
-	r = kv_client_space(client, m->header->space, W_OK | X_OK, &space,
-			    &info);
 	if (r == 0)
-		r = kv_request_new(client, m->header, &clear_kind,
-				   sizeof(*clear), &clear);
-	if (r == 0)
-		r = kv_clear_begin(client->server->cache, space, &clear->clear);
+		r = kv_clear_begin(client->server->cache, m->space,
+				   &clear->clear);
 	if (r < 0) {
 		kv_reply(client, m->header, r, 0, 0);
 		if (clear)
@@ -214,55 +218,10 @@ int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-/* ---- answered at once ---- */
-
-int kv_request_stats(struct kv_client *client, const struct kv_message *m)
-{
-	_cleanup_(kv_freep) char *text = kv_stats_text(client->server->cache);
-	size_t n = text ? strlen(text) : 0;
-
-	n = KV_MIN(n, WIRE_MAX - sizeof(struct wire_header));
-	if (n)
-		memcpy(kv_reply_items(client->server), text, n);
-	kv_reply(client, m->header, text ? 0 : -ENOMEM, (uint32_t)n, n);
-	return 0;
-}
-
-int kv_request_cancel(struct kv_client *client, const struct kv_message *m)
-{
-	struct kv_request *request = kv_request_find(client, m->header->tag);
-
-	/* An unknown tag: the reply and this message have met on their way. */
-	if (request && request->pending && request->kind->cancel)
-		request->kind->cancel(request, -ECANCELED);
-	return 0;
-}
-
-int kv_request_unmapped(struct kv_client *client, const struct kv_message *m)
-{
-	const struct wire_segment *segment = m->items;
-
-	if (!kv_segments_remove(&client->segments, segment->id))
-		return -EPROTO;
-	kv_segment_returned(client->server->cache, segment->id,
-			    client->caller.uid);
-	return 0;
-}
-
-/* Without memory to note it by its segments stay sealed. */
-int kv_request_registers(struct kv_client *client, const struct kv_message *m)
-{
-	(void)m;
-	if (!client->registers)
-		client->registers = kv_registrant_add(client->server->cache,
-						      client->caller.uid) == 0;
-	return 0;
-}
-
 /* ---- flush: wait until a space, or some of its blocks, are durable ----
  *
- * Blocks that somebody still saves are waited for first, but not for long: he
- * may be stopped.
+ * Saves of these blocks are waited for first, but not for long: their client may be
+ * stopped.
  */
 
 #define SEALING_NS UINT64_C(2000000000)
@@ -280,44 +239,41 @@ static void flushed(struct kv_flush *f, int status)
 	struct flush *flush = f->arg;
 
 	flush->status = status;
-	kv_mailbox_post(&flush->request.server->mailbox, &flush->request.mail);
+	post(&flush->request);
 }
 
 static void all_sealed(struct kv_acquire *sealing, void *arg)
 {
-	struct flush *flush = arg;
-
 	(void)sealing;
-	kv_mailbox_post(&flush->request.server->mailbox, &flush->request.mail);
+	post(&((struct flush *)arg)->request);
 }
 
-/* The outcome for one block: durable counts, even if the flush of the whole
- * space failed. */
+/* Return the status of one block.  A durable block counts as flushed, even if the flush
+ * of the whole space failed. */
 static int outcome(struct flush *flush, const struct kv_want *want)
 {
 	struct kv_cache *cache = flush->request.server->cache;
+	struct kv_space *space = flush->request.space;
 	const struct kv_key *key = &want->key;
 	struct kv_block *block;
 	bool durable;
 	int r;
 
-	r = kv_block_get(cache, flush->request.space, key, &block);
+	r = kv_block_get(cache, space, key, &block);
 	if (r == 0) {
 		durable = kv_block_stat(cache, block).durable;
 		kv_block_put(cache, block);
 		if (durable)
 			return 0;
-		/* All that was there is durable, and it is in DRAM yet. */
+		/* It was durable, and only its copy in DRAM is left. */
 		if (flush->status == 0 && want->status == 0)
 			return WIRE_EVICTED;
-		/* Removed and saved again, while we waited. */
+		/* Else it was removed and saved again meanwhile. */
 		r = flush->status < 0 ? flush->status : -ENOENT;
 	}
-	if (r == -ENOENT &&
-	    kv_block_was_changed(cache, flush->request.space, key))
+	if (r == -ENOENT && kv_block_was_changed(cache, space, key))
 		return -EBADMSG;
-	if (r == -ENOENT &&
-	    kv_block_was_durable(cache, flush->request.space, key))
+	if (r == -ENOENT && kv_block_was_durable(cache, space, key))
 		return WIRE_EVICTED;
 	return r;
 }
@@ -328,8 +284,8 @@ static void flush_submit(struct flush *flush)
 
 	flush->submitted = true;
 	kv_flush_submit(request->server->cache, request->space, &flush->flush);
-	/* Also if flushed() has run already: its mail waits for us. */
-	kv_request_pend(request, true);
+	/* Mail that flushed() has posted already waits for this thread. */
+	kv_request_pend(request, request->header.arg);
 }
 
 static void flush_finish(struct kv_request *request)
@@ -342,15 +298,12 @@ static void flush_finish(struct kv_request *request)
 		flush_submit(flush);
 		return;
 	}
+	for (uint32_t i = 0; request->client && i < n; i++)
+		statuses[i].status = outcome(flush, &flush->sealing.wants[i]);
 	if (request->client && n == 0)
 		kv_reply_all(request->client, &request->header, flush->status);
-	if (request->client && n > 0) {
-		for (uint32_t i = 0; i < n; i++)
-			statuses[i].status =
-				outcome(flush, &flush->sealing.wants[i]);
-		kv_reply(request->client, &request->header, 0, n,
-			 n * sizeof(*statuses));
-	}
+	else if (request->client)
+		reply_statuses(request, n);
 	kv_request_free(request);
 }
 
@@ -363,7 +316,7 @@ static void flush_cancel(struct kv_request *request, int status)
 		kv_flush_cancel(cache, &flush->flush, status);
 		return;
 	}
-	/* What is not sealed by then is absent, and others are waited for. */
+	/* After SEALING_NS: blocks that are not sealed are absent; flush the others. */
 	if (status != -ETIMEDOUT)
 		flush->status = status;
 	kv_acquire_cancel(cache, &flush->sealing, -ENOENT);
@@ -376,32 +329,19 @@ int kv_request_flush(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_server *server = client->server;
 	size_t n = m->header->count;
-	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	struct flush *flush;
 	int r;
 
-	r = kv_request_keys(client, m);
-	if (r < 0)
-		return r;
-	r = kv_client_space(client, m->header->space, R_OK | X_OK, &space,
-			    &info);
-	if (r == -EACCES)
-		r = kv_client_space(client, m->header->space, W_OK | X_OK,
-				    &space, &info);
-	if (r == 0)
-		r = kv_request_new(client, m->header, &flush_kind,
-				   sizeof(*flush) + n * sizeof(struct kv_want),
-				   &flush);
+	r = kv_request_new(client, m, &flush_kind,
+			   sizeof(*flush) + n * sizeof(struct kv_want), &flush);
 	if (r < 0) {
 		kv_reply_all(client, m->header, r);
 		return 0;
 	}
-	flush->request.space = kv_space_get(space);
 	flush->flush.done = flushed;
 	flush->flush.arg = flush;
 	flush->flush.each = n > 0;
-	flush->sealing.space = space;
+	flush->sealing.space = m->space;
 	flush->sealing.n = n;
 	flush->sealing.wait_saving = flush->sealing.sealed = true;
 	flush->sealing.done = all_sealed;
@@ -409,27 +349,24 @@ int kv_request_flush(struct kv_client *client, const struct kv_message *m)
 	for (size_t i = 0; i < n; i++)
 		flush->sealing.wants[i].key = server->keys[i];
 	if (kv_acquire_submit(server->cache, &flush->sealing) > 0)
-		kv_request_pend_for(&flush->request, SEALING_NS);
+		kv_request_pend(&flush->request, SEALING_NS);
 	else
 		flush_submit(flush);
 	return 0;
 }
 
-/* ---- prefetch: blocks that will be wanted in DRAM ---- */
+/* ---- prefetch ---- */
 
 struct prefetch {
 	struct kv_request request; /* first */
-	struct kv_key *keys;	   /* behind the statuses */
-	struct kv_prefetch fetch;  /* last: has its statuses behind it */
+	struct kv_key *keys;
+	struct kv_prefetch fetch; /* last: its statuses follow */
 };
 
 static void fetched(struct kv_prefetch *fetch, void *arg)
 {
-	struct prefetch *prefetch = arg;
-
 	(void)fetch;
-	kv_mailbox_post(&prefetch->request.server->mailbox,
-			&prefetch->request.mail);
+	post(&((struct prefetch *)arg)->request);
 }
 
 static void prefetch_finish(struct kv_request *request)
@@ -438,17 +375,15 @@ static void prefetch_finish(struct kv_request *request)
 	struct wire_status *statuses = kv_reply_items(request->server);
 	uint32_t n = (uint32_t)prefetch->fetch.n;
 
-	if (request->client) {
-		for (uint32_t i = 0; i < n; i++)
-			statuses[i].status = prefetch->fetch.status[i];
-		kv_reply(request->client, &request->header, 0, n,
-			 n * sizeof(*statuses));
-	}
+	for (uint32_t i = 0; request->client && i < n; i++)
+		statuses[i].status = prefetch->fetch.status[i];
+	if (request->client)
+		reply_statuses(request, n);
 	free(prefetch->keys);
 	kv_request_free(request);
 }
 
-/* A deadline that passes is the cache's to see: it ends what has not begun. */
+/* The cache itself ends what has not begun by the deadline. */
 static void prefetch_cancel(struct kv_request *request, int status)
 {
 	struct prefetch *prefetch = (struct prefetch *)request;
@@ -460,26 +395,48 @@ static void prefetch_cancel(struct kv_request *request, int status)
 static const struct kv_request_kind prefetch_kind = {prefetch_finish,
 						     prefetch_cancel, NULL};
 
-static int prefetch_begin(struct kv_client *client, const struct kv_message *m,
-			  struct kv_space *space)
+/* Return whether the first WIRE_AHEAD_MIN blocks are in DRAM.  If not, the others are
+ * hardly of use. */
+static bool has_head(struct kv_client *client, const struct kv_message *m)
 {
-	uint64_t now = kv_now_ns(), wait = m->header->arg;
-	size_t n = m->header->count;
-	struct prefetch *prefetch;
-	int r;
+	uint8_t states[WIRE_AHEAD_MIN];
+	size_t i = 0;
 
-	r = kv_request_new(client, m->header, &prefetch_kind,
-			   sizeof(*prefetch) + n * sizeof(int), &prefetch);
-	if (r < 0)
-		return r;
-	prefetch->keys = malloc((n + 1) * sizeof(*prefetch->keys));
-	if (!prefetch->keys) {
-		kv_request_free(&prefetch->request);
-		return -ENOMEM;
+	if (m->header->count < WIRE_AHEAD_MIN)
+		return false;
+	kv_probe(client->server->cache, m->space, client->server->keys,
+		 WIRE_AHEAD_MIN, states);
+	while (i < WIRE_AHEAD_MIN && states[i] == KV_DRAM)
+		i++;
+	return i == WIRE_AHEAD_MIN;
+}
+
+int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
+{
+	const uint64_t now = kv_now_ns(), wait = m->header->arg;
+	const size_t n = m->header->count;
+	struct prefetch *prefetch = NULL;
+	int r = 0;
+
+	if (m->header->flags & WIRE_AHEAD && !has_head(client, m))
+		r = -EAGAIN;
+	if (r == 0)
+		r = kv_request_new(client, m, &prefetch_kind,
+				   sizeof(*prefetch) + n * sizeof(int),
+				   &prefetch);
+	if (r == 0) {
+		prefetch->keys = malloc((n + 1) * sizeof(*prefetch->keys));
+		r = prefetch->keys ? 0 : -ENOMEM;
+	}
+	if (r < 0) {
+		if (prefetch)
+			kv_request_free(&prefetch->request);
+		kv_reply_all(client, m->header, r);
+		return 0;
 	}
 	memcpy(prefetch->keys, client->server->keys,
 	       n * sizeof(*prefetch->keys));
-	prefetch->fetch.space = prefetch->request.space = kv_space_get(space);
+	prefetch->fetch.space = m->space;
 	prefetch->fetch.uid = client->caller.uid;
 	prefetch->fetch.more = n == WIRE_BATCH;
 	prefetch->fetch.keys = prefetch->keys;
@@ -490,44 +447,188 @@ static int prefetch_begin(struct kv_client *client, const struct kv_message *m,
 	prefetch->fetch.done = fetched;
 	prefetch->fetch.arg = prefetch;
 	kv_prefetch_submit(client->server->cache, &prefetch->fetch);
-	kv_request_pend(&prefetch->request, false);
+	kv_request_pend(&prefetch->request, 0);
 	return 0;
 }
 
-/* Few of them in DRAM are no sign that the rest will be of use. */
-static bool has_head(struct kv_client *client, const struct kv_message *m,
-		     struct kv_space *space)
-{
-	uint8_t states[WIRE_AHEAD_MIN];
-	size_t i = 0;
+/* ---- forget: remove blocks here and from all backends ---- */
 
-	if (m->header->count < WIRE_AHEAD_MIN)
-		return false;
-	kv_probe(client->server->cache, space, client->server->keys,
-		 WIRE_AHEAD_MIN, states);
-	while (i < WIRE_AHEAD_MIN && states[i] == KV_DRAM)
-		i++;
-	return i == WIRE_AHEAD_MIN;
+struct forget {
+	struct kv_request request; /* first */
+	struct kv_forget forget;   /* last: its keys follow */
+};
+
+static void forgotten(struct kv_forget *f)
+{
+	post(&((struct forget *)f->arg)->request);
 }
 
-int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
+static void forget_finish(struct kv_request *request)
 {
-	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	int r;
+	const struct forget *forget = (struct forget *)request;
+	struct wire_forgot *items = kv_reply_items(request->server);
+	const uint32_t n = forget->forget.n_backends;
 
-	r = kv_request_keys(client, m);
-	if (r < 0)
-		return r;
-	r = kv_client_space(client, m->header->space, R_OK | X_OK, &space,
-			    &info);
-	if (r < 0)
-		r = -ENOENT;
-	else if (m->header->flags & WIRE_AHEAD && !has_head(client, m, space))
-		r = -EAGAIN;
-	else
-		r = prefetch_begin(client, m, space);
-	if (r < 0)
-		kv_reply_all(client, m->header, r);
+	for (uint32_t i = 0; i < n; i++) {
+		const struct kv_forgot *of = &forget->forget.backends[i];
+
+		items[i] = (struct wire_forgot){
+			.removed = (uint32_t)of->removed,
+			.absent = (uint32_t)of->absent,
+			.failed = (uint32_t)of->failed,
+			.status = of->status,
+		};
+		snprintf(items[i].url, sizeof(items[i].url), "%s", of->url);
+	}
+	if (request->client)
+		kv_reply(request->client, &request->header, 0, n,
+			 n * sizeof(*items));
+	kv_request_free(request);
+}
+
+static void forget_cancel(struct kv_request *request, int status)
+{
+	struct forget *forget = (struct forget *)request;
+
+	(void)status;
+	kv_forget_cancel(request->server->cache, &forget->forget);
+}
+
+static const struct kv_request_kind forget_kind = {forget_finish, forget_cancel,
+						   NULL};
+
+int kv_request_forget(struct kv_client *client, const struct kv_message *m)
+{
+	struct kv_server *server = client->server;
+	const size_t n = m->header->count;
+	struct forget *forget = NULL;
+	int r = kv_request_new(client, m, &forget_kind,
+			       sizeof(*forget) + n * sizeof(struct kv_key),
+			       &forget);
+
+	if (r == 0) {
+		forget->forget.space = m->space;
+		forget->forget.done = forgotten;
+		forget->forget.arg = forget;
+		forget->forget.n = n;
+		memcpy(forget->forget.keys, server->keys,
+		       n * sizeof(struct kv_key));
+		r = kv_forget_submit(server->cache, &forget->forget,
+				     KV_MIN(m->header->arg, WIRE_FORGET_NS));
+	}
+	if (r == 0) {
+		kv_request_pend(&forget->request, 0);
+		return 0;
+	}
+	if (forget)
+		kv_request_free(&forget->request);
+	kv_reply_all(client, m->header, r);
+	return 0;
+}
+
+/* ---- token ids: from the index, or from the blocks ---- */
+
+#define ROOM (WIRE_MAX - sizeof(struct wire_header))
+#define TURN_NS 20000000u /* then the reply ends */
+
+struct token_ids {
+	struct kv_chore chore; /* first */
+	uint32_t n, done;      /* keys */
+	size_t bytes;	       /* of the reply */
+	struct kv_key *keys;
+	uint8_t *reply; /* ROOM bytes */
+};
+
+_Static_assert(sizeof(struct wire_tokens) - offsetof(struct wire_tokens, n) ==
+		       sizeof(struct kv_token_ids),
+	       "the numbers are those of kv_token_ids");
+_Static_assert(sizeof(struct wire_tokens) + KV_TOKEN_IDS_MAX * 4 +
+			       KV_EXTRAS_MAX + 8 <=
+		       ROOM,
+	       "any block fits");
+
+/* Add the tokens of one block to the reply.  Returns false if there is no room. */
+static bool add_tokens(struct token_ids *t, const struct kv_key *key)
+{
+	struct kv_cache *cache = t->chore.request.server->cache;
+	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+	const size_t head = offsetof(struct wire_tokens, n);
+	struct wire_tokens tokens = {0};
+	struct kv_meta meta = {0};
+	struct kv_block *block;
+	size_t more;
+	int r = kv_block_get(cache, t->chore.request.space, key, &block);
+
+	if (r == 0) {
+		r = kv_block_get_token_ids(cache, block, &meta, &ids);
+		kv_block_put(cache, block);
+		if (r == -ETIMEDOUT) /* the SSD does not answer */
+			r = -EIO;
+		if (r == -EBADMSG)
+			r = -ENOENT;
+	}
+	more = ids ? kv_token_ids_bytes(ids->n, ids->extras_len)
+		   : sizeof(struct kv_token_ids);
+	tokens.status = r;
+	tokens.bytes = (uint32_t)kv_round_up(head + more, 8);
+	if (tokens.bytes > ROOM - t->bytes)
+		return false;
+	tokens.parent_len = meta.parent.len;
+	memcpy(tokens.parent, meta.parent.b, sizeof(tokens.parent));
+	tokens.position = meta.position;
+	memset(t->reply + t->bytes, 0, tokens.bytes);
+	memcpy(t->reply + t->bytes, &tokens, head);
+	if (ids)
+		memcpy(t->reply + t->bytes + head, ids, more);
+	t->bytes += tokens.bytes;
+	return true;
+}
+
+static int token_ids_run(struct kv_chore *chore)
+{
+	struct token_ids *t = (struct token_ids *)chore;
+	const uint64_t until = kv_now_ns() + TURN_NS;
+
+	while (t->done < t->n && (t->done == 0 || kv_now_ns() < until) &&
+	       add_tokens(t, &t->keys[t->done]))
+		t->done++;
+	return 0;
+}
+
+static void token_ids_finish(struct kv_request *request)
+{
+	struct token_ids *t = (struct token_ids *)request;
+	const size_t n = t->chore.status == 0 ? t->bytes : 0;
+
+	if (request->client) {
+		memcpy(kv_reply_items(request->server), t->reply, n);
+		kv_reply(request->client, &request->header, t->chore.status,
+			 (uint32_t)n, n);
+	}
+	kv_request_free(request);
+}
+
+static const struct kv_request_kind token_ids_kind = {token_ids_finish,
+						      kv_chore_cancel, NULL};
+
+int kv_request_token_ids(struct kv_client *client, const struct kv_message *m)
+{
+	const uint32_t n = m->header->count;
+	const size_t keys = n * sizeof(struct kv_key);
+	struct token_ids *t;
+	int r = -EINVAL;
+
+	if (m->info.layout && m->info.layout->token_ids)
+		r = kv_request_new(client, m, &token_ids_kind,
+				   sizeof(*t) + keys + ROOM, &t);
+	if (r < 0) {
+		kv_reply(client, m->header, r, 0, 0);
+		return 0;
+	}
+	t->n = n;
+	t->keys = (struct kv_key *)(t + 1);
+	t->reply = (uint8_t *)t->keys + keys;
+	memcpy(t->keys, client->server->keys, keys);
+	kv_chore_begin(&t->chore, token_ids_run);
 	return 0;
 }

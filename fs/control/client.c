@@ -2,9 +2,9 @@
 /*
  * client.c - one connection of the control socket.
  *
- * OWNS      the socket, the pidfd of the process that connected, and what the
- *           client holds: requests, reservations, its count on segments, the
- *           messages that wait for it, its staging, what it lends.
+ * OWNS      the socket, the pidfd of the process that connected, and what the client
+ *           holds: requests, reservations, its count on segments, queued messages, its
+ *           staging, the memory that it lends.
  *
  * STATES       (new) -> CONNECTED  kv_client_new
  *          CONNECTED -> CUT        cut_off        (its own fault; has leases)
@@ -13,12 +13,12 @@
  *              ENDED -> (freed)    kv_client_sweep
  *
  * INVARIANTS
- *   (1) Leases and segments end only in kv_client_end, when the peer has closed
- *       every copy of its socket or its process is dead: until then it may be
- *       reading the arena.
- *   (2) What it sent before it closed, or died, is read before it is ended.
- *   (3) A client is freed only before epoll is asked again, so that no event
- *       finds it freed.
+ *   (1) Leases and segments end only in kv_client_end, when the peer has closed every
+ *       copy of its socket, or its process is dead: until then it may be reading the
+ *       arena.
+ *   (2) Messages that it sent before it closed its end, or died, are read first.
+ *   (3) A client is freed only before the next epoll_wait(2), so that no event points to
+ *       a freed one.
  *
  * LOCKING   none: control thread only.
  */
@@ -48,13 +48,13 @@ static void watch_again(struct kv_client *client)
 {
 	uint32_t events = EPOLLIN;
 
-	/* The end, which is always told, must not be told again and again. */
+	/* The end is always reported: edge-triggered, so that it is not repeated. */
 	if (client->offers || client->gate.user)
 		events = EPOLLET;
 	if (client->send_queue.first)
 		events |= EPOLLOUT;
 	if (client->server->stopping || client->cut)
-		events = 0; /* but its end */
+		events = 0; /* only its end is reported */
 	if (events != client->events && !client->ended)
 		(void)watch(client, EPOLL_CTL_MOD, events);
 }
@@ -72,8 +72,8 @@ static void process_died(struct kv_watch *w, uint32_t events)
 	struct kv_client *client = kv_container(w, struct kv_client, on_death);
 
 	(void)events;
-	/* What it had sent is read, up to the end that this makes: others may
-	 * have its socket, but say nothing by it. */
+	/* Read what it had sent, up to the end that this makes.  Other processes may
+	 * have its socket, but cannot send by it any more. */
 	if (client->cut || client->server->stopping)
 		kv_client_break(client, KV_BREAK_GONE);
 	else
@@ -89,29 +89,7 @@ static void message_came(struct kv_gate_wait *wait,
 	kv_user_ready(client);
 }
 
-static int read_groups(struct kv_client *client)
-{
-	socklen_t len = 0;
-
-	/* With no room it tells how much is needed. */
-	if (getsockopt(client->socket, SOL_SOCKET, SO_PEERGROUPS, NULL, &len) <
-		    0 &&
-	    errno != ERANGE)
-		return -errno;
-	if (len == 0)
-		return 0;
-	client->groups = malloc(len);
-	if (!client->groups)
-		return -ENOMEM;
-	if (getsockopt(client->socket, SOL_SOCKET, SO_PEERGROUPS,
-		       client->groups, &len) < 0)
-		return -errno;
-	client->caller.groups = client->groups;
-	client->caller.n_groups = len / sizeof(gid_t);
-	return 0;
-}
-
-/* -ESRCH: dead.  A process of another pid namespace has no pidfd here. */
+/* Open a pidfd of the client's process.  -ESRCH: it is dead. */
 static int open_pidfd(struct kv_client *client, pid_t pid)
 {
 	socklen_t len = sizeof(client->pidfd);
@@ -124,8 +102,8 @@ static int open_pidfd(struct kv_client *client, pid_t pid)
 		return -ESRCH;
 	if (pid <= 0)
 		return 0;
-	/* Before Linux 6.5: between connect and now the pid may have been
-	 * given to another process; then only the socket tells the end. */
+	/* Before Linux 6.5: the pid may have been given to another process since
+	 * connect(2); then only the socket tells the end. */
 	client->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
 	if (client->pidfd < 0)
 		return -errno;
@@ -137,20 +115,32 @@ static int identify(struct kv_client *client)
 	struct epoll_event event = {.events = EPOLLIN,
 				    .data.ptr = &client->on_death};
 	struct ucred cred;
-	socklen_t len = sizeof(cred);
+	socklen_t len = sizeof(cred), groups = 0;
 	int r;
 
 	if (getsockopt(client->socket, SOL_SOCKET, SO_PEERCRED, &cred, &len) <
 	    0)
 		return -errno;
 	client->caller.uid = cred.uid;
-	/* Two of these would be one tenant. */
+	/* Two such users would be one tenant. */
 	if (kv_user_is_hidden(cred.uid))
 		return -EACCES;
 	client->caller.gid = cred.gid;
-	r = read_groups(client);
-	if (r < 0)
-		return r;
+	/* Without room, the kernel tells how much is needed. */
+	if (getsockopt(client->socket, SOL_SOCKET, SO_PEERGROUPS, NULL,
+		       &groups) < 0 &&
+	    errno != ERANGE)
+		return -errno;
+	if (groups > 0) {
+		client->groups = malloc(groups);
+		if (!client->groups)
+			return -ENOMEM;
+		if (getsockopt(client->socket, SOL_SOCKET, SO_PEERGROUPS,
+			       client->groups, &groups) < 0)
+			return -errno;
+		client->caller.groups = client->groups;
+		client->caller.n_groups = groups / sizeof(gid_t);
+	}
 	if (!kv_rules_admit(client->server->rules, &client->caller))
 		return -EACCES;
 	r = open_pidfd(client, cred.pid);
@@ -163,7 +153,7 @@ static int identify(struct kv_client *client)
 	return 0;
 }
 
-/* For one that holds nothing (any more). */
+/* Free a client that holds nothing. */
 static void client_free(struct kv_client *client)
 {
 	if (client->socket >= 0)
@@ -174,20 +164,6 @@ static void client_free(struct kv_client *client)
 	kv_user_put(client->server, client->user);
 	kv_account_put(client->account);
 	free(client);
-}
-
-/* The connection is charged, and what it takes later will be. */
-static int open_account(struct kv_client *client)
-{
-	client->account = kv_account_get(
-		kv_cache_accounts(client->server->cache), client->caller.uid);
-	if (!client->account)
-		return -ENOMEM;
-	client->user = kv_user_get(client->server, client->caller.uid);
-	client->reservations.account = client->account;
-	client->sets.account = client->account;
-	kv_send_queue_init(&client->send_queue, client->account);
-	return kv_account_charge(client->account, KV_FINITE_CONNECTIONS, 1);
 }
 
 int kv_client_new(struct kv_server *server, int socket,
@@ -210,12 +186,22 @@ int kv_client_new(struct kv_server *server, int socket,
 	client->reservations.seed = server->seed;
 	TAILQ_INIT(&client->lents);
 	r = identify(client);
-	if (r == 0)
-		r = open_account(client);
+	if (r == 0) {
+		client->account = kv_account_get(
+			kv_cache_accounts(server->cache), client->caller.uid);
+		r = client->account
+			    ? kv_account_charge(client->account,
+						KV_FINITE_CONNECTIONS, 1)
+			    : -ENOMEM;
+	}
 	if (r < 0) {
 		client_free(client);
 		return r;
 	}
+	client->user = kv_user_get(server, client->caller.uid);
+	client->reservations.account = client->account;
+	client->sets.account = client->account;
+	kv_send_queue_init(&client->send_queue, client->account);
 	r = watch(client, EPOLL_CTL_ADD, EPOLLIN);
 	if (r < 0) {
 		kv_account_credit(client->account, KV_FINITE_CONNECTIONS, 1);
@@ -230,7 +216,7 @@ int kv_client_new(struct kv_server *server, int socket,
 
 void kv_client_break(struct kv_client *client, enum kv_break why)
 {
-	/* Gone beats everything: nothing needs to be kept then. */
+	/* GONE takes precedence: nothing needs to be kept then. */
 	if (!client->broken || why == KV_BREAK_GONE)
 		client->broken = why;
 	kv_user_ready(client);
@@ -239,7 +225,7 @@ void kv_client_break(struct kv_client *client, enum kv_break why)
 void kv_client_drop_lent(struct kv_client *client, struct kv_lent *lent)
 {
 	kv_lent_forsake(lent);
-	TAILQ_REMOVE(&client->lents, kv_lent_link(lent), others);
+	TAILQ_REMOVE(&client->lents, (struct kv_lent_link *)lent, others);
 	client->n_lents--;
 	kv_lent_put(lent);
 }
@@ -250,14 +236,14 @@ static void forget_unsent(struct kv_client *client)
 	kv_send_queue_init(&client->send_queue, client->account);
 }
 
-/* Reservations are the client's promise to save; nobody reads from them. */
+/* Drop all that the client cannot be reading from: all but leases and segments. */
 static void forget_unread(struct kv_client *client)
 {
 	struct kv_server *server = client->server;
 	struct kv_lent_link *link;
 
 	kv_requests_abandon(client);
-	client->offers = false; /* its end is waited for again */
+	client->offers = false; /* watch for its end again */
 	server->tally.dropped_reservations +=
 		kv_reservations_drop(&client->reservations, server->cache);
 	kv_sets_drop(&client->sets);
@@ -282,7 +268,7 @@ void kv_client_end(struct kv_client *client)
 	if (client->registers)
 		kv_registrant_remove(server->cache, client->caller.uid);
 	kv_gate_forget(&client->gate);
-	/* Closing takes them out of epoll, unless another process has copies. */
+	/* close(2) does not, if another process has copies. */
 	epoll_ctl(server->epoll, EPOLL_CTL_DEL, client->socket, NULL);
 	if (client->pidfd >= 0)
 		epoll_ctl(server->epoll, EPOLL_CTL_DEL, client->pidfd, NULL);
@@ -308,8 +294,7 @@ static void cut_off(struct kv_client *client)
 		kv_client_end(client);
 		return;
 	}
-	/* Only our half is shut, so that the peer is still seen to close its
-	 * end. */
+	/* Shut our half only, so that the peer's end is still reported. */
 	client->cut = true;
 	client->broken = KV_BREAK_NOT;
 	kv_gate_forget(&client->gate);
@@ -327,16 +312,7 @@ void kv_client_sweep(struct kv_server *server)
 	}
 }
 
-/* Nothing but the end is waited for: what one that is cut off sends stays
- * unread, and counts as the sender's. */
-static void await_end(struct kv_client *client, uint32_t events)
-{
-	if (events & (EPOLLHUP | EPOLLERR))
-		kv_client_break(client, KV_BREAK_GONE);
-}
-
-/* One that has closed its end is not heard to its own end yet: what it had sent
- * comes first. */
+/* A client that has closed its end has not ended yet: read what it had sent first. */
 static void cannot_send(struct kv_client *client, int error)
 {
 	if (error != -EPIPE && error != -ECONNRESET) {
@@ -347,30 +323,27 @@ static void cannot_send(struct kv_client *client, int error)
 	forget_unsent(client);
 }
 
-static bool talk(struct kv_client *client, uint32_t events)
-{
-	bool more;
-	int r = 0;
-
-	if (events & EPOLLOUT)
-		r = kv_send_queue_drain(&client->send_queue, client->socket);
-	if (r < 0)
-		cannot_send(client, r);
-	more = !client->broken && !client->offers && kv_request_read(client);
-	watch_again(client);
-	return more;
-}
-
 bool kv_client_serve(struct kv_client *client)
 {
 	uint32_t events = client->happened;
 	bool more = false;
+	int r = 0;
 
 	client->happened = 0;
-	if (!client->broken && (client->cut || client->server->stopping))
-		await_end(client, events);
-	else if (!client->broken)
-		more = talk(client, events);
+	if (!client->broken && (client->cut || client->server->stopping)) {
+		/* Wait for its end only: messages stay unread in its socket. */
+		if (events & (EPOLLHUP | EPOLLERR))
+			kv_client_break(client, KV_BREAK_GONE);
+	} else if (!client->broken) {
+		if (events & EPOLLOUT)
+			r = kv_send_queue_drain(&client->send_queue,
+						client->socket);
+		if (r < 0)
+			cannot_send(client, r);
+		more = !client->broken && !client->offers &&
+		       kv_request_read(client);
+		watch_again(client);
+	}
 	if (client->broken == KV_BREAK_GONE)
 		kv_client_end(client);
 	else if (client->broken)
@@ -436,54 +409,32 @@ void kv_client_retire(struct kv_client *client, uint32_t id)
 		send_segment(client, WIRE_RETIRE, id, 0, -1);
 }
 
-static bool may(const struct kv_client *client,
-		const struct kv_space_info *info, int want)
-{
-	return kv_access_ok(client->server->rules, info, &client->caller, want);
-}
-
-/* Who has no right at all in a space does not learn that there is one. */
-static bool sees(const struct kv_client *client,
-		 const struct kv_space_info *info)
-{
-	return client->caller.uid == info->uid ||
-	       kv_rules_operator(client->server->rules, client->caller.uid) ||
-	       may(client, info, R_OK) || may(client, info, W_OK) ||
-	       may(client, info, X_OK);
-}
-
 int kv_client_space(struct kv_client *client, uint32_t id, int want,
 		    struct kv_space **ret_space, struct kv_space_info *ret_info)
 {
+	const struct kv_rules *rules = client->server->rules;
+	const struct kv_caller *caller = &client->caller;
 	struct kv_cache *cache = client->server->cache;
 	_cleanup_(kv_space_putp) struct kv_space *space =
 		kv_space_by_id(cache, id);
 	struct kv_space_info info;
+	bool sees;
 
 	if (!space)
 		return -ENOENT;
 	info = kv_space_stat(cache, space);
 	if (info.removed)
 		return -ENOENT;
-	if (!may(client, &info, want) || !sees(client, &info))
-		return sees(client, &info) ? -EACCES : -ENOENT;
-	*ret_space = kv_steal(space);
-	*ret_info = info;
-	return 0;
-}
-
-int kv_client_space_to_save(struct kv_client *client, uint32_t id,
-			    struct kv_space **ret_space,
-			    struct kv_space_info *ret_info)
-{
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	struct kv_space_info info;
-	int r = kv_client_space(client, id, W_OK | X_OK, &space, &info);
-
-	if (r < 0)
-		return r;
-	if (!info.layout)
-		return -EINVAL;
+	/* A user without any right in a space does not learn that it exists. */
+	sees = caller->uid == info.uid ||
+	       kv_rules_operator(rules, caller->uid) ||
+	       kv_access_ok(rules, &info, caller, R_OK) ||
+	       kv_access_ok(rules, &info, caller, W_OK) ||
+	       kv_access_ok(rules, &info, caller, X_OK);
+	if (!sees)
+		return -ENOENT;
+	if (!kv_access_ok(rules, &info, caller, want))
+		return -EACCES;
 	*ret_space = kv_steal(space);
 	*ret_info = info;
 	return 0;

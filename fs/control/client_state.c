@@ -15,6 +15,7 @@
  */
 #include <xxhash.h>
 
+#include "common/array.h"
 #include "fs/control/client_state.h"
 
 #define SETS_MAX 16
@@ -26,7 +27,7 @@ struct kv_reservation_entry {
 	struct kv_key key;
 };
 
-/* Seeded: a client that could choose its bucket could make the others wait. */
+/* The hash is seeded, so that no client can choose its buckets and slow down others. */
 static struct kv_reservation_entry **bucket(struct kv_reservations *table,
 					    const struct kv_key *key)
 {
@@ -56,7 +57,7 @@ int kv_reservations_add(struct kv_reservations *table, uint32_t space,
 	return 0;
 }
 
-/* The link to it, or to NULL. */
+/* Return the link to the entry, or to NULL at the end. */
 static struct kv_reservation_entry **
 link_to(struct kv_reservations *table, uint32_t space, const struct kv_key *key)
 {
@@ -92,11 +93,6 @@ struct kv_reservation kv_reservations_take(struct kv_reservations *table,
 	return what;
 }
 
-void kv_reservation_drop(struct kv_cache *cache, struct kv_reservation what)
-{
-	kv_fill_drop(cache, what.fill);
-}
-
 size_t kv_reservations_drop(struct kv_reservations *table,
 			    struct kv_cache *cache)
 {
@@ -106,7 +102,7 @@ size_t kv_reservations_drop(struct kv_reservations *table,
 		for (struct kv_reservation_entry *r = table->buckets[i], *next;
 		     r; r = next) {
 			next = r->next;
-			kv_reservation_drop(cache, r->what);
+			kv_fill_drop(cache, r->what.fill);
 			free(r);
 		}
 		table->buckets[i] = NULL;
@@ -116,7 +112,7 @@ size_t kv_reservations_drop(struct kv_reservations *table,
 	return n;
 }
 
-/* Index of the first id that is not below @id. */
+/* Return the index of the first id that is not below @id. */
 static size_t place(const struct kv_segments *set, uint32_t id)
 {
 	size_t low = 0, high = set->n, mid;
@@ -140,17 +136,10 @@ bool kv_segments_has(const struct kv_segments *set, uint32_t id)
 
 int kv_segments_add(struct kv_segments *set, uint32_t id)
 {
-	size_t i = place(set, id), room;
-	uint32_t *ids;
+	size_t i = place(set, id);
 
-	if (set->n == set->room) {
-		room = KV_MAX(16, set->room * 2);
-		ids = realloc(set->ids, room * sizeof(*ids));
-		if (!ids)
-			return -ENOMEM;
-		set->ids = ids;
-		set->room = room;
-	}
+	if (kv_array_reserve(&set->ids, &set->room, set->n + 1) < 0)
+		return -ENOMEM;
 	memmove(&set->ids[i + 1], &set->ids[i], (set->n - i) * sizeof(id));
 	set->ids[i] = id;
 	set->n++;
@@ -186,10 +175,15 @@ static struct kv_set **set_find(struct kv_sets *sets, uint64_t id)
 	return link;
 }
 
-static int set_get(struct kv_sets *sets, uint64_t id, struct kv_set **ret_set)
+int kv_sets_add(struct kv_sets *sets, uint64_t id, const struct kv_pick *picks,
+		size_t n)
 {
 	struct kv_set *set = *set_find(sets, id);
+	size_t room, bytes;
+	int r;
 
+	if (sets->picks + n > KV_SNAPSHOT_BLOCKS)
+		return -ENOSPC;
 	if (!set) {
 		if (sets->n >= SETS_MAX)
 			return -ENOSPC;
@@ -202,44 +196,20 @@ static int set_get(struct kv_sets *sets, uint64_t id, struct kv_set **ret_set)
 		sets->first = set;
 		sets->n++;
 	}
-	*ret_set = set;
-	return 0;
-}
-
-static int set_grow(struct kv_set *set, size_t n)
-{
-	size_t room = KV_MAX(n, 2 * set->room);
-	size_t bytes = (room - set->room) * sizeof(*set->picks);
-	struct kv_pick *more;
-	int r = kv_account_charge(set->account, KV_FINITE_MEMORY, bytes);
-
-	if (r < 0)
-		return r;
-	more = reallocarray(set->picks, room, sizeof(*more));
-	if (!more) {
-		kv_account_credit(set->account, KV_FINITE_MEMORY, bytes);
-		return -ENOMEM;
+	if (set->n + n > set->room) {
+		room = KV_MAX(set->n + n, 2 * set->room);
+		bytes = (room - set->room) * sizeof(*set->picks);
+		r = kv_account_charge(set->account, KV_FINITE_MEMORY, bytes);
+		if (r < 0)
+			return r;
+		r = kv_array_resize(&set->picks, room, sizeof(*set->picks));
+		if (r < 0) {
+			kv_account_credit(set->account, KV_FINITE_MEMORY,
+					  bytes);
+			return r;
+		}
+		set->room = room;
 	}
-	set->picks = more;
-	set->room = room;
-	return 0;
-}
-
-int kv_sets_add(struct kv_sets *sets, uint64_t id, const struct kv_pick *picks,
-		size_t n)
-{
-	struct kv_set *set;
-	int r;
-
-	if (sets->picks + n > KV_SNAPSHOT_BLOCKS)
-		return -ENOSPC;
-	r = set_get(sets, id, &set);
-	if (r < 0)
-		return r;
-	if (set->n + n > set->room)
-		r = set_grow(set, set->n + n);
-	if (r < 0)
-		return r;
 	memcpy(set->picks + set->n, picks, n * sizeof(*picks));
 	set->n += n;
 	sets->picks += n;

@@ -1,30 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control.c - the control thread: accepts connections, waits for all of them,
- * and carries out what other threads post to its mailbox.
+ * control.c - the control thread: it accepts connections, waits for events of all of them,
+ * and runs the mail that other threads post.
  *
- * OWNS      the thread; the listening socket, its file, and the directory
- *           around it if that had to be made; the epoll descriptor; and by
- *           `server` the mailbox and the ingest threads.  Mail is its sender's
- *           until posted, the control thread's until it runs.
+ * OWNS      the thread; the listening socket, its file, and the directory of that if it
+ *           was made for it; the epoll descriptor; in `server`, the mailbox and the
+ *           workers.  Mail is its sender's until posted, the control thread's until it
+ *           runs.
  *
- * STATES    RUNNING -> STOPPING  begin_stop   (reads no more, cancels)
+ * STATES    RUNNING -> STOPPING  begin_stop   (stops reading, cancels)
  *           STOPPING -> (ended)  serve        (no request is pending)
  *
  * INVARIANTS
- *   (1) Everything in `server` is touched by the control thread only, but for
- *       the mailbox, the workers and the tally, which have their own locks
- *       or are atomic.
- *   (2) The thread ends only when no cache or ingest thread holds a request.
+ *   (1) Only the control thread uses `server`, except the mailbox, the workers and the
+ *       tally, which have their own locks or are atomic.
+ *   (2) The thread ends only when no cache thread or worker holds a request.
+ *   (3) The mailbox's eventfd is readable whenever there is mail and no run is under way:
+ *       the first mail of a queue writes it, and the reader clears it before it takes the
+ *       queue.
  *
- *   (3) The mailbox's eventfd is readable whenever there is mail and no run is
- *       under way: only the first mail of a queue writes it, and the reader
- *       clears it before it takes the queue.
- *
- * LOCKING   mailbox->lock guards the queue.  It is a leaf; mail runs without
- *           it.
+ * LOCKING   mailbox->lock guards the queue.  It is a leaf; mail runs without it.
  */
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -32,15 +30,12 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "common/thread.h"
 #include "common/bytes.h"
-#include "fs/control/client.h"
+#include "common/thread.h"
 #include "fs/control/gate.h"
-#include <limits.h>
-
 #include "fs/control/request.h"
 
-#define TURN_EVENTS 512 /* all who wait are known, not only some */
+#define TURN_EVENTS 512 /* enough for the events of all clients */
 #define TURN_ACCEPTS 16
 #define BACKLOG 128
 
@@ -49,8 +44,8 @@ struct kv_control {
 	struct kv_listener listener;
 	struct kv_watch on_connect, on_mail;
 	struct kv_mail stop;
-	int spare; /* given up to refuse a connection when none is left */
-	bool deaf; /* it is gone: connections wait until there is one */
+	int spare; /* descriptor to refuse a connection with, when none is left */
+	bool deaf; /* `spare` is lost: connections wait until there is one */
 	pthread_t thread;
 	bool started;
 };
@@ -115,8 +110,8 @@ void kv_mailbox_run(struct kv_mailbox *box)
 
 /* ---- the socket's name in the file system ---- */
 
-/* Make the directory that the socket is in, if it is missing.  None above it:
- * a path that is mistyped shall be told, and not made. */
+/* Make the directory of the socket, if it is missing, but none above it: a mistyped path
+ * is to be reported. */
 static int make_dir(struct kv_listener *listener)
 {
 	_cleanup_(kv_freep) char *copy = strdup(listener->path);
@@ -131,85 +126,69 @@ static int make_dir(struct kv_listener *listener)
 	if (mkdir(copy, 0755) < 0)
 		return errno == EEXIST ? 0 : -errno;
 	listener->made_dir = true;
-	/* Whatever the umask is: other users connect, too. */
+	/* Regardless of the umask: other users connect, too. */
 	return chmod(copy, 0755) < 0 ? -errno : 0;
 }
 
-/* Whether somebody listens at @address: 0 nobody, -EADDRINUSE, or an error. */
-static int answers(const struct sockaddr_un *address)
-{
-	_cleanup_(kv_closep) int fd = -1;
-
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return -errno;
-	if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) ==
-	    0)
-		return -EADDRINUSE;
-	if (errno == ECONNREFUSED)
-		return 0;
-	/* A full backlog, or a socket of another type: alive. */
-	return errno == EAGAIN || errno == EPROTOTYPE ? -EADDRINUSE : -errno;
-}
-
+/* Remove a socket on which no daemon listens. */
 static int sweep_socket(const struct sockaddr_un *address, char **ret_why)
 {
 	const char *path = address->sun_path;
+	_cleanup_(kv_closep) int fd = -1;
 	struct stat st;
-	int r;
 
 	if (lstat(path, &st) < 0)
 		return errno == ENOENT ? 0 : -errno;
-	r = S_ISSOCK(st.st_mode) ? answers(address) : -EEXIST;
-	if (r == -EEXIST)
-		kv_why(ret_why, r, "control socket %s: there is something else",
-		       path);
-	if (r == -EADDRINUSE)
-		kv_why(ret_why, r,
-		       "control socket %s: another daemon answers there", path);
-	if (r == 0 && unlink(path) < 0)
-		r = -errno;
-	return r;
-}
-
-static int bind_and_listen(struct kv_listener *listener,
-			   const struct sockaddr_un *address)
-{
-	struct stat st;
-
-	listener->fd = socket(AF_UNIX,
-			      SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (listener->fd < 0)
+	if (!S_ISSOCK(st.st_mode))
+		return kv_why(ret_why, -EEXIST,
+			      "control socket %s: there is something else",
+			      path);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
 		return -errno;
-	if (bind(listener->fd, (const struct sockaddr *)address,
-		 sizeof(*address)) < 0)
+	/* A full backlog, or a socket of another type, is alive. */
+	if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) ==
+		    0 ||
+	    errno == EAGAIN || errno == EPROTOTYPE)
+		return kv_why(ret_why, -EADDRINUSE,
+			      "control socket %s: another daemon answers there",
+			      path);
+	if (errno != ECONNREFUSED)
 		return -errno;
-	if (lstat(address->sun_path, &st) < 0)
-		return -errno;
-	listener->dev = st.st_dev;
-	listener->ino = st.st_ino;
-	if (chmod(address->sun_path, 0666) < 0 ||
-	    listen(listener->fd, BACKLOG) < 0)
-		return -errno;
-	return 0;
+	return unlink(path) < 0 ? -errno : 0;
 }
 
 int kv_listener_open(struct kv_listener *listener, const char *path,
 		     char **ret_why)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct stat st;
 	int r;
 
 	*listener = (struct kv_listener){.fd = -1};
 	if (strlen(path) >= sizeof(address.sun_path))
 		return -ENAMETOOLONG;
-	memcpy(address.sun_path, path, strlen(path) + 1);
+	strcpy(address.sun_path, path);
 	listener->path = strdup(path);
 	r = listener->path ? make_dir(listener) : -ENOMEM;
 	if (r == 0)
 		r = sweep_socket(&address, ret_why);
-	if (r == 0)
-		r = bind_and_listen(listener, &address);
+	if (r == 0) {
+		listener->fd = socket(
+			AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
+			0);
+		r = listener->fd < 0 ? -errno : 0;
+	}
+	if (r == 0 && (bind(listener->fd, (struct sockaddr *)&address,
+			    sizeof(address)) < 0 ||
+		       lstat(path, &st) < 0))
+		r = -errno;
+	if (r == 0) {
+		listener->dev = st.st_dev;
+		listener->ino = st.st_ino;
+		if (chmod(path, 0666) < 0 || listen(listener->fd, BACKLOG) < 0)
+			r = -errno;
+	}
 	if (r < 0)
 		kv_listener_close(listener);
 	return r;
@@ -244,8 +223,8 @@ static void close_unseen(struct kv_control *control, int socket)
 	kv_gate_hang_up(control->server.gate, cred.uid, socket);
 }
 
-/* Out of descriptors: without this the connection would wait, readable, and we
- * would spin. */
+/* Refuse a connection for want of descriptors: if it waited, the listening socket would
+ * stay readable, and the thread would spin. */
 static void refuse(struct kv_control *control)
 {
 	int fd;
@@ -324,22 +303,18 @@ static void listen_again(struct kv_control *control)
 		watch(control, &control->on_connect, control->listener.fd) < 0;
 }
 
-/* Wait for the next events, or for the next deadline, if nobody has work. */
+/* Wait for events until the next deadline; not at all, while a user has work. */
 static int wait_for(struct kv_server *server, struct epoll_event *events)
 {
+	uint64_t next, now = kv_now_ns();
+	const bool is_next = kv_requests_expire(server, &next);
 	struct timespec wait = {0};
-	uint64_t next, now;
-	bool is_next = kv_requests_expire(server, &next);
 
-	if (server->users.n_busy == 0 && !is_next)
-		return epoll_wait(server->epoll, events, TURN_EVENTS, -1);
-	if (server->users.n_busy == 0) {
-		now = kv_now_ns();
-		next = next > now ? next - now : 0;
-		wait.tv_sec = (time_t)(next / 1000000000u);
-		wait.tv_nsec = (long)(next % 1000000000u);
-	}
-	return epoll_pwait2(server->epoll, events, TURN_EVENTS, &wait, NULL);
+	if (server->users.n_busy == 0 && is_next)
+		wait = kv_timespec(next > now ? next - now : 0);
+	return epoll_pwait2(
+		server->epoll, events, TURN_EVENTS,
+		server->users.n_busy == 0 && !is_next ? NULL : &wait, NULL);
 }
 
 static void *serve(void *arg)
@@ -365,18 +340,18 @@ static void *serve(void *arg)
 	while ((client = TAILQ_FIRST(&server->clients)))
 		kv_client_end(client);
 	kv_client_sweep(server);
-	/* Closing the listener would close what is queued for it. */
+	/* Closing the listener would close the descriptors queued in connections. */
 	shutdown(control->listener.fd, SHUT_RDWR);
 	while ((fd = accept4(control->listener.fd, NULL, NULL,
 			     SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0)
 		close_unseen(control, fd);
 	kv_gate_close(server->gate);
-	/* Mail that kv_control_retire posted last. */
+	/* Mail of kv_control_retire may be left. */
 	kv_mailbox_run(&server->mailbox);
 	return NULL;
 }
 
-/* Takes one that is half made, too. */
+/* Takes a half-built one. */
 static void control_free(struct kv_control *control)
 {
 	struct kv_server *server = &control->server;
@@ -517,7 +492,7 @@ void kv_control_retire(struct kv_control *control, uint32_t segment)
 	if (!control)
 		return;
 	r = malloc(sizeof(*r));
-	/* Without memory the segment stays charged until its clients go. */
+	/* Without memory the segment stays charged until its clients have gone. */
 	if (!r)
 		return;
 	*r = (struct retire){.mail.run = retire,

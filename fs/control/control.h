@@ -1,31 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control.h - the daemon's control socket: wire.h's messages, served from the
- * cache by one thread (and a few that copy saves).
+ * control.h - the daemon's control socket: one thread serves the messages of wire.h from
+ * the cache; workers copy saves.
  *
- * Who: a connection acts with the user id and all groups its process had when
- * it connected.  Each message is checked against the space's mode of that
- * moment.  A space is readable over the socket (PROBE, ACQUIRE, SPACE) with
- * read and search permission, writable (RESERVE, SAVE, EVICT, PIN, CLEAR) with
- * write and search permission; FLUSH takes either.  To one who may not, every
- * block of a space is absent.
+ * Rights: a connection acts with the user id and all groups that its process had when it
+ * connected.  Each message is checked against the current mode of the space.  PROBE,
+ * ACQUIRE and SPACE need read and search permission; RESERVE, SAVE, EVICT, PIN and CLEAR
+ * need write and search permission; FLUSH needs either.  Without permission, every block
+ * of the space is absent.
  *
- * How long: what a connection holds (leases, reservations, segments handed out)
- * ends when the socket is closed by every process that has it, or when the
- * process that connected is dead, whichever is first.
+ * Lifetime: leases, reservations and segments of a connection end when every process
+ * that has the socket has closed it, or when the process that connected is dead.
  *
- * Protocol errors: a message that is not exactly as wire.h says, a tag in use,
- * a RELEASE or UNMAPPED of what was never had, a descriptor where none belongs.
- * The offender sees the end of its connection, its reservations and pending
- * requests are gone at once; but its leases hold until it closes its end or
- * dies, since a copy may be under way from them.  Nobody else notices.
+ * Protocol errors: a message that is not exactly as wire.h says, a tag in use, a RELEASE
+ * or UNMAPPED of what the client never had, a descriptor where none belongs.  The
+ * connection ends, and its reservations and pending requests are dropped at once.  Its
+ * leases stay until the client closes its end or dies, as it may be copying from them.
+ * Other clients are not affected.
  *
- * Tags: an acquire none of whose blocks is held (status 0) needs no RELEASE; a
- * RELEASE of it, or a second one, does nothing and is counted.  A RELEASE of an
- * acquire that has no reply yet cancels it first.
+ * Tags: an acquire without a held block (status 0) needs no RELEASE.  A RELEASE of it,
+ * or a second RELEASE, does nothing and is counted.  A RELEASE of an acquire that has no
+ * reply yet cancels it first.
  *
- * Limits: those of wire.h for one connection, and each user's shares, as
- * account.h has them: -ENOLCK.  A connection beyond them is closed.
+ * Limits: those of wire.h for each connection, and each user's shares of account.h:
+ * -ENOLCK.  A connection beyond them is closed.
  */
 #ifndef KV_FS_CONTROL_CONTROL_H
 #define KV_FS_CONTROL_CONTROL_H
@@ -38,27 +36,27 @@ struct kv_gate;
 struct kv_rules;
 
 /*
- * Serve all whom @rules (borrowed) admit; the connections of others are closed.
- * @gate (borrowed) receives and closes the descriptors that clients send.
- * Listen at @path, with mode 0666: permission is checked per space.  The
- * directory it is in is made (0755) if that alone is missing, and removed with
- * it.  A socket that nobody serves any more is swept away.  On failure *@ret_why
- * is a message for the user (caller frees): -EADDRINUSE somebody answers at
- * @path, -EEXIST there is something else, -ENOENT the directory above its own is
- * not there, -ENAMETOOLONG, -EACCES and the other errors of the calls made.
+ * Serve the users that @rules (borrowed) admit; connections of others are closed.  @gate
+ * (borrowed) receives and closes the descriptors that clients send.  Listen at @path with
+ * mode 0666: permission is checked per space.  A missing directory is made (0755), but
+ * none above it, and removed at the end.  A dead socket is swept away.  On failure
+ * *@ret_why is a message for the user (caller frees):
+ *   -EADDRINUSE    a daemon answers at @path
+ *   -EEXIST        @path is no socket
+ *   -ENOENT        the directory above the socket's does not exist
+ *   -ENAMETOOLONG, -EACCES, and errors of the calls made
  */
 int kv_control_start(struct kv_cache *cache, const struct kv_rules *rules,
 		     struct kv_gate *gate, const char *path,
 		     struct kv_control **ret_control, char **ret_why);
 
-/* Finishes the saves being copied, answers and cancels what waits, closes all
- * connections and removes the socket.  Takes NULL. */
+/* Finish the saves being copied, cancel other requests, close all connections and remove
+ * the socket.  Takes NULL. */
 void kv_control_stop(struct kv_control *control);
 
 /*
- * Tell the clients that have segment @segment to unmap it.  Any thread; never
- * blocks.  Takes NULL.  Not during or after kv_control_stop: the listener of
- * the cache's retire callback sees to that.
+ * Ask the clients that have @segment to unmap it.  Any thread; never blocks.  Takes NULL.
+ * Not to be called during or after kv_control_stop.
  */
 void kv_control_retire(struct kv_control *control, uint32_t segment);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * deadline.h - which request's time is up first.
+ * deadline.h - deadlines of requests, in a heap.
  */
 #ifndef KV_FS_CONTROL_DEADLINE_H
 #define KV_FS_CONTROL_DEADLINE_H

@@ -1,87 +1,119 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dispatch.c - checks a message's shape and calls its handler.
+ * dispatch.c - check the shape of a message and the rights of its sender, and call the
+ * handler of its type.
  *
  * OWNS      nothing.
+ *
+ * INVARIANTS
+ *   (1) A handler sees only messages whose length is exactly that of their header and
+ *       items, within the limits of `shapes`.
  *
  * LOCKING   none: control thread only.
  */
 #include "fs/control/request.h"
 
+/* Rights in the space without which a message is not handled. */
+enum right {
+	ANY,  /* the handler checks */
+	OWN,  /* the space is there; the handler checks more */
+	READ, /* without it the space is absent: -ENOENT */
+	WRITE,
+	EITHER,
+};
+
+#define KEYS 1u	    /* its items are keys, which must be valid: server->keys */
+#define HAS_FD 2u   /* exactly one descriptor belongs to it */
+#define OPEN_TAG 4u /* it has no reply: its tag is not a new request's */
+
+#define ITEM(type) sizeof(struct wire_##type)
+
 static const struct shape {
+	kv_handler *handle;
 	size_t fixed, item; /* bytes before the items, and of one */
 	uint32_t min, max;  /* items */
-	uint16_t flags;	    /* allowed ones */
-	bool fd;	    /* exactly one belongs to it */
-	bool open_tag;	    /* its tag is of an older request */
-	int (*handle)(struct kv_client *client, const struct kv_message *m);
+	uint16_t flags;	    /* allowed in the header */
+	enum right right;
+	unsigned what;
 } shapes[WIRE_TYPE_END] = {
-	[WIRE_HELLO] = {0, sizeof(struct wire_hello), 1, 1, 0, false, false,
-			kv_request_hello},
-	[WIRE_SPACE] = {sizeof(struct wire_space), 1, 1, WIRE_MAX, 0, false,
-			false, kv_request_space},
-	[WIRE_PROBE] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
-			false, kv_request_probe},
-	[WIRE_ACQUIRE] = {0, sizeof(struct wire_key), 0, WIRE_BATCH,
-			  WIRE_WAIT_SAVING | WIRE_RESIDENT | WIRE_AGAIN, false,
-			  false, kv_request_acquire},
-	[WIRE_RELEASE] = {0, 0, 0, 0, 0, false, true, kv_request_release},
-	[WIRE_CANCEL] = {0, 0, 0, 0, 0, false, true, kv_request_cancel},
-	[WIRE_STAGING] = {0, sizeof(struct wire_staging), 1, 1, 0, true, false,
-			  kv_request_staging},
-	[WIRE_RESERVE] = {0, sizeof(struct wire_key), 0, WIRE_BATCH,
-			  WIRE_MUST | WIRE_HOLD, false, false,
-			  kv_request_reserve},
-	[WIRE_SAVE] = {0, sizeof(struct wire_save), 0, WIRE_BATCH,
-		       WIRE_WITH_IDS, false, false, kv_request_save},
-	[WIRE_DROP] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
-		       false, kv_request_drop},
-	[WIRE_FLUSH] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
-			false, kv_request_flush},
-	[WIRE_EVICT] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
-			false, kv_request_evict},
-	[WIRE_PIN] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
-		      false, kv_request_pin},
-	[WIRE_CLEAR] = {0, 0, 0, 0, 0, false, false, kv_request_clear},
-	[WIRE_STATS] = {0, 0, 0, 0, 0, false, false, kv_request_stats},
-	[WIRE_UNMAPPED] = {0, sizeof(struct wire_segment), 1, 1, 0, false, true,
-			   kv_request_unmapped},
-	[WIRE_PREFETCH] = {0, sizeof(struct wire_key), 0, WIRE_BATCH,
-			   WIRE_AHEAD, false, false, kv_request_prefetch},
-	[WIRE_ENDED] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
-			true, kv_request_ended},
-	[WIRE_PICK] = {0, sizeof(struct wire_pick), 1, WIRE_BATCH, 0, false,
-		       false, kv_request_pick},
-	[WIRE_SNAPSHOT] = {sizeof(struct wire_snapshot), 1, 0, WIRE_MAX, 0,
-			   false, false, kv_request_snapshot},
-	[WIRE_SNAPSHOT_DROP] = {0, 1, 0, WIRE_MAX, 0, false, false,
-				kv_request_snapshot_drop},
-	[WIRE_SNAPSHOT_READ] = {sizeof(struct wire_snapshot), 1, 0, WIRE_MAX, 0,
-				false, false, kv_request_snapshot_read},
-	[WIRE_SNAPSHOT_LIST] = {0, 0, 0, 0, 0, false, false,
-				kv_request_snapshot_list},
-	[WIRE_LIST] = {0, sizeof(struct wire_list), 1, 1, 0, false, false,
-		       kv_request_list},
-	[WIRE_SPACE_REMOVE] = {0, 0, 0, 0, 0, false, false,
-			       kv_request_space_remove},
-	[WIRE_POOL] = {sizeof(struct wire_pool), sizeof(struct wire_stride), 1,
-		       WIRE_MAX, 0, true, false, kv_request_pool},
-	[WIRE_POOL_CLOSE] = {0, 0, 0, 0, 0, false, true, kv_request_pool_close},
-	[WIRE_SAVE_PAGES] = {sizeof(struct wire_save_pages), 1, 1, WIRE_MAX,
-			     WIRE_MUST | WIRE_HOLD | WIRE_WITH_IDS, false,
-			     false, kv_request_save_pages},
-	[WIRE_TOKEN_IDS] = {0, sizeof(struct wire_key), 1, WIRE_BATCH, 0, false,
-			    false, kv_request_token_ids},
-	[WIRE_FORGET] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
-			 false, kv_request_forget},
-	[WIRE_REGISTERS] = {0, 0, 0, 0, 0, false, true, kv_request_registers},
+	[WIRE_HELLO] = {kv_request_hello, 0, ITEM(hello), 1, 1},
+	[WIRE_SPACE] = {kv_request_space, ITEM(space), 1, 1, WIRE_MAX},
+	[WIRE_PROBE] = {kv_request_probe, 0, ITEM(key), 0, WIRE_BATCH, 0, READ,
+			KEYS},
+	[WIRE_ACQUIRE] = {kv_request_acquire, 0, ITEM(key), 0, WIRE_BATCH,
+			  WIRE_WAIT_SAVING | WIRE_RESIDENT | WIRE_AGAIN, READ,
+			  KEYS},
+	[WIRE_RELEASE] = {kv_request_release, .what = OPEN_TAG},
+	[WIRE_CANCEL] = {kv_request_cancel, .what = OPEN_TAG},
+	[WIRE_STAGING] = {kv_request_staging, 0, ITEM(staging), 1, 1, 0, ANY,
+			  HAS_FD},
+	[WIRE_RESERVE] = {kv_request_reserve, 0, ITEM(key), 0, WIRE_BATCH,
+			  WIRE_MUST | WIRE_HOLD, WRITE},
+	[WIRE_SAVE] = {kv_request_save, 0, ITEM(save), 0, WIRE_BATCH,
+		       WIRE_WITH_IDS},
+	[WIRE_DROP] = {kv_request_drop, 0, ITEM(key), 0, WIRE_BATCH, 0, ANY,
+		       KEYS},
+	[WIRE_FLUSH] = {kv_request_flush, 0, ITEM(key), 0, WIRE_BATCH, 0,
+			EITHER, KEYS},
+	[WIRE_EVICT] = {kv_request_evict, 0, ITEM(key), 0, WIRE_BATCH, 0, WRITE,
+			KEYS},
+	[WIRE_PIN] = {kv_request_pin, 0, ITEM(key), 0, WIRE_BATCH, 0, WRITE,
+		      KEYS},
+	[WIRE_CLEAR] = {kv_request_clear, .right = WRITE},
+	[WIRE_STATS] = {kv_request_stats},
+	[WIRE_UNMAPPED] = {kv_request_unmapped, 0, ITEM(segment), 1, 1, 0, ANY,
+			   OPEN_TAG},
+	[WIRE_PREFETCH] = {kv_request_prefetch, 0, ITEM(key), 0, WIRE_BATCH,
+			   WIRE_AHEAD, READ, KEYS},
+	[WIRE_ENDED] = {kv_request_ended, 0, ITEM(key), 0, WIRE_BATCH, 0, WRITE,
+			KEYS | OPEN_TAG},
+	[WIRE_PICK] = {kv_request_pick, 0, ITEM(pick), 1, WIRE_BATCH},
+	[WIRE_SNAPSHOT] = {kv_request_snapshot, ITEM(snapshot), 1, 0, WIRE_MAX},
+	[WIRE_SNAPSHOT_DROP] = {kv_request_snapshot_drop, 0, 1, 0, WIRE_MAX, 0,
+				WRITE},
+	[WIRE_SNAPSHOT_READ] = {kv_request_snapshot_read, ITEM(snapshot), 1, 0,
+				WIRE_MAX, 0, READ},
+	[WIRE_SNAPSHOT_LIST] = {kv_request_snapshot_list, .right = READ},
+	[WIRE_LIST] = {kv_request_list, 0, ITEM(list), 1, 1, 0, READ},
+	[WIRE_SPACE_REMOVE] = {kv_request_space_remove, .right = OWN},
+	[WIRE_POOL] = {kv_request_pool, ITEM(pool), ITEM(stride), 1, WIRE_MAX,
+		       0, ANY, HAS_FD},
+	[WIRE_POOL_CLOSE] = {kv_request_pool_close, .what = OPEN_TAG},
+	[WIRE_SAVE_PAGES] = {kv_request_save_pages, ITEM(save_pages), 1, 1,
+			     WIRE_MAX, WIRE_MUST | WIRE_HOLD | WIRE_WITH_IDS},
+	[WIRE_TOKEN_IDS] = {kv_request_token_ids, 0, ITEM(key), 1, WIRE_BATCH,
+			    0, READ, KEYS},
+	[WIRE_FORGET] = {kv_request_forget, 0, ITEM(key), 0, WIRE_BATCH, 0,
+			 WRITE, KEYS},
+	[WIRE_REGISTERS] = {kv_request_registers, .what = OPEN_TAG},
 };
+
+/* Look up the space of @m, if the client has @right in it. */
+static int check_right(struct kv_client *client, struct kv_message *m,
+		       enum right right)
+{
+	static const int wants[] = {
+		[OWN] = 0,
+		[READ] = R_OK | X_OK,
+		[WRITE] = W_OK | X_OK,
+		[EITHER] = R_OK | X_OK,
+	};
+	int r = kv_client_space(client, m->header->space, wants[right],
+				&m->space, &m->info);
+
+	if (r == -EACCES && right == EITHER)
+		r = kv_client_space(client, m->header->space, W_OK | X_OK,
+				    &m->space, &m->info);
+	return r == -EACCES && right == READ ? -ENOENT : r;
+}
 
 int kv_dispatch(struct kv_client *client, size_t n, bool has_fd, int fd)
 {
 	const struct wire_header *header = (void *)client->server->in;
+	struct kv_message m = {header, header + 1, fd};
 	const struct shape *shape;
-	struct kv_message m;
+	const struct wire_key *keys;
+	int r = 0;
 
 	if (n < sizeof(*header) || n > WIRE_MAX ||
 	    header->type >= WIRE_TYPE_END)
@@ -91,11 +123,28 @@ int kv_dispatch(struct kv_client *client, size_t n, bool has_fd, int fd)
 	    header->count < shape->min || header->count > shape->max ||
 	    n != sizeof(*header) + shape->fixed + header->count * shape->item)
 		return -EPROTO;
-	if (shape->fd != has_fd ||
+	if (((shape->what & HAS_FD) != 0) != has_fd ||
 	    (client->version != 0) == (header->type == WIRE_HELLO))
 		return -EPROTO;
-	if (!shape->open_tag && kv_request_find(client, header->tag))
+	if (!(shape->what & OPEN_TAG) && kv_request_find(client, header->tag))
 		return -EPROTO;
-	m = (struct kv_message){header, header + 1, fd};
-	return shape->handle(client, &m);
+	keys = m.items;
+	for (uint32_t i = 0; shape->what & KEYS && i < header->count; i++)
+		if (kv_wire_key(keys[i].key, keys[i].len,
+				&client->server->keys[i]) < 0)
+			return -EPROTO;
+	/* The tag may be released, also if no block is leased. */
+	if (header->type == WIRE_ACQUIRE)
+		client->last_acquire =
+			KV_MAX(client->last_acquire, header->tag);
+	if (shape->right != ANY)
+		r = check_right(client, &m, shape->right);
+	if (r < 0) {
+		if (!(shape->what & OPEN_TAG))
+			kv_reply_all(client, header, r);
+		return 0;
+	}
+	r = shape->handle(client, &m);
+	kv_space_put(m.space);
+	return r;
 }

@@ -1,23 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lent.c - an engine's pages, and copies of blocks from there.
+ * lent.c - memory to save from: the pages that an engine lends (POOL and POOL_CLOSE), and
+ * a client's staging (STAGING).
  *
- * OWNS      a hold on the memory that the pages lie in.  The lender's
- *           descriptors are borrowed.
+ * OWNS      a hold on the memory of the pages; the memory of an offer, until it is the
+ *           client's.  The lender's descriptors are borrowed.
+ *
+ * STATES    of an offer:
+ *             (new) -> MAPPED    offer_run: by a worker, in steps
+ *            MAPPED -> (freed)   offer_finish: the memory is the client's
  *
  * INVARIANTS
  *   (1) Every byte of every page of a stride lies in the memory.
+ *   (2) No message of the client is read before its offer has ended: the next message
+ *       may save from this memory.
  *
- * LOCKING   lent->lock guards the lender's descriptors, which are looked at
- *           after each copy.  It is a leaf.  The count is atomic, the rest is
- *           fixed after new.
+ * LOCKING   lent->lock guards the lender's descriptors, which are polled after each
+ *           copy.  It is a leaf.  The count is atomic, the rest is fixed after new.  The
+ *           memory of an offer is the worker's until the offer's mail is posted.
  */
 #include <poll.h>
 
-#include "fs/control/lent.h"
+#include "fs/control/request.h"
 
-/* Runs of a block are so long on the average, but for a few: what is copied in
- * crumbs takes an ingest thread from others for longer than its bytes say. */
+/* The least average length of a block's runs, but for a few: copying short runs keeps a
+ * worker from other users for longer than the bytes tell. */
 #define RUN_MIN 512u
 #define RUNS_FREE 64u
 
@@ -29,30 +36,19 @@ struct kv_lent {
 	struct kv_account *account; /* held */
 	_Atomic unsigned refs;
 	pthread_mutex_t lock;
-	int socket, pidfd; /* lock; socket -1: forsaken */
+	int socket, pidfd; /* lock; socket -1: kv_lent_forsake was called */
 	size_t n;
 	struct wire_stride strides[];
 };
 
-/* a * b + c; false if that is no uint64_t. */
+/* Set *@ret to a * b + c.  Returns false on overflow. */
 static bool mul_add(uint64_t a, uint64_t b, uint64_t c, uint64_t *ret)
 {
 	return !__builtin_mul_overflow(a, b, ret) &&
 	       !__builtin_add_overflow(*ret, c, ret);
 }
 
-/* Where the last page of @stride ends. */
-static bool end_of(const struct wire_stride *s, uint64_t pages,
-		   uint64_t *ret_end)
-{
-	uint64_t end;
-
-	return s->bytes > 0 && s->count > 0 &&
-	       mul_add(s->count - 1, s->segment_stride, s->bytes, &end) &&
-	       mul_add(pages - 1, s->block_stride, end, &end) &&
-	       !__builtin_add_overflow(end, s->at, ret_end);
-}
-
+/* Check that all pages of all strides lie in the pool, in runs that are long enough. */
 static int check_strides(const struct wire_pool *pool,
 			 const struct wire_stride *strides, size_t n,
 			 uint64_t *ret_payload)
@@ -63,12 +59,16 @@ static int check_strides(const struct wire_pool *pool,
 	    pool->bytes == 0 || pool->bytes > INT64_MAX)
 		return -EINVAL;
 	for (size_t i = 0; i < n; i++) {
-		if (!end_of(&strides[i], pool->pages, &end) ||
+		const struct wire_stride *s = &strides[i];
+
+		if (s->bytes == 0 || s->count == 0 ||
+		    !mul_add(s->count - 1, s->segment_stride, s->bytes, &end) ||
+		    !mul_add(pool->pages - 1, s->block_stride, end, &end) ||
+		    __builtin_add_overflow(end, s->at, &end) ||
 		    end > pool->bytes ||
-		    !mul_add(strides[i].bytes, strides[i].count, 0, &bytes) ||
+		    !mul_add(s->bytes, s->count, 0, &bytes) ||
 		    !mul_add(bytes, pool->pages_per_block, payload, &payload) ||
-		    !mul_add(strides[i].count, pool->pages_per_block, runs,
-			     &runs))
+		    !mul_add(s->count, pool->pages_per_block, runs, &runs))
 			return -EINVAL;
 	}
 	if (runs > payload / RUN_MIN + RUNS_FREE)
@@ -77,7 +77,7 @@ static int check_strides(const struct wire_pool *pool,
 	return 0;
 }
 
-static size_t own_bytes(const struct kv_lent *lent)
+static size_t lent_bytes(const struct kv_lent *lent)
 {
 	return sizeof(*lent) + lent->n * sizeof(lent->strides[0]);
 }
@@ -112,19 +112,9 @@ int kv_lent_new(struct kv_server *server, int fd, const struct wire_pool *pool,
 	lent->pidfd = lender->pidfd;
 	lent->n = n;
 	memcpy(lent->strides, strides, n * sizeof(*strides));
-	kv_account_take(lent->account, KV_FINITE_MEMORY, own_bytes(lent));
+	kv_account_take(lent->account, KV_FINITE_MEMORY, lent_bytes(lent));
 	*ret_lent = lent;
 	return 0;
-}
-
-struct kv_client_memory *kv_lent_memory(struct kv_lent *lent)
-{
-	return lent->memory;
-}
-
-struct kv_lent_link *kv_lent_link(struct kv_lent *lent)
-{
-	return &lent->link;
 }
 
 struct kv_lent *kv_lent_find(struct kv_lents *lents, uint32_t id)
@@ -147,7 +137,7 @@ void kv_lent_put(struct kv_lent *lent)
 	if (!lent || atomic_fetch_sub(&lent->refs, 1) != 1)
 		return;
 	kv_client_memory_put(lent->memory);
-	kv_account_credit(lent->account, KV_FINITE_MEMORY, own_bytes(lent));
+	kv_account_credit(lent->account, KV_FINITE_MEMORY, lent_bytes(lent));
 	kv_account_put(lent->account);
 	pthread_mutex_destroy(&lent->lock);
 	free(lent);
@@ -191,7 +181,7 @@ bool kv_lent_has_pages(const struct kv_lent *lent, const uint64_t *pages)
 	return true;
 }
 
-/* How many of the @n pages from @pages on lie one behind the other. */
+/* Return how many of the @n pages from @pages on are adjacent. */
 static uint32_t run_of(const struct wire_stride *s, const uint64_t *pages,
 		       uint32_t n)
 {
@@ -226,5 +216,114 @@ int kv_lent_copy(const struct kv_lent *lent, const uint64_t *pages,
 				at += s->segment_stride;
 			}
 		}
+	return 0;
+}
+
+/* ---- offers ---- */
+
+struct offer {
+	struct kv_chore chore; /* first */
+	/* One of these is held: */
+	struct kv_client_memory *staging;
+	struct kv_lent *lent;
+};
+
+static int offer_run(struct kv_chore *chore)
+{
+	struct offer *offer = (struct offer *)chore;
+
+	return kv_client_memory_map(offer->lent ? offer->lent->memory
+						: offer->staging);
+}
+
+static void offer_finish(struct kv_request *request)
+{
+	struct offer *offer = (struct offer *)request;
+	struct kv_client *client = request->client;
+
+	if (client && offer->chore.status == 0) {
+		if (offer->lent) {
+			TAILQ_INSERT_TAIL(&client->lents, &offer->lent->link,
+					  others);
+			client->n_lents++;
+			offer->lent = NULL;
+		} else {
+			kv_client_memory_put(client->staging);
+			client->staging = kv_steal(offer->staging);
+		}
+	}
+	kv_client_memory_put(offer->staging);
+	kv_lent_put(offer->lent);
+	if (client) {
+		kv_reply(client, &request->header, offer->chore.status, 0, 0);
+		client->offers = false;
+		kv_user_ready(client);
+	}
+	kv_request_free(request);
+}
+
+static const struct kv_request_kind kind = {offer_finish, kv_chore_cancel,
+					    NULL};
+
+/* Offer @staging or @lent, which is taken over in any case, unless @r is an error. */
+static int offer_begin(struct kv_client *client, const struct kv_message *m,
+		       struct kv_client_memory *staging, struct kv_lent *lent,
+		       int r)
+{
+	struct offer *offer;
+
+	if (r == 0)
+		r = kv_request_new(client, m, &kind, sizeof(*offer), &offer);
+	if (r < 0) {
+		kv_client_memory_put(staging);
+		kv_lent_put(lent);
+		kv_reply(client, m->header, r, 0, 0);
+		return 0;
+	}
+	offer->staging = staging;
+	offer->lent = lent;
+	client->offers = true;
+	kv_chore_begin(&offer->chore, offer_run);
+	return 0;
+}
+
+int kv_request_staging(struct kv_client *client, const struct kv_message *m)
+{
+	const struct wire_staging *wanted = m->items;
+	struct kv_client_memory *staging = NULL;
+	int r = kv_client_memory_new(client->server, client->account, m->fd, 0,
+				     wanted->bytes, &staging);
+
+	return offer_begin(client, m, staging, NULL, r);
+}
+
+int kv_request_pool(struct kv_client *client, const struct kv_message *m)
+{
+	const struct wire_pool *pool = m->items;
+	const struct kv_lender lender = {client->socket, client->pidfd,
+					 client->account};
+	struct kv_lent *lent = NULL;
+	int r = 0;
+
+	if (kv_lent_find(&client->lents, pool->id))
+		r = -EEXIST;
+	else if (client->n_lents >= WIRE_POOLS_MAX)
+		r = -ENOLCK;
+	if (r == 0)
+		r = kv_lent_new(client->server, m->fd, pool,
+				(const struct wire_stride *)(pool + 1),
+				m->header->count, &lender, &lent);
+	return offer_begin(client, m, NULL, lent, r);
+}
+
+int kv_request_pool_close(struct kv_client *client, const struct kv_message *m)
+{
+	struct kv_lent *lent = m->header->arg > UINT32_MAX
+				       ? NULL
+				       : kv_lent_find(&client->lents,
+						      (uint32_t)m->header->arg);
+
+	if (lent)
+		kv_client_drop_lent(client, lent);
 	return 0;
 }

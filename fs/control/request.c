@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * request.c - messages read from a socket and handed to their handlers,
- * requests that outlive the call that read them, and replies.
+ * request.c - read messages and pass them to their handlers; requests that outlive
+ * their message; replies.
  *
- * OWNS      each request's memory, from kv_request_new to kv_request_free; the
- *           descriptor that came with a message, until it is handled: then a
- *           process of the gate closes it.
+ * OWNS      each request, from kv_request_new to kv_request_free; the descriptor that
+ *           came with a message, until the handler has returned: then a process of
+ *           the gate closes it.
  *
  * STATES    of a request:
  *
- *             (new) -> PENDING   kv_request_pend   (its mail will come, and its
- *                                                   user's turn)
+ *             (new) -> PENDING   kv_request_pend
  *           PENDING -> HELD      finish            (with leases)
  *           PENDING -> (freed)   finish
  *              HELD -> (freed)   release
@@ -18,19 +17,19 @@
  * INVARIANTS
  *   (1) A request is in its client's table if and only if its client is not
  *       NULL.
- *   (2) server->pending counts the PENDING ones, gone clients' too.
- *   (3) A PENDING request is never freed: a cache or ingest thread has it.
- *   (4) A handler sees only messages whose length is exactly that of their
- *       header and items, within the limits of `shapes`.
+ *   (2) server->pending counts the PENDING ones, also those of clients that are gone.
+ *   (3) A PENDING request is never freed: a cache thread or a worker has it.
  *
- * LOCKING   none: control thread only; others reach a request by its mail.
+ * LOCKING   none: control thread only.  Other threads post a request's mail.  A chore
+ *           is its worker's from kv_chore_begin until its mail is posted.
  */
 #include <sys/socket.h>
 #include <xxhash.h>
 
 #include "fs/control/request.h"
 
-#define EXPIRE_AT_ONCE 64u /* then others have their turns */
+#define EXPIRE_AT_ONCE 64u
+#define CHORE_COST 65536u /* of KV_COPY_TURN */
 
 static struct kv_request **bucket(struct kv_client *client, uint64_t tag)
 {
@@ -49,6 +48,7 @@ struct kv_request *kv_request_find(struct kv_client *client, uint64_t tag)
 	return request;
 }
 
+/* Remove @request from its client's table. */
 static void unlink_request(struct kv_request *request)
 {
 	struct kv_request **at = bucket(request->client, request->header.tag);
@@ -62,7 +62,7 @@ static void unlink_request(struct kv_request *request)
 	request->client = NULL;
 }
 
-/* The mail of every request ends up here. */
+/* The work of a request is done. */
 static void mail_came(struct kv_mail *mail)
 {
 	struct kv_request *request =
@@ -79,35 +79,26 @@ void kv_request_finish(struct kv_request *request)
 	request->kind->finish(request);
 }
 
-static int charge(struct kv_account *account, size_t bytes)
-{
-	int r = kv_account_charge(account, KV_FINITE_REQUESTS, 1);
-
-	if (r < 0)
-		return r;
-	r = kv_account_charge(account, KV_FINITE_MEMORY, bytes);
-	if (r < 0)
-		kv_account_credit(account, KV_FINITE_REQUESTS, 1);
-	return r;
-}
-
-int kv_request_new(struct kv_client *client, const struct wire_header *header,
+int kv_request_new(struct kv_client *client, const struct kv_message *m,
 		   const struct kv_request_kind *kind, size_t bytes,
 		   void *ret_request)
 {
-	struct kv_request **at = bucket(client, header->tag), *request;
+	struct kv_request **at = bucket(client, m->header->tag), *request;
 	int r;
 
 	if (client->n_requests - client->n_held >= WIRE_PENDING_MAX)
 		return -ENOLCK;
-	r = charge(client->account, bytes);
+	r = kv_account_charge(client->account, KV_FINITE_REQUESTS, 1);
 	if (r < 0)
 		return r;
-	request = calloc(1, bytes);
+	r = kv_account_charge(client->account, KV_FINITE_MEMORY, bytes);
+	request = r == 0 ? calloc(1, bytes) : NULL;
 	if (!request) {
 		kv_account_credit(client->account, KV_FINITE_REQUESTS, 1);
-		kv_account_credit(client->account, KV_FINITE_MEMORY, bytes);
-		return -ENOMEM;
+		if (r == 0)
+			kv_account_credit(client->account, KV_FINITE_MEMORY,
+					  bytes);
+		return r < 0 ? r : -ENOMEM;
 	}
 	request->account = kv_account_hold(client->account);
 	request->user = kv_user_get(client->server, client->caller.uid);
@@ -116,7 +107,8 @@ int kv_request_new(struct kv_client *client, const struct wire_header *header,
 	request->kind = kind;
 	request->client = client;
 	request->server = client->server;
-	request->header = *header;
+	request->header = *m->header;
+	request->space = m->space ? kv_space_get(m->space) : NULL;
 	request->next = *at;
 	*at = request;
 	client->n_requests++;
@@ -160,26 +152,58 @@ void kv_request_free(struct kv_request *request)
 	free(request);
 }
 
-void kv_request_pend(struct kv_request *request, bool timeout)
-{
-	if (timeout && request->header.arg) {
-		kv_request_pend_for(request, request->header.arg);
-		return;
-	}
-	request->pending = true;
-	request->server->pending++;
-}
-
-void kv_request_pend_for(struct kv_request *request, uint64_t wait)
+void kv_request_pend(struct kv_request *request, uint64_t wait)
 {
 	struct kv_server *server = request->server;
-	uint64_t now = kv_now_ns();
+	uint64_t now;
 
-	kv_request_pend(request, false);
-	/* Out of memory: better too early than never. */
+	request->pending = true;
+	server->pending++;
+	if (!wait)
+		return;
+	now = kv_now_ns();
+	/* Without memory for the deadline, cancel the request at once. */
 	if (kv_deadline_set(&server->deadlines, &request->deadline,
 			    wait > UINT64_MAX - now ? UINT64_MAX : now + wait))
 		request->kind->cancel(request, -ETIMEDOUT);
+}
+
+static void chore_submit(struct kv_chore *chore)
+{
+	kv_work_submit(chore->request.server->waits, &chore->work, chore->uid,
+		       CHORE_COST);
+}
+
+static void chore_run(struct kv_work *work, struct kv_hash *hash)
+{
+	struct kv_chore *chore = kv_container(work, struct kv_chore, work);
+
+	(void)hash;
+	chore->status = chore->run(chore);
+	if (chore->status > 0)
+		chore_submit(chore);
+	else
+		kv_mailbox_post(&chore->request.server->mailbox,
+				&chore->request.mail);
+}
+
+void kv_chore_begin(struct kv_chore *chore, int (*run)(struct kv_chore *chore))
+{
+	chore->run = run;
+	chore->work.run = chore_run;
+	chore->uid = chore->request.client->caller.uid;
+	kv_request_pend(&chore->request, 0);
+	chore_submit(chore);
+}
+
+void kv_chore_cancel(struct kv_request *request, int status)
+{
+	struct kv_chore *chore = (struct kv_chore *)request;
+
+	if (!kv_work_withdraw(&chore->work))
+		return;
+	chore->status = status;
+	kv_mailbox_post(&request->server->mailbox, &request->mail);
 }
 
 bool kv_requests_expire(struct kv_server *server, uint64_t *ret_next_ns)
@@ -201,7 +225,7 @@ bool kv_requests_expire(struct kv_server *server, uint64_t *ret_next_ns)
 	return false;
 }
 
-/* Call @each for all requests of @client; it may free the one it is given. */
+/* Call @each for all requests of @client; it may free its request. */
 static void for_all(struct kv_client *client,
 		    void (*each)(struct kv_request *request, int status),
 		    int status)
@@ -280,20 +304,29 @@ void kv_reply_all(struct kv_client *client, const struct wire_header *header,
 	struct wire_status *statuses = items;
 	uint32_t n = header->count;
 
-	if (n == 0 || header->type == WIRE_SPACE ||
-	    header->type == WIRE_FORGET || header->type == WIRE_STAGING) {
-		kv_reply(client, header, status, 0, 0);
-	} else if (header->type == WIRE_PROBE) {
+	switch (n > 0 || header->type == WIRE_PROBE ? header->type
+						    : WIRE_TYPE_END) {
+	case WIRE_PROBE: /* without rights, every block is absent */
 		memset(items, WIRE_ABSENT, n * sizeof(struct wire_state));
 		kv_reply(client, header, 0, n, n * sizeof(struct wire_state));
-	} else if (header->type == WIRE_ACQUIRE) {
+		return;
+	case WIRE_ACQUIRE:
 		for (uint32_t i = 0; i < n; i++)
 			places[i] = (struct wire_place){.status = status};
 		kv_reply(client, header, 0, n, n * sizeof(*places));
-	} else {
+		return;
+	case WIRE_RESERVE:
+	case WIRE_SAVE:
+	case WIRE_FLUSH:
+	case WIRE_EVICT:
+	case WIRE_PIN:
+	case WIRE_PREFETCH:
 		for (uint32_t i = 0; i < n; i++)
 			statuses[i].status = status;
 		kv_reply(client, header, 0, n, n * sizeof(*statuses));
+		return;
+	default:
+		kv_reply(client, header, status, 0, 0);
 	}
 }
 
@@ -306,20 +339,10 @@ int kv_wire_key(const uint8_t *bytes, uint32_t len, struct kv_key *ret_key)
 	return 0;
 }
 
-int kv_request_keys(struct kv_client *client, const struct kv_message *m)
-{
-	const struct wire_key *keys = m->items;
-
-	for (uint32_t i = 0; i < m->header->count; i++)
-		if (kv_wire_key(keys[i].key, keys[i].len,
-				&client->server->keys[i]) < 0)
-			return -EPROTO;
-	return 0;
-}
-
 /* ---- reading messages ---- */
 
-/* That the peer has left something unread is told before what it had sent. */
+/* ECONNRESET, that the peer left something unread, is reported before the messages that
+ * it had sent. */
 static ssize_t receive(int socket, struct msghdr *m, int flags)
 {
 	ssize_t n = recvmsg(socket, m, flags | MSG_DONTWAIT);
@@ -349,7 +372,7 @@ int kv_request_read(struct kv_client *client)
 
 	if (client->gate.user)
 		return 0;
-	/* A look without room for descriptors tells whether there are any, and
+	/* Peek without room for descriptors: that tells whether there are any, and
 	 * installs none. */
 	n = receive(client->socket, &m, MSG_PEEK);
 	if (n >= 0 && (m.msg_flags & MSG_CTRUNC)) {

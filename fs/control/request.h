@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * request.h - messages of clients: their handlers, and requests that outlive
- * the call that read them.
+ * request.h - messages of clients, their handlers, and requests that outlive their
+ * message.
  *
  * Control thread only.
  */
@@ -14,19 +14,22 @@
 struct kv_message {
 	const struct wire_header *header;
 	const void *items;
-	int fd; /* of memory, or -1; closed by the reader of messages */
+	int fd; /* of memory, or -1; the caller closes it */
+	/* The space, borrowed, if dispatch.c has checked the rights to it; else NULL. */
+	struct kv_space *space;
+	struct kv_space_info info;
 };
 
 struct kv_request;
 
 struct kv_request_kind {
-	/* The work is done: reply (unless the client is NULL), and end it or
-	 * keep it as held. */
+	/* The work is done: reply (unless the client is NULL), and free the request or
+	 * hold it. */
 	void (*finish)(struct kv_request *request);
-	/* Make the mail come soon; NULL: that cannot be hurried. */
+	/* Make the mail come soon.  NULL: the work cannot be cancelled. */
 	void (*cancel)(struct kv_request *request, int status);
-	/* Give back what it holds and end it; @forced: its holder did not ask
-	 * for that.  NULL: this kind never holds. */
+	/* Release what it holds, and free it; @forced: the client did not ask.  NULL:
+	 * requests of this kind never hold anything. */
 	void (*release)(struct kv_request *request, bool forced);
 };
 
@@ -38,121 +41,102 @@ struct kv_request {
 	const struct kv_request_kind *kind;
 	struct kv_client *client; /* NULL: gone */
 	struct kv_server *server;
-	struct kv_account *account; /* has it, its bytes and its leases */
-	struct kv_space *space;	    /* that it is about, held; or NULL */
+	struct kv_account
+		*account;	/* charged with it, its bytes and its leases */
+	struct kv_space *space; /* held; or NULL */
 	size_t bytes, leases;
 	struct kv_deadline deadline;
 	struct wire_header header; /* of the message */
-	bool pending;		   /* it is still to be finished */
-	bool release;		   /* asked for meanwhile: hold nothing */
-	bool held;		   /* replied to; what it has leased stays */
+	bool pending;		   /* finish() is still to come */
+	bool release;		   /* a RELEASE came while it was pending */
+	bool held;		   /* replied to; its leases stay */
+};
+
+/* A request whose work may wait for the disk, on a worker. */
+struct kv_chore {
+	struct kv_request request; /* first */
+	struct kv_work work;
+	uint32_t uid;
+	/* Called by the worker.  Returns the status, or 1: call it again, after other
+	 * chores of its user. */
+	int (*run)(struct kv_chore *chore);
+	int status;
 };
 
 /*
- * A zeroed request of @bytes that begins with a kv_request, entered under the
- * tag of @header.  -ENOLCK the client, or its user, has too many; -ENOMEM.
+ * Make a zeroed request of @bytes that begins with a kv_request, under the tag of @m,
+ * about the space of @m.  -ENOLCK: the client, or its user, has too many; -ENOMEM.
  */
-int kv_request_new(struct kv_client *client, const struct wire_header *header,
+int kv_request_new(struct kv_client *client, const struct kv_message *m,
 		   const struct kv_request_kind *kind, size_t bytes,
 		   void *ret_request);
-/* A request that was replied to stays, and is counted by its leases. */
+/* Keep a request that was replied to, for its leases. */
 void kv_request_hold(struct kv_request *request);
-/* Count @n leases in, until it is freed.  -ENOLCK too many. */
+/* Count @n leases, until the request is freed.  -ENOLCK: too many. */
 int kv_request_lease(struct kv_request *request, size_t n);
-/* Forget and free.  It must not be pending. */
+/* Free a request that is not pending. */
 void kv_request_free(struct kv_request *request);
 
-/* The mail of @request will come; header.arg, if it counts as a timeout, is
- * obeyed. */
-void kv_request_pend(struct kv_request *request, bool timeout);
-/* The same, and it is cancelled after @wait nanoseconds. */
-void kv_request_pend_for(struct kv_request *request, uint64_t wait);
+/* The mail of @request will come.  Cancel the request after @wait nanoseconds, 0:
+ * never. */
+void kv_request_pend(struct kv_request *request, uint64_t wait);
+
+/* Have @run called by a worker, and then the kind's finish(). */
+void kv_chore_begin(struct kv_chore *chore, int (*run)(struct kv_chore *chore));
+/* cancel() of a kind that returns 1 from no run(): end it with @status, unless it has
+ * begun. */
+void kv_chore_cancel(struct kv_request *request, int status);
 
 struct kv_request *kv_request_find(struct kv_client *client, uint64_t tag);
 
-/* Cancel what is pending. */
+/* Cancel all pending requests. */
 void kv_requests_cancel(struct kv_client *client, int status);
-/* The same, and forget the client in it; what is held stays. */
+/* The same, and disconnect them from the client; held requests stay. */
 void kv_requests_abandon(struct kv_client *client);
-/* Release what is held. */
+/* Release all held requests. */
 void kv_requests_release(struct kv_client *client);
 
-/* The work is done, and its user's turn has come. */
+/* Finish a request whose work is done, in its user's turn. */
 void kv_request_finish(struct kv_request *request);
 
-/* Cancel what is overdue; returns whether there is a next one, and when. */
+/* Cancel overdue requests.  Returns whether there is a next deadline. */
 bool kv_requests_expire(struct kv_server *server, uint64_t *ret_next_ns);
 
-/*
- * Reply to the message @header with @count items, which are the first @bytes of
- * kv_reply_items(); valid until the next reply.
- */
+/* Room for the items of a reply, valid until the next one. */
 void *kv_reply_items(struct kv_server *server);
+/* Reply to the message @header with @count items: the first @bytes of
+ * kv_reply_items(). */
 void kv_reply(struct kv_client *client, const struct wire_header *header,
 	      int status, uint32_t count, size_t bytes);
-/* The reply in which every item has @status. */
+/* Reply with @status, which every item has if the reply has items. */
 void kv_reply_all(struct kv_client *client, const struct wire_header *header,
 		  int status);
 
 /* -EINVAL: not 16 or 32 bytes long. */
 int kv_wire_key(const uint8_t *bytes, uint32_t len, struct kv_key *ret_key);
 
-/* The keys of a message into server->keys; -EPROTO if one is none. */
-int kv_request_keys(struct kv_client *client, const struct kv_message *m);
-
-/* Room for a block in the space of @layout, as a RESERVE with @flags asks for:
- * the statuses of that. */
-int kv_request_fill(struct kv_client *client, uint16_t flags,
-		    struct kv_space *space, const struct kv_layout *layout,
-		    const struct kv_key *key, struct kv_fill **ret_fill);
-
-/* Read one message and deal with it: 1, or 0 if there is none, or it has
- * descriptors and kv_request_came will get it.  The client may be broken
- * then. */
+/* Read one message and handle it.  Returns 1, or 0: there is none, or it has
+ * descriptors and kv_request_came will get it.  May break the client. */
 int kv_request_read(struct kv_client *client);
-/* A message with descriptors has been received; NULL: it is lost. */
+/* Handle a message that came with descriptors; NULL: it is lost. */
 void kv_request_came(struct kv_client *client,
 		     const struct kv_gate_message *message);
 
-/* Handlers, one a message type; -EPROTO: cut the client off. */
-int kv_request_space_remove(struct kv_client *client,
-			    const struct kv_message *m);
-int kv_request_list(struct kv_client *client, const struct kv_message *m);
-int kv_request_space(struct kv_client *client, const struct kv_message *m);
-int kv_request_acquire(struct kv_client *client, const struct kv_message *m);
-int kv_request_release(struct kv_client *client, const struct kv_message *m);
-int kv_request_staging(struct kv_client *client, const struct kv_message *m);
-int kv_request_reserve(struct kv_client *client, const struct kv_message *m);
-int kv_request_save(struct kv_client *client, const struct kv_message *m);
-int kv_request_pool(struct kv_client *client, const struct kv_message *m);
-int kv_request_pool_close(struct kv_client *client, const struct kv_message *m);
-int kv_request_save_pages(struct kv_client *client, const struct kv_message *m);
-int kv_request_token_ids(struct kv_client *client, const struct kv_message *m);
-int kv_request_drop(struct kv_client *client, const struct kv_message *m);
-int kv_request_flush(struct kv_client *client, const struct kv_message *m);
-int kv_request_hello(struct kv_client *client, const struct kv_message *m);
-int kv_request_probe(struct kv_client *client, const struct kv_message *m);
-int kv_request_cancel(struct kv_client *client, const struct kv_message *m);
-int kv_request_evict(struct kv_client *client, const struct kv_message *m);
-int kv_request_pin(struct kv_client *client, const struct kv_message *m);
-int kv_request_clear(struct kv_client *client, const struct kv_message *m);
-int kv_request_stats(struct kv_client *client, const struct kv_message *m);
-int kv_request_prefetch(struct kv_client *client, const struct kv_message *m);
-int kv_request_ended(struct kv_client *client, const struct kv_message *m);
-int kv_request_pick(struct kv_client *client, const struct kv_message *m);
-int kv_request_snapshot(struct kv_client *client, const struct kv_message *m);
-int kv_request_snapshot_drop(struct kv_client *client,
-			     const struct kv_message *m);
-int kv_request_snapshot_read(struct kv_client *client,
-			     const struct kv_message *m);
-int kv_request_snapshot_list(struct kv_client *client,
-			     const struct kv_message *m);
-int kv_request_unmapped(struct kv_client *client, const struct kv_message *m);
-int kv_request_forget(struct kv_client *client, const struct kv_message *m);
-int kv_request_registers(struct kv_client *client, const struct kv_message *m);
+/* Handlers of message types.  -EPROTO: cut the client off. */
+typedef int kv_handler(struct kv_client *client, const struct kv_message *m);
+kv_handler kv_request_space_remove, kv_request_list, kv_request_space,
+	kv_request_acquire, kv_request_release, kv_request_staging,
+	kv_request_reserve, kv_request_save, kv_request_pool,
+	kv_request_pool_close, kv_request_save_pages, kv_request_token_ids,
+	kv_request_drop, kv_request_flush, kv_request_hello, kv_request_probe,
+	kv_request_cancel, kv_request_evict, kv_request_pin, kv_request_clear,
+	kv_request_stats, kv_request_prefetch, kv_request_ended,
+	kv_request_pick, kv_request_snapshot, kv_request_snapshot_drop,
+	kv_request_snapshot_read, kv_request_snapshot_list, kv_request_unmapped,
+	kv_request_forget, kv_request_registers;
 
-/* Check the message of @n bytes in server->in, and handle it; -EPROTO.
- * @has_fd: a descriptor came with it, which is @fd if it is one of memory. */
+/* Check the message of @n bytes in server->in, and handle it; -EPROTO.  @has_fd: a
+ * descriptor came with it, which is @fd if it is one of memory. */
 int kv_dispatch(struct kv_client *client, size_t n, bool has_fd, int fd);
 
 #endif

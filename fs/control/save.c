@@ -1,40 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * save.c - WIRE_SAVE and SAVE_PAGES: store blocks that a client has computed.
- * Each message becomes one saving, which ingest threads copy.
+ * save.c - RESERVE, DROP, SAVE and SAVE_PAGES: blocks that a client has computed.  Each
+ * SAVE message becomes a saving, whose items are copied by workers.
  *
- * OWNS      the fills of a saving's items until they are sealed or dropped; a
- *           hold on the staging or lent memory that the items are copied from;
- *           the leases of sealed blocks that were reserved with WIRE_HOLD.
- *           Reservations belong to the client.
+ * OWNS      the fills of a saving's items until they are sealed or dropped; a hold on the
+ *           staging or lent memory that the items are copied from; the leases of sealed
+ *           blocks that were reserved with WIRE_HOLD.  Reservations are the client's.
  *
  * STATES    of a block, and who has it:
- *
  *           (cache) -> RESERVED   kv_request_reserve  (client->reservations)
  *          RESERVED -> COPYING    prepare             (a saving)
- *           COPYING -> (cache)    work: sealed or dropped
  *          RESERVED -> (cache)    kv_request_drop, or the client's end
  *           (cache) -> COPYING    prepare_lent
- *
- *           of an item, which an ingest thread has from saving_start on:
- *
- *           COPYING -> SEALED     work
- *           COPYING -> FAILED     work: the fill is dropped
- *
- *           of the request: see request.c; it is HELD with a lease at least.
+ *           COPYING -> (cache)    copy_item: sealed, or dropped
  *
  * INVARIANTS
- *   (1) A SAVE item consumes its reservation, whatever becomes of it.
- *   (2) Only its ingest thread touches a COPYING item, also after the client
- *       has disconnected: the item ends as if the client were there.
- *   (3) A block is leased in the critical section that seals it: eviction
- *       cannot come in between.
- *   (4) A copy of lent pages is sealed only if the pages were lent until the
- *       copy had ended (check_lent).
+ *   (1) A SAVE item consumes its reservation, whatever its outcome.
+ *   (2) Only its worker touches a COPYING item, also after the client has disconnected:
+ *       the item ends as if the client were there.
+ *   (3) A block is leased in the critical section that seals it: eviction cannot come in
+ *       between.
+ *   (4) A copy of lent pages is sealed only if the pages were lent until the copy had
+ *       ended.
  *
- * LOCKING   none: control thread only, but for items[] of a pending saving,
- *           which belong to ingest threads, one each; the last of them, by
- *           `left`, posts the saving's mail.
+ * LOCKING   none: control thread only, but for items[] of a pending saving, which belong
+ *           to workers, one each.  The last of them, by `left`, posts the saving's mail.
  */
 #include "fs/control/request.h"
 
@@ -42,11 +32,11 @@
 struct saving_item {
 	struct kv_work work; /* first; the saving's own */
 	struct saving *saving;
-	int status; /* 0: to be copied; else nothing else counts */
+	int status; /* 0: copy it; else nothing else counts */
 	struct kv_key key;
 	struct kv_meta meta;
-	uint64_t from;	       /* place in the staging */
-	const uint64_t *pages; /* or these, of what is lent */
+	uint64_t from;	       /* offset in the staging, or: */
+	const uint64_t *pages; /* of the lent memory */
 	uint64_t ids_at;       /* in the staging, if saving->with_ids */
 	struct kv_fill *fill;
 	bool hold; /* lease the block when it seals */
@@ -56,45 +46,25 @@ struct saving {
 	struct kv_request request; /* first */
 	const struct kv_layout *layout;
 	struct kv_client_memory *staging; /* held; may be NULL */
-	struct kv_lent *lent; /* held; NULL: blocks are in the staging */
-	uint64_t *pages;      /* of them, if they are lent */
-	/* Place of a word in the staging: WIRE_LENT as long as pages are. */
-	uint64_t is_lent;
+	struct kv_lent *lent; /* held; NULL: copy from the staging */
+	uint64_t *pages;      /* of all items, if lent */
+	uint64_t
+		is_lent; /* offset in the staging of a word, WIRE_LENT until the
+			   * client takes the pages back */
 	uint64_t header_bytes;
-	bool with_ids; /* blocks tell what their tokens are */
+	bool with_ids; /* the message has the blocks' token ids */
 	uint32_t n;
-	struct kv_acquire *leases; /* of what is held; NULL: nothing may be */
+	struct kv_acquire *leases; /* of items to hold; NULL: none */
 	uint32_t uid;
 	_Atomic size_t left;
 	struct saving_item items[]; /* n */
 };
 
-/* ---- copying, in ingest threads ---- */
-
-/* Header, and one digest over the file: its slot is complete. */
-static int seal(struct saving_item *item, struct kv_fill *fill,
-		const struct kv_digest *digest, bool hold)
-{
-	struct saving *saving = item->saving;
-	struct kv_tally *tally = &saving->request.server->tally;
-	int r;
-
-	if (hold)
-		kv_fill_hold(fill,
-			     &saving->leases->wants[item - saving->items]);
-	r = kv_fill_seal(saving->request.server->cache, fill, &item->key,
-			 &item->meta, saving->header_bytes, digest);
-	if (r == 0) {
-		tally->saved++;
-		tally->saved_bytes +=
-			saving->header_bytes + saving->layout->payload;
-	}
-	return r == 1 ? -EEXIST : r;
-}
+/* ---- copying, by workers ---- */
 
 /*
- * After a copy: whether the pages were the client's to lend all the time.  If
- * they were given to others meanwhile, what was copied is none of this block's.
+ * Check, after a copy, that the pages were lent all the time.  If the client has taken
+ * them back, the copy may have other bytes.
  */
 static int check_lent(const struct saving *saving)
 {
@@ -103,7 +73,7 @@ static int check_lent(const struct saving *saving)
 
 	if (!saving->lent)
 		return 0;
-	__sync_synchronize(); /* the copy has read all that it will */
+	__sync_synchronize(); /* after all reads of the copy */
 	r = kv_client_memory_copy(saving->staging, saving->is_lent,
 				  sizeof(word), NULL, &word);
 	if (r == 0 && (word != WIRE_LENT || !kv_lent_is_there(saving->lent)))
@@ -111,8 +81,8 @@ static int check_lent(const struct saving *saving)
 	return r;
 }
 
-/* What the item's tokens are, of which the client may make anything while it is
- * copied; caller frees. */
+/* Read the item's token ids from the staging, where the client may change them; caller
+ * frees. */
 static int read_ids(struct saving_item *item, struct kv_token_ids **ret_ids)
 {
 	const struct kv_client_memory *staging = item->saving->staging;
@@ -137,30 +107,25 @@ static int read_ids(struct saving_item *item, struct kv_token_ids **ret_ids)
 	return 0;
 }
 
-static int write_header(struct saving_item *item, uint8_t *file)
+/* Make the block in its slot: header, tensors, a digest of both. */
+static int make_block(struct saving_item *item, struct kv_hash *hash)
 {
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
-	struct kv_meta meta;
-	int r = item->saving->with_ids ? read_ids(item, &ids) : 0;
-
-	if (r < 0)
-		return r;
-	meta = item->meta;
-	meta.ids = ids;
-	return kv_block_header_write(item->saving->layout, &item->key, &meta,
-				     file);
-}
-
-/* Make the block in its slot: header, tensors, digest over both. */
-static int copy_whole(struct saving_item *item, struct kv_hash *hash)
-{
 	struct saving *saving = item->saving;
+	struct kv_tally *tally = &saving->request.server->tally;
+	struct kv_cache *cache = saving->request.server->cache;
 	struct kv_fill *fill = kv_steal(item->fill);
 	uint8_t *file = kv_fill_data(fill);
 	struct kv_digest digest;
-	int r;
+	struct kv_meta meta;
+	int r = saving->with_ids ? read_ids(item, &ids) : 0;
 
-	r = write_header(item, file);
+	if (r == 0) {
+		meta = item->meta;
+		meta.ids = ids;
+		r = kv_block_header_write(saving->layout, &item->key, &meta,
+					  file);
+	}
 	if (r == 0) {
 		kv_hash_begin(hash);
 		kv_hash_update(hash, file, saving->header_bytes);
@@ -175,14 +140,24 @@ static int copy_whole(struct saving_item *item, struct kv_hash *hash)
 	if (r == 0)
 		r = check_lent(saving);
 	if (r < 0) {
-		kv_fill_drop(saving->request.server->cache, fill);
+		kv_fill_drop(cache, fill);
 		return r;
 	}
 	digest = kv_hash_end(hash);
-	return seal(item, fill, &digest, item->hold);
+	if (item->hold)
+		kv_fill_hold(fill,
+			     &saving->leases->wants[item - saving->items]);
+	r = kv_fill_seal(cache, fill, &item->key, &item->meta,
+			 saving->header_bytes, &digest);
+	if (r == 0) {
+		tally->saved++;
+		tally->saved_bytes +=
+			saving->header_bytes + saving->layout->payload;
+	}
+	return r == 1 ? -EEXIST : r;
 }
 
-/* After this the saving may be gone, unless we are the last. */
+/* After this the saving may be gone. */
 static void ended(struct saving *saving)
 {
 	if (atomic_fetch_sub(&saving->left, 1) == 1)
@@ -195,7 +170,7 @@ static void copy_item(struct kv_work *work, struct kv_hash *hash)
 	struct saving_item *item = kv_container(work, struct saving_item, work);
 	struct saving *saving = item->saving;
 
-	item->status = copy_whole(item, hash);
+	item->status = make_block(item, hash);
 	ended(saving);
 }
 
@@ -207,7 +182,7 @@ static void submit(struct saving_item *item)
 		       KV_COPY_COST + saving->layout->payload);
 }
 
-/* ---- leases of what is held ---- */
+/* ---- the request ---- */
 
 static size_t held(const struct saving *saving)
 {
@@ -218,45 +193,18 @@ static size_t held(const struct saving *saving)
 	return n;
 }
 
-static void give_back(struct saving *saving)
-{
-	struct kv_request *request = &saving->request;
-
-	if (saving->leases) {
-		kv_acquire_release(request->server->cache, saving->leases);
-		free(saving->leases);
-	}
-	kv_request_free(request);
-}
-
 static void release(struct kv_request *request, bool forced)
 {
 	struct saving *saving = (struct saving *)request;
 
 	if (forced)
 		request->server->tally.forced_releases += held(saving);
-	give_back(saving);
+	if (saving->leases) {
+		kv_acquire_release(request->server->cache, saving->leases);
+		free(saving->leases);
+	}
+	kv_request_free(request);
 }
-
-/* Room for as many as there are items; none is leased yet. */
-static int leases_new(struct saving *saving, size_t n)
-{
-	struct kv_acquire *leases;
-	int r = kv_request_lease(&saving->request, n);
-
-	if (r < 0)
-		return r;
-	leases = calloc(1, sizeof(*leases) + n * sizeof(leases->wants[0]));
-	if (!leases)
-		return -ENOMEM;
-	leases->n = n;
-	for (size_t i = 0; i < n; i++)
-		leases->wants[i].status = -ENOENT;
-	saving->leases = leases;
-	return 0;
-}
-
-/* ---- the request ---- */
 
 static void finish(struct kv_request *request)
 {
@@ -274,45 +222,74 @@ static void finish(struct kv_request *request)
 	kv_lent_put(kv_steal(saving->lent));
 	free(kv_steal(saving->pages));
 	if (!request->client || request->release || held(saving) == 0)
-		give_back(saving);
+		release(request, false);
 	else
 		kv_request_hold(request);
 }
 
 static const struct kv_request_kind kind = {finish, NULL, release};
 
-/*
- * A saving of the @n blocks of message @m in @space, with its items zeroed and
- * the client's staging held.  -ENOSPC, -ENOMEM.
- */
-static int saving_new(struct kv_client *client, const struct kv_message *m,
-		      uint32_t n, struct kv_space *space,
-		      const struct kv_space_info *info,
-		      struct saving **ret_saving)
+/* Make room for the leases of all items; none is leased yet. */
+static int leases_new(struct saving *saving, size_t n)
 {
-	struct saving *saving;
-	int r;
+	struct kv_acquire *leases;
+	int r = kv_request_lease(&saving->request, n);
 
-	r = kv_request_new(client, m->header, &kind,
-			   sizeof(*saving) + n * sizeof(saving->items[0]),
-			   &saving);
 	if (r < 0)
 		return r;
-	if (client->reservations.holds || (m->header->flags & WIRE_HOLD)) {
+	leases = calloc(1, sizeof(*leases) + n * sizeof(leases->wants[0]));
+	if (!leases)
+		return -ENOMEM;
+	leases->n = n;
+	for (size_t i = 0; i < n; i++)
+		leases->wants[i].status = -ENOENT;
+	saving->leases = leases;
+	return 0;
+}
+
+/* The same as kv_client_space, for a space to save blocks to: it has a layout. */
+static int space_to_save(struct kv_client *client, struct kv_message *m)
+{
+	int r = kv_client_space(client, m->header->space, W_OK | X_OK,
+				&m->space, &m->info);
+
+	return r == 0 && !m->info.layout ? -EINVAL : r;
+}
+
+/* Make a saving of the @n blocks of the message, with zeroed items.  -ENOSPC, -ENOMEM,
+ * or an error of the client's rights. */
+static int saving_new(struct kv_client *client,
+		      const struct kv_message *message, uint32_t n,
+		      struct saving **ret_saving)
+{
+	struct kv_message m = *message;
+	const uint16_t flags = m.header->flags;
+	struct saving *saving = NULL;
+	int r = space_to_save(client, &m);
+
+	if (r == 0 && m.info.layout->token_ids != !!(flags & WIRE_WITH_IDS))
+		r = -EINVAL;
+	if (r == 0)
+		r = kv_request_new(client, &m, &kind,
+				   sizeof(*saving) +
+					   n * sizeof(saving->items[0]),
+				   &saving);
+	kv_space_put(m.space);
+	if (r == 0 && (client->reservations.holds || (flags & WIRE_HOLD))) {
 		r = leases_new(saving, n);
 		client->last_acquire =
-			KV_MAX(client->last_acquire, m->header->tag);
+			KV_MAX(client->last_acquire, m.header->tag);
 	}
 	if (r < 0) {
-		kv_request_free(&saving->request);
+		if (saving)
+			kv_request_free(&saving->request);
 		return r;
 	}
-	saving->request.space = kv_space_get(space);
 	saving->n = n;
 	saving->uid = client->caller.uid;
-	saving->layout = info->layout;
-	saving->header_bytes = kv_block_header_bytes(info->layout);
-	saving->with_ids = info->layout->token_ids;
+	saving->layout = m.info.layout;
+	saving->header_bytes = kv_block_header_bytes(m.info.layout);
+	saving->with_ids = m.info.layout->token_ids;
 	saving->staging = client->staging;
 	if (saving->staging)
 		kv_client_memory_hold(saving->staging);
@@ -324,38 +301,89 @@ static int saving_new(struct kv_client *client, const struct kv_message *m,
 	return 0;
 }
 
-/* Copy what is to be copied, reply, and keep the request as long as something
- * of it is leased. */
-static void saving_start(struct saving *saving)
-{
-	uint32_t n = saving->n;
-	size_t copies = 0;
+/* ---- reservations ---- */
 
-	for (uint32_t i = 0; i < n; i++)
-		copies += saving->items[i].fill != NULL;
-	if (copies == 0) {
-		finish(&saving->request);
-		return;
+/* Begin a block in the space of @layout, as a RESERVE with @flags asks for. */
+static int begin_fill(struct kv_client *client, uint16_t flags,
+		      struct kv_space *space, const struct kv_layout *layout,
+		      const struct kv_key *key, struct kv_fill **ret_fill)
+{
+	uint64_t length = kv_block_header_bytes(layout) + layout->payload;
+	struct kv_cache *cache = client->server->cache;
+	int r = 0;
+
+	if (client->reservations.n >= WIRE_RESERVED_MAX)
+		return -ENOLCK;
+	if (flags & WIRE_HOLD)
+		r = kv_fill_may_hold(cache, space, length);
+	if (r == 0)
+		r = kv_fill_begin(cache, space, key, length, ret_fill);
+	if (r == 0 && flags & WIRE_MUST)
+		kv_fill_must(*ret_fill);
+	return r;
+}
+
+int kv_request_reserve(struct kv_client *client, const struct kv_message *m)
+{
+	const struct wire_header *header = m->header;
+	struct wire_status *statuses = kv_reply_items(client->server);
+	const struct wire_key *keys = m->items;
+	uint32_t n = header->count;
+
+	if (!m->info.layout) {
+		kv_reply_all(client, header, -EINVAL);
+		return 0;
 	}
-	atomic_init(&saving->left, copies);
-	kv_request_pend(&saving->request, false);
-	/* An item's fill is its thread's from here on: look at the status. */
-	for (uint32_t i = 0; i < n; i++)
-		if (saving->items[i].status == 0)
-			submit(&saving->items[i]);
+	for (uint32_t i = 0; i < n; i++) {
+		struct kv_reservation reservation = {
+			.hold = header->flags & WIRE_HOLD, .tag = header->tag};
+		struct kv_key key;
+		int r = kv_wire_key(keys[i].key, keys[i].len, &key);
+
+		if (r == 0)
+			r = begin_fill(client, header->flags, m->space,
+				       m->info.layout, &key, &reservation.fill);
+		if (r == 0)
+			r = kv_reservations_add(&client->reservations,
+						m->info.id, &key, &reservation);
+		if (r < 0 && reservation.fill)
+			kv_fill_drop(client->server->cache, reservation.fill);
+		statuses[i].status = r;
+	}
+	kv_reply(client, header, 0, n, n * sizeof(*statuses));
+	return 0;
 }
 
-/* ---- the messages ---- */
-
-/* Return the client's reservation for @wire, or NULL. */
-static const struct kv_reservation *
-find_reservation(struct kv_client *client, uint32_t space,
-		 const struct wire_save *wire, struct kv_key *ret_key)
+/* Drop the reservation of @key, which must be there. */
+static void drop_reservation(struct kv_client *client, uint32_t space,
+			     const struct kv_key *key)
 {
-	if (kv_wire_key(wire->key, wire->len, ret_key) < 0)
-		return NULL;
-	return kv_reservations_find(&client->reservations, space, ret_key);
+	kv_fill_drop(
+		client->server->cache,
+		kv_reservations_take(&client->reservations, space, key).fill);
 }
+
+int kv_request_drop(struct kv_client *client, const struct kv_message *m)
+{
+	struct kv_server *server = client->server;
+	struct wire_status *statuses = kv_reply_items(server);
+	uint32_t n = m->header->count, space = m->header->space;
+	const struct kv_reservation *there;
+
+	for (uint32_t i = 0; i < n; i++) {
+		statuses[i].status = -ENOENT;
+		there = kv_reservations_find(&client->reservations, space,
+					     &server->keys[i]);
+		if (!there || (m->header->arg && m->header->arg != there->tag))
+			continue;
+		statuses[i].status = 0;
+		drop_reservation(client, space, &server->keys[i]);
+	}
+	kv_reply(client, m->header, 0, n, n * sizeof(*statuses));
+	return 0;
+}
+
+/* ---- blocks in the staging ---- */
 
 static int set_meta(const struct saving *saving, const struct wire_save *wire,
 		    struct saving_item *item)
@@ -375,7 +403,7 @@ static int set_meta(const struct saving *saving, const struct wire_save *wire,
 	return 0;
 }
 
-/* The item's tokens, if it tells them, are at @at of the staging. */
+/* The item's token ids, if the message has them, are at @at of the staging. */
 static int set_ids(const struct saving *saving, uint64_t at,
 		   struct saving_item *item)
 {
@@ -387,28 +415,24 @@ static int set_ids(const struct saving *saving, uint64_t at,
 	return 0;
 }
 
-/* Everything but the reservation is right with @wire, of which @bytes are in
- * the staging: fill in @item. */
-static int check(struct saving *saving, const struct wire_save *wire,
-		 uint64_t bytes, struct saving_item *item)
+/* Return the client's reservation for @wire, or NULL. */
+static const struct kv_reservation *
+find_reservation(struct kv_client *client, uint32_t space,
+		 const struct wire_save *wire, struct kv_key *ret_key)
 {
-	int r = set_meta(saving, wire, item);
-
-	if (r < 0)
-		return r;
-	if (!saving->staging ||
-	    !kv_client_memory_has(saving->staging, wire->offset, bytes))
-		return -EINVAL;
-	item->from = wire->offset;
-	return set_ids(saving, kv_round_up(wire->offset + bytes, 8), item);
+	if (kv_wire_key(wire->key, wire->len, ret_key) < 0)
+		return NULL;
+	return kv_reservations_find(&client->reservations, space, ret_key);
 }
 
 static void prepare(struct saving *saving, const struct wire_save *wire,
 		    struct saving_item *item)
 {
+	const uint64_t bytes = saving->layout->payload;
 	struct kv_client *client = saving->request.client;
 	uint32_t space = saving->request.header.space;
 	struct kv_reservation reservation;
+	int r;
 
 	if (!find_reservation(client, space, wire, &item->key)) {
 		item->status = -ENOENT;
@@ -417,14 +441,22 @@ static void prepare(struct saving *saving, const struct wire_save *wire,
 	reservation =
 		kv_reservations_take(&client->reservations, space, &item->key);
 	item->hold = reservation.hold;
-	item->status = check(saving, wire, saving->layout->payload, item);
-	if (item->status == 0)
+	item->from = wire->offset;
+	r = set_meta(saving, wire, item);
+	if (r == 0 &&
+	    (!saving->staging ||
+	     !kv_client_memory_has(saving->staging, wire->offset, bytes)))
+		r = -EINVAL;
+	if (r == 0)
+		r = set_ids(saving, kv_round_up(wire->offset + bytes, 8), item);
+	item->status = r;
+	if (r == 0)
 		item->fill = reservation.fill;
 	else
-		kv_reservation_drop(client->server->cache, reservation);
+		kv_fill_drop(client->server->cache, reservation.fill);
 }
 
-/* None of the message's blocks can be saved. */
+/* Reply that no block of the message can be saved, and drop the reservations. */
 static void give_up(struct kv_client *client, const struct kv_message *m,
 		    int status)
 {
@@ -438,46 +470,42 @@ static void give_up(struct kv_client *client, const struct kv_message *m,
 		if (!find_reservation(client, space, &wire[i], &key))
 			continue;
 		statuses[i].status = status;
-		kv_reservation_drop(client->server->cache,
-				    kv_reservations_take(&client->reservations,
-							 space, &key));
+		drop_reservation(client, space, &key);
 	}
 	kv_reply(client, m->header, 0, n, n * sizeof(*statuses));
-}
-
-/* The saving of the blocks of @m, if its sender may. */
-static int begin_saving(struct kv_client *client, const struct kv_message *m,
-			uint32_t n, struct saving **ret_saving)
-{
-	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	int r;
-
-	r = kv_client_space_to_save(client, m->header->space, &space, &info);
-	if (r == 0 &&
-	    info.layout->token_ids != !!(m->header->flags & WIRE_WITH_IDS))
-		r = -EINVAL;
-	return r < 0 ? r : saving_new(client, m, n, space, &info, ret_saving);
 }
 
 int kv_request_save(struct kv_client *client, const struct kv_message *m)
 {
 	const struct wire_save *wire = m->items;
+	const uint32_t n = m->header->count;
 	struct saving *saving;
+	size_t copies = 0;
 	int r;
 
-	r = begin_saving(client, m, m->header->count, &saving);
+	r = saving_new(client, m, n, &saving);
 	if (r < 0) {
 		give_up(client, m, r);
 		return 0;
 	}
-	for (uint32_t i = 0; i < m->header->count; i++)
+	for (uint32_t i = 0; i < n; i++) {
 		prepare(saving, &wire[i], &saving->items[i]);
-	saving_start(saving);
+		copies += saving->items[i].fill != NULL;
+	}
+	if (copies == 0) {
+		finish(&saving->request);
+		return 0;
+	}
+	atomic_init(&saving->left, copies);
+	kv_request_pend(&saving->request, 0);
+	/* An item's fill is its worker's from here on: look at the status. */
+	for (uint32_t i = 0; i < n; i++)
+		if (saving->items[i].status == 0)
+			submit(&saving->items[i]);
 	return 0;
 }
 
-/* ---- from pages that are lent ---- */
+/* ---- blocks in lent pages ---- */
 
 static int prepare_lent(struct saving *saving, const struct wire_save *wire,
 			struct saving_item *item)
@@ -493,26 +521,10 @@ static int prepare_lent(struct saving *saving, const struct wire_save *wire,
 		r = -EINVAL;
 	if (r == 0)
 		r = set_ids(saving, wire->offset, item);
-	if (r == 0)
-		r = kv_request_fill(client, flags, saving->request.space,
-				    saving->layout, &item->key, &item->fill);
-	if (r < 0)
-		return r;
 	item->hold = flags & WIRE_HOLD;
-	if (flags & WIRE_MUST)
-		kv_fill_must(item->fill);
-	return 0;
-}
-
-/* @status: 0, or why none of its message can be saved. */
-static void start_lent(struct saving *saving, const struct wire_save *wire,
-		       struct saving_item *item, int status)
-{
-	item->status = status < 0 ? status : prepare_lent(saving, wire, item);
-	if (item->status < 0)
-		return;
-	atomic_fetch_add(&saving->left, 1);
-	submit(item);
+	return r < 0 ? r
+		     : begin_fill(client, flags, saving->request.space,
+				  saving->layout, &item->key, &item->fill);
 }
 
 /* Set what all blocks have in common, and the pages of each. */
@@ -544,7 +556,7 @@ static int lend(struct saving *saving, struct kv_lent *lent,
 	return 0;
 }
 
-/* Whether the message is as long as its blocks with their pages are. */
+/* Return whether the message is as long as its blocks with their pages are. */
 static bool is_complete(const struct kv_message *m, const struct kv_lent *lent)
 {
 	const struct wire_save_pages *what = m->items;
@@ -562,26 +574,30 @@ int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 	const struct wire_save *wire = (const struct wire_save *)(what + 1);
 	struct kv_lent *lent = kv_lent_find(&client->lents, what->pool);
 	struct saving *saving;
-	int r;
+	int r = -ENOENT;
 
-	if (!lent) {
-		kv_reply(client, m->header, -ENOENT, 0, 0);
-		return 0;
-	}
-	if (!is_complete(m, lent))
+	if (lent && !is_complete(m, lent))
 		return -EPROTO;
-	r = begin_saving(client, m, what->n, &saving);
+	if (lent)
+		r = saving_new(client, m, what->n, &saving);
 	if (r < 0) {
 		kv_reply(client, m->header, r, 0, 0);
 		return 0;
 	}
 	r = lend(saving, lent, what, wire + what->n);
-	/* The first are copied while there is no room for the last yet; none is
-	 * the last of them before all have it. */
+	/* Copying begins while later blocks do not have a slot yet: count one for this
+	 * loop, so that no copy is the last before it ends. */
 	atomic_init(&saving->left, 1);
-	kv_request_pend(&saving->request, false);
-	for (uint32_t i = 0; i < what->n; i++)
-		start_lent(saving, &wire[i], &saving->items[i], r);
+	kv_request_pend(&saving->request, 0);
+	for (uint32_t i = 0; i < what->n; i++) {
+		struct saving_item *item = &saving->items[i];
+
+		item->status = r < 0 ? r : prepare_lent(saving, &wire[i], item);
+		if (item->status < 0)
+			continue;
+		atomic_fetch_add(&saving->left, 1);
+		submit(item);
+	}
 	ended(saving);
 	return 0;
 }

@@ -2,9 +2,8 @@
 /*
  * send_queue.c - a bounded queue of messages in front of a socket.
  *
- * OWNS      the copies of the messages that wait, and duplicates of their
- *           descriptors: the segment behind one may be closed before it is
- *           sent, and its number then means another file.
+ * OWNS      copies of the queued messages, and duplicates of their descriptors: a segment
+ *           may be closed before its descriptor is sent.
  *
  * INVARIANTS
  *   (1) Messages leave in the order of kv_send_queue_send.
@@ -61,7 +60,7 @@ static int send_one(int socket, const void *data, size_t n, int fd)
 	return kv_send_parts(socket, &part, 1, fd, MSG_DONTWAIT);
 }
 
-/* A descriptor for @m, which has none yet. */
+/* Duplicate @fd for @m. */
 static int keep_fd(struct kv_send_queue *box, struct kv_outgoing *m, int fd)
 {
 	int r;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * server.h - what all connections of a control socket share: its name, the
- * mailbox, the state of the control thread.
+ * server.h - what all connections of a control socket share: its name, the mailbox, the
+ * state of the control thread.
  *
- * Everything here belongs to the control thread, except what says otherwise.
+ * All of this belongs to the control thread, unless marked otherwise.
  */
 #ifndef KV_FS_CONTROL_SERVER_H
 #define KV_FS_CONTROL_SERVER_H
@@ -20,9 +20,9 @@
 #include "fs/control/user.h"
 #include "common/wire.h"
 
-/* ---- work handed over to the control thread by other threads ---- */
+/* ---- work that other threads pass to the control thread ---- */
 
-/* In the sender's memory; the control thread's from post until @run. */
+/* In the sender's memory; the control thread's from the post until @run. */
 struct kv_mail {
 	struct kv_mail *next;
 	void (*run)(struct kv_mail *mail); /* may free it, and may post */
@@ -40,7 +40,7 @@ void kv_mailbox_fini(struct kv_mailbox *box);
 /* Any thread; never blocks, never fails. */
 void kv_mailbox_post(struct kv_mailbox *box, struct kv_mail *mail);
 
-/* Run what is there now, in the order of posting.  One thread only. */
+/* Run the mail that is there now, in the order of posting.  One thread only. */
 void kv_mailbox_run(struct kv_mailbox *box);
 
 /* ---- the control socket's name in the file system ---- */
@@ -48,21 +48,20 @@ void kv_mailbox_run(struct kv_mailbox *box);
 struct kv_listener {
 	int fd; /* non-blocking, listening; -1: closed */
 	char *path;
-	bool made_dir; /* the directory it is in is ours, too */
+	bool made_dir; /* its directory was made for it */
 	dev_t dev;
 	ino_t ino;
 };
 
 /*
- * As kv_control_start has it: makes the directory it is in, sweeps a dead
- * socket, listens with mode 0666.  On failure *@ret_why may be a message, and
- * nothing is left behind.
+ * As kv_control_start has it: make the directory, sweep a dead socket, listen with mode
+ * 0666.  On failure *@ret_why may be a message, and nothing is left behind.
  */
 int kv_listener_open(struct kv_listener *listener, const char *path,
 		     char **ret_why);
 
-/* Close, and remove the name if it is still this socket's, and the directory
- * if we made it and it is empty.  A closed one is fine. */
+/* Close it, and remove the name if it is still this socket's, and the directory if it
+ * was made for it and is empty.  Takes a closed one. */
 void kv_listener_close(struct kv_listener *listener);
 
 /* ---- the control thread ---- */
@@ -92,28 +91,28 @@ struct kv_server {
 	struct kv_cache *cache;	      /* fixed */
 	struct kv_gate *gate;	      /* fixed; borrowed */
 	const struct kv_rules *rules; /* fixed */
-	/* Fixed: threads that copy and hash, and threads that wait for the
-	 * disk, of which a user has one at a time. */
+	/* Fixed: workers that copy and hash, and workers that wait for the disk, of
+	 * which a user has one at a time. */
 	struct kv_workers *copies, *waits;
 	uint64_t mapped_max; /* fixed; bytes of clients' memory */
-	/* Fixed: kv_dispatch().  A pointer, because request.c may not call the
-	 * handlers above it. */
+	/* Fixed: kv_dispatch().  By a pointer, as request.c may not call the handlers
+	 * above it. */
 	int (*dispatch)(struct kv_client *client, size_t n, bool has_fd,
 			int fd);
 	struct kv_mailbox mailbox; /* any thread posts */
 	struct kv_tally tally;	   /* any thread */
 	int epoll;		   /* fixed */
 	uint64_t seed; /* fixed; of hash tables, unknown to clients */
-	bool stopping; /* read no more requests */
-	uint32_t version_refused;   /* that the log names last; 0: none */
-	uint64_t version_warned_ns; /* when it did */
+	bool stopping; /* read no more messages */
+	uint32_t version_refused;   /* last version in the log; 0: none */
+	uint64_t version_warned_ns; /* when it was logged */
 	size_t pending;		    /* requests whose mail is still to come */
 	struct kv_deadlines deadlines;
-	struct kv_turns users;	   /* who has work */
+	struct kv_turns users;	   /* with work */
 	struct kv_clients clients; /* connected, or cut off with leases */
 	struct kv_clients ended;   /* freed before the next events */
 
-	/* Of the message at hand. */
+	/* Of the current message: */
 	struct kv_key keys[WIRE_BATCH];
 	_Alignas(8) uint8_t in[WIRE_MAX + 8];
 	_Alignas(8) uint8_t out[WIRE_MAX];

@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * snapshot.c - snapshots: made of picked blocks, read back, listed,
- * dropped.
+ * snapshot.c - snapshots: made of picked blocks, read, listed, dropped.
  *
- * OWNS      the set that a snapshot is made of, from the message that names it
- *           to the reply.
+ * OWNS      the set that a snapshot is made of, from the message that names it to the
+ *           reply.
  *
- * STATES    of a request that makes or drops one: the control thread looks at
- *           the caller's rights, an ingest thread pins or unpins (apply), the
- *           control thread replies (finish).
+ * STATES    of a request that makes or drops a snapshot: the control thread checks the
+ *           rights, a worker pins or unpins (change_run), the control thread replies
+ *           (change_finish).
  *
  * LOCKING   none: a request belongs to one thread at a time.
  */
-#include "fs/control/chore.h"
+#include "fs/control/request.h"
 
 struct change {
 	struct kv_chore chore; /* first */
-	struct kv_set *set;    /* NULL: drop it */
+	struct kv_set *set;    /* NULL: drop the snapshot */
 	size_t missing;
 	char name[KV_SPACE_NAME_MAX + 1];
 };
@@ -38,7 +37,7 @@ int kv_request_pick(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-/* -EINVAL: no name that there could be. */
+/* -EINVAL: it cannot be a name. */
 static int copy_name(const char *text, size_t n,
 		     char ret_name[KV_SPACE_NAME_MAX + 1])
 {
@@ -49,69 +48,55 @@ static int copy_name(const char *text, size_t n,
 	return 0;
 }
 
-static int drop(struct kv_cache *cache, struct change *change)
-{
-	struct kv_snapshot_info info;
-	int r = kv_snapshot_find(cache, change->chore.request.space,
-				 change->name, &info);
-
-	return r < 0 ? r : kv_snapshot_drop(cache, info.id);
-}
-
-static int apply(struct kv_chore *chore)
+static int change_run(struct kv_chore *chore)
 {
 	struct change *change = (struct change *)chore;
 	struct kv_cache *cache = chore->request.server->cache;
 	const struct kv_set *set = change->set;
+	struct kv_snapshot_info info;
+	int r;
 
-	return set ? kv_snapshot_create(cache, chore->request.space,
-					change->name, set->picks, set->n,
-					&change->missing)
-		   : drop(cache, change);
+	if (set)
+		return kv_snapshot_create(cache, chore->request.space,
+					  change->name, set->picks, set->n,
+					  &change->missing);
+	r = kv_snapshot_find(cache, chore->request.space, change->name, &info);
+	return r < 0 ? r : kv_snapshot_drop(cache, info.id);
 }
 
-static void finish(struct kv_request *request)
+static void change_finish(struct kv_request *request)
 {
 	struct change *change = (struct change *)request;
 	struct wire_snapshot *reply = kv_reply_items(request->server);
 
-	if (request->client && change->set) {
-		*reply = (struct wire_snapshot){
-			.blocks = (uint32_t)change->missing};
+	*reply = (struct wire_snapshot){.blocks = (uint32_t)change->missing};
+	if (request->client)
 		kv_reply(request->client, &request->header,
-			 change->chore.status, 0, sizeof(*reply));
-	} else if (request->client) {
-		kv_reply(request->client, &request->header,
-			 change->chore.status, 0, 0);
-	}
+			 change->chore.status, 0,
+			 change->set ? sizeof(*reply) : 0);
 	kv_set_free(change->set);
 	kv_request_free(request);
 }
 
-static const struct kv_request_kind kind = {finish, kv_chore_cancel, NULL};
+static const struct kv_request_kind kind = {change_finish, kv_chore_cancel,
+					    NULL};
 
-/* Takes @set over, if it succeeds. */
+/* Begin to make the snapshot @text of @set, which it takes over if it succeeds; or, if
+ * @set is NULL, to drop the snapshot. */
 static int begin(struct kv_client *client, const struct kv_message *m,
 		 const char *text, struct kv_set *set)
 {
 	char name[KV_SPACE_NAME_MAX + 1];
-	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	struct change *change;
 	int r = copy_name(text, m->header->count, name);
 
 	if (r == 0)
-		r = kv_client_space(client, m->header->space, W_OK | X_OK,
-				    &space, &info);
-	if (r == 0)
-		r = kv_request_new(client, m->header, &kind, sizeof(*change),
-				   &change);
+		r = kv_request_new(client, m, &kind, sizeof(*change), &change);
 	if (r < 0)
 		return r;
-	change->chore.request.space = kv_steal(space);
 	change->set = set;
 	strcpy(change->name, name);
-	kv_chore_begin(&change->chore, apply);
+	kv_chore_begin(&change->chore, change_run);
 	return 0;
 }
 
@@ -120,10 +105,15 @@ int kv_request_snapshot(struct kv_client *client, const struct kv_message *m)
 	const struct wire_snapshot *wire = m->items;
 	struct wire_snapshot *reply = kv_reply_items(client->server);
 	struct kv_set *set = kv_sets_take(&client->sets, wire->id);
+	struct kv_message with = *m;
 	int r = -ESTALE;
 
 	if (set && set->n == wire->blocks)
-		r = begin(client, m, (const char *)(wire + 1), set);
+		r = kv_client_space(client, m->header->space, W_OK | X_OK,
+				    &with.space, &with.info);
+	if (r == 0)
+		r = begin(client, &with, (const char *)(wire + 1), set);
+	kv_space_put(with.space);
 	if (r == 0)
 		return 0;
 	kv_set_free(set);
@@ -142,41 +132,27 @@ int kv_request_snapshot_drop(struct kv_client *client,
 	return 0;
 }
 
-/* -ENOENT as well where one may not look. */
-static int find(struct kv_client *client, const struct kv_message *m,
-		struct kv_snapshot_info *ret_info)
-{
-	const struct wire_snapshot *wire = m->items;
-	struct kv_cache *cache = client->server->cache;
-	char name[KV_SPACE_NAME_MAX + 1];
-	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	int r = copy_name((const char *)(wire + 1), m->header->count, name);
-
-	if (r == 0 && kv_client_space(client, m->header->space, R_OK | X_OK,
-				      &space, &info) < 0)
-		r = -ENOENT;
-	if (r == 0)
-		r = kv_snapshot_find(cache, space, name, ret_info);
-	if (r == 0 && wire->id && wire->id != ret_info->id)
-		r = -ESTALE;
-	return r;
-}
-
 int kv_request_snapshot_read(struct kv_client *client,
 			     const struct kv_message *m)
 {
 	const struct wire_snapshot *wire = m->items;
+	struct kv_cache *cache = client->server->cache;
 	struct wire_snapshot *reply = kv_reply_items(client->server);
 	struct wire_pick *out = (struct wire_pick *)(reply + 1);
 	struct kv_pick picks[WIRE_BATCH];
+	char name[KV_SPACE_NAME_MAX + 1];
 	struct kv_snapshot_info info;
 	size_t max = KV_MIN(m->header->arg, (uint64_t)WIRE_BATCH);
-	long n = find(client, m, &info);
+	long n;
 
+	n = copy_name((const char *)(wire + 1), m->header->count, name);
 	if (n == 0)
-		n = kv_snapshot_read(client->server->cache, info.id, wire->from,
-				     picks, max > 0 ? max : WIRE_BATCH);
+		n = kv_snapshot_find(cache, m->space, name, &info);
+	if (n == 0 && wire->id && wire->id != info.id)
+		n = -ESTALE;
+	if (n == 0)
+		n = kv_snapshot_read(cache, info.id, wire->from, picks,
+				     max > 0 ? max : WIRE_BATCH);
 	if (n < 0) {
 		kv_reply(client, m->header, (int)n, 0, 0);
 		return 0;
@@ -199,18 +175,29 @@ static int by_id(const void *a, const void *b)
 	return *x < *y ? -1 : *x > *y;
 }
 
-/* As many names as fit, of those after @after; returns their bytes. */
-static size_t put_names(struct kv_cache *cache, const uint64_t *ids, size_t n,
-			uint64_t after, struct wire_snapshot *reply)
+int kv_request_snapshot_list(struct kv_client *client,
+			     const struct kv_message *m)
 {
+	_cleanup_(kv_freep) uint64_t *ids = NULL;
+	struct kv_cache *cache = client->server->cache;
+	struct wire_snapshot *reply = kv_reply_items(client->server);
+	const size_t room =
+		WIRE_MAX - sizeof(struct wire_header) - sizeof(*reply);
 	char *text = (char *)(reply + 1);
-	size_t room = WIRE_MAX - sizeof(struct wire_header) - sizeof(*reply);
-	size_t at = 0, bytes;
+	struct kv_snapshot_info info;
+	size_t n = 0, at = 0, bytes;
+	int r;
 
+	r = kv_snapshot_list(cache, m->space, &ids, &n);
+	if (r < 0) {
+		kv_reply(client, m->header, r, 0, 0);
+		return 0;
+	}
+	qsort(ids, n, sizeof(*ids), by_id);
+	*reply = (struct wire_snapshot){0};
+	/* As many names as fit, of snapshots made after header.arg. */
 	for (size_t i = 0; i < n; i++) {
-		struct kv_snapshot_info info;
-
-		if (ids[i] <= after ||
+		if (ids[i] <= m->header->arg ||
 		    kv_snapshot_stat(cache, ids[i], &info) < 0)
 			continue;
 		bytes = strlen(info.name) + 1;
@@ -220,30 +207,6 @@ static size_t put_names(struct kv_cache *cache, const uint64_t *ids, size_t n,
 		at += bytes;
 		reply->id = ids[i];
 	}
-	return at;
-}
-
-int kv_request_snapshot_list(struct kv_client *client,
-			     const struct kv_message *m)
-{
-	_cleanup_(kv_freep) uint64_t *ids = NULL;
-	struct kv_cache *cache = client->server->cache;
-	struct wire_snapshot *reply = kv_reply_items(client->server);
-	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	size_t n = 0;
-	int r;
-
-	r = kv_client_space(client, m->header->space, R_OK | X_OK, &space,
-			    &info);
-	r = r < 0 ? -ENOENT : kv_snapshot_list(cache, space, &ids, &n);
-	if (r < 0) {
-		kv_reply(client, m->header, r, 0, 0);
-		return 0;
-	}
-	qsort(ids, n, sizeof(*ids), by_id);
-	*reply = (struct wire_snapshot){0};
-	n = put_names(cache, ids, n, m->header->arg, reply);
-	kv_reply(client, m->header, 0, (uint32_t)n, sizeof(*reply) + n);
+	kv_reply(client, m->header, 0, (uint32_t)at, sizeof(*reply) + at);
 	return 0;
 }

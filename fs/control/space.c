@@ -1,26 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space.c - WIRE_SPACE: find a space by name, make it, give it a
- * layout; WIRE_LIST: what is in it; WIRE_SPACE_REMOVE: take it away.
+ * space.c - SPACE: find a space by name, make it, give it a layout; LIST: its keys;
+ * SPACE_REMOVE.
  *
  * OWNS      the texts of each request.
  *
- * STATES    of a request that brings a layout: the control thread looks up the
- *           space and the caller's rights (begin), an ingest thread does what
- *           waits for the disk (work), the control thread replies (finish).  If
- *           somebody else made the space in between it begins again.
+ * STATES    of a request with a layout: the control thread looks up the space and checks
+ *           the rights (begin), a worker does what waits for the disk (opening_run), the
+ *           control thread replies (finish).  If another client made the space in
+ *           between, the request begins again.
  *
  * LOCKING   none: a request belongs to one thread at a time.
  */
-#include "fs/control/chore.h"
 #include "fs/control/request.h"
 
 struct opening {
 	struct kv_chore chore;	 /* first; without a space: to be made */
 	struct kv_caller caller; /* its groups are not used */
 	uint32_t flags, mode;
-	bool sharing; /* somebody else's will do */
-	bool again;   /* somebody else made it meanwhile */
+	bool sharing; /* the space may be another user's */
+	bool again;   /* another client made it meanwhile */
 	size_t json_len;
 	const char *json; /* in text; json_len 0: none was given */
 	char text[];	  /* the name, a NUL, the JSON */
@@ -59,15 +58,7 @@ static void reply(struct kv_client *client, const struct wire_header *header,
 		 sizeof(*out) + name_len + json_len);
 }
 
-/* The first to make a name owns what is read and saved under it. */
-static bool may_share(const struct kv_rules *rules, const struct opening *o,
-		      const struct kv_space_info *info)
-{
-	return o->sharing || info->uid == o->caller.uid ||
-	       kv_rules_operator(rules, info->uid);
-}
-
-/* 1: there is work for an ingest thread; 0 or an error: reply with it. */
+/* Returns 1: there is work for a worker; 0 or an error: reply with it. */
 static int begin(struct kv_client *client, struct opening *o)
 {
 	const struct kv_rules *rules = client->server->rules;
@@ -83,8 +74,11 @@ static int begin(struct kv_client *client, struct opening *o)
 		return kv_rules_may_make(rules, &client->caller) ? 1 : -EACCES;
 	}
 	info = kv_space_stat(cache, o->chore.request.space);
-	if (!kv_access_ok(rules, &info, &client->caller, R_OK | X_OK) ||
-	    !may_share(rules, o, &info))
+	if (!kv_access_ok(rules, &info, &client->caller, R_OK | X_OK))
+		return -EACCES;
+	/* Else another user would own what is read and saved under this name. */
+	if (!o->sharing && info.uid != o->caller.uid &&
+	    !kv_rules_operator(rules, info.uid))
 		return -EACCES;
 	if (o->json_len == 0)
 		return 0;
@@ -100,7 +94,7 @@ static int create(struct kv_cache *cache, struct opening *o)
 	struct kv_layout *layout;
 	int r;
 
-	/* First, so that a bad one leaves no space behind. */
+	/* First, so that a bad layout leaves no space behind. */
 	if (o->json_len) {
 		r = kv_layout_parse(o->json, o->json_len, &layout);
 		if (r < 0)
@@ -123,22 +117,10 @@ static int create(struct kv_cache *cache, struct opening *o)
 	return r;
 }
 
-/* Where somebody else said what the model is, one that is left out counts as
- * empty: the same tensors may be another model's. */
-static int same_model(const struct kv_layout *layout, const struct opening *o)
-{
-	_cleanup_(kv_layout_freep) struct kv_layout *own = NULL;
-	int r = kv_layout_parse(o->json, o->json_len, &own);
-
-	if (r < 0)
-		return r;
-	return layout->fingerprint_len == own->fingerprint_len &&
-	       memcmp(layout->fingerprint, own->fingerprint,
-		      own->fingerprint_len) == 0;
-}
-
+/* Give the space its layout, or check that it agrees with the one it has. */
 static int agree(struct kv_cache *cache, struct opening *o)
 {
+	_cleanup_(kv_layout_freep) struct kv_layout *own = NULL;
 	const struct kv_space_info info =
 		kv_space_stat(cache, o->chore.request.space);
 	const struct kv_layout *layout = info.layout;
@@ -148,15 +130,22 @@ static int agree(struct kv_cache *cache, struct opening *o)
 		return kv_space_set_layout(cache, o->chore.request.space,
 					   o->caller.uid, o->json, o->json_len);
 	r = kv_layout_agrees(layout, o->json, o->json_len);
+	/* In another user's space a missing fingerprint counts as an empty one: the
+	 * same tensors may be another model's. */
 	if (r == 1 && (o->flags & WIRE_SPACE_CREATE) &&
-	    info.uid != o->caller.uid)
-		r = same_model(layout, o);
+	    info.uid != o->caller.uid) {
+		r = kv_layout_parse(o->json, o->json_len, &own);
+		if (r == 0)
+			r = layout->fingerprint_len == own->fingerprint_len &&
+			    memcmp(layout->fingerprint, own->fingerprint,
+				   own->fingerprint_len) == 0;
+	}
 	if (r < 0)
 		return r;
 	return r ? 0 : -EEXIST;
 }
 
-static int work(struct kv_chore *chore)
+static int opening_run(struct kv_chore *chore)
 {
 	struct opening *o = (struct opening *)chore;
 	struct kv_cache *cache = chore->request.server->cache;
@@ -164,15 +153,14 @@ static int work(struct kv_chore *chore)
 	return chore->request.space ? agree(cache, o) : create(cache, o);
 }
 
-/* Begin, or begin again; replies and frees when there is nothing to wait for.
- */
+/* Begin, or begin again; reply and free the request if it need not wait. */
 static void go_on(struct opening *o)
 {
 	struct kv_client *client = o->chore.request.client;
 	int r = begin(client, o);
 
 	if (r == 1) {
-		kv_chore_begin(&o->chore, work);
+		kv_chore_begin(&o->chore, opening_run);
 		return;
 	}
 	if (r == 0)
@@ -191,7 +179,7 @@ static void finish(struct kv_request *request)
 		return;
 	}
 	if (request->client && o->chore.status == 0) {
-		/* The layout is there now; only the reply is left. */
+		/* The layout is set: only the reply is left. */
 		o->json_len = 0;
 		o->flags = 0;
 		go_on(o);
@@ -217,8 +205,7 @@ int kv_request_space(struct kv_client *client, const struct kv_message *m)
 			    (wire->flags &
 			     ~(WIRE_SPACE_CREATE | WIRE_SPACE_SHARED))
 		    ? -EINVAL
-		    : kv_request_new(client, m->header, &kind, sizeof(*o) + n,
-				     &o);
+		    : kv_request_new(client, m, &kind, sizeof(*o) + n, &o);
 	if (r < 0) {
 		kv_reply_all(client, m->header, r);
 		return 0;
@@ -235,7 +222,7 @@ int kv_request_space(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-/* ---- what is in it ---- */
+/* ---- listing ---- */
 
 int kv_request_list(struct kv_client *client, const struct kv_message *m)
 {
@@ -244,21 +231,14 @@ int kv_request_list(struct kv_client *client, const struct kv_message *m)
 	struct wire_list *reply = kv_reply_items(server);
 	struct wire_key *keys = (struct wire_key *)(reply + 1);
 	uint64_t cursor = asked->cursor;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	struct kv_space_info info;
 	size_t n;
-	int r;
 
-	r = kv_client_space(client, m->header->space, R_OK | X_OK, &space,
-			    &info);
-	if (r == 0 && (asked->max < 64 || asked->max > WIRE_BATCH ||
-		       asked->reserved != 0))
-		r = -EINVAL;
-	if (r < 0) {
-		kv_reply(client, m->header, r == -EACCES ? -ENOENT : r, 0, 0);
+	if (asked->max < 64 || asked->max > WIRE_BATCH ||
+	    asked->reserved != 0) {
+		kv_reply(client, m->header, -EINVAL, 0, 0);
 		return 0;
 	}
-	n = kv_space_keys(server->cache, space, &cursor, server->keys,
+	n = kv_space_keys(server->cache, m->space, &cursor, server->keys,
 			  asked->max);
 	*reply = (struct wire_list){.cursor = cursor};
 	memset(keys, 0, n * sizeof(*keys));
@@ -271,9 +251,9 @@ int kv_request_list(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-/* ---- taking it away ---- */
+/* ---- removal ---- */
 
-static int remove_space(struct kv_chore *chore)
+static int removal_run(struct kv_chore *chore)
 {
 	struct kv_request *request = &chore->request;
 
@@ -293,28 +273,20 @@ static void removal_finish(struct kv_request *request)
 static const struct kv_request_kind removal_kind = {removal_finish,
 						    kv_chore_cancel, NULL};
 
-/* Its owner may, and operators, as rmdir has it. */
+/* The owner and operators may remove a space, as with rmdir(2). */
 int kv_request_space_remove(struct kv_client *client,
 			    const struct kv_message *m)
 {
-	const struct kv_rules *rules = client->server->rules;
-	struct kv_chore *removal = NULL;
-	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	int r;
+	struct kv_chore *removal;
+	int r = -EACCES;
 
-	r = kv_client_space(client, m->header->space, 0, &space, &info);
-	if (r == 0 && client->caller.uid != info.uid &&
-	    !kv_rules_operator(rules, client->caller.uid))
-		r = -EACCES;
-	if (r == 0)
-		r = kv_request_new(client, m->header, &removal_kind,
-				   sizeof(*removal), &removal);
-	if (r < 0) {
+	if (client->caller.uid == m->info.uid ||
+	    kv_rules_operator(client->server->rules, client->caller.uid))
+		r = kv_request_new(client, m, &removal_kind, sizeof(*removal),
+				   &removal);
+	if (r < 0)
 		kv_reply(client, m->header, r, 0, 0);
-		return 0;
-	}
-	removal->request.space = kv_steal(space);
-	kv_chore_begin(removal, remove_space);
+	else
+		kv_chore_begin(removal, removal_run);
 	return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * user.c - users' connections and requests, in turns.
+ * user.c - turns of users on the control thread.
  *
  * OWNS      every kv_user.
  *
@@ -15,7 +15,7 @@
 #include "fs/control/request.h"
 #include "fs/control/user.h"
 
-#define TURN_NS 250000 /* some tens of messages */
+#define TURN_NS 250000 /* tens of messages */
 
 struct kv_user {
 	struct kv_turn turn; /* first */
@@ -84,34 +84,28 @@ void kv_user_finish(struct kv_request *request)
 	kv_turn_start(&request->server->users, &request->user->turn);
 }
 
-/* Do what waits longest; answers first, for their sender has been waiting. */
-static bool step(struct kv_user *user)
-{
-	struct kv_request *request = TAILQ_FIRST(&user->finished);
-	struct kv_client *client = TAILQ_FIRST(&user->ready);
-
-	if (request) {
-		TAILQ_REMOVE(&user->finished, request, finished_link);
-		kv_request_finish(request);
-	} else if (client) {
-		kv_user_forget(client);
-		if (kv_client_serve(client))
-			kv_user_ready(client);
-	}
-	return !is_idle(user);
-}
-
+/* Serve @user for a turn: requests before connections, as their sender is waiting. */
 static void serve(struct kv_server *server, struct kv_user *user)
 {
 	uint64_t began = kv_now_ns(), spent;
-	bool more;
+	struct kv_request *request;
+	struct kv_client *client;
 
 	do {
-		more = step(user);
+		request = TAILQ_FIRST(&user->finished);
+		client = TAILQ_FIRST(&user->ready);
+		if (request) {
+			TAILQ_REMOVE(&user->finished, request, finished_link);
+			kv_request_finish(request);
+		} else if (client) {
+			kv_user_forget(client);
+			if (kv_client_serve(client))
+				kv_user_ready(client);
+		}
 		spent = kv_now_ns() - began;
-	} while (more && spent < (uint64_t)user->turn.credit);
+	} while (!is_idle(user) && spent < (uint64_t)user->turn.credit);
 	kv_turn_charge(&user->turn, KV_MAX(spent, UINT64_C(1)));
-	if (!more)
+	if (is_idle(user))
 		kv_turn_stop(&server->users, &user->turn);
 }
 
@@ -123,8 +117,7 @@ bool kv_users_serve(struct kv_server *server)
 		user = (struct kv_user *)kv_turns_next(&server->users);
 		if (!user)
 			break;
-		/* The user may lose its last connection and request
-		 * meanwhile. */
+		/* The user may lose its last connection meanwhile. */
 		kv_turn_hold(&user->turn);
 		serve(server, user);
 		kv_user_put(server, user);

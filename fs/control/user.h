@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * user.h - what there is to do for each user: connections that have sent
- * something, requests that can be answered.  Users take turns by the time that
- * this takes, however many connections they have.
+ * user.h - the work of each user: connections with events, and requests to finish.  Users
+ * take turns of the control thread's time, however many connections they have.
  *
  * Control thread only.
  */
@@ -22,14 +21,14 @@ void kv_users_fini(struct kv_server *server);
 struct kv_user *kv_user_get(struct kv_server *server, uint32_t uid);
 void kv_user_put(struct kv_server *server, struct kv_user *user);
 
-/* Something has happened to @client; nothing more if that was said before. */
+/* @client has events; nothing happens if it is ready already. */
 void kv_user_ready(struct kv_client *client);
 /* The client has ended. */
 void kv_user_forget(struct kv_client *client);
-/* The request's work is done: to be finished in its user's turn. */
+/* Finish @request, whose work is done, in its user's turn. */
 void kv_user_finish(struct kv_request *request);
 
-/* A turn for everybody who has work; whether somebody still has. */
+/* Give each user with work a turn.  Returns whether a user still has work. */
 bool kv_users_serve(struct kv_server *server);
 
 #endif
