@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon.c - everything that belongs to one store that is served, put together
- * and taken apart in order; and the texts below .kvfs, which tell of all of it.
+ * daemon.c - everything that belongs to one store that is served, opened and closed
+ * in order; and the texts below .kvfs.
  *
- * OWNS      the cache, the control socket and the mount: its uploads, open
- *           handles, notifier, hidden layouts, lives of directories, parked
- *           requests, and who reads and changes spaces for them.
+ * OWNS      the cache, the control socket and the mount with its uploads, open
+ *           handles, notifier, lives of directories and parked requests.
  *
  * INVARIANTS
  *   (1) The cache's callbacks reach the control socket only between
- *       kv_daemon_open and kv_daemon_close: it is taken away from them before
+ *       kv_daemon_open and kv_daemon_close: the socket is hidden from them before
  *       it is stopped.
  *
  * LOCKING   daemon->lock guards `control` against the cache's callbacks, which
@@ -35,7 +34,6 @@ static void on_gone(void *arg, uint64_t id)
 	kv_notify_gone(daemon->mount->notify, id);
 }
 
-/* By whichever way it was removed. */
 static void on_space_gone(void *arg, uint32_t id)
 {
 	struct kv_daemon *daemon = arg;
@@ -43,7 +41,7 @@ static void on_space_gone(void *arg, uint32_t id)
 	kv_lives_forget(daemon->mount->lives, id);
 }
 
-/* While it starts: standard error is still the user's. */
+/* While the daemon starts: standard error is still the user's. */
 static void on_waiting(void *arg, long owner)
 {
 	struct kv_daemon *daemon = arg;
@@ -63,7 +61,8 @@ static void on_warn(void *arg, const char *line)
 #define REQUESTS_PART 4u
 #define REQUESTS_MIN ((uint64_t)16 << 20)
 
-/* Memory that the daemon needs besides counts in the same group. */
+/* Warn if the control group leaves little memory besides the blocks': the daemon's
+ * other memory counts, too, and beyond the limit the kernel kills the daemon. */
 static void warn_of_limit(struct kv_daemon *daemon)
 {
 	const struct kv_options *o = daemon->options;
@@ -108,66 +107,6 @@ static struct kv_control *set_control(struct kv_daemon *daemon,
 	daemon->control = control;
 	pthread_rwlock_unlock(&daemon->lock);
 	return before;
-}
-
-/* ---- what the handlers of the mount share ---- */
-
-static void mount_free(struct kv_mount *mount)
-{
-	if (!mount)
-		return;
-	kv_lives_free(mount->lives);
-	pthread_mutex_destroy(&mount->hidden.lock);
-	kv_notify_free(mount->notify);
-	kv_parking_free(mount->parking);
-	free(mount);
-}
-
-/* A mount that hears of blocks that go and of room, from the cache that is yet to
- * be opened, and does nothing more. */
-static int mount_new(struct kv_mount **ret_mount)
-{
-	struct kv_mount *mount = calloc(1, sizeof(*mount));
-	int r;
-
-	if (!mount)
-		return -ENOMEM;
-	pthread_mutex_init(&mount->hidden.lock, NULL);
-	mount->started_ns = kv_wall_ns();
-	r = kv_notify_new(mount, &mount->notify);
-	if (r == 0)
-		r = kv_parking_new(&mount->parking);
-	if (r < 0) {
-		mount_free(mount);
-		return r;
-	}
-	*ret_mount = mount;
-	return 0;
-}
-
-/* Ready for requests. */
-static int mount_start(struct kv_mount *mount, struct kv_cache *cache)
-{
-	int r;
-
-	mount->cache = cache;
-	r = kv_uploads_new(cache, &mount->uploads);
-	if (r == 0)
-		r = kv_lives_new(&mount->lives);
-	if (r == 0)
-		r = kv_handles_new(&mount->handles);
-	return r;
-}
-
-/* Give back to the cache what is open still; NULL, or one not started: none. */
-static void mount_stop(struct kv_mount *mount)
-{
-	if (!mount)
-		return;
-	kv_parking_stop(mount->parking);
-	kv_parking_join(mount->parking);
-	kv_handles_free(mount);
-	kv_uploads_free(kv_steal(mount->uploads));
 }
 
 /* ---- the files below .kvfs ---- */
@@ -218,31 +157,18 @@ static char *config_text(struct kv_daemon *daemon)
 	return text;
 }
 
-static char *metrics_text(struct kv_daemon *daemon,
-			  const struct kv_caller *reader)
-{
-	struct kv_control_counts counts = {0};
-
-	pthread_rwlock_rdlock(&daemon->lock);
-	if (daemon->control)
-		kv_control_counts(daemon->control, &counts);
-	pthread_rwlock_unlock(&daemon->lock);
-	return kv_metrics_text(daemon->cache, &counts, &daemon->options->rules,
-			       reader);
-}
-
 static int text_of(void *arg, uint64_t ino, const struct kv_caller *reader,
 		   char **ret_text)
 {
 	const struct kv_node node = kv_node_decode(ino);
+	struct kv_control_counts counts = {0};
 	struct kv_daemon *daemon = arg;
 	char *text;
 
-	if (node.type == KV_NODE_TENANT) {
-		*ret_text = kv_tenant_text(daemon->cache, (uint32_t)node.value);
-		return *ret_text ? 0 : -ENOMEM;
-	}
-	switch (ino) {
+	switch (node.type == KV_NODE_TENANT ? KV_NODE_TENANTS : ino) {
+	case KV_NODE_TENANTS:
+		text = kv_tenant_text(daemon->cache, (uint32_t)node.value);
+		break;
 	case KV_NODE_CONFIG:
 		text = config_text(daemon);
 		break;
@@ -250,7 +176,12 @@ static int text_of(void *arg, uint64_t ino, const struct kv_caller *reader,
 		text = kv_stats_text(daemon->cache);
 		break;
 	case KV_NODE_METRICS:
-		text = metrics_text(daemon, reader);
+		pthread_rwlock_rdlock(&daemon->lock);
+		if (daemon->control)
+			kv_control_counts(daemon->control, &counts);
+		pthread_rwlock_unlock(&daemon->lock);
+		text = kv_metrics_text(daemon->cache, &counts,
+				       &daemon->options->rules, reader);
 		break;
 	default:
 		return -ESTALE;
@@ -282,8 +213,8 @@ static char *control_path(const struct kv_daemon *daemon)
 								    : path;
 }
 
-/* The default socket lies in a directory of its own, and that in one which all
- * daemons of a user share, and which stays. */
+/* Make the directory of the default socket's directory, which all daemons of a user
+ * share, and which stays. */
 static int make_socket_base(const struct kv_daemon *daemon)
 {
 	_cleanup_(kv_freep) char *base = NULL;
@@ -296,12 +227,12 @@ static int make_socket_base(const struct kv_daemon *daemon)
 	*strrchr(base, '/') = '\0';
 	*strrchr(base, '/') = '\0';
 	if (mkdir(base, 0755) < 0)
-		return 0; /* it is there, or the socket says why not */
-	/* Whatever the umask is: other users connect, too. */
+		return 0; /* it exists, or opening the socket reports why not */
+	/* Other users connect, also with a strict umask. */
 	return chmod(base, 0755) < 0 ? -errno : 0;
 }
 
-/* A user without a place for the socket did not choose one. */
+/* Add to *@ret_why how to choose a place for the socket, if none was chosen. */
 static int explain_place(const struct kv_daemon *daemon, int r, char **ret_why)
 {
 	char *why;
@@ -317,12 +248,13 @@ static int explain_place(const struct kv_daemon *daemon, int r, char **ret_why)
 	return r;
 }
 
-/* In an order in which nothing needs what comes later. */
+/* Open the parts in the order of their dependencies. */
 static int start(struct kv_daemon *daemon, struct kv_gate *gate, char **ret_why)
 {
 	const struct kv_options *o = daemon->options;
 	struct kv_cache_config config = o->cache;
 	struct kv_control *control;
+	struct kv_mount *mount;
 	int r;
 
 	config.gone = on_gone;
@@ -333,7 +265,15 @@ static int start(struct kv_daemon *daemon, struct kv_gate *gate, char **ret_why)
 	config.warn = on_warn;
 	config.arg = daemon;
 	warn_of_limit(daemon);
-	r = mount_new(&daemon->mount);
+	/* The cache's callbacks use the notifier and the parking. */
+	mount = daemon->mount = calloc(1, sizeof(*mount));
+	if (!mount)
+		return -ENOMEM;
+	pthread_mutex_init(&mount->hidden.lock, NULL);
+	mount->started_ns = kv_wall_ns();
+	r = kv_notify_new(mount, &mount->notify);
+	if (r == 0)
+		r = kv_parking_new(&mount->parking);
 	if (r < 0)
 		return r;
 	r = kv_cache_open(&config, &daemon->cache, ret_why);
@@ -342,10 +282,10 @@ static int start(struct kv_daemon *daemon, struct kv_gate *gate, char **ret_why)
 	daemon->control_path = control_path(daemon);
 	if (!daemon->control_path)
 		return -ENOMEM;
-	daemon->mount->control_path = daemon->control_path;
-	daemon->mount->rules = &o->rules;
-	/* The rest of the control group's memory is also for the daemon's own
-	 * tables and the kernel's socket buffers. */
+	mount->control_path = daemon->control_path;
+	mount->rules = &o->rules;
+	/* The daemon's tables and the kernel's socket buffers also need a part of
+	 * the control group's memory. */
 	if (o->memory.bytes != UINT64_MAX)
 		kv_accounts_limit_memory(
 			kv_cache_accounts(daemon->cache),
@@ -354,13 +294,17 @@ static int start(struct kv_daemon *daemon, struct kv_gate *gate, char **ret_why)
 			       REQUESTS_MIN));
 	if (o->rules.squash)
 		kv_accounts_squash_root(kv_cache_accounts(daemon->cache));
-	daemon->mount->umask = o->umask;
-	daemon->mount->text = text_of;
-	daemon->mount->arg = daemon;
-	r = mount_start(daemon->mount, daemon->cache);
-	if (r < 0)
-		return r;
-	r = make_socket_base(daemon);
+	mount->umask = o->umask;
+	mount->text = text_of;
+	mount->arg = daemon;
+	mount->cache = daemon->cache;
+	r = kv_uploads_new(daemon->cache, &mount->uploads);
+	if (r == 0)
+		r = kv_lives_new(&mount->lives);
+	if (r == 0)
+		r = kv_handles_new(&mount->handles);
+	if (r == 0)
+		r = make_socket_base(daemon);
 	if (r < 0)
 		return r;
 	r = kv_control_start(daemon->cache, &o->rules, gate,
@@ -390,20 +334,11 @@ int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
 	return 0;
 }
 
-/* Also if one that was killed had made it. */
-static void remove_socket_dir(struct kv_daemon *daemon)
-{
-	char *slash = strrchr(daemon->control_path, '/');
-
-	if (daemon->options->control || !slash)
-		return;
-	*slash = '\0';
-	(void)rmdir(daemon->control_path);
-}
-
 void kv_daemon_close(struct kv_daemon *daemon)
 {
+	struct kv_mount *mount = daemon ? daemon->mount : NULL;
 	struct kv_control *control;
+	char *slash;
 
 	if (!daemon)
 		return;
@@ -411,15 +346,32 @@ void kv_daemon_close(struct kv_daemon *daemon)
 		kv_cache_ending(daemon->cache);
 	control = set_control(daemon, NULL);
 	kv_control_stop(control);
-	if (control)
-		remove_socket_dir(daemon);
-	mount_stop(daemon->mount);
+	slash = control && !daemon->options->control
+			? strrchr(daemon->control_path, '/')
+			: NULL;
+	if (slash) { /* its directory, also that of a daemon that was killed */
+		*slash = '\0';
+		(void)rmdir(daemon->control_path);
+	}
+	if (mount) {
+		/* Give back to the cache what is still open. */
+		kv_parking_stop(mount->parking);
+		kv_parking_join(mount->parking);
+		kv_handles_free(mount);
+		kv_uploads_free(kv_steal(mount->uploads));
+	}
 	if (daemon->cache && kv_cache_close(daemon->cache) < 0) {
 		fprintf(stderr, "kvfs: the SSD does not answer: the store is "
 				"left as after a crash\n");
 		return; /* requests that end after all may still call back */
 	}
-	mount_free(daemon->mount);
+	if (mount) {
+		kv_lives_free(mount->lives);
+		pthread_mutex_destroy(&mount->hidden.lock);
+		kv_notify_free(mount->notify);
+		kv_parking_free(mount->parking);
+		free(mount);
+	}
 	free(daemon->control_path);
 	pthread_rwlock_destroy(&daemon->lock);
 	free(daemon);

@@ -16,19 +16,16 @@ struct kv_daemon {
 	struct kv_mount *mount;
 	char *control_path;
 
-	/* The cache's callbacks look here from its threads. */
+	/* Read by the cache's callbacks, on its threads. */
 	pthread_rwlock_t lock;
 	struct kv_control *control; /* lock */
 };
 
-/*
- * Open the store and start the control socket.  @options and @gate must outlive
- * it.  On
- * failure *@ret_why is one line for the user (caller frees).
- */
+/* Open the store and start the control socket.  @options and @gate must outlive the
+ * daemon.  On failure *@ret_why is one line for the user (caller frees). */
 int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
 		   struct kv_daemon **ret_daemon, char **ret_why);
-/* Waits until everything is written.  Takes NULL. */
+/* Wait until everything is written, and close.  Takes NULL. */
 void kv_daemon_close(struct kv_daemon *daemon);
 
 #endif

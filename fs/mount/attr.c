@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * attr.c - what stat(2) shows of a node; chmod, chown, utimens, truncate.
+ * attr.c - getattr and setattr: stat, chmod, chown, utimens, truncate.
  *
  * OWNS      nothing.
  *
  * INVARIANTS
- *   (1) st_blocks adds up over a space to what its tiers hold: directories have
- *       none, a block has what it occupies, never 0.
+ *   (1) The sum of st_blocks over a space is the size of its blocks in the
+ *       tiers: 0 for directories, never 0 for a block.
  *   (2) Directories have one link, which tells find(1) not to count them.
  *   (3) chmod and chown change a space and a file being written, succeed on a
  *       block and change nothing, so that cp -a, tar and rsync are content.
@@ -89,11 +89,8 @@ void kv_attr_block(const struct kv_block_info *info, struct stat *ret_attr)
 static int attr_fixed(const struct kv_mount *mount, uint64_t ino,
 		      struct stat *st)
 {
-	*st = (struct stat){.st_ino = ino,
-			    .st_nlink = 1,
-			    .st_uid = mount->rules->uid,
-			    .st_gid = mount->rules->gid,
-			    .st_blksize = KV_PAGE};
+	st->st_uid = mount->rules->uid;
+	st->st_gid = mount->rules->gid;
 	kv_attr_times(st, mount->started_ns, 0);
 	switch (ino) {
 	case KV_NODE_ROOT:
@@ -110,7 +107,7 @@ static int attr_fixed(const struct kv_mount *mount, uint64_t ino,
 	case KV_NODE_CONFIG:
 	case KV_NODE_STATS:
 	case KV_NODE_METRICS:
-		/* Made at open, as in /proc: nobody knows its size before. */
+		/* Made at open, as in /proc: the size is not known before. */
 		st->st_mode = S_IFREG | 0444;
 		return 0;
 	default:
@@ -118,22 +115,8 @@ static int attr_fixed(const struct kv_mount *mount, uint64_t ino,
 	}
 }
 
-/* The daemon's, so that its user may set attributes; all may look. */
-static int attr_tenant(const struct kv_mount *mount, uint64_t ino,
-		       struct stat *st)
-{
-	*st = (struct stat){.st_ino = ino,
-			    .st_mode = S_IFREG | 0644,
-			    .st_nlink = 1,
-			    .st_uid = geteuid(),
-			    .st_gid = getegid(),
-			    .st_blksize = KV_PAGE};
-	kv_attr_times(st, mount->started_ns, 0);
-	return 0;
-}
-
-static int attr_in_space(struct kv_mount *mount, uint64_t ino,
-			 const struct kv_node *node, struct stat *st)
+static int attr_in_space(struct kv_mount *mount, const struct kv_node *node,
+			 struct stat *st)
 {
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	struct kv_space_info info;
@@ -142,12 +125,9 @@ static int attr_in_space(struct kv_mount *mount, uint64_t ino,
 	r = kv_attr_space(mount, node, &space, &info);
 	if (r < 0)
 		return r;
-	*st = (struct stat){.st_ino = ino,
-			    .st_mode = S_IFDIR | info.mode,
-			    .st_nlink = 1,
-			    .st_uid = info.uid,
-			    .st_gid = info.gid,
-			    .st_blksize = KV_PAGE};
+	st->st_mode = S_IFDIR | info.mode;
+	st->st_uid = info.uid;
+	st->st_gid = info.gid;
 	kv_attr_times(st,
 		      node->type == KV_NODE_DIR
 			      ? kv_dir_mtime(mount->cache, space, node->byte)
@@ -165,17 +145,6 @@ static int attr_in_space(struct kv_mount *mount, uint64_t ino,
 	return 0;
 }
 
-static int attr_of_block_id(struct kv_mount *mount, uint64_t id,
-			    struct stat *st)
-{
-	struct kv_block_info info;
-
-	if (kv_block_stat_id(mount->cache, id, &info) < 0)
-		return -ESTALE;
-	kv_attr_block(&info, st);
-	return 0;
-}
-
 double kv_name_timeout(uint64_t ino, double attr_timeout)
 {
 	return kv_node_decode(ino).type == KV_NODE_SNAPSHOT ? 0 : attr_timeout;
@@ -184,10 +153,13 @@ double kv_name_timeout(uint64_t ino, double attr_timeout)
 int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 	       double *ret_timeout)
 {
-	struct kv_node node = kv_node_decode(ino);
-	double timeout = 0;
-	int r;
+	const struct kv_node node = kv_node_decode(ino);
+	double timeout = KV_TIMEOUT_BLOCK;
+	struct kv_block_info info;
+	int r = 0;
 
+	*ret_attr = (struct stat){
+		.st_ino = ino, .st_nlink = 1, .st_blksize = KV_PAGE};
 	switch (node.type) {
 	case KV_NODE_FIXED:
 		timeout = ino == KV_NODE_ROOT ? KV_TIMEOUT_SPACE
@@ -195,12 +167,31 @@ int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 		r = attr_fixed(mount, ino, ret_attr);
 		break;
 	case KV_NODE_TENANT:
+		/* The daemon's, so that its user may set attributes; all users
+		 * may read it. */
 		timeout = KV_TIMEOUT_FIXED;
-		r = attr_tenant(mount, ino, ret_attr);
+		ret_attr->st_mode = S_IFREG | 0644;
+		ret_attr->st_uid = geteuid();
+		ret_attr->st_gid = getegid();
+		kv_attr_times(ret_attr, mount->started_ns, 0);
 		break;
 	case KV_NODE_BLOCK:
-		timeout = KV_TIMEOUT_BLOCK;
-		r = attr_of_block_id(mount, node.value, ret_attr);
+		if (kv_block_stat_id(mount->cache, node.value, &info) < 0)
+			r = -ESTALE;
+		else
+			kv_attr_block(&info, ret_attr);
+		break;
+	case KV_NODE_SPACE:
+		timeout = KV_TIMEOUT_SPACE;
+		r = attr_in_space(mount, &node, ret_attr);
+		break;
+	case KV_NODE_LAYOUT:
+		timeout = 0;
+		r = attr_in_space(mount, &node, ret_attr);
+		break;
+	case KV_NODE_UPLOAD:
+		timeout = 0;
+		r = kv_upload_stat(mount->uploads, node.value, ret_attr);
 		break;
 	case KV_NODE_DIR:
 	case KV_NODE_DELAYED:
@@ -208,20 +199,10 @@ int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 	case KV_NODE_SNAPSHOTS:
 	case KV_NODE_SNAPSHOT:
 	case KV_NODE_LINK:
-		timeout = KV_TIMEOUT_BLOCK;
-		r = attr_in_space(mount, ino, &node, ret_attr);
-		break;
-	case KV_NODE_SPACE:
-		timeout = KV_TIMEOUT_SPACE;
-		r = attr_in_space(mount, ino, &node, ret_attr);
-		break;
-	case KV_NODE_LAYOUT:
-		r = attr_in_space(mount, ino, &node, ret_attr);
-		break;
-	case KV_NODE_UPLOAD:
-		r = kv_upload_stat(mount->uploads, node.value, ret_attr);
+		r = attr_in_space(mount, &node, ret_attr);
 		break;
 	default:
+		timeout = 0;
 		r = -ESTALE;
 	}
 	if (ret_timeout)
@@ -231,25 +212,15 @@ int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 
 /* ---- setting ---- */
 
-static int64_t ns_of(const struct timespec *t)
-{
-	return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
-}
-
-/* The time to store, 0 if none is given. */
+/* Return the time to store, 0 if none is given. */
 static int64_t mtime_of(const struct stat *attr, int to_set)
 {
 	if (to_set & FUSE_SET_ATTR_MTIME_NOW)
 		return kv_wall_ns();
-	return to_set & FUSE_SET_ATTR_MTIME ? ns_of(&attr->st_mtim) : 0;
-}
-
-/* `touch -a`, or anything that says "now"; not cp -a or tar, which set both. */
-static bool is_touch(int to_set)
-{
-	return (to_set & FUSE_SET_ATTR_ATIME_NOW) != 0 ||
-	       ((to_set & FUSE_SET_ATTR_ATIME) != 0 &&
-		(to_set & FUSE_SET_ATTR_MTIME) == 0);
+	return to_set & FUSE_SET_ATTR_MTIME
+		       ? (int64_t)attr->st_mtim.tv_sec * 1000000000 +
+				 attr->st_mtim.tv_nsec
+		       : 0;
 }
 
 static int set_block(struct kv_mount *mount, struct kv_block *block,
@@ -259,28 +230,13 @@ static int set_block(struct kv_mount *mount, struct kv_block *block,
 
 	if (to_set & FUSE_SET_ATTR_SIZE)
 		return -EPERM;
-	if (is_touch(to_set))
+	/* `touch -a`, or any time "now"; not cp -a or tar, which set both. */
+	if (to_set & FUSE_SET_ATTR_ATIME_NOW ||
+	    (to_set & FUSE_SET_ATTR_ATIME && !(to_set & FUSE_SET_ATTR_MTIME)))
 		kv_block_touch(mount->cache, block);
 	if (mtime_ns != 0)
 		return kv_block_set_mtime(mount->cache, block, mtime_ns);
 	return 0;
-}
-
-static int set_block_id(fuse_req_t req, uint64_t id, const struct stat *attr,
-			int to_set)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_block *block;
-	int r;
-
-	r = kv_block_get_id(mount->cache, id, &block);
-	if (r < 0)
-		return -ESTALE;
-	r = kv_permit_block_owner(req, block);
-	if (r == 0)
-		r = set_block(mount, block, attr, to_set);
-	kv_block_put(mount->cache, block);
-	return r;
 }
 
 static int set_space(fuse_req_t req, const struct kv_node *node,
@@ -303,7 +259,7 @@ static int set_space(fuse_req_t req, const struct kv_node *node,
 	gid = to_set & FUSE_SET_ATTR_GID ? attr->st_gid : info.gid;
 	mode = to_set & FUSE_SET_ATTR_MODE ? attr->st_mode & 07777 : info.mode;
 	r = to_set & SET_OWNER ? kv_permit_owner(req, &info) : 0;
-	/* A space that is given away would pass for one that its new owner
+	/* A space that was given away would look like one that its new owner
 	 * made. */
 	if (r == 0 && uid != info.uid)
 		r = kv_permit_operator(req);
@@ -320,33 +276,26 @@ static int set_space(fuse_req_t req, const struct kv_node *node,
 	return r;
 }
 
-static int set_size(struct kv_upload *upload, uint64_t size)
-{
-	struct kv_draft *draft = upload->draft;
-
-	if (size == 0)
-		return kv_draft_reset(draft);
-	return size == kv_draft_size(draft) ? 0 : -EINVAL;
-}
-
 static int set_upload(struct kv_mount *mount, struct kv_upload *upload,
 		      const struct stat *attr, int to_set)
 {
 	struct kv_block *block = kv_draft_block(upload->draft);
 	struct kv_upload_props props = kv_upload_props(upload);
 	int64_t mtime_ns = mtime_of(attr, to_set);
-	int r;
+	int r = 0;
 
 	if (block) {
 		r = set_block(mount, block, attr, to_set);
 		kv_block_put(mount->cache, block);
 		return r;
 	}
-	if (to_set & FUSE_SET_ATTR_SIZE) {
-		r = set_size(upload, (uint64_t)attr->st_size);
-		if (r < 0)
-			return r;
-	}
+	if (to_set & FUSE_SET_ATTR_SIZE && attr->st_size == 0)
+		r = kv_draft_reset(upload->draft);
+	else if (to_set & FUSE_SET_ATTR_SIZE &&
+		 (uint64_t)attr->st_size != kv_draft_size(upload->draft))
+		r = -EINVAL;
+	if (r < 0)
+		return r;
 	if (to_set & FUSE_SET_ATTR_MODE)
 		props.mode = attr->st_mode & 07777;
 	if (to_set & FUSE_SET_ATTR_UID)
@@ -359,18 +308,30 @@ static int set_upload(struct kv_mount *mount, struct kv_upload *upload,
 	return 0;
 }
 
-/* The file's own upload if it is open, else the one that has the name now. */
-static int set_upload_node(struct kv_mount *mount, uint64_t serial,
-			   const struct fuse_file_info *fi,
-			   const struct stat *attr, int to_set)
+/* Set attributes of a block, or of a file that is being written: of the open file,
+ * or without one of the upload that has the name now. */
+static int set_file(fuse_req_t req, const struct kv_node *node,
+		    const struct fuse_file_info *fi, const struct stat *attr,
+		    int to_set)
 {
+	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_upload *upload;
+	struct kv_block *block;
 	int r;
 
+	if (node->type == KV_NODE_BLOCK) {
+		if (kv_block_get_id(mount->cache, node->value, &block) < 0)
+			return -ESTALE;
+		r = kv_permit_block_owner(req, block);
+		if (r == 0)
+			r = set_block(mount, block, attr, to_set);
+		kv_block_put(mount->cache, block);
+		return r;
+	}
 	if (fi && kv_handle_of(fi)->kind == KV_HANDLE_UPLOAD)
 		return set_upload(mount, kv_handle_of(fi)->upload, attr,
 				  to_set);
-	if (kv_upload_get(mount->uploads, serial, &upload) < 0)
+	if (kv_upload_get(mount->uploads, node->value, &upload) < 0)
 		return -ESTALE;
 	r = set_upload(mount, upload, attr, to_set);
 	kv_upload_put(upload);
@@ -417,7 +378,6 @@ void kv_fs_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr,
 					.ino = ino,
 					.attr = *attr,
 					.flags = (unsigned)to_set};
-	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_node node = kv_node_decode(ino);
 	int r = -EPERM;
 
@@ -425,13 +385,10 @@ void kv_fs_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr,
 		kv_change_later(req, &asked);
 		return;
 	}
-	if (node.type == KV_NODE_BLOCK)
-		r = set_block_id(req, node.value, attr, to_set);
-	else if (node.type == KV_NODE_UPLOAD)
-		r = set_upload_node(mount, node.value, fi, attr, to_set);
-	else if (node.type == KV_NODE_LAYOUT && fi &&
-		 kv_handle_of(fi)->kind == KV_HANDLE_UPLOAD)
-		r = set_upload(mount, kv_handle_of(fi)->upload, attr, to_set);
+	if (node.type == KV_NODE_BLOCK || node.type == KV_NODE_UPLOAD ||
+	    (node.type == KV_NODE_LAYOUT && fi &&
+	     kv_handle_of(fi)->kind == KV_HANDLE_UPLOAD))
+		r = set_file(req, &node, fi, attr, to_set);
 	else if (node.type != KV_NODE_FIXED && node.type != KV_NODE_TENANT)
 		r = set_space(req, &node, attr, to_set);
 	if (r < 0)

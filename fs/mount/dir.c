@@ -2,17 +2,18 @@
 /*
  * dir.c - listing directories.
  *
- * OWNS      nothing: a listing is a handle's.
+ * OWNS      nothing: a handle owns its listing.
  *
  * INVARIANTS
- *   (1) What a directory handle lists was there at opendir; an entry's place in
- *       it is its offset, so that seekdir and telldir are stable.
- *   (2) What went meanwhile is passed over.
+ *   (1) A directory handle lists the entries of the time of opendir; an entry's
+ *       index is its offset, so that seekdir and telldir are stable.
+ *   (2) Entries that are gone since are skipped.
  *
  * LOCKING   none.
  */
 #include <stdio.h>
 
+#include "common/array.h"
 #include "fs/mount/attr.h"
 #include "fs/mount/open.h"
 #include "fs/mount/ops.h"
@@ -24,18 +25,12 @@
 
 static int add(struct kv_handle *dir, uint64_t node)
 {
-	size_t room = KV_MAX(dir->room * 2, (size_t)64);
-	uint64_t *nodes;
+	int r = kv_array_grow(&dir->nodes, &dir->room, dir->n + 1,
+			      sizeof(*dir->nodes));
 
-	if (dir->n == dir->room) {
-		nodes = reallocarray(dir->nodes, room, sizeof(*nodes));
-		if (!nodes)
-			return -ENOMEM;
-		dir->nodes = nodes;
-		dir->room = room;
-	}
-	dir->nodes[dir->n++] = node;
-	return 0;
+	if (r == 0)
+		dir->nodes[dir->n++] = node;
+	return r;
 }
 
 static int list_root(struct kv_mount *mount, struct kv_handle *dir)
@@ -50,26 +45,6 @@ static int list_root(struct kv_mount *mount, struct kv_handle *dir)
 		kv_space_put(space);
 		r = add(dir, kv_node_in(KV_NODE_SPACE, id));
 	}
-	return r;
-}
-
-static int list_kvfs(struct kv_handle *dir)
-{
-	int r = 0;
-
-	for (uint64_t node = KV_NODE_CONTROL; node < KV_NODE_FIXED_END; node++)
-		r = r < 0 ? r : add(dir, node);
-	return r;
-}
-
-static int list_tenants(struct kv_mount *mount, struct kv_handle *dir)
-{
-	_cleanup_(kv_freep) uint32_t *uids = NULL;
-	size_t n;
-	int r = kv_tenant_list(mount->cache, &uids, &n);
-
-	for (size_t i = 0; r == 0 && i < n; i++)
-		r = add(dir, kv_node_of(KV_NODE_TENANT, uids[i]));
 	return r;
 }
 
@@ -91,27 +66,15 @@ static int list_space(struct kv_mount *mount, struct kv_space *space,
 	return r;
 }
 
-static int list_blocks(struct kv_mount *mount, struct kv_space *space,
-		       uint8_t byte, struct kv_handle *dir)
-{
-	int r;
-
-	r = kv_dir_list(mount->cache, space, byte, &dir->nodes, &dir->n);
-	if (r < 0)
-		return r;
-	dir->room = dir->n;
-	for (size_t i = 0; i < dir->n; i++)
-		dir->nodes[i] = kv_node_of(KV_NODE_BLOCK, dir->nodes[i]);
-	return 0;
-}
-
 static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_node node = kv_node_decode(ino);
+	_cleanup_(kv_freep) uint32_t *uids = NULL;
 	struct kv_space_info info;
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	int r;
+	size_t n;
+	int r = 0;
 
 	if (node.type == KV_NODE_FIXED) {
 		r = kv_permit_mount(req);
@@ -120,10 +83,18 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 	}
 	if (ino == KV_NODE_ROOT)
 		return list_root(mount, dir);
-	if (ino == KV_NODE_KVFS)
-		return list_kvfs(dir);
-	if (ino == KV_NODE_TENANTS)
-		return list_tenants(mount, dir);
+	if (ino == KV_NODE_KVFS) {
+		for (uint64_t fixed = KV_NODE_CONTROL;
+		     fixed < KV_NODE_FIXED_END && r == 0; fixed++)
+			r = add(dir, fixed);
+		return r;
+	}
+	if (ino == KV_NODE_TENANTS) {
+		r = kv_tenant_list(mount->cache, &uids, &n);
+		for (size_t i = 0; r == 0 && i < n; i++)
+			r = add(dir, kv_node_of(KV_NODE_TENANT, uids[i]));
+		return r;
+	}
 	r = kv_attr_space(mount, &node, &space, &info);
 	if (r < 0)
 		return r;
@@ -133,11 +104,17 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 	if (node.type == KV_NODE_SPACE)
 		return list_space(mount, space, &info, dir);
 	if (node.type == KV_NODE_DELAYED || node.type == KV_NODE_DELAYED_LAYOUT)
-		return 0; /* what is in it is listed where it belongs */
+		return 0; /* the directory above lists the contents */
 	if (node.type != KV_NODE_DIR)
 		return kv_snapshots_list(mount, space, &node, &dir->nodes,
 					 &dir->n);
-	return list_blocks(mount, space, node.byte, dir);
+	r = kv_dir_list(mount->cache, space, node.byte, &dir->nodes, &dir->n);
+	if (r < 0)
+		return r;
+	dir->room = dir->n;
+	for (size_t i = 0; i < dir->n; i++)
+		dir->nodes[i] = kv_node_of(KV_NODE_BLOCK, dir->nodes[i]);
+	return 0;
 }
 
 /* Valid replies: fuse_reply_open, fuse_reply_err. */
@@ -159,21 +136,7 @@ void kv_fs_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		kv_handle_free(mount, kv_handle_of(fi));
 }
 
-/* Name and attributes of a listed node; @name has room for any. */
-static int describe_block(struct kv_mount *mount, uint64_t id, char *name,
-			  struct stat *st)
-{
-	struct kv_block_info info;
-	int r;
-
-	r = kv_block_stat_id(mount->cache, id, &info);
-	if (r < 0 || info.removed)
-		return -ENOENT;
-	kv_attr_block(&info, st);
-	kv_key_name(&info.key, name);
-	return 0;
-}
-
+/* Fill in name and attributes of a listed node; @name has room for any. */
 static int describe(struct kv_mount *mount, uint64_t ino, char *name,
 		    struct fuse_entry_param *entry)
 {
@@ -183,12 +146,18 @@ static int describe(struct kv_mount *mount, uint64_t ino, char *name,
 		[KV_NODE_METRICS] = "metrics", [KV_NODE_TENANTS] = "tenants"};
 	struct kv_node node = kv_node_decode(ino);
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
+	struct kv_block_info info;
 	int r;
 
 	entry->ino = ino;
 	if (node.type == KV_NODE_BLOCK) {
+		r = kv_block_stat_id(mount->cache, node.value, &info);
+		if (r < 0 || info.removed)
+			return -ENOENT;
+		kv_attr_block(&info, &entry->attr);
+		kv_key_name(&info.key, name);
 		entry->attr_timeout = entry->entry_timeout = KV_TIMEOUT_BLOCK;
-		return describe_block(mount, node.value, name, &entry->attr);
+		return 0;
 	}
 	if (node.type == KV_NODE_FIXED) {
 		strcpy(name, fixed[ino]);
@@ -212,7 +181,7 @@ static int describe(struct kv_mount *mount, uint64_t ino, char *name,
 	return r;
 }
 
-/* "." and "..": the kernel knows them already and looks at type and number. */
+/* Fill in "." and "..", of which the kernel uses only type and number. */
 static void describe_dots(fuse_ino_t ino, off_t off,
 			  struct fuse_entry_param *entry)
 {
@@ -227,15 +196,6 @@ static void describe_dots(fuse_ino_t ino, off_t off,
 	entry->ino = 0;
 	entry->attr.st_ino = ino;
 	entry->attr.st_mode = S_IFDIR;
-}
-
-static size_t put_entry(fuse_req_t req, char *at, size_t room, const char *name,
-			const struct fuse_entry_param *entry, off_t next,
-			bool plus)
-{
-	if (plus)
-		return fuse_add_direntry_plus(req, at, room, name, entry, next);
-	return fuse_add_direntry(req, at, room, name, &entry->attr, next);
 }
 
 static void reply_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
@@ -260,8 +220,11 @@ static void reply_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
 				    &entry) < 0) {
 			continue;
 		}
-		n = put_entry(req, buffer + used, size - used, name, &entry,
-			      off + 1, plus);
+		n = plus ? fuse_add_direntry_plus(req, buffer + used,
+						  size - used, name, &entry,
+						  off + 1)
+			 : fuse_add_direntry(req, buffer + used, size - used,
+					     name, &entry.attr, off + 1);
 		if (n > size - used)
 			break;
 		used += n;
@@ -291,7 +254,7 @@ void kv_fs_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fuse_reply_err(req, 0);
 }
 
-/* Spaces, each held. */
+/* An array of spaces, each held. */
 struct spaces {
 	struct kv_space **items;
 	size_t n, room;
@@ -304,33 +267,14 @@ static void spaces_fini(struct spaces *spaces)
 	free(spaces->items);
 }
 
-/* Takes @space over, also if it fails. */
-static int spaces_add(struct spaces *spaces, struct kv_space *space)
-{
-	if (spaces->n == spaces->room) {
-		size_t room = spaces->room ? 2 * spaces->room : 64;
-		struct kv_space **more =
-			reallocarray(spaces->items, room, sizeof(*more));
-
-		if (!more) {
-			kv_space_put(space);
-			return -ENOMEM;
-		}
-		spaces->items = more;
-		spaces->room = room;
-	}
-	spaces->items[spaces->n++] = space;
-	return 0;
-}
-
-/* Writing to SSD is a change, and may be one that its owner does not want. */
-static int sync_what_is_writable(fuse_req_t req)
+/* Sync the spaces in which the caller may write: writing to SSD is a change, and may
+ * be one that the owner does not want. */
+static int sync_writable(fuse_req_t req)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	_cleanup_(spaces_fini) struct spaces spaces = {0};
 	struct kv_space_info info = {0};
 	struct kv_space *space;
-	int r;
 
 	while ((space = kv_space_next(mount->cache, info.id))) {
 		info = kv_space_stat(mount->cache, space);
@@ -338,9 +282,12 @@ static int sync_what_is_writable(fuse_req_t req)
 			kv_space_put(space);
 			continue;
 		}
-		r = spaces_add(&spaces, space);
-		if (r < 0)
-			return r;
+		if (kv_array_grow(&spaces.items, &spaces.room, spaces.n + 1,
+				  sizeof(*spaces.items)) < 0) {
+			kv_space_put(space);
+			return -ENOMEM;
+		}
+		spaces.items[spaces.n++] = space;
 	}
 	return kv_sync_spaces(req, spaces.items, spaces.n);
 }
@@ -358,7 +305,7 @@ void kv_fs_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync,
 	(void)datasync;
 	(void)fi;
 	if (ino == KV_NODE_ROOT) {
-		r = sync_what_is_writable(req);
+		r = sync_writable(req);
 	} else if (node.type != KV_NODE_FIXED) {
 		r = kv_attr_space(mount, &node, &space, &info);
 		r = r < 0 ? r : kv_sync_spaces(req, &space, 1);

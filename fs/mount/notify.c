@@ -5,11 +5,11 @@
  * OWNS      the queues, and the thread from start to stop.
  *
  * INVARIANTS
- *   (1) What comes before start or after stop is dropped: no kernel has any of
- *       it in its cache, or will ask again.
+ *   (1) Notices before start or after stop are dropped: no kernel has these
+ *       attributes in its cache, or will ask again.
  *
- * LOCKING   notify->lock guards the queues.  The thread lets go of it before it
- *           talks to the kernel.
+ * LOCKING   notify->lock guards the queues, and is not held over calls of the
+ *           kernel.
  */
 #include "common/thread.h"
 #include "fs/mount/node.h"
@@ -79,39 +79,32 @@ static void forget_space(struct kv_notify *notify, struct kv_space *space)
 	}
 }
 
-/* Tell the kernel one thing, without the lock for the time of the call. */
-static void tell_kernel(struct kv_notify *notify)
-{
-	struct kv_space *space = NULL;
-	uint64_t id = 0;
-
-	kv_assert_locked(&notify->lock);
-	if (notify->n_spaces > 0) {
-		space = notify->spaces[--notify->n_spaces];
-	} else {
-		id = notify->queue[notify->first];
-		notify->first = (notify->first + 1) % QUEUE;
-		notify->n--;
-	}
-	pthread_mutex_unlock(&notify->lock);
-	if (space)
-		forget_space(notify, space);
-	else
-		forget(notify, kv_node_of(KV_NODE_BLOCK, id));
-	kv_space_put(space);
-	pthread_mutex_lock(&notify->lock);
-}
-
 static void *run(void *arg)
 {
 	struct kv_notify *notify = arg;
+	struct kv_space *space;
+	uint64_t id = 0;
 
 	pthread_mutex_lock(&notify->lock);
 	while (notify->running) {
-		if (notify->n > 0 || notify->n_spaces > 0)
-			tell_kernel(notify);
-		else
+		space = NULL;
+		if (notify->n_spaces > 0) {
+			space = notify->spaces[--notify->n_spaces];
+		} else if (notify->n > 0) {
+			id = notify->queue[notify->first];
+			notify->first = (notify->first + 1) % QUEUE;
+			notify->n--;
+		} else {
 			pthread_cond_wait(&notify->more, &notify->lock);
+			continue;
+		}
+		pthread_mutex_unlock(&notify->lock);
+		if (space)
+			forget_space(notify, space);
+		else
+			forget(notify, kv_node_of(KV_NODE_BLOCK, id));
+		kv_space_put(space);
+		pthread_mutex_lock(&notify->lock);
 	}
 	pthread_mutex_unlock(&notify->lock);
 	return NULL;

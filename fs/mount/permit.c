@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * permit.c - the daemon's own check of who asks.
+ * permit.c - the daemon's own checks of callers' rights.
  *
  * OWNS      nothing.
  *
@@ -26,7 +26,7 @@ pid_t kv_process_of(pid_t tid)
 	return line ? (pid_t)strtol(line + 6, NULL, 10) : tid;
 }
 
-/* Reading a caller's groups costs a look into /proc: only where they decide. */
+/* Whether the caller's groups decide: to get them, libfuse reads a file of /proc. */
 static bool groups_matter(const struct fuse_ctx *ctx,
 			  const struct kv_space_info *info)
 {
@@ -61,42 +61,33 @@ struct kv_caller kv_permit_caller(fuse_req_t req, gid_t **ret_groups)
 	return caller;
 }
 
-static struct kv_caller caller_of(fuse_req_t req, bool groups,
-				  gid_t **ret_groups)
+/* Whether the caller may use the mount and, with @make, may make spaces. */
+static int permit(fuse_req_t req, bool make)
 {
+	const struct kv_mount *mount = fuse_req_userdata(req);
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+	_cleanup_(kv_freep) gid_t *groups = NULL;
+	struct kv_caller caller = {.uid = ctx->uid, .gid = ctx->gid};
 
-	*ret_groups = NULL;
-	if (groups)
-		return kv_permit_caller(req, ret_groups);
-	return (struct kv_caller){.uid = ctx->uid, .gid = ctx->gid};
+	if (kv_rules_operator(mount->rules, ctx->uid))
+		return 0;
+	if (groups_let_in(mount->rules, ctx))
+		caller = kv_permit_caller(req, &groups);
+	return kv_rules_admit(mount->rules, &caller) &&
+			       (!make ||
+				kv_rules_may_make(mount->rules, &caller))
+		       ? 0
+		       : -EACCES;
 }
 
 int kv_permit_mount(fuse_req_t req)
 {
-	const struct kv_mount *mount = fuse_req_userdata(req);
-	const struct fuse_ctx *ctx = fuse_req_ctx(req);
-	_cleanup_(kv_freep) gid_t *groups = NULL;
-	struct kv_caller caller;
-
-	if (kv_rules_operator(mount->rules, ctx->uid))
-		return 0;
-	caller = caller_of(req, groups_let_in(mount->rules, ctx), &groups);
-	return kv_rules_admit(mount->rules, &caller) ? 0 : -EACCES;
+	return permit(req, false);
 }
 
 int kv_permit_make(fuse_req_t req)
 {
-	const struct kv_mount *mount = fuse_req_userdata(req);
-	const struct fuse_ctx *ctx = fuse_req_ctx(req);
-	_cleanup_(kv_freep) gid_t *groups = NULL;
-	struct kv_caller caller =
-		caller_of(req, groups_let_in(mount->rules, ctx), &groups);
-
-	return kv_rules_admit(mount->rules, &caller) &&
-			       kv_rules_may_make(mount->rules, &caller)
-		       ? 0
-		       : -EACCES;
+	return permit(req, true);
 }
 
 int kv_permit(fuse_req_t req, const struct kv_space_info *info, int want)
@@ -104,7 +95,7 @@ int kv_permit(fuse_req_t req, const struct kv_space_info *info, int want)
 	const struct kv_mount *mount = fuse_req_userdata(req);
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
 	_cleanup_(kv_freep) gid_t *groups = NULL;
-	struct kv_caller caller;
+	struct kv_caller caller = {.uid = ctx->uid, .gid = ctx->gid};
 	int r;
 
 	if (kv_rules_root(mount->rules, ctx->uid))
@@ -112,7 +103,8 @@ int kv_permit(fuse_req_t req, const struct kv_space_info *info, int want)
 	r = kv_permit_mount(req);
 	if (r < 0)
 		return r;
-	caller = caller_of(req, groups_matter(ctx, info), &groups);
+	if (groups_matter(ctx, info))
+		caller = kv_permit_caller(req, &groups);
 	return kv_access_ok(mount->rules, info, &caller, want) ? 0 : -EACCES;
 }
 
@@ -162,6 +154,6 @@ int kv_permit_group(fuse_req_t req, uint32_t gid)
 
 	if (kv_permit_operator(req) == 0)
 		return 0;
-	caller = caller_of(req, true, &groups);
+	caller = kv_permit_caller(req, &groups);
 	return kv_caller_in_group(&caller, gid) ? 0 : -EPERM;
 }
