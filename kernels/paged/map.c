@@ -34,12 +34,12 @@
 #include "kernels/transfer/lease.h"
 #include "kernels/transfer/xfer.h"
 
-/* A call of kvfs_map, at work. */
+/* A call of kvfs_map. */
 struct placing {
 	struct kvfs_mapping *map;
 	kvfs_space *space;
 	struct kv_page_table_space
-		*known; /* @space, as the page table has it */
+		*known; /* the page table's entry of @space */
 	const kvfs_key *keys;
 	uint8_t *states; /* of the blocks: as kvfs_probe says */
 	struct kv_page_fills fills;
@@ -47,26 +47,24 @@ struct placing {
 
 /* ---- stopping ---- */
 
-static void stop_locked(struct kv_use *use, int status)
-{
-	struct kv_page *page = kv_steal(use->page);
-
-	kv_assert_locked(&use->map->xfer->session->lock);
-	LIST_REMOVE(use, others);
-	kv_page_table_put(use->map->paged->page_table, page);
-	if (page->fill)
-		kv_page_fill_unwant_locked(page->fill);
-	kv_use_settle_locked(use, status);
-}
-
 static void stopped_locked(struct kvfs_xfer *xfer)
 {
 	struct kvfs_mapping *map = xfer->owner;
 
 	kv_assert_locked(&xfer->session->lock);
-	for (size_t i = 0; i < map->n; i++)
-		if (atomic_load(&xfer->status[i]) == -EINPROGRESS)
-			stop_locked(&map->uses[i], atomic_load(&xfer->stopped));
+	for (size_t i = 0; i < map->n; i++) {
+		struct kv_use *use = &map->uses[i];
+		struct kv_page *page;
+
+		if (atomic_load(&xfer->status[i]) != -EINPROGRESS)
+			continue;
+		page = kv_steal(use->page);
+		LIST_REMOVE(use, others);
+		kv_page_table_put(map->paged->page_table, page);
+		if (page->fill)
+			kv_page_fill_unwant_locked(page->fill);
+		kv_use_settle_locked(use, atomic_load(&xfer->stopped));
+	}
 }
 
 /* ---- where a block goes ---- */
@@ -85,9 +83,9 @@ static void join_locked(struct kv_use *use, struct kv_page *page)
 		kv_page_fill_want_locked(page->fill);
 }
 
-/* A page for a block that is in the cache, on its way from here on. */
-static int begin_locked(struct placing *m, const kvfs_key *key,
-			struct kv_page **ret_page)
+/* Take a page for a block of the cache, and add it to a fill. */
+static int begin_block_locked(struct placing *m, const kvfs_key *key,
+			      struct kv_page **ret_page)
 {
 	struct kv_page_table *page_table = m->map->paged->page_table;
 	int r = kv_page_fills_need_locked(&m->fills, m->map->paged, m->space);
@@ -103,11 +101,6 @@ static int begin_locked(struct placing *m, const kvfs_key *key,
 	return 0;
 }
 
-static bool is_in_cache(uint8_t state)
-{
-	return state != KVFS_ABSENT && state != KVFS_SAVING;
-}
-
 static void place_locked(struct placing *m, size_t i)
 {
 	struct kv_page_table *page_table = m->map->paged->page_table;
@@ -117,35 +110,16 @@ static void place_locked(struct placing *m, size_t i)
 
 	kv_assert_locked(&m->space->session->lock);
 	if (!page)
-		r = is_in_cache(m->states[i])
-			    ? begin_locked(m, &m->keys[i], &page)
-			    : -ENOENT;
+		r = m->states[i] == KVFS_ABSENT || m->states[i] == KVFS_SAVING
+			    ? -ENOENT
+			    : begin_block_locked(m, &m->keys[i], &page);
 	if (r < 0)
 		kv_use_settle_locked(&m->map->uses[i], r);
 	else
 		join_locked(&m->map->uses[i], page);
 }
 
-/*
- * The map's own blocks are given up for others of it last, those nearest to the
- * beginning last of all: if pages are short, the prefix is what there is.
- */
-static void place_all_locked(struct placing *m)
-{
-	struct kv_page_table *page_table = m->map->paged->page_table;
-	struct kv_page *page;
-
-	kv_assert_locked(&m->space->session->lock);
-	for (size_t i = m->map->n; i-- > 0;) {
-		page = kv_page_table_find(page_table, m->known, &m->keys[i]);
-		if (page)
-			kv_page_table_touch(page_table, page);
-	}
-	for (size_t i = 0; i < m->map->n; i++)
-		place_locked(m, i);
-}
-
-/* Ask the daemon for those that no page has: how many it has is returned. */
+/* Ask the daemon for blocks that no page has.  Return how many exist. */
 static long look_up(struct placing *m)
 {
 	struct kvfs_session *session = m->space->session;
@@ -178,7 +152,7 @@ static long look_up(struct placing *m)
 
 /* ---- mapping ---- */
 
-/* The bytes of a map come by loads of their own. */
+/* The bytes of a map come by the loads of fills. */
 static const struct kv_xfer_ops map_ops = {
 	.stopped_locked = stopped_locked,
 };
@@ -219,10 +193,15 @@ static int map_new(kvfs_pool *pool, size_t n, const kvfs_opts *opts,
 	return 0;
 }
 
-static void start_placing(struct placing *m, uint64_t in_cache, uint64_t user)
+/* Reserve or find a page for every block. */
+static void place_all_locked(struct placing *m, uint64_t in_cache,
+			     uint64_t user)
 {
 	struct kvfs_mapping *map = m->map;
+	struct kv_page_table *page_table = map->paged->page_table;
+	struct kv_page *page;
 
+	kv_assert_locked(&m->space->session->lock);
 	kv_paged_pool_room(map->paged, in_cache);
 	kv_xfer_tell_locked(map->xfer, KVFS_EVENT_MAP, user, 1u << KVFS_COPIED);
 	if (map->n > 0) {
@@ -230,10 +209,18 @@ static void start_placing(struct placing *m, uint64_t in_cache, uint64_t user)
 		kv_xfer_activate_locked(map->xfer);
 	}
 	LIST_INSERT_HEAD(&map->paged->maps, map, others);
-	place_all_locked(m);
+	/* Touch the map's pages from the last block to the first: if pages are
+	 * short, other blocks go first, and a prefix of the map stays. */
+	for (size_t i = map->n; i-- > 0;) {
+		page = kv_page_table_find(page_table, m->known, &m->keys[i]);
+		if (page)
+			kv_page_table_touch(page_table, page);
+	}
+	for (size_t i = 0; i < map->n; i++)
+		place_locked(m, i);
 }
 
-static int start(struct placing *m, const kvfs_opts *opts)
+static int map_start(struct placing *m, const kvfs_opts *opts)
 {
 	struct kv_paged_pool *paged = m->map->paged;
 	struct kvfs_session *session = m->space->session;
@@ -247,7 +234,7 @@ static int start(struct placing *m, const kvfs_opts *opts)
 	in_cache = look_up(m);
 	pthread_mutex_lock(&session->lock);
 	if (in_cache >= 0)
-		start_placing(m, (uint64_t)in_cache, opts->user);
+		place_all_locked(m, (uint64_t)in_cache, opts->user);
 	kv_page_table_space_put(paged->page_table, m->known);
 	pthread_mutex_unlock(&session->lock);
 	kv_page_fills_start(paged, &m->fills, opts);
@@ -281,7 +268,7 @@ int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
 		return r;
 	m.map = map;
 	TAILQ_INIT(&m.fills);
-	r = start(&m, &known);
+	r = map_start(&m, &known);
 	if (r < 0)
 		return r;
 	*ret_map = kv_steal(map);
@@ -325,38 +312,22 @@ long kvfs_map_statuses(kvfs_mapping *map, size_t first, size_t n,
 		     : kvfs_xfer_statuses(map->xfer, first, n, ret_statuses);
 }
 
-static bool all_submitted_locked(const struct kvfs_mapping *map)
-{
-	kv_assert_locked(&map->xfer->session->lock);
-	for (size_t i = 0; i < map->n; i++)
-		if (atomic_load(&map->xfer->status[i]) == -EINPROGRESS &&
-		    !kv_page_is_submitted_locked(map->uses[i].page))
-			return false;
-	return true;
-}
-
-/* The load that block @i of the map still waits for; NULL: none. */
-static struct kvfs_xfer *load_of_locked(const struct kvfs_mapping *map,
-					size_t i)
-{
-	kv_assert_locked(&map->xfer->session->lock);
-	if (atomic_load(&map->xfer->status[i]) != -EINPROGRESS ||
-	    !map->uses[i].page->fill)
-		return NULL;
-	return kv_page_fill_load_locked(map->uses[i].page->fill);
-}
-
 static int order_locked(const struct kvfs_mapping *map, void *stream)
 {
 	struct kvfs_xfer *load, *last = NULL;
 	int r = 0;
 
 	kv_assert_locked(&map->xfer->session->lock);
-	if (!all_submitted_locked(map))
-		return -EAGAIN;
-	/* Fills are in the order of the keys, mostly. */
+	for (size_t i = 0; i < map->n; i++)
+		if (atomic_load(&map->xfer->status[i]) == -EINPROGRESS &&
+		    !kv_page_is_submitted_locked(map->uses[i].page))
+			return -EAGAIN;
+	/* Fills are mostly in the order of the keys. */
 	for (size_t i = 0; i < map->n && r == 0; i++) {
-		load = load_of_locked(map, i);
+		if (atomic_load(&map->xfer->status[i]) != -EINPROGRESS ||
+		    !map->uses[i].page->fill)
+			continue;
+		load = kv_page_fill_load_locked(map->uses[i].page->fill);
 		if (!load || load == last)
 			continue;
 		kv_xfer_get_locked(load);
@@ -391,7 +362,7 @@ void kvfs_map_cancel(kvfs_mapping *map)
 		kvfs_xfer_cancel(map->xfer);
 }
 
-/* The page of block @i, if it may be looked at: else why not. */
+/* Return the page of block @i if the caller may use it. */
 static int page_locked(const struct kvfs_mapping *map, size_t i,
 		       const struct kv_page **ret_page)
 {

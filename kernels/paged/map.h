@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * map.h - blocks in pages of a paged pool, for as long as somebody uses
- * them.
+ * map.h - maps: blocks that are kept in pages of a paged pool while in use.
  */
 #ifndef KV_KERNELS_PAGED_MAP_H
 #define KV_KERNELS_PAGED_MAP_H
@@ -20,7 +19,7 @@ struct kvfs_mapping {
 	struct kv_use uses[]; /* lock */
 };
 
-/* The pool is being closed: no map of it is one any more. */
+/* End all maps of a pool that is being closed. */
 void kv_maps_end_locked(struct kv_paged_pool *paged);
 
 #endif

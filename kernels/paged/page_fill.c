@@ -143,18 +143,6 @@ static bool go_again_locked(const struct kv_page_fill *fill,
 	return true;
 }
 
-/* Queue repeated fills in front of the others; one at a time from now on. */
-static void queue_again_locked(struct kv_paged_pool *paged,
-			       struct kv_page_fills *again)
-{
-	kv_assert_locked(&paged->inner->session->lock);
-	if (TAILQ_EMPTY(again))
-		return;
-	paged->fills_max = 1;
-	TAILQ_CONCAT(again, &paged->fills, others);
-	TAILQ_CONCAT(&paged->fills, again, others);
-}
-
 /* End a fill.  @status: 0, or why nothing was loaded. */
 static void over_locked(struct kv_page_fill *fill, int status)
 {
@@ -174,7 +162,12 @@ static void over_locked(struct kv_page_fill *fill, int status)
 		kv_uses_settle_locked(paged, fill->page[i], r);
 	}
 	paged->filling -= fill->begun;
-	queue_again_locked(paged, &again);
+	if (!TAILQ_EMPTY(&again)) {
+		/* In front of the others; one at a time from now on. */
+		paged->fills_max = 1;
+		TAILQ_CONCAT(&again, &paged->fills, others);
+		TAILQ_CONCAT(&paged->fills, &again, others);
+	}
 	begin_fills_locked(paged);
 	pthread_cond_broadcast(&paged->inner->session->changed);
 	if (fill->load)

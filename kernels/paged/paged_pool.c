@@ -86,18 +86,6 @@ static int register_inner(struct kv_paged_pool *paged, struct kvfs_pool *pool,
 	return kv_lib_pool_register(pool->session, &desc, pages, &paged->inner);
 }
 
-/* Lend the pages to the daemon if their memory has a descriptor. */
-static int lend_pages(struct kv_paged_pool *paged, uint64_t pages)
-{
-	int fd = kv_guard_take_fd(paged->device, paged->memory);
-
-	if (fd < 0)
-		return 0;
-	return kv_lending_own(paged->inner, fd, paged->base,
-			      pages * paged->page_bytes,
-			      paged->max_pages * paged->page_bytes);
-}
-
 static int paged_pool_new(struct kvfs_pool *pool, const char *device,
 			  uint64_t pages, uint64_t max_pages,
 			  struct kv_paged_pool **ret_paged)
@@ -106,7 +94,7 @@ static int paged_pool_new(struct kvfs_pool *pool, const char *device,
 		calloc(1, sizeof(*paged));
 	uint64_t bytes;
 	void *base;
-	int r;
+	int fd, r;
 
 	if (!paged)
 		return -ENOMEM;
@@ -130,8 +118,13 @@ static int paged_pool_new(struct kvfs_pool *pool, const char *device,
 		return r;
 	kv_page_table_grow(paged->page_table, pages);
 	r = register_inner(paged, pool, device, pages);
-	if (r == 0)
-		r = lend_pages(paged, pages);
+	if (r < 0)
+		return r;
+	/* Lend the pages to the daemon if their memory has a descriptor. */
+	fd = kv_guard_take_fd(paged->device, paged->memory);
+	if (fd >= 0)
+		r = kv_lending_own(paged->inner, fd, paged->base,
+				   pages * paged->page_bytes, bytes);
 	if (r < 0)
 		return r;
 	*ret_paged = kv_steal(paged);
@@ -578,30 +571,22 @@ static void saved(struct kvfs_xfer *save, enum kvfs_stage stage)
 	pending_over_locked(set);
 }
 
-static void name_locked(struct kvfs_pages *set,
+static void seal_locked(struct kvfs_pages *set,
 			struct kv_page_table_space *space, const kvfs_key *keys,
-			size_t n)
+			struct kvfs_xfer *save, struct kv_stream_fence *fence)
 {
 	struct kv_page_table *page_table = set->paged->page_table;
 
 	kv_assert_locked(&set->session->lock);
-	for (size_t i = 0; i < n; i++) {
+	set->state = SET_SEALED;
+	set->refs++;
+	set->pending = 2;
+	for (size_t i = 0; i < save->n; i++) {
 		if (kv_page_table_find(page_table, space, &keys[i]))
 			continue;
 		kv_page_table_name(page_table, set->page[i], space, &keys[i]);
 		kv_page_table_get(page_table, set->page[i]);
 	}
-}
-
-static void seal_locked(struct kvfs_pages *set,
-			struct kv_page_table_space *space, const kvfs_key *keys,
-			struct kvfs_xfer *save, struct kv_stream_fence *fence)
-{
-	kv_assert_locked(&set->session->lock);
-	set->state = SET_SEALED;
-	set->refs++;
-	set->pending = 2;
-	name_locked(set, space, keys, save->n);
 	if (fence)
 		kv_stream_fence_begin_locked(fence, event_over_locked, set);
 	else
@@ -615,59 +600,37 @@ static void seal_locked(struct kvfs_pages *set,
 	}
 }
 
-static int save_pages(struct kvfs_pages *set, kvfs_space *space,
-		      const kvfs_key *keys, const kvfs_meta *meta, size_t n,
-		      const kvfs_opts *opts, kvfs_xfer **ret_xfer)
-{
-	_cleanup_(kv_freep) int64_t *pages = malloc((n + 1) * sizeof(*pages));
-
-	if (!pages)
-		return -ENOMEM;
-	for (size_t i = 0; i < n; i++)
-		pages[i] = (int64_t)kv_page_table_index(set->paged->page_table,
-							set->page[i]);
-	return kvfs_save(set->paged->inner, space, keys, meta, n, pages, opts,
-			 ret_xfer);
-}
-
-/* TAKEN to SEALING; return the page table's space, held. */
-static int seal_begin(struct kvfs_pages *set, const kvfs_space *space,
-		      struct kv_page_table_space **ret_known)
-{
-	int r = 0;
-
-	pthread_mutex_lock(&set->session->lock);
-	if (set->state != SET_TAKEN) {
-		r = -EINVAL;
-	} else {
-		*ret_known = kv_page_table_space_get(set->paged->page_table,
-						     space->name);
-		if (!*ret_known)
-			r = -ENOMEM;
-		else
-			set->state = SET_SEALING;
-	}
-	pthread_mutex_unlock(&set->session->lock);
-	return r;
-}
-
 static int save_and_seal(struct kvfs_pages *set, kvfs_space *space,
 			 const kvfs_key *keys, const kvfs_meta *meta, size_t n,
 			 const kvfs_opts *opts, struct kv_stream_fence **fence,
 			 kvfs_xfer **ret_xfer)
 {
-	struct kv_page_table_space *known;
-	int r = seal_begin(set, space, &known);
+	_cleanup_(kv_freep) int64_t *pages = malloc((n + 1) * sizeof(*pages));
+	struct kv_page_table *page_table = set->paged->page_table;
+	struct kv_page_table_space *known = NULL;
+	int r = 0;
 
-	if (r < 0)
-		return r;
-	r = save_pages(set, space, keys, meta, n, opts, ret_xfer);
+	pthread_mutex_lock(&set->session->lock);
+	if (set->state != SET_TAKEN)
+		r = -EINVAL;
+	else if (pages)
+		known = kv_page_table_space_get(page_table, space->name);
+	if (known)
+		set->state = SET_SEALING;
+	pthread_mutex_unlock(&set->session->lock);
+	if (!known)
+		return r < 0 ? r : -ENOMEM;
+	for (size_t i = 0; i < n; i++)
+		pages[i] =
+			(int64_t)kv_page_table_index(page_table, set->page[i]);
+	r = kvfs_save(set->paged->inner, space, keys, meta, n, pages, opts,
+		      ret_xfer);
 	pthread_mutex_lock(&set->session->lock);
 	if (r < 0)
 		set->state = SET_TAKEN;
 	else
 		seal_locked(set, known, keys, *ret_xfer, kv_steal(*fence));
-	kv_page_table_space_put(set->paged->page_table, known);
+	kv_page_table_space_put(page_table, known);
 	pthread_mutex_unlock(&set->session->lock);
 	return r;
 }

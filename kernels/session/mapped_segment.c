@@ -71,31 +71,6 @@ static void populate(struct kv_job *job)
 	free(p);
 }
 
-static void populate_locked(struct kvfs_session *session,
-			    struct kv_mapped_segment *mapping)
-{
-	struct populate *p;
-
-	kv_assert_locked(&session->lock);
-	if (!session->copier)
-		return;
-	p = malloc(sizeof(*p));
-	if (!p)
-		return;
-	*p = (struct populate){{.run = populate}, session, mapping};
-	mapping->refs++;
-	kv_copier_submit(session->copier, &p->job);
-}
-
-static bool cannot_shrink(int fd, uint64_t bytes)
-{
-	struct stat st;
-	int seals = fcntl(fd, F_GET_SEALS);
-
-	return seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(fd, &st) == 0 &&
-	       (uint64_t)st.st_size >= bytes;
-}
-
 /* Find a segment of this connection in session->mappings or ->unmapped. */
 static struct kv_mapped_segment *find_locked(struct kvfs_session *session,
 					     struct kv_mapped_segments *list,
@@ -158,11 +133,15 @@ static void forget_unmapped_locked(struct kvfs_session *session,
 static int map_locked(struct kvfs_session *session,
 		      const struct wire_segment *segment, int fd)
 {
+	const int seals = fd < 0 ? -1 : fcntl(fd, F_GET_SEALS);
 	struct kv_mapped_segment *m;
+	struct populate *p;
+	struct stat st;
 	void *base;
 
 	kv_assert_locked(&session->lock);
-	if (fd < 0 || segment->bytes == 0 || !cannot_shrink(fd, segment->bytes))
+	if (segment->bytes == 0 || seals < 0 || !(seals & F_SEAL_SHRINK) ||
+	    fstat(fd, &st) < 0 || (uint64_t)st.st_size < segment->bytes)
 		return -EIO;
 	m = calloc(1, sizeof(*m));
 	if (!m)
@@ -179,7 +158,12 @@ static int map_locked(struct kvfs_session *session,
 	m->bytes = segment->bytes;
 	TAILQ_INSERT_HEAD(&session->mappings, m, others);
 	kv_attach_locked(session, &m->attached, base, m->bytes, false);
-	populate_locked(session, m);
+	p = session->copier ? malloc(sizeof(*p)) : NULL;
+	if (p) {
+		*p = (struct populate){{.run = populate}, session, m};
+		m->refs++;
+		kv_copier_submit(session->copier, &p->job);
+	}
 	return 0;
 }
 

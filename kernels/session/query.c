@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * query.c - what is asked of the daemon by key: what is there; and evict, pin,
- * clear, list, remove, statistics.
+ * query.c - questions by key (which blocks exist, and how much of a prompt);
+ * evict, pin, clear, forget, list, remove, statistics.
  *
  * OWNS      nothing.
  *
  * INVARIANTS
- *   (1) States come back in the order of the keys asked, and a key whose state
- *       could not be learnt is absent.
+ *   (1) States are in the order of the keys asked; a key whose state could not
+ *       be learnt is absent.
  *
- * LOCKING   none of its own; see ask.c and space.c.
+ * LOCKING   none of its own; see rpc.c and space.c.
  */
 #include <stdio.h>
 
@@ -113,7 +113,7 @@ void kv_query_probe(const kvfs_query *query, uint8_t *ret_states)
 
 _Static_assert((int)KVFS_ABSENT == WIRE_ABSENT && (int)KVFS_DRAM == WIRE_DRAM &&
 		       sizeof(struct wire_state) == 1,
-	       "states are handed on as they come");
+	       "states are passed on unchanged");
 
 long kvfs_probe(const kvfs_query *queries, size_t n_queries,
 		uint8_t *ret_states)
@@ -137,7 +137,7 @@ long kvfs_probe(const kvfs_query *queries, size_t n_queries,
 
 /* ---- housekeeping ---- */
 
-/* A message's worth; statuses into @ret_statuses, or why there are none. */
+/* Change a message's worth of keys. */
 static int change_batch(kvfs_space *space, const struct wire_header *header,
 			const kvfs_key *keys, struct wire_status *ret_statuses)
 {
@@ -159,7 +159,7 @@ static int change_batch(kvfs_space *space, const struct wire_header *header,
 	return (size_t)got == bytes ? 0 : -EPROTO;
 }
 
-/* Every key is tried; a daemon that is not there is the status of all. */
+/* Try every key; without a daemon each gets its error as status. */
 static long change(kvfs_space *space, struct wire_header header,
 		   const kvfs_key *keys, size_t n, int *ret_statuses)
 {
@@ -217,7 +217,7 @@ static void post_ended_locked(kvfs_space *space, uint32_t id,
 	kv_rpc_post_locked(space->session, &packet);
 }
 
-/* The tail's message first: the daemon goes through each from its end. */
+/* Send the tail first: the daemon goes through each message from the end. */
 int kvfs_ended(kvfs_space *space, const kvfs_key *keys, size_t n)
 {
 	struct kvfs_session *session = space ? space->session : NULL;
@@ -241,55 +241,27 @@ int kvfs_ended(kvfs_space *space, const kvfs_key *keys, size_t n)
 	return 0;
 }
 
-static long pin(kvfs_space *space, uint64_t arg, const kvfs_key *keys, size_t n,
-		int *ret_statuses)
-{
-	struct wire_header header = {.type = WIRE_PIN, .arg = arg};
-
-	return change(space, header, keys, n, ret_statuses);
-}
-
 long kvfs_pin(kvfs_space *space, const kvfs_key *keys, size_t first, size_t end,
 	      int *ret_statuses)
 {
+	struct wire_header header = {.type = WIRE_PIN, .arg = 1};
+
 	if (!keys || first > end)
 		return -EINVAL;
-	return pin(space, 1, keys + first, end - first, ret_statuses);
+	return change(space, header, keys + first, end - first, ret_statuses);
 }
 
 long kvfs_unpin(kvfs_space *space, const kvfs_key *keys, size_t first,
 		size_t end, int *ret_statuses)
 {
+	struct wire_header header = {.type = WIRE_PIN, .arg = 0};
+
 	if (!keys || first > end)
 		return -EINVAL;
-	return pin(space, 0, keys + first, end - first, ret_statuses);
+	return change(space, header, keys + first, end - first, ret_statuses);
 }
 
-/*
- * Blocks that the daemon does not know of yet must not come after the clear:
- * they end here.  What it has reserved for us it ends itself.
- */
-static void stop_saves(kvfs_space *space)
-{
-	struct kvfs_session *session = space->session;
-
-	pthread_mutex_lock(&session->lock);
-	if (session->user)
-		session->user->clearing_locked(session, space->name);
-	pthread_mutex_unlock(&session->lock);
-}
-
-static void forget_pages(kvfs_space *space)
-{
-	struct kvfs_session *session = space->session;
-
-	pthread_mutex_lock(&session->lock);
-	if (session->user)
-		session->user->cleared_locked(session, space->name);
-	pthread_mutex_unlock(&session->lock);
-}
-
-/* Freed by whoever comes last, who waits or the reply. */
+/* Freed by the last of the waiting thread and the reply. */
 struct question {
 	struct kv_call call; /* first */
 	struct kvfs_session *session;
@@ -314,7 +286,7 @@ static void answered(struct kv_call *call, int status, const void *items)
 	pthread_cond_broadcast(&question->session->changed);
 }
 
-/* kv_session_wait, but not for a daemon that hangs. */
+/* kv_session_wait, but end with -ETIMEDOUT if the daemon hangs. */
 static int wait_for_answer(struct kvfs_session *session, uint64_t until)
 {
 	uint64_t look_at = KV_MIN(until, kv_time_after(KV_LOOK_NS));
@@ -337,9 +309,9 @@ struct room {
 	uint64_t wait; /* nanoseconds; 0: CLEAR_NS */
 };
 
-/* Send a request that takes long, and wait for its reply; other threads may ask
- * meanwhile.  Returns the number of items that came, without @room->items the
- * status of the reply. */
+/* Send a long request on the asynchronous connection, where other threads can ask
+ * meanwhile, and wait for the reply.  Return the number of items, or without
+ * @room->items the status. */
 static long ask_and_wait(struct kvfs_session *session, uint64_t generation,
 			 struct kv_packet *packet, const struct room *room)
 {
@@ -375,7 +347,7 @@ static long ask_and_wait(struct kvfs_session *session, uint64_t generation,
 	return r;
 }
 
-/* @type: one without items. */
+/* Send a request @type without items, and wait. */
 static int change_space(struct kvfs_session *session, enum wire_type type,
 			uint32_t space, uint64_t generation)
 {
@@ -390,19 +362,29 @@ static int change_space(struct kvfs_session *session, enum wire_type type,
 
 int kvfs_space_clear(kvfs_space *space)
 {
+	struct kvfs_session *session = space ? space->session : NULL;
 	uint64_t generation;
 	uint32_t id;
-	int r = kv_session_check(space ? space->session : NULL);
+	int r = kv_session_check(session);
 
 	if (r < 0)
 		return r;
-	stop_saves(space);
+	/* End saves that the daemon does not know of yet, so that their blocks do
+	 * not come after the clear.  It ends its own reservations. */
+	pthread_mutex_lock(&session->lock);
+	if (session->user)
+		session->user->clearing_locked(session, space->name);
+	pthread_mutex_unlock(&session->lock);
 	r = kv_lib_space_id(space, &id, &generation);
 	if (r < 0)
 		return r == -ETIMEDOUT ? -ENOTCONN : r;
-	r = change_space(space->session, WIRE_CLEAR, id, generation);
-	if (r == 0 || r == -ETIMEDOUT)
-		forget_pages(space);
+	r = change_space(session, WIRE_CLEAR, id, generation);
+	if (r != 0 && r != -ETIMEDOUT)
+		return r;
+	pthread_mutex_lock(&session->lock);
+	if (session->user)
+		session->user->cleared_locked(session, space->name);
+	pthread_mutex_unlock(&session->lock);
 	return r;
 }
 
@@ -434,23 +416,20 @@ static long forget_some(kvfs_space *space, const kvfs_key *keys, size_t n,
 	return ask_and_wait(space->session, generation, &packet, &room);
 }
 
-static const char *why_not(int status, bool space)
-{
-	if (status == -EOPNOTSUPP)
-		return space ? "it removes no whole space, only named blocks"
-			     : "it removes nothing";
-	return status == -ETIMEDOUT ? "it did not do so in time"
-				    : strerror(-status);
-}
-
 static void print_forgot(FILE *f, const struct wire_forgot *sum, bool space)
 {
+	const char *why = strerror(-sum->status);
+
+	if (sum->status == -EOPNOTSUPP)
+		why = space ? "it removes no whole space, only named blocks"
+			    : "it removes nothing";
+	else if (sum->status == -ETIMEDOUT)
+		why = "it did not do so in time";
 	fprintf(f, "%s: %u removed, %u not there", sum->url, sum->removed,
 		sum->absent);
 	if (sum->failed)
 		fprintf(f, "; %u %s may be there still: %s", sum->failed,
-			space ? "space" : "blocks",
-			why_not(sum->status, space));
+			space ? "space" : "blocks", why);
 	fputc('\n', f);
 }
 
@@ -518,31 +497,22 @@ long kvfs_space_forget(kvfs_space *space, const kvfs_key *keys, size_t n,
 
 #define REMOVE_TRIES 3
 
-static int try_to_remove(kvfs_space *space)
+int kvfs_space_remove(kvfs_space *space)
 {
 	uint64_t generation;
 	uint32_t id;
-	int r = kvfs_space_clear(space);
-
-	if (r < 0)
-		return r;
-	r = kv_lib_space_id(space, &id, &generation);
-	if (r == 0)
-		r = change_space(space->session, WIRE_SPACE_REMOVE, id,
-				 generation);
-	return r;
-}
-
-int kvfs_space_remove(kvfs_space *space)
-{
 	int r = kv_session_check(space ? space->session : NULL);
 
 	if (r < 0)
 		return r;
-	for (int i = 0; i < REMOVE_TRIES; i++) {
-		r = try_to_remove(space);
-		if (r != -ENOTEMPTY)
-			break;
+	r = -ENOTEMPTY;
+	for (int i = 0; i < REMOVE_TRIES && r == -ENOTEMPTY; i++) {
+		r = kvfs_space_clear(space);
+		if (r == 0)
+			r = kv_lib_space_id(space, &id, &generation);
+		if (r == 0)
+			r = change_space(space->session, WIRE_SPACE_REMOVE, id,
+					 generation);
 	}
 	if (r == 0)
 		kv_lib_space_gone(space);
@@ -551,22 +521,7 @@ int kvfs_space_remove(kvfs_space *space)
 
 /* ---- listing ---- */
 
-/* The keys in @reply, or -EPROTO. */
-static long take_keys(const struct wire_list *reply, size_t bytes,
-		      kvfs_key *ret_keys, size_t max)
-{
-	const struct wire_key *keys = (const struct wire_key *)(reply + 1);
-	size_t n = (bytes - sizeof(*reply)) / sizeof(*keys);
-
-	if (bytes < sizeof(*reply) || n > max ||
-	    bytes != sizeof(*reply) + n * sizeof(*keys))
-		return -EPROTO;
-	for (size_t i = 0; i < n; i++)
-		if (kvfs_key_set(keys[i].key, keys[i].len, &ret_keys[i]) < 0)
-			return -EPROTO;
-	return (long)n;
-}
-
+/* List a message's worth of keys. */
 static long list_some(kvfs_space *space, uint32_t id, uint64_t *cursor,
 		      kvfs_key *ret_keys, size_t max)
 {
@@ -584,13 +539,21 @@ static long list_some(kvfs_space *space, uint32_t id, uint64_t *cursor,
 		.reply = &reply,
 		.room = sizeof(reply),
 	};
-	long n = kv_ask(space->session, &question);
+	long got = kv_ask(space->session, &question);
+	size_t n;
 
-	if (n >= 0)
-		n = take_keys(&reply.head, (size_t)n, ret_keys, asked.max);
-	if (n >= 0)
-		*cursor = reply.head.cursor;
-	return n == -ETIMEDOUT ? -ENOTCONN : n;
+	if (got < 0)
+		return got == -ETIMEDOUT ? -ENOTCONN : got;
+	n = ((size_t)got - sizeof(reply.head)) / sizeof(reply.keys[0]);
+	if ((size_t)got < sizeof(reply.head) || n > asked.max ||
+	    (size_t)got != sizeof(reply.head) + n * sizeof(reply.keys[0]))
+		return -EPROTO;
+	for (size_t i = 0; i < n; i++)
+		if (kvfs_key_set(reply.keys[i].key, reply.keys[i].len,
+				 &ret_keys[i]) < 0)
+			return -EPROTO;
+	*cursor = reply.head.cursor;
+	return (long)n;
 }
 
 long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
@@ -618,7 +581,7 @@ long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
 	return got;
 }
 
-/* ---- what tokens are ---- */
+/* ---- token ids ---- */
 
 static kvfs_tokens tokens_of(const struct wire_tokens *wire)
 {
@@ -638,7 +601,7 @@ static kvfs_tokens tokens_of(const struct wire_tokens *wire)
 	return tokens;
 }
 
-/* How many entries the @bytes at @at are, @max at most; -EPROTO: not whole. */
+/* Parse the entries in the @bytes at @at, @max at most.  Return how many. */
 static long take_tokens(const uint8_t *at, size_t bytes, size_t max,
 			kvfs_tokens *ret_tokens)
 {
@@ -659,7 +622,7 @@ static long take_tokens(const uint8_t *at, size_t bytes, size_t max,
 	return n > 0 ? (long)n : -EPROTO;
 }
 
-/* A message's worth into @buffer, of which *@ret_bytes are taken then. */
+/* Read a message's worth of tokens into @buffer; *@ret_bytes of it are used. */
 static long tokens_some(kvfs_space *space, const kvfs_key *keys, size_t n,
 			kvfs_tokens *ret_tokens, uint8_t *buffer,
 			size_t *ret_bytes)
@@ -750,92 +713,42 @@ int kvfs_stats(kvfs_session *session, char **ret_text)
 	return 0;
 }
 
-/* ---- match ---- */
-
-/* CTOP
- * match.c - how much of a prompt is there for all layer groups of a model.
- *
- * OWNS      nothing.
- *
- * INVARIANTS
- *   (1) A length that is given is usable in every query's space by the rule of
- *       its layout, and none that is longer is.
- *   (2) It is a number of whole blocks of every space: what is in a block with
- *       fewer tokens is never counted.
- *
- * LOCKING   none of its own; see ask.c and space.c.
- */
-
 /*
- * For each p, whether a space can go on after p blocks: clear in @ret_usable,
- * which has p = 0 .. n, those that it cannot.
+ * ---- matching: how much of a prompt exists for all layer groups of a model ----
+ *
+ * A returned length can be used in every query's space by the rule of the layout,
+ * and no longer one can.  It is a number of whole blocks of every space.
  */
-static void apply_rule(const struct kv_layout *layout, const uint8_t *states,
-		       size_t n, bool *ret_usable)
-{
-	enum kv_reuse reuse = layout ? layout->reuse : KV_REUSE_PREFIX;
-	size_t need, run = 0;
 
-	for (size_t p = 1; p <= n; p++) {
-		run = states[p - 1] >= KVFS_SSD ? run + 1 : 0;
-		need = p;
-		if (reuse == KV_REUSE_WINDOW)
-			need = KV_MIN(p, (size_t)layout->window);
-		else if (reuse == KV_REUSE_LAST)
-			need = 1;
-		if (run < need)
-			ret_usable[p] = false;
-	}
-}
-
-long kvfs_match(const kvfs_query *queries, size_t n_queries)
-{
-	_cleanup_(kv_freep) uint8_t *states = NULL;
-	_cleanup_(kv_freep) bool *usable = NULL;
-	kvfs_session *session;
-	size_t at = 0, p;
-	long total;
-
-	total = kv_queries_check(queries, n_queries, &session);
-	if (total <= 0)
-		return total;
-	p = queries[0].n;
-	for (size_t i = 1; i < n_queries; i++)
-		p = KV_MIN(p, queries[i].n);
-	states = malloc((size_t)total + 1);
-	usable = malloc(p + 1);
-	if (!states || !usable)
-		return -ENOMEM;
-	memset(usable, true, p + 1);
-	for (size_t i = 0; i < n_queries; i++) {
-		kv_query_probe(&queries[i], states + at);
-		apply_rule(kv_lib_space_layout(queries[i].space), states + at,
-			   p, usable);
-		at += queries[i].n;
-	}
-	while (p > 0 && !usable[p])
-		p--;
-	return (long)p;
-}
-
-/* ---- in tokens ---- */
-
-/* A query as it is matched: where its blocks are in the prompt. */
+/* A query while it is matched. */
 struct group {
 	const kvfs_query *query;
-	const struct kv_layout *layout;
+	enum kv_reuse reuse;
+	uint32_t window;
+	uint64_t tokens; /* of a block; kvfs_match counts blocks: 1 */
 	uint64_t before; /* blocks that the caller has itself */
 	uint64_t n;	 /* whole blocks behind them */
-	uint32_t *runs;	 /* of each: how many end there that are present, in a
-			    row; all since the start: UINT32_MAX */
+	uint32_t *runs;	 /* of each: present blocks in a row that end there;
+			    UINT32_MAX: all since the start */
 };
 
-/* -EINVAL: no tokens in a block, or a start within one. */
-static int measure(const kvfs_query *query, struct group *ret_group)
+/* Find the group's place in the prompt.  -EINVAL: the layout has no tokens, or the
+ * start is within a block. */
+static int measure(const kvfs_query *query, bool in_tokens,
+		   struct group *ret_group)
 {
 	const struct kv_layout *layout = kv_lib_space_layout(query->space);
 	uint64_t tokens, end;
 
+	*ret_group = (struct group){
+		.query = query,
+		.reuse = layout ? layout->reuse : KV_REUSE_PREFIX,
+		.window = layout ? layout->window : 0,
+		.tokens = 1,
+		.n = query->n,
+	};
+	if (!in_tokens)
+		return 0;
 	if (!layout || layout->tokens == 0 ||
 	    query->start % layout->tokens != 0)
 		return -EINVAL;
@@ -846,21 +759,13 @@ static int measure(const kvfs_query *query, struct group *ret_group)
 		return -EINVAL;
 	if (query->tokens != 0)
 		end = KV_MIN(end, KV_MAX(query->tokens, query->start));
-	*ret_group = (struct group){
-		.query = query,
-		.layout = layout,
-		.before = query->start / layout->tokens,
-		.n = (end - query->start) / layout->tokens,
-	};
+	ret_group->tokens = layout->tokens;
+	ret_group->before = query->start / layout->tokens;
+	ret_group->n = (end - query->start) / layout->tokens;
 	return 0;
 }
 
-static uint64_t end_of(const struct group *group)
-{
-	return (group->before + group->n) * group->layout->tokens;
-}
-
-/* Of @a and @b, which are not 0; UINT64_MAX: too large to matter. */
+/* Return the least common multiple of @a and @b; UINT64_MAX: very large. */
 static uint64_t common_multiple(uint64_t a, uint64_t b)
 {
 	uint64_t x = a, y = b, rest, multiple;
@@ -874,17 +779,15 @@ static uint64_t common_multiple(uint64_t a, uint64_t b)
 							   : multiple;
 }
 
-/* Ask for what the group has up to @end tokens. */
+/* Ask which blocks the group has up to @end tokens. */
 static int look_up(struct group *group, uint64_t end)
 {
 	_cleanup_(kv_freep) uint8_t *states = NULL;
 	kvfs_query asked = *group->query;
 	uint32_t run = UINT32_MAX;
 
-	group->n =
-		KV_MIN(group->n, end / group->layout->tokens -
-					 KV_MIN(group->before,
-						end / group->layout->tokens));
+	end /= group->tokens;
+	group->n = KV_MIN(group->n, end - KV_MIN(group->before, end));
 	asked.n = group->n;
 	states = malloc(group->n + 1);
 	group->runs = calloc(group->n + 1, sizeof(*group->runs));
@@ -901,10 +804,10 @@ static int look_up(struct group *group, uint64_t end)
 	return 0;
 }
 
-/* Whether it can go on after @tokens, a number of whole blocks of it. */
+/* Return whether the group can go on after @tokens, whole blocks of the group. */
 static bool can_go_on(const struct group *group, uint64_t tokens)
 {
-	const uint64_t blocks = tokens / group->layout->tokens;
+	const uint64_t blocks = tokens / group->tokens;
 	uint32_t run;
 
 	if (blocks <= group->before)
@@ -912,37 +815,25 @@ static bool can_go_on(const struct group *group, uint64_t tokens)
 	run = group->runs[blocks - group->before - 1];
 	if (run == UINT32_MAX)
 		return true;
-	if (group->layout->reuse == KV_REUSE_WINDOW)
-		return run >= group->layout->window;
-	return group->layout->reuse == KV_REUSE_LAST && run > 0;
+	if (group->reuse == KV_REUSE_WINDOW)
+		return run >= group->window;
+	return group->reuse == KV_REUSE_LAST && run > 0;
 }
 
-static uint64_t longest(const struct group *groups, size_t n, uint64_t end,
-			uint64_t step)
-{
-	size_t i;
-
-	for (end -= end % step; end > 0; end -= step) {
-		for (i = 0; i < n && can_go_on(&groups[i], end); i++)
-			;
-		if (i == n)
-			break;
-	}
-	return end;
-}
-
-static long match_groups(const kvfs_query *queries, size_t n,
+static long match_groups(const kvfs_query *queries, size_t n, bool in_tokens,
 			 struct group *groups)
 {
 	uint64_t end = INT64_MAX, step = 1;
 	int r;
 
 	for (size_t i = 0; i < n; i++) {
-		r = measure(&queries[i], &groups[i]);
+		struct group *group = &groups[i];
+
+		r = measure(&queries[i], in_tokens, group);
 		if (r < 0)
 			return r;
-		end = KV_MIN(end, end_of(&groups[i]));
-		step = common_multiple(step, groups[i].layout->tokens);
+		end = KV_MIN(end, (group->before + group->n) * group->tokens);
+		step = common_multiple(step, group->tokens);
 	}
 	if (step > end)
 		return 0;
@@ -951,10 +842,18 @@ static long match_groups(const kvfs_query *queries, size_t n,
 		if (r < 0)
 			return r;
 	}
-	return (long)longest(groups, n, end, step);
+	for (end -= end % step; end > 0; end -= step) {
+		size_t i = 0;
+
+		while (i < n && can_go_on(&groups[i], end))
+			i++;
+		if (i == n)
+			break;
+	}
+	return (long)end;
 }
 
-long kvfs_match_tokens(const kvfs_query *queries, size_t n_queries)
+static long match(const kvfs_query *queries, size_t n_queries, bool in_tokens)
 {
 	kvfs_session *session;
 	struct group *groups;
@@ -965,9 +864,19 @@ long kvfs_match_tokens(const kvfs_query *queries, size_t n_queries)
 	groups = calloc(n_queries, sizeof(*groups));
 	if (!groups)
 		return -ENOMEM;
-	r = match_groups(queries, n_queries, groups);
+	r = match_groups(queries, n_queries, in_tokens, groups);
 	for (size_t i = 0; i < n_queries; i++)
 		free(groups[i].runs);
 	free(groups);
 	return r;
+}
+
+long kvfs_match(const kvfs_query *queries, size_t n_queries)
+{
+	return match(queries, n_queries, false);
+}
+
+long kvfs_match_tokens(const kvfs_query *queries, size_t n_queries)
+{
+	return match(queries, n_queries, true);
 }

@@ -12,21 +12,21 @@
 
 #define KV_QUERY_KEYS_MAX ((size_t)KVFS_KEYS_MAX)
 
-/* States of the keys of @query, absent where they cannot be learnt. */
+/* Return the states of @query's keys; absent if they cannot be learnt. */
 void kv_query_probe(const kvfs_query *query, uint8_t *ret_states);
 
 /*
- * All keys of @queries, and their session in *@ret_session (NULL if there is no
- * query).  -EINVAL: a null, a key of another length than 16 or 32, spaces of
- * different sessions, too many; -EBADF.
+ * Check @queries.  Return the number of their keys, and the session (NULL without
+ * a query).  -EINVAL: a null, a key whose length is not 16 or 32, spaces of
+ * different sessions, too many keys; -EBADF.
  */
 long kv_queries_check(const kvfs_query *queries, size_t n_queries,
 		      kvfs_session **ret_session);
 
-/* At most KV_QUERY_KEYS_MAX, each 16 or 32 bytes long. */
+/* Return whether there are at most KV_QUERY_KEYS_MAX keys of 16 or 32 bytes. */
 bool kv_wire_keys_are_valid(const kvfs_key *keys, size_t n);
 
-/* @n keys as messages have them, bytes past the length zero. */
+/* Convert @n keys for a message; bytes past the length are zero. */
 void kv_wire_keys(const kvfs_key *keys, size_t n, struct wire_key *ret_keys);
 
 #endif

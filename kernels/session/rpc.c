@@ -183,21 +183,6 @@ int kv_rpc_push_locked(struct kvfs_session *session)
 	return 0;
 }
 
-static struct kv_call *take_locked(struct kvfs_session *session, uint64_t tag)
-{
-	struct kv_rpc *rpc = &session->rpc;
-	struct kv_call *call;
-
-	kv_assert_locked(&session->lock);
-	LIST_FOREACH(call, &rpc->pending[tag % KV_ARRAY_LEN(rpc->pending)],
-		     others)
-		if (call->tag == tag) {
-			LIST_REMOVE(call, others);
-			return call;
-		}
-	return NULL;
-}
-
 void kv_rpc_break_locked(struct kvfs_session *session)
 {
 	struct kv_rpc *rpc = &session->rpc;
@@ -218,15 +203,21 @@ static int take_reply_locked(struct kvfs_session *session,
 			     const struct kv_packet *packet)
 {
 	const struct wire_header *header = &packet->header;
+	struct kv_rpc *rpc = &session->rpc;
 	struct kv_call *call;
 
 	kv_assert_locked(&session->lock);
 	if (header->type >= WIRE_TYPE_END || reply_bytes[header->type] == 0 ||
 	    packet->bytes != header->count * reply_bytes[header->type])
 		return -EPROTO;
-	call = take_locked(session, header->tag);
+	LIST_FOREACH(call,
+		     &rpc->pending[header->tag % KV_ARRAY_LEN(rpc->pending)],
+		     others)
+		if (call->tag == header->tag)
+			break;
 	if (!call)
 		return -EPROTO;
+	LIST_REMOVE(call, others);
 	if (header->status >= 0 &&
 	    (call->at_most ? header->count > call->count
 			   : header->count != call->count)) {
@@ -291,9 +282,12 @@ int kv_rpc_receive(struct kvfs_session *session)
 
 #define QUIET_NS 1000000000u
 
-/* Connect to the daemon of the asynchronous connection. */
-static int connect_locked(struct kvfs_session *session)
+/* Connect to the daemon of the asynchronous connection if necessary, send the
+ * question and receive the reply. */
+static int try_locked(struct kvfs_session *session,
+		      struct kv_question *question, struct kv_packet *packet)
 {
+	const uint64_t tag = ++session->lookup_tags;
 	struct kv_link_versions theirs;
 	char path[KV_SOCKET_PATH_MAX];
 	uint64_t epoch;
@@ -307,25 +301,16 @@ static int connect_locked(struct kvfs_session *session)
 	pthread_mutex_unlock(&session->lock);
 	if (fd < 0)
 		return -ENOTCONN;
-	if (session->lookup.fd >= 0 && session->lookup.epoch == epoch)
-		return 0;
-	kv_link_close(&session->lookup);
-	r = kv_link_open(path, &session->lookup, &theirs);
-	if (r < 0)
-		return r == -EAGAIN ? -ETIMEDOUT : kv_link_lost(r);
-	if (session->lookup.epoch == epoch)
-		return 0;
-	kv_link_close(&session->lookup);
-	return -ENOTCONN;
-}
-
-static int round_trip_locked(struct kvfs_session *session,
-			     struct kv_question *question,
-			     struct kv_packet *packet)
-{
-	uint64_t tag = ++session->lookup_tags;
-	int r;
-
+	if (session->lookup.fd < 0 || session->lookup.epoch != epoch) {
+		kv_link_close(&session->lookup);
+		r = kv_link_open(path, &session->lookup, &theirs);
+		if (r < 0)
+			return r == -EAGAIN ? -ETIMEDOUT : kv_link_lost(r);
+		if (session->lookup.epoch != epoch) {
+			kv_link_close(&session->lookup);
+			return -ENOTCONN;
+		}
+	}
 	packet->header = question->header;
 	packet->header.tag = tag;
 	packet->items = (void *)question->items;
@@ -344,14 +329,6 @@ static int round_trip_locked(struct kvfs_session *session,
 	    packet->header.type != question->header.type)
 		return -EPROTO;
 	return 0;
-}
-
-static int try_locked(struct kvfs_session *session,
-		      struct kv_question *question, struct kv_packet *packet)
-{
-	int r = connect_locked(session);
-
-	return r < 0 ? r : round_trip_locked(session, question, packet);
 }
 
 /* Connect again if the connection was closed since the last question. */

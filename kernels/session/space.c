@@ -279,43 +279,11 @@ static int check_name(const char *name)
 	return 0;
 }
 
-static int space_new(kvfs_session *session, const char *name,
-		     const char *layout, struct kvfs_space **ret_space)
-{
-	_cleanup_(space_freep) struct kvfs_space *space = NULL;
-
-	space = calloc(1, sizeof(*space));
-	if (!space)
-		return -ENOMEM;
-	space->session = session;
-	space->refs = 1;
-	space->name = strdup(name);
-	space->text = strdup(layout ? layout : "");
-	if (!space->name || !space->text)
-		return -ENOMEM;
-	*ret_space = kv_steal(space);
-	return 0;
-}
-
-/* Without a daemon use the caller's layout, with a seed of its own. */
-static int parse_own_layout(struct kvfs_space *space)
-{
-	struct kv_layout *layout;
-	int r;
-
-	r = kv_layout_parse(space->text, strlen(space->text), &layout);
-	if (r < 0)
-		return r;
-	pthread_mutex_lock(&space->session->lock);
-	r = keep_layout_locked(space, layout);
-	pthread_mutex_unlock(&space->session->lock);
-	return r;
-}
-
 int kvfs_space_open(kvfs_session *session, const char *name, const char *layout,
 		    unsigned flags, kvfs_space **ret_space)
 {
 	_cleanup_(space_freep) struct kvfs_space *space = NULL;
+	struct kv_layout *parsed;
 	uint64_t generation;
 	uint32_t id;
 	int r;
@@ -327,15 +295,29 @@ int kvfs_space_open(kvfs_session *session, const char *name, const char *layout,
 	    (flags & ~(KVFS_CREATE | KVFS_SHARED | 0777u)) != 0 ||
 	    (layout && strlen(layout) > KV_LAYOUT_TEXT_MAX))
 		return -EINVAL;
-	r = space_new(session, name, layout, &space);
-	if (r < 0)
-		return r;
+	space = calloc(1, sizeof(*space));
+	if (!space)
+		return -ENOMEM;
+	space->session = session;
+	space->refs = 1;
 	space->flags = flags;
+	space->name = strdup(name);
+	space->text = strdup(layout ? layout : "");
+	if (!space->name || !space->text)
+		return -ENOMEM;
 	r = kv_lib_space_id(space, &id, &generation);
 	if (r == -ETIMEDOUT)
 		r = -ENOTCONN;
-	if (r < 0 && r == kv_link_lost(r) && space->text[0] != '\0')
-		r = parse_own_layout(space);
+	if (r < 0 && r == kv_link_lost(r) && space->text[0] != '\0') {
+		/* Without a daemon use the caller's layout, with a seed of its
+		 * own. */
+		r = kv_layout_parse(space->text, strlen(space->text), &parsed);
+		if (r < 0)
+			return r;
+		pthread_mutex_lock(&session->lock);
+		r = keep_layout_locked(space, parsed);
+		pthread_mutex_unlock(&session->lock);
+	}
 	if (r < 0)
 		return r;
 	*ret_space = kv_steal(space);
@@ -433,19 +415,6 @@ static int snapshot_check(kvfs_space *space, const char *name)
 	return r < 0 ? r : check_name(name);
 }
 
-/* ---- making ---- */
-
-static bool positions_ascend(const uint32_t *positions, size_t n)
-{
-	if (n == 0 || n > KVFS_SNAPSHOT_MAX)
-		return false;
-	for (size_t i = 0; positions && i < n; i++)
-		if (positions[i] > KVFS_POSITION_MAX ||
-		    (i > 0 && positions[i] <= positions[i - 1]))
-			return false;
-	return true;
-}
-
 static int send_picks(kvfs_space *space, uint64_t set, const kvfs_key *keys,
 		      const uint32_t *positions, size_t first, size_t n)
 {
@@ -507,8 +476,12 @@ int kvfs_snapshot(kvfs_space *space, const char *name, const kvfs_key *keys,
 
 	if (r < 0)
 		return r;
-	if (!kv_wire_keys_are_valid(keys, n) || !positions_ascend(positions, n))
+	if (!kv_wire_keys_are_valid(keys, n) || n == 0 || n > KVFS_SNAPSHOT_MAX)
 		return -EINVAL;
+	for (size_t i = 0; positions && i < n; i++)
+		if (positions[i] > KVFS_POSITION_MAX ||
+		    (i > 0 && positions[i] <= positions[i - 1]))
+			return -EINVAL;
 	set = atomic_fetch_add(&sets, 1) + 1;
 	for (size_t i = 0; i < n; i += batch) {
 		batch = KV_MIN(n - i, (size_t)WIRE_BATCH);
@@ -518,8 +491,6 @@ int kvfs_snapshot(kvfs_space *space, const char *name, const kvfs_key *keys,
 	}
 	return name_set(space, name, set, n, ret_missing);
 }
-
-/* ---- reading ---- */
 
 /* Read up to WIRE_BATCH picks from position @from on.  -ESTALE: chunk->id is not
  * 0, and another snapshot has the name now. */
@@ -595,8 +566,6 @@ long kvfs_snapshot_keys(kvfs_space *space, const char *name, kvfs_key *ret_keys,
 	} while (chunk.n == WIRE_BATCH && n < max);
 	return (long)chunk.blocks;
 }
-
-/* ---- listing, dropping ---- */
 
 /* List the names after snapshot @id that fit a message; return their bytes. */
 static long list_names(kvfs_space *space, uint64_t *id, char *ret_text)
