@@ -80,8 +80,8 @@ void kv_bench_children_end(struct kv_bench_children *children);
 /* Return whether @program is in PATH. */
 bool kv_bench_program_found(const char *program);
 
-/* Make a directory below @dir, or beside @build if @dir is NULL.  Its absolute
- * path goes to @ret_path (caller frees). */
+/* Make a directory below @dir, or beside @build if @dir is NULL.  @ret_path is
+ * absolute; the caller frees it. */
 int kv_bench_workdir_make(const char *dir, const char *build, char **ret_path);
 
 /* Unmount a mount that is left at @path/mnt, and remove @path. */
@@ -129,7 +129,7 @@ long kv_bench_daemon_anonymous(const struct kv_bench_daemon *daemon);
 /* A growing set of measurements. */
 struct kv_bench_sample {
 	double *values;
-	size_t n, room;
+	size_t n;
 };
 
 /* Add nothing if memory is short; the percentile then is 0. */
@@ -155,7 +155,7 @@ struct kv_bench_figure {
 		*suffix; /* of the block size, follows the name; NULL: none */
 	double value, reference;
 	const char *unit;    /* of both; GB/s: more is better, else less */
-	const char *against; /* what the reference is; NULL: there is none */
+	const char *against; /* name of the reference; NULL: none */
 	/* Goals; 0: none. */
 	double least_ratio; /* the ratio says how many times as good */
 	double most;	    /* value */

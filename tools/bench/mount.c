@@ -5,7 +5,7 @@
  * blocks, against the same of as many files of a FUSE server that does nothing,
  * which shows the cost of FUSE itself.
  *
- * The server's tree is MOUNT/million/xx/<32 digits>, of 256 directories.  Its
+ * The server's tree is MOUNT/million/xx/<32 digits>, of 256 directories.  The
  * replies are like kvfs's: listings come with attributes, and names last a
  * second.
  *

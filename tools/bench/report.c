@@ -14,23 +14,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/array.h"
 #include "tools/bench/bench.h"
 
 #define WIDTH_MAX 4
 
 void kv_bench_sample_add(struct kv_bench_sample *sample, double value)
 {
-	if (sample->n == sample->room) {
-		size_t room = sample->room ? 2 * sample->room : 64;
-		double *values =
-			realloc(sample->values, room * sizeof(*values));
-
-		if (!values)
-			return;
-		sample->values = values;
-		sample->room = room;
-	}
-	sample->values[sample->n++] = value;
+	if (kv_array_more(&sample->values, sample->n) == 0)
+		sample->values[sample->n++] = value;
 }
 
 static int compare_values(const void *a, const void *b)

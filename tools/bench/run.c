@@ -8,8 +8,8 @@
  * STATES    a pid is in the table from kv_bench_child_start until it has been
  *           waited for; only pids in the table are ever signalled.
  *
- * LOCKING   children->lock guards the table.  It is held while a child is
- *           signalled, never while a child is waited for: the thread that
+ * LOCKING   children->lock guards the table.  The lock is held while a child
+ *           is signalled, never while a child is waited for: the thread that
  *           handles SIGINT ends the child that the main thread waits for.
  */
 #include <errno.h>

@@ -36,7 +36,7 @@
 #define WRITERS 4
 #define SAVES 4 /* of each in a round */
 #define WRITER_ROUNDS 5
-#define FIO_STARTS_MS 1500 /* its jobs' start: the disk has rested as long */
+#define FIO_STARTS_MS 1500 /* fio's jobs start: the disk rests as long */
 
 enum { SEALED, DURABLE, COPY, FIO, SERIES };
 

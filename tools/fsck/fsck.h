@@ -56,7 +56,7 @@ struct segment {
 	uint32_t slots;
 	bool recorded; /* the index has it */
 	bool present;
-	bool trailer; /* it has the right one */
+	bool trailer; /* the file has the right one */
 	bool put;     /* the record is damaged: write one from the trailer */
 };
 
@@ -81,7 +81,7 @@ struct fsck {
 	int store, segments_dir, spaces_dir, lock; /* -1: none */
 	char index_path[4096];
 	struct kv_store_info info;
-	bool known;    /* info is */
+	bool known;    /* @info is valid */
 	bool readable; /* the index can be read */
 
 	struct entry *entries; /* by slot id */
@@ -114,8 +114,6 @@ uint64_t fsck_content(const struct kv_slot_record *record);
 int fsck_sidecar(struct fsck *f);
 /* Report unknown files of STORE, its index, segments and spaces. */
 void fsck_strangers(struct fsck *f);
-/* Make room for one more in an array that is full at powers of two; -ENOMEM. */
-int fsck_more(void *array, size_t n, size_t size);
 int fsck_note(struct ids *ids, uint64_t id); /* -ENOMEM */
 /* The segment file @id, open with @flags.  -EBADMSG: too short, or no file. */
 int fsck_open_segment(const struct fsck *f, uint32_t id, int flags);

@@ -11,28 +11,15 @@
 #include <fcntl.h>
 #include <xxhash.h>
 
+#include "common/array.h"
 #include "index/pages.h"
 #include "index/segfile.h"
 #include "index/sidecar.h"
 #include "tools/fsck/fsck.h"
 
-int fsck_more(void *array, size_t n, size_t size)
-{
-	void **data = array;
-	void *bigger;
-
-	if (n & (n - 1))
-		return 0;
-	bigger = reallocarray(*data, n ? n * 2 : 1, size);
-	if (!bigger)
-		return -ENOMEM;
-	*data = bigger;
-	return 0;
-}
-
 int fsck_note(struct ids *ids, uint64_t id)
 {
-	int r = fsck_more(&ids->ids, ids->n, sizeof(*ids->ids));
+	int r = kv_array_more(&ids->ids, ids->n);
 
 	if (r == 0)
 		ids->ids[ids->n++] = id;
@@ -55,7 +42,7 @@ static int see_space(void *arg, const struct kv_space_record *record,
 {
 	struct fsck *f = arg;
 	struct space *space;
-	int r = fsck_more(&f->spaces, f->n_spaces, sizeof(*f->spaces));
+	int r = kv_array_more(&f->spaces, f->n_spaces);
 
 	if (r < 0)
 		return r;
@@ -70,7 +57,7 @@ static int see_segment(void *arg, const struct kv_segfile_record *record)
 {
 	struct fsck *f = arg;
 	struct segment *segment;
-	int r = fsck_more(&f->segments, f->n_segments, sizeof(*f->segments));
+	int r = kv_array_more(&f->segments, f->n_segments);
 
 	if (r < 0)
 		return r;
@@ -93,7 +80,7 @@ static int see_slot(void *arg, uint64_t slot_id,
 	struct fsck *f = arg;
 	uint8_t name[sizeof(record->key) + 5];
 	XXH128_hash_t hash;
-	int r = fsck_more(&f->entries, f->n_entries, sizeof(*f->entries));
+	int r = kv_array_more(&f->entries, f->n_entries);
 
 	if (r < 0)
 		return r;
@@ -160,14 +147,13 @@ static void see_damaged(void *arg, enum kv_index_part part, uint64_t id)
 	} else if (part == KV_PART_SPACES) {
 		fsck_found(f, FAULT_SPACE_RECORD,
 			   "space %u: its record is damaged", (unsigned)id);
-		if (fsck_more(&f->spaces, f->n_spaces, sizeof(*f->spaces)) == 0)
+		if (kv_array_more(&f->spaces, f->n_spaces) == 0)
 			f->spaces[f->n_spaces++] =
 				(struct space){.id = (uint32_t)id, .put = true};
 	} else if (part == KV_PART_SEGMENTS) {
 		fsck_found(f, FAULT_SEGMENT_RECORD,
 			   "file %u: its record is damaged", (unsigned)id);
-		if (fsck_more(&f->segments, f->n_segments,
-			      sizeof(*f->segments)) == 0)
+		if (kv_array_more(&f->segments, f->n_segments) == 0)
 			f->segments[f->n_segments++] = (struct segment){
 				.id = (uint32_t)id, .put = true};
 	} else if (part == KV_PART_TOKENS) {

@@ -18,7 +18,7 @@
 #define TURNS (4u << 20)
 #define PAIRS 31u /* of runs with the miss curve and without */
 #define USES 100000u
-#define USE_NS 7.0 /* one in a hundred of what it takes to lease a block */
+#define USE_NS 7.0 /* 1 % of the time to lease a block */
 
 struct figure {
 	char name[64];
@@ -27,7 +27,7 @@ struct figure {
 	bool higher; /* is better */
 };
 
-static void print(FILE *json, const struct figure *f, bool met)
+static void print_figure(FILE *json, const struct figure *f, bool met)
 {
 	double ratio = 0;
 
@@ -51,7 +51,7 @@ static void print(FILE *json, const struct figure *f, bool met)
 		fprintf(json, "\"goal\": null, \"met\": null}\n");
 }
 
-/* A policy at a part of the trace's blocks, against lru there. */
+/* Compare a policy with lru, with room for a part of the trace's blocks. */
 static int hit_rate(FILE *json, const struct kv_trace *trace, const char *name,
 		    uint32_t part)
 {
@@ -71,7 +71,7 @@ static int hit_rate(FILE *json, const struct kv_trace *trace, const char *name,
 	f.reference = (double)lru / (double)kv_trace_asked(trace);
 	if (strcmp(name, "lhd") == 0)
 		f.goal = "ratio >= 0.99";
-	print(json, &f, f.value >= 0.99 * f.reference);
+	print_figure(json, &f, f.value >= 0.99 * f.reference);
 	return 0;
 }
 
@@ -111,7 +111,7 @@ static void time_touches(FILE *json, struct kv_policy *policy, const char *name)
 		kv_policy_touch(policy, random_block(&seed));
 	f.value = (now() - since) / TURNS;
 	snprintf(f.name, sizeof(f.name), "policy_touch_%s", name);
-	print(json, &f, f.value <= 1000);
+	print_figure(json, &f, f.value <= 1000);
 }
 
 static void time_victims(FILE *json, struct kv_policy *policy, const char *name)
@@ -129,10 +129,10 @@ static void time_victims(FILE *json, struct kv_policy *policy, const char *name)
 	}
 	f.value = (now() - since) / BLOCKS;
 	snprintf(f.name, sizeof(f.name), "policy_victim_%s", name);
-	print(json, &f, f.value <= 1000);
+	print_figure(json, &f, f.value <= 1000);
 }
 
-/* A million blocks: what a touch costs, and a victim and who comes for it. */
+/* Measure a touch, and a victim with its successor, among a million blocks. */
 static int costs(FILE *json, const char *name)
 {
 	struct kv_arrival arrival = {.parent = KV_NONE};
@@ -158,8 +158,7 @@ static int costs(FILE *json, const char *name)
 	return r;
 }
 
-/* Nanoseconds for the keys of some uses, and what the miss curve does with
- * them, if there is one. */
+/* Return the nanoseconds of a use: its key, and the miss curve if there is one. */
 static double time_uses(struct kv_miss_curve *curve, uint32_t keys,
 			uint32_t *seed)
 {
@@ -196,7 +195,7 @@ static int monitor_cost(FILE *json, const char *name, uint32_t keys)
 
 	if (r < 0)
 		return r;
-	for (uint32_t i = 0; i < 4 * keys; i += USES) /* until it knows them */
+	for (uint32_t i = 0; i < 4 * keys; i += USES) /* warm up */
 		time_uses(curve, keys, &seed);
 	for (uint32_t i = 0; i < PAIRS; i++) {
 		more[i] = -time_uses(NULL, keys, &seed);
@@ -206,7 +205,7 @@ static int monitor_cost(FILE *json, const char *name, uint32_t keys)
 	kv_miss_curve_free(curve);
 	f.value = more[PAIRS / 2];
 	snprintf(f.name, sizeof(f.name), "monitor_use_%s", name);
-	print(json, &f, f.value <= USE_NS);
+	print_figure(json, &f, f.value <= USE_NS);
 	return 0;
 }
 
@@ -226,7 +225,7 @@ static int figures(FILE *json, const struct kv_trace *trace)
 	}
 	for (unsigned i = 0; r == 0 && kv_policy_name(i); i++)
 		r = costs(json, kv_policy_name(i));
-	print(json, &bytes, true);
+	print_figure(json, &bytes, true);
 	if (r == 0)
 		r = monitor_cost(json, "2k", 2000);
 	if (r == 0)

@@ -115,8 +115,9 @@ static void close_live(struct live *live)
 	free(live->saves);
 }
 
-/* The bytes are those of the block. */
-static int check(struct live *live, kvfs_lease *lease, size_t i, uint32_t block)
+/* Compare the bytes with those of the block. */
+static int check_block(struct live *live, kvfs_lease *lease, size_t i,
+		       uint32_t block)
 {
 	uint64_t bytes;
 	const uint64_t *data = kvfs_lease_data(lease, i, &bytes);
@@ -128,8 +129,8 @@ static int check(struct live *live, kvfs_lease *lease, size_t i, uint32_t block)
 	return -EBADMSG;
 }
 
-static int acquire(struct live *live, const uint32_t *blocks, size_t n,
-		   kvfs_lease **ret_lease)
+static int acquire_hits(struct live *live, const uint32_t *blocks, size_t n,
+			kvfs_lease **ret_lease)
 {
 	kvfs_query query = {live->space, live->keys, n};
 	long r;
@@ -140,13 +141,13 @@ static int acquire(struct live *live, const uint32_t *blocks, size_t n,
 	r = kvfs_lease_wait(*ret_lease, PATIENCE);
 	for (size_t i = 0; r >= 0 && i < n; i++)
 		if (kvfs_lease_status(*ret_lease, i) == 0)
-			r = check(live, *ret_lease, i, blocks[i]);
+			r = check_block(live, *ret_lease, i, blocks[i]);
 	return r < 0 ? (int)r : 0;
 }
 
-/* Blocks @from to @to of the request, a pool full at most. */
-static int save(struct live *live, const uint32_t *blocks, size_t from,
-		size_t to)
+/* Save blocks @from to @to of the request, a pool full at most. */
+static int save_blocks(struct live *live, const uint32_t *blocks, size_t from,
+		       size_t to)
 {
 	/* A request keeps its own blocks while it is handled. */
 	const kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_HOLD};
@@ -169,12 +170,12 @@ static int save(struct live *live, const uint32_t *blocks, size_t from,
 	if (r < 0)
 		return (int)r;
 	live->saves[live->n_saves++] = xfer;
-	/* A block that finds no room is not there, as in the simulation. */
+	/* A block without room is left out, as in the simulation. */
 	r = kvfs_xfer_wait(xfer, KVFS_SEALED, PATIENCE);
 	return r < 0 ? (int)r : 0;
 }
 
-static int request(struct live *live, const uint32_t *blocks, size_t n)
+static int replay_request(struct live *live, const uint32_t *blocks, size_t n)
 {
 	kvfs_query query = {live->space, live->keys, n};
 	kvfs_lease *lease = NULL;
@@ -188,17 +189,18 @@ static int request(struct live *live, const uint32_t *blocks, size_t n)
 		return (int)hits;
 	live->hits += (uint64_t)hits;
 	if (hits)
-		r = acquire(live, blocks, (size_t)hits, &lease);
+		r = acquire_hits(live, blocks, (size_t)hits, &lease);
 	for (size_t at = (size_t)hits; r == 0 && at < n; at += PAGES)
-		r = save(live, blocks, at, at + PAGES < n ? at + PAGES : n);
+		r = save_blocks(live, blocks, at,
+				at + PAGES < n ? at + PAGES : n);
 	while (live->n_saves) /* from the tail */
 		kvfs_xfer_free(live->saves[--live->n_saves]);
 	kvfs_release(lease);
 	return r;
 }
 
-/* The mount's policy, and how many blocks it holds, from its statistics. */
-static int look(struct live *live, struct kv_live_result *result)
+/* Read the mount's policy and number of blocks from its statistics. */
+static int read_stats(struct live *live, struct kv_live_result *result)
 {
 	const char *dram, *evict;
 	unsigned long blocks;
@@ -231,13 +233,13 @@ int kv_live_run(const char *path, const struct kv_trace *trace,
 			longest = trace->start[i + 1] - trace->start[i];
 	r = open_live(&live, path, longest);
 	for (size_t i = 0; r == 0 && i < trace->n; i++) {
-		r = request(&live, trace->blocks + trace->start[i],
-			    trace->start[i + 1] - trace->start[i]);
+		r = replay_request(&live, trace->blocks + trace->start[i],
+				   trace->start[i + 1] - trace->start[i]);
 		if (i % 64 == 0 && isatty(STDERR_FILENO))
 			fprintf(stderr, "\rlive %3zu%% ", i * 100 / trace->n);
 	}
 	if (r == 0)
-		r = look(&live, ret_result);
+		r = read_stats(&live, ret_result);
 	close_live(&live);
 	ret_result->hits = live.hits;
 	ret_result->why = live.why;

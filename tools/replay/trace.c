@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trace.c - a trace, read from a file or made up.
+ * trace.c - a trace, read from a file or generated.
  *
- * OWNS      the trace; while it is read, the table from id to number; while it
- * is made up, the conversations under way.
+ * OWNS      the trace; while reading, the table from id to number; while
+ *           generating, the current conversations.
  *
  * LOCKING   none: one thread.
  */
@@ -17,6 +17,7 @@
 #include <string.h>
 #include <zlib.h>
 
+#include "common/array.h"
 #include "tools/replay/replay.h"
 
 /* Ids to numbers: open addressing. */
@@ -118,27 +119,11 @@ static int number_of(struct ids *ids, int64_t id, uint32_t *ret_number)
 	return 0;
 }
 
-static int make_room(void **items, size_t *room, size_t n, size_t size)
-{
-	size_t more = *room ? *room : 4096;
-	void *p;
-
-	if (n <= *room)
-		return 0;
-	while (more < n)
-		more *= 2;
-	p = realloc(*items, more * size);
-	if (!p)
-		return -ENOMEM;
-	*items = p;
-	*room = more;
-	return 0;
-}
-
-/* A whole number of @line that is at least @least; @otherwise if absent and
- * that is not negative. */
-static int whole(struct reader *reader, const json_t *line, const char *name,
-		 int64_t least, int64_t otherwise, int64_t *ret_value)
+/* Set @ret_value to a whole number of @line that is at least @least; to
+ * @otherwise if the number is absent and @otherwise is not negative. */
+static int get_number(struct reader *reader, const json_t *line,
+		      const char *name, int64_t least, int64_t otherwise,
+		      int64_t *ret_value)
 {
 	const json_t *value = json_object_get(line, name);
 
@@ -160,8 +145,8 @@ static int take_ids(struct reader *reader, const json_t *ids, size_t full)
 {
 	struct kv_trace *trace = reader->trace;
 	size_t at = trace->start[trace->n];
-	int r = make_room((void **)&trace->blocks, &reader->room_blocks,
-			  at + full, sizeof(*trace->blocks));
+	int r = kv_array_reserve(&trace->blocks, &reader->room_blocks,
+				 at + full);
 
 	for (size_t i = 0; r == 0 && i < full; i++) {
 		const json_t *id = json_array_get(ids, i);
@@ -173,8 +158,8 @@ static int take_ids(struct reader *reader, const json_t *ids, size_t full)
 			      &trace->blocks[at + i]);
 	}
 	if (r == 0)
-		r = make_room((void **)&trace->start, &reader->room_requests,
-			      trace->n + 2, sizeof(*trace->start));
+		r = kv_array_reserve(&trace->start, &reader->room_requests,
+				     trace->n + 2);
 	if (r < 0)
 		return r;
 	trace->start[++trace->n] = at + full;
@@ -191,9 +176,10 @@ static int take_line(struct reader *reader, const json_t *line,
 
 	if (!json_is_object(line))
 		return refuse(reader, "not a JSON object");
-	r = whole(reader, line, "input_length", 0, -1, &length);
+	r = get_number(reader, line, "input_length", 0, -1, &length);
 	if (r == 0)
-		r = whole(reader, line, "block_size", 1, block_size, &tokens);
+		r = get_number(reader, line, "block_size", 1, block_size,
+			       &tokens);
 	if (r < 0)
 		return r;
 	if (!json_is_array(ids))
@@ -206,15 +192,15 @@ static int take_line(struct reader *reader, const json_t *line,
 	return take_ids(reader, ids, full);
 }
 
-/* A line, without its end; 0 at the end of the file. */
-static int next_line(struct reader *reader, size_t *ret_n)
+/* Read a line.  Returns 1; 0 at the end of the file; -ENOMEM. */
+static int read_line(struct reader *reader, size_t *ret_n)
 {
 	size_t n = 0;
 
 	reader->line++;
 	for (;;) {
-		int r = make_room((void **)&reader->text, &reader->room,
-				  n + 4096, 1);
+		int r = kv_array_reserve(&reader->text, &reader->room,
+					 n + 4096);
 
 		if (r < 0)
 			return r;
@@ -236,7 +222,7 @@ static int read_lines(struct reader *reader, uint32_t block_size)
 	size_t n;
 	int r, z;
 
-	while ((r = next_line(reader, &n)) > 0) {
+	while ((r = read_line(reader, &n)) > 0) {
 		if (strspn(reader->text, " \t\r\n") == n)
 			continue;
 		line = json_loadb(reader->text, n, 0, &error);
@@ -254,15 +240,6 @@ static int read_lines(struct reader *reader, uint32_t block_size)
 	return r;
 }
 
-static void close_reader(struct reader *reader)
-{
-	if (reader->file)
-		gzclose(reader->file);
-	free(reader->text);
-	free(reader->ids.id);
-	free(reader->ids.number);
-}
-
 int kv_trace_read(const char *path, uint32_t block_size,
 		  struct kv_trace **ret_trace, char **ret_why)
 {
@@ -273,8 +250,7 @@ int kv_trace_read(const char *path, uint32_t block_size,
 	reader.trace = calloc(1, sizeof(*reader.trace));
 	if (!reader.trace)
 		return -ENOMEM;
-	r = make_room((void **)&reader.trace->start, &reader.room_requests, 1,
-		      sizeof(*reader.trace->start));
+	r = kv_array_reserve(&reader.trace->start, &reader.room_requests, 1);
 	if (r == 0) {
 		reader.trace->start[0] = 0;
 		reader.file = gzopen(path, "rb");
@@ -282,7 +258,11 @@ int kv_trace_read(const char *path, uint32_t block_size,
 				: refuse(&reader, "%s", strerror(errno));
 	}
 	reader.trace->unique = reader.ids.n;
-	close_reader(&reader);
+	if (reader.file)
+		gzclose(reader.file);
+	free(reader.text);
+	free(reader.ids.id);
+	free(reader.ids.number);
 	if (r < 0) {
 		kv_trace_free(reader.trace);
 		*ret_why = reader.why;
@@ -317,7 +297,7 @@ struct maker {
 	uint64_t seed;
 	struct kv_trace *trace;
 	size_t room;
-	struct talk *talks; /* under way, in no order */
+	struct talk *talks; /* current ones, in no order */
 	uint32_t n_talks;
 	uint32_t *systems[SYSTEMS], system_n[SYSTEMS];
 	uint32_t *documents[DOCUMENTS], document_n[DOCUMENTS];
@@ -335,32 +315,27 @@ static uint32_t between(struct maker *m, uint32_t least, uint32_t most)
 	return least + (uint32_t)(chance(m) * (most - least + 1));
 }
 
-/* Of @n, the first ones far more often. */
-static uint32_t favourite(struct maker *m, uint32_t n)
+/* Draw one of @n, the first ones far more often. */
+static uint32_t draw_favourite(struct maker *m, uint32_t n)
 {
 	return (uint32_t)(pow(n + 1, chance(m)) - 1) % n;
 }
 
-static int put(struct maker *m, const uint32_t *blocks, uint32_t n)
+static int put_request(struct maker *m, const uint32_t *blocks, uint32_t n)
 {
 	struct kv_trace *trace = m->trace;
 	size_t at = trace->start[trace->n];
+	int r = kv_array_reserve(&trace->blocks, &m->room, at + n);
 
-	if (at + n > m->room) {
-		size_t room = (at + n) * 2;
-		void *p = realloc(trace->blocks, room * sizeof(*blocks));
-
-		if (!p)
-			return -ENOMEM;
-		trace->blocks = p;
-		m->room = room;
-	}
+	if (r < 0)
+		return r;
 	memcpy(trace->blocks + at, blocks, n * sizeof(*blocks));
 	trace->start[++trace->n] = at + n;
 	return 0;
 }
 
-static uint32_t grow(struct maker *m, uint32_t *blocks, uint32_t n, uint32_t by)
+static uint32_t add_blocks(struct maker *m, uint32_t *blocks, uint32_t n,
+			   uint32_t by)
 {
 	while (by-- > 0 && n < LONGEST)
 		blocks[n++] = m->trace->unique++;
@@ -375,17 +350,18 @@ static int make_shared(struct maker *m, uint32_t **texts, uint32_t *lengths,
 		texts[i] = malloc(LONGEST * sizeof(**texts));
 		if (!texts[i])
 			return -ENOMEM;
-		lengths[i] = grow(m, texts[i], 0, between(m, 2, most));
+		lengths[i] = add_blocks(m, texts[i], 0, between(m, 2, most));
 	}
 	return 0;
 }
 
-/* A turn of the talk; it may come again in half a minute to some minutes. */
-static int turn(struct maker *m, struct talk *talk)
+/* Put a turn of the talk.  The next turn comes after half a minute to some minutes,
+ * if there is one. */
+static int take_turn(struct maker *m, struct talk *talk)
 {
-	int r = put(m, talk->blocks, talk->n);
+	int r = put_request(m, talk->blocks, talk->n);
 
-	talk->n = grow(m, talk->blocks, talk->n, between(m, 1, 5));
+	talk->n = add_blocks(m, talk->blocks, talk->n, between(m, 1, 5));
 	talk->due = m->now + 30 * exp(3 * chance(m));
 	if (chance(m) > 0.7)
 		*talk = m->talks[--m->n_talks];
@@ -394,7 +370,7 @@ static int turn(struct maker *m, struct talk *talk)
 
 static int begin_talk(struct maker *m)
 {
-	uint32_t system = favourite(m, SYSTEMS);
+	uint32_t system = draw_favourite(m, SYSTEMS);
 	struct talk *talk;
 
 	if (m->n_talks == TALKS)
@@ -403,25 +379,26 @@ static int begin_talk(struct maker *m)
 	talk->n = m->system_n[system];
 	memcpy(talk->blocks, m->systems[system],
 	       talk->n * sizeof(talk->blocks[0]));
-	talk->n = grow(m, talk->blocks, talk->n, between(m, 2, 30));
-	return turn(m, talk);
+	talk->n = add_blocks(m, talk->blocks, talk->n, between(m, 2, 30));
+	return take_turn(m, talk);
 }
 
 static int ask_document(struct maker *m)
 {
-	uint32_t i = favourite(m, DOCUMENTS), blocks[LONGEST], n;
+	uint32_t i = draw_favourite(m, DOCUMENTS), blocks[LONGEST], n;
 
 	n = m->document_n[i];
 	memcpy(blocks, m->documents[i], n * sizeof(blocks[0]));
-	n = grow(m, blocks, n, between(m, 1, 3));
-	return put(m, blocks, n);
+	n = add_blocks(m, blocks, n, between(m, 1, 3));
+	return put_request(m, blocks, n);
 }
 
-static int once(struct maker *m)
+static int ask_once(struct maker *m)
 {
 	uint32_t blocks[LONGEST];
 
-	return put(m, blocks, grow(m, blocks, 0, between(m, 40, 160)));
+	return put_request(m, blocks,
+			   add_blocks(m, blocks, 0, between(m, 40, 160)));
 }
 
 static int next_request(struct maker *m, bool later)
@@ -430,28 +407,11 @@ static int next_request(struct maker *m, bool later)
 
 	for (uint32_t i = 0; i < m->n_talks; i++)
 		if (m->talks[i].due <= m->now)
-			return turn(m, &m->talks[i]);
+			return take_turn(m, &m->talks[i]);
 	m->now += 0.7;
 	if (what < (later ? 0.35 : 0.05))
 		return ask_document(m);
-	return what > 0.93 ? once(m) : begin_talk(m);
-}
-
-static int make(struct maker *m)
-{
-	int r = 0;
-
-	for (uint32_t i = 0; r == 0 && i < REQUESTS; i++) {
-		if (i % (REQUESTS / 2) == 0)
-			r = make_shared(m, m->systems, m->system_n, SYSTEMS,
-					12);
-		if (r == 0 && i % (REQUESTS / 2) == 0)
-			r = make_shared(m, m->documents, m->document_n,
-					DOCUMENTS, 120);
-		if (r == 0)
-			r = next_request(m, i > REQUESTS / 2);
-	}
-	return r;
+	return what > 0.93 ? ask_once(m) : begin_talk(m);
 }
 
 int kv_trace_generate(uint64_t seed, struct kv_trace **ret_trace)
@@ -464,7 +424,16 @@ int kv_trace_generate(uint64_t seed, struct kv_trace **ret_trace)
 	if (m.trace)
 		m.trace->start = calloc(REQUESTS + 1, sizeof(*m.trace->start));
 	if (m.trace && m.talks && m.trace->start)
-		r = make(&m);
+		r = 0;
+	for (uint32_t i = 0; r == 0 && i < REQUESTS; i++) {
+		if (i % (REQUESTS / 2) == 0)
+			r = make_shared(&m, m.systems, m.system_n, SYSTEMS, 12);
+		if (r == 0 && i % (REQUESTS / 2) == 0)
+			r = make_shared(&m, m.documents, m.document_n,
+					DOCUMENTS, 120);
+		if (r == 0)
+			r = next_request(&m, i > REQUESTS / 2);
+	}
 	free(m.talks);
 	for (uint32_t i = 0; i < SYSTEMS; i++)
 		free(m.systems[i]);
