@@ -117,8 +117,6 @@ void kv_pin_by_user_locked(struct kv_cache *cache, struct kv_block *block,
 			   bool pin);
 void kv_pins_fini(struct kv_cache *cache);
 
-/* ---- view.c ---- */
-
 int kv_bounce_new(uint64_t dram, struct kv_bounce **ret_bounce);
 /* Give back what nobody has used for a while. */
 void kv_bounce_trim(struct kv_bounce *bounce);

@@ -107,7 +107,8 @@ static void lend(struct kv_cache *cache, struct kv_block *block,
 	want->slot = slot;
 	want->block = block;
 	want->segment = slot->segment->id;
-	want->offset = (uint64_t)(kv_slot_file(slot) - slot->segment->memory.base);
+	want->offset =
+		(uint64_t)(kv_slot_file(slot) - slot->segment->memory.base);
 	want->length = block->length;
 	want->payload = slot->payload;
 }

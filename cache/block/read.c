@@ -1,26 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * read.c - blocks from SSD, read and verified: into their slots, then shown; or
- * on the caller's thread, into memory that is not the arena's.
+ * read.c - blocks read from SSD and verified: into their slots, then shown; or
+ * on the caller's thread, into memory outside of the arena; and views of blocks
+ * for readers through the mount.
  *
- * OWNS       every kv_read, and the threads that verify what was read; the
- *            memory of requests that nobody waits for any more.
+ * A view holds the slot of a block in DRAM.  A block that is only on SSD is read
+ * and verified in full into a bounce buffer, so that a backup of the store does
+ * not change what DRAM holds.  Readers come in requests that are smaller than
+ * blocks: the buffers hold a block for each of many readers, and are freed when
+ * no reader has come for a while.
+ *
+ * OWNS       every kv_read, and the threads that verify; the memory of requests
+ *            that timed out; the bounce buffers: at most BUFFERS, and
+ *            bounce->limit bytes together unless one block alone is larger.
  *
  * STATES     of a read, or of a move within DRAM, which is READ at once:
  *            SUBMITTED -> READ      read_done        (reactor thread)
- *                 READ -> ENDED     end              (verifier thread)
+ *                 READ -> ENDED     read_end         (verifier thread)
  *                 READ -> SUBMITTED once more, if it was damaged or failed
- *            A read that is stuck is SUBMITTED for as long as it takes, but
- *            nobody waits for it any more: kv_reads_expire_locked.
+ *            A stuck read is SUBMITTED for as long as it takes, but its wants
+ *            are settled: kv_reads_expire_locked.
  *
  * INVARIANTS
  *   (1) While a block is BLOCK_READING exactly one read has it, holds a
  *       reference to it and has its FILLING slot.
- *   (2) Nobody sees the slot before digest, key, generation and length agree
+ *   (2) A slot is shown only after digest, key, generation and length agree
  *       with the index.
+ *   (3) A buffer with users keeps its block and its bytes.
+ *   (4) A buffer names a block only after the block was verified.
+ *   (5) A single look at a block leaves no buffer behind, so that readers that
+ *       come again keep theirs.
  *
  * LOCKING    cache->lock, but not during I/O; verifier->lock for the queue, a
- *            leaf.
+ *            leaf; bounce->lock for the buffers, never taken together with
+ *            cache->lock.  A buffer that is being filled belongs to its filler.
  */
 #include "cache/block/block.h"
 #include "cache/core/core.h"
@@ -33,6 +46,15 @@
 #include "common/thread.h"
 
 #define VERIFIERS 2
+#define BUFFERS 32u
+#define LIMIT_MIN (UINT64_C(32) << 20)
+#define LIMIT_MAX (UINT64_C(256) << 20)
+#define IDLE_NS (UINT64_C(5) * 1000000000)
+
+static uint64_t slot_bytes(const struct kv_block *block)
+{
+	return KV_PAGE + kv_round_up(block->length, KV_PAGE);
+}
 
 struct fetch {
 	struct kv_io io; /* first */
@@ -41,7 +63,7 @@ struct fetch {
 	uint64_t room;
 };
 
-/* A read ended after all.  Until now the extent was the block's, too. */
+/* A timed-out read has ended.  Until now the block kept its extent. */
 static void ended_late(struct kv_io *io, int status)
 {
 	struct fetch *fetch = (struct fetch *)io;
@@ -52,13 +74,18 @@ static void ended_late(struct kv_io *io, int status)
 	free(fetch);
 }
 
-static int aim(struct fetch *fetch, uint8_t *data)
+static int read_once(struct kv_cache *cache, struct kv_block *block,
+		     uint8_t **data, uint64_t room)
 {
-	struct kv_cache *cache = fetch->cache;
-	struct kv_block *block = fetch->block;
+	struct fetch *fetch = calloc(1, sizeof(*fetch));
 	const struct kv_segfile *file;
 	int r = 0;
 
+	if (!fetch)
+		return -ENOMEM;
+	fetch->cache = cache;
+	fetch->block = block;
+	fetch->room = room;
 	kv_lock(cache);
 	if (block->file == KV_NONE) {
 		r = -ENOENT;
@@ -70,36 +97,21 @@ static int aim(struct fetch *fetch, uint8_t *data)
 			.op = KV_IO_READ,
 			.fd = file->fd,
 			.buffer = -1,
-			.data = data,
+			.data = *data,
 			.offset = block->slot_number * file->slot_bytes,
-			.bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE),
+			.bytes = slot_bytes(block),
 			.done = ended_late,
 		};
 		block->refs++;
 	}
 	kv_unlock(cache);
-	return r;
-}
-
-static int read_once(struct kv_cache *cache, struct kv_block *block,
-		     uint8_t **data, uint64_t room)
-{
-	struct fetch *fetch = calloc(1, sizeof(*fetch));
-	int r;
-
-	if (!fetch)
-		return -ENOMEM;
-	fetch->cache = cache;
-	fetch->block = block;
-	fetch->room = room;
-	r = aim(fetch, *data);
 	if (r < 0) {
 		free(fetch);
 		return r;
 	}
 	r = kv_ring_wait(cache->ring, &fetch->io);
 	if (r == -ETIMEDOUT) {
-		*data = NULL; /* and fetch is the request's, too */
+		*data = NULL; /* ended_late frees it, and fetch */
 		return r;
 	}
 	free(fetch);
@@ -108,36 +120,13 @@ static int read_once(struct kv_cache *cache, struct kv_block *block,
 	return r;
 }
 
-/* A damaged block is forgotten, and its extent never used again. */
-static void quarantine(struct kv_cache *cache, struct kv_block *block)
-{
-	kv_lock(cache);
-	cache->stats.corrupt++;
-	if (!(block->flags & BLOCK_REMOVED) && block->file != KV_NONE) {
-		kv_extent_forget_locked(cache, block);
-		cache->stats.bad_slots++;
-		if (block->slot) {
-			/* The slot has it whole: write it elsewhere. */
-			kv_unpersisted_add_locked(cache, block->slot);
-			kv_write_enqueue_locked(cache, block, false);
-		} else {
-			kv_block_remove_locked(cache, block);
-		}
-	}
-	kv_unlock(cache);
-}
-
-/* The file is too short for it, or the device has lost what was there. */
-static bool lost(int io)
-{
-	return io == -ENODATA || io == -EILSEQ;
-}
-
-/* Decide on a block whose second read ended with @io, or else its
- * verification with @r; returns what its readers are told. */
+/* Decide on a block whose second read ended with @io, or its verification with
+ * @r.  Return the status for its readers. */
 static int block_judge(struct kv_cache *cache, struct kv_block *block, int io,
 		       int r)
 {
+	/* The file is too short, or the device lost the bytes. */
+	const bool lost = io == -ENODATA || io == -EILSEQ;
 	bool offline;
 
 	if (io == 0 && r != -EBADMSG)
@@ -145,9 +134,23 @@ static int block_judge(struct kv_cache *cache, struct kv_block *block, int io,
 	kv_lock(cache);
 	offline = kv_health_offline_locked(cache);
 	kv_unlock(cache);
-	if (io < 0 && !lost(io) && (offline || !kv_health_probe(cache)))
+	if (io < 0 && !lost && (offline || !kv_health_probe(cache)))
 		return r;
-	quarantine(cache, block);
+	/* A damaged block is forgotten, and its extent never used again. */
+	kv_lock(cache);
+	cache->stats.corrupt++;
+	if (!(block->flags & BLOCK_REMOVED) && block->file != KV_NONE) {
+		kv_extent_forget_locked(cache, block);
+		cache->stats.bad_slots++;
+		if (block->slot) {
+			/* The slot is whole: write it elsewhere. */
+			kv_unpersisted_add_locked(cache, block->slot);
+			kv_write_enqueue_locked(cache, block, false);
+		} else {
+			kv_block_remove_locked(cache, block);
+		}
+	}
+	kv_unlock(cache);
 	return -EBADMSG;
 }
 
@@ -156,13 +159,13 @@ struct kv_read {
 	struct kv_cache *cache;
 	struct kv_block *block;
 	struct kv_slot *slot;
-	struct kv_slot *from; /* held: the block is moved; or NULL */
+	struct kv_slot *from; /* of a move, held; or NULL */
 	uint8_t *aside;	      /* the second try's, of an open slot; or NULL */
 	struct kv_want *wants;
-	uint64_t since; /* when somebody first waited for it */
+	uint64_t since;
 	int status;
 	bool again;   /* the second try */
-	bool expired; /* nobody may wait for it */
+	bool expired; /* no want may wait for it */
 	struct kv_read *bucket;
 	STAILQ_ENTRY(kv_read) link;
 };
@@ -182,33 +185,21 @@ static struct kv_read **bucket_of(struct kv_cache *cache,
 	return &cache->reads[block->number % READ_BUCKETS];
 }
 
-/* No record: it was removed meanwhile, or the index has lost it. */
-static int absent(struct kv_cache *cache, const struct kv_block *block)
-{
-	bool removed;
-
-	kv_lock(cache);
-	removed = block->flags & BLOCK_REMOVED;
-	kv_unlock(cache);
-	return removed ? -ENOENT : -EBADMSG;
-}
-
-static int digest_agrees(const uint8_t *slot_bytes,
+static int digest_agrees(const uint8_t *bytes,
 			 const struct kv_slot_record *record)
 {
-	struct kv_digest digest =
-		kv_digest_of(slot_bytes + KV_PAGE, record->length);
+	struct kv_digest digest = kv_digest_of(bytes + KV_PAGE, record->length);
 
 	return memcmp(digest.b, record->digest, sizeof(digest.b)) == 0
 		       ? 0
 		       : -EBADMSG;
 }
 
-/* Are these bytes, read from its extent, the block's?  0 and their prologue,
- * -EBADMSG, -ENOENT: it was removed.  Others may write there meanwhile. */
+/* Verify @bytes, which were read from the block's extent.  Return 0 and their
+ * prologue, -EBADMSG, or -ENOENT: the block was removed.  Clients may write to
+ * @bytes meanwhile. */
 static int block_verify(struct kv_cache *cache, struct kv_block *block,
-			const uint8_t *slot_bytes,
-			struct kv_prologue *ret_prologue)
+			const uint8_t *bytes, struct kv_prologue *ret_prologue)
 {
 	struct kv_prologue prologue;
 	struct kv_slot_record record;
@@ -221,12 +212,18 @@ static int block_verify(struct kv_cache *cache, struct kv_block *block,
 	removed = block->flags & BLOCK_REMOVED;
 	kv_unlock(cache);
 	r = kv_block_record(cache, block, &record);
+	if (r == -ENOENT) { /* it was removed, or the index has lost it */
+		kv_lock(cache);
+		removed = block->flags & BLOCK_REMOVED;
+		kv_unlock(cache);
+		return removed ? -ENOENT : -EBADMSG;
+	}
 	if (r < 0)
-		return r == -ENOENT ? absent(cache, block) : r;
-	/* A reader has it open; its prologue is zeroed already. */
+		return r;
+	/* A reader has the block open; its prologue is zeroed already. */
 	if (removed)
-		return digest_agrees(slot_bytes, &record);
-	memcpy(&prologue, slot_bytes, sizeof(prologue));
+		return digest_agrees(bytes, &record);
+	memcpy(&prologue, bytes, sizeof(prologue));
 	r = kv_prologue_check(&prologue, cache->info.store);
 	if (r < 0)
 		return r;
@@ -240,7 +237,7 @@ static int block_verify(struct kv_cache *cache, struct kv_block *block,
 		   sizeof(record.digest)) != 0)
 		return -EBADMSG;
 	*ret_prologue = prologue;
-	return digest_agrees(slot_bytes, &record);
+	return digest_agrees(bytes, &record);
 }
 
 int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
@@ -272,26 +269,8 @@ static void read_done(struct kv_io *io, int status)
 	pthread_mutex_unlock(&verifier->lock);
 }
 
-static uint64_t slot_bytes(const struct kv_block *block)
-{
-	return KV_PAGE + kv_round_up(block->length, KV_PAGE);
-}
-
-static void prepare(struct kv_read *read)
-{
-	const struct kv_segfile *file =
-		kv_segfile_at(read->cache, read->block->file);
-
-	read->io.op = KV_IO_READ;
-	read->io.fd = file->fd;
-	read->io.buffer = read->slot->segment->buffer;
-	read->io.data = kv_slot_bytes(read->slot);
-	read->io.offset = read->block->slot_number * file->slot_bytes;
-	read->io.bytes = slot_bytes(read->block);
-	read->io.done = read_done;
-}
-
-static void settle_all(struct kv_cache *cache, struct kv_read *read, int status)
+static void settle_wants(struct kv_cache *cache, struct kv_read *read,
+			 int status)
 {
 	if (status == 0 || status == -ENOENT) { /* removed: look again */
 		kv_wants_restart_locked(cache, &read->wants);
@@ -320,42 +299,15 @@ void kv_reads_expire_locked(struct kv_cache *cache)
 			if (now - read->since < patience)
 				continue;
 			read->expired = true;
-			settle_all(cache, read, -ETIMEDOUT);
+			settle_wants(cache, read, -ETIMEDOUT);
 		}
 }
 
-static void moved_locked(struct kv_read *read, int status)
-{
-	struct kv_cache *cache = read->cache;
-
-	kv_assert_locked(&cache->lock);
-	kv_slot_hold_locked(cache, read->from, -1);
-	if (status < 0)
-		kv_slot_give_locked(cache, read->slot);
-	else
-		kv_block_replace_locked(cache, read->block, read->from,
-					read->slot);
-}
-
-static void landed_locked(struct kv_read *read, int status)
+static void read_end(struct kv_read *read, int status)
 {
 	struct kv_cache *cache = read->cache;
 	struct kv_block *block = read->block;
-
-	kv_assert_locked(&cache->lock);
-	cache->stats.bytes_read_ssd += status == 0 ? read->io.bytes : 0;
-	if (status == 0 && !(block->flags & BLOCK_REMOVED) && !block->slot &&
-	    kv_class_fits(read->slot->segment->class,
-			  kv_block_space(cache, block)))
-		kv_slot_publish_locked(cache, read->slot, block);
-	else
-		kv_slot_give_locked(cache, read->slot);
-}
-
-static void end(struct kv_read *read, int status)
-{
-	struct kv_cache *cache = read->cache;
-	struct kv_block *block = read->block;
+	struct kv_slot *slot = read->slot;
 	struct kv_read **link;
 
 	kv_lock(cache);
@@ -366,11 +318,23 @@ static void end(struct kv_read *read, int status)
 	block->flags &= ~BLOCK_READING & 0xff;
 	cache->reads_ended++;
 	cache->room = true;
-	if (read->from)
-		moved_locked(read, status);
-	else
-		landed_locked(read, status);
-	settle_all(cache, read, status);
+	if (read->from) {
+		kv_slot_hold_locked(cache, read->from, -1);
+		if (status == 0)
+			kv_block_replace_locked(cache, block, read->from, slot);
+		else
+			kv_slot_give_locked(cache, slot);
+	} else {
+		cache->stats.bytes_read_ssd += status == 0 ? read->io.bytes : 0;
+		if (status == 0 && !(block->flags & BLOCK_REMOVED) &&
+		    !block->slot &&
+		    kv_class_fits(slot->segment->class,
+				  kv_block_space(cache, block)))
+			kv_slot_publish_locked(cache, slot, block);
+		else
+			kv_slot_give_locked(cache, slot);
+	}
+	settle_wants(cache, read, status);
 	block->refs--;
 	kv_block_settle_locked(cache, block);
 	kv_unlock(cache);
@@ -378,57 +342,46 @@ static void end(struct kv_read *read, int status)
 	free(read);
 }
 
-/*
- * Where a client may write the bytes may not agree because of that, which says
- * nothing of the SSD: there the second try is judged elsewhere.  -ENOMEM.
- */
-static int read_again(struct kv_read *read)
-{
-	if (kv_slot_is_open(read->slot)) {
-		read->aside = kv_pages_new(read->io.bytes);
-		if (!read->aside)
-			return -ENOMEM;
-		read->io.data = read->aside;
-		read->io.buffer = -1;
-	}
-	read->again = true;
-	kv_ring_submit(read->cache->ring, &read->io);
-	return 0;
-}
-
-static void landed(struct kv_read *read, const struct kv_prologue *prologue)
-{
-	if (read->aside)
-		memcpy(kv_slot_bytes(read->slot), read->aside, read->io.bytes);
-	if (kv_slot_is_open(read->slot))
-		*kv_slot_prologue(read->slot) = *prologue;
-}
-
 static void verify(struct kv_read *read)
 {
 	struct kv_cache *cache = read->cache;
+	const bool open = kv_slot_is_open(read->slot);
 	struct kv_prologue prologue = {0};
 	int r = read->status;
 
 	if (read->from) {
-		end(read,
-		    kv_slot_copy(read->slot, read->from, read->block->length));
+		read_end(read, kv_slot_copy(read->slot, read->from,
+					    read->block->length));
 		return;
 	}
 	kv_health_note(cache, r);
 	if (r == 0)
 		r = block_verify(cache, read->block, read->io.data, &prologue);
 	if (r < 0 && r != -ENOENT && !read->again) {
-		r = read_again(read);
-		if (r < 0)
-			end(read, r);
+		/* Bytes that a client may write may disagree because of that,
+		 * which tells nothing about the SSD: the second try reads to
+		 * memory of the daemon. */
+		if (open)
+			read->aside = kv_pages_new(read->io.bytes);
+		if (open && !read->aside) {
+			read_end(read, -ENOMEM);
+			return;
+		}
+		if (open) {
+			read->io.data = read->aside;
+			read->io.buffer = -1;
+		}
+		read->again = true;
+		kv_ring_submit(cache->ring, &read->io);
 		return;
 	}
-	if (r == 0)
-		landed(read, &prologue);
-	else
+	if (r < 0)
 		r = block_judge(cache, read->block, read->status, r);
-	end(read, r);
+	else if (read->aside)
+		memcpy(kv_slot_bytes(read->slot), read->aside, read->io.bytes);
+	if (r == 0 && open)
+		*kv_slot_prologue(read->slot) = prologue;
+	read_end(read, r);
 }
 
 static void *verifier_run(void *arg)
@@ -472,28 +425,24 @@ int kv_reader_start(struct kv_cache *cache)
 	return 0;
 }
 
-static bool reads_under_way(struct kv_cache *cache, bool *ret_stuck)
-{
-	bool any = false;
-
-	kv_lock(cache);
-	for (unsigned i = 0; i < READ_BUCKETS && !any; i++)
-		any = cache->reads[i];
-	*ret_stuck = kv_health_stuck_locked(cache).reads > 0;
-	kv_unlock(cache);
-	return any;
-}
-
 int kv_reader_stop(struct kv_cache *cache)
 {
 	struct kv_verifier *verifier = cache->verifier;
-	bool stuck = false;
+	bool any = true, stuck = false;
 
 	if (!verifier)
 		return 0;
-	/* Nobody begins one any more; let those that were abandoned land. */
-	while (reads_under_way(cache, &stuck) && !stuck)
-		usleep(1000);
+	/* No new reads begin; let those that were abandoned end. */
+	while (any && !stuck) {
+		any = false;
+		kv_lock(cache);
+		for (unsigned i = 0; i < READ_BUCKETS && !any; i++)
+			any = cache->reads[i];
+		stuck = kv_health_stuck_locked(cache).reads > 0;
+		kv_unlock(cache);
+		if (any && !stuck)
+			usleep(1000);
+	}
 	if (stuck)
 		return -ETIMEDOUT;
 	pthread_mutex_lock(&verifier->lock);
@@ -507,11 +456,13 @@ int kv_reader_stop(struct kv_cache *cache)
 	return 0;
 }
 
-static int begin(struct kv_cache *cache, struct kv_block *block,
-		 struct kv_read **ret_read)
+/* Make a read of @block to a new slot; of a block in DRAM, a move. */
+static int read_new(struct kv_cache *cache, struct kv_block *block,
+		    struct kv_read **ret_read)
 {
 	struct kv_space *space = kv_block_space(cache, block);
 	struct kv_slot *from = block->slot, *slot;
+	const struct kv_segfile *file;
 	struct kv_read *read;
 	int r;
 
@@ -525,7 +476,7 @@ static int begin(struct kv_cache *cache, struct kv_block *block,
 	read = calloc(1, sizeof(*read));
 	if (!read)
 		return -ENOMEM;
-	if (from) /* not the one that makes place */
+	if (from) /* do not evict it */
 		kv_slot_hold_locked(cache, from, 1);
 	r = kv_slot_take_locked(cache, space, block->length, &slot);
 	if (r < 0) {
@@ -539,8 +490,16 @@ static int begin(struct kv_cache *cache, struct kv_block *block,
 	read->slot = slot;
 	read->from = from;
 	read->since = kv_now_ns();
-	if (!from)
-		prepare(read);
+	if (!from) {
+		file = kv_segfile_at(cache, block->file);
+		read->io.op = KV_IO_READ;
+		read->io.fd = file->fd;
+		read->io.buffer = slot->segment->buffer;
+		read->io.data = kv_slot_bytes(slot);
+		read->io.offset = block->slot_number * file->slot_bytes;
+		read->io.bytes = slot_bytes(block);
+		read->io.done = read_done;
+	}
 	read->bucket = *bucket_of(cache, block);
 	*bucket_of(cache, block) = read;
 	block->flags |= BLOCK_READING;
@@ -566,7 +525,7 @@ int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 		return -EINPROGRESS;
 	}
 	block->refs++;
-	r = begin(cache, block, &read);
+	r = read_new(cache, block, &read);
 	block->refs--;
 	kv_block_settle_locked(cache, block);
 	if (r < 0)
@@ -577,4 +536,243 @@ int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 	else
 		kv_ring_submit(cache->ring, &read->io);
 	return -EINPROGRESS;
+}
+
+/* ---- views, by bounce buffers ---- */
+
+struct buffer {
+	uint64_t id;   /* of the block; 0: none */
+	uint8_t *data; /* slot bytes, prologue first */
+	uint64_t room;
+	unsigned users;
+	bool filling;
+	bool once; /* freed with its last user */
+	uint64_t used_ns;
+};
+
+/* Whether the caller waits for a buffer and for the SSD, and looks only once. */
+enum how { WAITS, TRIES, ONCE };
+
+struct kv_bounce {
+	uint64_t limit; /* fixed after new */
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	uint64_t bytes;
+	struct buffer buffers[BUFFERS];
+};
+
+int kv_bounce_new(uint64_t dram, struct kv_bounce **ret_bounce)
+{
+	struct kv_bounce *bounce = calloc(1, sizeof(*bounce));
+
+	if (!bounce)
+		return -ENOMEM;
+	bounce->limit = KV_MIN(KV_MAX(dram / 2, LIMIT_MIN), LIMIT_MAX);
+	pthread_mutex_init(&bounce->lock, NULL);
+	pthread_cond_init(&bounce->changed, NULL);
+	*ret_bounce = bounce;
+	return 0;
+}
+
+static void buffer_free(struct kv_bounce *bounce, struct buffer *buffer)
+{
+	kv_pages_free(buffer->data, buffer->room);
+	bounce->bytes -= buffer->room;
+	memset(buffer, 0, sizeof(*buffer));
+}
+
+void kv_bounce_free(struct kv_bounce *bounce)
+{
+	if (!bounce)
+		return;
+	for (unsigned i = 0; i < BUFFERS; i++)
+		buffer_free(bounce, &bounce->buffers[i]);
+	free(bounce);
+}
+
+static struct buffer *buffer_of(struct kv_bounce *bounce, uint64_t id)
+{
+	for (unsigned i = 0; i < BUFFERS; i++)
+		if (bounce->buffers[i].id == id)
+			return &bounce->buffers[i];
+	return NULL;
+}
+
+/* The idle buffer that was used longest ago. */
+static struct buffer *oldest(struct kv_bounce *bounce)
+{
+	struct buffer *best = NULL;
+
+	for (unsigned i = 0; i < BUFFERS; i++) {
+		struct buffer *buffer = &bounce->buffers[i];
+
+		if (buffer->data && !buffer->users && !buffer->filling &&
+		    (!best || buffer->used_ns < best->used_ns))
+			best = buffer;
+	}
+	return best;
+}
+
+/* Find the buffer of block @id, or take one of @bytes to be filled with it; the
+ * idle buffers that were used longest ago make room.  -ENOMEM; -EAGAIN: wait
+ * for another reader. */
+static int find_or_take(struct kv_bounce *bounce, uint64_t id, uint64_t bytes,
+			struct buffer **ret_buffer)
+{
+	struct buffer *buffer = buffer_of(bounce, id);
+
+	if (buffer) {
+		*ret_buffer = buffer;
+		return buffer->filling ? -EAGAIN : 0;
+	}
+	for (;;) {
+		for (unsigned i = 0; i < BUFFERS && !buffer; i++)
+			if (!bounce->buffers[i].data &&
+			    !bounce->buffers[i].filling)
+				buffer = &bounce->buffers[i];
+		if (buffer && (bounce->bytes == 0 ||
+			       bounce->bytes + bytes <= bounce->limit))
+			break;
+		buffer = oldest(bounce);
+		if (!buffer)
+			return -EAGAIN;
+		buffer->id = 0;
+		if (buffer->room == bytes) {
+			*ret_buffer = buffer;
+			return 0;
+		}
+		buffer_free(bounce, buffer);
+		buffer = NULL;
+	}
+	buffer->data = kv_pages_new(bytes);
+	if (!buffer->data)
+		return -ENOMEM;
+	buffer->room = bytes;
+	bounce->bytes += bytes;
+	*ret_buffer = buffer;
+	return 0;
+}
+
+void kv_bounce_trim(struct kv_bounce *bounce)
+{
+	struct buffer *buffer;
+
+	pthread_mutex_lock(&bounce->lock);
+	while ((buffer = oldest(bounce)) &&
+	       kv_now_ns() - buffer->used_ns > IDLE_NS)
+		buffer_free(bounce, buffer);
+	pthread_mutex_unlock(&bounce->lock);
+}
+
+/* TRIES: -EAGAIN instead of waiting. */
+static int bounce_get(struct kv_cache *cache, struct kv_block *block,
+		      enum how how, struct buffer **ret_buffer)
+{
+	struct kv_bounce *bounce = cache->bounce;
+	uint64_t bytes = slot_bytes(block);
+	uint64_t id = kv_block_id(block);
+	struct buffer *buffer = NULL;
+	int r;
+
+	pthread_mutex_lock(&bounce->lock);
+	if (how == TRIES &&
+	    (!(buffer = buffer_of(bounce, id)) || buffer->filling)) {
+		pthread_mutex_unlock(&bounce->lock);
+		return -EAGAIN;
+	}
+	while ((r = find_or_take(bounce, id, bytes, &buffer)) == -EAGAIN)
+		pthread_cond_wait(&bounce->changed, &bounce->lock);
+	if (r == 0 && buffer->id != id) {
+		buffer->id = id;
+		buffer->filling = true;
+		buffer->once = true;
+		pthread_mutex_unlock(&bounce->lock);
+		r = kv_block_fetch(cache, block, &buffer->data, buffer->room);
+		kv_lock(cache);
+		cache->stats.bytes_read_ssd += r == 0 ? buffer->room : 0;
+		kv_unlock(cache);
+		pthread_mutex_lock(&bounce->lock);
+		buffer->filling = false;
+		if (r < 0)
+			buffer->id = 0;
+		if (!buffer->data) { /* the timed-out request owns it */
+			bounce->bytes -= buffer->room;
+			buffer->room = 0;
+		}
+		pthread_cond_broadcast(&bounce->changed);
+	}
+	if (r == 0) {
+		buffer->users++;
+		buffer->once &= how == ONCE;
+		buffer->used_ns = kv_now_ns();
+		*ret_buffer = buffer;
+	}
+	pthread_mutex_unlock(&bounce->lock);
+	return r;
+}
+
+static int view_get(struct kv_cache *cache, struct kv_block *block,
+		    enum how how, struct kv_view *ret_view)
+{
+	struct buffer *buffer = NULL;
+	struct kv_slot *slot;
+	int r;
+
+	kv_lock(cache);
+	kv_block_rehome_locked(cache, block);
+	slot = block->slot;
+	if (slot) {
+		kv_slot_hold_locked(cache, slot, 1);
+		ret_view->data = kv_slot_file(slot);
+		ret_view->owner = slot;
+		ret_view->bounce = false;
+	}
+	ret_view->length = block->length;
+	kv_unlock(cache);
+	if (slot)
+		return 0;
+	r = bounce_get(cache, block, how, &buffer);
+	if (r < 0)
+		return r;
+	ret_view->data = buffer->data + KV_PAGE;
+	ret_view->owner = buffer;
+	ret_view->bounce = true;
+	return 0;
+}
+
+int kv_view_get(struct kv_cache *cache, struct kv_block *block,
+		struct kv_view *ret_view)
+{
+	return view_get(cache, block, WAITS, ret_view);
+}
+
+int kv_view_get_once(struct kv_cache *cache, struct kv_block *block,
+		     struct kv_view *ret_view)
+{
+	return view_get(cache, block, ONCE, ret_view);
+}
+
+int kv_view_get_try(struct kv_cache *cache, struct kv_block *block,
+		    struct kv_view *ret_view)
+{
+	return view_get(cache, block, TRIES, ret_view);
+}
+
+void kv_view_put(struct kv_cache *cache, struct kv_view *view)
+{
+	struct kv_bounce *bounce = cache->bounce;
+	struct buffer *buffer = view->owner;
+
+	if (view->bounce) {
+		pthread_mutex_lock(&bounce->lock);
+		if (--buffer->users == 0 && buffer->once)
+			buffer_free(bounce, buffer);
+		pthread_cond_broadcast(&bounce->changed);
+		pthread_mutex_unlock(&bounce->lock);
+		return;
+	}
+	kv_lock(cache);
+	/* The caller has the block open: kv_block_put settles it. */
+	kv_slot_hold_locked(cache, view->owner, -1);
+	kv_unlock(cache);
 }
