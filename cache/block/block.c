@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * block.c - what can be asked of a block, and done to it.
+ * block.c - queries about blocks, and changes of them.
  *
- * OWNS       the life of a block: who still needs it, and what is freed when.
+ * OWNS       the life of a block, and the order in which its parts are freed;
+ *            every kv_open_charge.
  *
  * INVARIANTS
- *   (1) A removed block keeps its slot while it is leased or held, its extent
- *       while it is open (refs), and itself while it has either.
+ *   (1) A removed block keeps its slot while that is leased or held, and its
+ *       extent while the block is open (refs); it is freed without either.
  *   (2) space->unpersisted counts the blocks that are neither durable nor on
  *       their way to the SSD.
  *   (3) An open block on SSD is not charged to the user who is charged for its
@@ -42,19 +43,9 @@ static struct kv_unlinked **unlinked_find(struct kv_cache *cache,
 	return link;
 }
 
-static void unlinked_free(struct kv_cache *cache, const struct kv_block *block)
-{
-	struct kv_unlinked **link = unlinked_find(cache, block);
-	struct kv_unlinked *unlinked = *link;
-
-	if (!unlinked)
-		return;
-	*link = unlinked->next;
-	free(unlinked);
-}
-
 static void settle_locked(struct kv_cache *cache, struct kv_block *block)
 {
+	struct kv_unlinked **link, *unlinked;
 	struct kv_slot *slot = block->slot;
 
 	kv_assert_locked(&cache->lock);
@@ -66,11 +57,16 @@ static void settle_locked(struct kv_cache *cache, struct kv_block *block)
 		kv_slot_give_locked(cache, slot);
 	if (block->file != KV_NONE)
 		kv_extent_detach_locked(cache, block);
-	unlinked_free(cache, block);
+	link = unlinked_find(cache, block);
+	unlinked = *link;
+	if (unlinked) {
+		*link = unlinked->next;
+		free(unlinked);
+	}
 	kv_table_free(cache, block);
 }
 
-/* @own: how many of its references are the caller's, who puts them next. */
+/* @own: the number of references that the caller holds, and puts next. */
 static void remove_locked(struct kv_cache *cache, struct kv_block *block,
 			  uint32_t own)
 {
@@ -112,20 +108,8 @@ void kv_block_unwanted_locked(struct kv_cache *cache,
 	kv_removed_add_locked(cache, kv_block_space(cache, block), &key);
 }
 
-/* An open file that is removed keeps its extent, and needs its record. */
-static struct kv_unlinked *unlinked_of(struct kv_cache *cache,
-				       struct kv_block *block)
-{
-	struct kv_unlinked *unlinked = calloc(1, sizeof(*unlinked));
-
-	if (unlinked && kv_block_record(cache, block, &unlinked->record) < 0) {
-		free(unlinked);
-		return NULL;
-	}
-	return unlinked;
-}
-
-/* @put_next: the caller's is no reader's hold, and the kernel knows. */
+/* @put_next: the caller's reference is not a reader's, and the kernel knows of the
+ * removal. */
 static int remove_block(struct kv_cache *cache, struct kv_block *block,
 			bool put_next)
 {
@@ -136,7 +120,12 @@ static int remove_block(struct kv_cache *cache, struct kv_block *block,
 	kv_lock(cache);
 	if (block->refs > put_next) { /* a reader's */
 		kv_unlock(cache);
-		unlinked = unlinked_of(cache, block);
+		/* An open file that is removed keeps its extent, and needs its
+		 * record. */
+		unlinked = calloc(1, sizeof(*unlinked));
+		if (unlinked &&
+		    kv_block_record(cache, block, &unlinked->record) < 0)
+			free(kv_steal(unlinked));
 		kv_lock(cache);
 	}
 	if (cache->config.read_only)
@@ -171,7 +160,7 @@ int kv_block_unlink(struct kv_cache *cache, struct kv_block *block)
 	return remove_block(cache, block, true);
 }
 
-/* The record, if it is in memory; or else 1, and its slot. */
+/* Return 0 and the record if it is in memory, or else 1 and its slot's id. */
 static int record_in_memory(struct kv_cache *cache,
 			    const struct kv_block *block,
 			    struct kv_slot_record *ret_record, uint64_t *ret_id)
@@ -442,7 +431,7 @@ int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
 	return 0;
 }
 
-/* NULL: the index does not say. */
+/* Read the token ids from the index; NULL: it does not have them. */
 static struct kv_token_ids *recorded_token_ids(struct kv_cache *cache,
 					       struct kv_block *block,
 					       struct kv_meta *ret_meta)
@@ -459,7 +448,7 @@ static struct kv_token_ids *recorded_token_ids(struct kv_cache *cache,
 	if (!durable || !cache->index ||
 	    kv_index_get_token_ids(cache->index, id, &record, &ids) < 0)
 		return NULL;
-	/* One whose slot was given back meanwhile may be another by now. */
+	/* The slot may have been given to another block meanwhile. */
 	if (ids && memcmp(record.key, block->key, sizeof(record.key)) != 0)
 		free(kv_steal(ids));
 	if (ids)
@@ -613,7 +602,7 @@ int kv_block_demote_try(struct kv_cache *cache, struct kv_block *block)
 	return r;
 }
 
-/* Nobody is at its bytes, or waits for them to be written. */
+/* Return whether no reader has the block's bytes and no flush waits for them. */
 static bool is_quiet(const struct kv_block *block)
 {
 	const struct kv_slot *slot = block->slot;
@@ -627,15 +616,6 @@ static bool is_quiet(const struct kv_block *block)
 bool kv_block_movable(const struct kv_block *block)
 {
 	return is_quiet(block) && !block->slot->leases;
-}
-
-/* Who has it leased keeps a slot that is no place for it any more. */
-static bool may_quit(struct kv_cache *cache, const struct kv_block *block)
-{
-	return is_quiet(block) &&
-	       (!block->slot->leases ||
-		!kv_class_fits(block->slot->segment->class,
-			       kv_block_space(cache, block)));
 }
 
 void kv_slot_quit_locked(struct kv_cache *cache, struct kv_slot *slot)
@@ -661,7 +641,10 @@ bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
 			     struct kv_slot *old, struct kv_slot *new)
 {
 	kv_assert_locked(&cache->lock);
-	if (block->slot != old || !may_quit(cache, block) ||
+	/* A lease may keep only a slot of a wrong access class. */
+	if (block->slot != old || !is_quiet(block) ||
+	    (old->leases && kv_class_fits(old->segment->class,
+					  kv_block_space(cache, block))) ||
 	    !kv_class_fits(new->segment->class, kv_block_space(cache, block))) {
 		kv_slot_give_locked(cache, new);
 		return false;

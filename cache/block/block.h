@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * block.h - what is done to blocks inside the cache: their end, saves, leases,
- * reads, hints, pins.
+ * block.h - blocks inside the cache: their end, saves, leases, prefetches, reads
+ * and pins.
  */
 #ifndef KV_CACHE_BLOCK_BLOCK_H
 #define KV_CACHE_BLOCK_BLOCK_H
@@ -11,11 +11,11 @@
 
 /* ---- block.c ---- */
 
-/* The record of a block one holds, by index or slot; not under the lock.
- */
+/* Read the record of a held block, from its slot or the index; not under the
+ * lock. */
 int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 		    struct kv_slot_record *ret_record);
-/* Its user removes it: no other node is to bring it back. */
+/* Remember that the user removes the block: other nodes do not bring it back. */
 void kv_block_unwanted_locked(struct kv_cache *cache,
 			      const struct kv_block *block);
 /* The pin of @block, or the owner of @space, has changed: charge its open blocks
@@ -25,25 +25,25 @@ void kv_opens_recharge_block_locked(struct kv_cache *cache,
 void kv_opens_recharge_space_locked(struct kv_cache *cache,
 				    const struct kv_space *space);
 void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block);
-/* Count in the miss curve that it was asked for, and found or saved. */
+/* Count in the miss curve that the block was looked up and found, or saved. */
 void kv_block_asked_locked(struct kv_cache *cache,
 			   const struct kv_block *block);
-/* A use ends: blocks of a chain come back from the tail, and leave so. */
+/* Treat the block as used now: a use ends.  Call for a chain from its tail. */
 void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block);
 
-/* May its bytes in DRAM go to another slot: nobody has been told where they
- * are, is at them, or waits for them to be written? */
+/* Return whether the block's bytes may move to another slot: no client has been
+ * told where they are, no reader has them and no flush waits for them. */
 bool kv_block_movable(const struct kv_block *block);
-/* The bytes were copied from @old to @new, and the block is in @new alone from
- * now on; a lease of @old keeps that, which must be no place for it any more.
- * False, and @new is given back: the block is not movable any more. */
+/* Put the block into @new alone, after its bytes were copied there from @old.  A
+ * lease keeps @old, which must be of a wrong access class then.  False, and @new
+ * is given back: the block cannot be moved any more. */
 bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
 			     struct kv_slot *old, struct kv_slot *new);
-/* A durable block whose space has changed hands, or mode, since it came to its
- * slot leaves that, if nobody holds it: it is read in anew. */
+/* Take a durable block out of its slot, unless it is held, if its space has
+ * another owner or mode than the slot: it is read in anew. */
 void kv_block_rehome_locked(struct kv_cache *cache, struct kv_block *block);
-/* Its block, which is neither held nor dirty, is not there any more; who leases
- * it keeps it until he releases it. */
+/* Take the block, which is neither held nor dirty, out of its slot.  Leases keep
+ * the slot until they are released. */
 void kv_slot_quit_locked(struct kv_cache *cache, struct kv_slot *slot);
 
 /* ---- fill.c ---- */
@@ -51,7 +51,7 @@ void kv_slot_quit_locked(struct kv_cache *cache, struct kv_slot *slot);
 struct kv_fill *kv_fill_find_locked(struct kv_cache *cache,
 				    struct kv_space *space,
 				    const struct kv_key *key);
-/* Saves in @space that will never seal from now on: nobody waits for them. */
+/* Settle the wants that wait for saves in @space which will never seal now. */
 void kv_fills_stale_locked(struct kv_cache *cache, struct kv_space *space);
 
 /* ---- lease.c ---- */
@@ -69,24 +69,21 @@ void kv_want_hold_locked(struct kv_cache *cache, struct kv_want *want,
 
 int kv_reader_start(struct kv_cache *cache);
 int kv_reader_stop(struct kv_cache *cache); /* -ETIMEDOUT: a read is stuck */
-/* Waits for reads that have been under way for too long are over.
- */
+/* Settle the wants of reads that have been under way for too long. */
 void kv_reads_expire_locked(struct kv_cache *cache);
-/* Read @block into DRAM, or join who does; @want is started again then.  One
- * that is in DRAM, and movable, is moved to another slot.  -ENOSPC, -EBUSY,
- * -EFBIG, -ENOMEM; -EIO; -ETIMEDOUT the SSD does not answer. */
+/* Read @block into DRAM, or join the read that is under way; @want starts again
+ * when that ends.  A movable block in DRAM is moved to another slot.  -ENOSPC,
+ * -EBUSY, -EFBIG, -ENOMEM; -EIO; -ETIMEDOUT: the SSD does not answer. */
 int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 			struct kv_want *want);
 /*
- * Read what the block has on SSD into *@data, @room bytes from kv_pages_new,
- * and verify it.  Waits.  -EBADMSG: it was damaged and is a miss from now on;
- * -ENOENT removed; -EIO; -ETIMEDOUT: the device does not answer, and *@data is
- * NULL: the request frees it when it ends.
+ * Read the block's extent into *@data, @room bytes from kv_pages_new, and verify
+ * it.  Waits.  -EBADMSG: it was damaged and is a miss from now on; -ENOENT: it
+ * was removed; -EIO; -ETIMEDOUT: the device does not answer, and *@data is NULL,
+ * as the request frees it when it ends.
  */
 int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
 		   uint8_t **data, uint64_t room);
-
-/* ---- prefetch.c ---- */
 
 void kv_prefetcher_init(struct kv_cache *cache);
 int kv_prefetcher_start(struct kv_cache *cache);
@@ -99,18 +96,19 @@ void kv_prefetch_landed_locked(struct kv_cache *cache,
 
 /* ---- pins.c ---- */
 
-/* Would enough to evict remain if it were pinned? */
+/* Return whether enough to evict would remain if @block were pinned. */
 bool kv_pin_fits_locked(struct kv_cache *cache, const struct kv_block *block);
-/* Count another snapshot that has @key.  -ENOENT no such block, -ENOSPC too
- * little could be evicted then, -ENOMEM. */
+/* Count another snapshot that has @key.  -ENOENT: no such block; -ENOSPC: too
+ * little could be evicted then; -ENOMEM. */
 int kv_pin_take_locked(struct kv_cache *cache, struct kv_space *space,
 		       const struct kv_key *key);
-/* The same whether the block is there or not, and whatever that costs. */
+/* The same at mount, for a block that may be missing, and without a limit. */
 int kv_pin_adopt_locked(struct kv_cache *cache, struct kv_space *space,
 			const struct kv_key *key);
 void kv_pin_give_locked(struct kv_cache *cache, struct kv_space *space,
 			const struct kv_key *key);
-/* A block was sealed, or goes. */
+/* Pin a block that was just sealed, if a snapshot has its key; forget the pins of
+ * one that goes. */
 void kv_pin_block_new_locked(struct kv_cache *cache, struct kv_block *block);
 void kv_pin_block_gone_locked(struct kv_cache *cache, struct kv_block *block);
 void kv_pin_by_user_locked(struct kv_cache *cache, struct kv_block *block,
@@ -118,11 +116,11 @@ void kv_pin_by_user_locked(struct kv_cache *cache, struct kv_block *block,
 void kv_pins_fini(struct kv_cache *cache);
 
 int kv_bounce_new(uint64_t dram, struct kv_bounce **ret_bounce);
-/* Give back what nobody has used for a while. */
+/* Free the buffers that were not used for a while. */
 void kv_bounce_trim(struct kv_bounce *bounce);
 void kv_bounce_free(struct kv_bounce *bounce);
 
-/* Of block.c, lease.c and pins.c, for what stands below them; core/hooks.h. */
+/* The calls of lower folders to block.c, lease.c and pins.c; core/hooks.h. */
 extern const struct kv_block_hooks kv_block_hooks;
 void kv_wants_look_again_locked(struct kv_cache *cache);
 bool kv_pinned_by_user(struct kv_cache *cache, const struct kv_block *block);

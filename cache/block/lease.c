@@ -1,34 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease.c - blocks wanted in DRAM, and leased.
+ * lease.c - blocks wanted in DRAM: leased by acquires, or brought there by
+ * prefetches, unleased and within a budget.
  *
- * OWNS       the state of every kv_want between submit and release.
+ * One thread cuts the prefetches into batches and submits them in turn as
+ * acquires with a hint: a block that an acquire wants meanwhile comes once, and
+ * its slot is charged once.
+ *
+ * OWNS       the state of every kv_want between submit and release; the
+ *            prefetches under way, and their batches.
  *
  * STATES     of a want:
  *              (new) -> LEASED | -errno    want_start_locked, at once
  *              (new) -> WAITING            for a read, for a save, for room
- *            WAITING -> (new)              what it waited for has ended
+ *            WAITING -> (new)              that has ended
  *            WAITING -> -errno             kv_acquire_cancel
- *            A block whose segment must remain such that it can be emptied is
- *            waited for until it was moved beside others that are leased.
+ *            A block in a segment that must stay free of leases waits until it
+ *            was moved beside other leased blocks.
  *
  * INVARIANTS
  *   (1) A waiting want is on exactly one list, of a read or of a fill, or
  *       short_of_room, and then its acquire is on cache->short_of_room.
  *   (2) acquire->pending counts its waiting wants.
  *   (3) A lease is held exactly by the wants with status 0.
- *   (4) A want's block is there while the slot that it leases has it; who leases
- *       a slot that its block has left has nothing to do with that any more.
+ *   (4) want->block is valid while the leased slot has the block.  A slot in
+ *       state LEFT has none any more.
+ *   (5) Batches under way have at most prefetcher->budget bytes, or are alone.
+ *       The first remote batch of each prefetch is not bounded: it has as many
+ *       blocks as tell whether the rest is worth fetching, and no memory yet.
+ *   (6) A prefetch is on the list from kv_prefetch_submit until its done runs.
+ *   (7) Slots that prefetches filled and that are not used yet hold at most half
+ *       of the arena: hints do not drive out used blocks.
  *
  * LOCKING    cache->lock.
  */
 #include "cache/block/block.h"
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"
+#include "cache/core/ledger.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
+#include "common/thread.h"
+
+#define LOOKS 256u /* wants that look for room again in one go */
+#define BATCH 16u  /* blocks of a prefetch */
+#define SECOND 1000000000u
 
 void kv_want_link(struct kv_want **list, struct kv_want *want)
 {
@@ -50,43 +68,27 @@ static void want_unlink(struct kv_want *want)
 	want->next = NULL;
 }
 
-/* How many of the wants are of use: of a chain, those before the first that is
- * missing. */
-static size_t usable(const struct kv_acquire *acquire)
-{
-	const struct kv_layout *layout = acquire->space->layout;
-	size_t n = 0;
-
-	if (!layout || layout->reuse != KV_REUSE_PREFIX)
-		return acquire->n;
-	while (n < acquire->n && acquire->wants[n].status == 0)
-		n++;
-	return n;
-}
-
-/* The slot that it leases may have been left by its block, which may be gone. */
+/* The leased slot may have been left by its block, which may be gone. */
 static bool has_block(const struct kv_want *want)
 {
 	return want->slot && want->slot->block;
 }
 
-/* From the tail, whatever came first: so a parent is never older than its
- * child. */
+/* Touch the leased blocks; of a chain, those before the first missing block.
+ * Touch children before parents, so that a parent is always more recent. */
 static void touch_all(struct kv_cache *cache, struct kv_acquire *acquire)
 {
+	const struct kv_layout *layout = acquire->space->layout;
+	size_t n = acquire->n;
+
 	if (acquire->again)
 		return;
-	for (size_t i = usable(acquire); i-- > 0;)
-		if (has_block(&acquire->wants[i]))
-			kv_block_touch_locked(cache, acquire->wants[i].block);
-}
-
-static void one_settled(struct kv_cache *cache, struct kv_acquire *acquire)
-{
-	if (--acquire->pending)
-		return;
-	touch_all(cache, acquire);
-	kv_defer_settled(cache, acquire);
+	if (layout && layout->reuse == KV_REUSE_PREFIX)
+		for (n = 0; n < acquire->n && acquire->wants[n].status == 0;)
+			n++;
+	while (n-- > 0)
+		if (has_block(&acquire->wants[n]))
+			kv_block_touch_locked(cache, acquire->wants[n].block);
 }
 
 void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,
@@ -94,7 +96,10 @@ void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,
 {
 	kv_assert_locked(&cache->lock);
 	want->status = status;
-	one_settled(cache, want->acquire);
+	if (--want->acquire->pending)
+		return;
+	touch_all(cache, want->acquire);
+	kv_defer_settled(cache, want->acquire);
 }
 
 static void lend(struct kv_cache *cache, struct kv_block *block,
@@ -121,43 +126,12 @@ void kv_want_hold_locked(struct kv_cache *cache, struct kv_want *want,
 	want->status = 0;
 }
 
-/* @paid: its slot was taken for this want, and has been charged all along. */
-static int lease_locked(struct kv_cache *cache, struct kv_block *block,
-			struct kv_want *want, bool paid)
-{
-	struct kv_slot *slot = block->slot;
-	struct kv_segment *segment = slot->segment;
-
-	kv_assert_locked(&cache->lock);
-	if (!paid && kv_slot_over_floor(cache, slot))
-		return -ENOSPC;
-	/* The slot's segment may hold others' blocks that this client may not
-	 * read. */
-	if (!kv_class_fits(segment->class, kv_block_space(cache, block)))
-		return -ENOSPC;
-	lend(cache, block, want);
-	return 0;
-}
-
 /* ---- room ---- */
 
-#define LOOKS 256u /* wants that begin in one go */
-
-/* Is anything under way, of what was when @want first found no room, that may
- * make some?  Leases are not waited for: two clients with half of what both
- * want would wait for each other. */
-static bool room_may_come(const struct kv_cache *cache,
-			  const struct kv_want *want)
-{
-	if (kv_arena_grows_locked(cache))
-		return true;
-	return want->acquire->wait_room &&
-	       ((!cache->ssd.error && cache->cleaned < want->writes &&
-		 kv_writes_may_make_room_locked(cache)) ||
-		cache->reads_ended < want->reads);
-}
-
-/* Let @want wait for room; -ENOSPC: there will be none. */
+/* Let @want wait for room from segments, and from the writes and reads that were
+ * under way when it first found none.  Wants do not wait for leases: two clients
+ * with half of what both want would wait for each other.  -ENOSPC: there will be
+ * no room. */
 static int wait_for_room(struct kv_cache *cache, struct kv_want *want)
 {
 	struct kv_acquire *acquire = want->acquire;
@@ -166,7 +140,11 @@ static int wait_for_room(struct kv_cache *cache, struct kv_want *want)
 		want->writes = cache->cleaned + cache->ssd.dirty;
 		want->reads = cache->reads_begun;
 	}
-	if (!room_may_come(cache, want))
+	if (!kv_arena_grows_locked(cache) &&
+	    !(acquire->wait_room &&
+	      ((!cache->ssd.error && cache->cleaned < want->writes &&
+		kv_writes_may_make_room_locked(cache)) ||
+	       cache->reads_ended < want->reads)))
 		return -ENOSPC;
 	want->short_of_room = true;
 	acquire->room_at =
@@ -190,7 +168,8 @@ static void wait_no_more(struct kv_cache *cache, struct kv_want *want)
 
 static void want_start_locked(struct kv_cache *cache, struct kv_want *want);
 
-/* From the first on, as far as there is room; so many that begin are left. */
+/* Start the acquire's wants again, from the first on, as far as there is room and
+ * @left allows; return the rest of @left. */
 static unsigned look_again(struct kv_cache *cache, struct kv_acquire *acquire,
 			   unsigned left, bool *any)
 {
@@ -229,22 +208,25 @@ void kv_wants_look_again_locked(struct kv_cache *cache)
 		left = look_again(cache, acquire, left, &any);
 		acquire = next;
 	}
-	/* The others, when the lock is let go next; but where nobody got on,
-	 * when there is room again: who waits would not sleep else. */
+	/* The others look when the lock is let go next; but if no want got on,
+	 * when there is room again: kv_cond_wait would not sleep otherwise. */
 	cache->room = left == 0 && any;
 }
 
 /* ---- wants ---- */
 
-static void missed(struct kv_cache *cache, struct kv_space *space, uint64_t n)
+static void count_misses(struct kv_cache *cache, struct kv_space *space,
+			 uint64_t n)
 {
 	cache->stats.lookups.misses += n;
 	space->lookups.misses += n;
 }
 
-/* @came: what it waited for did, be it a read or a save. */
-static int start(struct kv_cache *cache, struct kv_want *want, bool first,
-		 bool came)
+/* Lease the want's block, or let the want wait for it.  @first: it did not wait
+ * before; @came: the read or the save that it waited for has ended.  Return 0,
+ * -EINPROGRESS, or the error. */
+static int try_want(struct kv_cache *cache, struct kv_want *want, bool first,
+		    bool came)
 {
 	struct kv_acquire *acquire = want->acquire;
 	struct kv_space *space = acquire->space;
@@ -269,11 +251,18 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first,
 	if (block && block->slot) {
 		cache->stats.lookups.hits_dram += first;
 		space->lookups.hits_dram += first;
-		if (kv_segment_may_keep(cache, block->slot->segment))
-			return lease_locked(cache, block, want, came);
-		return acquire->resident
-			       ? -EAGAIN
-			       : kv_read_join_locked(cache, block, want);
+		if (!kv_segment_may_keep(cache, block->slot->segment))
+			return acquire->resident ? -EAGAIN
+						 : kv_read_join_locked(
+							   cache, block, want);
+		/* A slot that was taken for this want is charged already.  A
+		 * segment of another access class may hold blocks that this
+		 * client may not read. */
+		if ((!came && kv_slot_over_floor(cache, block->slot)) ||
+		    !kv_class_fits(block->slot->segment->class, space))
+			return -ENOSPC;
+		lend(cache, block, want);
+		return 0;
 	}
 	if (block && acquire->resident)
 		return -EAGAIN;
@@ -292,25 +281,10 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first,
 	if (kv_remote_want_locked(cache, want) == -EINPROGRESS)
 		return -EINPROGRESS;
 	if (!acquire->sealed)
-		missed(cache, space, 1);
+		count_misses(cache, space, 1);
 	return -ENOENT;
 }
 
-static void unlease(struct kv_cache *cache, struct kv_want *want)
-{
-	struct kv_slot *slot = kv_steal(want->slot);
-
-	if (!slot)
-		return;
-	kv_slot_lease_locked(cache, slot, -1);
-	cache->stats.leases--;
-	if (slot->block)
-		kv_block_settle_locked(cache, want->block);
-	else if (!slot->leases)
-		kv_slot_give_locked(cache, slot);
-}
-
-/* Look the want's block up and lease it, or see to it that it comes. */
 static void want_start_locked(struct kv_cache *cache, struct kv_want *want)
 {
 	const bool first = want->status != -EINPROGRESS;
@@ -320,7 +294,7 @@ static void want_start_locked(struct kv_cache *cache, struct kv_want *want)
 	kv_assert_locked(&cache->lock);
 	wait_no_more(cache, want);
 	want->status = -EINPROGRESS;
-	r = start(cache, want, first, came);
+	r = try_want(cache, want, first, came);
 	if (r == -ENOSPC || r == -EBUSY)
 		r = wait_for_room(cache, want);
 	if (r != -EINPROGRESS)
@@ -346,7 +320,7 @@ void kv_wants_miss_locked(struct kv_cache *cache, struct kv_want **list)
 
 		want_unlink(want);
 		if (!want->acquire->sealed)
-			missed(cache, want->acquire->space, 1);
+			count_misses(cache, want->acquire->space, 1);
 		kv_want_settle_locked(cache, want, -ENOENT);
 	}
 }
@@ -356,13 +330,13 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 	size_t pending;
 
 	kv_lock(cache);
-	/* Count once too often, so that nothing settles before all began. */
+	/* Count once too often, so that nothing settles before all have begun. */
 	acquire->pending = acquire->n + 1;
 	acquire->submitting = true;
 	acquire->look = NULL;
 	acquire->short_of_room = 0;
 	acquire->room_at = acquire->n;
-	/* From the head: if there is not room for all, a prefix is got. */
+	/* From the head: without room for all, the client gets a prefix. */
 	for (size_t i = 0; i < acquire->n; i++) {
 		struct kv_want *want = &acquire->wants[i];
 
@@ -407,12 +381,21 @@ void kv_acquire_release(struct kv_cache *cache, struct kv_acquire *acquire)
 	kv_lock(cache);
 	for (size_t i = acquire->n; i-- > 0;) {
 		struct kv_want *want = &acquire->wants[i];
+		struct kv_slot *slot;
 
 		if (want->status != 0)
 			continue;
 		if (has_block(want))
 			kv_block_renew_locked(cache, want->block);
-		unlease(cache, want);
+		slot = kv_steal(want->slot);
+		if (!slot)
+			continue;
+		kv_slot_lease_locked(cache, slot, -1);
+		cache->stats.leases--;
+		if (slot->block)
+			kv_block_settle_locked(cache, want->block);
+		else if (!slot->leases)
+			kv_slot_give_locked(cache, slot);
 	}
 	kv_unlock(cache);
 }
@@ -455,6 +438,272 @@ void kv_asked(struct kv_cache *cache, struct kv_space *space,
 	cache->stats.lookups.found += found;
 	space->lookups.asked += n;
 	space->lookups.found += found;
-	missed(cache, space, n - found);
+	count_misses(cache, space, n - found);
 	kv_unlock(cache);
+}
+
+/* ---- prefetches ---- */
+
+struct kv_prefetch_batch {
+	struct kv_cache *cache;
+	struct kv_prefetch *prefetch;
+	size_t *at; /* each want's place among the prefetch's keys */
+	uint64_t bytes;
+	TAILQ_ENTRY(kv_prefetch_batch) link;
+	struct kv_acquire acquire; /* last: has its wants behind it */
+};
+
+struct prefetch_need {
+	uint64_t bytes;
+	bool missing; /* the block is to be looked for in the remote tier */
+};
+
+/* Return -EINPROGRESS if the block has to be read, or the key's status. */
+static int state_of(struct kv_cache *cache, struct kv_prefetch *prefetch,
+		    const struct kv_key *key, struct prefetch_need *ret_need)
+{
+	const struct kv_layout *layout = prefetch->space->layout;
+	struct kv_prefetcher *all = &cache->prefetcher;
+	struct kv_block *block = NULL;
+
+	if (prefetch->cancelled || all->stop)
+		return -ECANCELED;
+	if (prefetch->deadline_ns && kv_now_ns() >= prefetch->deadline_ns)
+		return -ETIMEDOUT;
+	if (!prefetch->space->removed)
+		block = kv_table_find(cache, prefetch->space, key);
+	if (block && block->slot)
+		return 0;
+	if (!block && !kv_remote_may_locked(cache, prefetch->space, key))
+		return -ENOENT;
+	ret_need->missing = !block;
+	if (block)
+		ret_need->bytes = kv_extent_bytes(cache, block);
+	else
+		ret_need->bytes =
+			layout ? KV_PAGE + kv_block_header_bytes(layout) +
+					 layout->payload
+			       : 0;
+	if (cache->arena.hinted + all->bytes + ret_need->bytes >
+	    kv_tier_bytes(cache, DRAM) / 2)
+		return -ENOSPC;
+	return -EINPROGRESS;
+}
+
+static void batch_done(struct kv_acquire *acquire, void *arg)
+{
+	struct kv_prefetch_batch *batch = arg;
+	struct kv_cache *cache = batch->cache;
+
+	(void)acquire;
+	kv_lock(cache);
+	TAILQ_INSERT_TAIL(&cache->prefetcher.landed, batch, link);
+	pthread_cond_signal(&cache->prefetcher.wake);
+	kv_unlock(cache);
+}
+
+/* Settle the keys that need no read, and gather those that do, as far as they may
+ * begin now.  NULL: there is nothing to read now. */
+static struct kv_prefetch_batch *gather(struct kv_cache *cache,
+					struct kv_prefetch *prefetch)
+{
+	struct kv_prefetcher *all = &cache->prefetcher;
+	struct kv_prefetch_batch *batch = NULL;
+	const size_t room = KV_MIN(
+		KV_MAX(cache->config.remote.threshold, BATCH), prefetch->n);
+	struct prefetch_need need;
+
+	while (prefetch->next < prefetch->n &&
+	       (!batch || batch->acquire.n < room)) {
+		const size_t at = prefetch->next;
+		int r = state_of(cache, prefetch, &prefetch->keys[at], &need);
+		struct kv_acquire *acquire;
+
+		if (r == -EINPROGRESS) {
+			/* The first missing block begins a batch. */
+			if (batch && need.missing && !prefetch->rest)
+				break;
+			if (all->bytes &&
+			    all->bytes + need.bytes > all->budget &&
+			    !(batch && need.missing && !batch->acquire.goes_on))
+				break;
+		}
+		if (r == -EINPROGRESS && !batch) {
+			batch = calloc(1,
+				       sizeof(*batch) +
+					       room * (sizeof(struct kv_want) +
+						       sizeof(size_t)));
+			if (batch) {
+				batch->cache = cache;
+				batch->prefetch = prefetch;
+				batch->at =
+					(size_t *)&batch->acquire.wants[room];
+				batch->acquire.space = prefetch->space;
+				batch->acquire.goes_on = prefetch->rest > 0;
+			} else {
+				r = -ENOMEM;
+			}
+		}
+		prefetch->status[at] = r;
+		prefetch->next++;
+		if (r != -EINPROGRESS)
+			continue;
+		if (need.missing && !prefetch->rest)
+			prefetch->rest = prefetch->n - at;
+		acquire = &batch->acquire;
+		batch->at[acquire->n] = at;
+		acquire->wants[acquire->n++].key = prefetch->keys[at];
+		batch->bytes += need.bytes;
+		all->bytes += need.bytes;
+	}
+	return batch;
+}
+
+static void batch_end(struct kv_cache *cache, struct kv_prefetch_batch *batch)
+{
+	struct kv_prefetch *prefetch = batch->prefetch;
+	size_t n = batch->acquire.n;
+
+	for (size_t i = 0; i < n; i++)
+		prefetch->status[batch->at[i]] = batch->acquire.wants[i].status;
+	prefetch->under_way -= n;
+	cache->prefetcher.bytes -= batch->bytes;
+	free(batch);
+}
+
+static void batch_submit(struct kv_cache *cache,
+			 struct kv_prefetch_batch *batch)
+{
+	struct kv_prefetch *prefetch = batch->prefetch;
+	struct kv_acquire *acquire = &batch->acquire;
+	bool pending;
+
+	acquire->hint = prefetch;
+	acquire->remote = true;
+	acquire->uid = prefetch->uid;
+	acquire->more = prefetch->more;
+	acquire->rest = prefetch->rest;
+	acquire->done = batch_done;
+	acquire->arg = batch;
+	prefetch->under_way += acquire->n;
+	kv_unlock(cache);
+	pending = kv_acquire_submit(cache, acquire);
+	kv_lock(cache);
+	if (!pending)
+		batch_end(cache, batch);
+}
+
+/* End a landed batch, or submit the next one, or end a prefetch.  False: there is
+ * nothing to do but wait. */
+static bool prefetch_step(struct kv_cache *cache)
+{
+	struct kv_prefetcher *all = &cache->prefetcher;
+	struct kv_prefetch_batch *batch = TAILQ_FIRST(&all->landed);
+	struct kv_prefetch *prefetch;
+
+	if (batch) {
+		TAILQ_REMOVE(&all->landed, batch, link);
+		batch_end(cache, batch);
+		return true;
+	}
+	TAILQ_FOREACH(prefetch, &all->list, link) {
+		batch = gather(cache, prefetch);
+		if (!batch &&
+		    (prefetch->next < prefetch->n || prefetch->under_way))
+			continue;
+		TAILQ_REMOVE(&all->list, prefetch, link);
+		if (batch) {
+			TAILQ_INSERT_TAIL(&all->list, prefetch, link);
+			batch_submit(cache, batch);
+		} else {
+			kv_unlock(cache);
+			prefetch->done(prefetch, prefetch->arg);
+			kv_lock(cache);
+		}
+		return true;
+	}
+	return false;
+}
+
+static void *prefetcher(void *arg)
+{
+	struct kv_cache *cache = arg;
+	struct kv_prefetcher *all = &cache->prefetcher;
+
+	kv_lock(cache);
+	while (!all->stop || !TAILQ_EMPTY(&all->list))
+		if (!prefetch_step(cache))
+			kv_cond_wait(cache, &all->wake, SECOND / 10);
+	kv_unlock(cache);
+	return NULL;
+}
+
+void kv_prefetch_submit(struct kv_cache *cache, struct kv_prefetch *prefetch)
+{
+	prefetch->next = 0;
+	prefetch->under_way = 0;
+	prefetch->bytes = 0;
+	prefetch->rest = 0;
+	prefetch->cancelled = false;
+	kv_lock(cache);
+	TAILQ_INSERT_TAIL(&cache->prefetcher.list, prefetch, link);
+	pthread_cond_signal(&cache->prefetcher.wake);
+	kv_unlock(cache);
+}
+
+void kv_prefetch_cancel(struct kv_cache *cache, struct kv_prefetch *prefetch)
+{
+	kv_lock(cache);
+	prefetch->cancelled = true;
+	pthread_cond_signal(&cache->prefetcher.wake);
+	kv_unlock(cache);
+}
+
+void kv_prefetch_landed_locked(struct kv_cache *cache,
+			       struct kv_prefetch *prefetch,
+			       struct kv_slot *slot)
+{
+	uint64_t bytes = slot->segment->class->slot_bytes;
+
+	kv_assert_locked(&cache->lock);
+	prefetch->bytes += bytes;
+	cache->stats.prefetched += bytes;
+	if (slot->leases) { /* an acquire was quicker than the hint */
+		cache->stats.prefetch_used += bytes;
+	} else if (!slot->hinted) {
+		slot->hinted = true;
+		cache->arena.hinted += bytes;
+	}
+}
+
+int kv_prefetcher_start(struct kv_cache *cache)
+{
+	struct kv_prefetcher *all = &cache->prefetcher;
+	int r;
+
+	all->budget = kv_tier_bytes(cache, DRAM) / 16;
+	r = kv_thread_start(&all->thread, "kvfs-prefetch", prefetcher, cache);
+	all->running = r == 0;
+	return r;
+}
+
+void kv_prefetcher_init(struct kv_cache *cache)
+{
+	TAILQ_INIT(&cache->prefetcher.list);
+	TAILQ_INIT(&cache->prefetcher.landed);
+	kv_cond_init(&cache->prefetcher.wake);
+}
+
+void kv_prefetcher_stop(struct kv_cache *cache)
+{
+	struct kv_prefetcher *all = &cache->prefetcher;
+
+	if (!all->running)
+		return;
+	kv_lock(cache);
+	all->stop = true;
+	pthread_cond_signal(&all->wake);
+	kv_unlock(cache);
+	pthread_join(all->thread, NULL);
+	all->running = false;
 }

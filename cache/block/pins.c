@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pins.c - which blocks are pinned, and by whom.
+ * pins.c - pins of blocks by their users and by snapshots.
  *
- * OWNS       a record for each key that a snapshot has, whether its block is
- *            there or not; BLOCK_PINNED and slot->pinned.
+ * OWNS       a record for each key of a snapshot, whether its block exists or
+ *            not; BLOCK_PINNED and slot->pinned.
  *
  * INVARIANTS
  *   (1) A block is BLOCK_PINNED if its user pinned it or a snapshot has its
  *       key: neither undoes the other.
- *   (2) What its user wants is in the key's record if there is one, else it is
+ *   (2) The user's pin is in the key's record if there is one; otherwise it is
  *       BLOCK_PINNED itself.
  *   (3) Only slots of pinned blocks are pinned, and pins.bytes counts them.
- *       They leave a part of the arena to others.  A block that is pinned when
- *       that is reached is on SSD, or new: its slot may go.
+ *       They leave a part of the arena free of pins.  A block that is pinned at
+ *       that limit is on SSD, or new: its slot may be evicted.
  *
  * LOCKING    cache->lock.
  */
@@ -36,7 +36,7 @@ struct kv_pin {
 
 #define FIRST_BUCKETS 64u
 
-/* Bytes of the slot that it has on SSD, or will. */
+/* Return the bytes of the slot that the block has on SSD, or will have. */
 static uint64_t ssd_bytes(struct kv_cache *cache, const struct kv_block *block)
 {
 	if (block->file != KV_NONE)
@@ -54,9 +54,9 @@ static bool fits_ssd(struct kv_cache *cache, const struct kv_block *block)
 static void set_pinned(struct kv_cache *cache, struct kv_block *block, bool pin)
 {
 	struct kv_slot *slot = block->slot;
-	const bool news = pin != ((block->flags & BLOCK_PINNED) != 0);
+	const bool changes = pin != ((block->flags & BLOCK_PINNED) != 0);
 
-	if (news)
+	if (changes)
 		cache->stats.pinned += pin ? 1 : (uint64_t)-1;
 	if (slot)
 		kv_slot_before(cache, slot);
@@ -70,12 +70,12 @@ static void set_pinned(struct kv_cache *cache, struct kv_block *block, bool pin)
 		kv_slot_unpin_locked(cache, slot);
 	if (slot)
 		kv_slot_after(cache, slot);
-	if (news)
+	if (changes)
 		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
 				     ssd_bytes(cache, block), pin);
-	if (news && block->file != KV_NONE)
+	if (changes && block->file != KV_NONE)
 		kv_extent_pin_locked(cache, block, pin);
-	if (news)
+	if (changes)
 		kv_opens_recharge_block_locked(cache, block);
 }
 
@@ -88,9 +88,9 @@ static struct kv_pin **bucket_of(struct kv_cache *cache, uint32_t space,
 	return &cache->pins.buckets[hash & (cache->pins.room - 1)];
 }
 
-/* The link to the key's record, or to NULL. */
-static struct kv_pin **find(struct kv_cache *cache, uint32_t space,
-			    const struct kv_key *key)
+/* Return the link to the key's record, or to NULL. */
+static struct kv_pin **link_to(struct kv_cache *cache, uint32_t space,
+			       const struct kv_key *key)
 {
 	struct kv_pin **link = bucket_of(cache, space, key);
 
@@ -106,11 +106,12 @@ static struct kv_pin *of_block(struct kv_cache *cache,
 	struct kv_key key = kv_block_key(block);
 
 	return cache->pins.n
-		       ? *find(cache, kv_block_space(cache, block)->id, &key)
+		       ? *link_to(cache, kv_block_space(cache, block)->id, &key)
 		       : NULL;
 }
 
-static int grow(struct kv_cache *cache)
+/* Double the buckets if they are full. */
+static int grow_buckets(struct kv_cache *cache)
 {
 	struct kv_pins *pins = &cache->pins;
 	struct kv_pin **old = pins->buckets, *pin, *next;
@@ -139,17 +140,17 @@ static int grow(struct kv_cache *cache)
 	return 0;
 }
 
-/* The key's record, made if it is not there; @block may be NULL. */
-static int get(struct kv_cache *cache, struct kv_space *space,
-	       const struct kv_key *key, const struct kv_block *block,
-	       struct kv_pin **ret_pin)
+/* Find or make the key's record; @block may be NULL. */
+static int pin_make(struct kv_cache *cache, struct kv_space *space,
+		    const struct kv_key *key, const struct kv_block *block,
+		    struct kv_pin **ret_pin)
 {
 	struct kv_pin **link, *pin;
-	int r = grow(cache);
+	int r = grow_buckets(cache);
 
 	if (r < 0)
 		return r;
-	link = find(cache, space->id, key);
+	link = link_to(cache, space->id, key);
 	if (!*link) {
 		pin = calloc(1, sizeof(*pin));
 		if (!pin)
@@ -191,7 +192,7 @@ int kv_pin_take_locked(struct kv_cache *cache, struct kv_space *space,
 	if (kv_block_unpersisted(block) ? !kv_pin_fits_locked(cache, block)
 					: !fits_ssd(cache, block))
 		return -ENOSPC;
-	r = get(cache, space, key, block, &pin);
+	r = pin_make(cache, space, key, block, &pin);
 	if (r < 0)
 		return r;
 	pin->count++;
@@ -204,7 +205,7 @@ int kv_pin_adopt_locked(struct kv_cache *cache, struct kv_space *space,
 {
 	struct kv_block *block = kv_table_find(cache, space, key);
 	struct kv_pin *pin;
-	int r = get(cache, space, key, block, &pin);
+	int r = pin_make(cache, space, key, block, &pin);
 
 	kv_assert_locked(&cache->lock);
 	if (r < 0)
@@ -219,7 +220,7 @@ void kv_pin_give_locked(struct kv_cache *cache, struct kv_space *space,
 			const struct kv_key *key)
 {
 	struct kv_block *block = kv_table_find(cache, space, key);
-	struct kv_pin **link = find(cache, space->id, key), *pin = *link;
+	struct kv_pin **link = link_to(cache, space->id, key), *pin = *link;
 
 	kv_assert_locked(&cache->lock);
 	if (--pin->count)
@@ -231,7 +232,6 @@ void kv_pin_give_locked(struct kv_cache *cache, struct kv_space *space,
 	free(pin);
 }
 
-/* Named by a snapshot before it was there, or after it was lost. */
 void kv_pin_block_new_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	kv_assert_locked(&cache->lock);
