@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mountpoint.c - a place to mount on, and what umount(8) calls to unmount it.
+ * mountpoint.c - the directory to mount on, remounting, and umount.kvfs.
  *
  * OWNS      nothing.
  *
@@ -22,8 +22,8 @@
 #include "fs/mountpoint.h"
 #include "index/sidecar.h"
 
-/* Until a daemon knows its end. */
-#define NOTICE_NS (UINT64_C(10) * 1000000000)
+#define NOTICE_NS \
+	(UINT64_C(10) * 1000000000) /* until a daemon notices its unmount */
 #define POLL_US 10000
 #define HELPER "/sbin/umount.kvfs"
 #define STATUS_USAGE 1
@@ -38,7 +38,7 @@ struct mounted {
 	char device[32], point[PATH_MAX], store[PATH_MAX];
 };
 
-/* mountinfo writes blank, tab, newline and backslash as \ooo. */
+/* Decode \ooo, as mountinfo writes blank, tab, newline and backslash. */
 static void unescape(char *text)
 {
 	unsigned code;
@@ -54,7 +54,7 @@ static void unescape(char *text)
 	*to = '\0';
 }
 
-/* 36 35 98:0 /root /mount/point options - type source super-options */
+/* Parse a line: 36 35 98:0 /root /mount/point options - type source options */
 static bool parse_line(const char *line, struct mounted *m)
 {
 	const char *dash = strstr(line, " - ");
@@ -72,12 +72,10 @@ static bool parse_line(const char *line, struct mounted *m)
 	return true;
 }
 
-/*
- * The last, so the topmost, in @mountinfo, which is closed: at @path, of device
- * @device and of @kind.  NULL and -1 are any.
- */
-static bool find(FILE *mountinfo, const char *path, const char *device,
-		 int kind, struct mounted *ret_m)
+/* Find the topmost mount, which is the last in @mountinfo, at @path, of @device and of
+ * @kind; NULL and -1 match any.  Closes @mountinfo. */
+static bool find_mount(FILE *mountinfo, const char *path, const char *device,
+		       int kind, struct mounted *ret_m)
 {
 	_cleanup_(kv_freep) char *line = NULL;
 	struct mounted m;
@@ -106,7 +104,8 @@ static int kind_at(const char *path)
 {
 	struct mounted m;
 
-	return find(open_mountinfo(), path, NULL, -1, &m) ? m.kind : NOTHING;
+	return find_mount(open_mountinfo(), path, NULL, -1, &m) ? m.kind
+								: NOTHING;
 }
 
 int kv_mountinfo_find(const char *text, const char *path)
@@ -114,7 +113,7 @@ int kv_mountinfo_find(const char *text, const char *path)
 	FILE *f = fmemopen((void *)text, strlen(text), "r");
 	struct mounted m;
 
-	return find(f, path, NULL, -1, &m) ? m.kind : NOTHING;
+	return find_mount(f, path, NULL, -1, &m) ? m.kind : NOTHING;
 }
 
 static int spawn(char *const argv[])
@@ -130,13 +129,14 @@ static int spawn(char *const argv[])
 	return status == 0 ? 0 : -EPERM;
 }
 
-/* A request that was under way when the daemon died says ECONNABORTED. */
+/* ECONNABORTED: the request was in progress when the daemon died. */
 static bool is_dead(int error)
 {
 	return error == ENOTCONN || error == ECONNABORTED;
 }
 
-/* realpath() of a dead mount may fail on its last part: then that is kept. */
+/* Return @path as an absolute path.  realpath() of a dead mount may fail on the last
+ * part, which is kept then. */
 static char *absolute(const char *path)
 {
 	_cleanup_(kv_freep) char *copy = NULL, *copy2 = NULL, *parent = NULL;
@@ -173,40 +173,31 @@ static bool lies_in(const char *inner, const char *outer)
 	       (inner[n] == '\0' || inner[n] == '/' || strcmp(outer, "/") == 0);
 }
 
-static int check_free(const char *path, const char *as_typed, char **ret_why)
-{
-	int kind = kind_at(path);
-	struct statvfs fs;
-
-	/* Not stat: the kernel may still know the attributes of a dead one. */
-	if (kind == KVFS && statvfs(path, &fs) < 0 && is_dead(errno)) {
-		if (umount2(path, MNT_DETACH) < 0)
-			(void)fusermount(path, true);
-		return 0;
-	}
-	if (kind == KVFS)
-		return kv_why(ret_why, -EBUSY, "%s: a kvfs is mounted there",
-			      as_typed);
-	if (kind == OTHER_FUSE)
-		return kv_why(ret_why, -EBUSY,
-			      "%s: another FUSE filesystem is mounted there",
-			      as_typed);
-	return 0;
-}
-
 int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 			char **ret_why)
 {
 	_cleanup_(kv_freep) char *whole = absolute(path);
 	_cleanup_(kv_freep) char *real_store = NULL;
+	struct statvfs fs;
 	struct stat st;
-	int r;
+	int kind;
 
 	if (!whole)
 		return kv_why(ret_why, -errno, "%s: %s", path, strerror(errno));
-	r = check_free(whole, path, ret_why);
-	if (r < 0)
-		return r;
+	kind = kind_at(whole);
+	/* Not stat(): the kernel may still have the attributes of a dead mount. */
+	if (kind == KVFS && statvfs(whole, &fs) < 0 && is_dead(errno)) {
+		if (umount2(whole, MNT_DETACH) < 0)
+			(void)fusermount(whole, true);
+		kind = NOTHING;
+	}
+	if (kind == KVFS)
+		return kv_why(ret_why, -EBUSY, "%s: a kvfs is mounted there",
+			      path);
+	if (kind == OTHER_FUSE)
+		return kv_why(ret_why, -EBUSY,
+			      "%s: another FUSE filesystem is mounted there",
+			      path);
 	if (stat(whole, &st) < 0)
 		return kv_why(ret_why, -errno, "%s: %s", path, strerror(errno));
 	if (!S_ISDIR(st.st_mode))
@@ -232,7 +223,7 @@ int kv_mountpoint_covers(const char *mountpoint, const char *file)
 	return dir ? lies_in(dir, mountpoint) : lies_in(file, mountpoint);
 }
 
-/* The text of .kvfs/config after a newline; caller frees.  NULL: errno says why. */
+/* Return a newline and the text of .kvfs/config; caller frees.  NULL: see errno. */
 static char *read_config(const char *path)
 {
 	_cleanup_(kv_freep) char *name = NULL;
@@ -256,7 +247,7 @@ static char *read_config(const char *path)
 	return text;
 }
 
-/* Refuse the first of the lines @given that is no line of the mount's config. */
+/* Refuse the first line of @given that is not in the mount's .kvfs/config. */
 static int check_unchanged(const char *path, const char *given, char **ret_why)
 {
 	_cleanup_(kv_freep) char *config = read_config(path);
@@ -314,7 +305,7 @@ int kv_mountpoint_remount(const char *path, const char *given, bool read_only,
 
 /* ---- unmounting ---- */
 
-/* Without helper and system call, mount(8) only notes the word. */
+/* mount(8) without a helper and the system call only records the option. */
 void kv_umount_announce(const char *store, const char *path)
 {
 	char *argv[] = {(char *)"mount",
@@ -347,7 +338,7 @@ static int complain(const char *path, const char *what, int error)
 	return STATUS_FAILED;
 }
 
-/* Return how many blocks are not on SSD, or -1 if the daemon does not say. */
+/* Return the number of blocks that are not on SSD, or -1 if it is unknown. */
 static long long count_not_durable(const char *path)
 {
 	_cleanup_(kv_freep) char *name = NULL, *line = NULL;
@@ -366,8 +357,8 @@ static long long count_not_durable(const char *path)
 	return dirty < 0 || alone < 0 ? -1 : dirty + alone;
 }
 
-/* Write all blocks to SSD.  Blocks that cannot be written are reported, but are no
- * reason to stay mounted. */
+/* Write all blocks to SSD.  Blocks that cannot be written are reported, and do not
+ * keep the mount from being removed. */
 static int sync_spaces(const char *path)
 {
 	_cleanup_(kv_closep) int fd =
@@ -407,28 +398,9 @@ static int unmount(const char *path, int flags)
 	return fusermount(path, flags & MNT_DETACH) < 0 ? STATUS_FAILED : 0;
 }
 
-static int open_lock(const char *store)
-{
-	_cleanup_(kv_freep) char *path = NULL;
-
-	if (asprintf(&path, "%s/lock", store) < 0)
-		return -1;
-	return open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-}
-
-/* The process that has locked the store; -1 if it cannot be found. */
-static int open_owner(int lock)
-{
-	char text[32] = {0};
-	long pid = 0;
-
-	if (lock >= 0 && pread(lock, text, sizeof(text) - 1, 0) > 0)
-		pid = strtol(text, NULL, 10);
-	return pid > 0 ? (int)syscall(SYS_pidfd_open, (pid_t)pid, 0) : -1;
-}
-
-/* A daemon that is mounted elsewhere too, in another namespace perhaps, does
- * not end.  One that has unlocked the store still has to close its files. */
+/* Wait until the daemon has ended.  A daemon that is also mounted elsewhere, perhaps
+ * in another namespace, does not end.  After it has unlocked the store, it still
+ * closes its files. */
 static void wait_for_store(const struct mounted *m, int lock, int owner)
 {
 	struct pollfd ended = {.fd = owner, .events = POLLIN};
@@ -436,7 +408,8 @@ static void wait_for_store(const struct mounted *m, int lock, int owner)
 	enum kv_lock_state state;
 	struct mounted other;
 
-	if (lock < 0 || find(open_mountinfo(), NULL, m->device, KVFS, &other))
+	if (lock < 0 ||
+	    find_mount(open_mountinfo(), NULL, m->device, KVFS, &other))
 		return;
 	while ((state = kv_lock_look(lock)) != KV_LOCK_FREE &&
 	       (state == KV_LOCK_ENDING || kv_now_ns() < until_ns))
@@ -445,19 +418,27 @@ static void wait_for_store(const struct mounted *m, int lock, int owner)
 		(void)poll(&ended, 1, (int)(NOTICE_NS / 1000000));
 }
 
-static int run(const char *path, int flags)
+static int unmount_kvfs(const char *path, int flags)
 {
-	_cleanup_(kv_freep) char *whole = realpath(path, NULL);
+	_cleanup_(kv_freep) char *whole = realpath(path, NULL), *name = NULL;
 	_cleanup_(kv_closep) int lock = -1, owner = -1;
 	struct mounted m = {0};
+	char text[32] = {0};
+	long pid = 0;
 	int r, lost = 0;
 
 	if (whole)
 		path = whole;
-	if (!find(open_mountinfo(), path, NULL, KVFS, &m))
+	if (!find_mount(open_mountinfo(), path, NULL, KVFS, &m))
 		return complain(path, "no kvfs is mounted there", EINVAL);
-	lock = open_lock(m.store);
-	owner = open_owner(lock);
+	/* The lock names the process that has locked the store. */
+	if (asprintf(&name, "%s/lock", m.store) >= 0)
+		lock = open(name,
+			    O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (lock >= 0 && pread(lock, text, sizeof(text) - 1, 0) > 0)
+		pid = strtol(text, NULL, 10);
+	if (pid > 0)
+		owner = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
 	if (flags == UMOUNT_NOFOLLOW)
 		lost = sync_spaces(path);
 	r = unmount(path, flags);
@@ -482,5 +463,5 @@ int kv_umount_main(int argc, char **argv)
 		fprintf(stderr, "usage: umount.kvfs [-fl] MOUNTPOINT\n");
 		return STATUS_USAGE;
 	}
-	return run(argv[optind], flags);
+	return unmount_kvfs(argv[optind], flags);
 }

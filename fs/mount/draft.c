@@ -17,10 +17,10 @@
  * INVARIANTS
  *   (1) A fill exists only in FILLING, a head in HEAD, and a
  *       layout's in SEALING and SEALED, to be read.
- *   (2) coverage says which bytes of head or fill were written.
- *   (3) What is sealed was parsed again from the fill as it is then, since the
- *       header may have been written over meanwhile.
- *   (4) In SEALING, whose thread waits for the disk, nothing changes.
+ *   (2) coverage has the bytes of head or fill that were written.
+ *   (3) A block is parsed again when it is sealed, since the header may have been
+ *       written over.
+ *   (4) In SEALING, while a thread waits for the disk, nothing changes.
  *
  * LOCKING   draft->lock guards every field not marked fixed.  No other lock of
  *           fs/ is taken under it.  Hashing happens under it.
@@ -43,7 +43,7 @@ struct kv_draft {
 	struct kv_account *account; /* fixed after new */
 
 	pthread_mutex_t lock;
-	pthread_cond_t sealed; /* no more SEALING */
+	pthread_cond_t sealed; /* SEALING is over */
 	enum state state;
 	int error; /* of FAILED */
 	struct kv_coverage coverage;
@@ -124,7 +124,7 @@ static int fail_locked(struct kv_draft *draft, int error)
 	return error;
 }
 
-/* Room for @end bytes of head, doubled each time, charged to its user. */
+/* Make room for @end bytes of head, doubled each time and charged to the user. */
 static int grow_head_locked(struct kv_draft *draft, uint64_t end)
 {
 	uint64_t room = KV_MAX(draft->head_room, (uint64_t)HEAD_FIRST);
@@ -152,7 +152,7 @@ static int grow_head_locked(struct kv_draft *draft, uint64_t end)
 	return 0;
 }
 
-/* Once the header is complete: find the length, and move into a slot. */
+/* When the header is complete, parse the length and move the head into a slot. */
 static int take_length_locked(struct kv_draft *draft)
 {
 	struct kv_space_info info;
@@ -189,9 +189,9 @@ static int take_length_locked(struct kv_draft *draft)
 }
 
 /*
- * Shells ignore what close(2) returns, so a layout is refused by the write that
- * completes or spoils its text.  Only a write that ends with '}' can complete
- * the text, and only the first byte can spoil it before.
+ * Check the text of a layout.  Shells ignore the result of close(2), so the write
+ * that completes or spoils the text is refused.  Only a write that ends with '}' can
+ * complete the text, and only the first byte can spoil it before.
  */
 static int check_layout_locked(struct kv_draft *draft, const char *data,
 			       size_t n)
@@ -219,7 +219,7 @@ static int write_head_locked(struct kv_draft *draft, const void *data, size_t n,
 
 	kv_assert_locked(&draft->lock);
 	r = grow_head_locked(draft, end);
-	if (r == -EFBIG && draft->key.len == 0) /* for its reason; too long */
+	if (r == -EFBIG && draft->key.len == 0) /* records the reason */
 		(void)kv_space_check_layout(draft->cache, draft->space, NULL,
 					    end);
 	if (r < 0)
@@ -232,24 +232,8 @@ static int write_head_locked(struct kv_draft *draft, const void *data, size_t n,
 				  : check_layout_locked(draft, data, n);
 }
 
-static int write_fill_locked(struct kv_draft *draft, const void *data, size_t n,
-			     uint64_t end)
-{
-	int r;
-
-	kv_assert_locked(&draft->lock);
-	if (end > draft->length)
-		return fail_locked(draft, -EFBIG);
-	r = kv_coverage_add(&draft->coverage, end - n, end);
-	if (r == 0)
-		memcpy(kv_fill_data(draft->fill) + end - n, data, n);
-	return r;
-}
-
-/*
- * The first part of a long write may complete the header: then the rest goes to
- * the slot at once, and the head never grows by a whole write.
- */
+/* Write in pieces while the header is incomplete: the rest of a long write then goes
+ * to the slot, and the head never grows by a whole write. */
 static int write_locked(struct kv_draft *draft, const uint8_t *data, size_t n,
 			uint64_t offset)
 {
@@ -263,12 +247,18 @@ static int write_locked(struct kv_draft *draft, const uint8_t *data, size_t n,
 			return -EPERM;
 		if (draft->state == FAILED)
 			return draft->error;
-		if (draft->state == HEAD)
+		if (draft->state == HEAD) {
 			r = write_head_locked(draft, data, piece,
 					      offset + piece);
-		else
-			r = write_fill_locked(draft, data, piece,
-					      offset + piece);
+		} else {
+			if (offset + piece > draft->length)
+				return fail_locked(draft, -EFBIG);
+			r = kv_coverage_add(&draft->coverage, offset,
+					    offset + piece);
+			if (r == 0)
+				memcpy(kv_fill_data(draft->fill) + offset, data,
+				       piece);
+		}
 		data += piece;
 		offset += piece;
 		n -= piece;
@@ -289,34 +279,26 @@ int kv_draft_write(struct kv_draft *draft, const void *data, size_t n,
 	return r;
 }
 
-static ssize_t read_block(struct kv_draft *draft, struct kv_block *block,
-			  void *data, size_t n, uint64_t offset)
-{
-	struct kv_view view;
-	int r;
-
-	r = kv_view_get(draft->cache, block, &view);
-	if (r < 0)
-		return r;
-	n = offset < view.length ? KV_MIN(n, view.length - offset) : 0;
-	memcpy(data, view.data + offset, n);
-	kv_view_put(draft->cache, &view);
-	return (ssize_t)n;
-}
-
 ssize_t kv_draft_read(struct kv_draft *draft, void *data, size_t n,
 		      uint64_t offset)
 {
-	struct kv_block *block;
+	struct kv_block *block = kv_draft_block(draft);
+	struct kv_view view;
 	const uint8_t *from;
 	uint64_t end;
-	ssize_t got;
+	int r;
 
-	block = kv_draft_block(draft);
 	if (block) {
-		got = read_block(draft, block, data, n, offset);
+		r = kv_view_get(draft->cache, block, &view);
+		if (r == 0) {
+			n = offset < view.length
+				    ? KV_MIN(n, view.length - offset)
+				    : 0;
+			memcpy(data, view.data + offset, n);
+			kv_view_put(draft->cache, &view);
+		}
 		kv_block_put(draft->cache, block);
-		return got;
+		return r < 0 ? r : (ssize_t)n;
 	}
 	pthread_mutex_lock(&draft->lock);
 	end = kv_coverage_end(&draft->coverage);
@@ -379,8 +361,8 @@ static int check_locked(struct kv_draft *draft)
 	if (draft->key.len == 0)
 		return hole ? -EINVAL : 1;
 	if (draft->state == HEAD) {
-		/* The header may be complete and only the slot missing: a
-		 * write was told so, and this does not wait for it. */
+		/* The header may be complete and only the slot missing: the
+		 * write has returned that, and this call does not wait. */
 		r = take_length_locked(draft);
 		if (r < 0)
 			return r == -EAGAIN || r == -EBUSY ? -ENOSPC : r;
@@ -398,7 +380,7 @@ int kv_draft_check(struct kv_draft *draft)
 	return r;
 }
 
-/* Without the lock while it waits for the disk. */
+/* Releases the lock while it waits for the disk. */
 static int seal_layout_locked(struct kv_draft *draft, bool *ret_new)
 {
 	const uint64_t n = kv_coverage_prefix(&draft->coverage);
@@ -419,7 +401,7 @@ static int seal_layout_locked(struct kv_draft *draft, bool *ret_new)
 	return 1;
 }
 
-/* As long as the file is open, if its writer may have so much open. */
+/* Hold the block while the file is open, unless its user has too much open. */
 static void keep_block_locked(struct kv_draft *draft)
 {
 	struct kv_block *block;

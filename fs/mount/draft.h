@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * draft.h - the content of a file that is being written through the mount,
- * from its first byte to the sealed block.
+ * draft.h - the content of a file that is being written through the mount, from its
+ * first byte to the sealed block.
  *
- * Writes come in any order.  Until the header says how long the file is, bytes
- * wait in memory of the daemon's (charged to their user); from then on they
- * go straight to the slot that the block will have.  A hole never seals.
+ * Writes come in any order.  Until the header, which has the length, is complete,
+ * bytes are kept in memory that is charged to their user; later writes go straight
+ * to the block's slot.  A file with a hole is never sealed.
  *
  * Threads: any; calls on one draft exclude each other.
  */
@@ -17,25 +17,26 @@
 
 struct kv_draft;
 
-/* A block of @space under @key; with @key NULL the space's layout.  @account,
- * its writer's, which outlives it, has its head.  -ENOMEM. */
+/* Make a draft of the block @key of @space, or without @key of the space's layout.
+ * @account is the writer's, and must outlive the draft.  -ENOMEM. */
 int kv_draft_new(struct kv_cache *cache, struct kv_space *space,
 		 const struct kv_key *key, struct kv_account *account,
 		 struct kv_draft **ret_draft);
 void kv_draft_free(
-	struct kv_draft *draft); /* takes NULL; drops what is unsealed */
+	struct kv_draft *draft); /* takes NULL; drops unsealed bytes */
 
 /*
- * 0, or: -EINVAL not safetensors, -EBADMSG not of the space's layout, -EFBIG
- * past its end or too large, -ENOSPC no room, -EBUSY none now, -EAGAIN beyond
- * the space's rate: again as it was, later; -EPERM sealed, -ENOMEM, -EROFS. The
- * first three stick: the file can only be begun anew.
+ * Returns 0, or:
+ *   -EINVAL, -EBADMSG, -EFBIG   not safetensors, not of the space's layout, past its
+ *                               end or too large: the file can only be begun anew
+ *   -EBUSY, -EAGAIN   no room now, beyond the space's rate: repeat the call later
+ *   -ENOSPC no room, -EPERM sealed, -ENOMEM, -EROFS
  */
 int kv_draft_write(struct kv_draft *draft, const void *data, size_t n,
 		   uint64_t offset);
 
-/* Copy at most @n bytes; returns how many, 0 at the end.  Holes are zeros.
- * A sealed draft reads its block: -EIO, -EBADMSG, -ENOENT. */
+/* Copy at most @n bytes and return their number, 0 at the end.  Holes are zeros.  A
+ * sealed draft reads its block: -EIO, -EBADMSG, -ENOENT. */
 ssize_t kv_draft_read(struct kv_draft *draft, void *data, size_t n,
 		      uint64_t offset);
 
@@ -44,15 +45,15 @@ uint64_t kv_draft_size(struct kv_draft *draft); /* where the last byte ends */
 /* Forget everything written: 0, -EPERM sealed. */
 int kv_draft_reset(struct kv_draft *draft);
 
-/* 1 complete and valid (or sealed), 0 nothing written; -EINVAL incomplete, and
- * the errors of kv_draft_write. */
+/* Returns 1 complete and valid, or sealed; 0 nothing written; -EINVAL incomplete, or
+ * an error of kv_draft_write. */
 int kv_draft_check(struct kv_draft *draft);
 
 /*
- * Seal if complete.  Returns as kv_draft_check, and 1 when it is visible:
- * *@ret_new says whether it was not there before.  -EEXIST other bytes are
- * there, -ESTALE; -EPERM a layout that shares the space, of who may not.
- * @mtime_ns: 0: now.  A layout's waits for the disk; the others do not.
+ * Seal the draft if it is complete.  Returns as kv_draft_check; 1 when it is visible,
+ * and *@ret_new whether it was absent before.  -EEXIST the key has other bytes,
+ * -ESTALE; -EPERM the layout shares the space, which its writer may not.  @mtime_ns
+ * 0 is now.  A layout waits for the disk, a block does not.
  */
 int kv_draft_seal(struct kv_draft *draft, int64_t mtime_ns, bool *ret_new);
 

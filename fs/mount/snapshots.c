@@ -2,12 +2,11 @@
 /*
  * snapshots.c - a snapshot is a directory of symbolic links to its blocks.
  *
- * OWNS      nothing: the cache does.
+ * OWNS      nothing: the cache owns snapshots.
  *
  * INVARIANTS
- *   (1) A link's name is its block's position, in eight digits; no other
- *       spelling finds it.
- *   (2) A link is there whether its block is or not.
+ *   (1) A link's name is its block's position, in exactly eight digits.
+ *   (2) A link exists even if its block is gone.
  *
  * LOCKING   none.
  */
@@ -34,7 +33,7 @@ static int parse_position(const char *name, uint32_t *ret_position)
 	return 0;
 }
 
-/* The block at @position of the snapshot; -ENOENT. */
+/* Find the block at @position of the snapshot; -ENOENT. */
 static int find_pick(struct kv_mount *mount, uint64_t id, uint32_t position,
 		     struct kv_pick *ret_pick)
 {
@@ -116,52 +115,45 @@ int kv_snapshots_attr(struct kv_mount *mount, const struct kv_node *node,
 	return 0;
 }
 
-static int list_links(struct kv_mount *mount, uint64_t id, uint64_t *nodes,
-		      size_t room, size_t *ret_n)
-{
-	_cleanup_(kv_freep) struct kv_pick *picks =
-		malloc(READ_PICKS * sizeof(*picks));
-	uint32_t from = 0;
-	size_t n = 0;
-	long got;
-
-	if (!picks)
-		return -ENOMEM;
-	do {
-		got = kv_snapshot_read(mount->cache, id, from, picks,
-				       KV_MIN(READ_PICKS, room - n));
-		for (long i = 0; i < got; i++) {
-			nodes[n++] = kv_node_of_link(id, picks[i].position);
-			from = picks[i].position + 1;
-		}
-	} while (got > 0);
-	*ret_n = n;
-	return got < 0 ? -ESTALE : 0;
-}
-
 int kv_snapshots_list(struct kv_mount *mount, struct kv_space *space,
 		      const struct kv_node *dir, uint64_t **ret_nodes,
 		      size_t *ret_n)
 {
 	_cleanup_(kv_freep) uint64_t *nodes = NULL;
+	_cleanup_(kv_freep) struct kv_pick *picks = NULL;
 	struct kv_snapshot_info info;
-	size_t n;
+	uint32_t from = 0;
+	size_t n = 0;
+	long got;
 	int r;
 
 	if (dir->type == KV_NODE_SNAPSHOTS) {
 		r = kv_snapshot_list(mount->cache, space, &nodes, &n);
-		for (size_t i = 0; r == 0 && i < n; i++)
+		if (r < 0)
+			return r;
+		for (size_t i = 0; i < n; i++)
 			nodes[i] = kv_node_of(KV_NODE_SNAPSHOT, nodes[i]);
-	} else {
-		if (kv_snapshot_stat(mount->cache, dir->value, &info) < 0)
-			return -ESTALE;
-		nodes = malloc((info.blocks + 1) * sizeof(*nodes));
-		if (!nodes)
-			return -ENOMEM;
-		r = list_links(mount, dir->value, nodes, info.blocks, &n);
+		*ret_nodes = kv_steal(nodes);
+		*ret_n = n;
+		return 0;
 	}
-	if (r < 0)
-		return r;
+	if (kv_snapshot_stat(mount->cache, dir->value, &info) < 0)
+		return -ESTALE;
+	nodes = malloc((info.blocks + 1) * sizeof(*nodes));
+	picks = malloc(READ_PICKS * sizeof(*picks));
+	if (!nodes || !picks)
+		return -ENOMEM;
+	do {
+		got = kv_snapshot_read(mount->cache, dir->value, from, picks,
+				       KV_MIN(READ_PICKS, info.blocks - n));
+		for (long i = 0; i < got; i++) {
+			nodes[n++] =
+				kv_node_of_link(dir->value, picks[i].position);
+			from = picks[i].position + 1;
+		}
+	} while (got > 0);
+	if (got < 0)
+		return -ESTALE;
 	*ret_nodes = kv_steal(nodes);
 	*ret_n = n;
 	return 0;
