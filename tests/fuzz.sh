@@ -1,9 +1,9 @@
 #!/bin/bash
 # fuzz.sh [--merge] [TARGET...] - build the targets in tests/fuzz/ with libFuzzer,
 # ASan and UBSan, and run each for FUZZ_SECONDS (20).
-# What is new goes to $B/corpus/TARGET, from where the next run goes on, and an
-# input that breaks something to $B/findings.  --merge: instead, make the committed
-# corpus anew from both, as few files as reach every branch.
+# New inputs go to $B/corpus/TARGET, where the next run continues, and failing inputs to
+# $B/findings.  --merge: instead, make the committed corpus anew from both, as few files as
+# reach every branch.
 set -u
 tests/need.sh clang libclang-rt-dev || exit 1
 B=${B:-build-fuzz}

@@ -23,7 +23,7 @@ INNER = {
     "kernels": ["device", "session", "transfer", "paged"],
     "fs": ["base", ("control", "mount")],
 }
-# What a tree is to those above it; all of the tree may include it, too.
+# The interface of a tree; files of the tree may include it as well.
 CONTRACTS = ["cache/cache.h"]
 # A folder that stands beside the order: a library of its own.
 BESIDE = {"kernels/cuda": ["kernels/device"]}
@@ -31,18 +31,18 @@ HOOKS = {
     # A block that loses its slot or its extent may be gone with that.
     "kv_block_settle_locked": "cache/block",
     "kv_block_remove_locked": "cache/block",
-    # Who waits for room looks again when the lock is let go.
+    # Callers that wait for room look again when the lock is released.
     "kv_wants_room_locked": "cache/block",
-    # Its record says whose pin it has.
+    # The block's record has the owner of the pin.
     "kv_block_pinned_by_user": "cache/block",
 }
-# What a tool may include besides common/ and kvfs.h: it judges that.
+# Headers that a tool may include besides common/ and kvfs.h, because it judges them.
 TOOLS = {
     "fsck": ["index/"],
     "bench": ["index/"],
     "replay": ["cache/evict/"],
 }
-# Built by nobody but POINTS=1.  What stands beside the order may be unbuilt, too.
+# Only POINTS=1 builds this file. Folders beside the order may also be unbuilt.
 UNBUILT = ["common/crash_point.c"]
 # A library, and the only folders that know it.
 HEADERS = {
@@ -120,8 +120,9 @@ def symbols(path):
 
 
 def objects(tree, build):
-    """What each source of the product defines and wants, by its path.  Objects may
-    have outlived their source; one older than it, or missing, tells of another tree."""
+    """Return the symbols that each source of the product defines and uses, by its path.
+    Objects may be stale; an object older than its source, or a missing one, belongs to
+    another tree."""
     for path in tracked(["*.c"], tree):
         built = os.path.join(tree, build, path[:-2] + ".o")
         if path.startswith(("tests/", "connectors/")) or path in UNBUILT or \

@@ -1,5 +1,5 @@
 #!/bin/sh
-# soak.sh - the long forms of what tests do in short; hours.
+# soak.sh - run the long forms of the tests; takes hours.
 cd "$(dirname "$0")/.." || exit 1
 KVFS_ROUNDS=10000 KVFS_SECONDS=7200 tests/crash/kill.sh || exit 1
 for cuts in tests/crash/powercut*.sh; do

@@ -2,9 +2,9 @@
 /*
  * test_mutations.c - layouts and block headers, damaged at random.
  *
- * Whatever the parsers take must hold together; whatever they refuse must be
- * refused as the headers say.  Meant to be run with SAN=address,undefined too.
- * The seed is printed; give it as the argument to see a failure again.
+ * Accepted texts must be consistent, and other texts must be refused as the
+ * headers document.  Meant to be run with SAN=address,undefined too.  The seed is
+ * printed; give it as the argument to see a failure again.
  *
  * OWNS      the state of the random numbers.
  *

@@ -155,7 +155,7 @@ static void memory_that_heals_is_zeros_where_its_file_has_no_page(void **state)
 	assert_int_equal(touch(at + 3 * KV_PAGE), 0);
 	at[2 * KV_PAGE] = 'y';
 	assert_int_equal(touch(at + 2 * KV_PAGE), 'y');
-	assert_int_equal(touch(at), 'x'); /* its page is there */
+	assert_int_equal(touch(at), 'x'); /* the page is present */
 	assert_int_equal(kv_sigbus_guard(touch, page), -EFAULT);
 	kv_sigbus_mend_end(at);
 	assert_int_equal(kv_sigbus_guard(touch, at + KV_PAGE), -EFAULT);

@@ -12,8 +12,8 @@
  * OLD: the cap that the store had before; it holds until the store is open.
  * Prints what was measured, and exits 1 if it was once too much.
  *
- * What is below STORE counts with the larger of its length and the blocks it
- * has on disk, directories and files without a name yet included.
+ * Each file below STORE counts with the larger of its length and its blocks on
+ * disk, including directories and unnamed files.
  *
  * OWNS      the thread that measures.
  *

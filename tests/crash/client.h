@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * client.h - a libkvfs client in one space, with a pool of some pages; and the
- * loop of a program that works until it is told to stop.
+ * loop of a program that works until SIGTERM.
  *
- * A program that is told to stop (SIGTERM) and does not within 15 s is killed
- * by its alarm: the test sees that something hangs.
+ * An alarm kills a program that does not end within 15 s of SIGTERM, so that
+ * the test notices the hang.
  */
 #ifndef KV_TESTS_CRASH_CLIENT_H
 #define KV_TESTS_CRASH_CLIENT_H

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cutlog.h - the ordered log that disk.c writes and cuts.c reads: what reached
- * the disk, when it was told to flush, and what its user had been promised by
- * then.
+ * cutlog.h - the ordered log that disk.c writes and cuts.c reads: writes,
+ * flushes, and the acknowledgements of the disk's user.
  *
  * The log begins with the disk's contents as writes, then a flush; so a reader
  * needs nothing else.  A record's bytes follow it.

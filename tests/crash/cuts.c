@@ -43,7 +43,7 @@ static bool lies, remade;	/* remade: the image at hand */
 static int only = -1;		/* this image, if any */
 static const char *type, *directory, *fsck;
 
-/* The generation that is there, 0: none, or -errno. */
+/* Return the generation of the block, 0: none, or -errno. */
 static int64_t look(struct kv_cache *cache, struct kv_space *space, uint64_t id)
 {
 	kvfs_key name = content_key(id);
@@ -270,7 +270,7 @@ static size_t *choose_cuts(const struct image_log *log, unsigned n,
 	return cuts;
 }
 
-/* What a cut before record @cut surely leaves. */
+/* Compute the blocks that must survive a cut before record @cut. */
 static size_t surely(const struct image_maker *m, size_t cut, uint64_t *seed)
 {
 	size_t base = cut, forgotten;

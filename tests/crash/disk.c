@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * disk.c - a disk for tests: a FUSE filesystem of one file, `disk`, to be put
- * below a loop device.  It keeps its bytes in memory, writes down what happens
- * to them in order, and fails when told to.
+ * below a loop device.  The disk keeps its bytes in memory, logs all operations
+ * in order, and fails on command.
  *
  *   disk DIRECTORY BYTES [LOG]
  *
- * It is told by looking up names in DIRECTORY, none of which exists:
+ * Commands are look-ups of names in DIRECTORY, none of which exists:
  *
  *   begin                            the log starts here
  *   word.WRITER.INDEX.HEX            a word of the journal, for the log

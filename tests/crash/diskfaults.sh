@@ -15,7 +15,7 @@ figure() { awk -v n="$1" '{ for (i = 1; i < NF; i++) if ($i == n) print $(i + 1)
 degraded() { [ "$(metric kvfs_ssd_degraded)" = "$1" ]; }
 online() { grep -q '^ssd  .*online' "$M/.kvfs/stats"; }
 alive() { [ -n "$(daemon_pids)" ] && [ -e "$M/.kvfs/stats" ]; }
-# fail_data OPS ERRNO PERMILLE: requests for what is in the segment files
+# fail_data OPS ERRNO PERMILLE: fail requests for data of the segment files
 fail_data() {
 	local from n
 	while read -r from n; do
@@ -40,8 +40,8 @@ add() {
 }
 add 400
 
-# Reads of blocks that are only on SSD fail now and then, and then do not.  What
-# failed twice is a miss from then on, and can be saved again.
+# Reads of blocks that are only on SSD fail now and then. A block whose read failed twice is
+# a miss from then on, and can be saved again.
 read_some() {
 	blocks check $(($1 % 4 * 100)) 100 > /dev/null
 	[ $(($1 % 4)) != 3 ] || blocks durable 0 400 > /dev/null
@@ -132,8 +132,8 @@ stop_load() {
 	workers=()
 }
 
-# Nothing can be read or written any more: the filesystem gives up.  What is
-# pinned leaves the SSD for nobody, so that it can only be lost.
+# All reads and writes fail, and the filesystem gives up. A pinned block is never evicted
+# from SSD, so it can only be lost.
 add 32
 eq "pinned" "$(figure done "$(blocks pin $((saved - 32)) 32)")" 32
 eq "pins are durable" "$(figure done "$(blocks flush)")" 1
@@ -152,7 +152,7 @@ eq "durable before the fault" "$(figure done "$(blocks check $((saved - 32)) 32)
 eq "corrupt blocks" "$(metric kvfs_corrupt_blocks_total)" 0
 add 32
 
-# It is gone, in the middle of everything.
+# The disk disappears during all kinds of requests.
 begin_load
 begun=${EPOCHREALTIME/./}
 kill -KILL "$disk_pid"
@@ -161,7 +161,7 @@ bounded unmount "$M"
 gone
 disk_lost
 
-# It is gone, and with it what the index has not in memory.
+# The disk disappears, and with it the pages of the index that are not in memory.
 disk_begin ext4 $((256 << 20))
 saved=0
 start

@@ -91,7 +91,7 @@ if [ "$(id -u)" = 0 ] && mkdir "$T/ram" && mount -t ramfs ramfs "$T/ram" 2> /dev
 	S=$T/store
 fi
 
-# A user without rights: 64 KiB of locked memory, no huge pages of his own.
+# A user without rights: 64 KiB of locked memory, no huge pages.
 [ "$(id -u)" = 0 ] || exit 0
 command -v setpriv > /dev/null || exit 0
 U=$T/user

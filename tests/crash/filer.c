@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * filer.c - writes and removes blocks as files in the mount until it is told to
- * stop, and writes down what was acknowledged.  Where mounts come and go, what
- * each next one has is first compared with what was written down.
+ * filer.c - write and remove blocks as files in the mount until SIGTERM, and
+ * record acknowledgements.  After each new mount the blocks are first compared
+ * with the record.
  *
  *   filer MOUNT JOURNAL WRITER SEED
  *
@@ -230,8 +230,8 @@ static int64_t generation(uint64_t id)
 }
 
 /*
- * What is there, compared with the words: all that changed, and a quarter of
- * the others.  False: the daemon died.
+ * Compare the blocks with the record: all that changed, and a quarter of the
+ * others.  False: the daemon died.
  */
 static bool settle(bool all)
 {

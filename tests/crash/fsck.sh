@@ -64,7 +64,7 @@ fsck 0 "last end a crash" --data
 start
 all_there 1 20
 
-# What was removed stays removed: also what somebody still has open.
+# A removed block stays removed, even if a reader has it open.
 rm "$(key_path 1)"
 exec 9< "$(key_path 2)"
 rm "$(key_path 2)"
@@ -105,7 +105,7 @@ absent "the damaged block" "$(key_path 7)"
 same "another one" "$T/b8" "$(key_path 8)"
 stop
 
-# What lies beside the index.
+# Files beside the index.
 rm "$S/store" "$S/spaces/000001"
 truncate -s 8M "$S/segments/000000.seg"
 touch "$S/odd" "$S/spaces/odd"
@@ -154,7 +154,7 @@ start
 stop
 fsck 0 "last end clean"
 
-# Who asks wrongly.
+# Wrong arguments.
 "$F" > /dev/null 2>&1
 eq "no store" $? 16
 "$F" --odd "$S" > /dev/null 2>&1

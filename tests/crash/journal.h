@@ -68,8 +68,10 @@ struct journal_entry {
 	bool must;
 };
 
-/* The space of each writer's blocks; the last two write by the mount.  What is
- * in `d` may be evicted at any time. */
+/*
+ * The space of each writer's blocks; the last two write by the mount.  Blocks in
+ * `d` may be evicted at any time.
+ */
 static const char journal_space[JOURNAL_WRITERS] = {'e', 'e', 'b',
 						    'd', 'b', 'c'};
 #define JOURNAL_SAVERS 4
@@ -94,7 +96,7 @@ static inline bool journal_set_up(const char *mountpoint)
 		if (setxattr(path, "user.kvfs.share", "1", 1, 0) < 0)
 			return false;
 	}
-	/* What is evicted is of the space that nobody looks at. */
+	/* Evicted blocks are in the space that nobody checks. */
 	snprintf(path, sizeof(path), "%s/d", mountpoint);
 	if ((mkdir(path, 0777) < 0 && errno != EEXIST) ||
 	    setxattr(path, "user.kvfs.quota.ssd", "40M", 3, 0) < 0)
@@ -134,7 +136,7 @@ static inline struct journal_entry journal_get(const struct journal *j,
 	return e;
 }
 
-/* The directory of a disk.c, whose log gets every word, too; or NULL. */
+/* The directory of a disk.c, whose log also gets every word; or NULL. */
 static const char *journal_mirror;
 
 static inline void journal_tell(unsigned writer, unsigned index, uint64_t word)
@@ -298,7 +300,7 @@ static inline void journal_rebuilt(struct journal *j, unsigned writer)
 	}
 }
 
-/* What the words of a writer were written about. */
+/* The blocks that a writer's words are about. */
 struct journal_era {
 	uint64_t stores, forgiven, rebuilt;
 };
@@ -326,8 +328,9 @@ static inline void journal_fault(struct journal *j, const char *what,
 	       (unsigned long long)id, (unsigned long long)j->mounts);
 }
 
-/* It was said not to be there, once: a miss, and told.  Whether it is lost is
- * seen at the next start and at the end. */
+/*
+ * A reported miss.  The next start, and the end, show whether the block is lost.
+ */
 static inline void journal_missed(struct journal *j, const char *what,
 				  uint64_t id)
 {

@@ -339,7 +339,7 @@ static void check_store(bool clean)
 		fault("kvfs-fsck", "something leaked, see DIR/fsck");
 }
 
-/* DIR/rounds: for whoever looks for the cause of a fault. */
+/* DIR/rounds: a record of the rounds, to find the cause of a fault. */
 static void note(const struct round *r)
 {
 	fprintf(rounds_log, "%llu%s%s%s%s%s %s:%llu\n",

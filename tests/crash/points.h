@@ -21,7 +21,7 @@ struct points {
 	uint64_t kills[KV_POINTS_MAX], armed[KV_POINTS_MAX];
 };
 
-/* What a round must be like for a point to be passed. */
+/* Conditions of a round that passes a point. */
 static const struct {
 	const char *prefix;
 	bool fresh, shrink, clean, lose, mounted;

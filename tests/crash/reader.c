@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reader.c - holds leases of blocks and rereads their bytes in place until it
- * is told to stop, whether the daemon that gave them lives or not.  With every
- * next daemon it leases anew, and only then lets go of what it had.
+ * reader.c - hold leases of blocks and reread their bytes in place until
+ * SIGTERM, whether the daemon lives or not.  The reader leases anew from each
+ * new daemon, and only then releases its old leases.
  *
  *   reader SOCKET JOURNAL SEED
  *

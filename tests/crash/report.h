@@ -28,7 +28,7 @@ static inline void report_times(const char *what, struct journal_times *times)
 	       us[n / 2] / 1e3, us[n - 1 - n / 100] / 1e3, us[n - 1] / 1e3);
 }
 
-/* What the time of rounds went into. */
+/* The parts of the rounds' time. */
 enum report_phase {
 	REPORT_PREPARING,
 	REPORT_STARTING,

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * saver.c - saves and removes blocks by libkvfs until it is told to stop, and
- * writes down what was acknowledged.  Daemons come and go meanwhile: what each
- * next one has is first compared with what was written down.
+ * saver.c - save and remove blocks by libkvfs until SIGTERM, and record
+ * acknowledgements.  After each new start of the daemon the blocks are first
+ * compared with the record.
  *
  *   saver SOCKET JOURNAL WRITER SEED [DISK]
  *
- * DISK: the directory of a disk.c, into whose log the journal's words go, too.
+ * DISK: the directory of a disk.c, whose log also gets the journal's words.
  *
  * OWNS      the journal's words of its writer.
  *
@@ -266,7 +266,7 @@ static bool compare(struct client *c, const struct batch *b)
 			      journal_get(journal, writer, b->index[i]), gen,
 			      b->ids[i]);
 		if (worked == mount)
-			continue; /* what is not durable says nothing */
+			continue; /* a block that is not durable proves nothing */
 		journal_settle(journal, writer, b->index[i], gen);
 		touched[b->index[i]] = false;
 	}
@@ -326,7 +326,7 @@ static bool settle(struct client *c)
 	return all;
 }
 
-/* Nothing is known of what was neither durable nor answered. */
+/* Blocks that were neither durable nor acknowledged may be in any state. */
 static void begin(void)
 {
 	if (journal_begin(journal, writer, &era)) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * soak.c - one of several programs that do everything a client can do, all on
- * the same blocks, in no order, until they are told to stop.
+ * soak.c - one of several programs that make all calls of a client, on the same
+ * blocks, in random order, until SIGTERM.
  *
  *   soak SOCKET MOUNT SEED
  *

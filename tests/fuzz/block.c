@@ -34,7 +34,7 @@ static struct verdict parse(const uint8_t *data, size_t n,
 	return v;
 }
 
-/* A writer's bytes come piece by piece: what is said of fewer of them holds. */
+/* A writer's bytes arrive in pieces: a verdict on fewer bytes must hold. */
 static void check(const uint8_t *data, size_t n, size_t fewer,
 		  const struct kv_layout *layout)
 {

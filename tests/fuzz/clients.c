@@ -27,7 +27,7 @@ enum { PEERS = 3, OPEN = 16 };
 enum { WIDE, NARROW, TOLD /* blocks tell their tokens */, SPACES };
 enum { POOLS = 2 };
 
-/* Whoever waits for so long waits for ever. */
+/* A wait of this length counts as endless. */
 #define PROGRESS_S 20
 
 struct request {
@@ -53,7 +53,7 @@ static struct kv_control *control;
 static struct kv_gate *gate;
 static struct player players[PEERS];
 static int staging = -1;
-static bool narrow_is_new; /* it was removed, by an input */
+static bool narrow_is_new; /* an input removed it */
 static char dir[64], path[80], store[80];
 
 static const char *volatile doing;
@@ -607,7 +607,7 @@ static void move_demote(const struct move *m)
 	kv_space_put(space);
 }
 
-/* What was just saved, mostly, wherever it is. */
+/* Mostly recently saved blocks, in any tier. */
 static void move_tell(const struct move *m)
 {
 	const uint8_t how = fuzz_byte(m->input);
@@ -725,7 +725,7 @@ static void wake(struct kv_flush *flush, int status)
 	kv_waiter_wake(flush->arg);
 }
 
-/* Of what is left some finds no room on SSD, and nobody waits for ever. */
+/* Some remaining blocks find no room on SSD; no caller waits for ever. */
 static void sync_all(void)
 {
 	struct kv_space *space;

@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 		}                                                          \
 	} while (0)
 
-/* What is left of an input. */
+/* The rest of an input. */
 struct fuzz {
 	const uint8_t *at;
 	size_t left;

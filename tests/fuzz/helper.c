@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a helper of the remote tier says and writes: a backend goes through its
- * calls while a thread here answers by the input, and hangs up at its end.
+ * Answers and writes of a helper of the remote tier: a backend makes its calls
+ * while a thread answers from the input, and hangs up at its end.
  */
 #include <poll.h>
 #include <sys/mman.h>

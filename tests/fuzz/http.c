@@ -77,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	liar_note(&liar, (const char *)note, note_n);
 	liar_tell(&liar, (const char *)rest, rest_n, NULL);
 	run(which, &op);
-	liar_note(&liar, NULL, 0); /* who asks now has given up already */
+	liar_note(&liar, NULL, 0); /* the caller has already given up */
 	liar_tell(&liar, NULL, 0, NULL);
 	fuzz_must(op.call != KV_REMOTE_GET || op.status < 0 ||
 		  op.length <= op.room);

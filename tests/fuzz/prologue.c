@@ -5,7 +5,7 @@
 
 static const uint8_t store[16] = "0123456789abcde";
 
-/* Any change of what is checked must be seen. */
+/* Every change of the checked bytes must be detected. */
 static void check_sealed(struct kv_prologue *prologue, size_t at, uint8_t flip)
 {
 	uint8_t *bytes = (uint8_t *)prologue;
@@ -16,7 +16,7 @@ static void check_sealed(struct kv_prologue *prologue, size_t at, uint8_t flip)
 	fuzz_must(kv_prologue_check(prologue, store) == (flip ? -EBADMSG : 0));
 }
 
-/* What to flip where in the sealed form, then the prologue. */
+/* The bits to flip in the sealed form, then the prologue. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz f = {data, size};

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a daemon answers, as libkvfs sees it: a session goes through its calls
- * while a thread here answers each message with the input's next packet, and
- * hangs up at its end.
+ * Answers of a daemon to libkvfs: a session makes its calls while a thread
+ * answers each message with the input's next packet, and hangs up at its end.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -151,7 +150,7 @@ static void start(void)
 	atexit(stop);
 }
 
-/* Whatever is said to be leased can be read. */
+/* Every leased block can be read. */
 static void read_lease(kvfs_lease *lease)
 {
 	volatile uint8_t sink = 0;
@@ -245,7 +244,9 @@ static void use(kvfs_session *session, kvfs_space *space, unsigned order)
 	kvfs_pool_close(pool);
 }
 
-/* What to ask (1 look-ups, 2 saves, 4 the layout is the daemon's), answers. */
+/*
+ * The calls (1 look-ups, 2 saves, 4 the layout is the daemon's), then answers.
+ */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz f = {data, size};

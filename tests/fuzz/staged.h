@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * staged.h - what the clients of a fuzzed daemon save: where it is in their
- * staging, what the tokens of its blocks are, and whether what is told of these
- * is right.
+ * staged.h - saves of the clients of a fuzzed daemon: places in their staging,
+ * tokens of their blocks, and a check of listed tokens.
  *
  * OWNS      nothing: the staging is its maker's.
  */

@@ -109,7 +109,7 @@ static void put_prologue(uint32_t slot_number, const uint8_t *bytes, size_t n,
 		 (slot_number >> 1) * sizes[file] % SEGMENT);
 }
 
-/* What: two bits of which, one to seal it; then where, and the bytes. */
+/* Two bits for the file and one to seal it, then the place and the bytes. */
 static void put_one(int store_fd, struct fuzz *f)
 {
 	unsigned what = fuzz_byte(f), where = fuzz_byte(f);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What clients send: packets with and without descriptors, on two connections
+ * Messages of clients: packets with and without descriptors, on two connections
  * to the control server, which runs in this thread on a cache without a store.
  */
 #include <sys/epoll.h>
@@ -18,7 +18,7 @@ static const char layout[] =
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[512]}]}";
 
 static struct kv_server server;
-/* Whoever runs it may all. */
+/* The caller has all rights. */
 static struct kv_rules rules;
 static struct kv_watch on_mail;
 static struct peer peers[PEERS];
@@ -183,8 +183,9 @@ static void bring_up_to_date(uint8_t *packet, size_t n)
 }
 
 /*
- * How: 7 which descriptor, 8 wait for what is pending, 16 which connection, 32
- * a new one, 64 the daemon retires a segment; then the length and the packet.
+ * A byte of bits (7 the descriptor, 8 wait for pending requests, 16 the
+ * connection, 32 a new one, 64 the daemon retires a segment), then the length
+ * and the packet.
  */
 static void send_one(struct fuzz *f)
 {

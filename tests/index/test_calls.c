@@ -203,7 +203,7 @@ static void all_or_said(void *arg, int r)
 {
 	struct store *s = arg;
 
-	/* What could not be read is counted, or the whole of it failed. */
+	/* Unreadable records are counted, or the whole call failed. */
 	if (r == 0 && !s->rebuild.odd_files && !s->rebuild.unreadable &&
 	    !s->rebuild.strays)
 		assert_int_equal(s->rebuild.blocks, 3);
@@ -393,8 +393,7 @@ static void ten_are_there(void *arg, int r)
 	memset(&seen, 0, sizeof(seen));
 	assert_int_equal(walk(f, &seen), 0);
 	assert_int_equal(seen.damaged, 0);
-	/* A batch that failed is not there; its commit may have been told late.
-	 */
+	/* A failed batch is absent; its commit may have been reported late. */
 	assert_true(seen.slots == 10 || (r < 0 && seen.slots == 13));
 	kv_index_close(kv_steal(f->index));
 }

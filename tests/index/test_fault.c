@@ -18,7 +18,7 @@
 #define SLOTS 20000
 #define KEPT (2 * KV_PAGE) /* the meta pages */
 
-/* What LMDB held when it was left stays behind: fault.c says why. */
+/* Memory that LMDB held at the fault leaks; fault.c has the reason. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {

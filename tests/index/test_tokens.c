@@ -360,7 +360,7 @@ static void they_come_back_from_the_headers(void **state)
 	add_file(s);
 	add_block(s, 1, 5, 100, 7000);
 	add_block(s, 2, 5, 101, 8000);
-	add_block(s, 3, 1, 102, 9000); /* its space does not have them */
+	add_block(s, 3, 1, 102, 9000); /* the space keeps no tokens */
 	assert_int_equal(store_rebuild(s), 0);
 	assert_int_equal(s->rebuild.blocks, 3);
 	assert_int_equal(first_of(s->made, 1), 7000);

@@ -15,7 +15,7 @@ as() { # UID COMMAND...
 }
 mkdir "$T/fuse"
 server=
-# Whatever hangs there ends with its server.
+# Hanging calls end with their server.
 abort() {
 	[ -n "$server" ] && kill -KILL "$server" 2> /dev/null && wait "$server" 2> /dev/null
 	umount -l "$T/fuse" 2> /dev/null

@@ -10,7 +10,7 @@ if [ "$(id -u)" != 0 ] || ! command -v setpriv >/dev/null; then
 fi
 A="setpriv --reuid=4001 --regid=4001 --clear-groups"
 C="setpriv --reuid=4002 --regid=4002 --clear-groups"
-# Who may not read the build gets a copy.
+# Users who may not read the build get a copy.
 cp "$B/tests/mount/crowd" "$T/crowd"
 chmod 755 "$T/crowd"
 block "$T/b" && chmod 644 "$T/b"
@@ -39,7 +39,7 @@ for who in A C; do
 	ok "$who saves" ${!who} cp "$T/b" "$M/$who/$(place 1)"
 done
 begin read "$M/.kvfs/metrics"
-# Its calls wait for each other: until they do, there is no crowd.
+# The crowd exists once its calls wait for each other.
 for ((i = 0; i < 50; i++)); do
 	own=$(p50 "$A" 1 A)
 	[ "$own" -gt 20000 ] && break
@@ -50,7 +50,7 @@ echo "open, read: $own us for the crowd's user, $other for another"
 [ $((other * 4)) -lt "$own" ] || fail "another user waits $other us, the crowd's $own"
 
 end
-# Who may see the same shares a text that was made after he had opened it.
+# Users with the same rights share a text that was made after the open.
 ticks() { awk '{ print $14 + $15 }' "/proc/$(daemon_pids)/stat"; }
 cost() { # COMMAND...: of a call of the crowd, in the daemon's time
 	local from

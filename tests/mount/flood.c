@@ -7,8 +7,8 @@
  *       use wait until STEP more blocks were sealed, by whomever
  *   flood MOUNT SPACE flood                save new blocks until killed
  *
- * replay prints "HITS of ASKED": blocks in the prefix that could be had.  What
- * it could not have it saves again.
+ * replay prints "HITS of ASKED": blocks in the prefix that could be
+ * had.  Missing blocks are saved again.
  */
 #include <stdio.h>
 #include <stdlib.h>

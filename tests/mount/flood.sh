@@ -10,7 +10,7 @@ if [ "$(id -u)" != 0 ] || ! command -v setpriv >/dev/null; then
 fi
 A="setpriv --reuid=4001 --regid=4001 --clear-groups"
 C="setpriv --reuid=4002 --regid=4002 --clear-groups"
-# Who may not read the build gets a copy.
+# Users who may not read the build get a copy.
 cp "$B/tests/mount/flood" "$T/flood"
 chmod 755 "$T/flood"
 BASE=dram=64M,ssd=144M,segment=8M,hugepages=off,scrub=0

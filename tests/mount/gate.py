@@ -10,8 +10,7 @@ on this machine, and harms what goes through it as the file FAULT says while it 
     lying       half of what is got has another byte in it, is short, or is what somebody
                 got before, with its headers or without
 
-Of what is not HTTP ("raw") it knows slow and refusing, which resets.
-"""
+For other protocols ("raw") only slow and refusing (a reset) are implemented. """
 import random
 import re
 import socket

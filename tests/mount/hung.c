@@ -51,7 +51,7 @@ static bool has_stopped(const char *task)
 	snprintf(path, sizeof(path), "%s/stat", task);
 	f = fopen(path, "re");
 	if (!f)
-		return true; /* it has ended */
+		return true; /* the process has ended */
 	n = fread(text, 1, sizeof(text) - 1, f);
 	fclose(f);
 	text[n] = '\0';

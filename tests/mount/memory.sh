@@ -18,7 +18,7 @@ if [ "$(cat /proc/self/oom_score_adj)" = 0 ]; then
 fi
 eq "it is shown" "$(config oom_score_adj | cut -d' ' -f1)" "$(score)"
 stop
-# What somebody has set stays.
+# A value that was set by somebody stays.
 if (echo 7 > /proc/self/oom_score_adj) 2> /dev/null; then
 	(echo 7 > /proc/self/oom_score_adj && "$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M") || fail "kvfs does not start"
 	eq "a score that was set" "$(score)" 7

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * owner.c - a user whose clients write where they may, and should not; and one
- * beside him.
+ * owner.c - a user whose clients write into memory that they should not change;
+ * and another user.
  *
  *     owner saves SOCKET     save blocks of space "own", make them durable,
  *                            acquire them, until the input ends
@@ -48,7 +48,7 @@ static bool input_ended(void)
 	return poll(&input, 1, 0) != 0;
 }
 
-/* What there is of a batch is leased.  False: the connection is gone. */
+/* Lease the existing blocks of a batch.  False: the connection has ended. */
 static bool acquire(uint32_t first, uint64_t *ret_tag)
 {
 	*ret_tag = peer_send_acquire(&p, first, BATCH, 0, 0);
@@ -112,7 +112,7 @@ static uint64_t draw(void)
 static void meddle(uint8_t *data, uint64_t bytes)
 {
 	if (mprotect(data, bytes, PROT_READ | PROT_WRITE) < 0)
-		return; /* it was made before anybody asked */
+		return; /* made before the request */
 	for (unsigned i = 0; i < 500; i++)
 		memset(data + draw() % (bytes - 64), (int)draw(), 64);
 	if (draw() % 8 == 0)

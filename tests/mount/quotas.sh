@@ -40,7 +40,7 @@ ok "of SSD" limit 1000 reserve.ssd 10%
 eq "a tenth of 512M" "$(xattr "$U/1000" reserve.ssd)" 53687091
 ok "none again" limit 1000 reserve.ssd 0
 
-# However many spaces he makes, and makes again.
+# The limits hold for any number of spaces, also repeatedly made ones.
 ok "a quota" limit 1000 quota.dram 4M
 ok "a quota" limit 1000 quota.ssd 8M
 for n in $(seq 40); do

@@ -96,7 +96,8 @@ make "$M/s"
 fetched "the first node, anew" 6 "$M" s 30000 1 2 3 4 5 6
 for i in 1 2 3 4 5 6; do same "block $i" "$T/b$i" "$M/s/$(place $i)"; done
 
-# What is not shared stays; another user's is another's; the operator maps them.
+# Blocks of an unshared space stay; users do not see each other's objects; the operator maps
+# their names.
 mkdir "$M/private" && kv "$T/p" --seed 77 && put private 77 "$T/p" && sync "$M/private" || fail "private"
 eq "not shared" "$(xattr "$M/private" share)" 0
 sleep 0.5
@@ -136,7 +137,8 @@ for i in 1 2 3 4; do
 done
 fetched "whole" 2 "$N" s 30000 5 6
 [ "$(sed -n 's/^kvfs_remote_damaged_total.* //p' "$N/.kvfs/metrics")" -ge 4 ] || fail "damage is not counted"
-# Who found it and has it then puts it anew, though the note is right.
+# The node that found the damage and has the block replaces the object, although the note is
+# right.
 for i in 1 2 3 4; do
 	echo "mkdir -p '$N/s/$(dirname "$(place $i)")' && cp '$T/b$i' '$N/s/$(place $i)'"
 done | sh && sync "$N/s" || fail "damaged blocks are not saved"
@@ -145,7 +147,7 @@ for i in 1 2 3 4; do
 	same "the object $i" "$T/b$i" "$(o $i)"
 done
 
-# After the first of a chain the rest is fetched without a question, of whatever length.
+# After the first blocks of a chain the rest is fetched without asking, at any length.
 for m in "$M" "$N"; do mkdir "$m/c" && setfattr -n user.kvfs.share -v 1 "$m/c" || fail "space c"; done
 before=$(objects)
 for i in $(seq 30); do
@@ -157,8 +159,8 @@ handed_over $((before + 30))
 fetched "all that is there" 30 "$N" c 30000 $(seq 40)
 for i in $(seq 30); do same "block $i of c" "$T/c$i" "$N/c/$(place "$i")"; done
 
-# Whether a rest is worth it tells all of it that was asked for, in whatever parts it
-# is fetched, and with what is here behind a hole.
+# The threshold counts all requested blocks of the rest, in any number of parts, and
+# including present ones behind a hole.
 before=$(objects)
 "$B/tests/mount/storm" "$M" p save 16384 144 > "$T/said" || fail "storm: $(cat "$T/said")"
 handed_over $((before + 144))
@@ -182,7 +184,7 @@ come "before the hole" 20 acquire 60 80
 come "behind it" 37 acquire 83 120
 come "a short one" 60 acquire 60 120
 
-# A short end of what is asked for at a time is no hole before what comes behind it.
+# The short end of one part is no hole before the next part.
 before=$(objects)
 "$B/tests/mount/storm" "$M" q save 4096 608 > "$T/said" || fail "storm: $(cat "$T/said")"
 handed_over $((before + 608))

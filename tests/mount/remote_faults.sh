@@ -125,7 +125,7 @@ else
 		fail "$(word over50 "$said") of $n acquires ended more than 50 ms late"
 fi
 
-# Another user, of another node, who calls his space the same, has nothing of it.
+# Another user of another node, with a space of the same name, gets none of it.
 if [ "$fault" = none ] && [ "$(id -u)" = 0 ]; then
 	mkdir "$T/third"
 	"$B/kvfs" -o "$BASE,control=$T/sock3,remote_threshold=1,remote=$url" "$T/store3" "$T/third" || fail "a third node"

@@ -51,7 +51,7 @@ save other 1 2 3
 handed_over root 12
 chown 1001 "$M/other"
 setfattr -n user.kvfs.share -v 1 "$M/other"
-# Of the first owner's objects nothing is left to be known; he hands over again.
+# Nothing is remembered of the first owner's objects; that owner copies again.
 rm "$M/other/"*/* && save other 1 2 3 && handed_over one 3
 
 # One, many, by names from a pipe: also what is not here, or nowhere.
@@ -165,8 +165,8 @@ lines 1
 [ -e "$M/s/$(place 8)" ] || fail "without a remote tier the space was cleared"
 stop
 
-# Helpers clear the whole space, also of what this node never had; one that does not
-# know that says so, and removes what is named.
+# Helpers clear the whole space, including blocks that this node never had; a helper without
+# that call reports it, and removes named blocks.
 helper="helper:$here/kvfs-remote-files?dir=$T/files&uid=$(id -u)&fault=$T/fault"
 mkdir "$T/files"
 S=$T/helped
@@ -199,8 +199,8 @@ eq "not brought back" "$(came h 2)" 0
 forget 0 "$M/h"
 says " 0 removed, 1 not there"
 
-# A daemon that hangs, or another filesystem of which a call cannot be interrupted:
-# the tool ends in time, and whoever reads its output, too.
+# A daemon hangs, or a call of another filesystem cannot be interrupted: the tool and the
+# reader of its output end in time.
 begin() { # NAME ARGUMENTS...: in the background, what it says in $T/NAME.said
 	local name=$1
 	shift
@@ -228,7 +228,7 @@ ended looks "kvfs-forget: kvfs does not answer"
 ended other "kvfs-forget: kvfs does not answer"
 rm "$T/hang"
 
-# It is killed while it hangs, or has ended before.
+# The daemon is killed while it hangs, or has ended before.
 begin looks -t 20 "$M/h/$(place 2)"
 kill -KILL "$pid"
 ended looks "$(place 2): its daemon has ended"

@@ -76,7 +76,7 @@ kv() { block "$@" --tensor k:BF16:4x16x64:8192 --tensor v:BF16:4x16x64:8192; }
 kv "$T/new" --seed 999
 ok "saves go on" sh -c "mkdir -p '$N/s/c8' && cp '$T/new' '$N/s/$(place 200)' && sync '$N/s'"
 
-# It answers again: so do blocks come again, without a word from anybody.
+# The backend answers again: blocks come again without any action.
 for f in "${HUNG[@]}"; do timeout 10 bash -c "cat '$T/note11' >'$f'" || fail "nobody reads $f"; done
 for i in $(seq 11 18); do mv "$T/note$i" "$(note "$i")" || fail "note"; done
 for ((i = 0; i < 600; i++)); do

@@ -88,8 +88,8 @@ stop
 eq "all were handed over" "$(curl -s "http://127.0.0.1:$port/objects/")" 40
 end_one "$server"
 
-# Each user's small blocks are in a segment of his own: they do not stay in it for the
-# sake of a server that hangs, or nobody finds memory.
+# Small blocks of each user are in a segment of their own, and must not stay there for a
+# server that hangs, or memory runs out.
 if [ "$(id -u)" = 0 ]; then
 	begin_late 60 allow_other
 	as() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }

@@ -29,7 +29,7 @@ lazy() {
 }
 lazy
 
-# What the good one has, and the lazy one has not.
+# Blocks that only the good backend has.
 start "remote=dir:$G,remote_threshold=1"
 mkdir "$M/s" && cp "$T/layout" "$M/s/.layout" || fail "the space"
 for i in $(seq 8); do
@@ -46,7 +46,7 @@ fetch 30000 1 2
 eq "of the second, while both answer" "$got" 2
 [ -d "$R/.part" ] || fail "the lazy one is not used"
 
-# It hangs: layouts of many spaces at once; each ends, and the daemon lives.
+# The backend hangs during layouts of many spaces: each ends, and the daemon lives.
 touch "$HANG"
 for i in $(seq 6); do
 	(mkdir "$M/l$i" && cp "$T/layout" "$M/l$i/.layout") & pids[i]=$!
@@ -69,7 +69,7 @@ eq "asked again when it answers" "$(open 0)" 1
 fetch 30000 7 8
 eq "and all is well" "$got" 2
 
-# Its server dies, and another is mounted there.
+# The server dies, and another one is mounted at its place.
 kill -KILL $server
 for ((i = 0; i < 600; i++)); do
 	[ "$(open 0)" = 0 ] && break
@@ -82,7 +82,8 @@ for ((i = 0; i < 600; i++)); do [ "$(open 0)" = 1 ] && break; sleep 0.1; done
 eq "the one that is mounted anew is asked" "$(open 0)" 1
 stop
 
-# Hung at mount: said within some seconds, and done without where that was said.
+# A backend that hangs at mount is reported within seconds; with remote_optional the mount
+# works without it.
 touch "$HANG"
 not "at mount" "Connection timed out" "$B/kvfs" -o "$BASE,control=$SOCK,remote=dir:$L" "$S" "$M"
 "$B/kvfs" -o "$BASE,control=$SOCK,remote=dir:$L,remote=dir:$G,remote_threshold=1,remote_optional" "$S" "$M" 2>"$T/said" ||

@@ -51,7 +51,7 @@ has() { [ -s "$(object "$1").digest" ]; }
 object() { find "$R" -name "$(key "$1")"; }
 for i in 1 2 3 4 5; do kv "$T/b$i" --seed "$i"; done
 
-# It comes, while nobody waits for it.
+# The backend appears while nobody waits for it.
 node1 2> "$T/said"
 node2 2>> "$T/said"
 eq "told" "$(grep -c "warning: remote=dir:$R: .*No such file" "$T/said")" 2
@@ -99,8 +99,7 @@ for ((i = 0; i < 600; i++)); do pgrep -f -- "^[^ ]*kvfs .*$T/store2 " > /dev/nul
 node2
 eq "it stays so" "$(seed "$N/full") $(seed "$N/named")" "$wanted $also"
 
-# Shared when it is there already: its layout is published; a seed that was given
-# stays what it is.
+# A space shared after its creation: its layout is published, and a given seed stays.
 make "$M/private" layout
 make "$M/theirs" given
 sleep 1.5
@@ -174,7 +173,7 @@ for part in "" .part; do
 	expose || fail "a directory"
 done
 
-# What is wrong with a URL is said once.
+# A bad URL is reported once.
 wrong() { not "$1" "kvfs: remote=$1: $2" "$B/kvfs" -o "$BASE,control=$SOCK,remote=$1" "$S" "$M"; }
 wrong mooncake://127.0.0.1 "its master is //HOST:PORT"
 wrong helper: "a program's path begins with /"
@@ -213,7 +212,7 @@ fi
 end_other
 stop
 
-# Two that have different ones: that is told once, and the first one's is taken.
+# Two backends with different seeds: reported once, and the first seed is taken.
 node1
 OPTIONS=remote=dir:$R2 node2
 make "$M/split"

@@ -29,8 +29,8 @@ objects() {
 	done
 	echo $n
 }
-# behind: what was saved later has been handed over, so it was their turn, too.
-# The backend may have been given up in between: asked until it is not.
+# behind: later saves have been copied, so these had their turn. The backend's breaker may
+# have opened: wait until it has closed.
 next=100
 behind() {
 	local i
@@ -103,8 +103,8 @@ go
 behind
 eq "what was taken back" "$(objects)" 0
 
-# With another owner nothing leaves before he says so, also what he saves, and at the
-# next mount; his layout says nothing of it.
+# With a new owner nothing leaves before that owner shares the space, including new saves
+# and after the next mount; the layout's share is ignored.
 if [ "$(id -u)" = 0 ]; then
 	mkdir "$M/sold" && cp "$T/shared" "$M/sold/.layout" || fail "the space sold"
 	hold && save sold
@@ -140,7 +140,7 @@ eq "what was not handed over" "$(objects)" 0
 start "$REMOTE"
 arrive "what waited"
 
-# Who is not the owner cannot share a space that has no layout yet, in any way.
+# Only the owner can share a space that has no layout yet.
 as() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }
 refused() { # WHAT COMMAND...: and nothing of it is there
 	not "$1" "Operation not permitted" as 1001 "${@:2}"

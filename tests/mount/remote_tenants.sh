@@ -76,7 +76,7 @@ done
 eq "the same seed" "$(cat "$N/s1001/.layout")" "$(cat "$M/s1001/.layout")"
 eq "three processes" "$(children "$two" | wc -l)" 3
 
-# Stopped: 1001 has misses in his time, 1002 has hits as before.
+# A stopped helper: 1001 gets misses in time, 1002 has hits as before.
 stopped=$(helper "$two" $of_1001)
 kill -STOP "$stopped"
 for i in 3 5; do
@@ -85,7 +85,7 @@ for i in 3 5; do
 	fetch 1002 30000 $i $((i + 1))
 	eq "what another has asked for" "$got" 2
 done
-# Many at once of the one: the other has his all the same.
+# Many requests of one tenant: the other still gets its blocks.
 as 1001 "$T/fetch" "$N" s1001 acquire 20000 $(for i in $(seq 3 24); do key "$i"; echo; done) >"$T/many" &
 many=$!
 sleep 0.3

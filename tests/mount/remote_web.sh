@@ -59,7 +59,7 @@ fill() { # SPACE N: a new one, at the other node, with so many blocks
 	sync "$N/$1"
 }
 puts() { sed -n 's/^kvfs_remote_calls_total{.*call="put"} //p' "$N/.kvfs/metrics"; }
-# between URL: one node, the other, and what is there of it.
+# between URL: copy from one node to another, and list the objects.
 between() {
 	node1 "$1"
 	node2 "$1"

@@ -21,7 +21,7 @@ for p in lru flru lhd bound; do
 	eq "$p: all fits" "$(rate $p 100 "$T/a")" "4 8"
 done
 # Room for two: of a longer request the head stays, so 2 hits come again; then
-# 7, 8 displace 1, 2 and the chain is lost.  Who knows the future keeps 1, 2.
+# 7, 8 displace 1, 2 and the chain is lost.  The optimal cache keeps 1, 2.
 { line 30 1 2 3; line 30 1 2 3; line 20 7 8; line 30 1 2 3; } > "$T/b"
 eq "lru: the head stays" "$(rate lru 2 "$T/b")" "2 11"
 eq "bound: the new one is not let in" "$(rate bound 2 "$T/b")" "4 11"
@@ -146,8 +146,8 @@ P
 eq "lru: all is displaced before it comes again" "$(rate lru 300 "$T/once")" "0 44000"
 [ "$(rate lhd 300 "$T/once" | cut -d' ' -f1)" -gt 15000 ] || fail "lhd learns nothing"
 
-# live TRACE POLICY PART: differs from what was computed by that part at most.
-# lhd looks at a sample of all keys, which each daemon draws anew.
+# live TRACE POLICY PART: the result differs from the simulation by at most PART. lhd looks
+# at a sample of all keys, which each daemon draws anew.
 live() {
 	"$R" --mount "$M" "$1" > "$T/live" || fail "live replay: $1 $2"
 	awk -F'[ =]' -v p="$2" -v part="$3" '{ rate[NR] = $12; name[NR] = $2; blocks = $4 }

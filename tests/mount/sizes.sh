@@ -12,7 +12,7 @@ BASE=dram=64M,ssd=128M,segment=8M,hugepages=off,scrub=0
 U=$M/.kvfs/tenants
 py="python3 $here/sizes.py"
 limit() { setfattr -n "user.kvfs.$2" -v "$3" "$U/$1"; }
-# made USER SPACE: his, empty.
+# made USER SPACE: make the user's empty space.
 made() { mkdir -m 755 "$M/$2" && chown "$1" "$M/$2" || fail "mkdir"; }
 again() {
 	[ -z "$(daemon_pids)" ] || stop

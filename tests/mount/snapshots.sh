@@ -46,7 +46,7 @@ same "from the archive" "$T/b4" "$T/x/turn 1/00000004"
 ok "tar of the links" tar -C "$M/s" -cf "$T/l.tar" .snapshots
 eq "links in it" "$(tar -tvf "$T/l.tar" | grep -c -- '-> ../../')" 8
 
-# What there is not.
+# Absent snapshots and links.
 for n in 0 000000000 0000000a 00000005 +0000001 " 0000001" 99999999; do
 	not "no link '$n'" "No such file" readlink -v "$A/$n"
 done
@@ -89,7 +89,7 @@ put s 2 "$T/b2" || fail "put again"
 same "it is back" "$T/b2" "$D/d/00000002"
 eq "pinned again" "$(xattr "$M/s/$(place 2)" pin)" 1
 
-# It outlives the daemon: a clean end, and after a flush a bad one.
+# A snapshot survives the daemon: a clean end, and after a flush a SIGKILL.
 restart
 eq "after a clean end" "$(ls "$D/d" | wc -l)" 5
 eq "pinned" "$(xattr "$M/s/$(place 2)" pin)" 1

@@ -283,7 +283,7 @@ static void *get_all(void *arg)
 	return NULL;
 }
 
-/* What of their lateness is the machine's. */
+/* Measure how late the machine itself makes threads. */
 static void *sleep_all(void *arg)
 {
 	(void)arg;
@@ -436,7 +436,7 @@ static unsigned probe(uint64_t first)
 	return lost;
 }
 
-/* Others may have the memory of what was saved before it is held. */
+/* Memory of saved blocks may go to others before they are held. */
 static int hold(kvfs_lease **ret_lease)
 {
 	kvfs_key *keys = calloc(storm.n, sizeof(*keys));

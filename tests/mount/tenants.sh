@@ -48,7 +48,7 @@ eq "what A may not write stays in memory" "$(xattr "$M/read/$(place 1)" tier)" d
 ok "C syncs the root" $C sync "$M"
 eq "C's is written" "$(xattr "$M/own/$(place 1)" tier)" dram+ssd
 
-# Who is let in.
+# Admitted users (allow=).
 restart allow=1000:@1000
 ok "A is" $A ls "$M"
 ok "A is, by the socket" $A "$ask" "$M" model probe
@@ -63,7 +63,7 @@ not "C is not" "$E" $C getfattr -n user.kvfs.quota.dram "$M/.kvfs/tenants/1000"
 not "C makes nothing" "$E" $C mkdir "$M/new"
 not "C is not, by the socket" "not connected" $C "$ask" "$SOCK" model make
 
-# Who makes spaces.
+# Users who may make spaces (mkdir=).
 restart mkdir=operator
 not "A does not" "$E" $A mkdir "$M/new"
 not "A does not, by the socket" "$E" $A "$ask" "$M" new make

@@ -79,7 +79,7 @@ list > "$T/after"
 same "after the loss of the index" "$T/before" "$T/after"
 ok fsck-ready sync "$M/s"
 
-# Who may not read the space.
+# A user without the right to read the space.
 if [ "$(id -u)" = 0 ]; then
 	chmod 700 "$M/s"
 	not "another user" "Permission denied" setpriv --reuid 12345 --regid 12345 --clear-groups cat "$M/s/aa/$(key aa 1)"

@@ -41,7 +41,7 @@ fails(errno.ENOENT, os.open, path, os.O_RDONLY)
 early = os.open(path, os.O_PATH)
 os.write(f, data[1000:])
 os.fsync(f)
-# What was looked up before the seal is no way to a file that cannot be mapped.
+# A look-up before the seal must not lead to a file that cannot be mapped.
 fails(errno.ESTALE, os.open, "/proc/self/fd/%d" % early, os.O_RDONLY)
 r = os.open(path, os.O_RDONLY)
 assert mmap.mmap(r, 0, mmap.MAP_SHARED, mmap.PROT_READ)[:] == data
