@@ -62,6 +62,8 @@ struct word {
 	size_t where;	    /* offset in struct parsing */
 	const char *values; /* as the usage shows them; NULL: takes none */
 	enum shown shown;
+	unsigned base; /* of a number: 8 or 10 */
+	uint64_t max;
 };
 
 /* ---- values ---- */
@@ -155,42 +157,15 @@ static int take_path(const struct word *word, void *where, const char *value,
 	return *path ? 0 : -ENOMEM;
 }
 
-static int take_id(const struct word *word, void *where, const char *value,
-		   const char **ret_why)
+/* Parse a number of word->base, at most word->max. */
+static int take_number(const struct word *word, void *where, const char *value,
+		       const char **ret_why)
 {
 	uint64_t n = 0;
-	int r = kv_number_parse(value, 10, UINT32_MAX - 1, &n);
+	int r = kv_number_parse(value, word->base, word->max, &n);
 
-	(void)word;
-	*ret_why = "not a number from 0 to 4294967294";
-	if (r == 0)
-		*(uint32_t *)where = (uint32_t)n;
-	return r;
-}
-
-static int take_mode(const struct word *word, void *where, const char *value,
-		     const char **ret_why)
-{
-	uint64_t n = 0;
-	int r = kv_number_parse(value, 8, 0777, &n);
-
-	(void)word;
-	*ret_why = "not an octal number up to 777";
-	if (r == 0)
-		*(uint32_t *)where = (uint32_t)n;
-	return r;
-}
-
-/* As take_mode, with the sticky bit: without it, users who may write to the root
- * directory can remove each other's spaces. */
-static int take_root_mode(const struct word *word, void *where,
-			  const char *value, const char **ret_why)
-{
-	uint64_t n = 0;
-	int r = kv_number_parse(value, 8, 01777, &n);
-
-	(void)word;
-	*ret_why = "not an octal number up to 1777";
+	*ret_why = word->base == 8 ? "not an octal number, or too large"
+				   : "not a number, or too large";
 	if (r == 0)
 		*(uint32_t *)where = (uint32_t)n;
 	return r;
@@ -226,23 +201,13 @@ static int take_allow(const struct word *word, void *where, const char *value,
 	return 0;
 }
 
-static int take_yes(const struct word *word, void *where, const char *value,
-		    const char **ret_why)
+/* Set a flag; `rw` clears that of `ro`. */
+static int take_flag(const struct word *word, void *where, const char *value,
+		     const char **ret_why)
 {
-	(void)word;
 	(void)value;
 	(void)ret_why;
-	*(bool *)where = true;
-	return 0;
-}
-
-static int take_no(const struct word *word, void *where, const char *value,
-		   const char **ret_why)
-{
-	(void)word;
-	(void)value;
-	(void)ret_why;
-	*(bool *)where = false;
+	*(bool *)where = strcmp(word->name, "rw") != 0;
 	return 0;
 }
 
@@ -309,19 +274,6 @@ static int take_remote(const struct word *word, void *where, const char *value,
 	return 0;
 }
 
-static int take_threshold(const struct word *word, void *where,
-			  const char *value, const char **ret_why)
-{
-	uint64_t n = 0;
-	int r = kv_number_parse(value, 10, 65536, &n);
-
-	(void)word;
-	*ret_why = "not a number up to 65536";
-	if (r == 0)
-		*(uint32_t *)where = (uint32_t)n;
-	return r;
-}
-
 /* Check a tenant's name, which becomes a part of file names, paths and URLs.  A
  * number is not a name: users without a name are called by their number. */
 static bool is_tenant_name(const char *name)
@@ -377,7 +329,7 @@ static int take_tenant(const struct word *word, void *where, const char *value,
 static const struct word known[] = {
 	{"dram", take_size, AT(dram), "SIZE", ALWAYS},
 	{"ssd", take_size, AT(ssd), "SIZE", REMOUNT},
-	{"ssd_evict", take_yes, CACHE(ssd_evict), NULL, NOWHERE},
+	{"ssd_evict", take_flag, CACHE(ssd_evict), NULL, NOWHERE},
 	{"segment", take_segment, CACHE(segment), "SIZE", ALWAYS},
 	{"hugepages", take_choice, CACHE(hugepages), "auto|on|off", ALWAYS},
 	{"writeback", take_choice, CACHE(writeback), "all|reuse|none", ALWAYS},
@@ -386,25 +338,27 @@ static const struct word known[] = {
 	{"ssd_write", take_bytes, CACHE(ssd_write), "SIZE", ALWAYS},
 	{"arena", take_choice, CACHE(arena), "auto|sealed|rw", ALWAYS},
 	{"control", take_path, AT(control), "PATH", REMOUNT},
-	{"uid", take_id, RULES(uid), "N", ALWAYS},
-	{"gid", take_id, RULES(gid), "N", ALWAYS},
-	{"root_mode", take_root_mode, RULES(mode), "OCTAL", ALWAYS},
-	{"umask", take_mode, AT(options.umask), "OCTAL", ALWAYS},
+	{"uid", take_number, RULES(uid), "N", ALWAYS, 10, UINT32_MAX - 1},
+	{"gid", take_number, RULES(gid), "N", ALWAYS, 10, UINT32_MAX - 1},
+	/* Without the sticky bit, users who may write to the root directory can
+	 * remove each other's spaces. */
+	{"root_mode", take_number, RULES(mode), "OCTAL", ALWAYS, 8, 01777},
+	{"umask", take_number, AT(options.umask), "OCTAL", ALWAYS, 8, 0777},
 	{"allow", take_allow, AT(options.rules), "ID:...", ALWAYS},
 	{"mkdir", take_choice, RULES(mkdir), "all|operator", ALWAYS},
 	{"root", take_choice, RULES(squash), "operator|squash", ALWAYS},
-	{"allow_other", take_yes, AT(options.allow_other), NULL, ALWAYS},
-	{"ro", take_yes, CACHE(read_only), NULL, CONFIG},
-	{"rw", take_no, CACHE(read_only), NULL, NOWHERE},
+	{"allow_other", take_flag, AT(options.allow_other), NULL, ALWAYS},
+	{"ro", take_flag, CACHE(read_only), NULL, CONFIG},
+	{"rw", take_flag, CACHE(read_only), NULL, NOWHERE},
 	{"noexec", take_fuse, AT(options.fuse), NULL, NOWHERE},
 	{"remote", take_remote, CACHE(remote), "URL", REMOTE},
 	{"remote_write", take_choice, CACHE(remote.write), "all|reuse|none",
 	 REMOTE},
-	{"remote_threshold", take_threshold, CACHE(remote.threshold), "N",
-	 REMOTE},
+	{"remote_threshold", take_number, CACHE(remote.threshold), "N", REMOTE,
+	 10, 65536},
 	{"remote_rate", take_bytes, CACHE(remote.rate), "RATE", REMOTE},
 	{"remote_tenant", take_tenant, CACHE(remote), "UID:NAME", REMOTE},
-	{"remote_optional", take_yes, CACHE(remote.optional), NULL, REMOTE},
+	{"remote_optional", take_flag, CACHE(remote.optional), NULL, REMOTE},
 };
 
 static void print_word(FILE *f, const struct word *word,
@@ -442,13 +396,12 @@ static void print_word(FILE *f, const struct word *word,
 		fputs(*(const char *const *)at, f);
 	else if (word->take == take_path)
 		fputs(o->control, f);
-	else if (word->take == take_id || word->take == take_threshold)
+	else if (word->take == take_number && word->base == 10)
 		fprintf(f, "%u", *(const uint32_t *)at);
-	else if (word->take == take_mode)
-		fprintf(f, "%03o", *(const uint32_t *)at);
-	else if (word->take == take_root_mode)
-		fprintf(f, "%04o", *(const uint32_t *)at);
-	else if (word->take == take_yes)
+	else if (word->take == take_number)
+		fprintf(f, "%0*o", word->max > 0777 ? 4 : 3,
+			*(const uint32_t *)at);
+	else if (word->take == take_flag)
 		fprintf(f, "%d", *(const bool *)at);
 	if (word->take == take_choice) {
 		for (unsigned i = *(const unsigned *)at; i > 0; i--)
