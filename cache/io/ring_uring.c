@@ -15,15 +15,15 @@
  *   (1) flying[i] is a request or NULL; n_flying counts them, free_at[] lists
  *       the NULL ones.  A flying request has exactly one submission or
  *       completion entry under way, whose user_data is i + 1.
- *   (2) There is an entry for every flying request and one for the eventfd, so
- *       io_uring_get_sqe never fails.
+ *   (2) The ring has an entry for every flying request and one for the eventfd,
+ *       so io_uring_get_sqe never fails.
  *   (3) A request whose memory the kernel may still write is not ended, even
  *       if the ring has failed.
  *
- * LOCKING   ring->lock, by ring.c's rules.  Everything in struct uring but the
- *           eventfd and the registration of buffers (the kernel locks that) is
- *           the reactor's alone.  No IORING_SETUP_SINGLE_ISSUER, because
- *           buffers are registered from any thread.
+ * LOCKING   ring->lock, by ring.c's rules.  Only the reactor uses struct uring,
+ *           except the eventfd and the registration of buffers, which the kernel
+ *           locks.  IORING_SETUP_SINGLE_ISSUER is not set, because any thread
+ *           registers buffers.
  */
 #include <liburing.h>
 #include <stdio.h>
@@ -94,7 +94,7 @@ static void arm_event(struct uring *u)
 	u->event_armed = true;
 }
 
-/* Fill the device up to the depth.  False: nothing is left to be done, ever. */
+/* Start requests up to the depth.  Return false if the ring is stopping. */
 static bool launch(struct kv_ring *ring, struct uring *u)
 {
 	struct kv_io *io;
@@ -114,6 +114,7 @@ static bool launch(struct kv_ring *ring, struct uring *u)
 	return go;
 }
 
+/* End the request in flying[@at]. */
 static void land(struct kv_ring *ring, struct uring *u, unsigned at, int status)
 {
 	struct kv_io *io = kv_steal(u->flying[at].io);
@@ -122,31 +123,26 @@ static void land(struct kv_ring *ring, struct uring *u, unsigned at, int status)
 	kv_ring_finish(ring, io, status);
 }
 
-static void completed(struct kv_ring *ring, struct uring *u, uint64_t tag,
-		      int res)
-{
-	const unsigned at = (unsigned)tag - 1;
-	int r;
-
-	if (tag == WAKE_TAG) {
-		u->event_armed = false;
-		return;
-	}
-	r = kv_io_advance(u->flying[at].io, res);
-	if (r > 0 && !u->failed)
-		prepare(u, at);
-	else
-		land(ring, u, at, r != 0 && u->failed ? -EIO : r);
-}
-
+/* Take completions: end their requests, or continue those that were short. */
 static void reap(struct kv_ring *ring, struct uring *u)
 {
 	struct io_uring_cqe *cqe;
 	unsigned head, n = 0;
 
 	io_uring_for_each_cqe(&u->uring, head, cqe) {
-		completed(ring, u, cqe->user_data, cqe->res);
+		const unsigned at = (unsigned)cqe->user_data - 1;
+		int r;
+
 		n++;
+		if (cqe->user_data == WAKE_TAG) {
+			u->event_armed = false;
+			continue;
+		}
+		r = kv_io_advance(u->flying[at].io, cqe->res);
+		if (r > 0 && !u->failed)
+			prepare(u, at);
+		else
+			land(ring, u, at, r != 0 && u->failed ? -EIO : r);
 	}
 	io_uring_cq_advance(&u->uring, n);
 }
@@ -156,66 +152,45 @@ static bool passing(int r)
 	return r >= 0 || r == -EINTR || r == -EAGAIN || r == -EBUSY;
 }
 
-static void awake(struct kv_ring *ring)
-{
-	pthread_mutex_lock(&ring->lock);
-	ring->sleepers = 0;
-	pthread_mutex_unlock(&ring->lock);
-}
-
 static void nap(long ms)
 {
 	nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
 }
 
-static void ring_event(struct uring *u)
-{
-	const uint64_t one = 1;
-
-	if (write(u->event, &one, sizeof(one)) < 0)
-		return; /* the counter is full: it is readable, then */
-}
-
-/* Requests that the kernel has not taken from its queue go nowhere. */
-static void land_unsubmitted(struct kv_ring *ring, struct uring *u)
+/*
+ * Nothing can be submitted any more.  End queued requests, and those that the
+ * kernel has not taken from its queue.  Requests at the device still end, and are
+ * reaped until the ring stops.
+ */
+static void carry_on_failed(struct kv_ring *ring, struct uring *u)
 {
 	const struct io_uring_sq *sq = &u->uring.sq;
 
+	pthread_mutex_lock(&ring->lock);
+	ring->failed = true;
+	pthread_mutex_unlock(&ring->lock);
+	u->failed = true;
+	reap(ring, u);
 	for (unsigned head = *sq->khead; head != sq->sqe_tail; head++) {
 		const uint64_t tag = sq->sqes[head & sq->ring_mask].user_data;
 
 		if (tag != WAKE_TAG)
 			land(ring, u, (unsigned)tag - 1, -EIO);
 	}
-}
+	while (true) {
+		struct kv_io *io;
+		bool go;
 
-static bool refuse_queued(struct kv_ring *ring)
-{
-	struct kv_io *io;
-	bool go;
-
-	pthread_mutex_lock(&ring->lock);
-	while ((io = kv_ring_next_locked(ring))) {
-		pthread_mutex_unlock(&ring->lock);
-		kv_ring_finish(ring, io, -EIO);
 		pthread_mutex_lock(&ring->lock);
-	}
-	go = !ring->stopping;
-	pthread_mutex_unlock(&ring->lock);
-	return go;
-}
-
-/* Nothing can be submitted any more.  What is at the device will still end,
- * when it pleases, and is looked for; the rest ends now. */
-static void carry_on_failed(struct kv_ring *ring, struct uring *u)
-{
-	pthread_mutex_lock(&ring->lock);
-	ring->failed = true;
-	pthread_mutex_unlock(&ring->lock);
-	u->failed = true;
-	reap(ring, u);
-	land_unsubmitted(ring, u);
-	while (refuse_queued(ring)) {
+		while ((io = kv_ring_next_locked(ring))) {
+			pthread_mutex_unlock(&ring->lock);
+			kv_ring_finish(ring, io, -EIO);
+			pthread_mutex_lock(&ring->lock);
+		}
+		go = !ring->stopping;
+		pthread_mutex_unlock(&ring->lock);
+		if (!go)
+			return;
 		nap(10);
 		reap(ring, u);
 	}
@@ -232,7 +207,9 @@ static void *react(void *arg)
 		r = io_uring_submit_and_wait(&u->uring, 1);
 		if (r == -EAGAIN)
 			nap(1); /* the kernel is short of memory */
-		awake(ring);
+		pthread_mutex_lock(&ring->lock);
+		ring->sleepers = 0;
+		pthread_mutex_unlock(&ring->lock);
 		reap(ring, u);
 		arm_event(u);
 	}
@@ -243,7 +220,11 @@ static void *react(void *arg)
 
 static void uring_wake(struct kv_ring *ring)
 {
-	ring_event(ring->state);
+	struct uring *u = ring->state;
+	const uint64_t one = 1;
+
+	if (write(u->event, &one, sizeof(one)) < 0)
+		return; /* the counter is full, so the eventfd is readable */
 }
 
 static void uring_freep(struct uring **u)
@@ -266,40 +247,25 @@ static void uring_stop(struct kv_ring *ring)
 	io_uring_queue_exit(&u->uring);
 }
 
-static int uring_new(unsigned depth, struct uring **ret_u)
+static int uring_start(struct kv_ring *ring)
 {
-	_cleanup_(uring_freep) struct uring *u = NULL;
+	_cleanup_(uring_freep) struct uring *u = calloc(1, sizeof(*u));
 	int r;
 
-	u = calloc(1, sizeof(*u));
 	if (!u)
 		return -ENOMEM;
 	u->event = eventfd(0, EFD_CLOEXEC);
-	u->flying = calloc(depth, sizeof(*u->flying));
-	u->free_at = calloc(depth, sizeof(*u->free_at));
+	u->flying = calloc(ring->depth, sizeof(*u->flying));
+	u->free_at = calloc(ring->depth, sizeof(*u->free_at));
 	if (u->event < 0 || !u->flying || !u->free_at)
 		return -ENOMEM;
-	for (unsigned i = 0; i < depth; i++)
+	for (unsigned i = 0; i < ring->depth; i++)
 		u->free_at[i] = i;
-
-	/* Completions wait for the reactor's next system call: no interrupts.
-	 */
-	r = io_uring_queue_init(depth + 1, &u->uring,
+	/* Completions wait for the reactor's next call, without interrupts. */
+	r = io_uring_queue_init(ring->depth + 1, &u->uring,
 				IORING_SETUP_COOP_TASKRUN);
 	if (r == -EINVAL)
-		r = io_uring_queue_init(depth + 1, &u->uring, 0);
-	if (r < 0)
-		return r;
-	*ret_u = kv_steal(u);
-	return 0;
-}
-
-static int uring_start(struct kv_ring *ring)
-{
-	_cleanup_(uring_freep) struct uring *u = NULL;
-	int r;
-
-	r = uring_new(ring->depth, &u);
+		r = io_uring_queue_init(ring->depth + 1, &u->uring, 0);
 	if (r < 0)
 		return r;
 	if (ring->max_buffers > 0)

@@ -418,7 +418,7 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 		if (put->record.pinned !=
 			    kv_block_pinned_by_user(cache, block) ||
 		    put->record.mtime_ns != block->mtime_ns) {
-			/* Changed meanwhile: flushes wait for that, too. */
+			/* Changed meanwhile: flushes also wait for the update. */
 			int r = kv_update_locked(cache, block);
 
 			if (r < 0)
@@ -489,8 +489,8 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 		kv_write_failed_locked(cache, puts);
 	else if (round->n_puts || (!ssd->writing && !ssd->queued))
 		ssd->error = 0;
-	/* Flushes that waited for updates which failed have failed, too.  Later
-	 * ones wait for the next try, whose number is higher. */
+	/* Flushes that waited for failed updates have failed.  Later flushes
+	 * wait for the next try, whose number is higher. */
 	ssd->updates.done = round->updates_taken;
 	KV_POINT("commit.before_telling");
 	kv_flushes_settle_locked(cache, 0);
@@ -501,7 +501,7 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 
 /*
  * Wait until a commit is useful to a flush, or is due.  A commit waits three times
- * for what the device is busy with: a useless one delays the next, useful one.
+ * for requests at the device: a useless commit delays the next, useful one.
  */
 static void gather(struct kv_cache *cache)
 {

@@ -37,7 +37,7 @@
  *   (2) A space has one batch in hand, so that its deletions are over in the
  *       order of their batches; done counts whole batches.
  *   (3) A batch is to_record while recorded < n, and to_zero while zeroed <
- *       recorded.  It is freed when zeroed == n.
+ *       recorded, and freed when zeroed == n.
  *   (4) deletions.n counts those that are not over.
  *
  * LOCKING    cache->lock; none during I/O.  The committer owns to_record, and
@@ -193,7 +193,7 @@ void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 	}
 	unmark(cache, slot_id);
 	if (reuse)
-		kv_extent_leaving_locked(cache, slot_id);
+		kv_segfile_of(cache, slot_id)->class->leaving++;
 	queue->items[queue->n++] = (struct kv_deletion){
 		.slot_id = slot_id,
 		.reuse = reuse,
@@ -386,6 +386,48 @@ void kv_deletions_recorded_locked(struct kv_cache *cache, int status)
 		all->budget = KV_MIN(all->budget * 2, cache->ssd.round_max);
 }
 
+static int by_id(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return *x < *y ? -1 : *x > *y;
+}
+
+int kv_record_delete(struct kv_txn *txn, uint64_t slot_id)
+{
+	int r = kv_txn_delete_slot(txn, slot_id);
+
+	return r < 0 ? r : kv_txn_delete_token_ids(txn, slot_id);
+}
+
+int kv_records_delete(struct kv_cache *cache, uint64_t *slots, size_t n_slots,
+		      const uint32_t *files, size_t n_files)
+{
+	const size_t n = n_slots + n_files;
+	struct kv_txn *txn;
+	int r = 0;
+
+	if (n_slots > 0)
+		qsort(slots, n_slots, sizeof(*slots), by_id);
+	for (size_t at = 0; r == 0 && at < n; at += cache->ssd.round_max) {
+		const size_t end = KV_MIN(n, at + cache->ssd.round_max);
+
+		r = kv_txn_begin(cache->index, &txn);
+		if (r < 0)
+			return r;
+		for (size_t i = at; r == 0 && i < end; i++)
+			r = i < n_slots ? kv_record_delete(txn, slots[i])
+					: kv_txn_delete_segfile(
+						  txn, files[i - n_slots]);
+		if (r < 0)
+			kv_txn_abort(txn);
+		else
+			r = kv_txn_commit(txn);
+		KV_POINT("shrink.deleted");
+	}
+	return r;
+}
+
 /* ---- zeroed ---- */
 
 static uint32_t file_id(const struct kv_deletion *deletion)
@@ -516,7 +558,7 @@ static void retry_locked(struct kv_cache *cache, struct kv_space *space,
 	const size_t n = queue->n;
 
 	cache->stats.io_errors++;
-	kv_extent_undelete_locked(cache, deletion->slot_id);
+	kv_segfile_of(cache, deletion->slot_id)->class->leaving--;
 	if (deletion->failed + 1u < GIVE_UP)
 		kv_extent_delete_locked(cache, space, deletion->slot_id, true);
 	if (queue->n > n)
@@ -565,7 +607,7 @@ static void zeroed_locked(struct kv_cache *cache,
 
 /* ---- the sweep ---- */
 
-/* What a sweep of one file found; counts. */
+/* Prologues that a sweep of one file zeroed, and could not read. */
 struct sweep {
 	uint64_t zeroed, unreadable;
 };
@@ -658,7 +700,7 @@ static bool sweep_one(struct kv_cache *cache)
 	cache->stats.io_errors += sweep.unreadable;
 	if (r < 0)
 		kv_note(cache, "sweep_failed=%s", strerror(-r));
-	if (file->unswept) { /* it was not cleared meanwhile */
+	if (file->unswept) { /* not cleared meanwhile */
 		file->unswept = false;
 		ssd->n_unswept--;
 		kv_segfile_relink(file);

@@ -89,7 +89,7 @@ static void end_flush(struct kv_cache *cache, struct kv_space *space,
 {
 	struct kv_flush *next = TAILQ_NEXT(flush, link);
 
-	/* The flush may have been prolonged for the next one, too. */
+	/* The flush may have been prolonged for the next one as well. */
 	if (next) {
 		next->deletion = KV_MAX(next->deletion, flush->deletion);
 		next->update = KV_MAX(next->update, flush->update);

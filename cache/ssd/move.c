@@ -79,7 +79,7 @@ struct kv_move {
 	struct kv_slot_record record;
 	uint8_t *data;
 	uint64_t bytes;
-	bool put;	/* its record is in the transaction */
+	bool put;	/* the record is in the transaction */
 	bool token_ids; /* the index may have them */
 	uint64_t stale; /* RECORDED: the slot whose record is to go */
 	TAILQ_ENTRY(kv_move) link;
@@ -153,7 +153,7 @@ static int move_new(struct kv_cache *cache, struct kv_block *block, size_t n,
 	move->from = kv_slot_id(block->file, block->slot_number);
 	move->bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
 	move->data = kv_pages_new(move->bytes);
-	block->refs++; /* it is not evicted to make room for itself */
+	block->refs++; /* keeps the block from eviction for its own sake */
 	if (move->data)
 		r = kv_extent_take_beside_locked(cache, block, n, &move->to);
 	if (r < 0) {
@@ -397,12 +397,24 @@ void kv_moves_take_locked(struct kv_cache *cache)
 	TAILQ_CONCAT(&moves->recording, &moves->copied, link);
 }
 
+/* Put the record of a slot, and the token ids if the index has room for them. */
+static int put_record(struct kv_txn *txn, uint64_t slot_id,
+		      const struct kv_slot_record *record,
+		      const struct kv_token_ids *ids)
+{
+	int r = kv_txn_put_slot(txn, slot_id, record);
+
+	if (r < 0 || !ids ||
+	    !kv_txn_has_room_for_ids(txn, ids->n, ids->extras_len, KV_PUT_FAR))
+		return r;
+	return kv_txn_put_token_ids(txn, slot_id, record->generation, ids);
+}
+
 static int put_one(struct kv_cache *cache, struct kv_txn *txn,
 		   struct kv_move *move)
 {
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
 	struct kv_slot_record record;
-	int r;
 
 	move->put = move->put && kv_txn_has_room(txn, KV_PUT_FAR);
 	if (!move->put)
@@ -410,12 +422,7 @@ static int put_one(struct kv_cache *cache, struct kv_txn *txn,
 	if (move->token_ids)
 		(void)kv_index_get_token_ids(cache->index, move->from, &record,
 					     &ids);
-	r = kv_txn_put_slot(txn, move->to, &move->record);
-	if (r < 0 || !ids ||
-	    !kv_txn_has_room_for_ids(txn, ids->n, ids->extras_len, KV_PUT_FAR))
-		return r;
-	return kv_txn_put_token_ids(txn, move->to, move->record.generation,
-				    ids);
+	return put_record(txn, move->to, &move->record, ids);
 }
 
 int kv_moves_record(struct kv_cache *cache, struct kv_txn *txn)
@@ -466,7 +473,7 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 			free(move);
 			continue;
 		}
-		/* Flushes after its removal wait for its new record, too. */
+		/* Flushes after its removal also wait for the new record. */
 		if (!moved)
 			kv_flushes_queued_locked(cache, space);
 		move->stale = moved ? move->from : move->to;
@@ -632,44 +639,6 @@ static int evict_pinned(struct victims *victims)
 	return all_fit ? 0 : -ENOSPC;
 }
 
-static int by_slot(const void *a, const void *b)
-{
-	const uint64_t *x = a, *y = b;
-
-	return *x < *y ? -1 : *x > *y;
-}
-
-static int delete_record(struct kv_txn *txn, uint64_t slot_id)
-{
-	int r = kv_txn_delete_slot(txn, slot_id);
-
-	return r < 0 ? r : kv_txn_delete_token_ids(txn, slot_id);
-}
-
-static int delete_records(struct kv_cache *cache, uint64_t *slots, size_t n)
-{
-	struct kv_txn *txn;
-	int r = 0;
-
-	if (n > 0)
-		qsort(slots, n, sizeof(*slots), by_slot);
-	for (size_t at = 0; r == 0 && at < n; at += cache->ssd.round_max) {
-		const size_t end = KV_MIN(n, at + cache->ssd.round_max);
-
-		r = kv_txn_begin(cache->index, &txn);
-		if (r < 0)
-			return r;
-		for (size_t i = at; r == 0 && i < end; i++)
-			r = delete_record(txn, slots[i]);
-		if (r < 0)
-			kv_txn_abort(txn);
-		else
-			r = kv_txn_commit(txn);
-		KV_POINT("shrink.deleted");
-	}
-	return r;
-}
-
 /* ---- a smaller cap: files ---- */
 
 static int by_used(const void *a, const void *b)
@@ -799,15 +768,10 @@ static int relocate(struct copier *copier, struct kv_block *block)
 	if (r == -EBADMSG) {
 		copier->unreadable++;
 		kv_extent_drop(cache, block);
-		return delete_record(copier->txn, old);
+		return kv_record_delete(copier->txn, old);
 	}
-	r = kv_txn_put_slot(copier->txn, new, &record);
-	if (r == 0 && ids &&
-	    kv_txn_has_room_for_ids(copier->txn, ids->n, ids->extras_len,
-				    KV_PUT_FAR))
-		r = kv_txn_put_token_ids(copier->txn, new, record.generation,
-					 ids);
-	return r < 0 ? r : delete_record(copier->txn, old);
+	r = put_record(copier->txn, new, &record, ids);
+	return r < 0 ? r : kv_record_delete(copier->txn, old);
 }
 
 /* Relocate the blocks of @file and remove it.  If a deletion that a crash left is
@@ -870,7 +834,7 @@ int kv_shrink(struct kv_cache *cache)
 			r = evict_pinned(&victims);
 	}
 	if (r == 0)
-		r = delete_records(cache, victims.slots, victims.n);
+		r = kv_records_delete(cache, victims.slots, victims.n, NULL, 0);
 	if (r == 0)
 		r = choose_files(cache, &files, &n_files);
 	for (uint32_t i = 0; r == 0 && i < n_files; i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * removed.c - tombstones: blocks of shared spaces that users removed, so that no
- * other node brings them back.  They are kept in STORE/removed.
+ * other node brings them back; kept in STORE/removed.
  *
  * A ring of places, in memory and in the file: the newest tombstone takes the
  * place of the oldest.  A place is filled when a block is removed, and emptied

@@ -601,23 +601,11 @@ void kv_extent_drop(struct kv_cache *cache, struct kv_block *block)
 	kv_block_remove_locked(cache, block);
 }
 
-void kv_extent_leaving_locked(struct kv_cache *cache, uint64_t slot_id)
-{
-	kv_assert_locked(&cache->lock);
-	kv_segfile_of(cache, slot_id)->class->leaving++;
-}
-
 void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id)
 {
-	kv_extent_undelete_locked(cache, slot_id);
+	kv_segfile_of(cache, slot_id)->class->leaving--;
 	free_slot_locked(cache, slot_id);
 	KV_POINT("extent.reusable");
-}
-
-void kv_extent_undelete_locked(struct kv_cache *cache, uint64_t slot_id)
-{
-	kv_assert_locked(&cache->lock);
-	kv_segfile_of(cache, slot_id)->class->leaving--;
 }
 
 void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block)

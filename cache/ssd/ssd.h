@@ -95,10 +95,8 @@ int kv_extent_take_beside_locked(struct kv_cache *cache,
 				 uint64_t *ret_slot_id);
 void kv_extent_moved_locked(struct kv_cache *cache, struct kv_block *block,
 			    uint64_t slot_id);
-/* A slot will be free when its deletion is over; it is; or its deletion failed. */
-void kv_extent_leaving_locked(struct kv_cache *cache, uint64_t slot_id);
+/* The deletion of a leaving slot is over: free the slot. */
 void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id);
-void kv_extent_undelete_locked(struct kv_cache *cache, uint64_t slot_id);
 /*
  * At mount:
  * supersede    a later record names another slot of @block: delete this one
@@ -271,7 +269,7 @@ void kv_flushes_fail_removals_locked(struct kv_cache *cache, uint64_t changes,
 /* End the syncs of the block in @slot with @error. */
 void kv_syncs_end_locked(struct kv_cache *cache, struct kv_slot *slot,
 			 int error);
-/* The block in @slot is durable; its syncs wait for its pin and mtime, too. */
+/* The block in @slot is durable; its syncs now wait for its pin and mtime. */
 void kv_syncs_durable_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* End the syncs whose updates are committed. */
 void kv_syncs_settle_locked(struct kv_cache *cache);
@@ -279,7 +277,7 @@ void kv_syncs_settle_locked(struct kv_cache *cache);
 void kv_flushes_written_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* An unqueued deletion of @space is queued: flushes wait for it. */
 void kv_flushes_queued_locked(struct kv_cache *cache, struct kv_space *space);
-/* Flushes that wait for @slot wait for changes of its record, too. */
+/* Flushes that wait for @slot now wait for changes of its record. */
 void kv_flushes_prolong_locked(struct kv_cache *cache,
 			       const struct kv_slot *slot);
 
@@ -302,6 +300,11 @@ void kv_deletions_recorded_locked(struct kv_cache *cache, int status);
 void kv_deletions_requeue(struct kv_cache *cache);
 /* Sweep all files before any of their free slots is taken. */
 void kv_sweep_later(struct kv_cache *cache);
+/* At mount: delete the record and the token ids of a slot in @txn; or those of
+ * slots, and records of files, in transactions of their own. */
+int kv_record_delete(struct kv_txn *txn, uint64_t slot_id);
+int kv_records_delete(struct kv_cache *cache, uint64_t *slots, size_t n_slots,
+		      const uint32_t *files, size_t n_files);
 void *kv_deleter(void *cache);
 int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n);
 

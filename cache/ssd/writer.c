@@ -241,7 +241,7 @@ static void rouse(struct kv_cache *cache, enum rest rest, bool all)
 
 		leave_turns(cache, space);
 		set_no_room(cache, space, false);
-		/* Its user keeps its turn, behind users who got nothing. */
+		/* The user keeps its turn, behind users who got nothing. */
 		kv_turn_resume(queues, join_turns(cache, space));
 		kv_turn_put(queues, left);
 	}

@@ -213,7 +213,7 @@ static int begin_anew(struct kv_cache *cache, const char *why, char **ret_why)
 	return 0;
 }
 
-/* What only an index that is older than the segment files has. */
+/* Pins and snapshots of an index that is older than the segment files. */
 struct carried {
 	struct kv_slot_record *pins;
 	size_t n;
@@ -481,45 +481,6 @@ static bool is_lost(const struct adoption *adoption, uint32_t file)
 	       adoption->lost_files[low] == file;
 }
 
-/* Delete the records of files that are lost: their numbers are used again. */
-static int forget_lost(struct adoption *adoption)
-{
-	struct kv_cache *cache = adoption->cache;
-	const size_t slots = adoption->n_lost_slots;
-	const size_t all = slots + adoption->n_lost_files;
-	struct kv_txn *txn;
-	int r = 0;
-
-	for (size_t at = 0; r == 0 && at < all; at += cache->ssd.round_max) {
-		r = kv_txn_begin(cache->index, &txn);
-		if (r < 0)
-			return r;
-		for (size_t i = at;
-		     r == 0 && i < KV_MIN(all, at + cache->ssd.round_max);
-		     i++) {
-			if (i >= slots) {
-				r = kv_txn_delete_segfile(
-					txn, adoption->lost_files[i - slots]);
-				continue;
-			}
-			r = kv_txn_delete_slot(txn, adoption->lost_slots[i]);
-			if (r == 0)
-				r = kv_txn_delete_token_ids(
-					txn, adoption->lost_slots[i]);
-		}
-		if (r < 0)
-			kv_txn_abort(txn);
-		else
-			r = kv_txn_commit(txn);
-	}
-	if (r == 0 && slots)
-		kv_warn(cache, "files_lost",
-			"%s/segments: %zu files are missing or too short, and "
-			"%zu blocks with them",
-			cache->store, adoption->n_lost_files, slots);
-	return r;
-}
-
 /* Return the space of a record; NULL: there can be no such block. */
 static struct kv_space *space_of(const struct kv_cache *cache,
 				 const struct kv_slot_record *record)
@@ -722,8 +683,18 @@ static int adopt_index(struct kv_cache *cache, char **ret_why)
 			   "lost, kvfs-fsck --rebuild goes on with the others",
 			   cache->store, (unsigned long long)adoption.missing,
 			   (unsigned long long)adoption.files);
-	if (r == 0 && !cache->config.read_only)
-		r = forget_lost(&adoption);
+	/* Numbers of lost files are used again: delete their records. */
+	if (r == 0 && !cache->config.read_only) {
+		r = kv_records_delete(
+			cache, adoption.lost_slots, adoption.n_lost_slots,
+			adoption.lost_files, adoption.n_lost_files);
+		if (r == 0 && adoption.n_lost_slots)
+			kv_warn(cache, "files_lost",
+				"%s/segments: %zu files are missing or too "
+				"short, and %zu blocks with them",
+				cache->store, adoption.n_lost_files,
+				adoption.n_lost_slots);
+	}
 	free(adoption.lost_files);
 	free(adoption.lost_slots);
 	if (adoption.why)
@@ -871,8 +842,8 @@ static int recover(struct kv_cache *cache)
 		kv_sweep_later(cache);
 		return kv_space_files_check(cache);
 	}
-	/* They are needed only once the index is lost: a full disk is no reason
-	 * not to mount. */
+	/* The files are needed only once the index is lost: a full disk is no
+	 * reason not to mount. */
 	r = kv_space_files_lost(cache);
 	if (r < 0)
 		kv_warn(cache, "spaces_lost",
