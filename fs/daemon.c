@@ -227,7 +227,7 @@ static int make_socket_base(const struct kv_daemon *daemon)
 	*strrchr(base, '/') = '\0';
 	*strrchr(base, '/') = '\0';
 	if (mkdir(base, 0755) < 0)
-		return 0; /* it exists, or opening the socket reports why not */
+		return 0; /* exists, or opening the socket reports the error */
 	/* Other users connect, also with a strict umask. */
 	return chmod(base, 0755) < 0 ? -errno : 0;
 }
@@ -349,7 +349,7 @@ void kv_daemon_close(struct kv_daemon *daemon)
 	slash = control && !daemon->options->control
 			? strrchr(daemon->control_path, '/')
 			: NULL;
-	if (slash) { /* its directory, also that of a daemon that was killed */
+	if (slash) { /* also if a daemon that was killed made the directory */
 		*slash = '\0';
 		(void)rmdir(daemon->control_path);
 	}

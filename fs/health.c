@@ -110,7 +110,9 @@ static int ask_socket(int to_parent, const char *path)
 	text[n] = '\0';
 	line = strstr(text, "\nssd ");
 	if (!line)
-		return report(to_parent, DEAD, "its statistics have no SSD");
+		return report(
+			to_parent, DEAD,
+			"the daemon's statistics have no line for the SSD");
 	line[1 + strcspn(line + 1, "\n")] = '\0';
 	state = strrchr(line, ',');
 	state = state ? state + 2 : line;
@@ -134,7 +136,8 @@ static int ask_mount(int to_parent, const char *path)
 	if (n < 0)
 		return report(to_parent, DEAD, "no kvfs is mounted there");
 	if ((size_t)n >= sizeof(socket))
-		return report(to_parent, DEAD, "its socket's path is too long");
+		return report(to_parent, DEAD,
+			      "the path of its socket is too long");
 	socket[n] = '\0';
 	return ask_socket(to_parent, socket);
 }
@@ -181,7 +184,7 @@ static int wait_for_verdict(int from_child, uint64_t until,
 
 int kv_health_main(int argc, char **argv)
 {
-	struct report last = {.text = "it cannot be asked"};
+	struct report last = {.text = "the daemon cannot be asked"};
 	uint64_t seconds = SECONDS, until;
 	int pipes[2], status;
 	pid_t child;

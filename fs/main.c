@@ -171,8 +171,8 @@ static void notify_service_manager(void)
 	    sendto(fd, "READY=1", 7, MSG_DONTWAIT, (struct sockaddr *)&address,
 		   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n)) < 0)
 		fprintf(stderr,
-			"kvfs: %s: the service manager cannot be told "
-			"that the mount is ready: %s\n",
+			"kvfs: %s: cannot tell the service manager that the "
+			"mount is ready: %s\n",
 			path, strerror(errno));
 	if (fd >= 0)
 		close(fd);

@@ -426,8 +426,8 @@ void kv_options_print(FILE *f, const struct kv_options *o)
 
 /* ---- the options of -o ---- */
 
-/* Options that mount(8) and fstab pass to every filesystem.  They are ignored: a
- * mount of kvfs has no device files, set-uid programs or access times. */
+/* Options that mount(8) and fstab pass to every filesystem.  Ignored: a mount of
+ * kvfs has no device files, set-uid programs or access times. */
 static bool is_standard(const char *word)
 {
 	static const char *const words[] = {"defaults",	  "default_permissions",

@@ -330,8 +330,8 @@ static int open_session(struct session *s, char **ret_why)
 	return 0;
 }
 
-/* Raise the kernel's read-ahead, which is 128 KiB on FUSE; blocks are larger.  It
- * takes root, and reads work without. */
+/* Raise the kernel's read-ahead, which is 128 KiB on FUSE; blocks are larger.  Only
+ * root can, and reads work without. */
 static void raise_readahead(const char *path)
 {
 	_cleanup_(kv_freep) char *name = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * access.h - who may use the mount, and a space of it, wherever a request came
- * from.
+ * access.h - rights of users to the mount and its spaces, for requests of the mount
+ * and of the control socket.
  */
 #ifndef KV_FS_BASE_ACCESS_H
 #define KV_FS_BASE_ACCESS_H
@@ -23,13 +23,13 @@ struct kv_id {
 	bool is_group;
 };
 
-/* Rules for users, as the options say; fixed while the daemon runs. */
+/* The rules of the options for users; fixed while the daemon runs. */
 struct kv_rules {
 	uint32_t uid, gid, mode; /* of the root directory */
-	unsigned mkdir;		 /* 0: all may make spaces; 1: operators */
-	unsigned squash;	 /* 1: uid 0 is a user as any other */
-	struct kv_id *allow;	 /* who is let in */
-	size_t n_allow;		 /* 0: everybody */
+	unsigned mkdir;	     /* 0: every user may make spaces; 1: operators */
+	unsigned squash;     /* 1: uid 0 has no special rights */
+	struct kv_id *allow; /* users and groups that may use the mount */
+	size_t n_allow;	     /* 0: everybody */
 };
 
 /* Whether @uid is the daemon's own or 0, and 0 is not squashed. */
@@ -38,12 +38,12 @@ bool kv_rules_operator(const struct kv_rules *rules, uint32_t uid);
 /* Whether @uid has every right in every space: 0, unless it is squashed. */
 bool kv_rules_root(const struct kv_rules *rules, uint32_t uid);
 
-/* Whether @caller may use the mount at all: an operator, or one of `allow` who
- * may search the root directory. */
+/* Whether @caller may use the mount at all: as an operator, or as a user that
+ * `allow` lists and that may search the root directory. */
 bool kv_rules_admit(const struct kv_rules *rules,
 		    const struct kv_caller *caller);
 
-/* Whether @caller, who was admitted, may make spaces. */
+/* Whether @caller, an admitted user, may make spaces. */
 bool kv_rules_may_make(const struct kv_rules *rules,
 		       const struct kv_caller *caller);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quantity.h - numbers as people type them: "64M", "25%", "1000".
+ * quantity.h - numbers that people type: "64M", "25%", "1000".
  */
 #ifndef KV_FS_BASE_QUANTITY_H
 #define KV_FS_BASE_QUANTITY_H

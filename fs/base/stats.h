@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stats.h - the cache's figures, for people and for Prometheus.
+ * stats.h - figures of the cache, as text for people and for Prometheus.
  */
 #ifndef KV_FS_BASE_STATS_H
 #define KV_FS_BASE_STATS_H
@@ -12,10 +12,11 @@ struct kv_control_counts {
 	uint64_t connections;	    /* now */
 	uint64_t accepted, refused; /* refused: over a limit */
 	uint64_t messages;
-	uint64_t protocol_errors; /* connections cut off for one */
-	uint64_t slow;		  /* connections cut off for not reading */
+	uint64_t protocol_errors; /* connections closed for one */
+	uint64_t slow;		  /* connections closed for not reading */
 	uint64_t stray_releases;
-	uint64_t forced_releases;      /* leased blocks whose holder did not */
+	uint64_t
+		forced_releases; /* leased blocks whose holder ended without a release */
 	uint64_t dropped_reservations; /* the same for reservations */
 	uint64_t saved, saved_bytes;   /* blocks sealed from here */
 };
@@ -23,8 +24,8 @@ struct kv_control_counts {
 /* The text of .kvfs/stats; caller frees, NULL: no memory. */
 char *kv_stats_text(struct kv_cache *cache);
 
-/* The text of .kvfs/metrics, with those spaces that @reader may read: all, if
- * he is an operator.  The same. */
+/* The text of .kvfs/metrics, with the spaces that @reader may read; an operator may
+ * read all.  The same. */
 char *kv_metrics_text(struct kv_cache *cache,
 		      const struct kv_control_counts *control,
 		      const struct kv_rules *rules,

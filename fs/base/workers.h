@@ -32,7 +32,7 @@ struct kv_workers_config {
 	const char *name; /* of its threads, as ps -T shows it: 15 bytes */
 	unsigned threads;
 	unsigned each;	 /* for one user, at most; UINT_MAX: all */
-	uint64_t turn;	 /* what a turn may cost */
+	uint64_t turn;	 /* cost of a turn, at most */
 	bool hashes;	 /* each thread has a hash state */
 	bool timed;	 /* charge nanoseconds if they exceed the cost */
 	unsigned guests; /* callers of kv_work_run at a time, at most */

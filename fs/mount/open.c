@@ -306,7 +306,7 @@ static int share_text(struct kv_mount *mount, uint64_t ino,
 	fresh.reader.groups = malloc(n);
 	if (!fresh.text || (n > 0 && !fresh.reader.groups)) {
 		text_fini(&fresh);
-		return 0; /* it is not shared */
+		return 0; /* without sharing the text */
 	}
 	if (n > 0)
 		memcpy((gid_t *)fresh.reader.groups, reader->groups, n);

@@ -16,8 +16,8 @@
  *   (1) The table has exactly the requests that are not CLAIMED.
  *   (2) A request that is to be cancelled is on parking->cancels from when it is
  *       ARMED until the parking thread cancels it.
- *   (3) The parking thread alone retries, answers and cancels writes.  It tries
- *       the first write of a space, and spaces take turns.
+ *   (3) The parking thread alone retries, answers and cancels writes: the
+ *       first write of each space, and spaces take turns.
  *   (4) A change that has begun is not cancelled.
  *   (5) Of a flush, the submission or the last flush to end replies, whichever
  *       comes last.
@@ -66,7 +66,7 @@ struct queue {
 
 struct kv_parking {
 	pthread_t thread;     /* fixed after new */
-	bool running;	      /* of who starts and stops it */
+	bool running;	      /* of the thread that starts and stops it */
 	_Atomic bool waiting; /* there are writes */
 	struct kv_workers *readers, *changes;
 
@@ -100,8 +100,8 @@ static void cancel_locked(struct kv_parking *parking, struct parked *parked)
 	pthread_cond_signal(&parking->wake);
 }
 
-/* Cancel a request whose caller was interrupted.  It may have been answered
- * meanwhile, but libfuse does not reuse its memory before this returns. */
+/* Cancel a request whose caller was interrupted.  The request may have
+ * been answered meanwhile, but libfuse keeps its memory until this returns. */
 static void on_interrupt(fuse_req_t req, void *arg)
 {
 	struct kv_parking *parking = arg;
@@ -116,8 +116,8 @@ static void on_interrupt(fuse_req_t req, void *arg)
 
 /*
  * Make a parked request of @bytes, zeroed, which begins with a struct parked, and
- * is held by the caller and by what it will wait for.  -ENOMEM, -ENOLCK beyond the
- * user's share.
+ * has two holders: the caller, and the operation that the request will wait for.
+ * -ENOMEM, -ENOLCK beyond the user's share.
  */
 static int park(fuse_req_t req, const struct kv_wait_kind *kind, size_t bytes,
 		void *ret_parked)
@@ -239,7 +239,7 @@ static size_t clip(const struct kv_view *view, size_t size, uint64_t offset)
 	return offset < view->length ? KV_MIN(size, view->length - offset) : 0;
 }
 
-/* Whatever error the cache returns, a reader gets EIO. */
+/* Read and reply.  Of any error of the cache a reader gets EIO. */
 static void read_now(struct kv_work *work, struct kv_hash *hash)
 {
 	struct read *read = (struct read *)work;
@@ -307,7 +307,7 @@ void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
 
 struct change {
 	struct parked parked;	 /* first */
-	struct kv_change change; /* its strings are in text */
+	struct kv_change change; /* with its strings in text */
 	char text[];
 };
 

@@ -4,7 +4,7 @@
  * SSD, for room, or for the disk.
  *
  * Each call answers its request, at once or later.  A parked request is charged to
- * its user.  It is cancelled when its caller is interrupted or the mount ends.
+ * its user, and cancelled when its caller is interrupted or the mount ends.
  */
 #ifndef KV_FS_MOUNT_PARKED_H
 #define KV_FS_MOUNT_PARKED_H

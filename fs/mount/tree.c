@@ -388,8 +388,8 @@ static int remove_space(fuse_req_t req, const char *name)
 	if (!space)
 		return -ENOENT;
 	info = kv_space_stat(mount->cache, space);
-	/* The kernel checks the sticky bit of the root, too; a squashed uid 0 is
-	 * not the root directory's owner. */
+	/* The kernel also checks the sticky bit of the root; a squashed uid 0
+	 * does not own the root directory. */
 	if (kv_permit_owner(req, &info) < 0 &&
 	    (uid == 0 || uid != mount->rules->uid))
 		return -EPERM;

@@ -29,7 +29,7 @@
 #define PIN PREFIX "pin"
 #define VALUE_MAX KV_MAX(KV_LAYOUT_ERROR_MAX + 1, 128) /* but for a layout */
 
-/* What an attribute belongs to: as much as it needs is filled in. */
+/* The block, file, space or user of an attribute. */
 struct object {
 	struct kv_mount *mount;
 	fuse_req_t req;
@@ -82,7 +82,7 @@ static int set_tier(const struct attr *attr, struct object *object,
 	return r < 0 ? r : 1;
 }
 
-/* What the cache has in memory of a block; attr->at is one of these. */
+/* Figures of a block that are in memory; attr->at is one of these. */
 enum { TIER, HITS, DURABLE, LEASES };
 
 static int get_info(const struct attr *attr, struct object *object, char *value)
@@ -102,7 +102,7 @@ static int get_info(const struct attr *attr, struct object *object, char *value)
 					     : info.leases);
 }
 
-/* What is stored with a block. */
+/* Values that are stored with a block; attr->at is one of these. */
 enum { DIGEST, PARENT, POSITION, TOKENS };
 
 static int get_stored(const struct attr *attr, struct object *object,
