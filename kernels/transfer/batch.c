@@ -49,7 +49,7 @@
 #include "kernels/transfer/staging.h"
 #include "kernels/transfer/stream_sync.h"
 
-#define SEAL_GRACE_NS 1000000000u /* for an answer to what was copied */
+#define SEAL_GRACE_NS 1000000000u /* for the answer to a copied batch */
 #define BATCH_BYTES ((uint64_t)4 << 20)
 #define LENT_BYTES ((uint64_t)8 << 20) /* a message's blocks */
 #define WORD_BYTES 64u		       /* a cache line of its own */

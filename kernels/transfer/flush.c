@@ -10,7 +10,7 @@
  * INVARIANTS
  *   (1) A transfer is flushed once, and only after every block has sealed or
  *       failed.
- *   (2) A block that was present belongs to the transfer: it is flushed, too.
+ *   (2) A block that was present belongs to the transfer, and is flushed.
  *
  * LOCKING   session->lock.
  */

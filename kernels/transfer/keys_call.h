@@ -29,7 +29,7 @@ struct kv_keys_call {
 	bool held; /* a lease: the daemon holds blocks under the call's tag */
 };
 
-/* What a request's owner does. */
+/* The part of a request's owner. */
 struct kv_keys_ops {
 	/* The keys of @call have an outcome: @status < 0 for all, or that of
 	 * each in the reply's @items.  Once for each call. */

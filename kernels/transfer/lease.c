@@ -444,10 +444,7 @@ static void settle_prefetch_locked(struct kv_keys_call *call, int status,
 		bad += s < 0;
 		atomic_store(&xfer->status[call->first + i], s);
 	}
-	kv_xfer_fail_locked(xfer, KVFS_COPIED, bad);
-	kv_xfer_reach_locked(xfer, KVFS_COPIED, call->n - bad);
-	kv_xfer_reach_locked(xfer, KVFS_SEALED, call->n - bad);
-	kv_xfer_reach_locked(xfer, KVFS_DURABLE, call->n - bad);
+	kv_xfer_over_locked(xfer, call->n - bad, bad);
 }
 
 static const struct kv_keys_ops prefetch_keys_ops = {

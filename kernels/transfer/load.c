@@ -1,56 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * load.c - arena to pages.
+ * load.c - loads: blocks of a lease from the daemon's arena to pages.
  *
- * OWNS      the jobs of a load, one for each copy thread at most.
+ * OWNS      the jobs of a load, at most one for each copy thread.
  *
  * STATES    of a load:
  *
  *           WAITING -> SYNCING   kv_load_begin_locked, when the lease settles
- *           WAITING -> COPYING   the same, if no event wait is to be waited for
+ *           WAITING -> COPYING   the same, without an event wait
  *           SYNCING -> COPYING   the same, when the event wait is done
  *           WAITING -> over      stopped_locked
  *           SYNCING -> over      stopped_locked
  *           COPYING -> COPYING   stopped_locked: units that no job has begun end
- *           COPYING -> over      leave_locked, when no job is at its units any more
+ *           COPYING -> over      leave_locked, when the last job leaves its unit
  *
- *           Its work is cut in units, a few blocks each; one that goes layer by
- *           layer has all units of its first step, then all of the second ...
+ *           A load is cut in units of a few blocks.  A load layer by layer has
+ *           all units of its first step, then all units of the second, ...
  *
  * INVARIANTS
- *   (1) A unit is taken by one job, by counting up load->next, and its blocks'
- *       pages are touched for it by that job alone.
+ *   (1) One job takes a unit, by incrementing load->next, and only that job
+ *       writes the unit's pages.
  *   (2) The lease and the pool are held until every block is copied or failed.
  *   (3) Each job has a reference to the transfer, from begin to its end.
- *   (4) The first error of a block stays; it is 0 only after its last unit.
- *   (5) When it was stopped its blocks wait for no copy thread but those that
- *       are at it (load->busy): others may be in a device that hangs.
+ *   (4) The first error of a block stays; a status is 0 only after the block's
+ *       last unit.
+ *   (5) A stopped load waits only for the copy threads that have one of its
+ *       units (load->busy): other threads may be in a device that hangs.
  *
  * LOCKING   session->lock to begin and to account for blocks; none while
  *           copying.
  */
 #include "kernels/session/abi.h"
-#include "kernels/transfer/lease.h"
-#include "kernels/transfer/stream_sync.h"
-#include "kernels/transfer/pool.h"
 #include "kernels/session/space.h"
-#include "kernels/transfer/xfer.h"
+#include "kernels/transfer/lease.h"
+#include "kernels/transfer/pool.h"
+#include "kernels/transfer/stream_sync.h"
 
 #define UNIT_MAX 512u /* blocks */
 
 struct load_job {
 	struct kv_job job; /* first */
 	struct kvfs_xfer *xfer;
-	struct kv_submission submission;    /* of the unit that is copied */
+	struct kv_submission submission;    /* of the unit under copy */
 	const struct kvfs_space *looked_at; /* the last block's space */
-	bool fits;			    /* its layout is the pool's */
-	size_t good, bad;		    /* blocks; of loads in one step */
-	size_t step;			    /* that ranges are of */
-	struct kvfs_range *ranges;	    /* of loads layer by layer */
+	bool fits;		   /* looked_at has the pool's layout */
+	size_t good, bad;	   /* blocks, of a load in one step */
+	size_t step;		   /* that ranges describe */
+	struct kvfs_range *ranges; /* NULL: not layer by layer */
 	size_t n_ranges;
-	struct kvfs_copy
-		*copies; /* room for a unit, and which blocks they are */
-	size_t *blocks;
+	struct kvfs_copy *copies; /* room for a unit */
+	size_t *blocks;		  /* the index of each copy's block */
 };
 
 struct kv_load {
@@ -61,29 +60,19 @@ struct kv_load {
 
 	atomic_size_t next;  /* unit that the next free job takes */
 	atomic_size_t *left; /* units, by step */
-	atomic_uint busy;    /* jobs that may have one; put with the lock */
-	bool counted;	     /* lock: all, in steps */
-	/* lock: of a device with streams, units that it has not been given */
+	atomic_uint busy;    /* jobs that may have a unit; put with the lock */
+	bool counted;	     /* lock: all blocks, of a load in steps */
+	/* lock: units that a device with streams was not given, by step, and in
+	 * all */
 	size_t *unsubmitted, units_unsubmitted;
 };
 
-/* Neighbours are mostly of one space: look again only when it changes. */
-static bool fits(struct load_job *job, size_t i)
-{
-	struct kvfs_space *space = kv_lease_space(job->xfer->lease, i);
-
-	if (space != job->looked_at)
-		job->fits = kv_lib_layout_same_tensors(
-			kv_lib_space_layout(space), job->xfer->pool->layout);
-	job->looked_at = space;
-	return job->fits;
-}
-
-/* Why block @i of the lease cannot be copied, or 0. */
+/* Return why block @i of the lease cannot be copied, or 0. */
 static int check_block(struct load_job *job, size_t i)
 {
 	const struct kvfs_xfer *xfer = job->xfer;
 	const struct kv_held *held = &xfer->lease->items[i];
+	struct kvfs_space *space = kv_lease_space(xfer->lease, i);
 	int stopped = atomic_load(&xfer->stopped);
 
 	if (held->status < 0)
@@ -92,22 +81,28 @@ static int check_block(struct load_job *job, size_t i)
 		return stopped;
 	if (!kv_session_is_live(xfer->session, xfer->lease->keys.generation))
 		return -ESTALE;
+	/* Neighbours are mostly of one space: compare layouts when it changes. */
+	if (space != job->looked_at)
+		job->fits = kv_lib_layout_same_tensors(
+			kv_lib_space_layout(space), xfer->pool->layout);
+	job->looked_at = space;
 	if (held->length - held->payload != xfer->pool->layout->payload ||
-	    !fits(job, i))
+	    !job->fits)
 		return -EBADMSG;
 	return 0;
 }
 
+/* Set the block's status, if it has none yet.  Blocks of a load in steps are
+ * counted when all of them are over (count_all_locked). */
 static void end_block(struct load_job *job, size_t i, int status)
 {
+	const bool in_steps = job->xfer->steps > 1;
 	int running = -EINPROGRESS;
 
-	if (status == 0 && job->xfer->steps > 1)
-		return;
-	if (!atomic_compare_exchange_strong(&job->xfer->status[i], &running,
-					    status))
-		return;
-	if (job->xfer->steps > 1)
+	if ((status == 0 && in_steps) ||
+	    !atomic_compare_exchange_strong(&job->xfer->status[i], &running,
+					    status) ||
+	    in_steps)
 		return;
 	if (status == 0)
 		job->good++;
@@ -115,8 +110,8 @@ static void end_block(struct load_job *job, size_t i, int status)
 		job->bad++;
 }
 
-/* The @n blocks from @first on, as far as they can be copied, into job->copies.
- */
+/* Put those of the blocks @first .. + @n that can be copied into job->copies,
+ * and return how many. */
 static size_t gather(struct load_job *job, size_t first, size_t n)
 {
 	struct kvfs_xfer *xfer = job->xfer;
@@ -142,19 +137,6 @@ static size_t gather(struct load_job *job, size_t first, size_t n)
 		};
 	}
 	return k;
-}
-
-static void set_ranges(struct load_job *job, size_t step)
-{
-	const struct kvfs_xfer *xfer = job->xfer;
-	uint32_t first = (uint32_t)step * xfer->layers_a_step;
-	uint32_t n = KV_MIN(xfer->layers - first, xfer->layers_a_step);
-
-	if (job->n_ranges == 0 || job->step != step)
-		job->n_ranges = kv_layout_ranges(xfer->pool->layout,
-						 xfer->first_layer + first, n,
-						 job->ranges);
-	job->step = step;
 }
 
 /* Blocks that are COPIED by now, or have failed, are not counted. */
@@ -191,7 +173,15 @@ static void copy_unit(struct load_job *job, size_t unit)
 	int r = 0;
 
 	if (xfer->steps > 1) {
-		set_ranges(job, step);
+		uint32_t layer = (uint32_t)step * xfer->layers_a_step;
+
+		if (job->n_ranges == 0 || job->step != step)
+			job->n_ranges = kv_layout_ranges(
+				pool->layout, xfer->first_layer + layer,
+				KV_MIN(xfer->layers - layer,
+				       xfer->layers_a_step),
+				job->ranges);
+		job->step = step;
 		batch.ranges = job->ranges;
 		batch.n_ranges = job->n_ranges;
 	}
@@ -204,99 +194,65 @@ static void copy_unit(struct load_job *job, size_t unit)
 		end_block(job, job->blocks[i], r);
 }
 
-static void account_locked(struct kvfs_xfer *xfer, size_t good, size_t bad)
-{
-	kv_assert_locked(&xfer->session->lock);
-	kv_xfer_fail_locked(xfer, KVFS_COPIED, bad);
-	kv_xfer_reach_locked(xfer, KVFS_COPIED, good);
-	kv_xfer_reach_locked(xfer, KVFS_SEALED, good);
-	kv_xfer_reach_locked(xfer, KVFS_DURABLE, good);
-}
-
-/* Blocks of a load layer by layer count when all of them are over. */
+/* Count the blocks of a load in steps, if no job has a unit, or will. */
 static void count_all_locked(struct kvfs_xfer *xfer)
 {
-	size_t good = 0, bad = 0;
+	struct kv_load *load = xfer->load;
+	size_t good = 0;
 	int running;
 
 	kv_assert_locked(&xfer->session->lock);
-	xfer->load->counted = true;
+	if (xfer->steps <= 1 || load->counted || atomic_load(&load->busy) > 0 ||
+	    atomic_load(&load->next) < load->steps * load->units_a_step)
+		return;
+	load->counted = true;
 	for (size_t i = 0; i < xfer->n; i++) {
 		running = -EINPROGRESS;
-		if (atomic_compare_exchange_strong(&xfer->status[i], &running,
-						   0))
-			good++;
-		else
-			bad++;
+		good += atomic_compare_exchange_strong(&xfer->status[i],
+						       &running, 0);
 	}
-	account_locked(xfer, good, bad);
-}
-
-/* Nobody is at a unit, and nobody will be. */
-static bool is_over(struct kv_load *load)
-{
-	return atomic_load(&load->busy) == 0 &&
-	       atomic_load(&load->next) >= load->steps * load->units_a_step;
+	kv_xfer_over_locked(xfer, good, xfer->n - good);
 }
 
 /* The job has no unit now. */
 static void leave_locked(struct load_job *job)
 {
-	struct kvfs_xfer *xfer = job->xfer;
-	struct kv_load *load = xfer->load;
-
-	kv_assert_locked(&xfer->session->lock);
-	atomic_fetch_sub(&load->busy, 1);
-	account_locked(xfer, job->good, job->bad);
+	kv_assert_locked(&job->xfer->session->lock);
+	atomic_fetch_sub(&job->xfer->load->busy, 1);
+	kv_xfer_over_locked(job->xfer, job->good, job->bad);
 	job->good = job->bad = 0;
-	if (xfer->steps > 1 && !load->counted && is_over(load))
-		count_all_locked(xfer);
+	count_all_locked(job->xfer);
 }
 
-static void make_way(struct load_job *job, struct kv_copier *copier)
-{
-	struct kvfs_session *session = job->xfer->session;
-
-	pthread_mutex_lock(&session->lock);
-	leave_locked(job);
-	pthread_mutex_unlock(&session->lock);
-	kv_copier_submit(copier, &job->job);
-}
-
-static void end(struct load_job *job)
-{
-	struct kvfs_xfer *xfer = job->xfer;
-	struct kvfs_session *session = xfer->session;
-
-	pthread_mutex_lock(&session->lock);
-	leave_locked(job);
-	kv_xfer_put_locked(xfer);
-	pthread_mutex_unlock(&session->lock);
-}
-
+/* Copy units, until none is left, or a job of higher priority waits. */
 static void run(struct kv_job *kv_job)
 {
 	struct load_job *job = (struct load_job *)kv_job;
 	struct kvfs_xfer *xfer = job->xfer;
+	struct kvfs_session *session = xfer->session;
 	struct kv_load *load = xfer->load;
-	struct kv_copier *copier; /* there as long as blocks are left */
-	size_t unit, step;
+	struct kv_copier *copier = NULL; /* exists as long as blocks are left */
+	bool pressed = false;
+	size_t unit;
 
-	/* Before it takes one: who stops the load sees that. */
+	/* Before the job takes a unit, for a thread that stops the load. */
 	atomic_fetch_add(&load->busy, 1);
-	while ((unit = atomic_fetch_add(&load->next, 1)) <
-	       load->steps * load->units_a_step) {
-		copier = xfer->session->copier;
+	while (!pressed && (unit = atomic_fetch_add(&load->next, 1)) <
+				   load->steps * load->units_a_step) {
+		copier = session->copier;
 		copy_unit(job, unit);
-		step = unit / load->units_a_step;
-		if (atomic_fetch_sub(&load->left[step], 1) == 1)
+		if (atomic_fetch_sub(&load->left[unit / load->units_a_step],
+				     1) == 1)
 			kv_xfer_step_over(xfer);
-		if (kv_copier_presses(copier, kv_job)) {
-			make_way(job, copier);
-			return;
-		}
+		pressed = kv_copier_presses(copier, kv_job);
 	}
-	end(job);
+	pthread_mutex_lock(&session->lock);
+	leave_locked(job);
+	if (!pressed)
+		kv_xfer_put_locked(xfer);
+	pthread_mutex_unlock(&session->lock);
+	if (pressed)
+		kv_copier_submit(copier, kv_job);
 }
 
 /* ---- beginning and stopping ---- */
@@ -324,7 +280,8 @@ void kv_load_begin_locked(struct kvfs_xfer *xfer)
 	}
 }
 
-/* Blocks @first .. + @n, to which nobody comes.  Returns how many end by it. */
+/* End the blocks @first .. + @n, which no job copies, and return how many had
+ * no status yet. */
 static size_t end_blocks(struct kvfs_xfer *xfer, size_t first, size_t n)
 {
 	int stopped = atomic_load(&xfer->stopped), running;
@@ -338,16 +295,26 @@ static size_t end_blocks(struct kvfs_xfer *xfer, size_t first, size_t n)
 	return ended;
 }
 
-/* What no copy thread has begun ends now: it may be long before one comes. */
-static void stop_units_locked(struct kvfs_xfer *xfer)
+/* End the load at once, or, if jobs copy it, the units that no job has begun: a
+ * copy thread may come much later. */
+static void stopped_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_load *load = xfer->load;
-	size_t units = load->steps * load->units_a_step;
-	size_t unit = atomic_fetch_add(&load->next, units), first, ended = 0;
+	const size_t units = load->steps * load->units_a_step;
+	size_t unit, first, ended = 0;
 
 	kv_assert_locked(&xfer->session->lock);
+	if (xfer->left[KVFS_COPIED] == 0)
+		return;
+	if (kv_stream_sync_stop_locked(xfer) || xfer->queued) {
+		unqueue_locked(xfer);
+		end_blocks(xfer, 0, xfer->n);
+		kv_xfer_fail_locked(xfer, KVFS_COPIED, xfer->n);
+		return;
+	}
 	kv_xfer_get_locked(xfer);
-	for (; unit < units; unit++) {
+	for (unit = atomic_fetch_add(&load->next, units); unit < units;
+	     unit++) {
 		first = unit % load->units_a_step * load->unit;
 		ended += end_blocks(xfer, first,
 				    KV_MIN(xfer->n - first, load->unit));
@@ -356,25 +323,11 @@ static void stop_units_locked(struct kvfs_xfer *xfer)
 			count_submitted_locked(xfer, unit / load->units_a_step);
 	}
 	if (xfer->steps <= 1)
-		account_locked(xfer, 0, ended);
-	else if (!load->counted && is_over(load))
+		kv_xfer_over_locked(xfer, 0, ended);
+	else
 		count_all_locked(xfer);
 	pthread_cond_broadcast(&xfer->session->changed);
 	kv_xfer_put_locked(xfer);
-}
-
-static void stopped_locked(struct kvfs_xfer *xfer)
-{
-	kv_assert_locked(&xfer->session->lock);
-	if (xfer->left[KVFS_COPIED] == 0)
-		return;
-	if (!kv_stream_sync_stop_locked(xfer) && !xfer->queued) {
-		stop_units_locked(xfer);
-		return;
-	}
-	unqueue_locked(xfer);
-	end_blocks(xfer, 0, xfer->n);
-	kv_xfer_fail_locked(xfer, KVFS_COPIED, xfer->n);
 }
 
 static void copied_locked(struct kvfs_xfer *xfer)
@@ -439,31 +392,24 @@ static int job_init(struct load_job *job, struct kvfs_xfer *xfer,
 		       : 0;
 }
 
-/* As many blocks at a time as the device likes, but something for everyone. */
-static size_t unit_blocks(const struct kvfs_xfer *xfer,
-			  const struct kvfs_pool *pool, size_t threads)
-{
-	uint64_t bytes = pool->layout->payload / pool->layout->layers;
-	uint64_t n;
-
-	bytes *= xfer->steps > 1 ? xfer->layers_a_step : xfer->layers;
-	n = pool->device->batch_bytes / KV_MAX(bytes, (uint64_t)1);
-	n = KV_MIN(n, (xfer->n + threads - 1) / threads);
-	return (size_t)KV_MAX(KV_MIN(n, UNIT_MAX), (uint64_t)1);
-}
-
-/* Memory that the copying takes, so that it cannot fail for want of memory. */
+/* Allocate all that copying needs, so that it cannot fail for want of memory. */
 static int make_jobs(struct kvfs_xfer *xfer, const struct kvfs_pool *pool)
 {
 	size_t threads = kv_copier_threads(xfer->session->copier);
 	struct kv_load *load = calloc(1, sizeof(*load));
+	uint64_t bytes = pool->layout->payload / pool->layout->layers, n;
 	int r = 0;
 
 	xfer->load = load;
 	if (!load)
 		return -ENOMEM;
+	/* As many blocks a unit as the device likes, but a unit for each
+	 * thread. */
+	bytes *= xfer->steps > 1 ? xfer->layers_a_step : xfer->layers;
+	n = pool->device->batch_bytes / KV_MAX(bytes, (uint64_t)1);
+	n = KV_MIN(n, (xfer->n + threads - 1) / threads);
+	load->unit = (size_t)KV_MAX(KV_MIN(n, UNIT_MAX), (uint64_t)1);
 	load->steps = KV_MAX(xfer->steps, (size_t)1);
-	load->unit = unit_blocks(xfer, pool, threads);
 	load->units_a_step = (xfer->n + load->unit - 1) / load->unit;
 	load->left = calloc(load->steps, sizeof(*load->left));
 	load->jobs = calloc(threads, sizeof(*load->jobs));
@@ -481,94 +427,50 @@ static int make_jobs(struct kvfs_xfer *xfer, const struct kvfs_pool *pool)
 	return r;
 }
 
-static int check_load(const kvfs_pool *pool, const kvfs_lease *lease, size_t n,
-		      const kvfs_opts *opts)
-{
-	int r = kv_session_check(pool ? pool->session : NULL);
-
-	if (r < 0)
-		return r;
-	if (!lease || lease->session != pool->session || pool->paged)
-		return -EINVAL;
-	if (n > lease->n || opts->first > lease->n - n)
-		return -EINVAL;
-	return 0;
-}
-
-static int load_new(kvfs_pool *pool, size_t n, const int64_t *pages,
-		    const kvfs_opts *opts, struct kvfs_xfer **ret_xfer)
-{
-	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
-	size_t n_pages, bytes;
-	int r;
-
-	if (__builtin_mul_overflow(n, pool->strides.pages_per_block,
-				   &n_pages) ||
-	    __builtin_mul_overflow(n_pages, sizeof(*pages), &bytes) ||
-	    (!pages && n > 0))
-		return -EINVAL;
-	r = kv_xfer_new(pool->session, &load_ops, n, &xfer);
-	if (r < 0)
-		return r;
-	xfer->first = opts->first;
-	xfer->n_pages = n_pages;
-	xfer->pages = malloc(bytes + 1);
-	if (!xfer->pages)
-		return -ENOMEM;
-	if (bytes > 0)
-		memcpy(xfer->pages, pages, bytes);
-	r = kv_opts_take(xfer, pool, opts, KVFS_BY_LAYER | KVFS_TELL_SUBMITTED);
-	if (r == 0)
-		r = make_jobs(xfer, pool);
-	if (r < 0)
-		return r;
-	*ret_xfer = kv_steal(xfer);
-	return 0;
-}
-
-static void start_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool,
-			 struct kvfs_lease *lease)
-{
-	kv_assert_locked(&xfer->session->lock);
-	if (xfer->n == 0)
-		return;
-	xfer->pool = pool;
-	xfer->lease = lease;
-	kv_lease_get_locked(lease);
-	kv_xfer_activate_locked(xfer);
-	if (atomic_load(&lease->settled)) {
-		kv_load_begin_locked(xfer);
-		return;
-	}
-	xfer->queued = true;
-	TAILQ_INSERT_TAIL(&lease->waiting, xfer, queue);
-}
-
 int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 	      const int64_t *pages, const kvfs_opts *opts, kvfs_xfer **ret_xfer)
 {
 	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
 	kvfs_opts known = {0};
 	long used;
-	int r;
+	int r = kv_abi_opts(&known, opts);
 
-	r = kv_abi_opts(&known, opts);
 	if (r == 0)
-		r = check_load(pool, lease, n, &known);
+		r = kv_session_check(pool ? pool->session : NULL);
 	if (r < 0)
 		return r;
-	if (!ret_xfer)
+	if (!lease || lease->session != pool->session || pool->paged ||
+	    n > lease->n || known.first > lease->n - n || !ret_xfer)
 		return -EINVAL;
-	r = load_new(pool, n, pages, &known, &xfer);
+	r = kv_xfer_new(pool->session, &load_ops, n, &xfer);
+	if (r < 0)
+		return r;
+	xfer->first = known.first;
+	r = kv_xfer_set_pages(xfer, pool, pages);
+	if (r == 0)
+		r = kv_opts_take(xfer, pool, &known,
+				 KVFS_BY_LAYER | KVFS_TELL_SUBMITTED);
+	if (r == 0)
+		r = make_jobs(xfer, pool);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&pool->session->lock);
 	used = kv_lib_pool_check_pages_locked(pool, xfer->pages, xfer->n_pages,
 					      true);
-	if (used >= 0) {
+	if (used >= 0)
 		kv_xfer_tell_locked(xfer, KVFS_EVENT_XFER, known.user,
 				    1u << KVFS_COPIED);
-		start_locked(xfer, pool, lease);
+	if (used >= 0 && n > 0) {
+		xfer->pool = pool;
+		xfer->lease = lease;
+		kv_lease_get_locked(lease);
+		kv_xfer_activate_locked(xfer);
+		if (atomic_load(&lease->settled)) {
+			kv_load_begin_locked(xfer);
+		} else {
+			xfer->queued = true;
+			TAILQ_INSERT_TAIL(&lease->waiting, xfer, queue);
+		}
 	}
 	pthread_mutex_unlock(&pool->session->lock);
 	if (used < 0)

@@ -1,33 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * save.c - pages to staging to sealed: checking a save, and cutting it in
- * batches as the staging memory has room.
+ * save.c - saves: checks, and the queue of blocks that no batch has yet.
  *
- * OWNS      the queue of saves with blocks in no batch yet, and the daemon's
- *           leases under the tags of messages that sealed blocks (KVFS_HOLD).
+ * OWNS      the queue of saves with blocks to do; copies of token ids; the
+ *           daemon's leases of sealed blocks (KVFS_HOLD).
  *
  * STATES    of a save with blocks to do:
  *
  *             SYNCING -> QUEUED      begin_locked  (stream_sync.c)
- *                     -> RESTING     begin_soon_locked: a large one, for the
- *                                    reader thread to begin at once
+ *                     -> RESTING     begin_soon_locked: a large save, which the
+ *                                    reader thread begins at once
  *              QUEUED -> UNDER WAY   advance_locked, with its last batch
  *              QUEUED -> RESTING     kv_save_again_locked: there is no room
  *           UNDER WAY -> RESTING     the same
- *             RESTING -> QUEUED      rested_locked, by then or some milliseconds
- *                                    later
- *                   * -> UNDER WAY   kv_save_less_todo_locked: nothing to do
+ *             RESTING -> QUEUED      rested_locked, some milliseconds later
+ *                   * -> UNDER WAY   kv_save_take_locked: nothing is left to do
  *
  * INVARIANTS
- *   (1) A save is SYNCING, QUEUED or RESTING if and only if it has something to
- *       do, and in session->saves when it is QUEUED: one that waits for room
- *       (KVFS_MUST) is in nobody's way.
- *   (2) Reservations are asked for only when their extent is at hand, and no
- *       more than the daemon grants one connection: what it keeps for us is
- *       bounded.
+ *   (1) A save is SYNCING, QUEUED or RESTING if and only if it has blocks to
+ *       do, and in session->saves when it is QUEUED: a save that waits for room
+ *       (KVFS_MUST) does not delay the others.
+ *   (2) Reservations are asked for only when their extent exists, and no more
+ *       than the daemon grants one connection: the daemon keeps a bounded number
+ *       for the session.
  *   (3) A hold's tag is released once, when the last transfer with a block of
- *       its message has been freed by its owner; or its connection is gone, and
- *       the leases with it.
+ *       its message was freed by the caller; if the connection is gone, the
+ *       leases are, too.
  *
  * LOCKING   session->lock.
  */
@@ -40,7 +38,7 @@
 #include "kernels/transfer/staging.h"
 #include "kernels/transfer/stream_sync.h"
 
-#define SOON_BYTES ((uint64_t)4 << 20) /* more is begun by the reader thread */
+#define SOON_BYTES ((uint64_t)4 << 20) /* the caller's thread begins as much */
 #define IDS_ALIGN 8u
 #define PAUSE_FIRST_NS 2000000u
 #define PAUSE_LAST_NS 100000000u
@@ -53,7 +51,7 @@ struct kv_save_ids {
 	uint8_t data[];
 };
 
-_Static_assert(KVFS_EXTRAS_MAX == KV_EXTRAS_MAX, "kvfs.h tells the same");
+_Static_assert(KVFS_EXTRAS_MAX == KV_EXTRAS_MAX, "kvfs.h has the same number");
 
 static int check_ids(const kvfs_meta *meta, bool asked)
 {
@@ -142,7 +140,7 @@ void kv_save_ids_put(const struct kvfs_xfer *xfer, size_t block, uint8_t *at)
 		memcpy(at, ids->data + block * ids->each, ids->each);
 }
 
-/* ---- what is to be done ---- */
+/* ---- blocks to do ---- */
 
 static void unqueue_locked(struct kvfs_xfer *xfer)
 {
@@ -190,8 +188,7 @@ static void rested_locked(struct kv_timer *timer)
 	kv_save_pump_locked(xfer->session);
 }
 
-/* Blocks that have not been asked for would find no room,
- * either. */
+/* The save leaves the queue: its other blocks would find no room, either. */
 void kv_save_again_locked(struct kvfs_xfer *xfer, uint32_t block)
 {
 	kv_assert_locked(&xfer->session->lock);
@@ -274,7 +271,7 @@ void kv_save_pump_locked(struct kvfs_session *session)
 			fail_todo_locked(xfer, r);
 		kv_xfer_put_locked(xfer);
 	}
-	/* The last save has left the small one: nobody else looks. */
+	/* The last save has left the small stage: take the large one. */
 	if (TAILQ_EMPTY(&session->saves))
 		kv_staging_swap_locked(session);
 }
@@ -289,21 +286,19 @@ static void begin_locked(struct kvfs_xfer *xfer)
 }
 
 /*
- * What is copied for longer than a thread takes to wake is begun by the reader
- * thread: the caller's time is an engine's step, and each batch's message to
- * the daemon would be of it.
+ * Begin a small save at once, and have the reader thread begin a large one, whose
+ * copies take longer than that thread takes to wake: the caller's time is an
+ * engine's step, and each batch's message to the daemon would take some of it.
  */
 static void begin_soon_locked(struct kvfs_xfer *xfer)
 {
 	kv_assert_locked(&xfer->session->lock);
 	if (xfer->todo_n * kv_save_block_bytes(xfer) <= SOON_BYTES) {
 		begin_locked(xfer);
-		return;
+	} else if (!kv_stream_sync_waits_locked(xfer)) {
+		xfer->again.fire = rested_locked;
+		kv_timer_start_locked(xfer->session, &xfer->again, kv_now_ns());
 	}
-	if (kv_stream_sync_waits_locked(xfer))
-		return;
-	xfer->again.fire = rested_locked;
-	kv_timer_start_locked(xfer->session, &xfer->again, kv_now_ns());
 }
 
 /* ---- holds ---- */
@@ -323,11 +318,9 @@ int kv_hold_new(const struct kvfs_xfer *xfer, struct kv_hold **ret_hold)
 
 void kv_hold_put_locked(struct kv_hold *hold)
 {
-	if (!hold)
+	if (!hold || --hold->refs > 0)
 		return;
 	kv_assert_locked(&hold->session->lock);
-	if (--hold->refs > 0)
-		return;
 	if (hold->tag != 0 &&
 	    kv_session_is_live(hold->session, hold->generation))
 		kv_rpc_post_tag_locked(hold->session, WIRE_RELEASE, hold->tag);
@@ -347,7 +340,7 @@ void kv_hold_block_locked(struct kvfs_xfer *xfer, size_t i,
 	xfer->held[i] = hold;
 }
 
-/* The caller has freed @xfer: hold nothing for it, now or later. */
+/* The caller has freed @xfer: release its holds, and hold no later block. */
 static void end_holds_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_hold **held = kv_steal(xfer->held);
@@ -389,55 +382,43 @@ static const struct kv_xfer_ops save_ops = {
 	.drop = drop,
 };
 
-/* A save to the space of that name that has not been stopped yet.  Stopping may
- * end others, too, so the search begins anew each time. */
-static struct kvfs_xfer *next_of_locked(struct kvfs_session *session,
-					const char *name)
-{
-	struct kvfs_xfer *xfer;
-
-	kv_assert_locked(&session->lock);
-	TAILQ_FOREACH(xfer, &session->active, others)
-		if (xfer->ops == &save_ops && xfer->stopped == 0 &&
-		    strcmp(xfer->space->name, name) == 0)
-			return xfer;
-	return NULL;
-}
-
 void kv_saves_stop_locked(struct kvfs_session *session, const char *name)
 {
 	struct kvfs_xfer *xfer;
 
 	kv_assert_locked(&session->lock);
-	while ((xfer = next_of_locked(session, name)))
-		kv_xfer_stop_locked(xfer, -ESTALE);
+	/* Stopping one may end others, so each search begins anew. */
+	do {
+		TAILQ_FOREACH(xfer, &session->active, others)
+			if (xfer->ops == &save_ops && xfer->stopped == 0 &&
+			    strcmp(xfer->space->name, name) == 0)
+				break;
+		if (xfer)
+			kv_xfer_stop_locked(xfer, -ESTALE);
+	} while (xfer);
 }
 
-/* ---- starting one ---- */
+/* ---- starting a save ---- */
 
-static int check_save(const kvfs_pool *pool, kvfs_space *space,
-		      const kvfs_key *keys, size_t n)
+/* Set block @i of a save, without its number of tokens. */
+static int set_block(struct wire_save *block, const kvfs_key *keys,
+		     const kvfs_meta *meta, size_t i)
 {
-	int r = kv_session_check(pool ? pool->session : NULL);
+	const kvfs_key *parent = i == 0 ? NULL : &keys[i - 1];
 
-	if (r < 0)
-		return r;
-	if (!space || space->session != pool->session || pool->paged ||
-	    n > UINT32_MAX || !kv_wire_keys_are_valid(keys, n) ||
-	    !kv_lib_layout_same_tensors(kv_lib_space_layout(space),
-					pool->layout))
-		return -EINVAL;
-	return 0;
-}
-
-/* The block's parent as @meta gives it; @before: the key before it, or NULL. */
-static int set_parent(struct wire_save *block, const kvfs_meta *meta,
-		      const kvfs_key *before)
-{
-	const kvfs_key *parent = before;
-
-	if (meta && meta->parent.len != KVFS_CHAIN)
-		parent = meta->parent.len == 0 ? NULL : &meta->parent;
+	memcpy(block->key, keys[i].bytes, keys[i].len);
+	block->len = keys[i].len;
+	block->position = (uint32_t)i;
+	if (meta) {
+		if (!kv_abi_is_zero(meta[i].reserved_more,
+				    sizeof(meta[i].reserved_more)))
+			return -EINVAL;
+		block->position = meta[i].position;
+		block->tokens = meta[i].tokens;
+		if (meta[i].parent.len != KVFS_CHAIN)
+			parent = meta[i].parent.len == 0 ? NULL
+							 : &meta[i].parent;
+	}
 	if (!parent)
 		return 0;
 	if (parent->len != block->len)
@@ -445,25 +426,6 @@ static int set_parent(struct wire_save *block, const kvfs_meta *meta,
 	memcpy(block->parent, parent->bytes, parent->len);
 	block->parent_len = parent->len;
 	return 0;
-}
-
-static int set_block(struct wire_save *block, const kvfs_key *keys,
-		     const kvfs_meta *meta, size_t i)
-{
-	memcpy(block->key, keys[i].bytes, keys[i].len);
-	block->len = keys[i].len;
-	block->position = meta ? meta[i].position : (uint32_t)i;
-	block->tokens = meta ? meta[i].tokens : 0;
-	return set_parent(block, meta ? &meta[i] : NULL,
-			  i == 0 ? NULL : &keys[i - 1]);
-}
-
-static int check_meta(const kvfs_meta *meta)
-{
-	return !meta || kv_abi_is_zero(meta->reserved_more,
-				       sizeof(meta->reserved_more))
-		       ? 0
-		       : -EINVAL;
 }
 
 static int set_blocks(struct kvfs_xfer *xfer, const kvfs_key *keys,
@@ -476,9 +438,7 @@ static int set_blocks(struct kvfs_xfer *xfer, const kvfs_key *keys,
 	if (!xfer->blocks)
 		return -ENOMEM;
 	for (size_t i = 0; i < xfer->n; i++) {
-		r = check_meta(meta ? &meta[i] : NULL);
-		if (r == 0)
-			r = set_block(&xfer->blocks[i], keys, meta, i);
+		r = set_block(&xfer->blocks[i], keys, meta, i);
 		if (r < 0)
 			return r;
 		if (xfer->blocks[i].tokens == 0)
@@ -489,76 +449,24 @@ static int set_blocks(struct kvfs_xfer *xfer, const kvfs_key *keys,
 	return set_ids(xfer, meta, layout);
 }
 
-static int set_pages(struct kvfs_xfer *xfer, const kvfs_pool *pool,
-		     const int64_t *pages)
-{
-	size_t n, bytes;
-
-	if (__builtin_mul_overflow(xfer->n, pool->strides.pages_per_block,
-				   &n) ||
-	    __builtin_mul_overflow(n, sizeof(*pages), &bytes) ||
-	    (!pages && n > 0))
-		return -EINVAL;
-	xfer->pages = malloc(bytes + 1);
-	if (!xfer->pages)
-		return -ENOMEM;
-	if (bytes > 0)
-		memcpy(xfer->pages, pages, bytes);
-	xfer->n_pages = n;
-	return 0;
-}
-
-/* @status: why none of it can be saved, or 0. */
-static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
-		 uint64_t user, int status)
-{
-	struct kvfs_session *session = xfer->session;
-	long used;
-
-	pthread_mutex_lock(&session->lock);
-	used = kv_lib_pool_check_pages_locked(pool, xfer->pages, xfer->n_pages,
-					      false);
-	if (used >= 0)
-		kv_xfer_tell_locked(xfer, KVFS_EVENT_XFER, user, KV_NOTICE_ALL);
-	if (used >= 0 && xfer->n > 0) {
-		kv_lib_space_get_locked(space);
-		xfer->space = space;
-		xfer->pool = pool;
-		kv_xfer_activate_locked(xfer);
-		for (size_t i = 0; i < xfer->n; i++)
-			add_todo(xfer, (uint32_t)i);
-		if (status < 0)
-			fail_todo_locked(xfer, status);
-		else
-			begin_soon_locked(xfer);
-	}
-	pthread_mutex_unlock(&session->lock);
-	return used < 0 ? (int)used : 0;
-}
-
-/* Memory that it needs on its way, so that it cannot fail for want of memory.
- */
-static int make_room(struct kvfs_xfer *xfer)
-{
-	xfer->todo = calloc(xfer->n + 1, sizeof(*xfer->todo));
-	if (xfer->flags & KVFS_HOLD)
-		xfer->held = calloc(xfer->n + 1, sizeof(struct kv_hold *));
-	if (!xfer->todo || ((xfer->flags & KVFS_HOLD) && !xfer->held))
-		return -ENOMEM;
-	return 0;
-}
-
 int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 	      const kvfs_meta *meta, size_t n, const int64_t *pages,
 	      const kvfs_opts *opts, kvfs_xfer **ret_xfer)
 {
 	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
+	const unsigned flags = KVFS_MUST | KVFS_HOLD | KVFS_TELL_SUBMITTED;
 	kvfs_opts known = {0};
-	int r, status;
+	int r = kv_session_check(pool ? pool->session : NULL), status;
+	long used;
 
-	r = check_save(pool, space, keys, n);
-	if (r == 0)
-		r = kv_abi_opts(&known, opts);
+	if (r < 0)
+		return r;
+	if (!space || space->session != pool->session || pool->paged ||
+	    n > UINT32_MAX || !kv_wire_keys_are_valid(keys, n) ||
+	    !kv_lib_layout_same_tensors(kv_lib_space_layout(space),
+					pool->layout))
+		return -EINVAL;
+	r = kv_abi_opts(&known, opts);
 	if (r < 0)
 		return r;
 	if (known.layers != 0)
@@ -569,20 +477,39 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 	if (r == 0)
 		r = set_blocks(xfer, keys, meta, kv_lib_space_layout(space));
 	if (r == 0)
-		r = set_pages(xfer, pool, pages);
-	if (r < 0)
-		return r;
-	r = kv_opts_take(xfer, pool, &known,
-			 KVFS_MUST | KVFS_HOLD | KVFS_TELL_SUBMITTED);
+		r = kv_xfer_set_pages(xfer, pool, pages);
 	if (r == 0)
-		r = make_room(xfer);
+		r = kv_opts_take(xfer, pool, &known, flags);
 	if (r < 0)
 		return r;
+	xfer->todo = calloc(n + 1, sizeof(*xfer->todo));
+	if (xfer->flags & KVFS_HOLD)
+		xfer->held = calloc(n + 1, sizeof(struct kv_hold *));
+	if (!xfer->todo || ((xfer->flags & KVFS_HOLD) && !xfer->held))
+		return -ENOMEM;
 	status = kv_lib_space_id(space, &xfer->space_id, &xfer->generation);
-	r = start(xfer, pool, space, known.user,
-		  status == -ETIMEDOUT ? -ENOTCONN : status);
-	if (r < 0)
-		return r;
+	pthread_mutex_lock(&pool->session->lock);
+	used = kv_lib_pool_check_pages_locked(pool, xfer->pages, xfer->n_pages,
+					      false);
+	if (used >= 0)
+		kv_xfer_tell_locked(xfer, KVFS_EVENT_XFER, known.user,
+				    KV_NOTICE_ALL);
+	if (used >= 0 && n > 0) {
+		kv_lib_space_get_locked(space);
+		xfer->space = space;
+		xfer->pool = pool;
+		kv_xfer_activate_locked(xfer);
+		for (size_t i = 0; i < n; i++)
+			add_todo(xfer, (uint32_t)i);
+		if (status < 0)
+			fail_todo_locked(xfer, status == -ETIMEDOUT ? -ENOTCONN
+								    : status);
+		else
+			begin_soon_locked(xfer);
+	}
+	pthread_mutex_unlock(&pool->session->lock);
+	if (used < 0)
+		return (int)used;
 	*ret_xfer = kv_steal(xfer);
 	return 0;
 }

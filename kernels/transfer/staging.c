@@ -56,7 +56,7 @@ struct kv_stage {
 	uint64_t share; /* of shared */
 	bool huge;
 	bool abandoned;
-	struct kvfs_session *session; /* whose device knows of it, or NULL */
+	struct kvfs_session *session; /* its device knows the stage; or NULL */
 	struct kv_attached attached;
 	uint64_t head;			 /* end of the youngest extent */
 	TAILQ_HEAD(, kv_extent) extents; /* oldest first */
@@ -74,9 +74,9 @@ static void check(const struct kv_stage *stage)
 
 /*
  * Allocate all of the memory before it is mapped: a write must not find a page
- * missing.  The daemon maps a memfd that has these three seals and all of its
- * pages, each of which it can tell by a first byte that is not 0; others it
- * reads by pread(2), which is slower.
+ * missing.  The daemon maps a memfd with these three seals and all of its pages
+ * present, which a first byte other than 0 shows.  The daemon reads other files
+ * by pread(2), which is slower.
  */
 static int map_memfd(struct kv_stage *stage, unsigned flags, uint64_t page)
 {
@@ -110,32 +110,29 @@ static void unmap(struct kv_stage *stage)
 	stage->base = NULL;
 	kv_closep(&stage->fd);
 	stage->fd = -1;
+}
+
+/* Free the memory of a stage without extents. */
+static void destroy(struct kv_stage *stage)
+{
+	unmap(stage);
 	atomic_fetch_sub(&shared, stage->share);
-	stage->share = 0;
+	free(stage);
 }
 
 /* fallocate of a memfd takes page after page until the machine has none left:
- * what is out of proportion must not get that far. */
-static uint64_t memory_bytes(void)
-{
-	return (uint64_t)sysconf(_SC_PHYS_PAGES) *
-	       (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
+ * refuse a size out of proportion before. */
 bool kv_stage_may_be(uint64_t bytes)
 {
-	return bytes <= memory_bytes() / 4;
+	return bytes <= (uint64_t)sysconf(_SC_PHYS_PAGES) *
+				(uint64_t)sysconf(_SC_PAGESIZE) / 4;
 }
 
-static void freep(struct kv_stage **stage)
-{
-	kv_stage_free(*stage);
-}
-
-static int stage_alloc(uint64_t bytes, uint64_t page,
-		       struct kv_stage **ret_stage)
+static int stage_new(uint64_t bytes, bool large, bool shares,
+		     struct kv_stage **ret_stage)
 {
 	struct kv_stage *stage;
+	int r = -ENOMEM;
 
 	if (!kv_stage_may_be(bytes))
 		return -ENOMEM;
@@ -143,73 +140,40 @@ static int stage_alloc(uint64_t bytes, uint64_t page,
 	if (!stage)
 		return -ENOMEM;
 	stage->fd = -1;
-	stage->bytes = kv_round_up(bytes, page);
+	stage->bytes = kv_round_up(bytes, large ? HUGE_PAGE : KV_PAGE);
 	TAILQ_INIT(&stage->extents);
+	if (shares) {
+		stage->share = stage->bytes;
+		if (atomic_fetch_add(&shared, stage->bytes) + stage->bytes >
+		    KV_STAGE_SHARE) {
+			destroy(stage);
+			return -EDQUOT;
+		}
+	}
+	if (large)
+		r = map_memfd(stage, MFD_HUGETLB | MFD_HUGE_2MB, HUGE_PAGE);
+	stage->huge = r == 0;
+	if (r < 0) {
+		unmap(stage);
+		r = map_memfd(stage, 0, KV_PAGE);
+	}
+	if (r < 0) {
+		destroy(stage);
+		/* EFBIG: RLIMIT_FSIZE */
+		return r == -ENOSPC || r == -EFBIG ? -ENOMEM : r;
+	}
 	*ret_stage = stage;
 	return 0;
 }
 
-static int error_of(int r)
-{
-	/* EFBIG: RLIMIT_FSIZE */
-	return r == -ENOSPC || r == -EFBIG ? -ENOMEM : r;
-}
-
 int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage)
 {
-	_cleanup_(freep) struct kv_stage *stage = NULL;
-	int r;
-
-	r = stage_alloc(bytes, KV_PAGE, &stage);
-	if (r == 0)
-		r = error_of(map_memfd(stage, 0, KV_PAGE));
-	if (r < 0)
-		return r;
-	*ret_stage = kv_steal(stage);
-	return 0;
-}
-
-/* @stage's part of what sessions share. */
-static int take_share(struct kv_stage *stage)
-{
-	uint64_t before = atomic_fetch_add(&shared, stage->bytes);
-
-	if (before + stage->bytes <= KV_STAGE_SHARE) {
-		stage->share = stage->bytes;
-		return 0;
-	}
-	atomic_fetch_sub(&shared, stage->bytes);
-	return -EDQUOT;
-}
-
-static int map_large(struct kv_stage *stage)
-{
-	uint64_t share = stage->share;
-	int r = map_memfd(stage, MFD_HUGETLB | MFD_HUGE_2MB, HUGE_PAGE);
-
-	stage->huge = r == 0;
-	if (r == 0)
-		return 0;
-	stage->share = 0;
-	unmap(stage);
-	stage->share = share;
-	return map_memfd(stage, 0, KV_PAGE);
+	return stage_new(bytes, false, false, ret_stage);
 }
 
 int kv_stage_grow(uint64_t bytes, bool asked, struct kv_stage **ret_stage)
 {
-	_cleanup_(freep) struct kv_stage *stage = NULL;
-	int r;
-
-	r = stage_alloc(bytes, HUGE_PAGE, &stage);
-	if (r == 0 && !asked)
-		r = take_share(stage);
-	if (r == 0)
-		r = error_of(map_large(stage));
-	if (r < 0)
-		return r;
-	*ret_stage = kv_steal(stage);
-	return 0;
+	return stage_new(bytes, true, !asked, ret_stage);
 }
 
 void kv_stage_attach_locked(struct kv_stage *stage,
@@ -223,12 +187,8 @@ void kv_stage_attach_locked(struct kv_stage *stage,
 
 static void detached(struct kvfs_session *session, struct kv_attached *attached)
 {
-	struct kv_stage *stage =
-		kv_container(attached, struct kv_stage, attached);
-
 	(void)session;
-	unmap(stage);
-	free(stage);
+	destroy(kv_container(attached, struct kv_stage, attached));
 }
 
 void kv_stage_free(struct kv_stage *stage)
@@ -241,11 +201,9 @@ void kv_stage_free(struct kv_stage *stage)
 		TAILQ_REMOVE(&stage->extents, extent, others);
 		free(extent);
 	}
-	if (stage->session &&
-	    kv_detach_locked(stage->session, &stage->attached, detached))
-		return;
-	unmap(stage);
-	free(stage);
+	if (!stage->session ||
+	    !kv_detach_locked(stage->session, &stage->attached, detached))
+		destroy(stage);
 }
 
 uint8_t *kv_stage_data(struct kv_stage *stage)
@@ -273,36 +231,27 @@ bool kv_stage_is_idle(const struct kv_stage *stage)
 	return TAILQ_EMPTY(&stage->extents);
 }
 
-/* Where @bytes fit after the youngest extent; UINT64_MAX: nowhere now. */
-static uint64_t place(const struct kv_stage *stage, uint64_t bytes)
-{
-	const struct kv_extent *oldest = TAILQ_FIRST(&stage->extents);
-
-	if (!oldest)
-		return bytes <= stage->bytes ? 0 : UINT64_MAX;
-	if (stage->head > oldest->offset) {
-		if (bytes <= stage->bytes - stage->head)
-			return stage->head;
-		return bytes <= oldest->offset ? 0 : UINT64_MAX;
-	}
-	if (bytes <= oldest->offset - stage->head)
-		return stage->head;
-	return UINT64_MAX;
-}
-
 int kv_stage_get(struct kv_stage *stage, uint64_t bytes,
 		 struct kv_extent **ret_extent)
 {
+	const struct kv_extent *oldest = TAILQ_FIRST(&stage->extents);
+	/* Free bytes behind the youngest extent, and before the oldest. */
+	uint64_t behind = stage->bytes, before = 0, offset;
 	struct kv_extent *extent;
-	uint64_t offset = place(stage, bytes);
 
-	if (stage->abandoned || offset == UINT64_MAX)
+	if (oldest && stage->head > oldest->offset) {
+		behind = stage->bytes - stage->head;
+		before = oldest->offset;
+	} else if (oldest) {
+		behind = oldest->offset - stage->head;
+	}
+	if (stage->abandoned || (bytes > behind && bytes > before))
 		return -EAGAIN;
+	offset = oldest && bytes <= behind ? stage->head : 0;
 	extent = calloc(1, sizeof(*extent));
 	if (!extent)
 		return -ENOMEM;
 	extent->offset = offset;
-	extent->bytes = bytes;
 	TAILQ_INSERT_TAIL(&stage->extents, extent, others);
 	stage->head = offset + bytes;
 	check(stage);
@@ -339,18 +288,18 @@ void kv_stage_forked(struct kv_stage *stage)
 
 /* ---- the stages of a session ---- */
 
-/* Staging that the daemon has been told of. */
+/* A WIRE_STAGING message under way. */
 struct offer {
 	struct kv_call call; /* first */
 	struct kvfs_session *session;
 };
 
-/* Staging that is being made. */
+/* A stage that is being made. */
 struct make_stage {
 	struct kv_job job; /* first */
 	struct kvfs_session *session;
 	uint64_t generation, bytes;
-	bool asked; /* by the caller */
+	bool asked; /* the caller has set the size */
 };
 
 static void staging_taken(struct kv_call *call, int status, const void *items)
@@ -363,30 +312,7 @@ static void staging_taken(struct kv_call *call, int status, const void *items)
 	free(offer);
 }
 
-static int offer_locked(struct kvfs_session *session, struct kv_stage *stage)
-{
-	struct wire_staging item = {.bytes = kv_stage_bytes(stage)};
-	struct kv_packet packet = {
-		.header = {.type = WIRE_STAGING, .count = 1},
-		.items = &item,
-		.bytes = sizeof(item),
-		.fd = kv_stage_fd(stage),
-	};
-	struct offer *offer = calloc(1, sizeof(*offer));
-	int r;
-
-	kv_assert_locked(&session->lock);
-	if (!offer)
-		return -ENOMEM;
-	offer->session = session;
-	offer->call.done = staging_taken;
-	r = kv_rpc_submit_locked(session, &offer->call, &packet);
-	if (r < 0)
-		free(offer);
-	return r;
-}
-
-/* What the caller asked for while another was being made. */
+/* Make the size that the caller set while another stage was being made. */
 static void grow_asked_locked(struct kvfs_session *session)
 {
 	kv_assert_locked(&session->lock);
@@ -394,19 +320,34 @@ static void grow_asked_locked(struct kvfs_session *session)
 		kv_staging_grow_locked(session, 0);
 }
 
-/* Blocks are found by their place in the staging that was offered last: a new
- * one is, when nothing is in the old. */
+/* The daemon looks for blocks in the staging that was offered last, so a new
+ * stage is offered when the old one is empty. */
 int kv_staging_swap_locked(struct kvfs_session *session)
 {
 	struct kv_stage *stage = session->stage_next;
-	int r;
+	struct wire_staging item;
+	struct kv_packet packet = {
+		.header = {.type = WIRE_STAGING, .count = 1},
+		.items = &item,
+		.bytes = sizeof(item),
+	};
+	struct offer *offer;
+	int r = -ENOMEM;
 
 	kv_assert_locked(&session->lock);
 	if (!stage || (session->stage && !kv_stage_is_idle(session->stage)))
 		return 0;
 	session->stage_next = NULL;
-	r = offer_locked(session, stage);
+	offer = calloc(1, sizeof(*offer));
+	if (offer) {
+		item.bytes = stage->bytes;
+		packet.fd = stage->fd;
+		offer->session = session;
+		offer->call.done = staging_taken;
+		r = kv_rpc_submit_locked(session, &offer->call, &packet);
+	}
 	if (r < 0) {
+		free(offer);
 		kv_stage_free(stage);
 		return r;
 	}
@@ -418,7 +359,7 @@ int kv_staging_swap_locked(struct kvfs_session *session)
 	return 0;
 }
 
-/* Of two that are ready the larger one stays. */
+/* Keep the larger of two stages that are ready. */
 static int stage_made_locked(const struct make_stage *make,
 			     struct kv_stage *stage)
 {
@@ -427,17 +368,17 @@ static int stage_made_locked(const struct make_stage *make,
 
 	kv_assert_locked(&session->lock);
 	if (!kv_session_is_live(session, make->generation) ||
-	    (other && kv_stage_bytes(other) >= kv_stage_bytes(stage))) {
+	    (other && other->bytes >= stage->bytes)) {
 		kv_stage_free(stage);
 		return 0;
 	}
 	kv_stage_free(other);
 	session->stage_next = stage;
-	/* Without saves nobody would look. */
+	/* Without saves no other function would take it. */
 	return kv_staging_swap_locked(session);
 }
 
-/* The first one. */
+/* Make the first stage, on a copy thread. */
 static void make_stage(struct kv_job *job)
 {
 	struct make_stage *make = (struct make_stage *)job;
@@ -456,7 +397,8 @@ static void make_stage(struct kv_job *job)
 	pthread_mutex_unlock(&session->lock);
 }
 
-/* A larger one; without it saves go on by the one there is. */
+/* Make a larger stage, in a thread of its own; if that fails, saves go on with
+ * the present one. */
 static void *grow_stage(void *arg)
 {
 	struct make_stage *make = arg;
@@ -506,7 +448,7 @@ void kv_staging_grow_locked(struct kvfs_session *session, uint64_t block_bytes)
 	kv_assert_locked(&session->lock);
 	if (session->stage_growing || session->stage_next ||
 	    kv_now_ns() < session->stage_grows_at ||
-	    (session->stage && kv_stage_bytes(session->stage) >= bytes) ||
+	    (session->stage && session->stage->bytes >= bytes) ||
 	    make_new_locked(session, bytes, &make) < 0)
 		return;
 	session->stage_growing = true;
@@ -516,8 +458,6 @@ void kv_staging_grow_locked(struct kvfs_session *session, uint64_t block_bytes)
 	free(make);
 }
 
-/* 0: session->stage will do for blocks of @block_bytes; -EAGAIN: it will be
- * there or drained some time. */
 int kv_staging_need_locked(struct kvfs_session *session, uint64_t block_bytes)
 {
 	uint64_t bytes = KV_MAX(KV_STAGE_FIRST, 2 * block_bytes);
@@ -527,9 +467,8 @@ int kv_staging_need_locked(struct kvfs_session *session, uint64_t block_bytes)
 	kv_assert_locked(&session->lock);
 	if (r < 0)
 		return r;
-	/* A stage that is full makes place for a larger one, which is ready. */
-	if (session->stage &&
-	    kv_stage_bytes(session->stage) >= 2 * block_bytes &&
+	/* A full stage drains to make place for a larger one that is ready. */
+	if (session->stage && session->stage->bytes >= 2 * block_bytes &&
 	    !(session->stage_full && session->stage_next))
 		return 0;
 	if (session->stage_making || session->stage_next)

@@ -19,33 +19,33 @@
 
 #define KV_STAGE_BYTES ((uint64_t)64 << 20)
 #define KV_STAGE_FIRST ((uint64_t)1 << 20)
-/* Sessions of a process have so much together in grown stages that nobody asked
- * for. */
+/* The most that all sessions of a process have in grown stages whose size no
+ * caller has set. */
 #define KV_STAGE_SHARE ((uint64_t)256 << 20)
 
 struct kv_extent {
 	TAILQ_ENTRY(kv_extent) others;
-	uint64_t offset, bytes;
+	uint64_t offset;
 	bool free;
 };
 
 struct kv_stage;
 struct kvfs_session;
 
-/* Whether that much is in proportion to the machine. */
+/* Whether @bytes are in proportion to the machine's memory. */
 bool kv_stage_may_be(uint64_t bytes);
 
-/* At least @bytes, touched and zero.  -ENOMEM (also for more than a quarter of
- * the machine's memory, or than the process may have) and errors of
- * memfd_create. */
+/* Make a stage of at least @bytes, touched and zero.  -ENOMEM (also for more
+ * than a quarter of the machine's memory, or than the process may have) and
+ * errors of memfd_create. */
 int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage);
-/* The same in large pages, of what sessions share unless it was @asked for:
- * -EDQUOT, others have that. */
+/* The same in large pages.  Unless the caller @asked for the size, the stage
+ * counts against KV_STAGE_SHARE: -EDQUOT. */
 int kv_stage_grow(uint64_t bytes, bool asked, struct kv_stage **ret_stage);
-/* With its last extent at the latest: nobody must be writing to it. */
-void kv_stage_free(struct kv_stage *stage); /* takes NULL */
+/* No thread writes to it.  Takes NULL. */
+void kv_stage_free(struct kv_stage *stage);
 
-/* Give it to @session: its device is told of it. */
+/* Give the stage to @session, whose device registers its memory. */
 void kv_stage_attach_locked(struct kv_stage *stage,
 			    struct kvfs_session *session);
 
@@ -57,36 +57,39 @@ int kv_stage_fd(const struct kv_stage *stage);
 /* Whether no extent is in use. */
 bool kv_stage_is_idle(const struct kv_stage *stage);
 
-/* The next @bytes of the ring; -EAGAIN until older extents are put back,
+/* Get the next @bytes of the ring.  -EAGAIN until older extents are put back,
  * -ENOMEM. */
 int kv_stage_get(struct kv_stage *stage, uint64_t bytes,
 		 struct kv_extent **ret_extent);
 void kv_stage_put(struct kv_stage *stage, struct kv_extent *extent);
 
-/* Free it now, or when its last extent is put back. */
-void kv_stage_abandon(struct kv_stage *stage); /* takes NULL */
+/* Free the stage now, or when its last extent is put back.  Takes NULL. */
+void kv_stage_abandon(struct kv_stage *stage);
 
-/* In the child of a fork: the descriptor is not ours.  Takes NULL. */
+/* Close the descriptor in the child of a fork.  Takes NULL. */
 void kv_stage_forked(struct kv_stage *stage);
 
 /* ---- the stages of a session ---- */
 
-/* There is a pool, and perhaps a connection: have staging made for blocks of
- * session->stage_payload bytes before the first save comes. */
+/* Call when there is a pool, and perhaps a connection: have staging made for
+ * blocks of session->stage_payload bytes before the first save comes. */
 void kv_staging_begin_locked(struct kvfs_session *session);
 /* Have staging made for blocks of @payload bytes, of session->staging_bytes at
  * least, before a save needs it. */
 void kv_staging_prepare_locked(struct kvfs_session *session, uint64_t payload);
-/* None is being made any more.  Lock held, but not meanwhile. */
+/* Wait until no stage is being made, without the lock meanwhile. */
 void kv_staging_wait_grown(struct kvfs_session *session);
 
-/* 0: session->stage will do for blocks of @block_bytes; -EAGAIN: it will be
- * there or drained some time, and saves are pumped then; -ENOMEM, -ENOTCONN. */
+/*
+ * 0: session->stage has room for two blocks of @block_bytes.
+ * -EAGAIN: a stage is being made or drained; saves are pumped then.
+ * -ENOMEM, -ENOTCONN.
+ */
 int kv_staging_need_locked(struct kvfs_session *session, uint64_t block_bytes);
-/* Begin a larger one, if there is none such and it did not fail just now. */
+/* Begin a larger stage, unless one is under way or has just failed. */
 void kv_staging_grow_locked(struct kvfs_session *session, uint64_t block_bytes);
-/* One that is ready takes the place of one that is empty.  -ENOMEM, -ENOTCONN:
- * the daemon could not be told. */
+/* Replace an empty stage by the one that is ready.  -ENOMEM, -ENOTCONN: the
+ * daemon could not be sent its descriptor. */
 int kv_staging_swap_locked(struct kvfs_session *session);
 
 #endif

@@ -24,14 +24,14 @@
  *                                   submitted
  *
  * INVARIANTS
- *   (1) No call of the device is made with a lock held: those that cannot be
- *       made by whoever causes them are made by the sync thread.
+ *   (1) No call of the device is made with a lock held: the sync thread makes
+ *       the calls that a thread with the lock causes.
  *   (2) Event waits are freed before their pool stops being busy, and so before
  *       the device closes it.
  *   (3) A transfer in one of the sync's lists has a reference.
- *   (4) While a transfer waits for its event wait no copy thread has to do
- *       with it.
- *   (5) Of those that wait for one stream the first alone is looked at, mostly.
+ *   (4) While a transfer waits for its event wait, no copy thread has a job of
+ *       it.
+ *   (5) Mostly, only the first of the event waits in a stream is looked at.
  *   (6) A stream waits only for SUBMITTED batches: they end without further
  *       work by any thread.
  *   (7) A submission is in xfer->submissions if and only if it is SUBMITTED.
@@ -48,12 +48,12 @@
 #include "common/thread.h"
 #include "kernels/transfer/xfer.h"
 
-/* So often at event waits that are not done: at first, and once they have been
- * looked at for long. */
+/* Time between looks at event waits that are not done: at first, and after many
+ * looks. */
 #define LOOK_FIRST_NS 30000u
 #define LOOK_LAST_NS 1000000u
-/* And once in so many times also at what is behind others in its stream: it may
- * be another one by now, under the same handle. */
+/* One look in so many is also at event waits behind others in their stream: the
+ * handle may stand for another stream by now. */
 #define LOOK_AT_ALL 32u
 
 struct kv_stream_sync {
@@ -87,7 +87,7 @@ int kv_stream_sync_resolve(const struct kvfs_device *device, void *stream,
 	return 0;
 }
 
-/* NULL: there is nothing to wait for, or no more. */
+/* Make an event wait; NULL: nothing to wait for, or it is over. */
 static int make_event_wait(const struct kvfs_pool *pool, void *stream,
 			   void *event, void **ret_event_wait,
 			   struct kv_stream_place *ret_place)
@@ -106,8 +106,8 @@ static int make_event_wait(const struct kvfs_pool *pool, void *stream,
 		device->event_wait_free(made);
 	else
 		*ret_event_wait = made;
-	/* Two callers may take their numbers the other way round: then one is
-	 * looked at a little late.  Handles that are no addresses may stand for
+	/* Two threads may take their numbers in the wrong order: then one event
+	 * wait is looked at a little late.  A handle that is no address may be
 	 * another stream in each thread. */
 	*ret_place = (struct kv_stream_place){
 		(uintptr_t)stream < KV_PAGE ? NULL : stream,
@@ -141,13 +141,7 @@ void kv_stream_sync_drop(struct kvfs_xfer *xfer)
 		xfer->device->event_wait_free(event_wait);
 }
 
-bool kv_stream_sync_event_is_over(const struct kvfs_xfer *xfer)
-{
-	return !xfer->event_wait ||
-	       xfer->device->event_wait_is_done(xfer->event_wait);
-}
-
-/* Something is new to look at. */
+/* Have the sync thread look at the event waits at once. */
 static void look_soon_locked(struct kv_stream_sync *sync)
 {
 	kv_assert_locked(&sync->session->lock);
@@ -180,8 +174,8 @@ bool kv_stream_sync_stop_locked(struct kvfs_xfer *xfer)
 	return true;
 }
 
-/* Look at the event wait without the lock; a stop meanwhile wins.
- */
+/* Look at the event wait without the lock, and go on if it is done, unless the
+ * transfer was stopped meanwhile.  Return whether it is done. */
 static bool look_at(struct kvfs_xfer *xfer)
 {
 	struct kvfs_session *session = xfer->session;
@@ -189,7 +183,8 @@ static bool look_at(struct kvfs_xfer *xfer)
 
 	kv_xfer_get_locked(xfer);
 	pthread_mutex_unlock(&session->lock);
-	done = kv_stream_sync_event_is_over(xfer);
+	done = !xfer->event_wait ||
+	       xfer->device->event_wait_is_done(xfer->event_wait);
 	pthread_mutex_lock(&session->lock);
 	if (xfer->waits_for_event && done) {
 		xfer->event_over = true;
@@ -216,16 +211,21 @@ bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool)
 	return true;
 }
 
-static void give_back(struct kvfs_xfer *xfer)
+/* Free the event waits of transfers that are COPIED. */
+static void give_all_back(struct kv_stream_sync *sync)
 {
-	struct kvfs_session *session = xfer->session;
+	struct kvfs_session *session = sync->session;
+	struct kvfs_xfer *xfer;
 
-	pthread_mutex_unlock(&session->lock);
-	kv_stream_sync_drop(xfer);
-	pthread_mutex_lock(&session->lock);
-	kv_steal(xfer->event_pool)->busy--;
-	pthread_cond_broadcast(&session->changed);
-	kv_xfer_put_locked(xfer);
+	while ((xfer = TAILQ_FIRST(&sync->over))) {
+		TAILQ_REMOVE(&sync->over, xfer, synced);
+		pthread_mutex_unlock(&session->lock);
+		kv_stream_sync_drop(xfer);
+		pthread_mutex_lock(&session->lock);
+		kv_steal(xfer->event_pool)->busy--;
+		pthread_cond_broadcast(&session->changed);
+		kv_xfer_put_locked(xfer);
+	}
 }
 
 /* ---- fences ---- */
@@ -284,22 +284,8 @@ void kv_stream_fence_begin_locked(struct kv_stream_fence *fence,
 	look_soon_locked(session->stream_sync);
 }
 
-static void end_fence(struct kvfs_session *session,
-		      struct kv_stream_fence *fence)
-{
-	struct kvfs_pool *pool = fence->pool;
-
-	fence->gone(fence->owner);
-	kv_session_completed_locked(session);
-	pthread_mutex_unlock(&session->lock);
-	kv_stream_fence_free(fence);
-	pthread_mutex_lock(&session->lock);
-	pool->busy--;
-	pthread_cond_broadcast(&session->changed);
-}
-
-/* Whether something that waits, too, is before @place in its stream: then that
- * is not done, either. */
+/* Whether another event wait is before @place in the stream: then the one at
+ * @place is not done, either. */
 static bool is_behind_locked(const struct kv_stream_sync *sync,
 			     const struct kv_stream_place *place)
 {
@@ -318,12 +304,13 @@ static bool is_behind_locked(const struct kv_stream_sync *sync,
 	return false;
 }
 
-/* Only this thread takes fences out of the list, so that one can be looked at
+/* Only the sync thread takes fences out of the list, so it can look at one
  * without the lock. */
 static bool look_at_fences(struct kv_stream_sync *sync)
 {
 	struct kvfs_session *session = sync->session;
 	struct kv_stream_fence *fence, *next;
+	struct kvfs_pool *pool;
 	bool done, any = false;
 
 	for (fence = TAILQ_FIRST(&sync->fences); fence; fence = next) {
@@ -338,7 +325,14 @@ static bool look_at_fences(struct kv_stream_sync *sync)
 		if (!done)
 			continue;
 		TAILQ_REMOVE(&sync->fences, fence, others);
-		end_fence(session, fence);
+		pool = fence->pool;
+		fence->gone(fence->owner);
+		kv_session_completed_locked(session);
+		pthread_mutex_unlock(&session->lock);
+		kv_stream_fence_free(fence);
+		pthread_mutex_lock(&session->lock);
+		pool->busy--;
+		pthread_cond_broadcast(&session->changed);
 		any = true;
 	}
 	return any;
@@ -346,38 +340,20 @@ static bool look_at_fences(struct kv_stream_sync *sync)
 
 /* ---- the thread ---- */
 
-static void give_all_back(struct kv_stream_sync *sync)
-{
-	struct kvfs_xfer *xfer;
-
-	while ((xfer = TAILQ_FIRST(&sync->over))) {
-		TAILQ_REMOVE(&sync->over, xfer, synced);
-		give_back(xfer);
-	}
-}
-
-static size_t count(const struct kv_xfers *xfers)
+/* Look at the transfers that wait now, at the first of each stream; return
+ * whether any event wait was over. */
+static bool look_around(struct kv_stream_sync *sync)
 {
 	struct kvfs_xfer *xfer;
 	size_t n = 0;
-
-	TAILQ_FOREACH(xfer, xfers, synced)
-		n++;
-	return n;
-}
-
-/* Those that wait now, the first of each stream; true if that brought
- * something. */
-static bool look_around(struct kv_stream_sync *sync)
-{
-	size_t n = count(&sync->waiting);
-	struct kvfs_xfer *xfer;
 	bool any;
 
+	TAILQ_FOREACH(xfer, &sync->waiting, synced)
+		n++;
 	sync->looks++;
 	any = look_at_fences(sync);
 	while (n-- > 0 && (xfer = TAILQ_FIRST(&sync->waiting))) {
-		/* The next time it is another one's turn. */
+		/* To the tail: round robin. */
 		TAILQ_REMOVE(&sync->waiting, xfer, synced);
 		TAILQ_INSERT_TAIL(&sync->waiting, xfer, synced);
 		if (!is_behind_locked(sync, &xfer->place))
@@ -386,8 +362,8 @@ static bool look_around(struct kv_stream_sync *sync)
 	return any;
 }
 
-/* Longer each time that nothing had come, as who has waited for long can wait a
- * little longer: looking is several calls of the driver. */
+/* Back off: a look is several calls of the driver, and a long wait can take a
+ * little longer. */
 static void rest_locked(struct kv_stream_sync *sync)
 {
 	uint64_t at = kv_now_ns() + sync->pause;
@@ -423,7 +399,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* What a device lets go of it may let go of late, and nobody waits for that. */
+/* Have the device let go of memory; a device may take long for that. */
 static void *detach(void *arg)
 {
 	struct kv_stream_sync *sync = arg;
@@ -544,29 +520,23 @@ static void end_submission(struct kv_submission *submission)
 		xfer->device->event_wait_free(fence);
 }
 
-static int copy(const struct kv_submission *submission,
-		const struct kvfs_batch *batch, bool loads)
-{
-	const struct kvfs_xfer *xfer = submission->xfer;
-
-	return loads ? kv_guard_load(xfer->device, xfer->pool->on_device, batch)
-		     : kv_guard_save(xfer->device, xfer->pool->on_device,
-				     batch);
-}
-
 int kv_submission_run(struct kv_submission *submission, size_t step,
 		      struct kvfs_batch *batch, bool loads)
 {
+	const struct kvfs_xfer *xfer = submission->xfer;
+	const bool ordered = xfer->device->order;
 	int r;
 
-	if (!submission->xfer->device->order)
-		return copy(submission, batch, loads);
-	submission->step = step;
-	submission->told = false;
-	batch->submitted = submitted;
-	batch->owner = submission;
-	r = copy(submission, batch, loads);
-	end_submission(submission);
+	if (ordered) {
+		submission->step = step;
+		submission->told = false;
+		batch->submitted = submitted;
+		batch->owner = submission;
+	}
+	r = loads ? kv_guard_load(xfer->device, xfer->pool->on_device, batch)
+		  : kv_guard_save(xfer->device, xfer->pool->on_device, batch);
+	if (ordered)
+		end_submission(submission);
 	return r;
 }
 
@@ -585,21 +555,13 @@ void kv_submission_skip(struct kv_submission *submission, size_t step)
 
 /* ---- order ---- */
 
-/* The first one of step @step from @submission on. */
-static struct kv_submission *find_locked(struct kv_submission *submission,
-					 size_t step)
+/* Return the first submission of step @step from @submission on, or NULL. */
+static struct kv_submission *find_step(struct kv_submission *submission,
+				       size_t step)
 {
 	while (submission && step != KV_ALL_STEPS && submission->step != step)
 		submission = TAILQ_NEXT(submission, others);
 	return submission;
-}
-
-static bool is_submitted_locked(const struct kvfs_xfer *xfer, size_t step)
-{
-	kv_assert_locked(&xfer->session->lock);
-	return kv_xfer_is_submitted_locked(xfer) ||
-	       (step != KV_ALL_STEPS && xfer->ops->step_is_submitted &&
-		xfer->ops->step_is_submitted(xfer, step));
 }
 
 int kv_submission_order_locked(struct kvfs_xfer *xfer, size_t step,
@@ -610,15 +572,17 @@ int kv_submission_order_locked(struct kvfs_xfer *xfer, size_t step,
 	int r = 0;
 
 	kv_assert_locked(&session->lock);
-	if (!is_submitted_locked(xfer, step))
+	if (!kv_xfer_is_submitted_locked(xfer) &&
+	    (step == KV_ALL_STEPS || !xfer->ops->step_is_submitted ||
+	     !xfer->ops->step_is_submitted(xfer, step)))
 		return -EAGAIN;
-	submission = find_locked(TAILQ_FIRST(&xfer->submissions), step);
+	submission = find_step(TAILQ_FIRST(&xfer->submissions), step);
 	while (submission && r == 0) {
 		submission->users++;
 		pthread_mutex_unlock(&session->lock);
 		r = kv_guard_order(xfer->device, submission->fence, stream);
 		pthread_mutex_lock(&session->lock);
-		next = find_locked(TAILQ_NEXT(submission, others), step);
+		next = find_step(TAILQ_NEXT(submission, others), step);
 		if (--submission->users == 0)
 			pthread_cond_broadcast(&session->changed);
 		submission = next;
@@ -669,8 +633,11 @@ int kvfs_xfer_order_layer(kvfs_xfer *xfer, uint32_t layer, void *stream)
 	    layer - xfer->first_layer >= xfer->layers)
 		return -EINVAL;
 	r = kv_submission_check(xfer->device, &stream);
-	if (r < 0 || xfer->steps <= 1)
-		return r < 0 ? r : order(xfer, KV_ALL_STEPS, stream);
-	return order(xfer, (layer - xfer->first_layer) / xfer->layers_a_step,
+	if (r < 0)
+		return r;
+	return order(xfer,
+		     xfer->steps <= 1 ? KV_ALL_STEPS
+				      : (layer - xfer->first_layer) /
+						xfer->layers_a_step,
 		     stream);
 }

@@ -11,66 +11,64 @@
 
 struct kv_stream_sync;
 
-/* The session's threads for that, if it has none yet.  -ENOMEM, -EAGAIN. */
+/* Start the session's sync threads, if there are none.  -ENOMEM, -EAGAIN. */
 int kv_stream_sync_start_locked(struct kvfs_session *session);
-/* There is memory to be detached. */
+/* The session has memory to be detached. */
 void kv_stream_sync_detach_locked(struct kv_stream_sync *sync);
 /* No transfer is under way any more; memory is still detached.  Takes NULL. */
 void kv_stream_sync_free(struct kv_stream_sync *sync);
 
 /*
- * Return the stream that a caller's @stream stands for: NULL the device's
- * default stream, if there is no @event, and KVFS_NO_STREAM none (NULL).
+ * Return the stream that a caller's @stream means: for NULL, without an @event,
+ * the device's default stream; for KVFS_NO_STREAM no stream (NULL).
  * -EINVAL: a stream and an event; -EOPNOTSUPP: the device has neither.
  */
 int kv_stream_sync_resolve(const struct kvfs_device *device, void *stream,
 			   const void *event, void **ret_stream);
 
 /*
- * Note what @opts says @xfer comes after.  On the caller's thread, no lock
- * held, before it is activated.
+ * Make the event wait of @xfer, for the stream or event in @opts.  On the
+ * caller's thread, no lock held, before the transfer is activated.
  * -EINVAL: a stream and an event; -EOPNOTSUPP: the device has neither; -ENOMEM,
  * errors of the device.
  */
 int kv_stream_sync_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 			const kvfs_opts *opts);
-/* Take it back from a transfer that was never activated.  No lock held. */
+/* Free the event wait of a transfer that was never activated.  No lock held. */
 void kv_stream_sync_drop(struct kvfs_xfer *xfer);
 
 /*
- * Whether @xfer has to wait for its event wait: then its event_over_locked is
- * called when that is done.  kv_stream_sync_stop_locked: it no longer waits;
- * true if it did.
+ * Whether @xfer has to wait for its event wait: then event_over_locked of its
+ * kind is called at the end of that.  kv_stream_sync_stop_locked ends the
+ * waiting, and returns whether @xfer was waiting.
  */
 bool kv_stream_sync_waits_locked(struct kvfs_xfer *xfer);
 bool kv_stream_sync_stop_locked(struct kvfs_xfer *xfer);
-/* The same for a thread that has nothing else to do; no lock held. */
-bool kv_stream_sync_event_is_over(const struct kvfs_xfer *xfer);
 
 /*
- * All of @xfer is copied or has failed: what the device made for it is given
- * back, soon.  Until then @pool is busy; false if there is nothing to give back.
+ * All of @xfer is copied or has failed: free its event wait soon, and keep @pool
+ * busy until then.  False: there is none.
  */
 bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool);
 
 /* ---- fences ---- */
 
-/* Something to be done when what a stream was given so far is over. */
+/* A call to be made when the work that a stream was given so far is over. */
 struct kv_stream_fence;
 
 /*
- * Note what @stream was given so far, or what @event stands for, as
- * kv_stream_sync_resolve has them.  *@ret_fence is NULL if there is nothing to
- * wait for.  Without a lock held.  -EINVAL: both, -EOPNOTSUPP, -ENOMEM, errors
- * of the device.
+ * Make a fence for the work that @stream was given so far, or for @event, as in
+ * kv_stream_sync_resolve.  *@ret_fence is NULL if there is nothing to wait for.
+ * Without a lock held.  -EINVAL: both; -EOPNOTSUPP, -ENOMEM, errors of the
+ * device.
  */
 int kv_stream_fence_new(struct kvfs_pool *pool, void *stream, void *event,
 			struct kv_stream_fence **ret_fence);
 /* Free one that has not begun; takes NULL.  Without a lock held. */
 void kv_stream_fence_free(struct kv_stream_fence *fence);
 
-/* Call @gone with @owner when that is over, with session->lock held.  The pool
- * is busy until then. */
+/* Call @gone with @owner, with session->lock held, when the fence's work is over.
+ * The pool is busy until then. */
 void kv_stream_fence_begin_locked(struct kv_stream_fence *fence,
 				  void (*gone)(void *owner), void *owner);
 
@@ -78,41 +76,39 @@ void kv_stream_fence_begin_locked(struct kv_stream_fence *fence,
 
 #define KV_ALL_STEPS SIZE_MAX
 
-/* Part of what has the batch copied; zeroed memory is one at rest. */
+/* Part of a job that copies batches; zeroed memory is a submission at rest. */
 struct kv_submission {
 	TAILQ_ENTRY(kv_submission)
-	others; /* lock: xfer->submissions, if fence */
+	others; /* lock: in xfer->submissions, if there is a fence */
 	struct kvfs_xfer *xfer;
 	size_t step;
 	void *fence;	/* lock: the device's event wait; NULL: it has none */
 	unsigned users; /* lock: callers that order a stream after it */
-	bool told;	/* lock: submitted_locked was called */
-	/* The device has been given all of it; called once a run, and before
-	 * the run ends. */
+	bool told;	/* lock: submitted_locked was called in this run */
+	/* The device was given all of the batch; called once in each run. */
 	void (*submitted_locked)(struct kv_submission *submission);
 };
 
 /*
- * Copy @batch of the submission's transfer, from step @step of it, to the pages
- * (@loads) or from there.  0, or -EIO: it failed.  Streams can be ordered after
- * it meanwhile.
+ * Copy @batch, of step @step of the submission's transfer, to the pages (@loads)
+ * or from them.  Streams can be ordered after the copies meanwhile.  -EIO.
  */
 int kv_submission_run(struct kv_submission *submission, size_t step,
 		      struct kvfs_batch *batch, bool loads);
-/* There is nothing of it to be copied. */
+/* The step has nothing to copy. */
 void kv_submission_skip(struct kv_submission *submission, size_t step);
 
 /*
- * Replace *@stream by the stream that a caller's handle stands for.
- * -EINVAL: it stands for none, or there is no @device; -EOPNOTSUPP: streams of
- * @device cannot be ordered.
+ * Replace *@stream, a caller's handle, by the stream that it means.
+ * -EINVAL: no stream, or no @device; -EOPNOTSUPP: streams of @device cannot be
+ * ordered.
  */
 int kv_submission_check(const struct kvfs_device *device, void **stream);
 /*
- * Work given to @stream from now on comes after step @step of @xfer, or after
- * all of it (KV_ALL_STEPS).  Without the lock while the device is called, and
- * the caller has a reference.  -EAGAIN, and nothing was ordered: not all of that
- * is submitted; errors of the device.
+ * Order work that @stream is given from now on after step @step of @xfer, or
+ * after all of it (KV_ALL_STEPS).  The lock is released while the device is
+ * called; the caller has a reference.  -EAGAIN: not all of the copies are
+ * submitted, and nothing was ordered; errors of the device.
  */
 int kv_submission_order_locked(struct kvfs_xfer *xfer, size_t step,
 			       void *stream);

@@ -1,39 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xfer.c - a transfer: blocks on their way, and how far each has got.
+ * xfer.c - a transfer: blocks on their way, and the stage of each.
  *
- * OWNS      struct kvfs_xfer and the counts of pages in use of pools.  How
- *           blocks get on is for its kind (xfer->ops) to know.
+ * OWNS      struct kvfs_xfer and the counts of pages in use of pools.  The
+ *           transfer's kind (xfer->ops) moves the blocks.
  *
  * STATES    of a transfer:
  *
  *                NEW -> ACTIVE   kv_xfer_activate_locked
  *             ACTIVE -> ACTIVE   copied_locked: the pages are the engine's
- *             ACTIVE -> REST     rest_locked: nothing is under way any more
- *               REST -> ACTIVE   want_durable_locked: DURABLE is asked for
+ *             ACTIVE -> REST     rest_locked: no block is under way
+ *               REST -> ACTIVE   want_durable_locked: a caller waits for DURABLE
  *               REST -> freed    with the caller's reference
  *
  * INVARIANTS
  *   (1) left[s] + got[s] only counts blocks that have not failed before stage
- *       s; a block is counted in left[s] until it got there or failed.
- *   (2) Pages belong to the transfer until left[COPIED] is 0, and nothing but
- *       that gives them back: not a cancel, a time-out or a lost connection.
+ *       s; a block is counted in left[s] until it has reached s or failed.
+ *   (2) Pages belong to the transfer until left[COPIED] is 0.  No cancel,
+ *       time-out or lost connection gives them back before.
  *   (3) An active transfer has a reference, and is in session->active.
  *   (4) Every byte of a block belongs to one layer of the model.
- *   (5) SUBMITTED is not counted by block: it is there when every block that is
- *       not COPIED and has not failed is with the device, and stays.
+ *   (5) SUBMITTED is not counted by block: a transfer is SUBMITTED, for good,
+ *       when the device has every block that is neither COPIED nor failed.
  *
- * LOCKING   session->lock.  status[] is written by whoever has the block, and
+ * LOCKING   session->lock.  The owner of a block writes its status[], which is
  *           read without the lock.
  */
-#include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/pool.h"
+#include "kernels/transfer/stream_sync.h"
 #include "kernels/session/rpc.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 
 #define STEP_BYTES ((uint64_t)4 << 20) /* of all blocks, at least */
-#define STREAM_NS 5000000000u /* for a stream, by whoever closes its pool */
+#define STREAM_NS 5000000000u /* kvfs_pool_close waits so long for a stream */
 
 static void check_locked(const struct kvfs_xfer *xfer)
 {
@@ -128,19 +128,11 @@ void kv_xfer_tell_locked(struct kvfs_xfer *xfer, enum kvfs_event_what what,
 		.user = user, .what = what, .stages = stages, .n = xfer->n};
 	if (user == 0 || xfer->n > 0)
 		return;
-	/* Of nothing, all is there. */
+	/* A transfer without blocks is at every stage. */
 	kv_notice_post_locked(xfer->session, &xfer->notice, KVFS_SUBMITTED, 0);
 	for (unsigned s = KVFS_COPIED; s <= KVFS_DURABLE; s++)
 		kv_notice_post_locked(xfer->session, &xfer->notice, s, 0);
 	kv_session_completed_locked(xfer->session);
-}
-
-/* No more blocks will come to @stage. */
-static void post_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
-{
-	kv_assert_locked(&xfer->session->lock);
-	kv_notice_post_locked(xfer->session, &xfer->notice, (unsigned)stage,
-			      (int64_t)xfer->got[stage]);
 }
 
 void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
@@ -161,7 +153,7 @@ void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
 				      xfer->deadline_at);
 }
 
-/* The one place where pages go back to the engine. */
+/* Give the pages back to the engine; no other function does. */
 static void copied_locked(struct kvfs_xfer *xfer)
 {
 	kv_assert_locked(&xfer->session->lock);
@@ -178,16 +170,13 @@ static void copied_locked(struct kvfs_xfer *xfer)
 		xfer->ops->copied_locked(xfer);
 }
 
-static bool is_over(const struct kvfs_xfer *xfer)
-{
-	return xfer->left[KVFS_COPIED] == 0 && xfer->left[KVFS_SEALED] == 0 &&
-	       (!xfer->flush_asked || xfer->left[KVFS_DURABLE] == 0);
-}
-
+/* Let the transfer rest, if no stage that is waited for has blocks left. */
 static void rest_locked(struct kvfs_xfer *xfer)
 {
 	kv_assert_locked(&xfer->session->lock);
-	if (!xfer->active || !is_over(xfer))
+	if (!xfer->active || xfer->left[KVFS_COPIED] > 0 ||
+	    xfer->left[KVFS_SEALED] > 0 ||
+	    (xfer->flush_asked && xfer->left[KVFS_DURABLE] > 0))
 		return;
 	xfer->active = false;
 	kv_timer_stop_locked(xfer->session, &xfer->timer);
@@ -196,7 +185,7 @@ static void rest_locked(struct kvfs_xfer *xfer)
 	kv_xfer_put_locked(xfer);
 }
 
-/* Consequences of a stage that every block has reached, or failed. */
+/* Every block has reached @stage or failed: tell the kind and the caller. */
 static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
 {
 	kv_assert_locked(&xfer->session->lock);
@@ -209,6 +198,8 @@ static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
 	}
 	if (xfer->over)
 		xfer->over(xfer, stage);
+	kv_notice_post_locked(xfer->session, &xfer->notice, (unsigned)stage,
+			      (int64_t)xfer->got[stage]);
 }
 
 bool kv_xfer_is_submitted_locked(const struct kvfs_xfer *xfer)
@@ -217,34 +208,26 @@ bool kv_xfer_is_submitted_locked(const struct kvfs_xfer *xfer)
 	return xfer->all_submitted || xfer->left[KVFS_COPIED] == 0;
 }
 
-/* Blocks that are there, or will be unless the device fails.  Those of a load
- * that are not fail one by one, and are counted as failed later. */
-static size_t count_submitted_locked(const struct kvfs_xfer *xfer)
-{
-	size_t n = 0;
-	int status;
-
-	kv_assert_locked(&xfer->session->lock);
-	if (xfer->ops->to_daemon)
-		return xfer->got[KVFS_COPIED] + xfer->left[KVFS_COPIED];
-	for (size_t i = 0; i < xfer->n; i++) {
-		status = atomic_load(&xfer->status[i]);
-		n += status >= 0 || status == -EINPROGRESS;
-	}
-	return n;
-}
-
-/* Whether that is all, now that there are more of them, or fewer left. */
+/* Make the transfer SUBMITTED if the device has all blocks that are left. */
 static void look_submitted_locked(struct kvfs_xfer *xfer)
 {
 	bool asked = xfer->notice.user != 0 &&
 		     xfer->notice.stages & 1u << KVFS_SUBMITTED;
+	int status;
 
 	kv_assert_locked(&xfer->session->lock);
 	if (xfer->all_submitted || xfer->submitted < xfer->left[KVFS_COPIED])
 		return;
 	xfer->all_submitted = true;
-	xfer->got_submitted = count_submitted_locked(xfer);
+	/* Blocks that are COPIED, or will be unless the device fails.  Blocks of
+	 * a load fail one by one, and count as failed later. */
+	if (xfer->ops->to_daemon)
+		xfer->got_submitted =
+			xfer->got[KVFS_COPIED] + xfer->left[KVFS_COPIED];
+	for (size_t i = 0; i < xfer->n && !xfer->ops->to_daemon; i++) {
+		status = atomic_load(&xfer->status[i]);
+		xfer->got_submitted += status >= 0 || status == -EINPROGRESS;
+	}
 	kv_notice_post_locked(xfer->session, &xfer->notice, KVFS_SUBMITTED,
 			      (int64_t)xfer->got_submitted);
 	if (asked)
@@ -279,7 +262,6 @@ void kv_xfer_reach_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 		look_submitted_locked(xfer);
 	if (n > 0 && xfer->left[stage] == 0) {
 		stage_over_locked(xfer, stage);
-		post_locked(xfer, stage);
 		if (stage == KVFS_COPIED || xfer->ops->to_daemon)
 			kv_session_completed_locked(xfer->session);
 	}
@@ -306,14 +288,19 @@ void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 	if (stage == KVFS_COPIED)
 		look_submitted_locked(xfer);
 	for (int s = (int)stage; s <= KVFS_DURABLE; s++)
-		if (over[s]) {
+		if (over[s])
 			stage_over_locked(xfer, (enum kvfs_stage)s);
-			post_locked(xfer, (enum kvfs_stage)s);
-		}
 	if (any)
 		kv_session_completed_locked(xfer->session);
 	rest_locked(xfer);
 	kv_xfer_put_locked(xfer);
+}
+
+void kv_xfer_over_locked(struct kvfs_xfer *xfer, size_t good, size_t bad)
+{
+	kv_xfer_fail_locked(xfer, KVFS_COPIED, bad);
+	for (int s = KVFS_COPIED; s <= KVFS_DURABLE; s++)
+		kv_xfer_reach_locked(xfer, (enum kvfs_stage)s, good);
 }
 
 void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
@@ -329,9 +316,10 @@ void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
 
 /* ---- layers ---- */
 
-/* Ranges that touch are one. */
-static size_t add(struct kvfs_range *ranges, size_t n, uint64_t from,
-		  uint64_t to)
+/* Append @from .. @to to the @n ranges, joined with the last range if they touch.
+ */
+static size_t add_range(struct kvfs_range *ranges, size_t n, uint64_t from,
+			uint64_t to)
 {
 	if (n > 0 && ranges[n - 1].to == from) {
 		ranges[n - 1].to = to;
@@ -341,37 +329,33 @@ static size_t add(struct kvfs_range *ranges, size_t n, uint64_t from,
 	return n + 1;
 }
 
-/* Layers are an inner dimension: a piece for each index of those before it. */
-static size_t add_pieces(const struct kv_layout *layout,
-			 const struct kv_tensor *tensor, uint32_t first,
-			 uint32_t n, struct kvfs_range *ranges, size_t n_ranges)
-{
-	uint64_t before = 1, all, layer;
-
-	for (int d = 0; d < layout->layer_dim; d++)
-		before *= tensor->shape[d];
-	all = tensor->bytes / before;
-	layer = all / layout->layers;
-	for (uint64_t at = tensor->offset; before > 0; at += all, before--)
-		n_ranges = add(ranges, n_ranges, at + first * layer,
-			       at + (first + n) * layer);
-	return n_ranges;
-}
-
 size_t kv_layout_ranges(const struct kv_layout *layout, uint32_t first,
 			uint32_t n, struct kvfs_range *ret_ranges)
 {
+	uint64_t before, all, layer;
 	size_t ranges = 0;
 
 	for (uint32_t i = 0; n > 0 && i < layout->n_tensors; i++) {
 		const struct kv_tensor *tensor = &layout->tensors[i];
+		uint64_t at = tensor->offset;
 
-		if (layout->layer_dim >= 0)
-			ranges = add_pieces(layout, tensor, first, n,
-					    ret_ranges, ranges);
-		else if (tensor->layer >= first && tensor->layer - first < n)
-			ranges = add(ret_ranges, ranges, tensor->offset,
-				     tensor->offset + tensor->bytes);
+		if (layout->layer_dim < 0) {
+			if (tensor->layer >= first && tensor->layer - first < n)
+				ranges = add_range(ret_ranges, ranges, at,
+						   at + tensor->bytes);
+			continue;
+		}
+		/* Layers are an inner dimension: each index of the dimensions
+		 * before it has a piece. */
+		before = 1;
+		for (int d = 0; d < layout->layer_dim; d++)
+			before *= tensor->shape[d];
+		all = tensor->bytes / before;
+		layer = all / layout->layers;
+		for (; before > 0; at += all, before--)
+			ranges = add_range(ret_ranges, ranges,
+					   at + first * layer,
+					   at + (first + n) * layer);
 	}
 	return ranges;
 }
@@ -399,95 +383,85 @@ static int take_layers(struct kvfs_xfer *xfer, const struct kv_layout *layout,
 	return 0;
 }
 
-/* As many layers at a time as are worth the trouble. */
-static void make_steps(struct kvfs_xfer *xfer, const struct kv_layout *layout)
+int kv_xfer_set_pages(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
+		      const int64_t *pages)
 {
-	uint64_t layer = layout->payload / layout->layers;
-	uint64_t n = STEP_BYTES / KV_MAX(layer * xfer->n, (uint64_t)1) + 1;
-	uint32_t a_step = (uint32_t)KV_MIN(n, xfer->layers);
+	size_t n, bytes;
 
-	assert(a_step > 0);
-	xfer->layers_a_step = a_step;
-	xfer->steps = (xfer->layers + a_step - 1) / a_step;
+	if (__builtin_mul_overflow(xfer->n, pool->strides.pages_per_block,
+				   &n) ||
+	    __builtin_mul_overflow(n, sizeof(*pages), &bytes) ||
+	    (!pages && n > 0))
+		return -EINVAL;
+	xfer->pages = malloc(bytes + 1);
+	if (!xfer->pages)
+		return -ENOMEM;
+	if (bytes > 0)
+		memcpy(xfer->pages, pages, bytes);
+	xfer->n_pages = n;
+	return 0;
 }
 
 int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 		 const kvfs_opts *opts, unsigned flags)
 {
+	const struct kv_layout *layout = pool->layout;
+	uint64_t bytes;
 	int r;
 
 	xfer->device = pool->device;
-	xfer->layers = pool->layout->layers;
+	xfer->layers = layout->layers;
 	if ((opts->flags & ~flags) != 0)
 		return -EINVAL;
-	r = take_layers(xfer, pool->layout, opts);
+	r = take_layers(xfer, layout, opts);
 	if (r < 0)
 		return r;
 	if (opts->deadline != 0)
 		xfer->deadline_at = kv_time_after(opts->deadline);
 	xfer->flags = opts->flags;
 	xfer->priority = opts->priority;
-	if (opts->flags & KVFS_BY_LAYER)
-		make_steps(xfer, pool->layout);
+	if (opts->flags & KVFS_BY_LAYER) {
+		/* As many layers a step as make STEP_BYTES of all blocks. */
+		bytes = layout->payload / layout->layers * xfer->n;
+		xfer->layers_a_step = (uint32_t)KV_MIN(
+			STEP_BYTES / KV_MAX(bytes, (uint64_t)1) + 1,
+			xfer->layers);
+		xfer->steps = (xfer->layers + xfer->layers_a_step - 1) /
+			      xfer->layers_a_step;
+	}
 	return kv_stream_sync_take(xfer, pool, opts);
 }
 
 /* ---- ends ---- */
 
-/* One of @pool's, or of any; @waits: only of those that wait for a stream. */
-static struct kvfs_xfer *next_running_locked(struct kvfs_session *session,
-					     const struct kvfs_pool *pool,
-					     bool waits)
-{
-	struct kvfs_xfer *xfer;
-
-	kv_assert_locked(&session->lock);
-	TAILQ_FOREACH(xfer, &session->active, others)
-		if (atomic_load(&xfer->stopped) == 0 &&
-		    (!pool || xfer->pool == pool) &&
-		    (!waits || xfer->waits_for_event))
-			return xfer;
-	return NULL;
-}
-
-/* Stopping one may end others, too, so the search begins anew each time. */
+/* Stop the transfers of @pool, or of any pool; @waits: only those that wait for
+ * a stream.  Stopping one may end others, so each search begins anew. */
 static void stop_running_locked(struct kvfs_session *session,
 				const struct kvfs_pool *pool, bool waits)
 {
 	struct kvfs_xfer *xfer;
 
 	kv_assert_locked(&session->lock);
-	while ((xfer = next_running_locked(session, pool, waits)))
-		kv_xfer_stop_locked(xfer, -ETIMEDOUT);
-}
-
-static void stop_all_locked(struct kvfs_session *session,
-			    const struct kvfs_pool *pool)
-{
-	struct kvfs_xfer *xfer;
-
-	kv_assert_locked(&session->lock);
-	stop_running_locked(session, pool, false);
-	TAILQ_FOREACH(xfer, &session->active, others)
-		if (!pool && xfer->ops->stop_durable_locked)
-			xfer->ops->stop_durable_locked(xfer, -ETIMEDOUT);
-}
-
-static bool is_drained_locked(const struct kvfs_session *session,
-			      const struct kvfs_pool *pool)
-{
-	kv_assert_locked(&session->lock);
-	return pool ? pool->busy == 0 : TAILQ_EMPTY(&session->active);
+	do {
+		TAILQ_FOREACH(xfer, &session->active, others)
+			if (atomic_load(&xfer->stopped) == 0 &&
+			    (!pool || xfer->pool == pool) &&
+			    (!waits || xfer->waits_for_event))
+				break;
+		if (xfer)
+			kv_xfer_stop_locked(xfer, -ETIMEDOUT);
+	} while (xfer);
 }
 
 void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool)
 {
 	const uint64_t patient_until = kv_time_after(STREAM_NS);
 	uint64_t look_at = kv_time_after(KV_LOOK_NS);
+	struct kvfs_xfer *xfer;
 	bool hangs;
 
 	kv_assert_locked(&session->lock);
-	while (!is_drained_locked(session, pool)) {
+	while (pool ? pool->busy > 0 : !TAILQ_EMPTY(&session->active)) {
 		kv_session_wait(session, look_at);
 		if (kv_now_ns() < look_at)
 			continue;
@@ -495,9 +469,13 @@ void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool)
 		hangs = kv_ask_hangs(session);
 		pthread_mutex_lock(&session->lock);
 		if (hangs)
-			stop_all_locked(session, pool);
+			stop_running_locked(session, pool, false);
 		else if (kv_now_ns() >= patient_until)
 			stop_running_locked(session, pool, true);
+		TAILQ_FOREACH(xfer, &session->active, others)
+			if (hangs && !pool && xfer->ops->stop_durable_locked)
+				xfer->ops->stop_durable_locked(xfer,
+							       -ETIMEDOUT);
 		look_at = kv_time_after(KV_LOOK_NS);
 	}
 }
@@ -522,16 +500,9 @@ static bool is_reached_locked(const struct kvfs_xfer *xfer,
 
 int kvfs_xfer_poll(kvfs_xfer *xfer, enum kvfs_stage stage)
 {
-	int r = check_xfer(xfer, stage);
+	long r = kvfs_xfer_wait(xfer, stage, 0);
 
-	if (r < 0)
-		return r;
-	pthread_mutex_lock(&xfer->session->lock);
-	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked)
-		xfer->ops->want_durable_locked(xfer);
-	r = is_reached_locked(xfer, stage);
-	pthread_mutex_unlock(&xfer->session->lock);
-	return r;
+	return r >= 0 ? 1 : r == -ETIMEDOUT ? 0 : (int)r;
 }
 
 long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline)
@@ -595,8 +566,9 @@ static bool layer_is_over(const struct kvfs_xfer *xfer, uint32_t layer)
 						     xfer->layers_a_step);
 }
 
-/* Who waits has said so before it looked, with the lock until it sleeps: either
- * it sees the step over or we see it wait. */
+/* A waiter increments layer_waiters before it looks at the step, and holds the
+ * lock until it sleeps: either the waiter sees the step over or this call sees
+ * the waiter. */
 void kv_xfer_step_over(struct kvfs_xfer *xfer)
 {
 	if (atomic_load(&xfer->layer_waiters) == 0)
