@@ -43,7 +43,7 @@ static int lmdb_error(void)
 	return calls.error == ENOSPC ? MDB_MAP_FULL : calls.error;
 }
 
-/* A read of what is open fails for one reason only. */
+/* Fail a read of an open file, with EIO only. */
 static bool fails_to_read(void)
 {
 	if (!fails())
@@ -53,7 +53,7 @@ static bool fails_to_read(void)
 	return true;
 }
 
-/* What is there is opened without any room. */
+/* Fail an open; an existing file needs no room on a full disk. */
 static bool fails_to_open(int flags)
 {
 	if (calls.error == ENOSPC && !(flags & O_CREAT))

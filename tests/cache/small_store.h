@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * small_store.h - a cache on a small store, blocks whose every byte is known,
- * and what must be true of both whatever has failed.
+ * and checks of both that must hold whatever has failed.
  *
- * It lives in memory where that is possible: thousands of stores are made here,
- * and what a real disk does is not the question.
+ * The store is in memory if that has room: tests make thousands of stores,
+ * and do not depend on a real disk.
  */
 #ifndef KV_TESTS_CACHE_SMALL_STORE_H
 #define KV_TESTS_CACHE_SMALL_STORE_H

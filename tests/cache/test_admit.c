@@ -28,7 +28,7 @@ static void a_child_whose_parent_is_nowhere_stays_in_dram(void **state)
 	for (unsigned i = 5; i < 10; i++)
 		assert_int_equal(tiers_of(t, t->space, 0, i), KV_TIER_DRAM);
 	assert_int_equal(tiers_stats(t).unwritten_orphans, 5);
-	/* Whoever asks for durability gets it all the same. */
+	/* A sync makes orphans durable all the same. */
 	assert_int_equal(kv_space_sync(t->cache, t->space), 0);
 	assert_int_equal(tiers_of(t, t->space, 0, 7),
 			 KV_TIER_DRAM | KV_TIER_SSD);
@@ -164,7 +164,7 @@ static void many_children_of_one_parent_follow_it(void **state)
 				 KV_TIER_DRAM | KV_TIER_SSD);
 }
 
-/* It is on a list of those that wait, and not to be written any more. */
+/* The child is an orphan, and must not be written any more. */
 static void
 a_child_that_is_removed_while_leased_is_waited_for_by_nobody(void **state)
 {
@@ -271,7 +271,7 @@ static void with_reuse_a_used_chain_goes_whole(void **state)
 	}
 	tiers_quiet(t);
 	assert_int_equal(tiers_stats(t).bytes_written_ssd, 0);
-	/* Its tail is touched first, and comes after its head all the same. */
+	/* The chain's tail is touched first, but written after its head. */
 	assert_int_equal(tiers_use(t, t->space, 0, 12), 12);
 	tiers_quiet(t);
 	for (unsigned i = 0; i < 20; i++) {
@@ -369,7 +369,7 @@ static void what_is_left_is_for_chains_that_are_used_again(void **state)
 	for (unsigned i = 0; i < 5; i++)
 		assert_int_equal(tiers_of(t, t->space, 1, i),
 				 KV_TIER_DRAM | KV_TIER_SSD);
-	/* A new turn of a conversation that goes on is worth it, too. */
+	/* A new turn of a used conversation is also written. */
 	tiers_must_save(t, t->space, 1, 5);
 	tiers_quiet(t);
 	assert_int_equal(tiers_of(t, t->space, 1, 5),

@@ -19,7 +19,7 @@
 
 static _Atomic bool hold, held;
 
-static pthread_t mounter; /* it zeroes nothing, and scans nothing */
+static pthread_t mounter; /* this thread neither zeroes nor scans */
 
 static void wait_here(void)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is durable when a flush, or the sync of a block, has answered. */
+/* test_flush.c - a flush, or the sync of a block, ends when blocks are durable. */
 #include "tests/cache/tiers.h"
 
 #define FEW 8u /* records in one commit, so that saves fill it */
@@ -37,7 +37,7 @@ static void load_end(struct load *load)
 	pthread_join(load->thread, NULL);
 }
 
-/* What the index has: that, and nothing else, is there after a crash. */
+/* Return the record in the index: after a crash nothing else counts. */
 static struct kv_slot_record recorded(struct tiers *t, unsigned chain,
 				      unsigned position)
 {
@@ -222,7 +222,7 @@ static void many_flushes_of_many_spaces_end_each_as_it_must(void **state)
 	for (unsigned s = 0; s < SPACES; s++)
 		assert_int_equal(kv_space_sync(t->cache, spaces[s]), 0);
 	for (unsigned i = 0; i < SPACES * EACH; i++) {
-		/* The last ones were told before the syncs began to wait. */
+		/* The last flushes ended before the syncs began to wait. */
 		while (all[i].status == 1)
 			usleep(1000);
 		if (all[i].status != -ECANCELED)

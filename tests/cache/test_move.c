@@ -96,7 +96,7 @@ static void what_is_pinned_is_moved_and_the_rest_evicted(void **state)
 	}
 }
 
-/* Its old place may be another's, its bytes are the same. */
+/* Another block may get the old slot; readers see the same bytes. */
 static void what_is_open_is_moved_and_can_be_read(void **state)
 {
 	struct small *s = *state;

@@ -22,7 +22,7 @@ static void a_quota_of_dram_is_met_by_every_save(void **state)
 			    2 * MIB);
 	}
 	assert_true(tiers_of(t, t->space, 99, 0) & KV_TIER_DRAM);
-	/* What was driven out is on SSD. */
+	/* The block that was evicted from memory is on SSD. */
 	assert_int_equal(tiers_of(t, t->space, 0, 0), KV_TIER_SSD);
 }
 
@@ -190,7 +190,7 @@ static unsigned replay(struct tiers *t, struct kv_space *b, unsigned rounds)
 		if (b)
 			flood(t, b, &n);
 		hits += tiers_use(t, t->space, chain, DEPTH);
-		/* What it lost it computes and saves anew. */
+		/* Save lost blocks again. */
 		for (unsigned j = 0; j < DEPTH; j++)
 			if (!tiers_of(t, t->space, chain, j))
 				(void)tiers_save(t, t->space, chain, j);

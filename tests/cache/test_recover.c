@@ -255,7 +255,7 @@ static void what_was_never_committed_is_swept(void **state)
 	assert_int_equal(small_save(s, 100), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	for (unsigned i = 0; i < 10000 && !says(s, "swept="); i++)
-		usleep(1000); /* it goes on behind the first saves */
+		usleep(1000); /* the sweep continues behind the first saves */
 	assert_true(says(s, "swept=1 "));
 	crash(s);
 	lose_index(s);
@@ -439,7 +439,7 @@ static void files_of_spaces_are_put_right(void **state)
 	close(store);
 }
 
-/* After a mount that ended in order, too. */
+/* Also after a clean end. */
 static void lost_files_of_spaces_are_written_again(void **state)
 {
 	struct small *s = *state;
@@ -470,7 +470,7 @@ static void lost_files_of_spaces_are_written_again(void **state)
 	assert_int_equal(present(s), BLOCKS);
 }
 
-/* It is a loss only once the index is lost, too. */
+/* The file is needed only once the index is lost. */
 static void a_lost_file_without_room_is_no_reason_not_to_mount(void **state)
 {
 	struct small *s = *state;
@@ -478,7 +478,7 @@ static void a_lost_file_without_room_is_no_reason_not_to_mount(void **state)
 
 	save_all(s);
 	small_close(s);
-	/* Its draft cannot be made. */
+	/* The draft of the file cannot be made. */
 	snprintf(command, sizeof(command),
 		 "rm %s/spaces/000001 && mkdir %s/spaces/000001.tmp", s->path,
 		 s->path);
@@ -511,7 +511,7 @@ static void the_lock_file_of_the_index_stays(void **state)
 	small_close(s);
 	assert_int_equal(fstat(fd, &st), 0);
 	assert_int_equal(st.st_nlink, 1);
-	/* What is in it counts for nothing. */
+	/* The contents of the lock file do not matter. */
 	for (unsigned round = 0; round < 3; round++) {
 		memset(garbage, round == 1 ? 0xff : 0, sizeof(garbage));
 		if (round == 2)
@@ -742,7 +742,7 @@ static void most_files_missing_is_a_mistake(void **state)
 	small_must_open(s);
 	save_large(s, 0, 20);
 	small_close(s);
-	/* What is mounted at segments/ is not. */
+	/* The files of segments/ are on a mount that is missing. */
 	snprintf(from, sizeof(from), "%s/segments", s->path);
 	snprintf(to, sizeof(to), "%s/spaces/away", s->path);
 	assert_int_equal(rename(from, to), 0);
@@ -823,7 +823,7 @@ static void an_index_older_than_the_files_is_made_anew(void **state)
 	assert_int_equal(system(command), 0);
 	close_with_old_index(s);
 
-	/* It is not repaired by removing the newer files. */
+	/* kvfs-fsck does not remove the newer files. */
 	assert_int_equal(small_fsck(s, "--repair"), 4);
 	small_must_open(s);
 	assert_true(says(s, "older than the segment files"));

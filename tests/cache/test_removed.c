@@ -90,7 +90,7 @@ static void test_it_is_remembered_from_mount_to_mount(void **state)
 			assert_int_equal(is_removed(s, n), n < 10);
 		reopen(s);
 	}
-	/* Saved again: forgotten, and that is remembered, too. */
+	/* Saved again: the tombstone is gone, also after a mount. */
 	assert_int_equal(small_save(s, 3), 0);
 	assert_false(is_removed(s, 3));
 	reopen(s);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_reopen.c - every call fails once that opening a store makes which was
- * there before: closed in order, left by a crash, without its index, or with a
- * smaller cap.  It opens or says why, and with the next open all is there.
+ * test_reopen.c - open an existing store while each call of the opening fails once:
+ * a store that was closed cleanly, left by a crash, without its index, or opened
+ * with a smaller cap.  The open succeeds or reports why, and the next open finds
+ * all blocks.
  */
 #include "tests/cache/calls.h"
 
@@ -48,7 +49,7 @@ static void crash(struct script *t)
 	must(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
 }
 
-/* An index that was lost is made anew from what can be read then. */
+/* An index that is lost is rebuilt from the files that can be read. */
 static bool may_lose(enum kind kind)
 {
 	return kind == SMALLER || calls.eio;

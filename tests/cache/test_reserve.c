@@ -119,7 +119,7 @@ within_its_reserve_a_space_gives_nothing_up_for_what_is_in_use(void **state)
 	assert_int_equal(sync_block(s, SMALL), -ENOSPC);
 	assert_int_equal(how_many_durable(s, 0, SMALL + 1), SMALL);
 	let_go(s, blocks);
-	/* It was told no; the daemon goes on trying by itself. */
+	/* The sync failed; the daemon tries again by itself. */
 	while (!durable(s, SMALL))
 		usleep(10000);
 	assert_int_equal(how_many_durable(s, 0, SMALL + 1), SMALL + 1);
@@ -216,8 +216,7 @@ static void flushed(struct kv_flush *flush, int status)
 	atomic_store((_Atomic bool *)flush->arg, true);
 }
 
-/* What would not be written unasked is, for a flush, also if it was queued
- * before. */
+/* A flush writes blocks beyond the budget, also if they are queued. */
 static void a_flush_gets_what_is_queued_past_the_budget(void **state)
 {
 	struct small *s = *state;
@@ -331,7 +330,7 @@ static void only_what_has_no_room_on_ssd_gives_way_in_dram(void **state)
 	while (small_stats(s).dropped_saves < 100) {
 		int r = save_in(s, none, n++);
 
-		if (r == -ENOSPC) /* it is being tried again just now */
+		if (r == -ENOSPC) /* the block is being tried again */
 			usleep(1000);
 		else
 			assert_int_equal(r, 0);

@@ -200,7 +200,7 @@ static void check_buffer(struct fixture *f, unsigned flags)
 	io.offset = 10 * KV_PAGE;
 	assert_int_equal(kv_ring_wait(f->ring, &io), 0);
 	io = request(f, KV_IO_READ, 12, 1);
-	io.buffer = 0; /* its memory is elsewhere: goes without */
+	io.buffer = 0; /* not the memory of the buffer: read without it */
 	assert_int_equal(kv_ring_wait(f->ring, &io), 0);
 	assert_page(f->memory + 12 * KV_PAGE, 2);
 

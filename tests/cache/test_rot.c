@@ -26,7 +26,7 @@ enum rot {
 	ROT_ZEROED,
 	ROT_ALL_ZEROED,
 	ROT_SWAPPED, /* with its neighbour, which has none of its own */
-	ROT_OLD,     /* what the key's slot had in an earlier round */
+	ROT_OLD,     /* bytes of the key's slot in an earlier round */
 	ROT_OTHERS_PROLOGUE,
 	ROT_OTHERS_DATA,
 	ROT_RECORD_LIES, /* a whole record, of something else */
@@ -430,7 +430,7 @@ static void F7_a_file_that_is_cut_off_loses_what_was_behind(void **state)
 	}
 	read_all(t, damaged);
 	gone_and_counted(t, damaged, before);
-	/* It may be written again, and then is there. */
+	/* Damaged blocks can be saved again. */
 	for (unsigned n = 0; n < BLOCKS; n++)
 		if (damaged[n])
 			must(small_save_seed(&t->s, n, seed_of(t, n), LENGTH) ==

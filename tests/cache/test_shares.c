@@ -62,7 +62,7 @@ static void unpin_all(struct tiers *t, struct kv_space *space, unsigned n)
 	}
 }
 
-/* Of @total bytes, by users one of whom came first and took all he got. */
+/* Pin @total bytes by two users; the first one takes all it may have. */
 static void check_pins(struct tiers *t, uint64_t total)
 {
 	struct kv_space *c = tiers_space(t, "c", C, PREFIX_LAYOUT);
@@ -73,9 +73,9 @@ static void check_pins(struct tiers *t, uint64_t total)
 	of_c = pin_all(t, c);
 	assert_in_range(of_c, all / 6, all / 3);
 	assert_int_equal(pin(t, t->space, of_a), -ENOSPC);
-	/* Who came last goes on, even with all he gets. */
+	/* The second user can still save, with all its pins. */
 	assert_int_equal(tiers_save(t, c, MANY, 0), 0);
-	/* What one gives back the other may have. */
+	/* The second user may have what the first one unpins. */
 	unpin_all(t, t->space, of_a);
 	assert_int_equal(pin(t, c, of_c), 0);
 	unpin_all(t, c, of_c + 1);
@@ -137,8 +137,8 @@ static void an_owner_may_open_all_that_it_has_pinned(void **state)
 	kv_account_put(account);
 }
 
-/* Snapshots of one block, listed many times, until they are refused; how
- * many hundredths of what there may be all users have then. */
+/* Create snapshots that list one block many times until one is refused; return
+ * the percentage of all snapshots' blocks that all users have then. */
 static uint64_t snapshot_all(struct tiers *t, struct kv_space *space,
 			     unsigned *ret_n)
 {
@@ -182,7 +182,7 @@ static void snapshots_are_shared(void **state)
 	unsigned of_a, of_others;
 	uint64_t part;
 
-	tiers_without_ssd(t); /* whose index would end before */
+	tiers_without_ssd(t); /* the index would be full earlier */
 	c = tiers_space(t, "c", C, PREFIX_LAYOUT);
 	of_root = tiers_space(t, "root", 0, PREFIX_LAYOUT);
 	part = snapshot_all(t, t->space, &of_a);

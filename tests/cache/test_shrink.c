@@ -112,7 +112,7 @@ static void the_least_valuable_blocks_go_whatever_their_file(void **state)
 	assert_int_equal(stats.evicted_ssd, MANY + N_LARGE - stats.blocks);
 	assert_true(config_has(s, " blocks evicted"));
 	assert_int_equal(all_there(s), stats.blocks);
-	/* It goes on as a store of that size. */
+	/* The store is used with the new size. */
 	for (n = 0; n < MANY; n++) {
 		small_save_seed(s, 5000 + n, n, BLOCK);
 		must(kv_space_sync(s->cache, s->space) == 0);
@@ -173,7 +173,7 @@ static void pinned_blocks_are_a_reason_to_refuse(void **state)
 	assert_true(config_has(s, "last_end=clean"));
 	must(small_close(s) == 0);
 
-	/* One MiB less is refused, and with what they need they are there. */
+	/* One MiB less than the pinned blocks need is refused. */
 	s->config.ssd_given = true;
 	s->config.ssd = need - (1 << 20);
 	assert_int_equal(small_open(s), -ENOSPC);
@@ -235,7 +235,7 @@ static void what_a_reserve_has_left_can_be_read(void **state)
 	assert_true(s->space->in[SSD].guaranteed > 0);
 }
 
-/* What others have goes first. */
+/* Blocks beyond the reserves of spaces go first. */
 static void reserved_blocks_stay(void **state)
 {
 	const struct kv_quota quota = {.reserve_ssd = 8 << 20};

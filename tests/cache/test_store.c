@@ -74,7 +74,7 @@ static void read_only_makes_nothing(void **state)
 
 	s->config.read_only = true;
 	refused(s, -ENOENT);
-	assert_int_equal(rmdir(s->path), 0); /* it is empty */
+	assert_int_equal(rmdir(s->path), 0); /* the directory is empty */
 	refused(s, -ENOENT);
 	assert_int_equal(mkdir(s->path, 0700) == 0 || errno == EEXIST, 1);
 }
@@ -404,7 +404,7 @@ static int no_snapshot(void *arg, const struct kv_snapshot_record *record,
 	return 0;
 }
 
-/* What a crash now would leave. */
+/* Count the index's records of spaces called @name. */
 static unsigned records_named(struct small *s, const char *name)
 {
 	struct names names = {.name = name};
@@ -497,7 +497,7 @@ struct maker {
 	int failed;
 };
 
-/* Its odd spaces it removes. */
+/* Make spaces, and remove every other one. */
 static void *make_spaces(void *arg)
 {
 	struct maker *m = arg;

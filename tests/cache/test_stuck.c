@@ -102,7 +102,7 @@ static void its_slot_is_not_used_for_anything_else(void **state)
 	for (unsigned i = 100; i < 1200; i++)
 		small_save(s, i);
 	assert_int_equal(disk.n_held, 1);
-	/* What it reads lands where nobody is. */
+	/* The late read must land in memory that nobody uses. */
 	memset(disk.held[0].io->data, 0x66, disk.held[0].io->bytes);
 	for (unsigned i = 100; i < 1200; i++)
 		small_view(s, i, BYTES);
@@ -160,7 +160,7 @@ static void while_reads_are_offline_nothing_is_asked_of_the_disk(void **state)
 	small_check(s);
 }
 
-/* Its only block was removed before it could be written. */
+/* The file's only block was removed before its write. */
 static void a_file_that_nothing_was_written_to_is_known_in_the_end(void **state)
 {
 	struct small *s = *state;
@@ -270,7 +270,7 @@ static void close_with(enum kv_io_op op)
 	disk_behave();
 	usleep(50000);
 	small_remove(s);
-	_exit(0); /* with what the cache has left */
+	_exit(0); /* with the threads and memory of the cache */
 }
 
 static void closing_gives_up_and_leaves_everything_as_it_is(void **state)
