@@ -64,12 +64,6 @@ uint64_t kv_block_header_bytes(const struct kv_layout *layout)
 			   KV_PAGE);
 }
 
-static void put_le64(uint8_t *at, uint64_t value)
-{
-	for (int i = 0; i < PREFIX; i++)
-		at[i] = (uint8_t)(value >> (8 * i));
-}
-
 static bool good_len(uint8_t len)
 {
 	return len == 16 || len == 32;
@@ -102,7 +96,8 @@ int kv_block_header_write(const struct kv_layout *layout,
 	memcpy(text + n, layout->header, layout->header_len);
 	memset(text + n + layout->header_len, ' ',
 	       bytes - PREFIX - (size_t)n - layout->header_len);
-	put_le64(header, bytes - PREFIX);
+	for (int i = 0; i < PREFIX; i++)
+		((uint8_t *)header)[i] = (uint8_t)((bytes - PREFIX) >> (8 * i));
 	return 0;
 }
 
@@ -479,8 +474,6 @@ static char *put_id(char *at, uint32_t id)
 
 size_t kv_token_ids_write(const struct kv_token_ids *token_ids, char *text)
 {
-	static const char hex[] = "0123456789abcdef";
-	const uint8_t *extras = kv_token_ids_extras(token_ids);
 	char *at = stpcpy(text, IDS);
 
 	for (uint32_t i = 0; i < token_ids->n; i++) {
@@ -488,17 +481,17 @@ size_t kv_token_ids_write(const struct kv_token_ids *token_ids, char *text)
 			*at++ = ',';
 		at = put_id(at, token_ids->ids[i]);
 	}
-	if (token_ids->extras_len > 0)
+	if (token_ids->extras_len > 0) {
 		at = stpcpy(at, EXTRAS);
-	for (uint32_t i = 0; i < token_ids->extras_len; i++) {
-		*at++ = hex[extras[i] >> 4];
-		*at++ = hex[extras[i] & 15];
+		kv_hex(kv_token_ids_extras(token_ids), token_ids->extras_len,
+		       at);
+		at += (size_t)2 * token_ids->extras_len;
 	}
 	at = stpcpy(at, END);
 	return (size_t)(at - text);
 }
 
-/* One number, as put_id writes it; where it ends, or NULL. */
+/* Parse a number as put_id writes it.  Return its end, or NULL. */
 static const char *parse_id(const char *at, uint32_t *ret_id)
 {
 	const char *begin = at;
@@ -512,42 +505,11 @@ static const char *parse_id(const char *at, uint32_t *ret_id)
 	return at;
 }
 
-static int parse_ids(const char *at, uint32_t n, uint32_t *ids)
-{
-	for (uint32_t i = 0; i < n; i++) {
-		at = parse_id(at, &ids[i]);
-		if (!at || *at != (i + 1 < n ? ',' : '\0'))
-			return -EINVAL;
-		at++;
-	}
-	return 0;
-}
-
-static int nibble(char digit)
-{
-	if (digit >= '0' && digit <= '9')
-		return digit - '0';
-	return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
-}
-
-static int parse_extras(const char *text, uint32_t len, uint8_t *extras)
-{
-	for (uint32_t i = 0; i < len; i++) {
-		int high = nibble(text[2 * i]), low = nibble(text[2 * i + 1]);
-
-		if (high < 0 || low < 0)
-			return -EINVAL;
-		extras[i] = (uint8_t)(high << 4 | low);
-	}
-	return 0;
-}
-
 int kv_token_ids_parse(const char *ids, const char *extras,
 		       struct kv_token_ids **ret_token_ids)
 {
 	_cleanup_(kv_freep) struct kv_token_ids *token_ids = NULL;
 	size_t digits = extras ? strlen(extras) : 0, n = 1;
-	int r;
 
 	for (const char *at = ids; *at; at++)
 		n += *at == ',';
@@ -559,12 +521,14 @@ int kv_token_ids_parse(const char *ids, const char *extras,
 		return -ENOMEM;
 	token_ids->n = (uint32_t)n;
 	token_ids->extras_len = (uint32_t)(digits / 2);
-	r = parse_ids(ids, token_ids->n, token_ids->ids);
-	if (r == 0 && extras)
-		r = parse_extras(extras, token_ids->extras_len,
-				 (uint8_t *)(token_ids->ids + n));
-	if (r < 0)
-		return r;
+	for (size_t i = 0; i < n; i++) {
+		ids = parse_id(ids, &token_ids->ids[i]);
+		if (!ids || *ids++ != (i + 1 < n ? ',' : '\0'))
+			return -EINVAL;
+	}
+	if (extras &&
+	    kv_unhex(extras, digits / 2, (uint8_t *)(token_ids->ids + n)) < 0)
+		return -EINVAL;
 	*ret_token_ids = kv_steal(token_ids);
 	return 0;
 }

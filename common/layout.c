@@ -15,6 +15,7 @@
 #include "common/bytes.h"
 #include "common/block.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/random.h>
@@ -25,7 +26,7 @@
 #define SEED_DIGITS 16
 #define REUSE_TEXT_MAX 24 /* "window:4294967295" */
 
-/* The optional members that a text has, as bits. */
+/* Bits for the optional members of a text. */
 enum given {
 	GIVEN_TOKENS = 1,
 	GIVEN_REUSE = 2,
@@ -153,34 +154,11 @@ static int parse_tensors(const json_t *json, struct kv_layout *layout,
 	return 0;
 }
 
-static int parse_tokens(const json_t *json, struct kv_layout *layout)
-{
-	json_int_t value = json_integer_value(json);
-
-	if (!json_is_integer(json) || value < 0 || value > UINT32_MAX)
-		return -EINVAL;
-	layout->tokens = (uint32_t)value;
-	return 0;
-}
-
-/* The decimal number @text, 1 to UINT32_MAX, without sign or leading zero. */
-static int parse_count(const char *text, uint32_t *ret_count)
-{
-	unsigned long long value;
-	char *end;
-
-	if (text[0] < '1' || text[0] > '9' || strlen(text) > 10)
-		return -EINVAL;
-	value = strtoull(text, &end, 10);
-	if (*end != '\0' || value > UINT32_MAX)
-		return -EINVAL;
-	*ret_count = (uint32_t)value;
-	return 0;
-}
-
 static int parse_reuse(const json_t *json, struct kv_layout *layout)
 {
 	const char *text = json_string_value(json);
+	unsigned long long value;
+	char *end;
 
 	if (!text)
 		return -EINVAL;
@@ -194,39 +172,30 @@ static int parse_reuse(const json_t *json, struct kv_layout *layout)
 	}
 	if (strncmp(text, "window:", 7) != 0)
 		return -EINVAL;
+	text += 7;
+	if (text[0] < '1' || text[0] > '9' || strlen(text) > 10)
+		return -EINVAL;
+	value = strtoull(text, &end, 10);
+	if (*end != '\0' || value > UINT32_MAX)
+		return -EINVAL;
 	layout->reuse = KV_REUSE_WINDOW;
-	return parse_count(text + 7, &layout->window);
+	layout->window = (uint32_t)value;
+	return 0;
 }
 
-static int parse_nibble(char digit)
-{
-	if (digit >= '0' && digit <= '9')
-		return digit - '0';
-	if (digit >= 'a' && digit <= 'f')
-		return digit - 'a' + 10;
-	if (digit >= 'A' && digit <= 'F')
-		return digit - 'A' + 10;
-	return -1;
-}
-
-/* Bytes of the hex string @json into @blob, which has room for KV_BLOB_MAX. */
+/* Parse the hex string @json into @blob, which has room for KV_BLOB_MAX. */
 static int parse_blob(const json_t *json, uint8_t *blob, uint32_t *ret_len)
 {
 	const char *text = json_string_value(json);
 	size_t digits = json_string_length(json);
+	char lower[2 * KV_BLOB_MAX];
 
-	if (!text || digits % 2 || digits > 2 * KV_BLOB_MAX)
+	if (!text || digits % 2 || digits > sizeof(lower))
 		return -EINVAL;
-	for (size_t i = 0; i < digits; i += 2) {
-		int high = parse_nibble(text[i]);
-		int low = parse_nibble(text[i + 1]);
-
-		if (high < 0 || low < 0)
-			return -EINVAL;
-		blob[i / 2] = (uint8_t)(high << 4 | low);
-	}
+	for (size_t i = 0; i < digits; i++)
+		lower[i] = (char)tolower((unsigned char)text[i]);
 	*ret_len = (uint32_t)(digits / 2);
-	return 0;
+	return kv_unhex(lower, digits / 2, blob);
 }
 
 static int parse_seed(const json_t *json, struct kv_layout *layout)
@@ -246,21 +215,9 @@ static int parse_seed(const json_t *json, struct kv_layout *layout)
 	return 0;
 }
 
-static int draw_seed(uint64_t *ret_seed)
-{
-	ssize_t n;
-
-	do
-		n = getrandom(ret_seed, sizeof(*ret_seed), 0);
-	while (n < 0 && errno == EINTR);
-	if (n < 0)
-		return -errno;
-	return n == sizeof(*ret_seed) ? 0 : -EIO;
-}
-
 /* ---- layers ---- */
 
-/* Dimension @dim of every tensor counts the layers. */
+/* Set the layers to dimension @dim of every tensor. */
 static int layers_by_dimension(struct kv_layout *layout, json_int_t dim)
 {
 	size_t pieces = 0;
@@ -306,7 +263,7 @@ static json_t *tensors_by_name(const struct kv_layout *layout)
 	return kv_steal(all);
 }
 
-/* @json: the names of the tensors of one layer, which leave @all with that. */
+/* Assign the tensors that @json names to @layer, and remove them from @all. */
 static int add_layer(struct kv_layout *layout, const json_t *json,
 		     uint32_t layer, json_t *all)
 {
@@ -326,7 +283,7 @@ static int add_layer(struct kv_layout *layout, const json_t *json,
 	return 0;
 }
 
-/* A list of layers, each a list of its tensors' names: each tensor once. */
+/* Set the layers to @json, a list of lists of tensors' names: each name once. */
 static int layers_by_list(struct kv_layout *layout, const json_t *json)
 {
 	_cleanup_(json_decrefp) json_t *all = tensors_by_name(layout);
@@ -363,12 +320,6 @@ static int parse_layers(const json_t *json, struct kv_layout *layout)
 	return 0;
 }
 
-static void guess_layers(struct kv_layout *layout)
-{
-	if (layers_by_dimension(layout, 0) < 0)
-		layers_by_tensor(layout);
-}
-
 static json_t *layers_json(const struct kv_layout *layout)
 {
 	_cleanup_(json_decrefp) json_t *json = json_array();
@@ -386,24 +337,18 @@ static json_t *layers_json(const struct kv_layout *layout)
 	return kv_steal(json);
 }
 
-static bool same_layers(const struct kv_layout *a, const struct kv_layout *b)
-{
-	if (a->layers != b->layers || a->layer_dim != b->layer_dim)
-		return false;
-	for (uint32_t i = 0; a->layer_dim < 0 && i < a->n_tensors; i++)
-		if (a->tensors[i].layer != b->tensors[i].layer)
-			return false;
-	return true;
-}
-
 static int parse_member(const char *name, const json_t *value,
 			struct kv_layout *layout, unsigned *given)
 {
 	if (strcmp(name, "tensors") == 0)
-		return 0; /* comes first, in parse_object */
+		return 0; /* parse_object has parsed it */
 	if (strcmp(name, "tokens") == 0) {
 		*given |= GIVEN_TOKENS;
-		return parse_tokens(value, layout);
+		layout->tokens = (uint32_t)json_integer_value(value);
+		return json_is_integer(value) && json_integer_value(value) ==
+							 layout->tokens
+			       ? 0
+			       : -EINVAL;
 	}
 	if (strcmp(name, "reuse") == 0) {
 		*given |= GIVEN_REUSE;
@@ -443,13 +388,15 @@ static int parse_object(json_t *json, struct kv_layout *layout, unsigned *given,
 {
 	const char *name;
 	json_t *value;
+	ssize_t n;
 	int r;
 
 	*given = 0;
 	r = parse_tensors(json_object_get(json, "tensors"), layout, ret_why);
 	if (r < 0)
 		return r;
-	guess_layers(layout);
+	if (layers_by_dimension(layout, 0) < 0)
+		layers_by_tensor(layout);
 	json_object_foreach(json, name, value) {
 		r = parse_member(name, value, layout, given);
 		if (r == -EINVAL)
@@ -466,7 +413,14 @@ static int parse_object(json_t *json, struct kv_layout *layout, unsigned *given,
 			      "\"token_ids\" needs \"tokens\" from 1 to %u",
 			      KV_TOKEN_IDS_MAX);
 	layout->seed_drawn = !(*given & GIVEN_SEED);
-	return layout->seed_drawn ? draw_seed(&layout->seed) : 0;
+	do
+		n = layout->seed_drawn
+			    ? getrandom(&layout->seed, sizeof(layout->seed), 0)
+			    : (ssize_t)sizeof(layout->seed);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return -errno;
+	return n == sizeof(layout->seed) ? 0 : -EIO;
 }
 
 static json_t *shape_json(const struct kv_tensor *tensor)
@@ -481,10 +435,8 @@ static json_t *shape_json(const struct kv_tensor *tensor)
 	return kv_steal(json);
 }
 
-/*
- * The part of a block's safetensors header that is the same for every block,
- * ready to be put behind `{"__metadata__":{...},`.
- */
+/* Make the constant part of a block's safetensors header, which follows
+ * `{"__metadata__":{...},`. */
 static int make_header(struct kv_layout *layout)
 {
 	_cleanup_(json_decrefp) json_t *all = json_object();
@@ -518,18 +470,6 @@ static json_t *blob_json(const uint8_t *blob, uint32_t len)
 	return json_string(text);
 }
 
-static json_t *reuse_json(const struct kv_layout *layout)
-{
-	char text[REUSE_TEXT_MAX];
-
-	if (layout->reuse == KV_REUSE_PREFIX)
-		return json_string("prefix");
-	if (layout->reuse == KV_REUSE_LAST)
-		return json_string("last");
-	snprintf(text, sizeof(text), "window:%" PRIu32, layout->window);
-	return json_string(text);
-}
-
 static json_t *tensors_json(const struct kv_layout *layout)
 {
 	_cleanup_(json_decrefp) json_t *json = json_array();
@@ -546,18 +486,23 @@ static json_t *tensors_json(const struct kv_layout *layout)
 	return kv_steal(json);
 }
 
-/* jansson keeps the order in which members were added. */
+/* Make the canonical text; jansson keeps the order of members. */
 static int make_text(struct kv_layout *layout)
 {
 	_cleanup_(json_decrefp) json_t *json = NULL;
 	_cleanup_(kv_freep) char *text = NULL;
-	char seed[SEED_DIGITS + 1];
+	char seed[SEED_DIGITS + 1], window[REUSE_TEXT_MAX];
 
 	snprintf(seed, sizeof(seed), "%016" PRIx64, layout->seed);
+	snprintf(window, sizeof(window), "window:%" PRIu32, layout->window);
 	json = json_pack(
-		"{s:o, s:I, s:o, s:o, s:s, s:o}", "tensors",
+		"{s:o, s:I, s:s, s:o, s:s, s:o}", "tensors",
 		tensors_json(layout), "tokens", (json_int_t)layout->tokens,
-		"reuse", reuse_json(layout), "fingerprint",
+		"reuse",
+		layout->reuse == KV_REUSE_PREFIX ? "prefix"
+		: layout->reuse == KV_REUSE_LAST ? "last"
+						 : window,
+		"fingerprint",
 		blob_json(layout->fingerprint, layout->fingerprint_len), "seed",
 		seed, "salt", blob_json(layout->salt, layout->salt_len));
 	if (!json ||
@@ -586,7 +531,7 @@ bool kv_json_no_memory(const struct json_error_t *error)
 	       json_error_code(error) == json_error_out_of_memory;
 }
 
-/* 1: the text ends too early, but may be the beginning of a layout. */
+/* Parse @text.  1: it may be the beginning of a layout. */
 static int parse(const char *text, size_t len, unsigned *given,
 		 struct kv_layout **ret_layout, char **ret_why)
 {
@@ -648,22 +593,6 @@ int kv_layout_check(const char *text, size_t len, char **ret_why)
 	return r < 0 ? r : r == 0;
 }
 
-/* Offsets and sizes follow from the rest. */
-static bool same_tensors(const struct kv_layout *a, const struct kv_layout *b)
-{
-	if (a->n_tensors != b->n_tensors)
-		return false;
-	for (uint32_t i = 0; i < a->n_tensors; i++) {
-		const struct kv_tensor *s = &a->tensors[i], *t = &b->tensors[i];
-
-		if (strcmp(s->name, t->name) != 0 ||
-		    strcmp(s->dtype, t->dtype) != 0 || s->ndim != t->ndim ||
-		    memcmp(s->shape, t->shape, sizeof(s->shape)) != 0)
-			return false;
-	}
-	return true;
-}
-
 int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 		     size_t len)
 {
@@ -675,8 +604,18 @@ int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 	r = parse(text, len, &given, &other, &why);
 	if (r != 0)
 		return r == 1 ? -EINVAL : r;
-	if (!same_tensors(layout, other))
+	/* Offsets and sizes follow from the rest. */
+	if (layout->n_tensors != other->n_tensors)
 		return 0;
+	for (uint32_t i = 0; i < layout->n_tensors; i++) {
+		const struct kv_tensor *s = &layout->tensors[i];
+		const struct kv_tensor *t = &other->tensors[i];
+
+		if (strcmp(s->name, t->name) != 0 ||
+		    strcmp(s->dtype, t->dtype) != 0 || s->ndim != t->ndim ||
+		    memcmp(s->shape, t->shape, sizeof(s->shape)) != 0)
+			return 0;
+	}
 	if (given & GIVEN_TOKENS && layout->tokens != other->tokens)
 		return 0;
 	if (given & GIVEN_REUSE &&
@@ -692,8 +631,14 @@ int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 	    (layout->salt_len != other->salt_len ||
 	     memcmp(layout->salt, other->salt, KV_BLOB_MAX) != 0))
 		return 0;
-	if (given & GIVEN_LAYERS && !same_layers(layout, other))
+	if (given & GIVEN_LAYERS && (layout->layers != other->layers ||
+				     layout->layer_dim != other->layer_dim))
 		return 0;
+	for (uint32_t i = 0; given & GIVEN_LAYERS && layout->layer_dim < 0 &&
+			     i < layout->n_tensors;
+	     i++)
+		if (layout->tensors[i].layer != other->tensors[i].layer)
+			return 0;
 	if (given & GIVEN_TOKEN_IDS && layout->token_ids != other->token_ids)
 		return 0;
 	return 1;

@@ -428,24 +428,12 @@ static int batch_of(struct work *work, struct kv_txn **ret_txn)
 	return r;
 }
 
-/* Read whether the layout @text has "token_ids". */
-static int has_token_ids(const char *text, bool *ret_has)
-{
-	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
-	int r = *text ? kv_layout_parse(text, strlen(text), &layout) : 0;
-
-	if (r == -ENOMEM)
-		return r;
-	*ret_has = layout && layout->token_ids;
-	return 0;
-}
-
 static int add_space(struct work *work, int dir, uint32_t id)
 {
+	_cleanup_(kv_layout_freep) struct kv_layout *parsed = NULL;
 	_cleanup_(kv_freep) char *name = NULL;
 	_cleanup_(kv_freep) char *layout = NULL;
 	struct kv_space_record record;
-	struct known known = {.id = id};
 	struct kv_txn *batch;
 	int r = kv_space_file_read(dir, id, &record, &name, &layout);
 
@@ -454,15 +442,17 @@ static int add_space(struct work *work, int dir, uint32_t id)
 	if (r < 0)
 		return 0;
 	r = kv_array_more(&work->known, work->n_known);
-	if (r == 0)
-		r = has_token_ids(layout, &known.token_ids);
+	if (r == 0 && *layout &&
+	    kv_layout_parse(layout, strlen(layout), &parsed) == -ENOMEM)
+		r = -ENOMEM;
 	if (r == 0)
 		r = batch_of(work, &batch);
 	if (r == 0)
 		r = kv_txn_put_space(batch, &record, name, layout);
 	if (r < 0)
 		return r;
-	work->known[work->n_known++] = known;
+	work->known[work->n_known++] =
+		(struct known){id, parsed && parsed->token_ids};
 	work->out->spaces++;
 	work->out->info.next_space = KV_MAX(work->out->info.next_space, id + 1);
 	return 0;
@@ -723,20 +713,6 @@ static int drop_duplicates(struct work *work)
 	return r;
 }
 
-static int add_blocks(struct work *work)
-{
-	int r = 0;
-
-	work->found = malloc(KV_SCAN_MAX * sizeof(*work->found));
-	work->piece = malloc(PIECE);
-	if (!work->found || !work->piece)
-		return -ENOMEM;
-	r = kv_hash_new(&work->hash);
-	for (size_t i = 0; r == 0 && i < work->n_files; i++)
-		r = add_file_blocks(work, &work->files[i]);
-	return r < 0 ? r : drop_duplicates(work);
-}
-
 /* ---- the new index ---- */
 
 static void remove_new(int store_fd)
@@ -765,8 +741,16 @@ static int fill_new(struct work *work, const char *path)
 
 	if (r == 0)
 		r = add_spaces(work);
+	work->found = malloc(KV_SCAN_MAX * sizeof(*work->found));
+	work->piece = malloc(PIECE);
+	if (r == 0 && (!work->found || !work->piece))
+		r = -ENOMEM;
 	if (r == 0)
-		r = add_blocks(work);
+		r = kv_hash_new(&work->hash);
+	for (size_t i = 0; r == 0 && i < work->n_files; i++)
+		r = add_file_blocks(work, &work->files[i]);
+	if (r == 0)
+		r = drop_duplicates(work);
 	info->next_generation += GENERATIONS;
 	if (r == 0)
 		r = batch_of(work, &batch);

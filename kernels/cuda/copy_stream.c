@@ -81,7 +81,7 @@ static int buffer_init(struct kv_gpu *gpu, uint64_t bytes,
 	return r;
 }
 
-/* Have buffers of that kind; those of before stay if they cannot be had. */
+/* Replace the buffers; the old ones stay on failure. */
 static int set_buffers(struct kv_copy_stream *copy_stream,
 		       struct kv_gpu_buffers kind)
 {
@@ -178,16 +178,21 @@ static void copy_stream_free(struct kv_copy_stream *copy_stream)
 	free(copy_stream);
 }
 
-static void freep(struct kv_copy_stream **copy_stream)
+static void copy_stream_freep(struct kv_copy_stream **copy_stream)
 {
 	copy_stream_free(*copy_stream);
 }
 
-static int make_streams(struct kv_copy_stream *copy_stream)
+static int copy_stream_new(struct kv_gpu *gpu,
+			   struct kv_copy_stream **ret_copy_stream)
 {
-	struct kv_gpu *gpu = copy_stream->gpu;
+	_cleanup_(copy_stream_freep) struct kv_copy_stream *copy_stream =
+		calloc(1, sizeof(*copy_stream));
 	int r = 0;
 
+	if (!copy_stream)
+		return -ENOMEM;
+	copy_stream->gpu = gpu;
 	for (int urgent = 0; urgent < 2 && r == 0; urgent++) {
 		r = kv_driver_errno(gpu->driver->stream_new(
 			&copy_stream->streams[urgent], CU_STREAM_NON_BLOCKING,
@@ -195,20 +200,6 @@ static int make_streams(struct kv_copy_stream *copy_stream)
 		if (r < 0)
 			copy_stream->streams[urgent] = NULL;
 	}
-	return r;
-}
-
-static int copy_stream_new(struct kv_gpu *gpu,
-			   struct kv_copy_stream **ret_copy_stream)
-{
-	_cleanup_(freep) struct kv_copy_stream *copy_stream =
-		calloc(1, sizeof(*copy_stream));
-	int r;
-
-	if (!copy_stream)
-		return -ENOMEM;
-	copy_stream->gpu = gpu;
-	r = make_streams(copy_stream);
 	if (r == 0) {
 		r = event_new(gpu, &copy_stream->end);
 		if (r < 0)
@@ -237,7 +228,7 @@ int kv_copy_streams_new(struct kv_gpu *gpu)
 				    &gpu->copy_streams[gpu->n_copy_streams]);
 		gpu->n_copy_streams += r == 0;
 	}
-	/* Few are slower, and all that is needed. */
+	/* Fewer are slower, but enough. */
 	return r == -ENOMEM && gpu->n_copy_streams > 0 ? 0 : r;
 }
 
@@ -247,38 +238,27 @@ void kv_copy_streams_free(struct kv_gpu *gpu)
 		copy_stream_free(gpu->copy_streams[--gpu->n_copy_streams]);
 }
 
-/* ---- whose it is ---- */
+/* ---- getting and putting ---- */
 
-static struct kv_copy_stream *find_free_locked(struct kv_gpu *gpu)
+/* Take @only, or (NULL) any copy stream, once it is free. */
+static struct kv_copy_stream *take(struct kv_gpu *gpu,
+				   struct kv_copy_stream *only)
 {
-	kv_assert_locked(&gpu->lock);
-	for (unsigned i = 0; i < gpu->n_copy_streams; i++)
-		if (!gpu->copy_streams[i]->busy)
-			return gpu->copy_streams[i];
-	return NULL;
-}
-
-static struct kv_copy_stream *take(struct kv_gpu *gpu)
-{
-	struct kv_copy_stream *copy_stream;
+	struct kv_copy_stream *free_one = NULL;
 
 	pthread_mutex_lock(&gpu->lock);
-	while (!(copy_stream = find_free_locked(gpu)))
+	for (;;) {
+		for (unsigned i = 0; i < gpu->n_copy_streams; i++)
+			if (!gpu->copy_streams[i]->busy &&
+			    (!only || only == gpu->copy_streams[i]))
+				free_one = gpu->copy_streams[i];
+		if (free_one)
+			break;
 		pthread_cond_wait(&gpu->put, &gpu->lock);
-	copy_stream->busy = true;
+	}
+	free_one->busy = true;
 	pthread_mutex_unlock(&gpu->lock);
-	return copy_stream;
-}
-
-static void take_this(struct kv_copy_stream *copy_stream)
-{
-	struct kv_gpu *gpu = copy_stream->gpu;
-
-	pthread_mutex_lock(&gpu->lock);
-	while (copy_stream->busy)
-		pthread_cond_wait(&gpu->put, &gpu->lock);
-	copy_stream->busy = true;
-	pthread_mutex_unlock(&gpu->lock);
+	return free_one;
 }
 
 static void give_back(struct kv_copy_stream *copy_stream)
@@ -300,7 +280,7 @@ static void give_back(struct kv_copy_stream *copy_stream)
 int kv_copy_stream_get(struct kv_gpu *gpu, bool urgent, bool loads,
 		       CUevent after, struct kv_copy_stream **ret_copy_stream)
 {
-	struct kv_copy_stream *copy_stream = take(gpu);
+	struct kv_copy_stream *copy_stream = take(gpu, NULL);
 	int r = 0;
 
 	copy_stream->loads = loads;
@@ -328,7 +308,7 @@ int kv_copy_streams_set_buffers(struct kv_gpu *gpu, uint64_t bytes, unsigned n)
 	if (r < 0)
 		return r;
 	for (unsigned i = 0; i < gpu->n_copy_streams && r == 0; i++) {
-		take_this(gpu->copy_streams[i]);
+		take(gpu, gpu->copy_streams[i]);
 		r = set_buffers(gpu->copy_streams[i], kind);
 		give_back(gpu->copy_streams[i]);
 	}
@@ -342,7 +322,7 @@ int kv_copy_streams_set_buffers(struct kv_gpu *gpu, uint64_t bytes, unsigned n)
 
 /* ---- the host buffers ---- */
 
-/* Wait until what @buffer was given to is done, and take its bytes out. */
+/* Wait for the last copy of @buffer, and copy the bytes of a save out. */
 static int empty(struct kv_copy_stream *copy_stream,
 		 struct kv_copy_stream_buffer *buffer)
 {
@@ -381,8 +361,7 @@ int kv_copy_stream_flush(struct kv_copy_stream *copy_stream)
 					       copy_stream->stream));
 }
 
-/* Hand the current buffer over to the stream and go on with the next one, the
- * one that was handed over first. */
+/* Submit the current buffer, and go on with the one that was submitted first. */
 static int turn(struct kv_copy_stream *copy_stream)
 {
 	struct kv_copy_stream_buffer *buffer =
@@ -403,7 +382,7 @@ static int turn(struct kv_copy_stream *copy_stream)
 	return empty(copy_stream, buffer);
 }
 
-/* A buffer that has room, for as much as @bytes if it can be. */
+/* Return a buffer with room; *@bytes becomes what fits, if less. */
 static int room_in_buffer(struct kv_copy_stream *copy_stream, uint64_t *bytes,
 			  struct kv_copy_stream_buffer **ret_buffer)
 {
@@ -424,7 +403,7 @@ static int room_in_buffer(struct kv_copy_stream *copy_stream, uint64_t *bytes,
 
 /* ---- copies ---- */
 
-/* @room: bytes from @host on to which one copy may go. */
+/* Add a copy; @room: the bytes from @host on that one copy may have. */
 static int add_copy(struct kv_copy_stream *copy_stream, uint8_t *host,
 		    CUdeviceptr device, uint64_t bytes, uint64_t room)
 {
@@ -442,52 +421,32 @@ static int add_copy(struct kv_copy_stream *copy_stream, uint8_t *host,
 	return r;
 }
 
-static int load_staged(struct kv_copy_stream *copy_stream, CUdeviceptr dst,
-		       const void *host, uint64_t *bytes)
-{
-	struct kv_copy_stream_buffer *buffer;
-	uint8_t *at;
-	int r = room_in_buffer(copy_stream, bytes, &buffer);
-
-	if (r < 0)
-		return r;
-	at = buffer->host + buffer->used;
-	kv_copy_stream(at, host, *bytes);
-	r = add_copy(copy_stream, at, dst, *bytes,
-		     copy_stream->buffers.bytes - buffer->used);
-	buffer->used += *bytes;
-	return r;
-}
-
-static int save_staged(struct kv_copy_stream *copy_stream, void *host,
-		       CUdeviceptr src, uint64_t *bytes)
-{
-	struct kv_copy_stream_buffer *buffer;
-	int r = room_in_buffer(copy_stream, bytes, &buffer);
-
-	if (r < 0)
-		return r;
-	buffer->items[buffer->n_items++] =
-		(struct kv_copy_stream_item){host, buffer->used, *bytes};
-	r = add_copy(copy_stream, buffer->host + buffer->used, src, *bytes,
-		     copy_stream->buffers.bytes - buffer->used);
-	buffer->used += *bytes;
-	return r;
-}
-
-/* As much of a copy as goes in one way. */
+/* Copy as many bytes as can go one way. */
 static int copy_some(struct kv_copy_stream *copy_stream, uint8_t *host,
 		     CUdeviceptr device, uint64_t *bytes)
 {
+	struct kv_copy_stream_buffer *buffer;
 	bool direct;
-	uint64_t alike = kv_pinned_look(host, UINT64_MAX, &direct);
+	uint64_t room = kv_pinned_look(host, UINT64_MAX, &direct);
+	uint8_t *at;
+	int r;
 
-	*bytes = KV_MIN(*bytes, alike);
+	*bytes = KV_MIN(*bytes, room);
 	if (direct)
-		return add_copy(copy_stream, host, device, *bytes, alike);
-	return copy_stream->loads
-		       ? load_staged(copy_stream, device, host, bytes)
-		       : save_staged(copy_stream, host, device, bytes);
+		return add_copy(copy_stream, host, device, *bytes, room);
+	r = room_in_buffer(copy_stream, bytes, &buffer);
+	if (r < 0)
+		return r;
+	at = buffer->host + buffer->used;
+	if (copy_stream->loads)
+		kv_copy_stream(at, host, *bytes);
+	else
+		buffer->items[buffer->n_items++] = (struct kv_copy_stream_item){
+			host, buffer->used, *bytes};
+	r = add_copy(copy_stream, at, device, *bytes,
+		     copy_stream->buffers.bytes - buffer->used);
+	buffer->used += *bytes;
+	return r;
 }
 
 static int copy_all(struct kv_copy_stream *copy_stream, uint8_t *host,
@@ -553,7 +512,7 @@ int kv_copy_stream_scatter(struct kv_copy_stream *copy_stream,
 		NULL));
 }
 
-/* A unit of a page that is passed over. */
+/* Make arguments of a kernel for one unit of a skipped page. */
 static struct kv_scatter_args nothing(struct kv_copy_stream *copy_stream)
 {
 	const struct kv_section section = {

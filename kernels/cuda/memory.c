@@ -31,6 +31,7 @@
 #include <sys/mman.h>
 
 #include "kernels/cuda/memory.h"
+#include "common/array.h"
 #include "common/thread.h"
 
 struct part {
@@ -84,17 +85,13 @@ static int map_part(struct kv_gpu *gpu, CUdeviceptr at, struct part *part)
 /* By @bytes more. */
 static int add_part(struct kv_gpu_memory *memory, uint64_t bytes)
 {
-	struct part *parts;
-	int r;
+	int r = kv_array_more(&memory->parts, memory->n_parts);
 
-	parts = reallocarray(memory->parts, memory->n_parts + 1,
-			     sizeof(*parts));
-	if (!parts)
-		return -ENOMEM;
-	memory->parts = parts;
-	parts[memory->n_parts].bytes = bytes;
+	if (r < 0)
+		return r;
+	memory->parts[memory->n_parts].bytes = bytes;
 	r = map_part(memory->gpu, memory->base + memory->bytes,
-		     &parts[memory->n_parts]);
+		     &memory->parts[memory->n_parts]);
 	if (r < 0)
 		return r;
 	memory->n_parts++;
@@ -102,41 +99,7 @@ static int add_part(struct kv_gpu_memory *memory, uint64_t bytes)
 	return 0;
 }
 
-static int reserve(struct kv_gpu_memory *memory, uint64_t bytes,
-		   uint64_t max_bytes)
-{
-	const struct kv_driver *driver = memory->gpu->driver;
-	const CUmemAllocationProp properties = properties_of(memory->gpu);
-	size_t unit;
-	int r;
-
-	r = kv_driver_errno(driver->memory_granularity(
-		&unit, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-	if (r < 0)
-		return r;
-	memory->unit = unit;
-	memory->max_bytes = kv_round_up(max_bytes, unit);
-	r = kv_driver_errno(driver->address_reserve(
-		&memory->base, memory->max_bytes, 0, 0, 0));
-	if (r < 0) {
-		memory->base = 0;
-		return r;
-	}
-	return add_part(memory, kv_round_up(bytes, unit));
-}
-
-static bool can_map(const struct kv_gpu *gpu)
-{
-	int can = 0;
-
-	return gpu->driver->device_attribute(
-		       &can,
-		       CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-		       gpu->device) == CUDA_SUCCESS &&
-	       can;
-}
-
-/* The GPU is entered. */
+/* Free the memory; the GPU is entered. */
 static void give_up(struct kv_gpu_memory *memory)
 {
 	const struct kv_driver *driver = memory->gpu->driver;
@@ -156,13 +119,19 @@ static void give_up(struct kv_gpu_memory *memory)
 int kv_gpu_memory_new(struct kv_gpu *gpu, uint64_t bytes, uint64_t max_bytes,
 		      struct kv_gpu_memory **ret_memory, void **ret_base)
 {
+	CUmemAllocationProp properties;
 	struct kv_gpu_entry entry;
 	struct kv_gpu_memory *memory;
-	int r;
+	int r, can_map = 0;
+	size_t unit;
 
 	if (bytes == 0 || bytes > max_bytes || max_bytes > INT64_MAX)
 		return -EINVAL;
-	if (!can_map(gpu))
+	if (gpu->driver->device_attribute(
+		    &can_map,
+		    CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+		    gpu->device) != CUDA_SUCCESS ||
+	    !can_map)
 		return -EOPNOTSUPP;
 	memory = calloc(1, sizeof(*memory));
 	if (!memory)
@@ -173,7 +142,19 @@ int kv_gpu_memory_new(struct kv_gpu *gpu, uint64_t bytes, uint64_t max_bytes,
 		free(memory);
 		return r;
 	}
-	r = reserve(memory, bytes, max_bytes);
+	properties = properties_of(gpu);
+	r = kv_driver_errno(gpu->driver->memory_granularity(
+		&unit, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+	if (r == 0) {
+		memory->unit = unit;
+		memory->max_bytes = kv_round_up(max_bytes, unit);
+		r = kv_driver_errno(gpu->driver->address_reserve(
+			&memory->base, memory->max_bytes, 0, 0, 0));
+		if (r < 0)
+			memory->base = 0;
+		else
+			r = add_part(memory, kv_round_up(bytes, unit));
+	}
 	if (r < 0) {
 		give_up(memory);
 	} else {
@@ -248,7 +229,7 @@ static CUresult register_as(const struct kv_driver *driver, void *at,
 				     CU_MEMHOSTREGISTER_PORTABLE | flags);
 }
 
-/* An open segment: writable for as long as the driver needs to pin it. */
+/* Register an open segment, which is writable while the driver pins it. */
 static CUresult register_writable(const struct kv_driver *driver, void *at,
 				  uint64_t bytes)
 {
@@ -264,7 +245,7 @@ static CUresult register_writable(const struct kv_driver *driver, void *at,
 	return CUDA_ERROR_NOT_PERMITTED;
 }
 
-/* A trial decides, whatever the device says it can. */
+/* Register a chunk; try it, whatever the device claims. */
 static enum kv_pinned_way register_chunk(struct kv_gpu *gpu, void *at,
 					 uint64_t bytes, bool writable)
 {
@@ -298,7 +279,7 @@ static void unregister(struct kv_gpu *gpu, void *at)
 	kv_gpu_leave(&entry);
 }
 
-/* The first chunk of @state, of memory that stays. */
+/* Return the first chunk in @state of memory that is not being removed. */
 static struct attached *first_locked(enum state state, size_t *ret_i)
 {
 	struct attached *a;
@@ -312,24 +293,9 @@ static struct attached *first_locked(enum state state, size_t *ret_i)
 	return NULL;
 }
 
-static void work_on_locked(struct attached *a, size_t i)
-{
-	enum kv_pinned_way way;
-
-	a->state[i] = BUSY;
-	pthread_mutex_unlock(&lock);
-	way = register_chunk(worker_gpu, a->base + i * KV_PINNED_CHUNK,
-			     chunk_bytes(a, i), a->writable);
-	pthread_mutex_lock(&lock);
-	a->state[i] = way == KV_PINNED_REFUSED ? REFUSED : REGISTERED;
-	if (!a->writable &&
-	    (way_taken == KV_PINNED_NONE || way_taken == KV_PINNED_REFUSED))
-		way_taken = way;
-	pthread_cond_broadcast(&changed);
-}
-
 static void *work(void *arg)
 {
+	enum kv_pinned_way way;
 	struct attached *a;
 	size_t i = 0;
 
@@ -337,10 +303,20 @@ static void *work(void *arg)
 	pthread_mutex_lock(&lock);
 	while (!stopping) {
 		a = first_locked(WAITING, &i);
-		if (!a)
+		if (!a) {
 			pthread_cond_wait(&changed, &lock);
-		else
-			work_on_locked(a, i);
+			continue;
+		}
+		a->state[i] = BUSY;
+		pthread_mutex_unlock(&lock);
+		way = register_chunk(worker_gpu, a->base + i * KV_PINNED_CHUNK,
+				     chunk_bytes(a, i), a->writable);
+		pthread_mutex_lock(&lock);
+		a->state[i] = way == KV_PINNED_REFUSED ? REFUSED : REGISTERED;
+		if (!a->writable && (way_taken == KV_PINNED_NONE ||
+				     way_taken == KV_PINNED_REFUSED))
+			way_taken = way;
+		pthread_cond_broadcast(&changed);
 	}
 	pthread_mutex_unlock(&lock);
 	return NULL;
@@ -379,7 +355,7 @@ void kv_pinned_stop(void)
 		a->state[i] = WAITING;
 		pthread_cond_broadcast(&changed);
 	}
-	/* Another GPU, or another time, may take what this one refused. */
+	/* Another GPU, or a later attempt, may take refused chunks. */
 	while ((a = first_locked(REFUSED, &i)))
 		a->state[i] = WAITING;
 	while (removals > 0)
@@ -393,7 +369,7 @@ void kv_pinned_add(void *base, uint64_t bytes, bool writable)
 	size_t n = (bytes + KV_PINNED_CHUNK - 1) / KV_PINNED_CHUNK;
 	struct attached *a = calloc(1, sizeof(*a) + n);
 
-	/* Without it the bytes go through staging. */
+	/* Without a record the bytes go through staging. */
 	if (!a)
 		return;
 	a->base = base;
@@ -417,11 +393,6 @@ static struct attached *find_locked(const void *at)
 	return NULL;
 }
 
-static bool is_busy_locked(const struct attached *a)
-{
-	return memchr(a->state, BUSY, a->n);
-}
-
 void kv_pinned_remove(void *base)
 {
 	struct kv_gpu *gpu;
@@ -435,7 +406,7 @@ void kv_pinned_remove(void *base)
 	}
 	removals++;
 	a->going = true;
-	while (is_busy_locked(a))
+	while (memchr(a->state, BUSY, a->n))
 		pthread_cond_wait(&changed, &lock);
 	TAILQ_REMOVE(&list, a, others);
 	gpu = worker_gpu;

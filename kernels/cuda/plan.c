@@ -1,57 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plan.c - how the bytes of a batch's blocks travel.
+ * plan.c - plan how the bytes of a batch's blocks are copied.
  *
  * OWNS      a plan's arrays.
  *
  * INVARIANTS
- *   (1) Each byte asked for is in one section, direct or scattered.
+ *   (1) Each requested byte is in one section, direct or scattered.
  *   (2) Scattered sections are in ascending order of their bytes; those of a
  *       pass have ascending places in staging, and fit there.
- *   (3) A byte's address and its place in staging are off by the same from a
- *       multiple of 16, so far as the layout itself allows.
+ *   (3) The address of a byte and its place in staging have the same offset from
+ *       a multiple of 16, as far as the layout allows.
  *   (4) In place, a section's place is that of its bytes in the block.
  *
  * LOCKING   none: a plan belongs to the thread that made it.
  */
+#include "common/array.h"
 #include "kernels/cuda/plan.h"
 
 #define ALIGN 16u
 /* A kernel numbers its units with 32 bits. */
 #define UNITS_MAX ((uint32_t)1 << 24)
 
-static int grow(struct kv_plan *plan)
+/* Make room for one more in each array. */
+static int make_room(struct kv_plan *plan)
 {
-	size_t n = plan->room == 0 ? 64 : 2 * plan->room;
-	void *sections, *runs, *passes, *direct;
-
-	sections = reallocarray(plan->sections, n, sizeof(*plan->sections));
-	if (sections)
-		plan->sections = sections;
-	runs = reallocarray(plan->runs, n, sizeof(*plan->runs));
-	if (runs)
-		plan->runs = runs;
-	passes = reallocarray(plan->passes, n, sizeof(*plan->passes));
-	if (passes)
-		plan->passes = passes;
-	direct = reallocarray(plan->direct, n, sizeof(*plan->direct));
-	if (direct)
-		plan->direct = direct;
-	if (!sections || !runs || !passes || !direct)
+	if (kv_array_more(&plan->sections, plan->n_sections) < 0 ||
+	    kv_array_more(&plan->runs, plan->n_runs) < 0 ||
+	    kv_array_more(&plan->passes, plan->n_passes) < 0 ||
+	    kv_array_more(&plan->direct, plan->n_direct) < 0)
 		return -ENOMEM;
-	plan->room = n;
 	return 0;
 }
 
-static int make_room(struct kv_plan *plan)
-{
-	if (plan->n_sections < plan->room && plan->n_runs < plan->room &&
-	    plan->n_passes < plan->room && plan->n_direct < plan->room)
-		return 0;
-	return grow(plan);
-}
-
-/* Whether @from goes on where the last run ends. */
+/* Return whether @from is where the last run ends. */
 static bool goes_on(const struct kv_plan *plan, const struct kv_pass *pass,
 		    uint64_t from)
 {
@@ -63,25 +44,13 @@ static bool goes_on(const struct kv_plan *plan, const struct kv_pass *pass,
 	return last->from + last->bytes == from;
 }
 
-/* Where a run from @from on begins in staging. */
+/* Return where a run from @from on begins in staging. */
 static uint64_t place(const struct kv_plan *plan, const struct kv_pass *pass,
 		      uint64_t from)
 {
 	if (goes_on(plan, pass, from))
 		return pass->stride;
 	return kv_round_up(pass->stride, ALIGN) + from % ALIGN;
-}
-
-static void add_run(struct kv_plan *plan, struct kv_pass *pass, uint64_t from,
-		    uint64_t bytes, uint64_t at)
-{
-	if (goes_on(plan, pass, from)) {
-		plan->runs[pass->run + pass->n_runs - 1].bytes += bytes;
-	} else {
-		plan->runs[plan->n_runs++] = (struct kv_run){from, bytes, at};
-		pass->n_runs++;
-	}
-	pass->stride = at + bytes;
 }
 
 static struct kv_pass *next_pass(struct kv_plan *plan)
@@ -93,7 +62,7 @@ static struct kv_pass *next_pass(struct kv_plan *plan)
 	return pass;
 }
 
-/* As much of @left bytes as there is room for, of @section from @first on. */
+/* Return how many of @left bytes of @section from @first on fit into @room. */
 static uint64_t fit(const struct kv_section *section, uint64_t first,
 		    uint64_t left, uint64_t room)
 {
@@ -102,11 +71,11 @@ static uint64_t fit(const struct kv_section *section, uint64_t first,
 	units = kv_scatter_units(section->bytes, first, n);
 	if (units <= UNITS_MAX)
 		return n;
-	/* Runs of less than a unit: so many of them. */
+	/* Runs of less than a unit: as many as a kernel can number. */
 	return KV_MIN(n, section->bytes * (UNITS_MAX - 1));
 }
 
-/* In place: as much of it as a kernel can number. */
+/* Add a section in place, in parts that a kernel can number. */
 static int add_in_place(struct kv_plan *plan, const struct kv_section *section,
 			uint64_t from)
 {
@@ -136,7 +105,8 @@ static int add_in_place(struct kv_plan *plan, const struct kv_section *section,
 	return 0;
 }
 
-/* Cut the scattered section in passes; it begins at @from of the block. */
+/* Add a scattered section, in parts that fit into passes; it begins at @from of
+ * the block. */
 static int add_scattered(struct kv_plan *plan, const struct kv_section *section,
 			 uint64_t from, uint64_t staging)
 {
@@ -168,26 +138,21 @@ static int add_scattered(struct kv_plan *plan, const struct kv_section *section,
 		plan->sections[plan->n_sections++] = part;
 		pass->n_sections++;
 		pass->units += (uint32_t)units;
-		add_run(plan, pass, from + done, n, at);
+		if (goes_on(plan, pass, from + done)) {
+			plan->runs[pass->run + pass->n_runs - 1].bytes += n;
+		} else {
+			plan->runs[plan->n_runs++] =
+				(struct kv_run){from + done, n, at};
+			pass->n_runs++;
+		}
+		pass->stride = at + n;
 		done += n;
 	}
 	return 0;
 }
 
-static int add_direct(struct kv_plan *plan, const struct kv_section *section,
-		      uint64_t from)
-{
-	int r = make_room(plan);
-
-	if (r < 0)
-		return r;
-	plan->direct[plan->n_direct] = *section;
-	plan->direct[plan->n_direct++].at = from;
-	return 0;
-}
-
-/* A part of a single run, as if that were all of it: or the kernel would count
- * the whole run's units, as many a page as all layers have. */
+/* Make a section within one run a run of its own: otherwise the kernel counts the
+ * units of the whole run, which has all layers. */
 static void narrow(struct kv_section *section)
 {
 	uint64_t run = section->first / section->bytes;
@@ -206,13 +171,18 @@ static int add_section(struct kv_plan *plan, struct kv_section section,
 		       uint64_t from, uint64_t staging)
 {
 	narrow(&section);
-	if (section.bytes >= KV_PLAN_DIRECT)
-		return add_direct(plan, &section, from);
+	if (section.bytes >= KV_PLAN_DIRECT) {
+		if (make_room(plan) < 0)
+			return -ENOMEM;
+		section.at = from;
+		plan->direct[plan->n_direct++] = section;
+		return 0;
+	}
 	return plan->in_place ? add_in_place(plan, &section, from)
 			      : add_scattered(plan, &section, from, staging);
 }
 
-/* The part of @stride that lies in @range. */
+/* Add the part of @stride that lies in @range. */
 static int add_part(struct kv_plan *plan, const struct kvfs_strides *strides,
 		    const struct kvfs_stride *stride,
 		    const struct kvfs_range *range, uint64_t staging)
@@ -235,7 +205,7 @@ static int add_part(struct kv_plan *plan, const struct kvfs_strides *strides,
 
 	if (from >= to)
 		return 0;
-	/* Less than a run, in two: each by itself. */
+	/* Less than a run in two pieces: add each piece. */
 	if (section.length < stride->bytes && section.length > first) {
 		section.length = first;
 		r = add_section(plan, section, from, staging);
@@ -246,24 +216,12 @@ static int add_part(struct kv_plan *plan, const struct kvfs_strides *strides,
 	return r < 0 ? r : add_section(plan, section, from, staging);
 }
 
-/* A run of all threads' accesses is no longer than most runs of the pool. */
-static uint32_t lanes_for(const struct kv_plan *plan)
-{
-	uint64_t longest = 0;
-	uint32_t lanes = 32;
-
-	for (size_t i = 0; i < plan->n_sections; i++)
-		longest = KV_MAX(longest, plan->sections[i].bytes);
-	while (lanes > 1 && (uint64_t)lanes / 2 * ALIGN >= longest)
-		lanes /= 2;
-	return lanes;
-}
-
 int kv_plan_init(struct kv_plan *plan, const struct kvfs_strides *strides,
 		 const struct kvfs_range *ranges, size_t n_ranges,
 		 uint64_t staging)
 {
 	static const struct kvfs_range all = {0, UINT64_MAX};
+	uint64_t longest = 0;
 	int r = 0;
 
 	memset(plan, 0, sizeof(*plan));
@@ -284,7 +242,13 @@ int kv_plan_init(struct kv_plan *plan, const struct kvfs_strides *strides,
 	for (size_t i = 0; i < plan->n_passes; i++)
 		plan->passes[i].stride =
 			kv_round_up(plan->passes[i].stride, ALIGN);
-	plan->lanes = lanes_for(plan);
+	/* The threads that access a run together cover at most most runs of the
+	 * pool. */
+	for (size_t i = 0; i < plan->n_sections; i++)
+		longest = KV_MAX(longest, plan->sections[i].bytes);
+	for (plan->lanes = 32;
+	     plan->lanes > 1 && (uint64_t)plan->lanes / 2 * ALIGN >= longest;)
+		plan->lanes /= 2;
 	return 0;
 }
 

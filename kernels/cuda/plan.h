@@ -49,7 +49,6 @@ struct kv_plan {
 	struct kv_pass *passes;
 	struct kv_section *direct; /* at: offset in the block's tensors */
 	size_t n_sections, n_runs, n_passes, n_direct;
-	size_t room; /* items in each of the arrays */
 	uint32_t lanes;
 };
 

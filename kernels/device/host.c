@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host.c - the device "host": pages in plain memory, copied by the processor,
- * and memory of the library's own that grows and stays where it is.
+ * host.c - the device "host": pages in plain memory, copied by the processor, and
+ * memory of the library's own that grows at a fixed address.
  *
- * OWNS      for each memory a mapping of a memfd, as long as it may ever get,
- *           and the descriptor until somebody takes it.
+ * OWNS      for each memory a mapping of a memfd, of the largest size, and the
+ *           descriptor until host_take_fd.
  *
  * INVARIANTS
  *   (1) Pages that follow each other in memory are copied as one run.
- *   (2) The first @bytes of a memory are readable, writable and allocated: no
- *       touch of them finds the machine out of memory.
- *   (3) The rest of it cannot be touched.
+ *   (2) The first @bytes of a memory are readable, writable and allocated: an
+ *       access never finds the machine out of memory.
+ *   (3) The rest of the mapping is inaccessible.
  *
  * LOCKING   none: pages and tensors are the transfer's while it runs, and one
  *           thread grows a memory at a time.
@@ -24,7 +24,7 @@
 
 enum way { LOAD, SAVE };
 
-/* How many of the @n pages from @pages on lie one behind the other. */
+/* Return how many of the @n pages from @pages on are adjacent in memory. */
 static uint32_t run_of(const struct kvfs_stride *stride, const int64_t *pages,
 		       uint32_t n)
 {
@@ -38,22 +38,12 @@ static uint32_t run_of(const struct kvfs_stride *stride, const int64_t *pages,
 	return run;
 }
 
-/* @rows runs of @n bytes, @next apart in the pool. */
-static void copy_runs(uint8_t *in_pool, uint64_t next, uint8_t *tensors,
-		      uint64_t n, uint64_t rows, enum way way)
-{
-	if (way == LOAD)
-		kv_copy_rows(in_pool, next, tensors, n, n, rows);
-	else
-		kv_copy_rows(tensors, n, in_pool, next, n, rows);
-}
-
-/* The bytes @part of the stride's own, page by page and run by run. */
+/* Copy the bytes @part of the stride, page by page and run by run. */
 static void copy_stride(const struct kvfs_stride *stride, uint32_t n_pages,
 			const struct kvfs_copy *copy, struct kvfs_range part,
 			enum way way)
 {
-	uint8_t *tensors = copy->tensors + stride->offset + part.from;
+	uint8_t *tensors = copy->tensors + stride->offset + part.from, *in_pool;
 	uint64_t s = part.from / stride->bytes % stride->count;
 	uint64_t skip = part.from % stride->bytes, left = part.to - part.from;
 	uint64_t n, rows;
@@ -62,16 +52,21 @@ static void copy_stride(const struct kvfs_stride *stride, uint32_t n_pages,
 	while (left > 0) {
 		run = run_of(stride, copy->pages + p, n_pages - p);
 		n = KV_MIN(run * stride->bytes - skip, left);
-		/* Whole runs of a page go together. */
+		/* Copy whole runs of a page together. */
 		rows = skip ? 1
 			    : KV_MAX(KV_MIN(stride->count - s, left / n), 1);
-		if (copy->pages[p] >= 0)
-			copy_runs(stride->base +
-					  (uint64_t)copy->pages[p] *
-						  stride->block_stride +
-					  s * stride->segment_stride + skip,
-				  stride->segment_stride, tensors, n, rows,
-				  way);
+		if (copy->pages[p] >= 0) {
+			in_pool = stride->base +
+				  (uint64_t)copy->pages[p] *
+					  stride->block_stride +
+				  s * stride->segment_stride + skip;
+			if (way == LOAD)
+				kv_copy_rows(in_pool, stride->segment_stride,
+					     tensors, n, n, rows);
+			else
+				kv_copy_rows(tensors, n, in_pool,
+					     stride->segment_stride, n, rows);
+		}
 		tensors += n * rows;
 		left -= n * rows;
 		skip = 0;
@@ -98,7 +93,7 @@ static struct kvfs_range clip(struct kvfs_range range, uint64_t from,
 	};
 }
 
-/* Ranges and strides both ascend: each stride is looked at about once. */
+/* Ranges and strides both ascend, so each stride is visited about once. */
 static void copy_block(const struct kvfs_batch *batch,
 		       const struct kvfs_copy *copy, enum way way)
 {
@@ -171,16 +166,6 @@ static void unmapp(struct hostmem **memory)
 	unmap(*memory);
 }
 
-/* Populating takes page after page until the machine has none left: what is out
- * of proportion must not get that far. */
-static bool is_out_of_proportion(uint64_t bytes)
-{
-	uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) *
-		       (uint64_t)sysconf(_SC_PAGESIZE);
-
-	return bytes > all / 4 * 3;
-}
-
 static int map_memfd(struct hostmem *memory)
 {
 	void *base;
@@ -209,7 +194,11 @@ static int host_grow(void *memory, uint64_t bytes)
 	bytes = kv_round_up(bytes, KV_PAGE);
 	if (bytes <= m->bytes)
 		return 0;
-	if (bytes > m->max_bytes || is_out_of_proportion(bytes))
+	/* Populating takes pages until the machine has none left: refuse more
+	 * than three quarters of its memory. */
+	if (bytes > m->max_bytes ||
+	    bytes > (uint64_t)sysconf(_SC_PHYS_PAGES) *
+			    (uint64_t)sysconf(_SC_PAGESIZE) / 4 * 3)
 		return -ENOMEM;
 	at = m->base + m->bytes;
 	more = bytes - m->bytes;
