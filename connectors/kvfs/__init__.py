@@ -35,8 +35,8 @@ __all__ = ["Block", "Chain", "Error", "Event", "Keys", "Lease", "Memory", "Pool"
 
 
 def _one_library() -> None:
-    """Two copies would have two sessions with a daemon each, and leases that the
-    other does not know."""
+    """Refuse a second copy of libkvfs: each copy would have its own session with the daemon,
+    and would not know the leases of the other."""
     paths = ffi.new("char[]", 4096)
     if lib.library_copies(paths, 4096) > 1:
         raise ImportError("kvfs: this process has more than one libkvfs:\n"

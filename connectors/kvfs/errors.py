@@ -19,7 +19,7 @@ class Error(OSError):
 
 
 def check(result: int, what: str) -> int:
-    """@result, unless it is an error."""
+    """Return @result; raise Error if it is negative."""
     if result < 0:
         raise Error(-result, what)
     return result
@@ -36,7 +36,7 @@ def not_c(error: Exception, **given: tuple[object, tuple[int, int]]) -> Exceptio
         try:
             number = operator.index(value)  # type: ignore[arg-type]
         except TypeError:
-            return TypeError(f"{name} is {value!r}, no whole number")
+            return TypeError(f"{name} is {value!r}, not a whole number")
         if not least <= number <= most:
             return ValueError(f"{name} is {number}, not {least} to {most}")
     return error
@@ -44,7 +44,7 @@ def not_c(error: Exception, **given: tuple[object, tuple[int, int]]) -> Exceptio
 
 def numbers_not_c(error: Exception, what: str, values: Iterable[object], bounds: tuple[int, int]
                   ) -> Exception:
-    """The same for the first wrong one of many."""
+    """Return the same for the first wrong one of many values."""
     for value in values:
         if (found := not_c(error, **{what: (value, bounds)})) is not error:
             return found
@@ -52,9 +52,9 @@ def numbers_not_c(error: Exception, what: str, values: Iterable[object], bounds:
 
 
 def text(what: str, value: str) -> bytes:
-    """@value for C, which reads no further than a NUL."""
+    """Return @value as bytes for C.  A NUL is refused, because it would end the string."""
     if not isinstance(value, str):
-        raise TypeError(f"{what} is {value!r}, no string")
+        raise TypeError(f"{what} is {value!r}, not a string")
     if "\0" in value:
         raise ValueError(f"{what} has a NUL in it: {value!r}")
     return value.encode()

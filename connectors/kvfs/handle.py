@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""handle - a handle of libkvfs that ends with its last user; the session ends last."""
+"""handle - reference-counted handles of libkvfs; the session ends last."""
 from __future__ import annotations
 
 import errno
@@ -28,7 +28,7 @@ def within(deadline: float | None) -> int:
 
 def options(*, deadline: float | None = None, user: int = 0, flags: int = 0, first: int = 0,
             priority: int = 0, stream: int | None = 0, event: int = 0) -> Any:
-    """A kvfs_opts.  A @stream of None is KVFS_NO_STREAM, and 0 the device's default one."""
+    """Return a kvfs_opts.  A @stream of None is KVFS_NO_STREAM, 0 the device's default stream."""
     opts = ffi.new(OPTIONS)
     opts.size = OPTIONS_SIZE
     opts.deadline = within(deadline)
@@ -45,7 +45,7 @@ def options(*, deadline: float | None = None, user: int = 0, flags: int = 0, fir
 
 
 def pointer(what: str, number: int) -> Any:
-    """@number for C as a void *; a cast would take what is too large for another one."""
+    """Return @number as a void *.  A cast alone would truncate a number that is too large."""
     if not isinstance(number, int) or not 0 <= number <= NO_STREAM:
         raise not_c(TypeError(f"{what} is {number!r}"), **{what: (number, U64)})
     return ffi.cast("void *", number) if number else ffi.NULL
@@ -61,15 +61,15 @@ def nanoseconds(seconds: float | None) -> int:
     except OverflowError:
         return FOREVER if seconds > 0 else 0
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{seconds!r} is no time in seconds") from None
+        raise type(error)(f"{seconds!r} is not a time in seconds") from None
 
 
-SLICE = 100_000_000  # ns: signals are handled as often
+SLICE = 100_000_000  # ns between two chances to handle a signal
 
 
 def sliced(wait: Any, what: tuple[Any, ...], timeout: float | None) -> int:
-    """@wait(*@what, nanoseconds) for @timeout seconds in all: in C no signal is handled, and
-    so no Ctrl-C."""
+    """Call @wait(*@what, nanoseconds) for slices of @timeout seconds, because Python handles
+    no signal, such as Ctrl-C, during a call into C."""
     ns = nanoseconds(timeout)
     end = time.monotonic_ns() + ns if ns > SLICE else 0
     while True:
@@ -79,7 +79,7 @@ def sliced(wait: Any, what: tuple[Any, ...], timeout: float | None) -> int:
 
 
 def apart(call: Any, *what: Any) -> int:
-    """@call(*@what) on a thread of its own: the main one handles signals meanwhile."""
+    """Run @call(*@what) on another thread, so that the main thread handles signals."""
     got: list[int] = []
     thread = threading.Thread(target=lambda: got.append(call(*what)), daemon=True)
     thread.start()
@@ -99,20 +99,20 @@ class Handle:
         held: Any = lib.held_new(kind, parent.held if parent else ffi.NULL)
         if held == ffi.NULL:
             raise MemoryError("kvfs")
-        # Destructors are no functions of Python, at whose beginning a signal would end them.
+        # The destructors are functions of C: a signal could interrupt a Python function.
         self.out: Any = ffi.gc(lib.held_out(held), lib.held_end)
         self.held: Any = held
         self._keep = keep
 
     def made(self) -> Handle:
-        # A tuple ends with its last item first.
+        # A tuple releases its last item first.
         self.c: Any = ffi.gc(lib.held_what(self.held), partial(is_, (self._keep, self.out)))
         self._keep = self.out = None
         return self
 
 
 class Owner:
-    """An object with one handle, that `close` gives up before the object goes."""
+    """An object with one handle, which `close` releases before the object ends."""
 
     _handle: Handle | None
 

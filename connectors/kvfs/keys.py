@@ -15,14 +15,14 @@ LENGTHS = {16, 32}
 
 
 class Keys(Sequence[bytes]):
-    """Keys in chain order: bytes of 16 or 32, or their names in hex.  A slice shares
+    """Keys in chain order, made from bytes of 16 or 32 or from names in hex.  A slice shares
     the memory."""
 
     __slots__ = ("c", "_whole", "_n")
 
     def __init__(self, names: Iterable[Name] = ()) -> None:
         if isinstance(names, (bytes, str)):
-            raise TypeError(f"one key where several are wanted: [{names!r}]?")
+            raise TypeError(f"one key instead of a list of keys: [{names!r}]?")
         hashes = [name if type(name) is bytes else _raw(name) for name in names]
         lengths = {len(hash) for hash in hashes}
         if not lengths <= LENGTHS:
@@ -83,7 +83,7 @@ class Keys(Sequence[bytes]):
 
 
 def _raw(name: Name) -> bytes:
-    """A key's bytes, of any length."""
+    """Return the bytes of a key, of any length."""
     if isinstance(name, str):
         try:
             return bytes.fromhex(name)
@@ -92,7 +92,7 @@ def _raw(name: Name) -> bytes:
                              ) from None
     if isinstance(name, (bytes, bytearray, memoryview)):
         return bytes(name)
-    raise TypeError(f"a key is bytes, or a string of hex digits, and not {name!r}")
+    raise TypeError(f"a key is bytes or a string of hex digits, not {name!r}")
 
 
 def unpack(packed: bytes) -> Keys:
@@ -104,8 +104,9 @@ def unpack(packed: bytes) -> Keys:
 
 
 class Chain:
-    """Keys of a chain that grows, each made once from an engine's hash: of 16 or 32 bytes
-    as it is, of another length by SHA-256; with a @salt by SHA-256 of salt and hash."""
+    """Keys of a growing chain.  Each is made once from an engine's hash: a hash of 16 or 32
+    bytes is the key, a hash of another length goes through SHA-256; with a @salt the key is
+    the SHA-256 of salt and hash."""
 
     __slots__ = ("_array", "_room", "_salt", "_n")
 
@@ -118,7 +119,7 @@ class Chain:
         return self._n
 
     def extend(self, hashes: Sequence[bytes]) -> None:
-        """@hashes are all of one length.  Keys that were taken before stay good."""
+        """Add keys.  All @hashes have one length.  Keys from earlier calls stay valid."""
         n = self._n + len(hashes)
         if n > self._room:
             room = max(n + 8, 2 * self._room)
@@ -142,14 +143,14 @@ class Chain:
             self._n = n
 
     def keys(self, first: int, end: int) -> Keys:
-        """Keys @first to @end - 1, in place."""
+        """Return keys @first to @end - 1, in place."""
         if not 0 <= first <= end <= self._n:
-            raise IndexError("no such keys")
+            raise IndexError("the chain has fewer keys")
         return Keys._wrap(self._array, self._array + first, end - first)
 
 
 def fold(data: bytes) -> bytes:
-    """A key of 32 bytes for one of any length, by SHA-256."""
+    """Return a key of 32 bytes for data of any length, by SHA-256."""
     key = ffi.new("kvfs_key *")
     check(lib.kvfs_key_fold(data, len(data), key), "fold")
     return bytes(ffi.buffer(key.bytes, key.len))

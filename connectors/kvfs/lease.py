@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .session import Awaited
     from .space import Space
 
-# safetensors' types: (DLPack code, bits, NumPy's typestr or None: it has no such type)
+# safetensors' types: DLPack code, bits, and NumPy's typestr; None: NumPy has no such type
 DTYPES: dict[str, tuple[int, int, str | None]] = {
     "BOOL": (6, 8, "|b1"), "U8": (1, 8, "|u1"), "I8": (0, 8, "|i1"),
     "U16": (1, 16, "<u2"), "I16": (0, 16, "<i2"), "U32": (1, 32, "<u4"), "I32": (0, 32, "<i4"),
@@ -28,7 +28,7 @@ DTYPES: dict[str, tuple[int, int, str | None]] = {
 
 
 class Lease(Owner):
-    """Holds its blocks until it is closed and the last array over them is gone."""
+    """A hold on blocks, until the lease is closed and the last array over them is gone."""
 
     def __init__(self, handle: Handle, awaited: Awaited, spaces: Sequence[Space],
                  keys: Sequence[Keys]) -> None:
@@ -60,19 +60,19 @@ class Lease(Owner):
             if i < len(keys):
                 return space, keys, i
             i -= len(keys)
-        raise IndexError("no such block")
+        raise IndexError("the lease has fewer blocks")
 
     def poll(self) -> bool:
-        """Whether it has settled: every block is held, or has failed."""
+        """Return whether the lease has settled: every block is held, or has failed."""
         return check(lib.kvfs_lease_poll(self.handle.c), "lease") == 1
 
     def held(self, timeout: float | None = 0.0) -> int | None:
-        """How many blocks are held; None: it has not settled within @timeout seconds."""
+        """Return how many blocks are held; None: not settled within @timeout seconds."""
         got = sliced(lib.kvfs_lease_wait, (self.handle.c,), timeout)
         return None if got == -errno.ETIMEDOUT else check(got, "lease")
 
     def wait(self, timeout: float | None = None) -> int:
-        """Blocks until it settles; returns how many blocks are held.  TimeoutError."""
+        """Block until the lease settles; return how many blocks are held.  TimeoutError."""
         got = sliced(lib.kvfs_lease_wait, (self.handle.c,), timeout)
         if got == -errno.ETIMEDOUT:
             raise TimeoutError(errno.ETIMEDOUT, f"lease: not settled after {timeout} s")
@@ -86,7 +86,7 @@ class Lease(Owner):
         return self.settled().__await__()
 
     def statuses(self) -> list[int]:
-        """0 or a negative errno a block."""
+        """Return 0 or a negative errno for each block."""
         array = ffi.new("int[]", max(1, self.n))
         check(lib.kvfs_lease_statuses(self.handle.c, 0, self.n, array), "lease")
         return list(array[0:self.n])
@@ -103,10 +103,10 @@ class Lease(Owner):
         lib.kvfs_lease_cancel(self.handle.c)
 
     def __getitem__(self, i: int) -> Block:
-        """Block @i.  Error if it is not held."""
+        """Return block @i.  Error if it is not held."""
         i = operator.index(i)
         if not 0 <= i < self.n:
-            raise IndexError("no such block")
+            raise IndexError("the lease has fewer blocks")
         space, keys, at = self._place(i)
         status = lib.kvfs_lease_status(self.handle.c, i)
         if status < 0:
@@ -143,7 +143,7 @@ class Block(Mapping[str, "Tensor"]):
 
     @property
     def bytes(self) -> Tensor:
-        """All of them as U8; in a space without a layout the only tensor."""
+        """All bytes as U8; in a space without a layout the only tensor."""
         return self._whole
 
 
@@ -172,8 +172,8 @@ class Tensor:
                 "data": (int(ffi.cast("uintptr_t", self._data)), True)}
 
     def numpy(self, dtype: Any = None) -> Any:
-        """A read-only array.  Of a type that NumPy lacks (BF16, FP8) only as another
-        one of the same size, e.g. numpy.uint16."""
+        """Return a read-only array.  A type that NumPy lacks (BF16, FP8) needs a @dtype of the
+        same size, e.g. numpy.uint16."""
         import numpy
 
         if dtype is None:
@@ -195,7 +195,7 @@ class Tensor:
         if copy or dl_device not in (None, (1, 0)):
             raise BufferError("kvfs: memory of the arena is shared in place, on the CPU")
         if max_version is None or max_version < (1, 0):
-            # Older consumers would take it for writable, and die of it.
+            # Older consumers would write to the memory, and crash.
             raise BufferError("kvfs: read-only memory needs DLPack 1.0 (max_version)")
         code, bits, _ = DTYPES[self.dtype]
         shape = ffi.new("int64_t[]", list(self.shape) or [0])

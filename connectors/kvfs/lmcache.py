@@ -56,7 +56,7 @@ def scope(key: str) -> str:
 
 @dataclass
 class Task:
-    """A submitted batch: results by index, and the transfers under way."""
+    """A submitted batch: results by index, and the transfers in flight."""
 
     found: list[bool]
     parts: list[tuple[list[int], kvfs.Transfer]] = field(default_factory=list)
@@ -79,8 +79,8 @@ class Task:
 
 
 class Look:
-    """Keys that are looked for: here at once, then on other nodes until @wait seconds are
-    over.  First in spaces that are known, and at the same time for more of those."""
+    """A look-up of keys: on this node at once, then on other nodes for @wait seconds.  Known
+    spaces are searched first, while other nodes are asked for more spaces."""
 
     error = ""
 
@@ -127,7 +127,7 @@ class Look:
                     self.found[i] |= status == 0
 
     def wait(self) -> None:
-        """The look-up is abandoned; it uses no memory of LMCache's."""
+        """Return at once: a look-up uses no memory of LMCache."""
 
 
 class KvfsClient:
@@ -141,7 +141,7 @@ class KvfsClient:
             identity = fingerprint(chosen.model, log, chosen.weights_cache)
         self._id = hashlib.sha256(f"{identity}\0{chosen.salt}".encode()).hexdigest()[:24]
         self._lock = threading.Lock()
-        # Not a chain: each is looked for on other nodes by itself.
+        # Blocks of this space form no chain, so each is requested from other nodes by itself.
         self.sizes = Sizes(self._session, self._space("size", 8, reuse="last"), chosen.remote)
         self._spaces: dict[int, kvfs.Space] = {}
         self._pools: dict[tuple[int, int, int], kvfs.Pool] = {}
@@ -168,7 +168,7 @@ class KvfsClient:
             self._spaces[size] = self._space(str(size), size)
         return self._spaces[size]
 
-    # ---- what LMCache calls ----
+    # ---- the interface for LMCache ----
 
     def event_fd(self) -> int:
         return self._events.fileno()
@@ -230,7 +230,7 @@ class KvfsClient:
                 os.close(self._now)
             self._session.close()
 
-    # ---- how ----
+    # ---- helpers ----
 
     def _add(self, task: Task | Look) -> int:
         self._next += 1
@@ -260,8 +260,8 @@ class KvfsClient:
 
     @staticmethod
     def _where(address: int, size: int) -> tuple[int, int, int]:
-        """(size, bytes of a page, base) of the pool in which it lies: a stretch of memory
-        in pages that divide all, or the object alone."""
+        """Return size, page bytes and base of the pool of an object: a region of memory in pages
+        of a common divisor, or the object alone."""
         unit = math.gcd(4096, address, size)
         if unit < UNIT_MIN or address >> REGION != address + size - 1 >> REGION:
             return size, size, address
@@ -277,9 +277,8 @@ class KvfsClient:
 
 
 class Sizes:
-    """Which sizes of objects a scope has: a number in each of some blocks, that are pinned
-    and found by every process.  Where a number stands depends on itself, so that nodes
-    that never spoke agree."""
+    """The sizes of objects of a scope.  Each size is a number in a pinned block that every
+    process finds.  The number determines its block, so nodes agree without messages."""
 
     def __init__(self, session: kvfs.Session, space: kvfs.Space, remote: bool) -> None:
         self._session = session
@@ -296,7 +295,7 @@ class Sizes:
         return [place for place in range(SIZES_MAX) if place not in known]
 
     def read(self, name: str) -> set[int]:
-        """All that are here."""
+        """Return the sizes that this node knows."""
         places = self._unknown(name)
         if places:
             states = self._space.probe(self._keys(name, places))
@@ -308,14 +307,14 @@ class Sizes:
         return set(self._known[name].values())
 
     def ask(self, name: str, wait: float) -> tuple[list[int], kvfs.Lease] | None:
-        """Other nodes for more: for `learn`, once it has settled."""
+        """Ask other nodes for more sizes.  Pass the lease to `learn` once it has settled."""
         places = self._unknown(name)
         if not self._remote or not places:
             return None
         return places, self._space.acquire(self._keys(name, places), deadline=wait)
 
     def learn(self, name: str, places: list[int], lease: kvfs.Lease) -> set[int]:
-        """The objects that were unknown at the look-up."""
+        """Return the sizes that were unknown at the look-up."""
         with lease:
             self._take(name, places, lease)
         return {self._known[name][place] for place in places if place in self._known[name]}

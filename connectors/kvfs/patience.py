@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""patience - what a daemon that hangs may cost an engine."""
+"""patience - limits how long a hung daemon delays an engine."""
 from __future__ import annotations
 
 import logging
@@ -12,25 +12,25 @@ LONGEST = 30.0
 
 
 class Patience:
-    """A look-up at a hung daemon takes a second and misses.  After one that was slow a pause
-    begins, in which the engine asks the daemon for nothing.  A second later a thread calls
-    @trial, which raises an error if the daemon does not answer; while it raises one the
-    thread's next calls come after 2 seconds, 4, ... and half a minute at most.  @log is warned
-    when such a pause of @what begins, and when the daemon has answered, which ends the pause."""
+    """A circuit breaker.  A look-up at a hung daemon takes a second and misses.  After a slow
+    look-up a pause begins, in which the engine sends no requests.  A second later a thread
+    calls @trial, which raises an error if the daemon does not answer; after each error the
+    next call comes after 2 seconds, 4, ... and half a minute at most.  @log gets a warning
+    when a pause of @what begins, and when the daemon has answered, which ends the pause."""
 
     def __init__(self, log: logging.Logger, what: str, trial: Callable[[], object]) -> None:
         self._log = log
         self._what = what
         self._trial = trial
-        self._until = 0.0  # when the next trial may begin; 0: there is no pause
+        self._until = 0.0  # time of the next trial; 0: there is no pause
         self._wait = 1.0  # before the trial after that
         self._trying = False
-        self._ended = 0.0  # the last pause
+        self._ended = 0.0  # end of the last pause
         self._pauses = 0
 
     @property
     def left(self) -> bool:
-        """Whether there is no pause.  Begins the trials of one."""
+        """Whether there is no pause.  Starts a trial if one is due."""
         if self._until and not self._trying and time.monotonic() >= self._until:
             self._trying = True
             threading.Thread(target=self._try, daemon=True).start()
@@ -53,17 +53,17 @@ class Patience:
 
     @property
     def rest(self) -> float:
-        """Seconds until the pause may be over; 0: there is none."""
+        """Seconds until the pause may be over; 0: there is no pause."""
         return 0.0 if self.left else max(0.1, self._until - time.monotonic())
 
     def new_pauses(self) -> int:
-        """How many there have been since the last call."""
+        """Return the number of pauses since the last call."""
         n, self._pauses = self._pauses, 0
         return n
 
     def took(self, seconds: float) -> None:
-        """The engine has waited so long.  Pauses that soon follow each other grow: a disk
-        that hangs leaves trials answered."""
+        """Note how long the engine waited.  Pauses in quick succession grow, because a daemon
+        with a hung disk still answers trials."""
         if seconds < SLOW or self._until:
             return
         if time.monotonic() - self._ended > LONGEST:

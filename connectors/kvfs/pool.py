@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pool - an engine's own paged memory, that blocks are loaded to and saved from."""
+"""pool - an engine's own paged memory, the target of loads and source of saves."""
 from __future__ import annotations
 
 import errno
@@ -41,8 +41,8 @@ class View:
 
 @dataclass(frozen=True)
 class Memory:
-    """Where the views lie: a shared mapping of the file @fd (memfd, /dev/shm) from
-    @offset on, that the daemon maps, too, and saves from where it is."""
+    """The memory of the views: a shared mapping of the file @fd (memfd, /dev/shm) from @offset
+    on.  The daemon maps the file and saves directly from it."""
 
     address: int
     bytes: int
@@ -52,8 +52,8 @@ class Memory:
 
 def views_of(tensor: str, base: int, shape: Sequence[int], strides: Sequence[int], itemsize: int,
              page_dim: int = 0) -> list[View]:
-    """Views of an array whose dimension @page_dim is the pages; the others, in order,
-    are the tensor.  @strides are in elements, as torch's."""
+    """Return the views of an array whose dimension @page_dim counts the pages; the other
+    dimensions, in order, are the tensor.  @strides are in elements, as in torch."""
     dims = [(n, s * itemsize) for i, (n, s) in enumerate(zip(shape, strides))
             if i != page_dim and n != 1]
     run = itemsize
@@ -110,9 +110,9 @@ class Pool(Owner):
         super().close()
 
     def info(self) -> dict[str, Any]:
-        """How bytes travel (`path`, `reason`), and what is pinned and in use."""
+        """Return how bytes are copied (`path`, `reason`), and how much is pinned and in use."""
         info = ffi.new("struct kvfs_pool_info *", {"size": ffi.sizeof("struct kvfs_pool_info")})
-        handle = self.handle  # whose texts they are
+        handle = self.handle  # owns the texts
         check(lib.kvfs_pool_info(handle.c, info), "pool info")
         found: dict[str, Any] = {}
         for name, field in ffi.typeof(info[0]).fields:
@@ -126,10 +126,10 @@ class Pool(Owner):
     def load(self, lease: Lease, pages: Iterable[int], *, first: int = 0,
              deadline: float | None = None, priority: int = 0, stream: int | None = 0,
              event: int = 0, user: int = 0) -> Transfer:
-        """Copy blocks @first and on of @lease to @pages (-1 skips a page).  Returns at
-        once; the lease may be closed then.  On a GPU no page is written before the work that
-        @stream has been given (0: the default stream; None: no stream), or that @event stands
-        for, is over.  With @user, `Session.reap` tells by that word when it is over."""
+        """Copy the blocks of @lease from @first on to @pages (-1 skips a page).  Returns at
+        once; the lease may be closed then.  On a GPU no page is written before the work
+        submitted to @stream (0: the default stream; None: no stream), or before @event, is
+        complete.  With @user, `Session.reap` reports the end under that number."""
         opts = options(first=first, deadline=deadline, priority=priority, stream=stream,
                        event=event, user=user)
         numbers, n = self._numbers(pages)
@@ -169,10 +169,10 @@ class Pool(Owner):
         return Transfer(made, self._awaited, some, n, Stage.COPIED, "load")
 
     def _numbers(self, pages: Iterable[int]) -> tuple[Any, int]:
-        """(int64_t array, how many blocks it is)"""
+        """Return an int64_t array, and its number of blocks."""
         some = list(pages)
         if len(some) % self._pages_per_block != 0:
-            raise ValueError(f"{len(some)} pages are no whole number of blocks")
+            raise ValueError(f"{len(some)} pages are not a whole number of blocks")
         try:
             return ffi.new(PAGES, some), len(some) // self._pages_per_block
         except (TypeError, OverflowError) as error:
@@ -180,7 +180,7 @@ class Pool(Owner):
 
     def _check(self, begun: int, what: str, pages: Any, spaces: Sequence[Space], load: bool,
                keys: Keys | None = None) -> None:
-        """Nothing, unless @begun is an error: then what is wrong with it."""
+        """Raise Error with a reason if @begun is an error."""
         if begun >= 0:
             return
         why, seen = "", set()
@@ -205,14 +205,14 @@ class Pool(Owner):
              tokens: Iterable[Sequence[int]] | None = None, extras: Iterable[bytes] | None = None,
              deadline: float | None = None, must: bool = False, hold: bool = False,
              stream: int | None = 0, user: int = 0) -> Transfer:
-        """Save @pages under @keys: blocks @position and on of a chain in which @parent
-        comes before the first; or @places says parent (None: unknown) and position of
-        each.  A space that keeps token ids (`Space.keeps_tokens`) needs @tokens, those of
-        each block, and takes @extras, up to 2048 bytes each, on what else it depends on;
-        others take neither.  On a GPU no page is read before the work that @stream has been
-        given (0: the default stream; None: no stream) is over.  The pages may be changed when
-        it is COPIED.  With @user, `Session.reap` tells by that word when it is COPIED, and when
-        SEALED."""
+        """Save @pages under @keys, as blocks of a chain from @position on, whose block before
+        is @parent; or @places has the parent (None: unknown) and position of each block.  A
+        space that keeps token ids (`Space.keeps_tokens`) needs @tokens of each block, and takes
+        @extras of up to 2048 bytes each, which describe other inputs of a block; other spaces
+        take neither.  On a GPU no page is read before the work submitted to @stream (0: the
+        default stream; None: no stream) is complete.  The pages may be changed when the
+        transfer is COPIED.  With @user, `Session.reap` reports COPIED and SEALED under that
+        number."""
         some = Keys.of(keys)
         flags = (lib.KVFS_MUST if must else 0) | (lib.KVFS_HOLD if hold else 0)
         numbers, n = self._numbers(pages)
@@ -310,7 +310,7 @@ def _position(meta: Any, at: int) -> None:
 
 
 def _views(views: Sequence[View]) -> tuple[Any, dict[str, Any]]:
-    """(kvfs_view array, the names that it points to)"""
+    """Return a kvfs_view array, and the names that it points to."""
     array = ffi.new("kvfs_view[]", len(views))
     names = {view.tensor: ffi.new("char[]", text("a tensor's name", view.tensor)) for view in views}
     for c, view in zip(array, views):
@@ -326,7 +326,7 @@ def _views(views: Sequence[View]) -> tuple[Any, dict[str, Any]]:
 
 
 def _wrong(space: Space, views: Sequence[View], pages: int, pages_per_block: int) -> str:
-    """With a pool that was refused."""
+    """Return the reason why a pool was refused."""
     if space.layout is None:
         return "the space has no layout"
     if not views or pages == 0 or pages_per_block == 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""session - a connection with the daemon, and what awaits its completions."""
+"""session - a connection with the daemon, and its completions for asyncio."""
 from __future__ import annotations
 
 import asyncio
@@ -24,8 +24,9 @@ POLL_MOST = 2**31 - 1  # ms
 
 
 def open(path: str | os.PathLike[str]) -> Session:
-    """A session with the daemon at @path, a mount point or a control socket.  Succeeds
-    without either: everything is a miss until one appears, then and again by itself."""
+    """Return a session with the daemon at @path, a mount point or a control socket.  Succeeds
+    without a daemon: everything is a miss until one answers.  The session reconnects by
+    itself."""
     return Session(path)
 
 
@@ -39,9 +40,9 @@ class What(enum.IntEnum):
 
 
 class Event(NamedTuple):
-    """Something that has happened: a lease has settled, a transfer got to @stage, and
-    @result of its @n blocks are there; or the connection was lost (@result 0, or a
-    negative errno) or has come (1).  @generation is that of the connection now."""
+    """A lease has settled, or a transfer has reached @stage, with @result of its @n blocks;
+    or the connection was lost (@result 0, or a negative errno) or made (1).  @generation is
+    the current connection's."""
 
     what: What
     user: int
@@ -52,8 +53,8 @@ class Event(NamedTuple):
 
 
 class Session(Owner):
-    """May be used from several threads.  A session does not survive a fork: in the
-    child its calls raise EBADF."""
+    """A connection with the daemon, for several threads.  A session does not survive a fork:
+    in the child all calls raise EBADF."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._handle = None
@@ -83,8 +84,8 @@ class Session(Owner):
 
     def pool(self, space: Space, views: Sequence[View], pages: int, *, pages_per_block: int = 1,
              device: str = "host", memory: Memory | None = None, keep: object = None) -> Pool:
-        """Register memory that stays the caller's.  @keep is what owns it, and is kept
-        until the pool has been closed; with @memory saves copy once, not twice."""
+        """Register memory of the caller as a pool.  @keep owns the memory, and is referenced
+        until the pool has been closed.  With @memory, saves copy once instead of twice."""
         return Pool(self.handle, self._awaited, space, views, pages, pages_per_block, device, memory,
                     keep)
 
@@ -94,13 +95,13 @@ class Session(Owner):
 
     @property
     def generation(self) -> int:
-        """How many connections there have been; what was lost with one is not in the next."""
+        """The number of connections so far.  Leases of an earlier connection are lost."""
         number = ffi.new("uint64_t *")
         check(lib.kvfs_connection(self.handle.c, number), "generation")
         return int(number[0])
 
     def stats(self) -> str:
-        """The daemon's figures, as in .kvfs/stats.  ENOTCONN."""
+        """Return the daemon's figures, as in .kvfs/stats.  ENOTCONN."""
         out = ffi.new("char **")
         check(lib.kvfs_stats(self.handle.c, out), "stats")
         try:
@@ -109,11 +110,12 @@ class Session(Owner):
             lib.text_free(out[0])
 
     def fileno(self) -> int:
-        """Polls readable when something has completed since `process`."""
+        """Return a descriptor that polls readable when something has completed since the last
+        `process`."""
         return check(lib.kvfs_fd(self.handle.c), "fd")
 
     def process(self) -> int:
-        """How many leases and transfers have completed since the last call."""
+        """Return how many leases and transfers have completed since the last call."""
         return check(lib.kvfs_process(self.handle.c), "process")
 
     def reap(self, at_most: int = 64) -> list[Event]:
@@ -129,8 +131,8 @@ class Session(Owner):
                 for c in events[0:n]]
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Blocks until something has happened that was not reaped, or processed, yet;
-        False: nothing has in @timeout seconds."""
+        """Block until there is an event that was not reaped or processed yet.  Return False
+        if there is none within @timeout seconds."""
         poller = select.poll()
         poller.register(self.fileno(), select.POLLIN)
         ns = nanoseconds(timeout)
@@ -141,8 +143,8 @@ Waiting = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]", Callable[[], 
 
 
 class Awaited:
-    """Futures of any number of event loops on one kvfs_fd: whichever loop wakes looks
-    for all of them."""
+    """Futures of any number of event loops on one kvfs_fd.  The loop that wakes up first
+    completes the futures of all loops."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -151,7 +153,7 @@ class Awaited:
         self._waiting: list[Waiting] = []
 
     async def until(self, done: Callable[[], bool]) -> None:
-        """Return once @done() says so, asked whenever something has completed."""
+        """Return once @done() is true.  It is called whenever something has completed."""
         if done():
             return
         loop = asyncio.get_running_loop()
@@ -177,7 +179,7 @@ class Awaited:
         self.look()
 
     def look(self) -> None:
-        """Wake whoever's time has come."""
+        """Complete the futures whose condition holds."""
         if not self._waiting:
             return
         with self._lock:
@@ -187,7 +189,7 @@ class Awaited:
                 (over if _is_over(item[2]) else waiting).append(item)
             self._waiting = waiting
         for loop, future, _ in over:
-            with contextlib.suppress(RuntimeError):  # a loop that is closed
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(_settle, future)
 
 

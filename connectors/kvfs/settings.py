@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 @dataclass(frozen=True)
 class Common:
-    """`path`: a mount point or a control socket.  `mode` of new spaces, in octal.
-    `shared`: use a space that another user owns.  `salt`: engines with another one share
-    nothing.  `remote`: new spaces are shared with other nodes, and what is missing is
-    looked for there.  `weights_cache`: the directory in which digests of weights are kept;
+    """`path`: a mount point or a control socket.  `mode`: of new spaces, in octal.
+    `shared`: use a space that another user owns.  `salt`: engines with different salts share
+    nothing.  `remote`: new spaces are shared with other nodes, and missing blocks are
+    requested from them.  `weights_cache`: the directory of digests of weights;
     default: kvfs in the user's cache directory."""
 
     path: str
@@ -23,20 +23,20 @@ class Common:
     weights_cache: str = ""
 
     def layout(self, layout: dict[str, Any]) -> dict[str, Any]:
-        """That of a new space."""
+        """Return the layout of a new space."""
         return {**layout, "share": True} if self.remote else layout
 
 
 @dataclass(frozen=True)
 class Tier(Common):
-    """Of adapters whose engine looks blocks up and loads them in two calls.
-    `remote_wait`: with `remote`, for how many seconds each of them waits for blocks of other
+    """Settings of adapters whose engine looks blocks up and loads them in two calls.
+    `remote_wait`: with `remote`, the seconds that each call waits for blocks of other
     nodes."""
 
     remote_wait: float = 2.0
 
     def patience(self, alone: float) -> float:
-        """How long a load may take; @alone without other nodes."""
+        """Return the seconds that a load may take; @alone without other nodes."""
         return self.remote_wait if self.remote else alone
 
 
@@ -44,7 +44,7 @@ T = TypeVar("T", bound=Common)
 
 
 def read(where: str, given: Mapping[str, Any], cls: type[T]) -> T:
-    """ValueError in one line that names @where and the key."""
+    """Return the settings; raise ValueError in one line that names @where and the key."""
 
     def wrong(key: str, wanted: str) -> ValueError:
         return ValueError(f"kvfs: {where}: {key!r} is {given[key]!r}; it must be {wanted}")

@@ -38,7 +38,7 @@ log = logging.getLogger("sglang.kvfs")
 WAIT = 10.0
 SETTINGS = [field.name for field in dataclasses.fields(Tier)]
 KNOWN = {"backend_name", "module_path", "class_name", "interface_v1"}
-# Of such pools a prefix needs the last pages only.
+# A prefix needs only the last pages of such pools.
 TRAILING = ("swa", "mamba", "state")
 
 
@@ -65,7 +65,7 @@ class Pages:
 
 
 class KvfsHiCache(HiCacheStorage):
-    """Settings beside SGLang's own: those of kvfs.settings.Tier."""
+    """SGLang's own settings, and those of kvfs.settings.Tier."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any]) -> None:
         self.config = storage_config
@@ -85,7 +85,7 @@ class KvfsHiCache(HiCacheStorage):
                         "kvfs answers that path with misses")
 
     def open(self, name: str, layout: dict[str, Any], host: Any) -> kvfs.Space:
-        """The space of a pool: all that changes its bytes is in the name."""
+        """Return the space of a pool.  Its name covers everything that changes the bytes."""
         c = self.config
         model = c.model_name or ""
         if os.path.isdir(model):
@@ -162,7 +162,7 @@ class KvfsHiCache(HiCacheStorage):
                 elif transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
                     good = set(range(1, _run(self._there(pages, keys[:hit], until)) + 1))
                 else:
-                    continue  # a second form of pages that are there anyway
+                    continue  # a second form of pages that exist anyway
                 counts[transfer.name] = max(good, default=0)
                 usable &= good
             return PoolTransferResult(max(usable, default=0), counts, sorted(usable))
@@ -228,7 +228,7 @@ class KvfsHiCache(HiCacheStorage):
     def _safe(do: Callable[[], object], otherwise: Any) -> Any:
         try:
             return do()
-        except Exception as error:  # SGLang's threads must live
+        except Exception as error:  # an exception would end SGLang's thread
             log.warning("kvfs: %s: %s", type(error).__name__, error)
             return otherwise
 
@@ -250,13 +250,13 @@ class KvfsHiCache(HiCacheStorage):
         return False
 
     def clear(self) -> None:
-        """Drops what this engine's spaces have."""
+        """Remove the blocks of this engine's spaces."""
         for pages in self._pages.values():
             self._safe(pages.space.clear, None)
 
 
 def _name(key: str) -> bytes:
-    """SGLang's keys are 64 hexadecimal digits; others are hashed."""
+    """Return a key for a name: SGLang's names are 64 hexadecimal digits, others are hashed."""
     try:
         raw = bytes.fromhex(key)
     except ValueError:
@@ -269,5 +269,5 @@ def _keys(keys: list[str]) -> kvfs.Keys:
 
 
 def _run(there: list[bool]) -> int:
-    """How many from the beginning."""
+    """Return the number of leading true values."""
     return there.index(False) if False in there else len(there)

@@ -53,9 +53,9 @@ class Tokens:
 
 
 def query(spaces: Sequence[Space], keys: Sequence[Keys]) -> tuple[Any, list[Any]]:
-    """(kvfs_query array, what it points to)"""
+    """Return a kvfs_query array, and the objects that it points to."""
     if len(spaces) != len(keys) or not spaces:
-        raise ValueError(f"{len(spaces)} spaces, and keys of {len(keys)}: each needs its own")
+        raise ValueError(f"{len(spaces)} spaces, but keys of {len(keys)}: each space needs keys")
     array, kept = ffi.new("kvfs_query[]", len(spaces)), []
     for i, space in enumerate(spaces):
         some, handle = Keys.of(keys[i]), space.handle
@@ -65,18 +65,18 @@ def query(spaces: Sequence[Space], keys: Sequence[Keys]) -> tuple[Any, list[Any]
 
 
 def match(spaces: Sequence[Space], keys: Sequence[Keys]) -> int:
-    """Blocks of the prefix from which every space can go on, by its reuse rule: one
-    space for each rank or layer group of a model, with its keys."""
+    """Return the number of blocks of the prefix that every space can reuse, by its reuse
+    rule.  There is one space for each rank or layer group of a model, with its keys."""
     array, _kept = query(spaces, keys)
     return check(lib.kvfs_match(array, len(spaces)), "match")
 
 
 def match_tokens(spaces: Sequence[Space], keys: Sequence[Keys], *, tokens: int = 0,
                  starts: Sequence[int] | None = None) -> int:
-    """The same in tokens, for spaces whose blocks have different numbers of them: keys of
-    each are of the blocks from its token @starts on (0 if not given), and what is before
-    counts as present.  If @tokens is not 0 the prompt ends there, and a block that would
-    go on beyond never counts."""
+    """The same in tokens, for spaces whose blocks have different numbers of tokens.  The keys
+    of a space belong to the blocks from token @starts on (default: 0); tokens before count
+    as present.  If @tokens is not 0, the prompt has that many tokens, and a block that ends
+    later does not count."""
     array, _kept = query(spaces, keys)
     first = [0] * len(spaces) if starts is None else list(starts)
     if len(first) != len(spaces):
@@ -95,8 +95,8 @@ def match_tokens(spaces: Sequence[Space], keys: Sequence[Keys], *, tokens: int =
 
 def acquire(spaces: Sequence[Space], keys: Sequence[Keys], *, deadline: float | None = None,
             wait_saving: bool = False, read_ahead: bool = False, user: int = 0) -> Lease:
-    """One lease on blocks of several spaces; indices run through all keys.  With @user,
-    `Session.reap` tells by that word when it has settled."""
+    """Return one lease on blocks of several spaces; indices run through all keys.  With @user,
+    `Session.reap` reports under that number that the lease has settled."""
     keys = [Keys.of(some) for some in keys]
     array, _kept = query(spaces, keys)
     handle = Handle(LEASE, spaces[0]._session)
@@ -115,8 +115,8 @@ class Together:
         self._spaces = list(spaces)
         self._windows = list(windows) if windows is not None else [0] * len(spaces)
         if not spaces or len(self._windows) != len(self._spaces):
-            raise ValueError("a window for each space, of which there is one at least")
-        self._handles = [space.handle for space in self._spaces]  # kept, whoever closes them
+            raise ValueError("each space needs a window, and at least one space is needed")
+        self._handles = [space.handle for space in self._spaces]  # kept, also if a space is closed
         try:
             self._c_windows = ffi.new("uint32_t[]", self._windows)
         except (TypeError, OverflowError) as error:
@@ -126,11 +126,12 @@ class Together:
 
     def hold(self, keys: Keys, *, deadline: float | None = None, wait: float = 0.0, user: int = 0,
              missing: bool = False) -> tuple[int, Lease | None, int | None]:
-        """(blocks of @keys that match, a lease on what is needed of them, how many blocks
-        are held); no lease: none matches, or is held; None at the end: it has not settled
-        within @wait seconds.  The lease's indices run through the spaces.  With @missing, and
-        where no space has a window, all of @keys count as if they matched, which saves a
-        round trip: the lease says which came within @deadline, also from other nodes."""
+        """Return the number of @keys that match, a lease on the needed blocks, and the number
+        of held blocks.  The lease is None if no block matches or is held; the last number is
+        None if the lease has not settled within @wait seconds.  The lease's indices run
+        through the spaces.  With @missing, and if no space has a window, all @keys count as
+        matches, which saves a round trip: the lease then shows which blocks came within
+        @deadline, also from other nodes."""
         keys, one, ns = Keys.of(keys), self._spaces[0], nanoseconds(wait)
         handle = Handle(LEASE, one._session)
         try:
@@ -152,7 +153,8 @@ class Together:
 
 
 class Space(Owner):
-    """Look-ups block for one round trip to the daemon, at most a second; then they miss."""
+    """A space of blocks.  Look-ups block for one round trip to the daemon; after a second
+    without an answer they miss."""
 
     def __init__(self, session: Handle, awaited: Awaited, name: str, layout: str | None,
                  flags: int) -> None:
@@ -173,7 +175,7 @@ class Space(Owner):
     @staticmethod
     def _wrong(name: str, layout: str | None) -> str:
         if not 0 < len(name.encode()) < 256 or name[0] == "." or "/" in name:
-            return "a name has 1 to 255 bytes, no slash, and no dot before it"
+            return "a name has 1 to 255 bytes and no slash, and does not begin with a dot"
         return f"no layout, see kvfs-space(5): {layout:.200}" if layout is not None else ""
 
     def __enter__(self) -> Space:
@@ -185,18 +187,18 @@ class Space(Owner):
     def __repr__(self) -> str:
         return f"<space {self.name}>"
 
-    # ---- what it is ----
+    # ---- properties ----
 
     @property
     def layout(self) -> dict[str, Any] | None:
-        """The canonical layout; None: untyped."""
-        handle = self.handle  # whose text it is
+        """The canonical layout; None: the space has none."""
+        handle = self.handle  # owns the text
         layout = lib.kvfs_space_layout(handle.c)
         return None if layout == ffi.NULL else dict(json.loads(ffi.string(layout)))
 
     @property
     def tensors(self) -> list[tuple[str, str, tuple[int, ...]]]:
-        """(name, dtype, shape) of a block's tensors, in file order."""
+        """Name, dtype and shape of a block's tensors, in file order."""
         if self._tensors is None:
             self._tensors = [(t["name"], t["dtype"], tuple(t["shape"]))
                              for t in (self.layout or {"tensors": []})["tensors"]]
@@ -204,22 +206,23 @@ class Space(Owner):
 
     @property
     def payload(self) -> int:
-        """Bytes of a block's tensors; 0: untyped."""
+        """Bytes of a block's tensors; 0: the space has no layout."""
         return int(lib.kvfs_space_payload(self.handle.c))
 
     @property
     def keeps_tokens(self) -> bool:
-        """Whether its layout has "token_ids": prompts are on disk then."""
+        """Whether the layout has "token_ids": then prompts are stored on disk."""
         return bool(lib.kvfs_space_keeps_tokens(self.handle.c) == 1)
 
     def owner(self) -> tuple[int, int]:
-        """(uid, mode) when the daemon was last asked.  ENOTCONN."""
+        """Return uid and mode, as of the last answer of the daemon.  ENOTCONN."""
         uid, mode = ffi.new("uint32_t *"), ffi.new("uint32_t *")
         check(lib.kvfs_space_owner(self.handle.c, uid, mode), f"owner of {self.name}")
         return int(uid[0]), int(mode[0])
 
     def chain(self, tokens: Sequence[int], parent: Name | None = None) -> Keys:
-        """kvfs's own keys of the full blocks of @tokens, for engines that have none."""
+        """Return keys that kvfs computes for the full blocks of @tokens, for engines without
+        keys of their own."""
         tokens = list(tokens)
         try:
             array = ffi.new("uint32_t[]", tokens)
@@ -237,7 +240,7 @@ class Space(Owner):
     # ---- look-up ----
 
     def match(self, keys: Iterable[Name]) -> int:
-        """Blocks of the usable prefix of @keys."""
+        """Return the number of blocks of the usable prefix of @keys."""
         return match([self], [Keys.of(keys)])
 
     def probe(self, keys: Iterable[Name]) -> list[State]:
@@ -250,14 +253,14 @@ class Space(Owner):
 
     def acquire(self, keys: Iterable[Name], *, deadline: float | None = None,
                 wait_saving: bool = False, read_ahead: bool = False, user: int = 0) -> Lease:
-        """Bring @keys into DRAM and hold them there, within @deadline seconds.  Returns
-        at once; `wait` for it."""
+        """Bring the blocks into DRAM and hold them there, within @deadline seconds.  Returns
+        at once; `wait` for the lease."""
         return acquire([self], [Keys.of(keys)], deadline=deadline, wait_saving=wait_saving,
                        read_ahead=read_ahead, user=user)
 
     def prefetch(self, keys: Iterable[Name], *, deadline: float | None = None, user: int = 0
                  ) -> Transfer:
-        """A hint: these will be wanted soon."""
+        """Hint that these blocks will be needed soon."""
         some = Keys.of(keys)
         array, _kept = query([self], [some])
         handle = Handle(XFER, self._session)
@@ -269,7 +272,7 @@ class Space(Owner):
     # ---- housekeeping ----
 
     def flush(self, stage: Stage = Stage.DURABLE, *, user: int = 0) -> Transfer:
-        """A barrier: all that was saved before is sealed, or durable."""
+        """Return a barrier: it completes when all earlier saves are sealed, or durable."""
         handle = Handle(XFER, self._session)
         if stage not in (Stage.SEALED, Stage.DURABLE):
             raise ValueError(f"stage is {stage!r}, not SEALED or DURABLE")
@@ -277,13 +280,13 @@ class Space(Owner):
         return Transfer(handle, self._awaited, None, 1, stage, f"flush {self.name}")
 
     def evict(self, keys: Iterable[Name]) -> int:
-        """Remove from all tiers; returns how many there were."""
+        """Remove the blocks from all tiers; return how many there were."""
         some = Keys.of(keys)
         return check(lib.kvfs_evict(self.handle.c, some.c, len(some), ffi.NULL),
                      f"evict {self.name}")
 
     def ended(self, keys: Iterable[Name]) -> None:
-        """A hint: the conversation with these is over, they may go before others."""
+        """Hint that the conversation is over: these blocks may be evicted before others."""
         some = Keys.of(keys)
         check(lib.kvfs_ended(self.handle.c, some.c, len(some)), f"ended {self.name}")
 
@@ -298,12 +301,13 @@ class Space(Owner):
                      f"unpin {self.name}")
 
     def clear(self) -> None:
-        """Drop every block; a minute at most."""
+        """Remove every block; takes a minute at most."""
         check(apart(lib.kvfs_space_clear, self.handle.c), f"clear {self.name}")
 
     def remove(self) -> None:
-        """Drop every block, and the space with its layout and snapshots; it misses from
-        then on.  ENOTEMPTY: others go on saving to it; EACCES: it is somebody else's."""
+        """Remove every block, and the space with its layout and snapshots; later look-ups
+        miss.  ENOTEMPTY: other clients go on saving to the space; EACCES: another user owns
+        the space."""
         check(apart(lib.kvfs_space_remove, self.handle.c), f"remove {self.name}")
 
     def pages(self, at_most: int = 4096) -> Iterator[Keys]:
@@ -322,7 +326,7 @@ class Space(Owner):
                 return
 
     def keys(self) -> Iterator[bytes]:
-        """The same, one at a time."""
+        """Yield the same keys one at a time."""
         for some in self.pages():
             yield from some
 
@@ -346,7 +350,7 @@ class Space(Owner):
         return found
 
     def blocks(self) -> Iterator[tuple[bytes, Tokens]]:
-        """All blocks with their tokens, as `pages` lists them."""
+        """Yield all blocks with their tokens, in the order of `pages`."""
         for some in self.pages(TOKENS_AT_ONCE):
             for key, tokens in zip(some, self.tokens(some)):
                 if tokens is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transfer - a load, a save or a flush under way."""
+"""transfer - a load, save or flush in flight."""
 from __future__ import annotations
 
 import enum
@@ -20,9 +20,8 @@ EVICTED = lib.KVFS_EVICTED
 
 
 class Stage(enum.IntEnum):
-    """COPIED: the pages may be used again, or read; SEALED: others find the blocks;
-    DURABLE: they survive power loss.  SUBMITTED comes before: a GPU has been given every
-    copy."""
+    """SUBMITTED: all copies are submitted to the GPU; COPIED: the pages may be reused, or
+    read; SEALED: other clients find the blocks; DURABLE: the blocks survive power loss."""
 
     SUBMITTED = lib.KVFS_SUBMITTED
     COPIED = lib.KVFS_COPIED
@@ -59,25 +58,25 @@ class Transfer(Owner):
         return stage if type(stage) is Stage else Stage(stage)
 
     def poll(self, stage: Stage | None = None) -> bool:
-        """Whether every block has reached @stage, or failed."""
+        """Return whether every block has reached @stage, or failed."""
         return check(lib.kvfs_xfer_poll(self.handle.c, self._stage(stage)), self._what) == 1
 
     def there(self, stage: Stage | None = None, timeout: float | None = 0.0) -> int | None:
-        """How many blocks have reached @stage; None: not all of them have, or have failed,
-        within @timeout seconds."""
+        """Return how many blocks have reached @stage; None: some are still in flight after
+        @timeout seconds."""
         got = sliced(lib.kvfs_xfer_wait, (self.handle.c, self._stage(stage)), timeout)
         return None if got == -errno.ETIMEDOUT else check(got, self._what)
 
     def wait(self, stage: Stage | None = None, timeout: float | None = None) -> int:
-        """Blocks until then; returns how many blocks got there: 0, and no error, if none of
-        them was to be had (`check` raises one).  TimeoutError."""
+        """Block until the stage; return how many blocks got there.  0 is no error: no block
+        was available (`check` raises an error).  TimeoutError."""
         got = sliced(lib.kvfs_xfer_wait, (self.handle.c, self._stage(stage)), timeout)
         if got == -errno.ETIMEDOUT:
             raise TimeoutError(errno.ETIMEDOUT, f"{self._what}: not done after {timeout} s")
         return check(got, self._what)
 
     async def reached(self, stage: Stage | None = None) -> int:
-        """The same for an event loop, without a thread."""
+        """Wait in an event loop, without a thread."""
         await self._awaited.until(lambda: self.poll(stage))
         return self.wait(stage, 0)
 
@@ -85,8 +84,8 @@ class Transfer(Owner):
         return self.reached().__await__()
 
     def statuses(self) -> list[int]:
-        """For each block 0, PRESENT (1), EVICTED (2), or a negative errno; EINPROGRESS
-        until it has ended."""
+        """Return for each block 0, PRESENT (1), EVICTED (2), or a negative errno; -EINPROGRESS
+        until the block has ended."""
         array = ffi.new("int[]", max(1, self.n))
         check(lib.kvfs_xfer_statuses(self.handle.c, 0, self.n, array), self._what)
         return list(array[0:self.n])

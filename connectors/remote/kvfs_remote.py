@@ -22,7 +22,7 @@ import threading
 from typing import Any, Callable, Iterable, NamedTuple
 
 VERSION = 2
-NOTE = 128  # bytes before an object's own: its note, filled with NUL
+NOTE = 128  # bytes of the note before an object's own bytes, filled with NUL
 TEXT = 2048
 HELLO, DO, CANCEL = 1, 2, 3
 EXISTS, GET, PUT, PUBLISH, REMOVE, CLEAR = range(6)
@@ -33,7 +33,7 @@ _hello = struct.Struct(f"=IiQ72s{TEXT}s")
 _request = struct.Struct("=QIIQQ208s")
 _answer = struct.Struct("=QiIQ")
 _PR_SET_DUMPABLE = 4
-ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # nobody but root looks into our memory
+ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # only root may read this process's memory
 _socket = socket.socket(fileno=3)
 _sending = threading.Lock()
 

@@ -311,7 +311,7 @@ class Chains(Case):
         hit, some, held = alone.hold(kvfs.Keys(names(8) + names(2, "none")), wait=5, missing=True)
         assert some is not None
         self.assertEqual((hit, held, some.statuses()), (10, 8, [0] * 8 + [-errno.ENOENT] * 2))
-        with self.assertRaisesRegex(ValueError, "a window for each"):
+        with self.assertRaisesRegex(ValueError, "needs a window"):
             kvfs.Together([self.space], [0, 0])
         # Closed spaces stay alive for the objects made from them.
         self.space.close()
@@ -426,7 +426,7 @@ class Misuse(Case):
                 (["abc"], ValueError, "32 or 64 digits"), ([b""], ValueError, "16 or 32 bytes, this one 0"),
                 ([b"x" * 31], ValueError, "this one 31"), (["00" * 17], ValueError, "this one 17"),
                 ([7], TypeError, "a key is bytes.* not 7"), ([None], TypeError, "a key is bytes"),
-                (b"x" * 16, TypeError, "one key where several"), ("00" * 16, TypeError, "one key where several")):
+                (b"x" * 16, TypeError, "one key instead of a list"), ("00" * 16, TypeError, "one key instead of a list")):
             for call in (kvfs.Keys, self.space.match, self.space.probe, self.space.acquire, self.space.evict,
                          self.space.prefetch, self.space.pin, self.space.ended,
                          lambda names: pool.save(self.space, names, [0])):
@@ -448,7 +448,7 @@ class Misuse(Case):
             self.refused(lambda: self.session.space("new", LAYOUT, create=True, mode=mode), ValueError,
                          "mode is .* not 0 to 0o777")
         self.refused(lambda: kvfs.open("/a\0b"), ValueError, "the path has a NUL")
-        self.refused(lambda: kvfs.match([self.space], []), ValueError, "1 spaces, and keys of 0")
+        self.refused(lambda: kvfs.match([self.space], []), ValueError, "1 spaces, but keys of 0")
         self.refused(lambda: kvfs.acquire([], []), ValueError, "0 spaces")
         self.refused(lambda: kvfs.match_tokens([self.space], [names(1)], starts=[]), ValueError, "0 starts for 1")
         self.refused(lambda: kvfs.match_tokens([self.space], [names(1)], starts=[-1]), ValueError, "starts is -1")
@@ -531,7 +531,7 @@ class Misuse(Case):
             for call in (lambda: transfer.wait(timeout=time_), lambda: lease.held(time_),
                          lambda: self.space.acquire(names(1), deadline=time_), lambda: self.session.wait(time_),
                          lambda: pool.fetch(self.space, names(1), [0], deadline=time_)):
-                self.refused(call, kind, "no time in seconds")
+                self.refused(call, kind, "not a time in seconds")
 
     def test_what_is_closed_says_so(self) -> None:
         pool, _, _ = self.pool()

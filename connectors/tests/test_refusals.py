@@ -129,7 +129,7 @@ class Refusals(unittest.TestCase):
             block_size=128, shapes=((2, 3), (4, 5)), dtypes=(torch.float32, torch.float32))))
 
     def test_types_of_numbers_that_kvfs_has_no_name_for(self) -> None:
-        self.refused("a cache of float64 has no name", self.config(),
+        self.refused("a cache of float64 has no type", self.config(),
                      (["layers.0"], configs.full(dtype=torch.float64)))
 
     def test_settings_that_are_wrong(self) -> None:

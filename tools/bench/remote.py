@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""remote.py BACKEND URL BUILD FOLDER MEMORY - what the remote tier reaches between two
-nodes of this machine, beside the backend's own client in the same rounds.
+"""remote.py BACKEND URL BUILD FOLDER MEMORY - measure the remote tier between two nodes of
+this machine, against the backend's own client in the same rounds.
 
-A put goes from the sharing of a space, all of which is durable, to its last block
-handed over; a get is an acquire of the blocks of a PROMPT at a time by a node that has
-none of them: verified, and in its memory.  The clients (cp, curl, boto3, Mooncake's own)
-have MANY under way at a time, from MEMORY and to it.
-CPU is of the daemon and what it began, or of the client; servers' is not counted.
-Prints medians; best read on an idle machine."""
+A put lasts from the sharing of a durable space until the backend has its last block.  A get
+is an acquire of the blocks of a PROMPT at a time, by a node without them: the blocks are
+verified and in memory.  The clients (cp, curl, boto3, Mooncake's own) have MANY objects in
+flight, from MEMORY and to MEMORY.  CPU time is that of the daemon and its helpers, or of the
+client; servers are not counted.  Prints medians; run it on an idle machine."""
 import os
 import resource
 import shutil
@@ -19,11 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 MANY, PROMPT = 32, 128
-SIZES = {2304 << 10: 128, 128 << 10: 2048}  # bytes of a block: how many
+SIZES = {2304 << 10: 128, 128 << 10: 2048}  # number of blocks by their bytes
 HZ = os.sysconf("SC_CLK_TCK")
 
 
-# ---- what it took ----
+# ---- time and CPU ----
 def children_of(pid: int) -> list[int]:
     with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
         mine = [int(child) for child in f.read().split()]
@@ -47,7 +46,8 @@ def own_seconds() -> float:
 
 
 def taken(do, pid: int | None = None) -> tuple[float, float]:
-    """Seconds, as DO says or all of it; and CPU seconds of PID, or our own."""
+    """Return the seconds of DO, as DO returns them or of the whole call, and the CPU seconds of
+    PID, or of this process."""
     cpu = used(pid) if pid else own_seconds()
     begun = time.monotonic()
     seconds = do()
@@ -67,7 +67,7 @@ class Node:
         subprocess.run([f"{build}/kvfs", "-o", options, self.store, self.mount], check=True)
         self.pid = int(subprocess.check_output(["pgrep", "-f", f"^[^ ]*kvfs .*{self.store} "]))
 
-        self.keep("warm", 1 << 20, 1024)  # the arena has its memory
+        self.keep("warm", 1 << 20, 1024)  # fill the arena once
 
     def storm(self, *words: object) -> str:
         command = [f"{self.build}/tests/mount/storm", self.socket, *map(str, words)]
@@ -105,7 +105,7 @@ class Node:
 
 # ---- clients ----
 class Files:
-    """Objects as files in memory: what most clients put from and get to."""
+    """Objects as files in memory, the source and target of most clients."""
     def __init__(self, memory: str, size: int, blocks: int) -> None:
         self.here, self.there = f"{memory}/from", f"{memory}/to"
         self.names = [f"object{i}" for i in range(blocks)]
@@ -192,7 +192,7 @@ class Boto(Files):
 
 
 class Mooncake:
-    """From its own registered memory and to it."""
+    """A client that puts from its registered memory and gets to it."""
     def __init__(self, memory: str, size: int, blocks: int) -> None:
         self.size, self.blocks = size + 4096, blocks
         self.names = [f"own{i}" for i in range(blocks)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""connector - vLLM's KVConnectorBase_V1, handed on to scheduler.py or worker.py.
+"""connector - vLLM's KVConnectorBase_V1, which forwards to scheduler.py or worker.py.
 
     --kv-transfer-config '{"kv_connector": "KvfsConnector", "kv_role": "kv_both",
       "kv_connector_module_path": "kvfs.vllm", "kv_load_failure_policy": "recompute",
@@ -130,11 +130,11 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker.load(self._plan())
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Loads are over before the forward pass, or belong to none."""
+        """Do nothing: loads end before the forward pass, or belong to no forward pass."""
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any,
                       **kwargs: Any) -> None:
-        """A block is saved whole, after the forward pass."""
+        """Do nothing: a block is saved whole, after the forward pass."""
 
     def wait_for_save(self) -> None:
         self._worker.save(self._plan())
@@ -157,7 +157,7 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """A cache: what was not saved is a miss."""
+        """Return False: kvfs is a cache, and unsaved blocks are misses."""
         return False
 
     def shutdown(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""groups - the layer groups of a model as spaces of kvfs, and what cannot be one."""
+"""groups - the layer groups of a model as spaces of kvfs, and refused configurations."""
 from __future__ import annotations
 
 import logging
@@ -20,7 +20,7 @@ DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "float8_e4m3fn
 
 @dataclass
 class Group:
-    """One layer group: `window` blocks before a hit are needed of it, 0: all."""
+    """One layer group.  `window`: the blocks before a hit that it needs; 0: all."""
 
     index: int
     layers: list[str]
@@ -61,7 +61,8 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
 
 
 def groups(kv_cache_config: Any, token_ids: bool = False) -> list[Group]:
-    """ValueError: a kind of layer that has no blocks, or blocks of several sizes."""
+    """Return the layer groups.  ValueError: a kind of layer without blocks, or blocks of
+    several sizes."""
     found = []
     sizes = {group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups}
     if len(sizes) != 1 or kv_cache_config.hash_block_size not in (None, *sizes):
@@ -88,10 +89,11 @@ def groups(kv_cache_config: Any, token_ids: bool = False) -> list[Group]:
 
 def _layout(layers: list[str], specs: dict[str, Any], pages: list[int], tokens: int,
             window: int) -> dict[str, Any]:
-    """One tensor with a row a layer where all are alike, else a tensor a layer."""
+    """Return one tensor with a row for each layer if all layers are alike, else a tensor for
+    each layer."""
     dtypes = [str(specs[name].dtype).removeprefix("torch.") for name in layers]
     if unknown := set(dtypes) - DTYPES.keys():
-        raise ValueError(f"kvfs: a cache of {', '.join(sorted(unknown))} has no name in kvfs")
+        raise ValueError(f"kvfs: a cache of {', '.join(sorted(unknown))} has no type in kvfs")
     sizes = [specs[name].dtype.itemsize for name in layers]
     if len(set(pages)) == len(set(dtypes)) == 1:
         tensors = [{"name": "kv", "dtype": DTYPES[dtypes[0]],
@@ -104,7 +106,7 @@ def _layout(layers: list[str], specs: dict[str, Any], pages: list[int], tokens: 
 
 
 class Spaces:
-    """A session with all spaces of one side: the scheduler has every rank's, a worker
+    """A session with all spaces of one side: the scheduler opens those of every rank, a worker
     its own."""
 
     def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings,
@@ -119,7 +121,7 @@ class Spaces:
         self.session = kvfs.open(settings.path)
         self._was_connected: bool | None = None
         self._path = settings.path
-        # In the order of groups, and in one group of ranks.
+        # By group, and within a group by rank.
         self.by_group = [[self._open(vllm_config, kv_cache_config, settings, group, shard, shards)
                           for shard in mine] for group in self.groups]
 
@@ -136,7 +138,7 @@ class Spaces:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a daemon; tells when that changes."""
+        """Return whether the daemon is connected; log when that changes."""
         now = self.session.connected
         if now != self._was_connected:
             if not now:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""messages - what scheduler and workers tell each other in every step."""
+"""messages - the messages between scheduler and workers in every step."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ NULL_BLOCK = 0  # of vLLM's tables: no block is here
 
 @dataclass
 class Blocks:
-    """Blocks @first and on of a request's chain: the pages they have in each group."""
+    """The blocks of a request's chain from @first on, with their pages in each group."""
 
     request: str
     first: int
@@ -27,8 +27,8 @@ class Blocks:
 
 @dataclass
 class Plan(KVConnectorMetadata):
-    """Scheduler to workers.  `fresh`: the tables of pages that have another owner since
-    the step before, and may be written to from now on."""
+    """Scheduler to workers.  `fresh`: the tables of pages that have a new owner since the last
+    step, and may be written to from now on."""
 
     loads: list[Blocks]
     saves: list[Blocks]
@@ -38,9 +38,9 @@ class Plan(KVConnectorMetadata):
 
 @dataclass
 class Report(KVConnectorWorkerMetadata):
-    """Workers to scheduler.  `dropped`: requests of which not all is there that the scheduler
-    takes for saved: it failed to load, or was computed from such blocks, or the save was given
-    up because the daemon hung or was lost.  `pause`: seconds for which no save is begun."""
+    """Workers to scheduler.  `dropped`: requests with blocks that the scheduler counts as saved
+    but that are missing: a load failed, or blocks were computed from such blocks, or the save
+    was abandoned because the daemon hung or was lost.  `pause`: seconds without new saves."""
 
     loaded: set[str] = field(default_factory=set)
     failed: set[bytes] = field(default_factory=set)

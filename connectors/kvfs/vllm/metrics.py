@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""metrics - what vLLM logs and exports of the connector."""
+"""metrics - the connector's figures in vLLM's log and metrics."""
 from __future__ import annotations
 
 from typing import Any
@@ -8,7 +8,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (KVConnectorPro
                                                                   KVConnectorStats)
 from vllm.v1.metrics.utils import create_metric_per_engine
 
-# Counters; of blocks if the text does not say otherwise.
+# Counters.  Without another unit they count blocks.
 WHAT = {
     "dram_hits": "Blocks that requests took from kvfs and that were in DRAM",
     "ssd_hits": "Blocks that requests took from kvfs and that were read from SSD",
@@ -24,7 +24,7 @@ WHAT = {
 
 
 class Stats(KVConnectorStats):
-    """Sums since they were taken last; what is 0 is absent."""
+    """Sums since the last report; sums of 0 are absent."""
 
     def add(self, what: str, n: float) -> None:
         if n:
@@ -53,7 +53,7 @@ class Stats(KVConnectorStats):
 
 
 class Metrics(KVConnectorPromMetrics):
-    """vllm:kvfs_WHAT_total, with vLLM's own labels."""
+    """The metrics vllm:kvfs_WHAT_total, with vLLM's labels."""
 
     def __init__(self, vllm_config: Any, metric_types: Any, labelnames: list[str],
                  per_engine_labelvalues: dict[int, list[object]]) -> None:

@@ -36,14 +36,14 @@ from .settings import Settings
 log = logging.getLogger("vllm.kvfs")
 FAILED_MAX = 65536
 EXTRAS_MAX = 2048
-# Seconds: what is in DRAM is held within the first; a step that computes nothing waits for
-# the second at most, which is how much later a request may be seen that comes meanwhile.
+# Seconds.  Blocks in DRAM are held within DRAM_WAIT.  A step that computes nothing waits
+# IDLE_WAIT at most, because it delays requests that arrive meanwhile.
 DRAM_WAIT, IDLE_WAIT = 0.002, 0.01
-AT_ONCE = 512  # blocks: what is asked for in one message, or else matched before
+AT_ONCE = 512  # blocks of one message; a longer chain is matched first
 
 
 class Offered:
-    """Blocks that were offered for half a minute to a minute, or less where they are many."""
+    """The blocks offered in the last half minute to minute, or in less time if there are many."""
 
     AGE, MOST = 30.0, 65536
 
@@ -53,7 +53,7 @@ class Offered:
         self._turn = 0.0
 
     def after(self, salt: bytes, hashes: list[bytes], first: int, end: int) -> int:
-        """The first block from @first on, or @end, that is none of them."""
+        """Return the first block from @first on that is not among them, or @end."""
         if (now := time.monotonic()) >= self._turn or len(self._young) > self.MOST:
             self._old = self._young if now < self._turn + self.AGE else {}
             self._young, self._turn = {}, now + self.AGE
@@ -99,18 +99,18 @@ class Request:
         self.salt_with(salt)
 
     def salt_with(self, salt: bytes) -> None:
-        """The request's blocks have other names from now on."""
+        """Give the request's blocks new keys."""
         self.salt = salt
         self.chain = kvfs.Chain(salt)
-        self.saved = 0  # blocks from the beginning that are there, or were offered
+        self.saved = 0  # leading blocks that are in kvfs, or were offered
         self.counted = 0  # of those and others: dropped ones among them are counted
 
     def offer_again(self) -> None:
         self.counted, self.saved = max(self.counted, self.saved), 0
 
     def known(self) -> int:
-        """Full blocks whose tokens are known, and so their keys: vLLM's hashes, or with a
-        salt (an adapter's weights; the cache was reset) hashes of them."""
+        """Extend and return the chain of keys of full blocks: vLLM's hashes, or with a salt (an
+        adapter's weights, or a reset of the cache) hashes of them."""
         hashes = self.request.block_hashes
         if len(hashes) > len(self.chain):
             self.chain.extend(hashes[len(self.chain):])
@@ -135,14 +135,14 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self._unsettled: dict[str, Held] = {}  # by request
         self._loads: list[Blocks] = []
-        self._loading: set[str] = set()  # requests for which the workers load
-        self._idle = False  # the step before computed nothing
+        self._loading: set[str] = set()  # requests with loads in the workers
+        self._idle = False  # the last step computed nothing
         self._failed: dict[bytes, None] = {}  # blocks that did not load, oldest first
         self._offered = Offered()
         self._failures_seen = 0
-        self._paused = 0.0  # until then the workers save nothing
+        self._paused = 0.0  # time until which the workers save nothing
         self._reset = b""
-        self._adapters: dict[tuple[int, str], bytes] = {}  # salts
+        self._adapters: dict[tuple[int, str], bytes] = {}  # their salts
         self._stopped = False
         self.stats = Stats()
         if self._spaces.connected:
@@ -156,7 +156,7 @@ class Scheduler:
                              self._settings.path, space.name, self._tokens, space.payload,
                              sum(map(len, space.pages(65536))))
 
-    # ---- requests come and go ----
+    # ---- requests ----
 
     def new(self, request: Any) -> Request:
         known = self._requests.get(request.request_id)
@@ -169,8 +169,8 @@ class Scheduler:
         return known
 
     def _adapter(self, adapter: Any) -> bytes:
-        """Return a salt for an adapter's weights.  Nothing is shared of an adapter that cannot
-        be read, or whose files changed since this engine first used it."""
+        """Return a salt for an adapter's weights: a random one, so that nothing is shared, if the
+        adapter cannot be read or its files changed since this engine first used it."""
         name = adapter.lora_int_id, adapter.lora_path
         try:
             salt = b"adapter" + fingerprint(adapter.lora_path, log, self._settings.weights_cache).encode()
@@ -185,7 +185,7 @@ class Scheduler:
         return self._adapters[name]
 
     def stop(self) -> None:
-        """Match and save nothing from now on.  Loads that vLLM waits for still end."""
+        """Stop matching and saving.  Loads that vLLM waits for still end."""
         self._stopped = True
 
     def finished(self, request: Any) -> None:
@@ -195,8 +195,8 @@ class Scheduler:
             self._drop(known)
 
     def reset(self) -> None:
-        """From now on nothing that was saved before is found, by this engine: others,
-        and what they saved, are left alone."""
+        """Hide all earlier blocks from this engine.  Other engines, and their blocks, are not
+        affected."""
         self._reset = os.urandom(16)
         for known in self._requests.values():
             self._drop(known)
@@ -211,7 +211,7 @@ class Scheduler:
     # ---- look-up ----
 
     def match(self, request: Any, computed: int) -> int | None:
-        """Tokens beyond @computed that are in DRAM and held; None: ask again."""
+        """Return the tokens beyond @computed that are held in DRAM; None: ask again."""
         known = self.new(request)
         first = computed // self._tokens
         if self._stopped or getattr(request, "skip_reading_prefix_cache", False):
@@ -235,7 +235,7 @@ class Scheduler:
         return not any(key in self._failed for key in held.keys)
 
     def _hold(self, known: Request, first: int) -> Held | None:
-        # One token at least is left to be computed.
+        # At least one token must be computed.
         end = min((known.request.num_tokens - 1) // self._tokens, known.known())
         if first >= end or not self.patience.left:
             return None
@@ -250,17 +250,17 @@ class Scheduler:
         if first + n < end:
             self._offered.forget(known.salt, known.request.block_hashes[first + n:end])
         if lease is None:
-            self._spaces.connected  # tells when it has changed
+            self._spaces.connected  # logs a change
             return None
         held = Held(first, keys if n == len(keys) else keys[:n], lease)
         if got is None:
-            # Where its blocks come from is asked aside: a daemon that hangs holds up no step.
+            # A thread asks for the blocks' tiers, so that a hung daemon delays no step.
             threading.Thread(target=self._look, args=(held,), daemon=True).start()
         self._settle(known, held, got)
         return held
 
     def _settle(self, known: Request, held: Held, got: int | None) -> None:
-        """@got of its blocks are held; None: it is not known yet."""
+        """Handle a lease with @got held blocks; None: it has not settled."""
         if got is None:
             self._unsettled[known.request.request_id] = held
             return
@@ -277,8 +277,8 @@ class Scheduler:
             held.states = self._spaces.by_group[0][0].probe(held.keys)
 
     def _usable(self, held: Held) -> int:
-        """Blocks that every space has: of a window all, of a prefix those before the first
-        that is lost."""
+        """Return the blocks that every space has: a window counts if it is complete, a prefix
+        up to the first lost block."""
         statuses, at, n = held.lease.statuses(), 0, len(held.keys)
         usable = n
         for window in self._windows:
@@ -292,7 +292,7 @@ class Scheduler:
         known = self.new(request)
         held = known.held
         if tokens == 0 or held is None:
-            # Discarded; or the blocks after those that were loaded asynchronously.
+            # The match was discarded, or these are blocks after an asynchronous load.
             if held is not None and not any(load.request == request.request_id for load in self._loads):
                 self._drop(known)
             return
@@ -305,7 +305,7 @@ class Scheduler:
                                   [ids[held.first:held.first + n] for ids in block_ids]))
 
     def sources(self, request: Any, tokens: int) -> tuple[int, int]:
-        """How many of @tokens that were matched came from SSD, and how many from other nodes."""
+        """Count how many of the matched @tokens came from SSD, and how many from other nodes."""
         known = self._requests.get(request.request_id)
         states = known.held.states[:tokens // self._tokens] if known and known.held else []
         return states.count(kvfs.State.SSD) * self._tokens, \
@@ -331,7 +331,7 @@ class Scheduler:
             known = self._requests.get(id)
             if known is None:
                 continue
-            # Tokens that are only promised (asynchronous scheduling) are not known yet.
+            # With asynchronous scheduling the last tokens are placeholders.
             request = known.request
             end = min(request.num_computed_tokens + n, request.num_tokens) // self._tokens
             if end > known.saved:
@@ -373,7 +373,7 @@ class Scheduler:
                                      tokens, extras))
 
     def _told(self, request: Any, first: int, end: int) -> tuple[list[list[int]] | None, bytes]:
-        """The tokens and extras of a block, for spaces that keep them."""
+        """Return the tokens and extras of a block, for spaces that keep them."""
         if not self._settings.token_ids:
             return None, b""
         n = self._tokens
@@ -398,7 +398,7 @@ class Scheduler:
             self._failed.pop(next(iter(self._failed)))
         for id in report.dropped:
             if (known := self._requests.get(id)) is None:
-                # Which blocks it had is not known any more: others may have skipped them.
+                # The request's blocks are unknown now: other requests may have skipped them.
                 self._offered = Offered()
                 for other in self._requests.values():
                     other.offer_again()
@@ -416,7 +416,7 @@ class Scheduler:
 
 
 def _fresh(output: Any) -> list[tuple[list[int], ...]]:
-    """Tables of pages that this step's requests have got."""
+    """Return the tables of pages that this step's requests received."""
     fresh = [new.block_ids for new in output.scheduled_new_reqs]
     fresh += [ids for ids in output.scheduled_cached_reqs.new_block_ids if ids]
     if copies := output.kv_cache_block_copies:

@@ -45,7 +45,7 @@ class Job:
 
 
 class KvfsTier(SecondaryTierManager):
-    """Settings are those of kvfs.settings.Tier."""
+    """A secondary tier for vLLM.  The settings are those of kvfs.settings.Tier."""
 
     medium = Medium.STORAGE
     _stopped = False
@@ -83,7 +83,7 @@ class KvfsTier(SecondaryTierManager):
                         chosen.path)
 
     def _name(self, spec: Any, layout: dict[str, Any]) -> str:
-        """The tier is given no VllmConfig: it is that of the EngineCore which creates the tier."""
+        """Return the identity from the EngineCore that creates the tier: vLLM passes no config."""
         core, config = engine_core(), spec.config
         if core.vllm_config.lora_config is not None:
             raise ValueError("kvfs: enable_lora is set: KvfsTier does not see an adapter's weights, only "
@@ -95,12 +95,11 @@ class KvfsTier(SecondaryTierManager):
         return f"vllm-tier-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]}"
 
     def _stop(self) -> None:
-        """Find and save nothing from now on.  Loads of blocks that were found before still
-        end."""
+        """Stop finding and saving.  Loads of blocks that were found before still end."""
         self._stopped = True
 
     def _memory(self, spec: Any, base: int) -> kvfs.Memory | None:
-        """vLLM's buffer is a file in /dev/shm: the daemon saves from there."""
+        """Return vLLM's buffer, a file in /dev/shm, from which the daemon saves directly."""
         region = getattr(spec, "_scheduler_mmap", None)
         fd = getattr(region, "fd", None)
         if not isinstance(fd, int) or os.fstat(fd).st_size != len(self._view):
@@ -120,7 +119,7 @@ class KvfsTier(SecondaryTierManager):
         return LookupResult.HIT if found else LookupResult.MISS
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
-        """All that was asked for in this step, in one round trip."""
+        """Look up all keys of this step in one round trip."""
         self._arrived()
         wanted = list({key for asked in self._asked.values() for key, found in asked.items()
                        if found is None and key not in self._coming})
@@ -140,7 +139,7 @@ class KvfsTier(SecondaryTierManager):
                 asked[key] = found[key]
 
     def _ask(self, missing: set[bytes]) -> None:
-        """Other nodes for @missing, of each request and layer group a chain in its order."""
+        """Ask other nodes for @missing, one chain for each request and layer group."""
         for id, asked in self._asked.items():
             ends = {key: at for at, key in self._places.get(id, {}).items()}
             chains: dict[bytes, list[bytes]] = {}
@@ -173,7 +172,7 @@ class KvfsTier(SecondaryTierManager):
         self._places.pop(req_context.req_id, None)
 
     def _place(self, key: bytes, req_context: ReqContext) -> int | None:
-        """Where the block ends in its request, by which later ones find their parent."""
+        """Return the block's end in its request, by which later blocks find their parent."""
         end: int | None = req_context.get_offload_key_position(key)
         if end is not None:
             self._places.setdefault(req_context.req_id, {})[key[-4:], end] = key
@@ -242,7 +241,7 @@ class KvfsTier(SecondaryTierManager):
                 asked[key] = False
 
     def touch(self, keys: Collection[bytes], req_context: ReqContext) -> None:
-        """kvfs learns of use by the loads."""
+        """Do nothing: loads report the use of blocks to kvfs."""
 
     def has_pending_work(self) -> bool:
         return bool(self._jobs or self._dropped or self._wanted)

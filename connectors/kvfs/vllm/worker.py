@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""worker - KvfsConnector beside a model runner: pages in and out.
+"""worker - KvfsConnector beside a model runner: loads and saves of pages.
 
 A step waits for pages that are being saved only if another request gets one of them (`settle`).
 A load that fails makes its blocks misses: vLLM computes them again.  Blocks computed from such
@@ -26,14 +26,14 @@ from .metrics import Stats
 from .settings import Settings
 
 log = logging.getLogger("vllm.kvfs")
-LOAD_WAIT = 5.0  # the scheduler holds the blocks in DRAM: they come at once or never
-# With these a save that is tried again may succeed at once.
+LOAD_WAIT = 5.0  # seconds; the scheduler holds the blocks in DRAM, so loads are fast or lost
+# Errors after which a repeated save may succeed at once.
 LOST = {errno.ECANCELED, errno.ETIMEDOUT, errno.ENOTCONN}
-IDLE_WAIT = 0.005  # a step that computes nothing waits for a load
+IDLE_WAIT = 0.005  # seconds that a step without computation waits for a load
 
 
 class Load:
-    """Blocks on their way to pages: a transfer for each group that has some."""
+    """A load of blocks to pages: one transfer for each group with blocks."""
 
     __slots__ = ("blocks", "parts", "refused", "began", "_whole")
 
@@ -42,10 +42,10 @@ class Load:
         self.began = time.monotonic()
         self._whole: bool | None = None
         self.parts: list[tuple[int, list[int] | range, kvfs.Transfer]] = []  # group, indices, copies
-        self.refused = 0  # the error with which a part could not even begin
+        self.refused = 0  # errno of a part that could not begin
 
     def got(self, timeout: float = 0.0) -> bool | None:
-        """Whether all is there; None: it is not over within @timeout seconds."""
+        """Return whether all blocks are loaded; None: not finished within @timeout seconds."""
         if self._whole is None:
             whole = self.refused == 0
             for _, _, transfer in self.parts:
@@ -58,7 +58,7 @@ class Load:
 
 
 class Save:
-    """Blocks of @request on their way from @pages, which are the transfer's until it is
+    """A save of blocks of @request from @pages, which the transfer reads until it is
     COPIED."""
 
     __slots__ = ("request", "transfer", "pages")
@@ -78,20 +78,20 @@ class Worker:
         self.patience = Patience(log, "saves", lambda: self._spaces.session.stats())
         self._pools: list[kvfs.Pool] = []
         self._loads: dict[str, Load] = {}  # by request
-        self._saves: deque[Save] = deque()  # that are not sealed, oldest first
+        self._saves: deque[Save] = deque()  # not sealed yet, oldest first
         self._bad: set[int] = set()
         self._failures = 0
         self._report: Report | None = None
         self.stats = Stats()
         self._told: dict[int, float] = {}
-        self._stream: Any = None  # what the model runs in; None: no GPU
-        self._before: Any = None  # torch's event before the forward pass that is under way
+        self._stream: Any = None  # of the model; None: no GPU
+        self._before: Any = None  # torch's event before the current forward pass
 
     def register(self, caches: dict[str, Any]) -> None:
         self._caches = caches
 
     def open(self, identity: str) -> None:
-        """Open the spaces of the engine with that identity, once, before the first step."""
+        """Open the spaces of the engine with @identity, once, before the first step."""
         vllm_config, kv_cache_config = self._configs
         caches = self._caches
         self._spaces = Spaces(vllm_config, kv_cache_config, self._settings, identity,
@@ -161,14 +161,14 @@ class Worker:
             self._spaces.by_group[group][0], keys, pages, deadline=LOAD_WAIT, again=True, **order)))
 
     def rest(self) -> None:
-        """Nothing is computed in this step: wait a little for a load, without the
-        interpreter's lock, instead of being asked again at once."""
+        """Wait a little for a load in a step without computation, without the interpreter's
+        lock: otherwise vLLM would ask again at once."""
         if self._loads:
             next(iter(self._loads.values())).got(IDLE_WAIT)
 
     def loaded(self) -> tuple[set[str], set[str]]:
-        """Requests whose loads are over since the last call, and those of them of which
-        blocks are lost."""
+        """Return the requests whose loads have ended since the last call, and those among them
+        that lost blocks."""
         done: set[str] = set()
         failed: set[str] = set()
         if not self._loads:
@@ -254,7 +254,7 @@ class Worker:
         self._saves.append(Save(blocks.request, transfer, pages))
 
     def _forget(self) -> None:
-        """Saves that have been sealed: the oldest, two in each step and for each that begins."""
+        """Finish sealed saves: the oldest, two in each step and for each new save."""
         for _ in range(2):
             if not self._saves or self._saves[0].transfer.there(Stage.SEALED) is None:
                 return
@@ -277,7 +277,7 @@ class Worker:
         self.stats.add("dropped", blocks)
 
     def settle(self, fresh: list[tuple[list[int], ...]]) -> None:
-        """When this returns the pages of @fresh may be changed.  Before each forward pass."""
+        """Wait until the pages of @fresh may be changed.  Called before each forward pass."""
         if self._before is not None:
             self._before.record()
         if not fresh or not self._saves:
@@ -294,7 +294,7 @@ class Worker:
 
     @staticmethod
     def _wait(save: Save, until: float) -> None:
-        """Until its pages are its no more; from then on it is given up."""
+        """Wait until the save no longer reads its pages; then abandon it."""
         left = until - time.monotonic()
         if save.transfer.there(Stage.COPIED, max(0.0, left)) is None:
             save.transfer.cancel()
@@ -302,7 +302,7 @@ class Worker:
         save.pages = []
 
     def _tell(self, error: int, what: str) -> None:
-        """At most once a minute for each error."""
+        """Log an error at most once a minute."""
         now = time.monotonic()
         if now - self._told.get(error, -60.0) >= 60:
             self._told[error] = now
@@ -310,7 +310,7 @@ class Worker:
                 log.warning("kvfs: %s fail: %s (the engine goes on without)", what,
                             os.strerror(error))
 
-    # ---- the rest ----
+    # ---- statistics and shutdown ----
 
     def _news(self) -> Report:
         if self._report is None:
@@ -338,7 +338,7 @@ class Worker:
 
 
 def _runs(pages: list[int]) -> Iterator[tuple[int, int]]:
-    """Ranges of pages that are there."""
+    """Return ranges of the pages that exist."""
     first = None
     for i, page in enumerate([*pages, NULL_BLOCK]):
         if page != NULL_BLOCK and first is None:
