@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dir.c - a remote tier in a directory: NFS, Lustre, a disk that is carried
- * around.  The reference of the other backends.
+ * dir.c - a backend in a directory: NFS, Lustre, a portable disk.  The reference for other
+ * backends.
  *
- * An object is a file, and its note the file NAME.digest beside it.  Both are
- * written in .part and come by rename, the note last: without it there is no
- * object.  Only the daemon's user may read them.
+ * An object is a file, and its note the file NAME.digest beside it.  Both are written in
+ * .part and then renamed, the note last: without a note there is no object.  Only the
+ * daemon's user may read them.
  *
- * Calls on such a filesystem may take any time: threads make them.
+ * Calls on such a filesystem may take any time, so threads make them.
  *
  * OWNS      the threads; operations from submit to reap.
  *
  * INVARIANTS
- *   (1) An operation is queued, under way on one thread, or done.
- *   (2) What ends well was done where the path leads to.
+ *   (1) An operation is queued, in flight on one thread, or done.
+ *   (2) An operation that succeeds was done in the directory to which the path leads.
  *
  * LOCKING   dir->lock for the queues; none during calls.
  */
@@ -31,14 +31,14 @@
 #define THREADS 8u
 #define NOTE ".digest"
 #define PART ".part"
-#define PART_SECONDS 86400 /* then its writer is dead */
-#define OPEN_S 3
-#define END_S 1
+#define PART_SECONDS 86400 /* after that its writer is dead */
+#define OPEN_NS UINT64_C(3000000000)
+#define END_NS UINT64_C(1000000000)
 #define IN_PROGRESS 1
 
 struct dir {
 	char *path; /* fixed */
-	int fd;	    /* fixed; of what is mounted there */
+	int fd;	    /* fixed; the directory that it leads to */
 	pthread_mutex_t lock;
 	pthread_cond_t wake, ended;
 	struct kv_remote_ops queued;
@@ -60,7 +60,7 @@ static struct path path_of(const struct kv_remote_op *op, const char *suffix)
 	return path;
 }
 
-/* A name that no other thread, process or node writes to. */
+/* Return a name that no other thread, process or node uses. */
 static struct path temporary(void)
 {
 	static _Atomic unsigned counter;
@@ -83,8 +83,8 @@ static int open_at(const struct dir *dir, const char *path, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Read up to @n bytes to its end; returns how many, or -errno.  By read(2), as a
- * pipe stands for a server that hangs and goes on. */
+/* Read up to @n bytes; returns their number, or -errno.  By read(2), as tests use a pipe
+ * for a server that hangs and goes on. */
 static long read_all(int fd, void *data, size_t n)
 {
 	size_t done = 0;
@@ -163,13 +163,13 @@ static int create(const struct dir *dir, const char *path, const void *data,
 	if (fd < 0)
 		return fd;
 	r = kv_write_all(fd, data, n);
-	/* NFS tells of a full disk here. */
+	/* NFS reports a full disk here. */
 	if (close(fd) < 0 && r == 0)
 		r = -errno;
 	return r;
 }
 
-/* Give it its name, unless that is taken.  Not every filesystem has links. */
+/* Rename @part to @path, unless that exists.  Not every filesystem has links. */
 static int name_first(const struct dir *dir, const struct path *part,
 		      const struct path *path)
 {
@@ -178,13 +178,13 @@ static int name_first(const struct dir *dir, const struct path *part,
 	if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS &&
 	    errno != EMLINK)
 		return -errno;
-	if (renameat2(dir->fd, part->text, dir->fd, path->text,
-		      RENAME_NOREPLACE) == 0)
-		return 0;
-	return -errno;
+	return renameat2(dir->fd, part->text, dir->fd, path->text,
+			 RENAME_NOREPLACE) < 0
+		       ? -errno
+		       : 0;
 }
 
-/* Write a file whole, and give it its name; with @first only if that is free. */
+/* Write a whole file under the name @path; with @first only if that does not exist. */
 static int put_file(const struct dir *dir, const struct path *path,
 		    const void *data, size_t n, bool first)
 {
@@ -201,8 +201,8 @@ static int put_file(const struct dir *dir, const struct path *path,
 	return r;
 }
 
-/* Whoever published it has died before its note came, or is about to put that:
- * the same note, as it is the same object. */
+/* Put the note of an object without one: its writer has died, or is about to put the same
+ * note. */
 static int mend(const struct dir *dir, const struct kv_remote_op *op)
 {
 	struct kv_remote_op there = *op;
@@ -243,7 +243,7 @@ static int try_to_put(const struct dir *dir, struct kv_remote_op *op)
 	return r < 0 ? r : put_file(dir, &note_path, note, n, false);
 }
 
-/* Somebody may have removed all that is in the directory. */
+/* As try_to_put, also if another process has removed all files of the directory. */
 static int put(const struct dir *dir, struct kv_remote_op *op)
 {
 	int r = try_to_put(dir, op);
@@ -267,16 +267,7 @@ static int remove_object(const struct dir *dir, const struct kv_remote_op *op)
 	return r;
 }
 
-static struct path folder_of(const struct kv_remote_op *op)
-{
-	struct path path = path_of(op, "");
-	char *slash = strrchr(path.text, '/');
-
-	*slash = '\0';
-	return path;
-}
-
-/* Once over the folder; returns how many files are gone, or -errno. */
+/* Remove the files of the folder; returns their number, or -errno. */
 static int remove_files(int fd, DIR *folder)
 {
 	struct dirent *entry;
@@ -294,15 +285,17 @@ static int remove_files(int fd, DIR *folder)
 	return r < 0 ? r : n;
 }
 
-/* Its notes may go after it: without a file they are none.  What the folder does
- * not list while it changes is found the next time. */
+/* Remove all objects of a space.  A folder that changes may not list all files: repeat
+ * until none is left. */
 static int clear(const struct dir *dir, const struct kv_remote_op *op)
 {
-	const struct path path = folder_of(op);
-	int fd = open_at(dir, path.text, O_RDONLY | O_DIRECTORY);
-	DIR *folder = fd < 0 ? NULL : fdopendir(fd);
-	int n, all = 0;
+	struct path path = path_of(op, "");
+	int fd, n, all = 0;
+	DIR *folder;
 
+	*strrchr(path.text, '/') = '\0';
+	fd = open_at(dir, path.text, O_RDONLY | O_DIRECTORY);
+	folder = fd < 0 ? NULL : fdopendir(fd);
 	if (!folder) {
 		n = fd < 0 ? fd : -errno;
 		if (fd >= 0)
@@ -324,7 +317,6 @@ static int open_directory(const char *path)
 	return fd < 0 ? -errno : fd;
 }
 
-/* What is another directory, though it may have the same name. */
 static int identify(int fd, const char *path, struct statx *ret)
 {
 	const int flags = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
@@ -332,16 +324,9 @@ static int identify(int fd, const char *path, struct statx *ret)
 	return statx(fd, path, flags, STATX_INO, ret) < 0 ? -errno : 0;
 }
 
-static bool is_same(const struct statx *a, const struct statx *b)
-{
-	return a->stx_ino == b->stx_ino &&
-	       a->stx_dev_major == b->stx_dev_major &&
-	       a->stx_dev_minor == b->stx_dev_minor;
-}
-
-/* The path leads elsewhere, or what was mounted there is no more.  Take what is
- * there now, if that has .part: what lies below a mount point has not.  Returns
- * what is wrong, for the user. */
+/* The path leads elsewhere, or the filesystem was unmounted.  Take the directory that is
+ * there now, if it has .part, which the directory below a mount point has not.  Returns a
+ * message for the user. */
 static const char *look_again(const struct dir *dir)
 {
 	_cleanup_(kv_closep) int fd = open_directory(dir->path);
@@ -373,7 +358,7 @@ static int run(const struct dir *dir, struct kv_remote_op *op)
 	}
 }
 
-/* As run; -ENOTCONN: not, or not all of it, in the directory that stands there. */
+/* As run; -ENOTCONN: the operation was not done in the directory that is there now. */
 static int run_there(const struct dir *dir, struct kv_remote_op *op)
 {
 	struct statx before, after;
@@ -383,7 +368,9 @@ static int run_there(const struct dir *dir, struct kv_remote_op *op)
 		r = run(dir, op);
 	if (r != -ENOTCONN && r != -ESTALE &&
 	    identify(AT_FDCWD, dir->path, &after) == 0 &&
-	    is_same(&before, &after))
+	    before.stx_ino == after.stx_ino &&
+	    before.stx_dev_major == after.stx_dev_major &&
+	    before.stx_dev_minor == after.stx_dev_minor)
 		return r;
 	op->why = look_again(dir);
 	return -ENOTCONN;
@@ -431,7 +418,7 @@ static void dir_submit(void *backend, struct kv_remote_op *const *ops, size_t n)
 	pthread_mutex_unlock(&dir->lock);
 }
 
-/* What has begun ends when it does. */
+/* An operation that has begun is not interrupted. */
 static void dir_cancel(void *backend, struct kv_remote_op *op)
 {
 	struct dir *dir = backend;
@@ -464,8 +451,25 @@ static size_t dir_reap(void *backend, struct kv_remote_op **ret_ops, size_t max)
 	return n;
 }
 
-static void dir_free(struct dir *dir)
+static int dir_close(void *backend)
 {
+	struct dir *dir = backend;
+	const uint64_t until = kv_now_ns() + END_NS;
+	bool hang;
+	int r = 0;
+
+	pthread_mutex_lock(&dir->lock);
+	dir->stop = true;
+	pthread_cond_broadcast(&dir->wake);
+	while (dir->running && r == 0)
+		r = kv_cond_wait_until(&dir->ended, &dir->lock, until);
+	hang = dir->running;
+	pthread_mutex_unlock(&dir->lock);
+	if (hang)
+		return -EBUSY;
+	for (unsigned i = 0; i < THREADS; i++)
+		if (dir->threads[i])
+			pthread_join(dir->threads[i], NULL);
 	if (dir->fd >= 0)
 		close(dir->fd);
 	kv_done_fini(&dir->done);
@@ -474,75 +478,18 @@ static void dir_free(struct dir *dir)
 	pthread_cond_destroy(&dir->ended);
 	free(dir->path);
 	free(dir);
-}
-
-static int dir_close(void *backend)
-{
-	struct dir *dir = backend;
-	struct timespec until;
-	bool hang;
-	int r = 0;
-
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += END_S;
-	pthread_mutex_lock(&dir->lock);
-	dir->stop = true;
-	pthread_cond_broadcast(&dir->wake);
-	while (dir->running && r == 0)
-		r = pthread_cond_timedwait(&dir->ended, &dir->lock, &until);
-	hang = dir->running;
-	pthread_mutex_unlock(&dir->lock);
-	if (hang)
-		return -EBUSY;
-	for (unsigned i = 0; i < THREADS; i++)
-		if (dir->threads[i])
-			pthread_join(dir->threads[i], NULL);
-	dir_free(dir);
 	return 0;
 }
 
-static int start(struct dir *dir)
-{
-	int r = 0;
+/* ---- opening ---- */
 
-	for (unsigned i = 0; i < THREADS && r == 0; i++) {
-		dir->running++;
-		r = kv_thread_start(&dir->threads[i], "kvfs-dir", worker, dir);
-		if (r < 0) {
-			dir->threads[i] = 0;
-			dir->running--;
-		}
-	}
-	return r;
-}
-
-/* Remove what writers that died have left. */
-static void sweep(const struct dir *dir)
-{
-	int fd = open_at(dir, PART, O_RDONLY | O_DIRECTORY);
-	DIR *parts = fd < 0 ? NULL : fdopendir(fd);
-	const time_t now = time(NULL);
-	struct dirent *entry;
-	struct stat st;
-
-	while (parts && (entry = readdir(parts)))
-		if (fstatat(fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-		    S_ISREG(st.st_mode) && st.st_mtime + PART_SECONDS < now)
-			unlinkat(fd, entry->d_name, 0);
-	if (parts)
-		closedir(parts);
-	else if (fd >= 0)
-		close(fd);
-}
-
-/* The first look, on a thread of its own: it may hang, and then nobody waits for
- * it. */
+/* The first look at the directory, by a thread of its own, which may hang. */
 struct opening {
 	pthread_mutex_t lock;
 	pthread_cond_t ended;
 	char *path;
 	int status; /* IN_PROGRESS, 0 or -errno */
-	bool left;
+	bool left;  /* the thread frees it */
 };
 
 static void opening_free(struct opening *opening)
@@ -553,33 +500,42 @@ static void opening_free(struct opening *opening)
 	free(opening);
 }
 
-static bool is_refused(int error)
-{
-	return error == EACCES || error == EPERM || error == EROFS;
-}
-
-/* Make what is missing, and clean up, where that may be done. */
+/* Make .part, and remove files there of writers that have died, as far as permitted. */
 static int look_at(const char *path)
 {
 	_cleanup_(kv_closep) int fd = open_directory(path);
+	const time_t now = time(NULL);
+	struct dirent *entry;
+	struct stat st;
+	DIR *parts;
+	int in;
 
 	if (fd < 0)
 		return fd;
-	if (mkdirat(fd, PART, 0700) < 0 && errno != EEXIST &&
-	    !is_refused(errno))
+	if (mkdirat(fd, PART, 0700) < 0 && errno != EEXIST && errno != EACCES &&
+	    errno != EPERM && errno != EROFS)
 		return -errno;
-	sweep(&(struct dir){.fd = fd});
+	in = open_at(&(struct dir){.fd = fd}, PART, O_RDONLY | O_DIRECTORY);
+	parts = in < 0 ? NULL : fdopendir(in);
+	while (parts && (entry = readdir(parts)))
+		if (fstatat(in, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		    S_ISREG(st.st_mode) && st.st_mtime + PART_SECONDS < now)
+			unlinkat(in, entry->d_name, 0);
+	if (parts)
+		closedir(parts);
+	else if (in >= 0)
+		close(in);
 	return 0;
 }
 
-/* If it hangs, the process ends without it, and its descriptors must be closed
- * then: it has none of them. */
 static void *opener(void *arg)
 {
 	struct opening *opening = arg;
 	bool left;
 	int r;
 
+	/* If the thread hangs, the process ends without it, and its descriptors must
+	 * be closed then: have none of them here. */
 	if (unshare(CLONE_FILES) == 0)
 		close_range(0, ~0u, 0);
 	r = look_at(opening->path);
@@ -593,37 +549,19 @@ static void *opener(void *arg)
 	return NULL;
 }
 
-/* 0, or -errno; frees @opening, now or when it ends. */
-static int wait_for(struct opening *opening)
-{
-	struct timespec until;
-	bool left;
-	int r = 0;
-
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += OPEN_S;
-	pthread_mutex_lock(&opening->lock);
-	while (opening->status == IN_PROGRESS && r == 0)
-		r = pthread_cond_timedwait(&opening->ended, &opening->lock,
-					   &until);
-	left = opening->left = opening->status == IN_PROGRESS;
-	r = left ? -ETIMEDOUT : opening->status;
-	pthread_mutex_unlock(&opening->lock);
-	if (!left)
-		opening_free(opening);
-	return r;
-}
-
+/* Open the directory within OPEN_NS; returns a descriptor, or -errno. */
 static int open_in_time(const char *path)
 {
 	struct opening *opening = calloc(1, sizeof(*opening));
+	const uint64_t until = kv_now_ns() + OPEN_NS;
 	pthread_t thread;
+	bool left;
 	int r;
 
 	if (!opening)
 		return -ENOMEM;
 	pthread_mutex_init(&opening->lock, NULL);
-	pthread_cond_init(&opening->ended, NULL);
+	kv_cond_init(&opening->ended);
 	opening->status = IN_PROGRESS;
 	opening->path = strdup(path);
 	r = opening->path
@@ -634,50 +572,48 @@ static int open_in_time(const char *path)
 		return r;
 	}
 	pthread_detach(thread);
-	r = wait_for(opening);
+	pthread_mutex_lock(&opening->lock);
+	while (opening->status == IN_PROGRESS && r == 0)
+		r = kv_cond_wait_until(&opening->ended, &opening->lock, until);
+	left = opening->left = opening->status == IN_PROGRESS;
+	r = left ? -ETIMEDOUT : opening->status;
+	pthread_mutex_unlock(&opening->lock);
+	if (!left)
+		opening_free(opening);
 	return r < 0 ? r : open_directory(path);
-}
-
-static int new_dir(const char *path, struct dir **ret_dir)
-{
-	struct dir *dir = calloc(1, sizeof(*dir));
-
-	if (!dir)
-		return -ENOMEM;
-	pthread_mutex_init(&dir->lock, NULL);
-	pthread_cond_init(&dir->wake, NULL);
-	pthread_cond_init(&dir->ended, NULL);
-	TAILQ_INIT(&dir->queued);
-	dir->fd = kv_done_init(&dir->done);
-	if (dir->fd == 0)
-		dir->fd = open_in_time(path);
-	if (dir->fd >= 0 && !(dir->path = strdup(path))) {
-		close(dir->fd);
-		dir->fd = -ENOMEM;
-	}
-	if (dir->fd < 0) {
-		int r = dir->fd;
-
-		dir_free(dir);
-		return r;
-	}
-	*ret_dir = dir;
-	return 0;
 }
 
 static int dir_open(const char *url, void **ret_backend, char **ret_why)
 {
-	struct dir *dir;
-	int r = new_dir(url, &dir);
+	struct dir *dir = calloc(1, sizeof(*dir));
+	int r;
 
 	*ret_why = NULL;
-	if (r < 0)
-		return kv_why(ret_why, r, "%s", strerror(-r));
-	r = start(dir);
+	if (!dir)
+		return -ENOMEM;
+	pthread_mutex_init(&dir->lock, NULL);
+	pthread_cond_init(&dir->wake, NULL);
+	kv_cond_init(&dir->ended);
+	TAILQ_INIT(&dir->queued);
+	dir->fd = -1;
+	r = kv_done_init(&dir->done);
+	if (r == 0)
+		r = dir->fd = open_in_time(url);
+	if (r >= 0) {
+		dir->path = strdup(url);
+		r = dir->path ? 0 : -ENOMEM;
+	}
+	for (unsigned i = 0; i < THREADS && r == 0; i++) {
+		dir->running++;
+		r = kv_thread_start(&dir->threads[i], "kvfs-dir", worker, dir);
+		if (r < 0) {
+			dir->threads[i] = 0;
+			dir->running--;
+		}
+	}
 	if (r < 0) {
-		kv_why(ret_why, r, "%s", strerror(-r));
 		dir_close(dir);
-		return r;
+		return kv_why(ret_why, r, "%s", strerror(-r));
 	}
 	*ret_backend = dir;
 	return 0;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * s3.c - a remote tier in a bucket: s3://BUCKET[/PREFIX]?endpoint=URL.
+ * s3.c - a backend in a bucket: s3://BUCKET[/PREFIX]?endpoint=URL.
  *
- * An object's note is its header x-amz-meta-kvfs: it comes with the object, and
- * a HEAD tells whether that is there.  libcurl signs requests, but not bodies:
- * their digest is the note's.
+ * The note is a header of the object, x-amz-meta-kvfs, so that one HEAD request finds the
+ * object and its note.  libcurl signs requests, but not bodies: the note has the digest.
  *
  * OWNS      nothing.
  *
@@ -15,7 +14,7 @@
 #include "cache/remote/http.h"
 
 #define NOTE "x-amz-meta-kvfs"
-#define LISTED "100" /* objects, of which a page has room for that many */
+#define LISTED "100" /* objects; a page has room for them */
 
 static int ask(struct kv_exchange *x, const char *method)
 {
@@ -47,7 +46,7 @@ static int put(struct kv_exchange *x)
 	return ask(x, "PUT");
 }
 
-/* Not every server knows the condition: ask it first. */
+/* Not every server knows If-None-Match: send a HEAD request first. */
 static int next_of_publish(struct kv_exchange *x, int r)
 {
 	if (x->step == 0)
@@ -60,7 +59,7 @@ static int next_of_publish(struct kv_exchange *x, int r)
 	return put(x);
 }
 
-/* Deleting what is not there succeeds. */
+/* DELETE succeeds, too, if there is no object: send a HEAD request first. */
 static int next_of_remove(struct kv_exchange *x, int r)
 {
 	if (x->step == 0)
@@ -70,8 +69,7 @@ static int next_of_remove(struct kv_exchange *x, int r)
 
 enum { CLEAR_LIST, CLEAR_OBJECT };
 
-/* Of the object's name up to its last slash, and @last, in a query: there a slash
- * is encoded, too. */
+/* Add the folder of the object and @last to the query of the URL, with slashes encoded. */
 static int add_name(struct kv_exchange *x, const char *last)
 {
 	char name[KV_SITE_BASE_MAX + KV_OBJECT_NAME_MAX + 80];
@@ -88,7 +86,7 @@ static int add_name(struct kv_exchange *x, const char *last)
 	return r;
 }
 
-/* The first objects behind @after.  A signature wants the words in order. */
+/* List the first objects behind @after.  The signature needs sorted parameters. */
 static int list(struct kv_exchange *x, const char *after)
 {
 	static const char then[] = "&start-after=";
@@ -107,7 +105,7 @@ static int list(struct kv_exchange *x, const char *after)
 	return r < 0 ? r : KV_HTTP_ASK;
 }
 
-/* The last part of the next name in the page; false: there is none. */
+/* Return the last part of the next name in the page, or false: there is none. */
 static bool next_name(struct kv_exchange *x, char name[KV_NAME_MAX + 1])
 {
 	char *page = (char *)x->op->data;
@@ -123,7 +121,7 @@ static bool next_name(struct kv_exchange *x, char name[KV_NAME_MAX + 1])
 	return true;
 }
 
-/* Page by page, one object after the other. */
+/* Clear a folder: list a page, and delete its objects one by one. */
 static int next_of_clear(struct kv_exchange *x, int r)
 {
 	char name[KV_NAME_MAX + 1];
@@ -170,7 +168,7 @@ static int next(struct kv_exchange *x, int r)
 	}
 }
 
-/* The bucket. */
+/* Probe the bucket. */
 static void probe(struct kv_exchange *x)
 {
 	ask(x, "HEAD");

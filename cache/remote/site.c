@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * site.c - where a web server keeps the objects of a remote tier, and as whom it
- * is asked.
+ * site.c - the site of a backend on a web server: its URL and credentials.
  *
  * OWNS      the texts of a site; secrets are wiped before they are freed.
  *
@@ -16,7 +15,7 @@
 
 #define CREDENTIALS_MAX 65536
 
-/* What may follow a URL's question mark. */
+/* The parameters of a URL. */
 struct query {
 	char *ca, *credentials, *endpoint, *region;
 };
@@ -32,7 +31,7 @@ static const struct parameter {
 	{"region", offsetof(struct query, region), true},
 };
 
-/* Which line of a credentials file is what. */
+/* The lines of a credentials file. */
 static const struct secret {
 	const char *name;
 	size_t at;
@@ -112,7 +111,8 @@ static int digit(char c)
 	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* In place.  -EINVAL: a percent sign without two digits, a control character. */
+/* Decode %XX in place.  -EINVAL: a percent sign without two digits, or a control
+ * character. */
 static int decode(char *text)
 {
 	char *to = text;
@@ -174,7 +174,7 @@ static int take_secret(struct kv_site *site, char *line, bool s3)
 		*at = strdup(value);
 		return *at ? 0 : -ENOMEM;
 	}
-	return 0; /* such a file may say more */
+	return 0; /* other lines are ignored */
 }
 
 int kv_site_read_credentials(struct kv_site *site, char *text, bool s3,
@@ -207,7 +207,7 @@ int kv_site_read_credentials(struct kv_site *site, char *text, bool s3,
 		      secrets[names + (site->user ? 1 : 0)].name);
 }
 
-/* -EACCES: others may read it, or might have written it. */
+/* Read a file that only its owner, the daemon's user or root, may read: else -EACCES. */
 static int read_secret_file(const char *path, char *text, size_t room,
 			    char **ret_why)
 {
@@ -255,62 +255,40 @@ static int read_credentials(struct kv_site *site, const char *path, bool s3,
 
 /* ---- URLs ---- */
 
-static const struct parameter *find_parameter(const char *name, bool s3)
-{
-	for (size_t i = 0; i < KV_ARRAY_LEN(parameters); i++)
-		if (strcmp(name, parameters[i].name) == 0 &&
-		    (s3 || !parameters[i].only_s3))
-			return &parameters[i];
-	return NULL;
-}
-
-static int parse_parameter(struct query *query, char *text, bool s3,
-			   char **ret_why)
-{
-	char *value = strchr(text, '=');
-	const struct parameter *parameter;
-	char **at;
-
-	if (value)
-		*value++ = '\0';
-	parameter = find_parameter(text, s3);
-	if (!parameter)
-		return kv_why(ret_why, -EINVAL, "unknown parameter \"%s\"",
-			      text);
-	if (!value || !*value || decode(value) < 0)
-		return kv_why(ret_why, -EINVAL, "%s= has no value that is one",
-			      text);
-	at = field(query, parameter->at);
-	if (*at)
-		return kv_why(ret_why, -EINVAL, "%s= is given twice", text);
-	*at = strdup(value);
-	return *at ? 0 : -ENOMEM;
-}
-
-/* @text is cut at its question mark. */
+/* Cut @text at its question mark, and parse the rest. */
 static int parse_query(struct query *query, char *text, bool s3, char **ret_why)
 {
-	char *rest = strchr(text, '?'), *next;
-	int r = 0;
+	char *rest = strchr(text, '?'), *name, *value, **at;
+	size_t i;
 
 	if (rest)
 		*rest++ = '\0';
-	while (r == 0 && (next = strsep(&rest, "&")))
-		r = parse_parameter(query, next, s3, ret_why);
-	return r;
-}
-
-static int check_port(const char *port, char **ret_why)
-{
-	const size_t n = strspn(port, "0123456789");
-	const unsigned long value = strtoul(port, NULL, 10);
-
-	if (n == 0 || n > 5 || port[n] || value == 0 || value > 65535)
-		return kv_why(ret_why, -EINVAL, "\"%s\" is no port", port);
+	while ((name = strsep(&rest, "&"))) {
+		value = strchr(name, '=');
+		if (value)
+			*value++ = '\0';
+		for (i = 0; i < KV_ARRAY_LEN(parameters); i++)
+			if (strcmp(name, parameters[i].name) == 0 &&
+			    (s3 || !parameters[i].only_s3))
+				break;
+		if (i == KV_ARRAY_LEN(parameters))
+			return kv_why(ret_why, -EINVAL,
+				      "unknown parameter \"%s\"", name);
+		if (!value || !*value || decode(value) < 0)
+			return kv_why(ret_why, -EINVAL,
+				      "%s= has no value that is one", name);
+		at = field(query, parameters[i].at);
+		if (*at)
+			return kv_why(ret_why, -EINVAL, "%s= is given twice",
+				      name);
+		*at = strdup(value);
+		if (!*at)
+			return -ENOMEM;
+	}
 	return 0;
 }
 
-/* How much of @server is a host's name, or [ADDRESS]; 0: it begins with none. */
+/* Return the length of the host name, or [ADDRESS], at the start of @server; 0: none. */
 static size_t host_length(const char *server)
 {
 	size_t n = 0;
@@ -326,10 +304,13 @@ static size_t host_length(const char *server)
 	return n;
 }
 
-/* HOST, or HOST:PORT. */
+/* Check HOST or HOST:PORT. */
 static int check_server(const char *server, char **ret_why)
 {
 	const size_t n = host_length(server);
+	const char *port;
+	unsigned long value;
+	size_t digits;
 
 	if (strchr(server, '@'))
 		return kv_why(ret_why, -EINVAL,
@@ -337,10 +318,18 @@ static int check_server(const char *server, char **ret_why)
 			      "credentials=FILE");
 	if (n == 0 || (server[n] && server[n] != ':'))
 		return kv_why(ret_why, -EINVAL, "\"%s\" is no server", server);
-	return server[n] ? check_port(server + n + 1, ret_why) : 0;
+	if (!server[n])
+		return 0;
+	port = server + n + 1;
+	digits = strspn(port, "0123456789");
+	value = strtoul(port, NULL, 10);
+	if (digits == 0 || digits > 5 || port[digits] || value == 0 ||
+	    value > 65535)
+		return kv_why(ret_why, -EINVAL, "\"%s\" is no port", port);
+	return 0;
 }
 
-/* Slashes at its end are cut off. */
+/* Check a path, and cut slashes off its end. */
 static int check_path(char *path, char **ret_why)
 {
 	size_t n = strlen(path);
@@ -366,7 +355,8 @@ static int check_path(char *path, char **ret_why)
 	return 0;
 }
 
-static bool is_here(const char *server)
+/* Return whether @server is this machine. */
+static bool is_local(const char *server)
 {
 	const size_t n = strspn(server, "0123456789.");
 
@@ -396,7 +386,7 @@ static int set_base(struct kv_site *site, const char *server,
 	return 0;
 }
 
-/* //SERVER[/PREFIX] */
+/* Parse //SERVER[/PREFIX]. */
 static int parse_webdav(struct kv_site *site, const char *scheme, char *url,
 			const struct query *query, char **ret_why)
 {
@@ -412,24 +402,13 @@ static int parse_webdav(struct kv_site *site, const char *scheme, char *url,
 	if (r < 0)
 		return r;
 	if (query->credentials && strcmp(scheme, "https") != 0 &&
-	    !is_here(url + 2))
+	    !is_local(url + 2))
 		return kv_why(ret_why, -EINVAL,
 			      "a password would cross the net for all to "
 			      "read: https, or no credentials=");
 	if (asprintf(&server, "%s:%s", scheme, url) < 0)
 		return -ENOMEM;
 	return set_base(site, server, "", path, ret_why);
-}
-
-static int check_bucket(const char *bucket, char **ret_why)
-{
-	size_t n = strspn(bucket, "abcdefghijklmnopqrstuvwxyz0123456789.-");
-
-	if (!*bucket)
-		return kv_why(ret_why, -EINVAL, "the bucket is missing");
-	if (bucket[n] || n < 3 || n > 63 || *bucket == '.')
-		return kv_why(ret_why, -EINVAL, "\"%s\" is no bucket", bucket);
-	return 0;
 }
 
 static int check_endpoint(char *endpoint, char **ret_why)
@@ -453,25 +432,23 @@ static int check_endpoint(char *endpoint, char **ret_why)
 	return check_server(server, ret_why);
 }
 
-static int check_region(const char *region, char **ret_why)
-{
-	if (region[strspn(region, "abcdefghijklmnopqrstuvwxyz0123456789-")])
-		return kv_why(ret_why, -EINVAL, "\"%s\" is no region", region);
-	return 0;
-}
-
-/* //BUCKET[/PREFIX] */
+/* Parse //BUCKET[/PREFIX]. */
 static int parse_s3(struct kv_site *site, char *url, struct query *query,
 		    char **ret_why)
 {
+	static const char word[] = "abcdefghijklmnopqrstuvwxyz0123456789-.";
 	char *bucket = url + 2, *path = strchrnul(bucket, '/');
+	size_t n;
 	int r;
 
 	if (*path)
 		*path++ = '\0';
-	r = check_bucket(bucket, ret_why);
-	if (r == 0)
-		r = check_path(path, ret_why);
+	n = strspn(bucket, word);
+	if (!*bucket)
+		return kv_why(ret_why, -EINVAL, "the bucket is missing");
+	if (bucket[n] || n < 3 || n > 63 || *bucket == '.')
+		return kv_why(ret_why, -EINVAL, "\"%s\" is no bucket", bucket);
+	r = check_path(path, ret_why);
 	if (r == 0 && !query->endpoint)
 		r = kv_why(ret_why, -EINVAL, "endpoint=URL is missing");
 	if (r == 0)
@@ -482,9 +459,11 @@ static int parse_s3(struct kv_site *site, char *url, struct query *query,
 		query->region ? kv_steal(query->region) : strdup("us-east-1");
 	if (!site->region)
 		return -ENOMEM;
-	r = check_region(site->region, ret_why);
-	return r < 0 ? r
-		     : set_base(site, query->endpoint, bucket, path, ret_why);
+	if (site->region[strspn(site->region, word)] ||
+	    strchr(site->region, '.'))
+		return kv_why(ret_why, -EINVAL, "\"%s\" is no region",
+			      site->region);
+	return set_base(site, query->endpoint, bucket, path, ret_why);
 }
 
 static int parse(struct kv_site *site, const char *scheme, char *url,

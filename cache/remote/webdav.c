@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * webdav.c - a remote tier on a web server that takes PUT, DELETE and MOVE and
- * makes the folders above: http://HOST[:PORT][/PREFIX].
+ * webdav.c - a backend on a web server that knows PUT, DELETE and MOVE and makes parent
+ * folders: http://HOST[:PORT][/PREFIX].
  *
- * WebDAV keeps no headers: an object's note is the object NAME.digest beside it,
- * put last, as in a directory.  Publishing moves a temporary object to its name,
- * but over none: whether that is one step, or two of which another may come in
- * between, is the server's matter.  However it ends, that object is removed.
+ * WebDAV keeps no headers, so an object's note is another object, NAME.digest, put last.
+ * Publishing puts a temporary object and moves it to its name, unless that exists; the
+ * server decides whether this is atomic.  The temporary object is removed in any case.
  *
  * OWNS      nothing.
  *
@@ -88,8 +87,8 @@ static int next_of_put(struct kv_exchange *x, int r)
 	return r < 0 || x->step == 2 ? r : put_note(x);
 }
 
-/* Of one layout always the same: what was left is overwritten, and moved, by whoever
- * tries again. */
+/* The temporary name of a layout is always the same, so that the next attempt overwrites
+ * an object that was left. */
 static int put_part(struct kv_exchange *x)
 {
 	char digits[2 * PART_BYTES + 1];
@@ -109,13 +108,13 @@ static int move_part(struct kv_exchange *x)
 	return KV_HTTP_ASK;
 }
 
-/* A put so ends only where it was not sent. */
+/* Return whether a put was never sent. */
 static bool is_unreached(int r)
 {
 	return r == -ECONNREFUSED || r == -EHOSTUNREACH || r == -ETIMEDOUT;
 }
 
-/* It is not wanted any more, as it ended with @status. */
+/* Remove the temporary object of a publish that ended with @status. */
 static int drop_part(struct kv_exchange *x, int status)
 {
 	x->phase = PUBLISH_DROP;
@@ -126,8 +125,8 @@ static int drop_part(struct kv_exchange *x, int status)
 	return KV_HTTP_ASK;
 }
 
-/* Whoever published it has died before its note came, or is about to put that:
- * the same note, as it is the same object. */
+/* Put the note of an object without one: its publisher has died, or is about to put the
+ * same note. */
 static int mend(struct kv_exchange *x, int r)
 {
 	if (r == 0)
@@ -197,7 +196,7 @@ static int next_of_remove(struct kv_exchange *x, int r)
 
 enum { CLEAR_NOTE, CLEAR_LAYOUT, CLEAR_FOLDER, CLEAR_BACK, CLEAR_BACK_NOTE };
 
-/* All that is in the folder goes, and the folder. */
+/* Remove the folder with all objects. */
 static int delete_folder(struct kv_exchange *x)
 {
 	x->phase = CLEAR_FOLDER;
@@ -206,8 +205,8 @@ static int delete_folder(struct kv_exchange *x)
 	return KV_HTTP_ASK;
 }
 
-/* What stays is fetched, and put back, where it is whole.  First: how it was with
- * the folder. */
+/* Clear a folder: fetch the layout, remove the folder, and put the layout back, if it was
+ * whole.  x->first: status of the removal. */
 static int next_of_clear(struct kv_exchange *x, int r)
 {
 	if (x->step == 0) {
@@ -258,7 +257,7 @@ static int next(struct kv_exchange *x, int r)
 	}
 }
 
-/* Not of the folder: who may not list it is refused that, or sent elsewhere. */
+/* Not the folder itself: servers may refuse or redirect users who may not list it. */
 static void probe(struct kv_exchange *x)
 {
 	kv_http_ask(x, "HEAD", "kvfs-probe" NOTE);
