@@ -33,76 +33,101 @@
 #define WIRE_MAX 65536
 #define WIRE_BATCH 512 /* items a message, at most */
 
-/* A connection may have so many at a time; items beyond end with -ENOLCK. */
+/* Limits of a connection; items beyond them fail with -ENOLCK. */
 #define WIRE_PENDING_MAX 4096  /* requests without a reply */
 #define WIRE_LEASED_MAX 65536  /* blocks leased or being acquired */
 #define WIRE_RESERVED_MAX 4096 /* blocks */
 
 enum wire_type {
-	WIRE_HELLO =
-		1,    /* first message of a connection: wire_hello both ways */
-	WIRE_SPACE,   /* wire_space + text; reply: wire_space + layout text */
-	WIRE_PROBE,   /* wire_key[]; reply: wire_state[] */
-	WIRE_ACQUIRE, /* wire_key[]; reply: wire_place[] */
-	WIRE_RELEASE, /* no items; @tag of the acquire that got a block, or of
-			 the save that sealed blocks reserved with WIRE_HOLD;
-			 no reply */
-	WIRE_CANCEL,  /* no items; @tag of an acquire, flush or prefetch; it has
-			 no reply: that one is answered now */
-	WIRE_STAGING, /* wire_staging, one descriptor; reply: no items */
-	WIRE_RESERVE, /* wire_key[]; reply: wire_status[] */
-	WIRE_SAVE,    /* wire_save[]; reply: wire_status[] */
-	WIRE_DROP,  /* wire_key[]: give reservations up, @arg: only those of the
-		       RESERVE with that tag, 0: any; reply: wire_status[] */
-	WIRE_FLUSH, /* wire_key[], none: the whole space; reply: wire_status[],
-		       1 (WIRE_EVICTED): was durable, and is evicted since */
-	WIRE_EVICT, /* wire_key[]; reply: wire_status[] */
-	WIRE_PIN,   /* wire_key[], @arg 1 pin, 0 unpin; reply: wire_status[] */
-	WIRE_CLEAR, /* no items: drop every block of the space; reply: no items
-		     */
-	WIRE_STATS, /* no items; reply: text of @count bytes */
-	WIRE_SEGMENT,  /* daemon: wire_segment, one descriptor */
-	WIRE_RETIRE,   /* daemon: wire_segment; client answers WIRE_UNMAPPED */
-	WIRE_UNMAPPED, /* wire_segment; it has no reply */
-	WIRE_PREFETCH, /* wire_key[]; reply, once all are settled: wire_status[]
-			*/
-	WIRE_ENDED,    /* wire_key[]: of a conversation that is over; it has no
-			  reply */
-	WIRE_PICK,     /* wire_pick[], @arg: of which set; reply: no items */
-	WIRE_SNAPSHOT, /* wire_snapshot + name; reply: wire_snapshot */
-	WIRE_SNAPSHOT_DROP, /* name; reply: no items */
-	WIRE_SNAPSHOT_READ, /* wire_snapshot + name; reply: wire_snapshot +
-			       wire_pick[] */
-	WIRE_SNAPSHOT_LIST, /* @arg: after which; reply: wire_snapshot + text */
-	WIRE_LIST,	    /* wire_list; reply: wire_list + wire_key[] */
-	WIRE_SPACE_REMOVE,  /* no items: it must be empty (-ENOTEMPTY); reply:
-			       no items */
-	WIRE_POOL,	 /* wire_pool + wire_stride[], one descriptor; reply: no
-			       items */
-	WIRE_POOL_CLOSE, /* no items, @arg: its id; it has no reply */
-	WIRE_SAVE_PAGES, /* wire_save_pages + text; reply: wire_status[] */
-	WIRE_TOKEN_IDS,	 /* wire_key[]; reply: @count bytes of wire_tokens, of
-			    the first of them, one at least */
-	WIRE_REGISTERS,	 /* no items, once: this client registers memory with a
-			    device that takes none which can only be read;
-			    it has no reply */
-	WIRE_FORGET,	 /* wire_key[], none: the whole space, @arg: ns that the
-			    remote tier has, at most WIRE_FORGET_NS; reply:
-			    wire_forgot[], one for each backend */
+	/* First message of a connection.  wire_hello; reply: wire_hello. */
+	WIRE_HELLO = 1,
+	/* wire_space + text; reply: wire_space + text. */
+	WIRE_SPACE,
+	/* wire_key[]; reply: wire_state[]. */
+	WIRE_PROBE,
+	/* wire_key[]; reply: wire_place[]. */
+	WIRE_ACQUIRE,
+	/* No items, no reply.  @tag of an acquire that leased a block, or of a save that
+	 * sealed blocks reserved with WIRE_HOLD. */
+	WIRE_RELEASE,
+	/* No items, no reply.  @tag of an acquire, flush or prefetch, which is answered
+	 * at once. */
+	WIRE_CANCEL,
+	/* wire_staging and a descriptor; reply: no items. */
+	WIRE_STAGING,
+	/* wire_key[]; reply: wire_status[]. */
+	WIRE_RESERVE,
+	/* wire_save[]; reply: wire_status[]. */
+	WIRE_SAVE,
+	/* Drop reservations: wire_key[]; @arg: tag of their RESERVE, 0: any; reply:
+	 * wire_status[]. */
+	WIRE_DROP,
+	/* wire_key[], none: the whole space; reply: wire_status[], WIRE_EVICTED: the
+	 * block was durable, and was evicted since. */
+	WIRE_FLUSH,
+	/* wire_key[]; reply: wire_status[]. */
+	WIRE_EVICT,
+	/* wire_key[]; @arg: 1 pin, 0 unpin; reply: wire_status[]. */
+	WIRE_PIN,
+	/* Drop every block of the space: no items; reply: no items. */
+	WIRE_CLEAR,
+	/* No items; reply: text of @count bytes. */
+	WIRE_STATS,
+	/* From the daemon: wire_segment and a descriptor. */
+	WIRE_SEGMENT,
+	/* From the daemon: wire_segment.  The client sends WIRE_UNMAPPED. */
+	WIRE_RETIRE,
+	/* wire_segment; no reply. */
+	WIRE_UNMAPPED,
+	/* wire_key[]; reply, when all blocks are done: wire_status[]. */
+	WIRE_PREFETCH,
+	/* The conversation of these blocks is over: wire_key[]; no reply. */
+	WIRE_ENDED,
+	/* wire_pick[]; @arg: id of their set; reply: no items. */
+	WIRE_PICK,
+	/* wire_snapshot + name; reply: wire_snapshot. */
+	WIRE_SNAPSHOT,
+	/* Name; reply: no items. */
+	WIRE_SNAPSHOT_DROP,
+	/* wire_snapshot + name; reply: wire_snapshot + wire_pick[]. */
+	WIRE_SNAPSHOT_READ,
+	/* No items; @arg: see wire_snapshot; reply: wire_snapshot + text. */
+	WIRE_SNAPSHOT_LIST,
+	/* wire_list; reply: wire_list + wire_key[]. */
+	WIRE_LIST,
+	/* Remove the space, which must be empty (-ENOTEMPTY): no items; reply: no
+	 * items. */
+	WIRE_SPACE_REMOVE,
+	/* wire_pool + wire_stride[] and a descriptor; reply: no items. */
+	WIRE_POOL,
+	/* No items, no reply; @arg: id of the pool. */
+	WIRE_POOL_CLOSE,
+	/* wire_save_pages + text; reply: wire_status[]. */
+	WIRE_SAVE_PAGES,
+	/* wire_key[]; reply: @count bytes of wire_tokens, for at least one of the first
+	 * keys. */
+	WIRE_TOKEN_IDS,
+	/* No items, no reply.  The client registers memory with a device that does not
+	 * take read-only memory. */
+	WIRE_REGISTERS,
+	/* wire_key[], none: the whole space; @arg: nanoseconds for the remote tier, at
+	 * most WIRE_FORGET_NS; reply: wire_forgot[], one a backend. */
+	WIRE_FORGET,
 	WIRE_TYPE_END,
 };
 
-#define WIRE_REPLY 1u	    /* flags */
-#define WIRE_WAIT_SAVING 2u /* WIRE_ACQUIRE: wait for saves under way */
-#define WIRE_AGAIN 256u	    /* WIRE_ACQUIRE: no new use, counts as no hit */
-#define WIRE_RESIDENT 32u   /* WIRE_ACQUIRE: of what is in DRAM; else -EAGAIN */
-/* WIRE_PREFETCH: only behind a head of WIRE_AHEAD_MIN keys or more that is in
- * DRAM; else -EAGAIN, all. */
+/* Flags of wire_header. */
+#define WIRE_REPLY 1u
+#define WIRE_WAIT_SAVING 2u /* WIRE_ACQUIRE: wait for saves in flight */
+#define WIRE_AGAIN 256u	    /* WIRE_ACQUIRE: not a new use, counts no hit */
+#define WIRE_RESIDENT 32u   /* WIRE_ACQUIRE: blocks in DRAM; others: -EAGAIN */
+/* WIRE_PREFETCH: only if the first WIRE_AHEAD_MIN blocks are in DRAM; else -EAGAIN for
+ * all blocks. */
 #define WIRE_AHEAD 64u
 #define WIRE_AHEAD_MIN 4u
-/* WIRE_RESERVE, of all its keys: */
-#define WIRE_MUST 4u /* once sealed, not evicted before it is durable */
-#define WIRE_HOLD 8u /* leased when it seals; -ENOSPC: no room for that */
+/* WIRE_RESERVE, for all its keys: */
+#define WIRE_MUST 4u /* do not evict the block before it is durable */
+#define WIRE_HOLD 8u /* lease the block when it seals; -ENOSPC: no room */
 /*
  * WIRE_SAVE, WIRE_SAVE_PAGES: each item has its block's token ids.  Spaces with
  * "token_ids" require the flag, other spaces refuse it (-EINVAL, all items).
@@ -116,12 +141,12 @@ enum wire_type {
 struct wire_header {
 	uint16_t type;
 	uint16_t flags;
-	uint32_t count; /* items (bytes, where the payload is text) */
+	uint32_t count; /* items; of text: bytes */
 	uint64_t tag; /* chosen by the client; unique among its open requests */
-	uint32_t space; /* from WIRE_SPACE; 0 where it does not matter */
+	uint32_t space; /* from WIRE_SPACE; 0: none */
 	int32_t status;
-	uint64_t arg; /* WIRE_ACQUIRE, _FLUSH, _PREFETCH: ns to wait at most, 0
-			 for ever */
+	uint64_t arg; /* WIRE_ACQUIRE, _FLUSH, _PREFETCH: nanoseconds to wait at
+			 most, 0: for ever */
 };
 
 struct wire_hello {
@@ -132,23 +157,26 @@ struct wire_hello {
 };
 
 #define WIRE_SPACE_CREATE 1u
-#define WIRE_SPACE_SHARED 2u /* with _CREATE: it may be another user's */
+#define WIRE_SPACE_SHARED 2u /* with _CREATE: also another user's space */
 
 /*
- * Followed by header.count bytes of text: the name, a NUL, then the layout's
- * JSON (may be empty).  Reply: the same, with the canonical layout.
- * -ENOENT no such space (and not WIRE_SPACE_CREATE), -EACCES (also: another
- * user but an operator made it, and not WIRE_SPACE_SHARED), -EEXIST another
- * layout, -EINVAL bad name or layout, -EROFS.
+ * Followed by header.count bytes of text: the name, a NUL, then the layout's JSON (may be
+ * empty).  Reply: the same, with the canonical layout.
+ *   -ENOENT  there is no such space, and no WIRE_SPACE_CREATE
+ *   -EACCES  no permission; or the space is another user's, not an operator's, and no
+ *            WIRE_SPACE_SHARED
+ *   -EEXIST  the space has another layout
+ *   -EINVAL  bad name or layout
+ *   -EROFS
  */
 struct wire_space {
 	uint32_t id; /* reply */
 	uint32_t flags;
-	uint32_t mode;	   /* permission bits of a space made new; reply: its */
+	uint32_t mode;	   /* permission bits of a new space; reply: its bits */
 	uint32_t writable; /* reply: 1 if this client may save and evict */
 	uint32_t uid, gid; /* reply: of its owner */
 	uint64_t payload;  /* reply: bytes of a block's tensors, 0 untyped */
-	uint64_t header;   /* reply: bytes before them in blocks saved here */
+	uint64_t header;   /* reply: bytes before the tensors in its files */
 };
 
 struct wire_key {
@@ -157,7 +185,7 @@ struct wire_key {
 	uint32_t reserved;
 };
 
-/* The order is fixed: kvfs.h shows the same numbers. */
+/* The numbers are those of kvfs.h. */
 enum wire_state_value {
 	WIRE_ABSENT,
 	WIRE_SAVING,
@@ -177,35 +205,43 @@ struct wire_status {
 #define WIRE_EVICTED 1
 
 /*
- * Where an acquired block is.  status 0, or -ENOENT (absent), -ETIMEDOUT,
- * -ECANCELED, -ENOSPC (no slot), -ENOLCK (too many leased), -EIO, -EBADMSG
- * (damaged: now a miss).
- * @offset is that of the file's first byte in the segment.
+ * The place of an acquired block.  @status 0, or -ENOENT (absent), -ETIMEDOUT, -ECANCELED,
+ * -ENOSPC (no slot), -ENOLCK (too many leased), -EIO, -EBADMSG (damaged: now a miss).
  */
 struct wire_place {
 	int32_t status;
 	uint32_t segment;
-	uint64_t offset;
+	uint64_t offset;  /* of the file in the segment */
 	uint64_t length;  /* of the file */
 	uint64_t payload; /* offset of the tensors in the file */
 };
 
-/* A file in memory; it replaces the one given before.  -EINVAL no bytes,
- * -EMEDIUMTYPE not a file in memory, -EACCES, -ENOLCK, -EMFILE, -ENOMEM. */
+/* A file in memory, which replaces the staging before.  -EINVAL: no bytes; -EMEDIUMTYPE:
+ * not a file in memory; -EACCES, -ENOLCK, -EMFILE, -ENOMEM. */
 struct wire_staging {
 	uint64_t bytes;
 };
 
 /*
- * A reserved block: its tensors are at @offset of the staging memfd, which must
- * stay unchanged until the reply.
- * RESERVE status: 0 reserved, -EEXIST present, -EALREADY being saved,
- * -ENOSPC, -EBUSY (memory is being made: ask again), -ENOLCK (too many),
- * -EACCES, -EROFS, -EINVAL (untyped space, bad key), -EFBIG.
- * SAVE status: 0 sealed (and leased under this message's tag, if it was
- * reserved with WIRE_HOLD), -EEXIST present meanwhile, -ESTALE the space was
- * cleared, -ENOENT not reserved, -EINVAL (also: more tokens than the layout
- * says), -EFAULT the staging cannot be read.  A SAVE uses the reservation up.
+ * A reserved block: its tensors are at @offset of the staging memfd, which must stay
+ * unchanged until the reply.  A SAVE consumes the reservation.
+ *
+ * Status of a RESERVE:
+ *   0          reserved
+ *   -EEXIST    present
+ *   -EALREADY  being saved
+ *   -EBUSY     memory is being made: ask again
+ *   -ENOLCK    too many
+ *   -EINVAL    untyped space, or bad key
+ *   -ENOSPC, -EACCES, -EROFS, -EFBIG
+ *
+ * Status of a SAVE:
+ *   0          sealed, and leased under this message's tag if reserved with WIRE_HOLD
+ *   -EEXIST    another client saved it
+ *   -ESTALE    the space was cleared
+ *   -ENOENT    not reserved
+ *   -EINVAL    also: more tokens than the layout has
+ *   -EFAULT    the staging cannot be read
  */
 struct wire_save {
 	uint8_t key[32];
@@ -218,13 +254,14 @@ struct wire_save {
 };
 
 /*
- * Memory that blocks are saved from where it is: @bytes of the file behind the
- * descriptor, from @offset on, sealed or not.
- * A stride is as in kernels/device/device.h, without gaps between them: page p,
- * run s of it is at @at + p * block_stride + s * segment_stride of that memory.
- * The connection's name for it is @id; one that is in use is -EEXIST.
- * -EINVAL (also: its runs are crumbs), -EMEDIUMTYPE not a file in memory,
- * -EACCES, -ENOLCK (also: WIRE_POOLS_MAX), -EMFILE, -ENOMEM.
+ * Memory from which blocks are saved: @bytes of the file behind the descriptor, from
+ * @offset on, sealed or not.  A stride is as in kernels/device/device.h, without gaps: run
+ * s of page p is at @at + p * block_stride + s * segment_stride of that memory.
+ *   -EEXIST       the client's pool @id is open
+ *   -EINVAL       also: the runs are too short
+ *   -EMEDIUMTYPE  not a file in memory
+ *   -ENOLCK       also: WIRE_POOLS_MAX
+ *   -EACCES, -EMFILE, -ENOMEM
  */
 #define WIRE_POOLS_MAX 64u
 struct wire_pool {
@@ -242,16 +279,15 @@ struct wire_stride {
 };
 
 /*
- * Followed by header.count bytes: @n wire_save, whose offset does not matter,
- * and then the pages of each, pages_per_block uint64_t.  Reserves and saves in
- * one, with the flags of WIRE_RESERVE, and the statuses of both;
- * besides: -EFAULT the file has become shorter, -ECANCELED its memory is not lent
- * any more.
+ * Followed by header.count bytes: @n wire_save, whose offset is that of token ids, and then
+ * the pages of each block: pages_per_block uint64_t.  Reserves and saves in one, with the
+ * flags of WIRE_RESERVE and the statuses of both, and:
+ *   -EFAULT     the file has become shorter
+ *   -ECANCELED  its memory is not lent any more
  *
- * Pages are lent from this message to its reply, or until the client takes them
- * back: at @lent of the staging memfd is a uint32_t that is WIRE_LENT until
- * then.  What is not copied by the moment it is another, or at which the client
- * ends, will not be sealed.
+ * Pages are lent from this message to its reply, or until the client takes them back.  The
+ * uint32_t at @lent of the staging memfd is WIRE_LENT until then.  A block is not sealed
+ * if the word has changed, or the client has ended, before its copy ends.
  */
 #define WIRE_LENT 1u
 struct wire_save_pages {
@@ -261,9 +297,9 @@ struct wire_save_pages {
 };
 
 /*
- * A block of a snapshot.  The picks of a set come in any number of messages,
- * positions ascending, and count for nothing until the WIRE_SNAPSHOT that names
- * the set.  A set ends with that, or with the connection.  -ENOSPC too many.
+ * A block of a snapshot.  The picks of a set come in any number of messages, positions
+ * ascending.  A set ends with the WIRE_SNAPSHOT that names it, or with the connection.
+ * -ENOSPC: too many.
  */
 struct wire_pick {
 	uint8_t key[32];
@@ -274,18 +310,18 @@ struct wire_pick {
 /*
  * Followed by header.count bytes of text.
  *
- * WIRE_SNAPSHOT: make one, with the name in the text, of the set @id, which
- * must have @blocks picks (-ESTALE: it has others, so the connection is a new
- * one).  Reply, also with -ENOENT and -ENOSPC: @blocks is the index of the pick
- * that was not here, or did not fit.  -EEXIST, -EINVAL, -EACCES, -EROFS.
+ * WIRE_SNAPSHOT: make a snapshot, named in the text, of the set @id, which must have
+ * @blocks picks (-ESTALE: it has not, as the connection is a new one).  Reply, also with
+ * -ENOENT and -ENOSPC: @blocks is the index of the pick that was absent, or did not fit.
+ * -EEXIST, -EINVAL, -EACCES, -EROFS.
  *
- * WIRE_SNAPSHOT_READ: its picks from position @from on, header.arg of them (0:
- * WIRE_BATCH, the most).  @id 0, or as the reply to the first message said:
- * -ESTALE if another has that name by now.  Reply: @id, @blocks in all, then
- * header.count picks, fewer than asked for only at the end.
+ * WIRE_SNAPSHOT_READ: read its picks from position @from on, header.arg of them (0:
+ * WIRE_BATCH, the maximum).  @id: 0, or that of an earlier reply: -ESTALE if another
+ * snapshot has the name now.  Reply: @id, @blocks of the snapshot, then header.count
+ * picks, fewer than asked for only at the end.
  *
- * WIRE_SNAPSHOT_LIST: reply: names, each with its NUL, of those made after the
- * one with the id @arg; @id is that of the last; no text: there are no more.
+ * WIRE_SNAPSHOT_LIST: list the names, each with its NUL, of snapshots made after that with
+ * the id @arg.  Reply: @id of the last one; no text: there are no more.
  */
 struct wire_snapshot {
 	uint64_t id;
@@ -294,10 +330,9 @@ struct wire_snapshot {
 };
 
 /*
- * Keys of the space, at most @max (64 to WIRE_BATCH, else -EINVAL), from
- * @cursor on: 0 at first; what the last reply had, and 0 there is the end.
- * There may be none in a reply that is not the last.  A block that is there all
- * the time comes at least once.
+ * Keys of the space, at most @max (64 to WIRE_BATCH, else -EINVAL), from @cursor on: 0 in
+ * the first message, then that of the last reply.  A reply with @cursor 0 is the last; any
+ * other may have no keys.  A block that stays present is listed at least once.
  */
 struct wire_list {
 	uint64_t cursor;
@@ -306,10 +341,9 @@ struct wire_list {
 };
 
 /*
- * A block's tokens.  @status 0; -ENOENT it is not here any more, or does not
- * say; -EIO, -ENOMEM.  Behind @extras_len are the ids, then the extras, and
- * zeros: @bytes in all, a multiple of 8.  The request as a whole: -EINVAL the
- * space keeps none.
+ * A block's tokens.  @status 0; -ENOENT: the block, or its token ids, are absent; -EIO,
+ * -ENOMEM.  Behind @extras_len are the ids, the extras, and zeros: @bytes in all, a
+ * multiple of 8.  Status of the request: -EINVAL: the space keeps no token ids.
  */
 struct wire_tokens {
 	int32_t status;
@@ -322,11 +356,11 @@ struct wire_tokens {
 };
 
 /*
- * Of WIRE_FORGET, which removes blocks here, too, but of a whole space: that is
- * WIRE_CLEAR's.  How many @removed, how many were not there, and of how many that is
- * not known; then @status is why, of the first.  Of a whole space one of the
- * three is 1.  @url ends with a NUL, and may be cut.  The request as a whole:
- * -EOPNOTSUPP there is no remote tier; -ENOENT, -EACCES, -EROFS, -ENOLCK, -ENOMEM.
+ * WIRE_FORGET removes the blocks from the backends, and here unless it is for the whole
+ * space, which WIRE_CLEAR clears.  @removed, @absent and @failed: numbers of blocks of one
+ * backend; of a whole space, one of them is 1.  @status: of the first that failed.  @url
+ * ends with a NUL, and may be cut.  Status of the request: -EOPNOTSUPP: there is no remote
+ * tier; -ENOENT, -EACCES, -EROFS, -ENOLCK, -ENOMEM.
  */
 #define WIRE_FORGET_NS UINT64_C(600000000000)
 struct wire_forgot {

@@ -2,24 +2,22 @@
 /*
  * client_memory.c - a client's file in memory, read by pread(2) or mapped.
  *
- * OWNS      a descriptor of the file, or a mapping of it, until the last holder
- *           puts the memory; what both are charged with.
+ * OWNS      a descriptor of the file, or a mapping of it, until the last put, and the
+ *           charges for them.
  *
  * INVARIANTS
- *   (1) Reading the memory allocates nothing: a page in a hole of a mapped file
- *       would be charged to the daemon's control group.  pread(2) returns zeros
- *       for a hole.
- *   (2) A file is mapped only if it can lose no page, and has all of them: it
- *       was sealed against shrinking, growing and new writers (which forbids
- *       holes to be punched) before its pages were counted.
- *   (3) No call on the file waits for the client.  lseek(SEEK_HOLE) would: a
- *       client holds the inode's lock for as long as it likes, by a write(2)
- *       from memory that does not answer.  cachestat(2) takes no lock.
- *   (4) The control thread neither maps nor unmaps; a step of a worker is at
- *       most STEP.
+ *   (1) Reading the memory allocates nothing: a page in a hole of a mapped file would be
+ *       charged to the daemon's control group.  pread(2) returns zeros for a hole.
+ *   (2) A file is mapped only if it has all its pages, and can lose none: it was sealed
+ *       against shrinking, growing and new writers (and so against punching holes) before
+ *       its pages were counted.
+ *   (3) No call on the file waits for the client.  lseek(SEEK_HOLE) would: a client can
+ *       hold the inode's lock for any time, by a write(2) from memory that does not
+ *       answer.  cachestat(2) takes no lock.
+ *   (4) The control thread neither maps nor unmaps; a worker's step is at most STEP.
  *
- * LOCKING   none: the count is atomic, the rest is fixed after map, and the last
- *           holder's worker has it to itself.
+ * LOCKING   none: the count is atomic, the rest is fixed after map, and after the last put
+ *           only one worker uses it.
  */
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -38,8 +36,8 @@
 
 #define STEP (UINT64_C(16) << 20)
 #define STEP_COST (64u << 10) /* of a turn of KV_COPY_TURN */
-/* Read at once: stays in the second-level cache until it is hashed (measured:
- * 1.2 times as fast as pieces of 16 KiB). */
+/* Bytes read at once, which stay in the second-level cache until they are hashed
+ * (measured: 1.2 times as fast as pieces of 16 KiB). */
 #define PIECE ((uint64_t)64 << 10)
 
 struct kv_client_memory {
@@ -49,7 +47,7 @@ struct kv_client_memory {
 	int fd;			    /* -1: mapped */
 	uint64_t offset, bytes;	    /* of the file */
 	uint64_t page, step;	    /* bytes of a page, and of a step */
-	uint64_t counted;	    /* every page up to here is there */
+	uint64_t counted;	    /* the file has all pages up to here */
 	const uint8_t *data;	    /* byte @offset; NULL: not mapped */
 	uint8_t *map;		    /* rest of the mapping */
 	uint64_t mapped;	    /* bytes of this rest */
@@ -98,7 +96,7 @@ int kv_client_memory_new(struct kv_server *server, struct kv_account *account,
 	if (bytes == 0 || __builtin_add_overflow(offset, bytes, &end) ||
 	    end > INT64_MAX)
 		return -EINVAL;
-	/* Files in memory answer, and no others. */
+	/* Only files in memory have seals. */
 	if (mode < 0 || fcntl(fd, F_GET_SEALS) < 0 || fstatfs(fd, &fs) < 0)
 		return -EMEDIUMTYPE;
 	if (fs.f_type == HUGETLBFS_MAGIC)
@@ -132,9 +130,9 @@ int kv_client_memory_new(struct kv_server *server, struct kv_account *account,
 }
 
 /*
- * Whether all pages of @n bytes from @at on are there, swapped out or not.
- * cachestat(2) counts them, but not in hugetlbfs, and not before Linux 6.5.  A
- * page that begins with another byte than 0 is there in any case.
+ * Return whether the file has all pages of @n bytes from @at on, swapped out or not.
+ * cachestat(2) counts them, but not in hugetlbfs, and not before Linux 6.5.  There, a page
+ * counts if its first byte is not 0.
  */
 static bool has_pages(int fd, uint64_t at, uint64_t n, uint64_t page)
 {
@@ -175,7 +173,7 @@ int kv_client_memory_map(struct kv_client_memory *memory)
 	memory->counted += n;
 	if (memory->counted < end)
 		return 1;
-	/* More would take too much memory for page tables. */
+	/* Page tables take memory, too: limit the bytes mapped. */
 	n = end - from;
 	if (!kv_account_fits(memory->account, KV_FINITE_MAPPED,
 			     memory->server->mapped_max, n, 0))
@@ -246,13 +244,13 @@ int kv_client_memory_copy(const struct kv_client_memory *memory, uint64_t at,
 	uint8_t *to = dst, private[PIECE];
 	uint64_t piece;
 
-	/* A page that was swapped out, or whose memory fails, raises SIGBUS. */
+	/* Swapping in may fail, and memory may be broken: both raise SIGBUS. */
 	if (memory->data)
 		return kv_sigbus_guard(
 			copy_mapped,
 			&(struct copy){memory->data + at, n, hash, dst});
-	/* A digest must not be made of the slot: the owner of a block may have
-	 * it mapped, and write there meanwhile. */
+	/* Do not hash the bytes in the slot: the owner of the block may have it mapped,
+	 * and write there meanwhile. */
 	for (; n > 0; n -= piece, at += piece, to += piece) {
 		piece = KV_MIN(n, PIECE);
 		if (kv_read_at(memory->fd, memory->offset + at,

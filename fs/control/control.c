@@ -126,7 +126,7 @@ static int make_dir(struct kv_listener *listener)
 	if (mkdir(copy, 0755) < 0)
 		return errno == EEXIST ? 0 : -errno;
 	listener->made_dir = true;
-	/* Regardless of the umask: other users connect, too. */
+	/* Regardless of the umask, as other users connect. */
 	return chmod(copy, 0755) < 0 ? -errno : 0;
 }
 
@@ -403,7 +403,7 @@ static int set_up(struct kv_control *control, struct kv_cache *cache)
 
 	kv_cache_stats(cache, &stats);
 	server->cache = cache;
-	/* Page tables are a 512th of what is mapped. */
+	/* Page tables of mapped memory take a 512th of its size. */
 	server->mapped_max = 16 * stats.dram_total;
 	server->dispatch = kv_dispatch;
 	TAILQ_INIT(&server->clients);

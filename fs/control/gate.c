@@ -2,9 +2,8 @@
 /*
  * gate.c - processes that receive and close the descriptors that clients send.
  *
- * OWNS      the process that forks (the gate), and a socket to it; for each user
- *           with work a process, a socket to that, and the descriptors that it
- *           has not taken yet.
+ * OWNS      the gate, a process that forks, and a socket to it; for each user with work, a
+ *           process, a socket to that, and the descriptors that it has not taken yet.
  *
  * STATES    of a user's process:
  *
@@ -13,14 +12,14 @@
  *           RUNNING -> (gone)    lose       (killed)
  *
  * INVARIANTS
- *   (1) The daemon installs no descriptor of a client unless F_GET_SEALS has
- *       succeeded on it, and never drops the last reference to another one.
- *   (2) A process has two threads.  One receives and never closes what may
- *       hang; the other closes in order, and reports what it has closed.
- *   (3) A user has at most MESSAGES_MAX messages whose descriptors are not all
- *       closed.  Further ones stay in their sockets.
- *   (4) No process has a descriptor of the daemon's but its own socket and a
- *       client's that the daemon handed over.
+ *   (1) The daemon installs no descriptor of a client unless F_GET_SEALS has succeeded on
+ *       it, and never drops the last reference to another one.
+ *   (2) A process has two threads.  One receives, and never calls a close(2) that may
+ *       hang.  The other closes in order, and reports when it has closed.
+ *   (3) A user has at most MESSAGES_MAX messages whose descriptors are not all closed.
+ *       Further messages stay in their sockets.
+ *   (4) A process has no descriptor of the daemon's but its own socket, and the clients'
+ *       that the daemon has sent it.
  *
  * LOCKING   none: the daemon's side runs on the control thread.
  */
@@ -41,12 +40,12 @@
 #define MESSAGES_MAX 4u	  /* of a user */
 #define PROCESSES_MAX 256 /* of all users */
 #define QUEUE_BYTES (1 << 20)
-#define DRAIN_MAX 512 /* messages; then a process drops the rest */
+#define DRAIN_MAX 512 /* messages; a process drops the rest */
 
 enum command { RECEIVE, CLOSE };
 enum event { MESSAGE, CLOSED_MESSAGE, CLOSED };
 
-/* Begins every packet from a process; the message follows. */
+/* The head of every packet from a process; the message follows. */
 struct report {
 	uint32_t event;
 	int32_t bytes, flags;
@@ -62,9 +61,9 @@ struct kv_gate_user {
 	uint32_t events;
 	TAILQ_HEAD(, kv_gate_wait) waits;
 	bool receiving;		       /* the process has a socket to read */
-	struct kv_gate_wait *received; /* for this one; NULL: forgotten */
-	size_t messages, closing;      /* reports that are still to come */
-	int *fds;		       /* that the process has not taken */
+	struct kv_gate_wait *received; /* for whom; NULL: forgotten */
+	size_t messages, closing;      /* reports still to come */
+	int *fds;		       /* not taken by the process yet */
 	size_t n_fds, room;
 };
 
@@ -72,7 +71,7 @@ struct kv_gate {
 	int fd, epoll;
 	pid_t pid;
 	size_t processes;
-	TAILQ_HEAD(, kv_gate_user) users; /* that have work */
+	TAILQ_HEAD(, kv_gate_user) users; /* with work */
 	uint8_t data[WIRE_MAX + 8];
 };
 
@@ -94,8 +93,8 @@ static ssize_t receive(int socket, struct iovec *iov, size_t n, int flags,
 	size_t room;
 
 	*ret_n_fds = 0;
-	/* ECONNRESET, that the peer left something unread, is reported before
-	 * what the peer had sent. */
+	/* ECONNRESET, that the peer left something unread, is reported before the
+	 * messages that it had sent. */
 	do
 		bytes = recvmsg(socket, &m, flags | MSG_CMSG_CLOEXEC);
 	while (bytes < 0 && (errno == EINTR || errno == ECONNRESET));
@@ -114,7 +113,7 @@ static ssize_t receive(int socket, struct iovec *iov, size_t n, int flags,
 
 /* ---- the processes ---- */
 
-/* The closing thread reads descriptors from its pipe, and reports to send. */
+/* The closing thread reads from its pipe: descriptors to close, and reports to send. */
 #define END_OF(event) (-1 - (int)(event))
 
 struct closer {
@@ -168,7 +167,7 @@ static void pass_message(const struct closer *closer, int socket)
 	out[0] = (struct iovec){&report, sizeof(report)};
 	out[1] = (struct iovec){data, (size_t)KV_MAX(report.bytes, 0)};
 	(void)kv_send_parts(closer->socket, out, 2, memory, 0);
-	/* Not the last reference: the daemon has one, or is dead. */
+	/* This cannot hang: the daemon has a reference, too, or is dead. */
 	close(socket);
 	queue(closer, fds, n, CLOSED_MESSAGE);
 }
@@ -203,7 +202,7 @@ static _Noreturn void serve_user(int socket)
 	_exit(0);
 }
 
-/* ps(1) shows a name, and no mount point for which it might be taken. */
+/* Let ps(1) show a name instead of the daemon's command line. */
 static void rename_process(void)
 {
 	static const char name[] = "kvfs-gate";
@@ -253,7 +252,7 @@ static _Noreturn void serve_gate(int socket)
 			_exit(0);
 		if (n != 1)
 			continue;
-		/* Closing the socket instead would close what it holds. */
+		/* Giving up would close the socket, and all descriptors in it. */
 		while ((pid = fork()) < 0)
 			usleep(100000);
 		if (pid == 0) {
@@ -285,7 +284,7 @@ int kv_gate_start(struct kv_gate **ret_gate)
 		close(pair[0]);
 		return -EAGAIN;
 	}
-	/* It has let go of all that it inherited, and has its own name. */
+	/* The gate has closed its descriptors, and has its own name. */
 	(void)!read(gate->fd, &byte, 1);
 	*ret_gate = kv_steal(gate);
 	return 0;
@@ -296,7 +295,7 @@ void kv_gate_stop(struct kv_gate *gate)
 	if (!gate)
 		return;
 	close(gate->fd);
-	/* The gate retries fork(2), which may fail for ever. */
+	/* The gate may be retrying fork(2) for ever. */
 	for (int i = 0; i < 1000 && waitpid(gate->pid, NULL, WNOHANG) == 0; i++)
 		usleep(1000);
 	free(gate);
@@ -338,7 +337,7 @@ static int spawn(struct kv_gate_user *user)
 	return 0;
 }
 
-/* The process reads to the end what it was sent, and ends. */
+/* Close the process's socket: it handles what it was sent, and ends. */
 static void leave(struct kv_gate_user *user)
 {
 	if (user->fd < 0)
@@ -363,7 +362,7 @@ static void report_lost(struct kv_gate_wait *wait)
 	wait->came(wait, NULL);
 }
 
-/* Hand over what the process takes now; end it when there is nothing left. */
+/* Send the process the work that its socket takes now; end it if there is none. */
 static void pump(struct kv_gate_user *user)
 {
 	struct kv_gate_wait *wait;
@@ -406,7 +405,7 @@ static void pump(struct kv_gate_user *user)
 	free(user);
 }
 
-/* The process is dead, and with it what it had taken. */
+/* The process was killed: the work that it had taken is lost. */
 static void lose(struct kv_gate_user *user)
 {
 	struct kv_gate_wait *wait = kv_steal(user->received);
@@ -463,12 +462,12 @@ static void process_ready(struct kv_watch *w, uint32_t events)
 	pump(user);
 }
 
-/* The entry of @uid; NULL: out of memory. */
+/* Return the entry of @uid; NULL: out of memory. */
 static struct kv_gate_user *user_get(struct kv_gate *gate, uint32_t uid)
 {
 	struct kv_gate_user *user;
 
-	/* A linear scan: few users send descriptors at a time. */
+	/* A linear scan: few users send descriptors at the same time. */
 	TAILQ_FOREACH(user, &gate->users, link)
 		if (user->uid == uid)
 			return user;
@@ -542,8 +541,7 @@ void kv_gate_dispose(struct kv_gate *gate, uint32_t uid, int fd)
 			user->room = room;
 		}
 	}
-	/* Out of memory: an open descriptor is better than a daemon that
-	 * hangs. */
+	/* Out of memory: leak the descriptor, as closing it here might hang. */
 	if (!user || user->n_fds == user->room)
 		return;
 	user->fds[user->n_fds++] = fd;
@@ -551,9 +549,9 @@ void kv_gate_dispose(struct kv_gate *gate, uint32_t uid, int fd)
 }
 
 /*
- * Drop the messages that are queued in @socket, which nobody can add to any
- * more: true if none is left, false at the first one with descriptors.  Each
- * message has credentials, so that an empty one does not look like the end.
+ * Drop the messages that are queued in @socket, which is shut down.  Returns true if none
+ * is left, false at the first one with descriptors.  SO_PASSCRED gives each message
+ * credentials, so that an empty one does not look like the end.
  */
 static bool drain(int socket)
 {
