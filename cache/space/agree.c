@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * agree.c - spaces whose seed other nodes may not know: one that was shared after it
- * was made, or made while a backend did not answer, or was there before the mount.
+ * agree.c - agreement with other nodes about the seed of a shared space, where
+ * it is missing: the space was shared after it was made, or made while a backend
+ * did not answer, or existed before the mount.
  *
- * Once a backend answers it is told the seed, or tells that of others.  A space
- * without blocks, and with a seed that was drawn here, then takes that; one with
- * blocks keeps its own, as its blocks are found by nothing else.
+ * Once a backend answers, the space's seed is published there, or the seed of
+ * other nodes is found.  A space without blocks whose seed was drawn here adopts
+ * that seed.  A space with blocks keeps its own, as no other finds them.
  *
  * OWNS       the thread that asks; the layouts that were replaced.
  *
  * INVARIANTS
- *   (1) A layout that was seen stays as long as the space: it is replaced once a
- *       mount at most, and kept.
+ *   (1) A layout that a client has seen lives as long as the space: it is
+ *       replaced at most once a mount, and kept.
  *
  * LOCKING    cache->lock; none while a backend is asked.
  */
@@ -23,25 +24,9 @@
 #define PERIOD_NS UINT64_C(1000000000)
 #define RETRY_NS UINT64_C(5000000000)
 
-/* The layout that is to be agreed upon; NULL: there is no need. */
-static const struct kv_layout *disputed(struct kv_cache *cache,
-					const struct kv_space *space,
-					uint32_t answering)
-{
-	const struct kv_layout *layout = NULL;
-
-	kv_lock(cache);
-	if (space->shared && !space->removed && (space->untold & answering) &&
-	    !(space->differs && space->blocks) &&
-	    kv_now_ns() >= space->agree_ns)
-		layout = space->layout;
-	kv_unlock(cache);
-	return layout;
-}
-
-/* False: it has blocks, or was replaced before. */
-static bool replace(struct kv_cache *cache, struct kv_space *space,
-		    struct kv_layout **layout, uint32_t untold)
+/* Adopt @layout, if the space has no blocks and no former layout. */
+static bool adopt(struct kv_cache *cache, struct kv_space *space,
+		  struct kv_layout **layout, uint32_t untold)
 {
 	bool may;
 
@@ -58,83 +43,63 @@ static bool replace(struct kv_cache *cache, struct kv_space *space,
 	return may;
 }
 
-static void settle(struct kv_cache *cache, struct kv_space *space,
-		   uint32_t untold)
+/* Set *@flag, and return whether it was false. */
+static bool first_time(struct kv_cache *cache, bool *flag)
 {
-	bool kept;
+	bool first;
 
 	kv_lock(cache);
-	kept = space->own_seed;
-	space->own_seed = space->differs = false;
-	space->untold = untold;
+	first = !*flag;
+	*flag = true;
 	kv_unlock(cache);
-	if (kept)
-		kv_space_persist(cache, space);
+	return first;
 }
 
-static void tell(struct kv_cache *cache, struct kv_space *space)
-{
-	bool told;
-
-	kv_lock(cache);
-	told = space->differs;
-	space->differs = true;
-	kv_unlock(cache);
-	if (!told)
-		fprintf(stderr,
-			"kvfs: warning: space %s: other nodes have another "
-			"seed, and it has blocks: see kvfs-remote(7)\n",
-			space->name);
-}
-
-/* Who asks one of them first does not find what those have who ask the other. */
-static void tell_split(struct kv_cache *cache, struct kv_space *space,
-		       const struct kv_agreement *agreement)
-{
-	bool told;
-
-	kv_lock(cache);
-	told = space->split;
-	space->split = true;
-	if (!told)
-		kv_note(cache, "seeds_differ=%s (of %s and of %s)", space->name,
-			agreement->first, agreement->other);
-	kv_unlock(cache);
-	if (!told)
-		fprintf(stderr,
-			"kvfs: warning: space %s: remote=%s has another seed "
-			"than remote=%s: see kvfs-remote(7)\n",
-			space->name, agreement->other, agreement->first);
-}
-
-/* @there: its layout as it is, @layout: as the nodes have agreed. */
+/* Compare the layout's seed @there with the one in @layout that the nodes have
+ * agreed upon. */
 static void compare(struct kv_cache *cache, struct kv_space *space, bool own,
 		    const struct kv_layout *there, struct kv_layout **layout,
 		    uint32_t untold)
 {
-	/* A seed that was given stays, whatever others have. */
-	if (there->seed == (*layout)->seed || !own)
-		settle(cache, space, untold);
-	else if (replace(cache, space, layout, untold))
+	bool kept;
+
+	/* A seed that a user gave stays, whatever other nodes have. */
+	if (there->seed == (*layout)->seed || !own) {
+		kv_lock(cache);
+		kept = space->own_seed;
+		space->own_seed = space->differs = false;
+		space->untold = untold;
+		kv_unlock(cache);
+		if (kept)
+			kv_space_persist(cache, space);
+	} else if (adopt(cache, space, layout, untold)) {
 		kv_space_persist(cache, space);
-	else
-		tell(cache, space);
+	} else if (first_time(cache, &space->differs)) {
+		fprintf(stderr,
+			"kvfs: warning: space %s: other nodes have another "
+			"seed, and it has blocks: see kvfs-remote(7)\n",
+			space->name);
+	}
 }
 
 static void agree(struct kv_cache *cache, struct kv_space *space,
 		  uint32_t answering)
 {
-	const struct kv_layout *there = disputed(cache, space, answering);
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
 	struct kv_agreement agreement = {0};
+	const struct kv_layout *there = NULL;
 	bool own;
 	int r;
 
-	if (!there)
-		return;
 	kv_lock(cache);
 	own = space->own_seed;
+	if (space->shared && !space->removed && (space->untold & answering) &&
+	    !(space->differs && space->blocks) &&
+	    kv_now_ns() >= space->agree_ns)
+		there = space->layout;
 	kv_unlock(cache);
+	if (!there)
+		return;
 	r = kv_layout_parse(there->json, strlen(there->json), &layout);
 	if (r == 0)
 		r = kv_remote_agree(cache, space, own, &layout, &agreement);
@@ -144,8 +109,18 @@ static void agree(struct kv_cache *cache, struct kv_space *space,
 	if (r < 0)
 		return;
 	compare(cache, space, own, there, &layout, agreement.untold);
-	if (agreement.other)
-		tell_split(cache, space, &agreement);
+	/* Nodes that ask one backend first miss the blocks of nodes that ask
+	 * the other. */
+	if (!agreement.other || !first_time(cache, &space->split))
+		return;
+	kv_lock(cache);
+	kv_note(cache, "seeds_differ=%s (of %s and of %s)", space->name,
+		agreement.first, agreement.other);
+	kv_unlock(cache);
+	fprintf(stderr,
+		"kvfs: warning: space %s: remote=%s has another seed "
+		"than remote=%s: see kvfs-remote(7)\n",
+		space->name, agreement.other, agreement.first);
 }
 
 static void agree_all(void *arg)

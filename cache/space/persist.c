@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * persist.c - what is durable of a space: its record in the index, and its file
- * in STORE/spaces, where it stands once more outside of the index.
+ * persist.c - the durable parts of a space: its record in the index, and its
+ * file in STORE/spaces, a copy outside of the index.
  *
- * Changes are written in groups: one of the threads that made them writes what
- * has come by then, and the others wait.  However many there are, a commit of
- * blocks waits for one transaction of spaces, and for no file's sync; none are
- * begun while it is under way.
+ * Changes are written in groups: one of the threads that made them writes all
+ * that have come by then, and the others wait.  So a commit of blocks waits for
+ * at most one transaction of spaces, and for no file's sync; none begins while
+ * the commit is under way.
  *
- * OWNS       the files, and how much of the cap they have; the changes, until
- *            their status is set.
+ * OWNS       the files, and their part of the cap; the changes, until their
+ *            status is set.
  *
  * INVARIANTS
  *   (1) A space has its file before its record is committed, and so before any
- *       block of it can be durable; the file goes before the record does.
- *   (2) Files beyond their share of what is kept back for the index count
- *       against the segment files' budget.
- *   (3) One thread at a time writes, how the spaces are when it begins: the
- *       last change to be made wins.
+ *       of its blocks can be durable; the file goes before the record does.
+ *   (2) Files beyond their share of the bytes that are kept back for the index
+ *       count against the segment files' budget.
+ *   (3) One thread at a time writes, and it writes the spaces as they are when
+ *       it begins: the last change wins.
  *
- * LOCKING    cache->lock for the list of changes, what is written and the
- *            counts; none while it is written.
+ * LOCKING    cache->lock for the list of changes, their contents and the
+ *            counts; none while they are written.
  */
 #include "cache/space/space.h"
 #include "cache/ssd/ssd.h"
@@ -28,7 +28,7 @@
 #include "common/crash_point.h"
 
 #define CHANGED_NS 1000000000u
-#define AT_ONCE 32u /* files that are lost, each open while it is written */
+#define AT_ONCE 32u /* lost files: each is open while it is written */
 
 int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes)
 {
@@ -58,7 +58,7 @@ void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space)
 	cache->ssd.sidecars += space->file_bytes;
 }
 
-/* Half-written ones belong to no space either. */
+/* False also for a half-written file. */
 static bool is_of_a_space(struct kv_cache *cache, const char *name)
 {
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
@@ -88,96 +88,32 @@ static struct kv_space_record space_record_of(const struct kv_space *space)
 	};
 }
 
-static bool file_agrees(struct kv_cache *cache, const struct kv_space *space)
-{
-	const char *json = space->layout ? space->layout->json : "";
-	_cleanup_(kv_freep) char *name = NULL;
-	_cleanup_(kv_freep) char *layout = NULL;
-	struct kv_space_record file, own = space_record_of(space);
-
-	return kv_space_file_read(cache->spaces_dir, space->id, &file, &name,
-				  &layout) == 0 &&
-	       strcmp(name, space->name) == 0 && strcmp(layout, json) == 0 &&
-	       memcmp(&file, &own,
-		      offsetof(struct kv_space_record, name_len)) == 0;
-}
-
 /* ---- changes ---- */
 
-/* On the stack of whoever made it, and waits. */
+/* On the stack of the thread that made it, and waits. */
 struct kv_space_change {
 	struct kv_space *space; /* fixed */
-	/* Of several of one space in a group the first is written. */
+	/* The first change of the same space in the group: that is written. */
 	struct kv_space_change *first;
 	struct kv_space_record record;
 	const char *layout;
 	bool removed;
 	int fd;		 /* of its file, while that is written; or -1 */
-	uint64_t before; /* what the space's file had of the cap */
+	uint64_t before; /* bytes of the cap that the space's file had */
 	int result;	 /* the writer's */
-	int status;	 /* NOT_YET, 0 or why it could not be written */
+	int status;	 /* NOT_YET, 0 or an error */
 	TAILQ_ENTRY(kv_space_change) link;
 };
 
 enum { NOT_YET = 1 };
-
-static void look_locked(struct kv_cache *cache, struct kv_space_change *change)
-{
-	struct kv_space *space = change->space;
-
-	kv_assert_locked(&cache->lock);
-	if (!space->change)
-		space->change = change;
-	change->first = space->change;
-	change->removed = space->removed;
-	change->record = space_record_of(space);
-	change->layout = space->layout ? space->layout->json : "";
-}
 
 static bool counts(const struct kv_space_change *change)
 {
 	return change->first == change && change->result == 0;
 }
 
-/* Its file, not synced yet; or that is gone. */
-static int file_begin(struct kv_cache *cache, struct kv_space_change *change)
-{
-	struct kv_space *space = change->space;
-	int r;
-
-	if (change->removed)
-		return kv_space_file_unlink(cache->spaces_dir, space->id);
-	r = kv_sidecar_charge(cache, &space->file_bytes,
-			      kv_space_file_bytes(strlen(space->name),
-						  strlen(change->layout)));
-	return r < 0 ? r
-		     : kv_space_file_begin(cache->spaces_dir, &change->record,
-					   space->name, change->layout,
-					   &change->fd);
-}
-
-static int file_end(struct kv_cache *cache, struct kv_space_change *change)
-{
-	int fd = change->fd;
-
-	change->fd = -1;
-	return fd < 0 ? 0
-		      : kv_space_file_end(cache->spaces_dir, change->space->id,
-					  fd);
-}
-
-/* What is not written has what it had before, what is gone nothing. */
-static void file_charge(struct kv_cache *cache, struct kv_space_change *change)
-{
-	if (change->result < 0)
-		kv_sidecar_charge(cache, &change->space->file_bytes,
-				  change->before);
-	else if (change->result == 0 && change->removed)
-		kv_sidecar_charge(cache, &change->space->file_bytes, 0);
-}
-
-/* However many: the journal of the filesystem that has them is written for the
- * first, mostly, and once more for their directory. */
+/* Write or unlink the files of all changes.  With several files, the journal of
+ * their filesystem is written mostly once, and once more for the directory. */
 static void write_files(struct kv_cache *cache,
 			struct kv_space_changes *changes)
 {
@@ -185,30 +121,47 @@ static void write_files(struct kv_cache *cache,
 	int r;
 
 	TAILQ_FOREACH(change, changes, link) {
+		struct kv_space *space = change->space;
+
 		change->fd = -1;
-		change->before = change->space->file_bytes;
-		if (counts(change))
-			change->result = file_begin(cache, change);
+		change->before = space->file_bytes;
+		if (!counts(change))
+			continue;
+		if (change->removed) {
+			change->result = kv_space_file_unlink(cache->spaces_dir,
+							      space->id);
+			continue;
+		}
+		r = kv_sidecar_charge(
+			cache, &space->file_bytes,
+			kv_space_file_bytes(strlen(space->name),
+					    strlen(change->layout)));
+		if (r == 0)
+			r = kv_space_file_begin(cache->spaces_dir,
+						&change->record, space->name,
+						change->layout, &change->fd);
+		change->result = r;
 	}
 	TAILQ_FOREACH(change, changes, link)
-		if (counts(change))
-			change->result = file_end(cache, change);
+		if (counts(change) && change->fd >= 0) {
+			change->result = kv_space_file_end(cache->spaces_dir,
+							   change->space->id,
+							   change->fd);
+			change->fd = -1;
+		}
 	r = kv_space_files_sync(cache->spaces_dir);
 	TAILQ_FOREACH(change, changes, link) {
+		uint64_t *bytes = &change->space->file_bytes;
+
 		if (counts(change))
 			change->result = r;
-		if (change->first == change)
-			file_charge(cache, change);
+		if (change->first != change)
+			continue;
+		if (change->result < 0)
+			kv_sidecar_charge(cache, bytes, change->before);
+		else if (change->result == 0 && change->removed)
+			kv_sidecar_charge(cache, bytes, 0);
 	}
-}
-
-static int change_put(struct kv_txn *batch,
-		      const struct kv_space_change *change)
-{
-	return change->removed
-		       ? kv_txn_delete_space(batch, change->space->id)
-		       : kv_txn_put_space(batch, &change->record,
-					  change->space->name, change->layout);
 }
 
 /* Commit the changes from @first up to @end whose files are written. */
@@ -223,7 +176,12 @@ static int commit(struct kv_cache *cache, struct kv_space_change *first,
 		return r;
 	for (; r == 0 && first != end; first = TAILQ_NEXT(first, link))
 		if (counts(first))
-			r = change_put(batch, first);
+			r = first->removed
+				    ? kv_txn_delete_space(batch,
+							  first->space->id)
+				    : kv_txn_put_space(batch, &first->record,
+						       first->space->name,
+						       first->layout);
 	kv_lock(cache);
 	info = cache->info;
 	kv_unlock(cache);
@@ -239,54 +197,50 @@ static int commit(struct kv_cache *cache, struct kv_space_change *first,
 	return r;
 }
 
-/* The files first.  A change without room is no failure of the others:
- * then each has a transaction of its own. */
-static void write_all(struct kv_cache *cache, struct kv_space_changes *changes)
+/* Write all changes that wait, as the spaces are when it begins.  Lets go of the
+ * lock. */
+static void write_waiting(struct kv_cache *cache)
 {
-	struct kv_space_change *first = TAILQ_FIRST(changes), *change;
+	struct kv_space_changes changes = TAILQ_HEAD_INITIALIZER(changes);
+	const uint64_t round = cache->ssd.commits_begun;
+	struct kv_space_change *change, *first;
 	int r;
 
-	write_files(cache, changes);
+	cache->changing = true;
+	/* A commit of blocks that is under way has the disk for itself. */
+	while (cache->ssd.committing && cache->ssd.commits_begun == round)
+		kv_cond_wait(cache, &cache->ssd.done, CHANGED_NS);
+	TAILQ_CONCAT(&changes, &cache->changes, link);
+	TAILQ_FOREACH(change, &changes, link) {
+		struct kv_space *space = change->space;
+
+		if (!space->change)
+			space->change = change;
+		change->first = space->change;
+		change->removed = space->removed;
+		change->record = space_record_of(space);
+		change->layout = space->layout ? space->layout->json : "";
+	}
+	kv_unlock(cache);
+	/* The files first. */
+	write_files(cache, &changes);
+	first = TAILQ_FIRST(&changes);
 	r = commit(cache, first, NULL);
-	TAILQ_FOREACH(change, changes, link)
+	/* A change without room does not fail the others: give each change a
+	 * transaction of its own. */
+	TAILQ_FOREACH(change, &changes, link)
 		if (r < 0 && counts(change))
 			change->result =
 				TAILQ_NEXT(first, link)
 					? commit(cache, change,
 						 TAILQ_NEXT(change, link))
 					: r;
-}
-
-/* A round of blocks that is under way comes first, and has the disk for itself.
- * Lets go of the lock. */
-static void wait_for_round(struct kv_cache *cache)
-{
-	const uint64_t round = cache->ssd.commits_begun;
-
-	kv_assert_locked(&cache->lock);
-	while (cache->ssd.committing && cache->ssd.commits_begun == round)
-		kv_cond_wait(cache, &cache->ssd.done, CHANGED_NS);
-}
-
-/* All that wait, as they are then; lets go of the lock. */
-static void write_waiting(struct kv_cache *cache)
-{
-	struct kv_space_changes changes = TAILQ_HEAD_INITIALIZER(changes);
-	struct kv_space_change *change;
-
-	cache->changing = true;
-	wait_for_round(cache);
-	TAILQ_CONCAT(&changes, &cache->changes, link);
-	TAILQ_FOREACH(change, &changes, link)
-		look_locked(cache, change);
-	kv_unlock(cache);
-	write_all(cache, &changes);
 	kv_lock(cache);
 	TAILQ_FOREACH(change, &changes, link) {
 		change->space->change = NULL;
 		change->result = change->first->result;
 	}
-	/* From here on their owners may end, and with them what is theirs. */
+	/* Once the status is set, the change's thread may free it. */
 	TAILQ_FOREACH(change, &changes, link)
 		change->status = change->result;
 	cache->changing = false;
@@ -294,7 +248,7 @@ static void write_waiting(struct kv_cache *cache)
 }
 
 /* Write @n changes, which the caller has zeroed but for their spaces, and wait.
- * The first error of one, if there is any. */
+ * Return their first error. */
 static int persist(struct kv_cache *cache, struct kv_space_change *changes,
 		   size_t n)
 {
@@ -324,6 +278,20 @@ int kv_space_persist(struct kv_cache *cache, struct kv_space *space)
 	struct kv_space_change change = {.space = space};
 
 	return cache->index ? persist(cache, &change, 1) : 0;
+}
+
+static bool file_agrees(struct kv_cache *cache, const struct kv_space *space)
+{
+	const char *json = space->layout ? space->layout->json : "";
+	_cleanup_(kv_freep) char *name = NULL;
+	_cleanup_(kv_freep) char *layout = NULL;
+	struct kv_space_record file, own = space_record_of(space);
+
+	return kv_space_file_read(cache->spaces_dir, space->id, &file, &name,
+				  &layout) == 0 &&
+	       strcmp(name, space->name) == 0 && strcmp(layout, json) == 0 &&
+	       memcmp(&file, &own,
+		      offsetof(struct kv_space_record, name_len)) == 0;
 }
 
 int kv_space_files_check(struct kv_cache *cache)

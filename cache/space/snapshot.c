@@ -2,35 +2,35 @@
 /*
  * snapshot.c - snapshots: blocks of a chain, pinned under a name.
  *
- * OWNS       every kv_snapshot; their trees, by number and by name; the list of
- *            those that changed since they were written.  The pins themselves
- *            are pins.c's.
+ * OWNS       every kv_snapshot; their trees, by id and by name; the list of
+ *            those that changed since they were written.  pins.c owns the pins.
  *
  * STATES     of a snapshot, and the function that makes each step:
  *
- *               (new) -> MADE      enter          (its name is taken)
- *                MADE -> READY     kv_snapshot_create, once all is pinned
- *                MADE -> (freed)   kv_snapshot_create, if one could not be
- *               READY -> LEAVING   kv_snapshot_drop (nobody finds it any more)
- *             LEAVING -> DROPPED   the same, once all is unpinned
- *             DROPPED -> (freed)   kv_snapshots_write, when the index has
- *                                  forgotten it
+ *               (new) -> MADE      kv_snapshot_create: it has its name
+ *                MADE -> READY     the same, once all blocks are pinned
+ *                MADE -> (freed)   the same, if a block could not be pinned
+ *               READY -> LEAVING   kv_snapshot_drop: it cannot be found any more
+ *             LEAVING -> DROPPED   the same, once all blocks are unpinned
+ *             DROPPED -> (freed)   kv_snapshots_write, when its record is
+ *                                  deleted from the index
  *
  * INVARIANTS
- *   (1) Each item that is not unlinked has one pin of its key; it is dropped
- *       with the item, by whoever takes the item away.
+ *   (1) Each item that is not unlinked has one pin of its key, which is dropped
+ *       with the item.
  *   (2) A LEAVING or DROPPED snapshot is in no tree and no space.  A MADE one
- *       has its name and its number, but nobody finds it.
+ *       has its name and its id, but cannot be found.
  *   (3) The items of a snapshot ascend by position, unlinked ones too.
- *   (4) A snapshot is on the list of changed ones if and only if the index has
- *       not got its latest change; its oldest such change is snapshot->change.
+ *   (4) A snapshot is on the list of changed ones if and only if the index does
+ *       not have its latest change; its oldest such change is
+ *       snapshot->change.
  *   (5) Without an SSD tier, or read-only, nothing is written and that list is
  *       empty: snapshots end with the mount, as the blocks do.
  *
- * LOCKING    cache->lock, let go of after every STRETCH items.  While it is
- *            MADE or LEAVING its items are the thread's that does that; the
- *            committer may read them.  None while the index is written, which
- *            only the committer does; what is on its list nobody else frees.
+ * LOCKING    cache->lock, let go of after every STRETCH items.  The items of a
+ *            MADE or LEAVING snapshot belong to the thread that pins or unpins
+ *            them; the committer may read them.  Only the committer writes the
+ *            index, without the lock, and only it frees a snapshot on the list.
  */
 #include "cache/space/space.h"
 #include "cache/block/block.h"
@@ -45,11 +45,10 @@
 #define COST_EACH 16u
 #define RETRY_NS 1000000000u
 #define STRETCH 256u
-/* All snapshots may list some times what there is, and a few. */
+/* All snapshots together may list COST_BLOCKS times the blocks, and COST_FREE. */
 #define COST_BLOCKS 4u
 #define COST_FREE 65536u
 
-/* Nothing refers to it any more. */
 static void snapshot_free(struct kv_snapshot *snapshot)
 {
 	if (!snapshot)
@@ -91,7 +90,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* NULL: there is none, or it is not ready. */
+/* Find a ready snapshot; NULL. */
 static struct kv_snapshot *snapshot_by_id_locked(struct kv_cache *cache,
 						 uint64_t id)
 {
@@ -103,7 +102,7 @@ static struct kv_snapshot *snapshot_by_id_locked(struct kv_cache *cache,
 	return snapshot && snapshot->ready ? snapshot : NULL;
 }
 
-/* Ready or not. */
+/* Find a snapshot, ready or not; NULL. */
 static struct kv_snapshot *snapshot_by_name_locked(struct kv_cache *cache,
 						   uint32_t space_id,
 						   const char *name)
@@ -117,7 +116,6 @@ static struct kv_snapshot *snapshot_by_name_locked(struct kv_cache *cache,
 	return node ? *(void **)node : NULL;
 }
 
-/* Of all snapshots there may be no more than that. */
 static uint64_t snapshot_cost(const struct kv_snapshot *snapshot)
 {
 	return COST_EACH + snapshot->n;
@@ -135,7 +133,7 @@ uint64_t kv_snapshots_cost_locked(struct kv_cache *cache,
 	return cost;
 }
 
-/* Into the trees and the space; its name is known to be free. */
+/* Add a snapshot, whose name is free, to the trees and the space. */
 static int snapshot_link_locked(struct kv_cache *cache, struct kv_space *space,
 				struct kv_snapshot *snapshot)
 {
@@ -176,7 +174,7 @@ static void snapshot_unlink_locked(struct kv_cache *cache,
 			      kv_index_snapshot_bytes(snapshot->n), 0);
 }
 
-/* The first item at @position or behind it. */
+/* Return the index of the first item at @position or behind it. */
 static uint32_t snapshot_at(const struct kv_snapshot *snapshot,
 			    uint32_t position)
 {
@@ -300,20 +298,14 @@ void kv_snapshots_fini(struct kv_cache *cache)
 	tdestroy(all->by_id, nothing);
 }
 
-static bool kept(const struct kv_cache *cache)
-{
-	return cache->ssd.on && !cache->config.read_only;
-}
-
-/* Note a change.  The snapshot may be freed here if it is dropped and nothing
- * keeps it. */
+/* Note a change.  Frees a dropped snapshot that has no record in the index. */
 static void snapshot_changed_locked(struct kv_cache *cache,
 				    struct kv_snapshot *snapshot)
 {
 	struct kv_snapshots *all = &cache->snapshots;
 
 	kv_assert_locked(&cache->lock);
-	if (!kept(cache)) {
+	if (!cache->ssd.on || cache->config.read_only) {
 		if (snapshot->dropped)
 			snapshot_free(snapshot);
 		return;
@@ -327,78 +319,40 @@ static void snapshot_changed_locked(struct kv_cache *cache,
 	kv_commit_kick_locked(cache, false);
 }
 
-/* Copy what is to be written; @ret_items is the caller's. */
-static int copy_items(const struct kv_snapshot *snapshot,
-		      struct kv_snapshot_record *ret_record,
-		      struct kv_snapshot_item **ret_items)
+/* Write a snapshot's record to the index, or delete it.  Lets go of the lock. */
+static int write_one(struct kv_cache *cache, const struct kv_snapshot *snapshot)
 {
-	struct kv_snapshot_item *items =
+	_cleanup_(kv_freep) struct kv_snapshot_item *items =
 		malloc((snapshot->live + 1) * sizeof(*items));
-	uint32_t n = 0;
+	struct kv_snapshot_record record = {
+		.id = snapshot->id,
+		.space = snapshot->space_id,
+		.mtime_ns = snapshot->mtime_ns,
+	};
+	const bool dropped = snapshot->dropped;
+	struct kv_txn *batch;
+	int r;
 
 	if (!items)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < snapshot->n; i++)
+	for (uint32_t i = 0; !dropped && i < snapshot->n; i++)
 		if (snapshot->items[i].key_len)
-			items[n++] = snapshot->items[i];
-	*ret_record = (struct kv_snapshot_record){
-		.id = snapshot->id,
-		.space = snapshot->space_id,
-		.count = n,
-		.mtime_ns = snapshot->mtime_ns,
-	};
-	*ret_items = items;
-	return 0;
-}
-
-static int write_one(struct kv_cache *cache, const struct kv_snapshot *snapshot,
-		     bool dropped, const struct kv_snapshot_record *record,
-		     const struct kv_snapshot_item *items)
-{
-	struct kv_txn *batch;
-	int r = kv_txn_begin(cache->index, &batch);
-
-	if (r < 0)
-		return r;
-	r = dropped ? kv_txn_delete_snapshot(batch, snapshot->id)
-		    : kv_txn_put_snapshot(batch, record, snapshot->name, items);
-	if (r < 0) {
-		kv_txn_abort(batch);
-		return r;
-	}
-	KV_POINT("snapshot.before_commit");
-	r = kv_txn_commit(batch);
-	KV_POINT("snapshot.committed");
-	return r;
-}
-
-static void written(struct kv_cache *cache, struct kv_snapshot *snapshot,
-		    uint64_t latest)
-{
-	if (snapshot->latest != latest) {
-		snapshot->change = latest + 1;
-		return;
-	}
-	TAILQ_REMOVE(&cache->snapshots.dirty, snapshot, dirty_link);
-	snapshot->dirty = false;
-	if (snapshot->dropped)
-		snapshot_free(snapshot);
-}
-
-static int write_next(struct kv_cache *cache, struct kv_snapshot *snapshot)
-{
-	_cleanup_(kv_freep) struct kv_snapshot_item *items = NULL;
-	struct kv_snapshot_record record = {0};
-	const bool dropped = snapshot->dropped;
-	int r = dropped ? 0 : copy_items(snapshot, &record, &items);
-
+			items[record.count++] = snapshot->items[i];
+	kv_unlock(cache);
+	r = kv_txn_begin(cache->index, &batch);
 	if (r == 0) {
-		kv_unlock(cache);
-		r = write_one(cache, snapshot, dropped, &record, items);
-		kv_lock(cache);
+		r = dropped ? kv_txn_delete_snapshot(batch, record.id)
+			    : kv_txn_put_snapshot(batch, &record,
+						  snapshot->name, items);
+		if (r < 0) {
+			kv_txn_abort(batch);
+		} else {
+			KV_POINT("snapshot.before_commit");
+			r = kv_txn_commit(batch);
+			KV_POINT("snapshot.committed");
+		}
 	}
-	if (r < 0 && snapshot->space)
-		kv_flushes_fail_snapshot_locked(cache, snapshot->space, r);
+	kv_lock(cache);
 	return r;
 }
 
@@ -412,13 +366,22 @@ void kv_snapshots_write(struct kv_cache *cache)
 		return;
 	for (snapshot = TAILQ_FIRST(&all->dirty); snapshot; snapshot = next) {
 		const uint64_t latest = snapshot->latest;
-		int r = write_next(cache, snapshot);
+		int r = write_one(cache, snapshot);
 
 		next = TAILQ_NEXT(snapshot, dirty_link);
-		if (r < 0)
+		if (r < 0 && snapshot->space)
+			kv_flushes_fail_snapshot_locked(cache, snapshot->space,
+							r);
+		if (r < 0) {
 			retry_at = kv_now_ns() + RETRY_NS;
-		else
-			written(cache, snapshot, latest);
+		} else if (snapshot->latest != latest) {
+			snapshot->change = latest + 1;
+		} else {
+			TAILQ_REMOVE(&all->dirty, snapshot, dirty_link);
+			snapshot->dirty = false;
+			if (snapshot->dropped)
+				snapshot_free(snapshot);
+		}
 	}
 	all->retry_at = retry_at;
 	kv_flushes_settle_locked(cache, 0);
@@ -441,7 +404,7 @@ static bool picks_ok(const struct kv_pick *picks, size_t n)
 	return true;
 }
 
-/* @space may be NULL: the one with @space_id is not there. */
+/* @space: NULL if there is none with @space_id. */
 static int snapshot_new(struct kv_space *space, uint32_t space_id,
 			const char *name, size_t n,
 			struct kv_snapshot **ret_snapshot)
@@ -463,8 +426,9 @@ static int snapshot_new(struct kv_space *space, uint32_t space_id,
 	return 0;
 }
 
-static int enter(struct kv_cache *cache, struct kv_space *space,
-		 struct kv_snapshot *snapshot)
+/* Give the snapshot an id, and its name if that is free. */
+static int snapshot_enter(struct kv_cache *cache, struct kv_space *space,
+			  struct kv_snapshot *snapshot)
 {
 	struct kv_snapshots *all = &cache->snapshots;
 	uint64_t most;
@@ -493,8 +457,8 @@ static int enter(struct kv_cache *cache, struct kv_space *space,
 	return r;
 }
 
-/* Pin items 0 .. n - 1 of it; returns how many were, *@ret_status why not the
- * next. */
+/* Pin the items.  Return the number of pinned items, and in *@ret_status why the
+ * next one could not be pinned. */
 static size_t pin_all(struct kv_cache *cache, struct kv_space *space,
 		      struct kv_snapshot *snapshot, int *ret_status)
 {
@@ -566,7 +530,7 @@ int kv_snapshot_create(struct kv_cache *cache, struct kv_space *space,
 		item->key_len = picks[i].key.len;
 		item->position = picks[i].position;
 	}
-	r = enter(cache, space, snapshot);
+	r = snapshot_enter(cache, space, snapshot);
 	if (r < 0)
 		return r;
 	pinned = pin_all(cache, space, snapshot, &r);
@@ -600,7 +564,7 @@ int kv_snapshot_drop(struct kv_cache *cache, uint64_t id)
 		return -ENOENT;
 	unpin(cache, snapshot, snapshot->n);
 	kv_lock(cache);
-	/* Not before: the committer frees what is dropped. */
+	/* Not before: the committer frees dropped snapshots. */
 	snapshot->dropped = true;
 	snapshot_changed_locked(cache, snapshot);
 	kv_unlock(cache);
@@ -618,7 +582,7 @@ void kv_snapshots_drop(struct kv_cache *cache, struct kv_space *space)
 		kv_snapshot_drop(cache, ids[i]);
 }
 
-/* Half of them are gone: pays for itself. */
+/* Drop unlinked items once they are half of all. */
 static void compact(struct kv_cache *cache, struct kv_snapshot *snapshot)
 {
 	struct kv_space *space = snapshot->space;
@@ -668,30 +632,11 @@ int kv_snapshot_unlink(struct kv_cache *cache, uint64_t id, uint32_t position)
 	return item ? 0 : -ENOENT;
 }
 
-/* Nobody can reach it any more: let its record be deleted. */
+/* Have the snapshot's record deleted. */
 static void disown(struct kv_cache *cache, struct kv_snapshot *snapshot)
 {
 	snapshot->dropped = true;
 	snapshot_changed_locked(cache, snapshot);
-}
-
-static int adopt_items(struct kv_cache *cache, struct kv_space *space,
-		       struct kv_snapshot *snapshot, uint32_t count,
-		       const struct kv_snapshot_item *items)
-{
-	for (uint32_t i = 0; i < count; i++) {
-		struct kv_key key = snapshot_key(&items[i]);
-		int r;
-
-		if (key.len != 16 && key.len != 32)
-			continue;
-		r = kv_pin_adopt_locked(cache, space, &key);
-		if (r < 0)
-			return r;
-		snapshot->items[snapshot->n++] = items[i];
-	}
-	snapshot->live = snapshot->n;
-	return 0;
 }
 
 int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
@@ -714,16 +659,25 @@ int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 		disown(cache, kv_steal(snapshot));
 		return 0;
 	}
-	/* The older was dropped, and this one made, when the end came. */
+	/* The older one was being dropped when the daemon was killed. */
 	older = snapshot_by_name_locked(cache, space->id, name);
 	if (older) {
 		snapshot_unlink_locked(cache, older);
 		unpin_locked(cache, older, 0, older->n);
 		disown(cache, older);
 	}
-	r = adopt_items(cache, space, snapshot, record->count, items);
-	if (r == 0)
-		r = snapshot_link_locked(cache, space, snapshot);
+	for (uint32_t i = 0; i < record->count; i++) {
+		struct kv_key key = snapshot_key(&items[i]);
+
+		if (key.len != 16 && key.len != 32)
+			continue;
+		r = kv_pin_adopt_locked(cache, space, &key);
+		if (r < 0)
+			return r;
+		snapshot->items[snapshot->n++] = items[i];
+	}
+	snapshot->live = snapshot->n;
+	r = snapshot_link_locked(cache, space, snapshot);
 	if (r < 0)
 		return r;
 	snapshot->ready = true;

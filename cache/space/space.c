@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space.c - the spaces: names, owners, layouts.
+ * space.c - the spaces: names, owners, layouts; removal of all their blocks.
  *
- * OWNS       every kv_space, by name.
+ * OWNS       every kv_space, by name; each kv_clear.
  *
  * STATES     of a space:
  *
  *              (new) -> settling   its record is being written
  *           settling -> live       kv_space_create
  *               live -> removed    kv_space_remove; its name is free
- *            removed -> (freed)    kv_spaces_reap, when nobody holds it and
- *                                  nothing of it is left in the cache
+ *            removed -> (freed)    kv_spaces_reap, when it is not held and the
+ *                                  cache has nothing of it any more
  *
  * LOCKING    cache->lock for the fields, let go of between blocks; a block is
  *            held meanwhile.
@@ -35,13 +35,14 @@
 
 #define SETTLED_NS 1000000000u
 #define REAPED_AT_ONCE 64u
-/* All blocks of a space together that are just being read or written when it
- * changes hands are waited for so long: an SSD may hang. */
+/* A change of owner waits so long for all blocks that are being read or written:
+ * an SSD may hang. */
 #define MOVE_NS 3000000000u
 #define MOVE_AGAIN_US 10000u
-#define INDEX_PART 4 /* one of so many is for spaces and snapshots at most */
+#define INDEX_PART 4	   /* of the index, at most, for spaces and snapshots */
+#define CLEAR_AT_ONCE 128u /* blocks removed before a pause of */
+#define CLEAR_PAUSE_US 50u
 
-/* The rest of the index is for blocks. */
 static bool index_fits(struct kv_cache *cache, struct kv_account *account,
 		       uint64_t bytes)
 {
@@ -195,8 +196,7 @@ static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 	return 0;
 }
 
-/* A space, and what is kept of it, is charged to @account (held) from now
- * on. */
+/* Charge the space, with all that it holds, to @account (held) from now on. */
 static void own_locked(struct kv_cache *cache, struct kv_space *space,
 		       struct kv_account *account)
 {
@@ -235,11 +235,6 @@ static void forget_locked(struct kv_cache *cache, struct kv_space *space)
 	kv_dirs_free(space);
 }
 
-static uint64_t layout_index_bytes(const struct kv_space *space, size_t len)
-{
-	return kv_index_space_bytes(strlen(space->name), len);
-}
-
 int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 		   const char *name, const char *layout)
 {
@@ -249,8 +244,8 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	if (!name_ok(name) || record->id == 0 ||
 	    kv_space_with_id(cache, record->id))
 		return -EBADMSG;
-	/* Made anew before its removal was committed, as nobody does any
-	 * more: what it was made as is the older one. */
+	/* Two spaces of one name were left by older versions, which did not wait
+	 * for a removal: the space with the lower id is the removed one. */
 	space = find_locked(cache, name);
 	if (space && space->id > record->id)
 		return -EBADMSG;
@@ -274,25 +269,12 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	space->quota.rate_put = record->rate_put;
 	if (*layout)
 		r = kv_layout_parse(layout, strlen(layout), &space->layout);
-	kv_space_index_locked(cache, space, space->index_bytes,
-			      layout_index_bytes(space, strlen(layout)));
+	kv_space_index_locked(
+		cache, space, space->index_bytes,
+		kv_index_space_bytes(strlen(space->name), strlen(layout)));
 	kv_space_file_adopt(cache, space);
 	cache->info.next_space = KV_MAX(cache->info.next_space, space->id + 1);
 	return r;
-}
-
-/*
- * A space whose record is not durable yet has no blocks, and one whose record
- * is not deleted yet gives its name to nobody: a crash would leave blocks
- * without a space, or two spaces of one name.  May let go of the lock.
- */
-static struct kv_space *find_settled(struct kv_cache *cache, const char *name)
-{
-	struct kv_space *space;
-
-	while ((space = find_locked(cache, name)) && space->settling)
-		kv_cond_wait(cache, &cache->settled, SETTLED_NS);
-	return space;
 }
 
 static void settle(struct kv_cache *cache, struct kv_space *space, bool forget)
@@ -303,15 +285,6 @@ static void settle(struct kv_cache *cache, struct kv_space *space, bool forget)
 	space->settling = false;
 	pthread_cond_broadcast(&cache->settled);
 	kv_unlock(cache);
-}
-
-/* A space's record could not be deleted, but its file may have been. */
-static void come_back(struct kv_cache *cache, struct kv_space *space)
-{
-	kv_lock(cache);
-	space->removed = false;
-	kv_unlock(cache);
-	kv_space_persist(cache, space);
 }
 
 static void account_putp(struct kv_account **account)
@@ -332,7 +305,11 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 		return -EROFS;
 	account = kv_account_get(cache->accounts, uid);
 	kv_lock(cache);
-	space = find_settled(cache, name);
+	/* A space whose record is not durable yet has no blocks, and one whose
+	 * record is not deleted yet keeps its name: a crash would leave blocks
+	 * without a space, or two spaces of one name. */
+	while ((space = find_locked(cache, name)) && space->settling)
+		kv_cond_wait(cache, &cache->settled, SETTLED_NS);
 	if (space) {
 		*ret_space = kv_space_get(space);
 		kv_unlock(cache);
@@ -375,7 +352,7 @@ int kv_space_remove(struct kv_cache *cache, struct kv_space *space)
 
 	if (cache->config.read_only)
 		return -EROFS;
-	/* Without blocks its snapshots are of no more use. */
+	/* Without blocks its snapshots are useless. */
 	if (kv_space_stat(cache, space).blocks == 0)
 		kv_snapshots_drop(cache, space);
 	kv_lock(cache);
@@ -391,8 +368,13 @@ int kv_space_remove(struct kv_cache *cache, struct kv_space *space)
 	if (r < 0)
 		return r;
 	r = kv_space_persist(cache, space);
-	if (r < 0)
-		come_back(cache, space);
+	if (r < 0) {
+		/* The record could not be deleted, but the file may have been. */
+		kv_lock(cache);
+		space->removed = false;
+		kv_unlock(cache);
+		kv_space_persist(cache, space);
+	}
 	settle(cache, space, r == 0);
 	if (r == 0 && cache->config.space_gone)
 		cache->config.space_gone(cache->config.arg, id);
@@ -408,7 +390,8 @@ static void space_free(struct kv_space *space)
 	free(space);
 }
 
-/* Nobody finds it any more: what has it now is all that ever will. */
+/* Return whether a removed space can be freed: nothing refers to it, and nothing
+ * can find it any more. */
 static bool is_left(const struct kv_space *space)
 {
 	return space->removed && !space->settling &&
@@ -493,7 +476,8 @@ static int for_each_block(struct kv_cache *cache, struct kv_space *space,
 	return r;
 }
 
-static int fits(struct kv_cache *cache, struct kv_block *block, void *arg)
+static int fits_layout(struct kv_cache *cache, struct kv_block *block,
+		       void *arg)
 {
 	const struct kv_layout *layout = arg;
 	uint64_t length, payload;
@@ -511,12 +495,13 @@ static int fits(struct kv_cache *cache, struct kv_block *block, void *arg)
 	return r < 0 ? -EBADMSG : 0;
 }
 
-/* Takes *@layout, if @space has none by now. */
+/* Take *@layout, if @space has none by now. */
 static int put_layout(struct kv_cache *cache, struct kv_space *space,
 		      struct kv_layout **layout, bool own_seed, uint32_t untold)
 {
-	uint64_t from = layout_index_bytes(space, 0);
-	uint64_t to = layout_index_bytes(space, strlen((*layout)->json));
+	uint64_t from = kv_index_space_bytes(strlen(space->name), 0);
+	uint64_t to = kv_index_space_bytes(strlen(space->name),
+					   strlen((*layout)->json));
 	int r = 0;
 
 	kv_lock(cache);
@@ -538,13 +523,6 @@ static int put_layout(struct kv_cache *cache, struct kv_space *space,
 	return r;
 }
 
-static bool may_share_locked(struct kv_cache *cache,
-			     const struct kv_space *space, uint32_t uid)
-{
-	kv_assert_locked(&cache->lock);
-	return uid == space->uid || kv_accounts_operator(cache->accounts, uid);
-}
-
 static int set_layout(struct kv_cache *cache, struct kv_space *space,
 		      uint32_t uid, const char *text, size_t len)
 {
@@ -558,18 +536,19 @@ static int set_layout(struct kv_cache *cache, struct kv_space *space,
 		return r;
 	kv_lock(cache);
 	there = space->layout;
-	if (!there && layout->share && !may_share_locked(cache, space, uid))
+	if (!there && layout->share && uid != space->uid &&
+	    !kv_accounts_operator(cache->accounts, uid))
 		r = -EPERM;
 	kv_unlock(cache);
 	if (r < 0)
 		return r;
 	if (!there) {
-		r = for_each_block(cache, space, fits, layout);
+		r = for_each_block(cache, space, fits_layout, layout);
 		if (r == 0)
 			r = kv_remote_adopt(cache, space, &layout, &untold);
 		if (r < 0)
 			return r;
-		/* 1: nobody knows the one that was drawn. */
+		/* 1: no other node knows the seed that was drawn. */
 		r = put_layout(cache, space, &layout,
 			       r == 1 && layout->seed_drawn, untold);
 		if (r < 0)
@@ -668,63 +647,52 @@ int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 
 /* ---- another owner, or mode ---- */
 
-/* -EBUSY: it stays in @old, as it is being written or read, or somebody waits
- * for it to be written. */
-static int replace_locked(struct kv_cache *cache, struct kv_block *block,
-			  struct kv_slot *old, struct kv_slot *new)
-{
-	const bool queued = block->flags & BLOCK_QUEUED;
-
-	kv_assert_locked(&cache->lock);
-	if (queued && kv_write_must(old)) {
-		kv_slot_give_locked(cache, new);
-		return -EBUSY;
-	}
-	if (queued)
-		kv_write_dequeue_locked(cache, block);
-	return kv_block_replace_locked(cache, block, old, new) ? 0 : -EBUSY;
-}
-
-/* Into a slot of the space's new access class, if it is worth keeping. */
+/* Move a block that is worth keeping to a slot of the space's new access class.
+ * -EBUSY: it is being read or written, or a flush waits for it. */
 static int move(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_slot *old, *new;
-	int r;
+	bool queued;
+	int r = 0;
 
 	kv_lock(cache);
 	old = block->slot;
-	if (!old || (block->flags & BLOCK_REMOVED)) {
-		kv_unlock(cache);
-		return 0;
-	}
+	if (!old || (block->flags & BLOCK_REMOVED))
+		goto unlock;
 	if (old->holds) {
-		kv_unlock(cache);
-		return -EBUSY;
+		r = -EBUSY;
+		goto unlock;
 	}
-	/* Who has it leased keeps the slot in which he has it mapped. */
+	/* Leaseholders keep the old slot, which they have mapped. */
 	if (block->file != KV_NONE) {
 		kv_slot_quit_locked(cache, old);
-		kv_unlock(cache);
-		return 0;
+		goto unlock;
 	}
 	kv_slot_hold_locked(cache, old, 1);
 	r = kv_slot_take_locked(cache, kv_block_space(cache, block),
 				block->length, &new);
 	if (r < 0) {
 		kv_slot_hold_locked(cache, old, -1);
-		kv_unlock(cache);
-		return r;
+		goto unlock;
 	}
 	kv_unlock(cache);
 	r = kv_slot_copy(new, old, block->length);
 	kv_lock(cache);
 	kv_slot_hold_locked(cache, old, -1);
+	queued = block->flags & BLOCK_QUEUED;
 	if (r < 0) {
 		kv_slot_give_locked(cache, new);
 		kv_block_changed_locked(cache, block);
+	} else if (queued && kv_write_must(old)) {
+		kv_slot_give_locked(cache, new);
+		r = -EBUSY;
 	} else {
-		r = replace_locked(cache, block, old, new);
+		if (queued)
+			kv_write_dequeue_locked(cache, block);
+		if (!kv_block_replace_locked(cache, block, old, new))
+			r = -EBUSY;
 	}
+unlock:
 	kv_unlock(cache);
 	return r;
 }
@@ -734,10 +702,11 @@ static int move_or_drop(struct kv_cache *cache, struct kv_block *block,
 {
 	const uint64_t *until = arg;
 
-	/* A block that is being written comes back durable, and is let go. */
+	/* A block that is being written becomes durable, and leaves its slot. */
 	while (move(cache, block) == -EBUSY && kv_now_ns() < *until)
 		usleep(MOVE_AGAIN_US);
-	/* Still there: with an SSD it is read in anew when it is durable. */
+	/* A block that is left is read in anew once it is durable, if the SSD takes
+	 * it; otherwise it goes. */
 	kv_lock(cache);
 	if (block->slot && !(block->flags & BLOCK_REMOVED) &&
 	    (!cache->ssd.on ||
@@ -776,7 +745,7 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 	space->uid = uid;
 	space->gid = gid;
 	space->mode = mode & 07777;
-	/* Whether it leaves this node is its owner's word. */
+	/* Only its owner decides whether it is shared with other nodes. */
 	if (moved)
 		space->shared = false;
 	kv_unlock(cache);
@@ -789,7 +758,7 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 	return r < 0 ? r : kv_space_persist(cache, space);
 }
 
-/* From the tail, so that it is the tail that goes first. */
+/* From the tail, so that the tail is evicted first. */
 void kv_blocks_ended(struct kv_cache *cache, struct kv_space *space,
 		     const struct kv_key *keys, size_t n)
 {
@@ -805,4 +774,137 @@ void kv_blocks_ended(struct kv_cache *cache, struct kv_space *space,
 				      block->number);
 	}
 	kv_unlock(cache);
+}
+
+/* ---- removal of all blocks ---- */
+
+struct place {
+	uint64_t slot_id, block; /* on SSD; its id */
+};
+
+struct kv_clear {
+	struct kv_space *space;
+	uint64_t generation;  /* of the first block that came later */
+	struct place *places; /* NULL: not gathered yet */
+	size_t n, room, at;
+};
+
+int kv_clear_begin(struct kv_cache *cache, struct kv_space *space,
+		   struct kv_clear **ret_clear)
+{
+	struct kv_clear *clear;
+
+	if (cache->config.read_only)
+		return -EROFS;
+	clear = calloc(1, sizeof(*clear));
+	if (!clear)
+		return -ENOMEM;
+	clear->space = kv_space_get(space);
+	kv_lock(cache);
+	space->clears++;
+	space->shrunk = true;
+	clear->generation = cache->generation;
+	kv_fills_stale_locked(cache, space);
+	kv_unlock(cache);
+	*ret_clear = clear;
+	return 0;
+}
+
+static int gather_dir_locked(struct kv_cache *cache, struct kv_clear *clear,
+			     const struct kv_dir *dir)
+{
+	struct place *places;
+
+	kv_assert_locked(&cache->lock);
+	if (clear->n + dir->blocks > clear->room) {
+		clear->room = 2 * clear->room + dir->blocks;
+		places = realloc(clear->places,
+				 clear->room * sizeof(*clear->places));
+		if (!places)
+			return -ENOMEM;
+		clear->places = places;
+	}
+	for (uint32_t i = 0; dir->buckets && i <= dir->mask; i++)
+		for (uint32_t n = dir->buckets[i]; n != KV_NONE;) {
+			struct kv_block *block = kv_table_at(&cache->table, n);
+
+			n = block->next;
+			if (!block->slot ||
+			    kv_slot_prologue(block->slot)->record.generation <
+				    clear->generation)
+				clear->places[clear->n++] = (struct place){
+					kv_slot_id(block->file,
+						   block->slot_number),
+					kv_block_id(block)};
+		}
+	return 0;
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct place *x = a, *y = b;
+
+	return x->slot_id < y->slot_id ? -1 : x->slot_id > y->slot_id;
+}
+
+/* Gather the blocks, in the order of their slots on SSD: that is the fastest to
+ * delete. */
+static int gather_places(struct kv_cache *cache, struct kv_clear *clear)
+{
+	int r = 0;
+
+	for (unsigned byte = 0; r == 0 && byte < 256; byte++) {
+		kv_lock(cache);
+		if (clear->space->dirs[byte])
+			r = gather_dir_locked(cache, clear,
+					      clear->space->dirs[byte]);
+		kv_unlock(cache);
+	}
+	if (clear->n)
+		qsort(clear->places, clear->n, sizeof(*clear->places),
+		      by_place);
+	return r;
+}
+
+int kv_clear_some(struct kv_cache *cache, struct kv_clear *clear)
+{
+	struct kv_block *open[CLEAR_AT_ONCE];
+	size_t n_open = 0, end;
+	int r = clear->places ? 0 : gather_places(cache, clear);
+
+	if (r < 0)
+		return r;
+	end = KV_MIN(clear->at + CLEAR_AT_ONCE, clear->n);
+	kv_lock(cache);
+	for (; clear->at < end; clear->at++) {
+		struct kv_block *block =
+			kv_table_find_id(cache, clear->places[clear->at].block);
+
+		if (block && (block->flags & BLOCK_REMOVED))
+			continue;
+		if (block && block->refs == 0) {
+			cache->stats.removed++;
+			kv_block_unwanted_locked(cache, block);
+			kv_block_remove_locked(cache, block);
+		} else if (block) {
+			block->refs++;
+			open[n_open++] = block;
+		}
+	}
+	kv_unlock(cache);
+	while (n_open > 0) {
+		kv_block_remove(cache, open[--n_open]);
+		kv_block_put(cache, open[n_open]);
+	}
+	usleep(CLEAR_PAUSE_US);
+	return clear->at < clear->n;
+}
+
+void kv_clear_end(struct kv_clear *clear)
+{
+	if (!clear)
+		return;
+	kv_space_put(clear->space);
+	free(clear->places);
+	free(clear);
 }

@@ -9,16 +9,16 @@
 
 /* ---- space.c ---- */
 
-/* May its owner take @bytes more of the index for what is no block? */
+/* Return whether the owner may take @bytes more of the index for spaces and
+ * snapshots. */
 bool kv_space_may_index_locked(struct kv_cache *cache,
 			       const struct kv_space *space, uint64_t bytes);
-/* The space takes @to instead of @from of its bytes there. */
+/* Charge @to instead of @from bytes of the index to the space. */
 void kv_space_index_locked(struct kv_cache *cache, struct kv_space *space,
 			   uint64_t from, uint64_t to);
 int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 		   const char *name, const char *layout);
-/* Free removed ones that nothing has any more; lets go of the lock now and
- * then. */
+/* Free removed spaces that nothing refers to; lets go of the lock now and then. */
 void kv_spaces_reap(struct kv_cache *cache);
 void kv_spaces_free(struct kv_cache *cache);
 
@@ -29,17 +29,18 @@ int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes);
 /* Write how @space is now, or that it is removed.  -ENOSPC, -EIO, -ENOMEM.
  * Waits; not under the lock. */
 int kv_space_persist(struct kv_cache *cache, struct kv_space *space);
-/* At mount: count the file of @space; and then see that each space's is there,
- * as its record has it, and no other. */
+/* At mount: count the file of @space; then check that each space's file agrees
+ * with its record, and that there are no others. */
 void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space);
 int kv_space_files_check(struct kv_cache *cache);
-/* At mount after an end in order: write again the files that are not there.
- * -ENOSPC, -EIO, -ENOMEM. */
+/* At mount after a clean end: write the files that are missing again.  -ENOSPC,
+ * -EIO, -ENOMEM. */
 int kv_space_files_lost(struct kv_cache *cache);
 
 /* ---- agree.c ---- */
 
-/* Have nodes agree upon the seeds of spaces that were shared, or made, without. */
+/* Agree with other nodes upon the seeds of spaces that were shared or made without
+ * them. */
 int kv_spaces_agree_start(struct kv_cache *cache);
 void kv_spaces_agree_soon(struct kv_cache *cache);
 void kv_spaces_agree_stop(struct kv_cache *cache);
@@ -49,17 +50,18 @@ void kv_spaces_agree_stop(struct kv_cache *cache);
 /* At mount: read STORE/tenants.  A damaged one is no error.  -ENOMEM, and the
  * errors of reading a file. */
 int kv_tenants_adopt(struct kv_cache *cache);
-/* Bring everybody within their quotas; lets go of the lock now and then. */
+/* Evict until all spaces and users are within their quotas; lets go of the lock
+ * now and then. */
 void kv_quotas_keep(struct kv_cache *cache);
-/* Work out what is guaranteed to whom; at mount. */
+/* Compute all guarantees; at mount, and after a change of a reserve. */
 void kv_quotas_settle(struct kv_cache *cache);
 
 /* ---- snapshot.c ---- */
 
-/* A visitor of the index at mount, when all blocks are known.  -ENOMEM. */
+/* Visit a record of the index at mount, when all blocks are known.  -ENOMEM. */
 int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 		      const char *name, const struct kv_snapshot_item *items);
-/* The cost of a space's snapshots, of what all may. */
+/* Return the cost of a space's snapshots. */
 uint64_t kv_snapshots_cost_locked(struct kv_cache *cache,
 				  const struct kv_space *space);
 void kv_snapshots_drop(struct kv_cache *cache, struct kv_space *space);
