@@ -84,7 +84,7 @@ static void call_settled_locked(struct kvfs_lease *lease)
 	atomic_store_explicit(&lease->settled, true, memory_order_release);
 	kv_notice_post_locked(lease->session, &lease->notice, 0, lease->held);
 	kv_session_completed_locked(lease->session);
-	lease->refs++; /* the loads may end right here */
+	lease->refs++; /* the loads may end at once */
 	while ((xfer = TAILQ_FIRST(&lease->waiting)))
 		kv_load_begin_locked(xfer);
 	unref_locked(lease);
@@ -252,7 +252,7 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
 	return 0;
 }
 
-/* ---- using ---- */
+/* ---- using a lease ---- */
 
 static bool is_settled(struct kvfs_lease *lease)
 {
@@ -271,7 +271,8 @@ int kvfs_lease_poll(kvfs_lease *lease)
 	return r < 0 ? r : is_settled(lease);
 }
 
-/* The descriptor may be closed, or another's, by then: it is only looked at. */
+/* The descriptor may be closed, or another file's, by then: that only ends the
+ * sleep early or late. */
 static void sleep_until_readable(int fd, uint64_t until)
 {
 	const uint64_t now = kv_now_ns();
@@ -286,9 +287,9 @@ static void sleep_until_readable(int fd, uint64_t until)
 }
 
 /*
- * The reply of a resident batch is there sooner than the reader thread would be
- * awake and have woken us, so take it from the socket here.  What is not there
- * by then comes from SSD, however often it is asked for.
+ * Take the reply from the socket: that of a batch in DRAM comes sooner than the
+ * reader thread would wake, and wake this one.  A reply that has not come after
+ * NEAR_NS waits for the SSD.
  */
 static void receive_here(struct kvfs_lease *lease, uint64_t at)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease.h - a client's hold on blocks in DRAM.
+ * lease.h - a lease: a client's hold on blocks in DRAM.
  */
 #ifndef KV_KERNELS_TRANSFER_LEASE_H
 #define KV_KERNELS_TRANSFER_LEASE_H
@@ -35,14 +35,14 @@ struct kvfs_lease {
 	struct kv_held items[];
 };
 
-/* For a load: the lease stays until put. */
+/* Keep the lease for a load, until put. */
 void kv_lease_get_locked(struct kvfs_lease *lease);
 void kv_lease_put_locked(struct kvfs_lease *lease);
 
 /* kvfs_release. */
 void kv_lease_release_locked(struct kvfs_lease *lease);
 
-/* The space that block @i was asked in; valid as the lease is. */
+/* The space of block @i; valid as long as the lease. */
 struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i);
 
 /* The lease of the load @xfer has settled, or its event wait is done: begin to

@@ -1,21 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pool.c - the engine's paged memory, as described once and checked: from the
- * views of its descriptor to the strides of a block.
+ * pool.c - the engine's paged memory: from the views of its descriptor, which is
+ * checked once, to the strides of a block; and lending it to the daemon.
  *
- * OWNS      struct kvfs_pool.  The pages stay the engine's.
+ * OWNS      struct kvfs_pool, and its lending: the memory's descriptor.  The
+ *           pages stay the engine's.
+ *
+ * STATES    of a lending, for each connection anew:
+ *
+ *           UNKNOWN -> ASKED      kv_lending_offer_locked
+ *             ASKED -> TAKEN      offered: saves go by the lent pages
+ *             ASKED -> REFUSED    offered: saves go by staging
  *
  * INVARIANTS
- *   (1) loads and saves have, for each page, how many transfers under way have
- *       it; pages_loading and pages_saving how many pages have any: a page that
- *       two transfers have is charged once, until both have let go of it.
+ *   (1) loads and saves have, for each page, the number of transfers under way
+ *       that use it; pages_loading and pages_saving the number of pages in use:
+ *       a page of two transfers counts once, until both have let go of it.
  *   (2) A pool with busy transfers is not freed.
  *   (3) Strides are in the order of the block's bytes, without gaps, and cover
  *       each of them once.
  *   (4) Every byte of every page of a stride lies in the memory described.
  *   (5) Within a stride no two bytes of the pool are the same.
+ *   (6) A lending describes the memory that the pool's strides lie in, a shared
+ *       mapping of the file according to /proc/self/maps.
  *
- * LOCKING   session->lock for what pool.h marks so; the rest is fixed.
+ * LOCKING   session->lock for the fields that pool.h marks; the rest is fixed.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -35,7 +44,7 @@
 
 /* ---- strides, from the views of a descriptor ---- */
 
-/* a * b + c; false if that is no uint64_t. */
+/* Compute a * b + c; false: it overflows. */
 static bool mul_add(uint64_t a, uint64_t b, uint64_t c, uint64_t *ret)
 {
 	return !__builtin_mul_overflow(a, b, ret) &&
@@ -43,9 +52,9 @@ static bool mul_add(uint64_t a, uint64_t b, uint64_t c, uint64_t *ret)
 }
 
 /*
- * Whether the @count runs of a page and the pages themselves keep apart.
- * Either all of a page lies within one block_stride, or pages interleave: one
- * run of each page lies within one segment_stride (as in head-first layouts).
+ * Check that the runs of a page, and the pages, do not overlap.  Either all of a
+ * page lies within one block_stride, or pages interleave: one run of each page
+ * lies within one segment_stride (as in head-first layouts).
  */
 static bool keeps_apart(const kvfs_view *view, uint64_t pages, uint64_t page,
 			uint64_t *ret_extent)
@@ -87,43 +96,7 @@ static int check_view(const kvfs_pool_desc *desc, const kvfs_view *view)
 	return base >= memory && end <= memory_end ? 0 : -EINVAL;
 }
 
-/* Runs without gaps between them are one. */
-static struct kvfs_stride stride_of(const kvfs_view *view, uint64_t offset)
-{
-	struct kvfs_stride stride = {
-		.offset = offset,
-		.base = view->base,
-		.block_stride = view->block_stride,
-		.bytes = view->bytes,
-		.count = view->count,
-		.segment_stride = view->segment_stride,
-	};
-
-	if (view->count > 1 && view->segment_stride == view->bytes) {
-		stride.bytes *= view->count;
-		stride.count = 1;
-	}
-	return stride;
-}
-
-/* A stride that goes on where the last one ends, page for page, is part of it;
- * only with one page a block, as otherwise the pages come in between. */
-static bool join(struct kvfs_strides *strides, const struct kvfs_stride *next)
-{
-	struct kvfs_stride *last;
-
-	if (strides->n == 0 || strides->pages_per_block != 1)
-		return false;
-	last = &strides->stride[strides->n - 1];
-	if (last->count != 1 || next->count != 1 ||
-	    last->block_stride != next->block_stride ||
-	    last->base + last->bytes != next->base)
-		return false;
-	last->bytes += next->bytes;
-	return true;
-}
-
-/* The views of @tensor, in their order, must be its bytes exactly. */
+/* Append the views of @tensor, which must be its bytes exactly, in their order. */
 static int add_tensor(const kvfs_pool_desc *desc,
 		      const struct kv_tensor *tensor,
 		      struct kvfs_strides *strides)
@@ -132,7 +105,15 @@ static int add_tensor(const kvfs_pool_desc *desc,
 
 	for (size_t i = 0; i < desc->n_views; i++) {
 		const kvfs_view *view = &desc->views[i];
-		struct kvfs_stride stride;
+		struct kvfs_stride *last,
+			stride = {
+				.offset = tensor->offset + at,
+				.base = view->base,
+				.block_stride = view->block_stride,
+				.bytes = view->bytes,
+				.count = view->count,
+				.segment_stride = view->segment_stride,
+			};
 
 		if (strcmp(view->tensor, tensor->name) != 0)
 			continue;
@@ -140,20 +121,24 @@ static int add_tensor(const kvfs_pool_desc *desc,
 		    !mul_add(bytes, desc->pages_per_block, 0, &bytes) ||
 		    bytes > tensor->bytes - at)
 			return -EINVAL;
-		stride = stride_of(view, tensor->offset + at);
-		if (!join(strides, &stride))
-			strides->stride[strides->n++] = stride;
 		at += bytes;
+		/* Runs without gaps between them are one run. */
+		if (view->count > 1 && view->segment_stride == view->bytes) {
+			stride.bytes *= view->count;
+			stride.count = 1;
+		}
+		/* Join a stride that continues the last one, page for page; with
+		 * several pages a block the other pages come in between. */
+		last = strides->n > 0 ? &strides->stride[strides->n - 1] : NULL;
+		if (last && strides->pages_per_block == 1 && last->count == 1 &&
+		    stride.count == 1 &&
+		    last->block_stride == stride.block_stride &&
+		    last->base + last->bytes == stride.base)
+			last->bytes += stride.bytes;
+		else
+			strides->stride[strides->n++] = stride;
 	}
 	return at == tensor->bytes ? 0 : -EINVAL;
-}
-
-static bool has_tensor(const struct kv_layout *layout, const char *name)
-{
-	for (uint32_t i = 0; i < layout->n_tensors; i++)
-		if (strcmp(layout->tensors[i].name, name) == 0)
-			return true;
-	return false;
 }
 
 int kv_strides_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
@@ -162,13 +147,18 @@ int kv_strides_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
 	_cleanup_(kv_freep) struct kvfs_stride *stride = NULL;
 	struct kvfs_strides strides = {.pages_per_block =
 					       desc->pages_per_block};
+	uint32_t t;
 	int r;
 
 	for (size_t i = 0; i < desc->n_views; i++) {
 		r = check_view(desc, &desc->views[i]);
 		if (r < 0)
 			return r;
-		if (!has_tensor(layout, desc->views[i].tensor))
+		for (t = 0; t < layout->n_tensors; t++)
+			if (strcmp(layout->tensors[t].name,
+				   desc->views[i].tensor) == 0)
+				break;
+		if (t == layout->n_tensors)
 			return -EINVAL;
 	}
 	stride = calloc(desc->n_views + 1, sizeof(*stride));
@@ -469,62 +459,48 @@ static const char *why_not_lent_locked(const struct kvfs_pool *pool)
 
 /* ---- pages ---- */
 
-static bool see(struct kvfs_pool *pool, int64_t page)
-{
-	uint8_t bit = (uint8_t)(1u << (page % 8)), *at = &pool->seen[page / 8];
-	bool before = *at & bit;
-
-	*at |= bit;
-	return before;
-}
-
 long kv_lib_pool_check_pages_locked(struct kvfs_pool *pool,
 				    const int64_t *pages, size_t n, bool loads)
 {
-	size_t i, end;
-	long used = 0;
 	bool bad = false;
+	long used = 0;
+	uint8_t bit;
+	size_t end;
 
 	kv_assert_locked(&pool->session->lock);
-	for (i = 0; i < n && !bad; i++) {
-		if (pages[i] == SKIP && loads)
+	for (end = 0; end < n && !bad; end++) {
+		if (pages[end] == SKIP && loads)
 			continue;
-		if (pages[i] < 0 || (uint64_t)pages[i] >= pool->pages) {
+		if (pages[end] < 0 || (uint64_t)pages[end] >= pool->pages) {
 			bad = true;
 			break;
 		}
-		bad = see(pool, pages[i]) && loads;
+		bit = (uint8_t)(1u << (pages[end] % 8));
+		bad = loads && (pool->seen[pages[end] / 8] & bit);
+		pool->seen[pages[end] / 8] |= bit;
 		used++;
 	}
-	end = i;
-	for (i = 0; i < end; i++)
+	for (size_t i = 0; i < end; i++)
 		if (pages[i] >= 0)
 			pool->seen[pages[i] / 8] = 0;
 	return bad ? -EINVAL : used;
 }
 
-void kv_lib_pool_hold_locked(struct kvfs_pool *pool, const int64_t *pages,
-			     size_t n, bool loads)
+void kv_lib_pool_use_locked(struct kvfs_pool *pool, const int64_t *pages,
+			    size_t n, bool loads, bool begin)
 {
 	uint32_t *uses = loads ? pool->loads : pool->saves;
 	uint64_t *held = loads ? &pool->pages_loading : &pool->pages_saving;
 
 	kv_assert_locked(&pool->session->lock);
-	for (size_t i = 0; i < n; i++)
-		if (pages[i] != SKIP && uses[pages[i]]++ == 0)
-			(*held)++;
-}
-
-void kv_lib_pool_let_go_locked(struct kvfs_pool *pool, const int64_t *pages,
-			       size_t n, bool loads)
-{
-	uint32_t *uses = loads ? pool->loads : pool->saves;
-	uint64_t *held = loads ? &pool->pages_loading : &pool->pages_saving;
-
-	kv_assert_locked(&pool->session->lock);
-	for (size_t i = 0; i < n; i++)
-		if (pages[i] != SKIP && --uses[pages[i]] == 0)
-			(*held)--;
+	for (size_t i = 0; i < n; i++) {
+		if (pages[i] == SKIP)
+			continue;
+		if (begin)
+			*held += uses[pages[i]]++ == 0;
+		else
+			*held -= --uses[pages[i]] == 0;
+	}
 }
 
 static void pool_free(struct kvfs_pool *pool)
@@ -550,21 +526,7 @@ static void pool_freep(struct kvfs_pool **pool)
 	pool_free(*pool);
 }
 
-static int check_desc(kvfs_session *session, const kvfs_pool_desc *desc)
-{
-	int r = kv_session_check(session);
-
-	if (r < 0)
-		return r;
-	if (!desc->device || !desc->space || desc->space->session != session ||
-	    !desc->views || desc->n_views == 0 || desc->pages == 0 ||
-	    desc->pages > INT64_MAX / 2 || desc->pages_per_block == 0 ||
-	    desc->reserved != 0)
-		return -EINVAL;
-	return 0;
-}
-
-/* ---- what happens to the session ---- */
+/* ---- events of the session ---- */
 
 static void broken_locked(struct kvfs_session *session)
 {
@@ -649,42 +611,11 @@ void kv_lib_transfers_use_locked(struct kvfs_session *session)
 
 /* ---- opening and closing ---- */
 
-/* The threads that its transfers need. */
-static int start_threads_locked(struct kvfs_session *session,
-				const struct kvfs_device *device)
-{
-	int r = 0;
-
-	kv_assert_locked(&session->lock);
-	kv_lib_transfers_use_locked(session);
-	if (!session->copier)
-		r = kv_copier_new(&session->copier);
-	if (r == 0 && (device->event_wait || device->attach))
-		r = kv_stream_sync_start_locked(session);
-	if (r < 0)
-		return r;
-	kv_attach_device_locked(session, device);
-	if (session->stage)
-		kv_stage_attach_locked(session->stage, session);
-	return 0;
-}
-
-static int open_on_device(struct kvfs_pool *pool, const kvfs_pool_desc *desc,
-			  uint64_t there)
-{
-	kvfs_pool_desc now = *desc;
-	int r;
-
-	now.pages = there;
-	r = kv_guard_open(pool->device, &now, &pool->on_device);
-	pool->opened = r == 0;
-	return r;
-}
-
 static int pool_new(kvfs_session *session, const kvfs_pool_desc *desc,
 		    uint64_t there, struct kvfs_pool **ret_pool)
 {
 	_cleanup_(pool_freep) struct kvfs_pool *pool = calloc(1, sizeof(*pool));
+	kvfs_pool_desc now = *desc;
 	int r;
 
 	if (!pool)
@@ -706,7 +637,9 @@ static int pool_new(kvfs_session *session, const kvfs_pool_desc *desc,
 	pool->saves = calloc(pool->pages, sizeof(*pool->saves));
 	if (!pool->seen || !pool->loads || !pool->saves)
 		return -ENOMEM;
-	r = open_on_device(pool, desc, there);
+	now.pages = there;
+	r = kv_guard_open(pool->device, &now, &pool->on_device);
+	pool->opened = r == 0;
 	if (r == 0)
 		r = lend_described(pool, desc);
 	if (r < 0)
@@ -719,16 +652,22 @@ int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 			 uint64_t there, kvfs_pool **ret_pool)
 {
 	_cleanup_(pool_freep) struct kvfs_pool *pool = NULL;
-	int r;
+	int r = pool_new(session, desc, there, &pool);
 
-	r = pool_new(session, desc, there, &pool);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&session->lock);
-	r = start_threads_locked(session, pool->device);
+	kv_lib_transfers_use_locked(session);
+	if (!session->copier)
+		r = kv_copier_new(&session->copier);
+	if (r == 0 && (pool->device->event_wait || pool->device->attach))
+		r = kv_stream_sync_start_locked(session);
 	if (r == 0) {
+		kv_attach_device_locked(session, pool->device);
+		if (session->stage)
+			kv_stage_attach_locked(session->stage, session);
 		kv_lib_space_get_locked(pool->space);
-		/* What is lent is saved from where it is. */
+		/* Lent pages need no staging. */
 		if (!pool->lending)
 			session->stage_payload =
 				KV_MAX(session->stage_payload,
@@ -754,9 +693,14 @@ int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 		return -EINVAL;
 	r = kv_abi_in(&known, sizeof(known), desc);
 	if (r == 0)
-		r = check_desc(session, &known);
+		r = kv_session_check(session);
 	if (r < 0)
 		return r;
+	if (!known.device || !known.space || known.space->session != session ||
+	    !known.views || known.n_views == 0 || known.pages == 0 ||
+	    known.pages > INT64_MAX / 2 || known.pages_per_block == 0 ||
+	    known.reserved != 0)
+		return -EINVAL;
 	return kv_lib_pool_register(session, &known, known.pages, ret_pool);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pool.h - the engine's paged memory, as described once and checked.
+ * pool.h - the engine's paged memory, whose description is checked once.
  */
 #ifndef KV_KERNELS_TRANSFER_POOL_H
 #define KV_KERNELS_TRANSFER_POOL_H
@@ -14,7 +14,7 @@
 struct kv_lending;
 struct kv_paged_pool;
 
-/* The part of the folder above in the pools that kvfs_pool_reserve gave. */
+/* Calls of the folder above, for pools that kvfs_pool_reserve gave. */
 struct kv_paged_pool_ops {
 	void (*close)(struct kv_paged_pool *paged);
 	void (*info)(const struct kv_paged_pool *paged,
@@ -27,23 +27,23 @@ struct kvfs_pool {
 	/* fixed after register */
 	struct kvfs_session *session;
 	const struct kvfs_device *device;
-	void *on_device;	  /* what its open made of this pool */
-	bool opened;		  /* there: close it */
+	void *on_device;	  /* the device's handle of this pool */
+	bool opened;		  /* the device must close it */
 	struct kvfs_space *space; /* held: its layout is this pool's */
 	const struct kv_layout *layout;
 	uint64_t pages;
 	struct kvfs_strides strides;
 
-	struct kv_lending *lending; /* lock; NULL: it has no descriptor */
+	struct kv_lending *lending; /* lock; NULL: memory without descriptor */
 
 	/* lock */
 	uint8_t *seen;		 /* a bit a page, all clear between calls */
 	size_t busy;		 /* transfers that still use pages */
 	uint32_t *loads, *saves; /* of each page */
-	uint64_t pages_loading, pages_saving; /* that have any */
+	uint64_t pages_loading, pages_saving; /* pages in use */
 
-	/* A pool that kvfs_pool_reserve gave: it has no pages of its own that a
-	 * caller could name, but these.  NULL: the engine's memory. */
+	/* Of a pool that kvfs_pool_reserve gave, whose pages callers cannot
+	 * name; NULL: the engine's memory. */
 	struct kv_paged_pool *paged; /* fixed, as is its table */
 	const struct kv_paged_pool_ops *paged_ops;
 	LIST_ENTRY(kvfs_pool) others; /* lock: in session->paged */
@@ -56,29 +56,28 @@ struct kvfs_pool {
 int kv_strides_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
 		   struct kvfs_strides *ret_strides);
 
-/* What there is to say of a pool of the engine's memory. */
+/* kvfs_pool_info, of a pool of the engine's memory. */
 void kv_lib_pool_info(struct kvfs_pool *pool, struct kvfs_pool_info *ret_info);
 
-/* From now on @session lets transfers take part in what happens to it. */
+/* Have @session report its events to transfers (struct kv_session_user). */
 void kv_lib_transfers_use_locked(struct kvfs_session *session);
 
-/* kvfs_pool_register, of a descriptor that is right, and of whose pages only
- * the first @there have memory by now. */
+/* kvfs_pool_register, of a checked descriptor; only the first @there pages have
+ * memory by now. */
 int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 			 uint64_t there, kvfs_pool **ret_pool);
 
 /*
- * Check the @n pages of a transfer: each inside the pool; for one that @loads
- * none twice, but it may have -1.  Returns how many are not -1, or -EINVAL.
+ * Check the @n pages of a transfer: each is inside the pool; a transfer that
+ * @loads has no page twice, but may have -1.  Return how many are not -1, or
+ * -EINVAL.
  */
 long kv_lib_pool_check_pages_locked(struct kvfs_pool *pool,
 				    const int64_t *pages, size_t n, bool loads);
 
-/* A transfer has these pages, which were checked, from now on; no more. */
-void kv_lib_pool_hold_locked(struct kvfs_pool *pool, const int64_t *pages,
-			     size_t n, bool loads);
-void kv_lib_pool_let_go_locked(struct kvfs_pool *pool, const int64_t *pages,
-			       size_t n, bool loads);
+/* A transfer begins or ends to use these pages, which were checked. */
+void kv_lib_pool_use_locked(struct kvfs_pool *pool, const int64_t *pages,
+			    size_t n, bool loads, bool begin);
 
 /* ---- lending: the daemon maps the pool's memory and saves from its pages ---- */
 

@@ -144,8 +144,8 @@ void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
 	TAILQ_INSERT_TAIL(&xfer->session->active, xfer, others);
 	if (xfer->pool) {
 		xfer->pool->busy++;
-		kv_lib_pool_hold_locked(xfer->pool, xfer->pages, xfer->n_pages,
-					!xfer->ops->to_daemon);
+		kv_lib_pool_use_locked(xfer->pool, xfer->pages, xfer->n_pages,
+				       !xfer->ops->to_daemon, true);
 	}
 	xfer->timer.fire = time_is_up_locked;
 	if (xfer->left[KVFS_COPIED] > 0 && xfer->deadline_at != 0)
@@ -160,8 +160,8 @@ static void copied_locked(struct kvfs_xfer *xfer)
 	if (!xfer->ops->to_daemon)
 		kv_timer_stop_locked(xfer->session, &xfer->timer);
 	if (xfer->pool) {
-		kv_lib_pool_let_go_locked(xfer->pool, xfer->pages,
-					  xfer->n_pages, !xfer->ops->to_daemon);
+		kv_lib_pool_use_locked(xfer->pool, xfer->pages, xfer->n_pages,
+				       !xfer->ops->to_daemon, false);
 		if (!kv_stream_sync_over_locked(xfer, xfer->pool))
 			xfer->pool->busy--;
 		xfer->pool = NULL;
