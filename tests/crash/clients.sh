@@ -12,7 +12,7 @@ find "$M/a" -type f ! -name .layout -exec setfattr -n user.kvfs.pin -v 1 {} + ||
 daemon=$(daemon_pids)
 descriptors() { ls -l "/proc/$daemon/fd" | grep -vc '\.seg$'; }
 held() { [ "$(metric kvfs_leases)" -ge "$1" ]; }
-# Print the resources of clients that nobody holds now.
+# Whether clients hold nothing: no leases, saves, retired segments, connections.
 nothing_held() {
 	awk '/^kvfs_(leases|saving_blocks|retired_segments|connections) / { n += $2 } END { exit n != 0 }' "$M/.kvfs/metrics"
 }
