@@ -22,6 +22,9 @@ enum kv_break {
 	KV_BREAK_SLOW, /* does not read */
 };
 
+struct kv_request;
+struct kv_user;
+
 struct kv_client {
 	struct kv_server *server;
 	struct kv_watch on_socket, on_death;
@@ -103,5 +106,21 @@ void kv_client_retire(struct kv_client *client, uint32_t id);
 int kv_client_space(struct kv_client *client, uint32_t id, int want,
 		    struct kv_space **ret_space,
 		    struct kv_space_info *ret_info);
+
+/*
+ * The work of a user: connections with events, and requests to finish.  Users take turns of
+ * the control thread's time, however many connections they have.
+ */
+int kv_users_init(struct kv_server *server); /* -ENOMEM */
+struct kv_user *kv_user_get(struct kv_server *server, uint32_t uid);
+void kv_user_put(struct kv_server *server, struct kv_user *user);
+
+/* @client has events; nothing happens if it is ready already. */
+void kv_user_ready(struct kv_client *client);
+/* Finish @request, whose work is done, in its user's turn. */
+void kv_user_finish(struct kv_request *request);
+
+/* Give each user with work a turn.  Returns whether a user still has work. */
+bool kv_users_serve(struct kv_server *server);
 
 #endif

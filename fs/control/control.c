@@ -362,7 +362,7 @@ static void control_free(struct kv_control *control)
 	kv_workers_free(server->waits);
 	kv_listener_close(&control->listener);
 	kv_deadlines_fini(&server->deadlines);
-	kv_users_fini(server);
+	kv_turns_fini(&server->users);
 	if (server->mailbox.fd >= 0)
 		kv_mailbox_fini(&server->mailbox);
 	kv_closep(&server->epoll);

@@ -17,7 +17,7 @@
 #include "fs/control/control.h"
 #include "fs/control/deadline.h"
 #include "fs/base/workers.h"
-#include "fs/control/user.h"
+#include "cache/core/turns.h"
 #include "common/wire.h"
 
 /* ---- work that other threads pass to the control thread ---- */
