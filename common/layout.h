@@ -86,7 +86,7 @@ int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 
 /*
  * Return whether json_load failed because of too little memory, which often
- * leaves @error empty.  (For a string this cannot be told from a bad string.)
+ * leaves @error empty.  (A string without memory looks like a bad string.)
  */
 struct json_error_t;
 bool kv_json_no_memory(const struct json_error_t *error);

@@ -10,7 +10,7 @@
 namespace ours {
 #include "kernels/cuda/driver.h"
 
-/* CUDA has these as macros, which no namespace keeps out: taken before. */
+/* CUDA has these as macros, which ignore namespaces: read them before. */
 constexpr int host_portable = CU_MEMHOSTALLOC_PORTABLE;
 constexpr int host_mapped = CU_MEMHOSTALLOC_DEVICEMAP;
 constexpr int register_portable = CU_MEMHOSTREGISTER_PORTABLE;

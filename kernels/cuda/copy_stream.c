@@ -54,8 +54,8 @@ static void buffers_free(struct kv_gpu *gpu, struct kv_gpu_buffers kind,
 	}
 }
 
-/* A waiting thread sleeps: the last copy of a batch ends some microseconds
- * later for that, in which the other copy streams' copies keep the bus busy. */
+/* Make an event whose waiters sleep.  The last copy of a batch ends some
+ * microseconds later, while other copy streams keep the bus busy. */
 static int event_new(struct kv_gpu *gpu, CUevent *ret_event)
 {
 	return kv_driver_errno(gpu->driver->event_new(
@@ -555,7 +555,7 @@ int kv_copy_streams_warm_up(struct kv_gpu *gpu)
 
 /* ---- the end ---- */
 
-/* Wait for all of it, and take out what has come into the host buffers. */
+/* Wait for all work, and copy the bytes of a save out of the host buffers. */
 static int finish(struct kv_copy_stream *copy_stream)
 {
 	const struct kv_driver *driver = driver_of(copy_stream);
@@ -580,7 +580,7 @@ int kv_copy_stream_put(struct kv_copy_stream *copy_stream, int r)
 {
 	if (r == 0)
 		r = finish(copy_stream);
-	/* No copy may land after we have said that it failed. */
+	/* After a failure is reported no copy may still write. */
 	if (r < 0 && driver_of(copy_stream)->stream_sync(copy_stream->stream) !=
 			     CUDA_SUCCESS) {
 		kv_gpu_break(copy_stream->gpu);
@@ -597,7 +597,7 @@ struct transfer {
 	struct kv_copy_stream *copy_stream;
 	struct kv_plan plan;
 	uint64_t pages_at, blocks_at; /* of the tables */
-	uint8_t *tensors;	      /* of the block being copied run by run */
+	uint8_t *tensors;	      /* of the current direct block */
 };
 
 static bool is_skipped(const struct kvfs_batch *batch, size_t i)
@@ -610,8 +610,8 @@ static bool is_skipped(const struct kvfs_batch *batch, size_t i)
 	return true;
 }
 
-/* Sections, then all blocks' pages and, in place, where the blocks are, for
- * the kernels to read. */
+/* Upload the tables of the kernels: sections, then the blocks' pages and, in
+ * place, the blocks' addresses. */
 static int upload_tables(struct transfer *t)
 {
 	const struct kvfs_batch *batch = t->batch;
@@ -643,7 +643,7 @@ static int upload_tables(struct transfer *t)
 	return kv_copy_stream_upload(t->copy_stream, bytes);
 }
 
-/* Between a block's tensors and its place in the device's staging memory. */
+/* Copy the runs of a block between its tensors and staging. */
 static int copy_runs(struct transfer *t, const struct kv_pass *pass, size_t i,
 		     CUdeviceptr staging)
 {
@@ -703,7 +703,7 @@ static int launch(struct transfer *t, const struct kv_pass *pass, size_t first,
 	return kv_copy_stream_scatter(t->copy_stream, &what);
 }
 
-/* The part @pass of all blocks, as many at a time as staging holds, or as a
+/* Copy the part @pass of all blocks, as many at a time as staging holds or a
  * kernel can number. */
 static int do_pass(struct transfer *t, const struct kv_pass *pass)
 {
@@ -754,8 +754,7 @@ static int do_direct(struct transfer *t)
 	return r;
 }
 
-/* Whether the GPU can reach what is asked for of all blocks: from the first
- * byte on to the last one. */
+/* Return whether the GPU can access the requested bytes of all blocks. */
 static bool reaches_all(const struct transfer *t)
 {
 	const struct kvfs_batch *batch = t->batch;
@@ -783,7 +782,7 @@ static int make_plan(struct transfer *t, uint64_t staging)
 			    t->batch->n_ranges, staging);
 }
 
-/* Give all of it to the copy stream's stream. */
+/* Submit all work of the batch. */
 static int submit(struct transfer *t)
 {
 	int r = make_plan(t, t->copy_stream->staging_bytes);
@@ -799,8 +798,8 @@ static int submit(struct transfer *t)
 	return r == 0 ? do_direct(t) : r;
 }
 
-/* The library may make streams wait for what it was given.  If it cannot be told
- * it takes the batch for submitted when that is over. */
+/* Inform the library that the batch is submitted, so that it can order streams
+ * behind the batch.  Without an event it does so when the batch is over. */
 static void tell_submitted(struct kv_gpu *gpu, const struct transfer *t)
 {
 	struct kv_event_wait *end;

@@ -175,8 +175,8 @@ struct kv_driver {
 };
 
 /*
- * Return the driver; the first successful call loads and initialises it.  It is
- * never unloaded, which it would not survive.  -ENODEV: no driver, one without a
+ * Return the driver; the first successful call loads and initialises it, for
+ * ever: unloading the driver would break it.  -ENODEV: no driver, one without a
  * needed call or device, or this process is a fork of the one that loaded it.
  */
 int kv_driver_get(const struct kv_driver **ret_driver);

@@ -7,7 +7,7 @@ CUDA_KNOWN = $(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code))
 CUDA_ARCH  = $(filter 75 80 86 89 90,$(CUDA_KNOWN)) $(filter 1%,$(CUDA_KNOWN))
 CUDA_GEN   = $(foreach n,$(CUDA_ARCH),-gencode arch=compute_$n,code=sm_$n) \
              -gencode arch=compute_$(firstword $(CUDA_ARCH)),code=compute_$(firstword $(CUDA_ARCH))
-# What older drivers read, too; and a kernel that spills registers does not build.
+# Older drivers can read the image; a kernel that spills registers does not build.
 CUDA_FLAGS = -std=c++17 -O3 -I. --no-compress -Xptxas -warn-spills -Xptxas -warn-lmem-usage -Xptxas -Werror
 CUDA_VERSION = $(shell $(NVCC) --version | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1 \2/p')
 CUDA      := $(wildcard kernels/cuda/*.c)

@@ -2,8 +2,8 @@
 /*
  * kernels.cu - the two kernels: staging memory to pages, and pages to staging.
  *
- * What they do is in scatter.h, which is tested on the host; here is only who
- * does which part of it.
+ * scatter.h has the arithmetic, which is tested on the host; here each thread
+ * gets its share.
  */
 #include "kernels/device/scatter.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plan.h - how the bytes of a batch's blocks travel: which ones by a copy each,
- * which ones through staging memory on the device, by a kernel, and which ones
- * by a kernel that reads or writes them where the host has them.
+ * plan.h - plan how the bytes of a batch's blocks are copied: one by one, by a
+ * kernel through staging memory on the device, or by a kernel that accesses host
+ * memory in place.
  *
- * Depends on the layout and the ranges alone, not on blocks and pages.
+ * A plan depends on the layout and the ranges, not on blocks and pages.
  */
 #ifndef KV_KERNELS_CUDA_PLAN_H
 #define KV_KERNELS_CUDA_PLAN_H
@@ -13,28 +13,25 @@
 #include "kernels/device/scatter.h"
 
 /*
- * Runs of the pool at least as long as this are copied one by one.  A copy
- * costs a microsecond or two to begin, in which the bus moves about 64 KiB;
- * going through device memory costs some hundredths of the time of the bus, as
- * much as beginning a copy of this length.
+ * Runs of the pool of at least this length are copied one by one.  Starting a
+ * copy costs a microsecond or two, in which the bus moves about 64 KiB.  Copying
+ * this length through device memory costs as much: some hundredths of the time
+ * on the bus.
  */
 #define KV_PLAN_DIRECT ((uint64_t)1 << 20)
 
-/*
- * Where a block's bytes come in runs shorter than this on the host, too, as
- * those of a single layer do, copies are no good for them at all: a kernel
- * reaches over the bus for them.
- */
+/* If the runs of a block are shorter than this on the host as well, as those of
+ * one layer are, a kernel accesses them over the bus instead of copying. */
 #define KV_PLAN_IN_PLACE ((uint64_t)256 << 10)
 
-/* Neighbouring bytes of a block, in host memory and in staging. */
+/* Bytes that are adjacent in host memory and in staging. */
 struct kv_run {
 	uint64_t from, bytes; /* of the block's tensors */
 	uint64_t at;	      /* in staging */
 };
 
-/* As much of a block as fits in staging at once; mostly all of it.  In place:
- * as much as a kernel can number. */
+/* The part of a block that fits in staging at once, mostly all of it.  In place:
+ * the part that a kernel can number. */
 struct kv_pass {
 	size_t section, n_sections;
 	size_t run, n_runs;
@@ -43,7 +40,7 @@ struct kv_pass {
 };
 
 struct kv_plan {
-	bool in_place;		     /* no staging: runs and strides are none */
+	bool in_place;		     /* no staging: no runs, no strides */
 	struct kv_section *sections; /* scattered, in the passes' order */
 	struct kv_run *runs;
 	struct kv_pass *passes;
@@ -52,21 +49,20 @@ struct kv_plan {
 	uint32_t lanes;
 };
 
-/* For @ranges of @strides (none: all), with @staging bytes for a block at most;
- * 0: in place, as the kernel can reach all blocks' bytes.  -ENOMEM. */
+/* Plan @ranges of @strides (no ranges: all), with at most @staging bytes for a
+ * block; 0: in place.  -ENOMEM. */
 int kv_plan_init(struct kv_plan *plan, const struct kvfs_strides *strides,
 		 const struct kvfs_range *ranges, size_t n_ranges,
 		 uint64_t staging);
 void kv_plan_fini(struct kv_plan *plan);
 
-/* Whether its copies to or from staging are so short that it had better be in
- * place. */
+/* Return whether the copies to or from staging are so short that copying in place
+ * is faster. */
 bool kv_plan_is_short(const struct kv_plan *plan);
 
 /*
- * Call @copy for every run of a direct section of one block, from first to
- * last, pages that follow each other in memory as one.  Stops at the first
- * negative result, and returns it.
+ * Call @copy for each run of a direct section of one block, in order; adjacent
+ * pages are one run.  Stop at the first negative result, and return it.
  */
 typedef int (*kv_plan_copy)(void *arg, uint64_t pool, uint64_t offset,
 			    uint64_t bytes);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * same.cuh - whether two declarations are one to a binary: for what is said of
- * the driver without CUDA's own header, where there is one to compare with.
+ * same.cuh - check that a declaration of driver.h is binary compatible with that
+ * of CUDA's own header.
  */
 #ifndef KV_KERNELS_CUDA_SAME_CUH
 #define KV_KERNELS_CUDA_SAME_CUH
 
 #include <stddef.h>
 
-/* Calls: as many parameters, each of the same size, and a result likewise. */
+/* Calls with equal numbers and sizes of parameters and results. */
 template <typename A, typename B> struct same_call {
 	static constexpr bool value = false;
 };

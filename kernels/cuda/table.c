@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * table.c - the device "cuda": what kvfs_device.h asks for, by its parts.
+ * table.c - the device "cuda": the calls of kvfs_device.h.
  *
  * OWNS      a pool's hold on its GPU.
  *
@@ -19,8 +19,8 @@
 #define ANY (-1)
 #define ORDINAL_MAX 1024
 
-/* "cuda" or "cuda:N": N, ANY; -ENODEV: neither. */
-static int parse(const char *name, int *ret_ordinal)
+/* Parse "cuda" (ANY) or "cuda:N"; -ENODEV: neither. */
+static int parse_name(const char *name, int *ret_ordinal)
 {
 	const char *digits = name + strlen("cuda:");
 	char *end;
@@ -56,7 +56,7 @@ static bool is_memory_of(const struct kv_driver *driver, CUcontext context,
 				      at) != CUDA_SUCCESS ||
 	    found != ordinal)
 		return false;
-	/* Memory that was mapped (cuMemMap) has no context. */
+	/* Mapped memory (cuMemMap) has no context. */
 	return driver->pointer_attribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT,
 					 at) != CUDA_SUCCESS ||
 	       !owner || owner == context;
@@ -87,8 +87,8 @@ static int check_views(struct kv_gpu *gpu, const kvfs_pool_desc *desc)
 	return r;
 }
 
-/* Whether @at is memory of the device @ordinal, whose context is in use: none
- * is made to find out. */
+/* Return whether @at is memory of the device @ordinal, if its context is in use:
+ * do not make one. */
 static bool has_memory(const struct kv_driver *driver, int ordinal,
 		       CUdeviceptr at)
 {
@@ -130,7 +130,7 @@ static int find_ordinal(const kvfs_pool_desc *desc, int *ret_ordinal)
 static int cuda_open(const struct kvfs_pool_desc *desc, void **ret_pool)
 {
 	struct kv_gpu *gpu = NULL;
-	int ordinal, r = parse(desc->device, &ordinal);
+	int ordinal, r = parse_name(desc->device, &ordinal);
 
 	if (r == 0 && ordinal == ANY)
 		r = find_ordinal(desc, &ordinal);
@@ -168,7 +168,7 @@ static const char *reason_for(const struct kv_gpu *gpu, enum kv_pinned_way way)
 	}
 }
 
-/* Lanes are the GPU's, and so is this. */
+/* Copy streams belong to the GPU, and so do their buffers. */
 static int cuda_staging(void *pool, uint64_t bytes, unsigned buffers)
 {
 	return kv_copy_streams_set_buffers(pool, bytes, buffers);
@@ -237,7 +237,7 @@ static int cuda_reserve(const char *name, uint64_t bytes, uint64_t max_bytes,
 {
 	struct kv_gpu_memory *memory;
 	struct kv_gpu *gpu;
-	int ordinal, r = parse(name, &ordinal);
+	int ordinal, r = parse_name(name, &ordinal);
 
 	if (r == 0)
 		r = kv_gpu_get(ordinal == ANY ? 0 : ordinal, &gpu);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scatter.h - which bytes a scatter or gather kernel moves: the arithmetic, for
- * the device and for the host, which tests it.
+ * scatter.h - the arithmetic of the scatter and gather kernels, for the device and
+ * for tests on the host.
  *
- * A block's bytes lie end to end in staging memory, or where the host has them,
- * and in runs all over the pool.  A section is a part of a stride of a block
- * (kvfs_device.h); its work is cut in units of KV_SCATTER_UNIT bytes of one run
- * at most, numbered through all sections and then through all blocks.  A unit is
- * done by @lanes threads.
+ * A block's bytes lie end to end in staging or host memory, and in runs all over
+ * the pool.  A section is a part of a stride of a block (kvfs_device.h).  Its work
+ * is cut into units, each of at most KV_SCATTER_UNIT bytes of one run, numbered
+ * through all sections and then through all blocks.  @lanes threads copy a unit.
  */
 #ifndef KV_KERNELS_DEVICE_SCATTER_H
 #define KV_KERNELS_DEVICE_SCATTER_H
@@ -22,8 +21,8 @@
 #define KV_SCATTER_ALIAS __attribute__((__may_alias__))
 #endif
 
-/* Eight accesses of 16 bytes by each of 32 threads: enough of them on their
- * way at a time to keep the memory busy, and small enough to share evenly. */
+/* Eight accesses of 16 bytes by each of 32 threads: enough in flight to keep the
+ * memory busy, and small enough to share evenly. */
 #define KV_SCATTER_UNIT 4096u
 #define KV_SCATTER_THREADS 256u
 
@@ -37,15 +36,15 @@ struct kv_section {
 	uint64_t bytes; /* of a run */
 	uint64_t count; /* runs a page */
 	uint64_t first, length;
-	uint64_t at;   /* of @first, from where its block's bytes begin */
-	uint32_t unit; /* its first one's number in the block; ascending */
+	uint64_t at;   /* offset of @first in the block's bytes */
+	uint32_t unit; /* number of the first unit in the block; ascending */
 	uint32_t reserved;
 };
 
 struct kv_scatter_args {
 	const struct kv_section *sections; /* device memory, as are pages */
 	const int64_t *pages; /* pages_per_block for each block; -1: skip */
-	/* Where each block's bytes are, on the host; NULL: in staging. */
+	/* Address of each block's bytes on the host; NULL: in staging. */
 	const uint64_t *blocks;
 	uint64_t staging;	 /* address of the first block's bytes */
 	uint64_t staging_stride; /* from a block's bytes to the next one's */
@@ -56,13 +55,13 @@ struct kv_scatter_args {
 	uint32_t reserved;
 };
 
-/* A unit: @bytes at two addresses; 0: there is nothing to do. */
+/* A unit: @bytes at two addresses; 0 bytes: nothing to copy. */
 struct kv_unit {
 	uint64_t pool, staging; /* staging: or on the host */
 	uint64_t bytes;
 };
 
-/* Units of a section with these runs and this length. */
+/* Return the units of a section with these runs and this length. */
 KV_SCATTER_FN uint64_t kv_scatter_units(uint64_t bytes, uint64_t first,
 					uint64_t length)
 {
@@ -87,7 +86,7 @@ KV_SCATTER_FN uint32_t kv_scatter_find(const struct kv_section *sections,
 	return low;
 }
 
-/* Unit @number, below @args->units. */
+/* Compute unit @number, below @args->units. */
 KV_SCATTER_FN struct kv_unit kv_scatter_unit(const struct kv_scatter_args *args,
 					     uint32_t number)
 {
@@ -111,7 +110,7 @@ KV_SCATTER_FN struct kv_unit kv_scatter_unit(const struct kv_scatter_args *args,
 			     : args->staging + block * args->staging_stride;
 	struct kv_unit unit = {0, 0, 0};
 
-	/* The first and the last run may be in the section only partly. */
+	/* The section may have only a part of its first and last run. */
 	if (begin + from < s->first)
 		from = s->first - begin;
 	if (begin + to > end)
@@ -162,7 +161,7 @@ typedef uint8_t kv_scatter_1 KV_SCATTER_ALIAS;
 			to_[i_] = from_[i_];                           \
 	} while (0)
 
-/* @lane's share of copying @bytes. */
+/* Copy @lane's share of @bytes. */
 KV_SCATTER_FN void kv_scatter_copy(uint64_t dst, uint64_t src, uint64_t bytes,
 				   uint32_t lane, uint32_t lanes)
 {
@@ -192,7 +191,7 @@ KV_SCATTER_FN void kv_scatter_copy(uint64_t dst, uint64_t src, uint64_t bytes,
 			lane, lanes);
 }
 
-/* Thread @thread of @threads, of one launch: from staging to the pool. */
+/* Run thread @thread of @threads of a launch: from staging to the pool. */
 KV_SCATTER_FN void kv_scatter_run(const struct kv_scatter_args *args,
 				  uint32_t thread, uint32_t threads)
 {

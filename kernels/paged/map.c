@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * map.c - blocks in pages of a paged pool, for as long as somebody uses
- * them.
+ * map.c - maps: blocks that are kept in pages of a paged pool while in use.
  *
  * OWNS      maps, and a use of the page of each of their blocks.
  *
  * STATES    of a block of a map:
  *
  *             (none) -> THERE     join_locked: its page was READY
- *             (none) -> WAITING   join_locked: its page is COMING, also if it
- *                                 is this map that began that
- *             (none) -> FAILED    place_locked: absent, or no page to be had
+ *             (none) -> WAITING   join_locked: its page is COMING, perhaps
+ *                                 because of this map
+ *             (none) -> FAILED    place_locked: absent, or no page is free
  *            WAITING -> THERE     kv_uses_settle_locked
  *            WAITING -> FAILED    kv_uses_settle_locked, or
- *                                 stopped_locked: its time is up
+ *                                 stopped_locked at the deadline
  *
  * INVARIANTS
- *   (1) A block that is THERE or WAITING has a use of its page, and no other
- *       has; a block that is WAITING is in page->waiting.
- *   (2) A block's address is given when it is THERE, or WAITING and a stream
- *       has been told to wait for the whole map.
- *   (3) Pages are used in the order of the keys, and let go in the opposite
- *       one: of a chain, the end is given up first.
+ *   (1) Exactly the THERE and WAITING blocks have a use of a page; the uses of
+ *       WAITING ones are in page->waiting.
+ *   (2) A block's address is returned when it is THERE, or WAITING and a stream
+ *       waits for the whole map.
+ *   (3) Pages are used in the order of the keys, and released in the opposite
+ *       one, so that the end of a chain is given up first.
  *
  * LOCKING   session->lock.
  */

@@ -11,7 +11,7 @@
 
 struct kvfs_mapping {
 	struct kv_paged_pool *paged;
-	struct kvfs_xfer *xfer; /* its blocks are COPIED when in their pages */
+	struct kvfs_xfer *xfer; /* a block is COPIED once its page has it */
 	LIST_ENTRY(kvfs_mapping)
 	others;	      /* lock: in paged->maps, until unmapped */
 	bool ordered; /* lock: a stream waits for the bytes */

@@ -2,28 +2,28 @@
 /*
  * page_table.c - which page of a paged pool holds which block.
  *
- * OWNS      the pages' records, the table of keys, the names of spaces.  Not
+ * OWNS      the pages' records, the hash table of keys, the names of spaces.  Not
  *           the pages' bytes.
  *
  * STATES    of a page:
  *
  *                FREE -> TAKEN    kv_page_table_take
- *               READY -> TAKEN    kv_page_table_take (nobody uses it)
+ *               READY -> TAKEN    kv_page_table_take (without users)
  *               TAKEN -> COMING   kv_page_table_name
  *              COMING -> READY    kv_page_table_ready
- *              COMING -> FREE     kv_page_table_give (it did not come)
+ *              COMING -> FREE     kv_page_table_give (the load failed)
  *               TAKEN -> FREE     kv_page_table_give
  *               READY -> FREE     kv_page_table_put (its space was forgotten)
  *
  * INVARIANTS
- *   (1) A page has a key, and is in the table, if and only if it is COMING or
- *       READY; no two of them have the same key of the same space.
- *   (2) FREE pages are in free or were never used; READY ones without users are
- *       in cached, least recently used first.  No others are in either.
+ *   (1) A page has a key, and is in the hash table, if and only if it is COMING
+ *       or READY; no two pages have the same key of the same space.
+ *   (2) FREE pages are in free or were never used; READY pages without users
+ *       are in cached, least recently used first.  No other page is in a list.
  *   (3) free + cached + taken <= pages; the rest is in use.
  *   (4) A space is in the list until it is forgotten or has no holder; each
- *       page with a key of it holds it.  A new one of the same name has none of
- *       its pages.
+ *       page with a key holds its space.  A new space of the same name has none
+ *       of the old one's pages.
  *
  * LOCKING   session->lock.
  */
@@ -43,7 +43,7 @@ TAILQ_HEAD(idle, kv_page);
 
 struct kv_page_table {
 	uint64_t max, pages;
-	uint64_t unused; /* from here to pages they are FREE, in no list */
+	uint64_t unused; /* pages from here on are FREE, in no list */
 	struct kv_page *page;
 	struct bucket *table;
 	uint64_t mask;
@@ -90,8 +90,7 @@ static void freep(struct kv_page_table **page_table)
 	kv_page_table_free(*page_table);
 }
 
-/* Memory that is not touched costs nothing: all is made for the largest size.
- */
+/* Allocate for the largest size: untouched memory costs nothing. */
 int kv_page_table_new(uint64_t max, struct kv_page_table **ret_page_table)
 {
 	_cleanup_(freep) struct kv_page_table *page_table =
@@ -240,7 +239,7 @@ static void from_cached(struct kv_page_table *page_table, struct kv_page *page)
 	page_table->n_cached--;
 }
 
-/* READY, and nobody uses it. */
+/* A READY page has lost its last user. */
 static void to_rest(struct kv_page_table *page_table, struct kv_page *page)
 {
 	if (page->space->forgotten) {

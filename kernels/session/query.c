@@ -370,7 +370,7 @@ int kvfs_space_clear(kvfs_space *space)
 	if (r < 0)
 		return r;
 	/* End saves that the daemon does not know of yet, so that their blocks do
-	 * not come after the clear.  It ends its own reservations. */
+	 * not come after the clear.  The daemon ends its own reservations. */
 	pthread_mutex_lock(&session->lock);
 	if (session->user)
 		session->user->clearing_locked(session, space->name);
@@ -716,8 +716,8 @@ int kvfs_stats(kvfs_session *session, char **ret_text)
 /*
  * ---- matching: how much of a prompt exists for all layer groups of a model ----
  *
- * A returned length can be used in every query's space by the rule of the layout,
- * and no longer one can.  It is a number of whole blocks of every space.
+ * The returned length is the longest that every query's space can use by the rule
+ * of its layout, in whole blocks of every space.
  */
 
 /* A query while it is matched. */

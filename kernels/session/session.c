@@ -34,8 +34,8 @@
  *
  * LOCKING   session->lock guards the fields that session.h marks; the order of
  *           locks is there.  The reader thread takes receive_lock, then
- *           session->lock, and holds neither while it sleeps or connects.  It
- *           makes no call that a mount can block: a finder does.  forks_lock is
+ *           session->lock, and holds neither while it sleeps or connects.  Only a
+ *           finder makes calls that a mount can block.  forks_lock is
  *           a leaf, held across fork, so that the child's list is consistent.
  *           The child takes no lock of a session: a thread that does not exist
  *           in the child may hold it.
