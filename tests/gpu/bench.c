@@ -79,7 +79,7 @@ static void note_pool(struct engine *e, double cpu, uint64_t bytes)
 			     cpu * 1e9 / (double)bytes);
 }
 
-/* Wait for what is registered in the background. */
+/* Wait until all memory is registered or refused in the background. */
 static void settle(struct engine *e)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -231,7 +231,7 @@ static void bench_save(struct engine *e, struct reference *ref, unsigned l,
 #define MATRIX 1024u
 #define STRETCH (64ull << 20) /* that a kernel copies on the device */
 
-/* What goes on beside the kernel. */
+/* Work beside the kernel. */
 struct beside {
 	struct engine *e;
 	const int64_t *pages;
@@ -427,7 +427,7 @@ static void fill(struct engine *e, unsigned n, const int64_t *pages)
 	free(keys);
 }
 
-/* How long until all that is there is registered or refused, from @start. */
+/* Return the time from @start until all memory is registered or refused. */
 static double wait_registered(struct engine *e, uint64_t bytes, uint64_t start)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -554,7 +554,7 @@ static int plugin(void)
 	return kv_device_find("cuda") == NULL;
 }
 
-/* What it asserts is told by cmocka, which tells it of tests only. */
+/* Run as a cmocka test, so that cmocka prints failed assertions. */
 static void run(void **state)
 {
 	unsigned l;
@@ -620,7 +620,7 @@ int main(int argc, char **argv)
 	}
 	if (probe() != 0)
 		return 1;
-	/* Where a real one decides itself, the stand-in is told. */
+	/* The stand-in gets a setting that a real driver decides itself. */
 	gpu_set(is_staged() || strcmp(way, "rw") == 0 ? "readonly=0"
 						      : "readonly=1");
 	gpu_set("delay=0");

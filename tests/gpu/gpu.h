@@ -4,8 +4,8 @@
  * environment a real one.
  *
  * A program that begins with gpu_begin() runs itself again with the folder of
- * the stand-in before all others where libraries are looked for, so that the
- * plug-in finds it, too.
+ * the stand-in first in the search path of libraries, so that the plug-in finds
+ * the stand-in.
  */
 #ifndef KV_TESTS_GPU_GPU_H
 #define KV_TESTS_GPU_GPU_H

@@ -25,8 +25,8 @@
  *   arch=N        the device is an sm_N (default 90)
  *   version=N     of the driver (default 12080)
  *
- * What a driver may do, and a good day may not show; strict=1 (the default) is
- * all of it, and readonly=0; strict=0 none, and readonly=1:
+ * Behaviour that a driver may have, though most runs do not show it.  strict=1
+ * (the default) is all of it and readonly=0; strict=0 is none and readonly=1:
  *
  *   sync=KIND[+KIND...]|all|none  such calls wait until all work that their
  *                 context was given is over, and no other thread's call of the

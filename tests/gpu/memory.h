@@ -14,7 +14,7 @@
 struct engine {
 	const char *device; /* "host", "cuda" */
 	struct pool_shape shape;
-	uint8_t *image; /* what the memory is to hold, on the host */
+	uint8_t *image; /* the expected contents, on the host */
 	kvfs_session *session;
 	bool own_session;
 	kvfs_space *space;

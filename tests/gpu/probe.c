@@ -124,7 +124,7 @@ static uint8_t *map_arena(const struct mode *mode, uint64_t bytes)
 	return at;
 }
 
-/* What launches take the host, while somebody registers. */
+/* Measure the host time of launches while another thread registers. */
 struct stall {
 	atomic_bool stop;
 	double longest, all;
@@ -250,7 +250,7 @@ static void probe_registering(void)
 
 /* ---- calls under a stream that waits ---- */
 
-/* What the calls need; made before the stream waits. */
+/* Objects for the calls, made before the stream waits. */
 static struct {
 	CUstream other, spare;
 	CUevent event, spare_event;
@@ -449,7 +449,7 @@ static void probe_call(size_t i, uint32_t *word)
 	for (ms = 0; ms < patience_ms && !atomic_load(&a.returned); ms++)
 		usleep(1000);
 	returned = atomic_load(&a.returned);
-	/* Whether other streams go on, too. */
+	/* Do other streams go on? */
 	for (ms = 0; returned && ms < patience_ms && !ran; ms++) {
 		ran = gpu.cuStreamQuery(need.other) == CU_OK;
 		usleep(1000);

@@ -34,7 +34,7 @@ struct rig {
 	kvfs_view views[RIG_LAYERS + 1];
 	kvfs_pool_desc desc;
 	struct kvfs_stride strides[RIG_LAYERS + 1], on_host[RIG_LAYERS + 1];
-	uint8_t *image, *now; /* what the pool should hold, and does */
+	uint8_t *image, *now; /* expected and actual contents of the pool */
 	uint8_t *arena;	      /* mapped for reading */
 	uint8_t *alias;	      /* the daemon's mapping of it */
 	uint64_t arena_bytes;
@@ -222,7 +222,7 @@ static inline void rig_make_load(struct rig *rig, struct rig_batch *b,
 	rig_make(rig, b, rig->arena + at, RIG_BLOCK, 3, n);
 }
 
-/* What the host device does with the same batch, to or from the image. */
+/* Run the same batch on the host device, to or from the image. */
 static inline void rig_on_image(struct rig *rig, const struct rig_batch *b,
 				bool loads)
 {

@@ -17,7 +17,7 @@
 #define SHAPE_VIEWS 160
 #define SHAPE_GAP 768u /* bytes between an engine's tensors */
 
-/* What a model's KV is like: bf16, where nothing else is said. */
+/* The shape of a model's KV; bf16 unless set. */
 struct dims {
 	uint64_t layers, heads, dim, tokens; /* tokens a block */
 };

@@ -40,7 +40,7 @@ static void load_behind(void *event_wait, uint64_t seed)
 	rig_on_image(&rig, &b, true);
 }
 
-/* Nothing of the load is overwritten by what the stream had been given. */
+/* Earlier work of the stream overwrites nothing of the load. */
 static void a_load_comes_after_what_the_stream_was_given(void **state)
 {
 	CUstream stream = gpu_stream();
@@ -130,7 +130,7 @@ static void a_mark_does_not_wait_for_another_one(void **state)
 		usleep(1000);
 	assert_true(rig.device->event_wait_is_done(second));
 	assert_false(rig.device->event_wait_is_done(first));
-	/* One that is not done may be freed, too. */
+	/* An event wait may be freed before it is done. */
 	rig.device->event_wait_free(first);
 	rig.device->event_wait_free(second);
 	GPU_OK(cuStreamSynchronize, slow);
@@ -183,7 +183,7 @@ static void load_and_order(struct ordering *ordering, uint64_t seed)
 	rig_on_image(&rig, &b, true);
 }
 
-/* What the stream reads behind the order is what the load brought. */
+/* Behind the order the stream reads the bytes of the load. */
 static void a_stream_comes_after_what_was_submitted(void **state)
 {
 	struct ordering ordering = {.stream = gpu_stream()};
@@ -378,7 +378,7 @@ static void memory_of_a_wrong_size_or_device_is_refused(void **state)
 		-ENODEV);
 }
 
-/* It outlives every pool, and is a pool's memory as any other. */
+/* The memory outlives every pool, and a pool can use it as any other. */
 static void memory_holds_its_device(void **state)
 {
 	kvfs_pool_desc desc = rig.desc;

@@ -99,7 +99,7 @@ static void a_load_whose_kernel_fails_says_so_of_its_blocks(void **state)
 	a_load_that_fails("cuLaunchKernel");
 }
 
-/* What failed is nowhere, and can be saved again. */
+/* A block that failed is absent, and can be saved again. */
 static void a_save_whose_copy_fails_leaves_nothing(void **state)
 {
 	kvfs_key *keys = engine_keys(BLOCKS);
@@ -136,7 +136,7 @@ static void a_save_whose_copy_fails_leaves_nothing(void **state)
 	free(keys);
 }
 
-/* Its slots stay mapped, so that what was under way is right to the end. */
+/* The slots stay mapped, so that copies in flight end with the right bytes. */
 static void a_daemon_that_dies_under_a_copy_does_no_harm(void **state)
 {
 	struct world *w = *state;

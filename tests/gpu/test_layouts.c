@@ -258,7 +258,7 @@ static int run_cuda(const char *name, CMFixtureFunction setup)
 	return cmocka_run_group_tests_name(name, tests, setup, end);
 }
 
-/* What the way of the bytes changes. */
+/* Settings that change the path of the bytes. */
 static int run_other_way(const char *name, CMFixtureFunction setup,
 			 struct CMUnitTest is_so)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_owner.c - a GPU that registers no memory that can only be read, and a
- * user's own blocks: arena=auto gives him memory that it does register.
+ * test_owner.c - a GPU that does not register read-only memory, and a user's own
+ * blocks: arena=auto gives the user memory that the GPU registers.
  *
  * OWNS      the effective user of its own thread.
  *
@@ -63,7 +63,7 @@ static struct kvfs_pool_info info_when_tried(struct engine *e)
 	return info;
 }
 
-/* What is not of the pages is 0xa5. */
+/* Memory between the pages is 0xa5. */
 static void keep_pages_only(struct engine *e)
 {
 	uint8_t *image = malloc(e->shape.bytes);

@@ -172,7 +172,7 @@ static void a_block_may_lie_in_two_chunks(void **state)
 	rig_check_load(&rig, CHUNK - 2 * RIG_PIECE, 3, 57);
 }
 
-/* Whatever the thread that registers is just doing. */
+/* At any step of the registering thread. */
 static void what_is_detached_is_registered_no_more(void **state)
 {
 	unsigned i;
@@ -259,7 +259,7 @@ static void load_fails(const char *fault, int error)
 	assert_int_equal(rig.device->load(rig.pool, &b.batch), error);
 }
 
-/* What was begun is over when the failure is told. */
+/* When a failure is reported no copy is in flight. */
 static void nothing_lands_after_a_load_has_failed(void **state)
 {
 	(void)state;
@@ -486,8 +486,7 @@ static void an_open_that_fails_leaves_nothing(void **state)
 	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
 }
 
-/* What must be done about it is said, once: here is nobody who could read an
- * errno. */
+/* The remedy is printed once, because an errno alone does not tell. */
 static void a_driver_that_is_too_old_is_said_to_be(void **state)
 {
 	char text[512] = "";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which libraries are taken for devices, and what is said of those that are not.
- * Those tried lie beside this program; no GPU is used. */
+/* Which libraries are accepted as devices, and the messages for the others.  The
+ * libraries lie beside this program; no GPU is used. */
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -60,7 +60,7 @@ static void a_plugin_moves_what_the_host_moves(void **state)
 	}
 }
 
-/* What kv_device_find says of @name, which is no device, in one line or none. */
+/* Return the line, if any, that kv_device_find prints for the rejected @name. */
 static const char *said_of(const char *name)
 {
 	static char text[1024];

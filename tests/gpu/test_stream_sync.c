@@ -99,7 +99,8 @@ static kvfs_lease *acquire(unsigned round)
 	return lease;
 }
 
-/* Nothing is registered any more, which would wait for what is held below. */
+/* Wait until all memory is registered: registering would wait for the streams
+ * held below. */
 static void settle(void)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -336,7 +337,7 @@ static void a_stream_reads_what_each_load_brought(void **state)
 		GPU_OK(cuMemcpyDtoDAsync_v2, seen + round * e.shape.bytes,
 		       e.shape.base, e.shape.bytes, compute);
 	}
-	/* It may be freed, and the order stays. */
+	/* The transfer may be freed, and the order stays. */
 	for (round = 0; round < ROUNDS; round++)
 		kvfs_xfer_free(xfers[round]);
 	GPU_OK(cuStreamSynchronize, compute);
@@ -383,8 +384,8 @@ static void a_layer_is_ordered_before_what_reads_it(void **state)
 	gpu_free(seen);
 }
 
-/* Its copies behind a kernel of the stream's own: the stream, too, would wait
- * for what comes only after it. */
+/* Copies behind a kernel of the stream: the stream would wait for work that only
+ * follows the stream. */
 static void an_order_before_it_is_submitted_orders_nothing(void **state)
 {
 	CUdeviceptr seen = gpu_alloc(e.shape.bytes);

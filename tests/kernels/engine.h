@@ -52,7 +52,7 @@ static inline uint64_t engine_bytes(const struct engine *e)
 	return engine_base(e, e->n);
 }
 
-/* Byte @j of what page @page has of plane @plane. */
+/* Return byte @j of plane @plane in page @page. */
 static inline uint64_t engine_at(const struct engine *e, size_t t,
 				 uint64_t plane, uint64_t page, uint64_t j)
 {

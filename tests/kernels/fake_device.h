@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fake_device.h - a device whose streams are the test's: an event wait is done
- * when the test says so, copies can be held up or fail, and what the library
- * must not do is counted.
+ * fake_device.h - a device whose streams are controlled by the test: the test ends
+ * event waits, holds up copies or fails them, and forbidden calls of the library
+ * are counted.
  *
- * Its pages are plain memory.  A stream is a pointer to a struct fake_stream.
- * It takes the place of kernels/device/device.c in a test that includes it.
+ * Pages are plain memory.  A stream is a pointer to a struct fake_stream.  A test
+ * that includes this file does not link kernels/device/device.c.
  */
 #ifndef KV_TESTS_KERNELS_FAKE_DEVICE_H
 #define KV_TESTS_KERNELS_FAKE_DEVICE_H
@@ -18,13 +18,13 @@
 #include "kernels/session/session.h"
 
 struct fake_stream {
-	atomic_bool quiet;		   /* what it was given is over */
-	atomic_int waits;		   /* what it was told to wait for */
+	atomic_bool quiet;		   /* all its work is over */
+	atomic_int waits;		   /* calls of order with this stream */
 	struct fake_stream *_Atomic after; /* the last of that */
 };
 
 static struct {
-	struct kvfs_session *session; /* whose lock no call is made with */
+	struct kvfs_session *session; /* no call may hold its lock */
 	pthread_t caller;	      /* that no copy is made on */
 	atomic_int on_caller;
 	atomic_int one_load_error; /* of the next load only */
@@ -38,7 +38,7 @@ static struct {
 	_Atomic uint64_t running_from;
 	atomic_bool saves_running;
 	atomic_int submitted; /* batches */
-	/* A batch is said to be submitted as it should; or twice, or with no
+	/* A batch is reported as submitted once, twice, or without an
 	 * event wait. */
 	enum { FAKE_ONCE, FAKE_TWICE, FAKE_NOTHING } submits;
 	atomic_int loads, saves;
@@ -234,7 +234,7 @@ static void fake_attach(void *base, uint64_t bytes, bool writable)
 	fake.writable += writable;
 }
 
-/* What is detached is still mapped: one byte of it is looked at. */
+/* Memory is still mapped when it is detached: read one byte. */
 static void fake_detach(void *base)
 {
 	int i, last;
@@ -277,7 +277,7 @@ const struct kvfs_device *kv_device_find(const char *name)
 	return strcmp(name, "host") == 0 ? &kv_device_host : NULL;
 }
 
-/* What every test must leave behind. */
+/* Check the state that every test must leave behind. */
 static inline void fake_assert_clean(void)
 {
 	assert_int_equal(fake.early, 0);

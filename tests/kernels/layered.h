@@ -83,7 +83,7 @@ static inline void world_wait_stat(struct world *w, const char *word, long n)
 	long now = world_stat(w, word);
 	int i;
 
-	/* What was asked for and given back shows for a moment, too. */
+	/* A block that was acquired and released is visible for a moment. */
 	for (i = 0; i < 2000 && now != n; i++) {
 		usleep(10000);
 		now = world_stat(w, word);

@@ -106,7 +106,7 @@ static inline int teardown_plain(void **state)
 	return world_teardown(state);
 }
 
-/* Nothing is left behind, of pages as of what the device made. */
+/* No page and no event wait of the device is left. */
 static inline int teardown(void **state)
 {
 	int r;

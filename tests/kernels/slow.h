@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * slow.h - a device of plain memory whose copies are counted, and wait or fail
- * as the test wants; with streams that are over when the test says so.
+ * as the test wants; the test ends the work of streams.
  *
- * It is every device there is: include this once, in the test's program.
+ * kv_device_find returns this device for every name: include this file once in
+ * the test's program.
  */
 #ifndef KV_TESTS_KERNELS_SLOW_H
 #define KV_TESTS_KERNELS_SLOW_H
@@ -19,9 +20,9 @@ static struct {
 	bool shut;		/* copies wait */
 	atomic_size_t loads;	/* blocks, begun */
 	atomic_size_t saves;	/* blocks, begun */
-	atomic_int fail;	/* what copies end with */
+	atomic_int fail;	/* the result of copies */
 	atomic_bool full;	/* no more memory */
-	bool kept;		/* they are not submitted before */
+	bool kept;		/* copies are not submitted before */
 	atomic_int event_waits; /* that are there */
 	bool plain;		/* no streams */
 } slow = {.lock = PTHREAD_MUTEX_INITIALIZER,

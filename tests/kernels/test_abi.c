@@ -31,7 +31,7 @@ static void the_number_and_the_text_are_one_version(void **state)
 	assert_string_equal(kvfs_version_text(), text);
 }
 
-/* What was built with an older header goes on with its numbers. */
+/* Programs built with an older header keep its numbers. */
 _Static_assert(KVFS_COPIED == 1 && KVFS_SEALED == 2 && KVFS_DURABLE == 3 &&
 		       KVFS_SUBMITTED == 4,
 	       "a stage's number has changed");

@@ -121,7 +121,7 @@ static void map_pages(struct client *c, kvfs_pool *pool)
 	alloc_must(kvfs_map_wait(map, 20 * SECOND) >= 0);
 	for (size_t i = 0; i < BLOCKS; i++) {
 		r = kvfs_map_status(map, i);
-		if (r != -EIO) /* its segment could not be mapped */
+		if (r != -EIO) /* the segment could not be mapped */
 			ALLOC_MISS(r);
 		if (kvfs_map_addr(map, i, NULL))
 			alloc_must(world_is(kvfs_map_addr(map, i, NULL),
@@ -152,7 +152,7 @@ static void seal_pages(struct client *c, kvfs_pool *pool)
 	kvfs_pages_free(pages);
 }
 
-/* Whatever fails, no page is lost. */
+/* No failure loses a page. */
 static void reserve(struct client *c)
 {
 	kvfs_pages *all;

@@ -73,7 +73,7 @@ static void misses_then_recovers(struct impostor *i, enum mode mode)
 	assert_int_equal(probe(i, space, &state), 0);
 	assert_int_equal(state, KVFS_ABSENT);
 	i->mode = HONEST;
-	/* Who has been waited for in vain is not asked for a second. */
+	/* After a time-out the daemon is not asked for a second. */
 	for (k = 0; mode == LATE && k < 600 && probe(i, space, &state) != 2;
 	     k++)
 		usleep(50000);
@@ -100,7 +100,7 @@ static void a_connection_closed_in_between_is_made_anew(void **state)
 	kvfs_close(session);
 }
 
-/* What a daemon cancels as it ends may well be there. */
+/* A question that the ending daemon cancels does not mean that blocks are absent. */
 static void a_daemon_that_ends_has_not_said_that_a_block_is_absent(void **state)
 {
 	struct impostor *i = *state;
@@ -140,7 +140,7 @@ static void a_state_that_there_is_not_is_a_miss(void **state)
 	misses_then_recovers(*state, NONSENSE);
 }
 
-/* What the process says on standard error meanwhile goes to @path. */
+/* Redirect standard error to @path. */
 static int divert(const char *path)
 {
 	int before = dup(STDERR_FILENO);
@@ -201,7 +201,7 @@ a_daemon_of_another_version_is_named_once_and_no_miss_alone(void **s)
 	assert_non_null(strstr(text, versions));
 	assert_non_null(strstr(text, i->path));
 
-	/* It is replaced by one that we understand. */
+	/* Replace the daemon by one that speaks our version. */
 	i->strict = false;
 	i->oldest = WIRE_OLDEST;
 	i->version = WIRE_VERSION;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a device is asked to do, when it fails, and when it is slow. */
+/* Calls to a device that works, fails, or is slow. */
 #include "tests/kernels/fake_world.h"
 
 #include <stdio.h>
@@ -146,8 +146,7 @@ static void memory_of_before_the_pool_is_told_of(void **state)
 	fake.session = ((struct world *)*state)->session;
 }
 
-/* What did not come is no block, and where it came from it still is.
- */
+/* A block whose copy failed is not sealed, and its page is unchanged. */
 static void a_failed_load_fails_its_blocks_and_no_others(void **state)
 {
 	struct world *w = *state;
@@ -361,7 +360,7 @@ static void pages_stay_the_saves_until_the_device_is_done(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* What the first gives back is its own. */
+/* The first pool releases only its own memory. */
 static void transfers_are_counted_by_their_owner(void **state)
 {
 	struct world *w = *state;
@@ -399,7 +398,7 @@ static void pages_in_flight_are_charged_once(void **state)
 	kvfs_xfer_cancel(b);
 	assert_pages_saving(w, 8); /* the first eight are still a's */
 	load = begin_load(w, 6, &opts);
-	assert_pages_loading(w, 6); /* loads and saves are told apart */
+	assert_pages_loading(w, 6); /* loads and saves are counted separately */
 	assert_pages_saving(w, 8);
 	kvfs_xfer_cancel(a);
 	assert_pages_saving(w, 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a table of calls must have, and what its calls may answer. */
+/* Required calls of a table, and valid results of calls. */
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 #include "kernels/device/device.h"
 #include "kernels/kvfs.h"
 
-/* What every call of the device answers, and gives. */
+/* The result and the output of every call of the device. */
 static struct {
 	int r;
 	void *given, *base;

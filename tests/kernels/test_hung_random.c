@@ -2,8 +2,8 @@
 /*
  * Threads that save, load, map and look up with deadlines, on a daemon that is
  * stopped and goes on, or dies and comes back, at any moment: every call ends
- * in its time, every byte that is said to be there is right, and in the end
- * nothing is left.
+ * in time, every byte of a reported block is right, and in the end nothing is
+ * left.
  */
 #include <stdatomic.h>
 
@@ -43,7 +43,7 @@ static void choose(struct player *p, kvfs_key *keys, int64_t *pages,
 		pages[i] = p->first_page + i;
 }
 
-/* Whatever it is, it ends; half of them are cancelled or left alone. */
+/* Every call ends; half of them are cancelled or abandoned. */
 static long end(struct player *p, kvfs_xfer *xfer, enum kvfs_stage stage,
 		bool pages)
 {

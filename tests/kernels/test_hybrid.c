@@ -4,7 +4,7 @@
  * states, whose pages are of different sizes and share one memory.
  *
  * A block has 16 tokens in every group.  The memory has one tensor of pages for
- * each of two layers; a page belongs to whatever group the engine gave it to.
+ * each of two layers; the engine assigns each page to a group.
  */
 #include "tests/kernels/world.h"
 
@@ -198,7 +198,7 @@ static void every_group_of_every_rank_must_be_able_to_go_on(void **state)
 	assert_int_equal(match_all(), 0);
 }
 
-/* What one group needs to go on from block @p: its first block, how many. */
+/* The blocks that a group needs to go on from block @p: the first, and how many. */
 static uint32_t need(int group, uint32_t p, uint32_t *ret_first)
 {
 	const uint32_t n = group == FULL ? p : group == WINDOW ? 2 : 1;

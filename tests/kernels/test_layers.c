@@ -106,7 +106,7 @@ static void all_layers_are_all_bytes_once(void **state)
 #define SAID(tensors, layers) \
 	"{\"tensors\":[" tensors "],\"layers\":" layers "}"
 
-/* Each byte is in one layer, and no layer has more pieces than was said. */
+/* Each byte is in one layer, and no layer has more pieces than reported. */
 static void assert_whole(const struct kv_layout *layout)
 {
 	_cleanup_(kv_freep) struct kvfs_range *ranges =

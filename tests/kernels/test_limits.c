@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one session or one process may have: the library keeps within it by
- * itself where it can, and says which limit it was where it cannot.
+ * Limits of a session and a process: the library stays within them where it can,
+ * and names the limit where it cannot.
  */
 #include <sys/resource.h>
 
@@ -117,7 +117,7 @@ static void ten_thousand_blocks_can_be_held_and_leased(void **state)
 	free(keys);
 }
 
-/* Each message's worth has one block that is there, and counts as a whole. */
+/* Each message has one existing block, and counts as a whole. */
 static void too_many_leased_blocks_are_no_full_disk(void **state)
 {
 	struct world *w = *state;
@@ -331,7 +331,7 @@ static void a_segment_without_address_space_says_so(void **state)
 	if (SHADOWED)
 		skip();
 	assert_int_equal(layered_end(save(w, 0, 1, NULL), KVFS_SEALED), 1);
-	world_wait_staged(w); /* it takes address space, too */
+	world_wait_staged(w); /* staging takes address space */
 	statm = fopen("/proc/self/statm", "re");
 	assert_int_equal(fscanf(statm, "%lu", &pages), 1);
 	fclose(statm);
@@ -373,7 +373,7 @@ static void was_durable_and_is_evicted_since_is_not_enoent(void **state)
 	assert_true(kvfs_xfer_wait(first, KVFS_DURABLE, LONG) >= 1);
 	assert_int_equal(kvfs_xfer_status(first, 0), KVFS_EVICTED);
 	kvfs_xfer_free(first);
-	/* What was removed was not evicted. */
+	/* A removal is not an eviction. */
 	first = layered_save_by(w->pool, w->space, 5, 1, NULL);
 	assert_int_equal(kvfs_xfer_wait(first, KVFS_SEALED, LONG), 1);
 	key = world_key(5);

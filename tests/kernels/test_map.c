@@ -342,7 +342,7 @@ static void a_map_gives_up_others_blocks_before_its_own(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* What was got is kept, block by block, from the beginning on. */
+/* A prefix of the map keeps its pages. */
 static void a_pool_smaller_than_the_prompt_has_its_prefix(void **state)
 {
 	struct world *w = *state;
@@ -351,7 +351,7 @@ static void a_pool_smaller_than_the_prompt_has_its_prefix(void **state)
 	size_t i;
 
 	world_save(w, 12);
-	m = map(w, pool, 7, 5, 5); /* its own end is no help to the prompt */
+	m = map(w, pool, 7, 5, 5); /* blocks of the end alone are useless */
 	unmap(m);
 	m = map(w, pool, 0, 12, 5);
 	for (i = 0; i < 12; i++) {
@@ -394,7 +394,7 @@ static void half_mapped_requests_leave_room_when_unmapped(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* What is not in the cache costs nobody a page. */
+/* A block that is not in the cache takes no page. */
 static void an_absent_block_takes_no_page(void **state)
 {
 	struct world *w = *state;

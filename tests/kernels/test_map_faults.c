@@ -131,7 +131,7 @@ static void without_a_daemon_pages_are_still_hits(void **state)
 	world_stop_daemon(w, SIGKILL);
 	world_wait_connected(w->session, 0);
 	slow_shut(false);
-	/* What was being copied may have ended well, or not. */
+	/* A copy in flight may have succeeded or not. */
 	assert_true(kvfs_map_wait(b, LONG) >= 0);
 	for (i = 0; i < 2; i++)
 		assert_true(kvfs_map_status(b, i) < 0 ||
@@ -279,7 +279,7 @@ static void a_map_orders_nothing_before_it_is_submitted(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* What a stream still reads is not written. */
+/* A page that a stream still reads is not written. */
 static void a_page_is_taken_only_after_the_streams_work(void **state)
 {
 	struct world *w = *state;
@@ -295,7 +295,7 @@ static void a_page_is_taken_only_after_the_streams_work(void **state)
 	assert_int_equal(kvfs_unmap(b, &two), 0);
 	assert_int_equal(info_of(pool).pages_mapped, 2);
 	assert_int_equal(kvfs_pages_take(pool, 1, &taken), -ENOSPC);
-	unmap(map(w, pool, 0, 2, 2)); /* they are matchable all the time */
+	unmap(map(w, pool, 0, 2, 2)); /* the blocks match all the time */
 	assert_int_equal(slow.loads, 2);
 	one.over = true;
 	wait_for_mapped(pool, 1);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Many random operations on a paged pool: against a simple model in one
- * thread, and from several threads at once.  Whatever happens, a block that is
- * mapped has its bytes, no two blocks have one page, and in the end all pages
- * are there.
+ * thread, and from several threads at once.  At every moment a mapped block
+ * has its bytes and no two blocks have one page; in the end all pages are free or
+ * cached.
  */
 #include "tests/kernels/paged.h"
 
@@ -94,7 +94,7 @@ static void map_some(struct random *r, struct one *o)
 	if (draw(r, 8) == 0)
 		kvfs_map_cancel(o->map);
 	if (draw(r, 4) == 0)
-		return; /* it settles some time */
+		return; /* settles later */
 	assert_true(kvfs_map_wait(o->map, LONG) >= 0);
 	for (i = 0; i < o->n; i++) {
 		status = kvfs_map_status(o->map, i);

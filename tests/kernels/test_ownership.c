@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who owns what, and until when: leases that nobody reads, clients that die,
- * answers that nobody waits for, and answers that are somebody else's. */
+/* Ownership: leases without readers, clients that die, replies without a waiter,
+ * and replies of another request. */
 #include "tests/kernels/world.h"
 
 /* Wait until the daemon says that @n blocks are leased. */
@@ -206,7 +206,7 @@ static void results_are_of_their_own_operation(void **state)
 	}
 }
 
-/* Whatever the caller does with its arrays meanwhile. */
+/* The caller may change its arrays meanwhile. */
 static void a_pending_lease_is_of_the_keys_it_began_with(void **state)
 {
 	struct world *w = *state;
@@ -277,7 +277,7 @@ static void whatever_is_pending_ends_with_the_connection(void **state)
 	kvfs_release(lease);
 }
 
-/* What another has removed is a miss at once, and can be saved again. */
+/* A block that another client removed misses at once, and can be saved again. */
 static void what_was_removed_outside_is_not_a_hit(void **state)
 {
 	struct world *w = *state;
@@ -365,8 +365,8 @@ static int round_trip(struct world *w, uint64_t bytes)
 	return status;
 }
 
-/* What can be saved can be loaded, at every size; the first that is too
- * large is refused, and so are all above.  A segment has 8 MiB. */
+/* Every size that can be saved can be loaded; the first size that is too large is
+ * refused, and so are all above.  A segment has 8 MiB. */
 static void every_size_that_can_be_saved_can_be_loaded(void **state)
 {
 	static const uint64_t sizes[] = {

@@ -63,7 +63,7 @@ static void what_was_sealed_is_mapped_without_a_copy(void **state)
 					 TENSOR);
 	}
 	assert_int_equal(seal(w, pages, 0, 4, NULL, &xfer), 0);
-	m = map(w, pool, 0, 5, 4); /* they are there at once */
+	m = map(w, pool, 0, 5, 4); /* hits at once */
 	for (i = 0; i < 4; i++) {
 		assert_int_equal(kvfs_map_page(m, i), page[i]);
 		assert_true(is_block(m, i, (uint32_t)i));
@@ -246,7 +246,7 @@ static void a_page_is_not_taken_before_it_was_saved(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* What the stream still writes is neither saved nor shown. */
+/* A page that the stream still writes is neither saved nor mapped. */
 static void pages_are_sealed_after_the_streams_work(void **state)
 {
 	struct world *w = *state;
@@ -300,7 +300,7 @@ static void dropped_pages_are_free_after_the_streams_work(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* It waits for those who read its pages, not for the daemon. */
+/* Closing waits for readers of the pages, not for the daemon. */
 static void a_pool_is_closed_before_its_saves_are_sealed(void **state)
 {
 	struct world *w = *state;
@@ -320,7 +320,7 @@ static void a_pool_is_closed_before_its_saves_are_sealed(void **state)
 	wait_for(xfer, KVFS_SEALED, 2);
 }
 
-/* It fails open: the engine's own pages are hits, daemon or not. */
+/* Without a daemon the engine's own pages still hit. */
 static void without_a_daemon_sealed_pages_are_still_hits(void **state)
 {
 	struct world *w = *state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registering pools.  What views may be is in test_strides.c. */
+/* Registering pools.  test_strides.c tests the views. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

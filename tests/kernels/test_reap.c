@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Completions that say which: each once, none of what was freed. */
+/* Completions with a user value: each once, none of a freed transfer. */
 #include <poll.h>
 
 #include "tests/kernels/world.h"
@@ -107,7 +107,7 @@ static void each_stage_is_told_once_by_its_word(void **state)
 				    KVFS_OPTS(.user = 14), &flushed),
 			 0);
 	assert_next(w->session, KVFS_EVENT_XFER, KVFS_DURABLE, 14, 1);
-	/* Waiting for what was told tells nothing again. */
+	/* Waiting for a reported stage does not report it again. */
 	assert_int_equal(kvfs_xfer_wait(saved, KVFS_DURABLE, KVFS_FOREVER), 8);
 	assert_int_equal(kvfs_xfer_wait(loaded, KVFS_COPIED, KVFS_FOREVER), 8);
 	assert_nothing(w->session);

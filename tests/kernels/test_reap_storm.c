@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hostile use: everything at once, freed while it is told of. */
+/* Hostile use: all calls at once, and frees during notices. */
 #include <stdatomic.h>
 
 #include "tests/kernels/world.h"

@@ -53,7 +53,7 @@ static int acquire(kvfs_space *space)
 	return status;
 }
 
-/* Whatever comes, the request ends, and the next one goes by a new
+/* After any bad reply the request ends, and the next one uses a new
  * connection. */
 static void ends_and_recovers(struct impostor *i, enum mode mode, int status)
 {

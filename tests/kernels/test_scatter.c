@@ -221,7 +221,7 @@ static void move(uint8_t *staging, const struct kv_run *run, uint8_t *tensors,
 		memcpy(tensors + run->from, staging + run->at, run->bytes);
 }
 
-/* What a launch does, one thread after the other. */
+/* Run a launch, one thread after the other. */
 static void launch(const struct kv_scatter_args *scatter, bool loads)
 {
 	uint32_t thread, threads = 4 * scatter->lanes;
@@ -529,8 +529,8 @@ static void a_layer_first_block_is_one_run_of_staging(void **state)
 	free(strides.stride);
 }
 
-/* What a layer has of a page is what the kernel counts, not all of the page;
- * also where it lies on both sides of a page's end. */
+/* The kernel counts a layer's part of a page, not all of the page; also if the
+ * part spans the end of a page. */
 static void a_part_of_a_run_is_a_run(void **state)
 {
 	struct layout l = page_first();

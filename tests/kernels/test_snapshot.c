@@ -206,7 +206,7 @@ static void more_blocks_than_a_message_has(void **state)
 	assert_pinned(w, " 0 pinned");
 }
 
-/* What was flushed is there after SIGKILL, and pins again. */
+/* Flushed snapshots survive SIGKILL, and pin their blocks again. */
 static void a_flushed_snapshot_survives_the_daemon(void **state)
 {
 	struct world *w = *state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a pool's descriptor may say, and what becomes of it. */
+/* Valid descriptors of pools, and the strides made from them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -236,7 +236,7 @@ static void other_spaces_take_none(void **state)
 					   sizeof(buffer)),
 			 -EINVAL);
 	kvfs_space_close(plain);
-	/* It is another layout. */
+	/* The layout is another one. */
 	assert_int_equal(
 		kvfs_space_open(w->session, "plain", LAYOUT, 0, &plain),
 		-EEXIST);

@@ -3,7 +3,7 @@
  * world.h - a real daemon in a directory of its own, and a client with a space
  * and a pool.
  *
- * The daemon is the program "$B/kvfs", without a mount.  It dies with the test.
+ * The daemon is the program "$B/kvfs", without a mount; it ends with the test.
  */
 #ifndef KV_TESTS_KERNELS_WORLD_H
 #define KV_TESTS_KERNELS_WORLD_H
@@ -66,7 +66,7 @@ static inline int world_set_timeout(int fd, int name)
 			    sizeof(wait));
 }
 
-/* The library's calls come here, too. */
+/* The library calls this as well. */
 int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes)
 {
 	if (level != SOL_SOCKET || fd < 0 || fd >= WORLD_LINKS ||
@@ -132,7 +132,7 @@ static inline void world_start_daemon(struct world *w)
 	assert_true(i < 3000);
 }
 
-/* It answers nothing until world_thaw; every thread of it has stopped. */
+/* Stop every thread of the daemon until world_thaw. */
 static inline void world_freeze(struct world *w)
 {
 	int status;

@@ -5,7 +5,7 @@
  * "present" is whole, and as small as a device can be: its pages are plain
  * memory.
  *
- * It is built with the installed headers alone.
+ * This file is built with the installed headers alone.
  *
  * OWNS      nothing.
  *
@@ -95,7 +95,7 @@ const struct kvfs_device kvfs_device_future = {
 	.version = KVFS_DEVICE_VERSION + 1,
 	.name = "future",
 };
-/* Who is given a stream by it can never let go of what it noted. */
+/* Has event_wait without event_wait_free: event waits would leak. */
 static int event_wait(void *pool, void *stream, void *event,
 		      void **ret_event_wait)
 {

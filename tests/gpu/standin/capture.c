@@ -11,8 +11,8 @@
  *            INVALID -> (gone)    cuStreamEndCapture, with an error
  *
  * INVARIANTS
- *   (1) What a captured stream is given does not run.  It becomes a node, a
- *       wait for a value too, and runs with each launch of the graph.
+ *   (1) Operations of a captured stream do not run.  Each becomes a node, also
+ *       a wait for a value, and runs with each launch of the graph.
  *   (2) A graph's nodes run one after the other, in the order of the calls,
  *       which is one of the orders that it allows.
  *
@@ -230,7 +230,7 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *n)
 	return CU_OK;
 }
 
-/* It stays as it is, so that the one that is launched may be the same. */
+/* The graph is not changed: the executable graph may be the same object. */
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph,
 				     unsigned long long flags)
 {

@@ -40,7 +40,7 @@ static bool is_mapped(uintptr_t at, size_t n, bool *ret_writable)
 	return at >= end;
 }
 
-/* What that takes. */
+/* Wait for the time that registering takes. */
 static void pin_pages(size_t n)
 {
 	usleep((useconds_t)((n >> 10) * settings.register_us >> 10));

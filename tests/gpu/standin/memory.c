@@ -186,8 +186,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t n)
 	return r;
 }
 
-/* What is under way finds nothing there: a real device would wait for it, but
- * nobody should lean on that. */
+/* Operations in flight find no memory.  A real device would wait for them, but
+ * no program should rely on that. */
 CUresult cuMemFree_v2(CUdeviceptr ptr)
 {
 	CUresult r = enter("cuMemFree_v2", CONTEXT);
@@ -219,7 +219,7 @@ static CUresult pointer_attribute_locked(void *data, int attribute,
 		return CU_INVALID_VALUE;
 	switch (attribute) {
 	case CU_PTR_CONTEXT:
-		/* What was mapped (vmm.c) belongs to none. */
+		/* Mapped memory (vmm.c) belongs to no context. */
 		if (range->kind == DEVICE && range->flags != 0)
 			return CU_INVALID_VALUE;
 		*(CUcontext *)data = context_of(range->device);

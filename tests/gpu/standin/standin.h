@@ -7,10 +7,9 @@
  * it (DEVICE_SHIFT below), so that a program that takes a device address for
  * one of the host dies at once, as it would.
  *
- * A stream is a thread that takes its operations one after the other, each
- * after a random pause and after what it depends on.  So streams overtake each
- * other wherever nothing keeps them from it, and copies read and write what is
- * there late.
+ * A stream is a thread that runs its operations in order, each after a random
+ * pause and after its dependencies.  So streams overtake each other unless they
+ * are ordered, and copies read and write memory late.
  */
 #ifndef KV_TESTS_GPU_STANDIN_STANDIN_H
 #define KV_TESTS_GPU_STANDIN_STANDIN_H
@@ -111,8 +110,7 @@ struct range {
 	unsigned flags;
 };
 
-/* What a copy may touch: the live stride of memory that has all of @at ..
- * + @bytes, or NULL. */
+/* Return the live stride of memory that contains @bytes at @at, or NULL. */
 const struct range *range_of_locked(uintptr_t at, size_t bytes);
 /* Whether any byte of it is in a live stride of memory. */
 bool range_touches_locked(uintptr_t at, size_t bytes);
@@ -149,7 +147,7 @@ struct op {
 	uint64_t ticket; /* of its stream's queue */
 	struct moment after[MAX_DEPENDENCIES];
 	unsigned n_after;
-	/* What @run needs. */
+	/* Arguments of @run. */
 	uintptr_t dst, src;
 	size_t bytes;
 	uint32_t value;
@@ -171,7 +169,7 @@ struct CUstream_st *stream_of_locked(CUstream handle);
 CUcontext context_of_stream(CUstream handle);
 /* Until all work that the context has been given is over. */
 void wait_for_context_locked(CUcontext ctx);
-/* Its capture, or NULL; and to set it. */
+/* Get the capture of a stream, or NULL; set it. */
 struct capture **stream_capture_locked(struct CUstream_st *stream);
 /* The capture that an operation of the legacy stream would be mixed into. */
 struct capture *legacy_capture_locked(struct CUstream_st *stream);
@@ -185,14 +183,14 @@ void wait_until_past_locked(const struct moment *moment);
 
 /* ---- event.c ---- */
 
-/* What @event stands for, as a reference; @ret: {NULL} if nothing.
- * CU_CAPTURED_EVENT: a place in a capture, *@ret_capture. */
+/* Return the operation that @event stands for, referenced; {NULL}: none.
+ * CU_CAPTURED_EVENT: a place in the capture *@ret_capture. */
 CUresult event_moment_locked(CUevent event, struct moment *ret,
 			     uint64_t *ret_capture);
 
 /* ---- image.c ---- */
 
-/* What a launch of a kernel is looked at for. */
+/* Check the arguments of a launch. */
 struct kernel {
 	unsigned registers;   /* of a thread; 0: not known */
 	unsigned max_threads; /* of a block */

@@ -491,7 +491,7 @@ CUresult cuStreamCreate(CUstream *ret, unsigned flags)
 	return cuStreamCreateWithPriority(ret, flags, 0);
 }
 
-/* What it was given goes on. */
+/* Its operations go on. */
 CUresult cuStreamDestroy_v2(CUstream handle)
 {
 	CUresult r = enter("cuStreamDestroy_v2", CONTEXT);
@@ -593,7 +593,7 @@ static CUresult wait_event_locked(CUstream handle, CUevent event)
 		return join_locked(stream, id);
 	}
 	if (r == CU_OK && stream->capture != NULL) {
-		/* What runs by itself is no part of what is captured. */
+		/* A stream outside the capture runs by itself. */
 		capture_spoil_locked(stream->capture);
 		r = CU_CAPTURE_ISOLATION;
 	}
