@@ -56,7 +56,7 @@
 #define GENERATIONS_A_MOUNT (1ull << 32)
 #define BLOCKS_AT_ONCE 4096u /* in one step of a walk through all */
 /* Bytes of the index's map for each record that a commit writes: a record may take
- * three pages, twice, and an eighth of the map is kept back (txn.c). */
+ * three pages, twice, and an eighth of the map is kept back (env.c). */
 #define ROUND_SHARE (256u << 10)
 #define AHEAD 32u /* records that wait; the first half for their buckets */
 #define DIGIT 11u

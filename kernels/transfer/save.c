@@ -45,7 +45,7 @@
 
 /* ---- token ids ---- */
 
-/* A copy of the caller's token ids, in the form of common/token_ids.h. */
+/* A copy of the caller's token ids, in the form of common/block.h. */
 struct kv_save_ids {
 	uint64_t each; /* bytes of a block's, a multiple of IDS_ALIGN */
 	uint8_t data[];

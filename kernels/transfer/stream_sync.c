@@ -4,7 +4,7 @@
  * work on the device (event waits), and streams after copies (submissions).
  *
  * OWNS      the session's sync thread, and the thread that waits for devices to
- *           let go of memory (attach.c); a transfer's event wait (what must be
+ *           let go of memory (mapped_segment.c); a transfer's event wait (what must be
  *           over before its pages are touched); fences that have begun; the
  *           device's fence for the end of a submitted batch.
  *
