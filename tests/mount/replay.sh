@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# replay.sh - kvfs-replay: hits counted by hand, every form of output, what is
-# refused, and a live mount that has the hit rate that was computed.
+# replay.sh - kvfs-replay: hits counted by hand, both forms of output, refused traces and
+# options, and a live mount with the simulated hit rate.
 . "$(dirname "$0")/lib"
 R=$B/kvfs-replay
 # line LENGTH ID...: a request.
@@ -127,8 +127,8 @@ for _ in range(250):
     n += 5
     print('{"input_length": %d, "block_size": 1, "hash_ids": %s}' % (len(t), t))
 P
-# lhd has as many hits as lru where nothing but the last use tells who comes
-# back, and more where much is asked for once.
+# lhd has as many hits as lru if only the last use predicts the next one, and more if many
+# blocks are requested once.
 rates() { "$R" --policy lru,lhd --blocks "$2" "$1" | awk -F '[= ]' -v least="$3" '
 	$2 == "lru" { lru[$4] = $8 }
 	$2 == "lhd" && $8 < least * lru[$4] { print $4 " blocks: " $8 " hits, lru " lru[$4]; bad = 1 }

@@ -599,7 +599,7 @@ def open_block(args):
     Notes(args.work).compare("the file that Python opens", 1, data)
     if metadata["position"] != "1":
         raise Differs("the position of block 1")
-    print(f"    its {len(data)} bytes are those that the engine computed")
+    print(f"    the {len(data)} bytes of the block are those that the engine computed")
 
 
 STEPS = {"prefill-save": prefill_save, "load": load, "load-half": load_half, "share": share,

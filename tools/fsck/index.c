@@ -141,29 +141,29 @@ static void see_damaged(void *arg, enum kv_index_part part, uint64_t id)
 
 	if (part == KV_PART_SLOTS) {
 		fsck_found(f, FAULT_RECORD_DAMAGED,
-			   "slot %u of file %u: its record is damaged",
+			   "slot %u of file %u: the record is damaged",
 			   (unsigned)id, (unsigned)(id >> 32));
 		(void)fsck_note(&f->bad_slots, id);
 	} else if (part == KV_PART_SPACES) {
 		fsck_found(f, FAULT_SPACE_RECORD,
-			   "space %u: its record is damaged", (unsigned)id);
+			   "space %u: the record is damaged", (unsigned)id);
 		if (kv_array_more(&f->spaces, f->n_spaces) == 0)
 			f->spaces[f->n_spaces++] =
 				(struct space){.id = (uint32_t)id, .put = true};
 	} else if (part == KV_PART_SEGMENTS) {
 		fsck_found(f, FAULT_SEGMENT_RECORD,
-			   "file %u: its record is damaged", (unsigned)id);
+			   "file %u: the record is damaged", (unsigned)id);
 		if (kv_array_more(&f->segments, f->n_segments) == 0)
 			f->segments[f->n_segments++] = (struct segment){
 				.id = (uint32_t)id, .put = true};
 	} else if (part == KV_PART_TOKENS) {
 		fsck_found(f, FAULT_RECORD_DAMAGED,
-			   "slot %u of file %u: its token ids are damaged",
+			   "slot %u of file %u: the token ids are damaged",
 			   (unsigned)id, (unsigned)(id >> 32));
 		(void)fsck_note(&f->bad_tokens, id);
 	} else {
 		fsck_found(f, FAULT_RECORD_DAMAGED,
-			   "snapshot %llu: its record is damaged",
+			   "snapshot %llu: the record is damaged",
 			   (unsigned long long)id);
 	}
 }

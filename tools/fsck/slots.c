@@ -113,7 +113,7 @@ static int check_block(struct pass *pass, struct entry *entry,
 	if (!kv_record_fits(&found->record, slot_bytes) ||
 	    fsck_content(&found->record) != entry->content) {
 		drop(f, entry, FAULT_SLOT_OTHER,
-		     "its prologue is another block's");
+		     "the prologue is another block's");
 		return fsck_note(&f->stale, entry->slot_id);
 	}
 	if (f->data)
@@ -121,7 +121,7 @@ static int check_block(struct pass *pass, struct entry *entry,
 			       (uint32_t)entry->slot_id * slot_bytes + KV_PAGE,
 			       &found->record);
 	if (r == -EBADMSG) {
-		drop(f, entry, FAULT_DATA, "its bytes are not those sealed");
+		drop(f, entry, FAULT_DATA, "the bytes differ from the digest");
 		return fsck_note(&f->stale, entry->slot_id);
 	}
 	if (r < 0) {
@@ -144,10 +144,10 @@ static int check_recorded(struct pass *pass, struct entry *entry,
 	case KV_FOUND_BLOCK:
 		return check_block(pass, entry, found);
 	case KV_FOUND_ZERO:
-		drop(f, entry, FAULT_SLOT_EMPTY, "its prologue is zeros");
+		drop(f, entry, FAULT_SLOT_EMPTY, "the prologue is zeros");
 		return 0;
 	case KV_FOUND_NOTHING:
-		drop(f, entry, FAULT_SLOT_OTHER, "its prologue is damaged");
+		drop(f, entry, FAULT_SLOT_OTHER, "the prologue is damaged");
 		return 0;
 	case KV_FOUND_UNREADABLE:
 		fsck_found(f, FAULT_SLOT_UNREADABLE,
@@ -235,7 +235,7 @@ static int check_segment(struct fsck *f, struct segment *segment)
 	segment->trailer = r == 0 && trailer.slot_bytes == segment->slot_bytes;
 	if (!segment->trailer && segment->slot_bytes)
 		fsck_found(f, FAULT_TRAILER,
-			   "file %06u.seg: its trailer is missing or wrong",
+			   "file %06u.seg: the trailer is missing or wrong",
 			   segment->id);
 	return segment->slot_bytes ? check_slots(f, segment, fd) : 0;
 }
@@ -255,7 +255,7 @@ static void drop_strays(struct fsck *f)
 			     "a record, but no such slot");
 		else if (!space || !space->name)
 			drop(f, entry, FAULT_RECORD_STRAY,
-			     "its record is of no space, or impossible");
+			     "the record is of no space, or impossible");
 	}
 }
 
@@ -287,7 +287,7 @@ static int drop_duplicates(struct fsck *f)
 		if (sorted[i]->name == sorted[i + 1]->name &&
 		    sorted[i]->name2 == sorted[i + 1]->name2)
 			drop(f, sorted[i], FAULT_RECORD_DUPLICATE,
-			     "its key has a newer record");
+			     "another record of the key is newer");
 	free(sorted);
 	return 0;
 }
