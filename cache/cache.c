@@ -38,25 +38,12 @@ static void free_extras(struct kv_cache *cache)
 {
 	kv_snapshots_fini(cache);
 	kv_pins_fini(cache);
-	kv_deletions_free(cache);
-	kv_mover_fini(cache);
+	kv_ssd_fini(cache);
 	kv_spaces_free(cache);
 	kv_table_fini(&cache->table);
 	kv_eviction_fini(&cache->arena.eviction);
-	kv_eviction_fini(&cache->ssd.eviction);
 	kv_ghost_fini(&cache->ghost);
 	kv_miss_curve_free(cache->curve);
-	free(cache->ssd.updates.items);
-	kv_orphans_free(cache);
-	kv_removed_fini(cache);
-	kv_turns_fini(&cache->ssd.write_queues);
-	for (unsigned i = 0; i < UNLINKED_BUCKETS; i++)
-		while (cache->ssd.unlinked[i]) {
-			struct kv_unlinked *orphan = cache->ssd.unlinked[i];
-
-			cache->ssd.unlinked[i] = orphan->next;
-			free(orphan);
-		}
 	free(cache->deferred.gone);
 	free(cache->deferred.retired);
 	kv_accounts_free(cache->accounts);
@@ -146,36 +133,27 @@ static int new_cache(const struct kv_cache_config *config,
 		return -ENOMEM;
 	pthread_mutex_init(&cache->lock, NULL);
 	cache->config = *config;
+	if (!config->io_patience)
+		cache->config.io_patience = KV_IO_PATIENCE;
+	if (!config->io_retry)
+		cache->config.io_retry = 1000000000u;
 	cache->store = strdup(config->store ? config->store : "");
 	cache->store_fd = cache->lock_fd = cache->ssd.dir = -1;
 	cache->spaces_dir = -1;
-	TAILQ_INIT(&cache->ssd.adopted);
-	LIST_INIT(&cache->ssd.flushing);
-	LIST_INIT(&cache->ssd.syncs);
-	TAILQ_INIT(&cache->ssd.recording);
-	TAILQ_INIT(&cache->ssd.collecting);
 	kv_prefetcher_init(cache);
 	TAILQ_INIT(&cache->short_of_room);
-	kv_deletions_init(cache);
-	kv_mover_init(cache);
-	TAILQ_INIT(&cache->ssd.written);
-	LIST_INIT(&cache->ssd.classes);
-	TAILQ_INIT(&cache->ssd.unusable);
 	TAILQ_INIT(&cache->snapshots.dirty);
 	cache->snapshots.write = kv_snapshots_write;
 	cache->block_hooks = &kv_block_hooks;
 	kv_cond_init(&cache->settled);
 	kv_cond_init(&cache->changed);
 	TAILQ_INIT(&cache->changes);
-	kv_cond_init(&cache->ssd.write);
-	kv_cond_init(&cache->ssd.commit);
-	kv_cond_init(&cache->ssd.done);
 	cache->info.next_space = 1;
 	if (getrandom(&cache->epoch, sizeof(cache->epoch), 0) < 0)
 		r = -EIO;
 	else if (kv_table_init(&cache->table) < 0 || !cache->store ||
 		 kv_accounts_new(&cache->accounts) < 0 ||
-		 kv_write_queues_init(cache) < 0)
+		 kv_ssd_init(cache) < 0)
 		r = -ENOMEM;
 	if (r < 0)
 		free_extras(cache);
@@ -215,8 +193,6 @@ static int start_threads(struct kv_cache *cache)
 		r = kv_reader_start(cache);
 	if (r == 0 && cache->ssd.on && !config->read_only)
 		r = kv_writer_start(cache);
-	if (r == 0 && cache->ssd.on && !config->read_only)
-		r = kv_mover_start(cache);
 	if (r == 0)
 		r = kv_prefetcher_start(cache);
 	if (r == 0)

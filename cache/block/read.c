@@ -289,7 +289,7 @@ static void settle_wants(struct kv_cache *cache, struct kv_read *read,
 
 void kv_reads_expire_locked(struct kv_cache *cache)
 {
-	const uint64_t patience = kv_health_patience(cache);
+	const uint64_t patience = cache->config.io_patience;
 	const uint64_t now = kv_now_ns();
 	struct kv_read *read;
 

@@ -559,7 +559,7 @@ void *kv_committer(void *arg)
 		failed += r < 0 && ssd->stop_commits;
 		if (r < 0)
 			kv_cond_wait(cache, &ssd->commit,
-				     kv_health_retry(cache));
+				     cache->config.io_retry);
 		else if (round.starved)
 			kv_cond_wait(cache, &ssd->commit, STARVED_NS);
 	}

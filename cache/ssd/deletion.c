@@ -762,23 +762,13 @@ void *kv_deleter(void *arg)
 			continue;
 		}
 		kv_write_failed_locked(cache, r);
-		kv_cond_wait(cache, &all->wake, kv_health_retry(cache));
+		kv_cond_wait(cache, &all->wake, cache->config.io_retry);
 	}
 	all->ended = true;
 	pthread_cond_broadcast(&ssd->done);
 	pthread_cond_signal(&ssd->commit);
 	kv_unlock(cache);
 	return NULL;
-}
-
-void kv_deletions_init(struct kv_cache *cache)
-{
-	struct kv_deletions *all = &cache->ssd.deletions;
-
-	TAILQ_INIT(&all->queued);
-	TAILQ_INIT(&all->to_record);
-	TAILQ_INIT(&all->to_zero);
-	kv_cond_init(&all->wake);
 }
 
 void kv_deletions_free(struct kv_cache *cache)

@@ -27,20 +27,9 @@
 
 #define ERRORS 8u
 
-uint64_t kv_health_patience(const struct kv_cache *cache)
-{
-	return cache->config.io_patience ? cache->config.io_patience
-					 : KV_IO_PATIENCE;
-}
-
-uint64_t kv_health_retry(const struct kv_cache *cache)
-{
-	return cache->config.io_retry ? cache->config.io_retry : 1000000000u;
-}
-
 static bool is_stuck(const struct kv_cache *cache, uint64_t since)
 {
-	return since && kv_now_ns() - since > kv_health_patience(cache);
+	return since && kv_now_ns() - since > cache->config.io_patience;
 }
 
 struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache)

@@ -346,16 +346,6 @@ void kv_segfile_empty_locked(struct kv_cache *cache, struct kv_segfile *file,
 	kv_periodic_wake(&moves->thread);
 }
 
-void kv_mover_init(struct kv_cache *cache)
-{
-	struct kv_moves *moves = &cache->ssd.moves;
-
-	TAILQ_INIT(&moves->files);
-	TAILQ_INIT(&moves->copied);
-	TAILQ_INIT(&moves->recording);
-	TAILQ_INIT(&moves->recorded);
-}
-
 int kv_mover_start(struct kv_cache *cache)
 {
 	return kv_periodic_start(&cache->ssd.moves.thread, "kvfs-move",
@@ -481,7 +471,7 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 	}
 }
 
-void kv_mover_fini(struct kv_cache *cache)
+void kv_moves_free(struct kv_cache *cache)
 {
 	free_all(&cache->ssd.moves.recorded);
 }

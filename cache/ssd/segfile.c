@@ -791,7 +791,7 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 	if (r == 0)
 		return 0;
 	file->class = NULL;
-	file->until = kv_now_ns() + (kv_health_retry(cache) << file->failures);
+	file->until = kv_now_ns() + (cache->config.io_retry << file->failures);
 	file->failures += file->failures < DELAY_DOUBLED;
 	cache->stats.resize_failures++;
 	cache->stats.ssd_unusable_files++;

@@ -166,7 +166,8 @@ int kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 
 /* ---- writer.c ---- */
 
-int kv_write_queues_init(struct kv_cache *cache); /* -ENOMEM */
+int kv_ssd_init(struct kv_cache *cache); /* -ENOMEM */
+void kv_ssd_fini(struct kv_cache *cache);
 /* Put a slot on the write queue of its space, or take it off. */
 void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
@@ -176,7 +177,7 @@ struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache);
 void kv_write_queue_charge(struct kv_slot *slot);
 /* Resume the writes of spaces that wait for a commit or a free slot. */
 void kv_writer_rouse_locked(struct kv_cache *cache);
-/* Start or stop the writer, the committer and the deleter.  Stopping writes
+/* Start or stop the writer, the committer, the deleter and the mover.  Stopping writes
  * everything out first; -ETIMEDOUT: a request is stuck. */
 int kv_writer_start(struct kv_cache *cache);
 int kv_writer_stop(struct kv_cache *cache);
@@ -195,7 +196,6 @@ void kv_dirty_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_write_failed_locked(struct kv_cache *cache, int error);
 /* A slot that waits for its block's parent waits no more. */
 void kv_orphan_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
-void kv_orphans_free(struct kv_cache *cache);
 
 /* ---- commit.c ---- */
 
@@ -283,7 +283,6 @@ void kv_flushes_prolong_locked(struct kv_cache *cache,
 
 /* ---- deletion.c ---- */
 
-void kv_deletions_init(struct kv_cache *cache);
 void kv_deletions_free(struct kv_cache *cache);
 /* Delete the record of a slot that a block of @space had, zero its prologue, and
  * give the slot back if it is for @reuse. */
@@ -310,11 +309,10 @@ int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n);
 
 /* ---- move.c ---- */
 
-void kv_mover_init(struct kv_cache *cache);
 int kv_mover_start(struct kv_cache *cache);
 /* Stop after the move under way; moves that wait for their commit go on. */
 void kv_mover_stop(struct kv_cache *cache);
-void kv_mover_fini(struct kv_cache *cache);
+void kv_moves_free(struct kv_cache *cache);
 /*
  * Empty @file for @heir: evict its blocks, and move blocks to other files of their
  * size if they must not be evicted or, if @spares, are warmer than the heir's
@@ -346,8 +344,6 @@ int kv_shrink(struct kv_cache *cache);
 /* ---- health.c ---- */
 
 int kv_health_init(struct kv_cache *cache);
-uint64_t kv_health_patience(const struct kv_cache *cache); /* ns */
-uint64_t kv_health_retry(const struct kv_cache *cache);	   /* ns */
 /* A read of a block ended with @status. */
 void kv_health_note(struct kv_cache *cache, int status);
 /* Return whether the tier is offline: blocks on SSD alone are misses. */

@@ -92,16 +92,6 @@ static void queue_init(struct kv_turn *turn)
 	TAILQ_INIT(&((struct write_queue *)turn)->spaces);
 }
 
-int kv_write_queues_init(struct kv_cache *cache)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-
-	for (unsigned i = 0; i < KV_ARRAY_LEN(ssd->resting); i++)
-		TAILQ_INIT(&ssd->resting[i]);
-	return kv_turns_init(&ssd->write_queues, sizeof(struct write_queue),
-			     TURN_BYTES, queue_init);
-}
-
 /* The space holds its user's queue, also if the space changes hands. */
 static struct kv_turn *join_turns(struct kv_cache *cache,
 				  struct kv_space *space)
@@ -224,7 +214,7 @@ static void put_off(struct kv_cache *cache, struct kv_space *space,
 	space->rests = (uint8_t)(1 + rest);
 	space->rests_until =
 		kv_now_ns() +
-		(rest == MOMENT ? MOMENT_NS : kv_health_retry(cache));
+		(rest == MOMENT ? MOMENT_NS : cache->config.io_retry);
 }
 
 /* Resume spaces whose rest is over, or all.  Their queued slots count as about to
@@ -258,7 +248,7 @@ void kv_writer_rouse_locked(struct kv_cache *cache)
 /* Return for how long the writer may sleep. */
 static uint64_t until_roused(const struct kv_cache *cache)
 {
-	uint64_t ns = kv_health_retry(cache), now = kv_now_ns();
+	uint64_t ns = cache->config.io_retry, now = kv_now_ns();
 
 	for (unsigned i = 0; i < KV_ARRAY_LEN(cache->ssd.resting); i++) {
 		const struct kv_space *space =
@@ -353,23 +343,6 @@ void kv_orphan_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 	else
 		LIST_REMOVE(orphans, link);
 	free(orphans);
-}
-
-void kv_orphans_free(struct kv_cache *cache)
-{
-	struct kv_orphans *orphans;
-
-	while ((orphans = TAILQ_FIRST(&cache->ssd.adopted))) {
-		TAILQ_REMOVE(&cache->ssd.adopted, orphans, turn);
-		free(orphans);
-	}
-	for (uint64_t i = 0; cache->ssd.orphans && i <= cache->ssd.orphans_mask;
-	     i++)
-		while ((orphans = LIST_FIRST(&cache->ssd.orphans[i]))) {
-			LIST_REMOVE(orphans, link);
-			free(orphans);
-		}
-	free(cache->ssd.orphans);
 }
 
 /* ---- admission ---- */
@@ -710,7 +683,62 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 	return 0;
 }
 
-/* ---- the threads ---- */
+/* ---- the tier, and its threads ---- */
+
+int kv_ssd_init(struct kv_cache *cache)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+
+	for (unsigned i = 0; i < KV_ARRAY_LEN(ssd->resting); i++)
+		TAILQ_INIT(&ssd->resting[i]);
+	TAILQ_INIT(&ssd->adopted);
+	TAILQ_INIT(&ssd->recording);
+	TAILQ_INIT(&ssd->collecting);
+	TAILQ_INIT(&ssd->written);
+	TAILQ_INIT(&ssd->unusable);
+	TAILQ_INIT(&ssd->deletions.queued);
+	TAILQ_INIT(&ssd->deletions.to_record);
+	TAILQ_INIT(&ssd->deletions.to_zero);
+	TAILQ_INIT(&ssd->moves.files);
+	TAILQ_INIT(&ssd->moves.copied);
+	TAILQ_INIT(&ssd->moves.recording);
+	TAILQ_INIT(&ssd->moves.recorded);
+	kv_cond_init(&ssd->write);
+	kv_cond_init(&ssd->commit);
+	kv_cond_init(&ssd->done);
+	kv_cond_init(&ssd->deletions.wake);
+	return kv_turns_init(&ssd->write_queues, sizeof(struct write_queue),
+			     TURN_BYTES, queue_init);
+}
+
+void kv_ssd_fini(struct kv_cache *cache)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_unlinked *unlinked;
+	struct kv_orphans *orphans;
+
+	kv_deletions_free(cache);
+	kv_moves_free(cache);
+	kv_removed_fini(cache);
+	while ((orphans = TAILQ_FIRST(&ssd->adopted))) {
+		TAILQ_REMOVE(&ssd->adopted, orphans, turn);
+		free(orphans);
+	}
+	for (uint64_t i = 0; ssd->orphans && i <= ssd->orphans_mask; i++)
+		while ((orphans = LIST_FIRST(&ssd->orphans[i]))) {
+			LIST_REMOVE(orphans, link);
+			free(orphans);
+		}
+	free(ssd->orphans);
+	for (unsigned i = 0; i < UNLINKED_BUCKETS; i++)
+		while ((unlinked = ssd->unlinked[i])) {
+			ssd->unlinked[i] = unlinked->next;
+			free(unlinked);
+		}
+	free(ssd->updates.items);
+	kv_turns_fini(&ssd->write_queues);
+	kv_eviction_fini(&ssd->eviction);
+}
 
 /* Begin the next write, or wait until there is one.  Returns an error that is not
  * of one space alone. */
@@ -800,7 +828,7 @@ static void *writer(void *arg)
 			continue;
 		/* A write failed: wait a little before the next one. */
 		tries += ssd->stop;
-		kv_cond_wait(cache, &ssd->write, kv_health_retry(cache));
+		kv_cond_wait(cache, &ssd->write, cache->config.io_retry);
 	}
 	ssd->writer_ended = true;
 	pthread_cond_broadcast(&ssd->done);
@@ -842,7 +870,7 @@ int kv_writer_start(struct kv_cache *cache)
 	}
 	ssd->running = r == 0;
 	if (r == 0)
-		return 0;
+		return kv_mover_start(cache);
 	stop_all(cache);
 	while (n > 0)
 		pthread_join(*threads[--n].thread, NULL);
@@ -856,7 +884,7 @@ static int join(struct kv_cache *cache, pthread_t thread, const bool *ended)
 
 	kv_lock(cache);
 	while (!*ended && r == 0) {
-		kv_cond_wait(cache, &cache->ssd.done, kv_health_retry(cache));
+		kv_cond_wait(cache, &cache->ssd.done, cache->config.io_retry);
 		if (!*ended && kv_health_stuck_locked(cache).writes > 0)
 			r = -ETIMEDOUT;
 	}
