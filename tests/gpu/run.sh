@@ -38,7 +38,7 @@ if [ -z "${KVFS_PART:-}" ]; then
 	exit $rc
 fi
 
-# What was packed is there; each piece that is not would be a test less.
+# Check that all packed pieces exist: a missing one would be a missing test.
 [ -e "$here/pieces" ] || {
 	echo "$here is no unpacked bundle (make gpu-bundle): it has no file pieces" >&2
 	exit 1
@@ -52,7 +52,7 @@ done <"$here/pieces"
 	exit 1
 }
 
-# Where the driver is; with KVFS_STANDIN_PATH the stand-in's folder is said.
+# Find the driver; KVFS_STANDIN_PATH is the folder of the stand-in.
 driver=
 if [ -n "${KVFS_STANDIN_PATH:-}" ]; then
 	driver=$KVFS_STANDIN_PATH/libcuda.so.1
@@ -102,7 +102,7 @@ try() { # NAME COMMAND...
 		failed=$((failed + 1))
 		;;
 	esac
-	# What the stand-in is needed for, and whatever else was left out.
+	# Skipped tests: those that need the stand-in, and others.
 	sed -n 's/^\[  SKIPPED \] \([a-z].*\)/    skipped: \1/p' "$log" | sort -u
 }
 sum() {
@@ -137,8 +137,8 @@ layouts() {
 	sum
 }
 
-# Not racecheck: it sees shared memory only, and the kernels use none.  What
-# stands in for it lies beside the stand-in.
+# Not racecheck: it sees shared memory only, and the kernels use none.  Its replacement is
+# beside the stand-in.
 sanitize() {
 	local sanitizer tool
 	sanitizer=$(PATH=${KVFS_STANDIN_PATH:-$PATH:/usr/local/cuda/bin} \

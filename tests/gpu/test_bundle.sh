@@ -90,7 +90,7 @@ for t in calls faults owner standin; do
 	[ -s "$T/log" ] || fail "test_$t does not say why it is left out"
 done
 
-# What is missing, or cannot be used, is named.
+# Missing and unusable pieces are named.
 plugin=$T/empty/kvfs-gpu/lib/libkvfs-cuda.so.1
 without() { # PART, FILE of the bundle
 	mv "$T/empty/kvfs-gpu/$2" "$T/away"

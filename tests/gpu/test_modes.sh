@@ -51,7 +51,7 @@ run() {
 	[ -e "$T/failed.$2" ] || echo "$kind, $connections connections: ok"
 }
 
-# They wait more than they compute.
+# These tests wait more than they compute, so run several for each processor.
 n=0
 for mode in $modes; do
 	while [ "$(jobs -pr | wc -l)" -ge $((2 * $(nproc))) ]; do wait -n; done

@@ -420,7 +420,7 @@ static void memory_of_the_host_is_no_pool_of_the_device(void **state)
 	assert_int_equal(rig.device->open(&desc, &pool), -EINVAL);
 	desc.device = "cuda:0";
 	assert_int_equal(rig.device->open(&desc, &pool), -EINVAL);
-	/* Its end is none of the device's. */
+	/* The end of this view is not in the device's memory. */
 	view = rig.views[0];
 	view.bytes = (uint64_t)1 << 40;
 	assert_int_equal(rig.device->open(&desc, &pool), -EINVAL);

@@ -309,7 +309,8 @@ class Engine:
         order = None
         if self.cuda:
             def order(layer):
-                # What is not the device's yet orders nothing: no kernel goes before that.
+                # Copies that the device has not been given order nothing, so no kernel
+                # may start before.
                 while not lib.ordered(xfer, layer, self.stream):
                     time.sleep(20e-6)
         else:
@@ -338,7 +339,7 @@ class Engine:
         lib.free("release", lease)
 
     def keep(self):
-        """The pages that are saved, in pinned memory, too."""
+        """Keep a copy of the saved pages, in pinned memory for CUDA."""
         self.kept = self.cache[self.pages_there[:self.n - 1]].to("cpu")
         if self.cuda:
             self.kept = self.kept.pin_memory()
@@ -472,7 +473,7 @@ def report(e, args):
     again = e.timed(e.cold)[1]
     steps = e.timed(e.two_steps)[1]
     floor_s = median(e, args.rounds, e.floor)[0]
-    # What is saved is what the two steps wrote: exactly their state.
+    # The saved blocks are exactly the state that the two steps wrote.
     e.save()
     e.keep()
     median(e, 2, e.warm, e.forget)
