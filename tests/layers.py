@@ -125,7 +125,7 @@ def objects(tree, build):
     another tree."""
     for path in tracked(["*.c"], tree):
         built = os.path.join(tree, build, path[:-2] + ".o")
-        if path.startswith(("tests/", "connectors/")) or path in UNBUILT or \
+        if path.startswith(("tests/", "connectors/", "examples/")) or path in UNBUILT or \
                 folder(path) in BESIDE and not os.path.exists(built):
             continue
         if not os.path.exists(built) or os.path.getmtime(built) < os.path.getmtime(f"{tree}/{path}"):
