@@ -137,8 +137,8 @@ layouts() {
 	sum
 }
 
-# Not racecheck: it sees shared memory only, and the kernels use none.  Its replacement is
-# beside the stand-in.
+# Not racecheck: it sees shared memory only, and the kernels use none.  A replacement
+# is beside the stand-in.
 sanitize() {
 	local sanitizer tool
 	sanitizer=$(PATH=${KVFS_STANDIN_PATH:-$PATH:/usr/local/cuda/bin} \
