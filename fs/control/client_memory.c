@@ -69,10 +69,11 @@ static void unmap(struct kv_work *work, struct kv_hash *hash)
 	const uint64_t n = KV_MIN(memory->mapped, memory->step);
 
 	(void)hash;
-	if (n > 0)
+	if (n > 0) {
 		munmap(memory->map, n);
-	memory->map += n;
-	memory->mapped -= n;
+		memory->map += n;
+		memory->mapped -= n;
+	}
 	if (memory->mapped > 0) {
 		step(memory);
 		return;
