@@ -624,7 +624,7 @@ static void test_one_that_is_gone_or_hangs_is_nothing_to_others(void **state)
 			assert_int_equal(n, ROOM);
 			assert_memory_equal(room, data, ROOM);
 		}
-		/* It is killed, or is there again by itself. */
+		/* Kill the helper if it is stopped; else it starts again by itself. */
 		if (signals[i] == SIGSTOP)
 			kill(helper_of(FIRST_UID + 1000), SIGKILL);
 		while (status_of(KV_REMOTE_EXISTS, OBJECT) == -EIO)
@@ -633,7 +633,7 @@ static void test_one_that_is_gone_or_hangs_is_nothing_to_others(void **state)
 	assert_nothing_left(before);
 }
 
-/* Two at a time: a third is told that there is nothing, until one has been quiet. */
+/* Two helpers at a time: requests of a third tenant miss until one helper is idle. */
 static void test_a_thousand_tenants_have_few(void **state)
 {
 	const unsigned before = descriptors();

@@ -329,7 +329,7 @@ static void test_only_whom_a_trusted_one_vouches_for_is_asked(void **state)
 				  server.tls, &backend, &why),
 			 -EACCES);
 	assert_non_null(strstr(why, "certificate"));
-	/* It is not that one's certificate. */
+	/* The certificate is for another host. */
 	assert_int_equal(open_url(&kv_remote_https,
 				  "//localhost:%u/x?ca=site.pem", server.tls,
 				  &backend, &other),
@@ -372,7 +372,7 @@ static void test_a_stopped_server_holds_nobody(void **state)
 	await(MANY);
 	for (size_t i = 0; i < MANY; i++)
 		assert_int_equal(ops[i].status, -ECANCELED);
-	/* What is open goes, too. */
+	/* Closing ends operations in flight. */
 	submit_many();
 	assert_int_equal(driver->close(backend), 0);
 	kill(server.pid, SIGCONT);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_remote_liar.c - the remote tier's backends on web servers that lie, dawdle
- * or fall silent, and names that do not resolve.
+ * test_remote_liar.c - backends on web servers that lie, are slow or stop answering, and
+ * host names that do not resolve.
  *
  * OWNS      the server.
  *
@@ -16,7 +16,7 @@
 
 #define KEY "00112233445566778899aabbccddeeff"
 #define NAME "1000/space/" KEY
-/* Its digest is nobody's: what comes through is told from what is right. */
+/* No object has this digest, so that accepted answers can be told from good ones. */
 #define DIGEST "00000000000000000000000000000000"
 #define NOTE KEY " " DIGEST " 5"
 #define META "x-amz-meta-kvfs: " NOTE "\r\n"
@@ -26,12 +26,12 @@ static const char good_note[] = SAYS("68") "\r\n" NOTE "\n";
 static const char found[] = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 static struct liar liar;
 
-/* ---- a name that nobody resolves ---- */
+/* ---- a name that does not resolve ---- */
 
 static sem_t resolved;
 static _Atomic bool hangs;
 
-/* libcurl's, too: the program's comes first. */
+/* Replaces that of the C library, also for libcurl. */
 int getaddrinfo(const char *node, const char *service,
 		const struct addrinfo *hints, struct addrinfo **ret)
 {
@@ -120,7 +120,7 @@ static const struct lie {
 	 NULL, 0},
 	{"HTTP/1.1 100 Continue\r\n\r\n" SAYS("5") META "\r\nbytes", NULL, 0},
 	{SAYS("5") META "Content-Encoding: gzip\r\n\r\nbytes", NULL, 0},
-	/* What comes after its end is no part of it. */
+	/* Bytes after the end of the body are not part of it. */
 	{SAYS("5") META "\r\nbytes and more", NULL, 0},
 	{SAYS("99999999999999999999") META "\r\nbytes", NULL, 0},
 	/* Short, long. */
@@ -250,8 +250,8 @@ static void test_an_object_of_notes_is_bounded(void **state)
 	}
 }
 
-/* It is closed after the request, and before an answer: the request, and what it
- * brings, goes to another; so often as it happens. */
+/* The server closes the connection after the request and before an answer, any number of
+ * times: the request is sent again on another connection. */
 static void test_a_connection_that_is_closed_costs_nothing(void **state)
 {
 	static const char taken[] =

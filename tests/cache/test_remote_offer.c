@@ -90,7 +90,7 @@ static int count(const char *path, const struct stat *st, int type,
 	return 0;
 }
 
-/* Blocks, of whatever space; not those that are being put. */
+/* Count the objects of all spaces, without those that are being put. */
 static unsigned objects(const struct node *node, unsigned backend)
 {
 	counted = 0;
@@ -163,7 +163,7 @@ static void must_be_offered(struct node *node)
 	}
 }
 
-/* Whoever looks into it fails. */
+/* Make all calls of the backend fail. */
 static void harm(const struct node *node, unsigned backend)
 {
 	static const char *const names[] = {"0", "trial"};
@@ -264,7 +264,7 @@ static void test_what_a_backend_has_is_not_given_again(void **state)
 		assert_int_equal(stats_of(node, i).calls[KV_REMOTE_PUT], 0);
 	}
 	assert_int_equal(small_stats(&node->s).bytes_read_ssd, 0);
-	/* What one of them has lost it gets, and nobody else anything. */
+	/* A backend gets the blocks that it has lost, and the others get none. */
 	for (unsigned n = 0; n < 5; n++)
 		lose(node, 1, n);
 	reopen(node);

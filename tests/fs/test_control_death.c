@@ -122,8 +122,7 @@ static int be_leaver(const char *path)
 	return peer_release(&p, tags[0]) && peer_release(&p, tags[1]) ? 0 : 1;
 }
 
-/* What is told of the space @id of others is what is told of one that is not
- * there. */
+/* Check that the space @id of another user looks like one that does not exist. */
 static bool is_none(struct peer *p, uint32_t id)
 {
 	const struct wire_header pin = {.type = WIRE_PIN, .arg = 1};

@@ -179,7 +179,7 @@ static void what_is_held_is_let_go_with_the_connection(void **state)
 	assert_true(peer_connect(&p, d.path));
 }
 
-/* A lease of one message's blocks is a limit of the client's, too. */
+/* Held blocks count as leases of the client. */
 static void what_is_held_counts_as_leased(void **state)
 {
 	struct wire_key keys[WIRE_BATCH];

@@ -328,7 +328,7 @@ static uint64_t used(enum kv_finite what)
 	return kv_accounts_used(kv_cache_accounts(d.cache), what);
 }
 
-/* Whoever lends and goes away at any moment leaves nothing behind. */
+/* A lender that dies at any moment leaves nothing charged. */
 static void lenders_that_go_away_leave_nothing(void **state)
 {
 	int fd = memory(BYTES, true);

@@ -243,7 +243,7 @@ static void begin_as(struct peer *p, const char *path, const struct owner *o)
 	EXPECT(peer_staging(p, 1 << 20) == 0);
 }
 
-/* It saves a block, and gets the segment where that is. */
+/* Save a block, and take the segment that it is in. */
 static void be(const char *path, const struct owner *o, bool writable)
 {
 	struct peer p;
