@@ -109,12 +109,6 @@ int kv_update_locked(struct kv_cache *cache, struct kv_block *block)
 	return 0;
 }
 
-uint64_t kv_updates_needed_locked(const struct kv_cache *cache)
-{
-	kv_assert_locked(&cache->lock);
-	return cache->ssd.updates.taken + cache->ssd.updates.n;
-}
-
 bool kv_snapshots_dirty_locked(const struct kv_cache *cache)
 {
 	const struct kv_snapshots *all = &cache->snapshots;

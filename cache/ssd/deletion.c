@@ -607,15 +607,11 @@ static void zeroed_locked(struct kv_cache *cache,
 
 /* ---- the sweep ---- */
 
-/* Prologues that a sweep of one file zeroed, and could not read. */
-struct sweep {
-	uint64_t zeroed, unreadable;
-};
-
-/* Zero the prologues in the free slots of @file, and write its trailer if that is
- * missing.  The file, marked as sweeping, stays; its slots do not change. */
+/* Zero the prologues in the free slots of @file, count them and the slots that
+ * cannot be read, and write the trailer if that is
+ * missing.  A file that is being swept is neither removed nor converted. */
 static int sweep_file(struct kv_cache *cache, struct kv_segfile *file,
-		      struct sweep *sweep)
+		      uint64_t *zeroed, uint64_t *unreadable)
 {
 	const size_t words = (file->slots + 63) / 64;
 	_cleanup_(kv_freep) uint64_t *taken = malloc(words * sizeof(*taken));
@@ -634,15 +630,14 @@ static int sweep_file(struct kv_cache *cache, struct kv_segfile *file,
 		kv_segfile_scan(file->fd, cache->info.store, file->slot_bytes,
 				at, n, taken, found);
 		for (uint32_t i = 0; r == 0 && i < n; i++) {
-			sweep->unreadable +=
-				found[i].state == KV_FOUND_UNREADABLE;
+			*unreadable += found[i].state == KV_FOUND_UNREADABLE;
 			if (found[i].state != KV_FOUND_BLOCK)
 				continue;
 			r = kv_segfile_zero(file->fd, file->slot_bytes, at + i);
-			sweep->zeroed++;
+			++*zeroed;
 		}
 	}
-	if (r == 0 && sweep->zeroed && fdatasync(file->fd) < 0)
+	if (r == 0 && *zeroed && fdatasync(file->fd) < 0)
 		r = -errno;
 	KV_POINT("sweep.zeroed");
 	if (r < 0 || file->trailer)
@@ -675,7 +670,7 @@ static bool sweep_one(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_segfile *file = NULL;
-	struct sweep sweep = {0};
+	uint64_t zeroed = 0, unreadable = 0;
 	int r;
 
 	/* A file with slots that a write waits for, or any. */
@@ -693,11 +688,11 @@ static bool sweep_one(struct kv_cache *cache)
 		return false;
 	file->sweeping = true;
 	kv_unlock(cache);
-	r = sweep_file(cache, file, &sweep);
+	r = sweep_file(cache, file, &zeroed, &unreadable);
 	kv_lock(cache);
 	file->sweeping = false;
-	ssd->swept += sweep.zeroed;
-	cache->stats.io_errors += sweep.unreadable;
+	ssd->swept += zeroed;
+	cache->stats.io_errors += unreadable;
 	if (r < 0)
 		kv_note(cache, "sweep_failed=%s", strerror(-r));
 	if (file->unswept) { /* not cleared meanwhile */

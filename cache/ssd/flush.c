@@ -40,6 +40,12 @@
 
 #define COLLECT_AT_ONCE 64u
 
+/* Return the count of updates at which all of those so far are committed. */
+static uint64_t updates_needed(const struct kv_cache *cache)
+{
+	return cache->ssd.updates.taken + cache->ssd.updates.n;
+}
+
 /* Count the space in ssd->awaiting if its first flush needs only a commit. */
 static void count_awaiting(struct kv_cache *cache, struct kv_space *space)
 {
@@ -163,9 +169,8 @@ static void await_record(struct kv_cache *cache, struct kv_flush *sync)
 	const struct kv_updates *updates = &cache->ssd.updates;
 
 	sync->durable = true;
-	sync->update = sync->block->flags & BLOCK_UPDATE
-			       ? kv_updates_needed_locked(cache)
-			       : updates->taken;
+	sync->update = sync->block->flags & BLOCK_UPDATE ? updates_needed(cache)
+							 : updates->taken;
 	TAILQ_INSERT_TAIL(&cache->ssd.recording, sync, link);
 	if (updates->done < sync->update)
 		kv_commit_kick_locked(cache, true);
@@ -402,7 +407,7 @@ void kv_flushes_prolong_locked(struct kv_cache *cache,
 		if (flush->ticket < slot->seq)
 			continue;
 		flush->deletion = slot->list->space->deletions.begun;
-		flush->update = kv_updates_needed_locked(cache);
+		flush->update = updates_needed(cache);
 		kv_commit_kick_locked(cache, true);
 		return;
 	}
@@ -425,7 +430,7 @@ static void submit(struct kv_cache *cache, struct kv_space *space,
 
 	flush->asked = flush->ticket = space->must_seq = ssd->seq;
 	flush->deletion = space->deletions.begun;
-	flush->update = kv_updates_needed_locked(cache);
+	flush->update = updates_needed(cache);
 	flush->space = space;
 	flush->change = cache->snapshots.changes;
 	flush->removal = space->removal;

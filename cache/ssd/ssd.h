@@ -169,7 +169,8 @@ int kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 int kv_ssd_init(struct kv_cache *cache); /* -ENOMEM */
 void kv_ssd_fini(struct kv_cache *cache);
 /* Put a slot on the write queue of its space, or take it off. */
-void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot);
+void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot,
+				bool front);
 void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* Return the first slot of the write queue whose turn it is; NULL: none. */
 struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache);
@@ -208,8 +209,6 @@ void kv_commit_note_locked(struct kv_cache *cache);
 void *kv_committer(void *cache);
 /* Have a change of the block's pin or mtime recorded.  -ENOMEM. */
 int kv_update_locked(struct kv_cache *cache, struct kv_block *block);
-/* Return the count of updates at which all of those so far are committed. */
-uint64_t kv_updates_needed_locked(const struct kv_cache *cache);
 
 /* ---- removed.c ---- */
 

@@ -127,7 +127,8 @@ static void set_no_room(struct kv_cache *cache, struct kv_space *space, bool is)
 	cache->room = true; /* wants that wait for its writes look again */
 }
 
-static void queue_slot(struct kv_cache *cache, struct kv_slot *slot, bool front)
+void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot,
+				bool front)
 {
 	struct kv_space *space = slot->list->space;
 
@@ -143,11 +144,6 @@ static void queue_slot(struct kv_cache *cache, struct kv_slot *slot, bool front)
 	space->queued++;
 	cache->ssd.queued++;
 	cache->ssd.stalled += space->no_room;
-}
-
-void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot)
-{
-	queue_slot(cache, slot, false);
 }
 
 void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
@@ -457,7 +453,7 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 		kv_unpersisted_drop_locked(cache, slot);
 		set_flags(cache, block, BLOCK_QUEUED, 0);
 		slot->seq = ++ssd->seq;
-		queue_slot(cache, slot, false);
+		kv_write_queue_push_locked(cache, slot, false);
 		TAILQ_INSERT_TAIL(&slot->list->space->dirty, slot, dirty);
 		TAILQ_INSERT_TAIL(&slot->list->space->unwritten, slot,
 				  unwritten);
@@ -577,7 +573,7 @@ static void write_done(struct kv_io *io, int status)
 			cache, space,
 			kv_slot_id(slot->file, slot->slot_number));
 		set_flags(cache, block, BLOCK_QUEUED, BLOCK_WRITING);
-		queue_slot(cache, slot, true);
+		kv_write_queue_push_locked(cache, slot, true);
 		kv_write_failed_locked(cache, status);
 		if (block->flags & BLOCK_REMOVED)
 			kv_write_dequeue_locked(cache, block);

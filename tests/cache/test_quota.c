@@ -295,7 +295,7 @@ static void writes_of_two_users_take_turns(void **state)
 		kv_write_queue_charge(slot);
 		kv_write_queue_drop_locked(t->cache, slot);
 		slot->must = false;
-		kv_write_queue_push_locked(t->cache, slot);
+		kv_write_queue_push_locked(t->cache, slot, false);
 	}
 	t->cache->ssd.writing -= 1000;
 	pthread_cond_signal(&t->cache->ssd.write);
