@@ -1,14 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cache.c - the cache as a whole: opened, described, closed.
+ * cache.c - the cache as a whole: opened, scrubbed, described, closed.
  *
  * OWNS       the kv_cache.  Order of start: store, ring, arena, readers,
- *            writers, housekeeper; the end goes the other way round.  The
- *            housekeeper brings spaces back within their quotas once a second,
- *            and looks after the SSD (health.c).  It never does I/O: somebody
- *            has to notice when I/O does not end.
+ *            writers, housekeeper; the end is in reverse order.  Once a second
+ *            the housekeeper brings spaces back within their quotas, and checks
+ *            the SSD (health.c).  It does no I/O: it must notice I/O that does
+ *            not end.
+ *            The scrubber and its buffer.  It reads the store through, over and
+ *            over, at a bounded rate, so that damage is found before a client
+ *            asks for the block: one segment file after the other, each from
+ *            its beginning to its end.
  *
- * LOCKING    see core.h.
+ * INVARIANTS
+ *   (1) After each block the scrubber rests for as long as the block's bytes
+ *       take at the given rate: it never reads more than rate * time and one
+ *       block.
+ *   (2) While blocks are being written the scrubber rests up to BUSY times as
+ *       long and no longer, so that a tier that is always busy is scrubbed, too.
+ *
+ * LOCKING    see core.h.  The scrubber releases the lock for each read and every
+ *            AT_ONCE slots.
  */
 #include "cache/block/block.h"
 #include "cache/core/account.h"
@@ -16,7 +28,6 @@
 #include "cache/core/table.h"
 #include "cache/dram/dram.h"
 #include "cache/remote/remote.h"
-#include "cache/scrub.h"
 #include "cache/space/space.h"
 #include "cache/ssd/ssd.h"
 #include "cache/store/store.h"
@@ -30,9 +41,105 @@
 
 #define RING_DEPTH 128u
 #define RING_BYTES (96u << 20)
-/* A sync or a commit of the index waits until the device has served the reads
- * that it has: few enough for that, and enough to keep any SSD busy. */
+/* A sync, or a commit of the index, waits until the device has served its reads:
+ * little enough for that, and enough to keep any SSD busy. */
 #define RING_READ_BYTES (16u << 20)
+#define AT_ONCE 4096u /* slots without a block, before others get the lock */
+#define BUSY 10u
+#define SECOND 1000000000u
+
+/* ---- the scrubber ---- */
+
+struct buffer {
+	uint8_t *data;
+	uint64_t room;
+};
+
+static void rest(struct kv_cache *cache, uint64_t ns)
+{
+	kv_unlock(cache);
+	kv_periodic_rest(&cache->scrubber.periodic, ns);
+	kv_lock(cache);
+}
+
+static bool stopping(const struct kv_cache *cache)
+{
+	return kv_periodic_stopping(&cache->scrubber.periodic);
+}
+
+/* Read and verify a block, and rest.  Lets go of the lock. */
+static void scrub_block(struct kv_cache *cache, struct buffer *buffer,
+			struct kv_block *block)
+{
+	const uint64_t bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
+	const uint64_t begun = kv_now_ns();
+	uint64_t ns = 0;
+	int r;
+
+	block->refs++;
+	kv_unlock(cache);
+	if (buffer->room < bytes) {
+		kv_pages_free(buffer->data, buffer->room);
+		buffer->data = kv_pages_new(bytes);
+		buffer->room = buffer->data ? bytes : 0;
+	}
+	if (buffer->data) {
+		ns = (uint64_t)((double)bytes / (double)cache->config.scrub *
+				SECOND);
+		r = kv_block_fetch(cache, block, &buffer->data, buffer->room);
+		buffer->room = buffer->data ? buffer->room : 0;
+		kv_lock(cache);
+		cache->stats.scrubbed += bytes;
+		cache->scrubber.pass_bytes += bytes;
+		cache->scrubber.corrupt += r == -EBADMSG;
+		kv_unlock(cache);
+	}
+	kv_block_put(cache, block);
+	kv_lock(cache);
+	rest(cache, ns - KV_MIN(ns, kv_now_ns() - begun));
+	for (unsigned i = 1; i < BUSY && cache->ssd.writing; i++)
+		rest(cache, ns);
+}
+
+/* The file may get slots of another size whenever the lock is released. */
+static void scrub_file(struct kv_cache *cache, struct buffer *buffer,
+		       const struct kv_segfile *file)
+{
+	for (uint32_t i = 0; i < file->slots && !stopping(cache); i++) {
+		struct kv_block *block;
+
+		while (kv_health_offline_locked(cache) && !stopping(cache))
+			rest(cache, SECOND);
+		block = i < file->slots ? kv_extent_block(cache, file, i)
+					: NULL;
+		if (block && block->length && !(block->flags & BLOCK_READING))
+			scrub_block(cache, buffer, block);
+		else if (i % AT_ONCE == AT_ONCE - 1)
+			kv_yield(cache);
+	}
+}
+
+static void scrub_all(void *arg)
+{
+	struct kv_cache *cache = arg;
+	struct kv_scrubber *scrubber = &cache->scrubber;
+	struct buffer buffer = {0};
+
+	kv_lock(cache);
+	scrubber->pass_bytes = 0;
+	scrubber->pass_total = cache->ssd.used;
+	for (uint32_t id = 0; id < cache->ssd.n_files; id++)
+		if (kv_segfile_at(cache, id) && !stopping(cache))
+			scrub_file(cache, &buffer, kv_segfile_at(cache, id));
+	if (scrubber->pass_bytes && !stopping(cache)) {
+		scrubber->passes++;
+		scrubber->pass_ended_ns = kv_wall_ns();
+	}
+	kv_unlock(cache);
+	kv_pages_free(buffer.data, buffer.room);
+}
+
+/* ---- opened and closed ---- */
 
 static void free_extras(struct kv_cache *cache)
 {
@@ -53,13 +160,6 @@ static void free_extras(struct kv_cache *cache)
 	free(cache);
 }
 
-/* Blocks that found no room are lost, as if they had been evicted. */
-static bool all_is_written(const struct kv_ssd *ssd)
-{
-	return !ssd->deletions.n && !ssd->deletions.unqueued &&
-	       !ssd->updates.n && (!ssd->dirty || ssd->error == -ENOSPC);
-}
-
 static void keep_house(void *arg)
 {
 	struct kv_cache *cache = arg;
@@ -74,39 +174,35 @@ static void keep_house(void *arg)
 	kv_bounce_trim(cache->bounce);
 }
 
-/* The writer has ended: blocks that it could not write end with the mount. */
-static void warn_of_loss(struct kv_cache *cache)
-{
-	const struct kv_ssd *ssd = &cache->ssd;
-	const uint64_t n = (uint64_t)ssd->dirty + ssd->unpersisted;
-
-	if (n > 0 && ssd->error)
-		kv_warn(cache, "lost",
-			"%llu blocks could not be written to SSD, and are "
-			"lost: %s",
-			(unsigned long long)n, strerror(-ssd->error));
-	else if (n > 0)
-		kv_warn(cache, "lost",
-			"%llu blocks found no room on SSD, and end with the "
-			"mount",
-			(unsigned long long)n);
-}
-
 static int close_parts(struct kv_cache *cache, bool clean)
 {
+	const struct kv_ssd *ssd = &cache->ssd;
+	uint64_t n;
 	int r;
 
 	kv_spaces_agree_stop(cache);
 	kv_remote_stop(cache);
-	kv_scrubber_stop(cache);
+	kv_periodic_stop(&cache->scrubber.periodic);
 	kv_prefetcher_stop(cache); /* the housekeeper ends what is stuck */
 	kv_periodic_stop(&cache->housekeeper);
 	if (clean)
 		kv_store_before_stop(cache);
 	KV_POINT("unmount.begin");
 	r = kv_writer_stop(cache);
-	if (cache->ssd.on && !cache->ssd.frozen && !cache->config.read_only)
-		warn_of_loss(cache);
+	/* Blocks that the writer could not write end with the mount. */
+	n = (uint64_t)ssd->dirty + ssd->unpersisted;
+	if (n > 0 && ssd->on && !ssd->frozen && !cache->config.read_only) {
+		if (ssd->error)
+			kv_warn(cache, "lost",
+				"%llu blocks could not be written to SSD, and "
+				"are lost: %s",
+				(unsigned long long)n, strerror(-ssd->error));
+		else
+			kv_warn(cache, "lost",
+				"%llu blocks found no room on SSD, and end "
+				"with the mount",
+				(unsigned long long)n);
+	}
 	KV_POINT("unmount.written");
 	if (r == 0)
 		r = kv_reader_stop(cache);
@@ -117,7 +213,11 @@ static int close_parts(struct kv_cache *cache, bool clean)
 	kv_arena_close(cache);
 	kv_ring_free(cache->ring);
 	kv_bounce_free(cache->bounce);
-	kv_store_close(cache, clean && all_is_written(&cache->ssd));
+	/* Blocks that found no room are lost, as if they had been evicted. */
+	kv_store_close(cache, clean && !ssd->deletions.n &&
+				      !ssd->deletions.unqueued &&
+				      !ssd->updates.n &&
+				      (!ssd->dirty || ssd->error == -ENOSPC));
 	kv_pages_free(cache->health.page, KV_PAGE);
 	free_extras(cache);
 	return 0;
@@ -162,26 +262,6 @@ static int new_cache(const struct kv_cache_config *config,
 	return r;
 }
 
-static void raise_descriptor_limit(void)
-{
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-		return;
-	limit.rlim_cur = limit.rlim_max;
-	setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-static int start_remote(struct kv_cache *cache, char **ret_why)
-{
-	int r = kv_remote_start(cache, ret_why);
-
-	if (r < 0)
-		return r;
-	r = kv_spaces_agree_start(cache);
-	return r < 0 ? kv_why(ret_why, r, "cannot start: %s", strerror(-r)) : 0;
-}
-
 static int start_threads(struct kv_cache *cache)
 {
 	const struct kv_cache_config *config = &cache->config;
@@ -196,10 +276,11 @@ static int start_threads(struct kv_cache *cache)
 	if (r == 0)
 		r = kv_prefetcher_start(cache);
 	if (r == 0)
-		r = kv_periodic_start(&cache->housekeeper, "kvfs-keep",
-				      1000000000u, keep_house, cache);
+		r = kv_periodic_start(&cache->housekeeper, "kvfs-keep", SECOND,
+				      keep_house, cache);
 	if (r == 0 && cache->ssd.on && config->scrub)
-		r = kv_scrubber_start(cache);
+		r = kv_periodic_start(&cache->scrubber.periodic, "kvfs-scrub",
+				      SECOND, scrub_all, cache);
 	return r;
 }
 
@@ -214,6 +295,7 @@ static int start(struct kv_cache *cache, char **ret_why)
 		.patience = config->io_patience,
 		.backend = config->io,
 	};
+	struct rlimit limit;
 	int r;
 
 	r = kv_arena_eviction_init(cache);
@@ -222,14 +304,17 @@ static int start(struct kv_cache *cache, char **ret_why)
 	if (r < 0)
 		return kv_why(ret_why, r, "evict=%s: %s", config->evict,
 			      r == -EINVAL ? "no such policy" : strerror(-r));
-	/* For blocks of 64 KiB; of what is not used, no page is touched. */
+	/* For blocks of 64 KiB; pages that are not used are not touched. */
 	r = kv_ghost_init(&cache->ghost, KV_MAX(config->dram >> 16, 1u << 14) *
 						 KV_GHOST_FOR_A_BLOCK);
 	if (r == 0)
 		r = kv_miss_curve_new(&cache->curve);
 	if (r < 0)
 		return kv_why(ret_why, r, "out of memory");
-	raise_descriptor_limit();
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
 	if (config->store) {
 		r = kv_store_open(cache, ret_why);
 		if (r < 0)
@@ -246,7 +331,11 @@ static int start(struct kv_cache *cache, char **ret_why)
 	r = start_threads(cache);
 	if (r < 0)
 		return kv_why(ret_why, r, "cannot start: %s", strerror(-r));
-	return start_remote(cache, ret_why);
+	r = kv_remote_start(cache, ret_why);
+	if (r < 0)
+		return r;
+	r = kv_spaces_agree_start(cache);
+	return r < 0 ? kv_why(ret_why, r, "cannot start: %s", strerror(-r)) : 0;
 }
 
 int kv_cache_open(const struct kv_cache_config *config,
@@ -260,7 +349,7 @@ int kv_cache_open(const struct kv_cache_config *config,
 		return kv_why(ret_why, r, "cannot start: %s", strerror(-r));
 	r = start(cache, ret_why);
 	if (r < 0) {
-		/* What was clean is, as long as nothing was done to it. */
+		/* A clean store stays clean unless it was changed. */
 		close_parts(cache, !cache->after_crash && !cache->info.clean);
 		return r;
 	}
@@ -325,69 +414,56 @@ static const char *ssd_state(struct kv_cache *cache)
 	return ssd->full ? "no room on the disk for more" : "online";
 }
 
-static void scrub_stats(struct kv_cache *cache, struct kv_cache_stats *s)
+void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
 {
-	const struct kv_scrubber *scrubber = &cache->scrubber;
-	const uint64_t total = KV_MAX(scrubber->pass_total, 1u);
-
-	s->scrub_passes = scrubber->passes;
-	s->scrub_corrupt = scrubber->corrupt;
-	s->scrub_ended_ns = scrubber->pass_ended_ns;
-	s->scrub_percent = KV_MIN(scrubber->pass_bytes * 100 / total, 100u);
-}
-
-static void eviction_stats(const struct kv_cache *cache,
-			   struct kv_cache_stats *s)
-{
-	const struct kv_eviction *dram = &cache->arena.eviction;
-	const struct kv_eviction *ssd = &cache->ssd.eviction;
-
 	static const char *const ways[] = {[KV_WEIGH_LEARNED] = "as learned",
 					   [KV_WEIGH_AGE] = "by age",
 					   [KV_WEIGH_USES] = "by uses"};
-
-	s->evict = cache->config.evict;
-	s->evict_weighs = dram->shadow
-				  ? ways[kv_shadow_cache_winner(dram->shadow)]
-				  : "as it does";
-	s->victims_ended = dram->ended + ssd->ended;
-	s->victims_refused = dram->refused + ssd->refused;
-	s->remembered = dram->remembered;
-	kv_miss_curve_estimate(cache->curve, s->estimated);
-}
-
-void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
-{
+	const struct kv_scrubber *scrubber = &cache->scrubber;
 	const struct kv_arena *arena = &cache->arena;
+	const struct kv_eviction *dram = &arena->eviction;
+	struct kv_cache_stats *s = ret_stats;
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_ring_stuck stuck;
 
 	kv_lock(cache);
-	*ret_stats = cache->stats;
-	ret_stats->dram_total = arena->max * arena->segment_bytes;
-	ret_stats->dram_used = arena->used;
-	ret_stats->dram_segments =
+	*s = cache->stats;
+	s->dram_total = arena->max * arena->segment_bytes;
+	s->dram_used = arena->used;
+	s->dram_segments =
 		arena->made - arena->retired_count - arena->kept_count;
-	ret_stats->dram_segments_max = arena->max;
-	ret_stats->dram_retired = arena->retired_count + arena->kept_count;
-	ret_stats->dram_huge = arena->huge;
-	ret_stats->ssd_total = ssd->frozen ? 0 : ssd->cap;
-	ret_stats->ssd_used = ssd->used;
-	ret_stats->ssd_files = ssd->live_files;
-	ret_stats->spaces = cache->live_spaces;
-	count_blocks(cache, ret_stats);
-	ret_stats->dirty_blocks = ssd->dirty + ssd->n_adopted;
-	ret_stats->dram_alone = ssd->unpersisted;
+	s->dram_segments_max = arena->max;
+	s->dram_retired = arena->retired_count + arena->kept_count;
+	s->dram_huge = arena->huge;
+	s->ssd_total = ssd->frozen ? 0 : ssd->cap;
+	s->ssd_used = ssd->used;
+	s->ssd_files = ssd->live_files;
+	s->spaces = cache->live_spaces;
+	count_blocks(cache, s);
+	s->dirty_blocks = ssd->dirty + ssd->n_adopted;
+	s->dram_alone = ssd->unpersisted;
 	stuck = kv_health_stuck_locked(cache);
-	ret_stats->stuck = stuck.reads + stuck.writes;
-	ret_stats->ssd_state = ssd_state(cache);
-	ret_stats->ssd_degraded = ssd->on && !ssd->frozen &&
-				  strcmp(ret_stats->ssd_state, "online") != 0;
-	scrub_stats(cache, ret_stats);
-	eviction_stats(cache, ret_stats);
+	s->stuck = stuck.reads + stuck.writes;
+	s->ssd_state = ssd_state(cache);
+	s->ssd_degraded =
+		ssd->on && !ssd->frozen && strcmp(s->ssd_state, "online") != 0;
+	s->scrub_passes = scrubber->passes;
+	s->scrub_corrupt = scrubber->corrupt;
+	s->scrub_ended_ns = scrubber->pass_ended_ns;
+	s->scrub_percent = KV_MIN(scrubber->pass_bytes * 100 /
+					  KV_MAX(scrubber->pass_total, 1u),
+				  100u);
+	s->evict = cache->config.evict;
+	s->evict_weighs = dram->shadow
+				  ? ways[kv_shadow_cache_winner(dram->shadow)]
+				  : "as it does";
+	s->victims_ended = dram->ended + ssd->eviction.ended;
+	s->victims_refused = dram->refused + ssd->eviction.refused;
+	s->remembered = dram->remembered;
+	kv_miss_curve_estimate(cache->curve, s->estimated);
 	kv_unlock(cache);
 	if (cache->index)
-		ret_stats->index_bytes = kv_index_bytes(cache->index);
+		s->index_bytes = kv_index_bytes(cache->index);
 }
 
 char *kv_cache_describe(struct kv_cache *cache)
