@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * account.c - a table of users, and what each holds.
+ * account.c - a table of users, and the resources that each holds.
  *
  * OWNS      every kv_account.
  *
  * INVARIANTS
  *   (1) used[] is the sum of held[] over all accounts, and at most the total.
- *   (2) An account is in its bucket as long as somebody holds it, or it has
- *       made spaces faster than it may for long.
- *   (3) After a charge a user who is no operator holds no more than what is
- *       free then, less the operators' part; KV_MORE_THAN_LEFT times that of
- *       what is kept or dirty.
+ *   (2) An account is in its bucket as long as it is held, or in debt for the
+ *       spaces that it made.
+ *   (3) After a charge, a user that is no operator holds at most as much as is
+ *       free then, without the operators' part; of DIRTY, KV_MORE_THAN_LEFT
+ *       times as much.
  *
  * LOCKING   accounts->lock guards every field not marked fixed.  It is a leaf.
  */
 #include "cache/core/account.h"
 
 #define BUCKETS 256u
-#define OPERATORS_PART 16u /* one of so many */
-/* Ids of spaces are never used again: a second for each, and so many ahead. */
+#define OPERATORS_PART 16u /* one part in so many */
+/* Ids of spaces are never used again: one a second, and SPACES_AT_ONCE ahead. */
 #define SPACE_NS UINT64_C(1000000000)
 #define SPACES_AT_ONCE 1024u
 
@@ -27,7 +27,8 @@ struct kv_account {
 	uint32_t uid;		      /* fixed */
 	unsigned refs;
 	uint64_t held[KV_FINITE_END];
-	uint64_t spent_ns, regained_ns; /* of its pace, and since when */
+	uint64_t spent_ns,
+		regained_ns; /* debt of kv_account_pace, and its time */
 	struct kv_account *next;
 };
 
@@ -106,7 +107,7 @@ static void regain_locked(struct kv_account *account)
 	account->regained_ns = now;
 }
 
-/* The link to the account of @uid, or to NULL. */
+/* Return the link to the account of @uid, or to NULL. */
 static struct kv_account **link_to_locked(struct kv_accounts *accounts,
 					  uint32_t uid)
 {
@@ -151,7 +152,7 @@ struct kv_account *kv_account_hold(struct kv_account *account)
 	return account;
 }
 
-/* Nobody holds them, and their pace is forgotten. */
+/* Free the accounts in the bucket of @uid that are neither held nor in debt. */
 static void forget_idle_locked(struct kv_accounts *accounts, uint32_t uid)
 {
 	struct kv_account **at = &accounts->buckets[uid % BUCKETS], *account;
@@ -186,8 +187,7 @@ static uint64_t counted(const uint64_t n[], enum kv_finite what)
 	return n[what] + (what == KV_FINITE_DIRTY ? n[KV_FINITE_DRAM] : 0);
 }
 
-/* Whether @account may take @n more of @what, of which there is @total, and
- * could @spare more then. */
+/* Return whether @account may take @n more of @what, and @spare beyond that. */
 static bool fits_locked(const struct kv_account *account, enum kv_finite what,
 			uint64_t total, uint64_t n, uint64_t spare)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * core.c - the cache's lock, and what is put off until it is let go.
+ * core.c - the cache's lock, and work that is deferred until it is released.
  *
  * OWNS     cache->deferred: names that are gone, waits that are settled,
  *          segments that clients must unmap.
  *
- * LOCKING  defines cache->lock.  The callbacks of what is deferred run on the
- *          thread that unlocks, after it has.
+ * LOCKING  defines cache->lock.  Deferred callbacks run on the thread that unlocks, without the lock.
  */
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"
 #include "cache/core/table.h"
+#include "common/array.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,34 +20,9 @@ void kv_lock(struct kv_cache *cache)
 	pthread_mutex_lock(&cache->lock);
 }
 
-static void run_deferred(struct kv_cache *cache, struct kv_deferred *deferred)
-{
-	const struct kv_cache_config *config = &cache->config;
-
-	for (size_t i = 0; i < deferred->n_gone && config->gone; i++)
-		config->gone(config->arg, deferred->gone[i]);
-	for (size_t i = 0; i < deferred->n_retired && config->retire; i++)
-		config->retire(config->arg, deferred->retired[i]);
-	while (deferred->settled) {
-		struct kv_acquire *acquire = deferred->settled;
-
-		deferred->settled = acquire->next_deferred;
-		acquire->done(acquire, acquire->arg);
-	}
-	while (deferred->flushed) {
-		struct kv_flush *flush = deferred->flushed;
-
-		deferred->flushed = flush->next;
-		flush->done(flush, flush->status);
-	}
-	if (deferred->room && config->room)
-		config->room(config->arg);
-	free(deferred->gone);
-	free(deferred->retired);
-}
-
 void kv_unlock(struct kv_cache *cache)
 {
+	const struct kv_cache_config *config = &cache->config;
 	struct kv_deferred deferred;
 
 	cache->deferred.room = cache->room;
@@ -56,7 +31,27 @@ void kv_unlock(struct kv_cache *cache)
 	deferred = cache->deferred;
 	memset(&cache->deferred, 0, sizeof(cache->deferred));
 	pthread_mutex_unlock(&cache->lock);
-	run_deferred(cache, &deferred);
+
+	for (size_t i = 0; i < deferred.n_gone && config->gone; i++)
+		config->gone(config->arg, deferred.gone[i]);
+	for (size_t i = 0; i < deferred.n_retired && config->retire; i++)
+		config->retire(config->arg, deferred.retired[i]);
+	while (deferred.settled) {
+		struct kv_acquire *acquire = deferred.settled;
+
+		deferred.settled = acquire->next_deferred;
+		acquire->done(acquire, acquire->arg);
+	}
+	while (deferred.flushed) {
+		struct kv_flush *flush = deferred.flushed;
+
+		deferred.flushed = flush->next;
+		flush->done(flush, flush->status);
+	}
+	if (deferred.room && config->room)
+		config->room(config->arg);
+	free(deferred.gone);
+	free(deferred.retired);
 }
 
 void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns)
@@ -66,7 +61,7 @@ void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns)
 	    cache->deferred.flushed) {
 		kv_unlock(cache);
 		kv_lock(cache);
-		return; /* what was waited for may have happened meanwhile */
+		return; /* the condition may have become true meanwhile */
 	}
 	kv_cond_wait_until(cond, &cache->lock, kv_now_ns() + ns);
 }
@@ -85,32 +80,15 @@ struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id)
 	return id < cache->ssd.n_files ? cache->ssd.files[id] : NULL;
 }
 
-/* Room for one more; a hint that cannot be stored is lost, which only means
- * that the kernel's cached name lives out its second. */
-static bool more(void **items, size_t n, size_t *room, size_t size)
-{
-	size_t want = *room ? *room * 2 : 64;
-	void *bigger;
-
-	if (n < *room)
-		return true;
-	bigger = realloc(*items, want * size);
-	if (!bigger)
-		return false;
-	*items = bigger;
-	*room = want;
-	return true;
-}
-
+/* Without memory the hint is lost, which only means that the kernel's cached name
+ * lives out its second. */
 void kv_defer_gone(struct kv_cache *cache, const struct kv_block *block)
 {
 	struct kv_deferred *deferred = &cache->deferred;
 
-	if (!cache->config.gone ||
-	    !more((void **)&deferred->gone, deferred->n_gone,
-		  &deferred->room_gone, sizeof(*deferred->gone)))
-		return;
-	deferred->gone[deferred->n_gone++] = kv_block_id(block);
+	if (cache->config.gone &&
+	    kv_array_more(&deferred->gone, deferred->n_gone) == 0)
+		deferred->gone[deferred->n_gone++] = kv_block_id(block);
 }
 
 void kv_defer_settled(struct kv_cache *cache, struct kv_acquire *acquire)
@@ -132,8 +110,7 @@ void kv_defer_retired(struct kv_cache *cache, uint32_t segment)
 {
 	struct kv_deferred *deferred = &cache->deferred;
 
-	if (more((void **)&deferred->retired, deferred->n_retired,
-		 &deferred->room_retired, sizeof(*deferred->retired)))
+	if (kv_array_more(&deferred->retired, deferred->n_retired) == 0)
 		deferred->retired[deferred->n_retired++] = segment;
 }
 

@@ -3,9 +3,9 @@
  * core.h - what the files of cache/ share: the structures and the one lock.
  *
  * LOCKING  cache->lock guards every field here that is not marked otherwise.
- *          It is held for short, bounded stretches, never across I/O or a
- *          callback: kv_unlock() runs, after it has let go, whatever was
- *          deferred meanwhile (names that are gone, waits that are settled).
+ *          The lock is held for short, bounded stretches, never across I/O or a
+ *          callback: kv_unlock() releases it, and then runs the deferred
+ *          callbacks (names that are gone, waits that are settled).
  *          "fixed": set before others can see the object.
  */
 #ifndef KV_CACHE_CORE_CORE_H
@@ -38,14 +38,14 @@ enum block_flag {
 };
 
 /*
- * A block, in DRAM, on SSD or both.  Everything else that is known of it is in
- * its slot's prologue or in the index: there are millions of these.
+ * A block, in DRAM, on SSD or both.  All other facts are in its slot's
+ * prologue or in the index: there are millions of blocks.
  */
 struct kv_block {
 	uint8_t key[KV_KEY_MAX];
 	uint32_t next;	     /* in its bucket, or in the free list */
-	uint32_t number;     /* its own; fixed */
-	uint32_t generation; /* of this number: makes the id unique */
+	uint32_t number;     /* fixed */
+	uint32_t generation; /* of the number: makes the id unique */
 	uint32_t place : 24; /* of its space, which it holds; table.c */
 	uint32_t flags : 8;
 	uint32_t length;
@@ -127,26 +127,27 @@ TAILQ_HEAD(kv_flushes, kv_flush);
 struct kv_deletion {
 	uint64_t slot_id;
 	bool reuse;	/* give the slot back, when its prologue is zeroed */
-	bool bad;	/* it could not be zeroed */
-	bool token_ids; /* so are these, of its block */
-	uint8_t failed; /* so many times */
+	bool bad;	/* the prologue could not be zeroed */
+	bool token_ids; /* delete the block's token ids, too */
+	uint8_t failed; /* number of failures */
 };
 
-/* A space's, until the committer takes them. */
+/* The deletions of a space, until the committer takes them. */
 struct kv_deletion_queue {
 	struct kv_deletion *items;
 	size_t n, room;
-	bool batch; /* others of it are in hand */
+	bool batch; /* a batch of the space is in hand */
 	uint64_t begun, done;
 };
 
-/* With something that fails, for a while: since when it does, and when it last
- * did.  What succeeds sets seen_ns to 0. */
+/* Patience with failures: the times of the first and the last one in a row.  A
+ * success sets seen_ns to 0. */
 struct kv_patience {
 	uint64_t since_ns, seen_ns;
 };
 
-/* It failed.  Has it not done so for @most_ns yet, without a pause as long? */
+/* Note a failure, and return whether failures have lasted for less than @most_ns,
+ * without a pause as long. */
 static inline bool kv_patient(struct kv_patience *patience, uint64_t most_ns)
 {
 	uint64_t now_ns = kv_now_ns();
@@ -159,28 +160,28 @@ static inline bool kv_patient(struct kv_patience *patience, uint64_t most_ns)
 
 /* The bytes of one tier that a space has, or a user in all its spaces. */
 struct kv_node {
-	uint64_t bytes;	     /* of its blocks */
+	uint64_t bytes;	     /* of blocks */
 	uint64_t coming;     /* of slots being filled (DRAM) or written (SSD) */
 	uint64_t fast;	     /* not to be evicted: busy (DRAM), pinned (SSD) */
-	uint64_t guaranteed; /* its reserve, or less if the tier has shrunk */
+	uint64_t guaranteed; /* the reserve, or less if the tier has shrunk */
 	uint64_t leaving;    /* scratch of the evictions */
 	/* Of a user: sums of its spaces' guarantees, and of their parts that
 	 * the spaces do not hold fast. */
 	uint64_t promised, due;
 };
 
-/* A user: what all his spaces have together, and may have. */
+/* A user: the sums and limits of all its spaces. */
 struct kv_tenant {
 	uint32_t uid; /* fixed */
 	struct kv_quota quota;
 	LIST_HEAD(, kv_space) spaces; /* those that are not removed */
 	struct kv_node in[TIERS];     /* with the spaces that are removed */
-	uint32_t segments;	      /* of his classes */
-	uint32_t kept_segments;	      /* of these that cannot be emptied */
-	uint32_t registrants;	      /* clients: kv_registrant_add */
-	struct kv_patience patience; /* he finds no slot, as others have them */
-	uint64_t records;      /* scratch of ssd/evict.c, and so is this: */
-	double files;	       /* on SSD, by his part of each */
+	uint32_t segments;	      /* of the user's classes */
+	uint32_t kept_segments; /* of these, segments that cannot be emptied */
+	uint32_t registrants;	/* clients: kv_registrant_add */
+	struct kv_patience patience; /* with failures to find a slot */
+	uint64_t records;	     /* scratch of ssd/evict.c */
+	double files;	       /* the same: the user's parts of files on SSD */
 	struct kv_bucket puts; /* rate_put */
 	LIST_ENTRY(kv_tenant) link;
 };
@@ -197,54 +198,56 @@ struct kv_space {
 	int64_t mtime_ns;
 	bool removed;
 	bool shared; /* with other nodes, by the remote tier */
-	/* Its layout's seed was drawn here, and other nodes do not know it;
-	 * others have another seed, and it has blocks; backends differ, and
-	 * that was told.  Backends, by bits, that may have no layout of it; not
-	 * to be asked before. */
+	/* own_seed: the layout's seed was drawn here, and no other node knows
+	 * it; differs: other nodes have another seed, and the space has blocks;
+	 * split: backends have different seeds, which was reported.  untold:
+	 * backends, by bits, that may not have the layout; agree_ns: when to
+	 * ask them again. */
 	bool own_seed, differs, split;
 	uint32_t untold;
 	uint64_t agree_ns;
-	/* Its blocks, to these backends; NULL: they have been.  remote/backup.c */
+	/* Offers of all blocks to backends; NULL: done.  remote/backup.c */
 	struct kv_offer *offers[KV_REMOTES_MAX];
-	bool settling; /* its record is being made, or deleted: has no name */
+	bool settling; /* the record is being made, or deleted: no name */
 	struct kv_quota quota;
-	struct kv_space_change *change; /* that is being written; persist.c */
-	uint64_t file_bytes;		/* of its file in STORE/spaces */
-	uint64_t index_bytes;		/* of the index, with its snapshots */
-	struct kv_layout *layout; /* set once; or replaced, space/agree.c: */
+	struct kv_space_change *change; /* being written; persist.c */
+	uint64_t file_bytes;		/* of the file in STORE/spaces */
+	uint64_t index_bytes;		/* of the index, with the snapshots */
+	struct kv_layout *layout; /* set once, or replaced by space/agree.c */
 	struct kv_layout *former;
 	char layout_error[KV_LAYOUT_ERROR_MAX + 1];
 	struct kv_dir *dirs[256]; /* NULL: not there */
 	uint64_t blocks;
 	struct kv_node in[TIERS];
 	struct kv_lookups lookups;
-	struct kv_patience patience; /* no slot on SSD is found */
-	uint64_t must_seq;  /* its dirty slots up to this are waited for */
-	uint64_t asked_seq; /* its unpersisted slots up to this are asked for */
+	struct kv_patience patience; /* with failures to find a slot on SSD */
+	uint64_t must_seq;  /* a flush waits for dirty slots up to this */
+	uint64_t asked_seq; /* a flush needs unpersisted slots up to this */
 	struct kv_deletion_queue deletions;
 	TAILQ_ENTRY(kv_space) deleting;
-	bool shrunk;	  /* a block of it was removed since the mount */
-	uint64_t removal; /* number of its last change of cache->removed */
-	/* Bytes of slots kept by its users, and of others that are dirty;
-	 * slot.c. */
+	bool shrunk;	  /* a block was removed since the mount */
+	uint64_t removal; /* number of the last change of cache->removed */
+	/* Bytes of kept slots, and of others that are dirty; slot.c. */
 	uint64_t kept_dram, dirty_dram;
-	struct kv_account *account; /* its owner's, held: has all of these */
+	struct kv_account
+		*account; /* the owner's, held: charged for all of this */
 	struct kv_evict_list_list lists[TIERS];
 	struct kv_slots unpersisted; /* slots of unpersisted blocks, by seq */
-	struct kv_slots dirty;	     /* its dirty slots, by seq */
-	struct kv_slots unwritten; /* of these, not all in files yet, by seq */
-	struct kv_slots queue;	   /* those that are to be written */
-	uint32_t queued;	   /* slots on it */
-	struct kv_turn *turn; /* it shares, when it rests, too; NULL: idle */
-	TAILQ_ENTRY(kv_space) turn_link; /* of ->turn, or of those that rest */
+	struct kv_slots dirty;	     /* dirty slots, by seq */
+	struct kv_slots
+		unwritten;     /* of these, slots not in files yet, by seq */
+	struct kv_slots queue; /* slots to be written */
+	uint32_t queued;       /* slots on @queue */
+	struct kv_turn *turn;  /* its user's; NULL: idle, and not resting */
+	TAILQ_ENTRY(kv_space) turn_link; /* of ->turn, or of ssd->resting */
 	uint64_t rests_until;
-	uint8_t rests; /* on ssd->resting: 1 + which */
-	bool no_room;  /* on SSD, when it last asked: who waited was told */
-	bool any_must; /* a slot of it may be ->must */
-	struct kv_slots under_way;	/* those being written, as they began */
-	struct kv_flushes flushes;	/* as they were submitted */
-	struct kv_flush *collecting;	/* the first that is; NULL: none */
-	bool awaits_commit;		/* the first flush, and nothing else */
+	uint8_t rests; /* 1 + the index in ssd->resting; 0: none */
+	bool no_room;  /* on SSD, at the last try: flushes were failed */
+	bool any_must; /* a slot may be ->must */
+	struct kv_slots under_way;   /* slots being written, in order */
+	struct kv_flushes flushes;   /* in the order of submission */
+	struct kv_flush *collecting; /* the first such flush; NULL: none */
+	bool awaits_commit; /* the first flush waits for nothing else */
 	LIST_ENTRY(kv_space) flushing;	/* of ssd->flushing, with flushes */
 	TAILQ_ENTRY(kv_space) collects; /* of ssd->collecting, if it is */
 	struct kv_bucket puts;
@@ -272,27 +275,26 @@ enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY, SLOT_LEFT };
 
 struct kv_slot {
 	struct kv_segment *segment; /* fixed */
-	struct kv_evict_list *list; /* unless FREE: its space's */
+	struct kv_evict_list *list; /* unless FREE: of the space */
 	struct kv_block *block;	    /* READY */
 	uint64_t seq;		   /* order of becoming unpersisted, or dirty */
-	struct kv_slots *queue;	   /* what @link is on, if dirty or orphaned */
+	struct kv_slots *queue;	   /* the list of @link, if dirty or orphaned */
 	TAILQ_ENTRY(kv_slot) link; /* free list; queue of writes */
-	TAILQ_ENTRY(kv_slot) dirty;	/* its space's dirty, or unpersisted */
-	TAILQ_ENTRY(kv_slot) unwritten; /* its space's */
-	LIST_HEAD(, kv_flush) syncs;	/* of its block, until it is durable */
+	TAILQ_ENTRY(kv_slot) dirty; /* of the space's dirty, or unpersisted */
+	TAILQ_ENTRY(kv_slot) unwritten; /* of the space */
+	LIST_HEAD(, kv_flush) syncs;	/* of the block, until it is durable */
 	struct kv_evict_node node;	/* DRAM policy */
 	uint32_t leases;		/* clients' */
 	uint32_t holds;			/* views, writes */
 	uint32_t file, slot_number; /* SSD extent while it is being written */
 	uint32_t payload;	    /* offset of the tensors in the file */
 	uint8_t state;
-	bool must;    /* somebody waits for its durability */
+	bool must;    /* a flush waits for the block */
 	bool hinted;  /* prefetched, and not used yet */
 	bool alone;   /* came as a file: needs no parent on SSD */
-	bool written; /* its bytes are, since it was last begun */
-	bool pulled; /* to the front of its write queue, for the sake of a child
-		      */
-	bool pinned; /* its block is, and the floor allows it */
+	bool written; /* the bytes are, since the last write began */
+	bool pulled;  /* to the front of its write queue, for a child */
+	bool pinned;  /* the block is pinned, and the floor allows it */
 };
 
 /* A memfd, mapped. */
@@ -324,13 +326,13 @@ struct kv_segment {
 	uint32_t hand;		    /* where to look next for one to evict */
 	struct kv_slots free_list;
 	struct kv_slot *slot; /* array */
-	/* As many; NULL: they are in the slots, which clients can only read. */
+	/* Of the slots; NULL: they are in the slots, which clients only read. */
 	struct kv_prologue *prologues;
 	uint32_t holders; /* of all mappers */
 	bool seen_in_use; /* KEPT, or DEAD and was KEPT */
 	LIST_HEAD(, kv_mapper) mappers;
-	struct kv_tenant *owner;      /* RETIRED: its class's */
-	struct kv_tenant *keeper;     /* one that is charged claims it */
+	struct kv_tenant *owner;      /* RETIRED: of its former class */
+	struct kv_tenant *keeper;     /* the charged user that claims it */
 	TAILQ_ENTRY(kv_segment) link; /* of its class, or of the arena */
 };
 TAILQ_HEAD(kv_segments, kv_segment);
@@ -361,16 +363,16 @@ struct kv_arena {
 	struct kv_eviction eviction;
 	uint64_t hinted;     /* bytes prefetched and not used yet */
 	uint32_t claimed;    /* segments, see kv_tenant_may_keep */
-	uint64_t retired_ns; /* when the last one was */
-	/* When the last one was first found in use after its holders had said
-	 * that they unmapped it, or had ended; 0: none is kept. */
+	uint64_t retired_ns; /* when a segment was last retired */
+	/* When the last KEPT segment was found in use, after its holders had
+	 * said that they unmapped it, or had ended; 0: none is kept. */
 	uint64_t kept_ns;
 	bool growing, stop, running;
 	uint32_t unlocked; /* segments that could not be locked */
 	int grow_error;
 	pthread_t grower;
 	pthread_cond_t grow, grown;
-	uint64_t overcommit; /* hugepages we raised the limit by */
+	uint64_t overcommit; /* huge pages by which the limit was raised */
 };
 
 /* ---- SSD ---- */
@@ -461,14 +463,14 @@ struct kv_moves {
 	uint32_t n;				 /* that are not over */
 };
 
-/* A removed block that a reader still has open: what to check its bytes by. */
+/* The record of a removed block that a reader still has open. */
 struct kv_unlinked {
 	uint32_t block;
 	struct kv_slot_record record;
 	struct kv_unlinked *next; /* in its bucket */
 };
 
-/* Blocks that wait until the parent they have in common is on its way. */
+/* Blocks that wait until their common parent is on its way. */
 struct kv_orphans {
 	struct kv_slots slots;	      /* first */
 	uint32_t n;		      /* slots */
@@ -561,27 +563,27 @@ struct kv_ssd {
 #define SIZE_CLASSES 4
 struct kv_bounce;
 
-/* The things that kv_unlock has to do. */
+/* Callbacks that kv_unlock runs. */
 struct kv_deferred {
 	uint64_t *gone; /* ids */
-	size_t n_gone, room_gone;
+	size_t n_gone;
 	struct kv_acquire *settled;
 	struct kv_flush *flushed;
 	bool room;
 	uint32_t *retired;
-	size_t n_retired, room_retired;
+	size_t n_retired;
 };
 
 struct kv_fill {
 	struct kv_space *space; /* held */
 	struct kv_slot *slot;
-	struct kv_key key; /* len 0: none reserved */
+	struct kv_key key; /* len 0: no key is reserved */
 	uint64_t length;
-	uint32_t clears;	 /* of the space, when it began */
-	bool must;		 /* its block stays until it is durable */
-	bool fetched;		 /* another node has put it */
-	struct kv_want *holder;	 /* that shall lease its block; or NULL */
-	struct kv_want *waiters; /* acquires that wait for it */
+	uint32_t clears;	 /* space->clears when the fill began */
+	bool must;		 /* keep the block until it is durable */
+	bool fetched;		 /* from the remote tier */
+	struct kv_want *holder;	 /* leases the block when sealed; or NULL */
+	struct kv_want *waiters; /* wait for the seal */
 	struct kv_fill *next;	 /* bucket of cache->saving */
 };
 
@@ -613,7 +615,7 @@ struct kv_health {
 	uint64_t zero_since;   /* the same of a run of slots that is zeroed */
 };
 
-/* The walk through the store; scrub.c. */
+/* The walk through the store; cache.c. */
 struct kv_scrubber {
 	struct kv_periodic periodic;
 	uint64_t pass_bytes, pass_total; /* of this pass: read, in use */
@@ -630,7 +632,7 @@ struct kv_cache {
 	int spaces_dir;		       /* fixed: STORE/spaces */
 	struct kv_store_info info;
 	uint64_t epoch; /* fixed */
-	/* Fixed after open: the store was not left clean, or is not now. */
+	/* Fixed after open: the store was not clean, or is not now. */
 	bool after_crash;
 	uint64_t generation;   /* next */
 	uint32_t clock;	       /* touches, for the policies */
@@ -644,7 +646,7 @@ struct kv_cache {
 	const struct kv_remote_hooks *remote_hooks; /* as remote; hooks.h */
 	const struct kv_block_hooks *block_hooks;   /* fixed; hooks.h */
 	struct kv_periodic agreeing;
-	struct kv_removed *removed; /* NULL: nothing was, or no memory */
+	struct kv_removed *removed; /* tombstones; NULL: none, or no memory */
 	struct kv_health health;
 	struct kv_scrubber scrubber;
 
@@ -658,18 +660,18 @@ struct kv_cache {
 	pthread_cond_t settled; /* a space is no more ->settling */
 	struct kv_space_changes changes;  /* to be written; persist.c */
 	bool changing;			  /* some are being written */
-	pthread_cond_t changed;		  /* they are */
+	pthread_cond_t changed;		  /* a group of changes is written */
 	uint64_t sizes[64][SIZE_CLASSES]; /* slot sizes in use, by octave */
 
 	struct kv_arena arena;
 	struct kv_pins pins;
 	struct kv_snapshots snapshots;
 	struct kv_ssd ssd;
-	struct kv_fill *saving[SAVING_BUCKETS]; /* fills that have a key */
+	struct kv_fill *saving[SAVING_BUCKETS]; /* fills with a key */
 	struct kv_read *reads[READ_BUCKETS];	/* under way, by block */
-	TAILQ_HEAD(, kv_acquire) short_of_room; /* they wait for that */
-	bool room;	  /* there may be some, since they last looked */
-	uint64_t cleaned; /* slots that are not dirty any more, a count */
+	TAILQ_HEAD(, kv_acquire) short_of_room; /* acquires */
+	bool room;	  /* there may be more since they last looked */
+	uint64_t cleaned; /* count of slots that became clean */
 	uint64_t reads_begun, reads_ended;
 	struct kv_bounce *bounce;     /* own lock */
 	struct kv_verifier *verifier; /* own lock */
@@ -682,7 +684,7 @@ void kv_lock(struct kv_cache *cache);
 void kv_unlock(struct kv_cache *cache);
 /* Let other threads take the lock between two steps of a long walk. */
 void kv_yield(struct kv_cache *cache);
-/* Wait on @cond up to @ns; what is deferred runs first, unlocked. */
+/* Wait on @cond up to @ns; deferred callbacks run first, unlocked. */
 void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns);
 /* NULL: there is none. */
 struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id);
@@ -693,7 +695,7 @@ void kv_defer_flushed(struct kv_cache *cache, struct kv_flush *flush,
 void kv_defer_retired(struct kv_cache *cache, uint32_t segment);
 void kv_note(struct kv_cache *cache, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
-/* A note that the user is told of now, too. */
+/* Add a note, and print it for the user. */
 void kv_warn(struct kv_cache *cache, const char *key, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 

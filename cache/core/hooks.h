@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hooks.h - the only calls of the tiers to what stands above them.
+ * hooks.h - the only calls of the tiers to folders above them.
  *
- * A block that loses its slot or its extent may be gone with that, and its end
- * is block/'s, as are those who wait for the room that it leaves.  What is
- * missing, or durable, is the remote tier's affair.  (And what a commit writes
- * first of snapshots, space/'s: cache->snapshots.write.)
+ * A block that loses its slot or its extent may end with that: block/ ends it,
+ * and wakes the wants that wait for its room.  The remote tier handles missing
+ * and durable blocks.  (A commit calls space/ by cache->snapshots.write.)
  */
 #ifndef KV_CACHE_CORE_HOOKS_H
 #define KV_CACHE_CORE_HOOKS_H
 
 #include "cache/core/core.h"
 
-/* ---- block/: the end of a block, who waits for room, a user's pin ---- */
+/* ---- block/: the end of a block, wants without room, a user's pin ---- */
 
 struct kv_block_hooks {
 	void (*settle_locked)(struct kv_cache *cache, struct kv_block *block);
@@ -22,7 +21,7 @@ struct kv_block_hooks {
 			       const struct kv_block *block);
 };
 
-/* Free what nothing needs any more of a removed block; maybe the block. */
+/* Free the parts of a removed block that are not in use any more. */
 static inline void kv_block_settle_locked(struct kv_cache *cache,
 					  struct kv_block *block)
 {
@@ -35,23 +34,22 @@ static inline void kv_block_remove_locked(struct kv_cache *cache,
 	cache->block_hooks->remove_locked(cache, block);
 }
 
-/* Wants that are short of room look again. */
+/* Let wants that are short of room look again. */
 static inline void kv_wants_room_locked(struct kv_cache *cache)
 {
 	cache->block_hooks->room_locked(cache);
 }
 
-/* The pin that its user set, not its snapshots. */
+/* Return whether the block's user pinned it, not only snapshots. */
 static inline bool kv_block_pinned_by_user(struct kv_cache *cache,
 					   const struct kv_block *block)
 {
 	return cache->block_hooks->pinned_by_user(cache, block);
 }
 
-/* ---- remote/: what is not here may be elsewhere ---- */
+/* ---- remote/: blocks on other nodes ---- */
 
-/* By a table, which is there where a remote tier is: all that calls it can be
- * built, and read, without. */
+/* The table is NULL without a remote tier. */
 struct kv_remote_hooks {
 	int (*want_locked)(struct kv_cache *cache, struct kv_want *want);
 	void (*look_locked)(struct kv_cache *cache, struct kv_acquire *acquire);
@@ -65,7 +63,8 @@ struct kv_remote_hooks {
 			    const struct kv_block *block);
 };
 
-/* Have @want, whose block is missing, wait for it: -EINPROGRESS; or -ENOENT. */
+/* Let @want, whose block is missing, wait for the remote tier: -EINPROGRESS; or
+ * -ENOENT. */
 static inline int kv_remote_want_locked(struct kv_cache *cache,
 					struct kv_want *want)
 {
@@ -74,7 +73,7 @@ static inline int kv_remote_want_locked(struct kv_cache *cache,
 	return remote ? remote->want_locked(cache, want) : -ENOENT;
 }
 
-/* All wants of @acquire have begun: look for what they miss. */
+/* Look for the missing blocks of @acquire: all its wants have begun. */
 static inline void kv_remote_look_locked(struct kv_cache *cache,
 					 struct kv_acquire *acquire)
 {
@@ -82,8 +81,8 @@ static inline void kv_remote_look_locked(struct kv_cache *cache,
 		cache->remote_hooks->look_locked(cache, acquire);
 }
 
-/* Whether a look for @key has a point; and whether it was found and is on its
- * way. */
+/* Return whether the remote tier may have @key; and whether the block was found
+ * and is being fetched. */
 static inline bool kv_remote_may_locked(struct kv_cache *cache,
 					struct kv_space *space,
 					const struct kv_key *key)
@@ -102,7 +101,7 @@ static inline bool kv_remote_coming_locked(struct kv_cache *cache,
 	return remote && remote->coming_locked(cache, space, key);
 }
 
-/* A block is durable here. */
+/* Note that a block is durable here. */
 static inline void kv_remote_durable_locked(struct kv_cache *cache,
 					    const struct kv_block *block)
 {
@@ -110,7 +109,7 @@ static inline void kv_remote_durable_locked(struct kv_cache *cache,
 		cache->remote_hooks->durable_locked(cache, block);
 }
 
-/* A block that was durable here is used for the first time. */
+/* Note the first use of a durable block. */
 static inline void kv_remote_used_locked(struct kv_cache *cache,
 					 const struct kv_block *block)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * turns.h - users who have work take turns, whatever they have of it.
+ * turns.h - deficit round robin among users with work.
  *
- * Each user's queue begins with a kv_turn.  A turn is an amount of cost; who
- * took more than its turn waits for as many more as that was.
+ * Each user's queue begins with a kv_turn.  A turn is an amount of cost; a queue
+ * pays its overdraft in later rounds.
  *
  * All calls with one lock of the caller's, or from one thread.
  */
@@ -17,11 +17,11 @@
 struct kv_turn {
 	uint32_t uid;
 	unsigned refs;
-	bool busy;	/* it has work, and takes its turns */
-	int64_t credit; /* left of its turn */
-	uint64_t out;	/* what it has begun, and has not ended */
-	bool served;	/* it has done something since it began, or went on */
-	bool first;	/* it went on, and had not; nor has since */
+	bool busy;	/* has work, and takes turns */
+	int64_t credit; /* left of the turn; negative: overdraft */
+	uint64_t out;	/* cost in flight */
+	bool served;	/* charged since start or resume */
+	bool first;	/* resumed, and not served before or since */
 	struct kv_turn *next;
 	TAILQ_ENTRY(kv_turn) link;
 };
@@ -29,7 +29,7 @@ struct kv_turn {
 struct kv_turns {
 	TAILQ_HEAD(, kv_turn) busy; /* in turn */
 	struct kv_turn *buckets[64];
-	struct kv_turn *shared; /* of all for whom there was no memory */
+	struct kv_turn *shared; /* by users without memory for a queue */
 	size_t bytes, n_busy;
 	uint64_t out; /* of all */
 	int64_t amount;
@@ -40,38 +40,38 @@ struct kv_turns {
  * -ENOMEM. */
 int kv_turns_init(struct kv_turns *turns, size_t bytes, int64_t amount,
 		  void (*init)(struct kv_turn *turn));
-/* Queues that are left go, too.  Takes a zeroed one. */
+/* Frees the queues.  Takes a zeroed struct. */
 void kv_turns_fini(struct kv_turns *turns);
 
-/* The queue of @uid, held.  Without memory for it, one that is shared. */
+/* Find or make the queue of @uid and hold it.  Without memory, the shared one. */
 struct kv_turn *kv_turn_get(struct kv_turns *turns, uint32_t uid);
 void kv_turn_hold(struct kv_turn *turn);
-/* With the last holder it is gone; it has no work then. */
+/* The last put frees the queue, which must have no work. */
 void kv_turn_put(struct kv_turns *turns, struct kv_turn *turn);
 
-/* The queue has work, or none; nothing happens if that was said before.  What it
- * took beyond its turn it owes as long as it is held. */
+/* Mark the queue as having work, or none; idempotent.  The queue keeps its
+ * overdraft as long as it is held. */
 void kv_turn_start(struct kv_turns *turns, struct kv_turn *turn);
 void kv_turn_stop(struct kv_turns *turns, struct kv_turn *turn);
 
-/* The queue, which is held, goes on after a stop that nobody with work was spared:
- * those that got nothing before it come first, in their order. */
+/* Start the queue, which is held, again after a stop of all queues.  Queues that
+ * were not served before the stop come first, in their order. */
 void kv_turn_resume(struct kv_turns *turns, struct kv_turn *turn);
 
-/* The queue whose turn it is; NULL: nobody has work. */
+/* Return the queue whose turn it is; NULL: none has work. */
 struct kv_turn *kv_turns_next(struct kv_turns *turns);
 /*
- * The same, of those that have not three times as much under way as is left of
- * @max: whatever does not end for some, something is left for others.
+ * Return the next queue with less than three times as much in flight as is left
+ * of @max: requests of one user that hang leave a part to others.
  */
 struct kv_turn *kv_turns_next_within(struct kv_turns *turns, uint64_t max);
-/* So much is under way for the queue, which is held for it; and has ended. */
+/* Count @amount in flight for the queue, which is held meanwhile; end it. */
 void kv_turn_begin(struct kv_turns *turns, struct kv_turn *turn,
 		   uint64_t amount);
 void kv_turn_end(struct kv_turns *turns, struct kv_turn *turn, uint64_t amount);
-/* The queue has done so much. */
+/* Take @cost from the queue's credit. */
 void kv_turn_charge(struct kv_turn *turn, uint64_t cost);
-/* The queue whose turn it is comes last. */
+/* Move the queue whose turn it is to the end. */
 void kv_turns_yield(struct kv_turns *turns);
 
 #endif
