@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Load a snapshot of blocks with one tensor "kv", a window of them at a time, the
- * head and the tail first, and write it to standard output:
+/* Load a snapshot of blocks with one tensor "kv", a window of them at a time,
+ * the head and the tail first, and write it to standard output:
  *   cc examples/restore.c -o restore $(pkg-config --cflags --libs kvfs)
  *   ./restore /kvfs SPACE SNAPSHOT >FILE */
 #include <kvfs.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease.c - a client's hold on blocks in DRAM, and prefetches, which bring blocks
- * to DRAM without a hold.
+ * lease.c - a client's hold on blocks in DRAM, and prefetches, which bring
+ * blocks to DRAM without a hold.
  *
  * OWNS      leases, and a reference to the mapping of each block held.
  *

@@ -392,7 +392,8 @@ static int job_init(struct load_job *job, struct kvfs_xfer *xfer,
 		       : 0;
 }
 
-/* Allocate all that copying needs, so that it cannot fail for want of memory. */
+/* Allocate all that copying needs, so that it cannot fail for want of memory.
+ * */
 static int make_jobs(struct kvfs_xfer *xfer, const struct kvfs_pool *pool)
 {
 	size_t threads = kv_copier_threads(xfer->session->copier);

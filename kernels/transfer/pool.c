@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pool.c - the engine's paged memory: from the views of its descriptor, which is
- * checked once, to the strides of a block; and lending it to the daemon.
+ * pool.c - the engine's paged memory: from the views of its descriptor, which
+ * is checked once, to the strides of a block; and lending it to the daemon.
  *
  * OWNS      struct kvfs_pool, and its lending: the memory's descriptor.  The
  *           pages stay the engine's.
@@ -52,9 +52,9 @@ static bool mul_add(uint64_t a, uint64_t b, uint64_t c, uint64_t *ret)
 }
 
 /*
- * Check that the runs of a page, and the pages, do not overlap.  Either all of a
- * page lies within one block_stride, or pages interleave: one run of each page
- * lies within one segment_stride (as in head-first layouts).
+ * Check that the runs of a page, and the pages, do not overlap.  Either all of
+ * a page lies within one block_stride, or pages interleave: one run of each
+ * page lies within one segment_stride (as in head-first layouts).
  */
 static bool keeps_apart(const kvfs_view *view, uint64_t pages, uint64_t page,
 			uint64_t *ret_extent)
@@ -96,7 +96,8 @@ static int check_view(const kvfs_pool_desc *desc, const kvfs_view *view)
 	return base >= memory && end <= memory_end ? 0 : -EINVAL;
 }
 
-/* Append the views of @tensor, which must be its bytes exactly, in their order. */
+/* Append the views of @tensor, which must be its bytes exactly, in their order.
+ * */
 static int add_tensor(const kvfs_pool_desc *desc,
 		      const struct kv_tensor *tensor,
 		      struct kvfs_strides *strides)

@@ -79,7 +79,8 @@ long kv_lib_pool_check_pages_locked(struct kvfs_pool *pool,
 void kv_lib_pool_use_locked(struct kvfs_pool *pool, const int64_t *pages,
 			    size_t n, bool loads, bool begin);
 
-/* ---- lending: the daemon maps the pool's memory and saves from its pages ---- */
+/* ---- lending: the daemon maps the pool's memory and saves from its pages ----
+ * */
 
 /*
  * Lend memory that the library allocated: @bytes of @max_bytes from @memory on

@@ -286,9 +286,10 @@ static void begin_locked(struct kvfs_xfer *xfer)
 }
 
 /*
- * Begin a small save at once, and have the reader thread begin a large one, whose
- * copies take longer than that thread takes to wake: the caller's time is an
- * engine's step, and each batch's message to the daemon would take some of it.
+ * Begin a small save at once, and have the reader thread begin a large one,
+ * whose copies take longer than that thread takes to wake: the caller's time is
+ * an engine's step, and each batch's message to the daemon would take some of
+ * it.
  */
 static void begin_soon_locked(struct kvfs_xfer *xfer)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * save.h - saves: pages to the daemon, which seals them as blocks, and leases of
- * the sealed blocks (KVFS_HOLD).
+ * save.h - saves: pages to the daemon, which seals them as blocks, and leases
+ * of the sealed blocks (KVFS_HOLD).
  *
  * All calls with session->lock held, but where the comment says otherwise.
  */
@@ -26,7 +26,8 @@ void kv_saves_stop_locked(struct kvfs_session *session, const char *name);
 /* Take the next @n of xfer->todo_n blocks from the list. */
 void kv_save_take_locked(struct kvfs_xfer *xfer, uint32_t *ret_blocks,
 			 size_t n);
-/* Put a block that found no room back, and try again some milliseconds later. */
+/* Put a block that found no room back, and try again some milliseconds later.
+ * */
 void kv_save_again_locked(struct kvfs_xfer *xfer, uint32_t block);
 
 /* ---- token ids; fixed after start, any thread ---- */
@@ -71,7 +72,8 @@ void kv_flush_ask_locked(struct kvfs_xfer *xfer);
 /* Call when a save has sealed: completes barriers, and flushes the save if a
  * caller waits for DURABLE. */
 void kv_flush_saved_locked(struct kvfs_xfer *save);
-/* Stop waiting for DURABLE: blocks that are not DURABLE soon end with @status. */
+/* Stop waiting for DURABLE: blocks that are not DURABLE soon end with @status.
+ * */
 void kv_flush_stop_locked(struct kvfs_xfer *xfer, int status);
 
 /* ---- batches (batch.c) ---- */

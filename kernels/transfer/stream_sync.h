@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stream_sync.h - copies after the caller's work on the device, and the caller's
- * streams after copies.
+ * stream_sync.h - copies after the caller's work on the device, and the
+ * caller's streams after copies.
  */
 #ifndef KV_KERNELS_TRANSFER_STREAM_SYNC_H
 #define KV_KERNELS_TRANSFER_STREAM_SYNC_H
@@ -46,8 +46,8 @@ bool kv_stream_sync_waits_locked(struct kvfs_xfer *xfer);
 bool kv_stream_sync_stop_locked(struct kvfs_xfer *xfer);
 
 /*
- * All of @xfer is copied or has failed: free its event wait soon, and keep @pool
- * busy until then.  False: there is none.
+ * All of @xfer is copied or has failed: free its event wait soon, and keep
+ * @pool busy until then.  False: there is none.
  */
 bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool);
 
@@ -67,8 +67,8 @@ int kv_stream_fence_new(struct kvfs_pool *pool, void *stream, void *event,
 /* Free one that has not begun; takes NULL.  Without a lock held. */
 void kv_stream_fence_free(struct kv_stream_fence *fence);
 
-/* Call @gone with @owner, with session->lock held, when the fence's work is over.
- * The pool is busy until then. */
+/* Call @gone with @owner, with session->lock held, when the fence's work is
+ * over.  The pool is busy until then. */
 void kv_stream_fence_begin_locked(struct kv_stream_fence *fence,
 				  void (*gone)(void *owner), void *owner);
 
@@ -90,8 +90,9 @@ struct kv_submission {
 };
 
 /*
- * Copy @batch, of step @step of the submission's transfer, to the pages (@loads)
- * or from them.  Streams can be ordered after the copies meanwhile.  -EIO.
+ * Copy @batch, of step @step of the submission's transfer, to the pages
+ * (@loads) or from them.  Streams can be ordered after the copies meanwhile.
+ * -EIO.
  */
 int kv_submission_run(struct kv_submission *submission, size_t step,
 		      struct kvfs_batch *batch, bool loads);

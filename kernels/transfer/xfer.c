@@ -316,7 +316,8 @@ void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
 
 /* ---- layers ---- */
 
-/* Append @from .. @to to the @n ranges, joined with the last range if they touch.
+/* Append @from .. @to to the @n ranges, joined with the last range if they
+ * touch.
  */
 static size_t add_range(struct kvfs_range *ranges, size_t n, uint64_t from,
 			uint64_t to)

@@ -21,8 +21,8 @@
 struct kvfs_xfer;
 
 /*
- * What a kind of transfer does.  NULL: nothing.  All but drop with session->lock
- * held.
+ * What a kind of transfer does.  NULL: nothing.  All but drop with
+ * session->lock held.
  */
 struct kv_xfer_ops {
 	/* Blocks go to the daemon: pages are read, and SEALED and DURABLE come
@@ -52,8 +52,8 @@ struct kv_xfer_ops {
 	void (*drop)(struct kvfs_xfer *xfer);
 };
 
-/* Place of an event wait in a stream: of two in one stream the one with the lower
- * number ends first. */
+/* Place of an event wait in a stream: of two in one stream the one with the
+ * lower number ends first. */
 struct kv_stream_place {
 	const void *stream; /* NULL: in no stream that is known */
 	uint64_t number;
@@ -145,8 +145,8 @@ int kv_xfer_new(struct kvfs_session *session, const struct kv_xfer_ops *ops,
 void kv_xfer_free(struct kvfs_xfer *xfer);
 void kv_xfer_freep(struct kvfs_xfer **xfer);
 
-/* Have kvfs_reap report these stages with the word @user, unless that is 0; call
- * it before the transfer is activated. */
+/* Have kvfs_reap report these stages with the word @user, unless that is 0;
+ * call it before the transfer is activated. */
 void kv_xfer_tell_locked(struct kvfs_xfer *xfer, enum kvfs_event_what what,
 			 uint64_t user, unsigned stages);
 
@@ -169,8 +169,8 @@ void kv_xfer_unsubmit_locked(struct kvfs_xfer *xfer, size_t n);
 /* Whether the device was given all blocks: only its copies touch the pages. */
 bool kv_xfer_is_submitted_locked(const struct kvfs_xfer *xfer);
 
-/* @good blocks have reached all stages, and @bad blocks fail, of a transfer that
- * ends with COPIED. */
+/* @good blocks have reached all stages, and @bad blocks fail, of a transfer
+ * that ends with COPIED. */
 void kv_xfer_over_locked(struct kvfs_xfer *xfer, size_t good, size_t bad);
 
 /* @n blocks will never reach @stage or a later one; their statuses are set. */
@@ -178,10 +178,10 @@ void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 			 size_t n);
 
 /*
- * Wait until no transfer uses pages of @pool, or, with NULL, until no transfer of
- * the session is under way.  If the daemon hangs, blocks that have not begun end
- * with -ETIMEDOUT; so do, after five seconds, blocks that wait for a stream,
- * which may never end.
+ * Wait until no transfer uses pages of @pool, or, with NULL, until no transfer
+ * of the session is under way.  If the daemon hangs, blocks that have not begun
+ * end with -ETIMEDOUT; so do, after five seconds, blocks that wait for a
+ * stream, which may never end.
  */
 void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool);
 
@@ -197,17 +197,17 @@ void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status);
 
 /*
  * Set deadline, layers, priority, flags (of which the kind knows @flags) and
- * order of a transfer of @pool from @opts.  On the caller's thread, no lock held,
- * before the transfer is activated.
- * -EINVAL: no such layers, other flags; errors of kv_stream_sync_take.
+ * order of a transfer of @pool from @opts.  On the caller's thread, no lock
+ * held, before the transfer is activated.  -EINVAL: no such layers, other
+ * flags; errors of kv_stream_sync_take.
  */
 int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 		 const kvfs_opts *opts, unsigned flags);
 
 /*
- * Put the bytes of the layers @first .. + @n, which must exist, into @ret_ranges,
- * which has room for layout->layer_pieces: ascending, apart, not empty.  Return
- * the number of ranges.
+ * Put the bytes of the layers @first .. + @n, which must exist, into
+ * @ret_ranges, which has room for layout->layer_pieces: ascending, apart, not
+ * empty.  Return the number of ranges.
  */
 size_t kv_layout_ranges(const struct kv_layout *layout, uint32_t first,
 			uint32_t n, struct kvfs_range *ret_ranges);
