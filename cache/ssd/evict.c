@@ -452,8 +452,8 @@ static uint32_t spared_age(const struct kv_segfile *file)
 size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
 			 uint32_t *numbers)
 {
-	const struct kv_space *taker = kv_space_with_id(cache, file->taker);
 	const uint64_t bytes = file->slot_bytes;
+	const struct kv_space *taker;
 	size_t n = 0, stay = 0;
 	uint32_t age;
 
@@ -467,6 +467,7 @@ size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
 			kv_yield(cache);
 	}
 	/* Sort the blocks that are to be moved to the front. */
+	taker = kv_space_with_id(cache, file->taker);
 	age = spared_age(file);
 	for (size_t i = 0; i < n; i++) {
 		struct kv_block *block = kv_table_at(&cache->table, numbers[i]);
