@@ -22,7 +22,7 @@ struct kv_ring_backend;
 struct kv_account;
 struct kv_space; /* valid while it is held, also when it is removed */
 struct kv_block; /* valid between a get and its put */
-struct kv_fill;	 /* a slot being filled; belongs to who began it */
+struct kv_fill;	 /* a slot being filled; belongs to its maker */
 struct kv_want;
 
 enum kv_hugepages { KV_HUGE_AUTO, KV_HUGE_ON, KV_HUGE_OFF };
@@ -31,7 +31,7 @@ enum kv_writeback { KV_WRITEBACK_ALL, KV_WRITEBACK_REUSE, KV_WRITEBACK_NONE };
 
 #define KV_REMOTE_NAME_MAX 64u /* of a tenant */
 
-/* What the user says of the remote tier. */
+/* The options of the remote tier. */
 struct kv_remote_name {
 	uint32_t uid;
 	char *name; /* of the tenant, on all nodes */
@@ -51,7 +51,7 @@ struct kv_cache_config {
 	const char *store; /* directory, or NULL: no store (tests) */
 	uint64_t dram;	   /* bytes, >= 16 MiB */
 	uint64_t ssd;	   /* cap on bytes below the store; 0: no tier */
-	bool ssd_given;	   /* false: keep what the store was made with */
+	bool ssd_given;	   /* false: keep the store's size */
 	bool ssd_evict;	   /* a smaller ssd may evict pinned blocks */
 	uint64_t segment;  /* bytes */
 	enum kv_hugepages hugepages;
@@ -63,9 +63,8 @@ struct kv_cache_config {
 	enum kv_arena_mode arena;
 	struct kv_remote_config remote;
 	uint64_t io_patience; /* ns until a request is stuck; 0: 30 s */
-	uint64_t io_retry;    /* ns between tries of what failed; 0: 1 s */
-	/* The one who carries out disk requests; NULL: io_uring, else threads.
-	 */
+	uint64_t io_retry; /* ns before a failed request is retried; 0: 1 s */
+	/* Carries out disk requests; NULL: io_uring, else threads. */
 	const struct kv_ring_backend *io;
 
 	/* A block that was visible is gone; @id is kv_block_info.id.  May be
@@ -80,7 +79,7 @@ struct kv_cache_config {
 	/* While kv_cache_open or kv_cache_close runs: a line that the user
 	 * should see.  May be NULL. */
 	void (*warn)(void *arg, const char *line);
-	/* Segment @id must be unmapped by all who got it. */
+	/* All clients that got segment @id must unmap it. */
 	void (*retire)(void *arg, uint32_t id);
 	/* There may be room in DRAM where there was none.  May be NULL. */
 	void (*room)(void *arg);
@@ -95,10 +94,10 @@ struct kv_cache_config {
  */
 int kv_cache_open(const struct kv_cache_config *config,
 		  struct kv_cache **ret_cache, char **ret_why);
-/* No more requests will come: whoever wants the store next may wait for it. */
+/* No more requests will come: the next daemon may wait for the store. */
 void kv_cache_ending(struct kv_cache *cache);
 /*
- * Waits: writes out what is to be written, commits, marks the store clean.
+ * Waits: writes all blocks that are queued, commits, marks the store clean.
  * -ETIMEDOUT: the SSD does not answer.  Then memory that it may still write to,
  * and all else of the cache, is left as it is until the process ends.
  */
@@ -106,7 +105,7 @@ int kv_cache_close(struct kv_cache *cache);
 
 const uint8_t *kv_cache_store_id(struct kv_cache *cache); /* 16 bytes */
 uint64_t kv_cache_epoch(struct kv_cache *cache);
-/* The accounts of what each user holds; as long as the cache. */
+/* The resources that each user holds; as long as the cache. */
 struct kv_accounts *kv_cache_accounts(struct kv_cache *cache);
 
 /* ---- spaces ---- */
@@ -137,9 +136,9 @@ struct kv_space_info {
 };
 
 /*
- * What follows gives spaces out held: kv_space_put (which takes NULL) lets go.
- * Whoever passes one in holds it until the call returns, and that of an acquire
- * or prefetch until it is settled.  NULL if absent.
+ * The calls below return spaces held, or NULL: kv_space_put (which takes NULL)
+ * lets go.  A caller holds the space that it passes until the call returns, and
+ * that of an acquire or prefetch until it is settled.
  */
 struct kv_space *kv_space_get(struct kv_space *space);
 void kv_space_put(struct kv_space *space);
@@ -167,7 +166,7 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,
 		       int64_t mtime_ns);
 /*
- * The user @uid says what is in the space.  0 also if it has a layout that agrees;
+ * Set the layout of the space for the user @uid.  0 also if it has an equal one;
  * -EEXIST another one, -EBADMSG a block in the space does not fit it, -EPERM it
  * says "share", which is for the space's owner and operators to say, and the
  * errors of kv_layout_parse.  Waits.
@@ -197,13 +196,13 @@ int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
 		       const struct kv_quota *quota);
 
-/* A user: what he has and may have, in all the spaces that he owns together. */
+/* A user: sums and limits of all its spaces together. */
 struct kv_tenant_info {
 	struct kv_quota quota;
 	uint64_t spaces, blocks, bytes_dram, bytes_ssd;
 };
 struct kv_tenant_info kv_tenant_stat(struct kv_cache *cache, uint32_t uid);
-/* The users who own a space or have a quota, in no order; caller frees.
+/* List the users that own a space or have a quota, unordered; caller frees.
  * -ENOMEM. */
 int kv_tenant_list(struct kv_cache *cache, uint32_t **ret_uids, size_t *ret_n);
 /* -ENOSPC: the guarantees exceed the tier, too many users, or no room for it on
@@ -214,7 +213,7 @@ int kv_tenant_set_quota(struct kv_cache *cache, uint32_t uid,
 /*
  * Drop every block, in pieces of less than a millisecond but for the first.
  * Begin takes effect on saves at once: those begun before never seal (-ESTALE),
- * and are in nobody's way from now on; what is sealed from then on stays.  Some
+ * and block no new ones from now on; blocks sealed from then on stay.  Some
  * returns 1 while there is more to do, 0 at the end, -ENOMEM.
  */
 struct kv_clear;
@@ -226,8 +225,8 @@ void kv_clear_end(struct kv_clear *clear); /* takes NULL */
 /* The two-digit directories. @byte: the first byte of the keys in it. */
 bool kv_dir_exists(struct kv_cache *cache, struct kv_space *space,
 		   uint8_t byte);
-/* When a name in it came or went: a block, or a file that is written under its
- * name, which kv_dir_changed tells. */
+/* Return when a name in the directory came or went: a block's, or that of a file
+ * being written, for which kv_dir_changed is called. */
 int64_t kv_dir_mtime(struct kv_cache *cache, struct kv_space *space,
 		     uint8_t byte);
 void kv_dir_changed(struct kv_cache *cache, struct kv_space *space,
@@ -300,29 +299,29 @@ int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
 		  struct kv_meta *ret_meta, struct kv_digest *ret_digest);
 
 /*
- * The same of a block in a space with "token_ids", and what its tokens are
- * (caller frees): from the index, or from the block's header if they are not
- * there: it is not durable, or they are many beside it.  Waits.  -ENOENT: it
- * does not say; -ENOMEM, and errors of kv_view_get.
+ * Return also the token ids of a block in a space with "token_ids" (caller
+ * frees): from the index, or from the block's header if the block is not durable
+ * or has too many for the index.  Waits.  -ENOENT: it has none; -ENOMEM, and
+ * errors of kv_view_get.
  */
 int kv_block_get_token_ids(struct kv_cache *cache, struct kv_block *block,
 			   struct kv_meta *ret_meta,
 			   struct kv_token_ids **ret_ids);
 
 void kv_block_touch(struct kv_cache *cache, struct kv_block *block); /* a use */
-/* A hint: its conversation is over, it goes first.  Call for a chain from its
- * tail, and not for what others share.  A use takes it back. */
+/* Evict the block first: its conversation is over.  Call for a chain from its
+ * tail, and not for blocks that others share.  A use takes it back. */
 void kv_block_end(struct kv_cache *cache, struct kv_block *block);
 int kv_block_set_mtime(struct kv_cache *cache, struct kv_block *block,
 		       int64_t mtime_ns);
-/* A hint: the conversation with these blocks, in chain order, is over, so that
- * they go before others.  Pinned ones do not; a use takes the hint back. */
+/* Evict these blocks, which are in chain order, before others: their conversation
+ * is over.  Pinned blocks stay; a use takes the hint back. */
 void kv_blocks_ended(struct kv_cache *cache, struct kv_space *space,
 		     const struct kv_key *keys, size_t n);
 /* Evict from all tiers; -ENOENT if it is gone already, -EROFS. */
 int kv_block_remove(struct kv_cache *cache, struct kv_block *block);
-/* The same for who puts the block next, and tells the kernel by his answer: no
- * callback runs. */
+/* The same for a caller that puts the block next, and whose reply tells the
+ * kernel: no callback runs. */
 int kv_block_unlink(struct kv_cache *cache, struct kv_block *block);
 int kv_block_pin(struct kv_cache *cache, struct kv_block *block,
 		 bool pin); /* -ENOSPC below the floor */
@@ -343,7 +342,7 @@ struct kv_view {
 };
 int kv_view_get(struct kv_cache *cache, struct kv_block *block,
 		struct kv_view *ret_view);
-/* For one look: what had to be read from SSD for it is not kept. */
+/* For one look: bytes read from SSD are not kept for other readers. */
 int kv_view_get_once(struct kv_cache *cache, struct kv_block *block,
 		     struct kv_view *ret_view);
 /* Without waiting; -EAGAIN: its bytes must be read first. */
@@ -364,7 +363,7 @@ struct kv_pick {
 struct kv_snapshot_info {
 	uint64_t id;	 /* 32 bits, never reused while mounted */
 	uint32_t space;	 /* id */
-	uint32_t blocks; /* listed in it, whether they are there or not */
+	uint32_t blocks; /* listed, whether they exist or not */
 	int64_t mtime_ns;
 	char name[KV_SPACE_NAME_MAX + 1];
 };
@@ -404,28 +403,27 @@ int kv_snapshot_list(struct kv_cache *cache, struct kv_space *space,
  * and only one such may exist: -EEXIST present, -EALREADY being saved (by a
  * fill that may still seal).
  * -EFBIG larger than a segment can hold, -ENOSPC no slot can be had now, -EBUSY
- * the memory for one is being made, or, without @key, room for it by what is
- * being written, -EAGAIN beyond the space's rate, -ESTALE space removed,
- * -EROFS.
+ * memory is being made or, without @key, writes are making room, -EAGAIN beyond
+ * the space's rate, -ESTALE space removed, -EROFS.
  */
 int kv_fill_begin(struct kv_cache *cache, struct kv_space *space,
 		  const struct kv_key *key, uint64_t length,
 		  struct kv_fill **ret_fill);
 uint8_t *kv_fill_data(struct kv_fill *fill); /* @length writable bytes */
-/* Once sealed, its block is not evicted before it is durable, where there is an
- * SSD tier with room for it. */
+/* Keep the sealed block until it is durable, if an SSD tier has room for it. */
 void kv_fill_must(struct kv_fill *fill);
 /*
- * When sealed, lease its block for @want, of an acquire that kv_acquire_release
- * ends: at no moment can it be evicted.  The status of @want, -errno before, is
- * 0 then.
+ * Lease the block for @want when it is sealed, so that it cannot be evicted before.
+ * kv_acquire_release ends the lease.  The status of @want, -errno before, is 0
+ * then.
  */
 void kv_fill_hold(struct kv_fill *fill, struct kv_want *want);
-/* Whether one more block of @length bytes may be held: 0, -ENOSPC, -EFBIG. */
+/* Check that one more block of @length bytes may be leased: 0, -ENOSPC, -EFBIG. */
 int kv_fill_may_hold(struct kv_cache *cache, struct kv_space *space,
 		     uint64_t length);
 
-/* It comes from another node: -ESTALE, if its user has removed it here. */
+/* Mark a block from another node: its seal is -ESTALE if its user has removed it
+ * here. */
 void kv_fill_fetched(struct kv_fill *fill);
 
 /*
@@ -445,7 +443,7 @@ enum kv_state { KV_ABSENT, KV_SAVING, KV_REMOTE, KV_SSD, KV_DRAM };
 
 void kv_probe(struct kv_cache *cache, struct kv_space *space,
 	      const struct kv_key *keys, size_t n, uint8_t *ret_states);
-/* A client asked for them and was told these states: that is counted. */
+/* Count a client's look-up of blocks, which returned these states. */
 void kv_asked(struct kv_cache *cache, struct kv_space *space,
 	      const uint8_t *states, size_t n);
 
@@ -461,25 +459,25 @@ struct kv_want {
 	struct kv_slot *slot;
 	struct kv_block *block;
 	struct kv_want *next, **prev;
-	bool short_of_room;	/* it waits for that */
+	bool short_of_room;	/* waits for room */
 	uint64_t writes, reads; /* that were under way then */
 };
 
 struct kv_acquire {
-	/* In, with what follows up to arg. */
+	/* In, up to arg. */
 	struct kv_space *space;
 	size_t n;
 	bool again; /* no new use: count no hit */
 	bool wait_saving;
-	bool resident; /* what is not in DRAM is -EAGAIN, and not waited for */
+	bool resident; /* do not wait: a block not in DRAM is -EAGAIN */
 	/* A block is sealed (0) or absent: no matter where it is, nothing is
 	 * leased, nothing to be released, and that is no use of it. */
 	bool sealed;
 	/* A want without room in DRAM waits for the writes and reads that are
 	 * under way, but never for leases. */
 	bool wait_room;
-	/* What is missing is looked for in the remote tier, when it is the turn
-	 * of this user, and waited for. */
+	/* Look for missing blocks in the remote tier, in the turn of user @uid,
+	 * and wait for them. */
 	bool remote;
 	uint32_t uid;
 	/* The chain goes on, as far as one can tell, in another request. */
@@ -488,7 +486,7 @@ struct kv_acquire {
 	void (*done)(struct kv_acquire *acquire, void *arg);
 	void *arg;
 	/* The cache's own. */
-	struct kv_remote_look *look; /* for what is missing */
+	struct kv_remote_look *look; /* for missing blocks */
 	/* Of the chain so many are wanted from the first on that was looked for;
 	 * 0: none was.  goes_on: that one is of an earlier part of the request. */
 	size_t rest;
@@ -505,7 +503,7 @@ struct kv_acquire {
 /* Keys in chain order: they are touched from the tail.  Returns how many wants
  * are still pending; 0: settled at once, @done will not run. */
 size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire);
-/* Settle what is pending with @status now (@done runs, unless it has). */
+/* Settle pending wants with @status now (@done runs, unless it has). */
 void kv_acquire_cancel(struct kv_cache *cache, struct kv_acquire *acquire,
 		       int status);
 /* Give the leases back; only once settled.  The caller frees @acquire. */
@@ -514,10 +512,10 @@ void kv_acquire_release(struct kv_cache *cache, struct kv_acquire *acquire);
 /* ---- prefetch: brought to DRAM on a hint, and not leased ---- */
 
 /*
- * Blocks wanted in DRAM soon.  They come in the order of @keys, a few at a
+ * Blocks wanted in DRAM soon.  They are read in the order of @keys, a few at a
  * time: all prefetches together have no more than a fixed share of the arena
- * under way, and wait for each other.  What came and was evicted before its
- * first use is counted (kv_cache_stats.prefetch_unused).
+ * under way, and wait for each other.  Blocks that are
+ * evicted before their first use count as kv_cache_stats.prefetch_unused.
  */
 struct kv_prefetch {
 	struct kv_space *space; /* in, and the next six */
@@ -525,8 +523,8 @@ struct kv_prefetch {
 	bool more;
 	const struct kv_key *keys; /* valid until @done */
 	size_t n;
-	uint64_t deadline_ns; /* kv_now_ns; what has not begun by then does not
-				 begin.  0: none */
+	uint64_t
+		deadline_ns; /* kv_now_ns; reads do not begin later.  0: none */
 	/* Every key is settled; runs once, and never from within submit. */
 	void (*done)(struct kv_prefetch *prefetch, void *arg);
 	void *arg;
@@ -541,26 +539,26 @@ struct kv_prefetch {
 };
 
 void kv_prefetch_submit(struct kv_cache *cache, struct kv_prefetch *prefetch);
-/* Whatever has not begun is settled with -ECANCELED; @done runs, unless it has,
- * when what is under way has landed. */
+/* Settle keys whose read has not begun with -ECANCELED; @done runs, unless it has,
+ * when the other reads have ended. */
 void kv_prefetch_cancel(struct kv_cache *cache, struct kv_prefetch *prefetch);
 
 /* Waiting for durability, without a thread of one's own. */
 struct kv_flush {
 	void (*done)(struct kv_flush *flush, int status);
 	void *arg;
-	/* In: a block that its owner's client has changed does not end it; who
-	 * asks looks at each of his (kv_block_was_changed). */
+	/* In: a block that its owner's client has changed does not end the
+	 * flush; the caller checks each block (kv_block_was_changed). */
 	bool each;
 	/* the cache's own */
 	struct kv_flush *next;
 	TAILQ_ENTRY(kv_flush) link;
-	uint64_t asked;	   /* what is unpersisted up to this comes first, */
-	uint64_t ticket;   /* and then what is dirty up to this waited for */
+	uint64_t asked;	   /* unpersisted blocks up to this come first */
+	uint64_t ticket;   /* then wait for dirty blocks up to this */
 	uint64_t deletion; /* of the space's, so many are over */
 	uint64_t update;   /* changes of records that it waits for: so many */
 	uint64_t change;   /* of snapshots, in @space */
-	uint64_t removal;  /* change of what was removed: its number */
+	uint64_t removal;  /* number of a change of the tombstones */
 	struct kv_space *space;
 	struct kv_block *block; /* the only one it waits for; or NULL */
 	LIST_ENTRY(kv_flush) of_slot, of_all;
@@ -594,25 +592,25 @@ void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush,
 /*
  * Count a client of the user @uid in as a holder of segment @id and return the
  * descriptor to send (the cache's own; do not close) and the segment's size.
- * It lets nobody write but the owner of the segment's blocks, and him only if
- * it is an open one: with arena=rw, or as kv_registrant_add says.
- * -ENOENT: retired meanwhile; -ENOLCK: the user keeps more of those that are
- * retired than his share; -ENOMEM.
+ * Only the owner of the segment's blocks can write by it, and only if the
+ * segment is open: with arena=rw, or as kv_registrant_add says.
+ * -ENOENT: retired meanwhile; -ENOLCK: the user keeps more retired segments than
+ * its share; -ENOMEM.
  */
 int kv_segment_give(struct kv_cache *cache, uint32_t id, uint32_t uid,
 		    int *ret_fd, uint64_t *ret_bytes);
 /*
- * A client of the user registers memory with a device that takes none which can
- * only be read.  While he has such clients new segments of his are open, if
- * nobody else may read what is in them, he is not uid 0, and arena=auto.
+ * Note a client of the user that registers memory with a device which needs it
+ * writable.  While the user has such clients its new segments are open, if no
+ * other user may read their blocks, it is not uid 0, and arena=auto.
  * -ENOMEM.
  */
 int kv_registrant_add(struct kv_cache *cache, uint32_t uid);
 void kv_registrant_remove(struct kv_cache *cache, uint32_t uid);
-/* A client of the user says that it unmapped it, or is dead. */
+/* A client of the user says that it unmapped the segment, or is dead. */
 void kv_segment_returned(struct kv_cache *cache, uint32_t id, uint32_t uid);
 
-/* ---- what people look at ---- */
+/* ---- statistics ---- */
 
 struct kv_cache_stats {
 	uint64_t dram_total, dram_used, dram_blocks; /* used: by slots in use */
@@ -659,7 +657,7 @@ void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats);
 enum kv_remote_call {
 	KV_REMOTE_EXISTS,  /* -ENOENT; else its length and digest */
 	KV_REMOTE_GET,	   /* the same, and its bytes */
-	KV_REMOTE_PUT,	   /* replaces what is there */
+	KV_REMOTE_PUT,	   /* replaces an object */
 	KV_REMOTE_PUBLISH, /* -EEXIST: somebody was first */
 	KV_REMOTE_REMOVE,  /* -ENOENT */
 	KV_REMOTE_CLEAR,   /* all objects beside this one, which stays */
@@ -669,7 +667,7 @@ enum kv_remote_call {
 struct kv_remote_stats {
 	const char *url; /* as long as the cache */
 	bool there;	 /* false: it could not be opened yet */
-	bool open;	 /* it is asked; false: it failed too often */
+	bool open;	 /* requests are sent; false: too many failed */
 	uint64_t calls[KV_REMOTE_CALLS], ns[KV_REMOTE_CALLS]; /* that ended */
 	uint64_t got_bytes, put_bytes;
 	/* Calls that failed; of these, those that took too long; objects that
@@ -677,8 +675,8 @@ struct kv_remote_stats {
 	 * once. */
 	uint64_t failed, late, damaged, dropped;
 	uint64_t offering; /* spaces that are offered to it */
-	/* Memory that it has for what it brings or is handed over, also for
-	 * what nobody waits for any more, but it has not given back. */
+	/* Memory lent to the backend for objects that it gets or puts, also for
+	 * requests that were given up and have not ended. */
 	uint64_t lent_bytes;
 	/* Of a backend of helpers: of tenants, those of them that are not asked as
 	 * they hang, fail or have ended; calls for tenants without a place. */
@@ -716,7 +714,7 @@ struct kv_forget {
 /*
  * Remove blocks here, and then from all backends, for @ns at most; @forget is the
  * cache's until done().  Nobody brings them back, nor are they handed over, before
- * they are saved again here.  What is on its way to a backend is waited for.
+ * they are saved again here.  Objects on their way to a backend are waited for.
  * -EOPNOTSUPP there is no remote tier; -EROFS.
  */
 int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
