@@ -15,6 +15,7 @@
 #include "common/block.h"
 #include "common/kv.h"
 #include "common/layout.h"
+#include "index/format.h"
 
 struct kv_cache;
 struct kv_accounts;
@@ -109,11 +110,6 @@ uint64_t kv_cache_epoch(struct kv_cache *cache);
 struct kv_accounts *kv_cache_accounts(struct kv_cache *cache);
 
 /* ---- spaces ---- */
-
-struct kv_quota {
-	uint64_t quota_dram, quota_ssd, reserve_dram, reserve_ssd;
-	uint64_t rate_put; /* bytes a second that may be saved; 0: any */
-};
 
 /* By probe, which match asks too, and by acquire.  A hit is a block found by
  * acquire, a miss one not found by either. */

@@ -14,7 +14,6 @@
 #define KV_DRAM_MIN (UINT64_C(16) << 20)
 #define KV_SSD_MIN (UINT64_C(16) << 20)
 #define KV_SEGMENT_MIN (UINT64_C(8) << 20)
-#define KV_SEGMENT_UNIT (UINT64_C(2) << 20) /* huge pages */
 
 enum kv_action { KV_RUN, KV_SHOW_HELP, KV_SHOW_VERSION, KV_FAKE, KV_REMOUNT };
 

@@ -71,13 +71,19 @@ struct kv_tokens_record {
  * its layout, and the other nodes do not know the seed. */
 #define KV_SPACE_SHARED 010000u
 #define KV_SPACE_OWN_SEED 020000u
+/* The limits and guarantees of a space, or of a user: sums over its spaces.  Names of
+ * new fields go into KV_QUOTAS of fs/base/stats.h. */
+struct kv_quota {
+	uint64_t quota_dram, quota_ssd; /* 0: none */
+	uint64_t reserve_dram, reserve_ssd;
+	uint64_t rate_put; /* bytes a second that may be saved; 0: any */
+};
+
 struct kv_space_record {
 	uint32_t id;
 	uint32_t uid, gid, mode;
 	int64_t mtime_ns;
-	uint64_t quota_dram, quota_ssd; /* 0: none */
-	uint64_t reserve_dram, reserve_ssd;
-	uint64_t rate_put; /* bytes a second that may be saved; 0: any */
+	struct kv_quota quota;
 	uint32_t name_len, layout_len; /* the texts follow the record */
 	uint64_t checksum; /* of the record before it and of the texts */
 };
@@ -86,9 +92,7 @@ struct kv_space_record {
 struct kv_tenant_record {
 	uint32_t uid;
 	uint32_t reserved;
-	uint64_t quota_dram, quota_ssd; /* sums over the user's spaces */
-	uint64_t reserve_dram, reserve_ssd;
-	uint64_t rate_put;
+	struct kv_quota quota;
 	uint64_t checksum;
 };
 

@@ -71,8 +71,6 @@ static bool is_of_a_space(struct kv_cache *cache, const char *name)
 
 static struct kv_space_record space_record_of(const struct kv_space *space)
 {
-	const struct kv_quota *quota = &space->quota;
-
 	return (struct kv_space_record){
 		.id = space->id,
 		.uid = space->uid,
@@ -80,11 +78,7 @@ static struct kv_space_record space_record_of(const struct kv_space *space)
 		.mode = space->mode | (space->shared ? KV_SPACE_SHARED : 0) |
 			(space->own_seed ? KV_SPACE_OWN_SEED : 0),
 		.mtime_ns = space->mtime_ns,
-		.quota_dram = quota->quota_dram,
-		.quota_ssd = quota->quota_ssd,
-		.reserve_dram = quota->reserve_dram,
-		.reserve_ssd = quota->reserve_ssd,
-		.rate_put = quota->rate_put,
+		.quota = space->quota,
 	};
 }
 

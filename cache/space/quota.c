@@ -181,8 +181,9 @@ int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
 
 static bool has_any(const struct kv_quota *quota)
 {
-	return quota->quota_dram || quota->quota_ssd || quota->reserve_dram ||
-	       quota->reserve_ssd || quota->rate_put;
+	static const struct kv_quota none;
+
+	return memcmp(quota, &none, sizeof(none)) != 0;
 }
 
 int kv_tenants_adopt(struct kv_cache *cache)
@@ -205,10 +206,7 @@ int kv_tenants_adopt(struct kv_cache *cache)
 
 		if (!tenant)
 			return -ENOMEM;
-		tenant->quota = (struct kv_quota){
-			record->quota_dram, record->quota_ssd,
-			record->reserve_dram, record->reserve_ssd,
-			record->rate_put};
+		tenant->quota = record->quota;
 	}
 	cache->tenants_file = kv_tenants_bytes(n);
 	cache->ssd.sidecars += cache->tenants_file;
@@ -248,11 +246,7 @@ static int persist_tenants(struct kv_cache *cache)
 		if (has_any(&tenant->quota) && n < KV_TENANTS_MAX)
 			records[n++] = (struct kv_tenant_record){
 				.uid = tenant->uid,
-				.quota_dram = tenant->quota.quota_dram,
-				.quota_ssd = tenant->quota.quota_ssd,
-				.reserve_dram = tenant->quota.reserve_dram,
-				.reserve_ssd = tenant->quota.reserve_ssd,
-				.rate_put = tenant->quota.rate_put,
+				.quota = tenant->quota,
 			};
 	kv_unlock(cache);
 	r = kv_sidecar_charge(cache, &cache->tenants_file, kv_tenants_bytes(n));

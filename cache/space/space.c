@@ -262,11 +262,7 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	/* Backends may be others than those of the mount before. */
 	space->untold = KV_ALL_BACKENDS;
 	space->mtime_ns = record->mtime_ns;
-	space->quota.quota_dram = record->quota_dram;
-	space->quota.quota_ssd = record->quota_ssd;
-	space->quota.reserve_dram = record->reserve_dram;
-	space->quota.reserve_ssd = record->reserve_ssd;
-	space->quota.rate_put = record->rate_put;
+	space->quota = record->quota;
 	if (*layout)
 		r = kv_layout_parse(layout, strlen(layout), &space->layout);
 	kv_space_index_locked(

@@ -587,17 +587,21 @@ char *kv_metrics_text(struct kv_cache *cache,
 char *kv_tenant_text(struct kv_cache *cache, uint32_t uid)
 {
 	const struct kv_tenant_info info = kv_tenant_stat(cache, uid);
-	const struct kv_quota *q = &info.quota;
-	char *text;
+	char *text = NULL;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
 
-	if (asprintf(&text,
-		     "spaces=%llu\nblocks=%llu\nbytes.dram=%llu\n"
-		     "bytes.ssd=%llu\nquota.dram=%llu\nquota.ssd=%llu\n"
-		     "reserve.dram=%llu\nreserve.ssd=%llu\nrate.put=%llu\n",
-		     (ull)info.spaces, (ull)info.blocks, (ull)info.bytes_dram,
-		     (ull)info.bytes_ssd, (ull)q->quota_dram, (ull)q->quota_ssd,
-		     (ull)q->reserve_dram, (ull)q->reserve_ssd,
-		     (ull)q->rate_put) < 0)
+	if (!f)
 		return NULL;
+	fprintf(f,
+		"spaces=%llu\nblocks=%llu\nbytes.dram=%llu\nbytes.ssd=%llu\n",
+		(ull)info.spaces, (ull)info.blocks, (ull)info.bytes_dram,
+		(ull)info.bytes_ssd);
+#define PRINT(name, field) fprintf(f, name "=%llu\n", (ull)info.quota.field);
+	KV_QUOTAS(PRINT)
+	if (fclose(f) != 0) {
+		free(text);
+		return NULL;
+	}
 	return text;
 }

@@ -21,6 +21,14 @@ struct kv_control_counts {
 	uint64_t saved, saved_bytes;   /* blocks sealed from here */
 };
 
+/* The fields of struct kv_quota, with the names of their attributes. */
+#define KV_QUOTAS(X)                    \
+	X("quota.dram", quota_dram)     \
+	X("quota.ssd", quota_ssd)       \
+	X("reserve.dram", reserve_dram) \
+	X("reserve.ssd", reserve_ssd)   \
+	X("rate.put", rate_put)
+
 /* The text of .kvfs/stats; caller frees, NULL: no memory. */
 char *kv_stats_text(struct kv_cache *cache);
 

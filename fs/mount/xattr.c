@@ -19,6 +19,7 @@
 
 #include "common/bytes.h"
 #include "fs/base/quantity.h"
+#include "fs/base/stats.h"
 #include "fs/mount/attr.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/parked.h"
@@ -289,11 +290,9 @@ static int set_quota(const struct attr *attr, struct object *object,
 
 /* ---- the table ---- */
 
-#define QUOTA(name, field)                                \
-	{                                                 \
-		name, SPACE | USER, get_quota, set_quota, \
-			offsetof(struct kv_quota, field)  \
-	}
+#define QUOTA(name, field)                         \
+	{name, SPACE | USER, get_quota, set_quota, \
+	 offsetof(struct kv_quota, field)},
 
 static const struct attr attrs[] = {
 	{"pin", BLOCK, get_pin, set_pin, .uploads = true},
@@ -309,12 +308,7 @@ static const struct attr attrs[] = {
 	{"layout", SPACE, get_layout, set_layout},
 	{"layout.error", SPACE, get_layout_error, NULL},
 	{"share", SPACE, get_share, set_share},
-	QUOTA("quota.dram", quota_dram),
-	QUOTA("quota.ssd", quota_ssd),
-	QUOTA("reserve.dram", reserve_dram),
-	QUOTA("reserve.ssd", reserve_ssd),
-	QUOTA("rate.put", rate_put),
-};
+	KV_QUOTAS(QUOTA)};
 
 static unsigned level_of(const struct kv_node *node)
 {

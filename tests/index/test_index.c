@@ -261,8 +261,10 @@ static void a_visitor_can_end_the_walk(void **state)
 static void spaces_and_segments_come_back_whole(void **state)
 {
 	struct fixture *f = *state;
-	struct kv_space_record space = {
-		.id = 300, .uid = 5, .mode = 0750, .quota_ssd = 1ull << 40};
+	struct kv_space_record space = {.id = 300,
+					.uid = 5,
+					.mode = 0750,
+					.quota.quota_ssd = 1ull << 40};
 	struct kv_segfile_record segment = {
 		.id = 9, .slots = 100, .slot_bytes = 4096 * 577};
 	struct seen seen = {0};
@@ -276,7 +278,7 @@ static void spaces_and_segments_come_back_whole(void **state)
 	assert_int_equal(walk(f, &seen), 0);
 	assert_int_equal(seen.spaces, 1);
 	assert_int_equal(seen.space.uid, 5);
-	assert_true(seen.space.quota_ssd == 1ull << 40);
+	assert_true(seen.space.quota.quota_ssd == 1ull << 40);
 	assert_string_equal(seen.name, "name");
 	assert_string_equal(seen.layout, f->text);
 	assert_int_equal(seen.segments, 1);
