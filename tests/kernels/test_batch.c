@@ -13,7 +13,7 @@
 #define BLOCK 4096
 #define SECOND 1000000000u
 
-/* What it does with a SAVE; REFUSING, with the staging memory; BUSY, with a
+/* The daemon's reaction to a SAVE; REFUSING, with the staging memory; BUSY, with a
  * RESERVE: it waits until the test lets it go on. */
 enum mode { SEALING, HANGING_UP, SILENT, REFUSING, BUSY };
 
@@ -249,7 +249,7 @@ static bool larger_is_made(kvfs_session *session)
 	return made;
 }
 
-/* What was made while a save was under way is not left to the next save. */
+/* The next save takes a stage that was made while a save was under way. */
 static void larger_staging_is_taken_when_the_smaller_is_empty(void **state)
 {
 	struct impostor *i = *state;

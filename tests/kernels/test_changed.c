@@ -57,7 +57,7 @@ static void each_block_has_its_own_durable_status(void **state)
 	for (size_t i = 0; i < N; i++)
 		assert_int_equal(kvfs_xfer_status(first, i),
 				 i == 3 || i == 17 ? -EBADMSG : 0);
-	/* It is gone, and can be saved again. */
+	/* The changed block is gone, and can be saved again. */
 	second = save(w);
 	assert_int_equal(kvfs_xfer_status(second, 3), 0);
 	assert_int_equal(kvfs_xfer_status(second, 4), KVFS_PRESENT);

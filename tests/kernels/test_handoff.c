@@ -240,7 +240,7 @@ static double dram_used(struct world *w)
 	return used;
 }
 
-/* Nothing of P is left, and nothing of what it saved once that is cleared. */
+/* No reservation or lease of P is left, and no block after a clear. */
 static uint64_t longest;
 
 static void nothing_leaked(struct world *w, double before)

@@ -124,7 +124,7 @@ static void a_cancelled_save_ends(void **state)
 	can_be_saved(w);
 }
 
-/* What was cancelled without an answer is not in the way of the next one. */
+/* A save that was cancelled without an answer does not delay the next. */
 static void the_same_keys_can_be_saved_right_after_a_cancel(void **state)
 {
 	struct world *w = *state;
@@ -213,7 +213,7 @@ static void what_was_handed_over_ends_after_a_cancel(void **state)
 	kvfs_xfer_cancel(xfer);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, SOON), 0);
 	assert_int_equal(kvfs_xfer_status(xfer, 0), -ECANCELED);
-	/* It is sealed when the daemon goes on, and is not held. */
+	/* The block seals when the daemon goes on, and is not held. */
 	world_thaw(w);
 	world_wait_stat(w, "being saved", 0);
 	world_wait_stat(w, "leased", 0);

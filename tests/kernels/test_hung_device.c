@@ -158,7 +158,7 @@ static void so_is_a_save(void **state)
 	recover();
 	assert_int_equal(kvfs_xfer_wait(hung, KVFS_COPIED, 60 * SECOND), N);
 	kvfs_xfer_free(hung);
-	/* The same keys, from what the pages have now. */
+	/* The same keys, with the present bytes of the pages. */
 	xfer = begin_save_pages(w, 1000, 4, pages, NULL);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 4);
 	assert_int_equal(kvfs_xfer_status(xfer, 0), 0);
@@ -185,7 +185,7 @@ static void a_load_by_layer_ends_too(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* What is submitted is: streams can be ordered after what the device has. */
+/* Streams can be ordered after the copies that the device has. */
 static void what_the_device_has_can_be_ordered_after_a_cancel(void **state)
 {
 	struct world *w = *state;

@@ -232,7 +232,7 @@ static void a_waiting_lease_can_be_cancelled(void **state)
 }
 
 /* A daemon that is stopped answers nothing: the lease's own clock settles it.
- * What comes after that gives itself back. */
+ * A later answer releases its blocks. */
 static void a_daemon_that_does_not_answer_in_time_is_a_miss(void **state)
 {
 	struct world *w = *state;

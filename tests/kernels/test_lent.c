@@ -122,7 +122,7 @@ static kvfs_xfer *save(struct world *w, uint32_t first, size_t n,
 	return xfer;
 }
 
-/* They are sealed. */
+/* The blocks are sealed. */
 static void is_saved(struct world *w, uint32_t first, size_t n)
 {
 	kvfs_xfer *xfer = save(w, first, n, NULL);
@@ -244,7 +244,7 @@ static void what_is_no_mapping_of_the_file_is_refused(void **state)
 	close(s.fd);
 }
 
-/* They go by staging, and it is said why. */
+/* Blocks go by staging, and kvfs_pool_info has the reason. */
 static void files_that_are_not_taken_are_saved_all_the_same(void **state)
 {
 	struct world *w = *state;
@@ -520,7 +520,7 @@ static void what_is_lent_is_held_and_there_and_skipped(void **state)
 	put_back(w, &s);
 }
 
-/* Its memory grows meanwhile, and what is new is lent, too. */
+/* The memory grows meanwhile, and new pages are also lent. */
 static void pages_that_kvfs_owns_are_lent(void **state)
 {
 	enum { FIRST = 4, ALL = 64 };

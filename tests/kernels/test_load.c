@@ -120,7 +120,7 @@ static void a_part_of_a_lease_can_be_loaded_and_pages_skipped(void **state)
 	kvfs_release(lease);
 }
 
-/* Whatever a cancel stops, a page is either the block or as it was, and is
+/* After a cancel, a page has either its block or its old bytes, and is
  * not written once the load says COPIED. */
 static void a_cancelled_load_touches_nothing_after_copied(void **state)
 {

@@ -40,7 +40,7 @@ static void take_all(struct world *w)
 	assert_int_equal(peer_space(&hog, w->space_name, "", 0, 0), 0);
 	hogged = 0;
 	wait_grown(w);
-	/* What is being written now gives way later. */
+	/* Blocks that are being written can be evicted later. */
 	world_wait_stat(w, "not yet on SSD", 0);
 	for (i = 0; i < 10; i++) {
 		while (peer_do(&hog, WIRE_RESERVE, 1000 + hogged, 1) == 0)

@@ -246,8 +246,7 @@ static void the_rest_of_a_chain_comes_behind_its_head_if_asked(void **state)
 			 -EINVAL);
 	save_from(w, 0, 10);
 	drive_out(w, 0, 10);
-	/* A short head: nothing is read.  What is asked for next comes after
-	 * that was decided. */
+	/* A short head: nothing is read.  The next request comes after that decision. */
 	use(w, keys, 3);
 	ahead(w, keys, 10, 3);
 	assert_int_equal(kvfs_prefetch(&last, 1, NULL, &xfer), 0);

@@ -207,7 +207,7 @@ static void a_cancelled_save_seals_whole_blocks_or_none(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* What was reserved and then cancelled can be saved by the next one. */
+/* The next save can save blocks that were reserved and then cancelled. */
 static void reservations_of_a_cancelled_save_are_given_up(void **state)
 {
 	struct world *w = *state;

@@ -41,7 +41,7 @@ static uint64_t staging_of_all(size_t n)
 	return bytes;
 }
 
-/* Whatever else this machine does: large staging for all would be 4 GiB. */
+/* Also on a busy machine: large staging for all would be 4 GiB. */
 static void small_saves_of_many_sessions_wait_for_no_staging(void **state)
 {
 	struct world *w = *state;

@@ -2,7 +2,7 @@
 /* Order with the caller's streams, on a device whose streams are the test's. */
 #include "tests/kernels/fake_world.h"
 
-/* What the kernel writes after the call is what is saved. */
+/* The save has the bytes that the kernel writes after the call. */
 static void a_save_reads_no_page_before_its_stream_is_done(void **state)
 {
 	struct world *w = *state;
@@ -411,7 +411,7 @@ static void a_pool_is_closed_after_its_marks(void **state)
 	slow.quiet = true;
 }
 
-/* What is told, and in which order: only who asks for SUBMITTED hears of it. */
+/* Events and their order: SUBMITTED only for a caller that asks for it. */
 static void submitted_is_reaped_by_who_asked_for_it(void **state)
 {
 	struct world *w = *state;
@@ -458,7 +458,7 @@ static void *order_until_it_does(void *arg)
 	return (void *)(intptr_t)r;
 }
 
-/* Whatever the copy threads are just doing with their batches. */
+/* At any point of a copy thread's work. */
 static void streams_are_ordered_while_batches_come_and_go(void **state)
 {
 	struct world *w = *state;
