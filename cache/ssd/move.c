@@ -244,10 +244,13 @@ static bool move_some(struct kv_cache *cache, const struct kv_segfile *file,
 		kv_unlock(cache);
 		r = copy(move);
 		kv_lock(cache);
-		if (r == 0)
+		if (r == 0) {
 			TAILQ_INSERT_TAIL(&batch, move, link);
-		else if (r != -ETIMEDOUT)
+		} else if (r != -ETIMEDOUT) {
+			/* A block may be removed while it is copied. */
+			r = is_movable(move) ? r : 0;
 			cancel(move);
+		}
 		copied++;
 	}
 	if (TAILQ_EMPTY(&batch))
