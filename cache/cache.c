@@ -5,19 +5,19 @@
  * OWNS       the kv_cache.  Order of start: store, ring, arena, readers,
  *            writers, housekeeper; the end is in reverse order.  Once a second
  *            the housekeeper brings spaces back within their quotas, and checks
- *            the SSD (health.c).  It does no I/O: it must notice I/O that does
- *            not end.
- *            The scrubber and its buffer.  It reads the store through, over and
- *            over, at a bounded rate, so that damage is found before a client
- *            asks for the block: one segment file after the other, each from
- *            its beginning to its end.
+ *            the SSD (health.c).  The housekeeper does no I/O: it must
+ *            notice I/O that does not end.
+ *            The scrubber and its buffer.  The scrubber reads the store through,
+ *            over and over, at a bounded rate, so that damage is found before a
+ *            client asks for the block: one segment file after the other, each
+ *            from its beginning to its end.
  *
  * INVARIANTS
  *   (1) After each block the scrubber rests for as long as the block's bytes
  *       take at the given rate: it never reads more than rate * time and one
  *       block.
  *   (2) While blocks are being written the scrubber rests up to BUSY times as
- *       long and no longer, so that a tier that is always busy is scrubbed, too.
+ *       long and no longer, so that a busy tier is scrubbed as well.
  *
  * LOCKING    see core.h.  The scrubber releases the lock for each read and every
  *            AT_ONCE slots.

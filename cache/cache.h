@@ -238,8 +238,8 @@ int kv_dir_list(struct kv_cache *cache, struct kv_space *space, uint8_t byte,
 /*
  * Keys of the space's blocks, at most @max into @ret_keys, from *@cursor on,
  * which is 0 at first and again at the end; returns how many, which may be none
- * before the end.  Takes well under a millisecond.  What is there all the time
- * comes once, or twice if the space grows by half meanwhile.
+ * before the end.  Takes well under a millisecond.  A key that is
+ * never removed comes once, or twice if the space grows by half meanwhile.
  */
 size_t kv_space_keys(struct kv_cache *cache, struct kv_space *space,
 		     uint64_t *cursor, struct kv_key *ret_keys, size_t max);
@@ -508,10 +508,9 @@ void kv_acquire_release(struct kv_cache *cache, struct kv_acquire *acquire);
 /* ---- prefetch: brought to DRAM on a hint, and not leased ---- */
 
 /*
- * Blocks wanted in DRAM soon.  They are read in the order of @keys, a few at a
- * time: all prefetches together have no more than a fixed share of the arena
- * under way, and wait for each other.  Blocks that are
- * evicted before their first use count as kv_cache_stats.prefetch_unused.
+ * Blocks wanted in DRAM soon, read in the order of @keys, a few at a time: all
+ * prefetches together have at most a fixed share of the arena in flight, and wait
+ * for each other.  Blocks that are evicted before their first use count as kv_cache_stats.prefetch_unused.
  */
 struct kv_prefetch {
 	struct kv_space *space; /* in, and the next six */
@@ -724,8 +723,8 @@ bool kv_remote_knows(const char *url);
 size_t kv_remote_stats(struct kv_cache *cache, struct kv_remote_stats *ret,
 		       size_t max);
 
-/* key=value lines of what no option says: the sizes that the cache settled on,
- * every fallback and why.  Caller frees. */
+/* Return key=value lines beyond the options: the sizes that the cache settled on,
+ * and every fallback with its reason.  Caller frees. */
 char *kv_cache_describe(struct kv_cache *cache);
 
 #endif

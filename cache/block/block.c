@@ -194,7 +194,7 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 		r = cache->index ? kv_index_get(cache->index, id, ret_record)
 				 : -ENOENT;
 		kv_lock(cache);
-		/* It may have been moved meanwhile. */
+		/* The block may have been moved meanwhile. */
 		now = slot_id_of(block);
 		if (now != id)
 			r = record_in_memory(cache, block, ret_record, &now);

@@ -31,8 +31,7 @@ void kv_block_asked_locked(struct kv_cache *cache,
 /* Treat the block as used now: a use ends.  Call for a chain from its tail. */
 void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block);
 
-/* Return whether the block's bytes may move to another slot: no client has been
- * told where they are, no reader has them and no flush waits for them. */
+/* Return whether the block's bytes may move to another slot: no client leases them, no reader has them and no flush waits for them. */
 bool kv_block_movable(const struct kv_block *block);
 /* Put the block into @new alone, after its bytes were copied there from @old.  A
  * lease keeps @old, which must be of a wrong access class then.  False, and @new

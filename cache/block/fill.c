@@ -79,9 +79,9 @@ static int may_begin(struct kv_cache *cache, struct kv_space *space,
 	return 0;
 }
 
-/* A save is told at once that there is no slot; but it waits (-EBUSY) if users
- * with much more are writing blocks, whose slots become free.  So does the writer
- * of a file. */
+/* A save fails at once without a slot; but it waits (-EBUSY) if users with much
+ * more are writing blocks, whose slots become free.  So does the writer of a
+ * file. */
 static int take_slot(struct kv_cache *cache, struct kv_space *space,
 		     const struct kv_key *key, uint64_t length,
 		     struct kv_slot **ret_slot)

@@ -129,8 +129,8 @@ void kv_want_hold_locked(struct kv_cache *cache, struct kv_want *want,
 /* ---- room ---- */
 
 /* Let @want wait for room from segments, and from the writes and reads that were
- * under way when it first found none.  Wants do not wait for leases: two clients
- * with half of what both want would wait for each other.  -ENOSPC: there will be
+ * under way when it first found none.  Wants do not wait for leases: two clients that each lease half of the same blocks
+ * would wait for each other.  -ENOSPC: there will be
  * no room. */
 static int wait_for_room(struct kv_cache *cache, struct kv_want *want)
 {

@@ -11,7 +11,7 @@
  *   (2) The user's pin is in the key's record if there is one; otherwise it is
  *       BLOCK_PINNED itself.
  *   (3) Only slots of pinned blocks are pinned, and pins.bytes counts them.
- *       They leave a part of the arena free of pins.  A block that is pinned at
+ *       A part of the arena stays free of pins.  A block that is pinned at
  *       that limit is on SSD, or new: its slot may be evicted.
  *
  * LOCKING    cache->lock.

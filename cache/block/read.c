@@ -212,7 +212,7 @@ static int block_verify(struct kv_cache *cache, struct kv_block *block,
 	removed = block->flags & BLOCK_REMOVED;
 	kv_unlock(cache);
 	r = kv_block_record(cache, block, &record);
-	if (r == -ENOENT) { /* it was removed, or the index has lost it */
+	if (r == -ENOENT) { /* removed, or lost by the index */
 		kv_lock(cache);
 		removed = block->flags & BLOCK_REMOVED;
 		kv_unlock(cache);
@@ -251,7 +251,7 @@ int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
 		if (io == -ETIMEDOUT || io == -ENOENT || io == -ENOMEM)
 			return io;
 		r = io == 0 ? block_verify(cache, block, *data, &prologue) : io;
-		if (r == -ENOENT) /* its removal was under way */
+		if (r == -ENOENT) /* removed meanwhile */
 			return r;
 	}
 	return r < 0 ? block_judge(cache, block, io, r) : 0;

@@ -238,7 +238,7 @@ struct kv_space {
 		unwritten;     /* of these, slots not in files yet, by seq */
 	struct kv_slots queue; /* slots to be written */
 	uint32_t queued;       /* slots on @queue */
-	struct kv_turn *turn;  /* its user's; NULL: idle, and not resting */
+	struct kv_turn *turn;  /* the user's; NULL: idle, and not resting */
 	TAILQ_ENTRY(kv_space) turn_link; /* of ->turn, or of ssd->resting */
 	uint64_t rests_until;
 	uint8_t rests; /* 1 + the index in ssd->resting; 0: none */
@@ -394,7 +394,7 @@ struct kv_segfile {
 	uint64_t *unqueued, *unqueued_back;
 	uint32_t round; /* of the committer, that has it already */
 	bool recorded;	/* the index has it as it is */
-	bool trailer;	/* its last page tells its slots */
+	bool trailer;	/* the last page has the slot size */
 	bool unswept;	/* free slots may hold prologues: take none */
 	bool closed;	/* no slot of it is taken */
 	/* The class that it is emptied for, and closed; NULL: none. */
@@ -403,9 +403,9 @@ struct kv_segfile {
 	uint32_t taker;	    /* id of the space that gives up its own; 0: none */
 	bool spares;   /* blocks warmer than the heir's coldest are moved */
 	bool emptying; /* in moves->files */
-	/* emptying: the heir waits so long before it evicts its own, too;
-	 * emptied: it is kept for the heir so long; in use: it is not to be
-	 * emptied before. */
+	/* emptying: until then the heir does not evict its own blocks; emptied:
+	 * the file is kept for the heir until then; in use: it is not emptied
+	 * before. */
 	uint64_t until;
 	uint8_t failures; /* of changes of its slot size, in a row */
 	bool sweeping;
@@ -497,7 +497,7 @@ struct kv_ssd {
 	uint64_t cap, segment_bytes, file_budget; /* fixed: bytes for files */
 	uint32_t round_max;   /* fixed: puts, or deletions, in one commit */
 	uint64_t records_max; /* fixed: slots in use that the index can hold */
-	uint64_t index_reserve; /* fixed: bytes of it for what is under way */
+	uint64_t index_reserve; /* fixed: bytes of it for open transactions */
 	uint64_t records;	/* slots in use */
 	struct kv_segfile **files; /* by id; NULL: none */
 	uint32_t n_files, live_files;
@@ -515,7 +515,7 @@ struct kv_ssd {
 	uint32_t changed[KV_CHANGED_KNOWN]; /* ssd/flush.c: marks.h */
 	uint64_t used;			    /* bytes of slots in use */
 	struct kv_turns write_queues;	    /* of spaces with slots to write */
-	/* Spaces whose writes were put off, by what they wait for. */
+	/* Spaces with deferred writes, by the reason. */
 	struct kv_turn_list resting[3];
 	uint32_t queued, dirty; /* slots on write queues; and being written */
 	uint32_t stalled; /* slots on write queues, of spaces with no_room */

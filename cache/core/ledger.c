@@ -7,7 +7,7 @@
  * INVARIANTS
  *   (1) A tenant's node is the sum of those of the spaces that name it.  Spaces
  *       that are removed are on no list, and siblings.le_prev is NULL.
- *   (2) cache->due is the sum of what all tenants are due.  The guarantees of a
+ *   (2) cache->due is the sum of kv_tenant_due of all tenants.  The guarantees of a
  *       tenant and of its spaces overlap, and the larger counts.
  *   (3) arena->claimed is the sum of the segments that all tenants claim.
  *

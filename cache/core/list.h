@@ -66,7 +66,7 @@ void kv_evict_lists_leave(struct kv_space *space);
 
 /* ---- victims ---- */
 
-/* Whose need a tier makes place for, and how. */
+/* A need for room in a tier, and the blocks that may give way. */
 struct kv_giving {
 	struct kv_cache *cache;
 	/* This space may evict its own blocks below its guarantee, and this user

@@ -12,8 +12,8 @@
 
 /* -EINVAL: no such policy. */
 int kv_arena_eviction_init(struct kv_cache *cache);
-/* Clients that were told to unmap a segment, or that end, do so within this time,
- * or never. */
+/* Clients unmap a retired segment within this time, or never; so do processes
+ * that end. */
 #define KV_UNMAP_NS 1000000000u
 
 /* Take a FILLING slot; evict as needed.  -ENOSPC; -EFBIG; -ENOMEM; -EBUSY: there
@@ -28,7 +28,7 @@ void kv_slot_leave_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* FILLING to READY, for @block. */
 void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 			    struct kv_block *block);
-/* Return whether pins may hold @slot, too.  @charged: the slot is not counted as
+/* Return whether one more slot, @slot, may be pinned.  @charged: the slot is not counted as
  * idle any more. */
 bool kv_slot_pin_fits(const struct kv_cache *cache,
 		      const struct kv_space *space, const struct kv_slot *slot,

@@ -73,7 +73,7 @@ static bool may_evict(void *arg, uint32_t number)
 
 	if (!kv_slot_idle(block->slot))
 		return false;
-	/* A removed block that is open can be read from SSD, too. */
+	/* An open block that was removed can also be read from SSD. */
 	if (block->file != KV_NONE)
 		return true;
 	/* An open file holds the bytes, and a flush will write those that it

@@ -45,7 +45,7 @@
  *       owner, whom others could make suffer; the owner if it was the only one.
  *       One of them claims the segment.
  *   (4) The line in STORE/lock is written before the limit is raised and removed
- *       after it was lowered.  It counts only in the boot that it names.
+ *       after it was lowered.  Other boots ignore the line.
  *
  * LOCKING  cache->lock; memory is made and unmapped without it.  The limit is
  *          changed before the threads start and after they end, and under flock

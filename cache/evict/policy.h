@@ -74,7 +74,7 @@ struct kv_eviction {
 	uint32_t blocks;		/* on all lists */
 	uint64_t refused, remembered;	/* remembered: known by a past */
 	uint64_t ended;			/* victims of ended chains */
-	struct kv_hit_density density;	/* what lhd learned */
+	struct kv_hit_density density;	/* learned by lhd */
 	struct kv_shadow_cache *shadow; /* lhd's; NULL for other policies */
 };
 
@@ -171,7 +171,7 @@ uint32_t kv_policy_colder(const struct kv_policy *policy, uint32_t age,
 
 /*
  * Part of all keys is followed, chosen by hash, in three small caches of that
- * part of the tier's size.  They weigh their blocks by age alone, by age and
+ * part of the tier's size.  The caches weigh their blocks by age alone, by age and
  * uses, and by the learned worth.  lhd weighs as the one with most recent hits.
  */
 enum kv_weigh { KV_WEIGH_LEARNED, KV_WEIGH_AGE, KV_WEIGH_USES, KV_WEIGHS };

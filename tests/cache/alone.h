@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * alone.h - begin a fill as a file's writer does, who waits for memory that is
- * being made, and for what is being written.
+ * alone.h - begin a fill as a file's writer does: wait for memory that is being
+ * made, and for writes.
  */
 #ifndef KV_TESTS_CACHE_ALONE_H
 #define KV_TESTS_CACHE_ALONE_H

@@ -110,7 +110,7 @@ static inline void script_recovers(struct script *t)
 	must(r == 0);
 	must(small_save(&t->s, 9) == 0);
 	t->saved[9] = true;
-	/* What failed before may be told only now. */
+	/* An earlier failure may be reported only now. */
 	while (!t->durable[9] && kv_now_ns() < until)
 		script_sync(t);
 	must(t->durable[9]);

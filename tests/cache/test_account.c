@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_account.c - shares of what is finite.
+ * test_account.c - fair shares of finite resources.
  *
  * OWNS      its accounts.
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What others got wrong in counting bytes and choosing victims.
+ * Regressions in the count of bytes and the choice of victims.
  * Prefetches are in test_prefetch.c, ranges of pins in tests/kernels.
  */
 #include "tests/cache/tiers.h"
@@ -81,7 +81,7 @@ static void what_is_promised_to_one_is_not_given_to_another(void **state)
 	for (unsigned i = 0; i < 600; i++)
 		n += acquire->wants[i].status == 0;
 	assert_true(n > 100 && n * (uint64_t)BYTES < 32 * MIB);
-	/* But for what the sharing by whole segments takes: here one of 8. */
+	/* Sharing by whole segments costs at most one of the 8. */
 	while (of_a < 230 &&
 	       tiers_begin(t, t->space, 1, of_a, &fills[of_a]) == 0)
 		of_a++;
@@ -361,7 +361,7 @@ static void drops_are_counted_and_seen(void **state)
 	struct tiers *t = *state;
 	struct kv_block *block;
 
-	tiers_must_save(t, t->space, 0, 3); /* its parent is nowhere */
+	tiers_must_save(t, t->space, 0, 3); /* without its parent */
 	tiers_quiet(t);
 	assert_int_equal(tiers_stats(t).unwritten_orphans, 1);
 	assert_int_equal(tiers_of(t, t->space, 0, 3), KV_TIER_DRAM);

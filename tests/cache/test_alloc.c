@@ -94,7 +94,8 @@ static void open_cache(void *arg)
 	one_open(&f->one);
 }
 
-/* What was acknowledged is there, in memory and on disk; as it was before. */
+/* Check that acknowledged blocks are in memory and on disk, and make the state
+ * of before. */
 static void restore(struct fixture *f)
 {
 	struct kv_key key;

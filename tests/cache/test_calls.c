@@ -34,7 +34,7 @@ static void run(int error, unsigned from, unsigned n)
 	must(small_fds() == fds);
 	small_must_open(&t.s);
 	script_verify(&t);
-	/* What never was durable is lost with the process: saves, removals. */
+	/* Saves and removals that were not durable are lost with the process. */
 	for (unsigned i = 0; i < BLOCKS; i++) {
 		t.saved[i] = small_view(&t.s, i, BYTES) == 0;
 		t.removed[i] = t.gone[i];

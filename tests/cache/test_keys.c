@@ -59,7 +59,7 @@ static void a_million_keys_are_listed_while_others_come_and_go(void **state)
 			if (number < STAY && seen[number]++ > 0)
 				twice++;
 		}
-		/* They grow by half in all, and go again. */
+		/* The space grows by half, and shrinks again. */
 		for (int i = 0; i < 250; i++)
 			insert(&s, come++);
 		for (int i = 0; i < 100 && gone < come; i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_open.c - blocks in segments that their owner's clients may write: what
- * they do there is told from what was sealed.
+ * test_open.c - blocks in segments that their owner's clients may write: changed
+ * blocks are detected.
  *
  * OWNS      each test its own store, whose segments are all open.
  *
@@ -63,7 +63,7 @@ static int set_up(void **state)
 	return 0;
 }
 
-/* What making the block durable ends with. */
+/* Flush the block; return the status. */
 static int flush(struct tiers *t, unsigned position)
 {
 	struct kv_block *block = tiers_get(t, t->space, 1, position);
@@ -108,7 +108,7 @@ static void a_changed_block_is_not_written(void **state)
 	for (unsigned i = 0; i < N; i++)
 		assert_true(i == 3 ? tiers_of(t, t->space, 1, i) == 0
 				   : is_right(t, i));
-	/* It can be saved again. */
+	/* The block can be saved again. */
 	tiers_must_save(t, t->space, 1, 3);
 	assert_int_equal(flush(t, 3), 0);
 }
@@ -169,8 +169,7 @@ static void a_changed_block_is_not_handed_on(void **state)
 	assert_int_equal(tiers_stats(t).corrupt, 1);
 }
 
-/* What making durable ends with for the whole space, or for each of those that
- * ask for blocks of it. */
+/* Flush the whole space, or @each of its blocks; return the status. */
 static int flush_space(struct tiers *t, bool each)
 {
 	struct kv_waiter waiter = KV_WAITER_INIT;
@@ -213,7 +212,7 @@ static void a_changed_block_ends_no_flush_of_others(void **state)
 	assert_int_equal(flush(t, 3), 0);
 }
 
-/* Leased and acquired anew as @uid: what he has mapped. */
+/* Check the blocks that @uid leases and maps now. */
 static void assert_acquired(struct tiers *t, uint32_t uid, unsigned gone)
 {
 	struct kv_acquire *acquire = tiers_acquire(t, t->space, 1, N);
@@ -243,14 +242,14 @@ static void assert_acquired(struct tiers *t, uint32_t uid, unsigned gone)
 	tiers_release(t, acquire);
 }
 
-/* Some are on SSD, too; the others in memory alone. */
+/* Some blocks are also on SSD; the others are in memory alone. */
 static void who_holds_blocks_keeps_them_from_nobody(struct tiers *t,
 						    uint32_t uid, uint32_t mode)
 {
 	struct mapped m = map_as_owner(t, 0);
 
 	assert_int_equal(kv_space_chown(t->cache, t->space, uid, uid, mode), 0);
-	/* What the owner does in the memory that he holds is his alone. */
+	/* The former owner writes to memory that it still holds. */
 	memset(m.base, 0xff, m.bytes);
 	assert_acquired(t, uid, N);
 	for (unsigned i = 0; i < N; i++)
@@ -328,7 +327,7 @@ static void what_was_left_to_a_holder_outlives_its_block(void **state)
 	assert_acquired(t, HEIR, N);
 }
 
-/* Who reads it while its owner changes keeps it where it is; not from then on. */
+/* A reader keeps the block in its slot until it ends. */
 static void a_block_that_is_being_read_is_moved_later(void **state)
 {
 	struct tiers *t = *state;

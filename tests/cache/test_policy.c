@@ -340,7 +340,7 @@ static void what_ended_goes_first_and_from_its_tail(void **state)
 			put(b, 5000000000);
 		for (uint32_t b = 4; b-- > 1;)
 			kv_policy_end(&policy, b);
-		kv_policy_touch(&policy, 2); /* it was not over after all */
+		kv_policy_touch(&policy, 2); /* a use takes the hint back */
 		assert_int_equal(pop(), 3);
 		assert_int_equal(pop(), 1);
 		assert_int_equal(eviction.ended, 2);

@@ -83,7 +83,7 @@ static void those_that_do_not_wait_are_told_at_once(void **state)
 	stall(t, -1000);
 }
 
-/* They are not counted twice, nor not at all. */
+/* Waiting wants are counted once. */
 static void leases_of_what_waits_leave_a_part_to_save_by(void **state)
 {
 	struct tiers *t = *state;
@@ -193,7 +193,7 @@ static void two_who_hold_half_each_do_not_wait_for_each_other(void **state)
 		if (!kv_acquire_submit(t->cache, more[c]))
 			waiters[c].done = true;
 	}
-	/* What one gives back the other may have. */
+	/* One client's released slots are for the other. */
 	for (unsigned c = 0; c < 2; c++)
 		kv_waiter_wait(&waiters[c]);
 	for (unsigned c = 0; c < 2; c++) {
@@ -208,7 +208,7 @@ static void two_who_hold_half_each_do_not_wait_for_each_other(void **state)
 
 /* ---- memory that is being made ---- */
 
-/* Whoever comes meanwhile is told to come back. */
+/* Requests that come meanwhile get -EBUSY. */
 static void nobody_is_refused_while_the_arena_grows(void **state)
 {
 	struct tiers *t = *state;

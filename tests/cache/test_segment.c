@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Segments that clients keep mapped when they were told not to: whose memory
- * that is, and what it costs others.
+ * Segments that clients keep mapped after they were retired: the users that are
+ * charged, and the effect on others.
  */
 #include <sys/mman.h>
 
@@ -17,7 +17,7 @@
 
 struct keeper {
 	struct tiers *t;
-	bool answers; /* says at once that it unmapped what it is told to */
+	bool answers; /* says at once that it unmapped a retired segment */
 	_Atomic unsigned n_told;
 	uint32_t told[RETIRED * 4];
 	void *mapped[ROUNDS];
@@ -85,7 +85,7 @@ static void check(struct tiers *t)
 	kv_unlock(t->cache);
 }
 
-/* As much as a segment has, saved by the user; whether he could. */
+/* Save a segment's bytes as the user; return whether that succeeded. */
 static bool save_a_segment(struct tiers *t, unsigned *chain)
 {
 	const uint64_t until = kv_now_ns() + 30000000000u;
@@ -101,7 +101,7 @@ static bool save_a_segment(struct tiers *t, unsigned *chain)
 	return n == 80;
 }
 
-/* Its segment is for whoever needs one. */
+/* The block's segment becomes vacant. */
 static void remove_block(struct tiers *t, struct kv_space *space,
 			 unsigned chain)
 {
@@ -149,7 +149,7 @@ static void what_is_kept_is_within_the_memory_and_the_share(void **state)
 	/* Another goes on with the rest. */
 	assert_true(save_a_segment(t, &chain));
 	assert_int_equal(take_segment(t, t->space, chain - 1, USER), 0);
-	/* It is free again when nobody maps it. */
+	/* The segment is free again when no client maps it. */
 	let_go(t);
 	while (charged(t) || tiers_stats(t).dram_segments < SEGMENTS)
 		usleep(10000);
@@ -166,7 +166,7 @@ static void so_is_what_nobody_says_was_unmapped(void **state)
 	assert_int_equal(lie(t, &chain), -ENOLCK);
 	assert_in_range(charged(t), 2, SEGMENTS - 2);
 	let_go(t);
-	/* Its process is gone. */
+	/* The process is gone. */
 	for (unsigned i = 0; i < keeper.n_told; i++)
 		kv_segment_returned(t->cache, keeper.told[i], LIAR);
 	while (charged(t) || tiers_stats(t).dram_segments < SEGMENTS)

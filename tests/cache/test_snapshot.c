@@ -308,7 +308,7 @@ static void records_that_a_crash_left_behind_go(void **state)
 	}
 }
 
-/* The index is for blocks: for what it had no room for no flush fails. */
+/* The index is for blocks: a refused snapshot fails no flush. */
 static void a_snapshot_without_room_in_the_index_is_refused(void **state)
 {
 	struct one *f = *state;

@@ -30,7 +30,7 @@ static uint32_t left(struct tiers *t)
 	return n;
 }
 
-/* What the committer and the deleter have of them goes by itself. */
+/* The committer and the deleter let go of the spaces by themselves. */
 static void until_none_is_left(struct tiers *t)
 {
 	for (unsigned i = 0; i < 10000 && left(t) > 0; i++)

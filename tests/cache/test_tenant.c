@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a user has and may have in all his spaces together. */
+/* Sums and limits of a user over all its spaces. */
 #include <fcntl.h>
 
 #include "cache/core/ledger.h"
@@ -7,7 +7,7 @@
 #include "tests/cache/tiers.h"
 
 #define MIB (1ull << 20)
-#define USER 1 /* whose space "a" is */
+#define USER 1 /* owns space "a" */
 
 static void set_quota(struct tiers *t, uint32_t uid, struct kv_quota quota)
 {
@@ -402,8 +402,8 @@ static void remove_large(struct tiers *t, uint32_t uid, unsigned n)
 	}
 }
 
-/* 3 MiB are an index, a quarter of it for all: half for one who is alone,
- * but for what root may have. */
+/* A quarter of the index of 3 MiB is for layouts.  A user that is alone may have
+ * half of that, without root's part. */
 static void layouts_leave_the_index_to_blocks_and_to_others(void **state)
 {
 	struct tiers *t = *state;

@@ -24,7 +24,7 @@
 
 static struct kv_layout *layout;
 static struct kv_space *kept; /* "kept" of the store that is open */
-static uint32_t owner;	      /* its, if it is made */
+static uint32_t owner;	      /* of the space, if it is made */
 
 static void open_kept(struct small *s)
 {
@@ -179,7 +179,7 @@ static void they_are_told_wherever_the_block_is(void **state)
 	assert_int_equal(small_stats(s).bytes_read_ssd, 0);
 }
 
-/* Its header says them, too. */
+/* The block's header has the token ids as well. */
 static void those_the_index_lost_are_read_from_the_block(void **state)
 {
 	struct small *s = *state;
@@ -369,7 +369,7 @@ static void demote(struct small *s, unsigned n)
 	kv_block_put(s->cache, block);
 }
 
-/* They are many beside their block. */
+/* The token ids are many for a small block. */
 static void long_ones_are_in_the_block_alone(void **state)
 {
 	struct small *s = *state;
@@ -388,7 +388,7 @@ static void long_ones_are_in_the_block_alone(void **state)
 	assert_int_equal(told(s, 1), 1);
 }
 
-/* Who lists them reads each block, and keeps none. */
+/* A listing reads each block, and keeps none. */
 static void a_listing_takes_no_readers_buffer(void **state)
 {
 	struct small *s = *state;
@@ -450,8 +450,8 @@ static void who_fills_the_index_makes_its_room(void **state)
 	theirs_are_there(s);
 }
 
-/* Pins are bounded by bytes, those of small blocks by what of the index their
- * records hold fast. */
+/* Pins are bounded by bytes; pins of small blocks, by the part of the index that
+ * their records hold. */
 static void pins_of_small_blocks_leave_the_index_room(void **state)
 {
 	struct small *s = *state;
@@ -532,7 +532,7 @@ static void a_damaged_block_is_left_out_of_a_new_index(void **state)
 	open_kept(s);
 	for (unsigned n = 0; n < 8; n++)
 		assert_int_equal(told(s, n), n != 5);
-	/* It can be saved again. */
+	/* The block can be saved again. */
 	assert_int_equal(save(s, 5), 0);
 	assert_int_equal(kv_space_sync(s->cache, kept), 0);
 	assert_int_equal(told(s, 5), 1);

@@ -124,7 +124,7 @@ static void who_got_nothing_comes_first_when_all_go_on(void **state)
 	for (size_t round = 0; round < 7; round++) {
 		got[round] = kv_turns_next(&turns);
 		kv_turn_charge(got[round], 1);
-		/* They stop in turn. */
+		/* The queues stop in turn. */
 		for (size_t i = 0; i < 3; i++) {
 			all[i] = kv_turns_next(&turns);
 			kv_turn_stop(&turns, all[i]);
@@ -140,7 +140,7 @@ static void who_got_nothing_comes_first_when_all_go_on(void **state)
 	kv_turn_put(&turns, c);
 }
 
-/* What the one has begun does not end. */
+/* The requests of one queue do not end. */
 static void who_has_very_much_under_way_leaves_some_to_others(void **state)
 {
 	struct kv_turn *turn;
