@@ -279,9 +279,13 @@ static int serve_in_background(const struct kv_options *options,
 		do
 			n = read(pipes[0], &status, 1);
 		while (n < 0 && errno == EINTR);
-		/* After a failed start nothing of the daemon is left. */
+		/* Wait until the process has ended, so that a second start
+		 * finds the store unlocked.  A thread may hang in a remote
+		 * directory, and the process with it. */
 		if (n != 1 || status != 0)
-			waitpid(pid, NULL, 0);
+			for (int i = 0;
+			     i < 1000 && waitpid(pid, NULL, WNOHANG) == 0; i++)
+				usleep(1000);
 		return n == 1 ? status
 			      : complain("the daemon died while it started", 0);
 	}
