@@ -512,29 +512,6 @@ static int note(struct kv_txn *batch, int r)
 	return r;
 }
 
-/*
- * Return the most bytes that a put may take: LMDB knows only at commit.  Leaves
- * are at least half full, so consecutive records cost twice their bytes.
- */
-static uint64_t cost_of(struct kv_txn *batch, MDB_dbi dbi, uint64_t id,
-			size_t bytes)
-{
-	bool near;
-
-	if (dbi == batch->index->tokens) {
-		near = id - batch->last_tokens <= NEAR_IDS;
-		batch->last_tokens = id;
-	} else {
-		near = dbi == batch->last_dbi &&
-		       id - batch->last_id <= NEAR_IDS;
-		batch->last_dbi = dbi;
-		batch->last_id = id;
-	}
-	/* Far: copy and split a leaf, and change its parent. */
-	return 2 * (bytes + 2 * sizeof(id)) +
-	       (near ? 0 : KV_PUT_FAR - KV_PUT_NEAR);
-}
-
 struct change {
 	MDB_txn *txn;
 	MDB_dbi dbi;
@@ -561,9 +538,26 @@ static int do_delete(void *arg)
 static int put_value(struct kv_txn *batch, MDB_dbi dbi, uint64_t id,
 		     MDB_val value)
 {
-	const uint64_t cost = cost_of(batch, dbi, id, value.mv_size);
 	struct change c = {batch->txn, dbi, id, value};
+	uint64_t cost;
+	bool near;
 
+	if (dbi == batch->index->tokens) {
+		near = id - batch->last_tokens <= NEAR_IDS;
+		batch->last_tokens = id;
+	} else {
+		near = dbi == batch->last_dbi &&
+		       id - batch->last_id <= NEAR_IDS;
+		batch->last_dbi = dbi;
+		batch->last_id = id;
+	}
+	/*
+	 * The most bytes that this put may take: LMDB knows only at commit.
+	 * Leaves are at least half full, so consecutive records cost twice their
+	 * bytes.  Others copy and split a leaf, and change its parent.
+	 */
+	cost = 2 * (value.mv_size + 2 * sizeof(id)) +
+	       (near ? 0 : KV_PUT_FAR - KV_PUT_NEAR);
 	if (batch->puttable < cost)
 		return note(batch, -ENOSPC);
 	batch->puttable -= cost;

@@ -51,16 +51,6 @@ int kv_store_info_put(MDB_txn *txn, MDB_dbi meta,
 	return kv_env_errno(mdb_put(txn, meta, &key, &value, 0));
 }
 
-static int read_info(MDB_txn *txn, MDB_dbi meta, struct kv_store_info *ret_info)
-{
-	MDB_val key = store_key(), value;
-	int r = kv_env_errno(mdb_get(txn, meta, &key, &value));
-
-	if (r < 0)
-		return r == -ENOENT ? -EBADMSG : r;
-	return kv_store_info_unpack(value.mv_data, value.mv_size, ret_info);
-}
-
 static int open_databases(struct kv_index *index, MDB_txn *txn, unsigned flags)
 {
 	const struct {
@@ -85,6 +75,7 @@ static int open_databases(struct kv_index *index, MDB_txn *txn, unsigned flags)
 static int open_existing(struct kv_index *index, struct kv_store_info *ret_info)
 {
 	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
+	MDB_val key = store_key(), value;
 	MDB_stat stat;
 	int r, rc;
 
@@ -98,9 +89,12 @@ static int open_existing(struct kv_index *index, struct kv_store_info *ret_info)
 	}
 	if (rc != 0)
 		return kv_env_errno(rc);
-	r = read_info(txn, index->meta, ret_info);
+	r = kv_env_errno(mdb_get(txn, index->meta, &key, &value));
+	if (r == 0)
+		r = kv_store_info_unpack(value.mv_data, value.mv_size,
+					 ret_info);
 	if (r < 0)
-		return r;
+		return r == -ENOENT ? -EBADMSG : r;
 	r = open_databases(index, txn, 0);
 	if (r < 0)
 		return r;
@@ -387,21 +381,6 @@ static int visit_space(struct walk *walk, uint64_t id, const MDB_val *value)
 	return r < 0 ? r : visitor->space(visitor->arg, &record, name, layout);
 }
 
-static bool snapshot_whole(const MDB_val *value, uint64_t id,
-			   struct kv_snapshot_record *ret_record)
-{
-	const char *tail = (const char *)value->mv_data + sizeof(*ret_record);
-
-	if (value->mv_size < sizeof(*ret_record))
-		return false;
-	memcpy(ret_record, value->mv_data, sizeof(*ret_record));
-	return value->mv_size ==
-		       (uint64_t)sizeof(*ret_record) + ret_record->name_len +
-			       (uint64_t)ret_record->count *
-				       sizeof(struct kv_snapshot_item) &&
-	       kv_snapshot_record_whole(ret_record, id, tail);
-}
-
 static int visit_snapshot(struct walk *walk, uint64_t id, const MDB_val *value)
 {
 	const struct kv_index_visitor *visitor = walk->visitor;
@@ -409,14 +388,18 @@ static int visit_snapshot(struct walk *walk, uint64_t id, const MDB_val *value)
 			   sizeof(struct kv_snapshot_record);
 	_cleanup_(kv_freep) char *name = NULL;
 	_cleanup_(kv_freep) struct kv_snapshot_item *items = NULL;
-	struct kv_snapshot_record record;
+	struct kv_snapshot_record record = {0};
 	size_t bytes;
 
-	if (!snapshot_whole(value, id, &record)) {
+	if (value->mv_size >= sizeof(record))
+		memcpy(&record, value->mv_data, sizeof(record));
+	bytes = (size_t)record.count * sizeof(*items);
+	if (value->mv_size < sizeof(record) ||
+	    value->mv_size != sizeof(record) + record.name_len + bytes ||
+	    !kv_snapshot_record_whole(&record, id, tail)) {
 		walk->damaged++;
 		return 0;
 	}
-	bytes = record.count * sizeof(*items);
 	name = strndup(tail, record.name_len);
 	items = malloc(bytes + 1);
 	if (!name || !items)
@@ -537,38 +520,10 @@ static int live_bytes(struct kv_index *index, uint64_t *ret_bytes)
 	return 0;
 }
 
-static int copy_to(struct kv_index *index, const char *path)
-{
-	_cleanup_(kv_closep) int fd = -1;
-	int r;
-
-	fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return -errno;
-	r = kv_env_errno(mdb_env_copyfd2(index->env, fd, MDB_CP_COMPACT));
-	if (r < 0)
-		return r;
-	KV_POINT("compact.copied");
-	return fsync(fd) < 0 ? -errno : 0;
-}
-
-static int take_name(const char *directory, const char *from, const char *to)
-{
-	_cleanup_(kv_closep) int fd = -1;
-
-	KV_POINT("compact.before_rename");
-	if (rename(from, to) < 0)
-		return -errno;
-	KV_POINT("compact.renamed");
-	fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	return fsync(fd) < 0 ? -errno : 0;
-}
-
 int kv_index_compact(struct kv_index **index, const char *path,
 		     uint64_t map_bytes)
 {
+	_cleanup_(kv_closep) int fd = -1, dir = -1;
 	char from[PATH_MAX], to[PATH_MAX];
 	struct kv_store_info info;
 	uint64_t live, bytes;
@@ -587,16 +542,29 @@ int kv_index_compact(struct kv_index **index, const char *path,
 	over = bytes > map_bytes;
 	if (over ? live >= bytes : bytes < SMALL || live * 2 > bytes)
 		return 0;
-	r = copy_to(*index, from);
+	fd = open(from, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	r = kv_env_errno(mdb_env_copyfd2((*index)->env, fd, MDB_CP_COMPACT));
+	if (r == 0) {
+		KV_POINT("compact.copied");
+		r = fsync(fd) < 0 ? -errno : 0;
+	}
 	if (r < 0) {
 		unlink(from);
 		return r;
 	}
 
 	kv_index_close(kv_steal(*index));
-	renamed = take_name(path, from, to);
-	if (renamed < 0)
+	KV_POINT("compact.before_rename");
+	if (rename(from, to) < 0) {
+		renamed = -errno;
 		unlink(from);
+	} else {
+		KV_POINT("compact.renamed");
+		dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		renamed = dir < 0 || fsync(dir) < 0 ? -errno : 0;
+	}
 	r = kv_index_open(path, map_bytes, false, NULL, &info, index);
 	if (r < 0)
 		return r;

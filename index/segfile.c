@@ -771,33 +771,6 @@ static int sync_dir(int at, const char *name)
 	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
 }
 
-static int publish_new(int store_fd)
-{
-	if (mkdirat(store_fd, "index", 0700) < 0 && errno != EEXIST)
-		return -errno;
-	unlinkat(store_fd, "index/lock.mdb", 0);
-	if (renameat(store_fd, NEW_DIR "/data.mdb", store_fd,
-		     "index/data.mdb") < 0)
-		return -errno;
-	remove_new(store_fd);
-	return KV_MIN(sync_dir(store_fd, "index"), sync_dir(store_fd, "."));
-}
-
-/* Keep a small old index for an inspection of the damage. */
-static bool keep_old(const struct kv_rebuild *rebuild)
-{
-	const int at = rebuild->store_fd;
-	struct stat st;
-
-	unlinkat(at, KV_DAMAGED_NAME, 0);
-	return rebuild->keep &&
-	       fstatat(at, "index/data.mdb", &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-	       S_ISREG(st.st_mode) &&
-	       (uint64_t)st.st_size <=
-		       kv_index_map_bytes(rebuild->info.cap) / 8 &&
-	       renameat(at, "index/data.mdb", at, KV_DAMAGED_NAME) == 0;
-}
-
 bool kv_rebuild_possible(int store_fd)
 {
 	int fd = openat(store_fd, "segments",
@@ -820,7 +793,9 @@ int kv_rebuild(struct kv_rebuild *rebuild)
 {
 	_cleanup_(work_fini) struct work work = {.out = rebuild,
 						 .segments = -1};
+	const int store = rebuild->store_fd;
 	char path[PATH_MAX];
+	struct stat st;
 	int r;
 
 	if (snprintf(path, sizeof(path), "%s/" NEW_DIR, rebuild->path) >=
@@ -836,17 +811,29 @@ int kv_rebuild(struct kv_rebuild *rebuild)
 		r = know_store(&work);
 	if (r < 0)
 		return r;
-	remove_new(rebuild->store_fd);
-	/* The cap might have no room for two indexes. */
-	if (!keep_old(rebuild))
-		unlinkat(rebuild->store_fd, "index/data.mdb", 0);
-	unlinkat(rebuild->store_fd, "index/compact.tmp", 0);
-	if (mkdirat(rebuild->store_fd, NEW_DIR, 0700) < 0)
+	remove_new(store);
+	/* Keep only a small old index, for an inspection of the damage: the cap
+	 * might have no room for two. */
+	unlinkat(store, KV_DAMAGED_NAME, 0);
+	if (!rebuild->keep ||
+	    fstatat(store, "index/data.mdb", &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+	    !S_ISREG(st.st_mode) ||
+	    (uint64_t)st.st_size > kv_index_map_bytes(rebuild->info.cap) / 8 ||
+	    renameat(store, "index/data.mdb", store, KV_DAMAGED_NAME) < 0)
+		unlinkat(store, "index/data.mdb", 0);
+	unlinkat(store, "index/compact.tmp", 0);
+	if (mkdirat(store, NEW_DIR, 0700) < 0)
 		return -errno;
 	r = fill_new(&work, path);
-	if (r == 0)
-		r = publish_new(rebuild->store_fd);
-	if (r < 0)
-		remove_new(rebuild->store_fd);
-	return r;
+	if (r == 0 && mkdirat(store, "index", 0700) < 0 && errno != EEXIST)
+		r = -errno;
+	if (r == 0) {
+		unlinkat(store, "index/lock.mdb", 0);
+		if (renameat(store, NEW_DIR "/data.mdb", store,
+			     "index/data.mdb") < 0)
+			r = -errno;
+	}
+	remove_new(store);
+	return r < 0 ? r
+		     : KV_MIN(sync_dir(store, "index"), sync_dir(store, "."));
 }

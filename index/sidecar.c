@@ -85,22 +85,6 @@ static int replace(int dir, const char *name, const void *data, size_t bytes)
 	return r < 0 ? r : kv_space_files_sync(dir);
 }
 
-/* Overwrite a file of the same size, which needs no room.  -ENOSPC: the file has
- * another size, or is no regular file. */
-static int overwrite(int dir, const char *name, const void *data, size_t bytes)
-{
-	_cleanup_(kv_closep) int fd = openat(
-		dir, name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	struct stat st;
-	int r;
-
-	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
-	    (uint64_t)st.st_size != bytes)
-		return -ENOSPC;
-	r = kv_write_all(fd, data, bytes);
-	return r == 0 && fsync(fd) < 0 ? -errno : r;
-}
-
 /* Read a small file; the caller frees *@ret_data.  -EBADMSG: the file is too
  * large or not regular. */
 static int read_small(int dir, const char *name, char **ret_data,
@@ -152,14 +136,23 @@ bool kv_store_file_there(int store_fd)
 
 int kv_store_file_write(int store_fd, const struct kv_store_info *info)
 {
+	_cleanup_(kv_closep) int fd = -1;
 	struct kv_store_record record;
+	struct stat st;
 	int r;
 
 	kv_store_info_pack(info, &record);
 	r = replace(store_fd, STORE_NAME, &record, sizeof(record));
-	return r == -ENOSPC || r == -EDQUOT ? overwrite(store_fd, STORE_NAME,
-							&record, sizeof(record))
-					    : r;
+	if (r != -ENOSPC && r != -EDQUOT)
+		return r;
+	/* Overwriting a file of the same size needs no room. */
+	fd = openat(store_fd, STORE_NAME,
+		    O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
+	    (uint64_t)st.st_size != sizeof(record))
+		return -ENOSPC;
+	r = kv_write_all(fd, &record, sizeof(record));
+	return r == 0 && fsync(fd) < 0 ? -errno : r;
 }
 
 int kv_spaces_dir(int store_fd, bool make)

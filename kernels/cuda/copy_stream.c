@@ -294,8 +294,9 @@ int kv_copy_stream_get(struct kv_gpu *gpu, bool urgent, bool loads,
 	return 0;
 }
 
-int kv_copy_streams_set_buffers(struct kv_gpu *gpu, uint64_t bytes, unsigned n)
+int kv_copy_streams_set_buffers(void *pool, uint64_t bytes, unsigned n)
 {
+	struct kv_gpu *gpu = pool;
 	struct kv_gpu_buffers kind = {0};
 	struct kv_gpu_entry entry;
 	int r;
@@ -802,7 +803,7 @@ static int submit(struct transfer *t)
  * behind the batch.  Without an event it does so when the batch is over. */
 static void tell_submitted(struct kv_gpu *gpu, const struct transfer *t)
 {
-	struct kv_event_wait *end;
+	void *end;
 
 	if (t->batch->submitted &&
 	    kv_event_wait_new(gpu, t->copy_stream->stream, NULL, &end) == 0)

@@ -92,7 +92,7 @@ void kv_copy_streams_free(struct kv_gpu *gpu);
 
 /* Replace the host buffers by @n of @bytes each, within the limits above; waits
  * for batches in flight.  -ENOMEM, -EIO: the old buffers stay. */
-int kv_copy_streams_set_buffers(struct kv_gpu *gpu, uint64_t bytes, unsigned n);
+int kv_copy_streams_set_buffers(void *gpu, uint64_t bytes, unsigned n);
 
 /* Return host memory for tables that a kernel reads; _upload copies them to
  * copy_stream->tables, valid until put.  Once a batch.  -ENOMEM, -EIO. */

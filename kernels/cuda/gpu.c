@@ -397,7 +397,7 @@ int kv_gpu_get(int ordinal, struct kv_gpu **ret_gpu)
 	return r;
 }
 
-void kv_gpu_put(struct kv_gpu *gpu)
+void kv_gpu_put(void *gpu)
 {
 	struct in_use *in_use;
 
@@ -515,23 +515,10 @@ static int record_event(struct kv_event_wait *event_wait, CUevent event)
 			       event_wait->event, event_wait->stream));
 }
 
-static int record(struct kv_event_wait *event_wait, CUstream stream,
-		  CUevent event)
+int kv_event_wait_new(void *pool, void *stream, void *event,
+		      void **ret_event_wait)
 {
-	const struct kv_driver *driver = event_wait->gpu->driver;
-	int r;
-
-	if (event)
-		return record_event(event_wait, event);
-	r = check_stream(driver, stream);
-	return r < 0 ? r
-		     : kv_driver_errno(
-			       driver->event_record(event_wait->event, stream));
-}
-
-int kv_event_wait_new(struct kv_gpu *gpu, CUstream stream, CUevent event,
-		      struct kv_event_wait **ret_event_wait)
-{
+	struct kv_gpu *gpu = pool;
 	struct kv_gpu_entry entry;
 	struct kv_event_wait *event_wait;
 	int r;
@@ -548,7 +535,11 @@ int kv_event_wait_new(struct kv_gpu *gpu, CUstream stream, CUevent event,
 	pthread_mutex_unlock(&gpu->lock);
 	r = event_wait ? 0 : event_wait_make(gpu, &event_wait);
 	if (r == 0) {
-		r = record(event_wait, stream, event);
+		r = event ? record_event(event_wait, event)
+			  : check_stream(gpu->driver, stream);
+		if (r == 0 && !event)
+			r = kv_driver_errno(gpu->driver->event_record(
+				event_wait->event, stream));
 		if (r < 0)
 			event_wait_destroy(event_wait);
 		else
@@ -558,8 +549,9 @@ int kv_event_wait_new(struct kv_gpu *gpu, CUstream stream, CUevent event,
 	return r;
 }
 
-bool kv_event_wait_is_done(struct kv_event_wait *event_wait)
+bool kv_event_wait_is_done(void *arg)
 {
+	struct kv_event_wait *event_wait = arg;
 	struct kv_gpu_entry entry;
 	CUresult result;
 
@@ -570,8 +562,9 @@ bool kv_event_wait_is_done(struct kv_event_wait *event_wait)
 	return result != CUDA_ERROR_NOT_READY;
 }
 
-void kv_event_wait_free(struct kv_event_wait *event_wait)
+void kv_event_wait_free(void *arg)
 {
+	struct kv_event_wait *event_wait = arg;
 	struct kv_gpu *gpu = event_wait->gpu;
 	struct kv_gpu_entry entry;
 
@@ -588,8 +581,9 @@ void kv_event_wait_free(struct kv_event_wait *event_wait)
 	kv_gpu_leave(&entry);
 }
 
-int kv_event_wait_order(struct kv_event_wait *event_wait, CUstream stream)
+int kv_event_wait_order(void *arg, void *stream)
 {
+	struct kv_event_wait *event_wait = arg;
 	const struct kv_driver *driver = event_wait->gpu->driver;
 	struct kv_gpu_entry entry;
 	int r;

@@ -58,7 +58,7 @@ struct kv_gpu {
  * driver, no such device, or no kernels for it; -ENOMEM, -EIO.
  */
 int kv_gpu_get(int ordinal, struct kv_gpu **ret_gpu);
-void kv_gpu_put(struct kv_gpu *gpu);
+void kv_gpu_put(void *gpu);
 
 /*
  * Every driver call is between enter and leave, which make @gpu's context this
@@ -83,7 +83,8 @@ void kv_gpu_host_free(struct kv_gpu *gpu, void *host, uint64_t bytes);
 /*
  * ---- event waits ----
  *
- * An event wait stands for the work that a stream had at some time: the caller's
+ * These are calls of kvfs_device.h, so handles are void pointers.  An event wait
+ * (struct kv_event_wait) stands for the work that a stream had at some time: the caller's
  * stream when a transfer began, or one of ours behind a batch.
  */
 
@@ -95,14 +96,14 @@ void kv_gpu_host_free(struct kv_gpu *gpu, void *host, uint64_t bytes);
  *         was recorded in a capture
  * -ENOMEM, -EIO
  */
-int kv_event_wait_new(struct kv_gpu *gpu, CUstream stream, CUevent event,
-		      struct kv_event_wait **ret_event_wait);
+int kv_event_wait_new(void *gpu, void *stream, void *event,
+		      void **ret_event_wait);
 /* Return whether the work is done or has failed: later copies then fail as well. */
-bool kv_event_wait_is_done(struct kv_event_wait *event_wait);
-void kv_event_wait_free(struct kv_event_wait *event_wait);
+bool kv_event_wait_is_done(void *event_wait);
+void kv_event_wait_free(void *event_wait);
 
 /* Order @stream's later work behind it, on the device.  -EINVAL, -EBUSY, -EIO. */
-int kv_event_wait_order(struct kv_event_wait *event_wait, CUstream stream);
+int kv_event_wait_order(void *event_wait, void *stream);
 /* Return the event, for our own streams. */
 CUevent kv_event_wait_event(const struct kv_event_wait *event_wait);
 

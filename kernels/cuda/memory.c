@@ -165,8 +165,9 @@ int kv_gpu_memory_new(struct kv_gpu *gpu, uint64_t bytes, uint64_t max_bytes,
 	return r;
 }
 
-int kv_gpu_memory_grow(struct kv_gpu_memory *memory, uint64_t bytes)
+int kv_gpu_memory_grow(void *arg, uint64_t bytes)
 {
+	struct kv_gpu_memory *memory = arg;
 	struct kv_gpu_entry entry;
 	int r;
 
@@ -182,8 +183,9 @@ int kv_gpu_memory_grow(struct kv_gpu_memory *memory, uint64_t bytes)
 	return r;
 }
 
-void kv_gpu_memory_free(struct kv_gpu_memory *memory)
+void kv_gpu_memory_free(void *arg)
 {
+	struct kv_gpu_memory *memory = arg;
 	struct kv_gpu *gpu = memory->gpu;
 	struct kv_gpu_entry entry;
 

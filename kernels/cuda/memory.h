@@ -15,8 +15,8 @@ struct kv_gpu_memory;
  * -EINVAL: no bytes, or more than @max_bytes. */
 int kv_gpu_memory_new(struct kv_gpu *gpu, uint64_t bytes, uint64_t max_bytes,
 		      struct kv_gpu_memory **ret_memory, void **ret_base);
-int kv_gpu_memory_grow(struct kv_gpu_memory *memory, uint64_t bytes);
-void kv_gpu_memory_free(struct kv_gpu_memory *memory);
+int kv_gpu_memory_grow(void *memory, uint64_t bytes);
+void kv_gpu_memory_free(void *memory);
 
 /* ---- registered host memory ---- */
 

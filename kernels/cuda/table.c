@@ -146,11 +146,6 @@ static int cuda_open(const struct kvfs_pool_desc *desc, void **ret_pool)
 	return r;
 }
 
-static void cuda_close(void *pool)
-{
-	kv_gpu_put(pool);
-}
-
 static const char *reason_for(const struct kv_gpu *gpu, enum kv_pinned_way way)
 {
 	switch (way) {
@@ -166,12 +161,6 @@ static const char *reason_for(const struct kv_gpu *gpu, enum kv_pinned_way way)
 	default:
 		return "nothing of the arena has been registered yet";
 	}
-}
-
-/* Copy streams belong to the GPU, and so do their buffers. */
-static int cuda_staging(void *pool, uint64_t bytes, unsigned buffers)
-{
-	return kv_copy_streams_set_buffers(pool, bytes, buffers);
 }
 
 static void cuda_info(void *pool, struct kvfs_pool_info *ret_info)
@@ -206,32 +195,6 @@ static int cuda_save(void *pool, const struct kvfs_batch *batch)
 	return kv_transfer(pool, batch, false);
 }
 
-static int cuda_event_wait(void *pool, void *stream, void *event,
-			   void **ret_event_wait)
-{
-	struct kv_event_wait *event_wait;
-	int r = kv_event_wait_new(pool, stream, event, &event_wait);
-
-	if (r == 0)
-		*ret_event_wait = event_wait;
-	return r;
-}
-
-static bool cuda_event_wait_is_done(void *event_wait)
-{
-	return kv_event_wait_is_done(event_wait);
-}
-
-static void cuda_event_wait_free(void *event_wait)
-{
-	kv_event_wait_free(event_wait);
-}
-
-static int cuda_order(void *event_wait, void *stream)
-{
-	return kv_event_wait_order(event_wait, stream);
-}
-
 static int cuda_reserve(const char *name, uint64_t bytes, uint64_t max_bytes,
 			void **ret_memory, void **ret_base)
 {
@@ -251,36 +214,26 @@ static int cuda_reserve(const char *name, uint64_t bytes, uint64_t max_bytes,
 	return r;
 }
 
-static int cuda_grow(void *memory, uint64_t bytes)
-{
-	return kv_gpu_memory_grow(memory, bytes);
-}
-
-static void cuda_release(void *memory)
-{
-	kv_gpu_memory_free(memory);
-}
-
 extern const struct kvfs_device kvfs_device_cuda;
 const struct kvfs_device kvfs_device_cuda = {
 	.version = KVFS_DEVICE_VERSION,
 	.name = "cuda",
 	.batch_bytes = KV_COPY_STREAM_STAGING,
 	.open = cuda_open,
-	.close = cuda_close,
+	.close = kv_gpu_put,
 	.info = cuda_info,
-	.staging = cuda_staging,
+	.staging = kv_copy_streams_set_buffers,
 	.load = cuda_load,
 	.save = cuda_save,
 	.attach = kv_pinned_add,
 	.detach = kv_pinned_remove,
 	.needs_writable = kv_pinned_needs_writable,
-	.event_wait = cuda_event_wait,
-	.event_wait_is_done = cuda_event_wait_is_done,
-	.event_wait_free = cuda_event_wait_free,
-	.order = cuda_order,
+	.event_wait = kv_event_wait_new,
+	.event_wait_is_done = kv_event_wait_is_done,
+	.event_wait_free = kv_event_wait_free,
+	.order = kv_event_wait_order,
 	.reserve = cuda_reserve,
-	.grow = cuda_grow,
-	.release = cuda_release,
+	.grow = kv_gpu_memory_grow,
+	.release = kv_gpu_memory_free,
 	.default_stream = (void *)1, /* CU_STREAM_LEGACY */
 };

@@ -66,12 +66,32 @@ void kv_rpc_init(struct kv_rpc *rpc)
 	TAILQ_INIT(&rpc->out);
 }
 
-static int queue_locked(struct kvfs_session *session,
-			const struct kv_packet *packet, struct kv_call *call)
+/* Free a message that was sent or withdrawn. */
+static void parcel_free_locked(struct kvfs_session *session,
+			       struct kv_parcel *parcel)
+{
+	kv_assert_locked(&session->lock);
+	TAILQ_REMOVE(&session->rpc.out, parcel, others);
+	session->rpc.n_out--;
+	if (parcel->call)
+		parcel->call->parcel = NULL;
+	free(parcel);
+}
+
+/* Send a message, or queue it if the socket is full or others are queued. */
+static int send_locked(struct kvfs_session *session,
+		       const struct kv_packet *packet, struct kv_call *call)
 {
 	struct kv_parcel *parcel;
+	int r = -EAGAIN;
 
 	kv_assert_locked(&session->lock);
+	if (session->link.fd < 0)
+		return -ENOTCONN;
+	if (TAILQ_EMPTY(&session->rpc.out))
+		r = kv_link_send(session->link.fd, packet, MSG_DONTWAIT);
+	if (r != -EAGAIN)
+		return r < 0 ? -ENOTCONN : 0;
 	parcel = malloc(sizeof(*parcel) + packet->bytes);
 	if (!parcel)
 		return -ENOMEM;
@@ -86,33 +106,6 @@ static int queue_locked(struct kvfs_session *session,
 	session->rpc.n_out++;
 	kv_session_wake(session);
 	return 0;
-}
-
-/* Free a message that was sent or withdrawn. */
-static void parcel_free_locked(struct kvfs_session *session,
-			       struct kv_parcel *parcel)
-{
-	kv_assert_locked(&session->lock);
-	TAILQ_REMOVE(&session->rpc.out, parcel, others);
-	session->rpc.n_out--;
-	if (parcel->call)
-		parcel->call->parcel = NULL;
-	free(parcel);
-}
-
-static int send_locked(struct kvfs_session *session,
-		       const struct kv_packet *packet, struct kv_call *call)
-{
-	int r = -EAGAIN;
-
-	kv_assert_locked(&session->lock);
-	if (session->link.fd < 0)
-		return -ENOTCONN;
-	if (TAILQ_EMPTY(&session->rpc.out))
-		r = kv_link_send(session->link.fd, packet, MSG_DONTWAIT);
-	if (r == -EAGAIN)
-		return queue_locked(session, packet, call);
-	return r < 0 ? -ENOTCONN : 0;
 }
 
 int kv_rpc_submit_locked(struct kvfs_session *session, struct kv_call *call,

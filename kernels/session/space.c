@@ -443,35 +443,23 @@ struct named {
 	char name[KV_SPACE_NAME_MAX + 1];
 };
 
-static int name_set(kvfs_space *space, const char *name, uint64_t set, size_t n,
-		    size_t *ret_missing)
-{
-	struct named message = {.head = {.id = set, .blocks = (uint32_t)n}};
-	struct wire_snapshot reply = {.blocks = (uint32_t)n};
-	struct kv_question question = {
-		.header = {.type = WIRE_SNAPSHOT,
-			   .count = (uint32_t)strlen(name)},
-		.items = &message,
-		.bytes = sizeof(message.head) + strlen(name),
-		.reply = &reply,
-		.room = sizeof(reply),
-	};
-	long r;
-
-	strcpy(message.name, name);
-	r = ask(space, &question);
-	if (ret_missing)
-		*ret_missing = KV_MIN((size_t)reply.blocks, n);
-	/* -ESTALE: the picks went to an earlier connection. */
-	return r == -ESTALE ? -ENOTCONN : (int)KV_MIN(r, 0);
-}
-
 int kvfs_snapshot(kvfs_space *space, const char *name, const kvfs_key *keys,
 		  const uint32_t *positions, size_t n, size_t *ret_missing)
 {
 	static _Atomic uint64_t sets;
+	struct named message = {.head = {.blocks = (uint32_t)n}};
+	struct wire_snapshot reply = {.blocks = (uint32_t)n};
+	struct kv_question question = {
+		.header = {.type = WIRE_SNAPSHOT,
+			   .count = (uint32_t)(name ? strlen(name) : 0)},
+		.items = &message,
+		.bytes = sizeof(message.head) + (name ? strlen(name) : 0),
+		.reply = &reply,
+		.room = sizeof(reply),
+	};
 	uint64_t set;
 	size_t batch;
+	long got;
 	int r = snapshot_check(space, name);
 
 	if (r < 0)
@@ -489,7 +477,13 @@ int kvfs_snapshot(kvfs_space *space, const char *name, const kvfs_key *keys,
 		if (r < 0)
 			return r;
 	}
-	return name_set(space, name, set, n, ret_missing);
+	message.head.id = set;
+	strcpy(message.name, name);
+	got = ask(space, &question);
+	if (ret_missing)
+		*ret_missing = KV_MIN((size_t)reply.blocks, n);
+	/* -ESTALE: the picks went to an earlier connection. */
+	return got == -ESTALE ? -ENOTCONN : (int)KV_MIN(got, 0);
 }
 
 /* Read up to WIRE_BATCH picks from position @from on.  -ESTALE: chunk->id is not
