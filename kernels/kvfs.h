@@ -427,7 +427,7 @@ long kvfs_match_tokens(const kvfs_query *queries, size_t n_queries);
 
 /*
  * Bring the blocks to DRAM and hold them there.  The lease exists at once and
- * settles within @opts->deadline (1: at once, with the blocks in DRAM).  Its
+ * settles within @opts->deadline (1: at once, with the blocks in DRAM).  The
  * blocks' statuses then are 0, -ENOENT, -ETIMEDOUT, -ENOSPC (no room in DRAM),
  * -ENOLCK (more than KVFS_LEASED_MAX), -EIO, -EBADMSG (damaged, now absent),
  * -ECANCELED, -ENOTCONN, -ESTALE (the daemon went away), -EMFILE, -ENFILE and
@@ -714,11 +714,11 @@ int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, const kvfs_opts *opts,
 /*
  * Give a hint: bring these blocks to DRAM, in order, from SSD or, if they are
  * absent, from the remote tier (kvfs-remote(7)), within the daemon's budget.
- * They are not held there. The transfer is COPIED when every block is in DRAM
- * or has failed: statuses 0, -ENOENT, -ENOSPC, -ETIMEDOUT (not begun within
- * @opts->deadline), -ECANCELED (by kvfs_xfer_cancel: reads under way still
- * land), -EIO, -EBADMSG, -ENOTCONN. Of @opts (may be NULL), deadline and user
- * are used, all else is -EINVAL.
+ * The blocks are not held there. The transfer is COPIED when every block is in
+ * DRAM or has failed: statuses 0, -ENOENT, -ENOSPC, -ETIMEDOUT (not begun
+ * within @opts->deadline), -ECANCELED (by kvfs_xfer_cancel: reads under way
+ * still land), -EIO, -EBADMSG, -ENOTCONN. Of @opts (may be NULL), deadline and
+ * user are used, all else is -EINVAL.
  */
 int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
 		  const kvfs_opts *opts, kvfs_xfer **ret_xfer);
@@ -808,7 +808,7 @@ int kvfs_unmap(kvfs_mapping *map, void *stream);
 
 /*
  * Take @n pages to write to: compute; then kvfs_pages_seal or kvfs_pages_drop;
- * then kvfs_pages_free.  Their bytes are undefined.  All or none: -ENOSPC.
+ * then kvfs_pages_free.  The bytes are undefined.  All or none: -ENOSPC.
  */
 int kvfs_pages_take(kvfs_pool *pool, size_t n, kvfs_pages **ret_pages);
 /* Return page number @i of the set; -EINVAL: no such page, or sealed or

@@ -11,8 +11,8 @@
  *           SYNCING -> COPYING   the same, when the event wait is done
  *           WAITING -> over      stopped_locked
  *           SYNCING -> over      stopped_locked
- *           COPYING -> COPYING   stopped_locked: units that no job has begun end
- *           COPYING -> over      leave_locked, when the last job leaves its unit
+ *           COPYING -> COPYING   stopped_locked: units without a job end
+ *           COPYING -> over      leave_locked, with the last job
  *
  *           A load is cut in units of a few blocks.  A load layer by layer has
  *           all units of its first step, then all units of the second, ...
@@ -81,7 +81,7 @@ static int check_block(struct load_job *job, size_t i)
 		return stopped;
 	if (!kv_session_is_live(xfer->session, xfer->lease->keys.generation))
 		return -ESTALE;
-	/* Neighbours are mostly of one space: compare layouts when it changes. */
+	/* Neighbours are mostly of one space: compare when it changes. */
 	if (space != job->looked_at)
 		job->fits = kv_lib_layout_same_tensors(
 			kv_lib_space_layout(space), xfer->pool->layout);

@@ -10,7 +10,7 @@
  *                NEW -> ACTIVE   kv_xfer_activate_locked
  *             ACTIVE -> ACTIVE   copied_locked: the pages are the engine's
  *             ACTIVE -> REST     rest_locked: no block is under way
- *               REST -> ACTIVE   want_durable_locked: a caller waits for DURABLE
+ *               REST -> ACTIVE   want_durable_locked: a caller awaits DURABLE
  *               REST -> freed    with the caller's reference
  *
  * INVARIANTS
