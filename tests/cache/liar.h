@@ -27,9 +27,9 @@ struct liar {
 	const char
 		*forever; /* said again and again after object; "": silence */
 	/* It leaves a connection open for one more request, and closes it then. */
-	bool drops;
+	_Atomic bool drops;
 	/* It leaves a connection open until there is another. */
-	bool keeps;
+	_Atomic bool keeps;
 	int at; /* the connection */
 	unsigned asked;
 	char put[16]; /* what came last with a head that tells its length */
