@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# run.sh: alone, as it mounts control groups that other daemons would see
 # memory.sh - dram= in a control group whose limit is below the machine's memory,
 # and the score by which the kernel chooses the process to kill when memory is short.
 . "$(dirname "$0")/lib"

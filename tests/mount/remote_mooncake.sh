@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh: long
+# run.sh: alone, it bounds the time of calls while a server is stopped
 # remote_mooncake.sh - the remote tier in a Mooncake store: its master and a process
 # that owns memory, from the wheel, killed and stopped one after the other.
 . "$(dirname "$0")/lib"
