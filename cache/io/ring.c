@@ -20,12 +20,12 @@
  *   (4) A buffer without data is never used, whoever has taken it.
  *   (5) passed is the bytes of the reads that were started since the first of
  *       the other requests became first; 0 if there is none.
- *   (6) flying lists the requests at the device, the oldest first; bytes is their
- *       sum, read_bytes that of the reads.
+ *   (6) flying lists the requests at the device, the oldest first; bytes is
+ *       their sum, read_bytes that of the reads.
  *   (7) One done of the threads runs at a time, as with io_uring's one reactor.
  *
- * LOCKING   ring->lock guards every field marked so.  It is a leaf: no other
- *           lock is taken, no system call made and no done run under it.
+ * LOCKING   ring->lock guards every field marked so.  The lock is a leaf: no
+ *           other lock is taken, no system call made and no done run under it.
  *           workers->turn is held while a done runs: only the threads take it,
  *           and they hold no other lock then.
  */
@@ -60,8 +60,8 @@ static void count_flying(struct kv_ring *ring, const struct kv_io *io,
 struct kv_io *kv_ring_next_locked(struct kv_ring *ring)
 {
 	const struct kv_io *other = TAILQ_FIRST(&ring->others);
-	/* Reads go first until they have moved READ_SHARE times the bytes of the
-	 * write that waits. */
+	/* Reads go first until they have moved READ_SHARE times the bytes of
+	 * the write that waits. */
 	const bool read =
 		!TAILQ_EMPTY(&ring->reads) &&
 		(!other ||

@@ -21,9 +21,9 @@
  *       if the ring has failed.
  *
  * LOCKING   ring->lock, by ring.c's rules.  Only the reactor uses struct uring,
- *           except the eventfd and the registration of buffers, which the kernel
- *           locks.  IORING_SETUP_SINGLE_ISSUER is not set, because any thread
- *           registers buffers.
+ *           except the eventfd and the registration of buffers, which the
+ *           kernel locks.  IORING_SETUP_SINGLE_ISSUER is not set, because any
+ *           thread registers buffers.
  */
 #include <liburing.h>
 #include <stdio.h>
@@ -159,8 +159,8 @@ static void nap(long ms)
 
 /*
  * Nothing can be submitted any more.  End queued requests, and those that the
- * kernel has not taken from its queue.  Requests at the device still end, and are
- * reaped until the ring stops.
+ * kernel has not taken from its queue.  Requests at the device still end, and
+ * are reaped until the ring stops.
  */
 static void carry_on_failed(struct kv_ring *ring, struct uring *u)
 {

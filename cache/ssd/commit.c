@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * commit.c - the group commit: make what was written durable, and delete records
- * of removed blocks.
+ * commit.c - the group commit: make what was written durable, and delete
+ * records of removed blocks.
  *
  * One round holds no more than the index surely has room for: fdatasync the
- * files, run one LMDB transaction, and only then report success.  Deletions get a
- * short part of the round (deletion.c), and prologues are zeroed after it.  So a
- * record never leads to zeros, whenever the daemon dies; the next daemon sweeps
- * prologues without a record.
+ * files, run one LMDB transaction, and only then report success.  Deletions get
+ * a short part of the round (deletion.c), and prologues are zeroed after it.
+ * So a record never leads to zeros, whenever the daemon dies; the next daemon
+ * sweeps prologues without a record.
  *
  * OWNS       the committer thread, and what it took from the lists for a round.
  *
@@ -15,13 +15,14 @@
  *   (1) A record is committed only after its data was synced.
  *   (2) Of the records of one space and key, all but the one with the highest
  *       generation are of removed blocks whose deletions are under way; after a
- *       crash the next mount continues them.  Two records of the same generation
- *       are equal: the block is being moved (move.c).
+ *       crash the next mount continues them.  Two records of the same
+ *       generation are equal: the block is being moved (move.c).
  *   (3) After a failed round everything is as before it: written blocks are
  *       queued again, deletions wait for the next round.
  *   (4) Blocks that the index has no room for wait for the next round, in their
- *       order; a round that has room for none evicts some, or has failed.  Token
- *       ids make nothing wait or go: without room, only their block is recorded.
+ *       order; a round that has room for none evicts some, or has failed.
+ *       Token ids make nothing wait or go: without room, only their block is
+ *       recorded.
  *
  * LOCKING    cache->lock for the lists; none during I/O.
  */
@@ -136,8 +137,8 @@ static int by_slot(const void *a, const void *b)
 	return x->slot_id < y->slot_id ? -1 : x->slot_id > y->slot_id;
 }
 
-/* Return how many records the index surely has room for, but at least 1: then the
- * index reports that it is full. */
+/* Return how many records the index surely has room for, but at least 1: then
+ * the index reports that it is full. */
 static size_t puts_max(const struct kv_cache *cache)
 {
 	uint64_t n = kv_index_room(cache->index) / KV_PUT_FAR;
@@ -150,8 +151,8 @@ static void take_updates(struct kv_cache *cache, struct round *round)
 	struct kv_updates *all = &cache->ssd.updates;
 	size_t n = puts_max(cache);
 
-	/* New blocks leave half of the round to updates, so that a pin is durable
-	 * soon, whatever is being saved. */
+	/* New blocks leave half of the round to updates, so that a pin is
+	 * durable soon, whatever is being saved. */
 	if (!TAILQ_EMPTY(&cache->ssd.written))
 		n = n > 1 ? n / 2 : cache->ssd.commits_begun % 2;
 	n = KV_MIN(all->n, n);
@@ -278,8 +279,8 @@ static int put_update(struct kv_cache *cache, struct kv_txn *batch,
  * Parse the token ids of a block whose slot is in memory.  The slot keeps its
  * bytes during the round; those of an open slot, which a client may write, are
  * copied, and must have the block's digest.  *@ret_ids stays NULL if the index
- * has no room for the ids, or the block, sealed before its layout came, has none,
- * or there is no memory for the copy: the block says the same.  -ENOMEM.
+ * has no room for the ids, or the block, sealed before its layout came, has
+ * none, or there is no memory for the copy: the block says the same.  -ENOMEM.
  */
 static int token_ids_of(const struct kv_txn *batch, const struct put *put,
 			struct kv_token_ids **ret_ids)
@@ -412,7 +413,7 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 		if (put->record.pinned !=
 			    kv_block_pinned_by_user(cache, block) ||
 		    put->record.mtime_ns != block->mtime_ns) {
-			/* Changed meanwhile: flushes also wait for the update. */
+			/* Changed meanwhile: flushes wait for the update. */
 			int r = kv_update_locked(cache, block);
 
 			if (r < 0)
@@ -457,7 +458,7 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 	struct kv_ssd *ssd = &cache->ssd;
 	const int puts = puts_status(cache, round, status);
 
-	/* Blocks without room stay written, and come first in the next round. */
+	/* Blocks without room come first in the next round. */
 	for (; puts == 0 && round->n_puts > round->n_put; round->n_puts--) {
 		struct kv_slot *slot = round->puts[round->n_puts - 1].slot;
 
@@ -494,8 +495,9 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 }
 
 /*
- * Wait until a commit is useful to a flush, or is due.  A commit waits three times
- * for requests at the device: a useless commit delays the next, useful one.
+ * Wait until a commit is useful to a flush, or is due.  A commit waits three
+ * times for requests at the device: a useless commit delays the next, useful
+ * one.
  */
 static void gather(struct kv_cache *cache)
 {

@@ -5,17 +5,18 @@
  *
  * Saves do not wait for deletions, and a flush waits only for those of its own
  * space.  Deletions wait in the queue of their space.  The committer takes a
- * whole queue as one batch, sorts it in the order of the SSD, and deletes some of
- * its records in each transaction, for a short time.  A thread then zeroes and
- * syncs the prologues, with few requests at the device at a time, so that other
- * requests pass.
+ * whole queue as one batch, sorts it in the order of the SSD, and deletes some
+ * of its records in each transaction, for a short time.  A thread then zeroes
+ * and syncs the prologues, with few requests at the device at a time, so that
+ * other requests pass.
  *
  * No removed block may return, not even when the index is rebuilt from the
- * segment files.  After a crash a free slot may hold the prologue of a write that
- * was never committed, or of a block whose removal was.  Between batches the
- * thread sweeps files: it zeroes such prologues before any free slot of the file
- * is taken.  A trailer that is missing or names another size of slots, as after a
- * crash, is written then: not before, as the free slots could hold anything.
+ * segment files.  After a crash a free slot may hold the prologue of a write
+ * that was never committed, or of a block whose removal was.  Between batches
+ * the thread sweeps files: it zeroes such prologues before any free slot of the
+ * file is taken.  A trailer that is missing or names another size of slots, as
+ * after a crash, is written then: not before, as the free slots could hold
+ * anything.
  *
  * The thread waits for its requests as long as they take: a late zero would
  * destroy the next block in the slot.  health.c reports the delay meanwhile.
@@ -157,8 +158,8 @@ int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n)
 
 /* ---- QUEUED, or unqueued for want of memory ---- */
 
-/* Clear the mark of an unqueued deletion; return whether its slot was to be given
- * back. */
+/* Clear the mark of an unqueued deletion; return whether its slot was to be
+ * given back. */
 static bool unmark(struct kv_cache *cache, uint64_t slot_id)
 {
 	struct kv_segfile *file = kv_segfile_of(cache, slot_id);
@@ -206,8 +207,8 @@ void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 	kv_commit_note_locked(cache);
 }
 
-/* Queue an unqueued deletion.  Return false if there is still no memory.  A slot
- * without a record just stays taken until the next mount. */
+/* Queue an unqueued deletion.  Return false if there is still no memory.  A
+ * slot without a record just stays taken until the next mount. */
 static bool requeue(struct kv_cache *cache, uint64_t slot_id)
 {
 	struct kv_deletions *all = &cache->ssd.deletions;
@@ -315,8 +316,8 @@ void kv_deletions_take_locked(struct kv_cache *cache)
 
 /* ---- RECORDED ---- */
 
-/* Delete up to TURN records of @batch, while *@left, in leaves of the index that
- * change times NEAR_IDS, is positive. */
+/* Delete up to TURN records of @batch, while *@left, in leaves of the index
+ * that change times NEAR_IDS, is positive. */
 static int record_some(struct kv_deletion_batch *batch, struct kv_txn *txn,
 		       int64_t *left)
 {
@@ -711,7 +712,7 @@ static bool sweep_one(struct kv_cache *cache)
 
 /* ---- the thread ---- */
 
-/* Return whether the deleter may end: nothing more comes, or all tries failed. */
+/* Return whether the deleter may end: nothing more comes, or tries failed. */
 static bool is_over(const struct kv_ssd *ssd, unsigned failed)
 {
 	const struct kv_deletions *all = &ssd->deletions;

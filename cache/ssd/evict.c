@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * evict.c - each user's share of the SSD, and the choice of what makes room: a
- * block with a slot of the same size, or a whole file of another size.
+ * evict.c - count each user's share of the SSD, and make room: evict a block
+ * with a slot of the same size, or empty a whole file of another size.
  *
  * A file has slots of one size, so a user with blocks of many sizes has many
  * files, however few bytes these blocks have.  Pinned blocks can be moved
@@ -11,13 +11,13 @@
  *
  * INVARIANTS
  *   (1) Eviction for another space never takes a space below its guarantee.
- *   (2) A space below its guarantee takes from others, and gives up nothing while
- *       others have more than their guarantees, even if that is in use for the
- *       moment.  It gives up its own when all that others have is guaranteed,
- *       pinned, or in one file with such blocks.
- *   (3) Of blocks that may go, those that are also in DRAM are passed over unless
- *       they are many: an evicted block is to be gone from all tiers, not to stay
- *       in memory without being durable.
+ *   (2) A space below its guarantee takes from others, and gives up nothing
+ *       while others have more than their guarantees, even if that is in use
+ *       for the moment.  The space gives up its own when all that others have
+ *       is guaranteed, pinned, or in one file with such blocks.
+ *   (3) Of blocks that may go, those that are also in DRAM are passed over
+ *       unless they are many: an evicted block is to be gone from all tiers,
+ *       not to stay in memory without being durable.
  *   (4) Room in the index is made by the user who has most records beyond its
  *       guarantee: many small blocks of one user drive out that user's own.
  *   (5) A space that can evict no block of a size gets a whole file for it: of
@@ -27,12 +27,13 @@
  *   (6) A space that can evict blocks of a size gets a file if another size has
  *       blocks to fill HYSTERESIS files that are colder than all of the former,
  *       or only such blocks; a user with more files than its quota fills gets
- *       only its own.  Colder blocks of the other size are evicted, wherever they
- *       are, and warmer ones in the file are moved.  A file thus does not change
- *       its class again until the use of the sizes has changed by as many files.
- *   (7) A pin that needs one file more, with all pins of each size moved together,
- *       leaves a file free beside those that others are guaranteed, unless the
- *       pin is within its user's guarantee.
+ *       only its own.  Colder blocks of the other size are evicted, wherever
+ *       they are, and warmer ones in the file are moved.  A file thus does not
+ *       change its class again until the use of the sizes has changed by as
+ *       many files.
+ *   (7) A pin that needs one file more, with all pins of each size moved
+ *       together, leaves a file free beside those that others are guaranteed,
+ *       unless the pin is within its user's guarantee.
  *
  * LOCKING    cache->lock; a walk through the slots of a file releases it every
  *            SLOTS_AT_ONCE slots.
@@ -100,8 +101,8 @@ static bool needs_too_many_files(const struct kv_cache *cache,
 		KV_MAX(tenant->in[SSD].guaranteed, space->in[SSD].guaranteed);
 	const struct kv_ssd_class *class;
 	const struct kv_evict_list *list;
-	/* Files that pinned slots need, of all users and of this one; files that
-	 * others are guaranteed and have not pinned. */
+	/* Files that pinned slots need, of all users and of this one; files
+	 * that others are guaranteed and have not pinned. */
 	uint64_t all = 0, own = 0, due = 0, spare;
 	bool needs = true;
 
@@ -167,7 +168,8 @@ static uint64_t slots_of(const struct kv_evict_list *list)
 	return (uint64_t)list->blocks + list->pinned + list->writing;
 }
 
-/* Return the user for whom a file is being emptied that @class gets; NULL: none. */
+/* Return the user for whom a file is being emptied that @class gets; NULL:
+ * none. */
 static struct kv_tenant *awaiting(const struct kv_cache *cache,
 				  const struct kv_ssd_class *class)
 {
@@ -178,8 +180,8 @@ static struct kv_tenant *awaiting(const struct kv_cache *cache,
 	return space ? space->tenant : NULL;
 }
 
-/* Count the files of every user in tenant->files, and one more for @taker's.  The
- * users in a class share its files, with the free slots in these. */
+/* Count the files of every user in tenant->files, and one more for @taker's.
+ * The users in a class share its files, with the free slots in these. */
 static void count_files(const struct kv_cache *cache,
 			const struct kv_space *taker)
 {
@@ -294,7 +296,7 @@ static bool evict_from(struct kv_evict_list *list,
 	return true;
 }
 
-/* Return a need of @taker (NULL: nobody's) that spares @spared (NULL: nobody). */
+/* Return a need of @taker (or nobody) that spares @spared (or nobody). */
 static struct kv_giving giving_to(struct kv_cache *cache,
 				  const struct kv_space *taker,
 				  const struct kv_space *spared)
@@ -356,8 +358,8 @@ bool kv_ssd_evict_tenant_locked(struct kv_cache *cache,
 	return kv_victim_evict_tenant(tenant, SSD, &giving);
 }
 
-/* Evict a block of the user with most records of those who may give, or else the
- * coldest of all: a record has one size, so bytes do not tell who fills the
+/* Evict a block of the user with most records of those who may give, or else
+ * the coldest of all: a record has one size, so bytes do not tell who fills the
  * index. */
 static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
 			 const struct kv_space *spared)
@@ -538,8 +540,8 @@ static bool gives_first(const struct kv_cache *cache,
 }
 
 /* Return the file of @class that costs least: of those that may be emptied now,
- * if any, one with few blocks, or else the file of the next victim of @list (NULL:
- * there is no victim).  NULL: no file can be emptied. */
+ * if any, one with few blocks, or else the file of the next victim of @list
+ * (NULL: there is no victim).  NULL: no file can be emptied. */
 static struct kv_segfile *cheapest_file(struct kv_cache *cache,
 					const struct kv_ssd_class *class,
 					struct kv_evict_list *list)
@@ -570,10 +572,11 @@ static struct kv_segfile *cheapest_file(struct kv_cache *cache,
 }
 
 /*
- * Return whether the class of @file can do without it.  Its blocks must fit into
- * free slots of other files of the class and those of blocks colder than @age.
- * With an @age, the colder blocks must also fill HYSTERESIS files, or be all that
- * the class can give: then the class does not need the file back soon.
+ * Return whether the class of @file can do without it: the file's blocks must
+ * fit into free slots of other files of the class and those of blocks colder
+ * than @age. With an @age, the colder blocks must also fill HYSTERESIS files,
+ * or be all that the class can give: then the class does not need the file back
+ * soon.
  */
 static bool can_spare(const struct kv_segfile *file,
 		      const struct kv_giving *giving, uint32_t age)
@@ -653,10 +656,10 @@ static struct kv_evict_list *first_giver(struct kv_cache *cache,
 
 /*
  * Choose a file to be emptied for @heir, whose slots @taker needs.  With @age,
- * the blocks that give must be colder.  Without, and if no block may be evicted,
- * choose the file with the fewest bytes, whose blocks other files of the class
- * have room for.  Return NULL if there is none; *@ret_later is then true if one
- * may be chosen later.
+ * the blocks that give must be colder.  Without, and if no block may be
+ * evicted, choose the file with the fewest bytes, whose blocks other files of
+ * the class have room for.  Return NULL if there is none; *@ret_later is then
+ * true if one may be chosen later.
  */
 static struct kv_segfile *file_to_empty(struct kv_cache *cache,
 					const struct kv_ssd_class *heir,
@@ -674,8 +677,8 @@ static struct kv_segfile *file_to_empty(struct kv_cache *cache,
 	*ret_later = false;
 	count_files(cache, taker);
 	over_quota = is_over_quota(cache, tenant);
-	/* A user over quota waits for the files that are emptied for it, and for
-	 * its writes under way: then it has a file of its own to give. */
+	/* A user over quota waits for the files that are emptied for it, and
+	 * for its writes under way: then it has a file of its own to give. */
 	LIST_FOREACH(class, &cache->ssd.classes, link)
 		if (over_quota &&
 		    (awaiting(cache, class) == tenant ||
@@ -748,8 +751,8 @@ uint64_t kv_leaving_locked(const struct kv_cache *cache)
 	return n;
 }
 
-/* Return whether all blocks of some size are gone, so that its files are about to
- * be empty. */
+/* Return whether all blocks of some size are gone, so that its files are about
+ * to be empty. */
 static bool will_be_empty(const struct kv_cache *cache)
 {
 	const struct kv_evict_list *list;
@@ -807,8 +810,8 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 	if (file)
 		kv_segfile_empty_locked(cache, file, class, taker,
 					due ? NULL : taker, false);
-	/* Others with blocks of its size have more than their guarantees, but it
-	 * is in use. */
+	/* Others with blocks of its size have more than their guarantees, but
+	 * it is in use. */
 	if (due)
 		look_at(class, taker, taker, &in_use);
 	waits = waits || file || later || in_use.list;

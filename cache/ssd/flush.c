@@ -14,15 +14,16 @@
  *
  * INVARIANTS
  *   (1) A waiting flush is done when no slot of its space with seq <= ticket is
- *       dirty, changes of pins and mtimes are committed, and earlier deletions of
- *       its space are over, including those that turned out to be needed only
- *       when a slot's write had ended.  A block that was removed before the store
- *       was swept may have an older copy there: then the sweep is waited for, too.
+ *       dirty, changes of pins and mtimes are committed, and earlier deletions
+ *       of its space are over, including those that turned out to be needed
+ *       only when a slot's write had ended.  A block that was removed before
+ *       the store was swept may have an older copy there: the flush then waits
+ *       for the sweep.
  *   (2) What a flush waits for is neither given up nor refused, nor evicted: it
  *       is written, or removed, or the flush fails with the reason.
  *   (3) The flushes of a space end in the order of their submission, except
- *       those that fail: a later one covers all that an earlier one does.  Those
- *       that collect are behind those that wait.
+ *       those that fail: a later one covers all that an earlier one does.
+ *       Those that collect are behind those that wait.
  *   (4) ssd->awaiting counts the spaces whose first flush needs nothing but
  *       the commit.
  *   (5) The sync of a block is on the list of its slot until the block is
@@ -89,7 +90,7 @@ static void collects_no_more(struct kv_cache *cache, struct kv_space *space)
 	TAILQ_REMOVE(&cache->ssd.collecting, space, collects);
 }
 
-/* Take a flush off its list and end it; the caller counts what is first then. */
+/* Take a flush off its list and end it; then the caller recounts. */
 static void end_flush(struct kv_cache *cache, struct kv_space *space,
 		      struct kv_flush *flush, int status)
 {
@@ -402,7 +403,7 @@ void kv_flushes_prolong_locked(struct kv_cache *cache,
 	struct kv_flush *flush;
 
 	kv_assert_locked(&cache->lock);
-	/* Flushes behind the first that waits for @slot do not end before it. */
+	/* Flushes behind the first that waits for @slot end after it. */
 	TAILQ_FOREACH(flush, &slot->list->space->flushes, link) {
 		if (flush->ticket < slot->seq)
 			continue;

@@ -10,15 +10,16 @@
  *              ONLINE -> OFFLINE   kv_health_check_locked: a request is stuck
  *             OFFLINE -> ONLINE    probe_done: a page could be read
  *
- *            While the tier is OFFLINE, blocks on SSD are misses, and no request
- *            is made for them; one page a second is read as a probe.  ssd->error,
- *            which the writer sets, says whether the tier can be written to.
+ *            While the tier is OFFLINE, blocks on SSD are misses, and no
+ *            request is made for them; one page a second is read as a probe.
+ *            ssd->error, which the writer sets, says whether the tier can be
+ *            written to.
  *
  * INVARIANTS
  *   (1) At most one probe is under way; it owns health->page meanwhile.
  *   (2) No thread waits for a request for longer than the ring's patience after
- *       the device has stopped answering.  The request keeps what it uses, slot,
- *       buffer and extent, until it ends.
+ *       the device has stopped answering.  The request keeps what it uses,
+ *       slot, buffer and extent, until it ends.
  *
  * LOCKING    cache->lock.
  */

@@ -10,16 +10,17 @@
  * that cannot be emptied is used again as before.
  *
  * A move copies the whole slot with its prologue: a reader of the old slot, and
- * a rebuild after a crash, find the same bytes with the same generation in both.
+ * a rebuild after a crash, find the same bytes with the same generation in
+ * both.
  *
- * A store is mounted with a smaller cap: the decision comes before any change on
- * disk.  If pinned blocks do not fit into the new cap, the mount is refused.  Else
- * the least valuable blocks are evicted until the others fit, whatever file they
- * are in.  Files with the fewest of the others are emptied into free slots and
- * removed.
+ * A store is mounted with a smaller cap: the decision comes before any change
+ * on disk.  If pinned blocks do not fit into the new cap, the mount is refused.
+ * Else the least valuable blocks are evicted until the others fit, whatever
+ * file they are in.  Files with the fewest of the others are emptied into free
+ * slots and removed.
  *
- * OWNS       moves->files and the thread that empties them, one after the other;
- *            a block's new slot until the block has it.
+ * OWNS       moves->files and the thread that empties them, one after the
+ *            other; a block's new slot until the block has it.
  *
  * STATES     of a move, and the function that makes each step:
  *
@@ -39,17 +40,17 @@
  *       memory when its move is committed, is not moved: the new slot goes.
  *   (4) A file is on moves->files while it is ->emptying.  Afterwards it has no
  *       block and waits for its heir, or has no heir.
- *   (5) moves->n counts the moves that are not RECORDED; each has a reference to
- *       its block.
+ *   (5) moves->n counts the moves that are not RECORDED; each has a reference
+ *       to its block.
  *   (6) kv_shrink deletes a record before its slot is overwritten, and a record
- *       names a copy only after the copy was synced: a kill at any moment loses no
- *       block that was to stay.
- *   (7) Blocks that kv_shrink evicts may leave prologues in free slots.  The caller
- *       has marked the store as in use, so that these are swept before the slots
- *       are used.
+ *       names a copy only after the copy was synced: a kill at any moment loses
+ *       no block that was to stay.
+ *   (7) Blocks that kv_shrink evicts may leave prologues in free slots.  The
+ *       caller has marked the store as in use, so that these are swept before
+ *       the slots are used.
  *
- * LOCKING    cache->lock; none during I/O, except in kv_shrink, before any other
- *            thread starts.  Moves that are RECORDING or RECORDED are the
+ * LOCKING    cache->lock; none during I/O, except in kv_shrink, before any
+ *            other thread starts.  Moves that are RECORDING or RECORDED are the
  *            committer's.
  */
 #include "cache/ssd/ssd.h"
@@ -390,7 +391,7 @@ void kv_moves_take_locked(struct kv_cache *cache)
 	TAILQ_CONCAT(&moves->recording, &moves->copied, link);
 }
 
-/* Put the record of a slot, and the token ids if the index has room for them. */
+/* Put the record of a slot, and the token ids if the index has room. */
 static int put_record(struct kv_txn *txn, uint64_t slot_id,
 		      const struct kv_slot_record *record,
 		      const struct kv_token_ids *ids)
@@ -481,7 +482,7 @@ void kv_moves_free(struct kv_cache *cache)
 
 /* ---- a smaller cap: what fits ---- */
 
-/* Slots in use, and the files that they fill if all of one size lie together. */
+/* Slots in use, and the files that they fill if packed by size. */
 struct shrink_need {
 	uint64_t records, files;
 };
@@ -641,8 +642,8 @@ static int by_used(const void *a, const void *b)
 	return (*x)->used < (*y)->used ? -1 : (*x)->used > (*y)->used;
 }
 
-/* Close as many files as must go, those with the fewest blocks first, which other
- * files of their size have room for. */
+/* Close as many files as must go, those with the fewest blocks first, which
+ * other files of their size have room for. */
 static int choose_files(struct kv_cache *cache, struct kv_segfile ***ret_files,
 			uint32_t *ret_n)
 {
@@ -767,8 +768,8 @@ static int relocate(struct copier *copier, struct kv_block *block)
 	return r < 0 ? r : kv_record_delete(copier->txn, old);
 }
 
-/* Relocate the blocks of @file and remove it.  If a deletion that a crash left is
- * still under way there, the file stays until the next mount. */
+/* Relocate the blocks of @file and remove it.  If a deletion that a crash left
+ * is still under way there, the file stays until the next mount. */
 static int remove_file(struct copier *copier, struct kv_segfile *file)
 {
 	struct kv_cache *cache = copier->cache;

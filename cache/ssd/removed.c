@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * removed.c - tombstones: blocks of shared spaces that users removed, so that no
- * other node brings them back; kept in STORE/removed.
+ * removed.c - tombstones: blocks of shared spaces that users removed, so that
+ * no other node brings them back; kept in STORE/removed.
  *
  * A ring of places, in memory and in the file: the newest tombstone takes the
  * place of the oldest.  A place is filled when a block is removed, and emptied
- * when its key is saved here again.  Changed places are written and synced before
- * the commit that deletes records: no block is gone for good before it is known
- * that its user removed it.
+ * when its key is saved here again.  Changed places are written and synced
+ * before the commit that deletes records: no block is gone for good before it
+ * is known that its user removed it.
  *
  * If the file cannot be written, flushes of the blocks' spaces fail, and the
  * tombstones live until the mount ends or a later write succeeds.
@@ -15,8 +15,8 @@
  * OWNS       cache->removed, and with it the file.
  *
  * INVARIANTS
- *   (1) A place that is not empty is in the list of its bucket, and no other one
- *       has its space and key.
+ *   (1) A place that is not empty is in the list of its bucket, and no other
+ *       one has its space and key.
  *   (2) A place that differs from the file's is dirty, or being written.
  *   (3) Places from @room on are empty.
  *   (4) A key whose block is here has no place: it is emptied when the block is
@@ -358,7 +358,7 @@ void kv_removed_end_locked(struct kv_cache *cache,
 
 /* ---- at mount, and at its end ---- */
 
-/* Take in a tombstone that was read; return false if its place is to be empty. */
+/* Adopt a tombstone that was read; return false if its place shall be empty. */
 static bool adopt(struct kv_cache *cache, uint32_t place)
 {
 	struct kv_removed *removed = cache->removed;

@@ -3,8 +3,8 @@
  * segfile.c - the segment files below STORE/segments, and which block has which
  * of their slots.
  *
- * Files whose free slots may hold prologues are swept before any of these slots is
- * taken (deletion.c).
+ * Files whose free slots may hold prologues are swept before any of these slots
+ * is taken (deletion.c).
  *
  * OWNS       every kv_segfile, its descriptor and its bitmap; the SSD classes
  *            (one slot size each).
@@ -25,13 +25,13 @@
  *   (4) No slot is taken from a closed file, and its free ones do not count as
  *       the class's.
  *   (5) A file whose heir is a class is what that class awaits, and no other.
- *   (6) A file is allocated in full, and its trailer names the size of its slots,
- *       before it is used; all files together keep within file_budget.
+ *   (6) A file is allocated in full, and its trailer names the size of its
+ *       slots, before it is used; all files together keep within file_budget.
  *   (7) A file without a record in the index is empty, and removed at mount.
  *   (8) A file is of a class, or on cache->ssd.unusable.
  *
- * LOCKING    cache->lock; none during I/O.  The writer thread alone makes files.
- *            The writer takes no slot of a file that is being swept.
+ * LOCKING    cache->lock; none during I/O.  The writer thread alone makes
+ *            files. The writer takes no slot of a file that is being swept.
  */
 #include "cache/ssd/ssd.h"
 #include "cache/core/core.h"
@@ -162,8 +162,8 @@ static void class_remove(struct kv_segfile *file)
 	class->total -= file->slots;
 }
 
-/* Return whether a slot of @file may be taken: those of a file that is not swept
- * may hold prologues. */
+/* Return whether a slot of @file may be taken: those of a file that is not
+ * swept may hold prologues. */
 static bool has_room(const struct kv_segfile *file)
 {
 	return file->used < file->slots && !file->unswept && !file->closed;
@@ -205,8 +205,8 @@ void kv_extents_open_file(struct kv_segfile *file)
 	kv_segfile_relink(file);
 }
 
-/* Return a file with a free slot; NULL: none.  Open files that were emptied for a
- * class that did not take them. */
+/* Return a file with a free slot; NULL: none.  Open files that were emptied for
+ * a class that did not take them. */
 static struct kv_segfile *file_with_room(struct kv_ssd_class *class)
 {
 	struct kv_segfile *file = TAILQ_FIRST(&class->files), *next;
@@ -223,8 +223,8 @@ static struct kv_segfile *file_with_room(struct kv_ssd_class *class)
 	return file && has_room(file) ? file : NULL;
 }
 
-/* Return an empty file with slots of another size, which may become @slot_bytes;
- * NULL: none. */
+/* Return an empty file with slots of another size, which may become
+ * @slot_bytes; NULL: none. */
 static struct kv_segfile *empty_file(struct kv_cache *cache,
 				     uint64_t slot_bytes)
 {
@@ -408,8 +408,8 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 	space->patience.seen_ns = 0;
 	*ret_file = file->id;
 	KV_POINT("extent.taken");
-	/* Keep about 2 % free, so that saves need not wait for a deletion, unless
-	 * files can be made, or taken from other classes. */
+	/* Keep about 2 % free, so that saves need not wait for a deletion,
+	 * unless files can be made, or taken from other classes. */
 	want = class->total / 50 + 1;
 	if (class->free + class->leaving < want &&
 	    (room_for_file(cache) || empty_file(cache, slot_bytes) ||
@@ -753,9 +753,9 @@ static int create(struct kv_cache *cache, uint64_t slot_bytes)
 
 /*
  * Change the size of the slots of an empty file.  The old slots hold bytes of
- * their owners: clear them before the trailer says that prologues are elsewhere.
- * If that fails, the file is of no class until a later change succeeds; each
- * failure doubles the delay, up to a limit.
+ * their owners: clear them before the trailer says that prologues are
+ * elsewhere. If that fails, the file is of no class until a later change
+ * succeeds; each failure doubles the delay, up to a limit.
  */
 static int convert(struct kv_cache *cache, struct kv_segfile *file,
 		   uint64_t slot_bytes)

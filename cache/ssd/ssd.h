@@ -35,8 +35,8 @@ void kv_strays_remove(struct kv_cache *cache, int dir,
 				      const char *name));
 /* Close an empty file that was removed. */
 void kv_segfile_forget(struct kv_cache *cache, struct kv_segfile *file);
-/* At the end: record in the index also files whose blocks were all removed before
- * a commit.  Best effort: the next mount removes files without a record. */
+/* At the end: record in the index also files whose blocks were all removed
+ * before a commit.  Best effort: the next mount removes the others. */
 void kv_segfiles_record(struct kv_cache *cache);
 void kv_segfiles_close(struct kv_cache *cache);
 /* Take no slot of @file from now on; or take them again, without an heir. */
@@ -65,7 +65,7 @@ void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 /* The block's pin changed. */
 void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
 			  bool pin);
-/* Count one more, or less, pinned block of the space with slots of that size. */
+/* Count one more, or less, pinned block of the space in slots of that size. */
 void kv_extent_pins_locked(struct kv_cache *cache, struct kv_space *space,
 			   uint64_t slot_bytes, bool more);
 /* Attach a slot with the block's bytes: at mount, or after the commit. */
@@ -86,8 +86,8 @@ struct kv_block *kv_extent_block(struct kv_cache *cache,
 				 const struct kv_segfile *file,
 				 uint32_t slot_number);
 /*
- * Take a free slot of the same size, to move @block to, out of a closed file; if
- * there is none, evict for @n blocks.  Then give the slot up, or call
+ * Take a free slot of the same size, to move @block to, out of a closed file;
+ * if there is none, evict for @n blocks.  Then give the slot up, or call
  * kv_extent_moved_locked.  -EAGAIN: deletions must be over first; -ENOSPC.
  */
 int kv_extent_take_beside_locked(struct kv_cache *cache,
@@ -141,9 +141,9 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 bool kv_ssd_balance_locked(struct kv_cache *cache, struct kv_ssd_class *class,
 			   struct kv_space *taker);
 /*
- * Evict the blocks of @file, which has an heir, except those that are to be moved.
- * Return how many these are: their numbers are in @numbers, which has room for
- * all of the file's.  Releases the lock.
+ * Evict the blocks of @file, which has an heir, except those that are to be
+ * moved. Return how many these are: their numbers are in @numbers, which has
+ * room for all of the file's.  Releases the lock.
  */
 size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
 			 uint32_t *numbers);
@@ -153,14 +153,15 @@ bool kv_ssd_evict_beside_locked(struct kv_cache *cache,
 /* Evict a block of any size, for room in the index for a record of @taker. */
 bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker);
 uint64_t kv_leaving_locked(const struct kv_cache *cache); /* slots */
-/* Evict a block of @space, or of all spaces of @tenant for @space, which is one of
- * them or NULL. */
+/* Evict a block of @space, or of all spaces of @tenant for @space, which is one
+ * of them or NULL. */
 bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
 bool kv_ssd_evict_tenant_locked(struct kv_cache *cache,
 				const struct kv_tenant *tenant,
 				const struct kv_space *space);
 /* Evict blocks of @space, and of its tenant, until @bytes more are within the
- * quotas of both.  -EDQUOT: they cannot be; -EBUSY: not before writes have ended. */
+ * quotas of both.  -EDQUOT: they cannot be; -EBUSY: not before writes have
+ * ended. */
 int kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 			    uint64_t bytes);
 
@@ -178,8 +179,8 @@ struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache);
 void kv_write_queue_charge(struct kv_slot *slot);
 /* Resume the writes of spaces that wait for a commit or a free slot. */
 void kv_writer_rouse_locked(struct kv_cache *cache);
-/* Start or stop the writer, the committer, the deleter and the mover.  Stopping writes
- * everything out first; -ETIMEDOUT: a request is stuck. */
+/* Start or stop the writer, the committer, the deleter and the mover.  Stopping
+ * writes everything out first; -ETIMEDOUT: a request is stuck. */
 int kv_writer_start(struct kv_cache *cache);
 int kv_writer_stop(struct kv_cache *cache);
 /* Queue the write of a block that is neither on SSD nor on its way; @must: a
@@ -221,13 +222,14 @@ void kv_removed_lift_locked(struct kv_cache *cache, struct kv_space *space,
 			    const struct kv_key *key);
 bool kv_is_removed_locked(struct kv_cache *cache, struct kv_space *space,
 			  const struct kv_key *key);
-/* Return whether the first @changes, a count, are on disk; return whether changes
- * are to be written now; let the next write not wait after one that failed. */
+/* Return whether the first @changes, a count, are on disk; return whether
+ * changes are to be written now; let the next write not wait after one that
+ * failed. */
 bool kv_removed_written_locked(const struct kv_cache *cache, uint64_t changes);
 bool kv_removed_dirty_locked(const struct kv_cache *cache);
 void kv_removed_retry_locked(struct kv_cache *cache);
-/* Take what has changed (NULL: nothing; -ENOMEM), write it without the lock, and
- * end the write with its status; -EAGAIN: it was not begun. */
+/* Take what has changed (NULL: nothing; -ENOMEM), write it without the lock,
+ * and end the write with its status; -EAGAIN: it was not begun. */
 struct kv_removed_write;
 int kv_removed_take_locked(struct kv_cache *cache,
 			   struct kv_removed_write **ret_write);
@@ -252,8 +254,8 @@ void kv_flushes_collect_locked(struct kv_cache *cache);
 /* Fail all flushes of @space (NULL: of all spaces, and all syncs). */
 void kv_flushes_fail_locked(struct kv_cache *cache, struct kv_space *space,
 			    int error);
-/* A client has changed @block after its seal: remove it, fail those who wait for
- * it, and remember that until the block is sealed again. */
+/* A client has changed @block after its seal: remove it, fail those who wait
+ * for it, and remember that until the block is sealed again. */
 void kv_block_changed_locked(struct kv_cache *cache, struct kv_block *block);
 void kv_changed_lift_locked(struct kv_cache *cache,
 			    const struct kv_space *space,
@@ -261,8 +263,8 @@ void kv_changed_lift_locked(struct kv_cache *cache,
 /* Fail the flushes that wait for a snapshot of @space. */
 void kv_flushes_fail_snapshot_locked(struct kv_cache *cache,
 				     struct kv_space *space, int error);
-/* Fail the flushes that wait for one of the first @changes of cache->removed that
- * is not on disk. */
+/* Fail the flushes that wait for one of the first @changes of cache->removed
+ * that is not on disk. */
 void kv_flushes_fail_removals_locked(struct kv_cache *cache, uint64_t changes,
 				     int error);
 /* End the syncs of the block in @slot with @error. */
@@ -283,8 +285,8 @@ void kv_flushes_prolong_locked(struct kv_cache *cache,
 /* ---- deletion.c ---- */
 
 void kv_deletions_free(struct kv_cache *cache);
-/* Delete the record of a slot that a block of @space had, zero its prologue, and
- * give the slot back if it is for @reuse. */
+/* Delete the record of a slot that a block of @space had, zero its prologue,
+ * and give the slot back if it is for @reuse. */
 void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 			     uint64_t slot_id, bool reuse);
 /* For the committer: return whether there are deletions; take them; sort them;
@@ -313,10 +315,10 @@ int kv_mover_start(struct kv_cache *cache);
 void kv_mover_stop(struct kv_cache *cache);
 void kv_moves_free(struct kv_cache *cache);
 /*
- * Empty @file for @heir: evict its blocks, and move blocks to other files of their
- * size if they must not be evicted or, if @spares, are warmer than the heir's
- * coldest.  @wanted_by is the space whose block needs the file.  Only @taker,
- * which may be NULL, gives up its reserve.
+ * Empty @file for @heir: evict its blocks, and move blocks to other files of
+ * their size if they must not be evicted or, if @spares, are warmer than the
+ * heir's coldest.  @wanted_by is the space whose block needs the file.  Only
+ * @taker, which may be NULL, gives up its reserve.
  */
 void kv_segfile_empty_locked(struct kv_cache *cache, struct kv_segfile *file,
 			     struct kv_ssd_class *heir,

@@ -16,9 +16,9 @@
  * files need no parent: whoever restores a tree of files keeps no order.
  *
  * OWNS       the writer thread, and the start and end of the committer and the
- *            deleter; the write queues, the queue of each space, and slot->queue
- *            and slot->link of slots on it; the budget of ssd_write=; the orphans
- *            of every parent.
+ *            deleter; the write queues, the queue of each space, and
+ *            slot->queue and slot->link of slots on it; the budget of
+ *            ssd_write=; the orphans of every parent.
  *
  * STATES     of a block, and the function that makes each step:
  *
@@ -32,20 +32,19 @@
  *            of the orphans of one parent:
  *
  *              none -> WAITING      admit
- *           WAITING -> ADOPTED      kv_write_enqueue_locked: the parent is on its
- *                                   way
- *WAITING or ADOPTED -> none         kv_orphan_drop_locked: the last of them is on
- *                                   its way, or gone
+ *           WAITING -> ADOPTED      kv_write_enqueue_locked of the parent
+ *           WAITING -> none         kv_orphan_drop_locked: the last of them is
+ *           ADOPTED -> none         on its way, or gone
  *
  * INVARIANTS
  *   (1) QUEUED, WRITING and WRITTEN slots are on their space's dirty list, by
- *       seq, and QUEUED ones on its queue; ssd->dirty counts them.  They are not
- *       idle: a block that is being written keeps its bytes.
+ *       seq, and QUEUED ones on its queue; ssd->dirty counts them.  Such slots
+ *       are not idle: a block that is being written keeps its bytes.
  *   (2) Exactly the spaces with slots on their queue are on a write queue or
- *       resting, and exactly the write queues with spaces take turns; ssd->queued
- *       counts the slots.
- *   (3) A space's slots are in the order of their seals, except that parents are
- *       pulled before their children.
+ *       resting, and exactly the write queues with spaces take turns;
+ *       ssd->queued counts the slots.
+ *   (3) A space's slots are in the order of their seals, except that parents
+ *       are pulled before their children.
  *   (4) A space with no_room rests, and nobody waits for its slots;
  *       ssd->stalled counts those on its queue.
  *   (5) A slot among orphans has an unpersisted block that is not removed; the
@@ -102,7 +101,7 @@ static struct kv_turn *join_turns(struct kv_cache *cache,
 	return space->turn;
 }
 
-/* Take the space off its queue, which it still holds, or off the resting ones. */
+/* Take the space off its queue, which it holds, or off the resting spaces. */
 static void leave_turns(struct kv_cache *cache, struct kv_space *space)
 {
 	struct write_queue *queue = (struct write_queue *)space->turn;
@@ -213,8 +212,8 @@ static void put_off(struct kv_cache *cache, struct kv_space *space,
 		(rest == MOMENT ? MOMENT_NS : cache->config.io_retry);
 }
 
-/* Resume spaces whose rest is over, or all.  Their queued slots count as about to
- * be written again, until the spaces find no room. */
+/* Resume spaces whose rest is over, or all.  Slots on the queues of these
+ * spaces count as about to be written, until the spaces find no room. */
 static void rouse(struct kv_cache *cache, enum rest rest, bool all)
 {
 	struct kv_turns *queues = &cache->ssd.write_queues;
@@ -354,9 +353,9 @@ static double write_credit(struct kv_cache *cache)
 }
 
 /*
- * Return whether the block of @slot, next on its write queue, may be written now.
- * If not, it is no longer next: its parent was pulled before it, or the block is
- * an orphan, or unpersisted until somebody waits for it.
+ * Return whether the block of @slot, next on its write queue, may be written
+ * now. If not, it is no longer next: its parent was pulled before it, or the
+ * block is an orphan, or unpersisted until somebody waits for it.
  */
 static bool admit(struct kv_cache *cache, struct kv_slot *slot)
 {
@@ -512,8 +511,9 @@ static void deny(struct kv_cache *cache, struct kv_slot *slot)
 }
 
 /*
- * Fail the flushes and syncs of @space, for which there is no room, even if there
- * is some for other spaces.  Its blocks are tried again, but give way to new ones.
+ * Fail the flushes and syncs of @space, for which there is no room, even if
+ * there is some for other spaces.  Blocks of the space are tried again, but
+ * give way to new ones.
  */
 static void no_room_for(struct kv_cache *cache, struct kv_space *space)
 {
@@ -736,8 +736,8 @@ void kv_ssd_fini(struct kv_cache *cache)
 	kv_eviction_fini(&ssd->eviction);
 }
 
-/* Begin the next write, or wait until there is one.  Returns an error that is not
- * of one space alone. */
+/* Begin the next write, or wait until there is one.  Returns an error that is
+ * not of one space alone. */
 static int turn(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;

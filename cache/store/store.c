@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store.c - make, lock and read the STORE directory at mount, and leave it clean.
+ * store.c - make, lock and read the STORE directory at mount, and leave it
+ * clean.
  *
  *   STORE/lock        an OFD lock, never unlinked; the owner's pid, and what
- *                     memory.c keeps there.  STORE itself is locked by flock(2),
- *                     too
+ *                     memory.c keeps there.  STORE itself is locked by
+ *                     flock(2), too
  *   STORE/store       the store record, as of the last mount
  *   STORE/tenants     quotas of users
  *   STORE/removed     blocks that other nodes must not bring back
@@ -15,9 +16,9 @@
  * A cache fails open: if the index is damaged, the daemon rebuilds it from the
  * segment files, and says so in `.kvfs/config`.
  *
- * The records of a million blocks touch a million places in memory, none of them
- * in the processor's caches.  So the memory of a record is prefetched when the
- * record is read, and the record is adopted some records later.
+ * The records of a million blocks touch a million places in memory, none of
+ * them in the processor's caches.  So the memory of a record is prefetched when
+ * the record is read, and the record is adopted some records later.
  *
  * OWNS       the lock, the index handle, the store's description; records that
  *            were read and are not adopted yet.
@@ -55,8 +56,8 @@
 
 #define GENERATIONS_A_MOUNT (1ull << 32)
 #define BLOCKS_AT_ONCE 4096u /* in one step of a walk through all */
-/* Bytes of the index's map for each record that a commit writes: a record may take
- * three pages, twice, and an eighth of the map is kept back (env.c). */
+/* Bytes of the index's map for each record that a commit writes: a record may
+ * take three pages, twice, and an eighth of the map is kept back (env.c). */
 #define ROUND_SHARE (256u << 10)
 #define AHEAD 32u /* records that wait; the first half for their buckets */
 #define DIGIT 11u
@@ -193,7 +194,8 @@ static void describe_fresh(const struct kv_cache *cache,
 
 /*
  * Begin an empty index if there are no segment files.  Segment files without
- * any trailer hold blocks that only the lost index could name: leave them alone.
+ * any trailer hold blocks that only the lost index could name: leave them
+ * alone.
  */
 static int begin_anew(struct kv_cache *cache, const char *why, char **ret_why)
 {
@@ -320,8 +322,8 @@ static int pass_segment(void *arg, const struct kv_segfile_record *record)
 	return 0;
 }
 
-/* Open the index; rebuild it if it is damaged, or older than the segment files, as
- * a copy is that was put back.  The pins of an older index are kept. */
+/* Open the index; rebuild it if it is damaged, or older than the segment files,
+ * as a copy is that was put back.  The pins of an older index are kept. */
 static int open_or_remake(struct kv_cache *cache, const char *path,
 			  const struct kv_store_info *fresh, char **ret_why)
 {
@@ -402,8 +404,8 @@ static int open_index(struct kv_cache *cache, char **ret_why)
 		return -ENOMEM;
 	describe_fresh(cache, &fresh);
 	r = open_or_remake(cache, path, &fresh, ret_why);
-	/* Only now the cap of the store is known.  A smaller cap has its map once
-	 * the index has shrunk. */
+	/* Only now the cap of the store is known.  A smaller cap has its map
+	 * once the index has shrunk. */
 	if (r == 0 && cache->info.cap != cache->config.ssd &&
 	    (!cache->config.ssd_given || cache->info.cap > cache->config.ssd))
 		r = reopen_index(cache, path, cache->info.cap);
@@ -495,9 +497,10 @@ static struct kv_space *space_of(const struct kv_cache *cache,
 }
 
 /*
- * Make a block of a record.  Of two records with one key, the one with the lower
- * generation is of a block that was removed: its deletion continues.  The slot of a
- * record that is left out is free, and holds a prologue that must be swept.
+ * Make a block of a record.  Of two records with one key, the one with the
+ * lower generation is of a block that was removed: its deletion continues.  The
+ * slot of a record that is left out is free, and holds a prologue that must be
+ * swept.
  */
 static int take_in(struct kv_cache *cache, uint64_t slot_id,
 		   const struct kv_slot_record *record)
@@ -623,8 +626,8 @@ static void sort_digit(const struct age *from, struct age *to, size_t n,
 		to[at[(from[i].atime >> shift) % DIGITS]++] = from[i];
 }
 
-/* Put all blocks on their eviction lists, oldest first.  Of blocks of one second,
- * the one that was put into the index last is deeper in its chain. */
+/* Put all blocks on their eviction lists, oldest first.  Of blocks of one
+ * second, the one that was put into the index last is deeper in its chain. */
 static int order_blocks(struct kv_cache *cache)
 {
 	_cleanup_(kv_freep) struct age *ages = NULL;

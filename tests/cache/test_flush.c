@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_flush.c - a flush, or the sync of a block, ends when blocks are durable. */
+/* A flush, or the sync of a block, ends when blocks are durable. */
 #include "tests/cache/tiers.h"
 
 #define FEW 8u /* records in one commit, so that saves fill it */

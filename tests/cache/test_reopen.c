@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_reopen.c - open an existing store while each call of the opening fails once:
- * a store that was closed cleanly, left by a crash, without its index, or opened
- * with a smaller cap.  The open succeeds or reports why, and the next open finds
- * all blocks.
+ * test_reopen.c - open an existing store while each call of the opening fails
+ * once: a store that was closed cleanly, left by a crash, without its index, or
+ * opened with a smaller cap.  The open succeeds or reports why, and the next
+ * open finds all blocks.
  */
 #include "tests/cache/calls.h"
 

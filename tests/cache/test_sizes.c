@@ -333,8 +333,9 @@ static unsigned next_random(unsigned *seed)
 }
 
 /*
- * Objects of 1, 4 and 16 units, of which few are asked for often; the small ones
- * make most of the first third of the requests, the large ones of the second.
+ * Objects of 1, 4 and 16 units, of which few are asked for often; the small
+ * ones make most of the first third of the requests, the large ones of the
+ * second.
  */
 static void make_trace(struct object trace[REQUESTS])
 {
