@@ -153,7 +153,7 @@ class Awaited:
         self._waiting: list[Waiting] = []
 
     async def until(self, done: Callable[[], bool]) -> None:
-        """Return once @done() is true.  It is called whenever something has completed."""
+        """Return once @done() is true.  The callback runs whenever something has completed."""
         if done():
             return
         loop = asyncio.get_running_loop()

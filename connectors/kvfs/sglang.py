@@ -85,7 +85,7 @@ class KvfsHiCache(HiCacheStorage):
                         "kvfs answers that path with misses")
 
     def open(self, name: str, layout: dict[str, Any], host: Any) -> kvfs.Space:
-        """Return the space of a pool.  Its name covers everything that changes the bytes."""
+        """Return the space of a pool.  The space's name covers everything that changes the bytes."""
         c = self.config
         model = c.model_name or ""
         if os.path.isdir(model):

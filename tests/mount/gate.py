@@ -1,16 +1,17 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""gate.py PORT SERVER_PORT FAULT [raw] - stands between clients and a real server, both
-on this machine, and harms what goes through it as the file FAULT says while it is there:
+"""gate.py PORT SERVER_PORT FAULT [raw] - stand between clients and a real server, both
+on this machine, and apply the fault that the file FAULT names, while it exists:
 
     slow        1 KiB a second each way of each connection
     refusing    403, and every other connection is reset
-    full        what is put is answered with 507
+    full        every PUT is answered with 507
     late        every request is passed on 0.4 s later
-    lying       half of what is got has another byte in it, is short, or is what somebody
-                got before, with its headers or without
+    lying       half of all objects have a wrong byte, are short, or are an earlier answer,
+                with its headers or without
 
-For other protocols ("raw") only slow and refusing (a reset) are implemented. """
+For other protocols ("raw") only slow and refusing (a reset) are implemented.
+"""
 import random
 import re
 import socket

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rush.c - users who save faster than the SSD takes it, or begin what they do
- * not end; and one who saves now and then.
+ * rush.c - users who save faster than the SSD writes, or begin blocks that they
+ * do not end; and one who saves now and then.
  *
  *     rush saves SOCKET BYTES   blocks of BYTES that must persist, by twelve at
  *                               once, until the input ends
  *     rush turnover SOCKET N            N times 512 of 64 KiB that must persist,
- *                                       each of which is told that it was durable
+ *                                       each reported as durable
  *     rush sizes SOCKET N               begin N, each of another size, and hold
  *                                       them until the input ends
  *     rush work SOCKET N                N of 64 KiB, each made durable, with
- *                                       what failed and how long it took
+ *                                       failures and times
  *
  * OWNS      its connections, and spaces rush-UID-BYTES.
  *
