@@ -17,7 +17,6 @@
  *
  * LOCKING    the cache's lock.
  */
-#include "cache/evict/ghost.h"
 #include "cache/evict/policy.h"
 
 #define MOST 8u

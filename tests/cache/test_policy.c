@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-#include "cache/evict/ghost.h"
 #include "cache/evict/policy.h"
 
 #define N 4096

@@ -17,7 +17,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "cache/evict/ghost.h"
 #include "cache/evict/policy.h"
 #include "tools/replay/replay.h"
 
