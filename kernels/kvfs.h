@@ -248,13 +248,13 @@ int kvfs_stats(kvfs_session *session, char **ret_text);
 #define KVFS_SHARED 02000u /* with it: another user's space will do */
 
 /*
- * Open the space @name.  @layout is the JSON of its `.layout`
- * (kvfs-space(5)), or NULL to accept the present one.  KVFS_CREATE makes an
- * absent space.  An existing space must then belong to the caller or an operator (root, the
+ * Open the space @name.  @layout is the JSON of its `.layout` (kvfs-space(5)),
+ * or NULL to accept the present one.  KVFS_CREATE makes an absent space.  An
+ * existing space must then belong to the caller or an operator (root, the
  * daemon's user): a space's owner controls its blocks, and reads what others
- * save to it. KVFS_SHARED accepts any owner, if the space has the fingerprint
- * of @layout. With a layout the call succeeds without a daemon; the space is
- * opened when a daemon appears. -ENOENT, -EACCES, -EROFS; -EEXIST: the space
+ * save to it.  KVFS_SHARED accepts any owner, if the space has the fingerprint
+ * of @layout.  With a layout the call succeeds without a daemon; the space is
+ * opened when a daemon appears.  -ENOENT, -EACCES, -EROFS; -EEXIST: the space
  * has another layout; -EPERM: @layout shares with other nodes a space that is
  * not shared, and the caller is neither its owner nor an operator; -ENOTCONN:
  * no daemon, and @layout is NULL.
