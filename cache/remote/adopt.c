@@ -12,7 +12,7 @@
  *
  * OWNS      struct ask, until both its caller and the backend are done with it.
  *
- * LOCKING   cache->lock for what the caller and the remote thread share of an ask.
+ * LOCKING   cache->lock for the fields of an ask that caller and remote thread share.
  */
 #include "cache/remote/tier.h"
 #include "common/copy.h"

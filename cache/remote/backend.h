@@ -74,7 +74,7 @@ struct kv_remote_driver {
 	void (*cancel)(void *backend, struct kv_remote_op *op);
 	/* Readable while there is something to reap; level-triggered. */
 	int (*fd)(void *backend);
-	/* Return up to @max operations that have ended.  Called every second, too. */
+	/* Return up to @max operations that have ended.  Also called every second. */
 	size_t (*reap)(void *backend, struct kv_remote_op **ret_ops,
 		       size_t max);
 	/* May be NULL.  Fill in the statistics that the backend itself has. */

@@ -324,8 +324,8 @@ static int identify(int fd, const char *path, struct statx *ret)
 	return statx(fd, path, flags, STATX_INO, ret) < 0 ? -errno : 0;
 }
 
-/* The path leads elsewhere, or the filesystem was unmounted.  Take the directory that is
- * there now, if it has .part, which the directory below a mount point has not.  Returns a
+/* The path leads elsewhere, or the filesystem was unmounted.  Take the present
+ * directory, if it has .part, which the directory below a mount point has not.  Returns a
  * message for the user. */
 static const char *look_again(const struct dir *dir)
 {
@@ -358,7 +358,7 @@ static int run(const struct dir *dir, struct kv_remote_op *op)
 	}
 }
 
-/* As run; -ENOTCONN: the operation was not done in the directory that is there now. */
+/* As run; -ENOTCONN: the path leads to another directory by now. */
 static int run_there(const struct dir *dir, struct kv_remote_op *op)
 {
 	struct statx before, after;

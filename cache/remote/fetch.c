@@ -28,8 +28,8 @@
  *                any -> (missed)  it is absent, late or damaged
  *
  * INVARIANTS
- *   (1) A key of a space has at most one get in the table.  It has all wants for
- *       this key, of all acquires.
+ *   (1) A key of a space has at most one get in the table, with all wants for this
+ *       key, of all acquires.
  *   (2) A get goes on if nobody waits for it any more: the next acquire hits.
  *   (3) Memory for gets, abandoned ones included, is at most landing_max, or one
  *       get's.
@@ -634,7 +634,7 @@ static int get_begin(struct kv_remote *remote, struct get *get)
 	op->noted = !get->look;
 	fetch->landing += op->room;
 	fetch->getting++;
-	/* Its share of the memory, or of the number of gets if that is more. */
+	/* The get's share of the memory, or of the number of gets if that is more. */
 	part = (double)op->length / (double)KV_MAX(fetch->landing_max, 1u);
 	get->share = KV_MAX((uint64_t)(KV_MIN(part, 1.0) * SHARES),
 			    SHARES / GETTING_MAX);

@@ -6,7 +6,7 @@
  * A thread starts the program, sends requests, copies bytes, and starts the program
  * again when it has ended.  Bytes go through the landing memory, a memfd: they are
  * copied there before a put, and from there after a get.  The program never sees other
- * memory of the daemon.  What it writes there, or sends, is read once and checked.
+ * memory of the daemon.  Its bytes and messages are read once and checked.
  *
  * OWNS      the thread; the child; the landing memory, made anew for each child;
  *           operations from submit to reap.
@@ -17,7 +17,7 @@
  *      STARTING, UP -> DYING     fail: protocol error, late, or hung up
  *             DYING -> DOWN      on_death
  *
- * It begins as STARTING, so that operations submitted at once wait for the program.
+ * A child begins as STARTING, so that operations submitted at once wait for the program.
  *
  * INVARIANTS
  *   (1) An operation is queued, of a request, or done.
@@ -27,7 +27,7 @@
  *       or the child is given up.
  *   (4) There are requests only while a child is UP.
  *
- * LOCKING   lock for what is marked so; all else is the thread's, or fixed.  A busy
+ * LOCKING   lock for the fields marked so; all else is the thread's, or fixed.  A busy
  *           request is being copied, without the lock, and its operation does not end
  *           meanwhile.
  */
@@ -67,7 +67,7 @@ struct request {
 	struct kv_remote_op *op; /* NULL: cancelled */
 	uint64_t id;		 /* 0: unused */
 	enum kv_remote_call call;
-	uint64_t at, room; /* its place: a note and @bytes, rounded up */
+	uint64_t at, room; /* place: a note and @bytes, rounded up */
 	uint64_t bytes;
 	uint64_t since_ns;
 	bool busy;		    /* being copied */
@@ -720,7 +720,7 @@ static void end_child(struct kv_helper *helper)
 		late = now >= until;
 		if (late && killed && ending(helper) == CLOSES) {
 			kv_closep(&helper->child.pidfd);
-			break; /* it is in a call that does not end */
+			break; /* the program is in a call that hangs */
 		}
 		if (late && !killed) {
 			kv_child_kill(&helper->child);

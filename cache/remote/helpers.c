@@ -10,8 +10,8 @@
  * limited.  Requests of a tenant without a place miss, and the tenant waits: the helper
  * that has served longest makes place, and its tenant then waits in turn.
  *
- * One more helper is the node's.  It is started first, to check that the engine is
- * there, and stays.  It serves layouts, which belong to no tenant and for which a new
+ * One more helper is the node's.  Starting it first checks that the engine works.  The
+ * node's helper stays, and serves layouts, which belong to no tenant and for which a new
  * space cannot wait.
  *
  * OWNS      the helpers; the waiters; refused operations, until they are reaped.

@@ -60,7 +60,7 @@ static void reset_oom_score(void)
 
 	if (fd >= 0 && syscall(SYS_read, fd, &sign, 1) == 1 && sign == '-' &&
 	    syscall(SYS_write, fd, "0", 1) < 0)
-		errno = 0; /* it keeps the score */
+		errno = 0; /* keep the score */
 	if (fd >= 0)
 		syscall(SYS_close, fd);
 }
@@ -72,7 +72,7 @@ static void lower_priority(void)
 
 	if (nice(LOWER) < 0 || fd < 0 ||
 	    syscall(SYS_write, fd, LOWER_TEXT, 1) < 0)
-		errno = 0; /* it keeps the priority */
+		errno = 0; /* keep the priority */
 	if (fd >= 0)
 		syscall(SYS_close, fd);
 }
@@ -146,7 +146,7 @@ static int begin_child(void *arg)
 	sigset_t none;
 
 	failure.error = prepare(begin);
-	/* Else a missing interpreter could not be told from a missing program. */
+	/* execve(2) reports a missing interpreter as a missing program: check both. */
 	for (unsigned i = 0; failure.error == 0 && argv[i]; i++)
 		if (access(argv[i], F_OK) < 0) {
 			failure.argument = i;

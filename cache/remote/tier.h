@@ -20,7 +20,7 @@ struct kv_remote_backend {
 	const struct kv_remote_driver *driver; /* fixed */
 	void *state;			       /* fixed, once it is there */
 	const char *rest;   /* fixed: its URL behind the scheme */
-	_Atomic bool there; /* it is open: others call it */
+	_Atomic bool there; /* open: its calls may be made */
 	const char *url;    /* fixed; shown, without secrets */
 	/* Circuit breaker, the thread's: after KV_REMOTE_FAILURES failures in a row
 	 * only a trial a second reaches the backend. */
@@ -90,7 +90,7 @@ struct kv_remote {
 		pthread_cond_t more; /* cache->lock */
 		bool running;
 		struct kv_backups busy; /* the remote thread's */
-		/* cache->lock, with what follows */
+		/* cache->lock, as all that follows */
 		struct kv_turns waiting;
 		struct kv_backups ready, unread;
 		unsigned n_waiting;

@@ -265,7 +265,7 @@ static int outcome(struct flush *flush, const struct kv_want *want)
 		kv_block_put(cache, block);
 		if (durable)
 			return 0;
-		/* It was durable, and only its copy in DRAM is left. */
+		/* The block was durable, and only its copy in DRAM is left. */
 		if (flush->status == 0 && want->status == 0)
 			return WIRE_EVICTED;
 		/* Else it was removed and saved again meanwhile. */

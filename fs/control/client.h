@@ -38,7 +38,7 @@ struct kv_client {
 	struct kv_account *account; /* held; its user's */
 	uint32_t version;	    /* of HELLO; 0: none yet */
 	bool registers;		    /* WIRE_REGISTERS */
-	bool deaf; /* it has closed its end: nothing is sent any more */
+	bool deaf; /* the peer has closed its end: send nothing */
 	bool cut;  /* cut off: only leases and segments are left */
 	bool ended;
 	bool is_ready;	      /* on its user's list of ready clients */

@@ -13,7 +13,7 @@
  * that has the socket has closed it, or when the process that connected is dead.
  *
  * Protocol errors: a message that is not exactly as wire.h says, a tag in use, a RELEASE
- * or UNMAPPED of what the client never had, a descriptor where none belongs.  The
+ * without an acquire, an UNMAPPED without a segment, a descriptor where none belongs.  The
  * connection ends, and its reservations and pending requests are dropped at once.  Its
  * leases stay until the client closes its end or dies, as it may be copying from them.
  * Other clients are not affected.

@@ -22,9 +22,9 @@ enum right {
 	EITHER,
 };
 
-#define KEYS 1u	    /* its items are keys, which must be valid: server->keys */
+#define KEYS 1u /* items are keys: check them, and put them into server->keys */
 #define HAS_FD 2u   /* exactly one descriptor belongs to it */
-#define OPEN_TAG 4u /* it has no reply: its tag is not a new request's */
+#define OPEN_TAG 4u /* without a reply: the tag is not a new request's */
 
 #define ITEM(type) sizeof(struct wire_##type)
 

@@ -40,7 +40,7 @@ void kv_mailbox_fini(struct kv_mailbox *box);
 /* Any thread; never blocks, never fails. */
 void kv_mailbox_post(struct kv_mailbox *box, struct kv_mail *mail);
 
-/* Run the mail that is there now, in the order of posting.  One thread only. */
+/* Run the mail posted so far, in order.  One thread only. */
 void kv_mailbox_run(struct kv_mailbox *box);
 
 /* ---- the control socket's name in the file system ---- */
@@ -48,7 +48,7 @@ void kv_mailbox_run(struct kv_mailbox *box);
 struct kv_listener {
 	int fd; /* non-blocking, listening; -1: closed */
 	char *path;
-	bool made_dir; /* its directory was made for it */
+	bool made_dir; /* the directory was made for the socket */
 	dev_t dev;
 	ino_t ino;
 };

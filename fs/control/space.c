@@ -16,7 +16,7 @@
 
 struct opening {
 	struct kv_chore chore;	 /* first; without a space: to be made */
-	struct kv_caller caller; /* its groups are not used */
+	struct kv_caller caller; /* without groups */
 	uint32_t flags, mode;
 	bool sharing; /* the space may be another user's */
 	bool again;   /* another client made it meanwhile */
