@@ -158,21 +158,22 @@ int kv_bench_save_lent(struct kv_bench_rig *rig)
 	struct kv_bench_memory memory = {.bytes = rig->size->blocks * payload};
 	struct kvfs_pool_info info = KVFS_POOL_INFO_INIT;
 	kvfs_pool *pool = NULL;
-	int r = 0;
+	int fd, r = 0;
 
-	memory.fd = memfd_create("kvfs-bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (memory.fd < 0 || ftruncate(memory.fd, (off_t)memory.bytes) < 0 ||
-	    fallocate(memory.fd, 0, 0, (off_t)memory.bytes) < 0)
+	fd = memfd_create("kvfs-bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0 || ftruncate(fd, (off_t)memory.bytes) < 0 ||
+	    fallocate(fd, 0, 0, (off_t)memory.bytes) < 0)
 		r = -errno;
+	memory.fd = fd;
 	if (r == 0) {
 		memory.base = mmap(NULL, memory.bytes, PROT_READ | PROT_WRITE,
-				   MAP_SHARED | MAP_POPULATE, memory.fd, 0);
+				   MAP_SHARED | MAP_POPULATE, fd, 0);
 		if (memory.base == MAP_FAILED) {
 			memory.base = NULL;
 			r = -errno;
 		}
 	}
-	if (r == 0 && fcntl(memory.fd, F_ADD_SEALS, seals) < 0)
+	if (r == 0 && fcntl(fd, F_ADD_SEALS, seals) < 0)
 		r = -errno;
 	if (r == 0) {
 		memcpy(memory.base, rig->pages.base, memory.bytes);
@@ -192,8 +193,8 @@ int kv_bench_save_lent(struct kv_bench_rig *rig)
 				 (struct kv_bench_figure){0});
 	kvfs_pool_close(pool);
 	kv_bench_memory_unmap(&memory);
-	if (memory.fd >= 0)
-		close(memory.fd);
+	if (fd >= 0)
+		close(fd);
 	return r;
 }
 

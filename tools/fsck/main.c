@@ -174,21 +174,6 @@ static void on_waiting(void *arg, long owner)
 		f->path, owner);
 }
 
-static int take_lock(struct fsck *f)
-{
-	const struct kv_lock_wait wait = {.waiting = on_waiting, .arg = f};
-	int r = kv_lock_take(f->store, f->repair || f->rebuild, &wait,
-			     &f->lock);
-
-	if (r == -EBUSY)
-		return fsck_error("%s: in use by a daemon (pid %ld): umount it "
-				  "first",
-				  f->path, kv_lock_owner(f->store));
-	return r < 0 ? fsck_error("%s: cannot lock it: %s", f->path,
-				  strerror(-r))
-		     : 0;
-}
-
 static int open_dir(struct fsck *f, const char *name)
 {
 	int fd = openat(f->store, name,
@@ -197,23 +182,25 @@ static int open_dir(struct fsck *f, const char *name)
 	return fd < 0 ? -errno : fd;
 }
 
-static bool is_store(const struct fsck *f)
-{
-	return faccessat(f->store, "index", F_OK, AT_SYMLINK_NOFOLLOW) == 0 ||
-	       kv_store_file_there(f->store);
-}
-
 static int open_store(struct fsck *f)
 {
-	int index;
+	const struct kv_lock_wait wait = {.waiting = on_waiting, .arg = f};
+	int index, r;
 
 	f->store = open(f->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (f->store < 0)
 		return fsck_error("%s: %s", f->path, strerror(errno));
-	if (!is_store(f))
+	if (faccessat(f->store, "index", F_OK, AT_SYMLINK_NOFOLLOW) < 0 &&
+	    !kv_store_file_there(f->store))
 		return fsck_error("%s: not a kvfs store", f->path);
-	if (take_lock(f) < 0)
-		return -EIO;
+	r = kv_lock_take(f->store, f->repair || f->rebuild, &wait, &f->lock);
+	if (r == -EBUSY)
+		return fsck_error("%s: in use by a daemon (pid %ld): umount it "
+				  "first",
+				  f->path, kv_lock_owner(f->store));
+	if (r < 0)
+		return fsck_error("%s: cannot lock it: %s", f->path,
+				  strerror(-r));
 	index = open_dir(f, "index");
 	if (index >= 0)
 		close(index);

@@ -46,39 +46,6 @@ static void delete_slot(struct writer *w, uint64_t slot_id)
 		w->r = kv_txn_delete_token_ids(batch, slot_id);
 }
 
-static void mend_spaces(struct fsck *f, struct writer *w)
-{
-	for (size_t i = 0; i < f->n_spaces; i++) {
-		const struct space *space = &f->spaces[i];
-		struct kv_txn *batch = space->put ? batch_of(w) : NULL;
-
-		if (batch)
-			w->r = space->name
-				       ? kv_txn_put_space(batch, &space->record,
-							  space->name,
-							  space->layout)
-				       : kv_txn_delete_space(batch, space->id);
-	}
-}
-
-static void mend_segments(struct fsck *f, struct writer *w)
-{
-	for (size_t i = 0; i < f->n_segments; i++) {
-		const struct segment *segment = &f->segments[i];
-		const struct kv_segfile_record record = {
-			.id = segment->id,
-			.slots = segment->slots,
-			.slot_bytes = segment->slot_bytes};
-		const bool lost = !segment->present || !segment->slot_bytes;
-		struct kv_txn *batch =
-			lost || segment->put ? batch_of(w) : NULL;
-
-		if (batch)
-			w->r = lost ? kv_txn_delete_segfile(batch, segment->id)
-				    : kv_txn_put_segfile(batch, &record);
-	}
-}
-
 static int mend_index(struct fsck *f)
 {
 	struct kv_store_info info;
@@ -101,8 +68,31 @@ static int mend_index(struct fsck *f)
 			w.r = kv_txn_delete_token_ids(batch,
 						      f->bad_tokens.ids[i]);
 	}
-	mend_spaces(f, &w);
-	mend_segments(f, &w);
+	for (size_t i = 0; i < f->n_spaces; i++) {
+		const struct space *space = &f->spaces[i];
+		struct kv_txn *batch = space->put ? batch_of(&w) : NULL;
+
+		if (batch)
+			w.r = space->name
+				      ? kv_txn_put_space(batch, &space->record,
+							 space->name,
+							 space->layout)
+				      : kv_txn_delete_space(batch, space->id);
+	}
+	for (size_t i = 0; i < f->n_segments; i++) {
+		const struct segment *segment = &f->segments[i];
+		const struct kv_segfile_record record = {
+			.id = segment->id,
+			.slots = segment->slots,
+			.slot_bytes = segment->slot_bytes};
+		const bool lost = !segment->present || !segment->slot_bytes;
+		struct kv_txn *batch =
+			lost || segment->put ? batch_of(&w) : NULL;
+
+		if (batch)
+			w.r = lost ? kv_txn_delete_segfile(batch, segment->id)
+				   : kv_txn_put_segfile(batch, &record);
+	}
 	if (w.r == 0 && w.batch)
 		w.r = kv_txn_commit(kv_steal(w.batch));
 	kv_txn_abort(w.batch);

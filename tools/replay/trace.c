@@ -57,16 +57,10 @@ static int refuse(struct reader *reader, const char *format, ...)
 	return -EINVAL;
 }
 
-static size_t spread(int64_t id)
-{
-	uint64_t x = (uint64_t)id * 0x9e3779b97f4a7c15u;
-
-	return (size_t)(x ^ x >> 29);
-}
-
 static size_t slot_of(const struct ids *ids, int64_t id)
 {
-	size_t i = spread(id) & ids->mask;
+	uint64_t x = (uint64_t)id * 0x9e3779b97f4a7c15u;
+	size_t i = (size_t)(x ^ x >> 29) & ids->mask;
 
 	while (ids->number[i] && ids->id[i] != id)
 		i = (i + 1) & ids->mask;
