@@ -30,8 +30,8 @@ for page in man/kvfs_*.3; do
 	name=${page##*/}
 	grep -qE "\b${name%.3}\(" kernels/kvfs.h || fail "$page: no such function in kvfs.h"
 done
-limits=$(grep -oE '"(quota|reserve|rate)\.[a-z]+"' fs/mount/xattr.c | sort -u | tr -d '"')
-[ -n "$limits" ] || fail "no attributes of limits in fs/mount/xattr.c"
+limits=$(grep -ohE '"(quota|reserve|rate)\.[a-z]+"' fs/mount/*.[ch] fs/base/*.[ch] | sort -u | tr -d '"')
+[ -n "$limits" ] || fail "no attributes of limits in fs/mount and fs/base"
 for name in $limits; do
 	short=$(grep -nF "$name" man/*.[1-9] | sed "s/user\\.kvfs\\.$name//g" | grep -F "$name") &&
 		fail "an attribute without user.kvfs.: $short"
