@@ -238,19 +238,6 @@ static int parse_entries(json_t *json, struct entry *entries, size_t *ret_n,
 	return 0;
 }
 
-static bool same_shape(const struct kv_tensor *tensor, const json_t *shape)
-{
-	if (json_array_size(shape) != tensor->ndim)
-		return false;
-	for (uint32_t i = 0; i < tensor->ndim; i++) {
-		const json_t *dim = json_array_get(shape, i);
-
-		if ((uint64_t)json_integer_value(dim) != tensor->shape[i])
-			return false;
-	}
-	return true;
-}
-
 static bool has_layout(const struct kv_layout *layout,
 		       const struct entry *entries, size_t n)
 {
@@ -258,11 +245,16 @@ static bool has_layout(const struct kv_layout *layout,
 		return false;
 	for (size_t i = 0; i < n; i++) {
 		const struct kv_tensor *tensor = &layout->tensors[i];
+		const json_t *shape = entries[i].shape;
 
 		if (strcmp(tensor->name, entries[i].name) != 0 ||
 		    strcmp(tensor->dtype, entries[i].dtype) != 0 ||
-		    !same_shape(tensor, entries[i].shape))
+		    json_array_size(shape) != tensor->ndim)
 			return false;
+		for (uint32_t d = 0; d < tensor->ndim; d++)
+			if ((uint64_t)json_integer_value(json_array_get(
+				    shape, d)) != tensor->shape[d])
+				return false;
 	}
 	return true;
 }

@@ -259,35 +259,30 @@ struct getting {
 	struct kv_token_ids *ids;
 };
 
-/* Read g->ids.  Damaged token ids, and those of an earlier block in the slot,
- * count as absent. */
-static int get_ids(struct getting *g)
-{
-	MDB_val key = {sizeof(g->slot_id), &g->slot_id}, value;
-	uint64_t generation = 0;
-	int r, rc = mdb_get(g->txn, g->index->tokens, &key, &value);
-
-	if (rc != 0)
-		return rc == MDB_NOTFOUND ? 0 : rc;
-	r = kv_tokens_unpack(value.mv_data, value.mv_size, g->slot_id,
-			     &generation, &g->ids);
-	if (r == 0 && generation != g->record.generation)
-		free(kv_steal(g->ids));
-	return r == -ENOMEM ? ENOMEM : 0;
-}
-
 static int get_guarded(void *arg)
 {
 	struct getting *g = arg;
 	MDB_val key = {sizeof(g->slot_id), &g->slot_id}, value;
-	int rc = mdb_get(g->txn, g->index->slots, &key, &value);
+	int r, rc = mdb_get(g->txn, g->index->slots, &key, &value);
+	uint64_t generation = 0;
 
 	if (rc != 0)
 		return rc;
 	if (value.mv_size != sizeof(g->record))
 		return MDB_CORRUPTED;
 	memcpy(&g->record, value.mv_data, sizeof(g->record));
-	return g->with_ids ? get_ids(g) : 0;
+	if (!g->with_ids)
+		return 0;
+	rc = mdb_get(g->txn, g->index->tokens, &key, &value);
+	if (rc != 0)
+		return rc == MDB_NOTFOUND ? 0 : rc;
+	/* Damaged token ids, and those of an earlier block in the slot, count
+	 * as absent. */
+	r = kv_tokens_unpack(value.mv_data, value.mv_size, g->slot_id,
+			     &generation, &g->ids);
+	if (r == 0 && generation != g->record.generation)
+		free(kv_steal(g->ids));
+	return r == -ENOMEM ? ENOMEM : 0;
 }
 
 static int get_record(struct kv_index *index, uint64_t slot_id,

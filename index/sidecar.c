@@ -376,13 +376,6 @@ long kv_lock_owner(int store)
 	return strtol(text, NULL, 10);
 }
 
-static bool is_ending(int store)
-{
-	_cleanup_(kv_closep) int fd = lock_open(store);
-
-	return fd >= 0 && kv_lock_look(fd) == KV_LOCK_ENDING;
-}
-
 int kv_lock_take(int store, bool write, const struct kv_lock_wait *wait,
 		 int *ret_fd)
 {
@@ -392,8 +385,10 @@ int kv_lock_take(int store, bool write, const struct kv_lock_wait *wait,
 
 	while ((r = try_lock(store, write, ret_fd)) == -EBUSY &&
 	       kv_now_ns() < until_ns) {
+		_cleanup_(kv_closep) int fd = lock_open(store);
+
 		flock(store, LOCK_UN);
-		if (!ending && is_ending(store)) {
+		if (!ending && fd >= 0 && kv_lock_look(fd) == KV_LOCK_ENDING) {
 			ending = true;
 			until_ns = kv_now_ns() + ENDING_NS;
 			if (wait->waiting)

@@ -741,20 +741,6 @@ static int copy_run(void *arg, uint64_t pool, uint64_t offset, uint64_t bytes)
 					     t->tensors + offset, pool, bytes);
 }
 
-static int do_direct(struct transfer *t)
-{
-	int r = 0;
-
-	for (size_t i = 0; i < t->batch->n && r == 0; i++) {
-		t->tensors = t->batch->copies[i].tensors;
-		for (size_t s = 0; s < t->plan.n_direct && r == 0; s++)
-			r = kv_plan_each_run(&t->plan.direct[s],
-					     t->batch->copies[i].pages,
-					     copy_run, t);
-	}
-	return r;
-}
-
 /* Return whether the GPU can access the requested bytes of all blocks. */
 static bool reaches_all(const struct transfer *t)
 {
@@ -796,18 +782,14 @@ static int submit(struct transfer *t)
 		r = upload_tables(t);
 	for (size_t i = 0; i < t->plan.n_passes && r == 0; i++)
 		r = do_pass(t, &t->plan.passes[i]);
-	return r == 0 ? do_direct(t) : r;
-}
-
-/* Inform the library that the batch is submitted, so that it can order streams
- * behind the batch.  Without an event it does so when the batch is over. */
-static void tell_submitted(struct kv_gpu *gpu, const struct transfer *t)
-{
-	void *end;
-
-	if (t->batch->submitted &&
-	    kv_event_wait_new(gpu, t->copy_stream->stream, NULL, &end) == 0)
-		t->batch->submitted(t->batch, end);
+	for (size_t i = 0; i < t->batch->n && r == 0; i++) {
+		t->tensors = t->batch->copies[i].tensors;
+		for (size_t d = 0; d < t->plan.n_direct && r == 0; d++)
+			r = kv_plan_each_run(&t->plan.direct[d],
+					     t->batch->copies[i].pages,
+					     copy_run, t);
+	}
+	return r;
 }
 
 int kv_transfer(struct kv_gpu *gpu, const struct kvfs_batch *batch, bool loads)
@@ -818,6 +800,7 @@ int kv_transfer(struct kv_gpu *gpu, const struct kvfs_batch *batch, bool loads)
 				? NULL
 				: kv_event_wait_event(batch->event_wait);
 	struct kv_gpu_entry entry;
+	void *end;
 	int r;
 
 	r = kv_gpu_enter(gpu, &entry);
@@ -828,8 +811,12 @@ int kv_transfer(struct kv_gpu *gpu, const struct kvfs_batch *batch, bool loads)
 		r = submit(&t);
 		if (r == 0)
 			r = kv_copy_stream_flush(t.copy_stream);
-		if (r == 0)
-			tell_submitted(gpu, &t);
+		/* Let the library order streams behind the batch.  Without an
+		 * event wait it can do so when the batch is over. */
+		if (r == 0 && batch->submitted &&
+		    kv_event_wait_new(gpu, t.copy_stream->stream, NULL, &end) ==
+			    0)
+			batch->submitted(batch, end);
 		r = kv_copy_stream_put(t.copy_stream, r);
 	}
 	kv_plan_fini(&t.plan);

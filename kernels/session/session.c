@@ -313,13 +313,6 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 	attempted(session, retry, path, &link, r);
 }
 
-/* Return whether to look, or to use or abandon the finder. */
-static bool retry_is_due(const struct retry *retry)
-{
-	return kv_now_ns() >= retry->at ||
-	       (retry->finder && kv_finder_is_done(retry->finder));
-}
-
 static int poll_ms(uint64_t until)
 {
 	uint64_t now = kv_now_ns();
@@ -365,7 +358,9 @@ static void *run_reader(void *arg)
 	bool writes;
 
 	for (;;) {
-		if (session->link.fd < 0 && retry_is_due(&retry))
+		if (session->link.fd < 0 &&
+		    (kv_now_ns() >= retry.at ||
+		     (retry.finder && kv_finder_is_done(retry.finder))))
 			connect_again(session, &retry);
 		pthread_mutex_lock(&session->lock);
 		if (session->closing)

@@ -160,24 +160,6 @@ static long ask_about(struct kvfs_space *space, struct answer *answer)
 	return kv_ask(space->session, &question);
 }
 
-/* Parse the layout that follows the name in the answer; NULL: none. */
-static int read_layout(const struct answer *answer, size_t bytes,
-		       struct kv_layout **ret_layout)
-{
-	const char *nul;
-	size_t len;
-
-	if (bytes < sizeof(answer->head))
-		return -EPROTO;
-	len = bytes - sizeof(answer->head);
-	nul = memchr(answer->text, '\0', len);
-	*ret_layout = NULL;
-	if (!nul)
-		return len == 0 ? 0 : -EPROTO;
-	len -= (size_t)(nul + 1 - answer->text);
-	return len == 0 ? 0 : kv_layout_parse(nul + 1, len, ret_layout);
-}
-
 /* Ask the daemon about the space, and remember the answer. */
 static int resolve(struct kvfs_space *space)
 {
@@ -185,6 +167,8 @@ static int resolve(struct kvfs_space *space)
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
 	struct kvfs_session *session = space->session;
 	uint64_t generation = atomic_load(&session->live);
+	const char *nul;
+	size_t len;
 	long n;
 	int r;
 
@@ -194,7 +178,13 @@ static int resolve(struct kvfs_space *space)
 	n = ask_about(space, answer);
 	if (n < 0)
 		return (int)n;
-	r = read_layout(answer, (size_t)n, &layout);
+	/* The layout follows the name, or there is neither. */
+	n -= (long)sizeof(answer->head);
+	nul = n < 0 ? NULL : memchr(answer->text, '\0', (size_t)n);
+	if (n < 0 || (!nul && n > 0))
+		return -EPROTO;
+	len = nul ? (size_t)(answer->text + n - (nul + 1)) : 0;
+	r = len > 0 ? kv_layout_parse(nul + 1, len, &layout) : 0;
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&session->lock);
