@@ -107,24 +107,13 @@ static void regain_locked(struct kv_account *account)
 	account->regained_ns = now;
 }
 
-/* Return the link to the account of @uid, or to NULL. */
-static struct kv_account **link_to_locked(struct kv_accounts *accounts,
-					  uint32_t uid)
-{
-	struct kv_account **at = &accounts->buckets[uid % BUCKETS];
-
-	kv_assert_locked(&accounts->lock);
-	while (*at && (*at)->uid != uid)
-		at = &(*at)->next;
-	return at;
-}
-
 struct kv_account *kv_account_get(struct kv_accounts *accounts, uint32_t uid)
 {
-	struct kv_account **at, *account;
+	struct kv_account **at = &accounts->buckets[uid % BUCKETS], *account;
 
 	pthread_mutex_lock(&accounts->lock);
-	at = link_to_locked(accounts, uid);
+	while (*at && (*at)->uid != uid)
+		at = &(*at)->next;
 	account = *at ? *at : calloc(1, sizeof(*account));
 	if (account && !*at) {
 		account->accounts = accounts;
@@ -152,12 +141,18 @@ struct kv_account *kv_account_hold(struct kv_account *account)
 	return account;
 }
 
-/* Free the accounts in the bucket of @uid that are neither held nor in debt. */
-static void forget_idle_locked(struct kv_accounts *accounts, uint32_t uid)
+void kv_account_put(struct kv_account *account)
 {
-	struct kv_account **at = &accounts->buckets[uid % BUCKETS], *account;
+	struct kv_accounts *accounts;
+	struct kv_account **at;
 
-	kv_assert_locked(&accounts->lock);
+	if (!account)
+		return;
+	accounts = account->accounts;
+	pthread_mutex_lock(&accounts->lock);
+	account->refs--;
+	/* Free the accounts in the bucket that are neither held nor in debt. */
+	at = &accounts->buckets[account->uid % BUCKETS];
 	while ((account = *at)) {
 		regain_locked(account);
 		if (account->refs > 0 || account->spent_ns > 0) {
@@ -167,18 +162,6 @@ static void forget_idle_locked(struct kv_accounts *accounts, uint32_t uid)
 		*at = account->next;
 		free(account);
 	}
-}
-
-void kv_account_put(struct kv_account *account)
-{
-	struct kv_accounts *accounts;
-
-	if (!account)
-		return;
-	accounts = account->accounts;
-	pthread_mutex_lock(&accounts->lock);
-	account->refs--;
-	forget_idle_locked(accounts, account->uid);
 	pthread_mutex_unlock(&accounts->lock);
 }
 
@@ -285,12 +268,7 @@ int kv_account_pace(struct kv_account *account)
 void kv_account_credit(struct kv_account *account, enum kv_finite what,
 		       uint64_t n)
 {
-	if (!account)
-		return;
-	pthread_mutex_lock(&account->accounts->lock);
-	account->held[what] -= n;
-	account->accounts->used[what] -= n;
-	pthread_mutex_unlock(&account->accounts->lock);
+	kv_account_take(account, what, -n);
 }
 
 uint64_t kv_finite_total(enum kv_finite what)
