@@ -107,7 +107,7 @@ check-format:                           ## clang-format changes nothing
 check-tidy:                             ## static analysis
 	@printf '%s\n' $(SHARED) $(DAEMON) $(LIB) $(CUDA) fs/main.c $(wildcard tools/*/*.c tests/gpu/*/*.c) | \
 	  xargs -P 2 -n 6 sh -c 'clang-tidy --quiet "$$@" -- $(TIDY) 2>/dev/null' sh
-PROSE_MAX := 103
+PROSE_MAX := 78
 check-prose:                            ## unclear wording stands in at most PROSE_MAX places
 	@tests/prose.py --max $(PROSE_MAX)
 check-man:                              ## groff and man accept every page silently
