@@ -106,7 +106,8 @@ check-format:                           ## clang-format changes nothing
 	@clang-format --dry-run -Werror $(shell git ls-files "*.c" "*.h")
 check-tidy:                             ## static analysis
 	@printf '%s\n' $(SHARED) $(DAEMON) $(LIB) $(CUDA) fs/main.c $(wildcard tools/*/*.c tests/gpu/*/*.c) | \
-	  xargs -P 2 -n 6 sh -c 'clang-tidy --quiet "$$@" -- $(TIDY) 2>/dev/null' sh
+	  xargs -P 2 -n 6 sh -c 'why=$$(clang-tidy --quiet "$$@" -- $(TIDY) 2>&1); rc=$$?; \
+	    echo "$$why" | grep -vE "^$$|^[0-9]+ warnings? generated|^Suppressed "; exit $$rc' sh
 PROSE_MAX := 78
 check-prose:                            ## unclear wording stands in at most PROSE_MAX places
 	@tests/prose.py --max $(PROSE_MAX)
