@@ -15,11 +15,15 @@ trap 'kill $(jobs -p) 2> /dev/null; exit 1' INT TERM
 passed=0 failed=0 skipped=0
 declare -A name_of log_of began
 
+# A mount namespace that a test makes would keep the mounts of the tests beside it.
+isolate=
+[ "$(id -u)" = 0 ] && unshare -m true 2> /dev/null && isolate='unshare -m'
+
 begin() { # TEST
 	local at log=$run/${1//\//_}
 	at=$(realpath "$1")
 	mkdir "$log.dir"
-	(cd "$log.dir" && exec timeout -k 10 1200 "$at") > "$log" 2>&1 < /dev/null &
+	(cd "$log.dir" && exec timeout -k 10 1200 $isolate "$at") > "$log" 2>&1 < /dev/null &
 	name_of[$!]=${1#build*/} log_of[$!]=$log began[$!]=$SECONDS
 }
 end() { # wait for one test, and count it
