@@ -154,6 +154,20 @@ static int gate_pid(void)
 }
 
 /* Kill the processes of the users. */
+static bool is_alive(int pid)
+{
+	char path[64], state = 'Z';
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	(void)!fscanf(f, "%*d (%*[^)]) %c", &state);
+	fclose(f);
+	return state != 'Z';
+}
+
 static void kill_processes(void)
 {
 	char path[64];
@@ -163,8 +177,13 @@ static void kill_processes(void)
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", gate_pid(),
 		 gate_pid());
 	f = fopen(path, "re");
-	while (fscanf(f, "%d", &pid) == 1)
+	/* A process that dies while it is sent a descriptor leaves the close to
+	 * this one: wait until each is dead. */
+	while (fscanf(f, "%d", &pid) == 1) {
 		kill(pid, SIGKILL);
+		while (is_alive(pid))
+			usleep(1000);
+	}
 	fclose(f);
 }
 
