@@ -67,7 +67,7 @@
 #define AT_ONCE 32u
 #define PATIENCE_NS 5000000000u	 /* without progress */
 #define AGAIN_NS 2000000000u	 /* until a file is tried again */
-#define AWAITED_NS 200000000u	 /* until the heir evicts its own blocks */
+#define AWAITED_NS 1000000000u	 /* until the heir evicts its own blocks */
 #define KEPT_NS 2000000000u	 /* an empty file waits for its heir */
 #define WAIT_NS 20000000u	 /* for deletions, and writes under way */
 #define PERIOD_NS 3600000000000u /* of the thread, which is woken */
