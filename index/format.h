@@ -14,9 +14,10 @@
 
 #define KV_FORMAT_VERSION 3
 /* For messages: why a call returned -ENOTSUP. */
-#define KV_FORMAT_REFUSED                                              \
-	"made by an older or newer kvfs: this one reads store format " \
-	"3 only, and changed nothing"
+#define KV_FORMAT_REFUSED                                                    \
+	"made by an older or newer kvfs: this one reads store format "       \
+	"3 only, and changed nothing; mount it with the kvfs that made it, " \
+	"and copy its spaces into a new store"
 #define KV_PROLOGUE_VERSION 1 /* the same in all store formats */
 #define KV_PROLOGUE_MAGIC 0x314b434f4c42564bull /* "KVBLOCK1" */
 #define KV_STORE_MAGIC 0x3145524f5453564bull	/* "KVSTORE1" */
