@@ -34,9 +34,9 @@ struct figure {
 };
 
 #define S(field) #field, .at = offsetof(struct kv_cache_stats, field)
-#define FIGURE(field, name, tag, text)                               \
-	{                                                            \
-		S(field), .metric = name, .label = tag, .help = text \
+#define FIGURE(field, name, tag, text)                                     \
+	{                                                                  \
+		S(field), .metric = (name), .label = (tag), .help = (text) \
 	}
 #define TEXT_ONLY(field) \
 	{                \
@@ -516,9 +516,10 @@ static void put_spaces(FILE *f, struct kv_cache *cache,
 	for (i = 0; i < n; i++) {
 		space = kept < SPACES_MAX ? kv_space_by_id(cache, all[i].id)
 					  : NULL;
-		labels[kept] = space && strcmp(kv_space_name(space), OTHERS)
-				       ? label_of(kv_space_name(space))
-				       : NULL;
+		labels[kept] =
+			space && strcmp(kv_space_name(space), OTHERS) != 0
+				? label_of(kv_space_name(space))
+				: NULL;
 		kv_space_put(space);
 		if (labels[kept]) {
 			all[kept++] = all[i];

@@ -162,7 +162,7 @@ int kv_listener_open(struct kv_listener *listener, const char *path,
 		     char **ret_why)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	struct stat st;
+	struct stat st = {0};
 	int r;
 
 	*listener = (struct kv_listener){.fd = -1};

@@ -52,20 +52,20 @@ static void object_fini(struct object *object)
 	kv_space_put(object->space);
 }
 
-enum level { BLOCK = 1, SPACE = 2, USER = 4 };
+/* UPLOAD: a block, shown and set also while it is written. */
+enum level { BLOCK = 1, SPACE = 2, USER = 4, UPLOAD = 8 };
 
 /* A row of the table.  The functions return -errno; a get function the length of
  * the value in @value, of VALUE_MAX bytes, or of object->text. */
 struct attr {
 	const char *name;
-	unsigned levels;
+	unsigned levels; /* of enum level */
 	int (*get)(const struct attr *attr, struct object *object,
 		   char *value); /* NULL: has no value */
 	/* 1: the request was answered, or will be. */
 	int (*set)(const struct attr *attr, struct object *object,
 		   const char *value); /* NULL: cannot be set */
-	size_t at;    /* of a quota: offset in struct kv_quota */
-	bool uploads; /* shown and set also while the block is written */
+	size_t at; /* of a quota: offset in struct kv_quota */
 };
 
 /* ---- blocks ---- */
@@ -295,7 +295,7 @@ static int set_quota(const struct attr *attr, struct object *object,
 	 offsetof(struct kv_quota, field)},
 
 static const struct attr attrs[] = {
-	{"pin", BLOCK, get_pin, set_pin, .uploads = true},
+	{"pin", BLOCK | UPLOAD, get_pin, set_pin},
 	{"tier", BLOCK, get_info, set_tier, TIER},
 	{"ended", BLOCK, NULL, set_ended},
 	{"hits", BLOCK, get_info, NULL, HITS},
@@ -410,7 +410,8 @@ void kv_fs_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 	else if (r == 0 && object.block)
 		r = kv_permit_block_read(req, object.block);
 	if (r == 0)
-		r = !attr || !attr->get || (object.upload && !attr->uploads)
+		r = !attr || !attr->get ||
+				    (object.upload && !(attr->levels & UPLOAD))
 			    ? -ENODATA
 			    : attr->get(attr, &object, value);
 	if (r < 0)
@@ -450,7 +451,7 @@ static int set_attr(fuse_req_t req, fuse_ino_t ino, const char *name,
 		return r;
 	if (!attr)
 		return -EOPNOTSUPP;
-	if (object.upload && !attr->uploads)
+	if (object.upload && !(attr->levels & UPLOAD))
 		return attr->get == get_stored ? -EPERM : -EOPNOTSUPP;
 	return attr->set ? attr->set(attr, &object, value) : -EPERM;
 }
