@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# run.sh: alone, as other daemons raise nr_overcommit_hugepages
 # fallback.sh - what the system refuses: io_uring, O_DIRECT, huge pages, locked
 # memory, root.  kvfs goes on without it, says so, and blocks are exact.
 . "$(dirname "$0")/lib"

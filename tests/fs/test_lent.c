@@ -353,7 +353,10 @@ static void lenders_that_go_away_leave_nothing(void **state)
 	close(fd);
 	assert_true(daemon_wait_idle(&d) >= 0);
 	/* Unmapped by another thread. */
-	for (int i = 0; i < 20000 && used(KV_FINITE_STAGINGS); i++)
+	for (int i = 0;
+	     i < 20000 && (used(KV_FINITE_STAGINGS) || used(KV_FINITE_MAPPED) ||
+			   used(KV_FINITE_MEMORY));
+	     i++)
 		usleep(1000);
 	assert_int_equal(used(KV_FINITE_STAGINGS), 0);
 	assert_int_equal(used(KV_FINITE_MAPPED), 0);
