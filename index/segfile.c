@@ -145,6 +145,9 @@ int kv_trailer_write(int fd, uint32_t id, const uint8_t store[16],
 	trailer.checksum = trailer_sum(&trailer);
 	memcpy(page, &trailer, sizeof(trailer));
 	r = -posix_fallocate(fd, (off_t)segment_bytes, KV_PAGE);
+	/* The trailer is the last page: readers find it by the file's size. */
+	if (r == 0 && ftruncate(fd, (off_t)(segment_bytes + KV_PAGE)) < 0)
+		r = -errno;
 	if (r == 0)
 		r = write_page(fd, segment_bytes, page);
 	if (r == 0 && fdatasync(fd) < 0)

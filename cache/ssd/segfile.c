@@ -700,8 +700,12 @@ int kv_segfile_adopt(struct kv_cache *cache,
 	if (r == 0 && (uint64_t)st.st_size < ssd->segment_bytes)
 		r = -EBADMSG;
 	if (r == 0) {
-		/* After a crash the trailer may be that of the file before. */
-		agrees = (info->clean && !ssd->unswept) ||
+		/* After a crash the trailer may be that of the file before.  A
+		 * file that somebody made longer has none: readers find it by
+		 * the file's size. */
+		agrees = (info->clean && !ssd->unswept &&
+			  (uint64_t)st.st_size ==
+				  ssd->segment_bytes + KV_PAGE) ||
 			 (kv_trailer_read(fd, record->id, &trailer) == 0 &&
 			  trailer.slot_bytes == record->slot_bytes &&
 			  memcmp(trailer.store, info->store,

@@ -181,6 +181,18 @@ static void a_forged_trailer_in_a_block_is_none(void **state)
 	assert_int_equal(store_rebuild(s), -ENODATA);
 }
 
+static void a_trailer_ends_a_file_that_was_too_long(void **state)
+{
+	struct kv_trailer trailer;
+	_cleanup_(kv_closep) int fd = store_open_file(*state, 0);
+
+	assert_int_equal(ftruncate(fd, SEGMENT + KV_PAGE + 4), 0);
+	assert_int_equal(kv_trailer_read(fd, 0, &trailer), -EBADMSG);
+	assert_int_equal(
+		kv_trailer_write(fd, 0, store_info.store, SEGMENT, SLOT), 0);
+	assert_int_equal(kv_trailer_read(fd, 0, &trailer), 0);
+}
+
 static void files_of_others_are_left_out(void **state)
 {
 	struct store *s = *state;
@@ -332,6 +344,7 @@ int main(void)
 		STORE_TEST(nothing_is_given_twice),
 		STORE_TEST(a_forged_prologue_within_a_block_is_not_looked_at),
 		STORE_TEST(a_forged_trailer_in_a_block_is_none),
+		STORE_TEST(a_trailer_ends_a_file_that_was_too_long),
 		STORE_TEST(files_of_others_are_left_out),
 		STORE_TEST(another_format_is_left_alone),
 		STORE_TEST(trailers_tell_what_the_store_is),
