@@ -152,4 +152,10 @@ for copy in backup backup.tar backup.rs; do
 done
 ok "rm -rf of everything" rm -rf "$M"/[a-z]*
 eq "nothing is left" "$(ls "$M")" ""
+# And back: tar and rsync also restore the root's own times, owner and mode.
+ok "the tar back" sh -c "tar -C $T/backup.tar -cf - . | tar -C $M -xf -"
+diff -r --exclude=.kvfs "$M" "$T/backup.tar" || fail "tar back"
+touch -d 2024-01-01 "$T/backup.rs"
+ok "the rsync back" rsync -a "$T/backup.rs/" "$M/"
+not "another mode of the root" "Operation not permitted" chmod 700 "$M"
 stop
