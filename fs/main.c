@@ -318,7 +318,8 @@ static int run(const struct kv_options *options)
 			return complain(why, r);
 		if (options->control &&
 		    kv_mountpoint_covers(mountpoint, options->control) > 0)
-			return complain("control: it must not lie in the mount",
+			return complain("control=: the socket must not lie in "
+					"the mount",
 					-EINVAL);
 	}
 	if (options->action == KV_FAKE)

@@ -75,9 +75,10 @@ static int take_size(const struct word *word, void *where, const char *value,
 	int r = kv_quantity_parse(value, &size->quantity);
 
 	(void)word;
-	*ret_why = r == -ERANGE ? "too large"
-		   : r < 0	? "not a size (digits, then K, M, G, T or %)"
-				: "out of memory";
+	*ret_why =
+		r == -ERANGE ? "too large"
+		: r < 0 ? "not a size (digits, then K, M, G, T, or 1% to 100%)"
+			: "out of memory";
 	if (r < 0)
 		return r;
 	free(size->text);
