@@ -446,7 +446,7 @@ uint64_t kv_index_records_max(uint64_t cap)
 static int count_room(void *arg)
 {
 	struct kv_txn *batch = arg;
-	uint64_t total, reserve, room, free_pages;
+	uint64_t total, reserve, room, free_pages = 0;
 	MDB_envinfo info;
 	MDB_stat stat;
 	int r;

@@ -136,7 +136,7 @@ static bool is_taken(const struct helpers *helpers, uint32_t user,
  * hash; the next one that no other tenant has. */
 static uint32_t user_of(const struct helpers *helpers, const char *tenant)
 {
-	const uint32_t uids = helpers->config.uids;
+	const uint32_t uids = KV_MAX(helpers->config.uids, 1u);
 	uint64_t number = 0, hash = UINT64_C(14695981039346656037);
 	bool digits = true;
 	uint32_t user;

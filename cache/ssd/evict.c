@@ -108,7 +108,8 @@ static bool needs_too_many_files(const struct kv_cache *cache,
 
 	LIST_FOREACH(class, &cache->ssd.classes, link) {
 		const bool same = class->slot_bytes == slot_bytes;
-		const uint64_t one = KV_MAX(segment / class->slot_bytes, 1u);
+		const uint64_t one =
+			KV_MAX(segment / KV_MAX(class->slot_bytes, 1u), 1u);
 		uint64_t slots = 0, own_slots = 0;
 
 		TAILQ_FOREACH(list, &class->lists, link) {

@@ -376,7 +376,7 @@ static struct in_use *in_use_find(int ordinal)
 
 int kv_gpu_get(int ordinal, struct kv_gpu **ret_gpu)
 {
-	const struct kv_driver *driver;
+	const struct kv_driver *driver = NULL;
 	struct in_use *in_use;
 	int r = kv_driver_get(&driver);
 

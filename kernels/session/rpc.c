@@ -328,7 +328,7 @@ static int try_locked(struct kvfs_session *session,
 static long ask_locked(struct kvfs_session *session,
 		       struct kv_question *question)
 {
-	struct kv_packet packet;
+	struct kv_packet packet = {0};
 	bool reused = session->lookup.fd >= 0;
 	int r;
 
