@@ -23,12 +23,12 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 
 LIMITS = {
-    "files .c": 241,
-    "lines": 93200,
-    "lines of Python": 7000,
-    "largest circle": 12,
+    "files .c": 154,
+    "lines": 78255,
+    "lines of Python": 6162,
+    "largest circle": 10,
     "upward calls": 0,
-    "helpers with one caller, %": 31,
+    "helpers with one caller, %": 20,
 }
 
 
