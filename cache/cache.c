@@ -67,7 +67,7 @@ static bool stopping(const struct kv_cache *cache)
 	return kv_periodic_stopping(&cache->scrubber.periodic);
 }
 
-/* Read and verify a block, and rest.  Lets go of the lock. */
+/* Read and verify a block, and wait to keep to the rate.  Drops the lock meanwhile. */
 static void scrub_block(struct kv_cache *cache, struct buffer *buffer,
 			struct kv_block *block)
 {

@@ -12,7 +12,7 @@
 
 #include "common/thread.h"
 
-static _Thread_local pid_t id; /* 0: not read yet */
+static _Thread_local pid_t id; /* cached gettid(); 0: none */
 
 static void forget_id(void)
 {

@@ -81,7 +81,7 @@ enum wire_type {
 	WIRE_UNMAPPED,
 	/* wire_key[]; reply, when all blocks are done: wire_status[]. */
 	WIRE_PREFETCH,
-	/* The conversation of these blocks is over: wire_key[]; no reply. */
+	/* Evict these blocks first, their conversation is over: wire_key[]; no reply. */
 	WIRE_ENDED,
 	/* wire_pick[]; @arg: id of their set; reply: no items. */
 	WIRE_PICK,

@@ -52,7 +52,7 @@ struct kv_prologue {
 	uint32_t reserved;
 	uint8_t store[16];
 	struct kv_slot_record
-		record; /* atime, hits, pinned: 0; checksum: seed 0 */
+		record; /* atime, hits and pinned are 0; checksum with seed 0 */
 };
 
 /*

@@ -199,15 +199,15 @@ int kvfs_process(kvfs_session *session);
 enum kvfs_event_what {
 	KVFS_EVENT_CONNECTION = 1, /* @result: as kvfs_connection returns */
 	KVFS_EVENT_LEASE,	   /* settled; @result: blocks held */
-	KVFS_EVENT_XFER,	   /* @stage is over; @result: blocks that have
-				      reached it (SUBMITTED: that the device
-				      was given; without those that failed
-				      before).  A load or prefetch has only
-				      KVFS_COPIED, a flush the stage that it
-				      waits for, a save all stages: DURABLE only
-				      if the caller polls or waits for it, or no
-				      block gets there, SUBMITTED only with
-				      KVFS_TELL_SUBMITTED */
+	KVFS_EVENT_XFER,	   /* every block has reached @stage or failed;
+				      @result: blocks that reached it (of
+				      SUBMITTED: blocks given to the device,
+				      without those that failed before).  A load
+				      or prefetch has only KVFS_COPIED, a flush
+				      the stage that it waits for, a save all
+				      stages: DURABLE only if the caller polls
+				      or waits for it, or no block gets there,
+				      SUBMITTED only with KVFS_TELL_SUBMITTED */
 	KVFS_EVENT_MAP,		   /* @stage KVFS_COPIED; @result: blocks */
 };
 
@@ -476,7 +476,7 @@ void kvfs_release(kvfs_lease *lease);
  * pages_per_block * count * bytes of it, page by page.
  */
 typedef struct kvfs_view {
-	const char *tensor; /* as in the layout */
+	const char *tensor; /* name of a tensor of the space's layout */
 	void *base;
 	uint64_t block_stride;
 	uint64_t bytes;
@@ -493,8 +493,8 @@ typedef struct kvfs_pool_desc {
 	size_t n_views;
 	uint64_t pages;		  /* in each view */
 	uint32_t pages_per_block; /* >= 1 */
-	/* The memory of the views, which must end inside.  Optional: with NULL
-	 * and 0 only overflow is checked. */
+	/* The memory that contains all views.  Optional: with NULL and 0, views
+	 * are checked only for overflow of addresses. */
 	const void *memory;
 	uint64_t memory_bytes;
 	/* A file in memory (memfd, /dev/shm, hugetlbfs), of which @memory is a

@@ -12,7 +12,7 @@
  *       free then, without the operators' part; of DIRTY, KV_MORE_THAN_LEFT
  *       times as much.
  *
- * LOCKING   accounts->lock guards every field not marked fixed.  It is a leaf.
+ * LOCKING   accounts->lock guards every field not marked fixed, and is a leaf lock.
  */
 #include "cache/core/account.h"
 

@@ -537,7 +537,7 @@ struct kv_ssd {
 	struct kv_unlinked *unlinked[UNLINKED_BUCKETS];	 /* by block number */
 	LIST_HEAD(, kv_open_charge) opens[OPEN_BUCKETS]; /* by block number */
 	struct kv_updates updates;
-	uint64_t commits_begun, put; /* counts: rounds; blocks */
+	uint64_t commits_begun, put; /* counts: rounds; recorded blocks */
 	LIST_HEAD(, kv_space) flushing;
 	TAILQ_HEAD(, kv_space) collecting;
 	uint32_t awaiting;	     /* spaces that await a commit */

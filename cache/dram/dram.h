@@ -33,8 +33,8 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 bool kv_slot_pin_fits(const struct kv_cache *cache,
 		      const struct kv_space *space, const struct kv_slot *slot,
 		      bool charged);
-/* Pin a READY slot if its block is pinned and there is room for that; unpin it.
- * Between kv_slot_before and kv_slot_after. */
+/* Pin a READY slot if its block is pinned and kv_slot_pin_fits; unpin a slot.
+ * Call between kv_slot_before and kv_slot_after. */
 void kv_slot_pin_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_slot_unpin_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* Count the end of a prefetch's hint, if it filled the slot: the slot is used, or

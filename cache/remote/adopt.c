@@ -260,7 +260,7 @@ static int prefix_of(struct kv_cache *cache, struct kv_space *space,
 	return kv_remote_prefix_of(cache, space, layout->json, place->prefix);
 }
 
-/* Agree with the first backend that answers; *@ret_untold: the others. */
+/* Agree on the layout with the first backend that answers; *@ret_untold: the others. */
 static int agree_in_time(struct kv_cache *cache, struct kv_space *space,
 			 struct kv_layout **layout, uint32_t *ret_untold)
 {

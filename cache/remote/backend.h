@@ -56,8 +56,8 @@ TAILQ_HEAD(kv_remote_ops, kv_remote_op);
 
 struct kv_remote_driver {
 	const char *scheme; /* of URLs, without the colon */
-	/* It has a breaker for each tenant: failures for one tenant say nothing about
-	 * the others. */
+	/* The driver keeps one circuit breaker per tenant: failures for one tenant say
+	 * nothing about the others. */
 	bool apart;
 	/*
 	 * @url without "scheme:".  Checks what can be checked at once.  On failure

@@ -11,8 +11,8 @@
  *
  * A space that is shared newly, was so at mount, or had a block that could not be put,
  * is offered to a backend: a walk over all its keys, as nobody knows which blocks the
- * backend misses.  The walk queues one page of keys at a time, behind new blocks.  It
- * continues with the next page when all blocks of the page have ended.
+ * backend misses.  The walk queues one page of keys at a time, behind new blocks.  The
+ * walk continues with the next page when all blocks of the page have ended.
  *
  * OWNS      every kv_backup; the bytes of those that are held: a copy of a small
  *           block, so that no segment stays for its sake, a view of a large one.
@@ -38,11 +38,11 @@
  *                OUT -> (over)   one_over_locked: it was the last page
  *
  * INVARIANTS
- *   (1) At most UNDER_WAY_MAX blocks are ready or in flight, those included whose
- *       memory a backend does not give back.
+ *   (1) At most UNDER_WAY_MAX blocks are ready or in flight, including blocks whose
+ *       memory a backend has not returned.
  *   (2) A put begins only if may_leave(): the space is shared, and has the owner that
  *       it had when the block began to wait.
- *   (3) One user never has all of what may be in flight, waiting or out.
+ *   (3) One user may have only a part of the blocks in flight, waiting or out.
  *   (4) A space has at most one offer per backend, in space->offers.
  *   (5) All blocks of the pages before the one that is out have been offered, or the
  *       walk is repeated.
@@ -62,7 +62,7 @@
 #define WAITING_MAX 16384u
 #define BEHIND_MAX 64u /* a user's waiting blocks before a page is queued */
 #define TURN 8	       /* blocks */
-#define COPIED 16      /* copy blocks up to this part of a segment */
+#define COPIED 16      /* copy blocks of at most 1/COPIED of a segment */
 /* In small blocks; a large one counts as LARGE.  One user may have 30. */
 #define UNDER_WAY_MAX 40u
 #define SMALL_MAX (512u << 10)
@@ -81,7 +81,7 @@
 enum offer_state { LATER, DUE, OUT };
 
 struct kv_backup {
-	struct kv_remote_job job; /* first; the thread's */
+	struct kv_remote_job job; /* first; used by the remote thread only */
 	struct kv_queued queued;  /* of backup.waiting */
 	struct kv_space *space;	  /* held */
 	uint32_t uid;		  /* the space's owner when it began to wait */
@@ -91,7 +91,7 @@ struct kv_backup {
 	struct kv_offer *offer; /* that it is a block of; NULL: it is new */
 	bool failed;		/* offer it again */
 	struct kv_block *block; /* held, once ready */
-	bool held;		/* its bytes are */
+	bool held;		/* the block's bytes are held */
 	bool wanted;		/* the backend misses it */
 	struct kv_view view;
 	uint8_t *copy; /* NULL: none */

@@ -72,7 +72,7 @@ enum get_state { LOOKING, QUEUED, GETTING, LANDED };
 
 /* A block that is looked for, and then fetched. */
 struct get {
-	struct kv_remote_job job;    /* first; the thread's */
+	struct kv_remote_job job;    /* first; used by the remote thread only */
 	struct kv_queued queued;     /* of remote->fetches */
 	enum get_state state;	     /* cache->lock */
 	struct kv_want *wants;	     /* cache->lock */
@@ -85,7 +85,7 @@ struct get {
 	uint32_t asker;		     /* fixed: the user to charge */
 	uint64_t hash;		     /* fixed */
 	struct kv_turn *turn;	     /* held, while a request is in flight */
-	uint64_t share;		     /* of SHARES, while it is in flight */
+	uint64_t share;		     /* of SHARES; 0: not in flight */
 	bool found, damaged;
 	bool asked; /* in flight */
 	bool ended; /* free it when its backend gives it back */

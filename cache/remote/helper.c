@@ -6,7 +6,7 @@
  * A thread starts the program, sends requests, copies bytes, and starts the program
  * again when it has ended.  Bytes go through the landing memory, a memfd: they are
  * copied there before a put, and from there after a get.  The program never sees other
- * memory of the daemon.  Its bytes and messages are read once and checked.
+ * memory of the daemon.  The program's bytes and messages are read once and checked.
  *
  * OWNS      the thread; the child; the landing memory, made anew for each child;
  *           operations from submit to reap.
@@ -171,7 +171,7 @@ void kv_helper_cancel(struct kv_helper *helper, struct kv_remote_op *op)
 		TAILQ_REMOVE(&helper->queued, op, link);
 		kv_done_add(&helper->done, op, -ECANCELED);
 	} else if (op->under_way && request->busy) {
-		op->cancelled = true; /* it ends when it is copied */
+		op->cancelled = true; /* ends after the copy */
 	} else if (op->under_way) {
 		request->op = NULL;
 		request->tell = true;

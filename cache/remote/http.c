@@ -67,8 +67,8 @@ struct http {
 	struct transfer transfers[TRANSFERS]; /* the thread's, as are these */
 	unsigned active;
 	bool unreached; /* by the last request: begin one at a time */
-	/* When an answer was last damaged.  It may have been the answer to another
-	 * request, and so may all others on that connection.  0: never. */
+	/* When an answer was last damaged.  A damaged answer may belong to another
+	 * request, as may all others on that connection.  0: never. */
 	uint64_t damaged_ns;
 	struct kv_remote_op probe;
 	char why[CURL_ERROR_SIZE]; /* of the probe */
@@ -615,7 +615,7 @@ static void end_cancelled(struct http *http)
 
 		if (op) {
 			cancelled[i] = op->cancelled || stop;
-			op->cancelled = false; /* it may go on to clean up */
+			op->cancelled = false; /* op may go on to clean up */
 		}
 	}
 	http->cancels = false;

@@ -25,10 +25,10 @@ struct kv_child {
 
 /*
  * Start the program in a session of its own, in /, with our standard error and no other
- * descriptor, and, if that is permitted, as the first process of a PID namespace.  It is
- * killed when the calling thread ends.  Waits until it is executed, which may take any
- * time on a filesystem that hangs.  Returns 0 or -errno, such as -ENOENT, -EACCES,
- * -EPERM; *@ret_what is the member of @argv that the error is about.
+ * descriptor, and, if that is permitted, as the first process of a PID namespace.  The
+ * program is killed when the calling thread ends.  Waits until it is executed, which may
+ * take any time on a filesystem that hangs.  Returns 0 or -errno, such as -ENOENT,
+ * -EACCES, -EPERM; *@ret_what is the member of @argv that the error is about.
  */
 int kv_launch(const struct kv_launch *launch, struct kv_child *ret_child,
 	      const char **ret_what);

@@ -20,7 +20,7 @@ struct kv_remote_backend {
 	const struct kv_remote_driver *driver; /* fixed */
 	void *state;			       /* fixed, once it is there */
 	const char *rest;   /* fixed: its URL behind the scheme */
-	_Atomic bool there; /* open: its calls may be made */
+	_Atomic bool there; /* open: the driver's functions may be called */
 	const char *url;    /* fixed; shown, without secrets */
 	/* Circuit breaker, the thread's: after KV_REMOTE_FAILURES failures in a row
 	 * only a trial a second reaches the backend. */

@@ -380,7 +380,7 @@ void kv_deletions_recorded_locked(struct kv_cache *cache, int status)
 		pthread_cond_signal(&all->wake);
 	}
 	KV_POINT("deletion.recorded");
-	/* Adapt to the room that the index has in one transaction. */
+	/* Record fewer deletions per transaction if the index had no room, else more. */
 	if (status == -ENOSPC)
 		all->budget = KV_MAX(all->budget / 4, 32u);
 	else if (status == 0)

@@ -182,7 +182,7 @@ static struct kv_tenant *awaiting(const struct kv_cache *cache,
 }
 
 /* Count the files of every user in tenant->files, and one more for @taker's.
- * The users in a class share its files, with the free slots in these. */
+ * Divide a class's files among its users in proportion to their slots in use. */
 static void count_files(const struct kv_cache *cache,
 			const struct kv_space *taker)
 {

@@ -46,7 +46,7 @@ struct kv_removed {
 	uint32_t n_dirty;
 	uint32_t max;  /* fixed */
 	uint32_t room; /* places that the file may have by now */
-	uint32_t at;   /* the next to be filled */
+	uint32_t at;   /* index of the place to fill next */
 	uint64_t number;
 	/* Counts of changes: all; and those that are on disk. */
 	uint64_t changes, written;

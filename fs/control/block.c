@@ -360,7 +360,7 @@ int kv_request_flush(struct kv_client *client, const struct kv_message *m)
 struct prefetch {
 	struct kv_request request; /* first */
 	struct kv_key *keys;
-	struct kv_prefetch fetch; /* last: its statuses follow */
+	struct kv_prefetch fetch; /* last: ends with its array of statuses */
 };
 
 static void fetched(struct kv_prefetch *fetch, void *arg)

@@ -49,8 +49,8 @@ struct kv_client_memory {
 	uint64_t page, step;	    /* bytes of a page, and of a step */
 	uint64_t counted;	    /* the file has all pages up to here */
 	const uint8_t *data;	    /* byte @offset; NULL: not mapped */
-	uint8_t *map;		    /* rest of the mapping */
-	uint64_t mapped;	    /* bytes of this rest */
+	uint8_t *map;		    /* start of the memory still mapped */
+	uint64_t mapped;	    /* bytes still mapped, from @map on */
 	uint64_t charged;	    /* KV_FINITE_MAPPED */
 	_Atomic unsigned refs;
 };

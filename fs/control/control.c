@@ -19,7 +19,7 @@
  *       the first mail of a queue writes it, and the reader clears it before it takes the
  *       queue.
  *
- * LOCKING   mailbox->lock guards the queue.  It is a leaf; mail runs without it.
+ * LOCKING   mailbox->lock guards the queue, and is a leaf lock: mail runs without it.
  */
 #include <fcntl.h>
 #include <limits.h>

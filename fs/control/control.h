@@ -14,8 +14,8 @@
  *
  * Protocol errors: a message that is not exactly as wire.h says, a tag in use, a RELEASE
  * without an acquire, an UNMAPPED without a segment, a descriptor where none belongs.  The
- * connection ends, and its reservations and pending requests are dropped at once.  Its
- * leases stay until the client closes its end or dies, as it may be copying from them.
+ * connection ends, and its reservations and pending requests are dropped at once.  The
+ * client's leases stay until it closes its end or dies: it may be copying from them.
  * Other clients are not affected.
  *
  * Tags: an acquire without a held block (status 0) needs no RELEASE.  A RELEASE of it,

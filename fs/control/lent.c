@@ -16,8 +16,8 @@
  *       may save from this memory.
  *
  * LOCKING   lent->lock guards the lender's descriptors, which are polled after each
- *           copy.  It is a leaf.  The count is atomic, the rest is fixed after new.  The
- *           memory of an offer is the worker's until the offer's mail is posted.
+ *           copy, and is a leaf lock.  The count is atomic, the rest is fixed after new.
+ *           The memory of an offer is the worker's until the offer's mail is posted.
  */
 #include <poll.h>
 

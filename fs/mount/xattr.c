@@ -34,11 +34,11 @@
 struct object {
 	struct kv_mount *mount;
 	fuse_req_t req;
-	struct kv_block *block;	  /* held; a block, or else: */
-	struct kv_upload *upload; /* held; a file that is not sealed yet */
-	struct kv_space *space;	  /* held; a space */
+	struct kv_block *block;	  /* held; NULL: not of a block */
+	struct kv_upload *upload; /* held; NULL: not of an unsealed file */
+	struct kv_space *space;	  /* held; NULL: not of a space */
 	struct kv_space_info info;
-	uint32_t uid;	       /* a user */
+	uint32_t uid;	       /* of a user */
 	struct kv_quota quota; /* of the space or user */
 	const char *text;      /* the value, if it is not in the buffer */
 };

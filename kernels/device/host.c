@@ -143,7 +143,7 @@ static void host_info(void *pool, struct kvfs_pool_info *ret_info)
 	ret_info->path = "arena, streaming stores";
 }
 
-/* ---- memory of its own ---- */
+/* ---- memory for kvfs_pool_reserve() ---- */
 
 struct hostmem {
 	uint8_t *base;

@@ -4,9 +4,9 @@
  * for tests on the host.
  *
  * A block's bytes lie end to end in staging or host memory, and in runs all over
- * the pool.  A section is a part of a stride of a block (kvfs_device.h).  Its work
- * is cut into units, each of at most KV_SCATTER_UNIT bytes of one run, numbered
- * through all sections and then through all blocks.  @lanes threads copy a unit.
+ * the pool.  A section, a part of a stride of a block (kvfs_device.h), is cut into
+ * units of at most KV_SCATTER_UNIT bytes of one run.  Units are numbered through all
+ * sections and then through all blocks.  @lanes threads copy a unit.
  */
 #ifndef KV_KERNELS_DEVICE_SCATTER_H
 #define KV_KERNELS_DEVICE_SCATTER_H

@@ -164,8 +164,8 @@ static uint16_t reserve_flags(const struct kvfs_xfer *xfer)
 
 /*
  * Send WIRE_RESERVE or WIRE_DROP for the batch's keys; call->done runs with a
- * status for each.  @of: drop only what the message with that tag has reserved,
- * 0: whatever has.  -ENOTCONN, -ENOMEM: call->done will not run.
+ * status for each.  @of: drop only reservations of the message with this tag;
+ * 0: of any message.  -ENOTCONN, -ENOMEM: call->done will not run.
  */
 static int send_keys_locked(struct kv_save_batch *batch, struct kv_call *call,
 			    enum wire_type type, uint64_t of)

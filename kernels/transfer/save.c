@@ -24,8 +24,8 @@
  *       than the daemon grants one connection: the daemon keeps a bounded number
  *       for the session.
  *   (3) A hold's tag is released once, when the last transfer with a block of
- *       its message was freed by the caller; if the connection is gone, the
- *       leases are, too.
+ *       its message was freed by the caller; if the connection is gone, so
+ *       are the leases.
  *
  * LOCKING   session->lock.
  */

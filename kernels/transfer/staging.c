@@ -25,7 +25,7 @@
  *   (1) Extents in the list do not overlap, and are in ring order.
  *   (2) The oldest extent in the list is in use.
  *   (3) An abandoned stage hands out no extents, and is freed with its last.
- *   (4) shared is the sum of what stages have of it, KV_STAGE_SHARE at most.
+ *   (4) shared is the sum of all stages' `share`, KV_STAGE_SHARE at most.
  *   (5) No save waits while a large stage is made, which takes tens of
  *       milliseconds, or seconds where many sessions make one at once.  The
  *       first pool, and each connection from then on, makes a small stage and
@@ -56,7 +56,7 @@ struct kv_stage {
 	uint64_t share; /* of shared */
 	bool huge;
 	bool abandoned;
-	struct kvfs_session *session; /* its device knows the stage; or NULL */
+	struct kvfs_session *session; /* NULL: attached to no device */
 	struct kv_attached attached;
 	uint64_t head;			 /* end of the youngest extent */
 	TAILQ_HEAD(, kv_extent) extents; /* oldest first */

@@ -21,7 +21,7 @@
 struct kvfs_xfer;
 
 /*
- * What a kind of transfer does.  NULL: nothing.  All but drop with
+ * Operations of one kind of transfer.  NULL: nothing to do.  All but drop with
  * session->lock held.
  */
 struct kv_xfer_ops {

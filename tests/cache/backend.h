@@ -171,7 +171,8 @@ static inline void test_what_is_put_comes_back(void **state)
 	free(room);
 }
 
-/* Its note was read before it was another's: where that is not read again. */
+/* For drivers that do not read the note of an object again: the caller's copy of the
+ * note is out of date. */
 static inline void test_what_is_not_as_noted_is_refused(void **state)
 {
 	struct kv_remote_op op = op_of(KV_REMOTE_GET, OBJECT);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * liar.h - a web server that answers what it is told to, be it HTTP or not.
+ * liar.h - a web server that sends the answer set by the test, valid HTTP or not.
  *
- * It reads the head of each request, answers, and closes.  Its last words may be
- * without end: until the client has enough of them.
+ * The server reads the head of each request, sends the answer, and closes the
+ * connection.  The end of an answer may be repeated until the client closes.
  */
 #ifndef KV_TESTS_CACHE_LIAR_H
 #define KV_TESTS_CACHE_LIAR_H
@@ -21,18 +21,17 @@ struct liar {
 	int fd; /* it listens */
 	pthread_t thread;
 	pthread_mutex_t lock;
-	const char *note; /* answers GET of what ends in .digest; lock, also: */
-	const char *object; /* answers all else; NULL: says nothing */
+	const char *note;   /* reply to GET of a .digest; lock, as the next 4 */
+	const char *object; /* answer to other requests; NULL: no answer */
 	size_t note_n, object_n;
-	const char
-		*forever; /* said again and again after object; "": silence */
-	/* It leaves a connection open for one more request, and closes it then. */
+	const char *forever; /* sent repeatedly after object; "": silence */
+	/* Keep a connection open for one more request, then close it. */
 	_Atomic bool drops;
-	/* It leaves a connection open until there is another. */
+	/* Keep a connection open until another one arrives. */
 	_Atomic bool keeps;
 	int at; /* the connection */
 	unsigned asked;
-	char put[16]; /* what came last with a head that tells its length */
+	char put[16]; /* body of the last request with a Content-Length */
 };
 
 /* -1: the peer has gone, which is what it is for. */
@@ -67,7 +66,7 @@ static inline bool liar_listen(int fd, char *head, size_t room)
 	return true;
 }
 
-/* What follows @head, as far as there is room for it. */
+/* Read the body that follows @head, if it fits into liar->put. */
 static inline void liar_take(struct liar *liar, int fd, const char *head)
 {
 	const char *length = strcasestr(head, "\r\nContent-Length: ");
@@ -104,7 +103,7 @@ static inline bool liar_answer(struct liar *liar, int fd)
 {
 	char head[16384], line[4096] = "";
 	const char *said, *forever;
-	char *what = NULL; /* who told it may be gone before it is said */
+	char *what = NULL; /* copy: the test may free its answer early */
 	size_t n;
 
 	if (!liar_listen(fd, head, sizeof(head)))

@@ -80,7 +80,7 @@ static unsigned good_of_batch(void)
 	return good;
 }
 
-/* All end, with what came, when nobody waits any longer. */
+/* Cancel the batch, and return the number of operations that had succeeded. */
 static unsigned end_batch(void)
 {
 	struct kv_remote_op *ended[BATCH];
@@ -121,8 +121,8 @@ static void test_a_fault_holds_up_nobody(void **state)
 	assert_true(longest_ns < 1000000000u);
 }
 
-/* By an answer, or with the helper: the landing memory holds one batch.  It is not
- * asked at once. */
+/* The landing memory holds one batch: an answer, or the helper's end, frees it.
+ * After a failure, the backend waits before it asks the helper again. */
 static void test_memory_comes_back(void **state)
 {
 	(void)state;

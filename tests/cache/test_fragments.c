@@ -6,7 +6,7 @@
 
 #define MIB (1ull << 20)
 #define SEGMENTS 8u
-#define USER 1 /* whose space "a" is; guaranteed half of the memory */
+#define USER 1 /* owner of space "a"; half of the memory is guaranteed */
 #define MANY 660u
 #define WANTED 256u
 
@@ -31,7 +31,8 @@ static struct kv_space *fill_all(struct tiers *t)
 	return space;
 }
 
-/* The first of his blocks in each segment; how many he has. */
+/* Find the first block of @space in each segment; return the number of blocks
+ * found. */
 static unsigned one_in_each(struct tiers *t, struct kv_space *space,
 			    unsigned ret_chains[SEGMENTS])
 {
@@ -62,7 +63,7 @@ static void check(struct tiers *t)
 	kv_unlock(t->cache);
 }
 
-/* All that the user is guaranteed is there for him, and stays. */
+/* Check that the user can save all its guaranteed blocks, and that they stay. */
 static void saves_all(struct tiers *t)
 {
 	for (unsigned i = 0; i < WANTED; i++)
@@ -105,7 +106,7 @@ static void nor_do_they_without_an_ssd(void **state)
 	lease_in_each(t);
 }
 
-/* What was moved has its bytes, and can be read and synced. */
+/* Moved blocks keep their bytes, and can be read and synced. */
 static void what_moves_keeps_its_bytes(void **state)
 {
 	struct tiers *t = *state;
@@ -166,12 +167,12 @@ static void pins_in_every_segment_cost_no_guarantee(void **state)
 		pinned += r == 0;
 		kv_block_put(t->cache, block);
 	}
-	/* One of those that are not guaranteed is left for whoever comes. */
+	/* Of the segments that are not guaranteed, one stays free of pins. */
 	assert_int_equal(pinned, SEGMENTS / 2 - 1);
 	saves_all(t);
 }
 
-/* They can be read on, from SSD. */
+/* Removed blocks that are open remain readable from SSD. */
 static void removed_ones_that_are_open_cost_no_guarantee(void **state)
 {
 	struct tiers *t = *state;
@@ -198,7 +199,7 @@ static void removed_ones_that_are_open_cost_no_guarantee(void **state)
 	}
 }
 
-/* Who has a guarantee, too, and less than that in each segment. */
+/* The other user also has a guarantee, and holds less than that in each segment. */
 static void what_is_scattered_costs_no_guarantee_of_another(void **state)
 {
 	struct tiers *t = *state;

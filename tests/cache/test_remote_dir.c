@@ -88,7 +88,7 @@ static void test_what_was_not_put_so_is_refused(void **state)
 	assert_int_equal(get(OBJECT, room, sizeof(room), &n), -EBADMSG);
 	overwrite(OBJECT, "bytes!");
 	assert_int_equal(get(OBJECT, room, sizeof(room), &n), -EBADMSG);
-	overwrite(OBJECT, "Bytes"); /* its length: the digest tells */
+	overwrite(OBJECT, "Bytes"); /* same length: only the digest differs */
 	assert_int_equal(get(OBJECT, room, sizeof(room), &n), -EBADMSG);
 	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "bytes", 5), 0);
 	assert_int_equal(get(OBJECT, room, sizeof(room), &n), 0);
@@ -156,7 +156,7 @@ static const char *why_of(enum kv_remote_call call)
 	return op.why;
 }
 
-/* What is done in a directory that stands there no more is not done. */
+/* Refuse operations if the directory was moved away or replaced. */
 static void test_another_directory_is_not_taken_without_part(void **state)
 {
 	char part[80];

@@ -230,7 +230,7 @@ static void test_what_it_says_of_an_object_is_looked_at(void **state)
 		r = get(OBJECT, room, ROOM, &n);
 		if (r != lies[i].status)
 			fail_msg("%s: %d", lies[i].fault, r);
-		/* It goes on, with what it has. */
+		/* The backend continues and still has the object. */
 		assert_int_equal(get(OBJECT, room, ROOM, &n), 0);
 		assert_memory_equal(room, data, ROOM);
 		assert_nothing_left(before);
@@ -524,7 +524,7 @@ static void test_each_tenant_has_one_of_his_own(void **state)
 		{"0", FIRST_UID},
 		{"1000", FIRST_UID + 1000},
 		{"99999998", NODE_UID - 1},
-		/* The node's is taken: the next, and that of 0 is, too. */
+		/* The node has this uid, and tenant 0 the next one. */
 		{"99999999", FIRST_UID + 1},
 		{"1", FIRST_UID + 2},
 	};
@@ -554,7 +554,7 @@ static void test_each_tenant_has_one_of_his_own(void **state)
 	assert_nothing_left(before);
 }
 
-/* What one has kept another is never asked for, and a tenant finds none but his. */
+/* Never ask a helper for another tenant's objects. */
 static void test_nobody_is_asked_for_anothers_objects(void **state)
 {
 	const char *const name = "1001/space/00112233445566778899aabbccddeeff";

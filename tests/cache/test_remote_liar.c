@@ -16,7 +16,7 @@
 
 #define KEY "00112233445566778899aabbccddeeff"
 #define NAME "1000/space/" KEY
-/* No object has this digest, so that accepted answers can be told from good ones. */
+/* No object has this digest: the tests distinguish accepted answers from good ones. */
 #define DIGEST "00000000000000000000000000000000"
 #define NOTE KEY " " DIGEST " 5"
 #define META "x-amz-meta-kvfs: " NOTE "\r\n"
@@ -355,7 +355,7 @@ static void test_half_an_answer_is_let_go(void **state)
 	driver->cancel(backend, op);
 	await(1);
 	assert_int_equal(ops[0].status, -ECANCELED);
-	memset(room[0], 7, sizeof(room[0])); /* it is the caller's again */
+	memset(room[0], 7, sizeof(room[0])); /* now the caller's */
 }
 
 #define ON(set_up, test) \

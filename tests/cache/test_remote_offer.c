@@ -456,7 +456,7 @@ static void test_others_keep_their_turns(void **state)
 		usleep(1000);
 	hand_over_for_another(node, other);
 	assert_true(stats_of(node, 0).calls[KV_REMOTE_PUT] < n);
-	share(node, false); /* it ends there */
+	share(node, false); /* ends the offer */
 	must_be_offered(node);
 	kv_space_put(other);
 }

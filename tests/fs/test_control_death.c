@@ -218,7 +218,7 @@ static int be_writer(const char *path)
 
 struct process {
 	pid_t pid;
-	int in, out; /* its standard input and output */
+	int in, out; /* standard input and output of the process */
 };
 
 static struct process run(const char *role)

@@ -34,7 +34,7 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* Who connects is told then; of this thread alone. */
+/* Set the effective uid of this thread only; the daemon sees it on connect. */
 static void become(uint32_t uid)
 {
 	assert_int_equal(syscall(SYS_setresuid, -1, uid, -1), 0);
@@ -239,7 +239,7 @@ static void a_save_waits_for_nobody_elses_layouts(void **state)
 	make_slowly(&peers[0], 300);
 	assert_int_equal(peer_save(&other, 1, 4), 0);
 	assert_true(pending() > 100);
-	/* What nobody waits for any more is not begun. */
+	/* Requests of a closed connection are not started. */
 	peer_close(&peers[0]);
 	for (int i = 0; i < 10000 && pending() > 0; i++)
 		usleep(1000);

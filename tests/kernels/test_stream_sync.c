@@ -226,7 +226,7 @@ static void work_after_a_load_waits_until_it_is_copied(void **state)
 	assert_int_equal(kvfs_xfer_order_layer(xfer, 7, &compute), 0);
 	assert_int_equal(compute.waits, 2 * units);
 	assert_false(compute.after->quiet);
-	kvfs_xfer_free(xfer); /* it goes on by itself */
+	kvfs_xfer_free(xfer); /* the transfer continues without its handle */
 	usleep(10000);
 	assert_false(compute.after->quiet);
 	fake.running_from = UINT64_MAX;

@@ -491,7 +491,7 @@ CUresult cuStreamCreate(CUstream *ret, unsigned flags)
 	return cuStreamCreateWithPriority(ret, flags, 0);
 }
 
-/* Its operations go on. */
+/* Operations of a destroyed stream continue. */
 CUresult cuStreamDestroy_v2(CUstream handle)
 {
 	CUresult r = enter("cuStreamDestroy_v2", CONTEXT);
