@@ -1,6 +1,5 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh: alone, as other daemons raise nr_overcommit_hugepages
 # fallback.sh - what the system refuses: io_uring, O_DIRECT, huge pages, locked
 # memory, root.  kvfs goes on without it, says so, and blocks are exact.
 . "$(dirname "$0")/lib"
@@ -92,7 +91,8 @@ if [ "$(id -u)" = 0 ] && mkdir "$T/ram" && mount -t ramfs ramfs "$T/ram" 2> /dev
 	S=$T/store
 fi
 
-# A user without rights: 64 KiB of locked memory, no huge pages.
+# A user without rights: 64 KiB of locked memory.  Huge pages are off, since a user gets them
+# if a daemon of root has raised nr_overcommit_hugepages.
 [ "$(id -u)" = 0 ] || exit 0
 command -v setpriv > /dev/null || exit 0
 U=$T/user
@@ -100,7 +100,7 @@ mkdir "$U" "$U/mnt" && chown -R 65534:65534 "$U" || fail "a directory for the us
 as_user() { setpriv --reuid 65534 --regid 65534 --clear-groups prlimit --memlock=65536 "$@"; }
 as_user test -x "$B/kvfs" || { echo "the build is closed to other users: no user's daemon"; exit 0; }
 M=$U/mnt S=$U/store SOCK=$U/sock
-by_user() { as_user "$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M"; }
+by_user() { as_user "$B/kvfs" -o "$BASE,hugepages=off,control=$SOCK" "$S" "$M"; }
 if ! by_user 2> "$T/why"; then
 	grep -qi 'fuse\|mount' "$T/why" || fail "a user's daemon: $(cat "$T/why")"
 	echo "a user may not mount here, so without: $(cat "$T/why")"
