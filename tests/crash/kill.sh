@@ -133,7 +133,7 @@ BASE=${BASE/ssd=$SSD/ssd=512M} # nothing is evicted
 start
 begin_load "$T"
 sleep 1
-end_load 0
+end_load 0 3
 sync "$M/e"
 "$H/checker" - - "$J" || fail "while it ran"
 kill_daemon
@@ -164,5 +164,5 @@ begin_load "$T/lie" > "$T/lie/out"
 KVFS_LIE=ack "$H/killer" "$T/lie" "$P" "$P" 1000 20 "$seed" > "$T/out" &&
 	fail "a daemon that lies is not noticed: $(tail -n 5 "$T/out")"
 grep -Eq '(lost|returned) [1-9]' "$T/out" || fail "what a daemon that lies did is not seen: $(tail -n 5 "$T/out")"
-end_load 0
+end_load 0 3
 echo "found: a daemon that acknowledges before it commits: $(grep '^acknowledged' "$T/out")"
