@@ -182,6 +182,16 @@ static inline int small_save(struct small *s, unsigned n)
 	return small_save_seed(s, n, n, BYTES);
 }
 
+/* Save blocks @from to @to, each durable before the next one. */
+static inline void small_save_durable(struct small *s, unsigned from,
+				      unsigned to, size_t bytes)
+{
+	for (unsigned n = from; n < to; n++) {
+		assert_int_equal(small_save_seed(s, n, n, bytes), 0);
+		assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	}
+}
+
 static inline struct kv_block *small_get(struct small *s, unsigned n)
 {
 	struct kv_key key = small_key(n);
@@ -189,6 +199,26 @@ static inline struct kv_block *small_get(struct small *s, unsigned n)
 
 	return kv_block_get(s->cache, s->space, &key, &block) == 0 ? block
 								   : NULL;
+}
+
+static inline bool small_durable(struct small *s, unsigned n)
+{
+	struct kv_block *block = small_get(s, n);
+	bool is = block && kv_block_stat(s->cache, block).durable;
+
+	if (block)
+		kv_block_put(s->cache, block);
+	return is;
+}
+
+static inline unsigned small_count_durable(struct small *s, unsigned from,
+					   unsigned n)
+{
+	unsigned is = 0;
+
+	for (unsigned i = from; i < from + n; i++)
+		is += small_durable(s, i);
+	return is;
 }
 
 /* 0 exact, or why it is a miss.  Never other bytes. */
@@ -210,6 +240,17 @@ static inline int small_view(struct small *s, unsigned n, size_t bytes)
 	}
 	kv_block_put(s->cache, block);
 	return r;
+}
+
+/* Return how many of the blocks @from to @to are there, byte for byte. */
+static inline unsigned small_count_exact(struct small *s, unsigned from,
+					 unsigned to, size_t bytes)
+{
+	unsigned found = 0;
+
+	for (unsigned n = from; n < to; n++)
+		found += small_view(s, n, bytes) == 0;
+	return found;
 }
 
 static inline void small_settled(struct kv_acquire *acquire, void *arg)

@@ -679,23 +679,6 @@ static void any_bytes_in_the_index_give_exact_blocks_or_none(void **state)
 
 #define LARGE 1500000u /* five in a file */
 
-static void save_large(struct small *s, unsigned from, unsigned to)
-{
-	for (unsigned n = from; n < to; n++) {
-		assert_int_equal(small_save_seed(s, n, n, LARGE), 0);
-		assert_int_equal(kv_space_sync(s->cache, s->space), 0);
-	}
-}
-
-static unsigned large_there(struct small *s, unsigned from, unsigned to)
-{
-	unsigned found = 0;
-
-	for (unsigned n = from; n < to; n++)
-		found += small_view(s, n, LARGE) == 0;
-	return found;
-}
-
 static void remove_files(struct small *s, unsigned from, unsigned to)
 {
 	for (unsigned n = from; n < to; n++) {
@@ -714,11 +697,11 @@ static void records_go_with_a_file_that_is_missing(void **state)
 	small_close(s);
 	s->config.ssd = 64 << 20;
 	small_must_open(s);
-	save_large(s, 0, 20);
+	small_save_durable(s, 0, 20, LARGE);
 	small_close(s);
 	remove_files(s, 1, 2);
 	small_must_open(s);
-	assert_int_equal(large_there(s, 0, 20), 15);
+	assert_int_equal(small_count_exact(s, 0, 20, LARGE), 15);
 	assert_true(says(s, "1 files are missing or too short, and 5 blocks "
 			    "with them"));
 	/* Another file gets the number. */
@@ -729,7 +712,7 @@ static void records_go_with_a_file_that_is_missing(void **state)
 	assert_int_equal(small_fsck(s, "--data"), 0);
 	small_must_open(s);
 	assert_false(says(s, "missing"));
-	assert_int_equal(large_there(s, 0, 20), 15);
+	assert_int_equal(small_count_exact(s, 0, 20, LARGE), 15);
 }
 
 static void most_files_missing_is_a_mistake(void **state)
@@ -740,7 +723,7 @@ static void most_files_missing_is_a_mistake(void **state)
 	small_close(s);
 	s->config.ssd = 64 << 20;
 	small_must_open(s);
-	save_large(s, 0, 20);
+	small_save_durable(s, 0, 20, LARGE);
 	small_close(s);
 	/* The files of segments/ are on a mount that is missing. */
 	snprintf(from, sizeof(from), "%s/segments", s->path);
@@ -753,14 +736,14 @@ static void most_files_missing_is_a_mistake(void **state)
 	assert_int_equal(rmdir(from), 0);
 	assert_int_equal(rename(to, from), 0);
 	small_must_open(s);
-	assert_int_equal(large_there(s, 0, 20), 20);
+	assert_int_equal(small_count_exact(s, 0, 20, LARGE), 20);
 	small_close(s);
 	/* The remedy, where three of four are lost. */
 	remove_files(s, 0, 3);
 	assert_int_equal(small_open(s), -ENOENT);
 	assert_int_equal(small_fsck(s, "--rebuild"), 1);
 	small_must_open(s);
-	assert_int_equal(large_there(s, 0, 20), 5);
+	assert_int_equal(small_count_exact(s, 0, 20, LARGE), 5);
 }
 
 static void a_file_that_cannot_be_opened_is_kept(void **state)
@@ -771,7 +754,7 @@ static void a_file_that_cannot_be_opened_is_kept(void **state)
 	small_close(s);
 	s->config.ssd = 64 << 20;
 	small_must_open(s);
-	save_large(s, 0, 20);
+	small_save_durable(s, 0, 20, LARGE);
 	small_close(s);
 	snprintf(file, sizeof(file), "%s/segments/000001.seg", s->path);
 	snprintf(away, sizeof(away), "%s/spaces/away", s->path);
@@ -782,7 +765,7 @@ static void a_file_that_cannot_be_opened_is_kept(void **state)
 	assert_int_equal(unlink(file), 0);
 	assert_int_equal(rename(away, file), 0);
 	small_must_open(s);
-	assert_int_equal(large_there(s, 0, 20), 20);
+	assert_int_equal(small_count_exact(s, 0, 20, LARGE), 20);
 }
 
 /* Like small_close, but with the index as it was before the last mount. */
@@ -805,7 +788,7 @@ static void an_index_older_than_the_files_is_made_anew(void **state)
 	small_close(s);
 	s->config.ssd = 64 << 20;
 	small_must_open(s);
-	save_large(s, 0, 10);
+	small_save_durable(s, 0, 10, LARGE);
 	block = small_get(s, 3);
 	assert_int_equal(kv_block_pin(s->cache, block, true), 0);
 	kv_block_put(s->cache, block);
@@ -815,7 +798,7 @@ static void an_index_older_than_the_files_is_made_anew(void **state)
 		 (int)getpid());
 	assert_int_equal(system(command), 0);
 	small_must_open(s);
-	save_large(s, 10, 20);
+	small_save_durable(s, 10, 20, LARGE);
 	assert_int_equal(small_remove_block(s, 4), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	snprintf(command, sizeof(command), "mv %s/../kvfs-old-%d %s/spaces/old",
@@ -827,7 +810,7 @@ static void an_index_older_than_the_files_is_made_anew(void **state)
 	assert_int_equal(small_fsck(s, "--repair"), 4);
 	small_must_open(s);
 	assert_true(says(s, "older than the segment files"));
-	assert_int_equal(large_there(s, 0, 20), 19);
+	assert_int_equal(small_count_exact(s, 0, 20, LARGE), 19);
 	assert_int_equal(small_view(s, 4, LARGE), -ENOENT);
 	block = small_get(s, 3);
 	assert_true(kv_block_stat(s->cache, block).pinned);

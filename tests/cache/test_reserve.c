@@ -40,25 +40,6 @@ static struct kv_space *space_of(struct small *s, const char *name,
 	return space;
 }
 
-static bool durable(struct small *s, unsigned n)
-{
-	struct kv_block *block = small_get(s, n);
-	bool is = block && kv_block_stat(s->cache, block).durable;
-
-	if (block)
-		kv_block_put(s->cache, block);
-	return is;
-}
-
-static unsigned how_many_durable(struct small *s, unsigned from, unsigned n)
-{
-	unsigned is = 0;
-
-	for (unsigned i = from; i < from + n; i++)
-		is += durable(s, i);
-	return is;
-}
-
 static int sync_block(struct small *s, unsigned n)
 {
 	struct kv_block *block = small_get(s, n);
@@ -85,7 +66,7 @@ static struct kv_space *fill(struct small *s, uint64_t reserve_s,
 		assert_int_equal(small_save_seed(s, i, i, LARGE_BYTES), 0);
 	assert_int_equal(kv_space_sync(s->cache, large), 0);
 	s->space = small;
-	assert_int_equal(how_many_durable(s, 0, SMALL), SMALL);
+	assert_int_equal(small_count_durable(s, 0, SMALL), SMALL);
 	return large;
 }
 
@@ -117,12 +98,12 @@ within_its_reserve_a_space_gives_nothing_up_for_what_is_in_use(void **state)
 	hold(s, large, blocks);
 	assert_int_equal(small_save(s, SMALL), 0);
 	assert_int_equal(sync_block(s, SMALL), -ENOSPC);
-	assert_int_equal(how_many_durable(s, 0, SMALL + 1), SMALL);
+	assert_int_equal(small_count_durable(s, 0, SMALL + 1), SMALL);
 	let_go(s, blocks);
 	/* The sync failed; the daemon tries again by itself. */
-	while (!durable(s, SMALL))
+	while (!small_durable(s, SMALL))
 		usleep(10000);
-	assert_int_equal(how_many_durable(s, 0, SMALL + 1), SMALL + 1);
+	assert_int_equal(small_count_durable(s, 0, SMALL + 1), SMALL + 1);
 }
 
 static void it_gives_up_its_own_when_others_have_but_their_due(void **state)
@@ -132,9 +113,9 @@ static void it_gives_up_its_own_when_others_have_but_their_due(void **state)
 
 	assert_int_equal(small_save(s, SMALL), 0);
 	assert_int_equal(sync_block(s, SMALL), 0);
-	assert_in_range(how_many_durable(s, 0, SMALL), SMALL - 8, SMALL - 1);
+	assert_in_range(small_count_durable(s, 0, SMALL), SMALL - 8, SMALL - 1);
 	s->space = large;
-	assert_in_range(how_many_durable(s, 0, LARGE), LARGE - 1, LARGE);
+	assert_in_range(small_count_durable(s, 0, LARGE), LARGE - 1, LARGE);
 }
 
 static void pinned_blocks_are_moved_out_of_a_file_that_is_needed(void **state)
@@ -159,9 +140,9 @@ static void pinned_blocks_are_moved_out_of_a_file_that_is_needed(void **state)
 	s->space = small;
 	assert_int_equal(small_save(s, SMALL), 0);
 	assert_int_equal(sync_block(s, SMALL), 0);
-	assert_int_equal(how_many_durable(s, 0, SMALL + 1), SMALL + 1);
+	assert_int_equal(small_count_durable(s, 0, SMALL + 1), SMALL + 1);
 	s->space = large;
-	assert_in_range(how_many_durable(s, 0, LARGE), LARGE / 2 - 1,
+	assert_in_range(small_count_durable(s, 0, LARGE), LARGE / 2 - 1,
 			LARGE / 2);
 	for (unsigned i = 0; i < n; i++) {
 		assert_int_equal(small_demote(s, pinned[i]), 0);
@@ -177,9 +158,9 @@ static void who_has_more_than_his_due_gives_a_whole_file(void **state)
 
 	assert_int_equal(small_save(s, SMALL), 0);
 	assert_int_equal(sync_block(s, SMALL), 0);
-	assert_int_equal(how_many_durable(s, 0, SMALL + 1), SMALL + 1);
+	assert_int_equal(small_count_durable(s, 0, SMALL + 1), SMALL + 1);
 	s->space = large;
-	assert_in_range(how_many_durable(s, 0, LARGE), 6, LARGE - 6);
+	assert_in_range(small_count_durable(s, 0, LARGE), 6, LARGE - 6);
 }
 
 static void what_is_in_dram_too_leaves_the_ssd_last(void **state)
@@ -195,9 +176,9 @@ static void what_is_in_dram_too_leaves_the_ssd_last(void **state)
 		n++;
 	}
 	for (unsigned i = 0; i < 60; i++)
-		lost += !durable(s, i);
+		lost += !small_durable(s, i);
 	assert_int_equal(lost, 0);
-	assert_true(how_many_durable(s, 60, 150) < 10);
+	assert_true(small_count_durable(s, 60, 150) < 10);
 }
 
 /* ---- flushes ---- */
@@ -234,8 +215,8 @@ static void a_flush_gets_what_is_queued_past_the_budget(void **state)
 	while (!done || small_busy(s))
 		usleep(1000);
 	assert_int_equal(flush.status, 0);
-	assert_true(durable(s, 1));
-	assert_false(durable(s, 2));
+	assert_true(small_durable(s, 1));
+	assert_false(small_durable(s, 2));
 	assert_int_equal(small_stats(s).unwritten_budget, 1);
 }
 
@@ -255,7 +236,7 @@ static void a_flush_is_told_what_a_quota_refuses(void **state)
 	while (!done)
 		usleep(1000);
 	assert_int_equal(flush.status, -ENOSPC);
-	assert_false(durable(s, 1));
+	assert_false(small_durable(s, 1));
 }
 
 /* ---- one has no room, the others are not told so ---- */
@@ -297,7 +278,7 @@ static void no_flush_fails_for_want_of_room_of_another_space(void **state)
 		assert_int_equal(small_save(s, SMALL + i), 0);
 		failed += kv_space_sync(s->cache, s->space) < 0;
 		failed += sync_block(s, SMALL + i) < 0;
-		failed += !durable(s, SMALL + i);
+		failed += !small_durable(s, SMALL + i);
 	}
 	assert_int_equal(failed, 0);
 	assert_false(small_stats(s).ssd_degraded);
@@ -373,14 +354,14 @@ blocks_so_small_that_the_index_fills_drive_each_other_out(void **state)
 		if (n % 50 == 49)
 			assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	}
-	stay = how_many_durable(s, 0, TINY_BLOCKS);
+	stay = small_count_durable(s, 0, TINY_BLOCKS);
 	assert_in_range(stay, 1000, TINY_BLOCKS - 1000);
-	assert_int_equal(how_many_durable(s, TINY_BLOCKS - 500, 500), 500);
+	assert_int_equal(small_count_durable(s, TINY_BLOCKS - 500, 500), 500);
 	assert_int_equal(small_stats(s).io_errors, 0);
 	assert_false(small_stats(s).ssd_degraded);
 	assert_int_equal(small_close(s), 0);
 	small_must_open(s);
-	assert_int_equal(how_many_durable(s, 0, TINY_BLOCKS), stay);
+	assert_int_equal(small_count_durable(s, 0, TINY_BLOCKS), stay);
 	for (n = TINY_BLOCKS - 500; n < TINY_BLOCKS; n++)
 		assert_int_equal(small_view(s, n, TINY), 0);
 }
@@ -401,7 +382,7 @@ static void larger_ones_find_room_in_an_index_full_of_small_ones(void **state)
 		assert_int_equal(small_save(s, 100000 + n), 0);
 		assert_int_equal(sync_block(s, 100000 + n), 0);
 	}
-	assert_int_equal(how_many_durable(s, 100300, 100), 100);
+	assert_int_equal(small_count_durable(s, 100300, 100), 100);
 	assert_int_equal(small_stats(s).io_errors, 0);
 }
 

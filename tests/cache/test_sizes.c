@@ -75,32 +75,13 @@ static int set_up(void **state)
 	return 0;
 }
 
-static bool durable(struct small *s, unsigned n)
-{
-	struct kv_block *block = small_get(s, n);
-	bool is = block && kv_block_stat(s->cache, block).durable;
-
-	if (block)
-		kv_block_put(s->cache, block);
-	return is;
-}
-
-static unsigned how_many_durable(struct small *s, unsigned from, unsigned n)
-{
-	unsigned is = 0;
-
-	for (unsigned i = from; i < from + n; i++)
-		is += durable(s, i);
-	return is;
-}
-
 /* Save @n blocks from @from on, and wait until they are durable. */
 static int save(struct small *s, unsigned from, unsigned n, size_t bytes)
 {
 	int r = 0;
 
 	for (unsigned i = from; r == 0 && i < from + n; i++) {
-		if (!durable(s, i))
+		if (!small_durable(s, i))
 			r = small_save_seed(s, i, i, bytes);
 		if (r == -EEXIST)
 			r = 0;
@@ -153,7 +134,7 @@ static void a_change_of_size_that_failed_is_tried_again(void **state)
 	stats = small_stats(s);
 	assert_int_equal(stats.ssd_unusable_files, 0);
 	assert_false(stats.ssd_degraded);
-	assert_int_equal(how_many_durable(s, 9000, files * 25), files * 25);
+	assert_int_equal(small_count_durable(s, 9000, files * 25), files * 25);
 	assert_int_equal(files_of(s, 9000), files);
 	assert_int_equal(small_close(s), 0);
 	assert_int_equal(small_fsck(s, ""), 0);
@@ -180,7 +161,7 @@ static int use(struct small *s, unsigned n, size_t bytes)
 static void use_all(struct small *s, unsigned from, unsigned n, size_t bytes)
 {
 	for (unsigned i = from; i < from + n; i++) {
-		if (durable(s, i))
+		if (small_durable(s, i))
 			assert_int_equal(use(s, i, bytes), 0);
 		else
 			assert_int_equal(save(s, i, 1, bytes), 0);
@@ -209,7 +190,7 @@ static void what_is_not_used_gives_way_to_another_size(struct small *s,
 	n = 2 * (files - 1) - 2; /* one file stays; 2 % */
 	for (unsigned pass = 0; pass < 2; pass++)
 		use_all(s, 90000, n, NEW);
-	assert_int_equal(how_many_durable(s, 90000, n), n);
+	assert_int_equal(small_count_durable(s, 90000, n), n);
 	small_check(s);
 }
 
@@ -251,11 +232,11 @@ static void scattered_pins_do_not_hold_up_another_size(void **state)
 	began = kv_now_ns();
 	for (unsigned i = 0; i < 200; i++) {
 		assert_int_equal(save(s, 90000 + i, 1, LARGE), 0);
-		assert_true(durable(s, 90000 + i));
+		assert_true(small_durable(s, 90000 + i));
 	}
 	print_message("200 saves: %.2f s\n",
 		      (double)(kv_now_ns() - began) / 1e9);
-	assert_in_range(how_many_durable(s, 90000, 200), 195, 200);
+	assert_in_range(small_count_durable(s, 90000, 200), 195, 200);
 	assert_true(kv_now_ns() - began < 10000000000u);
 	for (unsigned i = 0; i < PINS; i++)
 		assert_int_equal(small_view(s, pinned[i], OLD), 0);
@@ -291,7 +272,8 @@ static void each_of_several_new_sizes_gets_room(void **state)
 					 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	for (unsigned k = 0; k < KV_ARRAY_LEN(sizes); k++)
-		assert_int_equal(how_many_durable(s, 90000 + 1000 * k, 16), 16);
+		assert_int_equal(small_count_durable(s, 90000 + 1000 * k, 16),
+				 16);
 	settle_and_check(s);
 }
 

@@ -95,23 +95,6 @@ static void a_store_in_use_is_busy_and_names_its_owner(void **state)
 
 /* ---- a smaller cap ---- */
 
-static void save_many(struct small *s)
-{
-	for (unsigned n = 0; n < MANY; n++) {
-		assert_int_equal(small_save_seed(s, n, n, BLOCK), 0);
-		assert_int_equal(kv_space_sync(s->cache, s->space), 0);
-	}
-}
-
-static unsigned there(struct small *s, unsigned from, unsigned to)
-{
-	unsigned found = 0;
-
-	for (unsigned n = from; n < to; n++)
-		found += small_view(s, n, BLOCK) == 0;
-	return found;
-}
-
 static void a_smaller_cap_gives_files_up_and_keeps_the_rest(void **state)
 {
 	struct small *s = *state;
@@ -119,8 +102,8 @@ static void a_smaller_cap_gives_files_up_and_keeps_the_rest(void **state)
 
 	s->config.ssd = 64 << 20;
 	small_must_open(s);
-	save_many(s);
-	assert_int_equal(there(s, 0, MANY), MANY);
+	small_save_durable(s, 0, MANY, BLOCK);
+	assert_int_equal(small_count_exact(s, 0, MANY, BLOCK), MANY);
 	before = small_stats(s);
 	assert_int_equal(small_close(s), 0);
 
@@ -129,13 +112,13 @@ static void a_smaller_cap_gives_files_up_and_keeps_the_rest(void **state)
 	after = small_stats(s);
 	assert_true(after.ssd_files < before.ssd_files);
 	assert_true(after.ssd_used <= s->config.ssd);
-	assert_in_range(there(s, 0, MANY), 1, MANY - 1);
-	assert_int_equal(there(s, 0, MANY), after.blocks);
+	assert_in_range(small_count_exact(s, 0, MANY, BLOCK), 1, MANY - 1);
+	assert_int_equal(small_count_exact(s, 0, MANY, BLOCK), after.blocks);
 	assert_int_equal(small_close(s), 0);
 
 	s->config.ssd_given = false; /* as it was made last */
 	small_must_open(s);
-	assert_int_equal(there(s, 0, MANY), after.blocks);
+	assert_int_equal(small_count_exact(s, 0, MANY, BLOCK), after.blocks);
 	assert_int_equal(small_stats(s).ssd_total, after.ssd_total);
 }
 

@@ -328,18 +328,6 @@ static void other_spaces_have_none(void **state)
 	assert_int_equal(indexed(s), 0);
 }
 
-static bool durable(struct small *s, unsigned n)
-{
-	struct kv_block *block = small_get(s, n);
-	bool yes;
-
-	if (!block)
-		return false;
-	yes = kv_block_stat(s->cache, block).durable;
-	kv_block_put(s->cache, block);
-	return yes;
-}
-
 /* Of another user, who is guaranteed nothing, 100 blocks in a space that is
  * s->space from now on. */
 static void save_theirs(struct small *s)
@@ -356,7 +344,7 @@ static void theirs_are_there(struct small *s)
 	unsigned there = 0;
 
 	for (unsigned n = 0; n < 100; n++)
-		there += durable(s, n);
+		there += small_durable(s, n);
 	assert_int_equal(there, 100);
 	assert_false(small_stats(s).ssd_degraded);
 }
