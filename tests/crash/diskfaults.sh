@@ -11,7 +11,6 @@ S=$F/store
 BASE=dram=32M,ssd=128M,segment=8M,hugepages=off,scrub=0
 N=200 # blocks that fit into DRAM
 blocks() { timeout 300 "$H/blocks" "$1" "$SOCK" "${@:2}" || fail "blocks $*: $?"; }
-figure() { awk -v n="$1" '{ for (i = 1; i < NF; i++) if ($i == n) print $(i + 1) }' <<< "$2"; }
 degraded() { [ "$(metric kvfs_ssd_degraded)" = "$1" ]; }
 online() { grep -q '^ssd  .*online' "$M/.kvfs/stats"; }
 alive() { [ -n "$(daemon_pids)" ] && [ -e "$M/.kvfs/stats" ]; }

@@ -14,7 +14,6 @@ mount -o loop "$T/image" "$D" 2> /dev/null || { echo "no loop devices"; exit 77;
 S=$D/store
 BASE=dram=32M,ssd=256M,segment=8M,hugepages=off,scrub=0
 blocks() { "$H/blocks" "$1" "$SOCK" "${@:2}" || fail "blocks $*"; }
-figure() { awk -v n="$1" '{ for (i = 1; i < NF; i++) if ($i == n) print $(i + 1) }' <<< "$2"; }
 degraded() { [ "$(metric kvfs_ssd_degraded)" = "$1" ]; }
 # balloon KIB: leave that much on the disk
 balloon() {
@@ -100,18 +99,7 @@ cat /dev/zero >> "$D/balloon" 2> /dev/null
 for ((i = 0; i < 10000; i++)); do mkdir "$D/balloon.$i" 2> /dev/null || break; done
 sync -f "$D"
 eq "room on the disk" "$(df -k --output=avail "$D" | tail -n 1 | tr -d ' ')" 0
-for end in clean crash clean; do
-	start
-	eq "the end before" "$(grep ^last_end= "$M/.kvfs/config")" last_end=$end
-	out=$(blocks check 7000 32)
-	eq "what was there, mounted on a full disk" "$(figure done "$out")" 32
-	case $end in clean) kill_daemon ;; crash) stop ;; esac
-done
-rm -r "$D"/balloon*
-start
-out=$(blocks durable 8000 8)
-eq "durable with room after that" "$(figure done "$out")" 8
-stop
+mounts_while_full 7000 32
 umount "$D" || fail "umount of the disk"
 
 # The cap: three times as much as ssd=, in files and by libkvfs.

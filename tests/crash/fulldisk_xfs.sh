@@ -14,7 +14,6 @@ mount -o loop "$T/image" "$D" 2> /dev/null || { echo "cannot mount an XFS"; exit
 S=$D/store
 BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
 blocks() { "$H/blocks" "$1" "$SOCK" "${@:2}" || fail "blocks $*"; }
-figure() { awk -v n="$1" '{ for (i = 1; i < NF; i++) if ($i == n) print $(i + 1) }' <<< "$2"; }
 
 start
 out=$(blocks durable 0 64)
@@ -26,16 +25,5 @@ dd if=/dev/zero of="$D/balloon" bs=4K oflag=append conv=notrunc status=none 2> /
 sync -f "$D"
 for ((i = 0; i < 10000; i++)); do mkdir "$D/balloon.$i" 2> /dev/null || break; done
 touch "$D/file" 2> /dev/null && fail "a file can be made on the full disk"
-for end in clean crash clean; do
-	start
-	eq "the end before" "$(grep ^last_end= "$M/.kvfs/config")" last_end=$end
-	out=$(blocks check 0 64)
-	eq "what was there, mounted on a full disk" "$(figure done "$out")" 64
-	case $end in clean) kill_daemon ;; crash) stop ;; esac
-done
-rm -r "$D"/balloon*
-start
-out=$(blocks durable 1000 8)
-eq "durable with room after that" "$(figure done "$out")" 8
-stop
+mounts_while_full 0 64
 umount "$D" || fail "umount of the disk"

@@ -5,10 +5,7 @@
 # pinned and whole, what was unpinned is not pinned again, what was removed stays
 # away.
 . "$(dirname "$0")/lib"
-if [ "$(id -u)" != 0 ]; then
-	echo "needs root"
-	exit 77
-fi
+needs_root
 P=$B-points/kvfs
 [ -x "$P" ] || fail "$P is not built: make POINTS=1"
 BASE=dram=64M,ssd=128M,segment=8M,hugepages=off,scrub=0

@@ -4,10 +4,7 @@
 # pinned blocks is refused and changes nothing; the daemon is killed at each step of
 # shrinking, and pinned blocks are there and whole; ssd=0 leaves the tier as it is.
 . "$(dirname "$0")/lib"
-if [ "$(id -u)" != 0 ]; then
-	echo "needs root"
-	exit 77
-fi
+needs_root
 P=$B-points/kvfs
 [ -x "$P" ] || fail "$P is not built: make POINTS=1"
 BASE=dram=64M,segment=8M,hugepages=off,scrub=0

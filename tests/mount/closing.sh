@@ -4,10 +4,7 @@
 # closing.sh [UID WHAT HOW] - users send descriptors whose close, fstat or fstatfs never returns:
 # the control socket goes on for others, SIGKILL frees the STORE, and umount ends.
 . "$(dirname "$0")/lib"
-if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
-	echo "needs root and setpriv"
-	exit 77
-fi
+needs_root setpriv
 cp "$B/tests/mount/closing" "$T/closing"
 chmod 755 "$T/closing"
 as() { # UID COMMAND...

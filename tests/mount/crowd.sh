@@ -4,10 +4,7 @@
 # crowd.sh - one user asks the mount by many processes; another's calls do not wait
 # for them, nor does the end of the mount, and killed processes end.
 . "$(dirname "$0")/lib"
-if [ "$(id -u)" != 0 ] || ! command -v setpriv >/dev/null; then
-	echo "not root, or no setpriv"
-	exit 77
-fi
+needs_root setpriv
 A="setpriv --reuid=4001 --regid=4001 --clear-groups"
 C="setpriv --reuid=4002 --regid=4002 --clear-groups"
 # Users who may not read the build get a copy.

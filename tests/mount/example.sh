@@ -5,14 +5,7 @@
 # and the installed manual has a page for each function.
 . "$(dirname "$0")/lib"
 . "$here/typed"
-root=$(realpath "$here/../..")
-if nm -D "$B/libkvfs.so" | grep -qE ' U __(asan|tsan)_'; then
-	echo "a sanitizer's library needs a sanitizer's program"
-	exit 77
-fi
-to=$T/kvfs
-PREFIX=$to B=$B VERSION=1 "$root/tools/install.sh" install >/dev/null || fail "install"
-export PKG_CONFIG_PATH=$to/lib/pkgconfig
+install_library
 
 typed_page "$to/share/man/man3/libkvfs.3" >"$T/example.c"
 compile() { # PROGRAM FLAGS OF PKG-CONFIG...

@@ -4,10 +4,7 @@
 # it can.  Within its guarantees A loses at most 2 % of its hits; without them,
 # many.
 . "$(dirname "$0")/lib"
-if [ "$(id -u)" != 0 ] || ! command -v setpriv >/dev/null; then
-	echo "not root, or no setpriv"
-	exit 77
-fi
+needs_root setpriv
 A="setpriv --reuid=4001 --regid=4001 --clear-groups"
 C="setpriv --reuid=4002 --regid=4002 --clear-groups"
 # Users who may not read the build get a copy.

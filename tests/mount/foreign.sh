@@ -4,10 +4,7 @@
 # another user has a block, by the socket or by the mount.  With 20000 pairs the
 # AUC of each call is known to 0.006, with the usual 2000 to 0.02.
 . "$(dirname "$0")/lib"
-if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
-	echo "needs root and setpriv"
-	exit 77
-fi
+needs_root setpriv
 A="setpriv --reuid 1001 --regid 1001 --clear-groups"
 C="setpriv --reuid 1002 --regid 1002 --clear-groups"
 cp "$B/tests/mount/foreign" "$T/foreign"

@@ -4,14 +4,8 @@
 # as their first lines describe, and run against a mount.  kvfs.h must be C and C++ of
 # every standard that compilers have.
 . "$(dirname "$0")/lib"
-root=$(realpath "$here/../..")
-if nm -D "$B/libkvfs.so" | grep -qE ' U __(asan|tsan)_'; then
-	echo "a sanitizer's library needs a sanitizer's program"
-	exit 77
-fi
-to=$T/kvfs
-PREFIX=$to B=$B VERSION=1 "$root/tools/install.sh" install >/dev/null || fail "install"
-export PKG_CONFIG_PATH=$to/lib/pkgconfig LD_LIBRARY_PATH=$to/lib
+install_library
+export LD_LIBRARY_PATH=$to/lib
 flags=$(pkg-config --cflags --libs kvfs) || fail "pkg-config"
 cc=${CC:-cc}
 missing=

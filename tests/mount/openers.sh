@@ -4,10 +4,7 @@
 # that, on SSD or in DRAM alone; others have their share, and what they are
 # guaranteed.
 . "$(dirname "$0")/lib"
-if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
-	echo "needs root and setpriv"
-	exit 77
-fi
+needs_root setpriv
 cat > "$T/blocks.py" << 'EOF'
 """blocks.py SPACE N BYTES keep|save: write N blocks of BYTES.  keep: hold each
 open, remove it, and wait for the end of the input; save: see that each is

@@ -6,10 +6,7 @@
 # nothing on SSD is damaged, after SIGKILL either.
 . "$(dirname "$0")/lib"
 seconds=${1:-5}
-if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
-	echo "needs root and setpriv"
-	exit 77
-fi
+needs_root setpriv
 cp "$B/tests/mount/owner" "$T/owner"
 chmod 755 "$T/owner"
 user() { # UID COMMAND...

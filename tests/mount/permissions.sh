@@ -2,10 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # permissions.sh - two users: what the one may not see or change of the other.
 . "$(dirname "$0")/lib"
-if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
-	echo "needs root and setpriv"
-	exit 77
-fi
+needs_root setpriv
 start
 block "$T/b"
 chmod 644 "$T/b"

@@ -3,10 +3,7 @@
 # quotas.sh - quotas of users, in .kvfs/tenants: who may set them, what they hold
 # for, what they look like, and that they last.
 . "$(dirname "$0")/lib"
-if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
-	echo "needs root and setpriv"
-	exit 77
-fi
+needs_root setpriv
 A="setpriv --reuid 1000 --regid 1000 --clear-groups"
 C="setpriv --reuid 1001 --regid 1001 --clear-groups"
 block "$T/b" --bytes 500000 && chmod 644 "$T/b"

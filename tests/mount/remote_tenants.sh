@@ -4,10 +4,7 @@
 # process as a user of its own, one that is stopped or killed is nothing to the other
 # user, for one place they take turns, and none outlives a daemon that is killed.
 . "$(dirname "$0")/lib"
-if [ "$(id -u)" != 0 ] || ! command -v setpriv >/dev/null; then
-	echo "needs root and setpriv"
-	exit 77
-fi
+needs_root setpriv
 root=$(cd "$here/../.." && pwd)
 N=$T/node
 mkdir -m 1777 "$T/remote"

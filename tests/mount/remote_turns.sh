@@ -3,10 +3,7 @@
 # remote_turns.sh - two users and a web server: what it does not answer one of them, of
 # his own objects or of those of another who lets him read, keeps nobody else waiting.
 . "$(dirname "$0")/lib"
-if [ "$(id -u)" != 0 ] || ! command -v setpriv >/dev/null; then
-	echo "needs root and setpriv"
-	exit 77
-fi
+needs_root setpriv
 . "$here/tiers"
 trap 'end_servers; cleanup' EXIT
 port=$(free_port)

@@ -3,14 +3,8 @@
 # restore.sh - examples/restore.c brings back a snapshot of 128K tokens that is larger than
 # dram=, byte for byte, its head and tail first; and fails cleanly when a block is gone.
 . "$(dirname "$0")/lib"
-root=$(realpath "$here/../..")
-if nm -D "$B/libkvfs.so" | grep -qE ' U __(asan|tsan)_'; then
-	echo "a sanitizer's library needs a sanitizer's program"
-	exit 77
-fi
-to=$T/kvfs
-PREFIX=$to B=$B VERSION=1 "$root/tools/install.sh" install >/dev/null || fail "install"
-export PKG_CONFIG_PATH=$to/lib/pkgconfig LD_LIBRARY_PATH=$to/lib
+install_library
+export LD_LIBRARY_PATH=$to/lib
 flags=$(pkg-config --cflags --libs kvfs) || fail "pkg-config"
 # shellcheck disable=SC2086
 ok "compile restore.c" ${CC:-cc} -std=c11 -Wall -Werror "$root/examples/restore.c" -o "$T/restore" $flags

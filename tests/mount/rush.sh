@@ -7,10 +7,7 @@
 # told to have been.
 . "$(dirname "$0")/lib"
 n=${1:-100}
-if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
-	echo "needs root and setpriv"
-	exit 77
-fi
+needs_root setpriv
 cp "$B/tests/mount/rush" "$T/rush"
 chmod 755 "$T/rush"
 user() { # UID COMMAND...

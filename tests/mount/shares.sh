@@ -3,10 +3,7 @@
 # shares.sh - one user takes all it can get of what is finite; another one
 # works on.
 . "$(dirname "$0")/lib"
-if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
-	echo "needs root and setpriv"
-	exit 77
-fi
+needs_root setpriv
 cp "$B/tests/mount/hog" "$T/hog"
 chmod 755 "$T/hog"
 start

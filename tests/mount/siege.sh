@@ -5,10 +5,7 @@
 # alone and then.
 . "$(dirname "$0")/lib"
 seconds=${1:-8}
-if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
-	echo "needs root and setpriv"
-	exit 77
-fi
+needs_root setpriv
 A="setpriv --reuid 1001 --regid 1001 --clear-groups"
 C="setpriv --reuid 1002 --regid 1002 --clear-groups"
 cp "$B/tests/mount/siege" "$T/siege"

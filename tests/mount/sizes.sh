@@ -4,10 +4,7 @@
 # blocks of many sizes, takes no file of those that others are guaranteed, and none of
 # others' beyond his quota.
 . "$(dirname "$0")/lib"
-if [ "$(id -u)" != 0 ]; then
-	echo "needs root"
-	exit 77
-fi
+needs_root
 BASE=dram=64M,ssd=128M,segment=8M,hugepages=off,scrub=0
 U=$M/.kvfs/tenants
 py="python3 $here/sizes.py"

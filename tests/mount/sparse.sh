@@ -4,10 +4,7 @@
 # allocated for the daemon, which lives in a control group that is smaller than
 # this memory.
 . "$(dirname "$0")/lib"
-if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
-	echo "needs root and setpriv"
-	exit 77
-fi
+needs_root setpriv
 A="setpriv --reuid 1001 --regid 1001 --clear-groups"
 C="setpriv --reuid 1002 --regid 1002 --clear-groups"
 cp "$B/tests/mount/sparse" "$T/sparse"

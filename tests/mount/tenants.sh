@@ -3,10 +3,7 @@
 # tenants.sh - two users of one mount: whose a space is, who is let in, who may
 # make spaces, what uid 0 may, and what a sync of the root writes.
 . "$(dirname "$0")/lib"
-if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
-	echo "needs root and setpriv"
-	exit 77
-fi
+needs_root setpriv
 A="setpriv --reuid 1000 --regid 1000 --clear-groups"
 C="setpriv --reuid 1001 --regid 1001 --clear-groups"
 G="setpriv --reuid 1002 --regid 1002 --groups 1000"

@@ -4,10 +4,7 @@
 # without a number: whom they connect to, and whom they do not take for a
 # daemon; and a daemon in one, which lets in only whom it can tell from others.
 . "$(dirname "$0")/lib"
-if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
-	echo "needs root and setpriv"
-	exit 77
-fi
+needs_root setpriv
 as() { local id=$1; shift; setpriv --reuid "$id" --regid "$id" --clear-groups "$@"; }
 if ! as 1000 unshare -Ur true 2> /dev/null; then
 	echo "needs user namespaces for everybody"
