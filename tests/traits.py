@@ -24,7 +24,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 154,
-    "lines": 78255,
+    "lines": 78239,
     "lines of Python": 6162,
     "largest circle": 10,
     "upward calls": 0,

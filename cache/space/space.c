@@ -27,6 +27,7 @@
 #include "cache/dram/dram.h"
 #include "cache/remote/remote.h"
 #include "cache/ssd/ssd.h"
+#include "common/array.h"
 #include "common/bytes.h"
 
 #include <search.h>
@@ -809,17 +810,12 @@ int kv_clear_begin(struct kv_cache *cache, struct kv_space *space,
 static int gather_dir_locked(struct kv_cache *cache, struct kv_clear *clear,
 			     const struct kv_dir *dir)
 {
-	struct place *places;
+	const int r = kv_array_reserve(&clear->places, &clear->room,
+				       clear->n + dir->blocks);
 
 	kv_assert_locked(&cache->lock);
-	if (clear->n + dir->blocks > clear->room) {
-		clear->room = 2 * clear->room + dir->blocks;
-		places = realloc(clear->places,
-				 clear->room * sizeof(*clear->places));
-		if (!places)
-			return -ENOMEM;
-		clear->places = places;
-	}
+	if (r < 0)
+		return r;
 	for (uint32_t i = 0; dir->buckets && i <= dir->mask; i++)
 		for (uint32_t n = dir->buckets[i]; n != KV_NONE;) {
 			struct kv_block *block = kv_table_at(&cache->table, n);

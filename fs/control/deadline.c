@@ -11,6 +11,7 @@
  * LOCKING   none: one thread uses a list.
  */
 #include "fs/control/deadline.h"
+#include "common/array.h"
 
 void kv_deadlines_fini(struct kv_deadlines *list)
 {
@@ -46,17 +47,11 @@ static void settle(struct kv_deadlines *list, size_t at, struct kv_deadline *d)
 int kv_deadline_set(struct kv_deadlines *list, struct kv_deadline *deadline,
 		    uint64_t at_ns)
 {
-	struct kv_deadline **heap;
-	size_t room;
+	/* The heap begins at 1. */
+	const int r = kv_array_reserve(&list->heap, &list->room, list->n + 2);
 
-	if (list->n + 1 >= list->room) {
-		room = KV_MAX(64, list->room * 2);
-		heap = realloc(list->heap, room * sizeof(struct kv_deadline *));
-		if (!heap)
-			return -ENOMEM;
-		list->heap = heap;
-		list->room = room;
-	}
+	if (r < 0)
+		return r;
 	deadline->at_ns = at_ns;
 	list->n++;
 	settle(list, list->n, deadline);

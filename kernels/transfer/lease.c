@@ -276,11 +276,8 @@ int kvfs_lease_poll(kvfs_lease *lease)
 static void sleep_until_readable(int fd, uint64_t until)
 {
 	const uint64_t now = kv_now_ns();
-	const uint64_t left = until > now ? until - now : 0;
-	const struct timespec timeout = {
-		.tv_sec = (time_t)(left / 1000000000u),
-		.tv_nsec = (long)(left % 1000000000u),
-	};
+	const struct timespec timeout =
+		kv_timespec(until > now ? until - now : 0);
 	struct pollfd pollfd = {.fd = fd, .events = POLLIN};
 
 	ppoll(&pollfd, 1, &timeout, NULL);

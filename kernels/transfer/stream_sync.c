@@ -430,7 +430,6 @@ static int start_threads(struct kv_stream_sync *sync)
 int kv_stream_sync_start_locked(struct kvfs_session *session)
 {
 	struct kv_stream_sync *sync = session->stream_sync;
-	pthread_condattr_t attr;
 
 	kv_assert_locked(&session->lock);
 	if (!sync) {
@@ -439,10 +438,7 @@ int kv_stream_sync_start_locked(struct kvfs_session *session)
 			return -ENOMEM;
 		sync->session = session;
 		sync->pause = LOOK_FIRST_NS;
-		pthread_condattr_init(&attr);
-		pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-		pthread_cond_init(&sync->work, &attr);
-		pthread_condattr_destroy(&attr);
+		kv_cond_init(&sync->work);
 		pthread_cond_init(&sync->detach, NULL);
 		TAILQ_INIT(&sync->waiting);
 		TAILQ_INIT(&sync->fences);
