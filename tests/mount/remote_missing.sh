@@ -143,11 +143,15 @@ stop
 # stands there no more.
 rm -rf "$T/store2"
 "$B/kvfs" -f -o "$BASE,control=$SOCK,$OPTIONS" "$S" "$M" 2> "$T/said" &
+node=$!
 soon "mounted" mountpoint -q "$M"
-mv "$R" "$T/away" && mkdir "$R" || fail "another directory"
+# The daemon must not see the moment between the two: "No such file" would be the one
+# line that it prints of the backend.
+kill -STOP "$node" && mv "$R" "$T/away" && mkdir "$R" && kill -CONT "$node" || fail "another directory"
 make "$M/moved"
 put moved 5 "$T/b5" && sync "$M/moved" || fail put
 soon "what is wrong is told" grep -q "; the last failure: .*: another directory stands there, without .part" "$M/.kvfs/stats"
+soon "printed" grep -q "another directory stands" "$T/said"
 eq "and said once" "$(grep -c "^kvfs: warning: remote=dir:$R: .*: another directory stands" "$T/said")" 1
 eq "nothing in the new one" "$(ls -A "$R")" ""
 mkdir "$R/.part" || fail "it is meant"
