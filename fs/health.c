@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * health.c - `kvfs --health`: asks a daemon, within a time limit.
+ * health.c - `kvfs --health`: ask a daemon for its state, within a time limit.
  *
- * OWNS      a child that asks.  A call on the mount of a daemon that hangs
- *           cannot be interrupted once the daemon has read it, so the parent
- *           makes none: it kills the child and does not wait for it, as the
- *           child ends when the kernel lets it.
+ * OWNS      a child process that asks.  A call on the mount of a hung daemon
+ *           cannot be interrupted once the daemon has read the request.  So the
+ *           parent makes no such call; on a timeout the parent kills the child
+ *           without waiting for its end.
  *
  * STATES    of the child's reports: steps, and at last a verdict.
  *
@@ -32,7 +32,7 @@
 
 enum { WELL = 0, DEAD = 1, DEGRADED = 3, STEP = -1 };
 
-/* One report of the child, written whole. */
+/* A report of the child to its parent, written with one write(2). */
 struct report {
 	int status;
 	char text[400];
@@ -54,8 +54,8 @@ report(int to_parent, int status, const char *format, ...)
 	return status;
 }
 
-/* Send @type with @bytes of @items and wait for its reply, at most @room bytes
- * into @items.  Returns their number, or the reply's error. */
+/* Send a message of @type with @bytes of @items, and store the reply's items in
+ * @items, at most @room bytes.  Returns their bytes, or -errno. */
 static ssize_t ask(int fd, enum wire_type type, void *items, size_t bytes,
 		   size_t room)
 {
@@ -78,8 +78,8 @@ static ssize_t ask(int fd, enum wire_type type, void *items, size_t bytes,
 	return header.status < 0 ? header.status : n - (ssize_t)sizeof(header);
 }
 
-/* Judge the daemon by its statistics: the line `ssd` ends with the tier's
- * state. */
+/* Judge the daemon by its statistics: the line `ssd` ends with the state of the
+ * SSD tier. */
 static int ask_socket(int to_parent, const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -100,7 +100,8 @@ static int ask_socket(int to_parent, const char *path)
 	} else {
 		n = ask(fd, WIRE_HELLO, &hello, sizeof(hello), sizeof(hello));
 		if (n == -ECONNRESET)
-			n = -EACCES; /* a user who is not let in is cut off */
+			/* the daemon cut off a user without permission */
+			n = -EACCES;
 		if (n >= 0)
 			n = ask(fd, WIRE_STATS, text, 0, sizeof(text) - 1);
 	}
@@ -147,7 +148,7 @@ static int run_child(const char *path, int to_parent)
 	int null = open("/dev/null", O_RDWR);
 	struct stat st;
 
-	/* A child that cannot end must not keep readers of our output waiting. */
+	/* If the child hangs, readers of the parent's output must see its end. */
 	for (int fd = 0; null >= 0 && fd <= 2; fd++)
 		dup2(null, fd);
 	signal(SIGPIPE, SIG_IGN);
@@ -160,8 +161,8 @@ static int run_child(const char *path, int to_parent)
 
 /* ---- the parent ---- */
 
-/* Return the child's verdict; after the time limit, its last step is in
- * *@ret_report. */
+/* Return the child's verdict, or DEAD at the time limit; *@ret_report is the
+ * child's last report. */
 static int wait_for_verdict(int from_child, uint64_t until,
 			    struct report *ret_report)
 {

@@ -6,14 +6,15 @@
  * OWNS      nothing beyond the caller's struct kv_options.
  *
  * INVARIANTS
- *   (1) What is not understood is refused, by name, before anything on disk is
- *       looked at for writing.
- *   (2) An option that takes a value is refused without one, and the reverse.
- *   (3) The same option again replaces the value before, except for options
- *       that may be given several times.
+ *   (1) An unknown option is refused, by name, before the store is touched.
+ *   (2) An option that takes a value is refused without one, and an option that
+ *       takes none is refused with one.
+ *   (3) A repeated option replaces its earlier value, except for options that
+ *       may be given several times.
  *   (4) After a successful parse every field has its final value.
  *
- * LOCKING   none: runs before any thread; getopt's state is the process's.
+ * LOCKING   none: the parser runs before any thread starts, and uses the
+ *           process's getopt(3) state.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -25,18 +26,18 @@
 #include "fs/base/quantity.h"
 #include "fs/options.h"
 
-/* A size whose limits depend on the machine: kept as typed, for messages. */
+/* A size whose limits depend on the machine; messages show the text as typed. */
 struct typed_size {
 	struct kv_quantity quantity;
 	char *text; /* NULL: not given */
 };
 
-/* A command line, as far as it has been read. */
+/* The state of a command line's parser. */
 struct parsing {
 	struct kv_options options; /* first */
 	bool by_mount;		   /* called as mount.kvfs */
 	bool sloppy;		   /* -s: unknown options are ignored */
-	uint64_t given;		   /* a bit for each row of the table */
+	uint64_t given;		   /* bit i: row i of `known` was given */
 	struct typed_size dram, ssd;
 	char *control;
 };
@@ -44,25 +45,26 @@ struct parsing {
 /* Where the value of an option is printed. */
 enum shown {
 	NOWHERE,
-	ALWAYS,	 /* in .kvfs/config, and compared with it by a remount */
-	CONFIG,	 /* in .kvfs/config only: a remount may change the value */
-	REMOUNT, /* not from here in .kvfs/config: the cache or the daemon
-		    prints the value that it has settled on */
-	REMOTE,	 /* as ALWAYS, where there is a remote tier */
+	ALWAYS,	 /* in .kvfs/config, and a remount compares the value */
+	CONFIG,	 /* in .kvfs/config; a remount may change the value */
+	REMOUNT, /* compared by a remount; the cache or the daemon prints the
+		    final value in .kvfs/config */
+	REMOTE,	 /* as ALWAYS, but only if a remote tier is configured */
 };
 
-/* A row of the table.  A new option is a row here, a field of a configuration with
- * its default in kv_options_parse(), and the code that obeys it. */
+/* A row of the table of options.  A new option needs a row, a field of a
+ * configuration with its default in kv_options_parse(), and code that uses the
+ * field. */
 struct word {
 	const char *name;
-	/* Parse @value (NULL: this option has none) into @where: 0, or -errno
-	 * with the reason in *@ret_why, a constant. */
+	/* Parse @value (NULL: the option takes none) and store it at @where.
+	 * Returns 0, or -errno with a constant text in *@ret_why. */
 	int (*take)(const struct word *word, void *where, const char *value,
 		    const char **ret_why);
-	size_t where;	    /* offset in struct parsing */
-	const char *values; /* as the usage shows them; NULL: takes none */
+	size_t where;	    /* of the value: offset in struct parsing */
+	const char *values; /* for the usage; NULL: the option takes no value */
 	enum shown shown;
-	unsigned base; /* of a number: 8 or 10 */
+	unsigned base; /* of a number's digits: 8 or 10 */
 	uint64_t max;
 };
 
@@ -112,7 +114,8 @@ static int take_segment(const struct word *word, void *where, const char *value,
 	return 0;
 }
 
-/* Store the position of @value among word->values, which is an enumerator. */
+/* Store the position of @value in word->values, such as 1 for "on" in
+ * "auto|on|off". */
 static int take_choice(const struct word *word, void *where, const char *value,
 		       const char **ret_why)
 {
@@ -158,7 +161,7 @@ static int take_path(const struct word *word, void *where, const char *value,
 	return *path ? 0 : -ENOMEM;
 }
 
-/* Parse a number of word->base, at most word->max. */
+/* Store a number of base word->base, at most word->max. */
 static int take_number(const struct word *word, void *where, const char *value,
 		       const char **ret_why)
 {
@@ -172,7 +175,7 @@ static int take_number(const struct word *word, void *where, const char *value,
 	return r;
 }
 
-/* Parse user numbers, and group numbers behind an @, separated by colons. */
+/* Store user numbers, and group numbers with an @ in front, separated by colons. */
 static int take_allow(const struct word *word, void *where, const char *value,
 		      const char **ret_why)
 {
@@ -202,7 +205,7 @@ static int take_allow(const struct word *word, void *where, const char *value,
 	return 0;
 }
 
-/* Set a flag; `rw` clears that of `ro`. */
+/* Set a flag; `rw` clears the flag of `ro`. */
 static int take_flag(const struct word *word, void *where, const char *value,
 		     const char **ret_why)
 {
@@ -212,7 +215,7 @@ static int take_flag(const struct word *word, void *where, const char *value,
 	return 0;
 }
 
-/* Append the word itself to the options of FUSE. */
+/* Append the option's name to the options that are passed to FUSE. */
 static int take_fuse(const struct word *word, void *where, const char *value,
 		     const char **ret_why)
 {
@@ -228,8 +231,8 @@ static int take_fuse(const struct word *word, void *where, const char *value,
 	return 0;
 }
 
-/* Whether @url gives @word a relative path: the daemon has another working
- * directory. */
+/* Return true if the parameter @word of @url is a relative path, which the daemon
+ * would look up in another working directory. */
 static bool names_relative(const char *url, const char *word)
 {
 	const bool web =
@@ -243,7 +246,7 @@ static bool names_relative(const char *url, const char *word)
 	return false;
 }
 
-/* One more, every time. */
+/* Append one remote backend. */
 static int take_remote(const struct word *word, void *where, const char *value,
 		       const char **ret_why)
 {
@@ -275,8 +278,8 @@ static int take_remote(const struct word *word, void *where, const char *value,
 	return 0;
 }
 
-/* Check a tenant's name, which becomes a part of file names, paths and URLs.  A
- * number is not a name: users without a name are called by their number. */
+/* Check the name of a tenant, which becomes part of file names, paths and URLs.
+ * A number is refused, because users without a name are called by their number. */
 static bool is_tenant_name(const char *name)
 {
 	size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyz"
@@ -427,8 +430,9 @@ void kv_options_print(FILE *f, const struct kv_options *o)
 
 /* ---- the options of -o ---- */
 
-/* Options that mount(8) and fstab pass to every filesystem.  Ignored: a mount of
- * kvfs has no device files, set-uid programs or access times. */
+/* Return true for an option that mount(8) and fstab pass to every filesystem.
+ * kvfs ignores these options: a mount has no device files, set-uid programs or
+ * access times. */
 static bool is_standard(const char *word)
 {
 	static const char *const words[] = {"defaults",	  "default_permissions",
@@ -508,7 +512,7 @@ static int parse_words(struct parsing *p, const char *text, char **ret_why)
 
 	if (!copy)
 		return -ENOMEM;
-	/* mount(8) then repeats what the kernel knows of the mount. */
+	/* On a remount, mount(8) adds the options that the kernel knows of. */
 	if (is_remount(text)) {
 		p->options.action = KV_REMOUNT;
 		p->sloppy = true;
@@ -553,8 +557,8 @@ static uint64_t memory_bytes(void)
 	       (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Size and free bytes of the filesystem that holds @path, or that will hold it
- * when it is made; 0 on any error. */
+/* Return the size and the free bytes of the filesystem that holds @path, or that
+ * will hold it once created; 0 on any error. */
 static void disk_bytes(const char *path, uint64_t *ret_total,
 		       uint64_t *ret_free)
 {
@@ -631,7 +635,7 @@ static char *absolute(const char *prefix, const char *path)
 	return out;
 }
 
-/* Make paths absolute: relative ones are meant from the present directory. */
+/* Make the paths absolute, relative to the current directory. */
 static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 {
 	struct kv_options *o = &p->options;
@@ -651,7 +655,7 @@ static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 	if (!o->store || (!none && !o->mountpoint) ||
 	    (p->control && !o->control))
 		return kv_why(ret_why, -EINVAL, "out of memory");
-	/* .kvfs/config shows each of them in one line, as messages do. */
+	/* A line of .kvfs/config, and of a message, shows one path. */
 	for (unsigned i = 0; i < 3; i++) {
 		const char *path = i == 0   ? o->store
 				   : i == 1 ? o->mountpoint
@@ -693,7 +697,8 @@ static int parse_letters(struct parsing *p, int argc, char **argv,
 	const char *letters = p->by_mount ? ":o:fsnvt:N:rwhV" : ":o:fdhV";
 	int c, r;
 
-	optind = 0; /* glibc: begin anew, tests parse more than once */
+	/* 0 makes glibc start anew: tests parse several command lines */
+	optind = 0;
 	opterr = 0;
 	while ((c = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
 		switch (c) {
@@ -731,7 +736,7 @@ static int parse_letters(struct parsing *p, int argc, char **argv,
 			return kv_why(ret_why, -EINVAL, "-%c: needs a value",
 				      optopt);
 		default:
-			/* In "-xf" only optopt has the x. */
+			/* For "-xf" only optopt has the unknown x. */
 			if (optopt && strncmp(argv[optind - 1], "--", 2) != 0)
 				return kv_why(ret_why, -EINVAL,
 					      "-%c: unknown option", optopt);
@@ -757,7 +762,7 @@ static int parse(struct parsing *p, int argc, char **argv, char **ret_why)
 	if (argc - optind > 2)
 		return kv_why(ret_why, -EINVAL, "%s: one argument too many",
 			      argv[optind + 2]);
-	/* mount(8)'s -f does everything but the mount. */
+	/* mount(8) calls with -f to check everything, but not to mount. */
 	if (p->by_mount && o->foreground) {
 		o->action = KV_FAKE;
 		o->foreground = false;

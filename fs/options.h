@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * options.h - the daemon's command line, parsed and with every default.
+ * options.h - the daemon's command line, parsed, with every default filled in.
  */
 #ifndef KV_FS_OPTIONS_H
 #define KV_FS_OPTIONS_H
@@ -20,8 +20,8 @@ enum kv_action { KV_RUN, KV_SHOW_HELP, KV_SHOW_VERSION, KV_FAKE, KV_REMOUNT };
 struct kv_options {
 	enum kv_action action;
 	char *store;	  /* absolute */
-	char *mountpoint; /* as given; NULL: `none` */
-	char *control;	  /* absolute; NULL: the default place */
+	char *mountpoint; /* as given; NULL for `none` */
+	char *control;	  /* socket's path, absolute; NULL: the default path */
 	bool foreground, debug;
 	bool allow_other;
 	uint32_t umask;
@@ -33,17 +33,17 @@ struct kv_options {
 };
 
 /*
- * Parse the command line and fill in every default.  Called as mount.kvfs (the
- * last part of argv[0]) it understands the arguments of mount(8).  Nothing on disk
- * is touched.  On failure -EINVAL or -ENOMEM, and *@ret_why is one line for the
- * user that names the option (caller frees; may be NULL without memory).
+ * Parse the command line and fill in every default.  A program called mount.kvfs
+ * (the last part of argv[0]) takes the arguments of mount(8).  The store is not
+ * touched.  Returns 0, -EINVAL or -ENOMEM; on failure *@ret_why is one line for
+ * the user that names the option (caller frees; NULL if memory is short).
  */
 int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
 		     char **ret_why);
 void kv_options_fini(struct kv_options *options);
 
-/* Print the options as lines of .kvfs/config, except for those of which the cache
- * or the daemon settles the value. */
+/* Print the options as lines of .kvfs/config, without the options whose value the
+ * cache or the daemon settles. */
 void kv_options_print(FILE *f, const struct kv_options *options);
 
 /* Print the usage, as -h does. */

@@ -5,31 +5,31 @@
  * OWNS      nothing.
  *
  * INVARIANTS
- *   (1) Each figure is one row of a table: its metric, and the name by which the
- *       text for people refers to it.
+ *   (1) Each figure is one row of a table, with its metric and with the name by
+ *       which a format of the text for people refers to the figure.
  *
- * LOCKING   none: the cache answers with a copy.
+ * LOCKING   none: kv_cache_stats() returns a copy of the figures.
  */
 #include <stdio.h>
 
 #include "common/array.h"
 #include "fs/base/stats.h"
 
-#define SPACES_MAX 100u /* with lines of their own */
+#define SPACES_MAX 100u /* spaces with metrics of their own */
 #define OTHERS "other"
 
 typedef unsigned long long ull; /* for %llu */
 
-#define REMOTES 8 /* more than there can be */
+#define REMOTES 8 /* more than the number of backends */
 
-/* A row of a table: one figure. */
+/* One figure: a row of a table.  A metric is a counter if its name ends in
+ * _total, else a gauge. */
 struct figure {
-	const char *key;    /* in the text for people; or NULL */
-	const char *metric; /* without "kvfs_"; NULL: in the text alone.  A name
-			       in _total is a counter, any other a gauge */
+	const char *key;    /* the name in stats_format; or NULL */
+	const char *metric; /* without "kvfs_"; NULL: only in .kvfs/stats */
 	const char *label;  /* such as tier="dram"; or NULL */
-	const char *help;   /* NULL: another label of the row before */
-	size_t at;	    /* offset in the structure */
+	const char *help; /* NULL: same metric as the row before, other label */
+	size_t at;	  /* of the value: offset in the structure */
 	enum { U64, BOOL, RATIO, NS } type;
 };
 
@@ -226,7 +226,7 @@ static double mib(uint64_t bytes)
 	return (double)bytes / (1 << 20);
 }
 
-/* Return the figure @key, of @n bytes. */
+/* Return the value of the figure whose key is the @n bytes at @key. */
 static uint64_t value_of(const struct kv_cache_stats *s, const char *key,
 			 size_t n)
 {
@@ -239,8 +239,8 @@ static uint64_t value_of(const struct kv_cache_stats *s, const char *key,
 }
 
 /*
- * Print @format, in which {KEY} is a figure, {KEY!} its MiB, and {KEY/KEY} and
- * {KEY/KEY!} percentages, the second with a decimal.
+ * Print @format, replacing {KEY} by a figure, {KEY!} by its MiB, {KEY/KEY} by a
+ * percentage, and {KEY/KEY!} by a percentage with one decimal.
  */
 static void print_figures(FILE *f, const struct kv_cache_stats *s,
 			  const char *format)
@@ -393,8 +393,8 @@ static void put_head(FILE *f, const char *name, const char *help)
 		counter ? "counter" : "gauge");
 }
 
-/* Print a figure of each of @n structures of @size; @labels (NULL: none) are what
- * tells them apart. */
+/* Print the figures in @table of each of @n structures of @size bytes; @labels
+ * (or NULL) are the labels of the structures. */
 static void put_figures(FILE *f, const struct figure *table, size_t rows,
 			const void *all, size_t n, size_t size,
 			char *const *labels)
@@ -461,7 +461,7 @@ static int by_bytes(const void *a, const void *b)
 	return of_x < of_y ? 1 : of_x > of_y ? -1 : x->id > y->id ? 1 : -1;
 }
 
-/* Return the label space="NAME"; NULL: out of memory. */
+/* Return the label space="NAME", or NULL if memory is short.  Caller frees. */
 static char *label_of(const char *name)
 {
 	char *label = NULL;
@@ -486,8 +486,8 @@ static char *label_of(const char *name)
 	return label;
 }
 
-/* Print the spaces that @reader may read: the largest, and the sum of the others,
- * which has the name OTHERS.  A space with that name is in the sum. */
+/* Print the figures of the largest spaces that @reader may read, and under the
+ * name OTHERS the sum of the other spaces.  A space called OTHERS is in that sum. */
 static void put_spaces(FILE *f, struct kv_cache *cache,
 		       const struct kv_rules *rules,
 		       const struct kv_caller *reader)
@@ -568,7 +568,7 @@ char *kv_metrics_text(struct kv_cache *cache,
 		(ull)(s.scrub_ended_ns / 1000000000));
 	put_head(f, "eviction_policy", "1 for the policy in use.");
 	fprintf(f, "kvfs_eviction_policy{name=\"%s\"} 1\n", s.evict);
-	/* By their place in the command line: URLs may be long. */
+	/* The label is the number on the command line: URLs may be long. */
 	for (size_t i = 0; i < n_remotes; i++) {
 		snprintf(numbers[i], sizeof(numbers[i]), "backend=\"%zu\"", i);
 		labels[i] = numbers[i];

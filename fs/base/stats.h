@@ -10,15 +10,15 @@
 /* Figures of the control socket. */
 struct kv_control_counts {
 	uint64_t connections;	    /* now */
-	uint64_t accepted, refused; /* refused: over a limit */
+	uint64_t accepted, refused; /* refused: connections over a limit */
 	uint64_t messages;
-	uint64_t protocol_errors; /* connections closed for one */
-	uint64_t slow;		  /* connections closed for not reading */
+	uint64_t protocol_errors; /* connections closed after a bad message */
+	uint64_t slow; /* connections closed because the client did not read */
 	uint64_t stray_releases;
-	uint64_t
-		forced_releases; /* leased blocks whose holder ended without a release */
-	uint64_t dropped_reservations; /* the same for reservations */
-	uint64_t saved, saved_bytes;   /* blocks sealed from here */
+	uint64_t forced_releases; /* blocks leased when their client ended */
+	/* like forced_releases, for reservations */
+	uint64_t dropped_reservations;
+	uint64_t saved, saved_bytes; /* blocks sealed by the socket's clients */
 };
 
 /* The fields of struct kv_quota, with the names of their attributes. */
@@ -29,18 +29,18 @@ struct kv_control_counts {
 	X("reserve.ssd", reserve_ssd)   \
 	X("rate.put", rate_put)
 
-/* The text of .kvfs/stats; caller frees, NULL: no memory. */
+/* Return the text of .kvfs/stats, or NULL if memory is short.  Caller frees. */
 char *kv_stats_text(struct kv_cache *cache);
 
-/* The text of .kvfs/metrics, with the spaces that @reader may read; an operator may
- * read all.  The same. */
+/* Return the text of .kvfs/metrics, or NULL if memory is short.  The text shows
+ * the spaces that @reader may read; operators may read all.  Caller frees. */
 char *kv_metrics_text(struct kv_cache *cache,
 		      const struct kv_control_counts *control,
 		      const struct kv_rules *rules,
 		      const struct kv_caller *reader);
 
-/* A user's holdings and limits, one key=value a line; caller frees.  NULL: no
- * memory. */
+/* Return a user's holdings and limits as lines of key=value, or NULL if memory is
+ * short.  Caller frees. */
 char *kv_tenant_text(struct kv_cache *cache, uint32_t uid);
 
 #endif

@@ -5,11 +5,11 @@
  * OWNS      nothing.
  *
  * INVARIANTS
- *   (1) Only user.kvfs.pin is listed, so that cp -a and rsync -X carry what a
- *       user chose and nothing else.
- *   (2) An unknown attribute does not exist (ENODATA) and cannot be set
- *       (EOPNOTSUPP); one without a set function cannot be set either (EPERM).
- *   (3) Namespaces other than "user." do not exist (EOPNOTSUPP): ls -l then stops
+ *   (1) Only user.kvfs.pin is listed, so that cp -a and rsync -X copy the user's
+ *       choice and no other attribute.
+ *   (2) Reading an unknown attribute fails with ENODATA, setting one with
+ *       EOPNOTSUPP.  Setting an attribute without a set function fails with EPERM.
+ *   (3) Namespaces other than "user." fail with EOPNOTSUPP: ls -l then stops
  *       asking.  ENOSYS would make the kernel stop asking for any attribute.
  *
  * LOCKING   none.
@@ -28,19 +28,20 @@
 #define PREFIX "user.kvfs."
 #define NAMESPACE "user."
 #define PIN PREFIX "pin"
-#define VALUE_MAX KV_MAX(KV_LAYOUT_ERROR_MAX + 1, 128) /* but for a layout */
+/* bytes of any value except a layout */
+#define VALUE_MAX KV_MAX(KV_LAYOUT_ERROR_MAX + 1, 128)
 
-/* The block, file, space or user of an attribute. */
+/* The block, file, space or user whose attribute is read or set. */
 struct object {
 	struct kv_mount *mount;
 	fuse_req_t req;
-	struct kv_block *block;	  /* held; NULL: not of a block */
-	struct kv_upload *upload; /* held; NULL: not of an unsealed file */
-	struct kv_space *space;	  /* held; NULL: not of a space */
+	struct kv_block *block;	  /* pinned (get/put); NULL: no block */
+	struct kv_upload *upload; /* pinned (get/put); NULL: no unsealed file */
+	struct kv_space *space;	  /* pinned (get/put); NULL: no space */
 	struct kv_space_info info;
 	uint32_t uid;	       /* of a user */
 	struct kv_quota quota; /* of the space or user */
-	const char *text;      /* the value, if it is not in the buffer */
+	const char *text; /* the value, unless it is in the caller's buffer */
 };
 
 static void object_fini(struct object *object)
@@ -52,20 +53,22 @@ static void object_fini(struct object *object)
 	kv_space_put(object->space);
 }
 
-/* UPLOAD: a block, shown and set also while it is written. */
+/* UPLOAD: the attribute of a block also exists while its file is written. */
 enum level { BLOCK = 1, SPACE = 2, USER = 4, UPLOAD = 8 };
 
-/* A row of the table.  The functions return -errno; a get function the length of
- * the value in @value, of VALUE_MAX bytes, or of object->text. */
+/* A row of the table of attributes.  Functions return -errno on failure; @get
+ * returns the length of the value, which is in @value (VALUE_MAX bytes) or
+ * object->text. */
 struct attr {
 	const char *name;
 	unsigned levels; /* of enum level */
 	int (*get)(const struct attr *attr, struct object *object,
-		   char *value); /* NULL: has no value */
-	/* 1: the request was answered, or will be. */
+		   char *value); /* NULL: the attribute has no value */
+	/* Return 0, -errno, or 1 if the request was or will be answered. */
 	int (*set)(const struct attr *attr, struct object *object,
-		   const char *value); /* NULL: cannot be set */
-	size_t at; /* of a quota: offset in struct kv_quota */
+		   const char *value); /* NULL: the attribute cannot be set */
+	/* offset in struct kv_quota, or one of the enumerators below */
+	size_t at;
 };
 
 /* ---- blocks ---- */
@@ -83,7 +86,7 @@ static int set_tier(const struct attr *attr, struct object *object,
 	return r < 0 ? r : 1;
 }
 
-/* Figures of a block that are in memory; attr->at is one of these. */
+/* The figures of a block that are in memory; values of attr->at. */
 enum { TIER, HITS, DURABLE, LEASES };
 
 static int get_info(const struct attr *attr, struct object *object, char *value)
@@ -103,7 +106,7 @@ static int get_info(const struct attr *attr, struct object *object, char *value)
 					     : info.leases);
 }
 
-/* Values that are stored with a block; attr->at is one of these. */
+/* The figures that are stored with a block; values of attr->at. */
 enum { DIGEST, PARENT, POSITION, TOKENS };
 
 static int get_stored(const struct attr *attr, struct object *object,
@@ -242,7 +245,8 @@ static int get_quota(const struct attr *attr, struct object *object,
 		       (unsigned long long)*quota_of(attr, object));
 }
 
-/* Parse a quota; that of a tier may be a percentage of the tier's present size. */
+/* Parse a quota; a quota of a tier may be a percentage of the tier's present
+ * size. */
 static int parse_quota(struct kv_mount *mount, const char *name,
 		       const char *value, uint64_t *ret_bytes)
 {
@@ -259,12 +263,12 @@ static int parse_quota(struct kv_mount *mount, const char *name,
 	kv_cache_stats(mount->cache, &stats);
 	whole = strstr(name, ".dram") ? stats.dram_total : stats.ssd_total;
 	*ret_bytes = whole / 100 * q.value + whole % 100 * q.value / 100;
-	/* 0 would be no limit. */
+	/* A quota of 0 would mean no limit. */
 	return *ret_bytes ? 0 : -EINVAL;
 }
 
-/* An owner may lower limits; to raise a limit or a reserve, which is at the cost of
- * other users, takes an operator, as every quota of a user does. */
+/* Set a quota.  An owner may lower the limits of a space.  Only an operator may
+ * raise a limit or a reserve, which costs other users, or set a user's quota. */
 static int set_quota(const struct attr *attr, struct object *object,
 		     const char *value)
 {
@@ -325,7 +329,7 @@ static unsigned level_of(const struct kv_node *node)
 	}
 }
 
-/* Find the attribute @name of a node of @level; NULL: unknown. */
+/* Find the attribute @name that nodes of @level have; NULL if there is none. */
 static const struct attr *find_attr(const char *name, unsigned level)
 {
 	if (strncmp(name, PREFIX, strlen(PREFIX)) != 0)
@@ -337,7 +341,7 @@ static const struct attr *find_attr(const char *name, unsigned level)
 	return NULL;
 }
 
-/* Fill in @ret_object, which is zero, for @node. */
+/* Fill in *@ret_object, which is zero, for @node. */
 static int find_object(fuse_req_t req, const struct kv_node *node,
 		       struct object *ret_object)
 {
@@ -432,7 +436,8 @@ void kv_fs_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 
 /* ---- set ---- */
 
-/* 1: the request was answered, or will be. */
+/* Set an attribute.  Returns 0, -errno, or 1 if the request was or will be
+ * answered. */
 static int set_attr(fuse_req_t req, fuse_ino_t ino, const char *name,
 		    const char *value)
 {
@@ -477,10 +482,10 @@ void kv_fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 		r = -EOPNOTSUPP;
 	} else if (!text) {
 		r = -ENOMEM;
-	} else if (strlen(text) != size) { /* a NUL in it */
+	} else if (strlen(text) != size) { /* the value has a NUL */
 		r = -EINVAL;
 	} else if ((flags & XATTR_CREATE) != 0 && strcmp(name, PIN) == 0) {
-		r = -EEXIST; /* every block has one, 0 or 1 */
+		r = -EEXIST; /* every block has the attribute, as 0 or 1 */
 	} else if (level == SPACE || level == USER) {
 		kv_change_later(req, &asked);
 		return;
@@ -491,7 +496,7 @@ void kv_fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 		fuse_reply_err(req, -r);
 }
 
-/* Unpin a block whose pin is removed, as rsync -X does.
+/* Removing the attribute `pin`, as rsync -X does, unpins the block.
  * Valid replies: fuse_reply_err. */
 void kv_fs_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
