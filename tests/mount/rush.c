@@ -23,6 +23,7 @@
 
 #define SAVERS 12
 #define MIB (1u << 20)
+#define PATIENCE_NS UINT64_C(5000000000)
 
 static const char *sock;
 
@@ -135,8 +136,10 @@ static int work(uint32_t n)
 		uint64_t began = kv_now_ns();
 		int r;
 
-		/* Memory is being made: to be asked again. */
-		while ((r = peer_save(&p, i, 1)) == -EBUSY)
+		/* EBUSY: memory is being made.  ENOSPC: the disk wrote nothing for a
+		 * second, which other programs on this machine may cause. */
+		while ((r = peer_save(&p, i, 1)) == -EBUSY ||
+		       (r == -ENOSPC && kv_now_ns() - began < PATIENCE_NS))
 			usleep(1000);
 		if (r == 0)
 			r = peer_do(&p, WIRE_FLUSH, i, 1);
