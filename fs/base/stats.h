@@ -7,18 +7,20 @@
 
 #include "fs/base/access.h"
 
-/* Figures of the control socket. */
+/* Figures of the control socket, which its thread counts and any thread reads. */
 struct kv_control_counts {
-	uint64_t connections;	    /* now */
-	uint64_t accepted, refused; /* refused: connections over a limit */
-	uint64_t messages;
-	uint64_t protocol_errors; /* connections closed after a bad message */
-	uint64_t slow; /* connections closed because the client did not read */
-	uint64_t stray_releases;
-	uint64_t forced_releases; /* blocks leased when their client ended */
+	_Atomic uint64_t connections; /* now */
+	_Atomic uint64_t refused;     /* connections over a limit */
+	_Atomic uint64_t messages;
+	_Atomic uint64_t
+		protocol_errors; /* connections closed after a bad message */
+	/* connections closed because the client did not read */
+	_Atomic uint64_t slow;
+	_Atomic uint64_t stray_releases;
+	_Atomic uint64_t
+		forced_releases; /* blocks leased when their client ended */
 	/* like forced_releases, for reservations */
-	uint64_t dropped_reservations;
-	uint64_t saved, saved_bytes; /* blocks sealed by the socket's clients */
+	_Atomic uint64_t dropped_reservations;
 };
 
 /* The fields of struct kv_quota, with the names of their attributes. */

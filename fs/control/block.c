@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * block.c - messages about blocks: those answered at once, and CLEAR, FLUSH, PREFETCH,
- * FORGET and TOKEN_IDS, which wait for the disk or for other nodes.
+ * block.c - messages about blocks: messages that are answered at once, and ACQUIRE,
+ * CLEAR, FLUSH, PREFETCH, FORGET and TOKEN_IDS, which wait for the disk or other nodes.
  *
- * OWNS      the kv_flush, kv_prefetch or kv_forget of each request that waits; the keys
- *           and the reply of a TOKEN_IDS.  A prefetch holds no block.
+ * OWNS      the kv_acquire, kv_flush, kv_prefetch or kv_forget of each request that
+ *           waits; the leases of an ACQUIRE until they are released; the keys and the
+ *           reply of a TOKEN_IDS.  A prefetch holds no block.
  *
- * LOCKING   none: control thread only, but for chores, which their workers have, and
- *           flushed(), all_sealed(), fetched() and forgotten(), which any thread calls:
- *           they write only the outcome, and post the request's mail.
+ * INVARIANTS
+ *   (1) The descriptor of a segment is sent before the first reply that names the
+ *       segment; both go through the client's send queue.
+ *   (2) An acquire that is HELD has at least one lease.
+ *
+ * LOCKING   control thread only.  Chores belong to their workers while they run.  Any
+ *           thread calls acquired(), flushed(), all_sealed(), fetched() and
+ *           forgotten(), which only write the outcome and post the request's mail.
  */
 #include <stdio.h>
 
@@ -198,7 +204,7 @@ static void clear_finish(struct kv_request *request)
 	kv_request_free(request);
 }
 
-static const struct kv_request_kind clear_kind = {clear_finish, NULL, NULL};
+static const struct kv_request_kind clear_kind = {clear_finish};
 
 int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 {
@@ -216,6 +222,121 @@ int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 	}
 	kv_chore_begin(&clear->chore, clear_some);
 	return 0;
+}
+
+/* ---- leases ---- */
+
+struct acquire {
+	struct kv_request request; /* first */
+	struct kv_acquire leases;  /* last: its wants follow */
+};
+
+static void acquired(struct kv_acquire *leases, void *arg)
+{
+	struct acquire *acquire = arg;
+
+	(void)leases;
+	post(&acquire->request);
+}
+
+static void acquire_cancel(struct kv_request *request, int status)
+{
+	struct acquire *acquire = (struct acquire *)request;
+
+	kv_acquire_cancel(request->server->cache, &acquire->leases, status);
+}
+
+static void acquire_finish(struct kv_request *request)
+{
+	struct acquire *acquire = (struct acquire *)request;
+	struct kv_client *client = request->client;
+	struct wire_place *places = kv_reply_items(request->server);
+	size_t n = acquire->leases.n, leased = 0;
+
+	if (!client) {
+		kv_request_end(request, false);
+		return;
+	}
+	for (size_t i = 0; i < n; i++) {
+		const struct kv_want *want = &acquire->leases.wants[i];
+		int r = want->status;
+
+		if (r == 0)
+			r = kv_client_give_segment(client, want->segment);
+		places[i] =
+			r < 0 ? (struct wire_place){.status = r}
+			      : (struct wire_place){.segment = want->segment,
+						    .offset = want->offset,
+						    .length = want->length,
+						    .payload = want->payload};
+		leased += r >= 0;
+	}
+	kv_reply(client, &request->header, 0, (uint32_t)n, n * sizeof(*places));
+	if (!leased || request->release)
+		kv_request_end(request, false);
+	else
+		kv_request_hold(request);
+}
+
+static const struct kv_request_kind acquire_kind = {acquire_finish,
+						    acquire_cancel};
+
+int kv_request_acquire(struct kv_client *client, const struct kv_message *m)
+{
+	const uint16_t flags = m->header->flags;
+	const size_t n = m->header->count;
+	struct acquire *acquire = NULL;
+	struct kv_acquire *leases;
+	int r;
+
+	r = kv_request_new(client, m, &acquire_kind,
+			   sizeof(*acquire) + n * sizeof(struct kv_want),
+			   &acquire);
+	if (r == 0)
+		r = kv_request_lease(&acquire->request, n);
+	if (r < 0) {
+		if (acquire)
+			kv_request_free(&acquire->request);
+		kv_reply_all(client, m->header, r);
+		return 0;
+	}
+	leases = acquire->request.acquire = &acquire->leases;
+	leases->space = m->space;
+	leases->n = n;
+	leases->wait_saving = flags & WIRE_WAIT_SAVING;
+	leases->again = flags & WIRE_AGAIN;
+	leases->resident = flags & WIRE_RESIDENT;
+	leases->wait_room = leases->remote = !leases->resident;
+	leases->uid = client->caller.uid;
+	leases->more = n == WIRE_BATCH;
+	leases->done = acquired;
+	leases->arg = acquire;
+	for (size_t i = 0; i < n; i++)
+		leases->wants[i].key = client->server->keys[i];
+	if (kv_acquire_submit(client->server->cache, leases) > 0)
+		kv_request_pend(&acquire->request, m->header->arg);
+	else
+		acquire_finish(&acquire->request);
+	return 0;
+}
+
+int kv_request_release(struct kv_client *client, const struct kv_message *m)
+{
+	struct kv_request *request = kv_request_find(client, m->header->tag);
+
+	if (!request) {
+		/* An acquire without a lease was freed when it ended. */
+		client->server->tally.stray_releases++;
+		return m->header->tag <= client->last_acquire ? 0 : -EPROTO;
+	}
+	if (!request->acquire)
+		return -EPROTO;
+	if (!request->pending) {
+		kv_request_end(request, false);
+		return 0;
+	}
+	request->release = true;
+	return kv_request_cancel(client, m);
 }
 
 /* ---- flush: wait until a space, or some of its blocks, are durable ----
@@ -322,8 +443,7 @@ static void flush_cancel(struct kv_request *request, int status)
 	kv_acquire_cancel(cache, &flush->sealing, -ENOENT);
 }
 
-static const struct kv_request_kind flush_kind = {flush_finish, flush_cancel,
-						  NULL};
+static const struct kv_request_kind flush_kind = {flush_finish, flush_cancel};
 
 int kv_request_flush(struct kv_client *client, const struct kv_message *m)
 {
@@ -359,8 +479,7 @@ int kv_request_flush(struct kv_client *client, const struct kv_message *m)
 
 struct prefetch {
 	struct kv_request request; /* first */
-	struct kv_key *keys;
-	struct kv_prefetch fetch; /* last: ends with its array of statuses */
+	struct kv_prefetch fetch;  /* last: its statuses and the keys follow */
 };
 
 static void fetched(struct kv_prefetch *fetch, void *arg)
@@ -379,7 +498,6 @@ static void prefetch_finish(struct kv_request *request)
 		statuses[i].status = prefetch->fetch.status[i];
 	if (request->client)
 		reply_statuses(request, n);
-	free(prefetch->keys);
 	kv_request_free(request);
 }
 
@@ -393,53 +511,41 @@ static void prefetch_cancel(struct kv_request *request, int status)
 }
 
 static const struct kv_request_kind prefetch_kind = {prefetch_finish,
-						     prefetch_cancel, NULL};
-
-/* Return whether the first WIRE_AHEAD_MIN blocks are in DRAM.  If not, the others are
- * hardly of use. */
-static bool has_head(struct kv_client *client, const struct kv_message *m)
-{
-	uint8_t states[WIRE_AHEAD_MIN];
-	size_t i = 0;
-
-	if (m->header->count < WIRE_AHEAD_MIN)
-		return false;
-	kv_probe(client->server->cache, m->space, client->server->keys,
-		 WIRE_AHEAD_MIN, states);
-	while (i < WIRE_AHEAD_MIN && states[i] == KV_DRAM)
-		i++;
-	return i == WIRE_AHEAD_MIN;
-}
+						     prefetch_cancel};
 
 int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 {
 	const uint64_t now = kv_now_ns(), wait = m->header->arg;
 	const size_t n = m->header->count;
 	struct prefetch *prefetch = NULL;
+	uint8_t states[WIRE_AHEAD_MIN];
+	struct kv_key *keys;
 	int r = 0;
 
-	if (m->header->flags & WIRE_AHEAD && !has_head(client, m))
-		r = -EAGAIN;
+	/* Unless the first blocks are in DRAM, the others are hardly of use. */
+	if (m->header->flags & WIRE_AHEAD) {
+		r = n < WIRE_AHEAD_MIN ? -EAGAIN : 0;
+		if (r == 0)
+			kv_probe(client->server->cache, m->space,
+				 client->server->keys, WIRE_AHEAD_MIN, states);
+		for (size_t i = 0; r == 0 && i < WIRE_AHEAD_MIN; i++)
+			r = states[i] == KV_DRAM ? 0 : -EAGAIN;
+	}
 	if (r == 0)
 		r = kv_request_new(client, m, &prefetch_kind,
-				   sizeof(*prefetch) + n * sizeof(int),
+				   sizeof(*prefetch) +
+					   n * (sizeof(int) + sizeof(*keys)),
 				   &prefetch);
-	if (r == 0) {
-		prefetch->keys = malloc((n + 1) * sizeof(*prefetch->keys));
-		r = prefetch->keys ? 0 : -ENOMEM;
-	}
 	if (r < 0) {
-		if (prefetch)
-			kv_request_free(&prefetch->request);
 		kv_reply_all(client, m->header, r);
 		return 0;
 	}
-	memcpy(prefetch->keys, client->server->keys,
-	       n * sizeof(*prefetch->keys));
+	keys = (struct kv_key *)&prefetch->fetch.status[n];
+	memcpy(keys, client->server->keys, n * sizeof(*keys));
 	prefetch->fetch.space = m->space;
 	prefetch->fetch.uid = client->caller.uid;
 	prefetch->fetch.more = n == WIRE_BATCH;
-	prefetch->fetch.keys = prefetch->keys;
+	prefetch->fetch.keys = keys;
 	prefetch->fetch.n = n;
 	if (wait)
 		prefetch->fetch.deadline_ns =
@@ -494,8 +600,8 @@ static void forget_cancel(struct kv_request *request, int status)
 	kv_forget_cancel(request->server->cache, &forget->forget);
 }
 
-static const struct kv_request_kind forget_kind = {forget_finish, forget_cancel,
-						   NULL};
+static const struct kv_request_kind forget_kind = {forget_finish,
+						   forget_cancel};
 
 int kv_request_forget(struct kv_client *client, const struct kv_message *m)
 {
@@ -609,7 +715,7 @@ static void token_ids_finish(struct kv_request *request)
 }
 
 static const struct kv_request_kind token_ids_kind = {token_ids_finish,
-						      kv_chore_cancel, NULL};
+						      kv_chore_cancel};
 
 int kv_request_token_ids(struct kv_client *client, const struct kv_message *m)
 {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * client.c - connections of the control socket, and the turns of their users.
+ * client.c - connections of the control socket, what they hold, and the turns of
+ * their users.
  *
- * OWNS      every kv_user.  Of a client: its socket, the pidfd of its process, and all that
- *           it holds: requests, reservations, its count on segments, queued messages, its
- *           staging, the memory that it lends.
+ * OWNS      every kv_user.  Of a client: its socket, the pidfd of its process, copies of
+ *           the queued messages and of their descriptors, its requests, reservations and
+ *           picks, its count on segments, its staging, and the memory that it lends.
  *
  * STATES       (new) -> CONNECTED  kv_client_new
  *          CONNECTED -> CUT        cut_off        (its own fault; has leases)
@@ -13,21 +14,30 @@
  *              ENDED -> (freed)    kv_client_sweep
  *
  * INVARIANTS
- *   (1) Leases and segments end only in kv_client_end, when the peer has closed every
- *       copy of its socket, or its process is dead: until then it may be reading the
- *       arena.
- *   (2) Messages that it sent before it closed its end, or died, are read first.
+ *   (1) Leases and segments of a client end only in kv_client_end, when the peer has
+ *       closed every copy of its socket, or its process is dead: until then the client
+ *       may be reading the arena.
+ *   (2) Messages that a client sent before it closed its end, or died, are read first.
  *   (3) A client is freed only before the next epoll_wait(2), so that no event points to
- *       a freed one.
+ *       a freed client.
  *   (4) A client is on its user's `ready` if and only if its is_ready is set.
  *   (5) A user with a client on `ready`, or a request on `finished`, takes turns.
+ *   (6) Messages leave in the order of kv_send_queue_send.
+ *   (7) A key is in a table of reservations at most once: the cache gives a second fill
+ *       for the key only when the first has ended.
+ *   (8) ids[] of kv_segments ascends strictly.
  *
  * LOCKING   none: control thread only.
  */
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
+#include <xxhash.h>
 
+#include "common/array.h"
+#include "common/bytes.h"
 #include "common/userns.h"
 #include "fs/control/request.h"
 
@@ -35,7 +45,341 @@
 #define SO_PEERPIDFD 77
 #endif
 
+#define SETS_MAX 16
 #define TURN_NS 250000 /* tens of messages */
+
+/* ---- messages that wait to be sent ---- */
+
+struct kv_outgoing {
+	struct kv_outgoing *next;
+	size_t n;
+	int fd;
+	uint8_t data[];
+};
+
+void kv_send_queue_init(struct kv_send_queue *box, struct kv_account *account)
+{
+	*box = (struct kv_send_queue){.last = &box->first, .account = account};
+}
+
+static void forget_first(struct kv_send_queue *box)
+{
+	struct kv_outgoing *m = box->first;
+
+	box->first = m->next;
+	if (!box->first)
+		box->last = &box->first;
+	box->bytes -= sizeof(*m) + m->n;
+	kv_account_credit(box->account, KV_FINITE_MEMORY, sizeof(*m) + m->n);
+	if (m->fd >= 0) {
+		close(m->fd);
+		box->fds--;
+		kv_account_credit(box->account, KV_FINITE_DESCRIPTORS, 1);
+	}
+	free(m);
+}
+
+void kv_send_queue_fini(struct kv_send_queue *box)
+{
+	while (box->first)
+		forget_first(box);
+}
+
+/* 0, or -EAGAIN if the socket is full. */
+static int send_one(int socket, const void *data, size_t n, int fd)
+{
+	struct iovec part = {(void *)data, n};
+
+	return kv_send_parts(socket, &part, 1, fd, MSG_DONTWAIT);
+}
+
+int kv_send_queue_send(struct kv_send_queue *box, int socket, const void *data,
+		       size_t n, int fd)
+{
+	_cleanup_(kv_freep) struct kv_outgoing *m = NULL;
+	const size_t bytes = sizeof(*m) + n;
+	int r = box->first ? -EAGAIN : send_one(socket, data, n, fd);
+
+	if (r != -EAGAIN)
+		return r;
+	if (box->bytes + bytes > KV_SEND_QUEUE_BYTES ||
+	    (fd >= 0 && box->fds >= KV_SEND_QUEUE_FDS))
+		return -ENOBUFS;
+	m = malloc(bytes);
+	if (!m)
+		return -ENOMEM;
+	*m = (struct kv_outgoing){.n = n, .fd = -1};
+	r = kv_account_charge(box->account, KV_FINITE_MEMORY, bytes);
+	if (r < 0)
+		return r;
+	if (fd >= 0)
+		r = kv_account_charge(box->account, KV_FINITE_DESCRIPTORS, 1);
+	if (r == 0 && fd >= 0) {
+		m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+		if (m->fd < 0) {
+			r = -errno;
+			kv_account_credit(box->account, KV_FINITE_DESCRIPTORS,
+					  1);
+		}
+	}
+	if (r < 0) {
+		kv_account_credit(box->account, KV_FINITE_MEMORY, bytes);
+		return r;
+	}
+	memcpy(m->data, data, n);
+	box->bytes += bytes;
+	box->fds += fd >= 0;
+	*box->last = m;
+	box->last = &kv_steal(m)->next;
+	return 0;
+}
+
+int kv_send_queue_drain(struct kv_send_queue *box, int socket)
+{
+	int r;
+
+	while (box->first) {
+		r = send_one(socket, box->first->data, box->first->n,
+			     box->first->fd);
+		if (r == -EAGAIN)
+			return 0;
+		if (r < 0)
+			return r;
+		forget_first(box);
+	}
+	return 1;
+}
+
+/* ---- reservations ---- */
+
+struct kv_reservation_entry {
+	struct kv_reservation_entry *next;
+	struct kv_reservation what;
+	uint32_t space;
+	struct kv_key key;
+};
+
+/* The hash is seeded, so that no client can choose its buckets and slow down others. */
+static struct kv_reservation_entry **bucket(struct kv_reservations *table,
+					    const struct kv_key *key)
+{
+	uint64_t h = XXH3_64bits_withSeed(key->b, sizeof(key->b), table->seed);
+
+	return &table->buckets[h % KV_ARRAY_LEN(table->buckets)];
+}
+
+int kv_reservations_add(struct kv_reservations *table, uint32_t space,
+			const struct kv_key *key,
+			const struct kv_reservation *what)
+{
+	struct kv_reservation_entry **at = bucket(table, key), *r;
+
+	if (kv_account_charge(table->account, KV_FINITE_RESERVATIONS, 1) < 0)
+		return -ENOLCK;
+	r = malloc(sizeof(*r));
+	if (!r) {
+		kv_account_credit(table->account, KV_FINITE_RESERVATIONS, 1);
+		return -ENOMEM;
+	}
+	*r = (struct kv_reservation_entry){
+		.next = *at, .what = *what, .space = space, .key = *key};
+	*at = r;
+	table->n++;
+	table->holds += what->hold;
+	return 0;
+}
+
+/* Return the link to the entry, or to NULL at the end. */
+static struct kv_reservation_entry **
+link_to(struct kv_reservations *table, uint32_t space, const struct kv_key *key)
+{
+	struct kv_reservation_entry **at = bucket(table, key);
+
+	while (*at &&
+	       ((*at)->space != space || !kv_key_equal(&(*at)->key, key)))
+		at = &(*at)->next;
+	return at;
+}
+
+const struct kv_reservation *kv_reservations_find(struct kv_reservations *table,
+						  uint32_t space,
+						  const struct kv_key *key)
+{
+	struct kv_reservation_entry *r = *link_to(table, space, key);
+
+	return r ? &r->what : NULL;
+}
+
+struct kv_reservation kv_reservations_take(struct kv_reservations *table,
+					   uint32_t space,
+					   const struct kv_key *key)
+{
+	struct kv_reservation_entry **at = link_to(table, space, key), *r = *at;
+	struct kv_reservation what = r->what;
+
+	*at = r->next;
+	free(r);
+	kv_account_credit(table->account, KV_FINITE_RESERVATIONS, 1);
+	table->n--;
+	table->holds -= what.hold;
+	return what;
+}
+
+size_t kv_reservations_drop(struct kv_reservations *table,
+			    struct kv_cache *cache)
+{
+	size_t n = table->n;
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(table->buckets); i++) {
+		for (struct kv_reservation_entry *r = table->buckets[i], *next;
+		     r; r = next) {
+			next = r->next;
+			kv_fill_drop(cache, r->what.fill);
+			free(r);
+		}
+		table->buckets[i] = NULL;
+	}
+	kv_account_credit(table->account, KV_FINITE_RESERVATIONS, n);
+	table->n = table->holds = 0;
+	return n;
+}
+
+/* ---- segments ---- */
+
+/* Return the index of the first id that is not below @id. */
+static size_t place(const struct kv_segments *set, uint32_t id)
+{
+	size_t low = 0, high = set->n, mid;
+
+	while (low < high) {
+		mid = low + (high - low) / 2;
+		if (set->ids[mid] < id)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low;
+}
+
+bool kv_segments_has(const struct kv_segments *set, uint32_t id)
+{
+	size_t i = place(set, id);
+
+	return i < set->n && set->ids[i] == id;
+}
+
+int kv_segments_add(struct kv_segments *set, uint32_t id)
+{
+	size_t i = place(set, id);
+
+	if (kv_array_reserve(&set->ids, &set->room, set->n + 1) < 0)
+		return -ENOMEM;
+	memmove(&set->ids[i + 1], &set->ids[i], (set->n - i) * sizeof(id));
+	set->ids[i] = id;
+	set->n++;
+	return 0;
+}
+
+bool kv_segments_remove(struct kv_segments *set, uint32_t id)
+{
+	size_t i = place(set, id);
+
+	if (i == set->n || set->ids[i] != id)
+		return false;
+	set->n--;
+	memmove(&set->ids[i], &set->ids[i + 1], (set->n - i) * sizeof(id));
+	return true;
+}
+
+void kv_segments_return(struct kv_segments *set, struct kv_cache *cache,
+			uint32_t uid)
+{
+	for (size_t i = 0; i < set->n; i++)
+		kv_segment_returned(cache, set->ids[i], uid);
+	free(set->ids);
+	*set = (struct kv_segments){0};
+}
+
+/* ---- picks for snapshots ---- */
+
+static struct kv_set **set_find(struct kv_sets *sets, uint64_t id)
+{
+	struct kv_set **link = &sets->first;
+
+	while (*link && (*link)->id != id)
+		link = &(*link)->next;
+	return link;
+}
+
+int kv_sets_add(struct kv_sets *sets, uint64_t id, const struct kv_pick *picks,
+		size_t n)
+{
+	struct kv_set *set = *set_find(sets, id);
+	size_t room, bytes;
+	int r;
+
+	if (sets->picks + n > KV_SNAPSHOT_BLOCKS)
+		return -ENOSPC;
+	if (!set) {
+		if (sets->n >= SETS_MAX)
+			return -ENOSPC;
+		set = calloc(1, sizeof(*set));
+		if (!set)
+			return -ENOMEM;
+		set->id = id;
+		set->account = kv_account_hold(sets->account);
+		set->next = sets->first;
+		sets->first = set;
+		sets->n++;
+	}
+	if (set->n + n > set->room) {
+		room = KV_MAX(set->n + n, 2 * set->room);
+		bytes = (room - set->room) * sizeof(*set->picks);
+		r = kv_account_charge(set->account, KV_FINITE_MEMORY, bytes);
+		if (r < 0)
+			return r;
+		r = kv_array_resize(&set->picks, room, sizeof(*set->picks));
+		if (r < 0) {
+			kv_account_credit(set->account, KV_FINITE_MEMORY,
+					  bytes);
+			return r;
+		}
+		set->room = room;
+	}
+	memcpy(set->picks + set->n, picks, n * sizeof(*picks));
+	set->n += n;
+	sets->picks += n;
+	return 0;
+}
+
+struct kv_set *kv_sets_take(struct kv_sets *sets, uint64_t id)
+{
+	struct kv_set **link = set_find(sets, id), *set = *link;
+
+	if (!set)
+		return NULL;
+	*link = set->next;
+	sets->n--;
+	sets->picks -= set->n;
+	return set;
+}
+
+void kv_set_free(struct kv_set *set)
+{
+	if (!set)
+		return;
+	kv_account_credit(set->account, KV_FINITE_MEMORY,
+			  set->room * sizeof(*set->picks));
+	kv_account_put(set->account);
+	free(set->picks);
+	free(set);
+}
+
+void kv_sets_drop(struct kv_sets *sets)
+{
+	while (sets->first)
+		kv_set_free(kv_sets_take(sets, sets->first->id));
+}
 
 /* ---- users ---- */
 
@@ -159,38 +503,17 @@ static void message_came(struct kv_gate_wait *wait,
 	kv_user_ready(client);
 }
 
-/* Open a pidfd of the client's process.  -ESRCH: it is dead. */
-static int open_pidfd(struct kv_client *client, pid_t pid)
-{
-	socklen_t len = sizeof(client->pidfd);
-
-	if (getsockopt(client->socket, SOL_SOCKET, SO_PEERPIDFD, &client->pidfd,
-		       &len) == 0)
-		return 0;
-	client->pidfd = -1;
-	if (errno == ESRCH)
-		return -ESRCH;
-	if (pid <= 0)
-		return 0;
-	/* Before Linux 6.5: the pid may have been given to another process since
-	 * connect(2); then only the socket tells the end. */
-	client->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-	if (client->pidfd < 0)
-		return -errno;
-	return 0;
-}
-
 static int identify(struct kv_client *client)
 {
 	struct epoll_event event = {.events = EPOLLIN,
 				    .data.ptr = &client->on_death};
 	struct ucred cred;
 	socklen_t len = sizeof(cred), groups = 0;
-	int r;
 
 	if (getsockopt(client->socket, SOL_SOCKET, SO_PEERCRED, &cred, &len) <
 	    0)
 		return -errno;
+	len = sizeof(client->pidfd);
 	client->caller.uid = cred.uid;
 	/* Two such users would be one tenant. */
 	if (kv_user_is_hidden(cred.uid))
@@ -213,9 +536,19 @@ static int identify(struct kv_client *client)
 	}
 	if (!kv_rules_admit(client->server->rules, &client->caller))
 		return -EACCES;
-	r = open_pidfd(client, cred.pid);
-	if (r < 0)
-		return r;
+	if (getsockopt(client->socket, SOL_SOCKET, SO_PEERPIDFD, &client->pidfd,
+		       &len) < 0) {
+		client->pidfd = -1;
+		if (errno == ESRCH)
+			return -ESRCH;
+		/* Before Linux 6.5: the pid may have been given to another process
+		 * since connect(2); then only the socket tells the end. */
+		if (cred.pid > 0)
+			client->pidfd =
+				(int)syscall(SYS_pidfd_open, cred.pid, 0);
+		if (cred.pid > 0 && client->pidfd < 0)
+			return -errno;
+	}
 	if (client->pidfd >= 0 &&
 	    epoll_ctl(client->server->epoll, EPOLL_CTL_ADD, client->pidfd,
 		      &event) < 0)
@@ -393,7 +726,9 @@ static void cannot_send(struct kv_client *client, int error)
 	forget_unsent(client);
 }
 
-bool kv_client_serve(struct kv_client *client)
+/* Handle the client's events, and one message at most.  Returns true if there may be
+ * more messages.  The client may have ended then. */
+static bool serve_client(struct kv_client *client)
 {
 	uint32_t events = client->happened;
 	bool more = false;
@@ -527,7 +862,7 @@ static void serve(struct kv_server *server, struct kv_user *user)
 			kv_request_finish(request);
 		} else if (client) {
 			forget_ready(client);
-			if (kv_client_serve(client))
+			if (serve_client(client))
 				kv_user_ready(client);
 		}
 		spent = kv_now_ns() - began;

@@ -8,11 +8,108 @@
 #define KV_FS_CONTROL_CLIENT_H
 
 #include "fs/base/access.h"
-#include "fs/control/client_state.h"
 #include "fs/control/gate.h"
-#include "fs/control/lent.h"
-#include "fs/control/send_queue.h"
+#include "fs/control/client_memory.h"
 #include "fs/control/server.h"
+
+/* ---- messages that wait to be sent ---- */
+
+#define KV_SEND_QUEUE_BYTES (4u << 20) /* waiting for one client, at most */
+#define KV_SEND_QUEUE_FDS 256	       /* of them with a descriptor, at most */
+
+struct kv_send_queue {
+	struct kv_outgoing *first, **last;
+	size_t bytes, fds;
+	struct kv_account *account; /* charged with both; borrowed */
+};
+
+void kv_send_queue_init(struct kv_send_queue *box, struct kv_account *account);
+void kv_send_queue_fini(struct kv_send_queue *box);
+
+/*
+ * Send or queue one message, with the descriptor @fd unless it is -1 (the caller's;
+ * duplicated if the message is queued).  -ENOBUFS: the queue is full; -ENOLCK: beyond the
+ * user's share; -ENOMEM, or the error of the socket.
+ */
+int kv_send_queue_send(struct kv_send_queue *box, int socket, const void *data,
+		       size_t n, int fd);
+
+/* Send queued messages.  Returns 1: the queue is empty; 0: the socket is full; or the
+ * error of the socket. */
+int kv_send_queue_drain(struct kv_send_queue *box, int socket);
+
+/* ---- reservations, segments, picks ---- */
+
+/* A block to be saved. */
+struct kv_reservation {
+	struct kv_fill *fill;
+	bool hold;    /* lease the block when it seals */
+	uint64_t tag; /* of the RESERVE */
+};
+
+struct kv_reservations {
+	struct kv_reservation_entry *buckets[256];
+	size_t n, holds; /* holds: of n, those with `hold` */
+	uint64_t seed;
+	struct kv_account *account; /* the client's; borrowed */
+};
+
+/* Add @what as the reservation of @key in the space @space, which may be removed later.
+ * -ENOLCK: beyond the user's share; -ENOMEM: the reservation stays the caller's. */
+int kv_reservations_add(struct kv_reservations *table, uint32_t space,
+			const struct kv_key *key,
+			const struct kv_reservation *what);
+/* Return the reservation, valid until it is taken or dropped, or NULL. */
+const struct kv_reservation *kv_reservations_find(struct kv_reservations *table,
+						  uint32_t space,
+						  const struct kv_key *key);
+/* Remove and return the reservation, which must be there. */
+struct kv_reservation kv_reservations_take(struct kv_reservations *table,
+					   uint32_t space,
+					   const struct kv_key *key);
+/* Drop all reservations; returns their number. */
+size_t kv_reservations_drop(struct kv_reservations *table,
+			    struct kv_cache *cache);
+
+/* Ids, ascending. */
+struct kv_segments {
+	uint32_t *ids;
+	size_t n, room;
+};
+
+bool kv_segments_has(const struct kv_segments *set, uint32_t id);
+int kv_segments_add(struct kv_segments *set, uint32_t id); /* -ENOMEM */
+/* Returns false if @id is not in the set. */
+bool kv_segments_remove(struct kv_segments *set, uint32_t id);
+/* Return all segments of the user's client to the cache. */
+void kv_segments_return(struct kv_segments *set, struct kv_cache *cache,
+			uint32_t uid);
+
+/* Picks for one snapshot. */
+struct kv_set {
+	uint64_t id;
+	struct kv_pick *picks;
+	size_t n, room;
+	struct kv_account *account; /* held; charged with the room */
+	struct kv_set *next;
+};
+
+struct kv_sets {
+	struct kv_set *first;
+	size_t n, picks;	    /* sets, and picks in all of them */
+	struct kv_account *account; /* the client's; borrowed */
+};
+
+/* Add picks to the set @id, which the first ones make.  -ENOSPC: more picks than a
+ * snapshot may have, or too many sets; -ENOLCK: beyond the user's share; -ENOMEM. */
+int kv_sets_add(struct kv_sets *sets, uint64_t id, const struct kv_pick *picks,
+		size_t n);
+/* Remove and return the set @id, or NULL. */
+struct kv_set *kv_sets_take(struct kv_sets *sets, uint64_t id);
+void kv_set_free(struct kv_set *set); /* takes NULL */
+void kv_sets_drop(struct kv_sets *sets);
+
+/* ---- the client ---- */
 
 /* Why a connection ends. */
 enum kv_break {
@@ -68,10 +165,6 @@ struct kv_client {
  */
 int kv_client_new(struct kv_server *server, int socket,
 		  struct kv_client **ret_client);
-
-/* Handle its events, and one message at most.  Returns whether there may be more
- * messages.  The client may have ended then. */
-bool kv_client_serve(struct kv_client *client);
 
 /* End the connection in its user's turn. */
 void kv_client_break(struct kv_client *client, enum kv_break why);

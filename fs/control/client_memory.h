@@ -48,4 +48,35 @@ bool kv_client_memory_has(const struct kv_client_memory *memory, uint64_t at,
 int kv_client_memory_copy(const struct kv_client_memory *memory, uint64_t at,
 			  uint64_t n, struct kv_hash *hash, void *dst);
 
+/* ---- paged memory that an engine lends ---- */
+
+struct kv_lent;
+TAILQ_HEAD(kv_lents, kv_lent_link);
+
+/* Links the memory that a client lends; used by the control thread only. */
+struct kv_lent_link {
+	TAILQ_ENTRY(kv_lent_link) others;
+	uint32_t id; /* chosen by the client */
+};
+
+/* The client's descriptors, which are polled; borrowed. */
+struct kv_lender {
+	int socket, pidfd; /* pidfd -1: none */
+	struct kv_account *account;
+};
+
+/*
+ * Make the lent memory that @pool and its @n strides describe, in the file @fd, which
+ * stays the caller's.  The memory is held once, and is in no list.  Returns 0, -EINVAL
+ * for a bad size or a stride that ends outside, or an error of kv_client_memory_new.
+ */
+int kv_lent_new(struct kv_server *server, int fd, const struct wire_pool *pool,
+		const struct wire_stride *strides, size_t n,
+		const struct kv_lender *lender, struct kv_lent **ret_lent);
+void kv_lent_put(struct kv_lent *lent); /* takes NULL */
+
+/* Seal no more copies of the memory, which its client has taken back, and no longer use
+ * the lender's descriptors. */
+void kv_lent_forsake(struct kv_lent *lent);
+
 #endif

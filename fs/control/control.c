@@ -69,12 +69,6 @@ int kv_mailbox_init(struct kv_mailbox *box)
 	return 0;
 }
 
-void kv_mailbox_fini(struct kv_mailbox *box)
-{
-	close(box->fd);
-	pthread_mutex_destroy(&box->lock);
-}
-
 void kv_mailbox_post(struct kv_mailbox *box, struct kv_mail *mail)
 {
 	bool first;
@@ -258,7 +252,6 @@ static void connection_ready(struct kv_watch *watch, uint32_t events)
 			refuse(control);
 		if (fd < 0)
 			return;
-		server->tally.accepted++;
 		if (kv_client_new(server, fd, &client) < 0)
 			server->tally.refused++;
 	}
@@ -295,47 +288,40 @@ static int watch(struct kv_control *control, struct kv_watch *watch, int fd)
 	return 0;
 }
 
-static void listen_again(struct kv_control *control)
-{
-	control->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	control->deaf =
-		control->spare < 0 ||
-		watch(control, &control->on_connect, control->listener.fd) < 0;
-}
-
-/* Wait for events until the next deadline; not at all, while a user has work. */
-static int wait_for(struct kv_server *server, struct epoll_event *events)
-{
-	uint64_t next, now = kv_now_ns();
-	const bool is_next = kv_requests_expire(server, &next);
-	struct timespec wait = {0};
-
-	if (server->users.n_busy == 0 && is_next)
-		wait = kv_timespec(next > now ? next - now : 0);
-	return epoll_pwait2(
-		server->epoll, events, TURN_EVENTS,
-		server->users.n_busy == 0 && !is_next ? NULL : &wait, NULL);
-}
-
 static void *serve(void *arg)
 {
 	struct kv_control *control = arg;
 	struct kv_server *server = &control->server;
 	struct epoll_event events[TURN_EVENTS];
 	struct kv_client *client;
-	struct kv_watch *watch;
+	struct kv_watch *ready;
+	struct timespec wait;
+	uint64_t next, now;
+	bool waits, forever;
 	int n, fd;
 
 	while (!server->stopping || server->pending) {
-		n = wait_for(server, events);
+		/* Wait for events until the next deadline; not at all, while a user
+		 * has work. */
+		now = kv_now_ns();
+		next = UINT64_MAX;
+		waits = server->users.n_busy == 0;
+		forever = !kv_requests_expire(server, &next) && waits;
+		wait = kv_timespec(waits && next > now ? next - now : 0);
+		n = epoll_pwait2(server->epoll, events, TURN_EVENTS,
+				 forever ? NULL : &wait, NULL);
 		for (int i = 0; i < n; i++) {
-			watch = events[i].data.ptr;
-			watch->ready(watch, events[i].events);
+			ready = events[i].data.ptr;
+			ready->ready(ready, events[i].events);
 		}
 		kv_users_serve(server);
 		kv_client_sweep(server);
-		if (control->deaf && !server->stopping)
-			listen_again(control);
+		if (!control->deaf || server->stopping)
+			continue;
+		control->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+		control->deaf = control->spare < 0 ||
+				watch(control, &control->on_connect,
+				      control->listener.fd) < 0;
 	}
 	while ((client = TAILQ_FIRST(&server->clients)))
 		kv_client_end(client);
@@ -351,11 +337,15 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-/* Takes a half-built one. */
-static void control_free(struct kv_control *control)
+/* Free a control, also a half-built one; takes NULL. */
+static void control_freep(struct kv_control **ref)
 {
-	struct kv_server *server = &control->server;
+	struct kv_control *control = *ref;
+	struct kv_server *server;
 
+	if (!control)
+		return;
+	server = &control->server;
 	if (control->started)
 		pthread_join(control->thread, NULL);
 	kv_workers_free(server->copies);
@@ -363,17 +353,13 @@ static void control_free(struct kv_control *control)
 	kv_listener_close(&control->listener);
 	kv_deadlines_fini(&server->deadlines);
 	kv_turns_fini(&server->users);
-	if (server->mailbox.fd >= 0)
-		kv_mailbox_fini(&server->mailbox);
+	if (server->mailbox.fd >= 0) {
+		close(server->mailbox.fd);
+		pthread_mutex_destroy(&server->mailbox.lock);
+	}
 	kv_closep(&server->epoll);
 	kv_closep(&control->spare);
 	free(control);
-}
-
-static void control_freep(struct kv_control **control)
-{
-	if (*control)
-		control_free(*control);
 }
 
 int kv_server_start_workers(struct kv_server *server)
@@ -405,7 +391,6 @@ static int set_up(struct kv_control *control, struct kv_cache *cache)
 	server->cache = cache;
 	/* Page tables of mapped memory take a 512th of its size. */
 	server->mapped_max = 16 * stats.dram_total;
-	server->dispatch = kv_dispatch;
 	TAILQ_INIT(&server->clients);
 	TAILQ_INIT(&server->ended);
 	control->on_connect.ready = connection_ready;
@@ -472,7 +457,7 @@ void kv_control_stop(struct kv_control *control)
 	if (!control)
 		return;
 	kv_mailbox_post(&control->server.mailbox, &control->stop);
-	control_free(control);
+	control_freep(&control);
 }
 
 static void retire(struct kv_mail *mail)
@@ -504,19 +489,16 @@ void kv_control_retire(struct kv_control *control, uint32_t segment)
 void kv_control_counts(struct kv_control *control,
 		       struct kv_control_counts *ret_counts)
 {
-	const struct kv_tally *t = &control->server.tally;
+	const struct kv_control_counts *t = &control->server.tally;
 
 	*ret_counts = (struct kv_control_counts){
-		.connections = t->connections,
-		.accepted = t->accepted,
-		.refused = t->refused,
-		.messages = t->messages,
-		.protocol_errors = t->protocol_errors,
-		.slow = t->slow,
-		.stray_releases = t->stray_releases,
-		.forced_releases = t->forced_releases,
-		.dropped_reservations = t->dropped_reservations,
-		.saved = t->saved,
-		.saved_bytes = t->saved_bytes,
+		t->connections,
+		t->refused,
+		t->messages,
+		t->protocol_errors,
+		t->slow,
+		t->stray_releases,
+		t->forced_releases,
+		t->dropped_reservations,
 	};
 }

@@ -32,6 +32,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "common/array.h"
 #include "common/bytes.h"
 #include "fs/control/gate.h"
 #include "fs/control/server.h"
@@ -64,7 +65,7 @@ struct kv_gate_user {
 	struct kv_gate_wait *received; /* for whom; NULL: forgotten */
 	size_t messages, closing;      /* reports still to come */
 	int *fds;		       /* not taken by the process yet */
-	size_t n_fds, room;
+	size_t n_fds;
 };
 
 struct kv_gate {
@@ -405,41 +406,11 @@ static void pump(struct kv_gate_user *user)
 	free(user);
 }
 
-/* The process was killed: the work that it had taken is lost. */
-static void lose(struct kv_gate_user *user)
-{
-	struct kv_gate_wait *wait = kv_steal(user->received);
-
-	leave(user);
-	user->receiving = false;
-	user->messages = user->closing = 0;
-	if (wait)
-		report_lost(wait);
-}
-
-static void deliver(struct kv_gate_user *user, const struct report *report,
-		    int fd)
-{
-	struct kv_gate *gate = user->gate;
-	struct kv_gate_wait *wait = kv_steal(user->received);
-	const struct kv_gate_message message = {.bytes = report->bytes,
-						.flags = report->flags,
-						.fds = report->fds,
-						.fd = fd,
-						.data = gate->data};
-
-	user->receiving = false;
-	if (wait) {
-		wait->user = NULL;
-		wait->came(wait, &message);
-	} else if (fd >= 0) {
-		kv_gate_dispose(gate, user->uid, fd);
-	}
-}
-
 static void process_ready(struct kv_watch *w, uint32_t events)
 {
 	struct kv_gate_user *user = (struct kv_gate_user *)w;
+	struct kv_gate_wait *wait = NULL;
+	struct kv_gate_message message;
 	int fds[FDS_MAX], flags;
 	struct report report;
 	struct iovec iov[2];
@@ -451,9 +422,27 @@ static void process_ready(struct kv_watch *w, uint32_t events)
 	iov[1] = (struct iovec){user->gate->data, sizeof(user->gate->data)};
 	bytes = receive(user->fd, iov, 2, MSG_DONTWAIT, &flags, fds, &n);
 	if (bytes == 0 || (bytes < 0 && bytes != -EAGAIN)) {
-		lose(user);
+		/* The process was killed: the work that it had taken is lost. */
+		wait = kv_steal(user->received);
+		leave(user);
+		user->receiving = false;
+		user->messages = user->closing = 0;
+		if (wait)
+			report_lost(wait);
 	} else if (bytes > 0 && report.event == MESSAGE) {
-		deliver(user, &report, n ? fds[0] : -1);
+		message = (struct kv_gate_message){.bytes = report.bytes,
+						   .flags = report.flags,
+						   .fds = report.fds,
+						   .fd = n ? fds[0] : -1,
+						   .data = user->gate->data};
+		wait = kv_steal(user->received);
+		user->receiving = false;
+		if (wait) {
+			wait->user = NULL;
+			wait->came(wait, &message);
+		} else if (message.fd >= 0) {
+			kv_gate_dispose(user->gate, user->uid, message.fd);
+		}
 	} else if (bytes > 0 && report.event == CLOSED_MESSAGE) {
 		user->messages--;
 	} else if (bytes > 0) {
@@ -530,19 +519,9 @@ void kv_gate_forget(struct kv_gate_wait *wait)
 void kv_gate_dispose(struct kv_gate *gate, uint32_t uid, int fd)
 {
 	struct kv_gate_user *user = user_get(gate, uid);
-	size_t room;
-	int *fds;
 
-	if (user && user->n_fds == user->room) {
-		room = KV_MAX(16, user->room * 2);
-		fds = reallocarray(user->fds, room, sizeof(*fds));
-		if (fds) {
-			user->fds = fds;
-			user->room = room;
-		}
-	}
-	/* Out of memory: leak the descriptor, as closing it here might hang. */
-	if (!user || user->n_fds == user->room)
+	/* Out of memory: leak the descriptor, as close(2) here might hang. */
+	if (!user || kv_array_more(&user->fds, user->n_fds) < 0)
 		return;
 	user->fds[user->n_fds++] = fd;
 	pump(user);

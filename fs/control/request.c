@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * request.c - read messages and pass them to their handlers; requests that outlive
- * their message; replies.
+ * request.c - read messages, check their shape and the rights of their sender, and call
+ * their handlers; requests that outlive their message; deadlines; replies.
  *
  * OWNS      each request, from kv_request_new to kv_request_free; the descriptor that
  *           came with a message, until the handler has returned: then a process of
@@ -19,6 +19,10 @@
  *       NULL.
  *   (2) server->pending counts the PENDING ones, also those of clients that are gone.
  *   (3) A PENDING request is never freed: a cache thread or a worker has it.
+ *   (4) A handler sees only messages whose length is exactly that of their header and
+ *       items, within the limits of `shapes`.
+ *   (5) heap[d->place] == d for every deadline d that is set, and no deadline is earlier
+ *       than its parent, which is at half its place.
  *
  * LOCKING   none: control thread only.  Other threads post a request's mail.  A chore
  *           is its worker's from kv_chore_begin until its mail is posted.
@@ -26,10 +30,78 @@
 #include <sys/socket.h>
 #include <xxhash.h>
 
+#include "common/array.h"
 #include "fs/control/request.h"
 
 #define EXPIRE_AT_ONCE 64u
 #define CHORE_COST 65536u /* of KV_COPY_TURN */
+
+/* ---- deadlines ---- */
+
+void kv_deadlines_fini(struct kv_deadlines *list)
+{
+	free(list->heap);
+	*list = (struct kv_deadlines){0};
+}
+
+static void put(struct kv_deadlines *list, size_t place, struct kv_deadline *d)
+{
+	list->heap[place] = d;
+	d->place = place;
+}
+
+/* Find the place of @d, beginning at the free place @at. */
+static void settle(struct kv_deadlines *list, size_t at, struct kv_deadline *d)
+{
+	struct kv_deadline **heap = list->heap;
+	size_t child;
+
+	for (; at > 1 && heap[at / 2]->at_ns > d->at_ns; at /= 2)
+		put(list, at, heap[at / 2]);
+	for (; (child = 2 * at) <= list->n; at = child) {
+		if (child < list->n &&
+		    heap[child + 1]->at_ns < heap[child]->at_ns)
+			child++;
+		if (heap[child]->at_ns >= d->at_ns)
+			break;
+		put(list, at, heap[child]);
+	}
+	put(list, at, d);
+}
+
+int kv_deadline_set(struct kv_deadlines *list, struct kv_deadline *deadline,
+		    uint64_t at_ns)
+{
+	/* The heap begins at 1. */
+	const int r = kv_array_reserve(&list->heap, &list->room, list->n + 2);
+
+	if (r < 0)
+		return r;
+	deadline->at_ns = at_ns;
+	list->n++;
+	settle(list, list->n, deadline);
+	return 0;
+}
+
+void kv_deadline_clear(struct kv_deadlines *list, struct kv_deadline *deadline)
+{
+	size_t place = deadline->place;
+	struct kv_deadline *last;
+
+	if (!place)
+		return;
+	last = list->heap[list->n--];
+	deadline->place = 0;
+	if (last != deadline)
+		settle(list, place, last);
+}
+
+struct kv_deadline *kv_deadline_first(const struct kv_deadlines *list)
+{
+	return list->n ? list->heap[1] : NULL;
+}
+
+/* ---- requests ---- */
 
 static struct kv_request **bucket(struct kv_client *client, uint64_t tag)
 {
@@ -152,6 +224,25 @@ void kv_request_free(struct kv_request *request)
 	free(request);
 }
 
+size_t kv_request_held(const struct kv_request *request)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; request->acquire && i < request->acquire->n; i++)
+		n += request->acquire->wants[i].status == 0;
+	return n;
+}
+
+void kv_request_end(struct kv_request *request, bool forced)
+{
+	if (forced)
+		request->server->tally.forced_releases +=
+			kv_request_held(request);
+	if (request->acquire)
+		kv_acquire_release(request->server->cache, request->acquire);
+	kv_request_free(request);
+}
+
 void kv_request_pend(struct kv_request *request, uint64_t wait)
 {
 	struct kv_server *server = request->server;
@@ -256,7 +347,7 @@ static void release_one(struct kv_request *request, int status)
 {
 	(void)status;
 	if (!request->pending)
-		request->kind->release(request, true);
+		kv_request_end(request, true);
 }
 
 void kv_requests_cancel(struct kv_client *client, int status)
@@ -339,7 +430,146 @@ int kv_wire_key(const uint8_t *bytes, uint32_t len, struct kv_key *ret_key)
 	return 0;
 }
 
-/* ---- reading messages ---- */
+/* ---- messages ---- */
+
+/* Rights in the space without which a message is not handled. */
+enum right {
+	ANY,  /* the handler checks */
+	OWN,  /* the space is there; the handler checks more */
+	READ, /* without it the space is absent: -ENOENT */
+	WRITE,
+	EITHER,
+};
+
+#define KEYS 1u /* items are keys: check them, and put them into server->keys */
+#define HAS_FD 2u   /* exactly one descriptor belongs to it */
+#define OPEN_TAG 4u /* without a reply: the tag is not a new request's */
+
+#define ITEM(type) sizeof(struct wire_##type)
+
+static const struct shape {
+	kv_handler *handle;
+	size_t fixed, item; /* bytes before the items, and of one */
+	uint32_t min, max;  /* items */
+	uint16_t flags;	    /* allowed in the header */
+	enum right right;
+	unsigned what;
+} shapes[WIRE_TYPE_END] = {
+	[WIRE_HELLO] = {kv_request_hello, 0, ITEM(hello), 1, 1},
+	[WIRE_SPACE] = {kv_request_space, ITEM(space), 1, 1, WIRE_MAX},
+	[WIRE_PROBE] = {kv_request_probe, 0, ITEM(key), 0, WIRE_BATCH, 0, READ,
+			KEYS},
+	[WIRE_ACQUIRE] = {kv_request_acquire, 0, ITEM(key), 0, WIRE_BATCH,
+			  WIRE_WAIT_SAVING | WIRE_RESIDENT | WIRE_AGAIN, READ,
+			  KEYS},
+	[WIRE_RELEASE] = {kv_request_release, .what = OPEN_TAG},
+	[WIRE_CANCEL] = {kv_request_cancel, .what = OPEN_TAG},
+	[WIRE_STAGING] = {kv_request_staging, 0, ITEM(staging), 1, 1, 0, ANY,
+			  HAS_FD},
+	[WIRE_RESERVE] = {kv_request_reserve, 0, ITEM(key), 0, WIRE_BATCH,
+			  WIRE_MUST | WIRE_HOLD, WRITE},
+	[WIRE_SAVE] = {kv_request_save, 0, ITEM(save), 0, WIRE_BATCH,
+		       WIRE_WITH_IDS},
+	[WIRE_DROP] = {kv_request_drop, 0, ITEM(key), 0, WIRE_BATCH, 0, ANY,
+		       KEYS},
+	[WIRE_FLUSH] = {kv_request_flush, 0, ITEM(key), 0, WIRE_BATCH, 0,
+			EITHER, KEYS},
+	[WIRE_EVICT] = {kv_request_evict, 0, ITEM(key), 0, WIRE_BATCH, 0, WRITE,
+			KEYS},
+	[WIRE_PIN] = {kv_request_pin, 0, ITEM(key), 0, WIRE_BATCH, 0, WRITE,
+		      KEYS},
+	[WIRE_CLEAR] = {kv_request_clear, .right = WRITE},
+	[WIRE_STATS] = {kv_request_stats},
+	[WIRE_UNMAPPED] = {kv_request_unmapped, 0, ITEM(segment), 1, 1, 0, ANY,
+			   OPEN_TAG},
+	[WIRE_PREFETCH] = {kv_request_prefetch, 0, ITEM(key), 0, WIRE_BATCH,
+			   WIRE_AHEAD, READ, KEYS},
+	[WIRE_ENDED] = {kv_request_ended, 0, ITEM(key), 0, WIRE_BATCH, 0, WRITE,
+			KEYS | OPEN_TAG},
+	[WIRE_PICK] = {kv_request_pick, 0, ITEM(pick), 1, WIRE_BATCH},
+	[WIRE_SNAPSHOT] = {kv_request_snapshot, ITEM(snapshot), 1, 0, WIRE_MAX},
+	[WIRE_SNAPSHOT_DROP] = {kv_request_snapshot_drop, 0, 1, 0, WIRE_MAX, 0,
+				WRITE},
+	[WIRE_SNAPSHOT_READ] = {kv_request_snapshot_read, ITEM(snapshot), 1, 0,
+				WIRE_MAX, 0, READ},
+	[WIRE_SNAPSHOT_LIST] = {kv_request_snapshot_list, .right = READ},
+	[WIRE_LIST] = {kv_request_list, 0, ITEM(list), 1, 1, 0, READ},
+	[WIRE_SPACE_REMOVE] = {kv_request_space_remove, .right = OWN},
+	[WIRE_POOL] = {kv_request_pool, ITEM(pool), ITEM(stride), 1, WIRE_MAX,
+		       0, ANY, HAS_FD},
+	[WIRE_POOL_CLOSE] = {kv_request_pool_close, .what = OPEN_TAG},
+	[WIRE_SAVE_PAGES] = {kv_request_save_pages, ITEM(save_pages), 1, 1,
+			     WIRE_MAX, WIRE_MUST | WIRE_HOLD | WIRE_WITH_IDS},
+	[WIRE_TOKEN_IDS] = {kv_request_token_ids, 0, ITEM(key), 1, WIRE_BATCH,
+			    0, READ, KEYS},
+	[WIRE_FORGET] = {kv_request_forget, 0, ITEM(key), 0, WIRE_BATCH, 0,
+			 WRITE, KEYS},
+	[WIRE_REGISTERS] = {kv_request_registers, .what = OPEN_TAG},
+};
+
+/* Look up the space of @m, if the client has @right in it. */
+static int check_right(struct kv_client *client, struct kv_message *m,
+		       enum right right)
+{
+	static const int wants[] = {
+		[OWN] = 0,
+		[READ] = R_OK | X_OK,
+		[WRITE] = W_OK | X_OK,
+		[EITHER] = R_OK | X_OK,
+	};
+	int r = kv_client_space(client, m->header->space, wants[right],
+				&m->space, &m->info);
+
+	if (r == -EACCES && right == EITHER)
+		r = kv_client_space(client, m->header->space, W_OK | X_OK,
+				    &m->space, &m->info);
+	return r == -EACCES && right == READ ? -ENOENT : r;
+}
+
+/* Check the message of @n bytes in server->in, and call its handler.  Returns 0, or
+ * -EPROTO: cut the client off.  @has_fd: a descriptor came with the message; @fd is the
+ * descriptor if it is memory, else -1. */
+static int dispatch(struct kv_client *client, size_t n, bool has_fd, int fd)
+{
+	const struct wire_header *header = (void *)client->server->in;
+	struct kv_message m = {header, header + 1, fd};
+	const struct shape *shape;
+	const struct wire_key *keys;
+	int r = 0;
+
+	if (n < sizeof(*header) || n > WIRE_MAX ||
+	    header->type >= WIRE_TYPE_END)
+		return -EPROTO;
+	shape = &shapes[header->type];
+	if (!shape->handle || (header->flags & ~shape->flags) ||
+	    header->count < shape->min || header->count > shape->max ||
+	    n != sizeof(*header) + shape->fixed + header->count * shape->item)
+		return -EPROTO;
+	if (((shape->what & HAS_FD) != 0) != has_fd ||
+	    (client->version != 0) == (header->type == WIRE_HELLO))
+		return -EPROTO;
+	if (!(shape->what & OPEN_TAG) && kv_request_find(client, header->tag))
+		return -EPROTO;
+	keys = m.items;
+	for (uint32_t i = 0; shape->what & KEYS && i < header->count; i++)
+		if (kv_wire_key(keys[i].key, keys[i].len,
+				&client->server->keys[i]) < 0)
+			return -EPROTO;
+	/* The tag may be released, also if no block is leased. */
+	if (header->type == WIRE_ACQUIRE)
+		client->last_acquire =
+			KV_MAX(client->last_acquire, header->tag);
+	if (shape->right != ANY)
+		r = check_right(client, &m, shape->right);
+	if (r < 0) {
+		if (!(shape->what & OPEN_TAG))
+			kv_reply_all(client, header, r);
+		return 0;
+	}
+	r = shape->handle(client, &m);
+	kv_space_put(m.space);
+	return r;
+}
 
 /* ECONNRESET, that the peer left something unread, is reported before the messages that
  * it had sent. */
@@ -359,7 +589,7 @@ static void handle(struct kv_client *client, size_t n, size_t fds, int flags,
 
 	server->tally.messages++;
 	if (fds > 1 || (flags & (MSG_TRUNC | MSG_CTRUNC)) ||
-	    server->dispatch(client, n, fds > 0, fd) < 0)
+	    dispatch(client, n, fds > 0, fd) < 0)
 		kv_client_break(client, KV_BREAK_PROTOCOL);
 }
 

@@ -15,7 +15,7 @@ struct kv_message {
 	const struct wire_header *header;
 	const void *items;
 	int fd; /* of memory, or -1; the caller closes it */
-	/* The space, borrowed, if dispatch.c has checked the rights to it; else NULL. */
+	/* The space, borrowed, if dispatch() has checked the rights to it; else NULL. */
 	struct kv_space *space;
 	struct kv_space_info info;
 };
@@ -28,9 +28,6 @@ struct kv_request_kind {
 	void (*finish)(struct kv_request *request);
 	/* Make the mail come soon.  NULL: the work cannot be cancelled. */
 	void (*cancel)(struct kv_request *request, int status);
-	/* Release what it holds, and free it; @forced: the client did not ask.  NULL:
-	 * requests of this kind never hold anything. */
-	void (*release)(struct kv_request *request, bool forced);
 };
 
 struct kv_request {
@@ -44,6 +41,8 @@ struct kv_request {
 	struct kv_account
 		*account;	/* charged with it, its bytes and its leases */
 	struct kv_space *space; /* held; or NULL */
+	struct kv_acquire
+		*acquire; /* the leases, part of the request; NULL: none */
 	size_t bytes, leases;
 	struct kv_deadline deadline;
 	struct wire_header header; /* of the message */
@@ -74,8 +73,13 @@ int kv_request_new(struct kv_client *client, const struct kv_message *m,
 void kv_request_hold(struct kv_request *request);
 /* Count @n leases, until the request is freed.  -ENOLCK: too many. */
 int kv_request_lease(struct kv_request *request, size_t n);
+/* Return the number of blocks that the request has leased. */
+size_t kv_request_held(const struct kv_request *request);
 /* Free a request that is not pending. */
 void kv_request_free(struct kv_request *request);
+/* Release the leases of a request that is not pending, and free it.  @forced: the
+ * client did not ask for the release. */
+void kv_request_end(struct kv_request *request, bool forced);
 
 /* The mail of @request will come.  Cancel the request after @wait nanoseconds, 0:
  * never. */
@@ -125,18 +129,14 @@ void kv_request_came(struct kv_client *client,
 /* Handlers of message types.  -EPROTO: cut the client off. */
 typedef int kv_handler(struct kv_client *client, const struct kv_message *m);
 kv_handler kv_request_space_remove, kv_request_list, kv_request_space,
-	kv_request_acquire, kv_request_release, kv_request_staging,
-	kv_request_reserve, kv_request_save, kv_request_pool,
-	kv_request_pool_close, kv_request_save_pages, kv_request_token_ids,
-	kv_request_drop, kv_request_flush, kv_request_hello, kv_request_probe,
-	kv_request_cancel, kv_request_evict, kv_request_pin, kv_request_clear,
-	kv_request_stats, kv_request_prefetch, kv_request_ended,
-	kv_request_pick, kv_request_snapshot, kv_request_snapshot_drop,
-	kv_request_snapshot_read, kv_request_snapshot_list, kv_request_unmapped,
-	kv_request_forget, kv_request_registers;
-
-/* Check the message of @n bytes in server->in, and handle it; -EPROTO.  @has_fd: a
- * descriptor came with it, which is @fd if it is one of memory. */
-int kv_dispatch(struct kv_client *client, size_t n, bool has_fd, int fd);
+	kv_request_acquire, kv_request_release, kv_request_staging, kv_request_reserve,
+	kv_request_save, kv_request_pool, kv_request_pool_close,
+	kv_request_save_pages, kv_request_token_ids, kv_request_drop,
+	kv_request_flush, kv_request_hello, kv_request_probe, kv_request_cancel,
+	kv_request_evict, kv_request_pin, kv_request_clear, kv_request_stats,
+	kv_request_prefetch, kv_request_ended, kv_request_pick,
+	kv_request_snapshot, kv_request_snapshot_drop, kv_request_snapshot_read,
+	kv_request_snapshot_list, kv_request_unmapped, kv_request_forget,
+	kv_request_registers;
 
 #endif

@@ -1,32 +1,191 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * save.c - RESERVE, DROP, SAVE and SAVE_PAGES: blocks that a client has computed.  Each
- * SAVE message becomes a saving, whose items are copied by workers.
+ * save.c - blocks that a client has computed: RESERVE, DROP, SAVE and SAVE_PAGES;
+ * and the memory that they are copied from: a client's staging (STAGING), and pages
+ * that an engine lends (POOL and POOL_CLOSE).
  *
- * OWNS      the fills of a saving's items until they are sealed or dropped; a hold on the
- *           staging or lent memory that the items are copied from; the leases of sealed
- *           blocks that were reserved with WIRE_HOLD.  Reservations are the client's.
+ * OWNS      the fills of a saving's items until they are sealed or dropped; a hold on
+ *           the staging or the lent memory that the items are copied from; the leases
+ *           of sealed blocks that were reserved with WIRE_HOLD.  The client owns its
+ *           reservations.  A kv_lent holds its memory and borrows the descriptors of
+ *           the lender.  An offer owns its memory until the client gets it.
  *
- * STATES    of a block, and who has it:
+ * STATES    of a block, with its owner in parentheses:
  *           (cache) -> RESERVED   kv_request_reserve  (client->reservations)
  *          RESERVED -> COPYING    prepare             (a saving)
  *          RESERVED -> (cache)    kv_request_drop, or the client's end
  *           (cache) -> COPYING    prepare_lent
  *           COPYING -> (cache)    copy_item: sealed, or dropped
+ *           of an offer:
+ *             (new) -> MAPPED     offer_run: by a worker, in steps
+ *            MAPPED -> (freed)    offer_finish: the client gets the memory
  *
  * INVARIANTS
  *   (1) A SAVE item consumes its reservation, whatever its outcome.
  *   (2) Only its worker touches a COPYING item, also after the client has disconnected:
- *       the item ends as if the client were there.
+ *       the item ends as if the client were connected.
  *   (3) A block is leased in the critical section that seals it: eviction cannot come in
  *       between.
  *   (4) A copy of lent pages is sealed only if the pages were lent until the copy had
  *       ended.
+ *   (5) Every byte of every page of a stride lies in the lent memory.
+ *   (6) No message of the client is read before its offer has ended: the next message
+ *       may save from the offered memory.
  *
- * LOCKING   none: control thread only, but for items[] of a pending saving, which belong
- *           to workers, one each.  The last of them, by `left`, posts the saving's mail.
+ * LOCKING   control thread only, except the items[] of a pending saving, each of which
+ *           one worker uses; the worker that takes `left` to 0 posts the saving's mail.
+ *           The memory of an offer belongs to a worker until the offer's mail is posted.
+ *           lent->lock guards the lender's descriptors, which workers poll after each
+ *           copy; it is a leaf lock.  The count is atomic, other fields of a kv_lent are
+ *           fixed after new.
  */
+#include <poll.h>
+
 #include "fs/control/request.h"
+
+/* ---- memory that a client lends ---- */
+
+/* The least average length of a block's runs, but for a few: copying short runs keeps a
+ * worker from other users for longer than the bytes tell. */
+#define RUN_MIN 512u
+#define RUNS_FREE 64u
+
+struct kv_lent {
+	struct kv_lent_link link; /* first */
+	struct kv_client_memory *memory;
+	uint64_t pages, payload;
+	uint32_t pages_per_block;
+	struct kv_account *account; /* held */
+	_Atomic unsigned refs;
+	pthread_mutex_t lock;
+	int socket, pidfd; /* lock; socket -1: kv_lent_forsake was called */
+	size_t n;
+	struct wire_stride strides[];
+};
+
+/* Set *@ret to a * b + c.  Returns false on overflow. */
+static bool mul_add(uint64_t a, uint64_t b, uint64_t c, uint64_t *ret)
+{
+	return !__builtin_mul_overflow(a, b, ret) &&
+	       !__builtin_add_overflow(*ret, c, ret);
+}
+
+static size_t lent_bytes(const struct kv_lent *lent)
+{
+	return sizeof(*lent) + lent->n * sizeof(lent->strides[0]);
+}
+
+int kv_lent_new(struct kv_server *server, int fd, const struct wire_pool *pool,
+		const struct wire_stride *strides, size_t n,
+		const struct kv_lender *lender, struct kv_lent **ret_lent)
+{
+	uint64_t payload = 0, runs = 0, end, bytes;
+	struct kv_lent *lent;
+	int r;
+
+	if (pool->pages == 0 || pool->pages_per_block == 0 ||
+	    pool->bytes == 0 || pool->bytes > INT64_MAX)
+		return -EINVAL;
+	/* All pages of all strides must lie in the pool, in runs that are long enough. */
+	for (size_t i = 0; i < n; i++) {
+		const struct wire_stride *s = &strides[i];
+
+		if (s->bytes == 0 || s->count == 0 ||
+		    !mul_add(s->count - 1, s->segment_stride, s->bytes, &end) ||
+		    !mul_add(pool->pages - 1, s->block_stride, end, &end) ||
+		    __builtin_add_overflow(end, s->at, &end) ||
+		    end > pool->bytes ||
+		    !mul_add(s->bytes, s->count, 0, &bytes) ||
+		    !mul_add(bytes, pool->pages_per_block, payload, &payload) ||
+		    !mul_add(s->count, pool->pages_per_block, runs, &runs))
+			return -EINVAL;
+	}
+	if (runs > payload / RUN_MIN + RUNS_FREE)
+		return -EINVAL;
+	lent = calloc(1, sizeof(*lent) + n * sizeof(*strides));
+	if (!lent)
+		return -ENOMEM;
+	r = kv_client_memory_new(server, lender->account, fd, pool->offset,
+				 pool->bytes, &lent->memory);
+	if (r < 0) {
+		free(lent);
+		return r;
+	}
+	lent->link.id = pool->id;
+	lent->pages = pool->pages;
+	lent->payload = payload;
+	lent->pages_per_block = pool->pages_per_block;
+	lent->account = kv_account_hold(lender->account);
+	atomic_init(&lent->refs, 1);
+	pthread_mutex_init(&lent->lock, NULL);
+	lent->socket = lender->socket;
+	lent->pidfd = lender->pidfd;
+	lent->n = n;
+	memcpy(lent->strides, strides, n * sizeof(*strides));
+	kv_account_take(lent->account, KV_FINITE_MEMORY, lent_bytes(lent));
+	*ret_lent = lent;
+	return 0;
+}
+
+static struct kv_lent *find_lent(struct kv_lents *lents, uint32_t id)
+{
+	struct kv_lent_link *link;
+
+	TAILQ_FOREACH(link, lents, others)
+		if (link->id == id)
+			return (struct kv_lent *)link;
+	return NULL;
+}
+
+void kv_lent_put(struct kv_lent *lent)
+{
+	if (!lent || atomic_fetch_sub(&lent->refs, 1) != 1)
+		return;
+	kv_client_memory_put(lent->memory);
+	kv_account_credit(lent->account, KV_FINITE_MEMORY, lent_bytes(lent));
+	kv_account_put(lent->account);
+	pthread_mutex_destroy(&lent->lock);
+	free(lent);
+}
+
+void kv_lent_forsake(struct kv_lent *lent)
+{
+	pthread_mutex_lock(&lent->lock);
+	lent->socket = lent->pidfd = -1;
+	pthread_mutex_unlock(&lent->lock);
+}
+
+/* Copy and hash the block in @pages, which must be valid.  Returns -EFAULT if the
+ * file has become shorter. */
+static int copy_lent(const struct kv_lent *lent, const uint64_t *pages,
+		     struct kv_hash *hash, uint8_t *tensors)
+{
+	const struct wire_stride *s;
+	uint32_t run;
+	uint64_t n, at;
+	int r;
+
+	for (s = lent->strides; s < lent->strides + lent->n; s++)
+		for (uint32_t p = 0; p < lent->pages_per_block; p += run) {
+			/* Copy adjacent pages as one run. */
+			run = 1;
+			while (s->count == 1 && s->bytes == s->block_stride &&
+			       p + run < lent->pages_per_block &&
+			       pages[p + run] == pages[p] + run)
+				run++;
+			n = run * s->bytes;
+			at = s->at + pages[p] * s->block_stride;
+			for (uint64_t i = 0; i < s->count; i++) {
+				r = kv_client_memory_copy(lent->memory, at, n,
+							  hash, tensors);
+				if (r < 0)
+					return r;
+				tensors += n;
+				at += s->segment_stride;
+			}
+		}
+	return 0;
+}
 
 /* Filled in between saving_new and saving_start. */
 struct saving_item {
@@ -54,30 +213,35 @@ struct saving {
 	uint64_t header_bytes;
 	bool with_ids; /* the message has the blocks' token ids */
 	uint32_t n;
-	struct kv_acquire *leases; /* of items to hold; NULL: none */
 	uint32_t uid;
 	_Atomic size_t left;
-	struct saving_item items[]; /* n */
+	struct saving_item items[]; /* n; the leases follow */
 };
 
 /* ---- copying, by workers ---- */
 
 /*
  * Check, after a copy, that the pages were lent all the time.  If the client has taken
- * them back, the copy may have other bytes.
+ * them back, or is not connected and alive, the copy may have other bytes.
  */
 static int check_lent(const struct saving *saving)
 {
+	struct kv_lent *lent = saving->lent;
+	struct pollfd ends[2];
 	uint32_t word;
 	int r;
 
-	if (!saving->lent)
-		return 0;
 	__sync_synchronize(); /* after all reads of the copy */
 	r = kv_client_memory_copy(saving->staging, saving->is_lent,
 				  sizeof(word), NULL, &word);
-	if (r == 0 && (word != WIRE_LENT || !kv_lent_is_there(saving->lent)))
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&lent->lock);
+	ends[0] = (struct pollfd){.fd = lent->socket, .events = POLLRDHUP};
+	ends[1] = (struct pollfd){.fd = lent->pidfd, .events = POLLIN};
+	if (word != WIRE_LENT || lent->socket < 0 || poll(ends, 2, 0) != 0)
 		r = -ECANCELED;
+	pthread_mutex_unlock(&lent->lock);
 	return r;
 }
 
@@ -112,7 +276,6 @@ static int make_block(struct saving_item *item, struct kv_hash *hash)
 {
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
 	struct saving *saving = item->saving;
-	struct kv_tally *tally = &saving->request.server->tally;
 	struct kv_cache *cache = saving->request.server->cache;
 	struct kv_fill *fill = kv_steal(item->fill);
 	uint8_t *file = kv_fill_data(fill);
@@ -131,13 +294,12 @@ static int make_block(struct saving_item *item, struct kv_hash *hash)
 		kv_hash_update(hash, file, saving->header_bytes);
 		file += saving->header_bytes;
 		r = saving->lent
-			    ? kv_lent_copy(saving->lent, item->pages, hash,
-					   file)
+			    ? copy_lent(saving->lent, item->pages, hash, file)
 			    : kv_client_memory_copy(saving->staging, item->from,
 						    saving->layout->payload,
 						    hash, file);
 	}
-	if (r == 0)
+	if (r == 0 && saving->lent)
 		r = check_lent(saving);
 	if (r < 0) {
 		kv_fill_drop(cache, fill);
@@ -145,15 +307,11 @@ static int make_block(struct saving_item *item, struct kv_hash *hash)
 	}
 	digest = kv_hash_end(hash);
 	if (item->hold)
-		kv_fill_hold(fill,
-			     &saving->leases->wants[item - saving->items]);
+		kv_fill_hold(
+			fill,
+			&saving->request.acquire->wants[item - saving->items]);
 	r = kv_fill_seal(cache, fill, &item->key, &item->meta,
 			 saving->header_bytes, &digest);
-	if (r == 0) {
-		tally->saved++;
-		tally->saved_bytes +=
-			saving->header_bytes + saving->layout->payload;
-	}
 	return r == 1 ? -EEXIST : r;
 }
 
@@ -184,28 +342,6 @@ static void submit(struct saving_item *item)
 
 /* ---- the request ---- */
 
-static size_t held(const struct saving *saving)
-{
-	size_t n = 0;
-
-	for (size_t i = 0; saving->leases && i < saving->leases->n; i++)
-		n += saving->leases->wants[i].status == 0;
-	return n;
-}
-
-static void release(struct kv_request *request, bool forced)
-{
-	struct saving *saving = (struct saving *)request;
-
-	if (forced)
-		request->server->tally.forced_releases += held(saving);
-	if (saving->leases) {
-		kv_acquire_release(request->server->cache, saving->leases);
-		free(saving->leases);
-	}
-	kv_request_free(request);
-}
-
 static void finish(struct kv_request *request)
 {
 	struct saving *saving = (struct saving *)request;
@@ -221,40 +357,14 @@ static void finish(struct kv_request *request)
 	kv_client_memory_put(kv_steal(saving->staging));
 	kv_lent_put(kv_steal(saving->lent));
 	free(kv_steal(saving->pages));
-	if (!request->client || request->release || held(saving) == 0)
-		release(request, false);
+	if (!request->client || request->release ||
+	    kv_request_held(request) == 0)
+		kv_request_end(request, false);
 	else
 		kv_request_hold(request);
 }
 
-static const struct kv_request_kind kind = {finish, NULL, release};
-
-/* Make room for the leases of all items; none is leased yet. */
-static int leases_new(struct saving *saving, size_t n)
-{
-	struct kv_acquire *leases;
-	int r = kv_request_lease(&saving->request, n);
-
-	if (r < 0)
-		return r;
-	leases = calloc(1, sizeof(*leases) + n * sizeof(leases->wants[0]));
-	if (!leases)
-		return -ENOMEM;
-	leases->n = n;
-	for (size_t i = 0; i < n; i++)
-		leases->wants[i].status = -ENOENT;
-	saving->leases = leases;
-	return 0;
-}
-
-/* The same as kv_client_space, for a space to save blocks to: it has a layout. */
-static int space_to_save(struct kv_client *client, struct kv_message *m)
-{
-	int r = kv_client_space(client, m->header->space, W_OK | X_OK,
-				&m->space, &m->info);
-
-	return r == 0 && !m->info.layout ? -EINVAL : r;
-}
+static const struct kv_request_kind kind = {finish, NULL};
 
 /* Make a saving of the @n blocks of the message, with zeroed items.  -ENOSPC, -ENOMEM,
  * or an error of the client's rights. */
@@ -264,19 +374,26 @@ static int saving_new(struct kv_client *client,
 {
 	struct kv_message m = *message;
 	const uint16_t flags = m.header->flags;
+	const bool holds = client->reservations.holds || (flags & WIRE_HOLD);
+	struct kv_acquire *leases;
 	struct saving *saving = NULL;
-	int r = space_to_save(client, &m);
+	int r = kv_client_space(client, m.header->space, W_OK | X_OK, &m.space,
+				&m.info);
 
-	if (r == 0 && m.info.layout->token_ids != !!(flags & WIRE_WITH_IDS))
+	if (r == 0 && (!m.info.layout ||
+		       m.info.layout->token_ids != !!(flags & WIRE_WITH_IDS)))
 		r = -EINVAL;
 	if (r == 0)
-		r = kv_request_new(client, &m, &kind,
-				   sizeof(*saving) +
-					   n * sizeof(saving->items[0]),
-				   &saving);
+		r = kv_request_new(
+			client, &m, &kind,
+			sizeof(*saving) + n * sizeof(saving->items[0]) +
+				(holds ? sizeof(*leases) +
+						 n * sizeof(leases->wants[0])
+				       : 0),
+			&saving);
 	kv_space_put(m.space);
-	if (r == 0 && (client->reservations.holds || (flags & WIRE_HOLD))) {
-		r = leases_new(saving, n);
+	if (r == 0 && holds) {
+		r = kv_request_lease(&saving->request, n);
 		client->last_acquire =
 			KV_MAX(client->last_acquire, m.header->tag);
 	}
@@ -285,6 +402,10 @@ static int saving_new(struct kv_client *client,
 			kv_request_free(&saving->request);
 		return r;
 	}
+	leases = holds ? (struct kv_acquire *)&saving->items[n] : NULL;
+	if (leases)
+		leases->n = n;
+	saving->request.acquire = leases;
 	saving->n = n;
 	saving->uid = client->caller.uid;
 	saving->layout = m.info.layout;
@@ -296,6 +417,8 @@ static int saving_new(struct kv_client *client,
 	for (uint32_t i = 0; i < n; i++) {
 		saving->items[i].saving = saving;
 		saving->items[i].work.run = copy_item;
+		if (leases)
+			leases->wants[i].status = -ENOENT;
 	}
 	*ret_saving = saving;
 	return 0;
@@ -517,8 +640,8 @@ static int prepare_lent(struct saving *saving, const struct wire_save *wire,
 	r = kv_wire_key(wire->key, wire->len, &item->key);
 	if (r == 0)
 		r = set_meta(saving, wire, item);
-	if (r == 0 && !kv_lent_has_pages(saving->lent, item->pages))
-		r = -EINVAL;
+	for (uint32_t i = 0; r == 0 && i < saving->lent->pages_per_block; i++)
+		r = item->pages[i] < saving->lent->pages ? 0 : -EINVAL;
 	if (r == 0)
 		r = set_ids(saving, wire->offset, item);
 	item->hold = flags & WIRE_HOLD;
@@ -531,12 +654,12 @@ static int prepare_lent(struct saving *saving, const struct wire_save *wire,
 static int lend(struct saving *saving, struct kv_lent *lent,
 		const struct wire_save_pages *what, const void *pages)
 {
-	size_t each = kv_lent_pages_per_block(lent);
+	size_t each = lent->pages_per_block;
 	size_t bytes = what->n * each * sizeof(uint64_t);
 	int r;
 
-	if (kv_lent_payload(lent) != saving->layout->payload ||
-	    !saving->staging || what->lent % sizeof(uint32_t) != 0 ||
+	if (lent->payload != saving->layout->payload || !saving->staging ||
+	    what->lent % sizeof(uint32_t) != 0 ||
 	    !kv_client_memory_has(saving->staging, what->lent,
 				  sizeof(uint32_t)))
 		return -EINVAL;
@@ -552,31 +675,25 @@ static int lend(struct saving *saving, struct kv_lent *lent,
 		saving->items[i].pages = saving->pages + i * each;
 	saving->is_lent = what->lent;
 	saving->lent = lent;
-	kv_lent_hold(lent);
+	atomic_fetch_add(&lent->refs, 1);
 	return 0;
-}
-
-/* Return whether the message is as long as its blocks with their pages are. */
-static bool is_complete(const struct kv_message *m, const struct kv_lent *lent)
-{
-	const struct wire_save_pages *what = m->items;
-	uint64_t pages = kv_lent_pages_per_block(lent), each;
-
-	return what->n > 0 && what->n <= WIRE_BATCH &&
-	       !__builtin_mul_overflow(pages, sizeof(uint64_t), &each) &&
-	       each <= WIRE_MAX &&
-	       m->header->count == what->n * (sizeof(struct wire_save) + each);
 }
 
 int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 {
 	const struct wire_save_pages *what = m->items;
 	const struct wire_save *wire = (const struct wire_save *)(what + 1);
-	struct kv_lent *lent = kv_lent_find(&client->lents, what->pool);
+	struct kv_lent *lent = find_lent(&client->lents, what->pool);
+	const uint64_t room = m->header->count,
+		       pages = lent ? lent->pages_per_block : 0;
 	struct saving *saving;
 	int r = -ENOENT;
 
-	if (lent && !is_complete(m, lent))
+	/* The message must be as long as its blocks with their pages. */
+	if (lent &&
+	    (what->n == 0 || what->n > WIRE_BATCH ||
+	     pages > WIRE_MAX / sizeof(uint64_t) ||
+	     room != what->n * (sizeof(*wire) + pages * sizeof(uint64_t))))
 		return -EPROTO;
 	if (lent)
 		r = saving_new(client, m, what->n, &saving);
@@ -599,5 +716,115 @@ int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 		submit(item);
 	}
 	ended(saving);
+	return 0;
+}
+
+/* ---- offers of memory ---- */
+
+struct offer {
+	struct kv_chore chore; /* first */
+	/* One of these is held: */
+	struct kv_client_memory *staging;
+	struct kv_lent *lent;
+};
+
+static int offer_run(struct kv_chore *chore)
+{
+	struct offer *offer = (struct offer *)chore;
+
+	return kv_client_memory_map(offer->lent ? offer->lent->memory
+						: offer->staging);
+}
+
+static void offer_finish(struct kv_request *request)
+{
+	struct offer *offer = (struct offer *)request;
+	struct kv_client *client = request->client;
+
+	if (client && offer->chore.status == 0) {
+		if (offer->lent) {
+			TAILQ_INSERT_TAIL(&client->lents, &offer->lent->link,
+					  others);
+			client->n_lents++;
+			offer->lent = NULL;
+		} else {
+			kv_client_memory_put(client->staging);
+			client->staging = kv_steal(offer->staging);
+		}
+	}
+	kv_client_memory_put(offer->staging);
+	kv_lent_put(offer->lent);
+	if (client) {
+		kv_reply(client, &request->header, offer->chore.status, 0, 0);
+		client->offers = false;
+		kv_user_ready(client);
+	}
+	kv_request_free(request);
+}
+
+static const struct kv_request_kind offer_kind = {offer_finish,
+						  kv_chore_cancel};
+
+/* Offer @staging or @lent, which is taken over in any case, unless @r is an error. */
+static int offer_begin(struct kv_client *client, const struct kv_message *m,
+		       struct kv_client_memory *staging, struct kv_lent *lent,
+		       int r)
+{
+	struct offer *offer;
+
+	if (r == 0)
+		r = kv_request_new(client, m, &offer_kind, sizeof(*offer),
+				   &offer);
+	if (r < 0) {
+		kv_client_memory_put(staging);
+		kv_lent_put(lent);
+		kv_reply(client, m->header, r, 0, 0);
+		return 0;
+	}
+	offer->staging = staging;
+	offer->lent = lent;
+	client->offers = true;
+	kv_chore_begin(&offer->chore, offer_run);
+	return 0;
+}
+
+int kv_request_staging(struct kv_client *client, const struct kv_message *m)
+{
+	const struct wire_staging *wanted = m->items;
+	struct kv_client_memory *staging = NULL;
+	int r = kv_client_memory_new(client->server, client->account, m->fd, 0,
+				     wanted->bytes, &staging);
+
+	return offer_begin(client, m, staging, NULL, r);
+}
+
+int kv_request_pool(struct kv_client *client, const struct kv_message *m)
+{
+	const struct wire_pool *pool = m->items;
+	const struct kv_lender lender = {client->socket, client->pidfd,
+					 client->account};
+	struct kv_lent *lent = NULL;
+	int r = 0;
+
+	if (find_lent(&client->lents, pool->id))
+		r = -EEXIST;
+	else if (client->n_lents >= WIRE_POOLS_MAX)
+		r = -ENOLCK;
+	if (r == 0)
+		r = kv_lent_new(client->server, m->fd, pool,
+				(const struct wire_stride *)(pool + 1),
+				m->header->count, &lender, &lent);
+	return offer_begin(client, m, NULL, lent, r);
+}
+
+int kv_request_pool_close(struct kv_client *client, const struct kv_message *m)
+{
+	struct kv_lent *lent =
+		m->header->arg > UINT32_MAX
+			? NULL
+			: find_lent(&client->lents, (uint32_t)m->header->arg);
+
+	if (lent)
+		kv_client_drop_lent(client, lent);
 	return 0;
 }

@@ -15,7 +15,6 @@
 #include "cache/cache.h"
 #include "fs/base/access.h"
 #include "fs/control/control.h"
-#include "fs/control/deadline.h"
 #include "fs/base/workers.h"
 #include "cache/core/turns.h"
 #include "common/wire.h"
@@ -35,7 +34,6 @@ struct kv_mailbox {
 };
 
 int kv_mailbox_init(struct kv_mailbox *box); /* -EMFILE, -ENFILE, -ENOMEM */
-void kv_mailbox_fini(struct kv_mailbox *box);
 
 /* Any thread; never blocks, never fails. */
 void kv_mailbox_post(struct kv_mailbox *box, struct kv_mail *mail);
@@ -64,20 +62,36 @@ int kv_listener_open(struct kv_listener *listener, const char *path,
  * was made for it and is empty.  Takes a closed one. */
 void kv_listener_close(struct kv_listener *listener);
 
+/* ---- deadlines of requests, in a heap ---- */
+
+/* In the owner's memory, zeroed at first; in at most one list. */
+struct kv_deadline {
+	uint64_t at_ns; /* kv_now_ns() */
+	size_t place;	/* the list's own; 0: not set */
+};
+
+struct kv_deadlines {
+	struct kv_deadline **heap; /* heap[1..n] */
+	size_t n, room;
+};
+
+/* A zeroed list is empty. */
+void kv_deadlines_fini(struct kv_deadlines *list);
+
+/* @deadline must not be set.  -ENOMEM. */
+int kv_deadline_set(struct kv_deadlines *list, struct kv_deadline *deadline,
+		    uint64_t at_ns);
+/* Nothing happens if it is not set. */
+void kv_deadline_clear(struct kv_deadlines *list, struct kv_deadline *deadline);
+
+/* The earliest one; NULL if there is none. */
+struct kv_deadline *kv_deadline_first(const struct kv_deadlines *list);
+
 /* ---- the control thread ---- */
 
 /* An epoll event points to one of these. */
 struct kv_watch {
 	void (*ready)(struct kv_watch *watch, uint32_t events);
-};
-
-/* kv_control_counts, as any thread may read them. */
-struct kv_tally {
-	_Atomic uint64_t connections, accepted, refused, messages;
-	_Atomic uint64_t protocol_errors, slow, stray_releases;
-	_Atomic uint64_t forced_releases, dropped_reservations;
-	_Atomic uint64_t saved,
-		saved_bytes; /* written by ingest threads, too */
 };
 
 TAILQ_HEAD(kv_clients, kv_client);
@@ -94,14 +108,10 @@ struct kv_server {
 	/* Fixed: workers that copy and hash, and workers that wait for the disk, of
 	 * which a user has one at a time. */
 	struct kv_workers *copies, *waits;
-	uint64_t mapped_max; /* fixed; bytes of clients' memory */
-	/* Fixed: kv_dispatch().  By a pointer, as request.c may not call the handlers
-	 * above it. */
-	int (*dispatch)(struct kv_client *client, size_t n, bool has_fd,
-			int fd);
-	struct kv_mailbox mailbox; /* any thread posts */
-	struct kv_tally tally;	   /* any thread */
-	int epoll;		   /* fixed */
+	uint64_t mapped_max;		/* fixed; bytes of clients' memory */
+	struct kv_mailbox mailbox;	/* any thread posts */
+	struct kv_control_counts tally; /* any thread */
+	int epoll;			/* fixed */
 	uint64_t seed; /* fixed; of hash tables, unknown to clients */
 	bool stopping; /* read no more messages */
 	uint32_t version_refused;   /* last version in the log; 0: none */

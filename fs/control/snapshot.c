@@ -78,8 +78,7 @@ static void change_finish(struct kv_request *request)
 	kv_request_free(request);
 }
 
-static const struct kv_request_kind kind = {change_finish, kv_chore_cancel,
-					    NULL};
+static const struct kv_request_kind kind = {change_finish, kv_chore_cancel};
 
 /* Begin to make the snapshot @text of @set, which it takes over if it succeeds; or, if
  * @set is NULL, to drop the snapshot. */

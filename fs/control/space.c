@@ -191,7 +191,7 @@ static void finish(struct kv_request *request)
 	kv_request_free(request);
 }
 
-static const struct kv_request_kind kind = {finish, kv_chore_cancel, NULL};
+static const struct kv_request_kind kind = {finish, kv_chore_cancel};
 
 int kv_request_space(struct kv_client *client, const struct kv_message *m)
 {
@@ -271,7 +271,7 @@ static void removal_finish(struct kv_request *request)
 }
 
 static const struct kv_request_kind removal_kind = {removal_finish,
-						    kv_chore_cancel, NULL};
+						    kv_chore_cancel};
 
 /* The owner and operators may remove a space, as with rmdir(2). */
 int kv_request_space_remove(struct kv_client *client,

@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "fs/control/deadline.h"
+#include "fs/control/server.h"
 
 enum { N = 1000 };
 

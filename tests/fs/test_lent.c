@@ -9,7 +9,7 @@
  */
 #include <sys/eventfd.h>
 
-#include "fs/control/lent.h"
+#include "fs/control/client_memory.h"
 #include "tests/fs/daemon.h"
 
 enum { PAGE = 4096, N = 32, BYTES = N * DAEMON_PAYLOAD };

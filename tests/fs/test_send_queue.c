@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <cmocka.h>
 
-#include "fs/control/send_queue.h"
+#include "fs/control/client.h"
 
 enum { MESSAGE = 1000 };
 

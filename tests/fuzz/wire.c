@@ -55,7 +55,6 @@ static void start(void)
 	TAILQ_INIT(&server.ended);
 	on_mail.ready = run_mail;
 	server.rules = &rules;
-	server.dispatch = kv_dispatch;
 	make_cache();
 	fuzz_must(kv_gate_start(&server.gate) == 0);
 	fuzz_must(kv_users_init(&server) == 0);
