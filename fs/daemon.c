@@ -111,25 +111,6 @@ static struct kv_control *set_control(struct kv_daemon *daemon,
 
 /* ---- the files below .kvfs ---- */
 
-static void write_memory(FILE *f, const struct kv_cgroup_limit *limit)
-{
-	FILE *score = fopen("/proc/self/oom_score_adj", "re");
-	int value;
-
-	if (limit->bytes == UINT64_MAX)
-		fputs("memory_limit=none\n", f);
-	else
-		fprintf(f, "memory_limit=%llu (%s)\n",
-			(unsigned long long)limit->bytes, limit->file);
-	if (score && fscanf(score, "%d", &value) == 1)
-		fprintf(f, "oom_score_adj=%d%s\n", value,
-			value == 0 ? " (without CAP_SYS_RESOURCE it cannot be "
-				     "lower)"
-				   : "");
-	if (score)
-		fclose(score);
-}
-
 static char *config_text(struct kv_daemon *daemon)
 {
 	const struct kv_options *o = daemon->options;
@@ -137,7 +118,8 @@ static char *config_text(struct kv_daemon *daemon)
 	_cleanup_(kv_freep) char *cache = kv_cache_describe(daemon->cache);
 	char *text = NULL;
 	size_t n;
-	FILE *f = open_memstream(&text, &n);
+	FILE *f = open_memstream(&text, &n), *score;
+	int value;
 
 	if (!f)
 		return NULL;
@@ -148,13 +130,21 @@ static char *config_text(struct kv_daemon *daemon)
 	kv_options_print(f, o);
 	fprintf(f, "fuse_max_write=%u\nfuse_max_readahead=%u\n",
 		mount->max_write, mount->max_readahead);
-	write_memory(f, &o->memory);
+	if (o->memory.bytes == UINT64_MAX)
+		fputs("memory_limit=none\n", f);
+	else
+		fprintf(f, "memory_limit=%llu (%s)\n",
+			(unsigned long long)o->memory.bytes, o->memory.file);
+	score = fopen("/proc/self/oom_score_adj", "re");
+	if (score && fscanf(score, "%d", &value) == 1)
+		fprintf(f, "oom_score_adj=%d%s\n", value,
+			value == 0 ? " (without CAP_SYS_RESOURCE it cannot be "
+				     "lower)"
+				   : "");
+	if (score)
+		fclose(score);
 	fputs(cache ? cache : "", f);
-	if (fclose(f) != 0) {
-		free(text);
-		return NULL;
-	}
-	return text;
+	return kv_text_close(f, &text);
 }
 
 static int text_of(void *arg, uint64_t ino, const struct kv_caller *reader,
@@ -232,22 +222,6 @@ static int make_socket_base(const struct kv_daemon *daemon)
 	return chmod(base, 0755) < 0 ? -errno : 0;
 }
 
-/* Add to *@ret_why how to choose a place for the socket, if none was chosen. */
-static int explain_place(const struct kv_daemon *daemon, int r, char **ret_why)
-{
-	char *why;
-
-	if (daemon->options->control || geteuid() == 0 || !*ret_why ||
-	    getenv("XDG_RUNTIME_DIR"))
-		return r;
-	if (asprintf(&why, "%s (XDG_RUNTIME_DIR is not set: give control=PATH)",
-		     *ret_why) < 0)
-		return r;
-	free(*ret_why);
-	*ret_why = why;
-	return r;
-}
-
 /* Open the parts in the order of their dependencies. */
 static int start(struct kv_daemon *daemon, struct kv_gate *gate, char **ret_why)
 {
@@ -255,6 +229,7 @@ static int start(struct kv_daemon *daemon, struct kv_gate *gate, char **ret_why)
 	struct kv_cache_config config = o->cache;
 	struct kv_control *control;
 	struct kv_mount *mount;
+	char *why;
 	int r;
 
 	config.gone = on_gone;
@@ -311,7 +286,16 @@ static int start(struct kv_daemon *daemon, struct kv_gate *gate, char **ret_why)
 			     daemon->control_path, &control, ret_why);
 	if (r == 0)
 		set_control(daemon, control);
-	return r < 0 ? explain_place(daemon, r, ret_why) : 0;
+	/* Add how to choose a place for the socket, if the user chose none. */
+	else if (!o->control && geteuid() != 0 && *ret_why &&
+		 !getenv("XDG_RUNTIME_DIR") &&
+		 asprintf(&why,
+			  "%s (XDG_RUNTIME_DIR is not set: give control=PATH)",
+			  *ret_why) >= 0) {
+		free(*ret_why);
+		*ret_why = why;
+	}
+	return r;
 }
 
 int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,

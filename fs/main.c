@@ -23,6 +23,7 @@
 #include <sys/wait.h>
 #include <syslog.h>
 
+#include "common/bytes.h"
 #include "common/thread.h"
 #include "fs/control/gate.h"
 #include "fs/health.h"
@@ -133,24 +134,7 @@ static void detach(void)
 	stderr = file;
 }
 
-/* Wait until the log has all lines, or until it has taken too long. */
-static void flush_log(void)
-{
-	const uint64_t until = kv_now_ns() + LOG_FLUSH_NS;
-	int r = 0;
-
-	pthread_mutex_lock(&log_queue.lock);
-	while (log_queue.n > 0 && r == 0)
-		r = kv_cond_wait_until(&log_queue.changed, &log_queue.lock,
-				       until);
-	pthread_mutex_unlock(&log_queue.lock);
-}
-
 /* ---- the process ---- */
-
-struct start {
-	int to_parent; /* -1: no parent waits, or the status was sent */
-};
 
 /* Tell the service manager that the mount answers, as sd_notify(3) does: send a
  * datagram to the socket in NOTIFY_SOCKET, an abstract one if it begins with '@'. */
@@ -181,17 +165,15 @@ static void notify_service_manager(void)
 /* Report that the mount answers, and go to the background. */
 static void on_ready(void *arg)
 {
-	struct start *d = arg;
-	char status = 0;
+	int *to_parent = arg;
 
 	notify_service_manager();
-	if (d->to_parent < 0)
+	if (*to_parent < 0)
 		return;
 	detach();
-	if (write(d->to_parent, &status, 1) != 1)
-		(void)status; /* nobody waits */
-	close(d->to_parent);
-	d->to_parent = -1;
+	(void)!write(*to_parent, "", 1);
+	close(*to_parent);
+	*to_parent = -1;
 }
 
 /*
@@ -231,13 +213,16 @@ static void raise_limits(void)
 	mallopt(M_ARENA_MAX, 4);
 }
 
+/* Serve until the end, and return the exit status.  *@to_parent is a pipe to a parent that
+ * waits for one byte, the exit status; -1: no parent waits, or the status was sent. */
 static int serve(const struct kv_options *options, const char *mountpoint,
-		 struct start *d)
+		 int *to_parent)
 {
 	_cleanup_(kv_freep) char *why = NULL;
 	struct kv_daemon *daemon;
 	struct kv_gate *gate;
 	int r, status = 0;
+	uint64_t until;
 
 	r = kv_gate_start(&gate);
 	if (r < 0)
@@ -247,7 +232,8 @@ static int serve(const struct kv_options *options, const char *mountpoint,
 	kv_session_block_signals();
 	r = kv_daemon_open(options, gate, &daemon, &why);
 	if (r == 0) {
-		r = kv_session_run(daemon, mountpoint, on_ready, d, &why);
+		r = kv_session_run(daemon, mountpoint, on_ready, to_parent,
+				   &why);
 		if (r < 0)
 			status = complain(why, r);
 		kv_daemon_close(daemon);
@@ -255,14 +241,20 @@ static int serve(const struct kv_options *options, const char *mountpoint,
 		status = complain(why, r);
 	}
 	kv_gate_stop(gate);
-	flush_log();
+	/* Wait until the log has all lines, or until it has taken too long. */
+	until = kv_now_ns() + LOG_FLUSH_NS;
+	pthread_mutex_lock(&log_queue.lock);
+	while (log_queue.n > 0 &&
+	       kv_cond_wait_until(&log_queue.changed, &log_queue.lock, until) ==
+		       0)
+		;
+	pthread_mutex_unlock(&log_queue.lock);
 	return status;
 }
 
 static int serve_in_background(const struct kv_options *options,
 			       const char *mountpoint)
 {
-	struct start d = {.to_parent = -1};
 	char status;
 	int pipes[2];
 	ssize_t n;
@@ -293,47 +285,17 @@ static int serve_in_background(const struct kv_options *options,
 	setsid();
 	if (chdir("/") < 0)
 		return complain(NULL, -errno);
-	d.to_parent = pipes[1];
-	status = (char)serve(options, mountpoint, &d);
-	if (d.to_parent >= 0 && write(d.to_parent, &status, 1) != 1)
+	status = (char)serve(options, mountpoint, &pipes[1]);
+	if (pipes[1] >= 0 && write(pipes[1], &status, 1) != 1)
 		return 1;
 	return status;
 }
 
-static int run(const struct kv_options *options)
-{
-	_cleanup_(kv_freep) char *mountpoint = NULL, *why = NULL;
-	struct start none = {.to_parent = -1};
-	int r;
-
-	if (options->action == KV_REMOUNT) {
-		r = kv_mountpoint_remount(options->mountpoint, options->given,
-					  options->cache.read_only, &why);
-		return r < 0 ? complain(why, r) : 0;
-	}
-	if (options->mountpoint) {
-		r = kv_mountpoint_check(options->mountpoint, options->store,
-					&mountpoint, &why);
-		if (r < 0)
-			return complain(why, r);
-		if (options->control &&
-		    kv_mountpoint_covers(mountpoint, options->control) > 0)
-			return complain("control=: the socket must not lie in "
-					"the mount",
-					-EINVAL);
-	}
-	if (options->action == KV_FAKE)
-		return 0;
-	if (options->foreground)
-		return serve(options, mountpoint, &none);
-	return serve_in_background(options, mountpoint);
-}
-
 int main(int argc, char **argv)
 {
-	_cleanup_(kv_freep) char *why = NULL;
+	_cleanup_(kv_freep) char *why = NULL, *mountpoint = NULL;
 	struct kv_options options;
-	int r;
+	int r, status = 0, to_parent = -1;
 
 	/* The mount must not keep a lock or a pipe of the caller's open. */
 	(void)close_range(3, ~0U, 0);
@@ -353,9 +315,26 @@ int main(int argc, char **argv)
 	case KV_SHOW_VERSION:
 		printf("kvfs %s\n", KV_VERSION);
 		break;
+	case KV_REMOUNT:
+		r = kv_mountpoint_remount(options.mountpoint, options.given,
+					  options.cache.read_only, &why);
+		break;
 	default:
-		r = run(&options);
+		if (options.mountpoint)
+			r = kv_mountpoint_check(options.mountpoint,
+						options.store, &mountpoint,
+						&why);
+		if (r == 0 && mountpoint && options.control &&
+		    kv_mountpoint_covers(mountpoint, options.control) > 0)
+			r = kv_why(&why, -EINVAL,
+				   "control=: the socket must not lie in the "
+				   "mount");
+		if (r < 0 || options.action == KV_FAKE)
+			break;
+		status = options.foreground
+				 ? serve(&options, mountpoint, &to_parent)
+				 : serve_in_background(&options, mountpoint);
 	}
 	kv_options_fini(&options);
-	return r;
+	return r < 0 ? complain(why, r) : status;
 }

@@ -338,14 +338,24 @@ static int complain(const char *path, const char *what, int error)
 	return STATUS_FAILED;
 }
 
-/* Return the number of blocks that are not on SSD, or -1 if it is unknown. */
-static long long count_not_durable(const char *path)
+/* Write all blocks to SSD.  Blocks that cannot be written are reported, and do not
+ * keep the mount from being removed. */
+static int sync_spaces(const char *path)
 {
+	_cleanup_(kv_closep) int fd =
+		open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	_cleanup_(kv_freep) char *name = NULL, *line = NULL;
-	long long dirty = -1, alone = -1;
+	long long n, dirty = -1, alone = -1;
 	size_t room = 0;
 	FILE *f = NULL;
+	char what[96];
+	int error;
 
+	if (fd >= 0 && fsync(fd) == 0)
+		return 0;
+	error = errno;
+	if (is_dead(error))
+		return 0;
 	if (asprintf(&name, "%s/.kvfs/metrics", path) >= 0)
 		f = fopen(name, "re");
 	while (f && getline(&line, &room, f) > 0) {
@@ -354,25 +364,7 @@ static long long count_not_durable(const char *path)
 	}
 	if (f)
 		fclose(f);
-	return dirty < 0 || alone < 0 ? -1 : dirty + alone;
-}
-
-/* Write all blocks to SSD.  Blocks that cannot be written are reported, and do not
- * keep the mount from being removed. */
-static int sync_spaces(const char *path)
-{
-	_cleanup_(kv_closep) int fd =
-		open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	char what[96];
-	long long n;
-	int error;
-
-	if (fd >= 0 && fsync(fd) == 0)
-		return 0;
-	error = errno;
-	if (is_dead(error))
-		return 0;
-	n = count_not_durable(path);
+	n = dirty < 0 || alone < 0 ? -1 : dirty + alone;
 	if (error == EOPNOTSUPP) {
 		if (n > 0)
 			fprintf(stderr,
@@ -387,15 +379,6 @@ static int sync_spaces(const char *path)
 	else
 		snprintf(what, sizeof(what), "not all of it is durable");
 	return complain(path, what, error);
-}
-
-static int unmount(const char *path, int flags)
-{
-	if (umount2(path, flags) == 0)
-		return 0;
-	if (errno != EPERM)
-		return complain(path, "cannot unmount", errno);
-	return fusermount(path, flags & MNT_DETACH) < 0 ? STATUS_FAILED : 0;
 }
 
 /* Wait until the daemon has ended.  A daemon that is also mounted elsewhere, perhaps
@@ -418,15 +401,30 @@ static void wait_for_store(const struct mounted *m, int lock, int owner)
 		(void)poll(&ended, 1, (int)(NOTICE_NS / 1000000));
 }
 
-static int unmount_kvfs(const char *path, int flags)
+int kv_umount_main(int argc, char **argv)
 {
-	_cleanup_(kv_freep) char *whole = realpath(path, NULL), *name = NULL;
+	_cleanup_(kv_freep) char *whole = NULL, *name = NULL;
 	_cleanup_(kv_closep) int lock = -1, owner = -1;
+	int flags = UMOUNT_NOFOLLOW, c, lost = 0;
 	struct mounted m = {0};
 	char text[32] = {0};
+	const char *path;
 	long pid = 0;
-	int r, lost = 0;
 
+	while ((c = getopt(argc, argv, "flnrvN:t:")) != -1) {
+		if (c == 'l')
+			flags |= MNT_DETACH;
+		else if (c == 'f')
+			flags |= MNT_FORCE;
+		else if (c == '?')
+			return STATUS_USAGE;
+	}
+	if (optind != argc - 1) {
+		fprintf(stderr, "usage: umount.kvfs [-fl] MOUNTPOINT\n");
+		return STATUS_USAGE;
+	}
+	path = argv[optind];
+	whole = realpath(path, NULL);
 	if (whole)
 		path = whole;
 	if (!find_mount(open_mountinfo(), path, NULL, KVFS, &m))
@@ -441,27 +439,13 @@ static int unmount_kvfs(const char *path, int flags)
 		owner = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
 	if (flags == UMOUNT_NOFOLLOW)
 		lost = sync_spaces(path);
-	r = unmount(path, flags);
-	if (r == 0 && !(flags & MNT_DETACH))
+	if (umount2(path, flags) < 0) {
+		if (errno != EPERM)
+			return complain(path, "cannot unmount", errno);
+		if (fusermount(path, flags & MNT_DETACH) < 0)
+			return STATUS_FAILED;
+	}
+	if (!(flags & MNT_DETACH))
 		wait_for_store(&m, lock, owner);
-	return r ? r : lost;
-}
-
-int kv_umount_main(int argc, char **argv)
-{
-	int flags = UMOUNT_NOFOLLOW, c;
-
-	while ((c = getopt(argc, argv, "flnrvN:t:")) != -1) {
-		if (c == 'l')
-			flags |= MNT_DETACH;
-		else if (c == 'f')
-			flags |= MNT_FORCE;
-		else if (c == '?')
-			return STATUS_USAGE;
-	}
-	if (optind != argc - 1) {
-		fprintf(stderr, "usage: umount.kvfs [-fl] MOUNTPOINT\n");
-		return STATUS_USAGE;
-	}
-	return unmount_kvfs(argv[optind], flags);
+	return lost;
 }

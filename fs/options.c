@@ -12,6 +12,8 @@
  *   (3) A repeated option replaces its earlier value, except for options that
  *       may be given several times.
  *   (4) After a successful parse every field has its final value.
+ *   (5) A file of a control group that is absent, or has no number, limits nothing.
+ *       Limits are read only from below a mount of control groups.
  *
  * LOCKING   none: the parser runs before any thread starts, and uses the
  *           process's getopt(3) state.
@@ -24,6 +26,7 @@
 #include "cache/evict/policy.h"
 #include "common/bytes.h"
 #include "fs/base/quantity.h"
+#include "fs/base/stats.h"
 #include "fs/options.h"
 
 /* A size whose limits depend on the machine; messages show the text as typed. */
@@ -542,19 +545,101 @@ static char *print_given(const struct parsing *p)
 		if (p->given & 1ull << i && known[i].shown != NOWHERE &&
 		    known[i].shown != CONFIG)
 			print_word(f, &known[i], &p->options);
-	if (fclose(f) != 0) {
-		free(text);
-		return NULL;
-	}
-	return text;
+	return kv_text_close(f, &text);
 }
 
 /* ---- values that depend on the machine: percentages, limits, defaults ---- */
 
-static uint64_t memory_bytes(void)
+static FILE *open_file(const char *root, const char *path)
 {
-	return (uint64_t)sysconf(_SC_PHYS_PAGES) *
-	       (uint64_t)sysconf(_SC_PAGESIZE);
+	_cleanup_(kv_freep) char *whole = NULL;
+
+	if (asprintf(&whole, "%s%s", root, path) < 0)
+		return NULL;
+	return fopen(whole, "re");
+}
+
+/* Find the group of this process: the line "0::PATH". */
+static bool find_group(const char *root, char ret_group[PATH_MAX])
+{
+	_cleanup_(kv_freep) char *line = NULL;
+	FILE *f = open_file(root, "/proc/self/cgroup");
+	bool found = false;
+	size_t room = 0;
+
+	while (f && !found && getline(&line, &room, f) > 0) {
+		found = strncmp(line, "0::", 3) == 0;
+		if (found)
+			snprintf(ret_group, PATH_MAX, "%.*s",
+				 (int)strcspn(line + 3, "\n"), line + 3);
+	}
+	if (f)
+		fclose(f);
+	return found;
+}
+
+static void read_limit(const char *root, const char *dir, const char *name,
+		       struct kv_cgroup_limit *limit)
+{
+	char path[PATH_MAX];
+	unsigned long long bytes;
+	FILE *f;
+
+	if (snprintf(path, sizeof(path), "%s/%s", dir, name) >=
+	    (int)sizeof(path))
+		return;
+	f = open_file(root, path);
+	if (!f)
+		return;
+	if (fscanf(f, "%llu", &bytes) == 1 && bytes < limit->bytes) {
+		limit->bytes = bytes;
+		memcpy(limit->file, path, sizeof(path));
+	}
+	fclose(f);
+}
+
+void kv_cgroup_limit(const char *root, bool huge_pages,
+		     struct kv_cgroup_limit *ret_limit)
+{
+	_cleanup_(kv_freep) char *line = NULL;
+	FILE *f = open_file(root, "/proc/self/mountinfo");
+	char group[PATH_MAX], top[PATH_MAX], at[PATH_MAX], dir[PATH_MAX];
+	size_t room = 0, len;
+
+	*ret_limit = (struct kv_cgroup_limit){.bytes = UINT64_MAX};
+	while (f && getline(&line, &room, f) > 0) {
+		const char *type = strstr(line, " - cgroup2 ");
+		const char *below = group;
+
+		if (!type || !find_group(root, group) ||
+		    sscanf(line, "%*s %*s %*s %4095s %4095s", top, at) != 2)
+			continue;
+		/* Of a group outside of the mounted part there are no files:
+		 * the mounted group itself is the nearest that is visible. */
+		len = strcmp(top, "/") == 0 ? 0 : strlen(top);
+		if (strncmp(group, top, len) != 0 ||
+		    (group[len] != '/' && group[len] != '\0'))
+			below = "";
+		else
+			below += len;
+		if (strstr(below, "/..") || strcmp(below, "/") == 0)
+			below = "";
+		if (snprintf(dir, sizeof(dir), "%s%s", at, below) >=
+		    (int)sizeof(dir))
+			continue;
+		while (strlen(dir) >= strlen(at)) {
+			if (huge_pages) {
+				read_limit(root, dir, "hugetlb.2MB.max",
+					   ret_limit);
+			} else {
+				read_limit(root, dir, "memory.max", ret_limit);
+				read_limit(root, dir, "memory.high", ret_limit);
+			}
+			*strrchr(dir, '/') = '\0';
+		}
+	}
+	if (f)
+		fclose(f);
 }
 
 /* Return the size and the free bytes of the filesystem that holds @path, or that
@@ -596,7 +681,9 @@ static int settle_sizes(struct parsing *p, char **ret_why)
 	uint64_t memory, total, room;
 
 	kv_cgroup_limit("", cache->hugepages == KV_HUGE_ON, limit);
-	memory = KV_MIN(memory_bytes(), limit->bytes);
+	memory = (uint64_t)sysconf(_SC_PHYS_PAGES) *
+		 (uint64_t)sysconf(_SC_PAGESIZE);
+	memory = KV_MIN(memory, limit->bytes);
 	cache->dram = settle(&p->dram, memory, KV_MAX(memory / 4, KV_DRAM_MIN));
 	if (cache->dram < KV_DRAM_MIN)
 		return kv_why(ret_why, -EINVAL,

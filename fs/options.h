@@ -5,17 +5,23 @@
 #ifndef KV_FS_OPTIONS_H
 #define KV_FS_OPTIONS_H
 
+#include <limits.h>
 #include <stdio.h>
 
 #include "cache/cache.h"
 #include "fs/base/access.h"
-#include "fs/base/cgroup.h"
 
 #define KV_DRAM_MIN (UINT64_C(16) << 20)
 #define KV_SSD_MIN (UINT64_C(16) << 20)
 #define KV_SEGMENT_MIN (UINT64_C(8) << 20)
 
 enum kv_action { KV_RUN, KV_SHOW_HELP, KV_SHOW_VERSION, KV_FAKE, KV_REMOUNT };
+
+/* The lowest memory limit of this process's control groups (version 2). */
+struct kv_cgroup_limit {
+	uint64_t bytes;	     /* UINT64_MAX: none */
+	char file[PATH_MAX]; /* the file with the limit */
+};
 
 struct kv_options {
 	enum kv_action action;
@@ -45,6 +51,15 @@ void kv_options_fini(struct kv_options *options);
 /* Print the options as lines of .kvfs/config, without the options whose value the
  * cache or the daemon settles. */
 void kv_options_print(FILE *f, const struct kv_options *options);
+
+/*
+ * Find the lowest limit of the control group of this process and of the visible groups
+ * above it: of memory, or with @huge_pages of 2 MiB pages, which limits of memory do not
+ * count.  A file that cannot be read limits nothing.  @root is put before every path: ""
+ * except in tests.
+ */
+void kv_cgroup_limit(const char *root, bool huge_pages,
+		     struct kv_cgroup_limit *ret_limit);
 
 /* Print the usage, as -h does. */
 void kv_options_help(FILE *f);

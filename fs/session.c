@@ -276,7 +276,6 @@ static const struct fuse_lowlevel_ops operations = {
 	.listxattr = kv_fs_listxattr,
 	.removexattr = kv_fs_removexattr,
 	.create = kv_fs_create,
-	.fallocate = kv_fs_fallocate,
 	.lseek = kv_fs_lseek,
 };
 
@@ -306,30 +305,6 @@ static int fail(char **ret_why, const char *path, const char *what)
 		      last_words[0] != '\0' ? ": " : "", last_words);
 }
 
-static int open_session(struct session *s, char **ret_why)
-{
-	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
-	int r;
-
-	if (!s->daemon->options->debug)
-		fuse_set_log_func(listen_to_libfuse);
-	r = add_options(s->daemon->options, &args);
-	if (r == 0)
-		s->fuse =
-			fuse_session_new(&args, &operations, sizeof(operations),
-					 s->daemon->mount);
-	fuse_opt_free_args(&args);
-	if (r < 0)
-		return r;
-	if (!s->fuse)
-		return fail(ret_why, s->path, "cannot make a FUSE session");
-	if (fuse_session_mount(s->fuse, s->path) < 0) {
-		fuse_session_destroy(kv_steal(s->fuse));
-		return fail(ret_why, s->path, "cannot mount");
-	}
-	return 0;
-}
-
 /* Raise the kernel's read-ahead, which is 128 KiB on FUSE; blocks are larger.  Only
  * root can, and reads work without. */
 static void raise_readahead(const char *path)
@@ -349,7 +324,7 @@ static void raise_readahead(const char *path)
 	fclose(f);
 }
 
-/* Make run_mounted() end the session. */
+/* Make kv_session_run() end the session. */
 static void end(struct session *s)
 {
 	kv_notify_stop(s->daemon->mount->notify);
@@ -452,37 +427,44 @@ static int serve(struct session *s)
 	return s->unanswered ? -EIO : r;
 }
 
-static int run_mounted(struct session *s, char **ret_why)
-{
-	int r;
-
-	r = open_session(s, ret_why);
-	if (r < 0)
-		return r;
-	r = kv_notify_start(s->daemon->mount->notify, s->fuse);
-	if (r == 0)
-		r = serve(s);
-	kv_parking_stop(s->daemon->mount->parking);
-	fuse_session_unmount(s->fuse);
-	kv_notify_stop(s->daemon->mount->notify);
-	fuse_session_destroy(s->fuse);
-	if (s->unanswered)
-		return fail(ret_why, s->path, "the mount does not answer");
-	return r;
-}
-
 int kv_session_run(struct kv_daemon *daemon, const char *path,
 		   void (*ready)(void *arg), void *arg, char **ret_why)
 {
 	struct session s = {
 		.daemon = daemon, .path = path, .ready = ready, .arg = arg};
+	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
+	struct kv_mount *mount = daemon->mount;
 	sigset_t set = ending_signals();
-	int signal_number;
+	int r, signal_number;
 
 	*ret_why = NULL;
-	if (path)
-		return run_mounted(&s, ret_why);
-	ready(arg);
-	sigwait(&set, &signal_number);
-	return 0;
+	if (!path) {
+		ready(arg);
+		sigwait(&set, &signal_number);
+		return 0;
+	}
+	if (!daemon->options->debug)
+		fuse_set_log_func(listen_to_libfuse);
+	r = add_options(daemon->options, &args);
+	if (r == 0)
+		s.fuse = fuse_session_new(&args, &operations,
+					  sizeof(operations), mount);
+	fuse_opt_free_args(&args);
+	if (r < 0)
+		return r;
+	if (!s.fuse)
+		return fail(ret_why, path, "cannot make a FUSE session");
+	if (fuse_session_mount(s.fuse, path) < 0) {
+		fuse_session_destroy(s.fuse);
+		return fail(ret_why, path, "cannot mount");
+	}
+	r = kv_notify_start(mount->notify, s.fuse);
+	if (r == 0)
+		r = serve(&s);
+	kv_parking_stop(mount->parking);
+	fuse_session_unmount(s.fuse);
+	kv_notify_stop(mount->notify);
+	fuse_session_destroy(s.fuse);
+	return s.unanswered ? fail(ret_why, path, "the mount does not answer")
+			    : r;
 }

@@ -56,24 +56,18 @@ static bool root_dir_ok(const struct kv_rules *rules,
 	return kv_access_ok(rules, &root, caller, want);
 }
 
-static bool is_listed(const struct kv_rules *rules,
-		      const struct kv_caller *caller)
-{
-	for (size_t i = 0; i < rules->n_allow; i++) {
-		const struct kv_id *id = &rules->allow[i];
-
-		if (id->is_group ? kv_caller_in_group(caller, id->id)
-				 : caller->uid == id->id)
-			return true;
-	}
-	return rules->n_allow == 0;
-}
-
 bool kv_rules_admit(const struct kv_rules *rules,
 		    const struct kv_caller *caller)
 {
+	bool listed = rules->n_allow == 0;
+
+	for (size_t i = 0; !listed && i < rules->n_allow; i++)
+		listed =
+			rules->allow[i].is_group
+				? kv_caller_in_group(caller, rules->allow[i].id)
+				: caller->uid == rules->allow[i].id;
 	return kv_rules_operator(rules, caller->uid) ||
-	       (is_listed(rules, caller) && root_dir_ok(rules, caller, X_OK));
+	       (listed && root_dir_ok(rules, caller, X_OK));
 }
 
 bool kv_rules_may_make(const struct kv_rules *rules,

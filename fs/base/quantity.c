@@ -26,27 +26,11 @@ static int digits(const char *text, unsigned base, uint64_t *ret_number,
 	return 0;
 }
 
-/* The shift of a unit letter, -1 if it is none. */
-static int shift_of(char unit)
-{
-	switch (unit) {
-	case 'K':
-		return 10;
-	case 'M':
-		return 20;
-	case 'G':
-		return 30;
-	case 'T':
-		return 40;
-	default:
-		return -1;
-	}
-}
-
 int kv_quantity_parse(const char *text, struct kv_quantity *ret_quantity)
 {
 	struct kv_quantity q = {0};
-	const char *rest;
+	static const char units[] = "KMGT";
+	const char *rest, *unit;
 	int r, shift = 0;
 
 	r = digits(text, 10, &q.value, &rest);
@@ -56,7 +40,8 @@ int kv_quantity_parse(const char *text, struct kv_quantity *ret_quantity)
 		q.percent = true;
 		rest++;
 	} else if (*rest != '\0') {
-		shift = shift_of(*rest++);
+		unit = strchr(units, *rest++);
+		shift = unit ? 10 * (int)(unit - units + 1) : -1;
 	}
 	if (shift < 0 || *rest != '\0')
 		return -EINVAL;

@@ -10,8 +10,6 @@
  *
  * LOCKING   none: kv_cache_stats() returns a copy of the figures.
  */
-#include <stdio.h>
-
 #include "common/array.h"
 #include "fs/base/stats.h"
 
@@ -219,6 +217,13 @@ static const struct figure remote_figures[] = {
 	 "Calls for tenants without a place.", R(refused)},
 };
 
+char *kv_text_close(FILE *f, char **text)
+{
+	if (fclose(f) != 0)
+		free(kv_steal(*text));
+	return *text;
+}
+
 /* ---- the text for people ---- */
 
 static double mib(uint64_t bytes)
@@ -375,11 +380,7 @@ char *kv_stats_text(struct kv_cache *cache)
 	print_figures(f, &s, scrub_format);
 	for (size_t i = 0; i < n_remotes; i++)
 		print_remote(f, &remotes[i]);
-	if (fclose(f) != 0) {
-		free(text);
-		return NULL;
-	}
-	return text;
+	return kv_text_close(f, &text);
 }
 
 /* ---- metrics ---- */
@@ -479,11 +480,7 @@ static char *label_of(const char *name)
 		else
 			fputc(*name, f);
 	fputc('"', f);
-	if (fclose(f) != 0) {
-		free(label);
-		return NULL;
-	}
-	return label;
+	return kv_text_close(f, &label);
 }
 
 /* Print the figures of the largest spaces that @reader may read, and under the
@@ -578,11 +575,7 @@ char *kv_metrics_text(struct kv_cache *cache,
 	put_spaces(f, cache, rules, reader);
 	put_figures(f, control_figures, KV_ARRAY_LEN(control_figures), control,
 		    1, 0, NULL);
-	if (fclose(f) != 0) {
-		free(text);
-		return NULL;
-	}
-	return text;
+	return kv_text_close(f, &text);
 }
 
 char *kv_tenant_text(struct kv_cache *cache, uint32_t uid)
@@ -600,9 +593,5 @@ char *kv_tenant_text(struct kv_cache *cache, uint32_t uid)
 		(ull)info.bytes_ssd);
 #define PRINT(name, field) fprintf(f, name "=%llu\n", (ull)info.quota.field);
 	KV_QUOTAS(PRINT)
-	if (fclose(f) != 0) {
-		free(text);
-		return NULL;
-	}
-	return text;
+	return kv_text_close(f, &text);
 }

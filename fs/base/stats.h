@@ -5,6 +5,8 @@
 #ifndef KV_FS_BASE_STATS_H
 #define KV_FS_BASE_STATS_H
 
+#include <stdio.h>
+
 #include "fs/base/access.h"
 
 /* Figures of the control socket, which its thread counts and any thread reads. */
@@ -30,6 +32,10 @@ struct kv_control_counts {
 	X("reserve.dram", reserve_dram) \
 	X("reserve.ssd", reserve_ssd)   \
 	X("rate.put", rate_put)
+
+/* Close @f, which open_memstream(3) made for *@text.  Return the text, or NULL if memory
+ * is short.  Caller frees. */
+char *kv_text_close(FILE *f, char **text);
 
 /* Return the text of .kvfs/stats, or NULL if memory is short.  Caller frees. */
 char *kv_stats_text(struct kv_cache *cache);

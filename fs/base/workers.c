@@ -165,21 +165,6 @@ static void *run(void *arg)
 	return NULL;
 }
 
-static int start(struct kv_workers *workers, struct worker *worker)
-{
-	const struct kv_workers_config *config = workers->config;
-	int r = config->hashes ? kv_hash_new(&worker->hash) : 0;
-
-	worker->workers = workers;
-	if (r == 0)
-		r = kv_thread_start(&worker->thread, config->name, run, worker);
-	if (r < 0)
-		kv_hash_free(kv_steal(worker->hash));
-	else
-		workers->n++;
-	return r;
-}
-
 int kv_workers_new(const struct kv_workers_config *config,
 		   struct kv_workers **ret_workers)
 {
@@ -197,8 +182,19 @@ int kv_workers_new(const struct kv_workers_config *config,
 		r = kv_turns_init(&workers->queues,
 				  sizeof(struct kv_work_queue),
 				  (int64_t)config->turn, queue_init);
-	while (r == 0 && workers->n < config->threads)
-		r = start(workers, &workers->all[workers->n]);
+	while (r == 0 && workers->n < config->threads) {
+		struct worker *worker = &workers->all[workers->n];
+
+		worker->workers = workers;
+		r = config->hashes ? kv_hash_new(&worker->hash) : 0;
+		if (r == 0)
+			r = kv_thread_start(&worker->thread, config->name, run,
+					    worker);
+		if (r == 0)
+			workers->n++;
+		else
+			kv_hash_free(kv_steal(worker->hash));
+	}
 	/* A single thread is enough, if slow. */
 	if (workers->n == 0) {
 		kv_workers_free(workers);

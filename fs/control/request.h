@@ -129,14 +129,14 @@ void kv_request_came(struct kv_client *client,
 /* Handlers of message types.  -EPROTO: cut the client off. */
 typedef int kv_handler(struct kv_client *client, const struct kv_message *m);
 kv_handler kv_request_space_remove, kv_request_list, kv_request_space,
-	kv_request_acquire, kv_request_release, kv_request_staging, kv_request_reserve,
-	kv_request_save, kv_request_pool, kv_request_pool_close,
-	kv_request_save_pages, kv_request_token_ids, kv_request_drop,
-	kv_request_flush, kv_request_hello, kv_request_probe, kv_request_cancel,
-	kv_request_evict, kv_request_pin, kv_request_clear, kv_request_stats,
-	kv_request_prefetch, kv_request_ended, kv_request_pick,
-	kv_request_snapshot, kv_request_snapshot_drop, kv_request_snapshot_read,
-	kv_request_snapshot_list, kv_request_unmapped, kv_request_forget,
-	kv_request_registers;
+	kv_request_acquire, kv_request_release, kv_request_staging,
+	kv_request_reserve, kv_request_save, kv_request_pool,
+	kv_request_pool_close, kv_request_save_pages, kv_request_token_ids,
+	kv_request_drop, kv_request_flush, kv_request_hello, kv_request_probe,
+	kv_request_cancel, kv_request_evict, kv_request_pin, kv_request_clear,
+	kv_request_stats, kv_request_prefetch, kv_request_ended,
+	kv_request_pick, kv_request_snapshot, kv_request_snapshot_drop,
+	kv_request_snapshot_read, kv_request_snapshot_list, kv_request_unmapped,
+	kv_request_forget, kv_request_registers;
 
 #endif

@@ -338,24 +338,6 @@ static int set_file(fuse_req_t req, const struct kv_node *node,
 	return r;
 }
 
-/* Accept times, and the owner and mode that the root has, from tar and rsync, which
- * restore those of the directory they unpack in; change nothing. */
-static int set_root(struct kv_mount *mount, const struct stat *attr, int to_set)
-{
-	struct stat root;
-	int r = kv_attr_of(mount, KV_NODE_ROOT, &root, NULL);
-
-	if (r < 0)
-		return r;
-	if (to_set & FUSE_SET_ATTR_SIZE ||
-	    (to_set & FUSE_SET_ATTR_UID && attr->st_uid != root.st_uid) ||
-	    (to_set & FUSE_SET_ATTR_GID && attr->st_gid != root.st_gid) ||
-	    (to_set & FUSE_SET_ATTR_MODE &&
-	     (attr->st_mode & 07777) != (root.st_mode & 07777)))
-		return -EPERM;
-	return 0;
-}
-
 static void reply_attr(fuse_req_t req, fuse_ino_t ino)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
@@ -396,6 +378,8 @@ void kv_fs_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr,
 					.ino = ino,
 					.attr = *attr,
 					.flags = (unsigned)to_set};
+	const struct kv_mount *mount = fuse_req_userdata(req);
+	const struct kv_rules *rules = mount->rules;
 	struct kv_node node = kv_node_decode(ino);
 	int r = -EPERM;
 
@@ -408,7 +392,18 @@ void kv_fs_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr,
 	     kv_handle_of(fi)->kind == KV_HANDLE_UPLOAD))
 		r = set_file(req, &node, fi, attr, to_set);
 	else if (ino == KV_NODE_ROOT)
-		r = set_root(fuse_req_userdata(req), attr, to_set);
+		/* Accept times, and the owner and mode that the root has, from tar
+		 * and rsync, which restore those of the directory they unpack in;
+		 * change nothing. */
+		r = to_set & FUSE_SET_ATTR_SIZE ||
+				    (to_set & FUSE_SET_ATTR_UID &&
+				     attr->st_uid != rules->uid) ||
+				    (to_set & FUSE_SET_ATTR_GID &&
+				     attr->st_gid != rules->gid) ||
+				    (to_set & FUSE_SET_ATTR_MODE &&
+				     (attr->st_mode & 07777) != rules->mode)
+			    ? -EPERM
+			    : 0;
 	else if (node.type != KV_NODE_FIXED && node.type != KV_NODE_TENANT)
 		r = set_space(req, &node, attr, to_set);
 	if (r < 0)

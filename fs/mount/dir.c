@@ -33,21 +33,6 @@ static int add(struct kv_handle *dir, uint64_t node)
 	return r;
 }
 
-static int list_root(struct kv_mount *mount, struct kv_handle *dir)
-{
-	struct kv_space *space;
-	uint32_t id = 0;
-	int r;
-
-	r = add(dir, KV_NODE_KVFS);
-	while (r == 0 && (space = kv_space_next(mount->cache, id))) {
-		id = kv_space_stat(mount->cache, space).id;
-		kv_space_put(space);
-		r = add(dir, kv_node_in(KV_NODE_SPACE, id));
-	}
-	return r;
-}
-
 static int list_space(struct kv_mount *mount, struct kv_space *space,
 		      const struct kv_space_info *info, struct kv_handle *dir)
 {
@@ -73,16 +58,24 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 	_cleanup_(kv_freep) uint32_t *uids = NULL;
 	struct kv_space_info info;
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
+	uint32_t id = 0;
 	size_t n;
 	int r = 0;
 
 	if (node.type == KV_NODE_FIXED) {
-		r = kv_permit_mount(req);
+		r = kv_permit_mount(req, false);
 		if (r < 0)
 			return r;
 	}
-	if (ino == KV_NODE_ROOT)
-		return list_root(mount, dir);
+	if (ino == KV_NODE_ROOT) {
+		r = add(dir, KV_NODE_KVFS);
+		while (r == 0 && (space = kv_space_next(mount->cache, id))) {
+			id = kv_space_stat(mount->cache, space).id;
+			kv_space_put(kv_steal(space));
+			r = add(dir, kv_node_in(KV_NODE_SPACE, id));
+		}
+		return r;
+	}
 	if (ino == KV_NODE_KVFS) {
 		for (uint64_t fixed = KV_NODE_CONTROL;
 		     fixed < KV_NODE_FIXED_END && r == 0; fixed++)
@@ -140,10 +133,6 @@ void kv_fs_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 static int describe(struct kv_mount *mount, uint64_t ino, char *name,
 		    struct fuse_entry_param *entry)
 {
-	static const char *const fixed[] = {
-		[KV_NODE_KVFS] = ".kvfs",      [KV_NODE_CONTROL] = "control",
-		[KV_NODE_CONFIG] = "config",   [KV_NODE_STATS] = "stats",
-		[KV_NODE_METRICS] = "metrics", [KV_NODE_TENANTS] = "tenants"};
 	struct kv_node node = kv_node_decode(ino);
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	struct kv_block_info info;
@@ -160,7 +149,7 @@ static int describe(struct kv_mount *mount, uint64_t ino, char *name,
 		return 0;
 	}
 	if (node.type == KV_NODE_FIXED) {
-		strcpy(name, fixed[ino]);
+		strcpy(name, kv_fixed_names[ino]);
 	} else if (node.type == KV_NODE_TENANT) {
 		snprintf(name, KV_TENANT_NAME, "%u", (uint32_t)node.value);
 	} else if (node.type == KV_NODE_LAYOUT) {
@@ -181,27 +170,11 @@ static int describe(struct kv_mount *mount, uint64_t ino, char *name,
 	return r;
 }
 
-/* Fill in "." and "..", of which the kernel uses only type and number. */
-static void describe_dots(fuse_ino_t ino, off_t off,
-			  struct fuse_entry_param *entry)
-{
-	struct kv_node node = kv_node_decode(ino);
-
-	if (off == 1 &&
-	    (node.type == KV_NODE_DIR || node.type == KV_NODE_SNAPSHOTS ||
-	     node.type == KV_NODE_DELAYED_LAYOUT))
-		ino = kv_node_in(KV_NODE_SPACE, node.space);
-	else if (off == 1)
-		ino = KV_NODE_ROOT;
-	entry->ino = 0;
-	entry->attr.st_ino = ino;
-	entry->attr.st_mode = S_IFDIR;
-}
-
 static void reply_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
 			  off_t off, const struct kv_handle *dir, bool plus)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
+	const struct kv_node node = kv_node_decode(ino);
 	_cleanup_(kv_freep) char *buffer = malloc(size);
 	char name[KV_SPACE_NAME_MAX + 1];
 	size_t used = 0, n;
@@ -214,8 +187,18 @@ static void reply_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
 		struct fuse_entry_param entry = {0};
 
 		if (off < DOTS) {
+			/* Of "." and ".." the kernel uses only type and number. */
 			strcpy(name, off == 0 ? "." : "..");
-			describe_dots(ino, off, &entry);
+			entry.attr.st_ino =
+				off == 0 ? ino
+				: node.type == KV_NODE_DIR ||
+						node.type ==
+							KV_NODE_SNAPSHOTS ||
+						node.type ==
+							KV_NODE_DELAYED_LAYOUT
+					? kv_node_in(KV_NODE_SPACE, node.space)
+					: (fuse_ino_t)KV_NODE_ROOT;
+			entry.attr.st_mode = S_IFDIR;
 		} else if (describe(mount, dir->nodes[off - DOTS], name,
 				    &entry) < 0) {
 			continue;

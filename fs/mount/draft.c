@@ -401,27 +401,13 @@ static int seal_layout_locked(struct kv_draft *draft, bool *ret_new)
 	return 1;
 }
 
-/* Hold the block while the file is open, unless its user has too much open. */
-static void keep_block_locked(struct kv_draft *draft)
-{
-	struct kv_block *block;
-
-	kv_assert_locked(&draft->lock);
-	if (kv_block_get(draft->cache, draft->space, &draft->key, &block) < 0)
-		return;
-	if (kv_open_charge(draft->cache, block, draft->account,
-			   &draft->charge) < 0)
-		kv_block_put(draft->cache, block);
-	else
-		draft->block = block;
-}
-
 static int seal_block_locked(struct kv_draft *draft, int64_t mtime_ns,
 			     bool *ret_new)
 {
 	const uint8_t *data = kv_fill_data(draft->fill);
 	struct kv_space_info info = kv_space_stat(draft->cache, draft->space);
 	struct kv_digest digest;
+	struct kv_block *block;
 	struct kv_meta meta;
 	uint64_t length, payload;
 	int r;
@@ -441,8 +427,16 @@ static int seal_block_locked(struct kv_draft *draft, int64_t mtime_ns,
 		return fail_locked(draft, r);
 	kv_coverage_fini(&draft->coverage);
 	draft->state = SEALED;
-	keep_block_locked(draft);
 	*ret_new = r == 0;
+	/* Hold the block while the file is open, unless its user has too much
+	 * open. */
+	if (kv_block_get(draft->cache, draft->space, &draft->key, &block) < 0)
+		return 1;
+	if (kv_open_charge(draft->cache, block, draft->account,
+			   &draft->charge) < 0)
+		kv_block_put(draft->cache, block);
+	else
+		draft->block = block;
 	return 1;
 }
 

@@ -5,6 +5,10 @@
 #ifndef KV_FS_MOUNT_MOUNT_H
 #define KV_FS_MOUNT_MOUNT_H
 
+/* The version of libfuse's low-level interface that fs/ uses. */
+#define FUSE_USE_VERSION 312
+#include <fuse3/fuse_lowlevel.h>
+
 #include "cache/cache.h"
 #include "fs/base/access.h"
 

@@ -14,6 +14,7 @@
  *
  * LOCKING   lives->lock guards the list and the counts, and is a leaf.
  */
+#include "common/bytes.h"
 #include "fs/mount/node.h"
 
 #define TYPE_SHIFT 60
@@ -68,27 +69,15 @@ struct kv_node kv_node_decode(uint64_t ino)
 	};
 }
 
-static int hex_digit(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	return -EINVAL;
-}
-
 int kv_dir_parse(const char *name, uint8_t *ret_byte)
 {
-	int high = hex_digit(name[0]), low;
-
-	if (high < 0)
-		return -EINVAL;
-	low = hex_digit(name[1]);
-	if (low < 0 || name[2] != '\0')
-		return -EINVAL;
-	*ret_byte = (uint8_t)(high << 4 | low);
-	return 0;
+	return strlen(name) == 2 ? kv_unhex(name, 1, ret_byte) : -EINVAL;
 }
+
+const char *const kv_fixed_names[KV_NODE_FIXED_END] = {
+	[KV_NODE_KVFS] = ".kvfs",      [KV_NODE_CONTROL] = "control",
+	[KV_NODE_CONFIG] = "config",   [KV_NODE_STATS] = "stats",
+	[KV_NODE_METRICS] = "metrics", [KV_NODE_TENANTS] = "tenants"};
 
 struct record {
 	struct record *next; /* lock */

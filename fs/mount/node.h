@@ -36,6 +36,9 @@ enum {
 	KV_NODE_FIXED_END,
 };
 
+/* Names of the fixed nodes; NULL: none. */
+extern const char *const kv_fixed_names[KV_NODE_FIXED_END];
+
 struct kv_node {
 	enum kv_node_type type;
 	uint64_t value;

@@ -11,7 +11,6 @@
 #ifndef KV_FS_MOUNT_NOTIFY_H
 #define KV_FS_MOUNT_NOTIFY_H
 
-#include "fs/mount/fuse.h"
 #include "fs/mount/mount.h"
 
 struct kv_notify;

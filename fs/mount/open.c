@@ -49,24 +49,12 @@ struct kv_handles {
 	unsigned next;		     /* lock: the one to replace */
 };
 
-/* Charge one more open file, with handle->bytes, to its user. */
-static int charge(struct kv_handle *handle)
-{
-	if (kv_account_charge(handle->account, KV_FINITE_OPENS, 1) < 0)
-		return -ENFILE;
-	if (kv_account_charge(handle->account, KV_FINITE_MEMORY,
-			      handle->bytes) == 0)
-		return 0;
-	kv_account_credit(handle->account, KV_FINITE_OPENS, 1);
-	return -ENFILE;
-}
-
 int kv_handle_new(fuse_req_t req, const struct kv_handle *from,
 		  struct fuse_file_info *fi)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_handle *handle = malloc(sizeof(*handle));
-	int r = -ENOMEM;
+	int r = 0;
 
 	if (!handle)
 		return -ENOMEM;
@@ -79,8 +67,15 @@ int kv_handle_new(fuse_req_t req, const struct kv_handle *from,
 			KV_MAX(handle->room, handle->n) * sizeof(uint64_t);
 	handle->account = kv_account_get(kv_cache_accounts(mount->cache),
 					 fuse_req_ctx(req)->uid);
-	if (handle->account)
-		r = charge(handle);
+	if (!handle->account) {
+		r = -ENOMEM;
+	} else if (kv_account_charge(handle->account, KV_FINITE_OPENS, 1) < 0) {
+		r = -ENFILE;
+	} else if (kv_account_charge(handle->account, KV_FINITE_MEMORY,
+				     handle->bytes) < 0) {
+		kv_account_credit(handle->account, KV_FINITE_OPENS, 1);
+		r = -ENFILE;
+	}
 	if (r < 0) {
 		kv_account_put(handle->account);
 		free(handle);
@@ -329,7 +324,7 @@ static int open_text(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
 	struct kv_mount *mount = fuse_req_userdata(req);
 	_cleanup_(kv_freep) gid_t *groups = NULL;
 	struct kv_caller reader;
-	int r = kv_permit_mount(req);
+	int r = kv_permit_mount(req, false);
 
 	if (r < 0)
 		return r;
@@ -343,34 +338,24 @@ static int open_text(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
 	return share_text(mount, ino, &reader, &handle->text);
 }
 
-static int open_node(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi,
-		     struct kv_handle *handle)
-{
-	struct kv_node node = kv_node_decode(ino);
-
-	switch (node.type) {
-	case KV_NODE_BLOCK:
-		return open_block(req, node.value, fi, handle);
-	case KV_NODE_UPLOAD:
-		return open_upload(req, node.value, fi, handle);
-	case KV_NODE_LAYOUT:
-		return open_layout(req, &node, fi, handle);
-	case KV_NODE_FIXED:
-	case KV_NODE_TENANT:
-		return open_text(req, ino, fi, handle);
-	default:
-		return -EISDIR;
-	}
-}
-
 /* Valid replies: fuse_reply_open, fuse_reply_err. */
 void kv_fs_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
+	const struct kv_node node = kv_node_decode(ino);
 	struct kv_handle handle = {0};
 	int r;
 
-	r = open_node(req, ino, fi, &handle);
+	if (node.type == KV_NODE_BLOCK)
+		r = open_block(req, node.value, fi, &handle);
+	else if (node.type == KV_NODE_UPLOAD)
+		r = open_upload(req, node.value, fi, &handle);
+	else if (node.type == KV_NODE_LAYOUT)
+		r = open_layout(req, &node, fi, &handle);
+	else if (node.type == KV_NODE_FIXED || node.type == KV_NODE_TENANT)
+		r = open_text(req, ino, fi, &handle);
+	else
+		r = -EISDIR;
 	if (r == 0) {
 		r = kv_handle_new(req, &handle, fi);
 		if (r < 0)
@@ -443,47 +428,18 @@ void kv_fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 
 /* ---- writing ---- */
 
-/* Make an upload.  The kernel found no file of that name, but one may have come
- * since. */
-static int create_upload(fuse_req_t req, struct kv_space *space,
-			 const char *text, const struct kv_name *name,
-			 mode_t mode, int flags, struct kv_upload **ret_upload)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-	const struct fuse_ctx *ctx = fuse_req_ctx(req);
-	struct kv_upload *old;
-	struct kv_block *block;
-	int r;
-
-	if (name->kind == KV_NAME_KEY && (flags & O_EXCL) != 0 &&
-	    kv_block_get(mount->cache, space, &name->key, &block) == 0) {
-		kv_block_put(mount->cache, block);
-		return -EEXIST;
-	}
-	r = kv_upload_create(mount->uploads, space, text, name, ctx, mode,
-			     ret_upload);
-	if (r != -EEXIST)
-		return r;
-	r = kv_upload_find(mount->uploads, space, text, ctx->uid, &old);
-	if (r < 0)
-		return -ESTALE;
-	/* Uploads of other processes are invisible: each goes on by itself, and
-	 * the first that is complete seals. */
-	if ((flags & O_EXCL) != 0 && kv_upload_is_for(old, ctx))
-		r = -EEXIST;
-	else
-		r = kv_upload_restart(old, ctx, ret_upload);
-	kv_upload_put(old);
-	return r;
-}
-
+/* Make an upload.  The kernel found no file of that name, but another client may have
+ * made one since. */
 static int create(fuse_req_t req, fuse_ino_t parent, const char *text,
 		  mode_t mode, int flags, struct kv_upload **ret_upload)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
 	struct kv_node node = kv_node_decode(parent);
 	struct kv_space_info info;
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
+	struct kv_upload *old;
+	struct kv_block *block;
 	struct kv_name name;
 	int r;
 
@@ -500,8 +456,26 @@ static int create(fuse_req_t req, fuse_ino_t parent, const char *text,
 	if (r < 0)
 		return r;
 	if (name.kind == KV_NAME_LAYOUT)
-		kv_layout_show(mount, info.id, fuse_req_ctx(req));
-	r = create_upload(req, space, text, &name, mode, flags, ret_upload);
+		kv_layout_show(mount, info.id, ctx);
+	if (name.kind == KV_NAME_KEY && (flags & O_EXCL) != 0 &&
+	    kv_block_get(mount->cache, space, &name.key, &block) == 0) {
+		kv_block_put(mount->cache, block);
+		return -EEXIST;
+	}
+	r = kv_upload_create(mount->uploads, space, text, &name, ctx, mode,
+			     ret_upload);
+	if (r == -EEXIST) {
+		r = kv_upload_find(mount->uploads, space, text, ctx->uid, &old);
+		if (r < 0)
+			return -ESTALE;
+		/* Uploads of other processes are invisible: each process writes
+		 * its own, and the first complete one seals. */
+		if ((flags & O_EXCL) != 0 && kv_upload_is_for(old, ctx))
+			r = -EEXIST;
+		else
+			r = kv_upload_restart(old, ctx, ret_upload);
+		kv_upload_put(old);
+	}
 	if (r == 0 && name.kind == KV_NAME_KEY)
 		kv_dir_changed(mount->cache, space, node.byte);
 	return r;

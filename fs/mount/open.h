@@ -7,7 +7,6 @@
 
 #include <sys/queue.h>
 
-#include "fs/mount/fuse.h"
 #include "fs/mount/mount.h"
 #include "fs/mount/upload.h"
 

@@ -5,7 +5,6 @@
 #ifndef KV_FS_MOUNT_OPS_H
 #define KV_FS_MOUNT_OPS_H
 
-#include "fs/mount/fuse.h"
 #include "fs/mount/mount.h"
 
 /* tree.c */
@@ -67,8 +66,6 @@ void kv_fs_symlink(fuse_req_t req, const char *target, fuse_ino_t parent,
 		   const char *name);
 void kv_fs_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t newparent,
 		const char *newname);
-void kv_fs_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset,
-		     off_t length, struct fuse_file_info *fi);
 
 /* The caller makes a layout: no longer hide the old one from it. */
 void kv_layout_show(struct kv_mount *mount, uint32_t space,

@@ -11,7 +11,6 @@
 
 #include <sys/stat.h>
 
-#include "fs/mount/fuse.h"
 #include "fs/mount/mount.h"
 #include "fs/mount/upload.h"
 

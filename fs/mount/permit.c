@@ -34,18 +34,6 @@ static bool groups_matter(const struct fuse_ctx *ctx,
 	       (info->mode >> 3 & 7) != (info->mode & 7);
 }
 
-static bool groups_let_in(const struct kv_rules *rules,
-			  const struct fuse_ctx *ctx)
-{
-	const struct kv_space_info root = {
-		.uid = rules->uid, .gid = rules->gid, .mode = rules->mode};
-
-	for (size_t i = 0; i < rules->n_allow; i++)
-		if (rules->allow[i].is_group)
-			return true;
-	return groups_matter(ctx, &root);
-}
-
 struct kv_caller kv_permit_caller(fuse_req_t req, gid_t **ret_groups)
 {
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
@@ -61,33 +49,27 @@ struct kv_caller kv_permit_caller(fuse_req_t req, gid_t **ret_groups)
 	return caller;
 }
 
-/* Whether the caller may use the mount and, with @make, may make spaces. */
-static int permit(fuse_req_t req, bool make)
+int kv_permit_mount(fuse_req_t req, bool make)
 {
 	const struct kv_mount *mount = fuse_req_userdata(req);
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
-	_cleanup_(kv_freep) gid_t *groups = NULL;
+	const struct kv_rules *rules = mount->rules;
+	const struct kv_space_info root = {
+		.uid = rules->uid, .gid = rules->gid, .mode = rules->mode};
 	struct kv_caller caller = {.uid = ctx->uid, .gid = ctx->gid};
+	_cleanup_(kv_freep) gid_t *groups = NULL;
+	bool matters = groups_matter(ctx, &root);
 
-	if (kv_rules_operator(mount->rules, ctx->uid))
+	if (kv_rules_operator(rules, ctx->uid))
 		return 0;
-	if (groups_let_in(mount->rules, ctx))
+	for (size_t i = 0; i < rules->n_allow; i++)
+		matters |= rules->allow[i].is_group;
+	if (matters)
 		caller = kv_permit_caller(req, &groups);
-	return kv_rules_admit(mount->rules, &caller) &&
-			       (!make ||
-				kv_rules_may_make(mount->rules, &caller))
+	return kv_rules_admit(rules, &caller) &&
+			       (!make || kv_rules_may_make(rules, &caller))
 		       ? 0
 		       : -EACCES;
-}
-
-int kv_permit_mount(fuse_req_t req)
-{
-	return permit(req, false);
-}
-
-int kv_permit_make(fuse_req_t req)
-{
-	return permit(req, true);
 }
 
 int kv_permit(fuse_req_t req, const struct kv_space_info *info, int want)
@@ -100,7 +82,7 @@ int kv_permit(fuse_req_t req, const struct kv_space_info *info, int want)
 
 	if (kv_rules_root(mount->rules, ctx->uid))
 		return 0;
-	r = kv_permit_mount(req);
+	r = kv_permit_mount(req, false);
 	if (r < 0)
 		return r;
 	if (groups_matter(ctx, info))

@@ -7,7 +7,7 @@
 #define KV_FS_MOUNT_PERMIT_H
 
 #include "fs/base/access.h"
-#include "fs/mount/fuse.h"
+#include "fs/mount/mount.h"
 
 /* Return the process of the thread @tid, or @tid if its process cannot be seen; 0 for
  * a thread of another pid namespace. */
@@ -16,10 +16,10 @@ pid_t kv_process_of(pid_t tid);
 /* Return the caller of @req with its groups; the caller frees *@ret_groups. */
 struct kv_caller kv_permit_caller(fuse_req_t req, gid_t **ret_groups);
 
-/* Whether the caller of @req may use the mount, and may make spaces: 0, -EACCES.  Ask
- * at each use: the kernel resolves names by itself that others looked up. */
-int kv_permit_mount(fuse_req_t req);
-int kv_permit_make(fuse_req_t req);
+/* Check that the caller of @req may use the mount and, if @make, may make spaces.
+ * Returns 0 or -EACCES.  Call this at each use: the kernel resolves names by itself
+ * that other users looked up. */
+int kv_permit_mount(fuse_req_t req, bool make);
 
 /* Whether the caller has the rights @want (R_OK, W_OK, X_OK) in the space, and may
  * read the block's space: 0, -EACCES. */

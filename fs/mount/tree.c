@@ -85,18 +85,9 @@ static void hide_layout(struct kv_mount *mount, uint32_t space,
 
 static int find_fixed(const char *name, uint64_t *ret_node)
 {
-	static const struct {
-		const char *name;
-		uint64_t node;
-	} names[] = {{"control", KV_NODE_CONTROL},
-		     {"config", KV_NODE_CONFIG},
-		     {"stats", KV_NODE_STATS},
-		     {"metrics", KV_NODE_METRICS},
-		     {"tenants", KV_NODE_TENANTS}};
-
-	for (size_t i = 0; i < KV_ARRAY_LEN(names); i++)
-		if (strcmp(name, names[i].name) == 0) {
-			*ret_node = names[i].node;
+	for (uint64_t i = KV_NODE_CONTROL; i < KV_NODE_FIXED_END; i++)
+		if (strcmp(name, kv_fixed_names[i]) == 0) {
+			*ret_node = i;
 			return 0;
 		}
 	return -ENOENT;
@@ -200,7 +191,7 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 	if (strlen(name) > KV_SPACE_NAME_MAX)
 		return -ENAMETOOLONG;
 	if (node.type == KV_NODE_FIXED) {
-		r = kv_permit_mount(req);
+		r = kv_permit_mount(req, false);
 		if (r < 0)
 			return r;
 	}
@@ -273,66 +264,43 @@ void kv_fs_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 /* ---- mkdir ---- */
 
-static int make_space(fuse_req_t req, const char *name, mode_t mode,
-		      uint64_t *ret_node)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-	const struct fuse_ctx *ctx = fuse_req_ctx(req);
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	int r;
-
-	mode &= 07777 & ~mount->umask;
-	r = kv_permit_make(req);
-	if (r < 0)
-		return r;
-	r = kv_space_create(mount->cache, name, ctx->uid, ctx->gid, mode,
-			    &space);
-	if (r < 0)
-		return r;
-	*ret_node = kv_node_in(KV_NODE_SPACE,
-			       kv_space_stat(mount->cache, space).id);
-	return 0;
-}
-
-static int make_dir(fuse_req_t req, const struct kv_node *parent,
-		    const char *name, uint64_t *ret_node)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	uint8_t byte;
-	int r;
-
-	r = kv_attr_space(mount, parent, &space, &info);
-	if (r < 0)
-		return r;
-	r = kv_permit(req, &info, W_OK | X_OK);
-	if (r < 0)
-		return r;
-	r = kv_dir_parse(name, &byte);
-	if (r < 0)
-		return r;
-	r = kv_dir_make(mount->cache, space, byte);
-	if (r < 0)
-		return r;
-	*ret_node = kv_node_of_dir(info.id, byte,
-				   kv_lives_get(mount->lives, info.id, byte));
-	return 0;
-}
-
+/* Make a space, or a two-digit directory of a space. */
 static void make(fuse_req_t req, const struct kv_change *asked)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_node node = kv_node_decode(asked->ino);
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+	const struct kv_node parent = kv_node_decode(asked->ino);
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	struct fuse_entry_param entry = {0};
+	struct kv_space_info info;
+	uint8_t byte;
 	int r = -EPERM;
 
-	if (strlen(asked->name) > KV_SPACE_NAME_MAX)
+	if (strlen(asked->name) > KV_SPACE_NAME_MAX) {
 		r = -ENAMETOOLONG;
-	else if (asked->ino == KV_NODE_ROOT)
-		r = make_space(req, asked->name, asked->flags, &entry.ino);
-	else if (node.type == KV_NODE_SPACE)
-		r = make_dir(req, &node, asked->name, &entry.ino);
+	} else if (asked->ino == KV_NODE_ROOT) {
+		r = kv_permit_mount(req, true);
+		if (r == 0)
+			r = kv_space_create(
+				mount->cache, asked->name, ctx->uid, ctx->gid,
+				asked->flags & 07777 & ~mount->umask, &space);
+		if (r == 0)
+			entry.ino = kv_node_in(
+				KV_NODE_SPACE,
+				kv_space_stat(mount->cache, space).id);
+	} else if (parent.type == KV_NODE_SPACE) {
+		r = kv_attr_space(mount, &parent, &space, &info);
+		if (r == 0)
+			r = kv_permit(req, &info, W_OK | X_OK);
+		if (r == 0)
+			r = kv_dir_parse(asked->name, &byte);
+		if (r == 0)
+			r = kv_dir_make(mount->cache, space, byte);
+		if (r == 0)
+			entry.ino = kv_node_of_dir(
+				info.id, byte,
+				kv_lives_get(mount->lives, info.id, byte));
+	}
 	if (r == 0)
 		r = kv_attr_of(mount, entry.ino, &entry.attr,
 			       &entry.attr_timeout);
@@ -374,27 +342,28 @@ void kv_fs_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name,
 
 /* ---- rmdir ---- */
 
-static int remove_space(fuse_req_t req, const char *name)
+static void remove_space(fuse_req_t req, const struct kv_change *asked)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	uid_t uid = fuse_req_ctx(req)->uid;
+	_cleanup_(kv_space_putp) struct kv_space *space =
+		kv_space_find(mount->cache, asked->name);
 	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	int r;
+	int r = space ? 0 : -ENOENT;
 
-	if (strcmp(name, ".kvfs") == 0)
-		return -EPERM;
-	space = kv_space_find(mount->cache, name);
-	if (!space)
-		return -ENOENT;
-	info = kv_space_stat(mount->cache, space);
-	/* The kernel also checks the sticky bit of the root; a squashed uid 0
-	 * does not own the root directory. */
-	if (kv_permit_owner(req, &info) < 0 &&
-	    (uid == 0 || uid != mount->rules->uid))
-		return -EPERM;
-	r = kv_space_remove(mount->cache, space);
-	return r == -ESTALE ? -ENOENT : r;
+	if (strcmp(asked->name, ".kvfs") == 0)
+		r = -EPERM;
+	if (r == 0) {
+		info = kv_space_stat(mount->cache, space);
+		/* The kernel also checks the sticky bit of the root directory,
+		 * which a squashed uid 0 does not own. */
+		if (kv_permit_owner(req, &info) < 0 &&
+		    (uid == 0 || uid != mount->rules->uid))
+			r = -EPERM;
+	}
+	if (r == 0)
+		r = kv_space_remove(mount->cache, space);
+	fuse_reply_err(req, r == -ESTALE ? ENOENT : -r);
 }
 
 static int remove_dir(fuse_req_t req, const struct kv_node *parent,
@@ -427,15 +396,10 @@ static int remove_dir(fuse_req_t req, const struct kv_node *parent,
 	return r;
 }
 
-static void unmake_space(fuse_req_t req, const struct kv_change *asked)
-{
-	fuse_reply_err(req, -remove_space(req, asked->name));
-}
-
 /* Valid replies: fuse_reply_err, or none yet. */
 void kv_fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-	const struct kv_change asked = {.make = unmake_space, .name = name};
+	const struct kv_change asked = {.make = remove_space, .name = name};
 	struct kv_node node = kv_node_decode(parent);
 	int r = -EPERM;
 
@@ -535,33 +499,12 @@ static int seal_as(struct kv_upload *upload, const struct place *to,
 	return KV_MIN(r, 0);
 }
 
-static int rename_file(fuse_req_t req, const struct place *from,
-		       const struct place *to, unsigned flags)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_upload *upload;
-	int r;
-
-	r = kv_upload_find(mount->uploads, from->space, from->text,
-			   fuse_req_ctx(req)->uid, &upload);
-	if (r < 0)
-		return refuse(mount, from);
-	if (!kv_upload_is_for(upload, fuse_req_ctx(req)))
-		r = -ENOENT;
-	else if (to->space != from->space)
-		r = -EXDEV;
-	else
-		r = seal_as(upload, to, flags);
-	if (r == 0)
-		kv_upload_unlink(upload);
-	kv_upload_put(upload);
-	return r;
-}
-
 static void rename_asked(fuse_req_t req, const struct kv_change *asked)
 {
+	struct kv_mount *mount = fuse_req_userdata(req);
 	_cleanup_(place_putp) struct place from = {0};
 	_cleanup_(place_putp) struct place to = {0};
+	struct kv_upload *upload;
 	int r;
 
 	r = find_place(req, asked->ino, asked->name, &from);
@@ -569,8 +512,22 @@ static void rename_asked(fuse_req_t req, const struct kv_change *asked)
 		r = find_place(req, asked->other, asked->text, &to);
 	if (r == 0 && (asked->flags & ~(unsigned)RENAME_NOREPLACE) != 0)
 		r = -EINVAL;
+	if (r == 0 && kv_upload_find(mount->uploads, from.space, from.text,
+				     fuse_req_ctx(req)->uid, &upload) < 0)
+		r = refuse(mount, &from);
+	if (r < 0) {
+		fuse_reply_err(req, -r);
+		return;
+	}
+	if (!kv_upload_is_for(upload, fuse_req_ctx(req)))
+		r = -ENOENT;
+	else if (to.space != from.space)
+		r = -EXDEV;
+	else
+		r = seal_as(upload, &to, asked->flags);
 	if (r == 0)
-		r = rename_file(req, &from, &to, asked->flags);
+		kv_upload_unlink(upload);
+	kv_upload_put(upload);
 	fuse_reply_err(req, -r);
 }
 
@@ -700,8 +657,8 @@ void kv_fs_statfs(fuse_req_t req, fuse_ino_t ino)
 
 /* ---- unsupported calls ----
  *
- * The kernel itself answers calls without a handler: ioctl, copy_file_range,
- * locks. */
+ * The kernel itself answers calls without a handler: fallocate, ioctl,
+ * copy_file_range, locks. */
 
 /* Valid replies: fuse_reply_err. */
 void kv_fs_symlink(fuse_req_t req, const char *target, fuse_ino_t parent,
@@ -721,16 +678,4 @@ void kv_fs_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t newparent,
 	(void)newparent;
 	(void)newname;
 	fuse_reply_err(req, EPERM);
-}
-
-/* Valid replies: fuse_reply_err. */
-void kv_fs_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset,
-		     off_t length, struct fuse_file_info *fi)
-{
-	(void)ino;
-	(void)mode;
-	(void)offset;
-	(void)length;
-	(void)fi;
-	fuse_reply_err(req, EOPNOTSUPP);
 }

@@ -457,32 +457,26 @@ static bool is_left_behind(const struct kv_upload *u, uint64_t now_ns)
 	return u->pid > 0 && kill(u->pid, 0) < 0 && errno == ESRCH;
 }
 
-/* Unlink an upload that was left behind, held; NULL: there is none. */
-static struct kv_upload *sweep_one_locked(struct kv_uploads *uploads)
-{
-	uint64_t now_ns = kv_now_ns();
-
-	kv_assert_locked(&uploads->lock);
-	for (unsigned i = 0; i < BUCKETS; i++)
-		for (struct kv_upload *u = uploads->buckets[i]; u;
-		     u = u->next) {
-			if (!is_left_behind(u, now_ns))
-				continue;
-			u->refs++;
-			unlink_locked(u);
-			return u;
-		}
-	return NULL;
-}
-
+/* Unlink the uploads that were left behind. */
 static void sweep(void *arg)
 {
 	struct kv_uploads *uploads = arg;
 	struct kv_upload *u;
 
 	do {
+		const uint64_t now_ns = kv_now_ns();
+
 		pthread_mutex_lock(&uploads->lock);
-		u = sweep_one_locked(uploads);
+		u = NULL;
+		for (unsigned i = 0; !u && i < BUCKETS; i++) {
+			u = uploads->buckets[i];
+			while (u && !is_left_behind(u, now_ns))
+				u = u->next;
+		}
+		if (u) {
+			u->refs++;
+			unlink_locked(u);
+		}
 		pthread_mutex_unlock(&uploads->lock);
 		if (u)
 			kv_upload_put(u);

@@ -16,7 +16,7 @@
 
 #include "common/block.h"
 #include "fs/mount/draft.h"
-#include "fs/mount/fuse.h"
+#include "fs/mount/mount.h"
 
 enum kv_name_kind {
 	KV_NAME_KEY,

@@ -37,7 +37,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "fs/mount/fuse.h"
+#include "fs/mount/mount.h"
 #include "tests/crash/cutlog.h"
 
 #define DISK 2

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#include "fs/base/cgroup.h"
+#include "fs/options.h"
 
 static char root[64];
 
