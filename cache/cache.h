@@ -2,10 +2,10 @@
 /*
  * cache.h - the whole cache as fs/ sees it: spaces, blocks, fills, leases.
  *
- * Threads: every call may come from any thread.  None but those marked
- * "waits" does I/O or blocks for longer than a short critical section.
- * Callbacks run on the cache's own threads with no lock held; they must not
- * block, and may call back into the cache.
+ * Threads: every call may come from any thread.  Only calls marked "waits" do
+ * I/O or block for longer than a short critical section.  Callbacks run on the
+ * cache's own threads with no lock held; a callback must not block, and may
+ * call back into the cache.
  */
 #ifndef KV_CACHE_CACHE_H
 #define KV_CACHE_CACHE_H
@@ -21,9 +21,9 @@ struct kv_cache;
 struct kv_accounts;
 struct kv_ring_backend;
 struct kv_account;
-struct kv_space; /* valid while it is held, also when it is removed */
+struct kv_space; /* valid while held, even after its removal */
 struct kv_block; /* valid between a get and its put */
-struct kv_fill;	 /* a slot being filled; belongs to its maker */
+struct kv_fill;	 /* a slot being filled; owned by the caller of kv_fill_begin */
 struct kv_want;
 
 enum kv_hugepages { KV_HUGE_AUTO, KV_HUGE_ON, KV_HUGE_OFF };
@@ -38,12 +38,12 @@ struct kv_remote_name {
 	char *name; /* of the tenant, on all nodes */
 };
 struct kv_remote_config {
-	char **urls; /* in the order in which they are asked */
+	char **urls; /* asked in this order */
 	size_t n;    /* 0: there is no remote tier */
 	enum kv_writeback write;
-	uint32_t threshold; /* blocks of a chain that are worth a look */
-	uint64_t rate;	    /* bytes a second that may be fetched; 0: any */
-	bool optional;	    /* mount without those that cannot be opened */
+	uint32_t threshold; /* blocks of a chain that justify a look-up */
+	uint64_t rate;	    /* limit of fetching, bytes per second; 0: none */
+	bool optional;	    /* skip backends that cannot be opened */
 	struct kv_remote_name *tenants;
 	size_t n_tenants;
 };
@@ -51,9 +51,9 @@ struct kv_remote_config {
 struct kv_cache_config {
 	const char *store; /* directory, or NULL: no store (tests) */
 	uint64_t dram;	   /* bytes, >= 16 MiB */
-	uint64_t ssd;	   /* cap on bytes below the store; 0: no tier */
-	bool ssd_given;	   /* false: keep the store's size */
-	bool ssd_evict;	   /* a smaller ssd may evict pinned blocks */
+	uint64_t ssd;	   /* limit of the store, bytes; 0: no tier */
+	bool ssd_given;	   /* false: keep the size that the store has */
+	bool ssd_evict;	   /* a smaller ssd= may evict pinned blocks */
 	uint64_t segment;  /* bytes */
 	enum kv_hugepages hugepages;
 	enum kv_writeback writeback;
@@ -63,56 +63,58 @@ struct kv_cache_config {
 	bool read_only;
 	enum kv_arena_mode arena;
 	struct kv_remote_config remote;
-	uint64_t io_patience; /* ns until a request is stuck; 0: 30 s */
+	uint64_t io_patience; /* ns until a request counts as stuck; 0: 30 s */
 	uint64_t io_retry; /* ns before a failed request is retried; 0: 1 s */
-	/* Carries out disk requests; NULL: io_uring, else threads. */
+	/* Functions that carry out disk requests; NULL: io_uring or threads. */
 	const struct kv_ring_backend *io;
 
-	/* A block that was visible is gone; @id is kv_block_info.id.  May be
-	 * NULL.  The listener queues, and tells the kernel from a thread of
-	 * its own. */
+	/* A visible block is gone; @id is kv_block_info.id.  May be NULL.  The
+	 * listener must not notify the kernel from this callback, but queue @id
+	 * for a thread of its own. */
 	void (*gone)(void *arg, uint64_t id);
 	/* Space @id was removed.  May be NULL. */
 	void (*space_gone)(void *arg, uint32_t id);
-	/* Before kv_cache_open returns: the store's owner, of that pid, is
-	 * ending, and is waited for.  May be NULL. */
+	/* kv_cache_open waits for the store's previous daemon, process @owner,
+	 * which is ending.  May be NULL. */
 	void (*waiting)(void *arg, long owner);
-	/* While kv_cache_open or kv_cache_close runs: a line that the user
-	 * should see.  May be NULL. */
+	/* Print a warning for the user, during kv_cache_open or kv_cache_close.
+	 * May be NULL. */
 	void (*warn)(void *arg, const char *line);
-	/* All clients that got segment @id must unmap it. */
+	/* Clients that have segment @id mapped must unmap it. */
 	void (*retire)(void *arg, uint32_t id);
-	/* There may be room in DRAM where there was none.  May be NULL. */
+	/* DRAM that was full may have room again.  May be NULL. */
 	void (*room)(void *arg);
 	void *arg;
 };
 
 /*
  * Open or make the store, read the index, start the threads.  On failure
- * *@ret_why is a message for the user (caller frees).  -EBUSY locked by another
- * daemon, which does not end within some seconds, -EEXIST the directory holds
- * something else, -ENOTSUP another format.
+ * *@ret_why is a message for the user (caller frees).
+ *   -EBUSY    another daemon uses the store, and does not end in seconds
+ *   -EEXIST   the directory holds something else than a store
+ *   -ENOTSUP  the store has another format
  */
 int kv_cache_open(const struct kv_cache_config *config,
 		  struct kv_cache **ret_cache, char **ret_why);
-/* No more requests will come: the next daemon may wait for the store. */
+/* Make a daemon that wants the store wait: kv_cache_close will follow. */
 void kv_cache_ending(struct kv_cache *cache);
 /*
- * Waits: writes all blocks that are queued, commits, marks the store clean.
- * -ETIMEDOUT: the SSD does not answer.  Then memory that it may still write to,
- * and all else of the cache, is left as it is until the process ends.
+ * Write all queued blocks, commit, mark the store clean, and free the cache.
+ * Waits.  -ETIMEDOUT: the SSD does not answer.  Then nothing is freed until the
+ * process ends, because the SSD may still write to the cache's memory.
  */
 int kv_cache_close(struct kv_cache *cache);
 
 const uint8_t *kv_cache_store_id(struct kv_cache *cache); /* 16 bytes */
 uint64_t kv_cache_epoch(struct kv_cache *cache);
-/* The resources that each user holds; as long as the cache. */
+/* Return the resources that each user holds; valid as long as the cache. */
 struct kv_accounts *kv_cache_accounts(struct kv_cache *cache);
 
 /* ---- spaces ---- */
 
-/* By probe, which match asks too, and by acquire.  A hit is a block found by
- * acquire, a miss one not found by either. */
+/* Look-ups of blocks, counted by probe (which kvfs_match uses) and acquire.  A
+ * hit is a block found by acquire, a miss a block that acquire or probe did not
+ * find. */
 struct kv_lookups {
 	uint64_t asked, found; /* by probe */
 	uint64_t hits_dram, hits_ssd, misses;
@@ -123,94 +125,107 @@ struct kv_space_info {
 	uint32_t uid, gid, mode; /* mode: permission bits, 07777 */
 	int64_t mtime_ns;
 	bool removed;
-	bool shared; /* with other nodes, by the remote tier */
+	bool shared; /* visible to other nodes through the remote tier */
 	struct kv_quota quota;
-	/* NULL: untyped.  Lives as long as the space is held. */
+	/* NULL: untyped.  Valid while the space is held. */
 	const struct kv_layout *layout;
-	uint64_t blocks, bytes_dram, bytes_ssd; /* as `du` counts them */
+	uint64_t blocks, bytes_dram, bytes_ssd; /* bytes: as `du` counts */
 	struct kv_lookups lookups;
 };
 
 /*
- * The calls below return spaces held, or NULL: kv_space_put (which takes NULL)
- * lets go.  A caller holds the space that it passes until the call returns, and
- * that of an acquire or prefetch until it is settled.
+ * Calls that return a space return it held, or NULL; kv_space_put (takes NULL)
+ * releases the space.  The caller of any function holds the space that it
+ * passes until the call returns, or until the acquire or prefetch is settled.
  */
 struct kv_space *kv_space_get(struct kv_space *space);
 void kv_space_put(struct kv_space *space);
 void kv_space_putp(struct kv_space **space);
 struct kv_space *kv_space_find(struct kv_cache *cache, const char *name);
-/* Removed ones, too, while anything has them. */
+/* Return also a removed space while anybody holds it. */
 struct kv_space *kv_space_by_id(struct kv_cache *cache, uint32_t id);
 const char *kv_space_name(const struct kv_space *space);
 struct kv_space_info kv_space_stat(struct kv_cache *cache,
 				   struct kv_space *space);
-/* The live spaces by ascending id, from @after exclusive (0: first); NULL at
- * the end. */
+/* Return the live space with the lowest id above @after (0: the first), or
+ * NULL. */
 struct kv_space *kv_space_next(struct kv_cache *cache, uint32_t after);
-/* A name: 1..255 bytes, no '/', not beginning with '.'; else -EINVAL.
- * -EEXIST (then *@ret_space is the one there), -ENOSPC, -EROFS. */
+/*
+ * Create a space.  @name: 1..255 bytes, no '/', not beginning with '.'.
+ *   -EINVAL  bad name
+ *   -EEXIST  name in use; *@ret_space is that space
+ *   -ENOSPC, -EROFS
+ */
 int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 		    uint32_t gid, uint32_t mode, struct kv_space **ret_space);
-/* Remove a space, and its snapshots, whose blocks are all gone.
- * -ENOTEMPTY with blocks in it, -ESTALE removed already.  Waits. */
+/*
+ * Remove a space without blocks, and its snapshots.  Waits.
+ *   -ENOTEMPTY  the space has blocks
+ *   -ESTALE     removed already
+ */
 int kv_space_remove(struct kv_cache *cache, struct kv_space *space);
-/* Take its blocks out of the old access class, then change it.  With another owner
- * it is shared no more.  Waits. */
+/* Change owner and mode, after moving the blocks out of slots of the old access
+ * class.  A new owner ends sharing (kv_space_set_shared).  Waits. */
 int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 		   uint32_t gid, uint32_t mode);
 int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,
 		       int64_t mtime_ns);
 /*
- * Set the layout of the space for the user @uid.  0 also if it has an equal one;
- * -EEXIST another one, -EBADMSG a block in the space does not fit it, -EPERM it
- * says "share", which is for the space's owner and operators to say, and the
- * errors of kv_layout_parse.  Waits.
+ * Set the layout of the space on behalf of the user @uid.  Waits.
+ *   0         set, or the space had an equal layout
+ *   -EEXIST   the space has another layout
+ *   -EBADMSG  a block in the space does not fit the layout
+ *   -EPERM    the layout says "share", and @uid is neither owner nor operator
+ * and the errors of kv_layout_parse.
  */
 int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 			uint32_t uid, const char *text, size_t len);
 /*
- * Check a layout's text that may still be growing.  Returns
- *   1         complete and valid, and no other layout is there
+ * Check a layout's text that may still be growing.
+ *   1         complete and valid, and the space has no other layout
  *   0         incomplete so far
  *   -EEXIST   the space has another layout
  *   -EINVAL, -EFBIG, -ENOMEM   as kv_layout_parse
- * This and kv_space_set_layout keep the reason of a refusal for
- * kv_space_layout_error, and forget it after a success.
+ * kv_space_check_layout and kv_space_set_layout keep the reason of a refusal
+ * for kv_space_layout_error, and forget it after a success.
  */
 int kv_space_check_layout(struct kv_cache *cache, struct kv_space *space,
 			  const char *text, size_t len);
 #define KV_LAYOUT_ERROR_MAX 119 /* bytes */
-/* Copy the reason into @ret_why, of KV_LAYOUT_ERROR_MAX + 1 bytes.  Returns its
- * length; 0: no layout was refused. */
+/* Copy the reason for the last refusal of a layout into @ret_why, of
+ * KV_LAYOUT_ERROR_MAX + 1 bytes.  Return its length; 0: no layout was
+ * refused. */
 int kv_space_layout_error(struct kv_cache *cache, struct kv_space *space,
 			  char *ret_why);
-/* Whether other nodes see it by the remote tier.  Waits. */
+/* Show the space to other nodes by the remote tier, or hide it.  Waits. */
 int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 			bool shared);
-/* -ENOSPC: the guarantees exceed the tier. */
+/* -ENOSPC: the sum of all guarantees would exceed the tier. */
 int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
 		       const struct kv_quota *quota);
 
-/* A user: sums and limits of all its spaces together. */
+/* Sums and limits of a user's spaces together. */
 struct kv_tenant_info {
 	struct kv_quota quota;
 	uint64_t spaces, blocks, bytes_dram, bytes_ssd;
 };
 struct kv_tenant_info kv_tenant_stat(struct kv_cache *cache, uint32_t uid);
-/* List the users that own a space or have a quota, unordered; caller frees.
- * -ENOMEM. */
+/* List the users that own a space or have a quota, unordered; caller frees
+ * *@ret_uids.  -ENOMEM. */
 int kv_tenant_list(struct kv_cache *cache, uint32_t **ret_uids, size_t *ret_n);
-/* -ENOSPC: the guarantees exceed the tier, too many users, or no room for it on
- * SSD. */
+/* -ENOSPC: the sum of all guarantees would exceed the tier, there are too many
+ * users, or the SSD has no room for the record. */
 int kv_tenant_set_quota(struct kv_cache *cache, uint32_t uid,
 			const struct kv_quota *quota);
 
 /*
- * Drop every block, in pieces of less than a millisecond but for the first.
- * Begin takes effect on saves at once: those begun before never seal (-ESTALE),
- * and block no new ones from now on; blocks sealed from then on stay.  Some
- * returns 1 while there is more to do, 0 at the end, -ENOMEM.
+ * Drop every block of a space, in steps of less than a millisecond (the first
+ * may take longer).  Saves that began before kv_clear_begin never seal
+ * (-ESTALE) and do not block later saves of their keys; blocks sealed after
+ * kv_clear_begin stay. kv_clear_some returns
+ *   1        more blocks are left
+ *   0        the end
+ *   -ENOMEM
  */
 struct kv_clear;
 int kv_clear_begin(struct kv_cache *cache, struct kv_space *space,
@@ -218,11 +233,11 @@ int kv_clear_begin(struct kv_cache *cache, struct kv_space *space,
 int kv_clear_some(struct kv_cache *cache, struct kv_clear *clear);
 void kv_clear_end(struct kv_clear *clear); /* takes NULL */
 
-/* The two-digit directories. @byte: the first byte of the keys in it. */
+/* Two-digit directories.  @byte: the first byte of the keys in one. */
 bool kv_dir_exists(struct kv_cache *cache, struct kv_space *space,
 		   uint8_t byte);
-/* Return when a name in the directory came or went: a block's, or that of a file
- * being written, for which kv_dir_changed is called. */
+/* Return when a name appeared in or vanished from the directory: of a block, or
+ * of a file being written (reported by kv_dir_changed). */
 int64_t kv_dir_mtime(struct kv_cache *cache, struct kv_space *space,
 		     uint8_t byte);
 void kv_dir_changed(struct kv_cache *cache, struct kv_space *space,
@@ -231,15 +246,15 @@ int kv_dir_make(struct kv_cache *cache, struct kv_space *space,
 		uint8_t byte); /* -EEXIST */
 int kv_dir_remove(struct kv_cache *cache, struct kv_space *space,
 		  uint8_t byte); /* -ENOENT, -ENOTEMPTY */
-/* Ids of the blocks in it now, in a stable order; caller frees. */
+/* List the ids of the directory's blocks, in a stable order; caller frees. */
 int kv_dir_list(struct kv_cache *cache, struct kv_space *space, uint8_t byte,
 		uint64_t **ret_ids, size_t *ret_n);
 
 /*
- * Keys of the space's blocks, at most @max into @ret_keys, from *@cursor on,
- * which is 0 at first and again at the end; returns how many, which may be none
- * before the end.  Takes well under a millisecond.  A key that is
- * never removed comes once, or twice if the space grows by half meanwhile.
+ * Copy at most @max keys of the space's blocks into @ret_keys and return how
+ * many; 0 keys do not mean the end.  *@cursor is 0 at first, and 0 again at the
+ * end.  Takes well under a millisecond.  A key that is never removed is
+ * returned once, or twice if the space grows by half meanwhile.
  */
 size_t kv_space_keys(struct kv_cache *cache, struct kv_space *space,
 		     uint64_t *cursor, struct kv_key *ret_keys, size_t max);
@@ -250,10 +265,10 @@ enum kv_tier { KV_TIER_DRAM = 1, KV_TIER_SSD = 2 };
 
 struct kv_block_info {
 	uint64_t id;		/* 60 bits, never reused while mounted */
-	struct kv_space *space; /* valid while it or the block is held */
+	struct kv_space *space; /* valid while the space or the block is held */
 	struct kv_key key;
 	uint64_t length; /* of the file */
-	uint64_t held;	 /* bytes over all tiers, > 0 */
+	uint64_t held;	 /* bytes in all tiers, > 0 */
 	unsigned tiers;
 	uint32_t hits;
 	uint32_t leases; /* clients holding it */
@@ -262,16 +277,16 @@ struct kv_block_info {
 	uint32_t uid, gid, mode; /* its space's */
 };
 
-/* Get: the block, held; -ENOENT.  Removed ones are found by id while held. */
+/* Return the block, held; -ENOENT.  By id also a removed block that is held. */
 int kv_block_get(struct kv_cache *cache, struct kv_space *space,
 		 const struct kv_key *key, struct kv_block **ret_block);
 int kv_block_get_id(struct kv_cache *cache, uint64_t id,
 		    struct kv_block **ret_block);
 void kv_block_hold(struct kv_cache *cache, struct kv_block *block);
 /*
- * Charge the bytes of an open block, which cannot be evicted, to its reader's
- * @account.  A block whose pin is charged to @account is charged when it is
- * unpinned.  Call kv_open_credit before the block is put.
+ * Charge the bytes of an open block, which cannot be evicted, to the account of
+ * its reader.  If @account already pays for the block's pin, charge it when the
+ * block is unpinned.  Call kv_open_credit before kv_block_put.
  *   -ENFILE  beyond the user's share of the tier
  *   -ENOMEM
  */
@@ -285,50 +300,53 @@ void kv_block_put(struct kv_cache *cache, struct kv_block *block);
 
 struct kv_block_info kv_block_stat(struct kv_cache *cache,
 				   struct kv_block *block);
-/* The same of a block that one does not hold, by id or key; -ENOENT. */
+/* Stat a block without holding it, by id or key; -ENOENT. */
 int kv_block_stat_id(struct kv_cache *cache, uint64_t id,
 		     struct kv_block_info *ret_info);
 int kv_block_stat_key(struct kv_cache *cache, struct kv_space *space,
 		      const struct kv_key *key, struct kv_block_info *ret_info);
-/* Things not kept in memory; reads the slot or the index.  -EIO, -EBADMSG. */
+/* Read further facts from the slot or the index.  -EIO, -EBADMSG. */
 int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
 		  struct kv_meta *ret_meta, struct kv_digest *ret_digest);
 
 /*
- * Return also the token ids of a block in a space with "token_ids" (caller
- * frees): from the index, or from the block's header if the block is not durable
- * or has too many for the index.  Waits.  -ENOENT: it has none; -ENOMEM, and
- * errors of kv_view_get.
+ * Return the meta data and token ids of a block in a space with "token_ids"
+ * (caller frees *@ret_ids): from the index, or from the block's header if the
+ * block is not durable or has too many for the index.  Waits.
+ *   -ENOENT  the block has no token ids
+ *   -ENOMEM, and the errors of kv_view_get
  */
 int kv_block_get_token_ids(struct kv_cache *cache, struct kv_block *block,
 			   struct kv_meta *ret_meta,
 			   struct kv_token_ids **ret_ids);
 
 void kv_block_touch(struct kv_cache *cache, struct kv_block *block); /* a use */
-/* Evict the block first: its conversation is over.  Call for a chain from its
- * tail, and not for blocks that others share.  A use takes it back. */
+/* Evict the block first: its conversation is over.  Call it from a chain's last
+ * block to its first, not for shared blocks.  A use of the block cancels it. */
 void kv_block_end(struct kv_cache *cache, struct kv_block *block);
 int kv_block_set_mtime(struct kv_cache *cache, struct kv_block *block,
 		       int64_t mtime_ns);
-/* Evict these blocks, which are in chain order, before others: their conversation
- * is over.  Pinned blocks stay; a use takes the hint back. */
+/* Evict @keys, in chain order, before other blocks: their conversation is over.
+ * Pinned blocks stay; a use of a block cancels it. */
 void kv_blocks_ended(struct kv_cache *cache, struct kv_space *space,
 		     const struct kv_key *keys, size_t n);
-/* Evict from all tiers; -ENOENT if it is gone already, -EROFS. */
+/* Remove a block from all tiers; -ENOENT if it is gone already, -EROFS. */
 int kv_block_remove(struct kv_cache *cache, struct kv_block *block);
-/* The same for a caller that puts the block next, and whose reply tells the
- * kernel: no callback runs. */
+/* Like kv_block_remove, but without the callback `gone`: the caller puts the
+ * block next, and its reply informs the kernel. */
 int kv_block_unlink(struct kv_cache *cache, struct kv_block *block);
 int kv_block_pin(struct kv_cache *cache, struct kv_block *block,
-		 bool pin); /* -ENOSPC below the floor */
-/* Free the slot of a block that is durable; -EAGAIN: it is not, -EBUSY leased.
- */
+		 bool pin); /* -ENOSPC: too little would stay evictable */
+/* Free the slot in DRAM of a durable block.  -EAGAIN: not durable, -EBUSY:
+ * leased. */
 int kv_block_demote_try(struct kv_cache *cache, struct kv_block *block);
 
 /*
- * The file's bytes, for a reader through the mount.  Neither promotes nor
- * evicts: a block that is only on SSD comes by a verified bounce buffer. Waits.
- * -EIO, -EBADMSG (damaged: it is a miss from now on), -ENOENT.
+ * Return the file's bytes, for a reader through the mount.  Neither promotes
+ * nor evicts: a block that is only on SSD is read into a verified bounce
+ * buffer.  Waits.
+ *   -EBADMSG  damaged: from now on the block is absent
+ *   -EIO, -ENOENT
  */
 struct kv_view {
 	const uint8_t *data;
@@ -338,10 +356,10 @@ struct kv_view {
 };
 int kv_view_get(struct kv_cache *cache, struct kv_block *block,
 		struct kv_view *ret_view);
-/* For one look: bytes read from SSD are not kept for other readers. */
+/* Like kv_view_get, but bytes read from SSD are not kept for other readers. */
 int kv_view_get_once(struct kv_cache *cache, struct kv_block *block,
 		     struct kv_view *ret_view);
-/* Without waiting; -EAGAIN: its bytes must be read first. */
+/* Without waiting; -EAGAIN: the bytes must be read from SSD first. */
 int kv_view_get_try(struct kv_cache *cache, struct kv_block *block,
 		    struct kv_view *ret_view);
 void kv_view_put(struct kv_cache *cache, struct kv_view *view);
@@ -349,7 +367,7 @@ void kv_view_put(struct kv_cache *cache, struct kv_view *view);
 /* ---- snapshots: blocks of a chain, pinned under a name ---- */
 
 #define KV_SNAPSHOT_BLOCKS (1u << 17)  /* in one, at most */
-#define KV_SNAPSHOT_POSITION 99999999u /* the last: links have eight digits */
+#define KV_SNAPSHOT_POSITION 99999999u /* links have eight digits */
 
 struct kv_pick {
 	struct kv_key key;
@@ -359,74 +377,85 @@ struct kv_pick {
 struct kv_snapshot_info {
 	uint64_t id;	 /* 32 bits, never reused while mounted */
 	uint32_t space;	 /* id */
-	uint32_t blocks; /* listed, whether they exist or not */
+	uint32_t blocks; /* number listed, whether the blocks exist or not */
 	int64_t mtime_ns;
 	char name[KV_SPACE_NAME_MAX + 1];
 };
 
 /*
  * Pin the blocks of @picks, whose positions ascend, under @name; no byte is
- * copied.  All of them or none; durable with the next flush of the space.
- * -ENOENT: block *@ret_missing is not here; -ENOSPC: too little could be
- * evicted then (*@ret_missing: the first that did not fit, or @n), -EEXIST the
- * name is taken, -EINVAL a name as no space could have it, no picks, too many,
- * or out of order; -ESTALE space removed, -EROFS.
+ * copied.  Either all blocks are pinned or none.  The snapshot is durable with
+ * the space's next flush.
+ *   -ENOENT  block *@ret_missing is absent
+ *   -ENOSPC  too little would stay evictable; *@ret_missing is the first
+ *            block that did not fit, or @n
+ *   -EEXIST  the name is taken
+ *   -EINVAL  bad name (as for spaces), or no picks, too many, or out of order
+ *   -ESTALE  space removed
+ *   -EROFS
  */
 int kv_snapshot_create(struct kv_cache *cache, struct kv_space *space,
 		       const char *name, const struct kv_pick *picks, size_t n,
 		       size_t *ret_missing);
-/* Unpin all at once.  A block that its user pinned, or another snapshot has,
- * stays pinned.  -ENOENT, -EROFS. */
+/* Unpin all blocks of the snapshot at once.  A block that its user or another
+ * snapshot pins stays pinned.  -ENOENT, -EROFS. */
 int kv_snapshot_drop(struct kv_cache *cache, uint64_t id);
-/* Unpin the block at @position; the snapshot stays, if empty.  -ENOENT. */
+/* Unpin the block at @position; an empty snapshot stays.  -ENOENT. */
 int kv_snapshot_unlink(struct kv_cache *cache, uint64_t id, uint32_t position);
 
 int kv_snapshot_find(struct kv_cache *cache, struct kv_space *space,
 		     const char *name, struct kv_snapshot_info *ret_info);
 int kv_snapshot_stat(struct kv_cache *cache, uint64_t id,
 		     struct kv_snapshot_info *ret_info); /* -ENOENT */
-/* The first of its blocks, at most @max, from position @from on.  -ENOENT. */
+/* Copy and count at most @max blocks from position @from on.  -ENOENT. */
 long kv_snapshot_read(struct kv_cache *cache, uint64_t id, uint32_t from,
 		      struct kv_pick *ret_picks, size_t max);
-/* Ids of the space's snapshots; caller frees. */
+/* List the ids of the space's snapshots; caller frees *@ret_ids. */
 int kv_snapshot_list(struct kv_cache *cache, struct kv_space *space,
 		     uint64_t **ret_ids, size_t *ret_n);
 
 /* ---- fills: a block on its way in ---- */
 
 /*
- * Reserve a slot for a file of @length bytes.  With @key it is shown as SAVING,
- * and only one such may exist: -EEXIST present, -EALREADY being saved (by a
- * fill that may still seal).
- * -EFBIG larger than a segment can hold, -ENOSPC no slot can be had now, -EBUSY
- * memory is being made or, without @key, writes are making room, -EAGAIN beyond
- * the space's rate, -ESTALE space removed, -EROFS.
+ * Reserve a slot for a file of @length bytes.  With @key the block's state is
+ * SAVING until the fill ends.
+ *   -EEXIST    the block is present
+ *   -EALREADY  another fill of @key may still seal
+ *   -EFBIG     larger than a segment can hold
+ *   -ENOSPC    no slot can be had now
+ *   -EBUSY     retry soon: memory is being allocated or, without @key,
+ *              writes in flight are making room
+ *   -EAGAIN    beyond the space's rate
+ *   -ESTALE    space removed
+ *   -EROFS
  */
 int kv_fill_begin(struct kv_cache *cache, struct kv_space *space,
 		  const struct kv_key *key, uint64_t length,
 		  struct kv_fill **ret_fill);
 uint8_t *kv_fill_data(struct kv_fill *fill); /* @length writable bytes */
-/* Keep the sealed block until it is durable, if an SSD tier has room for it. */
+/* Keep the sealed block until it is durable, if the SSD has room for it. */
 void kv_fill_must(struct kv_fill *fill);
 /*
- * Lease the block for @want when it is sealed, so that it cannot be evicted before.
- * kv_acquire_release ends the lease.  The status of @want, -errno before, is 0
- * then.
+ * Lease the block for @want when it is sealed, so that it cannot be evicted
+ * before its use.  @want->status is -errno until then, and 0 afterwards.  End
+ * the lease by kv_acquire_release.
  */
 void kv_fill_hold(struct kv_fill *fill, struct kv_want *want);
-/* Check that one more block of @length bytes may be leased: 0, -ENOSPC, -EFBIG. */
+/* Return whether a block of @length may be leased: 0, -ENOSPC, -EFBIG. */
 int kv_fill_may_hold(struct kv_cache *cache, struct kv_space *space,
 		     uint64_t length);
 
-/* Mark a block from another node: its seal is -ESTALE if its user has removed it
- * here. */
+/* Mark the fill as fetched from another node: kv_fill_seal returns -ESTALE if
+ * its user has removed the block here meanwhile. */
 void kv_fill_fetched(struct kv_fill *fill);
 
 /*
- * Make it visible as @key; consumes the fill, whatever is returned.
- * @payload: offset of the tensors in the file.
- * 0 sealed, 1 it was there with the same digest, -EEXIST with another one (the
- * first stays, counted), -ESTALE cleared or removed meanwhile.
+ * Make the fill visible as block @key.  Consumes the fill, whatever is
+ * returned.  @payload: offset of the tensors in the file.
+ *   0        sealed
+ *   1        the block was present with the same digest
+ *   -EEXIST  the block was present with another digest, and stays
+ *   -ESTALE  the space was cleared or removed meanwhile
  */
 int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 		 const struct kv_key *key, const struct kv_meta *meta,
@@ -443,10 +472,10 @@ void kv_probe(struct kv_cache *cache, struct kv_space *space,
 void kv_asked(struct kv_cache *cache, struct kv_space *space,
 	      const uint8_t *states, size_t n);
 
-/* A block wanted in DRAM, and then leased. */
+/* Request for one block to be in DRAM and leased. */
 struct kv_want {
 	struct kv_key key; /* in */
-	int status;	   /* 0 leased; -EINPROGRESS; or why not (wire_place) */
+	int status;	   /* 0 leased, -EINPROGRESS, or as wire_place */
 	uint32_t segment;
 	uint64_t offset; /* of the file in the segment */
 	uint64_t length, payload;
@@ -456,153 +485,164 @@ struct kv_want {
 	struct kv_block *block;
 	struct kv_want *next, **prev;
 	bool short_of_room;	/* waits for room */
-	uint64_t writes, reads; /* that were under way then */
+	uint64_t writes, reads; /* in flight when it began to wait */
 };
 
 struct kv_acquire {
 	/* In, up to arg. */
 	struct kv_space *space;
 	size_t n;
-	bool again; /* no new use: count no hit */
+	bool again; /* repeat of an earlier request: count no hit */
 	bool wait_saving;
-	bool resident; /* do not wait: a block not in DRAM is -EAGAIN */
-	/* A block is sealed (0) or absent: no matter where it is, nothing is
-	 * leased, nothing to be released, and that is no use of it. */
+	bool resident; /* do not wait: a block that is not in DRAM is -EAGAIN */
+	/* Only check if blocks are sealed (0) or absent, on any tier: lease
+	 * nothing, count no use. */
 	bool sealed;
-	/* A want without room in DRAM waits for the writes and reads that are
-	 * under way, but never for leases. */
+	/* A want without room in DRAM waits for the writes and reads in flight,
+	 * but never for leases. */
 	bool wait_room;
-	/* Look for missing blocks in the remote tier, in the turn of user @uid,
-	 * and wait for them. */
+	/* Look for missing blocks in the remote tier, in the fair share of user
+	 * @uid, and wait for them. */
 	bool remote;
 	uint32_t uid;
-	/* The chain goes on, as far as one can tell, in another request. */
+	/* The chain probably goes on in another request. */
 	bool more;
-	/* Every want is settled; runs once, unless submit returned 0. */
+	/* Runs once when all wants are settled, unless submit returned 0. */
 	void (*done)(struct kv_acquire *acquire, void *arg);
 	void *arg;
 	/* The cache's own. */
-	struct kv_remote_look *look; /* for missing blocks */
-	/* Of the chain so many are wanted from the first on that was looked for;
-	 * 0: none was.  goes_on: that one is of an earlier part of the request. */
+	struct kv_remote_look *look; /* the remote look-up of missing blocks */
+	/* Leading blocks that the remote tier looked up at once; 0: none.
+	 * goes_on: an earlier part of the request began that look-up. */
 	size_t rest;
 	bool goes_on;
 	bool submitting;
-	struct kv_prefetch *hint; /* bring to DRAM for it, lease nothing */
+	/* the prefetch that this belongs to: lease nothing */
+	struct kv_prefetch *hint;
 	size_t pending;
-	size_t short_of_room, room_at; /* so many wants are, none before this */
+	size_t short_of_room, room_at; /* how many wants, and the first */
 	TAILQ_ENTRY(kv_acquire) link;
 	struct kv_acquire *next_deferred;
 	struct kv_want wants[];
 };
 
-/* Keys in chain order: they are touched from the tail.  Returns how many wants
- * are still pending; 0: settled at once, @done will not run. */
+/* Start to acquire @wants, in chain order.  Return the number of pending wants;
+ * 0: all settled, @done will not run. */
 size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire);
-/* Settle pending wants with @status now (@done runs, unless it has). */
+/* Settle pending wants with @status now; @done runs, unless it has already. */
 void kv_acquire_cancel(struct kv_cache *cache, struct kv_acquire *acquire,
 		       int status);
-/* Give the leases back; only once settled.  The caller frees @acquire. */
+/* End the leases of a settled acquire.  The caller frees @acquire. */
 void kv_acquire_release(struct kv_cache *cache, struct kv_acquire *acquire);
 
 /* ---- prefetch: brought to DRAM on a hint, and not leased ---- */
 
 /*
- * Blocks wanted in DRAM soon, read in the order of @keys, a few at a time: all
- * prefetches together have at most a fixed share of the arena in flight, and wait
- * for each other.  Blocks that are evicted before their first use count as kv_cache_stats.prefetch_unused.
+ * A request to bring blocks to DRAM soon, in the order of @keys, a few at a
+ * time: all prefetches together use at most a fixed share of the arena at once,
+ * and queue for it.  Blocks evicted before their first use count as
+ * prefetch_unused in the stats.
  */
 struct kv_prefetch {
-	struct kv_space *space; /* in, and the next six */
-	uint32_t uid;		/* as in an acquire, and the next */
+	struct kv_space *space; /* the caller sets the fields up to @arg */
+	uint32_t uid;		/* uid, more: as in kv_acquire */
 	bool more;
 	const struct kv_key *keys; /* valid until @done */
 	size_t n;
 	uint64_t
-		deadline_ns; /* kv_now_ns; reads do not begin later.  0: none */
-	/* Every key is settled; runs once, and never from within submit. */
+		/* kv_now_ns; last time for a read to begin; 0: none */
+		deadline_ns;
+	/* Runs once when all keys are settled, never within submit. */
 	void (*done)(struct kv_prefetch *prefetch, void *arg);
 	void *arg;
-	uint64_t bytes; /* out: read from SSD for it */
-	size_t next;	/* the cache's own: first key that has not begun */
+	uint64_t bytes; /* result: bytes read from SSD */
+	size_t next;	/* the cache's own: index of the next key */
 	size_t under_way;
-	size_t rest; /* so many from the first on that was looked for */
+	size_t rest; /* leading blocks looked up in the remote tier at once */
 	bool cancelled;
 	TAILQ_ENTRY(kv_prefetch) link;
-	int status[]; /* out, by key: 0 in DRAM, or why not: -ENOENT, -EIO,
-			 -ENOSPC, -ETIMEDOUT (deadline), -ECANCELED */
+	/* result by key, 0: in DRAM; else -ENOENT, -EIO, -ENOSPC, -ETIMEDOUT
+	 * (deadline), -ECANCELED */
+	int status[];
 };
 
 void kv_prefetch_submit(struct kv_cache *cache, struct kv_prefetch *prefetch);
-/* Settle keys whose read has not begun with -ECANCELED; @done runs, unless it has,
- * when the other reads have ended. */
+/* Settle keys whose read has not begun with -ECANCELED; @done runs when the
+ * other reads have ended, unless it has run already. */
 void kv_prefetch_cancel(struct kv_cache *cache, struct kv_prefetch *prefetch);
 
-/* Waiting for durability, without a thread of one's own. */
+/* An asynchronous request to make blocks durable. */
 struct kv_flush {
 	void (*done)(struct kv_flush *flush, int status);
 	void *arg;
-	/* In: a block that its owner's client has changed does not end the
-	 * flush; the caller checks each block (kv_block_was_changed). */
+	/* Input: a client's change of its user's own block does not fail the
+	 * flush; the caller asks kv_block_was_changed. */
 	bool each;
 	/* the cache's own */
 	struct kv_flush *next;
 	TAILQ_ENTRY(kv_flush) link;
-	uint64_t asked;	   /* unpersisted blocks up to this come first */
-	uint64_t ticket;   /* then wait for dirty blocks up to this */
-	uint64_t deletion; /* of the space's, so many are over */
-	uint64_t update;   /* changes of records that it waits for: so many */
-	uint64_t change;   /* of snapshots, in @space */
-	uint64_t removal;  /* number of a change of the tombstones */
+	uint64_t asked;	   /* seq of unpersisted blocks to wait for */
+	uint64_t ticket;   /* then seq of dirty blocks to wait for */
+	uint64_t deletion; /* number of the space's deletions to wait for */
+	uint64_t update;   /* number of record updates to wait for */
+	uint64_t change;   /* number of a snapshot's change to wait for */
+	uint64_t removal;  /* number of a tombstone's change to wait for */
 	struct kv_space *space;
-	struct kv_block *block; /* the only one it waits for; or NULL */
+	/* wait for this block only; NULL: all of @space */
+	struct kv_block *block;
 	LIST_ENTRY(kv_flush) of_slot, of_all;
-	bool durable; /* the block is: it waits for @update */
+	bool durable; /* @block is durable: only @update is left to wait for */
 	int status;
 	bool pending;
 };
-/* Everything sealed or removed in @space so far; @done may run before return.
- */
+/* Make all blocks sealed and removals made in @space so far durable; @done may
+ * run before this returns. */
 void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
 		     struct kv_flush *flush);
-/* Whether a block that is not here, or not durable, was durable, and eviction
- * took it from SSD: as far back as some ten thousand evictions. */
+/* Return whether an absent or not durable block was durable before it was
+ * evicted from SSD.  Remembers some ten thousand evictions. */
 bool kv_block_was_durable(struct kv_cache *cache, const struct kv_space *space,
 			  const struct kv_key *key);
-/* Whether a block that is not here, and was not durable, is gone because its
- * owner's client had changed it: as far back as some thousand such. */
+/* Return whether an absent block that was not durable was dropped because its
+ * owner's client had changed its bytes.  Remembers some thousand blocks. */
 bool kv_block_was_changed(struct kv_cache *cache, const struct kv_space *space,
 			  const struct kv_key *key);
-/* Flush a block, which the caller holds until @done: -ENOSPC, -EIO, -ENOENT it
- * was removed, -EBADMSG its owner's client has changed it: it is gone, -EROFS,
- * -EOPNOTSUPP (no SSD tier). */
+/*
+ * Make one block durable; the caller holds the block until @done, which gets
+ *   -ENOENT      the block was removed
+ *   -EBADMSG     its owner's client has changed the block, which was dropped
+ *   -EOPNOTSUPP  no SSD tier
+ *   -ENOSPC, -EIO, -EROFS
+ */
 void kv_block_flush_submit(struct kv_cache *cache, struct kv_block *block,
 			   struct kv_flush *flush);
-/* @done runs with @status unless it has run. */
+/* End a pending flush: @done runs with @status unless it has run. */
 void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush,
 		     int status);
 
 /* ---- the arena's segments, for clients ---- */
 
 /*
- * Count a client of the user @uid in as a holder of segment @id and return the
+ * Count a client of the user @uid as a holder of segment @id.  Return the
  * descriptor to send (the cache's own; do not close) and the segment's size.
- * Only the owner of the segment's blocks can write by it, and only if the
- * segment is open: with arena=rw, or as kv_registrant_add says.
- * -ENOENT: retired meanwhile; -ENOLCK: the user keeps more retired segments than
- * its share; -ENOMEM.
+ * The descriptor is writable only for the owner of the segment's blocks, and
+ * only if the segment is open: with arena=rw, or as kv_registrant_add
+ * describes.
+ *   -ENOENT  the segment was retired meanwhile
+ *   -ENOLCK  the user keeps more retired segments than its share
+ *   -ENOMEM
  */
 int kv_segment_give(struct kv_cache *cache, uint32_t id, uint32_t uid,
 		    int *ret_fd, uint64_t *ret_bytes);
 /*
- * Note a client of the user that registers memory with a device which needs it
- * writable.  While the user has such clients its new segments are open, if no
- * other user may read their blocks, it is not uid 0, and arena=auto.
- * -ENOMEM.
+ * Note a client of the user whose device can register only writable memory.
+ * While the user has such clients its new segments are open, if no other user
+ * may read their blocks, the user is not uid 0, and arena=auto.
+ *   -ENOMEM
  */
 int kv_registrant_add(struct kv_cache *cache, uint32_t uid);
 void kv_registrant_remove(struct kv_cache *cache, uint32_t uid);
-/* A client of the user says that it unmapped the segment, or is dead. */
+/* Note that a client of the user unmapped the segment, or has ended. */
 void kv_segment_returned(struct kv_cache *cache, uint32_t id, uint32_t uid);
 
 /* ---- statistics ---- */
@@ -612,75 +652,76 @@ struct kv_cache_stats {
 	uint64_t dram_segments, dram_segments_max, dram_retired, dram_huge;
 	uint64_t ssd_total, ssd_used, ssd_blocks, ssd_files;
 	uint64_t blocks, spaces, leases, pinned, saving, dirty_blocks;
-	uint64_t dram_alone;   /* blocks not on SSD, nor on their way to it */
+	uint64_t dram_alone;   /* neither on SSD nor on their way */
 	uint64_t pinned_bytes; /* of DRAM */
 	uint64_t snapshots;
 	struct kv_lookups lookups;
 	uint64_t sealed, conflicts, corrupt;
 	uint64_t evicted_dram, evicted_ssd, removed, dropped_saves;
-	uint64_t moved_ssd;    /* from file to file, to make place */
-	uint64_t evicted_last; /* of evicted_dram: they were dram_alone */
-	/* Not written to SSD, for want of their parent there, of budget
-	 * (ssd_write=), of quota. */
+	uint64_t moved_ssd;    /* moved between segment files, to make place */
+	uint64_t evicted_last; /* part of evicted_dram that was dram_alone */
+	/* Blocks not written to SSD, because their parent was not there,
+	 * because of ssd_write=, or because of a quota. */
 	uint64_t unwritten_orphans, unwritten_budget, unwritten_quota;
-	uint64_t refused_rate; /* saves beyond their space's rate */
-	/* Bytes read by prefetches; of these used, and evicted before use. */
+	uint64_t refused_rate; /* saves refused beyond their space's rate */
+	/* Bytes read by prefetches; bytes of these used, and evicted unused. */
 	uint64_t prefetched, prefetch_used, prefetch_unused;
 	uint64_t bytes_read_ssd, bytes_written_ssd, commits, io_errors;
 	uint64_t index_bytes;
-	uint64_t stuck;	      /* requests that do not end */
-	uint64_t ssd_outages; /* times that reads went offline */
-	uint64_t bad_slots;   /* on SSD, unusable until the next mount */
-	/* Changes of a segment file's slot size that failed, and the files that
-	 * hold nothing until such a change succeeds. */
+	uint64_t stuck;	      /* requests in flight beyond their deadline */
+	uint64_t ssd_outages; /* how often reads went offline */
+	uint64_t bad_slots;   /* SSD slots unusable until the next mount */
+	/* Failed changes of a segment file's slot size; files that stay
+	 * unusable until such a change succeeds. */
 	uint64_t resize_failures, ssd_unusable_files;
 	uint64_t scrubbed; /* bytes */
 	uint64_t scrub_passes, scrub_percent, scrub_corrupt;
-	int64_t scrub_ended_ns;		  /* the last whole pass; 0: none yet */
-	const char *evict, *evict_weighs; /* the policy, and lhd's choice */
-	/* Victims of chains that had ended; blocks passed over because they
-	 * were in use; blocks that came in and were known from before. */
+	int64_t scrub_ended_ns;		  /* last whole pass; 0: none yet */
+	const char *evict, *evict_weighs; /* policy; lhd's choice */
+	/* Evicted blocks of ended chains; blocks in use, thus not evicted; new
+	 * blocks remembered from before. */
 	uint64_t victims_ended, victims_refused, remembered;
-	/* Hit rates that 1, 2, 4 times the DRAM and any amount would give. */
+	/* Hit rates estimated for 1, 2, 4 times the DRAM, and unlimited
+	 * DRAM. */
 	double estimated[4];
 	bool ssd_degraded;
-	const char *ssd_state; /* "online", "off", or why it is degraded */
+	const char *ssd_state; /* "online", "off", or why degraded */
 };
 void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats);
 
-/* Of a backend of the remote tier. */
+/* Calls of a remote tier's backend, and their special results. */
 enum kv_remote_call {
-	KV_REMOTE_EXISTS,  /* -ENOENT; else its length and digest */
-	KV_REMOTE_GET,	   /* the same, and its bytes */
+	KV_REMOTE_EXISTS,  /* -ENOENT; else the object's length and digest */
+	KV_REMOTE_GET,	   /* -ENOENT; length, digest and bytes */
 	KV_REMOTE_PUT,	   /* replaces an object */
-	KV_REMOTE_PUBLISH, /* -EEXIST: somebody was first */
+	KV_REMOTE_PUBLISH, /* -EEXIST: another node published first */
 	KV_REMOTE_REMOVE,  /* -ENOENT */
-	KV_REMOTE_CLEAR,   /* all objects beside this one, which stays */
+	KV_REMOTE_CLEAR,   /* removes all objects of a space except this one */
 	KV_REMOTE_CALLS,
 };
 #define KV_REMOTE_FAILURE_MAX 96u
 struct kv_remote_stats {
-	const char *url; /* as long as the cache */
-	bool there;	 /* false: it could not be opened yet */
-	bool open;	 /* requests are sent; false: too many failed */
-	uint64_t calls[KV_REMOTE_CALLS], ns[KV_REMOTE_CALLS]; /* that ended */
+	const char *url; /* valid as long as the cache */
+	bool there;	 /* false: the backend could not be opened yet */
+	bool open;	 /* false: not asked, too many failed */
+	/* ended calls, their time */
+	uint64_t calls[KV_REMOTE_CALLS], ns[KV_REMOTE_CALLS];
 	uint64_t got_bytes, put_bytes;
-	/* Calls that failed; of these, those that took too long; objects that
-	 * were not what they should be; blocks that were not handed over at
-	 * once. */
+	/* Failed calls; those that missed the deadline; damaged objects; blocks
+	 * not handed over at once. */
 	uint64_t failed, late, damaged, dropped;
-	uint64_t offering; /* spaces that are offered to it */
-	/* Memory lent to the backend for objects that it gets or puts, also for
-	 * requests that were given up and have not ended. */
+	uint64_t offering; /* spaces being offered to the backend */
+	/* Memory lent to the backend for objects in flight, including requests
+	 * that were given up and have not ended. */
 	uint64_t lent_bytes;
-	/* Of a backend of helpers: of tenants, those of them that are not asked as
-	 * they hang, fail or have ended; calls for tenants without a place. */
+	/* Backend with one helper process per tenant: helpers; helpers that
+	 * hang, fail or have ended; calls for tenants beyond the limit. */
 	uint64_t helpers, helpers_unwell, refused;
-	char failure[KV_REMOTE_FAILURE_MAX]; /* the last one; "": none yet */
+	char failure[KV_REMOTE_FAILURE_MAX]; /* last failure; "": none */
 };
 
-/* How it went with a backend: blocks that were removed there, those that it did not
- * have, and those that it may have still, with the first reason. */
+/* Result of a kv_forget at one backend: blocks removed, absent, and possibly
+ * left (failed), with the first error in @status. */
 struct kv_forgot {
 	const char *url; /* as long as the cache */
 	uint64_t removed, absent, failed;
@@ -689,11 +730,11 @@ struct kv_forgot {
 #define KV_FORGOT_MAX 4u
 
 struct kv_forget {
-	void (*done)(struct kv_forget *forget); /* from any thread */
+	void (*done)(struct kv_forget *forget); /* called from any thread */
 	void *arg;
 	struct kv_space *space; /* held by the caller */
-	/* By done(), of the backends in their order.  Of a whole space @removed is
-	 * 1, or @absent, or @failed. */
+	/* Results when done() is called, in the order of the backends.  For a
+	 * whole space exactly one of removed, absent and failed is 1. */
 	unsigned n_backends;
 	struct kv_forgot backends[KV_FORGOT_MAX];
 	/* the cache's own */
@@ -703,28 +744,31 @@ struct kv_forget {
 	unsigned under_way[KV_FORGOT_MAX];
 	uint64_t until_ns;
 	bool cancelled;
-	size_t n; /* keys; 0: the whole space, here as far as it was cleared */
+	size_t n; /* keys; 0: the whole space, here as far as cleared */
 	struct kv_key keys[];
 };
 /*
- * Remove blocks here, and then from all backends, for @ns at most; @forget is the
- * cache's until done().  Nobody brings them back, nor are they handed over, before
- * they are saved again here.  Objects on their way to a backend are waited for.
- * -EOPNOTSUPP there is no remote tier; -EROFS.
+ * Remove blocks here, and then from all backends, for @ns at most; @forget
+ * belongs to the cache until done().  Until they are saved again here, the
+ * blocks are neither fetched nor handed over.  Objects on their way to a
+ * backend are waited for.
+ *   -EOPNOTSUPP  no remote tier
+ *   -EROFS
  */
 int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
 		     uint64_t ns);
-/* done() runs soon, unless it has. */
+/* Make done() run soon, unless it has run. */
 void kv_forget_cancel(struct kv_cache *cache, struct kv_forget *forget);
 
-/* Whether there is a backend for it. */
+/* Return whether a backend exists for the scheme of @url. */
 bool kv_remote_knows(const char *url);
-/* In their order; returns how many. */
+/* Copy the figures of at most @max backends, in their order; return the
+ * number. */
 size_t kv_remote_stats(struct kv_cache *cache, struct kv_remote_stats *ret,
 		       size_t max);
 
-/* Return key=value lines beyond the options: the sizes that the cache settled on,
- * and every fallback with its reason.  Caller frees. */
+/* Return key=value lines: the sizes that the cache settled on, and every
+ * fallback with its reason.  Caller frees. */
 char *kv_cache_describe(struct kv_cache *cache);
 
 #endif

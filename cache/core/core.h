@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * core.h - what the files of cache/ share: the structures and the one lock.
+ * core.h - structures and the lock that the files of cache/ share.
  *
  * LOCKING  cache->lock guards every field here that is not marked otherwise.
  *          The lock is held for short, bounded stretches, never across I/O or a
- *          callback: kv_unlock() releases it, and then runs the deferred
- *          callbacks (names that are gone, waits that are settled).
- *          "fixed": set before others can see the object.
+ *          callback: kv_unlock() releases the lock, and then runs the deferred
+ *          callbacks (of blocks that are gone, of acquires that are settled).
+ *          "fixed": set before other threads can see the object.
  */
 #ifndef KV_CACHE_CORE_CORE_H
 #define KV_CACHE_CORE_CORE_H
@@ -26,34 +26,33 @@
 /* ---- blocks ---- */
 
 enum block_flag {
-	BLOCK_LONG_KEY = 1, /* 32 bytes, not 16 */
+	BLOCK_LONG_KEY = 1, /* the key has 32 bytes, not 16 */
 	BLOCK_PINNED = 2,
 	BLOCK_REMOVED = 4,  /* in no directory any more */
 	BLOCK_READING = 8,  /* SSD to DRAM */
-	BLOCK_QUEUED = 16,  /* to be written, slot->link */
-	BLOCK_WRITING = 32, /* being written or waiting for its commit */
-	BLOCK_USED = 64,    /* atime, hits newer than the index has them */
+	BLOCK_QUEUED = 16,  /* on a write queue by slot->link */
+	BLOCK_WRITING = 32, /* being written, or written and not committed */
+	BLOCK_USED = 64,    /* atime and hits differ from the index */
 	BLOCK_UPDATE = 128, /* in cache->ssd.updates */
 };
 
-/*
- * A block, in DRAM, on SSD or both.  All other facts are in its slot's
- * prologue or in the index: there are millions of blocks.
- */
+/* A block in DRAM, on SSD or both.  There are millions: facts that need not be
+ * here are in its slot's prologue or in the index. */
 struct kv_block {
 	uint8_t key[KV_KEY_MAX];
-	uint32_t next;	     /* in its bucket, or in the free list */
-	uint32_t number;     /* fixed */
-	uint32_t generation; /* of the number: makes the id unique */
-	uint32_t place : 24; /* of its space, which it holds; table.c */
+	uint32_t next;	 /* next in the hash bucket, or in the free list */
+	uint32_t number; /* fixed */
+	/* incremented when @number is reused: makes the id unique */
+	uint32_t generation;
+	uint32_t place : 24; /* index in spaces.at; the block holds its space */
 	uint32_t flags : 8;
 	uint32_t length;
-	uint32_t file, slot_number; /* SSD: segment file and slot; KV_NONE */
-	uint32_t refs;		    /* gets, reads under way */
+	uint32_t file, slot_number; /* on SSD; file is KV_NONE if not there */
+	uint32_t refs;		    /* gets, and reads in flight */
 	uint32_t hits;
 	uint32_t atime; /* seconds of wall time */
 	int64_t mtime_ns;
-	struct kv_slot *slot;	   /* DRAM, READY; or NULL */
+	struct kv_slot *slot;	   /* slot in DRAM, READY; or NULL */
 	struct kv_evict_node node; /* SSD policy */
 };
 
@@ -63,52 +62,52 @@ _Static_assert(sizeof(struct kv_block) == 104,
 struct kv_dir {
 	uint32_t *buckets;
 	uint32_t mask, blocks;
-	bool made;	  /* by mkdir; stays when empty */
-	int64_t mtime_ns; /* a name came or went */
+	bool made;	  /* by mkdir; not removed when empty */
+	int64_t mtime_ns; /* when a name was last added or removed */
 };
 
 /* ---- snapshots and pins ---- */
 
-struct kv_pin; /* a key that snapshots have */
+struct kv_pin; /* a key that is in snapshots */
 
 struct kv_snapshot {
 	uint64_t id;			  /* fixed */
-	struct kv_space *space;		  /* fixed; held; NULL: none */
+	struct kv_space *space;		  /* fixed; held; NULL: space removed */
 	uint32_t space_id;		  /* fixed */
 	char name[KV_SPACE_NAME_MAX + 1]; /* fixed */
 	int64_t mtime_ns;		  /* fixed */
-	bool ready;			  /* all is pinned: others may see it */
-	bool dropped; /* nobody can find it; only its deletion is left */
+	bool ready;   /* all blocks are pinned; else hidden */
+	bool dropped; /* hidden; only its deletion is left */
 	bool dirty;   /* in snapshots->dirty */
-	/* By position; key_len 0: unlinked. */
+	/* Blocks by ascending position; key_len 0: the item was unlinked. */
 	struct kv_snapshot_item *items;
 	uint32_t n, live;
-	uint64_t change, latest; /* numbers of the first and the last change
-				    that the index does not have */
-	LIST_ENTRY(kv_snapshot) link;	     /* in its space */
+	uint64_t change, latest; /* numbers of changes that the index lacks */
+	/* guarded by cache->lock; list of the space */
+	LIST_ENTRY(kv_snapshot) link;
 	TAILQ_ENTRY(kv_snapshot) dirty_link; /* in snapshots->dirty */
 };
 TAILQ_HEAD(kv_snapshot_queue, kv_snapshot);
 LIST_HEAD(kv_snapshot_list, kv_snapshot);
 
 struct kv_snapshots {
-	/* Fixed, space/'s: write what changed, in transactions of its own: a
-	 * large snapshot that finds no room must not keep blocks from their
-	 * commit.  Lets go of the lock. */
+	/* Fixed.  Write changed snapshots to the index, in transactions of
+	 * their own, so that a large snapshot that finds no room does not fail
+	 * the commit of blocks.  Drops the lock meanwhile. */
 	void (*write)(struct kv_cache *cache);
 	void *by_id, *by_name; /* tsearch trees */
 	uint64_t next_id;
 	uint64_t changes; /* so far */
-	uint64_t cost;	  /* of all of them, as snapshot.c counts it */
-	/* Changed since the index was written, oldest first. */
+	uint64_t cost;	  /* of all snapshots, as snapshot.c computes cost */
+	/* Changed snapshots that are not in the index, oldest change first. */
 	struct kv_snapshot_queue dirty;
-	uint64_t retry_at; /* after a failure, 0 if none */
+	uint64_t retry_at; /* when to retry after a failure; 0: no failure */
 };
 
 struct kv_pins {
 	struct kv_pin **buckets;
 	size_t n, room;
-	uint64_t bytes; /* of slots that are pinned */
+	uint64_t bytes; /* size of all pinned slots */
 };
 
 /* ---- spaces ---- */
@@ -125,28 +124,27 @@ TAILQ_HEAD(kv_flushes, kv_flush);
 /* A slot whose record is to be deleted. */
 struct kv_deletion {
 	uint64_t slot_id;
-	bool reuse;	/* give the slot back, when its prologue is zeroed */
+	bool reuse;	/* reuse the slot after its prologue is zeroed */
 	bool bad;	/* the prologue could not be zeroed */
 	bool token_ids; /* delete the block's token ids, too */
 	uint8_t failed; /* number of failures */
 };
 
-/* The deletions of a space, until the committer takes them. */
+/* Deletions of a space that the committer has not taken yet. */
 struct kv_deletion_queue {
 	struct kv_deletion *items;
 	size_t n, room;
-	bool batch; /* a batch of the space is in hand */
+	bool batch; /* a batch of the space is being deleted */
 	uint64_t begun, done;
 };
 
-/* Patience with failures: the times of the first and the last one in a row.  A
- * success sets seen_ns to 0. */
+/* Start and last time of a row of failures.  A success sets seen_ns to 0. */
 struct kv_patience {
 	uint64_t since_ns, seen_ns;
 };
 
-/* Note a failure, and return whether failures have lasted for less than @most_ns,
- * without a pause as long. */
+/* Note a failure.  Return whether the row of failures is shorter than @most_ns;
+ * a pause longer than @most_ns begins a new row. */
 static inline bool kv_patient(struct kv_patience *patience, uint64_t most_ns)
 {
 	uint64_t now_ns = kv_now_ns();
@@ -157,98 +155,111 @@ static inline bool kv_patient(struct kv_patience *patience, uint64_t most_ns)
 	return now_ns - patience->since_ns < most_ns;
 }
 
-/* The bytes of one tier that a space has, or a user in all its spaces. */
+/* Bytes of one tier that a space holds, or a user in all its spaces. */
 struct kv_node {
 	uint64_t bytes;	     /* of blocks */
 	uint64_t coming;     /* of slots being filled (DRAM) or written (SSD) */
-	uint64_t fast;	     /* not to be evicted: busy (DRAM), pinned (SSD) */
-	uint64_t guaranteed; /* the reserve, or less if the tier has shrunk */
-	uint64_t leaving;    /* scratch of the evictions */
-	/* Of a user: sums of its spaces' guarantees, and of their parts that
-	 * the spaces do not hold fast. */
+	uint64_t fast;	     /* not evictable: busy (DRAM), pinned (SSD) */
+	uint64_t guaranteed; /* the reserve, scaled down with the tier */
+	uint64_t leaving;    /* scratch value of dram/evict.c and ssd/evict.c */
+	/* For a user: sum of its spaces' guarantees, and the part of that sum
+	 * that @fast bytes do not fill. */
 	uint64_t promised, due;
 };
 
-/* A user: the sums and limits of all its spaces. */
+/* A user: sums and limits of all its spaces. */
 struct kv_tenant {
 	uint32_t uid; /* fixed */
 	struct kv_quota quota;
-	LIST_HEAD(, kv_space) spaces; /* those that are not removed */
-	struct kv_node in[TIERS];     /* with the spaces that are removed */
-	uint32_t segments;	      /* of the user's classes */
-	uint32_t kept_segments; /* of these, segments that cannot be emptied */
-	uint32_t registrants;	/* clients: kv_registrant_add */
-	struct kv_patience patience; /* with failures to find a slot */
-	uint64_t records;	     /* scratch of ssd/evict.c */
-	double files;	       /* the same: the user's parts of files on SSD */
+	LIST_HEAD(, kv_space) spaces; /* spaces that are not removed */
+	struct kv_node in[TIERS];     /* sums, including removed spaces */
+	uint32_t segments;	      /* number in the user's classes */
+	/* of @segments: number that cannot be emptied */
+	uint32_t kept_segments;
+	uint32_t registrants;	     /* clients: kv_registrant_add */
+	struct kv_patience patience; /* failures to find a slot in DRAM */
+	uint64_t records;	     /* scratch value of ssd/evict.c */
+	double files;	       /* scratch of ssd/evict.c: shares of files */
 	struct kv_bucket puts; /* rate_put */
 	LIST_ENTRY(kv_tenant) link;
 };
 LIST_HEAD(kv_tenants, kv_tenant);
 
 struct kv_space {
-	uint32_t id;			  /* fixed */
-	uint32_t place;			  /* fixed */
-	_Atomic uint32_t refs;		  /* blocks, fills, callers; no lock */
-	struct kv_tenant *tenant;	  /* of uid */
-	LIST_ENTRY(kv_space) siblings;	  /* of the tenant, until gone */
+	uint32_t id;	/* fixed */
+	uint32_t place; /* fixed */
+	/* of blocks, fills, callers; atomic: needs no lock */
+	_Atomic uint32_t refs;
+	struct kv_tenant *tenant;      /* of uid */
+	LIST_ENTRY(kv_space) siblings; /* list of the tenant, until removal */
 	char name[KV_SPACE_NAME_MAX + 1]; /* fixed */
 	uint32_t uid, gid, mode;
 	int64_t mtime_ns;
 	bool removed;
-	bool shared; /* with other nodes, by the remote tier */
-	/* own_seed: the layout's seed was drawn here, and no other node knows
-	 * it; differs: other nodes have another seed, and the space has blocks;
-	 * split: backends have different seeds, which was reported.  untold:
-	 * backends, by bits, that may not have the layout; agree_ns: when to
-	 * ask them again. */
+	bool shared; /* visible to other nodes through the remote tier */
+	/*
+	 * own_seed: this node drew the layout's seed, and no other node has it.
+	 * differs: other nodes have another seed, and the space has blocks
+	 * already.  split: backends have different seeds; reported.  untold:
+	 * bits of the backends that may lack the layout.  agree_ns: when to ask
+	 * the backends again.
+	 */
 	bool own_seed, differs, split;
 	uint32_t untold;
 	uint64_t agree_ns;
-	/* Offers of all blocks to backends; NULL: done.  remote/backup.c */
+	/* Offers of all blocks, by remote/backup.c; NULL: done. */
 	struct kv_offer *offers[KV_REMOTES_MAX];
-	bool settling; /* the record is being made, or deleted: no name */
+	bool settling; /* record in the making: not found by name */
 	struct kv_quota quota;
-	struct kv_space_change *change; /* being written; persist.c */
-	uint64_t file_bytes;		/* of the file in STORE/spaces */
-	uint64_t index_bytes;		/* of the index, with the snapshots */
-	struct kv_layout *layout; /* set once, or replaced by space/agree.c */
+	/* being written by persist.c; NULL: none */
+	struct kv_space_change *change;
+	uint64_t file_bytes;	  /* size of the space's file in STORE/spaces */
+	uint64_t index_bytes;	  /* size in the index, including snapshots */
+	struct kv_layout *layout; /* set once; space/agree.c may replace it */
 	struct kv_layout *former;
 	char layout_error[KV_LAYOUT_ERROR_MAX + 1];
 	struct kv_dir *dirs[256]; /* NULL: not there */
 	uint64_t blocks;
 	struct kv_node in[TIERS];
 	struct kv_lookups lookups;
-	struct kv_patience patience; /* with failures to find a slot on SSD */
-	uint64_t must_seq;  /* a flush waits for dirty slots up to this */
-	uint64_t asked_seq; /* a flush needs unpersisted slots up to this */
+	struct kv_patience patience; /* failures to find a slot on SSD */
+	uint64_t must_seq; /* a flush waits for dirty slots up to this seq */
+	/* a flush waits for unpersisted slots up to this seq */
+	uint64_t asked_seq;
 	struct kv_deletion_queue deletions;
 	TAILQ_ENTRY(kv_space) deleting;
 	bool shrunk;	  /* a block was removed since the mount */
 	uint64_t removal; /* number of the last change of cache->removed */
-	/* Bytes of kept slots, and of others that are dirty; slot.c. */
+	/* Bytes of kept slots, and of dirty slots that are not kept; slot.c. */
 	uint64_t kept_dram, dirty_dram;
 	struct kv_account
-		*account; /* the owner's, held: charged for all of this */
+		*account; /* of the owner; held; charged for all blocks */
 	struct kv_evict_list_list lists[TIERS];
 	struct kv_slots unpersisted; /* slots of unpersisted blocks, by seq */
 	struct kv_slots dirty;	     /* dirty slots, by seq */
 	struct kv_slots
-		unwritten;     /* of these, slots not in files yet, by seq */
+		unwritten; /* dirty slots that are not in files yet, by seq */
 	struct kv_slots queue; /* slots to be written */
 	uint32_t queued;       /* slots on @queue */
-	struct kv_turn *turn;  /* the user's; NULL: idle, and not resting */
-	TAILQ_ENTRY(kv_space) turn_link; /* of ->turn, or of ssd->resting */
+	/* round-robin turn of the user; NULL: not queued */
+	struct kv_turn *turn;
+	/* list of ->turn, or of ssd->resting */
+	TAILQ_ENTRY(kv_space) turn_link;
 	uint64_t rests_until;
-	uint8_t rests; /* 1 + the index in ssd->resting; 0: none */
-	bool no_room;  /* on SSD, at the last try: flushes were failed */
-	bool any_must; /* a slot may be ->must */
-	struct kv_slots under_way;   /* slots being written, in order */
-	struct kv_flushes flushes;   /* in the order of submission */
-	struct kv_flush *collecting; /* the first such flush; NULL: none */
-	bool awaits_commit; /* the first flush waits for nothing else */
-	LIST_ENTRY(kv_space) flushing;	/* of ssd->flushing, with flushes */
-	TAILQ_ENTRY(kv_space) collects; /* of ssd->collecting, if it is */
+	uint8_t rests; /* index in ssd->resting, plus 1; 0: none */
+	bool no_room;  /* SSD was full at the last write */
+	bool any_must; /* some slot may have ->must set */
+	/* slots being written, in the order of submission */
+	struct kv_slots under_way;
+	/* pending flushes, in the order of submission */
+	struct kv_flushes flushes;
+	/* first flush with asked_seq to reach; NULL: none */
+	struct kv_flush *collecting;
+	bool awaits_commit; /* the first flush waits for a commit only */
+	/* list ssd->flushing, of spaces with flushes */
+	LIST_ENTRY(kv_space) flushing;
+	/* list ssd->collecting, if @collecting is set */
+	TAILQ_ENTRY(kv_space) collects;
 	struct kv_bucket puts;
 	uint32_t clears; /* counts kv_clear_begin */
 	struct kv_snapshot_list snapshots;
@@ -257,15 +268,16 @@ struct kv_space {
 
 /* table.c */
 struct kv_spaces {
-	struct kv_space **sorted; /* by id: n of them */
-	struct kv_space **at;	  /* by place; NULL: a free one */
+	struct kv_space **sorted; /* sorted by id; @n spaces */
+	struct kv_space **at;	  /* by place; NULL: free place */
 	uint32_t n, room, places_hint;
 };
 
 struct kv_table {
 	struct kv_block **chunks;
-	uint32_t n_chunks, used, free; /* free: list of numbers */
-	uint64_t seed;		       /* fixed */
+	/* used: blocks; free: head of the list of numbers */
+	uint32_t n_chunks, used, free;
+	uint64_t seed; /* fixed */
 };
 
 /* ---- DRAM ---- */
@@ -274,69 +286,72 @@ enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY, SLOT_LEFT };
 
 struct kv_slot {
 	struct kv_segment *segment; /* fixed */
-	struct kv_evict_list *list; /* unless FREE: of the space */
+	struct kv_evict_list *list; /* list of the space; NULL if FREE */
 	struct kv_block *block;	    /* READY */
-	uint64_t seq;		   /* order of becoming unpersisted, or dirty */
-	struct kv_slots *queue;	   /* the list of @link, if dirty or orphaned */
-	TAILQ_ENTRY(kv_slot) link; /* free list; queue of writes */
-	TAILQ_ENTRY(kv_slot) dirty; /* of the space's dirty, or unpersisted */
-	TAILQ_ENTRY(kv_slot) unwritten; /* of the space */
-	LIST_HEAD(, kv_flush) syncs;	/* of the block, until it is durable */
-	struct kv_evict_node node;	/* DRAM policy */
-	uint32_t leases;		/* clients' */
-	uint32_t holds;			/* views, writes */
-	uint32_t file, slot_number; /* SSD extent while it is being written */
-	uint32_t payload;	    /* offset of the tensors in the file */
+	uint64_t seq;		    /* order of becoming unpersisted or dirty */
+	/* head of @link's list, if dirty or an orphan */
+	struct kv_slots *queue;
+	TAILQ_ENTRY(kv_slot) link;  /* free list, or queue of writes */
+	TAILQ_ENTRY(kv_slot) dirty; /* the space's list dirty, or unpersisted */
+	TAILQ_ENTRY(kv_slot) unwritten; /* the space's list unwritten */
+	/* flushes that wait for the block to be durable */
+	LIST_HEAD(, kv_flush) syncs;
+	struct kv_evict_node node; /* DRAM policy */
+	uint32_t leases;	   /* clients' */
+	uint32_t holds;		   /* views, writes */
+	/* SSD extent while the block is being written */
+	uint32_t file, slot_number;
+	uint32_t payload; /* offset of the tensors in the file, bytes */
 	uint8_t state;
-	bool must;    /* a flush waits for the block */
+	bool must;    /* a flush waits for the block to be durable */
 	bool hinted;  /* prefetched, and not used yet */
-	bool alone;   /* came as a file: needs no parent on SSD */
-	bool written; /* the bytes are, since the last write began */
-	bool pulled;  /* to the front of its write queue, for a child */
-	bool pinned;  /* the block is pinned, and the floor allows it */
+	bool alone;   /* saved as a file: no parent needed on SSD */
+	bool written; /* the last write that began has ended */
+	bool pulled;  /* moved to the front of its write queue, for a child */
+	bool pinned;  /* counted in pins.bytes: the block is pinned */
 };
 
 /* A memfd, mapped. */
 struct kv_memory {
 	int fd; /* the daemon's own */
-	/* To be given to clients; -1: there is none, and fd is sealed. */
+	/* Descriptors for clients; -1: none, and fd is sealed. */
 	int read_fd, write_fd;
 	uint8_t *base;
 	bool huge, locked;
-	bool undecided; /* kv_memory_seal is to come */
+	bool undecided; /* kv_memory_seal has not been called yet */
 };
 
-/* A user whose clients got a segment. */
+/* A user whose clients have a segment mapped. */
 struct kv_mapper {
 	struct kv_account *account; /* fixed; held */
 	struct kv_tenant *tenant;   /* fixed */
-	uint32_t holders; /* clients that did not say they unmapped it */
-	bool charged;	  /* the user keeps it, though it is retired */
+	uint32_t holders; /* clients that have not reported an unmap */
+	bool charged;	  /* the retired segment counts against the user */
 	LIST_ENTRY(kv_mapper) link;
 };
 
 struct kv_segment {
 	uint32_t id; /* fixed; never reused */
 	struct kv_memory memory;
-	int buffer;		    /* fixed; of the ring, or -1 */
+	int buffer;		    /* registered buffer of the ring, or -1 */
 	struct kv_class *class;	    /* NULL: spare or retired */
 	uint32_t slots, free, idle; /* idle: slots that may be evicted */
-	uint32_t kept;		    /* slots being filled, leased, pinned */
-	uint32_t hand;		    /* where to look next for one to evict */
+	uint32_t kept;		    /* slots being filled, leased or pinned */
+	uint32_t hand;		    /* where the search for a victim begins */
 	struct kv_slots free_list;
 	struct kv_slot *slot; /* array */
-	/* Of the slots; NULL: they are in the slots, which clients only read. */
+	/* NULL: each prologue is in its slot, as clients cannot write there. */
 	struct kv_prologue *prologues;
-	uint32_t holders; /* of all mappers */
-	bool seen_in_use; /* KEPT, or DEAD and was KEPT */
+	uint32_t holders; /* sum over all mappers */
+	bool seen_in_use; /* found in use while KEPT */
 	LIST_HEAD(, kv_mapper) mappers;
-	struct kv_tenant *owner;      /* RETIRED: of its former class */
-	struct kv_tenant *keeper;     /* the charged user that claims it */
-	TAILQ_ENTRY(kv_segment) link; /* of its class, or of the arena */
+	struct kv_tenant *owner;  /* if RETIRED: owner of its former class */
+	struct kv_tenant *keeper; /* user in whose kept_segments this counts */
+	TAILQ_ENTRY(kv_segment) link; /* list of its class or of the arena */
 };
 TAILQ_HEAD(kv_segments, kv_segment);
 
-/* Segments of one access class and one slot class. */
+/* Segments for slots of one size and one access class. */
 struct kv_class {
 	uint32_t uid, gid, read_bits;
 	struct kv_tenant *tenant; /* of uid */
@@ -350,28 +365,29 @@ LIST_HEAD(kv_classes, kv_class);
 
 struct kv_arena {
 	uint64_t segment_bytes; /* fixed */
-	uint32_t max;		/* fixed: segments, retired ones included */
+	uint32_t max; /* fixed; number of segments, with retired ones */
 	uint32_t made, retired_count, kept_count, huge;
 	uint32_t next_id;
-	/* dead: to be unmapped; kept: the same, but others have it mapped */
+	/* dead: to be unmapped; kept: also, but clients have it mapped */
 	struct kv_segments spare, retired, dead, kept;
 	struct kv_classes classes;
-	uint32_t vacant; /* segments of classes, with no slot in use */
+	uint32_t vacant; /* number of segments without a slot in use */
 	uint64_t idle;	 /* bytes of slots that may be evicted */
-	uint64_t used;	 /* bytes of slots not free */
+	uint64_t used;	 /* bytes of slots that are not FREE */
 	struct kv_eviction eviction;
 	uint64_t hinted;     /* bytes prefetched and not used yet */
-	uint32_t claimed;    /* segments, see kv_tenant_may_keep */
+	uint32_t claimed;    /* segments that users claim: kv_tenant_may_keep */
 	uint64_t retired_ns; /* when a segment was last retired */
-	/* When the last KEPT segment was found in use, after its holders had
-	 * said that they unmapped it, or had ended; 0: none is kept. */
+	/* When a KEPT segment was last found in use although its holders had
+	 * reported the unmap or had ended; 0: no segment is kept. */
 	uint64_t kept_ns;
 	bool growing, stop, running;
-	uint32_t unlocked; /* segments that could not be locked */
+	uint32_t unlocked; /* segments that mlock() refused */
 	int grow_error;
 	pthread_t grower;
 	pthread_cond_t grow, grown;
-	uint64_t overcommit; /* huge pages by which the limit was raised */
+	/* number by which vm.nr_overcommit_hugepages was raised */
+	uint64_t overcommit;
 };
 
 /* ---- SSD ---- */
@@ -379,37 +395,37 @@ struct kv_arena {
 /* A segment file. */
 struct kv_segfile {
 	uint32_t id;	     /* fixed */
-	int fd;		     /* fixed while it lives */
-	uint64_t slot_bytes; /* changes only while it is empty */
+	int fd;		     /* fixed until the file is closed */
+	uint64_t slot_bytes; /* changes only while the file is empty */
 	struct kv_ssd_class *class;
 	uint32_t slots, used;
-	uint32_t hint; /* no free slot below it */
+	uint32_t hint; /* all slots below are in use */
 	uint64_t *bitmap;
-	/* By slot: the number of the last block that got it.  Entries are not
+	/* By slot: number of the block that last got the slot.  Entries are not
 	 * cleared: kv_extent_block compares them with the block. */
 	uint32_t *blocks;
-	/* Parts of @bitmap: deletions there was no memory for, those of slots
-	 * to be given back. */
+	/* Parts of @bitmap: deletions not queued for lack of memory; those
+	 * whose slots are then reused. */
 	uint64_t *unqueued, *unqueued_back;
-	uint32_t round; /* of the committer, that has it already */
-	bool recorded;	/* the index has it as it is */
-	bool trailer;	/* the last page has the slot size */
-	bool unswept;	/* free slots may hold prologues: take none */
-	bool closed;	/* no slot of it is taken */
-	/* The class that it is emptied for, and closed; NULL: none. */
+	uint32_t round; /* round of the committer that last recorded the file */
+	bool recorded;	/* the record in the index is up to date */
+	bool trailer;	/* the file's last page holds the slot size */
+	bool unswept;	/* free slots may hold old prologues: do not use them */
+	bool closed;	/* allocate no slot in this file */
+	/* Class for which the file is closed and emptied; NULL: none. */
 	struct kv_ssd_class *heir;
-	uint32_t wanted_by; /* id of the space whose block asked for it */
-	uint32_t taker;	    /* id of the space that gives up its own; 0: none */
-	bool spares;   /* blocks warmer than the heir's coldest are moved */
-	bool emptying; /* in moves->files */
-	/* emptying: until then the heir does not evict its own blocks; emptied:
-	 * the file is kept for the heir until then; in use: it is not emptied
-	 * before. */
+	uint32_t wanted_by; /* id of the space whose block needed the file */
+	uint32_t taker;	    /* id of the space giving up blocks; 0: none */
+	bool spares;   /* move blocks warmer than the heir's coldest block */
+	bool emptying; /* is on the list moves->files */
+	/* While emptying: the heir evicts none of its own blocks until then.
+	 * Emptied: the file is kept for the heir until then.  In use: earliest
+	 * time to empty it. */
 	uint64_t until;
-	uint8_t failures; /* of changes of its slot size, in a row */
+	uint8_t failures; /* failed changes of the slot size, in a row */
 	bool sweeping;
 	TAILQ_ENTRY(kv_segfile)
-	link; /* of its class; those with room in front */
+	link;			       /* of its class; files with room first */
 	TAILQ_ENTRY(kv_segfile) queue; /* moves->files */
 };
 TAILQ_HEAD(kv_segfiles, kv_segfile);
@@ -417,13 +433,13 @@ TAILQ_HEAD(kv_segfiles, kv_segfile);
 /* SSD slots of one size. */
 struct kv_ssd_class {
 	uint64_t slot_bytes;
-	uint64_t free, total; /* free: those of closed files left out */
+	uint64_t free, total; /* free: without those of closed files */
 	struct kv_segfiles files;
-	uint32_t n_files, n_empty; /* empty: no slot is in use */
+	uint32_t n_files, n_empty; /* n_empty: files with no slot in use */
 	uint32_t n_closed;
 	uint32_t leaving; /* slots whose deletion waits for the commit */
-	/* The file that is emptied for it, or was; NULL.  Blocks to evict
-	 * before it asks again for one; ssd/evict.c. */
+	/* File being emptied for this class, or NULL; blocks to evict before
+	 * asking for another (ssd/evict.c). */
 	struct kv_segfile *awaited;
 	uint32_t file_wait;
 	struct kv_evict_lists lists;
@@ -433,49 +449,52 @@ struct kv_ssd_class {
 struct kv_deletion_batch;
 
 struct kv_deletions {
-	TAILQ_HEAD(, kv_space) queued; /* spaces with some, and none in hand */
-	TAILQ_HEAD(, kv_deletion_batch) to_record; /* the committer's own */
+	TAILQ_HEAD(, kv_space) queued; /* spaces with deletions, none in hand */
+	/* used by the committer only */
+	TAILQ_HEAD(, kv_deletion_batch) to_record;
 	TAILQ_HEAD(, kv_deletion_batch) to_zero;
-	uint64_t n;	   /* that are not over */
-	uint64_t unqueued; /* there was no memory to queue them */
-	uint32_t budget;   /* leaves of the index in one transaction */
+	uint64_t n;	   /* deletions that are not finished */
+	uint64_t unqueued; /* deletions not queued, for lack of memory */
+	uint32_t budget;   /* index pages per transaction */
 	pthread_t thread;
 	pthread_cond_t wake;
 	bool ended;
 };
 
-/* Blocks whose record is to be changed, by the order in which they did. */
+/* Blocks whose record is to be changed, oldest change first. */
 struct kv_updates {
-	uint32_t *items; /* numbers, from @head on; a ring without a seam */
+	uint32_t *items; /* numbers of blocks, a ring from @head on */
 	size_t head, n, room;
-	uint64_t taken, done; /* counts: begun to be committed, and committed */
+	uint64_t taken, done; /* updates begun, and committed */
 };
 
-/* Blocks that are moved from one slot to another; ssd/move.c. */
+/* Blocks being moved from one slot to another, by ssd/move.c. */
 TAILQ_HEAD(kv_move_list, kv_move);
 struct kv_moves {
 	struct kv_periodic thread;
-	/* Files that are emptied, one after the other. */
+	/* Files that are being emptied, in this order. */
 	TAILQ_HEAD(, kv_segfile) files;
-	struct kv_move_list copied;		 /* for the next commit */
-	struct kv_move_list recording, recorded; /* the committer's own */
-	uint32_t n;				 /* that are not over */
+	/* copied, to be recorded by the next commit */
+	struct kv_move_list copied;
+	/* used by the committer only */
+	struct kv_move_list recording, recorded;
+	uint32_t n; /* number of moves that are not finished */
 };
 
-/* The record of a removed block that a reader still has open. */
+/* Record of a removed block that a reader still has open. */
 struct kv_unlinked {
 	uint32_t block;
 	struct kv_slot_record record;
-	struct kv_unlinked *next; /* in its bucket */
+	struct kv_unlinked *next; /* next in the hash bucket */
 };
 
-/* Blocks that wait until their common parent is on its way. */
+/* Blocks that wait for their common parent to be written first. */
 struct kv_orphans {
 	struct kv_slots slots;	      /* first */
 	uint32_t n;		      /* slots */
 	struct kv_key parent;	      /* fixed */
-	struct kv_space *space;	      /* fixed; its slots hold it */
-	bool adopted;		      /* the parent is on its way: no bucket */
+	struct kv_space *space;	      /* fixed; held by each slot */
+	bool adopted;		      /* the parent is being written */
 	LIST_ENTRY(kv_orphans) link;  /* bucket, by parent */
 	TAILQ_ENTRY(kv_orphans) turn; /* of ssd->adopted */
 };
@@ -488,68 +507,73 @@ LIST_HEAD(kv_orphans_list, kv_orphans);
 
 struct kv_ssd {
 	bool on; /* fixed */
-	/* Fixed: ssd=0 on a store with a tier.  Blocks there are read, removed
-	 * and pinned as ever, and no others come. */
+	/* Fixed: ssd=0 on a store with an SSD tier.  The blocks on SSD are
+	 * read, removed and pinned as usual, but none is added. */
 	bool frozen;
-	bool buffered;				  /* fixed: no O_DIRECT here */
-	int dir;				  /* fixed: STORE/segments */
-	uint64_t cap, segment_bytes, file_budget; /* fixed: bytes for files */
-	uint32_t round_max;   /* fixed: puts, or deletions, in one commit */
+	bool buffered; /* fixed: the filesystem lacks O_DIRECT */
+	int dir;       /* fixed: STORE/segments */
+	/* fixed; budget: bytes for segment files */
+	uint64_t cap, segment_bytes, file_budget;
+	uint32_t round_max;   /* fixed: records in a commit */
 	uint64_t records_max; /* fixed: slots in use that the index can hold */
-	uint64_t index_reserve; /* fixed: bytes of it for open transactions */
-	uint64_t records;	/* slots in use */
+	/* fixed: bytes of the index for open transactions */
+	uint64_t index_reserve;
+	uint64_t records;	   /* slots in use */
 	struct kv_segfile **files; /* by id; NULL: none */
 	uint32_t n_files, live_files;
 	LIST_HEAD(, kv_ssd_class) classes;
 	struct kv_eviction eviction;
 	uint64_t sidecars;    /* bytes of STORE/spaces and STORE/tenants */
-	bool unswept;	      /* at mount: all files are to be swept */
-	uint32_t n_unswept;   /* files that are to be swept still */
-	uint64_t sweep_first; /* slot_bytes of files that somebody waits for */
-	uint64_t swept;	      /* prologues that were zeroed */
-	/* Files whose change of slot size failed: of no class, and empty; the
-	 * one that failed longest ago is first. */
+	bool unswept;	      /* at mount: every file is to be swept */
+	uint32_t n_unswept;   /* files that are still to be swept */
+	uint64_t sweep_first; /* slot_bytes to sweep first */
+	uint64_t swept;	      /* prologues zeroed by the sweep */
+	/* Empty files of no class, because the change of their slot size
+	 * failed; earliest failure first. */
 	struct kv_segfiles unusable;
 	uint32_t evicted[KV_EVICTED_KNOWN]; /* ssd/evict.c: marks.h */
 	uint32_t changed[KV_CHANGED_KNOWN]; /* ssd/flush.c: marks.h */
 	uint64_t used;			    /* bytes of slots in use */
-	struct kv_turns write_queues;	    /* of spaces with slots to write */
-	/* Spaces with deferred writes, by the reason. */
+	struct kv_turns write_queues; /* turns of users with slots to write */
+	/* Spaces with deferred writes, one list for each reason. */
 	struct kv_turn_list resting[3];
-	uint32_t queued, dirty; /* slots on write queues; and being written */
-	uint32_t stalled; /* slots on write queues, of spaces with no_room */
-	struct kv_orphans_list *orphans; /* buckets; NULL: none came yet */
+	/* slots on write queues; dirty: also those being written */
+	uint32_t queued, dirty;
+	uint32_t stalled; /* slots on write queues of spaces with no_room */
+	struct kv_orphans_list *orphans; /* buckets; NULL: no orphan so far */
 	uint64_t orphans_mask;
 	TAILQ_HEAD(, kv_orphans) adopted;
 	uint32_t n_adopted;	 /* their slots */
-	struct kv_slots written; /* waiting for the commit */
+	struct kv_slots written; /* slots waiting for the commit */
 	uint32_t n_written;
-	uint32_t put_off; /* slots that were not admitted, since the mount */
-	uint32_t unpersisted; /* slots on such lists, of all spaces */
+	uint32_t put_off;     /* slots refused by admission, since the mount */
+	uint32_t unpersisted; /* slots on the lists unpersisted of all spaces */
 	uint64_t seq;
-	uint64_t pinned;	    /* bytes that pinned blocks hold, or will */
+	uint64_t pinned; /* bytes that pinned blocks hold or will hold */
 	struct kv_bucket ssd_write; /* bytes that ssd_write= allows now */
-	uint32_t writing;	    /* being written now */
-	uint64_t writing_bytes;	    /* of their slots */
-	uint64_t written_bytes;	    /* of slots that wait for the commit */
+	uint32_t writing;	    /* slots being written */
+	uint64_t writing_bytes;	    /* bytes of slots being written */
+	uint64_t written_bytes;	    /* bytes of slots waiting for the commit */
 	struct kv_deletions deletions;
 	struct kv_moves moves;
 	struct kv_unlinked *unlinked[UNLINKED_BUCKETS];	 /* by block number */
 	LIST_HEAD(, kv_open_charge) opens[OPEN_BUCKETS]; /* by block number */
 	struct kv_updates updates;
-	uint64_t commits_begun, put; /* counts: rounds; recorded blocks */
+	/* commits_begun: rounds; put: blocks recorded */
+	uint64_t commits_begun, put;
 	LIST_HEAD(, kv_space) flushing;
 	TAILQ_HEAD(, kv_space) collecting;
-	uint32_t awaiting;	     /* spaces that await a commit */
-	LIST_HEAD(, kv_flush) syncs; /* of blocks: all there are */
-	struct kv_flushes recording; /* those for updates, by that */
-	uint64_t failures;	     /* counts; waiters look for a change */
-	int error;		     /* why it is degraded; 0: online */
-	bool full; /* the filesystem gave no room for another file */
+	uint32_t awaiting;	     /* spaces with awaits_commit */
+	LIST_HEAD(, kv_flush) syncs; /* all flushes of a single block */
+	/* flushes that wait for updates, by number */
+	struct kv_flushes recording;
+	uint64_t failures; /* number of failures; waiters look for a change */
+	int error;	   /* -errno: why degraded; 0: online */
+	bool full;	   /* the filesystem had no room for another file */
 	uint64_t full_until;
-	bool urgent;	 /* somebody waits for the next commit */
-	bool committing; /* a round is being written */
-	bool noted;	 /* the committer knows that there is something to do */
+	bool urgent;	 /* some caller waits for the next commit */
+	bool committing; /* a round is being committed */
+	bool noted;	 /* the committer was woken and has not looked yet */
 	bool stop;
 	bool stop_commits, running;
 	bool writer_ended, committer_ended;
@@ -562,7 +586,7 @@ struct kv_ssd {
 #define SIZE_CLASSES 4
 struct kv_bounce;
 
-/* Callbacks that kv_unlock runs. */
+/* Callbacks for kv_unlock to run. */
 struct kv_deferred {
 	uint64_t *gone; /* ids */
 	size_t n_gone;
@@ -578,11 +602,11 @@ struct kv_fill {
 	struct kv_slot *slot;
 	struct kv_key key; /* len 0: no key is reserved */
 	uint64_t length;
-	uint32_t clears;	 /* space->clears when the fill began */
-	bool must;		 /* keep the block until it is durable */
-	bool fetched;		 /* from the remote tier */
-	struct kv_want *holder;	 /* leases the block when sealed; or NULL */
-	struct kv_want *waiters; /* wait for the seal */
+	uint32_t clears;	/* value of space->clears when the fill began */
+	bool must;		/* keep the block until it is durable */
+	bool fetched;		/* from the remote tier */
+	struct kv_want *holder; /* to lease the block at the seal; or NULL */
+	struct kv_want *waiters; /* wants waiting for the seal */
 	struct kv_fill *next;	 /* bucket of cache->saving */
 };
 
@@ -597,69 +621,72 @@ struct kv_prefetcher {
 	bool running, stop;
 	TAILQ_HEAD(, kv_prefetch) list;
 	TAILQ_HEAD(, kv_prefetch_batch) landed;
-	uint64_t bytes, budget; /* under way; budget: fixed */
+	uint64_t bytes, budget; /* in flight; budget: fixed limit */
 };
 
-/* Whether the SSD answers; health.c. */
+/* Whether the SSD answers; updated by health.c. */
 struct kv_health {
 	struct kv_io probe;	/* first */
 	struct kv_cache *cache; /* fixed */
-	uint8_t *page;		/* fixed; the probe's */
+	uint8_t *page;		/* fixed; buffer of the probe */
 	bool probing;
-	uint32_t turn;	       /* the probe's next place */
-	uint32_t errors;       /* reads that failed in a row */
-	unsigned stuck;	       /* requests, when last looked */
-	const char *why;       /* reads are refused; NULL: online */
-	uint64_t commit_since; /* when the index's began; 0: none */
-	uint64_t zero_since;   /* the same of a run of slots that is zeroed */
+	uint32_t turn;	       /* place of the next probe */
+	uint32_t errors;       /* failed reads in a row */
+	unsigned stuck;	       /* stuck requests at the last look */
+	const char *why;       /* why reads are refused; NULL: online */
+	uint64_t commit_since; /* begin of the index's commit; 0: none */
+	uint64_t zero_since;   /* begin of zeroing a run of slots; 0: none */
 };
 
-/* The walk through the store; cache.c. */
+/* The scrubber's progress through the store; cache.c. */
 struct kv_scrubber {
 	struct kv_periodic periodic;
-	uint64_t pass_bytes, pass_total; /* of this pass: read, in use */
+	/* this pass: bytes read, bytes in use */
+	uint64_t pass_bytes, pass_total;
 	uint64_t passes, corrupt;
-	int64_t pass_ended_ns; /* wall time; 0: never yet */
+	int64_t pass_ended_ns; /* wall time; 0: no pass has ended */
 };
 
 struct kv_cache {
 	pthread_mutex_t lock;
 	struct kv_cache_config config; /* fixed */
-	struct kv_accounts *accounts;  /* fixed; own lock, a leaf */
-	char *store;		       /* fixed */
-	int store_fd, lock_fd;	       /* fixed */
-	int spaces_dir;		       /* fixed: STORE/spaces */
+	/* fixed; guarded by a leaf lock of its own */
+	struct kv_accounts *accounts;
+	char *store;	       /* fixed */
+	int store_fd, lock_fd; /* fixed */
+	int spaces_dir;	       /* fixed: STORE/spaces */
 	struct kv_store_info info;
 	uint64_t epoch; /* fixed */
-	/* Fixed after open: the store was not clean, or is not now. */
+	/* Fixed after open: the store was not clean, or is being shrunk. */
 	bool after_crash;
 	uint64_t generation;   /* next */
-	uint32_t clock;	       /* touches, for the policies */
-	struct kv_ghost ghost; /* of blocks evicted from all tiers */
+	uint32_t clock;	       /* counts touches; the policies' time */
+	struct kv_ghost ghost; /* keys of blocks evicted from all tiers */
 	struct kv_miss_curve *curve;
 	struct kv_index *index; /* fixed; NULL without a store */
 	struct kv_ring *ring;	/* fixed */
 	struct kv_periodic housekeeper;
 	struct kv_prefetcher prefetcher;
-	struct kv_remote *remote;		    /* NULL: none */
-	const struct kv_remote_hooks *remote_hooks; /* as remote; hooks.h */
-	const struct kv_block_hooks *block_hooks;   /* fixed; hooks.h */
+	struct kv_remote *remote; /* NULL: none */
+	/* NULL as remote; hooks.h */
+	const struct kv_remote_hooks *remote_hooks;
+	const struct kv_block_hooks *block_hooks; /* fixed; hooks.h */
 	struct kv_periodic agreeing;
 	struct kv_removed *removed; /* tombstones; NULL: none, or no memory */
 	struct kv_health health;
 	struct kv_scrubber scrubber;
 
 	struct kv_table table;
-	struct kv_spaces spaces; /* removed ones, too */
+	struct kv_spaces spaces; /* including removed spaces */
 	uint32_t live_spaces;
-	struct kv_tenants tenants; /* never freed before the end */
-	uint64_t due[TIERS];	/* guaranteed bytes that no user holds fast */
-	uint64_t tenants_file;	/* bytes of STORE/tenants */
-	void *names;		/* tsearch tree of kv_space by name */
-	pthread_cond_t settled; /* a space is no more ->settling */
-	struct kv_space_changes changes;  /* to be written; persist.c */
-	bool changing;			  /* some are being written */
-	pthread_cond_t changed;		  /* a group of changes is written */
+	struct kv_tenants tenants; /* freed by kv_cache_close only */
+	uint64_t due[TIERS];	   /* guarantees that @fast bytes do not fill */
+	uint64_t tenants_file;	   /* bytes of STORE/tenants */
+	void *names;		   /* tsearch tree of kv_space by name */
+	pthread_cond_t settled;	   /* signals that a space stopped ->settling */
+	struct kv_space_changes changes; /* to be written by persist.c */
+	bool changing;		/* a group of changes is being written */
+	pthread_cond_t changed; /* signals the end of such a group */
 	uint64_t sizes[64][SIZE_CLASSES]; /* slot sizes in use, by octave */
 
 	struct kv_arena arena;
@@ -667,25 +694,25 @@ struct kv_cache {
 	struct kv_snapshots snapshots;
 	struct kv_ssd ssd;
 	struct kv_fill *saving[SAVING_BUCKETS]; /* fills with a key */
-	struct kv_read *reads[READ_BUCKETS];	/* under way, by block */
-	TAILQ_HEAD(, kv_acquire) short_of_room; /* acquires */
-	bool room;	  /* there may be more since they last looked */
-	uint64_t cleaned; /* count of slots that became clean */
+	struct kv_read *reads[READ_BUCKETS];	/* reads in flight, by block */
+	TAILQ_HEAD(, kv_acquire) short_of_room; /* acquires waiting for room */
+	bool room;	  /* room may have appeared since they last looked */
+	uint64_t cleaned; /* number of slots that became clean */
 	uint64_t reads_begun, reads_ended;
 	struct kv_bounce *bounce;     /* own lock */
 	struct kv_verifier *verifier; /* own lock */
 	struct kv_deferred deferred;
-	struct kv_cache_stats stats; /* the counters; gauges are derived */
-	char *notes; /* fallbacks taken and why, "key=value\n" */
+	struct kv_cache_stats stats; /* counters; gauges are derived */
+	char *notes; /* fallbacks and their reasons, lines "key=value\n" */
 };
 
 void kv_lock(struct kv_cache *cache);
 void kv_unlock(struct kv_cache *cache);
-/* Let other threads take the lock between two steps of a long walk. */
+/* Release the lock briefly, between two steps of a long walk. */
 void kv_yield(struct kv_cache *cache);
-/* Wait on @cond up to @ns; deferred callbacks run first, unlocked. */
+/* Wait on @cond up to @ns, after running the deferred callbacks unlocked. */
 void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns);
-/* NULL: there is none. */
+/* Return the segment file with this id, or NULL. */
 struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id);
 void kv_defer_gone(struct kv_cache *cache, const struct kv_block *block);
 void kv_defer_settled(struct kv_cache *cache, struct kv_acquire *acquire);
@@ -694,7 +721,7 @@ void kv_defer_flushed(struct kv_cache *cache, struct kv_flush *flush,
 void kv_defer_retired(struct kv_cache *cache, uint32_t segment);
 void kv_note(struct kv_cache *cache, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
-/* Add a note, and print it for the user. */
+/* Add a note, and pass the line to config.warn. */
 void kv_warn(struct kv_cache *cache, const char *key, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
