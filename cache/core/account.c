@@ -6,19 +6,21 @@
  *
  * INVARIANTS
  *   (1) used[] is the sum of held[] over all accounts, and at most the total.
- *   (2) An account is in its bucket as long as it is held, or in debt for the
- *       spaces that it made.
- *   (3) After a charge, a user that is no operator holds at most as much as is
- *       free then, without the operators' part; of DIRTY, KV_MORE_THAN_LEFT
- *       times as much.
+ *   (2) An account is in its bucket as long as it is held, or has debt from
+ *       kv_account_pace.
+ *   (3) After a charge, a user that is no operator holds at most as much as
+ *       remains free for ordinary users; of DIRTY, KV_MORE_THAN_LEFT times as
+ *       much.
  *
- * LOCKING   accounts->lock guards every field not marked fixed, and is a leaf lock.
+ * LOCKING   accounts->lock guards every field not marked fixed, and is a leaf
+ * lock.
  */
 #include "cache/core/account.h"
 
 #define BUCKETS 256u
-#define OPERATORS_PART 16u /* one part in so many */
-/* Ids of spaces are never used again: one a second, and SPACES_AT_ONCE ahead. */
+#define OPERATORS_PART 16u /* 1 / OPERATORS_PART of each total */
+/* Ids of spaces are never reused: a user may create SPACES_AT_ONCE spaces in a
+ * burst, and then one per second. */
 #define SPACE_NS UINT64_C(1000000000)
 #define SPACES_AT_ONCE 1024u
 
@@ -28,7 +30,7 @@ struct kv_account {
 	unsigned refs;
 	uint64_t held[KV_FINITE_END];
 	uint64_t spent_ns,
-		regained_ns; /* debt of kv_account_pace, and its time */
+		regained_ns; /* debt of kv_account_pace; when last reduced */
 	struct kv_account *next;
 };
 
@@ -170,7 +172,7 @@ static uint64_t counted(const uint64_t n[], enum kv_finite what)
 	return n[what] + (what == KV_FINITE_DIRTY ? n[KV_FINITE_DRAM] : 0);
 }
 
-/* Return whether @account may take @n more of @what, and @spare beyond that. */
+/* Return whether @account may take @n more of @what and have @spare left. */
 static bool fits_locked(const struct kv_account *account, enum kv_finite what,
 			uint64_t total, uint64_t n, uint64_t spare)
 {

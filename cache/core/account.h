@@ -2,9 +2,9 @@
 /*
  * account.h - the fair share of each user in all finite resources.
  *
- * A user may hold as much of a resource as is still free: half of it when alone,
- * a third each when there are two.  The last part is for operators (root and the
- * user that the daemon runs as), who may take all.
+ * A user may hold as much of a resource as is still free: half of it when
+ * alone, a third each when there are two.  The last 1/16 is for operators (root
+ * and the daemon's user), who may take everything.
  *
  * Threads: any.  No call blocks for longer than a look into a table.
  */
@@ -15,29 +15,31 @@
 
 enum kv_finite {
 	KV_FINITE_CONNECTIONS,
-	KV_FINITE_REQUESTS,	/* without a reply yet, or with leases */
+	KV_FINITE_REQUESTS,	/* requests without a reply, or with leases */
 	KV_FINITE_LEASES,	/* blocks leased or being acquired */
 	KV_FINITE_RESERVATIONS, /* blocks reserved to be saved */
 	KV_FINITE_STAGINGS,
-	KV_FINITE_MAPPED, /* bytes of stagings: their page tables take memory */
-	KV_FINITE_DESCRIPTORS, /* waiting for clients that do not read */
-	KV_FINITE_OPENS,       /* files and directories, by the mount */
-	KV_FINITE_UPLOADS,     /* files being written, by the mount */
-	KV_FINITE_MEMORY, /* bytes of requests, waiting replies, listings, texts,
-			     heads of uploads */
-	KV_FINITE_DRAM,	  /* bytes of slots being filled, leased, pinned */
-	KV_FINITE_DIRTY,  /* bytes of other slots that wait to be written;
-			    kv_account_fits adds KV_FINITE_DRAM */
-	KV_FINITE_PINNED,    /* bytes on SSD */
+	KV_FINITE_MAPPED,      /* bytes of stagings; limits page tables */
+	KV_FINITE_DESCRIPTORS, /* queued for clients that do not read */
+	KV_FINITE_OPENS,       /* opened files and directories of the mount */
+	KV_FINITE_UPLOADS,     /* files being written through the mount */
+	/* bytes of requests, queued replies, listings, texts, heads of
+	 * uploads */
+	KV_FINITE_MEMORY,
+	KV_FINITE_DRAM, /* bytes of slots being filled, leased, pinned */
+	/* bytes of other slots that wait to be written; kv_account_fits adds
+	 * KV_FINITE_DRAM */
+	KV_FINITE_DIRTY,
+	KV_FINITE_PINNED,    /* bytes of pinned blocks on SSD */
 	KV_FINITE_SNAPSHOTS, /* blocks listed in snapshots */
 	KV_FINITE_SPACES,
-	KV_FINITE_SEGMENTS, /* retired, and still mapped */
+	KV_FINITE_SEGMENTS, /* retired segments that are still mapped */
 	KV_FINITE_INDEX,    /* bytes of the index for spaces and snapshots */
 	KV_FINITE_END
 };
 
-/* A user may hold this many times the rest of a resource that becomes free by
- * itself, or can be moved. */
+/* A user may hold this many times the rest of a resource that frees itself in
+ * time, or can be moved. */
 #define KV_MORE_THAN_LEFT 3u
 
 struct kv_accounts;
@@ -45,30 +47,35 @@ struct kv_account; /* one user's */
 
 int kv_accounts_new(struct kv_accounts **ret_accounts); /* -ENOMEM */
 void kv_accounts_free(struct kv_accounts *accounts);	/* takes NULL */
-/* Treat uid 0 as an ordinary user.  Before the first account. */
+/* Treat uid 0 as an ordinary user.  Call before kv_account_get. */
 void kv_accounts_squash_root(struct kv_accounts *accounts);
-/* Limit KV_FINITE_MEMORY of all users together.  Before the first account. */
+/* Limit KV_FINITE_MEMORY of all users together.  Call before kv_account_get. */
 void kv_accounts_limit_memory(struct kv_accounts *accounts, uint64_t bytes);
-/* Return whether @uid may take all. */
+/* Return whether @uid is an operator. */
 bool kv_accounts_operator(const struct kv_accounts *accounts, uint32_t uid);
 
 /* Get the account of @uid, held; NULL: out of memory. */
 struct kv_account *kv_account_get(struct kv_accounts *accounts, uint32_t uid);
 uint32_t kv_account_uid(const struct kv_account *account);
 struct kv_account *kv_account_hold(struct kv_account *account);
-/* The holder has credited all its charges before.  Takes NULL. */
+/* Release the account, after crediting all charges.  Takes NULL. */
 void kv_account_put(struct kv_account *account);
 
-/* Take @n of @what: 0, or -ENOLCK beyond the user's share.  The account NULL has
- * no bounds. */
+/*
+ * Charge @n of @what.  A NULL account has no limits.
+ *   -ENOLCK  beyond the user's share
+ */
 int kv_account_charge(struct kv_account *account, enum kv_finite what,
 		      uint64_t n);
 void kv_account_credit(struct kv_account *account, enum kv_finite what,
 		       uint64_t n);
 
-/* The same in two steps, for a resource with another @total.  Fits: return whether
- * the user may take @n more and, unless an operator, would have @spare of the
- * share left.  Take: without a check. */
+/*
+ * Check and charge in two steps, for a resource with another @total.
+ * kv_account_fits returns whether the user may take @n more and, unless an
+ * operator, would have @spare of its share left.  kv_account_take charges
+ * without a check.
+ */
 bool kv_account_fits(struct kv_account *account, enum kv_finite what,
 		     uint64_t total, uint64_t n, uint64_t spare);
 void kv_account_take(struct kv_account *account, enum kv_finite what,
@@ -77,11 +84,11 @@ void kv_account_take(struct kv_account *account, enum kv_finite what,
 /* Return how much of @what the user holds. */
 uint64_t kv_account_held(struct kv_account *account, enum kv_finite what);
 
-/* Call before a space is made, or removed through the mount: 0, or -EAGAIN if the
- * user has done so too often for now. */
+/* Call before a space is created, or removed through the mount.  Return -EAGAIN
+ * if the user does so too often. */
 int kv_account_pace(struct kv_account *account);
 
-/* Return the total of @what; 0: it is not fixed. */
+/* Return the total of @what; 0: it depends on the configuration. */
 uint64_t kv_finite_total(enum kv_finite what);
 /* Return how much of @what all users hold. */
 uint64_t kv_accounts_used(struct kv_accounts *accounts, enum kv_finite what);

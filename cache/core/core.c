@@ -2,10 +2,12 @@
 /*
  * core.c - the cache's lock, and work that is deferred until it is released.
  *
- * OWNS     cache->deferred: names that are gone, waits that are settled,
- *          segments that clients must unmap.
+ * OWNS     cache->deferred: blocks that are gone, acquires that are settled,
+ *          flushes that ended, segments that clients must unmap.
  *
- * LOCKING  defines cache->lock.  Deferred callbacks run on the thread that unlocks, without the lock.
+ * LOCKING  defines cache->lock.  Deferred callbacks run without the lock, on
+ * the
+ *          thread that released it.
  */
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hooks.h - the only calls of the tiers to folders above them.
+ * hooks.h - the only calls of lower folders of cache/ to folders above them.
  *
- * A block that loses its slot or its extent may end with that: block/ ends it,
- * and wakes the wants that wait for its room.  The remote tier handles missing
- * and durable blocks.  (A commit calls space/ by cache->snapshots.write.)
+ * When a block loses its slot or its extent, block/ frees the block if nothing
+ * else holds its bytes, and wakes the wants that wait for room.  The remote
+ * tier handles missing and durable blocks.  (A commit calls space/ by
+ * cache->snapshots.write.)
  */
 #ifndef KV_CACHE_CORE_HOOKS_H
 #define KV_CACHE_CORE_HOOKS_H

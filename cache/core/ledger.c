@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ledger.c - what spaces and users hold of the two tiers, and may hold.
+ * ledger.c - bytes that spaces and users hold, and may hold, in the two tiers.
  *
  * OWNS      the kv_tenants; the nodes of spaces and tenants; cache->due.
  *
  * INVARIANTS
- *   (1) A tenant's node is the sum of those of the spaces that name it.  Spaces
- *       that are removed are on no list, and siblings.le_prev is NULL.
- *   (2) cache->due is the sum of kv_tenant_due of all tenants.  The guarantees of a
- *       tenant and of its spaces overlap, and the larger counts.
+ *   (1) A tenant's node is the sum of the nodes of its spaces.  Removed spaces
+ *       are on no list, and their siblings.le_prev is NULL.
+ *   (2) cache->due is the sum of kv_tenant_due of all tenants.  The guarantees
+ *       of a tenant and of its spaces overlap, and the larger counts.
  *   (3) arena->claimed is the sum of the segments that all tenants claim.
  *
  * LOCKING   cache->lock.
@@ -118,8 +118,9 @@ bool kv_crowded(const struct kv_cache *cache, enum kv_node_tier tier,
 
 	if (fast > total - total / KV_FLOOR_PART)
 		return true;
-	/* A space may use its own guarantee, and that of its user beyond the
-	 * guarantees of its siblings, but no guarantee of other users. */
+	/* A space may use its own guarantee, and the part of its user's
+	 * guarantee that exceeds its siblings' guarantees, but no guarantee of
+	 * other users. */
 	return own->fast + bytes > own->guaranteed &&
 	       all->fast + siblings + bytes > all->guaranteed &&
 	       fast + left + cache->due[tier] -
@@ -176,8 +177,8 @@ bool kv_tenant_waits_locked(struct kv_cache *cache, struct kv_tenant *tenant)
 	return other && kv_patient(&tenant->patience, PATIENCE_NS);
 }
 
-/* Call withdraw() before, and deposit() after, each change of the fields that
- * cache->due and arena->claimed are made of. */
+/* Call withdraw() before, and deposit() after, each change of a tenant's fields
+ * that count in cache->due and arena->claimed. */
 static void withdraw(struct kv_cache *cache, const struct kv_tenant *tenant)
 {
 	for (enum kv_node_tier tier = 0; tier < TIERS; tier++)
@@ -192,7 +193,7 @@ static void deposit(struct kv_cache *cache, const struct kv_tenant *tenant)
 	cache->arena.claimed += claim(cache, tenant);
 }
 
-/* @by: 1 or -1. */
+/* Add (@by 1) the space's node to the tenant's, or subtract it (@by -1). */
 static void add(struct kv_tenant *tenant, const struct kv_space *space, int by)
 {
 	const uint64_t factor = (uint64_t)(int64_t)by;

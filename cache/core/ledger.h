@@ -1,44 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ledger.h - what spaces and users hold of the two tiers, and may hold.
+ * ledger.h - bytes that spaces and users hold, and may hold, in the two tiers.
  *
  * A space and a user have a struct kv_node for each tier; a user's node is the
  * sum of the nodes of its spaces.  The quota limits a node, the reserve is
- * guaranteed to it, and the user's account (account.h) keeps it within a fair
- * share of the rest.  Both evictions read the same nodes.
+ * guaranteed to a node, and the user's account (account.h) limits the node to a
+ * fair share of the rest.  The evictions of both tiers read these nodes.
  *
- * All calls under the cache's lock.
+ * Call all functions with cache->lock held.
  */
 #ifndef KV_CACHE_CORE_LEDGER_H
 #define KV_CACHE_CORE_LEDGER_H
 
 #include "cache/core/core.h"
 
-/* One part in so many of a tier, and of a user's share of DRAM, that is neither
- * leased nor pinned: new blocks need it. */
+/* 1 / KV_FLOOR_PART of a tier, and of a user's share of DRAM, is kept free of
+ * leases and pins, for new blocks. */
 #define KV_FLOOR_PART 16u
 
 struct kv_tenant *kv_tenant_find(struct kv_cache *cache,
 				 uint32_t uid); /* NULL */
-/* Find the user's record, or make it; NULL: no memory. */
+/* Find or create the user's record; NULL: no memory. */
 struct kv_tenant *kv_tenant_make(struct kv_cache *cache, uint32_t uid);
 void kv_tenants_free(struct kv_cache *cache);
 
-/* Move @space, with all that it holds, to @tenant. */
+/* Move @space and its counts to @tenant. */
 void kv_tenant_join_locked(struct kv_cache *cache, struct kv_tenant *tenant,
 			   struct kv_space *space);
-/* Take a removed space off its user's list; what it still holds stays counted. */
+/* Take a removed space off its user's list; the bytes that it still holds stay
+ * counted. */
 void kv_tenant_leave(struct kv_space *space);
 
-/* Return the guaranteed bytes that a space, or a user, does not hold fast. */
+/* Return the guaranteed bytes that @fast bytes do not fill, of a space or a
+ * user. */
 uint64_t kv_due(const struct kv_space *space, enum kv_node_tier tier);
 uint64_t kv_tenant_due(const struct kv_tenant *tenant, enum kv_node_tier tier);
-/* Return the bytes of the tier, and those that users share: all but the
- * guaranteed bytes that are not held yet. */
+/* Return the size of the tier; and the part that users share: all but the
+ * guarantees that @fast bytes do not fill. */
 uint64_t kv_tier_bytes(const struct kv_cache *cache, enum kv_node_tier tier);
 uint64_t kv_shared(const struct kv_cache *cache, enum kv_node_tier tier);
 
-/* Add @bytes, which may be negative, to a space and its user. */
+/* Add @bytes, which may be negative, to the nodes of a space and its user. */
 static inline void kv_count_bytes(enum kv_node_tier tier,
 				  struct kv_space *space, uint64_t bytes)
 {
@@ -62,37 +64,37 @@ void kv_guarantee_space(struct kv_cache *cache, struct kv_space *space,
 void kv_guarantee_tenant(struct kv_cache *cache, struct kv_tenant *tenant,
 			 enum kv_node_tier tier, uint64_t bytes);
 
-/* Return whether @space, or its user, would with @bytes more hold no more than
- * its guarantee.  Others give way to it. */
+/* Return whether @space, or its user, would stay within its guarantee with
+ * @bytes more.  Then other spaces must make room. */
 bool kv_entitled(enum kv_node_tier tier, const struct kv_space *space,
 		 uint64_t bytes);
 /* Return whether @space and its user keep their guarantees without the bytes
- * counted as leaving.  The guarantees of @taker and its user do not count. */
+ * counted as leaving.  The guarantees of @taker and its user are ignored. */
 bool kv_keeps_guarantee(enum kv_node_tier tier, const struct kv_space *space,
 			const struct kv_space *taker);
-/* Return whether the tier would have too little left to evict, or too little
- * for the guarantees of others, if @space held @bytes more fast and @left bytes
+/* Return whether the tier would have too few evictable bytes, or too little for
+ * the guarantees of others, if @space held @bytes more fast and @left bytes
  * stayed free. */
 bool kv_crowded(const struct kv_cache *cache, enum kv_node_tier tier,
 		const struct kv_space *space, uint64_t bytes, uint64_t left);
 
 /*
- * DRAM is given in segments.  A user claims as many as its guarantee needs, or
- * all of its segments that cannot be emptied now if these are more.  Claims
- * beyond the guarantee leave the guarantees of others whole, and one in four of
- * the segments that nobody claims to newcomers.
+ * DRAM is given in segments.  A user claims as many segments as its guarantee
+ * needs, or all of its segments that cannot be emptied now if these are more.
+ * Claims beyond the guarantee spare the guarantees of others, and one in four
+ * of the unclaimed segments for newcomers.
  */
 uint32_t kv_guaranteed_segments(const struct kv_cache *cache,
 				const struct kv_tenant *tenant);
 /* Return whether the user may have one more segment that cannot be emptied. */
 bool kv_tenant_may_keep(const struct kv_cache *cache,
 			const struct kv_tenant *tenant);
-/* Return whether @tenant would have more than twice the segments of @other, if
- * that got one more. */
+/* Return whether @tenant would have more than twice the segments of @other even
+ * after @other got one more. */
 bool kv_tenant_is_rich(const struct kv_tenant *tenant,
 		       const struct kv_tenant *other);
-/* A user finds no slot: return whether another user is rich beside it, so that
- * it should try again.  False once it has tried for a second. */
+/* Call when a user finds no slot.  Return whether to try again, as another user
+ * is rich compared with it.  False after a second of failures. */
 bool kv_tenant_waits_locked(struct kv_cache *cache, struct kv_tenant *tenant);
 void kv_count_kept_segment(struct kv_cache *cache, struct kv_tenant *tenant,
 			   int by); /* 1 or -1 */

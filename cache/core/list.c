@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * list.c - one eviction list per space and slot class, and the choice of the
- * list that gives a block up, for both tiers.
+ * list that gives up a block, for both tiers.
  *
  * OWNS       the lists.
  *
  * INVARIANTS
- *   (1) In a class's list, lists with blocks come before those without.
+ *   (1) In a class's list, lists with blocks come before empty lists.
  *   (2) Eviction for another space takes no space, and no user, below its
  *       guarantee.
  *
- * LOCKING    the cache's lock.
+ * LOCKING    cache->lock.
  */
 #include "cache/core/list.h"
 #include "cache/core/core.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
 
-/* NULL: @space has no list for @class. */
+/* Return the space's list for @class, or NULL. */
 static struct kv_evict_list *find(const struct kv_space *space,
 				  enum kv_node_tier tier, const void *class)
 {
 	struct kv_evict_list *list;
 
-	/* As many as the space has sizes of blocks: one, as a rule. */
+	/* A space has one list for each of its block sizes: usually one. */
 	LIST_FOREACH(list, &space->lists[tier], own)
 		if (list->class == class)
 			return list;
@@ -87,7 +87,7 @@ void kv_evict_list_add(struct kv_cache *cache, struct kv_evict_list *list,
 {
 	const struct kv_slot_record *record =
 		&kv_slot_prologue(block->slot)->record;
-	/* The other tier's node of the block, which knows its uses. */
+	/* the block's node in the other tier, which counted its uses */
 	const struct kv_evict_node *other = promoted ? &block->node
 					    : list->tier == SSD
 						    ? &block->slot->node
@@ -210,12 +210,13 @@ void kv_victim_look(const struct kv_evict_lists *lists,
 
 	TAILQ_FOREACH(list, lists, link) {
 		if (!list->blocks)
-			break; /* empty ones are last */
+			break; /* empty lists are last */
 		look_at(coldest, list, giving);
 	}
 }
 
-/* Evict a block of @list, unless that is the coldest list, which has none. */
+/* Evict a block of @list, unless @list is the coldest, which was tried
+ * before. */
 static bool evict_other(struct kv_evict_list *list,
 			const struct kv_coldest *coldest,
 			const struct kv_giving *giving)

@@ -2,9 +2,9 @@
 /*
  * marks.h - a lossy set of hashes.
  *
- * The array of @n marks is the caller's, zeros to begin with, and so is the
- * lock.  A hash has one place; a later hash may take it.  A hash that was not
- * added is found by accident, once in 2^31 times.
+ * The caller owns the array of @n marks, initially zero, and its lock.  A hash
+ * has one place; a later hash may overwrite it.  kv_marks_find finds a hash
+ * that was never added with a probability of 2^-31.
  */
 #ifndef KV_CACHE_CORE_MARKS_H
 #define KV_CACHE_CORE_MARKS_H

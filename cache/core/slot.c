@@ -6,12 +6,11 @@
  * OWNS     the counts of idle, busy, kept and dirty slots.
  *
  * INVARIANTS, asserted by kv_arena_check_locked
- *   (1) class->idle counts the slots for which kv_slot_idle holds, as do the
- *       segments' and the lists' idle; arena->idle counts their bytes.
- *   (2) Exactly the slots of unpersisted blocks are on their space's
- *       unpersisted, in the order of seq.
- *   (3) A space's node for DRAM holds fast the bytes of its slots that are
- *       neither FREE nor idle.
+ *   (1) class->idle, segment->idle and list->idle count the slots for which
+ *       kv_slot_idle holds; arena->idle counts their bytes.
+ *   (2) space->unpersisted has exactly the slots of unpersisted blocks, by seq.
+ *   (3) fast of a space's DRAM node is the bytes of its slots that are neither
+ *       FREE nor idle.
  *
  * LOCKING  cache->lock.
  */
@@ -96,15 +95,15 @@ bool kv_slot_idle(const struct kv_slot *slot)
 	       !slot->pinned && !kv_block_dirty(slot->block);
 }
 
-/* Return whether users can keep the slot from others as long as they like, which
- * a write does not: it ends by itself. */
+/* Return whether a user can hold the slot as long as it likes.  A write to SSD
+ * does not count: it ends by itself. */
 static bool is_kept(const struct kv_slot *slot)
 {
 	return slot->state == SLOT_FILLING || slot->leases || slot->pinned;
 }
 
-/* Return the bytes that a slot is accounted for: a segment's rest, too small for
- * one more slot, is divided among its slots. */
+/* Return the bytes charged for a slot: the rest of a segment, too small for one
+ * more slot, is divided among its slots. */
 static uint64_t share_of(const struct kv_cache *cache, uint64_t slot_bytes)
 {
 	const uint64_t segment_bytes = cache->arena.segment_bytes;
@@ -193,9 +192,9 @@ bool kv_arena_over_share(const struct kv_cache *cache,
 				share_of(cache, bytes), 0);
 }
 
-/* Return whether one more slot of @bytes cannot be leased or pinned.  Leases and
- * pins leave a part of the user's share to saves, and saved blocks leave a part
- * to leases and pins.  @dirty: the slot is in the share already. */
+/* Return whether one more slot of @bytes must not be leased or pinned.  Leases
+ * and pins leave a part of the user's share to saves, and saves leave a part to
+ * leases and pins.  @dirty: the slot is charged to the share already. */
 static bool over_kept_share(const struct kv_cache *cache,
 			    const struct kv_space *space, uint64_t bytes,
 			    bool dirty)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * slot.h - a slot of DRAM: its bytes, whether it is idle, and its part in the
- * counts of its space.  All calls with cache->lock held.
+ * counts of its space.  Call all functions with cache->lock held.
  */
 #ifndef KV_CACHE_CORE_SLOT_H
 #define KV_CACHE_CORE_SLOT_H
@@ -12,21 +12,21 @@
 /* The slot's bytes: a page for the prologue, and then the file. */
 uint8_t *kv_slot_bytes(const struct kv_slot *slot);
 uint8_t *kv_slot_file(const struct kv_slot *slot);
-/* Return the daemon's copy of the block's prologue: in that page, or in the
- * daemon's own memory if a client may write there. */
+/* Return the daemon's copy of the block's prologue: in the slot's first page,
+ * or in the daemon's own memory if a client may write to the slot. */
 struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot);
 bool kv_slot_is_open(const struct kv_slot *slot);
-/* Copy the block in @from, which is held, to @to.  Without the lock.  -EBADMSG:
- * a client has changed it. */
+/* Copy the block in @from, which is held, to @to.  Call without the lock.
+ * -EBADMSG: a client has changed the block. */
 int kv_slot_copy(const struct kv_slot *to, const struct kv_slot *from,
 		 uint64_t length);
 
-/* Return whether the block is on its way to SSD. */
+/* Return whether the block is being written to SSD, or queued for that. */
 bool kv_block_dirty(const struct kv_block *block);
-/* Return whether the block is neither durable nor on its way to SSD. */
+/* Return whether the block is neither durable nor being written to SSD. */
 bool kv_block_unpersisted(const struct kv_block *block);
-/* Note that the READY slot's block is unpersisted now, or is about to be no
- * more. */
+/* Add the READY slot of a block that became unpersisted to its space's list; or
+ * remove the slot, while the block is still unpersisted. */
 void kv_unpersisted_add_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_unpersisted_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* Return whether the slot may be evicted right now. */
@@ -40,23 +40,25 @@ void kv_slot_hold_locked(struct kv_cache *cache, struct kv_slot *slot, int by);
 /* Return whether new blocks of the space belong in this access class. */
 bool kv_class_fits(const struct kv_class *class, const struct kv_space *space);
 
-/* Return whether a slot of @segment may be filled, leased or pinned: the segment
- * has such slots already, or segments enough are left for the guarantees of
- * others. */
+/* Return whether a slot of @segment may be filled, leased or pinned: either the
+ * segment has such slots already, or enough segments are left for the
+ * guarantees of others. */
 bool kv_segment_may_keep(const struct kv_cache *cache,
 			 const struct kv_segment *segment);
 
-/* Return whether one more slot of @bytes would be beyond the share of the space's
- * owner, and beyond the guarantees of both.  @what: KV_FINITE_DIRTY for all
- * slots that cannot be evicted now, KV_FINITE_DRAM for kept slots alone. */
+/*
+ * Return whether one more slot of @bytes would exceed the fair share of the
+ * space's owner, and the guarantees of space and owner.  @what: KV_FINITE_DIRTY
+ * counts all slots that cannot be evicted now, KV_FINITE_DRAM only kept slots.
+ */
 bool kv_arena_over_share(const struct kv_cache *cache,
 			 const struct kv_space *space, enum kv_finite what,
 			 uint64_t bytes);
-/* Return whether one more slot of @bytes cannot be leased or pinned: it would be
- * beyond the owner's share, or leave too little to evict or to guarantees. */
+/* Return whether one more slot of @bytes must not be leased or pinned: it would
+ * exceed the owner's share, or leave too little to evict or for guarantees. */
 bool kv_arena_over_floor(const struct kv_cache *cache,
 			 const struct kv_space *space, uint64_t bytes);
-/* The same for a slot that is in use; false if it is kept already. */
+/* Like kv_arena_over_floor, for a slot in use; false if it is kept already. */
 bool kv_slot_over_floor(const struct kv_cache *cache,
 			const struct kv_slot *slot);
 

@@ -8,13 +8,13 @@
  *
  * INVARIANTS
  *   (1) A block that is not BLOCK_REMOVED is in exactly one bucket of its
- *       space's directory; a removed or free one in none.
- *   (2) A number is given out again only with a higher generation, so an id
- *       never comes back.
- *   (3) spaces->sorted has every space once, by ascending id.  An id is never
- *       used again: disks, messages and inode numbers have it.
- *   (4) spaces->at has each space at its place, which its blocks name, and NULL
- *       at free places.  Below places_hint no place is free.
+ *       space's directory; a removed or free block is in none.
+ *   (2) A block number is reused only with a higher generation, so ids are
+ *       unique.
+ *   (3) spaces->sorted has every space once, by ascending id.  Ids are never
+ *       reused: files on disk, messages and inode numbers contain them.
+ *   (4) spaces->at has each space at index space->place, and NULL at free
+ *       places.  Below places_hint no place is free.
  *
  * LOCKING    cache->lock, for everything but the references of a space.
  */
@@ -27,9 +27,9 @@
 
 #define CHUNK 4096u
 #define FIRST_BUCKETS 4u
-#define BUCKET_BLOCKS 2u      /* on average, before buckets double */
-#define AHEAD 16u	      /* buckets, when they are gone through */
-#define LINE 64u	      /* the processor's */
+#define BUCKET_BLOCKS 2u      /* average at which buckets double */
+#define AHEAD 16u	      /* buckets prefetched ahead of a walk */
+#define LINE 64u	      /* bytes of a line of the processor's cache */
 #define PLACES_MAX (1u << 24) /* kv_block.place has 24 bits */
 #define FIRST_ROOM 16u	      /* spaces */
 
@@ -55,7 +55,7 @@ struct kv_block *kv_table_at(const struct kv_table *table, uint32_t number)
 	return &table->chunks[number / CHUNK][number % CHUNK];
 }
 
-/* Take a free number, or the next one, with room in the chunks.  -ENOMEM. */
+/* Take a free number, or the next unused one.  -ENOMEM. */
 static int number_new(struct kv_table *table, uint32_t *ret_number)
 {
 	struct kv_block **chunks, *chunk;
@@ -84,7 +84,7 @@ static int number_new(struct kv_table *table, uint32_t *ret_number)
 
 static uint32_t hash(const struct kv_table *table, const uint8_t *key)
 {
-	/* Seeded, so that nobody can aim at one bucket. */
+	/* Seeded, so that clients cannot choose keys for one bucket. */
 	return (uint32_t)XXH3_64bits_withSeed(key, KV_KEY_MAX, table->seed);
 }
 
@@ -407,7 +407,7 @@ int kv_dir_remove(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
 
 /* ---- listing by cursor ---- */
 
-#define LOOK_MAX 4096u /* buckets a call */
+#define LOOK_MAX 4096u /* buckets looked at in one call */
 
 static uint32_t reverse(uint32_t v)
 {
@@ -419,11 +419,11 @@ static uint32_t reverse(uint32_t v)
 }
 
 /*
- * Put the keys from bucket *@at of @dir on into @ret_keys.  True: to the end of
- * @dir, and *@at is 0.
+ * Put the keys from bucket *@at of @dir on into @ret_keys.  Return true at the
+ * end of @dir, with *@at 0.
  *
- * Buckets are counted from the highest bit of the mask down: when they double,
- * the two halves of each are both still to come, or both done.
+ * Buckets are visited in bit-reversed order: when buckets double, the two
+ * halves of a bucket are either both visited already or both still to visit.
  */
 static bool put_dir(const struct kv_cache *cache, const struct kv_dir *dir,
 		    uint32_t *at, unsigned *looks, struct kv_key *ret_keys,
@@ -445,7 +445,7 @@ static bool put_dir(const struct kv_cache *cache, const struct kv_dir *dir,
 		if (*looks == 0 || (*n > 0 && count > max - *n))
 			return false;
 		(*looks)--;
-		/* No bucket has more than @max keys. */
+		/* In practice no bucket has more than @max keys. */
 		for (uint32_t i = first; i != KV_NONE && *n < max;
 		     i = block->next) {
 			block = kv_table_at(&cache->table, i);
@@ -501,7 +501,7 @@ int kv_dir_list(struct kv_cache *cache, struct kv_space *space, uint8_t byte,
 
 /* ---- spaces ---- */
 
-/* Return the index of space @id in sorted[], or where it would be. */
+/* Return the index of space @id in sorted[], or where to insert it. */
 static uint32_t rank_of(const struct kv_spaces *spaces, uint32_t id)
 {
 	uint32_t low = 0, high = spaces->n;

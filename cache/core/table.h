@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * table.h - the blocks by key, and the spaces by id, in memory.  All calls under
- * the cache's lock.
- */
+/* table.h - the blocks by key, and the spaces by id, in memory.  Call all
+ * functions with cache->lock held. */
 #ifndef KV_CACHE_CORE_TABLE_H
 #define KV_CACHE_CORE_TABLE_H
 
@@ -11,15 +9,16 @@
 int kv_table_init(struct kv_table *table);
 void kv_table_fini(struct kv_table *table);
 struct kv_block *kv_table_at(const struct kv_table *table, uint32_t number);
-/* Find the block with this kv_block_id, a removed one if it is held; NULL. */
+/* Return the block with this kv_block_id, a removed one only if held; or
+ * NULL. */
 struct kv_block *kv_table_find_id(struct kv_cache *cache, uint64_t id);
 struct kv_block *kv_table_find(struct kv_cache *cache, struct kv_space *space,
 			       const struct kv_key *key);
-/* Make a block in its directory, which is made if needed; -EEXIST, -ENOMEM. */
+/* Create a block, and its directory if needed; -EEXIST, -ENOMEM. */
 int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
 		    const struct kv_key *key, struct kv_block **ret_block);
 /* Prefetch into the processor's cache the bucket of @key, which has KV_KEY_MAX
- * bytes, or, once that has come, the first block in it. */
+ * bytes, or, after the bucket has arrived, its first block. */
 enum kv_table_ahead { KV_AHEAD_BUCKET, KV_AHEAD_BLOCK };
 void kv_table_look_ahead(const struct kv_cache *cache,
 			 const struct kv_space *space, const uint8_t *key,
@@ -36,13 +35,13 @@ struct kv_space *kv_block_space(struct kv_cache *cache,
 				const struct kv_block *block);
 void kv_dirs_free(struct kv_space *space);
 
-/* Find a space, also a removed one; NULL: there is none any more. */
+/* Find a live or removed space; NULL: none has this id. */
 struct kv_space *kv_space_with_id(const struct kv_cache *cache, uint32_t id);
-/* Return the first space with a higher id than @after; NULL. */
+/* Return the space with the lowest id above @after, or NULL. */
 struct kv_space *kv_space_behind(const struct kv_cache *cache, uint32_t after);
-/* Give @space, whose id is set, a place.  -EEXIST, -ENOSPC, -ENOMEM. */
+/* Add @space, whose id is set, to cache->spaces.  -EEXIST, -ENOSPC, -ENOMEM. */
 int kv_spaces_enter(struct kv_cache *cache, struct kv_space *space);
-/* Free the place of @space. */
+/* Remove @space from cache->spaces. */
 void kv_spaces_leave(struct kv_cache *cache, struct kv_space *space);
 void kv_spaces_fini(struct kv_spaces *spaces);
 

@@ -6,9 +6,10 @@
  *
  * INVARIANTS
  *   (1) Exactly the queues with work are on turns->busy; n_busy counts them.
- *   (2) A queue is in its bucket as long as it is held; the shared one
- *       is in none, and stays.
- *   (3) turns->out is the sum of the cost in flight of all queues, which are held.
+ *   (2) A queue is in its bucket as long as it is held; the shared queue is in
+ *       no bucket, and is never freed before kv_turns_fini.
+ *   (3) turns->out is the sum of the cost in flight of all queues, which are
+ *       held.
  *
  * LOCKING   the caller's.
  */
