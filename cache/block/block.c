@@ -6,12 +6,13 @@
  *            every kv_open_charge.
  *
  * INVARIANTS
- *   (1) A removed block keeps its slot while that is leased or held, and its
- *       extent while the block is open (refs); it is freed without either.
- *   (2) space->unpersisted counts the blocks that are neither durable nor on
- *       their way to the SSD.
+ *   (1) A removed block keeps its slot while the slot is leased or held, and
+ *       its extent while the block is open (refs); without slot and extent the
+ *       block is freed.
+ *   (2) space->unpersisted has the slots of blocks that are neither durable nor
+ *       being written to SSD.
  *   (3) An open block on SSD is not charged to the user who is charged for its
- *       pin: ssd->opens lists the charges, which follow each pin and unpin.
+ *       pin.  ssd->opens lists the charges; each pin and unpin updates them.
  *
  * LOCKING    cache->lock.
  */
@@ -66,7 +67,8 @@ static void settle_locked(struct kv_cache *cache, struct kv_block *block)
 	kv_table_free(cache, block);
 }
 
-/* @own: the number of references that the caller holds, and puts next. */
+/* Remove the block.  @own: number of references that the caller holds and
+ * releases next. */
 static void remove_locked(struct kv_cache *cache, struct kv_block *block,
 			  uint32_t own)
 {
@@ -86,8 +88,8 @@ static void remove_locked(struct kv_cache *cache, struct kv_block *block,
 	KV_POINT("remove.unlinked");
 	kv_table_unlink(cache, block);
 	space->dirs[block->key[0]]->mtime_ns = kv_wall_ns();
-	/* The record must not outlive the next sync, whether the block is open
-	 * or not. */
+	/* Delete the record with the next sync, even if the block is still
+	 * open. */
 	if (block->file != KV_NONE &&
 	    (block->refs > own || (block->slot && !kv_slot_idle(block->slot))))
 		kv_extent_delete_locked(cache, space, slot_id_of(block), false);
@@ -108,7 +110,7 @@ void kv_block_unwanted_locked(struct kv_cache *cache,
 	kv_removed_add_locked(cache, kv_block_space(cache, block), &key);
 }
 
-/* @put_next: the caller's reference is not a reader's, and the kernel knows of the
+/* @put_next: the caller puts its reference, and informs the kernel of the
  * removal. */
 static int remove_block(struct kv_cache *cache, struct kv_block *block,
 			bool put_next)
@@ -120,8 +122,8 @@ static int remove_block(struct kv_cache *cache, struct kv_block *block,
 	kv_lock(cache);
 	if (block->refs > put_next) { /* a reader's */
 		kv_unlock(cache);
-		/* An open file that is removed keeps its extent, and needs its
-		 * record. */
+		/* A removed file that is still open keeps its extent and needs
+		 * its record. */
 		unlinked = calloc(1, sizeof(*unlinked));
 		if (unlinked &&
 		    kv_block_record(cache, block, &unlinked->record) < 0)
@@ -160,7 +162,8 @@ int kv_block_unlink(struct kv_cache *cache, struct kv_block *block)
 	return remove_block(cache, block, true);
 }
 
-/* Return 0 and the record if it is in memory, or else 1 and its slot's id. */
+/* Return 0 and the record, if it is in memory; else 1 and the id of its
+ * slot. */
 static int record_in_memory(struct kv_cache *cache,
 			    const struct kv_block *block,
 			    struct kv_slot_record *ret_record, uint64_t *ret_id)
@@ -194,7 +197,7 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 		r = cache->index ? kv_index_get(cache->index, id, ret_record)
 				 : -ENOENT;
 		kv_lock(cache);
-		/* The block may have been moved meanwhile. */
+		/* move.c may have moved the block meanwhile. */
 		now = slot_id_of(block);
 		if (now != id)
 			r = record_in_memory(cache, block, ret_record, &now);
@@ -203,8 +206,8 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 	return r;
 }
 
-/* Whether the block is the user's own, and all of its blocks on SSD that are pinned
- * or open stay within the user's guarantee. */
+/* Return whether the user owns the block, and its own pinned or open blocks on
+ * SSD stay within its guarantee. */
 static bool is_guaranteed(struct kv_cache *cache, const struct kv_block *block,
 			  struct kv_account *account, uint64_t bytes)
 {
@@ -218,12 +221,13 @@ static bool is_guaranteed(struct kv_cache *cache, const struct kv_block *block,
 }
 
 struct kv_open_charge {
-	LIST_ENTRY(kv_open_charge) link; /* KV_FINITE_PINNED: in ssd->opens */
+	/* list in ssd->opens, of KV_FINITE_PINNED charges */
+	LIST_ENTRY(kv_open_charge) link;
 	struct kv_block *block;
 	struct kv_account *account; /* held */
 	enum kv_finite what;
 	uint64_t bytes;
-	bool waived; /* @account is charged for the block's pin already */
+	bool waived; /* @account pays for the block's pin already */
 };
 
 /* Return whether the pin of @block is charged to @account. */
@@ -431,7 +435,7 @@ int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
 	return 0;
 }
 
-/* Read the token ids from the index; NULL: it does not have them. */
+/* Read the token ids from the index; NULL: the index has none. */
 static struct kv_token_ids *recorded_token_ids(struct kv_cache *cache,
 					       struct kv_block *block,
 					       struct kv_meta *ret_meta)
@@ -602,7 +606,7 @@ int kv_block_demote_try(struct kv_cache *cache, struct kv_block *block)
 	return r;
 }
 
-/* Return whether no reader has the block's bytes and no flush waits for them. */
+/* Return whether no reader has the block open and no flush waits for it. */
 static bool is_quiet(const struct kv_block *block)
 {
 	const struct kv_slot *slot = block->slot;
@@ -641,7 +645,7 @@ bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
 			     struct kv_slot *old, struct kv_slot *new)
 {
 	kv_assert_locked(&cache->lock);
-	/* A lease may keep only a slot of a wrong access class. */
+	/* A lease may keep @old only if @old is of a wrong access class. */
 	if (block->slot != old || !is_quiet(block) ||
 	    (old->leases && kv_class_fits(old->segment->class,
 					  kv_block_space(cache, block))) ||

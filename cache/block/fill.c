@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fill.c - a block on its way in: reserve, fill, seal.
+ * fill.c - saving a block: reserve, fill, seal.
  *
- * OWNS       every kv_fill, the table of the keys that are being saved, and
- *            the credit of each space's and each tenant's rate.
+ * OWNS       every kv_fill, the table of keys being saved, and the rate credit
+ * of
+ *            each space and each tenant.
  *
  * INVARIANTS
  *   (1) At most one fill that may still seal reserves a given key of a space.
@@ -36,7 +37,8 @@ static bool stale(const struct kv_fill *fill)
 {
 	const struct kv_space *space = fill->space;
 
-	/* Changing hands counts: its bytes would be in the wrong segment. */
+	/* A fill is stale after a change of owner: its slot is of the wrong
+	 * access class. */
 	return space->removed || space->clears != fill->clears ||
 	       !kv_class_fits(fill->slot->segment->class, space);
 }
@@ -79,9 +81,9 @@ static int may_begin(struct kv_cache *cache, struct kv_space *space,
 	return 0;
 }
 
-/* A save fails at once without a slot; but it waits (-EBUSY) if users with much
- * more are writing blocks, whose slots become free.  So does the writer of a
- * file. */
+/* A save without a slot fails at once.  If users with many more segments are
+ * writing blocks, whose slots become free soon, it waits instead (-EBUSY), and
+ * so does the writer of a file. */
 static int take_slot(struct kv_cache *cache, struct kv_space *space,
 		     const struct kv_key *key, uint64_t length,
 		     struct kv_slot **ret_slot)
@@ -95,11 +97,11 @@ static int take_slot(struct kv_cache *cache, struct kv_space *space,
 		return -EFBIG;
 	if (kv_arena_over_share(cache, space, KV_FINITE_DRAM, bytes))
 		return -ENOSPC;
-	/* Of the blocks that find no way to SSD, the owner's newest stay. */
+	/* Drop the owner's oldest blocks that cannot be written to SSD. */
 	while (fits &&
 	       kv_arena_over_share(cache, space, KV_FINITE_DIRTY, bytes))
 		fits = kv_dram_shed_own_locked(cache, space);
-	/* Leave room to others, while writes may make more. */
+	/* Leave room to others while writes in flight may make more. */
 	if (fits &&
 	    (cache->ssd.error || !kv_writes_may_make_room_locked(cache) ||
 	     !kv_crowded(cache, DRAM, space, bytes, 0) ||
@@ -120,9 +122,9 @@ static void rate_add(struct kv_space *space, double bytes)
 	space->tenant->puts.credit += bytes;
 }
 
-/* Take a slot and pay for it.  A second's worth of bytes may be saved at once; a
- * save may begin while there is any credit left, and the next one waits until
- * the debt is paid. */
+/* Take a slot, and charge the save to the rates.  The credit is at most one
+ * second's worth; a save may begin with any credit left, and the next save
+ * waits until the debt is paid. */
 static int reserve_slot(struct kv_cache *cache, struct kv_space *space,
 			const struct kv_key *key, uint64_t length,
 			struct kv_slot **ret_slot)
@@ -144,7 +146,7 @@ static int reserve_slot(struct kv_cache *cache, struct kv_space *space,
 	rate_add(space, -(double)length);
 	r = take_slot(cache, space, key, length, ret_slot);
 	if (r == 0) {
-		/* The lock may have been let go: look again. */
+		/* take_slot may have released the lock: check again. */
 		r = may_begin(cache, space, key);
 		if (r < 0)
 			kv_slot_give_locked(cache, *ret_slot);
@@ -223,7 +225,7 @@ int kv_fill_may_hold(struct kv_cache *cache, struct kv_space *space,
 	return !bytes ? -EFBIG : over ? -ENOSPC : 0;
 }
 
-/* End the fill; acquires that waited for it look again. */
+/* End the fill, and restart the acquires that waited for it. */
 static void end_locked(struct kv_cache *cache, struct kv_fill *fill)
 {
 	struct kv_fill **link = bucket_of(cache, &fill->key);
@@ -249,7 +251,7 @@ void kv_fill_drop(struct kv_cache *cache, struct kv_fill *fill)
 	kv_unlock(cache);
 }
 
-/* Write the prologue, which @record begins, and make the block visible. */
+/* Write the prologue, which begins with @record, and make the block visible. */
 static int publish_locked(struct kv_cache *cache, struct kv_fill *fill,
 			  const struct kv_key *key, const struct kv_meta *meta,
 			  struct kv_slot_record *record)
@@ -282,8 +284,9 @@ static int publish_locked(struct kv_cache *cache, struct kv_fill *fill,
 	block->length = (uint32_t)fill->length;
 	block->mtime_ns = meta->mtime_ns;
 	block->atime = (uint32_t)(now_ns / 1000000000);
-	/* A fill without a key came as a file, which changed its directory's
-	 * time when it was made: the time must not move once it is closed. */
+	/* A file's directory changed when the file was created: closing the
+	 * file, a fill without a key, must not change the directory's time
+	 * again. */
 	if (fill->key.len > 0 || is_first)
 		space->dirs[key->b[0]]->mtime_ns = now_ns;
 	if (is_first)
@@ -302,8 +305,8 @@ static int publish_locked(struct kv_cache *cache, struct kv_fill *fill,
 	return 0;
 }
 
-/* Return 1 if @block, which has the key already, is the same file, or -EEXIST.
- * Unlocks and locks again. */
+/* Return 1 if @block, which has the same key, is an equal file, else -EEXIST.
+ * Drops the lock meanwhile. */
 static int compare(struct kv_cache *cache, struct kv_block *block,
 		   const struct kv_digest *digest)
 {

@@ -4,33 +4,36 @@
  * prefetches, unleased and within a budget.
  *
  * One thread cuts the prefetches into batches and submits them in turn as
- * acquires with a hint: a block that an acquire wants meanwhile comes once, and
- * its slot is charged once.
+ * acquires with a hint.  If an acquire wants a block of a batch meanwhile, the
+ * block is read once and its slot charged once.
  *
  * OWNS       the state of every kv_want between submit and release; the
- *            prefetches under way, and their batches.
+ *            prefetches in flight, and their batches.
  *
  * STATES     of a want:
- *              (new) -> LEASED | -errno    want_start_locked, at once
- *              (new) -> WAITING            for a read, for a save, for room
- *            WAITING -> (new)              that has ended
- *            WAITING -> -errno             kv_acquire_cancel
- *            A block in a segment that must stay free of leases waits until it
- *            was moved beside other leased blocks.
+ *
+ *              (new) -> LEASED | -errno   want_start_locked, at once
+ *              (new) -> WAITING           for a read, a save, or room
+ *            WAITING -> (new)             that has ended
+ *            WAITING -> -errno            kv_acquire_cancel
+ *
+ *            A block in a segment that must stay free of leases is first moved
+ *            beside other leased blocks; its want waits for the move.
  *
  * INVARIANTS
- *   (1) A waiting want is on exactly one list, of a read or of a fill, or
+ *   (1) A waiting want is on exactly one list: of a read, of a fill, or
  *       short_of_room, and then its acquire is on cache->short_of_room.
  *   (2) acquire->pending counts its waiting wants.
  *   (3) A lease is held exactly by the wants with status 0.
  *   (4) want->block is valid while the leased slot has the block.  A slot in
- *       state LEFT has none any more.
- *   (5) Batches under way have at most prefetcher->budget bytes, or are alone.
- *       The first remote batch of each prefetch is not bounded: it has as many
- *       blocks as tell whether the rest is worth fetching, and no memory yet.
+ *       state LEFT has no block any more.
+ *   (5) Batches in flight have at most prefetcher->budget bytes, or there is
+ *       only one.  The first remote batch of each prefetch is not limited: it
+ *       only finds out whether the rest is worth fetching, and takes no memory
+ *       yet.
  *   (6) A prefetch is on the list from kv_prefetch_submit until its done runs.
- *   (7) Slots that prefetches filled and that are not used yet hold at most half
- *       of the arena: hints do not drive out used blocks.
+ *   (7) Slots that prefetches filled and that are not used yet take at most
+ *       half of the arena: hints do not drive out used blocks.
  *
  * LOCKING    cache->lock.
  */
@@ -44,8 +47,8 @@
 #include "cache/ssd/ssd.h"
 #include "common/thread.h"
 
-#define LOOKS 256u /* wants that look for room again in one go */
-#define BATCH 16u  /* blocks of a prefetch */
+#define LOOKS 256u /* wants that retry in one pass */
+#define BATCH 16u  /* blocks of one prefetch batch */
 #define SECOND 1000000000u
 
 void kv_want_link(struct kv_want **list, struct kv_want *want)
@@ -68,14 +71,15 @@ static void want_unlink(struct kv_want *want)
 	want->next = NULL;
 }
 
-/* The leased slot may have been left by its block, which may be gone. */
+/* Return whether the leased slot still has its block; the block may be gone. */
 static bool has_block(const struct kv_want *want)
 {
 	return want->slot && want->slot->block;
 }
 
-/* Touch the leased blocks; of a chain, those before the first missing block.
- * Touch children before parents, so that a parent is always more recent. */
+/* Touch the leased blocks; of a chain, only those before the first missing
+ * block.  Touch children before parents, so that a parent is always more
+ * recent. */
 static void touch_all(struct kv_cache *cache, struct kv_acquire *acquire)
 {
 	const struct kv_layout *layout = acquire->space->layout;
@@ -128,10 +132,13 @@ void kv_want_hold_locked(struct kv_cache *cache, struct kv_want *want,
 
 /* ---- room ---- */
 
-/* Let @want wait for room from segments, and from the writes and reads that were
- * under way when it first found none.  Wants do not wait for leases: two clients that each lease half of the same blocks
- * would wait for each other.  -ENOSPC: there will be
- * no room. */
+/*
+ * Let @want wait for room: for new segments, and for the writes and reads that
+ * were in flight when it first found no room.  Wants do not wait for leases:
+ * two clients that each lease half of the same blocks would wait for each
+ * other.
+ *   -ENOSPC  no room is to come
+ */
 static int wait_for_room(struct kv_cache *cache, struct kv_want *want)
 {
 	struct kv_acquire *acquire = want->acquire;
@@ -168,14 +175,14 @@ static void wait_no_more(struct kv_cache *cache, struct kv_want *want)
 
 static void want_start_locked(struct kv_cache *cache, struct kv_want *want);
 
-/* Start the acquire's wants again, from the first on, as far as there is room and
- * @left allows; return the rest of @left. */
+/* Restart the acquire's wants in order, while room and @left allow; return the
+ * rest of @left. */
 static unsigned look_again(struct kv_cache *cache, struct kv_acquire *acquire,
 			   unsigned left, bool *any)
 {
 	size_t i = acquire->room_at;
 
-	/* Counted once too often, the acquire stays on the list. */
+	/* Counted one too many, so that the acquire stays on the list. */
 	acquire->short_of_room++;
 	while (left && acquire->short_of_room > 1) {
 		struct kv_want *want = &acquire->wants[i];
@@ -208,8 +215,9 @@ void kv_wants_look_again_locked(struct kv_cache *cache)
 		left = look_again(cache, acquire, left, &any);
 		acquire = next;
 	}
-	/* The others look when the lock is let go next; but if no want got on,
-	 * when there is room again: kv_cond_wait would not sleep otherwise. */
+	/* The remaining wants retry at the next unlock; but if none succeeded,
+	 * only when there is new room: otherwise kv_cond_wait would not
+	 * sleep. */
 	cache->room = left == 0 && any;
 }
 
@@ -222,9 +230,11 @@ static void count_misses(struct kv_cache *cache, struct kv_space *space,
 	space->lookups.misses += n;
 }
 
-/* Lease the want's block, or let the want wait for it.  @first: it did not wait
- * before; @came: the read or the save that it waited for has ended.  Return 0,
- * -EINPROGRESS, or the error. */
+/*
+ * Lease the want's block, or let the want wait.  @first: the want did not wait
+ * before.  @came: the read or save that it waited for has ended.  Return 0,
+ * -EINPROGRESS, or the error.
+ */
 static int try_want(struct kv_cache *cache, struct kv_want *want, bool first,
 		    bool came)
 {
@@ -255,9 +265,9 @@ static int try_want(struct kv_cache *cache, struct kv_want *want, bool first,
 			return acquire->resident ? -EAGAIN
 						 : kv_read_join_locked(
 							   cache, block, want);
-		/* A slot that was taken for this want is charged already.  A
-		 * segment of another access class may hold blocks that this
-		 * client may not read. */
+		/* A slot taken for this want is charged already.  A segment of
+		 * another access class may hold blocks that this client may not
+		 * read. */
 		if ((!came && kv_slot_over_floor(cache, block->slot)) ||
 		    !kv_class_fits(block->slot->segment->class, space))
 			return -ENOSPC;
@@ -330,13 +340,15 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 	size_t pending;
 
 	kv_lock(cache);
-	/* Count once too often, so that nothing settles before all have begun. */
+	/* Counted one too many, so that nothing settles before all wants have
+	 * begun. */
 	acquire->pending = acquire->n + 1;
 	acquire->submitting = true;
 	acquire->look = NULL;
 	acquire->short_of_room = 0;
 	acquire->room_at = acquire->n;
-	/* From the head: without room for all, the client gets a prefix. */
+	/* In chain order: if room runs out, the client gets a prefix of the
+	 * chain. */
 	for (size_t i = 0; i < acquire->n; i++) {
 		struct kv_want *want = &acquire->wants[i];
 
@@ -447,18 +459,19 @@ void kv_asked(struct kv_cache *cache, struct kv_space *space,
 struct kv_prefetch_batch {
 	struct kv_cache *cache;
 	struct kv_prefetch *prefetch;
-	size_t *at; /* each want's place among the prefetch's keys */
+	size_t *at; /* index of each want among the prefetch's keys */
 	uint64_t bytes;
 	TAILQ_ENTRY(kv_prefetch_batch) link;
-	struct kv_acquire acquire; /* last: has its wants behind it */
+	struct kv_acquire acquire; /* last, because its wants follow it */
 };
 
 struct prefetch_need {
 	uint64_t bytes;
-	bool missing; /* the block is to be looked for in the remote tier */
+	bool missing; /* look for the block in the remote tier */
 };
 
-/* Return -EINPROGRESS if the block has to be read, or the key's status. */
+/* Return -EINPROGRESS if the block has to be read, or else the key's final
+ * status. */
 static int state_of(struct kv_cache *cache, struct kv_prefetch *prefetch,
 		    const struct kv_key *key, struct prefetch_need *ret_need)
 {
@@ -502,8 +515,8 @@ static void batch_done(struct kv_acquire *acquire, void *arg)
 	kv_unlock(cache);
 }
 
-/* Settle the keys that need no read, and gather those that do, as far as they may
- * begin now.  NULL: there is nothing to read now. */
+/* Settle the keys that need no read, and return a batch of those that do, as
+ * far as the budget allows; NULL: nothing to read now. */
 static struct kv_prefetch_batch *gather(struct kv_cache *cache,
 					struct kv_prefetch *prefetch)
 {
@@ -593,8 +606,8 @@ static void batch_submit(struct kv_cache *cache,
 		batch_end(cache, batch);
 }
 
-/* End a landed batch, or submit the next one, or end a prefetch.  False: there is
- * nothing to do but wait. */
+/* Finish a landed batch, submit the next batch, or finish a prefetch.  Return
+ * false if there is nothing to do but wait. */
 static bool prefetch_step(struct kv_cache *cache)
 {
 	struct kv_prefetcher *all = &cache->prefetcher;
@@ -668,7 +681,7 @@ void kv_prefetch_landed_locked(struct kv_cache *cache,
 	kv_assert_locked(&cache->lock);
 	prefetch->bytes += bytes;
 	cache->stats.prefetched += bytes;
-	if (slot->leases) { /* an acquire was quicker than the hint */
+	if (slot->leases) { /* an acquire has leased the block already */
 		cache->stats.prefetch_used += bytes;
 	} else if (!slot->hinted) {
 		slot->hinted = true;

@@ -2,17 +2,18 @@
 /*
  * pins.c - pins of blocks by their users and by snapshots.
  *
- * OWNS       a record for each key of a snapshot, whether its block exists or
- *            not; BLOCK_PINNED and slot->pinned.
+ * OWNS       a record for each key in a snapshot, whether its block exists or
+ * not;
+ *            BLOCK_PINNED and slot->pinned.
  *
  * INVARIANTS
  *   (1) A block is BLOCK_PINNED if its user pinned it or a snapshot has its
- *       key: neither undoes the other.
- *   (2) The user's pin is in the key's record if there is one; otherwise it is
- *       BLOCK_PINNED itself.
- *   (3) Only slots of pinned blocks are pinned, and pins.bytes counts them.
- *       A part of the arena stays free of pins.  A block that is pinned at
- *       that limit is on SSD, or new: its slot may be evicted.
+ *       key; the pin of the one does not end that of the other.
+ *   (2) The user's pin is in the key's record, if the key has one; otherwise it
+ *       is BLOCK_PINNED itself.
+ *   (3) Only slots of pinned blocks are pinned, and pins.bytes counts them.  A
+ *       part of the arena stays free of pins.  A block pinned beyond that limit
+ *       is on SSD, or new, and its slot may be evicted.
  *
  * LOCKING    cache->lock.
  */
@@ -29,14 +30,14 @@ struct kv_pin {
 	struct kv_pin *next; /* in its bucket */
 	uint8_t key[KV_KEY_MAX];
 	uint32_t space; /* id */
-	uint32_t count; /* snapshots that have it */
+	uint32_t count; /* number of snapshots with this key */
 	uint8_t len;
 	bool user;
 };
 
 #define FIRST_BUCKETS 64u
 
-/* Return the bytes of the slot that the block has on SSD, or will have. */
+/* Return the size of the slot that the block has or will have on SSD. */
 static uint64_t ssd_bytes(struct kv_cache *cache, const struct kv_block *block)
 {
 	if (block->file != KV_NONE)
@@ -88,7 +89,8 @@ static struct kv_pin **bucket_of(struct kv_cache *cache, uint32_t space,
 	return &cache->pins.buckets[hash & (cache->pins.room - 1)];
 }
 
-/* Return the link to the key's record, or to NULL. */
+/* Return the link that points to the key's record, or the NULL link at the end
+ * of its bucket. */
 static struct kv_pin **link_to(struct kv_cache *cache, uint32_t space,
 			       const struct kv_key *key)
 {
@@ -110,7 +112,7 @@ static struct kv_pin *of_block(struct kv_cache *cache,
 		       : NULL;
 }
 
-/* Double the buckets if they are full. */
+/* Double the buckets if they are full.  -ENOMEM. */
 static int grow_buckets(struct kv_cache *cache)
 {
 	struct kv_pins *pins = &cache->pins;
@@ -140,7 +142,7 @@ static int grow_buckets(struct kv_cache *cache)
 	return 0;
 }
 
-/* Find or make the key's record; @block may be NULL. */
+/* Find or create the key's record; @block may be NULL. */
 static int pin_make(struct kv_cache *cache, struct kv_space *space,
 		    const struct kv_key *key, const struct kv_block *block,
 		    struct kv_pin **ret_pin)
@@ -188,7 +190,8 @@ int kv_pin_take_locked(struct kv_cache *cache, struct kv_space *space,
 	kv_assert_locked(&cache->lock);
 	if (!block)
 		return -ENOENT;
-	/* A block on SSD, or on its way there, need not stay in DRAM. */
+	/* A block that is on SSD, or being written to SSD, need not stay in
+	 * DRAM. */
 	if (kv_block_unpersisted(block) ? !kv_pin_fits_locked(cache, block)
 					: !fits_ssd(cache, block))
 		return -ENOSPC;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * read.c - blocks read from SSD and verified: into their slots, then shown; or
- * on the caller's thread, into memory outside of the arena; and views of blocks
- * for readers through the mount.
+ * read.c - blocks read from SSD and verified: into their slots, which then
+ * become READY; or on the caller's thread, into memory outside of the arena;
+ * and views of blocks for readers through the mount.
  *
- * A view holds the slot of a block in DRAM.  A block that is only on SSD is read
- * and verified in full into a bounce buffer, so that a backup of the store does
- * not change what DRAM holds.  Readers come in requests that are smaller than
- * blocks: the buffers hold a block for each of many readers, and are freed when
- * no reader has come for a while.
+ * A view holds the slot of a block in DRAM.  A block that is only on SSD is
+ * read and verified in full into a bounce buffer, so that a backup of the store
+ * does not change the contents of DRAM.  Readers' requests are smaller than
+ * blocks: a buffer keeps its block for the reader's next requests, and is freed
+ * after a while without one.
  *
  * OWNS       every kv_read, and the threads that verify; the memory of requests
  *            that timed out; the bounce buffers: at most BUFFERS, and
@@ -22,18 +22,20 @@
  *            are settled: kv_reads_expire_locked.
  *
  * INVARIANTS
- *   (1) While a block is BLOCK_READING exactly one read has it, holds a
- *       reference to it and has its FILLING slot.
- *   (2) A slot is shown only after digest, key, generation and length agree
- *       with the index.
+ *   (1) While a block is BLOCK_READING exactly one read has the block, a
+ *       reference to it and its FILLING slot.
+ *   (2) A slot becomes READY only after digest, key, generation and length
+ *       agree with the index.
  *   (3) A buffer with users keeps its block and its bytes.
  *   (4) A buffer names a block only after the block was verified.
- *   (5) A single look at a block leaves no buffer behind, so that readers that
- *       come again keep theirs.
+ *   (5) kv_view_get_once leaves no buffer behind, so that other readers keep
+ *       theirs.
  *
  * LOCKING    cache->lock, but not during I/O; verifier->lock for the queue, a
- *            leaf; bounce->lock for the buffers, never taken together with
- *            cache->lock.  A buffer that is being filled belongs to its filler.
+ * leaf;
+ *            bounce->lock for the buffers, never taken together with
+ *            cache->lock. A buffer that is being filled belongs to the thread
+ *            that fills it.
  */
 #include "cache/block/block.h"
 #include "cache/core/core.h"
@@ -63,7 +65,8 @@ struct fetch {
 	uint64_t room;
 };
 
-/* A timed-out read has ended.  Until now the block kept its extent. */
+/* Called when a timed-out read has ended.  Until then the block kept its
+ * extent. */
 static void ended_late(struct kv_io *io, int status)
 {
 	struct fetch *fetch = (struct fetch *)io;
@@ -111,7 +114,7 @@ static int read_once(struct kv_cache *cache, struct kv_block *block,
 	}
 	r = kv_ring_wait(cache->ring, &fetch->io);
 	if (r == -ETIMEDOUT) {
-		*data = NULL; /* ended_late frees it, and fetch */
+		*data = NULL; /* ended_late frees the memory and fetch */
 		return r;
 	}
 	free(fetch);
@@ -120,12 +123,14 @@ static int read_once(struct kv_cache *cache, struct kv_block *block,
 	return r;
 }
 
-/* Decide on a block whose second read ended with @io, or its verification with
- * @r.  Return the status for its readers. */
+/*
+ * Decide what becomes of a block whose second read ended with status @io, or
+ * whose verification returned @r.  Return the status for its readers.
+ */
 static int block_judge(struct kv_cache *cache, struct kv_block *block, int io,
 		       int r)
 {
-	/* The file is too short, or the device lost the bytes. */
+	/* @io: the file is too short, or the device reported lost data. */
 	const bool lost = io == -ENODATA || io == -EILSEQ;
 	bool offline;
 
@@ -136,14 +141,15 @@ static int block_judge(struct kv_cache *cache, struct kv_block *block, int io,
 	kv_unlock(cache);
 	if (io < 0 && !lost && (offline || !kv_health_probe(cache)))
 		return r;
-	/* A damaged block is forgotten, and its extent never used again. */
+	/* Forget a damaged block, and never use its extent again. */
 	kv_lock(cache);
 	cache->stats.corrupt++;
 	if (!(block->flags & BLOCK_REMOVED) && block->file != KV_NONE) {
 		kv_extent_forget_locked(cache, block);
 		cache->stats.bad_slots++;
 		if (block->slot) {
-			/* The slot is whole: write it elsewhere. */
+			/* The copy in DRAM is intact: write it to SSD
+			 * elsewhere. */
 			kv_unpersisted_add_locked(cache, block->slot);
 			kv_write_enqueue_locked(cache, block, false);
 		} else {
@@ -159,13 +165,15 @@ struct kv_read {
 	struct kv_cache *cache;
 	struct kv_block *block;
 	struct kv_slot *slot;
-	struct kv_slot *from; /* of a move, held; or NULL */
-	uint8_t *aside;	      /* the second try's, of an open slot; or NULL */
+	/* source slot of a move within DRAM, held; or NULL */
+	struct kv_slot *from;
+	/* second try at an open slot: private buffer; or NULL */
+	uint8_t *aside;
 	struct kv_want *wants;
 	uint64_t since;
 	int status;
 	bool again;   /* the second try */
-	bool expired; /* no want may wait for it */
+	bool expired; /* timed out: no want may wait for it */
 	struct kv_read *bucket;
 	STAILQ_ENTRY(kv_read) link;
 };
@@ -195,9 +203,12 @@ static int digest_agrees(const uint8_t *bytes,
 		       : -EBADMSG;
 }
 
-/* Verify @bytes, which were read from the block's extent.  Return 0 and their
- * prologue, -EBADMSG, or -ENOENT: the block was removed.  Clients may write to
- * @bytes meanwhile. */
+/*
+ * Verify @bytes, which were read from the block's extent; clients may write to
+ * @bytes meanwhile.  Return 0 and their prologue, or
+ *   -EBADMSG  damaged
+ *   -ENOENT   the block was removed
+ */
 static int block_verify(struct kv_cache *cache, struct kv_block *block,
 			const uint8_t *bytes, struct kv_prologue *ret_prologue)
 {
@@ -212,7 +223,7 @@ static int block_verify(struct kv_cache *cache, struct kv_block *block,
 	removed = block->flags & BLOCK_REMOVED;
 	kv_unlock(cache);
 	r = kv_block_record(cache, block, &record);
-	if (r == -ENOENT) { /* removed, or lost by the index */
+	if (r == -ENOENT) { /* removed, or missing in the index */
 		kv_lock(cache);
 		removed = block->flags & BLOCK_REMOVED;
 		kv_unlock(cache);
@@ -220,7 +231,8 @@ static int block_verify(struct kv_cache *cache, struct kv_block *block,
 	}
 	if (r < 0)
 		return r;
-	/* A reader has the block open; its prologue is zeroed already. */
+	/* A removed block that a reader has open: its prologue is already
+	 * zeroed. */
 	if (removed)
 		return digest_agrees(bytes, &record);
 	memcpy(&prologue, bytes, sizeof(prologue));
@@ -358,9 +370,8 @@ static void verify(struct kv_read *read)
 	if (r == 0)
 		r = block_verify(cache, read->block, read->io.data, &prologue);
 	if (r < 0 && r != -ENOENT && !read->again) {
-		/* Bytes that a client may write may disagree because of that,
-		 * which tells nothing about the SSD: the second try reads to
-		 * memory of the daemon. */
+		/* Bytes that a client may write may disagree without a fault of
+		 * the SSD: the second try reads to memory of the daemon. */
 		if (open)
 			read->aside = kv_pages_new(read->io.bytes);
 		if (open && !read->aside) {
@@ -432,7 +443,7 @@ int kv_reader_stop(struct kv_cache *cache)
 
 	if (!verifier)
 		return 0;
-	/* No new reads begin; let those that were abandoned end. */
+	/* No new reads begin; wait for those that timed out. */
 	while (any && !stuck) {
 		any = false;
 		kv_lock(cache);
@@ -456,7 +467,7 @@ int kv_reader_stop(struct kv_cache *cache)
 	return 0;
 }
 
-/* Make a read of @block to a new slot; of a block in DRAM, a move. */
+/* Create a read of @block to a new slot; for a block in DRAM, a move. */
 static int read_new(struct kv_cache *cache, struct kv_block *block,
 		    struct kv_read **ret_read)
 {
@@ -476,7 +487,7 @@ static int read_new(struct kv_cache *cache, struct kv_block *block,
 	read = calloc(1, sizeof(*read));
 	if (!read)
 		return -ENOMEM;
-	if (from) /* do not evict it */
+	if (from) /* keeps the slot from eviction */
 		kv_slot_hold_locked(cache, from, 1);
 	r = kv_slot_take_locked(cache, space, block->length, &slot);
 	if (r < 0) {
@@ -541,16 +552,17 @@ int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 /* ---- views, by bounce buffers ---- */
 
 struct buffer {
-	uint64_t id;   /* of the block; 0: none */
+	uint64_t id;   /* id of the block; 0: none */
 	uint8_t *data; /* slot bytes, prologue first */
 	uint64_t room;
 	unsigned users;
 	bool filling;
-	bool once; /* freed with its last user */
+	bool once; /* free the buffer with its last user */
 	uint64_t used_ns;
 };
 
-/* Whether the caller waits for a buffer and for the SSD, and looks only once. */
+/* WAITS: wait for a buffer and for the SSD.  TRIES: -EAGAIN instead.  ONCE:
+ * wait, and do not keep the buffer for other readers. */
 enum how { WAITS, TRIES, ONCE };
 
 struct kv_bounce {
@@ -598,7 +610,7 @@ static struct buffer *buffer_of(struct kv_bounce *bounce, uint64_t id)
 	return NULL;
 }
 
-/* The idle buffer that was used longest ago. */
+/* Return the idle buffer that was used longest ago, or NULL. */
 static struct buffer *oldest(struct kv_bounce *bounce)
 {
 	struct buffer *best = NULL;
@@ -613,9 +625,12 @@ static struct buffer *oldest(struct kv_bounce *bounce)
 	return best;
 }
 
-/* Find the buffer of block @id, or take one of @bytes to be filled with it; the
- * idle buffers that were used longest ago make room.  -ENOMEM; -EAGAIN: wait
- * for another reader. */
+/*
+ * Find the buffer of block @id, or take a buffer of @bytes to be filled with
+ * that block; free the idle buffers that were used longest ago to make room.
+ *   -ENOMEM
+ *   -EAGAIN  wait for another reader
+ */
 static int find_or_take(struct kv_bounce *bounce, uint64_t id, uint64_t bytes,
 			struct buffer **ret_buffer)
 {
@@ -664,7 +679,7 @@ void kv_bounce_trim(struct kv_bounce *bounce)
 	pthread_mutex_unlock(&bounce->lock);
 }
 
-/* TRIES: -EAGAIN instead of waiting. */
+/* @how TRIES: return -EAGAIN instead of waiting. */
 static int bounce_get(struct kv_cache *cache, struct kv_block *block,
 		      enum how how, struct buffer **ret_buffer)
 {
@@ -772,7 +787,8 @@ void kv_view_put(struct kv_cache *cache, struct kv_view *view)
 		return;
 	}
 	kv_lock(cache);
-	/* The caller has the block open: kv_block_put settles it. */
+	/* The caller has the block open: kv_block_put frees its parts if
+	 * needed. */
 	kv_slot_hold_locked(cache, view->owner, -1);
 	kv_unlock(cache);
 }

@@ -2,32 +2,33 @@
 /*
  * arena.c - slots of DRAM, and their sizes.
  *
- * A model's blocks are all of one size.  So four slot sizes may be in use for
- * each power of two: three are exact, for the first block sizes that come, and
- * the fourth is the power of two itself.  Later sizes are rounded up to one of
- * these.  An exact size that no segment and no file uses any more is replaced.
+ * A model's blocks are all of one size.  So four slot sizes may be in use
+ * between two powers of two: three are exact, for the first block sizes that
+ * come, and the fourth is the power of two itself.  Later sizes are rounded up
+ * to one of these.  An exact size that no segment and no file uses any more is
+ * replaced.
  *
- * OWNS     the classes (one access class and one slot size each) and the slots
- *          of their segments; cache->sizes.
+ * OWNS     the classes (one access class and one slot size each) and the
+ *          slots of their segments; cache->sizes.
  *
  * STATES   of a slot, and the function that makes each step:
  *
- *             FREE -> FILLING   kv_slot_take_locked
+ *          FREE    -> FILLING   kv_slot_take_locked
  *          FILLING -> READY     kv_slot_publish_locked
- *          FILLING -> FREE      kv_slot_give_locked   (the fill failed)
- *            READY -> FREE      kv_slot_give_locked   (evicted, removed)
- *            READY -> LEFT      kv_slot_leave_locked  (leases keep it)
- *             LEFT -> FREE      kv_slot_give_locked   (with the last lease)
+ *          FILLING -> FREE      kv_slot_give_locked (the fill failed)
+ *          READY   -> FREE      kv_slot_give_locked (evicted, removed)
+ *          READY   -> LEFT      kv_slot_leave_locked (leases keep it)
+ *          LEFT    -> FREE      kv_slot_give_locked (with the last lease)
  *
  * INVARIANTS, asserted by kv_arena_check_locked
  *   (1) A READY slot and its block point at each other; a slot of another state
- *       has no block.  A LEFT one is leased.
+ *       has no block.  A LEFT slot is leased.
  *   (2) Exactly the READY slots that are not pinned are on their list.
- *   (3) Only idle slots are evicted: never one that is leased, held by a reader
- *       or a write, waiting to be written, or pinned.
+ *   (3) Only idle slots are evicted: never a slot that is leased, held by a
+ *       reader or a write, waiting to be written, or pinned.
  *   (4) A byte is charged once, from kv_slot_take_locked to
  *       kv_slot_give_locked, however many clients wait for it.
- *   and those of slot.c and ledger.c.
+ *   and the invariants of slot.c and ledger.c.
  *
  * LOCKING  cache->lock.  A slot's data belongs to the fill, the holds or the
  *          leases.
@@ -41,7 +42,7 @@
 
 #include <sys/stat.h>
 
-#define NOT_PINNED 8u /* one part in so many of the arena */
+#define NOT_PINNED 8u /* 1 / NOT_PINNED of the arena is kept free of pins */
 
 static struct kv_evict_node *node_of(void *arg, uint32_t block)
 {
@@ -135,7 +136,8 @@ static struct kv_class *class_get(struct kv_cache *cache,
 	class->gid = space->gid;
 	class->read_bits = bits;
 	class->slot_bytes = slot_bytes;
-	kv_evict_lists_free(&class->lists); /* of its former spaces */
+	/* of spaces that used the class before */
+	kv_evict_lists_free(&class->lists);
 	return class;
 }
 
@@ -271,7 +273,7 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 	kv_slot_after(cache, slot);
 }
 
-/* Part a READY slot and its block. */
+/* Separate a READY slot from its block. */
 static void part(struct kv_cache *cache, struct kv_slot *slot)
 {
 	kv_orphan_drop_locked(cache, slot);
@@ -332,8 +334,8 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 	cache->room = true;
 }
 
-/* Check that the lists of slots are by seq; return the number of unpersisted
- * blocks. */
+/* Check that the slots on the space's lists ascend by seq; return the number of
+ * unpersisted blocks. */
 static uint64_t check_lists(const struct kv_space *space)
 {
 	const struct kv_slot *slot;
@@ -394,7 +396,7 @@ static void check_claims(const struct kv_cache *cache)
 	assert(claimed == cache->arena.claimed);
 }
 
-/* The sums of the ledger are those of the spaces' nodes. */
+/* Check that the tenants' sums equal the sums of their spaces' nodes. */
 static void check_ledger(struct kv_cache *cache)
 {
 	const struct kv_tenant *tenant;

@@ -23,26 +23,28 @@
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
 
-#define SEGMENTS_TRIED 8 /* for one that can be emptied */
-#define SLOTS_TRIED 4096 /* for one beside kept slots */
-#define COLD_TRIED 256	 /* idle blocks, for one beside kept slots */
-#define QUEUED_TRIED 64	 /* blocks, for one that need not be written */
+#define SEGMENTS_TRIED 8 /* segments looked at for one to empty */
+#define SLOTS_TRIED 4096 /* slots looked at for one beside kept slots */
+#define COLD_TRIED 256	 /* idle blocks looked at for one beside kept slots */
+#define QUEUED_TRIED 64	 /* blocks looked at for one that need no write */
 
-/* The slot that is needed, and the blocks that give way. */
+/* The slot that is needed, and the blocks that may be evicted for it. */
 struct need {
-	struct kv_giving giving; /* first, so that a cast leads back */
+	struct kv_giving giving; /* first: callbacks cast it back to the need */
 	struct kv_class *class;
-	bool entitled; /* the space has less than its guarantee */
-	/* To get a segment these give way, besides idle slots: */
-	bool over_pins;	   /* pinned blocks that are on SSD */
-	bool over_queued;  /* blocks that wait to be written */
-	bool over_stalled; /* such blocks of spaces without room on SSD */
-	bool over_rich;	   /* such blocks of users with many segments */
-	/* Blocks of users with more segments than their guarantee needs, as
-	 * long as they keep their guarantee in bytes. */
+	bool entitled; /* the space is below its guarantee */
+	/* To empty a segment, evict these blocks besides idle ones: */
+	bool over_pins;	  /* pinned blocks that are on SSD */
+	bool over_queued; /* blocks that wait to be written */
+	/* blocks waiting to be written, of spaces without room on SSD */
+	bool over_stalled;
+	/* blocks waiting to be written, of users with many segments */
+	bool over_rich;
+	/* Blocks of users with more segments than their guarantee needs, while
+	 * they keep their guarantee in bytes. */
 	bool over_scattered;
 	bool sheds;    /* evict blocks that wait to be written, not idle ones */
-	bool own_only; /* sheds: only those of the space itself */
+	bool own_only; /* with @sheds: only blocks of the space itself */
 };
 
 static int segment_use(struct kv_cache *cache, struct kv_segment *segment,
@@ -73,16 +75,16 @@ static bool may_evict(void *arg, uint32_t number)
 
 	if (!kv_slot_idle(block->slot))
 		return false;
-	/* An open block that was removed can also be read from SSD. */
+	/* The SSD still has the bytes of an open block that was removed. */
 	if (block->file != KV_NONE)
 		return true;
-	/* An open file holds the bytes, and a flush will write those that it
-	 * asked for. */
+	/* An open file holds the bytes, and a flush waits for them to be
+	 * written. */
 	return !block->refs &&
 	       block->slot->seq > block->slot->list->space->asked_seq;
 }
 
-/* Take a READY block out of DRAM: it stays on SSD or is gone. */
+/* Free the slot of a READY block: the block stays on SSD, or is removed. */
 static void block_drop_dram_locked(struct kv_cache *cache,
 				   struct kv_block *block)
 {
@@ -121,7 +123,7 @@ static bool evict_from(struct kv_evict_list *list,
 	return true;
 }
 
-/* @space: the taker, or NULL. */
+/* @space: the space that needs a slot, or NULL. */
 static struct need need_of(struct kv_cache *cache, const struct kv_space *space,
 			   const struct kv_tenant *tenant)
 {
@@ -171,7 +173,8 @@ struct search {
 	unsigned tried;
 };
 
-/* After QUEUED_TRIED blocks allow any: that ends the search without a victim. */
+/* After QUEUED_TRIED blocks return true, which ends the search without a
+ * victim. */
 static bool may_shed(void *arg, uint32_t number)
 {
 	struct search *search = arg;
@@ -180,7 +183,7 @@ static bool may_shed(void *arg, uint32_t number)
 	return queued_gives_way(block->slot) || ++search->tried > QUEUED_TRIED;
 }
 
-/* Evict the first block in eviction order that waits to be written. */
+/* Evict the first block, in eviction order, that waits to be written. */
 static bool shed_from(struct kv_evict_list *list,
 		      const struct kv_giving *giving)
 {
@@ -220,7 +223,7 @@ static bool may_leave(const struct need *need, const struct kv_slot *slot)
 		return false;
 	if (may_evict(need->giving.cache, slot->block->number))
 		return true;
-	/* A pin is kept if the block stays on SSD alone. */
+	/* A pinned block may leave DRAM if it is on SSD. */
 	if (need->over_pins && slot->pinned && !slot->leases && !slot->holds &&
 	    slot->block->file != KV_NONE &&
 	    !(slot->block->flags & BLOCK_REMOVED))
@@ -237,7 +240,8 @@ static bool forces(const struct need *need)
 	       need->over_scattered || need->over_rich;
 }
 
-/* Return whether all blocks of @segment may go, with all guarantees kept. */
+/* Return whether all blocks of @segment may be evicted without violating a
+ * guarantee. */
 static bool may_empty(const struct need *need, struct kv_segment *segment)
 {
 	uint64_t bytes = segment->class->slot_bytes;
@@ -273,7 +277,7 @@ static bool may_empty(const struct need *need, struct kv_segment *segment)
 	return may;
 }
 
-/* Find the coldest list of the other classes. */
+/* Return the coldest list of the other classes. */
 static struct kv_coldest coldest_of_others(const struct need *need)
 {
 	struct kv_coldest coldest = {0};
@@ -285,9 +289,11 @@ static struct kv_coldest coldest_of_others(const struct need *need)
 	return coldest;
 }
 
-/* Choose a segment of @class that can be emptied: the one with the next victim
- * of @coldest (NULL: no list), or any; for over_scattered, the one with the
- * fewest blocks.  NULL: none can be. */
+/*
+ * Choose a segment of @class that can be emptied: the segment with the next
+ * victim of @coldest, or any segment if that is NULL; with over_scattered, the
+ * segment with the fewest blocks.  NULL: no segment can be emptied.
+ */
 static struct kv_segment *segment_of(const struct need *need,
 				     struct kv_class *class,
 				     struct kv_evict_list *coldest)
@@ -320,8 +326,9 @@ static struct kv_segment *segment_of(const struct need *need,
 	return best;
 }
 
-/* Give @segment, a vacant one of another class, to the class in need, or retire
- * it, which makes room for a new segment, if others could read it. */
+/* Give @segment, a vacant segment of another class, to the class in need; or
+ * retire the segment, so that a new one can be made, if users of the other
+ * class have it mapped. */
 static bool take_over(const struct need *need, struct kv_segment *segment)
 {
 	const struct kv_class *old = segment->class, *new = need->class;
@@ -335,7 +342,7 @@ static bool take_over(const struct need *need, struct kv_segment *segment)
 	return segment_use(cache, segment, need->class) == 0;
 }
 
-/* Empty a segment of another class: the coldest class's, or any. */
+/* Empty a segment of another class: of the coldest class, or of any. */
 static bool steal(const struct need *need)
 {
 	struct kv_cache *cache = need->giving.cache;
@@ -363,7 +370,7 @@ static bool steal(const struct need *need)
 		block_drop_dram_locked(cache, slot->block);
 	}
 	if (segment->free != segment->slots)
-		return true; /* an open file kept a slot: look again */
+		return true; /* an open file kept a slot: choose again */
 	return take_over(need, segment);
 }
 
@@ -371,12 +378,12 @@ static struct kv_slot *free_slot(struct kv_class *class)
 {
 	struct kv_segment *segment = TAILQ_FIRST(&class->segments);
 
-	/* Segments with free slots are kept in front. */
+	/* Segments with free slots are at the front. */
 	return segment && segment->free ? TAILQ_FIRST(&segment->free_list)
 					: NULL;
 }
 
-/* A vacant segment of another class; NULL. */
+/* Return a vacant segment of another class, or NULL. */
 static struct kv_segment *vacant_segment(const struct need *need)
 {
 	const struct kv_arena *arena = &need->giving.cache->arena;
@@ -391,12 +398,14 @@ static struct kv_segment *vacant_segment(const struct need *need)
 			    segment->free == segment->slots)
 				return segment;
 			if (!segment->free)
-				break; /* those with free slots are in front */
+				/* segments with free slots are at the front */
+				break;
 		}
 	return NULL;
 }
 
-/* A class with few segments, in use, takes one of a class with many cold ones. */
+/* Let a busy class with few segments take one from a class with many cold
+ * segments. */
 static bool balance(const struct need *need)
 {
 	const struct kv_coldest other = coldest_of_others(need);
@@ -409,7 +418,7 @@ static bool balance(const struct need *need)
 	return other.age / 2 > own.age && steal(need);
 }
 
-/* Make a slot of the class free; false if none can be had. */
+/* Free a slot of the class; return false if none can be had. */
 static bool make_room(struct need *need)
 {
 	struct kv_cache *cache = need->giving.cache;
@@ -424,15 +433,15 @@ static bool make_room(struct need *need)
 		return true;
 	if (balance(need) || evict_one(need, NULL) || steal(need))
 		return true;
-	/* While the SSD takes nothing, a block that waits for it is worth no
-	 * more than a new one, and never more than a guarantee. */
+	/* While the SSD fails, a block waiting for it is worth no more than a
+	 * new block, and never more than a guarantee. */
 	need->over_queued = cache->ssd.error || need->entitled;
 	need->over_stalled = cache->ssd.stalled > 0;
 	if (need->over_queued || need->over_stalled) {
 		shed = *need;
 		shed.giving.evict = shed_from;
 		shed.sheds = true;
-		/* A space without room on SSD gives way before others do. */
+		/* A space without room on SSD loses its own blocks first. */
 		shed.own_only = shed.giving.taker->no_room && !shed.entitled;
 		if (shed.own_only &&
 		    kv_victim_evict(&shed.class->lists, &shed.giving))
@@ -446,7 +455,8 @@ static bool make_room(struct need *need)
 	return steal(need);
 }
 
-/* After COLD_TRIED blocks allow any: that ends the search without a victim. */
+/* After COLD_TRIED blocks return true, which ends the search without a
+ * victim. */
 static bool may_evict_beside(void *arg, uint32_t number)
 {
 	struct search *search = arg;
@@ -481,8 +491,8 @@ static struct kv_slot *free_beside(const struct need *need)
 	return NULL;
 }
 
-/* Find or make a slot in a segment that has kept slots already: the other
- * segments are for users who are guaranteed them.  NULL: there is none. */
+/* Find or free a slot in a segment that has kept slots already, because users
+ * are guaranteed the other segments.  NULL: there is none. */
 static struct kv_slot *slot_beside(const struct need *for_whom)
 {
 	struct need need = *for_whom;

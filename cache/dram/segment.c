@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * segment.c - the arena's segments and their memory: made in the background,
- * retired when another access class needs it.
+ * retired when another access class needs the memory.
  *
  * The memory is a memfd that is allocated in full, locked, mapped once for
  * writing and then sealed, so that clients with the descriptor can map it only
- * for reading.  Until its first class is known it is sealed only against changes
- * of its size, and an open segment stays so: clients of other users then get a
- * descriptor open for reading, and the file's mode keeps them from opening it
- * again for writing (/proc/self/fd).
+ * for reading.  Until the segment's first class is known, the memfd is sealed
+ * only against changes of its size, and an open segment stays so: clients of
+ * other users then get a descriptor open for reading, and the file's mode keeps
+ * them from opening it again for writing (/proc/self/fd).
  *
  * Clients never get the daemon's own descriptor but others of the same file, so
- * that the kernel can tell whether any of them is open or mapped anywhere: it
- * grants a write lease only to the one process that has a file open.  Where the
- * kernel grants no lease at all, segments are taken to be unmapped.
+ * that the kernel can tell whether any of these is open or mapped anywhere: the
+ * kernel grants a write lease only to a process that alone has the file open.
+ * If the kernel grants no leases at all, segments are assumed to be unmapped.
  *
- * Huge pages come from overcommit: the kernel takes pages when a segment is
- * made and gets them back when it goes, also after SIGKILL.  The system's limit
+ * Huge pages come from overcommit: the kernel allocates pages when a segment is
+ * made and frees them with the segment, also after SIGKILL.  The system's limit
  * is raised while a store is mounted.
  *
  * OWNS     every kv_segment and kv_mapper, and the thread that makes and unmaps
@@ -29,23 +29,24 @@
  *           SPARE -> IN USE    kv_segment_slots, for one class
  *          IN USE -> RETIRED   kv_segment_retire_locked, all its slots free
  *         RETIRED -> DEAD      kv_segment_returned, by the last holder
- *            DEAD -> (gone)    grower, which then makes a fresh one
- *            DEAD -> KEPT      grower: a client said that it unmapped the
- *                              segment, and did not
+ *            DEAD -> (gone)    grower, which then makes a new segment
+ *            DEAD -> KEPT      grower: a client reported an unmap that it had
+ *                              not made
  *            KEPT -> DEAD      grower, every second, to look again
  *
  * INVARIANTS
  *   (1) SPARE, IN USE, RETIRED, KEPT and DEAD together never exceed arena->max.
- *   (2) A segment never serves a second access class: no bytes are left over.
- *       So it is open, or sealed, for good.  An open one keeps its prologues
- *       elsewhere, and no page that its owner takes away is missed.
- *   (3) When a segment is retired its mappers are charged until they say that
- *       they unmapped it; the last one until the kernel confirms it.  Nobody
- *       can tell which mapper of a KEPT segment lied: all are charged but its
- *       owner, whom others could make suffer; the owner if it was the only one.
- *       One of them claims the segment.
- *   (4) The line in STORE/lock is written before the limit is raised and removed
- *       after it was lowered.  Other boots ignore the line.
+ *   (2) A segment never serves a second access class, so no bytes of one class
+ *       are seen by another, and the segment is open, or sealed, for good.  An
+ *       open segment keeps its prologues elsewhere, and its owner's removal of
+ *       a page is noticed.
+ *   (3) When a segment is retired its mappers are charged until they report the
+ *       unmap; the last mapper until the kernel confirms it.  Nobody can tell
+ *       which mapper of a KEPT segment lied: all are charged except the
+ *       segment's owner, whom others could harm otherwise; the owner only if it
+ *       is the only mapper.  One of the charged mappers claims the segment.
+ *   (4) The line in STORE/lock is written before the limit is raised and
+ *       removed after it was lowered.  Other boots ignore the line.
  *
  * LOCKING  cache->lock; memory is made and unmapped without it.  The limit is
  *          changed before the threads start and after they end, and under flock
@@ -73,7 +74,7 @@
 
 #define LIMIT "/proc/sys/vm/nr_overcommit_hugepages"
 #define BOOT_ID "/proc/sys/kernel/random/boot_id"
-/* Leave the machine this much when memory is short. */
+/* When memory is short, leave at least this many bytes to the system. */
 #define MEMORY_MARGIN (64ull << 20)
 #define ENDING_NS 10000000u
 #define HUGE_PAGE (2u << 20)
@@ -104,7 +105,8 @@ static void read_boot_id(char id[40])
 	id[KV_MAX(n, 0)] = '\0';
 }
 
-/* Write what the next daemon has to take back, if this one is killed. */
+/* Write the number of pages by which the next daemon lowers the limit if this
+ * daemon is killed. */
 static bool write_line(int lock_fd, int64_t pages)
 {
 	char boot[40], text[128];
@@ -198,8 +200,8 @@ static int open_again(int fd, int flags)
 static pthread_once_t lease_once = PTHREAD_ONCE_INIT;
 static bool lease_granted;
 
-/* Ask for a lease of a file that nobody else has: a kernel that refuses this one
- * refuses all. */
+/* Ask for a lease of a file that no other process has: a kernel that refuses
+ * this lease refuses all. */
 static void try_lease(void)
 {
 	_cleanup_(kv_closep) int fd = memfd_create("kvfs-lease", MFD_CLOEXEC);
@@ -253,8 +255,8 @@ int kv_memory_new(uint64_t bytes, enum kv_hugepages huge, bool seal,
 		r = map_segment(bytes, false, &m);
 	}
 	if (r == 0) {
-		/* Without /proc there are no other descriptors: all clients
-		 * then get a sealed one. */
+		/* Without /proc no other descriptors can be opened: then all
+		 * clients get a sealed one. */
 		if (fchmod(m.fd, S_IRUSR | S_IWUSR) == 0)
 			m.read_fd = open_again(m.fd, O_RDONLY);
 		m.undecided = !seal && m.read_fd >= 0;
@@ -328,7 +330,7 @@ static void segment_free(struct kv_cache *cache, struct kv_segment *segment)
 
 /* ---- mappers ---- */
 
-/* Find the record of a user, or make it; NULL: no memory. */
+/* Find or create the record of a user; NULL: no memory. */
 static struct kv_mapper *mapper_of(struct kv_cache *cache,
 				   struct kv_segment *segment, uint32_t uid)
 {
@@ -386,8 +388,8 @@ static bool keeps(const struct kv_segment *segment,
 	return alone || mapper->tenant != segment->owner;
 }
 
-/* Charge the mappers that keep the segment, and no others: it is retired, or a
- * client says that it unmapped it, or lied. */
+/* Charge exactly the mappers that keep the segment: the segment is retired, or
+ * a client reported an unmap, truly or not. */
 static void charge_keepers(struct kv_cache *cache, struct kv_segment *segment)
 {
 	struct kv_mapper *mapper;
@@ -408,8 +410,8 @@ static void charge_keepers(struct kv_cache *cache, struct kv_segment *segment)
 	}
 }
 
-/* Free the dead segments that nobody has mapped, and keep the others.  Lets go of
- * the lock; only this thread takes segments from arena->dead. */
+/* Free the dead segments that nobody has mapped, and keep the others.  Drops
+ * the lock meanwhile; only this thread takes segments from arena->dead. */
 static void bury_dead(struct kv_cache *cache)
 {
 	struct kv_arena *arena = &cache->arena;
@@ -481,14 +483,14 @@ static void *grower(void *arg)
 			arena->growing = false;
 			cache->room = true;
 			pthread_cond_broadcast(&arena->grown);
-			/* Let acquires that wait for room look again now: the
-			 * wait below would end at once otherwise. */
+			/* Let acquires that wait for room retry now: otherwise
+			 * the wait below would end at once. */
 			kv_unlock(cache);
 			kv_lock(cache);
 		}
-		/* Short of memory, or kept: look again in a second; but soon
-		 * after a process was killed, as the kernel closes its socket
-		 * before it gives up its mappings. */
+		/* Short of memory, or kept: retry in a second.  After a kill
+		 * retry soon, because the kernel closes a process's socket
+		 * before its mappings. */
 		if (!arena->stop && TAILQ_EMPTY(&arena->dead))
 			kv_cond_wait(cache, &arena->grow,
 				     kv_now_ns() - arena->kept_ns < KV_UNMAP_NS
@@ -588,8 +590,8 @@ void kv_segment_retire_locked(struct kv_cache *cache,
 	pthread_cond_signal(&arena->grow);
 }
 
-/* A linear search: there are at most a few thousand segments, and each client is
- * given a segment once. */
+/* A linear search: there are at most a few thousand segments, and each client
+ * gets a segment once. */
 static struct kv_segment *segment_find(struct kv_arena *arena, uint32_t id)
 {
 	struct kv_segment *segment;

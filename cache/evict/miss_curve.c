@@ -3,38 +3,38 @@
  * miss_curve.c - hit rates of caches of other sizes, from sampled reuse
  * distances.
  *
- * OWNS       the followed keys, and the moment of the last use of each.
+ * OWNS       the sampled keys, and the moment of the last use of each.
  *
  * INVARIANTS
- *   (1) A key is followed if its hash is below the threshold; the threshold
- *       only falls.
- *   (2) at[i] is the followed key whose last use was at moment i, or none; each
- *       key has one moment.  The tree sums their pages over the moments.
+ *   (1) A key is sampled if its hash is below the threshold, which only falls.
+ *   (2) at[i] is the sampled key whose last use was at moment i, or none; each
+ *       key has one moment.  The tree holds the sums of their pages over the
+ *       moments.
  *
- * LOCKING    the cache's lock.
+ * LOCKING    cache->lock.
  */
 #include "cache/evict/miss_curve.h"
 
 #define KEYS 8192u	  /* followed at most */
-#define SLOTS (2u * KEYS) /* of the table of keys */
+#define SLOTS (2u * KEYS) /* slots of the hash table of keys */
 #define MOMENTS (4u * KEYS)
-#define FIRST_PART 12u	     /* one key in so many, to begin with */
-#define FADE_USES (4u << 20) /* after which the counts halve */
+#define FIRST_PART 12u	     /* at first one key in FIRST_PART is sampled */
+#define FADE_USES (4u << 20) /* uses after which the counts halve */
 
 struct key {
 	uint64_t hash; /* 0: a free slot */
 	uint32_t moment;
-	uint32_t pages; /* of its block, 4 KiB each */
+	uint32_t pages; /* size of the key's block, in pages of 4 KiB */
 };
 
 struct kv_miss_curve {
 	uint64_t threshold;
 	struct key keys[SLOTS];	    /* open addressing */
 	uint32_t n, now;	    /* now: the next moment */
-	uint32_t at[MOMENTS];	    /* slot of the key, and one; 0: none */
-	uint64_t tree[MOMENTS + 1]; /* Fenwick's: pages by moment */
-	/* All uses; followed uses, each weighted by the uses that it stands
-	 * for; and their hits, by cache size. */
+	uint32_t at[MOMENTS];	    /* slot of the key, plus one; 0: no key */
+	uint64_t tree[MOMENTS + 1]; /* Fenwick tree: sums of pages by moment */
+	/* All uses; sampled uses, each weighted by the uses that it represents;
+	 * and hits among the sampled uses, by cache size. */
 	double uses, followed, hits[KV_MISS_CURVE_SIZES];
 };
 
@@ -60,7 +60,7 @@ static void tree_add(struct kv_miss_curve *curve, uint32_t moment, uint64_t by)
 		curve->tree[i] += by;
 }
 
-/* Sum up the pages of the moments up to and including @moment. */
+/* Return the sum of the pages of the moments up to and including @moment. */
 static uint64_t tree_sum(const struct kv_miss_curve *curve, uint32_t moment)
 {
 	uint64_t sum = 0;
@@ -138,7 +138,8 @@ void kv_miss_curve_use(struct kv_miss_curve *curve, uint64_t hash,
 	key = &curve->keys[slot];
 	curve->followed += part;
 	if (key->hash) {
-		/* Count a hit for the caches that would still have the block. */
+		/* Count a hit for each cache size that would still have the
+		 * block. */
 		uint64_t since = tree_sum(curve, MOMENTS - 1) -
 				 tree_sum(curve, key->moment);
 		double reuse = ((double)since * part + key->pages) * 4096;
@@ -160,8 +161,8 @@ void kv_miss_curve_use(struct kv_miss_curve *curve, uint64_t hash,
 void kv_miss_curve_estimate(const struct kv_miss_curve *curve,
 			    double ret_rates[KV_MISS_CURVE_SIZES])
 {
-	/* By chance the followed uses are more, or fewer, than their part.  The
-	 * difference comes from the few keys that are used most: hits. */
+	/* By chance the sampled uses are more, or fewer, than expected.  A few
+	 * keys with very many uses cause the difference: count it as hits. */
 	double more = curve->uses - curve->followed;
 
 	for (unsigned i = 0; i < KV_MISS_CURVE_SIZES; i++) {

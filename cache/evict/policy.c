@@ -3,28 +3,29 @@
  * policy.c - lists of blocks, and the choice of the list head that is evicted;
  * the policies lru and flru; the uses of evicted blocks.
  *
- * OWNS       the links between nodes; a ghost's ring of entries, and buckets of
- *            them by hash.
+ * OWNS       the links between nodes; a ghost's ring of entries, and its hash
+ * table.
  *
  * INVARIANTS
- *   (1) A linked node is on exactly the list its @list names.
+ *   (1) A linked node is on exactly the list that its @list names.
  *   (2) From oldest to newest, ages never go up, except for a block that was
  *       inserted behind an old parent and did not find its place in SORT steps.
  *   (3) A parent is newer than its child, or as new and after it on their
  *       list, or as new and on a higher list, if chains are touched from their
  *       tails and children are inserted after their parents.
- *   (4) A ghost's entry with uses is in exactly one bucket, one without in none.
+ *   (4) Exactly the entries of a ghost with uses are in a bucket of its hash
+ *       table.
  *
- * LOCKING    the cache's lock, for everything.
+ * LOCKING    cache->lock, for everything.
  */
 #include "cache/evict/policy.h"
 
-/* In a burst of seals, a block whose parent is not known is taken for the child
- * of the one before if its place in the chain is the next. */
+/* In a burst of seals, a block whose parent is unknown is assumed to be the
+ * child of the previous block, if its position in the chain is the next one. */
 #define BURST_NS 200000000u
-#define SORT 64		  /* steps to a block's place on its list */
-#define AGEING_MIN 65536u /* touches after which uses count for half; */
-#define AGEING_BLOCKS 16u /* and as many for each block of the tier */
+#define SORT 64		  /* steps to search a block's place on its list */
+#define AGEING_MIN 65536u /* touches after which uses halve: the larger of */
+#define AGEING_BLOCKS 16u /* AGEING_MIN and this for each block */
 
 /* ---- the policies ---- */
 
@@ -52,8 +53,8 @@ static const struct kv_policy_kind lru = {
 	.worth = lru_worth,
 };
 
-/* flru: lists by number of uses, 1, 2, 3, 4 and more; evict the list head with
- * the largest age over uses. */
+/* flru: lists by number of uses, 1, 2, 3, and 4 or more; evict the list head
+ * with the largest quotient of age and uses. */
 
 #define FLRU_MOST 4u
 
@@ -77,8 +78,8 @@ static const struct kv_policy_kind flru = {
 	.worth = flru_worth,
 };
 
-/* The policies by the names that options and kvfs-replay use; the first is the
- * default. */
+/* The policies, by their names in the option evict= and in kvfs-replay; the
+ * first is the default. */
 static const struct kv_policy_kind *const kinds[] = {&kv_policy_lhd, &flru,
 						     &lru};
 
@@ -138,7 +139,7 @@ static unsigned list_of(const struct kv_policy *policy,
 	return policy->eviction->kind->list(node->uses, node->depth);
 }
 
-/* Put @block in before (older than) @next; KV_NONE: as the newest. */
+/* Insert @block before (as older than) @next; KV_NONE: as the newest. */
 static void link_before(struct kv_policy *policy, uint32_t block, unsigned list,
 			uint32_t next)
 {
@@ -198,8 +199,8 @@ struct kv_past kv_policy_past(const struct kv_policy *policy, uint32_t block)
 	return (struct kv_past){node->tick, node->uses};
 }
 
-/* Count a use after @age.  Old uses fade, so that a block that was used often
- * yesterday does not stay for ever. */
+/* Count a use of a block at @age.  Older uses fade, so that a block used often
+ * long ago does not stay for ever. */
 static uint8_t one_more(const struct kv_eviction *eviction, unsigned uses,
 			uint32_t age)
 {
@@ -223,8 +224,8 @@ static void learn_entry(struct kv_eviction *eviction, unsigned list)
 		eviction->kind->entered(eviction, list);
 }
 
-/* Insert @block so that it is evicted before @parent.  @known: that is its
- * parent for sure. */
+/* Insert @block so that it is evicted before @parent.  @known: @parent is its
+ * parent for sure; else a guess. */
 static void insert_before_parent(struct kv_policy *policy, uint32_t block,
 				 uint32_t parent, bool known)
 {
@@ -240,7 +241,8 @@ static void insert_before_parent(struct kv_policy *policy, uint32_t block,
 	}
 	list = known && above->list == KV_LIST_ENDED ? KV_LIST_ENDED
 						     : list_of(policy, node);
-	if (list != above->list) { /* find the place that its age has there */
+	/* search the place for its age on the parent's list */
+	if (list != above->list) {
 		uint32_t at = policy->newest[list];
 
 		next = KV_NONE;
@@ -275,7 +277,7 @@ void kv_policy_insert(struct kv_policy *policy, uint32_t block,
 		 position == policy->burst_position + 1)
 		parent = policy->burst;
 	node->tick = ++*eviction->clock;
-	/* By its place from the head of the chain: 0-6, 7-14, 15-30, beyond. */
+	/* Group by position in the chain: 0-6, 7-14, 15-30, higher. */
 	node->depth = position >= 31   ? 0
 		      : position >= 15 ? 1
 		      : position >= 7  ? 2
@@ -317,7 +319,7 @@ void kv_policy_touch(struct kv_policy *policy, uint32_t block)
 		return;
 	if (policy->burst == block)
 		policy->burst = KV_NONE;
-	/* The use for which it was promoted is counted. */
+	/* The use that promoted the block is counted already. */
 	if (!node->promoted) {
 		learn_use(eviction, node->list, age);
 		node->uses = one_more(eviction, node->uses, age);
@@ -349,15 +351,15 @@ void kv_policy_end(struct kv_policy *policy, uint32_t block)
 	to_newest(policy, block, KV_LIST_ENDED);
 }
 
-/* The end of @list that victims come from. */
+/* Return the first victim of @list: its oldest block, or its newest. */
 static uint32_t head_of(const struct kv_policy *policy, unsigned list)
 {
 	return policy->eviction->kind->newest_first ? policy->newest[list]
 						    : policy->oldest[list];
 }
 
-/* Return the first block of @list that may go.  Move blocks that may not to the
- * other end of the list. */
+/* Return the first block of @list that @may allows.  Move blocks that are
+ * refused to the other end of the list. */
 static uint32_t first_allowed(struct kv_policy *policy, unsigned list,
 			      bool (*may)(void *, uint32_t), void *arg)
 {
@@ -400,7 +402,8 @@ uint32_t kv_policy_victim(struct kv_policy *policy,
 
 		if (block == KV_NONE)
 			continue;
-		/* An older block on a lower list may be its child. */
+		/* An older block on a lower list may be a child of this
+		 * block. */
 		age = age_of(policy, node_of(policy, block));
 		if (best != KV_NONE && age <= oldest &&
 		    !policy->eviction->kind->newest_first)
@@ -464,11 +467,11 @@ uint32_t kv_policy_colder(const struct kv_policy *policy, uint32_t age,
 
 /* ---- ghosts ---- */
 
-#define PAST_USES_MAX 15u /* the four low bits of an entry's time */
+#define PAST_USES_MAX 15u /* limit of the four low bits of an entry's time */
 
 struct kv_ghost_entry {
 	uint32_t hash;
-	uint32_t time; /* tick, and uses in its low bits */
+	uint32_t time; /* tick; the low bits are the number of uses */
 	uint32_t next; /* in its bucket */
 };
 
@@ -478,7 +481,7 @@ int kv_ghost_init(struct kv_ghost *ghost, uint64_t entries)
 
 	while (n < entries && n < 1u << 28)
 		n *= 2;
-	/* The kernel gives its pages when they are first written. */
+	/* The kernel allocates the pages when they are first written. */
 	ghost->entries = calloc(n, sizeof(*ghost->entries));
 	ghost->buckets = calloc(n, sizeof(*ghost->buckets));
 	ghost->mask = (uint32_t)n - 1;
@@ -506,7 +509,7 @@ void kv_ghost_fini(struct kv_ghost *ghost)
 	ghost->buckets = NULL;
 }
 
-/* Links hold one more than an entry's number; 0: none. */
+/* A link is an entry's number plus one; 0: none. */
 static uint32_t *ghost_bucket(const struct kv_ghost *ghost, uint32_t hash)
 {
 	return &ghost->buckets[hash & ghost->mask];

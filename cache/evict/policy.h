@@ -8,15 +8,15 @@
  * on a lower list, and the oldest block of a list is a leaf if no block of a
  * lower list is older.
  *
- * A kind of policy says on which list a block belongs, and how much a block of
- * a list and an age is worth: the hits to expect from it for each touch of the
- * cache that it stays.  The victim is the list head that is worth least.  That
- * costs as many steps as there are lists, whatever the number of blocks.  A
- * kind with newest_first takes a list's other end: the head of a chain may go
- * before its rest.
+ * A kind of policy says on which list a block belongs, and how much a block on
+ * a list with an age is worth: the expected hits for each touch of the cache
+ * during which the block stays.  The victim is the list head with the lowest
+ * worth; finding the victim takes as many steps as there are lists.  A kind
+ * with newest_first takes a list's other end: the head of a chain may be
+ * evicted before its rest.
  *
- * All calls under the cache's lock.  A policy owns nothing but links; its nodes
- * lie in the blocks' slots (DRAM) or in the blocks (SSD).
+ * Call all functions with cache->lock held.  A policy owns nothing but links;
+ * its nodes are fields of the blocks' slots (DRAM) or of the blocks (SSD).
  */
 #ifndef KV_CACHE_EVICT_POLICY_H
 #define KV_CACHE_EVICT_POLICY_H
@@ -24,20 +24,19 @@
 #include "common/kv.h"
 
 #define KV_NONE UINT32_MAX
-#define KV_LIST_ENDED 0 /* of conversations that are over: these go first */
+#define KV_LIST_ENDED 0 /* blocks of ended conversations: evicted first */
 #define KV_USES_MAX 255
-#define KV_DEPTHS \
-	4 /* groups of places in the chain; the head's is the last \
-	   */
+#define KV_DEPTHS 4 /* groups of positions in a chain; the head's is last */
 
 struct kv_evict_node {
 	uint32_t prev, next; /* block numbers; KV_NONE */
-	uint32_t tick;	     /* when used, in touches */
+	uint32_t tick;	     /* time of the last use, in touches */
 	uint8_t list;
-	uint8_t uses;  /* aged: halved now and then */
-	uint8_t depth; /* group of its place in the chain */
+	uint8_t uses;  /* number of uses; halved from time to time */
+	uint8_t depth; /* group of the block's position in its chain */
 	bool linked : 1;
-	bool promoted : 1; /* came from the other tier, for a use to come */
+	/* came from the other tier, for a use still to come */
+	bool promoted : 1;
 };
 
 _Static_assert(sizeof(struct kv_evict_node) == 16, "there are millions");
@@ -46,88 +45,93 @@ struct kv_policy_kind;
 struct kv_shadow_cache;
 
 #define KV_HIT_DENSITY_LISTS 12
-#define KV_HIT_DENSITY_AGES 124 /* four to an octave */
+#define KV_HIT_DENSITY_AGES 124 /* ages are in groups, four to an octave */
 
 /*
- * lhd: how soon a block of a list and an age is used again.
+ * lhd: how soon a block on a list with an age is used again.
  *
  * Learned from the ages at which blocks were used again, by list: for each age
- * the best rate, over any time to come, of hits for each touch that a block
- * stays in the cache till then.  Blocks that were evicted and come back count,
- * so that the result does not depend on the blocks that were kept.  The past
- * fades.
+ * the best rate of hits per touch of the cache, over any time that a block
+ * could still stay.  Evicted blocks that come back count as well, so that the
+ * result does not depend on which blocks were kept.  The past fades.
  */
 struct kv_hit_density {
 	float entered[KV_HIT_DENSITY_LISTS];
 	float used[KV_HIT_DENSITY_LISTS][KV_HIT_DENSITY_AGES];
 	float worth[KV_HIT_DENSITY_LISTS][KV_HIT_DENSITY_AGES];
-	uint32_t events;  /* since the worth was last computed */
+	uint32_t events;  /* number since the worth was last computed */
 	uint64_t entries; /* of all time */
 };
 
-/* How a tier evicts: what its policies have in common. */
+/* State of a tier's eviction that its policies share. */
 struct kv_eviction {
 	const struct kv_policy_kind *kind;
-	uint32_t *clock; /* counts touches, for all tiers of a cache */
+	uint32_t *clock; /* counter of touches, of all tiers of a cache */
 	struct kv_evict_node *(*node)(void *arg, uint32_t block);
 	void *arg;
-	uint32_t blocks;		/* on all lists */
-	uint64_t refused, remembered;	/* remembered: known by a past */
-	uint64_t ended;			/* victims of ended chains */
-	struct kv_hit_density density;	/* learned by lhd */
-	struct kv_shadow_cache *shadow; /* lhd's; NULL for other policies */
+	uint32_t blocks; /* on all lists */
+	/* remembered: new blocks found in the ghost */
+	uint64_t refused, remembered;
+	uint64_t ended;		       /* evicted blocks of ended chains */
+	struct kv_hit_density density; /* learned by lhd */
+	/* used by lhd; NULL for other policies */
+	struct kv_shadow_cache *shadow;
 };
 
 struct kv_policy_kind {
 	const char *name;
-	bool newest_first; /* victims come from the newest end of their list */
-	unsigned lists; /* with KV_LIST_ENDED; at most KV_HIT_DENSITY_LISTS */
-	/* Return a block's list: monotone in @uses, then in @depth. */
+	bool newest_first; /* evict from the newest end of a list */
+	/* number with KV_LIST_ENDED; at most KV_HIT_DENSITY_LISTS */
+	unsigned lists;
+	/* Return the list for a block; it must not fall with more @uses, nor,
+	 * for equal @uses, with a higher @depth. */
 	unsigned (*list)(unsigned uses, unsigned depth);
 	/* Return the worth, 0 to 1, of a block at the end of @list. */
 	float (*worth)(const struct kv_eviction *eviction, unsigned list,
 		       uint32_t age);
 	int (*begin)(struct kv_eviction *eviction); /* may be NULL */
-	/* Learn that a block was put on @list, or that one of @list and @age
-	 * was used.  May be NULL. */
+	/* Learn that a block was put on @list; or that a block on @list with
+	 * @age was used.  May be NULL. */
 	void (*entered)(struct kv_eviction *eviction, unsigned list);
 	void (*used)(struct kv_eviction *eviction, unsigned list, uint32_t age);
 };
 
 extern const struct kv_policy_kind kv_policy_lhd;
 
-/* Return the learned worth of a block of @list and @age. */
+/* Return the learned worth of a block on @list with @age. */
 float kv_lhd_learned(const struct kv_hit_density *density, unsigned list,
 		     uint32_t age);
 
 struct kv_policy {
 	struct kv_eviction *eviction;
 	uint32_t oldest[KV_HIT_DENSITY_LISTS], newest[KV_HIT_DENSITY_LISTS];
-	uint32_t burst; /* last block put in, while its burst lasts */
+	uint32_t burst; /* last block inserted, if its burst goes on */
 	uint32_t burst_position;
 	uint64_t burst_ns;
 };
 
-/* The memory of a block from before. */
+/* Uses of a block before its last eviction. */
 struct kv_past {
 	uint32_t tick;
 	uint8_t uses; /* 0: nothing */
 };
 
-/* A block that comes in. */
+/* A block that is inserted. */
 struct kv_arrival {
-	uint32_t parent;   /* KV_NONE: unknown, or not here */
+	uint32_t parent;   /* KV_NONE: unknown, or not in this tier */
 	uint32_t position; /* in its chain */
 	struct kv_past past;
-	bool promoted; /* from the other tier, for a use to come */
-	bool same; /* as its past says; this is no use, nor anybody's child */
+	bool promoted; /* comes from the other tier, for a use still to come */
+	/* restore the block as @past describes: count no use, and treat it as
+	 * no block's child */
+	bool same;
 	uint64_t now_ns;
 };
 
-/* The names of all policies, the default first; NULL behind the last. */
+/* Return the name of policy @i, the default first; NULL after the last. */
 const char *kv_policy_name(unsigned i);
 
-/* @name: one of kv_policy_name; -EINVAL otherwise, or -ENOMEM. */
+/* @name: a name from kv_policy_name.  -EINVAL: unknown; -ENOMEM. */
 int kv_eviction_init(struct kv_eviction *eviction, const char *name,
 		     uint32_t *clock,
 		     struct kv_evict_node *(*node)(void *, uint32_t),
@@ -135,7 +139,7 @@ int kv_eviction_init(struct kv_eviction *eviction, const char *name,
 void kv_eviction_fini(struct kv_eviction *eviction);
 void kv_policy_init(struct kv_policy *policy, struct kv_eviction *eviction);
 
-/* Insert a block that was just sealed or read in. */
+/* Insert a block that was just sealed or read from SSD. */
 void kv_policy_insert(struct kv_policy *policy, uint32_t block,
 		      const struct kv_arrival *arrival);
 /* Count a use. */
@@ -143,70 +147,71 @@ void kv_policy_touch(struct kv_policy *policy, uint32_t block);
 /* Treat the block as used now, without counting a use: a use has ended. */
 void kv_policy_renew(struct kv_policy *policy, uint32_t block);
 /* Evict the block first: its conversation is over.  Call for a chain from its
- * tail. */
+ * last block to its first. */
 void kv_policy_end(struct kv_policy *policy, uint32_t block);
 void kv_policy_remove(struct kv_policy *policy, uint32_t block); /* if on it */
 bool kv_policy_has(const struct kv_policy *policy, uint32_t block);
-/* Return the past to remember of a block that is evicted. */
+/* Return the past to remember of a block that is being evicted. */
 struct kv_past kv_policy_past(const struct kv_policy *policy, uint32_t block);
 
-/*
- * Return the best victim that @may allows; KV_NONE.  A block that it refuses is
- * in use and goes to the other end of its list, so that it is not looked at in
- * each call.
- */
+/* Return the best victim that @may allows, or KV_NONE.  A block that @may
+ * refuses is in use: move it to the other end of its list, so that the next
+ * call does not look at it again. */
 uint32_t kv_policy_victim(struct kv_policy *policy,
 			  bool (*may)(void *arg, uint32_t block), void *arg);
 
-/* Return how cold the next victim is: for lru its age in touches, for others the
- * touches for each expected hit.  0: there is none. */
+/* Return the coldness of the next victim: for lru its age in touches, for other
+ * policies touches per expected hit.  0: no victim. */
 uint32_t kv_policy_age(const struct kv_policy *policy);
-/* Return how cold @block is.  0: it is on no list. */
+/* Return the coldness of @block, as kv_policy_age; 0: it is on no list. */
 uint32_t kv_policy_age_of(const struct kv_policy *policy, uint32_t block);
-/* Count blocks that are colder than @age, @most at most: so many steps. */
+/* Count blocks that are colder than @age, up to @most, in as many steps. */
 uint32_t kv_policy_colder(const struct kv_policy *policy, uint32_t age,
 			  uint32_t most);
 
 /* ---- ghosts ---- */
 
 /*
- * A ghost remembers how often and when evicted blocks were used.  A fixed table;
- * the oldest entries are forgotten first, so that of a chain, which goes
- * leaf-first, the head is remembered longest.
+ * A ghost remembers how often and when evicted blocks were used, in a table of
+ * fixed size.  The oldest entries are forgotten first: as chains are evicted
+ * leaf-first, the head of a chain is remembered longest.
  */
 
-/* Blocks remembered for each one in DRAM, and at least. */
+/* Number of entries for each block in DRAM, and the least number. */
 #define KV_GHOST_FOR_A_BLOCK 4u
 #define KV_GHOST_MIN 4096u
 
 struct kv_ghost {
-	struct kv_ghost_entry *entries; /* a ring; NULL: remembers nothing */
-	uint32_t *buckets;		/* by hash */
-	uint32_t mask, at;		/* at: the entry that is next */
-	uint32_t limit;			/* entries in use */
+	/* a ring; NULL: the ghost remembers nothing */
+	struct kv_ghost_entry *entries;
+	uint32_t *buckets; /* by hash */
+	uint32_t mask, at; /* at: index of the entry to use next */
+	uint32_t limit;	   /* entries in use */
 };
 
-/* Room for at least @entries.  -ENOMEM. */
+/* Allocate at least @entries.  -ENOMEM. */
 int kv_ghost_init(struct kv_ghost *ghost, uint64_t entries);
-/* Fit the number of entries to @blocks in DRAM. */
+/* Adapt the number of entries to the number of @blocks in DRAM. */
 void kv_ghost_fit(struct kv_ghost *ghost, uint32_t blocks);
 void kv_ghost_fini(struct kv_ghost *ghost);
-/* Remember a block.  @hash: of its space and key, seeded. */
+/* Remember a block.  @hash: seeded hash of its space and key. */
 void kv_ghost_put(struct kv_ghost *ghost, uint64_t hash, struct kv_past past);
-/* Return and forget the past of a block that is back; uses 0: not known. */
+/* Return and forget the past of a block that is inserted again; uses is 0 if it
+ * is unknown. */
 struct kv_past kv_ghost_take(struct kv_ghost *ghost, uint64_t hash);
 
 /* ---- policy_lhd.c: is the learned order better than a simple one? ---- */
 
 /*
- * Part of all keys is followed, chosen by hash, in three small caches of that
- * part of the tier's size.  The caches weigh their blocks by age alone, by age and
- * uses, and by the learned worth.  lhd weighs as the one with most recent hits.
+ * lhd compares its learned order with simpler ones.  Keys are sampled by hash,
+ * and looked up in three small caches whose size is the same part of the tier:
+ * one ranks blocks by age, one by age and uses, one by the learned worth.  lhd
+ * uses the ranking with most recent hits.
  */
 enum kv_weigh { KV_WEIGH_LEARNED, KV_WEIGH_AGE, KV_WEIGH_USES, KV_WEIGHS };
 
-/* Count a look-up of a block.  @hash: of its key; @position: in its chain, which
- * need not be known if the key is not followed. */
+/* Count a look-up of a block.  @hash: seeded hash of its key; @position: in its
+ * chain, needed for sampled keys only. */
 void kv_shadow_cache_ask(struct kv_shadow_cache *shadow, uint64_t hash,
 			 uint32_t position);
 bool kv_shadow_cache_follows(const struct kv_shadow_cache *shadow,

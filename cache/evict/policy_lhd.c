@@ -1,35 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy_lhd.c - learned hit density over leaves; and the small caches that tell
- * whether it does better than simpler rules.
+ * policy_lhd.c - the policy lhd, learned hit density over leaves; and the small
+ * caches that show whether the learned order is better than simpler orders.
  *
- * Blocks used once are on four lists by their place in the chain, the others on
- * seven by number of uses, 2 to 8 and more.  The head of each list is its
- * oldest leaf.  The policy evicts the head whose list and age have shown the
- * lowest hit density, or which weighs least by a simpler rule while that rule
- * does better in the small caches.
+ * Blocks used once are on four lists by their position in the chain, the others
+ * on seven lists by number of uses, 2 to 8 and more.  The head of each list is
+ * its oldest leaf.  The policy evicts the head whose list and age have shown
+ * the lowest hit density; or the head that a simpler order ranks lowest, while
+ * that order has more hits in the small caches.
  *
  * OWNS       the small caches: nodes, keys, orders, and a ghost for each.
  *
  * INVARIANTS
- *   (1) A node of a small cache is in use, and in exactly one bucket, or on its
+ *   (1) A node of a small cache is either in use and in one bucket, or on its
  *       free list.
  *
- * LOCKING    the cache's lock.
+ * LOCKING    cache->lock.
  */
 #include "cache/evict/policy.h"
 
 #define MOST 8u
-#define PERIOD 8192u /* uses until the worth is worked out anew, at least */
+/* least number of uses between two computations of the worth */
+#define PERIOD 8192u
 #define FADE 0.9f
-#define DOUBT 1.0f  /* so many blocks' worth of an assumption */
-#define FIRST 1024u /* entries until it is worked out for the first time */
-#define HORIZON 32  /* ages ahead: eight octaves */
+#define DOUBT 1.0f  /* weight of the assumed worth, in blocks */
+#define FIRST 1024u /* uses until the worth is first computed */
+#define HORIZON 32  /* ages looked ahead: eight octaves */
 
-#define ENTRIES 1024u /* of a small cache at most */
+#define ENTRIES 1024u /* limit of a small cache */
 #define NODES (ENTRIES + 1)
-#define MARGIN 1.002	 /* by which age alone must be beaten */
-#define FADE_ASKS 16384u /* after which counts halve */
+#define MARGIN 1.002	 /* factor by which another order must beat age alone */
+#define FADE_ASKS 16384u /* look-ups after which counts halve */
 
 static unsigned age_group(uint32_t age)
 {
@@ -48,7 +49,7 @@ static float lowest(unsigned index)
 	return (float)((uint64_t)(4 + index % 4) << (index / 4 - 1));
 }
 
-/* While nothing is known, weigh as lru does. */
+/* Return the worth to assume while nothing is known: that of lru. */
 static float assumed(unsigned age)
 {
 	return 1 / (lowest(age) + 1);
@@ -60,7 +61,7 @@ float kv_lhd_learned(const struct kv_hit_density *density, unsigned list,
 	return density->worth[list][age_group(age)];
 }
 
-/* The best rate of hits from age @from on, looking any time ahead. */
+/* Return the best rate of hits from age @from on, over any time ahead. */
 static float best_rate(const float *hits, const float *left, unsigned from)
 {
 	float sum = 0, time = 0, best = 0;
@@ -83,7 +84,8 @@ static void learn_list(struct kv_hit_density *density, unsigned list)
 
 	left[0] = density->entered[list] + 1;
 	for (unsigned a = 0; a < KV_HIT_DENSITY_AGES; a++) {
-		/* Smooth over neighbours: few events must not make a cliff. */
+		/* Smooth over neighbours, as a few events must not change the
+		 * order. */
 		hits[a] = (used[a ? a - 1 : 0] + 2 * used[a] +
 			   used[a + 1 < KV_HIT_DENSITY_AGES ? a + 1 : a]) /
 			  4;
@@ -96,8 +98,8 @@ static void learn_list(struct kv_hit_density *density, unsigned list)
 					  (left[a] + DOUBT);
 }
 
-/* Compute the worth anew and let the past fade, if @period entries have passed
- * since the last time, or fewer in the beginning. */
+/* Compute the worth again and let the past fade, if @period entries have passed
+ * since the last time (fewer in the beginning). */
 static void settle(struct kv_hit_density *density, uint32_t period)
 {
 	if (density->events < period &&
@@ -122,8 +124,8 @@ struct side {
 	struct kv_ghost ghost;
 	struct kv_evict_node nodes[NODES];
 	uint64_t hash[NODES];
-	uint32_t next[NODES];	   /* in its bucket, or of the free list */
-	uint32_t buckets[ENTRIES]; /* links hold one more; 0: none */
+	uint32_t next[NODES];	   /* next in the bucket, or in the free list */
+	uint32_t buckets[ENTRIES]; /* entry's number plus one; 0: none */
 	uint32_t free;
 	double hits;
 };
@@ -131,7 +133,7 @@ struct side {
 struct kv_shadow_cache {
 	const struct kv_eviction *tier;
 	struct kv_policy_kind kind;
-	uint32_t clock; /* the tier's, while an ask is handled */
+	uint32_t clock; /* the tier's clock, during a look-up */
 	uint32_t asks;
 	struct side side[KV_WEIGHS];
 };
@@ -146,7 +148,8 @@ static unsigned uses_of(unsigned list)
 	return list <= KV_DEPTHS ? 1 : list - KV_DEPTHS + 1;
 }
 
-/* Weigh a block of @list and @age: by its learned worth, 1 / age or uses / age. */
+/* Return the weight of a block on @list with @age: its learned worth, 1 / age,
+ * or uses / age. */
 static float weigh(const struct kv_eviction *tier, enum kv_weigh how,
 		   unsigned list, uint32_t age)
 {
@@ -173,7 +176,7 @@ void kv_shadow_cache_free(struct kv_shadow_cache *shadow)
 	free(shadow);
 }
 
-/* @tier: outlives the shadow cache.  NULL: no memory. */
+/* @tier must outlive the shadow cache.  NULL: no memory. */
 static struct kv_shadow_cache *shadow_new(const struct kv_eviction *tier)
 {
 	struct kv_shadow_cache *shadow = calloc(1, sizeof(*shadow));
@@ -181,7 +184,7 @@ static struct kv_shadow_cache *shadow_new(const struct kv_eviction *tier)
 	if (!shadow)
 		return NULL;
 	shadow->tier = tier;
-	/* As the tier's, but it learns nothing itself. */
+	/* Like the tier's kind, but without learning. */
 	shadow->kind = (struct kv_policy_kind){.lists = tier->kind->lists,
 					       .list = tier->kind->list,
 					       .worth = side_worth};
@@ -206,7 +209,7 @@ static struct kv_shadow_cache *shadow_new(const struct kv_eviction *tier)
 	return shadow;
 }
 
-/* Return the shift of the part of all keys that is followed: one in 1 << shift. */
+/* Return s if one in 1 << s of all keys is sampled. */
 static unsigned part_of(const struct kv_shadow_cache *shadow)
 {
 	unsigned shift = 0;
@@ -265,7 +268,7 @@ static void ask_side(struct side *side, uint64_t hash, uint32_t position,
 	while (side->eviction.blocks && side->eviction.blocks >= room)
 		evict_key(side);
 	link = find_key(side,
-			hash); /* an evicted node may have held the link */
+			hash); /* evicting a node may have changed the bucket */
 	node = side->free;
 	side->free = side->next[node];
 	side->hash[node] = hash;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ring.c - the queue of disk requests, and the choice of who carries them out:
- * io_uring (ring_uring.c) or, where that is refused, a few threads.
+ * ring.c - the queue of disk requests, and the choice of their backend:
+ * io_uring (ring_uring.c) or, where the kernel refuses io_uring, a few threads.
  *
  * OWNS      the two queues, the table of registered buffers, and the threads,
  *           with each request that a thread has taken until its done returns.
@@ -15,13 +15,13 @@
  * INVARIANTS
  *   (1) queued is the length of both queues, and at most pending.
  *   (2) A request is pending until its done has returned.
- *   (3) sleepers is not below the number of threads that wait without a wake-up
- *       on its way; one too many costs only a system call.
- *   (4) A buffer without data is never used, whoever has taken it.
+ *   (3) sleepers is at least the number of threads that wait without a pending
+ *       wake-up; a higher number costs only a system call.
+ *   (4) A buffer without data is never used, even if its index is given out.
  *   (5) passed is the bytes of the reads that were started since the first of
  *       the other requests became first; 0 if there is none.
  *   (6) flying lists the requests at the device, the oldest first; bytes is
- *       their sum, read_bytes that of the reads.
+ *       their sum, read_bytes the sum of the reads.
  *   (7) One done of the threads runs at a time, as with io_uring's one reactor.
  *
  * LOCKING   ring->lock guards every field marked so.  The lock is a leaf: no
@@ -38,7 +38,7 @@
 
 #define THREADS 4u
 #define READ_SHARE 4u
-#define SMALL_BYTES (64u << 10) /* a smaller write, or a sync, counts as this */
+#define SMALL_BYTES (64u << 10) /* cost of a sync, and least cost of a write */
 
 static void check_locked(struct kv_ring *ring)
 {
@@ -61,7 +61,7 @@ struct kv_io *kv_ring_next_locked(struct kv_ring *ring)
 {
 	const struct kv_io *other = TAILQ_FIRST(&ring->others);
 	/* Reads go first until they have moved READ_SHARE times the bytes of
-	 * the write that waits. */
+	 * the write at the head of the other queue. */
 	const bool read =
 		!TAILQ_EMPTY(&ring->reads) &&
 		(!other ||
@@ -100,10 +100,8 @@ bool kv_ring_fixed_locked(struct kv_ring *ring, const struct kv_io *io)
 	       (uint64_t)(data - buffer->data) <= buffer->bytes - io->bytes;
 }
 
-/*
- * O_DIRECT continues only from whole pages.  A transfer of less than a page is
- * the end of a file that was longer when it was written, or of the disk's room.
- */
+/* O_DIRECT can only continue from a whole page.  A transfer of less than a page
+ * is the end of a truncated file, or of the space on the disk. */
 int kv_io_advance(struct kv_io *io, int64_t res)
 {
 	if (res == -EAGAIN || res == -EINTR)
@@ -205,7 +203,8 @@ struct kv_ring_stuck kv_ring_stuck(struct kv_ring *ring)
 	return stuck;
 }
 
-/* Wait on @cond for a short time; return whether any request is stuck then. */
+/* Wait on @cond for a short time; return whether any request is stuck after
+ * it. */
 static bool wait_a_little(struct kv_ring *ring, pthread_cond_t *cond)
 {
 	struct kv_ring_stuck stuck;
@@ -417,7 +416,7 @@ struct workers {
 /* Make one system call for @io; return its result or -errno. */
 static int64_t once(const struct kv_io *io)
 {
-	/* NULL for a sync. */
+	/* NULL for a sync */
 	uint8_t *data = io->data ? (uint8_t *)io->data + io->moved : NULL;
 	const off_t offset = (off_t)(io->offset + io->moved);
 	ssize_t n;

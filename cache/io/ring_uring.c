@@ -2,28 +2,29 @@
 /*
  * ring_uring.c - disk requests by io_uring: one reactor thread.
  *
- * OWNS      the io_uring, the eventfd that wakes the reactor, and the requests
- *           at the device.
+ * OWNS      the io_uring, the eventfd that wakes the reactor, and the
+ *           requests at the device.
  *
  * STATES    of the reactor, and the function that makes each step:
  *
- *             RUNNING -> FAILED   react   (io_uring_enter refuses for good)
- *             RUNNING -> ended    react   (stopping)
- *              FAILED -> ended    carry_on_failed (stopping)
+ *             RUNNING -> FAILED   react             (io_uring_enter fails for
+ *             good) RUNNING -> ended    react             (stopping)
+ *              FAILED -> ended    carry_on_failed   (stopping)
  *
  * INVARIANTS
- *   (1) flying[i] is a request or NULL; n_flying counts them, free_at[] lists
- *       the NULL ones.  A flying request has exactly one submission or
- *       completion entry under way, whose user_data is i + 1.
+ *   (1) flying[i] is a request or NULL; n_flying counts the requests, free_at[]
+ *       lists the NULLs.  A flying request has exactly one submission or
+ *       completion entry in the ring, whose user_data is i + 1.
  *   (2) The ring has an entry for every flying request and one for the eventfd,
  *       so io_uring_get_sqe never fails.
- *   (3) A request whose memory the kernel may still write is not ended, even
- *       if the ring has failed.
+ *   (3) A request whose memory the kernel may still write is not ended, even if
+ *       the ring has failed.
  *
  * LOCKING   ring->lock, by ring.c's rules.  Only the reactor uses struct uring,
- *           except the eventfd and the registration of buffers, which the
- *           kernel locks.  IORING_SETUP_SINGLE_ISSUER is not set, because any
- *           thread registers buffers.
+ * except
+ *           the eventfd and the registration of buffers, which the kernel
+ *           locks. IORING_SETUP_SINGLE_ISSUER is not set, because any thread
+ *           registers buffers.
  */
 #include <liburing.h>
 #include <stdio.h>
@@ -123,7 +124,7 @@ static void land(struct kv_ring *ring, struct uring *u, unsigned at, int status)
 	kv_ring_finish(ring, io, status);
 }
 
-/* Take completions: end their requests, or continue those that were short. */
+/* Take completions: end their requests, or continue short transfers. */
 static void reap(struct kv_ring *ring, struct uring *u)
 {
 	struct io_uring_cqe *cqe;
@@ -157,11 +158,9 @@ static void nap(long ms)
 	nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
 }
 
-/*
- * Nothing can be submitted any more.  End queued requests, and those that the
- * kernel has not taken from its queue.  Requests at the device still end, and
- * are reaped until the ring stops.
- */
+/* Run after the ring has failed, until it stops: end queued requests, and those
+ * that the kernel has not taken from its queue; reap requests at the device as
+ * they end. */
 static void carry_on_failed(struct kv_ring *ring, struct uring *u)
 {
 	const struct io_uring_sq *sq = &u->uring.sq;
@@ -206,7 +205,7 @@ static void *react(void *arg)
 	while (passing(r) && launch(ring, u)) {
 		r = io_uring_submit_and_wait(&u->uring, 1);
 		if (r == -EAGAIN)
-			nap(1); /* the kernel is short of memory */
+			nap(1); /* the kernel is short of memory: retry */
 		pthread_mutex_lock(&ring->lock);
 		ring->sleepers = 0;
 		pthread_mutex_unlock(&ring->lock);
@@ -224,7 +223,7 @@ static void uring_wake(struct kv_ring *ring)
 	const uint64_t one = 1;
 
 	if (write(u->event, &one, sizeof(one)) < 0)
-		return; /* the counter is full, so the eventfd is readable */
+		return; /* the counter is full, so the reactor will wake up */
 }
 
 static void uring_freep(struct uring **u)
@@ -261,7 +260,7 @@ static int uring_start(struct kv_ring *ring)
 		return -ENOMEM;
 	for (unsigned i = 0; i < ring->depth; i++)
 		u->free_at[i] = i;
-	/* Completions wait for the reactor's next call, without interrupts. */
+	/* Deliver completions when the reactor calls, without interrupts. */
 	r = io_uring_queue_init(ring->depth + 1, &u->uring,
 				IORING_SETUP_COOP_TASKRUN);
 	if (r == -EINVAL)

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * agree.c - agreement with other nodes about the seed of a shared space, where
- * it is missing: the space was shared after it was made, or made while a backend
- * did not answer, or existed before the mount.
+ * agree.c - agreement with other nodes about the seed of a shared space whose
+ * seed was not agreed on when the space was made, because it was shared later,
+ * a backend did not answer, or it existed before the mount.
  *
  * Once a backend answers, the space's seed is published there, or the seed of
- * other nodes is found.  A space without blocks whose seed was drawn here adopts
- * that seed.  A space with blocks keeps its own, as no other finds them.
+ * other nodes is found there.  A space without blocks whose seed was drawn here
+ * adopts the other seed.  A space with blocks keeps its own, because its blocks
+ * cannot be found under another seed.
  *
  * OWNS       the thread that asks; the layouts that were replaced.
  *
  * INVARIANTS
  *   (1) A layout that a client has seen lives as long as the space: it is
- *       replaced at most once a mount, and kept.
+ *       replaced at most once per mount, and kept.
  *
- * LOCKING    cache->lock; none while a backend is asked.
+ * LOCKING    cache->lock; not held while a backend is asked.
  */
 #include "cache/remote/remote.h"
 #include "cache/space/space.h"
@@ -55,15 +56,15 @@ static bool first_time(struct kv_cache *cache, bool *flag)
 	return first;
 }
 
-/* Compare the layout's seed @there with the one in @layout that the nodes have
- * agreed upon. */
+/* Compare the seed found at a backend, @there, with the seed in @layout on
+ * which the nodes have agreed. */
 static void compare(struct kv_cache *cache, struct kv_space *space, bool own,
 		    const struct kv_layout *there, struct kv_layout **layout,
 		    uint32_t untold)
 {
 	bool kept;
 
-	/* A seed that a user gave stays, whatever other nodes have. */
+	/* A seed given by a user is kept, whatever seed other nodes have. */
 	if (there->seed == (*layout)->seed || !own) {
 		kv_lock(cache);
 		kept = space->own_seed;
@@ -110,7 +111,7 @@ static void agree(struct kv_cache *cache, struct kv_space *space,
 		return;
 	compare(cache, space, own, there, &layout, agreement.untold);
 	/* Nodes that ask one backend first miss the blocks of nodes that ask
-	 * the other. */
+	 * another backend first. */
 	if (!agreement.other || !first_time(cache, &space->split))
 		return;
 	kv_lock(cache);

@@ -3,24 +3,25 @@
  * persist.c - the durable parts of a space: its record in the index, and its
  * file in STORE/spaces, a copy outside of the index.
  *
- * Changes are written in groups: one of the threads that made them writes all
- * that have come by then, and the others wait.  So a commit of blocks waits for
- * at most one transaction of spaces, and for no file's sync; none begins while
- * the commit is under way.
+ * Changes are written in groups: one of the threads with a change writes all
+ * changes that have been queued by then, and the other threads wait.  So a
+ * commit of blocks waits for at most one transaction of spaces, and for no
+ * file's sync; no group begins while a commit of blocks is under way.
  *
  * OWNS       the files, and their part of the cap; the changes, until their
  *            status is set.
  *
  * INVARIANTS
  *   (1) A space has its file before its record is committed, and so before any
- *       of its blocks can be durable; the file goes before the record does.
- *   (2) Files beyond their share of the bytes that are kept back for the index
- *       count against the segment files' budget.
- *   (3) One thread at a time writes, and it writes the spaces as they are when
- *       it begins: the last change wins.
+ *       of its blocks can be durable; the file is deleted before the record.
+ *   (2) Bytes of files beyond the part that is reserved with the index count
+ *       against the segment files' budget.
+ *   (3) One thread at a time writes, and writes the spaces as they are when it
+ *       begins: the last change wins.
  *
  * LOCKING    cache->lock for the list of changes, their contents and the
- *            counts; none while they are written.
+ * counts; not
+ *            held while they are written.
  */
 #include "cache/space/space.h"
 #include "cache/ssd/ssd.h"
@@ -28,7 +29,7 @@
 #include "common/crash_point.h"
 
 #define CHANGED_NS 1000000000u
-#define AT_ONCE 32u /* lost files: each is open while it is written */
+#define AT_ONCE 32u /* lost files written in one step; each is open meanwhile */
 
 int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes)
 {
@@ -58,7 +59,8 @@ void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space)
 	cache->ssd.sidecars += space->file_bytes;
 }
 
-/* False also for a half-written file. */
+/* Return whether @name is the file of a known space, and not a half-written
+ * one. */
 static bool is_of_a_space(struct kv_cache *cache, const char *name)
 {
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
@@ -84,18 +86,19 @@ static struct kv_space_record space_record_of(const struct kv_space *space)
 
 /* ---- changes ---- */
 
-/* On the stack of the thread that made it, and waits. */
+/* On the stack of the thread that made the change and waits for it. */
 struct kv_space_change {
 	struct kv_space *space; /* fixed */
-	/* The first change of the same space in the group: that is written. */
+	/* First change of the same space in the group: only that one is
+	 * written. */
 	struct kv_space_change *first;
 	struct kv_space_record record;
 	const char *layout;
 	bool removed;
-	int fd;		 /* of its file, while that is written; or -1 */
-	uint64_t before; /* bytes of the cap that the space's file had */
+	int fd;		 /* the space's file, while it is written; or -1 */
+	uint64_t before; /* bytes of the cap that the file took before */
 	int result;	 /* the writer's */
-	int status;	 /* NOT_YET, 0 or an error */
+	int status;	 /* NOT_YET; then 0 or -errno */
 	TAILQ_ENTRY(kv_space_change) link;
 };
 
@@ -106,8 +109,9 @@ static bool counts(const struct kv_space_change *change)
 	return change->first == change && change->result == 0;
 }
 
-/* Write or unlink the files of all changes.  With several files, the journal of
- * their filesystem is written mostly once, and once more for the directory. */
+/* Write or unlink the files of all changes.  Syncing several files together
+ * writes their filesystem's journal about twice in all: for the files, and for
+ * the directory. */
 static void write_files(struct kv_cache *cache,
 			struct kv_space_changes *changes)
 {
@@ -158,7 +162,7 @@ static void write_files(struct kv_cache *cache,
 	}
 }
 
-/* Commit the changes from @first up to @end whose files are written. */
+/* Commit the changes from @first up to @end whose files were written. */
 static int commit(struct kv_cache *cache, struct kv_space_change *first,
 		  const struct kv_space_change *end)
 {
@@ -191,8 +195,8 @@ static int commit(struct kv_cache *cache, struct kv_space_change *first,
 	return r;
 }
 
-/* Write all changes that wait, as the spaces are when it begins.  Lets go of the
- * lock. */
+/* Write all queued changes, with the spaces' present values.  Drops the lock
+ * meanwhile. */
 static void write_waiting(struct kv_cache *cache)
 {
 	struct kv_space_changes changes = TAILQ_HEAD_INITIALIZER(changes);
@@ -201,7 +205,7 @@ static void write_waiting(struct kv_cache *cache)
 	int r;
 
 	cache->changing = true;
-	/* A commit of blocks that is under way has the disk for itself. */
+	/* Do not compete for the disk with a commit of blocks. */
 	while (cache->ssd.committing && cache->ssd.commits_begun == round)
 		kv_cond_wait(cache, &cache->ssd.done, CHANGED_NS);
 	TAILQ_CONCAT(&changes, &cache->changes, link);
@@ -220,8 +224,8 @@ static void write_waiting(struct kv_cache *cache)
 	write_files(cache, &changes);
 	first = TAILQ_FIRST(&changes);
 	r = commit(cache, first, NULL);
-	/* A change without room does not fail the others: give each change a
-	 * transaction of its own. */
+	/* One transaction for each change, so that a change without room does
+	 * not fail the others. */
 	TAILQ_FOREACH(change, &changes, link)
 		if (r < 0 && counts(change))
 			change->result =
@@ -234,15 +238,16 @@ static void write_waiting(struct kv_cache *cache)
 		change->space->change = NULL;
 		change->result = change->first->result;
 	}
-	/* Once the status is set, the change's thread may free it. */
+	/* Once its status is set, the thread of a change may free the
+	 * change. */
 	TAILQ_FOREACH(change, &changes, link)
 		change->status = change->result;
 	cache->changing = false;
 	pthread_cond_broadcast(&cache->changed);
 }
 
-/* Write @n changes, which the caller has zeroed but for their spaces, and wait.
- * Return their first error. */
+/* Write @n changes, zeroed except for their spaces, and wait.  Return the first
+ * error. */
 static int persist(struct kv_cache *cache, struct kv_space_change *changes,
 		   size_t n)
 {

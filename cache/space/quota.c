@@ -5,13 +5,13 @@
  * OWNS       the quotas and guarantees of spaces and tenants; STORE/tenants.
  *
  * INVARIANTS
- *   (1) A slot is given only if the bytes of the space, those that are coming
- *       and the new ones are within its quota together, and those of its tenant
- *       within the tenant's.
+ *   (1) A slot is given only if the space stays within its quota, counting
+ *       bytes present, coming and new, and its tenant within the tenant's
+ *       quota.
  *   (2) All guarantees together never exceed the tier.  The guarantees of a
  *       tenant and of its spaces overlap, and the larger counts.  DRAM is
- *       counted in segments, without those of others that cannot be emptied
- *       when the guarantee is made.
+ *       counted in segments, without other users' segments that cannot be
+ *       emptied when the guarantee is made.
  *
  * LOCKING    cache->lock; STORE/tenants is written under the index's write
  *            transaction.
@@ -24,14 +24,15 @@
 #include "index/sidecar.h"
 
 #define EVICT_AT_ONCE 256u
-#define SHARED_PART 4u /* of an SSD that has shrunk: opened blocks need it */
+/* 1/4 of a shrunk SSD tier is left unreserved, for open blocks */
+#define SHARED_PART 4u
 
 static bool over(uint64_t limit, uint64_t bytes)
 {
 	return limit && bytes > limit;
 }
 
-/* Let others have the lock after every EVICT_AT_ONCE evictions. */
+/* Release the lock briefly after every EVICT_AT_ONCE evictions. */
 static void pause_after(struct kv_cache *cache, unsigned *n)
 {
 	if (++*n % EVICT_AT_ONCE == 0) {
@@ -79,8 +80,9 @@ static uint64_t reserve(const struct kv_quota *quota, enum kv_node_tier tier)
 	return tier == SSD ? quota->reserve_ssd : quota->reserve_dram;
 }
 
-/* Sum up the reserves of all tenants and their spaces.  @ret_segments: of DRAM,
- * with the segments that cannot be given away now; may be NULL. */
+/* Sum up the reserves of all tenants and their spaces.  @ret_segments (may be
+ * NULL): segments of DRAM, including those that cannot be taken from other
+ * users now. */
 static uint64_t sum_reserves(const struct kv_cache *cache,
 			     enum kv_node_tier tier, uint64_t *ret_segments)
 {
@@ -96,7 +98,7 @@ static uint64_t sum_reserves(const struct kv_cache *cache,
 			bytes += reserve(&space->quota, tier);
 		bytes = KV_MAX(bytes, reserve(&tenant->quota, tier));
 		sum += bytes;
-		/* At mount there is no memory yet when the SSD shrinks. */
+		/* If the SSD shrinks at mount, there is no arena yet. */
 		if (one)
 			segments += KV_MAX(tenant->kept_segments,
 					   (bytes + one - 1) / one);
@@ -134,8 +136,8 @@ void kv_quotas_settle(struct kv_cache *cache)
 	kv_unlock(cache);
 }
 
-/* Set the quota at @where to @quota.  A reserve may always be lowered, and
- * raised while the tier has enough; -ENOSPC. */
+/* Set the quota at @where to @quota.  Lowering a reserve always succeeds.
+ * -ENOSPC: the tier is too small to raise it. */
 static int set_quota(struct kv_cache *cache, struct kv_quota *where,
 		     const struct kv_quota *quota)
 {
@@ -192,7 +194,7 @@ int kv_tenants_adopt(struct kv_cache *cache)
 	size_t n = 0, damaged = 0;
 	int r = kv_tenants_read(cache->store_fd, &records, &n, &damaged);
 
-	/* Do not replace a file that could not be read. */
+	/* After a read error, do not replace the file. */
 	if (r < 0 && r != -EBADMSG)
 		return r;
 	if (r < 0 || damaged)
@@ -224,7 +226,7 @@ static size_t count_with_quotas(const struct kv_cache *cache)
 }
 
 /* Write STORE/tenants.  The index's write transaction orders the writers: the
- * last to begin writes last, and reads the quotas after it began. */
+ * last one to begin writes last, and reads the quotas after it began. */
 static int persist_tenants(struct kv_cache *cache)
 {
 	_cleanup_(kv_freep) struct kv_tenant_record *records =

@@ -10,7 +10,7 @@
  *               (new) -> MADE      kv_snapshot_create: it has its name
  *                MADE -> READY     the same, once all blocks are pinned
  *                MADE -> (freed)   the same, if a block could not be pinned
- *               READY -> LEAVING   kv_snapshot_drop: it cannot be found any more
+ *               READY -> LEAVING   kv_snapshot_drop: hidden from now on
  *             LEAVING -> DROPPED   the same, once all blocks are unpinned
  *             DROPPED -> (freed)   kv_snapshots_write, when its record is
  *                                  deleted from the index
@@ -45,7 +45,8 @@
 #define COST_EACH 16u
 #define RETRY_NS 1000000000u
 #define STRETCH 256u
-/* All snapshots together may list COST_BLOCKS times the blocks, and COST_FREE. */
+/* All snapshots together may list COST_FREE blocks, plus COST_BLOCKS times the
+ * number of blocks. */
 #define COST_BLOCKS 4u
 #define COST_FREE 65536u
 
@@ -90,7 +91,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* Find a ready snapshot; NULL. */
+/* Return a ready snapshot, or NULL. */
 static struct kv_snapshot *snapshot_by_id_locked(struct kv_cache *cache,
 						 uint64_t id)
 {
@@ -102,7 +103,7 @@ static struct kv_snapshot *snapshot_by_id_locked(struct kv_cache *cache,
 	return snapshot && snapshot->ready ? snapshot : NULL;
 }
 
-/* Find a snapshot, ready or not; NULL. */
+/* Return a snapshot, ready or not; or NULL. */
 static struct kv_snapshot *snapshot_by_name_locked(struct kv_cache *cache,
 						   uint32_t space_id,
 						   const char *name)
@@ -133,7 +134,7 @@ uint64_t kv_snapshots_cost_locked(struct kv_cache *cache,
 	return cost;
 }
 
-/* Add a snapshot, whose name is free, to the trees and the space. */
+/* Add a snapshot, whose name is unused, to the trees and the space. */
 static int snapshot_link_locked(struct kv_cache *cache, struct kv_space *space,
 				struct kv_snapshot *snapshot)
 {
@@ -174,7 +175,7 @@ static void snapshot_unlink_locked(struct kv_cache *cache,
 			      kv_index_snapshot_bytes(snapshot->n), 0);
 }
 
-/* Return the index of the first item at @position or behind it. */
+/* Return the index of the first item at or after @position. */
 static uint32_t snapshot_at(const struct kv_snapshot *snapshot,
 			    uint32_t position)
 {
@@ -298,7 +299,8 @@ void kv_snapshots_fini(struct kv_cache *cache)
 	tdestroy(all->by_id, nothing);
 }
 
-/* Note a change.  Frees a dropped snapshot that has no record in the index. */
+/* Queue the snapshot's change for the index.  Frees a dropped snapshot that has
+ * no record in the index. */
 static void snapshot_changed_locked(struct kv_cache *cache,
 				    struct kv_snapshot *snapshot)
 {
@@ -319,7 +321,8 @@ static void snapshot_changed_locked(struct kv_cache *cache,
 	kv_commit_kick_locked(cache, false);
 }
 
-/* Write a snapshot's record to the index, or delete it.  Lets go of the lock. */
+/* Write a snapshot's record to the index, or delete it.  Drops the lock
+ * meanwhile. */
 static int write_one(struct kv_cache *cache, const struct kv_snapshot *snapshot)
 {
 	_cleanup_(kv_freep) struct kv_snapshot_item *items =
@@ -404,7 +407,7 @@ static bool picks_ok(const struct kv_pick *picks, size_t n)
 	return true;
 }
 
-/* @space: NULL if there is none with @space_id. */
+/* @space: NULL if the space @space_id does not exist. */
 static int snapshot_new(struct kv_space *space, uint32_t space_id,
 			const char *name, size_t n,
 			struct kv_snapshot **ret_snapshot)
@@ -426,7 +429,7 @@ static int snapshot_new(struct kv_space *space, uint32_t space_id,
 	return 0;
 }
 
-/* Give the snapshot an id, and its name if that is free. */
+/* Give the snapshot an id, and its name if the name is unused. */
 static int snapshot_enter(struct kv_cache *cache, struct kv_space *space,
 			  struct kv_snapshot *snapshot)
 {
@@ -457,8 +460,8 @@ static int snapshot_enter(struct kv_cache *cache, struct kv_space *space,
 	return r;
 }
 
-/* Pin the items.  Return the number of pinned items, and in *@ret_status why the
- * next one could not be pinned. */
+/* Pin the items.  Return the number of pinned items, and in *@ret_status the
+ * error of the next item. */
 static size_t pin_all(struct kv_cache *cache, struct kv_space *space,
 		      struct kv_snapshot *snapshot, int *ret_status)
 {
@@ -564,7 +567,7 @@ int kv_snapshot_drop(struct kv_cache *cache, uint64_t id)
 		return -ENOENT;
 	unpin(cache, snapshot, snapshot->n);
 	kv_lock(cache);
-	/* Not before: the committer frees dropped snapshots. */
+	/* Set only now: the committer frees dropped snapshots. */
 	snapshot->dropped = true;
 	snapshot_changed_locked(cache, snapshot);
 	kv_unlock(cache);
@@ -582,7 +585,7 @@ void kv_snapshots_drop(struct kv_cache *cache, struct kv_space *space)
 		kv_snapshot_drop(cache, ids[i]);
 }
 
-/* Drop unlinked items once they are half of all. */
+/* Delete unlinked items once they are half of all items. */
 static void compact(struct kv_cache *cache, struct kv_snapshot *snapshot)
 {
 	struct kv_space *space = snapshot->space;
@@ -632,7 +635,7 @@ int kv_snapshot_unlink(struct kv_cache *cache, uint64_t id, uint32_t position)
 	return item ? 0 : -ENOENT;
 }
 
-/* Have the snapshot's record deleted. */
+/* Have the snapshot's record deleted from the index. */
 static void disown(struct kv_cache *cache, struct kv_snapshot *snapshot)
 {
 	snapshot->dropped = true;
@@ -659,7 +662,7 @@ int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 		disown(cache, kv_steal(snapshot));
 		return 0;
 	}
-	/* The older one was being dropped when the daemon was killed. */
+	/* The older snapshot was being dropped when the daemon was killed. */
 	older = snapshot_by_name_locked(cache, space->id, name);
 	if (older) {
 		snapshot_unlink_locked(cache, older);

@@ -6,14 +6,16 @@
  *
  * STATES     of a space:
  *
- *              (new) -> settling   its record is being written
- *           settling -> live       kv_space_create
- *               live -> removed    kv_space_remove; its name is free
- *            removed -> (freed)    kv_spaces_reap, when it is not held and the
- *                                  cache has nothing of it any more
+ *               (new) -> settling   its record is being written
+ *            settling -> live       kv_space_create
+ *                live -> removed    kv_space_remove; its name is free
+ *             removed -> (freed)    kv_spaces_reap, once nobody holds the space
+ *             and the
+ *                                   cache has no part of it any more
  *
- * LOCKING    cache->lock for the fields, let go of between blocks; a block is
- *            held meanwhile.
+ * LOCKING    cache->lock for the fields, released between blocks; a block is
+ * held
+ *            meanwhile.
  */
 #include "cache/space/space.h"
 #include "cache/block/block.h"
@@ -36,12 +38,12 @@
 
 #define SETTLED_NS 1000000000u
 #define REAPED_AT_ONCE 64u
-/* A change of owner waits so long for all blocks that are being read or written:
- * an SSD may hang. */
+/* A change of owner waits up to this long for blocks being read or written: an
+ * SSD may hang. */
 #define MOVE_NS 3000000000u
 #define MOVE_AGAIN_US 10000u
-#define INDEX_PART 4	   /* of the index, at most, for spaces and snapshots */
-#define CLEAR_AT_ONCE 128u /* blocks removed before a pause of */
+#define INDEX_PART 4	   /* spaces and snapshots may take 1/4 of the index */
+#define CLEAR_AT_ONCE 128u /* blocks removed before a pause, which takes */
 #define CLEAR_PAUSE_US 50u
 
 static bool index_fits(struct kv_cache *cache, struct kv_account *account,
@@ -197,7 +199,7 @@ static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 	return 0;
 }
 
-/* Charge the space, with all that it holds, to @account (held) from now on. */
+/* Charge the space and its contents to @account (held) from now on. */
 static void own_locked(struct kv_cache *cache, struct kv_space *space,
 		       struct kv_account *account)
 {
@@ -245,8 +247,9 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	if (!name_ok(name) || record->id == 0 ||
 	    kv_space_with_id(cache, record->id))
 		return -EBADMSG;
-	/* Two spaces of one name were left by older versions, which did not wait
-	 * for a removal: the space with the lower id is the removed one. */
+	/* Older versions, which did not wait for a removal, could leave two
+	 * spaces with one name: the space with the lower id is the removed
+	 * one. */
 	space = find_locked(cache, name);
 	if (space && space->id > record->id)
 		return -EBADMSG;
@@ -260,7 +263,7 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	space->mode = record->mode & 07777;
 	space->shared = record->mode & KV_SPACE_SHARED;
 	space->own_seed = record->mode & KV_SPACE_OWN_SEED;
-	/* Backends may be others than those of the mount before. */
+	/* The backends may differ from those of the previous mount. */
 	space->untold = KV_ALL_BACKENDS;
 	space->mtime_ns = record->mtime_ns;
 	space->quota = record->quota;
@@ -302,9 +305,8 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 		return -EROFS;
 	account = kv_account_get(cache->accounts, uid);
 	kv_lock(cache);
-	/* A space whose record is not durable yet has no blocks, and one whose
-	 * record is not deleted yet keeps its name: a crash would leave blocks
-	 * without a space, or two spaces of one name. */
+	/* Wait until a space of this name has settled.  A crash must not leave
+	 * blocks whose space has no record, nor two spaces with one name. */
 	while ((space = find_locked(cache, name)) && space->settling)
 		kv_cond_wait(cache, &cache->settled, SETTLED_NS);
 	if (space) {
@@ -349,7 +351,7 @@ int kv_space_remove(struct kv_cache *cache, struct kv_space *space)
 
 	if (cache->config.read_only)
 		return -EROFS;
-	/* Without blocks its snapshots are useless. */
+	/* Without any block in the space its snapshots are useless. */
 	if (kv_space_stat(cache, space).blocks == 0)
 		kv_snapshots_drop(cache, space);
 	kv_lock(cache);
@@ -366,7 +368,8 @@ int kv_space_remove(struct kv_cache *cache, struct kv_space *space)
 		return r;
 	r = kv_space_persist(cache, space);
 	if (r < 0) {
-		/* The record could not be deleted, but the file may have been. */
+		/* Write the file again: it may be deleted although deleting the
+		 * record failed. */
 		kv_lock(cache);
 		space->removed = false;
 		kv_unlock(cache);
@@ -387,8 +390,8 @@ static void space_free(struct kv_space *space)
 	free(space);
 }
 
-/* Return whether a removed space can be freed: nothing refers to it, and nothing
- * can find it any more. */
+/* Return whether a removed space can be freed: nothing refers to the space, and
+ * nothing can find it. */
 static bool is_left(const struct kv_space *space)
 {
 	return space->removed && !space->settling &&
@@ -448,7 +451,8 @@ int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,
 	return kv_space_persist(cache, space);
 }
 
-/* Call @each on every block, held, without the lock, until one returns != 0. */
+/* Call @each on every block, held, without the lock, until a call returns !=
+ * 0. */
 static int for_each_block(struct kv_cache *cache, struct kv_space *space,
 			  int (*each)(struct kv_cache *, struct kv_block *,
 				      void *),
@@ -483,7 +487,7 @@ static int fits_layout(struct kv_cache *cache, struct kv_block *block,
 	int r = kv_view_get(cache, block, &view);
 
 	if (r == -EBADMSG || r == -ENOENT)
-		return 0; /* damaged or gone: no block any more */
+		return 0; /* a damaged or removed block needs no check */
 	if (r < 0)
 		return r;
 	r = kv_block_parse(view.data, view.length, layout, &length, &payload,
@@ -492,7 +496,7 @@ static int fits_layout(struct kv_cache *cache, struct kv_block *block,
 	return r < 0 ? -EBADMSG : 0;
 }
 
-/* Take *@layout, if @space has none by now. */
+/* Set *@layout as the layout of @space, unless another thread has set one. */
 static int put_layout(struct kv_cache *cache, struct kv_space *space,
 		      struct kv_layout **layout, bool own_seed, uint32_t untold)
 {
@@ -545,7 +549,7 @@ static int set_layout(struct kv_cache *cache, struct kv_space *space,
 			r = kv_remote_adopt(cache, space, &layout, &untold);
 		if (r < 0)
 			return r;
-		/* 1: no other node knows the seed that was drawn. */
+		/* 1: the seed was drawn here, and no other node knows it. */
 		r = put_layout(cache, space, &layout,
 			       r == 1 && layout->seed_drawn, untold);
 		if (r < 0)
@@ -645,7 +649,7 @@ int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 /* ---- another owner, or mode ---- */
 
 /* Move a block that is worth keeping to a slot of the space's new access class.
- * -EBUSY: it is being read or written, or a flush waits for it. */
+ * -EBUSY: the block is being read or written, or a flush waits for it. */
 static int move(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_slot *old, *new;
@@ -699,11 +703,11 @@ static int move_or_drop(struct kv_cache *cache, struct kv_block *block,
 {
 	const uint64_t *until = arg;
 
-	/* A block that is being written becomes durable, and leaves its slot. */
+	/* A block that is being written leaves its slot once it is durable. */
 	while (move(cache, block) == -EBUSY && kv_now_ns() < *until)
 		usleep(MOVE_AGAIN_US);
-	/* A block that is left is read in anew once it is durable, if the SSD takes
-	 * it; otherwise it goes. */
+	/* A block still in its old slot leaves the slot once the block is
+	 * durable; remove it now if no SSD takes the block. */
 	kv_lock(cache);
 	if (block->slot && !(block->flags & BLOCK_REMOVED) &&
 	    (!cache->ssd.on ||
@@ -742,7 +746,7 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 	space->uid = uid;
 	space->gid = gid;
 	space->mode = mode & 07777;
-	/* Only its owner decides whether it is shared with other nodes. */
+	/* Sharing with other nodes is for the new owner to decide. */
 	if (moved)
 		space->shared = false;
 	kv_unlock(cache);
@@ -755,7 +759,7 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 	return r < 0 ? r : kv_space_persist(cache, space);
 }
 
-/* From the tail, so that the tail is evicted first. */
+/* Mark the last block first, so that the chain is evicted from its end. */
 void kv_blocks_ended(struct kv_cache *cache, struct kv_space *space,
 		     const struct kv_key *keys, size_t n)
 {
@@ -776,13 +780,13 @@ void kv_blocks_ended(struct kv_cache *cache, struct kv_space *space,
 /* ---- removal of all blocks ---- */
 
 struct place {
-	uint64_t slot_id, block; /* on SSD; its id */
+	uint64_t slot_id, block; /* slot on SSD; id of the block */
 };
 
 struct kv_clear {
 	struct kv_space *space;
-	uint64_t generation;  /* of the first block that came later */
-	struct place *places; /* NULL: not gathered yet */
+	uint64_t generation;  /* generation of the first block to keep */
+	struct place *places; /* NULL: not collected yet */
 	size_t n, room, at;
 };
 
@@ -839,8 +843,8 @@ static int by_place(const void *a, const void *b)
 	return x->slot_id < y->slot_id ? -1 : x->slot_id > y->slot_id;
 }
 
-/* Gather the blocks, in the order of their slots on SSD: that is the fastest to
- * delete. */
+/* Collect the blocks in the order of their SSD slots, which is the fastest
+ * order to delete them. */
 static int gather_places(struct kv_cache *cache, struct kv_clear *clear)
 {
 	int r = 0;
