@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cache.c - the cache as a whole: opened, scrubbed, described, closed.
+ * cache.c - the cache as a whole: open, scrub, describe, close.
  *
  * OWNS       the kv_cache.  Order of start: store, ring, arena, readers,
- *            writers, housekeeper; the end is in reverse order.  Once a second
+ *            writers, housekeeper; they end in reverse order.  Once a second
  *            the housekeeper brings spaces back within their quotas, and checks
- *            the SSD (health.c).  The housekeeper does no I/O: it must
+ *            the SSD (health.c).  The housekeeper does no I/O, because it must
  *            notice I/O that does not end.
- *            The scrubber and its buffer.  The scrubber reads the store through,
- *            over and over, at a bounded rate, so that damage is found before a
- *            client asks for the block: one segment file after the other, each
- *            from its beginning to its end.
+ *            The scrubber and its buffer.  The scrubber reads the whole store
+ *            again and again, at a limited rate, to find damage before a client
+ *            asks for the block: one segment file after the other, from
+ *            beginning to end.
  *
  * INVARIANTS
  *   (1) After each block the scrubber rests for as long as the block's bytes
@@ -19,7 +19,8 @@
  *   (2) While blocks are being written the scrubber rests up to BUSY times as
  *       long and no longer, so that a busy tier is scrubbed as well.
  *
- * LOCKING    see core.h.  The scrubber releases the lock for each read and every
+ * LOCKING    see core.h.  The scrubber releases the lock for each read and
+ * every
  *            AT_ONCE slots.
  */
 #include "cache/block/block.h"
@@ -41,10 +42,10 @@
 
 #define RING_DEPTH 128u
 #define RING_BYTES (96u << 20)
-/* A sync, or a commit of the index, waits until the device has served its reads:
- * little enough for that, and enough to keep any SSD busy. */
+/* A sync or a commit of the index waits for the reads at the device.  This
+ * limit keeps the wait short, and any SSD busy. */
 #define RING_READ_BYTES (16u << 20)
-#define AT_ONCE 4096u /* slots without a block, before others get the lock */
+#define AT_ONCE 4096u /* free slots scanned before the lock is released */
 #define BUSY 10u
 #define SECOND 1000000000u
 
@@ -67,7 +68,8 @@ static bool stopping(const struct kv_cache *cache)
 	return kv_periodic_stopping(&cache->scrubber.periodic);
 }
 
-/* Read and verify a block, and wait to keep to the rate.  Drops the lock meanwhile. */
+/* Read and verify a block, and rest to keep to the rate.  Drops the lock
+ * meanwhile. */
 static void scrub_block(struct kv_cache *cache, struct buffer *buffer,
 			struct kv_block *block)
 {
@@ -101,7 +103,8 @@ static void scrub_block(struct kv_cache *cache, struct buffer *buffer,
 		rest(cache, ns);
 }
 
-/* The file may get slots of another size whenever the lock is released. */
+/* Scrub all blocks of @file, whose slot size may change whenever the lock is
+ * released. */
 static void scrub_file(struct kv_cache *cache, struct buffer *buffer,
 		       const struct kv_segfile *file)
 {
@@ -183,13 +186,14 @@ static int close_parts(struct kv_cache *cache, bool clean)
 	kv_spaces_agree_stop(cache);
 	kv_remote_stop(cache);
 	kv_periodic_stop(&cache->scrubber.periodic);
-	kv_prefetcher_stop(cache); /* the housekeeper ends what is stuck */
+	/* before the housekeeper, which ends stuck reads */
+	kv_prefetcher_stop(cache);
 	kv_periodic_stop(&cache->housekeeper);
 	if (clean)
 		kv_store_before_stop(cache);
 	KV_POINT("unmount.begin");
 	r = kv_writer_stop(cache);
-	/* Blocks that the writer could not write end with the mount. */
+	/* Blocks that the writer could not write are lost. */
 	n = (uint64_t)ssd->dirty + ssd->unpersisted;
 	if (n > 0 && ssd->on && !ssd->frozen && !cache->config.read_only) {
 		if (ssd->error)
@@ -213,7 +217,8 @@ static int close_parts(struct kv_cache *cache, bool clean)
 	kv_arena_close(cache);
 	kv_ring_free(cache->ring);
 	kv_bounce_free(cache->bounce);
-	/* Blocks that found no room are lost, as if they had been evicted. */
+	/* Blocks without room on SSD are lost, like evicted blocks: still a
+	 * clean end. */
 	kv_store_close(cache, clean && !ssd->deletions.n &&
 				      !ssd->deletions.unqueued &&
 				      !ssd->updates.n &&
@@ -304,7 +309,7 @@ static int start(struct kv_cache *cache, char **ret_why)
 	if (r < 0)
 		return kv_why(ret_why, r, "evict=%s: %s", config->evict,
 			      r == -EINVAL ? "no such policy" : strerror(-r));
-	/* For blocks of 64 KiB; pages that are not used are not touched. */
+	/* One block per 64 KiB; untouched pages of the ghost take no memory. */
 	r = kv_ghost_init(&cache->ghost, KV_MAX(config->dram >> 16, 1u << 14) *
 						 KV_GHOST_FOR_A_BLOCK);
 	if (r == 0)

@@ -10,7 +10,8 @@
 
 #include "common/kv.h"
 
-/* The address of the pointer is a void *: copied, so that no alias is made. */
+/* @items is the address of a pointer: copied by memcpy, so that no alias is
+ * made. */
 static inline int kv_array_resize(void *items, size_t room, size_t size)
 {
 	void *old, *resized;
@@ -44,13 +45,13 @@ static inline int kv_array_append(void *items, size_t n, size_t size)
 	return kv_array_resize(items, n ? 2 * n : 16, size);
 }
 
-/* Make room for @n items in the array *@items, which has room for *@room (a
- * size_t). */
+/* Make room for at least @n items in the array *@items, whose present room is
+ * *@room (a size_t). */
 #define kv_array_reserve(items, room, n) \
 	kv_array_grow((items), (room), (n), sizeof(**(items)))
 
-/* Make room for one more item in the array *@items of @n.  Nothing but this
- * macro allocates such an array: its room follows from @n. */
+/* Make room for one more item in the array *@items of @n.  Allocate the array
+ * by this macro only: it computes the array's room from @n. */
 #define kv_array_more(items, n) kv_array_append((items), (n), sizeof(**(items)))
 
 #endif

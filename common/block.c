@@ -20,7 +20,7 @@
 #include "common/block.h"
 #include "common/bytes.h"
 
-#define PREFIX 8 /* little-endian length of the JSON */
+#define PREFIX 8 /* bytes of the JSON's little-endian length */
 #define METADATA                                                       \
 	"{\"__metadata__\":{\"kvfs\":\"%u\",\"key\":\"%s\","           \
 	"\"parent\":\"%s\",\"position\":\"%" PRIu32 "\",\"tokens\":\"" \
@@ -29,7 +29,7 @@
 /* JSON values in a header; bounds the memory that parsing one takes. */
 #define VALUES_MAX (1u << 17)
 
-/* A tensor of a file's header; the pointers are into its JSON. */
+/* A tensor in a file's header; the pointers are into its JSON. */
 struct entry {
 	const char *name, *dtype;
 	const json_t *shape;
@@ -101,7 +101,8 @@ int kv_block_header_write(const struct kv_layout *layout,
 	return 0;
 }
 
-/* Parse a decimal number in the exact form that kvfs writes; false: it is not. */
+/* Parse a decimal number; return false unless it is spelled as kvfs writes
+ * it. */
 static bool parse_number(const json_t *json, uint32_t *ret_number)
 {
 	const char *text = json_string_value(json);
@@ -145,7 +146,7 @@ static int parse_metadata(json_t *json, struct kv_meta *meta)
 	return 0;
 }
 
-/* Compute the bytes of a tensor: 0 is possible, safetensors has empty ones. */
+/* Compute the bytes of a tensor; 0 is valid: safetensors has empty tensors. */
 static int tensor_bytes(const struct entry *entry, uint64_t *ret_bytes)
 {
 	uint64_t bytes = kv_dtype_bytes(entry->dtype);
@@ -270,10 +271,11 @@ static int load_json(const char *head, size_t len, json_t **ret_json)
 	if (!text)
 		return -ENOMEM;
 	memcpy(text, head, len);
-	while (len > 0 && text[len - 1] == ' ') /* jansson is slow in padding */
+	/* jansson parses padding slowly */
+	while (len > 0 && text[len - 1] == ' ')
 		len--;
-	/* Each JSON value but the first follows one of these characters; real
-	 * headers have few of them within strings. */
+	/* Count JSON values: each but the first follows one of these
+	 * characters, which are rare in strings. */
 	for (size_t i = 0; i < len; i++)
 		values += text[i] == ',' || text[i] == '[' || text[i] == '{';
 	if (values > VALUES_MAX)
@@ -297,7 +299,8 @@ static int parse_token_ids(const json_t *metadata,
 	return ids ? kv_token_ids_parse(ids, extras, ret_ids) : -ENOENT;
 }
 
-/* Check that there are as many token ids as tokens; "tokens" may be missing. */
+/* Check that the block has as many token ids as tokens; "tokens" may be
+ * missing. */
 static int check_token_ids(const json_t *metadata,
 			   const struct kv_layout *layout, struct kv_meta *meta)
 {
@@ -402,9 +405,9 @@ int kv_block_parse(const void *head, size_t have,
 #define IDS "\"token_ids\":\""
 #define EXTRAS "\",\"extras\":\""
 #define END "\","
-#define DIGITS 10 /* of an id, at most */
+#define DIGITS 10 /* digits of an id, at most */
 
-/* Read the first bytes once: other processes may write there. */
+/* Read the first bytes only once: other processes may write there. */
 static long read_head(const void *data, size_t bytes,
 		      struct kv_token_ids *ret_head)
 {

@@ -26,11 +26,9 @@ int kv_key_parse(const char *name, struct kv_key *ret_key);
  */
 uint64_t kv_block_header_bytes(const struct kv_layout *layout);
 
-/*
- * Write these bytes for the block @key to @header.  Deterministic: the same
- * arguments give the same bytes.  -EINVAL: a bad key, or meta->ids does not agree
- * with the layout's "token_ids".
- */
+/* Write the header of the block @key, kv_block_header_bytes long, to @header.
+ * Deterministic: the same arguments give the same bytes.  -EINVAL: a bad key,
+ * or meta->ids does not agree with the layout's "token_ids". */
 int kv_block_header_write(const struct kv_layout *layout,
 			  const struct kv_key *key, const struct kv_meta *meta,
 			  void *header);
@@ -59,8 +57,9 @@ int kv_block_parse_token_ids(const void *head, size_t have,
 
 /* ---- token ids ---- */
 
-#define KV_TOKEN_IDS_MAX 8192u /* of a block: they fit one message */
-#define KV_EXTRAS_MAX 2048u    /* bytes */
+/* most token ids of a block: they fit one message */
+#define KV_TOKEN_IDS_MAX 8192u
+#define KV_EXTRAS_MAX 2048u /* bytes */
 
 /*
  * The token ids of a block, and opaque extras.  In a block's header they are
@@ -69,7 +68,7 @@ int kv_block_parse_token_ids(const void *head, size_t have,
 struct kv_token_ids {
 	uint32_t n;
 	uint32_t extras_len;
-	uint32_t ids[]; /* n of them, then the extras */
+	uint32_t ids[]; /* @n ids, then the extras */
 };
 
 static inline uint64_t kv_token_ids_bytes(uint32_t n, uint32_t extras_len)

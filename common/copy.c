@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * copy.c - non-temporal copies, and hashing on the way.
+ * copy.c - non-temporal copies, and hashing during a copy.
  *
  * OWNS      a kv_hash: its XXH3 state and its piece buffer.
  *
  * INVARIANTS
  *   (1) kv_hash_copy hashes and stores the same reading of each source byte.
- *   (2) Non-temporal stores are fenced before a public function returns, but
- *       for kv_copy_rows, whose caller does it.
+ *   (2) Non-temporal stores are fenced before a public function returns, except
+ *       in kv_copy_rows, whose caller calls the fence.
  *
  * LOCKING   a kv_hash belongs to one thread at a time.  The choice of the copy
- *           loop is made from the CPU alone, so that racing on it is harmless.
+ * loop
+ *           depends on the CPU only, so racing threads choose the same one.
  */
 #include "common/copy.h"
 
@@ -19,7 +20,8 @@
 #include <immintrin.h>
 #define XXH_DISPATCH_DISABLE_REPLACE
 #include <xxh_x86dispatch.h>
-/* Static archives of libxxhash lack the two that choose by the CPU. */
+/* Static archives of libxxhash lack the two functions that choose code by the
+ * CPU. */
 #pragma weak XXH3_128bits_dispatch
 #pragma weak XXH3_128bits_update_dispatch
 #define IF_THERE(f, otherwise) ((f) ? (f) : (otherwise))
@@ -32,21 +34,20 @@
 #define RUN (4 * LINE) /* copied at once */
 #define SIDE 4	       /* rows copied side by side */
 #define GROUP (SIDE * KV_PAGE)
-#define PIECE GROUP	 /* hashed at once; stays in the first-level cache */
-#define AHEAD (8 * LINE) /* fetched of each page of the next piece */
-#define STREAM_MIN 1024	 /* below, non-temporal stores gain nothing */
+#define PIECE GROUP /* bytes hashed at once; stays in the first-level cache */
+#define AHEAD (8 * LINE) /* bytes prefetched of each page of the next piece */
+#define STREAM_MIN 1024	 /* fewer bytes gain nothing from non-temporal stores */
 
-/*
- * Copy RUN bytes from @src to @dst, which is at the start of a line, and to
- * @keep unless that is NULL.
- */
+/* Copy RUN bytes from @src to @dst, which is aligned to a line, and to @keep
+ * unless that is NULL. */
 typedef void (*run_fn)(uint8_t *dst, const uint8_t *src, uint8_t *keep);
 
-/* The same for @n bytes, a multiple of RUN. */
+/* Copy @n bytes, a multiple of RUN; otherwise like run_fn. */
 typedef void (*runs_fn)(uint8_t *dst, const uint8_t *src, size_t n,
 			uint8_t *keep);
 
-/* Runs of @n bytes each, a multiple of RUN, that begin so far apart. */
+/* Rows of @n bytes each, a multiple of RUN, with constant distances between
+ * their beginnings. */
 struct rows {
 	uint8_t *dst;
 	const uint8_t *src;
@@ -59,10 +60,9 @@ struct kv_hash {
 	uint8_t *piece;
 };
 
-/*
- * Four pages side by side: the CPU's prefetchers work page by page, so that
- * four streams keep more of the memory busy than one (measured: 1.2 times).
- */
+/* Copy four pages side by side: the CPU's prefetchers work page by page, so
+ * four streams use more of the memory's bandwidth (measured: 1.2 times one
+ * stream). */
 static inline __attribute__((always_inline)) void
 each_run(run_fn run, uint8_t *dst, const uint8_t *src, size_t n, uint8_t *keep)
 {
@@ -76,11 +76,9 @@ each_run(run_fn run, uint8_t *dst, const uint8_t *src, size_t n, uint8_t *keep)
 		run(dst + at, src + at, keep ? keep + at : NULL);
 }
 
-/*
- * Rows that lie apart are read side by side, as pages are.  Those that follow
- * each other are one stream to read, which is fetched further ahead than the
- * CPU would (measured: 1.3 and 1.1 times).
- */
+/* Read rows side by side if they lie apart.  Adjacent rows are one stream,
+ * which is prefetched further ahead than the CPU would (measured: 1.3 and 1.1
+ * times). */
 static inline __attribute__((always_inline)) void
 each_row(run_fn run, const struct rows *rows)
 {
@@ -192,13 +190,13 @@ static runs_fn fastest(void)
 }
 #endif
 
-/* By way of @keep: @src may change between two readings of it. */
+/* Copy through @keep: @src may change between two readings of it. */
 static void copy_plain(uint8_t *dst, const uint8_t *src, size_t n,
 		       uint8_t *keep)
 {
 	if (keep) {
 		src = memcpy(keep, src, n);
-		/* Or the compiler makes both copies from the first source. */
+		/* Without it the compiler reads the source twice. */
 		atomic_signal_fence(memory_order_seq_cst);
 	}
 	memcpy(dst, src, n);
@@ -218,7 +216,7 @@ static runs_fn runs(void)
 	return fn;
 }
 
-/* Copy to @dst and, unless it is NULL, to @keep.  Without the fence. */
+/* Copy to @dst and, unless NULL, to @keep, without the fence. */
 static void stream(uint8_t *dst, const uint8_t *src, size_t n, uint8_t *keep)
 {
 	size_t head = -(uintptr_t)dst % LINE, body, tail;
@@ -240,7 +238,8 @@ void kv_copy_stream(void *dst, const void *src, size_t n)
 	kv_copy_fence();
 }
 
-/* Fast copies exist where every row is made of whole runs from a line on. */
+/* Return a fast copy, or NULL: each row must be whole runs, beginning at a
+ * line. */
 static rows_fn fast_rows(const struct rows *r)
 {
 #if defined(__x86_64__)
@@ -307,7 +306,7 @@ void kv_hash_update(struct kv_hash *hash, const void *data, size_t n)
 	(hash->state, data, n);
 }
 
-/* Memory works on the next piece while this one is hashed. */
+/* Let memory load the next piece while this piece is hashed. */
 static void fetch_ahead(const uint8_t *next)
 {
 	for (size_t page = 0; page < PIECE; page += KV_PAGE)

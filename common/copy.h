@@ -24,9 +24,9 @@ void kv_copy_fence(void);
 
 /*
  * Copy and hash in one pass.  The digest is that of the bytes written to @dst
- * even if @src changes meanwhile: each piece is read once, into a private buffer
- * that stays in the cache, and hashed and stored from there.
- * @state is an XXH3_state_t begun by kv_hash_begin.
+ * even if @src changes meanwhile: each piece is read once, into a private
+ * buffer that stays in the CPU's cache, and is hashed and stored from the
+ * buffer.  @state is an XXH3_state_t begun by kv_hash_begin.
  */
 struct kv_hash;
 int kv_hash_new(struct kv_hash **ret_hash); /* -ENOMEM */
@@ -36,7 +36,7 @@ void kv_hash_update(struct kv_hash *hash, const void *data, size_t n);
 void kv_hash_copy(struct kv_hash *hash, void *dst, const void *src, size_t n);
 struct kv_digest kv_hash_end(struct kv_hash *hash);
 
-/* Digest of a whole region. */
+/* Return the digest of a whole region. */
 struct kv_digest kv_digest_of(const void *data, size_t n);
 
 #endif

@@ -18,10 +18,11 @@ void kv_coverage_fini(struct kv_coverage *coverage)
 	*coverage = (struct kv_coverage){0};
 }
 
-/* Scan from the end: writers write forwards. */
+/* Search from the end: writers usually append. */
 int kv_coverage_add(struct kv_coverage *c, uint64_t start, uint64_t end)
 {
-	size_t first = c->n, last; /* the ranges first..last-1 are joined */
+	/* ranges first..last-1 are joined with the new range */
+	size_t first = c->n, last;
 	int r;
 
 	if (start >= end)

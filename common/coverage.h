@@ -15,15 +15,17 @@ struct kv_span {
 	uint64_t start, end; /* end exclusive */
 };
 
-/* In the owner's memory; zeroed, it covers nothing. */
+/* In the owner's memory; a zeroed struct covers nothing. */
 struct kv_coverage {
 	struct kv_span *ranges; /* ascending, with gaps between them */
 	size_t n, room;
 };
 
-void kv_coverage_fini(struct kv_coverage *coverage); /* and it covers nothing */
+/* afterwards @coverage covers nothing */
+void kv_coverage_fini(struct kv_coverage *coverage);
 
-/* Add [start, end).  -ENOMEM, -EFBIG (too many holes): nothing is changed. */
+/* Add [start, end).  -ENOMEM, -EFBIG (too many holes): @coverage is
+ * unchanged. */
 int kv_coverage_add(struct kv_coverage *coverage, uint64_t start, uint64_t end);
 
 /* Return the bytes from 0 to the first hole. */

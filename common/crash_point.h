@@ -21,7 +21,7 @@
 
 /* The file of KVFS_POINTS; its reader makes it and fills it with zeros. */
 struct kv_point_table {
-	_Atomic uint32_t n; /* of entries; all points that there are */
+	_Atomic uint32_t n; /* number of entries, that is, of all points */
 	struct {
 		char name[KV_POINT_NAME];
 		_Atomic uint64_t hits;
@@ -38,7 +38,7 @@ struct kv_point {
 void kv_point_pass(const struct kv_point *point);
 bool kv_point_lies(const char *what);
 
-/* The section lets crash_point.c find points that were never passed. */
+/* The linker section lets crash_point.c find points that were never passed. */
 #define KV_POINT(text)                                                   \
 	do {                                                             \
 		static struct kv_point kv_point_here __attribute__((     \
@@ -52,7 +52,8 @@ bool kv_point_lies(const char *what);
 
 #define KV_POINT(text) ((void)0)
 #define KV_LIE(what) false
-/* A threshold that a test could not reach. */
+/* A threshold, lower with POINTS=1 for tests that could not reach the real
+ * one. */
 #define KV_POINTS_OR(tested, real) (real)
 
 #endif

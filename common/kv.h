@@ -38,7 +38,7 @@
 		stolen;                     \
 	})
 
-/* The object whose @member is at @pointer. */
+/* Return the object whose @member is at @pointer. */
 #define kv_container(pointer, type, member) \
 	((type *)((char *)(pointer)-offsetof(type, member)))
 
@@ -68,7 +68,7 @@ struct kv_token_ids;
 /* A block's attributes. */
 struct kv_meta {
 	struct kv_key parent; /* len 0: none or unknown */
-	uint32_t position;    /* place in its chain, from 0 */
+	uint32_t position;    /* position in its chain, from 0 */
 	uint32_t tokens;      /* number of tokens in the block; 0: unknown */
 	int64_t mtime_ns; /* CLOCK_REALTIME when sealed, or as utimens set it */
 	const struct kv_token_ids *ids; /* for the header; NULL: none */
@@ -91,7 +91,7 @@ static inline void kv_closep(int *fd)
 		close(*fd);
 }
 
-/* kv_steal for a descriptor. */
+/* Hand over a descriptor: *@fd becomes -1. */
 static inline int kv_steal_fd(int *fd)
 {
 	int own = *fd;

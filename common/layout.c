@@ -26,7 +26,7 @@
 #define SEED_DIGITS 16
 #define REUSE_TEXT_MAX 24 /* "window:4294967295" */
 
-/* Bits for the optional members of a text. */
+/* Bits for optional members that a layout's text has. */
 enum given {
 	GIVEN_TOKENS = 1,
 	GIVEN_REUSE = 2,
@@ -341,7 +341,7 @@ static int parse_member(const char *name, const json_t *value,
 			struct kv_layout *layout, unsigned *given)
 {
 	if (strcmp(name, "tensors") == 0)
-		return 0; /* parse_object has parsed it */
+		return 0; /* parse_object has parsed it already */
 	if (strcmp(name, "tokens") == 0) {
 		*given |= GIVEN_TOKENS;
 		layout->tokens = (uint32_t)json_integer_value(value);
@@ -531,7 +531,7 @@ bool kv_json_no_memory(const struct json_error_t *error)
 	       json_error_code(error) == json_error_out_of_memory;
 }
 
-/* Parse @text.  1: it may be the beginning of a layout. */
+/* Parse @text.  Return 1 if the text may be the beginning of a layout. */
 static int parse(const char *text, size_t len, unsigned *given,
 		 struct kv_layout **ret_layout, char **ret_why)
 {
@@ -604,7 +604,7 @@ int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 	r = parse(text, len, &given, &other, &why);
 	if (r != 0)
 		return r == 1 ? -EINVAL : r;
-	/* Offsets and sizes follow from the rest. */
+	/* Offsets and sizes follow from the fields compared here. */
 	if (layout->n_tensors != other->n_tensors)
 		return 0;
 	for (uint32_t i = 0; i < layout->n_tensors; i++) {

@@ -25,7 +25,7 @@ struct kv_tensor {
 	uint32_t ndim;
 	uint64_t shape[KV_DIM_MAX];
 	uint64_t offset, bytes; /* in the payload */
-	uint32_t layer;		/* where layers are whole tensors: which one */
+	uint32_t layer; /* index of its layer, if layers are whole tensors */
 };
 
 struct kv_layout {
@@ -38,16 +38,18 @@ struct kv_layout {
 	uint8_t fingerprint[KV_BLOB_MAX], salt[KV_BLOB_MAX];
 	uint32_t fingerprint_len, salt_len;
 	uint64_t seed;
-	bool seed_drawn;     /* at random: the text gave none */
-	uint32_t layers;     /* of the model */
-	int layer_dim;	     /* dimension of every tensor that counts them, or
-			       -1: tensor->layer */
-	size_t layer_pieces; /* a layer is in so many pieces at most */
-	bool layers_said;    /* by the text; else guessed */
-	bool token_ids;	     /* blocks have token ids */
-	bool share;	     /* the space is shared with other nodes at first */
-	char *json;	     /* canonical text */
-	char *header; /* the tensors as a block's header has them (block.c) */
+	bool seed_drawn; /* the text gave no seed: it was drawn at random */
+	uint32_t layers; /* of the model */
+	/* dimension of every tensor that counts layers, or -1: see
+	 * tensor->layer */
+	int layer_dim;
+	/* most pieces of memory that one layer consists of */
+	size_t layer_pieces;
+	bool layers_said; /* the text has "layers"; else they are guessed */
+	bool token_ids;	  /* blocks have token ids */
+	bool share;   /* the space is shared with other nodes from the start */
+	char *json;   /* canonical text */
+	char *header; /* the tensors as a block's header lists them (block.c) */
 	size_t header_len;
 };
 

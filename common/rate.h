@@ -2,21 +2,21 @@
 /*
  * rate.h - token buckets, and exponential back-off.
  *
- * All calls with a lock of the caller's, or from one thread.
+ * Call with one lock held for each bucket, or from one thread.
  */
 #ifndef KV_COMMON_RATE_H
 #define KV_COMMON_RATE_H
 
 #include "common/kv.h"
 
-/* A token bucket; all zero, it is full. */
+/* A token bucket; a zeroed bucket is full. */
 struct kv_bucket {
 	double credit; /* negative: debt */
-	uint64_t ns;   /* when it was last filled; 0: never */
+	uint64_t ns;   /* time of the last refill; 0: never */
 };
 
-/* Add the tokens since the last call, @rate a second, up to @most.  Return
- * whether there is any credit. */
+/* Add the tokens since the last call, @rate per second, up to @most.  Return
+ * whether any credit is left. */
 static inline bool kv_bucket_fill(struct kv_bucket *bucket, double rate,
 				  double most)
 {
@@ -31,7 +31,8 @@ static inline bool kv_bucket_fill(struct kv_bucket *bucket, double rate,
 	return bucket->credit > 0;
 }
 
-/* Return the pause after @last: @first, then twice the last one, up to @most. */
+/* Return the pause after a pause of @last: @first, then doubled each time, up
+ * to @most. */
 static inline uint64_t kv_backoff(uint64_t last, uint64_t first, uint64_t most)
 {
 	return KV_MIN(KV_MAX(2 * last, first), most);

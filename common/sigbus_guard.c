@@ -28,7 +28,7 @@
 struct mended {
 	_Atomic uintptr_t base;
 	_Atomic size_t bytes, page;
-	struct mended *next; /* fixed once it is on the list */
+	struct mended *next; /* fixed once the entry is on the list */
 };
 
 static _Thread_local sigjmp_buf *volatile waiting;
@@ -77,7 +77,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
 		before.sa_sigaction(number, info, context);
 	else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
 		before.sa_handler(number);
-	else /* the access is repeated and kills the process */
+	else /* The access is repeated and kills the process. */
 		signal(number, SIG_DFL);
 }
 

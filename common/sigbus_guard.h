@@ -18,15 +18,14 @@
  */
 int kv_sigbus_guard(int (*run)(void *arg), void *arg);
 
-/*
- * From now on no access to the @bytes at @base raises SIGBUS: a page (of @page
- * bytes) that the file has lost becomes private memory of zeros.  -ENOMEM.  Call
- * kv_sigbus_mend_end before unmapping.
- */
+/* Replace pages that the file loses in the @bytes at @base (pages of @page
+ * bytes) by private pages of zeros, so that no access raises SIGBUS.  -ENOMEM.
+ * Call kv_sigbus_mend_end before unmapping. */
 int kv_sigbus_mend(void *base, size_t bytes, size_t page);
 void kv_sigbus_mend_end(void *base);
 
-/* Leave the guarded call that this thread is in; returns if it is in none. */
+/* Leave the guarded call that this thread is in; return if the thread is in
+ * none. */
 void kv_sigbus_guard_leave(void);
 
 #endif

@@ -11,22 +11,22 @@
 /*
  * Start a thread as pthread_create(3) does, with every signal blocked except
  * those of its own faults (SIGBUS, SIGSEGV, SIGFPE, SIGILL).  @name: at most 15
- * bytes, as ps -T shows it.  Returns -EAGAIN if there can be no more threads.
+ * bytes, as ps -T shows.  -EAGAIN: no more threads can be started.
  */
 int kv_thread_start(pthread_t *ret_thread, const char *name,
 		    void *(*run)(void *), void *arg);
 
-/* A condition variable for kv_cond_wait_until. */
+/* Initialise a condition variable for kv_cond_wait_until. */
 void kv_cond_init(pthread_cond_t *cond);
 
 /* Wait on @cond until kv_now_ns() is @at_ns.  Returns 0 or -ETIMEDOUT. */
 int kv_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock,
 		       uint64_t at_ns);
 
-/* A periodic thread, embedded in its owner; zeroed, it is stopped.  Only
- * thread.c uses the fields. */
+/* A periodic thread, embedded in its owner; a zeroed struct is a stopped
+ * thread.  Only thread.c uses the fields. */
 struct kv_periodic {
-	uint64_t period_ns; /* fixed after start, as are these: */
+	uint64_t period_ns; /* fixed after start, as the fields below */
 	void (*tick)(void *arg);
 	void *arg;
 	pthread_t thread;
@@ -41,16 +41,17 @@ struct kv_periodic {
 /*
  * Start a thread that calls @tick(@arg) at once, and again @period_ns after
  * each call has returned, until kv_periodic_stop.  @name: as kv_thread_start.
- * Returns -EAGAIN if there can be no more threads; @periodic is stopped then.
+ *   -EAGAIN  no more threads can be started; @periodic is stopped
  */
 int kv_periodic_start(struct kv_periodic *periodic, const char *name,
 		      uint64_t period_ns, void (*tick)(void *arg), void *arg);
 
-/* Make the next tick begin at once; a tick that runs now is followed by
- * another one without a pause. */
+/* Begin the next tick at once; if a tick is running, repeat it without a
+ * pause. */
 void kv_periodic_wake(struct kv_periodic *periodic);
 
-/* Let the current tick finish, then end the thread.  Takes a stopped one. */
+/* Wait for the current tick to finish and end the thread.  Takes a stopped
+ * thread. */
 void kv_periodic_stop(struct kv_periodic *periodic);
 
 /* Return whether kv_periodic_stop was called, for ticks that can end early. */

@@ -14,7 +14,8 @@
 
 #define OVERFLOW_UID 65534u /* the default */
 
-/* Read the beginning of a file as text; empty if it cannot be read. */
+/* Read the beginning of a file as text; the text is empty if the file cannot be
+ * read. */
 static void read_text(const char *path, char *text, size_t room)
 {
 	_cleanup_(kv_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -43,7 +44,7 @@ bool kv_uid_map_is_whole(const char *text)
 		sum += count;
 		text += n;
 	}
-	return sum >= UINT32_MAX; /* UINT32_MAX is no user */
+	return sum >= UINT32_MAX; /* UINT32_MAX is not a user */
 }
 
 bool kv_user_is_hidden(uint32_t uid)

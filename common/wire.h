@@ -33,7 +33,7 @@
 #define WIRE_MAX 65536
 #define WIRE_BATCH 512 /* items a message, at most */
 
-/* Limits of a connection; items beyond them fail with -ENOLCK. */
+/* Limits of a connection; items beyond a limit fail with -ENOLCK. */
 #define WIRE_PENDING_MAX 4096  /* requests without a reply */
 #define WIRE_LEASED_MAX 65536  /* blocks leased or being acquired */
 #define WIRE_RESERVED_MAX 4096 /* blocks */
@@ -50,8 +50,8 @@ enum wire_type {
 	/* No items, no reply.  @tag of an acquire that leased a block, or of a save that
 	 * sealed blocks reserved with WIRE_HOLD. */
 	WIRE_RELEASE,
-	/* No items, no reply.  @tag of an acquire, flush or prefetch, which is answered
-	 * at once. */
+	/* No items, no reply.  Settle the acquire, flush or prefetch @tag at
+	 * once. */
 	WIRE_CANCEL,
 	/* wire_staging and a descriptor; reply: no items. */
 	WIRE_STAGING,
@@ -79,9 +79,10 @@ enum wire_type {
 	WIRE_RETIRE,
 	/* wire_segment; no reply. */
 	WIRE_UNMAPPED,
-	/* wire_key[]; reply, when all blocks are done: wire_status[]. */
+	/* wire_key[]; reply, after all blocks are settled: wire_status[]. */
 	WIRE_PREFETCH,
-	/* Evict these blocks first, their conversation is over: wire_key[]; no reply. */
+	/* wire_key[], no reply: evict these blocks first, as their conversation
+	 * is over. */
 	WIRE_ENDED,
 	/* wire_pick[]; @arg: id of their set; reply: no items. */
 	WIRE_PICK,
@@ -104,11 +105,11 @@ enum wire_type {
 	WIRE_POOL_CLOSE,
 	/* wire_save_pages + text; reply: wire_status[]. */
 	WIRE_SAVE_PAGES,
-	/* wire_key[]; reply: @count bytes of wire_tokens, for at least one of the first
-	 * keys. */
+	/* wire_key[]; reply: @count bytes of wire_tokens, for one or more of
+	 * the first keys. */
 	WIRE_TOKEN_IDS,
-	/* No items, no reply.  The client registers memory with a device that does not
-	 * take read-only memory. */
+	/* No items, no reply: the client's device cannot register read-only
+	 * memory. */
 	WIRE_REGISTERS,
 	/* wire_key[], none: the whole space; @arg: nanoseconds for the remote tier, at
 	 * most WIRE_FORGET_NS; reply: wire_forgot[], one a backend. */
@@ -152,7 +153,7 @@ struct wire_header {
 struct wire_hello {
 	uint32_t version;
 	uint32_t oldest;
-	uint64_t epoch;	   /* reply: differs each time the daemon starts */
+	uint64_t epoch;	   /* reply: differs after each start of the daemon */
 	uint8_t store[16]; /* reply: store id */
 };
 
@@ -174,9 +175,9 @@ struct wire_space {
 	uint32_t flags;
 	uint32_t mode;	   /* permission bits of a new space; reply: its bits */
 	uint32_t writable; /* reply: 1 if this client may save and evict */
-	uint32_t uid, gid; /* reply: of its owner */
+	uint32_t uid, gid; /* reply: owner of the space */
 	uint64_t payload;  /* reply: bytes of a block's tensors, 0 untyped */
-	uint64_t header;   /* reply: bytes before the tensors in its files */
+	uint64_t header; /* reply: bytes before the tensors in a block's file */
 };
 
 struct wire_key {
@@ -185,7 +186,7 @@ struct wire_key {
 	uint32_t reserved;
 };
 
-/* The numbers are those of kvfs.h. */
+/* Values as in kvfs.h. */
 enum wire_state_value {
 	WIRE_ABSENT,
 	WIRE_SAVING,
@@ -211,13 +212,17 @@ struct wire_status {
 struct wire_place {
 	int32_t status;
 	uint32_t segment;
-	uint64_t offset;  /* of the file in the segment */
+	uint64_t offset;  /* offset of the file in the segment */
 	uint64_t length;  /* of the file */
 	uint64_t payload; /* offset of the tensors in the file */
 };
 
-/* A file in memory, which replaces the staging before.  -EINVAL: no bytes; -EMEDIUMTYPE:
- * not a file in memory; -EACCES, -ENOLCK, -EMFILE, -ENOMEM. */
+/*
+ * Replace the client's staging memory by a file in memory (memfd).
+ *   -EINVAL       no bytes
+ *   -EMEDIUMTYPE  not a file in memory
+ *   -EACCES, -ENOLCK, -EMFILE, -ENOMEM
+ */
 struct wire_staging {
 	uint64_t bytes;
 };
@@ -246,7 +251,7 @@ struct wire_staging {
 struct wire_save {
 	uint8_t key[32];
 	uint8_t parent[32];
-	uint32_t len; /* of both; parent_len 0: unknown */
+	uint32_t len; /* length of both keys; parent_len 0: parent unknown */
 	uint32_t parent_len;
 	uint32_t position;
 	uint32_t tokens;

@@ -4,17 +4,18 @@
  * transactions.
  *
  * Once a write of its meta page has failed, LMDB refuses every later
- * transaction of the environment.  After a fault in its map nobody may use the
- * environment.  In both cases the disk may work again, so the environment is
- * opened anew before the next transaction.
+ * transaction of the environment.  After a fault in its map the environment
+ * must not be used.  In both cases the disk may work again, so the environment
+ * is opened anew before the next transaction.
  *
- * OWNS      index->env, from open to close; the write transaction of a batch.
+ * OWNS       index->env, from open to close; the write transaction of a batch.
  *
- * STATES    of a batch, and the function that makes each step:
+ * STATES     of a batch, and the function that makes each step:
  *
- *             OPEN -> FAILED   any put or delete that returns an error
- *             OPEN -> gone     kv_txn_commit, kv_txn_abort
- *           FAILED -> gone     the same; commit returns the first error
+ *               OPEN -> FAILED   any put or delete that returns an error
+ *               OPEN -> gone     kv_txn_commit, kv_txn_abort
+ *             FAILED -> gone     kv_txn_abort; kv_txn_commit returns the first
+ *             error
  *
  * INVARIANTS
  *   (1) The whole map up to the last page can be read without SIGBUS once
@@ -22,18 +23,19 @@
  *   (2) The map is at least SPARE bytes larger than the file was when opened,
  *       so that a store whose cap became smaller can still delete.
  *   (3) After a fault inside LMDB its memory and the writers' mutex are leaked
- *       together with the environment, which nobody uses any more.
- *   (4) Each thread with a transaction holds the guard shared; the environment
- *       is replaced by a thread that holds the guard alone.
+ *       together with the environment, which is never used again.
+ *   (4) Each thread with a transaction holds the guard shared; a thread that
+ *       replaces the environment holds the guard alone.
  *   (5) Puts never take the last RESERVE of the map: a deletion copies pages
- *       before it frees any.  Pages that one transaction frees can be used by
- *       the next but one: the reserve is enough for batches of 300 deletions,
+ *       before it frees any.  LMDB reuses pages freed by one transaction two
+ *       transactions later: the reserve is enough for batches of 300 deletions,
  *       each in a leaf of its own.
  *   (6) Nothing of a FAILED batch reaches the disk.
  *
- * LOCKING   index->guard.  A thread with a transaction may begin another one:
- *           the guard admits readers while a writer waits.  LMDB admits one
- *           writer at a time; a batch belongs to the thread that began it.
+ * LOCKING    index->guard.  A thread with a transaction may begin another one:
+ * the
+ *            guard admits readers while a writer waits.  LMDB admits one writer
+ *            at a time; a batch belongs to the thread that began it.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -48,11 +50,12 @@
 #include "index/record.h"
 
 #define SPARE (1u << 20)
-#define DISK_FULL (1u << 20) /* less than one batch may need */
-#define ROOM (256u << 10)    /* for some batches on a full disk */
-#define READERS 512	     /* kv_index_get at the same time */
+#define DISK_FULL (1u << 20) /* free space that one batch may exceed */
+#define ROOM (256u << 10)    /* extra file space for batches on a full disk */
+#define READERS 512	     /* limit of concurrent kv_index_get calls */
 #define LOCK_FILE "index/lock.mdb"
-#define LOCK_BYTES (64 * (READERS + 2)) /* as LMDB makes it for them */
+/* size of the lock file that LMDB makes */
+#define LOCK_BYTES (64 * (READERS + 2))
 #define DATABASES 8
 #define WINDOW (128u << 10)
 
@@ -358,7 +361,7 @@ static int reopen_guarded(void *index)
 	return kv_index_reopen(index);
 }
 
-/* Replace an environment that refuses every transaction. */
+/* Replace the environment after LMDB began to refuse every transaction. */
 static void env_renew(struct kv_index *index)
 {
 	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
@@ -366,7 +369,7 @@ static void env_renew(struct kv_index *index)
 
 	pthread_rwlock_wrlock(&index->guard);
 	rc = begin_txn(index, MDB_RDONLY, &txn);
-	if (rc == MDB_PANIC) { /* else another thread has replaced it */
+	if (rc == MDB_PANIC) { /* otherwise another thread has replaced it */
 		if (index->env)
 			mdb_env_close(kv_steal(index->env));
 		index->broken = false;
@@ -398,11 +401,11 @@ int kv_txn_guard_enter(struct kv_index *index, unsigned flags,
 
 /* ---- batches ---- */
 
-#define RESERVE 8	 /* 1/RESERVE of the map's pages */
+#define RESERVE 8	 /* 1 / RESERVE of the map's pages */
 #define RESERVE_MIN 1024 /* pages */
-#define LEAF_VALUE 2000	 /* bytes; longer ones may need pages in a row */
-#define NEAR_IDS 8	 /* ids that mostly lie in one leaf */
-#define NEAR_FULL 16384	 /* pages; with more room the free list is not read */
+#define LEAF_VALUE 2000	 /* bytes; longer values may need consecutive pages */
+#define NEAR_IDS 8	 /* number of neighbouring ids in one leaf, usually */
+#define NEAR_FULL 16384	 /* pages; with more left the free list is not read */
 
 struct kv_txn {
 	struct kv_index *index;
@@ -410,10 +413,11 @@ struct kv_txn {
 	bool entered;	   /* the guard */
 	int failed;	   /* first error */
 	uint64_t puttable; /* bytes of the map that puts may still take */
-	uint64_t unused;   /* contiguous bytes at the map's end, at least */
-	uint64_t last_id;  /* put into last_dbi */
+	/* contiguous unused bytes at the map's end, at least */
+	uint64_t unused;
+	uint64_t last_id; /* put into last_dbi */
 	MDB_dbi last_dbi;
-	uint64_t last_tokens; /* id put into the tokens database */
+	uint64_t last_tokens; /* last id put into the tokens database */
 };
 
 static void txn_abortp(struct kv_txn **batch)
@@ -441,8 +445,8 @@ uint64_t kv_index_records_max(uint64_t cap)
 	return (pages - reserve_of(pages) - pages / 16) * KV_PAGE / KV_PUT_NEAR;
 }
 
-/* Count what puts may take.  Never-used pages are cheap to count; read the free
- * list only when few of them are left. */
+/* Count the bytes that puts may take.  Unused pages are cheap to count; read
+ * the free list only when few of them are left. */
 static int count_room(void *arg)
 {
 	struct kv_txn *batch = arg;
@@ -504,7 +508,7 @@ int kv_txn_begin(struct kv_index *index, struct kv_txn **ret_txn)
 	return 0;
 }
 
-/* Make @r, if it is an error, the batch's result. */
+/* Keep @r, if it is the first error, as the batch's result. */
 static int note(struct kv_txn *batch, int r)
 {
 	if (r < 0 && batch->failed == 0)
@@ -552,9 +556,10 @@ static int put_value(struct kv_txn *batch, MDB_dbi dbi, uint64_t id,
 		batch->last_id = id;
 	}
 	/*
-	 * The most bytes that this put may take: LMDB knows only at commit.
-	 * Leaves are at least half full, so consecutive records cost twice their
-	 * bytes.  Others copy and split a leaf, and change its parent.
+	 * The most bytes that this put may take, as LMDB knows only at commit.
+	 * Leaves are at least half full, so consecutive records cost twice
+	 * their bytes.  Other records copy and split a leaf, and change its
+	 * parent.
 	 */
 	cost = 2 * (value.mv_size + 2 * sizeof(id)) +
 	       (near ? 0 : KV_PUT_FAR - KV_PUT_NEAR);
@@ -699,7 +704,7 @@ static int put_info(void *arg)
 				 put->info);
 }
 
-/* Allowed in a full map, as a deletion is: the record's size does not change. */
+/* Allowed in a full map, like deletions: the record's size does not change. */
 int kv_txn_put_info(struct kv_txn *batch, const struct kv_store_info *info)
 {
 	struct info_put put = {batch, info};

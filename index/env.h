@@ -12,11 +12,12 @@
 
 struct kv_index {
 	pthread_rwlock_t guard; /* shared by threads with a transaction */
-	MDB_env *env;		/* NULL: reopening has failed */
-	atomic_bool broken;	/* a fault has made env useless */
+	MDB_env *env;		/* NULL: reopening failed */
+	atomic_bool broken;	/* a fault has made @env unusable */
 	char *path;
 	uint64_t map_bytes;
-	_Atomic uint64_t room; /* bytes for puts when the last batch began */
+	/* bytes that puts could take when the last batch began */
+	_Atomic uint64_t room;
 	MDB_dbi meta, spaces, snapshots, segments, slots, tokens;
 	bool read_only;
 };
@@ -34,10 +35,10 @@ int kv_env_open(const char *path, uint64_t map_bytes, bool read_only,
 
 /*
  * Run @call(@arg), which may call nothing but LMDB for @index.  Return its
- * result, or MDB_PANIC if LMDB was left in the middle: a page that the disk
- * cannot deliver raises SIGBUS, a damaged page can fail an assertion of LMDB.
- * The transaction must then neither be used nor ended; the environment is
- * opened anew before the next one begins.
+ * result, or MDB_PANIC if LMDB was interrupted: a page that the disk cannot
+ * deliver raises SIGBUS, and a damaged page can fail an assertion of LMDB.
+ * After MDB_PANIC neither use nor end the transaction; the environment is
+ * opened anew before the next transaction.
  */
 int kv_fault_guard(struct kv_index *index, int (*call)(void *arg), void *arg);
 
@@ -63,7 +64,8 @@ void kv_env_keep_room(MDB_env *env);
 /* Read the file ahead, from its beginning to its end. */
 void kv_env_fetch(MDB_env *env);
 
-/* Drop the map's pages from this process; the page cache keeps them. */
+/* Drop the map's pages from this process; the kernel's page cache keeps
+ * them. */
 void kv_env_drop(MDB_env *env);
 
 /* Count the pages in the free list, as of the last commit. */

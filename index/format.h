@@ -13,16 +13,17 @@
 #include "common/kv.h"
 
 #define KV_FORMAT_VERSION 3
-/* For messages: why a call returned -ENOTSUP. */
+/* Text for messages: why a call returned -ENOTSUP. */
 #define KV_FORMAT_REFUSED                                                    \
 	"made by an older or newer kvfs: this one reads store format "       \
 	"3 only, and changed nothing; mount it with the kvfs that made it, " \
 	"and copy its spaces into a new store"
-#define KV_PROLOGUE_VERSION 1 /* the same in all store formats */
+#define KV_PROLOGUE_VERSION 1 /* the same version in all store formats */
 #define KV_PROLOGUE_MAGIC 0x314b434f4c42564bull /* "KVBLOCK1" */
 #define KV_STORE_MAGIC 0x3145524f5453564bull	/* "KVSTORE1" */
 #define KV_TRAILER_MAGIC 0x314c49415254564bull	/* "KVTRAIL1" */
-#define KV_SEGMENT_UNIT (2u << 20) /* segment files are multiples of it */
+/* size of a segment file is a multiple of this */
+#define KV_SEGMENT_UNIT (2u << 20)
 #define KV_SEGMENT_MAX (2ull << 30)
 
 /* A durable block, in LMDB's `slots`; key: kv_slot_id. */
@@ -30,19 +31,20 @@ struct kv_slot_record {
 	uint8_t key[32];
 	uint8_t parent[32];
 	uint8_t digest[16];
-	uint64_t generation; /* unique in a store */
+	uint64_t generation; /* unique number of the block in a store */
 	uint64_t length;     /* of the file */
 	int64_t mtime_ns;
 	uint32_t space;
 	uint32_t position;
 	uint32_t tokens;
-	uint32_t atime;	  /* seconds of wall time, as checkpointed */
+	uint32_t atime;	  /* seconds of wall time, at the last checkpoint */
 	uint32_t hits;	  /* as checkpointed */
 	uint32_t payload; /* offset of the tensors in the file */
 	uint8_t key_len, parent_len;
 	uint8_t pinned;
 	uint8_t reserved[5];
-	uint64_t checksum; /* XXH3-64 of all before, seeded with the slot id */
+	/* XXH3-64 of all fields before, seeded with the slot id */
+	uint64_t checksum;
 };
 
 /* The first page of a slot, on SSD and in DRAM, before the file's bytes. */
@@ -52,7 +54,8 @@ struct kv_prologue {
 	uint32_t reserved;
 	uint8_t store[16];
 	struct kv_slot_record
-		record; /* atime, hits and pinned are 0; checksum with seed 0 */
+		/* atime, hits and pinned are 0; its checksum has seed 0 */
+		record;
 };
 
 /*
@@ -62,18 +65,19 @@ struct kv_prologue {
  */
 struct kv_tokens_record {
 	uint64_t generation;
-	uint64_t checksum; /* XXH3-64 of all that follows, seeded with the slot
-			      id XOR twice the generation */
+	/* XXH3-64 of all that follows, seeded with the slot id XOR twice the
+	 * generation */
+	uint64_t checksum;
 	uint32_t n;
 	uint32_t extras_len; /* then n numbers of 4 bytes, then the extras */
 };
 
-/* Bits of mode: the space is shared with other nodes; this node drew the seed of
- * its layout, and the other nodes do not know the seed. */
+/* Bits of mode besides permissions: the space is shared with other nodes; this
+ * node drew the seed of the layout, and other nodes do not know the seed. */
 #define KV_SPACE_SHARED 010000u
 #define KV_SPACE_OWN_SEED 020000u
-/* The limits and guarantees of a space, or of a user: sums over its spaces.  Names of
- * new fields go into KV_QUOTAS of fs/base/stats.h. */
+/* Limits and guarantees of a space, or of all spaces of a user together.  Add
+ * names of new fields to KV_QUOTAS of fs/base/stats.h. */
 struct kv_quota {
 	uint64_t quota_dram, quota_ssd; /* 0: none */
 	uint64_t reserve_dram, reserve_ssd;
@@ -86,7 +90,7 @@ struct kv_space_record {
 	int64_t mtime_ns;
 	struct kv_quota quota;
 	uint32_t name_len, layout_len; /* the texts follow the record */
-	uint64_t checksum; /* of the record before it and of the texts */
+	uint64_t checksum; /* of the record up to here, and of the texts */
 };
 
 /* STORE/tenants: one record for each user with a quota or reserve. */
@@ -121,10 +125,10 @@ struct kv_snapshot_record {
 	uint64_t id;
 	uint32_t space;
 	uint32_t name_len;
-	uint32_t count; /* of items, which follow the name */
+	uint32_t count; /* number of items, which follow the name */
 	uint32_t reserved;
 	int64_t mtime_ns;
-	uint64_t checksum; /* of the record before it, the name, the items */
+	uint64_t checksum; /* of the record up to here, the name, the items */
 };
 
 struct kv_segfile_record {
@@ -144,7 +148,7 @@ struct kv_trailer {
 	uint32_t version;
 	uint32_t id; /* NNNNNN of the file's name */
 	uint8_t store[16];
-	uint64_t segment_bytes; /* of the file without the trailer */
+	uint64_t segment_bytes; /* size of the file without the trailer */
 	uint64_t slot_bytes;
 	uint32_t slots;
 	uint32_t reserved;

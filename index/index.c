@@ -99,7 +99,7 @@ static int open_existing(struct kv_index *index, struct kv_store_info *ret_info)
 	if (r < 0)
 		return r;
 
-	/* Only a transaction that commits keeps the handles open. */
+	/* LMDB keeps the handles open only if the transaction commits. */
 	return kv_env_errno(mdb_txn_commit(kv_steal(txn)));
 }
 
@@ -210,18 +210,19 @@ uint64_t kv_index_map_bytes(uint64_t cap)
 	return kv_round_up(cap ? bytes : 64ull << 20, 1u << 20);
 }
 
-/* Return the bytes that a value takes of the map: leaves can be half empty, and a
- * value larger than half a page has pages of its own. */
+/* Return the bytes of the map that a value takes: leaves can be half empty, and
+ * a value larger than half a page has pages of its own. */
 static uint64_t value_bytes(uint64_t bytes)
 {
 	return bytes < KV_PAGE / 2 ? 2 * bytes
 				   : kv_round_up(bytes + 16, KV_PAGE);
 }
 
-/* Token ids may take half of the map: the rest is for records. */
+/* Token ids may take half of the map; the other half is for records. */
 bool kv_index_takes_token_ids(uint32_t n, uint32_t extras_len, uint64_t length)
 {
-	const uint64_t node = 2 * sizeof(uint64_t); /* LMDB's, and the key */
+	/* overhead of LMDB and of the key */
+	const uint64_t node = 2 * sizeof(uint64_t);
 
 	return value_bytes(node + sizeof(struct kv_tokens_record) +
 			   (uint64_t)n * sizeof(uint32_t) + extras_len) <=
@@ -528,7 +529,7 @@ int kv_index_compact(struct kv_index **index, const char *path,
 	if (snprintf(from, sizeof(from), "%s/" COPY_NAME, path) >= PATH_MAX ||
 	    snprintf(to, sizeof(to), "%s/data.mdb", path) >= PATH_MAX)
 		return -ENAMETOOLONG;
-	unlink(from); /* left by a crash */
+	unlink(from); /* may be left by a crash */
 	r = live_bytes(*index, &live);
 	if (r < 0)
 		return r;

@@ -27,9 +27,9 @@ struct kv_store_info {
 	uint8_t store[16];	  /* random, made at creation */
 	uint64_t cap;		  /* ssd=, bytes below STORE */
 	uint64_t segment_bytes;	  /* of a segment file */
-	uint64_t next_generation; /* no higher one was ever used */
+	uint64_t next_generation; /* higher than all generations ever used */
 	uint32_t next_space;
-	uint32_t version; /* KV_FORMAT_VERSION; 0 is written as that */
+	uint32_t version; /* KV_FORMAT_VERSION; a writer may pass 0 for it */
 	uint32_t mounts;  /* times mounted for writing */
 	bool clean;	  /* the last mount ended cleanly */
 };
@@ -45,18 +45,14 @@ int kv_index_open(const char *path, uint64_t map_bytes, bool read_only,
 		  struct kv_store_info *ret_info, struct kv_index **ret_index);
 void kv_index_close(struct kv_index *index); /* takes NULL */
 
-/*
- * Before the index of a locked store is opened: remove a lock file that LMDB
- * would trust, or cannot use.  Any other stays, because a filesystem that is
- * full may refuse to make a new one.
- */
+/* Call before the index of a locked store is opened: remove a lock file that
+ * LMDB would trust, or cannot use.  Keep any other, because a full filesystem
+ * may refuse to make a new one. */
 void kv_index_lock_file_check(int store_fd);
 
-/*
- * Have the disk keep room for the whole file, and for some batches more, so that
- * a full disk is no reason not to mount.  Whether it does is not told: it may be
- * full already, or of a kind that cannot.
- */
+/* Make the filesystem reserve room for the whole index and some batches more,
+ * so that a mount succeeds on a full disk.  No error is returned: the disk may
+ * be full already, or the filesystem may not support this. */
 void kv_index_keep_room(struct kv_index *index);
 
 /* Return the bytes of the map in a store with this cap; the file is never
@@ -64,10 +60,10 @@ void kv_index_keep_room(struct kv_index *index);
 uint64_t kv_index_map_bytes(uint64_t cap);
 
 /*
- * Return whether the index stores the token ids of a block: @n of them with
+ * Return whether the index stores the token ids of a block: @n ids with
  * @extras_len bytes of extras must be small beside the block's file of @length
- * bytes.  So the number of blocks bounds their total.  Token ids that the index
- * does not store are in the block's header.
+ * bytes, so that the number of blocks bounds their total size.  Token ids that
+ * the index does not store are in the block's header.
  */
 bool kv_index_takes_token_ids(uint32_t n, uint32_t extras_len, uint64_t length);
 
@@ -80,9 +76,9 @@ uint64_t kv_index_snapshot_bytes(size_t n);
 
 /* Return how many slot records always fit, whatever was deleted before. */
 uint64_t kv_index_records_max(uint64_t cap);
-/* Return the bytes that puts may take, as of the beginning of the last batch. */
+/* Return the bytes that puts may take, counted when the last batch began. */
 uint64_t kv_index_room(const struct kv_index *index);
-/* The most bytes that one put takes: next to the last one, and anywhere. */
+/* The most bytes that one put takes: beside the last put, and anywhere. */
 #define KV_PUT_NEAR (2 * (sizeof(struct kv_slot_record) + 16))
 #define KV_PUT_FAR (KV_PUT_NEAR + 3 * KV_PAGE)
 
@@ -109,7 +105,7 @@ struct kv_index_visitor {
 		    const struct kv_slot_record *record);
 	int (*snapshot)(void *arg, const struct kv_snapshot_record *record,
 			const char *name, const struct kv_snapshot_item *items);
-	/* may be NULL: then the token ids are not read */
+	/* may be NULL: then no token ids are read */
 	int (*tokens)(void *arg, uint64_t slot_id, uint64_t generation,
 		      const struct kv_token_ids *ids);
 	/* may be NULL; called for each skipped record */
@@ -129,10 +125,8 @@ static inline uint64_t kv_slot_id(uint32_t segment, uint32_t slot)
 int kv_index_get(struct kv_index *index, uint64_t slot_id,
 		 struct kv_slot_record *ret_record);
 
-/*
- * The same with the block's token ids in *@ret_ids (caller frees); NULL: the
- * index does not store them for this generation, or they are damaged.
- */
+/* Read the record and the block's token ids (caller frees *@ret_ids); NULL: the
+ * index does not store ids for this generation, or they are damaged. */
 int kv_index_get_token_ids(struct kv_index *index, uint64_t slot_id,
 			   struct kv_slot_record *ret_record,
 			   struct kv_token_ids **ret_ids);
@@ -148,7 +142,7 @@ int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
 int kv_txn_delete_slot(struct kv_txn *batch,
 		       uint64_t slot_id); /* absent is no error */
 /* Return whether puts may still take @bytes of the map; and whether the token
- * ids of a block fit with @bytes to spare. */
+ * ids of a block fit and leave @bytes. */
 bool kv_txn_has_room(const struct kv_txn *batch, uint64_t bytes);
 bool kv_txn_has_room_for_ids(const struct kv_txn *batch, uint32_t n,
 			     uint32_t extras_len, uint64_t bytes);
@@ -184,7 +178,7 @@ uint64_t kv_index_bytes(struct kv_index *index);
 int kv_index_compact(struct kv_index **index, const char *path,
 		     uint64_t map_bytes);
 
-/* Seal a prologue; check one: -EBADMSG if it is not of this store. */
+/* Seal a prologue; check a prologue: -EBADMSG if it is not of this store. */
 void kv_prologue_seal(struct kv_prologue *prologue, const uint8_t store[16]);
 int kv_prologue_check(const struct kv_prologue *prologue,
 		      const uint8_t store[16]);

@@ -61,10 +61,11 @@ _Static_assert(sizeof(struct meta) == 136, "LMDB's");
 struct file {
 	int fd;
 	uint64_t bytes;
-	uint32_t page;	  /* bytes of one */
-	uint64_t n_pages; /* as the meta page claims; the file may be shorter */
+	uint32_t page; /* bytes of one */
+	/* number that the meta page claims; the file may be shorter */
+	uint64_t n_pages;
 	uint64_t txn;
-	uint64_t *used; /* a bit a page */
+	uint64_t *used; /* one bit for each page */
 	char *why;
 };
 
@@ -119,7 +120,8 @@ static int read_at(struct file *file, uint64_t offset, void *data, size_t bytes)
 	return (size_t)n == bytes ? 0 : bad(file, "cut off");
 }
 
-/* Mark @n pages from @number on as used; an error if one of them was. */
+/* Mark @n pages from @number on as used; -EBADMSG if one of them was used
+ * already. */
 static int claim(struct file *file, const char *by, uint64_t number, uint64_t n)
 {
 	if (number < 2 || number >= file->n_pages || n > file->n_pages - number)
@@ -163,7 +165,7 @@ static int compare(const struct tree *tree, struct span a, struct span b)
 	return r ? r : a.bytes < b.bytes ? -1 : a.bytes > b.bytes;
 }
 
-/* Check a value in pages of its own. */
+/* Check a value that has pages of its own. */
 static int big_value(struct tree *tree, struct span key, uint64_t number,
 		     size_t bytes)
 {
@@ -196,7 +198,8 @@ static int big_value(struct tree *tree, struct span key, uint64_t number,
 	return tree->value(tree, key, (struct span){data + HEADER, bytes}, 0);
 }
 
-/* Mark a node's bytes, two to a bit; false: another node uses some of them. */
+/* Mark a node's bytes, one bit for two bytes; return false if another node uses
+ * some of them. */
 static bool cover(uint64_t *covered, size_t from, size_t to)
 {
 	const size_t end = (to + 1) / 2;
@@ -218,8 +221,8 @@ static bool cover(uint64_t *covered, size_t from, size_t to)
 struct node {
 	struct span key;
 	const uint8_t *data;
-	uint64_t number; /* branch: of the page below */
-	size_t bytes;	 /* leaf: of the value, wherever it is */
+	uint64_t number; /* in a branch: number of the page below */
+	size_t bytes;	 /* in a leaf: bytes of the value */
 	unsigned flags;
 };
 

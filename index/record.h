@@ -18,8 +18,8 @@ bool kv_slot_record_whole(const struct kv_slot_record *record,
  * extras.  The caller frees it. */
 int kv_tokens_pack(const struct kv_token_ids *ids, uint64_t slot_id,
 		   uint64_t generation, void **ret_value, size_t *ret_bytes);
-/* Parse it again; the caller frees *@ret_ids.  -EBADMSG: damaged, or the value
- * of another slot. */
+/* Parse a value of kv_tokens_pack; the caller frees *@ret_ids.  -EBADMSG:
+ * damaged, or the value of another slot. */
 int kv_tokens_unpack(const void *value, size_t bytes, uint64_t slot_id,
 		     uint64_t *ret_generation, struct kv_token_ids **ret_ids);
 
@@ -48,15 +48,15 @@ bool kv_removed_record_whole(const struct kv_removed_record *record);
  * caller frees it. */
 int kv_space_pack(const struct kv_space_record *record, const char *name,
 		  const char *layout, char **ret_value, size_t *ret_bytes);
-/* Parse it again; the caller frees both texts.  -EBADMSG: damaged, or the value
- * of another space than @id. */
+/* Parse a value of kv_space_pack; the caller frees both texts.  -EBADMSG:
+ * damaged, or the value of a space other than @id. */
 int kv_space_unpack(const void *value, size_t bytes, uint64_t id,
 		    struct kv_space_record *ret_record, char **ret_name,
 		    char **ret_layout);
 
 void kv_store_info_pack(const struct kv_store_info *info,
 			struct kv_store_record *ret_record);
-/* -EBADMSG damaged, -ENOTSUP another format. */
+/* Parse a store record.  -EBADMSG: damaged; -ENOTSUP: another format. */
 int kv_store_info_unpack(const void *value, size_t bytes,
 			 struct kv_store_info *ret_info);
 

@@ -249,13 +249,14 @@ int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes)
 
 #define NEW_DIR "index.new"
 #define A_BATCH 8192u
-#define IDS_A_PUT 64u /* token ids that cost as much as a record */
+#define IDS_A_PUT 64u /* number of token ids that cost as much as a record */
 #define PIECE ((size_t)1 << 20)
-#define GENERATIONS (1ull << 40) /* skipped: more than a mount uses */
+/* generations to skip: more than a mount uses */
+#define GENERATIONS (1ull << 40)
 
 /* A block, to find duplicates of its key. */
 struct item {
-	XXH128_hash_t hash; /* of space and key */
+	XXH128_hash_t hash; /* hash of space and key */
 	uint64_t generation, slot_id;
 	bool damaged;
 };
@@ -267,7 +268,7 @@ struct file {
 
 struct known {
 	uint32_t id;
-	bool token_ids; /* the layout asks for them */
+	bool token_ids; /* the layout has "token_ids" */
 };
 
 struct work {
@@ -276,13 +277,13 @@ struct work {
 	int segments; /* directory */
 	struct file *files;
 	size_t n_files;
-	struct known *known; /* spaces, sorted by id */
+	struct known *known; /* known spaces, sorted by id */
 	size_t n_known;
-	uint64_t spare;	 /* bytes of the map that only records may take */
-	int fd;		 /* of the current file */
+	uint64_t spare;	 /* bytes of the map reserved for records */
+	int fd;		 /* descriptor of the current file */
 	uint8_t *header; /* of a block */
 	size_t header_room;
-	uint8_t *piece; /* of a block behind its header, PIECE bytes */
+	uint8_t *piece; /* PIECE bytes of a block behind its header */
 	struct kv_hash *hash;
 	struct item *items;
 	size_t n_items;
@@ -310,7 +311,7 @@ static void work_fini(struct work *work)
 
 /* ---- the segment files ---- */
 
-/* Order structs that begin with an id. */
+/* Compare structs that begin with an id. */
 static int by_id(const void *a, const void *b)
 {
 	const uint32_t *x = a, *y = b;
@@ -377,7 +378,7 @@ static int find_files(struct work *work)
 	return r;
 }
 
-/* Describe the store by STORE/store, or else by the first trailer. */
+/* Get the store's description from STORE/store, or else the first trailer. */
 static int know_store(struct work *work)
 {
 	struct kv_store_info *info = &work->out->info;
@@ -489,8 +490,8 @@ static int add_spaces(struct work *work)
 
 /*
  * Read the header of a block into work->header, and check the digest of the
- * whole block: nothing else would detect a damaged header.  -EBADMSG: the block
- * is damaged or cannot be read.
+ * whole block, as only the digest can detect a damaged header.
+ *   -EBADMSG  the block is damaged or cannot be read
  */
 static int read_whole(struct work *work, uint64_t at,
 		      const struct kv_slot_record *record)
@@ -546,12 +547,12 @@ static int read_token_ids(struct work *work, const struct file *file,
 	return kv_is_shortage(r) ? r : 0;
 }
 
-/* Put token ids that the index takes, as a commit does. */
+/* Put token ids by the same rule as a commit. */
 static int add_token_ids(struct work *work, uint64_t slot_id,
 			 const struct kv_slot_record *record,
 			 const struct kv_token_ids *ids)
 {
-	/* Records of all blocks come before token ids of any. */
+	/* Leave room for the records of all blocks before token ids of any. */
 	const uint64_t records = work->spare + KV_PUT_FAR +
 				 (work->slots - work->slots_done) * KV_PUT_NEAR;
 	struct kv_txn *batch;
@@ -579,7 +580,7 @@ static int by_generation(const void *a, const void *b)
 					     : x->generation > y->generation;
 }
 
-/* @damaged: put no record, and none for older blocks of the same key. */
+/* @damaged: put no record for this block, nor for older blocks with its key. */
 static int add_block(struct work *work, uint64_t slot_id,
 		     const struct kv_slot_record *record, bool damaged)
 {
@@ -815,8 +816,8 @@ int kv_rebuild(struct kv_rebuild *rebuild)
 	if (r < 0)
 		return r;
 	remove_new(store);
-	/* Keep only a small old index, for an inspection of the damage: the cap
-	 * might have no room for two. */
+	/* Keep the old index only if it is small, for an inspection of the
+	 * damage: the cap might have no room for two. */
 	unlinkat(store, KV_DAMAGED_NAME, 0);
 	if (!rebuild->keep ||
 	    fstatat(store, "index/data.mdb", &st, AT_SYMLINK_NOFOLLOW) < 0 ||

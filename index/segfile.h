@@ -18,7 +18,7 @@ void kv_segfile_name(uint32_t id, char name[KV_SEGFILE_NAME]);
 /* Parse a name exactly as kv_segfile_name makes it. */
 bool kv_segfile_parse(const char *name, uint32_t *ret_id);
 
-/* Return the number of slots in a file of @segment_bytes. */
+/* Return the number of slots of @slot_bytes in a file of @segment_bytes. */
 static inline uint32_t kv_segfile_slots_of(uint64_t segment_bytes,
 					   uint64_t slot_bytes)
 {
@@ -42,18 +42,17 @@ enum kv_found_state {
 	KV_FOUND_UNREADABLE, /* I/O error */
 };
 
-/* The first page of a slot. */
+/* The contents of the first page of a slot. */
 struct kv_found {
 	enum kv_found_state state;
 	struct kv_slot_record record; /* of a BLOCK */
 };
 
-#define KV_SCAN_MAX 16384u /* slots at a time */
+#define KV_SCAN_MAX 16384u /* most slots in one call */
 
-/*
- * Read the first pages of the slots @from .. @from + @n - 1 on several threads.
- * Slots whose bit is set in @skip (NULL: none) are skipped, as NOTHING.
- */
+/* Read the first pages of the slots @from .. @from + @n - 1, with several
+ * threads.  Slots whose bit is set in @skip (may be NULL) are not read:
+ * KV_FOUND_NOTHING. */
 void kv_segfile_scan(int fd, const uint8_t store[16], uint64_t slot_bytes,
 		     uint32_t from, uint32_t n, const uint64_t *skip,
 		     struct kv_found *ret_found);
@@ -71,8 +70,8 @@ bool kv_record_fits(const struct kv_slot_record *record, uint64_t slot_bytes);
 /* Overwrite the first page of a slot with zeros. */
 int kv_segfile_zero(int fd, uint64_t slot_bytes, uint32_t slot_number);
 
-/* Before the file gets slots of another size: overwrite with zeros every page
- * that could be read as a prologue, and sync. */
+/* Overwrite with zeros every page that could be read as a prologue, and sync.
+ * Call before the file gets slots of another size. */
 int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes);
 
 /* ---- rebuilding an index ---- */
@@ -82,24 +81,26 @@ int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes);
 struct kv_rebuild {
 	int store_fd;	  /* in: STORE */
 	const char *path; /* in: the same */
-	uint64_t cap;	  /* in: used if STORE/store is lost */
-	bool keep;	  /* in: keep a small old index as KV_DAMAGED_NAME */
-	/* in, may be NULL: records of pinned blocks, which stay pinned if the
-	 * generation is the same; the array is sorted */
+	uint64_t cap;	  /* input: used if STORE/store is lost */
+	bool keep;	  /* input: keep a small old index as KV_DAMAGED_NAME */
+	/* Input, may be NULL: sorted records of pinned blocks, which stay
+	 * pinned if the generation is the same. */
 	struct kv_slot_record *pins;
 	size_t n_pins;
-	/* in, may be NULL: called from time to time, by the caller's thread */
+	/* Input, may be NULL: called from time to time, by the caller's
+	 * thread. */
 	void (*progress)(void *arg, uint64_t done, uint64_t of);
 	void *arg;
 
-	struct kv_store_info info; /* out, and all that follows */
+	struct kv_store_info info; /* output; so are all fields below */
 	uint64_t files, blocks, spaces;
 	uint64_t pinned;    /* blocks of @pins that were found */
-	uint64_t odd_files; /* without a trailer of this store */
-	uint64_t strays; /* prologues of unknown spaces, and impossible ones */
-	uint64_t duplicates; /* older blocks of a key */
+	uint64_t odd_files; /* files without a trailer of this store */
+	/* prologues of unknown spaces, and invalid prologues */
+	uint64_t strays;
+	uint64_t duplicates; /* older blocks with the same key */
 	uint64_t unreadable; /* slots */
-	uint64_t damaged;    /* blocks whose bytes have another digest */
+	uint64_t damaged;    /* blocks whose digest does not match */
 };
 
 /* Return whether there is a source for a rebuild: STORE/store or segment files. */

@@ -3,17 +3,17 @@
  * sidecar.c - the small files beside the index, and STORE/lock.
  *
  * The lock is an OFD lock on all of STORE/lock, which is never unlinked, and
- * flock(2) on STORE as well, in case a user deletes that file.  An owner that is
- * ending releases one byte, far behind the file's end.
+ * flock(2) on STORE as well, in case a user deletes STORE/lock.  An owner that
+ * is ending releases one byte, far behind the file's end.
  *
- * OWNS      nothing that outlives a call; descriptors are the callers'.
+ * OWNS       nothing that outlives a call; descriptors are the callers'.
  *
  * INVARIANTS
- *   (1) A file under its name is always whole: it is renamed once it is on
+ *   (1) A file under its name is always whole: it is renamed after it is on
  *       disk.  A crash leaves *.tmp.  Only `store`, which fits a sector, is
  *       overwritten if there is no room for a second one.
  *
- * LOCKING   none; no two threads write one file at the same time.
+ * LOCKING    none; no two threads write one file at the same time.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@
 #define TENANTS_NAME "tenants"
 #define FILE_MAX (1u << 20)
 #define DRAFT_NAME 32
-#define DIRENT_BYTES 512u /* of the directory, generously */
+#define DIRENT_BYTES 512u /* estimate of a directory entry's size */
 
 static void name_draft(const char *name, char draft[DRAFT_NAME])
 {
@@ -314,7 +314,8 @@ int kv_tenants_read(int store_fd, struct kv_tenant_record **ret_records,
 /* ---- STORE/lock ---- */
 
 #define GOING_ON ((off_t)1 << 40) /* the byte that an ending owner releases */
-#define NOTICE_NS (UINT64_C(3) * 1000000000) /* for an owner to begin its end */
+/* how long to wait for an owner to begin its end */
+#define NOTICE_NS (UINT64_C(3) * 1000000000)
 #define ENDING_NS (UINT64_C(30) * 1000000000)
 #define POLL_US 10000
 

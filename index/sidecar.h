@@ -27,19 +27,19 @@ int kv_store_file_read(int store_fd, struct kv_store_info *ret_info);
 bool kv_store_file_there(int store_fd); /* of any format */
 int kv_store_file_write(int store_fd, const struct kv_store_info *info);
 
-/* Open STORE/spaces; with @make, create it if it is absent. */
+/* Open STORE/spaces; with @make, create the directory if it is absent. */
 int kv_spaces_dir(int store_fd, bool make);
 
 int kv_space_file_write(int dir, const struct kv_space_record *record,
 			const char *name, const char *layout);
-/* Caller frees @ret_name and @ret_layout.  -ENOENT, -EBADMSG, -ENOMEM. */
+/* Read a space's file; the caller frees *@ret_name and *@ret_layout.  -ENOENT,
+ * -EBADMSG, -ENOMEM. */
 int kv_space_file_read(int dir, uint32_t id, struct kv_space_record *ret_record,
 		       char **ret_name, char **ret_layout);
 int kv_space_file_remove(int dir, uint32_t id); /* absent is no error */
-/*
- * The same for several files at a time: begin them all, end them all (which
- * syncs and closes the descriptor), unlink files, and sync the directory once.
- */
+/* Write several files with one sync of the directory: begin each file, end each
+ * file (which syncs and closes its descriptor), then sync the directory.  Files
+ * may be unlinked before that sync as well. */
 int kv_space_file_begin(int dir, const struct kv_space_record *record,
 			const char *name, const char *layout, int *ret_fd);
 int kv_space_file_end(int dir, uint32_t id, int fd);
@@ -49,19 +49,17 @@ int kv_space_files_sync(int dir);
 void kv_space_file_name(uint32_t id, char name[KV_SPACE_FILE_NAME]);
 bool kv_space_file_parse(const char *name, uint32_t *ret_id);
 
-/* Replace the file; remove it if there are no records. */
+/* Replace STORE/tenants, or remove it if there are no records. */
 int kv_tenants_write(int store_fd, const struct kv_tenant_record *records,
 		     size_t n);
-/*
- * Read the undamaged records, and count the damaged ones in *@ret_damaged; the
- * caller frees *@ret_records.  A missing file has none.  -EBADMSG: not a regular
- * file; -ENOMEM; the errors of open(2) and read(2).
- */
+/* Read the undamaged records, and count the damaged records in *@ret_damaged;
+ * the caller frees *@ret_records.  A missing file counts as empty.  -EBADMSG:
+ * not a regular file; -ENOMEM; the errors of open(2) and read(2). */
 int kv_tenants_read(int store_fd, struct kv_tenant_record **ret_records,
 		    size_t *ret_n, size_t *ret_damaged);
 #define KV_TENANTS_MAX 4096
 
-/* Return the bytes of disk that a file takes, with its directory entry. */
+/* Return the disk space that a space's file takes, with its directory entry. */
 uint64_t kv_space_file_bytes(size_t name_len, size_t layout_len);
 uint64_t kv_tenants_bytes(size_t n);
 
@@ -70,21 +68,22 @@ uint64_t kv_tenants_bytes(size_t n);
 enum kv_lock_state { KV_LOCK_FREE, KV_LOCK_HELD, KV_LOCK_ENDING };
 
 struct kv_lock_wait {
-	/* Called once if the owner is ending; may be NULL. */
+	/* Called once if the store's owner is ending; may be NULL. */
 	void (*waiting)(void *arg, long owner);
 	void *arg;
 };
 
 /*
- * Lock the store whose directory is @store; the lock is held until *@ret_fd and
- * @store are closed.  Without @write the lock is shared, and *@ret_fd is -1 if
- * STORE/lock does not exist.  Waits some seconds for an owner that may be
- * ending, and longer for one that is.  -EBUSY: the owner goes on; the errors of
- * openat(2) and fcntl(2).
+ * Lock the store whose directory is @store, until *@ret_fd and @store are
+ * closed.  Without @write the lock is shared, and *@ret_fd is -1 if STORE/lock
+ * does not exist.  Waits some seconds for an owner that may be ending, and
+ * longer for an owner that has announced its end.
+ *   -EBUSY  the owner continues
+ *   and the errors of openat(2) and fcntl(2)
  */
 int kv_lock_take(int store, bool write, const struct kv_lock_wait *wait,
 		 int *ret_fd);
-/* As the owner: announce the end.  The lock is released soon. */
+/* Announce, as the owner, that the lock will be released soon. */
 void kv_lock_end(int fd);
 /* Return the state of the lock; @fd is STORE/lock, open for reading. */
 enum kv_lock_state kv_lock_look(int fd);

@@ -3,18 +3,19 @@
  * store.c - make, lock and read the STORE directory at mount, and leave it
  * clean.
  *
- *   STORE/lock        an OFD lock, never unlinked; the owner's pid, and what
- *                     memory.c keeps there.  STORE itself is locked by
- *                     flock(2), too
+ *   STORE/lock        an OFD lock, never unlinked; the owner's pid, and a line
+ *   of
+ *                     dram/segment.c.  STORE itself is locked by flock(2) as
+ *                     well
  *   STORE/store       the store record, as of the last mount
  *   STORE/tenants     quotas of users
- *   STORE/removed     blocks that other nodes must not bring back
+ *   STORE/removed     blocks that the remote tier must not fetch again
  *   STORE/index/      LMDB
  *   STORE/spaces/     NNNNNN, one for each space
  *   STORE/segments/   NNNNNN.seg
  *
  * A cache fails open: if the index is damaged, the daemon rebuilds it from the
- * segment files, and says so in `.kvfs/config`.
+ * segment files, and reports that in `.kvfs/config`.
  *
  * The records of a million blocks touch a million places in memory, none of
  * them in the processor's caches.  So the memory of a record is prefetched when
@@ -25,10 +26,11 @@
  *
  * INVARIANTS
  *   (1) Records are adopted in the order in which they were read.
- *   (2) No record waits when a snapshot is read, or when the walk is over.
+ *   (2) All records are adopted before a snapshot is read, and at the end.
  *
- * LOCKING    cache->lock where records are adopted; else none needed: this runs
- *            before the threads start and after they end.
+ * LOCKING    cache->lock where records are adopted; otherwise none needed:
+ * store.c
+ *            runs before the threads start and after they end.
  */
 #include "cache/store/store.h"
 #include "cache/block/block.h"
@@ -55,11 +57,12 @@
 #include <sys/vfs.h>
 
 #define GENERATIONS_A_MOUNT (1ull << 32)
-#define BLOCKS_AT_ONCE 4096u /* in one step of a walk through all */
-/* Bytes of the index's map for each record that a commit writes: a record may
- * take three pages, twice, and an eighth of the map is kept back (env.c). */
+/* blocks in one step of a walk through all blocks */
+#define BLOCKS_AT_ONCE 4096u
+/* Bytes of the index's map for each record of a commit: a record may take three
+ * pages, twice, and env.c reserves an eighth of the map. */
 #define ROUND_SHARE (256u << 10)
-#define AHEAD 32u /* records that wait; the first half for their buckets */
+#define AHEAD 32u /* records prefetched ahead; buckets half as far */
 #define DIGIT 11u
 #define DIGITS (1u << DIGIT)
 
@@ -84,7 +87,7 @@ static int look_at(const char *path)
 		empty &= strcmp(name, "lock") == 0;
 		index |= strcmp(name, "index") == 0;
 	}
-	/* A store that has lost the whole index still has this file. */
+	/* This file exists even if a store has lost the whole index. */
 	index |= kv_store_file_there(dirfd(dir));
 	closedir(dir);
 	if (empty)
@@ -119,7 +122,8 @@ static int take_lock(struct kv_cache *cache, char **ret_why)
 	}
 	kv_overcommit_recover(fd);
 	n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
-	/* Write first: a full disk does not give truncated bytes back. */
+	/* Write before truncating: truncated bytes are lost if the disk is
+	 * full. */
 	if (pwrite(fd, pid, (size_t)n, 0) < 0 || ftruncate(fd, n) < 0)
 		return kv_why(ret_why, -errno, "%s: cannot lock it: %s",
 			      cache->store, strerror(errno));
@@ -194,8 +198,8 @@ static void describe_fresh(const struct kv_cache *cache,
 
 /*
  * Begin an empty index if there are no segment files.  Segment files without
- * any trailer hold blocks that only the lost index could name: leave them
- * alone.
+ * any trailer hold blocks that only the lost index could name: do not touch
+ * them.
  */
 static int begin_anew(struct kv_cache *cache, const char *why, char **ret_why)
 {
@@ -322,8 +326,11 @@ static int pass_segment(void *arg, const struct kv_segfile_record *record)
 	return 0;
 }
 
-/* Open the index; rebuild it if it is damaged, or older than the segment files,
- * as a copy is that was put back.  The pins of an older index are kept. */
+/*
+ * Open the index; rebuild it if it is damaged, or if it is older than the
+ * segment files because a user restored a copy.  The pins of an older index are
+ * kept.
+ */
 static int open_or_remake(struct kv_cache *cache, const char *path,
 			  const struct kv_store_info *fresh, char **ret_why)
 {
@@ -355,7 +362,7 @@ static int open_or_remake(struct kv_cache *cache, const char *path,
 	if (r == 0)
 		r = kv_index_open(path, map, ro, fresh, &cache->info,
 				  &cache->index);
-	/* With the record of a space or file, all its blocks would be lost. */
+	/* A damaged record of a space or file would lose all its blocks. */
 	if (r == 0) {
 		e = kv_index_walk(cache->index, &frame, &damaged);
 		if (e == -EBADMSG || e == -EIO || damaged > 0) {
@@ -363,7 +370,8 @@ static int open_or_remake(struct kv_cache *cache, const char *path,
 			r = -EBADMSG;
 		}
 	}
-	/* STORE/store is written after the index, with the number of mounts. */
+	/* STORE/store is written after the index, and has the number of mounts
+	 * too. */
 	if (r == 0 && kv_store_file_read(cache->store_fd, &file) == 0 &&
 	    memcmp(file.store, cache->info.store, sizeof(file.store)) == 0 &&
 	    file.mounts > cache->info.mounts) {
@@ -383,7 +391,7 @@ static int open_or_remake(struct kv_cache *cache, const char *path,
 				     &cache->index);
 }
 
-/* Open the index again, with the map of another cap. */
+/* Open the index again, with a map for another cap. */
 static int reopen_index(struct kv_cache *cache, const char *path, uint64_t cap)
 {
 	struct kv_store_info info;
@@ -404,8 +412,8 @@ static int open_index(struct kv_cache *cache, char **ret_why)
 		return -ENOMEM;
 	describe_fresh(cache, &fresh);
 	r = open_or_remake(cache, path, &fresh, ret_why);
-	/* Only now the cap of the store is known.  A smaller cap has its map
-	 * once the index has shrunk. */
+	/* The cap of the store is known only now.  A smaller cap gets its map
+	 * after the index has shrunk. */
 	if (r == 0 && cache->info.cap != cache->config.ssd &&
 	    (!cache->config.ssd_given || cache->info.cap > cache->config.ssd))
 		r = reopen_index(cache, path, cache->info.cap);
@@ -422,7 +430,7 @@ static int open_index(struct kv_cache *cache, char **ret_why)
 
 struct adoption {
 	struct kv_cache *cache;
-	/* Segment files that are not there, or too short; their records. */
+	/* Missing or truncated segment files; the number of their records. */
 	uint32_t *lost_files;
 	uint64_t *lost_slots;
 	size_t n_lost_files, n_lost_slots;
@@ -460,13 +468,13 @@ static int visit_segment(void *arg, const struct kv_segfile_record *record)
 		adoption->lost_files[adoption->n_lost_files++] = record->id;
 		return 0;
 	}
-	/* A passing error is no reason to lose the blocks. */
+	/* Fail the mount: a temporary error must not lose the blocks. */
 	return r < 0 ? kv_why(&adoption->why, r, "%s/segments/%06u.seg: %s",
 			      adoption->cache->store, record->id, strerror(-r))
 		     : 0;
 }
 
-/* Return whether @file is lost; files come by ascending number. */
+/* Return whether @file is lost.  Call by ascending file number. */
 static bool is_lost(const struct adoption *adoption, uint32_t file)
 {
 	size_t low = 0, high = adoption->n_lost_files;
@@ -483,7 +491,7 @@ static bool is_lost(const struct adoption *adoption, uint32_t file)
 	       adoption->lost_files[low] == file;
 }
 
-/* Return the space of a record; NULL: there can be no such block. */
+/* Return the space of a record; NULL: the record is invalid. */
 static struct kv_space *space_of(const struct kv_cache *cache,
 				 const struct kv_slot_record *record)
 {
@@ -497,10 +505,9 @@ static struct kv_space *space_of(const struct kv_cache *cache,
 }
 
 /*
- * Make a block of a record.  Of two records with one key, the one with the
- * lower generation is of a block that was removed: its deletion continues.  The
- * slot of a record that is left out is free, and holds a prologue that must be
- * swept.
+ * Make a block of a record.  If two records have the same key, the record with
+ * the lower generation belongs to a removed block: its deletion continues.  The
+ * slot of a record that is left out is free, and its prologue must be swept.
  */
 static int take_in(struct kv_cache *cache, uint64_t slot_id,
 		   const struct kv_slot_record *record)
@@ -548,7 +555,7 @@ static int take_in(struct kv_cache *cache, uint64_t slot_id,
 	return 0;
 }
 
-/* Adopt the records that wait, except the last @n. */
+/* Adopt the prefetched records except the last @n. */
 static int take_in_but(struct adoption *adoption, uint64_t n)
 {
 	int r = 0;
@@ -626,8 +633,8 @@ static void sort_digit(const struct age *from, struct age *to, size_t n,
 		to[at[(from[i].atime >> shift) % DIGITS]++] = from[i];
 }
 
-/* Put all blocks on their eviction lists, oldest first.  Of blocks of one
- * second, the one that was put into the index last is deeper in its chain. */
+/* Put all blocks on their eviction lists, oldest first.  Of blocks with the
+ * same atime, the last one put into the index is deeper in its chain. */
 static int order_blocks(struct kv_cache *cache)
 {
 	_cleanup_(kv_freep) struct age *ages = NULL;
@@ -686,7 +693,7 @@ static int adopt_index(struct kv_cache *cache, char **ret_why)
 			   "lost, kvfs-fsck --rebuild goes on with the others",
 			   cache->store, (unsigned long long)adoption.missing,
 			   (unsigned long long)adoption.files);
-	/* Numbers of lost files are used again: delete their records. */
+	/* Numbers of lost files are reused: delete their records. */
 	if (r == 0 && !cache->config.read_only) {
 		r = kv_records_delete(
 			cache, adoption.lost_slots, adoption.n_lost_slots,
@@ -732,7 +739,7 @@ static void probe_direct(struct kv_cache *cache)
 	kv_note(cache, "direct_io=off (%s refuses O_DIRECT)", cache->store);
 }
 
-/* Warn if the filesystem has less room than the SSD tier, or is in memory. */
+/* Warn if the filesystem is smaller than the SSD tier, or in memory. */
 static void warn_of_place(struct kv_cache *cache)
 {
 	uint64_t room, held = cache->ssd.live_files * cache->ssd.segment_bytes;
@@ -758,15 +765,15 @@ static int settle_cap(struct kv_cache *cache, char **ret_why)
 	const struct kv_cache_config *config = &cache->config;
 	uint64_t cap = cache->info.cap, back;
 
-	/* ssd=0 leaves the tier that there is as it is, and so does ro. */
+	/* ssd=0 and ro leave an existing tier unchanged. */
 	cache->ssd.frozen = config->ssd_given && config->ssd == 0 && cap > 0;
 	if (config->ssd_given && config->ssd > 0 && !config->read_only)
 		cap = config->ssd;
 	cache->config.ssd = cache->ssd.frozen ? 0 : cap;
 	cache->ssd.cap = cap;
 	cache->ssd.segment_bytes = cache->info.segment_bytes;
-	/* The index, and half of its size while it is compacted; the other half
-	 * is for trailers, STORE/spaces and an old index. */
+	/* The index, and half its size for its compaction; the other half is
+	 * for trailers, STORE/spaces and an old index. */
 	back = 2 * kv_index_map_bytes(cap);
 	cache->ssd.on = cap > 0;
 	cache->ssd.round_max = (uint32_t)KV_MIN(
@@ -786,7 +793,7 @@ static int settle_cap(struct kv_cache *cache, char **ret_why)
 	return 0;
 }
 
-/* Compact the index, once it has shrunk to a smaller cap. */
+/* Compact the index after it has shrunk to a smaller cap. */
 static int compact_index(struct kv_cache *cache)
 {
 	char *path;
@@ -799,8 +806,8 @@ static int compact_index(struct kv_cache *cache)
 	if (cache->index && cache->info.cap > cache->ssd.cap)
 		r = reopen_index(cache, path, cache->ssd.cap);
 	free(path);
-	/* An index that is not compacted is whole: a full disk is no reason not
-	 * to start. */
+	/* Without a compaction the index is still valid: a full disk must not
+	 * prevent the mount. */
 	return cache->index ? 0 : r;
 }
 
@@ -819,7 +826,7 @@ static int put_info(struct kv_cache *cache)
 	return kv_txn_commit(batch);
 }
 
-/* From here on an end without kv_store_close is a crash. */
+/* Mark the store: until kv_store_close, an end counts as a crash. */
 static int mark_in_use(struct kv_cache *cache)
 {
 	int r;
@@ -835,8 +842,8 @@ static int mark_in_use(struct kv_cache *cache)
 	return r < 0 ? r : kv_store_file_write(cache->store_fd, &cache->info);
 }
 
-/* Write again, or check, the files of spaces that a crash left; and have the
- * segment files swept. */
+/* After a crash, write or check the files of spaces, and have the segment files
+ * swept. */
 static int recover(struct kv_cache *cache)
 {
 	int r;
@@ -845,8 +852,8 @@ static int recover(struct kv_cache *cache)
 		kv_sweep_later(cache);
 		return kv_space_files_check(cache);
 	}
-	/* The files are needed only once the index is lost: a full disk is no
-	 * reason not to mount. */
+	/* The files are needed only if the index is lost: a full disk must not
+	 * prevent the mount. */
 	r = kv_space_files_lost(cache);
 	if (r < 0)
 		kv_warn(cache, "spaces_lost",
@@ -857,8 +864,9 @@ static int recover(struct kv_cache *cache)
 	return 0;
 }
 
-/* From here on the store is left as after a crash, even if this fails; its cap
- * stays until all of it fits into the smaller one. */
+/* Shrink the store to a smaller cap.  Even after a failure the store is left as
+ * after a crash; it keeps its old cap until everything fits into the new
+ * one. */
 static int shrink(struct kv_cache *cache)
 {
 	int r;
@@ -881,7 +889,8 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 
 	if (r == 0)
 		r = open_index(cache, ret_why);
-	/* Only now: a store of another format is left as it is. */
+	/* Only after the format is known: do not change a store of another
+	 * format. */
 	if (r == 0 && !cache->config.read_only) {
 		cache->spaces_dir = kv_spaces_dir(cache->store_fd, true);
 		if (cache->spaces_dir < 0)
@@ -932,7 +941,7 @@ void kv_store_before_stop(struct kv_cache *cache)
 {
 	if (!cache->index || cache->config.read_only)
 		return;
-	/* Have the uses of all blocks recorded. */
+	/* Record the uses of all blocks. */
 	kv_lock(cache);
 	for (uint32_t i = 0; i < cache->table.used; i++) {
 		struct kv_block *block = kv_table_at(&cache->table, i);

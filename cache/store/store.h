@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * store.h - STORE as it is opened, read and closed.
- */
+/* store.h - open, read and close the STORE directory. */
 #ifndef KV_CACHE_STORE_STORE_H
 #define KV_CACHE_STORE_STORE_H
 
