@@ -28,7 +28,7 @@ static void post(struct kv_request *request)
 	kv_mailbox_post(&request->server->mailbox, &request->mail);
 }
 
-/* Reply with @n statuses, which are in kv_reply_items(). */
+/* Reply with the @n statuses in kv_reply_items(). */
 static void reply_statuses(struct kv_request *request, uint32_t n)
 {
 	kv_reply(request->client, &request->header, 0, n,
@@ -37,8 +37,8 @@ static void reply_statuses(struct kv_request *request, uint32_t n)
 
 /* ---- answered at once ---- */
 
-/* Print a version that is not spoken, once for each, and once a minute at most: any
- * user can send any. */
+/* Log that a client speaks another version of the protocol: each version once,
+ * and at most one line a minute, as any user can send any version. */
 static void warn_of_version(const struct kv_client *client,
 			    const struct wire_hello *hello)
 {
@@ -153,7 +153,7 @@ int kv_request_cancel(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_request *request = kv_request_find(client, m->header->tag);
 
-	/* An unknown tag: the reply was sent before the message came. */
+	/* The tag is unknown if the reply was sent before the CANCEL came. */
 	if (request && request->pending && request->kind->cancel)
 		request->kind->cancel(request, -ECANCELED);
 	return 0;
@@ -170,7 +170,7 @@ int kv_request_unmapped(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-/* Without memory to note it, the client's segments stay sealed. */
+/* If memory is short, the client's segments stay sealed and are not registered. */
 int kv_request_registers(struct kv_client *client, const struct kv_message *m)
 {
 	(void)m;
@@ -180,7 +180,7 @@ int kv_request_registers(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-/* ---- clear: with saves in between ---- */
+/* ---- clear a space, in parts between which saves are possible ---- */
 
 struct clear {
 	struct kv_chore chore; /* first */
@@ -228,7 +228,7 @@ int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 
 struct acquire {
 	struct kv_request request; /* first */
-	struct kv_acquire leases;  /* last: its wants follow */
+	struct kv_acquire leases;  /* last: the array of its wants follows */
 };
 
 static void acquired(struct kv_acquire *leases, void *arg)
@@ -341,9 +341,8 @@ int kv_request_release(struct kv_client *client, const struct kv_message *m)
 
 /* ---- flush: wait until a space, or some of its blocks, are durable ----
  *
- * Saves of these blocks are waited for first, but not for long: their client may be
- * stopped.
- */
+ * First wait for saves of these blocks that are under way, but not for long: the saving
+ * client may be stopped. */
 
 #define SEALING_NS UINT64_C(2000000000)
 
@@ -352,7 +351,7 @@ struct flush {
 	struct kv_flush flush;
 	bool submitted;
 	int status;
-	struct kv_acquire sealing; /* last: its wants have the keys */
+	struct kv_acquire sealing; /* last: its array of wants has the keys */
 };
 
 static void flushed(struct kv_flush *f, int status)
@@ -369,8 +368,8 @@ static void all_sealed(struct kv_acquire *sealing, void *arg)
 	post(&((struct flush *)arg)->request);
 }
 
-/* Return the status of one block.  A durable block counts as flushed, even if the flush
- * of the whole space failed. */
+/* Return the status of one block.  A durable block counts as flushed, even if the
+ * flush of the whole space failed. */
 static int outcome(struct flush *flush, const struct kv_want *want)
 {
 	struct kv_cache *cache = flush->request.server->cache;
@@ -386,10 +385,11 @@ static int outcome(struct flush *flush, const struct kv_want *want)
 		kv_block_put(cache, block);
 		if (durable)
 			return 0;
-		/* The block was durable, and only its copy in DRAM is left. */
+		/* The block was durable; its SSD copy is gone, and only its copy
+		 * in DRAM is left. */
 		if (flush->status == 0 && want->status == 0)
 			return WIRE_EVICTED;
-		/* Else it was removed and saved again meanwhile. */
+		/* The block was removed and saved again during the flush. */
 		r = flush->status < 0 ? flush->status : -ENOENT;
 	}
 	if (r == -ENOENT && kv_block_was_changed(cache, space, key))
@@ -405,7 +405,7 @@ static void flush_submit(struct flush *flush)
 
 	flush->submitted = true;
 	kv_flush_submit(request->server->cache, request->space, &flush->flush);
-	/* Mail that flushed() has posted already waits for this thread. */
+	/* Mail that flushed() has posted already is run later, by this thread. */
 	kv_request_pend(request, request->header.arg);
 }
 
@@ -437,7 +437,8 @@ static void flush_cancel(struct kv_request *request, int status)
 		kv_flush_cancel(cache, &flush->flush, status);
 		return;
 	}
-	/* After SEALING_NS: blocks that are not sealed are absent; flush the others. */
+	/* After SEALING_NS, report blocks that are not sealed as absent, and
+	 * flush the others. */
 	if (status != -ETIMEDOUT)
 		flush->status = status;
 	kv_acquire_cancel(cache, &flush->sealing, -ENOENT);
@@ -479,7 +480,7 @@ int kv_request_flush(struct kv_client *client, const struct kv_message *m)
 
 struct prefetch {
 	struct kv_request request; /* first */
-	struct kv_prefetch fetch;  /* last: its statuses and the keys follow */
+	struct kv_prefetch fetch;  /* last: the statuses and the keys follow */
 };
 
 static void fetched(struct kv_prefetch *fetch, void *arg)
@@ -501,7 +502,8 @@ static void prefetch_finish(struct kv_request *request)
 	kv_request_free(request);
 }
 
-/* The cache itself ends what has not begun by the deadline. */
+/* Cancel a prefetch.  At the deadline, the cache itself ends the reads that have
+ * not begun. */
 static void prefetch_cancel(struct kv_request *request, int status)
 {
 	struct prefetch *prefetch = (struct prefetch *)request;
@@ -522,7 +524,8 @@ int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 	struct kv_key *keys;
 	int r = 0;
 
-	/* Unless the first blocks are in DRAM, the others are hardly of use. */
+	/* Unless the first blocks are in DRAM, prefetching the others is of
+	 * little use. */
 	if (m->header->flags & WIRE_AHEAD) {
 		r = n < WIRE_AHEAD_MIN ? -EAGAIN : 0;
 		if (r == 0)
@@ -561,7 +564,7 @@ int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 
 struct forget {
 	struct kv_request request; /* first */
-	struct kv_forget forget;   /* last: its keys follow */
+	struct kv_forget forget;   /* last: the array of its keys follows */
 };
 
 static void forgotten(struct kv_forget *f)
@@ -635,7 +638,7 @@ int kv_request_forget(struct kv_client *client, const struct kv_message *m)
 /* ---- token ids: from the index, or from the blocks ---- */
 
 #define ROOM (WIRE_MAX - sizeof(struct wire_header))
-#define TURN_NS 20000000u /* then the reply ends */
+#define TURN_NS 20000000u /* time after which a reply ends early */
 
 struct token_ids {
 	struct kv_chore chore; /* first */
@@ -653,7 +656,8 @@ _Static_assert(sizeof(struct wire_tokens) + KV_TOKEN_IDS_MAX * 4 +
 		       ROOM,
 	       "any block fits");
 
-/* Add the tokens of one block to the reply.  Returns false if there is no room. */
+/* Add the token ids of one block to the reply.  Returns false if the reply has no
+ * room. */
 static bool add_tokens(struct token_ids *t, const struct kv_key *key)
 {
 	struct kv_cache *cache = t->chore.request.server->cache;

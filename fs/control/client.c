@@ -85,7 +85,7 @@ void kv_send_queue_fini(struct kv_send_queue *box)
 		forget_first(box);
 }
 
-/* 0, or -EAGAIN if the socket is full. */
+/* Send one message.  Returns 0, -EAGAIN if the socket is full, or another error. */
 static int send_one(int socket, const void *data, size_t n, int fd)
 {
 	struct iovec part = {(void *)data, n};
@@ -159,7 +159,8 @@ struct kv_reservation_entry {
 	struct kv_key key;
 };
 
-/* The hash is seeded, so that no client can choose its buckets and slow down others. */
+/* Return the bucket of @key.  A seeded hash keeps clients from choosing their
+ * buckets to slow down others. */
 static struct kv_reservation_entry **bucket(struct kv_reservations *table,
 					    const struct kv_key *key)
 {
@@ -189,7 +190,8 @@ int kv_reservations_add(struct kv_reservations *table, uint32_t space,
 	return 0;
 }
 
-/* Return the link to the entry, or to NULL at the end. */
+/* Return the link to the reservation of @key, or to the NULL at the end of its
+ * bucket. */
 static struct kv_reservation_entry **
 link_to(struct kv_reservations *table, uint32_t space, const struct kv_key *key)
 {
@@ -462,13 +464,13 @@ static void watch_again(struct kv_client *client)
 {
 	uint32_t events = EPOLLIN;
 
-	/* The end is always reported: edge-triggered, so that it is not repeated. */
+	/* epoll always reports a peer's end; edge-triggered, it does so once. */
 	if (client->offers || client->gate.user)
 		events = EPOLLET;
 	if (client->send_queue.first)
 		events |= EPOLLOUT;
 	if (client->server->stopping || client->cut)
-		events = 0; /* only its end is reported */
+		events = 0; /* epoll reports only the peer's end */
 	if (events != client->events && !client->ended)
 		(void)watch(client, EPOLL_CTL_MOD, events);
 }
@@ -486,8 +488,9 @@ static void process_died(struct kv_watch *w, uint32_t events)
 	struct kv_client *client = kv_container(w, struct kv_client, on_death);
 
 	(void)events;
-	/* Read what it had sent, up to the end that this makes.  Other processes may
-	 * have its socket, but cannot send by it any more. */
+	/* Read the messages that the dead process had sent, up to the end of
+	 * file that shutdown(2) makes.  Other processes with this socket cannot
+	 * send any more. */
 	if (client->cut || client->server->stopping)
 		kv_client_break(client, KV_BREAK_GONE);
 	else
@@ -515,11 +518,11 @@ static int identify(struct kv_client *client)
 		return -errno;
 	len = sizeof(client->pidfd);
 	client->caller.uid = cred.uid;
-	/* Two such users would be one tenant. */
+	/* All users without an id in this user namespace would share one account. */
 	if (kv_user_is_hidden(cred.uid))
 		return -EACCES;
 	client->caller.gid = cred.gid;
-	/* Without room, the kernel tells how much is needed. */
+	/* Without a buffer, the kernel returns the size that is needed. */
 	if (getsockopt(client->socket, SOL_SOCKET, SO_PEERGROUPS, NULL,
 		       &groups) < 0 &&
 	    errno != ERANGE)
@@ -541,8 +544,8 @@ static int identify(struct kv_client *client)
 		client->pidfd = -1;
 		if (errno == ESRCH)
 			return -ESRCH;
-		/* Before Linux 6.5: the pid may have been given to another process
-		 * since connect(2); then only the socket tells the end. */
+		/* Before Linux 6.5, the pid may be another process's since connect(2).
+		 * Then only the socket reports the client's end. */
 		if (cred.pid > 0)
 			client->pidfd =
 				(int)syscall(SYS_pidfd_open, cred.pid, 0);
@@ -556,7 +559,7 @@ static int identify(struct kv_client *client)
 	return 0;
 }
 
-/* Free a client that holds nothing. */
+/* Free a client that has no requests, leases or segments. */
 static void client_free(struct kv_client *client)
 {
 	if (client->socket >= 0)
@@ -619,7 +622,7 @@ int kv_client_new(struct kv_server *server, int socket,
 
 void kv_client_break(struct kv_client *client, enum kv_break why)
 {
-	/* GONE takes precedence: nothing needs to be kept then. */
+	/* GONE replaces other reasons: then the client's leases need not be kept. */
 	if (!client->broken || why == KV_BREAK_GONE)
 		client->broken = why;
 	kv_user_ready(client);
@@ -639,14 +642,16 @@ static void forget_unsent(struct kv_client *client)
 	kv_send_queue_init(&client->send_queue, client->account);
 }
 
-/* Drop all that the client cannot be reading from: all but leases and segments. */
+/* Drop all that the client cannot be reading from: everything except leases and
+ * segments. */
 static void forget_unread(struct kv_client *client)
 {
 	struct kv_server *server = client->server;
 	struct kv_lent_link *link;
 
 	kv_requests_abandon(client);
-	client->offers = false; /* watch for its end again */
+	/* so that watch_again() watches for the peer's end */
+	client->offers = false;
 	server->tally.dropped_reservations +=
 		kv_reservations_drop(&client->reservations, server->cache);
 	kv_sets_drop(&client->sets);
@@ -671,7 +676,8 @@ void kv_client_end(struct kv_client *client)
 	if (client->registers)
 		kv_registrant_remove(server->cache, client->caller.uid);
 	kv_gate_forget(&client->gate);
-	/* close(2) does not, if another process has copies. */
+	/* Needed if another process has copies of the socket, as close(2) is not
+	 * enough. */
 	epoll_ctl(server->epoll, EPOLL_CTL_DEL, client->socket, NULL);
 	if (client->pidfd >= 0)
 		epoll_ctl(server->epoll, EPOLL_CTL_DEL, client->pidfd, NULL);
@@ -697,7 +703,8 @@ static void cut_off(struct kv_client *client)
 		kv_client_end(client);
 		return;
 	}
-	/* Shut our half only, so that the peer's end is still reported. */
+	/* Shut down only the daemon's half, so that epoll still reports the
+	 * peer's end. */
 	client->cut = true;
 	client->broken = KV_BREAK_NOT;
 	kv_gate_forget(&client->gate);
@@ -715,7 +722,8 @@ void kv_client_sweep(struct kv_server *server)
 	}
 }
 
-/* A client that has closed its end has not ended yet: read what it had sent first. */
+/* Handle a failed send.  If the peer has closed its end, keep the connection until the
+ * messages that the peer had sent are read; otherwise break the connection. */
 static void cannot_send(struct kv_client *client, int error)
 {
 	if (error != -EPIPE && error != -ECONNRESET) {
@@ -727,7 +735,7 @@ static void cannot_send(struct kv_client *client, int error)
 }
 
 /* Handle the client's events, and one message at most.  Returns true if there may be
- * more messages.  The client may have ended then. */
+ * more messages.  The connection may have ended then. */
 static bool serve_client(struct kv_client *client)
 {
 	uint32_t events = client->happened;
@@ -736,7 +744,8 @@ static bool serve_client(struct kv_client *client)
 
 	client->happened = 0;
 	if (!client->broken && (client->cut || client->server->stopping)) {
-		/* Wait for its end only: messages stay unread in its socket. */
+		/* Wait only for the peer's end: messages stay unread in the
+		 * socket. */
 		if (events & (EPOLLHUP | EPOLLERR))
 			kv_client_break(client, KV_BREAK_GONE);
 	} else if (!client->broken) {
@@ -830,7 +839,7 @@ int kv_client_space(struct kv_client *client, uint32_t id, int want,
 	info = kv_space_stat(cache, space);
 	if (info.removed)
 		return -ENOENT;
-	/* A user without any right in a space does not learn that it exists. */
+	/* Hide the space from users without any right in it. */
 	sees = caller->uid == info.uid ||
 	       kv_rules_operator(rules, caller->uid) ||
 	       kv_access_ok(rules, &info, caller, R_OK) ||
@@ -847,7 +856,8 @@ int kv_client_space(struct kv_client *client, uint32_t id, int want,
 
 /* ---- turns ---- */
 
-/* Serve @user for a turn: requests before connections, as their sender is waiting. */
+/* Serve @user for a turn.  Requests come before connections, as their sender is
+ * waiting. */
 static void serve(struct kv_server *server, struct kv_user *user)
 {
 	uint64_t began = kv_now_ns(), spent;
@@ -880,7 +890,7 @@ bool kv_users_serve(struct kv_server *server)
 		user = (struct kv_user *)kv_turns_next(&server->users);
 		if (!user)
 			break;
-		/* The user may lose its last connection meanwhile. */
+		/* The user may lose its last connection in its turn. */
 		kv_turn_hold(&user->turn);
 		serve(server, user);
 		kv_user_put(server, user);

@@ -8,16 +8,17 @@
  * INVARIANTS
  *   (1) Reading the memory allocates nothing: a page in a hole of a mapped file would be
  *       charged to the daemon's control group.  pread(2) returns zeros for a hole.
- *   (2) A file is mapped only if it has all its pages, and can lose none: it was sealed
- *       against shrinking, growing and new writers (and so against punching holes) before
- *       its pages were counted.
+ *   (2) A file is mapped only if it has all its pages and can lose none: before its pages
+ *       were counted, it was sealed against shrinking, growing and new writers, and so
+ *       against punching holes.
  *   (3) No call on the file waits for the client.  lseek(SEEK_HOLE) would: a client can
  *       hold the inode's lock for any time, by a write(2) from memory that does not
  *       answer.  cachestat(2) takes no lock.
- *   (4) The control thread neither maps nor unmaps; a worker's step is at most STEP.
+ *   (4) The control thread neither maps nor unmaps; a worker does so in steps of at most
+ *       STEP bytes.
  *
- * LOCKING   none: the count is atomic, the rest is fixed after map, and after the last put
- *           only one worker uses it.
+ * LOCKING   none: the count is atomic, and other fields are fixed after map.  After the
+ *           last put only one worker uses the memory.
  */
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -35,8 +36,8 @@
 #endif
 
 #define STEP (UINT64_C(16) << 20)
-#define STEP_COST (64u << 10) /* of a turn of KV_COPY_TURN */
-/* Bytes read at once, which stay in the second-level cache until they are hashed
+#define STEP_COST (64u << 10) /* cost of a step, in a turn of KV_COPY_TURN */
+/* Bytes read at once; they stay in the second-level cache until they are hashed
  * (measured: 1.2 times as fast as pieces of 16 KiB). */
 #define PIECE ((uint64_t)64 << 10)
 
@@ -47,11 +48,12 @@ struct kv_client_memory {
 	int fd;			    /* -1: mapped */
 	uint64_t offset, bytes;	    /* of the file */
 	uint64_t page, step;	    /* bytes of a page, and of a step */
-	uint64_t counted;	    /* the file has all pages up to here */
-	const uint8_t *data;	    /* byte @offset; NULL: not mapped */
-	uint8_t *map;		    /* start of the memory still mapped */
-	uint64_t mapped;	    /* bytes still mapped, from @map on */
-	uint64_t charged;	    /* KV_FINITE_MAPPED */
+	/* the file is known to have all pages below this offset */
+	uint64_t counted;
+	const uint8_t *data; /* mapped byte at @offset; NULL: not mapped */
+	uint8_t *map;	     /* start of the memory that is still mapped */
+	uint64_t mapped;     /* bytes that are still mapped, from @map on */
+	uint64_t charged;    /* KV_FINITE_MAPPED */
 	_Atomic unsigned refs;
 };
 
@@ -131,9 +133,9 @@ int kv_client_memory_new(struct kv_server *server, struct kv_account *account,
 }
 
 /*
- * Return whether the file has all pages of @n bytes from @at on, swapped out or not.
- * cachestat(2) counts them, but not in hugetlbfs, and not before Linux 6.5.  There, a page
- * counts if its first byte is not 0.
+ * Return true if the file has all pages of @n bytes from @at on, swapped out or not.
+ * cachestat(2) counts pages, but not in hugetlbfs, and not before Linux 6.5.  Without it, a
+ * page counts if its first byte is not 0.
  */
 static bool has_pages(int fd, uint64_t at, uint64_t n, uint64_t page)
 {
@@ -174,7 +176,7 @@ int kv_client_memory_map(struct kv_client_memory *memory)
 	memory->counted += n;
 	if (memory->counted < end)
 		return 1;
-	/* Page tables take memory, too: limit the bytes mapped. */
+	/* Limit the bytes mapped, because their page tables take memory. */
 	n = end - from;
 	if (!kv_account_fits(memory->account, KV_FINITE_MAPPED,
 			     memory->server->mapped_max, n, 0))
@@ -245,13 +247,13 @@ int kv_client_memory_copy(const struct kv_client_memory *memory, uint64_t at,
 	uint8_t *to = dst, private[PIECE];
 	uint64_t piece;
 
-	/* Swapping in may fail, and memory may be broken: both raise SIGBUS. */
+	/* A page that cannot be swapped in, and broken memory, raise SIGBUS. */
 	if (memory->data)
 		return kv_sigbus_guard(
 			copy_mapped,
 			&(struct copy){memory->data + at, n, hash, dst});
-	/* Do not hash the bytes in the slot: the owner of the block may have it mapped,
-	 * and write there meanwhile. */
+	/* Hash a private copy: the owner of the block may have the slot mapped, and
+	 * write to it meanwhile. */
 	for (; n > 0; n -= piece, at += piece, to += piece) {
 		piece = KV_MIN(n, PIECE);
 		if (kv_read_at(memory->fd, memory->offset + at,

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control.c - the control thread: it accepts connections, waits for events of all of them,
- * and runs the mail that other threads post.
+ * control.c - the control thread: it accepts connections, waits for their events, and
+ * runs the mail that other threads post.
  *
- * OWNS      the thread; the listening socket, its file, and the directory of that if it
- *           was made for it; the epoll descriptor; in `server`, the mailbox and the
- *           workers.  Mail is its sender's until posted, the control thread's until it
- *           runs.
+ * OWNS      the thread; the listening socket, its file, and the socket's directory if
+ *           that was made for it; the epoll descriptor; in `server`, the mailbox and the
+ *           workers.  The sender owns mail until it is posted, then the control thread
+ *           until the mail runs.
  *
  * STATES    RUNNING -> STOPPING  begin_stop   (stops reading, cancels)
  *           STOPPING -> (ended)  serve        (no request is pending)
@@ -14,10 +14,10 @@
  * INVARIANTS
  *   (1) Only the control thread uses `server`, except the mailbox, the workers and the
  *       tally, which have their own locks or are atomic.
- *   (2) The thread ends only when no cache thread or worker holds a request.
+ *   (2) The thread ends only when no cache thread or worker has a request.
  *   (3) The mailbox's eventfd is readable whenever there is mail and no run is under way:
- *       the first mail of a queue writes it, and the reader clears it before it takes the
- *       queue.
+ *       the first mail of a queue writes the eventfd, and the control thread clears it
+ *       before it takes the queue.
  *
  * LOCKING   mailbox->lock guards the queue, and is a leaf lock: mail runs without it.
  */
@@ -44,8 +44,10 @@ struct kv_control {
 	struct kv_listener listener;
 	struct kv_watch on_connect, on_mail;
 	struct kv_mail stop;
-	int spare; /* descriptor to refuse a connection with, when none is left */
-	bool deaf; /* `spare` is lost: connections wait until there is one */
+	/* descriptor to be closed so that a connection can be refused when none
+	 * is left */
+	int spare;
+	bool deaf; /* `spare` is lost: do not accept connections */
 	pthread_t thread;
 	bool started;
 };
@@ -78,7 +80,7 @@ void kv_mailbox_post(struct kv_mailbox *box, struct kv_mail *mail)
 	first = !box->first;
 	*box->last = mail;
 	box->last = &mail->next;
-	/* Under the lock, so that the box may go once its mail has run. */
+	/* Under the lock, so that the mailbox may be freed once its mail has run. */
 	if (first)
 		(void)eventfd_write(box->fd, 1);
 	pthread_mutex_unlock(&box->lock);
@@ -104,8 +106,8 @@ void kv_mailbox_run(struct kv_mailbox *box)
 
 /* ---- the socket's name in the file system ---- */
 
-/* Make the directory of the socket, if it is missing, but none above it: a mistyped path
- * is to be reported. */
+/* Make the socket's directory if it is missing, but none above it: a mistyped
+ * path must be reported. */
 static int make_dir(struct kv_listener *listener)
 {
 	_cleanup_(kv_freep) char *copy = strdup(listener->path);
@@ -120,7 +122,7 @@ static int make_dir(struct kv_listener *listener)
 	if (mkdir(copy, 0755) < 0)
 		return errno == EEXIST ? 0 : -errno;
 	listener->made_dir = true;
-	/* Regardless of the umask, as other users connect. */
+	/* Other users connect, whatever the umask. */
 	return chmod(copy, 0755) < 0 ? -errno : 0;
 }
 
@@ -140,7 +142,7 @@ static int sweep_socket(const struct sockaddr_un *address, char **ret_why)
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;
-	/* A full backlog, or a socket of another type, is alive. */
+	/* A socket with a full backlog, or of another type, has a listener. */
 	if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) ==
 		    0 ||
 	    errno == EAGAIN || errno == EPROTOTYPE)
@@ -217,8 +219,8 @@ static void close_unseen(struct kv_control *control, int socket)
 	kv_gate_hang_up(control->server.gate, cred.uid, socket);
 }
 
-/* Refuse a connection for want of descriptors: if it waited, the listening socket would
- * stay readable, and the thread would spin. */
+/* Refuse a connection for want of descriptors.  If it stayed in the backlog, the
+ * listening socket would stay readable, and the thread would spin. */
 static void refuse(struct kv_control *control)
 {
 	int fd;
@@ -301,7 +303,7 @@ static void *serve(void *arg)
 	int n, fd;
 
 	while (!server->stopping || server->pending) {
-		/* Wait for events until the next deadline; not at all, while a user
+		/* Wait for events until the next deadline, but not at all while a user
 		 * has work. */
 		now = kv_now_ns();
 		next = UINT64_MAX;
@@ -326,7 +328,8 @@ static void *serve(void *arg)
 	while ((client = TAILQ_FIRST(&server->clients)))
 		kv_client_end(client);
 	kv_client_sweep(server);
-	/* Closing the listener would close the descriptors queued in connections. */
+	/* Take connections from the backlog: closing the listener would close the
+	 * descriptors queued in them. */
 	shutdown(control->listener.fd, SHUT_RDWR);
 	while ((fd = accept4(control->listener.fd, NULL, NULL,
 			     SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0)
@@ -337,7 +340,7 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-/* Free a control, also a half-built one; takes NULL. */
+/* Free a control, which may be half-built; takes NULL. */
 static void control_freep(struct kv_control **ref)
 {
 	struct kv_control *control = *ref;
@@ -389,7 +392,7 @@ static int set_up(struct kv_control *control, struct kv_cache *cache)
 
 	kv_cache_stats(cache, &stats);
 	server->cache = cache;
-	/* Page tables of mapped memory take a 512th of its size. */
+	/* Page tables of mapped memory take 1/512 of its size. */
 	server->mapped_max = 16 * stats.dram_total;
 	TAILQ_INIT(&server->clients);
 	TAILQ_INIT(&server->ended);
@@ -477,7 +480,8 @@ void kv_control_retire(struct kv_control *control, uint32_t segment)
 	if (!control)
 		return;
 	r = malloc(sizeof(*r));
-	/* Without memory the segment stays charged until its clients have gone. */
+	/* If memory is short, the segment stays charged until its clients have
+	 * ended. */
 	if (!r)
 		return;
 	*r = (struct retire){.mail.run = retire,

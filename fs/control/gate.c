@@ -3,23 +3,24 @@
  * gate.c - processes that receive and close the descriptors that clients send.
  *
  * OWNS      the gate, a process that forks, and a socket to it; for each user with work, a
- *           process, a socket to that, and the descriptors that it has not taken yet.
+ *           process, a socket to that process, and the descriptors that the process has
+ *           not taken yet.
  *
  * STATES    of a user's process:
  *
- *            (none) -> RUNNING   spawn      (forked by the gate)
- *           RUNNING -> (gone)    pump       (its user has no work)
- *           RUNNING -> (gone)    lose       (killed)
+ *            (none) -> RUNNING   spawn          (forked by the gate)
+ *           RUNNING -> (gone)    pump           (its user has no work)
+ *           RUNNING -> (gone)    process_ready  (killed)
  *
  * INVARIANTS
  *   (1) The daemon installs no descriptor of a client unless F_GET_SEALS has succeeded on
- *       it, and never drops the last reference to another one.
+ *       the descriptor, and never drops the last reference to another kind of file.
  *   (2) A process has two threads.  One receives, and never calls a close(2) that may
  *       hang.  The other closes in order, and reports when it has closed.
  *   (3) A user has at most MESSAGES_MAX messages whose descriptors are not all closed.
  *       Further messages stay in their sockets.
- *   (4) A process has no descriptor of the daemon's but its own socket, and the clients'
- *       that the daemon has sent it.
+ *   (4) A process has no descriptor of the daemon's except its own socket and the
+ *       clients' descriptors that the daemon has sent.
  *
  * LOCKING   none: the daemon's side runs on the control thread.
  */
@@ -41,12 +42,12 @@
 #define MESSAGES_MAX 4u	  /* of a user */
 #define PROCESSES_MAX 256 /* of all users */
 #define QUEUE_BYTES (1 << 20)
-#define DRAIN_MAX 512 /* messages; a process drops the rest */
+#define DRAIN_MAX 512 /* messages; the user's process drops further ones */
 
 enum command { RECEIVE, CLOSE };
 enum event { MESSAGE, CLOSED_MESSAGE, CLOSED };
 
-/* The head of every packet from a process; the message follows. */
+/* The head of every packet from a process to the daemon; the message follows. */
 struct report {
 	uint32_t event;
 	int32_t bytes, flags;
@@ -61,10 +62,12 @@ struct kv_gate_user {
 	int fd; /* -1: no process */
 	uint32_t events;
 	TAILQ_HEAD(, kv_gate_wait) waits;
-	bool receiving;		       /* the process has a socket to read */
-	struct kv_gate_wait *received; /* for whom; NULL: forgotten */
-	size_t messages, closing;      /* reports still to come */
-	int *fds;		       /* not taken by the process yet */
+	bool receiving; /* the process was sent a socket to read */
+	/* the waiting client; NULL: it was forgotten */
+	struct kv_gate_wait *received;
+	/* messages, and descriptors, not reported closed yet */
+	size_t messages, closing;
+	int *fds; /* descriptors that the process has not taken yet */
 	size_t n_fds;
 };
 
@@ -81,7 +84,7 @@ union rights {
 	char room[CMSG_SPACE(FDS_MAX * sizeof(int))];
 };
 
-/* Receive into @iov and @ret_fds; returns as recvmsg(2), or -errno. */
+/* Receive into @iov and @ret_fds.  Returns as recvmsg(2), but -errno on failure. */
 static ssize_t receive(int socket, struct iovec *iov, size_t n, int flags,
 		       int *ret_flags, int ret_fds[FDS_MAX], size_t *ret_n_fds)
 {
@@ -94,8 +97,8 @@ static ssize_t receive(int socket, struct iovec *iov, size_t n, int flags,
 	size_t room;
 
 	*ret_n_fds = 0;
-	/* ECONNRESET, that the peer left something unread, is reported before the
-	 * messages that it had sent. */
+	/* ECONNRESET, which says that the peer left something unread, comes
+	 * before the messages that the peer had sent. */
 	do
 		bytes = recvmsg(socket, &m, flags | MSG_CMSG_CLOEXEC);
 	while (bytes < 0 && (errno == EINTR || errno == ECONNRESET));
@@ -114,7 +117,8 @@ static ssize_t receive(int socket, struct iovec *iov, size_t n, int flags,
 
 /* ---- the processes ---- */
 
-/* The closing thread reads from its pipe: descriptors to close, and reports to send. */
+/* The closing thread reads from its pipe: descriptors to close, and reports to
+ * send. */
 #define END_OF(event) (-1 - (int)(event))
 
 struct closer {
@@ -168,7 +172,8 @@ static void pass_message(const struct closer *closer, int socket)
 	out[0] = (struct iovec){&report, sizeof(report)};
 	out[1] = (struct iovec){data, (size_t)KV_MAX(report.bytes, 0)};
 	(void)kv_send_parts(closer->socket, out, 2, memory, 0);
-	/* This cannot hang: the daemon has a reference, too, or is dead. */
+	/* This close(2) cannot hang: the daemon has a reference as well, or is
+	 * dead. */
 	close(socket);
 	queue(closer, fds, n, CLOSED_MESSAGE);
 }
@@ -203,7 +208,7 @@ static _Noreturn void serve_user(int socket)
 	_exit(0);
 }
 
-/* Let ps(1) show a name instead of the daemon's command line. */
+/* Let ps(1) show the name of the process instead of the daemon's command line. */
 static void rename_process(void)
 {
 	static const char name[] = "kvfs-gate";
@@ -229,8 +234,8 @@ static _Noreturn void serve_gate(int socket)
 	size_t n;
 	pid_t pid;
 
-	/* The gate ends with the daemon, not with the daemon's terminal or by
-	 * a signal to a group. */
+	/* The gate ends with the daemon, not with the daemon's terminal or by a
+	 * signal to a process group. */
 	setsid();
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
@@ -253,7 +258,8 @@ static _Noreturn void serve_gate(int socket)
 			_exit(0);
 		if (n != 1)
 			continue;
-		/* Giving up would close the socket, and all descriptors in it. */
+		/* Retry: an exit would close the socket, and all descriptors in
+		 * it. */
 		while ((pid = fork()) < 0)
 			usleep(100000);
 		if (pid == 0) {
@@ -285,7 +291,7 @@ int kv_gate_start(struct kv_gate **ret_gate)
 		close(pair[0]);
 		return -EAGAIN;
 	}
-	/* The gate has closed its descriptors, and has its own name. */
+	/* Wait until the gate has closed its descriptors and set its name. */
 	(void)!read(gate->fd, &byte, 1);
 	*ret_gate = kv_steal(gate);
 	return 0;
@@ -296,7 +302,7 @@ void kv_gate_stop(struct kv_gate *gate)
 	if (!gate)
 		return;
 	close(gate->fd);
-	/* The gate may be retrying fork(2) for ever. */
+	/* Do not wait long: the gate may be retrying fork(2). */
 	for (int i = 0; i < 1000 && waitpid(gate->pid, NULL, WNOHANG) == 0; i++)
 		usleep(1000);
 	free(gate);
@@ -338,7 +344,7 @@ static int spawn(struct kv_gate_user *user)
 	return 0;
 }
 
-/* Close the process's socket: it handles what it was sent, and ends. */
+/* Close the process's socket: the process finishes its work, and ends. */
 static void leave(struct kv_gate_user *user)
 {
 	if (user->fd < 0)
@@ -363,7 +369,8 @@ static void report_lost(struct kv_gate_wait *wait)
 	wait->came(wait, NULL);
 }
 
-/* Send the process the work that its socket takes now; end it if there is none. */
+/* Send the process as much work as its socket takes now; end a process without
+ * work. */
 static void pump(struct kv_gate_user *user)
 {
 	struct kv_gate_wait *wait;
@@ -451,7 +458,7 @@ static void process_ready(struct kv_watch *w, uint32_t events)
 	pump(user);
 }
 
-/* Return the entry of @uid; NULL: out of memory. */
+/* Return the entry of the user @uid, made if necessary; NULL if memory is short. */
 static struct kv_gate_user *user_get(struct kv_gate *gate, uint32_t uid)
 {
 	struct kv_gate_user *user;
@@ -520,7 +527,7 @@ void kv_gate_dispose(struct kv_gate *gate, uint32_t uid, int fd)
 {
 	struct kv_gate_user *user = user_get(gate, uid);
 
-	/* Out of memory: leak the descriptor, as close(2) here might hang. */
+	/* If memory is short, leak the descriptor, as close(2) here might hang. */
 	if (!user || kv_array_more(&user->fds, user->n_fds) < 0)
 		return;
 	user->fds[user->n_fds++] = fd;
@@ -529,8 +536,8 @@ void kv_gate_dispose(struct kv_gate *gate, uint32_t uid, int fd)
 
 /*
  * Drop the messages that are queued in @socket, which is shut down.  Returns true if none
- * is left, false at the first one with descriptors.  SO_PASSCRED gives each message
- * credentials, so that an empty one does not look like the end.
+ * is left, false at the first message with descriptors.  SO_PASSCRED gives each message
+ * credentials, so that an empty message does not look like the end.
  */
 static bool drain(int socket)
 {

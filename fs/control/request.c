@@ -5,27 +5,26 @@
  *
  * OWNS      each request, from kv_request_new to kv_request_free; the descriptor that
  *           came with a message, until the handler has returned: then a process of
- *           the gate closes it.
+ *           the gate closes the descriptor.
  *
  * STATES    of a request:
  *
  *             (new) -> PENDING   kv_request_pend
  *           PENDING -> HELD      finish            (with leases)
  *           PENDING -> (freed)   finish
- *              HELD -> (freed)   release
+ *              HELD -> (freed)   kv_request_end
  *
  * INVARIANTS
- *   (1) A request is in its client's table if and only if its client is not
- *       NULL.
- *   (2) server->pending counts the PENDING ones, also those of clients that are gone.
+ *   (1) A request is in its client's table if and only if its client is not NULL.
+ *   (2) server->pending counts the PENDING requests, also those without a client.
  *   (3) A PENDING request is never freed: a cache thread or a worker has it.
  *   (4) A handler sees only messages whose length is exactly that of their header and
  *       items, within the limits of `shapes`.
  *   (5) heap[d->place] == d for every deadline d that is set, and no deadline is earlier
  *       than its parent, which is at half its place.
  *
- * LOCKING   none: control thread only.  Other threads post a request's mail.  A chore
- *           is its worker's from kv_chore_begin until its mail is posted.
+ * LOCKING   control thread only.  Other threads post a request's mail.  A chore belongs
+ *           to a worker from kv_chore_begin until its mail is posted.
  */
 #include <sys/socket.h>
 #include <xxhash.h>
@@ -50,7 +49,7 @@ static void put(struct kv_deadlines *list, size_t place, struct kv_deadline *d)
 	d->place = place;
 }
 
-/* Find the place of @d, beginning at the free place @at. */
+/* Put @d into the heap, starting at the free place @at. */
 static void settle(struct kv_deadlines *list, size_t at, struct kv_deadline *d)
 {
 	struct kv_deadline **heap = list->heap;
@@ -72,7 +71,7 @@ static void settle(struct kv_deadlines *list, size_t at, struct kv_deadline *d)
 int kv_deadline_set(struct kv_deadlines *list, struct kv_deadline *deadline,
 		    uint64_t at_ns)
 {
-	/* The heap begins at 1. */
+	/* The heap begins at index 1. */
 	const int r = kv_array_reserve(&list->heap, &list->room, list->n + 2);
 
 	if (r < 0)
@@ -134,7 +133,7 @@ static void unlink_request(struct kv_request *request)
 	request->client = NULL;
 }
 
-/* The work of a request is done. */
+/* Schedule the end of a request whose work is done. */
 static void mail_came(struct kv_mail *mail)
 {
 	struct kv_request *request =
@@ -253,7 +252,7 @@ void kv_request_pend(struct kv_request *request, uint64_t wait)
 	if (!wait)
 		return;
 	now = kv_now_ns();
-	/* Without memory for the deadline, cancel the request at once. */
+	/* If memory for the deadline is short, cancel the request at once. */
 	if (kv_deadline_set(&server->deadlines, &request->deadline,
 			    wait > UINT64_MAX - now ? UINT64_MAX : now + wait))
 		request->kind->cancel(request, -ETIMEDOUT);
@@ -316,7 +315,7 @@ bool kv_requests_expire(struct kv_server *server, uint64_t *ret_next_ns)
 	return false;
 }
 
-/* Call @each for all requests of @client; it may free its request. */
+/* Call @each for all requests of @client; @each may free its request. */
 static void for_all(struct kv_client *client,
 		    void (*each)(struct kv_request *request, int status),
 		    int status)
@@ -397,7 +396,7 @@ void kv_reply_all(struct kv_client *client, const struct wire_header *header,
 
 	switch (n > 0 || header->type == WIRE_PROBE ? header->type
 						    : WIRE_TYPE_END) {
-	case WIRE_PROBE: /* without rights, every block is absent */
+	case WIRE_PROBE: /* without rights, every block is reported absent */
 		memset(items, WIRE_ABSENT, n * sizeof(struct wire_state));
 		kv_reply(client, header, 0, n, n * sizeof(struct wire_state));
 		return;
@@ -432,26 +431,26 @@ int kv_wire_key(const uint8_t *bytes, uint32_t len, struct kv_key *ret_key)
 
 /* ---- messages ---- */
 
-/* Rights in the space without which a message is not handled. */
+/* The right in the space that a message needs. */
 enum right {
 	ANY,  /* the handler checks */
-	OWN,  /* the space is there; the handler checks more */
-	READ, /* without it the space is absent: -ENOENT */
+	OWN,  /* the space must exist; the handler checks rights */
+	READ, /* without this right the space is reported absent: -ENOENT */
 	WRITE,
 	EITHER,
 };
 
-#define KEYS 1u /* items are keys: check them, and put them into server->keys */
-#define HAS_FD 2u   /* exactly one descriptor belongs to it */
-#define OPEN_TAG 4u /* without a reply: the tag is not a new request's */
+#define KEYS 1u /* items are keys: check them, and store them in server->keys */
+#define HAS_FD 2u   /* exactly one descriptor must come with the message */
+#define OPEN_TAG 4u /* gets no reply, so the tag need not be new */
 
 #define ITEM(type) sizeof(struct wire_##type)
 
 static const struct shape {
 	kv_handler *handle;
-	size_t fixed, item; /* bytes before the items, and of one */
+	size_t fixed, item; /* bytes before the items, and of an item */
 	uint32_t min, max;  /* items */
-	uint16_t flags;	    /* allowed in the header */
+	uint16_t flags;	    /* flags that the header may have */
 	enum right right;
 	unsigned what;
 } shapes[WIRE_TYPE_END] = {
@@ -507,7 +506,7 @@ static const struct shape {
 	[WIRE_REGISTERS] = {kv_request_registers, .what = OPEN_TAG},
 };
 
-/* Look up the space of @m, if the client has @right in it. */
+/* Get the space of @m, if the client has the right @right in it. */
 static int check_right(struct kv_client *client, struct kv_message *m,
 		       enum right right)
 {
@@ -526,9 +525,9 @@ static int check_right(struct kv_client *client, struct kv_message *m,
 	return r == -EACCES && right == READ ? -ENOENT : r;
 }
 
-/* Check the message of @n bytes in server->in, and call its handler.  Returns 0, or
- * -EPROTO: cut the client off.  @has_fd: a descriptor came with the message; @fd is the
- * descriptor if it is memory, else -1. */
+/* Check the message of @n bytes in server->in, and call its handler.  @has_fd: a
+ * descriptor came with the message; @fd is that descriptor if it is memory, else -1.
+ * Returns 0, or -EPROTO: the connection must be cut off. */
 static int dispatch(struct kv_client *client, size_t n, bool has_fd, int fd)
 {
 	const struct wire_header *header = (void *)client->server->in;
@@ -555,7 +554,7 @@ static int dispatch(struct kv_client *client, size_t n, bool has_fd, int fd)
 		if (kv_wire_key(keys[i].key, keys[i].len,
 				&client->server->keys[i]) < 0)
 			return -EPROTO;
-	/* The tag may be released, also if no block is leased. */
+	/* The client may release the tag even if the acquire leases no block. */
 	if (header->type == WIRE_ACQUIRE)
 		client->last_acquire =
 			KV_MAX(client->last_acquire, header->tag);
@@ -571,8 +570,8 @@ static int dispatch(struct kv_client *client, size_t n, bool has_fd, int fd)
 	return r;
 }
 
-/* ECONNRESET, that the peer left something unread, is reported before the messages that
- * it had sent. */
+/* Receive a message.  ECONNRESET, which says that the peer left something unread, comes
+ * before the messages that the peer had sent. */
 static ssize_t receive(int socket, struct msghdr *m, int flags)
 {
 	ssize_t n = recvmsg(socket, m, flags | MSG_DONTWAIT);
@@ -602,8 +601,8 @@ int kv_request_read(struct kv_client *client)
 
 	if (client->gate.user)
 		return 0;
-	/* Peek without room for descriptors: that tells whether there are any, and
-	 * installs none. */
+	/* Peek without room for descriptors: MSG_CTRUNC shows that there are
+	 * some, and none is installed. */
 	n = receive(client->socket, &m, MSG_PEEK);
 	if (n >= 0 && (m.msg_flags & MSG_CTRUNC)) {
 		kv_gate_receive(server->gate, client->caller.uid,

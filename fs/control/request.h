@@ -3,19 +3,20 @@
  * request.h - messages of clients, their handlers, and requests that outlive their
  * message.
  *
- * Control thread only.
+ * Only the control thread calls these functions.
  */
 #ifndef KV_FS_CONTROL_REQUEST_H
 #define KV_FS_CONTROL_REQUEST_H
 
 #include "fs/control/client.h"
 
-/* A checked message: @items are as many as the header says. */
+/* A message whose shape was checked; header->count says how many @items there
+ * are. */
 struct kv_message {
 	const struct wire_header *header;
 	const void *items;
-	int fd; /* of memory, or -1; the caller closes it */
-	/* The space, borrowed, if dispatch() has checked the rights to it; else NULL. */
+	int fd; /* a descriptor of memory, or -1; the caller closes it */
+	/* borrowed, if dispatch() has checked the rights in the space; else NULL */
 	struct kv_space *space;
 	struct kv_space_info info;
 };
@@ -23,110 +24,110 @@ struct kv_message {
 struct kv_request;
 
 struct kv_request_kind {
-	/* The work is done: reply (unless the client is NULL), and free the request or
-	 * hold it. */
+	/* The work is done: reply (unless the client is NULL), and free or hold
+	 * the request. */
 	void (*finish)(struct kv_request *request);
-	/* Make the mail come soon.  NULL: the work cannot be cancelled. */
+	/* Make the request's mail come soon.  NULL: the work cannot be cancelled. */
 	void (*cancel)(struct kv_request *request, int status);
 };
 
 struct kv_request {
-	struct kv_mail mail;	 /* first: posted when the work is done */
-	struct kv_request *next; /* in the client's table */
+	struct kv_mail mail;	 /* first; posted when the work is done */
+	struct kv_request *next; /* in the hash table of the client */
 	TAILQ_ENTRY(kv_request) finished_link; /* of its user */
 	struct kv_user *user;		       /* held */
 	const struct kv_request_kind *kind;
 	struct kv_client *client; /* NULL: gone */
 	struct kv_server *server;
-	struct kv_account
-		*account;	/* charged with it, its bytes and its leases */
-	struct kv_space *space; /* held; or NULL */
-	struct kv_acquire
-		*acquire; /* the leases, part of the request; NULL: none */
+	struct kv_account *account; /* charged with bytes and leases */
+	struct kv_space *space;	    /* held; or NULL */
+	struct kv_acquire *acquire; /* its leases; NULL: none */
 	size_t bytes, leases;
 	struct kv_deadline deadline;
 	struct wire_header header; /* of the message */
-	bool pending;		   /* finish() is still to come */
-	bool release;		   /* a RELEASE came while it was pending */
-	bool held;		   /* replied to; its leases stay */
+	bool pending;		   /* finish() is still to be called */
+	bool release; /* a RELEASE came while the request was pending */
+	bool held;    /* was replied to; its leases stay */
 };
 
-/* A request whose work may wait for the disk, on a worker. */
+/* A request whose work may wait for the disk, so that a worker does it. */
 struct kv_chore {
 	struct kv_request request; /* first */
 	struct kv_work work;
 	uint32_t uid;
-	/* Called by the worker.  Returns the status, or 1: call it again, after other
-	 * chores of its user. */
+	/* Called by the worker.  Returns the status, or 1 to be called again, after
+	 * other chores of the user. */
 	int (*run)(struct kv_chore *chore);
 	int status;
 };
 
 /*
- * Make a zeroed request of @bytes that begins with a kv_request, under the tag of @m,
- * about the space of @m.  -ENOLCK: the client, or its user, has too many; -ENOMEM.
+ * Make a zeroed request of @bytes that begins with a kv_request, for the tag and the space
+ * of @m.  Returns 0, -ENOLCK if the client or its user has too many, or -ENOMEM.
  */
 int kv_request_new(struct kv_client *client, const struct kv_message *m,
 		   const struct kv_request_kind *kind, size_t bytes,
 		   void *ret_request);
-/* Keep a request that was replied to, for its leases. */
+/* Keep a request that was replied to, because of its leases. */
 void kv_request_hold(struct kv_request *request);
-/* Count @n leases, until the request is freed.  -ENOLCK: too many. */
+/* Charge @n leases until the request is freed.  Returns 0, or -ENOLCK beyond a
+ * limit. */
 int kv_request_lease(struct kv_request *request, size_t n);
 /* Return the number of blocks that the request has leased. */
 size_t kv_request_held(const struct kv_request *request);
 /* Free a request that is not pending. */
 void kv_request_free(struct kv_request *request);
-/* Release the leases of a request that is not pending, and free it.  @forced: the
- * client did not ask for the release. */
+/* Release the leases of a request that is not pending, and free it.  @forced: the client
+ * did not ask for the release. */
 void kv_request_end(struct kv_request *request, bool forced);
 
-/* The mail of @request will come.  Cancel the request after @wait nanoseconds, 0:
- * never. */
+/* Mark @request as pending: its mail will come.  Cancel it after @wait
+ * nanoseconds; 0: never. */
 void kv_request_pend(struct kv_request *request, uint64_t wait);
 
-/* Have @run called by a worker, and then the kind's finish(). */
+/* Let a worker call @run, and call the kind's finish() when @run has ended. */
 void kv_chore_begin(struct kv_chore *chore, int (*run)(struct kv_chore *chore));
-/* cancel() of a kind that returns 1 from no run(): end it with @status, unless it has
- * begun. */
+/* Cancel a chore with @status unless a worker has begun it: the cancel() of chores whose
+ * run() never returns 1. */
 void kv_chore_cancel(struct kv_request *request, int status);
 
 struct kv_request *kv_request_find(struct kv_client *client, uint64_t tag);
 
-/* Cancel all pending requests. */
+/* Cancel all pending requests of the client. */
 void kv_requests_cancel(struct kv_client *client, int status);
-/* The same, and disconnect them from the client; held requests stay. */
+/* Cancel all pending requests and detach them from the client; held requests
+ * stay. */
 void kv_requests_abandon(struct kv_client *client);
-/* Release all held requests. */
+/* Release all held requests of the client. */
 void kv_requests_release(struct kv_client *client);
 
-/* Finish a request whose work is done, in its user's turn. */
+/* Call finish() of a request whose work is done, in its user's turn. */
 void kv_request_finish(struct kv_request *request);
 
-/* Cancel overdue requests.  Returns whether there is a next deadline. */
+/* Cancel overdue requests.  Returns true if there is a next deadline. */
 bool kv_requests_expire(struct kv_server *server, uint64_t *ret_next_ns);
 
-/* Room for the items of a reply, valid until the next one. */
+/* Return the buffer for the items of a reply, valid until the next reply. */
 void *kv_reply_items(struct kv_server *server);
-/* Reply to the message @header with @count items: the first @bytes of
- * kv_reply_items(). */
+/* Reply to the message @header with @status and @count items, which are the first
+ * @bytes of kv_reply_items(). */
 void kv_reply(struct kv_client *client, const struct wire_header *header,
 	      int status, uint32_t count, size_t bytes);
 /* Reply with @status, which every item has if the reply has items. */
 void kv_reply_all(struct kv_client *client, const struct wire_header *header,
 		  int status);
 
-/* -EINVAL: not 16 or 32 bytes long. */
+/* Convert a key of a message.  Returns 0, or -EINVAL if @len is not 16 or 32. */
 int kv_wire_key(const uint8_t *bytes, uint32_t len, struct kv_key *ret_key);
 
-/* Read one message and handle it.  Returns 1, or 0: there is none, or it has
- * descriptors and kv_request_came will get it.  May break the client. */
+/* Read one message and handle it.  Returns 1, or 0 if there is no message, or one with
+ * descriptors, which kv_request_came will handle.  May break the connection. */
 int kv_request_read(struct kv_client *client);
-/* Handle a message that came with descriptors; NULL: it is lost. */
+/* Handle a message that came with descriptors; NULL: the message is lost. */
 void kv_request_came(struct kv_client *client,
 		     const struct kv_gate_message *message);
 
-/* Handlers of message types.  -EPROTO: cut the client off. */
+/* Handlers of message types.  Return 0, or -EPROTO to cut the client off. */
 typedef int kv_handler(struct kv_client *client, const struct kv_message *m);
 kv_handler kv_request_space_remove, kv_request_list, kv_request_space,
 	kv_request_acquire, kv_request_release, kv_request_staging,

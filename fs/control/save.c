@@ -45,8 +45,8 @@
 
 /* ---- memory that a client lends ---- */
 
-/* The least average length of a block's runs, but for a few: copying short runs keeps a
- * worker from other users for longer than the bytes tell. */
+/* The least average length of a block's runs, not counting RUNS_FREE runs: copying short
+ * runs keeps a worker from other users for longer than the bytes suggest. */
 #define RUN_MIN 512u
 #define RUNS_FREE 64u
 
@@ -58,7 +58,8 @@ struct kv_lent {
 	struct kv_account *account; /* held */
 	_Atomic unsigned refs;
 	pthread_mutex_t lock;
-	int socket, pidfd; /* lock; socket -1: kv_lent_forsake was called */
+	/* guarded by lock; socket -1: kv_lent_forsake was called */
+	int socket, pidfd;
 	size_t n;
 	struct wire_stride strides[];
 };
@@ -86,7 +87,8 @@ int kv_lent_new(struct kv_server *server, int fd, const struct wire_pool *pool,
 	if (pool->pages == 0 || pool->pages_per_block == 0 ||
 	    pool->bytes == 0 || pool->bytes > INT64_MAX)
 		return -EINVAL;
-	/* All pages of all strides must lie in the pool, in runs that are long enough. */
+	/* All pages of all strides must lie in the pool, in runs that are long
+	 * enough. */
 	for (size_t i = 0; i < n; i++) {
 		const struct wire_stride *s = &strides[i];
 
@@ -155,8 +157,8 @@ void kv_lent_forsake(struct kv_lent *lent)
 	pthread_mutex_unlock(&lent->lock);
 }
 
-/* Copy and hash the block in @pages, which must be valid.  Returns -EFAULT if the
- * file has become shorter. */
+/* Copy and hash the block in @pages, whose numbers are valid.  Returns 0, or
+ * -EFAULT if the file has become shorter. */
 static int copy_lent(const struct kv_lent *lent, const uint64_t *pages,
 		     struct kv_hash *hash, uint8_t *tensors)
 {
@@ -187,42 +189,43 @@ static int copy_lent(const struct kv_lent *lent, const uint64_t *pages,
 	return 0;
 }
 
-/* Filled in between saving_new and saving_start. */
+/* A block of a saving.  The control thread fills it in before kv_request_pend. */
 struct saving_item {
-	struct kv_work work; /* first; the saving's own */
+	struct kv_work work; /* first; of the worker that copies the block */
 	struct saving *saving;
-	int status; /* 0: copy it; else nothing else counts */
+	int status; /* 0: to be copied, or sealed; else an error */
 	struct kv_key key;
 	struct kv_meta meta;
-	uint64_t from;	       /* offset in the staging, or: */
-	const uint64_t *pages; /* of the lent memory */
-	uint64_t ids_at;       /* in the staging, if saving->with_ids */
+	uint64_t from; /* offset in the staging; unused if pages are lent */
+	/* page numbers in the lent memory; NULL: in the staging */
+	const uint64_t *pages;
+	/* offset of the token ids in the staging, if saving->with_ids */
+	uint64_t ids_at;
 	struct kv_fill *fill;
-	bool hold; /* lease the block when it seals */
+	bool hold; /* lease the block when it is sealed */
 };
 
 struct saving {
 	struct kv_request request; /* first */
 	const struct kv_layout *layout;
-	struct kv_client_memory *staging; /* held; may be NULL */
+	struct kv_client_memory *staging; /* held; NULL: the client has none */
 	struct kv_lent *lent; /* held; NULL: copy from the staging */
-	uint64_t *pages;      /* of all items, if lent */
-	uint64_t
-		is_lent; /* offset in the staging of a word, WIRE_LENT until the
-			   * client takes the pages back */
+	uint64_t *pages;      /* page numbers of all items; NULL: not lent */
+	uint64_t is_lent;     /* offset in the staging of a word, WIRE_LENT
+			     * until the client takes the pages back */
 	uint64_t header_bytes;
 	bool with_ids; /* the message has the blocks' token ids */
 	uint32_t n;
 	uint32_t uid;
 	_Atomic size_t left;
-	struct saving_item items[]; /* n; the leases follow */
+	struct saving_item items[]; /* n items; the leases follow */
 };
 
 /* ---- copying, by workers ---- */
 
 /*
  * Check, after a copy, that the pages were lent all the time.  If the client has taken
- * them back, or is not connected and alive, the copy may have other bytes.
+ * them back, is disconnected or dead, the copy may have other bytes.
  */
 static int check_lent(const struct saving *saving)
 {
@@ -245,8 +248,8 @@ static int check_lent(const struct saving *saving)
 	return r;
 }
 
-/* Read the item's token ids from the staging, where the client may change them; caller
- * frees. */
+/* Copy the item's token ids from the staging, where the client may change them.
+ * Caller frees. */
 static int read_ids(struct saving_item *item, struct kv_token_ids **ret_ids)
 {
 	const struct kv_client_memory *staging = item->saving->staging;
@@ -271,7 +274,8 @@ static int read_ids(struct saving_item *item, struct kv_token_ids **ret_ids)
 	return 0;
 }
 
-/* Make the block in its slot: header, tensors, a digest of both. */
+/* Write the block to its slot (header and tensors), hash both, and seal the
+ * block. */
 static int make_block(struct saving_item *item, struct kv_hash *hash)
 {
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
@@ -315,7 +319,7 @@ static int make_block(struct saving_item *item, struct kv_hash *hash)
 	return r == 1 ? -EEXIST : r;
 }
 
-/* After this the saving may be gone. */
+/* Count an item as ended.  The saving may be freed after the last one. */
 static void ended(struct saving *saving)
 {
 	if (atomic_fetch_sub(&saving->left, 1) == 1)
@@ -366,8 +370,8 @@ static void finish(struct kv_request *request)
 
 static const struct kv_request_kind kind = {finish, NULL};
 
-/* Make a saving of the @n blocks of the message, with zeroed items.  -ENOSPC, -ENOMEM,
- * or an error of the client's rights. */
+/* Make a saving of the @n blocks of the message, with zeroed items.  Returns 0, -ENOSPC,
+ * -ENOMEM, or an error of kv_client_space. */
 static int saving_new(struct kv_client *client,
 		      const struct kv_message *message, uint32_t n,
 		      struct saving **ret_saving)
@@ -426,7 +430,7 @@ static int saving_new(struct kv_client *client,
 
 /* ---- reservations ---- */
 
-/* Begin a block in the space of @layout, as a RESERVE with @flags asks for. */
+/* Begin a block in the space of @layout with the @flags of a RESERVE. */
 static int begin_fill(struct kv_client *client, uint16_t flags,
 		      struct kv_space *space, const struct kv_layout *layout,
 		      const struct kv_key *key, struct kv_fill **ret_fill)
@@ -477,7 +481,7 @@ int kv_request_reserve(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-/* Drop the reservation of @key, which must be there. */
+/* Drop the reservation of @key, which must exist. */
 static void drop_reservation(struct kv_client *client, uint32_t space,
 			     const struct kv_key *key)
 {
@@ -526,7 +530,8 @@ static int set_meta(const struct saving *saving, const struct wire_save *wire,
 	return 0;
 }
 
-/* The item's token ids, if the message has them, are at @at of the staging. */
+/* Set the offset @at of the item's token ids in the staging, if the message has
+ * ids. */
 static int set_ids(const struct saving *saving, uint64_t at,
 		   struct saving_item *item)
 {
@@ -621,7 +626,8 @@ int kv_request_save(struct kv_client *client, const struct kv_message *m)
 	}
 	atomic_init(&saving->left, copies);
 	kv_request_pend(&saving->request, 0);
-	/* An item's fill is its worker's from here on: look at the status. */
+	/* Look at the status: an item's fill belongs to its worker once
+	 * submitted. */
 	for (uint32_t i = 0; i < n; i++)
 		if (saving->items[i].status == 0)
 			submit(&saving->items[i]);
@@ -650,7 +656,7 @@ static int prepare_lent(struct saving *saving, const struct wire_save *wire,
 				  saving->layout, &item->key, &item->fill);
 }
 
-/* Set what all blocks have in common, and the pages of each. */
+/* Set what all blocks have in common, and the pages of each block. */
 static int lend(struct saving *saving, struct kv_lent *lent,
 		const struct wire_save_pages *what, const void *pages)
 {
@@ -702,8 +708,8 @@ int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 		return 0;
 	}
 	r = lend(saving, lent, what, wire + what->n);
-	/* Copying begins while later blocks do not have a slot yet: count one for this
-	 * loop, so that no copy is the last before it ends. */
+	/* Copying begins while later blocks do not have a slot yet.  Count one
+	 * for this loop, so that no copy posts the mail before the loop ends. */
 	atomic_init(&saving->left, 1);
 	kv_request_pend(&saving->request, 0);
 	for (uint32_t i = 0; i < what->n; i++) {
@@ -723,7 +729,7 @@ int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 
 struct offer {
 	struct kv_chore chore; /* first */
-	/* One of these is held: */
+	/* Either of the following is held: */
 	struct kv_client_memory *staging;
 	struct kv_lent *lent;
 };
@@ -765,7 +771,8 @@ static void offer_finish(struct kv_request *request)
 static const struct kv_request_kind offer_kind = {offer_finish,
 						  kv_chore_cancel};
 
-/* Offer @staging or @lent, which is taken over in any case, unless @r is an error. */
+/* Offer @staging or @lent to the client, unless @r is an error.  Takes over both
+ * in any case. */
 static int offer_begin(struct kv_client *client, const struct kv_message *m,
 		       struct kv_client_memory *staging, struct kv_lent *lent,
 		       int r)

@@ -2,12 +2,12 @@
 /*
  * snapshot.c - snapshots: made of picked blocks, read, listed, dropped.
  *
- * OWNS      the set that a snapshot is made of, from the message that names it to the
- *           reply.
+ * OWNS      the set of picks of a snapshot that is being made, from the SNAPSHOT message
+ *           to the reply.
  *
  * STATES    of a request that makes or drops a snapshot: the control thread checks the
- *           rights, a worker pins or unpins (change_run), the control thread replies
- *           (change_finish).
+ *           rights, a worker pins or unpins the blocks (change_run), the control thread
+ *           replies (change_finish).
  *
  * LOCKING   none: a request belongs to one thread at a time.
  */
@@ -15,7 +15,7 @@
 
 struct change {
 	struct kv_chore chore; /* first */
-	struct kv_set *set;    /* NULL: drop the snapshot */
+	struct kv_set *set;    /* NULL: the request drops the snapshot */
 	size_t missing;
 	char name[KV_SPACE_NAME_MAX + 1];
 };
@@ -37,7 +37,7 @@ int kv_request_pick(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-/* -EINVAL: it cannot be a name. */
+/* Copy the name of a snapshot.  Returns 0, or -EINVAL if @text cannot be a name. */
 static int copy_name(const char *text, size_t n,
 		     char ret_name[KV_SPACE_NAME_MAX + 1])
 {
@@ -80,8 +80,8 @@ static void change_finish(struct kv_request *request)
 
 static const struct kv_request_kind kind = {change_finish, kv_chore_cancel};
 
-/* Begin to make the snapshot @text of @set, which it takes over if it succeeds; or, if
- * @set is NULL, to drop the snapshot. */
+/* Begin to make the snapshot @text of @set, which is taken over on success; or, if @set is
+ * NULL, begin to drop the snapshot. */
 static int begin(struct kv_client *client, const struct kv_message *m,
 		 const char *text, struct kv_set *set)
 {
@@ -194,7 +194,7 @@ int kv_request_snapshot_list(struct kv_client *client,
 	}
 	qsort(ids, n, sizeof(*ids), by_id);
 	*reply = (struct wire_snapshot){0};
-	/* As many names as fit, of snapshots made after header.arg. */
+	/* Reply with as many names as fit, of snapshots made after header->arg. */
 	for (size_t i = 0; i < n; i++) {
 		if (ids[i] <= m->header->arg ||
 		    kv_snapshot_stat(cache, ids[i], &info) < 0)

@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space.c - SPACE: find a space by name, make it, give it a layout; LIST: its keys;
- * SPACE_REMOVE.
+ * space.c - SPACE: find a space by name, make it, give it a layout; LIST: the keys of a
+ * space; SPACE_REMOVE.
  *
  * OWNS      the texts of each request.
  *
  * STATES    of a request with a layout: the control thread looks up the space and checks
- *           the rights (begin), a worker does what waits for the disk (opening_run), the
- *           control thread replies (finish).  If another client made the space in
- *           between, the request begins again.
+ *           the rights (begin), a worker makes the changes that wait for the disk
+ *           (opening_run), the control thread replies (finish).  If another client made
+ *           the space in between, the request begins again.
  *
  * LOCKING   none: a request belongs to one thread at a time.
  */
 #include "fs/control/request.h"
 
 struct opening {
-	struct kv_chore chore;	 /* first; without a space: to be made */
+	/* first; its space is NULL if it is to be made */
+	struct kv_chore chore;
 	struct kv_caller caller; /* without groups */
 	uint32_t flags, mode;
-	bool sharing; /* the space may be another user's */
-	bool again;   /* another client made it meanwhile */
+	bool sharing; /* the space may belong to another user */
+	bool again;   /* another client made the space meanwhile */
 	size_t json_len;
-	const char *json; /* in text; json_len 0: none was given */
-	char text[];	  /* the name, a NUL, the JSON */
+	/* the layout, in text; json_len 0: the client gave none */
+	const char *json;
+	char text[]; /* the space's name, a NUL, the JSON of the layout */
 };
 
 static void reply(struct kv_client *client, const struct wire_header *header,
@@ -58,7 +60,8 @@ static void reply(struct kv_client *client, const struct wire_header *header,
 		 sizeof(*out) + name_len + json_len);
 }
 
-/* Returns 1: there is work for a worker; 0 or an error: reply with it. */
+/* Check the rights.  Returns 1 if a worker must go on; 0 or an error: reply with
+ * it. */
 static int begin(struct kv_client *client, struct opening *o)
 {
 	const struct kv_rules *rules = client->server->rules;
@@ -76,7 +79,8 @@ static int begin(struct kv_client *client, struct opening *o)
 	info = kv_space_stat(cache, o->chore.request.space);
 	if (!kv_access_ok(rules, &info, &client->caller, R_OK | X_OK))
 		return -EACCES;
-	/* Else another user would own what is read and saved under this name. */
+	/* Otherwise another user would own the blocks read and saved under this
+	 * name. */
 	if (!o->sharing && info.uid != o->caller.uid &&
 	    !kv_rules_operator(rules, info.uid))
 		return -EACCES;
@@ -94,7 +98,7 @@ static int create(struct kv_cache *cache, struct opening *o)
 	struct kv_layout *layout;
 	int r;
 
-	/* First, so that a bad layout leaves no space behind. */
+	/* Check the layout first, so that a bad one leaves no space behind. */
 	if (o->json_len) {
 		r = kv_layout_parse(o->json, o->json_len, &layout);
 		if (r < 0)
@@ -117,7 +121,7 @@ static int create(struct kv_cache *cache, struct opening *o)
 	return r;
 }
 
-/* Give the space its layout, or check that it agrees with the one it has. */
+/* Give the space its layout, or check that it agrees with the space's own. */
 static int agree(struct kv_cache *cache, struct opening *o)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *own = NULL;
@@ -130,8 +134,8 @@ static int agree(struct kv_cache *cache, struct opening *o)
 		return kv_space_set_layout(cache, o->chore.request.space,
 					   o->caller.uid, o->json, o->json_len);
 	r = kv_layout_agrees(layout, o->json, o->json_len);
-	/* In another user's space a missing fingerprint counts as an empty one: the
-	 * same tensors may be another model's. */
+	/* In another user's space a missing fingerprint counts as an empty one:
+	 * the same tensors may be of another model. */
 	if (r == 1 && (o->flags & WIRE_SPACE_CREATE) &&
 	    info.uid != o->caller.uid) {
 		r = kv_layout_parse(o->json, o->json_len, &own);
@@ -153,7 +157,7 @@ static int opening_run(struct kv_chore *chore)
 	return chore->request.space ? agree(cache, o) : create(cache, o);
 }
 
-/* Begin, or begin again; reply and free the request if it need not wait. */
+/* Begin, or begin again; reply and free the request unless a worker goes on. */
 static void go_on(struct opening *o)
 {
 	struct kv_client *client = o->chore.request.client;
@@ -179,7 +183,7 @@ static void finish(struct kv_request *request)
 		return;
 	}
 	if (request->client && o->chore.status == 0) {
-		/* The layout is set: only the reply is left. */
+		/* The layout is set: reply with the space. */
 		o->json_len = 0;
 		o->flags = 0;
 		go_on(o);
@@ -273,7 +277,7 @@ static void removal_finish(struct kv_request *request)
 static const struct kv_request_kind removal_kind = {removal_finish,
 						    kv_chore_cancel};
 
-/* The owner and operators may remove a space, as with rmdir(2). */
+/* Remove a space.  As with rmdir(2), the owner and operators may. */
 int kv_request_space_remove(struct kv_client *client,
 			    const struct kv_message *m)
 {
