@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon.c - everything that belongs to one store that is served, opened and closed
- * in order; and the texts below .kvfs.
+ * daemon.c - open and close, in order, all parts of a daemon that serves a store; and
+ * the texts of the files below .kvfs.
  *
  * OWNS      the cache, the control socket and the mount with its uploads, open
  *           handles, notifier, lives of directories and parked requests.
  *
  * INVARIANTS
- *   (1) The cache's callbacks reach the control socket only between
- *       kv_daemon_open and kv_daemon_close: the socket is hidden from them before
- *       it is stopped.
+ *   (1) The cache's callbacks reach the control socket only between kv_daemon_open
+ *       and kv_daemon_close: `control` is set to NULL before the socket is stopped.
  *
- * LOCKING   daemon->lock guards `control` against the cache's callbacks, which
- *           read it for the time of a call that does not block.
+ * LOCKING   daemon->lock guards `control`.  The cache's callbacks hold it for reading
+ *           during a call that does not block.
  */
 #include <stdio.h>
 #include <sys/stat.h>
@@ -41,7 +40,7 @@ static void on_space_gone(void *arg, uint32_t id)
 	kv_lives_forget(daemon->mount->lives, id);
 }
 
-/* While the daemon starts: standard error is still the user's. */
+/* Report the wait on standard error, which is still the user's during the start. */
 static void on_waiting(void *arg, long owner)
 {
 	struct kv_daemon *daemon = arg;
@@ -61,8 +60,8 @@ static void on_warn(void *arg, const char *line)
 #define REQUESTS_PART 4u
 #define REQUESTS_MIN ((uint64_t)16 << 20)
 
-/* Warn if the control group leaves little memory besides the blocks': the daemon's
- * other memory counts, too, and beyond the limit the kernel kills the daemon. */
+/* Warn if the control group leaves little memory besides that of blocks: the daemon's
+ * other memory counts, and beyond the limit the kernel kills the daemon. */
 static void warn_of_limit(struct kv_daemon *daemon)
 {
 	const struct kv_options *o = daemon->options;
@@ -203,8 +202,8 @@ static char *control_path(const struct kv_daemon *daemon)
 								    : path;
 }
 
-/* Make the directory of the default socket's directory, which all daemons of a user
- * share, and which stays. */
+/* Make the directory that holds the default socket's directory.  All daemons of a user
+ * share it, and it is never removed. */
 static int make_socket_base(const struct kv_daemon *daemon)
 {
 	_cleanup_(kv_freep) char *base = NULL;
@@ -217,8 +216,9 @@ static int make_socket_base(const struct kv_daemon *daemon)
 	*strrchr(base, '/') = '\0';
 	*strrchr(base, '/') = '\0';
 	if (mkdir(base, 0755) < 0)
-		return 0; /* exists, or opening the socket reports the error */
-	/* Other users connect, also with a strict umask. */
+		/* exists; otherwise opening the socket reports the error */
+		return 0;
+	/* Other users connect, even with a strict umask. */
 	return chmod(base, 0755) < 0 ? -errno : 0;
 }
 
@@ -286,7 +286,7 @@ static int start(struct kv_daemon *daemon, struct kv_gate *gate, char **ret_why)
 			     daemon->control_path, &control, ret_why);
 	if (r == 0)
 		set_control(daemon, control);
-	/* Add how to choose a place for the socket, if the user chose none. */
+	/* Add to the reason that the user can choose a place for the socket. */
 	else if (!o->control && geteuid() != 0 && *ret_why &&
 		 !getenv("XDG_RUNTIME_DIR") &&
 		 asprintf(&why,
@@ -333,12 +333,12 @@ void kv_daemon_close(struct kv_daemon *daemon)
 	slash = control && !daemon->options->control
 			? strrchr(daemon->control_path, '/')
 			: NULL;
-	if (slash) { /* also if a daemon that was killed made the directory */
+	if (slash) { /* even if a daemon that was killed made the directory */
 		*slash = '\0';
 		(void)rmdir(daemon->control_path);
 	}
 	if (mount) {
-		/* Give back to the cache what is still open. */
+		/* Give blocks of open files back to the cache. */
 		kv_parking_stop(mount->parking);
 		kv_parking_join(mount->parking);
 		kv_handles_free(mount);
@@ -347,7 +347,7 @@ void kv_daemon_close(struct kv_daemon *daemon)
 	if (daemon->cache && kv_cache_close(daemon->cache) < 0) {
 		fprintf(stderr, "kvfs: the SSD does not answer: the store is "
 				"left as after a crash\n");
-		return; /* requests that end after all may still call back */
+		return; /* stuck SSD requests may still call back */
 	}
 	if (mount) {
 		kv_lives_free(mount->lives);

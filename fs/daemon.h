@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * daemon.h - everything that belongs to one store that is served.
- */
+/* daemon.h - a daemon that serves one store. */
 #ifndef KV_FS_DAEMON_H
 #define KV_FS_DAEMON_H
 
@@ -11,12 +9,13 @@
 struct kv_gate;
 
 struct kv_daemon {
-	const struct kv_options *options; /* fixed after open, as all but: */
+	/* fixed after open, as are all fields except `control` */
+	const struct kv_options *options;
 	struct kv_cache *cache;
 	struct kv_mount *mount;
 	char *control_path;
 
-	/* Read by the cache's callbacks, on its threads. */
+	/* Held for reading by the cache's callbacks, on the cache's threads. */
 	pthread_rwlock_t lock;
 	struct kv_control *control; /* lock */
 };

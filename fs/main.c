@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * main.c - the daemon: parse, check, open the store, mount, serve, close; and its
- * log while it runs in the background.
+ * main.c - the daemon's process: parse, check, open the store, mount, serve, close; and
+ * its log while it runs in the background.
  *
- * OWNS      the process: its two halves while it becomes a daemon, and its
- *           standard descriptors; the queue of lines for the system's log.
+ * OWNS      the process: parent and child while it becomes a daemon, and its standard
+ *           descriptors; the queue of lines for the system's log.
  *
- * STATES    parent -> waits for one byte: the exit status, sent by the child
- *           once the mount answers, or when it fails.
+ * STATES    the parent waits for one byte, the exit status, which the child sends once
+ *           the mount answers, or when the start fails.
  *
- * LOCKING   forks, also of the gate, come before any thread.  log.lock guards
- *           the queue and is a leaf.
+ * LOCKING   forks, including the fork of the gate, come before any thread.  log.lock
+ *           guards the queue and is a leaf lock.
  */
 #include <fcntl.h>
 #include <malloc.h>
@@ -41,9 +41,10 @@ static int complain(const char *why, int error)
 /* ---- the log of a daemon in the background ---- */
 
 #define LOG_LINES 256u
-#define LOG_FLUSH_NS UINT64_C(1000000000) /* at the end of the process */
+/* longest wait at the end of the process */
+#define LOG_FLUSH_NS UINT64_C(1000000000)
 
-/* Lines for syslog(3), which may block: a thread of its own calls it. */
+/* Lines for syslog(3), which may block, so that a thread of its own calls it. */
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -78,7 +79,7 @@ static void *send_lines(void *arg)
 	return NULL;
 }
 
-/* Queue what is written to stderr, line by line.  Returns @n always: stdio would
+/* Queue the lines that are written to stderr.  Always returns @n: otherwise stdio would
  * write the rest again. */
 static ssize_t queue_lines(void *cookie, const char *text, size_t n)
 {
@@ -108,8 +109,8 @@ static ssize_t queue_lines(void *cookie, const char *text, size_t n)
 	return (ssize_t)n;
 }
 
-/* Let go of the caller's terminal and pipes.  A standard error that is a file
- * stays; otherwise lines that are written to it go to the system's log. */
+/* Detach from the caller's terminal and pipes.  If standard error is a file, it stays;
+ * otherwise its lines go to the system's log. */
 static void detach(void)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -177,9 +178,9 @@ static void on_ready(void *arg)
 }
 
 /*
- * Keep the memory of blocks from making the daemon the first process that the
- * kernel kills when memory is short; other memory of the daemon counts as usual.  A
- * score that was set before stays.  Lowering the score takes root.
+ * Keep the memory of blocks from making the daemon the first process that the kernel
+ * kills when memory is short; the daemon's other memory counts as usual.  A score that
+ * was set before stays.  Only root can lower the score.
  */
 static void lower_oom_score(uint64_t dram)
 {
@@ -199,8 +200,8 @@ static void lower_oom_score(uint64_t dram)
 	fclose(f);
 }
 
-/* Allow as many descriptors as possible: segments, clients and connections each
- * take some. */
+/* Allow as many descriptors as possible: segments, clients and connections need
+ * them. */
 static void raise_limits(void)
 {
 	struct rlimit limit;
@@ -209,7 +210,7 @@ static void raise_limits(void)
 		limit.rlim_cur = limit.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &limit);
 	}
-	/* Each arena of malloc keeps the memory of its busiest moment. */
+	/* Each arena of malloc keeps the most memory it ever used. */
 	mallopt(M_ARENA_MAX, 4);
 }
 
@@ -241,7 +242,7 @@ static int serve(const struct kv_options *options, const char *mountpoint,
 		status = complain(why, r);
 	}
 	kv_gate_stop(gate);
-	/* Wait until the log has all lines, or until it has taken too long. */
+	/* Wait until the log has all lines, but not for long. */
 	until = kv_now_ns() + LOG_FLUSH_NS;
 	pthread_mutex_lock(&log_queue.lock);
 	while (log_queue.n > 0 &&
@@ -267,13 +268,13 @@ static int serve_in_background(const struct kv_options *options,
 		return complain(NULL, -errno);
 	if (pid > 0) {
 		close(pipes[1]);
-		/* The child prints its messages itself. */
+		/* The child prints its error messages itself. */
 		do
 			n = read(pipes[0], &status, 1);
 		while (n < 0 && errno == EINTR);
-		/* Wait until the process has ended, so that a second start
-		 * finds the store unlocked.  A thread may hang in a remote
-		 * directory, and the process with it. */
+		/* Wait for the end of the child, so that a second start finds the
+		 * store unlocked, but not for long: the child may hang in a
+		 * remote directory. */
 		if (n != 1 || status != 0)
 			for (int i = 0;
 			     i < 1000 && waitpid(pid, NULL, WNOHANG) == 0; i++)
@@ -297,7 +298,7 @@ int main(int argc, char **argv)
 	struct kv_options options;
 	int r, status = 0, to_parent = -1;
 
-	/* The mount must not keep a lock or a pipe of the caller's open. */
+	/* The mount must not keep a lock or a pipe of the caller open. */
 	(void)close_range(3, ~0U, 0);
 	if (kv_umount_called(argv[0]))
 		return kv_umount_main(argc, argv);

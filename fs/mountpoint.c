@@ -23,7 +23,7 @@
 #include "index/sidecar.h"
 
 #define NOTICE_NS \
-	(UINT64_C(10) * 1000000000) /* until a daemon notices its unmount */
+	(UINT64_C(10) * 1000000000) /* for a daemon to notice its unmount */
 #define POLL_US 10000
 #define HELPER "/sbin/umount.kvfs"
 #define STATUS_USAGE 1
@@ -38,7 +38,7 @@ struct mounted {
 	char device[32], point[PATH_MAX], store[PATH_MAX];
 };
 
-/* Decode \ooo, as mountinfo writes blank, tab, newline and backslash. */
+/* Decode \ooo, which mountinfo writes for blank, tab, newline and backslash. */
 static void unescape(char *text)
 {
 	unsigned code;
@@ -72,8 +72,8 @@ static bool parse_line(const char *line, struct mounted *m)
 	return true;
 }
 
-/* Find the topmost mount, which is the last in @mountinfo, at @path, of @device and of
- * @kind; NULL and -1 match any.  Closes @mountinfo. */
+/* Find the topmost mount, which is the last line of @mountinfo, at @path, of @device and
+ * of @kind; NULL and -1 match any.  Closes @mountinfo. */
 static bool find_mount(FILE *mountinfo, const char *path, const char *device,
 		       int kind, struct mounted *ret_m)
 {
@@ -135,8 +135,8 @@ static bool is_dead(int error)
 	return error == ENOTCONN || error == ECONNABORTED;
 }
 
-/* Return @path as an absolute path.  realpath() of a dead mount may fail on the last
- * part, which is kept then. */
+/* Return @path as an absolute path.  realpath(3) of a dead mount may fail on the last
+ * part, which is then copied. */
 static char *absolute(const char *path)
 {
 	_cleanup_(kv_freep) char *copy = NULL, *copy2 = NULL, *parent = NULL;
@@ -164,7 +164,7 @@ static int fusermount(const char *path, bool lazy)
 	return spawn(argv);
 }
 
-/* Whether @inner is @outer or lies below it. */
+/* Return true if @inner is @outer or lies below it. */
 static bool lies_in(const char *inner, const char *outer)
 {
 	size_t n = strlen(outer);
@@ -185,7 +185,7 @@ int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 	if (!whole)
 		return kv_why(ret_why, -errno, "%s: %s", path, strerror(errno));
 	kind = kind_at(whole);
-	/* Not stat(): the kernel may still have the attributes of a dead mount. */
+	/* Not stat(2): the kernel may still have the attributes of a dead mount. */
 	if (kind == KVFS && statvfs(whole, &fs) < 0 && is_dead(errno)) {
 		if (umount2(whole, MNT_DETACH) < 0)
 			(void)fusermount(whole, true);
@@ -223,7 +223,8 @@ int kv_mountpoint_covers(const char *mountpoint, const char *file)
 	return dir ? lies_in(dir, mountpoint) : lies_in(file, mountpoint);
 }
 
-/* Return a newline and the text of .kvfs/config; caller frees.  NULL: see errno. */
+/* Return a newline and the text of .kvfs/config, or NULL with errno set.  Caller
+ * frees. */
 static char *read_config(const char *path)
 {
 	_cleanup_(kv_freep) char *name = NULL;
@@ -247,7 +248,7 @@ static char *read_config(const char *path)
 	return text;
 }
 
-/* Refuse the first line of @given that is not in the mount's .kvfs/config. */
+/* Refuse a remount if a line of @given is not in the mount's .kvfs/config. */
 static int check_unchanged(const char *path, const char *given, char **ret_why)
 {
 	_cleanup_(kv_freep) char *config = read_config(path);
@@ -267,7 +268,7 @@ static int check_unchanged(const char *path, const char *given, char **ret_why)
 			return -ENOMEM;
 		if (strstr(config, whole))
 			continue;
-		/* The value that the mount has, if it has one. */
+		/* Find the value that the mount has, if any. */
 		if (strchr(whole, '='))
 			strchr(whole, '=')[1] = '\0';
 		is = strstr(config, whole);
@@ -305,7 +306,8 @@ int kv_mountpoint_remount(const char *path, const char *given, bool read_only,
 
 /* ---- unmounting ---- */
 
-/* mount(8) without a helper and the system call only records the option. */
+/* Announce umount.kvfs: without a helper and a system call, mount(8) only records
+ * the option helper=. */
 void kv_umount_announce(const char *store, const char *path)
 {
 	char *argv[] = {(char *)"mount",
@@ -338,8 +340,8 @@ static int complain(const char *path, const char *what, int error)
 	return STATUS_FAILED;
 }
 
-/* Write all blocks to SSD.  Blocks that cannot be written are reported, and do not
- * keep the mount from being removed. */
+/* Write all blocks to SSD.  Blocks that cannot be written are reported, but do not keep
+ * the mount from being unmounted. */
 static int sync_spaces(const char *path)
 {
 	_cleanup_(kv_closep) int fd =
@@ -381,9 +383,9 @@ static int sync_spaces(const char *path)
 	return complain(path, what, error);
 }
 
-/* Wait until the daemon has ended.  A daemon that is also mounted elsewhere, perhaps
- * in another namespace, does not end.  After it has unlocked the store, it still
- * closes its files. */
+/* Wait until the daemon has ended.  A daemon that is also mounted elsewhere, perhaps in
+ * another namespace, does not end.  A daemon that has unlocked the store is still closing
+ * its files. */
 static void wait_for_store(const struct mounted *m, int lock, int owner)
 {
 	struct pollfd ended = {.fd = owner, .events = POLLIN};
@@ -429,7 +431,7 @@ int kv_umount_main(int argc, char **argv)
 		path = whole;
 	if (!find_mount(open_mountinfo(), path, NULL, KVFS, &m))
 		return complain(path, "no kvfs is mounted there", EINVAL);
-	/* The lock names the process that has locked the store. */
+	/* The file `lock` has the pid of the process that has locked the store. */
 	if (asprintf(&name, "%s/lock", m.store) >= 0)
 		lock = open(name,
 			    O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);

@@ -6,8 +6,8 @@
  * umount(2) does not wait.  So umount.kvfs makes the spaces durable, unmounts, and
  * waits until the store is free.
  *
- * umount(8) takes the part of a type before its dot, which is "fuse" for all of FUSE,
- * but first looks for the option helper= that mount(8) records for a mount.
+ * umount(8) calls the helper of the part of a type before its dot, which is "fuse" for
+ * every FUSE filesystem, unless mount(8) has recorded an option helper= for the mount.
  */
 #ifndef KV_FS_MOUNTPOINT_H
 #define KV_FS_MOUNTPOINT_H
@@ -15,34 +15,37 @@
 #include "common/kv.h"
 
 /*
- * Check @path before anything is made on disk, and return its absolute form in
- * *@ret_path (caller frees).  Unmounts a kvfs whose daemon is dead.  -ENOENT,
- * -ENOTDIR, -EBUSY a FUSE filesystem is mounted there, -EINVAL @path and @store lie
- * in each other; *@ret_why is one line for the user.
+ * Check @path before anything is made on disk, unmount a kvfs there whose daemon is dead,
+ * and return the absolute form of @path in *@ret_path (caller frees).  Returns 0, or:
+ *   -ENOENT, -ENOTDIR
+ *   -EBUSY   a FUSE filesystem is mounted there
+ *   -EINVAL  one of @path and @store lies in the other
+ * On failure *@ret_why is one line for the user.
  */
 int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 			char **ret_why);
 
-/* Remount @path (NULL: `none`) read-only or read-write.  -EINVAL no kvfs is mounted
- * there, or a line of @given is not in its .kvfs/config; -EPERM. */
+/* Remount @path (NULL: `none`) read-only or read-write.  Returns 0, -EPERM, or -EINVAL if
+ * no kvfs is mounted there, or a line of @given is not in its .kvfs/config. */
 int kv_mountpoint_remount(const char *path, const char *given, bool read_only,
 			  char **ret_why);
 
-/* Whether @file would lie below @mountpoint, both absolute: 1, 0, -ENOMEM. */
+/* Return 1 if @file would lie below @mountpoint, else 0, or -ENOMEM.  Both are
+ * absolute. */
 int kv_mountpoint_covers(const char *mountpoint, const char *file);
 
 /*
- * Whether @text, in the form of /proc/self/mountinfo, has a FUSE filesystem
- * on top at @path: 1 kvfs, 2 another one, 0 none.
+ * Find the topmost mount at @path in @text, which has the form of /proc/self/mountinfo.
+ * Returns 1 for kvfs, 2 for another FUSE filesystem, 0 for none.
  */
 int kv_mountinfo_find(const char *text, const char *path);
 
-/* Make umount(8) call umount.kvfs, if that is installed, for the mount, which must
- * answer; takes root. */
+/* Make umount(8) call umount.kvfs, if that is installed, for the mount, which must answer.
+ * Only root can do this. */
 void kv_umount_announce(const char *store, const char *path);
-/* Whether the program was called as umount.kvfs. */
+/* Return true if the program was called as umount.kvfs. */
 bool kv_umount_called(const char *name);
-/* Returns umount(8)'s exit status: 0, 1 usage, 32 failed. */
+/* Run umount.kvfs.  Returns the exit status of umount(8): 0, 1 usage, 32 failed. */
 int kv_umount_main(int argc, char **argv);
 
 #endif

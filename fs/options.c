@@ -559,7 +559,8 @@ static FILE *open_file(const char *root, const char *path)
 	return fopen(whole, "re");
 }
 
-/* Find the group of this process: the line "0::PATH". */
+/* Find the control group of this process: the line "0::PATH" of
+ * /proc/self/cgroup. */
 static bool find_group(const char *root, char ret_group[PATH_MAX])
 {
 	_cleanup_(kv_freep) char *line = NULL;
@@ -614,8 +615,8 @@ void kv_cgroup_limit(const char *root, bool huge_pages,
 		if (!type || !find_group(root, group) ||
 		    sscanf(line, "%*s %*s %*s %4095s %4095s", top, at) != 2)
 			continue;
-		/* Of a group outside of the mounted part there are no files:
-		 * the mounted group itself is the nearest that is visible. */
+		/* A group outside of the mounted part has no visible files; the
+		 * nearest visible group is the mounted one. */
 		len = strcmp(top, "/") == 0 ? 0 : strlen(top);
 		if (strncmp(group, top, len) != 0 ||
 		    (group[len] != '/' && group[len] != '\0'))

@@ -3,25 +3,25 @@
  * session.c - one FUSE session, from mount(2) to unmount: its options, the threads
  * that read and answer the kernel's requests, and its end.
  *
- * The kernel hands requests out in order of arrival.  A thread that has read one
- * answers it at once while the user has few in progress and none waiting, so that
- * an idle daemon hands nothing over to another thread; beyond that, requests wait
- * on their user's queue for the threads of a pool.
+ * The kernel hands out requests in order of arrival.  The thread that has read a request
+ * answers it at once if its user has few requests in progress and none waiting, so that
+ * an idle daemon hands no request over to another thread.  Other requests wait on their
+ * user's queue for the threads of a pool.
  *
- * OWNS      the session, the signal thread, which waits for the first answer and
- *           then for signals; the threads that read and their buffers; the pool; a
+ * OWNS      the session; the signal thread, which waits for the mount's first answer and
+ *           then for signals; the threads that read, and their buffers; the pool; a
  *           request from when it is read until its handler returns.
  *
  * INVARIANTS
- *   (1) The notifier is stopped while requests are still answered, or after the
- *       mount is gone: it may wait for a lock that only an answer frees.
+ *   (1) The notifier is stopped while requests are still answered, or after the mount
+ *       is gone: it may wait for a lock that only an answer frees.
  *   (2) The signal thread ends before the session is destroyed.
- *   (3) At least one thread reads, or answers requests that are answered at once:
- *       fewer than READERS are guests of the pool.
- *   (4) Requests that the kernel makes by itself are answered at once: no user
- *       would be charged for their turn, and an interrupt overtakes.
- *   (5) A request of more than SMALL bytes that waits is charged to its user; a
- *       smaller one costs less than the process that waits for it.
+ *   (3) At least one thread reads, or answers requests that are answered at once: fewer
+ *       than READERS are guests of the pool.
+ *   (4) Requests that the kernel makes by itself are answered at once: no user could be
+ *       charged for their turn, and interrupts must overtake other requests.
+ *   (5) A request of more than SMALL bytes that waits is charged to its user; a smaller
+ *       one costs less than the process that waits for it.
  *
  * LOCKING   none: flags are atomic, and the pool has a lock of its own.
  */
@@ -68,10 +68,10 @@ struct session {
 	} readers[READERS];
 	unsigned n_readers;
 	pthread_t signals;
-	sem_t over;		 /* posted by a reader, and by end() */
-	_Atomic int status;	 /* of reading requests */
-	_Atomic bool ended;	 /* requests are read no more */
-	_Atomic bool unanswered; /* the mount did not answer */
+	sem_t over;	    /* posted by a thread that reads, and by end() */
+	_Atomic int status; /* of reading requests */
+	_Atomic bool ended; /* no thread reads requests any more */
+	_Atomic bool unanswered; /* the mount did not answer a first request */
 };
 
 struct request {
@@ -79,7 +79,8 @@ struct request {
 	struct session *session;
 	uint64_t arrived;
 	struct fuse_buf buffer;
-	struct kv_account *account; /* charged with the buffer; or NULL */
+	/* charged with the buffer; NULL: not charged */
+	struct kv_account *account;
 	char bytes[];
 };
 
@@ -116,7 +117,7 @@ static void refuse(struct session *s, const struct fuse_in_header *header,
 	(void)!write(fuse_session_fd(s->fuse), &reply, sizeof(reply));
 }
 
-/* Copy @from, and let the copy wait for its user's turn. */
+/* Copy the request @from, and queue the copy for a thread of the pool. */
 static void queue(const struct request *from,
 		  const struct fuse_in_header *header)
 {
@@ -172,7 +173,8 @@ static void dispatch(struct session *s, const struct fuse_buf *buffer)
 	}
 }
 
-/* A reader: it can be cancelled in its read alone. */
+/* Read requests and answer or queue them; the thread can be cancelled while it
+ * reads. */
 static void *receive(void *arg)
 {
 	struct reader *reader = arg;
@@ -221,7 +223,7 @@ void kv_session_block_signals(void)
 	sigset_t set = ending_signals();
 
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE: EFBIG is enough */
+	signal(SIGXFSZ, SIG_IGN); /* at RLIMIT_FSIZE, EFBIG is enough */
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
@@ -229,7 +231,7 @@ static void init(void *userdata, struct fuse_conn_info *conn)
 {
 	struct kv_mount *mount = userdata;
 
-	/* Readdirplus always: du of a million blocks needs it. */
+	/* Always use readdirplus: du(1) of a million blocks needs it. */
 	conn->want &= ~(
 		unsigned)(FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_AUTO_INVAL_DATA |
 			  FUSE_CAP_WRITEBACK_CACHE | FUSE_CAP_ASYNC_DIO);
@@ -237,8 +239,8 @@ static void init(void *userdata, struct fuse_conn_info *conn)
 		      (FUSE_CAP_READDIRPLUS | FUSE_CAP_ATOMIC_O_TRUNC |
 		       FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS);
 	conn->max_readahead = READAHEAD;
-	/* Background requests wait here, by user, not in the kernel in order of
-	 * arrival. */
+	/* Background requests wait in the daemon, by user, not in the kernel in
+	 * order of arrival. */
 	conn->max_background = UINT16_MAX;
 	conn->congestion_threshold = UINT16_MAX;
 	conn->time_gran = 1;
@@ -305,8 +307,8 @@ static int fail(char **ret_why, const char *path, const char *what)
 		      last_words[0] != '\0' ? ": " : "", last_words);
 }
 
-/* Raise the kernel's read-ahead, which is 128 KiB on FUSE; blocks are larger.  Only
- * root can, and reads work without. */
+/* Raise the kernel's read-ahead, which is 128 KiB on FUSE, because blocks are larger.
+ * Only root can; without it reads are slower. */
 static void raise_readahead(const char *path)
 {
 	_cleanup_(kv_freep) char *name = NULL;
@@ -342,9 +344,9 @@ static bool answers(const char *path)
 }
 
 /*
- * Return whether the mount answers.  A process that waits for its own answer, and is
- * killed, never ends: the kernel waits for the answer, and keeps the mount until
- * the process has ended.  So a child asks, which has no descriptor of ours.
+ * Return true if the mount answers.  A process that waits for its own answer and is
+ * killed never ends: the kernel waits for the answer, and keeps the mount until the
+ * process has ended.  So a child asks, which has no descriptor of the daemon.
  */
 static bool first_answer(const char *path)
 {
@@ -412,7 +414,7 @@ static int serve(struct session *s)
 			;
 		r = s->status;
 		s->ended = true;
-		/* The signal is blocked: it ends sigwait(). */
+		/* SIGTERM is blocked: it ends sigwait(3). */
 		pthread_kill(s->signals, SIGTERM);
 		pthread_join(s->signals, NULL);
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * access.c - the mount's rules and the permission bits of a space against a
- * caller's ids.
+ * access.c - compare the mount's rules, and the permission bits of a space, with the
+ * ids of a caller.
  *
  * OWNS      nothing; the caller's arrays are borrowed for the call.
  *

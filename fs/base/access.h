@@ -12,7 +12,7 @@
 
 struct kv_caller {
 	uint32_t uid, gid;
-	const gid_t *groups; /* supplementary ones; NULL if there are none */
+	const gid_t *groups; /* supplementary groups; NULL: none */
 	size_t n_groups;
 };
 
@@ -23,35 +23,35 @@ struct kv_id {
 	bool is_group;
 };
 
-/* The rules of the options for users; fixed while the daemon runs. */
+/* The rules that mount options set for users; fixed while the daemon runs. */
 struct kv_rules {
 	uint32_t uid, gid, mode; /* of the root directory */
-	unsigned mkdir;	     /* 0: every user may make spaces; 1: operators */
-	unsigned squash;     /* 1: uid 0 has no special rights */
+	unsigned mkdir;	 /* 0: every user may make spaces; 1: operators only */
+	unsigned squash; /* 1: uid 0 has no special rights */
 	struct kv_id *allow; /* users and groups that may use the mount */
 	size_t n_allow;	     /* 0: everybody */
 };
 
-/* Whether @uid is the daemon's own or 0, and 0 is not squashed. */
+/* Return true if @uid is an operator: the daemon's own uid, or 0 unless squashed. */
 bool kv_rules_operator(const struct kv_rules *rules, uint32_t uid);
 
-/* Whether @uid has every right in every space: 0, unless it is squashed. */
+/* Return true if @uid has every right in every space: 0, unless squashed. */
 bool kv_rules_root(const struct kv_rules *rules, uint32_t uid);
 
-/* Whether @caller may use the mount at all: as an operator, or as a user that
+/* Return true if @caller may use the mount at all: as an operator, or as a user that
  * `allow` lists and that may search the root directory. */
 bool kv_rules_admit(const struct kv_rules *rules,
 		    const struct kv_caller *caller);
 
-/* Whether @caller, an admitted user, may make spaces. */
+/* Return true if @caller, an admitted user, may make spaces. */
 bool kv_rules_may_make(const struct kv_rules *rules,
 		       const struct kv_caller *caller);
 
 /*
- * Whether @caller has every right of @want: R_OK, W_OK and X_OK bits.  The
- * answer of access(2) for a directory of the space's owner, group and mode:
- * exactly one of owner, group and others decides, so an owner without a right
- * does not get it from the group.
+ * Return true if @caller has all rights in @want (R_OK, W_OK, X_OK) in the space, as
+ * access(2) decides for a directory with the space's owner, group and mode: only one
+ * of owner, group and others counts, so an owner without a right does not get it from
+ * the group.
  */
 bool kv_access_ok(const struct kv_rules *rules,
 		  const struct kv_space_info *space,

@@ -8,7 +8,8 @@
  */
 #include "fs/base/quantity.h"
 
-/* Not strtoull: it takes blanks, signs and whatever follows the digits. */
+/* Parse digits.  strtoull(3) would also take blanks, signs and any text after the
+ * digits. */
 static int digits(const char *text, unsigned base, uint64_t *ret_number,
 		  const char **ret_rest)
 {

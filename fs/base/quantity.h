@@ -13,16 +13,17 @@ struct kv_quantity {
 };
 
 /*
- * Digits, then at most one of K M G T (powers of 1024) or %.  Nothing else:
- * -EINVAL for a sign, a blank, a fraction, hexadecimal, "MB", an empty text, a
- * percentage outside 1..100; -ERANGE above INT64_MAX.
+ * Parse digits, followed by at most one of K M G T (powers of 1024) or %.  Returns 0,
+ * -EINVAL for any other text (a sign, a blank, a fraction, "MB", no digit) and for a
+ * percentage outside 1..100, or -ERANGE above INT64_MAX.
  */
 int kv_quantity_parse(const char *text, struct kv_quantity *ret_quantity);
 
-/* The same without %: that is -EINVAL. */
+/* Parse a quantity as kv_quantity_parse does, but return -EINVAL for a
+ * percentage. */
 int kv_bytes_parse(const char *text, uint64_t *ret_bytes);
 
-/* A plain number of @base 8 or 10, at most @max; -EINVAL, -ERANGE. */
+/* Parse a number of @base 8 or 10, at most @max.  Returns 0, -EINVAL or -ERANGE. */
 int kv_number_parse(const char *text, unsigned base, uint64_t max,
 		    uint64_t *ret_number);
 

@@ -2,17 +2,17 @@
 /*
  * workers.c - a thread pool in which users take turns, and requests that wait.
  *
- * OWNS      the threads; all work from submit until a thread takes it or it is
- *           withdrawn.
+ * OWNS      the threads; work, from its submission until a thread takes the work or the
+ *           submitter withdraws it.
  *
  * INVARIANTS
  *   (1) Work is on its user's queue until a thread takes it or it is withdrawn.
- *   (2) A queue takes turns if and only if it has work, and fewer than
- *       config->each of it are being run.
+ *   (2) A queue takes turns if and only if it has work, and fewer than config->each
+ *       works of its user are being run.
  *   (3) Work holds its user's queue until it has been run or withdrawn.
  *   (4) At most config->guests calls of kv_work_run are running work.
  *
- * LOCKING   workers->lock for the queues; a leaf.
+ * LOCKING   workers->lock guards the queues, and is a leaf lock.
  */
 #include "common/thread.h"
 #include "fs/base/workers.h"
@@ -30,7 +30,8 @@ struct worker {
 };
 
 struct kv_workers {
-	const struct kv_workers_config *config; /* fixed, as are these: */
+	/* fixed after new, as are the next two fields */
+	const struct kv_workers_config *config;
 	struct worker *all;
 	unsigned n;
 
@@ -90,7 +91,7 @@ bool kv_work_withdraw(struct kv_work *work)
 	return queue;
 }
 
-/* Run @work, which is on no queue any more and may free itself. */
+/* Run @work, which is on no queue any more.  The work may free itself. */
 static void run_locked(struct kv_workers *workers, struct kv_work_queue *queue,
 		       struct kv_work *work, struct kv_hash *hash)
 {
@@ -130,7 +131,8 @@ bool kv_work_run(struct kv_workers *workers, struct kv_work *work, uint32_t uid)
 		workers->guests++;
 		run_locked(workers, queue, work, NULL);
 		workers->guests--;
-		/* Work of the same user may have waited for this one's end. */
+		/* Queued work of the same user may have waited for this work's
+		 * end. */
 		if (workers->queues.n_busy > 0)
 			pthread_cond_signal(&workers->more);
 	} else {
@@ -195,7 +197,7 @@ int kv_workers_new(const struct kv_workers_config *config,
 		else
 			kv_hash_free(kv_steal(worker->hash));
 	}
-	/* A single thread is enough, if slow. */
+	/* One thread is enough, if slow. */
 	if (workers->n == 0) {
 		kv_workers_free(workers);
 		return r;

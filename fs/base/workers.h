@@ -2,8 +2,8 @@
 /*
  * workers.h - a thread pool in which users take turns, and requests that wait.
  *
- * The pools do what FUSE workers and the control thread must not wait for: reads
- * from SSD, changes that sync, copies of saves.
+ * Pools do work that FUSE threads and the control thread must not wait for: reads from
+ * SSD, changes that sync, copies of saves.
  */
 #ifndef KV_FS_BASE_WORKERS_H
 #define KV_FS_BASE_WORKERS_H
@@ -17,11 +17,13 @@
 struct kv_workers;
 struct kv_work_queue;
 
-/* Embedded in its owner, which leaves it alone until @run is called. */
+/* Work for a pool, embedded in its owner, which must not touch it until @run is
+ * called. */
 struct kv_work {
-	/* @hash: the thread's own; NULL unless the pool was made with one. */
+	/* @hash: the hash state of the thread, or NULL if config->hashes is not
+	 * set. */
 	void (*run)(struct kv_work *work, struct kv_hash *hash);
-	/* only workers.c uses these: */
+	/* Only workers.c uses the following fields: */
 	struct kv_workers *workers;
 	struct kv_work_queue *queue; /* NULL: not queued */
 	uint64_t cost;
@@ -29,32 +31,35 @@ struct kv_work {
 };
 
 struct kv_workers_config {
-	const char *name; /* of its threads, as ps -T shows it: 15 bytes */
+	const char *name; /* name of the threads in ps -T: at most 15 bytes */
 	unsigned threads;
-	unsigned each;	 /* for one user, at most; UINT_MAX: all */
-	uint64_t turn;	 /* cost of a turn, at most */
-	bool hashes;	 /* each thread has a hash state */
-	bool timed;	 /* charge nanoseconds if they exceed the cost */
-	unsigned guests; /* callers of kv_work_run at a time, at most */
+	/* most works of one user run at a time; UINT_MAX: no limit */
+	unsigned each;
+	uint64_t turn; /* largest cost of a turn */
+	bool hashes;   /* each thread has a hash state */
+	/* charge the time in nanoseconds if that exceeds the cost */
+	bool timed;
+	unsigned guests; /* most calls of kv_work_run at a time */
 };
 
-/* @config must outlive the pool.  -ENOMEM, -EAGAIN. */
+/* Make a pool.  @config must outlive the pool.  Returns 0, -ENOMEM or -EAGAIN. */
 int kv_workers_new(const struct kv_workers_config *config,
 		   struct kv_workers **ret_workers);
-/* Run all submitted work, then free.  Takes NULL. */
+/* Run all submitted work, then free the pool.  Takes NULL. */
 void kv_workers_free(struct kv_workers *workers);
 
-/* Run @work when it is @uid's turn; work of one user begins in order. */
+/* Run @work on a thread of the pool when it is the user's turn; work of one user
+ * begins in order. */
 void kv_work_submit(struct kv_workers *workers, struct kv_work *work,
 		    uint32_t uid, uint64_t cost);
 /*
- * Run @work on the calling thread, without a hash state.  False: it was not
- * run, because other work of @uid waits, or config->each of it is being run, or
- * there are config->guests callers.
+ * Run @work on the calling thread, without a hash state.  Returns false if the work was
+ * not run, because other work of the user waits, or config->each works of the user or
+ * config->guests calls are being run.
  */
 bool kv_work_run(struct kv_workers *workers, struct kv_work *work,
 		 uint32_t uid);
-/* Return true if @work had not begun: it will not be run. */
+/* Return true if @work had not begun; then it is never run. */
 bool kv_work_withdraw(struct kv_work *work);
 
 /* ---- requests that wait ---- */
@@ -64,24 +69,23 @@ struct kv_wait;
 struct kv_wait_kind {
 	/* Make the request end soon with @status, unless it has ended. */
 	void (*cancel)(struct kv_wait *wait, int status);
-	/* Give back what the request holds, before it is freed; or NULL. */
+	/* Release the resources of the request before it is freed; or NULL. */
 	void (*drop)(struct kv_wait *wait);
 };
 
-/* A request of a user that waits, of the mount or of the control socket; first in
+/* A request of a user that waits, from the mount or the control socket; first in
  * its owner's structure. */
 struct kv_wait {
-	struct kv_work work; /* for requests that a pool runs */
+	struct kv_work work; /* used by requests that a pool runs */
 	const struct kv_wait_kind *kind;
 	struct kv_account *account; /* held; charged with @bytes */
 	size_t bytes;
 };
 
 /*
- * Allocate a request of @bytes, zeroed, which begins with a kv_wait and is charged
- * to @account; the request takes over the caller's hold on the account, also on
- * an error.  @account may be NULL: -ENOMEM.  -ENOMEM, -ENOLCK beyond the user's
- * share.
+ * Allocate a zeroed request of @bytes that begins with a kv_wait, and charge it to
+ * @account.  The request takes over the caller's hold on the account, even on an error.
+ * @account may be NULL: -ENOMEM.  Returns 0, -ENOMEM, or -ENOLCK beyond the user's share.
  */
 int kv_wait_new(struct kv_account *account, const struct kv_wait_kind *kind,
 		size_t bytes, void *ret_wait);

@@ -41,7 +41,7 @@ struct kv_request {
 	struct kv_server *server;
 	struct kv_account *account; /* charged with bytes and leases */
 	struct kv_space *space;	    /* held; or NULL */
-	struct kv_acquire *acquire; /* its leases; NULL: none */
+	struct kv_acquire *acquire; /* leases; NULL: none */
 	size_t bytes, leases;
 	struct kv_deadline deadline;
 	struct wire_header header; /* of the message */

@@ -92,7 +92,7 @@ struct kv_deadline *kv_deadline_first(const struct kv_deadlines *list);
 
 /* ---- the control thread ---- */
 
-/* What epoll events point to: a callback. */
+/* A callback, to which epoll events point. */
 struct kv_watch {
 	void (*ready)(struct kv_watch *watch, uint32_t events);
 };

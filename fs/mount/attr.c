@@ -5,15 +5,15 @@
  * OWNS      nothing.
  *
  * INVARIANTS
- *   (1) The sum of st_blocks over a space is the size of its blocks in the
- *       tiers: 0 for directories, never 0 for a block.
- *   (2) Directories have one link, which tells find(1) not to count them.
- *   (3) chmod and chown change a space and a file being written, succeed on a
- *       block and change nothing, so that cp -a, tar and rsync are content.
- *   (4) The kernel has checked ownership (default_permissions); a space is
- *       checked again here.
+ *   (1) The sum of st_blocks over a space is the size of its blocks in the tiers:
+ *       st_blocks is 0 for directories, and never 0 for a block.
+ *   (2) Directories have one link, which tells find(1) not to count subdirectories.
+ *   (3) chmod and chown change a space and a file being written.  On a block they
+ *       succeed without a change, so that cp -a, tar and rsync do not fail.
+ *   (4) The kernel has checked ownership (default_permissions); the daemon checks it
+ *       again for spaces.
  *
- * LOCKING   none: the cache answers with copies.
+ * LOCKING   none: the cache returns copies.
  */
 #include "fs/mount/attr.h"
 #include "fs/mount/parked.h"
@@ -24,7 +24,8 @@
 #include "fs/mount/snapshots.h"
 #include "fs/mount/upload.h"
 
-#define BLOCK_IO_BYTES (1 << 20) /* st_blksize: what cp should use */
+/* st_blksize: the size of reads and writes for cp(1) */
+#define BLOCK_IO_BYTES (1 << 20)
 #define SET_OWNER (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)
 
 struct timespec kv_attr_time(int64_t ns)
@@ -107,7 +108,7 @@ static int attr_fixed(const struct kv_mount *mount, uint64_t ino,
 	case KV_NODE_CONFIG:
 	case KV_NODE_STATS:
 	case KV_NODE_METRICS:
-		/* Made at open, as in /proc: the size is not known before. */
+		/* The text is made at open, as in /proc, so its size is unknown. */
 		st->st_mode = S_IFREG | 0444;
 		return 0;
 	default:
@@ -167,8 +168,8 @@ int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 		r = attr_fixed(mount, ino, ret_attr);
 		break;
 	case KV_NODE_TENANT:
-		/* The daemon's, so that its user may set attributes; all users
-		 * may read it. */
+		/* The daemon's user owns the file and may set its attributes; all
+		 * users may read them. */
 		timeout = KV_TIMEOUT_FIXED;
 		ret_attr->st_mode = S_IFREG | 0644;
 		ret_attr->st_uid = geteuid();
@@ -212,7 +213,7 @@ int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 
 /* ---- setting ---- */
 
-/* Return the time to store, 0 if none is given. */
+/* Return the modification time to store, or 0 if none is given. */
 static int64_t mtime_of(const struct stat *attr, int to_set)
 {
 	if (to_set & FUSE_SET_ATTR_MTIME_NOW)
@@ -230,7 +231,8 @@ static int set_block(struct kv_mount *mount, struct kv_block *block,
 
 	if (to_set & FUSE_SET_ATTR_SIZE)
 		return -EPERM;
-	/* `touch -a`, or any time "now"; not cp -a or tar, which set both. */
+	/* Touch the block for `touch -a`, or any time "now"; not for cp -a or
+	 * tar, which set both times. */
 	if (to_set & FUSE_SET_ATTR_ATIME_NOW ||
 	    (to_set & FUSE_SET_ATTR_ATIME && !(to_set & FUSE_SET_ATTR_MTIME)))
 		kv_block_touch(mount->cache, block);
@@ -252,15 +254,15 @@ static int set_space(fuse_req_t req, const struct kv_node *node,
 	r = kv_attr_space(mount, node, &space, &info);
 	if (r < 0)
 		return r;
-	/* Directories below have their space's owner, mode and time. */
+	/* Directories of a space have the space's owner, mode and time. */
 	if (node->type != KV_NODE_SPACE)
 		return to_set & FUSE_SET_ATTR_SIZE ? -EPERM : 0;
 	uid = to_set & FUSE_SET_ATTR_UID ? attr->st_uid : info.uid;
 	gid = to_set & FUSE_SET_ATTR_GID ? attr->st_gid : info.gid;
 	mode = to_set & FUSE_SET_ATTR_MODE ? attr->st_mode & 07777 : info.mode;
 	r = to_set & SET_OWNER ? kv_permit_owner(req, &info) : 0;
-	/* A space that was given away would look like one that its new owner
-	 * made. */
+	/* Only operators may give a space away: it would look as if its new owner
+	 * had made it. */
 	if (r == 0 && uid != info.uid)
 		r = kv_permit_operator(req);
 	if (r == 0 && gid != info.gid)
@@ -308,8 +310,8 @@ static int set_upload(struct kv_mount *mount, struct kv_upload *upload,
 	return 0;
 }
 
-/* Set attributes of a block, or of a file that is being written: of the open file,
- * or without one of the upload that has the name now. */
+/* Set attributes of a block, or of a file that is being written: of the open file @fi, or
+ * without @fi of the upload that has the node now. */
 static int set_file(fuse_req_t req, const struct kv_node *node,
 		    const struct fuse_file_info *fi, const struct stat *attr,
 		    int to_set)
@@ -392,9 +394,9 @@ void kv_fs_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr,
 	     kv_handle_of(fi)->kind == KV_HANDLE_UPLOAD))
 		r = set_file(req, &node, fi, attr, to_set);
 	else if (ino == KV_NODE_ROOT)
-		/* Accept times, and the owner and mode that the root has, from tar
-		 * and rsync, which restore those of the directory they unpack in;
-		 * change nothing. */
+		/* Accept times, and the owner and mode that the root directory
+		 * has: tar and rsync restore them when they unpack there.
+		 * Nothing is changed. */
 		r = to_set & FUSE_SET_ATTR_SIZE ||
 				    (to_set & FUSE_SET_ATTR_UID &&
 				     attr->st_uid != rules->uid) ||

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dir.c - listing directories.
+ * dir.c - list directories.
  *
  * OWNS      nothing: a handle owns its listing.
  *
  * INVARIANTS
- *   (1) A directory handle lists the entries of the time of opendir; an entry's
- *       index is its offset, so that seekdir and telldir are stable.
- *   (2) Entries that are gone since are skipped.
+ *   (1) A directory handle lists the entries that existed at opendir; an entry's index
+ *       is its offset, so that seekdir and telldir are stable.
+ *   (2) Entries that have gone since opendir are skipped.
  *
  * LOCKING   none.
  */
@@ -38,7 +38,8 @@ static int list_space(struct kv_mount *mount, struct kv_space *space,
 {
 	int r = 0;
 
-	/* First, so that cp and tar of a space bring its layout first. */
+	/* List the layout first, so that cp and tar of a space copy it before the
+	 * blocks. */
 	if (info->layout)
 		r = add(dir, kv_node_in(KV_NODE_LAYOUT, info->id));
 	for (unsigned byte = 0; byte < 256 && r == 0; byte++)
@@ -97,7 +98,7 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 	if (node.type == KV_NODE_SPACE)
 		return list_space(mount, space, &info, dir);
 	if (node.type == KV_NODE_DELAYED || node.type == KV_NODE_DELAYED_LAYOUT)
-		return 0; /* the directory above lists the contents */
+		return 0; /* the directory above .~tmp~ lists the contents */
 	if (node.type != KV_NODE_DIR)
 		return kv_snapshots_list(mount, space, &node, &dir->nodes,
 					 &dir->n);
@@ -129,7 +130,7 @@ void kv_fs_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		kv_handle_free(mount, kv_handle_of(fi));
 }
 
-/* Fill in name and attributes of a listed node; @name has room for any. */
+/* Fill in name and attributes of a listed node; @name has room for any name. */
 static int describe(struct kv_mount *mount, uint64_t ino, char *name,
 		    struct fuse_entry_param *entry)
 {
@@ -187,7 +188,7 @@ static void reply_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
 		struct fuse_entry_param entry = {0};
 
 		if (off < DOTS) {
-			/* Of "." and ".." the kernel uses only type and number. */
+			/* Of "." and "..", the kernel uses only type and number. */
 			strcpy(name, off == 0 ? "." : "..");
 			entry.attr.st_ino =
 				off == 0 ? ino
@@ -237,7 +238,7 @@ void kv_fs_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fuse_reply_err(req, 0);
 }
 
-/* An array of spaces, each held. */
+/* An array of spaces that are held. */
 struct spaces {
 	struct kv_space **items;
 	size_t n, room;
@@ -250,8 +251,8 @@ static void spaces_fini(struct spaces *spaces)
 	free(spaces->items);
 }
 
-/* Sync the spaces in which the caller may write: writing to SSD is a change, and may
- * be one that the owner does not want. */
+/* Sync the spaces in which the caller may write.  Writing to SSD is a change, which other
+ * owners may not want. */
 static int sync_writable(fuse_req_t req)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);

@@ -2,28 +2,28 @@
 /*
  * draft.c - the content of a file that is being written through the mount.
  *
- * OWNS      the head (bytes before the length is known), the fill, and once
- *           sealed a hold on the block.
+ * OWNS      the head (bytes before the length is known), the fill, and once sealed a
+ *           hold on the block.
  *
  * STATES    and the function that makes each step:
  *
- *           HEAD -> FILLING          take_length_locked  (all of the header)
+ *           HEAD -> FILLING          take_length_locked  (the header is complete)
  *           FILLING -> SEALED        seal_block_locked
  *           HEAD -> SEALING          seal_layout_locked
- *           SEALING -> SEALED        the same
- *           all others -> FAILED     fail_locked   (until begun anew)
+ *           SEALING -> SEALED        seal_layout_locked
+ *           all others -> FAILED     fail_locked   (until written anew)
  *           HEAD, FILLING, FAILED -> HEAD   kv_draft_reset
  *
  * INVARIANTS
- *   (1) A fill exists only in FILLING, a head in HEAD, and a
- *       layout's in SEALING and SEALED, to be read.
- *   (2) coverage has the bytes of head or fill that were written.
- *   (3) A block is parsed again when it is sealed, since the header may have been
- *       written over.
+ *   (1) A fill exists only in FILLING, the head of a block only in HEAD, and the head
+ *       of a layout also in SEALING and SEALED, to be read.
+ *   (2) coverage lists the bytes of head or fill that were written.
+ *   (3) A block's header is parsed again when the block is sealed, since it may have
+ *       been overwritten.
  *   (4) In SEALING, while a thread waits for the disk, nothing changes.
  *
- * LOCKING   draft->lock guards every field not marked fixed.  No other lock of
- *           fs/ is taken under it.  Hashing happens under it.
+ * LOCKING   draft->lock guards every field that is not marked fixed.  No other lock of
+ *           fs/ is taken under it.  Blocks are hashed under it.
  */
 #include <ctype.h>
 
@@ -37,9 +37,9 @@
 enum state { HEAD, FILLING, SEALING, SEALED, FAILED };
 
 struct kv_draft {
-	struct kv_cache *cache;	    /* fixed after new */
-	struct kv_space *space;	    /* fixed after new; held */
-	struct kv_key key;	    /* fixed after new; len 0: a layout */
+	struct kv_cache *cache; /* fixed after new */
+	struct kv_space *space; /* fixed after new; held */
+	struct kv_key key; /* fixed after new; len 0: the draft is a layout */
 	struct kv_account *account; /* fixed after new */
 
 	pthread_mutex_t lock;
@@ -49,10 +49,10 @@ struct kv_draft {
 	struct kv_coverage coverage;
 	uint8_t *head;
 	uint64_t head_room;
-	bool complete; /* HEAD of a layout: its text is a layout */
+	bool complete; /* HEAD of a layout: the text is a valid layout */
 	struct kv_fill *fill;
-	uint64_t length;	       /* FILLING: of the file */
-	struct kv_block *block;	       /* SEALED; NULL: gone, or not charged */
+	uint64_t length;	/* of the file, in FILLING */
+	struct kv_block *block; /* in SEALED; NULL: gone, or not charged */
 	struct kv_open_charge *charge; /* for it */
 };
 
@@ -124,7 +124,7 @@ static int fail_locked(struct kv_draft *draft, int error)
 	return error;
 }
 
-/* Make room for @end bytes of head, doubled each time and charged to the user. */
+/* Make room for @end bytes of head: double the room, and charge it to the user. */
 static int grow_head_locked(struct kv_draft *draft, uint64_t end)
 {
 	uint64_t room = KV_MAX(draft->head_room, (uint64_t)HEAD_FIRST);
@@ -152,7 +152,7 @@ static int grow_head_locked(struct kv_draft *draft, uint64_t end)
 	return 0;
 }
 
-/* When the header is complete, parse the length and move the head into a slot. */
+/* If the header is complete, parse the length and move the head into a slot. */
 static int take_length_locked(struct kv_draft *draft)
 {
 	struct kv_space_info info;
@@ -189,9 +189,9 @@ static int take_length_locked(struct kv_draft *draft)
 }
 
 /*
- * Check the text of a layout.  Shells ignore the result of close(2), so the write
- * that completes or spoils the text is refused.  Only a write that ends with '}' can
- * complete the text, and only the first byte can spoil it before.
+ * Check the text of a layout.  Shells ignore the result of close(2), so the write that
+ * completes or spoils the text is refused.  Only a write that ends with '}' can complete
+ * the text, and before that only the first byte can spoil it.
  */
 static int check_layout_locked(struct kv_draft *draft, const char *data,
 			       size_t n)
@@ -232,8 +232,8 @@ static int write_head_locked(struct kv_draft *draft, const void *data, size_t n,
 				  : check_layout_locked(draft, data, n);
 }
 
-/* Write in pieces while the header is incomplete: the rest of a long write then goes
- * to the slot, and the head never grows by a whole write. */
+/* Write in pieces while the header is incomplete: the rest of a long write then goes to
+ * the slot, and the head does not grow by a whole write. */
 static int write_locked(struct kv_draft *draft, const uint8_t *data, size_t n,
 			uint64_t offset)
 {
@@ -361,8 +361,8 @@ static int check_locked(struct kv_draft *draft)
 	if (draft->key.len == 0)
 		return hole ? -EINVAL : 1;
 	if (draft->state == HEAD) {
-		/* The header may be complete and only the slot missing: the
-		 * write has returned that, and this call does not wait. */
+		/* The header may be complete and only the slot missing.  The
+		 * write has reported that, and a check does not wait. */
 		r = take_length_locked(draft);
 		if (r < 0)
 			return r == -EAGAIN || r == -EBUSY ? -ENOSPC : r;
@@ -380,7 +380,7 @@ int kv_draft_check(struct kv_draft *draft)
 	return r;
 }
 
-/* Releases the lock while it waits for the disk. */
+/* Seal a layout.  Releases the lock while it waits for the disk. */
 static int seal_layout_locked(struct kv_draft *draft, bool *ret_new)
 {
 	const uint64_t n = kv_coverage_prefix(&draft->coverage);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mount.h - what the handlers of one mount share; daemon.c puts it together.
+ * mount.h - the state that all handlers of a mount share; daemon.c fills it in.
  */
 #ifndef KV_FS_MOUNT_MOUNT_H
 #define KV_FS_MOUNT_MOUNT_H
@@ -12,7 +12,7 @@
 #include "cache/cache.h"
 #include "fs/base/access.h"
 
-/* Layouts that processes have removed: see tree.c. */
+/* Layouts that are hidden from the processes that removed them: see tree.c. */
 #define KV_HIDDEN_RECORDS 64u
 struct kv_hidden {
 	pthread_mutex_t lock;
@@ -26,7 +26,8 @@ struct kv_hidden {
 };
 
 struct kv_mount {
-	struct kv_cache *cache; /* fixed after start, as all but: */
+	/* fixed after start, as are all other fields except `hidden` */
+	struct kv_cache *cache;
 	struct kv_uploads *uploads;
 	struct kv_lives *lives;
 	struct kv_hidden hidden;
@@ -35,11 +36,11 @@ struct kv_mount {
 	struct kv_parking *parking;
 	const char *control_path;
 	const struct kv_rules *rules;
-	uint32_t umask; /* taken from the mode of new spaces */
+	uint32_t umask; /* cleared from the mode of new spaces */
 	int64_t started_ns;
-	uint32_t max_write, max_readahead; /* agreed with the kernel */
-	/* The text of one of .kvfs's nodes, as @reader may see it; caller
-	 * frees.  -ENOMEM, -ESTALE. */
+	uint32_t max_write, max_readahead; /* bytes, agreed with the kernel */
+	/* Make the text of a file below .kvfs, as @reader may see it; caller
+	 * frees. Returns 0, -ENOMEM or -ESTALE. */
 	int (*text)(void *arg, uint64_t ino, const struct kv_caller *reader,
 		    char **ret_text);
 	void *arg;

@@ -2,17 +2,16 @@
 /*
  * node.c - node ids, and lives of directories.
  *
- * OWNS      the counts of removed directories: one record for each space in
- *           which a directory was removed while mounted.
+ * OWNS      the counts of removed directories: one record for each space in which a
+ *           directory was removed while mounted.
  *
  * INVARIANTS
- *   (1) The top four bits are the type, 0 for fixed nodes, so that the root
- *       is FUSE's 1.
- *   (2) Below them: a block's 60-bit id; an upload's serial; a user's id; a
- *       snapshot's 32-bit id, above it in a link a position of 27 bits; or a
- *       space's id in bits 8 to 39, a directory's byte below, its life above.
+ *   (1) The top four bits are the type, 0 for fixed nodes, so that the root is FUSE's 1.
+ *   (2) The other bits are a block's 60-bit id; an upload's serial; a user's id; a
+ *       snapshot's 32-bit id, and above it in a link a position of 27 bits; or a
+ *       space's id in bits 8 to 39, with a directory's byte below and its life above.
  *
- * LOCKING   lives->lock guards the list and the counts, and is a leaf.
+ * LOCKING   lives->lock guards the list and the counts, and is a leaf lock.
  */
 #include "common/bytes.h"
 #include "fs/mount/node.h"
@@ -139,7 +138,8 @@ uint32_t kv_lives_get(struct kv_lives *lives, uint32_t space, uint8_t byte)
 	return life & LIFE_MASK;
 }
 
-/* Without memory the directory keeps its life: a blemish, not an error. */
+/* Count the removal of a directory.  If memory is short the directory keeps its
+ * life, which does little harm. */
 void kv_lives_end(struct kv_lives *lives, uint32_t space, uint8_t byte)
 {
 	struct record **link;

@@ -2,8 +2,8 @@
 /*
  * node.h - node ids (inode numbers).
  *
- * An id encodes type, space, directory and block.  So no state is kept per inode,
- * the kernel's forgets need no answer, and no id is used twice.
+ * An id encodes type, space, directory and block.  So the daemon keeps no state per
+ * inode, ignores the kernel's FORGET requests, and uses no id twice.
  */
 #ifndef KV_FS_MOUNT_NODE_H
 #define KV_FS_MOUNT_NODE_H
@@ -11,17 +11,17 @@
 #include "common/kv.h"
 
 enum kv_node_type {
-	KV_NODE_FIXED, /* the root and .kvfs; value: one of KV_NODE_ROOT... */
+	KV_NODE_FIXED, /* the root and .kvfs; value: KV_NODE_ROOT and following */
 	KV_NODE_BLOCK, /* value: kv_block_info.id */
 	KV_NODE_SPACE,
-	KV_NODE_DIR, /* two hex digits; byte, and life */
+	KV_NODE_DIR, /* a two-digit directory; has byte and life */
 	KV_NODE_LAYOUT,
 	KV_NODE_UPLOAD,	   /* a file being written; value: its serial */
 	KV_NODE_SNAPSHOTS, /* a space's .snapshots */
 	KV_NODE_SNAPSHOT,  /* value: kv_snapshot_info.id */
-	KV_NODE_LINK,	   /* to a block; value: the snapshot's, and position */
-	KV_NODE_DELAYED,   /* .~tmp~ of a two-digit directory; byte, and life */
-	KV_NODE_DELAYED_LAYOUT, /* that of a space */
+	KV_NODE_LINK, /* link to a block; value: snapshot's id; has position */
+	KV_NODE_DELAYED, /* .~tmp~ of a two-digit directory; has byte and life */
+	KV_NODE_DELAYED_LAYOUT, /* .~tmp~ of a space */
 	KV_NODE_TENANT,		/* value: a user's id */
 };
 
@@ -48,23 +48,24 @@ struct kv_node {
 	uint32_t position;
 };
 
-/* The node of a block, upload, snapshot or user with the id @value. */
+/* Return the node of a block, upload, snapshot or user with the id @value. */
 uint64_t kv_node_of(enum kv_node_type type, uint64_t value);
-/* A node of which a space has one: the space, its layout or its .snapshots. */
+/* Return a node that each space has once: the space, its layout or its
+ * .snapshots. */
 uint64_t kv_node_in(enum kv_node_type type, uint32_t space);
 uint64_t kv_node_of_dir(uint32_t space, uint8_t byte, uint32_t life);
-/* The .~tmp~ of @parent, a KV_NODE_DIR or KV_NODE_SPACE. */
+/* Return the .~tmp~ of @parent, a KV_NODE_DIR or KV_NODE_SPACE. */
 uint64_t kv_node_of_delayed(uint64_t parent);
 uint64_t kv_node_of_link(uint64_t snapshot, uint32_t position);
 struct kv_node kv_node_decode(uint64_t ino);
 
-/* Parse the name of a two-digit directory, such as "ab"; -EINVAL. */
+/* Parse the name of a two-digit directory, such as "ab".  Returns 0 or -EINVAL. */
 int kv_dir_parse(const char *name, uint8_t *ret_byte);
 
 /*
- * Count how often each two-digit directory was removed, and so its "life": a
- * directory that is made again is another inode, because a process whose working
- * directory is the old one would break the new one.
+ * Counts of how often each two-digit directory was removed: its "life".  A directory that
+ * is made again gets another inode, because a process whose working directory is the
+ * removed one would otherwise corrupt the kernel's view of the new one.
  */
 struct kv_lives;
 int kv_lives_new(struct kv_lives **ret_lives); /* -ENOMEM */

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * notify.c - tells the kernel which attributes it must forget.
+ * notify.c - tell the kernel which attributes it must forget.
  *
  * OWNS      the queues, and the thread from start to stop.
  *
  * INVARIANTS
- *   (1) Notices before start or after stop are dropped: no kernel has these
- *       attributes in its cache, or will ask again.
+ *   (1) Notices before start or after stop are dropped: no kernel has cached these
+ *       attributes, or will ask for them.
  *
- * LOCKING   notify->lock guards the queues, and is not held over calls of the
- *           kernel.
+ * LOCKING   notify->lock guards the queues, and is not held over calls of the kernel.
  */
 #include "common/thread.h"
 #include "fs/mount/node.h"
@@ -25,7 +24,8 @@ struct kv_notify {
 
 	pthread_mutex_t lock;
 	pthread_cond_t more;
-	bool running;			 /* lock: started, and not stopped */
+	/* guarded by lock: the thread was started, and not stopped */
+	bool running;
 	unsigned first, n;		 /* lock */
 	uint64_t queue[QUEUE];		 /* lock: blocks */
 	unsigned n_spaces;		 /* lock */
@@ -53,7 +53,7 @@ void kv_notify_space(struct kv_notify *notify, struct kv_space *space)
 
 static void forget(struct kv_notify *notify, fuse_ino_t node)
 {
-	/* Attributes only: a block's pages never change. */
+	/* Only attributes must be forgotten: a block's pages never change. */
 	(void)fuse_lowlevel_notify_inval_inode(notify->session, node, -1, 0);
 }
 

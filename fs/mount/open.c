@@ -2,23 +2,22 @@
 /*
  * open.c - open files: create, open, read, write, flush, fsync, release, lseek.
  *
- * OWNS      every open handle and what it holds; the latest texts of .kvfs.
- *           Written bytes belong to the upload (upload.c).
+ * OWNS      every open handle with its holds; the latest texts of .kvfs.  Written bytes
+ *           belong to the upload (upload.c).
  *
  * INVARIANTS
- *   (1) The kernel may keep a block's pages for any time: a node id never means
- *       other bytes.
- *   (2) A file being written bypasses the page cache, since its node may begin
- *       anew.
- *   (3) A handle is on the list from open to release; a mount that ends with
- *       files open gives back what they hold.
- *   (4) The first flush or fsync that finds a file under a block's own name
- *       complete seals it; a staging file is sealed by its rename.
+ *   (1) The kernel may keep a block's pages for any time: a node id never means other
+ *       bytes.
+ *   (2) A file being written bypasses the page cache, since its node may begin anew.
+ *   (3) A handle is on the list from open to release; a mount that ends with files open
+ *       releases their holds.
+ *   (4) The first flush or fsync that finds a file under a block's own name complete
+ *       seals the block; renaming a staging file seals its block.
  *   (5) A flush of an empty file does nothing: shells send one before writing.
- *   (6) Sealing a layout waits for the disk, so changes of parked.c do it.
+ *   (6) Sealing a layout waits for the disk, so a thread of parked.c does it.
  *
- * LOCKING   handles->lock guards the list and the texts, and is a leaf; the rest
- *           of a handle is fixed after new.
+ * LOCKING   handles->lock guards the list and the texts, and is a leaf lock; other fields
+ *           of a handle are fixed after new.
  */
 #include <fcntl.h>
 
@@ -32,8 +31,8 @@ _Thread_local uint64_t kv_request_arrived;
 
 /* ---- handles ---- */
 
-/* A text that was made for the node @ino and @reader, whose groups it owns; NULL:
- * none. */
+/* A text made for the node @ino and @reader, whose groups it owns; text NULL:
+ * unused. */
 struct text {
 	uint64_t ino, began;
 	struct kv_caller reader;
@@ -46,7 +45,7 @@ struct kv_handles {
 	pthread_mutex_t lock;
 	LIST_HEAD(, kv_handle) list; /* lock */
 	struct text texts[TEXTS];    /* lock */
-	unsigned next;		     /* lock: the one to replace */
+	unsigned next; /* guarded by lock; the text to replace next */
 };
 
 int kv_handle_new(fuse_req_t req, const struct kv_handle *from,
@@ -158,7 +157,8 @@ static bool wants_write(const struct fuse_file_info *fi)
 	       (fi->flags & O_TRUNC) != 0;
 }
 
-/* -ESTALE makes the kernel look the name up again: another block may have it. */
+/* Open a block.  -ESTALE makes the kernel look the name up again: another block
+ * may have it. */
 static int open_block(fuse_req_t req, uint64_t id, struct fuse_file_info *fi,
 		      struct kv_handle *handle)
 {
@@ -205,9 +205,9 @@ static int open_upload(fuse_req_t req, uint64_t serial,
 
 	if (kv_upload_get(mount->uploads, serial, &upload) < 0)
 		return -ESTALE;
-	/* A block's own name can be read when the block is sealed.  If it was
-	 * sealed since the look-up, the kernel must look the name up again: it
-	 * is the block's, whose pages may be mapped. */
+	/* A file under a block's own name can be read once the block is sealed.
+	 * If it was sealed since the look-up, the kernel must look the name up
+	 * again, to find the block, whose pages may be mapped. */
 	if (!kv_upload_is_for(upload, fuse_req_ctx(req)))
 		r = -ENOENT;
 	else if (upload->name.kind != KV_NAME_KEY)
@@ -246,7 +246,7 @@ static int open_layout(fuse_req_t req, const struct kv_node *node,
 		return r;
 	fi->direct_io = 1;
 	if (wants_write(fi)) {
-		/* Upload it under a name that nobody can find. */
+		/* Make the upload under a name that no user can find. */
 		handle->kind = KV_HANDLE_UPLOAD;
 		r = kv_upload_create(mount->uploads, space, "", &name,
 				     fuse_req_ctx(req), 0600, &handle->upload);
@@ -271,8 +271,8 @@ static bool is_of(const struct text *text, uint64_t ino,
 		       reader->n_groups * sizeof(gid_t)) == 0);
 }
 
-/* Make a text, or share the text of another reader with the same rights, if it was
- * begun after this open had been read from the kernel. */
+/* Return a text: a text of another reader with the same rights, if it was begun after this
+ * open had been read from the kernel, or else a new text. */
 static int share_text(struct kv_mount *mount, uint64_t ino,
 		      const struct kv_caller *reader, char **ret_text)
 {
@@ -301,7 +301,7 @@ static int share_text(struct kv_mount *mount, uint64_t ino,
 	fresh.reader.groups = malloc(n);
 	if (!fresh.text || (n > 0 && !fresh.reader.groups)) {
 		text_fini(&fresh);
-		return 0; /* without sharing the text */
+		return 0; /* memory is short: do not share the text */
 	}
 	if (n > 0)
 		memcpy((gid_t *)fresh.reader.groups, reader->groups, n);
@@ -365,7 +365,7 @@ void kv_fs_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, -r);
 		return;
 	}
-	/* On an error the caller was interrupted, and will not release it. */
+	/* The caller was interrupted, and will not release the handle. */
 	if (fuse_reply_open(req, fi) < 0)
 		kv_handle_free(mount, kv_handle_of(fi));
 }
@@ -392,8 +392,8 @@ static void read_upload(fuse_req_t req, struct kv_upload *upload, size_t size,
 		fuse_reply_buf(req, buffer, (size_t)n);
 }
 
-/* Reply with a copy: the kernel may release the handle while the call that replies
- * still runs. */
+/* Reply with a copy: the kernel may release the handle during the call that
+ * replies. */
 static void read_text(fuse_req_t req, const char *text, size_t size,
 		      uint64_t off)
 {
@@ -428,8 +428,8 @@ void kv_fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 
 /* ---- writing ---- */
 
-/* Make an upload.  The kernel found no file of that name, but another client may have
- * made one since. */
+/* Make an upload.  The kernel found no file of that name, but another process may
+ * have made one since. */
 static int create(fuse_req_t req, fuse_ino_t parent, const char *text,
 		  mode_t mode, int flags, struct kv_upload **ret_upload)
 {
@@ -468,8 +468,8 @@ static int create(fuse_req_t req, fuse_ino_t parent, const char *text,
 		r = kv_upload_find(mount->uploads, space, text, ctx->uid, &old);
 		if (r < 0)
 			return -ESTALE;
-		/* Uploads of other processes are invisible: each process writes
-		 * its own, and the first complete one seals. */
+		/* Other processes' uploads are invisible: each process writes its
+		 * own, and the first complete one seals. */
 		if ((flags & O_EXCL) != 0 && kv_upload_is_for(old, ctx))
 			r = -EEXIST;
 		else
@@ -505,13 +505,13 @@ void kv_fs_create(fuse_req_t req, fuse_ino_t parent, const char *name,
 		return;
 	}
 	fi->direct_io = 1;
-	/* On an error the caller was interrupted, and will not release it. */
+	/* The caller was interrupted, and will not release the handle. */
 	if (fuse_reply_create(req, &entry, fi) < 0)
 		kv_handle_free(mount, kv_handle_of(fi));
 }
 
-/* tar --xattrs makes a file with mknod(2), sets attributes, and then opens it.
- * Valid replies: fuse_reply_entry, fuse_reply_err. */
+/* Make an empty upload: tar --xattrs makes a file with mknod(2), sets attributes, and then
+ * opens the file.  Valid replies: fuse_reply_entry, fuse_reply_err. */
 void kv_fs_mknod(fuse_req_t req, fuse_ino_t parent, const char *name,
 		 mode_t mode, dev_t rdev)
 {
@@ -558,7 +558,7 @@ void kv_fs_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t n,
 		fuse_reply_write(req, n);
 }
 
-/* Seal an upload that closing seals; check one that is renamed later. */
+/* Seal an upload under a final name; check one that will be renamed later. */
 static int finish(struct kv_upload *upload)
 {
 	enum kv_name_kind kind = upload->name.kind;
@@ -599,8 +599,8 @@ void kv_fs_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		flush_later(req, &asked);
 }
 
-/* Seal @upload and flush it.  Returns 0 if the request is answered later, 1 if there
- * is nothing to wait for. */
+/* Seal @upload and flush it.  Returns 0 if the request is answered later, 1 if
+ * nothing is to be flushed, or -errno. */
 static int sync_upload(fuse_req_t req, struct kv_upload *upload)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
@@ -662,7 +662,7 @@ void kv_fs_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fuse_reply_err(req, 0);
 }
 
-/* A file is one range of data, without holes.
+/* Seek data or a hole: a file is one range of data, without holes.
  * Valid replies: fuse_reply_lseek, fuse_reply_err. */
 void kv_fs_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
 		 struct fuse_file_info *fi)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * open.h - what a file or directory that is open through the mount holds.
+ * open.h - handles: the state of a file or directory that is open through the
+ * mount.
  */
 #ifndef KV_FS_MOUNT_OPEN_H
 #define KV_FS_MOUNT_OPEN_H
@@ -11,10 +12,10 @@
 #include "fs/mount/upload.h"
 
 enum kv_handle_kind {
-	KV_HANDLE_BLOCK,  /* block, held and charged */
-	KV_HANDLE_UPLOAD, /* upload, held and counted as opened */
-	KV_HANDLE_TEXT,	  /* text, made at open */
-	KV_HANDLE_DIR,	  /* nodes, as they were at open */
+	KV_HANDLE_BLOCK,  /* `block`, held and charged */
+	KV_HANDLE_UPLOAD, /* `upload`, held and counted as opened */
+	KV_HANDLE_TEXT,	  /* `text`, made at open */
+	KV_HANDLE_DIR,	  /* `nodes`, listed at open */
 };
 
 struct kv_handle {
@@ -31,26 +32,26 @@ struct kv_handle {
 			size_t n, room;
 		};
 	};
-	struct kv_account *account; /* held; of who opened it */
+	struct kv_account *account; /* held; of the user who opened the file */
 	size_t bytes;		    /* that it has */
 	LIST_ENTRY(kv_handle) all;  /* mount->handles.lock */
 };
 
 struct kv_handles;
 
-/* A copy of @from, which then owns what @from held.  -ENFILE beyond the share
- * of who asks, -ENOMEM: the caller still does. */
+/* Make a handle for @req, a copy of @from, and take over what @from holds.  Returns 0,
+ * -ENOMEM, or -ENFILE beyond the user's share; on an error the caller keeps @from's holds. */
 int kv_handle_new(fuse_req_t req, const struct kv_handle *from,
 		  struct fuse_file_info *fi);
-/* Give back what it holds, in the caller's memory. */
+/* Release the holds of @handle, which is in the caller's memory. */
 void kv_handle_drop(struct kv_mount *mount, struct kv_handle *handle);
 void kv_handle_free(struct kv_mount *mount, struct kv_handle *handle);
 
 int kv_handles_new(struct kv_handles **ret_handles); /* -ENOMEM */
-/* With those that the kernel had no chance to release. */
+/* Free the table, with the handles that the kernel did not release. */
 void kv_handles_free(struct kv_mount *mount);
 
-/* When the request was read that this thread answers; session.c sets it. */
+/* When this thread's current request was read from the kernel; session.c sets it. */
 extern _Thread_local uint64_t kv_request_arrived;
 
 static inline struct kv_handle *kv_handle_of(const struct fuse_file_info *fi)

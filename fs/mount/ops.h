@@ -67,7 +67,7 @@ void kv_fs_symlink(fuse_req_t req, const char *target, fuse_ino_t parent,
 void kv_fs_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t newparent,
 		const char *newname);
 
-/* The caller makes a layout: no longer hide the old one from it. */
+/* The caller makes a layout: no longer hide the old layout from its process. */
 void kv_layout_show(struct kv_mount *mount, uint32_t space,
 		    const struct fuse_ctx *ctx);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * parked.c - requests that wait: reads from SSD, changes of spaces, writes without
- * room, flushes and promotions; and the thread that cancels them.
+ * parked.c - requests that wait: reads from SSD, changes of spaces, writes without room,
+ * flushes and promotions; and the thread that cancels requests.
  *
- * OWNS      the table of parked requests, the parking thread, the pools that read
- *           and change, the queues of waiting writes, and what each request holds:
- *           a block, a copy of a change, flushes, an acquire.
+ * OWNS      the table of parked requests, the parking thread, the pools that read and
+ *           change, the queues of waiting writes, and the holds of each request: a
+ *           block, a copy of a change, flushes, an acquire.
  *
  * STATES    of a parked request, and the function that makes each step:
  *
@@ -14,17 +14,18 @@
  *
  * INVARIANTS
  *   (1) The table has exactly the requests that are not CLAIMED.
- *   (2) A request that is to be cancelled is on parking->cancels from when it is
- *       ARMED until the parking thread cancels it.
- *   (3) The parking thread alone retries, answers and cancels writes: the
- *       first write of each space, and spaces take turns.
+ *   (2) An ARMED request that is to be cancelled is on parking->cancels until the
+ *       parking thread cancels it.
+ *   (3) The parking thread alone retries, answers and cancels writes.  Only
+ *       the first write of each space is retried, and spaces take turns.
  *   (4) A change that has begun is not cancelled.
- *   (5) Of a flush, the submission or the last flush to end replies, whichever
- *       comes last.
+ *   (5) The end of the submission, or of the last flush, whichever comes last, replies
+ *       to a flush request.
  *
- * LOCKING   parking->lock, not held over a reply, nor over a call of the cache.
- *           libfuse calls on_interrupt under the request's lock, which therefore
- *           comes before it.  Callbacks of the cache run without the cache's lock.
+ * LOCKING   parking->lock is not held over a reply, nor over a call of the cache.
+ *           libfuse calls on_interrupt under the request's lock, which therefore is
+ *           taken before parking->lock.  Callbacks of the cache run without the cache's
+ *           lock.
  */
 #include <limits.h>
 #include <stdatomic.h>
@@ -34,16 +35,17 @@
 #include "fs/mount/parked.h"
 
 #define BUCKETS 256u
-#define RETRY_NS 20000000u		  /* a rate's credit grows by itself */
-#define PAUSE_NS 5000000u		  /* at least, between two retries */
-#define PATIENCE_NS UINT64_C(30000000000) /* of a write for room */
+/* period of retries, as a rate's credit grows with time */
+#define RETRY_NS 20000000u
+#define PAUSE_NS 5000000u /* shortest pause between two retries */
+#define PATIENCE_NS UINT64_C(30000000000) /* longest wait of a write for room */
 
 struct parked {
 	struct kv_wait wait; /* first */
-	fuse_req_t req;	     /* until it is claimed */
+	fuse_req_t req;	     /* unused once the request is claimed */
 	struct kv_mount *mount;
-	unsigned refs;		    /* lock, as are these: */
-	bool armed, asked, claimed; /* asked: to be cancelled */
+	unsigned refs; /* guarded by parking->lock, as are the next three */
+	bool armed, asked, claimed; /* asked: is to be cancelled */
 	LIST_ENTRY(parked) bucket;
 	TAILQ_ENTRY(parked) link; /* in parking->cancels */
 };
@@ -65,15 +67,15 @@ struct queue {
 };
 
 struct kv_parking {
-	pthread_t thread;     /* fixed after new */
-	bool running;	      /* of the thread that starts and stops it */
+	pthread_t thread; /* fixed after new */
+	bool running; /* used by the thread that starts and stops the parking */
 	_Atomic bool waiting; /* there are writes */
 	struct kv_workers *readers, *changes;
 
 	pthread_mutex_t lock;
 	pthread_cond_t wake, none;
 	bool ending, stop, room;
-	unsigned n;			      /* requests in the table */
+	unsigned n; /* number of requests in the table */
 	LIST_HEAD(, parked) buckets[BUCKETS]; /* by request */
 	TAILQ_HEAD(, parked) cancels;
 	TAILQ_HEAD(, queue) queues; /* none is empty */
@@ -100,8 +102,8 @@ static void cancel_locked(struct kv_parking *parking, struct parked *parked)
 	pthread_cond_signal(&parking->wake);
 }
 
-/* Cancel a request whose caller was interrupted.  The request may have
- * been answered meanwhile, but libfuse keeps its memory until this returns. */
+/* Cancel a request whose caller was interrupted.  The request may have been answered
+ * meanwhile, but libfuse keeps its memory until this function returns. */
 static void on_interrupt(fuse_req_t req, void *arg)
 {
 	struct kv_parking *parking = arg;
@@ -115,9 +117,9 @@ static void on_interrupt(fuse_req_t req, void *arg)
 }
 
 /*
- * Make a parked request of @bytes, zeroed, which begins with a struct parked, and
- * has two holders: the caller, and the operation that the request will wait for.
- * -ENOMEM, -ENOLCK beyond the user's share.
+ * Make a parked request of @bytes, zeroed, which begins with a struct parked and has two
+ * holders: the caller, and the operation that the request will wait for.  Returns 0,
+ * -ENOMEM, or -ENOLCK beyond the user's share.
  */
 static int park(fuse_req_t req, const struct kv_wait_kind *kind, size_t bytes,
 		void *ret_parked)
@@ -157,7 +159,7 @@ static void put(struct parked *parked)
 		kv_wait_free(&parked->wait);
 }
 
-/* Allow @parked to be cancelled: its wait has begun, and may be over.  Puts the
+/* Allow @parked to be cancelled: its wait has begun, and may be over.  Drops the
  * caller's hold. */
 static void arm(struct parked *parked)
 {
@@ -173,7 +175,8 @@ static void arm(struct parked *parked)
 	put(parked);
 }
 
-/* Return true once: the caller replies, then calls replied(). */
+/* Claim @parked.  Returns true to one caller only, which replies and then calls
+ * replied(). */
 static bool claim(struct parked *parked)
 {
 	struct kv_parking *parking = parked->mount->parking;
@@ -207,15 +210,15 @@ static void reply_err(struct parked *parked, int r)
 	replied(parked);
 }
 
-/* Reply with @r, 0 or -errno, unless somebody else has, and put @parked. */
+/* Reply with @r, 0 or -errno, unless @parked is claimed, and drop a hold. */
 static void end(struct parked *parked, int r)
 {
 	reply_err(parked, r);
 	put(parked);
 }
 
-/* Cancel a request that a pool runs: reply at once unless it is claimed, and do
- * not run it unless a thread has begun. */
+/* Cancel a request that a pool runs: reply at once unless it is claimed, and
+ * withdraw the work unless a thread has begun it. */
 static void work_cancel(struct kv_wait *wait, int status)
 {
 	const bool withdrawn = kv_work_withdraw(&wait->work);
@@ -239,7 +242,7 @@ static size_t clip(const struct kv_view *view, size_t size, uint64_t offset)
 	return offset < view->length ? KV_MIN(size, view->length - offset) : 0;
 }
 
-/* Read and reply.  Of any error of the cache a reader gets EIO. */
+/* Read a block and reply.  A reader gets EIO for any error of the cache. */
 static void read_now(struct kv_work *work, struct kv_hash *hash)
 {
 	struct read *read = (struct read *)work;
@@ -357,7 +360,7 @@ struct sync {
 	struct parked parked;	/* first */
 	struct kv_block *block; /* held; or NULL */
 	bool demotes;
-	_Atomic size_t left; /* flushes, and the submission */
+	_Atomic size_t left; /* flushes and submission under way */
 	_Atomic int status;
 	size_t n;
 	struct kv_flush flushes[];
@@ -405,7 +408,7 @@ static void sync_drop(struct kv_wait *wait)
 
 static const struct kv_wait_kind sync_kind = {sync_cancel, sync_drop};
 
-/* Flush @block, or without one @n spaces. */
+/* Flush @block; or with @block NULL, flush @n spaces. */
 static int flush(fuse_req_t req, struct kv_block *block, bool demotes,
 		 struct kv_space *const *spaces, size_t n)
 {
@@ -458,7 +461,7 @@ int kv_sync_demote(fuse_req_t req, struct kv_block *block)
 
 struct promote {
 	struct parked parked;	   /* first */
-	struct kv_acquire acquire; /* last: its want is behind it */
+	struct kv_acquire acquire; /* last: its want follows */
 };
 
 static void acquired(struct kv_acquire *acquire, void *arg)
@@ -512,7 +515,7 @@ int kv_sync_promote(fuse_req_t req, struct kv_block *block)
 
 /* ---- writes ---- */
 
-/* Find or make the queue of @space; NULL: out of memory. */
+/* Find or make the queue of @space; NULL if memory is short. */
 static struct queue *queue_of_locked(struct kv_parking *parking,
 				     struct kv_space *space)
 {
@@ -561,7 +564,7 @@ static void write_cancel(struct kv_wait *wait, int status)
 {
 	struct write *write = (struct write *)wait;
 
-	if (!write->parked.claimed) /* by this thread alone */
+	if (!write->parked.claimed) /* only the parking thread claims writes */
 		write_over(write, status);
 }
 
@@ -599,8 +602,8 @@ int kv_park_write(fuse_req_t req, struct kv_upload *upload, const char *data,
 	return 0;
 }
 
-/* Try the first write of each space in turn, until none succeeds.  Cancellations
- * come first. */
+/* Try the first write of each space in turn, until none succeeds; stop early for
+ * cancellations. */
 static void retry_writes(struct kv_parking *parking)
 {
 	unsigned left;

@@ -26,7 +26,8 @@ pid_t kv_process_of(pid_t tid)
 	return line ? (pid_t)strtol(line + 6, NULL, 10) : tid;
 }
 
-/* Whether the caller's groups decide: to get them, libfuse reads a file of /proc. */
+/* Return true if the caller's groups decide its rights: libfuse reads a file of
+ * /proc to get them. */
 static bool groups_matter(const struct fuse_ctx *ctx,
 			  const struct kv_space_info *info)
 {

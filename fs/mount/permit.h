@@ -9,8 +9,8 @@
 #include "fs/base/access.h"
 #include "fs/mount/mount.h"
 
-/* Return the process of the thread @tid, or @tid if its process cannot be seen; 0 for
- * a thread of another pid namespace. */
+/* Return the process of the thread @tid, or @tid if the process cannot be seen; 0 for a
+ * thread of another pid namespace. */
 pid_t kv_process_of(pid_t tid);
 
 /* Return the caller of @req with its groups; the caller frees *@ret_groups. */
@@ -21,14 +21,14 @@ struct kv_caller kv_permit_caller(fuse_req_t req, gid_t **ret_groups);
  * that other users looked up. */
 int kv_permit_mount(fuse_req_t req, bool make);
 
-/* Whether the caller has the rights @want (R_OK, W_OK, X_OK) in the space, and may
- * read the block's space: 0, -EACCES. */
+/* Check that the caller has the rights @want (R_OK, W_OK, X_OK) in the space; or may read
+ * the block's space.  Return 0 or -EACCES. */
 int kv_permit(fuse_req_t req, const struct kv_space_info *info, int want);
 int kv_permit_block_read(fuse_req_t req, struct kv_block *block);
 
-/* Whether the caller is an operator (access.h); may give its files to the group
- * @gid, as chown(2) has it; owns the space, or the block's space, or has root's
- * rights: 0, -EPERM. */
+/* Check that the caller is an operator (access.h); may give its files to the group @gid,
+ * as chown(2) decides; or owns the space, or the block's space, or has root's rights.
+ * Return 0 or -EPERM. */
 int kv_permit_operator(fuse_req_t req);
 int kv_permit_group(fuse_req_t req, uint32_t gid);
 int kv_permit_owner(fuse_req_t req, const struct kv_space_info *info);

@@ -33,7 +33,7 @@ static int parse_position(const char *name, uint32_t *ret_position)
 	return 0;
 }
 
-/* Find the block at @position of the snapshot; -ENOENT. */
+/* Find the block at @position of the snapshot.  Returns 0 or -ENOENT. */
 static int find_pick(struct kv_mount *mount, uint64_t id, uint32_t position,
 		     struct kv_pick *ret_pick)
 {

@@ -5,20 +5,20 @@
  * OWNS      mount->hidden, the records of processes that removed a layout.
  *
  * INVARIANTS
- *   (1) The kernel never caches that a name is absent: blocks also come by the
+ *   (1) The kernel never caches that a name is absent: clients also save blocks by the
  *       control socket.
  *   (2) An unsealed file resolves for the callers that kv_upload_is_for() names.
- *   (3) rsync --delay-updates renames received files into .~tmp~, and at its end
- *       from there to their places.  Blocks never change, so the first rename
- *       seals, .~tmp~ shows the contents of the directory above, and the second
- *       renames a file onto itself.
- *   (4) Only a staging file is ever renamed, and only onto its own name.
- *   (5) A layout stays as long as its space: rm of a layout succeeds and does
- *       nothing.  Programs that replace a file remove it first, and would try for
- *       ever if it still existed; so for the process that removed a layout it is
- *       hidden until that process makes one, or for ten seconds.
+ *   (3) rsync --delay-updates renames received files into .~tmp~, and at its end from
+ *       there to their places.  Blocks never change, so the first rename seals, .~tmp~
+ *       shows the contents of the directory above, and the second rename, of a file onto
+ *       itself, does nothing.
+ *   (4) Only a staging file is ever renamed, and only onto its own final name.
+ *   (5) A layout stays as long as its space: rm of a layout succeeds and does nothing.
+ *       Programs that replace a file remove it first, and would retry for ever if the
+ *       file still existed.  So the layout is hidden from the process that removed it
+ *       until that process makes a layout, or for ten seconds.
  *
- * LOCKING   hidden.lock guards the records, and is a leaf.
+ * LOCKING   hidden.lock guards the records, and is a leaf lock.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -37,7 +37,8 @@
 
 /* ---- hidden layouts ---- */
 
-/* Whether the layout of @space is hidden from @ctx; @show: end that. */
+/* Return true if the layout of @space is hidden from @ctx; with @show, no longer
+ * hide it. */
 static bool is_hidden(struct kv_mount *mount, uint32_t space,
 		      const struct fuse_ctx *ctx, bool show)
 {
@@ -66,8 +67,8 @@ void kv_layout_show(struct kv_mount *mount, uint32_t space,
 	(void)is_hidden(mount, space, ctx, true);
 }
 
-/* Hide the layout of @space from the process of @ctx; the oldest record may be
- * lost for it. */
+/* Hide the layout of @space from the process of @ctx; this may overwrite the
+ * oldest record. */
 static void hide_layout(struct kv_mount *mount, uint32_t space,
 			const struct fuse_ctx *ctx)
 {
@@ -93,7 +94,7 @@ static int find_fixed(const char *name, uint64_t *ret_node)
 	return -ENOENT;
 }
 
-/* Find a user, with spaces or without: a quota may come before a space. */
+/* Find a user, who need not have a space: a quota may be set before. */
 static int find_tenant(const char *name, uint64_t *ret_node)
 {
 	char again[KV_TENANT_NAME];
@@ -108,7 +109,8 @@ static int find_tenant(const char *name, uint64_t *ret_node)
 	return 0;
 }
 
-/* -EALREADY: the upload is sealed, and its name is the block's now. */
+/* Find an upload.  Returns 0, -ENOENT, or -EALREADY if it is sealed and its name
+ * is the block's now. */
 static int find_upload(fuse_req_t req, struct kv_space *space, const char *name,
 		       uint64_t *ret_node)
 {
@@ -311,8 +313,8 @@ static void make(fuse_req_t req, const struct kv_change *asked)
 		fuse_reply_entry(req, &entry);
 }
 
-/* Have a thread change the root directory.  The kernel locks the directory until
- * the reply, so a user beyond its rate is refused before it waits for its turn. */
+/* Have a thread change the root directory.  The kernel locks the directory until the
+ * reply, so a user beyond its rate is refused before it waits for its turn. */
 static void change_root(fuse_req_t req, const struct kv_change *asked)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
@@ -415,11 +417,12 @@ void kv_fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 /* ---- rename ---- */
 
-/* A directory with files, and a name in it. */
+/* A name, and the directory of a space that has it. */
 struct place {
 	struct kv_space *space; /* held */
 	struct kv_space_info info;
-	int byte; /* -1: the space's own directory */
+	/* of the two-digit directory; -1: the space's own directory */
+	int byte;
 	const char *text;
 };
 
@@ -455,8 +458,8 @@ static int find_place(fuse_req_t req, fuse_ino_t parent, const char *text,
 	return kv_permit(req, &place.info, W_OK | X_OK);
 }
 
-/* Return why a name that is no upload cannot be renamed: -EPERM for blocks and
- * directories, which stay, -ENOENT. */
+/* Return the error for renaming a name that is no upload: -EPERM for blocks and
+ * directories, which cannot be renamed, or -ENOENT. */
 static int refuse(struct kv_mount *mount, const struct place *from)
 {
 	struct kv_block *block;
@@ -531,7 +534,7 @@ static void rename_asked(fuse_req_t req, const struct kv_change *asked)
 	fuse_reply_err(req, -r);
 }
 
-/* Sealing a layout waits for the disk, so a change does it.
+/* Rename a file, on another thread if that seals a layout, which waits for the disk.
  * Valid replies: fuse_reply_err, or none yet. */
 void kv_fs_rename(fuse_req_t req, fuse_ino_t parent, const char *name,
 		  fuse_ino_t newparent, const char *newname, unsigned flags)
@@ -600,7 +603,7 @@ void kv_fs_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 			r = kv_snapshots_unlink(mount, &node, name);
 	} else {
 		r = find_place(req, parent, name, &place);
-		/* Of a name in .~tmp~ the block stays in its place. */
+		/* Removing a name in .~tmp~ does not remove the block. */
 		if (r == 0 && !is_delayed(&node))
 			r = unlink_file(req, &place);
 	}

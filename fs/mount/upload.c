@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * upload.c - files that are being written through the mount, and their names.
+ * upload.c - uploads: files that are being written through the mount, and their names.
  *
  * OWNS      every struct kv_upload with its draft; the sweeper.
  *
- * STATES    of an upload: LINKED (its name resolves) -> unlinked, by _unlink,
- *           _restart, _closed and sweep.  The last hold frees it.
+ * STATES    of an upload: LINKED (its name resolves) -> unlinked, by kv_upload_unlink,
+ *           kv_upload_restart, kv_upload_closed and sweep.  The last put frees it.
  *
  * INVARIANTS
  *   (1) A linked upload is in the bucket of its serial and holds itself.
  *   (2) No two linked uploads have the same space, name and uid.
  *   (3) An upload that is not open is linked, or about to be freed.
  *
- * LOCKING   uploads->lock guards the buckets and the fields of uploads that are
- *           marked so.  Locks of drafts are never taken under it.
+ * LOCKING   uploads->lock guards the buckets and the fields of uploads that are marked
+ *           so.  No lock of a draft is taken under it.
  */
 #include <signal.h>
 
@@ -25,8 +25,9 @@
 
 #define BUCKETS 256u
 #define SECOND_NS UINT64_C(1000000000)
-#define IDLE_NS (60 * SECOND_NS)   /* a staging file that is not renamed */
-#define ORPHAN_NS (10 * SECOND_NS) /* ... whose maker is dead */
+/* a staging file is removed if not renamed for this time */
+#define IDLE_NS (60 * SECOND_NS)
+#define ORPHAN_NS (10 * SECOND_NS) /* the same, if its maker is dead */
 
 struct kv_uploads {
 	struct kv_cache *cache; /* fixed after new */
@@ -37,7 +38,8 @@ struct kv_uploads {
 	uint64_t serials;		    /* lock */
 };
 
-/* Also the low bits of the serial: a name and its serial share a bucket. */
+/* Return the bucket of a name, which is also the low bits of the serial, so that
+ * a name and its serial share a bucket. */
 static uint8_t bucket_of(const char *text)
 {
 	uint32_t hash = 5381;
@@ -115,7 +117,7 @@ static void unlink_locked(struct kv_upload *upload)
 		link = &(*link)->next;
 	*link = upload->next;
 	upload->linked = false;
-	upload->refs--; /* the caller has another one */
+	upload->refs--; /* the caller has another reference */
 }
 
 static void link_locked(struct kv_upload *upload)
@@ -156,7 +158,7 @@ static struct kv_upload *find_locked(struct kv_uploads *uploads,
 	return u;
 }
 
-/* Hold @u, if it is not NULL, for the caller, and unlock. */
+/* Hold @u for the caller, and unlock.  Returns 0, or -ENOENT if @u is NULL. */
 static int found_unlock(struct kv_uploads *uploads, struct kv_upload *u,
 			struct kv_upload **ret_upload)
 {
@@ -295,7 +297,7 @@ int kv_upload_restart(struct kv_upload *old, const struct fuse_ctx *ctx,
 	same = kv_upload_is_for(old, ctx);
 	pthread_mutex_lock(&uploads->lock);
 	u->props = old->props;
-	if (!same) { /* another process set them on its own file */
+	if (!same) { /* another process set these on its own file */
 		u->props.mtime_ns = 0;
 		u->props.pin = false;
 	}
@@ -366,8 +368,8 @@ bool kv_upload_sealed(struct kv_upload *upload)
 	return block;
 }
 
-/* Time and pin of this writer are applied even if another one has sealed the block:
- * otherwise rsync would find another time and send the block again, for ever. */
+/* Apply time and pin even if another writer has sealed the block: otherwise rsync would
+ * find another time and send the block again, for ever. */
 int kv_upload_seal(struct kv_upload *upload, bool *ret_new)
 {
 	struct kv_uploads *uploads = upload->uploads;

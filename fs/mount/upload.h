@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * upload.h - files that are being written through the mount, and their names.
+ * upload.h - uploads: files that are being written through the mount, and their names.
  *
- * Files with four kinds of names can be written: a block's own, `.<key>.<suffix>`
- * beside it (as rsync makes them, renamed onto the key later), `.layout`, and
- * `.layout.<suffix>`.  Directories do not list them; kv_upload_is_for() tells which
- * callers can resolve one.
+ * Files with four kinds of names can be written: a block's own name, `.<key>.<suffix>`
+ * beside it (which rsync makes, and renames onto the key later), `.layout`, and
+ * `.layout.<suffix>`.  Directories do not list uploads; kv_upload_is_for() decides which
+ * callers can resolve the name of one.
  *
- * Threads: any.
+ * Any thread may call these functions.
  */
 #ifndef KV_FS_MOUNT_UPLOAD_H
 #define KV_FS_MOUNT_UPLOAD_H
@@ -27,17 +27,18 @@ enum kv_name_kind {
 
 struct kv_name {
 	enum kv_name_kind kind;
-	struct kv_key key; /* len 0: a layout */
+	struct kv_key key; /* len 0: the name of a layout */
 };
 
-/* Parse a name in the two-digit directory @byte; -1: the space's own directory.
- * -EINVAL none of the four, or the key of another directory; -ENAMETOOLONG. */
+/* Parse a name in the two-digit directory @byte, or with -1 in the space's own directory.
+ * Returns 0, -ENAMETOOLONG, or -EINVAL if the name is of none of the four kinds, or the key
+ * belongs into another directory. */
 int kv_name_parse(const char *text, int byte, struct kv_name *ret_name);
 
 struct kv_uploads;
 
-/* Attributes that programs set between writing and renaming: time and pin are kept
- * for the seal, the rest is only shown. */
+/* Attributes that programs set between writing and renaming.  Time and pin are
+ * applied to the block when it is sealed; the others are only shown. */
 struct kv_upload_props {
 	mode_t mode;
 	uid_t uid;
@@ -47,44 +48,47 @@ struct kv_upload_props {
 };
 
 struct kv_upload {
-	struct kv_uploads *uploads; /* fixed after new, as are these: */
-	struct kv_space *space;	    /* held */
+	/* fixed after new, as are the following fields */
+	struct kv_uploads *uploads;
+	struct kv_space *space; /* held */
 	struct kv_name name;
 	char *text;
 	uid_t maker;
 	pid_t pid;
 	uint64_t serial;
 	struct kv_draft *draft;
-	struct kv_account *account; /* held; charged for this and the head */
+	/* held; charged with the upload and the head of its draft */
+	struct kv_account *account;
 
-	/* only upload.c uses these, under uploads->lock: */
+	/* only upload.c uses the following fields, under uploads->lock */
 	struct kv_upload *next; /* in the bucket */
 	unsigned refs, opens;
 	bool linked;
-	bool dropped; /* by unlink(2): it never seals */
+	bool dropped; /* removed by unlink(2): never seal it */
 	uint64_t used_ns;
 	struct kv_upload_props props;
 };
 
-/* Start the thread that removes abandoned uploads.  -ENOMEM, -EAGAIN. */
+/* Start the thread that removes abandoned uploads.  Returns 0, -ENOMEM or
+ * -EAGAIN. */
 int kv_uploads_new(struct kv_cache *cache, struct kv_uploads **ret_uploads);
 void kv_uploads_free(struct kv_uploads *uploads); /* takes NULL */
 
-/* Find by name, for the uid that made it; held.  -ENOENT. */
+/* Find and hold the upload @text that the user @uid made.  Returns 0 or -ENOENT. */
 int kv_upload_find(struct kv_uploads *uploads, struct kv_space *space,
 		   const char *text, uid_t uid, struct kv_upload **ret_upload);
-/* Find by serial; held.  -ENOENT. */
+/* Find and hold the upload with the serial.  Returns 0 or -ENOENT. */
 int kv_upload_get(struct kv_uploads *uploads, uint64_t serial,
 		  struct kv_upload **ret_upload);
 void kv_upload_put(struct kv_upload *upload);
-/* Whether the caller @ctx can resolve the name: a staging name, the user who made
- * it; any other name, only the process that writes it. */
+/* Return true if the caller @ctx can resolve the upload's name: for a staging name, the
+ * user who made it; for other names, only the process that writes the file. */
 bool kv_upload_is_for(const struct kv_upload *upload,
 		      const struct fuse_ctx *ctx);
 
 /*
- * Make the upload @text for the caller @ctx, held and opened once.  -EEXIST the user
- * has one of that name, -ENFILE beyond the user's share, -ENOMEM.
+ * Make the upload @text for the caller @ctx, held and opened once.  Returns 0, -ENOMEM,
+ * -EEXIST if the user has one of that name, or -ENFILE beyond the user's share.
  */
 int kv_upload_create(struct kv_uploads *uploads, struct kv_space *space,
 		     const char *text, const struct kv_name *name,
@@ -92,29 +96,30 @@ int kv_upload_create(struct kv_uploads *uploads, struct kv_space *space,
 		     struct kv_upload **ret_upload);
 
 /*
- * Replace @old for another writer: processes that have @old open go on with the old
- * bytes, so that two writers never mix.  *@ret_upload takes over the name and the
- * serial, is held, and opened once.  -ENFILE, -ESTALE, -ENOMEM.
+ * Replace @old by a new upload for another writer.  Processes that have @old open go on
+ * with the old bytes, so that two writers never mix.  *@ret_upload takes over the name and
+ * the serial, is held, and opened once.  Returns 0, -ENFILE, -ESTALE or -ENOMEM.
  */
 int kv_upload_restart(struct kv_upload *old, const struct fuse_ctx *ctx,
 		      struct kv_upload **ret_upload);
 
 void kv_upload_opened(struct kv_upload *upload);
-/* Close one open file.  The last close drops an upload, unless it is a complete
- * staging file. */
+/* Close one open file.  The last close drops the upload, unless it is a complete staging
+ * file. */
 void kv_upload_closed(struct kv_upload *upload);
-/* As closed, but the name stays for a while: the file will be opened. */
+/* Close one open file, but keep the name for a while, because the file will be
+ * opened. */
 void kv_upload_park(struct kv_upload *upload);
-/* Remove the name; open files can be used, but nothing will be sealed. */
+/* Remove the name.  Open files can still be used, but the upload is never sealed. */
 void kv_upload_unlink(struct kv_upload *upload);
 
 bool kv_upload_sealed(struct kv_upload *upload); /* to a block */
 
-/* As kv_draft_seal, and apply the time and pin of the upload to the block.  An
- * upload whose name was removed seals nothing: 0. */
+/* Seal as kv_draft_seal does, and apply the time and pin of the upload to the block.
+ * Returns 0, without sealing, if the upload was unlinked. */
 int kv_upload_seal(struct kv_upload *upload, bool *ret_new);
 
-/* Attributes, by serial.  -ESTALE. */
+/* Return the attributes of the upload with the serial.  Returns 0 or -ESTALE. */
 int kv_upload_stat(struct kv_uploads *uploads, uint64_t serial,
 		   struct stat *ret_attr);
 
