@@ -1,58 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * alloc.h - a program in which the n-th allocation fails.
+ * alloc.h - inject faults into allocations.
  *
- * Defines malloc and its relatives for the whole process, LMDB, jansson and
- * libc's own calls (strdup, asprintf, fopen) among them; glibc allows that.
- * Sanitizers do the same, so that under one of them there is nothing to test
- * and alloc_skip() says so.
+ * This header defines malloc(3) and its relatives for the whole process; LMDB,
+ * jansson and libc itself (strdup, asprintf, fopen) call these too.  Sanitizers
+ * define their own, so tests are skipped under one: alloc_skip().
  *
- * OWNS     the counters.
+ * OWNS     the count of live allocations.
  * LOCKING  atomic: any thread allocates.
  */
 #ifndef KV_TESTS_ALLOC_H
 #define KV_TESTS_ALLOC_H
 
 #include <malloc.h>
-#include <stdatomic.h>
 #include <stdio.h>
 
-#include "common/kv.h"
+#include "tests/inject.h"
 
-static _Atomic long alloc_left;	  /* how many succeed before one fails */
-static _Atomic long alloc_burst;  /* how many fail then */
-static _Atomic bool alloc_on;	  /* count and fail */
-static _Atomic long alloc_failed; /* since alloc_arm */
-static _Atomic long alloc_live;	  /* allocations not yet freed */
+static _Atomic long alloc_live; /* allocations not yet freed */
 
-/* Let @n allocations succeed, and @burst fail then. */
-static inline void alloc_arm(long n, long burst)
-{
-	alloc_left = n;
-	alloc_burst = burst;
-	alloc_failed = 0;
-	alloc_on = true;
-}
-
-/* How many have failed. */
-static inline long alloc_disarm(void)
-{
-	alloc_on = false;
-	return alloc_failed;
-}
-
-/* Assertions allocate, so not while armed. */
+/* Assert @condition while faults are injected: cmocka's assertions allocate. */
 #define alloc_must(condition)                                              \
 	do {                                                               \
 		if (!(condition)) {                                        \
-			alloc_disarm();                                    \
+			inject_disarm();                                   \
 			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, \
 				#condition);                               \
 			abort();                                           \
 		}                                                          \
 	} while (0)
 
-/* @r is one of these results. */
+/* Assert that @r is one of the listed results. */
 #define alloc_among(r, ...)                                                \
 	do {                                                               \
 		const int among[] = {__VA_ARGS__};                         \
@@ -60,7 +38,7 @@ static inline long alloc_disarm(void)
 		while (at < KV_ARRAY_LEN(among) && among[at] != (r))       \
 			at++;                                              \
 		if (at == KV_ARRAY_LEN(among)) {                           \
-			alloc_disarm();                                    \
+			inject_disarm();                                   \
 			fprintf(stderr, "%s:%d: " #r " is %d\n", __FILE__, \
 				__LINE__, (int)(r));                       \
 			abort();                                           \
@@ -93,20 +71,6 @@ extern void *__libc_realloc(void *p, size_t n);
 extern void *__libc_memalign(size_t align, size_t n);
 extern void __libc_free(void *p);
 
-static bool fails(void)
-{
-	long n;
-
-	if (!alloc_on)
-		return false;
-	n = atomic_fetch_sub(&alloc_left, 1);
-	if (n > 0 || n <= -alloc_burst)
-		return false;
-	alloc_failed++;
-	errno = ENOMEM;
-	return true;
-}
-
 static void *count(void *p)
 {
 	if (p)
@@ -116,17 +80,17 @@ static void *count(void *p)
 
 void *malloc(size_t n)
 {
-	return fails() ? NULL : count(__libc_malloc(n));
+	return inject_fails() ? NULL : count(__libc_malloc(n));
 }
 
 void *calloc(size_t n, size_t size)
 {
-	return fails() ? NULL : count(__libc_calloc(n, size));
+	return inject_fails() ? NULL : count(__libc_calloc(n, size));
 }
 
 void *realloc(void *p, size_t n)
 {
-	if (fails())
+	if (inject_fails())
 		return NULL;
 	if (!p)
 		return count(__libc_malloc(n));
@@ -135,7 +99,7 @@ void *realloc(void *p, size_t n)
 
 void *memalign(size_t align, size_t n)
 {
-	return fails() ? NULL : count(__libc_memalign(align, n));
+	return inject_fails() ? NULL : count(__libc_memalign(align, n));
 }
 
 void *aligned_alloc(size_t align, size_t n)
@@ -162,12 +126,13 @@ void free(void *p)
 #endif
 
 struct alloc_script {
-	void (*run)(void *arg);	   /* the calls that fail */
-	void (*before)(void *arg); /* each run; NULL: nothing */
-	void (*after)(void *arg);  /* frees what @run left */
+	void (*run)(void *arg);	   /* allocations of this function fail */
+	void (*before)(void *arg); /* called before each run; NULL: nothing */
+	void (*after)(void *arg);  /* checks, and frees all memory of the run */
 };
 
-/* How many failed, and how many allocations more there are than before. */
+/* Run @script once.  Return how many allocations failed; *@ret_leaked: how many
+ * more are live than before. */
 static inline long alloc_run(const struct alloc_script *script, void *arg,
 			     long n, long burst, long *ret_leaked)
 {
@@ -175,9 +140,9 @@ static inline long alloc_run(const struct alloc_script *script, void *arg,
 
 	if (script->before)
 		script->before(arg);
-	alloc_arm(n, burst);
+	inject_arm(ENOMEM, n, burst);
 	script->run(arg);
-	failed = alloc_disarm();
+	failed = inject_disarm();
 	if (script->after)
 		script->after(arg);
 	*ret_leaked = alloc_live - live;
@@ -185,11 +150,11 @@ static inline long alloc_run(const struct alloc_script *script, void *arg,
 }
 
 /*
- * Run @script with its first, second, ... allocation failing, and @burst - 1
- * after that, until all go through.  Returns how many runs had a fault.
+ * Run @script with its first, second, ... allocation failing, and the @burst - 1
+ * next ones, until a run has no fault.  Return how many runs had one.
  *
- * libc keeps a few things for good, such as one of each thread's stack; what
- * leaks does so every time.
+ * libc never frees some allocations, such as those for a thread's stack, so only
+ * five leaks in a row fail the test.
  */
 static inline long alloc_every(const struct alloc_script *script, void *arg,
 			       long burst)

@@ -11,11 +11,12 @@
 #ifndef KV_TESTS_CACHE_FAULTY_H
 #define KV_TESTS_CACHE_FAULTY_H
 
-#include <stdatomic.h>
+#include <limits.h>
 #include <stdio.h>
 
 #include "common/thread.h"
 #include "cache/io/ring_backend.h"
+#include "tests/inject.h"
 
 enum fault {
 	FAULT_NONE,
@@ -47,23 +48,20 @@ static const char *const fault_names[FAULTS] = {
 
 static struct {
 	pthread_mutex_t lock;
-	unsigned seen;		    /* calls so far */
 	_Atomic unsigned reads;	    /* among all that there ever were */
 	_Atomic unsigned backwards; /* reads before the one before */
 	uint64_t last_read;
-	unsigned from, before; /* these misbehave */
-	unsigned percent;      /* so many of them; 0: all */
-	int only;	       /* kind of request; -1: any */
+	unsigned percent; /* so many of them; 0: all */
+	int only;	  /* kind of request; -1: any */
 	enum fault fault;
 	uint64_t random;
 	struct {
 		struct kv_io *io;
 		int status;
-		unsigned due; /* when so many have been seen */
+		long due; /* ends when so many requests were seen */
 	} held[HELD_MAX];
 	unsigned n_held;
-	bool release;
-	bool freed;
+	bool release; /* end all held requests */
 } disk = {.lock = PTHREAD_MUTEX_INITIALIZER, .only = -1};
 
 static _Thread_local bool disk_thread __attribute__((unused));
@@ -71,33 +69,22 @@ static _Thread_local bool disk_thread __attribute__((unused));
 static inline void disk_behave(void)
 {
 	pthread_mutex_lock(&disk.lock);
-	disk.from = disk.before = 0;
+	inject_disarm();
 	disk.release = true;
 	pthread_mutex_unlock(&disk.lock);
 }
 
-/* Calls @from and on, @n of them, misbehave; counts from 1, from now on. */
+/* Let the requests from number @from on, @n of them, misbehave from now on.  The
+ * first one has the number 1. */
 static inline void disk_misbehave(enum fault fault, unsigned from, unsigned n)
 {
 	pthread_mutex_lock(&disk.lock);
-	disk.seen = 0;
 	disk.fault = fault;
-	disk.from = from;
-	disk.before = from + n;
 	disk.percent = 0;
 	disk.only = -1;
 	disk.release = false;
+	inject_arm(EIO, (long)from - 1, n);
 	pthread_mutex_unlock(&disk.lock);
-}
-
-static inline unsigned disk_seen(void)
-{
-	unsigned seen;
-
-	pthread_mutex_lock(&disk.lock);
-	seen = disk.seen;
-	pthread_mutex_unlock(&disk.lock);
-	return seen;
 }
 
 static inline uint64_t disk_random(void)
@@ -117,10 +104,7 @@ static inline enum fault disk_next(const struct kv_io *io)
 		disk.backwards += io->offset < disk.last_read;
 		disk.last_read = io->offset;
 	}
-	if (disk.only < 0 || disk.only == (int)io->op)
-		disk.seen++;
-	if (disk.seen >= disk.from && disk.seen < disk.before &&
-	    (disk.only < 0 || disk.only == (int)io->op) &&
+	if ((disk.only < 0 || disk.only == (int)io->op) && inject_fails() &&
 	    (!disk.percent || disk_random() % 100 < disk.percent))
 		fault = disk.fault == FAULTS
 				? (enum fault)(1 +
@@ -198,9 +182,9 @@ static inline void disk_hold(struct kv_io *io, int status, enum fault fault)
 	assert(disk.n_held < HELD_MAX);
 	disk.held[disk.n_held].io = io;
 	disk.held[disk.n_held].status = status;
-	disk.held[disk.n_held++].due = fault == FAULT_NEVER  ? UINT32_MAX
-				       : fault == FAULT_LATE ? disk.seen + 4
-							     : disk.seen + 1;
+	disk.held[disk.n_held++].due = fault == FAULT_NEVER  ? LONG_MAX
+				       : fault == FAULT_LATE ? inject.seen + 4
+							     : inject.seen + 1;
 	pthread_mutex_unlock(&disk.lock);
 }
 
@@ -212,8 +196,8 @@ static inline bool disk_end_held(struct kv_ring *ring, bool idle)
 
 	pthread_mutex_lock(&disk.lock);
 	for (unsigned i = 0; i < disk.n_held && !io; i++) {
-		if (!disk.release && disk.held[i].due > disk.seen &&
-		    (!idle || disk.held[i].due == UINT32_MAX))
+		if (!disk.release && disk.held[i].due > inject.seen &&
+		    (!idle || disk.held[i].due == LONG_MAX))
 			continue;
 		io = disk.held[i].io;
 		status = disk.held[i].status;

@@ -387,10 +387,10 @@ static void a_block_that_is_removed_without_memory_does_not_return(void **state)
 		open_cache(f);
 		alloc_must(kv_block_get(f->one.cache, f->one.space, &key,
 					&block) == 0);
-		alloc_arm(0, 1000000);
+		inject_arm(ENOMEM, 0, 1000000);
 		status = kv_block_remove(f->one.cache, block);
 		kv_block_put(f->one.cache, block);
-		alloc_must(alloc_disarm() > 0 && status == 0);
+		alloc_must(inject_disarm() > 0 && status == 0);
 		alloc_must(kv_space_sync(f->one.cache, f->one.space) == 0);
 		kill(getpid(), SIGKILL);
 	}

@@ -4,7 +4,8 @@
  * open to close, of LMDB and of the system below it and the arena; and from
  * each on, all of them, until the fault is over.
  */
-#include "tests/cache/calls.h"
+#include "tests/cache/script.h"
+#include "tests/calls.h"
 
 /* True: it was opened, and closed again. */
 static bool live(struct script *t)
@@ -28,9 +29,9 @@ static void run(int error, unsigned from, unsigned n)
 	memset(&t, 0, sizeof(t));
 	small_new(&t.s);
 	t.s.config.io_retry = 5000000;
-	arm(error, from, n);
+	inject_arm(error, from, n);
 	live(&t);
-	arm(0, 0, 0);
+	inject_disarm();
 	must(small_fds() == fds);
 	small_must_open(&t.s);
 	script_verify(&t);
@@ -53,9 +54,9 @@ static void outage(int error, unsigned from, unsigned n)
 	small_new(&t.s);
 	t.s.config.io_retry = 5000000;
 	small_must_open(&t.s);
-	arm(error, from, n);
+	inject_arm(error, from, n);
 	script_steps(&t);
-	arm(0, 0, 0);
+	inject_disarm();
 	script_recovers(&t);
 	script_end(&t);
 	exit(0);
@@ -73,9 +74,9 @@ static unsigned sites(void)
 	if (pid == 0) {
 		memset(&t, 0, sizeof(t));
 		small_new(&t.s);
-		arm(0, 0, 0);
+		inject_arm(0, 0, 0);
 		must(live(&t));
-		n = calls.seen;
+		n = (unsigned)inject.seen;
 		small_remove(&t.s);
 		exit(write(pipes[1], &n, sizeof(n)) != sizeof(n));
 	}
@@ -93,7 +94,7 @@ static void each_call_fails_once(void **state)
 
 	(void)state;
 	assert_true(end > 100);
-	for (unsigned n = 1; n <= end; n++) {
+	for (unsigned n = 0; n < end; n++) {
 		if (batch_fork(&batch, "ENOSPC,", n))
 			run(ENOSPC, n, 1);
 		if (batch_fork(&batch, "EIO, without a restart,", n))
@@ -109,13 +110,13 @@ static void from_each_call_on_all_fail_until_the_fault_ends(void **state)
 	struct batch batch = {0};
 
 	(void)state;
-	for (unsigned n = 1; n <= end; n += 8) {
+	for (unsigned n = 0; n < end; n += 8) {
 		if (batch_fork(&batch, "outage, EIO,", n))
-			outage(EIO, n, UINT32_MAX / 2);
+			outage(EIO, n, UINT32_MAX);
 		if (batch_fork(&batch, "outage, ENOSPC,", n + 1))
-			outage(ENOSPC, n + 1, UINT32_MAX / 2);
+			outage(ENOSPC, n + 1, UINT32_MAX);
 		if (batch_fork(&batch, "to the end, EIO,", n + 2))
-			run(EIO, n + 2, UINT32_MAX / 2);
+			run(EIO, n + 2, UINT32_MAX);
 	}
 	batch_end(&batch);
 	print_message("F8: %u outages\n", batch.runs);
@@ -144,14 +145,14 @@ static void a_pin_that_is_not_recorded_fails_the_flush(void **state)
 	small_must_open(&t.s);
 	script_save(&t, 0, 2);
 	script_sync(&t);
-	arm(EIO, 1, UINT32_MAX / 2);
+	inject_arm(EIO, 0, UINT32_MAX);
 	block = small_get(&t.s, 1);
 	must(block);
 	assert_int_equal(kv_block_pin(t.s.cache, block, true), 0);
 	kv_block_put(t.s.cache, block);
 	assert_int_equal(kv_space_sync(t.s.cache, t.s.space), -EIO);
 	assert_int_equal(kv_space_sync(t.s.cache, t.s.space), -EIO);
-	arm(0, 0, 0);
+	inject_disarm();
 	assert_int_equal(kv_space_sync(t.s.cache, t.s.space), 0);
 	must(small_close(&t.s) == 0);
 	small_must_open(&t.s);

@@ -29,7 +29,7 @@ static unsigned sites(void)
 		begin(&t);
 		disk_misbehave(FAULT_NONE, 1, 0);
 		script_steps(&t);
-		n = disk_seen();
+		n = (unsigned)inject.seen;
 		script_recovers(&t);
 		script_end(&t);
 		exit(write(pipes[1], &n, sizeof(n)) != sizeof(n));

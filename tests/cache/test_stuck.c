@@ -169,7 +169,7 @@ static void a_file_that_nothing_was_written_to_is_known_in_the_end(void **state)
 	disk_misbehave(FAULT_EIO, 1, UINT32_MAX / 2);
 	disk.only = KV_IO_WRITE;
 	assert_int_equal(small_save_seed(s, large, large, 300000), 0);
-	wait_until(disk_seen() > 0);
+	wait_until(inject.seen > 0);
 	assert_int_equal(small_remove_block(s, large), 0);
 	disk_behave();
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);

@@ -6,134 +6,8 @@
  *
  * The calls are interposed: what is defined here is what index/ and LMDB call.
  */
-#include <dirent.h>
-#include <dlfcn.h>
-#include <lmdb.h>
-
-#include "store_fixture.h"
-
-static struct {
-	_Atomic bool on;
-	_Atomic unsigned seen; /* a scan has threads */
-	unsigned from, before; /* these fail */
-	int error;
-	_Atomic unsigned failed;
-} calls;
-
-static bool fails(void)
-{
-	unsigned n;
-
-	if (!calls.on)
-		return false;
-	n = calls.seen++;
-	if (n < calls.from || n >= calls.before)
-		return false;
-	calls.failed++;
-	errno = calls.error;
-	return true;
-}
-
-/* `real` is the function that would have been called. */
-#define REAL(name)                     \
-	static __typeof__(&name) real; \
-	if (!real)                     \
-	real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
-#define INTERPOSE(type, name, parameters, arguments, failure)      \
-	type name parameters;                                      \
-	type name parameters                                       \
-	{                                                          \
-		REAL(name);                                        \
-		return fails() ? (type)(failure) : real arguments; \
-	}
-
-INTERPOSE(ssize_t, pwrite, (int fd, const void *p, size_t n, off_t at),
-	  (fd, p, n, at), -1)
-INTERPOSE(int, fsync, (int fd), (fd), -1)
-INTERPOSE(int, fdatasync, (int fd), (fd), -1)
-INTERPOSE(int, ftruncate, (int fd, off_t n), (fd, n), -1)
-INTERPOSE(int, fstat, (int fd, struct stat *st), (fd, st), -1)
-INTERPOSE(int, mkdirat, (int fd, const char *path, mode_t mode),
-	  (fd, path, mode), -1)
-INTERPOSE(int, renameat, (int from, const char *old, int to, const char *new),
-	  (from, old, to, new), -1)
-INTERPOSE(int, rename, (const char *old, const char *new), (old, new), -1)
-INTERPOSE(DIR *, fdopendir, (int fd), (fd), NULL)
-INTERPOSE(int, mdb_env_create, (MDB_env * *env), (env), calls.error)
-INTERPOSE(int, mdb_env_open,
-	  (MDB_env * env, const char *path, unsigned flags, mode_t mode),
-	  (env, path, flags, mode), calls.error)
-INTERPOSE(int, mdb_txn_begin,
-	  (MDB_env * env, MDB_txn *parent, unsigned flags, MDB_txn **txn),
-	  (env, parent, flags, txn), calls.error)
-INTERPOSE(int, mdb_dbi_open,
-	  (MDB_txn * txn, const char *name, unsigned flags, MDB_dbi *dbi),
-	  (txn, name, flags, dbi), calls.error)
-INTERPOSE(int, mdb_get,
-	  (MDB_txn * txn, MDB_dbi dbi, MDB_val *key, MDB_val *value),
-	  (txn, dbi, key, value), calls.error)
-INTERPOSE(int, mdb_put,
-	  (MDB_txn * txn, MDB_dbi dbi, MDB_val *key, MDB_val *value,
-	   unsigned flags),
-	  (txn, dbi, key, value, flags), calls.error)
-INTERPOSE(int, mdb_del,
-	  (MDB_txn * txn, MDB_dbi dbi, MDB_val *key, MDB_val *value),
-	  (txn, dbi, key, value), calls.error)
-INTERPOSE(int, mdb_stat, (MDB_txn * txn, MDB_dbi dbi, MDB_stat *stat),
-	  (txn, dbi, stat), calls.error)
-INTERPOSE(int, mdb_cursor_open,
-	  (MDB_txn * txn, MDB_dbi dbi, MDB_cursor **cursor), (txn, dbi, cursor),
-	  calls.error)
-INTERPOSE(int, mdb_cursor_get,
-	  (MDB_cursor * cursor, MDB_val *key, MDB_val *value, MDB_cursor_op op),
-	  (cursor, key, value, op), calls.error)
-INTERPOSE(int, mdb_env_copyfd2, (MDB_env * env, int fd, unsigned flags),
-	  (env, fd, flags), calls.error)
-
-/* Of a scan's reads, a page each, one in 32 counts. */
-ssize_t pread(int fd, void *p, size_t n, off_t at)
-{
-	static _Atomic unsigned pages;
-	REAL(pread);
-
-	if (n == KV_PAGE && pages++ % 32)
-		return real(fd, p, n, at);
-	return fails() ? -1 : real(fd, p, n, at);
-}
-
-/* The transaction has ended, whatever is returned. */
-int mdb_txn_commit(MDB_txn *txn)
-{
-	REAL(mdb_txn_commit);
-	if (!fails())
-		return real(txn);
-	mdb_txn_abort(txn);
-	return calls.error;
-}
-
-int openat(int dir, const char *path, int flags, ...)
-{
-	REAL(openat);
-	va_list list;
-	mode_t mode;
-
-	va_start(list, flags);
-	mode = flags & O_CREAT ? va_arg(list, mode_t) : 0;
-	va_end(list);
-	return fails() ? -1 : real(dir, path, flags, mode);
-}
-
-int open(const char *path, int flags, ...)
-{
-	REAL(open);
-	va_list list;
-	mode_t mode;
-
-	va_start(list, flags);
-	mode = flags & O_CREAT ? va_arg(list, mode_t) : 0;
-	va_end(list);
-	return fails() ? -1 : real(path, flags, mode);
-}
+#include "tests/calls.h"
+#include "tests/index/store_fixture.h"
 
 struct script {
 	void (*before)(void *arg);
@@ -148,16 +22,12 @@ static int run_with(const struct script *script, void *arg, unsigned n,
 
 	if (script->before)
 		script->before(arg);
-	calls.seen = calls.failed = 0;
-	calls.from = n;
-	calls.before = n + failing;
-	calls.error = error;
-	calls.on = true;
+	inject_arm(error, n, failing);
 	r = script->run(arg);
-	calls.on = false;
+	inject_disarm();
 	if (script->after)
 		script->after(arg, r);
-	return calls.failed > 0;
+	return inject.failed > 0;
 }
 
 /* Each call fails by itself, then with all after it. */
@@ -166,6 +36,7 @@ static void every_call(const struct script *script, void *arg)
 	static const int errors[] = {EIO, ENOSPC, ENOMEM};
 	unsigned n, runs = 0;
 
+	calls_pages = 32;
 	for (size_t e = 0; e < KV_ARRAY_LEN(errors); e++) {
 		for (n = 0; run_with(script, arg, n, 1, errors[e]); n++)
 			runs++;
