@@ -57,7 +57,7 @@ static void settle_locked(struct kv_cache *cache, struct kv_block *block)
 	if (slot)
 		kv_slot_give_locked(cache, slot);
 	if (block->file != KV_NONE)
-		kv_extent_detach_locked(cache, block);
+		kv_extent_detach_locked(cache, block, true);
 	link = unlinked_find(cache, block);
 	unlinked = *link;
 	if (unlinked) {

@@ -145,7 +145,7 @@ static int block_judge(struct kv_cache *cache, struct kv_block *block, int io,
 	kv_lock(cache);
 	cache->stats.corrupt++;
 	if (!(block->flags & BLOCK_REMOVED) && block->file != KV_NONE) {
-		kv_extent_forget_locked(cache, block);
+		kv_extent_detach_locked(cache, block, false);
 		cache->stats.bad_slots++;
 		if (block->slot) {
 			/* The copy in DRAM is intact: write it to SSD

@@ -495,10 +495,8 @@ struct kv_orphans {
 	struct kv_key parent;	      /* fixed */
 	struct kv_space *space;	      /* fixed; held by each slot */
 	bool adopted;		      /* the parent is being written */
-	LIST_ENTRY(kv_orphans) link;  /* bucket, by parent */
 	TAILQ_ENTRY(kv_orphans) turn; /* of ssd->adopted */
 };
-LIST_HEAD(kv_orphans_list, kv_orphans);
 
 #define UNLINKED_BUCKETS 16384u
 #define OPEN_BUCKETS 1024u
@@ -540,8 +538,7 @@ struct kv_ssd {
 	/* slots on write queues; dirty: also those being written */
 	uint32_t queued, dirty;
 	uint32_t stalled; /* slots on write queues of spaces with no_room */
-	struct kv_orphans_list *orphans; /* buckets; NULL: no orphan so far */
-	uint64_t orphans_mask;
+	void *orphans;	  /* tsearch tree by parent, of orphans not adopted */
 	TAILQ_HEAD(, kv_orphans) adopted;
 	uint32_t n_adopted;	 /* their slots */
 	struct kv_slots written; /* slots waiting for the commit */

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * commit.c - the group commit: make what was written durable, and delete
+ * commit.c - the group commit: make written blocks durable, and delete the
  * records of removed blocks.
  *
- * One round holds no more than the index surely has room for: fdatasync the
- * files, run one LMDB transaction, and only then report success.  Deletions get
- * a short part of the round (deletion.c), and prologues are zeroed after it.
- * So a record never leads to zeros, whenever the daemon dies; the next daemon
- * sweeps prologues without a record.
+ * A round holds no more records than the index surely has room for.  The
+ * committer syncs the segment files with fdatasync(2), runs one LMDB
+ * transaction, and only then reports success.  Deletions get a short part of
+ * the round (deletion.c).  Prologues are zeroed after the round, so no record
+ * names a zeroed slot, even if the daemon dies; the next daemon sweeps
+ * prologues without a record.
  *
- * OWNS       the committer thread, and what it took from the lists for a round.
+ * OWNS       the committer thread, and the entries that it took off the lists
+ *            for a round.
  *
  * INVARIANTS
  *   (1) A record is committed only after its data was synced.
@@ -17,39 +19,36 @@
  *       generation are of removed blocks whose deletions are under way; after a
  *       crash the next mount continues them.  Two records of the same
  *       generation are equal: the block is being moved (move.c).
- *   (3) After a failed round everything is as before it: written blocks are
- *       queued again, deletions wait for the next round.
+ *   (3) After a failed round, written blocks are queued again, and deletions
+ *       wait for the next round.
  *   (4) Blocks that the index has no room for wait for the next round, in their
  *       order; a round that has room for none evicts some, or has failed.
- *       Token ids make nothing wait or go: without room, only their block is
- *       recorded.
+ *       If the index has no room for a block's token ids, the block is recorded
+ *       without the ids.
  *
  * LOCKING    cache->lock for the lists; none during I/O.
  */
 #include "cache/ssd/ssd.h"
-#include "cache/core/core.h"
 #include "cache/core/hooks.h"
-#include "cache/core/slot.h"
-#include "cache/core/table.h"
 #include "common/array.h"
 #include "common/copy.h"
 #include "common/crash_point.h"
 
-#define EVICT_AT_ONCE 32u    /* for room in the index */
-#define STARVED_NS 2000000u  /* until there may be some */
-#define LINGER_NS 100000000u /* gather, unless a flush waits */
-#define LINGER_SHARE 8u	     /* of the arena: never gather more */
+#define EVICT_AT_ONCE 32u    /* blocks evicted at once for room in the index */
+#define STARVED_NS 2000000u  /* pause after a round without room in the index */
+#define LINGER_NS 100000000u /* longest delay of a commit without a flush */
+#define LINGER_SHARE 8u	     /* commit when 1/8 of the arena is written */
 
 struct put {
 	struct kv_slot *slot;
-	bool removed;	/* before the round: it gets no record */
-	bool token_ids; /* to be put into the index, too */
+	bool removed;	/* the block was removed before the round: no record */
+	bool token_ids; /* put the block's token ids into the index */
 	struct kv_slot_record record;
 	uint64_t slot_id;
 };
 
 struct update {
-	uint64_t slot_id;
+	uint64_t slot_id; /* first, for kv_by_slot_id */
 	int64_t mtime_ns;
 	uint32_t atime, hits;
 	uint32_t block; /* number */
@@ -59,16 +58,17 @@ struct update {
 struct round {
 	struct put *puts;
 	size_t n_puts;
-	size_t n_put; /* of these, had room in the index */
+	size_t n_put; /* puts that had room in the index */
 	bool starved; /* there are puts, and none had room */
 	struct update *updates;
 	size_t n_updates;
-	uint64_t updates_taken;		  /* count, including these */
-	struct kv_removed_write *removed; /* NULL: none */
-	int removed_status;		  /* -EAGAIN: it was not begun */
+	uint64_t updates_taken; /* ssd->updates.taken, with this round's */
+	struct kv_removed_write *removed; /* tombstones to write; NULL: none */
+	/* of the write of tombstones; -EAGAIN: it was not begun */
+	int removed_status;
 	struct kv_segfile_record *files;
 	size_t n_files;
-	int *fds; /* to be synced */
+	int *fds; /* of segment files to be synced */
 	size_t n_fds;
 };
 
@@ -99,7 +99,6 @@ int kv_update_locked(struct kv_cache *cache, struct kv_block *block)
 		    kv_array_reserve(&all->items, &all->room, all->room + 1) <
 			    0)
 			return -ENOMEM;
-		/* Each item is moved at most once. */
 		memmove(all->items, all->items + all->head,
 			all->n * sizeof(*all->items));
 		all->head = 0;
@@ -124,21 +123,16 @@ static bool anything(const struct kv_cache *cache)
 	const struct kv_ssd *ssd = &cache->ssd;
 
 	return !TAILQ_EMPTY(&ssd->written) || ssd->updates.n ||
-	       kv_deletions_to_record(ssd) || kv_moves_to_record(ssd) ||
+	       !TAILQ_EMPTY(&ssd->deletions.queued) ||
+	       !TAILQ_EMPTY(&ssd->deletions.to_record) ||
+	       !TAILQ_EMPTY(&ssd->moves.copied) ||
 	       kv_removed_dirty_locked(cache);
 }
 
 /* ---- a round begins ---- */
 
-static int by_slot(const void *a, const void *b)
-{
-	const struct update *x = a, *y = b;
-
-	return x->slot_id < y->slot_id ? -1 : x->slot_id > y->slot_id;
-}
-
-/* Return how many records the index surely has room for, but at least 1: then
- * the index reports that it is full. */
+/* Return how many records the index surely has room for, but at least 1: if
+ * there is no room for one, its transaction fails with -ENOSPC. */
 static size_t puts_max(const struct kv_cache *cache)
 {
 	uint64_t n = kv_index_room(cache->index) / KV_PUT_FAR;
@@ -146,15 +140,42 @@ static size_t puts_max(const struct kv_cache *cache)
 	return KV_MIN(KV_MAX(n, 1u), cache->ssd.round_max);
 }
 
-static void take_updates(struct kv_cache *cache, struct round *round)
+static void round_free(struct round *round)
 {
-	struct kv_updates *all = &cache->ssd.updates;
-	size_t n = puts_max(cache);
+	free(round->puts);
+	free(round->updates);
+	free(round->files);
+	free(round->fds);
+}
 
-	/* New blocks leave half of the round to updates, so that a pin is
-	 * durable soon, whatever is being saved. */
-	if (!TAILQ_EMPTY(&cache->ssd.written))
-		n = n > 1 ? n / 2 : cache->ssd.commits_begun % 2;
+/* Take written blocks, updates, deletions, moves and tombstones for a round.
+ * -ENOMEM: nothing was taken. */
+static int round_begin(struct kv_cache *cache, struct round *round)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_updates *all = &ssd->updates;
+	struct kv_slot *slot;
+	size_t n = ssd->round_max;
+
+	memset(round, 0, sizeof(*round));
+	round->puts = calloc(n, sizeof(*round->puts));
+	round->updates = calloc(n, sizeof(*round->updates));
+	round->files = calloc(ssd->live_files + 1, sizeof(*round->files));
+	round->fds = calloc(ssd->live_files + 1, sizeof(*round->fds));
+	if (!round->puts || !round->updates || !round->files || !round->fds ||
+	    kv_removed_take_locked(cache, &round->removed) < 0) {
+		round_free(round);
+		return -ENOMEM;
+	}
+	round->removed_status = -EAGAIN;
+	ssd->commits_begun++;
+	kv_deletions_take_locked(cache);
+	kv_moves_take_locked(cache);
+	/* New blocks leave half of the round to updates, so that a pin is soon
+	 * durable even during large saves. */
+	n = puts_max(cache);
+	if (!TAILQ_EMPTY(&ssd->written))
+		n = n > 1 ? n / 2 : ssd->commits_begun % 2;
 	n = KV_MIN(all->n, n);
 	for (size_t i = 0; i < n; i++) {
 		struct kv_block *block =
@@ -176,16 +197,9 @@ static void take_updates(struct kv_cache *cache, struct round *round)
 	all->n -= n;
 	all->taken += n;
 	round->updates_taken = all->taken;
-	/* Neighbours share a leaf of the index. */
+	/* Neighbouring slots share a leaf of the index. */
 	qsort(round->updates, round->n_updates, sizeof(*round->updates),
-	      by_slot);
-}
-
-static void take_puts(struct kv_cache *cache, struct round *round)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-	struct kv_slot *slot;
-
+	      kv_by_slot_id);
 	while (round->n_puts + round->n_updates < puts_max(cache) &&
 	       (slot = TAILQ_FIRST(&ssd->written))) {
 		const struct kv_block *block = slot->block;
@@ -218,69 +232,18 @@ static void take_puts(struct kv_cache *cache, struct round *round)
 			.slot_bytes = file->slot_bytes,
 		};
 	}
-}
-
-static void round_free(struct round *round)
-{
-	free(round->puts);
-	free(round->updates);
-	free(round->files);
-	free(round->fds);
-}
-
-/* Take what is ready.  -ENOMEM: nothing was taken. */
-static int round_begin(struct kv_cache *cache, struct round *round)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-	size_t n = ssd->round_max;
-
-	memset(round, 0, sizeof(*round));
-	round->puts = calloc(n, sizeof(*round->puts));
-	round->updates = calloc(n, sizeof(*round->updates));
-	round->files = calloc(ssd->live_files + 1, sizeof(*round->files));
-	round->fds = calloc(ssd->live_files + 1, sizeof(*round->fds));
-	if (!round->puts || !round->updates || !round->files || !round->fds ||
-	    kv_removed_take_locked(cache, &round->removed) < 0) {
-		round_free(round);
-		return -ENOMEM;
-	}
-	round->removed_status = -EAGAIN;
-	ssd->commits_begun++;
-	kv_deletions_take_locked(cache);
-	kv_moves_take_locked(cache);
-	take_updates(cache, round);
-	take_puts(cache, round);
-	ssd->urgent =
-		ssd->urgent && (ssd->updates.n || !TAILQ_EMPTY(&ssd->written));
+	ssd->urgent = ssd->urgent && (all->n || !TAILQ_EMPTY(&ssd->written));
 	return 0;
 }
 
 /* ---- a round is written ---- */
 
-static int put_update(struct kv_cache *cache, struct kv_txn *batch,
-		      const struct update *update)
-{
-	struct kv_slot_record record;
-	int r = kv_index_get(cache->index, update->slot_id, &record);
-
-	if (r == -ENOENT || r == -EBADMSG)
-		return 0;
-	if (r < 0)
-		return r;
-	KV_POINT("update.put");
-	record.mtime_ns = update->mtime_ns;
-	record.atime = update->atime;
-	record.hits = update->hits;
-	record.pinned = update->pinned;
-	return kv_txn_put_slot(batch, update->slot_id, &record);
-}
-
 /*
  * Parse the token ids of a block whose slot is in memory.  The slot keeps its
- * bytes during the round; those of an open slot, which a client may write, are
- * copied, and must have the block's digest.  *@ret_ids stays NULL if the index
- * has no room for the ids, or the block, sealed before its layout came, has
- * none, or there is no memory for the copy: the block says the same.  -ENOMEM.
+ * bytes during the round.  The bytes of an open slot, which a client may write,
+ * are copied, and must have the block's digest.  *@ret_ids stays NULL if the
+ * index has no room for the ids, if there is no memory for the copy, or if the
+ * block was sealed before its space had a layout.  -ENOMEM.
  */
 static int token_ids_of(const struct kv_txn *batch, const struct put *put,
 			struct kv_token_ids **ret_ids)
@@ -315,30 +278,6 @@ static int token_ids_of(const struct kv_txn *batch, const struct put *put,
 	return 0;
 }
 
-/* Put the records of written blocks, as many as there is room for. */
-static int put_records(struct kv_txn *batch, struct round *round)
-{
-	for (; round->n_put < round->n_puts; round->n_put++) {
-		const struct put *put = &round->puts[round->n_put];
-		_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
-		int r;
-
-		if (put->removed)
-			continue;
-		if (!kv_txn_has_room(batch, KV_PUT_FAR))
-			return 0;
-		r = token_ids_of(batch, put, &ids);
-		if (r == 0)
-			r = kv_txn_put_slot(batch, put->slot_id, &put->record);
-		if (r == 0 && ids)
-			r = kv_txn_put_token_ids(batch, put->slot_id,
-						 put->record.generation, ids);
-		if (r < 0)
-			return r;
-	}
-	return 0;
-}
-
 static int write_index(struct kv_cache *cache, struct round *round)
 {
 	struct kv_txn *batch;
@@ -348,12 +287,40 @@ static int write_index(struct kv_cache *cache, struct round *round)
 		return r;
 	for (size_t i = 0; r == 0 && i < round->n_files; i++)
 		r = kv_txn_put_segfile(batch, &round->files[i]);
-	for (size_t i = 0; r == 0 && i < round->n_updates; i++)
-		r = put_update(cache, batch, &round->updates[i]);
+	for (size_t i = 0; r == 0 && i < round->n_updates; i++) {
+		const struct update *update = &round->updates[i];
+		struct kv_slot_record record;
+
+		r = kv_index_get(cache->index, update->slot_id, &record);
+		if (r == 0) {
+			KV_POINT("update.put");
+			record.mtime_ns = update->mtime_ns;
+			record.atime = update->atime;
+			record.hits = update->hits;
+			record.pinned = update->pinned;
+			r = kv_txn_put_slot(batch, update->slot_id, &record);
+		} else if (r == -ENOENT || r == -EBADMSG) {
+			r = 0;
+		}
+	}
 	if (r == 0)
 		r = kv_moves_record(cache, batch);
-	if (r == 0)
-		r = put_records(batch, round);
+	/* Put the records of written blocks, as many as there is room for. */
+	for (; r == 0 && round->n_put < round->n_puts; round->n_put++) {
+		const struct put *put = &round->puts[round->n_put];
+		_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+
+		if (put->removed)
+			continue;
+		if (!kv_txn_has_room(batch, KV_PUT_FAR))
+			break;
+		r = token_ids_of(batch, put, &ids);
+		if (r == 0)
+			r = kv_txn_put_slot(batch, put->slot_id, &put->record);
+		if (r == 0 && ids)
+			r = kv_txn_put_token_ids(batch, put->slot_id,
+						 put->record.generation, ids);
+	}
 	if (r == 0)
 		r = kv_deletions_record(cache, batch);
 	if (r < 0) {
@@ -413,7 +380,8 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 		if (put->record.pinned !=
 			    kv_block_pinned_by_user(cache, block) ||
 		    put->record.mtime_ns != block->mtime_ns) {
-			/* Changed meanwhile: flushes wait for the update. */
+			/* The pin or the mtime changed during the round:
+			 * flushes wait for the update. */
 			int r = kv_update_locked(cache, block);
 
 			if (r < 0)
@@ -428,7 +396,7 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 		kv_flushes_prolong_locked(cache, slot);
 		if (!(block->flags & BLOCK_REMOVED))
 			kv_unpersisted_add_locked(cache, slot);
-		else /* syncs that came after its removal */
+		else /* fail syncs that began after the block's removal */
 			kv_syncs_end_locked(cache, slot, -ENOENT);
 	}
 	kv_slot_after(cache, slot);
@@ -437,28 +405,24 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 	kv_block_settle_locked(cache, block);
 }
 
-/* Return how the puts of a round ended; the index may have had room for none.
- * Deletions under way will make room, or else evictions. */
-static int puts_status(struct kv_cache *cache, struct round *round, int status)
-{
-	unsigned n = 0;
-
-	round->starved = round->n_puts > 0 && round->n_put == 0;
-	if (status < 0 || !round->starved || cache->ssd.deletions.n > 0)
-		return status;
-	while (n < EVICT_AT_ONCE &&
-	       kv_ssd_evict_record_locked(cache,
-					  round->puts[0].slot->list->space))
-		n++;
-	return n > 0 ? 0 : -ENOSPC;
-}
-
 static void round_end(struct kv_cache *cache, struct round *round, int status)
 {
 	struct kv_ssd *ssd = &cache->ssd;
-	const int puts = puts_status(cache, round, status);
+	int puts = status;
 
-	/* Blocks without room come first in the next round. */
+	/* Evict blocks if the index had room for no record, unless deletions
+	 * under way will make room. */
+	round->starved = round->n_puts > 0 && round->n_put == 0;
+	if (status == 0 && round->starved && !ssd->deletions.n) {
+		struct kv_space *space = round->puts[0].slot->list->space;
+		unsigned n = 0;
+
+		while (n < EVICT_AT_ONCE &&
+		       kv_ssd_evict_record_locked(cache, space))
+			n++;
+		puts = n > 0 ? 0 : -ENOSPC;
+	}
+	/* Blocks that had no room in the index come first in the next round. */
 	for (; puts == 0 && round->n_puts > round->n_put; round->n_puts--) {
 		struct kv_slot *slot = round->puts[round->n_puts - 1].slot;
 
@@ -485,7 +449,7 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 	else if (round->n_puts || (!ssd->writing && !ssd->queued))
 		ssd->error = 0;
 	/* Flushes that waited for failed updates have failed.  Later flushes
-	 * wait for the next try, whose number is higher. */
+	 * wait for a higher count of updates. */
 	ssd->updates.done = round->updates_taken;
 	KV_POINT("commit.before_telling");
 	kv_flushes_settle_locked(cache, 0);
@@ -495,9 +459,9 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 }
 
 /*
- * Wait until a commit is useful to a flush, or is due.  A commit waits three
- * times for requests at the device: a useless commit delays the next, useful
- * one.
+ * Wait until a flush needs a commit, or a commit is due.  A commit waits three
+ * times for requests at the device, so a useless commit would delay the next,
+ * useful one.
  */
 static void gather(struct kv_cache *cache)
 {
@@ -519,10 +483,10 @@ void *kv_committer(void *arg)
 	struct kv_cache *cache = arg;
 	struct kv_ssd *ssd = &cache->ssd;
 	struct round round;
-	int r, failed = 0; /* while stopping */
+	int r, failed = 0; /* rounds that failed while stopping */
 
 	kv_lock(cache);
-	/* The rest of a space's deletions comes when its batch is over. */
+	/* When a batch is over, its space may queue more deletions. */
 	while (!ssd->stop_commits ||
 	       ((anything(cache) ||
 		 (ssd->deletions.n && !ssd->deletions.ended)) &&

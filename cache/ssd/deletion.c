@@ -5,41 +5,39 @@
  *
  * Saves do not wait for deletions, and a flush waits only for those of its own
  * space.  Deletions wait in the queue of their space.  The committer takes a
- * whole queue as one batch, sorts it in the order of the SSD, and deletes some
- * of its records in each transaction, for a short time.  A thread then zeroes
- * and syncs the prologues, with few requests at the device at a time, so that
- * other requests pass.
+ * whole queue as one batch, sorts the batch by slot, and deletes some of its
+ * records in each transaction, for a short time.  The deleter thread then
+ * zeroes and syncs the prologues, with few requests at the device at a time, so
+ * that other requests pass.
  *
  * No removed block may return, not even when the index is rebuilt from the
  * segment files.  After a crash a free slot may hold the prologue of a write
- * that was never committed, or of a block whose removal was.  Between batches
- * the thread sweeps files: it zeroes such prologues before any free slot of the
- * file is taken.  A trailer that is missing or names another size of slots, as
- * after a crash, is written then: not before, as the free slots could hold
- * anything.
+ * that was never committed, or of a removed block.  Between batches the deleter
+ * sweeps files: it zeroes such prologues before any free slot of the file is
+ * taken.  Only then does it write a trailer that is missing or names another
+ * slot size, because before the sweep the free slots could hold anything.
  *
- * The thread waits for its requests as long as they take: a late zero would
- * destroy the next block in the slot.  health.c reports the delay meanwhile.
+ * The deleter waits for its requests without a limit: a late zero would destroy
+ * the next block in the slot.  health.c reports the delay meanwhile.
  *
- * OWNS       the deletions, from kv_extent_delete_locked to the slot's return;
- *            the thread that zeroes; its requests until all of one call ended;
- *            cache->ssd.unswept.
+ * OWNS       the deletions, from kv_extent_delete_locked until their slots are
+ *            free; the deleter thread and its requests; cache->ssd.unswept.
  *
  * STATES     of a deletion, and the function that makes each step:
  *
  *             QUEUED -> IN HAND    kv_deletions_take_locked
  *            IN HAND -> RECORDED   kv_deletions_recorded_locked, after the
  *                                  commit
- *           RECORDED -> over       zeroed_locked: zeroed and synced
+ *           RECORDED -> over       zeroed_locked
  *
  * INVARIANTS
- *   (1) A slot is reused only after the deletion of its record is durable, and
- *       then the zeros in its prologue.
+ *   (1) A slot is reused only after the deletion of its record is durable and,
+ *       after that, its zeroed prologue is durable.
  *   (2) A space has one batch in hand, so that its deletions are over in the
  *       order of their batches; done counts whole batches.
  *   (3) A batch is to_record while recorded < n, and to_zero while zeroed <
  *       recorded, and freed when zeroed == n.
- *   (4) deletions.n counts those that are not over.
+ *   (4) deletions.n counts the deletions that are not over.
  *
  * LOCKING    cache->lock; none during I/O.  The committer owns to_record, and
  *            the part of a batch that is not RECORDED; the thread owns the
@@ -47,7 +45,6 @@
  *            guards the count of requests that have not ended.
  */
 #include "cache/ssd/ssd.h"
-#include "cache/core/table.h"
 #include "common/array.h"
 #include "common/crash_point.h"
 #include "index/segfile.h"
@@ -55,15 +52,15 @@
 #include <fcntl.h>
 
 #define TRIES 2
-#define GIVE_UP 3     /* failures to zero a slot */
-#define WINDOW 32u    /* requests at the device */
-#define PORTION 2048u /* prologues before a sync */
-#define TURN 128u     /* records of one batch, then of the next */
-#define TURNS 4u      /* one of them, or more, is a file to sweep */
-/* Zero the whole of at least so many adjacent slots by one call. */
+#define GIVE_UP 3     /* failures after which a slot stays taken */
+#define WINDOW 32u    /* requests of the deleter at the device */
+#define PORTION 2048u /* prologues that are zeroed before a sync */
+#define TURN 128u     /* records of a batch in one turn */
+#define TURNS 4u      /* at least one turn in 4 sweeps a file */
+/* Zero the whole of at least so many adjacent slots by one fallocate(2). */
 #define RUN KV_POINTS_OR(3u, 16u)
 #define RECORD_NS 20000000u
-#define NEAR_IDS 8u /* slot ids in one leaf of the index, usually */
+#define NEAR_IDS 8u /* slot ids that usually share a leaf of the index */
 
 struct kv_deletion_batch {
 	struct kv_space *space;
@@ -79,7 +76,7 @@ struct group {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	size_t left;
-	int status; /* of the last that failed */
+	int status; /* of the last request that failed; 0: none */
 };
 
 #define GROUP_INIT                                                        \
@@ -110,7 +107,8 @@ static void member_done(struct kv_io *io, int status)
 	free(member);
 }
 
-/* Wait until at most @left requests are under way; return the last error. */
+/* Wait until at most @left requests of @group are under way.  Return the error
+ * of the last that failed. */
 static int wait_for(struct group *group, size_t left)
 {
 	int r;
@@ -140,7 +138,7 @@ int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n)
 	struct group group = GROUP_INIT;
 	int r, e = 0;
 
-	/* All at once: the file system makes one journal commit of them. */
+	/* Sync all files at once: then the filesystem needs one journal commit. */
 	for (size_t i = 0; i < n && e == 0; i++) {
 		struct member *one = calloc(1, sizeof(*one));
 
@@ -158,8 +156,8 @@ int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n)
 
 /* ---- QUEUED, or unqueued for want of memory ---- */
 
-/* Clear the mark of an unqueued deletion; return whether its slot was to be
- * given back. */
+/* Clear the mark of an unqueued deletion.  Return whether its slot was to be
+ * reused. */
 static bool unmark(struct kv_cache *cache, uint64_t slot_id)
 {
 	struct kv_segfile *file = kv_segfile_of(cache, slot_id);
@@ -180,8 +178,11 @@ void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 	struct kv_deletion_queue *queue = &space->deletions;
 
 	kv_assert_locked(&cache->lock);
+	if (cache->config.read_only)
+		return;
 	if (kv_array_reserve(&queue->items, &queue->room, queue->n + 1) < 0) {
-		/* The record would bring its block back: mark it. */
+		/* At the next mount the record would bring the block back:
+		 * mark the slot, and try again later. */
 		struct kv_segfile *file = kv_segfile_of(cache, slot_id);
 		const uint32_t word = (uint32_t)slot_id / 64;
 		const uint64_t bit = 1ull << slot_id % 64;
@@ -207,8 +208,8 @@ void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 	kv_commit_note_locked(cache);
 }
 
-/* Queue an unqueued deletion.  Return false if there is still no memory.  A
- * slot without a record just stays taken until the next mount. */
+/* Queue an unqueued deletion.  A slot without a record stays taken until the
+ * next mount.  Return false if there is still no memory. */
 static bool requeue(struct kv_cache *cache, uint64_t slot_id)
 {
 	struct kv_deletions *all = &cache->ssd.deletions;
@@ -226,7 +227,7 @@ static bool requeue(struct kv_cache *cache, uint64_t slot_id)
 	unqueued = all->unqueued;
 	reuse = unmark(cache, slot_id);
 	if (unqueued == all->unqueued)
-		return true; /* meanwhile, by another thread */
+		return true; /* another thread has queued the deletion */
 	space = r == 0 ? kv_space_with_id(cache, record.space) : NULL;
 	if (space) {
 		kv_extent_delete_locked(cache, space, slot_id, reuse);
@@ -245,7 +246,7 @@ void kv_deletions_requeue(struct kv_cache *cache)
 	for (uint32_t id = 0; id < ssd->n_files && r == 0; id++)
 		for (uint32_t slot = 0; r == 0 && ssd->deletions.unqueued;
 		     slot++) {
-			/* The lock is released in between. */
+			/* requeue releases the lock: find the file again. */
 			const struct kv_segfile *file =
 				kv_segfile_at(cache, id);
 
@@ -260,11 +261,11 @@ void kv_deletions_requeue(struct kv_cache *cache)
 
 /* ---- IN HAND ---- */
 
-static int by_slot(const void *a, const void *b)
+int kv_by_slot_id(const void *a, const void *b)
 {
-	const struct kv_deletion *x = a, *y = b;
+	const uint64_t *x = a, *y = b;
 
-	return x->slot_id < y->slot_id ? -1 : x->slot_id > y->slot_id;
+	return *x < *y ? -1 : *x > *y;
 }
 
 void kv_deletions_sort(struct kv_cache *cache)
@@ -274,21 +275,15 @@ void kv_deletions_sort(struct kv_cache *cache)
 	TAILQ_FOREACH(batch, &cache->ssd.deletions.to_record, record) {
 		size_t i = 1;
 
-		/* The blocks of a cleared space come in order. */
+		/* The slots of a space that was cleared are sorted already. */
 		while (!batch->sorted && i < batch->n &&
-		       by_slot(&batch->items[i - 1], &batch->items[i]) <= 0)
+		       batch->items[i - 1].slot_id <= batch->items[i].slot_id)
 			i++;
 		if (!batch->sorted && i < batch->n)
 			qsort(batch->items, batch->n, sizeof(*batch->items),
-			      by_slot);
+			      kv_by_slot_id);
 		batch->sorted = true;
 	}
-}
-
-bool kv_deletions_to_record(const struct kv_ssd *ssd)
-{
-	return !TAILQ_EMPTY(&ssd->deletions.queued) ||
-	       !TAILQ_EMPTY(&ssd->deletions.to_record);
 }
 
 void kv_deletions_take_locked(struct kv_cache *cache)
@@ -316,8 +311,8 @@ void kv_deletions_take_locked(struct kv_cache *cache)
 
 /* ---- RECORDED ---- */
 
-/* Delete up to TURN records of @batch, while *@left, in leaves of the index
- * that change times NEAR_IDS, is positive. */
+/* Delete up to TURN records of @batch.  Take NEAR_IDS off *@left, the budget,
+ * for each leaf of the index that changes. */
 static int record_some(struct kv_deletion_batch *batch, struct kv_txn *txn,
 		       int64_t *left)
 {
@@ -380,18 +375,11 @@ void kv_deletions_recorded_locked(struct kv_cache *cache, int status)
 		pthread_cond_signal(&all->wake);
 	}
 	KV_POINT("deletion.recorded");
-	/* Record fewer deletions per transaction if the index had no room, else more. */
+	/* Delete fewer records per transaction if the index had no room. */
 	if (status == -ENOSPC)
 		all->budget = KV_MAX(all->budget / 4, 32u);
 	else if (status == 0)
 		all->budget = KV_MIN(all->budget * 2, cache->ssd.round_max);
-}
-
-static int by_id(const void *a, const void *b)
-{
-	const uint64_t *x = a, *y = b;
-
-	return *x < *y ? -1 : *x > *y;
 }
 
 int kv_record_delete(struct kv_txn *txn, uint64_t slot_id)
@@ -409,7 +397,7 @@ int kv_records_delete(struct kv_cache *cache, uint64_t *slots, size_t n_slots,
 	int r = 0;
 
 	if (n_slots > 0)
-		qsort(slots, n_slots, sizeof(*slots), by_id);
+		qsort(slots, n_slots, sizeof(*slots), kv_by_slot_id);
 	for (size_t at = 0; r == 0 && at < n; at += cache->ssd.round_max) {
 		const size_t end = KV_MIN(n, at + cache->ssd.round_max);
 
@@ -436,7 +424,7 @@ static uint32_t file_id(const struct kv_deletion *deletion)
 	return (uint32_t)(deletion->slot_id >> 32);
 }
 
-/* Zero runs of adjacent slots that nobody reads, each by one fallocate(2). */
+/* Zero each run of RUN or more adjacent reusable slots by one fallocate(2). */
 static void zero_runs(struct kv_cache *cache, struct kv_deletion *items,
 		      size_t n)
 {
@@ -476,7 +464,8 @@ static void zero_runs(struct kv_cache *cache, struct kv_deletion *items,
 	}
 }
 
-/* Write zeros to the prologues of bad items once; return the last error. */
+/* Write zeros once to the prologues of @items that are bad.  Return the last
+ * error. */
 static int zero_all(struct kv_cache *cache, struct kv_deletion *items, size_t n)
 {
 	static const uint8_t zeros[KV_PAGE] __attribute__((aligned(KV_PAGE)));
@@ -512,8 +501,9 @@ static int zero_all(struct kv_cache *cache, struct kv_deletion *items, size_t n)
 }
 
 /*
- * Zero the prologues of @items and sync them.  If some slots can be written to,
- * or @others_work, mark those that cannot as bad, and return 0; else fail.
+ * Zero the prologues of @items and sync them.
+ *   0   zeroed; slots that cannot be written to are marked as bad
+ *   <0  no slot can be written to, and not @others_work
  */
 static int zero_some(struct kv_cache *cache, struct kv_deletion *items,
 		     size_t n, bool others_work)
@@ -528,7 +518,7 @@ static int zero_some(struct kv_cache *cache, struct kv_deletion *items,
 	zero_runs(cache, items, n);
 	for (int try = 0; try < TRIES && r < 0; try++)
 		r = zero_all(cache, items, n);
-	/* Slots that are not reused may fail. */
+	/* A slot that is not reused need not be zeroed. */
 	for (size_t i = 0; i < n; i++) {
 		others_work |= items[i].reuse && !items[i].bad;
 		failed |= items[i].reuse && items[i].bad;
@@ -550,38 +540,36 @@ static int zero_some(struct kv_cache *cache, struct kv_deletion *items,
 	return 0;
 }
 
-/* Queue the deletion of a slot that could not be zeroed again; after GIVE_UP
- * failures the slot stays taken. */
-static void retry_locked(struct kv_cache *cache, struct kv_space *space,
-			 const struct kv_deletion *deletion)
-{
-	struct kv_deletion_queue *queue = &space->deletions;
-	const size_t n = queue->n;
-
-	cache->stats.io_errors++;
-	kv_segfile_of(cache, deletion->slot_id)->class->leaving--;
-	if (deletion->failed + 1u < GIVE_UP)
-		kv_extent_delete_locked(cache, space, deletion->slot_id, true);
-	if (queue->n > n)
-		queue->items[n].failed = (uint8_t)(deletion->failed + 1);
-	else
-		cache->stats.bad_slots++;
-}
-
+/* End @n deletions of @batch, whose prologues are zeroed: free the slots. */
 static void zeroed_locked(struct kv_cache *cache,
 			  struct kv_deletion_batch *batch, size_t n)
 {
 	struct kv_space *space = batch->space;
+	struct kv_deletion_queue *queue = &space->deletions;
 	struct kv_ssd *ssd = &cache->ssd;
 
 	kv_assert_locked(&cache->lock);
 	for (size_t i = 0; i < n; i++) {
 		struct kv_deletion *item = &batch->items[batch->zeroed + i];
+		const size_t queued = queue->n;
 
-		if (item->reuse && item->bad)
-			retry_locked(cache, space, item);
-		else if (item->reuse)
-			kv_extent_left_locked(cache, item->slot_id);
+		if (!item->reuse)
+			continue;
+		kv_segfile_of(cache, item->slot_id)->class->leaving--;
+		if (!item->bad) {
+			kv_extent_free_locked(cache, item->slot_id);
+			continue;
+		}
+		/* Queue the deletion again, as the slot could not be zeroed.
+		 * After GIVE_UP failures the slot stays taken. */
+		cache->stats.io_errors++;
+		if (++item->failed < GIVE_UP)
+			kv_extent_delete_locked(cache, space, item->slot_id,
+						true);
+		if (queue->n > queued)
+			queue->items[queued].failed = item->failed;
+		else
+			cache->stats.bad_slots++;
 	}
 	batch->zeroed += n;
 	ssd->deletions.n -= n;
@@ -602,54 +590,10 @@ static void zeroed_locked(struct kv_cache *cache,
 	KV_POINT("deletion.before_telling");
 	kv_flushes_settle_space_locked(cache, space);
 	pthread_cond_broadcast(&ssd->done);
-	/* Writes that waited for a slot have one now. */
-	kv_writer_rouse_locked(cache);
+	kv_writer_rouse_locked(cache); /* there may be free slots now */
 }
 
 /* ---- the sweep ---- */
-
-/* Zero the prologues in the free slots of @file, count them and the slots that
- * cannot be read, and write the trailer if that is
- * missing.  A file that is being swept is neither removed nor converted. */
-static int sweep_file(struct kv_cache *cache, struct kv_segfile *file,
-		      uint64_t *zeroed, uint64_t *unreadable)
-{
-	const size_t words = (file->slots + 63) / 64;
-	_cleanup_(kv_freep) uint64_t *taken = malloc(words * sizeof(*taken));
-	_cleanup_(kv_freep) struct kv_found *found =
-		malloc(KV_SCAN_MAX * sizeof(*found));
-	int r = 0;
-
-	if (!taken || !found)
-		return -ENOMEM;
-	kv_lock(cache);
-	memcpy(taken, file->bitmap, words * sizeof(*taken));
-	kv_unlock(cache);
-	for (uint32_t at = 0; r == 0 && at < file->slots; at += KV_SCAN_MAX) {
-		uint32_t n = KV_MIN(KV_SCAN_MAX, file->slots - at);
-
-		kv_segfile_scan(file->fd, cache->info.store, file->slot_bytes,
-				at, n, taken, found);
-		for (uint32_t i = 0; r == 0 && i < n; i++) {
-			*unreadable += found[i].state == KV_FOUND_UNREADABLE;
-			if (found[i].state != KV_FOUND_BLOCK)
-				continue;
-			r = kv_segfile_zero(file->fd, file->slot_bytes, at + i);
-			++*zeroed;
-		}
-	}
-	if (r == 0 && *zeroed && fdatasync(file->fd) < 0)
-		r = -errno;
-	KV_POINT("sweep.zeroed");
-	if (r < 0 || file->trailer)
-		return r;
-	r = kv_trailer_write(file->fd, file->id, cache->info.store,
-			     cache->ssd.segment_bytes, file->slot_bytes);
-	kv_lock(cache);
-	file->trailer = r == 0;
-	kv_unlock(cache);
-	return r;
-}
 
 void kv_sweep_later(struct kv_cache *cache)
 {
@@ -666,15 +610,22 @@ void kv_sweep_later(struct kv_cache *cache)
 	}
 }
 
-/* Sweep one file; return false if all files are swept.  Releases the lock. */
+/*
+ * Sweep one file: zero the prologues in its free slots, and write the trailer
+ * if that is missing.  A file that is being swept is neither removed nor
+ * converted.  Return false if all files are swept.  Releases the lock.
+ */
 static bool sweep_one(struct kv_cache *cache)
 {
+	_cleanup_(kv_freep) struct kv_found *found = NULL;
+	_cleanup_(kv_freep) uint64_t *taken = NULL;
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_segfile *file = NULL;
-	uint64_t zeroed = 0, unreadable = 0;
+	uint64_t unreadable = 0, zeroed = 0;
+	size_t bytes;
 	int r;
 
-	/* A file with slots that a write waits for, or any. */
+	/* Choose a file with the slot size that a write waits for, else any. */
 	for (uint32_t id = 0; ssd->n_unswept && id < ssd->n_files; id++) {
 		struct kv_segfile *one = ssd->files[id];
 
@@ -687,16 +638,41 @@ static bool sweep_one(struct kv_cache *cache)
 	}
 	if (!file)
 		return false;
+	bytes = (file->slots + 63) / 64 * sizeof(*taken);
+	taken = malloc(bytes);
+	found = malloc(KV_SCAN_MAX * sizeof(*found));
+	r = taken && found ? 0 : -ENOMEM;
+	if (r == 0)
+		memcpy(taken, file->bitmap, bytes);
 	file->sweeping = true;
 	kv_unlock(cache);
-	r = sweep_file(cache, file, &zeroed, &unreadable);
+	for (uint32_t at = 0; r == 0 && at < file->slots; at += KV_SCAN_MAX) {
+		const uint32_t n = KV_MIN(KV_SCAN_MAX, file->slots - at);
+
+		kv_segfile_scan(file->fd, cache->info.store, file->slot_bytes,
+				at, n, taken, found);
+		for (uint32_t i = 0; r == 0 && i < n; i++) {
+			unreadable += found[i].state == KV_FOUND_UNREADABLE;
+			if (found[i].state != KV_FOUND_BLOCK)
+				continue;
+			r = kv_segfile_zero(file->fd, file->slot_bytes, at + i);
+			zeroed++;
+		}
+	}
+	if (r == 0 && zeroed && fdatasync(file->fd) < 0)
+		r = -errno;
+	KV_POINT("sweep.zeroed");
+	if (r == 0 && !file->trailer)
+		r = kv_trailer_write(file->fd, file->id, cache->info.store,
+				     ssd->segment_bytes, file->slot_bytes);
 	kv_lock(cache);
+	file->trailer |= r == 0;
 	file->sweeping = false;
 	ssd->swept += zeroed;
 	cache->stats.io_errors += unreadable;
 	if (r < 0)
 		kv_note(cache, "sweep_failed=%s", strerror(-r));
-	if (file->unswept) { /* not cleared meanwhile */
+	if (file->unswept) { /* not converted meanwhile */
 		file->unswept = false;
 		ssd->n_unswept--;
 		kv_segfile_relink(file);
@@ -712,34 +688,26 @@ static bool sweep_one(struct kv_cache *cache)
 
 /* ---- the thread ---- */
 
-/* Return whether the deleter may end: nothing more comes, or tries failed. */
-static bool is_over(const struct kv_ssd *ssd, unsigned failed)
-{
-	const struct kv_deletions *all = &ssd->deletions;
-
-	return ssd->stop_commits &&
-	       (failed >= TRIES || (TAILQ_EMPTY(&all->to_zero) &&
-				    (!all->n || ssd->committer_ended)));
-}
-
 void *kv_deleter(void *arg)
 {
 	struct kv_cache *cache = arg;
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_deletions *all = &ssd->deletions;
-	unsigned failed = 0; /* in a row, while stopping */
+	unsigned failed = 0; /* failures in a row while stopping */
 	unsigned turns = 0;
 	uint64_t put = UINT64_MAX; /* ssd->put at the first failure in a row */
 
 	kv_lock(cache);
-	while (!is_over(ssd, failed) ||
-	       (failed < TRIES && ssd->n_unswept > 0)) {
+	while (!ssd->stop_commits ||
+	       (failed < TRIES &&
+		(ssd->n_unswept || !TAILQ_EMPTY(&all->to_zero) ||
+		 (all->n && !ssd->committer_ended)))) {
 		struct kv_deletion_batch *batch = TAILQ_FIRST(&all->to_zero);
 		bool others_work;
 		size_t n;
 		int r;
 
-		/* Clients may wait for either. */
+		/* Clients may wait for zeroed slots or for swept files. */
 		if (!batch || ++turns % TURNS == 0) {
 			if (!sweep_one(cache) && TAILQ_EMPTY(&all->to_zero))
 				kv_cond_wait(cache, &all->wake, 1000000000u);
@@ -772,16 +740,12 @@ void kv_deletions_free(struct kv_cache *cache)
 	struct kv_deletions *all = &cache->ssd.deletions;
 	struct kv_deletion_batch *batch;
 
-	/* A batch that is on both lists is freed with the first. */
-	while ((batch = TAILQ_FIRST(&all->to_record))) {
-		TAILQ_REMOVE(&all->to_record, batch, record);
+	while ((batch = TAILQ_FIRST(&all->to_record)) ||
+	       (batch = TAILQ_FIRST(&all->to_zero))) {
+		if (batch->recorded < batch->n)
+			TAILQ_REMOVE(&all->to_record, batch, record);
 		if (batch->zeroed < batch->recorded)
 			TAILQ_REMOVE(&all->to_zero, batch, zero);
-		free(batch->items);
-		free(batch);
-	}
-	while ((batch = TAILQ_FIRST(&all->to_zero))) {
-		TAILQ_REMOVE(&all->to_zero, batch, zero);
 		free(batch->items);
 		free(batch);
 	}

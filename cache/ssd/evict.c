@@ -39,23 +39,20 @@
  *            SLOTS_AT_ONCE slots.
  */
 #include "cache/ssd/ssd.h"
-#include "cache/core/account.h"
-#include "cache/core/core.h"
 #include "cache/core/hooks.h"
-#include "cache/core/list.h"
-#include "cache/core/marks.h"
-#include "cache/core/slot.h"
-#include "cache/core/table.h"
 #include "cache/core/ledger.h"
+#include "cache/core/marks.h"
 #include "common/crash_point.h"
 
-#define FREE_PART 16u /* of the files and bytes: as much is never pinned */
-#define FEW 3u	      /* with fewer files none is kept free */
+#define FREE_PART 16u /* 1/16 of the files and bytes is never pinned */
+#define FEW 3u	      /* a tier with fewer files keeps none free of pins */
 #define SLOTS_AT_ONCE 1024u
 #define PATIENCE_NS 5000000000u
-#define PASSED_OVER 64 /* blocks in DRAM, for one victim */
-#define HYSTERESIS 2u  /* files */
-#define WAIT_PART 8u   /* of a file: evict it before seeking a file again */
+/* blocks also in DRAM that a search for a victim skips */
+#define PASSED_OVER 64
+#define HYSTERESIS 2u /* files */
+/* 1/8 of a file is evicted before a file is sought again */
+#define WAIT_PART 8u
 
 /* ---- shares: pins ---- */
 
@@ -89,7 +86,8 @@ uint64_t kv_ssd_pin_bytes(const struct kv_cache *cache, uint64_t slot_bytes)
 		       : slot_bytes;
 }
 
-/* Return whether one more pinned slot needs a file that others shall have. */
+/* Return whether one more pinned slot would need a file that is left for
+ * others. */
 static bool needs_too_many_files(const struct kv_cache *cache,
 				 const struct kv_space *space,
 				 uint64_t slot_bytes)
@@ -101,8 +99,8 @@ static bool needs_too_many_files(const struct kv_cache *cache,
 		KV_MAX(tenant->in[SSD].guaranteed, space->in[SSD].guaranteed);
 	const struct kv_ssd_class *class;
 	const struct kv_evict_list *list;
-	/* Files that pinned slots need, of all users and of this one; files
-	 * that others are guaranteed and have not pinned. */
+	/* Files that pinned slots of all users need, and those of this user;
+	 * files that other users are guaranteed and have not pinned yet. */
 	uint64_t all = 0, own = 0, due = 0, spare;
 	bool needs = true;
 
@@ -152,7 +150,7 @@ bool kv_ssd_over_floor(const struct kv_cache *cache,
 		return false;
 	if (kv_crowded(cache, SSD, space, bytes, 0))
 		return true;
-	/* Beyond the guarantees a user has its share. */
+	/* Beyond its guarantee a user has a fair share. */
 	if (own->fast + bytes > own->guaranteed &&
 	    all->fast + siblings + bytes > all->guaranteed &&
 	    !kv_account_fits(space->account, KV_FINITE_PINNED,
@@ -163,13 +161,12 @@ bool kv_ssd_over_floor(const struct kv_cache *cache,
 
 /* ---- shares: files ---- */
 
-/* Return how many slots the blocks of @list have. */
 static uint64_t slots_of(const struct kv_evict_list *list)
 {
 	return (uint64_t)list->blocks + list->pinned + list->writing;
 }
 
-/* Return the user for whom a file is being emptied that @class gets; NULL:
+/* Return the user for whom a file is emptied that @class will get; NULL:
  * none. */
 static struct kv_tenant *awaiting(const struct kv_cache *cache,
 				  const struct kv_ssd_class *class)
@@ -181,8 +178,8 @@ static struct kv_tenant *awaiting(const struct kv_cache *cache,
 	return space ? space->tenant : NULL;
 }
 
-/* Count the files of every user in tenant->files, and one more for @taker's.
- * Divide a class's files among its users in proportion to their slots in use. */
+/* Count each user's files in tenant->files, and one more for @taker's user.
+ * The users of a class share its files in proportion to their slots in use. */
 static void count_files(const struct kv_cache *cache,
 			const struct kv_space *taker)
 {
@@ -263,7 +260,7 @@ static void evict(struct kv_cache *cache, struct kv_block *block)
 	cache->stats.evicted_ssd++;
 	KV_POINT("evict.ssd");
 	if (block->slot) {
-		kv_extent_detach_locked(cache, block);
+		kv_extent_detach_locked(cache, block, true);
 		kv_unpersisted_add_locked(cache, block->slot);
 	} else {
 		kv_evict_list_gone(cache, kv_evict_list_ssd(cache, block),
@@ -277,7 +274,8 @@ static bool evict_from(struct kv_evict_list *list,
 {
 	const struct kv_space *space = list->space;
 	struct kv_cache *cache = giving->cache;
-	/* If most that a space has on SSD is also in DRAM, its order counts. */
+	/* Skip blocks in DRAM, unless these are most of the space's blocks on
+	 * SSD. */
 	const bool passes_over =
 		space->in[SSD].bytes / 2 > space->in[DRAM].bytes;
 	struct search search = {
@@ -286,7 +284,7 @@ static bool evict_from(struct kv_evict_list *list,
 	};
 	uint32_t victim = kv_policy_victim(&list->policy, is_victim, &search);
 
-	/* The blocks are few, and all of them are also in DRAM. */
+	/* All victims found are also in DRAM: take the first of them. */
 	if (victim == KV_NONE && search.passed_over) {
 		search.passed_over = PASSED_OVER;
 		victim = kv_policy_victim(&list->policy, is_victim, &search);
@@ -297,7 +295,8 @@ static bool evict_from(struct kv_evict_list *list,
 	return true;
 }
 
-/* Return a need of @taker (or nobody) that spares @spared (or nobody). */
+/* Describe a need of @taker for a victim; @spared gives none.  Both may be
+ * NULL. */
 static struct kv_giving giving_to(struct kv_cache *cache,
 				  const struct kv_space *taker,
 				  const struct kv_space *spared)
@@ -309,7 +308,8 @@ static struct kv_giving giving_to(struct kv_cache *cache,
 				  .evict = evict_from};
 }
 
-/* Find the coldest list of @class that may give, unless @coldest is colder. */
+/* Look for the coldest list of @class that may give a block to @taker.  Replace
+ * *@coldest if the list is colder. */
 static void look_at(const struct kv_ssd_class *class,
 		    const struct kv_space *taker, const struct kv_space *spared,
 		    struct kv_coldest *coldest)
@@ -359,8 +359,8 @@ bool kv_ssd_evict_tenant_locked(struct kv_cache *cache,
 	return kv_victim_evict_tenant(tenant, SSD, &giving);
 }
 
-/* Evict a block of the user with most records of those who may give, or else
- * the coldest of all: a record has one size, so bytes do not tell who fills the
+/* Evict a block of the user with most records, of those who may give, or else
+ * the coldest block.  Records have one size, so bytes do not tell who fills the
  * index. */
 static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
 			 const struct kv_space *spared)
@@ -376,7 +376,7 @@ static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
 	LIST_FOREACH(class, &cache->ssd.classes, link)
 		TAILQ_FOREACH(list, &class->lists, link) {
 			if (!list->blocks)
-				break; /* empty lists are last */
+				break; /* the rest is empty */
 			if (kv_victim_gives(list, &giving))
 				list->space->tenant->records +=
 					list->blocks + list->writing;
@@ -393,7 +393,7 @@ static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
 	first = coldest.list ? coldest.list->class : NULL;
 	if (first && kv_victim_evict(&first->lists, &giving))
 		return true;
-	/* All of that class is in use. */
+	/* All blocks of the coldest class are in use. */
 	LIST_FOREACH(class, &cache->ssd.classes, link)
 		if (class != first && kv_victim_evict(&class->lists, &giving))
 			return true;
@@ -416,7 +416,7 @@ int kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 	const struct kv_tenant *tenant = space->tenant;
 	const uint64_t most = space->quota.quota_ssd;
 	const uint64_t of_all = tenant->quota.quota_ssd;
-	/* While the mount ends, nothing is worth a victim. */
+	/* While the mount ends, evict nothing for new writes. */
 	const bool stop = cache->ssd.stop;
 
 	kv_assert_locked(&cache->lock);
@@ -437,8 +437,8 @@ int kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 
 /* ---- files that are emptied ---- */
 
-/* Return how cold a block must be to be evicted from @file, or for one that is
- * moved out of it: colder than any of the class that gets the file. */
+/* Return the age above which a block in @file is evicted rather than moved:
+ * that of the coldest block of the class that gets the file. */
 static uint32_t spared_age(const struct kv_segfile *file)
 {
 	const struct kv_evict_list *list;
@@ -469,7 +469,7 @@ size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
 		if (i % SLOTS_AT_ONCE == SLOTS_AT_ONCE - 1)
 			kv_yield(cache);
 	}
-	/* Sort the blocks that are to be moved to the front. */
+	/* Sort the numbers of blocks that are to be moved to the front. */
 	taker = kv_space_with_id(cache, file->taker);
 	age = spared_age(file);
 	for (size_t i = 0; i < n; i++) {
@@ -519,30 +519,9 @@ bool kv_ssd_evict_beside_locked(struct kv_cache *cache,
 	       evict_one(cache, file->class, NULL, NULL);
 }
 
-/* Return whether @list gives before @other, which may be NULL.  Of one user the
- * colder list does. */
-static bool gives_first(const struct kv_cache *cache,
-			const struct kv_evict_list *list,
-			const struct kv_evict_list *other,
-			const struct kv_space *taker)
-{
-	const struct kv_tenant *a = list->space->tenant, *b;
-
-	if (!other)
-		return true;
-	b = other->space->tenant;
-	if (a == b)
-		return kv_policy_age(&list->policy) >
-		       kv_policy_age(&other->policy);
-	if (is_over_quota(cache, a) != is_over_quota(cache, b))
-		return is_over_quota(cache, a);
-	return a->files > b->files ||
-	       (a->files == b->files && a == taker->tenant);
-}
-
-/* Return the file of @class that costs least: of those that may be emptied now,
- * if any, one with few blocks, or else the file of the next victim of @list
- * (NULL: there is no victim).  NULL: no file can be emptied. */
+/* Return the file of @class that costs least to empty: one with few blocks in
+ * use, or else the file of the next victim of @list (NULL: no victim).  Prefer
+ * files that may be emptied now.  NULL: no file can be emptied. */
 static struct kv_segfile *cheapest_file(struct kv_cache *cache,
 					const struct kv_ssd_class *class,
 					struct kv_evict_list *list)
@@ -573,11 +552,11 @@ static struct kv_segfile *cheapest_file(struct kv_cache *cache,
 }
 
 /*
- * Return whether the class of @file can do without it: the file's blocks must
- * fit into free slots of other files of the class and those of blocks colder
- * than @age. With an @age, the colder blocks must also fill HYSTERESIS files,
- * or be all that the class can give: then the class does not need the file back
- * soon.
+ * Return whether the class of @file can do without the file: its blocks must
+ * fit into free slots of the class's other files and into slots of blocks
+ * colder than @age.  With an @age, the colder blocks must also fill HYSTERESIS
+ * files, or be all that the class can give, so that the class does not soon
+ * need the file back.
  */
 static bool can_spare(const struct kv_segfile *file,
 		      const struct kv_giving *giving, uint32_t age)
@@ -590,7 +569,7 @@ static bool can_spare(const struct kv_segfile *file,
 
 	TAILQ_FOREACH(list, &class->lists, link) {
 		if (!list->blocks || colder >= enough)
-			break; /* empty lists are last */
+			break; /* the rest is empty */
 		if (!kv_victim_gives(list, giving))
 			continue;
 		all += list->blocks;
@@ -600,8 +579,8 @@ static bool can_spare(const struct kv_segfile *file,
 	       (!age || colder >= KV_MIN(all, enough));
 }
 
-/* Return whether @tenant has blocks of @class that are being written, and no
- * others. */
+/* Return whether all blocks of @class that @tenant has are being written, and
+ * there are some. */
 static bool only_writes(const struct kv_ssd_class *class,
 			const struct kv_tenant *tenant)
 {
@@ -618,37 +597,47 @@ static bool only_writes(const struct kv_ssd_class *class,
 	return writes;
 }
 
-/* How files are compared to choose the one that is emptied. */
+/* The order in which users and lists give up a file. */
 struct choice {
 	struct kv_giving giving;
-	uint32_t age;  /* 0: compare users; else only blocks colder than this
-			  give, the coldest first */
-	bool own_only; /* only the taker's own blocks give */
+	/* Only blocks colder than this give, the coldest first. 0: all blocks
+	 * give, and users are compared. */
+	uint32_t age;
+	bool own_only; /* only blocks of the taker's user give */
 };
 
-/* Return the list of @class that gives first; NULL: none gives before @best. */
+/* Return the list of @class that gives first, if it gives before @best; else
+ * NULL. */
 static struct kv_evict_list *first_giver(struct kv_cache *cache,
 					 const struct kv_ssd_class *class,
 					 const struct choice *choice,
 					 struct kv_evict_list *best)
 {
+	const struct kv_tenant *taker = choice->giving.tenant;
 	struct kv_evict_list *list, *giver = NULL;
-	bool first;
 
 	TAILQ_FOREACH(list, &class->lists, link) {
+		const struct kv_tenant *a = list->space->tenant;
+		const struct kv_tenant *b = best ? best->space->tenant : NULL;
+		bool first;
+
 		if (!list->blocks)
-			break; /* empty lists are last */
+			break; /* the rest is empty */
 		if (!kv_victim_gives(list, &choice->giving) ||
-		    (choice->own_only &&
-		     list->space->tenant != choice->giving.tenant))
+		    (choice->own_only && a != taker))
 			continue;
-		if (!choice->age)
-			first = gives_first(cache, list, best,
-					    choice->giving.taker);
-		else
+		/* Users over quota give first, and then those with most files;
+		 * of one user's lists, the colder one. */
+		if (choice->age || a == b)
 			first = kv_policy_age(&list->policy) >
 				(best ? kv_policy_age(&best->policy)
 				      : choice->age);
+		else if (best &&
+			 is_over_quota(cache, a) != is_over_quota(cache, b))
+			first = is_over_quota(cache, a);
+		else
+			first = !best || a->files > b->files ||
+				(a->files == b->files && a == taker);
 		if (first)
 			giver = best = list;
 	}
@@ -657,10 +646,10 @@ static struct kv_evict_list *first_giver(struct kv_cache *cache,
 
 /*
  * Choose a file to be emptied for @heir, whose slots @taker needs.  With @age,
- * the blocks that give must be colder.  Without, and if no block may be
- * evicted, choose the file with the fewest bytes, whose blocks other files of
- * the class have room for.  Return NULL if there is none; *@ret_later is then
- * true if one may be chosen later.
+ * only blocks colder than @age give.  Without, and if no block may be evicted,
+ * choose the file with the fewest bytes, whose blocks fit into other files of
+ * its class.  Return NULL if there is none; *@ret_later: whether a file may be
+ * chosen later.
  */
 static struct kv_segfile *file_to_empty(struct kv_cache *cache,
 					const struct kv_ssd_class *heir,
@@ -678,8 +667,8 @@ static struct kv_segfile *file_to_empty(struct kv_cache *cache,
 	*ret_later = false;
 	count_files(cache, taker);
 	over_quota = is_over_quota(cache, tenant);
-	/* A user over quota waits for the files that are emptied for it, and
-	 * for its writes under way: then it has a file of its own to give. */
+	/* A user over quota first waits for files that are emptied for it, and
+	 * for its writes: then it has a file of its own to give. */
 	LIST_FOREACH(class, &cache->ssd.classes, link)
 		if (over_quota &&
 		    (awaiting(cache, class) == tenant ||
@@ -752,8 +741,8 @@ uint64_t kv_leaving_locked(const struct kv_cache *cache)
 	return n;
 }
 
-/* Return whether all blocks of some size are gone, so that its files are about
- * to be empty. */
+/* Return whether all blocks of some slot size are leaving the SSD, so that
+ * whole files will be free. */
 static bool will_be_empty(const struct kv_cache *cache)
 {
 	const struct kv_evict_list *list;
@@ -772,8 +761,8 @@ static bool will_be_empty(const struct kv_cache *cache)
 	return false;
 }
 
-/* Evict a block of @taker's own, though it is guaranteed.  If blocks of others
- * fill a file but for some of its own, that file is what costs @taker least. */
+/* Evict a block of @taker, though it is guaranteed.  If other users' blocks
+ * fill most of a file, empty that file instead, which costs @taker least. */
 static bool give_way(struct kv_cache *cache, struct kv_ssd_class *class,
 		     const struct kv_space *taker)
 {
@@ -811,8 +800,8 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 	if (file)
 		kv_segfile_empty_locked(cache, file, class, taker,
 					due ? NULL : taker, false);
-	/* Others with blocks of its size have more than their guarantees, but
-	 * it is in use. */
+	/* Others have blocks of this size beyond their guarantees, but these
+	 * blocks are in use. */
 	if (due)
 		look_at(class, taker, taker, &in_use);
 	waits = waits || file || later || in_use.list;

@@ -33,15 +33,13 @@
  * LOCKING    cache->lock.
  */
 #include "cache/ssd/ssd.h"
-#include "cache/core/core.h"
 #include "cache/core/hooks.h"
 #include "cache/core/marks.h"
-#include "cache/core/table.h"
 #include "common/crash_point.h"
 
 #define COLLECT_AT_ONCE 64u
 
-/* Return the count of updates at which all of those so far are committed. */
+/* Return the count of updates after which all present ones are committed. */
 static uint64_t updates_needed(const struct kv_cache *cache)
 {
 	return cache->ssd.updates.taken + cache->ssd.updates.n;
@@ -71,7 +69,8 @@ void kv_flushes_written_locked(struct kv_cache *cache, struct kv_slot *slot)
 		kv_commit_kick_locked(cache, true);
 }
 
-/* Return whether all snapshots of @space are written up to number @change. */
+/* Return whether all changes of @space's snapshots up to @change are in the
+ * index. */
 static bool snapshots_written(const struct kv_cache *cache,
 			      const struct kv_space *space, uint64_t change)
 {
@@ -90,13 +89,13 @@ static void collects_no_more(struct kv_cache *cache, struct kv_space *space)
 	TAILQ_REMOVE(&cache->ssd.collecting, space, collects);
 }
 
-/* Take a flush off its list and end it; then the caller recounts. */
+/* Take a flush off its list and end it.  The caller then calls recount(). */
 static void end_flush(struct kv_cache *cache, struct kv_space *space,
 		      struct kv_flush *flush, int status)
 {
 	struct kv_flush *next = TAILQ_NEXT(flush, link);
 
-	/* The flush may have been prolonged for the next one as well. */
+	/* The next flush also waits for the deletions and updates of @flush. */
 	if (next) {
 		next->deletion = KV_MAX(next->deletion, flush->deletion);
 		next->update = KV_MAX(next->update, flush->update);
@@ -111,7 +110,8 @@ static void end_flush(struct kv_cache *cache, struct kv_space *space,
 	kv_defer_flushed(cache, flush, status);
 }
 
-/* Flushes of @space were given up: later slots are waited for no more. */
+/* Update must_seq after flushes of @space have ended: slots that only they
+ * needed may be given up. */
 static void recount(struct kv_cache *cache, struct kv_space *space)
 {
 	const struct kv_flush *last = TAILQ_LAST(&space->flushes, kv_flushes);
@@ -164,7 +164,8 @@ void kv_syncs_end_locked(struct kv_cache *cache, struct kv_slot *slot,
 		end_sync(cache, LIST_FIRST(&slot->syncs), error);
 }
 
-/* Wait for the commit of the present pin and mtime of a durable block. */
+/* Let @sync wait until the present pin and mtime of its block, which is
+ * durable, are committed. */
 static void await_record(struct kv_cache *cache, struct kv_flush *sync)
 {
 	const struct kv_updates *updates = &cache->ssd.updates;
@@ -188,7 +189,6 @@ void kv_syncs_durable_locked(struct kv_cache *cache, struct kv_slot *slot)
 	}
 }
 
-/* A sync that needs fewer updates than the one before it waits with that. */
 void kv_syncs_settle_locked(struct kv_cache *cache)
 {
 	struct kv_flush *sync;
@@ -344,7 +344,8 @@ void kv_block_changed_locked(struct kv_cache *cache, struct kv_block *block)
 		     kv_key_hash(cache, space, block->key));
 	cache->stats.corrupt++;
 	if (kv_write_must(block->slot)) {
-		/* Flushes of single blocks go on: other blocks are intact. */
+		/* Flushes of single blocks go on, as other blocks are
+		 * intact. */
 		for (flush = TAILQ_FIRST(&space->flushes); flush;
 		     flush = next) {
 			next = TAILQ_NEXT(flush, link);
@@ -359,8 +360,8 @@ void kv_block_changed_locked(struct kv_cache *cache, struct kv_block *block)
 
 /* ---- flushes of a space ---- */
 
-/* Queue the writes of at most @n slots that flushes of @space wait for; return
- * whether these were all. */
+/* Queue the writes of at most @n slots that flushes of @space wait for.  Return
+ * whether no such slot is left. */
 static bool collect(struct kv_cache *cache, struct kv_space *space, unsigned n)
 {
 	struct kv_flush *flush;
@@ -403,7 +404,7 @@ void kv_flushes_prolong_locked(struct kv_cache *cache,
 	struct kv_flush *flush;
 
 	kv_assert_locked(&cache->lock);
-	/* Flushes behind the first that waits for @slot end after it. */
+	/* Later flushes end after the first one that waits for @slot. */
 	TAILQ_FOREACH(flush, &slot->list->space->flushes, link) {
 		if (flush->ticket < slot->seq)
 			continue;
@@ -424,11 +425,21 @@ void kv_flushes_queued_locked(struct kv_cache *cache, struct kv_space *space)
 	kv_commit_kick_locked(cache, true);
 }
 
-static void submit(struct kv_cache *cache, struct kv_space *space,
-		   struct kv_flush *flush)
+void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
+		     struct kv_flush *flush)
 {
 	struct kv_ssd *ssd = &cache->ssd;
 
+	kv_lock(cache);
+	if (cache->config.read_only || !ssd->on || ssd->frozen ||
+	    KV_LIE("ack")) {
+		const bool fails =
+			!cache->config.read_only && (!ssd->on || ssd->frozen);
+
+		kv_defer_flushed(cache, flush, fails ? -EOPNOTSUPP : 0);
+		kv_unlock(cache);
+		return;
+	}
 	flush->asked = flush->ticket = space->must_seq = ssd->seq;
 	flush->deletion = space->deletions.begun;
 	flush->update = updates_needed(cache);
@@ -451,20 +462,6 @@ static void submit(struct kv_cache *cache, struct kv_space *space,
 	kv_flushes_settle_space_locked(cache, space);
 	if (flush->pending)
 		kv_commit_kick_locked(cache, false);
-}
-
-void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
-		     struct kv_flush *flush)
-{
-	kv_lock(cache);
-	if (cache->config.read_only)
-		kv_defer_flushed(cache, flush, 0);
-	else if (!cache->ssd.on || cache->ssd.frozen)
-		kv_defer_flushed(cache, flush, -EOPNOTSUPP);
-	else if (KV_LIE("ack"))
-		kv_defer_flushed(cache, flush, 0);
-	else
-		submit(cache, space, flush);
 	kv_unlock(cache);
 }
 

@@ -24,7 +24,6 @@
  * LOCKING    cache->lock.
  */
 #include "cache/ssd/ssd.h"
-#include "cache/core/core.h"
 
 #define ERRORS 8u
 
@@ -77,8 +76,8 @@ bool kv_health_offline_locked(const struct kv_cache *cache)
 	return cache->health.why;
 }
 
-/* Prepare to read a page of a slot, each time of another file; return false if
- * there is no file. */
+/* Prepare a read of a page of a segment file, each time of another file.
+ * Return false if there is no file. */
 static bool aim(struct kv_cache *cache, struct kv_io *io, uint8_t *page)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
@@ -152,7 +151,7 @@ static void free_io(struct kv_io *io, int status)
 bool kv_health_probe(struct kv_cache *cache)
 {
 	struct probe {
-		struct kv_io io; /* first: free(io) frees it all */
+		struct kv_io io; /* first, as free_io() frees the struct */
 		uint8_t page[KV_PAGE] __attribute__((aligned(KV_PAGE)));
 	} *probe = NULL;
 	bool aimed;

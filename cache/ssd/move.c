@@ -54,10 +54,7 @@
  *            committer's.
  */
 #include "cache/ssd/ssd.h"
-#include "cache/core/core.h"
 #include "cache/core/hooks.h"
-#include "cache/core/list.h"
-#include "cache/core/table.h"
 #include "common/copy.h"
 #include "common/crash_point.h"
 #include "common/bytes.h"
@@ -65,12 +62,14 @@
 
 #define PIECE (1u << 20) /* bytes that kv_shrink copies at once */
 #define AT_ONCE 32u
-#define PATIENCE_NS 5000000000u	 /* without progress */
-#define AGAIN_NS 2000000000u	 /* until a file is tried again */
-#define AWAITED_NS 1000000000u	 /* until the heir evicts its own blocks */
-#define KEPT_NS 2000000000u	 /* an empty file waits for its heir */
-#define WAIT_NS 20000000u	 /* for deletions, and writes under way */
-#define PERIOD_NS 3600000000000u /* of the thread, which is woken */
+#define PATIENCE_NS 5000000000u /* without progress */
+#define AGAIN_NS 2000000000u	/* pause before a file is emptied again */
+/* the heir may evict its own blocks after this time */
+#define AWAITED_NS 1000000000u
+/* an empty file waits for its heir for so long */
+#define KEPT_NS 2000000000u
+/* pause while deletions and writes are under way */
+#define WAIT_NS 20000000u
 
 struct kv_move {
 	struct kv_io io; /* first */
@@ -80,9 +79,9 @@ struct kv_move {
 	struct kv_slot_record record;
 	uint8_t *data;
 	uint64_t bytes;
-	bool put;	/* the record is in the transaction */
-	bool token_ids; /* the index may have them */
-	uint64_t stale; /* RECORDED: the slot whose record is to go */
+	bool put;	/* the new record is in the transaction */
+	bool token_ids; /* the index may have token ids of the block */
+	uint64_t stale; /* RECORDED: the slot whose record is to be deleted */
 	TAILQ_ENTRY(kv_move) link;
 };
 
@@ -93,7 +92,7 @@ static bool stopping(const struct kv_cache *cache)
 
 /* ---- one block ---- */
 
-/* Return whether the block still has its old slot, and may be moved. */
+/* Return whether the block still has its old slot and may be moved. */
 static bool is_movable(const struct kv_move *move)
 {
 	const struct kv_block *block = move->block;
@@ -102,7 +101,8 @@ static bool is_movable(const struct kv_move *move)
 	       kv_slot_id(block->file, block->slot_number) == move->from;
 }
 
-/* Give the block its new slot, or give that up. */
+/* End a move: the block gets its new slot if @moved, else the new slot is
+ * freed. */
 static void settle(struct kv_move *move, bool moved)
 {
 	struct kv_cache *cache = move->cache;
@@ -127,7 +127,7 @@ static void cancel(struct kv_move *move)
 	free(move);
 }
 
-/* A request has ended that its thread no longer waits for. */
+/* End the move whose thread stopped waiting for this request. */
 static void ended_late(struct kv_io *io, int status)
 {
 	struct kv_move *move = (struct kv_move *)io;
@@ -139,7 +139,8 @@ static void ended_late(struct kv_io *io, int status)
 	kv_unlock(cache);
 }
 
-/* Begin the move of @block, the first of @n.  -EAGAIN, -ENOSPC, -ENOMEM. */
+/* Begin the move of @block, the first of @n to be moved. -EAGAIN: deletions
+ * must be over first; -ENOSPC; -ENOMEM. */
 static int move_new(struct kv_cache *cache, struct kv_block *block, size_t n,
 		    struct kv_move **ret_move)
 {
@@ -154,7 +155,7 @@ static int move_new(struct kv_cache *cache, struct kv_block *block, size_t n,
 	move->from = kv_slot_id(block->file, block->slot_number);
 	move->bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
 	move->data = kv_pages_new(move->bytes);
-	block->refs++; /* keeps the block from eviction for its own sake */
+	block->refs++; /* the eviction for a slot must spare this block */
 	if (move->data)
 		r = kv_extent_take_beside_locked(cache, block, n, &move->to);
 	if (r < 0) {
@@ -169,7 +170,8 @@ static int move_new(struct kv_cache *cache, struct kv_block *block, size_t n,
 	return 0;
 }
 
-/* -ETIMEDOUT: the request owns @move, and cancels it when it ends. */
+/* Send a request for a whole slot and wait. -ETIMEDOUT: the request owns @move,
+ * and frees it when it ends. */
 static int request(struct kv_move *move, enum kv_io_op op, uint64_t slot_id)
 {
 	struct kv_cache *cache = move->cache;
@@ -190,7 +192,8 @@ static int request(struct kv_move *move, enum kv_io_op op, uint64_t slot_id)
 	return kv_ring_wait(cache->ring, &move->io);
 }
 
-/* Read the block, check that it is the one in the index, and write it. */
+/* Read the block, compare its bytes with the index, and write them to the new
+ * slot. */
 static int copy(struct kv_move *move)
 {
 	struct kv_cache *cache = move->cache;
@@ -222,8 +225,8 @@ static int copy(struct kv_move *move)
 
 /* ---- one file ---- */
 
-/* Copy and sync some of the blocks in @file, and wait for their commit.  Return
- * false if there is no room for them, or they cannot be read. */
+/* Copy and sync some blocks of @file, and wait until their records are
+ * committed.  Return false if they find no room or cannot be read. */
 static bool move_some(struct kv_cache *cache, const struct kv_segfile *file,
 		      const uint32_t *numbers, size_t n)
 {
@@ -248,7 +251,7 @@ static bool move_some(struct kv_cache *cache, const struct kv_segfile *file,
 		if (r == 0) {
 			TAILQ_INSERT_TAIL(&batch, move, link);
 		} else if (r != -ETIMEDOUT) {
-			/* A block may be removed while it is copied. */
+			/* Removing a block while it is copied is no failure. */
 			r = is_movable(move) ? r : 0;
 			cancel(move);
 		}
@@ -281,7 +284,7 @@ static bool move_some(struct kv_cache *cache, const struct kv_segfile *file,
 	return true;
 }
 
-/* Evict and move the blocks of @file; return whether it is empty. */
+/* Evict and move the blocks of @file.  Return whether the file is empty. */
 static bool empty(struct kv_cache *cache, struct kv_segfile *file)
 {
 	_cleanup_(kv_freep) uint32_t *numbers =
@@ -304,7 +307,7 @@ static bool empty(struct kv_cache *cache, struct kv_segfile *file)
 	return !file->used;
 }
 
-static void tick(void *arg)
+void kv_mover_tick(void *arg)
 {
 	struct kv_cache *cache = arg;
 	struct kv_moves *moves = &cache->ssd.moves;
@@ -350,23 +353,7 @@ void kv_segfile_empty_locked(struct kv_cache *cache, struct kv_segfile *file,
 	kv_periodic_wake(&moves->thread);
 }
 
-int kv_mover_start(struct kv_cache *cache)
-{
-	return kv_periodic_start(&cache->ssd.moves.thread, "kvfs-move",
-				 PERIOD_NS, tick, cache);
-}
-
-void kv_mover_stop(struct kv_cache *cache)
-{
-	kv_periodic_stop(&cache->ssd.moves.thread);
-}
-
 /* ---- for the committer ---- */
-
-bool kv_moves_to_record(const struct kv_ssd *ssd)
-{
-	return !TAILQ_EMPTY(&ssd->moves.copied);
-}
 
 void kv_moves_take_locked(struct kv_cache *cache)
 {
@@ -379,7 +366,7 @@ void kv_moves_take_locked(struct kv_cache *cache)
 		const struct kv_layout *layout =
 			kv_block_space(cache, block)->layout;
 
-		/* This round does not record its file. */
+		/* A commit round does not record the file that a move needs. */
 		move->put = is_movable(move) &&
 			    kv_segfile_of(cache, move->to)->recorded;
 		move->token_ids = layout && layout->token_ids;
@@ -391,7 +378,8 @@ void kv_moves_take_locked(struct kv_cache *cache)
 	TAILQ_CONCAT(&moves->recording, &moves->copied, link);
 }
 
-/* Put the record of a slot, and the token ids if the index has room. */
+/* Put the record of a slot, and the token ids if the index has room for
+ * them. */
 static int put_record(struct kv_txn *txn, uint64_t slot_id,
 		      const struct kv_slot_record *record,
 		      const struct kv_token_ids *ids)
@@ -402,21 +390,6 @@ static int put_record(struct kv_txn *txn, uint64_t slot_id,
 	    !kv_txn_has_room_for_ids(txn, ids->n, ids->extras_len, KV_PUT_FAR))
 		return r;
 	return kv_txn_put_token_ids(txn, slot_id, record->generation, ids);
-}
-
-static int put_one(struct kv_cache *cache, struct kv_txn *txn,
-		   struct kv_move *move)
-{
-	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
-	struct kv_slot_record record;
-
-	move->put = move->put && kv_txn_has_room(txn, KV_PUT_FAR);
-	if (!move->put)
-		return 0;
-	if (move->token_ids)
-		(void)kv_index_get_token_ids(cache->index, move->from, &record,
-					     &ids);
-	return put_record(txn, move->to, &move->record, ids);
 }
 
 int kv_moves_record(struct kv_cache *cache, struct kv_txn *txn)
@@ -431,18 +404,30 @@ int kv_moves_record(struct kv_cache *cache, struct kv_txn *txn)
 		if (r == 0 && move->token_ids)
 			r = kv_txn_delete_token_ids(txn, move->stale);
 	}
-	TAILQ_FOREACH(move, &moves->recording, link)
-		if (r == 0)
-			r = put_one(cache, txn, move);
+	TAILQ_FOREACH(move, &moves->recording, link) {
+		_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+		struct kv_slot_record record;
+
+		if (r < 0)
+			break;
+		move->put = move->put && kv_txn_has_room(txn, KV_PUT_FAR);
+		if (!move->put)
+			continue;
+		if (move->token_ids)
+			(void)kv_index_get_token_ids(cache->index, move->from,
+						     &record, &ids);
+		r = put_record(txn, move->to, &move->record, ids);
+	}
 	return r;
 }
 
-static void free_all(struct kv_move_list *list)
+void kv_moves_free(struct kv_cache *cache)
 {
+	struct kv_move_list *recorded = &cache->ssd.moves.recorded;
 	struct kv_move *move;
 
-	while ((move = TAILQ_FIRST(list))) {
-		TAILQ_REMOVE(list, move, link);
+	while ((move = TAILQ_FIRST(recorded))) {
+		TAILQ_REMOVE(recorded, move, link);
 		free(move);
 	}
 }
@@ -454,7 +439,7 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 
 	kv_assert_locked(&cache->lock);
 	if (status == 0)
-		free_all(&moves->recorded);
+		kv_moves_free(cache);
 	KV_POINT("move.recorded");
 	while ((move = TAILQ_FIRST(&moves->recording))) {
 		struct kv_space *space = kv_block_space(cache, move->block);
@@ -467,7 +452,8 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 			free(move);
 			continue;
 		}
-		/* Flushes after its removal also wait for the new record. */
+		/* Flushes of the removed block also wait until the new record
+		 * is deleted. */
 		if (!moved)
 			kv_flushes_queued_locked(cache, space);
 		move->stale = moved ? move->from : move->to;
@@ -475,14 +461,9 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 	}
 }
 
-void kv_moves_free(struct kv_cache *cache)
-{
-	free_all(&cache->ssd.moves.recorded);
-}
-
 /* ---- a smaller cap: what fits ---- */
 
-/* Slots in use, and the files that they fill if packed by size. */
+/* Slots in use, and the files that they fill if packed by slot size. */
 struct shrink_need {
 	uint64_t records, files;
 };
@@ -555,7 +536,8 @@ static bool may_go(void *arg, uint32_t number)
 	return true;
 }
 
-/* Evict the least valuable blocks; return false if no list gives enough. */
+/* Evict the coldest blocks until all others fit.  Return false if too few may
+ * go. */
 static bool evict_until_all_fit(struct victims *victims)
 {
 	const struct kv_giving giving = {.regardless =
@@ -599,7 +581,7 @@ static int by_atime(const void *a, const void *b)
 	return x->block < y->block ? -1 : x->block > y->block;
 }
 
-/* Evict pinned blocks, too: put them on the lists, oldest first. */
+/* Evict pinned blocks: put them on the eviction lists, the oldest first. */
 static int evict_pinned(struct victims *victims)
 {
 	struct kv_cache *cache = victims->cache;
@@ -642,8 +624,8 @@ static int by_used(const void *a, const void *b)
 	return (*x)->used < (*y)->used ? -1 : (*x)->used > (*y)->used;
 }
 
-/* Close as many files as must go, those with the fewest blocks first, which
- * other files of their size have room for. */
+/* Close the files that must go: those with the fewest blocks first, if other
+ * files of their slot size have room for these blocks. */
 static int choose_files(struct kv_cache *cache, struct kv_segfile ***ret_files,
 			uint32_t *ret_n)
 {
@@ -682,7 +664,8 @@ static int choose_files(struct kv_cache *cache, struct kv_segfile ***ret_files,
 struct copier {
 	struct kv_cache *cache;
 	uint8_t *piece;
-	struct kv_segfile *to; /* written since it was last synced; or NULL */
+	/* file written since the last sync; NULL: none */
+	struct kv_segfile *to;
 	struct kv_txn *txn;
 	size_t in_txn;
 	uint64_t unreadable; /* a count */
@@ -711,35 +694,13 @@ static int commit_copies(struct copier *copier)
 	return r;
 }
 
-/* Copy prologue and file of a block.  -EBADMSG: they cannot be read. */
-static int copy_slot(struct copier *copier, const struct kv_segfile *from,
-		     uint32_t slot, const struct kv_block *block)
-{
-	const struct kv_segfile *to = copier->to;
-	const uint64_t bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
-
-	for (uint64_t at = 0; at < bytes; at += PIECE) {
-		const size_t n = KV_MIN(PIECE, bytes - at);
-		ssize_t done;
-
-		if (pread(from->fd, copier->piece, n,
-			  (off_t)(slot * from->slot_bytes + at)) != (ssize_t)n)
-			return -EBADMSG;
-		done = pwrite(
-			to->fd, copier->piece, n,
-			(off_t)(block->slot_number * to->slot_bytes + at));
-		if (done != (ssize_t)n)
-			return done < 0 ? -errno : -EIO;
-	}
-	return 0;
-}
-
-/* Copy the block to a free slot of another file, and put its record there into
+/* Copy the block to a free slot of another file, and put the new record into
  * the transaction.  A block that cannot be read is lost. */
 static int relocate(struct copier *copier, struct kv_block *block)
 {
 	struct kv_cache *cache = copier->cache;
 	const uint64_t old = kv_slot_id(block->file, block->slot_number);
+	const uint64_t bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
 	struct kv_segfile *from = kv_segfile_at(cache, block->file), *to;
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
 	struct kv_slot_record record;
@@ -753,8 +714,22 @@ static int relocate(struct copier *copier, struct kv_block *block)
 	if (copier->to && copier->to != to)
 		r = sync_target(copier);
 	copier->to = to;
-	if (r == 0)
-		r = copy_slot(copier, from, (uint32_t)old, block);
+	for (uint64_t at = 0; r == 0 && at < bytes; at += PIECE) {
+		const size_t n = KV_MIN(PIECE, bytes - at);
+		const uint64_t read_at = (uint32_t)old * from->slot_bytes + at;
+		const uint64_t write_at =
+			block->slot_number * to->slot_bytes + at;
+		ssize_t done;
+
+		if (pread(from->fd, copier->piece, n, (off_t)read_at) !=
+		    (ssize_t)n) {
+			r = -EBADMSG;
+			break;
+		}
+		done = pwrite(to->fd, copier->piece, n, (off_t)write_at);
+		if (done != (ssize_t)n)
+			r = done < 0 ? -errno : -EIO;
+	}
 	if (r == 0)
 		r = kv_index_get_token_ids(cache->index, old, &record, &ids);
 	if (r < 0 && r != -EBADMSG)
@@ -768,8 +743,8 @@ static int relocate(struct copier *copier, struct kv_block *block)
 	return r < 0 ? r : kv_record_delete(copier->txn, old);
 }
 
-/* Relocate the blocks of @file and remove it.  If a deletion that a crash left
- * is still under way there, the file stays until the next mount. */
+/* Relocate the blocks of @file and remove the file.  The file stays until the
+ * next mount if deletions are under way in it after a crash. */
 static int remove_file(struct copier *copier, struct kv_segfile *file)
 {
 	struct kv_cache *cache = copier->cache;
@@ -820,8 +795,8 @@ int kv_shrink(struct kv_cache *cache)
 	copier.piece = kv_pages_new(PIECE);
 	if (!slots || !copier.piece)
 		r = -ENOMEM;
-	/* The guarantees were scaled to the tier, but slots of many sizes may
-	 * fill its files with less. */
+	/* Guarantees were scaled down to the tier's bytes, but blocks of many
+	 * sizes may need more files. */
 	if (r == 0 && !evict_until_all_fit(&victims)) {
 		victims.spare_guaranteed = false;
 		if (!evict_until_all_fit(&victims))

@@ -24,7 +24,6 @@
  *
  * LOCKING    cache->lock; none while the committer writes the file.
  */
-#include "cache/core/table.h"
 #include "cache/ssd/ssd.h"
 #include "common/bytes.h"
 #include "common/crash_point.h"
@@ -35,25 +34,28 @@
 
 #define NAME "removed"
 #define PLACES_MAX (1u << 18)
-#define PART 64u /* of the cap, the file has one part in so many at most */
+#define PART 64u /* the file has at most 1/64 of the cap */
 #define AT_ONCE (KV_PAGE / sizeof(struct kv_removed_record)) /* places */
 #define RETRY_NS UINT64_C(1000000000)
 
 struct kv_removed {
 	struct kv_removed_record *places;
-	uint32_t *next, *buckets; /* KV_NONE: the end; buckets: @max, too */
-	uint64_t *dirty;	  /* a bit a place */
+	/* Hash table of places: the next place of a bucket, and the first place
+	 * of each of @max buckets; KV_NONE: the end. */
+	uint32_t *next, *buckets;
+	uint64_t *dirty; /* bit set: the place differs from the file */
 	uint32_t n_dirty;
 	uint32_t max;  /* fixed */
-	uint32_t room; /* places that the file may have by now */
-	uint32_t at;   /* index of the place to fill next */
+	uint32_t room; /* places for which the file may have bytes */
+	uint32_t at;   /* index of the next place to fill */
 	uint64_t number;
-	/* Counts of changes: all; and those that are on disk. */
+	/* Counts of changes: all of them, and those that are on disk. */
 	uint64_t changes, written;
-	uint64_t retry_at; /* 0: the last write succeeded */
-	bool noted;	   /* a failed write */
-	bool kept;	   /* fixed: there is a file, or will be */
-	int fd;		   /* the committer's; -1: not there yet */
+	/* when a failed write is tried again; 0: none failed */
+	uint64_t retry_at;
+	bool noted; /* a failed write */
+	bool kept;  /* fixed: tombstones are kept in the file */
+	int fd;	    /* used by the committer; -1: no file yet */
 };
 
 struct kv_removed_write {
@@ -67,7 +69,7 @@ struct kv_removed_write {
 
 /* ---- places ---- */
 
-static void removed_free(struct kv_removed *removed)
+void kv_removed_free(struct kv_removed *removed)
 {
 	if (!removed)
 		return;
@@ -80,7 +82,8 @@ static void removed_free(struct kv_removed *removed)
 	free(removed);
 }
 
-/* Return the table, empty; NULL: no memory.  Unused places touch no page. */
+/* Return an empty table; NULL: no memory.  Unused places touch no page of
+ * memory. */
 static struct kv_removed *removed_new(const struct kv_cache *cache)
 {
 	const uint64_t n =
@@ -104,14 +107,14 @@ static struct kv_removed *removed_new(const struct kv_cache *cache)
 	removed->dirty = calloc(max / 64 + 1, sizeof(*removed->dirty));
 	if (!removed->places || !removed->next || !removed->buckets ||
 	    !removed->dirty) {
-		removed_free(removed);
+		kv_removed_free(removed);
 		return NULL;
 	}
 	memset(removed->buckets, 0xff, max * sizeof(*removed->buckets));
 	return removed;
 }
 
-/* A space that is gone has a bucket, too: its id alone counts. */
+/* Also called for removed spaces: the hash uses only the space's id. */
 static uint32_t *bucket_of(const struct kv_cache *cache,
 			   const struct kv_space *space, const uint8_t *key)
 {
@@ -120,7 +123,7 @@ static uint32_t *bucket_of(const struct kv_cache *cache,
 	return &removed->buckets[kv_key_hash(cache, space, key) % removed->max];
 }
 
-/* Return the place of a tombstone; KV_NONE: there is none. */
+/* Return the place of the key's tombstone; KV_NONE: there is none. */
 static uint32_t place_of(const struct kv_cache *cache,
 			 const struct kv_space *space, const struct kv_key *key)
 {
@@ -177,25 +180,10 @@ static void empty(struct kv_cache *cache, uint32_t place)
 	changed(cache, place);
 }
 
-/* Let the file grow by a page, if the cap has room beside the segment files. */
-static bool grow(struct kv_cache *cache)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-
-	ssd->sidecars += KV_PAGE;
-	if (kv_sidecars_over(cache) &&
-	    ssd->live_files * ssd->segment_bytes + kv_sidecars_over(cache) >
-		    ssd->file_budget) {
-		ssd->sidecars -= KV_PAGE;
-		return false;
-	}
-	cache->removed->room += AT_ONCE;
-	return true;
-}
-
 void kv_removed_add_locked(struct kv_cache *cache, struct kv_space *space,
 			   const struct kv_key *key)
 {
+	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_removed_record *record;
 	struct kv_removed *removed;
 
@@ -207,11 +195,21 @@ void kv_removed_add_locked(struct kv_cache *cache, struct kv_space *space,
 	removed = cache->removed;
 	if (!removed || place_of(cache, space, key) != KV_NONE)
 		return;
-	if (removed->at == removed->room &&
-	    !(removed->room < removed->max && grow(cache)))
-		removed->at = 0;
+	if (removed->at == removed->room && removed->room < removed->max) {
+		/* Let the file grow by a page, if the cap has room for it. */
+		ssd->sidecars += KV_PAGE;
+		if (kv_sidecars_over(cache) &&
+		    ssd->live_files * ssd->segment_bytes +
+				    kv_sidecars_over(cache) >
+			    ssd->file_budget)
+			ssd->sidecars -= KV_PAGE;
+		else
+			removed->room += AT_ONCE;
+	}
 	if (removed->room == 0)
 		return;
+	if (removed->at == removed->room)
+		removed->at = 0;
 	record = &removed->places[removed->at];
 	if (record->number)
 		empty(cache, removed->at);
@@ -341,7 +339,7 @@ void kv_removed_end_locked(struct kv_cache *cache,
 		removed->written = write->changes;
 		removed->retry_at = 0;
 	} else if (status != -EAGAIN) {
-		/* Noted once: failures may go on for long. */
+		/* Add the note once: writes may fail for a long time. */
 		if (!removed->noted)
 			kv_note(cache,
 				"removed=not written (%s): fsync of shared "
@@ -358,7 +356,8 @@ void kv_removed_end_locked(struct kv_cache *cache,
 
 /* ---- at mount, and at its end ---- */
 
-/* Adopt a tombstone that was read; return false if its place shall be empty. */
+/* Adopt a tombstone that was read from the file.  Return false if its place
+ * must be emptied. */
 static bool adopt(struct kv_cache *cache, uint32_t place)
 {
 	struct kv_removed *removed = cache->removed;
@@ -406,7 +405,7 @@ int kv_removed_adopt(struct kv_cache *cache)
 			   removed->max * sizeof(*removed->places));
 	if (bytes < 0)
 		return (int)bytes;
-	/* Up to the last whole page of places. */
+	/* Include the last page of the file, which may be partly written. */
 	n = (uint32_t)KV_MIN(kv_round_up((uint64_t)bytes, KV_PAGE) /
 				     sizeof(*removed->places),
 			     removed->max);
@@ -440,9 +439,4 @@ int kv_removed_trim(struct kv_cache *cache)
 		return -errno;
 	return st.st_size > most && ftruncate(removed->fd, most) < 0 ? -errno
 								     : 0;
-}
-
-void kv_removed_fini(struct kv_cache *cache)
-{
-	removed_free(kv_steal(cache->removed));
 }

@@ -34,10 +34,7 @@
  *            files. The writer takes no slot of a file that is being swept.
  */
 #include "cache/ssd/ssd.h"
-#include "cache/core/core.h"
 #include "cache/core/hooks.h"
-#include "cache/core/list.h"
-#include "cache/core/table.h"
 #include "cache/core/ledger.h"
 #include "index/segfile.h"
 #include "common/array.h"
@@ -47,7 +44,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#define EVICT_AT_ONCE 32u /* for blocks that are moved */
+#define EVICT_AT_ONCE 32u /* victims at once, for blocks that are moved */
 #define DELAY_DOUBLED 3u  /* times at most */
 
 /* ---- classes ---- */
@@ -65,7 +62,7 @@ int kv_extent_eviction_init(struct kv_cache *cache)
 				&cache->clock, node_of, cache);
 }
 
-/* Return the class, found or made; NULL: out of memory. */
+/* Find or make the class of a slot size.  NULL: no memory. */
 static struct kv_ssd_class *class_get(struct kv_cache *cache,
 				      uint64_t slot_bytes)
 {
@@ -108,7 +105,7 @@ void kv_extent_pins_locked(struct kv_cache *cache, struct kv_space *space,
 
 /* ---- files of a class ---- */
 
-/* Add an empty file to the class of its slots.  -ENOMEM. */
+/* Add an empty file to the class of its slot size. -ENOMEM. */
 static int class_add(struct kv_cache *cache, struct kv_segfile *file)
 {
 	struct kv_ssd_class *class = class_get(cache, file->slot_bytes);
@@ -162,8 +159,8 @@ static void class_remove(struct kv_segfile *file)
 	class->total -= file->slots;
 }
 
-/* Return whether a slot of @file may be taken: those of a file that is not
- * swept may hold prologues. */
+/* Return whether @file has a free slot that may be taken.  Free slots of an
+ * unswept file may hold prologues. */
 static bool has_room(const struct kv_segfile *file)
 {
 	return file->used < file->slots && !file->unswept && !file->closed;
@@ -205,8 +202,8 @@ void kv_extents_open_file(struct kv_segfile *file)
 	kv_segfile_relink(file);
 }
 
-/* Return a file with a free slot; NULL: none.  Open files that were emptied for
- * a class that did not take them. */
+/* Return a file with a free slot; NULL: none.  If there is none, open files
+ * again that were emptied for an heir that did not take them in time. */
 static struct kv_segfile *file_with_room(struct kv_ssd_class *class)
 {
 	struct kv_segfile *file = TAILQ_FIRST(&class->files), *next;
@@ -223,7 +220,7 @@ static struct kv_segfile *file_with_room(struct kv_ssd_class *class)
 	return file && has_room(file) ? file : NULL;
 }
 
-/* Return an empty file with slots of another size, which may become
+/* Return an empty file of another slot size that may be converted to
  * @slot_bytes; NULL: none. */
 static struct kv_segfile *empty_file(struct kv_cache *cache,
 				     uint64_t slot_bytes)
@@ -289,7 +286,7 @@ static void set_taken(struct kv_cache *cache, struct kv_segfile *file,
 	}
 }
 
-static void free_slot_locked(struct kv_cache *cache, uint64_t slot_id)
+void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
 {
 	struct kv_segfile *file = kv_segfile_of(cache, slot_id);
 	uint32_t slot_number = (uint32_t)slot_id;
@@ -304,6 +301,7 @@ static void free_slot_locked(struct kv_cache *cache, uint64_t slot_id)
 	if (file->used-- == file->slots)
 		kv_segfile_relink(file);
 	class->n_empty += file->used == 0;
+	KV_POINT("extent.reusable");
 }
 
 static uint32_t first_free(struct kv_segfile *file)
@@ -322,7 +320,7 @@ static uint32_t first_free(struct kv_segfile *file)
 	return KV_NONE;
 }
 
-/* Count one slot more, or less, that is being written for @space. */
+/* Count one more, or one less, slot that is being written for @space. */
 static void count_writing(struct kv_cache *cache, struct kv_space *space,
 			  struct kv_ssd_class *class, bool more)
 {
@@ -352,7 +350,8 @@ static uint64_t records_free(const struct kv_ssd *ssd)
 	return ssd->records_max - KV_MIN(ssd->records, ssd->records_max);
 }
 
-/* Small blocks fill the index before they fill the files. */
+/* Return whether the index has no room for another record.  Small blocks fill
+ * the index before they fill the files. */
 static bool index_is_full(const struct kv_cache *cache)
 {
 	return !records_free(&cache->ssd) ||
@@ -399,7 +398,8 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 		return -ENOENT;
 	if (!file && kv_ssd_evict_for(cache, class, space) == 0)
 		return -EAGAIN;
-	/* Once a fault is over there might be room: the writer retries. */
+	/* With unusable files the writer tries again: a change of slot size may
+	 * succeed later. */
 	if (!file)
 		return TAILQ_EMPTY(&ssd->unusable) ? -ENOSPC : -EIO;
 	r = take_from(cache, file, space, ret_slot_number);
@@ -408,8 +408,8 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 	space->patience.seen_ns = 0;
 	*ret_file = file->id;
 	KV_POINT("extent.taken");
-	/* Keep about 2 % free, so that saves need not wait for a deletion,
-	 * unless files can be made, or taken from other classes. */
+	/* Keep about 2 % of the slots free, so that saves need not wait for a
+	 * deletion, unless files can be made or taken from other classes. */
 	want = class->total / 50 + 1;
 	if (class->free + class->leaving < want &&
 	    (room_for_file(cache) || empty_file(cache, slot_bytes) ||
@@ -473,7 +473,7 @@ int kv_extent_relocate(struct kv_cache *cache, struct kv_block *block)
 	if (slot_number == KV_NONE)
 		return -ENOSPC;
 	set_taken(cache, to, slot_number);
-	free_slot_locked(cache, old);
+	kv_extent_free_locked(cache, old);
 	set_block(to, slot_number, block);
 	return 0;
 }
@@ -513,7 +513,7 @@ void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
 		kv_evict_list_add_plain(list, block);
 }
 
-/* Return the file of a slot that is free; NULL: there is no such slot. */
+/* Return the file of @slot_id, if that slot exists and is free; else NULL. */
 static struct kv_segfile *file_of_free(struct kv_cache *cache, uint64_t slot_id)
 {
 	struct kv_segfile *file = kv_segfile_of(cache, slot_id);
@@ -550,18 +550,18 @@ int kv_extent_adopt_stale(struct kv_cache *cache, struct kv_space *space,
 	if (!file)
 		return -EBADMSG;
 	set_taken(cache, file, (uint32_t)slot_id);
-	if (!cache->config.read_only)
-		kv_extent_delete_locked(cache, space, slot_id, true);
+	kv_extent_delete_locked(cache, space, slot_id, true);
 	return 0;
 }
 
-/* Take the block off the SSD; return the slot that it had. */
+/* Take the block off the SSD lists and counts.  Return its former slot. */
 static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_segfile *file = kv_segfile_at(cache, block->file);
 	uint64_t id = kv_slot_id(block->file, block->slot_number);
 
-	/* A block that is also in DRAM will come back. */
+	/* A pinned block that is also in DRAM will be written again: it stays
+	 * counted. */
 	if ((block->flags & BLOCK_PINNED) && !block->slot)
 		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
 				     file->slot_bytes, false);
@@ -571,41 +571,19 @@ static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 	return id;
 }
 
-void kv_extent_supersede(struct kv_cache *cache, struct kv_block *block)
-{
-	struct kv_space *space = kv_block_space(cache, block);
-	const uint64_t id = take_off(cache, block);
-
-	if (!cache->config.read_only)
-		kv_extent_delete_locked(cache, space, id, true);
-}
-
-void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block)
+void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block,
+			     bool reuse)
 {
 	kv_assert_locked(&cache->lock);
 	kv_extent_delete_locked(cache, kv_block_space(cache, block),
-				take_off(cache, block), true);
+				take_off(cache, block), reuse);
 	KV_POINT("extent.leaving");
-}
-
-void kv_extent_forget_locked(struct kv_cache *cache, struct kv_block *block)
-{
-	kv_assert_locked(&cache->lock);
-	kv_extent_delete_locked(cache, kv_block_space(cache, block),
-				take_off(cache, block), false);
 }
 
 void kv_extent_drop(struct kv_cache *cache, struct kv_block *block)
 {
-	free_slot_locked(cache, take_off(cache, block));
+	kv_extent_free_locked(cache, take_off(cache, block));
 	kv_block_remove_locked(cache, block);
-}
-
-void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id)
-{
-	kv_segfile_of(cache, slot_id)->class->leaving--;
-	free_slot_locked(cache, slot_id);
-	KV_POINT("extent.reusable");
 }
 
 void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block)
@@ -700,9 +678,11 @@ int kv_segfile_adopt(struct kv_cache *cache,
 	if (r == 0 && (uint64_t)st.st_size < ssd->segment_bytes)
 		r = -EBADMSG;
 	if (r == 0) {
-		/* After a crash the trailer may be that of the file before.  A
-		 * file that somebody made longer has none: readers find it by
-		 * the file's size. */
+		/*
+		 * Trust the file size only after a clean end: after a crash the
+		 * trailer may be an older one.  A file that the user has made
+		 * longer has no trailer at the place where readers look for it.
+		 */
 		agrees = (info->clean && !ssd->unswept &&
 			  (uint64_t)st.st_size ==
 				  ssd->segment_bytes + KV_PAGE) ||
@@ -756,9 +736,9 @@ static int create(struct kv_cache *cache, uint64_t slot_bytes)
 }
 
 /*
- * Change the size of the slots of an empty file.  The old slots hold bytes of
- * their owners: clear them before the trailer says that prologues are
- * elsewhere. If that fails, the file is of no class until a later change
+ * Change the slot size of an empty file.  Old slots hold bytes of their owners,
+ * so clear the file before a trailer with the new slot size makes them readable
+ * to others.  After a failure the file is of no class until a later try
  * succeeds; each failure doubles the delay, up to a limit.
  */
 static int convert(struct kv_cache *cache, struct kv_segfile *file,
@@ -768,7 +748,7 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 	const bool unswept = file->unswept;
 	int r;
 
-	file->unswept = false; /* all of it is cleared here */
+	file->unswept = false; /* clearing the file zeroes all prologues */
 	if (file->class) {
 		class_remove(file);
 	} else {

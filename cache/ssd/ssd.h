@@ -12,101 +12,104 @@
 
 /* ---- segfile.c: files ---- */
 
-/* Return the file that has the slot @slot_id. */
 static inline struct kv_segfile *kv_segfile_of(struct kv_cache *cache,
 					       uint64_t slot_id)
 {
 	return kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 }
 
-/* Open a file that the index has a record of; -ENOENT: it is missing. */
+/* Open a segment file that the index has a record of. -ENOENT: it is
+ * missing. */
 int kv_segfile_adopt(struct kv_cache *cache, const struct kv_segfile_record *r);
-/* Make a file for slots of this size, or convert an empty one.  Releases the
- * lock. */
+/* Make a segment file with slots of @slot_bytes, or convert an empty file.
+ * Releases the lock. */
 int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes);
-/* Return the bytes of STORE/spaces beyond their share. */
+/* Return the bytes of STORE/spaces, STORE/tenants and STORE/removed beyond the
+ * quarter of the index that is set aside for them. */
 uint64_t kv_sidecars_over(const struct kv_cache *cache);
-/* Remove segment files that the index has no record of. */
+/* Remove segment files without a record in the index. */
 void kv_segfiles_sweep(struct kv_cache *cache);
-/* At mount: remove files of the directory @dir that belong to nothing, except
- * hidden ones.  Best effort: the next mount finds what is left. */
+/* At mount: remove the files of the directory @dir for which @belongs returns
+ * false, except hidden ones.  Best effort: the next mount removes the rest. */
 void kv_strays_remove(struct kv_cache *cache, int dir,
 		      bool (*belongs)(struct kv_cache *cache,
 				      const char *name));
-/* Close an empty file that was removed. */
+/* Close an empty segment file that was unlinked. */
 void kv_segfile_forget(struct kv_cache *cache, struct kv_segfile *file);
-/* At the end: record in the index also files whose blocks were all removed
- * before a commit.  Best effort: the next mount removes the others. */
+/* At unmount: record files that have no record yet.  Best effort: the next
+ * mount removes files without one. */
 void kv_segfiles_record(struct kv_cache *cache);
 void kv_segfiles_close(struct kv_cache *cache);
-/* Take no slot of @file from now on; or take them again, without an heir. */
+/* Forbid taking slots of @file; or allow it again, and forget the file's
+ * heir. */
 void kv_extents_close_file(struct kv_segfile *file);
 void kv_extents_open_file(struct kv_segfile *file);
-/* Put the file in front of its class, or behind, as it has room or not. */
+/* Put the file at the front of its class if it has room, else at the end. */
 void kv_segfile_relink(struct kv_segfile *file);
 
 /* ---- segfile.c: slots ---- */
 
 int kv_extent_eviction_init(struct kv_cache *cache);
 /*
- * Take a free slot for a write.
+ * Take a free slot for a write of @space.
  *   -ENOENT  a file must be created first
- *   -EAGAIN  deletions must be over first, or a file be swept
+ *   -EAGAIN  a deletion or a sweep must end first
  *   -ENOSPC  no block may be evicted
- *   -EDQUOT  the space is at its quota, and may evict nothing of its own
- *   -EBUSY   the same, but writes under way count in its quota
+ *   -EDQUOT  @space is at its quota, and none of its blocks may be evicted
+ *   -EBUSY   @space is at its quota until writes under way have ended
  */
 int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 		   uint64_t slot_bytes, uint32_t *ret_file,
 		   uint32_t *ret_slot_number);
-/* Delete a slot that was taken for @space, and not attached. */
+/* Delete a slot that was taken for @space and has no block yet. */
 void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t slot_id);
-/* The block's pin changed. */
+/* Move the block off its eviction list, or back, after a change of its pin. */
 void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
 			  bool pin);
-/* Count one more, or less, pinned block of the space in slots of that size. */
+/* Count one more, or one less, pinned block of @space in slots of
+ * @slot_bytes. */
 void kv_extent_pins_locked(struct kv_cache *cache, struct kv_space *space,
 			   uint64_t slot_bytes, bool more);
-/* Attach a slot with the block's bytes: at mount, or after the commit. */
+/* Attach a slot that holds the block's bytes: adopt at mount, attach after a
+ * commit. */
 int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
 		    uint64_t slot_id);
 void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
 			     uint32_t file, uint32_t slot_number);
-/* Take the block off the SSD: delete its record, zero the slot, reuse it. */
-void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block);
-/* The same, but the slot stays taken until the next mount (quarantine). */
-void kv_extent_forget_locked(struct kv_cache *cache, struct kv_block *block);
+/* Take the block off the SSD: delete its record, and zero the slot's prologue.
+ * Without @reuse, quarantine the slot until the next mount. */
+void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block,
+			     bool reuse);
 void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block);
 /* Return the bytes of the block's slot; 0: it is not on SSD. */
 uint64_t kv_extent_bytes(struct kv_cache *cache, const struct kv_block *block);
-/* Return the block that is durable in this slot of @file and not removed; NULL:
- * none. */
+/* Return the durable block in a slot of @file; NULL: none, or it was
+ * removed. */
 struct kv_block *kv_extent_block(struct kv_cache *cache,
 				 const struct kv_segfile *file,
 				 uint32_t slot_number);
 /*
- * Take a free slot of the same size, to move @block to, out of a closed file;
- * if there is none, evict for @n blocks.  Then give the slot up, or call
- * kv_extent_moved_locked.  -EAGAIN: deletions must be over first; -ENOSPC.
+ * Take a free slot of the same size, to which @block of a closed file is moved.
+ * Without a free slot, evict up to @n blocks.  The caller then calls
+ * kv_extent_moved_locked, or gives the slot up.
+ *   -EAGAIN  deletions must end first
+ *   -ENOSPC  no block may be evicted
  */
 int kv_extent_take_beside_locked(struct kv_cache *cache,
 				 const struct kv_block *block, size_t n,
 				 uint64_t *ret_slot_id);
 void kv_extent_moved_locked(struct kv_cache *cache, struct kv_block *block,
 			    uint64_t slot_id);
-/* The deletion of a leaving slot is over: free the slot. */
-void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id);
+void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id);
 /*
  * At mount:
- * supersede    a later record names another slot of @block: delete this one
  * adopt_stale  delete the record in this slot, of a block that was removed
- * order        @block is the most recent one so far
- * drop         the block goes with its file
+ * order        put @block on its eviction list as the most recent block so far
+ * drop         forget @block and free its slot; the caller deletes the record
  * relocate     give the block a free slot in another file, where the caller
  *              copies it and its record; -ENOSPC
  */
-void kv_extent_supersede(struct kv_cache *cache, struct kv_block *block);
 int kv_extent_adopt_stale(struct kv_cache *cache, struct kv_space *space,
 			  uint64_t slot_id);
 void kv_extent_order(struct kv_cache *cache, struct kv_block *block);
@@ -116,52 +119,55 @@ int kv_extent_relocate(struct kv_cache *cache, struct kv_block *block);
 /* ---- evict.c ---- */
 
 /* Return whether one more pinned block of @space would leave too little to
- * others. */
+ * other users. */
 bool kv_ssd_over_floor(const struct kv_cache *cache,
 		       const struct kv_space *space, uint64_t slot_bytes);
-/* Count one more, or less, pinned block of @space. */
+/* Count one more, or one less, pinned block of @space. */
 void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
 			  uint64_t slot_bytes, bool more);
-/* Return the bytes that the pin of a block with such a slot counts: its record
- * takes a part of the index, however small the slot is. */
+/* Return the bytes that the pin of a block in such a slot counts: at least its
+ * record's share of the index, however small the slot is. */
 uint64_t kv_ssd_pin_bytes(const struct kv_cache *cache, uint64_t slot_bytes);
-/* Evict a block of @class for @taker, beyond what others are guaranteed. */
+/* Evict a block of @class for @taker (NULL: for nobody).  Other spaces keep
+ * their guarantees. */
 bool kv_ssd_evict_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
 			     struct kv_space *taker);
 /*
  * Make room for @taker in @class, which has no free slot.
  *   0        a block was evicted, or a file is being emptied for @class
- *   -ENOSPC  nothing may be evicted, or nothing has been for seconds
+ *   -ENOSPC  no block may be evicted, or no slot was free for seconds
  */
 int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 		     struct kv_space *taker);
-/* Return whether @class will get a file soon.  If blocks of another class are
- * colder than all that @class could evict for @taker, one of its files is
- * emptied. */
+/* Return whether @class will get a file soon.  Empty a file of another class if
+ * that has blocks colder than all that @class could evict for @taker. */
 bool kv_ssd_balance_locked(struct kv_cache *cache, struct kv_ssd_class *class,
 			   struct kv_space *taker);
-/*
- * Evict the blocks of @file, which has an heir, except those that are to be
- * moved. Return how many these are: their numbers are in @numbers, which has
- * room for all of the file's.  Releases the lock.
- */
+/* Evict the blocks of @file, which has an heir, except those to be moved.  Put
+ * the numbers of the latter into @numbers, which has room for all blocks of the
+ * file, and return how many there are.  Releases the lock. */
 size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
 			 uint32_t *numbers);
-/* Evict a block of the class of @file, for one that is moved out of @file. */
+/* Evict a block of the class of @file, so that a block of @file can be
+ * moved. */
 bool kv_ssd_evict_beside_locked(struct kv_cache *cache,
 				const struct kv_segfile *file);
-/* Evict a block of any size, for room in the index for a record of @taker. */
+/* Evict a block of any size, so that the index has room for a record of
+ * @taker. */
 bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker);
 uint64_t kv_leaving_locked(const struct kv_cache *cache); /* slots */
-/* Evict a block of @space, or of all spaces of @tenant for @space, which is one
- * of them or NULL. */
+/* Evict a block of @space; or, for @space (NULL: nobody), of any space of
+ * @tenant. */
 bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
 bool kv_ssd_evict_tenant_locked(struct kv_cache *cache,
 				const struct kv_tenant *tenant,
 				const struct kv_space *space);
-/* Evict blocks of @space, and of its tenant, until @bytes more are within the
- * quotas of both.  -EDQUOT: they cannot be; -EBUSY: not before writes have
- * ended. */
+/*
+ * Evict blocks of @space, and of its tenant, until @bytes more are within the
+ * quotas of both.
+ *   -EDQUOT  no more blocks may be evicted
+ *   -EBUSY   writes under way, which count in the quotas, must end first
+ */
 int kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 			    uint64_t bytes);
 
@@ -175,72 +181,74 @@ void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot,
 void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* Return the first slot of the write queue whose turn it is; NULL: none. */
 struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache);
-/* Charge the write of @slot to the turn of its write queue. */
+/* Charge the bytes of @slot to its user's turn. */
 void kv_write_queue_charge(struct kv_slot *slot);
-/* Resume the writes of spaces that wait for a commit or a free slot. */
+/* Resume spaces that rest until a commit or a free slot. */
 void kv_writer_rouse_locked(struct kv_cache *cache);
 /* Start or stop the writer, the committer, the deleter and the mover.  Stopping
  * writes everything out first; -ETIMEDOUT: a request is stuck. */
 int kv_writer_start(struct kv_cache *cache);
 int kv_writer_stop(struct kv_cache *cache);
-/* Queue the write of a block that is neither on SSD nor on its way; @must: a
- * caller waits for its durability.  Or give the write up. */
+/* Queue the write of a block that is not on SSD yet; @must: a caller waits for
+ * its durability.  Or give the write up. */
 void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 			     bool must);
 void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block);
-/* Return whether writes under way will free slots in memory. */
+/* Return whether writes that are queued or under way will make slots clean, so
+ * that these can be evicted. */
 bool kv_writes_may_make_room_locked(const struct kv_cache *cache);
 /* Return whether a caller waits for the durability of this dirty slot. */
 bool kv_write_must(const struct kv_slot *slot);
-/* A slot is no longer dirty. */
+/* Note that the block of @slot is written, removed or given up. */
 void kv_dirty_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
-/* Count a failed write, and fail the flushes. */
+/* Count a failed write, and fail all flushes with @error. */
 void kv_write_failed_locked(struct kv_cache *cache, int error);
-/* A slot that waits for its block's parent waits no more. */
+/* Stop waiting for the parent of the block in @slot. */
 void kv_orphan_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 
 /* ---- commit.c ---- */
 
-/* Return whether a snapshot has changed that may be written now. */
+/* Return whether a snapshot has changes that may be written to the index
+ * now. */
 bool kv_snapshots_dirty_locked(const struct kv_cache *cache);
 /* Wake the committer; @urgent: a caller waits for the commit. */
 void kv_commit_kick_locked(struct kv_cache *cache, bool urgent);
-/* There is something to commit, in no hurry: wake the committer if it rests. */
+/* Wake the committer if it rests: there are changes to commit, in no hurry. */
 void kv_commit_note_locked(struct kv_cache *cache);
 void *kv_committer(void *cache);
-/* Have a change of the block's pin or mtime recorded.  -ENOMEM. */
+/* Queue an update of the block's record: its pin or mtime changed. -ENOMEM. */
 int kv_update_locked(struct kv_cache *cache, struct kv_block *block);
 
 /* ---- removed.c ---- */
 
-/* The user has removed this block of @space: if the space is shared, keep other
- * nodes from bringing it back. */
+/* Make a tombstone if @space is shared: the user has removed this block, so
+ * other nodes must not bring it back. */
 void kv_removed_add_locked(struct kv_cache *cache, struct kv_space *space,
 			   const struct kv_key *key);
-/* The user has saved the block again. */
+/* Remove the tombstone of a block that was saved again. */
 void kv_removed_lift_locked(struct kv_cache *cache, struct kv_space *space,
 			    const struct kv_key *key);
 bool kv_is_removed_locked(struct kv_cache *cache, struct kv_space *space,
 			  const struct kv_key *key);
-/* Return whether the first @changes, a count, are on disk; return whether
- * changes are to be written now; let the next write not wait after one that
- * failed. */
+/* Return whether the changes of tombstones up to number @changes are on disk. */
 bool kv_removed_written_locked(const struct kv_cache *cache, uint64_t changes);
+/* Return whether changed tombstones are to be written now. */
 bool kv_removed_dirty_locked(const struct kv_cache *cache);
+/* End the pause after a failed write. */
 void kv_removed_retry_locked(struct kv_cache *cache);
-/* Take what has changed (NULL: nothing; -ENOMEM), write it without the lock,
- * and end the write with its status; -EAGAIN: it was not begun. */
+/* Take the changed tombstones (NULL: none; -ENOMEM); write them without the
+ * lock; end the write with its status, -EAGAIN if it was not begun. */
 struct kv_removed_write;
 int kv_removed_take_locked(struct kv_cache *cache,
 			   struct kv_removed_write **ret_write);
 int kv_removed_write(struct kv_cache *cache, struct kv_removed_write *write);
 void kv_removed_end_locked(struct kv_cache *cache,
 			   struct kv_removed_write *write, int status);
-/* At mount, once all blocks are known: read the file. */
+/* At mount, once all blocks are known: read the tombstones. */
 int kv_removed_adopt(struct kv_cache *cache);
-/* Cut the file to the size that a smaller cap allows. */
+/* Cut STORE/removed to the size that a smaller cap allows. */
 int kv_removed_trim(struct kv_cache *cache);
-void kv_removed_fini(struct kv_cache *cache);
+void kv_removed_free(struct kv_removed *removed); /* NULL: nothing */
 
 /* ---- flush.c ---- */
 
@@ -249,13 +257,15 @@ void kv_flushes_settle_locked(struct kv_cache *cache, int error);
 /* End the flushes of @space that are done. */
 void kv_flushes_settle_space_locked(struct kv_cache *cache,
 				    struct kv_space *space);
-/* Queue some of the writes that flushes wait for. */
+/* Queue some of the writes that flushes of a space wait for. */
 void kv_flushes_collect_locked(struct kv_cache *cache);
-/* Fail all flushes of @space (NULL: of all spaces, and all syncs). */
+/* Fail all flushes of @space.  NULL: fail those of all spaces, and all
+ * syncs. */
 void kv_flushes_fail_locked(struct kv_cache *cache, struct kv_space *space,
 			    int error);
-/* A client has changed @block after its seal: remove it, fail those who wait
- * for it, and remember that until the block is sealed again. */
+/* Remove @block, whose bytes a client has changed after the seal; fail flushes
+ * and syncs that wait for the block, and remember its key until it is saved
+ * again. */
 void kv_block_changed_locked(struct kv_cache *cache, struct kv_block *block);
 void kv_changed_lift_locked(struct kv_cache *cache,
 			    const struct kv_space *space,
@@ -263,46 +273,48 @@ void kv_changed_lift_locked(struct kv_cache *cache,
 /* Fail the flushes that wait for a snapshot of @space. */
 void kv_flushes_fail_snapshot_locked(struct kv_cache *cache,
 				     struct kv_space *space, int error);
-/* Fail the flushes that wait for one of the first @changes of cache->removed
- * that is not on disk. */
+/* Fail flushes that wait for a tombstone up to number @changes that is not on
+ * disk. */
 void kv_flushes_fail_removals_locked(struct kv_cache *cache, uint64_t changes,
 				     int error);
 /* End the syncs of the block in @slot with @error. */
 void kv_syncs_end_locked(struct kv_cache *cache, struct kv_slot *slot,
 			 int error);
-/* The block in @slot is durable; its syncs now wait for its pin and mtime. */
+/* Let the syncs of a block that became durable wait for its pin and mtime. */
 void kv_syncs_durable_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* End the syncs whose updates are committed. */
 void kv_syncs_settle_locked(struct kv_cache *cache);
-/* The bytes of @slot are in its file, or will not be written. */
+/* Note that the bytes of @slot are in its file, or will not be written. */
 void kv_flushes_written_locked(struct kv_cache *cache, struct kv_slot *slot);
-/* An unqueued deletion of @space is queued: flushes wait for it. */
+/* Let the flushes of @space wait for a deletion that was unqueued before. */
 void kv_flushes_queued_locked(struct kv_cache *cache, struct kv_space *space);
-/* Flushes that wait for @slot now wait for changes of its record. */
+/* Let flushes that wait for @slot also wait for later changes of its record. */
 void kv_flushes_prolong_locked(struct kv_cache *cache,
 			       const struct kv_slot *slot);
 
 /* ---- deletion.c ---- */
 
 void kv_deletions_free(struct kv_cache *cache);
-/* Delete the record of a slot that a block of @space had, zero its prologue,
- * and give the slot back if it is for @reuse. */
+/* Delete the record of a slot that a block of @space had, zero its prologue
+ * and, if @reuse, free the slot. */
 void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 			     uint64_t slot_id, bool reuse);
-/* For the committer: return whether there are deletions; take them; sort them;
- * delete records in @txn, as many as there is time for; end the transaction. */
-bool kv_deletions_to_record(const struct kv_ssd *ssd);
+/* For the committer: take all deletions; sort them; delete some of their records
+ * in @txn, for a short time; note that the transaction has ended. */
 void kv_deletions_take_locked(struct kv_cache *cache);
 void kv_deletions_sort(struct kv_cache *cache);
 int kv_deletions_record(struct kv_cache *cache, struct kv_txn *txn);
 void kv_deletions_recorded_locked(struct kv_cache *cache, int status);
-/* Queue the deletions that there was no memory for.  Releases the lock. */
+/* Queue deletions for which there was no memory before.  Releases the lock. */
 void kv_deletions_requeue(struct kv_cache *cache);
-/* Sweep all files before any of their free slots is taken. */
+/* Let the deleter sweep all files before any of their free slots is taken. */
 void kv_sweep_later(struct kv_cache *cache);
-/* At mount: delete the record and the token ids of a slot in @txn; or those of
- * slots, and records of files, in transactions of their own. */
+/* Compare two structures that begin with a slot id, for qsort(3). */
+int kv_by_slot_id(const void *a, const void *b);
+/* Delete the record and the token ids of a slot in @txn. */
 int kv_record_delete(struct kv_txn *txn, uint64_t slot_id);
+/* At mount: delete the records and the token ids of slots, and the records of
+ * files, in transactions of their own. */
 int kv_records_delete(struct kv_cache *cache, uint64_t *slots, size_t n_slots,
 		      const uint32_t *files, size_t n_files);
 void *kv_deleter(void *cache);
@@ -310,9 +322,10 @@ int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n);
 
 /* ---- move.c ---- */
 
-int kv_mover_start(struct kv_cache *cache);
-/* Stop after the move under way; moves that wait for their commit go on. */
-void kv_mover_stop(struct kv_cache *cache);
+/* Empty files, one after the other: the tick of ssd->moves.thread.  A stop lets
+ * the move under way end, and moves that wait for their commit go on. */
+void kv_mover_tick(void *cache);
+/* Free the moves that are RECORDED. */
 void kv_moves_free(struct kv_cache *cache);
 /*
  * Empty @file for @heir: evict its blocks, and move blocks to other files of
@@ -324,8 +337,8 @@ void kv_segfile_empty_locked(struct kv_cache *cache, struct kv_segfile *file,
 			     struct kv_ssd_class *heir,
 			     const struct kv_space *wanted_by,
 			     const struct kv_space *taker, bool spares);
-/* For the committer, as of deletions. */
-bool kv_moves_to_record(const struct kv_ssd *ssd);
+/* For the committer: take the moves that are COPIED; put their records into
+ * @txn; note that the transaction has ended. */
 void kv_moves_take_locked(struct kv_cache *cache);
 int kv_moves_record(struct kv_cache *cache, struct kv_txn *txn);
 void kv_moves_recorded_locked(struct kv_cache *cache, int status);
@@ -334,26 +347,28 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status);
 
 /*
  * At mount: check whether the tier holds more than its cap allows.
- *   0        it does not, or there is no tier
- *   1        it does: call kv_shrink
- *   -ENOSPC  the pinned blocks alone are more, and ssd_evict is not given
+ *   0        the blocks fit, or there is no tier
+ *   1        the blocks do not fit: call kv_shrink
+ *   -ENOSPC  the pinned blocks do not fit, and ssd_evict is not given
  */
 int kv_shrink_check(struct kv_cache *cache, char **ret_why);
-/* At mount: evict blocks until the cap is kept, and warn with their number. */
+/* At mount: evict blocks until the tier fits its cap, and warn the user. */
 int kv_shrink(struct kv_cache *cache);
 
 /* ---- health.c ---- */
 
 int kv_health_init(struct kv_cache *cache);
-/* A read of a block ended with @status. */
+/* Count a read of a block that ended with @status. */
 void kv_health_note(struct kv_cache *cache, int status);
-/* Return whether the tier is offline: blocks on SSD alone are misses. */
+/* Return whether the tier is offline: then blocks that are only on SSD are
+ * misses. */
 bool kv_health_offline_locked(const struct kv_cache *cache);
-/* Count stuck requests of the ring, and an index transaction that is stuck. */
+/* Count the ring's stuck requests, and a stuck transaction of the index. */
 struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache);
-/* To be called once a second.  Return whether any request is stuck. */
+/* Look for stuck requests, and probe an offline tier; called once a second.
+ * Return whether any request is stuck. */
 bool kv_health_check_locked(struct kv_cache *cache);
-/* Return whether a page can be read from the segment files.  Waits. */
+/* Read a page of a segment file and wait.  Return whether that succeeded. */
 bool kv_health_probe(struct kv_cache *cache);
 
 #endif

@@ -57,26 +57,23 @@
  * LOCKING    cache->lock.
  */
 #include "cache/ssd/ssd.h"
-#include "cache/core/core.h"
 #include "cache/core/hooks.h"
-#include "cache/core/slot.h"
-#include "cache/core/table.h"
 #include "common/copy.h"
 #include "common/crash_point.h"
-#include "common/rate.h"
-#include "common/thread.h"
 
-#define TURN_BYTES (8 << 20) /* large enough to write in runs */
+#include <search.h>
+
+#define TURN_BYTES (8 << 20) /* large enough for writes in long runs */
 #define WRITES_AT_ONCE 128u
 #define PUT_OFF_AT_ONCE 64u
-/* At the device; a sync or a read behind them waits for no more than that. */
+/* Bytes being written at the device: later syncs and reads wait for these. */
 #define WRITING_BYTES (48u << 20)
-#define MOMENT_NS 10000000u /* a space's rest, if no commit ends it */
+/* longest rest of a space that waits for a commit */
+#define MOMENT_NS 10000000u
 #define FULL_NS 5000000000u /* until a full filesystem is tried again */
 #define DAY_S 86400
-#define FEWEST_BUCKETS 1024u
-#define BUCKET_BYTES 65536u /* of the arena */
 #define ADOPTED_AT_ONCE 64u
+#define MOVER_NS 3600000000000u /* period of the mover, which is also woken */
 
 /* ---- write queues ---- */
 
@@ -91,7 +88,8 @@ static void queue_init(struct kv_turn *turn)
 	TAILQ_INIT(&((struct write_queue *)turn)->spaces);
 }
 
-/* The space holds its user's queue, also if the space changes hands. */
+/* Put the space on the write queue of its user.  The space holds that queue
+ * even if the space changes hands. */
 static struct kv_turn *join_turns(struct kv_cache *cache,
 				  struct kv_space *space)
 {
@@ -101,7 +99,7 @@ static struct kv_turn *join_turns(struct kv_cache *cache,
 	return space->turn;
 }
 
-/* Take the space off its queue, which it holds, or off the resting spaces. */
+/* Take the space off its write queue or off the list of resting spaces. */
 static void leave_turns(struct kv_cache *cache, struct kv_space *space)
 {
 	struct write_queue *queue = (struct write_queue *)space->turn;
@@ -123,7 +121,7 @@ static void set_no_room(struct kv_cache *cache, struct kv_space *space, bool is)
 		return;
 	space->no_room = is;
 	cache->ssd.stalled += is ? space->queued : -space->queued;
-	cache->room = true; /* wants that wait for its writes look again */
+	cache->room = true; /* acquires that wait for room look again */
 }
 
 void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot,
@@ -187,21 +185,21 @@ void kv_write_queue_charge(struct kv_slot *slot)
 	kv_turn_charge(space->turn, slot->segment->class->slot_bytes);
 	if (space->turn->credit > 0)
 		return;
-	/* In its user's next turn another space is first. */
+	/* In the user's next turn another of its spaces is first. */
 	TAILQ_REMOVE(&queue->spaces, space, turn_link);
 	TAILQ_INSERT_TAIL(&queue->spaces, space, turn_link);
 }
 
 /* ---- resting spaces ---- */
 
-/* Rest for a moment, until deletions under way are over, or until there may be
- * room again.  A commit ends the first two. */
+/* Why a space rests: for a moment, until deletions under way are over, or until
+ * there may be room again.  A commit ends the first two kinds of rest. */
 enum rest { MOMENT, LEAVING, RETRY };
 
 static void put_off(struct kv_cache *cache, struct kv_space *space,
 		    enum rest rest)
 {
-	/* The queue may have become empty: start_write releases the lock. */
+	/* The queue may be empty by now, as start_write releases the lock. */
 	if (TAILQ_EMPTY(&space->queue))
 		return;
 	leave_turns(cache, space);
@@ -212,8 +210,9 @@ static void put_off(struct kv_cache *cache, struct kv_space *space,
 		(rest == MOMENT ? MOMENT_NS : cache->config.io_retry);
 }
 
-/* Resume spaces whose rest is over, or all.  Slots on the queues of these
- * spaces count as about to be written, until the spaces find no room. */
+/* Resume spaces whose rest is over, or all resting spaces if @all.  Their
+ * queued slots then count as about to be written, until the space finds no room
+ * again. */
 static void rouse(struct kv_cache *cache, enum rest rest, bool all)
 {
 	struct kv_turns *queues = &cache->ssd.write_queues;
@@ -226,7 +225,8 @@ static void rouse(struct kv_cache *cache, enum rest rest, bool all)
 
 		leave_turns(cache, space);
 		set_no_room(cache, space, false);
-		/* The user keeps its turn, behind users who got nothing. */
+		/* The user keeps its turn, but users without a turn meanwhile
+		 * come first. */
 		kv_turn_resume(queues, join_turns(cache, space));
 		kv_turn_put(queues, left);
 	}
@@ -240,79 +240,52 @@ void kv_writer_rouse_locked(struct kv_cache *cache)
 	pthread_cond_signal(&cache->ssd.write);
 }
 
-/* Return for how long the writer may sleep. */
-static uint64_t until_roused(const struct kv_cache *cache)
-{
-	uint64_t ns = cache->config.io_retry, now = kv_now_ns();
-
-	for (unsigned i = 0; i < KV_ARRAY_LEN(cache->ssd.resting); i++) {
-		const struct kv_space *space =
-			TAILQ_FIRST(&cache->ssd.resting[i]);
-
-		if (space)
-			ns = space->rests_until > now
-				     ? KV_MIN(ns, space->rests_until - now)
-				     : 0;
-	}
-	return ns;
-}
-
 /* ---- orphans ---- */
 
-static struct kv_orphans_list *bucket_of(struct kv_cache *cache,
-					 const struct kv_space *space,
-					 const uint8_t *key)
+static int by_parent(const void *a, const void *b)
 {
-	uint64_t hash = kv_key_hash(cache, space, key);
+	const struct kv_orphans *x = a, *y = b;
 
-	return &cache->ssd.orphans[hash & cache->ssd.orphans_mask];
+	if (x->space != y->space)
+		return x->space->id < y->space->id ? -1 : 1;
+	return memcmp(&x->parent, &y->parent, sizeof(x->parent));
 }
 
-static struct kv_orphans *orphans_find(struct kv_cache *cache,
-				       const struct kv_space *space,
+/* Return the WAITING orphans of @parent; NULL: none. */
+static struct kv_orphans *orphans_find(const struct kv_cache *cache,
+				       struct kv_space *space,
 				       const struct kv_key *parent)
 {
-	struct kv_orphans *orphans;
+	const struct kv_orphans wanted = {.space = space, .parent = *parent};
+	struct kv_orphans **found =
+		tfind(&wanted, &cache->ssd.orphans, by_parent);
 
-	if (!cache->ssd.orphans)
-		return NULL;
-	LIST_FOREACH(orphans, bucket_of(cache, space, parent->b), link)
-		if (orphans->space == space &&
-		    kv_key_equal(&orphans->parent, parent))
-			return orphans;
-	return NULL;
+	return found ? *found : NULL;
 }
 
-/* Return the orphans of @parent, found or made; NULL: out of memory. */
-static struct kv_orphans *orphans_get(struct kv_cache *cache,
-				      struct kv_space *space,
-				      const struct kv_key *parent)
+/* Make @slot an orphan of @parent; without memory the slot just stays
+ * unpersisted. */
+static void orphans_add(struct kv_cache *cache, struct kv_slot *slot,
+			const struct kv_key *parent)
 {
-	const struct kv_arena *arena = &cache->arena;
-	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_space *space = slot->list->space;
 	struct kv_orphans *orphans = orphans_find(cache, space, parent);
 
-	if (orphans)
-		return orphans;
-	if (!ssd->orphans) {
-		/* As many as there may be slots, unless they are very small. */
-		uint64_t n = FEWEST_BUCKETS;
-
-		while (n < arena->max * arena->segment_bytes / BUCKET_BYTES)
-			n *= 2;
-		ssd->orphans_mask = n - 1;
-		ssd->orphans = calloc(n, sizeof(*ssd->orphans));
-		if (!ssd->orphans)
-			return NULL;
+	if (!orphans) {
+		orphans = calloc(1, sizeof(*orphans));
+		if (!orphans)
+			return;
+		TAILQ_INIT(&orphans->slots);
+		orphans->parent = *parent;
+		orphans->space = space;
+		if (!tsearch(orphans, &cache->ssd.orphans, by_parent)) {
+			free(orphans);
+			return;
+		}
 	}
-	orphans = calloc(1, sizeof(*orphans));
-	if (!orphans)
-		return NULL;
-	TAILQ_INIT(&orphans->slots);
-	orphans->parent = *parent;
-	orphans->space = space;
-	LIST_INSERT_HEAD(bucket_of(cache, space, parent->b), orphans, link);
-	return orphans;
+	TAILQ_INSERT_TAIL(&orphans->slots, slot, link);
+	slot->queue = &orphans->slots;
+	orphans->n++;
 }
 
 static bool is_orphan(const struct kv_slot *slot)
@@ -336,14 +309,14 @@ void kv_orphan_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 	if (orphans->adopted)
 		TAILQ_REMOVE(&cache->ssd.adopted, orphans, turn);
 	else
-		LIST_REMOVE(orphans, link);
+		tdelete(orphans, &cache->ssd.orphans, by_parent);
 	free(orphans);
 }
 
 /* ---- admission ---- */
 
-/* Return the tokens, in bytes, that ssd_write= has left: a quarter of a day's
- * bytes may come in one burst, the rest flows in over the day. */
+/* Return how many bytes ssd_write= allows now: a quarter of a day's bytes in
+ * one burst, the rest evenly over the day. */
 static double write_credit(struct kv_cache *cache)
 {
 	const double bytes = (double)cache->config.ssd_write;
@@ -352,11 +325,9 @@ static double write_credit(struct kv_cache *cache)
 	return cache->ssd.ssd_write.credit;
 }
 
-/*
- * Return whether the block of @slot, next on its write queue, may be written
- * now. If not, it is no longer next: its parent was pulled before it, or the
- * block is an orphan, or unpersisted until somebody waits for it.
- */
+/* Return whether the block of @slot, the first on its write queue, may be
+ * written now.  If not, take the slot off the queue, or pull its parent to the
+ * front. */
 static bool admit(struct kv_cache *cache, struct kv_slot *slot)
 {
 	const struct kv_slot_record *record = &kv_slot_prologue(slot)->record;
@@ -377,18 +348,9 @@ static bool admit(struct kv_cache *cache, struct kv_slot *slot)
 		parent = kv_table_find(cache, space, &key);
 		if (!parent ||
 		    (parent->file == KV_NONE && !kv_block_dirty(parent))) {
-			/* Without memory the block is no orphan, and is written
-			 * only on request. */
-			struct kv_orphans *orphans =
-				orphans_get(cache, space, &key);
-
 			cache->stats.unwritten_orphans++;
 			kv_write_dequeue_locked(cache, slot->block);
-			if (orphans) {
-				TAILQ_INSERT_TAIL(&orphans->slots, slot, link);
-				slot->queue = &orphans->slots;
-				orphans->n++;
-			}
+			orphans_add(cache, slot, &key);
 			return false;
 		}
 		if ((parent->flags & BLOCK_QUEUED) && !parent->slot->pulled) {
@@ -401,7 +363,8 @@ static bool admit(struct kv_cache *cache, struct kv_slot *slot)
 		}
 		uses = KV_MAX(uses, parent->hits);
 	}
-	/* The less is left, the more often a chain must have been used. */
+	/* Near the end of the budget, only blocks of often used chains are
+	 * written. */
 	keep = uses == 0 ? burst / 2 : uses == 1 ? burst / 4 : 0;
 	if (!cache->config.ssd_write ||
 	    write_credit(cache) - (double)slot->segment->class->slot_bytes >=
@@ -418,7 +381,8 @@ struct write {
 	struct kv_io io; /* first */
 	struct kv_cache *cache;
 	struct kv_slot *slot;
-	uint8_t *copy; /* io.bytes of an open slot, or NULL */
+	/* of the bytes of an open slot; NULL: the slot is not open */
+	uint8_t *copy;
 };
 
 static void set_flags(struct kv_cache *cache, struct kv_block *block,
@@ -457,11 +421,12 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 		TAILQ_INSERT_TAIL(&slot->list->space->unwritten, slot,
 				  unwritten);
 		ssd->dirty++;
-		/* The writer queues its children, some at a time. */
+		/* The writer queues the children of this block, some at a
+		 * time. */
 		orphans =
 			orphans_find(cache, kv_block_space(cache, block), &key);
 		if (orphans) {
-			LIST_REMOVE(orphans, link);
+			tdelete(orphans, &ssd->orphans, by_parent);
 			orphans->adopted = true;
 			TAILQ_INSERT_TAIL(&ssd->adopted, orphans, turn);
 			ssd->n_adopted += orphans->n;
@@ -500,8 +465,8 @@ void kv_dirty_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 	cache->room = true;
 }
 
-/* Fail the flushes and syncs that wait for @slot, which will find no room: its
- * quota is used up, or the mount ends. */
+/* Fail the flushes and syncs that wait for @slot, and take the slot off its
+ * queue: its quota is used up, or the mount ends. */
 static void deny(struct kv_cache *cache, struct kv_slot *slot)
 {
 	if (kv_write_must(slot))
@@ -510,11 +475,8 @@ static void deny(struct kv_cache *cache, struct kv_slot *slot)
 	kv_write_dequeue_locked(cache, slot->block);
 }
 
-/*
- * Fail the flushes and syncs of @space, for which there is no room, even if
- * there is some for other spaces.  Blocks of the space are tried again, but
- * give way to new ones.
- */
+/* Fail the flushes and syncs of @space, for whose blocks there is no room.  The
+ * space's blocks are tried again later, after those of other spaces. */
 static void no_room_for(struct kv_cache *cache, struct kv_space *space)
 {
 	struct kv_slot *slot;
@@ -579,8 +541,8 @@ static void write_done(struct kv_io *io, int status)
 			kv_write_dequeue_locked(cache, block);
 		kv_block_settle_locked(cache, block);
 	}
-	/* Pass on slots in the order in which their writes began: no child
-	 * becomes durable before its parent. */
+	/* Pass slots to the committer in the order in which their writes began:
+	 * no child becomes durable before its parent. */
 	while ((slot = TAILQ_FIRST(&space->under_way)) && slot->written) {
 		TAILQ_REMOVE(&space->under_way, slot, link);
 		kv_flushes_written_locked(cache, slot);
@@ -594,11 +556,9 @@ static void write_done(struct kv_io *io, int status)
 	write_free(write);
 }
 
-/*
- * Copy the bytes of an open slot, which a client may write, and check that they
- * have the block's digest.  Return false if the block is not to be written any
- * more.  Releases the lock.
- */
+/* Copy the bytes of an open slot, which a client may write, and compare the
+ * copy with the block's digest.  Return false if the block is not to be
+ * written.  Releases the lock. */
 static bool copy_open(struct write *write)
 {
 	struct kv_cache *cache = write->cache;
@@ -627,7 +587,7 @@ static bool copy_open(struct write *write)
 	return queued;
 }
 
-/* Begin the write of @slot.  Returns as kv_extent_take, or -ENOMEM. */
+/* Begin the write of @slot.  Return 0, an error of kv_extent_take, or -ENOMEM. */
 static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 {
 	const uint64_t slot_bytes = slot->segment->class->slot_bytes;
@@ -715,17 +675,12 @@ void kv_ssd_fini(struct kv_cache *cache)
 
 	kv_deletions_free(cache);
 	kv_moves_free(cache);
-	kv_removed_fini(cache);
+	kv_removed_free(cache->removed);
 	while ((orphans = TAILQ_FIRST(&ssd->adopted))) {
 		TAILQ_REMOVE(&ssd->adopted, orphans, turn);
 		free(orphans);
 	}
-	for (uint64_t i = 0; ssd->orphans && i <= ssd->orphans_mask; i++)
-		while ((orphans = LIST_FIRST(&ssd->orphans[i]))) {
-			LIST_REMOVE(orphans, link);
-			free(orphans);
-		}
-	free(ssd->orphans);
+	tdestroy(ssd->orphans, free);
 	for (unsigned i = 0; i < UNLINKED_BUCKETS; i++)
 		while ((unlinked = ssd->unlinked[i])) {
 			ssd->unlinked[i] = unlinked->next;
@@ -736,8 +691,8 @@ void kv_ssd_fini(struct kv_cache *cache)
 	kv_eviction_fini(&ssd->eviction);
 }
 
-/* Begin the next write, or wait until there is one.  Returns an error that is
- * not of one space alone. */
+/* Begin the next write, or wait until there is one.  Return an error only if it
+ * affects all spaces. */
 static int turn(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;
@@ -763,15 +718,25 @@ static int turn(struct kv_cache *cache)
 		ssd->full = false;
 	if (!slot || ssd->writing >= WRITES_AT_ONCE ||
 	    ssd->writing_bytes >= WRITING_BYTES) {
-		const bool more =
-			ssd->n_adopted || !TAILQ_EMPTY(&ssd->collecting);
+		const uint64_t now = kv_now_ns();
+		uint64_t ns = cache->config.io_retry;
 
-		kv_cond_wait(cache, &ssd->write,
-			     more ? 1 : until_roused(cache));
+		if (ssd->n_adopted || !TAILQ_EMPTY(&ssd->collecting))
+			ns = 1;
+		for (unsigned i = 0; i < KV_ARRAY_LEN(ssd->resting); i++) {
+			space = TAILQ_FIRST(&ssd->resting[i]);
+			if (space)
+				ns = space->rests_until > now
+					     ? KV_MIN(ns,
+						      space->rests_until - now)
+					     : 0;
+		}
+		kv_cond_wait(cache, &ssd->write, ns);
 		return 0;
 	}
 	if (!admit(cache, slot)) {
-		/* There may be as many as there are blocks. */
+		/* There may be as many such slots as blocks: release the lock
+		 * now and then. */
 		if (++ssd->put_off % PUT_OFF_AT_ONCE == 0)
 			kv_cond_wait(cache, &ssd->write, 1);
 		return 0;
@@ -784,7 +749,8 @@ static int turn(struct kv_cache *cache)
 		r = kv_segfile_create(cache, slot_bytes);
 		if (r != -ENOSPC)
 			return r;
-		/* Other programs filled the disk: use the files there are. */
+		/* Other programs have filled the filesystem: use only the files
+		 * that exist. */
 		ssd->full = true;
 		ssd->full_until = kv_now_ns() + FULL_NS;
 		return 0;
@@ -822,7 +788,7 @@ static void *writer(void *arg)
 			kv_write_failed_locked(cache, r);
 		if (failures == ssd->failures)
 			continue;
-		/* A write failed: wait a little before the next one. */
+		/* After a failed write, wait before the next one. */
 		tries += ssd->stop;
 		kv_cond_wait(cache, &ssd->write, cache->config.io_retry);
 	}
@@ -866,14 +832,16 @@ int kv_writer_start(struct kv_cache *cache)
 	}
 	ssd->running = r == 0;
 	if (r == 0)
-		return kv_mover_start(cache);
+		return kv_periodic_start(&ssd->moves.thread, "kvfs-move",
+					 MOVER_NS, kv_mover_tick, cache);
 	stop_all(cache);
 	while (n > 0)
 		pthread_join(*threads[--n].thread, NULL);
 	return r;
 }
 
-/* Wait until a thread has ended.  -ETIMEDOUT: a request of it is stuck. */
+/* Wait until a thread of the tier has ended. -ETIMEDOUT: one of its requests is
+ * stuck. */
 static int join(struct kv_cache *cache, pthread_t thread, const bool *ended)
 {
 	int r = 0;
@@ -901,7 +869,7 @@ int kv_writer_stop(struct kv_cache *cache)
 	if (!ssd->running)
 		return 0;
 	kv_lock(cache);
-	/* Write blocks that writeback= or a fault has kept from the SSD. */
+	/* Write blocks that are not on SSD because of writeback= or a fault. */
 	for (uint32_t i = 0;
 	     i < cache->spaces.n && !cache->config.read_only && !ssd->frozen;
 	     i++)
@@ -912,7 +880,8 @@ int kv_writer_stop(struct kv_cache *cache)
 	pthread_cond_broadcast(&ssd->write);
 	kv_unlock(cache);
 	r = join(cache, ssd->writer, &ssd->writer_ended);
-	kv_mover_stop(cache); /* the writer may have waited for a file */
+	/* Stop the mover after the writer, which may wait for a file. */
+	kv_periodic_stop(&ssd->moves.thread);
 	stop_all(cache);
 	e = join(cache, ssd->committer, &ssd->committer_ended);
 	d = join(cache, ssd->deletions.thread, &ssd->deletions.ended);

@@ -533,7 +533,7 @@ static int take_in(struct kv_cache *cache, uint64_t slot_id,
 	}
 	if (block) {
 		kv_pin_by_user_locked(cache, block, false);
-		kv_extent_supersede(cache, block);
+		kv_extent_detach_locked(cache, block, true);
 	}
 	r = block ? 0 : kv_table_insert(cache, space, &key, &block);
 	if (r < 0)
