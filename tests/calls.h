@@ -20,7 +20,7 @@
 
 #include "tests/inject.h"
 
-/* Of preads of one page, as a scan makes them, count one in so many. */
+/* Count one in so many preads of a page, as scans make them. */
 static unsigned calls_pages = 1;
 static _Atomic bool calls_eio; /* a read has failed with EIO */
 
@@ -29,7 +29,7 @@ static int lmdb_error(void)
 	return inject.error == ENOSPC ? MDB_MAP_FULL : inject.error;
 }
 
-/* Fail a read of an open file, with EIO only. */
+/* Count a read of an open file; a read fails with EIO only. */
 static bool fails_to_read(void)
 {
 	if (!inject_fails())
@@ -39,7 +39,8 @@ static bool fails_to_read(void)
 	return true;
 }
 
-/* Fail an open; an existing file needs no room on a full disk. */
+/* Count an open.  On a full disk an existing file fails with EIO, as it needs
+ * no room. */
 static bool fails_to_open(int flags)
 {
 	return inject.error == ENOSPC && !(flags & O_CREAT) ? fails_to_read()
@@ -117,7 +118,8 @@ LMDB_WRITE(mdb_put,
 LMDB_WRITE(mdb_del, (MDB_txn * txn, MDB_dbi dbi, MDB_val *key, MDB_val *value),
 	   (txn, dbi, key, value))
 
-/* The transaction has ended, whatever is returned. */
+/* Abort the transaction in place of its commit: the caller may not use it
+ * again. */
 int mdb_txn_commit(MDB_txn *txn)
 {
 	REAL(mdb_txn_commit);
@@ -137,7 +139,7 @@ ssize_t pread(int fd, void *data, size_t n, off_t at)
 	return fails_to_read() ? -1 : real(fd, data, n, at);
 }
 
-/* Define openat() or open(), whose mode depends on the flags. */
+/* Define openat() or open(), which have a mode only with O_CREAT. */
 #define INTERPOSE_OPEN(name, parameters, arguments)                \
 	int name parameters                                        \
 	{                                                          \

@@ -17,7 +17,7 @@
 #include "common/kv.h"
 
 static struct {
-	_Atomic bool on;     /* between inject_arm and inject_disarm */
+	_Atomic bool on;     /* calls are counted and may fail */
 	_Atomic long seen;   /* calls since inject_arm */
 	_Atomic long from;   /* number of the first call that fails, from 0 */
 	_Atomic long before; /* number of the first call after the faults */

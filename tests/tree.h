@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * tree.h - a directory of a test's goes away with all that is in it.
- */
+/* tree.h - remove a directory of a test with all its files. */
 #ifndef KV_TESTS_TREE_H
 #define KV_TESTS_TREE_H
 

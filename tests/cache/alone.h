@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * alone.h - begin a fill as a file's writer does: wait for memory that is being
- * made, and for writes.
- */
+/* alone.h - begin a fill as the writer of a file does: wait while the arena
+ * grows, and while writes to SSD make room. */
 #ifndef KV_TESTS_CACHE_ALONE_H
 #define KV_TESTS_CACHE_ALONE_H
 

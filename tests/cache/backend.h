@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * backend.h - what every backend of the remote tier does: begun, waited for,
- * compared.
- */
+/* backend.h - tests that every backend of the remote tier must pass: start
+ * operations, wait for them, and compare the results. */
 #ifndef KV_TESTS_CACHE_BACKEND_H
 #define KV_TESTS_CACHE_BACKEND_H
 
@@ -33,7 +31,7 @@ static struct kv_remote_op op_of(enum kv_remote_call call, const char *name)
 	return op;
 }
 
-/* Reap so many operations, whichever they are. */
+/* Reap @n operations, in any order. */
 static inline void await(size_t n)
 {
 	struct kv_remote_op *ended[16];
@@ -46,7 +44,7 @@ static inline void await(size_t n)
 	}
 }
 
-/* Submit one, and wait for it: its status. */
+/* Submit one operation and wait for it.  Return its status. */
 static inline int do_op(struct kv_remote_op *op)
 {
 	driver->submit(backend, &op, 1);
@@ -89,7 +87,8 @@ static inline int status_of(enum kv_remote_call call, const char *name)
 	return do_op(&op);
 }
 
-/* Publish @text as a layout that @path's note is missing of: its first stays. */
+/* Publish @text as a layout whose object exists while its note is missing: the
+ * first object stays. */
 static inline void publish_again(const char *note, const char *text)
 {
 	struct kv_remote_op op = op_of(KV_REMOTE_PUBLISH, "7/s/.layout");
@@ -171,8 +170,8 @@ static inline void test_what_is_put_comes_back(void **state)
 	free(room);
 }
 
-/* For drivers that do not read the note of an object again: the caller's copy of the
- * note is out of date. */
+/* For drivers that read no note in a GET: the caller passes a note that is out
+ * of date, so the object must be refused. */
 static inline void test_what_is_not_as_noted_is_refused(void **state)
 {
 	struct kv_remote_op op = op_of(KV_REMOTE_GET, OBJECT);
@@ -257,7 +256,7 @@ static inline void test_what_is_cancelled_ends(void **state)
 			    ops[i].status == -ECANCELED);
 }
 
-/* After the last one a backend may be left in peace for a second. */
+/* The test after these may find the backend pausing for a second. */
 #define BACKEND_TESTS                                                         \
 	cmocka_unit_test(test_what_is_put_comes_back),                        \
 		cmocka_unit_test(test_the_first_to_publish_wins),             \

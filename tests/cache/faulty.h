@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * faulty.h - a disk that misbehaves: a backend of the ring that carries
- * requests out with pread and pwrite, but those that are chosen badly.
+ * faulty.h - a disk that misbehaves: a backend of the ring that carries requests
+ * out with pread and pwrite, and injects faults into some of them.
  *
- * OWNS      `disk`, of which there is one, as tests open one cache at a time;
- *           and requests that are being held back.
+ * OWNS      `disk`, one for each test program, as tests open one cache at a
+ *           time; and requests that are held back.
  *
  * LOCKING   disk.lock, and ring->lock by its rules; never both.
  */
@@ -26,14 +26,14 @@ enum fault {
 	FAULT_EAGAIN,
 	FAULT_ENODEV,
 	FAULT_EINTR,
-	FAULT_TORN, /* half of it, then EIO */
+	FAULT_TORN, /* the first half is done, then EIO */
 	FAULT_SHORT_0,
 	FAULT_SHORT_1,
 	FAULT_SHORT_511,
 	FAULT_SHORT_512_LESS,
-	FAULT_GARBAGE, /* a read: success, with other bytes */
-	FAULT_LATE,    /* after some more have ended */
-	FAULT_REORDER, /* after the next one */
+	FAULT_GARBAGE, /* a read succeeds, with other bytes */
+	FAULT_LATE,    /* ends after the next four requests */
+	FAULT_REORDER, /* ends after the next request */
 	FAULT_NEVER,   /* until disk_release */
 	FAULTS
 };
@@ -48,17 +48,18 @@ static const char *const fault_names[FAULTS] = {
 
 static struct {
 	pthread_mutex_t lock;
-	_Atomic unsigned reads;	    /* among all that there ever were */
-	_Atomic unsigned backwards; /* reads before the one before */
+	_Atomic unsigned reads; /* reads since the start of the program */
+	/* reads at a lower offset than the read before */
+	_Atomic unsigned backwards;
 	uint64_t last_read;
-	unsigned percent; /* so many of them; 0: all */
-	int only;	  /* kind of request; -1: any */
+	unsigned percent; /* share of these requests that misbehaves; 0: all */
+	int only;	  /* kind of request that misbehaves; -1: any */
 	enum fault fault;
 	uint64_t random;
 	struct {
 		struct kv_io *io;
 		int status;
-		long due; /* ends when so many requests were seen */
+		long due; /* the request ends when inject.seen is so high */
 	} held[HELD_MAX];
 	unsigned n_held;
 	bool release; /* end all held requests */
@@ -131,13 +132,13 @@ static inline int64_t disk_do(const struct kv_io *io, uint64_t bytes)
 
 static inline int64_t disk_short(const struct kv_io *io, uint64_t bytes)
 {
-	/* In whole sectors, as a device would, whatever it then reports. */
+	/* Move whole pages, whatever count is then reported. */
 	if (io->op != KV_IO_SYNC)
 		disk_do(io, bytes / KV_PAGE * KV_PAGE);
 	return (int64_t)bytes;
 }
 
-/* Only what no checksum but the digest covers. */
+/* Read other bytes behind the prologue, which only the digest covers. */
 static inline int64_t disk_garbage(const struct kv_io *io, uint64_t bytes)
 {
 	int64_t res = disk_do(io, bytes);
@@ -188,7 +189,8 @@ static inline void disk_hold(struct kv_io *io, int status, enum fault fault)
 	pthread_mutex_unlock(&disk.lock);
 }
 
-/* End what was held back long enough; with @idle, all but what never ends. */
+/* End one request that was held long enough.  With @idle, end any but those
+ * that never end.  Return whether there was one. */
 static inline bool disk_end_held(struct kv_ring *ring, bool idle)
 {
 	struct kv_io *io = NULL;

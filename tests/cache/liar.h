@@ -34,7 +34,8 @@ struct liar {
 	char put[16]; /* body of the last request with a Content-Length */
 };
 
-/* -1: the peer has gone, which is what it is for. */
+/* Send @n bytes. -1: the client has closed the connection, as many answers make
+ * it do. */
 static inline int liar_say(int fd, const char *what, size_t n)
 {
 	while (n > 0) {
@@ -48,7 +49,7 @@ static inline int liar_say(int fd, const char *what, size_t n)
 	return 0;
 }
 
-/* The head of a request; false: there is none. */
+/* Read the head of a request.  Return false if the connection ended before. */
 static inline bool liar_listen(int fd, char *head, size_t room)
 {
 	size_t n = 0;
@@ -90,7 +91,8 @@ static inline void liar_wait_for_end(int fd)
 	poll(&until, 1, -1);
 }
 
-/* Not a request on @fd, but another connection. */
+/* Wait for a request on @fd or for another connection.  Return true if the
+ * latter came alone. */
 static inline bool liar_sees_another(struct liar *liar, int fd)
 {
 	struct pollfd fds[] = {{liar->fd, POLLIN, 0}, {fd, POLLIN, 0}};
@@ -103,7 +105,7 @@ static inline bool liar_answer(struct liar *liar, int fd)
 {
 	char head[16384], line[4096] = "";
 	const char *said, *forever;
-	char *what = NULL; /* copy: the test may free its answer early */
+	char *what = NULL; /* copy, as the test may free its answer early */
 	size_t n;
 
 	if (!liar_listen(fd, head, sizeof(head)))
@@ -142,7 +144,8 @@ static inline void *liar_run(void *arg)
 	while ((fd = accept4(liar->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
 		while (liar_answer(liar, fd) && !liar_sees_another(liar, fd))
 			;
-		/* To close at once might take the answer back. */
+		/* Keep the last connection open for now: closing it at once
+		 * could discard its answer. */
 		if (last >= 0)
 			close(last);
 		last = fd;
@@ -187,7 +190,7 @@ static inline void liar_note(struct liar *liar, const char *note, size_t n)
 	pthread_mutex_unlock(&liar->lock);
 }
 
-/* Nobody is connected any more. */
+/* Call this when no client is connected any more. */
 static inline void liar_stop(struct liar *liar)
 {
 	shutdown(liar->fd, SHUT_RDWR);

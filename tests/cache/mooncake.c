@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mooncake URL            what every backend does
- * mooncake URL PID kill   the same process killed meanwhile, or
- * mooncake URL PID stop   stopped: whoever waits need not, and memory comes back
+ * mooncake URL            run the tests of every backend
+ * mooncake URL PID kill   kill the server's process PID during operations
+ * mooncake URL PID stop   stop it with SIGSTOP: no call may wait, and the
+ *                         landing memory must be given back
  *
- * OWNS      nothing but what it puts.
+ * OWNS      only the objects that it puts.
  *
  * LOCKING   none.
  */
@@ -22,7 +23,7 @@ static pid_t victim;
 static int how;
 static uint8_t data[BATCH][BYTES], room[BATCH][BYTES];
 static struct kv_remote_op ops[BATCH];
-static uint64_t longest_ns; /* of a call that never waits */
+static uint64_t longest_ns; /* longest time of a call that must not wait */
 
 static int open_it(void **state)
 {
@@ -89,7 +90,7 @@ static unsigned end_batch(void)
 	usleep(50000);
 	for (size_t i = 0; i < BATCH; i++)
 		TIMED(driver->cancel(backend, &ops[i]));
-	/* A copy that is under way takes its time, and no more. */
+	/* A copy that is under way ends by itself. */
 	while (n < BATCH) {
 		struct pollfd fd = {driver->fd(backend), POLLIN, 0};
 

@@ -84,7 +84,7 @@ static inline struct kv_key one_key(unsigned n)
 	return key;
 }
 
-/* NULL: it is not there. */
+/* Get block @n; NULL: the cache does not have it. */
 static inline struct kv_block *one_get(struct one *f, unsigned n)
 {
 	struct kv_key key = one_key(n);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * processes.h - what /proc tells of processes and their descriptors.
- */
+/* processes.h - read processes and their descriptors from /proc. */
 #ifndef KV_TESTS_CACHE_PROCESSES_H
 #define KV_TESTS_CACHE_PROCESSES_H
 
@@ -25,7 +23,7 @@ static inline unsigned descriptors_of(pid_t pid)
 	return n;
 }
 
-/* Children of ours, @max at most; how many. */
+/* Find the children of @parent, at most @max.  Return how many there are. */
 static inline unsigned children(pid_t parent, pid_t *ret_pids, unsigned max)
 {
 	char path[300];
@@ -51,7 +49,8 @@ static inline unsigned children(pid_t parent, pid_t *ret_pids, unsigned max)
 	return n;
 }
 
-/* Of /proc/PID/status, what stands behind @name; false: it is gone. */
+/* Copy the value of line @name of /proc/PID/status to @value.  Return false if
+ * there is no such process or line. */
 static inline bool status_line(pid_t pid, const char *name, char value[100])
 {
 	const size_t n = strlen(name);
@@ -71,7 +70,8 @@ static inline bool status_line(pid_t pid, const char *name, char value[100])
 	return found;
 }
 
-/* Ours, with that of the directory. */
+/* Return the number of open descriptors of this process, one for the directory
+ * included. */
 static inline unsigned descriptors(void)
 {
 	return descriptors_of(getpid());

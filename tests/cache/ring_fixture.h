@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ring_fixture.h - a ring and a file for it, in a directory below /var/tmp,
- * because O_DIRECT wants a real disk; and requests that are counted.
+ * ring_fixture.h - a ring, a file for its requests, and requests that are
+ * counted.  The file is below /var/tmp, because O_DIRECT needs a real disk.
  */
 #ifndef KV_TESTS_CACHE_RING_FIXTURE_H
 #define KV_TESTS_CACHE_RING_FIXTURE_H
@@ -27,11 +27,12 @@ struct fixture {
 	struct kv_ring *ring;
 	bool threads;
 	char directory[32], path[64];
-	int fd;		 /* FILE_PAGES long, page i full of bytes i */
+	int fd;		 /* FILE_PAGES long; page i is full of bytes i */
 	uint8_t *memory; /* FILE_PAGES, page aligned */
 };
 
-/* A file on a filesystem without O_DIRECT is tested through the page cache. */
+/* Open a file with O_DIRECT, or through the page cache if the filesystem has no
+ * O_DIRECT. */
 static inline int open_direct(const char *path, int flags)
 {
 	int fd = open(path, flags | O_DIRECT | O_CLOEXEC, 0600);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * script.h - one short life of a small store, to be run with something failing
- * at each of its steps; and many of them at a time, in processes of their own.
+ * script.h - save, read and remove blocks of a small store while a fault is
+ * injected; and run many such scripts at a time, each in a process of its own.
  *
- * In each: what is read is exact or a miss, what was acknowledged as durable is
- * there after a restart, what was removed is not, and nothing leaks.
+ * Each script checks that a read gives the saved bytes or is a miss, that after
+ * a restart all durable blocks are there and no removed ones, and that nothing
+ * leaks.
  */
 #ifndef KV_TESTS_CACHE_SCRIPT_H
 #define KV_TESTS_CACHE_SCRIPT_H
@@ -15,12 +16,12 @@
 #include "tests/cache/small_store.h"
 
 #define BLOCKS 12
-#define AT_ONCE 16 /* processes; most of the time they wait */
+#define AT_ONCE 16 /* concurrent processes, which mostly wait */
 
 struct script {
 	struct small s;
 	bool saved[BLOCKS], durable[BLOCKS], removed[BLOCKS], gone[BLOCKS];
-	bool may_lose; /* the disk gave other bytes than it had */
+	bool may_lose; /* the disk returned other bytes than were written */
 };
 
 static inline void script_save(struct script *t, unsigned from, unsigned to)
@@ -94,7 +95,7 @@ static inline void script_steps(struct script *t)
 	script_fetch_all(t);
 }
 
-/* The fault is over: everything works again, without a restart. */
+/* Check that everything works again after the fault, without a restart. */
 static inline void script_recovers(struct script *t)
 {
 	const uint64_t until = kv_now_ns() + 60000000000ull;
@@ -110,7 +111,7 @@ static inline void script_recovers(struct script *t)
 	must(r == 0);
 	must(small_save(&t->s, 9) == 0);
 	t->saved[9] = true;
-	/* An earlier failure may be reported only now. */
+	/* A sync may report an earlier failure first. */
 	while (!t->durable[9] && kv_now_ns() < until)
 		script_sync(t);
 	must(t->durable[9]);
@@ -138,7 +139,7 @@ static inline void script_end(struct script *t)
 	must(small_close(&t->s) == 0);
 	small_must_open(&t->s);
 	script_verify(t);
-	/* Records without a file are being deleted. */
+	/* Wait until records without a file are deleted. */
 	while (small_busy(&t->s))
 		usleep(1000);
 	small_check(&t->s);
@@ -175,7 +176,7 @@ static inline void batch_wait_one(struct batch *batch)
 	}
 }
 
-/* True in the child. */
+/* Fork, and wait first if AT_ONCE children run.  Return true in the child. */
 static inline bool batch_fork(struct batch *batch, const char *what, unsigned n)
 {
 	unsigned at = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * small_store.h - a cache on a small store, blocks whose every byte is known,
- * and checks of both that must hold whatever has failed.
+ * small_store.h - a cache on a small store, blocks with known bytes, and checks
+ * of cache and store that must hold after any fault.
  *
  * The store is in memory if that has room: tests make thousands of stores,
  * and do not depend on a real disk.
@@ -35,7 +35,7 @@ struct small {
 	char *why;
 };
 
-/* Says where, also in a child without cmocka. */
+/* Assert also in a child process, which has no cmocka. */
 #define must(x)                                                          \
 	do {                                                             \
 		if (!(x)) {                                              \
@@ -50,7 +50,8 @@ static inline void small_remove(struct small *s)
 	tree_remove(s->path);
 }
 
-static char small_last[64]; /* the store that a failed test leaves */
+/* path of the store, for removal after a failed test */
+static char small_last[64];
 
 static inline void small_failed(int number)
 {
@@ -114,7 +115,7 @@ static inline int small_close(struct small *s)
 	return kv_cache_close(kv_steal(s->cache));
 }
 
-/* For cmocka: what its set_up has made. */
+/* Close and remove the store of a test; for cmocka. */
 static inline int small_tear_down(void **state)
 {
 	struct small *s = *state;
@@ -127,7 +128,7 @@ static inline int small_tear_down(void **state)
 	return 0;
 }
 
-/* How kvfs-fsck ends on the store, which is closed. */
+/* Run kvfs-fsck with @option on the closed store.  Return its exit status. */
 static inline int small_fsck(const struct small *s, const char *option)
 {
 	const char *b = getenv("B");
@@ -221,7 +222,8 @@ static inline unsigned small_count_durable(struct small *s, unsigned from,
 	return is;
 }
 
-/* 0 exact, or why it is a miss.  Never other bytes. */
+/* Read block @n and check that each byte is right.  Return 0, or -errno for a
+ * miss. */
 static inline int small_view(struct small *s, unsigned n, size_t bytes)
 {
 	_cleanup_(kv_freep) uint8_t *want = malloc(bytes);
@@ -242,7 +244,8 @@ static inline int small_view(struct small *s, unsigned n, size_t bytes)
 	return r;
 }
 
-/* Return how many of the blocks @from to @to are there, byte for byte. */
+/* Return how many of the blocks @from to @to can be read with the right
+ * bytes. */
 static inline unsigned small_count_exact(struct small *s, unsigned from,
 					 unsigned to, size_t bytes)
 {
@@ -259,8 +262,9 @@ static inline void small_settled(struct kv_acquire *acquire, void *arg)
 	atomic_store((_Atomic bool *)arg, true);
 }
 
-/* Acquire @n keys from @from on, and check what is leased; @status gets how
- * each went, if not NULL. */
+/* Acquire @n keys from @from on, and check the bytes of leased blocks.
+ * @status: the status of each key, or NULL. Return how many blocks were
+ * leased. */
 static inline unsigned small_acquire(struct small *s, unsigned from, unsigned n,
 				     size_t bytes, int *status)
 {
@@ -295,7 +299,7 @@ static inline unsigned small_acquire(struct small *s, unsigned from, unsigned n,
 	return leased;
 }
 
-/* Out of DRAM, so that the next reader needs the SSD. */
+/* Drop block @n from DRAM, so that the next reader needs the SSD. */
 static inline int small_demote(struct small *s, unsigned n)
 {
 	struct kv_block *block = small_get(s, n);
@@ -337,7 +341,7 @@ static inline uint64_t small_taken(const struct kv_segfile *file)
 	return n;
 }
 
-/* Something is under way still. */
+/* Return whether any write, deletion or read is still under way. */
 static inline bool small_busy(struct small *s)
 {
 	struct kv_cache *cache = s->cache;
@@ -352,7 +356,8 @@ static inline bool small_busy(struct small *s)
 	return any;
 }
 
-/* With nothing under way: every slot and extent is a block's, or bad. */
+/* Check, with nothing under way, that every slot that is taken belongs to a
+ * block, or is counted as bad. */
 static inline void small_check(struct small *s)
 {
 	struct kv_cache *cache = s->cache;

@@ -44,7 +44,8 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* One by one, as many as it gets. */
+/* Charge units one by one until the account is refused more.  Return how many
+ * it got. */
 static uint64_t take_all(struct kv_account *account)
 {
 	uint64_t n = 0;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Regressions in the count of bytes and the choice of victims.
- * Prefetches are in test_prefetch.c, ranges of pins in tests/kernels.
- */
+/* Regressions in counting bytes and choosing victims.  Prefetches are tested in
+ * test_prefetch.c, ranges of pins in tests/kernels. */
 #include "tests/cache/tiers.h"
 
 #define MIB (1ull << 20)
@@ -49,7 +47,8 @@ static void a_read_that_was_paid_for_is_leased_at_the_floor(void **state)
 		tiers_must_save(t, t->space, 0, i);
 	tiers_quiet(t);
 	tiers_demote(t, t->space, 0, 700);
-	/* More than there is room for: all that were read are leased. */
+	/* DRAM cannot hold all 700 blocks: the blocks that were read are
+	 * leased. */
 	acquire = tiers_acquire(t, t->space, 0, 700);
 	for (unsigned i = 0; i < 700; i++) {
 		int status = acquire->wants[i].status;
@@ -72,7 +71,8 @@ static void what_is_promised_to_one_is_not_given_to_another(void **state)
 
 	assert_int_equal(kv_space_set_quota(t->cache, t->space, &quota), 0);
 	assert_int_equal(t->cache->due[DRAM], 32 * MIB);
-	/* B leases all that it can get; A's half is there all the same. */
+	/* User B leases all that it can get; the half that A is guaranteed
+	 * stays free. */
 	for (unsigned i = 0; i < 600; i++)
 		tiers_must_save(t, b, 0, i);
 	tiers_quiet(t);
@@ -81,7 +81,7 @@ static void what_is_promised_to_one_is_not_given_to_another(void **state)
 	for (unsigned i = 0; i < 600; i++)
 		n += acquire->wants[i].status == 0;
 	assert_true(n > 100 && n * (uint64_t)BYTES < 32 * MIB);
-	/* Sharing by whole segments costs at most one of the 8. */
+	/* Memory is shared by whole segments, which may cost A one of the 8. */
 	while (of_a < 230 &&
 	       tiers_begin(t, t->space, 1, of_a, &fills[of_a]) == 0)
 		of_a++;
@@ -104,7 +104,7 @@ static void ssd_alone_means_it_waits_for_the_write(void **state)
 	kv_block_put(t->cache, block);
 }
 
-/* Pin until it is refused; how many. */
+/* Pin blocks until a pin is refused.  Return how many were pinned. */
 static unsigned pin_all(struct tiers *t, unsigned n)
 {
 	unsigned pinned = 0;
@@ -142,7 +142,8 @@ static void pinning_everything_on_ssd_leaves_room_to_write(void **state)
 	unsigned pinned = 0;
 	struct kv_block *block;
 
-	/* Out of DRAM one by one, so that only the SSD's floor is met. */
+	/* Demote blocks one by one, so that pins are limited by the SSD
+	 * alone. */
 	for (unsigned i = 0; i < 1500; i++) {
 		int r;
 
@@ -185,7 +186,8 @@ static void a_block_being_written_is_never_a_victim(void **state)
 	struct tiers *t = *state;
 	unsigned before, sealed = 0;
 
-	/* As if all the writes there may be were under way, and stay so. */
+	/* Make the writer believe that so many writes are under way that it may
+	 * begin none. */
 	kv_lock(t->cache);
 	t->cache->ssd.writing += 1000;
 	kv_unlock(t->cache);
@@ -219,7 +221,7 @@ static void only_what_nobody_holds_is_evicted(void **state)
 		assert_true(tiers_of(t, t->space, 0, i) & KV_TIER_DRAM);
 	s = tiers_stats(t);
 	used = arena_of(t).used;
-	/* Every block that was evicted freed its bytes. */
+	/* The count of used bytes fell with each evicted block. */
 	assert_int_equal((900 - s.evicted_dram) * (used / s.dram_blocks), used);
 	tiers_release(t, acquire);
 }
@@ -250,7 +252,7 @@ static void what_waits_to_be_written_gives_way_to_a_guarantee(void **state)
 	assert_true(tiers_stats(t).dropped_saves > 0);
 }
 
-/* While the disk takes nothing, memory is a cache by itself. */
+/* While the SSD takes no writes, DRAM must work as a cache without it. */
 static void newest_stay(struct tiers *t, const char *evict, unsigned chain)
 {
 	unsigned sealed = 0, kept = 0, oldest;
@@ -261,7 +263,7 @@ static void newest_stay(struct tiers *t, const char *evict, unsigned chain)
 	kv_lock(t->cache);
 	while (t->cache->arena.growing)
 		kv_cond_wait(t->cache, &t->cache->arena.grown, 10000000u);
-	t->cache->ssd.writing += 1000; /* as if all writes were under way */
+	t->cache->ssd.writing += 1000; /* the writer begins no more writes */
 	t->cache->ssd.error = -EIO;
 	kv_unlock(t->cache);
 	for (unsigned i = 0; i < 900; i++)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which blocks go to SSD unasked, in which order, and what stays there. */
+/* Which blocks are written to SSD without a request, in which order, and which
+ * of them are kept there. */
 #include "tests/cache/tiers.h"
 #include "tests/cache/alone.h"
 
@@ -28,7 +29,7 @@ static void a_child_whose_parent_is_nowhere_stays_in_dram(void **state)
 	for (unsigned i = 5; i < 10; i++)
 		assert_int_equal(tiers_of(t, t->space, 0, i), KV_TIER_DRAM);
 	assert_int_equal(tiers_stats(t).unwritten_orphans, 5);
-	/* A sync makes orphans durable all the same. */
+	/* A sync makes orphans durable. */
 	assert_int_equal(kv_space_sync(t->cache, t->space), 0);
 	assert_int_equal(tiers_of(t, t->space, 0, 7),
 			 KV_TIER_DRAM | KV_TIER_SSD);
@@ -65,7 +66,7 @@ static void if_that_save_fails_the_child_is_not_written(void **state)
 	assert_int_equal(tiers_stats(t).unwritten_orphans, 1);
 }
 
-/* All of one call are reserved before the first of them seals. */
+/* Reserve @n blocks of a chain, and then seal them in the order @order. */
 static void sealed_in_order(struct tiers *t, const unsigned *order, unsigned n)
 {
 	struct kv_fill *fills[24];
@@ -75,7 +76,7 @@ static void sealed_in_order(struct tiers *t, const unsigned *order, unsigned n)
 	for (unsigned i = 0; i < n; i++) {
 		assert_int_equal(tiers_seal(t, fills[order[i]], 0, order[i]),
 				 0);
-		/* Let the writer see it. */
+		/* Let the writer run between some seals. */
 		usleep(i % 3 * 1000);
 	}
 	tiers_quiet(t);
@@ -164,7 +165,8 @@ static void many_children_of_one_parent_follow_it(void **state)
 				 KV_TIER_DRAM | KV_TIER_SSD);
 }
 
-/* The child is an orphan, and must not be written any more. */
+/* A child whose parent is missing is an orphan; it must not be written after
+ * its removal. */
 static void
 a_child_that_is_removed_while_leased_is_waited_for_by_nobody(void **state)
 {
@@ -271,7 +273,8 @@ static void with_reuse_a_used_chain_goes_whole(void **state)
 	}
 	tiers_quiet(t);
 	assert_int_equal(tiers_stats(t).bytes_written_ssd, 0);
-	/* The chain's tail is touched first, but written after its head. */
+	/* A use touches the chain's tail first, but the head is written
+	 * first. */
 	assert_int_equal(tiers_use(t, t->space, 0, 12), 12);
 	tiers_quiet(t);
 	for (unsigned i = 0; i < 20; i++) {
@@ -281,7 +284,7 @@ static void with_reuse_a_used_chain_goes_whole(void **state)
 	}
 }
 
-/* Each other's parents, as no honest client makes them. */
+/* Two blocks are each other's parents, as only a faulty client makes them. */
 static void a_circle_of_parents_ends(void **state)
 {
 	struct tiers *t = *state;
@@ -341,7 +344,7 @@ static void a_burst_gets_a_part_of_the_budget(void **state)
 	for (unsigned i = 0; i < 100; i++)
 		tiers_must_save(t, t->space, 0, i);
 	tiers_quiet(t);
-	/* A head without its tail, never the other way round. */
+	/* The head of a chain is on SSD, never a tail without its head. */
 	for (unsigned i = 0; i < 100; i++) {
 		bool is = tiers_of(t, t->space, 0, i) & KV_TIER_SSD;
 
@@ -369,7 +372,7 @@ static void what_is_left_is_for_chains_that_are_used_again(void **state)
 	for (unsigned i = 0; i < 5; i++)
 		assert_int_equal(tiers_of(t, t->space, 1, i),
 				 KV_TIER_DRAM | KV_TIER_SSD);
-	/* A new turn of a used conversation is also written. */
+	/* A new block of a chain that was used is also written. */
 	tiers_must_save(t, t->space, 1, 5);
 	tiers_quiet(t);
 	assert_int_equal(tiers_of(t, t->space, 1, 5),
@@ -431,7 +434,7 @@ static void a_use_leaves_no_parent_older_than_its_child(void **state)
 	for (unsigned i = 0; i < 50; i++)
 		tiers_must_save(t, t->space, 0, i);
 	tiers_quiet(t);
-	/* Also if they come from SSD, in whatever order. */
+	/* The order is kept when the blocks come back from SSD. */
 	for (unsigned round = 0; round < 2; round++) {
 		acquire = tiers_acquire(t, t->space, 0, 50);
 		ordered(t, 50);
@@ -441,7 +444,7 @@ static void a_use_leaves_no_parent_older_than_its_child(void **state)
 	}
 }
 
-/* Conversations that go on: their prefix is acquired, and some is added. */
+/* Save like conversations: acquire a chain's blocks, then append some. */
 static void no_child_outlives_its_parent(void **state)
 {
 	struct tiers *t = *state;

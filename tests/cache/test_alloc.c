@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run.sh: long */
-/*
- * The cache without memory, on a real store: what a call cannot do it says,
- * what was durable stays, and no byte is wrong.
- */
+/* test_alloc.c - the cache when allocations fail, on a real store: each call
+ * reports its failure, durable blocks stay, and no byte is wrong. */
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -12,7 +10,9 @@
 #include "tests/cache/one_cache.h"
 
 #define BYTES 20000u
-#define OLD 4 /* blocks durable before each run; new ones come after them */
+/* blocks that are durable before each run; later numbers are saved in the
+ * run */
+#define OLD 4
 #define ALL 8
 
 static const char text[] =
@@ -21,7 +21,8 @@ static const char text[] =
 struct fixture {
 	struct one one;
 	bool durable[ALL]; /* acknowledged */
-	bool removed[ALL]; /* by us, whether or not that was acknowledged */
+	/* removed by the test, whether the call succeeded or not */
+	bool removed[ALL];
 };
 
 static uint8_t byte_of(unsigned n, size_t i)
@@ -52,7 +53,8 @@ static int save(struct fixture *f, unsigned n)
 	return r;
 }
 
-/* 1: it is there, and right; 0: a miss. */
+/* Read block @n and check its bytes.  Return 1 if it can be read, 0 for a
+ * miss. */
 static int look(struct fixture *f, unsigned n)
 {
 	struct kv_key key = one_key(n);
@@ -94,8 +96,8 @@ static void open_cache(void *arg)
 	one_open(&f->one);
 }
 
-/* Check that acknowledged blocks are in memory and on disk, and make the state
- * of before. */
+/* Check that blocks reported as durable can be read from memory and from SSD,
+ * and restore the blocks that each run begins with. */
 static void restore(struct fixture *f)
 {
 	struct kv_key key;
@@ -147,7 +149,7 @@ static int set_up(void **state)
 	f->one.config.scrub = 100 << 20;
 	open_cache(f);
 	for (unsigned n = 0; n < OLD; n++)
-		f->removed[n] = true; /* so that they are made */
+		f->removed[n] = true; /* so that the blocks are saved */
 	check_and_close(f);
 	*state = f;
 	return 0;
@@ -352,7 +354,8 @@ static void forget_space(struct fixture *f)
 		assert_int_equal(kv_space_remove(f->one.cache, space), 0);
 }
 
-/* A removal that failed may have been dirty by the restart. */
+/* A space whose removal was reported as failed may still be there after a
+ * restart. */
 static void open_without_space(void *arg)
 {
 	open_cache(arg);
@@ -373,7 +376,8 @@ static void a_space_is_made_changed_and_removed_or_not(void **state)
 	every(*state, &script);
 }
 
-/* No memory while it is removed, then enough again, and a crash. */
+/* Remove a block while all allocations fail, sync when memory is free again,
+ * and crash. */
 static void a_block_that_is_removed_without_memory_does_not_return(void **state)
 {
 	struct fixture *f = *state;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cache as fs/ uses it, on a real store in a temporary directory. */
+/* test_cache.c - the cache through the calls that fs/ makes, on a real store in
+ * a temporary directory. */
 #include "common/copy.h"
 #include "tests/cache/one_cache.h"
 
@@ -283,7 +284,8 @@ static void a_full_cache_evicts_on_both_tiers_and_keeps_its_cap(void **state)
 	assert_true(found > 300);
 }
 
-/* Files that were made for slots of one size, and are empty, hold others. */
+/* Empty segment files of one slot size are converted before any block is
+ * evicted. */
 static void nothing_is_evicted_while_files_are_empty(void **state)
 {
 	struct one *f = *state;
@@ -293,7 +295,8 @@ static void nothing_is_evicted_while_files_are_empty(void **state)
 
 	for (unsigned i = 0; i < 500; i++)
 		assert_int_equal(save(f, i), 0);
-	/* All of them on SSD: a block that is removed before takes no file. */
+	/* Write all blocks, as a block that is removed earlier would need no
+	 * file. */
 	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
 	for (unsigned i = 0; i < 500; i++) {
 		block = one_get(f, i);
@@ -450,7 +453,8 @@ static void without_an_ssd_everything_stays_in_dram(void **state)
 	one_open(f);
 	for (unsigned i = 0; i < 600; i++)
 		assert_int_equal(save(f, i), 0);
-	/* One burst is one chain: its head is what stays, if it was one. */
+	/* The burst counts as one chain, so its head is kept: find the first
+	 * block that is left. */
 	while (n < 600 && !(block = one_get(f, n)))
 		n++;
 	assert_true(n < 600 && exact(f, block, n));
@@ -497,7 +501,7 @@ static void beyond_its_budget_the_ssd_gets_only_what_is_waited_for(void **state)
 	one_open(f);
 	for (unsigned i = 0; i < 20; i++)
 		assert_int_equal(save(f, i), 0);
-	do { /* nothing bounds how slow a disk may be */
+	do { /* the write may take any time on a slow disk */
 		usleep(100000);
 		info = kv_space_stat(f->cache, f->space);
 	} while (info.bytes_ssd == 0);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_calls.c - every call fails once that a short life of a store makes, from
- * open to close, of LMDB and of the system below it and the arena; and from
- * each on, all of them, until the fault is over.
+ * test_calls.c - run a script on a store from open to close: each of its calls
+ * of LMDB and of the system fails once; and from each call on all calls fail,
+ * until the fault is over.
  */
 #include "tests/cache/script.h"
 #include "tests/calls.h"
 
-/* True: it was opened, and closed again. */
+/* Open the store, run the script and close.  Return whether the store could be
+ * opened. */
 static bool live(struct script *t)
 {
 	int r = small_open(&t->s);
@@ -35,7 +36,8 @@ static void run(int error, unsigned from, unsigned n)
 	must(small_fds() == fds);
 	small_must_open(&t.s);
 	script_verify(&t);
-	/* Saves and removals that were not durable are lost with the process. */
+	/* Forget saves and removals that were lost because they were not
+	 * durable. */
 	for (unsigned i = 0; i < BLOCKS; i++) {
 		t.saved[i] = small_view(&t.s, i, BYTES) == 0;
 		t.removed[i] = t.gone[i];
@@ -45,7 +47,8 @@ static void run(int error, unsigned from, unsigned n)
 	exit(0);
 }
 
-/* The same, but the fault ends before the store is closed. */
+/* Run the script while calls fail, but end the fault before the store is
+ * closed. */
 static void outage(int error, unsigned from, unsigned n)
 {
 	struct script t;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_deletion.c - what was removed is gone for good, and is in nobody's way:
- * neither while it is being deleted nor after a crash in the middle of that.
+ * test_deletion.c - removed blocks never return, and delay no saves or flushes
+ * of others: neither during their deletion nor after a crash in its middle.
  *
  * OWNS      a cache on a small store for each test.
  *
@@ -19,7 +19,7 @@
 
 static _Atomic bool hold, held;
 
-static pthread_t mounter; /* this thread neither zeroes nor scans */
+static pthread_t mounter; /* the thread whose calls are never held */
 
 static void wait_here(void)
 {
@@ -36,7 +36,7 @@ int fallocate(int fd, int mode, off_t offset, off_t len)
 	if (!real)
 		real = (int (*)(int, int, off_t, off_t))dlsym(RTLD_NEXT,
 							      "fallocate");
-	if (mode != 0) /* memory and files are made without one */
+	if (mode != 0) /* the store makes files and memory with mode 0 */
 		wait_here();
 	return real(fd, mode, offset, len);
 }
@@ -72,7 +72,7 @@ static int tear_down(void **state)
 	return small_tear_down(state);
 }
 
-/* So many records may be deleted in a transaction. */
+/* Let the committer delete at most @n records in a transaction. */
 static void record_some(struct small *s, uint32_t n)
 {
 	kv_lock(s->cache);
@@ -80,7 +80,8 @@ static void record_some(struct small *s, uint32_t n)
 	kv_unlock(s->cache);
 }
 
-/* Go on with the store as a SIGKILL would leave it. */
+/* Go on with a copy of the store that was made while it was mounted, as after
+ * SIGKILL. */
 static void crash(struct small *s)
 {
 	char copy[72], command[200];
@@ -114,7 +115,7 @@ static struct kv_space *other_space(struct small *s)
 	return space;
 }
 
-/* Block @n of @space is saved and durable. */
+/* Save block @n of @space, and wait until it is durable. */
 static void save_durably(struct small *s, struct kv_space *space, unsigned n)
 {
 	struct kv_space *own = s->space;
@@ -180,7 +181,8 @@ static void others_do_not_wait_for_what_a_space_deletes(void **state)
 	small_check(s);
 }
 
-/* The first one waits in the index while the second one becomes durable. */
+/* Save block 7 again while the record of its removed predecessor waits for its
+ * deletion. */
 static void save_again_before_it_is_deleted(struct small *s)
 {
 	struct kv_block *block;
@@ -218,7 +220,7 @@ static void of_two_records_of_a_key_the_later_one_counts(void **state)
 	crash(s);
 	small_must_open(s);
 	assert_int_equal(first_byte(s, 7), later[0]);
-	/* The earlier one does not take its place, now or later. */
+	/* The older block must not reappear when the later one is removed. */
 	assert_int_equal(small_remove_block(s, 7), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	while (small_busy(s))
@@ -305,7 +307,8 @@ static void the_first_save_after_a_crash_waits_for_no_sweep(void **state)
 	wait_until_held();
 	save_durably(s, other_space(s), 2);
 	assert_int_equal(kv_space_sync(s->cache, other_space(s)), 0);
-	/* But what is removed might have a namesake that is not swept yet. */
+	/* A flush after a removal waits for the sweep: unswept slots may hold
+	 * an older copy of the removed block. */
 	assert_int_equal(small_remove_block(s, 1), 0);
 	kv_flush_submit(s->cache, s->space, &waiting.flush);
 	usleep(50000);
@@ -315,15 +318,15 @@ static void the_first_save_after_a_crash_waits_for_no_sweep(void **state)
 		usleep(1000);
 }
 
-/* A slot is free in the index, and has the prologue of a block that was
- * removed: whoever takes it, that does not come back. */
+/* After a crash, free slots hold prologues of removed blocks: these blocks must
+ * not return when the slots are reused. */
 static void what_a_crash_left_is_swept_before_its_slot_is_taken(void **state)
 {
 	struct small *s = *state;
 	char path[128];
 
 	save_many(s);
-	hold = true; /* records are gone, prologues are not */
+	hold = true; /* hold the deleter before it zeroes prologues */
 	assert_int_equal(kv_space_clear(s->cache, s->space), 0);
 	wait_until_held();
 	crash(s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_faults.c - every disk request of a short life of a store fails, in every
- * way: once, and from then on until the end of it.
+ * test_faults.c - run a script on a store: each of its disk requests fails once,
+ * in every way; and from each request on all requests fail until the end.
  */
 #include "tests/cache/faulty.h"
 #include "tests/cache/script.h"
@@ -15,7 +15,7 @@ static void begin(struct script *t)
 	small_must_open(&t->s);
 }
 
-/* How many requests the life has when nothing fails. */
+/* Return how many requests the script makes if no request fails. */
 static unsigned sites(void)
 {
 	struct script t;
@@ -92,7 +92,8 @@ static void from_each_request_on_all_fail_until_the_disk_is_well(void **state)
 #define CHURN_BYTES 300000u
 #define CHURN_BLOCKS 200u
 
-/* Both tiers evict, while one request in ten fails in one way or another. */
+/* Save, read and remove blocks so that both tiers evict, while one request in
+ * ten fails at random. */
 static void churn(unsigned seed)
 {
 	struct small s;

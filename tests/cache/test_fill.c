@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_fill.c - blocks that must stay until they are durable, blocks that are
- * held from the moment they seal, saves that a clear has overtaken.
+ * leased from their seal on, and saves that began before their space was
+ * cleared.
  *
  * OWNS      a cache with both tiers for each test.
  *
@@ -11,7 +12,8 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-/* Nothing is written meanwhile. */
+/* Keep the writer from beginning writes: raise its count of writes under way by
+ * @by; lower it to end the stall. */
 static void stall(struct tiers *t, int by)
 {
 	kv_lock(t->cache);
@@ -32,8 +34,8 @@ static int save_must(struct tiers *t, struct kv_space *space, unsigned chain,
 	return tiers_seal(t, fill, chain, position);
 }
 
-/* Only this class pins what waits to be written; see test_accounting for
- * the others. */
+/* The space's blocks must all persist, so they are kept until they are durable;
+ * test_accounting has spaces without that. */
 static void what_must_persist_gives_way_to_nobody(void **state)
 {
 	struct tiers *t = *state;
@@ -55,7 +57,8 @@ static void what_must_persist_gives_way_to_nobody(void **state)
 		assert_true(tiers_of(t, b, i, 0) & KV_TIER_SSD);
 }
 
-/* Neither what is not written unasked nor what has no parent is left out. */
+/* Blocks that must persist are written with writeback=none, and even without
+ * their parent. */
 static void what_must_persist_is_written_whatever_the_rules_are(void **state)
 {
 	struct tiers *t = *state;
@@ -134,7 +137,7 @@ static void there_is_an_end_to_what_may_be_held(void **state)
 		n++;
 	assert_int_equal(kv_fill_may_hold(t->cache, t->space, BYTES), -ENOSPC);
 	assert_int_equal(kv_fill_may_hold(t->cache, t->space, 9 * MIB), -EFBIG);
-	/* A sixteenth is left. */
+	/* A sixteenth of DRAM is left for saves. */
 	assert_int_equal(tiers_save(t, t->space, 1, 0), 0);
 	while (n > 0)
 		kv_fill_drop(t->cache, fills[--n]);

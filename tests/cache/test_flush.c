@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A flush, or the sync of a block, ends when blocks are durable. */
+/* A flush, or the sync of a block, ends when the blocks that it covers are
+ * durable. */
 #include "tests/cache/tiers.h"
 
-#define FEW 8u /* records in one commit, so that saves fill it */
+#define FEW 8u /* records in one commit: a few saves fill it */
 
 struct load {
 	struct tiers *t;
@@ -11,7 +12,8 @@ struct load {
 	_Atomic bool stop;
 };
 
-/* Saves so that every commit is full, and never two in one chain. */
+/* Save until stopped, each block in a chain of its own, so that every commit is
+ * full. */
 static void *save_on(void *arg)
 {
 	struct load *load = arg;
@@ -37,7 +39,7 @@ static void load_end(struct load *load)
 	pthread_join(load->thread, NULL);
 }
 
-/* Return the record in the index: after a crash nothing else counts. */
+/* Return the block's record in the index, all that is left after a crash. */
 static struct kv_slot_record recorded(struct tiers *t, unsigned chain,
 				      unsigned position)
 {
@@ -106,7 +108,8 @@ static void it_covers_those_of_blocks_that_are_being_written(void **state)
 		struct kv_block *block;
 
 		tiers_must_save(t, t->space, round, 0);
-		/* Anywhere between its seal and its commit. */
+		/* Pin the block at a random time between its seal and its
+		 * commit. */
 		usleep(round * 200);
 		block = tiers_get(t, t->space, round, 0);
 		assert_int_equal(kv_block_pin(t->cache, block, true), 0);
@@ -222,7 +225,7 @@ static void many_flushes_of_many_spaces_end_each_as_it_must(void **state)
 	for (unsigned s = 0; s < SPACES; s++)
 		assert_int_equal(kv_space_sync(t->cache, spaces[s]), 0);
 	for (unsigned i = 0; i < SPACES * EACH; i++) {
-		/* The last flushes ended before the syncs began to wait. */
+		/* The last flush may end before its callback has run. */
 		while (all[i].status == 1)
 			usleep(1000);
 		if (all[i].status != -ECANCELED)

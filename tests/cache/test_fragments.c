@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Guarantees against a user who keeps a little of every segment. */
+/* Guarantees of users, against a user who keeps a few blocks in every
+ * segment. */
 
 #include "cache/core/ledger.h"
 #include "tests/cache/tiers.h"
@@ -19,7 +20,7 @@ static int open_reserved(struct tiers *t, bool ssd)
 	return kv_tenant_set_quota(t->cache, USER, &quota);
 }
 
-/* Another user's, whose chains of one block each fill the memory. */
+/* Fill the memory with blocks of another user, each in a chain of its own. */
 static struct kv_space *fill_all(struct tiers *t)
 {
 	struct kv_space *space = tiers_space(t, "b", 2, PREFIX_LAYOUT);
@@ -106,7 +107,6 @@ static void nor_do_they_without_an_ssd(void **state)
 	lease_in_each(t);
 }
 
-/* Moved blocks keep their bytes, and can be read and synced. */
 static void what_moves_keeps_its_bytes(void **state)
 {
 	struct tiers *t = *state;
@@ -167,12 +167,12 @@ static void pins_in_every_segment_cost_no_guarantee(void **state)
 		pinned += r == 0;
 		kv_block_put(t->cache, block);
 	}
-	/* Of the segments that are not guaranteed, one stays free of pins. */
+	/* Pins leave one of the segments free that nobody is guaranteed. */
 	assert_int_equal(pinned, SEGMENTS / 2 - 1);
 	saves_all(t);
 }
 
-/* Removed blocks that are open remain readable from SSD. */
+/* A removed block that is open may leave DRAM: it can be read from SSD. */
 static void removed_ones_that_are_open_cost_no_guarantee(void **state)
 {
 	struct tiers *t = *state;
@@ -199,7 +199,7 @@ static void removed_ones_that_are_open_cost_no_guarantee(void **state)
 	}
 }
 
-/* The other user also has a guarantee, and holds less than that in each segment. */
+/* The other user holds less than its own guarantee in each segment. */
 static void what_is_scattered_costs_no_guarantee_of_another(void **state)
 {
 	struct tiers *t = *state;

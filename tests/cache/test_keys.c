@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A million keys are listed while others come and go. */
+/* test_keys.c - a listing of a million keys is complete while keys are added
+ * and removed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -59,7 +60,7 @@ static void a_million_keys_are_listed_while_others_come_and_go(void **state)
 			if (number < STAY && seen[number]++ > 0)
 				twice++;
 		}
-		/* The space grows by half, and shrinks again. */
+		/* Add half as many keys as the space had, and remove some. */
 		for (int i = 0; i < 250; i++)
 			insert(&s, come++);
 		for (int i = 0; i < 100 && gone < come; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_marks.c - which hashes were marked.
+ * test_marks.c - the lossy set of hashes, marks.h.
  *
  * OWNS      its marks.
  *
@@ -16,7 +16,8 @@
 
 #define N 16u
 
-/* A hash of the place @at, told from others there by @who. */
+/* Return a hash that has the place @at; hashes of different @who are
+ * different. */
 static uint64_t hash_of(uint64_t who, uint32_t at)
 {
 	return who << 33 | at;

@@ -12,7 +12,7 @@
 #define REQUESTS 30000u
 #define FITS 4000u /* blocks in memory */
 
-/* Exactly what an LRU of some size does: by the time of the last use. */
+/* An exact LRU cache of @capacity blocks, to compare the estimates with. */
 struct lru {
 	uint32_t capacity, used;
 	uint32_t next[CHAINS * LENGTH], prev[CHAINS * LENGTH];
@@ -83,7 +83,8 @@ static void it_says_what_more_memory_would_give(void **state)
 		uint32_t chain = (uint32_t)(CHAINS * u);
 		uint32_t n = 1 + (uint32_t)(uniform(&seed) * LENGTH);
 
-		/* Some are asked for once. */
+		/* A third of the requests are for chains that are hardly
+		 * requested again. */
 		if (r % 3 == 0)
 			chain = r % CHAINS;
 		while (n-- > 0) {
@@ -103,7 +104,8 @@ static void it_says_what_more_memory_would_give(void **state)
 		print_message("%u: %.3f, in truth %.3f\n", i, rates[i], real);
 		assert_true(rates[i] - real < 0.03 && real - rates[i] < 0.03);
 	}
-	assert_true(rates[0] + 0.05 < rates[2]); /* or it shows nothing */
+	/* more memory must give more hits in this trace */
+	assert_true(rates[0] + 0.05 < rates[2]);
 	kv_miss_curve_free(curve);
 }
 
@@ -130,7 +132,7 @@ static void blocks_of_other_sizes_count_by_bytes(void **state)
 
 	(void)state;
 	assert_int_equal(kv_miss_curve_new(&curve), 0);
-	/* 3,000 MiB in turn, in blocks of 1 and 2 MiB. */
+	/* Use 3,000 MiB in turn, in blocks of 1 and 2 MiB. */
 	for (unsigned turn = 0; turn < 20; turn++)
 		for (uint64_t i = 0; i < 2000; i++)
 			kv_miss_curve_use(curve, mix(i), (1 + i % 2) << 20,

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_move.c - blocks that must not go leave a segment file: where they are
- * then, whoever reads or removes them meanwhile.
- */
+/* test_move.c - empty a segment file: blocks that must not be evicted are
+ * moved, and can be read or removed meanwhile. */
 #include "cache/ssd/ssd.h"
 
 #include "tests/cache/small_store.h"
 
-#define ALL 900u /* nearly three files of 341 */
-#define STEP 5u	 /* every so many are kept */
+#define ALL 900u /* almost fills three files of 341 slots each */
+#define STEP 5u	 /* every fifth block is pinned or held open */
 
 static int set_up(void **state)
 {
@@ -66,7 +64,7 @@ static bool vacated(struct small *s, const struct kv_segfile *file)
 	return empty;
 }
 
-/* Every one that is kept is on SSD and as it was. */
+/* Check that each block that is pinned or held is on SSD with its bytes. */
 static void check_kept(struct small *s)
 {
 	small_check(s);
@@ -96,7 +94,8 @@ static void what_is_pinned_is_moved_and_the_rest_evicted(void **state)
 	}
 }
 
-/* Another block may get the old slot; readers see the same bytes. */
+/* Blocks that are open are moved, and readers get the same bytes although the
+ * old slots are reused. */
 static void what_is_open_is_moved_and_can_be_read(void **state)
 {
 	struct small *s = *state;
@@ -122,7 +121,8 @@ static void what_is_in_memory_too_is_moved(void **state)
 	check_kept(s);
 }
 
-/* The new place of a removed block is nobody's. */
+/* A block that is removed during its move stays removed, and its new slot
+ * becomes free. */
 static void what_is_removed_meanwhile_stays_away(void **state)
 {
 	struct small *s = *state;
@@ -145,7 +145,8 @@ static void what_is_removed_meanwhile_stays_away(void **state)
 		assert_null(small_get(s, i));
 }
 
-/* Without a place for all of them they stay, and their file is as before. */
+/* If other files lack room for all blocks, the blocks stay, and their file is
+ * used as before. */
 static void without_room_nothing_is_lost(void **state)
 {
 	struct small *s = *state;

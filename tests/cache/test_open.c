@@ -18,7 +18,7 @@
 #define HEIR 2u
 #define N 8u
 
-/* Where the owner's client has block @position of chain 1 mapped. */
+/* Block @position of chain 1, as mapped writable by the owner's client. */
 struct mapped {
 	struct kv_acquire *acquire;
 	int fd; /* the cache's */
@@ -108,7 +108,6 @@ static void a_changed_block_is_not_written(void **state)
 	for (unsigned i = 0; i < N; i++)
 		assert_true(i == 3 ? tiers_of(t, t->space, 1, i) == 0
 				   : is_right(t, i));
-	/* The block can be saved again. */
 	tiers_must_save(t, t->space, 1, 3);
 	assert_int_equal(flush(t, 3), 0);
 }
@@ -121,7 +120,7 @@ static void what_is_said_of_a_block_is_kept_elsewhere(void **state)
 
 	memset(m.base + m.offset - KV_PAGE, 0xff, KV_PAGE);
 	assert_int_equal(flush(t, 3), 0);
-	/* That of another block, which is whole. */
+	/* Forge a prologue from that of another block. */
 	memcpy(&forged, m.base + m.offset - KV_PAGE, sizeof(forged));
 	memset(&forged.record.digest, 0, sizeof(forged.record.digest));
 	forged.record.length = UINT32_MAX;
@@ -205,7 +204,7 @@ static void a_changed_block_ends_no_flush_of_others(void **state)
 						 KV_TIER_SSD,
 					 i == 3 ? 0 : KV_TIER_SSD);
 		}
-		/* Saved again, it is a block as any other. */
+		/* After the block was saved again it counts as unchanged. */
 		tiers_must_save(t, t->space, 1, 3);
 		assert_false(was_changed(t, 3));
 	}
@@ -242,7 +241,7 @@ static void assert_acquired(struct tiers *t, uint32_t uid, unsigned gone)
 	tiers_release(t, acquire);
 }
 
-/* Some blocks are also on SSD; the others are in memory alone. */
+/* Half of the blocks are also on SSD, the others in memory alone. */
 static void who_holds_blocks_keeps_them_from_nobody(struct tiers *t,
 						    uint32_t uid, uint32_t mode)
 {
@@ -300,7 +299,7 @@ static void a_leased_block_that_was_changed_is_not_handed_on(void **state)
 	assert_acquired(t, HEIR, 3);
 }
 
-/* Removed, evicted and saved again while the first owner holds them. */
+/* Remove, evict and save a block again while the former owner has it mapped. */
 static void what_was_left_to_a_holder_outlives_its_block(void **state)
 {
 	struct tiers *t = *state;
@@ -327,7 +326,7 @@ static void what_was_left_to_a_holder_outlives_its_block(void **state)
 	assert_acquired(t, HEIR, N);
 }
 
-/* A reader keeps the block in its slot until it ends. */
+/* A block stays in its slot while it is being read. */
 static void a_block_that_is_being_read_is_moved_later(void **state)
 {
 	struct tiers *t = *state;
@@ -347,7 +346,8 @@ static void a_block_that_is_being_read_is_moved_later(void **state)
 	kv_block_put(t->cache, block);
 }
 
-/* Durable is what a flush has called so, whoever owns the space meanwhile. */
+/* A flush succeeds only if the blocks are durable, even if the space's owner
+ * changes during the flush. */
 static void a_change_of_the_owner_makes_no_flush_lie(void **state)
 {
 	struct tiers *t = *state;
@@ -395,7 +395,8 @@ static void what_came_from_ssd_is_told_from_what_was_changed(void **state)
 	assert_int_equal(tiers_stats(t).corrupt, 0);
 }
 
-/* Before it is verified, so that it never agrees: the SSD is not blamed. */
+/* The client changes the bytes before they are verified, so that no try agrees;
+ * the SSD slot must not be counted as bad. */
 static void what_is_changed_while_it_is_read_costs_no_room_on_ssd(void **state)
 {
 	struct tiers *t = *state;

@@ -24,7 +24,7 @@ static void start(const char *name)
 	memset(nodes, 0, sizeof(nodes));
 	ticks = 0;
 	asked = 0;
-	kv_eviction_fini(&eviction); /* of the test before */
+	kv_eviction_fini(&eviction); /* the policy of the test before */
 	assert_int_equal(
 		kv_eviction_init(&eviction, name, &ticks, node_of, NULL), 0);
 	kv_policy_init(&policy, &eviction);
@@ -43,7 +43,7 @@ static bool not_this(void *arg, uint32_t block)
 	return block != *(uint32_t *)arg;
 }
 
-/* Blocks from @arg on. */
+/* Accept blocks with numbers from *@arg on. */
 static bool from(void *arg, uint32_t block)
 {
 	asked++;
@@ -110,7 +110,8 @@ a_child_leaves_before_its_parent_whenever_it_was_sealed(void **state)
 	(void)state;
 	for (unsigned i = 0; kv_policy_name(i); i++) {
 		start(kv_policy_name(i));
-		/* A block every ten seconds, and others between them. */
+		/* Seal a block of the chain every ten seconds, and other blocks
+		 * between them. */
 		for (uint32_t b = 0; b < 40; b++) {
 			uint64_t now = b * 10000000000ull;
 
@@ -175,14 +176,15 @@ static void a_use_that_ends_from_the_tail_leaves_from_its_leaf(void **state)
 	(void)state;
 	start("lhd");
 	for (uint32_t b = 0; b < 4; b++)
-		put(b, b * 1000000000ull); /* each newer than its parent */
+		/* each block is newer than its parent */
+		put(b, b * 1000000000ull);
 	for (uint32_t b = 4; b-- > 0;)
 		kv_policy_renew(&policy, b);
 	for (uint32_t b = 4; b-- > 0;)
 		assert_int_equal(pop(), b);
 }
 
-/* A tree of random requests: whatever leaves has no child that stays. */
+/* Request random paths of a tree: a victim must have no child in the cache. */
 static void leaf_first(const char *name)
 {
 	static uint32_t parent[N];
@@ -194,7 +196,7 @@ static void leaf_first(const char *name)
 	for (unsigned request = 0; request < 3000; request++) {
 		uint32_t n = 0, block;
 
-		/* Down a tree of eight roots: a path is named by its turns. */
+		/* Walk down a tree of eight roots by random turns. */
 		seed = seed * 1103515245 + 12345;
 		block = seed >> 16 & 7;
 		for (uint32_t bits = seed >> 8; n < 5; bits >>= 2) {
@@ -254,7 +256,7 @@ static void a_victim_costs_little_where_most_may_not_go(void **state)
 	(void)state;
 	for (unsigned i = 0; kv_policy_name(i); i++) {
 		start(kv_policy_name(i));
-		/* The older half is in use. */
+		/* The older half of the blocks may not be evicted. */
 		for (uint32_t b = 0; b < N; b++)
 			put(b, b * 1000000000ull);
 		for (uint32_t n = 0; n < N / 2; n++) {
@@ -296,18 +298,19 @@ static void uses_of_long_ago_count_less(void **state)
 	assert_int_equal(nodes[0].uses, 8);
 	ticks += 3 * 65536;
 	kv_policy_touch(&policy, 0);
-	assert_int_equal(nodes[0].uses, 2); /* 8 halved three times, and one */
+	/* 8 was halved three times, then one use added */
+	assert_int_equal(nodes[0].uses, 2);
 }
 
-/* Blocks used once and never again, and blocks that come back after @gap. */
+/* Some blocks are used once, others again after a fixed number of uses. */
 static void lhd_learns_who_comes_back(void **state)
 {
 	uint32_t at = 0;
 
 	(void)state;
 	start("lhd");
-	/* 64 at the heads of chains are used in turn, others deep in theirs
-	 * never again; there is room for 512. */
+	/* Use 64 heads of chains in turn, and between them blocks that are
+	 * never used again; 512 blocks fit. */
 	for (unsigned turn = 0; turn < 1000; turn++)
 		for (uint32_t i = 0; i < 64; i++) {
 			uint32_t once = 64 + at++ % (N - 64);
@@ -339,7 +342,8 @@ static void what_ended_goes_first_and_from_its_tail(void **state)
 			put(b, 5000000000);
 		for (uint32_t b = 4; b-- > 1;)
 			kv_policy_end(&policy, b);
-		kv_policy_touch(&policy, 2); /* a use takes the hint back */
+		/* a use withdraws the hint that the chain ended */
+		kv_policy_touch(&policy, 2);
 		assert_int_equal(pop(), 3);
 		assert_int_equal(pop(), 1);
 		assert_int_equal(eviction.ended, 2);
@@ -451,7 +455,8 @@ static void a_policy_may_give_up_the_newest(void **state)
 	for (uint32_t block = 0; block < 4; block++)
 		put(block, block * 1000000000ull);
 	assert_int_equal(kv_policy_victim(&policy, not_this, &refused), 2);
-	/* A block that is in use goes to the end that leaves last. */
+	/* A refused victim moves to the end of its list that is evicted
+	 * last. */
 	assert_int_equal(pop(), 2);
 	assert_int_equal(pop(), 1);
 	assert_int_equal(pop(), 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks brought to DRAM on a hint. */
+/* Blocks that are read from SSD to DRAM on a client's hint. */
 #include "tests/cache/tiers.h"
 
 #define MIB (1ull << 20)
@@ -38,7 +38,7 @@ static void hint_free(struct hint *hint)
 	free(hint);
 }
 
-/* @n blocks of @chain, on SSD alone. */
+/* Save @n blocks of @chain, and keep them on SSD alone. */
 static void on_ssd(struct tiers *t, unsigned chain, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
@@ -68,7 +68,7 @@ static void it_brings_a_chain_to_dram_and_holds_nothing(void **state)
 	assert_int_equal(hint->fetch->status[100], -ENOENT);
 	assert_true(hint->fetch->bytes >= 100ull * BYTES);
 	assert_int_equal(tiers_stats(t).leases, 0);
-	/* A hint is no use, and no hit. */
+	/* A hint counts neither as a use nor as a hit. */
 	assert_int_equal(tiers_stats(t).lookups.hits_ssd, 0);
 	hint_free(hint);
 }

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_pressure.c - more is wanted at a time than there is room for: readers
- * through the mount beyond the bounce pool, and two sizes of blocks of two
- * spaces on an SSD that is full.
- */
+/* test_pressure.c - more demand than room: more readers through the mount than
+ * the bounce pool serves, and blocks of two sizes and two spaces on a full
+ * SSD. */
 #include "tests/cache/small_store.h"
 
 #define MANY 24
@@ -35,7 +33,8 @@ struct reader {
 	_Atomic unsigned wrong, exact;
 };
 
-/* Holds two blocks at a time, of sizes that do not fit the same buffers. */
+/* Read with two views open at a time, of blocks that need buffers of different
+ * sizes. */
 static void *read_all(void *arg)
 {
 	struct reader *r = arg;
@@ -74,10 +73,11 @@ static void readers_beyond_the_bounce_pool_take_turns(void **state)
 		assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	}
 	assert_int_equal(small_close(s), 0);
-	small_must_open(s); /* now they are on SSD alone */
+	small_must_open(s); /* after this mount the blocks are on SSD alone */
 	for (unsigned i = 0; i < READERS; i++) {
 		readers[i].s = s;
-		readers[i].first = i / 2 * 4; /* two of them the same */
+		/* pairs of readers read the same blocks */
+		readers[i].first = i / 2 * 4;
 		assert_int_equal(pthread_create(&readers[i].thread, NULL,
 						read_all, &readers[i]),
 				 0);
@@ -87,13 +87,13 @@ static void readers_beyond_the_bounce_pool_take_turns(void **state)
 		assert_int_equal(readers[i].wrong, 0);
 		assert_int_equal(readers[i].exact, 2 * MANY);
 	}
-	/* None of it came into DRAM. */
+	/* Reading through the mount brings no block into DRAM. */
 	assert_int_equal(small_stats(s).dram_blocks, 0);
 }
 
 /* ---- two sizes, two spaces, no room ---- */
 
-/* Save block @n of @space and wait for the SSD: whether it got there. */
+/* Save block @n of @space and sync it.  Return whether it is durable. */
 static bool durable(struct small *s, struct kv_space *space, unsigned n,
 		    size_t bytes)
 {
@@ -127,10 +127,9 @@ static void what_is_guaranteed_is_had_in_any_size(void **state)
 	assert_int_equal(kv_space_create(s->cache, "mine", 0, 0, 0755, &mine),
 			 0);
 	assert_int_equal(kv_space_set_quota(s->cache, mine, &quota), 0);
-	/*
-	 * Other people's small blocks everywhere, and a few of ours between, so
-	 * that no file can change its size of slots without ours.
-	 */
+	/* Fill the SSD with small blocks of other users, with some of the space
+	 * "mine" between them, so that no file can be converted without moving
+	 * or evicting some of the latter. */
 	for (unsigned n = 0; n < 1200; n++) {
 		small_save_seed(s, n, n, SMALL);
 		if (n % 60 == 59)
@@ -139,7 +138,7 @@ static void what_is_guaranteed_is_had_in_any_size(void **state)
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	for (unsigned n = 0; n < 8; n++)
 		assert_true(durable(s, mine, 200000 + n, LARGE));
-	/* Beyond the guarantee it takes its turn with the others. */
+	/* Beyond its guarantee the space competes with the others. */
 	for (unsigned n = 8; n < 24; n++)
 		durable(s, mine, 200000 + n, LARGE);
 	assert_in_range(kv_space_stat(s->cache, mine).bytes_ssd, 16 << 20,
@@ -173,7 +172,7 @@ static void pinned_blocks_stay_when_their_file_is_wanted(void **state)
 /* ---- one size has left, another comes ---- */
 
 #define TINY 4096u
-#define BIG (2359296u) /* three in a segment */
+#define BIG (2359296u) /* three such blocks fill a segment */
 #define COME 20
 
 static void segments_that_a_size_has_left_are_for_those_that_come(void **state)

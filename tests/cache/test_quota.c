@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Quotas, reserves, rates; and one tenant's flood against another's reserve. */
+/* Quotas, reserves and rates; and reserves against another user's flood of
+ * saves. */
 #include "cache/ssd/ssd.h"
 #include "tests/cache/tiers.h"
 
@@ -102,8 +103,8 @@ static void reserves_cannot_exceed_the_tier(void **state)
 	set_quota(t, b, quota);
 	quota = (struct kv_quota){.reserve_ssd = 1ull << 62};
 	assert_int_equal(kv_space_set_quota(t->cache, b, &quota), -ENOSPC);
-	/* Mounted with less, each is guaranteed its share; less can be asked
-	 * for. */
+	/* After a mount with less memory, each reserve is scaled down; it can
+	 * then be lowered by its user. */
 	t->config.dram = 32 * MIB;
 	tiers_reopen(t);
 	b = tiers_space(t, "b", 2, NULL);
@@ -140,7 +141,7 @@ static void saves_beyond_the_rate_are_refused(void **state)
 	assert_int_equal(r, -EAGAIN);
 	assert_true(n >= 5);
 	assert_int_equal(tiers_stats(t).refused_rate, 1);
-	/* Not for ever, and not for others. */
+	/* The refusal ends with time, and does not affect other spaces. */
 	assert_int_equal(tiers_save(t, tiers_space(t, "b", 1, NULL), 0, 0), 0);
 	while ((r = tiers_save(t, t->space, n, 0)) == -EAGAIN)
 		usleep(10000);
@@ -161,9 +162,9 @@ static void what_was_not_sealed_costs_no_rate(void **state)
 
 /* ---- the flood ---- */
 
-#define WORK 24 /* chains of A, of DEPTH blocks each */
+#define WORK 24 /* chains of user A, of DEPTH blocks each */
 #define DEPTH 16
-#define FLOOD 40 /* blocks of B between two uses by A */
+#define FLOOD 40 /* blocks of user B between two uses by A */
 
 static void flood(struct tiers *t, struct kv_space *b, unsigned *n)
 {
@@ -171,12 +172,13 @@ static void flood(struct tiers *t, struct kv_space *b, unsigned *n)
 		tiers_must_save(t, b, 1000 + (*n)++, 0);
 }
 
-/* Hits of @rounds rounds over A's working set; @b: NULL for peace. */
+/* Return how many blocks are hit in @rounds rounds over A's working set.  @b:
+ * space of the user who floods the cache; NULL: no flood. */
 static unsigned replay(struct tiers *t, struct kv_space *b, unsigned rounds)
 {
 	unsigned hits = 0, n = 0;
 
-	/* B was there first, and has all there is. */
+	/* Let B fill the cache first. */
 	for (unsigned i = 0; b && i < 40; i++)
 		flood(t, b, &n);
 	for (unsigned chain = 0; chain < WORK; chain++)
@@ -190,7 +192,6 @@ static unsigned replay(struct tiers *t, struct kv_space *b, unsigned rounds)
 		if (b)
 			flood(t, b, &n);
 		hits += tiers_use(t, t->space, chain, DEPTH);
-		/* Save lost blocks again. */
 		for (unsigned j = 0; j < DEPTH; j++)
 			if (!tiers_of(t, t->space, chain, j))
 				(void)tiers_save(t, t->space, chain, j);
@@ -240,7 +241,7 @@ static void without_a_reserve_it_costs_many(void **state)
 	assert_true(replay(t, b, 4) < asked(4) * 90 / 100);
 }
 
-/* A has nothing in DRAM but what it has just used: all must come from SSD. */
+/* Repeat with a small quota in DRAM for B, so that hits of A come from SSD. */
 static unsigned replay_from_ssd(struct tiers *t, struct kv_space *b)
 {
 	set_quota(t, b, (struct kv_quota){.quota_dram = 8 * MIB});
@@ -273,18 +274,19 @@ static void without_one_it_costs_many_there_too(void **state)
 static void writes_of_two_users_take_turns(void **state)
 {
 	struct tiers *t = *state;
-	/* Sixty-four apart, and still of another queue. */
+	/* The hash of this uid has the same bucket as the uid of A. */
 	struct kv_space *b = tiers_space(t, "b", 65, PREFIX_LAYOUT);
 	struct kv_slot *slot;
 	unsigned first_of_a = 0;
 
-	/* Nothing is written while the lock is held: look at the order. */
+	/* Save while the writer is stalled, and look at the order of the
+	 * queue. */
 	for (unsigned i = 0; i < 300; i++)
 		assert_int_equal(tiers_save(t, b, i, 0), 0);
 	tiers_quiet(t);
 	kv_lock(t->cache);
 	kv_unlock(t->cache);
-	t->cache->ssd.writing += 1000; /* as if all writes were under way */
+	t->cache->ssd.writing += 1000; /* the writer begins no more writes */
 	for (unsigned i = 300; i < 500; i++)
 		assert_int_equal(tiers_save(t, b, i, 0), 0);
 	assert_int_equal(tiers_save(t, t->space, 0, 0), 0);
@@ -301,7 +303,8 @@ static void writes_of_two_users_take_turns(void **state)
 	pthread_cond_signal(&t->cache->ssd.write);
 	kv_unlock(t->cache);
 	assert_non_null(slot);
-	assert_true(first_of_a < 170); /* two turns of 8 MiB, of 500 blocks */
+	/* two turns of 8 MiB, of 500 blocks in all */
+	assert_true(first_of_a < 170);
 	tiers_quiet(t);
 }
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_recover.c - stores whose index is lost, damaged or of a crash: all that
- * was durable is back, nothing that was removed is, and no byte is wrong.
- */
+/* test_recover.c - stores whose index is lost, damaged or left by a crash: all
+ * durable blocks are back, no removed block is, and no byte is wrong. */
 #include "cache/ssd/ssd.h"
 #include "small_store.h"
 
@@ -48,7 +46,8 @@ static unsigned present(struct small *s)
 	return n;
 }
 
-/* Go on with the store as a SIGKILL would leave it. */
+/* Go on with a copy of the store that was made while it was mounted, as after
+ * SIGKILL. */
 static void crash(struct small *s)
 {
 	char copy[72], command[200];
@@ -107,7 +106,7 @@ static void a_lost_index_is_made_anew(void **state)
 	assert_int_equal(meta.tokens, 16);
 	assert_int_equal(meta.mtime_ns, 77);
 	kv_block_put(s->cache, block);
-	/* And it is a store like any other from then on. */
+	/* The rebuilt store works like any other. */
 	assert_int_equal(small_remove_block(s, 3), 0);
 	assert_int_equal(small_save(s, 3), 0);
 	small_close(s);
@@ -215,7 +214,8 @@ static void what_was_removed_and_synced_stays_away(void **state)
 	assert_int_equal(small_view(s, 0, BYTES), -ENOENT);
 }
 
-/* Where the block is, and the page that its slot begins with. */
+/* Find the file and the offset of the block's slot, and read the first page of
+ * it. */
 static int take_page(struct small *s, unsigned n, uint8_t *page, char *name,
 		     off_t *ret_offset)
 {
@@ -234,7 +234,8 @@ static int take_page(struct small *s, unsigned n, uint8_t *page, char *name,
 	return r;
 }
 
-/* A write that was never committed leaves its prologue in a free slot. */
+/* A write that was not committed leaves a prologue in a free slot: restore such
+ * a prologue. */
 static void what_was_never_committed_is_swept(void **state)
 {
 	struct small *s = *state;
@@ -255,7 +256,7 @@ static void what_was_never_committed_is_swept(void **state)
 	assert_int_equal(small_save(s, 100), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	for (unsigned i = 0; i < 10000 && !says(s, "swept="); i++)
-		usleep(1000); /* the sweep continues behind the first saves */
+		usleep(1000); /* the sweep goes on while the first saves end */
 	assert_true(says(s, "swept=1 "));
 	crash(s);
 	lose_index(s);
@@ -264,7 +265,8 @@ static void what_was_never_committed_is_swept(void **state)
 	assert_int_equal(present(s), BLOCKS - 1);
 }
 
-/* An open reader keeps the bytes, not the right to come back. */
+/* A reader can go on reading a removed block, but the block does not return
+ * after a crash. */
 static void what_a_reader_holds_open_stays_away(void **state)
 {
 	struct small *s = *state;
@@ -274,7 +276,7 @@ static void what_a_reader_holds_open_stays_away(void **state)
 
 	save_all(s);
 	small_close(s);
-	small_must_open(s); /* now it is on SSD alone */
+	small_must_open(s); /* after this mount the block is on SSD alone */
 	block = small_get(s, 7);
 	assert_null(block->slot);
 	assert_int_equal(kv_block_remove(s->cache, block), 0);
@@ -290,7 +292,8 @@ static void what_a_reader_holds_open_stays_away(void **state)
 	assert_int_equal(kv_block_remove(s->cache, block), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	{
-		char copy[72], command[200]; /* as crash(), with it open */
+		/* as crash() does, but with the block open */
+		char copy[72], command[200];
 
 		snprintf(copy, sizeof(copy), "%s.copy", s->path);
 		snprintf(command, sizeof(command), "cp -a %s %s", s->path,
@@ -332,7 +335,7 @@ static void what_was_found_damaged_stays_away(void **state)
 	assert_int_equal(present(s), BLOCKS - 1);
 }
 
-/* A block full of prologues, as its owner can write them. */
+/* Save a block whose bytes are forged prologues of other blocks. */
 static int save_forged(struct small *s, size_t bytes)
 {
 	struct kv_prologue prologue = {.record = {.generation = 1,
@@ -370,7 +373,8 @@ static void a_forged_prologue_brings_nothing(void **state)
 	kv_block_put(s->cache, small_get(s, 1000));
 }
 
-/* The file's slots become smaller, and lie where the forged prologues were. */
+/* Convert the file to smaller slots, which begin where the forged prologues
+ * were. */
 static void nor_after_the_slots_have_changed(void **state)
 {
 	struct small *s = *state;
@@ -414,7 +418,7 @@ static void a_space_is_gone_with_its_file(void **state)
 	assert_int_equal(present(s), BLOCKS);
 }
 
-/* After a crash the files are as the index has the spaces. */
+/* After a crash, the files in STORE/spaces are made to agree with the index. */
 static void files_of_spaces_are_put_right(void **state)
 {
 	struct small *s = *state;
@@ -439,7 +443,7 @@ static void files_of_spaces_are_put_right(void **state)
 	close(store);
 }
 
-/* Also after a clean end. */
+/* Lost files of spaces are written again also after a clean unmount. */
 static void lost_files_of_spaces_are_written_again(void **state)
 {
 	struct small *s = *state;
@@ -470,7 +474,8 @@ static void lost_files_of_spaces_are_written_again(void **state)
 	assert_int_equal(present(s), BLOCKS);
 }
 
-/* The file is needed only once the index is lost. */
+/* The file of a space is needed only if the index is lost, so its loss must not
+ * prevent a mount. */
 static void a_lost_file_without_room_is_no_reason_not_to_mount(void **state)
 {
 	struct small *s = *state;
@@ -478,7 +483,7 @@ static void a_lost_file_without_room_is_no_reason_not_to_mount(void **state)
 
 	save_all(s);
 	small_close(s);
-	/* The draft of the file cannot be made. */
+	/* A directory in the way keeps the file from being written. */
 	snprintf(command, sizeof(command),
 		 "rm %s/spaces/000001 && mkdir %s/spaces/000001.tmp", s->path,
 		 s->path);
@@ -496,7 +501,7 @@ static void a_lost_file_without_room_is_no_reason_not_to_mount(void **state)
 	assert_int_equal(access(command, F_OK), 0);
 }
 
-/* On some filesystems that are full none can be made anew. */
+/* On some full filesystems a removed lock file could not be made again. */
 static void the_lock_file_of_the_index_stays(void **state)
 {
 	struct small *s = *state;
@@ -528,7 +533,7 @@ static void the_lock_file_of_the_index_stays(void **state)
 	assert_int_equal(fstat(fd, &st), 0);
 	assert_int_equal(st.st_nlink, 1);
 
-	/* One of another size is none. */
+	/* A lock file of another size is replaced. */
 	assert_int_equal(ftruncate(fd, 1 << 20), 0);
 	small_must_open(s);
 	assert_int_equal(present(s), BLOCKS);
@@ -537,7 +542,8 @@ static void the_lock_file_of_the_index_stays(void **state)
 	assert_int_equal(st.st_nlink, 0);
 	close(fd);
 
-	/* Nor is what it leads to. */
+	/* A symbolic link in place of the lock file is replaced, and its target
+	 * stays. */
 	snprintf(path, sizeof(path), "%s/index/lock.mdb", s->path);
 	assert_int_equal(unlink(path), 0);
 	assert_int_equal(symlink("data.mdb", path), 0);
@@ -545,7 +551,8 @@ static void the_lock_file_of_the_index_stays(void **state)
 	assert_int_equal(present(s), BLOCKS);
 }
 
-/* The space's record in the index is damaged: its file has it still. */
+/* If the space's record in the index is damaged, the space is read from its
+ * file. */
 static void a_damaged_space_record_costs_no_block(void **state)
 {
 	struct small *s = *state;
@@ -601,7 +608,7 @@ static void many_spaces_keep_within_the_cap(void **state)
 	assert_non_null(fgets(out, sizeof(out), du));
 	pclose(du);
 	assert_true(strtoull(out, NULL, 10) <= s->config.ssd);
-	/* And one can be removed and made again. */
+	/* A space can be removed and another one made in its place. */
 	space = kv_space_find(s->cache, "space3");
 	assert_int_equal(kv_space_remove(s->cache, space), 0);
 	assert_int_equal(kv_space_create(s->cache, "new", 0, 0, 0755, &space),
@@ -628,7 +635,8 @@ static void damage(uint8_t *b, size_t bytes, unsigned round)
 	}
 }
 
-/* In a process of its own: 0 or how it ended. */
+/* Open and use the store in a child process.  Return 0, or the status of the
+ * child. */
 static int try_it(struct small *s)
 {
 	pid_t pid = fork();
@@ -638,7 +646,8 @@ static int try_it(struct small *s)
 		alarm(120);
 		small_must_open(s);
 		for (unsigned i = 0; i < BLOCKS; i++)
-			small_view(s, i, BYTES); /* exact or a miss */
+			/* reads the right bytes, or misses */
+			small_view(s, i, BYTES);
 		must(small_save(s, 200) >= -ENOSPC);
 		must(kv_space_sync(s->cache, s->space) == 0);
 		small_close(s);
@@ -677,7 +686,7 @@ static void any_bytes_in_the_index_give_exact_blocks_or_none(void **state)
 
 /* ---- files and index that do not belong together ---- */
 
-#define LARGE 1500000u /* five in a file */
+#define LARGE 1500000u /* five such blocks fill a file */
 
 static void remove_files(struct small *s, unsigned from, unsigned to)
 {
@@ -704,7 +713,8 @@ static void records_go_with_a_file_that_is_missing(void **state)
 	assert_int_equal(small_count_exact(s, 0, 20, LARGE), 15);
 	assert_true(says(s, "1 files are missing or too short, and 5 blocks "
 			    "with them"));
-	/* Another file gets the number. */
+	/* Save blocks, so that a new file gets the number of the missing
+	 * one. */
 	for (unsigned n = 100; n < 105; n++)
 		assert_int_equal(small_save(s, n), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
@@ -738,7 +748,7 @@ static void most_files_missing_is_a_mistake(void **state)
 	small_must_open(s);
 	assert_int_equal(small_count_exact(s, 0, 20, LARGE), 20);
 	small_close(s);
-	/* The remedy, where three of four are lost. */
+	/* With three of four files lost, kvfs-fsck --rebuild is the remedy. */
 	remove_files(s, 0, 3);
 	assert_int_equal(small_open(s), -ENOENT);
 	assert_int_equal(small_fsck(s, "--rebuild"), 1);
@@ -768,7 +778,7 @@ static void a_file_that_cannot_be_opened_is_kept(void **state)
 	assert_int_equal(small_count_exact(s, 0, 20, LARGE), 20);
 }
 
-/* Like small_close, but with the index as it was before the last mount. */
+/* Close the store, and restore the index as it was before the last mount. */
 static void close_with_old_index(struct small *s)
 {
 	char command[256];

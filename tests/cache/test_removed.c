@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_removed.c - what users removed of shared spaces is remembered: the newest
- * of it, from mount to mount, until it is saved again.
+ * test_removed.c - tombstones of blocks that users removed from shared spaces:
+ * the newest ones are kept from mount to mount, until the block is saved again.
  *
  * OWNS      a small store for each test.
  *
@@ -14,7 +14,8 @@
 
 #include "tests/cache/small_store.h"
 
-#define PLACES ((32u << 20) / 64 / 64) /* of a store of 32 MiB */
+/* tombstones that a store of 32 MiB can keep */
+#define PLACES ((32u << 20) / 64 / 64)
 
 static int set_up(void **state)
 {
@@ -90,7 +91,7 @@ static void test_it_is_remembered_from_mount_to_mount(void **state)
 			assert_int_equal(is_removed(s, n), n < 10);
 		reopen(s);
 	}
-	/* Saved again: the tombstone is gone, also after a mount. */
+	/* A save removes the tombstone; also after the next mount. */
 	assert_int_equal(small_save(s, 3), 0);
 	assert_false(is_removed(s, 3));
 	reopen(s);
@@ -165,13 +166,13 @@ static void test_the_newest_are_remembered(void **state)
 		reopen(s);
 	}
 	assert_int_equal(file_bytes(s), PLACES * 64);
-	/* The ring goes on where it was. */
+	/* New tombstones then replace the oldest ones. */
 	add(s, all);
 	for (unsigned n = 0; n <= all; n++)
 		assert_int_equal(is_removed(s, n), n >= 101);
 }
 
-/* Some of its places are not the file's any more. */
+/* With a smaller cap the file keeps fewer tombstones. */
 static void test_a_store_may_become_smaller_and_larger(void **state)
 {
 	struct small *s = *state;
@@ -221,7 +222,7 @@ static void test_places_that_are_damaged_are_passed_over(void **state)
 /* ---- a file system that fails ---- */
 
 enum { NOTHING, WRITE, SYNC };
-static _Atomic int failing; /* of the file `removed` */
+static _Atomic int failing; /* what fails on STORE/removed */
 
 static bool fails(int fd, int what)
 {

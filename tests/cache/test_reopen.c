@@ -13,7 +13,7 @@ enum kind { CLEAN, CRASHED, NO_INDEX, SMALLER, KINDS };
 static const char *const kinds[KINDS] = {"clean", "crashed", "no index",
 					 "smaller"};
 
-/* A store with blocks 0 .. 5 durable, and 1 and 2 removed. */
+/* Make a store in which blocks 0 to 5 are durable, and then 1 and 2 removed. */
 static void prepare(struct script *t, enum kind kind)
 {
 	char path[128];
@@ -36,7 +36,8 @@ static void prepare(struct script *t, enum kind kind)
 		must(unlink(path) == 0);
 }
 
-/* The same as left by a crash: its end was not an orderly one. */
+/* Save blocks in a child process that is killed: the store is left by a
+ * crash. */
 static void crash(struct script *t)
 {
 	pid_t pid = fork();
@@ -50,7 +51,8 @@ static void crash(struct script *t)
 	must(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
 }
 
-/* An index that is lost is rebuilt from the files that can be read. */
+/* Return whether blocks may be lost: a rebuilt index has only blocks from files
+ * that can be read, and a smaller cap evicts. */
 static bool may_lose(enum kind kind)
 {
 	return kind == SMALLER || calls_eio ||
@@ -118,7 +120,7 @@ static void a_store_that_cannot_be_opened_is_opened_later(void **state)
 		end = sites(kind);
 		assert_true(end > 20);
 		all += end;
-		step = end / 100 + 1; /* most of them read prologues */
+		step = end / 100 + 1; /* most calls read prologues: skip some */
 		for (unsigned n = 0; n < end; n += step)
 			if (batch_fork(&batch, kinds[kind], n))
 				run(kind, errors[n % 3], n, 1);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_reserve.c - an SSD that is full: what was acknowledged as durable is
- * what is durable, and who gives up what, when nobody has room.
+ * test_reserve.c - a full SSD: every block reported as durable is durable, and
+ * spaces give up blocks by their reserves.
  *
- * Three segment files: one is full of small blocks of space "s", which has a
- * reserve for them and a little more, two are full of large blocks of "t".
+ * The store has three segment files: one is full of small blocks of space "s",
+ * whose reserve is a little larger, two are full of large blocks of "t".
  */
 #include "cache/ssd/ssd.h"
 #include <sys/stat.h>
 
 #include "tests/cache/small_store.h"
 
-#define SMALL 341 /* a file's worth, and */
+#define SMALL 341 /* small blocks that fill one file */
 #define LARGE 14  /* two files' worth */
 #define LARGE_BYTES (1u << 20)
 #define MIB (1ull << 20)
@@ -51,7 +51,8 @@ static int sync_block(struct small *s, unsigned n)
 	return r;
 }
 
-/* "s" as current space, and "t". */
+/* Fill the store with small blocks of "s" and large ones of "t". "s" becomes
+ * s->space; return "t". */
 static struct kv_space *fill(struct small *s, uint64_t reserve_s,
 			     uint64_t reserve_t)
 {
@@ -100,7 +101,7 @@ within_its_reserve_a_space_gives_nothing_up_for_what_is_in_use(void **state)
 	assert_int_equal(sync_block(s, SMALL), -ENOSPC);
 	assert_int_equal(small_count_durable(s, 0, SMALL + 1), SMALL);
 	let_go(s, blocks);
-	/* The sync failed; the daemon tries again by itself. */
+	/* The sync failed, but the daemon tries to write the block again. */
 	while (!small_durable(s, SMALL))
 		usleep(10000);
 	assert_int_equal(small_count_durable(s, 0, SMALL + 1), SMALL + 1);
@@ -197,7 +198,8 @@ static void flushed(struct kv_flush *flush, int status)
 	atomic_store((_Atomic bool *)flush->arg, true);
 }
 
-/* A flush writes blocks beyond the budget, also if they are queued. */
+/* A flush also writes blocks beyond the budget of ssd_write= that were queued
+ * before the flush. */
 static void a_flush_gets_what_is_queued_past_the_budget(void **state)
 {
 	struct small *s = *state;
@@ -207,7 +209,7 @@ static void a_flush_gets_what_is_queued_past_the_budget(void **state)
 	assert_int_equal(small_close(s), 0);
 	s->config.ssd_write = 4096;
 	small_must_open(s);
-	stall(s, 1000); /* as if all writes were under way */
+	stall(s, 1000); /* the writer begins no more writes */
 	assert_int_equal(small_save(s, 1), 0);
 	kv_flush_submit(s->cache, s->space, &flush);
 	assert_int_equal(small_save(s, 2), 0);
@@ -220,7 +222,8 @@ static void a_flush_gets_what_is_queued_past_the_budget(void **state)
 	assert_int_equal(small_stats(s).unwritten_budget, 1);
 }
 
-/* A space beyond its quota tells who waits, whenever the block was queued. */
+/* A flush of a space beyond its quota fails, whether its blocks were queued
+ * before the flush or after. */
 static void a_flush_is_told_what_a_quota_refuses(void **state)
 {
 	struct small *s = *state;
@@ -243,7 +246,8 @@ static void a_flush_is_told_what_a_quota_refuses(void **state)
 
 #define ROUNDS 59
 
-/* Another user's space for which nothing is left: the rest is others' due. */
+/* Make a space for whose blocks there is no room: all bytes are guaranteed to
+ * others. */
 static struct kv_space *without_room(struct small *s)
 {
 	struct kv_space *space;
@@ -316,7 +320,7 @@ static void only_what_has_no_room_on_ssd_gives_way_in_dram(void **state)
 	while (small_stats(s).dropped_saves < 100) {
 		int r = save_in(s, none, n++);
 
-		if (r == -ENOSPC) /* the block is being tried again */
+		if (r == -ENOSPC) /* the writer is trying the block again */
 			usleep(1000);
 		else
 			assert_int_equal(r, 0);
@@ -371,7 +375,8 @@ blocks_so_small_that_the_index_fills_drive_each_other_out(void **state)
 		assert_int_equal(small_view(s, n, TINY), 0);
 }
 
-/* A size that comes new then gets whole files of the other. */
+/* Blocks of a new size get whole files of small blocks, though the index is
+ * full. */
 static void larger_ones_find_room_in_an_index_full_of_small_ones(void **state)
 {
 	struct small *s = *state;

@@ -158,8 +158,8 @@ static void reads_go_before_writes_and_each_in_order(void **state)
 	assert_string_equal(order.seen, "0ABCabc");
 }
 
-/* Each read that ends is followed by another one, until the sync has ended, or
- * there were far too many. */
+/* A read that starts the next one when it ends, until the sync has ended or the
+ * number of reads is far too high. */
 struct endless {
 	struct kv_io io; /* first */
 	struct ending *ending;
@@ -210,7 +210,8 @@ static void endless_reads_do_not_starve_a_write_or_a_sync(void **state)
 	kv_ring_submit(e.ring, &e.reads[1].io);
 	kv_ring_submit(e.ring, &e.write.io);
 	kv_ring_free(e.ring);
-	/* Four reads of as many bytes, and those that went before it came. */
+	/* Four reads move as many bytes as the write; some reads were submitted
+	 * before it. */
 	assert_in_range(e.before_write, 4, 20);
 	assert_in_range(e.before_sync - e.before_write, 4, 6);
 }
@@ -274,8 +275,9 @@ static void reads_at_the_device_are_bounded_and_leave_room(void **state)
 	assert_ptr_equal(next_of(ring), &reads[1]);
 	assert_null(next_of(ring));
 	kv_ring_submit(ring, &write);
-	assert_null(next_of(ring)); /* reads go first, and wait for reads */
-	for (; n < 8; n++) { /* four times 64 KiB, as which the write counts */
+	/* the write waits for the reads before it */
+	assert_null(next_of(ring));
+	for (; n < 8; n++) { /* the write counts as four reads of 64 KiB */
 		kv_ring_finish(ring, &reads[n], 0);
 		assert_ptr_equal(next_of(ring), &reads[n + 2]);
 	}
@@ -320,7 +322,8 @@ struct hammer {
 	int failures;
 };
 
-/* Each thread has eight pages of the file and of memory to itself. */
+/* Write and read eight pages of the file and of memory that no other thread
+ * uses. */
 static void *hammer(void *arg)
 {
 	struct hammer *h = arg;

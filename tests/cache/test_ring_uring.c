@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_ring_uring.c - what only io_uring has: fixed buffers, short completions
- * of a pipe, failures of the ring itself; and what happens where it is refused.
+ * test_ring_uring.c - features of io_uring alone: fixed buffers, short
+ * completions of a pipe, failures of the ring itself; and the fallback to
+ * threads where the kernel refuses io_uring.
  *
  * OWNS      nothing but its fixture.
  *
@@ -48,7 +49,7 @@ static void memory_that_is_not_there_is_refused_as_a_buffer(void **state)
 
 /* ---- the io_uring itself fails ---- */
 
-/* Put something else in the place of every io_uring of this process. */
+/* Replace every io_uring descriptor of this process by one of /dev/null. */
 static void break_rings(void)
 {
 	DIR *fds = opendir("/proc/self/fd");
@@ -86,7 +87,7 @@ static void a_ring_that_fails_ends_all_but_what_is_at_the_device(void **state)
 	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
 	stuck.io.fd = pipes[0];
 	submit_counted(f, &stuck, &stuck_count);
-	/* With this, or before, it went to the device. */
+	/* When this request has ended, the stuck request is at the device. */
 	assert_int_equal(kv_ring_wait(f->ring, &behind), 0);
 	assert_false(kv_ring_failed(f->ring));
 
@@ -98,7 +99,8 @@ static void a_ring_that_fails_ends_all_but_what_is_at_the_device(void **state)
 	assert_int_equal(kv_ring_wait(f->ring, &later), -EIO);
 	assert_true(kv_ring_add_buffer(f->ring, f->memory, KV_PAGE) < 0);
 
-	/* The kernel may still write there: it must end by itself. */
+	/* The kernel may still write to the stuck request's memory, so the
+	 * request must not end early. */
 	assert_int_equal(sem_trywait(&stuck_count.each), -1);
 	assert_int_equal(write(pipes[1], page, KV_PAGE), KV_PAGE);
 	sem_wait(&stuck_count.each);
@@ -131,7 +133,7 @@ static void a_short_completion_is_continued(void **state)
 	int pipes[2];
 
 	if (!is_uring(f))
-		skip(); /* pread refuses a pipe */
+		skip(); /* pread(2) fails on a pipe */
 	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
 	io.fd = pipes[0];
 	pthread_create(&feeder, NULL, feed_a_page_at_a_time, &pipes[1]);
@@ -200,7 +202,8 @@ static void check_buffer(struct fixture *f, unsigned flags)
 	io.offset = 10 * KV_PAGE;
 	assert_int_equal(kv_ring_wait(f->ring, &io), 0);
 	io = request(f, KV_IO_READ, 12, 1);
-	io.buffer = 0; /* not the memory of the buffer: read without it */
+	/* the memory is not that buffer's: read without the buffer */
+	io.buffer = 0;
 	assert_int_equal(kv_ring_wait(f->ring, &io), 0);
 	assert_page(f->memory + 12 * KV_PAGE, 2);
 
@@ -223,7 +226,8 @@ static void fixed_buffers_on_a_memfd_carry_the_bytes(void **state)
 
 #define OVERCOMMIT "/proc/sys/vm/nr_overcommit_hugepages"
 
-/* Fails where nobody may raise it; then the test finds no page and skips. */
+/* Allow @more huge pages.  Without the right to do so, the test that needs them
+ * is skipped. */
 static void allow_huge_pages(int more)
 {
 	_cleanup_(kv_closep) int fd = open(OVERCOMMIT, O_RDWR | O_CLOEXEC);
@@ -271,7 +275,8 @@ static const struct fixture fallback;
 
 static int read_something(struct kv_ring *ring, int buffer, void *data)
 {
-	/* Not a file of the build's: another uid might not be let to it. */
+	/* Use a memfd, as the build's files may be unreadable for another
+	 * uid. */
 	_cleanup_(kv_closep) int fd = memfd_create("kvfs-test", MFD_CLOEXEC);
 	struct kv_io io = {.op = KV_IO_READ,
 			   .fd = fd,
@@ -322,7 +327,7 @@ static void without_io_uring_there_are_threads_and_it_says_why(void **state)
 
 static int refuse_locked_memory(void)
 {
-	/* Enough for the rings themselves, which newer kernels count. */
+	/* Allow only the rings themselves, whose memory newer kernels count. */
 	const struct rlimit little = {256 << 10, 256 << 10};
 	uint8_t *data = map_pages(1024);
 	struct kv_ring *ring;
@@ -366,7 +371,7 @@ static bool with_uring = false;
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		/* These fork, so they come before any thread. */
+		/* Tests that fork come before tests that start threads. */
 		cmocka_unit_test(
 			without_io_uring_there_are_threads_and_it_says_why),
 		cmocka_unit_test(

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_room.c - who waits for room in DRAM, for how long, and for whom.
+ * test_room.c - acquires and saves that wait for room in DRAM: for how long, and
+ * for which writes.
  *
  * OWNS      a cache with both tiers for each test.
  *
@@ -9,9 +10,10 @@
 #include "tests/cache/tiers.h"
 #include "tests/cache/alone.h"
 
-#define STORED 40u /* blocks of chain 0, on SSD alone */
+#define STORED 40u /* blocks of chain 0, which are only on SSD */
 
-/* Nothing is written meanwhile. */
+/* Keep the writer from beginning writes: raise its count of writes under way by
+ * @by; lower it to end the stall. */
 static void stall(struct tiers *t, int by)
 {
 	kv_lock(t->cache);
@@ -28,8 +30,8 @@ static void store(struct tiers *t)
 	tiers_demote(t, t->space, 0, STORED);
 }
 
-/* Blocks that wait to be written, until there is no room for more: who may take
- * all does it. */
+/* Fill DRAM with blocks that wait for their write, as root, whose share is all
+ * of DRAM. */
 static void fill_with_dirty(struct tiers *t)
 {
 	struct kv_space *space =
@@ -83,7 +85,8 @@ static void those_that_do_not_wait_are_told_at_once(void **state)
 	stall(t, -1000);
 }
 
-/* Waiting wants are counted once. */
+/* Leases of blocks that wait for their write leave room for saves; a waiting
+ * block counts once. */
 static void leases_of_what_waits_leave_a_part_to_save_by(void **state)
 {
 	struct tiers *t = *state;
@@ -166,8 +169,8 @@ static void *save_on(void *arg)
 	return NULL;
 }
 
-/* Half of DRAM, and then what the other one has; it is an operator's, whose
- * share is all of it. */
+/* Two clients of root lease half of DRAM each, and then want the half of the
+ * other. */
 static void two_who_hold_half_each_do_not_wait_for_each_other(void **state)
 {
 	struct tiers *t = *state;
@@ -184,7 +187,8 @@ static void two_who_hold_half_each_do_not_wait_for_each_other(void **state)
 	half[0] = tiers_acquire(t, saver.space, 0, n);
 	half[1] = tiers_acquire(t, saver.space, 1, n);
 	assert_int_equal(leased(half[0]) + leased(half[1]), 2 * n);
-	/* Something is always being written, and makes no room for them. */
+	/* Writes under way that free no leased slot must not make the clients
+	 * wait. */
 	assert_int_equal(pthread_create(&saver.thread, NULL, save_on, &saver),
 			 0);
 	for (unsigned c = 0; c < 2; c++) {
@@ -193,7 +197,8 @@ static void two_who_hold_half_each_do_not_wait_for_each_other(void **state)
 		if (!kv_acquire_submit(t->cache, more[c]))
 			waiters[c].done = true;
 	}
-	/* One client's released slots are for the other. */
+	/* The slots that the first client releases are given to the second
+	 * one. */
 	for (unsigned c = 0; c < 2; c++)
 		kv_waiter_wait(&waiters[c]);
 	for (unsigned c = 0; c < 2; c++) {
@@ -208,7 +213,7 @@ static void two_who_hold_half_each_do_not_wait_for_each_other(void **state)
 
 /* ---- memory that is being made ---- */
 
-/* Requests that come meanwhile get -EBUSY. */
+/* A save that needs memory while the arena grows gets -EBUSY. */
 static void nobody_is_refused_while_the_arena_grows(void **state)
 {
 	struct tiers *t = *state;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_rot.c - bit rot and liars: whatever is changed below kvfs, in a slot or
- * in the index's record of it, a read gives the exact bytes or is a miss.
+ * test_rot.c - damage to slots or to their records in the index: a read gives
+ * the saved bytes or is a miss.
  *
- * Rounds of BLOCKS blocks: save, sync, take out of DRAM, damage every one in
- * one way or another, read all.  Each damage must be found, each block be gone,
- * and it must be possible to save it again.
+ * Each round saves and syncs BLOCKS blocks, drops them from DRAM, damages nearly
+ * all of them and reads all.  Each damaged block must be a miss, and must be
+ * accepted when it is saved again.
  */
 #include "cache/ssd/ssd.h"
 #include "index/env.h"
@@ -15,7 +15,7 @@
 #define LENGTH 4000u
 #define SLOT 8192u
 #define FAULTS_IN_ALL 100000u
-#define WINDOW 2 /* rounds until the bad slots are given back by a remount */
+#define WINDOW 2 /* rounds until a new mount frees bad slots */
 
 enum rot {
 	ROT_BIT_PROLOGUE,
@@ -25,11 +25,12 @@ enum rot {
 	ROT_SECTOR,
 	ROT_ZEROED,
 	ROT_ALL_ZEROED,
-	ROT_SWAPPED, /* with its neighbour, which has none of its own */
-	ROT_OLD,     /* bytes of the key's slot in an earlier round */
+	/* exchanged with the next slot, which has no other fault */
+	ROT_SWAPPED,
+	ROT_OLD, /* the slot as it was in an earlier round */
 	ROT_OTHERS_PROLOGUE,
 	ROT_OTHERS_DATA,
-	ROT_RECORD_LIES, /* a whole record, of something else */
+	ROT_RECORD_LIES, /* a record of other bytes, with a valid checksum */
 	ROT_RECORD_BIT,
 	ROTS
 };
@@ -126,7 +127,7 @@ static void store(struct rotting *t, unsigned n, const uint8_t *bytes)
 		    (off_t)((uint32_t)id * (uint64_t)SLOT)) == SLOT);
 }
 
-/* Everything on SSD and nowhere else; its bytes as they are there. */
+/* Save all blocks on SSD alone, and read their slots. */
 static void lay_out(struct rotting *t)
 {
 	for (unsigned n = 0; n < BLOCKS; n++)
@@ -219,12 +220,13 @@ static void damage_record(struct rotting *t, enum rot rot, unsigned n)
 	must(mdb_txn_begin(index->env, NULL, 0, &txn) == 0);
 	((uint8_t *)&record)[below(t, sizeof(record))] ^=
 		(uint8_t)(1u << below(t, 8));
-	/* The copy is not sealed, so even an unchanged one is unlikely. */
+	/* The damaged copy keeps its checksum, so it is hardly ever valid. */
 	must(mdb_put(txn, index->slots, &key, &value, 0) == 0);
 	must(mdb_txn_commit(txn) == 0);
 }
 
-/* Returns how many blocks it has damaged. */
+/* Damage block @n, and maybe the next one.  Return how many blocks are
+ * damaged. */
 static unsigned damage(struct rotting *t, enum rot rot, unsigned n)
 {
 	uint8_t b[SLOT];
@@ -256,7 +258,8 @@ static unsigned damage(struct rotting *t, enum rot rot, unsigned n)
 
 /* ---- and what becomes of it ---- */
 
-/* @damaged[n]: block n must be a miss.  Returns how many were. */
+/* Read all blocks.  Block n must be a miss if @damaged[n]. Return how many were
+ * misses. */
 static unsigned read_all(struct rotting *t, const bool *damaged)
 {
 	struct kv_acquire *a =
@@ -327,7 +330,8 @@ static void F7_a_hundred_thousand_faults_and_none_is_served(void **state)
 		lay_out(t);
 		memset(damaged, 0, BLOCKS);
 		for (unsigned n = 0; n < BLOCKS;) {
-			/* Commits are slow: few faults are in the index. */
+			/* Faults in the index need a commit, which is slow:
+			 * make few. */
 			enum rot rot = (enum rot)below(
 				t, below(t, 20) ? ROT_RECORD_LIES : ROTS);
 			unsigned m = damage(t, rot, n);
@@ -336,7 +340,7 @@ static void F7_a_hundred_thousand_faults_and_none_is_served(void **state)
 			while (m--)
 				damaged[n++] = true;
 			if (below(t, 50) == 0)
-				n++; /* one that is well, in between */
+				n++; /* leave one block undamaged */
 		}
 		read_all(t, damaged);
 		gone_and_counted(t, damaged, before);
@@ -430,7 +434,6 @@ static void F7_a_file_that_is_cut_off_loses_what_was_behind(void **state)
 	}
 	read_all(t, damaged);
 	gone_and_counted(t, damaged, before);
-	/* Damaged blocks can be saved again. */
 	for (unsigned n = 0; n < BLOCKS; n++)
 		if (damaged[n])
 			must(small_save_seed(&t->s, n, seed_of(t, n), LENGTH) ==

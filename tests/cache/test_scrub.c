@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_scrub.c - the scrub finds damage that nobody asks for, at its rate, in
- * the order of the disk, and also while there is always something to write.
- */
+/* test_scrub.c - the scrub finds damage in blocks that no client reads, at its
+ * rate, in the order of the disk, and also while writes are always queued. */
 #include "cache/ssd/ssd.h"
 #include "tests/cache/faulty.h"
 #include "tests/cache/small_store.h"
@@ -17,7 +15,8 @@ static int set_up(void **state)
 	small_new(s);
 	s->config.io = &disk_backend;
 	small_must_open(s);
-	/* Not in the order of their numbers: some slots are used again. */
+	/* Reuse some slots, so that the order of blocks on disk differs from
+	 * that of their numbers. */
 	for (unsigned i = 0; i < MANY; i++)
 		must(small_save_seed(s, i, i, LENGTH) == 0);
 	must(kv_space_sync(s->cache, s->space) == 0);
@@ -139,7 +138,7 @@ static void it_reads_in_the_order_of_the_disk(void **state)
 	disk.reads = disk.backwards = 0;
 	reopen(s, 1 << 30);
 	wait_for_passes(s, 1);
-	/* Once per file, and when the next pass begins. */
+	/* Reads go backwards only at a new file and at a new pass. */
 	assert_true(disk.reads >= MANY);
 	assert_true(disk.backwards <= 2 * small_stats(s).ssd_files);
 }

@@ -17,14 +17,14 @@
 
 struct keeper {
 	struct tiers *t;
-	bool answers; /* says at once that it unmapped a retired segment */
+	bool answers; /* releases a retired segment as soon as asked */
 	_Atomic unsigned n_told;
 	uint32_t told[RETIRED * 4];
 	void *mapped[ROUNDS];
 	unsigned n;
 };
 
-static struct keeper keeper; /* of the user LIAR */
+static struct keeper keeper; /* clients of the user LIAR */
 
 static void told(void *arg, uint32_t id)
 {
@@ -41,8 +41,8 @@ static void begin(struct tiers *t, bool answers)
 	tiers_without_ssd(t);
 }
 
-/* As the user @uid take the segment that the chain's first block is in; 0,
- * -errno of that. */
+/* Lease the first block of a chain as @uid, and count its segment as mapped by
+ * a client of @uid.  Return 0 or -errno. */
 static int take_segment(struct tiers *t, struct kv_space *space, unsigned chain,
 			uint32_t uid)
 {
@@ -85,7 +85,7 @@ static void check(struct tiers *t)
 	kv_unlock(t->cache);
 }
 
-/* Save a segment's bytes as the user; return whether that succeeded. */
+/* Save as many blocks as fill a segment.  Return whether that succeeded. */
 static bool save_a_segment(struct tiers *t, unsigned *chain)
 {
 	const uint64_t until = kv_now_ns() + 30000000000u;
@@ -101,7 +101,7 @@ static bool save_a_segment(struct tiers *t, unsigned *chain)
 	return n == 80;
 }
 
-/* The block's segment becomes vacant. */
+/* Remove a block, so that its segment has no slot in use. */
 static void remove_block(struct tiers *t, struct kv_space *space,
 			 unsigned chain)
 {
@@ -112,7 +112,8 @@ static void remove_block(struct tiers *t, struct kv_space *space,
 	kv_block_put(t->cache, block);
 }
 
-/* Save, map, keep that, and say, or not, that it was unmapped; what ends it. */
+/* Save, lease and map segments of LIAR, and keep them mapped when they are
+ * retired.  Return the error that ends this. */
 static int lie(struct tiers *t, unsigned *chain)
 {
 	struct kv_space *liars = tiers_space(t, "b", LIAR, PREFIX_LAYOUT);
@@ -146,7 +147,7 @@ static void what_is_kept_is_within_the_memory_and_the_share(void **state)
 	assert_in_range(keeper.n, 2, SEGMENTS - 2);
 	assert_in_range(charged(t), 2, SEGMENTS - 2);
 	assert_int_equal(tiers_stats(t).dram_retired, charged(t));
-	/* Another goes on with the rest. */
+	/* Another user can use the rest of the memory. */
 	assert_true(save_a_segment(t, &chain));
 	assert_int_equal(take_segment(t, t->space, chain - 1, USER), 0);
 	/* The segment is free again when no client maps it. */
@@ -166,7 +167,7 @@ static void so_is_what_nobody_says_was_unmapped(void **state)
 	assert_int_equal(lie(t, &chain), -ENOLCK);
 	assert_in_range(charged(t), 2, SEGMENTS - 2);
 	let_go(t);
-	/* The process is gone. */
+	/* The client's process has ended. */
 	for (unsigned i = 0; i < keeper.n_told; i++)
 		kv_segment_returned(t->cache, keeper.told[i], LIAR);
 	while (charged(t) || tiers_stats(t).dram_segments < SEGMENTS)
@@ -175,7 +176,8 @@ static void so_is_what_nobody_says_was_unmapped(void **state)
 	check(t);
 }
 
-/* A reader keeps what the owner unmapped: the owner is not charged. */
+/* A client of another user keeps a segment mapped that the owner's clients have
+ * unmapped: the owner is not charged for it. */
 static void nobody_is_charged_for_a_reader_of_his_blocks(void **state)
 {
 	struct tiers *t = *state;
@@ -215,8 +217,8 @@ static void *end_slowly(void *arg)
 	return NULL;
 }
 
-/* The kernel closes the socket of a killed process before it gives up the
- * process's mappings: an acquire that needs their segments waits for that. */
+/* The kernel closes the socket of a killed process before it drops the
+ * process's mappings.  An acquire that needs their segments waits for that. */
 static void a_process_that_ends_takes_no_room(void **state)
 {
 	struct tiers *t = *state;
@@ -238,7 +240,7 @@ static void a_process_that_ends_takes_no_room(void **state)
 		assert_int_equal(kv_block_demote(t->cache, block), 0);
 		kv_block_put(t->cache, block);
 	}
-	/* The other user's client has mapped all of the memory. */
+	/* The other user's client maps all of the memory. */
 	for (chain = 1; chain < 1000; chain++)
 		tiers_must_save(t, other, chain, 0);
 	tiers_quiet(t);

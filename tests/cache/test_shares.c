@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pins and snapshots of two users: what one leaves the other, and root. */
+/* Pins and snapshots of two users: how much the first one leaves to the second,
+ * and to root. */
 
 #include "cache/core/account.h"
 #include "tests/cache/tiers.h"
@@ -7,7 +8,7 @@
 #define C 2
 #define BATCH 64u
 #define MANY 2000u
-#define LISTED 2048u /* blocks in a snapshot */
+#define LISTED 2048u /* blocks that a snapshot lists */
 
 static int pin(struct tiers *t, struct kv_space *space, unsigned chain)
 {
@@ -29,8 +30,8 @@ static void demote(struct tiers *t, struct kv_space *space, unsigned chain)
 	kv_block_put(t->cache, block);
 }
 
-/* Save blocks and pin them, on SSD alone where there is one, until that is
- * refused; how many were. */
+/* Save and pin blocks until a pin is refused; demote them if there is an SSD.
+ * Return how many were pinned. */
 static unsigned pin_all(struct tiers *t, struct kv_space *space)
 {
 	unsigned n = 0;
@@ -73,9 +74,10 @@ static void check_pins(struct tiers *t, uint64_t total)
 	of_c = pin_all(t, c);
 	assert_in_range(of_c, all / 6, all / 3);
 	assert_int_equal(pin(t, t->space, of_a), -ENOSPC);
-	/* The second user can still save, with all its pins. */
+	/* The second user can still save, although all its pins are used. */
 	assert_int_equal(tiers_save(t, c, MANY, 0), 0);
-	/* The second user may have what the first one unpins. */
+	/* The second user can pin more after the first one has unpinned its
+	 * blocks. */
 	unpin_all(t, t->space, of_a);
 	assert_int_equal(pin(t, c, of_c), 0);
 	unpin_all(t, c, of_c + 1);
@@ -99,7 +101,8 @@ static void pins_on_ssd_are_shared(void **state)
 	check_pins(t, t->cache->ssd.file_budget);
 }
 
-/* Pin and unpin blocks that their owner, who may pin no more, has open. */
+/* A user who may pin no more can open its pinned blocks, and unpin and pin
+ * them. */
 static void an_owner_may_open_all_that_it_has_pinned(void **state)
 {
 	struct tiers *t = *state;
@@ -182,7 +185,7 @@ static void snapshots_are_shared(void **state)
 	unsigned of_a, of_others;
 	uint64_t part;
 
-	tiers_without_ssd(t); /* the index would be full earlier */
+	tiers_without_ssd(t); /* with an SSD, the index would be full earlier */
 	c = tiers_space(t, "c", C, PREFIX_LAYOUT);
 	of_root = tiers_space(t, "root", 0, PREFIX_LAYOUT);
 	part = snapshot_all(t, t->space, &of_a);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A store that is mounted with a smaller tier than before, or without it. */
+/* A store that is mounted with a smaller SSD tier than before, or without
+ * one. */
 #include <sys/wait.h>
 
 #include "cache/core/account.h"
@@ -24,7 +25,7 @@ static void pin(struct small *s, unsigned n)
 	kv_block_put(s->cache, block);
 }
 
-/* Let the block have been used @seconds after the others. */
+/* Set the last use of block @n to @seconds after the others. */
 static void used(struct small *s, unsigned n, uint32_t seconds)
 {
 	struct kv_block *block = small_get(s, n);
@@ -37,7 +38,8 @@ static void used(struct small *s, unsigned n, uint32_t seconds)
 	kv_block_put(s->cache, block);
 }
 
-/* Blocks of two sizes in 64M, every fourth used later than the rest. */
+/* Fill a tier of 64 MiB with blocks of two sizes.  Every fourth block is used
+ * later than the rest. */
 static void fill(struct small *s)
 {
 	s->config.ssd = 64 << 20;
@@ -112,7 +114,7 @@ static void the_least_valuable_blocks_go_whatever_their_file(void **state)
 	assert_int_equal(stats.evicted_ssd, MANY + N_LARGE - stats.blocks);
 	assert_true(config_has(s, " blocks evicted"));
 	assert_int_equal(all_there(s), stats.blocks);
-	/* The store is used with the new size. */
+	/* Saves work with the new size. */
 	for (n = 0; n < MANY; n++) {
 		small_save_seed(s, 5000 + n, n, BLOCK);
 		must(kv_space_sync(s->cache, s->space) == 0);
@@ -126,7 +128,7 @@ static void the_least_valuable_blocks_go_whatever_their_file(void **state)
 	assert_true(is_pinned(s, 31) && is_pinned(s, LARGE_FROM));
 }
 
-/* 24 MiB of blocks that are pinned, half of them by a snapshot. */
+/* Pin 24 MiB of blocks, half of them by a snapshot. */
 static void pin_much(struct small *s)
 {
 	struct kv_pick picks[MANY / 2];
@@ -196,9 +198,8 @@ static void pinned_blocks_go_if_the_user_says_so(void **state)
 	small_must_open(s);
 	left = all_there(s);
 	assert_int_equal(left, small_stats(s).blocks);
-	/* Blocks that are not pinned went first. */
 	assert_int_equal(there(s, MANY / 2, MANY, 1), 0);
-	/* Those that were used later stay. */
+	/* The pinned blocks that were used last are still there. */
 	assert_int_equal(there(s, 0, MANY / 2, 4), (MANY / 2 + 3) / 4);
 	for (unsigned n = 0; n < MANY / 2; n += 4)
 		assert_true(is_pinned(s, n));
@@ -235,7 +236,7 @@ static void what_a_reserve_has_left_can_be_read(void **state)
 	assert_true(s->space->in[SSD].guaranteed > 0);
 }
 
-/* Blocks beyond the reserves of spaces go first. */
+/* Blocks that no reserve covers are evicted first. */
 static void reserved_blocks_stay(void **state)
 {
 	const struct kv_quota quota = {.reserve_ssd = 8 << 20};
@@ -277,7 +278,7 @@ static void a_kill_meanwhile_costs_no_pinned_block(void **state)
 		pin(s, n);
 	must(small_close(s) == 0);
 	s->config.ssd = 32 << 20;
-	/* Until a mount ends before its kill. */
+	/* Kill mounts until one ends before its kill. */
 	for (bool ended = false; !ended && rounds < 400; rounds++) {
 		int status;
 		pid_t child = fork();

@@ -46,7 +46,8 @@ static void must_take(const char *scheme, const char *url, const char *base)
 	assert_string_equal(site->base, base);
 }
 
-/* One line, and @word is in it. */
+/* Check that @url is refused with @status, and that the reason is one line with
+ * @word in it. */
 static void must_refuse(const char *scheme, const char *url, int status,
 			const char *word)
 {

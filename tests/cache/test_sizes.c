@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_sizes.c - segment files change their size of slots: which files do, what
- * is lost with them, and what happens when the change fails.
- */
+/* test_sizes.c - segment files are converted to another slot size: which files,
+ * what is evicted, and what happens when the conversion fails. */
 #include "cache/ssd/ssd.h"
 
 #include <dlfcn.h>
@@ -91,7 +89,7 @@ static int save(struct small *s, unsigned from, unsigned n, size_t bytes)
 	return r < 0 ? r : kv_space_sync(s->cache, s->space);
 }
 
-/* How many files have slots of the size of block @n. */
+/* Return how many files have the slot size of block @n. */
 static unsigned files_of(struct small *s, unsigned n)
 {
 	struct kv_block *block = small_get(s, n);
@@ -127,7 +125,8 @@ static void a_change_of_size_that_failed_is_tried_again(void **state)
 	failing = false;
 	for (unsigned i = 0; i < 1000 && small_stats(s).dirty_blocks; i++)
 		usleep(10000);
-	/* Blocks that were evicted until the next retry are saved again. */
+	/* Save again until all files are usable: blocks may be evicted until
+	 * the next try. */
 	for (unsigned i = 0; i < 1000 && small_stats(s).ssd_unusable_files; i++)
 		assert_int_equal(save(s, 9000, files * 25, LARGE), 0);
 	assert_int_equal(save(s, 9000, files * 25, LARGE), 0);
@@ -145,7 +144,7 @@ static void a_change_of_size_that_failed_is_tried_again(void **state)
 #define OLD 100000u
 #define NEW (3u << 20)
 
-/* Read block @n, as a use of it. */
+/* Read block @n, so that this counts as a use. */
 static int use(struct small *s, unsigned n, size_t bytes)
 {
 	struct kv_block *block = small_get(s, n);
@@ -157,7 +156,7 @@ static int use(struct small *s, unsigned n, size_t bytes)
 	return small_view(s, n, bytes);
 }
 
-/* Use @n blocks from @from on in turn: what is not there is saved. */
+/* Use @n blocks from @from on in turn, and save those that are missing. */
 static void use_all(struct small *s, unsigned from, unsigned n, size_t bytes)
 {
 	for (unsigned i = from; i < from + n; i++) {
@@ -165,7 +164,8 @@ static void use_all(struct small *s, unsigned from, unsigned n, size_t bytes)
 			assert_int_equal(use(s, i, bytes), 0);
 		else
 			assert_int_equal(save(s, i, 1, bytes), 0);
-		/* Else a sync saves it again after its eviction from SSD. */
+		/* Drop the block from DRAM, or a sync would write it again
+		 * after its eviction from SSD. */
 		small_demote(s, i);
 	}
 }
@@ -257,7 +257,7 @@ static void settle_and_check(struct small *s)
 	small_check(s);
 }
 
-/* Saves of several new sizes take turns: every size gets files. */
+/* Blocks of several new sizes are saved in turn: every size gets files. */
 static void each_of_several_new_sizes_gets_room(void **state)
 {
 	static const size_t sizes[] = {SMALL, LARGE, 1000000, NEW};
@@ -277,7 +277,7 @@ static void each_of_several_new_sizes_gets_room(void **state)
 	settle_and_check(s);
 }
 
-/* Two sizes, each with more blocks than the tier holds, are used in turn. */
+/* Use blocks of two sizes in turn, of each more than the tier holds. */
 static void two_sizes_of_equal_use_keep_their_files(void **state)
 {
 	struct small *s = *state;
@@ -286,7 +286,7 @@ static void two_sizes_of_equal_use_keep_their_files(void **state)
 	fill(s, "lru", 256);
 	all = (unsigned)small_stats(s).ssd_files;
 	for (unsigned i = 0; i < 30 * all; i++) {
-		/* One block of 3 MiB for each 32 of 96 KiB. */
+		/* Use one block of 3 MiB for every 32 blocks of 96 KiB. */
 		use_all(s, 32 * (i % (4 * all)), 32, OLD);
 		use_all(s, 90000 + i % (4 * all), 1, NEW);
 		files = files_of(s, 90000 + i % (4 * all));
@@ -301,7 +301,7 @@ static void two_sizes_of_equal_use_keep_their_files(void **state)
 
 /* ---- the hit rate of a trace of several sizes, against kvfs-replay ---- */
 
-#define UNIT 65536u /* of slots: 128 in a file */
+#define UNIT 65536u /* bytes of a slot; 128 slots fill a file */
 #define REQUESTS 6000u
 
 struct object {
@@ -314,11 +314,9 @@ static unsigned next_random(unsigned *seed)
 	return *seed >> 8;
 }
 
-/*
- * Objects of 1, 4 and 16 units, of which few are asked for often; the small
- * ones make most of the first third of the requests, the large ones of the
- * second.
- */
+/* Make a trace of requests for objects of 1, 4 and 16 units, a few of which are
+ * requested often.  Most of the first third are small objects, most of the
+ * second third large ones. */
 static void make_trace(struct object trace[REQUESTS])
 {
 	static const unsigned units[] = {1, 4, 16}, n[] = {4000, 1000, 250};
@@ -340,8 +338,8 @@ static void make_trace(struct object trace[REQUESTS])
 	}
 }
 
-/* The same for kvfs-replay, where an object is a chain of as many blocks as it
- * has units. */
+/* Return the hit rate of the trace in kvfs-replay, where an object is a chain
+ * of as many blocks as it has units. */
 static double replayed(const struct small *s, const struct object *trace,
 		       const char *evict, unsigned capacity)
 {

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Snapshots and pins, as the cache keeps them. */
+/* test_snapshot.c - snapshots and pins inside the cache. */
 #include "cache/core/account.h"
 #include "common/copy.h"
 #include "tests/cache/one_cache.h"
 
 #define BYTES 100000u
 #define HUGE_ONE \
-	60000u /* items: more than the index of a small store takes \
-		*/
+	60000u /* items that need more room than the index of a small store */
 
 static int set_up(void **state)
 {
@@ -111,7 +110,8 @@ static void pins_of_snapshots_and_of_users_add_up(void **state)
 	assert_int_equal(pinned_blocks(f), 0);
 }
 
-/* The user's pin alone is in the block's record: it must not become one. */
+/* A block's record says whether the user pinned it; pins of snapshots must not
+ * be recorded as the user's. */
 static void a_restart_keeps_both_kinds_apart(void **state)
 {
 	struct one *f = *state;
@@ -150,7 +150,7 @@ a_lost_block_stays_listed_and_is_pinned_when_it_returns(void **state)
 	assert_int_equal(kv_snapshot_find(f->cache, f->space, "a", &info), 0);
 	assert_int_equal(info.blocks, 2);
 	assert_int_equal(kv_snapshot_read(f->cache, info.id, 1, &pick, 1), 1);
-	one_reopen(f); /* not there at mount, either */
+	one_reopen(f); /* the removed block stays missing after a mount */
 	assert_int_equal(save(f, 1), 0);
 	assert_true(pinned(f, 1));
 	remove_block(f, 1);
@@ -183,7 +183,7 @@ static void what_is_unlinked_is_charged_to_nobody(void **state)
 	assert_int_equal(charged(f, KV_FINITE_INDEX), bytes);
 }
 
-/* Pins are refused, not granted until nothing moves any more. */
+/* Refuse pins before so much is pinned that nothing can be evicted. */
 static void snapshots_leave_room_to_work(void **state)
 {
 	struct one *f = *state;
@@ -192,7 +192,7 @@ static void snapshots_leave_room_to_work(void **state)
 
 	kv_cache_close(f->cache);
 	tree_remove(f->path);
-	f->config.ssd = 0; /* nothing is safe but in DRAM */
+	f->config.ssd = 0; /* without SSD, DRAM alone keeps pinned blocks */
 	one_open(f);
 	while (n < 300)
 		assert_int_equal(save(f, n++), 0);
@@ -202,7 +202,7 @@ static void snapshots_leave_room_to_work(void **state)
 	assert_int_equal(id_of(f, "all"), 0);
 	fit = missing;
 	assert_int_equal(take(f, "most", 0, fit, &missing), 0);
-	/* Another snapshot of the same costs nothing more. */
+	/* A second snapshot of the same blocks needs no more memory. */
 	assert_int_equal(take(f, "same", 0, fit, &missing), 0);
 	for (unsigned i = 0; i < 500; i++) {
 		struct kv_acquire *a =
@@ -221,7 +221,7 @@ static void snapshots_leave_room_to_work(void **state)
 		assert_true(pinned(f, i));
 }
 
-/* On SSD it is safe: that is pinned there, and DRAM stays free. */
+/* Blocks of a snapshot are pinned on SSD, and can leave DRAM. */
 static void a_snapshot_may_be_larger_than_dram(void **state)
 {
 	struct one *f = *state;
@@ -272,8 +272,8 @@ static void a_space_without_blocks_takes_its_snapshots_along(void **state)
 	assert_int_equal(id_of(f, "a"), 0);
 }
 
-/* Two records of one name, or of a space that is gone, as a crash leaves them.
- */
+/* After a crash there may be two records of one name, or a record of a removed
+ * space. */
 static void records_that_a_crash_left_behind_go(void **state)
 {
 	struct one *f = *state;
@@ -308,7 +308,7 @@ static void records_that_a_crash_left_behind_go(void **state)
 	}
 }
 
-/* The index is for blocks: a refused snapshot fails no flush. */
+/* A snapshot too large for the index is refused, and fails no flush. */
 static void a_snapshot_without_room_in_the_index_is_refused(void **state)
 {
 	struct one *f = *state;
@@ -372,7 +372,8 @@ static void *race(void *arg)
 	return NULL;
 }
 
-/* Two threads want the same name, a third another one. */
+/* Two threads make and drop a snapshot of one name, a third thread one of
+ * another. */
 static void threads_do_not_undo_each_other(void **state)
 {
 	struct one *f = *state;

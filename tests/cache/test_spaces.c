@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_spaces.c - removed spaces: their memory comes back once nothing has
- * them, their ids never do.
- */
+/* test_spaces.c - removed spaces: their memory is freed when nothing refers to
+ * them, and their ids are never reused. */
 #include "tests/cache/tiers.h"
 
 #include "cache/core/table.h"
@@ -18,7 +16,7 @@ static struct kv_space *new_space(struct tiers *t, const char *name)
 	return space;
 }
 
-/* Spaces that are removed, and still have memory. */
+/* Return how many removed spaces still have memory. */
 static uint32_t left(struct tiers *t)
 {
 	uint32_t n;
@@ -30,7 +28,7 @@ static uint32_t left(struct tiers *t)
 	return n;
 }
 
-/* The committer and the deleter let go of the spaces by themselves. */
+/* Wait until the committer and the deleter have released all removed spaces. */
 static void until_none_is_left(struct tiers *t)
 {
 	for (unsigned i = 0; i < 10000 && left(t) > 0; i++)
@@ -171,7 +169,7 @@ struct worker {
 	unsigned rounds;
 };
 
-/* Makes spaces, uses and removes them. */
+/* Make spaces, use them and remove them, until stopped. */
 static void *make_and_remove(void *arg)
 {
 	struct worker *w = arg;
@@ -195,7 +193,8 @@ static void *make_and_remove(void *arg)
 	return NULL;
 }
 
-/* Looks at whatever there is. */
+/* Look up and read the spaces and blocks of the other threads, until
+ * stopped. */
 static void *look(void *arg)
 {
 	struct worker *w = arg;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_store.c - what a STORE is taken for, and what becomes of records in its
- * index that do not agree with its files.
- */
+/* test_store.c - which directories are accepted as a STORE, and what happens to
+ * records of its index that do not agree with its files. */
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/wait.h>
@@ -33,7 +31,8 @@ static void touch(struct small *s, const char *name)
 	close(fd);
 }
 
-/* Refused with @error, and the reason names the store. */
+/* Check that the open fails with @error, and that the reason names the
+ * store. */
 static void refused(struct small *s, int error)
 {
 	assert_int_equal(small_open(s), error);
@@ -64,7 +63,7 @@ static void an_empty_filesystem_is_taken(void **state)
 
 	snprintf(path, sizeof(path), "%s/lost+found", s->path);
 	assert_int_equal(mkdir(path, 0700), 0);
-	touch(s, "lock"); /* of one that did not get far */
+	touch(s, "lock"); /* of a daemon that died at its first start */
 	small_must_open(s);
 }
 
@@ -74,7 +73,8 @@ static void read_only_makes_nothing(void **state)
 
 	s->config.read_only = true;
 	refused(s, -ENOENT);
-	assert_int_equal(rmdir(s->path), 0); /* the directory is empty */
+	/* nothing was made in the directory */
+	assert_int_equal(rmdir(s->path), 0);
 	refused(s, -ENOENT);
 	assert_int_equal(mkdir(s->path, 0700) == 0 || errno == EEXIST, 1);
 }
@@ -116,7 +116,7 @@ static void a_smaller_cap_gives_files_up_and_keeps_the_rest(void **state)
 	assert_int_equal(small_count_exact(s, 0, MANY, BLOCK), after.blocks);
 	assert_int_equal(small_close(s), 0);
 
-	s->config.ssd_given = false; /* as it was made last */
+	s->config.ssd_given = false; /* take the size of the last mount */
 	small_must_open(s);
 	assert_int_equal(small_count_exact(s, 0, MANY, BLOCK), after.blocks);
 	assert_int_equal(small_stats(s).ssd_total, after.ssd_total);
@@ -177,7 +177,7 @@ static struct kv_slot_record first_slot(struct kv_index *index)
 	return record;
 }
 
-/* Records that no daemon writes, beside those of blocks 0 .. 3. */
+/* Add records that no daemon writes, beside the records of blocks 0 to 3. */
 static void add_odd_slots(struct kv_txn *batch,
 			  const struct kv_slot_record *good)
 {
@@ -253,7 +253,7 @@ static void blocks_of_a_file_that_is_gone_or_short_are_misses(void **state)
 	for (unsigned round = 0; round < 2; round++) {
 		small_must_open(s);
 		assert_int_equal(small_save(s, 0), 0);
-		/* Other sizes have files of their own. */
+		/* Blocks of another size are in another file. */
 		assert_in_range(small_save_seed(s, 1, 1, 2 * BYTES), 0, 1);
 		assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 		assert_int_equal(small_close(s), 0);
@@ -293,7 +293,8 @@ static void change_prologue(struct kv_slot_record *record, unsigned n)
 
 #define CHANGES 5
 
-/* Seal the prologues of blocks 0 .. CHANGES anew, with one thing changed. */
+/* Write the prologues of blocks 0 to CHANGES again, each with one field changed
+ * and a valid checksum. */
 static void change_prologues(struct small *s, uint64_t slot_bytes)
 {
 	struct kv_prologue prologue;
@@ -387,7 +388,7 @@ static int no_snapshot(void *arg, const struct kv_snapshot_record *record,
 	return 0;
 }
 
-/* Count the index's records of spaces called @name. */
+/* Count the index's records of spaces with the name @name. */
 static unsigned records_named(struct small *s, const char *name)
 {
 	struct names names = {.name = name};
@@ -435,7 +436,7 @@ static void a_name_is_given_again_only_when_its_removal_is_durable(void **state)
 	assert_int_equal(records_named(s, "again"), 0);
 }
 
-/* As a crash left them when that was not so. */
+/* Two spaces have one name, as a crash of an older daemon could leave them. */
 static void of_two_spaces_of_one_name_the_younger_is_there(void **state)
 {
 	struct small *s = *state;
@@ -480,7 +481,7 @@ struct maker {
 	int failed;
 };
 
-/* Make spaces, and remove every other one. */
+/* Make spaces in a loop, and remove every other one. */
 static void *make_spaces(void *arg)
 {
 	struct maker *m = arg;

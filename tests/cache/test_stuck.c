@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_stuck.c - disk requests that do not end: nobody waits for ever, and
- * nothing of theirs is used for something else before they have.
- */
+/* test_stuck.c - disk requests that do not end: no caller waits for ever, and a
+ * request's slot and memory are used for nothing else before it has ended. */
 #include <dlfcn.h>
 
 #include "tests/cache/faulty.h"
@@ -53,7 +51,8 @@ static int tear_down(void **state)
 	return small_tear_down(state);
 }
 
-/* Poll, however slow the machine is; alarm() has the last word. */
+/* Poll without a time limit, as machines may be slow; alarm(2) ends a test that
+ * hangs. */
 #define wait_until(x)                 \
 	do {                          \
 		while (!(x))          \
@@ -72,10 +71,11 @@ static void a_read_that_does_not_end_is_a_miss(void **state)
 	assert_int_equal(small_acquire(s, 1, 1, BYTES, status), 0);
 	assert_int_equal(status[0], -ETIMEDOUT);
 	assert_int_equal(small_stats(s).stuck, 1);
-	/* Nobody waits for it a second time. */
+	/* A second acquire does not wait for the stuck read. */
 	assert_int_equal(small_acquire(s, 1, 1, BYTES, status), 0);
 
-	/* A page can be read: the others come back, it does not. */
+	/* A probe can read a page: other blocks are served again, the stuck one
+	 * is not. */
 	wait_until(!small_stats(s).ssd_degraded);
 	assert_int_equal(small_stats(s).ssd_outages, 1);
 	assert_int_equal(small_acquire(s, 0, 6, BYTES, status), 5);
@@ -102,7 +102,7 @@ static void its_slot_is_not_used_for_anything_else(void **state)
 	for (unsigned i = 100; i < 1200; i++)
 		small_save(s, i);
 	assert_int_equal(disk.n_held, 1);
-	/* The late read must land in memory that nobody uses. */
+	/* Fill the memory of the late read: no other block may be in it. */
 	memset(disk.held[0].io->data, 0x66, disk.held[0].io->bytes);
 	for (unsigned i = 100; i < 1200; i++)
 		small_view(s, i, BYTES);
@@ -148,7 +148,7 @@ static void while_reads_are_offline_nothing_is_asked_of_the_disk(void **state)
 	assert_int_equal(small_view(s, 3, BYTES), -EIO);
 	kv_probe(s->cache, s->space, &key, 1, &probe);
 	assert_int_equal(probe, KV_ABSENT);
-	/* DRAM works as ever, and saves do. */
+	/* Saves and reads in DRAM still work. */
 	assert_int_equal(small_save(s, 7), 0);
 	assert_int_equal(small_view(s, 7, BYTES), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
@@ -160,7 +160,8 @@ static void while_reads_are_offline_nothing_is_asked_of_the_disk(void **state)
 	small_check(s);
 }
 
-/* The file's only block was removed before its write. */
+/* The only block of a new file is removed before its write, so no commit
+ * records the file. */
 static void a_file_that_nothing_was_written_to_is_known_in_the_end(void **state)
 {
 	struct small *s = *state;
@@ -270,7 +271,7 @@ static void close_with(enum kv_io_op op)
 	disk_behave();
 	usleep(50000);
 	small_remove(s);
-	_exit(0); /* with the threads and memory of the cache */
+	_exit(0); /* do not free what the stuck request may still use */
 }
 
 static void closing_gives_up_and_leaves_everything_as_it_is(void **state)
@@ -320,7 +321,7 @@ static void each_request_never_ends(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		/* These fork, so they come before any thread. */
+		/* Tests that fork come before tests that start threads. */
 		cmocka_unit_test(each_request_never_ends),
 		cmocka_unit_test(
 			closing_gives_up_and_leaves_everything_as_it_is),

@@ -21,7 +21,7 @@ static struct kv_space *of_user(struct tiers *t, unsigned n)
 	return tiers_space(t, names[n % 5], USER, PREFIX_LAYOUT);
 }
 
-/* The sums are those of the spaces. */
+/* Check that the sums of a user are those of its spaces. */
 static void check_sums(struct tiers *t, uint32_t uid)
 {
 	const struct kv_tenant *tenant;
@@ -165,7 +165,8 @@ static void a_rate_is_shared_by_all_spaces(void **state)
 		n++;
 	assert_int_equal(r, -EAGAIN);
 	assert_true(n >= 5);
-	/* A second's worth, what came since, and the block that used it up. */
+	/* Saved: a second's worth of bytes, those allowed since, and the block
+	 * that used up the rest. */
 	assert_true((n - 1) * (double)BYTES <
 		    (double)rate * (1 + (double)(kv_now_ns() - began) / 1e9));
 	assert_int_equal(tiers_save(t, tiers_space(t, "x", 2, NULL), 0, 0), 0);
@@ -183,7 +184,8 @@ static void reserves_of_a_user_and_his_spaces_overlap(void **state)
 	set_quota(t, USER, quota);
 	quota.reserve_dram = 30 * MIB;
 	assert_int_equal(kv_space_set_quota(t->cache, t->space, &quota), 0);
-	/* 30 of the 40 are that space's; 24 are left for others. */
+	/* The user is guaranteed 40 MiB, 30 of them for this space; 24 are left
+	 * for others. */
 	assert_int_equal(kv_tenant_set_quota(t->cache, 2, &quota), -ENOSPC);
 	assert_int_equal(kv_space_set_quota(t->cache, x, &quota), -ENOSPC);
 	quota.reserve_dram = 24 * MIB;
@@ -194,7 +196,7 @@ static void reserves_of_a_user_and_his_spaces_overlap(void **state)
 			 -ENOSPC);
 	check_sums(t, USER);
 	check_sums(t, 2);
-	/* With half of the memory everybody is guaranteed half. */
+	/* With half of the memory, each guarantee is halved. */
 	t->config.dram = 32 * MIB;
 	tiers_reopen(t);
 	assert_int_equal(kv_tenant_find(t->cache, USER)->in[DRAM].guaranteed,
@@ -255,7 +257,7 @@ static void nor_do_they_take_it_on_ssd(void **state)
 
 #define WORK 24 /* chains of the user, in two spaces, of DEPTH blocks each */
 #define DEPTH 16
-#define FLOOD 40 /* blocks of another between two uses */
+#define FLOOD 40 /* blocks of another user between two uses */
 
 static struct kv_space *space_of(struct tiers *t, unsigned chain)
 {
@@ -352,7 +354,7 @@ static void quotas_of_users_persist(void **state)
 	assert_int_equal(kv_tenant_stat(t->cache, 12345).quota.quota_ssd, 0);
 }
 
-/* A space of @uid with a layout of some 40 KB, or why there is none. */
+/* Make a space of @uid with a layout of about 40 KB. Return 0 or -errno. */
 static int large_space(struct tiers *t, uint32_t uid, unsigned n)
 {
 	static char json[50000];
@@ -378,7 +380,8 @@ static int large_space(struct tiers *t, uint32_t uid, unsigned n)
 	return r;
 }
 
-/* How many there can be of @uid. */
+/* Make such spaces of @uid until one is refused.  Return the number of the
+ * first that was refused. */
 static unsigned large_spaces(struct tiers *t, uint32_t uid, unsigned first)
 {
 	unsigned n = first;
@@ -402,8 +405,8 @@ static void remove_large(struct tiers *t, uint32_t uid, unsigned n)
 	}
 }
 
-/* A quarter of the index of 3 MiB is for layouts.  A user that is alone may have
- * half of that, without root's part. */
+/* A quarter of the index of 3 MiB is for layouts.  A single user may have half
+ * of that quarter, without root's part. */
 static void layouts_leave_the_index_to_blocks_and_to_others(void **state)
 {
 	struct tiers *t = *state;

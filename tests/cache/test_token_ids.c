@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_token_ids.c - what blocks' tokens are, in the index with them where they
- * are few beside them, else in their headers alone: told, deleted, and in
- * nobody's way.
+ * test_token_ids.c - token ids of blocks: in the index if they are small beside
+ * their block, else in the block's header alone.  They can be read, are deleted
+ * with their block, and evict no blocks of other users.
  *
  * OWNS      a small store for each test.
  *
@@ -23,8 +23,8 @@
 #define LONG 100000u /* blocks from this one on have long extras */
 
 static struct kv_layout *layout;
-static struct kv_space *kept; /* "kept" of the store that is open */
-static uint32_t owner;	      /* of the space, if it is made */
+static struct kv_space *kept; /* space "kept" of the store that is open */
+static uint32_t owner;	      /* owner of the space, if it must be made */
 
 static void open_kept(struct small *s)
 {
@@ -116,7 +116,8 @@ static struct kv_block *get(struct small *s, unsigned n)
 	return kv_block_get(s->cache, kept, &key, &block) == 0 ? block : NULL;
 }
 
-/* 1 it is right, 0 the block is not there. */
+/* Return 1 if the token ids of block @n are right, 0 if there is no such
+ * block. */
 static int told(struct small *s, unsigned n)
 {
 	_cleanup_(kv_freep) struct kv_token_ids *want = ids_of(n);
@@ -146,7 +147,7 @@ static int count(void *arg, uint64_t slot_id, uint64_t generation,
 	return 0;
 }
 
-/* How many blocks' the index has. */
+/* Return how many blocks have token ids in the index. */
 static unsigned indexed(struct small *s)
 {
 	unsigned n = 0;
@@ -179,7 +180,6 @@ static void they_are_told_wherever_the_block_is(void **state)
 	assert_int_equal(small_stats(s).bytes_read_ssd, 0);
 }
 
-/* The block's header has the token ids as well. */
 static void those_the_index_lost_are_read_from_the_block(void **state)
 {
 	struct small *s = *state;
@@ -239,7 +239,7 @@ static void vacate(struct small *s, uint32_t id)
 		usleep(1000);
 }
 
-/* From one segment file to another. */
+/* The token ids stay with a block that is moved to another segment file. */
 static void they_move_with_their_block(void **state)
 {
 	struct small *s = *state;
@@ -269,8 +269,8 @@ static void they_move_with_their_block(void **state)
 		assert_int_equal(told(s, n), 1);
 }
 
-/* In memory that the owner's clients may write they count if they are as they
- * were sealed. */
+/* A client may have changed the header of a block in an open segment: token ids
+ * count only if the digest agrees. */
 static void open_memory_is_read_with_care(void **state)
 {
 	struct small *s = *state;
@@ -289,14 +289,16 @@ static void open_memory_is_read_with_care(void **state)
 	assert_true(kv_slot_is_open(block->slot));
 	assert_int_equal(kv_space_sync(s->cache, kept), 0);
 	assert_int_equal(indexed(s), 1);
-	/* Changed since: the index has what was sealed. */
+	/* Change the header after the sync: the index has the sealed token
+	 * ids. */
 	file = kv_slot_file(block->slot);
 	*(uint8_t *)memmem(file, 4096, "token_ids", 9) = 'T';
 	kv_block_put(s->cache, block);
 	assert_int_equal(told(s, 1), 1);
 }
 
-/* Nothing leaves any: should it be, they do not stay. */
+/* Put token ids of no block into the index, as no daemon does: they must be
+ * deleted. */
 static void those_of_no_block_are_found_and_taken_away(void **state)
 {
 	struct small *s = *state;
@@ -328,8 +330,8 @@ static void other_spaces_have_none(void **state)
 	assert_int_equal(indexed(s), 0);
 }
 
-/* Of another user, who is guaranteed nothing, 100 blocks in a space that is
- * s->space from now on. */
+/* Save 100 blocks of another user, without guarantee, in a new space that
+ * becomes s->space. */
 static void save_theirs(struct small *s)
 {
 	assert_int_equal(
@@ -357,7 +359,7 @@ static void demote(struct small *s, unsigned n)
 	kv_block_put(s->cache, block);
 }
 
-/* The token ids are many for a small block. */
+/* Long extras are too large, beside a small block, to be put into the index. */
 static void long_ones_are_in_the_block_alone(void **state)
 {
 	struct small *s = *state;
@@ -376,7 +378,8 @@ static void long_ones_are_in_the_block_alone(void **state)
 	assert_int_equal(told(s, 1), 1);
 }
 
-/* A listing reads each block, and keeps none. */
+/* Listing token ids reads each block, but takes no buffer of the bounce
+ * pool. */
 static void a_listing_takes_no_readers_buffer(void **state)
 {
 	struct small *s = *state;
@@ -398,9 +401,8 @@ static void a_listing_takes_no_readers_buffer(void **state)
 	assert_int_equal(small_stats(s).bytes_read_ssd, before);
 }
 
-/* Prompts and extras of any length are in blocks that a byte quota bounds: the
- * index takes of them what is small beside these, and the tier is far from full
- * when nobody has been driven out. */
+/* Blocks with long prompts and extras: the index takes only token ids that are
+ * small beside their block, so it is not full before the tier. */
 static void long_ones_drive_nobody_out(void **state)
 {
 	struct small *s = *state;
@@ -418,8 +420,8 @@ static void long_ones_drive_nobody_out(void **state)
 		assert_int_equal(told(s, n), 1);
 }
 
-/* The index is full of small blocks before the tier is: who has most of them
- * gives them up, and not who was there first. */
+/* The index is full of small blocks before the tier is: the user with most
+ * blocks gives them up, not the oldest user. */
 static void who_fills_the_index_makes_its_room(void **state)
 {
 	struct small *s = *state;
@@ -438,8 +440,8 @@ static void who_fills_the_index_makes_its_room(void **state)
 	theirs_are_there(s);
 }
 
-/* Pins are bounded by bytes; pins of small blocks, by the part of the index that
- * their records hold. */
+/* Pins are limited by bytes, and pins of small blocks by the share of the index
+ * that their records need. */
 static void pins_of_small_blocks_leave_the_index_room(void **state)
 {
 	struct small *s = *state;
@@ -469,7 +471,7 @@ static void pins_of_small_blocks_leave_the_index_room(void **state)
 	kv_space_put(pinned);
 }
 
-/* Written all at once, more than the tier can hold of them. */
+/* Save more blocks with token ids at once than the tier can hold. */
 static void a_flood_of_them_harms_nobody(void **state)
 {
 	struct small *s = *state;
@@ -491,7 +493,7 @@ static void a_flood_of_them_harms_nobody(void **state)
 	assert_false(small_stats(s).ssd_degraded);
 }
 
-/* The index is lost, and one block has other bytes on SSD than were sealed. */
+/* Lose the index, and damage one block on SSD. */
 static void a_damaged_block_is_left_out_of_a_new_index(void **state)
 {
 	struct small *s = *state;
@@ -520,7 +522,6 @@ static void a_damaged_block_is_left_out_of_a_new_index(void **state)
 	open_kept(s);
 	for (unsigned n = 0; n < 8; n++)
 		assert_int_equal(told(s, n), n != 5);
-	/* The block can be saved again. */
 	assert_int_equal(save(s, 5), 0);
 	assert_int_equal(kv_space_sync(s->cache, kept), 0);
 	assert_int_equal(told(s, 5), 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_turns.c - whose turn it is.
+ * test_turns.c - deficit round robin between the queues of users.
  *
  * OWNS      its queues.
  *
@@ -52,7 +52,8 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* Work for @n steps; a step of A costs @cost_a, one of B @cost_b. */
+/* Take @n steps of the queue whose turn it is: a step of A costs @cost_a, one
+ * of B @cost_b. */
 static void work(size_t n, uint64_t cost_a, uint64_t cost_b)
 {
 	struct queue *queue;
@@ -112,7 +113,7 @@ static void who_yields_comes_after_the_others(void **state)
 	assert_ptr_equal(kv_turns_next(&turns), &b->turn);
 }
 
-/* Where so little comes at once that the first takes it all. */
+/* With very little work at a time the first queue would take all of it. */
 static void who_got_nothing_comes_first_when_all_go_on(void **state)
 {
 	struct kv_turn *c = kv_turn_get(&turns, 5), *got[7];
@@ -124,7 +125,7 @@ static void who_got_nothing_comes_first_when_all_go_on(void **state)
 	for (size_t round = 0; round < 7; round++) {
 		got[round] = kv_turns_next(&turns);
 		kv_turn_charge(got[round], 1);
-		/* The queues stop in turn. */
+		/* Stop the queues one after the other. */
 		for (size_t i = 0; i < 3; i++) {
 			all[i] = kv_turns_next(&turns);
 			kv_turn_stop(&turns, all[i]);
@@ -140,7 +141,7 @@ static void who_got_nothing_comes_first_when_all_go_on(void **state)
 	kv_turn_put(&turns, c);
 }
 
-/* The requests of one queue do not end. */
+/* The requests of one queue never end. */
 static void who_has_very_much_under_way_leaves_some_to_others(void **state)
 {
 	struct kv_turn *turn;

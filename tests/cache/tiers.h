@@ -29,7 +29,8 @@ struct tiers {
 	char path[64];
 	struct kv_cache_config config;
 	struct kv_cache *cache;
-	struct kv_space *space; /* "a": typed, prefix; of user 1 */
+	/* space "a" of user 1: typed, with reuse "prefix" */
+	struct kv_space *space;
 };
 
 static inline struct kv_space *tiers_space(struct tiers *t, const char *name,
@@ -65,7 +66,7 @@ static inline void tiers_reopen(struct tiers *t)
 	tiers_open(t);
 }
 
-/* On a new store, without the SSD tier. */
+/* Open a new store without an SSD tier. */
 static inline void tiers_without_ssd(struct tiers *t)
 {
 	kv_cache_close(t->cache);
@@ -105,7 +106,7 @@ static inline int tiers_tear_down(void **state)
 	return 0;
 }
 
-/* Block @position of chain @chain. */
+/* Return the key of block @position of chain @chain. */
 static inline struct kv_key tiers_key(unsigned chain, unsigned position)
 {
 	struct kv_key key = {.len = 16};
@@ -123,7 +124,7 @@ static inline int tiers_begin(struct tiers *t, struct kv_space *space,
 	struct kv_key key = tiers_key(chain, position);
 	int r;
 
-	/* The arena grows in the background. */
+	/* The arena grows in the background: try again. */
 	while ((r = kv_fill_begin(t->cache, space, &key, BYTES, ret_fill)) ==
 	       -EBUSY)
 		usleep(1000);
@@ -153,7 +154,7 @@ static inline int tiers_save(struct tiers *t, struct kv_space *space,
 	return r < 0 ? r : tiers_seal(t, fill, chain, position);
 }
 
-/* Waits for room, as a client does that must. */
+/* Save a block; wait for room as a client does. */
 static inline void tiers_must_save(struct tiers *t, struct kv_space *space,
 				   unsigned chain, unsigned position)
 {
@@ -174,7 +175,7 @@ static inline struct kv_block *tiers_get(struct tiers *t,
 	return kv_block_get(t->cache, space, &key, &block) == 0 ? block : NULL;
 }
 
-/* KV_TIER_*, 0 if it is not there. */
+/* Return the KV_TIER_* flags of a block; 0: the cache does not have it. */
 static inline unsigned tiers_of(struct tiers *t, struct kv_space *space,
 				unsigned chain, unsigned position)
 {
@@ -196,7 +197,7 @@ static inline struct kv_cache_stats tiers_stats(struct tiers *t)
 	return stats;
 }
 
-/* Until everything that may be written has been. */
+/* Wait until all blocks that may be written are on SSD. */
 static inline void tiers_quiet(struct tiers *t)
 {
 	while (tiers_stats(t).dirty_blocks)
@@ -209,7 +210,8 @@ static inline void tiers_wake(struct kv_acquire *acquire, void *arg)
 	kv_waiter_wake(arg);
 }
 
-/* To be submitted; @waiter is woken when it is settled. */
+/* Prepare an acquire of @n blocks of a chain, to be submitted.  It wakes
+ * @waiter when it is settled. */
 static inline struct kv_acquire *tiers_acquire_new(struct kv_space *space,
 						   unsigned chain, unsigned n,
 						   struct kv_waiter *waiter)
@@ -246,7 +248,8 @@ static inline void tiers_release(struct tiers *t, struct kv_acquire *acquire)
 	free(acquire);
 }
 
-/* How many of the first @n blocks of a chain can be used. */
+/* Acquire the first @n blocks of a chain, and release them.  Return how many
+ * could be leased. */
 static inline unsigned tiers_use(struct tiers *t, struct kv_space *space,
 				 unsigned chain, unsigned n)
 {
@@ -259,7 +262,7 @@ static inline unsigned tiers_use(struct tiers *t, struct kv_space *space,
 	return hits;
 }
 
-/* Out of DRAM, onto SSD. */
+/* Drop the first blocks of a chain from DRAM; they stay on SSD. */
 static inline void tiers_demote(struct tiers *t, struct kv_space *space,
 				unsigned chain, unsigned n)
 {

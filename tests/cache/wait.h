@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * wait.h - calls of the cache that end by a callback, waited for on the test's
- * own thread.
- */
+/* wait.h - calls of the cache that end by a callback: submit, and wait on the
+ * test's thread. */
 #ifndef KV_TESTS_CACHE_WAIT_H
 #define KV_TESTS_CACHE_WAIT_H
 
@@ -41,7 +39,8 @@ static inline void kv_flush_wake(struct kv_flush *flush, int status)
 	kv_waiter_wake(flush->arg);
 }
 
-/* Until durable.  -ENOSPC, -EIO, -EOPNOTSUPP (no SSD tier). */
+/* Wait until the block is durable. -ENOSPC, -EIO, or -EOPNOTSUPP without an SSD
+ * tier. */
 static inline int kv_block_sync(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_waiter waiter = KV_WAITER_INIT;
@@ -52,7 +51,7 @@ static inline int kv_block_sync(struct kv_cache *cache, struct kv_block *block)
 	return flush.status;
 }
 
-/* Until everything sealed or removed in the space so far is durable. */
+/* Wait until everything sealed or removed in the space so far is durable. */
 static inline int kv_space_sync(struct kv_cache *cache, struct kv_space *space)
 {
 	struct kv_waiter waiter = KV_WAITER_INIT;
@@ -63,7 +62,8 @@ static inline int kv_space_sync(struct kv_cache *cache, struct kv_space *space)
 	return flush.status;
 }
 
-/* Until durable, then frees its slot; -EBUSY leased, -ENOSPC. */
+/* Wait until the block is durable, and free its slot. -EBUSY: it is leased;
+ * -ENOSPC. */
 static inline int kv_block_demote(struct kv_cache *cache,
 				  struct kv_block *block)
 {
@@ -78,7 +78,7 @@ static inline void kv_acquire_wake(struct kv_acquire *acquire, void *arg)
 	kv_waiter_wake(arg);
 }
 
-/* Until it is in DRAM; -ENOSPC. */
+/* Wait until the block is in DRAM. -ENOSPC. */
 static inline int kv_block_promote(struct kv_cache *cache,
 				   struct kv_block *block)
 {

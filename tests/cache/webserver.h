@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * webserver.h - a real nginx with WebDAV in the current directory, on a free
- * port of this machine, which dies with the test.
- */
+/* webserver.h - start an nginx with WebDAV in the current directory, on a free
+ * port of this machine.  The server ends with the test. */
 #ifndef KV_TESTS_CACHE_WEBSERVER_H
 #define KV_TESTS_CACHE_WEBSERVER_H
 
@@ -92,7 +90,7 @@ static inline void webserver_write(const struct webserver *server)
 	mkdir("data", 0700);
 }
 
-/* On the ports that it has.  -1: it does not come up. */
+/* Start the server on its ports. -1: it does not answer. */
 static inline int webserver_start(struct webserver *server)
 {
 	char here[4096];
@@ -115,7 +113,7 @@ static inline int webserver_start(struct webserver *server)
 	return 0;
 }
 
-/* SIGKILL, also when it is stopped. */
+/* Kill the server with SIGKILL, also when it is stopped. */
 static inline void webserver_kill(struct webserver *server)
 {
 	kill(server->pid, SIGKILL);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parsers without memory: -ENOMEM and nothing left behind. */
+/* test_alloc.c - parsers when allocations fail: they return -ENOMEM and leak
+ * nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +16,7 @@ static const char text[] =
 	"{\"name\":\"v\",\"dtype\":\"U8\",\"shape\":[5]}],\"tokens\":4,"
 	"\"salt\":\"00ff\",\"fingerprint\":\"ab\",\"reuse\":\"window:3\"}";
 
-/* jansson takes a string that it has no memory for for a bad one. */
+/* When jansson has no memory for a string, it reports the string as invalid. */
 static bool may(int r)
 {
 	return r == -ENOMEM || r == -EINVAL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Growable arrays, token buckets and back-off. */
+/* test_array.c - growable arrays, token buckets and back-off. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +29,8 @@ static void reserved_room_holds_what_was_asked_for(void **state)
 
 static void an_array_that_cannot_grow_stays(void **state)
 {
-	volatile size_t too_many = SIZE_MAX / 2; /* the compiler must not see */
+	/* volatile, so that the compiler gives no warning */
+	volatile size_t too_many = SIZE_MAX / 2;
 	uint64_t *items = NULL, *before;
 	size_t room = 0;
 
@@ -56,7 +57,7 @@ static void items_are_appended_one_by_one(void **state)
 		}
 		for (size_t i = 0; i < n; i++)
 			assert_int_equal(items[i], i);
-		n = 100; /* an owner may drop items from the end */
+		n = 100; /* an owner may drop the last items */
 	}
 	free(items);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_block.c - headers that others wrote, and everything that is not one.
+ * test_block.c - headers of safetensors files that other programs wrote, and
+ * files that must be refused.
  *
  * OWNS      a layout of two tensors, for the group.
  *
@@ -26,7 +27,8 @@ struct parsed {
 	struct kv_meta meta;
 };
 
-/* Parse a file with the header @json, of which @have bytes are there. */
+/* Parse a file with the header @json, of which the first @have bytes are in
+ * memory. */
 static int parse_some(const char *json, size_t have,
 		      const struct kv_layout *layout, struct parsed *ret_parsed)
 {
@@ -233,7 +235,7 @@ static void metadata_that_is_not_strings_is_refused(void **state)
 			 -EINVAL);
 }
 
-/* Valid, but it would cost hundreds of megabytes to look at. */
+/* The header is valid, but parsing it would take hundreds of megabytes. */
 static void a_header_of_too_many_values_is_refused(void **state)
 {
 	static const char begin[] = "{\"k\":{\"dtype\":\"U8\",\"shape\":[1";

@@ -189,12 +189,13 @@ static void the_same_arguments_give_the_same_bytes(void **state)
 	memset(a, 1, bytes);
 	memset(b, 2, bytes);
 	assert_int_equal(kv_block_header_write(layout, &key, &meta, a), 0);
-	meta.mtime_ns = 77; /* not in the file */
+	meta.mtime_ns = 77; /* the mtime is not in the file */
 	assert_int_equal(kv_block_header_write(layout, &key, &meta, b), 0);
 	assert_memory_equal(a, b, bytes);
 }
 
-/* Names of all lengths, so that each room left in the last page comes up. */
+/* Try names of all lengths, so that the last page has every possible room
+ * left. */
 static void the_longest_values_fit_whatever_the_names(void **state)
 {
 	struct kv_key key = key_of(0xff, 32);

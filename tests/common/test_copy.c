@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_copy.c - streaming copies of every size and alignment, digests on the
- * way.
+ * test_copy.c - streaming copies of every size and alignment, with the digest of
+ * the copied bytes.
  *
  * OWNS      two buffers with guard bytes around what is copied.
  *
@@ -25,7 +25,7 @@
 #define FILL 0xa5
 
 struct buffers {
-	uint8_t *src, *dst; /* BYTES and a guard on both sides */
+	uint8_t *src, *dst; /* BYTES each, with guard bytes before and after */
 	struct kv_hash *hash;
 };
 
@@ -79,7 +79,8 @@ static void assert_untouched(const uint8_t *at, size_t n)
 		assert_int_equal(at[i], FILL);
 }
 
-/* Copy @n bytes to @to past a line's start, from @from past one. */
+/* Copy @n bytes; source and destination begin @from and @to bytes after the
+ * start of a cache line. */
 static void check_copy(struct buffers *b, size_t n, size_t to, size_t from,
 		       bool hashed)
 {
@@ -214,7 +215,7 @@ the_digest_is_of_what_was_stored_while_the_source_changes(void **state)
 	assert_true(raced > 0);
 }
 
-/* Rows, what lies between them, and what is before and behind. */
+/* Copy rows, and check the bytes between, before and after them. */
 static void copy_rows_once(struct buffers *b, size_t n, size_t rows,
 			   size_t dst_next, size_t src_next, size_t shift)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_coverage.c - which bytes of a block have come.
+ * test_coverage.c - the record of the byte ranges of a file that were written.
  *
  * OWNS      nothing.
  *

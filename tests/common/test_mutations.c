@@ -24,7 +24,7 @@
 
 #define ROUNDS 20000
 #define TEXT_MAX 4096
-#define MUTATIONS 6 /* of one text, at most */
+#define MUTATIONS 6 /* mutations of one text, at most */
 
 struct text {
 	char bytes[TEXT_MAX];
@@ -122,7 +122,7 @@ static void mutate(struct text *text)
 		if (at < text->len)
 			text->bytes[at] ^= (char)(1u << below(8));
 		break;
-	case 1: /* a word in between, or instead of something */
+	case 1: /* insert a word, or replace text by it */
 		replace(text, at, below(2) ? n : 0, word, strlen(word));
 		break;
 	case 2: /* something is lost */
@@ -132,7 +132,7 @@ static void mutate(struct text *text)
 		memcpy(copy, text->bytes + at, n);
 		replace(text, below(text->len + 1), 0, copy, n);
 		break;
-	case 4: /* the end is lost */
+	case 4: /* cut off the end of the text */
 		text->len = below(8) ? text->len : at;
 		break;
 	default: /* another digit */
@@ -155,7 +155,8 @@ static struct text damaged(const char *const *from, size_t n)
 	return out;
 }
 
-/* In memory of exactly its size, so that a byte too far is found. */
+/* Copy the text to memory of exactly its size, so that a sanitizer finds a read
+ * beyond its end. */
 static char *exact(const void *prefix, size_t prefix_len,
 		   const struct text *text)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_sigbus_guard.c - memory that is not there is an error and no signal.
+ * test_sigbus_guard.c - access to mapped memory without pages is reported as an
+ * error and raises no signal.
  *
  * OWNS      SIGBUS.
  *
@@ -17,7 +18,7 @@
 #include "common/copy.h"
 #include "common/sigbus_guard.h"
 
-static char *page; /* of a file that is empty: it is never there */
+static char *page; /* page of an empty file: any access to it raises SIGBUS */
 static int file;
 static sigjmp_buf stray;
 
@@ -61,7 +62,7 @@ static int touch_and_leave(void *arg)
 	return 0;
 }
 
-/* cmocka takes the handler for itself before each test: take it back. */
+/* Install the guard's handler again, as cmocka replaces it before each test. */
 static void take_sigbus(void)
 {
 	static struct sigaction guard;
@@ -138,7 +139,7 @@ static void one_outside_goes_to_whose_signal_it_was(void **state)
 	assert_int_equal(kv_sigbus_guard(touch, page), -EFAULT);
 }
 
-/* As when a client has punched a hole where there are no pages any more. */
+/* A client has punched a hole into its memory, and no page can be allocated. */
 static void memory_that_heals_is_zeros_where_its_file_has_no_page(void **state)
 {
 	int fd = memfd_create("mended", MFD_CLOEXEC);
@@ -155,7 +156,7 @@ static void memory_that_heals_is_zeros_where_its_file_has_no_page(void **state)
 	assert_int_equal(touch(at + 3 * KV_PAGE), 0);
 	at[2 * KV_PAGE] = 'y';
 	assert_int_equal(touch(at + 2 * KV_PAGE), 'y');
-	assert_int_equal(touch(at), 'x'); /* the page is present */
+	assert_int_equal(touch(at), 'x'); /* the page is readable again */
 	assert_int_equal(kv_sigbus_guard(touch, page), -EFAULT);
 	kv_sigbus_mend_end(at);
 	assert_int_equal(kv_sigbus_guard(touch, at + KV_PAGE), -EFAULT);

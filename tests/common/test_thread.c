@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_thread.c - threads of kvfs's own, those that tick, and who holds a lock.
+ * test_thread.c - named threads, periodic threads, and the assertion that a
+ * thread holds a lock.
  *
  * OWNS      nothing.
  *
@@ -98,7 +99,8 @@ static void *expect_to_hold_it(void *arg)
 	return NULL;
 }
 
-/* Whether the assertion fails in a thread that does not hold the mutex. */
+/* Return whether the assertion fails in a thread that does not hold the
+ * mutex. */
 static bool fails_in_another_thread(void)
 {
 	const struct rlimit no_core = {0, 0};

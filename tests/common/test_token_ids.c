@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_token_ids.c - what a block's tokens are: in memory, in a header, and
- * refused where it is not exactly that.
+ * test_token_ids.c - token ids in memory and in the header of a block; headers
+ * whose token ids do not fit the block are refused.
  *
  * OWNS      a layout with "token_ids", for the group.
  *
@@ -108,7 +108,7 @@ static void a_header_without_them_is_as_it_was(void **state)
 	assert_null(memmem(header, KV_PAGE, "token_ids", 9));
 	assert_non_null(
 		memmem(header, KV_PAGE, "\"tokens\":\"4\"},\"k\":", 18));
-	meta.ids = ids; /* nobody asked for them */
+	meta.ids = ids; /* token ids that were not requested */
 	assert_int_equal(kv_block_header_write(layout, &key, &meta, header),
 			 -EINVAL);
 	free(ids);
@@ -194,7 +194,7 @@ static void a_save_without_them_is_refused(void **state)
 	free(five);
 }
 
-/* A file as others might write it, with this metadata. */
+/* Parse a file with this metadata, as another program might write it. */
 static int take(const struct kv_layout *layout, const char *metadata,
 		uint32_t *ret_tokens)
 {
@@ -252,7 +252,7 @@ static void a_file_that_does_not_say_them_is_refused(void **state)
 			      "\"extras\":\"00ff\"",
 			      &tokens),
 			 0);
-	/* Where nobody asks they are anybody's text. */
+	/* Without a layout that has token ids, the text is not checked. */
 	assert_int_equal(take(NULL, "\"token_ids\":\"x\"", &tokens), 0);
 }
 

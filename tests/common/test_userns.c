@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether all users have numbers; tests/mount/userns.sh has the namespaces. */
+/* Detect a user namespace in which some users have no id; see
+ * tests/mount/userns.sh. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

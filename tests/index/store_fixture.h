@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_fixture.h - a store directory made by hand: STORE/store, spaces, and
- * segment files with slots of three pages.
+ * store_fixture.h - a store directory that the test writes itself: STORE/store,
+ * files of spaces, and segment files with slots of three pages.
  */
 #ifndef KV_TESTS_INDEX_STORE_FIXTURE_H
 #define KV_TESTS_INDEX_STORE_FIXTURE_H
@@ -21,7 +21,8 @@
 struct store {
 	char path[40], index[64];
 	int fd, spaces;
-	struct kv_rebuild rebuild; /* of the last time */
+	/* arguments and results of the last rebuild */
+	struct kv_rebuild rebuild;
 	struct kv_index *made;
 	struct kv_store_info info;
 };
@@ -84,7 +85,7 @@ static inline int store_open_file(struct store *s, uint32_t id)
 	return openat(s->fd, path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 }
 
-/* A segment file with a trailer, and nothing in it. */
+/* Make segment file @id, with a trailer and empty slots. */
 static inline void store_add_file(struct store *s, uint32_t id)
 {
 	int fd = store_open_file(s, id);

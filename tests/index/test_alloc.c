@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The index without memory: a batch is whole or was never there. */
+/* test_alloc.c - the index when allocations fail: a transaction is committed
+ * whole or not at all. */
 #include "tests/alloc.h"
 #include "tests/index/index_fixture.h"
 
-/* One batch of everything; then all is read. */
+/* Put one record of each kind in one transaction. */
 static int write_batch(struct fixture *f, uint64_t first)
 {
 	struct kv_space_record space = {.id = 2};
@@ -49,7 +50,7 @@ static const struct alloc_script use_script = {.run = use};
 
 static void what_cannot_be_written_or_read_says_enomem(void **state)
 {
-	use(*state); /* so that what is looked for is there */
+	use(*state); /* so that there is a record to read */
 	assert_true(alloc_every(&use_script, *state, 1) > 3);
 	assert_true(alloc_every(&use_script, *state, 1000) > 3);
 }
@@ -82,7 +83,7 @@ static void an_index_is_opened_or_enomem(void **state)
 	assert_true(alloc_every(&open_script, f, 1000) > 3);
 }
 
-/* Worth compacting: much was deleted. */
+/* Put and delete many records, so that the index is worth compacting. */
 static void grow(void *arg)
 {
 	struct fixture *f = arg;
@@ -103,7 +104,7 @@ static void compact(void *arg)
 	alloc_among(r, 1, -ENOMEM, -EAGAIN /* pthread_create */);
 }
 
-/* Done or not, nothing is lost. */
+/* Check that no record is lost, whether the index was compacted or not. */
 static void look(void *arg)
 {
 	static struct seen seen;

@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run.sh: long */
 /*
- * test_calls.c - each call fails once that the index and what lies beside it
- * make, of the system and of LMDB; and from each on, all of them.
- *
- * The calls are interposed: what is defined here is what index/ and LMDB call.
+ * test_calls.c - use the index and the files beside it: each call of LMDB and of
+ * the system fails once; and from each call on, all calls fail.
  */
 #include "tests/calls.h"
 #include "tests/index/store_fixture.h"
 
 struct script {
 	void (*before)(void *arg);
-	int (*run)(void *arg); /* with calls that fail */
+	int (*run)(void *arg); /* calls of this function fail */
 	void (*after)(void *arg, int r);
 };
 
@@ -30,7 +28,8 @@ static int run_with(const struct script *script, void *arg, unsigned n,
 	return inject.failed > 0;
 }
 
-/* Each call fails by itself, then with all after it. */
+/* Run @script with each call failing alone, and with all calls failing from
+ * each one on. */
 static void every_call(const struct script *script, void *arg)
 {
 	static const int errors[] = {EIO, ENOSPC, ENOMEM};
@@ -74,7 +73,8 @@ static void all_or_said(void *arg, int r)
 {
 	struct store *s = arg;
 
-	/* Unreadable records are counted, or the whole call failed. */
+	/* Records that could not be read were counted, or the whole call
+	 * failed. */
 	if (r == 0 && !s->rebuild.odd_files && !s->rebuild.unreadable &&
 	    !s->rebuild.strays)
 		assert_int_equal(s->rebuild.blocks, 3);
@@ -240,7 +240,7 @@ static int compact_index(void *arg)
 	return r;
 }
 
-/* Worth compacting, with ten records to keep. */
+/* Leave ten records of many, so that the index is worth compacting. */
 static void ten_of_many(void *arg)
 {
 	struct fixture *f = arg;
@@ -264,7 +264,8 @@ static void ten_are_there(void *arg, int r)
 	memset(&seen, 0, sizeof(seen));
 	assert_int_equal(walk(f, &seen), 0);
 	assert_int_equal(seen.damaged, 0);
-	/* A failed batch is absent; its commit may have been reported late. */
+	/* A transaction that failed left no record, unless only its end was
+	 * reported as failed. */
 	assert_true(seen.slots == 10 || (r < 0 && seen.slots == 13));
 	kv_index_close(kv_steal(f->index));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_compact.c - giving back the space of an index that shrank.
+ * test_compact.c - compacting an index after most of its records were deleted.
  *
  * OWNS      nothing but its fixture.
  *
@@ -10,7 +10,7 @@
 
 #include "tests/index/index_fixture.h"
 
-/* A directory in the copy's place is what not even root can write over. */
+/* A directory in place of the copy keeps even root from making the copy. */
 static void a_copy_that_cannot_be_made_leaves_the_index_as_it_was(void **state)
 {
 	struct fixture *f = *state;
@@ -52,7 +52,7 @@ static void compaction_halves_a_shrunken_index_and_only_that(void **state)
 	assert_int_equal(seen.slots, 2000);
 }
 
-/* As when the cap was lowered, and the map with it. */
+/* The cap was lowered, and the map became smaller than the index. */
 static void an_index_larger_than_its_map_is_compacted_for_any_gain(void **state)
 {
 	struct fixture *f = *state;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_fault.c - an index whose file cannot be read any more: errors, and no
- * SIGBUS; and it works again when the file does.
+ * test_fault.c - an index whose file cannot be read any more: calls fail without
+ * SIGBUS, and succeed again when the file can be read.
  *
- * The file is cut off below the open index, which makes its pages as unreadable
- * as a disk does that is gone.
+ * The test truncates the file of an open index, so that its pages cannot be
+ * read, as on a disk that has failed.
  *
  * OWNS      nothing but its fixture.
  *
@@ -18,7 +18,8 @@
 #define SLOTS 20000
 #define KEPT (2 * KV_PAGE) /* the meta pages */
 
-/* Memory that LMDB held at the fault leaks; fault.c has the reason. */
+/* Memory that LMDB had allocated when the fault came leaks; see
+ * index/fault.c. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
@@ -85,7 +86,8 @@ static void change_what_is_cut_off(struct fixture *f)
 	restore(f, saved);
 }
 
-/* One test: cmocka takes the signal's handler for itself before each. */
+/* All in one test, because cmocka replaces the handler of SIGBUS before each
+ * test. */
 static void an_index_that_cannot_be_read_fails_and_works_again(void **state)
 {
 	struct fixture *f = *state;

@@ -12,7 +12,7 @@
 
 #include "tests/index/index_fixture.h"
 
-/* Change something behind the index's back; the index is closed meanwhile. */
+/* Change a record by LMDB itself, with the index closed. */
 static void poke(struct fixture *f, const char *name, MDB_val key,
 		 MDB_val value)
 {

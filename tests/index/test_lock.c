@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_lock.c - STORE/lock: who gets it, who waits for it, and what a process
- * that ends leaves.
+ * test_lock.c - STORE/lock: one process gets the lock, others wait or are
+ * refused, and the end of a process releases its lock.
  */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -68,10 +68,8 @@ static int look(struct fixture *f)
 	return state;
 }
 
-/*
- * Another process takes the lock, and lets go of it @ms after it has begun to
- * end; 0: it goes on.
- */
+/* Start a process that takes the lock and keeps it until @ms after its end has
+ * begun. 0: it goes on. */
 static pid_t owner(struct fixture *f, unsigned ms)
 {
 	int pipes[2], fd, store;
@@ -154,7 +152,7 @@ static void readers_share_it_and_keep_a_writer_out(void **state)
 	int first, second, third, other;
 
 	assert_int_equal(take(f, false, &first), 0);
-	assert_int_equal(first, -1); /* nobody has ever locked it */
+	assert_int_equal(first, -1); /* no process has locked it yet */
 	assert_int_equal(take(f, true, &first), 0);
 	close(first);
 	assert_int_equal(take(f, false, &first), 0);

@@ -88,7 +88,7 @@ static void a_file_that_is_cut_off_is_damaged(void **state)
 	}
 }
 
-/* Everything the daemon does with an index, in a process of its own. */
+/* Open, read and change an index in a child process, as the daemon does. */
 static int use(const struct fixture *f)
 {
 	pid_t pid = fork();
@@ -124,7 +124,7 @@ static void damage(uint8_t *image, size_t bytes, unsigned round)
 		const size_t length = (size_t)random() % 64;
 
 		switch (random() % 4) {
-		case 0: /* the numbers at the head of a page */
+		case 0: /* the numbers at the start of a page */
 			at = at / 4096 * 4096 + (size_t)random() % 64;
 			image[at] ^= (uint8_t)(1u << random() % 8);
 			break;
@@ -135,7 +135,7 @@ static void damage(uint8_t *image, size_t bytes, unsigned round)
 			memset(image + at, random() % 2 ? 0 : 0xff,
 			       KV_MIN(bytes - at, length));
 			break;
-		default: /* one page in place of another */
+		default: /* one page copied over another one */
 			memcpy(image + at / 4096 * 4096,
 			       image + (size_t)random() % (bytes / 4096) * 4096,
 			       4096);

@@ -150,7 +150,8 @@ static void nothing_is_given_twice(void **state)
 	assert_int_equal(s->info.next_space, 9);
 }
 
-/* A block's bytes are its owner's, who knows the store's id. */
+/* A user knows the store's id, and could write prologues into blocks: they must
+ * be ignored. */
 static void a_forged_prologue_within_a_block_is_not_looked_at(void **state)
 {
 	struct store *s = *state;
@@ -201,7 +202,7 @@ static void files_of_others_are_left_out(void **state)
 
 	assert_int_equal(kv_trailer_write(fd, 1, other, SEGMENT, SLOT), 0);
 	close(fd);
-	fd = store_open_file(s, 2); /* the trailer of file 5 */
+	fd = store_open_file(s, 2); /* the file gets the trailer of file 5 */
 	assert_int_equal(
 		kv_trailer_write(fd, 5, store_info.store, SEGMENT, SLOT), 0);
 	close(fd);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_sidecar.c - the files beside the index, and segment files' trailers:
- * what is taken for one, field by field, and calls that do less than was asked.
+ * test_sidecar.c - the files beside the index and the trailers of segment files:
+ * each field is checked when they are read; reads and writes may be short.
  */
 #include <dlfcn.h>
 #include <lmdb.h>
@@ -10,7 +10,8 @@
 #include "index/env.h"
 #include "store_fixture.h"
 
-/* The next call is interrupted, or moves only so many bytes. */
+/* How many of the next calls fail with EINTR, and how many bytes a call moves
+ * at most. */
 static _Atomic int interrupts;
 static _Atomic size_t at_most; /* 0: no limit */
 
@@ -84,7 +85,7 @@ static void calls_that_do_less_are_made_again(void **state)
 		kv_trailer_write(fd, 0, store_info.store, SEGMENT, SLOT), 0);
 	interrupts = 1;
 	assert_int_equal(kv_trailer_read(fd, 0, &trailer), 0);
-	/* A page is written whole, or it is an error. */
+	/* A page that is written in part is an error. */
 	at_most = 100;
 	assert_int_equal(kv_trailer_read(fd, 0, &trailer), 0);
 	assert_int_equal(

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Snapshots in the index. */
+/* test_snapshot.c - snapshots in the index. */
 #include "tests/index/index_fixture.h"
 
 #define LONG_ONE 20000u
@@ -90,7 +90,7 @@ static void what_was_put_is_seen_and_what_was_deleted_is_not(void **state)
 	assert_true(found.items_right);
 }
 
-/* Change one byte of the only place where @text is on disk. */
+/* Change one byte of @text, which is in the index's file once. */
 static void damage(struct fixture *f, const char *text, size_t n, long offset)
 {
 	char *data, *at;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tokens.c - what blocks' tokens are, beside their records: with them or
- * not at all, gone with them, and made anew from the blocks' headers.
+ * test_tokens.c - token ids in the index: put and deleted together with the
+ * records of their blocks, and rebuilt from the blocks' headers.
  *
  * OWNS      nothing but its fixtures.
  *
@@ -43,7 +43,8 @@ static int put(struct kv_index *index, uint64_t id, uint32_t n, uint32_t first)
 	return r < 0 ? kv_txn_abort(batch), r : kv_txn_commit(batch);
 }
 
-/* The first of them; 0: there are none, or no record. */
+/* Return the first token id of a slot. 0: the slot has no token ids, or no
+ * record. */
 static uint32_t first_of(struct kv_index *index, uint64_t id)
 {
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
@@ -138,7 +139,7 @@ static void they_are_deleted(void **state)
 	assert_int_equal(damaged, 0);
 }
 
-/* The database itself, as a fault of the disk would leave it. */
+/* Damage token ids by LMDB itself, as a fault of the disk would. */
 static void spoil(struct fixture *f, uint64_t id)
 {
 	MDB_val key = {sizeof(id), &id}, value;
@@ -196,8 +197,8 @@ static void a_full_map_is_enospc_and_all_of_it_can_be_deleted(void **state)
 	assert_int_equal(put(f->index, 1, 2000, 1), 0);
 }
 
-/* With records of the slots from @id on, what their tokens are where that has
- * room; 0: not all records have. */
+/* Put records of the slots from @id on, with token ids while these have room.
+ * Return 0 if there is no room for all records. */
 static unsigned put_what_fits(struct fixture *f, uint64_t id, unsigned slots,
 			      uint32_t n)
 {
@@ -220,8 +221,8 @@ static unsigned put_what_fits(struct fixture *f, uint64_t id, unsigned slots,
 	return put == slots ? put : 0;
 }
 
-/* Long ones need pages in a row, of which there may be none where many are free:
- * who asks first is never refused afterwards. */
+/* Long token ids need adjacent free pages, and many free pages need not be
+ * adjacent: token ids that were accepted must never make the commit fail. */
 static void what_has_room_is_put_however_torn_the_map_is(void **state)
 {
 	struct fixture *f = *state;
@@ -257,12 +258,14 @@ static void an_index_without_their_database_is_damaged(void **state)
 	assert_int_equal(open_again(f, false), -EBADMSG);
 }
 
-/* Twice a row is a 96th of the file, at most; longer ones take whole pages. */
+/* Token ids in the index have at most a 96th of the file's bytes, twice a row;
+ * longer ones take whole pages. */
 static void those_that_are_few_beside_their_block_are_taken(void **state)
 {
 	static const struct {
 		uint32_t n, extras_len;
-		uint64_t least; /* bytes of a file that has them in the index */
+		/* bytes of the smallest file with token ids in the index */
+		uint64_t least;
 	} rows[] = {
 		{1, 0, 96 * 2 * 44},	     {16, 0, 96 * 2 * 104},
 		{16, 64, 96 * 2 * 168},	     {64, 0, 96 * 2 * 296},
@@ -284,7 +287,8 @@ static void those_that_are_few_beside_their_block_are_taken(void **state)
 #define SLOT_BYTES (8 * KV_PAGE)
 #define FILE_AT(slot_number) ((off_t)(slot_number)*SLOT_BYTES + KV_PAGE)
 
-/* The file of a block whose ids are from @first on; caller frees. */
+/* Return the file of a block with token ids from @first on; the caller frees
+ * it. */
 static uint8_t *make_file(uint32_t first, struct kv_slot_record *record)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
@@ -306,7 +310,7 @@ static uint8_t *make_file(uint32_t first, struct kv_slot_record *record)
 	return file;
 }
 
-/* A block in slot @slot_number of file 0, with that @key. */
+/* Put a block with key @key into slot @slot_number of file 0. */
 static void add_block_of(struct store *s, uint32_t slot_number, uint64_t key,
 			 struct kv_slot_record record, uint32_t first)
 {
@@ -327,7 +331,7 @@ static void add_block(struct store *s, uint32_t slot_number, uint32_t space,
 		     store_record(space, slot_number, generation), first);
 }
 
-/* The byte at @at of the block's file, as a fault of the disk would leave it. */
+/* Change the byte at @at of the block's file, as a fault of the disk would. */
 static void damage(struct store *s, uint32_t slot_number, off_t at)
 {
 	int fd = store_open_file(s, 0);
@@ -360,7 +364,8 @@ static void they_come_back_from_the_headers(void **state)
 	add_file(s);
 	add_block(s, 1, 5, 100, 7000);
 	add_block(s, 2, 5, 101, 8000);
-	add_block(s, 3, 1, 102, 9000); /* the space keeps no tokens */
+	/* this space's layout has no token ids */
+	add_block(s, 3, 1, 102, 9000);
 	assert_int_equal(store_rebuild(s), 0);
 	assert_int_equal(s->rebuild.blocks, 3);
 	assert_int_equal(first_of(s->made, 1), 7000);
@@ -381,8 +386,8 @@ static void of_two_with_one_key_the_newer_ones_stay(void **state)
 	assert_int_equal(first_of(s->made, 2), 8000);
 }
 
-/* In one of them the first id is another, in one it is no header any more, and
- * in one the tensors are damaged: none of them is a block, once read. */
+/* Damage the blocks: another token id in one, no valid header in one, other
+ * tensors in one.  A rebuild must take no token ids from any of them. */
 static void what_has_not_its_digest_is_left_out(void **state)
 {
 	struct store *s = *state;
