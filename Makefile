@@ -65,6 +65,7 @@ $B/libkvfs.so: $(call objs,$(LIB) $(SHARED)) kernels/libkvfs.map
 	$(call run,LINK)$(CC) $(LDFLAGS) -shared -Wl,-soname,libkvfs.so.$(SONUM) -Wl,-z,nodelete -Wl,--version-script=kernels/libkvfs.map \
 	  $(filter %.o,$^) $(LIBS_L) -o $@ && ln -sf libkvfs.so $B/libkvfs.so.$(SONUM)
 .SECONDEXPANSION:
+$B/kvfs-replay: $(call objs,tools/bench/report.c)
 $(TOOLS): $B/kvfs-%: $$(call objs,$$(wildcard tools/$$*/*.c)) $$(TOOL_$$*) $B/libkvfs.a
 	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_L) $(if $(TOOL_$*),-llmdb -lz) $(if $(filter bench,$*),-lfuse3) -lm -ldl -o $@
 $(UNIT) $(HELPERS): $B/%: $B/%.o $B/daemon.a $B/libkvfs.a

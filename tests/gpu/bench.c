@@ -98,7 +98,7 @@ static void settle(struct engine *e)
 static double load_once(struct engine *e, kvfs_lease *lease,
 			const int64_t *pages, uint32_t flags)
 {
-	uint64_t start = kv_bench_now();
+	uint64_t start = kv_now_ns();
 	kvfs_xfer *xfer;
 
 	assert_int_equal(kvfs_load(e->pool, lease, BLOCKS, pages,
@@ -107,7 +107,7 @@ static double load_once(struct engine *e, kvfs_lease *lease,
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND),
 			 BLOCKS);
 	kvfs_xfer_free(xfer);
-	return (double)(kv_bench_now() - start) / 1e9;
+	return (double)(kv_now_ns() - start) / 1e9;
 }
 
 /* Other ways to bring the same bytes to the device. */
@@ -182,15 +182,15 @@ static void save_once(struct engine *e, const int64_t *pages,
 	uint64_t start;
 
 	assert_int_equal(kvfs_space_clear(e->space), 0);
-	start = kv_bench_now();
+	start = kv_now_ns();
 	assert_int_equal(kvfs_save(e->pool, e->space, keys, NULL, BLOCKS, pages,
 				   NULL, &xfer),
 			 0);
 	kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND);
-	*ret_copied = (double)(kv_bench_now() - start) / 1e9;
+	*ret_copied = (double)(kv_now_ns() - start) / 1e9;
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND),
 			 BLOCKS);
-	*ret_sealed = (double)(kv_bench_now() - start) / 1e9;
+	*ret_sealed = (double)(kv_now_ns() - start) / 1e9;
 	kvfs_xfer_free(xfer);
 	free(keys);
 }
@@ -343,9 +343,9 @@ static void bench_harm(const char *what, bool compute, struct beside *beside,
 	beside->times = 0;
 	assert_int_equal(pthread_create(&thread, NULL, run, beside), 0);
 	usleep(50000);
-	start = kv_bench_now();
+	start = kv_now_ns();
 	run_kernels(compute, memory, &with);
-	seconds = (double)(kv_bench_now() - start) / 1e9;
+	seconds = (double)(kv_now_ns() - start) / 1e9;
 	atomic_store(&beside->stop, true);
 	pthread_join(thread, NULL);
 	report_harm(what, &alone, &with,
@@ -439,7 +439,7 @@ static double wait_registered(struct engine *e, uint64_t bytes, uint64_t start)
 			break;
 		usleep(10000);
 	}
-	return (double)(kv_bench_now() - start) / 1e9;
+	return (double)(kv_now_ns() - start) / 1e9;
 }
 
 static void report_register(uint64_t bytes, double all, double first,
@@ -488,7 +488,7 @@ static void bench_register(void)
 					 &e.space),
 			 0);
 	assert_int_equal(engine_register(&e), 0);
-	start = kv_bench_now();
+	start = kv_now_ns();
 	lease = engine_acquire(&e, (size_t)n * BLOCKS);
 	first = load_once(&e, lease, pages, 0);
 	all = wait_registered(&e, n * BLOCKS * e.shape.block, start);
@@ -625,7 +625,7 @@ int main(int argc, char **argv)
 						      : "readonly=1");
 	gpu_set("delay=0");
 	say_where();
-	if (kv_bench_report_new(argv[2], NULL, &report) < 0)
+	if (kv_bench_report_new(argv[2], "we", NULL, &report) < 0)
 		return 1;
 	failed = cmocka_run_group_tests_name(way, runs, NULL, NULL);
 	return kv_bench_report_close(report) < 0 || failed != 0;

@@ -45,7 +45,7 @@ static inline void reference_close(struct reference *ref)
 static inline double reference_copy(struct reference *ref, bool to_device,
 				    uint64_t stride)
 {
-	uint64_t start = kv_bench_now(), at;
+	uint64_t start = kv_now_ns(), at;
 
 	for (at = 0; at < ref->bytes; at += stride)
 		if (to_device)
@@ -55,7 +55,7 @@ static inline double reference_copy(struct reference *ref, bool to_device,
 			GPU_OK(cuMemcpyDtoHAsync_v2, ref->host + at,
 			       ref->device + at, stride, ref->stream);
 	GPU_OK(cuStreamSynchronize, ref->stream);
-	return (double)(kv_bench_now() - start) / 1e9;
+	return (double)(kv_now_ns() - start) / 1e9;
 }
 
 /* Seconds for all of it in copies of @stride bytes, many in a call, none beside
@@ -74,24 +74,24 @@ static inline double reference_batch(struct reference *ref, uint64_t stride)
 		from[i] = (uintptr_t)ref->host + i * stride;
 		sizes[i] = stride;
 	}
-	start = kv_bench_now();
+	start = kv_now_ns();
 	r = gpu_copy_batch(to, from, sizes, n, ref->stream);
 	GPU_OK(cuStreamSynchronize, ref->stream);
 	free(to);
 	free(from);
 	free(sizes);
-	return r == CU_OK ? (double)(kv_bench_now() - start) / 1e9 : -1;
+	return r == CU_OK ? (double)(kv_now_ns() - start) / 1e9 : -1;
 }
 
 /* The same by a kernel that reads the host's memory, on four multiprocessors. */
 static inline double reference_kernel(struct reference *ref)
 {
-	uint64_t start = kv_bench_now();
+	uint64_t start = kv_now_ns();
 
 	gpu_copy(ref->stream, 4, ref->device, (uintptr_t)ref->host,
 		 ref->bytes & ~15ull);
 	GPU_OK(cuStreamSynchronize, ref->stream);
-	return (double)(kv_bench_now() - start) / 1e9;
+	return (double)(kv_now_ns() - start) / 1e9;
 }
 
 /* Seconds of processors that this process, and @daemon, have used. */

@@ -34,7 +34,7 @@ static FILE *out;
 
 static double seconds_since(uint64_t start)
 {
-	return (double)(kv_bench_now() - start) / 1e9;
+	return (double)(kv_now_ns() - start) / 1e9;
 }
 
 /* ---- the device ---- */
@@ -141,7 +141,7 @@ static void *launch_on(void *arg)
 	GPU_OK(cuCtxSetCurrent, gpu.ctx);
 	stream = gpu_stream();
 	while (!atomic_load(&stall->stop)) {
-		start = kv_bench_now();
+		start = kv_now_ns();
 		gpu_spin(stream, 0);
 		took = seconds_since(start);
 		stall->longest = KV_MAX(stall->longest, took);
@@ -159,7 +159,7 @@ static double copy_from(uint8_t *at, uint64_t bytes)
 {
 	CUdeviceptr to = gpu_alloc(CHUNK);
 	CUstream stream = gpu_stream();
-	uint64_t start = kv_bench_now(), done;
+	uint64_t start = kv_now_ns(), done;
 	double took;
 
 	for (done = 0; done < bytes; done += CHUNK)
@@ -195,7 +195,7 @@ static void probe_mode(const struct mode *mode, const char *comma)
 
 	if (pthread_create(&thread, NULL, launch_on, &stall) != 0)
 		abort();
-	start = kv_bench_now();
+	start = kv_now_ns();
 	r = register_all(at, bytes, mode->flags, &done);
 	took = seconds_since(start);
 	atomic_store(&stall.stop, true);
@@ -210,7 +210,7 @@ static void probe_mode(const struct mode *mode, const char *comma)
 		fprintf(out, ", \"gb_s\": %.2f",
 			(double)bytes / copy_from(at, bytes) / 1e9);
 	}
-	start = kv_bench_now();
+	start = kv_now_ns();
 	for (at_once = 0; at_once < done; at_once += CHUNK)
 		GPU_OK(cuMemHostUnregister, at + at_once);
 	back = seconds_since(start);
@@ -423,7 +423,7 @@ static void *attempt(void *arg)
 	uint64_t start;
 
 	GPU_OK(cuCtxSetCurrent, gpu.ctx);
-	start = kv_bench_now();
+	start = kv_now_ns();
 	a->run();
 	a->seconds = seconds_since(start);
 	atomic_store(&a->returned, true);
@@ -628,7 +628,7 @@ static void probe_copies_of(bool batched, const char *comma)
 		sizes[i] = PIECE;
 	}
 	for (round = 0; round < 2; round++) {
-		start = kv_bench_now();
+		start = kv_now_ns();
 		if (batched)
 			r = gpu_copy_batch(to, from, sizes, PIECES, stream);
 		for (i = 0; i < PIECES && !batched; i++)

@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * load.c - loads.  From the arena to a pool, against memcpy between the same
- * addresses; a lease of blocks and their pointers, without a copy, against
- * memcpy; from SSD to the arena, verified, against fio's reads on the same
- * filesystem; and of a long context, from a snapshot to other pages.
+ * load.c - figures of reading calls: loads from DRAM against memcpy, leases
+ * against memcpy, loads from SSD against fio, a long context from its snapshot,
+ * and probes against Redis over a UNIX socket.
  *
  * OWNS      the list of pieces that memcpy copies; the file that fio reads; a
- *           pool over rig->spare for the long context.
+ *           pool over rig->spare for the long context; the Redis server.
  *
  * INVARIANTS
  *   (1) Load and memcpy copy KV_BENCH_GROUP blocks at a time.  If there are
- *       several groups, memcpy's is half-way round from the load's, so that
- *       neither finds its bytes in the processor's cache because of the other.
+ *       several groups, memcpy copies a group half-way round from the load's,
+ *       so that neither finds its bytes in the processor's cache.
+ *   (2) The Redis request is composed once: only sending the request and
+ *       reading the answers is timed.
  *
- * LOCKING   none.
+ * LOCKING   none: one thread measures.
  */
-#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
-#include "common/kv.h"
+#include "common/bytes.h"
 #include "tools/bench/bench.h"
 
 #define ROUNDS 7
 #define ROUNDS_QUICK 5
-#define LEASES 10 /* for each memcpy, which takes a thousand times as long */
+/* leases per memcpy: a memcpy takes a thousand times as long */
+#define LEASES 10
 
 /* ---- from DRAM to a pool ---- */
 
@@ -36,7 +38,7 @@ struct shape {
 	double goal;
 };
 
-/* List the pieces that the library finds in the pool's views. */
+/* List source and destination of each contiguous piece of the pool's views. */
 static struct kv_bench_piece *list_pieces(struct kv_bench_rig *rig,
 					  const struct shape *shape,
 					  kvfs_lease *lease)
@@ -70,12 +72,12 @@ static int load_group(const struct shape *shape, kvfs_lease *lease,
 
 	for (i = 0; i < KV_BENCH_GROUP; i++)
 		pages[i] = (int64_t)(opts.first + i);
-	begin = kv_bench_now();
+	begin = kv_now_ns();
 	r = kvfs_load(shape->pool, lease, KV_BENCH_GROUP, pages, &opts, &xfer);
 	if (r < 0)
 		return (int)r;
 	r = kvfs_xfer_wait(xfer, KVFS_COPIED, KVFS_FOREVER);
-	*ret_ns = kv_bench_now() - begin;
+	*ret_ns = kv_now_ns() - begin;
 	kvfs_xfer_free(xfer);
 	return r == KV_BENCH_GROUP ? 0 : -EIO;
 }
@@ -108,7 +110,7 @@ static int measure_shape(struct kv_bench_rig *rig, const struct shape *shape,
 	size_t n = KV_BENCH_GROUP * shape->pieces;
 	size_t rounds = groups * (rig->bench->quick ? 1 : 3) + 8;
 	double bytes = KV_BENCH_GROUP * (double)kv_bench_payload(rig->size);
-	struct kv_bench_sample load = {0}, crew = {0}, alone = {0};
+	struct kv_bench_sample load = {0}, copy = {0};
 	uint64_t ns;
 	int r = 0;
 
@@ -117,33 +119,19 @@ static int measure_shape(struct kv_bench_rig *rig, const struct shape *shape,
 		kv_bench_sample_add(&load, bytes / (double)ns);
 		other = (round + groups / 2) % groups * n;
 		ns = kv_bench_crew_copy(rig->crew, pieces + other, n);
-		kv_bench_sample_add(&crew, bytes / (double)ns);
-		if (round % 2)
-			continue;
-		other = (round + groups / 3) % groups * n;
-		ns = kv_bench_crew_copy(NULL, pieces + other, n);
-		kv_bench_sample_add(&alone, bytes / (double)ns);
+		kv_bench_sample_add(&copy, bytes / (double)ns);
 	}
-	if (r == 0) {
-		kv_bench_report_add(
+	if (r == 0)
+		kv_bench_report_speeds(
 			rig->bench->report,
-			&(struct kv_bench_figure){
+			(struct kv_bench_figure){
 				.name = shape->name,
 				.suffix = rig->size->suffix,
-				.value = kv_bench_sample_median(&load),
-				.reference = kv_bench_sample_median(&crew),
-				.unit = "GB/s",
 				.against = rig->bench->memcpy_text,
-				.least_ratio = shape->goal});
-		kv_bench_report_note(rig->bench->report,
-				     "memcpy on one thread: %.2f GB/s; pool in "
-				     "2 MiB pages: %u %%",
-				     kv_bench_sample_median(&alone),
-				     kv_bench_memory_huge_percent());
-	}
+				.least_ratio = shape->goal},
+			&load, &copy);
 	kv_bench_samples_free(&load, 1);
-	kv_bench_samples_free(&crew, 1);
-	kv_bench_samples_free(&alone, 1);
+	kv_bench_samples_free(&copy, 1);
 	return r;
 }
 
@@ -181,11 +169,11 @@ int kv_bench_load(struct kv_bench_rig *rig)
 
 /* ---- leases ---- */
 
-/* Acquire a group and get all pointers.  The release is not measured. */
+/* Lease a group of blocks and get all pointers.  The release is not timed. */
 static int lease_group(struct kv_bench_rig *rig, size_t first,
 		       const void **pointers, double *ret_us)
 {
-	uint64_t begin = kv_bench_now();
+	uint64_t begin = kv_now_ns();
 	kvfs_lease *lease;
 	size_t i;
 	int r;
@@ -195,7 +183,7 @@ static int lease_group(struct kv_bench_rig *rig, size_t first,
 		return r;
 	for (i = 0; i < KV_BENCH_GROUP; i++)
 		pointers[i] = kvfs_lease_data(lease, i, NULL);
-	*ret_us = (double)(kv_bench_now() - begin) / 1000;
+	*ret_us = (double)(kv_now_ns() - begin) / 1000;
 	for (i = 0; i < KV_BENCH_GROUP; i++)
 		if (!pointers[i])
 			r = -EIO;
@@ -221,7 +209,8 @@ int kv_bench_lease(struct kv_bench_rig *rig)
 			if (round > 0)
 				kv_bench_sample_add(&lease, us);
 		}
-		/* The released blocks stay in DRAM: no other client needs it. */
+		/* The released blocks stay in DRAM: no other client needs
+		 * room. */
 		for (i = 0; i < KV_BENCH_GROUP && r == 0; i++)
 			pieces[i] = (struct kv_bench_piece){
 				(char *)rig->spare.base + i * bytes,
@@ -256,31 +245,29 @@ int kv_bench_lease(struct kv_bench_rig *rig)
 
 /* ---- from SSD ---- */
 
-/* Load every block from SSD, and in the first round compare the bytes; read the
- * same with fio. */
+/* Load every block from SSD, and read as many bytes with fio.  The first round
+ * also compares the bytes. */
 static int cold_round(void *arg, unsigned round, double *ret_speeds)
 {
 	struct kv_bench_rig *rig = arg;
 	uint64_t payload = kv_bench_payload(rig->size), begin;
 	uint64_t bytes = rig->size->blocks * payload;
-	char path[PATH_MAX];
 	kvfs_lease *lease;
 	int r;
 
 	r = kv_bench_rig_chill(rig);
 	if (r < 0)
 		return r;
-	begin = kv_bench_now();
+	begin = kv_now_ns();
 	r = kv_bench_rig_acquire(rig, 0, rig->size->blocks, &lease);
 	if (r < 0)
 		return r;
-	ret_speeds[0] = (double)bytes / (double)(kv_bench_now() - begin);
+	ret_speeds[0] = (double)bytes / (double)(kv_now_ns() - begin);
 	if (round == 0)
 		r = kv_bench_rig_verify(rig, lease);
 	kvfs_release(lease);
-	snprintf(path, sizeof(path), "%s/fio", rig->bench->dir);
 	return r < 0 ? r
-		     : kv_bench_fio(rig->bench, path, payload, bytes, 0,
+		     : kv_bench_fio(rig->bench, payload, bytes, 0,
 				    &ret_speeds[1]);
 }
 
@@ -293,7 +280,7 @@ int kv_bench_cold(struct kv_bench_rig *rig)
 		.least_ratio = 0.95};
 	struct kv_bench_sample samples[2] = {0};
 	char path[PATH_MAX];
-	int r;
+	int fd, r;
 
 	if (!kv_bench_program_found("fio")) {
 		kv_bench_report_skip(rig->bench->report, figure.name,
@@ -301,8 +288,15 @@ int kv_bench_cold(struct kv_bench_rig *rig)
 		return 0;
 	}
 	snprintf(path, sizeof(path), "%s/fio", rig->bench->dir);
-	r = kv_bench_fio_file(path,
-			      rig->size->blocks * kv_bench_payload(rig->size));
+	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	r = kv_write_all(fd, rig->pages.base, rig->pages.bytes);
+	if (r == 0 && fsync(fd) < 0)
+		r = -errno;
+	/* Drop the file from the page cache: fio must read from the disk. */
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	close(fd);
 	if (r == 0)
 		r = kv_bench_rounds(cold_round, rig,
 				    rig->bench->quick ? ROUNDS_QUICK : ROUNDS,
@@ -310,7 +304,6 @@ int kv_bench_cold(struct kv_bench_rig *rig)
 	if (r == 0)
 		kv_bench_report_speeds(rig->bench->report, figure, &samples[0],
 				       &samples[1]);
-	kv_bench_remove(path);
 	kv_bench_samples_free(samples, 2);
 	return r;
 }
@@ -318,21 +311,25 @@ int kv_bench_cold(struct kv_bench_rig *rig)
 /* ---- a long context ---- */
 
 #define NAME "turn"
-#define PIECE (1u << 20) /* memcpy copies in pieces, as for other figures */
-#define TAIL 64		 /* blocks of a window of attention */
-#define WINDOW 256u	 /* blocks of the others that are leased together */
-#define WINDOWS 3u	 /* under way at a time */
+/* bytes that memcpy copies at once, as for other figures */
+#define PIECE (1u << 20)
+/* blocks in a sliding attention window, loaded second */
+#define TAIL 64
+/* blocks per lease, for the blocks between the first and the tail */
+#define WINDOW 256u
+#define WINDOWS 3u /* leases in flight */
 
 enum { SNAPSHOT, FIRST, TAIL_TOO, ALL, COPY, CONTEXT_SERIES };
 
-/* Blocks of the snapshot on their way to their pages. */
+/* Blocks of the snapshot that are being loaded into their pages. */
 struct window {
 	kvfs_lease *lease;
 	kvfs_xfer *load;
 	size_t n;
 };
 
-/* Set the place of the next blocks: the first, the last TAIL, then the rest. */
+/* Return the number of blocks to load next, and the place of the first: block
+ * 0, then the last TAIL blocks, then the blocks between them. */
 static size_t next_window(size_t n, size_t done, size_t *ret_first)
 {
 	*ret_first = done == 0 ? 0 : done == 1 ? n - TAIL : done - TAIL;
@@ -357,7 +354,7 @@ static int end_window(struct window *window)
 {
 	long done;
 
-	/* A thread that waits for a lease takes the reply from the socket. */
+	/* The thread that waits for a lease reads its reply from the socket. */
 	kvfs_lease_wait(window->lease, KVFS_FOREVER);
 	done = kvfs_xfer_wait(window->load, KVFS_COPIED, KVFS_FOREVER);
 	kvfs_release(window->lease);
@@ -365,7 +362,7 @@ static int end_window(struct window *window)
 	return done == (long)window->n ? 0 : -EIO;
 }
 
-/* Load the snapshot with a few windows of blocks under way at a time. */
+/* Load the snapshot's blocks, with up to WINDOWS leases in flight. */
 static int bring_back(struct kv_bench_rig *rig, kvfs_pool *pool,
 		      const int64_t *pages, struct kv_bench_sample *samples)
 {
@@ -373,13 +370,14 @@ static int bring_back(struct kv_bench_rig *rig, kvfs_pool *pool,
 	struct window windows[WINDOWS];
 	size_t begun = 0, over = 0;
 	kvfs_key *keys = calloc(n, sizeof(*keys));
-	uint64_t begin = kv_bench_now();
+	uint64_t begin = kv_now_ns();
 	int r = keys ? 0 : -ENOMEM;
 
 	if (r == 0)
 		r = (int)kvfs_snapshot_keys(rig->space, NAME, keys, NULL, 1);
 	while (r >= 0 && ended < n) {
-		/* The first block alone, then with the last ones all keys. */
+		/* Load block 0 alone: only its key is known.  Then get all
+		 * keys. */
 		if (done < n && begun - over < (over == 0 ? 1 : WINDOWS)) {
 			struct window *window = &windows[begun++ % WINDOWS];
 
@@ -394,7 +392,7 @@ static int bring_back(struct kv_bench_rig *rig, kvfs_pool *pool,
 		if (r == 0 && over <= 2)
 			kv_bench_sample_add(
 				&samples[over == 1 ? FIRST : TAIL_TOO],
-				(double)(kv_bench_now() - begin) / 1e6);
+				(double)(kv_now_ns() - begin) / 1e6);
 		if (r == 0 && over == 1)
 			r = (int)kvfs_snapshot_keys(rig->space, NAME, keys,
 						    NULL, n);
@@ -404,7 +402,7 @@ static int bring_back(struct kv_bench_rig *rig, kvfs_pool *pool,
 		return r;
 	kv_bench_sample_add(&samples[ALL],
 			    (double)rig->spare.bytes /
-				    (double)(kv_bench_now() - begin));
+				    (double)(kv_now_ns() - begin));
 	return 0;
 }
 
@@ -415,13 +413,13 @@ static int context_round(struct kv_bench_rig *rig, kvfs_pool *pool,
 	struct kv_bench_piece *pieces = calloc(n_pieces, sizeof(*pieces));
 	size_t payload = kv_bench_payload(rig->size), n = rig->size->blocks, i;
 	char *back = rig->spare.base, *saved = rig->pages.base;
-	uint64_t begin = kv_bench_now();
+	uint64_t begin = kv_now_ns();
 	int r = pieces ? 0 : -ENOMEM;
 
 	if (r == 0)
 		r = kvfs_snapshot(rig->space, NAME, rig->keys, NULL, n, NULL);
 	kv_bench_sample_add(&samples[SNAPSHOT],
-			    (double)(kv_bench_now() - begin) / 1e6);
+			    (double)(kv_now_ns() - begin) / 1e6);
 	for (i = 0; i < n_pieces && r == 0; i++)
 		pieces[i] = (struct kv_bench_piece){back + i * PIECE,
 						    saved + i * PIECE, PIECE};
@@ -434,7 +432,7 @@ static int context_round(struct kv_bench_rig *rig, kvfs_pool *pool,
 	free(pieces);
 	if (r == 0)
 		r = bring_back(rig, pool, pages, samples);
-	/* Page i has block n - 1 - i. */
+	/* Page i holds block n - 1 - i. */
 	for (i = 0; i < n && r == 0; i++)
 		if (memcmp(back + i * payload, saved + (n - 1 - i) * payload,
 			   payload) != 0)
@@ -490,5 +488,202 @@ int kv_bench_context(struct kv_bench_rig *rig)
 	kvfs_pool_close(pool);
 	free(pages);
 	kv_bench_samples_free(s, CONTEXT_SERIES);
+	return r;
+}
+
+/* ---- probes ---- */
+
+#define KEYS 128
+#define PRESENT 64
+#define CALLS 20000
+#define TURN 500 /* calls to kvfs before as many to Redis */
+#define COMMAND_MAX 128
+#define TIMEOUT_MS 10000
+
+struct redis {
+	struct kv_bench_children *children;
+	pid_t pid;
+	int fd;
+	char *request;
+	size_t request_bytes;
+};
+
+/* Read answers until @buffer has @bytes. */
+static int receive(int fd, char *buffer, size_t bytes)
+{
+	ssize_t r;
+
+	for (; bytes; buffer += r, bytes -= (size_t)r) {
+		r = read(fd, buffer, bytes);
+		if (r <= 0)
+			return r < 0 ? -errno : -EIO;
+	}
+	return 0;
+}
+
+static int redis_store(struct redis *redis, char (*names)[65], size_t n)
+{
+	char command[COMMAND_MAX + 65], answer[5];
+	size_t i;
+	int length, r;
+
+	for (i = 0; i < n; i++) {
+		length =
+			snprintf(command, sizeof(command),
+				 "*3\r\n$3\r\nSET\r\n$%zu\r\n%s\r\n$1\r\n1\r\n",
+				 strlen(names[i]), names[i]);
+		r = kv_write_all(redis->fd, command, (size_t)length);
+		if (r == 0)
+			r = receive(redis->fd, answer, sizeof(answer));
+		if (r == 0 && memcmp(answer, "+OK\r\n", 5) != 0)
+			r = -EIO;
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static void redis_end(struct redis *redis)
+{
+	if (redis->fd >= 0)
+		close(redis->fd);
+	kv_bench_child_end(redis->children, redis->pid);
+	free(redis->request);
+}
+
+/*
+ * Start redis-server in @dir, store the first PRESENT of the @names, and
+ * compose the request.
+ * -ETIMEDOUT: the server does not answer
+ * -ENAMETOOLONG: @dir is too long for a socket's path
+ * -EIO, -ENOMEM
+ */
+static int redis_start(struct redis *redis, const char *dir, char (*names)[65])
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	char log[4096];
+	char *argv[] = {"redis-server",	  "--port", "0", "--unixsocket",
+			address.sun_path, "--save", "",	 "--dir",
+			(char *)dir,	  NULL};
+	unsigned waited;
+	size_t i;
+	int r;
+
+	if (strlen(dir) + sizeof("/redis") > sizeof(address.sun_path))
+		return -ENAMETOOLONG;
+	stpcpy(stpcpy(address.sun_path, dir), "/redis");
+	redis->request = malloc(KEYS * COMMAND_MAX);
+	if (!redis->request)
+		return -ENOMEM;
+	for (i = 0; i < KEYS; i++)
+		redis->request_bytes += (size_t)snprintf(
+			redis->request + redis->request_bytes, COMMAND_MAX,
+			"*2\r\n$6\r\nEXISTS\r\n$%zu\r\n%s"
+			"\r\n",
+			strlen(names[i]), names[i]);
+	redis->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (redis->fd < 0)
+		return -errno;
+	snprintf(log, sizeof(log), "%s/redis.log", dir);
+	r = kv_bench_child_start(redis->children, argv, log, &redis->pid);
+	if (r < 0)
+		return r;
+	for (waited = 0; connect(redis->fd, (const struct sockaddr *)&address,
+				 sizeof(address)) < 0;
+	     waited += 20) {
+		if (!kv_bench_child_alive(redis->children, redis->pid))
+			return -EIO;
+		if (waited >= TIMEOUT_MS)
+			return -ETIMEDOUT;
+		usleep(20000);
+	}
+	return redis_store(redis, names, PRESENT);
+}
+
+/* Send an EXISTS for each name in one write.  Return how many names exist. */
+static long redis_exists(struct redis *redis)
+{
+	char answers[4 * KEYS] = {0}; /* ":1\r\n" or ":0\r\n" */
+	size_t i, bytes = sizeof(answers);
+	long present = 0;
+	int r;
+
+	r = kv_write_all(redis->fd, redis->request, redis->request_bytes);
+	if (r == 0)
+		r = receive(redis->fd, answers, bytes);
+	if (r < 0)
+		return r;
+	for (i = 0; i < bytes; i += 4)
+		present += answers[i + 1] == '1';
+	return present;
+}
+
+/* Time TURN probes of @keys, or if @keys is NULL TURN requests to @redis. */
+static int take_turn(struct kv_bench_rig *rig, const kvfs_key *keys,
+		     struct redis *redis, struct kv_bench_sample *us)
+{
+	kvfs_query query = {rig->space, keys, KEYS};
+	uint8_t states[KEYS];
+	uint64_t begin;
+
+	for (int i = 0; i < TURN; i++) {
+		begin = kv_now_ns();
+		if ((keys ? kvfs_probe(&query, 1, states)
+			  : redis_exists(redis)) != PRESENT)
+			return -EIO;
+		kv_bench_sample_add(us, (double)(kv_now_ns() - begin) / 1000);
+	}
+	return 0;
+}
+
+int kv_bench_probe(struct kv_bench_rig *rig)
+{
+	static const struct kv_bench_figure figures[] = {
+		{.name = "probe128_p50", .most = 30},
+		{.name = "probe128_p99", .most = 200},
+	};
+	struct redis redis = {.children = &rig->bench->children, .fd = -1};
+	struct kv_bench_sample probe = {0}, exists = {0}, warm = {0};
+	kvfs_key keys[KEYS];
+	char names[KEYS][65];
+	int r, i;
+
+	if (!kv_bench_program_found("redis-server")) {
+		for (i = 0; i < 2; i++)
+			kv_bench_report_skip(rig->bench->report,
+					     figures[i].name, NULL,
+					     "redis-server");
+		return 0;
+	}
+	r = kv_bench_rig_keys(rig, keys, KEYS);
+	if (r < 0)
+		return r;
+	for (i = 0; i < KEYS; i++) {
+		if (i < PRESENT)
+			keys[i] = rig->keys[i];
+		kvfs_key_name(&keys[i], names[i]);
+	}
+	r = redis_start(&redis, rig->bench->dir, names);
+	for (i = -TURN; i < CALLS && r == 0; i += TURN) {
+		r = take_turn(rig, keys, NULL, i < 0 ? &warm : &probe);
+		if (r == 0)
+			r = take_turn(rig, NULL, &redis,
+				      i < 0 ? &warm : &exists);
+	}
+	for (i = 0; i < 2 && r == 0; i++) {
+		struct kv_bench_figure figure = figures[i];
+		double percent = i == 0 ? 50 : 99;
+
+		figure.value = kv_bench_sample_percentile(&probe, percent);
+		figure.reference = kv_bench_sample_percentile(&exists, percent);
+		figure.unit = "us";
+		figure.against = "Redis, 128 EXISTS, UNIX socket";
+		figure.least_ratio = 3;
+		kv_bench_report_add(rig->bench->report, &figure);
+	}
+	redis_end(&redis);
+	kv_bench_samples_free(&probe, 1);
+	kv_bench_samples_free(&exists, 1);
+	kv_bench_samples_free(&warm, 1);
 	return r;
 }

@@ -20,20 +20,20 @@
 #include "common/kv.h"
 #include "tools/bench/bench.h"
 
-#define LIBRARY_THREADS 4 /* at most, with which libkvfs copies */
+#define LIBRARY_THREADS 4 /* most copy threads that libkvfs starts */
 
 static const struct kv_bench_size sizes[] = {
-	{"64k", 1, 8192, true}, /* 128 K tokens, in blocks that fit into DRAM */
+	/* 128 K tokens, in blocks that fit into DRAM together */
+	{"64k", 1, 8192, true},
 	{"2304k", 36, KV_BENCH_GROUP, false},
 	{"128k", 2, 16 * KV_BENCH_GROUP, false},
 };
 
-/* In an order in which no measurement evicts blocks that the next one needs in
- * DRAM. */
+/* In this order no measurement evicts blocks that the next one needs. */
 static const struct measurement {
 	const char *figures[4];
-	/* ONCE: equal for all sizes, no suffix, measured with the last size;
-	 * CONTEXT: of the long context, whose size has no other figures. */
+	/* ONCE: measured with the last block size only, named without a suffix;
+	 * CONTEXT: measured with the long context's block size only. */
 	enum { EACH, ONCE, CONTEXT } of;
 	int (*measure)(struct kv_bench_rig *rig);
 } measurements[] = {
@@ -68,7 +68,7 @@ static bool is_wanted(struct kv_bench *bench, const struct kv_bench_size *size,
 	return false;
 }
 
-/* Report an error of a measurement.  Return whether there is one. */
+/* Report the error of a measurement, if any.  Return whether @r is an error. */
 static bool failed(const char *figure, const char *suffix, int r)
 {
 	if (r < 0)
@@ -102,7 +102,7 @@ static bool measure_size(struct kv_bench *bench,
 	return bad;
 }
 
-/* Clean up once: the lock is never released, since the process ends. */
+/* Remove the run's files.  The lock stays taken: the process ends. */
 static void clean(struct kv_bench *bench)
 {
 	pthread_mutex_lock(&bench->cleaning);
@@ -225,7 +225,7 @@ int main(int argc, char **argv)
 	if (r == 0) {
 		print_machine(&bench);
 		snprintf(path, sizeof(path), "%s/bench.json", bench.build);
-		r = kv_bench_report_new(path, only, &bench.report);
+		r = kv_bench_report_new(path, "we", only, &bench.report);
 	}
 	if (r < 0)
 		fprintf(stderr, "kvfs-bench: cannot begin: %s\n", strerror(-r));

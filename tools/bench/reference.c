@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reference.c - references of the figures: plain memory in 2 MiB pages, as an
- * engine's pool has it; threads that memcpy; and the disk's speed by fio.
+ * reference.c - references of the figures: memory in 2 MiB pages like an
+ * engine's pool, threads that call memcpy, and the disk's speed by fio.
  *
- * OWNS      the mappings; the threads, and the job they share: every thread
- *           takes @pieces one by one (@next), and the job is over when @busy is
- *           0.  The fio process, and its output file while it is read.
+ * OWNS      the mappings; the threads, and their job: every thread takes pieces
+ *           one by one (@next), and the job is over when @busy is 0; the fio
+ *           process and its output file.
  *
  * INVARIANTS
  *   (1) A mapping is not inherited by fork: else each start of a child would
@@ -39,7 +39,7 @@ int kv_bench_memory_map(size_t bytes, struct kv_bench_memory *ret_memory)
 	size_t before;
 
 	bytes = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-	/* Free 2 MiB pages first: they exist only if the operator made some. */
+	/* Try reserved 2 MiB pages first, if an operator reserved some. */
 	p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
 	if (p == MAP_FAILED) {
@@ -65,28 +65,6 @@ void kv_bench_memory_unmap(struct kv_bench_memory *memory)
 	if (memory->base)
 		munmap(memory->base, memory->bytes);
 	*memory = (struct kv_bench_memory){0};
-}
-
-unsigned kv_bench_memory_huge_percent(void)
-{
-	unsigned long kib, anonymous = 0, huge = 0;
-	char line[256];
-	FILE *f = fopen("/proc/self/smaps_rollup", "re");
-
-	if (!f)
-		return 0;
-	while (fgets(line, sizeof(line), f)) {
-		if (sscanf(line, "Anonymous: %lu", &kib) == 1)
-			anonymous += kib;
-		else if (sscanf(line, "AnonHugePages: %lu", &kib) == 1)
-			huge += kib;
-		else if (sscanf(line, "Private_Hugetlb: %lu", &kib) == 1) {
-			anonymous += kib;
-			huge += kib;
-		}
-	}
-	fclose(f);
-	return anonymous ? (unsigned)(100 * huge / anonymous) : 0;
 }
 
 struct kv_bench_crew {
@@ -178,12 +156,12 @@ void kv_bench_crew_free(struct kv_bench_crew *crew)
 uint64_t kv_bench_crew_copy(struct kv_bench_crew *crew,
 			    const struct kv_bench_piece *pieces, size_t n)
 {
-	uint64_t begin = kv_bench_now();
+	uint64_t begin = kv_now_ns();
 
 	if (!crew) {
 		for (size_t i = 0; i < n; i++)
 			memcpy(pieces[i].dst, pieces[i].src, pieces[i].bytes);
-		return kv_bench_now() - begin;
+		return kv_now_ns() - begin;
 	}
 	pthread_mutex_lock(&crew->lock);
 	crew->pieces = pieces;
@@ -200,41 +178,12 @@ uint64_t kv_bench_crew_copy(struct kv_bench_crew *crew,
 	while (crew->busy)
 		pthread_cond_wait(&crew->over, &crew->lock);
 	pthread_mutex_unlock(&crew->lock);
-	return kv_bench_now() - begin;
+	return kv_now_ns() - begin;
 }
 
 /* ---- the disk ---- */
 
-#define CHUNK (1u << 20)
-
-int kv_bench_fio_file(const char *path, uint64_t bytes)
-{
-	char *chunk = malloc(CHUNK);
-	uint64_t done;
-	int r = 0, fd;
-
-	if (!chunk)
-		return -ENOMEM;
-	for (done = 0; done < CHUNK; done += 256)
-		if (getrandom(chunk + done, 256, 0) != 256)
-			r = -EIO;
-	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (fd < 0)
-		r = -errno;
-	for (done = 0; done < bytes && r == 0; done += CHUNK)
-		r = kv_write_all(fd, chunk, CHUNK);
-	if (r == 0 && fsync(fd) < 0)
-		r = -errno;
-	/* fio is to read from the disk, not from the page cache. */
-	if (r == 0)
-		posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-	if (fd >= 0)
-		close(fd);
-	free(chunk);
-	return r;
-}
-
-/* The number after "bw_bytes" in the object @section of fio's JSON. */
+/* Parse the number after "bw_bytes" in the object @section of fio's JSON. */
 static int parse_speed(const char *path, const char *section, double *ret_speed)
 {
 	char text[65536], *at;
@@ -255,33 +204,28 @@ static int parse_speed(const char *path, const char *section, double *ret_speed)
 	return *ret_speed > 0 ? 0 : -EIO;
 }
 
-static int run_fio(struct kv_bench_children *children, char *const argv[],
-		   const char *path, const char *section, double *ret_speed)
+static int run_fio(struct kv_bench *bench, char *const argv[],
+		   const char *section, double *ret_speed)
 {
 	char log[PATH_MAX];
-	pid_t pid;
 	int r;
 
-	snprintf(log, sizeof(log), "%s.json", path);
-	r = kv_bench_child_start(children, argv, log, &pid);
-	if (r < 0)
-		return r;
-	r = kv_bench_child_wait(children, pid);
+	snprintf(log, sizeof(log), "%s/fio.json", bench->dir);
+	r = kv_bench_child_run(&bench->children, argv, log);
 	if (r == 0)
 		r = parse_speed(log, section, ret_speed);
-	else
-		r = -EIO;
 	unlink(log);
 	return r;
 }
 
-int kv_bench_fio(struct kv_bench *bench, const char *path, uint64_t block,
-		 uint64_t bytes, unsigned writers, double *ret_speed)
+int kv_bench_fio(struct kv_bench *bench, uint64_t block, uint64_t bytes,
+		 unsigned writers, double *ret_speed)
 {
 	const bool writing = writers > 0;
 	const unsigned n = writing ? writers : 1;
 	const uint64_t part = bytes / n;
-	char name[PATH_MAX + 16], bs[32], size[32], jobs[32], next[48];
+	char path[PATH_MAX], name[PATH_MAX + 16], bs[32], size[32], jobs[32],
+		next[48];
 	char *argv[] = {"env",
 			"GLIBC_TUNABLES=glibc.malloc.hugetlb=1",
 			"fio",
@@ -305,8 +249,9 @@ int kv_bench_fio(struct kv_bench *bench, const char *path, uint64_t block,
 	size_t last = KV_ARRAY_LEN(argv) - 2;
 	int fd, r = 0;
 
+	snprintf(path, sizeof(path), "%s/fio", bench->dir);
 	if (writing) {
-		fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+		fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 		if (fd < 0)
 			return -errno;
 		if (fallocate(fd, 0, 0, (off_t)bytes) < 0 || fsync(fd) < 0)
@@ -320,11 +265,12 @@ int kv_bench_fio(struct kv_bench *bench, const char *path, uint64_t block,
 	snprintf(next, sizeof(next), "--offset_increment=%llu",
 		 (unsigned long long)part);
 	if (r == 0)
-		r = run_fio(&bench->children, argv, path, section, ret_speed);
+		r = run_fio(bench, argv, section, ret_speed);
 	if (r == -EIO) {
-		/* Without privileges the limit of locked memory may be low. */
+		/* Retry without registered buffers: memory locks may be
+		 * limited. */
 		argv[last] = NULL;
-		r = run_fio(&bench->children, argv, path, section, ret_speed);
+		r = run_fio(bench, argv, section, ret_speed);
 	}
 	if (writing)
 		unlink(path);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * report.c - samples, and figures of them as a table for people and as JSON
- * lines for programs.
+ * report.c - samples of measurements, and figures printed as a table for people
+ * and as JSON lines for programs.
  *
- * OWNS      the JSON lines, in memory until the end: a run that is cut short
- *           leaves the file of the last complete run.
+ * OWNS      the JSON lines, in memory until the end: an interrupted run leaves
+ *           the file of the last complete run.
  *
  * LOCKING   none: one thread reports.
  */
@@ -72,21 +72,22 @@ int kv_bench_rounds(int (*round)(void *arg, unsigned i, double *ret_values),
 }
 
 struct kv_bench_report {
-	FILE *json; /* a stream into @lines */
+	FILE *json; /* writes into @lines */
 	char *lines, *path;
 	size_t bytes;
-	const char *only;
-	bool shown; /* the figure before is in the table */
+	const char *mode, *only;
+	bool shown; /* the previous figure was printed */
 	unsigned figures, with_goal, met, skipped;
 };
 
-int kv_bench_report_new(const char *path, const char *only,
+int kv_bench_report_new(const char *path, const char *mode, const char *only,
 			struct kv_bench_report **ret_report)
 {
 	struct kv_bench_report *report = calloc(1, sizeof(*report));
 
 	if (!report)
 		return -ENOMEM;
+	report->mode = mode;
 	report->only = only;
 	report->path = strdup(path);
 	report->json = open_memstream(&report->lines, &report->bytes);
@@ -116,7 +117,7 @@ int kv_bench_report_close(struct kv_bench_report *report)
 	       report->skipped);
 	r = fclose(report->json) == 0 ? 0 : -ENOMEM;
 	if (r == 0) {
-		f = fopen(report->path, "we");
+		f = fopen(report->path, report->mode);
 		r = f ? 0 : -errno;
 	}
 	if (r == 0 &&
@@ -151,7 +152,8 @@ bool kv_bench_report_wants(const struct kv_bench_report *report,
 void kv_bench_report_add(struct kv_bench_report *report,
 			 const struct kv_bench_figure *f)
 {
-	const bool more = strcmp(f->unit, "GB/s") == 0;
+	const bool more =
+		strcmp(f->unit, "GB/s") == 0 || strcmp(f->unit, "rate") == 0;
 	char name[64], goal[64] = "", words[16] = "-";
 	double ratio = 0;
 	bool has_goal, met;
@@ -177,7 +179,7 @@ void kv_bench_report_add(struct kv_bench_report *report,
 	if (ratio > 0)
 		snprintf(words, sizeof(words), "%.2f", ratio);
 	print_name(f->name, f->suffix, name);
-	printf("%-28s %11.2f %-5s %11.2f  %-34s %9s  %s%s\n", name, f->value,
+	printf("%-28s %11.4g %-5s %11.4g  %-34s %9s  %s%s\n", name, f->value,
 	       f->unit, f->reference, f->against ? f->against : "-", words,
 	       goal,
 	       !has_goal ? ""

@@ -50,8 +50,8 @@ int kv_bench_rig_verify(struct kv_bench_rig *rig, kvfs_lease *lease)
 	return 0;
 }
 
-/* How tensors k and v lie in a pool: runs of @run bytes, @count of them
- * @stride apart; the next page is @next further; v begins at @second. */
+/* Place of tensors k and v in a pool: @count runs of @run bytes, @stride apart;
+ * pages are @next bytes apart; v begins at @second. */
 struct shape {
 	uint64_t run, count, stride, next, second;
 };
@@ -223,16 +223,16 @@ int kv_bench_rig_save(struct kv_bench_rig *rig, kvfs_pool *pool,
 		return -ENOMEM;
 	for (i = 0; i < n; i++)
 		pages[i] = (int64_t)i;
-	begin = kv_bench_now();
+	begin = kv_now_ns();
 	r = kvfs_save(pool, rig->space, keys, NULL, n, pages, NULL, &xfer);
 	if (r == 0) {
 		kvfs_xfer_wait(xfer, KVFS_SEALED, KVFS_FOREVER);
-		*ret_sealed = kv_bench_now() - begin;
+		*ret_sealed = kv_now_ns() - begin;
 		kvfs_xfer_wait(xfer, KVFS_DURABLE, KVFS_FOREVER);
-		*ret_durable = kv_bench_now() - begin;
+		*ret_durable = kv_now_ns() - begin;
 		for (i = 0; i < n && r == 0; i++)
 			r = kvfs_xfer_status(xfer, i);
-		if (r > 0) /* the block was there before */
+		if (r > 0) /* the store already had the block */
 			r = -EEXIST;
 		rig->saved += n;
 	}
@@ -268,8 +268,7 @@ void kv_bench_rig_path(const char *root, const kvfs_key *key, char *ret_path,
 	snprintf(ret_path, room, "%s/%.2s/%s", root, name, name);
 }
 
-/* Ask the daemon to move the keys out of DRAM.  Return how many are still there.
- */
+/* Ask the daemon to evict the keys from DRAM.  Return how many are left. */
 static size_t drop_from_dram(struct kv_bench_rig *rig, uint8_t *states)
 {
 	kvfs_query query = {rig->space, rig->keys, rig->size->blocks};
@@ -297,9 +296,9 @@ int kv_bench_rig_chill(struct kv_bench_rig *rig)
 	if (!states)
 		return -ENOMEM;
 	while (drop_from_dram(rig, states) && ++tries < 100)
-		kv_bench_sleep_ms(20);
+		usleep(20000);
 	free(states);
-	/* Emptied segments are retired and new ones made in the background. */
+	/* The daemon replaces emptied segments in the background. */
 	kv_bench_rig_settle(rig);
 	return tries < 100 ? 0 : -EBUSY;
 }

@@ -106,6 +106,17 @@ int kv_bench_child_wait(struct kv_bench_children *children, pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+int kv_bench_child_run(struct kv_bench_children *children, char *const argv[],
+		       const char *log)
+{
+	pid_t pid;
+	int r = kv_bench_child_start(children, argv, log, &pid);
+
+	if (r == 0)
+		r = kv_bench_child_wait(children, pid);
+	return r > 0 ? -EIO : r;
+}
+
 bool kv_bench_child_alive(struct kv_bench_children *children, pid_t pid)
 {
 	int status;
@@ -135,7 +146,7 @@ void kv_bench_child_end(struct kv_bench_children *children, pid_t pid)
 	for (waited = 0; waited < GRACE_MS; waited += 5) {
 		if (!kv_bench_child_alive(children, pid))
 			return;
-		kv_bench_sleep_ms(5);
+		usleep(5000);
 	}
 	signal_child(children, pid, SIGKILL);
 	kv_bench_child_wait(children, pid);
@@ -283,7 +294,7 @@ int kv_bench_daemon_start(struct kv_bench *bench, const char *options,
 			return 0;
 		if (!kv_bench_child_alive(daemon->children, daemon->pid))
 			break;
-		kv_bench_sleep_ms(10);
+		usleep(10000);
 	}
 	if (waited >= TIMEOUT_MS)
 		return -ETIMEDOUT;
@@ -318,7 +329,7 @@ void kv_bench_daemon_stop(struct kv_bench_daemon *daemon)
 	*daemon = (struct kv_bench_daemon){0};
 }
 
-/* Processor time of all its threads, in clock ticks; -1: gone. */
+/* Return the processor time of the daemon in clock ticks; -1: gone. */
 static long ticks_of(const struct kv_bench_daemon *daemon)
 {
 	long user = -1, kernel = -1;
@@ -338,7 +349,7 @@ static long ticks_of(const struct kv_bench_daemon *daemon)
 	return user < 0 ? -1 : user + kernel;
 }
 
-/* The line @name of /proc/PID/status, in bytes; -errno. */
+/* Return the line @name of /proc/PID/status in bytes, or -errno. */
 static long status_of(const struct kv_bench_daemon *daemon, const char *name)
 {
 	char path[64], line[256];
@@ -364,7 +375,7 @@ void kv_bench_daemon_settle(const struct kv_bench_daemon *daemon,
 	unsigned waited, quiet = 0;
 
 	for (waited = 0; waited < TIMEOUT_MS && quiet < 3; waited += 100) {
-		kv_bench_sleep_ms(100);
+		usleep(100000);
 		now = ticks_of(daemon);
 		shared = status_of(daemon, "RssShmem") +
 			 status_of(daemon, "HugetlbPages");

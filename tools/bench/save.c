@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * save.c - saves: from a pool until sealed, against memcpy, and until durable,
- * against fio's writes into extents as fresh as the daemon's.  By one engine,
- * and by several that save at the same time, each waiting until its blocks are
- * durable before it saves more.
+ * save.c - figures of saves: from a pool until sealed, against memcpy; until
+ * durable, against fio's writes into newly allocated extents; by one engine,
+ * and by several at once, each of which waits until its blocks are durable
+ * before its next save.
  *
  * OWNS      the keys of each round and the list of pieces that memcpy copies;
  *           each writer's session, space, pools and keys.  The spaces' blocks
  *           stay in the store.
  *
  * INVARIANTS
- *   (1) The daemon writes nothing to SSD while a reference is taken: the
- *       round's save is durable before.
- *   (2) Each begins after a pause as long as fio needs to start: a disk with a
- *       cache, or a limit that allows bursts, is as fresh for both.
+ *   (1) The daemon writes nothing to SSD while a reference is measured: the
+ *       round's save is durable by then.
+ *   (2) save_durable and fio both begin after a pause as long as fio needs to
+ *       start: a disk with a cache, or with a rate limit that allows bursts, is
+ *       equally rested.
  *   (3) A writer has a session and a space of its own, as the ranks of a model
- *       do; all save the same pages.
+ *       do; all writers save the same pages.
  *
  * LOCKING   a writer belongs to its thread during a round, else to the thread
  *           that measures.
@@ -34,9 +35,10 @@
 #define ROUNDS 7
 #define ROUNDS_QUICK 5
 #define WRITERS 4
-#define SAVES 4 /* of each in a round */
+#define SAVES 4 /* saves of each writer in a round */
 #define WRITER_ROUNDS 5
-#define FIO_STARTS_MS 1500 /* fio's jobs start: the disk rests as long */
+/* time that fio needs to start; the disk rests as long before a save */
+#define FIO_STARTS_MS 1500
 
 enum { SEALED, DURABLE, COPY, FIO, SERIES };
 
@@ -56,7 +58,6 @@ static int save_round(void *arg, unsigned round, double *ret_speeds)
 	size_t blocks = rig->size->blocks, of_block, n, i;
 	char *from = rig->pages.base, *to = rig->spare.base;
 	uint64_t sealed = 1, durable = 1;
-	char path[PATH_MAX];
 	int r;
 
 	(void)round;
@@ -82,13 +83,12 @@ static int save_round(void *arg, unsigned round, double *ret_speeds)
 		(double)kv_bench_crew_copy(rig->crew, run->pieces, n);
 	if (!run->has_fio)
 		return 0;
-	snprintf(path, sizeof(path), "%s/fio", rig->bench->dir);
-	return kv_bench_fio(rig->bench, path, run->payload, run->bytes, 1,
+	return kv_bench_fio(rig->bench, run->payload, run->bytes, 1,
 			    &ret_speeds[FIO]);
 }
 
-/* Measure saves from @pool, whose blocks are in runs of @piece bytes, and report
- * @sealed, and @durable if its name is not NULL. */
+/* Measure saves from @pool, whose blocks consist of runs of @piece bytes.
+ * Report @sealed, and @durable if its name is not NULL. */
 static int measure_pool(struct kv_bench_rig *rig, kvfs_pool *pool,
 			uint64_t piece, struct kv_bench_figure sealed,
 			struct kv_bench_figure durable)
@@ -150,7 +150,7 @@ int kv_bench_save_heads(struct kv_bench_rig *rig)
 			    (struct kv_bench_figure){0});
 }
 
-/* Save from pages of a memfd that the daemon maps. */
+/* Measure saves from pages of a memfd that the daemon maps. */
 int kv_bench_save_lent(struct kv_bench_rig *rig)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE;
@@ -180,7 +180,7 @@ int kv_bench_save_lent(struct kv_bench_rig *rig)
 		r = kv_bench_rig_pool(rig, &memory, &pool);
 	}
 	for (unsigned i = 0; r == 0 && !info.lent; i++) {
-		kv_bench_sleep_ms(10);
+		usleep(10000);
 		r = i < 500 ? kvfs_pool_info(pool, &info) : -ETIMEDOUT;
 	}
 	if (r == 0)
@@ -201,9 +201,10 @@ int kv_bench_save_lent(struct kv_bench_rig *rig)
 /* ---- several engines ---- */
 
 struct writer {
-	struct kv_bench_rig rig; /* own session, space, pools; else shared */
+	/* session, space and pools are the writer's, the rest is shared */
+	struct kv_bench_rig rig;
 	kvfs_key *keys;
-	size_t n; /* blocks of a save */
+	size_t n; /* number of blocks in a save */
 	pthread_t thread;
 	int status;
 };
@@ -251,7 +252,7 @@ static void *writer_run(void *arg)
 	return NULL;
 }
 
-/* Save with all writers at once; the time is that of the last to end. */
+/* Save with all writers at once, timed until the last writer ends. */
 static int writers_round(void *arg, unsigned round, double *ret_speeds)
 {
 	struct writer *writers = arg;
@@ -259,7 +260,6 @@ static int writers_round(void *arg, unsigned round, double *ret_speeds)
 	uint64_t payload = kv_bench_payload(rig->size), begin;
 	uint64_t bytes = WRITERS * SAVES * writers->n * payload;
 	unsigned i, begun = 0;
-	char path[PATH_MAX];
 	int r = 0;
 
 	(void)round;
@@ -267,8 +267,8 @@ static int writers_round(void *arg, unsigned round, double *ret_speeds)
 		r = kv_bench_rig_keys(rig, writers[i].keys,
 				      SAVES * writers[i].n);
 	kv_bench_rig_settle(rig);
-	kv_bench_sleep_ms(FIO_STARTS_MS);
-	begin = kv_bench_now();
+	usleep(FIO_STARTS_MS * 1000);
+	begin = kv_now_ns();
 	for (; begun < WRITERS && r == 0; begun += r == 0)
 		r = -pthread_create(&writers[begun].thread, NULL, writer_run,
 				    &writers[begun]);
@@ -276,10 +276,9 @@ static int writers_round(void *arg, unsigned round, double *ret_speeds)
 		pthread_join(writers[i].thread, NULL);
 		r = r < 0 ? r : writers[i].status;
 	}
-	ret_speeds[0] = (double)bytes / (double)(kv_bench_now() - begin);
-	snprintf(path, sizeof(path), "%s/fio", rig->bench->dir);
+	ret_speeds[0] = (double)bytes / (double)(kv_now_ns() - begin);
 	return r < 0 ? r
-		     : kv_bench_fio(rig->bench, path, payload, bytes, WRITERS,
+		     : kv_bench_fio(rig->bench, payload, bytes, WRITERS,
 				    &ret_speeds[1]);
 }
 
@@ -308,7 +307,7 @@ int kv_bench_writers(struct kv_bench_rig *rig)
 	if (r == 0)
 		kv_bench_report_speeds(rig->bench->report, figure, &samples[0],
 				       &samples[1]);
-	/* The first writer makes all keys: later figures need others. */
+	/* The first writer made all keys: let later figures make other keys. */
 	rig->next_token = writers[0].rig.next_token;
 	if (r == 0)
 		rig->saved +=

@@ -13,50 +13,23 @@
 
 #include "cache/evict/miss_curve.h"
 #include "cache/evict/policy.h"
+#include "tools/bench/bench.h"
 #include "tools/replay/replay.h"
+
 #define BLOCKS (1u << 20)
 #define TURNS (4u << 20)
-#define PAIRS 31u /* of runs with the miss curve and without */
+#define PAIRS 31u /* pairs of runs, with and without the miss curve */
 #define USES 100000u
-#define USE_NS 7.0 /* 1 % of the time to lease a block */
+#define USE_NS 7.0 /* nanoseconds: 1 % of the time to lease a block */
 
-struct figure {
-	char name[64];
-	double value, reference;
-	const char *unit, *goal;
-	bool higher; /* is better */
-};
-
-static void print_figure(FILE *json, const struct figure *f, bool met)
-{
-	double ratio = 0;
-
-	if (f->reference > 0 && f->value > 0)
-		ratio = f->higher ? f->value / f->reference
-				  : f->reference / f->value;
-	printf("%-28s %11.4f %-5s %11.4f  %9.2f  %s%s%s\n", f->name, f->value,
-	       f->unit, f->reference, ratio, f->goal ? f->goal : "",
-	       f->goal ? ": " : "",
-	       !f->goal ? ""
-	       : met	? "met"
-			: "MISSED");
-	fprintf(json,
-		"{\"figure\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", "
-		"\"reference\": %.6g, \"ratio\": %.6g, ",
-		f->name, f->value, f->unit, f->reference, ratio);
-	if (f->goal)
-		fprintf(json, "\"goal\": \"%s\", \"met\": %s}\n", f->goal,
-			met ? "true" : "false");
-	else
-		fprintf(json, "\"goal\": null, \"met\": null}\n");
-}
-
-/* Compare a policy with lru, with room for a part of the trace's blocks. */
-static int hit_rate(FILE *json, const struct kv_trace *trace, const char *name,
+/* Compare a policy with lru, at a capacity of 1/@part of the trace's blocks. */
+static int hit_rate(struct kv_bench_report *report,
+		    const struct kv_trace *trace, const char *name,
 		    uint32_t part)
 {
 	uint64_t hits = 0, lru = 0;
-	struct figure f = {.unit = "rate", .higher = true};
+	struct kv_bench_figure f = {.unit = "rate", .against = "lru"};
+	char suffix[16];
 	uint32_t capacity = trace->unique / part ? trace->unique / part : 1;
 	int r = kv_replay_run(trace, "lru", capacity, NULL, &lru);
 
@@ -66,12 +39,14 @@ static int hit_rate(FILE *json, const struct kv_trace *trace, const char *name,
 		r = kv_replay_run(trace, name, capacity, NULL, &hits);
 	if (r < 0)
 		return r;
-	snprintf(f.name, sizeof(f.name), "hit_rate_%s_1/%u", name, part);
+	snprintf(suffix, sizeof(suffix), "%s_1/%u", name, part);
+	f.name = "hit_rate";
+	f.suffix = suffix;
 	f.value = (double)hits / (double)kv_trace_asked(trace);
 	f.reference = (double)lru / (double)kv_trace_asked(trace);
 	if (strcmp(name, "lhd") == 0)
-		f.goal = "ratio >= 0.99";
-	print_figure(json, &f, f.value >= 0.99 * f.reference);
+		f.least_ratio = 0.99;
+	kv_bench_report_add(report, &f);
 	return 0;
 }
 
@@ -101,64 +76,51 @@ static uint32_t random_block(uint32_t *seed)
 	return *seed >> 12;
 }
 
-static void time_touches(FILE *json, struct kv_policy *policy, const char *name)
+/* Time a touch, and an eviction with an insertion, among a million blocks. */
+static int costs(struct kv_bench_report *report, const char *name)
 {
-	struct figure f = {.unit = "ns", .goal = "<= 1000"};
-	double since = now();
-	uint32_t seed = 1;
-
-	for (uint32_t i = 0; i < TURNS; i++)
-		kv_policy_touch(policy, random_block(&seed));
-	f.value = (now() - since) / TURNS;
-	snprintf(f.name, sizeof(f.name), "policy_touch_%s", name);
-	print_figure(json, &f, f.value <= 1000);
-}
-
-static void time_victims(FILE *json, struct kv_policy *policy, const char *name)
-{
-	struct kv_arrival arrival = {.parent = KV_NONE};
-	struct figure f = {.unit = "ns", .goal = "<= 1000"};
-	double since = now();
-
-	for (uint32_t i = 0; i < BLOCKS; i++) {
-		uint32_t victim = kv_policy_victim(policy, any, NULL);
-
-		kv_policy_remove(policy, victim);
-		arrival.now_ns += 1000000000;
-		kv_policy_insert(policy, victim, &arrival);
-	}
-	f.value = (now() - since) / BLOCKS;
-	snprintf(f.name, sizeof(f.name), "policy_victim_%s", name);
-	print_figure(json, &f, f.value <= 1000);
-}
-
-/* Measure a touch, and a victim with its successor, among a million blocks. */
-static int costs(FILE *json, const char *name)
-{
+	struct kv_bench_figure f = {"policy_touch", name, .unit = "ns",
+				    .most = 1000};
 	struct kv_arrival arrival = {.parent = KV_NONE};
 	struct kv_eviction *eviction = malloc(sizeof(*eviction));
 	struct kv_evict_node *nodes = calloc(BLOCKS, sizeof(*nodes));
 	struct kv_policy policy;
-	uint32_t clock = 0;
+	uint32_t clock = 0, seed = 1, victim;
+	double since;
 	int r = eviction && nodes ? 0 : -ENOMEM;
 
 	if (r == 0)
 		r = kv_eviction_init(eviction, name, &clock, node_of, nodes);
-	if (r == 0) {
-		kv_policy_init(&policy, eviction);
-		for (uint32_t i = 0; i < BLOCKS; i++) {
-			arrival.now_ns += 1000000000;
-			kv_policy_insert(&policy, i, &arrival);
-		}
-		time_touches(json, &policy, name);
-		time_victims(json, &policy, name);
+	if (r < 0)
+		goto out;
+	kv_policy_init(&policy, eviction);
+	for (uint32_t i = 0; i < BLOCKS; i++) {
+		arrival.now_ns += 1000000000;
+		kv_policy_insert(&policy, i, &arrival);
 	}
+	since = now();
+	for (uint32_t i = 0; i < TURNS; i++)
+		kv_policy_touch(&policy, random_block(&seed));
+	f.value = (now() - since) / TURNS;
+	kv_bench_report_add(report, &f);
+	arrival.now_ns = 0;
+	since = now();
+	for (uint32_t i = 0; i < BLOCKS; i++) {
+		victim = kv_policy_victim(&policy, any, NULL);
+		kv_policy_remove(&policy, victim);
+		arrival.now_ns += 1000000000;
+		kv_policy_insert(&policy, victim, &arrival);
+	}
+	f.value = (now() - since) / BLOCKS;
+	f.name = "policy_victim";
+	kv_bench_report_add(report, &f);
+out:
 	free(eviction);
 	free(nodes);
 	return r;
 }
 
-/* Return the nanoseconds of a use: its key, and the miss curve if there is one. */
+/* Return the nanoseconds to hash a key, and to update @curve if not NULL. */
 static double time_uses(struct kv_miss_curve *curve, uint32_t keys,
 			uint32_t *seed)
 {
@@ -185,9 +147,11 @@ static int ascending(const void *a, const void *b)
 	return *x < *y ? -1 : *x > *y;
 }
 
-static int monitor_cost(FILE *json, const char *name, uint32_t keys)
+static int monitor_cost(struct kv_bench_report *report, const char *name,
+			uint32_t keys)
 {
-	struct figure f = {.unit = "ns", .goal = "<= 7: 1 % of a lease's"};
+	struct kv_bench_figure f = {"monitor_use", name, .unit = "ns",
+				    .most = USE_NS};
 	double more[PAIRS];
 	struct kv_miss_curve *curve;
 	uint32_t seed = 1;
@@ -204,34 +168,35 @@ static int monitor_cost(FILE *json, const char *name, uint32_t keys)
 	qsort(more, PAIRS, sizeof(more[0]), ascending);
 	kv_miss_curve_free(curve);
 	f.value = more[PAIRS / 2];
-	snprintf(f.name, sizeof(f.name), "monitor_use_%s", name);
-	print_figure(json, &f, f.value <= USE_NS);
+	kv_bench_report_add(report, &f);
 	return 0;
 }
 
-static int figures(FILE *json, const struct kv_trace *trace)
+static int figures(struct kv_bench_report *report, const struct kv_trace *trace)
 {
 	static const uint32_t parts[] = {50, 20, 10, 5};
-	struct figure bytes = {.name = "policy_bytes_block",
-			       .value = sizeof(struct kv_evict_node),
-			       .unit = "bytes"};
+	const struct kv_bench_figure bytes = {
+		.name = "policy_bytes_block",
+		.value = sizeof(struct kv_evict_node),
+		.unit = "bytes"};
 	int r = 0;
 
 	for (size_t i = 0; i < KV_ARRAY_LEN(parts); i++) {
 		for (unsigned p = 0; r == 0 && kv_policy_name(p); p++)
-			r = hit_rate(json, trace, kv_policy_name(p), parts[i]);
+			r = hit_rate(report, trace, kv_policy_name(p),
+				     parts[i]);
 		if (r == 0)
-			r = hit_rate(json, trace, "bound", parts[i]);
+			r = hit_rate(report, trace, "bound", parts[i]);
 	}
 	for (unsigned i = 0; r == 0 && kv_policy_name(i); i++)
-		r = costs(json, kv_policy_name(i));
-	print_figure(json, &bytes, true);
+		r = costs(report, kv_policy_name(i));
+	kv_bench_report_add(report, &bytes);
 	if (r == 0)
-		r = monitor_cost(json, "2k", 2000);
+		r = monitor_cost(report, "2k", 2000);
 	if (r == 0)
-		r = monitor_cost(json, "20k", 20000);
+		r = monitor_cost(report, "20k", 20000);
 	if (r == 0)
-		r = monitor_cost(json, "1m", BLOCKS);
+		r = monitor_cost(report, "1m", BLOCKS);
 	return r;
 }
 
@@ -240,18 +205,19 @@ int kv_replay_bench(const char *path, const char *trace_path,
 {
 	struct kv_trace *trace = NULL;
 	char *why = NULL;
-	FILE *json = NULL;
+	struct kv_bench_report *report = NULL;
 	int r = trace_path ? kv_trace_read(trace_path, block_size, &trace, &why)
-			   : kv_trace_generate(1, &trace);
+			   : kv_trace_generate(1, &trace),
+	    closed;
 
-	if (r == 0) {
-		json = fopen(path, "ae");
-		r = json ? figures(json, trace) : -errno;
-	}
+	if (r == 0)
+		r = kv_bench_report_new(path, "ae", NULL, &report);
+	if (r == 0)
+		r = figures(report, trace);
+	closed = kv_bench_report_close(report);
+	r = r < 0 ? r : closed;
 	if (r < 0)
 		fprintf(stderr, "%s\n", why ? why : strerror(-r));
-	if (json && fclose(json) != 0 && r == 0)
-		r = -EIO;
 	kv_trace_free(trace);
 	free(why);
 	return r;

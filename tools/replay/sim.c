@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim.c - a trace against an eviction policy and a capacity, and the offline
- * bound.
+ * sim.c - simulate a trace with an eviction policy and a capacity, and compute
+ * an upper bound of the hits.
  *
  * The policies are the daemon's own code, linked from cache/evict/.
  *
- * The bound: of all blocks, those that are requested again soonest stay, the
- * deepest blocks of a request leave first, and a block may be refused
- * admission.  Whole prefixes stay, so no policy has more hits.
+ * The bound is an offline policy: keep the blocks that are requested again
+ * soonest, evict the deepest blocks of a request first, and refuse admission
+ * to a block if that is better.  Prefixes stay whole, so no policy has more
+ * hits.
  *
- * OWNS      which blocks are resident, the policy's nodes for all blocks of the
- *           trace, and a ghost of four times the capacity, as in the daemon.
+ * OWNS      the set of resident blocks; the policy's nodes for all blocks of
+ *           the trace; a ghost list of four times the capacity, as in the
+ *           daemon.
  *
  * LOCKING   none: one thread.
  */
@@ -22,8 +24,9 @@
 
 struct sim {
 	uint32_t capacity, used;
-	bool *resident;	  /* by block */
-	uint32_t *asked;  /* by block: the last request that has it */
+	bool *resident; /* by block */
+	/* by block: number of the last request with the block */
+	uint32_t *asked;
 	uint32_t request; /* number of the current one, from 1 */
 	uint64_t hits;
 	struct kv_eviction eviction;
@@ -46,7 +49,7 @@ static uint64_t hash_of(uint32_t block)
 	return x ^ x >> 27;
 }
 
-/* The blocks of the current request are pinned. */
+/* Return whether @block may be evicted: no block of the current request may. */
 static bool may_go(void *arg, uint32_t block)
 {
 	const struct sim *sim = arg;
@@ -54,7 +57,7 @@ static bool may_go(void *arg, uint32_t block)
 	return sim->asked[block] != sim->request;
 }
 
-/* Use the block at position @at of a request: touch it, or insert it. */
+/* Touch the block at position @at of a request, or insert it. */
 static void use_block(struct sim *sim, const uint32_t *blocks, size_t at)
 {
 	struct kv_policy *policy = &sim->policy;
@@ -88,8 +91,7 @@ static void use_block(struct sim *sim, const uint32_t *blocks, size_t at)
 	sim->used++;
 }
 
-/* The order of uses is the daemon's: hits from the tail, then new blocks from
- * the head. */
+/* The daemon's order: hits from the tail, then new blocks from the head. */
 static void run_request(struct sim *sim, const uint32_t *blocks, size_t n)
 {
 	size_t hits = 0;
@@ -154,13 +156,16 @@ int kv_replay_run(const struct kv_trace *trace, const char *policy,
 #define NEVER UINT32_MAX
 
 struct item {
-	uint64_t key; /* next request, then position: the highest leaves */
+	/* next request << 32 | position: the highest key is evicted first */
+	uint64_t key;
 	uint32_t block;
 };
 
 struct bound {
-	uint32_t *next;	 /* by place in the trace: the next request with it */
-	uint64_t *valid; /* by block: the key of its valid item; 0: none */
+	/* by index into the trace: the next request with this block */
+	uint32_t *next;
+	/* by block: key of the block's valid heap item; 0: not resident */
+	uint64_t *valid;
 	struct item *heap;
 	size_t n;
 	uint32_t used;
@@ -195,10 +200,8 @@ static struct item pop(struct bound *bound)
 	return top;
 }
 
-/*
- * Keep the blocks that are requested again soonest.  bound.next is filled
- * first, from the end of the trace.
- */
+/* Keep the blocks that are requested again soonest.  bound.next is filled
+ * first, from the end of the trace. */
 int kv_replay_bound(const struct kv_trace *trace, uint32_t capacity,
 		    void (*step)(double part), uint64_t *ret_hits)
 {
@@ -239,7 +242,8 @@ int kv_replay_bound(const struct kv_trace *trace, uint32_t capacity,
 		       (bound.n && bound.heap[0].key >> 32 == NEVER)) {
 			struct item item = pop(&bound);
 
-			/* Else the block was requested since. */
+			/* An item with another key is outdated: the block was
+			 * requested again. */
 			if (bound.valid[item.block] == item.key) {
 				bound.valid[item.block] = 0;
 				bound.used--;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trace.c - a trace, read from a file or generated.
+ * trace.c - read a trace from a file, or generate one.
  *
  * OWNS      the trace; while reading, the table from id to number; while
  *           generating, the current conversations.
@@ -20,10 +20,10 @@
 #include "common/array.h"
 #include "tools/replay/replay.h"
 
-/* Ids to numbers: open addressing. */
+/* Hash table from ids to numbers, with open addressing. */
 struct ids {
 	int64_t *id;
-	uint32_t *number; /* 0: vacant, else one more */
+	uint32_t *number; /* number + 1; 0: vacant */
 	size_t mask;
 	uint32_t n;
 };
@@ -113,8 +113,8 @@ static int number_of(struct ids *ids, int64_t id, uint32_t *ret_number)
 	return 0;
 }
 
-/* Set @ret_value to a whole number of @line that is at least @least; to
- * @otherwise if the number is absent and @otherwise is not negative. */
+/* Set @ret_value to the integer @name of @line, which is at least @least; to
+ * @otherwise if @name is absent and @otherwise is not negative. */
 static int get_number(struct reader *reader, const json_t *line,
 		      const char *name, int64_t least, int64_t otherwise,
 		      int64_t *ret_value)
@@ -186,7 +186,7 @@ static int take_line(struct reader *reader, const json_t *line,
 	return take_ids(reader, ids, full);
 }
 
-/* Read a line.  Returns 1; 0 at the end of the file; -ENOMEM. */
+/* Read a line of any length.  1; 0: end of the file; -ENOMEM */
 static int read_line(struct reader *reader, size_t *ret_n)
 {
 	size_t n = 0;
@@ -291,7 +291,7 @@ struct maker {
 	uint64_t seed;
 	struct kv_trace *trace;
 	size_t room;
-	struct talk *talks; /* current ones, in no order */
+	struct talk *talks; /* current conversations, unordered */
 	uint32_t n_talks;
 	uint32_t *systems[SYSTEMS], system_n[SYSTEMS];
 	uint32_t *documents[DOCUMENTS], document_n[DOCUMENTS];
@@ -309,7 +309,7 @@ static uint32_t between(struct maker *m, uint32_t least, uint32_t most)
 	return least + (uint32_t)(chance(m) * (most - least + 1));
 }
 
-/* Draw one of @n, the first ones far more often. */
+/* Draw one of @n; the distribution prefers low numbers. */
 static uint32_t draw_favourite(struct maker *m, uint32_t n)
 {
 	return (uint32_t)(pow(n + 1, chance(m)) - 1) % n;
@@ -349,8 +349,8 @@ static int make_shared(struct maker *m, uint32_t **texts, uint32_t *lengths,
 	return 0;
 }
 
-/* Put a turn of the talk.  The next turn comes after half a minute to some minutes,
- * if there is one. */
+/* Request a turn of the conversation.  The next turn, if there is one, is due
+ * in 30 s to 10 min. */
 static int take_turn(struct maker *m, struct talk *talk)
 {
 	int r = put_request(m, talk->blocks, talk->n);
