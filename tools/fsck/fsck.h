@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fsck.h - what the files of kvfs-fsck share: the store as it was found, and
+ * fsck.h - what the files of kvfs-fsck share: the contents of the store, and
  * its faults.
  *
- * The order: main.c locks, opens and reports, index.c reads the index and
- * compares the files beside the index, slots.c compares each slot; repair.c
- * repairs the faults that they noted.
+ * main.c locks, opens and reports; check.c finds the faults; repair.c repairs
+ * the faults that check.c noted.
  */
 #ifndef KV_TOOLS_FSCK_FSCK_H
 #define KV_TOOLS_FSCK_FSCK_H
@@ -15,7 +14,7 @@
 #include "index/index.h"
 #include "index/segfile.h"
 
-/* Kinds of faults; main.c has their texts. */
+/* Kinds of faults; main.c has the text of each. */
 enum fault {
 	FAULT_INDEX_MISSING,
 	FAULT_INDEX_DAMAGED,
@@ -43,8 +42,8 @@ enum fault {
 struct entry {
 	uint64_t slot_id;
 	uint64_t generation;
-	uint64_t name;	  /* hash of space and key, both halves */
-	uint64_t content; /* hash of the fields that a prologue has as well */
+	uint64_t name;	  /* low half of a hash of space and key */
+	uint64_t content; /* hash of the fields that index and prologue share */
 	uint64_t name2;
 	uint32_t space;
 	bool drop; /* to be deleted */
@@ -54,21 +53,21 @@ struct segment {
 	uint32_t id;
 	uint64_t slot_bytes;
 	uint32_t slots;
-	bool recorded; /* the index has it */
+	bool recorded; /* the index has a record of the file */
 	bool present;
-	bool trailer; /* the file has the right one */
-	bool put;     /* the record is damaged: write one from the trailer */
+	bool trailer; /* the segment file ends with a valid trailer */
+	bool put;     /* damaged record: repair from the trailer */
 };
 
 struct space {
 	uint32_t id;
 	struct kv_space_record record;
 	char *name, *layout;
-	bool put;   /* the record is damaged: write one from the file, if any */
-	bool write; /* write the file from the record */
+	bool put;   /* damaged record: repair from the space's file, if any */
+	bool write; /* damaged file: repair from the record */
 };
 
-/* Ids that a repair deletes or removes. */
+/* Ids of records, slots or files that a repair deletes. */
 struct ids {
 	uint64_t *ids;
 	size_t n;
@@ -90,9 +89,9 @@ struct fsck {
 	size_t n_segments;
 	struct space *spaces;
 	size_t n_spaces;
-	struct ids bad_slots;	/* damaged records, deleted by slot id */
-	struct ids bad_tokens;	/* the same, of token ids */
-	struct ids stale;	/* slots whose prologue is to be zeroed */
+	struct ids bad_slots;	/* slot ids of damaged records */
+	struct ids bad_tokens;	/* slot ids of damaged token ids */
+	struct ids stale;	/* slot ids whose prologue is to be zeroed */
 	struct ids stray_files; /* in STORE/spaces */
 	struct ids unknown;	/* segment files */
 	bool write_store_file;
@@ -106,31 +105,26 @@ struct fsck {
 	bool rebuilt;
 };
 
-/* index.c: -errno only if the check cannot go on. */
+/* check.c: return 0, or -errno if the check cannot go on. */
 int fsck_index(struct fsck *f);
-struct space *fsck_space(const struct fsck *f, uint32_t id);
-struct segment *fsck_segment(const struct fsck *f, uint32_t id);
-uint64_t fsck_content(const struct kv_slot_record *record);
 int fsck_sidecar(struct fsck *f);
-/* Report unknown files of STORE, its index, segments and spaces. */
-void fsck_strangers(struct fsck *f);
-int fsck_note(struct ids *ids, uint64_t id); /* -ENOMEM */
-/* The segment file @id, open with @flags.  -EBADMSG: too short, or no file. */
+int fsck_slots(struct fsck *f);
+/* Report unknown files of STORE and its folders. */
+int fsck_files(struct fsck *f);
+struct segment *fsck_segment(const struct fsck *f, uint32_t id);
+/* Open the segment file @id with @flags.  -EBADMSG: too short, or no file. */
 int fsck_open_segment(const struct fsck *f, uint32_t id, int flags);
 
-/* slots.c */
-int fsck_slots(struct fsck *f);
-
-/* repair.c: 0, or -errno after the message was printed */
+/* repair.c: return 0, or -errno after printing an error. */
 int fsck_repair(struct fsck *f);
 int fsck_rebuild(struct fsck *f);
 
-/* main.c: print an error; returns -EIO. */
+/* main.c: print an error.  Return -EIO. */
 int fsck_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Count a fault, and print the first ones of a kind. */
+/* Count a fault, and print it if it is one of the first of its kind. */
 void fsck_found(struct fsck *f, enum fault fault, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Draw a bar on a terminal's stderr, after the first second. */
+/* Draw a progress bar on a terminal's stderr, after the first second. */
 void fsck_progress(const char *what, uint64_t done, uint64_t of);
 
 #endif

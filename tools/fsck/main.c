@@ -35,62 +35,37 @@ static const char usage[] =
 	"status: 0 clean, 1 put right, 4 errors are left, 8 could not check,\n"
 	"16 usage\n";
 
-#define LINES_A_FAULT 10 /* shown; the rest is counted */
+/* lines printed per kind; further faults are only counted */
+#define LINES_A_FAULT 10
 #define BAR_AFTER_NS 1000000000u
 #define BAR_EVERY_NS 100000000u
 #define BAR_WIDTH 40
 
 static const struct {
 	const char *word, *text;
-	bool crash; /* normal after an end that was not clean */
-	bool note;  /* never an error */
+	/* CRASH: left by a crash, and repaired by the next mount. */
+	enum { ERROR, CRASH, NOTE } kind;
 } faults[N_FAULTS] = {
-	[FAULT_INDEX_MISSING] = {"index_missing", "no index", false, false},
-	[FAULT_INDEX_DAMAGED] = {"index_damaged", "damaged index", false,
-				 false},
-	[FAULT_RECORD_DAMAGED] = {"record_damaged", "damaged records", false,
-				  false},
-	[FAULT_RECORD_STRAY] = {"record_stray",
-				"records of no space, no slot, or impossible",
-				false, false},
-	[FAULT_RECORD_DUPLICATE] = {"record_duplicate",
-				    "older records of a key that has another",
-				    true, false},
-	[FAULT_SLOT_EMPTY] = {"slot_empty",
-			      "records of blocks whose removal was under way",
-			      true, false},
-	[FAULT_SLOT_OTHER] = {"slot_other",
-			      "records whose slot holds something else", false,
-			      false},
-	[FAULT_SLOT_LEAKED] = {"slot_leaked",
-			       "prologues in slots that are free", true, false},
-	[FAULT_SLOT_UNREADABLE] = {"slot_unreadable",
-				   "slots that cannot be read", false, false},
-	[FAULT_DATA] = {"data_damaged", "blocks with other bytes than sealed",
-			false, false},
-	[FAULT_FILE_MISSING] = {"file_missing",
-				"segment files that are not there", false,
-				false},
-	[FAULT_FILE_UNKNOWN] = {"file_unknown",
-				"segment files that the index does not have",
-				true, false},
-	[FAULT_TRAILER] = {"trailer", "segment files without their trailer",
-			   true, false},
-	[FAULT_SPACE_RECORD] = {"space_record",
-				"spaces whose record is damaged", false, false},
-	[FAULT_SEGMENT_RECORD] = {"segment_record",
-				  "segment files whose record is damaged",
-				  false, false},
-	[FAULT_SPACE_FILE] = {"space_file",
-			      "files in spaces/ that disagree with the index",
-			      true, false},
-	[FAULT_STORE_FILE] = {"store_file",
-			      "the file `store` disagrees with the index", true,
-			      false},
-	[FAULT_TENANTS] = {"tenants", "damaged records of users' quotas", false,
-			   false},
-	[FAULT_STRANGER] = {"stranger", "files that are not the store's", false,
-			    true},
+	/* one line per kind, in the order of enum fault */
+	{"index_missing", "no index", ERROR},
+	{"index_damaged", "damaged index", ERROR},
+	{"record_damaged", "damaged records", ERROR},
+	{"record_stray", "records of no space, no slot, or impossible", ERROR},
+	{"record_duplicate", "older records of a key that has another", CRASH},
+	{"slot_empty", "records of blocks whose removal was under way", CRASH},
+	{"slot_other", "records whose slot holds something else", ERROR},
+	{"slot_leaked", "prologues in slots that are free", CRASH},
+	{"slot_unreadable", "slots that cannot be read", ERROR},
+	{"data_damaged", "blocks with other bytes than sealed", ERROR},
+	{"file_missing", "segment files that are not there", ERROR},
+	{"file_unknown", "segment files that the index does not have", CRASH},
+	{"trailer", "segment files without their trailer", CRASH},
+	{"space_record", "spaces whose record is damaged", ERROR},
+	{"segment_record", "segment files whose record is damaged", ERROR},
+	{"space_file", "files in spaces/ that disagree with the index", CRASH},
+	{"store_file", "the file `store` disagrees with the index", CRASH},
+	{"tenants", "damaged records of users' quotas", ERROR},
+	{"stranger", "files that are not the store's", NOTE},
 };
 
 static uint64_t began, drawn;
@@ -135,11 +110,11 @@ int fsck_error(const char *format, ...)
 	return -EIO;
 }
 
-/* Return whether a crash leaves this fault, and the next mount repairs it. */
+/* Return whether this fault needs no repair: a note, or left by a crash. */
 static bool expected(const struct fsck *f, enum fault fault)
 {
-	return faults[fault].note ||
-	       (faults[fault].crash && f->known && !f->info.clean);
+	return faults[fault].kind == NOTE ||
+	       (faults[fault].kind == CRASH && f->known && !f->info.clean);
 }
 
 void fsck_found(struct fsck *f, enum fault fault, const char *format, ...)
@@ -158,7 +133,8 @@ void fsck_found(struct fsck *f, enum fault fault, const char *format, ...)
 			*c = '?';
 	progress_end();
 	printf("  %s%s\n",
-	       expected(f, fault) && !faults[fault].note ? "(normal) " : "",
+	       expected(f, fault) && faults[fault].kind != NOTE ? "(normal) "
+								: "",
 	       text);
 	if (f->count[fault] == LINES_A_FAULT)
 		printf("  ... more of these are only counted\n");
@@ -337,7 +313,7 @@ static void print_lines(const struct fsck *f, int status)
 			printf("%" PRIu64 " %s%s%s\n", f->count[i],
 			       faults[i].text,
 			       f->fixed[i] >= f->count[i] ? ": put right" : "",
-			       expected(f, i) && !faults[i].note
+			       expected(f, i) && faults[i].kind != NOTE
 				       ? " (normal: the next mount puts them "
 					 "right)"
 				       : "");
@@ -351,7 +327,7 @@ static void print_lines(const struct fsck *f, int status)
 					     : "errors are left");
 }
 
-/* Print the last lines, or all of the JSON.  Returns the exit status. */
+/* Print the last lines, or all of the JSON.  Return the exit status. */
 static int report(struct fsck *f)
 {
 	bool left = false, fixed = f->rebuilt;
@@ -386,12 +362,13 @@ int main(int argc, char **argv)
 	if (r == 0 && f.rebuild) {
 		r = fsck_rebuild(&f);
 	} else if (r == 0) {
-		fsck_strangers(&f);
 		r = fsck_index(&f);
 		if (r == 0)
 			r = fsck_sidecar(&f);
 		if (r == 0)
 			r = fsck_slots(&f);
+		if (r == 0)
+			r = fsck_files(&f);
 		if (r == 0 && f.repair)
 			r = fsck_repair(&f);
 	}

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * repair.c - repair the noted faults, or rebuild the index.
+ * repair.c - repair the faults that the check noted, or rebuild the index.
  *
  * OWNS      the index, while it is open for writing.
  *
  * INVARIANTS
- *   (1) A prologue is zeroed only when its record is gone for good.
+ *   (1) A prologue is zeroed only after its record was deleted.
  *
  * LOCKING   one thread; STORE is locked for writing.
  */
@@ -15,7 +15,8 @@
 
 #include <fcntl.h>
 
-#define A_BATCH 256 /* deletions that find room in any index */
+/* most changes in a transaction: so few fit into a full index */
+#define A_BATCH 256
 
 struct writer {
 	struct kv_index *index;
@@ -100,8 +101,8 @@ static int mend_index(struct fsck *f)
 	return w.r;
 }
 
-/* Write prologues and trailers; trailers after the free slots were zeroed,
- * because a trailer makes the daemon look at them. */
+/* Zero prologues, then write trailers: a trailer makes the daemon read the
+ * prologues of free slots. */
 static int mend_segment_files(struct fsck *f)
 {
 	int r = 0;
@@ -156,7 +157,7 @@ static int mend_sidecar(struct fsck *f)
 	r = kv_tenants_write(f->store, f->tenants, f->n_tenants);
 	if (r == 0)
 		f->fixed[FAULT_TENANTS] = f->count[FAULT_TENANTS];
-	/* A directory of that name is left, with its unknown contents. */
+	/* A directory named `tenants` is unknown, and is left alone. */
 	return r == -EISDIR ? 0 : r;
 }
 
