@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * engine.h - the paged memory of engines as they lay it out, and where each
- * byte of a block is in it, worked out here by the engine's own arithmetic.
- */
+/* engine.h - paged memory as engines lay it out, and the address of each byte
+ * of a block, computed by the engine's own arithmetic. */
 #ifndef KV_TESTS_KERNELS_ENGINE_H
 #define KV_TESTS_KERNELS_ENGINE_H
 
@@ -17,14 +15,15 @@
 /* One tensor of a block: @planes times pages_per_block times @per bytes. */
 struct engine_tensor {
 	const char *name, *dtype, *shape;
-	uint32_t planes; /* that the engine allocates, each with all pages */
-	uint64_t per;	 /* bytes of a plane that a page has */
+	uint32_t planes; /* number of planes; each holds a part of all pages */
+	uint64_t per;	 /* bytes of one plane of one page */
 };
 
 enum engine_way {
-	PLANES,	     /* [plane][page][...]: vLLM layer-first, MLA, scales */
-	PAIRS,	     /* the same, described as pairs: vLLM's fused K and V */
-	HEADS_FIRST, /* [plane][head][page][...]: pages interleave */
+	PLANES, /* [plane][page][...]: vLLM layer-first, MLA, scales */
+	/* the memory of PLANES, described as pairs: vLLM's fused K and V */
+	PAIRS,
+	HEADS_FIRST, /* [plane][head][page][...]: a page is in several places */
 	PAGES_FIRST, /* [page][plane][...]: cross-layer, page-first */
 };
 
@@ -37,7 +36,7 @@ struct engine {
 	struct engine_tensor tensors[4];
 };
 
-/* Where the tensor's memory begins, after those before it. */
+/* Return the offset of the tensor's memory, behind the tensors before it. */
 static inline uint64_t engine_base(const struct engine *e, size_t t)
 {
 	uint64_t at = 0;
@@ -92,7 +91,7 @@ static inline char *engine_layout(const struct engine *e)
 	return text;
 }
 
-/* The views of one plane (or pair of planes) as the engine would write them. */
+/* Return the views of a plane (or a pair) as the engine describes them. */
 static inline kvfs_view engine_view(const struct engine *e, uint8_t *memory,
 				    size_t t, uint64_t plane)
 {
@@ -148,9 +147,9 @@ static inline kvfs_pool_desc engine_desc(const struct engine *e,
 	};
 }
 
-/* Run over the bytes of @block in @pages: write them, or count those that are
- * not what they should be: the block's in planes @from .. @to of the tensors,
- * 0xee in others.  Pages that are -1 are passed over. */
+/* Write the bytes of @block to @pages, or count wrong bytes.  Planes @from ..
+ * @to of the tensors must hold the block, other planes 0xee.  Skip pages that
+ * are -1. */
 static inline size_t engine_walk(const struct engine *e, uint8_t *memory,
 				 const int64_t *pages, uint32_t block,
 				 bool writes, uint32_t from, uint32_t to)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fake_device.h - a device whose streams are controlled by the test: the test ends
- * event waits, holds up copies or fails them, and forbidden calls of the library
- * are counted.
+ * fake_device.h - a device controlled by the test: the test ends event waits,
+ * holds up copies or lets them fail, and forbidden calls of the library are
+ * counted.
  *
- * Pages are plain memory.  A stream is a pointer to a struct fake_stream.  A test
- * that includes this file does not link kernels/device/device.c.
+ * Pages are plain memory.  A stream is a pointer to a struct fake_stream.  A
+ * test that includes this file does not link kernels/device/device.c.
  */
 #ifndef KV_TESTS_KERNELS_FAKE_DEVICE_H
 #define KV_TESTS_KERNELS_FAKE_DEVICE_H
@@ -18,37 +18,44 @@
 #include "kernels/session/session.h"
 
 struct fake_stream {
-	atomic_bool quiet;		   /* all its work is over */
-	atomic_int waits;		   /* calls of order with this stream */
-	struct fake_stream *_Atomic after; /* the last of that */
+	/* all work of the stream has ended */
+	atomic_bool quiet;
+	/* number of event waits for this stream */
+	atomic_int waits;
+	/* the stream of the last event wait */
+	struct fake_stream *_Atomic after;
 };
 
 static struct {
-	struct kvfs_session *session; /* no call may hold its lock */
-	pthread_t caller;	      /* that no copy is made on */
+	/* no device call may hold this session's lock */
+	struct kvfs_session *session;
+	/* thread of the caller, which must make no copies */
+	pthread_t caller;
 	atomic_int on_caller;
-	atomic_int one_load_error; /* of the next load only */
+	atomic_int one_load_error; /* result of the next load only */
 	atomic_int open_error, load_error, save_error, event_wait_error,
 		order_error;
-	/* loads of bytes from there on are held up; 0: all, UINT64_MAX: none */
+	/* Hold up loads from this byte on; 0: all, UINT64_MAX: none. */
 	_Atomic uint64_t held_from;
 	atomic_bool saves_held;
-	/* loads of bytes from there on, and saves, that are submitted and stay
-	 * under way */
+	/* Saves, and loads from this byte of the block on, are submitted and
+	 * stay under way; UINT64_MAX: none. */
 	_Atomic uint64_t running_from;
 	atomic_bool saves_running;
 	atomic_int submitted; /* batches */
-	/* A batch is reported as submitted once, twice, or without an
-	 * event wait. */
+	/* Batches are reported submitted once, twice, or without an event
+	 * wait. */
 	enum { FAKE_ONCE, FAKE_TWICE, FAKE_NOTHING } submits;
 	atomic_int loads, saves;
 	atomic_uint batch_max, ranges_max;
 	atomic_int pools, event_waits; /* that there are */
-	atomic_int early;  /* copies before their event wait was done */
-	atomic_int locked; /* calls with the session's lock held */
-	atomic_int wrong;  /* a pool closed with event waits left, ... */
+	atomic_int early;  /* number of copies before their event wait ended */
+	atomic_int locked; /* number of calls that held the session's lock */
+	/* errors, such as a pool closed with event waits left */
+	atomic_int wrong;
 	int priorities[64];
-	atomic_int attached, writable; /* memory that it knows of */
+	/* memory ranges that are attached now */
+	atomic_int attached, writable;
 	atomic_int attached_ever;
 	void *memory[64]; /* fake_lock: that memory */
 } fake;
@@ -114,7 +121,7 @@ static void fake_look(void *pool, const struct kvfs_batch *batch)
 		fake.ranges_max = (unsigned)batch->n_ranges;
 }
 
-/* A copy's own stream: quiet when it is over.  Kept for ever. */
+/* Return a stream for the copy; @quiet when the copy ends.  Never freed. */
 static struct fake_stream *fake_submit(const struct kvfs_batch *batch)
 {
 	static struct fake_stream copies[65536];
@@ -206,7 +213,7 @@ static void fake_mark_free(void *event_wait)
 	free(event_wait);
 }
 
-/* @stream comes after @event_wait: it is held until that is done. */
+/* Make @stream wait until the work of @event_wait has ended. */
 static int fake_order(void *event_wait, void *stream)
 {
 	struct fake_stream *s = stream;
@@ -234,7 +241,7 @@ static void fake_attach(void *base, uint64_t bytes, bool writable)
 	fake.writable += writable;
 }
 
-/* Memory is still mapped when it is detached: read one byte. */
+/* Read one byte: the memory must still be mapped when it is detached. */
 static void fake_detach(void *base)
 {
 	int i, last;
@@ -277,7 +284,7 @@ const struct kvfs_device *kv_device_find(const char *name)
 	return strcmp(name, "host") == 0 ? &kv_device_host : NULL;
 }
 
-/* Check the state that every test must leave behind. */
+/* Check the state in which every test must leave the device. */
 static inline void fake_assert_clean(void)
 {
 	assert_int_equal(fake.early, 0);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * fake_world.h - world.h with a pool on the fake device, and what tests of it
- * share.
- */
+/* fake_world.h - world.h with a pool on the fake device, and helpers that the
+ * tests of the fake device share. */
 #ifndef KV_TESTS_KERNELS_FAKE_WORLD_H
 #define KV_TESTS_KERNELS_FAKE_WORLD_H
 
@@ -10,7 +8,7 @@
 
 #include "tests/kernels/fake_device.h"
 
-#define BLOCKS 64u /* 8 MiB: two steps, layer by layer */
+#define BLOCKS 64u /* 8 MiB in all: two steps of a load layer by layer */
 #define LAST_LAYER 65535u
 
 static struct fake_stream slow, compute;
@@ -57,7 +55,7 @@ static inline int fake_teardown(void **state)
 {
 	struct world *w = *state;
 
-	/* Of a test that has failed. */
+	/* Reset the settings, also after a test that failed. */
 	fake.held_from = fake.running_from = UINT64_MAX;
 	fake.saves_held = fake.saves_running = false;
 	slow.quiet = true;
@@ -105,7 +103,7 @@ static inline kvfs_xfer *begin_save(struct world *w, uint32_t first, size_t n,
 	return begin_save_pages(w, first, n, pages, opts);
 }
 
-/* Blocks 0 .. n - 1, saved before, into pages 0 .. that nobody has written. */
+/* Begin to load the saved blocks 0 .. n - 1 into clean pages. */
 static inline kvfs_xfer *begin_load(struct world *w, size_t n,
 				    const kvfs_opts *opts)
 {

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * impostor.h - a daemon that does what no daemon should: answers wrongly, late
- * or not at all.  One thread, as many connections as come.
- */
+/* impostor.h - a faulty daemon: it answers wrongly, late or not at all.  One
+ * thread serves any number of connections. */
 #ifndef KV_TESTS_KERNELS_IMPOSTOR_H
 #define KV_TESTS_KERNELS_IMPOSTOR_H
 
@@ -26,16 +24,19 @@ struct impostor {
 	char dir[64], path[96];
 	int listener, stop[2];
 	pthread_t thread;
-	/* Answers @packet on @fd, or does not; packet->fd is closed then. */
+	/* answer @packet on @fd, or ignore it; its descriptor is closed
+	 * afterwards */
 	void (*answer)(struct impostor *i, int fd, struct kv_packet *packet);
 	_Atomic uint32_t version; /* for HELLO */
 	_Atomic uint32_t oldest;  /* the same */
-	atomic_bool strict;	  /* refuse another than that version */
+	atomic_bool strict;	  /* refuse clients of other versions */
 	atomic_int connections;	  /* accepted so far */
 	atomic_int mode;	  /* for answer() */
-	bool hang_up;		  /* answer()'s: close this connection now */
-	_Atomic uint64_t seen;	  /* by answer(), for the test */
-	int other;		  /* answer()'s: a connection to remember */
+	/* set by answer(): close this connection now */
+	bool hang_up;
+	_Atomic uint64_t seen; /* written by answer(), read by the test */
+	/* set by answer(): a connection to remember */
+	int other;
 };
 
 static inline void impostor_reply(int fd, const struct kv_packet *request,
@@ -51,7 +52,7 @@ static inline void impostor_reply(int fd, const struct kv_packet *request,
 	kv_link_send(fd, &reply, 0);
 }
 
-/* A space that can be read, numbered 1, without a layout. */
+/* Answer with a space that can be read: number 1, no layout. */
 static inline void impostor_space(int fd, const struct kv_packet *request)
 {
 	struct wire_space space = {.id = 1, .writable = 1};

@@ -13,7 +13,7 @@
 	",{\"name\":\"v\",\"dtype\":\"U8\",\"shape\":[4,16384]}],"            \
 	"\"tokens\":4}"
 
-/* A session of its own with the test's space and a pool on its memory. */
+/* Another session with the test's space and a pool over the same memory. */
 struct layered {
 	kvfs_session *session;
 	kvfs_space *space;
@@ -39,7 +39,7 @@ static inline void layered_close(struct layered *l)
 	kvfs_close(l->session);
 }
 
-/* Another space, of layers, in the place of the test's. */
+/* Replace the test's space by one with a layout of four layers. */
 static inline int layered_setup_space(struct world *w)
 {
 	kvfs_pool_close(w->pool);
@@ -51,14 +51,14 @@ static inline int layered_setup_space(struct world *w)
 	return 0;
 }
 
-/* world_setup, but for the layout. */
+/* Set up the world with a space of four layers. */
 static inline int layered_setup(void **state)
 {
 	world_setup(state);
 	return layered_setup_space(*state);
 }
 
-/* A number of the daemon's statistics: the one before @word. */
+/* Return the number before @word in the daemon's statistics. */
 static inline long world_stat(struct world *w, const char *word)
 {
 	char *text, *at;
@@ -77,13 +77,13 @@ static inline long world_stat(struct world *w, const char *word)
 	return n;
 }
 
-/* Wait for it to become @n. */
+/* Wait until world_stat(@word) is @n. */
 static inline void world_wait_stat(struct world *w, const char *word, long n)
 {
 	long now = world_stat(w, word);
 	int i;
 
-	/* A block that was acquired and released is visible for a moment. */
+	/* A block that was acquired and released stays visible for a moment. */
 	for (i = 0; i < 2000 && now != n; i++) {
 		usleep(10000);
 		now = world_stat(w, word);
@@ -91,7 +91,7 @@ static inline void world_wait_stat(struct world *w, const char *word, long n)
 	assert_int_equal(now, n);
 }
 
-/* Save the pages 0 .. as blocks @first .. + @n. */
+/* Save pages 0 .. n - 1 as blocks @first .. @first + @n - 1. */
 static inline kvfs_xfer *layered_save_by(kvfs_pool *pool, kvfs_space *space,
 					 uint32_t first, size_t n,
 					 const kvfs_opts *opts)
@@ -106,7 +106,7 @@ static inline kvfs_xfer *layered_save_by(kvfs_pool *pool, kvfs_space *space,
 	return xfer;
 }
 
-/* Fill pages 0 .. with the blocks of the same number. */
+/* Fill page i with the bytes of block i, for the first @n pages. */
 static inline void layered_fill(struct world *w, size_t n)
 {
 	size_t i;
@@ -115,7 +115,7 @@ static inline void layered_fill(struct world *w, size_t n)
 		world_fill(w, (int64_t)i, (uint32_t)i);
 }
 
-/* Wait for @stage and free; how many got there. */
+/* Wait for @stage and free @xfer.  Return how many blocks reached the stage. */
 static inline long layered_end(kvfs_xfer *xfer, enum kvfs_stage stage)
 {
 	long n = kvfs_xfer_wait(xfer, stage, 60 * SECOND);
@@ -134,7 +134,7 @@ static inline uint8_t layered_state(kvfs_space *space, uint32_t block)
 	return state;
 }
 
-/* Whether blocks 0 .. n - 1 are there with their own bytes. */
+/* Check that blocks 0 .. n - 1 are present with their own bytes. */
 static inline void layered_check(struct world *w, size_t n)
 {
 	kvfs_lease *lease = world_acquire(w, n, (long)n);

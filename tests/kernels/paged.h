@@ -30,7 +30,7 @@ static inline struct kvfs_pool_info info_of(kvfs_pool *pool)
 	return info;
 }
 
-/* Pages come back when copies have ended, which is soon. */
+/* Wait until @n pages are mapped; copies return their pages when they end. */
 static inline void wait_for_mapped(kvfs_pool *pool, uint64_t n)
 {
 	int i;
@@ -40,7 +40,7 @@ static inline void wait_for_mapped(kvfs_pool *pool, uint64_t n)
 	assert_int_equal(info_of(pool).pages_mapped, n);
 }
 
-/* Blocks @first .. + @n of the test's space, begun. */
+/* Begin to map blocks @first .. @first + @n - 1 of the test's space. */
 static inline kvfs_mapping *begin(struct world *w, kvfs_pool *pool,
 				  uint32_t first, size_t n,
 				  const kvfs_opts *opts)
@@ -106,7 +106,7 @@ static inline int teardown_plain(void **state)
 	return world_teardown(state);
 }
 
-/* No page and no event wait of the device is left. */
+/* Check that no page is mapped and the device has no event wait left. */
 static inline int teardown(void **state)
 {
 	int r;

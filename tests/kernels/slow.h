@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * slow.h - a device of plain memory whose copies are counted, and wait or fail
- * as the test wants; the test ends the work of streams.
- *
- * kv_device_find returns this device for every name: include this file once in
- * the test's program.
+ * slow.h - a device of plain memory that counts its copies; the test makes
+ * copies wait or fail, and ends the work of streams.  kv_device_find returns
+ * this device for every name: include this file in one file of the test's
+ * program.
  */
 #ifndef KV_TESTS_KERNELS_SLOW_H
 #define KV_TESTS_KERNELS_SLOW_H
@@ -20,17 +19,19 @@ static struct {
 	bool shut;		/* copies wait */
 	atomic_size_t loads;	/* blocks, begun */
 	atomic_size_t saves;	/* blocks, begun */
-	atomic_int fail;	/* the result of copies */
+	atomic_int fail;	/* result of each copy, 0 or -errno */
 	atomic_bool full;	/* no more memory */
-	bool kept;		/* copies are not submitted before */
+	bool kept;		/* copies are not submitted before the end */
 	atomic_int event_waits; /* that are there */
 	bool plain;		/* no streams */
 } slow = {.lock = PTHREAD_MUTEX_INITIALIZER,
 	  .opened = PTHREAD_COND_INITIALIZER};
 
 struct slow_stream {
-	atomic_bool over;		   /* all it was given */
-	struct slow_stream *_Atomic waits; /* for this one to be over */
+	/* all work of the stream has ended */
+	atomic_bool over;
+	/* stream that this stream waits for */
+	struct slow_stream *_Atomic waits;
 };
 
 static void slow_shut(bool shut)
@@ -41,11 +42,11 @@ static void slow_shut(bool shut)
 	pthread_mutex_unlock(&slow.lock);
 }
 
-/* Copies that have begun are never gone: whoever waits for one may look. */
+/* Streams are never freed: other threads may still wait for one. */
 static struct slow_stream slow_copies[4096];
 static atomic_size_t slow_copied;
 
-/* Say that @batch is submitted, if it is not to be kept till the end. */
+/* Report @batch as submitted, unless copies are kept until the end. */
 static struct slow_stream *slow_submit(const struct kvfs_batch *batch)
 {
 	struct slow_stream *copy =

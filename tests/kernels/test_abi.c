@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Programs of an older or newer header: sizes, reserved fields, the version. */
+/* Programs of an older or newer header: sizes, reserved fields, version. */
 #include "tests/kernels/world.h"
 
 #include <sys/mman.h>
 
-/* A struct that ends at the end of the memory that there is. */
+/* Return memory for a struct of @size that ends at an unmapped page. */
 static void *at_the_edge(size_t size)
 {
 	uint8_t *two = mmap(NULL, 8192, PROT_READ | PROT_WRITE,
@@ -31,7 +31,7 @@ static void the_number_and_the_text_are_one_version(void **state)
 	assert_string_equal(kvfs_version_text(), text);
 }
 
-/* Programs built with an older header keep its numbers. */
+/* Programs built with an older header rely on these numbers. */
 _Static_assert(KVFS_COPIED == 1 && KVFS_SEALED == 2 && KVFS_DURABLE == 3 &&
 		       KVFS_SUBMITTED == 4,
 	       "a stage's number has changed");
@@ -166,7 +166,8 @@ static void reserved_fields_must_be_zero(void **state)
 	assert_int_equal(kvfs_save(w->pool, w->space, &key, &meta, 1, &page,
 				   NULL, &xfer),
 			 -EINVAL);
-	meta = (kvfs_meta){.extras_len = 1}; /* of a space without token ids */
+	/* a block of a space without token ids */
+	meta = (kvfs_meta){.extras_len = 1};
 	assert_int_equal(kvfs_save(w->pool, w->space, &key, &meta, 1, &page,
 				   NULL, &xfer),
 			 -EINVAL);

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run.sh: long */
-/*
- * libkvfs without memory, against a real daemon, which has enough: a call fails
- * or misses, and what arrives is right.
- */
+/* libkvfs without memory, against a real daemon with memory: a call fails or
+ * misses, and bytes that arrive are right. */
 #include "tests/alloc.h"
 #include "tests/kernels/world.h"
 
 #define BLOCKS 4
 
-/* The world's own session, without the assertions. */
+/* A client with a session of its own; its calls may fail. */
 struct client {
 	struct world *w;
 	kvfs_session *session;
@@ -17,8 +15,8 @@ struct client {
 	kvfs_pool *pool;
 };
 
-/* ENOMEM, or what a library that cannot say more makes of it: a daemon that is
- * not there, a thread or a mapping that cannot be had. */
+/* Errors of a library without memory: -ENOMEM, or the result of a connection, a
+ * thread or a mapping that could not be made. */
 #define ALLOC_MISS(r)                                                    \
 	alloc_among(r, 0, -ENOMEM, -ENOENT, -ENOTCONN, -EAGAIN, -ENOSPC, \
 		    -ESTALE)
@@ -152,7 +150,7 @@ static void seal_pages(struct client *c, kvfs_pool *pool)
 	kvfs_pages_free(pages);
 }
 
-/* No failure loses a page. */
+/* Reserve a pool: all its pages can be mapped after failures. */
 static void reserve(struct client *c)
 {
 	kvfs_pages *all;
@@ -212,7 +210,8 @@ static void use(void *arg)
 		return;
 	r = kvfs_space_open(c->session, c->w->space_name, WORLD_LAYOUT,
 			    KVFS_CREATE | 0700, &c->space);
-	alloc_among(r, 0, -ENOMEM, -EINVAL /* jansson: see layout.h */);
+	alloc_among(r, 0, -ENOMEM,
+		    -EINVAL /* jansson reports -EINVAL: see layout.h */);
 	if (r == 0) {
 		c->pool = make_pool(c);
 		if (c->pool) {
@@ -227,7 +226,7 @@ static void use(void *arg)
 	kvfs_close(kv_steal(c->session));
 }
 
-/* Blocks 0.. on pages 0.., and other bytes where they are to be loaded. */
+/* Fill the blocks' pages, and other bytes in the pages to load to. */
 static void fill(void *arg)
 {
 	struct client *c = arg;

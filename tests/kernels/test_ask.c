@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Questions whose answers are wrong, late or missing. */
+/* Requests whose answers are wrong, late or missing. */
 #include <fcntl.h>
 
 #include "tests/kernels/impostor.h"
@@ -73,7 +73,7 @@ static void misses_then_recovers(struct impostor *i, enum mode mode)
 	assert_int_equal(probe(i, space, &state), 0);
 	assert_int_equal(state, KVFS_ABSENT);
 	i->mode = HONEST;
-	/* After a time-out the daemon is not asked for a second. */
+	/* After a time-out the library does not ask again for a second. */
 	for (k = 0; mode == LATE && k < 600 && probe(i, space, &state) != 2;
 	     k++)
 		usleep(50000);
@@ -100,7 +100,7 @@ static void a_connection_closed_in_between_is_made_anew(void **state)
 	kvfs_close(session);
 }
 
-/* A question that the ending daemon cancels does not mean that blocks are absent. */
+/* A request that the ending daemon cancels does not make a block absent. */
 static void a_daemon_that_ends_has_not_said_that_a_block_is_absent(void **state)
 {
 	struct impostor *i = *state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saves to a daemon that stops half-way: whose the staging memory is then. */
+/* Saves to a daemon that stops half-way: who may write to the staging. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -13,12 +13,11 @@
 #define BLOCK 4096
 #define SECOND 1000000000u
 
-/* The daemon's reaction to a SAVE; REFUSING, with the staging memory; BUSY, with a
- * RESERVE: it waits until the test lets it go on. */
+/* The daemon's reaction to a SAVE.  REFUSING: to the staging memory instead;
+ * BUSY: to a RESERVE, which waits for the test. */
 enum mode { SEALING, HANGING_UP, SILENT, REFUSING, BUSY };
 
-/* A block that was to be saved: staging may be offered several times, and a
- * block is in what was offered last before it. */
+/* A block in staging memory, in the stage that was offered last. */
 struct saved {
 	int stage;
 	off_t at;
@@ -28,7 +27,8 @@ static uint8_t pages[8 * BLOCK];
 static int stage = -1; /* offered last */
 static struct saved saved[2];
 static atomic_int n_saved, n_drops;
-static atomic_int n_reserves, let_reserve; /* how many may be answered */
+/* RESERVEs that the daemon received, and may answer */
+static atomic_int n_reserves, let_reserve;
 
 static void take_space(int fd, struct kv_packet *packet)
 {
@@ -190,7 +190,7 @@ static ino_t memory_of(const struct saved *block)
 	return st.st_ino;
 }
 
-/* The daemon may still be reading what it has not answered. */
+/* The daemon may still read staging for a request without an answer. */
 static void staging_of_a_lost_connection_is_never_written_again(void **state)
 {
 	struct impostor *i = *state;
@@ -249,7 +249,7 @@ static bool larger_is_made(kvfs_session *session)
 	return made;
 }
 
-/* The next save takes a stage that was made while a save was under way. */
+/* The next save uses a stage that was made while a save was under way. */
 static void larger_staging_is_taken_when_the_smaller_is_empty(void **state)
 {
 	struct impostor *i = *state;
@@ -273,7 +273,7 @@ static void larger_staging_is_taken_when_the_smaller_is_empty(void **state)
 	leave(&c);
 }
 
-/* The source is read before COPIED, and never after. */
+/* The library reads the source pages before COPIED, and never afterwards. */
 static void pages_are_the_engines_again_when_copied(void **state)
 {
 	struct impostor *i = *state;
@@ -295,7 +295,7 @@ static void pages_are_the_engines_again_when_copied(void **state)
 	memset(pages, 44, sizeof(pages));
 	wait_seen(i, 1);
 	assert_int_equal(first_byte(&saved[0]), 33);
-	/* The connection has to end for the save to: nobody will answer. */
+	/* The save gets no answer: only the end of the connection ends it. */
 	i->mode = HANGING_UP;
 	kvfs_xfer_free(save(&c, 3, NULL));
 	assert_int_equal(sealed_status(xfer), -ENOTCONN);
@@ -313,7 +313,7 @@ static void what_was_reserved_is_dropped_when_it_is_cancelled(void **state)
 	xfer = save(&c, 0, NULL);
 	wait_seen(i, 2);
 	kvfs_xfer_cancel(xfer);
-	/* No byte of it was read: the pages need no answer to be free. */
+	/* No byte was read from the pages: they are free without an answer. */
 	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 1);
 	assert_int_equal(sealed_status(xfer), -ECANCELED);
 	let_reserve = 1;
@@ -322,7 +322,7 @@ static void what_was_reserved_is_dropped_when_it_is_cancelled(void **state)
 	assert_int_equal(i->seen & 1, 0);
 }
 
-/* The first to be done leaves what the second has. */
+/* Pages that two saves share stay in use when the first save ends. */
 static void pages_of_saves_under_way_are_counted_not_flagged(void **state)
 {
 	struct impostor *i = *state;

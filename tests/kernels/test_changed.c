@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_changed.c - a client that writes into memory that it was given: of its
- * blocks each has its own end.
- */
+/* test_changed.c - a client writes into memory that the daemon gave it: each
+ * changed block fails alone. */
 #include <sys/mman.h>
 
 #include "tests/kernels/world.h"
@@ -11,7 +9,7 @@
 
 static int begin(void **state)
 {
-	/* Nothing is written before somebody asks for that. */
+	/* Let the daemon write to SSD only on request. */
 	return world_begin(state, "dram=64M,ssd=256M,segment=8M,arena=rw,"
 				  "writeback=none,hugepages=off");
 }
@@ -57,7 +55,7 @@ static void each_block_has_its_own_durable_status(void **state)
 	for (size_t i = 0; i < N; i++)
 		assert_int_equal(kvfs_xfer_status(first, i),
 				 i == 3 || i == 17 ? -EBADMSG : 0);
-	/* The changed block is gone, and can be saved again. */
+	/* The daemon dropped the changed block: a save succeeds again. */
 	second = save(w);
 	assert_int_equal(kvfs_xfer_status(second, 3), 0);
 	assert_int_equal(kvfs_xfer_status(second, 4), KVFS_PRESENT);
@@ -66,7 +64,7 @@ static void each_block_has_its_own_durable_status(void **state)
 	kvfs_xfer_free(second);
 }
 
-/* A barrier has one status for all. */
+/* A barrier has one status for all its blocks. */
 static void a_barrier_is_told(void **state)
 {
 	struct world *w = *state;

@@ -108,7 +108,7 @@ static void note(struct kv_job *job)
 	n_ran++;
 }
 
-/* A copier all of whose threads are held; release_one lets one go. */
+/* Make a copier with all threads held; release_one lets one thread go. */
 static struct kv_copier *held_copier(void)
 {
 	static struct kv_job blockers[4];
@@ -162,7 +162,7 @@ static void loads_go_before_saves_and_higher_priorities_before_lower(void **s)
 	kv_copier_free(copier);
 }
 
-/* The save is passed over, but not for long; loads keep their order. */
+/* Loads overtake the save only for a while, and keep their order. */
 static void no_job_waits_for_ever(void **state)
 {
 	struct kv_job save = {.run = note, .kind = KV_JOB_SAVE};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls to a device that works, fails, or is slow. */
+/* Calls to a device that works, that fails, or that is slow. */
 #include "tests/kernels/fake_world.h"
 
 #include <stdio.h>
@@ -40,7 +40,8 @@ static void a_pool_is_opened_and_closed_on_its_device(void **state)
 	assert_string_equal(info.reason, "a fake");
 	fake.open_error = -ENODEV;
 	assert_int_equal(kvfs_pool_register(w->session, &desc, &pool), -EINVAL);
-	assert_int_equal(fake.pools, 1); /* not before the views are checked */
+	/* the views are checked before the device opens a pool */
+	assert_int_equal(fake.pools, 1);
 	kvfs_pool_close(kv_steal(w->pool));
 	assert_int_equal(fake.pools, 0);
 	fake.open_error = 0;
@@ -71,8 +72,8 @@ static void what_the_device_cannot_open_is_not_registered(void **state)
 	assert_int_equal(fake.pools, 1);
 }
 
-/* Arena and staging: told once, whatever comes first, and let go of before it
- * is unmapped (fake_detach looks). */
+/* Arena and staging are attached once, in any order, and detached before they
+ * are unmapped (fake_detach reads a byte). */
 static void a_device_knows_of_memory_while_it_is_mapped(void **state)
 {
 	struct world *w = *state;
@@ -83,7 +84,8 @@ static void a_device_knows_of_memory_while_it_is_mapped(void **state)
 	world_wait_staged(w);
 	world_save(w, 8);
 	lease = world_acquire(w, 8, 8);
-	assert_in_range(fake.writable, 1, 2); /* with the small one */
+	/* the small staging may be attached as well */
+	assert_in_range(fake.writable, 1, 2);
 	assert_true(fake.attached >= 2);
 	attached = fake.attached_ever;
 	kvfs_pool_close(other);
@@ -101,7 +103,7 @@ static void a_device_knows_of_memory_while_it_is_mapped(void **state)
 	kvfs_pool_close(other);
 }
 
-/* Once it has not changed for a while: staging comes and goes by itself. */
+/* Return @value after it has settled: staging comes and goes. */
 static int settled(const atomic_int *value)
 {
 	int now = *value, same = 0;
@@ -114,8 +116,8 @@ static int settled(const atomic_int *value)
 	return now;
 }
 
-/* This session's first pool is on the host: what it has saved and leased is
- * there when the device comes. */
+/* A session with a host pool saves and leases; a device that joins later gets
+ * all of that memory attached. */
 static void memory_of_before_the_pool_is_told_of(void **state)
 {
 	struct world other = *(struct world *)*state;
@@ -168,8 +170,8 @@ static void a_failed_load_fails_its_blocks_and_no_others(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Numbers that are no errors would leave blocks in no state at all, or in one
- * that is another's to say. */
+/* The library replaces a device's invalid results by -EIO: other numbers would
+ * leave blocks without a state, or in a reserved one. */
 static void what_a_device_may_not_answer_is_eio(void **state)
 {
 	static const int answers[] = {1,	INT32_MAX, -EINPROGRESS,
@@ -205,7 +207,7 @@ static void what_a_device_may_not_answer_is_eio(void **state)
 	assert_pages_loading(w, 0);
 }
 
-/* Of a batch the first word counts, and only if it stands for something. */
+/* A batch may be reported submitted twice, or without an event wait. */
 static void a_batch_is_submitted_once(void **state)
 {
 	struct world *w = *state;
@@ -225,8 +227,8 @@ static void a_batch_is_submitted_once(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* One copy of the first step fails: its blocks stay failed, whatever comes in
- * the second, and their pages stay the load's until all of it is over. */
+/* One copy of the first step fails: its blocks stay failed after the second
+ * step, and the load keeps their pages until all copies have ended. */
 static void a_block_that_failed_in_one_layer_has_failed(void **state)
 {
 	struct world *w = *state;
@@ -254,7 +256,7 @@ static void a_block_that_failed_in_one_layer_has_failed(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Also where the device has no streams to tell of it. */
+/* Also with a device without streams. */
 static void a_layer_is_waited_for_while_others_are_to_come(void **state)
 {
 	struct world *w = *state;
@@ -284,8 +286,8 @@ static void a_layer_is_waited_for_while_others_are_to_come(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Nothing of it is sealed, and neither reservations nor staging are
- * kept: more is tried than staging holds. */
+/* No block is sealed, and all reservations and staging are freed: the test
+ * saves more than staging holds. */
 static void a_failed_save_leaves_nothing_behind(void **state)
 {
 	struct world *w = *state;
@@ -311,12 +313,13 @@ static void a_failed_save_leaves_nothing_behind(void **state)
 	fake.save_error = 0;
 	xfer = begin_save(w, 0, 128, NULL);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 128);
-	for (i = 0; i < 128; i++) /* not KVFS_PRESENT: it was not */
+	/* 0, not KVFS_PRESENT: no block was there before */
+	for (i = 0; i < 128; i++)
 		assert_int_equal(kvfs_xfer_status(xfer, (size_t)i), 0);
 	kvfs_xfer_free(xfer);
 }
 
-/* Neither a cancel nor a deadline gives back what is being written. */
+/* Neither a cancel nor a deadline gives back pages that the device writes. */
 static void pages_stay_the_loads_until_the_device_is_done(void **state)
 {
 	struct world *w = *state;
@@ -360,7 +363,7 @@ static void pages_stay_the_saves_until_the_device_is_done(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* The first pool releases only its own memory. */
+/* A load keeps its pages when another load of them is cancelled. */
 static void transfers_are_counted_by_their_owner(void **state)
 {
 	struct world *w = *state;
@@ -375,15 +378,16 @@ static void transfers_are_counted_by_their_owner(void **state)
 	kvfs_xfer_cancel(other);
 	assert_pages_loading(w, 8);
 	kvfs_xfer_free(other);
-	kvfs_xfer_free(waits); /* nobody waits for it: it still has its pages */
+	/* free without waiting: the load keeps its pages */
+	kvfs_xfer_free(waits);
 	assert_pages_loading(w, 8);
 	slow.quiet = true;
 	kvfs_pool_close(kv_steal(w->pool));
 	assert_blocks_are_there(w, 8);
 }
 
-/* An engine that gives out what is neither its requests' nor in
- * flight never counts a page twice, and gets back each when nobody has it. */
+/* An engine that counts free pages and pages in flight never counts a page
+ * twice, and gets each page back when nobody uses it. */
 static void pages_in_flight_are_charged_once(void **state)
 {
 	struct world *w = *state;
@@ -396,7 +400,7 @@ static void pages_in_flight_are_charged_once(void **state)
 	b = begin_save(w, 200, 12, &opts);
 	assert_pages_saving(w, 12);
 	kvfs_xfer_cancel(b);
-	assert_pages_saving(w, 8); /* the first eight are still a's */
+	assert_pages_saving(w, 8); /* save a still uses the first eight */
 	load = begin_load(w, 6, &opts);
 	assert_pages_loading(w, 6); /* loads and saves are counted separately */
 	assert_pages_saving(w, 8);
@@ -410,7 +414,7 @@ static void pages_in_flight_are_charged_once(void **state)
 	kvfs_xfer_free(load);
 }
 
-/* The pages cannot even be looked at while the calls are made. */
+/* The pages are unmapped while the calls are made. */
 static void no_call_touches_a_page(void **state)
 {
 	struct world *w = *state;
@@ -513,7 +517,7 @@ static void flags_and_layers_that_are_not_there_are_refused(void **state)
 	kvfs_release(lease);
 }
 
-/* Layers of the first dimension: bytes 100 .. 149 of each tensor. */
+/* The layers are the tensors' first dimension: bytes 100 .. 149 of each. */
 static void a_load_of_some_layers_touches_no_others(void **state)
 {
 	struct world *w = *state;
@@ -536,7 +540,7 @@ static void a_load_of_some_layers_touches_no_others(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* All threads are held, then the order in which loads begin is looked at. */
+/* Hold all threads, then check the order in which the loads begin. */
 static void a_load_of_higher_priority_goes_first(void **state)
 {
 	struct world *w = *state;
@@ -550,7 +554,8 @@ static void a_load_of_higher_priority_goes_first(void **state)
 	fake.held_from = 0;
 	assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
 	xfers[0] = begin_load(w, BLOCKS, NULL);
-	wait_until(&fake.loads, (int)info.threads); /* each has some of it */
+	/* each thread copies a part of the load */
+	wait_until(&fake.loads, (int)info.threads);
 	for (i = 1; i < 5; i++)
 		xfers[i] = begin_load(w, 1, &low);
 	for (; i < 10; i++)
@@ -569,7 +574,7 @@ static void a_load_of_higher_priority_goes_first(void **state)
 		if (fake.priorities[k] == -1)
 			last_low = k;
 	}
-	/* The long one makes way as soon as it can; it is fair to one. */
+	/* The long load gives way to the urgent one at its next unit. */
 	assert_in_range(first_high, info.threads, info.threads + 1);
 	assert_true(last_low > first_high);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Required calls of a table, and valid results of calls. */
+/* Required calls of a device's table, and valid results of the calls. */
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 #include "kernels/device/device.h"
 #include "kernels/kvfs.h"
 
-/* The result and the output of every call of the device. */
+/* The device's results and outputs, as set by the test. */
 static struct {
 	int r;
 	void *given, *base;
@@ -137,7 +137,7 @@ static const struct kvfs_device whole = {
 	.staging = next_staging,
 };
 
-/* NULL: it can be used. */
+/* Return why the device cannot be used, or NULL. */
 static const char *why_not(const struct kvfs_device *device)
 {
 	static char why[128];
@@ -229,7 +229,7 @@ static void what_needs_a_group_does_not_come_without_it(void **state)
 	assert_null(why_not(&device));
 }
 
-/* Of one of another version only that is looked at. */
+/* The library reads only the version of a table of another version. */
 static void a_table_has_its_version_and_its_name(void **state)
 {
 	struct kvfs_device device = {.version = KVFS_DEVICE_VERSION + 1,
@@ -287,7 +287,7 @@ static void what_is_no_answer_is_eio(void **state)
 	assert_int_equal(kv_guard_load(&whole, NULL, NULL), 0);
 }
 
-/* Of a block they would say that its pages were not touched. */
+/* Any other error would report the block's pages as untouched. */
 static void a_copy_that_fails_is_eio_whatever_it_says(void **state)
 {
 	static const int others[] = {-ENOENT,	 -ESTALE,    -EBADMSG,
@@ -334,7 +334,7 @@ static void a_device_without_memory_reserves_none(void **state)
 			 -EOPNOTSUPP);
 }
 
-/* The rest of it is the library's. */
+/* The device describes itself; the library adds the other fields. */
 static void a_device_tells_what_is_its_own(void **state)
 {
 	struct kvfs_pool_info info;

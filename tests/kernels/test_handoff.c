@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * From a prefill process P, which saves whole blocks and holds them, to a decode
- * process D, which waits for the blocks and loads them layer by layer.  P is
- * this program again; the test kills P at every stage, and D gets exact bytes or
- * a clean miss.
- */
+/* A prefill process P saves whole blocks and holds them; a decode process D
+ * waits for the blocks and loads them layer by layer.  P is this program again;
+ * the test kills P at every stage, and D gets exact bytes or a clean miss. */
 #include "tests/fs/peer.h"
 #include "tests/kernels/layered.h"
 #include "tests/kernels/slow.h"
@@ -45,7 +42,7 @@ static void prefill_open(struct world *w)
 	w->session = l.session;
 	w->space = l.space;
 	w->pool = l.pool;
-	/* All N blocks fit in the staging at once. */
+	/* Staging has room for all N blocks at once. */
 	kvfs_pool_staging(w->pool, 16u << 20, 1);
 	while (info.bytes_staging < 16u << 20) {
 		usleep(1000);
@@ -59,7 +56,7 @@ static void prefill_all(struct world *w, enum kvfs_stage stage)
 	say('+');
 }
 
-/* Save blocks @first .. N - 1, whose copies wait for slow_shut(false). */
+/* Save blocks @first .. N - 1; their copies wait for slow_shut(false). */
 static kvfs_xfer *prefill_shut(struct world *w, uint32_t first)
 {
 	kvfs_xfer *xfer;
@@ -72,7 +69,7 @@ static kvfs_xfer *prefill_shut(struct world *w, uint32_t first)
 	return xfer;
 }
 
-/* Half of the blocks are sealed, the others are being copied. */
+/* Let half of the blocks be sealed while the others are being copied. */
 static void prefill_half(struct world *w)
 {
 	kvfs_xfer_wait(prefill(w, 0, N / 2), KVFS_SEALED, KVFS_FOREVER);
@@ -93,7 +90,7 @@ static void after_reserving(struct world *w)
 	say('+');
 }
 
-/* Copy the blocks when told to. */
+/* Copy the blocks when the test sends a byte. */
 static void when_told(struct world *w)
 {
 	kvfs_xfer *xfer = prefill_shut(w, 0);
@@ -200,7 +197,7 @@ static kvfs_lease *decode_ask(struct world *w)
 	return lease;
 }
 
-/* Every block is exact, or cleanly not there; how many are there. */
+/* Check that every block is exact or absent.  Return how many are present. */
 static size_t decode(struct world *w, kvfs_lease *lease)
 {
 	const kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_BY_LAYER};
@@ -228,7 +225,7 @@ static size_t decode(struct world *w, kvfs_lease *lease)
 	return n;
 }
 
-/* MiB of DRAM in slots, as the statistics say it. */
+/* Return the MiB of DRAM in slots, from the daemon's statistics. */
 static double dram_used(struct world *w)
 {
 	double used = -1;
@@ -240,7 +237,7 @@ static double dram_used(struct world *w)
 	return used;
 }
 
-/* No reservation or lease of P is left, and no block after a clear. */
+/* Check that P left no reservation or lease, and a clear leaves no block. */
 static uint64_t longest;
 
 static void nothing_leaked(struct world *w, double before)
@@ -252,8 +249,7 @@ static void nothing_leaked(struct world *w, double before)
 	longest = KV_MAX(longest, kv_now_ns() - since);
 	assert_int_equal(kvfs_space_clear(w->space), 0);
 	world_wait_stat(w, "not yet on SSD", 0);
-	/* Slots that were being written when they were removed go after that.
-	 */
+	/* Slots removed while they are written are freed later. */
 	for (int i = 0; i < 2000 && dram_used(w) > before; i++)
 		usleep(10000);
 	assert_true(dram_used(w) <= before);
@@ -274,13 +270,13 @@ static void P_hands_over_to_D(void **state)
 	assert_int_equal(write(p.in, "+", 1), 1);
 	assert_int_equal(decode(w, lease), N);
 	heard(&p);
-	/* P holds until it frees, or is gone. */
+	/* P holds its leases until P frees them or dies. */
 	assert_int_equal(world_stat(w, "leased"), N);
 	end(&p);
 	nothing_leaked(w, before);
 }
 
-/* How many blocks D gets, asking while P is there and when it is not. */
+/* Kill P at @stage; D asks for the blocks before and after. */
 static void killed_at(struct world *w, const char *stage, size_t min,
 		      size_t max)
 {

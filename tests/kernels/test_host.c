@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The device "host": which bytes go where. */
+/* The device "host": source and destination of each byte. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -52,7 +52,7 @@ static bool untouched(const uint8_t *at, size_t n)
 	return true;
 }
 
-/* Two pages a block, each page in one run. */
+/* Two pages per block; each page is one run. */
 static struct kvfs_stride whole = {0, pool, PAGE_BYTES, PAGE_BYTES, 1, 0};
 static const struct kvfs_strides two_pages = {2, 1, &whole};
 
@@ -87,7 +87,7 @@ static void pages_in_a_row_and_apart_get_the_same_bytes(void **state)
 
 static void strided_segments_go_there_and_back(void **state)
 {
-	/* Two tensors: one in two segments a page, one in a single one. */
+	/* A page has two segments of the first tensor, one of the second. */
 	struct kvfs_stride strides[] = {
 		{0, pool, 256, 256, 2, PAGES * 256},
 		{1024, pool + 2 * PAGES * 256, 100, 100, 1, 0},
@@ -118,7 +118,7 @@ static void a_saved_row_of_pages_is_what_was_loaded(void **state)
 	assert_memory_equal(back, block, sizeof(block));
 }
 
-/* Two tensors of two pages: two runs a page, and one. */
+/* Two tensors of two pages: a page has two runs of one, one of the other. */
 #define STRIDED 1224
 static struct kvfs_stride strided[] = {
 	{0, pool, 256, 256, 2, PAGES * 256},
@@ -139,7 +139,7 @@ static size_t count_written(const uint8_t *at, size_t n)
 	return written;
 }
 
-/* @back must be the block's bytes from..to, of pages that are not skipped. */
+/* Check bytes @from .. @to of the block in @back, except skipped pages. */
 static size_t check_back(const struct kvfs_range *range, const int64_t *pages)
 {
 	size_t i, n = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of the library's own: it grows in place, and is there when it is. */
+/* The library's own memory: it grows in place, and is mapped at once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ static void *reserve(uint64_t bytes, uint64_t max, uint8_t **ret_base)
 	return memory;
 }
 
-/* Whether the byte can be read: asked of the kernel, which says so. */
+/* Return whether the byte is mapped, by a system call that reads it. */
 static bool is_there(const uint8_t *at)
 {
 	int fds[2];

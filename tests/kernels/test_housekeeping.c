@@ -13,7 +13,7 @@ static void arguments_that_cannot_be_are_refused(void **state)
 	assert_int_equal(kvfs_pin(w->space, NULL, 0, 1, NULL), -EINVAL);
 	assert_int_equal(kvfs_pin(w->space, &key, 1, 0, NULL), -EINVAL);
 	assert_int_equal(kvfs_unpin(w->space, &key, 1, 0, NULL), -EINVAL);
-	/* More than any call takes; they are not looked at. */
+	/* A call with too many keys fails before it reads them. */
 	assert_int_equal(kvfs_evict(w->space, &key, SIZE_MAX, NULL), -EINVAL);
 	assert_int_equal(kvfs_ended(w->space, &key, SIZE_MAX), -EINVAL);
 	assert_int_equal(kvfs_pin(w->space, &key, 0, SIZE_MAX, NULL), -EINVAL);
@@ -91,7 +91,7 @@ static void pins_are_of_a_half_open_range(void **state)
 	assert_non_null(strstr(text, " 0 pinned"));
 	free(text);
 	assert_int_equal(kvfs_pin(w->space, keys, 2, 2, NULL), 0);
-	/* The first block alone, the last alone. */
+	/* Pin the first block and the last block in a call each. */
 	assert_int_equal(kvfs_pin(w->space, keys, 0, 1, NULL), 1);
 	assert_int_equal(kvfs_unpin(w->space, keys, 1, 3, NULL), 2);
 	assert_int_equal(kvfs_pin(w->space, keys, 2, 3, NULL), 1);
@@ -116,7 +116,7 @@ static void a_cleared_space_has_no_blocks(void **state)
 	assert_int_equal(kvfs_probe(&query, 1, &s), 1);
 }
 
-/* More than staging holds: some have not been reserved yet. */
+/* More blocks than staging holds: some are reserved after the clear. */
 static void saves_begun_before_a_clear_never_seal(void **state)
 {
 	struct world *w = *state;

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A daemon that hangs (SIGSTOP): the library keeps deadlines and cancels by its
- * own clock, whatever had been asked, and when the daemon goes on nothing is
- * left behind with it.
- *
- * SOON is far above what the library needs, and far below for ever.
- */
+/* A daemon that hangs (SIGSTOP): the library keeps deadlines and cancels by its
+ * own clock, whatever request is unanswered, and after the daemon continues
+ * nothing is left in it.  SOON is far above the time the library needs. */
 #include "tests/kernels/paged.h"
 #include "kernels/session/session.h"
 #include "tests/kernels/layered.h"
@@ -14,7 +10,7 @@
 #define SOON (10 * SECOND)
 #define SHORT (SECOND / 5)
 
-/* Answered behind all that the daemon was sent while it hung. */
+/* Send a request: the answer comes after all requests sent during the hang. */
 static void ask_for_nothing(struct world *w)
 {
 	kvfs_key absent = world_key(99999);
@@ -26,7 +22,7 @@ static void ask_for_nothing(struct world *w)
 	kvfs_release(lease);
 }
 
-/* Nothing is being saved, and nothing leased, by anyone. */
+/* Check that no client saves or leases a block. */
 static void nothing_is_left(struct world *w)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -56,7 +52,7 @@ static kvfs_xfer *save(struct world *w, uint32_t first, const kvfs_opts *opts)
 	return layered_save_by(w->pool, w->space, first, N, opts);
 }
 
-/* Blocks 0 .. N - 1 can be saved as if nothing had been. */
+/* Check that blocks 0 .. N - 1 can be saved like new ones. */
 static void can_be_saved(struct world *w)
 {
 	layered_fill(w, N);
@@ -64,7 +60,7 @@ static void can_be_saved(struct world *w)
 	layered_check(w, N);
 }
 
-/* Staging has room for all N blocks at once. */
+/* Make staging with room for all N blocks at once. */
 static void make_staging(struct world *w)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -96,7 +92,7 @@ static void a_saves_deadline_is_kept(void **state)
 	can_be_saved(w);
 }
 
-/* Also of a session's first save, which has no staging yet. */
+/* A session's first save has no staging yet, and keeps its deadline as well. */
 static void a_first_saves_deadline_is_kept(void **state)
 {
 	struct world *w = *state;
@@ -124,7 +120,7 @@ static void a_cancelled_save_ends(void **state)
 	can_be_saved(w);
 }
 
-/* A save that was cancelled without an answer does not delay the next. */
+/* A save that was cancelled without an answer does not delay the next save. */
 static void the_same_keys_can_be_saved_right_after_a_cancel(void **state)
 {
 	struct world *w = *state;
@@ -145,7 +141,7 @@ static void the_same_keys_can_be_saved_right_after_a_cancel(void **state)
 	nothing_is_left(w);
 }
 
-/* And what is cancelled does not take the reservations of one before it. */
+/* A cancelled save does not cancel the reservations of another save. */
 static void a_cancel_leaves_others_of_the_same_keys_alone(void **state)
 {
 	struct world *w = *state;
@@ -166,7 +162,7 @@ static void a_cancel_leaves_others_of_the_same_keys_alone(void **state)
 	nothing_is_left(w);
 }
 
-/* A save whose copies have all begun and wait, of a daemon that hangs. */
+/* Freeze the daemon while all copies of a save wait.  Return the save. */
 static kvfs_xfer *freeze_under_copy(struct world *w, const kvfs_opts *opts)
 {
 	kvfs_xfer *xfer;
@@ -180,8 +176,8 @@ static kvfs_xfer *freeze_under_copy(struct world *w, const kvfs_opts *opts)
 	return xfer;
 }
 
-/* Copies that have begun end, and the pages are the save's until then; what
- * the daemon was given and does not confirm ends after them. */
+/* Copies that have begun end, and the save keeps the pages until then; requests
+ * that the daemon has not confirmed end after the copies. */
 static void pages_under_copy_stay_the_saves(void **state)
 {
 	struct world *w = *state;
@@ -213,7 +209,7 @@ static void what_was_handed_over_ends_after_a_cancel(void **state)
 	kvfs_xfer_cancel(xfer);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, SOON), 0);
 	assert_int_equal(kvfs_xfer_status(xfer, 0), -ECANCELED);
-	/* The block seals when the daemon goes on, and is not held. */
+	/* The block seals when the daemon continues, without a hold. */
 	world_thaw(w);
 	world_wait_stat(w, "being saved", 0);
 	world_wait_stat(w, "leased", 0);
@@ -236,7 +232,7 @@ static void a_save_that_must_ends_too(void **state)
 	can_be_saved(w);
 }
 
-/* More than staging holds, and more than the socket does. */
+/* More blocks than staging holds, more requests than the socket holds. */
 static void many_saves_end(void **state)
 {
 	struct world *w = *state;
@@ -300,7 +296,8 @@ static size_t count_pending(struct kvfs_session *session)
 	return n;
 }
 
-/* Acquire all and give up at once, @n times; with @flags say that they ended. */
+/* Acquire all blocks and cancel at once, @n times.  If @flags is not 0, also
+ * hint that the blocks' request has ended. */
 static void ask_again(struct world *w, unsigned flags, int n)
 {
 	kvfs_key keys[PAGES];
@@ -321,7 +318,7 @@ static void ask_again(struct world *w, unsigned flags, int n)
 	}
 }
 
-/* An engine that polls goes on asking: what no longer matters is not kept. */
+/* An engine that polls asks again: outdated requests are dropped. */
 static void leases_of_a_hung_daemon_take_no_memory(void **state)
 {
 	struct world *w = *state;
@@ -335,7 +332,7 @@ static void leases_of_a_hung_daemon_take_no_memory(void **state)
 	nothing_is_left(w);
 }
 
-/* Nor do hints, which nobody can take back. */
+/* Hints cannot be cancelled, and take no memory either. */
 static void hints_to_a_hung_daemon_take_no_memory(void **state)
 {
 	struct world *w = *state;
@@ -438,7 +435,7 @@ static void a_map_ends(void **state)
 	assert_true(kvfs_map_wait(cancelled, SOON) >= 0);
 	unmap(late);
 	unmap(cancelled);
-	/* One that finds the daemon hanging: its look-up misses. */
+	/* A map that begins while the daemon hangs: its look-up misses. */
 	late = begin(w, pool, 50, 3, &opts);
 	assert_int_equal(kvfs_map_wait(late, SOON), 0);
 	unmap(late);
@@ -515,7 +512,7 @@ static void a_session_opens_and_closes(void **state)
 
 /* ---- closing ---- */
 
-/* A close that waits for the daemon fails, and does not hang the test. */
+/* Thaw the daemon in a child process: a close that hangs fails the test. */
 static pid_t thaw_later(struct world *w)
 {
 	pid_t pid = fork();
@@ -527,7 +524,7 @@ static pid_t thaw_later(struct world *w)
 	_exit(0);
 }
 
-/* Close all of it, in SOON. */
+/* Close all objects within SOON. */
 static void closes(struct world *w)
 {
 	uint64_t before = kv_now_ns();
@@ -626,7 +623,7 @@ static void a_pool_of_reserved_pages_closes(void **state)
 	closes(w);
 }
 
-/* A daemon that is only busy is waited for. */
+/* A close waits for a daemon that is only busy. */
 static void a_close_waits_for_a_daemon_that_answers(void **state)
 {
 	struct world *w = *state;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_hung_device.c - a device that does not come back: what it has not been
- * given ends in time, and what it has stays its own.
- */
+/* test_hung_device.c - a device that hangs: copies that the device does not
+ * have end in time, and the device keeps the pages of its own copies. */
 #include "kernels/device/device.h"
 #include "tests/kernels/layered.h"
 
@@ -11,7 +9,7 @@
 #define N 200u
 #define SHORT (SECOND / 50)
 
-/* How many of the blocks ended with @status; the others are under way. */
+/* Return how many blocks ended with @status; the others must be under way. */
 static size_t ended_with(kvfs_xfer *xfer, size_t n, int status)
 {
 	size_t ended = 0, i;
@@ -25,7 +23,7 @@ static size_t ended_with(kvfs_xfer *xfer, size_t n, int status)
 	return ended;
 }
 
-/* The same, when it has come to that. */
+/* Wait until ended_with() is @n, or for a while. */
 static size_t wait_ended(kvfs_xfer *xfer, size_t n, int status)
 {
 	const long ended = kvfs_xfer_wait_some(xfer, 1, 60 * SECOND);
@@ -34,7 +32,7 @@ static size_t wait_ended(kvfs_xfer *xfer, size_t n, int status)
 	return (size_t)ended;
 }
 
-/* All copy threads are in the device, and stay there. */
+/* Begin a load and let all copy threads hang in the device. */
 static kvfs_xfer *hang_in_load(struct world *w, size_t n, const kvfs_opts *opts)
 {
 	kvfs_xfer *xfer;
@@ -53,7 +51,7 @@ static void recover(void)
 	fake.held_from = UINT64_MAX;
 }
 
-/* Blocks that came are right, pages of others untouched. */
+/* Check that loaded blocks are right, and pages of others untouched. */
 static void assert_pages(struct world *w, kvfs_xfer *xfer, size_t n)
 {
 	size_t i, k;
@@ -75,7 +73,7 @@ static void a_loads_deadline_ends_what_has_not_begun(void **state)
 	kvfs_xfer *xfer = hang_in_load(w, N, &opts);
 	size_t ended = wait_ended(xfer, N, -ETIMEDOUT);
 
-	/* A unit a thread, of 8 blocks: the device has them, and their pages. */
+	/* The device keeps one unit of 8 blocks per thread, with its pages. */
 	assert_in_range(ended, N - 4 * 8, N - 1);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, SHORT), -ETIMEDOUT);
 	assert_pages_loading(w, N);
@@ -153,19 +151,19 @@ static void so_is_a_save(void **state)
 	kvfs_xfer_free(xfer);
 	assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
 	assert_int_equal(info.pages_saving, 0);
-	/* The daemon's reservations do not wait for the copy threads. */
+	/* The reservations end without waiting for the copy threads. */
 	world_wait_stat(w, "being saved", 0);
 	recover();
 	assert_int_equal(kvfs_xfer_wait(hung, KVFS_COPIED, 60 * SECOND), N);
 	kvfs_xfer_free(hung);
-	/* The same keys, with the present bytes of the pages. */
+	/* Save other bytes under the same keys. */
 	xfer = begin_save_pages(w, 1000, 4, pages, NULL);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 4);
 	assert_int_equal(kvfs_xfer_status(xfer, 0), 0);
 	kvfs_xfer_free(xfer);
 }
 
-/* The first step hangs: layers of the second are not waited for. */
+/* The first step hangs: the load does not wait for layers of the second. */
 static void a_load_by_layer_ends_too(void **state)
 {
 	struct world *w = *state;
@@ -210,7 +208,7 @@ static void what_the_device_has_can_be_ordered_after_a_cancel(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Stopped at any moment, by layer or not, with others that press. */
+/* Stop at any moment, by layer or not, beside other loads. */
 static void whenever_it_is_stopped_every_block_ends_once(void **state)
 {
 	struct world *w = *state;

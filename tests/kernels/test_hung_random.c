@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads that save, load, map and look up with deadlines, on a daemon that is
- * stopped and goes on, or dies and comes back, at any moment: every call ends
- * in time, every byte of a reported block is right, and in the end nothing is
- * left.
+ * Threads save, load, map and look up with deadlines, while the daemon is
+ * stopped and continued, or killed and restarted, at any moment: every call
+ * ends in time, every byte of a reported block is right, and nothing is left at
+ * the end.
  */
 #include <stdatomic.h>
 
@@ -16,7 +16,7 @@
 #define SOON (20 * SECOND)
 #define SECONDS 6
 
-/* A thread has a part of the pages for itself. */
+/* A thread and its own part of the pages. */
 struct player {
 	struct world *w;
 	unsigned seed;
@@ -33,7 +33,7 @@ static uint32_t any(struct player *p, uint32_t n)
 	return (uint32_t)rand_r(&p->seed) % n;
 }
 
-/* N blocks from @first on, and pages of the player's. */
+/* Choose N blocks from a random one on, and pages of the player's. */
 static void choose(struct player *p, kvfs_key *keys, int64_t *pages,
 		   uint32_t *ret_first)
 {
@@ -43,7 +43,7 @@ static void choose(struct player *p, kvfs_key *keys, int64_t *pages,
 		pages[i] = p->first_page + i;
 }
 
-/* Every call ends; half of them are cancelled or abandoned. */
+/* End @xfer: wait, cancel or abandon it.  Return the number of good blocks. */
 static long end(struct player *p, kvfs_xfer *xfer, enum kvfs_stage stage,
 		bool pages)
 {
@@ -75,7 +75,7 @@ static void play_save(struct player *p)
 	assert_int_equal(kvfs_save(p->w->pool, p->w->space, keys, NULL, N,
 				   pages, &opts, &xfer),
 			 0);
-	/* The pages are written again by the next call. */
+	/* Wait for the end: the next call writes to these pages again. */
 	p->good += end(p, xfer, KVFS_SEALED, true) > 0;
 	assert_true(kvfs_xfer_wait(xfer, KVFS_COPIED, SOON) >= 0);
 	kvfs_xfer_free(xfer);
@@ -193,7 +193,7 @@ static kvfs_pool *reserve(struct world *w)
 	return pool;
 }
 
-/* Stop it for a moment, or for longer than a deadline; kill it at times. */
+/* Stop the daemon for a moment or beyond a deadline; kill it sometimes. */
 static void disturb(struct world *w, unsigned *seed)
 {
 	unsigned what = (unsigned)rand_r(seed) % 10;
@@ -239,7 +239,7 @@ static void whatever_the_daemon_does_every_call_ends(void **state)
 	}
 	printf("%lu calls, %lu blocks\n", calls, good);
 	world_wait_stat(w, "leased", 0);
-	/* Parts of blocks may lack others for ever: they go with the close. */
+	/* Blocks may lack parts for ever: the close drops such parts. */
 	world_freeze(w);
 	before = kv_now_ns();
 	for (unsigned i = 0; i < THREADS; i++)

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A hybrid model on two ranks: full attention, sliding windows and recurrent
- * states, whose pages are of different sizes and share one memory.
- *
- * A block has 16 tokens in every group.  The memory has one tensor of pages for
- * each of two layers; the engine assigns each page to a group.
+ * states, with pages of different sizes in shared memory.  A block has 16
+ * tokens in every group.  The memory has one tensor of pages for each of two
+ * layers; the engine assigns each page to a group.
  */
 #include "tests/kernels/world.h"
 
 #define PAGE 4096u
 #define N_PAGES 64u
-#define STATE 3001u /* of a recurrent layer; the rest of its page is unused */
+/* bytes of a recurrent layer's state; the rest of the page is unused */
+#define STATE 3001u
 #define CHAIN 10u
 #define RANKS 2
 
@@ -109,7 +109,7 @@ static int teardown(void **state)
 	return world_teardown(state);
 }
 
-/* Write the block to @pages, or count the bytes that are not its own. */
+/* Write the block to @pages, or count the bytes that differ from the block. */
 static size_t walk(int r, int group, uint32_t block, const int64_t *pages,
 		   bool writes)
 {
@@ -156,8 +156,8 @@ static void save(int r, int group, uint32_t first, uint32_t n)
 	kvfs_xfer_free(xfer);
 }
 
-/* A conversation of ten blocks: all of it for full attention, what the windows
- * need at blocks 6 and 10, the states there. */
+/* Save a conversation of ten blocks: all blocks of full attention, the windows
+ * that end at blocks 6 and 10, and the states of these two. */
 static void save_conversation(void)
 {
 	int r;
@@ -198,7 +198,7 @@ static void every_group_of_every_rank_must_be_able_to_go_on(void **state)
 	assert_int_equal(match_all(), 0);
 }
 
-/* The blocks that a group needs to go on from block @p: the first, and how many. */
+/* Return how many blocks a group needs to go on at @p, and the first. */
 static uint32_t need(int group, uint32_t p, uint32_t *ret_first)
 {
 	const uint32_t n = group == FULL ? p : group == WINDOW ? 2 : 1;
@@ -207,7 +207,7 @@ static uint32_t need(int group, uint32_t p, uint32_t *ret_first)
 	return n;
 }
 
-/* Load it to pages that no other group has; returns the next free page. */
+/* Load the group to pages from @page on.  Return the next free page. */
 static int64_t load_group(int r, int group, kvfs_lease *lease, size_t at,
 			  uint32_t n, int64_t page, int64_t *pages)
 {
@@ -267,7 +267,7 @@ static void one_lease_serves_all_groups_and_ranks(void **state)
 	kvfs_release(lease);
 }
 
-/* A lease over several groups, in a pool of one: the others do not fit. */
+/* A lease of several groups, in a pool of one: the other blocks fail. */
 static void blocks_of_another_group_do_not_fit(void **state)
 {
 	kvfs_query queries[] = {{ranks[0].spaces[FULL], keys, 2},

@@ -47,16 +47,15 @@ struct world {
 	uint8_t *memory; /* PAGES pages of PAYLOAD bytes: k, then v */
 };
 
-/*
- * The library goes on without an answer after a second.  Engines want that, and
- * tests of daemons that hang; where a disk or a machine is slow, others would
- * fail by it: while no daemon is frozen, a link waits for WORLD_PATIENCE_S.
- */
+/* The library gives up on a link after a second, as engines and tests of hung
+ * daemons need.  On a slow machine other tests would fail by this limit: while
+ * no daemon is frozen, a link waits for WORLD_PATIENCE_S. */
 #define WORLD_PATIENCE_S 60
 #define WORLD_LINKS 1024
 
 static atomic_bool world_frozen;
-static atomic_bool world_link[WORLD_LINKS]; /* descriptors with a time-out */
+/* sockets whose time-out the library has set */
+static atomic_bool world_link[WORLD_LINKS];
 
 static inline int world_set_timeout(int fd, int name)
 {
@@ -66,7 +65,7 @@ static inline int world_set_timeout(int fd, int name)
 			    sizeof(wait));
 }
 
-/* The library calls this as well. */
+/* Replace the C library's call to learn of the links' time-outs. */
 int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes)
 {
 	if (level != SOL_SOCKET || fd < 0 || fd >= WORLD_LINKS ||
@@ -77,7 +76,7 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes)
 	return world_set_timeout(fd, name);
 }
 
-/* Of links that there are.  One that has been closed has no time-out. */
+/* Set the time-out of all open links.  A closed descriptor has none. */
 static inline void world_set_frozen(bool frozen)
 {
 	world_frozen = frozen;
@@ -103,7 +102,7 @@ static inline void world_exec(const struct world *w)
 	_exit(127);
 }
 
-/* Whether somebody takes connections at @path. */
+/* Return whether a daemon accepts connections at @path. */
 static inline bool world_answers(const char *path)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -162,7 +161,7 @@ static inline int world_stop_daemon(struct world *w, int signal)
 	return status;
 }
 
-/* Wait for the session to have found a daemon, or lost it. */
+/* Wait until the session has found its daemon, or lost it. */
 static inline void world_wait_connected(kvfs_session *session, int connected)
 {
 	int i;
@@ -227,8 +226,8 @@ static inline kvfs_pool *world_pool(struct world *w, kvfs_space *space)
 	return pool;
 }
 
-/* Once more, if the daemon was frozen a moment ago: a second passes before it is
- * asked again. */
+/* Open the space; retry if the daemon was just thawed: the library does not ask
+ * a frozen daemon again within a second. */
 static inline void world_space_open(kvfs_session *session, const char *name,
 				    const char *layout, unsigned flags,
 				    kvfs_space **ret_space)
@@ -247,14 +246,14 @@ static inline void world_space_open(kvfs_session *session, const char *name,
 	fail_msg("the daemon does not answer");
 }
 
-/* A session, a space that is new, a pool; the daemon must be there. */
+/* Open a session, a new space and a pool; the daemon must run already. */
 static inline int world_setup(void **state)
 {
 	struct world *w = *state;
 
 	if (w->daemon == 0)
 		world_start_daemon(w);
-	world_thaw(w); /* a test that failed may have left it otherwise */
+	world_thaw(w); /* a failed test may have left the daemon frozen */
 	if (w->memory == NULL)
 		w->memory = malloc((size_t)PAGES * PAYLOAD);
 	memset(w->memory, 0xee, (size_t)PAGES * PAYLOAD);
@@ -277,7 +276,7 @@ static inline int world_teardown(void **state)
 	return 0;
 }
 
-/* Wait for the staging that a session makes in the background. */
+/* Wait for the staging memory that a session makes in the background. */
 static inline void world_wait_staged(struct world *w)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -331,7 +330,7 @@ static inline kvfs_key world_key(uint32_t block)
 	return key;
 }
 
-/* Keys of blocks @first .. in @keys, pages 0 .. in @pages. */
+/* Set @keys to blocks @first .. and @pages to 0 .. n - 1. */
 static inline void world_chain(uint32_t first, size_t n, kvfs_key *keys,
 			       int64_t *pages)
 {
@@ -343,7 +342,7 @@ static inline void world_chain(uint32_t first, size_t n, kvfs_key *keys,
 	}
 }
 
-/* Save blocks 0 .. n - 1 of this test's space, from pages 0 .. n - 1. */
+/* Save pages 0 .. n - 1 as blocks 0 .. n - 1 of this test's space. */
 static inline void world_save(struct world *w, size_t n)
 {
 	kvfs_key keys[PAGES];
