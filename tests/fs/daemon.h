@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon.h - a real cache and its control socket, in the test's own process
- * and a directory of its own.
+ * daemon.h - a real cache and its control socket, in the test's own process and in a
+ * directory of its own.
  */
 #ifndef KV_TESTS_FS_DAEMON_H
 #define KV_TESTS_FS_DAEMON_H
@@ -27,7 +27,7 @@
 struct daemon {
 	char dir[64], store[80], path[80];
 	struct kv_cache *cache;
-	struct kv_rules rules; /* as by default; a test may change them */
+	struct kv_rules rules; /* the default rules; a test may change them */
 	pthread_mutex_t lock;
 	struct kv_control *control; /* lock, for daemon_retire */
 	struct kv_gate *gate;
@@ -42,7 +42,8 @@ static inline void daemon_retire(void *arg, uint32_t id)
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* All of DRAM is there: a reservation is answered for good. */
+/* Wait until all segments of DRAM exist: then a reservation without room fails
+ * for good. */
 static inline void daemon_wait_grown(struct daemon *d)
 {
 	struct kv_cache_stats stats;
@@ -134,8 +135,8 @@ static inline struct kv_cache_stats daemon_stats(struct daemon *d)
 	return stats;
 }
 
-/* A client that has said hello and has the space "s", with the layout above and
- * @mode if it makes it, and room for 16 blocks in its staging. */
+/* Connect a client that has sent HELLO and STAGING, with room for 16 blocks, and opened
+ * the space "s", or made it with DAEMON_LAYOUT and @mode. */
 static inline void daemon_peer(struct daemon *d, struct peer *p, uint32_t mode)
 {
 	assert_true(peer_connect(p, d->path));
@@ -152,8 +153,8 @@ static inline bool daemon_is_idle(struct daemon *d)
 	return stats.leases == 0 && stats.saving == 0;
 }
 
-/* Wait until nothing is leased and nothing is being saved: milliseconds, or -1
- * after twenty seconds. */
+/* Wait until no block is leased or being saved.  Return the milliseconds waited, or -1
+ * after 20 seconds. */
 static inline long daemon_wait_idle(struct daemon *d)
 {
 	uint64_t start = kv_now_ns();
@@ -166,8 +167,8 @@ static inline long daemon_wait_idle(struct daemon *d)
 	return -1;
 }
 
-/* Wait until @n clients are connected: a connection ends after what its client
- * held was given back. */
+/* Wait until @n clients are connected.  A connection ends after its leases and
+ * reservations have been released. */
 static inline void daemon_wait_connections(struct daemon *d, uint64_t n)
 {
 	for (int i = 0; i < 20000 && daemon_counts(d).connections != n; i++)

@@ -2,8 +2,8 @@
 /*
  * peer.h - a client of the control socket made of raw messages, for tests.
  *
- * Nothing here asserts: a function returns false, or -errno, so that it also
- * works in a program that is not the test itself.
+ * The functions assert nothing, but return false or -errno, so that they also work in a
+ * program that is not the test itself.
  */
 #ifndef KV_TESTS_FS_PEER_H
 #define KV_TESTS_FS_PEER_H
@@ -66,7 +66,7 @@ static inline void peer_close(struct peer *p)
 	kv_closep(&p->in_fd);
 }
 
-/* Any bytes, with @n_fds copies of @fd. */
+/* Send any bytes, with @n_fds copies of @fd. */
 static inline bool peer_raw(struct peer *p, const void *data, size_t n, int fd,
 			    size_t n_fds)
 {
@@ -92,7 +92,8 @@ static inline bool peer_raw(struct peer *p, const void *data, size_t n, int fd,
 	return sendmsg(p->fd, &m, MSG_NOSIGNAL) == (ssize_t)n;
 }
 
-/* One message; its length, 0 at the end of the connection, -ETIMEDOUT. */
+/* Receive one message.  Return its length, 0 at the end of the connection, or
+ * -ETIMEDOUT. */
 static inline ssize_t peer_receive(struct peer *p, int wait_ms)
 {
 	union {
@@ -133,7 +134,7 @@ struct peer_message {
 	uint8_t items[WIRE_MAX - sizeof(struct wire_header)];
 };
 
-/* Send a request with a new tag; returns the tag, 0 if that failed. */
+/* Send a request with a new tag.  Return the tag, or 0 on failure. */
 static inline uint64_t peer_send(struct peer *p, const struct wire_header *like,
 				 const void *items, size_t bytes, int fd)
 {
@@ -175,8 +176,8 @@ static inline bool peer_note_segment(struct peer *p)
 	return true;
 }
 
-/* The reply to @tag, in p->in; -ETIMEDOUT after @wait_ms, -EPIPE at the end of
- * the connection, else its length. */
+/* Wait for the reply to @tag and store it in p->in.  Return its length, -ETIMEDOUT after
+ * @wait_ms, or -EPIPE at the end of the connection. */
 static inline ssize_t peer_reply(struct peer *p, uint64_t tag, int wait_ms)
 {
 	ssize_t n;
@@ -196,7 +197,7 @@ static inline ssize_t peer_reply(struct peer *p, uint64_t tag, int wait_ms)
 	return n == 0 ? -EPIPE : n;
 }
 
-/* Send and wait; the reply's status. */
+/* Send a request, wait for the reply and return its status. */
 static inline int peer_call(struct peer *p, const struct wire_header *like,
 			    const void *items, size_t bytes, int fd)
 {
@@ -220,7 +221,7 @@ static inline int peer_hello(struct peer *p)
 	return peer_hello_as(p, WIRE_VERSION);
 }
 
-/* Open (@flags 0) or make a space and remember it. */
+/* Open a space, or make it if @flags say so, and remember its id. */
 static inline int peer_space(struct peer *p, const char *name, const char *json,
 			     uint32_t flags, uint32_t mode)
 {
@@ -261,7 +262,7 @@ static inline int peer_staging(struct peer *p, uint64_t bytes)
 	return r;
 }
 
-/* Keys @first .. of a test: 32 bytes, all of them different. */
+/* Fill in @n keys from number @first on: 32 bytes, all different. */
 static inline void peer_keys(struct wire_key *keys, uint32_t first, uint32_t n)
 {
 	memset(keys, 0, n * sizeof(*keys));
@@ -272,8 +273,8 @@ static inline void peer_keys(struct wire_key *keys, uint32_t first, uint32_t n)
 	}
 }
 
-/* A request about @n keys whose reply has a wire_status each: the first one
- * that is not 0. */
+/* Send a request about @n keys whose reply has a wire_status for each key.  Return the
+ * first status that is not 0, or 0. */
 static inline int peer_each(struct peer *p, const struct wire_header *like,
 			    uint32_t first, uint32_t n)
 {
@@ -297,14 +298,14 @@ static inline int peer_do(struct peer *p, enum wire_type type, uint32_t first,
 			 first, n);
 }
 
-/* The byte that fills block @key. */
+/* Return the byte that fills block @key. */
 static inline uint8_t peer_fill(uint32_t key)
 {
 	return (uint8_t)(key * 37 + 11);
 }
 
-/* SAVE of blocks that are reserved, each from its own place in the staging:
- * sends only. */
+/* Send a SAVE of reserved blocks, each from its own place in the staging, without
+ * waiting for the reply. */
 static inline uint64_t peer_send_saves(struct peer *p, uint32_t first,
 				       uint32_t n)
 {
@@ -361,7 +362,7 @@ static inline uint64_t peer_send_acquire(struct peer *p, uint32_t first,
 			 keys, n * sizeof(*keys), -1);
 }
 
-/* How many blocks of an acquire are held, or an error. */
+/* Return how many blocks of an acquire are leased, or an error. */
 static inline long peer_acquired(struct peer *p, uint64_t tag)
 {
 	struct wire_place *places = PEER_ITEMS(p, struct wire_place);
@@ -380,7 +381,8 @@ static inline long peer_acquire(struct peer *p, uint32_t first, uint32_t n)
 	return peer_acquired(p, peer_send_acquire(p, first, n, 0, 0));
 }
 
-/* Whether block @i of the acquire just answered has the bytes of @key. */
+/* Return true if block @i of the acquire that was just answered has the bytes of
+ * @key. */
 static inline bool peer_right(struct peer *p, uint32_t i, uint32_t key)
 {
 	struct wire_place place = PEER_ITEMS(p, struct wire_place)[i];
@@ -415,7 +417,7 @@ static inline bool peer_cancel(struct peer *p, uint64_t tag)
 	return peer_raw(p, &m, sizeof(m), -1, 0);
 }
 
-/* The state of one key, or an error. */
+/* Return the state of a key, or an error. */
 static inline int peer_probe(struct peer *p, uint32_t key)
 {
 	struct wire_key wire;

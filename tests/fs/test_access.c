@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_access.c - who may use the mount, and a space.
+ * test_access.c - which callers may use the mount, and a space.
  *
  * OWNS      nothing.
  *
@@ -108,7 +108,7 @@ static void who_is_not_listed_is_not_let_in(void **state)
 	assert_true(kv_rules_admit(&some, &caller));
 	caller = (struct kv_caller){OWNER, EXTRA, NULL, 0};
 	assert_true(kv_rules_admit(&some, &caller));
-	/* A group's number is no user's. */
+	/* A group's number does not match a user with the same number. */
 	caller = (struct kv_caller){GROUP, OWNER, NULL, 0};
 	assert_false(kv_rules_admit(&some, &caller));
 	caller = (struct kv_caller){0};

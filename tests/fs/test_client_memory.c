@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_client_memory.c - which files a client may offer, which of them are
- * mapped, and what is copied from them.
+ * test_client_memory.c - which files a client may offer, which of them the daemon maps,
+ * and what it copies from them.
  *
  * OWNS      the files it makes, and a pool of workers.
  *
@@ -118,7 +118,7 @@ static void only_files_in_memory_are_taken(void **state)
 	close(fd);
 }
 
-/* Whether @bytes from @at on of @fd, which is closed, are mapped. */
+/* Return true if @bytes from @at on of @fd get mapped; closes @fd. */
 static bool maps(int fd, uint64_t at, uint64_t bytes)
 {
 	struct kv_client_memory *memory;
@@ -159,7 +159,7 @@ static void only_what_can_lose_no_page_is_mapped(void **state)
 	assert_true(maps(dup(fd), 0, MIB));
 	assert_false(maps(dup(fd), 0, MIB + 1));
 	assert_true(maps(dup(fd), MIB + KV_PAGE, MIB - KV_PAGE));
-	/* Pages behind the end make up for no hole. */
+	/* Pages behind the end of the file do not count for a hole in it. */
 	fd = file(BYTES, 0, SPARSE);
 	assert_int_equal(
 		fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)BYTES, (off_t)BYTES),
@@ -196,7 +196,7 @@ static void more_than_so_much_is_not_mapped(void **state)
 	while (kv_accounts_used(accounts, KV_FINITE_STAGINGS) > 0)
 		usleep(1000);
 	assert_int_equal(kv_accounts_used(accounts, KV_FINITE_MAPPED), 0);
-	/* The worker puts the account after that. */
+	/* A worker puts the account only after it has released the charges. */
 	kv_workers_free(server.waits);
 	kv_accounts_free(accounts);
 	assert_int_equal(start(NULL), 0);
@@ -226,7 +226,8 @@ static void it_is_mapped_and_unmapped_in_steps(void **state)
 	assert_int_equal(atomic_load(&most), 16 * MIB);
 }
 
-/* @n bytes from @at on are copied, and hashed, as they are in the file. */
+/* Assert that @n bytes from @at on are copied, and hashed, as they are in the
+ * file. */
 static void copies(const struct kv_client_memory *memory, int fd, uint64_t at,
 		   uint64_t n)
 {
@@ -305,7 +306,7 @@ static void a_file_that_became_shorter_is_an_error(void **state)
 	free(got);
 }
 
-/* Nobody can count pages of 2 MiB: those are there that do not begin with 0. */
+/* Pages of 2 MiB cannot be counted: a page counts if its first byte is not 0. */
 static void huge_pages_are_mapped_if_they_begin_so(void **state)
 {
 	struct kv_client_memory *memory;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_control.c - every message of the control socket, by clients that behave.
+ * test_control.c - every message of the control socket, by clients that keep to the
+ * protocol.
  *
  * OWNS      a daemon and two of its clients a test.
  *
@@ -186,7 +187,7 @@ static void a_save_that_cannot_be_gives_its_reservation_back(void **state)
 {
 	(void)state;
 	assert_int_equal(peer_saved(&a, peer_send_saves(&a, 1, 1)), -ENOENT);
-	/* The 17th is beyond the staging. */
+	/* The 17th block is beyond the staging. */
 	assert_int_equal(peer_do(&a, WIRE_RESERVE, 1, 17), 0);
 	assert_int_equal(peer_saved(&a, peer_send_saves(&a, 1, 17)), -EINVAL);
 	assert_int_equal(peer_probe(&b, 16), WIRE_DRAM);
@@ -252,7 +253,7 @@ static void what_was_reserved_before_a_clear_never_seals(void **state)
 	assert_int_equal(peer_save(&a, 2, 1), 0);
 }
 
-/* Or it would never be freed. */
+/* If the connection kept holding a removed space, the space would never be freed. */
 static void who_removes_a_space_does_not_go_on_holding_it(void **state)
 {
 	const struct wire_header remove = {.type = WIRE_SPACE_REMOVE};
@@ -269,7 +270,7 @@ static void who_removes_a_space_does_not_go_on_holding_it(void **state)
 	assert_int_equal(peer_call(&b, &remove, NULL, 0, -1), -ENOTEMPTY);
 	assert_int_equal(peer_call(&a, &clear, NULL, 0, -1), 0);
 	assert_int_equal(peer_call(&b, &remove, NULL, 0, -1), 0);
-	/* The last of the clear's is let go of by another thread. */
+	/* Another thread puts the last hold of the clear. */
 	for (int i = 0; i < 5000 && atomic_load(&space->refs) > refs; i++)
 		usleep(1000);
 	assert_true(atomic_load(&space->refs) <= refs);
@@ -324,7 +325,8 @@ static void an_acquire_ends_at_its_deadline(void **state)
 	assert_int_equal(PEER_ITEMS(&b, struct wire_place)[1].status,
 			 -ETIMEDOUT);
 	assert_in_range(kv_now_ns() - start, 50000000, 20000000000);
-	/* A later one is not held up by an earlier one's longer deadline. */
+	/* An acquire's deadline is not delayed by an earlier one's longer
+	 * deadline. */
 	peer_send_acquire(&b, 2, 1, WIRE_WAIT_SAVING, 100000000000);
 	tag = peer_send_acquire(&b, 2, 1, WIRE_WAIT_SAVING, 1);
 	assert_int_equal(peer_acquired(&b, tag), 0);
@@ -341,7 +343,7 @@ static void a_cancelled_acquire_is_answered_now(void **state)
 	assert_true(peer_cancel(&b, tag));
 	assert_int_equal(peer_acquired(&b, tag), 0);
 	assert_int_equal(PEER_ITEMS(&b, struct wire_place)->status, -ECANCELED);
-	/* The reply and a second cancel may meet. */
+	/* A second cancel may cross the reply: it has no effect. */
 	assert_true(peer_cancel(&b, tag));
 	assert_int_equal(peer_probe(&b, 1), WIRE_SAVING);
 }
@@ -377,7 +379,7 @@ static void a_release_of_a_miss_or_twice_does_nothing(void **state)
 	assert_int_equal(daemon_counts(&d).stray_releases, 2);
 }
 
-/* All of DRAM is of one access class, and client b has all of it mapped. */
+/* Fill DRAM with slots of one size, in segments that client b has all mapped. */
 static void fill_dram(void)
 {
 	for (uint32_t i = 0; i < 512; i += 16) {
@@ -398,8 +400,8 @@ static void a_segment_that_others_need_is_unmapped_by_who_has_it(void **state)
 	before = b.n_segments;
 	assert_int_equal(
 		peer_space(&a, "t", DAEMON_LAYOUT, WIRE_SPACE_CREATE, 0755), 0);
-	/* Not before b has answered; it takes notice while it waits for the
-	 * reply to something else. */
+	/* No segment is free before b has unmapped one.  Client b handles RETIRE while
+	 * it waits for another reply. */
 	assert_int_equal(peer_save(&a, 1, 1), -EBUSY);
 	assert_int_equal(daemon_stats(&d).dram_retired, 1);
 	for (int i = 0; i < 15000 && (r == -ENOSPC || r == -EBUSY); i++) {
@@ -411,7 +413,7 @@ static void a_segment_that_others_need_is_unmapped_by_who_has_it(void **state)
 	assert_int_equal(b.n_retired, 1);
 	assert_int_equal(a.n_retired, 0);
 	assert_int_equal(daemon_stats(&d).dram_retired, 0);
-	/* The id is not used again. */
+	/* The segment's id is not used again. */
 	assert_int_equal(peer_space(&b, "t", "", 0, 0), 0);
 	assert_int_equal(peer_acquire(&b, 1, 1), 1);
 	assert_true(peer_right(&b, 0, 1));
@@ -427,7 +429,7 @@ one_that_hoards_retired_segments_gives_them_back_by_going(void **state)
 	fill_dram();
 	assert_int_equal(
 		peer_space(&a, "t", DAEMON_LAYOUT, WIRE_SPACE_CREATE, 0755), 0);
-	while (r == -EBUSY) /* so long a client has for it */
+	while (r == -EBUSY) /* until the client's time to unmap has passed */
 		r = peer_save(&a, 1, 1);
 	assert_int_equal(r, -ENOSPC);
 	peer_close(&b);
@@ -469,7 +471,7 @@ static void stopping_finishes_saves_and_answers_what_waits(void **state)
 	wait = peer_send_acquire(&b, 17, 1, WIRE_WAIT_SAVING, 0);
 	assert_int_equal(peer_reply(&b, wait, 50), -ETIMEDOUT);
 	save = peer_send_saves(&a, 1, 16);
-	/* So that it has been read. */
+	/* Wait for the reply, so that the message has been read. */
 	assert_int_equal(peer_saved(&a, save), 0);
 	save = peer_send_saves(&a, 17, 1);
 	daemon_stop_control(&d);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_control_death.c - clients in processes of their own: killed with leases
- * and saves in flight, survived by a child, or of another user.
+ * test_control_death.c - clients in processes of their own: killed with leases and saves
+ * in flight, survived by a child, or of another user.
  *
- * OWNS      a daemon a test and the processes it starts: this program again,
- *           with an argument that says what to be.
+ * OWNS      a daemon a test and the processes it starts: this program again, with an
+ *           argument that names their role.
  *
  * LOCKING   none.
  */
@@ -24,7 +24,7 @@ enum { STRANGER = 65534 };
 	"{\"fingerprint\":\"ab12\",\"tensors\":[{\"name\":\"k\"," \
 	"\"dtype\":\"U8\",\"shape\":[65536]}]}"
 
-/* ---- what the other processes do ---- */
+/* ---- the roles of the other processes ---- */
 
 #define EXPECT(condition)                                          \
 	do {                                                       \
@@ -40,7 +40,7 @@ static int ready(void)
 	return write(STDOUT_FILENO, "+", 1) == 1 ? 0 : 1;
 }
 
-/* Blocks 1..4 are saved and leased, 5..8 reserved, 9 waited for. */
+/* Save and lease blocks 1..4, reserve 5..8, and wait for 9. */
 static int load_up(struct peer *p, const char *path)
 {
 	EXPECT(peer_connect(p, path));
@@ -65,7 +65,7 @@ static int be_holder(const char *path)
 	return 0;
 }
 
-/* Saves as fast as it can until it is killed. */
+/* Save as fast as possible until killed. */
 static int be_saver(const char *path)
 {
 	struct peer p;
@@ -84,7 +84,7 @@ static int be_saver(const char *path)
 	}
 }
 
-/* A child that outlives it has copies of all its descriptors. */
+/* Make a child that outlives this process and has copies of all its descriptors. */
 static int be_parent(const char *path)
 {
 	struct peer p;
@@ -97,13 +97,13 @@ static int be_parent(const char *path)
 		sleep(20);
 		_exit(0);
 	}
-	/* The test ends the child by this number. */
+	/* The test kills the child by this pid. */
 	EXPECT(write(STDOUT_FILENO, &child, sizeof(child)) == sizeof(child));
 	pause();
 	return 0;
 }
 
-/* Gives back, when told to, what it holds, and leaves at once. */
+/* Release all leases and reservations when told to, and exit at once. */
 static int be_leaver(const char *path)
 {
 	uint64_t tags[2];
@@ -153,7 +153,7 @@ static int be_stranger(const char *path)
 	EXPECT(peer_hello(&p) == 0);
 	EXPECT(peer_staging(&p, 16 * DAEMON_PAYLOAD) == 0);
 
-	/* "s" has mode 0700: its id may be guessed, and helps nothing. */
+	/* The space "s" has mode 0700: even with a guessed id it cannot be used. */
 	EXPECT(peer_space(&p, "s", "", 0, 0) == -EACCES);
 	EXPECT(peer_space(&p, "s", DAEMON_LAYOUT, WIRE_SPACE_CREATE, 0) ==
 	       -EACCES);
@@ -161,7 +161,7 @@ static int be_stranger(const char *path)
 	EXPECT(is_none(&p, 1000000));
 	EXPECT(is_none(&p, 0));
 
-	/* "open" may be read and not written. */
+	/* The space "open" may be read but not written. */
 	EXPECT(peer_space(&p, "open", "", 0, 0) == 0);
 	space = PEER_ITEMS(&p, struct wire_space);
 	EXPECT(space->writable == 0);
@@ -170,7 +170,8 @@ static int be_stranger(const char *path)
 	EXPECT(peer_do(&p, WIRE_RESERVE, 2, 1) == -EACCES);
 	EXPECT(peer_do(&p, WIRE_EVICT, 1, 1) == -EACCES);
 
-	/* Another made the name; an operator may, for all. */
+	/* Another user has made "theirs".  Only an operator's space can be used
+	 * without WIRE_SPACE_SHARED. */
 	EXPECT(peer_space(&p, "theirs", DAEMON_LAYOUT, WIRE_SPACE_CREATE,
 			  0777) == -EACCES);
 	EXPECT(peer_space(&p, "theirs", DAEMON_LAYOUT,
@@ -187,14 +188,15 @@ static int be_stranger(const char *path)
 	EXPECT(peer_space(&p, "open", DAEMON_LAYOUT, WIRE_SPACE_CREATE, 0777) ==
 	       0);
 
-	/* One of its own: the daemon is root, so anybody may. */
+	/* The process may make a space of its own: the daemon runs as root, which
+	 * lets any user make spaces. */
 	EXPECT(peer_space(&p, "own", DAEMON_LAYOUT, WIRE_SPACE_CREATE, 0) == 0);
 	EXPECT(peer_save(&p, 1, 1) == 0);
 	EXPECT(peer_acquire(&p, 1, 1) == 1);
 	return 0;
 }
 
-/* Reserves in "open", waits until told that its mode has changed, saves. */
+/* Reserve in "open", wait until told that its mode has changed, and save. */
 static int be_writer(const char *path)
 {
 	struct peer p;
@@ -297,7 +299,7 @@ static void a_killed_client_gives_everything_back(void **state)
 	daemon_wait_connections(&d, 1);
 	assert_int_equal(daemon_counts(&d).forced_releases, 4);
 	assert_int_equal(daemon_counts(&d).dropped_reservations, 5);
-	/* Nothing of the slots is lost: they can be filled again. */
+	/* All slots can be filled again: none is lost. */
 	assert_int_equal(peer_save(&good, 5, 5), 0);
 }
 
@@ -318,7 +320,7 @@ static void clients_killed_at_any_moment_leak_nothing(void **state)
 		assert_true(waited >= 0);
 		within_a_second += waited < 1000;
 	}
-	/* The machine may be slow for once. */
+	/* The machine may be slow at times. */
 	assert_true(within_a_second >= 10);
 	assert_int_equal(peer_call(&good,
 				   &(struct wire_header){.type = WIRE_CLEAR},
@@ -328,7 +330,7 @@ static void clients_killed_at_any_moment_leak_nothing(void **state)
 	assert_int_equal(peer_save(&good, 1, 16), 0);
 }
 
-/* The daemon reads one message at most while the test has the cache's lock. */
+/* While the test holds the cache's lock, the daemon reads at most one message. */
 static void a_process_that_has_died_has_given_back_what_it_said(void **state)
 {
 	struct process p;
@@ -347,7 +349,7 @@ static void a_process_that_has_died_has_given_back_what_it_said(void **state)
 	assert_int_equal(daemon_counts(&d).forced_releases, 0);
 }
 
-/* A connection with blocks 1 and 2, each by itself. */
+/* Connect, and lease blocks 1 and 2, each by an acquire of its own. */
 static void hold_two(struct peer *p, uint64_t tags[2])
 {
 	daemon_peer(&d, p, 0700);
@@ -422,7 +424,7 @@ static void a_child_that_keeps_the_socket_keeps_nothing_else(void **state)
 	kill(child, SIGKILL);
 }
 
-/* A space of another user, where all may write. */
+/* Make a space of another user to which all users may write. */
 static void make_foreign(const char *name, const char *layout)
 {
 	struct kv_space *space;
@@ -454,7 +456,7 @@ static void another_user_finds_nothing_and_is_refused(void **state)
 	make_foreign("named", DAEMON_NAMED);
 	p = run("stranger");
 	assert_int_equal(end_of(&p), 0);
-	/* The stranger's space and blocks are its own. */
+	/* The stranger's space and blocks belong to the stranger. */
 	assert_int_equal(
 		kv_space_stat(d.cache, kv_space_find(d.cache, "own")).uid,
 		STRANGER);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_control_hold.c - reservations, and blocks that are leased when they seal
+ * test_control_hold.c - reservations, and blocks that are leased when they are sealed
  * (WIRE_HOLD), on the control socket.
  *
  * OWNS      a daemon for each test, with two clients.
@@ -71,7 +71,7 @@ static void a_clear_is_before_the_whole_block_or_after_it(void **state)
 	(void)state;
 	assert_int_equal(reserve(1, 1, 0), 0);
 	assert_int_equal(peer_call(&other, &clear, NULL, 0, -1), 0);
-	/* The reservation does not block other saves, and never seals. */
+	/* The reservation does not block other saves, and is never sealed. */
 	assert_int_equal(peer_probe(&other, 1), WIRE_ABSENT);
 	assert_int_equal(peer_save(&other, 1, 1), 0);
 	assert_int_equal(peer_saved(&p, peer_send_saves(&p, 1, 1)), -ESTALE);
@@ -138,7 +138,7 @@ static void what_is_held_is_leased_until_its_release(void **state)
 	tag = peer_send_saves(&p, 1, 4);
 	assert_int_equal(peer_saved(&p, tag), 0);
 	assert_int_equal(daemon_stats(&d).leases, 4);
-	/* A save that holds nothing has nothing to release. */
+	/* A save without held blocks has nothing to release. */
 	assert_int_equal(peer_save(&p, 10, 1), 0);
 	assert_int_equal(daemon_stats(&d).leases, 4);
 	assert_true(peer_release(&p, tag));

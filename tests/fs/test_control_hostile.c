@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_control_hostile.c - clients that send garbage, hoard or never read. Only
- * they notice: after each test a client that behaves still works.
+ * test_control_hostile.c - clients that send garbage, hoard resources or never read.
+ * After each test another client still works as usual.
  *
- * OWNS      a daemon for all tests, and in it the good client.
+ * OWNS      a daemon for all tests, and in it the client that works as usual.
  *
  * LOCKING   none.
  */
@@ -42,7 +42,7 @@ static size_t open_fds(void)
 	return n;
 }
 
-/* The good client saves a block, finds it, reads it and lets it go. */
+/* Check that the good client can save, find, read and release a block. */
 static int good_still_works(void **state)
 {
 	uint32_t key = next_key++;
@@ -56,7 +56,7 @@ static int good_still_works(void **state)
 	return daemon_wait_idle(&d) < 0;
 }
 
-/* Whether these bytes, with these descriptors, end a connection. */
+/* Assert that these bytes, with these descriptors, end the connection. */
 static void ends(bool greet, const void *data, size_t n, size_t n_fds)
 {
 	uint64_t errors = daemon_counts(&d).protocol_errors;
@@ -98,7 +98,8 @@ static void versions_without_one_in_common_are_told_and_end(void **state)
 		{WIRE_VERSION + 2, WIRE_VERSION + 1},
 		{WIRE_OLDEST - 1, 0},
 		{WIRE_OLDEST - 1, 1},
-		{4, 2}, /* of a release before 0.2, as are the next three */
+		{4,
+		 2}, /* message types of releases before 0.2, as are the next three */
 		{4, 0},
 		{3, 2},
 		{2, 2},
@@ -145,7 +146,7 @@ static void the_newest_version_in_common_is_spoken(void **state)
 	}
 }
 
-/* No page may be too large for a message. */
+/* A LIST may not ask for more keys than fit into a message. */
 static void a_list_is_asked_for_in_measure(void **state)
 {
 	const uint32_t wrong[] = {0, 63, WIRE_BATCH + 1, UINT32_MAX};
@@ -308,7 +309,8 @@ static void descriptors_where_none_belong_are_closed(void **state)
 		ends(false, &stats, 1, 100);
 	}
 	daemon_wait_connections(&d, 1);
-	/* A leak would be of hundreds; the arena may have grown meanwhile. */
+	/* Leaking would cost hundreds of descriptors; the arena may have grown by
+	 * a few. */
 	assert_true(open_fds() < before + 8);
 }
 
@@ -371,10 +373,10 @@ static void one_that_is_cut_off_keeps_its_leases_until_it_goes(void **state)
 	assert_int_equal(peer_acquire(&p, 1, 2), 2);
 	assert_true(peer_raw(&p, &bad, sizeof(bad), -1, 0));
 	assert_true(peer_at_end(&p));
-	/* The reservation is gone, the leases are not: it may be copying. */
+	/* The reservation is dropped, the leases stay: the client may be copying. */
 	assert_int_equal(peer_probe(&good, 3), WIRE_ABSENT);
 	assert_int_equal(daemon_stats(&d).leases, 2);
-	/* Messages that it still sends go nowhere. */
+	/* The daemon reads no further messages of the client. */
 	for (int i = 0; i < 100; i++)
 		assert_true(peer_raw(&p, &bad, sizeof(bad), STDERR_FILENO, 1));
 	peer_close(&p);

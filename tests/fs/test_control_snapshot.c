@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Snapshots over the control socket, by clients that behave and others. */
+/* Snapshots over the control socket, by clients that keep to the protocol and
+ * others. */
 #include "tests/fs/daemon.h"
 
 static struct daemon d;
@@ -23,7 +24,7 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* Pick keys @first .. as positions @first .. of set @set. */
+/* Pick keys from @first on as the same positions of the set @set. */
 static int pick(struct peer *p, uint64_t set, uint32_t first, uint32_t n)
 {
 	struct wire_key keys[WIRE_BATCH];
@@ -76,7 +77,7 @@ static void picks_of_several_messages_make_one_snapshot(void **state)
 	assert_int_equal(reply->blocks, 8);
 	assert_int_equal(PEER_HEADER(&b)->count, 8);
 	assert_int_equal(((struct wire_pick *)(reply + 1))[7].position, 8);
-	/* A few of them come by themselves. */
+	/* A part of the snapshot can be read. */
 	memset(&m, 0, sizeof(m));
 	m.head.from = 3;
 	m.name = 'x';
@@ -103,7 +104,7 @@ static void an_incomplete_set_makes_none(void **state)
 	assert_int_equal(daemon_stats(&d).pinned, 0);
 }
 
-/* Picks of a connection end with it: the next one begins at nothing. */
+/* The picks of a connection end with it: the next connection has none. */
 static void a_set_dies_with_its_connection(void **state)
 {
 	(void)state;
@@ -128,7 +129,7 @@ static void sets_and_picks_have_limits(void **state)
 	assert_int_equal(pick(&a, 99, 1, 1), -ENOSPC);
 	assert_int_equal(named(&a, WIRE_SNAPSHOT, "x", 100, 2), -ESTALE);
 	assert_int_equal(pick(&a, 99, 1, 1), 0);
-	/* All the picks of a client together. */
+	/* The limit holds for all sets of a client together. */
 	for (i = 0; i + WIRE_BATCH <= KV_SNAPSHOT_BLOCKS - 16; i += WIRE_BATCH)
 		assert_int_equal(pick(&a, 99, 2 + i, WIRE_BATCH), 0);
 	assert_int_equal(pick(&a, 99, 2 + i, WIRE_BATCH), -ENOSPC);
@@ -155,7 +156,8 @@ static void names_that_cannot_be_are_refused(void **state)
 	assert_int_equal(named(&a, WIRE_SNAPSHOT, name, 5, 1), 0);
 }
 
-/* Rights are the space's: readers read, writers make and drop. */
+/* The space's rights apply: readers may read snapshots, writers may make and drop
+ * them. */
 static void others_see_nothing_and_change_nothing(void **state)
 {
 	struct kv_space *space;
@@ -187,7 +189,7 @@ a_prefetch_of_nothing_is_answered_and_of_others_is_absent(void **state)
 	assert_int_equal(statuses[0].status, 0);
 	b.space = 77;
 	assert_int_equal(peer_do(&b, WIRE_PREFETCH, 1, 1), -ENOENT);
-	/* WIRE_ENDED has no reply: the next one is that of the next message. */
+	/* WIRE_ENDED has no reply: the next reply is that of the next message. */
 	assert_true(peer_send(&a, &(struct wire_header){.type = WIRE_ENDED},
 			      NULL, 0, -1) > 0);
 	assert_int_equal(peer_do(&a, WIRE_PREFETCH, 1, 1), 0);

@@ -2,7 +2,7 @@
 /*
  * test_deadline.c - the heap of deadlines.
  *
- * OWNS      its deadlines.
+ * OWNS      the deadlines of each test.
  *
  * LOCKING   none.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_draft.c - the content of a file being written, over a real cache without
- * a store; and the names of such files.
+ * test_draft.c - the content of a file being written, over a real cache without a store;
+ * and the names of such files.
  *
  * OWNS      one cache for each test.
  *
@@ -30,7 +30,7 @@ struct fixture {
 };
 
 /* A header of one U8 tensor, and bytes that are not zero. */
-/* As the mount does, which tries again when there may be room. */
+/* Write to a draft as the mount does, which retries when there may be room. */
 static int write_draft(struct kv_draft *draft, const void *data, size_t n,
 		       uint64_t offset)
 {
@@ -166,7 +166,8 @@ static void heads_are_bounded_by_their_users_share(void **state)
 	int r = 0;
 	size_t n;
 
-	/* Bytes far from the header must wait in memory. */
+	/* Bytes far behind the header must wait in memory until the header is
+	 * complete. */
 	for (n = 0; n < KV_ARRAY_LEN(drafts) && r == 0; n++) {
 		drafts[n] = new_draft(f);
 		r = write_draft(drafts[n], "x", 1, at);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_gate.c - descriptors of memory pass, others are closed elsewhere, whatever
- * that takes.
+ * test_gate.c - descriptors of memory reach the daemon; other descriptors are closed by
+ * another process, however long that takes.
  *
  * OWNS      the gate, and an epoll descriptor.
  *
@@ -115,7 +115,7 @@ static void receive(struct waiter *w)
 		assert_true(turn());
 }
 
-/* A TCP socket with unsent data, whose last close takes two minutes. */
+/* Return a TCP socket with unsent data, whose last close(2) takes two minutes. */
 static int lingering(void)
 {
 	const struct linger linger = {1, 120};
@@ -153,7 +153,7 @@ static int gate_pid(void)
 	return pid;
 }
 
-/* Kill the processes of the users. */
+/* Return true if the process exists and is not a zombie. */
 static bool is_alive(int pid)
 {
 	char path[64], state = 'Z';
@@ -177,8 +177,8 @@ static void kill_processes(void)
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", gate_pid(),
 		 gate_pid());
 	f = fopen(path, "re");
-	/* A process that dies while it is sent a descriptor leaves the close to
-	 * this one: wait until each is dead. */
+	/* A process that dies while it is sent a descriptor leaves the close to this test
+	 * program: wait until each process is dead. */
 	while (fscanf(f, "%d", &pid) == 1) {
 		kill(pid, SIGKILL);
 		while (is_alive(pid))
@@ -259,7 +259,7 @@ static void a_socket_without_descriptors_is_closed_at_once(void **state)
 	peer_close(&w.peer);
 }
 
-/* Behind an empty message, which looks like the end. */
+/* The descriptor comes behind an empty message, which looks like the end. */
 static void a_socket_with_descriptors_is_closed_elsewhere(void **state)
 {
 	int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
@@ -299,7 +299,7 @@ static void what_hangs_delays_only_its_user(void **state)
 	assert_true(other.memory);
 	kv_gate_hang_up(gate, UID + 1, other.socket);
 	peer_close(&other.peer);
-	/* A bounded number of them have been received. */
+	/* Only a bounded number of the stuck messages is received. */
 	while (n < 4) {
 		assert_true(turn());
 		n = 0;
@@ -307,16 +307,16 @@ static void what_hangs_delays_only_its_user(void **state)
 			n += stuck[i].came;
 	}
 	assert_int_equal(stuck[4].came + stuck[5].came, 0);
-	/* One that is not wanted any more is not received. */
+	/* A message that is forgotten is not received. */
 	kv_gate_forget(&stuck[4].wait);
-	/* The process is killed: the next one goes on. */
+	/* When the user's process is killed, the next one goes on with the queue. */
 	while (!stuck[5].came) {
 		kill_processes();
 		(void)turn_within(20);
 	}
 	for (size_t i = 0; i < KV_ARRAY_LEN(stuck); i++)
 		finish(&stuck[i]);
-	/* The next process may not have been forked yet. */
+	/* The user's next process may not have been forked yet. */
 	while (kv_gate_is_busy(gate)) {
 		kill_processes();
 		(void)turn_within(20);

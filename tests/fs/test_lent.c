@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_lent.c - which memory a client may lend, and messages that save from it:
- * those that are wrong harm nobody but their sender.
+ * test_lent.c - which memory a client may lend, and messages that save from it.  Wrong
+ * messages harm only their sender.
  *
  * OWNS      a daemon for all tests, and the descriptors it makes.
  *
@@ -164,7 +164,7 @@ static struct save_message message(uint32_t key, uint64_t page)
 	return m;
 }
 
-/* The message's status, or that of its block. */
+/* Send a SAVE_PAGES and return the status of the message, or of its block. */
 static int save(struct peer *p, const struct save_message *m)
 {
 	const struct wire_header header = {.type = WIRE_SAVE_PAGES,
@@ -220,7 +220,8 @@ static void what_is_wrong_with_a_save_is_told(void **state)
 	close(fd);
 }
 
-/* Also in a file that is empty when it is lent, and grows. */
+/* Holes read as zeros and are not filled, even in a file that is empty when it is
+ * lent, and grows. */
 static void holes_are_zeros_and_nothing_fills_them(void **state)
 {
 	static const uint8_t zeros[DAEMON_PAYLOAD];
@@ -328,7 +329,7 @@ static uint64_t used(enum kv_finite what)
 	return kv_accounts_used(kv_cache_accounts(d.cache), what);
 }
 
-/* A lender that dies at any moment leaves nothing charged. */
+/* A lender that dies at any moment leaves no charge. */
 static void lenders_that_go_away_leave_nothing(void **state)
 {
 	int fd = memory(BYTES, true);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_offer.c - memory that clients offer is mapped and unmapped by workers,
- * and messages that come after an offer wait for it.
+ * test_offer.c - workers map and unmap the memory that clients offer, and messages that
+ * come after an offer wait for its end.
  *
  * OWNS      a daemon for all tests, and the descriptors it makes.
  *
- * LOCKING   what is counted is atomic: threads of the daemon write it.
+ * LOCKING   counters are atomic: threads of the daemon write them.
  */
 #include <dirent.h>
 #include <stdatomic.h>
@@ -20,8 +20,8 @@
 #define ALL (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE)
 
 static struct daemon d;
-/* Bytes that the control thread has mapped or unmapped, and others of the
- * daemon unmapped at once at most. */
+/* Bytes that the control thread has mapped or unmapped, and the most that a
+ * worker has unmapped at once. */
 static _Atomic uint64_t by_control, most;
 
 static bool is_called(const char *name)
@@ -31,7 +31,7 @@ static bool is_called(const char *name)
 	return prctl(PR_GET_NAME, own) == 0 && strcmp(own, name) == 0;
 }
 
-/* Instead of libc's, also of a library's calls. */
+/* Replace munmap(2) of libc, also for calls from libraries. */
 int munmap(void *at, size_t n)
 {
 	if (is_called("kvfs-control"))
@@ -115,7 +115,7 @@ static void workers_unmap_in_steps(void **state)
 		assert_in_range(atomic_load(&most), 1, 16 * MIB);
 }
 
-/* The CPU time of thread @tid of this process; 0: of the caller. */
+/* Return the CPU time of thread @tid of this process, or with 0 of the caller. */
 static uint64_t cpu_ns(pid_t tid)
 {
 	struct timespec t;
@@ -148,7 +148,7 @@ static pid_t control_thread(void)
 	return tid;
 }
 
-/* Freeing memory takes time, which the one who closes it last spends. */
+/* Freeing memory takes time, which the thread spends that closes the memory last. */
 static void workers_free_what_clients_leave(void **state)
 {
 	const uint64_t bytes = 128 * MIB;
@@ -176,8 +176,8 @@ static void workers_free_what_clients_leave(void **state)
 	assert_in_range(spent, 0, own / 2);
 }
 
-/* Offer @fd, and save the block @key from its end, at once: the tag of the
- * save, which is the third reply. */
+/* Offer @fd, and at once save the block @key from its end.  Return the tag of the save,
+ * which gets the third reply. */
 static uint64_t offer_and_save(struct peer *p, int fd, uint64_t bytes,
 			       uint32_t key)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_options.c - the daemon's command line: what is refused, and what is
- * understood.
+ * test_options.c - the daemon's command line: what is refused, and what is understood.
  *
  * OWNS      nothing.
  *
@@ -38,7 +37,7 @@ static struct kv_options good(const char *words)
 	return options;
 }
 
-/* Refused, in one line that names the option. */
+/* Assert that the option is refused, in one line that names it. */
 static void bad(const char *words)
 {
 	_cleanup_(kv_freep) char *name = strdup(words);

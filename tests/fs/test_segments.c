@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The descriptors of the arena: who can do what with them. */
+/* Descriptors of arena segments: which client can do what with them. */
 #include <sys/stat.h>
 
 #include "tests/fs/peer.h"
@@ -9,7 +9,7 @@
 #define LAYOUT \
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[65536]}]}"
 
-/* Ends the process with the line where it went wrong. */
+/* End the process with a message that has the failing line. */
 #define EXPECT(condition)                                                  \
 	do {                                                               \
 		if (!(condition)) {                                        \
@@ -19,7 +19,7 @@
 		}                                                          \
 	} while (0)
 
-/* A block; asked again while the memory for it is being made. */
+/* Save a block; retry while the memory for it is being made. */
 static int save_a_block(struct peer *p)
 {
 	int r = -EBUSY;
@@ -42,7 +42,7 @@ static bool can_map(int fd, uint64_t bytes, int protection)
 	return true;
 }
 
-/* Map it for reading, and then ask for more. */
+/* Return true if a read-only mapping can be made writable. */
 static bool can_make_writable(int fd, uint64_t bytes)
 {
 	void *at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
@@ -54,7 +54,8 @@ static bool can_make_writable(int fd, uint64_t bytes)
 	return can;
 }
 
-/* Opened again for writing, by its name in /proc. */
+/* Return true if the file can be opened for writing, by its name in /proc, and
+ * mapped. */
 static bool can_open_and_map(int fd, uint64_t bytes)
 {
 	char path[64];
@@ -70,7 +71,7 @@ static bool can_open_and_map(int fd, uint64_t bytes)
 	return can;
 }
 
-/* Acquire block 1 of "s", and take the descriptor of its segment. */
+/* Acquire block 1 of "s", and return the descriptor of its segment. */
 static int take_segment(struct peer *p, uint64_t *ret_bytes)
 {
 	uint64_t tag = peer_send_acquire(p, 1, 1, 0, 0);
@@ -94,7 +95,7 @@ static void begin(struct peer *p, const char *path)
 	EXPECT(peer_hello(p) == 0);
 }
 
-/* Nobody may change a segment, however it was handed out. */
+/* Check that no client can change the segment's size. */
 static void expect_fixed(int fd, uint64_t bytes)
 {
 	EXPECT(can_map(fd, bytes, PROT_READ));
@@ -111,7 +112,7 @@ static void expect_read_only(int fd, uint64_t bytes)
 	EXPECT(pwrite(fd, "x", 1, 0) < 0);
 }
 
-/* A client that is not the owner, who let it read. */
+/* Be a client of another user, whom the space's owner allows to read. */
 static void be_stranger(const char *path)
 {
 	struct peer p;
@@ -119,7 +120,7 @@ static void be_stranger(const char *path)
 	int fd;
 
 	EXPECT(setgid(STRANGER) == 0 && setuid(STRANGER) == 0);
-	/* As after exec: its own /proc/self/fd is its own again. */
+	/* As after execve(2): the process may open its own /proc/self/fd again. */
 	EXPECT(prctl(PR_SET_DUMPABLE, 1) == 0);
 	begin(&p, path);
 	EXPECT(peer_space(&p, "s", "", 0, 0) == 0);
@@ -243,7 +244,7 @@ static void begin_as(struct peer *p, const char *path, const struct owner *o)
 	EXPECT(peer_staging(p, 1 << 20) == 0);
 }
 
-/* Save a block, and take the segment that it is in. */
+/* Save a block, and check the descriptor of its segment. */
 static void be(const char *path, const struct owner *o, bool writable)
 {
 	struct peer p;
@@ -262,7 +263,7 @@ static void be(const char *path, const struct owner *o, bool writable)
 	_exit(0);
 }
 
-/* Root reads what is another's, and gets no descriptor to write it by. */
+/* As root, read another user's space: the descriptor cannot be made writable. */
 static void be_root(const char *path)
 {
 	struct peer p;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tenants.c - one user takes all it can get of the control socket; what
- * another one gets then.
+ * test_tenants.c - one user takes as much of the control socket as it can, and another
+ * user still gets its share.
  *
  * OWNS      a daemon, and its connections.
  *
@@ -40,7 +40,7 @@ static void become(uint32_t uid)
 	assert_int_equal(syscall(SYS_setresuid, -1, uid, -1), 0);
 }
 
-/* Whether the daemon takes @p, connected by @uid. */
+/* Connect @p as the user @uid.  Return true if the daemon takes the connection. */
 static bool get_in(struct peer *p, uint32_t uid)
 {
 	bool in;
@@ -54,7 +54,8 @@ static bool get_in(struct peer *p, uint32_t uid)
 	return false;
 }
 
-/* @uid connects until it is refused, as peers from @first on. */
+/* Connect as @uid until refused, as peers from @first on.  Return the number of
+ * connections. */
 static size_t flood(uint32_t uid, size_t first)
 {
 	size_t n = first;
@@ -99,7 +100,8 @@ static void others_and_root_connect_when_some_took_all_they_get(void **state)
 	close_all(n);
 }
 
-/* Acquires that wait for a save which does not come, and what is refused. */
+/* Send as many acquires as may be pending, for a save that does not come, and
+ * wait until the daemon has read them. */
 static void wait_for_nothing(struct peer *p)
 {
 	struct wire_header m = {
@@ -143,7 +145,7 @@ static void requests_in_flight_are_shared(void **state)
 	close_all(n);
 }
 
-/* As many probes of many keys as fit into the connection: how many. */
+/* Send probes of many keys until the connection is full.  Return their number. */
 static uint64_t fill_with_probes(struct peer *p)
 {
 	const uint64_t before = p->tag;
@@ -186,14 +188,15 @@ static void many_connections_have_no_more_turns_than_one(void **state)
 		assert_int_equal(peer_probe(&other, 1), WIRE_ABSENT);
 		soon += daemon_counts(&d).messages - before < waiting / 3;
 	}
-	/* One turn, some tens of messages, and what came until we looked,
-	 * which may be late. */
+	/* A probe waits for one turn of the other user, some tens of messages.  The test may
+	 * look late, after more messages, so one round is enough. */
 	assert_true(soon > 0);
 	peer_close(&other);
 	close_all(n);
 }
 
-/* @n spaces with a layout that takes some milliseconds each: sends only. */
+/* Send requests for @n spaces with a layout that takes some milliseconds each,
+ * without waiting for replies. */
 static void make_slowly(struct peer *p, unsigned n)
 {
 	static char text[60000];
@@ -248,7 +251,8 @@ static void a_save_waits_for_nobody_elses_layouts(void **state)
 	peer_close(&other);
 }
 
-/* A client of @uid with the space @name and room for 16 blocks. */
+/* Connect a client of @uid with the space @name and room for 16 blocks in its
+ * staging. */
 static void settle_in(struct peer *p, uint32_t uid, const char *name)
 {
 	assert_true(get_in(p, uid));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_token_ids.c - what blocks' tokens are, from a client's staging into the
- * block and its index, and back to who may read the space.
+ * test_token_ids.c - token ids of blocks: from a client's staging into the block and the
+ * index, and back to clients that may read the space.
  *
  * OWNS      a daemon with an SSD tier for all tests; a client for each.
  *
@@ -43,7 +43,8 @@ static void connect_to(struct peer *p, const char *space)
 	assert_int_equal(peer_staging(p, 16 * DAEMON_PAYLOAD), 0);
 }
 
-/* Ids @first .. at @at of the staging, with the extras "xyz". */
+/* Write @n ids from @first on at offset @at of the staging, with the extras
+ * "xyz". */
 static void write_ids(struct peer *p, uint64_t at, uint32_t n, uint32_t first)
 {
 	struct kv_token_ids head = {.n = n, .extras_len = 3};
@@ -74,7 +75,7 @@ static int send_save(struct peer *p, struct wire_save save, uint16_t flags)
 				       &save, sizeof(save), -1));
 }
 
-/* Block @key, with the ids that are in the staging. */
+/* Save block @key, with the ids that are in the staging. */
 static int save(struct peer *p, uint32_t key, uint32_t tokens, uint16_t flags)
 {
 	int r = peer_do(p, WIRE_RESERVE, key, 1);
@@ -92,7 +93,7 @@ static int ask(struct peer *p, uint32_t first, uint32_t n)
 		keys, n * sizeof(*keys), -1);
 }
 
-/* Blocks that the reply tells of. */
+/* Return the number of blocks whose ids the reply has. */
 static unsigned told(struct peer *p)
 {
 	const uint8_t *at = PEER_ITEMS(p, uint8_t);
@@ -105,7 +106,8 @@ static unsigned told(struct peer *p)
 	return n;
 }
 
-/* The first id of block @key, if it has @n and the extras; else an error. */
+/* Return the first id of block @key if it has @n ids and the extras; else an
+ * error. */
 static long first_id(struct peer *p, uint32_t key, uint32_t n)
 {
 	const struct wire_tokens *tokens = PEER_ITEMS(p, struct wire_tokens);
@@ -158,7 +160,8 @@ static void they_end_inside_the_staging(void **state)
 	at_end.offset = p.staging_bytes - DAEMON_PAYLOAD;
 	assert_int_equal(peer_do(&p, WIRE_RESERVE, 2, 1), 0);
 	assert_int_equal(send_save(&p, at_end, WIRE_WITH_IDS), -EINVAL);
-	/* The numbers are inside, and what they promise is not. */
+	/* The numbers lie inside the staging, but the ids that they announce do
+	 * not. */
 	at_end.offset -= 8;
 	write_ids(&p, 0, 4, 1); /* anything */
 	memcpy(p.staging + p.staging_bytes - 8, &(struct kv_token_ids){.n = 4},
@@ -261,7 +264,7 @@ static void pages_that_are_lent_have_them(void **state)
 	peer_close(&p);
 }
 
-/* As many as fit a message, and never none. */
+/* A reply has the ids of as many blocks as fit, and of at least one. */
 static void a_long_answer_is_cut_off(void **state)
 {
 	static const char layout[] =
@@ -289,7 +292,7 @@ static void a_long_answer_is_cut_off(void **state)
 	peer_close(&p);
 }
 
-/* In another process, as another user. */
+/* Ask for token ids in another process, as another user. */
 static int stranger(uint32_t space)
 {
 	struct peer p;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_workers.c - whose job a thread takes next.
+ * test_workers.c - which user's job a thread takes next.
  *
  * OWNS      workers, and jobs without a request, which end by being counted.
  *
- * LOCKING   lock guards what the jobs count; they wait for the gate, and alarm()
- *           has the last word.
+ * LOCKING   lock guards the counters of the jobs.  Jobs wait for the gate; alarm(2) ends
+ *           a test that hangs.
  */
 #include <limits.h>
 #include <setjmp.h>
@@ -102,7 +102,7 @@ static void a_user_with_all_he_may_have_leaves_threads_to_others(void **state)
 static void users_take_turns_of_equal_cost(void **state)
 {
 	static const struct kv_workers_config work = {"test", 1, UINT_MAX, 4};
-	/* B's first ran before there was another. */
+	/* B's first job ran before another one was submitted. */
 	static const unsigned turns[] = {B, A, A, A, A, B, A, A, A, A, B, B, B};
 	struct kv_workers *workers;
 	struct job jobs[13];
@@ -189,14 +189,14 @@ static void a_guest_runs_nothing_out_of_turn(void **state)
 	assert_int_equal(n_done, 2);
 }
 
-/* Longer than other work takes on a busy machine. */
+/* Run for longer than other work takes on a busy machine. */
 static void pass_time(struct kv_work *job, struct kv_hash *hash)
 {
 	usleep(1000000);
 	count(job, hash);
 }
 
-/* A's work costs as little, but takes long. */
+/* A's work has the same cost, but takes long. */
 static void what_takes_long_is_charged_by_time(void **state)
 {
 	static const struct kv_workers_config work = {.name = "test",
@@ -209,7 +209,8 @@ static void what_takes_long_is_charged_by_time(void **state)
 
 	(void)state;
 	assert_int_equal(kv_workers_new(&work, &workers), 0);
-	/* C is charged for the time until all is submitted. */
+	/* C's job runs until all others are submitted, and is charged for that
+	 * time. */
 	submit(workers, jobs, 1, C, 1);
 	until_running(C, 1);
 	submit(workers, jobs + 1, 2, A, 1);

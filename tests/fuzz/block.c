@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The head of a block's file, as anybody may write it. */
+/* Fuzz the head of a block's file, which any writer may have made. */
 #include "common/block.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -34,7 +34,8 @@ static struct verdict parse(const uint8_t *data, size_t n,
 	return v;
 }
 
-/* A writer's bytes arrive in pieces: a verdict on fewer bytes must hold. */
+/* Check that a verdict on fewer bytes holds for more, as a writer's bytes arrive
+ * in pieces. */
 static void check(const uint8_t *data, size_t n, size_t fewer,
 		  const struct kv_layout *layout)
 {
@@ -47,8 +48,8 @@ static void check(const uint8_t *data, size_t n, size_t fewer,
 		  part.payload == all.payload);
 }
 
-/* A file that a space with token ids takes has them: what it says comes back
- * from a header that says it. */
+/* Check a file of a space with token ids: the ids that are parsed come back from a header
+ * that is written with them. */
 static void check_ids(const uint8_t *data, size_t n,
 		      const struct kv_layout *layout)
 {
@@ -75,7 +76,7 @@ static void check_ids(const uint8_t *data, size_t n,
 			 kv_token_ids_bytes(ids->n, ids->extras_len)) == 0);
 }
 
-/* How many bytes come first, then the file. */
+/* Input: how many bytes arrive first, then the file. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static struct kv_layout *layout, *kept;

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Valid messages of three clients, in any order, to a whole daemon: each is
- * answered soon, what is acquired or told of tokens is right, and when all have
- * left nothing is held and all asked for is durable.  Two also send nonsense,
- * and end with that; one speaks the protocol before this one.  Each is another
- * uid, if root runs it.
+ * Valid messages of three clients, in any order, to a whole daemon.  Each message must be
+ * answered soon, and leased blocks and listed tokens must be right.  When all clients have
+ * left, nothing may be leased or reserved, and all flushed blocks must be durable.  Two
+ * clients also send nonsense, and are then cut off; one speaks the previous version of the
+ * protocol.  Run by root, each client has another uid.
  *
- * OWNS      the daemon's cache and socket, and the clients; till the end of
- *           the process.
+ * OWNS      the daemon's cache and socket, and the clients, until the process ends.
  *
- * LOCKING   none: the daemon's threads are its own.
+ * LOCKING   none: the daemon's threads lock for themselves.
  */
 #include "cache/dram/dram.h"
 #include "tests/cache/wait.h"
@@ -27,7 +26,7 @@ enum { PEERS = 3, OPEN = 16 };
 enum { WIDE, NARROW, TOLD /* blocks tell their tokens */, SPACES };
 enum { POOLS = 2 };
 
-/* A wait of this length counts as endless. */
+/* Seconds without progress after which the daemon counts as hung. */
 #define PROGRESS_S 20
 
 struct request {
@@ -45,7 +44,7 @@ struct player {
 	struct request requests[OPEN];
 	unsigned next;
 	uint32_t uid;		  /* 0: whoever runs it */
-	bool holds[SPACES][KEYS]; /* reserved so that they seal leased */
+	bool holds[SPACES][KEYS]; /* keys reserved with WIRE_HOLD */
 };
 
 static struct kv_cache *cache;
@@ -71,7 +70,7 @@ static void stuck(int signal)
 	_exit(1);
 }
 
-/* From now on it is this that must not take for ever. */
+/* Restart the watchdog for the operation @what. */
 static void watch(const char *what)
 {
 	doing = what;
@@ -125,7 +124,7 @@ static void make_daemon(void)
 	atexit(tear_down);
 }
 
-/* The second space is short of room in both tiers. */
+/* Give the second space quotas, so that it is short of room in both tiers. */
 static void limit(struct kv_space *space)
 {
 	struct kv_quota quota = {.quota_dram = 8 << 15, .quota_ssd = 5 << 15};
@@ -133,7 +132,7 @@ static void limit(struct kv_space *space)
 	fuzz_must(kv_space_set_quota(cache, space, &quota) == 0);
 }
 
-/* Of this thread alone; the daemon asks who connected. */
+/* Set the uid of this thread only; the daemon asks for it on connect. */
 static void connect_as(struct player *player)
 {
 	const bool root = getuid() == 0;
@@ -170,7 +169,7 @@ static void join(struct player *player)
 			    &all, sizeof(all), staging) == 0);
 }
 
-/* Which of its spaces that is. */
+/* Return the index of the client's space with the id @space. */
 static unsigned space_at(const struct player *player, uint32_t space)
 {
 	unsigned i = 0;
@@ -192,7 +191,7 @@ static void check_bytes(struct player *player, const struct request *request)
 			fuzz_must(peer_right(p, i, first + i));
 }
 
-/* Is there a lease now that must be released? */
+/* Note whether the client has a lease now that must be released. */
 static void note_statuses(struct player *player, struct request *request)
 {
 	struct peer *p = &player->peer;
@@ -226,7 +225,7 @@ static void note_reply(struct player *player, struct request *request)
 		note_statuses(player, request);
 }
 
-/* One message from the daemon. */
+/* Handle one message from the daemon. */
 static void take_in(struct player *player)
 {
 	struct peer *p = &player->peer;
@@ -294,7 +293,7 @@ static struct request *post(struct player *player,
 	return post_with(player, header, items, bytes, -1);
 }
 
-/* ---- what a client may do; the input says to what ---- */
+/* ---- moves of a client; the input selects move and arguments ---- */
 
 struct move {
 	struct fuzz *input;
@@ -330,7 +329,7 @@ static void move_reserve(const struct move *m)
 	move_keys(m, header, true);
 }
 
-/* With the ids that the space asks for, mostly. */
+/* Mostly return WIRE_WITH_IDS for spaces with token ids. */
 static uint16_t ids_flag(const struct move *m, uint8_t how)
 {
 	const bool with = m->told != (how >= 250);
@@ -338,7 +337,7 @@ static uint16_t ids_flag(const struct move *m, uint8_t how)
 	return with ? WIRE_WITH_IDS : 0;
 }
 
-/* Parents: the key before it, or any. */
+/* Save blocks whose parent is the previous key, or any key. */
 static void move_save(const struct move *m)
 {
 	const uint8_t how = fuzz_byte(m->input);
@@ -453,7 +452,7 @@ static void move_again(const struct move *m)
 	join(m->player);
 }
 
-/* Any header and items, some of them of a length that fits. */
+/* Send any header and items, sometimes of a fitting length. */
 static void send_nonsense(struct peer *p, struct fuzz *input)
 {
 	const uint8_t how = fuzz_byte(input);
@@ -475,8 +474,8 @@ static void send_nonsense(struct peer *p, struct fuzz *input)
 	peer_raw(p, &m, sizeof(m.header) + n, staging, how >> 6);
 }
 
-/* Whether it is taken in or not, and answered or not: all of its sender goes,
- * and nothing of others. */
+/* Send nonsense, which may be answered or not.  All holds of its sender are
+ * dropped, but none of other clients. */
 static void move_nonsense(const struct move *m)
 {
 	struct player *player = m->player;
@@ -512,7 +511,7 @@ static void move_list(const struct move *m)
 	await(m->player, post(m->player, &header, &list, sizeof(list)));
 }
 
-/* The staging itself, a page a block. */
+/* Lend the staging itself, with a page for each block. */
 static void move_lend(const struct move *m)
 {
 	struct wire_header header = about(m, WIRE_POOL);
@@ -588,7 +587,7 @@ static void move_space_remove(const struct move *m)
 	narrow_is_new = true;
 }
 
-/* Out of DRAM, as a user may wish, so that the next who asks needs the SSD. */
+/* Demote blocks from DRAM, so that the next reader needs the SSD. */
 static void move_demote(const struct move *m)
 {
 	struct kv_space *space = kv_space_by_id(cache, m->space);
@@ -607,7 +606,7 @@ static void move_demote(const struct move *m)
 	kv_space_put(space);
 }
 
-/* Mostly recently saved blocks, in any tier. */
+/* Ask for tokens, mostly of recently saved blocks, in any tier. */
 static void move_tell(const struct move *m)
 {
 	const uint8_t how = fuzz_byte(m->input);
@@ -688,7 +687,7 @@ static void move_once(const struct move *m, uint8_t what)
 	case 12:
 		if (fuzz_byte(m->input) < 64)
 			return move_nonsense(m);
-		/* The daemon's other threads get on. */
+		/* Let the daemon's other threads proceed. */
 		usleep(fuzz_byte(m->input) * 4u);
 		return;
 	default:
@@ -725,7 +724,7 @@ static void wake(struct kv_flush *flush, int status)
 	kv_waiter_wake(flush->arg);
 }
 
-/* Some remaining blocks find no room on SSD; no caller waits for ever. */
+/* Flush everything.  Some blocks find no room on SSD, but no flush may hang. */
 static void sync_all(void)
 {
 	struct kv_space *space;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz.h - what fuzz targets share: taking an input to pieces, and a main that
- * runs the target on files.
+ * fuzz.h - common code of fuzz targets: splitting an input, and a main that runs the
+ * target on files.
  *
- * A target is one file here: LLVMFuzzerTestOneInput, which aborts where a
- * promise is broken.  `make fuzz` links it with libFuzzer, whose main wins over
- * the weak one below; any other build makes a program that replays its corpus.
+ * Each target is a file in this folder with an LLVMFuzzerTestOneInput, which aborts when a
+ * promise is broken.  `make fuzz` links it with libFuzzer, whose main replaces the weak one
+ * below; any other build makes a program that replays the target's corpus.
  */
 #ifndef KV_TESTS_FUZZ_FUZZ_H
 #define KV_TESTS_FUZZ_FUZZ_H
@@ -18,7 +18,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Also where NDEBUG would take assertions away. */
+/* Abort unless @condition holds, even with NDEBUG. */
 #define fuzz_must(condition)                                               \
 	do {                                                               \
 		if (!(condition)) {                                        \
@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 		}                                                          \
 	} while (0)
 
-/* The rest of an input. */
+/* The part of an input that is still unread. */
 struct fuzz {
 	const uint8_t *at;
 	size_t left;
@@ -51,8 +51,8 @@ static inline uint32_t fuzz_u16(struct fuzz *f)
 }
 
 /*
- * The next @n bytes, or what there is, copied to memory of exactly that size,
- * so that a sanitizer sees what is read past them.  Caller frees.
+ * Take the next @n bytes, or as many as there are, copied to memory of exactly that size,
+ * so that a sanitizer detects reads past the end.  Caller frees.
  */
 static inline uint8_t *fuzz_take(struct fuzz *f, size_t n, size_t *ret_n)
 {
@@ -68,7 +68,7 @@ static inline uint8_t *fuzz_take(struct fuzz *f, size_t n, size_t *ret_n)
 	return copy;
 }
 
-/* The same up to a newline, as a string. */
+/* Take the bytes up to the next newline, as a string.  Caller frees. */
 static inline char *fuzz_line(struct fuzz *f)
 {
 	const uint8_t *end = f->left ? memchr(f->at, '\n', f->left) : NULL;
@@ -97,8 +97,8 @@ static inline void fuzz_replay(const char *path, uint8_t *room)
 	free(exact);
 }
 
-/* Inputs of chance for @seconds, after which whatever is not found may be left
- * to libFuzzer, which looks where it has not been. */
+/* Run random inputs for @seconds.  Longer searches are left to libFuzzer, which aims for
+ * code not yet covered. */
 static inline int fuzz_at_random(uint8_t *room, unsigned long seconds,
 				 uint64_t seed)
 {
@@ -120,7 +120,7 @@ static inline int fuzz_at_random(uint8_t *room, unsigned long seconds,
 	return 0;
 }
 
-/* PROGRAM FILE..., or PROGRAM -seconds N SEED */
+/* Usage: PROGRAM FILE..., or PROGRAM -seconds N SEED */
 __attribute__((weak)) int main(int argc, char **argv)
 {
 	uint8_t *room = malloc(FUZZ_INPUT_MAX);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Answers and writes of a helper of the remote tier: a backend makes its calls
- * while a thread answers from the input, and hangs up at its end.
+ * Answers and writes of a helper of the remote tier: a backend makes its calls while a
+ * thread answers from the input, and hangs up at the end of the input.
  */
 #include <poll.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 
 #define OPS 12u
 #define ROOM 500u
-#define LANDING 4096u /* room for few: others wait */
+#define LANDING 4096u /* room for few calls: others wait */
 
 static struct {
 	struct fuzz f;
@@ -69,7 +69,7 @@ static void remember(const uint8_t *packet, size_t n)
 	}
 }
 
-/* A note, with a name and length that may be right. */
+/* Write a note, whose name and length may be right. */
 static void write_note(struct fuzz *f, uint8_t *to)
 {
 	unsigned length = fuzz_u16(f);
@@ -85,7 +85,8 @@ static void write_note(struct fuzz *f, uint8_t *to)
 	snprintf((char *)to, KV_HELPER_NOTE, "k %032d %u\n", 0, length);
 }
 
-/* How: 1 any bytes; 2 of any id; 4 write a note; 8 say more before hearing. */
+/* Answer a call.  Bits of the input: 1 any bytes; 2 any id; 4 write a note; 8
+ * answer again before reading the next call. */
 static bool answer(struct fuzz *f)
 {
 	struct {
@@ -112,7 +113,8 @@ static bool answer(struct fuzz *f)
 	return how & 8;
 }
 
-/* False: the other end is gone.  Nothing asked: there is an answer all the same. */
+/* Read a call.  Returns false if the other end is closed; true also if no call
+ * came. */
 static bool hear(void)
 {
 	static uint8_t packet[65536];
@@ -185,7 +187,8 @@ static void use(struct kv_helper *helper, unsigned order, unsigned cancels)
 		strcpy(ops[i].name, "t/s/k");
 		ops[i].room = ops[i].length = ROOM;
 		ops[i].data =
-			malloc(ROOM); /* a sanitizer sees what is past it */
+			/* exact size, for a sanitizer to detect overruns */
+			malloc(ROOM);
 		fuzz_must(ops[i].data);
 		memset(ops[i].data, 1, ROOM);
 		all[i] = &ops[i];
@@ -200,7 +203,8 @@ static void use(struct kv_helper *helper, unsigned order, unsigned cancels)
 		free(ops[i].data);
 }
 
-/* Which calls first, and whether it clears; which are cancelled; answers. */
+/* Input: which calls come first, and whether one is a clear; which calls are
+ * cancelled; the answers. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct kv_helper_config config = {.launch.argv = {"/none"},
@@ -221,7 +225,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	player.n = 0;
 	memset(player.ids, 0, sizeof(player.ids));
 	memset(player.at, 0, sizeof(player.at));
-	/* One that hangs up at once may be found not to have begun. */
+	/* A helper that hangs up at once may fail to open. */
 	fuzz_must(kv_helper_open(&config, &helper) == 0);
 	if (kv_helper_await(helper, &why) == 0)
 		use(helper, order, cancels);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Answers of web servers that keep a remote tier: a server says the input, and
- * whatever it is, the operation ends, and writes nowhere but where it may.
+ * Answers of web servers of a remote tier: the input is a server's answer.  The operation
+ * must end, and may write only to the buffer that it was given.
  */
 #include <poll.h>
 
@@ -52,8 +52,8 @@ static void run(unsigned which, struct kv_remote_op *op)
 	fuzz_must(ended == op && op->status <= 0);
 }
 
-/* Which server, what is asked, how much room; up to a NUL what it says to who
- * asks for a note, and then to who asks for aught else. */
+/* Input: the kind of server, the operation, the size of the buffer; then, up to a NUL, the
+ * answer to requests for a note, and after it the answer to other requests. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct kv_remote_op op = {.name = "1/s/" KEY};

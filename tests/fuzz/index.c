@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The index's records: any bytes under any key, as if a disk or a bug had put
- * them there.  Not LMDB's own pages: those are LMDB's.
+ * Records of the index: any bytes under any key, as a bad disk or a bug might put them
+ * there.  LMDB's own pages are not changed.
  */
 #include <unistd.h>
 
@@ -45,7 +45,7 @@ static void clean_up(void)
 	rmdir(directory);
 }
 
-/* With the right checksum a record comes as far as what uses it. */
+/* Give a record the right checksum, so that it reaches the code that uses it. */
 static void seal(enum database database, uint64_t id, uint8_t *value, size_t n)
 {
 	struct kv_space_record *space = (void *)value;
@@ -77,7 +77,8 @@ static void seal(enum database database, uint64_t id, uint8_t *value, size_t n)
 	kv_space_record_seal(space, (const char *)(space + 1));
 }
 
-/* The database (16: seal it); then the key, the length, the value. */
+/* Put one record.  Input: the database (16: with a checksum), the key, the
+ * length, the value. */
 static int put_one(MDB_txn *txn, struct fuzz *f, size_t key_len)
 {
 	const MDB_dbi dbis[] = {handle->meta, handle->spaces, handle->segments,
@@ -189,7 +190,7 @@ static void empty(void)
 	fuzz_must(mdb_txn_commit(txn) == 0);
 }
 
-/* A store record of another hand is refused, not followed. */
+/* A store record of another format must be refused. */
 static void open_again(void)
 {
 	struct kv_store_info info;
@@ -202,8 +203,8 @@ static void open_again(void)
 	reopen();
 }
 
-/* How: 1 open again, 2 keys of another length (LMDB wants them all the same);
- * then the records. */
+/* Input: bits (1 open the index again, 2 keys of another length, of which LMDB wants one
+ * per database); then the records. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz f = {data, size};

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A space's `.layout`: what is taken has a canonical text that means the same.
- */
+/* A space's `.layout`: a text that is accepted has a canonical form with the same
+ * meaning. */
 #include "common/layout.h"
 #include "tests/fuzz/fuzz.h"
 
-/* Two texts, a newline apart: the second is written over the first. */
+/* Input: two texts, separated by a newline; the second is written over the first. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names in the tree: only the one form of a key is one. */
+/* Names in the tree: a key has exactly one name. */
 #include "fs/mount/upload.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -14,7 +14,7 @@ static void check_key(const char *text)
 	fuzz_must(strcmp(name, text) == 0);
 }
 
-/* First the directory, then the name. */
+/* Input: the directory, then the name. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz f = {data, size};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line: an argument a line. */
+/* The command line of the daemon.  Input: one argument per line. */
 #include "fs/options.h"
 #include "fs/base/quantity.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The index's file with bytes changed: what kv_pages_check calls sound, LMDB
- * must survive, and nothing that is read may be without its checksum.
+ * The index's file with bytes changed: LMDB must survive every file that kv_pages_check
+ * accepts, and every record that is read must have its checksum.
  */
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -37,8 +37,8 @@ static void put_all(struct kv_index *index, unsigned step)
 	fuzz_must(kv_txn_commit(batch) == 0);
 }
 
-/* An index with pages of every kind: branches, leaves, long values, a list of
- * free ones. */
+/* Make an index with pages of every kind: branches, leaves, long values, a free
+ * list. */
 static void make_image(void)
 {
 	struct kv_store_info info;
@@ -101,7 +101,7 @@ static void use(void)
 	kv_index_close(index);
 }
 
-/* Where: the page, the place in it; then how many bytes, and these. */
+/* Input: the page, the offset in it, the number of bytes, and the bytes. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz f = {data, size};

@@ -5,7 +5,7 @@
 
 static const uint8_t store[16] = "0123456789abcde";
 
-/* Every change of the checked bytes must be detected. */
+/* Check that every change of the bytes covered by the checksum is detected. */
 static void check_sealed(struct kv_prologue *prologue, size_t at, uint8_t flip)
 {
 	uint8_t *bytes = (uint8_t *)prologue;
@@ -16,7 +16,7 @@ static void check_sealed(struct kv_prologue *prologue, size_t at, uint8_t flip)
 	fuzz_must(kv_prologue_check(prologue, store) == (flip ? -EBADMSG : 0));
 }
 
-/* The bits to flip in the sealed form, then the prologue. */
+/* Input: the bits to flip in the sealed form, then the prologue. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz f = {data, size};

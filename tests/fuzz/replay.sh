@@ -1,5 +1,6 @@
 #!/bin/bash
-# replay.sh - every fuzz target on its corpus: what was found once stays fixed.
+# replay.sh - run every fuzz target on its corpus, which has the inputs of fixed
+# bugs.
 here=$(dirname "$(realpath "$0")")
 for source in "$here"/*.c; do
 	target=$(basename "$source" .c)

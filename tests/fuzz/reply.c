@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Answers of a daemon to libkvfs: a session makes its calls while a thread
- * answers each message with the input's next packet, and hangs up at its end.
+ * Answers of a daemon to libkvfs: a session makes its calls while a thread answers each
+ * message with the input's next packet, and hangs up at the end of the input.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -39,9 +39,9 @@ static int segment(unsigned seals)
 }
 
 /*
- * How: 1 the header is the right one but for count and status, which come
- * first; 2 more packets for this message; 4 with a sealed memfd, 8 with one
- * that may shrink.  Returns whether there is more to send.
+ * Answer a message.  Bits of the input: 1 the right header, with count and status from the
+ * input; 2 more packets for this message; 4 with a sealed memfd; 8 with a memfd that may
+ * shrink.  Returns true if there is more to send.
  */
 static bool answer_with(int socket, const struct kv_packet *request,
 			struct fuzz *f)
@@ -150,7 +150,7 @@ static void start(void)
 	atexit(stop);
 }
 
-/* Every leased block can be read. */
+/* Check that every leased block can be read. */
 static void read_lease(kvfs_lease *lease)
 {
 	volatile uint8_t sink = 0;
@@ -244,9 +244,8 @@ static void use(kvfs_session *session, kvfs_space *space, unsigned order)
 	kvfs_pool_close(pool);
 }
 
-/*
- * The calls (1 look-ups, 2 saves, 4 the layout is the daemon's), then answers.
- */
+/* Input: the calls (1 look-ups, 2 saves, 4 with the layout of the daemon), then
+ * the answers. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz f = {data, size};

@@ -12,8 +12,8 @@ static void check_one_line(const char *why)
 		fuzz_must((unsigned char)*why >= ' ');
 }
 
-/* Nothing in it but what a URL is made of: no end of a line, no user, and no
- * part that leads upwards. */
+/* Check that the URL has only characters that a URL is made of: no end of a line, no user,
+ * and no part that leads upwards. */
 static void check_base(const struct kv_site *site)
 {
 	const char *base = site->base;
@@ -76,7 +76,7 @@ static void check_encoded(const char *text)
 	fuzz_must(!strpbrk(url + n, " @?#\\\r\n"));
 }
 
-/* Which scheme, the URL up to a newline, and the file. */
+/* Input: the scheme, the URL up to a newline, and the file of credentials. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz f = {data, size};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * staged.h - saves of the clients of a fuzzed daemon: places in their staging,
- * tokens of their blocks, and a check of listed tokens.
+ * staged.h - saves of the clients of a fuzzed daemon: offsets in their staging, tokens of
+ * their blocks, and a check of listed tokens.
  *
- * OWNS      nothing: the staging is its maker's.
+ * OWNS      nothing: the caller makes the staging.
  */
 #ifndef KV_TESTS_FUZZ_STAGED_H
 #define KV_TESTS_FUZZ_STAGED_H
@@ -14,11 +14,11 @@
 
 enum { KEYS = 12, PAYLOAD = 20000 };
 
-/* At the end of the staging: a word that says that pages are lent, and one that
- * says that they are not. */
+/* At the end of the staging: a word that says that pages are lent, and a word that says
+ * that the client has taken them back. */
 enum { LENT = KEYS * PAYLOAD, TAKEN_BACK = LENT + 4, TOLD_AT = LENT + 8 };
 
-/* Behind these the blocks once more, each with its tokens. */
+/* Behind these words, the blocks once more, each with its tokens. */
 enum { TOLD_BYTES = PAYLOAD + 4096, STAGING = TOLD_AT + KEYS * TOLD_BYTES };
 
 static const char layout[] =
@@ -27,8 +27,8 @@ static const char told_layout[] =
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[20000]}],"
 	"\"tokens\":4,\"token_ids\":true}";
 
-/* The tokens of a key.  With some extras they stand in the index, with others
- * in the block alone. */
+/* Return the tokens of a key.  Depending on the size of its extras, the index has them, or
+ * only the block. */
 static inline struct kv_token_ids *ids_of(uint32_t key)
 {
 	static const uint32_t extras[] = {0, 60, KV_EXTRAS_MAX};
@@ -44,19 +44,21 @@ static inline struct kv_token_ids *ids_of(uint32_t key)
 	return ids;
 }
 
-/* Where the bytes of @key are, of a block with its tokens or of one without. */
+/* Return the offset of the bytes of @key, in a block with tokens (@told) or
+ * without. */
 static inline uint32_t staged_at(bool told, uint32_t key)
 {
 	return told ? TOLD_AT + key * TOLD_BYTES : key * PAYLOAD;
 }
 
-/* And where its tokens are, of pages that are lent. */
+/* Return the offset of the tokens of @key, for pages that are lent. */
 static inline uint32_t ids_at(bool told, uint32_t key)
 {
 	return told ? staged_at(true, key) + PAYLOAD : 0;
 }
 
-/* How many tokens a save may say: all, not said, or wrong. */
+/* Return the number of tokens that a save announces: all, none, or a wrong
+ * number. */
 static inline uint32_t tokens_said(uint32_t key, uint8_t how)
 {
 	return how >= 240 ? 2 : how & 16 ? 1 + key % 4 : 0;
@@ -72,7 +74,7 @@ static inline void stage_told(uint8_t *all, uint32_t key)
 	free(ids);
 }
 
-/* The bytes of a key are the same, whoever saves it. */
+/* Make a staging.  The bytes of a key are the same for all clients. */
 static inline int make_staging(void)
 {
 	int staging;
@@ -92,8 +94,8 @@ static inline int make_staging(void)
 	return staging;
 }
 
-/* A reply to WIRE_TOKEN_IDS tells of the first ones of the keys that were asked
- * for, from @key on, one at least. */
+/* Check the reply to WIRE_TOKEN_IDS, which has the tokens of the first keys that were
+ * asked for, from @key on, at least of one. */
 static inline void check_tokens(struct peer *p, uint32_t key)
 {
 	const uint32_t first = key;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A store that somebody else wrote: its files beside the index, segment files'
- * trailers and prologues.  The index is made anew from them, read, and mounted.
+ * A store that was written by an attacker: its files beside the index, segment files'
+ * trailers and prologues.  The index is rebuilt from them, read, and mounted.
  */
 #include <fcntl.h>
 #include <ftw.h>
@@ -109,7 +109,8 @@ static void put_prologue(uint32_t slot_number, const uint8_t *bytes, size_t n,
 		 (slot_number >> 1) * sizes[file] % SEGMENT);
 }
 
-/* Two bits for the file and one to seal it, then the place and the bytes. */
+/* Change a file.  Input: two bits for the file, one to add a checksum, then the
+ * offset and the bytes. */
 static void put_one(int store_fd, struct fuzz *f)
 {
 	unsigned what = fuzz_byte(f), where = fuzz_byte(f);
@@ -183,7 +184,7 @@ static void mount_it(void)
 	kv_cache_close(cache);
 }
 
-/* Whether to mount it; then the files. */
+/* Input: whether to mount the store; then the files. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz f = {data, size};

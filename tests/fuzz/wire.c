@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages of clients: packets with and without descriptors, on two connections
- * to the control server, which runs in this thread on a cache without a store.
+ * Messages of clients: packets with and without descriptors, on two connections to the
+ * control server, which runs in this thread on a cache without a store.
  */
 #include <sys/epoll.h>
 
@@ -12,7 +12,8 @@
 #include "tests/fuzz/fuzz.h"
 
 #define PEERS 2
-#define SPACES_MAX 200 /* made by inputs, before the cache is made anew */
+/* spaces made by inputs, before the cache is made anew */
+#define SPACES_MAX 200
 
 static const char layout[] =
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[512]}]}";
@@ -22,7 +23,8 @@ static struct kv_server server;
 static struct kv_rules rules;
 static struct kv_watch on_mail;
 static struct peer peers[PEERS];
-static struct kv_client *clients[PEERS]; /* may be gone: compare only */
+/* may be freed: only compare these pointers */
+static struct kv_client *clients[PEERS];
 
 static void run_mail(struct kv_watch *watch, uint32_t events)
 {
@@ -66,7 +68,7 @@ static void start(void)
 	fuzz_must(kv_server_start_workers(&server) == 0);
 }
 
-/* Messages of the daemon must be what the library takes for one. */
+/* Check that every message of the daemon is one that the library accepts. */
 static void read_replies(struct peer *p)
 {
 	const struct wire_header *header = PEER_HEADER(p);
@@ -83,7 +85,7 @@ static void read_replies(struct peer *p)
 	}
 }
 
-/* One turn of the control thread's loop: whether there was anything to do. */
+/* Run one turn of the control thread's loop.  Return true if there was work. */
 static bool turn(int wait_ms)
 {
 	struct epoll_event events[16];
@@ -164,7 +166,8 @@ static void retire(size_t i, uint32_t segment)
 			kv_client_retire(client, segment);
 }
 
-/* In inputs version 1 stands for the present one, so that they outlive it. */
+/* Version 1 in an input stands for the current version, so that inputs stay
+ * useful. */
 static void bring_up_to_date(uint8_t *packet, size_t n)
 {
 	struct {
@@ -182,9 +185,9 @@ static void bring_up_to_date(uint8_t *packet, size_t n)
 }
 
 /*
- * A byte of bits (7 the descriptor, 8 wait for pending requests, 16 the
- * connection, 32 a new one, 64 the daemon retires a segment), then the length
- * and the packet.
+ * Send one packet.  Input: bits (7 the kind of descriptor, 8 wait for pending requests, 16
+ * the connection, 32 a new connection, 64 the daemon retires a segment), the length, the
+ * packet.
  */
 static void send_one(struct fuzz *f)
 {
@@ -206,7 +209,7 @@ static void send_one(struct fuzz *f)
 		turn(1);
 }
 
-/* Nobody is left: nothing may be held, and the spaces are made as before. */
+/* All clients have left: check that nothing is held, and make the spaces anew. */
 static void clean_up(void)
 {
 	struct kv_cache_stats stats;
