@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * blocks.c - saves and checks blocks of space a, for the scripts beside it.
+ * blocks.c - save and check blocks of space a, for the scripts in this folder.
  *
  *   blocks save SOCKET FIRST N       save, and wait until sealed
  *   blocks durable SOCKET FIRST N    save, and wait until durable
- *   blocks pin SOCKET FIRST N        so that they leave no tier
+ *   blocks pin SOCKET FIRST N        pin, so that eviction spares the blocks
  *   blocks flush SOCKET              wait until the space is durable
  *   blocks check SOCKET FIRST N      acquire and compare
  *   blocks file FIRST PATH           write the block's file
  *
- * Prints counts by outcome, and how long the slowest call took.  Exits 1 if a
- * block has other bytes.
+ * Prints counts by outcome, and how long the slowest call took.  Exits 1 if a block has
+ * wrong bytes.
  *
  * OWNS      nothing.
  *

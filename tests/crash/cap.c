@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cap.c - works on a store, or only watches one, and measures it all the time:
- * it must never hold more bytes than ssd= allows.
+ * cap.c - work on a store, or only watch it, and measure it all the time: the store must
+ * never hold more bytes than ssd= allows.
  *
  *   cap watch STORE CAP              until SIGTERM
- *   cap open STORE CAP OLD           only open it, and close it
+ *   cap open STORE CAP OLD           only open the store, and close it
  *   cap fill STORE CAP OLD N BYTES   save N blocks of BYTES
  *   cap thin STORE CAP OLD KEEP      remove all but every KEEPth block
  *   cap churn STORE CAP OLD SECONDS SEED  save and remove blocks of all sizes
  *
- * OLD: the cap that the store had before; it holds until the store is open.
- * Prints what was measured, and exits 1 if it was once too much.
+ * OLD is the cap that the store had before; it holds until the store is open.  Prints the
+ * largest size, and exits 1 if a size was above the cap.
  *
- * Each file below STORE counts with the larger of its length and its blocks on
- * disk, including directories and unnamed files.
+ * Each file below STORE counts with the larger of its length and its blocks on disk,
+ * including directories and unnamed files.
  *
  * OWNS      the thread that measures.
  *
- * LOCKING   none: the limit is atomic, the rest is one thread's.
+ * LOCKING   none: the limit is atomic, one thread uses the rest.
  */
 #include <ftw.h>
 #include <stdatomic.h>
@@ -33,7 +33,8 @@
 struct sum {
 	uint64_t bytes;
 	unsigned n;
-	uint64_t seen[4096]; /* inodes: a rename during the walk counts once */
+	/* inodes seen in this walk: a file renamed meanwhile counts once */
+	uint64_t seen[4096];
 };
 
 static _Atomic uint64_t limit;
@@ -108,7 +109,7 @@ static void save(struct kv_cache *cache, struct kv_space *space,
 		client_must(r, "save");
 }
 
-/* A cache may be full. */
+/* A sync may fail because the cache is full. */
 static void sync_all(struct kv_cache *cache, struct kv_space *space)
 {
 	int r = kv_space_sync(cache, space);
@@ -126,7 +127,7 @@ static void fill(struct kv_cache *cache, struct kv_space *space, char **argv)
 	sync_all(cache, space);
 }
 
-/* Remove blocks for which @keep (of a count) is not 0. */
+/* Remove the blocks whose number is no multiple of @keep. */
 static void thin(struct kv_cache *cache, struct kv_space *space, long keep)
 {
 	struct kv_block *block;

@@ -1,16 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# cap.sh - the store is measured all the time while it works: it never has one
-# byte more than ssd=, whatever is saved, removed, compacted, killed, started
-# again with a smaller cap, or done to its disk by others.
+# cap.sh - the store is measured all the time while it works: it never has a byte more
+# than ssd=, even if the daemon saves, removes, compacts, is killed, starts again with a
+# smaller cap, or shares its disk with other writers.
 . "$(dirname "$0")/lib"
 M1=$((1 << 20))
 seed=${KVFS_SEED:-$RANDOM}
 echo "seed $seed"
 cap() { timeout 300 "$H/cap" "$1" "$S" "${@:2}" || fail "cap $*"; }
 
-# Blocks of all sizes, twice as much as there is room for.  The cap is such that
-# the files could fill it without a gap.
+# Blocks of all sizes, twice as many as fit.  The cap is such that the files could fill
+# it without a gap.
 cap churn $((68 * M1)) 0 2 "$seed"
 "$H/cap" churn "$S" $((68 * M1)) 0 60 $((seed + 1)) & workers+=($!)
 sleep 1.5
@@ -20,8 +20,8 @@ cap open $((52 * M1)) $((68 * M1))
 cap churn $((52 * M1)) 0 2 $((seed + 3))
 rm -rf "$S"
 
-# An index that has to be compacted, because of removals and because the cap is
-# too small for it.
+# An index that must be compacted, because of removals and because the cap is too small
+# for it.
 cap fill $((1024 * M1)) 0 24000 4000
 cap thin $((1024 * M1)) 0 3
 cap open $((60 * M1)) $((1024 * M1))
@@ -29,7 +29,7 @@ cap open $((60 * M1)) $((1024 * M1))
 cap churn $((60 * M1)) 0 2 $((seed + 4))
 rm -rf "$S"
 
-# A daemon whose disk is filled up by others, and freed again.
+# A daemon whose disk other writers fill, and empty again.
 disk=$T/disk
 mkdir "$disk"
 truncate -s 96M "$T/image"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * chain.c - a chain that is saved and left alone: nobody waits for it.
+ * chain.c - save a chain, and leave it alone: no client waits for its blocks.
  *
- *   chain SOCKET ROUND save    in one call, its second half first, or in two
- *                              calls, by the round
- *   chain SOCKET ROUND         exits 1 unless every block of it is there
+ *   chain SOCKET ROUND save    save in one call with the second half first, or in two
+ *                              calls; ROUND decides
+ *   chain SOCKET ROUND         exits 1 unless every block of the chain is present
  *
  * OWNS      nothing.
  *

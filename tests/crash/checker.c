@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * checker.c - compares a store, just mounted, with the journal.
+ * checker.c - compare a store that was just mounted with the journal.
  *
- *   checker SOCKET MOUNT JOURNAL     compare; then the journal says what is
+ *   checker SOCKET MOUNT JOURNAL     compare, then set the journal to the store's state
  *   checker - - JOURNAL              only print the totals
  *   checker - - JOURNAL plant        claim a generation that was never saved
  *
- * Prints blocks present, acknowledged ones, and how many of these are lost, of
- * wrong bytes, damaged (the daemon says so), returned from the dead.  Exits 1
- * if one of the last four is not 0.
+ * Prints how many blocks are present, and how many were acknowledged; and of these, how
+ * many are lost, have wrong bytes, are reported damaged by the daemon, or are present
+ * although removed.  Exits 1 if one of the last four numbers is not 0.
  *
  * OWNS      nothing.
  *
  * INVARIANTS
- *   (1) Every block is looked at in both ways, by libkvfs and by the mount, and
- *       both must say the same.
+ *   (1) Every block is read in two ways, by libkvfs and by the mount, and both must
+ *       give the same result.
  *
  * LOCKING   none: one thread.
  */
@@ -27,7 +27,7 @@ _Static_assert(JOURNAL_ITEMS % BATCH == 0, "whole batches");
 static unsigned present, must;
 static uint8_t bytes[CONTENT_MAX];
 
-/* Returns the length, 0: absent, or why not. */
+/* Read the file of block @id.  Return its length, 0 if absent, or -errno. */
 static ssize_t read_file(const char *mount, uint64_t id)
 {
 	char path[512];
@@ -50,7 +50,7 @@ static ssize_t read_file(const char *mount, uint64_t id)
 	return total;
 }
 
-/* A generation, 0: absent, or -errno.  @length 0: absent. */
+/* Return the generation of a block, 0 if absent (@length 0), or -errno. */
 static int64_t generation(const void *file, int64_t length, uint64_t id)
 {
 	uint64_t gen;
@@ -117,7 +117,7 @@ static void check_writer(struct journal *j, const char *socket,
 			ids[i] = journal_id(writer, first + i);
 		lease_all(&c, ids, BATCH, gens);
 		for (unsigned i = 0; i < BATCH; i++) {
-			/* Not all of them have room in DRAM at once. */
+			/* DRAM has no room for all blocks at once. */
 			for (int try = 0; try < 500 && gens[i] == -ENOSPC;
 			     try++)
 				lease_all(&c, ids + i, 1, gens + i);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * client.h - a libkvfs client in one space, with a pool of some pages; and the
- * loop of a program that works until SIGTERM.
+ * client.h - a libkvfs client in one space, with a pool of some pages; and the loop of a
+ * program that works until SIGTERM.
  *
- * An alarm kills a program that does not end within 15 s of SIGTERM, so that
- * the test notices the hang.
+ * An alarm kills a program that does not end within 15 s of SIGTERM, so that the test
+ * notices the hang.
  */
 #ifndef KV_TESTS_CRASH_CLIENT_H
 #define KV_TESTS_CRASH_CLIENT_H
@@ -18,7 +18,7 @@
 struct client {
 	kvfs_session *session;
 	kvfs_space *space;
-	kvfs_pool *pool; /* NULL: the space is untyped */
+	kvfs_pool *pool; /* NULL: the space has no layout */
 	uint8_t *memory;
 	uint64_t payload;
 };
@@ -41,7 +41,7 @@ static inline void client_until_term(void)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 }
 
-/* Exits 3 if there is no daemon. */
+/* Exit 3 if the call failed because there is no daemon, else 1. */
 static inline void client_must(int r, const char *what)
 {
 	if (r >= 0)
@@ -81,7 +81,7 @@ static inline void client_close(struct client *c)
 	free(c->memory);
 }
 
-/* Space @letter, made if it is not there, at @path (a socket or a mount). */
+/* Open the space @letter at @path, a socket or a mount; make it if it is missing. */
 static inline void client_open(struct client *c, const char *path, char letter)
 {
 	const char name[2] = {letter, '\0'};
@@ -144,7 +144,7 @@ static inline int client_acquire(struct client *c, const uint64_t *ids,
 			    ret_lease);
 }
 
-/* Wait until everything in the space is durable: 0, or why not. */
+/* Wait until everything in the space is durable.  Return 0 or an error. */
 static inline int client_flush(struct client *c)
 {
 	kvfs_xfer *xfer;

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# clients.sh - an engine is killed with leases and saves under way, again and
-# again: all it held comes back within a second.  And the daemon is killed again
-# and again under a reader of leased blocks: the reader sees the right bytes all
-# the time, and finds each next daemon by itself.
+# clients.sh - an engine is killed with leases and saves under way, again and again: the
+# daemon releases all its holds within a second.  And the daemon is killed again and again
+# while a reader has leased blocks: the reader sees the right bytes all the time, and
+# connects to each next daemon by itself.
 . "$(dirname "$0")/lib"
 BASE=dram=48M,ssd=256M,segment=8M,hugepages=off,scrub=0
 start
@@ -12,7 +12,8 @@ find "$M/a" -type f ! -name .layout -exec setfattr -n user.kvfs.pin -v 1 {} + ||
 daemon=$(daemon_pids)
 descriptors() { ls -l "/proc/$daemon/fd" | grep -vc '\.seg$'; }
 held() { [ "$(metric kvfs_leases)" -ge "$1" ]; }
-# Whether clients hold nothing: no leases, saves, retired segments, connections.
+# Succeed if clients hold nothing: no leases, saves, retired segments,
+# connections.
 nothing_held() {
 	awk '/^kvfs_(leases|saving_blocks|retired_segments|connections) / { n += $2 } END { exit n != 0 }' "$M/.kvfs/metrics"
 }
@@ -46,7 +47,7 @@ for ((round = 0; round < 30; round++)); do
 	[ $took -le $most ] || most=$took
 	[ $took -ge 1000000 ] || within=$((within + 1))
 done
-# The machine may be slow for once.
+# The machine may be slow at times, so one quick round is enough.
 [ $within -ge 1 ] || fail "within a second all was back $within times only, at last after $most microseconds"
 [ $retired -gt 0 ] || fail "no segment was ever retired while it was held"
 [ "$(descriptors)" -le $((before + 8)) ] || fail "descriptors: $before before, $(descriptors) after"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * content.h - blocks that say whose they are: every 64-byte line of a block
- * holds its key, its generation and its offset, so that a wrong byte tells
- * where it came from: another block, an older generation, zeros, a shift.
+ * content.h - self-describing blocks: every 64-byte line of a block has its key, its
+ * generation and its offset, so that a wrong byte shows its origin: another block, an
+ * older generation, zeros, a shift.
  *
- * A block is known by its id: a space, a writer and an index.  Writing it again
- * after it was removed raises its generation, which changes every line.
+ * A block's id is made of a space, a writer and an index.  Saving the block again after
+ * its removal raises its generation, which changes every line.
  */
 #ifndef KV_TESTS_CRASH_CONTENT_H
 #define KV_TESTS_CRASH_CONTENT_H
@@ -34,7 +34,8 @@ static inline uint64_t content_mix(uint64_t x)
 	return x ^ (x >> 31);
 }
 
-/* @space: its one-letter name; a, b, d, e typed, c untyped. */
+/* Return an id.  @space: the one-letter name; a, b, d, e have a layout, c has
+ * none. */
 static inline uint64_t content_id(char space, unsigned writer, unsigned index)
 {
 	return (uint64_t)space << 32 | (uint64_t)writer << 16 | index;
@@ -50,7 +51,7 @@ static inline kvfs_key content_key(uint64_t id)
 	return key;
 }
 
-/* Bytes of the tensors: all lines. */
+/* Return the bytes of the tensors, a multiple of the line's length. */
 static inline uint64_t content_payload(uint64_t id, uint64_t gen)
 {
 	static const uint64_t sizes[] = {4096, 30080, 131072, 300032};
@@ -79,7 +80,7 @@ static inline void content_layout_text(uint64_t payload, char text[256])
 		 (unsigned long long)payload / 2, CONTENT_TOKENS);
 }
 
-/* Kept for the life of the program. */
+/* Return the layout for a payload; it lives as long as the program. */
 static inline const struct kv_layout *content_layout(uint64_t payload)
 {
 	static struct kv_layout *known[16];
@@ -120,7 +121,7 @@ static inline void content_fill(void *at, uint64_t id, uint64_t gen)
 	}
 }
 
-/* The file's bytes before the tensors; returns how many. */
+/* Write the file's bytes before the tensors; return their number. */
 static inline uint64_t content_header(void *at, uint64_t id, uint64_t gen)
 {
 	const struct kv_layout *layout =
@@ -137,7 +138,7 @@ static inline uint64_t content_header(void *at, uint64_t id, uint64_t gen)
 	return KV_PAGE;
 }
 
-/* The whole file; returns its length. */
+/* Write the whole file; return its length. */
 static inline uint64_t content_file(void *at, uint64_t id, uint64_t gen)
 {
 	uint64_t header = content_header(at, id, gen);
@@ -158,7 +159,8 @@ static inline void content_complain(const void *got, uint64_t id,
 	       (unsigned long long)line->gen, (unsigned long long)line->offset);
 }
 
-/* Are these @bytes the tensors of block @id?  Tells the generation. */
+/* Check that these @bytes are the tensors of block @id, and return their
+ * generation. */
 static inline int content_check_tensors(const void *at, uint64_t bytes,
 					uint64_t id, uint64_t *ret_gen)
 {
@@ -186,7 +188,7 @@ static inline int content_check_tensors(const void *at, uint64_t bytes,
 	return 0;
 }
 
-/* Is this the file of block @id, byte for byte? */
+/* Check that this is the file of block @id, byte for byte. */
 static inline int content_check_file(const void *file, uint64_t length,
 				     uint64_t id, uint64_t *ret_gen)
 {

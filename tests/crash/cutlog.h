@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cutlog.h - the ordered log that disk.c writes and cuts.c reads: writes,
- * flushes, and the acknowledgements of the disk's user.
+ * cutlog.h - the ordered log that disk.c writes and cuts.c reads: writes, flushes, and the
+ * acknowledgements of the disk's user.
  *
- * The log begins with the disk's contents as writes, then a flush; so a reader
- * needs nothing else.  A record's bytes follow it.
+ * The log begins with the disk's contents as writes, then a flush, so that a reader needs
+ * no other file.  A record is followed by its bytes.
  */
 #ifndef KV_TESTS_CRASH_CUTLOG_H
 #define KV_TESTS_CRASH_CUTLOG_H

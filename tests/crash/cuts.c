@@ -1,24 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuts.c - cuts the power of a logged disk at many points, and looks at what
- * is left of the store on it.
+ * cuts.c - cut the power of a logged disk at many points, and check the rest of the store
+ * on the disk.
  *
  *   cuts LOG BYTES FILESYSTEM DIRECTORY IMAGES SEED FSCK [lies] [N]
  *
- * DIRECTORY is an empty one, to mount on; the store is `store` in it.  "lies":
- * the disk is one that answers flushes and does nothing; then losses are only
- * counted.  N: only that image, for a closer look.
+ * DIRECTORY is an empty one, to mount on; the store is `store` in it.  "lies": the disk
+ * answers flushes without flushing; then losses are only counted.  N: check only image N.
  *
- * FSCK is kvfs-fsck: it looks at every eighth image, and must not find damage,
- * and makes the index of every eighth anew, which must change nothing.
+ * FSCK is kvfs-fsck: it checks every eighth image, and must find no damage, and it
+ * rebuilds the index of every eighth image, which must change nothing.
  *
- * Each image is opened by a process of its own, as a daemon would, compared
- * with the journal as it was at the cut, and written to once more.  Exits 1 if
- * a promise is broken.
+ * A process of its own opens each image as a daemon would, compares it with the journal
+ * as it was at the cut, and saves a block to it.  Exits 1 if a promise is broken.
  *
- * OWNS      nothing that outlives it.
+ * OWNS      nothing that outlives the program.
  *
- * LOCKING   none: one thread; the tally is a child's while it lives.
+ * LOCKING   none: one thread; the child uses the tally while it lives.
  */
 #include <sys/wait.h>
 
@@ -39,11 +37,12 @@ struct tally {
 
 static struct tally *tally;	/* shared with the children */
 static struct journal *journal; /* as of the cut */
-static bool lies, remade;	/* remade: the image at hand */
-static int only = -1;		/* this image, if any */
+/* remade: the index of the current image was rebuilt */
+static bool lies, remade;
+static int only = -1; /* this image, if any */
 static const char *type, *directory, *fsck;
 
-/* Return the generation of the block, 0: none, or -errno. */
+/* Return the generation of the block, 0 if absent, or -errno. */
 static int64_t look(struct kv_cache *cache, struct kv_space *space, uint64_t id)
 {
 	kvfs_key name = content_key(id);
@@ -68,7 +67,7 @@ static int64_t look(struct kv_cache *cache, struct kv_space *space, uint64_t id)
 	return (int64_t)gen;
 }
 
-/* The blocks of the space @letter, and that these are all it has. */
+/* Check the blocks of the space @letter, and that it has no others. */
 static void check_space(struct kv_cache *cache, char letter)
 {
 	const char name[2] = {letter, '\0'};
@@ -84,8 +83,8 @@ static void check_space(struct kv_cache *cache, char letter)
 
 			struct journal_entry e = journal_get(journal, w, i);
 
-			/* Half of a write that was never committed may have
-			 * its prologue, which is all that a rebuild reads. */
+			/* A half-written block may have its prologue, which is
+			 * all that a rebuild reads. */
 			if (remade && gen == -EBADMSG && !e.must)
 				gen = 0;
 			journal_judge(journal, e, gen, id);
@@ -102,7 +101,7 @@ static void check_space(struct kv_cache *cache, char letter)
 	}
 }
 
-/* The store goes on working. */
+/* Check that the store still takes a block. */
 static int save_one(struct kv_cache *cache)
 {
 	struct kv_meta meta = {.mtime_ns = kv_wall_ns()};
@@ -151,7 +150,7 @@ static int check_store(void)
 	return r;
 }
 
-/* Run kvfs-fsck with @option; its status. */
+/* Run kvfs-fsck with @option; return its exit status. */
 static int run_fsck(const char *option)
 {
 	char path[512];
@@ -171,7 +170,7 @@ static int run_fsck(const char *option)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* Before anybody else opens the store. */
+/* Run kvfs-fsck on the store before another program opens it. */
 static void let_fsck_look(unsigned number)
 {
 	char path[512];
@@ -191,7 +190,7 @@ static void let_fsck_look(unsigned number)
 	}
 }
 
-/* In a process of its own, which may die. */
+/* Check an image in a process of its own, which may die. */
 static void check_image(const struct image *image, unsigned number)
 {
 	pid_t pid;
@@ -223,7 +222,7 @@ static void check_image(const struct image *image, unsigned number)
 	}
 }
 
-/* The journal at record @cut. */
+/* Set the journal to its state at record @cut. */
 static void move_journal(const struct image_log *log, size_t *at, size_t cut)
 {
 	for (; *at < cut; ++*at) {
@@ -243,7 +242,8 @@ static int by_value(const void *a, const void *b)
 	return *x < *y ? -1 : *x > *y;
 }
 
-/* At any write or flush; every second time when most is in flight. */
+/* Choose a cut at any write or flush; every second time where most writes are in
+ * flight. */
 static size_t choose_cut(const struct image_log *log, uint64_t *seed)
 {
 	size_t cut;
@@ -270,7 +270,8 @@ static size_t *choose_cuts(const struct image_log *log, unsigned n,
 	return cuts;
 }
 
-/* Compute the blocks that must survive a cut before record @cut. */
+/* Return a record up to which all writes survive a cut before record @cut: the last
+ * flush, or an earlier record if the disk lies. */
 static size_t surely(const struct image_maker *m, size_t cut, uint64_t *seed)
 {
 	size_t base = cut, forgotten;
@@ -286,7 +287,7 @@ static size_t surely(const struct image_maker *m, size_t cut, uint64_t *seed)
 	return base;
 }
 
-/* Promises broken so far.  A disk that lies may lose anything. */
+/* Return the number of broken promises.  A disk that lies may lose anything. */
 static unsigned broken(void)
 {
 	unsigned n = (unsigned)journal->wrong + tally->strays + tally->died +

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * disk.c - a disk for tests: a FUSE filesystem of one file, `disk`, to be put
- * below a loop device.  The disk keeps its bytes in memory, logs all operations
- * in order, and fails on command.
+ * disk.c - a disk for tests: a FUSE filesystem of one file, `disk`, to be put below a loop
+ * device.  The disk keeps its bytes in memory, logs all operations in order, and fails on
+ * command.
  *
  *   disk DIRECTORY BYTES [LOG]
  *
@@ -12,16 +12,16 @@
  *   word.WRITER.INDEX.HEX            a word of the journal, for the log
  *   fail.OPS.ERRNO.PERMILLE.FROM.TO  requests for bytes FROM to TO (exclusive)
  *                                    fail; OPS of r, w, f (flush)
- *   heal                             nothing fails any more
+ *   heal                             no request fails any more
  *
- * The size of the file `faults` is how many requests failed so far.
+ * The size of the file `faults` is the number of requests that failed so far.
  *
  * OWNS      the disk's bytes and the log.
  *
  * INVARIANTS
- *   (1) The log has a write before its sender knows that it is done, and a
- *       flush after every write that its sender could mean.
- *   (2) A write that fails may have reached the disk, by its first half.
+ *   (1) A write is in the log before its sender gets the reply, and a flush after every
+ *       write that was answered before the flush was sent.
+ *   (2) The first half of a failed write may have reached the disk.
  *
  * LOCKING   none: one thread, one request at a time.
  */
@@ -77,7 +77,7 @@ static bool all_zero(const uint8_t *at, size_t n)
 	return at[0] == 0 && memcmp(at, at + 1, n - 1) == 0;
 }
 
-/* The disk as it is: everything before this is of no interest. */
+/* Begin the log with the disk as it is: earlier operations are not needed. */
 static void begin(void)
 {
 	if (logfile < 0)
@@ -118,7 +118,7 @@ static void command(const char *name)
 	}
 }
 
-/* 0, or the error that this request is to get. */
+/* Return 0, or the error that this request must get. */
 static int fault(char op, uint64_t from, uint64_t n)
 {
 	for (unsigned i = 0; i < n_rules; i++) {

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # run.sh: long
-# diskfaults.sh - the disk below the store fails: single reads and writes of
-# blocks, then everything, and then it is gone.  No wrong byte is served, the
-# daemon stays, what is in DRAM is served on, the state can be seen, and it ends
-# when the fault does.  KVFS_FAULTS=N: that many faults instead of 900.
+# diskfaults.sh - the disk below the store fails: first single reads and writes of
+# blocks, then all requests, and then the disk disappears.  The daemon serves no wrong
+# byte, keeps running, still serves blocks in DRAM, shows its state, and recovers when the
+# fault ends.  KVFS_FAULTS=N: that many faults instead of 900.
 . "$(dirname "$(realpath "$0")")/disks"
 want=${KVFS_FAULTS:-900}
 S=$F/store
@@ -22,7 +22,7 @@ fail_data() {
 	done < <(filefrag -v "$S"/segments/*.seg |
 		awk '$1 ~ /^[0-9]+:$/ { gsub(/[.:]/, " "); print $4, $6 }')
 }
-# again COUNT COMMAND...: until so many more requests failed
+# again COUNT COMMAND...: repeat COMMAND until COUNT more requests have failed
 again() {
 	local end=$(($(faults) + $1)) i
 	shift
@@ -32,15 +32,15 @@ again() {
 
 disk_begin ext4 $((256 << 20))
 start
-saved=0 # blocks 0 to here are durable
+saved=0 # blocks from 0 to this one are durable
 add() {
 	eq "saved" "$(figure done "$(blocks durable $saved "$1")")" "$1"
 	saved=$((saved + $1))
 }
 add 400
 
-# Reads of blocks that are only on SSD fail now and then. A block whose read failed twice is
-# a miss from then on, and can be saved again.
+# Reads of blocks that are only on SSD fail now and then.  A block whose read failed
+# twice is a miss from then on, and can be saved again.
 read_some() {
 	blocks check $(($1 % 4 * 100)) 100 > /dev/null
 	[ $(($1 % 4)) != 3 ] || blocks durable 0 400 > /dev/null
@@ -55,7 +55,7 @@ eq "failures after failed reads" "$(figure refused "$(blocks check 0 400)")" 0
 eq "saved again" "$(figure done "$(blocks durable 0 400)")" 400
 eq "after failed reads" "$(figure done "$(blocks check 0 400)")" 400
 
-# So do writes, for two reasons.
+# Writes fail now and then, with two different errors.
 fresh=10000
 write_some() {
 	blocks save $fresh 16 > /dev/null
@@ -74,8 +74,8 @@ for error in 5 28; do
 	add 16
 done
 
-# Nothing can be written.  A segment file that was made after the rules were is
-# not among them, and a write into it ends the state: then again, with its own.
+# No write succeeds.  The rules do not cover a segment file made after them, and a write
+# into it ends the state: then set the rules again.
 nothing_written() {
 	fail_data w 5 1000
 	fresh=$((fresh + 8))
@@ -99,17 +99,17 @@ eq "corrupt blocks" "$(metric kvfs_corrupt_blocks_total)" 0
 echo "data: $(faults) requests failed"
 
 seen_or_dead() { ! alive || degraded 1; }
-# The daemon while its disk is worth nothing; begun: when that was
+# Check the daemon while its disk is unusable; `begun` is when that began.
 dram_only() { # WHAT FIRST
 	wait_until 60 seen_or_dead
 	alive || fail "$1: the daemon is gone"
 	degraded 1 || fail "$1: the state cannot be seen"
-	stop_load # it would crowd out what is read below
+	stop_load # the load would evict the blocks that are read below
 	echo "$1: seen in $(((${EPOCHREALTIME/./} - begun) / 1000)) ms: $(grep '^ssd  ' "$M/.kvfs/stats")"
 	online && fail "$1: stats says online"
 	eq "$1: sealed in DRAM" "$(figure done "$(blocks save "$2" 32)")" 32
 	eq "$1: read from DRAM" "$(figure done "$(blocks check "$2" 32)")" 32
-	blocks check 0 400 > /dev/null # on SSD: exact or not at all
+	blocks check 0 400 > /dev/null # blocks on SSD are exact or absent
 	eq "$1: a flush" "$(figure refused "$(blocks flush)")" 1
 	alive || fail "$1: the daemon is gone"
 }
@@ -131,8 +131,8 @@ stop_load() {
 	workers=()
 }
 
-# All reads and writes fail, and the filesystem gives up. A pinned block is never evicted
-# from SSD, so it can only be lost.
+# All reads and writes fail, and the filesystem gives up.  A pinned block is never
+# evicted from SSD, so it can only be lost.
 add 32
 eq "pinned" "$(figure done "$(blocks pin $((saved - 32)) 32)")" 32
 eq "pins are durable" "$(figure done "$(blocks flush)")" 1
@@ -160,7 +160,8 @@ bounded unmount "$M"
 gone
 disk_lost
 
-# The disk disappears, and with it the pages of the index that are not in memory.
+# The disk disappears, and with it the pages of the index that are not in
+# memory.
 disk_begin ext4 $((256 << 20))
 saved=0
 start

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine.c - an engine that is killed, and one whose daemon is.
+ * engine.c - an engine that is killed, and an engine whose daemon is killed.
  *
- *   engine hold SOCKET ROUND      leases held, saves and look-ups under way, for
- *                                 ever; prints a line when it has them all
- *   engine read SOCKET            looks at leased blocks all the time, whether
- *                                 there is a daemon or not; a line each time
- *                                 they are leased anew
+ *   engine hold SOCKET ROUND      hold leases, with saves and look-ups under way, until
+ *                                 killed; print a line when all have begun
+ *   engine read SOCKET            reread leased blocks all the time, with or without a
+ *                                 daemon; print a line after each new lease
  *
  * OWNS      its client.
  *
@@ -14,7 +13,7 @@
  */
 #include "tests/crash/client.h"
 
-#define BLOCKS 64u /* saved before by the script: blocks 0 to 63 */
+#define BLOCKS 64u /* blocks 0 to 63, which the script has saved before */
 #define LEASES 8
 #define SAVED 8
 
@@ -46,12 +45,13 @@ static void hold(struct client *c, unsigned round)
 		held += kvfs_lease_wait(lease_all(c, 16), KVFS_FOREVER);
 	printf("holds %ld\n", held);
 	for (unsigned n = 0; !client_stop; n += SAVED) {
-		/* Others, that nobody saved: for ever under way. */
+		/* Look up blocks that no client saved: these look-ups never end. */
 		ids_from(ids, 1 + round, n % 4096, SAVED);
 		client_must(client_save(c, ids, gens, SAVED, &xfer), "save");
 		kvfs_xfer_wait(xfer, KVFS_COPIED, KVFS_FOREVER);
 		kvfs_xfer_free(xfer);
-		/* Mapped, and no longer leased. */
+		/* Segments that are mapped, but whose blocks are no longer
+		 * leased. */
 		client_must(client_acquire(c, ids, SAVED, &lease), "acquire");
 		kvfs_lease_wait(lease, KVFS_FOREVER);
 		kvfs_release(lease);
@@ -76,7 +76,8 @@ static void look(kvfs_lease *lease, const uint64_t *ids,
 	}
 }
 
-/* Held in full: the pointers; or not: 0. */
+/* Return the blocks' addresses in @files, and the number of blocks if all are
+ * leased, else 0. */
 static long pointers(kvfs_lease *lease, const void **files,
 		     uint64_t *ret_length)
 {
@@ -92,7 +93,7 @@ static void read_on(struct client *c)
 	const void *files[BLOCKS];
 	uint64_t ids[BLOCKS], length = 0, looks = 0;
 	kvfs_lease *lease = lease_all(c, BLOCKS), *next;
-	bool stale = false; /* the daemon that gave it has gone */
+	bool stale = false; /* the daemon that granted the lease has ended */
 
 	ids_from(ids, 0, 0, BLOCKS);
 	while (!client_stop && pointers(lease, files, &length) == 0) {
@@ -109,7 +110,7 @@ static void read_on(struct client *c)
 		stale |= kvfs_connected(c->session) != 1;
 		if (!stale)
 			continue;
-		/* The old one is held, and looked at, until there is a new. */
+		/* The old lease is held and reread until there is a new one. */
 		next = lease_all(c, BLOCKS);
 		if (pointers(next, fresh, &length) == 0) {
 			kvfs_release(next);

@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# fallback.sh - what the system refuses: io_uring, O_DIRECT, huge pages, locked
-# memory, root.  kvfs goes on without it, says so, and blocks are exact.
+# fallback.sh - the system refuses io_uring, O_DIRECT, huge pages, locked memory, root
+# rights.  kvfs works without them, shows that in .kvfs/config, and blocks are exact.
 . "$(dirname "$0")/lib"
 BASE=dram=32M,ssd=64M,segment=8M,scrub=0
 config() { sed -n "s/^$1=//p" "$M/.kvfs/config"; }
-# says WHAT NAME PATTERN: .kvfs/config has it.
+# says WHAT NAME PATTERN: fail unless .kvfs/config has NAME=PATTERN
 says() { grep -qE "^$2=$3" "$M/.kvfs/config" || fail "$1: config says '$2=$(config "$2")'"; }
 blocks() { "$H/blocks" "$1" "$SOCK" "${@:2}" || fail "blocks $*"; }
-# Save, from a cold cache read, through the mount too, and evict from both tiers.
+# Save, read from a cold cache and through the mount, and evict from both tiers.
 exact() { # WHAT COMMAND...: the command starts a daemon on $S
 	local what=$1 out
 	shift
@@ -40,7 +40,7 @@ if "$H/without" uring true; then
 	exact "io_uring refused" no_uring
 fi
 
-# huge pages refused by the kernel
+# The kernel refuses huge pages.
 if "$H/without" hugetlb true; then
 	no_hugetlb() { "$H/without" hugetlb "$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M"; }
 	no_hugetlb || fail "hugetlb refused: kvfs does not start"
@@ -48,7 +48,8 @@ if "$H/without" hugetlb true; then
 	exact "hugetlb refused" no_hugetlb
 fi
 
-# clean WHAT PATTERN COMMAND...: it does not start, says why, and leaves nothing.
+# clean WHAT PATTERN COMMAND...: COMMAND must fail, print PATTERN, and leave no
+# files
 clean() {
 	local what=$1 pattern=$2 rc
 	shift 2
@@ -67,8 +68,8 @@ fi
 clean "files of 1 MiB at most" '(too large|SSD|index|dram)' prlimit --fsize=1048576
 clean "16 descriptors" '(Too many open files|descriptors)' prlimit --nofile=16
 
-# 64 descriptors do, for a few clients; a file limit that only the SSD meets
-# leaves it without.
+# 64 descriptors are enough for a few clients.  A limit on the file size that only the SSD
+# tier exceeds makes the daemon run without that tier.
 few() { prlimit --nofile=64 "$B/kvfs" -o "$BASE,hugepages=off,control=$SOCK" "$S" "$M"; }
 few || fail "64 descriptors: kvfs does not start"
 exact "64 descriptors" few
@@ -80,7 +81,7 @@ says "hugepages=off" hugepage_segments '0 of '
 says "hugepages=off" io 'io_uring'
 exact "hugepages=off" no_huge
 
-# O_DIRECT refused: ramfs knows none
+# O_DIRECT is refused: ramfs does not support it.
 if [ "$(id -u)" = 0 ] && mkdir "$T/ram" && mount -t ramfs ramfs "$T/ram" 2> /dev/null; then
 	S=$T/ram/store
 	no_direct() { start hugepages=off; }
@@ -91,8 +92,8 @@ if [ "$(id -u)" = 0 ] && mkdir "$T/ram" && mount -t ramfs ramfs "$T/ram" 2> /dev
 	S=$T/store
 fi
 
-# A user without rights: 64 KiB of locked memory.  Huge pages are off, since a user gets them
-# if a daemon of root has raised nr_overcommit_hugepages.
+# A user without rights: 64 KiB of locked memory.  Huge pages are off, since a user gets
+# them if a daemon of root has raised nr_overcommit_hugepages.
 [ "$(id -u)" = 0 ] || exit 0
 command -v setpriv > /dev/null || exit 0
 U=$T/user

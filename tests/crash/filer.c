@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * filer.c - write and remove blocks as files in the mount until SIGTERM, and
- * record acknowledgements.  After each new mount the blocks are first compared
- * with the record.
+ * filer.c - write and remove blocks as files in the mount until SIGTERM, and record
+ * acknowledgements.  After each new mount, first compare the blocks with the record.
  *
  *   filer MOUNT JOURNAL WRITER SEED
  *
  * OWNS      the journal's words of its writer.
  *
  * INVARIANTS
- *   (1) As in saver.c: words are widened before, narrowed after.
+ *   (1) As in saver.c: words are widened before a call, and narrowed after it.
  *   (2) A file that was not written to its end never makes a block.
- *   (3) All paths begin at a descriptor of the mount, and so lead nowhere once
- *       its daemon is dead, whatever is mounted there next.
+ *   (3) All paths begin at a descriptor of the mount, and so lead nowhere once its
+ *       daemon is dead, even if another daemon is mounted in the same place.
  *
  * LOCKING   none: one thread.
  */
@@ -31,7 +30,7 @@ static struct journal_era era;
 static uint8_t bytes[CONTENT_MAX];
 
 static bool gone[JOURNAL_ITEMS], sealed[JOURNAL_ITEMS];
-/* Changed since the block was last compared. */
+/* blocks that changed since they were last compared */
 static bool touched[JOURNAL_ITEMS];
 
 static bool daemon_died(int error)
@@ -40,7 +39,8 @@ static bool daemon_died(int error)
 	       error == EINTR;
 }
 
-/* All of DRAM is leased, or the daemon has gone. */
+/* Return true for an error that is expected: all of DRAM is leased, or the daemon
+ * is dead. */
 static bool excused(int error)
 {
 	return error == ENOSPC || daemon_died(error);
@@ -59,7 +59,7 @@ static void make_directories(const char *path)
 	mkdir(copy, 0755);
 }
 
-/* As `sync SPACE` does it. */
+/* Sync the space as `sync SPACE` does. */
 static void sync_space(void)
 {
 	char path[512];
@@ -83,7 +83,7 @@ static void sync_space(void)
 	journal_flushed(journal, writer);
 }
 
-/* Returns 0 once all is written. */
+/* Write @n bytes.  Return 0 once all are written. */
 static int write_bytes(int fd, size_t n)
 {
 	for (size_t at = 0; at < n;) {
@@ -97,7 +97,7 @@ static int write_bytes(int fd, size_t n)
 	return 0;
 }
 
-/* Cut off: close must refuse it. */
+/* Write a part of the file: close(2) must report an error. */
 static void write_part(int fd, unsigned index, size_t n)
 {
 	if (write_bytes(fd, n / 2) == 0 && close(fd) == 0)
@@ -122,7 +122,7 @@ static void write_whole(int fd, unsigned index, size_t n)
 	atomic_fetch_add(&journal->sealed, r == 0);
 }
 
-/* By a staging name, as rsync does it. */
+/* Write under a staging name and rename, as rsync does. */
 static void write_renamed(const char *path, unsigned index, size_t n)
 {
 	const char *name = strrchr(path, '/') + 1;
@@ -145,7 +145,8 @@ static void write_renamed(const char *path, unsigned index, size_t n)
 	atomic_fetch_add(&journal->sealed, r == 0);
 }
 
-/* The kernel may know the name of an evicted block for a second. */
+/* Create a file; retry, as the kernel may know the name of an evicted block for a
+ * second. */
 static int create(const char *path)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -197,14 +198,14 @@ static void evict(unsigned index)
 	journal_remove_begun(journal, writer, index);
 	touched[index] = true;
 	sealed[index] = false;
-	/* One that was only sealed may not have found room on the SSD. */
+	/* A block that was only sealed may not have found room on the SSD. */
 	if (unlink(path) == 0)
 		gone[index] = true;
 	else if (errno == ENOENT && known)
 		journal_missed(journal, "missed before it was removed", id);
 }
 
-/* A generation, 0: absent, or -errno. */
+/* Return the generation of a block, 0 if absent, or -errno. */
 static int64_t generation(uint64_t id)
 {
 	char path[512];
@@ -230,8 +231,8 @@ static int64_t generation(uint64_t id)
 }
 
 /*
- * Compare the blocks with the record: all that changed, and a quarter of the
- * others.  False: the daemon died.
+ * Compare the blocks with the record: all that changed, and a quarter of the others.
+ * Return false if the daemon died.
  */
 static bool settle(bool all)
 {
@@ -243,7 +244,7 @@ static bool settle(bool all)
 		gen = generation(journal_id(writer, i));
 		if (gen < 0 && daemon_died((int)-gen))
 			return false;
-		/* An errno is no byte: it is counted, and told. */
+		/* An error is not a wrong byte: count and report it. */
 		if (gen < 0 && gen != -EILSEQ && gen != -EBADMSG) {
 			atomic_fetch_add(&journal->refused, 1);
 			printf("block %llx: not read: %s\n",

@@ -1,14 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # run.sh: long
-# fsck.sh - kvfs-fsck and the daemon on stores that were killed, lost their index,
-# or are anybody's: good blocks come back, removed ones do not, nothing dies.
+# fsck.sh - kvfs-fsck and the daemon on stores that were killed, lost their index, or were
+# changed by an attacker: good blocks come back, removed blocks do not, no program dies.
 . "$(dirname "$0")/lib"
 BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
 F=$B/kvfs-fsck
 block() { python3 "$here/../mount/mkblock.py" "$@" || fail mkblock.py; }
 key_path() { printf '%s/s/%s' "$M" "$(place "$1")"; }
-# fsck STATUS WORDS [OPTIONS]: it ends with STATUS and says WORDS.
+# fsck STATUS WORDS [OPTIONS]: fail unless kvfs-fsck exits with STATUS and
+# prints WORDS
 fsck() {
 	local out rc
 	out=$("$F" "${@:3}" "$S" 2>&1)
@@ -26,7 +27,8 @@ save_all() {
 	done
 	sync "$M/s"
 }
-# all_there FROM TO: those blocks, byte for byte, and no other.
+# all_there FROM TO: fail unless the mount has these blocks, byte for byte, and
+# no others
 all_there() {
 	local i
 	for ((i = $1; i <= $2; i++)); do same "block $i" "$T/b$i" "$(key_path "$i")"; done
@@ -50,7 +52,7 @@ assert o["status"] == 0 and o["blocks"] == 20 and not o["clean"] and o["version"
 assert o["bytes_accounted"] == o["bytes_held"] > 20 * 4096, o
 P
 
-# The index is lost, and is made anew.
+# The index is lost, and is rebuilt.
 index_lost
 grep -q '^index=rebuilt (missing): 20 blocks, 1 spaces, 0 left out' "$M/.kvfs/config" || fail "config does not tell of the rebuilt index"
 all_there 1 20
@@ -64,7 +66,7 @@ fsck 0 "last end a crash" --data
 start
 all_there 1 20
 
-# A removed block stays removed, even if a reader has it open.
+# A removed block stays removed, even if a reader has its file open.
 rm "$(key_path 1)"
 exec 9< "$(key_path 2)"
 rm "$(key_path 2)"
@@ -83,7 +85,7 @@ start
 all_there 3 20
 stop
 
-# One byte of one block.
+# Change one byte of one block.
 python3 - "$S"/segments/*.seg <<'P' || fail "changing a byte"
 import random, sys
 want = random.Random(7).randbytes(12000)[5000:5100]
@@ -169,7 +171,7 @@ not "a symbolic link" "must be directories" "$F" --repair "$S"
 rm "$S/index" && mv "$T/index" "$S/index"
 fsck 0 clean
 
-# Anything: it may find errors, it may not die.
+# Random changes: kvfs-fsck may find errors, but must not die.
 python3 - "$F" "$S" "$T/hostile" 100 <<'P' || fail "a hostile store"
 import os, random, shutil, subprocess, sys
 tool, store, copy, rounds = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
@@ -212,7 +214,8 @@ for n in range(rounds):
 print("%d hostile stores, four runs each; status: %s" % (rounds, status))
 P
 
-# An index that is full of records of small blocks is made anew, by both.
+# The index is full of records of small blocks; the daemon and kvfs-fsck both
+# rebuild it.
 rm -rf "$S"
 BASE=dram=64M,ssd=128M,segment=8M,hugepages=off,scrub=0
 start

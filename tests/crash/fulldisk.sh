@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# fulldisk.sh - STORE on a disk that is full, that fills up, that has room again:
-# the SSD tier says so, fsync fails and does not hang, reads go on, and the tier
-# comes back.  And on a disk with room, the store never exceeds ssd=.
+# fulldisk.sh - STORE on a disk that is full, that fills up, and that has room again: the
+# SSD tier shows its state, fsync fails and does not hang, reads go on, and the tier
+# recovers.  On a disk with room, the store never exceeds ssd=.
 . "$(dirname "$0")/lib"
 [ "$(id -u)" = 0 ] || { echo "needs root for a loop device"; exit 77; }
 command -v mkfs.ext4 > /dev/null || { echo "no mkfs.ext4"; exit 77; }
@@ -15,7 +15,7 @@ S=$D/store
 BASE=dram=32M,ssd=256M,segment=8M,hugepages=off,scrub=0
 blocks() { "$H/blocks" "$1" "$SOCK" "${@:2}" || fail "blocks $*"; }
 degraded() { [ "$(metric kvfs_ssd_degraded)" = "$1" ]; }
-# balloon KIB: leave that much on the disk
+# balloon KIB: leave that much room on the disk
 balloon() {
 	local room
 	room=$(df -k --output=avail "$D" | tail -n 1)
@@ -25,7 +25,7 @@ balloon() {
 B1=$T/b1
 "$H/blocks" file 5000 "$B1"
 
-# Full from the beginning: there is room for the index, not for one segment.
+# The disk is full from the beginning: the index has room, but no segment file.
 balloon 6000
 start
 out=$(blocks save 0 64)
@@ -44,7 +44,7 @@ key=00000000000000000000000000000001
 cp "$B1" "$M/files/00/$key" || fail "cp on a full disk"
 not "fsync on a full disk" "No space left" timeout 60 sync "$M/files/00/$key"
 same "after the failed fsync" "$B1" "$M/files/00/$key"
-# More than DRAM holds: old ones go, the daemon does not.
+# Save more than DRAM holds: old blocks are evicted, the daemon goes on.
 out=$(blocks save 64 512)
 eq "saved while older ones give way" "$(figure done "$out")" 512
 [ "$(figure slowest "$out")" -lt 30000 ] || fail "a save on a full disk took long: $out"
@@ -59,20 +59,21 @@ eq "durable with room again" "$(figure done "$out")" 32
 ok "fsync with room again" timeout 60 sync "$M/files/00/$key"
 wait_until 30 degraded 0 || fail "degraded with room on the disk"
 
-# Twice what the disk holds, although ssd= would allow it.
+# Save twice what the disk holds, although ssd= would allow it.
 out=$(blocks durable 2000 1600)
 [ "$(figure slowest "$out")" -lt 60000 ] || fail "saves on a small disk: $out"
 [ "$(figure done "$out")" -gt 200 ] || fail "saves on a small disk: $out"
 out=$(blocks check 3200 400)
 [ "$(figure done "$out")" -gt 200 ] || fail "the latest blocks are gone: $out"
 grep -q 'no room on the disk' "$M/.kvfs/stats" || fail "stats does not tell that the disk is full"
-# The policy may have let it go; then it is gone, not changed.
+# The block may be evicted; if present, it must be unchanged.
 [ ! -e "$M/files/00/$key" ] || same "a file on a full disk" "$B1" "$M/files/00/$key"
 [ -e "$M/files/00/$key" ] || cp "$B1" "$M/files/00/$key" || fail "cp once more"
 ok "fsync once more" timeout 60 sync "$M/files/00/$key"
 ok "pin" setfattr -n user.kvfs.pin -v 1 "$M/files/00/$key"
 
-# Filled up by somebody else while it runs: not even the index can grow.
+# Another writer fills the disk while the daemon runs: not even the index can
+# grow.
 balloon 0
 out=$(blocks save 6000 256)
 [ "$(figure slowest "$out")" -lt 30000 ] || fail "saves on a full disk: $out"
@@ -94,7 +95,7 @@ out=$(blocks check 7000 32)
 eq "after a crash" "$(figure done "$out")" 32
 stop
 
-# Full before it is mounted, to the last byte.
+# The disk is full to the last byte before the mount.
 cat /dev/zero >> "$D/balloon" 2> /dev/null
 for ((i = 0; i < 10000; i++)); do mkdir "$D/balloon.$i" 2> /dev/null || break; done
 sync -f "$D"
@@ -102,7 +103,7 @@ eq "room on the disk" "$(df -k --output=avail "$D" | tail -n 1 | tr -d ' ')" 0
 mounts_while_full 7000 32
 umount "$D" || fail "umount of the disk"
 
-# The cap: three times as much as ssd=, in files and by libkvfs.
+# The cap: save three times ssd=, as files and by libkvfs.
 S=$T/store
 CAP=$((64 << 20))
 BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# fulldisk_xfs.sh - a store on an XFS that was full before the mount: what was there
-# is read, whatever the end before.  XFS makes no file then, not even in the place of
+# fulldisk_xfs.sh - a store on an XFS that was full before the mount: its blocks can be
+# read, however the last daemon ended.  A full XFS makes no file, not even in the place of
 # one that was removed.
 . "$(dirname "$0")/lib"
 [ "$(id -u)" = 0 ] || { echo "needs root for a loop device"; exit 77; }

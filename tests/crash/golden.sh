@@ -1,14 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# golden.sh - a store of the current format, as a released build has made it,
-# mounts with every byte right.  A store of any other format, older or newer, is
-# refused, and untouched.
+# golden.sh - a store of the current format that a released build made mounts with every
+# byte right.  A store of any other format, older or newer, is refused and not changed.
 . "$(dirname "$0")/lib"
 BASE=dram=32M,ssd=32M,segment=8M,hugepages=off,scrub=0
 G=$here/../golden
 F=$B/kvfs-fsck
 unpack() { rm -rf "$S"; tar -C "$T" -xf "$G/$1.tar.xz" || fail "unpacking $1"; }
-# intact NAME: the mount has the blocks of the list, and no other.
+# intact NAME: fail unless the mount has exactly the blocks of the list
 intact() {
 	(cd "$M" && xxh128sum --quiet -c "$G/$1.txt") > "$T/out" 2>&1 || fail "$1: $(cat "$T/out")"
 	eq "$1: blocks" "$(cd "$M" && find . -mindepth 3 -type f ! -path './.kvfs/*' | wc -l)" "$(wc -l < "$G/$1.txt")"
@@ -41,7 +40,7 @@ intact "$name"
 stop
 echo "$name: mounted, checked, rebuilt"
 
-# Other formats: in the index, and where the index is lost.
+# Stores of other formats, with an index and with a lost index.
 refused() { # WHAT [REASON OF --rebuild]
 	local before
 	before=$(state)
@@ -57,7 +56,7 @@ refused "a store of format 2"
 not "a store of format 2, kvfs-fsck" "newer kvfs" "$F" "$S"
 rm "$S/index/data.mdb"
 refused "a store of format 2 without its index"
-newer() { # FILE: its store record is of format 4
+newer() { # FILE: gives the store record format 4
 	python3 - "$1" <<'P' || fail "no store record in $1"
 import sys
 with open(sys.argv[1], "r+b") as f:

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * image.h - what a disk holds after a power cut: made from the log of disk.c,
- * in memory, and mounted.
+ * image.h - the contents of a disk after a power cut: made in memory from the log of
+ * disk.c, and mounted.
  *
- * Everything up to `base` is kept; of the writes from there to `cut` a random
- * part is, in any order, some of them torn into sectors.
+ * All writes before `base` are kept; of the writes from there to `cut` a random part is
+ * kept, in any order, and some of them are torn into sectors.
  *
  * One thread; one image at a time.
  */
@@ -23,20 +23,21 @@
 
 struct image_log {
 	const struct cut_record **record;
-	size_t n, first; /* first: after the disk's contents */
+	/* first: the first record after the disk's initial contents */
+	size_t n, first;
 };
 
 struct image_maker {
 	struct image_log log;
 	uint8_t *disk; /* everything up to `base` */
-	bool *used;    /* of its pages: was written */
+	bool *used;    /* per page: was written */
 	uint64_t bytes;
 	size_t base;
 };
 
 struct image {
 	int memory, loop;
-	unsigned unflushed; /* writes that may be there or not */
+	unsigned unflushed; /* writes since the last flush */
 };
 
 static inline void image_must(bool good, const char *what)
@@ -88,7 +89,8 @@ static inline void image_maker_open(struct image_maker *m, const char *path,
 	image_must(m->disk != MAP_FAILED && m->used != NULL, "memory");
 }
 
-/* Move what is surely kept forward, to record @base. */
+/* Move `base` forward to record @base: earlier writes are kept in all later
+ * images. */
 static inline void image_advance(struct image_maker *m, size_t base)
 {
 	for (; m->base < base; m->base++) {
@@ -118,7 +120,7 @@ static inline void image_copy_base(const struct image_maker *m, int memory)
 	}
 }
 
-/* Each sector is there or not. */
+/* Keep each sector of the write, or not, at random. */
 static inline void image_tear(int memory, const struct cut_record *r,
 			      uint64_t *seed)
 {
@@ -130,12 +132,12 @@ static inline void image_tear(int memory, const struct cut_record *r,
 				   "tearing a write");
 }
 
-/* Of the writes after the base some, in any order. */
+/* Write some of the records after the base, in any order. */
 static inline unsigned image_scatter(const struct image_maker *m, int memory,
 				     size_t cut, uint64_t *seed)
 {
 	const struct cut_record **late;
-	long keep = client_random(seed, 5); /* of 4: none to all */
+	long keep = client_random(seed, 5); /* quarters of the writes */
 	size_t n = 0;
 
 	late = malloc((cut - m->base + 1) * sizeof(*late));
@@ -161,7 +163,7 @@ static inline unsigned image_scatter(const struct image_maker *m, int memory,
 	return (unsigned)n;
 }
 
-/* 0, or -errno if there are no loop devices. */
+/* Attach a loop device.  Return 0, or -errno if there are no loop devices. */
 static inline int image_attach(struct image *image)
 {
 	struct loop_config config = {.fd = (uint32_t)image->memory,
@@ -190,7 +192,7 @@ static inline int image_attach(struct image *image)
 	return r;
 }
 
-/* The disk as a cut before record @cut leaves it, behind a loop device. */
+/* Make the disk as a cut before record @cut leaves it, behind a loop device. */
 static inline void image_make(struct image_maker *m, size_t cut, uint64_t seed,
 			      struct image *image)
 {
@@ -217,7 +219,7 @@ static inline int image_mount(const struct image *image, const char *type,
 	return mount(path, at, type, MS_NOATIME, options) < 0 ? -errno : 0;
 }
 
-/* The device goes with its last user. */
+/* Unmount and free the image; the loop device ends with its last user. */
 static inline void image_free(struct image *image, const char *at)
 {
 	if (umount(at) < 0 && errno == EBUSY)

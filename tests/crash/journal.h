@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * journal.h - what must be in the store, what may be, and what must not: one
- * word a block in a file outside the store, which every program of the test
- * maps, and which therefore outlives any of them.
+ * journal.h - which blocks must be, may be, and must not be in the store: one word a block
+ * in a file outside the store, which every program of the test maps, so that it outlives
+ * each of them.
  *
- * A word says: "generations min to gen may be found, and if it is `must`, one
- * of them has to be".  The step before each call that changes a block widens
- * it, the step after the call's acknowledgement narrows it:
+ * A word says: generations `min` to `gen` may be found, and if `must` is set, one of them
+ * must be found.  The step before each call that changes a block widens the word, and the
+ * step after the call's acknowledgement narrows it:
  *
  *            save begun   gen + 1, not must
  *   save acknowledged     min = gen, must
  *          remove begun   not must
- *   remove acknowledged   min = gen + 1: nothing may be found
+ *   remove acknowledged   min = gen + 1: no generation may be found
  */
 #ifndef KV_TESTS_CRASH_JOURNAL_H
 #define KV_TESTS_CRASH_JOURNAL_H
@@ -28,7 +28,7 @@
 #define JOURNAL_ITEMS 96
 #define JOURNAL_TIMES (1u << 16)
 
-/* How long something took, again and again. */
+/* Durations of an operation that is repeated. */
 struct journal_times {
 	_Atomic uint32_t n;
 	_Atomic uint32_t us[JOURNAL_TIMES];
@@ -38,29 +38,29 @@ struct journal {
 	_Atomic uint64_t acknowledged, removed, sealed, read, faults;
 	_Atomic uint64_t word[JOURNAL_WRITERS][JOURNAL_ITEMS];
 
-	/* Where killer.c drives the daemon; else all of it stays 0. */
+	/* Only killer.c sets the following; without it they stay 0. */
 	_Atomic uint64_t mounts;   /* daemons that were begun */
-	_Atomic uint64_t ready;	   /* the last of them that answers, */
+	_Atomic uint64_t ready;	   /* number of the last daemon that answers */
 	_Atomic uint64_t ready_ns; /* since then */
-	_Atomic uint64_t mounted;  /* the last one that is a FUSE mount, too */
-	_Atomic uint64_t stores;   /* begun anew: nothing of the last is left */
-	_Atomic uint64_t forgiven; /* times that blocks could be given up */
+	_Atomic uint64_t mounted;  /* the last daemon with a FUSE mount */
+	_Atomic uint64_t stores;   /* stores begun anew, without blocks */
+	_Atomic uint64_t forgiven; /* times that blocks might be lost */
 	_Atomic uint64_t rebuilt;  /* times that the index was lost */
 	_Atomic uint64_t snapshot; /* enum journal_snapshot */
-	/* Not there when it was looked for, but no flush has been answered
-	 * since: a rebuild of the index may find it. */
+	/* 1: the block was absent when last looked for, but no flush has been
+	 * answered since, so a rebuild of the index may find it. */
 	_Atomic uint8_t seen[JOURNAL_WRITERS][JOURNAL_ITEMS];
 	_Atomic uint32_t active; /* bits of the writers that take part */
 	_Atomic uint64_t settled[JOURNAL_WRITERS]; /* the mount looked at */
 	_Atomic uint64_t lost, wrong, damaged, returned, checked;
-	_Atomic uint64_t refused; /* misses and errnos that should not be */
+	_Atomic uint64_t refused; /* unexpected misses and errors */
 
 	struct journal_times reconnect, recovery;
 	_Atomic uint64_t pointers; /* times that leased blocks were reread */
 	_Atomic uint64_t maps, sigbus, notconn; /* see mapper.c */
 };
 
-/* The one snapshot that saver.c makes and drops. */
+/* The state of the one snapshot that saver.c makes and drops. */
 enum journal_snapshot { SNAPSHOT_NEVER, SNAPSHOT_MAYBE, SNAPSHOT_MUST };
 
 struct journal_entry {
@@ -69,7 +69,7 @@ struct journal_entry {
 };
 
 /*
- * The space of each writer's blocks; the last two write by the mount.  Blocks in
+ * The space of each writer's blocks; the last two writers write by the mount.  Blocks in
  * `d` may be evicted at any time.
  */
 static const char journal_space[JOURNAL_WRITERS] = {'e', 'e', 'b',
@@ -77,7 +77,8 @@ static const char journal_space[JOURNAL_WRITERS] = {'e', 'e', 'b',
 #define JOURNAL_SAVERS 4
 #define JOURNAL_CHURN 3
 
-/* Make the spaces so that nothing is evicted of those that are looked at. */
+/* Make the spaces, with reserves so that no block of the checked spaces is
+ * evicted. */
 static inline bool journal_set_up(const char *mountpoint)
 {
 	static const char *const reserve[][2] = {
@@ -92,11 +93,12 @@ static inline bool journal_set_up(const char *mountpoint)
 		if (setxattr(path, "user.kvfs.reserve.ssd", reserve[i][1],
 			     strlen(reserve[i][1]), 0) < 0)
 			return false;
-		/* Then what is removed is written down in one more place. */
+		/* A shared space makes the daemon record removals in one more
+		 * place. */
 		if (setxattr(path, "user.kvfs.share", "1", 1, 0) < 0)
 			return false;
 	}
-	/* Evicted blocks are in the space that nobody checks. */
+	/* Blocks of the space `d`, which is not checked, may be evicted. */
 	snprintf(path, sizeof(path), "%s/d", mountpoint);
 	if ((mkdir(path, 0777) < 0 && errno != EEXIST) ||
 	    setxattr(path, "user.kvfs.quota.ssd", "40M", 3, 0) < 0)
@@ -124,7 +126,8 @@ static inline uint64_t journal_id(unsigned writer, unsigned index)
 	return content_id(journal_space[writer], writer, index);
 }
 
-/* All zeros: nothing may be found, the first generation will be 1. */
+/* Return a block's word.  All zeros: nothing may be found, the first generation
+ * will be 1. */
 static inline struct journal_entry journal_get(const struct journal *j,
 					       unsigned writer, unsigned index)
 {
@@ -214,13 +217,15 @@ static inline void journal_took(struct journal_times *times, uint64_t ns)
 		times->us[i] = (uint32_t)(ns / 1000);
 }
 
-/* Is the daemon still the one that was asked?  Only then its answer counts. */
+/* Return true if the daemon is still number @mount; otherwise its answer does not
+ * count. */
 static inline bool journal_same(const struct journal *j, uint64_t mount)
 {
 	return atomic_load(&j->mounts) == mount;
 }
 
-/* Compare what was found, a generation, 0: absent or -errno, with the word. */
+/* Compare the result of a look-up (a generation, 0 if absent, or -errno) with the
+ * word. */
 static inline void journal_judge(struct journal *j, struct journal_entry e,
 				 int64_t gen, uint64_t id)
 {
@@ -252,13 +257,13 @@ static inline void journal_judge(struct journal *j, struct journal_entry e,
 		       (unsigned long long)j->mounts);
 }
 
-/* From now on what was found is what there is. */
+/* Set the word to the result of a look-up. */
 static inline void journal_settle(struct journal *j, unsigned writer,
 				  unsigned index, int64_t gen)
 {
 	struct journal_entry e = journal_get(j, writer, index);
 
-	/* Evicted, and not yet durably so: it may be seen once more. */
+	/* The block was evicted, but not yet durably: it may be found once more. */
 	if (gen == 0 && writer == JOURNAL_CHURN)
 		return;
 	j->seen[writer][index] = gen == 0;
@@ -268,7 +273,7 @@ static inline void journal_settle(struct journal *j, unsigned writer,
 	journal_put(j, writer, index, e);
 }
 
-/* Another store, or one that may have given blocks up: the words that were. */
+/* Forget the words of another store, or of one that may have lost blocks. */
 static inline void journal_forget(struct journal *j, unsigned writer,
 				  bool everything)
 {
@@ -282,7 +287,7 @@ static inline void journal_forget(struct journal *j, unsigned writer,
 	}
 }
 
-/* A flush was answered: what is not there by now stays away. */
+/* A flush was answered: blocks that are absent now stay absent. */
 static inline void journal_flushed(struct journal *j, unsigned writer)
 {
 	for (unsigned i = 0; i < JOURNAL_ITEMS; i++)
@@ -300,12 +305,12 @@ static inline void journal_rebuilt(struct journal *j, unsigned writer)
 	}
 }
 
-/* The blocks that a writer's words are about. */
+/* The store and daemon that a writer's words are about. */
 struct journal_era {
 	uint64_t stores, forgiven, rebuilt;
 };
 
-/* True if the words were changed: that is something else now. */
+/* Begin with a daemon.  Return true if the words no longer apply to its store. */
 static inline bool journal_begin(struct journal *j, unsigned writer,
 				 struct journal_era *era)
 {
@@ -328,9 +333,8 @@ static inline void journal_fault(struct journal *j, const char *what,
 	       (unsigned long long)id, (unsigned long long)j->mounts);
 }
 
-/*
- * A reported miss.  The next start, and the end, show whether the block is lost.
- */
+/* Count a reported miss.  The next start, and the end, show whether the block is
+ * lost. */
 static inline void journal_missed(struct journal *j, const char *what,
 				  uint64_t id)
 {

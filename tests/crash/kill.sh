@@ -1,21 +1,21 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# kill.sh - the daemon is killed by SIGKILL under load, thousands of times, at any
-# moment and at each of its kill points.  What was acknowledged as durable is
-# there byte for byte, what was not is absent or byte for byte, what was removed
-# and synced stays away, and nothing is left behind.  The programs that save, read
-# and map live through it all: no SIGBUS, no wrong byte.  At the end the checker is
-# shown to find planted faults, and a daemon that acknowledges before it commits.
+# kill.sh - SIGKILL the daemon under load, thousands of times, at any moment and at each
+# of its kill points.  Blocks acknowledged as durable are present byte for byte, other
+# blocks are absent or right, blocks that were removed and synced stay absent, and no file
+# is left behind.  The programs that save, read and map survive: no SIGBUS, no wrong byte.
+# At the end the checker is shown to find planted faults, and a daemon that acknowledges
+# before it commits.
 #
 # 2,000 rounds, or as many as fit into 120 s (280 s in make test-all): the script prints
 # the number.  run.sh: long
-# KVFS_ROUNDS=10000 KVFS_SECONDS=3600: the long form.  KVFS_SEED: the same again.
+# KVFS_ROUNDS=10000 KVFS_SECONDS=3600: the long form.  KVFS_SEED=N: repeat a run.
 . "$(dirname "$0")/lib"
 rounds=${KVFS_ROUNDS:-2000}
 seconds=${KVFS_SECONDS:-120}
 seed=${KVFS_SEED:-$$}
 J=$T/journal
-SSD=$((112 << 20)) # short of room: files change their size of slots
+SSD=$((112 << 20)) # short of room: files change their slot size
 BASE=dram=64M,ssd=$SSD,segment=8M,hugepages=off,scrub=0
 P=$B-points/kvfs
 [ -x "$P" ] || fail "$P is not built: make POINTS=1"
@@ -23,7 +23,7 @@ fsck=$B/kvfs-fsck
 [ -x "$fsck" ] || fsck=
 echo "seed $seed"
 
-# begin_load DIR: what works with the daemon of DIR.
+# begin_load DIR: start the programs that work with the daemon of DIR
 begin_load() {
 	local i
 	for i in 0 2 3; do "$H/saver" "$1/sock" "$1/journal" $i "$seed" & workers+=($!); done
@@ -31,7 +31,7 @@ begin_load() {
 	for i in 1 2; do "$H/reader" "$1/sock" "$1/journal" "$seed$i" & workers+=($!); done
 	"$H/mapper" "$1/mnt" "$1/journal" "$seed" & workers+=($!)
 }
-# Nothing in the store, the mount or beside the socket that should not be there.
+# Fail if the store, the mount or the socket's directory has an unexpected file.
 leftovers() {
 	local files
 	files=$(sed -n 's/^ *\([0-9]*\) segment files.*/\1/p' "$M/.kvfs/stats")
@@ -64,8 +64,8 @@ fsck_clean "after a clean end"
 start
 check "after a clean end"
 
-# A block that is removed while it is on its way to SSD is gone once its space is
-# synced: the daemon dies the moment it says so.
+# A block that is removed while it is being written to SSD is absent once its space was
+# synced: the daemon is killed when the sync is answered.
 for ((round = 0; round < 12; round++)); do
 	pid=$(daemon_pids)
 	"$H/undo" "$SOCK" $round $((round * 800)) "$pid" || fail "undo"
@@ -75,8 +75,8 @@ for ((round = 0; round < 12; round++)); do
 done
 echo "12 times removed while being written: none returned"
 
-# A chain that is saved and left alone reaches the SSD by itself, whole: nobody
-# flushes, and the daemon dies as soon as nothing is on its way any more.
+# A chain that is saved and left alone reaches the SSD completely: no client flushes, and
+# the daemon is killed as soon as no block is dirty.
 at_rest() { [ "$(metric kvfs_dirty_blocks)" = 0 ]; }
 for ((round = 0; round < 18; round++)); do
 	"$H/chain" "$SOCK" $round save || fail "chain"
@@ -88,8 +88,8 @@ done
 echo "18 chains left alone and killed: each was whole"
 stop
 
-# The limit of huge pages is as before, although nobody could lower it.  Others
-# may change it meanwhile: three tries.
+# The limit of huge pages is as before, although the killed daemons could not lower it.
+# Other programs may change it meanwhile: three tries.
 if [ "$(id -u)" = 0 ] && [ -w /proc/sys/vm/nr_overcommit_hugepages ]; then
 	huge() { cat /proc/sys/vm/nr_overcommit_hugepages; }
 	for try in 1 2 3; do
@@ -108,7 +108,7 @@ if [ "$(id -u)" = 0 ] && [ -w /proc/sys/vm/nr_overcommit_hugepages ]; then
 fi
 start
 
-# Negative controls: the same checker, and a fault that it must find.
+# Negative controls: the checker must find a planted fault.
 must_find() { # WHAT VERDICT
 	local out
 	out=$("$H/checker" "$SOCK" "$M" "$J") && fail "the checker does not see $1"
@@ -122,7 +122,7 @@ must_find "a block of an older generation" 'returned 1$'
 restore_journal
 kill_daemon
 files=("$S"/segments/*.seg)
-rm "${files[@]:0:${#files[@]} / 2}" || fail rm # without more of them it would not start
+rm "${files[@]:0:${#files[@]} / 2}" || fail rm # with more files removed the daemon would not start
 start
 must_find "segment files that are gone" 'lost [1-9][0-9]* wrong 0 '
 restore_journal

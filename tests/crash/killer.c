@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * killer.c - begins and kills daemons on one store, again and again, while the
- * programs beside it save, remove and read.
+ * killer.c - start and kill daemons on one store, again and again, while other programs of
+ * the test save, remove and read.
  *
  *   killer DIR DAEMON POINTS-DAEMON ROUNDS SECONDS SEED [FSCK]
  *
- * DIR has the journal, the store, a mount point and the control socket.  Two of
- * three daemons are to die at a kill point, the others at any time; one in twenty is a FUSE mount; one
- * in eight is asked to end, and often killed meanwhile.  The last is left
- * running, mounted. Ends after ROUNDS, or SECONDS if those are over sooner.
+ * DIR has the journal, the store, a mount point and the control socket.  Two of three
+ * daemons are meant to die at a kill point, the others at any time; one in twenty has a
+ * FUSE mount; one in eight is asked to end, and often killed meanwhile.  The last daemon is
+ * left running, mounted.  Ends after ROUNDS or SECONDS, whichever comes first.
  *
- * OWNS      the daemon, DIR/store, and of the journal what says which daemon
- *           there is.
+ * OWNS      the daemon, DIR/store, and the journal's numbers of daemons.
  *
  * INVARIANTS
- *   (1) journal->mounts is raised when the last daemon is dead and the next is
- *       not begun; ready follows when that one answers.
- *   (2) Blocks of the spaces e, b and c are never evicted: the spaces' reserves
- *       are set before anybody saves into a new store.
+ *   (1) journal->mounts is raised when the last daemon is dead and the next is not
+ *       started; journal->ready follows when the next daemon answers.
+ *   (2) Blocks of the spaces e, b and c are never evicted: the spaces' reserves are set
+ *       before any client saves into a new store.
  *
  * LOCKING   none: one thread.
  */
@@ -33,15 +32,16 @@
 #include "tests/crash/report.h"
 
 #define MS 1000000u
-#define PATIENCE_NS (60 * SECOND) /* however slow the machine is */
+#define PATIENCE_NS (60 * SECOND) /* enough for a slow machine */
 #define OPTIONS "segment=8M,hugepages=off,scrub=0"
 #define FSCK_EVERY 50
 #define ENOUGH 20 /* faults: then it ends */
 
 struct round {
 	bool points, mounted, clean, settle;
-	bool fresh, shrink, lose; /* the store, before it begins */
-	int point;		  /* -1: none */
+	/* before the daemon starts: make, shrink the store, lose the index */
+	bool fresh, shrink, lose;
+	int point; /* -1: none */
 	uint64_t hit, delay_ns;
 };
 
@@ -53,7 +53,7 @@ static uint64_t seed;
 static FILE *rounds_log;
 static char store[512], mountpoint[512], control[512], logfile[512];
 
-static bool stale; /* a dead mount lies over the mount point */
+static bool stale; /* a dead mount covers the mount point */
 static bool made;  /* the store has its spaces and reserves */
 static unsigned faults, point_kills, mounts, stale_starts, ends, stores, fscks,
 	losses;
@@ -66,7 +66,7 @@ static void fault(const char *what, const char *detail)
 	faults++;
 }
 
-/* All that is not as it should be. */
+/* Return the number of faults found so far. */
 static uint64_t bad(void)
 {
 	const struct journal *j = journal;
@@ -121,13 +121,13 @@ static bool answers(bool mounted)
 	       (statfs(mountpoint, &fs) == 0 && fs.f_type == FUSE_SUPER_MAGIC);
 }
 
-/* 1: it is dead, and its status told; 0: not yet. */
+/* Return 1 if the process is dead, with its status; 0 if it lives. */
 static int dead(pid_t pid, int *ret_status)
 {
 	return waitpid(pid, ret_status, WNOHANG) == pid;
 }
 
-/* Wait for its death up to @ns. */
+/* Wait up to @ns for the death of the process. */
 static bool dies(pid_t pid, uint64_t ns, int *ret_status)
 {
 	uint64_t until = kv_now_ns() + ns;
@@ -140,7 +140,8 @@ static bool dies(pid_t pid, uint64_t ns, int *ret_status)
 	return true;
 }
 
-/* False: it died before, by its point. */
+/* Wait until the daemon is ready.  Return false if it died at its kill point
+ * before. */
 static bool becomes_ready(pid_t pid, const struct round *round, int *ret_status)
 {
 	uint64_t from = kv_now_ns();
@@ -160,7 +161,7 @@ static bool becomes_ready(pid_t pid, const struct round *round, int *ret_status)
 	return true;
 }
 
-/* Everybody who works with it has compared what it has. */
+/* Return true if all programs have compared their blocks with this daemon's. */
 static bool settled(bool mounted)
 {
 	unsigned n = mounted ? JOURNAL_WRITERS : JOURNAL_SAVERS;
@@ -172,7 +173,8 @@ static bool settled(bool mounted)
 	return true;
 }
 
-/* Returns false if it died meanwhile. */
+/* Wait until the programs have compared.  Return false if the daemon died
+ * meanwhile. */
 static bool wait_settled(pid_t pid, bool mounted, int *ret_status)
 {
 	uint64_t until = kv_now_ns() + PATIENCE_NS;
@@ -190,7 +192,8 @@ static bool wait_settled(pid_t pid, bool mounted, int *ret_status)
 	return true;
 }
 
-/* A point that has killed before is not waited for as long. */
+/* Return how long to wait for a kill point; less for a point that has killed
+ * before. */
 static uint64_t patience(const struct round *round)
 {
 	bool known = points.kills[round->point] > 0;
@@ -237,7 +240,8 @@ static struct round plan(unsigned number)
 		r.mounted |= r.lose;
 		return r;
 	}
-	r.settle = true; /* most are passed only then */
+	/* most kill points are passed only after all programs have compared */
+	r.settle = true;
 	r.hit = points_hit(&points, r.point, &seed);
 	name = points_name(&points, r.point);
 	for (size_t i = 0; i < KV_ARRAY_LEN(points_need); i++) {
@@ -298,7 +302,7 @@ static void prepare(const struct round *round)
 	atomic_fetch_add(&journal->mounts, 1);
 }
 
-/* The mount of a daemon that is dead: most are left to the next. */
+/* Unmount a dead daemon's mount, sometimes; mostly the next daemon does it. */
 static void after_mount(void)
 {
 	stale = true;
@@ -322,7 +326,7 @@ static void judge_end(const struct round *round, int status)
 	fault("a daemon ended by itself", text);
 }
 
-/* Nothing is held that nobody owns; and after a clean end all is in order. */
+/* Check that nothing is held without a holder, and the store after a clean end. */
 static void check_store(bool clean)
 {
 	char command[1200];
@@ -339,7 +343,7 @@ static void check_store(bool clean)
 		fault("kvfs-fsck", "something leaked, see DIR/fsck");
 }
 
-/* DIR/rounds: a record of the rounds, to find the cause of a fault. */
+/* Record the round in DIR/rounds, to find the cause of a fault. */
 static void note(const struct round *r)
 {
 	fprintf(rounds_log, "%llu%s%s%s%s%s %s:%llu\n",
@@ -415,7 +419,8 @@ static void last(void)
 
 static char idle_points[1000];
 
-/* Returns how many points never killed; idle_points names them. */
+/* Print the report.  Return how many points never killed; idle_points has their
+ * names. */
 static unsigned report(unsigned rounds, uint64_t ns)
 {
 	unsigned never =

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# lost.sh - the disk below the store becomes read-only: umount says how many blocks
-# are lost, and why, and exits 32; the daemon says so in its log.  Blocks that have no
-# tier to go to are a line, and no error.
+# lost.sh - the disk below the store becomes read-only: umount reports how many blocks are
+# lost, and why, and exits 32; the daemon logs it.  Blocks without an SSD tier are reported
+# in a line, which is no error.
 . "$(dirname "$0")/lib"
 [ "$(id -u)" = 0 ] || { echo "needs root for a loop device"; exit 77; }
 command -v mkfs.ext4 > /dev/null || { echo "no mkfs.ext4"; exit 77; }
@@ -18,7 +18,7 @@ S=$D/store
 BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
 python3 "$here/../mount/mkblock.py" "$T/b" --bytes 100000 || fail "mkblock.py"
 save() { for i in $(seq "$1" "$2"); do put s "$i" "$T/b" || fail "cp"; done; }
-# ends STATUS TEXT: umount exits so, and says that.
+# ends STATUS TEXT: fail unless umount exits with STATUS and prints TEXT
 ends() {
 	local out
 	out=$("$T/umount.kvfs" "$M" 2>&1)

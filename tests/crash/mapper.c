@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mapper.c - maps blocks of the FUSE mount, and reads them on when its daemon
- * is dead: what the kernel has of a page it keeps, another one is SIGBUS, and
- * an old descriptor is ENOTCONN.  kvfs-space(5) says so.
+ * mapper.c - map blocks of the FUSE mount, and read them when the daemon is dead: pages
+ * that the kernel has cached stay readable, other pages raise SIGBUS, and an old descriptor
+ * fails with ENOTCONN, as kvfs-space(5) promises.
  *
  *   mapper MOUNT JOURNAL SEED
  *
@@ -39,7 +39,7 @@ static void on_sigbus(int signal)
 	siglongjmp(on_fault, 1);
 }
 
-/* 0, -EFAULT: SIGBUS, -EBADMSG: other bytes. */
+/* Read a mapping.  Return 0, -EFAULT after a SIGBUS, or -EBADMSG for wrong bytes. */
 static int look(const struct map *map, uint64_t *ret_gen)
 {
 	if (sigsetjmp(on_fault, 1) != 0)
@@ -47,7 +47,7 @@ static int look(const struct map *map, uint64_t *ret_gen)
 	return content_check_file(map->at, map->length, map->id, ret_gen);
 }
 
-/* A block that must be there, of those that are saved by libkvfs. */
+/* Map a block that must be present, of those that are saved by libkvfs. */
 static bool map_one(const char *root, struct map *map)
 {
 	unsigned writer = (unsigned)client_random(&seed, JOURNAL_CHURN);
@@ -70,7 +70,7 @@ static bool map_one(const char *root, struct map *map)
 		return false;
 	}
 	atomic_fetch_add(&journal->maps, 1);
-	/* Half of them are mapped, and not cached. */
+	/* Half of the blocks are mapped, but not cached by a read. */
 	if (client_random(&seed, 2) == 0) {
 		madvise((void *)map->at, map->length, MADV_DONTNEED);
 		posix_fadvise(map->fd, 0, 0, POSIX_FADV_DONTNEED);

@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# moves.sh - the daemon is killed at each step of moving blocks from one segment
-# file to another, while some of them are unpinned and removed.  What was pinned is
-# pinned and whole, what was unpinned is not pinned again, what was removed stays
-# away.
+# moves.sh - the daemon is killed at each step of moving blocks from one segment file to
+# another, while some of them are unpinned and removed.  Pinned blocks stay pinned and
+# complete, unpinned blocks stay unpinned, removed blocks stay absent.
 . "$(dirname "$0")/lib"
 needs_root
 P=$B-points/kvfs

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nosync.c - run a program whose syncs do nothing and say that they worked:
- * what a test of power cuts must find.
+ * nosync.c - run a program whose sync calls do nothing but report success, a fault that
+ * tests of power cuts must find.
  *
  *   nosync PROGRAM [ARGUMENT...]
  *
- * io_uring is refused, because what it syncs would pass by.
+ * io_uring is refused, because its syncs cannot be replaced.
  *
  * OWNS      nothing.
  *

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * points.h - which kill point comes next, and what each has seen so far.
+ * points.h - choose the next kill point, from the results of each point so far.
  *
- * The daemon's table tells their names and how often each was passed; killer.c
- * adds what it needs to choose: a point is armed at a hit number that was
- * reached before, those that killed least, and were tried least, first.
+ * The daemon's table has their names and how often each was passed; killer.c adds the
+ * numbers that decide: a point is armed at a hit number that was reached before, and
+ * points that killed and were tried least come first.
  */
 #ifndef KV_TESTS_CRASH_POINTS_H
 #define KV_TESTS_CRASH_POINTS_H
@@ -17,11 +17,11 @@
 
 struct points {
 	struct kv_point_table *table; /* shared with the daemon */
-	uint64_t most[KV_POINTS_MAX]; /* hits in one life of a daemon */
+	uint64_t most[KV_POINTS_MAX]; /* most hits in one life of a daemon */
 	uint64_t kills[KV_POINTS_MAX], armed[KV_POINTS_MAX];
 };
 
-/* Conditions of a round that passes a point. */
+/* Conditions of a round that are needed to pass a point. */
 static const struct {
 	const char *prefix;
 	bool fresh, shrink, clean, lose, mounted;
@@ -36,7 +36,7 @@ static const struct {
 	{"checkpoint.", .clean = true},
 	{"update.", .clean = true},
 	{"rebuild.", .lose = true},
-	/* Files have blocks of so many sizes that others give way. */
+	/* Blocks of so many sizes make files change their slot size. */
 	{"file.reclass", .mounted = true},
 	{"file.cleared", .mounted = true},
 	{"file.trailer", .mounted = true},
@@ -56,7 +56,7 @@ static inline void points_open(struct points *p, const char *path)
 		abort();
 }
 
-/* A daemon's life is over: what it passed is possible. */
+/* Note the points that a daemon passed in its life. */
 static inline void points_learn(struct points *p)
 {
 	for (uint32_t i = 0; i < p->table->n; i++) {
@@ -66,7 +66,7 @@ static inline void points_learn(struct points *p)
 	}
 }
 
-/* -1: none is known yet. */
+/* Return the point to arm, or -1 if none is known yet. */
 static inline int points_choose(struct points *p, uint64_t *seed)
 {
 	uint32_t n = p->table->n, best = 0;
@@ -89,7 +89,7 @@ static inline int points_choose(struct points *p, uint64_t *seed)
 static inline uint64_t points_hit(const struct points *p, int point,
 				  uint64_t *seed)
 {
-	/* Most lives are shorter than the longest was. */
+	/* Use half the maximum: most lives are shorter than the longest. */
 	uint64_t most = KV_MIN((p->most[point] + 1) / 2, 100u);
 
 	return most < 2 || client_random(seed, 3) == 0
@@ -102,7 +102,7 @@ static inline const char *points_name(const struct points *p, int point)
 	return p->table->entry[point].name;
 }
 
-/* Prints the table; returns how many killed nobody, and appends their names. */
+/* Print the table; return how many points never killed, and append their names. */
 static inline unsigned points_print(const struct points *p, char *ret_names,
 				    size_t room)
 {

@@ -1,15 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # run.sh: long
-# powercut.sh [ext4|xfs] - the power of the disk below a store is cut, at many
-# points of its life.  What reached the disk is logged in order; a cut keeps what
-# was flushed, and any part of what was not, in any order, torn into sectors.
-# What was acknowledged as durable by then is there byte for byte, what was
-# removed and flushed stays away, and the store opens and goes on.
+# powercut.sh [ext4|xfs] - cut the power of the disk below a store, at many points of its
+# life.  The writes that reached the disk are logged in order; a cut keeps all flushed
+# writes, and any part of the others, in any order, torn into sectors.  Blocks acknowledged
+# as durable by then are present byte for byte, blocks that were removed and flushed stay
+# absent, and the store opens and works.
 #
-# The same with a disk that lies about flushes: blocks may be lost, nothing wrong
-# is served.  And with a daemon whose syncs do nothing: that must be found.
-# KVFS_IMAGES=1000: that many instead of 200; KVFS_SEED=N: the same again.
+# The same with a disk that lies about flushes: blocks may be lost, but no wrong byte is
+# served.  And with a daemon whose syncs do nothing, which the test must find.
+# KVFS_IMAGES=1000: that many images instead of 200; KVFS_SEED=N: repeat a run.
 . "$(dirname "$(realpath "$0")")/disks"
 type=${1:-ext4}
 images=${KVFS_IMAGES:-200}
@@ -17,12 +17,12 @@ seed=${KVFS_SEED:-$((RANDOM << 15 | RANDOM))}
 RANDOM=$seed
 case $type in
 ext4) bytes=$((96 << 20)) ;;
-xfs) bytes=$((320 << 20)) ;; # mkfs makes no smaller ones
+xfs) bytes=$((320 << 20)) ;; # mkfs.xfs makes no smaller filesystem
 esac
 S=$F/store
 J=$T/journal
 
-# life SECONDS [RUNNER]: a daemon and its clients; then it is killed
+# life SECONDS [RUNNER]: run a daemon and its clients, then kill it
 life() {
 	local i
 	${2:+"$2"} "$B/kvfs" -o "dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0,control=$SOCK" "$S" none ||
@@ -50,7 +50,8 @@ echo "$out" | tail -n 1
 [[ $out == *"lost 0 "* ]] && fail "a disk that forgets what was flushed is not found"
 
 "$H/nosync" true || { echo "no seccomp: not tried without syncs"; exit 0; }
-# Where all cuts came before the first acknowledgement there was nothing to find.
+# Retry if all cuts came before the first acknowledgement, so that no loss was
+# possible.
 for i in 1 2 3 4; do
 	rm "$T/log" "$J"
 	disk_begin "$type" $bytes "$T/log"

@@ -1,5 +1,5 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # run.sh: long
-# powercut_xfs.sh - as powercut.sh, on XFS.
+# powercut_xfs.sh - powercut.sh on XFS.
 exec "$(dirname "$(realpath "$0")")/powercut.sh" xfs

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reader.c - hold leases of blocks and reread their bytes in place until
- * SIGTERM, whether the daemon lives or not.  The reader leases anew from each
- * new daemon, and only then releases its old leases.
+ * reader.c - hold leases of blocks and reread their bytes in place until SIGTERM, with or
+ * without a daemon.  The reader leases from each new daemon, and only then releases its
+ * old leases.
  *
  *   reader SOCKET JOURNAL SEED
  *
  * OWNS      its session, which it never opens again.
  *
  * INVARIANTS
- *   (1) A leased block's bytes are those of one generation, and stay so until
- *       it is released: after its removal, and after its daemon's death.
- *   (2) That generation is one that the journal allowed at some moment between
- *       the question and the answer.
+ *   (1) A leased block has the bytes of one generation until it is released, even after
+ *       its removal, and after its daemon's death.
+ *   (2) The journal allowed that generation at some moment between the request and the
+ *       answer.
  *
  * LOCKING   none: one thread.
  */
@@ -25,7 +25,7 @@
 
 struct held {
 	kvfs_lease *lease; /* NULL: none yet */
-	uint64_t mount;	   /* of the daemon that gave it */
+	uint64_t mount;	   /* number of the daemon that granted the lease */
 	unsigned n;
 	struct {
 		const void *file;
@@ -38,7 +38,7 @@ static kvfs_session *session;
 static kvfs_space *spaces[SPACES];
 static const char letters[SPACES] = {'e', 'b', 'd', 'c'};
 static uint64_t seed;
-static uint64_t answered; /* the last daemon that gave an answer */
+static uint64_t answered; /* number of the last daemon that answered */
 
 static kvfs_space *space_of(unsigned writer)
 {
@@ -53,14 +53,15 @@ static bool same_entry(struct journal_entry a, struct journal_entry b)
 	return a.min == b.min && a.gen == b.gen && a.must == b.must;
 }
 
-/* Did the answer come from this very daemon, which its writers know well? */
+/* Return true if the answer came from daemon @mount, and @writer has compared its
+ * blocks with it. */
 static bool certain(unsigned writer, uint64_t mount)
 {
 	return kvfs_connected(session) == 1 && journal_same(journal, mount) &&
 	       journal->settled[writer] == mount;
 }
 
-/* The bytes that a lease gave: they are looked at for the first time. */
+/* Look at the bytes of a new lease for the first time. */
 static void meet(struct held *held, uint64_t id, const void *file,
 		 uint64_t length)
 {
@@ -105,7 +106,7 @@ static void connected_again(uint64_t mount)
 	answered = mount;
 }
 
-/* Lease some blocks of @writer.  False: there is nobody to answer. */
+/* Lease some blocks of @writer.  Return false if no daemon answers. */
 static bool lease(struct held *held, unsigned writer)
 {
 	unsigned at = (unsigned)client_random(&seed, JOURNAL_ITEMS);
@@ -157,11 +158,12 @@ static void reread(const struct held *held)
 	atomic_fetch_add(&journal->pointers, held->n);
 }
 
-/* The old lease is kept until there is a new one. */
+/* Replace a lease; the old lease is kept until there is a new one. */
 static void replace(struct held *held)
 {
 	struct held next;
-	/* The last one's are many sizes, for which DRAM is made larger. */
+	/* The last writer's blocks have many sizes, for which a mounted daemon
+	 * has more DRAM. */
 	bool mounted = journal->mounted == journal->mounts;
 	unsigned writer = (unsigned)client_random(
 		&seed, JOURNAL_WRITERS - (mounted ? 0 : 1));

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# removed.sh - what was removed of a shared space is not brought back by the remote
-# tier: not after the end of the mount, nor when the daemon is killed at any step
-# of the removal, until it is saved again.
+# removed.sh - the remote tier does not bring back blocks that were removed from a shared
+# space, until they are saved again: not after the end of the mount, nor when the daemon is
+# killed at any step of the removal.
 . "$(dirname "$0")/lib"
 R=$T/remote
 P=$B-points/kvfs
@@ -14,7 +14,7 @@ cat > "$T/layout" <<'L'
 L
 kv() { python3 "$here/../mount/mkblock.py" "$@" --tensor k:BF16:4x16x64:8192 || fail mkblock.py; }
 make() { mkdir "$1" && cp "$T/layout" "$1/.layout" || fail "the space $1"; }
-# came N: 1 if block N comes, 0 if not.
+# came N: print 1 if block N is fetched, 0 if not
 came() { "$B/tests/mount/fetch" "$M" s acquire 5000 "$(key "$1")" | cut -d' ' -f1; }
 handed_over() { find "$R" -name "$(key "$1").digest" | grep -q .; }
 crash() {
@@ -30,7 +30,7 @@ save() { # N...
 	sync "$M/s" || fail sync
 	for i in "$@"; do wait_until 60 handed_over "$i" || fail "block $i is not handed over"; done
 }
-forget_here() { # N: not by its user: it is found damaged
+forget_here() { # N: lose the block without a removal: its copy is found damaged
 	python3 - "$T/b$1" "$S"/segments/*.seg <<'P' || fail "block $1 is not in the segment files"
 import sys
 part, n = open(sys.argv[1], "rb").read()[-4096:], 0
@@ -63,7 +63,8 @@ rm "$M/s/$(place 3)" || fail "rm without a remote tier"
 restart "$REMOTE"
 for i in 1 2 3; do eq "after another mount, $i" "$(came $i)" 0; done
 
-# Saved again, and lost otherwise than by rm: others have it.
+# A block that is saved again and then lost without rm is fetched from other
+# nodes.
 save 1
 stop
 forget_here 1
@@ -77,7 +78,7 @@ make "$M/s"
 restart "$REMOTE"
 eq "of a space that is made anew" "$(came 2)" 1
 
-# Killed at each step: it is here still, or does not come.
+# Killed at each step: the block is present here, or is not fetched.
 kills=0 kept=0
 [ -x "$P" ] || fail "no build with kill points"
 for point in removed.written removed.synced commit.before commit.after \
@@ -105,7 +106,8 @@ done
 [ $kept -gt 0 ] && [ $kept -lt $kills ] || fail "$kept of $kills were kept"
 echo "killed $kills times: $kept removals were lost, and none brought back"
 
-# A file that is rubbish, or gone, is no reason not to mount.
+# A file of removals that is damaged, or missing, does not keep the store from
+# mounting.
 stop
 ok "a check" "$B/kvfs-fsck" --data --quiet "$S"
 head -c 1000 /dev/urandom > "$S/removed"

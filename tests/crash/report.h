@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * report.h - what a journal says at the end, for people.
- */
+/* report.h - print the results in a journal. */
 #ifndef KV_TESTS_CRASH_REPORT_H
 #define KV_TESTS_CRASH_REPORT_H
 
@@ -28,7 +26,7 @@ static inline void report_times(const char *what, struct journal_times *times)
 	       us[n / 2] / 1e3, us[n - 1 - n / 100] / 1e3, us[n - 1] / 1e3);
 }
 
-/* The parts of the rounds' time. */
+/* Phases into which the time of a round is split. */
 enum report_phase {
 	REPORT_PREPARING,
 	REPORT_STARTING,

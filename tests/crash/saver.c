@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * saver.c - save and remove blocks by libkvfs until SIGTERM, and record
- * acknowledgements.  After each new start of the daemon the blocks are first
- * compared with the record.
+ * saver.c - save and remove blocks by libkvfs until SIGTERM, and record acknowledgements.
+ * After each new start of the daemon, first compare the blocks with the record.
  *
  *   saver SOCKET JOURNAL WRITER SEED [DISK]
  *
@@ -11,12 +10,12 @@
  * OWNS      the journal's words of its writer.
  *
  * INVARIANTS
- *   (1) A word is widened before the call that may change the block, and
- *       narrowed only after the daemon has answered that it is durable.
- *   (2) A block is saved only when its last removal was answered: that it is
- *       still present is a fault.
- *   (3) An answer counts only if no other daemon was begun since the block was
- *       saved or removed: that one would not know of it.
+ *   (1) A word is widened before the call that may change the block, and narrowed only
+ *       after the daemon has answered that the change is durable.
+ *   (2) A block is saved only after its last removal was answered: if it is still
+ *       present, that is a fault.
+ *   (3) An answer counts only if no other daemon was started since the block was saved
+ *       or removed: that daemon would not know of the change.
  *
  * LOCKING   none: one thread.
  */
@@ -24,21 +23,22 @@
 #include "tests/crash/journal.h"
 
 #define BATCH 8
-#define LOOK_AGAIN 3 /* batches of unchanged blocks, for each daemon */
+/* batches of unchanged blocks to compare with each daemon */
+#define LOOK_AGAIN 3
 
 static struct journal *journal;
 static unsigned writer;
 static uint64_t seed;
-static uint64_t mount;	/* the daemon that is being asked */
-static uint64_t worked; /* the last one that was given blocks */
-static bool churn;	/* others evict these blocks, too */
+static uint64_t mount;	/* number of the daemon that is being asked */
+static uint64_t worked; /* number of the last daemon that was given blocks */
+static bool churn;	/* other writers make the daemon evict these blocks */
 static struct journal_era era;
 
-/* Changed since the block was last compared. */
+/* blocks that changed since they were last compared */
 static bool touched[JOURNAL_ITEMS];
-/* Removed, but not yet known to be durably so. */
+/* blocks that were removed, but perhaps not durably */
 static bool gone[JOURNAL_ITEMS];
-/* Sealed, but not yet known to be durable. */
+/* blocks that are sealed, but perhaps not durable */
 static bool sealed[JOURNAL_ITEMS];
 
 struct batch {
@@ -53,7 +53,7 @@ static void batch_add(struct batch *b, unsigned index)
 	b->ids[b->n++] = journal_id(writer, index);
 }
 
-/* Blocks that are known to be absent, or known to be present. */
+/* Fill a batch with blocks that are known to be absent, or known to be present. */
 static void pick(struct batch *b, bool present)
 {
 	unsigned at = (unsigned)client_random(&seed, JOURNAL_ITEMS);
@@ -69,7 +69,7 @@ static void pick(struct batch *b, bool present)
 	}
 }
 
-/* Everything sealed and removed so far is durable. */
+/* Flush: all sealed blocks and removals so far become durable. */
 static void flush(struct client *c)
 {
 	if (client_flush(c) != 0 || !journal_same(journal, mount))
@@ -104,7 +104,8 @@ static void evict(struct client *c, struct batch *b)
 	bool known[BATCH];
 
 	for (size_t i = 0; i < b->n; i++) {
-		/* One only sealed may not have found room on the SSD. */
+		/* A block that was only sealed may not have found room on the
+		 * SSD. */
 		known[i] = journal_get(journal, writer, b->index[i]).must;
 		journal_remove_begun(journal, writer, b->index[i]);
 		sealed[b->index[i]] = false;
@@ -168,7 +169,7 @@ static void save(struct client *c)
 	kvfs_xfer_wait(xfer, KVFS_SEALED, 20 * SECOND);
 	look_at_statuses(&b, xfer);
 	switch (client_random(&seed, 4)) {
-	case 0: /* while they are on their way to SSD */
+	case 0: /* while the blocks are being written to SSD */
 		usleep((useconds_t)client_random(&seed, 10000));
 		evict(c, &b);
 		flush(c);
@@ -195,7 +196,7 @@ static void evict_some(struct client *c)
 		flush(c);
 }
 
-/* Some blocks under a name, or no longer: durably so with the flush. */
+/* Make a snapshot of some blocks, or drop it; the flush makes that durable. */
 static void snapshot(struct client *c)
 {
 	bool drop = journal->snapshot == SNAPSHOT_MUST;
@@ -215,7 +216,7 @@ static void snapshot(struct client *c)
 		journal->snapshot = drop ? SNAPSHOT_NEVER : SNAPSHOT_MUST;
 }
 
-/* ---- what a daemon has, compared with what it should have ---- */
+/* ---- compare the daemon's blocks with the record ---- */
 
 static void compare_snapshot(struct client *c)
 {
@@ -231,7 +232,7 @@ static void compare_snapshot(struct client *c)
 	journal->snapshot = n > 0 ? SNAPSHOT_MUST : SNAPSHOT_NEVER;
 }
 
-/* A generation, 0: absent, or -errno; -EAGAIN: not known. */
+/* Return the generation of a block, 0 if absent, or -errno; -EAGAIN: unknown. */
 static int64_t generation(kvfs_lease *lease, unsigned i, uint64_t id)
 {
 	int status = kvfs_lease_status(lease, i);
@@ -245,7 +246,8 @@ static int64_t generation(kvfs_lease *lease, unsigned i, uint64_t id)
 	return status == -ENOENT ? 0 : status == -EBADMSG ? status : -EAGAIN;
 }
 
-/* Read the blocks of @b.  False: the daemon has gone, or cannot answer now. */
+/* Read the blocks of @b.  Return false if the daemon is dead, or cannot answer
+ * now. */
 static bool compare(struct client *c, const struct batch *b)
 {
 	kvfs_lease *lease;
@@ -266,7 +268,8 @@ static bool compare(struct client *c, const struct batch *b)
 			      journal_get(journal, writer, b->index[i]), gen,
 			      b->ids[i]);
 		if (worked == mount)
-			continue; /* a block that is not durable proves nothing */
+			/* a block that is not durable proves nothing */
+			continue;
 		journal_settle(journal, writer, b->index[i], gen);
 		touched[b->index[i]] = false;
 	}
@@ -274,7 +277,7 @@ static bool compare(struct client *c, const struct batch *b)
 	return all;
 }
 
-/* Is everything there that must be, without reading it? */
+/* Check that every block that must be present is, without reading it. */
 static void probe(struct client *c)
 {
 	uint8_t states[JOURNAL_ITEMS];
@@ -304,7 +307,7 @@ static bool compare_some(struct client *c)
 	return compare(c, &b);
 }
 
-/* All that changed, all that looks odd, and a few others. */
+/* Compare all blocks that changed or look wrong, and a few others. */
 static bool settle(struct client *c)
 {
 	struct batch b = {.n = 0};
@@ -326,7 +329,8 @@ static bool settle(struct client *c)
 	return all;
 }
 
-/* Blocks that were neither durable nor acknowledged may be in any state. */
+/* Begin with a new daemon: blocks neither durable nor acknowledged may be in any
+ * state. */
 static void begin(void)
 {
 	if (journal_begin(journal, writer, &era)) {
@@ -340,7 +344,7 @@ static void begin(void)
 
 static void work(struct client *c)
 {
-	/* Now and then nothing is saved: only read, removed, flushed. */
+	/* In some rounds no block is saved: only read, removed, flushed. */
 	bool settled, saves = client_random(&seed, 3) != 0;
 
 	begin();

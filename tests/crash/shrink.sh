@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# shrink.sh - a store is mounted with a smaller ssd=: a size that has no room for
-# pinned blocks is refused and changes nothing; the daemon is killed at each step of
-# shrinking, and pinned blocks are there and whole; ssd=0 leaves the tier as it is.
+# shrink.sh - a store is mounted with a smaller ssd=.  A size without room for pinned
+# blocks is refused and changes nothing; the daemon is killed at each step of shrinking,
+# and pinned blocks are present and complete; ssd=0 leaves the tier as it is.
 . "$(dirname "$0")/lib"
 needs_root
 P=$B-points/kvfs
@@ -35,7 +35,8 @@ for point in shrink.begun:1 shrink.deleted:1 shrink.copied:1 shrink.copied:3 shr
 		fail "$point: stderr says '$(cat "$T/err")'"
 	out=$($py 1001 verify "$M/a" 262144 0 440 5 < /dev/null 2>&1) || fail "$point: $out"
 	[ "$(du -sB1 "$S" | cut -f1)" -le $((48 << 20)) ] || fail "$point: $(du -sh "$S")"
-	# A user who is no operator can read blocks of a reserve that has shrunk.
+	# A user who is no operator can read blocks of a reserve that has
+	# shrunk.
 	ok "$point: another user reads" setpriv --reuid 1002 --clear-groups \
 		cat "$M/a/00/$(printf '%02x%030x' 0 0)"
 	stop

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * soak.c - one of several programs that make all calls of a client, on the same
- * blocks, in random order, until SIGTERM.
+ * soak.c - one of several programs that make all calls of a client, on the same blocks, in
+ * random order, until SIGTERM.
  *
  *   soak SOCKET MOUNT SEED
  *
- * All writers of a block write the same bytes, so whatever is found must be
- * exactly these; and what is leased or mapped must stay so until it is given
- * back, whoever removes or evicts it meanwhile.
+ * All writers of a block write the same bytes, so every block that is found must have
+ * exactly these; and leased or mapped bytes must not change until they are released, even
+ * if another program removes or evicts the block.
  *
  * OWNS      its clients, and the leases it holds for a while.
  *
@@ -22,7 +22,7 @@
 #include "tests/crash/client.h"
 
 #define SPACES 3
-#define BATCH 8 /* pages 0 to 7 are saved from, 8 to 15 loaded to */
+#define BATCH 8 /* saves use pages 0 to 7, loads pages 8 to 15 */
 #define ACQUIRED 24
 #define HELD 4
 #define GENERATION 1
@@ -58,7 +58,7 @@ static void check_file(const void *file, uint64_t length, uint64_t id)
 	checked++;
 }
 
-/* A run of neighbours, as a chain is. */
+/* Pick a run of neighbours, as in a chain. */
 static size_t pick(unsigned space, uint64_t *ids, size_t max)
 {
 	long at = client_random(&seed, counts[space]);
@@ -100,7 +100,7 @@ static void do_save(unsigned space)
 		    status != -ENOENT)
 			broken("save", ids[i], status);
 	}
-	/* A cancelled one may still be copying. */
+	/* A cancelled transfer may still be copying. */
 	kvfs_xfer_wait(xfer, KVFS_COPIED, 30 * SECOND);
 	kvfs_xfer_free(xfer);
 }
@@ -136,7 +136,7 @@ static void give_back(struct held *h)
 	kvfs_release(kv_steal(h->lease));
 }
 
-/* The lease is kept for some turns, and looked at again before it goes. */
+/* Acquire a lease, keep it for some turns, and reread it before the release. */
 static void do_acquire(unsigned space)
 {
 	struct held *h = &held[client_random(&seed, HELD)];
@@ -223,7 +223,7 @@ static void do_housekeeping(unsigned space)
 	}
 }
 
-/* Told to end: what was waited for is given up. */
+/* Return true once SIGTERM came: give up waiting. */
 static bool interrupted(void)
 {
 	return errno == EINTR && client_stop;

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# soak.sh [SECONDS] - eight processes save, load, hold, evict, pin, remove, read
-# and write the same blocks at once, more of them than either tier holds.  Every
-# byte is looked at, the cap is kept, nothing stays behind, the end is clean.
+# soak.sh [SECONDS] - eight processes save, load, hold, evict, pin, remove, read and write
+# the same blocks at once, more of them than either tier holds.  Every byte is checked, the
+# cap is kept, no file is left behind, the end is clean.
 . "$(dirname "$0")/lib"
 seconds=${1:-20}
 SSD=$((256 << 20))

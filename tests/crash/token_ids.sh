@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# token_ids.sh - the daemon is killed on the way of blocks that say what their
-# tokens are: those that were acknowledged as durable tell them afterwards, from
-# the index, and from one made anew; those that were removed and synced are gone,
-# and none tells others'.
+# token_ids.sh - the daemon is killed while it saves blocks with token ids.  Blocks that
+# were acknowledged as durable have their ids afterwards, in the index and in a rebuilt
+# one; blocks that were removed and synced are absent, and no block has another's ids.
 . "$(dirname "$0")/lib"
 P=$B-points/kvfs
 [ -x "$P" ] || { echo "no $P"; exit 77; }
@@ -15,9 +14,9 @@ for ((i = 0; i < BLOCKS; i++)); do
 	python3 "$here/../mount/mkblock.py" "$T/b$i" --seed $i --tensor k:U8:16000:16000 --meta tokens=3 --meta "token_ids=$(ids $i)" --meta "extras=$(printf %04x $i)" || fail mkblock.py
 done
 
-# Saves one block after the other, and removes every third, until the daemon is
-# gone: what was acknowledged is in $T/acked, what was begun to be removed in
-# $T/removing, and what was and is synced in $T/removed.
+# Save one block after the other, and remove every third, until the daemon is dead.
+# $T/acked lists the acknowledged blocks, $T/removing the blocks whose removal was begun,
+# and $T/removed those whose removal was synced.
 work() {
 	local i
 	mkdir "$M/s" 2> /dev/null &&
@@ -60,7 +59,7 @@ for point in seal.after_publish write.before_submit write.done sync.data commit.
 		KVFS_POINT=$point:$n "$P" -o "$BASE,control=$SOCK" "$S" "$M" > "$T/out" 2>&1 || continue
 		work
 		if [ -n "$(daemon_pids)" ]; then
-			kill_daemon # the point did not come so often
+			kill_daemon # the kill point was not passed so often
 		else
 			kills=$((kills + 1))
 		fi

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * told.c - what a space tells of its blocks' tokens, for a shell script: a key,
- * the ids and the extras a line, in no order.
+ * told.c - print the token ids of a space's blocks, for a shell script: per line a key,
+ * the ids and the extras, in no order.
  *
  *   told MOUNT SPACE
  *
- * Exits 0, or 1 and says why.
+ * Exits 0, or 1 and prints the reason.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * undo.c - blocks that are removed while they are being written to SSD.
+ * undo.c - remove blocks while they are being written to SSD.
  *
  *   undo SOCKET ROUND DELAY PID    save, wait DELAY microseconds, remove, sync,
  *                                  and at once kill the daemon PID
- *   undo SOCKET ROUND              exits 1 if one of them is there
+ *   undo SOCKET ROUND              exits 1 if one of the blocks is present
  *
  * OWNS      nothing.
  *

@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # run.sh: long
-# upgrade.sh - another build goes on where one has stopped; a space goes to
-# another mount by tar or rsync, its files in any order; and two daemons never
-# have one store.
+# upgrade.sh - another build continues with a store; a space is copied to another mount by
+# tar or rsync, its files in any order; and two daemons never have the same store.
 . "$(dirname "$0")/lib"
 BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
 P=$B-points/kvfs
@@ -36,7 +35,7 @@ else
 	start
 fi
 
-# To another mount, in any order.
+# Copy to another mount, in any order.
 S2=$T/store2 M2=$T/mnt2
 mkdir "$M2"
 "$B/kvfs" -o "$BASE,control=$T/sock2" "$S2" "$M2" || fail "a second store"
@@ -53,7 +52,7 @@ rsync -a --itemize-changes "$M/s" "$M2/" > "$T/out" || fail "rsync again"
 unmount "$M2" || fail "umount"
 stop
 
-# A lock with a pid that is nobody's, or somebody else's.
+# A lock file with a pid of no process, or of another program.
 for pid in 999999999 1 $$ rubbish; do
 	echo "$pid" > "$S/lock"
 	start
@@ -61,7 +60,7 @@ for pid in 999999999 1 $$ rubbish; do
 	stop
 done
 
-# The lock is deleted while it is held.
+# The lock file is deleted while it is held.
 start
 rm "$S/lock"
 not "a second daemon without a lock file" "in use by another kvfs" "$B/kvfs" -o "$BASE,control=$T/sock2" "$S" none
@@ -69,7 +68,8 @@ not "kvfs-fsck without a lock file" "in use by a daemon" "$B/kvfs-fsck" "$S"
 eq "with the lock file deleted" "$(sums "$M/s")" "$whole"
 stop
 
-# Several at once, again and again: one has it, and the others try for seconds.
+# Several daemons start at once, again and again: one gets the store, and the
+# others give up after some seconds.
 races=${KVFS_RACES:-15}
 for ((i = 0; i < races; i++)); do
 	for j in 1 2 3 4 5; do

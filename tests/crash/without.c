@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * without.c - without WHAT COMMAND...: run COMMAND where the kernel refuses
- * uring, memfd, hugetlb (memfds of huge pages) or fallocate.
- * Exits with 77 where that cannot be arranged.
+ * without.c - without WHAT COMMAND...: run COMMAND while the kernel refuses uring, memfd,
+ * hugetlb (memfds of huge pages) or fallocate.  Exits 77 where the kernel cannot be made to
+ * refuse.
  */
 #include <errno.h>
 #include <linux/audit.h>
@@ -18,7 +18,8 @@
 
 static const struct {
 	const char *what;
-	unsigned call, flag; /* flag: of the second argument; 0: always */
+	/* flag: in the second argument of the call; 0: refuse always */
+	unsigned call, flag;
 	int error;
 } refusals[] = {
 	{"uring", SYS_io_uring_setup, 0, EPERM},
