@@ -1,8 +1,7 @@
 #!/bin/bash
-# abi.sh - what programs are linked with: the functions of kvfs.h, the list in
-# kernels/libkvfs.map and what the library exports are the same; the sonames
-# are those that programs and the loader of plug-ins ask for; header, Makefile
-# and library are of one version.
+# abi.sh - the binary interface of libkvfs: the functions of kvfs.h, the list in
+# kernels/libkvfs.map and the library's exports agree; the sonames are those that programs
+# and the loader of plug-ins ask for; header, Makefile and library have the same version.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root" || exit 1
 failed=0
@@ -25,7 +24,8 @@ unversioned=$(grep -v '@@KVFS_[0-9]*\.[0-9]*$' <<<"$exported")
 	fail "the library exports something else: $(diff <(echo "$listed") <(sed 's/@.*//' <<<"$exported"))"
 
 [ "$(soname "$B/libkvfs.so")" = libkvfs.so.1 ] || fail "soname $(soname "$B/libkvfs.so")"
-# A thread of it may wait for a daemon that hangs when all sessions are closed.
+# When all sessions are closed, a thread of the library may still wait for a
+# hung daemon.
 readelf -d "$B/libkvfs.so" | grep -q NODELETE || fail "the library can be unloaded"
 [ ! -e "$B/libkvfs-cuda.so" ] || [ "$(soname "$B/libkvfs-cuda.so")" = libkvfs-cuda.so.1 ] ||
 	fail "soname $(soname "$B/libkvfs-cuda.so")"

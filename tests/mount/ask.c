@@ -2,14 +2,14 @@
 /*
  * ask.c - look-ups from a shell script.
  *
- *   ask MOUNT SPACE probe KEY...     how many are there
- *   ask MOUNT SPACE match KEY...     how long a prefix is
- *   ask MOUNT SPACE acquire KEY...   how many it got, for a moment
- *   ask MOUNT SPACE make             open or make it: whose it is, its mode
- *   ask MOUNT SPACE share            the same, of whomever it may be
- *   ask MOUNT SPACE remote           and with other nodes
+ *   ask MOUNT SPACE probe KEY...     how many blocks are present
+ *   ask MOUNT SPACE match KEY...     how long the present prefix is
+ *   ask MOUNT SPACE acquire KEY...   how many blocks can be leased, for a moment
+ *   ask MOUNT SPACE make             open or make the space: its owner and mode
+ *   ask MOUNT SPACE share            the same, for a space of any owner
+ *   ask MOUNT SPACE remote           the same, shared with other nodes
  *
- * Prints the number and exits 0, or 1 and says why.
+ * Prints the number and exits 0, or prints an error and exits 1.
  */
 #include <stdio.h>
 

@@ -65,7 +65,7 @@ for i in 2 3 260; do
 done
 eq "two in one directory" "$(ls "$M/s/04" | wc -l)" 1
 ok "sync" sync "$M/s"
-sleep 1.1 # what the kernel may remember
+sleep 1.1 # longer than the kernel may cache attributes
 sum=$(find "$M/s" -type f -printf '%b\n' | awk '{ s += $1 } END { print s / 2 }')
 eq "du adds up" "$(du -sk "$M/s" | cut -f1)" "$sum"
 total=$(df -k --output=size "$M" | tail -n 1)

@@ -1,15 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# bundle.sh - kvfs-bundle: a snapshot, and a whole space, to another node and back;
+# bundle.sh - kvfs-bundle: copy a snapshot, and a whole space, to another node and back;
 # streams that are cut, damaged or malicious; spaces that exist already, or belong to
 # another user.
 . "$(dirname "$0")/lib"
 start
-# An installation that other users can run.
+# Install the program and its library where other users can run them.
 install -D "$here/../../tools/kvfs-bundle" "$T/bin/kvfs-bundle"
 install -D -m 644 "$here/../../connectors/kvfs/bundle.py" "$T/libexec/kvfs/bundle.py"
 install -D "$B/libkvfs.so" "$T/lib/libkvfs.so.1"
-# Python does not load a library that is built with a sanitizer unless that is loaded first.
+# Python cannot load a library built with a sanitizer unless the sanitizer is
+# loaded first.
 sanitizer=$(ldd "$B/libkvfs.so" | sed -n 's/.* \(\/[^ ]*lib[at]san[^ ]*\).*/\1/p')
 [ -z "$sanitizer" ] || export LD_PRELOAD=$sanitizer ASAN_OPTIONS=detect_leaks=0
 bundle() { "$T/bin/kvfs-bundle" "$@"; }
@@ -130,14 +131,14 @@ same "its layout" "$M/s/.layout" "$N/t/.layout"
 eq "share" "$(getfattr --only-values -n user.kvfs.share "$N/t")" 0
 rm -r "$N/t"
 
-# A space is made with the mode that it had, less the umask.
+# An imported space has the mode of the exported one, less the umask.
 chmod 700 "$M/s" && bundle "$M/s" >"$T/private" && chmod 775 "$M/s" && bundle "$M/s" >"$T/open"
 chmod 500 "$M/s" && bundle "$M/s" >"$T/locked" && chmod 755 "$M/s"
 (umask 022 && bundle -x -C "$N" <"$T/private") && eq "private" "$(stat -c %a "$N/s")" 700
 rm -r "$N/s"
 (umask 027 && bundle -x -C "$N" <"$T/open") && eq "open" "$(stat -c %a "$N/s")" 750
 
-# A block with other bytes stays, and is reported; the rest is imported.
+# A present block with other bytes stays, and is reported; the rest is imported.
 rm "$N/s/$(place 3)" "$N/s/$(place 1)"
 kv "$T/other" --seed 99
 cp "$T/other" "$N/s/$(place 3)"
@@ -148,7 +149,8 @@ same "it stays" "$T/other" "$N/s/$(place 3)"
 same "the one after it" "$T/b1" "$N/s/$(place 1)"
 rm -r "$N/s"
 
-# A layout is compared, and never given to blocks that are there.
+# A space with blocks but without a layout gets no layout; a layout is only
+# compared.
 mkdir "$N/s" && sed 's/16\(, 64\)/32\1/g' "$T/layout" >"$N/s/.layout" || fail "another layout"
 not "another layout" "s has another layout here" bundle -x -C "$N" <"$T/four"
 rm -r "$N/s"
@@ -165,7 +167,7 @@ mkdir "$N/s" && cp "$T/layout" "$N/s/.layout"
 not "a bundle without one" "s has a layout here, and the bundle none" bundle -x -C "$N" <"$T/untyped"
 rm -r "$N/s"
 
-# Cut at every page: only complete blocks are imported.
+# Cut the stream at every page: only complete blocks are imported.
 for ((n = 0; n < $(stat -c %s "$T/four"); n += 4096)); do
 	head -c "$n" "$T/four" | bundle -x -C "$N" 2>"$T/said" && fail "cut at $n: taken as whole"
 	[ -s "$T/said" ] || fail "cut at $n: nothing is said"
@@ -176,7 +178,7 @@ rm -r "$N/s"
 
 # One changed byte of a block's payload: that block is rejected, the others are imported.
 # One changed byte of the layout: nothing is imported, since the keys depend on it.
-flip() { # NEEDLE-FILE AT: one bit there, in the first of four that is like it
+flip() { # NEEDLE-FILE AT: flip a bit at AT in the first match of NEEDLE-FILE in the stream
 	python3 - "$T/four" "$@" <<'P'
 import sys
 stream, needle = (open(name, "rb").read() for name in sys.argv[1:3])
@@ -199,7 +201,8 @@ same "the one after it" "$T/b1" "$N/s/$(place 1)"
 eq "no staging file" "$(grep -c . <(find "$N/s/07" -name '.*[0-9a-f]*.bundle'))" 0
 rm -r "$N/s"
 
-# Blocks that the mount refuses are reported with the reason; the rest is imported.
+# Blocks that the mount refuses are reported with the reason; the rest is
+# imported.
 printf 'no block' >"$T/no-block"
 block "$T/large" --bytes 8500000
 for i in no-block large plain b1; do digests+=("$(digest "$T/$i")"); done
@@ -304,7 +307,8 @@ W
 ok "zeros at the end" bundle -t <"$T/padded"
 not "a directory" "Is a directory" bundle -t <"$T"
 
-# Another user's space: a name that the other user took first, or a space to be shared.
+# Another user's space: a name that the other user took first, or a space to be
+# shared.
 if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
 	A="setpriv --reuid 1000 --regid 1000 --clear-groups"
 	C="setpriv --reuid 1001 --regid 1001 --clear-groups"
@@ -325,7 +329,7 @@ if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
 	rm -r "$N/s"
 fi
 
-# Two at once; the importer killed; a full space; a bad command line.
+# Two imports at once; a killed importer; a full space; a bad command line.
 bundle -x -C "$N" <"$T/five" & one=$!
 bundle -x -C "$N" <"$T/five" || fail "two at once: the second"
 wait "$one" || fail "two at once: the first"
@@ -347,11 +351,12 @@ status "beyond a quota" 1 bundle -x -C "$N" <"$T/five"
 says "beyond a quota" " of 5: removed, or evicted for want of room"
 rm -r "$N/s"
 
-# Blocks that are removed during an export: all are listed before the first byte is written.
+# Blocks that are removed during an export: all are listed before the first byte
+# is written.
 mkdir "$M/many"
 for i in {1..40}; do put many "$i" "$T/plain" && keys[i]=$(key "$i") || fail "put $i"; done
 ok "a snapshot of many" snap many make all "${keys[@]:1:40}"
-meanwhile() { # COMMAND ARGUMENTS...: export, and run it when that has begun
+meanwhile() { # COMMAND ARGUMENTS...: export, and run COMMAND once the export has begun
 	local command=$1
 	shift
 	bundle "$@" 2>"$T/said" >"$T/pipe" & writer=$!
@@ -381,7 +386,7 @@ for bad in "" "-x -t" "-C $N" "-S $M/s" "-t -S" "-x $M/s" "$M/s a b" "-q"; do
 	eq "usage '$bad'" $? 16
 done
 
-# Not durable: no SSD, or no room on it.
+# Blocks that are not durable: without an SSD tier, or without room in it.
 mkdir "$N/s" && setfattr -n user.kvfs.quota.ssd -v 4K "$N/s" || fail "quota"
 status "no room on SSD" 1 bundle -x -C "$N" <"$T/five"
 says "no room on SSD" "s: not all blocks are durable: No space left"
@@ -391,7 +396,7 @@ setfattr -n user.kvfs.quota.dram -v 64K "$N/s" || fail "quota"
 status "nor in memory" 1 bundle -x -C "$N" <"$T/five"
 says "nor in memory" "s: not all blocks are durable: No space left"
 says "nor in memory" "blocks not there any more: $((5 - $(find "$N/s" -name "[0-9a-f]*" -type f | wc -l))) of 5"
-# A daemon that still ends on a removed store would keep the control socket.
+# The daemon of a removed store must end, or its control socket would stay.
 unmount "$N"
 for ((i = 0; i < 600; i++)); do
 	pgrep -f -- "^[^ ]*kvfs .* $N\$" >/dev/null || break

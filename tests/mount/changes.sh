@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# changes.sh - a user's changes of spaces wait for a disk that stands still, and
-# nobody with them; they can be interrupted, do not keep the mount, and are all
-# made when the disk goes on.
+# changes.sh - a user's changes of spaces wait for a disk that hangs, but other requests
+# do not.  The changes can be interrupted, do not keep the mount from ending, and are all
+# made when the disk works again.
 . "$(dirname "$0")/lib"
 if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null || ! command -v fsfreeze > /dev/null; then
 	echo "needs root, setpriv and fsfreeze"
@@ -30,7 +30,7 @@ A="env PATH=/usr/bin:/bin setpriv --reuid 1001 --regid 1001 --clear-groups"
 C="env PATH=/usr/bin:/bin setpriv --reuid 1002 --regid 1002 --clear-groups"
 layout='{"tensors":[{"name":"k","dtype":"U8","shape":[64]}]}'
 
-# Requests that the mount has not answered.
+# Print the number of requests that the mount has not answered.
 waiting() {
 	cat "$T/fuse/$connection/waiting"
 }
@@ -51,7 +51,7 @@ ended() { # PID...
 	done
 	return 1
 }
-# One change of each space of user 1001, of N kinds, in the background.
+# Start a change of each space of user 1001, of N kinds, in the background.
 change() { # N MODE QUOTA TIME
 	local i s call
 	pids=()
@@ -63,7 +63,8 @@ change() { # N MODE QUOTA TIME
 		2) call=(touch -d "$4" "$s") ;;
 		3) call=(setfattr -n user.kvfs.layout -v "$layout" "$s") ;;
 		4) call=(cp "$T/layout" "$s/.layout") ;;
-		# mv is the file's maker, and lives while it waits.
+		# mv runs in the process that made the file, which must live
+		# while the rename waits.
 		5) call=(sh -c "echo '$layout' > '$s/.layout.tmp' && exec mv '$s/.layout.tmp' '$s/.layout'") ;;
 		esac
 		$A "${call[@]}" 2>> "$T/errors" &
@@ -113,7 +114,7 @@ ok "a block" $C cp "$T/b" "$M/b/$(place 1)"
 ok "which is durable" sync "$M/b"
 ok "statistics" cat "$M/.kvfs/stats"
 
-# The disk stands still, and goes on.
+# The disk hangs, and works again.
 stand
 change 6 0750 300M 2001-02-03T04:05:06
 until_waiting $SPACES
@@ -142,7 +143,7 @@ check
 restart
 check
 
-# Those that have not begun end when they are interrupted, and with the mount.
+# Changes that have not begun end when they are interrupted, and with the mount.
 stand
 change 3 0700 200M 2002-02-03T04:05:06
 until_waiting $SPACES

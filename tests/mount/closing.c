@@ -2,20 +2,19 @@
 /*
  * closing.c - clients that send descriptors whose close(2) hangs.
  *
- *   closing serve DIR            mount a FUSE file system at DIR, whose files
- *                                flush, statfs, getattr and write never
- *                                answer the request of that name; prints
- *                                "ready"
- *   closing send WHAT HOW SOCK N N messages with the descriptor WHAT: linger (a
- *                                TCP socket with unsent data), or a file of DIR
- *                                that is open; HOW: stats, staging, pool (where
- *                                it belongs or not), or queued (unread when the
- *                                connection ends), to a daemon that is
- *                                stopped.  Prints "sent", and keeps
- *                                its own descriptors until its input ends.
- *   closing probe SOCK SECONDS   connect and ask; prints the longest time in
- *                                milliseconds; fails at PEER_WAIT_MS
- *   closing stage SOCK           whether memory for saves is taken
+ *   closing serve DIR            mount a FUSE file system at DIR, whose files flush,
+ *                                statfs, getattr and write never answer the request
+ *                                of that name; print "ready"
+ *   closing send WHAT HOW SOCK N N messages with the descriptor WHAT: linger (a TCP
+ *                                socket with unsent data), or a file of DIR that is
+ *                                open; HOW: stats, staging, pool (types that take a
+ *                                descriptor or not), or queued (unread when the
+ *                                connection ends), to a daemon that is stopped.
+ *                                Prints "sent", and keeps its own descriptors until
+ *                                its input ends.
+ *   closing probe SOCK SECONDS   connect and ask; print the longest time in
+ *                                milliseconds; fail at PEER_WAIT_MS
+ *   closing stage SOCK           try to give memory for saves
  */
 #define FUSE_USE_VERSION 31
 #include <fuse3/fuse_lowlevel.h>
@@ -25,7 +24,7 @@
 #include "tests/fs/peer.h"
 
 static const char *const files[] = {"flush", "statfs", "getattr", "write"};
-static _Atomic bool hanging; /* GETATTR answers until the file is open */
+static _Atomic bool hanging; /* GETATTR is answered until the file is open */
 
 static void must(bool condition, const char *what)
 {
@@ -82,8 +81,8 @@ static void flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, 0);
 }
 
-/* Pages are written after the write(2), at the release of a file at the latest:
- * but the server never answers. */
+/* The kernel writes pages back after write(2), at the latest at the release of
+ * the file; the server never answers. */
 static void init(void *arg, struct fuse_conn_info *conn)
 {
 	(void)arg;
@@ -133,7 +132,7 @@ static int serve(const char *dir)
 
 /* ---- the attacker ---- */
 
-/* A connected TCP socket whose peer reads nothing, full. */
+/* Return a connected TCP socket with a full buffer, whose peer reads nothing. */
 static int lingering(void)
 {
 	const struct linger linger = {1, 120};
@@ -209,7 +208,8 @@ static int send_all(const char *what, const char *how, const char *path, int n)
 		} else {
 			must(say_hello(&p) && send_fd(&p, how, fd), "send");
 		}
-		/* The last reference is the daemon's, which is stopped. */
+		/* Close this program's descriptor, so that the stopped daemon has
+		 * the last reference. */
 		if (strcmp(what, "linger") == 0 || is_write)
 			close(fd);
 	}

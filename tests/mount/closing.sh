@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # run.sh: alone, it measures the latency of another user
-# closing.sh [UID WHAT HOW] - users send descriptors whose close, fstat or fstatfs never returns:
-# the control socket goes on for others, SIGKILL frees the STORE, and umount ends.
+# closing.sh [UID WHAT HOW] - users send descriptors whose close, fstat or fstatfs never
+# returns.  The control socket still answers other users, SIGKILL frees the STORE, and
+# umount ends.
 . "$(dirname "$0")/lib"
 needs_root setpriv
 cp "$B/tests/mount/closing" "$T/closing"
@@ -12,7 +13,7 @@ as() { # UID COMMAND...
 }
 mkdir "$T/fuse"
 server=
-# Hanging calls end with their server.
+# Hanging calls end when their FUSE server is aborted.
 abort() {
 	[ -n "$server" ] && kill -KILL "$server" 2> /dev/null && wait "$server" 2> /dev/null
 	umount -l "$T/fuse" 2> /dev/null
@@ -28,7 +29,8 @@ serve() {
 	done
 }
 n=0
-# attack UID WHAT HOW N: it has sent all, while the daemon was stopped.
+# attack UID WHAT HOW N: send N messages while the daemon is stopped, then
+# continue it
 attack() {
 	local daemon
 	n=$((n + 1))
@@ -77,7 +79,7 @@ done
 threads=$(used task) fds=$(used fd)
 attack 1001 "$T/fuse/flush" stats 60
 attack 1003 "$T/fuse/flush" queued 60
-# These are not even received, and will be released by the end of the daemon.
+# These messages are not even received; the end of the daemon releases them.
 attack 1001 "$T/fuse/write" stats 8
 others "a flood"
 echo "of 128 messages: $(($(used fd) - fds)) descriptors, $(($(used task) - threads)) threads"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# conflict.sh - the same key again: the same bytes succeed, others are EEXIST, the
-# first ones stay and it is counted.
+# conflict.sh - save a key again: the same bytes succeed; other bytes fail with EEXIST, the
+# first ones stay, and the conflict is counted.
 . "$(dirname "$0")/lib"
 start
 block "$T/a" --seed 1

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * crowd.c - many processes that do one thing over and over, and one that
- * measures how long a call takes.
+ * crowd.c - many processes that repeat one operation, and one process that measures how
+ * long a call takes.
  *
  *     crowd PROCESSES read|stat|list|xattr|write PATH
- *           until the input ends; prints how many calls succeeded.  If root
- *           starts it: as uid 4001, each with a gid of its own.  "write":
- *           PATH is the directory 01 of a space
- *     crowd time CALLS PATH      the p50 and p99 of open, read to the end and
- *                                close, in microseconds; the kernel's pages of
- *                                the file are dropped before each
+ *           until the input ends; print how many calls succeeded.  Started by
+ *           root: run as uid 4001, each process with a gid of its own.  For
+ *           "write" PATH is the directory 01 of a space
+ *     crowd time CALLS PATH      print the p50 and p99 of open, read to the end and
+ *                                close, in microseconds; the kernel's cached pages
+ *                                of the file are dropped before each call
  *
  * OWNS      its processes.
  *
@@ -73,7 +73,8 @@ static bool get_xattr(const char *path)
 	return getxattr(path, "user.kvfs.rate.put", bytes, sizeof(bytes)) >= 0;
 }
 
-/* A file that is never complete: every write is the daemon's to answer. */
+/* Write a file that is never complete, so that the daemon must answer every
+ * write. */
 static bool write_file(const char *path)
 {
 	static char name[4096];

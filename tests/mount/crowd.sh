@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # run.sh: alone, it compares the latencies of two users
-# crowd.sh - one user asks the mount by many processes; another's calls do not wait
-# for them, nor does the end of the mount, and killed processes end.
+# crowd.sh - one user makes requests to the mount from many processes.  Another user's
+# calls and the end of the mount do not wait for them, and killed processes end.
 . "$(dirname "$0")/lib"
 needs_root setpriv
 A="setpriv --reuid=4001 --regid=4001 --clear-groups"
@@ -21,7 +21,7 @@ end() {
 	wait "$crowd"
 	[ "$(cat "$T/done")" -gt 0 ] || fail "the crowd did nothing"
 }
-# The p50 of a user's open, read and close: p50 USER CALLS SPACE
+# p50 USER CALLS SPACE: print the median time of the user's open, read and close
 p50() {
 	local out
 	out=$($1 timeout 120 "$T/crowd" time "$2" "$M/$3/$(place 1)") || fail "$3 does not read"
@@ -36,7 +36,7 @@ for who in A C; do
 	ok "$who saves" ${!who} cp "$T/b" "$M/$who/$(place 1)"
 done
 begin read "$M/.kvfs/metrics"
-# The crowd exists once its calls wait for each other.
+# Wait until calls of the crowd queue up.
 for ((i = 0; i < 50; i++)); do
 	own=$(p50 "$A" 1 A)
 	[ "$own" -gt 20000 ] && break
@@ -47,9 +47,9 @@ echo "open, read: $own us for the crowd's user, $other for another"
 [ $((other * 4)) -lt "$own" ] || fail "another user waits $other us, the crowd's $own"
 
 end
-# Users with the same rights share a text that was made after the open.
+# Users with the same rights share a text if it was made after their open.
 ticks() { awk '{ print $14 + $15 }' "/proc/$(daemon_pids)/stat"; }
-cost() { # COMMAND...: of a call of the crowd, in the daemon's time
+cost() { # COMMAND...: the daemon's CPU time for a call of the crowd
 	local from
 	from=$(ticks)
 	exec 7> >(exec "$@" 100 read "$M/.kvfs/metrics" >"$T/done")
@@ -73,7 +73,8 @@ done
 pgrep -u 4001 >/dev/null && fail "killed processes do not end"
 exec 7>&-
 
-# Changes of the root hold it, also those that fail: a user has so many of them.
+# Changes of the root directory lock it, even those that fail: a user's rate of
+# them is limited.
 full() { printf "$M/%s\n" $(yes "$1" | head -1100) | LC_ALL=C ${2:-} xargs rmdir 2>&1 | sed 's/.*: //' | sort -u | xargs; }
 eq "an operator goes on" "$(full A)" "Directory not empty"
 eq "a user does not" "$(full A "$A")" "Directory not empty Resource temporarily unavailable"

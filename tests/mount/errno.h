@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * errno.h - what the errno programs share: paths, and a table of calls with the
- * errno each must answer.
+ * errno.h - common code of the errno programs: paths, and a table of calls with the errno
+ * that each must return.
  */
 #ifndef KV_TESTS_MOUNT_ERRNO_H
 #define KV_TESTS_MOUNT_ERRNO_H
@@ -11,9 +11,10 @@
 
 #include "common/kv.h"
 
-/* Fixed after kv_case_paths: the arguments SPACE KEY FILE, and what follows. */
+/* Fixed after kv_case_paths: the arguments SPACE KEY FILE, and paths made of
+ * them. */
 static char space[2048], dir[2048], block[2048];
-static char absent[2048]; /* a name for another block */
+static char absent[2048]; /* a name that no block has */
 static char other_dir[2048];
 static const char *sample; /* FILE, which has the bytes of the block KEY */
 

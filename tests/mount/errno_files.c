@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * errno_files.c SPACE KEY FILE - calls on open files and attributes: each
- * that kvfs-space(5) does not have answers its errno.
+ * errno_files.c SPACE KEY FILE - calls on open files and attributes: each call that is not
+ * in kvfs-space(5) must return its errno.
  *
- * OWNS      nothing that outlives a case: each closes and removes what it made.
+ * OWNS      nothing that outlives a case: each case closes and removes what it made.
  *
  * LOCKING   none.
  */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * errno_names.c SPACE KEY FILE - calls on names: each that kvfs-space(5) does not
- * have answers its errno.
+ * errno_names.c SPACE KEY FILE - calls on names: each call that is not in kvfs-space(5)
+ * must return its errno.
  *
- * OWNS      nothing that outlives a case: each closes and removes what it made.
+ * OWNS      nothing that outlives a case: each case closes and removes what it made.
  *
  * LOCKING   none.
  */

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# errnos.sh - every call that is not in kvfs-space(5)'s table answers its errno.
+# errnos.sh - every call that is not in kvfs-space(5)'s table returns its errno.
 . "$(dirname "$0")/lib"
 start
 block "$T/b"

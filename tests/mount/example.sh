@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# example.sh - the program in libkvfs(3), taken from the page, built as the page
-# says against an installed library, shared and static, and run against a mount;
-# and the installed manual has a page for each function.
+# example.sh - the program in libkvfs(3), taken from the page, built as the page says
+# against an installed library, shared and static, and run against a mount.  The installed
+# manual has a page for each function.
 . "$(dirname "$0")/lib"
 . "$here/typed"
 install_library

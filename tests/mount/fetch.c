@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fetch.c - blocks wanted in a time, from a shell script.
+ * fetch.c - acquire or prefetch blocks within a time limit, from a shell script.
  *
- *   fetch MOUNT SPACE acquire MS KEY...    lease what comes in MS milliseconds
- *   fetch MOUNT SPACE prefetch MS KEY...   have it brought
+ *   fetch MOUNT SPACE acquire MS KEY...    lease the blocks that come in MS milliseconds
+ *   fetch MOUNT SPACE prefetch MS KEY...   prefetch them
  *
- * Prints how many of the first came without a gap, and how long that took in
- * milliseconds; exits 0, or 1 and says why.
+ * Prints the length of the prefix that came, and the milliseconds that took, and exits 0;
+ * or prints an error and exits 1.
  */
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# files.sh - files that are no block: each fails at close, or before, with its
-# errno, and leaves nothing.
+# files.sh - files that are no valid block: each fails at close or before, with its errno,
+# and leaves nothing behind.
 . "$(dirname "$0")/lib"
 start
 block "$T/b"
@@ -88,14 +88,14 @@ os.close(f)
 assert open(name, "rb").read() == data
 os.unlink(name)
 
-f = create()                            # a header written over before the end
+f = create()                            # a header overwritten before the end
 os.pwrite(f, data[:n - 1], 0)
 os.pwrite(f, b"\1", 0)
 os.pwrite(f, data[n - 1:], n - 1)
 assert error(os.close, f) == "EINVAL"
 assert not os.path.exists(name)
 
-f = create()                            # removed while it is written
+f = create()                            # removed while it is being written
 os.pwrite(f, data[:5000], 0)
 os.unlink(name)
 os.pwrite(f, data[5000:], 5000)

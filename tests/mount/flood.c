@@ -3,12 +3,12 @@
  * flood - two tenants of one daemon, for flood.sh.
  *
  *   flood MOUNT SPACE save                 save the working set
- *   flood MOUNT SPACE replay [STEP]        use it over and over; before each
- *       use wait until STEP more blocks were sealed, by whomever
+ *   flood MOUNT SPACE replay [STEP]        use the working set repeatedly; before
+ *       each use wait until STEP more blocks were sealed, by any client
  *   flood MOUNT SPACE flood                save new blocks until killed
  *
- * replay prints "HITS of ASKED": blocks in the prefix that could be
- * had.  Missing blocks are saved again.
+ * replay prints "HITS of ASKED": blocks in the prefix that could be leased.  Missing
+ * blocks are saved again.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ static void keys_of(uint32_t chain, kvfs_key keys[DEPTH])
 	}
 }
 
-/* Returns whether every block was taken. */
+/* Save blocks.  Return true if the daemon took every block. */
 static int save(const kvfs_key keys[DEPTH])
 {
 	int64_t pages[DEPTH];

@@ -1,8 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Two tenants, each a user of his own: A uses a working set, B writes as fast as
-# it can.  Within its guarantees A loses at most 2 % of its hits; without them,
-# many.
+# Two tenants, each with a user of its own: A uses a working set, B writes as fast as it
+# can.  Within its guarantees A loses at most 2 % of its hits; without them, many.
 . "$(dirname "$0")/lib"
 needs_root setpriv
 A="setpriv --reuid=4001 --regid=4001 --clear-groups"
@@ -18,7 +17,7 @@ begin() {
 	ok "A's space" $A mkdir "$M/a"
 	ok "B's space" $C mkdir "$M/b"
 }
-# hits STEP: A's, of 1152.
+# hits STEP: print how many of A's 1152 look-ups hit
 hits() {
 	local out
 	out=$($A "$T/flood" "$M" a replay "$1") || fail "replay: $out"

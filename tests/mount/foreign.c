@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * foreign.c - whether the time of a call tells one user if another has a block.
+ * foreign.c - measure whether the time of a call reveals to a user that another user has a
+ * block.
  *
- *     foreign save SOCKET      as their owner: blocks; prints the space's id
+ *     foreign save SOCKET      as the owner: save blocks; print the space's id
  *     foreign ask SOCKET MOUNT ID PAIRS [BOUND]
- *                              as another user; fails beyond the bound
+ *                              as another user; fail beyond the bound
  *
- * A key that the other one has and one that nobody has are asked for in turn,
- * in random order.  AUC is how often the first takes longer, 0.5: no telling.
- * The asker's own blocks, told the same way, show that the ruler measures.
+ * A key that the owner has and a key that no user has are asked for in turn, in random
+ * order.  AUC is the probability that the first call takes longer; 0.5: no difference.  The
+ * asker's own blocks, measured the same way, show that the method detects a difference.
  *
- * OWNS      the private space "foreign" of the one, "own" of the other.
+ * OWNS      the private spaces "foreign" of the owner and "own" of the asker.
  *
  * LOCKING   none: one thread.
  */
@@ -22,8 +23,8 @@
 #define LAYOUT \
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[4096]}]}"
 #define KEYS 64u
-#define OWN 1000u    /* the first key of the asker's own */
-#define ABSENT 2000u /* of those that nobody has */
+#define OWN 1000u    /* first key of the asker's own blocks */
+#define ABSENT 2000u /* first of the keys that no user has */
 
 static struct peer peer;
 static const char *mount;
@@ -198,7 +199,7 @@ static uint64_t time_of(const struct call *call, uint32_t key)
 	return kv_now_ns() - began;
 }
 
-/* Those from @first on against those that nobody has. */
+/* Return the AUC of the keys from @first on against keys that no user has. */
 static double measure(const struct call *call, uint32_t first, size_t pairs)
 {
 	struct timed *times = calloc(2 * pairs, sizeof(*times));

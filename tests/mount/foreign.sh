@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# foreign.sh [PAIRS [BOUND]] - from how long a call takes nobody learns whether
-# another user has a block, by the socket or by the mount.  With 20000 pairs the
-# AUC of each call is known to 0.006, with the usual 2000 to 0.02.
+# foreign.sh [PAIRS [BOUND]] - the duration of a call, by the socket or by the mount, does
+# not reveal whether another user has a block.  With 20000 pairs the AUC of each call is
+# known to 0.006, with the usual 2000 to 0.02.
 . "$(dirname "$0")/lib"
 needs_root setpriv
 A="setpriv --reuid 1001 --regid 1001 --clear-groups"

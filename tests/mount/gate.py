@@ -49,7 +49,7 @@ def send(s, data):
 
 # ---- HTTP ----
 def read_head(stream):
-    """Whole, and its headers by their name."""
+    """Read a whole request; return it, and its headers by name."""
     lines = []
     while (line := stream.readline()) not in (b"\r\n", b""):
         lines.append(line)
@@ -87,7 +87,7 @@ def answer_of_server(request, method):
 
 
 def exchange(client, stream):
-    """False: it was the last of its connection."""
+    """Return False if the connection must be closed."""
     lines, headers = read_head(stream)
     if not lines:
         return False

@@ -1,8 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# health.sh - `kvfs --health`: a daemon that is well, hung, killed, without a
-# mount, without a socket, and whose SSD fails; it never waits for longer than
-# it was told to.
+# health.sh - `kvfs --health` for a daemon that works, hangs, was killed, has no mount, has
+# no socket, or whose SSD fails; the command never waits longer than its time limit.
 . "$(dirname "$0")/lib"
 # is STATUS TEXT ARGUMENTS...
 is() {
@@ -27,7 +26,7 @@ start
 is 0 "well; the SSD tier: online" "$M"
 is 0 "well; the SSD tier: online" "$SOCK"
 is 0 "well; the SSD tier: online" "$M" 60
-# Hung: by the mount and by the socket, and again and again.
+# A hung daemon, asked repeatedly by the mount and by the socket.
 pid=$(daemon_pids)
 freeze "$pid"
 for i in 1 2 3; do is 1 "the mount does not answer" "$M" 1; done
@@ -35,21 +34,21 @@ is 1 "the socket $SOCK does not answer" "$SOCK" 1
 kill -CONT "$pid"
 is 0 well "$M" 60
 eq "nobody is left asking" "$(pgrep -c -f -- "--health $M")" 0
-# A socket that others have taken away, or moved where nobody listens.
+# A socket that was removed, or moved to a path where no daemon listens.
 mv "$SOCK" "$SOCK.away"
 is 1 "the socket $SOCK: No such file" "$M"
 mv "$SOCK.away" "$SOCK"
 is 0 well "$M"
 kill -KILL "$pid"
 gone
-is 1 onnect "$M" # either error, as the kernel is that far
+is 1 onnect "$M" # either error: the kernel may be that far already
 is 1 "refused" "$SOCK"
-# No SSD tier at all is no fault.
+# A daemon without an SSD tier is healthy.
 S=$T/memory
 start ssd=0
 is 0 "well; the SSD tier: off" "$M"
 stop
-# A daemon that takes connections and says nothing, or nonsense.
+# A server that takes connections and sends nothing, or nonsense.
 python3 - "$T/mute" << 'P' &
 import socket, sys, time
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hog.c - open files until no more can be had, say how many and why, and hold
- * them until standard input ends.
+ * hog.c - open files until that fails, print their number and the error, and hold them
+ * until standard input ends.
  *
- *     hog open PATH     PATH, again and again
+ *     hog open PATH     open PATH repeatedly
  *     hog write STEM    files STEM and 30 digits, one byte in each
  *
- * OWNS      its descriptors, and processes that have more of them than one may.
+ * OWNS      its descriptors, and child processes for more descriptors than one process may
+ *           have.
  *
  * LOCKING   none.
  */
@@ -38,7 +39,8 @@ static void wait_for_end_of_input(void)
 		;
 }
 
-/* Take from @n on in a process of its own; how many there are then. */
+/* Open files from number @n on in a child process.  Return the number of open
+ * files. */
 static unsigned take_all(const char *how, const char *path, unsigned n,
 			 int *ret_why)
 {

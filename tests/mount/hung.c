@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hung.c - sessions by the mount of a daemon that hangs, which is stopped and
- * goes on as this program wants.
+ * hung.c - sessions by the mount of a daemon that this program stops and continues.
  *
  *   hung MOUNT PID     each call returns while the daemon PID is stopped
- *   hung MOUNT         open while it hangs, say "open", and wait for a daemon
+ *   hung MOUNT         open while the daemon hangs, print "open", and wait for a daemon
  *
- * Exits 0; 1 and says why; or dies by SIGALRM, when a call waits for ever.
+ * Exits 0; prints an error and exits 1; or dies by SIGALRM, when a call never returns.
  */
 #include <glob.h>
 #include <signal.h>
@@ -15,7 +14,7 @@
 #include "common/kv.h"
 #include "kernels/kvfs.h"
 
-#define FOR_EVER 120 /* seconds; far more than any promise */
+#define FOR_EVER 120 /* seconds; much longer than any promised time */
 
 static void must(bool condition, const char *what)
 {
@@ -41,7 +40,7 @@ static void wait_until_connected(kvfs_session *session)
 		usleep(10000);
 }
 
-/* Whether the thread of that directory below /proc has stopped. */
+/* Return true if the thread of that directory below /proc has stopped. */
 static bool has_stopped(const char *task)
 {
 	char path[512], text[512], *state;
@@ -59,7 +58,7 @@ static bool has_stopped(const char *task)
 	return state && strncmp(state, ") T", 3) == 0;
 }
 
-/* Return when no thread of @daemon runs any more. */
+/* Stop @daemon, and wait until none of its threads runs. */
 static void stop(pid_t daemon)
 {
 	char tasks[64];

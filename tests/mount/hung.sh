@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# hung.sh - sessions by the mount point of a daemon that hangs: nothing waits for
-# it, and a session finds the next daemon that is mounted there.
+# hung.sh - sessions by the mount point of a hung daemon: no call waits for the daemon, and
+# a session finds the next daemon that is mounted there.
 . "$(dirname "$0")/lib"
 H=$B/tests/mount/hung
 start

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# install.sh - `make install` puts the build where PREFIX says, whatever it was
-# before and whoever asks; only what is for everybody changes the machine's
-# /sbin; `make uninstall` leaves nothing; and `make` says what a machine lacks.
+# install.sh - `make install` puts the build below PREFIX, whatever was built before and
+# whichever user runs it; only an installation for all users changes the machine's /sbin;
+# `make uninstall` leaves nothing; and `make` reports missing packages.
 . "$(dirname "$0")/lib"
 root=$(realpath "$here/../..")
 install_sh() { B=$B VERSION=1.2 "$root/tools/install.sh" "$@"; }

@@ -1,15 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# languages.sh - the examples in C++ and Rust, built against an installed library
-# as their first lines describe, and run against a mount.  kvfs.h must be C and C++ of
-# every standard that compilers have.
+# languages.sh - the examples in C++ and Rust, built against an installed library as their
+# first lines describe, and run against a mount.  kvfs.h must be valid C and C++ of every
+# standard that the compilers have.
 . "$(dirname "$0")/lib"
 install_library
 export LD_LIBRARY_PATH=$to/lib
 flags=$(pkg-config --cflags --libs kvfs) || fail "pkg-config"
 cc=${CC:-cc}
 missing=
-try() { # PROGRAM: fails without a daemon; a first run saves, a second one loads
+try() { # PROGRAM: fails without a daemon; a first run saves, a second run loads
 	not "$1 without a daemon" "no kvfs answers" "$T/$1" "$M"
 	start
 	eq "$1, first run" "$("$T/$1" "$M" 2>/dev/null)" "0 blocks loaded, 8 saved"

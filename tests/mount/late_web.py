@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""late_web.py PORT SECONDS - a web server that keeps what is put in memory, and answers so
-late, but at once a mount's first question, and /objects/, how many there are."""
+"""late_web.py PORT SECONDS - a web server that keeps objects in memory, and answers SECONDS
+late, except for a mount's first request and for /objects/, which returns their number."""
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# layout.sh - .layout: made once, also by the programs that restore a space; what
-# does not fit it.
+# layout.sh - .layout: made once, even by the programs that restore a space; and blocks that
+# do not fit it.
 . "$(dirname "$0")/lib"
 start
 cat > "$T/layout" <<'L'
@@ -25,7 +25,7 @@ for bad in x '{' '[]' '{}' '{"tensors": []}' '{"tensors": [{"name": "k"}]}' \
 	not "layout $bad" "Invalid argument" cp "$T/bad" "$M/s/.layout"
 	absent "layout $bad" "$M/s/.layout"
 done
-# The shell ignores what close(2) returns: the write itself must fail.
+# The shell ignores the result of close(2), so the write itself must fail.
 refused() { # REASON TEXT
 	not "redirection of $2" "Invalid argument" bash -c 'printf %s "$1" >"$2"' sh "$2" "$M/s/.layout"
 	absent "after redirection of $2" "$M/s/.layout"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lazy.c - a directory as a server has it that may be in trouble, as the file FAULT
- * says while it is there: every call waits (it is empty), or is refused
- * ("refusing"), or takes 80 ms ("late"); a KiB a second is read and
- * written of each file ("slow"); nothing can be written ("full").
+ * lazy.c - serve a directory by FUSE, with the fault that the file FAULT names while it
+ * exists: every call waits (an empty FAULT), is refused ("refusing"), or takes 80 ms
+ * ("late"); a KiB a second is read and written of each file ("slow"); or no write succeeds
+ * ("full").
  *
  *   lazy DIRECTORY FAULT MOUNTPOINT     until it is unmounted
  *
@@ -26,7 +26,7 @@
 static int root;
 static const char *trouble;
 
-/* Whether the trouble is @what; "": that nothing is answered. */
+/* Return true if the current fault is @what; "": no call is answered. */
 static bool is_fault(const char *what)
 {
 	char said[16] = "";
@@ -39,8 +39,8 @@ static bool is_fault(const char *what)
 	return n >= 0 && strcmp(said, what) == 0;
 }
 
-/* The path below the directory, when it is answered; one that cannot be, if it is
- * refused. */
+/* Wait as the fault demands, and return the path below the directory; when calls
+ * are refused, a path that cannot exist. */
 static const char *below(const char *path)
 {
 	while (is_fault(""))

@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# lifecycle.sh - umount, SIGTERM, -f, mount.kvfs, ro, none: beginning and end.
+# lifecycle.sh - start and end of a daemon: umount, SIGTERM, -f, mount.kvfs, ro,
+# none.
 . "$(dirname "$0")/lib"
 block "$T/b"
 start
@@ -77,7 +78,7 @@ eq "SIGHUP unmounts" "$(grep -c " $M " /proc/self/mountinfo)" 0
 
 if [ "$(id -u)" = 0 ]; then
 	start
-	# As /sbin/mount.fuse calls it for mount(8).
+	# As /sbin/mount.fuse calls kvfs for mount(8).
 	remount() { "$B/kvfs" "$S" "$M" -o "rw,nosuid,user_id=0,group_id=0,allow_other,remount,$1"; }
 	ok "remount,ro" remount ro
 	not "remount,ro: write" "$R" cp "$T/b" "$M/s/$(place 257)"
@@ -109,7 +110,7 @@ total=$(df -k --output=size "$M" | tail -n 1)
 eq "ssd=0: df's total is dram=" $((total)) $((64 * 1024))
 stop
 
-# A lock of the caller's does not stay with the mount.
+# A lock that the caller holds does not stay locked by the daemon.
 exec 7> "$T/lock"
 flock 7
 start
@@ -117,7 +118,7 @@ exec 7>&-
 flock -n "$T/lock" true || fail "the daemon keeps a descriptor that it inherited"
 stop
 
-# The service manager hears READY=1 when the mount answers, not before.
+# The service manager gets READY=1 when the mount answers, not before.
 for address in "$T/notify" "@${T#/}/notify"; do
 	python3 - "$address" "$M" "$B/kvfs" -f -o "$BASE,control=$SOCK" "$S" "$M" <<'P' || fail "NOTIFY_SOCKET=$address"
 import os, socket, subprocess, sys

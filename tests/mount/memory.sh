@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # run.sh: alone, as it mounts control groups that other daemons would see
-# memory.sh - dram= in a control group whose limit is below the machine's memory,
-# and the score by which the kernel chooses the process to kill when memory is short.
+# memory.sh - dram= in a control group whose limit is below the machine's memory, and the
+# score by which the kernel chooses the process to kill when memory is short.
 . "$(dirname "$0")/lib"
 config() { sed -n "s/^$1=//p" "$M/.kvfs/config"; }
 score() { cat "/proc/$(daemon_pids)/oom_score_adj"; }
 
-# The memory that is given for blocks does not count.
+# The score is lowered by the share of memory that is given to blocks.
 memory=$(($(getconf _PHYS_PAGES) * $(getconf PAGESIZE)))
 start dram=1G
 if [ "$(cat /proc/self/oom_score_adj)" = 0 ]; then
@@ -19,15 +19,15 @@ if [ "$(cat /proc/self/oom_score_adj)" = 0 ]; then
 fi
 eq "it is shown" "$(config oom_score_adj | cut -d' ' -f1)" "$(score)"
 stop
-# A value that was set by somebody stays.
+# A score that was set before stays.
 if (echo 7 > /proc/self/oom_score_adj) 2> /dev/null; then
 	(echo 7 > /proc/self/oom_score_adj && "$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M") || fail "kvfs does not start"
 	eq "a score that was set" "$(score)" 7
 	stop
 fi
 
-# A group of our own, below that of this process; where the memory controller is not
-# version 2's: files that look like its own, over a mount of control groups.
+# Make a control group below that of this process.  If the memory controller is not of
+# version 2, use files that look like it, over a mount of control groups.
 G=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup | sed 's:/$::')/kvfs-test.$$
 release() {
 	cleanup

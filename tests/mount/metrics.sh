@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# metrics.sh - what was asked for, and found, is counted, for all and for each
-# space; a hit rate below 100 % is seen.
+# metrics.sh - look-ups and hits are counted, in total and for each space; a hit rate below
+# 100 % is visible.
 . "$(dirname "$0")/lib"
 ask() { "$B/tests/mount/ask" "$M" "$@"; }
 start
@@ -34,7 +34,7 @@ eq "quota" "$(metric 'kvfs_space_quota_bytes{space="s",tier="ssd"}')" 10485760
 sync "$M/s"
 [ "$(metric 'kvfs_space_bytes{space="s",tier="ssd"}')" -gt 0 ] || fail "bytes on SSD"
 
-# The largest hundred, and the others together.
+# The hundred largest spaces have metrics of their own, the others a sum.
 for i in $(seq 110); do mkdir "$M/n$i" || fail mkdir; done
 mkdir "$M/other" || fail mkdir
 put other 7 "$T/b" || fail put

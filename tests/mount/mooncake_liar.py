@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mooncake_liar.py MASTER SPACE LAYOUT <KEYS - put another value under each third key of
-the operator's space: with another byte, short, or another key's, with its note or without."""
+"""mooncake_liar.py MASTER SPACE LAYOUT <KEYS - replace the value of each third key of
+the operator's space: by one with a wrong byte, a short one, or another key's, with or without
+its note."""
 import hashlib
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mooncake_owner.py MASTER BYTES - memory for a Mooncake store, in a process of its own,
-until it is killed.  Says "ready"."""
+"""mooncake_owner.py MASTER BYTES - give memory to a Mooncake store, in a process of its
+own, until killed.  Prints "ready"."""
 import os
 import sys
 import time

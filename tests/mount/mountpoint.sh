@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# mountpoint.sh - mount points that are missing, busy or dead; STOREs that are in
-# use or not ours.
+# mountpoint.sh - mount points that are missing, busy or dead; STOREs that are in use or
+# belong to another user.
 . "$(dirname "$0")/lib"
 K="$B/kvfs -o $BASE,control=$SOCK"
 refused() { # WHAT TEXT STORE MOUNTPOINT

@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# names.sh - names that are not keys, at every place, and what they leave behind.
+# names.sh - names that are not keys, in every directory, and what a failed use
+# leaves behind.
 . "$(dirname "$0")/lib"
 start
 block "$T/b"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# nomount.sh - MOUNTPOINT none, as in a container: no /dev/fuse, no mount, a
-# control socket where the user wants it, and everything by libkvfs.
+# nomount.sh - MOUNTPOINT none, as in a container: no /dev/fuse, no mount, a control socket
+# at a path of the user's choice, and all operations by libkvfs.
 set -u
 B=$(realpath "${B:-build}")
 T=$(mktemp -d "${TMPDIR:-/tmp}/kvfs-test.XXXXXX")
@@ -31,8 +31,8 @@ gone() {
 	done
 	fail "the daemon does not end"
 }
-# hidden COMMAND...: run where there is no /dev/fuse; as things are, if the
-# machine allows no mounts at all (then it is such a place already).
+# hidden COMMAND...: run COMMAND without /dev/fuse, or as it is if the machine allows no
+# mounts at all
 hidden() { "$@"; }
 mkdir "$T/dev" "$T/run" && cp -a /dev/null /dev/zero /dev/random /dev/urandom "$T/dev/"
 if unshare -m mount --bind "$T/dev" /dev 2>/dev/null; then
@@ -43,7 +43,7 @@ if unshare -m mount --bind "$T/dev" /dev 2>/dev/null; then
 fi
 start() { hidden "$B/kvfs" -o "$BASE" "$S" none; }
 
-# A directory called `none` is no mount point.
+# A directory called `none` is not used as a mount point.
 cd "$T" && mkdir none
 (umask 077 && start) || fail "kvfs does not start"
 [ -S "$SOCK" ] || fail "no socket"
@@ -60,7 +60,7 @@ eq "one line says why" "$(wc -l <<<"$out")" 1
 "$blocks" check "$SOCK" 0 24 | grep -q '\b24\b' ||
 	fail "a refused second daemon harmed the first"
 
-# SIGTERM ends it cleanly; the next one has every block.
+# SIGTERM ends the daemon cleanly; the next daemon has every block.
 kill -TERM "$pid" || fail "kill"
 gone
 [ ! -e "$SOCK" ] || fail "the socket is left"
@@ -70,7 +70,7 @@ grep -q '\b24\b' <<<"$out" || fail "after SIGTERM: $out"
 kill -TERM "$(daemon_pids)"
 gone
 
-# In the foreground, with the exit status.
+# In the foreground: the exit status.
 hidden "$B/kvfs" -f -o "$BASE" "$S" none &
 for ((i = 0; i < 600; i++)); do [ -S "$SOCK" ] && break; sleep 0.1; done
 [ -S "$SOCK" ] || fail "-f: no socket"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# open.sh - a block that is open or mapped keeps its bytes when it is removed,
-# replaced or dropped from DRAM.
+# open.sh - a block that is open or mapped keeps its bytes when it is removed, replaced or
+# dropped from DRAM.
 . "$(dirname "$0")/lib"
 start
 block "$T/a" --seed 1 --bytes 3000000
@@ -40,7 +40,7 @@ f = os.open(sys.argv[2], os.O_RDONLY)
 try:
     os.setxattr(sys.argv[2], "user.kvfs.tier", b"ssd")
 except OSError:
-    pass                                 # in use: refusing is right too
+    pass                                 # in use: the removal may also be refused
 assert os.pread(f, len(a), 0) == a
 os.posix_fadvise(f, 0, 0, os.POSIX_FADV_DONTNEED)
 assert os.pread(f, len(a), 0) == a

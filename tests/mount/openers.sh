@@ -1,8 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# openers.sh - one user keeps all the blocks open that it can, removed ones at
-# that, on SSD or in DRAM alone; others have their share, and what they are
-# guaranteed.
+# openers.sh - one user keeps as many blocks open as possible, even removed ones, on SSD or
+# in DRAM alone; other users get their share, and their guarantees.
 . "$(dirname "$0")/lib"
 needs_root setpriv
 cat > "$T/blocks.py" << 'EOF'
@@ -40,8 +39,8 @@ EOF
 user() { # UID COMMAND...
 	PATH=/usr/bin:/bin setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"
 }
-# besieged OPTIONS FLUSH: user 1001 holds what it can, 1002 is guaranteed
-# something, 1003 is not.
+# besieged OPTIONS FLUSH: user 1001 holds as many blocks as possible, user 1002 has a
+# guarantee, user 1003 has none
 besieged() {
 	local n rest i u holder
 	start "$1"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# options.sh - bad options at the command line: refused in one line that names
-# the option, with a status, and no STORE is made.
+# options.sh - bad options on the command line are refused in one line that names the
+# option, with an exit status, and no STORE is made.
 . "$(dirname "$0")/lib"
 refused() { # WORD ARGUMENTS...
 	local word=$1

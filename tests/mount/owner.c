@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * owner.c - a user whose clients write into memory that they should not change;
- * and another user.
+ * owner.c - a user whose clients write into mapped memory that they should not change; and
+ * another user.
  *
  *     owner saves SOCKET     save blocks of space "own", make them durable,
  *                            acquire them, until the input ends
- *     owner meddles SOCKET   write into their memory and take its pages away,
- *                            until the input ends
- *     owner beside SOCKET    the same as saves in "private" and "shared", but
- *                            every byte must be right
- *     owner checks SOCKET SPACE   what there is of them; 1: some byte is wrong,
- *                                 or a block on SSD is damaged
+ *     owner meddles SOCKET   write into the blocks' memory and punch holes into
+ *                            it, until the input ends
+ *     owner beside SOCKET    as saves, in "private" and "shared", but every byte
+ *                            must be right
+ *     owner checks SOCKET SPACE   check the present blocks; exit 1 if a byte is
+ *                                 wrong, or a block on SSD is damaged
  *
  * OWNS      its connection, and these spaces.
  *
@@ -20,7 +20,7 @@
 #include "tests/fs/peer.h"
 
 #define BATCH 64u
-#define KEYS (32 * BATCH) /* twice what memory has room for */
+#define KEYS (32 * BATCH) /* twice what fits into memory */
 #define LAYOUT \
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[65536]}]}"
 
@@ -48,7 +48,8 @@ static bool input_ended(void)
 	return poll(&input, 1, 0) != 0;
 }
 
-/* Lease the existing blocks of a batch.  False: the connection has ended. */
+/* Lease the existing blocks of a batch.  Return false if the connection has
+ * ended. */
 static bool acquire(uint32_t first, uint64_t *ret_tag)
 {
 	*ret_tag = peer_send_acquire(&p, first, BATCH, 0, 0);
@@ -81,7 +82,7 @@ static bool look_at(uint32_t first)
 	return release(tag);
 }
 
-/* Whether there is room is no matter; the connection must stay. */
+/* Save a batch.  Blocks may find no room, but the connection must stay. */
 static bool save(uint32_t first)
 {
 	return peer_do(&p, WIRE_RESERVE, first, BATCH) != -EPIPE &&

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# owner.sh [SECONDS] - two clients of a user write into the memory that they were
-# given for their GPU, and take its pages away, while a third saves and reads: the
-# daemon lives, another user's blocks are whole, private ones and shared ones, and
-# nothing on SSD is damaged, after SIGKILL either.
+# owner.sh [SECONDS] - two clients of a user write into the memory that they have mapped
+# for their GPU, and punch holes into it, while a third client saves and reads.  The daemon
+# survives, another user's blocks are intact, private and shared ones, and no block on SSD
+# is damaged, even after SIGKILL.
 . "$(dirname "$0")/lib"
 seconds=${1:-5}
 needs_root setpriv
@@ -37,7 +37,7 @@ meddle() { # OPTIONS
 	done
 	echo "$1: meddled with $(cat "$T/meddler1"), beside: $(cat "$T/beside")"
 	harmed || fail "nothing was harmed"
-	# A changed owner gets what is whole.
+	# A new owner of the space gets only intact blocks.
 	ok "another owner" chown 1003:1003 "$M/own"
 	ok "another owner" chmod 0700 "$M/own"
 	kill -KILL "$(daemon_pids)"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# parallel.sh - many processes write, read, list and remove the same few blocks at
-# the same time: whatever is read is one of the whole blocks ever written.
+# parallel.sh - many processes write, read, list and remove the same few blocks at the same
+# time: every read returns one of the complete blocks ever written.
 . "$(dirname "$0")/lib"
 if [ "$(id -u)" != 0 ]; then
 	echo "needs root: readers are another user than writers"
@@ -80,7 +80,7 @@ def worker(seed):
     r = random.Random(seed)
     calls = [write, write, stage, remove, rmdir, ls, demote, touch]
     if seed % 2:
-        os.setuid(1001)  # who cannot see what is being written
+        os.setuid(1001)  # this user cannot see files being written
         calls = [read, read, read, ls, remove]
     while time.time() < until:
         try:

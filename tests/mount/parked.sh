@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# parked.sh - writers beyond their space's rate wait, and nobody with them; they
-# can be interrupted, and do not keep the mount.
+# parked.sh - writers beyond their space's rate wait, but other writers do not.  Waiting
+# writes can be interrupted, and do not keep the mount from ending.
 . "$(dirname "$0")/lib"
 WRITERS=60
 start

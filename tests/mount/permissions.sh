@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# permissions.sh - two users: what the one may not see or change of the other.
+# permissions.sh - two users: neither can see or change the other's private
+# spaces.
 . "$(dirname "$0")/lib"
 needs_root setpriv
 start
@@ -60,13 +61,13 @@ ok "chmod by the new owner" $C chmod 700 "$M/a"
 not "A is out" "$E" $A cat "$F"
 ok "C is in" $C cmp "$T/b" "$F"
 ok "chown back" chown 1001:1001 "$M/a"
-# Until the kernel has heard that the blocks have another owner.
+# Wait until the kernel knows the new owner of the blocks.
 for _ in $(seq 1200); do [ "$(stat -c %u "$F")" = 1001 ] && break; sleep 0.1; done
 ok "chmod and chown of a block succeed" $A chmod 777 "$F"
 ok "chmod and chown of a block succeed" chown 0:0 "$F"
 eq "and change nothing" "$(stat -c %u:%g:%a "$F")" 1001:1001:600
 
-# A file that is being written is its writer's process's alone.
+# Only the process that writes a file can see it.
 ok "both may write here" mkdir -m 777 "$M/both"
 mkdir "$M/both/01" "$M/both/02"
 K=$M/both/$(place 1)

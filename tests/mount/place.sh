@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# place.sh - where the store and the socket are: a limit that its filesystem has
-# no room for, a store in memory, no place for the socket.  Said, not passed over.
+# place.sh - places of the store and the socket: a filesystem too small for the limit, a
+# store in memory, no place for the socket.  All are reported.
 . "$(dirname "$0")/lib"
 try() { "$B/kvfs" -o "dram=64M,segment=8M,hugepages=off,scrub=0,control=$SOCK,$1" "${2:-$S}" "$M" > "$T/out" 2>&1; }
 block "$T/b"
@@ -16,8 +16,8 @@ grep -q "^ssd_short=" "$M/.kvfs/config" || fail "config does not say that the SS
 ok "it works all the same" put s 1 "$T/b"
 stop
 
-# A directory for the socket is made, and removed; a path of which more is
-# missing is mistyped.
+# The daemon makes the socket's directory, and removes it; a path with more
+# missing directories is an error.
 SOCK=$T/ctl/sock
 try ssd=64M || fail "a missing directory: $(cat "$T/out")"
 [ -S "$SOCK" ] || fail "no socket"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# programs.sh - cp -a, tar, rsync, install, dd, mv, redirection, Python: the real
-# programs, in and out.
+# programs.sh - cp -a, tar, rsync, install, dd, mv, redirection, Python: copy blocks in and
+# out with the real programs.
 . "$(dirname "$0")/lib"
 start
 n=0
@@ -60,7 +60,7 @@ ok "rsync --delete" rsync -a --delete --exclude "$(key 1)" --delete-excluded "$D
 absent "rsync --delete" "$M/rs/$(place 1)"
 
 F=$D/$(place 2)
-new() { # a fresh space for one file; sets O
+new() { # make a fresh space for one file; sets O
 	n=$((n + 1))
 	O=$M/one$n
 	mkdir -p "$O/02"
@@ -141,7 +141,7 @@ ok "cat out" sh -c "cat $O > $T/cat"
 same "cat out" "$F" "$T/cat"
 ok "dd out" dd if="$O" of="$T/dd" bs=3000
 same "dd out" "$F" "$T/dd"
-# The whole mount, without .kvfs, in the three ways of kvfs(1).
+# Copy the whole mount, without .kvfs, in the three ways of kvfs(1).
 mkdir "$T/backup" "$T/backup.tar" "$T/backup.rs"
 ok "cp of the mount" cp -a "$M"/* "$T/backup/"
 ok "tar of the mount" sh -c "tar -C $M --exclude=./.kvfs -cf - . | tar -C $T/backup.tar -xf -"
@@ -152,7 +152,7 @@ for copy in backup backup.tar backup.rs; do
 done
 ok "rm -rf of everything" rm -rf "$M"/[a-z]*
 eq "nothing is left" "$(ls "$M")" ""
-# And back: tar and rsync also restore the root's own times, owner and mode.
+# Copy it back: tar and rsync also restore the root's own times, owner and mode.
 ok "the tar back" sh -c "tar -C $T/backup.tar -cf - . | tar -C $M -xf -"
 diff -r --exclude=.kvfs "$M" "$T/backup.tar" || fail "tar back"
 touch -d 2024-01-01 "$T/backup.rs"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# quotas.sh - quotas of users, in .kvfs/tenants: who may set them, what they hold
-# for, what they look like, and that they last.
+# quotas.sh - quotas of users, in .kvfs/tenants: which users may set them, which blocks
+# they limit, their format, and that they survive a restart.
 . "$(dirname "$0")/lib"
 needs_root setpriv
 A="setpriv --reuid 1000 --regid 1000 --clear-groups"
@@ -37,7 +37,8 @@ ok "of SSD" limit 1000 reserve.ssd 10%
 eq "a tenth of 512M" "$(xattr "$U/1000" reserve.ssd)" 53687091
 ok "none again" limit 1000 reserve.ssd 0
 
-# The limits hold for any number of spaces, also repeatedly made ones.
+# The limits hold for any number of spaces, even if they are removed and made
+# again.
 ok "a quota" limit 1000 quota.dram 4M
 ok "a quota" limit 1000 quota.ssd 8M
 for n in $(seq 40); do
@@ -59,7 +60,7 @@ eq "not listed without spaces and quotas" "$(ls "$U")" 1000
 
 restart
 eq "it lasts" "$(xattr "$U/1000" quota.dram)" $((4 << 20))
-# A smaller one is met by the spaces of all names.
+# A smaller quota is met by evicting blocks in all spaces of the user.
 ok "less" limit 1000 quota.ssd 2M
 for _ in $(seq 600); do
 	[ "$(field 1000 bytes.ssd)" -le $((2 << 20)) ] && break

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# reading.sh - large blocks that are only on SSD, read through the mount by many
-# readers in small pieces: each block is read from SSD once, and that is counted.
+# reading.sh - large blocks that are only on SSD, read through the mount by many readers in
+# small pieces: each block is read from SSD once, and that is counted.
 . "$(dirname "$0")/lib"
 start dram=256M
 mkdir "$M/s" "$M/s/01" || fail mkdir

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# readonly.sh - ro mounts a store that lies on a read-only filesystem, for several
-# daemons at a time, and a daemon that writes is refused there.
+# readonly.sh - ro mounts a store on a read-only filesystem, by several daemons at a time;
+# a daemon that writes is refused there.
 . "$(dirname "$0")/lib"
 [ "$(id -u)" = 0 ] || { echo "needs root to mount"; exit 77; }
 block "$T/b" --bytes 100000

@@ -4,31 +4,31 @@
 # options, and a live mount with the simulated hit rate.
 . "$(dirname "$0")/lib"
 R=$B/kvfs-replay
-# line LENGTH ID...: a request.
+# line LENGTH ID...: print a request of a trace
 line() {
 	local length=$1 ids
 	shift
 	ids=$(printf '%s, ' "$@")
 	echo "{\"timestamp\": 0, \"input_length\": $length, \"output_length\": 1, \"hash_ids\": [${ids%, }]}"
 }
-# rate POLICY BLOCKS FILE: hits and blocks asked for.
+# rate POLICY BLOCKS FILE: print the hits, and the blocks asked for
 rate() { "$R" --policy "$1" --blocks "$2" --block-size 10 "$3" | sed -E 's/.*hits=([0-9]+) blocks_asked=([0-9]+) .*/\1 \2/'; }
 
-# A chain, the same again, one that shares its first block: 3 + 1 hits of 8; the
-# last id of each is of a block that is not full.
+# A chain, the same again, and one that shares its first block: 3 + 1 hits of 8; the last
+# id of each request is of a partial block.
 { line 35 1 2 3 4; line 35 1 2 3 4; line 29 1 5 6; } > "$T/a"
 for p in lru flru lhd bound; do
 	eq "$p: all fits" "$(rate $p 100 "$T/a")" "4 8"
 done
-# Room for two: of a longer request the head stays, so 2 hits come again; then
-# 7, 8 displace 1, 2 and the chain is lost.  The optimal cache keeps 1, 2.
+# Room for two blocks: of a longer request the head stays, so the repeated request has 2
+# hits; then 7, 8 displace 1, 2 and the chain is lost.  The optimal cache keeps 1, 2.
 { line 30 1 2 3; line 30 1 2 3; line 20 7 8; line 30 1 2 3; } > "$T/b"
 eq "lru: the head stays" "$(rate lru 2 "$T/b")" "2 11"
 eq "bound: the new one is not let in" "$(rate bound 2 "$T/b")" "4 11"
-# A gap: block 2 of the chain was never asked for as 9, so nothing after it hits.
+# A gap: block 2 of the chain was never requested as 9, so no later block hits.
 { line 30 1 2 3; line 30 1 9 3; } > "$T/c"
 eq "a hit is a prefix" "$(rate lru 100 "$T/c")" "1 6"
-# Leaf-first: 3 leaves before 1 and 2, which are hits when they come again.
+# Leaves are evicted first: 3 goes before 1 and 2, which are hits later.
 { line 30 1 2 3; line 10 4; line 30 1 2 3; } > "$T/d"
 eq "leaf-first" "$(rate lru 3 "$T/d")" "2 7"
 echo '{"input_length": 40, "block_size": 20, "hash_ids": [1, 2, 3]}' > "$T/e"
@@ -88,7 +88,7 @@ for o in "--policy mru" "--blocks 0" "--blocks x" "--bytes 1K --blocks 1" --nons
 	eq "refused: '$o'" $? 2
 done
 
-# The live mount, against the computation, with chats over shared prompts.
+# The live mount against the simulation, with chats over shared prompts.
 python3 - > "$T/chats" <<'P'
 import random
 r = random.Random(5)
@@ -146,8 +146,8 @@ P
 eq "lru: all is displaced before it comes again" "$(rate lru 300 "$T/once")" "0 44000"
 [ "$(rate lhd 300 "$T/once" | cut -d' ' -f1)" -gt 15000 ] || fail "lhd learns nothing"
 
-# live TRACE POLICY PART: the result differs from the simulation by at most PART. lhd looks
-# at a sample of all keys, which each daemon draws anew.
+# live TRACE POLICY PART: the result differs from the simulation by at most PART.  lhd
+# looks at a sample of all keys, which each daemon draws anew.
 live() {
 	"$R" --mount "$M" "$1" > "$T/live" || fail "live replay: $1 $2"
 	awk -F'[ =]' -v p="$2" -v part="$3" '{ rate[NR] = $12; name[NR] = $2; blocks = $4 }

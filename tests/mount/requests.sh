@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# requests.sh - what a command costs in requests: names that the kernel may keep
-# are not looked up again, ls does not go on asking for attributes that no file
-# has, and what the mount itself removed needs no notice.
+# requests.sh - how many requests a command costs: names that the kernel may cache are not
+# looked up again, ls does not ask again for attributes that no file has, and the mount
+# sends no notice for files that were removed through the mount.
 . "$(dirname "$0")/lib"
 "$B/kvfs" -f -d -o "$BASE,control=$SOCK" "$S" "$M" > "$T/log" 2>&1 &
 for _ in $(seq 600); do [ -e "$M/.kvfs/config" ] && break; sleep 0.1; done
@@ -10,11 +10,12 @@ block "$T/b"
 mkdir "$M/s" "$M/s/01" || fail mkdir
 for n in 1 257 513 769; do cp "$T/b" "$M/s/$(place $n)" || fail cp; done
 begin() { : > "$T/log"; }
-# The daemon shows a request before it answers; nothing is under way then.
+# The daemon logs a request before it answers, so the log has all requests of
+# finished commands.
 count() { grep -c -- "$1" "$T/log"; }
 
-# Names last a second, which may pass on a busy machine; what mkdir knew of the
-# space is over.
+# Names are cached for a second, which may pass on a busy machine; wait until
+# mkdir's entry has expired.
 sleep 1.2
 for _ in $(seq 20); do
 	stat "$M/s/$(place 1)" > "$T/stat"

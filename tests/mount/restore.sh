@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# restore.sh - examples/restore.c brings back a snapshot of 128K tokens that is larger than
-# dram=, byte for byte, its head and tail first; and fails cleanly when a block is gone.
+# restore.sh - examples/restore.c restores a snapshot of 128K tokens that is larger than
+# dram=, byte for byte, its head and tail first; and fails cleanly when a block is missing.
 . "$(dirname "$0")/lib"
 install_library
 export LD_LIBRARY_PATH=$to/lib
@@ -20,7 +20,7 @@ eq "the head and the tail come first" "$(head -n 3 "$T/order")" \
 	$'64 blocks from 0 on\n64 blocks from 8128 on\n64 blocks from 64 on'
 eq "windows" "$(wc -l <"$T/order")" 128
 
-# Again after the daemon's end: from SSD alone.
+# Again after a restart: from SSD alone.
 restart
 "$T/restore" "$M" s turn 2>/dev/null | cmp - "$T/context" || fail "bytes after a restart differ"
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rush.c - users who save faster than the SSD writes, or begin blocks that they
- * do not end; and one who saves now and then.
+ * rush.c - users who save faster than the SSD writes, or begin blocks that they do not
+ * finish; and a user who saves now and then.
  *
- *     rush saves SOCKET BYTES   blocks of BYTES that must persist, by twelve at
- *                               once, until the input ends
- *     rush turnover SOCKET N            N times 512 of 64 KiB that must persist,
+ *     rush saves SOCKET BYTES   save durable blocks of BYTES, twelve at once,
+ *                               until the input ends
+ *     rush turnover SOCKET N            N times, save 512 durable blocks of 64 KiB,
  *                                       each reported as durable
- *     rush sizes SOCKET N               begin N, each of another size, and hold
- *                                       them until the input ends
- *     rush work SOCKET N                N of 64 KiB, each made durable, with
- *                                       failures and times
+ *     rush sizes SOCKET N               begin N blocks, each of another size, and
+ *                                       hold them until the input ends
+ *     rush work SOCKET N                save N blocks of 64 KiB, each made durable;
+ *                                       print failures and times
  *
  * OWNS      its connections, and spaces rush-UID-BYTES.
  *
@@ -59,7 +59,7 @@ static int saves(uint32_t bytes)
 	if (!join(&p, bytes, n))
 		return 1;
 	for (; !input_ended(); first += n) {
-		/* Of those that did not begin, SAVE says so again. */
+		/* SAVE reports again the blocks that RESERVE has refused. */
 		if (peer_each(&p, &must, first, n) == -EPIPE)
 			return 1;
 		(void)peer_saved(&p, peer_send_saves(&p, first, n));

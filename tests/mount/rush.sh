@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # run.sh: long
-# rush.sh [N] - one user saves faster than the SSD takes it, or has room, or begins
-# blocks of all sizes, and goes on; N blocks of another find room meanwhile, in
-# memory and on SSD, who is guaranteed nothing; and what was durable on a full SSD is
-# told to have been.
+# rush.sh [N] - one user saves faster than the SSD writes, or than it has room, or begins
+# blocks of all sizes without end.  Meanwhile N blocks of another user without guarantees
+# find room, in memory and on SSD; and blocks that were durable on a full SSD are reported
+# as evicted.
 . "$(dirname "$0")/lib"
 n=${1:-100}
 needs_root setpriv

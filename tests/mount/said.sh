@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# said.sh - messages of a daemon in the background go to the file that was its
-# standard error, or to the system's log; a log that hangs delays nothing, and the
-# lines that found no place in the queue are counted.
+# said.sh - messages of a daemon in the background go to the file that was its standard
+# error, or to the system's log.  A log that hangs delays no request, and lines beyond the
+# queue's room are counted.
 if [ "$(id -u)" != 0 ] || ! unshare -m true 2>/dev/null; then
 	echo "needs root, and namespaces"
 	exit 77
 fi
-# A /dev of its own, with a log that is ours.
+# Use a /dev of its own, with a log socket of this test.
 [ "${KVFS_SAID:-}" = 1 ] || exec env KVFS_SAID=1 unshare -m "$0"
 . "$(dirname "$0")/lib"
 mkdir "$T/dev" && mount --rbind /dev "$T/dev" && mount -t tmpfs said /dev || fail "/dev"
@@ -20,7 +20,7 @@ soon() { # WHAT FILE TEXT
 	for ((i = 0; i < 300; i++)); do grep -qF "$3" "$2" 2>/dev/null && return; sleep 0.1; done
 	fail "$1: $(cat "$2")"
 }
-optional() { # a backend that comes later, which the daemon reports
+optional() { # a backend that appears later, which the daemon reports
 	rm -rf "$T/late"
 	start "remote=dir:$T/late,remote_optional"
 }
@@ -31,7 +31,7 @@ mkdir "$T/late"
 soon "in the file" "$T/log" "kvfs: $HERE"
 stop
 
-# The daemon holds no pipe of its caller's open.
+# The daemon keeps no pipe of its caller open.
 timeout 30 bash -c "'$B/kvfs' -o '$BASE,control=$SOCK' '$S' '$M' 2>&1 | cat" || fail "a pipe is kept"
 stop
 
@@ -55,7 +55,7 @@ grep -qE '^<28>[A-Z][a-z]{2} [ 0-9]{2} [0-9:]{8} kvfs\[[0-9]+\]: remote=' "$T/fi
 kill $first
 stop
 
-# A log that takes no more.
+# The log accepts no more messages.
 rm -f /dev/log
 python3 -c '
 import socket, time

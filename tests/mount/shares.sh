@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# shares.sh - one user takes all it can get of what is finite; another one
-# works on.
+# shares.sh - one user takes as much as it can of every limited resource; another user can
+# still work.
 . "$(dirname "$0")/lib"
 needs_root setpriv
 cp "$B/tests/mount/hog" "$T/hog"
@@ -24,7 +24,8 @@ EOF
 ok "A makes another space" $A mkdir -m 755 "$M/big"
 ok "with a long layout" $A sh -c "cat $T/layout > $M/big/.layout"
 
-# hog HOW: as A, take what it gets, say how many and why no more, and hold it.
+# hog HOW: as user A, open files until refused, print their number and the
+# error, and hold them
 hog() {
 	local i
 	rm -f "$T/took"

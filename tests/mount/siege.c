@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * siege.c - a user who takes all there is, and one who works meanwhile.
+ * siege.c - a user who takes as much as it can, and a user who works meanwhile.
  *
  *     siege attack SOCKET MOUNT SECONDS
- *     siege work SOCKET MOUNT SECONDS   its latencies, and what failed
+ *     siege work SOCKET MOUNT SECONDS   print latencies and failures
  *
  * OWNS      its connections, and spaces siege-UID.
  *
@@ -43,7 +43,7 @@ static bool go_on(void)
 	return kv_now_ns() < until;
 }
 
-/* ---- who takes all ---- */
+/* ---- the attacker ---- */
 
 static struct peer peers[PEERS];
 
@@ -66,7 +66,7 @@ static void connect_all(void)
 								 : WIRE_ACQUIRE,
 						.count = WIRE_BATCH},
 					keys, sizeof(keys), -1);
-			/* Replies of some are read, of others not. */
+			/* Read the replies of every second connection only. */
 			while (i % 2 &&
 			       recv(peers[i].fd, peers[i].in,
 				    sizeof(peers[i].in), MSG_DONTWAIT) > 0)
@@ -97,7 +97,7 @@ static void map_all(void)
 		peer_close(&peers[--n]);
 }
 
-/* Reserve, save and lease as many blocks as there are. */
+/* Reserve, save and lease blocks until DRAM is full. */
 static void fill_dram(void)
 {
 	uint32_t first = (uint32_t)getpid() << 12;
@@ -240,7 +240,7 @@ static long open_and_read(const char *path)
 	return n < 0 ? -errno : n > 65536 ? 0 : -ENODATA;
 }
 
-/* The file of block @key, as peer_keys makes them. */
+/* Return the path of block @key, whose key peer_keys makes. */
 static void path_of(uint32_t key, char *ret_path, size_t room)
 {
 	struct wire_key wire;
@@ -256,7 +256,7 @@ static long save(struct peer *p, uint32_t key)
 {
 	long r;
 
-	/* Memory is being made: to be asked again, as the library does. */
+	/* EBUSY: memory is being made; retry as the library does. */
 	while ((r = peer_save(p, key, 1)) == -EBUSY && go_on())
 		usleep(1000);
 	return r == -EBUSY ? 0 : r;

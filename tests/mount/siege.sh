@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# siege.sh [SECONDS] - one user takes all there is, in every way at once; none of
-# another's calls fails, who is guaranteed what he uses.  Prints how long they take,
-# alone and then.
+# siege.sh [SECONDS] - one user takes as much as it can, in every way at once.  No call of
+# another user, who stays within its guarantees, fails.  Prints the latencies of that user,
+# alone and during the siege.
 . "$(dirname "$0")/lib"
 seconds=${1:-8}
 needs_root setpriv

@@ -55,7 +55,7 @@ def durable(n):
         return False
 
 def pin(n):
-    os.setxattr(place(n), "user.kvfs.tier", b"ssd")  # memory has bounds of its own
+    os.setxattr(place(n), "user.kvfs.tier", b"ssd")  # evict from DRAM, which has limits of its own
     os.setxattr(place(n), "user.kvfs.pin", b"1")
 
 if what == "save":
@@ -115,13 +115,13 @@ elif what == "verify":
     done = {int(line) for line in sys.stdin.read().split()}
     for i in range(first, first + n, step):
         turn = i // step % 3
-        # The first that was not is under way, maybe.
+        # The first block that was not saved may be under way.
         begun = i in done or i == first or i - step in done
         there = os.path.exists(place(i))
         assert there or (turn != 2 and begun), i
         assert not there or turn != 1 or i not in done, i
         if not there:
-            continue  # removed; or evicted, not being pinned any more
+            continue  # removed; or unpinned and then evicted
         assert open(place(i), "rb").read() == block(i, size), i
         pinned = os.getxattr(place(i), "user.kvfs.pin") == b"1"
         assert pinned or (turn == 0 and begun), i

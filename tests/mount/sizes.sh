@@ -1,15 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# sizes.sh - a segment file has slots of one size: who keeps a block in each, or has
-# blocks of many sizes, takes no file of those that others are guaranteed, and none of
-# others' beyond his quota.
+# sizes.sh - a segment file has slots of one size.  A user who keeps a block in each file,
+# or has blocks of many sizes, takes no file that other users are guaranteed, and beyond
+# its quota no file of other users.
 . "$(dirname "$0")/lib"
 needs_root
 BASE=dram=64M,ssd=128M,segment=8M,hugepages=off,scrub=0
 U=$M/.kvfs/tenants
 py="python3 $here/sizes.py"
 limit() { setfattr -n "user.kvfs.$2" -v "$3" "$U/$1"; }
-# made USER SPACE: make the user's empty space.
+# made USER SPACE: make an empty space of the user
 made() { mkdir -m 755 "$M/$2" && chown "$1" "$M/$2" || fail "mkdir"; }
 again() {
 	[ -z "$(daemon_pids)" ] || stop
@@ -17,7 +17,8 @@ again() {
 	start
 }
 
-# The tier is full of A's, and a block is pinned in each file; then one is open.
+# A's blocks fill the tier, with a pinned block in each file; then with an open
+# one.
 again
 limit 1002 reserve.ssd 32M || fail "reserve"
 made 1001 a && made 1002 c
@@ -57,7 +58,7 @@ eq "all of them are durable" "$($py 0 count "$M/a" 5000 200)" 200
 [ $((SECONDS - began)) -le 30 ] || fail "200 saves took $((SECONDS - began)) s"
 ok "A's pinned blocks are whole" $py 1001 check "$M/a" 100000 0 1050 15
 
-# A pins blocks of many sizes: each needs a file.
+# A pins blocks of many sizes: each size needs a file.
 again
 limit 1002 reserve.ssd 32M || fail "reserve"
 made 1001 a && made 1002 c

@@ -2,16 +2,16 @@
 /*
  * snap.c - snapshots from a shell script.
  *
- *   snap MOUNT SPACE make NAME KEY...   of these blocks, positions 0, 1, ...
+ *   snap MOUNT SPACE make NAME KEY...   of these blocks, at positions 0, 1, ...
  *   snap MOUNT SPACE drop NAME
- *   snap MOUNT SPACE list               a name a line
- *   snap MOUNT SPACE keys NAME          a position and a key a line
- *   snap MOUNT SPACE flush              until all is durable
+ *   snap MOUNT SPACE list               print a name a line
+ *   snap MOUNT SPACE keys NAME          print a position and a key a line
+ *   snap MOUNT SPACE flush              wait until all blocks are durable
  *   snap MOUNT SPACE fill NAME FILE BYTES    save FILE in blocks of BYTES bytes
  *                                       of a tensor "kv", 16 tokens each, and
  *                                       make a snapshot of them
  *
- * Exits 0, or 1 and says why.
+ * Exits 0, or prints an error and exits 1.
  */
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# snapshots.sh - <space>/.snapshots/<name>/: links that real programs read,
-# follow, archive and remove, and what removing them does to pins.
+# snapshots.sh - <space>/.snapshots/<name>/: links that real programs read, follow, archive
+# and remove, and the effect of removing them on pins.
 . "$(dirname "$0")/lib"
 start
 snap() { "$B/tests/mount/snap" "$M" "$@"; }
@@ -14,7 +14,8 @@ for i in 0 1 2 3 4; do
 done
 D=$M/s/.snapshots
 
-# There in every space, listed in none: cp, tar and rsync of a space see blocks.
+# .snapshots exists in every space, but is not listed: cp, tar and rsync of a
+# space copy blocks only.
 eq "no snapshots" "$(ls "$D")" ""
 not "no such snapshot" "No such file" ls "$D/a"
 ok "make" snap s make "turn 1" "${keys[@]}"
@@ -64,7 +65,7 @@ ok "chmod changes nothing" chmod 0700 "$A"
 ok "touch of a link" touch -h "$A/00000001"
 eq "xattrs" "$(getfattr -h --absolute-names -d -m - "$A/00000001")" ""
 
-# Pins: as long as one has it.
+# A block is pinned as long as a snapshot has it.
 for i in 0 4; do eq "pinned $i" "$(xattr "$M/s/$(place $i)" pin)" 1; done
 ok "unlink" rm "$A/00000000"
 eq "one link unpins its block" "$(xattr "$M/s/$(place 0)" pin)" 0
@@ -80,7 +81,8 @@ ok "drop" snap s drop b
 eq "unpinned" "$(xattr "$M/s/$(place 3)" pin)" 0
 eq "none left" "$(ls -A "$D")" ""
 
-# A block that goes leaves a dangling link, and is pinned again if it returns.
+# A removed block leaves a dangling link, and is pinned again if it is saved
+# again.
 ok "make" snap s make d "${keys[@]}"
 ok "rm of a pinned block" rm "$M/s/$(place 2)"
 eq "the link stays" "$(readlink "$D/d/00000002")" "../../$(place 2)"
@@ -89,7 +91,7 @@ put s 2 "$T/b2" || fail "put again"
 same "it is back" "$T/b2" "$D/d/00000002"
 eq "pinned again" "$(xattr "$M/s/$(place 2)" pin)" 1
 
-# A snapshot survives the daemon: a clean end, and after a flush a SIGKILL.
+# A snapshot survives a clean end of the daemon, and after a flush a SIGKILL.
 restart
 eq "after a clean end" "$(ls "$D/d" | wc -l)" 5
 eq "pinned" "$(xattr "$M/s/$(place 2)" pin)" 1
@@ -106,7 +108,7 @@ eq "the unlinked one is gone" "$(ls "$D/d" | wc -l)" 4
 eq "and unpinned" "$(xattr "$M/s/$(place 4)" pin)" 0
 eq "the others are not" "$(xattr "$M/s/$(place 0)" pin)" 1
 
-# Whole spaces: copied without them, removed with them.
+# Whole spaces are copied without their snapshots, and removed with them.
 ok "cp -a" cp -a "$M/s" "$M/copy"
 eq "no snapshots in the copy" "$(ls -A "$M/copy/.snapshots")" ""
 ok "rsync" rsync -a "$M/s/" "$T/out/"

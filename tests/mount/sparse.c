@@ -5,10 +5,9 @@
  *     sparse staging SOCKET     from a sparse staging memory of 512 MiB
  *     sparse lent SOCKET        from lent memory that grows from nothing after
  *                               the daemon has checked it
- *     sparse probe SOCKET       saves a block, and finds it
+ *     sparse probe SOCKET       save a block, and find it
  *
- * Prints how many MiB its files hold in the end: 0 if the daemon allocated none
- * of them.
+ * Prints how many MiB its files hold in the end: 0 if the daemon allocated no page of them.
  *
  * OWNS      its connections, and spaces sparse-UID.
  *
@@ -76,7 +75,7 @@ static int save_staging(struct peer *p, uint64_t *ret_held)
 	return r;
 }
 
-/* One pool: BATCH blocks are under way when its file grows. */
+/* Lend one pool: BATCH blocks are under way when its file grows. */
 static int save_lent(struct peer *p, uint32_t id, int fd)
 {
 	struct {

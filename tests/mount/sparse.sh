@@ -1,8 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# sparse.sh - a user saves from memory that nobody has allocated: none of it is
-# allocated for the daemon, which lives in a control group that is smaller than
-# this memory.
+# sparse.sh - a user saves from sparse memory: the daemon, in a control group that is
+# smaller than this memory, allocates none of it and survives.
 . "$(dirname "$0")/lib"
 needs_root setpriv
 A="setpriv --reuid 1001 --regid 1001 --clear-groups"

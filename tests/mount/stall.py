@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""stall.py PORT FILE - a web server that keeps in memory what is put, and does not answer
-who gets an object whose path has one of the words of FILE in it."""
+"""stall.py PORT FILE - a web server that keeps objects in memory, and does not answer a
+request for an object whose path contains a word of FILE."""
 import http.server
 import sys
 import time

@@ -1,32 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * storm.c - blocks wanted all the time, of a node that must have them brought.
+ * storm.c - blocks that are requested all the time from a node that must fetch them.
  *
  *   storm MOUNT SPACE save BYTES N           save N blocks of BYTES, durably
  *   storm MOUNT SPACE keep BYTES N           the same, in a space that is not shared
  *   storm MOUNT SPACE churn BYTES N SECONDS FROM
- *                                            save any of N from the FROMth on,
- *                                            again and again, whatever becomes
- *                                            of it
+ *                                            save any of N blocks from FROM on,
+ *                                            again and again, ignoring failures
  *   storm MOUNT SPACE get BYTES N SECONDS MS THREADS
- *                                            each wants eight of N at a time, at
- *                                            most a hundred times a second, in
- *                                            MS / 4 to MS milliseconds
- *   storm MOUNT SPACE probe BYTES N SECONDS  hold N blocks of one's own that go
- *                                            nowhere; probe and lease them
- *   storm MOUNT SPACE pull BYTES N MANY      lease the first N once, so MANY at a
- *                                            time, and say how long it took
- *   storm MOUNT SPACE keys BYTES N           print their names
+ *                                            each thread acquires eight of N blocks
+ *                                            at a time, at most a hundred times a
+ *                                            second, within MS / 4 to MS ms
+ *   storm MOUNT SPACE probe BYTES N SECONDS  hold N blocks of a space that is not
+ *                                            shared; probe and lease them
+ *   storm MOUNT SPACE pull BYTES N MANY      lease the first N once, MANY at a time,
+ *                                            and print how long that took
+ *   storm MOUNT SPACE keys BYTES N           print the blocks' names
  *
- * A block's bytes follow from its number, and are looked at whenever they come.
- * Says how many came, how many had other bytes, when acquires ended (after their
- * deadline; before it with a minus), how late a thread was that only sleeps, 10 ms
- * at a time, and what probes took.  Exits 1 if a byte was wrong, or a block of
- * one's own not there.
+ * A block's bytes follow from its number, and are checked after each acquire.  Prints how
+ * many blocks came, how many had wrong bytes, when acquires ended (after their deadline;
+ * before it with a minus), how late a thread was that only sleeps, 10 ms at a time, and how
+ * long probes took.  Exits 1 if a byte was wrong, or a held block was missing.
  *
  * OWNS      its connection and threads.
  *
- * LOCKING   none: each thread has what it sees for itself until it is joined.
+ * LOCKING   none: each thread has results of its own until it is joined.
  */
 #include <stdio.h>
 
@@ -171,7 +169,7 @@ static int pool_over(uint8_t *memory, kvfs_pool **ret_pool)
 	return kvfs_pool_register(storm.session, &desc, ret_pool);
 }
 
-/* A machine that is very busy has the library take the daemon for hung. */
+/* On a very busy machine the library takes the daemon for hung: retry. */
 static int save_patiently(kvfs_pool *pool, uint8_t *memory, uint64_t first,
 			  enum kvfs_stage stage)
 {
@@ -283,7 +281,7 @@ static void *get_all(void *arg)
 	return NULL;
 }
 
-/* Measure how late the machine itself makes threads. */
+/* Measure how late the machine itself wakes threads. */
 static void *sleep_all(void *arg)
 {
 	(void)arg;
@@ -389,7 +387,7 @@ static int pull_some(uint64_t first, uint64_t n, kvfs_lease **ret_lease)
 	return r;
 }
 
-/* The bytes are looked at when the time is taken. */
+/* Check the bytes after the time was taken. */
 static int pull(void)
 {
 	const uint64_t begun = kv_now_ns(), many = storm.many;
@@ -417,7 +415,7 @@ static int pull(void)
 
 /* ---- probe ---- */
 
-/* How many are not here. */
+/* Return the number of blocks that are absent. */
 static unsigned probe(uint64_t first)
 {
 	const uint64_t begun = kv_now_ns();
@@ -436,7 +434,7 @@ static unsigned probe(uint64_t first)
 	return lost;
 }
 
-/* Memory of saved blocks may go to others before they are held. */
+/* Saved blocks may be evicted before they are leased. */
 static int hold(kvfs_lease **ret_lease)
 {
 	kvfs_key *keys = calloc(storm.n, sizeof(*keys));

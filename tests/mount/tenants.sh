@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tenants.sh - two users of one mount: whose a space is, who is let in, who may
-# make spaces, what uid 0 may, and what a sync of the root writes.
+# tenants.sh - two users of one mount: owners of spaces, users who may use the mount or
+# make spaces, the rights of uid 0, and the blocks that a sync of the root writes.
 . "$(dirname "$0")/lib"
 needs_root setpriv
 A="setpriv --reuid 1000 --regid 1000 --clear-groups"
@@ -12,7 +12,8 @@ cp "$ask" "$T/ask" && chmod 755 "$T/ask" && ask=$T/ask
 E="Permission denied"
 block "$T/b" && chmod 644 "$T/b"
 
-# Names: whoever made one first owns what is read and saved under it.
+# The user who makes a space first owns the blocks read and saved under its
+# name.
 start writeback=none
 ok "C takes a name" $C "$ask" "$M" model make
 not "A does not take it for its own" "$E" $A "$ask" "$M" model make
@@ -27,13 +28,13 @@ not "A cannot share what it may not read" "$E" $A "$ask" "$M" own share
 ok "C makes one in A's group" $C mkdir -m 777 "$M/gift"
 not "C gives it away" "Operation not permitted" $C chown 1000 "$M/gift"
 
-# Figures of a space are for those who may read it.
+# Only users who may read a space see its figures.
 of() { "$@" cat "$M/.kvfs/metrics" | sed -n 's/^kvfs_space_blocks{space="\(.*\)"}.*/\1/p' | sort | xargs; }
 eq "A sees what it may read" "$(of $A)" "gift house model"
 eq "C sees its own, too" "$(of $C)" "gift house model own"
 eq "an operator sees all" "$(of)" "gift house model own"
 
-# A sync of the root writes what its caller may write.
+# A sync of the root writes only spaces to which its caller may write.
 ok "C writes, to memory alone" $C mkdir "$M/own/01"
 ok "C writes, to memory alone" $C cp "$T/b" "$M/own/$(place 1)"
 ok "all may read here" $C mkdir -m 755 "$M/read"
@@ -51,7 +52,7 @@ ok "A is" $A ls "$M"
 ok "A is, by the socket" $A "$ask" "$M" model probe
 ok "one of the group is" $G ls "$M"
 ok "root is" ls "$M"
-# The kernel has these names now, and asks for them no more.
+# The kernel has cached these names, and does not look them up again.
 for f in config stats metrics tenants/1000; do ok "root looks" cat "$M/.kvfs/$f"; done
 not "C is not" "$E" $C ls "$M"
 not "C is not" "$E" $C ls "$M/own"
@@ -76,7 +77,7 @@ restart root_mode=0700
 not "nobody else is let in" "not connected" $A "$ask" "$SOCK" new make
 not "nobody else is let in" "$E" $A ls "$M"
 
-# Uid 0 as any other.
+# Uid 0 without special rights.
 restart root=squash
 P="Operation not permitted"
 not "root lists" "$E" ls "$M/own"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# times.sh - the times of directories: what stat(2) says right after a block was
-# closed stays so, and a backup does not find that its files changed meanwhile.
+# times.sh - the times of directories: the times that stat(2) returns right after a block
+# was closed stay the same, so that a backup sees no change.
 . "$(dirname "$0")/lib"
 start
 block "$T/b"

@@ -1,14 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# token_ids.sh - blocks that say what their tokens are, as files: taken with them,
-# refused without, the same after tar and a restart, and read by who may read the
-# space, and by nobody else.
+# token_ids.sh - blocks with token ids, as files: accepted with ids, refused without,
+# unchanged after tar and a restart, and readable only by users who may read the space.
 . "$(dirname "$0")/lib"
 start
 LAYOUT='{"tensors": [{"name": "k", "dtype": "U8", "shape": [4, 1024]}], "tokens": 4, "token_ids": true}'
 kept() { block "$1" --seed "${#1}" --tensor k:U8:4x1024:4096 "${@:2}"; } # FILE META...
 key() { printf '%s%030x' "$1" "$2"; }
-ids() { # FILE: what its header tells
+ids() { # FILE: print the ids in its header
 	python3 -c '
 import json, struct, sys
 with open(sys.argv[1], "rb") as f:
@@ -51,7 +50,7 @@ cp "$T/good" "$M/s/aa/.$(key aa 3).tmp" || fail "a staging file"
 ok "renamed onto its key" mv "$M/s/aa/.$(key aa 3).tmp" "$M/s/aa/$(key aa 3)"
 eq "its ids" "$(ids "$M/s/aa/$(key aa 3)")" "1,2,3,4294967295 00ff"
 
-# A layout that comes late: only where all blocks have them.
+# A space gets a layout after its blocks only if all blocks have token ids.
 mkdir "$M/late/aa"
 cp "$T/good" "$M/late/aa/$(key aa 1)" && kept "$T/bad" --meta tokens=4 && cp "$T/bad" "$M/late/aa/$(key aa 2)" ||
 	fail "blocks of an untyped space"
@@ -60,7 +59,7 @@ not "a layout where a block has none" "Bad message" cp "$T/layout" "$M/late/.lay
 rm "$M/late/aa/$(key aa 2)"
 ok "a layout where all have them" cp "$T/layout" "$M/late/.layout"
 
-# To another space, a restart, and a lost index.
+# Copied to another space, after a restart, and after a lost index.
 ok "tar" sh -c "mkdir $M/copy && tar --format=pax -C $M/s -cf - . | tar -C $M/copy -xf -"
 ok sync sync "$M/s" "$M/copy" "$M/late"
 list() { (cd "$M" && find s copy late -type f ! -name .layout -print0 | LC_ALL=C sort -z | xargs -0 xxh128sum); }

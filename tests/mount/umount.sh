@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# umount.sh - what an unmount promises: with the helper that umount(8) calls all
-# is durable and the store free; without it the next that wants the store waits.
+# umount.sh - promises of an unmount: with the helper that umount(8) calls, all blocks are
+# durable and the store is free; without the helper, the next user of the store waits.
 . "$(dirname "$0")/lib"
 ln -s "$B/kvfs" "$T/umount.kvfs"
 helper() { "$T/umount.kvfs" "$@"; }
@@ -19,7 +19,7 @@ for round in 1 2 3 4; do
 	ok "umount by the helper" helper -n -v -t fuse.kvfs "$M"
 done
 
-# Killed as soon as umount has answered.
+# The daemon is killed as soon as umount has returned.
 start dram=256M
 cp -r "$T/in" "$M/killed" || fail "cp -r"
 pid=$(daemon_pids)
@@ -49,14 +49,14 @@ not "umount without an argument" "usage" helper
 not "a second daemon while the first goes on" "in use by another kvfs" \
 	"$B/kvfs" -o "$BASE,control=$T/sock2" "$S" none
 
-# A bind mount of it is not its end.
+# Unmounting a bind mount does not end the daemon.
 if [ "$(id -u)" = 0 ]; then
 	mkdir "$T/bound" && mount --bind "$M" "$T/bound" || fail "mount --bind"
 	ok "umount of the bind mount" helper "$T/bound"
 	same "it goes on" "$T/b" "$M/killed/$(place 1)"
 fi
 
-# A daemon that does not answer any more.
+# A daemon that no longer answers.
 pid=$(daemon_pids)
 kill -KILL "$pid"
 ok "umount of a dead one" helper "$M"

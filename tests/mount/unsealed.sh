@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# unsealed.sh - a block that is being written is not there under its name, not
-# even for other programs of the same user: it is whole, or it is not there.
+# unsealed.sh - a block that is being written is absent under its name, even for other
+# programs of the same user, until it is complete.
 . "$(dirname "$0")/lib"
 start
 block "$T/b" --bytes 100000
@@ -11,7 +11,7 @@ exec 7> "$F"
 not "reading a file just made" "No such file" cat "$F"
 not "looking at a file just made" "No such file" stat "$F"
 not "removing a file just made" "No such file" rm "$F"
-head -c 50000 "$T/b" >&7 2> /dev/null # close says that it is not whole
+head -c 50000 "$T/b" >&7 2> /dev/null # close reports that the block is incomplete
 not "reading half a block" "No such file" cat "$F"
 not "copying half a block" "No such file" cp "$F" "$T/half"
 absent "half a block" "$T/half"
@@ -46,7 +46,7 @@ fails(errno.ESTALE, os.open, "/proc/self/fd/%d" % early, os.O_RDONLY)
 r = os.open(path, os.O_RDONLY)
 assert mmap.mmap(r, 0, mmap.MAP_SHARED, mmap.PROT_READ)[:] == data
 os.close(f)
-# Another process of the user may write the same key, and be first.
+# Another process of the user may write the same key, and finish first.
 key2 = path[:-1] + "2"
 slow = os.open(key2, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 os.write(slow, data[:1000])
@@ -62,7 +62,7 @@ assert subprocess.run(["cp", sys.argv[2], other]).returncode == 0
 os.write(slow, data[1000:-1] + b"?")
 fails(errno.EEXIST, os.close, slow)
 assert open(other, "rb").read() == data
-# A staging name is there for every process of its user.
+# Every process of its user can see a staging name.
 temp = os.path.join(os.path.dirname(path), "." + os.path.basename(path) + ".x")
 with open(temp, "wb") as f:
     f.write(data)

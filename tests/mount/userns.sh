@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# userns.sh - engines in user namespaces, where root of the machine is a user
-# without a number: whom they connect to, and whom they do not take for a
-# daemon; and a daemon in one, which lets in only whom it can tell from others.
+# userns.sh - engines in user namespaces, in which the machine's root has no user id: which
+# daemons they connect to, and which sockets they refuse; and a daemon in a user namespace,
+# which admits only users that it can tell apart.
 . "$(dirname "$0")/lib"
 needs_root setpriv
 as() { local id=$1; shift; setpriv --reuid "$id" --regid "$id" --clear-groups "$@"; }
@@ -10,13 +10,13 @@ if ! as 1000 unshare -Ur true 2> /dev/null; then
 	echo "needs user namespaces for everybody"
 	exit 77
 fi
-# Directories that nobody else can write to: /tmp is none.
+# Use directories to which no other user can write, unlike /tmp.
 D=$(mktemp -d /run/kvfs-test.XXXXXX)
 trap 'rm -rf "$D"; cleanup' EXIT
 chmod 755 "$D" && mkdir "$D/bin" && cp "$B/tests/mount/ask" "$B/tests/crash/blocks" "$B/kvfs" "$D/bin" || fail "cp"
 chmod -R go+rX "$D/bin" && ask=$D/bin/ask
 block "$T/b" && chmod 644 "$T/b"
-gone() { # the socket $1 or, without one, a lib's daemon
+gone() { # wait until no daemon of this test is left
 	for ((i = 0; i < 600; i++)); do
 		[ -z "$(daemon_pids)$(pgrep -f -- "^[^ ]*kvfs .*$D/")" ] && return
 		sleep 0.1
@@ -41,10 +41,10 @@ done
 ok "saves, leases and reads in a namespace" as 1000 unshare -Ur "$D/bin/blocks" durable "$SOCK" 0 24
 as 1000 unshare -Ur "$D/bin/blocks" check "$SOCK" 0 24 | grep -q '\b24\b' || fail "what was saved in a namespace"
 
-# A link that others can turn round leads nowhere else than what is looked at.
+# A link that other users can change leads only to the socket that was checked.
 ln -s "$SOCK" "$T/link"
 eq "a link in /tmp to a guarded place" "$(as 1000 unshare -Ur "$ask" "$T/link" inside probe "$(key 1)")" 1
-# Where others can put a socket, it may be theirs.
+# A socket in a directory to which other users can write may be theirs.
 E="not connected"
 refused() {
 	not "$1" "$E" as 1000 unshare -Ur "$ask" "$SOCK" made make
@@ -61,7 +61,7 @@ chown 0 "$SOCK"
 eq "as it was" "$(as 1000 unshare -Ur "$ask" "$SOCK" inside probe "$(key 1)")" 1
 stop
 
-# Another user's daemon is no more trusted than outside.
+# Another user's daemon is not trusted, as outside of a namespace.
 impostor() {
 	SOCK=$1
 	as 1001 "$D/bin/kvfs" -o "dram=16M,ssd=0,segment=8M,hugepages=off,control=$SOCK" "$T/other/s" none || fail "the other's daemon"
@@ -77,7 +77,7 @@ impostor "$T/other/sock" "another's daemon in /tmp"
 mkdir -m 1777 "$D/shared"
 impostor "$D/shared/sock" "another's daemon in a directory for all"
 
-# A daemon in a namespace takes nobody whom it cannot tell from others.
+# A daemon in a namespace refuses users that it cannot tell apart.
 SOCK=$D/shared/sock
 as 1000 unshare -Ur "$D/bin/kvfs" -o "dram=16M,ssd=0,segment=8M,hugepages=off,control=$SOCK" "$T/none" none 2>/dev/null &&
 	fail "a store where it may not write"

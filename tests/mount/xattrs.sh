@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# xattrs.sh - user.kvfs.* of blocks and spaces: shown, set, refused, kept.
+# xattrs.sh - user.kvfs.* of blocks and spaces: read, set, refused, kept over a
+# restart.
 . "$(dirname "$0")/lib"
 start
 P=cd00000000000000000000000000000f
