@@ -106,7 +106,7 @@ static void all_layers_are_all_bytes_once(void **state)
 #define SAID(tensors, layers) \
 	"{\"tensors\":[" tensors "],\"layers\":" layers "}"
 
-/* Each byte is in one layer, and no layer has more pieces than reported. */
+/* Check that each byte is in one layer, and count the pieces. */
 static void assert_whole(const struct kv_layout *layout)
 {
 	_cleanup_(kv_freep) struct kvfs_range *ranges =
@@ -210,7 +210,7 @@ static void layers_that_cannot_be_are_refused(void **state)
 			-EINVAL);
 }
 
-/* Layouts of before, and their spaces, are what they were. */
+/* A layout without layers keeps its text. */
 static void a_layout_that_does_not_say_it_has_the_text_it_had(void **state)
 {
 	const char *text = LAYOUT(FOUR);

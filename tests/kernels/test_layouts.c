@@ -110,7 +110,7 @@ static void leave(struct room *r)
 	free(r->memory);
 }
 
-/* Pages in no order: a * i + @first, all different. */
+/* Set the pages: shuffled, all different, from @first on. */
 static void scatter(struct room *r, uint32_t first)
 {
 	uint32_t i;
@@ -172,7 +172,7 @@ static void load(struct room *r, const kvfs_opts *opts)
 	kvfs_xfer_free(xfer);
 }
 
-/* Planes from .. to of every block are there, and nothing else anywhere. */
+/* Check planes @from .. @to of every block, 0xee in other bytes. */
 static void check(struct room *r, uint32_t from, uint32_t to)
 {
 	size_t i, rest = 0;
@@ -190,7 +190,7 @@ static void check(struct room *r, uint32_t from, uint32_t to)
 		fail_msg("%s: %zu bytes beside the blocks", r->e->name, rest);
 }
 
-/* The file has the bytes in the order of its shapes. */
+/* Check that the files have the bytes in the order of the shapes. */
 static void check_files(struct room *r)
 {
 	kvfs_lease *lease = acquire(r);
@@ -224,7 +224,8 @@ static void every_layout_comes_back_bit_by_bit(void **state)
 		enter(*state, &engines[i], &r);
 		wipe(&r);
 		save(&r);
-		check(&r, 0, UINT32_MAX); /* a save writes nothing */
+		/* a save does not write to the pages */
+		check(&r, 0, UINT32_MAX);
 		check_files(&r);
 		scatter(&r, 8);
 		load(&r, NULL);
@@ -256,7 +257,7 @@ static void a_skipped_page_of_a_block_is_left_alone(void **state)
 	}
 }
 
-/* How many of the engine's planes a layer has; 0: its layers are others. */
+/* Return the number of planes per layer; 0: layers share a plane. */
 static uint32_t planes_a_layer(const struct engine *e)
 {
 	return e->tensors[0].planes == 1 ? 0 : e->tensors[0].planes / LAYERS;

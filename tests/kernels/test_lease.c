@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leases: statuses, pointers, and what ends them. */
+/* Leases: statuses, pointers, and the events that end a lease. */
 #include "tests/kernels/world.h"
 
 /* The daemon's count of leased blocks, from its statistics. */
@@ -114,7 +114,7 @@ static void pointers_show_the_tensors_and_the_whole_file(void **state)
 	kvfs_release(lease);
 }
 
-/* Results belong to keys, in whatever order they are asked. */
+/* Each result belongs to its key, in any order of the keys. */
 static void results_are_in_the_order_of_the_keys_asked(void **state)
 {
 	struct world *w = *state;
@@ -192,12 +192,12 @@ static void every_lease_ends_with_its_release_or_its_session(void **state)
 				 0);
 		kvfs_release(lease);
 	}
-	/* Requests stay in order: once this one is answered, all have been. */
+	/* The daemon answers in order: this answer comes after all others. */
 	kvfs_release(world_acquire(w, 1, 1));
 	wait_for_no_leases(w);
 }
 
-/* The lease is given back by the load, which ends with it. */
+/* The load owns the lease, which ends with the load. */
 static void a_load_gives_the_lease_back_when_it_is_done(void **state)
 {
 	struct world *w = *state;
@@ -231,8 +231,8 @@ static void a_waiting_lease_can_be_cancelled(void **state)
 	kvfs_release(lease);
 }
 
-/* A daemon that is stopped answers nothing: the lease's own clock settles it.
- * A later answer releases its blocks. */
+/* A frozen daemon does not answer: the lease expires by its own clock.  The
+ * daemon's late answer releases the blocks. */
 static void a_daemon_that_does_not_answer_in_time_is_a_miss(void **state)
 {
 	struct world *w = *state;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Pools by descriptor: the daemon saves from the pages, and seals nothing that
- * it copied from pages that were not lent any more.
- */
+/* Pools by descriptor: the daemon saves straight from the pages, and seals no
+ * block whose pages were no longer lent. */
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -10,7 +8,7 @@
 
 #define BYTES ((size_t)PAGES * PAYLOAD)
 
-/* The file of a pool, and how it is described. */
+/* A pool's file, and the description of the pool. */
 struct shared {
 	int fd;
 	uint8_t *memory;
@@ -43,7 +41,7 @@ static void share(struct world *w, struct shared *s, int fd, uint64_t offset)
 	};
 }
 
-/* Unlinked and never sealed, as vLLM makes it. */
+/* Make an unlinked file without seals, as vLLM does. */
 static int make_file(const char *dir, uint64_t bytes, bool allocated)
 {
 	char path[96];
@@ -74,7 +72,7 @@ static void wait_lent(kvfs_pool *pool)
 	assert_true(info_of(pool).lent);
 }
 
-/* The pool of the world becomes one of @s, whose memory is the world's then. */
+/* Replace the world's pool and memory by those of @s. */
 static void use(struct world *w, struct shared *s)
 {
 	kvfs_pool_close(w->pool);
@@ -122,7 +120,7 @@ static kvfs_xfer *save(struct world *w, uint32_t first, size_t n,
 	return xfer;
 }
 
-/* The blocks are sealed. */
+/* Check that the blocks are sealed. */
 static void is_saved(struct world *w, uint32_t first, size_t n)
 {
 	kvfs_xfer *xfer = save(w, first, n, NULL);
@@ -160,7 +158,7 @@ static void a_part_of_a_file_is_found_at_its_offset(void **state)
 	put_back(w, &s);
 }
 
-/* A block of @pages_per_block pages, each with a part of k and a part of v. */
+/* Save blocks of several pages, each with a part of k and a part of v. */
 static void pages_of_many_runs_are_gathered(void **state)
 {
 	enum { EACH = 4, RUNS = 8, RUN = TENSOR / EACH / RUNS };
@@ -234,7 +232,7 @@ static void what_is_no_mapping_of_the_file_is_refused(void **state)
 	assert_int_equal(kvfs_pool_register(w->session, &s.desc, &pool),
 			 -EINVAL);
 	s.desc.reserved = 0;
-	/* A private page in the middle is not in the file. */
+	/* A private page in the middle belongs to no file. */
 	other = mmap(s.memory + BYTES / 2, 4096, PROT_READ | PROT_WRITE,
 		     MAP_PRIVATE | MAP_FIXED, s.fd, BYTES / 2);
 	assert_true(other != MAP_FAILED);
@@ -244,7 +242,7 @@ static void what_is_no_mapping_of_the_file_is_refused(void **state)
 	close(s.fd);
 }
 
-/* Blocks go by staging, and kvfs_pool_info has the reason. */
+/* The blocks are saved by staging; kvfs_pool_info has the reason. */
 static void files_that_are_not_taken_are_saved_all_the_same(void **state)
 {
 	struct world *w = *state;
@@ -272,7 +270,7 @@ static void a_sparse_file_stays_sparse(void **state)
 	world_save(w, 3);
 	blocks_are(w, 3);
 	assert_int_equal(fstat(s.fd, &before), 0);
-	is_saved(w, 300, 20); /* most of these pages nobody has written */
+	is_saved(w, 300, 20); /* most of these pages were never written */
 	assert_int_equal(fstat(s.fd, &st), 0);
 	assert_int_equal(st.st_blocks, before.st_blocks);
 	assert_true(st.st_blocks < 16 * (long)(PAYLOAD / 512));
@@ -303,8 +301,8 @@ static void a_file_that_becomes_shorter_fails_the_blocks_alone(void **state)
 	put_back(w, &s);
 }
 
-/* One that shrinks and grows while the daemon reads it: SIGBUS there is the
- * block's, and nobody else's. */
+/* The file shrinks and grows while the daemon reads: SIGBUS fails only the
+ * block being read. */
 static void a_file_that_shrinks_meanwhile_harms_nobody(void **state)
 {
 	struct world *w = *state;
@@ -340,7 +338,7 @@ static void a_file_that_shrinks_meanwhile_harms_nobody(void **state)
 	put_back(w, &s);
 }
 
-/* Blocks @first .. are what they were when they were lent, or not there. */
+/* Count blocks @first .. that are absent or as when they were lent. */
 static size_t are_old_or_absent(struct world *w, uint32_t first, size_t n)
 {
 	kvfs_key keys[PAGES];
@@ -439,7 +437,7 @@ static void run_lender(struct world *w, const struct shared *from,
 	_exit(3);
 }
 
-/* Another process has the pages as soon as the one that lent them is dead. */
+/* The pages are reused as soon as the process that lent them is dead. */
 static void a_client_killed_between_copy_and_seal_seals_no_other(void **state)
 {
 	struct world *w = *state;
@@ -457,7 +455,7 @@ static void a_client_killed_between_copy_and_seal_seals_no_other(void **state)
 		child = fork();
 		if (child == 0)
 			run_lender(w, &s, first);
-		/* A block is there: the others are on their way. */
+		/* Wait for the first block: the others are being saved. */
 		for (int i = 0; i < 100000; i++) {
 			kvfs_key key = world_key(first + (uint32_t)round);
 			kvfs_query query = {w->space, &key, 1};
@@ -520,7 +518,7 @@ static void what_is_lent_is_held_and_there_and_skipped(void **state)
 	put_back(w, &s);
 }
 
-/* The memory grows meanwhile, and new pages are also lent. */
+/* The memory grows during the saves, and new pages are also lent. */
 static void pages_that_kvfs_owns_are_lent(void **state)
 {
 	enum { FIRST = 4, ALL = 64 };

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Limits of a session and a process: the library stays within them where it can,
- * and names the limit where it cannot.
- */
+/* Limits of a session and a process: the library stays within the limits, or
+ * names the limit in its error. */
 #include <sys/resource.h>
 
 #include "tests/fs/peer.h"
@@ -17,7 +15,7 @@
 
 static uint8_t small_pages[16][SMALL];
 
-/* A pool of few pages in the place of the test's: saves may name one twice. */
+/* Replace the pool by one of few pages, which saves name repeatedly. */
 static kvfs_pool *small_pool(struct world *w)
 {
 	kvfs_view view = {"k", small_pages, SMALL, SMALL, 1, 0};
@@ -163,7 +161,7 @@ static void too_many_requests_are_no_full_disk(void **state)
 
 	peer_keys(&name, 0, 1);
 	memcpy(key.bytes, name.key, key.len);
-	/* A block that stays in the state of being saved. */
+	/* Keep a block in the state of being saved. */
 	assert_true(peer_connect(&saver, w->path));
 	assert_int_equal(peer_hello(&saver), 0);
 	assert_int_equal(peer_space(&saver, w->space_name, "", 0, 0), 0);
@@ -186,7 +184,7 @@ static void too_many_requests_are_no_full_disk(void **state)
 static int taken[4096];
 static size_t n_taken;
 
-/* No descriptor is left but @spare; nor will staging give one back. */
+/* Use up all descriptors but @spare, staging's included. */
 static void take_descriptors(struct world *w, int spare)
 {
 	struct rlimit limit;
@@ -229,7 +227,7 @@ static void a_segment_without_a_descriptor_says_so_and_comes_again(void **state)
 	world_wait_stat(w, "leased", 0);
 }
 
-/* Another session, whose staging is not made before it has a pool. */
+/* Open a session without a pool: it makes no staging yet. */
 static void without_pool_open(struct world *w)
 {
 	assert_int_equal(kvfs_open(w->path, &w->session), 0);
@@ -261,7 +259,7 @@ static void a_save_without_a_descriptor_says_so(void **state)
 	other_close(&w);
 }
 
-/* A session that cannot connect for want of one is not without a daemon. */
+/* A session without a free descriptor does not take the daemon for absent. */
 static void without_a_descriptor_there_is_no_connection_and_why(void **state)
 {
 	struct world *w = *state;
@@ -291,7 +289,7 @@ static void without_a_descriptor_there_is_no_connection_and_why(void **state)
 	give_descriptors();
 }
 
-/* SIGXFSZ is the test's, too, not the library's. */
+/* SIGXFSZ would end the process: the test ignores it. */
 static void a_limit_of_file_sizes_is_not_the_blocks_size(void **state)
 {
 	struct world w = *(struct world *)*state;
@@ -347,7 +345,7 @@ static void a_segment_without_address_space_says_so(void **state)
 
 /* ---- what became of a block ---- */
 
-/* SSD is small: others push it out after it was durable. */
+/* SSD is small: other blocks evict the block after it was durable. */
 static void was_durable_and_is_evicted_since_is_not_enoent(void **state)
 {
 	struct world *w = *state;
@@ -373,7 +371,7 @@ static void was_durable_and_is_evicted_since_is_not_enoent(void **state)
 	assert_true(kvfs_xfer_wait(first, KVFS_DURABLE, LONG) >= 1);
 	assert_int_equal(kvfs_xfer_status(first, 0), KVFS_EVICTED);
 	kvfs_xfer_free(first);
-	/* A removal is not an eviction. */
+	/* A removed block is not reported as evicted. */
 	first = layered_save_by(w->pool, w->space, 5, 1, NULL);
 	assert_int_equal(kvfs_xfer_wait(first, KVFS_SEALED, LONG), 1);
 	key = world_key(5);

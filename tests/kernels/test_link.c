@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One connection: whom it trusts, and what it takes for a message. */
+/* One connection: the peers and the messages that it accepts. */
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -50,7 +50,7 @@ static void no_common_version_is_told_with_theirs(void **state)
 	assert_int_equal(link.fd, -1);
 }
 
-/* Version 4 is that of releases before 0.2. */
+/* Releases before 0.2 have version 4. */
 static void a_daemon_of_version_4_is_refused_and_not_asked_again(void **state)
 {
 	struct impostor *i = *state;

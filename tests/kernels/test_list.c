@@ -10,7 +10,7 @@ static int by_key(const void *a, const void *b)
 	return memcmp(a, b, sizeof(kvfs_key));
 }
 
-/* All keys of @space, sorted; how many. */
+/* List all keys of @space, sorted.  Return their number. */
 static size_t list(kvfs_space *space, kvfs_key *keys, size_t page)
 {
 	uint64_t cursor = 0;
@@ -125,7 +125,7 @@ static void a_removed_space_is_gone_and_is_not_made_again(void **state)
 		kvfs_space_open(w->session, w->space_name, NULL, 0, &again),
 		-ENOENT);
 	assert_int_equal(kvfs_space_remove(w->space), -ENOENT);
-	/* Another layout is no obstacle any more. */
+	/* A space of this name can now have another layout. */
 	world_space_open(w->session, w->space_name,
 			 "{\"tensors\":[{\"name\":\"x\",\"dtype\":\"U8\","
 			 "\"shape\":[64]}]}",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loading: which bytes land where, and which pages stay as they are. */
+/* Loads: the destination of each byte, and pages that stay unchanged. */
 #include "tests/kernels/world.h"
 
 static bool page_untouched(const struct world *w, int64_t page)
@@ -44,7 +44,7 @@ static void arguments_that_cannot_be_are_refused(void **state)
 			 -EINVAL);
 	assert_int_equal(kvfs_load(w->pool, lease, 2, pages, &beyond, &xfer),
 			 -EINVAL);
-	/* A refused call leaves nothing behind that would refuse the next. */
+	/* A refused call does not make the next call fail. */
 	assert_int_equal(kvfs_load(w->pool, lease, 2, pages, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, KVFS_FOREVER), 2);
 	kvfs_xfer_free(xfer);
@@ -151,7 +151,7 @@ static void a_cancelled_load_touches_nothing_after_copied(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Two loads on different pages, one ended, leave the other's count. */
+/* Two loads on different pages: one ends, the other's pages still count. */
 static void loads_under_way_are_counted_not_flagged(void **state)
 {
 	struct world *w = *state;
@@ -179,7 +179,7 @@ static void loads_under_way_are_counted_not_flagged(void **state)
 	kvfs_release(lease);
 }
 
-/* The load is begun before its blocks are there, and nobody waits. */
+/* A load begins before its lease settles, and no thread waits for it. */
 static void a_load_begins_by_itself_when_its_lease_settles(void **state)
 {
 	struct world *w = *state;

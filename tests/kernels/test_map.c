@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks in the pages of a paged pool: mapped once, kept while used, given up
- * in order. */
+/* Maps of a paged pool: a block has one page, kept while it is used. */
 #include "tests/kernels/paged.h"
 
 /* ---- pools ---- */
@@ -126,7 +125,7 @@ static void more_than_dram_holds_is_mapped(void **state)
 	for (uint32_t i = 0; i < n; i++)
 		assert_true(is_block(m, i, i));
 	unmap(m);
-	/* A pool may be closed with most of it still to come. */
+	/* Close the pool while most of the map is still being loaded. */
 	assert_int_equal(kvfs_evict(w->space, keys, 1, NULL), 1);
 	kvfs_pool_close(pool);
 	pool = reserve(w, n, n);
@@ -204,8 +203,8 @@ static void maps_that_cannot_be_are_refused(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* One block has one page: the second map finds what was written to the first
- * one's page meanwhile, because nothing was copied. */
+/* One block has one page: the second map sees bytes that were written to the
+ * page after the first map, since nothing is copied again. */
 static void a_chain_mapped_twice_is_copied_once(void **state)
 {
 	struct world *w = *state;
@@ -262,7 +261,7 @@ static void one_key_twice_in_a_map_is_one_page(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* No address is given before its bytes are there. */
+/* A map returns no address before its bytes are loaded. */
 static void a_block_under_way_is_joined_and_not_shown(void **state)
 {
 	struct world *w = *state;
@@ -306,7 +305,7 @@ static void the_page_unmapped_for_longest_goes_first(void **state)
 		unmap(map(w, pool, i, 1, 1));
 	unmap(map(w, pool, 0, 1, 1));
 	assert_int_equal(slow.loads, 3);
-	unmap(map(w, pool, 3, 1, 1)); /* in the page of 1 */
+	unmap(map(w, pool, 3, 1, 1)); /* takes the page of block 1 */
 	unmap(map(w, pool, 2, 1, 1));
 	unmap(map(w, pool, 0, 1, 1));
 	assert_int_equal(slow.loads, 4);
@@ -322,7 +321,7 @@ static void of_a_chain_the_end_goes_first(void **state)
 
 	world_save(w, 4);
 	unmap(map(w, pool, 0, 3, 3));
-	unmap(map(w, pool, 3, 1, 1)); /* in the page of 2 */
+	unmap(map(w, pool, 3, 1, 1)); /* takes the page of block 2 */
 	unmap(map(w, pool, 0, 2, 2));
 	assert_int_equal(slow.loads, 4);
 	kvfs_pool_close(pool);
@@ -337,12 +336,13 @@ static void a_map_gives_up_others_blocks_before_its_own(void **state)
 	world_save(w, 6);
 	for (i = 2; i < 6; i++)
 		unmap(map(w, pool, i, 1, 1));
-	unmap(map(w, pool, 0, 3, 3)); /* 2 stays, though it is the oldest */
+	/* block 2 keeps its page, though it is the oldest */
+	unmap(map(w, pool, 0, 3, 3));
 	assert_int_equal(slow.loads, 6);
 	kvfs_pool_close(pool);
 }
 
-/* A prefix of the map keeps its pages. */
+/* A map larger than the pool gets pages for a prefix. */
 static void a_pool_smaller_than_the_prompt_has_its_prefix(void **state)
 {
 	struct world *w = *state;
@@ -351,7 +351,8 @@ static void a_pool_smaller_than_the_prompt_has_its_prefix(void **state)
 	size_t i;
 
 	world_save(w, 12);
-	m = map(w, pool, 7, 5, 5); /* blocks of the end alone are useless */
+	/* the last blocks are useless without the first */
+	m = map(w, pool, 7, 5, 5);
 	unmap(m);
 	m = map(w, pool, 0, 12, 5);
 	for (i = 0; i < 12; i++) {
@@ -489,8 +490,7 @@ static void one_key_in_two_spaces_is_two_pages(void **state)
 	kvfs_space_close(other);
 }
 
-/* An evicted block's bytes are still what its key says; a cleared space's
- * are not to be found. */
+/* A page outlives its block's eviction, but not a clear of the space. */
 static void eviction_leaves_pages_and_a_clear_does_not(void **state)
 {
 	struct world *w = *state;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pages of a paged pool when copies fail, are given up or slow, and with
- * streams. */
+/* Paged pools whose copies fail, are cancelled or are slow, with streams. */
 #include "tests/kernels/paged.h"
 
 static void a_failed_copy_frees_its_page_and_is_nobodys_hit(void **state)
@@ -35,7 +34,7 @@ static void a_failed_copy_frees_its_page_and_is_nobodys_hit(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* Cancel stops the waiting, and the page is not taken under the copy. */
+/* A cancel ends the wait, but the page is reused only after the copy. */
 static void a_page_is_not_taken_before_its_copy_has_ended(void **state)
 {
 	struct world *w = *state;
@@ -131,7 +130,7 @@ static void without_a_daemon_pages_are_still_hits(void **state)
 	world_stop_daemon(w, SIGKILL);
 	world_wait_connected(w->session, 0);
 	slow_shut(false);
-	/* A copy in flight may have succeeded or not. */
+	/* The copy in flight may succeed or fail. */
 	assert_true(kvfs_map_wait(b, LONG) >= 0);
 	for (i = 0; i < 2; i++)
 		assert_true(kvfs_map_status(b, i) < 0 ||
@@ -222,7 +221,7 @@ static void a_device_without_streams_says_so(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* The address is given to who works on a stream that waits. */
+/* A map returns the address early to a caller whose stream waits. */
 static void a_stream_that_waits_may_have_the_address(void **state)
 {
 	struct world *w = *state;
@@ -254,7 +253,7 @@ static void a_stream_that_waits_may_have_the_address(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* Copies that nobody has given to the device order nothing. */
+/* A map cannot order streams after copies not yet submitted. */
 static void a_map_orders_nothing_before_it_is_submitted(void **state)
 {
 	struct world *w = *state;
@@ -295,7 +294,8 @@ static void a_page_is_taken_only_after_the_streams_work(void **state)
 	assert_int_equal(kvfs_unmap(b, &two), 0);
 	assert_int_equal(info_of(pool).pages_mapped, 2);
 	assert_int_equal(kvfs_pages_take(pool, 1, &taken), -ENOSPC);
-	unmap(map(w, pool, 0, 2, 2)); /* the blocks match all the time */
+	/* the pages hold the blocks all the time */
+	unmap(map(w, pool, 0, 2, 2));
 	assert_int_equal(slow.loads, 2);
 	one.over = true;
 	wait_for_mapped(pool, 1);

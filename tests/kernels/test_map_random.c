@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Many random operations on a paged pool: against a simple model in one
- * thread, and from several threads at once.  At every moment a mapped block
- * has its bytes and no two blocks have one page; in the end all pages are free or
- * cached.
- */
+/* Random operations on a paged pool: against a simple model in one thread, and
+ * from several threads at once.  A mapped block always has its bytes, no two
+ * blocks share a page, and at the end all pages are free or cached. */
 #include "tests/kernels/paged.h"
 
-#define BLOCKS 24u /* of this space; two thirds of them are in the cache */
+#define BLOCKS 24u /* blocks of the space; two thirds are in the cache */
 #define SAVED 16u
 #define POOL 12u
 #define MAPS 6u
@@ -37,7 +34,7 @@ static uint32_t draw(struct random *r, uint32_t n)
 	return (uint32_t)(((uint64_t)r->seed * n) >> 32);
 }
 
-/* A block's first bytes and some others: all of it takes too long. */
+/* Compare the first bytes and a few others: all would take too long. */
 static bool looks_like(const uint8_t *at, uint32_t block)
 {
 	size_t i;
@@ -79,7 +76,7 @@ static void check_maps(struct random *r)
 			taken++;
 		}
 	}
-	/* And those of sets that are being saved for nothing. */
+	/* Pages of sets that are being saved also count as taken. */
 	assert_true(info_of(r->pool).pages_taken >= taken);
 }
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Matching in tokens, against the words of the manual: groups with blocks of
- * different lengths, rules and starts, of which any blocks may be missing.
- */
+/* Matches in tokens, by the manual's rules: groups of different block lengths,
+ * rules and starts, with any blocks missing. */
 #include "tests/kernels/world.h"
 
 #define GROUPS 4
@@ -12,7 +10,7 @@
 	"{\"tensors\":[{\"name\":\"t\",\"dtype\":\"U8\",\"shape\":[64]}]," \
 	"\"tokens\":" tokens ",\"reuse\":\"" reuse "\"}"
 
-/* A group of the model; window 0: prefix, UINT32_MAX: last. */
+/* A group.  @window 0: all blocks before, UINT32_MAX: the last one. */
 struct group {
 	const char *layout;
 	uint32_t tokens, window;
@@ -87,7 +85,7 @@ static kvfs_pool *small_pool(struct world *w)
 	return pool;
 }
 
-/* Whether block @b of the prompt is there: @q's keys begin at its start. */
+/* Return whether block @b is present; @q's keys begin at its start. */
 static bool is_there(const struct group *g, const kvfs_query *q, uint64_t b)
 {
 	const uint64_t before = q->start / g->tokens;
@@ -225,7 +223,7 @@ static void queries_that_cannot_be_measured_are_refused(void **state)
 	kvfs_space_close(silent);
 }
 
-/* Blocks of lengths that have no multiple in common that could be. */
+/* Block lengths without a common multiple in the prompt. */
 static void lengths_without_a_common_multiple_match_nothing(void **state)
 {
 	static const char *const tokens[] = {"4294967291", "4294967279",

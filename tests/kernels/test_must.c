@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Saves that wait for room, and saves that hold what they sealed.
- *
- * A raw client takes all of DRAM away by reserving it.
- */
+/* Saves that wait for room, and saves that hold their sealed blocks.  A raw
+ * client fills DRAM by reserving blocks. */
 #include "tests/fs/peer.h"
 #include "tests/kernels/layered.h"
 
@@ -12,7 +9,7 @@
 static struct peer hog;
 static uint32_t hogged;
 
-/* Segments are made in the background: wait for the last. */
+/* Wait until the daemon has made its last segment in the background. */
 static void wait_grown(struct world *w)
 {
 	long made = -1, max = 0;
@@ -30,7 +27,7 @@ static void wait_grown(struct world *w)
 	assert_int_equal(made, max);
 }
 
-/* Nothing can be reserved any more, by anyone. */
+/* Reserve blocks until DRAM has no free slot. */
 static void take_all(struct world *w)
 {
 	int i;
@@ -40,7 +37,7 @@ static void take_all(struct world *w)
 	assert_int_equal(peer_space(&hog, w->space_name, "", 0, 0), 0);
 	hogged = 0;
 	wait_grown(w);
-	/* Blocks that are being written can be evicted later. */
+	/* The daemon can evict these blocks only after writing them to SSD. */
 	world_wait_stat(w, "not yet on SSD", 0);
 	for (i = 0; i < 10; i++) {
 		while (peer_do(&hog, WIRE_RESERVE, 1000 + hogged, 1) == 0)
@@ -88,7 +85,7 @@ static void without_it_a_save_is_refused_where_there_is_no_room(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Waits, and drops nothing. */
+/* The save waits for room and loses no block. */
 static void with_it_a_save_waits_for_room(void **state)
 {
 	struct world *w = *state;
@@ -104,7 +101,7 @@ static void with_it_a_save_waits_for_room(void **state)
 	assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
 	assert_int_equal(info.pages_saving, N);
 	give(3);
-	/* And these make room for others, once they are durable. */
+	/* The save's blocks can be evicted once they are durable. */
 	assert_true(kvfs_xfer_wait_some(xfer, 3, 20 * SECOND) >= 3);
 	give(N);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 20 * SECOND), N);
@@ -127,7 +124,7 @@ static void while_it_waits_others_go_on(void **state)
 	must = save(w, N, KVFS_MUST, 0);
 	assert_int_equal(kvfs_xfer_wait(must, KVFS_SEALED, SECOND / 20),
 			 -ETIMEDOUT);
-	/* Saves that need no room, saves that are refused, loads. */
+	/* Other saves and loads do not wait; a save without room fails. */
 	xfer = save(w, 2, 0, 0);
 	assert_int_equal(layered_end(xfer, KVFS_SEALED), 2);
 	assert_int_equal(
@@ -146,7 +143,7 @@ static void while_it_waits_others_go_on(void **state)
 	layered_check(w, N);
 }
 
-/* Every wait has an end, and leaves nothing. */
+/* A wait ends by deadline, cancel or disconnect, and leaves nothing. */
 static void a_wait_for_room_ends_as_any_other(void **state)
 {
 	struct world *w = *state;
@@ -202,7 +199,7 @@ static void a_daemon_that_dies_ends_the_wait(void **state)
 
 /* ---- KVFS_HOLD ---- */
 
-/* More blocks than DRAM holds go through another space. */
+/* Save more blocks than DRAM holds in another space. */
 static void flood(struct world *w)
 {
 	kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_MUST};
@@ -269,7 +266,7 @@ static void one_that_is_freed_early_holds_nothing(void **state)
 	}
 }
 
-/* A sixteenth of DRAM is left to others, held or not. */
+/* One sixteenth of DRAM cannot be held. */
 static void not_all_of_dram_can_be_held(void **state)
 {
 	struct world *w = *state;
@@ -311,11 +308,8 @@ static void a_clear_takes_what_is_held(void **state)
 
 /* ---- blocks with fewer tokens ---- */
 
-/*
- * The layout does not say which bytes belong to which token: a block's file
- * has what its page has, and what a tail lacks is zero because its owner made
- * it so.
- */
+/* The layout does not map bytes to tokens: a block's file holds its whole page,
+ * and bytes past the tail are zero because the page's owner zeroed them. */
 static void a_tail_is_what_its_page_is(void **state)
 {
 	struct world *w = *state;
@@ -329,7 +323,7 @@ static void a_tail_is_what_its_page_is(void **state)
 	kvfs_xfer *xfer;
 	size_t i;
 
-	/* Of each of four tokens a quarter of a layer's k and of its v. */
+	/* Each of four tokens has a quarter of each layer's k and v. */
 	world_fill(w, 0, 9);
 	for (i = 0; i < PAYLOAD; i++)
 		if (i % 16384 / 4096 == 3)

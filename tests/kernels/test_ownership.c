@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ownership: leases without readers, clients that die, replies without a waiter,
- * and replies of another request. */
+/* Owners: leases without readers, clients that die, replies without a waiter,
+ * and replies to other requests. */
 #include "tests/kernels/world.h"
 
-/* Wait until the daemon says that @n blocks are leased. */
+/* Wait until the daemon reports @n leased blocks. */
 static void wait_leased(struct world *w, unsigned long n)
 {
 	unsigned long leased = n + 1;
@@ -32,12 +32,12 @@ static void every_lease_is_released_once_on_every_path(void **state)
 	world_save(w, 3);
 	lease = world_acquire(w, 3, 3);
 	wait_leased(w, 3);
-	/* A load that is refused has no part in it. */
+	/* A refused load does not keep the lease. */
 	assert_int_equal(kvfs_load(w->pool, lease, 3, pages, NULL, &xfer),
 			 -EINVAL);
 	kvfs_release(lease);
 	wait_leased(w, 0);
-	/* One that was cancelled gives it back with the rest. */
+	/* A cancelled load gives up the lease. */
 	pages[2] = 2;
 	lease = world_acquire(w, 3, 3);
 	assert_int_equal(kvfs_load(w->pool, lease, 3, pages, NULL, &xfer), 0);
@@ -104,7 +104,7 @@ static void a_miss_owns_nothing(void **state)
 static pid_t holder; /* forked while this process has no other threads */
 static int go[2], holds[2];
 
-/* When told the space's name, lease 20 blocks in it. */
+/* Wait for the space's name on a pipe, then lease 20 blocks of the space. */
 static void hold_until_killed(const struct world *w)
 {
 	struct world child = *w;
@@ -134,8 +134,7 @@ static int setup_with_holder(void **state)
 	return world_setup(state);
 }
 
-/* Nothing but the end of the connection gives them back, and that
- * always does. */
+/* Only the end of the connection releases the leases, and always does. */
 static void what_a_killed_client_had_is_nobodys(void **state)
 {
 	struct world *w = *state;
@@ -158,7 +157,7 @@ static void what_a_killed_client_had_is_nobodys(void **state)
 	}
 }
 
-/* Three at once, each with its own blocks and its own holes. */
+/* Run three requests at once, each with its own present and absent blocks. */
 static void results_are_of_their_own_operation(void **state)
 {
 	struct world *w = *state;
@@ -173,8 +172,8 @@ static void results_are_of_their_own_operation(void **state)
 	for (k = 0; k < 3; k++) {
 		kvfs_query query = {w->space, keys[k], 8};
 
-		for (i = 0; i < 8; i++) { /* blocks 2k .. ; odd ones of k 1 are
-					     not there */
+		/* request k has blocks 2k .., and gaps if k is 1 */
+		for (i = 0; i < 8; i++) {
 			keys[k][i] = world_key(k == 1 && i % 2 ? 900 + i
 							       : 2 * k + i);
 			pages[k][i] = 8 * k + i;
@@ -206,7 +205,7 @@ static void results_are_of_their_own_operation(void **state)
 	}
 }
 
-/* The caller may change its arrays meanwhile. */
+/* The caller may change its arrays right after the call. */
 static void a_pending_lease_is_of_the_keys_it_began_with(void **state)
 {
 	struct world *w = *state;
@@ -237,7 +236,7 @@ static void a_pending_lease_is_of_the_keys_it_began_with(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* The daemon dies with one of each under way. */
+/* The daemon dies with one request of each kind pending. */
 static void whatever_is_pending_ends_with_the_connection(void **state)
 {
 	struct world *w = *state;
@@ -277,7 +276,7 @@ static void whatever_is_pending_ends_with_the_connection(void **state)
 	kvfs_release(lease);
 }
 
-/* A block that another client removed misses at once, and can be saved again. */
+/* A removed block misses at once, and can be saved again. */
 static void what_was_removed_outside_is_not_a_hit(void **state)
 {
 	struct world *w = *state;
@@ -365,8 +364,8 @@ static int round_trip(struct world *w, uint64_t bytes)
 	return status;
 }
 
-/* Every size that can be saved can be loaded; the first size that is too large is
- * refused, and so are all above.  A segment has 8 MiB. */
+/* Every size that can be saved can be loaded; all larger sizes are refused.  A
+ * segment has 8 MiB. */
 static void every_size_that_can_be_saved_can_be_loaded(void **state)
 {
 	static const uint64_t sizes[] = {

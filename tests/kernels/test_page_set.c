@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pages that the engine writes: taken, sealed without a copy, or dropped. */
+/* Sets of pages that the engine writes: taken, sealed in place, or dropped. */
 #include "tests/kernels/paged.h"
 
 static kvfs_pages *take(kvfs_pool *pool, size_t n)
@@ -18,7 +18,7 @@ static void fill(void *at, uint32_t block)
 		((uint8_t *)at)[i] = world_byte(block, i);
 }
 
-/* @n pages with blocks @first .. in them. */
+/* Take @n pages and write blocks @first .. to them. */
 static kvfs_pages *compute(kvfs_pool *pool, uint32_t first, size_t n)
 {
 	kvfs_pages *pages = take(pool, n);
@@ -192,7 +192,7 @@ static void pages_are_taken_all_or_none(void **state)
 	pages = take(pool, 2);
 	assert_int_equal(kvfs_pages_take(pool, 2, &more), -ENOSPC);
 	unmap(m);
-	more = take(pool, 4); /* the cached ones go */
+	more = take(pool, 4); /* evicts the cached pages */
 	kvfs_pages_free(more);
 	kvfs_pages_free(pages);
 	kvfs_pages_free(take(pool, 0));
@@ -227,7 +227,7 @@ static void a_key_that_has_a_page_keeps_it(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* The pages of a save are nobody else's until they were read. */
+/* Pages of a save are not reused before the save has read them. */
 static void a_page_is_not_taken_before_it_was_saved(void **state)
 {
 	struct world *w = *state;
@@ -281,7 +281,7 @@ static void pages_are_sealed_after_the_streams_work(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* The late writes of a stream land in pages that are still the set's. */
+/* A stream's late writes land in pages that still belong to the set. */
 static void dropped_pages_are_free_after_the_streams_work(void **state)
 {
 	struct world *w = *state;
@@ -300,7 +300,7 @@ static void dropped_pages_are_free_after_the_streams_work(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* Closing waits for readers of the pages, not for the daemon. */
+/* A close waits for copies from the pages, not for the daemon. */
 static void a_pool_is_closed_before_its_saves_are_sealed(void **state)
 {
 	struct world *w = *state;
@@ -320,7 +320,7 @@ static void a_pool_is_closed_before_its_saves_are_sealed(void **state)
 	wait_for(xfer, KVFS_SEALED, 2);
 }
 
-/* Without a daemon the engine's own pages still hit. */
+/* Without a daemon the pages in the pool still hit. */
 static void without_a_daemon_sealed_pages_are_still_hits(void **state)
 {
 	struct world *w = *state;
@@ -406,7 +406,7 @@ static void one_size(struct world *w, unsigned payload)
 		const uint8_t *at = kvfs_map_addr(m, i, "a");
 		size_t k;
 
-		/* Also past the end: the page is the block's alone. */
+		/* Bytes past the end of the block are zero. */
 		for (k = 0; k < info_of(other).page_bytes; k++)
 			assert_int_equal(at[k], k < payload ? i + 1 : 0);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which page holds which block: against a model that looks at everything. */
+/* The table of pages and blocks, against a model that scans all pages. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@ static struct kv_page_table *new_roster(uint64_t max, uint64_t pages)
 	return page_table;
 }
 
-/* A page that is READY and that nobody uses. */
+/* Return a READY page of block @i without users. */
 static struct kv_page *cache(struct kv_page_table *page_table,
 			     struct kv_page_table_space *space, uint32_t i)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hints: blocks that will be wanted, and blocks that will not. */
+/* Hints: blocks needed soon, and blocks no longer needed. */
 #include "tests/kernels/world.h"
 
-#define FLOOD 900u /* blocks: more than fit into DRAM, fewer than on SSD */
+#define FLOOD 900u /* number of blocks: too many for DRAM, few enough for SSD */
 
 static void save_from(struct world *w, uint32_t first, size_t n)
 {
@@ -36,7 +36,7 @@ static size_t count(struct world *w, uint32_t first, size_t n, uint8_t state)
 	return found;
 }
 
-/* Save other blocks until these @n are on SSD only. */
+/* Save other blocks until the @n blocks are only on SSD. */
 static void drive_out(struct world *w, uint32_t first, size_t n)
 {
 	kvfs_key keys[PAGES];
@@ -90,7 +90,7 @@ static void blocks_come_back_to_dram(void **state)
 
 	save_from(w, 0, 10);
 	drive_out(w, 0, 10);
-	world_chain(0, 11, keys, pages); /* the last one is not there */
+	world_chain(0, 11, keys, pages); /* block 10 does not exist */
 	assert_int_equal(kvfs_prefetch(&query, 1, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 10);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_DURABLE, 60 * SECOND), 10);
@@ -163,7 +163,7 @@ static void what_cannot_begin_in_time_does_not(void **state)
 	save_from(w, 0, 1);
 	drive_out(w, 0, 1);
 	world_freeze(w);
-	/* A nanosecond is over before the daemon reads of it. */
+	/* The deadline passes before the daemon reads the request. */
 	assert_int_equal(
 		kvfs_prefetch(&query, 1, KVFS_OPTS(.deadline = 1), &xfer), 0);
 	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 0);
@@ -198,7 +198,7 @@ static void without_a_daemon_nothing_comes(void **state)
 	world_wait_connected(w->session, 1);
 }
 
-/* Hold the first @n blocks, and give them back. */
+/* Acquire the first @n blocks and release them. */
 static void use(struct world *w, const kvfs_key *keys, size_t n)
 {
 	kvfs_query query = {w->space, keys, n};
@@ -246,14 +246,14 @@ static void the_rest_of_a_chain_comes_behind_its_head_if_asked(void **state)
 			 -EINVAL);
 	save_from(w, 0, 10);
 	drive_out(w, 0, 10);
-	/* A short head: nothing is read.  The next request comes after that decision. */
+	/* After three blocks nothing is read ahead; the probe comes later. */
 	use(w, keys, 3);
 	ahead(w, keys, 10, 3);
 	assert_int_equal(kvfs_prefetch(&last, 1, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 1);
 	kvfs_xfer_free(xfer);
 	assert_int_equal(count(w, 3, 6, KVFS_SSD), 6);
-	/* Nor without the flag. */
+	/* Without the flag nothing is read ahead. */
 	use(w, keys, 6);
 	assert_int_equal(count(w, 6, 3, KVFS_SSD), 3);
 	query.n = 9;
@@ -262,7 +262,7 @@ static void the_rest_of_a_chain_comes_behind_its_head_if_asked(void **state)
 		usleep(1000);
 }
 
-/* The newer conversation goes first, because it is over. */
+/* The newer conversation is evicted first, because it has ended. */
 static void what_has_ended_goes_first(void **state)
 {
 	struct world *w = *state;

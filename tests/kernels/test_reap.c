@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Completions with a user value: each once, none of a freed transfer. */
+/* Completions with a user value: one each, and none of a freed transfer. */
 #include <poll.h>
 
 #include "tests/kernels/world.h"
@@ -14,7 +14,7 @@ static bool is_readable(kvfs_session *session)
 	return poll(&fd, 1, 0) == 1;
 }
 
-/* The next event, which must come. */
+/* Return the next event; fail without one. */
 static kvfs_event next(kvfs_session *session)
 {
 	struct pollfd fd = {.fd = kvfs_fd(session), .events = POLLIN};
@@ -194,7 +194,7 @@ static void a_few_at_a_time_leave_the_descriptor_readable(void **state)
 		kvfs_release(leases[i]);
 }
 
-/* The leases and loads that a map is made of are the library's. */
+/* A map reports one event: its leases and loads are internal. */
 static void a_map_is_told_as_one(void **state)
 {
 	struct world *w = *state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hostile use: all calls at once, and frees during notices. */
+/* All calls at once from many threads, and frees during callbacks. */
 #include <stdatomic.h>
 
 #include "tests/kernels/world.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replies that belong to nothing, and requests whose connection breaks. */
+/* Replies that match no request, and requests whose connection breaks. */
 #include "tests/kernels/impostor.h"
 
 enum mode { ABSENT, WRONG_TAG, TOO_MANY, WRONG_TYPE, UNASKED, SHORT, HANG_UP };
@@ -53,8 +53,7 @@ static int acquire(kvfs_space *space)
 	return status;
 }
 
-/* After any bad reply the request ends, and the next one uses a new
- * connection. */
+/* After a bad reply the request ends; the next one connects anew. */
 static void ends_and_recovers(struct impostor *i, enum mode mode, int status)
 {
 	kvfs_session *session;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saving: what is refused, what is skipped, what others find. */
+/* Saves: refused calls, blocks that exist, and the view of other clients. */
 #include "tests/kernels/world.h"
 
 static void arguments_that_cannot_be_are_refused(void **state)
@@ -144,7 +144,7 @@ static void a_key_twice_in_one_save_is_saved_once(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* The pages of each transfer are its own until its own copy is done. */
+/* A transfer keeps its pages until its own copy has ended. */
 static void transfers_on_the_same_pages_are_counted(void **state)
 {
 	struct world *w = *state;
@@ -183,7 +183,7 @@ static void a_cancelled_save_seals_whole_blocks_or_none(void **state)
 	size_t i;
 	int s;
 
-	world_save(w, 1); /* staging is there from here on */
+	world_save(w, 1); /* makes the staging */
 	assert_int_equal(kvfs_space_clear(w->space), 0);
 	world_chain(0, 200, keys, pages);
 	for (i = 0; i < 200; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels' arithmetic: the same bytes as the device "host", all layouts. */
+/* The arithmetic of the GPU's kernels, compared with the device "host". */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,7 +49,7 @@ static struct layout begin(const char *name, uint64_t pages, uint32_t ppb)
 	return (struct layout){.name = name, .pages = pages, .ppb = ppb};
 }
 
-/* A layer's pages of @bytes behind the other's, @n such layers. */
+/* Lay out @n layers one after the other, each with pages of @bytes. */
 static struct layout layer_first(const char *name, size_t n, uint64_t bytes,
 				 uint32_t ppb)
 {
@@ -61,7 +61,7 @@ static struct layout layer_first(const char *name, size_t n, uint64_t bytes,
 	return l;
 }
 
-/* K and V of a layer apart, page by page: two runs a page. */
+/* Lay out K and V of each layer apart: two runs per page. */
 static struct layout split(size_t n, uint64_t bytes)
 {
 	struct layout l = begin("K/V split", 16, 1);
@@ -73,7 +73,7 @@ static struct layout split(size_t n, uint64_t bytes)
 	return l;
 }
 
-/* Pages interleave within each head. */
+/* Lay out heads first: the pages interleave within each head. */
 static struct layout head_first(size_t n, uint64_t heads, uint64_t bytes)
 {
 	struct layout l = begin("head-first", 16, 2);
@@ -93,7 +93,7 @@ static struct layout page_first(void)
 	return l;
 }
 
-/* Runs of sizes and places that fit no vector. */
+/* Make runs of lengths and addresses that no vector access fits. */
 static struct layout odd(void)
 {
 	struct layout l = begin("odd", 16, 3);
@@ -105,7 +105,7 @@ static struct layout odd(void)
 	return l;
 }
 
-/* Large tensors go by themselves, their scales by kernel. */
+/* Mix large tensors, copied as runs, with small scales for the kernel. */
 static struct layout mixed(void)
 {
 	struct layout l = begin("fp8 and scales", 8, 1);
@@ -119,7 +119,7 @@ static struct layout mixed(void)
 
 struct world {
 	struct layout l;
-	struct kvfs_strides mine, theirs; /* the same strides, of two pools */
+	struct kvfs_strides mine, theirs; /* equal strides, in two pools */
 	uint8_t *pool, *other, *staging;
 	uint8_t *tensors[BLOCKS_MAX], *back[BLOCKS_MAX];
 	int64_t pages[BLOCKS_MAX][PPB_MAX];
@@ -221,7 +221,7 @@ static void move(uint8_t *staging, const struct kv_run *run, uint8_t *tensors,
 		memcpy(tensors + run->from, staging + run->at, run->bytes);
 }
 
-/* Run a launch, one thread after the other. */
+/* Run a launch's threads one after the other. */
 static void launch(const struct kv_scatter_args *scatter, bool loads)
 {
 	uint32_t thread, threads = 4 * scatter->lanes;
@@ -233,7 +233,7 @@ static void launch(const struct kv_scatter_args *scatter, bool loads)
 			kv_gather_run(scatter, thread, threads);
 }
 
-/* One pass of block @i through staging that ends where it says it does. */
+/* Copy block @i through staging, which must not be exceeded. */
 static void pass_block(struct world *w, const struct kv_plan *plan,
 		       const struct kv_pass *pass, size_t i, bool loads)
 {
@@ -296,7 +296,7 @@ static void do_plan(struct world *w, const struct kv_plan *plan, bool loads)
 	}
 }
 
-/* Load by us and by the host device, and save what the latter has loaded. */
+/* Load by the kernel and by the host device, compare, and save. */
 static void compare(struct layout l, const struct kvfs_range *ranges,
 		    size_t n_ranges, uint64_t staging, bool skips)
 {
@@ -488,7 +488,7 @@ static void pages_in_a_row_are_one_copy(void **state)
 	assert_int_equal(sizes[2], 1 << 20);
 }
 
-/* Only what has long runs is copied run by run. */
+/* Tensors with long runs are copied run by run, others by kernel. */
 static void the_way_of_a_piece_follows_from_the_length_of_its_runs(void **state)
 {
 	struct layout l = mixed();
@@ -512,7 +512,7 @@ static void the_way_of_a_piece_follows_from_the_length_of_its_runs(void **state)
 	free(strides.stride);
 }
 
-/* Neighbours of a block travel together, and as a whole. */
+/* Neighbouring pieces of a block are copied as one whole run. */
 static void a_layer_first_block_is_one_run_of_staging(void **state)
 {
 	struct layout l = layer_first("layers", 36, 32 << 10, 1);
@@ -529,8 +529,7 @@ static void a_layer_first_block_is_one_run_of_staging(void **state)
 	free(strides.stride);
 }
 
-/* The kernel counts a layer's part of a page, not all of the page; also if the
- * part spans the end of a page. */
+/* A part of a page is counted alone, also across the end of a page. */
 static void a_part_of_a_run_is_a_run(void **state)
 {
 	struct layout l = page_first();

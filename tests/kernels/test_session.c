@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sessions: without a daemon, with one that comes and goes, across a fork. */
+/* Sessions: without a daemon, with a daemon that restarts, across a fork. */
 #include <dirent.h>
 #include <poll.h>
 #include <sys/stat.h>
@@ -159,7 +159,7 @@ static void saves_under_way_end_with_the_daemon_and_later_ones_work(void **s)
 	kvfs_release(world_acquire(w, 3, 3));
 }
 
-/* Work is begun and ended without a call that waits. */
+/* Begin and end work without a call that waits. */
 static void a_descriptor_tells_of_what_has_completed(void **state)
 {
 	struct world *w = *state;
@@ -188,7 +188,7 @@ static void a_descriptor_tells_of_what_has_completed(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* The number of the connection, and whether there is one. */
+/* Check the number of the connection, and whether it is live. */
 static void assert_connection(struct world *w, int live, uint64_t generation)
 {
 	uint64_t n = 99;
@@ -203,7 +203,7 @@ static void a_descriptor_tells_of_a_daemon_that_goes_and_comes(void **state)
 	struct world *w = *state;
 	struct pollfd fd = {.fd = kvfs_fd(w->session), .events = POLLIN};
 
-	/* That it was there from the beginning is no news. */
+	/* Finding a daemon in kvfs_open is no event. */
 	assert_int_equal(poll(&fd, 1, 0), 0);
 	assert_connection(w, 1, 1);
 	world_stop_daemon(w, SIGKILL);
@@ -216,7 +216,7 @@ static void a_descriptor_tells_of_a_daemon_that_goes_and_comes(void **state)
 	assert_connection(w, 1, 2);
 	assert_int_equal(kvfs_process(w->session), 0);
 	assert_int_equal(poll(&fd, 1, 0), 0);
-	/* One that goes and comes unseen has another number. */
+	/* A restart between two calls changes the connection's number. */
 	world_stop_daemon(w, SIGKILL);
 	world_start_daemon(w);
 	world_wait_connected(w->session, 1);
@@ -287,7 +287,7 @@ static int in_the_child(struct world *w, kvfs_lease *lease, kvfs_xfer *xfer)
 	       kvfs_space_layout(w->space) == NULL;
 }
 
-/* 0: the child's handles are dead, and a session of its own works. */
+/* Return 0 if the child's handles are dead and its own session works. */
 static int child(struct world *w, kvfs_lease *lease, kvfs_xfer *xfer)
 {
 	kvfs_session *own;
@@ -333,7 +333,7 @@ static void handles_are_dead_in_a_child_and_alive_in_the_parent(void **state)
 	kvfs_release(lease);
 }
 
-/* A child that lives on does not keep the parent's connections open. */
+/* A child does not keep the parent's connections open. */
 static void a_child_has_none_of_the_parents_connections(void **state)
 {
 	struct world *w = *state;
@@ -376,7 +376,7 @@ static void a_session_leaves_no_descriptor_behind(void **state)
 	kvfs_space *space;
 	int i, before;
 
-	world_wait_staged(w); /* descriptors come and go with it */
+	world_wait_staged(w); /* opens and closes descriptors */
 	before = open_fds();
 	for (i = 0; i < 20; i++) {
 		assert_int_equal(kvfs_open(w->path, &session), 0);
@@ -399,8 +399,7 @@ static void *hold_lock(void *arg)
 	return NULL;
 }
 
-/* Whether a call that needs the lock ends this process; @held: another thread
- * has it then. */
+/* Return whether a call without the lock aborts; @held: locked elsewhere. */
 static bool a_call_without_the_lock_aborts(kvfs_session *session, bool held)
 {
 	pthread_t thread;

@@ -2,7 +2,7 @@
 /* Snapshots: made, read back, listed, dropped. */
 #include "tests/kernels/world.h"
 
-#define MANY 1300u /* blocks: three messages, the last one short */
+#define MANY 1300u /* number of blocks: three messages, the last one short */
 
 static int snapshot(struct world *w, const char *name, size_t n,
 		    size_t *ret_missing)
@@ -95,7 +95,7 @@ static void a_snapshot_lists_its_keys_and_positions(void **state)
 	assert_int_equal(kvfs_snapshot_keys(w->space, "turn 1", got, at, 3), 3);
 	assert_memory_equal(got, keys, sizeof(keys));
 	assert_memory_equal(at, positions, sizeof(positions));
-	/* As many as fit, and how many there are. */
+	/* Get as many keys as fit, and return the number of all. */
 	memset(got, 0, sizeof(got));
 	assert_int_equal(kvfs_snapshot_keys(w->space, "turn 1", got, NULL, 1),
 			 3);
@@ -125,7 +125,7 @@ static void a_snapshot_pins_until_it_is_dropped(void **state)
 	assert_int_equal(snapshot(w, "b", 4, NULL), 0);
 	assert_int_equal(kvfs_pin(w->space, keys, 0, 1, NULL), 1);
 	assert_pinned(w, " 4 pinned");
-	/* Neither undoes the other. */
+	/* Dropping one snapshot keeps the other. */
 	assert_int_equal(kvfs_snapshot_drop(w->space, "b"), 0);
 	assert_pinned(w, " 3 pinned");
 	assert_int_equal(kvfs_unpin(w->space, keys, 1, 3, NULL), 2);
@@ -170,7 +170,7 @@ static void spaces_have_names_of_their_own(void **state)
 	kvfs_space_close(other);
 }
 
-/* Sparse positions, so that reading goes on from the right one. */
+/* Sparse positions: each message must continue at the right one. */
 static void more_blocks_than_a_message_has(void **state)
 {
 	static kvfs_key keys[MANY], got[MANY];
@@ -184,7 +184,7 @@ static void more_blocks_than_a_message_has(void **state)
 		positions[i] = (uint32_t)(3 * i);
 	}
 	world_save(w, 6);
-	/* Key 6 is not there: index 6 of the set. */
+	/* Block 6 does not exist; its first index in the snapshot is 6. */
 	assert_int_equal(kvfs_snapshot(w->space, "long", keys, positions, MANY,
 				       &missing),
 			 -ENOENT);

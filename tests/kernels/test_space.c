@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Spaces: opening, layouts, and a daemon that has forgotten them. */
+/* Spaces: opening, layouts, and a daemon with a new store. */
 #include "tests/kernels/world.h"
 
 #define OTHER "{\"tensors\":[{\"name\":\"x\",\"dtype\":\"F32\",\"shape\":[8]}]}"

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The staging of sessions: small at first, grown behind the saves' back, and
- * bounded for all sessions of a process together.
- */
+/* Staging of sessions: small at first, grown in the background, and bounded for
+ * all sessions of a process together. */
 #include "tests/kernels/layered.h"
 
 #include "kernels/transfer/staging.h"
@@ -41,7 +39,7 @@ static uint64_t staging_of_all(size_t n)
 	return bytes;
 }
 
-/* Also on a busy machine: large staging for all would be 4 GiB. */
+/* Large staging for all sessions would be 4 GiB. */
 static void small_saves_of_many_sessions_wait_for_no_staging(void **state)
 {
 	struct world *w = *state;
@@ -80,7 +78,7 @@ static void save_all(struct world *w)
 	layered_check(w, PAGES);
 }
 
-/* Also of a connection that comes after the pool. */
+/* A connection made after the pool gets its staging as well. */
 static void staging_is_made_before_anything_is_saved(void **state)
 {
 	struct world *w = *state;
@@ -96,7 +94,7 @@ static void staging_is_made_before_anything_is_saved(void **state)
 	save_all(w);
 }
 
-/* A hundred saves, and on until it has grown. */
+/* Save a hundred times, and on until the staging has grown. */
 static void save_until_grown(struct world *w, uint32_t first)
 {
 	const uint64_t until = kv_now_ns() + LONG;
@@ -118,7 +116,7 @@ static void *save_on(void *arg)
 	return NULL;
 }
 
-/* Two threads save all the while, so that it is never idle by itself. */
+/* Two threads save all the time: the staging is never idle. */
 static void staging_grows_while_it_is_in_use(void **state)
 {
 	struct world *w = *state;
@@ -153,7 +151,7 @@ static void sessions_of_a_process_share(void **state)
 		usleep(10000);
 	assert_in_range(staging_of_all(n), KV_STAGE_BYTES,
 			KV_STAGE_SHARE + n * KV_STAGE_FIRST);
-	/* More of it, where it was asked for. */
+	/* Ask for more staging, on the session that needs it. */
 	assert_int_equal(
 		kvfs_pool_staging(sessions[n - 1].pool, KV_STAGE_BYTES / 2, 2),
 		0);
@@ -162,7 +160,7 @@ static void sessions_of_a_process_share(void **state)
 		usleep(10000);
 	assert_true(staging_of(sessions[n - 1].pool) >= KV_STAGE_BYTES);
 	close_all(n);
-	/* All of it is there for the next ones. */
+	/* All memory is free for the next sessions. */
 	staging_is_made_before_anything_is_saved(state);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_token_ids.c - saves that tell what their blocks' tokens are, by every
- * way a save can take, and asking for that afterwards.
+ * test_token_ids.c - save blocks with their token ids, in every way, and read
+ * the ids back.
  *
  * OWNS      a daemon for the group; for each test a session, a space that keeps
  *           token ids, and a pool.
@@ -26,7 +26,7 @@ struct fixture {
 	kvfs_meta meta[N];
 	int64_t pages[N];
 	uint32_t ids[N + TOKENS];
-	int fd; /* of the pool's memory, or -1 */
+	int fd; /* descriptor of the pool's memory, or -1 */
 };
 
 static struct fixture f;
@@ -68,8 +68,7 @@ static kvfs_pool *make_pool(int fd)
 	return pool;
 }
 
-/* Block i has ids i, i + 1 .. of f.ids, which all differ, and extras of its
- * number. */
+/* Block i has the ids i, i + 1 .. and extras of its number; all ids differ. */
 static int setup(void **state)
 {
 	struct world *w = *state;
@@ -145,7 +144,7 @@ static void is_right(const kvfs_tokens *tokens, uint32_t i)
 				    sizeof(kvfs_key));
 }
 
-/* All blocks of the space, found by listing it; how many. */
+/* Get the ids of all blocks in the list.  Return their number. */
 static size_t tell_all(size_t buffer_bytes)
 {
 	static kvfs_tokens tokens[512];
@@ -236,7 +235,7 @@ static void other_spaces_take_none(void **state)
 					   sizeof(buffer)),
 			 -EINVAL);
 	kvfs_space_close(plain);
-	/* The layout is another one. */
+	/* This layout differs. */
 	assert_int_equal(
 		kvfs_space_open(w->session, "plain", LAYOUT, 0, &plain),
 		-EEXIST);
@@ -292,7 +291,7 @@ static void they_are_in_the_file(void **state)
 	kvfs_release(lease);
 }
 
-/* In messages and staging much smaller than all of it. */
+/* Messages and staging are much smaller than all blocks. */
 static void thousands_at_once_all_have_theirs(void **state)
 {
 	struct world *w = *state;
