@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * abi.cu - what abi.h says of the driver is what its own header says.
- *
- * Nothing here is linked; that it compiles is the test.
- */
+/* abi.cu - compare abi.h with CUDA's own header.  Nothing here is linked:
+ * compiling is the test. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,7 +12,7 @@ namespace ours {
 #undef CU_LEGACY
 #undef CU_PER_THREAD
 #include <cuda.h>
-/* From now on the names are those that symbols have. */
+/* From here on, names are those of the symbols. */
 #undef cuMemcpyBatchAsync
 #undef cuStreamBeginCapture
 #undef cuEventElapsedTime
@@ -150,7 +147,7 @@ SAME_CALL(cuModuleGetFunction)
 SAME_CALL(cuFuncGetAttribute)
 SAME_CALL(cuLaunchKernel)
 
-/* Calls that newer headers have by another name. */
+/* Calls that newer headers rename. */
 #if CUDA_VERSION >= 13000
 SAME_CALL(cuMemcpyBatchAsync_v2)
 static_assert(same_call<decltype(&ours::cuEventElapsedTime),

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * abi.h - the calls of the CUDA driver that tests and their stand-in know, as
- * its binary interface has them.  No header of CUDA's is needed; abi.cu compares
- * them with it where there is one.
- */
+/* abi.h - the calls of the CUDA driver that the tests and the stand-in driver
+ * know, with the driver's binary interface.  No CUDA header is needed; abi.cu
+ * compares this file with CUDA's header where that is installed. */
 #ifndef KV_TESTS_GPU_ABI_H
 #define KV_TESTS_GPU_ABI_H
 
@@ -62,7 +60,7 @@ enum { /* of cuFuncGetAttribute */
 enum { CU_CAPTURE_GLOBAL = 0, CU_CAPTURE_THREAD = 1, CU_CAPTURE_RELAXED = 2 };
 enum { CU_CAPTURING_NONE = 0, CU_CAPTURING = 1, CU_CAPTURING_INVALID = 2 };
 
-enum { /* attributes of a device */
+enum { /* numbers of device attributes */
        CU_MAX_BLOCK_DIM_X = 2,
        CU_WARP_SIZE = 10,
        CU_MULTIPROCESSORS = 16,
@@ -73,7 +71,8 @@ enum { /* attributes of a device */
        CU_PCI_DOMAIN_ID = 50,
        CU_CAPABILITY_MAJOR = 75,
        CU_CAPABILITY_MINOR = 76,
-       CU_SAME_ADDRESSES = 91, /* registered memory has the host's */
+       /* registered memory has equal addresses on host and device */
+       CU_SAME_ADDRESSES = 91,
        CU_STREAM_MEM_OPS_V1 = 92,
        CU_HOST_REGISTER = 99,
        CU_VIRTUAL_MEMORY = 102,
@@ -82,7 +81,7 @@ enum { /* attributes of a device */
        CU_STREAM_WAIT_NOR = 123,
 };
 
-enum { /* attributes of a pointer */
+enum { /* numbers of pointer attributes */
        CU_PTR_CONTEXT = 1,
        CU_PTR_MEMORY_TYPE = 2, /* 1: host, 2: device */
        CU_PTR_DEVICE_POINTER = 3,
@@ -106,7 +105,7 @@ enum {
 #define CU_PER_THREAD ((CUstream)2)
 
 typedef struct CUmemProp {
-	int type;	  /* 1: pinned, the only one */
+	int type;	  /* 1: pinned, the only type known */
 	int handle_types; /* 0: none */
 	struct {
 		int type; /* 1: a device */
@@ -128,7 +127,7 @@ typedef struct CUmemAccess {
 	int flags; /* 1: read, 3: read and write */
 } CUmemAccess;
 
-/* Of the copies in a batch; 12.8 has @fail in the call, 13.0 has not. */
+/* Attributes of a batch's copies.  The call of 12.8 has @fail, 13.0 not. */
 typedef struct CUcopyAttributes {
 	int order; /* 1: sources are read in the stream's order */
 	struct {

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench.c - what loads and saves to a GPU cost, against one pinned
- * cuMemcpyAsync of the same bytes in one stride, taken in turn with them.
+ * bench.c - the cost of loads and saves to a GPU, compared in turn with one
+ * pinned cuMemcpyAsync of as many bytes.
  *
- *   bench WAY JSON [quick]   WAY: registered, staged or rw; or
- *   bench harm JSON [quick]  what loads and registering cost kernels beside them
- *   bench probe              whether there is a GPU
- *   bench plugin             whether the plug-in can be loaded
+ *   bench WAY JSON [quick]   WAY: registered, staged or rw
+ *   bench harm JSON [quick]  slowdown of kernels by loads and by registering
+ *   bench probe              exit status 0 if there is a GPU
+ *   bench plugin             exit status 0 if the plug-in can be loaded
  *
- * With the stand-in driver the figures mean nothing; that it runs is all.  With
- * a real one, staged and rw want a driver that will not register read-only
- * memory (denied.c).
+ * With the stand-in driver the figures have no meaning: the run is a test.  With
+ * a real driver, staged and rw need one that does not register read-only memory
+ * (denied.c).
  *
  * OWNS      its daemon, its report.
  *
- * LOCKING   none: the loads beside a kernel are a thread's of their own.
+ * LOCKING   none: the loads beside a kernel have a thread of their own.
  */
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -28,7 +28,7 @@ static const char *way;
 static struct kv_bench_report *report;
 static struct world *world;
 
-/* Layouts, and what is asked of the registered ways. */
+/* Layouts, and goals of the registered ways. */
 static const struct {
 	const char *name;
 	unsigned shape;
@@ -45,7 +45,7 @@ static bool is_staged(void)
 	return strcmp(way, "staged") == 0;
 }
 
-/* @seconds for @bytes, beside the reference's. */
+/* Report @bytes in @seconds, with the reference's time. */
 static void add(const char *what, const char *layout, uint64_t bytes,
 		struct kv_bench_sample *seconds,
 		struct kv_bench_sample *reference, double asked)
@@ -79,7 +79,7 @@ static void note_pool(struct engine *e, double cpu, uint64_t bytes)
 			     cpu * 1e9 / (double)bytes);
 }
 
-/* Wait until all memory is registered or refused in the background. */
+/* Wait until the library has registered all memory, or failed to. */
 static void settle(struct engine *e)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -110,7 +110,7 @@ static double load_once(struct engine *e, kvfs_lease *lease,
 	return (double)(kv_now_ns() - start) / 1e9;
 }
 
-/* Other ways to bring the same bytes to the device. */
+/* Measure other ways to copy these bytes to the device. */
 static void bench_others(struct engine *e, struct reference *ref, unsigned l,
 			 struct kv_bench_sample *one)
 {
@@ -173,7 +173,7 @@ static void bench_load(struct engine *e, struct reference *ref, unsigned l,
 	kvfs_release(lease);
 }
 
-/* Seconds until COPIED and until SEALED. */
+/* Save once.  Return the seconds until COPIED and until SEALED. */
 static void save_once(struct engine *e, const int64_t *pages,
 		      double *ret_copied, double *ret_sealed)
 {
@@ -229,14 +229,14 @@ static void bench_save(struct engine *e, struct reference *ref, unsigned l,
 /* ---- harm to a kernel that runs all the time ---- */
 
 #define MATRIX 1024u
-#define STRETCH (64ull << 20) /* that a kernel copies on the device */
+#define STRETCH (64ull << 20) /* bytes that a kernel copies on the device */
 
-/* Work beside the kernel. */
+/* Work that runs beside the kernel. */
 struct beside {
 	struct engine *e;
 	const int64_t *pages;
 	uint32_t flags;
-	uint8_t *memory; /* to register again and again */
+	uint8_t *memory; /* memory to register repeatedly */
 	uint64_t bytes;
 	atomic_bool stop;
 	uint64_t times;
@@ -271,7 +271,7 @@ static void *register_on(void *arg)
 	return NULL;
 }
 
-/* Milliseconds of each kernel, as the device tells. */
+/* Measure the milliseconds of each kernel by the device's clock. */
 static void run_kernels(bool compute, CUdeviceptr memory,
 			struct kv_bench_sample *ms)
 {
@@ -372,7 +372,8 @@ static void bench_all_harm(void)
 	beside.flags = KVFS_BY_LAYER;
 	bench_harm("compute_load_by_layer", true, &beside, load_on);
 	bench_harm("bandwidth_load_by_layer", false, &beside, load_on);
-	beside.bytes = 64ull << 20; /* as the plug-in registers at a time */
+	/* as many as the plug-in registers at once */
+	beside.bytes = 64ull << 20;
 	beside.memory = mmap(NULL, beside.bytes, PROT_READ | PROT_WRITE,
 			     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(beside.memory, MAP_FAILED);
@@ -408,7 +409,7 @@ static void bench_layout(unsigned l)
 
 /* ---- registering much ---- */
 
-/* Fill the daemon with @n times BLOCKS blocks, which the space keeps. */
+/* Save @n times BLOCKS blocks, which stay in the daemon. */
 static void fill(struct engine *e, unsigned n, const int64_t *pages)
 {
 	kvfs_key *keys = calloc(BLOCKS, sizeof(*keys));
@@ -460,10 +461,8 @@ static void report_register(uint64_t bytes, double all, double first,
 			     first * 1e3, later * 1e3);
 }
 
-/*
- * A client that comes to a daemon full of blocks: it leases all, so that all of
- * the arena is mapped, and loads at once.
- */
+/* Open a client when the daemon is full: it leases all blocks, which maps the
+ * whole arena, and loads at once. */
 static void bench_register(void)
 {
 	uint64_t bytes = memory_to_register();
@@ -476,7 +475,7 @@ static void bench_register(void)
 
 	engine_open(&e, world, "cuda", &shapes[0], &qwen3, BLOCKS);
 	fill(&e, n, pages);
-	/* Another session has nothing mapped. */
+	/* Close the pool: a new session has no mapped memory. */
 	kvfs_pool_close(e.pool);
 	kvfs_space_close(e.space);
 	kvfs_close(e.session);
@@ -548,7 +547,7 @@ static int probe(void)
 	return 0;
 }
 
-/* libkvfs says why not. */
+/* Return 0 if the plug-in works; else libkvfs prints the reason. */
 static int plugin(void)
 {
 	return kv_device_find("cuda") == NULL;
@@ -620,7 +619,7 @@ int main(int argc, char **argv)
 	}
 	if (probe() != 0)
 		return 1;
-	/* The stand-in gets a setting that a real driver decides itself. */
+	/* Make the stand-in behave like the driver that this way needs. */
 	gpu_set(is_staged() || strcmp(way, "rw") == 0 ? "readonly=0"
 						      : "readonly=1");
 	gpu_set("delay=0");

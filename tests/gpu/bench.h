@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * bench.h - what the GPU figures measure with.
- */
+/* bench.h - measuring helpers of the GPU figures. */
 #ifndef KV_TESTS_GPU_BENCH_H
 #define KV_TESTS_GPU_BENCH_H
 
@@ -17,7 +15,7 @@ static inline void sample_fini(struct kv_bench_sample *sample)
 	kv_bench_samples_free(sample, 1);
 }
 
-/* Pinned memory on the host, and as much of the device. */
+/* Pinned host memory, and device memory of the same size. */
 struct reference {
 	uint64_t bytes;
 	uint8_t *host;
@@ -41,7 +39,7 @@ static inline void reference_close(struct reference *ref)
 	GPU_OK(cuMemFreeHost, ref->host);
 }
 
-/* Seconds for all of it in copies of @stride bytes. */
+/* Return the seconds to copy all bytes, in copies of @stride bytes. */
 static inline double reference_copy(struct reference *ref, bool to_device,
 				    uint64_t stride)
 {
@@ -58,8 +56,8 @@ static inline double reference_copy(struct reference *ref, bool to_device,
 	return (double)(kv_now_ns() - start) / 1e9;
 }
 
-/* Seconds for all of it in copies of @stride bytes, many in a call, none beside
- * what was copied before it; negative: the driver has no such call. */
+/* Return the seconds to copy all bytes in batches of scattered copies of
+ * @stride bytes; negative: the driver has no such call. */
 static inline double reference_batch(struct reference *ref, uint64_t stride)
 {
 	size_t n = KV_MAX(ref->bytes / stride, 1), i;
@@ -83,7 +81,8 @@ static inline double reference_batch(struct reference *ref, uint64_t stride)
 	return r == CU_OK ? (double)(kv_now_ns() - start) / 1e9 : -1;
 }
 
-/* The same by a kernel that reads the host's memory, on four multiprocessors. */
+/* Return the seconds to copy all bytes by a kernel on four multiprocessors that
+ * reads the host's memory. */
 static inline double reference_kernel(struct reference *ref)
 {
 	uint64_t start = kv_now_ns();
@@ -94,7 +93,7 @@ static inline double reference_kernel(struct reference *ref)
 	return (double)(kv_now_ns() - start) / 1e9;
 }
 
-/* Seconds of processors that this process, and @daemon, have used. */
+/* Return the processor seconds that this process and @daemon have used. */
 static inline double processors(pid_t daemon)
 {
 	struct rusage usage;
@@ -116,7 +115,7 @@ static inline double processors(pid_t daemon)
 	       (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
 }
 
-/* Bytes of arena to register: 32 GiB, or what this machine has for that. */
+/* Return the bytes of arena to register: 32 GiB, or less on a small machine. */
 static inline uint64_t memory_to_register(void)
 {
 	uint64_t most = gpu_is_real() ? 32ull << 30 : 512ull << 20, kib = 0;

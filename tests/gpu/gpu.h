@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu.h - a GPU for tests: the stand-in driver, or with KVFS_GPU=1 in the
- * environment a real one.
+ * gpu.h - a GPU for tests: the stand-in driver, or a real one if KVFS_GPU=1 is
+ * set.
  *
- * A program that begins with gpu_begin() runs itself again with the folder of
- * the stand-in first in the search path of libraries, so that the plug-in finds
- * the stand-in.
+ * A program that begins with gpu_begin() executes itself again with the
+ * stand-in's folder first in the library search path, so that the plug-in
+ * loads the stand-in.
  */
 #ifndef KV_TESTS_GPU_GPU_H
 #define KV_TESTS_GPU_GPU_H
@@ -79,7 +79,7 @@ struct gpu {
 #define GPU_MEMBER(call) __typeof__(&call) call;
 	GPU_CALLS(GPU_MEMBER)
 #undef GPU_MEMBER
-	/* The stand-in's; NULL: the driver is a real one. */
+	/* hook of the stand-in; NULL: the driver is real */
 	__typeof__(&standin_set) set;
 	__typeof__(&standin_hold) hold;
 	__typeof__(&standin_pending) pending;
@@ -96,7 +96,7 @@ struct gpu {
 
 static struct gpu gpu;
 
-/* The tests' own kernels, as text that the driver compiles. */
+/* The tests' own kernels, as PTX text that the driver compiles. */
 extern const char gpu_kernels[], gpu_kernels_end[];
 __asm__(".pushsection .rodata\n"
 	".globl gpu_kernels\n"
@@ -111,7 +111,7 @@ static inline bool gpu_is_real(void)
 	return getenv("KVFS_GPU") != NULL;
 }
 
-/* First of all in main: where the stand-in is found from now on. */
+/* Call this first in main: it puts the stand-in into the search path. */
 static inline void gpu_begin(char **argv)
 {
 	const char *b = getenv("B"), *path = getenv("LD_LIBRARY_PATH");
@@ -165,8 +165,8 @@ static inline void gpu_check(CUresult r, const char *call)
 }
 #define GPU_OK(call, ...) gpu_check(gpu.call(__VA_ARGS__), #call)
 
-/* With its first launch a kernel is loaded, which may wait for all streams: the
- * tests' own are, before there is any. */
+/* Launch the tests' kernels once: a first launch loads the kernel, which may
+ * wait for all streams. */
 static inline void gpu_launch_first(void)
 {
 	CUdeviceptr matrices;
@@ -186,7 +186,7 @@ static inline void gpu_launch_first(void)
 	GPU_OK(cuMemFree_v2, matrices);
 }
 
-/* The first device, current in this thread.  -1: there is none. */
+/* Make the first device current in this thread.  -1: no device. */
 static inline int gpu_open(void)
 {
 	void *(*behind)(void);
@@ -195,7 +195,7 @@ static inline int gpu_open(void)
 	gpu.library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (gpu.library == NULL)
 		return -1;
-	/* denied.c knows the plug-in's calls only. */
+	/* denied.c has only the calls that the plug-in uses. */
 	*(void **)&behind = dlsym(gpu.library, "denied_driver");
 	if (behind != NULL)
 		gpu.library = behind();
@@ -217,14 +217,14 @@ static inline int gpu_open(void)
 	return 0;
 }
 
-/* Settings of the stand-in; nothing where the GPU is real. */
+/* Change settings of the stand-in; a real driver has none. */
 static inline void gpu_set(const char *settings)
 {
 	if (gpu.set != NULL && gpu.set(settings) != 0)
 		abort();
 }
 
-/* All of them again as the environment has them, or as they are without it. */
+/* Reset all settings to the environment's or the defaults. */
 static inline void gpu_set_again(void)
 {
 	const char *settings = getenv("KVFS_STANDIN");
@@ -264,7 +264,7 @@ static inline CUevent gpu_event(void)
 	return event;
 }
 
-/* @stream does nothing for a while. */
+/* Make @stream wait for @ns. */
 static inline void gpu_spin(CUstream stream, uint64_t ns)
 {
 	void *parameters[] = {&ns};
@@ -273,8 +273,8 @@ static inline void gpu_spin(CUstream stream, uint64_t ns)
 	       parameters, NULL);
 }
 
-/* The kernel that copies, on @blocks multiprocessors: n is a multiple of 16, as
- * are the addresses, of device memory or registered memory of the host. */
+/* Copy by a kernel on @blocks multiprocessors.  @n and the addresses are
+ * multiples of 16; device memory or registered host memory. */
 static inline void gpu_copy(CUstream stream, unsigned blocks, uint64_t to,
 			    uint64_t from, uint64_t n)
 {
@@ -285,7 +285,7 @@ static inline void gpu_copy(CUstream stream, unsigned blocks, uint64_t to,
 	       parameters, NULL);
 }
 
-/* Many copies in a call.  CU_NOT_FOUND: the driver is older than 12.8. */
+/* Copy pieces in one call.  CU_NOT_FOUND: the driver is older than 12.8. */
 static inline CUresult gpu_copy_batch(CUdeviceptr *dsts, CUdeviceptr *srcs,
 				      size_t *sizes, size_t n, CUstream stream)
 {
@@ -296,7 +296,7 @@ static inline CUresult gpu_copy_batch(CUdeviceptr *dsts, CUdeviceptr *srcs,
 	int version = 0;
 
 	GPU_OK(cuDriverGetVersion, &version);
-	/* The parameters are those of the version that is asked for. */
+	/* The parameters depend on the version that is requested. */
 	if (version >= 13000 &&
 	    gpu.cuGetProcAddress_v2("cuMemcpyBatchAsync", (void **)&new, 13000,
 				    0, NULL) == CU_OK)
@@ -309,8 +309,8 @@ static inline CUresult gpu_copy_batch(CUdeviceptr *dsts, CUdeviceptr *srcs,
 	return CU_NOT_FOUND;
 }
 
-/* Nothing of the library's is left, and nobody misused the driver.  @before:
- * what was alive when the test began. */
+/* Check that the library freed everything since @before, and that nobody
+ * misused the driver. */
 static inline struct standin_alive gpu_alive(void)
 {
 	struct standin_alive alive = {0};

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * hooks.h - what the stand-in driver offers beside the driver's own calls.
- * Tests find them by dlsym(3); a real driver has none of them.
- */
+/* hooks.h - calls of the stand-in driver that real drivers do not have.  Tests
+ * find the calls by dlsym(3). */
 #ifndef KV_TESTS_GPU_HOOKS_H
 #define KV_TESTS_GPU_HOOKS_H
 
@@ -45,10 +43,10 @@
  */
 int standin_set(const char *settings);
 
-/* Copies, fills and kernels of all streams wait until it is false again. */
+/* Hold up copies, fills and kernels of all streams, or let them run. */
 void standin_hold(bool held);
 
-/* Operations given to streams and not over yet. */
+/* Return the number of operations that are queued or running. */
 uint64_t standin_pending(void);
 
 struct standin_alive {
@@ -58,19 +56,16 @@ struct standin_alive {
 };
 void standin_alive(struct standin_alive *ret_alive);
 
-/*
- * Uses that a real device punishes late or not at all: copies that touch memory
- * which is no longer there, handles used after they were destroyed, calls from
- * a stream's own host function, calls in a fork's child.  Each is also said on
- * stderr.
- */
+/* Return the number of bugs: uses that a real device punishes late or not at
+ * all, such as copies of freed memory, use of destroyed handles, calls from a
+ * stream's host function or from a fork's child.  Each is printed on stderr. */
 uint64_t standin_bugs(void);
-/* The device works again, and the bugs so far were meant. */
+/* Repair the device, and forget the bugs so far, which were intended. */
 void standin_forgive(void);
 
-/* How often @call was called. */
+/* Return how often @call was called. */
 uint64_t standin_calls(const char *call);
-/* Bytes that copies moved: in one go, and by kernels. */
+/* Return the bytes moved by copy calls, or by kernels. */
 uint64_t standin_copied(bool by_kernel);
 
 #endif

@@ -10,7 +10,7 @@
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/shapes.h"
 
-/* An engine: its memory, and a pool of one shape that covers it. */
+/* An engine's memory, and a pool of one shape over all of it. */
 struct engine {
 	const char *device; /* "host", "cuda" */
 	struct pool_shape shape;
@@ -34,7 +34,7 @@ static inline uint64_t engine_memory(const char *device, uint64_t bytes)
 	return gpu_alloc(bytes);
 }
 
-/* The image into the memory, and the memory to @to. */
+/* Copy the image to the memory, or the memory to @to. */
 static inline void engine_write(struct engine *e)
 {
 	if (engine_is_host(e))
@@ -52,7 +52,7 @@ static inline void engine_read(const struct engine *e, uint8_t *to)
 		GPU_OK(cuMemcpyDtoH_v2, to, e->shape.base, e->shape.bytes);
 }
 
-/* Numbers that tell every eight bytes of a memory apart. */
+/* Fill the image: every eight bytes differ. */
 static inline void engine_fill(struct engine *e, uint64_t seed)
 {
 	uint64_t x = seed * 0x9e3779b97f4a7c15ull + 1, i;
@@ -66,7 +66,7 @@ static inline void engine_fill(struct engine *e, uint64_t seed)
 	engine_write(e);
 }
 
-/* Fails where a byte of the memory is not the image's. */
+/* Check that the memory equals the image. */
 static inline void engine_assert_is_image(const struct engine *e,
 					  const char *when)
 {
@@ -98,8 +98,7 @@ static inline int engine_register(struct engine *e)
 	return kvfs_pool_register(e->session, &desc, &e->pool);
 }
 
-/* With a space of its own, and a session if @w has none; the daemon must be
- * there. */
+/* Open a space, and a session if @w has none; the daemon must run. */
 static inline void engine_open(struct engine *e, struct world *w,
 			       const char *device, const struct shape *shape,
 			       const struct dims *dims, uint64_t pages)
@@ -144,7 +143,7 @@ static inline void engine_close(struct engine *e)
 
 /* ---- pages ---- */
 
-/* @n different pages of a pool of @pages: some in order, some not. */
+/* Return @n different pages of a pool of @pages, partly in order. */
 static inline int64_t *engine_pages(size_t n, uint64_t pages, unsigned seed)
 {
 	int64_t *all = malloc(pages * sizeof(*all)), swap;
@@ -159,7 +158,7 @@ static inline int64_t *engine_pages(size_t n, uint64_t pages, unsigned seed)
 		all[i] = all[j];
 		all[j] = swap;
 	}
-	/* The first third, in order, goes where it is asked for last. */
+	/* Move the first third, which is in order, to the end. */
 	for (i = 0; i < n / 2; i++) {
 		swap = all[i];
 		all[i] = all[n - 1 - i];

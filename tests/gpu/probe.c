@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * probe.c - what a driver and a GPU do where the documentation leaves it open:
- * how memory can be registered and what that costs whom, which calls wait for
- * a stream that waits, what may be captured, what a copy costs.  Needs neither
- * the library nor the daemon.
+ * probe.c - measure undocumented behaviour of a driver and a GPU: the ways to
+ * register memory and their cost, the calls that wait for a blocked stream,
+ * calls in captures, the cost of copies.  Needs neither library nor daemon.
  *
- *   probe JSON [short]   short: little memory, to see that it runs
- *
- * With the stand-in driver it says what that one does.
+ *   probe JSON [short]   short: little memory, only to test the program
  *
  * OWNS      the file, one object of JSON.
  *
- * LOCKING   none: a call that may not come back has a thread of its own.
+ * LOCKING   none: a call that may never return has a thread of its own.
  */
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -24,12 +21,13 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-#define CHUNK ((uint64_t)64 << 20) /* registered at a time */
+#define CHUNK ((uint64_t)64 << 20) /* bytes registered at a time */
 #define PIECE ((uint64_t)32 << 10)
 #define PIECES 1024u
 
 static uint64_t register_bytes = 1ull << 30;
-static unsigned patience_ms = 1000; /* with a call, before it counts as stuck */
+/* milliseconds until a call counts as stuck */
+static unsigned patience_ms = 1000;
 static FILE *out;
 
 static double seconds_since(uint64_t start)
@@ -80,7 +78,7 @@ static void probe_device(void)
 
 struct mode {
 	const char *name;
-	bool sealed; /* nobody can write to it any more but through what is */
+	bool sealed; /* F_SEAL_FUTURE_WRITE: only earlier mappings can write */
 	int mapped, after; /* protection; 0: stays so */
 	unsigned flags;
 };
@@ -99,7 +97,7 @@ static const struct mode modes[] = {
 	 CU_REGISTER_PORTABLE | CU_REGISTER_READ_ONLY},
 };
 
-/* Shared memory as the daemon's arena is; all of it is there. */
+/* Map shared memory like the daemon's arena, and touch all of it. */
 static uint8_t *map_arena(const struct mode *mode, uint64_t bytes)
 {
 	int fd = memfd_create("probe", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -154,7 +152,7 @@ static void *launch_on(void *arg)
 	return NULL;
 }
 
-/* Seconds to copy all of it, a chunk at a time. */
+/* Return the seconds to copy all bytes, a chunk at a time. */
 static double copy_from(uint8_t *at, uint64_t bytes)
 {
 	CUdeviceptr to = gpu_alloc(CHUNK);
@@ -430,8 +428,8 @@ static void *attempt(void *arg)
 	return NULL;
 }
 
-/* One call, while a stream waits for a word that nobody sets until it has
- * returned, or not for long. */
+/* Make one call while a stream waits for a word, which is set when the call has
+ * returned or patience ends. */
 static void probe_call(size_t i, uint32_t *word)
 {
 	struct attempt a = {.run = calls[i].run};
@@ -449,7 +447,7 @@ static void probe_call(size_t i, uint32_t *word)
 	for (ms = 0; ms < patience_ms && !atomic_load(&a.returned); ms++)
 		usleep(1000);
 	returned = atomic_load(&a.returned);
-	/* Do other streams go on? */
+	/* Check whether other streams continue. */
 	for (ms = 0; returned && ms < patience_ms && !ran; ms++) {
 		ran = gpu.cuStreamQuery(need.other) == CU_OK;
 		usleep(1000);
@@ -562,8 +560,7 @@ static const struct {
 	{"cuMemHostRegister", capture_register},
 };
 
-/* In a capture that is global, done by this thread, with its own mode relaxed
- * or not. */
+/* Call in a global capture of this thread, whose own mode is @mode. */
 static void probe_capture_of(size_t i, int mode, const char *comma)
 {
 	CUstream stream = gpu_stream();
@@ -607,7 +604,7 @@ static void probe_capture(void)
 
 /* ---- copies ---- */
 
-/* @batched: in one call. */
+/* Measure the copies of many pieces; @batched: by one call. */
 static void probe_copies_of(bool batched, const char *comma)
 {
 	static CUdeviceptr to[PIECES], from[PIECES];
@@ -622,7 +619,7 @@ static void probe_copies_of(bool batched, const char *comma)
 
 	GPU_OK(cuMemHostAlloc, (void **)&host, PIECES * PIECE, 0);
 	for (i = 0; i < PIECES; i++) {
-		/* Nothing lies beside what is copied before it. */
+		/* Scatter the pieces: no two neighbours are copied in turn. */
 		to[i] = memory + (i * 5 % PIECES) * PIECE;
 		from[i] = (uintptr_t)host + (i * 3 % PIECES) * PIECE;
 		sizes[i] = PIECE;
@@ -676,7 +673,7 @@ int main(int argc, char **argv)
 		perror(argv[1]);
 		return 1;
 	}
-	/* The worst comes last: what is known by then is in the file. */
+	/* The riskiest probe comes last, after the others are in the file. */
 	probe_device();
 	probe_registering();
 	probe_copies();

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * rig.h - the device "cuda" by itself, without daemon and library: an arena, a
- * staging, a pool in device memory, and what it is to hold.
- */
+/* rig.h - the device "cuda" without daemon and library: an arena, staging, a
+ * pool in device memory, and the pool's expected contents. */
 #ifndef KV_TESTS_GPU_RIG_H
 #define KV_TESTS_GPU_RIG_H
 
@@ -20,7 +18,8 @@
 
 #define RIG_LAYERS 4u
 #define RIG_PIECE ((uint64_t)24 << 10) /* scattered: by kernel */
-#define RIG_LONG ((uint64_t)1 << 20)   /* a copy by itself */
+/* bytes that are copied by a copy of their own */
+#define RIG_LONG ((uint64_t)1 << 20)
 #define RIG_BLOCK (RIG_LAYERS * RIG_PIECE + RIG_LONG)
 #define RIG_PAGES 24u
 #define RIG_BYTES (RIG_PAGES * RIG_BLOCK)
@@ -30,17 +29,18 @@ struct rig {
 	const struct kvfs_device *device;
 	void *pool;
 	CUdeviceptr memory;
-	CUdeviceptr copy; /* of it, a test's own */
+	CUdeviceptr copy; /* copy of the pool's memory, for one test */
 	kvfs_view views[RIG_LAYERS + 1];
 	kvfs_pool_desc desc;
 	struct kvfs_stride strides[RIG_LAYERS + 1], on_host[RIG_LAYERS + 1];
 	uint8_t *image, *now; /* expected and actual contents of the pool */
 	uint8_t *arena;	      /* mapped for reading */
-	uint8_t *alias;	      /* the daemon's mapping of it */
+	uint8_t *alias;	      /* the daemon's mapping of the staging */
 	uint64_t arena_bytes;
 	uint8_t *staging;
 	uint64_t staging_bytes;
-	struct standin_alive before; /* there was a rig */
+	/* objects alive before the rig was opened */
+	struct standin_alive before;
 };
 
 static inline void *rig_map(int fd, uint64_t bytes, int protection)
@@ -51,7 +51,7 @@ static inline void *rig_map(int fd, uint64_t bytes, int protection)
 	return at;
 }
 
-/* @sealed: as arena=sealed has it; else as arena=rw. */
+/* Make an arena.  @sealed: like arena=sealed, else like arena=rw. */
 static inline void rig_arena(struct rig *rig, uint64_t bytes, bool sealed)
 {
 	int fd = memfd_create("rig-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -103,7 +103,7 @@ static inline void rig_layout(struct rig *rig)
 	};
 }
 
-/* Bytes that tell blocks apart. */
+/* Fill a block with bytes that depend on @seed. */
 static inline void rig_fill(uint8_t *at, uint64_t seed)
 {
 	uint64_t x = seed * 0x9e3779b97f4a7c15ull + 1, i;
@@ -116,7 +116,7 @@ static inline void rig_fill(uint8_t *at, uint64_t seed)
 	}
 }
 
-/* A device that is as good as can be, and a pool on it. */
+/* Open a device with all features, and a pool. */
 static inline void rig_open(struct rig *rig)
 {
 	memset(rig, 0, sizeof(*rig));
@@ -133,7 +133,7 @@ static inline void rig_open(struct rig *rig)
 	assert_int_equal(rig->device->open(&rig->desc, &rig->pool), 0);
 }
 
-/* Nothing of it is left. */
+/* Close the rig and check that nothing is left. */
 static inline void rig_close(struct rig *rig)
 {
 	if (rig->arena != NULL) {
@@ -152,7 +152,7 @@ static inline void rig_close(struct rig *rig)
 	gpu_assert_same(&rig->before);
 }
 
-/* Other bytes in all of the pool. */
+/* Fill the whole pool with other bytes. */
 static inline void rig_fill_pool(struct rig *rig, uint64_t seed)
 {
 	uint64_t at;
@@ -170,7 +170,7 @@ static inline struct kvfs_pool_info rig_info(struct rig *rig)
 	return info;
 }
 
-/* Until as much has been tried as is attached. */
+/* Wait until as many bytes were tried to be registered as are attached. */
 static inline void rig_wait_tried(struct rig *rig, uint64_t bytes)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -211,7 +211,7 @@ static inline void rig_make(struct rig *rig, struct rig_batch *b, uint8_t *host,
 		.strides = &b->strides, .copies = b->copies, .n = n};
 }
 
-/* @n blocks with other bytes at offset @at of the arena, for pages. */
+/* Make a load of @n blocks with new bytes at offset @at of the arena. */
 static inline void rig_make_load(struct rig *rig, struct rig_batch *b,
 				 uint64_t at, size_t n, uint64_t seed)
 {
@@ -222,7 +222,7 @@ static inline void rig_make_load(struct rig *rig, struct rig_batch *b,
 	rig_make(rig, b, rig->arena + at, RIG_BLOCK, 3, n);
 }
 
-/* Run the same batch on the host device, to or from the image. */
+/* Run the batch on the host device, to or from the image. */
 static inline void rig_on_image(struct rig *rig, const struct rig_batch *b,
 				bool loads)
 {
@@ -246,7 +246,7 @@ static inline void rig_assert_is_image(struct rig *rig)
 	assert_true(memcmp(rig->now, rig->image, RIG_BYTES) == 0);
 }
 
-/* Load @n blocks at offset @at of the arena, and look at all of the pool. */
+/* Load @n blocks at offset @at of the arena, and check the whole pool. */
 static inline void rig_check_load(struct rig *rig, uint64_t at, size_t n,
 				  uint64_t seed)
 {
@@ -258,7 +258,7 @@ static inline void rig_check_load(struct rig *rig, uint64_t at, size_t n,
 	rig_assert_is_image(rig);
 }
 
-/* Save @n blocks to the staging. */
+/* Save @n blocks to the staging, and check the staging. */
 static inline void rig_check_save(struct rig *rig, size_t n)
 {
 	uint8_t *want = malloc(n * RIG_BLOCK);
@@ -273,7 +273,7 @@ static inline void rig_check_save(struct rig *rig, size_t n)
 	free(want);
 }
 
-/* For the stand-in only: faults cannot be had from a real driver. */
+/* Skip the test on a real driver, which has no faults on demand. */
 static inline void rig_needs_faults(void)
 {
 	if (gpu.set == NULL)

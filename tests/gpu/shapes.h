@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * shapes.h - the ways in which engines lay their pages out: for each the layout
- * of a space, and the views of a pool of it.
+ * shapes.h - the layouts of engines' pages: for each the layout of a space, and
+ * the views of a pool.
  *
- * A pool's memory is one stride, in which the engine's tensors lie with gaps
- * between them, so that what is written beside a page shows.
+ * A pool's memory is one allocation, in which the engine's tensors lie with
+ * gaps between them, so that writes beside a page show.
  */
 #ifndef KV_TESTS_GPU_SHAPES_H
 #define KV_TESTS_GPU_SHAPES_H
@@ -29,8 +29,9 @@ struct pool_shape {
 	size_t n_views;
 	uint32_t pages_per_block;
 	uint64_t pages;
-	uint64_t base, bytes; /* of the memory; bytes grows while it is made */
-	uint64_t block;	      /* bytes of a block */
+	/* of the memory; @bytes grows while the shape is made */
+	uint64_t base, bytes;
+	uint64_t block; /* bytes of a block */
 };
 
 struct shape {
@@ -41,7 +42,7 @@ struct shape {
 
 /* ---- parts ---- */
 
-/* One more tensor of the engine's: where it begins. */
+/* Add a tensor of the engine, and return its address. */
 static inline uint64_t shape_memory(struct pool_shape *pool, uint64_t bytes)
 {
 	uint64_t at = pool->bytes;
@@ -77,7 +78,7 @@ static inline void shape_4(struct pool_shape *pool, const char *name,
 	shape_tensor(pool, name, "BF16", text);
 }
 
-/* A tensor of its own for each layer, @page bytes a page. */
+/* One tensor per layer, with @page bytes per page. */
 static inline void shape_by_layer(struct pool_shape *pool, const char *name,
 				  uint64_t layers, uint64_t page)
 {
@@ -93,7 +94,7 @@ static inline void shape_by_layer(struct pool_shape *pool, const char *name,
 
 /* ---- the shapes; names are the tests' ---- */
 
-/* Everything of a block in one stride. */
+/* A block is one contiguous run. */
 static inline void page_first(struct pool_shape *pool, const struct dims *d)
 {
 	uint64_t page = 4 * d->layers * d->heads * d->dim * d->tokens /
@@ -105,7 +106,7 @@ static inline void page_first(struct pool_shape *pool, const struct dims *d)
 	shape_view(pool, &view);
 }
 
-/* K and V a tensor each, for each layer: strides of 32 KiB with Qwen3-4B. */
+/* One tensor for K and one for V per layer: runs of 32 KiB with Qwen3-4B. */
 static inline void layer_first(struct pool_shape *pool, const struct dims *d)
 {
 	uint64_t page =
@@ -117,14 +118,14 @@ static inline void layer_first(struct pool_shape *pool, const struct dims *d)
 	shape_by_layer(pool, "v", d->layers, page);
 }
 
-/* vLLM, a tensor a layer: all K pages, then all V pages. */
+/* vLLM, one tensor per layer: all K pages, then all V pages. */
 static inline void vllm_split(struct pool_shape *pool, const struct dims *d)
 {
 	uint64_t page =
 		2 * d->heads * d->dim * d->tokens / pool->pages_per_block;
 	uint64_t l;
 
-	/* With several pages a block, K and V take turns in it. */
+	/* With several pages per block, K and V alternate in the block. */
 	shape_4(pool, "kv", d->layers, 2, d->tokens, d->heads * d->dim);
 	for (l = 0; l < d->layers; l++) {
 		kvfs_view view = {"kv", NULL, page,
@@ -135,7 +136,7 @@ static inline void vllm_split(struct pool_shape *pool, const struct dims *d)
 	}
 }
 
-/* vLLM, a tensor a layer: K and V of a page side by side. */
+/* vLLM, one tensor per layer: K and V of a page side by side. */
 static inline void vllm_fused(struct pool_shape *pool, const struct dims *d)
 {
 	shape_4(pool, "kv", d->layers, 2, d->tokens, d->heads * d->dim);
@@ -144,8 +145,8 @@ static inline void vllm_fused(struct pool_shape *pool, const struct dims *d)
 			       pool->pages_per_block);
 }
 
-/* Head by head (HND), K and V apart: a view for each, strided by heads, of a
- * tensor in which a head's tokens of all pages follow each other. */
+/* Head by head (HND), K and V apart: one view for each, strided by heads, over
+ * a tensor in which the tokens of one head in all pages are contiguous. */
 static inline void vllm_hnd(struct pool_shape *pool, const struct dims *d)
 {
 	uint64_t run = 2 * d->dim * d->tokens / pool->pages_per_block, l;
@@ -214,7 +215,7 @@ static inline void sglang(struct pool_shape *pool, const struct dims *d)
 	shape_by_layer(pool, "v", 1, page);
 }
 
-/* MLA: one tensor, with no heads; 576 numbers a token. */
+/* MLA: one tensor without heads, 576 numbers per token. */
 static inline void mla(struct pool_shape *pool, const struct dims *d)
 {
 	shape_4(pool, "kv_c", d->layers, d->tokens, 1, 576);
@@ -222,8 +223,8 @@ static inline void mla(struct pool_shape *pool, const struct dims *d)
 		       2 * 576 * d->tokens / pool->pages_per_block);
 }
 
-/* fp8 values with their scales, and a sparse-attention indexer: sizes that
- * have little to do with each other, and runs that nothing is aligned for. */
+/* fp8 values with their scales, and a sparse-attention indexer: unrelated
+ * sizes, and runs without alignment. */
 static inline void indexer(struct pool_shape *pool, const struct dims *d)
 {
 	uint64_t tokens = d->tokens / pool->pages_per_block, l;
@@ -239,7 +240,7 @@ static inline void indexer(struct pool_shape *pool, const struct dims *d)
 	shape_by_layer(pool, "kv", d->layers, 2 * d->heads * d->dim * tokens);
 	shape_by_layer(pool, "scale", d->layers, 4 * tokens);
 	for (l = 0; l < d->layers; l++) {
-		/* Rows of 33 bytes in rows of 37. */
+		/* Rows of 33 bytes, 37 bytes apart. */
 		kvfs_view view = {"index_k", NULL, 37 * tokens, 33, tokens, 37};
 
 		view.base =
@@ -267,7 +268,7 @@ static const struct shape shapes[] = {
 	{"fp8, scales and indexer, 2 pages a block", indexer, 2},
 };
 
-/* The shape for a pool of @pages at @base (0: only to know its bytes). */
+/* Make the shape for a pool of @pages at @base; 0: only to learn its bytes. */
 static inline void shape_make(const struct shape *shape,
 			      const struct dims *dims, uint64_t pages,
 			      uint64_t base, struct pool_shape *ret_pool)
@@ -287,7 +288,7 @@ static inline void shape_make(const struct shape *shape,
 
 /* ---- where things are, worked out without the library ---- */
 
-/* Where run @s of page @page of a view is in a pool's image. */
+/* Return the offset of run @s of page @page of a view in the image. */
 static inline uint64_t shape_at(const struct pool_shape *pool,
 				const kvfs_view *view, uint64_t page,
 				uint64_t s)
@@ -323,16 +324,14 @@ static inline void shape_page_in(const struct pool_shape *pool, uint8_t *image,
 			       view->bytes);
 }
 
-/* Bytes of one page, in all views. */
+/* Return the bytes of one page in all views. */
 static inline uint64_t shape_page_bytes(const struct pool_shape *pool)
 {
 	return pool->block / pool->pages_per_block;
 }
 
-/*
- * The block in these pages, in the order of its tensors: a tensor's views come
- * in their order, each page by page.
- */
+/* Copy the block in these pages from the image, in the order of its tensors: a
+ * tensor's views in order, each page by page. */
 static inline void shape_block(const struct pool_shape *pool,
 			       const uint8_t *image, const int64_t *pages,
 			       uint8_t *to)

@@ -31,7 +31,7 @@ static void set_buffers(uint64_t bytes, unsigned n)
 	assert_int_equal(rig.device->staging(rig.pool, bytes, n), 0);
 }
 
-/* Each copy stream has the new ones at once, whatever it had rig.before. */
+/* Each copy stream gets the new buffers at once, whatever it had before. */
 static void the_buffers_are_as_many_and_as_large_as_was_asked(void **state)
 {
 	static const struct {

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run.sh: long */
-/*
- * test_calls.c - how many calls of the driver a load is: each costs microseconds
- * of a processor, and each copy some of the bus.
- *
- * 127 blocks of 1.1 MiB, 36 layers of 32 KiB; only the stand-in can count.
- */
+/* test_calls.c - the number of driver calls for a load: each call costs
+ * microseconds of a processor, each copy a part of the bus.  127 blocks of 1.1
+ * MiB, 36 layers of 32 KiB; only the stand-in counts calls. */
 #include "tests/gpu/memory.h"
 
 #define BLOCKS 127u
@@ -16,8 +13,7 @@ static const struct dims dims = {36, 4, 128, 16};
 static bool registered;
 static size_t every = 1; /* shape is tried */
 
-/* Calls of all kinds that give a device something to do, and copies among
- * them. */
+/* Number of calls that give the device work, and of copies among them. */
 struct count {
 	uint64_t copies, launches, calls;
 };
@@ -51,7 +47,7 @@ static struct count count_now(void)
 	return count;
 }
 
-/* Until as much has been tried as the blocks take. */
+/* Wait until all blocks' memory was tried to be registered. */
 static void settle(struct engine *e)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Order on the device: event waits, and what comes after them; and memory of our
- * own. */
+/* Order on the device: event waits, and memory that kvfs reserves. */
 #include "tests/gpu/rig.h"
 
 static struct rig rig;
@@ -23,7 +22,7 @@ static int tear_down(void **state)
 
 /* ---- event waits ---- */
 
-/* A compute stream that goes on writing the pages for a while. */
+/* Write the pages in a compute stream for a while. */
 static void write_late(CUstream stream, unsigned char value)
 {
 	gpu_spin(stream, 30000000);
@@ -40,7 +39,7 @@ static void load_behind(void *event_wait, uint64_t seed)
 	rig_on_image(&rig, &b, true);
 }
 
-/* Earlier work of the stream overwrites nothing of the load. */
+/* Earlier work of the stream must not overwrite the load. */
 static void a_load_comes_after_what_the_stream_was_given(void **state)
 {
 	CUstream stream = gpu_stream();
@@ -79,7 +78,7 @@ static void a_save_has_what_the_stream_wrote_before(void **state)
 	GPU_OK(cuStreamDestroy_v2, stream);
 }
 
-/* The event may go, and come to stand for something else, at once. */
+/* The event may be destroyed or recorded again right after the call. */
 static void an_event_is_taken_as_it_is_at_the_call(void **state)
 {
 	CUstream stream = gpu_stream(), other = gpu_stream();
@@ -111,7 +110,7 @@ static void a_mark_does_not_wait_for_another_one(void **state)
 	int i;
 
 	(void)state;
-	/* With a single queue it does, behind whatever waits. */
+	/* With a single hardware queue the stream waits for others. */
 	if (queues != NULL && atoi(queues) == 1) {
 		GPU_OK(cuEventDestroy_v2, late);
 		GPU_OK(cuEventDestroy_v2, now);
@@ -130,7 +129,7 @@ static void a_mark_does_not_wait_for_another_one(void **state)
 		usleep(1000);
 	assert_true(rig.device->event_wait_is_done(second));
 	assert_false(rig.device->event_wait_is_done(first));
-	/* An event wait may be freed before it is done. */
+	/* The event wait may be freed before the stream has passed it. */
 	rig.device->event_wait_free(first);
 	rig.device->event_wait_free(second);
 	GPU_OK(cuStreamSynchronize, slow);
@@ -158,8 +157,7 @@ struct ordering {
 	int r;
 };
 
-/* On the copy thread: a stream that comes after the batch, while that is under
- * way. */
+/* Order a stream behind the batch in flight, on the copy thread. */
 static void order_behind(const struct kvfs_batch *batch, void *event_wait)
 {
 	struct ordering *ordering = batch->owner;
@@ -183,7 +181,7 @@ static void load_and_order(struct ordering *ordering, uint64_t seed)
 	rig_on_image(&rig, &b, true);
 }
 
-/* Behind the order the stream reads the bytes of the load. */
+/* After the order the stream reads the bytes of the load. */
 static void a_stream_comes_after_what_was_submitted(void **state)
 {
 	struct ordering ordering = {.stream = gpu_stream()};
@@ -196,7 +194,7 @@ static void a_stream_comes_after_what_was_submitted(void **state)
 		load_and_order(&ordering, 100 * (uint64_t)round);
 		assert_non_null(ordering.fence);
 		assert_int_equal(ordering.r, 0);
-		/* The batch is over, and so is what stands for it. */
+		/* The batch has ended, and so has its event wait. */
 		assert_true(rig.device->event_wait_is_done(ordering.fence));
 		rig.device->event_wait_free(ordering.fence);
 		GPU_OK(cuStreamSynchronize, ordering.stream);
@@ -207,7 +205,7 @@ static void a_stream_comes_after_what_was_submitted(void **state)
 	GPU_OK(cuStreamDestroy_v2, ordering.stream);
 }
 
-/* A batch that could not be given to the device says nothing. */
+/* A batch that the device refused is not reported as submitted. */
 static void what_failed_was_never_submitted(void **state)
 {
 	struct ordering ordering = {.stream = gpu_stream()};
@@ -252,8 +250,8 @@ static void end_capture(CUstream stream, size_t nodes)
 	GPU_OK(cuGraphDestroy, graph);
 }
 
-/* Neither is anything of ours in the graph, nor is the capture spoilt; and
- * copies go on meanwhile. */
+/* The graph has no operation of the plug-in, the capture stays valid, and
+ * copies continue meanwhile. */
 static void a_stream_that_is_captured_is_refused_and_not_disturbed(void **state)
 {
 	CUstream stream = gpu_stream(), other = gpu_stream();
@@ -283,7 +281,7 @@ static void a_stream_that_is_captured_is_refused_and_not_disturbed(void **state)
 	GPU_OK(cuStreamDestroy_v2, other);
 }
 
-/* Only the driver can tell, and its answer may be the capture's end. */
+/* Only the driver knows, and asking may end the capture. */
 static void an_event_of_a_capture_is_refused(void **state)
 {
 	CUstream stream = gpu_stream();
@@ -378,7 +376,7 @@ static void memory_of_a_wrong_size_or_device_is_refused(void **state)
 		-ENODEV);
 }
 
-/* The memory outlives every pool, and a pool can use it as any other. */
+/* Memory that kvfs reserved outlives every pool, and any pool can use it. */
 static void memory_holds_its_device(void **state)
 {
 	kvfs_pool_desc desc = rig.desc;

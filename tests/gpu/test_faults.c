@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_faults.c - the driver fails, the daemon dies, there is no GPU: a status
- * for each block, nothing kept, and nobody else hurt.
- */
+/* test_faults.c - the driver fails, the daemon dies, or there is no GPU: every
+ * block gets a status, nothing leaks, and other clients continue. */
 #include "tests/gpu/memory.h"
 
 #define BLOCKS 32u
 
-/* Blocks of 256 KiB: long enough to be copied. */
+/* Blocks of 256 KiB: long enough for a copy of their own. */
 static const struct dims dims = {4, 8, 128, 16};
 static struct engine e;
 static struct standin_alive before;
@@ -46,7 +44,7 @@ static void assert_nothing_held(void)
 	assert_int_equal(info.pages_saving, 0);
 }
 
-/* The first call of @call from now on fails. */
+/* Let the next call of @call fail. */
 static void fail_one(const char *call)
 {
 	char text[64];
@@ -55,7 +53,7 @@ static void fail_one(const char *call)
 	gpu_set(text);
 }
 
-/* Some blocks failed; what has not is right, and all are the next time. */
+/* Some blocks fail, the others are right, and all are right the next time. */
 static void a_load_that_fails(const char *call)
 {
 	kvfs_lease *lease;
@@ -203,7 +201,7 @@ static void a_pool_of_no_device_memory_is_refused(void **state)
 	free(host);
 }
 
-/* In a process of its own, which finds a driver without a device. */
+/* Run this in a process of its own, whose driver has no device. */
 static int no_device(void)
 {
 	struct world *w = NULL;

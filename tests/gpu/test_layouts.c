@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_layouts.c - every layout, there and back bit for bit, on the host and on
- * the GPU, by each way that bytes can take.
- */
+/* test_layouts.c - every layout, saved and loaded bit for bit, on the host and
+ * on the GPU, by each path of the bytes. */
 #include "tests/gpu/memory.h"
 
 static const struct dims middle = {2, 4, 64, 8};   /* strides of 4 KiB */
 static const struct dims small = {2, 1, 32, 4};	   /* of 256 bytes */
 static const struct dims qwen3 = {36, 8, 128, 16}; /* of 32 KiB */
 
-/* Where the pages of a load go that is to skip some. */
+/* Set some pages of a load to -1. */
 static void skip_some(int64_t *pages, size_t n)
 {
 	size_t i;
@@ -18,7 +16,7 @@ static void skip_some(int64_t *pages, size_t n)
 		pages[i] = -1;
 }
 
-/* The lease's bytes are those of the pages, in the order of the tensors. */
+/* Check that the lease has the bytes of the pages, in the tensors' order. */
 static void assert_blocks_are(struct engine *e, kvfs_lease *lease, size_t n,
 			      const int64_t *pages)
 {
@@ -37,7 +35,7 @@ static void assert_blocks_are(struct engine *e, kvfs_lease *lease, size_t n,
 	free(block);
 }
 
-/* From pages @from to pages @to of an image that is all 0xa5 else. */
+/* Move pages @from to @to in an image that is 0xa5 elsewhere. */
 static void expect_moved(struct engine *e, size_t n_pages, const int64_t *from,
 			 const int64_t *to)
 {
@@ -105,7 +103,7 @@ static void there_and_back(struct world *w, const char *device,
 	free(to);
 }
 
-/* @n of every @step-th layout. */
+/* Test @n layouts, every @step-th one. */
 static void layouts(struct world *w, const char *device,
 		    const struct dims *dims, size_t n, size_t step)
 {
@@ -152,7 +150,7 @@ static void some_layouts_come_back_from_the_device(void **state)
 	layouts(*state, "cuda", &small, 4096, 7);
 }
 
-/* 286 MiB; the stand-in has nothing to learn from so much. */
+/* 286 MiB on a real GPU only: the stand-in would find nothing more. */
 static void qwen3_comes_back_from_the_device(void **state)
 {
 	struct dims dims = qwen3;
@@ -163,7 +161,7 @@ static void qwen3_comes_back_from_the_device(void **state)
 	there_and_back(*state, "cuda", &shapes[2], &dims, 127);
 }
 
-/* How the bytes went, as the pool says; registration may take a moment. */
+/* Check the path that the pool reports; registration may take a moment. */
 static void assert_path(struct world *w, const char *path, const char *reason)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -202,7 +200,7 @@ static void the_arena_is_registered_while_it_is_writable(void **state)
 	assert_path(*state, "registered", "while it was writable");
 }
 
-/* One session for all: what it stages saves in is made only once. */
+/* Open one session for all tests: its staging is made only once. */
 static int begin(void **state, const char *arena)
 {
 	static char options[128];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_owner.c - a GPU that does not register read-only memory, and a user's own
- * blocks: arena=auto gives the user memory that the GPU registers.
+ * test_owner.c - a GPU that does not register read-only memory: with
+ * arena=auto, a user's own blocks lie in memory that the GPU registers.
  *
  * OWNS      the effective user of its own thread.
  *
@@ -19,7 +19,7 @@
 static const struct dims middle = {2, 4, 64, 8};
 static int64_t pages[BLOCKS];
 
-/* This thread: the library's must not connect as root meanwhile. */
+/* Change this thread's user, but not that of the library's threads. */
 static void become(uid_t uid)
 {
 	assert_int_equal(syscall(SYS_setresuid, -1, uid, -1), 0);
@@ -48,7 +48,7 @@ static int tear_down(void **state)
 	return world_group_teardown(state);
 }
 
-/* Registered is all that it has, the staging included, or why nothing is. */
+/* Return the pool's info once all memory is registered or refused. */
 static struct kvfs_pool_info info_when_tried(struct engine *e)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -63,7 +63,7 @@ static struct kvfs_pool_info info_when_tried(struct engine *e)
 	return info;
 }
 
-/* Memory between the pages is 0xa5. */
+/* Set the memory between the pages to 0xa5. */
 static void keep_pages_only(struct engine *e)
 {
 	uint8_t *image = malloc(e->shape.bytes);
@@ -102,7 +102,7 @@ static void there_and_back(struct engine *e)
 			assert_int_equal(kvfs_xfer_status(xfer, i), 0);
 		kvfs_xfer_free(xfer);
 		engine_assert_is_image(e, "a load");
-		/* The first did not wait for that. */
+		/* The first load did not wait for the registration. */
 		(void)info_when_tried(e);
 	}
 	kvfs_release(lease);

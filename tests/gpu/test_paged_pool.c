@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_paged_pool.c - a paged pool on the GPU: mapped, made, and given back
- * while a compute stream works with them.
- */
+/* test_paged_pool.c - a paged pool on the GPU: pages are mapped, written and
+ * given back while a compute stream uses them. */
 #include "tests/kernels/world.h"
 #include "tests/gpu/gpu.h"
 
@@ -89,7 +87,7 @@ static CUdeviceptr addr_of(kvfs_mapping *map, size_t i)
 	return (CUdeviceptr)(uintptr_t)at;
 }
 
-/* In the compute stream, after a while. */
+/* Copy a page in the compute stream, after a while. */
 static void copy_later(CUdeviceptr from)
 {
 	gpu_spin(compute, A_WHILE);
@@ -120,7 +118,7 @@ static void blocks_are_mapped_and_the_pool_grows(void **state)
 	assert_int_equal(kvfs_unmap(all, NULL), 0);
 }
 
-/* The save comes after what the stream was given, and so does who maps. */
+/* The save and later maps come after the stream's work. */
 static void what_a_stream_computes_is_sealed_when_it_is_done(void **state)
 {
 	struct world *w = *state;
@@ -191,7 +189,7 @@ static void what_a_stream_reads_is_not_overwritten(void **state)
 	assert_int_equal(kvfs_unmap(next, NULL), 0);
 }
 
-/* The host waits until the copies are the device's, the stream for their end. */
+/* The host waits until the copies are submitted, the stream until they end. */
 static void a_stream_waits_for_the_map(void **state)
 {
 	struct world *w = *state;

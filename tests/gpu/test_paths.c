@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ways between host memory and pages, and what becomes of failures. */
+/* The paths between host memory and pages, and their failures. */
 #include <sys/wait.h>
 
 #include <stdatomic.h>
@@ -24,7 +24,7 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* Whether @at can only be read, as the kernel has it. */
+/* Return whether @at is mapped read-only. */
 static bool is_read_only(const void *at)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -42,7 +42,7 @@ static bool is_read_only(const void *at)
 
 /* ---- which way ---- */
 
-/* Memory, streams and events that were made since then. */
+/* Return how many allocations, streams and events were made since @then. */
 static uint64_t made_since(const struct standin_alive *then)
 {
 	struct standin_alive now = gpu_alive();
@@ -51,7 +51,7 @@ static uint64_t made_since(const struct standin_alive *then)
 	       then->streams + now.events - then->events;
 }
 
-/* All that batches need is there before the first one. */
+/* Everything that batches need exists before the first batch. */
 static void memory_that_is_not_attached_goes_through_staging(void **state)
 {
 	struct standin_alive made;
@@ -144,7 +144,7 @@ static void a_load_does_not_wait_for_the_registration(void **state)
 		rig_check_load(&rig, i * RIG_BLOCK, 4, 10 * i);
 }
 
-/* Also where a block lies on both sides of it. */
+/* Blocks that cross the end of the refused chunk go through staging as well. */
 static void a_chunk_that_is_refused_goes_through_staging(void **state)
 {
 	(void)state;
@@ -172,7 +172,7 @@ static void a_block_may_lie_in_two_chunks(void **state)
 	rig_check_load(&rig, CHUNK - 2 * RIG_PIECE, 3, 57);
 }
 
-/* At any step of the registering thread. */
+/* Detach at any step of the registering thread. */
 static void what_is_detached_is_registered_no_more(void **state)
 {
 	unsigned i;
@@ -199,7 +199,7 @@ static void wait_for_word(void *word)
 		usleep(1000);
 }
 
-/* As rig_check_load, but nothing of the pool is looked at: that would wait. */
+/* Load like rig_check_load, but do not read the pool: reading would wait. */
 static void load_beside(uint64_t seed)
 {
 	struct rig_batch b;
@@ -217,11 +217,9 @@ static void save_beside(void)
 	assert_int_equal(rig.device->save(rig.pool, &b.batch), 0);
 }
 
-/*
- * Somebody's stream stands still until the test says so, and the driver may wait
- * for all streams where something is made, freed or launched for the first time:
- * batches do none of that.
- */
+/* A caller's stream is blocked by the test.  A driver may wait for all streams
+ * when an object is made, freed or launched for the first time: batches do none
+ * of these. */
 static void no_batch_waits_for_the_stream_of_another(void **state)
 {
 	CUstream stream = gpu_stream();
@@ -259,7 +257,7 @@ static void load_fails(const char *fault, int error)
 	assert_int_equal(rig.device->load(rig.pool, &b.batch), error);
 }
 
-/* When a failure is reported no copy is in flight. */
+/* No copy is in flight when a failure is reported. */
 static void nothing_lands_after_a_load_has_failed(void **state)
 {
 	(void)state;
@@ -272,7 +270,7 @@ static void nothing_lands_after_a_load_has_failed(void **state)
 	memcpy(rig.image, rig.now, RIG_BYTES);
 	usleep(20000);
 	rig_assert_is_image(&rig);
-	/* And the copy stream is as good as rig.before. */
+	/* The copy stream works again. */
 	rig_check_load(&rig, 0, RIG_BLOCKS, 70);
 }
 
@@ -360,7 +358,7 @@ static void without_any_memory_the_device_is_not_opened(void **state)
 	rig_check_load(&rig, 0, RIG_BLOCKS, 81);
 }
 
-/* In a process of its own, as there is no way back. */
+/* Run this in a process of its own: the context cannot be repaired. */
 static int use_a_broken_context(void)
 {
 	struct rig_batch b;
@@ -373,7 +371,7 @@ static int use_a_broken_context(void)
 	gpu_set("fail=cuStreamSynchronize:1:700");
 	if (rig.device->load(rig.pool, &b.batch) != -EIO)
 		return 1;
-	/* At once, without trying. */
+	/* The load fails at once, without a call to the device. */
 	calls = gpu.calls("cuCtxPushCurrent_v2");
 	if (rig.device->load(rig.pool, &b.batch) != -EIO ||
 	    rig.device->save(rig.pool, &b.batch) != -EIO ||
@@ -381,7 +379,7 @@ static int use_a_broken_context(void)
 		return 2;
 	if (strcmp(rig_info(&rig).reason, "the GPU's context has failed") != 0)
 		return 3;
-	/* The stand-in is not really broken, and goes on. */
+	/* The stand-in's operations continue: wait for them. */
 	while (gpu.pending() > 0)
 		usleep(1000);
 	rig.device->close(rig.pool);
@@ -420,7 +418,7 @@ static void memory_of_the_host_is_no_pool_of_the_device(void **state)
 	assert_int_equal(rig.device->open(&desc, &pool), -EINVAL);
 	desc.device = "cuda:0";
 	assert_int_equal(rig.device->open(&desc, &pool), -EINVAL);
-	/* The end of this view is not in the device's memory. */
+	/* The end of this view lies outside the device's memory. */
 	view = rig.views[0];
 	view.bytes = (uint64_t)1 << 40;
 	assert_int_equal(rig.device->open(&desc, &pool), -EINVAL);
@@ -515,7 +513,7 @@ static void a_driver_that_is_too_old_is_said_to_be(void **state)
 	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
 }
 
-/* Also later ones than nvcc knows, and by the oldest driver there is for it. */
+/* GPUs newer than nvcc knows work as well, with each GPU's oldest driver. */
 static void every_generation_has_code_or_text(void **state)
 {
 	static const char *const generations[] = {

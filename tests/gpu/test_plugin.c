@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which libraries are accepted as devices, and the messages for the others.  The
+/* Libraries that are accepted as devices, and messages for others.  The
  * libraries lie beside this program; no GPU is used. */
 #include <dlfcn.h>
 #include <setjmp.h>
@@ -20,7 +20,7 @@ static void a_plugin_of_this_version_is_taken(void **state)
 	assert_ptr_equal(kv_device_find("present"), device);
 }
 
-/* Two pages a block, in runs, one of them passed over; all of it, and a part. */
+/* Move a block and a part of it: two pages, in runs, one skipped. */
 static void a_plugin_moves_what_the_host_moves(void **state)
 {
 	static uint8_t memory[2][8 * 256], tensors[2][1024];

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_standin.c - the stand-in driver shows what tests rely on it to show.
- */
+/* test_standin.c - the stand-in driver behaves as the tests rely on. */
 #include <setjmp.h>
 #include <stdatomic.h>
 #include <stdarg.h>
@@ -17,7 +15,7 @@
 #define TRIES 200
 
 static CUdeviceptr memory;
-static uint8_t *pinned; /* 2 * N, from the driver */
+static uint8_t *pinned; /* 2 * N bytes, allocated by the driver */
 static CUstream a, b;
 
 static int setup(void **state)
@@ -46,7 +44,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* How often the reader, in stream b, misses what stream a wrote. */
+/* Return how often stream b misses bytes that stream a wrote. */
 static unsigned misses(bool ordered)
 {
 	CUevent written = gpu_event();
@@ -71,7 +69,7 @@ static void
 streams_overtake_each_other_unless_an_event_orders_them(void **state)
 {
 	(void)state;
-#ifndef __SANITIZE_THREAD__ /* which would find that they do */
+#ifndef __SANITIZE_THREAD__ /* ThreadSanitizer would report the race */
 	assert_true(misses(false) > 0);
 #endif
 	assert_int_equal(misses(true), 0);
@@ -150,7 +148,7 @@ static void the_host_cannot_touch_device_memory(void **state)
 		_exit(0);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
-	/* A sanitizer makes an exit of the signal. */
+	/* Sanitizers replace the signal by an exit status. */
 	assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) != 0);
 }
 
@@ -262,10 +260,10 @@ static void a_call_fails_when_it_is_told_to(void **state)
 
 /* ---- as strict as a driver ---- */
 
-/* A call of this thread's, and what another one sees of it. */
+/* A call of this thread, observed by another thread. */
 struct meanwhile {
 	const char *call;
-	uint64_t before; /* such calls so far */
+	uint64_t before; /* number of such calls before */
 	atomic_bool other_returned;
 	bool let_by;
 };
@@ -278,7 +276,7 @@ static void *call_any(void *arg)
 	return NULL;
 }
 
-/* When the call has begun another thread calls, and then the word is set. */
+/* Call from another thread once the call has begun, then set the word. */
 static void *set_word_late(void *arg)
 {
 	struct meanwhile *meanwhile = arg;
@@ -333,8 +331,9 @@ static void do_unregister(void)
 	GPU_OK(cuMemHostUnregister, registered);
 }
 
-/* @sync: @call returns when stream a has come past a word that another thread
- * sets, and no other call gets by.  Else it returns at once. */
+/* @sync: @call must return only after stream a has passed a word that another
+ * thread sets, and block other calls until then.  Else @call must return at
+ * once. */
 static void synchronises(const char *call, void (*run)(void), bool sync)
 {
 	struct meanwhile meanwhile = {call, gpu.calls(call), false, false};
@@ -356,7 +355,7 @@ static void synchronises(const char *call, void (*run)(void), bool sync)
 	GPU_OK(cuStreamSynchronize, a);
 }
 
-/* Each kind alone, and while another is set. */
+/* Each kind of call waits only if it is set. */
 static void calls_synchronise_where_they_are_told_to(void **state)
 {
 	static const struct {
@@ -382,7 +381,7 @@ static void calls_synchronise_where_they_are_told_to(void **state)
 		gpu_set(kinds[i].setting);
 		synchronises(kinds[i].call, kinds[i].run, true);
 	}
-	/* Only the first launch did. */
+	/* Only the first launch waited. */
 	gpu_set("sync=launch");
 	synchronises("cuLaunchKernel", do_launch, false);
 	munmap(registered, N);
@@ -404,7 +403,7 @@ static void streams_of_a_priority_share_the_hardware_queues(void **state)
 	       1, 0);
 	gpu_spin(same[1], 0);
 	gpu_spin(urgent, 0);
-	gpu_spin(b, 0); /* made when there were as many as streams */
+	gpu_spin(b, 0); /* b was made when each stream had a hardware queue */
 	GPU_OK(cuStreamSynchronize, urgent);
 	GPU_OK(cuStreamSynchronize, b);
 	usleep(20000);
@@ -417,7 +416,7 @@ static void streams_of_a_priority_share_the_hardware_queues(void **state)
 	GPU_OK(cuStreamDestroy_v2, urgent);
 }
 
-/* @arg: waits for the first of two words; the second says that it has begun. */
+/* Wait for the first of the two words @arg; set the second at the start. */
 static void wait_for_word(void *arg)
 {
 	uint32_t *words = arg;
@@ -495,12 +494,12 @@ static void an_image_without_code_for_the_device_is_refused(void **state)
 	assert_int_equal(value, 1024);
 }
 
-/* The plug-in's kernels, where nvcc has made them; with @registers, so many in
- * what each says of itself. */
+/* Return a kernel of the plug-in, if nvcc has made it; with @registers, change
+ * the number of registers that it declares. */
 static CUfunction kernel_of_plugin(uint32_t registers)
 {
 	static const char begin[] = {4, 0x2f, 8,
-				     0}; /* then a symbol, a number */
+				     0}; /* followed by a symbol and a number */
 	const char *build = getenv("B");
 	CUfunction kernel;
 	CUmodule module;
@@ -556,7 +555,7 @@ static void a_kernel_is_launched_as_its_image_allows(void **state)
 	assert_int_equal(launch(kernel, 256), CU_OUT_OF_RESOURCES);
 }
 
-/* One that is asked for by another version has other parameters. */
+/* A request for another version gets other parameters. */
 static void a_batch_of_copies_is_one_call(void **state)
 {
 	CUdeviceptr to[2] = {memory, memory + 1024};
@@ -638,7 +637,7 @@ static void what_is_captured_runs_when_the_graph_is_launched(void **state)
 	GPU_OK(cuEventDestroy_v2, event);
 }
 
-/* @disturb fails with @error, and then the capture has failed. */
+/* Check that @disturb fails with @error and invalidates the capture. */
 static void spoils(CUresult error, CUresult (*disturb)(void))
 {
 	CUgraph graph;
@@ -681,7 +680,7 @@ static void a_capture_is_spoilt_by_what_it_cannot_have(void **state)
 	spoils(CU_CAPTURE_UNSUPPORTED, query_it);
 	spoils(CU_CAPTURE_UNSUPPORTED, allocate);
 	spoils(CU_CAPTURE_ISOLATION, wait_for_what_runs);
-	/* A thread that says so may allocate. */
+	/* A thread in relaxed mode may allocate. */
 	GPU_OK(cuStreamBeginCapture_v2, a, CU_CAPTURE_GLOBAL);
 	GPU_OK(cuThreadExchangeStreamCaptureMode, &relaxed);
 	gpu_free(gpu_alloc(N));

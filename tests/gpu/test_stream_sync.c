@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * test_stream_sync.c - loads and saves, and an engine's compute stream that
- * goes on.
- *
- * All memory of a pool is one value at a time: what a block or a page must be
- * is that value, in every byte.
- */
+/* test_stream_sync.c - loads and saves beside a compute stream that continues.
+ * All bytes of the pool have one value at a time, which each block or page must
+ * have. */
 #include "tests/gpu/memory.h"
 
 #define BLOCKS 64u
 #define ROUNDS 6u
-#define A_WHILE 150000000u /* ns that a kernel takes */
+#define A_WHILE 150000000u /* duration of a kernel, in nanoseconds */
 
 static const struct dims dims = {4, 4, 64, 8}; /* strides of 4 KiB */
 static CUstream compute;
@@ -41,7 +37,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* In @stream, after a while: all of the pool's memory is @value. */
+/* Set all of the pool's memory to @value, in @stream after a while. */
 static void write_later(CUstream stream, uint8_t value)
 {
 	gpu_spin(stream, A_WHILE);
@@ -99,8 +95,7 @@ static kvfs_lease *acquire(unsigned round)
 	return lease;
 }
 
-/* Wait until all memory is registered: registering would wait for the streams
- * held below. */
+/* Wait until all memory is registered: registering waits for streams. */
 static void settle(void)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -116,7 +111,7 @@ static void settle(void)
 	}
 }
 
-/* As a program does it: until the copies are the device's. */
+/* Order @stream after the transfer, retrying until the copies are submitted. */
 static void order(kvfs_xfer *xfer, CUstream stream)
 {
 	int r;
@@ -163,8 +158,7 @@ static void assert_device(CUdeviceptr at, uint64_t bytes, uint8_t value,
 	free(now);
 }
 
-/* Every page of the pool, or of a copy of it at @at; not the gaps between its
- * tensors. */
+/* Check every page of the pool, or of its copy at @at, without the gaps. */
 static void assert_pages_at(CUdeviceptr at, uint8_t value, const char *what)
 {
 	uint8_t *image = malloc(e.shape.bytes);
@@ -199,11 +193,12 @@ static void a_save_waits_for_the_event_of_what_computes_its_pages(void **state)
 
 	(void)state;
 	fill_now(1);
-	finish(save(1, NULL), KVFS_SEALED); /* the first one takes longer */
+	/* warm up: the first save takes longer */
+	finish(save(1, NULL), KVFS_SEALED);
 	write_later(compute, 2);
 	GPU_OK(cuEventRecord, written, compute);
 	xfer = save(0, &opts);
-	/* The event is looked at during the call only. */
+	/* The event is used during the call only. */
 	GPU_OK(cuEventDestroy_v2, written);
 	finish(xfer, KVFS_SEALED);
 	assert_saved(0, 2);
@@ -315,7 +310,7 @@ static void a_stream_that_goes_on_writing_is_saved_round_by_round(void **state)
 		assert_saved(round, (uint8_t)(round + 1));
 }
 
-/* The same for loads: load, then the stream reads, then the next load. */
+/* Round by round: load, let the stream read the pages, load again. */
 static void a_stream_reads_what_each_load_brought(void **state)
 {
 	CUdeviceptr seen = gpu_alloc(ROUNDS * e.shape.bytes);
@@ -337,7 +332,7 @@ static void a_stream_reads_what_each_load_brought(void **state)
 		GPU_OK(cuMemcpyDtoDAsync_v2, seen + round * e.shape.bytes,
 		       e.shape.base, e.shape.bytes, compute);
 	}
-	/* The transfer may be freed, and the order stays. */
+	/* The transfer may be freed: the order stays. */
 	for (round = 0; round < ROUNDS; round++)
 		kvfs_xfer_free(xfers[round]);
 	GPU_OK(cuStreamSynchronize, compute);
@@ -347,7 +342,7 @@ static void a_stream_reads_what_each_load_brought(void **state)
 	gpu_free(seen);
 }
 
-/* Layer by layer, each as soon as it is there. */
+/* Order the stream after each layer as soon as the layer is submitted. */
 static void a_layer_is_ordered_before_what_reads_it(void **state)
 {
 	uint64_t bytes = e.shape.views[0].bytes * BLOCKS;
@@ -384,8 +379,8 @@ static void a_layer_is_ordered_before_what_reads_it(void **state)
 	gpu_free(seen);
 }
 
-/* Copies behind a kernel of the stream: the stream would wait for work that only
- * follows the stream. */
+/* The copies wait for a kernel of the stream: ordering the stream after them
+ * would deadlock. */
 static void an_order_before_it_is_submitted_orders_nothing(void **state)
 {
 	CUdeviceptr seen = gpu_alloc(e.shape.bytes);
@@ -412,7 +407,7 @@ static void an_order_before_it_is_submitted_orders_nothing(void **state)
 	gpu_free(seen);
 }
 
-/* Nothing has begun, and the pages are nobody's. */
+/* The call begins nothing and takes no pages. */
 static void a_stream_that_is_captured_is_refused(void **state)
 {
 	kvfs_opts opts = {.size = sizeof(opts), .stream = compute};
@@ -444,10 +439,8 @@ static uint64_t calls_to_look(void)
 	return gpu.calls("cuEventQuery") + gpu.calls("cuCtxPushCurrent_v2");
 }
 
-/*
- * Eight loads that wait for a stream which is busy, and nothing else to do: how
- * often the driver is asked is bounded by the time that passes, not by them.
- */
+/* Eight loads wait for a busy stream: the number of driver calls is bounded by
+ * the time that passes, not by the number of loads. */
 static void transfers_that_wait_ask_the_driver_seldom(void **state)
 {
 	kvfs_opts opts = {.size = sizeof(opts), .stream = compute};
@@ -471,8 +464,8 @@ static void transfers_that_wait_ask_the_driver_seldom(void **state)
 	calls = calls_to_look();
 	usleep(300000);
 	calls = calls_to_look() - calls;
-	/* Two calls counted a look, a look a ms, one in 32 at all of them; and
-	 * more at the beginning. */
+	/* A poll makes two calls; one poll per ms, of all loads one in 32; more
+	 * polls at the beginning. */
 	assert_true(calls < 300 + 3 * (kv_now_ns() - start) / 1000000);
 	assert_true(calls > 0);
 	gpu.hold(false);
@@ -499,8 +492,8 @@ static void an_order_after_the_end_holds_nothing_up(void **state)
 	kvfs_release(lease);
 }
 
-/* Cancelled in the middle: whoever waits for COPIED and takes the pages at once
- * for something else finds that in them for ever. */
+/* Cancel in the middle of the copies: pages that are reused after COPIED must
+ * keep the new bytes. */
 static void
 pages_of_a_cancelled_load_are_not_written_once_it_is_copied(void **state)
 {
@@ -530,7 +523,7 @@ pages_of_a_cancelled_load_are_not_written_once_it_is_copied(void **state)
 	kvfs_release(lease);
 }
 
-/* While the copy is under way, a cancel gives nothing back. */
+/* A cancel during the copy gives no page back. */
 static void
 a_cancelled_load_keeps_its_pages_until_the_copy_is_over(void **state)
 {
@@ -573,7 +566,7 @@ static void *let_go(void *arg)
 	return NULL;
 }
 
-/* The memory is the engine's again, and goes, right after. */
+/* The engine frees the memory right after the close. */
 static void closing_a_pool_waits_for_its_copies(void **state)
 {
 	kvfs_xfer *loading, *saving;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * denied.c - a real driver that will not register read-only memory: as
- * libcuda.so.1 found before the real one, it hands every call on but says so of
- * the device, so that both other ways of copying are tried on a GPU that could
- * do better.  Empty elsewhere than on x86-64, which the bundle is for.
+ * denied.c - a libcuda.so.1 that hands every call on to the real driver, but
+ * reports that the device cannot register read-only memory: so the other paths
+ * of copies are tested on any GPU.  Empty except on x86-64.
  *
  * OWNS      the addresses of the real driver's calls, fixed after loading.  The
- *           environment's KVFS_DENIED says where that is.
+ *           environment's KVFS_DENIED names the real driver's file.
  *
  * LOCKING   none.
  */
@@ -17,7 +16,7 @@
 
 #include "kernels/cuda/driver.h"
 
-/* cuDeviceGetAttribute is changed on its way, and goes by another name. */
+/* The answer of cuDeviceGetAttribute is changed, not passed on. */
 #define cuDeviceGetAttribute denied_handed_on
 
 #define HAND_ON(member, symbol, parameters) HAND_ON_(member, symbol)

@@ -18,7 +18,7 @@
 extern const struct kvfs_device kvfs_device_past, kvfs_device_present,
 	kvfs_device_future, kvfs_device_partial, kvfs_device_other;
 
-/* Whether byte @at of a block's tensors is asked for. */
+/* Return whether the batch's ranges include byte @at of a block. */
 static bool is_wanted(const struct kvfs_batch *batch, uint64_t at)
 {
 	size_t i;
@@ -95,7 +95,7 @@ const struct kvfs_device kvfs_device_future = {
 	.version = KVFS_DEVICE_VERSION + 1,
 	.name = "future",
 };
-/* Has event_wait without event_wait_free: event waits would leak. */
+/* event_wait without event_wait_free: event waits would leak. */
 static int event_wait(void *pool, void *stream, void *event,
 		      void **ret_event_wait)
 {
@@ -113,7 +113,7 @@ const struct kvfs_device kvfs_device_partial = {
 	.save = save,
 	.event_wait = event_wait,
 };
-/* Under the name of the library's own device. */
+/* A device with the name of the library's own device. */
 const struct kvfs_device kvfs_device_other = {
 	.version = KVFS_DEVICE_VERSION,
 	.name = "host",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * threaded.c - a device of another version whose library starts a thread as soon
- * as it is loaded, as those that drivers come with do.
+ * threaded.c - a device of another version, whose library starts a thread when
+ * it is loaded, as libraries of drivers do.
  *
  * OWNS      the thread, which never ends.
  *

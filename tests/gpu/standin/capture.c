@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * capture.c - streams that are being captured, and the graphs that come of it.
+ * capture.c - captures of streams, and the graphs made from them.
  *
- * OWNS      captures under way, graphs, and the operations in them.
+ * OWNS      active captures, graphs, and their operations.
  *
  * STATES    of a capture:
  *
- *             ACTIVE -> INVALID   capture_spoil_locked, capture_forbids
- *             ACTIVE -> a graph   cuStreamEndCapture
- *            INVALID -> (gone)    cuStreamEndCapture, with an error
+ *             ACTIVE -> INVALID    capture_spoil_locked, capture_forbids
+ *             ACTIVE -> a graph    cuStreamEndCapture
+ *            INVALID -> (gone)     cuStreamEndCapture
  *
  * INVARIANTS
  *   (1) Operations of a captured stream do not run.  Each becomes a node, also
  *       a wait for a value, and runs with each launch of the graph.
- *   (2) A graph's nodes run one after the other, in the order of the calls,
- *       which is one of the orders that it allows.
+ *   (2) A graph's nodes run one after the other, in the order of the calls.
  *
  * LOCKING   big_lock.
  */
@@ -34,11 +33,11 @@ struct capture {
 struct CUgraph_st {
 	struct op *first;
 	size_t n;
-	unsigned refs; /* big_lock: the graph, and each that can be launched */
+	unsigned refs; /* big_lock: count of the graph and its executables */
 };
 
 static struct capture *captures; /* big_lock */
-static uint64_t captured;	 /* big_lock: so many so far */
+static uint64_t captured;	 /* big_lock: number of captures so far */
 
 /* ---- captures ---- */
 
@@ -230,7 +229,7 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *n)
 	return CU_OK;
 }
 
-/* The graph is not changed: the executable graph may be the same object. */
+/* Graphs do not change: the executable may be the graph itself. */
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph,
 				     unsigned long long flags)
 {

@@ -168,7 +168,7 @@ CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
 
 /* ---- batches ---- */
 
-/* Not in the legacy stream, and not captured, as drivers have it. */
+/* Refuse the legacy stream and captures, as drivers do. */
 static CUresult give_batch(const CUdeviceptr *dsts, const CUdeviceptr *srcs,
 			   const size_t *sizes, size_t n, CUstream stream)
 {
@@ -267,8 +267,7 @@ CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t n,
 
 /* ---- host functions and values ---- */
 
-/* A driver has one thread for them all, so that one that waits keeps the rest
- * waiting. */
+/* Like a driver, run host functions one at a time: a blocked one blocks all. */
 static pthread_mutex_t host_thread = PTHREAD_MUTEX_INITIALIZER;
 
 static void call(struct op *op)

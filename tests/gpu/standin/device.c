@@ -169,7 +169,7 @@ CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice device)
 		return r;
 	if (!is_device(device))
 		return CU_INVALID_DEVICE;
-	/* A domain that no machine has. */
+	/* A PCI domain that no machine has. */
 	snprintf(id, (size_t)len, "fffe:%02x:00.0", device);
 	return CU_OK;
 }

@@ -12,8 +12,10 @@ struct CUevent_st {
 	struct CUevent_st *next;
 	CUcontext ctx; /* fixed after new */
 	struct moment moment;
-	uint64_t capture;     /* that it was recorded in; 0: it was not */
-	struct timespec over; /* only with timing; set by its stream */
+	/* id of the capture it was recorded in; 0: none */
+	uint64_t capture;
+	/* for events with timing; set by the stream's thread */
+	struct timespec over;
 	bool timing;
 };
 
@@ -93,7 +95,7 @@ CUresult cuEventDestroy_v2(CUevent handle)
 	return CU_OK;
 }
 
-/* The event may be gone by the time its stream comes here. */
+/* The event may be destroyed before its stream arrives here. */
 static void stamp(struct op *op)
 {
 	struct CUevent_st *event;
@@ -105,7 +107,7 @@ static void stamp(struct op *op)
 	pthread_mutex_unlock(&big_lock);
 }
 
-/* In a stream that is captured: a place in the capture, and no operation. */
+/* Record a place in the capture instead of an operation. */
 static CUresult record_in_capture_locked(struct CUevent_st *event,
 					 struct CUstream_st *stream)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hold.c - the lock of a context, as a driver's may be: a call that
- * synchronises holds it while it waits, and all others wait behind it.
+ * hold.c - the lock of a context, as in some drivers: a synchronising call
+ * holds the lock while it waits, and other calls wait for the lock.
  *
- * OWNS      who holds a context.
+ * OWNS      the record of the holders.
  *
  * INVARIANTS
- *   (1) A call that only waits, for a stream or an event, holds nothing.
+ *   (1) Calls that wait for a stream or an event do not hold the lock.
  *
  * LOCKING   big_lock.
  */

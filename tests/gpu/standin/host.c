@@ -16,7 +16,7 @@
 
 #include "tests/gpu/standin/standin.h"
 
-/* Whether all of it is mapped; and may be written. */
+/* Return whether all bytes are mapped; *@ret_writable: and writable. */
 static bool is_mapped(uintptr_t at, size_t n, bool *ret_writable)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -40,7 +40,7 @@ static bool is_mapped(uintptr_t at, size_t n, bool *ret_writable)
 	return at >= end;
 }
 
-/* Wait for the time that registering takes. */
+/* Wait as long as registering @n bytes takes. */
 static void pin_pages(size_t n)
 {
 	usleep((useconds_t)((n >> 10) * settings.register_us >> 10));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * image.c - what is in an image of kernels, as far as a driver refuses it or a
- * launch of it: a fat binary, PTX as text, or none (a build without nvcc).
+ * image.c - parse images of kernels as far as drivers check them: a fat binary,
+ * PTX as text, or none (a build without nvcc).
  *
  * OWNS      nothing.
  *
@@ -14,8 +14,9 @@
 #define FATBIN_MAGIC 0xba55ed50u
 #define KIND_PTX 1
 #define KIND_ELF 2
-#define PTX_ZSTD 0x8000u   /* flags: only drivers from 12.8 on read it */
-#define ATTR_MAX_THREADS 5 /* of .nv.info, as are the next */
+/* flag: only drivers from 12.8 on can read the PTX */
+#define PTX_ZSTD 0x8000u
+#define ATTR_MAX_THREADS 5 /* attribute numbers in .nv.info */
 #define ATTR_FRAME 0x11
 #define ATTR_REGISTERS 0x2f
 #define WITH_PAYLOAD 4
@@ -36,7 +37,8 @@ struct entry {
 	uint64_t flags;
 };
 
-/* Code of one generation runs on later parts of it; PTX on all later ones. */
+/* Return whether the device runs the entry: code runs on later GPUs of its
+ * generation, PTX on all later GPUs. */
 static bool is_for_us(const struct entry *entry)
 {
 	int arch = (int)entry->arch;
@@ -47,7 +49,7 @@ static bool is_for_us(const struct entry *entry)
 	       ((entry->flags & PTX_ZSTD) == 0 || settings.version >= 12080);
 }
 
-/* Code goes before PTX, and newer before older. */
+/* Return the best entry: code before PTX, newer before older. */
 static const struct entry *entry_of(const struct fatbin *fatbin)
 {
 	const char *at = (const char *)fatbin + fatbin->header;
@@ -104,7 +106,7 @@ static const Elf64_Shdr *section_of(const char *elf, const char *prefix,
 	return NULL;
 }
 
-/* Where an attribute's numbers are, of the kernel @symbol unless it is 0. */
+/* Return the values of an attribute, of kernel @symbol unless it is 0. */
 static const uint32_t *attribute_of(const char *elf, const Elf64_Shdr *info,
 				    unsigned which, uint32_t symbol)
 {

@@ -15,10 +15,10 @@
 #include "kernels/device/scatter.h"
 #include "tests/gpu/standin/standin.h"
 
-/* A kernel that the stand-in has. */
+/* A kernel that the stand-in implements. */
 struct known {
 	const char *name;
-	size_t parameters; /* bytes of the first one, the only one */
+	size_t parameters; /* bytes of the only parameter */
 	void (*run)(struct op *op);
 };
 
@@ -38,7 +38,7 @@ struct CUmod_st {
 
 /* ---- the plug-in's ---- */
 
-/* The arrays are the device's: read them where their bytes are. */
+/* Map the arrays' device addresses to their bytes. */
 static bool take_arrays(struct kv_scatter_args *scatter)
 {
 	uint64_t blocks = scatter->units / scatter->block_units;
@@ -94,7 +94,7 @@ static void run_scatter_args(struct op *op, bool gather)
 	for (n = 0; n < scatter.units; n++) {
 		struct kv_unit unit;
 
-		/* The last ones first. */
+		/* Run the units in reverse order. */
 		number = scatter.units - 1 - n;
 		unit = kv_scatter_unit(&scatter, number);
 		if (unit.bytes > 0 && !do_unit(&unit, gather))
@@ -244,8 +244,7 @@ CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value)
 	return enter("cuFuncSetAttribute", CONTEXT);
 }
 
-/* Registers are given out by 256 to a warp, of 64 Ki that a multiprocessor
- * has. */
+/* Return whether the registers suffice: 64 Ki, handed out by 256 to a warp. */
 static bool fits(const struct kernel *kernel, uint64_t threads)
 {
 	uint64_t warps = (threads + 31) / 32;
@@ -254,7 +253,7 @@ static bool fits(const struct kernel *kernel, uint64_t threads)
 	return (warps + 3) / 4 * 4 * a_warp <= 65536;
 }
 
-/* Lazy loading: with its first launch a kernel comes onto the device. */
+/* Lazy loading: the first launch of a kernel loads it onto the device. */
 static void hold_at_first(CUfunction function, CUcontext *ret_held)
 {
 	bool first;

@@ -19,7 +19,7 @@
 
 #include "tests/gpu/standin/standin.h"
 
-#define DEVICE_RANGE (1ull << 38) /* as much as sanitizers leave room for */
+#define DEVICE_RANGE (1ull << 38) /* bytes; sanitizers leave no more room */
 #define ALIGN 512u
 
 struct standin_alive alive;
@@ -186,8 +186,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t n)
 	return r;
 }
 
-/* Operations in flight find no memory.  A real device would wait for them, but
- * no program should rely on that. */
+/* Operations in flight find no memory.  A real device would wait for the
+ * operations, but programs should not rely on that. */
 CUresult cuMemFree_v2(CUdeviceptr ptr)
 {
 	CUresult r = enter("cuMemFree_v2", CONTEXT);

@@ -27,8 +27,8 @@
 
 /* Kinds of calls that may wait for all work of their context. */
 enum sync {
-	SYNC_LAUNCH, /* the first one of a kernel */
-	SYNC_LOAD,   /* of a module, and its end */
+	SYNC_LAUNCH, /* first launch of a kernel */
+	SYNC_LOAD,   /* loading and unloading a module */
 	SYNC_ALLOC,
 	SYNC_FREE,
 	SYNC_REGISTER,
@@ -41,33 +41,35 @@ struct settings {
 	int devices;
 	bool read_only, mem_ops, pageable;
 	uint64_t memory;
-	unsigned syncs;	      /* a bit each; see enum sync */
-	unsigned queues;      /* of a priority; 0: one a stream */
-	unsigned register_us; /* that registering a MiB takes */
+	unsigned syncs; /* bits by enum sync */
+	/* hardware queues per priority; 0: one per stream */
+	unsigned queues;
+	unsigned register_us; /* microseconds to register a MiB */
 	bool one_host_thread;
 	unsigned patience_s;
 	int arch, version;
 };
 extern struct settings settings;
 
-/* Over everything that changes, but the counters. */
+/* Guards all state but the counters. */
 extern pthread_mutex_t big_lock;
-/* Something is over, or has been given. */
+/* An operation has ended, or was given. */
 extern pthread_cond_t changed;
 
 enum needs { NOTHING, INIT, CONTEXT };
 
-/* Every call begins with this: 0, or what it must return. */
+/* Begin a call.  Return 0, or the error that the call must return. */
 CUresult enter(const char *call, enum needs needs);
-/* This thread's, inside a call that needs one. */
+/* Return this thread's context, inside a call that needs one. */
 CUcontext current_context(void);
-/* Say it, and count it.  Returns @code, for convenience. */
+/* Print and count a bug.  Return @code. */
 CUresult bug(CUresult code, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
-/* Where an operation of a stream went wrong: from now on all calls say so. */
+/* Let all later calls fail with @code: a stream's operation failed. */
 void break_device(CUresult code);
 extern __thread bool in_host_function;
-extern __thread int capture_mode; /* of this thread; 0: global, 2: relaxed */
+/* mode of this thread; 0: global, 2: relaxed */
+extern __thread int capture_mode;
 extern uint64_t copied[2];
 
 /* ---- device.c ---- */
@@ -75,20 +77,18 @@ extern uint64_t copied[2];
 struct CUctx_st {
 	int device;
 	unsigned refs; /* big_lock */
-	bool held;     /* big_lock; a call synchronises */
+	bool held;     /* big_lock; a synchronising call holds the context */
 };
 bool context_is_live(CUcontext ctx);
 CUcontext context_of(int device);
 
 /* ---- hold.c ---- */
 
-/*
- * The lock of a context.  A call that synchronises holds it: until all work
- * that the context has been given is over, and on to its own end.  Every other
- * call of the context waits for that, and holds it for no time.
- */
+/* The lock of a context.  A synchronising call holds the lock until all earlier
+ * work of the context has ended, and until its own end.  Every other call of
+ * the context waits for the lock, without holding it. */
 void context_pass(CUcontext ctx);
-/* For a call of this kind; where that does not synchronise *@ret_held stays. */
+/* Begin a call of this kind; unless it synchronises, *@ret_held stays. */
 void context_hold(enum sync sync, CUcontext *ret_held);
 void context_release(CUcontext *held);
 
@@ -112,17 +112,17 @@ struct range {
 
 /* Return the live stride of memory that contains @bytes at @at, or NULL. */
 const struct range *range_of_locked(uintptr_t at, size_t bytes);
-/* Whether any byte of it is in a live stride of memory. */
+/* Return whether a live stride of memory has any of these bytes. */
 bool range_touches_locked(uintptr_t at, size_t bytes);
-/* Where the bytes of an address, device or host, are. */
+/* Return the place of the bytes of a device or host address. */
 void *bytes_at(uintptr_t at);
 bool is_device_address(uintptr_t at);
-/* Addresses that no other stride has ever had; 0: there are none left. */
+/* Return addresses that no stride has had before; 0: none are left. */
 uintptr_t device_addresses_locked(size_t bytes, size_t align);
 const struct range *range_add_locked(enum range_kind kind, uintptr_t base,
 				     size_t bytes, unsigned flags);
-/* The stride of this kind that begins at @base is no more; NULL: there was
- * none, else its size. */
+/* Remove the stride that begins at @base.  Return false if there is none, else
+ * its size in @ret_bytes. */
 bool range_remove_locked(enum range_kind kind, uintptr_t base,
 			 size_t *ret_bytes);
 
@@ -131,9 +131,10 @@ bool range_remove_locked(enum range_kind kind, uintptr_t base,
 struct op;
 struct capture;
 
-/* A moment in a stream: when its first @seq operations are over. */
+/* A moment in a stream: the end of its first @seq operations. */
 struct moment {
-	struct CUstream_st *stream; /* a reference; NULL: long past */
+	/* referenced; NULL: the moment has passed */
+	struct CUstream_st *stream;
 	uint64_t seq;
 };
 
@@ -141,10 +142,11 @@ struct moment {
 
 struct op {
 	struct op *next;
-	void (*run)(struct op *op); /* without big_lock; may be NULL */
-	bool is_work;		    /* held by standin_hold */
-	bool is_wait;	 /* of the queue itself, as long as it runs */
-	uint64_t ticket; /* of its stream's queue */
+	/* called without big_lock; NULL: nothing to do */
+	void (*run)(struct op *op);
+	bool is_work;	 /* held by standin_hold */
+	bool is_wait;	 /* blocks its whole hardware queue while it runs */
+	uint64_t ticket; /* place in the hardware queue */
 	struct moment after[MAX_DEPENDENCIES];
 	unsigned n_after;
 	/* Arguments of @run. */
@@ -160,20 +162,20 @@ struct op {
 
 struct op *op_new(void (*run)(struct op *op));
 void op_free(struct op *op);
-/* Takes @op.  @ret, unless NULL, is when it will be over. */
+/* Queue @op and own it.  @ret, unless NULL: the moment of its end. */
 CUresult give(CUstream stream, struct op *op, struct moment *ret);
 CUresult give_and_wait(CUstream stream, struct op *op);
-/* The stream behind a handle, 0 and the legacy one included; NULL: none. */
+/* Return the stream of a handle, also 0 and the legacy one; NULL: none. */
 struct CUstream_st *stream_of_locked(CUstream handle);
-/* NULL: no such stream. */
+/* Return the stream's context; NULL: no such stream. */
 CUcontext context_of_stream(CUstream handle);
-/* Until all work that the context has been given is over. */
+/* Wait until all work given to the context has ended. */
 void wait_for_context_locked(CUcontext ctx);
 /* Get the capture of a stream, or NULL; set it. */
 struct capture **stream_capture_locked(struct CUstream_st *stream);
-/* The capture that an operation of the legacy stream would be mixed into. */
+/* Return the active capture with which legacy work conflicts, or NULL. */
 struct capture *legacy_capture_locked(struct CUstream_st *stream);
-/* No stream is in the capture any more. */
+/* Take all streams out of the capture. */
 void streams_leave_locked(struct capture *capture);
 void moment_put_locked(struct moment *moment);
 bool moment_is_past_locked(const struct moment *moment);
@@ -192,37 +194,36 @@ CUresult event_moment_locked(CUevent event, struct moment *ret,
 
 /* Check the arguments of a launch. */
 struct kernel {
-	unsigned registers;   /* of a thread; 0: not known */
+	unsigned registers;   /* per thread; 0: unknown */
 	unsigned max_threads; /* of a block */
-	unsigned local;	      /* bytes of a thread's stack and spills */
+	unsigned local;	      /* bytes of stack and spills per thread */
 };
 
-/* CU_OK; CU_NO_BINARY: nothing in it is for the device; CU_INVALID_IMAGE. */
+/* Return CU_OK; CU_NO_BINARY: no code for the device; CU_INVALID_IMAGE. */
 CUresult image_check(const void *image);
 void image_kernel(const void *image, const char *name, struct kernel *ret);
 
 /* ---- capture.c ---- */
 
-/* Whether this thread may not do what could disturb a capture; captures that
- * it would have disturbed are no good from then on. */
+/* Return whether a capture forbids an unsafe call of this thread; captures that
+ * the call would disturb become invalid. */
 bool capture_forbids(void);
-/* @op is given to a stream that is being captured: becomes a node. */
+/* Add @op to the capture of its stream as a node. */
 CUresult capture_take_locked(struct capture *capture, struct op *op);
-/* The capture that an event was recorded in; NULL: it is over. */
+/* Return the capture in which an event was recorded; NULL: it has ended. */
 struct capture *capture_find_locked(uint64_t id);
 uint64_t capture_id(const struct capture *capture);
-/* Another stream joins it. */
+/* Let another stream join the capture. */
 void capture_join_locked(struct capture *capture, struct CUstream_st *stream);
-/* Something was mixed into it that is not its. */
+/* Invalidate the capture. */
 void capture_spoil_locked(struct capture *capture);
 
 /* ---- copy.c ---- */
 
-/* An operation is about to touch these bytes of the device: false, and the
- * device is broken, if they are not there. */
+/* Return whether the device may touch these bytes; if not, break the device. */
 bool may_touch(uintptr_t at, size_t bytes, const char *what);
-/* A kernel is, which takes memory of the host that is registered in several
- * strides as one; @write: and writes them. */
+/* Likewise for a kernel, for which adjacent registrations of host memory are
+ * one; @write: the kernel writes. */
 bool kernel_may_touch(uintptr_t at, size_t bytes, bool write, const char *what);
 
 #endif

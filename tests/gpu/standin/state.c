@@ -72,7 +72,7 @@ static int add_fault(const char *text)
 	return -1;
 }
 
-/* As drivers may be, all together; or as no driver is: kind. */
+/* Behave like the strictest or the kindest driver. */
 static void be_strict(bool strict)
 {
 	const char *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
@@ -86,7 +86,7 @@ static void be_strict(bool strict)
 	settings.read_only = !strict;
 }
 
-/* "none", "all", or kinds with + between them. */
+/* Parse "none", "all", or kinds separated by +. */
 static int set_syncs(const char *text)
 {
 	static const char *const kinds[N_SYNCS] = {
@@ -274,7 +274,7 @@ static CUresult fault_locked(const char *call)
 	return CU_OK;
 }
 
-/* Calls that a capture may forbid to other threads. */
+/* Return whether a capture may forbid @call to other threads. */
 static bool is_unsafe(const char *call)
 {
 	static const char *const unsafe[] = {

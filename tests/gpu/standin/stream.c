@@ -27,33 +27,36 @@
 #define MAX_QUEUES 32
 #define PRIORITIES 6
 
-/* A hardware queue: operations, in the order of the calls. */
+/* A hardware queue: operations in the order of the calls. */
 struct queue {
 	uint64_t given, begun; /* big_lock */
 };
 
 struct CUstream_st {
 	struct CUstream_st *next;
-	CUcontext ctx;		 /* fixed after new */
-	struct queue *queue;	 /* fixed after new; NULL: one of its own */
-	unsigned refs;		 /* big_lock */
-	bool blocking;		 /* with the legacy stream; fixed after new */
+	CUcontext ctx;	     /* fixed after new */
+	struct queue *queue; /* fixed after new; NULL: a queue of its own */
+	unsigned refs;	     /* big_lock */
+	/* fixed after new; synchronises with the legacy stream */
+	bool blocking;
 	bool destroyed;		 /* big_lock */
 	unsigned random;	 /* of the thread */
 	uint64_t seq;		 /* big_lock; operations given */
 	uint64_t done;		 /* big_lock; operations over */
-	struct capture *capture; /* big_lock; NULL: it runs */
+	struct capture *capture; /* big_lock; NULL: not captured */
 	struct op *first;	 /* big_lock */
 	struct op **last;	 /* big_lock */
 	pthread_cond_t go;	 /* big_lock */
 };
 
-static struct CUstream_st *streams; /* big_lock; those with a reference */
-static struct CUstream_st *legacy[MAX_DEVICES]; /* big_lock; when first used */
+/* big_lock; all of them */
+static struct CUstream_st *streams;
+/* big_lock; made at first use */
+static struct CUstream_st *legacy[MAX_DEVICES];
 static struct queue queues[MAX_DEVICES][PRIORITIES][MAX_QUEUES]; /* big_lock */
-static unsigned made;	 /* big_lock; streams so far */
+static unsigned made;	 /* big_lock; number of streams made */
 static uint64_t pending; /* big_lock */
-static uint64_t over;	 /* big_lock; operations that ever were */
+static uint64_t over;	 /* big_lock; number of operations that have ended */
 static bool held;	 /* big_lock */
 
 /* ---- moments ---- */
@@ -88,12 +91,12 @@ struct moment now_in_locked(struct CUstream_st *stream)
 	return (struct moment){stream, stream->seq};
 }
 
-/* For one who waits for operations: where none ends for a long time, none ever
- * will. */
+/* Detects a deadlock: no operation has ended for a long time. */
 struct patience {
 	const char *what;
 	struct timespec until; /* {0}: not yet known */
-	uint64_t over;	       /* at the last look */
+	/* the counter at the last check */
+	uint64_t over;
 };
 
 static void wait_changed_locked(struct patience *patience)
@@ -156,14 +159,14 @@ static void pause_at_random(struct CUstream_st *stream)
 		return;
 	x = stream->random = stream->random * 1103515245u + 12345u;
 	x >>= 8;
-	/* Now and then a long one, and often none. */
+	/* Sometimes pause for long, often not at all. */
 	if (x % 64 == 0)
 		usleep(us * 20);
 	else if (x % 4 != 0)
 		usleep(x / 64 % us);
 }
 
-/* From now on those behind it in its queue may begin. */
+/* Let the operations behind it in the queue begin. */
 static void go_on_locked(struct CUstream_st *stream)
 {
 	if (stream->queue == NULL)
@@ -416,7 +419,7 @@ CUresult give_and_wait(CUstream handle, struct op *op)
 	return enter("(a copy's end)", INIT);
 }
 
-/* Of all streams, those that were destroyed with work left included. */
+/* Wait for all streams, also destroyed ones with work left. */
 void wait_for_all(void)
 {
 	struct patience patience = {.what = "cuCtxSynchronize"};
@@ -437,7 +440,7 @@ static bool is_busy_locked(CUcontext ctx)
 	return false;
 }
 
-/* Nothing comes to it meanwhile: the context is held. */
+/* The context is held: it gets no new work meanwhile. */
 void wait_for_context_locked(CUcontext ctx)
 {
 	struct patience patience = {.what = "a call that synchronises"};
@@ -564,7 +567,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *ctx)
 	return *ctx != NULL ? CU_OK : CU_INVALID_HANDLE;
 }
 
-/* @stream waits for a place in the capture @id. */
+/* Make @stream wait for a place in the capture @id. */
 static CUresult join_locked(struct CUstream_st *stream, uint64_t id)
 {
 	struct capture *capture = capture_find_locked(id);
@@ -593,7 +596,7 @@ static CUresult wait_event_locked(CUstream handle, CUevent event)
 		return join_locked(stream, id);
 	}
 	if (r == CU_OK && stream->capture != NULL) {
-		/* A stream outside the capture runs by itself. */
+		/* A captured stream cannot wait for work outside. */
 		capture_spoil_locked(stream->capture);
 		r = CU_CAPTURE_ISOLATION;
 	}

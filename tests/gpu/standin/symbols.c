@@ -11,7 +11,7 @@
 
 #include "tests/gpu/standin/standin.h"
 
-/* Calls of which the driver's version and the one asked for decide. */
+/* Calls whose symbol depends on the versions of driver and request. */
 static const struct {
 	const char *name, *symbol;
 	int since;
@@ -20,7 +20,7 @@ static const struct {
 	{"cuMemcpyBatchAsync", "cuMemcpyBatchAsync", 12080},
 };
 
-/* NULL: it is none of them; "": there is none so old. */
+/* Return NULL: not such a call; "": none for so old a version. */
 static const char *symbol_for(const char *name, int version)
 {
 	const char *symbol = NULL;
@@ -37,7 +37,7 @@ static const char *symbol_for(const char *name, int version)
 	return symbol;
 }
 
-/* The newest version of a call is the one that the stand-in has, else. */
+/* Of other calls the stand-in has the newest version only. */
 CUresult cuGetProcAddress_v2(const char *name, void **fn, int version,
 			     uint64_t flags, int *status)
 {

@@ -18,7 +18,7 @@
 #define GRANULE (2u << 20)
 #define MAX_MAPPINGS 4096
 
-/* Mapped, and not accessible yet. */
+/* Mappings that are not accessible yet. */
 static struct {
 	uintptr_t at;
 	size_t bytes;
@@ -112,7 +112,7 @@ CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUmemProp *prop,
 	memset(at, DEVICE_POISON_NEW, bytes);
 	munmap(at, bytes);
 	pthread_mutex_lock(&big_lock);
-	alive.device++; /* a handle; what is mapped counts, too */
+	alive.device++; /* counts handles and mappings */
 	pthread_mutex_unlock(&big_lock);
 	*handle = (CUmemHandle)fd + 1;
 	return CU_OK;
@@ -169,7 +169,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset,
 	return r;
 }
 
-/* All of it that was mapped: one range each, as they were mapped. */
+/* Give access to all mappings in the range, one range each. */
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes,
 			const CUmemAccess *access, size_t n)
 {
@@ -199,7 +199,7 @@ static size_t unmap_one_locked(uintptr_t at)
 {
 	size_t i, n = 0;
 
-	/* Mapped, but nobody was given access yet. */
+	/* Unmap a mapping that never became accessible. */
 	for (i = 0; i < MAX_MAPPINGS && n == 0; i++)
 		if (waiting[i].bytes > 0 && waiting[i].at == at) {
 			n = waiting[i].bytes;
