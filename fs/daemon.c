@@ -60,26 +60,6 @@ static void on_warn(void *arg, const char *line)
 #define REQUESTS_PART 4u
 #define REQUESTS_MIN ((uint64_t)16 << 20)
 
-/* Warn if the control group leaves little memory besides that of blocks: the daemon's
- * other memory counts, and beyond the limit the kernel kills the daemon. */
-static void warn_of_limit(struct kv_daemon *daemon)
-{
-	const struct kv_options *o = daemon->options;
-	_cleanup_(kv_freep) char *line = NULL;
-
-	if (o->cache.dram <= o->memory.bytes / 4 * 3 ||
-	    o->memory.bytes == UINT64_MAX)
-		return;
-	if (asprintf(&line,
-		     "dram: %lluM of the %lluM that the control group may have "
-		     "(%s) leaves little for the daemon itself, which the "
-		     "kernel kills beyond",
-		     (unsigned long long)(o->cache.dram >> 20),
-		     (unsigned long long)(o->memory.bytes >> 20),
-		     o->memory.file) >= 0)
-		on_warn(daemon, line);
-}
-
 static void on_room(void *arg)
 {
 	struct kv_daemon *daemon = arg;
@@ -222,16 +202,27 @@ static int make_socket_base(const struct kv_daemon *daemon)
 	return chmod(base, 0755) < 0 ? -errno : 0;
 }
 
-/* Open the parts in the order of their dependencies. */
-static int start(struct kv_daemon *daemon, struct kv_gate *gate, char **ret_why)
+static void daemon_closep(struct kv_daemon **daemon)
 {
-	const struct kv_options *o = daemon->options;
-	struct kv_cache_config config = o->cache;
+	kv_daemon_close(*daemon);
+}
+
+int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
+		   struct kv_daemon **ret_daemon, char **ret_why)
+{
+	_cleanup_(daemon_closep) struct kv_daemon *daemon =
+		calloc(1, sizeof(*daemon));
+	struct kv_cache_config config = options->cache;
 	struct kv_control *control;
 	struct kv_mount *mount;
 	char *why;
 	int r;
 
+	*ret_why = NULL;
+	if (!daemon)
+		return -ENOMEM;
+	daemon->options = options;
+	pthread_rwlock_init(&daemon->lock, NULL);
 	config.gone = on_gone;
 	config.space_gone = on_space_gone;
 	config.retire = on_retire;
@@ -239,7 +230,17 @@ static int start(struct kv_daemon *daemon, struct kv_gate *gate, char **ret_why)
 	config.waiting = on_waiting;
 	config.warn = on_warn;
 	config.arg = daemon;
-	warn_of_limit(daemon);
+	/* The daemon's other memory also counts, and beyond the limit the kernel
+	 * kills the daemon. */
+	if (options->memory.bytes != UINT64_MAX &&
+	    options->cache.dram > options->memory.bytes / 4 * 3)
+		fprintf(stderr,
+			"kvfs: warning: dram: %lluM of the %lluM that the "
+			"control group may have (%s) leaves little for the "
+			"daemon itself, which the kernel kills beyond\n",
+			(unsigned long long)(options->cache.dram >> 20),
+			(unsigned long long)(options->memory.bytes >> 20),
+			options->memory.file);
 	/* The cache's callbacks use the notifier and the parking. */
 	mount = daemon->mount = calloc(1, sizeof(*mount));
 	if (!mount)
@@ -258,18 +259,18 @@ static int start(struct kv_daemon *daemon, struct kv_gate *gate, char **ret_why)
 	if (!daemon->control_path)
 		return -ENOMEM;
 	mount->control_path = daemon->control_path;
-	mount->rules = &o->rules;
+	mount->rules = &options->rules;
 	/* The daemon's tables and the kernel's socket buffers also need a part of
 	 * the control group's memory. */
-	if (o->memory.bytes != UINT64_MAX)
+	if (options->memory.bytes != UINT64_MAX)
 		kv_accounts_limit_memory(
 			kv_cache_accounts(daemon->cache),
-			KV_MAX((o->memory.bytes - o->cache.dram) /
+			KV_MAX((options->memory.bytes - options->cache.dram) /
 				       REQUESTS_PART,
 			       REQUESTS_MIN));
-	if (o->rules.squash)
+	if (options->rules.squash)
 		kv_accounts_squash_root(kv_cache_accounts(daemon->cache));
-	mount->umask = o->umask;
+	mount->umask = options->umask;
 	mount->text = text_of;
 	mount->arg = daemon;
 	mount->cache = daemon->cache;
@@ -282,39 +283,20 @@ static int start(struct kv_daemon *daemon, struct kv_gate *gate, char **ret_why)
 		r = make_socket_base(daemon);
 	if (r < 0)
 		return r;
-	r = kv_control_start(daemon->cache, &o->rules, gate,
+	r = kv_control_start(daemon->cache, &options->rules, gate,
 			     daemon->control_path, &control, ret_why);
-	if (r == 0)
-		set_control(daemon, control);
 	/* Add to the reason that the user can choose a place for the socket. */
-	else if (!o->control && geteuid() != 0 && *ret_why &&
-		 !getenv("XDG_RUNTIME_DIR") &&
-		 asprintf(&why,
-			  "%s (XDG_RUNTIME_DIR is not set: give control=PATH)",
-			  *ret_why) >= 0) {
+	if (r < 0 && !options->control && geteuid() != 0 && *ret_why &&
+	    !getenv("XDG_RUNTIME_DIR") &&
+	    asprintf(&why, "%s (XDG_RUNTIME_DIR is not set: give control=PATH)",
+		     *ret_why) >= 0) {
 		free(*ret_why);
 		*ret_why = why;
 	}
-	return r;
-}
-
-int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
-		   struct kv_daemon **ret_daemon, char **ret_why)
-{
-	struct kv_daemon *daemon = calloc(1, sizeof(*daemon));
-	int r;
-
-	*ret_why = NULL;
-	if (!daemon)
-		return -ENOMEM;
-	daemon->options = options;
-	pthread_rwlock_init(&daemon->lock, NULL);
-	r = start(daemon, gate, ret_why);
-	if (r < 0) {
-		kv_daemon_close(daemon);
+	if (r < 0)
 		return r;
-	}
-	*ret_daemon = daemon;
+	set_control(daemon, control);
+	*ret_daemon = kv_steal(daemon);
 	return 0;
 }
 

@@ -25,6 +25,7 @@
 #define NOTICE_NS \
 	(UINT64_C(10) * 1000000000) /* for a daemon to notice its unmount */
 #define POLL_US 10000
+#define MOUNTINFO "/proc/self/mountinfo"
 #define HELPER "/sbin/umount.kvfs"
 #define STATUS_USAGE 1
 #define STATUS_FAILED 32
@@ -95,17 +96,12 @@ static bool find_mount(FILE *mountinfo, const char *path, const char *device,
 	return found;
 }
 
-static FILE *open_mountinfo(void)
-{
-	return fopen("/proc/self/mountinfo", "re");
-}
-
 static int kind_at(const char *path)
 {
 	struct mounted m;
 
-	return find_mount(open_mountinfo(), path, NULL, -1, &m) ? m.kind
-								: NOTHING;
+	return find_mount(fopen(MOUNTINFO, "re"), path, NULL, -1, &m) ? m.kind
+								      : NOTHING;
 }
 
 int kv_mountinfo_find(const char *text, const char *path)
@@ -394,7 +390,7 @@ static void wait_for_store(const struct mounted *m, int lock, int owner)
 	struct mounted other;
 
 	if (lock < 0 ||
-	    find_mount(open_mountinfo(), NULL, m->device, KVFS, &other))
+	    find_mount(fopen(MOUNTINFO, "re"), NULL, m->device, KVFS, &other))
 		return;
 	while ((state = kv_lock_look(lock)) != KV_LOCK_FREE &&
 	       (state == KV_LOCK_ENDING || kv_now_ns() < until_ns))
@@ -429,7 +425,7 @@ int kv_umount_main(int argc, char **argv)
 	whole = realpath(path, NULL);
 	if (whole)
 		path = whole;
-	if (!find_mount(open_mountinfo(), path, NULL, KVFS, &m))
+	if (!find_mount(fopen(MOUNTINFO, "re"), path, NULL, KVFS, &m))
 		return complain(path, "no kvfs is mounted there", EINVAL);
 	/* The file `lock` has the pid of the process that has locked the store. */
 	if (asprintf(&name, "%s/lock", m.store) >= 0)

@@ -107,16 +107,6 @@ static void answer_queued(struct kv_work *work, struct kv_hash *hash)
 	free(request);
 }
 
-/* Reply with an error to a request that neither libfuse nor a handler has seen. */
-static void refuse(struct session *s, const struct fuse_in_header *header,
-		   int error)
-{
-	const struct fuse_out_header reply = {
-		.len = sizeof(reply), .error = error, .unique = header->unique};
-
-	(void)!write(fuse_session_fd(s->fuse), &reply, sizeof(reply));
-}
-
 /* Copy the request @from, and queue the copy for a thread of the pool. */
 static void queue(const struct request *from,
 		  const struct fuse_in_header *header)
@@ -124,6 +114,8 @@ static void queue(const struct request *from,
 	struct session *s = from->session;
 	const size_t n = from->buffer.size;
 	struct request *request = malloc(sizeof(*request) + n);
+	struct fuse_out_header reply = {.len = sizeof(reply),
+					.unique = header->unique};
 	int r = request ? 0 : -ENOMEM;
 
 	if (r == 0) {
@@ -143,7 +135,9 @@ static void queue(const struct request *from,
 		kv_work_submit(s->pool, &request->work, header->uid, 0);
 		return;
 	}
-	refuse(s, header, r == -ENOLCK ? -ENOSPC : r);
+	/* Reply to a request that neither libfuse nor a handler has seen. */
+	reply.error = r == -ENOLCK ? -ENOSPC : r;
+	(void)!write(fuse_session_fd(s->fuse), &reply, sizeof(reply));
 	if (request)
 		kv_account_put(request->account);
 	free(request);

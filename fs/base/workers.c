@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * workers.c - a thread pool in which users take turns, and requests that wait.
+ * workers.c - a thread pool in which users take turns.
  *
  * OWNS      the threads; work, from its submission until a thread takes the work or the
  *           submitter withdraws it.
@@ -223,37 +223,4 @@ void kv_workers_free(struct kv_workers *workers)
 	pthread_mutex_destroy(&workers->lock);
 	free(workers->all);
 	free(workers);
-}
-
-/* ---- requests that wait ---- */
-
-int kv_wait_new(struct kv_account *account, const struct kv_wait_kind *kind,
-		size_t bytes, void *ret_wait)
-{
-	struct kv_wait *wait = account ? calloc(1, bytes) : NULL;
-	int r = wait ? kv_account_charge(account, KV_FINITE_MEMORY, bytes)
-		     : -ENOMEM;
-
-	if (r < 0) {
-		kv_account_put(account);
-		free(wait);
-		return r;
-	}
-	wait->kind = kind;
-	wait->account = account;
-	wait->bytes = bytes;
-	*(struct kv_wait **)ret_wait = wait;
-	return 0;
-}
-
-void kv_wait_free(struct kv_wait *wait)
-{
-	struct kv_account *account = wait->account;
-	const size_t bytes = wait->bytes;
-
-	if (wait->kind->drop)
-		wait->kind->drop(wait);
-	free(wait);
-	kv_account_credit(account, KV_FINITE_MEMORY, bytes);
-	kv_account_put(account);
 }

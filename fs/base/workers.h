@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * workers.h - a thread pool in which users take turns, and requests that wait.
+ * workers.h - a thread pool in which users take turns.
  *
  * Pools do work that FUSE threads and the control thread must not wait for: reads from
  * SSD, changes that sync, copies of saves.
@@ -10,7 +10,6 @@
 
 #include <sys/queue.h>
 
-#include "cache/core/account.h"
 #include "cache/core/turns.h"
 #include "common/copy.h"
 
@@ -61,34 +60,5 @@ bool kv_work_run(struct kv_workers *workers, struct kv_work *work,
 		 uint32_t uid);
 /* Return true if @work had not begun; then it is never run. */
 bool kv_work_withdraw(struct kv_work *work);
-
-/* ---- requests that wait ---- */
-
-struct kv_wait;
-
-struct kv_wait_kind {
-	/* Make the request end soon with @status, unless it has ended. */
-	void (*cancel)(struct kv_wait *wait, int status);
-	/* Release the resources of the request before it is freed; or NULL. */
-	void (*drop)(struct kv_wait *wait);
-};
-
-/* A request of a user that waits, from the mount or the control socket; first in
- * its owner's structure. */
-struct kv_wait {
-	struct kv_work work; /* used by requests that a pool runs */
-	const struct kv_wait_kind *kind;
-	struct kv_account *account; /* held; charged with @bytes */
-	size_t bytes;
-};
-
-/*
- * Allocate a zeroed request of @bytes that begins with a kv_wait, and charge it to
- * @account.  The request takes over the caller's hold on the account, even on an error.
- * @account may be NULL: -ENOMEM.  Returns 0, -ENOMEM, or -ENOLCK beyond the user's share.
- */
-int kv_wait_new(struct kv_account *account, const struct kv_wait_kind *kind,
-		size_t bytes, void *ret_wait);
-void kv_wait_free(struct kv_wait *wait);
 
 #endif

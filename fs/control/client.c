@@ -636,12 +636,6 @@ void kv_client_drop_lent(struct kv_client *client, struct kv_lent *lent)
 	kv_lent_put(lent);
 }
 
-static void forget_unsent(struct kv_client *client)
-{
-	kv_send_queue_fini(&client->send_queue);
-	kv_send_queue_init(&client->send_queue, client->account);
-}
-
 /* Drop all that the client cannot be reading from: everything except leases and
  * segments. */
 static void forget_unread(struct kv_client *client)
@@ -658,7 +652,7 @@ static void forget_unread(struct kv_client *client)
 	kv_client_memory_put(kv_steal(client->staging));
 	while ((link = TAILQ_FIRST(&client->lents)))
 		kv_client_drop_lent(client, (struct kv_lent *)link);
-	forget_unsent(client);
+	kv_send_queue_fini(&client->send_queue);
 }
 
 void kv_client_end(struct kv_client *client)
@@ -731,7 +725,7 @@ static void cannot_send(struct kv_client *client, int error)
 		return;
 	}
 	client->deaf = true;
-	forget_unsent(client);
+	kv_send_queue_fini(&client->send_queue);
 }
 
 /* Handle the client's events, and one message at most.  Returns true if there may be

@@ -384,14 +384,24 @@ int kv_server_start_workers(struct kv_server *server)
 	return r < 0 ? r : kv_workers_new(&waits, &server->waits);
 }
 
-static int set_up(struct kv_control *control, struct kv_cache *cache)
+int kv_control_start(struct kv_cache *cache, const struct kv_rules *rules,
+		     struct kv_gate *gate, const char *path,
+		     struct kv_control **ret_control, char **ret_why)
 {
-	struct kv_server *server = &control->server;
+	_cleanup_(control_freep) struct kv_control *control = NULL;
 	struct kv_cache_stats stats;
-	int r;
+	struct kv_server *server;
+	int r = 0;
 
+	*ret_why = NULL;
+	control = calloc(1, sizeof(*control));
+	if (!control)
+		return -ENOMEM;
+	server = &control->server;
 	kv_cache_stats(cache, &stats);
 	server->cache = cache;
+	server->gate = gate;
+	server->rules = rules;
 	/* Page tables of mapped memory take 1/512 of its size. */
 	server->mapped_max = 16 * stats.dram_total;
 	TAILQ_INIT(&server->clients);
@@ -399,44 +409,22 @@ static int set_up(struct kv_control *control, struct kv_cache *cache)
 	control->on_connect.ready = connection_ready;
 	control->on_mail.ready = mail_ready;
 	control->stop.run = begin_stop;
-	server->epoll = control->spare = control->listener.fd = -1;
-	server->mailbox.fd = -1;
-
-	if (getrandom(&server->seed, sizeof(server->seed), 0) < 0)
-		return -errno;
-	r = kv_users_init(server);
-	if (r < 0)
-		return r;
-	r = kv_mailbox_init(&server->mailbox);
-	if (r < 0) {
-		server->mailbox.fd = -1;
-		return r;
-	}
+	control->listener.fd = server->mailbox.fd = -1;
 	server->epoll = epoll_create1(EPOLL_CLOEXEC);
 	control->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	if (server->epoll < 0 || control->spare < 0)
-		return -errno;
-	r = watch(control, &control->on_mail, server->mailbox.fd);
-	if (r < 0)
-		return r;
-	return kv_server_start_workers(server);
-}
-
-int kv_control_start(struct kv_cache *cache, const struct kv_rules *rules,
-		     struct kv_gate *gate, const char *path,
-		     struct kv_control **ret_control, char **ret_why)
-{
-	_cleanup_(control_freep) struct kv_control *control = NULL;
-	int r = -ENOMEM;
-
-	*ret_why = NULL;
-	control = calloc(1, sizeof(*control));
-	if (control)
-		r = set_up(control, cache);
+	if (server->epoll < 0 || control->spare < 0 ||
+	    getrandom(&server->seed, sizeof(server->seed), 0) < 0)
+		r = -errno;
+	if (r == 0)
+		r = kv_users_init(server);
+	if (r == 0)
+		r = kv_mailbox_init(&server->mailbox);
+	if (r == 0)
+		r = watch(control, &control->on_mail, server->mailbox.fd);
+	if (r == 0)
+		r = kv_server_start_workers(server);
 	if (r == 0) {
-		kv_gate_open(gate, control->server.epoll);
-		control->server.gate = gate;
-		control->server.rules = rules;
+		kv_gate_open(gate, server->epoll);
 		r = kv_listener_open(&control->listener, path, ret_why);
 	}
 	if (r == 0)

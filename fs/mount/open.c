@@ -370,60 +370,44 @@ void kv_fs_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		kv_handle_free(mount, kv_handle_of(fi));
 }
 
-static void read_upload(fuse_req_t req, struct kv_upload *upload, size_t size,
-			uint64_t off)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_block *block = kv_draft_block(upload->draft);
-	_cleanup_(kv_freep) char *buffer = NULL;
-	ssize_t n = -ENOMEM;
-
-	if (block) {
-		kv_read_block(req, block, size, off);
-		kv_block_put(mount->cache, block);
-		return;
-	}
-	buffer = malloc(KV_MAX(size, 1u));
-	if (buffer)
-		n = kv_draft_read(upload->draft, buffer, size, off);
-	if (n < 0)
-		fuse_reply_err(req, (int)-n);
-	else
-		fuse_reply_buf(req, buffer, (size_t)n);
-}
-
-/* Reply with a copy: the kernel may release the handle during the call that
- * replies. */
-static void read_text(fuse_req_t req, const char *text, size_t size,
-		      uint64_t off)
-{
-	_cleanup_(kv_freep) char *copy = NULL;
-	size_t len = strlen(text);
-
-	size = off < len ? KV_MIN(size, len - off) : 0;
-	copy = malloc(KV_MAX(size, 1u));
-	if (!copy) {
-		fuse_reply_err(req, ENOMEM);
-		return;
-	}
-	memcpy(copy, text + KV_MIN(off, len), size);
-	fuse_reply_buf(req, copy, size);
-}
-
 /* Valid replies: fuse_reply_buf, fuse_reply_err, or none yet. */
 void kv_fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 		struct fuse_file_info *fi)
 {
+	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_handle *handle = kv_handle_of(fi);
+	const uint64_t from = (uint64_t)off;
+	_cleanup_(kv_freep) char *copy = NULL;
+	struct kv_block *block = NULL;
+	ssize_t n = -ENOMEM;
+	size_t len;
 
 	(void)ino;
 	if (handle->kind == KV_HANDLE_BLOCK) {
-		kv_read_block(req, handle->block, size, (uint64_t)off);
-	} else if (handle->kind == KV_HANDLE_UPLOAD) {
-		read_upload(req, handle->upload, size, (uint64_t)off);
-	} else {
-		read_text(req, handle->text, size, (uint64_t)off);
+		kv_read_block(req, handle->block, size, from);
+		return;
 	}
+	if (handle->kind == KV_HANDLE_UPLOAD)
+		block = kv_draft_block(handle->upload->draft);
+	if (block) {
+		kv_read_block(req, block, size, from);
+		kv_block_put(mount->cache, block);
+		return;
+	}
+	/* Reply with a copy: the kernel may release the handle during the call
+	 * that replies. */
+	copy = malloc(KV_MAX(size, 1u));
+	if (copy && handle->kind == KV_HANDLE_UPLOAD) {
+		n = kv_draft_read(handle->upload->draft, copy, size, from);
+	} else if (copy) {
+		len = strlen(handle->text);
+		n = from < len ? (ssize_t)KV_MIN(size, len - from) : 0;
+		memcpy(copy, handle->text + KV_MIN(from, len), (size_t)n);
+	}
+	if (n < 0)
+		fuse_reply_err(req, (int)-n);
+	else
+		fuse_reply_buf(req, copy, (size_t)n);
 }
 
 /* ---- writing ---- */

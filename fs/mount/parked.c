@@ -30,6 +30,7 @@
 #include <limits.h>
 #include <stdatomic.h>
 
+#include "cache/core/account.h"
 #include "common/thread.h"
 #include "fs/base/workers.h"
 #include "fs/mount/parked.h"
@@ -41,9 +42,15 @@
 #define PATIENCE_NS UINT64_C(30000000000) /* longest wait of a write for room */
 
 struct parked {
-	struct kv_wait wait; /* first */
-	fuse_req_t req;	     /* unused once the request is claimed */
+	struct kv_work work; /* first; for requests that a pool runs */
+	/* Make the request end soon with EINTR, unless it has ended. */
+	void (*cancel)(struct parked *parked);
+	fuse_req_t req; /* unused once the request is claimed */
 	struct kv_mount *mount;
+	struct kv_block *block;	    /* held; or NULL */
+	struct kv_space *space;	    /* held; or NULL */
+	struct kv_account *account; /* held; charged with @bytes */
+	size_t bytes;
 	unsigned refs; /* guarded by parking->lock, as are the next three */
 	bool armed, asked, claimed; /* asked: is to be cancelled */
 	LIST_ENTRY(parked) bucket;
@@ -121,19 +128,25 @@ static void on_interrupt(fuse_req_t req, void *arg)
  * holders: the caller, and the operation that the request will wait for.  Returns 0,
  * -ENOMEM, or -ENOLCK beyond the user's share.
  */
-static int park(fuse_req_t req, const struct kv_wait_kind *kind, size_t bytes,
-		void *ret_parked)
+static int park(fuse_req_t req, void (*cancel)(struct parked *parked),
+		size_t bytes, void *ret_parked)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_parking *parking = mount->parking;
-	struct parked *parked;
-	int r;
+	struct kv_account *account = kv_account_get(
+		kv_cache_accounts(mount->cache), fuse_req_ctx(req)->uid);
+	struct parked *parked = account ? calloc(1, bytes) : NULL;
+	int r = parked ? kv_account_charge(account, KV_FINITE_MEMORY, bytes)
+		       : -ENOMEM;
 
-	r = kv_wait_new(kv_account_get(kv_cache_accounts(mount->cache),
-				       fuse_req_ctx(req)->uid),
-			kind, bytes, &parked);
-	if (r < 0)
+	if (r < 0) {
+		kv_account_put(account);
+		free(parked);
 		return r;
+	}
+	parked->cancel = cancel;
+	parked->account = account;
+	parked->bytes = bytes;
 	parked->req = req;
 	parked->mount = mount;
 	parked->refs = 2;
@@ -155,8 +168,14 @@ static void put(struct parked *parked)
 	pthread_mutex_lock(&parking->lock);
 	last = --parked->refs == 0;
 	pthread_mutex_unlock(&parking->lock);
-	if (last)
-		kv_wait_free(&parked->wait);
+	if (!last)
+		return;
+	if (parked->block)
+		kv_block_put(parked->mount->cache, parked->block);
+	kv_space_put(parked->space);
+	kv_account_credit(parked->account, KV_FINITE_MEMORY, parked->bytes);
+	kv_account_put(parked->account);
+	free(parked);
 }
 
 /* Allow @parked to be cancelled: its wait has begun, and may be over.  Drops the
@@ -219,20 +238,19 @@ static void end(struct parked *parked, int r)
 
 /* Cancel a request that a pool runs: reply at once unless it is claimed, and
  * withdraw the work unless a thread has begun it. */
-static void work_cancel(struct kv_wait *wait, int status)
+static void work_cancel(struct parked *parked)
 {
-	const bool withdrawn = kv_work_withdraw(&wait->work);
+	const bool withdrawn = kv_work_withdraw(&parked->work);
 
-	reply_err((struct parked *)wait, status);
+	reply_err(parked, -EINTR);
 	if (withdrawn)
-		put((struct parked *)wait);
+		put(parked);
 }
 
 /* ---- reads ---- */
 
 struct read {
-	struct parked parked;	/* first */
-	struct kv_block *block; /* held */
+	struct parked parked; /* first */
 	size_t size;
 	uint64_t offset;
 };
@@ -249,7 +267,7 @@ static void read_now(struct kv_work *work, struct kv_hash *hash)
 	struct parked *parked = &read->parked;
 	struct kv_cache *cache = parked->mount->cache;
 	struct kv_view view;
-	int r = kv_view_get(cache, read->block, &view);
+	int r = kv_view_get(cache, parked->block, &view);
 
 	(void)hash;
 	if (r < 0) {
@@ -265,15 +283,6 @@ static void read_now(struct kv_work *work, struct kv_hash *hash)
 	}
 	put(parked);
 }
-
-static void read_drop(struct kv_wait *wait)
-{
-	struct read *read = (struct read *)wait;
-
-	kv_block_put(read->parked.mount->cache, read->block);
-}
-
-static const struct kv_wait_kind read_kind = {work_cancel, read_drop};
 
 void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
 		   uint64_t offset)
@@ -291,17 +300,17 @@ void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
 		kv_view_put(mount->cache, &view);
 		return;
 	}
-	r = park(req, &read_kind, sizeof(*read), &read);
+	r = park(req, work_cancel, sizeof(*read), &read);
 	if (r < 0) {
 		fuse_reply_err(req, -r);
 		return;
 	}
 	kv_block_hold(mount->cache, block);
-	read->block = block;
+	read->parked.block = block;
 	read->size = size;
 	read->offset = offset;
-	read->parked.wait.work.run = read_now;
-	kv_work_submit(mount->parking->readers, &read->parked.wait.work, uid,
+	read->parked.work.run = read_now;
+	kv_work_submit(mount->parking->readers, &read->parked.work, uid,
 		       KV_MAX(size, 4096u));
 	arm(&read->parked);
 }
@@ -326,8 +335,6 @@ static void change_now(struct kv_work *work, struct kv_hash *hash)
 	put(&change->parked);
 }
 
-static const struct kv_wait_kind change_kind = {work_cancel, NULL};
-
 void kv_change_later(fuse_req_t req, const struct kv_change *change)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
@@ -337,7 +344,7 @@ void kv_change_later(fuse_req_t req, const struct kv_change *change)
 	struct change *copy;
 	int r;
 
-	r = park(req, &change_kind, sizeof(*copy) + name + text, &copy);
+	r = park(req, work_cancel, sizeof(*copy) + name + text, &copy);
 	if (r < 0) {
 		fuse_reply_err(req, -r);
 		return;
@@ -348,17 +355,15 @@ void kv_change_later(fuse_req_t req, const struct kv_change *change)
 	if (text)
 		copy->change.text =
 			memcpy(copy->text + name, change->text, text);
-	copy->parked.wait.work.run = change_now;
-	kv_work_submit(mount->parking->changes, &copy->parked.wait.work, uid,
-		       1);
+	copy->parked.work.run = change_now;
+	kv_work_submit(mount->parking->changes, &copy->parked.work, uid, 1);
 	arm(&copy->parked);
 }
 
 /* ---- flushes ---- */
 
 struct sync {
-	struct parked parked;	/* first */
-	struct kv_block *block; /* held; or NULL */
+	struct parked parked; /* first */
 	bool demotes;
 	_Atomic size_t left; /* flushes and submission under way */
 	_Atomic int status;
@@ -374,7 +379,8 @@ static void one_ended(struct sync *sync)
 		return;
 	r = sync->status;
 	if (r == 0 && sync->demotes) {
-		r = kv_block_demote_try(sync->parked.mount->cache, sync->block);
+		r = kv_block_demote_try(sync->parked.mount->cache,
+					sync->parked.block);
 		r = r == -EAGAIN ? -EBUSY : r;
 	}
 	end(&sync->parked, r);
@@ -389,24 +395,14 @@ static void flushed(struct kv_flush *flush, int status)
 	one_ended(sync);
 }
 
-static void sync_cancel(struct kv_wait *wait, int status)
+static void sync_cancel(struct parked *parked)
 {
-	struct sync *sync = (struct sync *)wait;
+	struct sync *sync = (struct sync *)parked;
 
 	for (size_t i = 0; i < sync->n; i++)
-		kv_flush_cancel(sync->parked.mount->cache, &sync->flushes[i],
-				status);
+		kv_flush_cancel(parked->mount->cache, &sync->flushes[i],
+				-EINTR);
 }
-
-static void sync_drop(struct kv_wait *wait)
-{
-	struct sync *sync = (struct sync *)wait;
-
-	if (sync->block)
-		kv_block_put(sync->parked.mount->cache, sync->block);
-}
-
-static const struct kv_wait_kind sync_kind = {sync_cancel, sync_drop};
 
 /* Flush @block; or with @block NULL, flush @n spaces. */
 static int flush(fuse_req_t req, struct kv_block *block, bool demotes,
@@ -416,13 +412,13 @@ static int flush(fuse_req_t req, struct kv_block *block, bool demotes,
 	struct sync *sync;
 	int r;
 
-	r = park(req, &sync_kind, sizeof(*sync) + n * sizeof(sync->flushes[0]),
+	r = park(req, sync_cancel, sizeof(*sync) + n * sizeof(sync->flushes[0]),
 		 &sync);
 	if (r < 0)
 		return r;
 	if (block)
 		kv_block_hold(mount->cache, block);
-	sync->block = block;
+	sync->parked.block = block;
 	sync->demotes = demotes;
 	sync->n = n;
 	sync->left = n + 1;
@@ -473,20 +469,12 @@ static void acquired(struct kv_acquire *acquire, void *arg)
 	end(&promote->parked, r);
 }
 
-static void promote_cancel(struct kv_wait *wait, int status)
+static void promote_cancel(struct parked *parked)
 {
-	struct promote *promote = (struct promote *)wait;
+	struct promote *promote = (struct promote *)parked;
 
-	kv_acquire_cancel(promote->parked.mount->cache, &promote->acquire,
-			  status);
+	kv_acquire_cancel(parked->mount->cache, &promote->acquire, -EINTR);
 }
-
-static void promote_drop(struct kv_wait *wait)
-{
-	kv_space_put(((struct promote *)wait)->acquire.space);
-}
-
-static const struct kv_wait_kind promote_kind = {promote_cancel, promote_drop};
 
 int kv_sync_promote(fuse_req_t req, struct kv_block *block)
 {
@@ -496,12 +484,12 @@ int kv_sync_promote(fuse_req_t req, struct kv_block *block)
 	struct promote *promote;
 	int r;
 
-	r = park(req, &promote_kind, sizeof(*promote) + sizeof(struct kv_want),
+	r = park(req, promote_cancel, sizeof(*promote) + sizeof(struct kv_want),
 		 &promote);
 	if (r < 0)
 		return r;
 	acquire = &promote->acquire;
-	acquire->space = kv_space_get(info.space);
+	acquire->space = promote->parked.space = kv_space_get(info.space);
 	acquire->n = 1;
 	acquire->wait_room = true;
 	acquire->done = acquired;
@@ -560,15 +548,11 @@ static void write_over(struct write *write, int r)
 	put(&write->parked);
 }
 
-static void write_cancel(struct kv_wait *wait, int status)
+static void write_cancel(struct parked *parked)
 {
-	struct write *write = (struct write *)wait;
-
-	if (!write->parked.claimed) /* only the parking thread claims writes */
-		write_over(write, status);
+	if (!parked->claimed) /* only the parking thread claims writes */
+		write_over((struct write *)parked, -EINTR);
 }
-
-static const struct kv_wait_kind write_kind = {write_cancel, NULL};
 
 int kv_park_write(fuse_req_t req, struct kv_upload *upload, const char *data,
 		  size_t n, uint64_t offset)
@@ -579,7 +563,7 @@ int kv_park_write(fuse_req_t req, struct kv_upload *upload, const char *data,
 	struct write *write;
 	int r;
 
-	r = park(req, &write_kind, sizeof(*write) + n, &write);
+	r = park(req, write_cancel, sizeof(*write) + n, &write);
 	if (r < 0)
 		return r == -ENOLCK ? -ENOSPC : r;
 	write->draft = upload->draft;
@@ -658,7 +642,7 @@ static void *run(void *arg)
 		if (parked) {
 			TAILQ_REMOVE(&parking->cancels, parked, link);
 			pthread_mutex_unlock(&parking->lock);
-			parked->wait.kind->cancel(&parked->wait, -EINTR);
+			parked->cancel(parked);
 			put(parked);
 			pthread_mutex_lock(&parking->lock);
 		} else if (parking->stop) {

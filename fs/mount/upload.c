@@ -51,24 +51,12 @@ static uint8_t bucket_of(const char *text)
 
 /* ---- names ---- */
 
-/* `.<key>.<suffix>` */
-static int parse_temp(const char *text, struct kv_name *ret_name)
-{
-	char name[KV_NAME_MAX + 1];
-	const char *dot = strchr(text + 1, '.');
-	size_t len = dot ? (size_t)(dot - text - 1) : 0;
-
-	if (len == 0 || len > KV_NAME_MAX || dot[1] == '\0')
-		return -EINVAL;
-	memcpy(name, text + 1, len);
-	name[len] = '\0';
-	ret_name->kind = KV_NAME_TEMP;
-	return kv_key_parse(name, &ret_name->key);
-}
-
 int kv_name_parse(const char *text, int byte, struct kv_name *ret_name)
 {
+	char key[KV_NAME_MAX + 1] = {0};
 	struct kv_name name = {0};
+	const char *dot;
+	size_t len;
 	int r = 0;
 
 	if (strlen(text) > 255)
@@ -80,7 +68,14 @@ int kv_name_parse(const char *text, int byte, struct kv_name *ret_name)
 		else if (strcmp(text, ".layout") != 0)
 			return -EINVAL;
 	} else if (text[0] == '.') {
-		r = parse_temp(text, &name);
+		/* `.<key>.<suffix>` */
+		dot = strchr(text + 1, '.');
+		len = dot ? (size_t)(dot - text - 1) : 0;
+		if (len == 0 || len > KV_NAME_MAX || dot[1] == '\0')
+			return -EINVAL;
+		memcpy(key, text + 1, len);
+		name.kind = KV_NAME_TEMP;
+		r = kv_key_parse(key, &name.key);
 	} else {
 		name.kind = KV_NAME_KEY;
 		r = kv_key_parse(text, &name.key);

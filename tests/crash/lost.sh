@@ -32,7 +32,7 @@ save 1 3
 ends 0 ""
 start ssd=0
 save 4 6
-ends 0 "3 blocks are in memory alone"
+ends 0 "3 blocks are lost"
 start writeback=none
 save 4 6
 ends 0 ""
