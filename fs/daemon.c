@@ -46,8 +46,8 @@ static void on_waiting(void *arg, long owner)
 	struct kv_daemon *daemon = arg;
 
 	fprintf(stderr,
-		"kvfs: %s: its daemon (pid %ld) is still ending, waiting for "
-		"it\n",
+		"kvfs: %s: waiting for the store's previous daemon (pid %ld) "
+		"to end\n",
 		daemon->options->store, owner);
 }
 
@@ -237,7 +237,8 @@ int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
 		fprintf(stderr,
 			"kvfs: warning: dram: %lluM of the %lluM that the "
 			"control group may have (%s) leaves little for the "
-			"daemon itself, which the kernel kills beyond\n",
+			"daemon itself; give less, as the kernel kills a "
+			"daemon above the limit\n",
 			(unsigned long long)(options->cache.dram >> 20),
 			(unsigned long long)(options->memory.bytes >> 20),
 			options->memory.file);
@@ -328,7 +329,7 @@ void kv_daemon_close(struct kv_daemon *daemon)
 	}
 	if (daemon->cache && kv_cache_close(daemon->cache) < 0) {
 		fprintf(stderr, "kvfs: the SSD does not answer: the store is "
-				"left as after a crash\n");
+				"not closed cleanly\n");
 		return; /* stuck SSD requests may still call back */
 	}
 	if (mount) {

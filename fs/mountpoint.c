@@ -188,11 +188,12 @@ int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 		kind = NOTHING;
 	}
 	if (kind == KVFS)
-		return kv_why(ret_why, -EBUSY, "%s: a kvfs is mounted there",
-			      path);
+		return kv_why(ret_why, -EBUSY,
+			      "%s: a kvfs is mounted there already", path);
 	if (kind == OTHER_FUSE)
 		return kv_why(ret_why, -EBUSY,
-			      "%s: another FUSE filesystem is mounted there",
+			      "%s: another FUSE filesystem is mounted "
+			      "there already",
 			      path);
 	if (stat(whole, &st) < 0)
 		return kv_why(ret_why, -errno, "%s: %s", path, strerror(errno));
@@ -203,7 +204,8 @@ int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 		store = real_store;
 	if (lies_in(store, whole) || lies_in(whole, store))
 		return kv_why(ret_why, -EINVAL,
-			      "%s: STORE and MOUNTPOINT lie in each other",
+			      "%s: STORE and MOUNTPOINT must not contain "
+			      "each other",
 			      path);
 	*ret_path = kv_steal(whole);
 	return 0;
@@ -366,8 +368,8 @@ static int sync_spaces(const char *path)
 	if (error == EOPNOTSUPP) {
 		if (n > 0)
 			fprintf(stderr,
-				"umount.kvfs: %s: %lld blocks are in memory "
-				"alone (ssd=0), and end with the mount\n",
+				"umount.kvfs: %s: %lld blocks are lost, as "
+				"they are in memory only (ssd=0)\n",
 				path, n);
 		return 0;
 	}
@@ -375,7 +377,7 @@ static int sync_spaces(const char *path)
 		snprintf(what, sizeof(what),
 			 "%lld blocks are not durable, and are lost", n);
 	else
-		snprintf(what, sizeof(what), "not all of it is durable");
+		snprintf(what, sizeof(what), "some blocks may not be durable");
 	return complain(path, what, error);
 }
 

@@ -52,9 +52,9 @@ static void warn_of_version(const struct kv_client *client,
 	server->version_refused = hello->version;
 	server->version_warned_ns = now;
 	fprintf(stderr,
-		"kvfs: warning: a program of uid %u has a libkvfs that speaks "
-		"version %u of the protocol, and this daemon %u to %u: to it "
-		"the cache is empty until one of them is replaced\n",
+		"kvfs: warning: a program of uid %u uses a libkvfs with "
+		"version %u of the protocol, but this daemon has %u to %u: "
+		"the program finds no blocks until one of them is replaced\n",
 		(unsigned)client->caller.uid, hello->version, WIRE_OLDEST,
 		WIRE_VERSION);
 }

@@ -137,7 +137,8 @@ static int sweep_socket(const struct sockaddr_un *address, char **ret_why)
 		return errno == ENOENT ? 0 : -errno;
 	if (!S_ISSOCK(st.st_mode))
 		return kv_why(ret_why, -EEXIST,
-			      "control socket %s: there is something else",
+			      "control socket %s: exists and is not a socket: "
+			      "remove it, or give control=PATH",
 			      path);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)

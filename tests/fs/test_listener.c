@@ -69,7 +69,7 @@ static void a_file_that_is_no_socket_is_refused_and_stays(void **state)
 	(void)state;
 	assert_true(fd >= 0);
 	close(fd);
-	refuses(path, -EEXIST, "something else");
+	refuses(path, -EEXIST, "not a socket");
 	assert_int_equal(access(path, F_OK), 0);
 }
 
