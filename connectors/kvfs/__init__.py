@@ -10,10 +10,10 @@
             k = lease[0]["k"].numpy()             # read-only, no copy
 
 An engine with many requests makes keys once (`Chain`), matches and holds in one call
-(`Together`), loads in one (`Pool.fetch`), and collects events by words of its own
+(`Together`), loads in one (`Pool.fetch`), and collects events by numbers that it chose
 (`Session.reap`).  `match_tokens` is for groups whose blocks differ in length; `Space.keys`
-lists the blocks, `Space.blocks` with their tokens, in spaces that keep them, and `Space.remove`
-removes the space.
+lists the blocks, `Space.blocks` lists blocks with their tokens if the space keeps tokens, and
+`Space.remove` removes the space.
 
 Bytes are copied by libkvfs's own threads, or not at all.  Every call releases the interpreter's
 lock.  Ctrl-C ends a wait within 0.1 s, and a look-up while the daemon hangs within a second.  A

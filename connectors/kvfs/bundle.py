@@ -106,7 +106,7 @@ xxhash.XXH3_128bits_digest.restype = _Hash
 
 
 class Digest:
-    """XXH3-128 of bytes, as the mount shows it."""
+    """The XXH3-128 digest of bytes, in the form that the mount shows."""
 
     def __init__(self, data: bytes = b"") -> None:
         self._state = ctypes.c_void_p(xxhash.XXH3_createState())
@@ -127,7 +127,7 @@ class Digest:
 
 
 def canonical_layout(text: bytes) -> dict[str, object] | None:
-    """The layout @text with every member filled in; None: @text is not a layout.
+    """Return the layout @text with every member filled in; None: @text is not a layout.
 
     libkvfs parses the text for a session without a daemon."""
     if not text or b"\0" in text or len(text) > LAYOUT_MAX:
@@ -172,7 +172,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def read_layout(space: int) -> bytes | None:
-    """The text of the space's layout; None: the space has none."""
+    """Return the text of the space's layout; None: the space has none."""
     try:
         fd = os.open(".layout", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=space)
     except FileNotFoundError:
@@ -188,7 +188,7 @@ def block_path(key: str) -> str:
 
 
 def list_blocks(space: int) -> Iterator[str]:
-    """The keys of all blocks of a space, in the order of their names."""
+    """Return the keys of all blocks of a space, in the order of their names."""
     for folder in sorted(name for name in os.listdir(space) if name[0] != "."):
         fd = open_directory(folder, space)
         try:
@@ -225,7 +225,7 @@ class Export:
             fail(self.name, error)
 
     def _keys_of(self, path: str, snapshots: int, snapshot: str) -> list[str]:
-        """The blocks of a snapshot, parents before children, as its links are numbered."""
+        """Return the blocks of a snapshot, parents before children, as its links are numbered."""
         if not snapshot or "/" in snapshot or snapshot[0] == ".":
             raise Failure(f"'{snapshot}' is not the name of a snapshot")
         try:
@@ -236,7 +236,7 @@ class Export:
         for link in sorted(name for name in os.listdir(links) if name[0] != "."):
             try:
                 key = os.readlink(link, dir_fd=links).rpartition("/")[2]
-            except FileNotFoundError:  # removed since it was listed
+            except FileNotFoundError:  # the block was removed after it was listed
                 self.missing += 1
                 continue
             if not KEY.match(key):
@@ -328,7 +328,7 @@ class Stream:
             pass
 
     def read(self, size: int) -> bytes:
-        """@size bytes; fewer only at the end of the stream."""
+        """Return @size bytes, or fewer at the end of the stream."""
         if not 0 <= size <= HEADER_MAX:
             raise tarfile.ReadError("the bundle is damaged")
         parts = []
@@ -345,14 +345,14 @@ class Import:
     def __init__(self, into: str | None, shared: bool, source: int) -> None:
         self.into, self.shared = into, shared
         self.stream = Stream(source)
-        self.name: str | None = None  # None: the stream has not begun
+        self.name: str | None = None  # None until the first member has been read
         self.space: int | None = None  # the space's directory
         self.has_layout = False
         self.blocks = 0  # that came
-        self.taken: list[str] = []  # keys of the blocks that are in the space, or are right
+        self.taken: list[str] = []  # keys of blocks that are imported, or checked and right
 
     def _members(self) -> Iterator[tarfile.TarInfo]:
-        """The members of the stream, until it ends or is cut.  A stream that is no archive
+        """Yield the members of the stream, until it ends or is cut.  A stream that is no archive
         raises Failure with the reason."""
         try:
             tar = tarfile.TarFile(fileobj=self.stream, mode="r", **ENCODING)  # type: ignore
@@ -384,7 +384,7 @@ class Import:
                       else f"the bundle is cut, after block {self.blocks}")
 
     def _begin(self, info: tarfile.TarInfo) -> None:
-        """The first member: "SPACE/", marked."""
+        """Check the first member: "SPACE/", with the attribute of a bundle."""
         mark, name = self._attribute(info, BUNDLE), info.name
         if mark != BEGIN:
             raise Failure("a bundle of a newer kvfs" if mark.startswith("kvfs bundle ")
@@ -422,7 +422,7 @@ class Import:
                       "it all the same")
 
     def _take(self, info: tarfile.TarInfo) -> bool:
-        """A member after the first.  Return whether it is the last."""
+        """Handle a member after the first. Return whether it is the last."""
         name, path = str(self.name), self._path(info)
         if not path.startswith(name + "/"):
             raise Failure(f"not of the bundle: '{path}'")
@@ -458,7 +458,7 @@ class Import:
         return digest
 
     def _data(self, info: tarfile.TarInfo) -> Iterator[bytes]:
-        """The bytes of a file.  A stream that ends before them raises Failure."""
+        """Yield the bytes of a file. Raise Failure if the stream ends too early."""
         left = info.size
         self.stream.seek(info.offset_data)
         while left > 0:
@@ -513,7 +513,7 @@ class Import:
             fail(f"{name}/.layout", error)
 
     def _has(self, layout: dict[str, object], text: bytes) -> bool:
-        """Whether the space has this layout; False: it has none.  Another one is a Failure.
+        """Return whether the space has this layout; False: it has none. Raise Failure for another.
 
         Members that @text leaves out, such as the seed, agree with any value."""
         assert self.space is not None
@@ -598,7 +598,7 @@ class Import:
                     raise
                 raise Rejected(reason) from None
         finally:
-            with contextlib.suppress(OSError):  # which would hide the first error
+            with contextlib.suppress(OSError):  # another error would hide the first one
                 if not sealed:
                     os.unlink(staging, dir_fd=self.space)
             with contextlib.suppress(OSError):
@@ -606,7 +606,7 @@ class Import:
 
     @staticmethod
     def _mtime(info: tarfile.TarInfo) -> int:
-        """The block's time in nanoseconds, which a float does not hold."""
+        """Return the block's modification time in nanoseconds, for which a float is too coarse."""
         try:
             ns = int(Decimal(info.pax_headers.get("mtime", str(info.mtime))) * 10**9)
         except (InvalidOperation, ValueError, OverflowError):

@@ -143,7 +143,7 @@ class Chain:
             self._n = n
 
     def keys(self, first: int, end: int) -> Keys:
-        """Return keys @first to @end - 1, in place."""
+        """Return keys @first to @end - 1, which share the chain's memory."""
         if not 0 <= first <= end <= self._n:
             raise IndexError("the chain has fewer keys")
         return Keys._wrap(self._array, self._array + first, end - first)

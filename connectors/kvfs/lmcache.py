@@ -43,13 +43,13 @@ Completion = tuple[int, bool, str, list[bool] | None]
 
 @dataclass(frozen=True)
 class Settings(Tier):
-    """`model`: a name, or the folder that it is in."""
+    """`model`: the name of a model, or the folder of its weights."""
 
     model: str = ""
 
 
 def scope(key: str) -> str:
-    """The part of a key that decides the sizes of objects: model, rank and group."""
+    """Return the part of a key that decides the sizes of objects: model, rank and group."""
     found = SCOPE.fullmatch(key)
     return found[1] if found else ""
 
@@ -163,7 +163,7 @@ class KvfsClient:
             raise ValueError(f"kvfs: cannot use {self._session.path}: {error.strerror}") from error
 
     def of(self, size: int) -> kvfs.Space:
-        """The space of objects of @size bytes."""
+        """Return the space of objects of @size bytes."""
         if size not in self._spaces:
             self._spaces[size] = self._space(str(size), size)
         return self._spaces[size]

@@ -23,14 +23,14 @@ class Patience:
         self._what = what
         self._trial = trial
         self._until = 0.0  # time of the next trial; 0: there is no pause
-        self._wait = 1.0  # before the trial after that
+        self._wait = 1.0  # seconds from the next trial to the one after
         self._trying = False
         self._ended = 0.0  # end of the last pause
         self._pauses = 0
 
     @property
     def left(self) -> bool:
-        """Whether there is no pause.  Starts a trial if one is due."""
+        """Return whether there is no pause. Start a trial if one is due."""
         if self._until and not self._trying and time.monotonic() >= self._until:
             self._trying = True
             threading.Thread(target=self._try, daemon=True).start()
@@ -53,7 +53,7 @@ class Patience:
 
     @property
     def rest(self) -> float:
-        """Seconds until the pause may be over; 0: there is no pause."""
+        """Return the seconds until the pause may be over; 0: there is no pause."""
         return 0.0 if self.left else max(0.1, self._until - time.monotonic())
 
     def new_pauses(self) -> int:

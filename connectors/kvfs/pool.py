@@ -105,8 +105,8 @@ class Pool(Owner):
     def close(self) -> None:
         """Wait for the pool's transfers; afterwards libkvfs does not touch the memory.
         Transfers that have not begun are abandoned (ETIMEDOUT) after some seconds if the daemon
-        hangs, and after five if they wait for a stream.  A device that hangs during a copy is
-        waited for, until it no longer uses the memory."""
+        hangs, and after five if they wait for a stream.  If a device hangs during a copy, wait
+        until the device no longer uses the memory."""
         super().close()
 
     def info(self) -> dict[str, Any]:
@@ -150,8 +150,8 @@ class Pool(Owner):
         """Acquire, load and release in one call: copy the blocks @keys to @pages.  The blocks
         are brought to DRAM within @deadline, and copied within another.  Absent blocks are
         misses: the transfer's result is the number of present ones.  @stream and @event are as
-        for `load`.  @again: another lease has the blocks for the same use, which counts as one
-        hit then."""
+        for `load`.  @again: another lease has the blocks for the same use, so both count as one
+        hit."""
         some = Keys.of(keys)
         numbers, n = self._numbers(pages)
         if n != len(some):
@@ -205,8 +205,8 @@ class Pool(Owner):
              tokens: Iterable[Sequence[int]] | None = None, extras: Iterable[bytes] | None = None,
              deadline: float | None = None, must: bool = False, hold: bool = False,
              stream: int | None = 0, user: int = 0) -> Transfer:
-        """Save @pages under @keys, as blocks of a chain from @position on, whose block before
-        is @parent; or @places has the parent (None: unknown) and position of each block.  A
+        """Save @pages under @keys, as blocks of a chain from @position on, after the block
+        @parent; or @places has the parent (None: unknown) and position of each block.  A
         space that keeps token ids (`Space.keeps_tokens`) needs @tokens of each block, and takes
         @extras of up to 2048 bytes each, which describe other inputs of a block; other spaces
         take neither.  On a GPU no page is read before the work submitted to @stream (0: the
@@ -273,7 +273,7 @@ class Pool(Owner):
     @staticmethod
     def _told(metas: Any, n: int, tokens: Iterable[Sequence[int]] | None,
               extras: Iterable[bytes] | None) -> list[Any]:
-        """Tell the tokens of each block in @metas; what these point to then."""
+        """Set the tokens of each block in @metas; return the memory to which @metas then point."""
         kept: list[Any] = []
         if tokens is not None:
             ids, at = array("I"), 0

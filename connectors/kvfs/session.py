@@ -40,8 +40,8 @@ class What(enum.IntEnum):
 
 
 class Event(NamedTuple):
-    """A lease has settled, or a transfer has reached @stage, with @result of its @n blocks;
-    or the connection was lost (@result 0, or a negative errno) or made (1).  @generation is
+    """A lease has settled, or a transfer has reached @stage, with @result blocks of @n; or the
+    connection was lost (@result 0, or a negative errno) or made (1).  @generation is
     the current connection's."""
 
     what: What
@@ -120,7 +120,7 @@ class Session(Owner):
 
     def reap(self, at_most: int = 64) -> list[Event]:
         """Return the events since the last call, oldest first: of existing leases and transfers
-        that were begun with a word (`user`), and of the connection.  Use it instead of
+        that were begun with a number (`user`), and of the connection.  Use it instead of
         `process` and `await`."""
         try:
             events = ffi.new(EVENTS, at_most)

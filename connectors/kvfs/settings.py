@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""settings - the settings of kvfs in an engine's configuration; an error is one line."""
+"""settings - the settings of kvfs in an engine's configuration; errors have one line."""
 from __future__ import annotations
 
 from collections.abc import Mapping

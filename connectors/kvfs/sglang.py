@@ -65,7 +65,8 @@ class Pages:
 
 
 class KvfsHiCache(HiCacheStorage):
-    """SGLang's own settings, and those of kvfs.settings.Tier."""
+    """The storage backend that SGLang drives. The settings are those of SGLang and
+    kvfs.settings.Tier."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any]) -> None:
         self.config = storage_config
@@ -125,8 +126,8 @@ class KvfsHiCache(HiCacheStorage):
         return time.monotonic() + self._settings.remote_wait
 
     def _there(self, pages: Pages, keys: list[str], until: float, first: int = 0) -> list[bool]:
-        """Return for each key whether it is here.  From @first on, other nodes are asked for
-        missing keys, until @until."""
+        """Return for each key whether this node has the block. From @first on, other nodes are
+        asked for missing keys, until @until."""
         if not self._patience.left or not keys:
             return [False] * len(keys)
         names, start = _keys(keys), time.monotonic()
@@ -162,7 +163,7 @@ class KvfsHiCache(HiCacheStorage):
                 elif transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
                     good = set(range(1, _run(self._there(pages, keys[:hit], until)) + 1))
                 else:
-                    continue  # a second form of pages that exist anyway
+                    continue  # another form of pages that are also stored in the first form
                 counts[transfer.name] = max(good, default=0)
                 usable &= good
             return PoolTransferResult(max(usable, default=0), counts, sorted(usable))

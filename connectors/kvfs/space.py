@@ -73,9 +73,9 @@ def match(spaces: Sequence[Space], keys: Sequence[Keys]) -> int:
 
 def match_tokens(spaces: Sequence[Space], keys: Sequence[Keys], *, tokens: int = 0,
                  starts: Sequence[int] | None = None) -> int:
-    """The same in tokens, for spaces whose blocks have different numbers of tokens.  The keys
-    of a space belong to the blocks from token @starts on (default: 0); tokens before count
-    as present.  If @tokens is not 0, the prompt has that many tokens, and a block that ends
+    """Return the number of tokens that every space can reuse, for spaces with different block
+    lengths.  The keys of a space belong to the blocks from token @starts on (default: 0); tokens
+    before count as present.  If @tokens is not 0, the prompt has that many tokens, and a block that ends
     later does not count."""
     array, _kept = query(spaces, keys)
     first = [0] * len(spaces) if starts is None else list(starts)
@@ -116,7 +116,7 @@ class Together:
         self._windows = list(windows) if windows is not None else [0] * len(spaces)
         if not spaces or len(self._windows) != len(self._spaces):
             raise ValueError("each space needs a window, and at least one space is needed")
-        self._handles = [space.handle for space in self._spaces]  # kept, also if a space is closed
+        self._handles = [space.handle for space in self._spaces]  # also if a space is closed
         try:
             self._c_windows = ffi.new("uint32_t[]", self._windows)
         except (TypeError, OverflowError) as error:
@@ -191,14 +191,14 @@ class Space(Owner):
 
     @property
     def layout(self) -> dict[str, Any] | None:
-        """The canonical layout; None: the space has none."""
+        """Return the canonical layout; None: the space has none."""
         handle = self.handle  # owns the text
         layout = lib.kvfs_space_layout(handle.c)
         return None if layout == ffi.NULL else dict(json.loads(ffi.string(layout)))
 
     @property
     def tensors(self) -> list[tuple[str, str, tuple[int, ...]]]:
-        """Name, dtype and shape of a block's tensors, in file order."""
+        """Return name, dtype and shape of a block's tensors, in file order."""
         if self._tensors is None:
             self._tensors = [(t["name"], t["dtype"], tuple(t["shape"]))
                              for t in (self.layout or {"tensors": []})["tensors"]]
@@ -206,12 +206,12 @@ class Space(Owner):
 
     @property
     def payload(self) -> int:
-        """Bytes of a block's tensors; 0: the space has no layout."""
+        """Return the bytes of a block's tensors; 0: the space has no layout."""
         return int(lib.kvfs_space_payload(self.handle.c))
 
     @property
     def keeps_tokens(self) -> bool:
-        """Whether the layout has "token_ids": then prompts are stored on disk."""
+        """Return whether the layout has "token_ids": if so, prompts are stored on disk."""
         return bool(lib.kvfs_space_keeps_tokens(self.handle.c) == 1)
 
     def owner(self) -> tuple[int, int]:
@@ -311,8 +311,9 @@ class Space(Owner):
         check(apart(lib.kvfs_space_remove, self.handle.c), f"remove {self.name}")
 
     def pages(self, at_most: int = 4096) -> Iterator[Keys]:
-        """The keys of all blocks, in no order, some at a time.  A block that exists all the
-        while is listed once, seldom twice; a block that appears or disappears may be missing.
+        """Yield the keys of all blocks, in no order, some at a time. A block that exists during
+        the whole listing appears once, seldom twice; a block that is saved or removed meanwhile
+        may be missing.
         ENOENT: no such space, or no right to read it."""
         cursor = ffi.new("uint64_t *")
         at_most = max(at_most, LIST_MIN)
@@ -326,12 +327,12 @@ class Space(Owner):
                 return
 
     def keys(self) -> Iterator[bytes]:
-        """Yield the same keys one at a time."""
+        """Yield the keys of all blocks, one at a time."""
         for some in self.pages():
             yield from some
 
     def tokens(self, keys: Iterable[Name]) -> list[Tokens | None]:
-        """Return the tokens of each block; None: absent.  Durable blocks are not read for that.
+        """Return the tokens of each block; None: absent. No data is read from disk.
         EINVAL: the space keeps no tokens."""
         some = Keys.of(keys)
         if not self.keeps_tokens:

@@ -31,7 +31,7 @@ class Stage(enum.IntEnum):
 
 class Transfer(Owner):
     """`await` it for its usual end: COPIED of a load, SEALED of a save.  The result is the
-    number of blocks that got there.  Another block is a miss, not an error (`statuses` shows
+    number of blocks that got there.  A block that did not is a miss, not an error (`statuses` shows
     which, `check` raises Error).  A transfer continues without its object; its memory must stay
     until it is COPIED."""
 

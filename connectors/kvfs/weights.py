@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """weights - a hash over every byte of a model's or an adapter's files.
 
-Large files are read once per node: one process hashes at a time, with several threads, and
+Each large file is read once per node: one process hashes at a time, with several threads, and
 keeps each file's digest in a cache directory, under the file's path, device, inode, size,
 mtime and ctime.
 """
@@ -49,7 +49,7 @@ def fingerprint(path: str, log: logging.Logger, cache: str = "") -> str:
     found = {name: store.find(file) for name, file in files.items()}
     if missing := [name for name, digest in found.items() if digest is None]:
         with store.locked(log):
-            # Another process may have hashed them meanwhile.
+            # Another process may have hashed the files meanwhile.
             found.update((name, store.find(files[name])) for name in missing)
             if rest := {name: files[name] for name in missing if found[name] is None}:
                 found.update(_hash(rest, path, store, log))
@@ -103,7 +103,7 @@ def _id(status: os.stat_result) -> Id:
 class Store:
     """The digests of files: in this process, and in a small file of this user for each."""
 
-    known: dict[str, str] = {}  # by _text of the file without its digest
+    known: dict[str, str] = {}  # digest by the file's path, inode, size and times
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

@@ -27,7 +27,7 @@ from .worker import Worker
 
 
 def hand_over(worker: Any, identity: str) -> None:
-    """In a worker: open the spaces of the engine with that identity."""
+    """Open, in a worker, the spaces of the engine with @identity."""
     get_kv_transfer_group()._worker.open(identity)
 
 

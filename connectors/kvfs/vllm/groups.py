@@ -20,7 +20,7 @@ DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "float8_e4m3fn
 
 @dataclass
 class Group:
-    """One layer group.  `window`: the blocks before a hit that it needs; 0: all."""
+    """One layer group.  `window`: number of blocks before a hit that the group needs; 0: all."""
 
     index: int
     layers: list[str]
@@ -106,8 +106,8 @@ def _layout(layers: list[str], specs: dict[str, Any], pages: list[int], tokens: 
 
 
 class Spaces:
-    """A session with all spaces of one side: the scheduler opens those of every rank, a worker
-    its own."""
+    """A session with the spaces that one process needs: the scheduler opens those of every
+    rank, a worker its own."""
 
     def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings,
                  identity: str, rank: int | None) -> None:
@@ -121,7 +121,7 @@ class Spaces:
         self.session = kvfs.open(settings.path)
         self._was_connected: bool | None = None
         self._path = settings.path
-        # By group, and within a group by rank.
+        # The spaces of group 0 by rank, then those of group 1, and so on.
         self.by_group = [[self._open(vllm_config, kv_cache_config, settings, group, shard, shards)
                           for shard in mine] for group in self.groups]
 

@@ -121,7 +121,7 @@ def _hash(config: Any) -> list[Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON can hold of @value; of a function its name."""
+    """Return @value as JSON can hold it; a function becomes its name."""
     if callable(value):
         return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__name__)}"
     if isinstance(value, dict):
@@ -148,8 +148,8 @@ def _model(config: Any, load: Any, cache: str) -> dict[str, Any]:
 
 
 def _weights(config: Any, load: Any, cache: str) -> Any:
-    """Return a hash over every byte of the weights.  ValueError: they are elsewhere than in a
-    local folder or file."""
+    """Return a hash over every byte of the weights.  ValueError: the weights are not in a local
+    folder or file."""
     from vllm.model_executor.model_loader import get_model_loader
 
     loader = type(get_model_loader(load))
@@ -175,7 +175,7 @@ def _weights(config: Any, load: Any, cache: str) -> Any:
 
 
 def resolved(worker: Any) -> tuple[dict[str, str], list[str]]:
-    """In a worker: return the attention backend of each layer, and models beside the main
+    """Return, in a worker, the attention backend of each layer, and models beside the main
     one from which weights were loaded."""
     layers = worker.vllm_config.compilation_config.static_forward_context
     model = worker.get_model()
@@ -245,7 +245,7 @@ def watch_weights(core: Any, stop: Callable[[], None]) -> None:
 
 def space_name(vllm_config: Any, kv_cache_config: Any, identity: str, group: int,
                layout: dict[str, Any], shard: int, shards: int) -> str:
-    """vllm-TYPE-HASH.gGROUP.rSHARD: the model's type is for people, the hash for the rest."""
+    """Return vllm-TYPE-HASH.gGROUP.rSHARD: people read the model's type, the hash identifies the engine."""
     kv_group = kv_cache_config.kv_cache_groups[group]
     text = json.dumps([identity, type(kv_group.kv_cache_spec).__name__, list(kv_group.layer_names),
                        layout, shards], sort_keys=True, default=str)

@@ -9,7 +9,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorMetada
 
 import kvfs
 
-NULL_BLOCK = 0  # of vLLM's tables: no block is here
+NULL_BLOCK = 0  # entry of vLLM's block tables without a block
 
 
 @dataclass
@@ -19,10 +19,10 @@ class Blocks:
     request: str
     first: int
     keys: kvfs.Keys
-    parent: kvfs.Keys | None  # the key before, if there is one
+    parent: kvfs.Keys | None  # key of the block before @first; None: @first is 0
     pages: list[list[int]]  # by group; NULL_BLOCK: none
-    tokens: list[list[int]] | None = None  # of each block, where they are kept with it
-    extras: bytes = b""  # and what else its bytes depend on, in JSON
+    tokens: list[list[int]] | None = None  # of each block; None: the space keeps no tokens
+    extras: bytes = b""  # JSON text of the other inputs of the blocks
 
 
 @dataclass

@@ -43,7 +43,7 @@ AT_ONCE = 512  # blocks of one message; a longer chain is matched first
 
 
 class Offered:
-    """The blocks offered in the last half minute to minute, or in less time if there are many."""
+    """The blocks offered in the last 30 to 60 seconds, or in less time if there are many."""
 
     AGE, MOST = 30.0, 65536
 
@@ -53,7 +53,7 @@ class Offered:
         self._turn = 0.0
 
     def after(self, salt: bytes, hashes: list[bytes], first: int, end: int) -> int:
-        """Return the first block from @first on that is not among them, or @end."""
+        """Return the first block from @first on that was not offered lately, or @end."""
         if (now := time.monotonic()) >= self._turn or len(self._young) > self.MOST:
             self._old = self._young if now < self._turn + self.AGE else {}
             self._young, self._turn = {}, now + self.AGE
@@ -84,8 +84,8 @@ class Held:
         self.first = first
         self.keys = keys
         self.lease = lease
-        self.n: int | None = None  # usable ones, once it has settled
-        self.states: list[kvfs.State] = []  # where they were; none: all in DRAM
+        self.n: int | None = None  # number of usable blocks; None: the lease has not settled
+        self.states: list[kvfs.State] = []  # tiers before the lease; empty: all in DRAM
 
 
 class Request:
@@ -103,7 +103,7 @@ class Request:
         self.salt = salt
         self.chain = kvfs.Chain(salt)
         self.saved = 0  # leading blocks that are in kvfs, or were offered
-        self.counted = 0  # of those and others: dropped ones among them are counted
+        self.counted = 0  # leading blocks that were counted as saved or dropped
 
     def offer_again(self) -> None:
         self.counted, self.saved = max(self.counted, self.saved), 0
@@ -135,7 +135,7 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self._unsettled: dict[str, Held] = {}  # by request
         self._loads: list[Blocks] = []
-        self._loading: set[str] = set()  # requests with loads in the workers
+        self._loading: set[str] = set()  # ids of requests whose loads the workers have not ended
         self._idle = False  # the last step computed nothing
         self._failed: dict[bytes, None] = {}  # blocks that did not load, oldest first
         self._offered = Offered()
@@ -195,8 +195,7 @@ class Scheduler:
             self._drop(known)
 
     def reset(self) -> None:
-        """Hide all earlier blocks from this engine.  Other engines, and their blocks, are not
-        affected."""
+        """Hide all earlier blocks from this engine, but not from other engines."""
         self._reset = os.urandom(16)
         for known in self._requests.values():
             self._drop(known)
@@ -260,7 +259,7 @@ class Scheduler:
         return held
 
     def _settle(self, known: Request, held: Held, got: int | None) -> None:
-        """Handle a lease with @got held blocks; None: it has not settled."""
+        """Handle a lease with @got held blocks; None: the lease has not settled."""
         if got is None:
             self._unsettled[known.request.request_id] = held
             return
@@ -398,7 +397,8 @@ class Scheduler:
             self._failed.pop(next(iter(self._failed)))
         for id in report.dropped:
             if (known := self._requests.get(id)) is None:
-                # The request's blocks are unknown now: other requests may have skipped them.
+                # Forget which blocks of the request are saved: other requests may have skipped
+                # blocks for it.
                 self._offered = Offered()
                 for other in self._requests.values():
                     other.offer_again()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""settings - what may stand in kv_connector_extra_config, and what is refused."""
+"""settings - the settings in kv_connector_extra_config, and their errors."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from kvfs.settings import Common, read
 
 @dataclass(frozen=True)
 class Settings(Common):
-    """`load`: "async", a request waits while others go on, or "sync", before the forward
+    """`load`: "async", the request waits while others run, or "sync", before the forward
     pass.  `ssd_wait`: seconds for which a request waits for blocks that are on SSD, or on
-    other nodes.  `save_wait`: seconds for which a step waits for pages that are being saved,
-    and that another request has got.  `token_ids`: the tokens of each block are kept with
-    it, for routers that ask which prompts are here: prompts are on disk then."""
+    other nodes.  `save_wait`: seconds for which a step waits for pages that are being saved and
+    belong to another request now.  `token_ids`: the tokens of each block are stored, for routers
+    that look up prompts; so prompts are on disk."""
 
     load: str = "async"
     ssd_wait: float = 2.0
@@ -24,7 +24,7 @@ class Settings(Common):
 
 
 def settings(extra: Mapping[str, Any]) -> Settings:
-    """ValueError in one line that names the key."""
+    """Return the settings. ValueError: a message of one line that names the key."""
     chosen = read("kv_connector_extra_config", extra, Settings)
     if chosen.load not in ("async", "sync"):
         raise ValueError(f"kvfs: kv_connector_extra_config: 'load' is {chosen.load!r}; it must be "

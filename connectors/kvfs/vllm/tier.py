@@ -73,7 +73,7 @@ class KvfsTier(SecondaryTierManager):
         self._jobs: dict[int, Job] = {}
         self._dropped: list[int] = []  # jobs that saved nothing
         self._patience = Patience(log, "look-ups", self._session.stats)
-        self._asked: dict[str, dict[bytes, bool | None]] = {}  # by request; None: not yet
+        self._asked: dict[str, dict[bytes, bool | None]] = {}  # by request; None: not answered yet
         self._places: dict[str, dict[tuple[bytes, int], bytes]] = {}
         self._wanted: list[tuple[list[bytes], kvfs.Lease]] = []  # of other nodes
         self._coming: set[bytes] = set()  # all of these
@@ -95,7 +95,7 @@ class KvfsTier(SecondaryTierManager):
         return f"vllm-tier-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]}"
 
     def _stop(self) -> None:
-        """Stop finding and saving.  Loads of blocks that were found before still end."""
+        """Stop look-ups and saves. Loads of blocks that were found before still end."""
         self._stopped = True
 
     def _memory(self, spec: Any, base: int) -> kvfs.Memory | None:
@@ -172,7 +172,7 @@ class KvfsTier(SecondaryTierManager):
         self._places.pop(req_context.req_id, None)
 
     def _place(self, key: bytes, req_context: ReqContext) -> int | None:
-        """Return the block's end in its request, by which later blocks find their parent."""
+        """Return the token position at the block's end, by which later blocks find their parent."""
         end: int | None = req_context.get_offload_key_position(key)
         if end is not None:
             self._places.setdefault(req_context.req_id, {})[key[-4:], end] = key

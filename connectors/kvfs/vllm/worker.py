@@ -42,7 +42,7 @@ class Load:
         self.began = time.monotonic()
         self._whole: bool | None = None
         self.parts: list[tuple[int, list[int] | range, kvfs.Transfer]] = []  # group, indices, copies
-        self.refused = 0  # errno of a part that could not begin
+        self.refused = 0  # errno of a transfer that could not begin; 0: all began
 
     def got(self, timeout: float = 0.0) -> bool | None:
         """Return whether all blocks are loaded; None: not finished within @timeout seconds."""
@@ -78,13 +78,13 @@ class Worker:
         self.patience = Patience(log, "saves", lambda: self._spaces.session.stats())
         self._pools: list[kvfs.Pool] = []
         self._loads: dict[str, Load] = {}  # by request
-        self._saves: deque[Save] = deque()  # not sealed yet, oldest first
+        self._saves: deque[Save] = deque()  # saves that are not sealed yet, oldest first
         self._bad: set[int] = set()
         self._failures = 0
         self._report: Report | None = None
         self.stats = Stats()
         self._told: dict[int, float] = {}
-        self._stream: Any = None  # of the model; None: no GPU
+        self._stream: Any = None  # the model's stream; None: no GPU
         self._before: Any = None  # torch's event before the current forward pass
 
     def register(self, caches: dict[str, Any]) -> None:
@@ -117,7 +117,7 @@ class Worker:
         size = tensor.element_size()
         dim = next((i for i, n in enumerate(tensor.shape) if n == self._blocks), None)
         if dim is None:
-            # A kernel's blocks may be parts of the engine's.
+            # The blocks of an attention kernel may be parts of the engine's blocks.
             dim = next((i for i, n in enumerate(tensor.shape) if n % self._blocks == 0), None)
             if dim is not None:
                 tensor = tensor.unflatten(dim, (self._blocks, -1))
