@@ -64,11 +64,8 @@ enum { /* numbers of device attributes */
        CU_MAX_BLOCK_DIM_X = 2,
        CU_WARP_SIZE = 10,
        CU_MULTIPROCESSORS = 16,
-       CU_PCI_BUS_ID = 33,
-       CU_PCI_DEVICE_ID = 34,
        CU_ASYNC_ENGINES = 40,
        CU_UNIFIED_ADDRESSING = 41,
-       CU_PCI_DOMAIN_ID = 50,
        CU_CAPABILITY_MAJOR = 75,
        CU_CAPABILITY_MINOR = 76,
        /* registered memory has equal addresses on host and device */
@@ -140,7 +137,6 @@ typedef struct CUcopyAttributes {
 CUresult cuInit(unsigned flags);
 CUresult cuDriverGetVersion(int *version);
 CUresult cuGetErrorName(CUresult error, const char **name);
-CUresult cuGetErrorString(CUresult error, const char **text);
 CUresult cuGetProcAddress_v2(const char *name, void **fn, int version,
 			     uint64_t flags, int *status);
 
@@ -148,9 +144,6 @@ CUresult cuDeviceGetCount(int *count);
 CUresult cuDeviceGet(CUdevice *device, int ordinal);
 CUresult cuDeviceGetName(char *name, int len, CUdevice device);
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
-CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
-CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice device);
-CUresult cuMemGetInfo_v2(size_t *free, size_t *total);
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
@@ -158,10 +151,8 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags,
 				    int *active);
 CUresult cuThreadExchangeStreamCaptureMode(int *mode);
 CUresult cuCtxSetCurrent(CUcontext ctx);
-CUresult cuCtxGetCurrent(CUcontext *ctx);
 CUresult cuCtxPushCurrent_v2(CUcontext ctx);
 CUresult cuCtxPopCurrent_v2(CUcontext *ctx);
-CUresult cuCtxGetDevice(CUdevice *device);
 CUresult cuCtxSynchronize(void);
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest);
 
@@ -171,11 +162,7 @@ CUresult cuMemHostAlloc(void **ptr, size_t bytes, unsigned flags);
 CUresult cuMemFreeHost(void *ptr);
 CUresult cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned flags);
 CUresult cuMemHostUnregister(void *ptr);
-CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *ret, void *ptr,
-				      unsigned flags);
 CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr ptr);
-CUresult cuPointerGetAttributes(unsigned n, int *attributes, void **data,
-				CUdeviceptr ptr);
 
 CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t align,
 			     CUdeviceptr hint, unsigned long long flags);
@@ -214,7 +201,6 @@ CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n,
 CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t n,
 			  CUstream stream);
 
-CUresult cuStreamCreate(CUstream *stream, unsigned flags);
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags,
 				    int priority);
 CUresult cuStreamDestroy_v2(CUstream stream);
@@ -223,8 +209,6 @@ CUresult cuStreamQuery(CUstream stream);
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags);
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, uint32_t value,
 				unsigned flags);
-CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at,
-				 uint32_t value, unsigned flags);
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn *fn, void *arg);
 
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *ctx);
@@ -250,7 +234,6 @@ CUresult cuModuleUnload(CUmodule module);
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module,
 			     const char *name);
 CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function);
-CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value);
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
 			unsigned grid_z, unsigned block_x, unsigned block_y,
 			unsigned block_z, unsigned shared, CUstream stream,

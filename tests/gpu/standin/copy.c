@@ -324,13 +324,6 @@ static void wait_value(struct op *op)
 	}
 }
 
-static void write_value(struct op *op)
-{
-	if (may_touch(op->dst, 4, "a value"))
-		__atomic_store_n((uint32_t *)bytes_at(op->dst), op->value,
-				 __ATOMIC_RELEASE);
-}
-
 static CUresult give_value(void (*run)(struct op *op), CUstream stream,
 			   CUdeviceptr at, uint32_t value, unsigned flags)
 {
@@ -355,13 +348,4 @@ CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, uint32_t value,
 
 	return r != CU_OK ? r
 			  : give_value(wait_value, stream, at, value, flags);
-}
-
-CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at,
-				 uint32_t value, unsigned flags)
-{
-	CUresult r = enter("cuStreamWriteValue32_v2", CONTEXT);
-
-	return r != CU_OK ? r
-			  : give_value(write_value, stream, at, value, flags);
 }

@@ -68,11 +68,6 @@ CUresult cuGetErrorName(CUresult error, const char **name)
 	return CU_INVALID_VALUE;
 }
 
-CUresult cuGetErrorString(CUresult error, const char **text)
-{
-	return cuGetErrorName(error, text);
-}
-
 CUresult cuDeviceGetCount(int *count)
 {
 	CUresult r = enter("cuDeviceGetCount", INIT);
@@ -149,44 +144,6 @@ CUresult cuDeviceGetAttribute(int *value, int which, CUdevice device)
 	return CU_OK;
 }
 
-CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
-{
-	CUresult r = enter("cuDeviceTotalMem_v2", INIT);
-
-	if (r != CU_OK)
-		return r;
-	if (!is_device(device))
-		return CU_INVALID_DEVICE;
-	*bytes = settings.memory;
-	return CU_OK;
-}
-
-CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice device)
-{
-	CUresult r = enter("cuDeviceGetPCIBusId", INIT);
-
-	if (r != CU_OK)
-		return r;
-	if (!is_device(device))
-		return CU_INVALID_DEVICE;
-	/* A PCI domain that no machine has. */
-	snprintf(id, (size_t)len, "fffe:%02x:00.0", device);
-	return CU_OK;
-}
-
-CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
-{
-	CUresult r = enter("cuMemGetInfo_v2", CONTEXT);
-
-	if (r != CU_OK)
-		return r;
-	pthread_mutex_lock(&big_lock);
-	*free_bytes = settings.memory - alive.device_bytes;
-	*total = settings.memory;
-	pthread_mutex_unlock(&big_lock);
-	return CU_OK;
-}
-
 /* ---- contexts ---- */
 
 CUcontext context_of(int device)
@@ -253,15 +210,6 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags,
 	*active = contexts[device].refs > 0;
 	pthread_mutex_unlock(&big_lock);
 	return CU_OK;
-}
-
-CUresult cuCtxGetDevice(CUdevice *device)
-{
-	CUresult r = enter("cuCtxGetDevice", CONTEXT);
-
-	if (r == CU_OK)
-		*device = current_context()->device;
-	return r;
 }
 
 CUresult cuCtxSynchronize(void)

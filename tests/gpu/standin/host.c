@@ -129,23 +129,3 @@ CUresult cuMemFreeHost(void *ptr)
 	pthread_mutex_unlock(&big_lock);
 	return r == CU_OK ? r : bug(r, "freed host memory that is none");
 }
-
-CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *ret, void *ptr,
-				      unsigned flags)
-{
-	CUresult r = enter("cuMemHostGetDevicePointer_v2", CONTEXT);
-	const struct range *range;
-
-	if (r != CU_OK)
-		return r;
-	if (flags != 0)
-		return CU_INVALID_VALUE;
-	pthread_mutex_lock(&big_lock);
-	range = range_of_locked((uintptr_t)ptr, 1);
-	if (range == NULL || range->kind == DEVICE)
-		r = CU_INVALID_VALUE;
-	else
-		*ret = (uintptr_t)ptr;
-	pthread_mutex_unlock(&big_lock);
-	return r;
-}

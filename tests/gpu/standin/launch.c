@@ -236,14 +236,6 @@ CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function)
 	return CU_OK;
 }
 
-CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value)
-{
-	(void)function;
-	(void)attribute;
-	(void)value;
-	return enter("cuFuncSetAttribute", CONTEXT);
-}
-
 /* Return whether the registers suffice: 64 Ki, handed out by 256 to a warp. */
 static bool fits(const struct kernel *kernel, uint64_t threads)
 {

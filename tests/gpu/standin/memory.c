@@ -261,20 +261,3 @@ CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr ptr)
 	pthread_mutex_unlock(&big_lock);
 	return r;
 }
-
-CUresult cuPointerGetAttributes(unsigned n, int *attributes, void **data,
-				CUdeviceptr ptr)
-{
-	CUresult r = enter("cuPointerGetAttributes", CONTEXT);
-	unsigned i;
-
-	if (r != CU_OK)
-		return r;
-	pthread_mutex_lock(&big_lock);
-	for (i = 0; i < n; i++)
-		if (pointer_attribute_locked(data[i], attributes[i], ptr) !=
-		    CU_OK)
-			memset(data[i], 0, sizeof(int));
-	pthread_mutex_unlock(&big_lock);
-	return CU_OK;
-}

@@ -365,15 +365,6 @@ CUresult cuCtxSetCurrent(CUcontext ctx)
 	return CU_OK;
 }
 
-CUresult cuCtxGetCurrent(CUcontext *ctx)
-{
-	CUresult r = enter("cuCtxGetCurrent", INIT);
-
-	if (r == CU_OK)
-		*ctx = depth > 0 ? current[depth - 1] : NULL;
-	return r;
-}
-
 CUresult cuCtxPushCurrent_v2(CUcontext ctx)
 {
 	CUresult r = enter("cuCtxPushCurrent_v2", INIT);

@@ -489,11 +489,6 @@ CUresult cuStreamCreateWithPriority(CUstream *ret, unsigned flags, int priority)
 	return r;
 }
 
-CUresult cuStreamCreate(CUstream *ret, unsigned flags)
-{
-	return cuStreamCreateWithPriority(ret, flags, 0);
-}
-
 /* Operations of a destroyed stream continue. */
 CUresult cuStreamDestroy_v2(CUstream handle)
 {
