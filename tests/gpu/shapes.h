@@ -297,31 +297,20 @@ static inline uint64_t shape_at(const struct pool_shape *pool,
 	       s * view->segment_stride;
 }
 
-/* Copy page @page of every view out of a pool's image. */
-static inline void shape_page_out(const struct pool_shape *pool,
-				  const uint8_t *image, uint64_t page,
-				  uint8_t *to)
+/* Copy page @page of every view from the image to @bytes, or back. */
+static inline void shape_page(const struct pool_shape *pool, uint8_t *image,
+			      uint64_t page, uint8_t *bytes, bool back)
 {
 	const kvfs_view *view;
 	uint64_t s;
 
 	for (view = pool->views; view < pool->views + pool->n_views; view++)
-		for (s = 0; s < view->count; s++, to += view->bytes)
-			memcpy(to, image + shape_at(pool, view, page, s),
-			       view->bytes);
-}
+		for (s = 0; s < view->count; s++, bytes += view->bytes) {
+			uint8_t *at = image + shape_at(pool, view, page, s);
 
-/* Into one. */
-static inline void shape_page_in(const struct pool_shape *pool, uint8_t *image,
-				 uint64_t page, const uint8_t *from)
-{
-	const kvfs_view *view;
-	uint64_t s;
-
-	for (view = pool->views; view < pool->views + pool->n_views; view++)
-		for (s = 0; s < view->count; s++, from += view->bytes)
-			memcpy(image + shape_at(pool, view, page, s), from,
+			memcpy(back ? at : bytes, back ? bytes : at,
 			       view->bytes);
+		}
 }
 
 /* Return the bytes of one page in all views. */
@@ -330,11 +319,10 @@ static inline uint64_t shape_page_bytes(const struct pool_shape *pool)
 	return pool->block / pool->pages_per_block;
 }
 
-/* Copy the block in these pages from the image, in the order of its tensors: a
- * tensor's views in order, each page by page. */
-static inline void shape_block(const struct pool_shape *pool,
-			       const uint8_t *image, const int64_t *pages,
-			       uint8_t *to)
+/* Copy the block in these pages from the image, or if @back to the image, in the
+ * order of its tensors: a tensor's views in order, each page by page. */
+static inline void shape_block(const struct pool_shape *pool, uint8_t *image,
+			       const int64_t *pages, uint8_t *block, bool back)
 {
 	const kvfs_view *view;
 	uint32_t p;
@@ -342,11 +330,16 @@ static inline void shape_block(const struct pool_shape *pool,
 
 	for (view = pool->views; view < pool->views + pool->n_views; view++)
 		for (p = 0; p < pool->pages_per_block; p++)
-			for (s = 0; s < view->count; s++, to += view->bytes)
-				memcpy(to,
-				       image + shape_at(pool, view,
-							(uint64_t)pages[p], s),
-				       view->bytes);
+			for (s = 0; s < view->count; s++) {
+				uint8_t *at =
+					image + shape_at(pool, view,
+							 (uint64_t)pages[p], s);
+
+				if (pages[p] >= 0)
+					memcpy(back ? at : block,
+					       back ? block : at, view->bytes);
+				block += view->bytes;
+			}
 }
 
 #endif

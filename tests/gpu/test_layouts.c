@@ -27,7 +27,7 @@ static void assert_blocks_are(struct engine *e, kvfs_lease *lease, size_t n,
 
 	for (i = 0; i < n; i += n / 3 + 1) {
 		shape_block(&e->shape, e->image,
-			    pages + i * e->shape.pages_per_block, block);
+			    pages + i * e->shape.pages_per_block, block, false);
 		data = kvfs_lease_data(lease, i, &bytes);
 		assert_int_equal(bytes, e->shape.block);
 		assert_memory_equal(data, block, bytes);
@@ -35,39 +35,66 @@ static void assert_blocks_are(struct engine *e, kvfs_lease *lease, size_t n,
 	free(block);
 }
 
-/* Move pages @from to @to in an image that is 0xa5 elsewhere. */
-static void expect_moved(struct engine *e, size_t n_pages, const int64_t *from,
-			 const int64_t *to)
+/* Expect the bytes of layers @first .. + @layers of the blocks at pages @to, and
+ * 0xa5 elsewhere. */
+static void expect_layers(struct engine *e, uint8_t *saved, size_t n,
+			  const int64_t *from, const int64_t *to,
+			  uint32_t first, uint32_t layers)
 {
-	uint8_t *image = malloc(e->shape.bytes);
-	uint8_t *page = malloc(shape_page_bytes(&e->shape));
-	size_t i;
+	const uint32_t all = kvfs_space_layers(e->space);
+	const struct pool_shape *shape = &e->shape;
+	uint8_t *block = malloc(shape->block);
+	size_t i, v;
 
-	memset(image, 0xa5, e->shape.bytes);
-	for (i = 0; i < n_pages; i++) {
-		if (to[i] < 0)
-			continue;
-		shape_page_out(&e->shape, e->image, (uint64_t)from[i], page);
-		shape_page_in(&e->shape, image, (uint64_t)to[i], page);
+	memset(e->image, 0xa5, shape->bytes);
+	for (i = 0; i < n; i++) {
+		uint8_t *tensor = block;
+		uint64_t bytes = 0, layer;
+
+		shape_block(shape, saved, from + i * shape->pages_per_block,
+			    block, false);
+		for (v = 0; v < shape->n_views; v++) {
+			bytes += shape->views[v].bytes * shape->views[v].count *
+				 shape->pages_per_block;
+			if (v + 1 < shape->n_views &&
+			    strcmp(shape->views[v].tensor,
+				   shape->views[v + 1].tensor) == 0)
+				continue;
+			layer = bytes / all;
+			memset(tensor, 0xa5, first * layer);
+			memset(tensor + (first + layers) * layer, 0xa5,
+			       bytes - (first + layers) * layer);
+			tensor += bytes;
+			bytes = 0;
+		}
+		shape_block(shape, e->image, to + i * shape->pages_per_block,
+			    block, true);
 	}
-	free(page);
-	free(e->image);
-	e->image = image;
+	free(block);
 }
 
-static void load(struct engine *e, kvfs_lease *lease, size_t n,
-		 const int64_t *pages)
+static void load_and_check(struct engine *e, kvfs_lease *lease, size_t n,
+			   const int64_t *pages, const kvfs_opts *opts)
 {
 	kvfs_xfer *xfer;
 	size_t i;
 
-	assert_int_equal(kvfs_load(e->pool, lease, n, pages, NULL, &xfer), 0);
+	if (engine_is_host(e))
+		memset((void *)e->shape.base, 0xa5, e->shape.bytes);
+	else {
+		GPU_OK(cuMemsetD8Async, e->shape.base, 0xa5, e->shape.bytes,
+		       CU_LEGACY);
+		GPU_OK(cuCtxSynchronize);
+	}
+	assert_int_equal(kvfs_load(e->pool, lease, n, pages, opts, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 120 * SECOND), n);
 	for (i = 0; i < n; i++)
 		assert_int_equal(kvfs_xfer_status(xfer, i), 0);
 	kvfs_xfer_free(xfer);
+	engine_assert_is_image(e, "a load writes these pages and no others");
 }
 
+/* Save @n blocks and load them to other pages; a few also layer by layer. */
 static void there_and_back(struct world *w, const char *device,
 			   const struct shape *shape, const struct dims *dims,
 			   size_t n)
@@ -76,8 +103,11 @@ static void there_and_back(struct world *w, const char *device,
 	uint64_t pages = n_pages + n_pages / 4 + 3;
 	int64_t *from = engine_pages(n_pages, pages, 1);
 	int64_t *to = engine_pages(n_pages, pages, 2);
+	kvfs_opts opts = {.size = sizeof(opts)};
 	struct engine e;
 	kvfs_lease *lease;
+	uint8_t *saved;
+	uint32_t all, l;
 
 	engine_open(&e, w, device, shape, dims, pages);
 	engine_fill(&e, n);
@@ -87,18 +117,25 @@ static void there_and_back(struct world *w, const char *device,
 	assert_blocks_are(&e, lease, n, from);
 
 	skip_some(to, n_pages);
-	expect_moved(&e, n_pages, from, to);
-	if (engine_is_host(&e))
-		memset((void *)e.shape.base, 0xa5, e.shape.bytes);
-	else
-		GPU_OK(cuMemsetD8Async, e.shape.base, 0xa5, e.shape.bytes,
-		       CU_LEGACY);
-	if (!engine_is_host(&e))
-		GPU_OK(cuCtxSynchronize);
-	load(&e, lease, n, to);
-	engine_assert_is_image(&e, "a load writes these pages and no others");
+	saved = e.image;
+	e.image = malloc(e.shape.bytes);
+	all = kvfs_space_layers(e.space);
+	expect_layers(&e, saved, n, from, to, 0, all);
+	load_and_check(&e, lease, n, to, NULL);
+	if (n < 10) {
+		opts.flags = KVFS_BY_LAYER;
+		load_and_check(&e, lease, n, to, &opts);
+		opts.layers = 1;
+		for (l = 0; l < all; l++) {
+			opts.first_layer = l;
+			opts.flags ^= KVFS_BY_LAYER;
+			expect_layers(&e, saved, n, from, to, l, 1);
+			load_and_check(&e, lease, n, to, &opts);
+		}
+	}
 	kvfs_release(lease);
 	engine_close(&e);
+	free(saved);
 	free(from);
 	free(to);
 }
@@ -121,6 +158,7 @@ static void layouts(struct world *w, const char *device,
 static void on_the_host_each_layout_comes_back_bit_for_bit(void **state)
 {
 	layouts(*state, "host", &middle, 1, 1);
+	layouts(*state, "host", &middle, 5, 1);
 	layouts(*state, "host", &middle, 127, 1);
 }
 
@@ -136,6 +174,7 @@ static void one_block_comes_back_from_the_device(void **state)
 
 static void each_layout_comes_back_from_the_device(void **state)
 {
+	layouts(*state, "cuda", &middle, 5, 1);
 	layouts(*state, "cuda", &middle, 127, 1);
 }
 
@@ -200,6 +239,63 @@ static void the_arena_is_registered_while_it_is_writable(void **state)
 	assert_path(*state, "registered", "while it was writable");
 }
 
+/* Check that a pool with view @at replaced by @change is refused. */
+static void assert_refused(const struct engine *e, size_t at, kvfs_view change,
+			   const char *what)
+{
+	struct engine other = *e;
+
+	other.shape.views[at] = change;
+	other.pool = NULL;
+	if (engine_register(&other) != -EINVAL)
+		fail_msg("%s in view %zu is accepted", what, at);
+}
+
+static void wrong_views_of_each_layout_are_refused(void **state)
+{
+	struct engine e;
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(shapes); i++) {
+		print_message("%s\n", shapes[i].name);
+		engine_open(&e, *state, "host", &shapes[i], &middle, 12);
+		for (size_t k = 0; k < e.shape.n_views; k++) {
+			const kvfs_view good = e.shape.views[k];
+			char *base = (char *)e.shape.base;
+			kvfs_view v;
+
+#define REFUSED(field, wrong, what)             \
+	do {                                    \
+		v = good;                       \
+		v.field = (wrong);              \
+		assert_refused(&e, k, v, what); \
+	} while (0)
+			REFUSED(bytes, good.bytes + 1, "a byte too many");
+			REFUSED(bytes, good.bytes - 1, "a byte too few");
+			REFUSED(count, good.count + 1, "a run too many");
+			REFUSED(block_stride, 0, "no stride");
+			REFUSED(block_stride, good.bytes - 1, "an overlap");
+			REFUSED(block_stride, UINT64_MAX / 4, "an overflow");
+			REFUSED(base, base + e.shape.bytes - good.bytes,
+				"an end outside");
+			REFUSED(base, base - 1, "a beginning outside");
+			REFUSED(base, NULL, "no address");
+			REFUSED(tensor, "x", "an unknown tensor");
+			if (good.count > 1)
+				REFUSED(segment_stride, good.bytes - 1,
+					"an overlap of runs");
+		}
+		e.shape.n_views--;
+		assert_refused(&e, 0, e.shape.views[0], "a view too few");
+		e.shape.n_views++;
+		e.shape.pages *= 2;
+		assert_refused(&e, 0, e.shape.views[0], "too many pages");
+		e.shape.pages /= 2;
+		e.shape.pages_per_block++;
+		assert_refused(&e, 0, e.shape.views[0], "a page too many");
+		engine_close(&e);
+	}
+}
+
 /* Open one session for all tests: its staging is made only once. */
 static int begin(void **state, const char *arena)
 {
@@ -238,6 +334,7 @@ static int run_host(void)
 		cmocka_unit_test(
 			on_the_host_each_layout_comes_back_bit_for_bit),
 		cmocka_unit_test(on_the_host_4096_blocks_come_back),
+		cmocka_unit_test(wrong_views_of_each_layout_are_refused),
 	};
 
 	return cmocka_run_group_tests_name("host", tests, sealed, end);

@@ -71,8 +71,8 @@ static void keep_pages_only(struct engine *e)
 
 	memset(image, 0xa5, e->shape.bytes);
 	for (uint64_t i = 0; i < BLOCKS; i++) {
-		shape_page_out(&e->shape, e->image, i, page);
-		shape_page_in(&e->shape, image, i, page);
+		shape_page(&e->shape, e->image, i, page, false);
+		shape_page(&e->shape, image, i, page, true);
 	}
 	free(page);
 	free(e->image);

@@ -167,7 +167,7 @@ static void assert_pages_at(CUdeviceptr at, uint8_t value, const char *what)
 
 	GPU_OK(cuMemcpyDtoH_v2, image, at, e.shape.bytes);
 	for (i = 0; i < BLOCKS; i++) {
-		shape_page_out(&e.shape, image, i, page);
+		shape_page(&e.shape, image, i, page, false);
 		assert_all(page, shape_page_bytes(&e.shape), value, what);
 	}
 	free(page);

@@ -1,65 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Order with the caller's streams, on a device whose streams are the test's. */
+/* Order between transfers and the caller's streams, on the fake device. */
 #include "tests/kernels/fake_world.h"
 
-/* The save has the bytes that the kernel writes after the call. */
-static void a_save_reads_no_page_before_its_stream_is_done(void **state)
-{
-	struct world *w = *state;
-	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
-	kvfs_xfer *xfer = begin_save(w, 0, 8, &opts);
-	uint32_t i;
-
-	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, SECOND / 20),
-			 -ETIMEDOUT);
-	assert_int_equal(fake.saves, 0);
-	for (i = 0; i < 8; i++)
-		world_fill(w, i, i);
-	slow.quiet = true;
-	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 8);
-	kvfs_xfer_free(xfer);
-	xfer = begin_load(w, 8, NULL);
-	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 8);
-	assert_blocks_are_there(w, 8);
-	kvfs_xfer_free(xfer);
-}
-
-static void a_load_writes_no_page_before_its_stream_is_done(void **state)
-{
-	struct world *w = *state;
-	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
-	kvfs_xfer *xfer;
-
-	world_save(w, 8);
-	xfer = begin_load(w, 8, &opts);
-	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, SECOND / 20),
-			 -ETIMEDOUT);
-	assert_true(untouched(w, 8));
-	assert_pages_loading(w, 8);
-	slow.quiet = true;
-	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 8);
-	assert_blocks_are_there(w, 8);
-	kvfs_xfer_free(xfer);
-}
-
-static void an_event_says_when_pages_are_quiet(void **state)
-{
-	struct world *w = *state;
-	kvfs_opts opts = {.size = sizeof(opts), .event = &slow};
-	kvfs_xfer *xfer;
-
-	world_save(w, 4);
-	xfer = begin_load(w, 4, &opts);
-	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, SECOND / 20),
-			 -ETIMEDOUT);
-	assert_true(untouched(w, 4));
-	slow.quiet = true;
-	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 4);
-	kvfs_xfer_free(xfer);
-}
-
-/* Nobody looks at a stream that was over at the call; its event wait is gone.
- */
+/* A stream that was done at the call is not polled; its event wait is freed. */
 static void a_stream_that_is_done_holds_nothing_up(void **state)
 {
 	struct world *w = *state;
@@ -68,7 +11,7 @@ static void a_stream_that_is_done_holds_nothing_up(void **state)
 
 	world_save(w, 4);
 	slow.quiet = true;
-	fake.held_from = 0; /* a batch has an event wait of its own */
+	fake.held_from = 0; /* no batch begins, and makes an event wait */
 	xfer = begin_load(w, 4, &opts);
 	assert_int_equal(fake.event_waits, 0);
 	fake.held_from = UINT64_MAX;
@@ -76,7 +19,7 @@ static void a_stream_that_is_done_holds_nothing_up(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* More saves than there are copy threads; none of them has one. */
+/* More saves wait than there are copy threads, and occupy none of them. */
 static void a_slow_stream_holds_up_nobody_else(void **state)
 {
 	struct world *w = *state;
@@ -101,7 +44,7 @@ static void a_slow_stream_holds_up_nobody_else(void **state)
 	}
 }
 
-/* The pages are the engine's again, although the stream hangs. */
+/* The engine gets the pages back although the stream hangs. */
 static void a_deadline_ends_the_wait_for_a_stream(void **state)
 {
 	struct world *w = *state;
@@ -125,7 +68,7 @@ static void a_deadline_ends_the_wait_for_a_stream(void **state)
 	slow.quiet = true;
 }
 
-/* Nothing of the memory is read or written then, whatever the stream does. */
+/* After the close no memory is read or written, whatever the stream does. */
 static void a_pool_closes_though_a_stream_is_never_over(void **state)
 {
 	struct world *w = *state;
@@ -173,8 +116,8 @@ static void a_cancel_ends_the_wait_for_a_stream(void **state)
 	kvfs_xfer_free(save);
 }
 
-/* Not before the copies are the device's: a stream that waited for them would
- * wait for somebody who may have to wait for the stream. */
+/* A stream cannot be ordered after copies not yet submitted: they may have to
+ * wait for the stream. */
 static void what_is_not_submitted_orders_nothing(void **state)
 {
 	struct world *w = *state;
@@ -254,7 +197,8 @@ static void work_after_a_save_waits_until_it_is_copied(void **state)
 	wait_quiet(compute.after);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 8);
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
-	assert_int_equal(compute.waits, waits); /* nobody waits for the past */
+	/* no wait for copies that have ended */
+	assert_int_equal(compute.waits, waits);
 	kvfs_xfer_free(xfer);
 }
 
@@ -274,7 +218,7 @@ static void a_transfer_that_failed_holds_nobody_up(void **state)
 	slow.quiet = true;
 }
 
-/* Also one whose device says nothing before it fails. */
+/* Also if the device fails before it reports the batch as submitted. */
 static void a_batch_that_fails_is_submitted_all_the_same(void **state)
 {
 	struct world *w = *state;
@@ -291,7 +235,7 @@ static void a_batch_that_fails_is_submitted_all_the_same(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Blocks that are not there are nothing to wait for. */
+/* Missing blocks do not hold up SUBMITTED. */
 static void blocks_that_are_missing_do_not_hold_the_stage_up(void **state)
 {
 	struct world *w = *state;
@@ -317,7 +261,7 @@ static void blocks_that_are_missing_do_not_hold_the_stage_up(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* By layer, too: nothing of them is given to the device in any step. */
+/* Absent blocks are not submitted, with and without KVFS_BY_LAYER. */
 static void what_is_absent_is_not_told_as_submitted(void **state)
 {
 	struct world *w = *state;
@@ -353,7 +297,7 @@ static void what_is_absent_is_not_told_as_submitted(void **state)
 	}
 }
 
-/* The second step is held up: the first can be waited for all the same. */
+/* The second step is held up: a stream can wait for the first alone. */
 static void a_layer_is_waited_for_by_itself(void **state)
 {
 	struct world *w = *state;
@@ -365,7 +309,7 @@ static void a_layer_is_waited_for_by_itself(void **state)
 	world_save(w, BLOCKS);
 	fake.submitted = 0;
 	fake.running_from = 0;
-	fake.held_from = 1; /* not the first layer's */
+	fake.held_from = 1; /* hold up all layers but the first */
 	xfer = begin_load(w, BLOCKS, &opts);
 	wait_for_some(&fake.submitted);
 	fake.running_from = 1;
@@ -403,7 +347,8 @@ static void a_pool_is_closed_after_its_marks(void **state)
 
 	world_save(w, 4);
 	xfer = begin_load(w, 4, &opts);
-	kvfs_pool_close(kv_steal(w->pool)); /* fake_close counts what is left */
+	/* fake_close counts event waits that are left */
+	kvfs_pool_close(kv_steal(w->pool));
 	assert_int_equal(fake.pools, 0);
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
 	assert_int_equal(compute.waits, 0);
@@ -458,7 +403,7 @@ static void *order_until_it_does(void *arg)
 	return (void *)(intptr_t)r;
 }
 
-/* At any point of a copy thread's work. */
+/* Order streams at any point of a copy thread's work. */
 static void streams_are_ordered_while_batches_come_and_go(void **state)
 {
 	struct world *w = *state;
@@ -506,7 +451,7 @@ static void what_cannot_be_ordered_is_refused(void **state)
 	assert_int_equal(kvfs_load(w->pool, lease, 1, &page, &one, &xfer),
 			 -ENOMEM);
 	fake.event_wait_error = 0;
-	page = PAGES; /* the event wait is made, and given back */
+	page = PAGES; /* the event wait is made, and freed again */
 	assert_int_equal(kvfs_load(w->pool, lease, 1, &page, &one, &xfer),
 			 -EINVAL);
 	page = 0;
@@ -526,7 +471,7 @@ static void what_cannot_be_ordered_is_refused(void **state)
 	fake.running_from = UINT64_MAX;
 	assert_int_equal(kvfs_xfer_order(xfer, NULL), -EINVAL);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 1);
-	/* The device is not asked any more. */
+	/* The device is not asked after the transfer has ended. */
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
 	assert_int_equal(kvfs_xfer_order(xfer, NULL), -EINVAL);
 	assert_int_equal(kvfs_xfer_order_layer(xfer, 0, NULL), -EINVAL);
@@ -541,9 +486,6 @@ static void what_cannot_be_ordered_is_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		test(a_save_reads_no_page_before_its_stream_is_done),
-		test(a_load_writes_no_page_before_its_stream_is_done),
-		test(an_event_says_when_pages_are_quiet),
 		test(a_stream_that_is_done_holds_nothing_up),
 		test(a_slow_stream_holds_up_nobody_else),
 		test(a_deadline_ends_the_wait_for_a_stream),
