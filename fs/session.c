@@ -42,7 +42,6 @@
 #include "fs/base/workers.h"
 #include "fs/mount/notify.h"
 #include "fs/mount/open.h"
-#include "fs/mount/ops.h"
 #include "fs/mount/parked.h"
 #include "fs/session.h"
 #include "fs/mountpoint.h"

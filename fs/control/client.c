@@ -643,7 +643,7 @@ static void forget_unread(struct kv_client *client)
 	struct kv_server *server = client->server;
 	struct kv_lent_link *link;
 
-	kv_requests_abandon(client);
+	kv_requests_cancel(client, true);
 	/* so that watch_again() watches for the peer's end */
 	client->offers = false;
 	server->tally.dropped_reservations +=
@@ -762,7 +762,7 @@ static bool serve_client(struct kv_client *client)
 void kv_client_quiesce(struct kv_client *client)
 {
 	watch_again(client);
-	kv_requests_cancel(client, -ECANCELED);
+	kv_requests_cancel(client, false);
 }
 
 void kv_client_send(struct kv_client *client, const void *data, size_t n,

@@ -315,53 +315,32 @@ bool kv_requests_expire(struct kv_server *server, uint64_t *ret_next_ns)
 	return false;
 }
 
-/* Call @each for all requests of @client; @each may free its request. */
-static void for_all(struct kv_client *client,
-		    void (*each)(struct kv_request *request, int status),
-		    int status)
+void kv_requests_cancel(struct kv_client *client, bool abandon)
 {
+	struct kv_request *request, *next;
+
 	for (size_t i = 0; i < KV_ARRAY_LEN(client->requests); i++)
-		for (struct kv_request *request = client->requests[i], *next;
-		     request; request = next) {
+		for (request = client->requests[i]; request; request = next) {
 			next = request->next;
-			each(request, status);
+			if (!request->pending)
+				continue;
+			if (abandon)
+				unlink_request(request);
+			if (request->kind->cancel)
+				request->kind->cancel(request, -ECANCELED);
 		}
-}
-
-static void cancel_one(struct kv_request *request, int status)
-{
-	if (request->pending && request->kind->cancel)
-		request->kind->cancel(request, status);
-}
-
-static void abandon_one(struct kv_request *request, int status)
-{
-	if (!request->pending)
-		return;
-	unlink_request(request);
-	cancel_one(request, status);
-}
-
-static void release_one(struct kv_request *request, int status)
-{
-	(void)status;
-	if (!request->pending)
-		kv_request_end(request, true);
-}
-
-void kv_requests_cancel(struct kv_client *client, int status)
-{
-	for_all(client, cancel_one, status);
-}
-
-void kv_requests_abandon(struct kv_client *client)
-{
-	for_all(client, abandon_one, -ECANCELED);
 }
 
 void kv_requests_release(struct kv_client *client)
 {
-	for_all(client, release_one, 0);
+	struct kv_request *request, *next;
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(client->requests); i++)
+		for (request = client->requests[i]; request; request = next) {
+			next = request->next;
+			if (!request->pending)
+				kv_request_end(request, true);
+		}
 }
 
 void *kv_reply_items(struct kv_server *server)

@@ -93,11 +93,9 @@ void kv_chore_cancel(struct kv_request *request, int status);
 
 struct kv_request *kv_request_find(struct kv_client *client, uint64_t tag);
 
-/* Cancel all pending requests of the client. */
-void kv_requests_cancel(struct kv_client *client, int status);
-/* Cancel all pending requests and detach them from the client; held requests
- * stay. */
-void kv_requests_abandon(struct kv_client *client);
+/* Cancel all pending requests of the client; with @abandon also detach them from the
+ * client.  Held requests stay. */
+void kv_requests_cancel(struct kv_client *client, bool abandon);
 /* Release all held requests of the client. */
 void kv_requests_release(struct kv_client *client);
 

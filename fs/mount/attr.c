@@ -19,7 +19,6 @@
 #include "fs/mount/parked.h"
 #include "fs/mount/notify.h"
 #include "fs/mount/open.h"
-#include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
 #include "fs/mount/snapshots.h"
 #include "fs/mount/upload.h"

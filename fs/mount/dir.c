@@ -16,7 +16,6 @@
 #include "common/array.h"
 #include "fs/mount/attr.h"
 #include "fs/mount/open.h"
-#include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
 #include "fs/mount/parked.h"
 #include "fs/mount/snapshots.h"

@@ -124,34 +124,6 @@ static int fail_locked(struct kv_draft *draft, int error)
 	return error;
 }
 
-/* Make room for @end bytes of head: double the room, and charge it to the user. */
-static int grow_head_locked(struct kv_draft *draft, uint64_t end)
-{
-	uint64_t room = KV_MAX(draft->head_room, (uint64_t)HEAD_FIRST);
-	uint64_t more;
-	uint8_t *head;
-
-	kv_assert_locked(&draft->lock);
-	if (end <= draft->head_room)
-		return 0;
-	if (end > (draft->key.len > 0 ? HEAD_MAX : KV_LAYOUT_TEXT_MAX))
-		return -EFBIG;
-	while (room < end)
-		room *= 2;
-	more = room - draft->head_room;
-	if (kv_account_charge(draft->account, KV_FINITE_MEMORY, more) < 0)
-		return -ENOSPC;
-	head = realloc(draft->head, room);
-	if (!head) {
-		kv_account_credit(draft->account, KV_FINITE_MEMORY, more);
-		return -ENOMEM;
-	}
-	memset(head + draft->head_room, 0, more);
-	draft->head = head;
-	draft->head_room = room;
-	return 0;
-}
-
 /* If the header is complete, parse the length and move the head into a slot. */
 static int take_length_locked(struct kv_draft *draft)
 {
@@ -212,24 +184,46 @@ static int check_layout_locked(struct kv_draft *draft, const char *data,
 	return r < 0 && r != -ENOMEM ? fail_locked(draft, r) : KV_MIN(r, 0);
 }
 
+/* Write @n bytes that end at @end to the head, whose room is doubled as needed and
+ * charged to the user. */
 static int write_head_locked(struct kv_draft *draft, const void *data, size_t n,
 			     uint64_t end)
 {
+	const bool is_block = draft->key.len > 0;
+	uint64_t room = KV_MAX(draft->head_room, (uint64_t)HEAD_FIRST), more;
+	uint8_t *head;
 	int r;
 
 	kv_assert_locked(&draft->lock);
-	r = grow_head_locked(draft, end);
-	if (r == -EFBIG && draft->key.len == 0) /* records the reason */
-		(void)kv_space_check_layout(draft->cache, draft->space, NULL,
-					    end);
-	if (r < 0)
-		return r == -EFBIG ? fail_locked(draft, r) : r;
+	if (end > (is_block ? HEAD_MAX : KV_LAYOUT_TEXT_MAX)) {
+		if (!is_block) /* records the reason */
+			(void)kv_space_check_layout(draft->cache, draft->space,
+						    NULL, end);
+		return fail_locked(draft, -EFBIG);
+	}
+	if (end > draft->head_room) {
+		while (room < end)
+			room *= 2;
+		more = room - draft->head_room;
+		if (kv_account_charge(draft->account, KV_FINITE_MEMORY, more) <
+		    0)
+			return -ENOSPC;
+		head = realloc(draft->head, room);
+		if (!head) {
+			kv_account_credit(draft->account, KV_FINITE_MEMORY,
+					  more);
+			return -ENOMEM;
+		}
+		memset(head + draft->head_room, 0, more);
+		draft->head = head;
+		draft->head_room = room;
+	}
 	r = kv_coverage_add(&draft->coverage, end - n, end);
 	if (r < 0)
 		return r;
 	memcpy(draft->head + end - n, data, n);
-	return draft->key.len > 0 ? take_length_locked(draft)
-				  : check_layout_locked(draft, data, n);
+	return is_block ? take_length_locked(draft)
+			: check_layout_locked(draft, data, n);
 }
 
 /* Write in pieces while the header is incomplete: the rest of a long write then goes to

@@ -23,7 +23,6 @@
 
 #include "fs/mount/attr.h"
 #include "fs/mount/open.h"
-#include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
 #include "fs/mount/parked.h"
 
@@ -95,7 +94,7 @@ void kv_handle_drop(struct kv_mount *mount, struct kv_handle *handle)
 		kv_block_put(mount->cache, handle->block);
 		break;
 	case KV_HANDLE_UPLOAD:
-		kv_upload_closed(handle->upload);
+		kv_upload_closed(handle->upload, false);
 		break;
 	case KV_HANDLE_TEXT:
 		free(handle->text);
@@ -512,7 +511,7 @@ void kv_fs_mknod(fuse_req_t req, fuse_ino_t parent, const char *name,
 		return;
 	}
 	entry.ino = kv_node_of(KV_NODE_UPLOAD, upload->serial);
-	kv_upload_park(upload);
+	kv_upload_closed(upload, true);
 	r = kv_attr_of(mount, entry.ino, &entry.attr, NULL);
 	if (r < 0)
 		fuse_reply_err(req, -r);

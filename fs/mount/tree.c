@@ -26,7 +26,6 @@
 
 #include "fs/mount/attr.h"
 #include "fs/mount/parked.h"
-#include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
 #include "fs/mount/snapshots.h"
 #include "fs/mount/upload.h"
@@ -368,41 +367,15 @@ static void remove_space(fuse_req_t req, const struct kv_change *asked)
 	fuse_reply_err(req, r == -ESTALE ? ENOENT : -r);
 }
 
-static int remove_dir(fuse_req_t req, const struct kv_node *parent,
-		      const char *name)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	uint8_t byte;
-	int r;
-
-	r = kv_attr_space(mount, parent, &space, &info);
-	if (r < 0)
-		return r;
-	r = kv_permit(req, &info, W_OK | X_OK);
-	if (r < 0)
-		return r;
-	if (parent->type == KV_NODE_SNAPSHOTS ||
-	    strcmp(name, KV_SNAPSHOTS) == 0)
-		return kv_snapshots_rmdir(mount, space, parent, name);
-	if (strcmp(name, DELAYED) == 0)
-		return 0;
-	if (parent->type == KV_NODE_DIR)
-		return -EPERM;
-	if (kv_dir_parse(name, &byte) < 0)
-		return -ENOENT;
-	r = kv_dir_remove(mount->cache, space, byte);
-	if (r == 0)
-		kv_lives_end(mount->lives, info.id, byte);
-	return r;
-}
-
 /* Valid replies: fuse_reply_err, or none yet. */
 void kv_fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	const struct kv_change asked = {.make = remove_space, .name = name};
-	struct kv_node node = kv_node_decode(parent);
+	const struct kv_node node = kv_node_decode(parent);
+	struct kv_mount *mount = fuse_req_userdata(req);
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
+	struct kv_space_info info;
+	uint8_t byte;
 	int r = -EPERM;
 
 	if (parent == KV_NODE_ROOT) {
@@ -411,7 +384,20 @@ void kv_fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 	}
 	if (node.type == KV_NODE_SPACE || node.type == KV_NODE_DIR ||
 	    node.type == KV_NODE_SNAPSHOTS)
-		r = remove_dir(req, &node, name);
+		r = kv_attr_space(mount, &node, &space, &info);
+	if (r == 0)
+		r = kv_permit(req, &info, W_OK | X_OK);
+	if (r == 0 && (node.type == KV_NODE_SNAPSHOTS ||
+		       strcmp(name, KV_SNAPSHOTS) == 0)) {
+		r = kv_snapshots_rmdir(mount, space, &node, name);
+	} else if (r == 0 && strcmp(name, DELAYED) != 0) {
+		r = node.type == KV_NODE_DIR ? -EPERM
+		    : kv_dir_parse(name, &byte) < 0
+			    ? -ENOENT
+			    : kv_dir_remove(mount->cache, space, byte);
+		if (r == 0)
+			kv_lives_end(mount->lives, info.id, byte);
+	}
 	fuse_reply_err(req, -r);
 }
 
@@ -507,7 +493,7 @@ static void rename_asked(fuse_req_t req, const struct kv_change *asked)
 	struct kv_mount *mount = fuse_req_userdata(req);
 	_cleanup_(place_putp) struct place from = {0};
 	_cleanup_(place_putp) struct place to = {0};
-	struct kv_upload *upload;
+	struct kv_upload *upload = NULL;
 	int r;
 
 	r = find_place(req, asked->ino, asked->name, &from);
@@ -518,7 +504,7 @@ static void rename_asked(fuse_req_t req, const struct kv_change *asked)
 	if (r == 0 && kv_upload_find(mount->uploads, from.space, from.text,
 				     fuse_req_ctx(req)->uid, &upload) < 0)
 		r = refuse(mount, &from);
-	if (r < 0) {
+	if (!upload) {
 		fuse_reply_err(req, -r);
 		return;
 	}

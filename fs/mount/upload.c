@@ -317,11 +317,13 @@ void kv_upload_opened(struct kv_upload *upload)
 	pthread_mutex_unlock(&upload->uploads->lock);
 }
 
-static void close_upload(struct kv_upload *upload, bool keep)
+void kv_upload_closed(struct kv_upload *upload, bool keep)
 {
 	struct kv_uploads *uploads = upload->uploads;
 	bool last;
 
+	keep = keep ||
+	       (is_staging(upload) && kv_draft_check(upload->draft) >= 0);
 	pthread_mutex_lock(&uploads->lock);
 	upload->used_ns = kv_now_ns();
 	if (--upload->opens == 0 && upload->linked && !keep)
@@ -330,17 +332,6 @@ static void close_upload(struct kv_upload *upload, bool keep)
 	pthread_mutex_unlock(&uploads->lock);
 	if (last)
 		free_upload(upload);
-}
-
-void kv_upload_closed(struct kv_upload *upload)
-{
-	close_upload(upload,
-		     is_staging(upload) && kv_draft_check(upload->draft) >= 0);
-}
-
-void kv_upload_park(struct kv_upload *upload)
-{
-	close_upload(upload, true);
 }
 
 void kv_upload_unlink(struct kv_upload *upload)

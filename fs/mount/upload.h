@@ -105,11 +105,8 @@ int kv_upload_restart(struct kv_upload *old, const struct fuse_ctx *ctx,
 
 void kv_upload_opened(struct kv_upload *upload);
 /* Close one open file.  The last close drops the upload, unless it is a complete staging
- * file. */
-void kv_upload_closed(struct kv_upload *upload);
-/* Close one open file, but keep the name for a while, because the file will be
- * opened. */
-void kv_upload_park(struct kv_upload *upload);
+ * file, or with @keep: the file will be opened soon. */
+void kv_upload_closed(struct kv_upload *upload, bool keep);
 /* Remove the name.  Open files can still be used, but the upload is never sealed. */
 void kv_upload_unlink(struct kv_upload *upload);
 

@@ -21,7 +21,6 @@
 #include "fs/base/quantity.h"
 #include "fs/base/stats.h"
 #include "fs/mount/attr.h"
-#include "fs/mount/ops.h"
 #include "fs/mount/parked.h"
 #include "fs/mount/permit.h"
 

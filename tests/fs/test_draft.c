@@ -294,8 +294,8 @@ static void an_upload_resolves_for_its_maker_alone(void **state)
 		kv_upload_find(f->uploads, f->space, KEY_TEXT, 7, &found), 0);
 	assert_ptr_equal(found, mine);
 	kv_upload_put(found);
-	kv_upload_closed(create(f, KEY_TEXT, 8, 0));
-	kv_upload_closed(mine);
+	kv_upload_closed(create(f, KEY_TEXT, 8, 0), false);
+	kv_upload_closed(mine, false);
 	assert_int_equal(
 		kv_upload_find(f->uploads, f->space, KEY_TEXT, 7, &found),
 		-ENOENT);
@@ -317,8 +317,8 @@ static void a_restart_takes_the_name_and_leaves_the_old_bytes(void **state)
 	write_draft(old->draft, f->file + 1000, FILE_BYTES - 1000, 1000);
 	assert_int_equal(kv_upload_seal(old, &is_new), 1);
 	assert_int_equal(kv_upload_restart(old, &ctx, &found), -ESTALE);
-	kv_upload_closed(old);
-	kv_upload_closed(fresh);
+	kv_upload_closed(old, false);
+	kv_upload_closed(fresh, false);
 }
 
 static void an_unlinked_upload_seals_nothing(void **state)
@@ -333,7 +333,7 @@ static void an_unlinked_upload_seals_nothing(void **state)
 	assert_int_equal(kv_upload_seal(upload, &is_new), 0);
 	assert_int_equal(kv_block_get(f->cache, f->space, &f->key, &block),
 			 -ENOENT);
-	kv_upload_closed(upload);
+	kv_upload_closed(upload, false);
 }
 
 static void only_a_complete_staging_file_outlives_its_close(void **state)
@@ -344,12 +344,12 @@ static void only_a_complete_staging_file_outlives_its_close(void **state)
 	bool is_new;
 
 	write_draft(upload->draft, f->file, 1000, 0);
-	kv_upload_closed(upload);
+	kv_upload_closed(upload, false);
 	assert_int_equal(kv_upload_find(f->uploads, f->space, temp, 7, &upload),
 			 -ENOENT);
 	upload = create(f, temp, 7, 0);
 	write_draft(upload->draft, f->file, FILE_BYTES, 0);
-	kv_upload_closed(upload);
+	kv_upload_closed(upload, false);
 	assert_int_equal(kv_upload_find(f->uploads, f->space, temp, 7, &upload),
 			 0);
 	assert_int_equal(kv_upload_seal(upload, &is_new), 1);
