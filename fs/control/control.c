@@ -336,7 +336,7 @@ static void *serve(void *arg)
 			     SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0)
 		close_unseen(control, fd);
 	kv_gate_close(server->gate);
-	/* Mail of kv_control_retire may be left. */
+	/* Free the mail of kv_control_retire that is left. */
 	kv_mailbox_run(&server->mailbox);
 	return NULL;
 }

@@ -234,7 +234,7 @@ static int check_lent(const struct saving *saving)
 	uint32_t word;
 	int r;
 
-	__sync_synchronize(); /* after all reads of the copy */
+	__sync_synchronize(); /* a barrier after all reads of the copy */
 	r = kv_client_memory_copy(saving->staging, saving->is_lent,
 				  sizeof(word), NULL, &word);
 	if (r < 0)

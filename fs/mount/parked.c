@@ -319,7 +319,7 @@ void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
 
 struct change {
 	struct parked parked;	 /* first */
-	struct kv_change change; /* with its strings in text */
+	struct kv_change change; /* a copy, with its strings in text */
 	char text[];
 };
 

@@ -23,7 +23,7 @@ void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
 struct kv_change {
 	/* Make the change, and reply to @req as a handler does. */
 	void (*make)(fuse_req_t req, const struct kv_change *change);
-	fuse_ino_t ino, other; /* a parent or a node, and a second one */
+	fuse_ino_t ino, other; /* a directory or a node; another directory */
 	const char *name, *text;
 	unsigned flags;
 	struct stat attr;

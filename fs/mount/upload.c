@@ -25,9 +25,9 @@
 
 #define BUCKETS 256u
 #define SECOND_NS UINT64_C(1000000000)
-/* a staging file is removed if not renamed for this time */
+/* until a staging file is removed */
 #define IDLE_NS (60 * SECOND_NS)
-#define ORPHAN_NS (10 * SECOND_NS) /* the same, if its maker is dead */
+#define ORPHAN_NS (10 * SECOND_NS) /* a staging file whose maker is dead */
 
 struct kv_uploads {
 	struct kv_cache *cache; /* fixed after new */
@@ -194,7 +194,7 @@ static bool is_staging(const struct kv_upload *upload)
 	       upload->name.kind == KV_NAME_LAYOUT_TEMP;
 }
 
-/* FUSE passes thread ids; mostly it is the thread that made the upload. */
+/* FUSE passes the caller's thread id, mostly that of the upload's maker. */
 bool kv_upload_is_for(const struct kv_upload *upload,
 		      const struct fuse_ctx *ctx)
 {

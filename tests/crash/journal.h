@@ -139,7 +139,7 @@ static inline struct journal_entry journal_get(const struct journal *j,
 	return e;
 }
 
-/* The directory of a disk.c, whose log also gets every word; or NULL. */
+/* The directory served by disk.c, whose log also gets every word; NULL: none. */
 static const char *journal_mirror;
 
 static inline void journal_tell(unsigned writer, unsigned index, uint64_t word)

@@ -158,7 +158,7 @@ must_find "a bit that flipped" 'lost 0 wrong 0 damaged [1-9]'
 [ "$(metric kvfs_corrupt_blocks_total)" -gt 0 ] || fail "the daemon did not see the bit"
 stop
 
-# A daemon that acknowledges before it commits.
+# The checker must find a daemon that acknowledges before it commits.
 mkdir -p "$T/lie/mnt"
 begin_load "$T/lie" > "$T/lie/out"
 KVFS_LIE=ack "$H/killer" "$T/lie" "$P" "$P" 1000 20 "$seed" > "$T/out" &&

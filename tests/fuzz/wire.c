@@ -19,7 +19,7 @@ static const char layout[] =
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[512]}]}";
 
 static struct kv_server server;
-/* The caller has all rights. */
+/* Rules under which the only user of this test has all rights. */
 static struct kv_rules rules;
 static struct kv_watch on_mail;
 static struct peer peers[PEERS];

@@ -49,7 +49,7 @@ def send(s, data):
 
 # ---- HTTP ----
 def read_head(stream):
-    """Read a whole request; return it, and its headers by name."""
+    """Read a request or an answer up to its body; return its lines, and its headers by name."""
     lines = []
     while (line := stream.readline()) not in (b"\r\n", b""):
         lines.append(line)

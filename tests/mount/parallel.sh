@@ -69,7 +69,7 @@ def ls(r, k):
 def demote(r, k):
     try:
         os.setxattr(path(k), "user.kvfs.tier", r.choice([b"ssd", b"dram"]))
-    except OSError as e:  # leased, not durable yet, or not sealed yet
+    except OSError as e:  # expected if the block is leased, not durable or not sealed yet
         if e.errno not in fine | {errno.EBUSY, errno.ENOSPC, errno.EOPNOTSUPP}:
             raise
 

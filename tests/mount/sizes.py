@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """sizes.py UID WHAT SPACE ... - blocks of a user, by number, of some size:
 
-save SPACE BYTES FIRST N         and sync
-pin SPACE FIRST N STEP           each STEP-th of them
-count SPACE FIRST N              print how many are durable
-check SPACE BYTES FIRST N STEP   they are whole on SSD, and durable
-hold SPACE FIRST N STEP          have them open until standard input ends
-sizes SPACE N [pin]              save N of as many sizes, print how many could be
-churn SPACE FIRST N STEP         unpin or remove them in turn, and print what is so
-verify SPACE BYTES FIRST N STEP  what `churn` printed (standard input) is so, and
-                                 the others are pinned and whole
+save SPACE BYTES FIRST N         save N blocks from FIRST on, and sync
+pin SPACE FIRST N STEP           pin each STEP-th block
+count SPACE FIRST N              print how many blocks are durable
+check SPACE BYTES FIRST N STEP   check that they are intact on SSD, and durable
+hold SPACE FIRST N STEP          keep them open until standard input ends
+sizes SPACE N [pin]              save N blocks of different sizes, print how many succeeded
+churn SPACE FIRST N STEP         unpin or remove them in turn, and print those that are done
+verify SPACE BYTES FIRST N STEP  check that blocks that `churn` printed (standard input)
+                                 are unpinned or removed, and others pinned and intact
 """
 import errno, json, os, struct, sys, time
 
@@ -38,7 +38,7 @@ def save(n, size):
         except OSError as e:
             if e.errno != errno.ENOSPC:
                 raise
-            time.sleep(0.05)  # memory waits to be written
+            time.sleep(0.05)  # DRAM is full of blocks that wait for the SSD
     sys.exit("no room in memory")
 
 def sync(path):
