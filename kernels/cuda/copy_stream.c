@@ -34,6 +34,48 @@
 
 /* Bytes for the thousands of sections and pages of a batch; more are rare. */
 #define TABLES_MIN ((uint64_t)256 << 10)
+/* Copies out of a host buffer that are waiting for it to arrive. */
+#define ITEMS 1024u
+
+struct item {
+	void *to;
+	uint64_t from, bytes;
+};
+
+struct buffer {
+	uint8_t *host;
+	uint64_t used;
+	CUevent over;	    /* the last copy from or to the buffer */
+	bool busy;	    /* over has been recorded */
+	struct item *items; /* of a save */
+	size_t n_items;
+};
+
+/* A copy that may still grow before it is submitted. */
+struct copy {
+	uint8_t *host;
+	CUdeviceptr device;
+	uint64_t bytes;
+	uint64_t room; /* by how much it may grow */
+};
+
+struct kv_copy_stream {
+	struct kv_gpu *gpu;
+	bool busy;	     /* gpu->lock: a batch uses it */
+	bool loads;	     /* the batch is a load */
+	CUstream streams[2]; /* patient, urgent */
+	CUstream stream;     /* the one of this batch */
+	CUevent end;
+	CUdeviceptr staging;
+	uint64_t staging_bytes;
+	uint8_t *tables_host;
+	CUdeviceptr tables;
+	uint64_t tables_bytes;
+	struct buffer buffer[KV_COPY_STREAM_BUFFERS_MAX];
+	struct kv_gpu_buffers buffers; /* number and size */
+	unsigned current;
+	struct copy copy;
+};
 
 static const struct kv_driver *
 driver_of(const struct kv_copy_stream *copy_stream)
@@ -44,7 +86,7 @@ driver_of(const struct kv_copy_stream *copy_stream)
 /* ---- making and freeing ---- */
 
 static void buffers_free(struct kv_gpu *gpu, struct kv_gpu_buffers kind,
-			 struct kv_copy_stream_buffer *buffer)
+			 struct buffer *buffer)
 {
 	for (unsigned i = 0; i < kind.n; i++) {
 		kv_gpu_host_free(gpu, buffer[i].host, kind.bytes);
@@ -63,7 +105,7 @@ static int event_new(struct kv_gpu *gpu, CUevent *ret_event)
 }
 
 static int buffer_init(struct kv_gpu *gpu, uint64_t bytes,
-		       struct kv_copy_stream_buffer *buffer)
+		       struct buffer *buffer)
 {
 	void *host;
 	int r = event_new(gpu, &buffer->over);
@@ -72,7 +114,7 @@ static int buffer_init(struct kv_gpu *gpu, uint64_t bytes,
 		buffer->over = NULL;
 		return r;
 	}
-	buffer->items = calloc(KV_COPY_STREAM_ITEMS, sizeof(*buffer->items));
+	buffer->items = calloc(ITEMS, sizeof(*buffer->items));
 	if (!buffer->items)
 		return -ENOMEM;
 	r = kv_gpu_host_alloc(gpu, bytes, &host);
@@ -85,7 +127,7 @@ static int buffer_init(struct kv_gpu *gpu, uint64_t bytes,
 static int set_buffers(struct kv_copy_stream *copy_stream,
 		       struct kv_gpu_buffers kind)
 {
-	struct kv_copy_stream_buffer made[KV_COPY_STREAM_BUFFERS_MAX] = {0};
+	struct buffer made[KV_COPY_STREAM_BUFFERS_MAX] = {0};
 	struct kv_gpu *gpu = copy_stream->gpu;
 	int r = 0;
 
@@ -217,21 +259,6 @@ static int copy_stream_new(struct kv_gpu *gpu,
 	return 0;
 }
 
-int kv_copy_streams_new(struct kv_gpu *gpu)
-{
-	long online = sysconf(_SC_NPROCESSORS_ONLN);
-	unsigned n = (unsigned)KV_MIN(KV_MAX(online, 1), KV_COPY_STREAMS);
-	int r = 0;
-
-	while (gpu->n_copy_streams < n && r == 0) {
-		r = copy_stream_new(gpu,
-				    &gpu->copy_streams[gpu->n_copy_streams]);
-		gpu->n_copy_streams += r == 0;
-	}
-	/* Fewer are slower, but enough. */
-	return r == -ENOMEM && gpu->n_copy_streams > 0 ? 0 : r;
-}
-
 void kv_copy_streams_free(struct kv_gpu *gpu)
 {
 	while (gpu->n_copy_streams > 0)
@@ -277,23 +304,6 @@ static void give_back(struct kv_copy_stream *copy_stream)
 	pthread_mutex_unlock(&gpu->lock);
 }
 
-int kv_copy_stream_get(struct kv_gpu *gpu, bool urgent, bool loads,
-		       CUevent after, struct kv_copy_stream **ret_copy_stream)
-{
-	struct kv_copy_stream *copy_stream = take(gpu, NULL);
-	int r = 0;
-
-	copy_stream->loads = loads;
-	copy_stream->stream = copy_stream->streams[urgent];
-	if (after)
-		r = kv_driver_errno(gpu->driver->stream_wait_event(
-			copy_stream->stream, after, 0));
-	if (r < 0)
-		return kv_copy_stream_put(copy_stream, r);
-	*ret_copy_stream = copy_stream;
-	return 0;
-}
-
 int kv_copy_streams_set_buffers(void *pool, uint64_t bytes, unsigned n)
 {
 	struct kv_gpu *gpu = pool;
@@ -324,10 +334,9 @@ int kv_copy_streams_set_buffers(void *pool, uint64_t bytes, unsigned n)
 /* ---- the host buffers ---- */
 
 /* Wait for the last copy of @buffer, and copy the bytes of a save out. */
-static int empty(struct kv_copy_stream *copy_stream,
-		 struct kv_copy_stream_buffer *buffer)
+static int empty(struct kv_copy_stream *copy_stream, struct buffer *buffer)
 {
-	struct kv_copy_stream_item *item;
+	struct item *item;
 	int r = 0;
 
 	if (buffer->busy)
@@ -344,9 +353,9 @@ static int empty(struct kv_copy_stream *copy_stream,
 	return 0;
 }
 
-int kv_copy_stream_flush(struct kv_copy_stream *copy_stream)
+static int flush(struct kv_copy_stream *copy_stream)
 {
-	struct kv_copy_stream_copy copy = copy_stream->copy;
+	struct copy copy = copy_stream->copy;
 	const struct kv_driver *driver = driver_of(copy_stream);
 
 	if (copy.bytes == 0)
@@ -362,44 +371,32 @@ int kv_copy_stream_flush(struct kv_copy_stream *copy_stream)
 					       copy_stream->stream));
 }
 
-/* Submit the current buffer, and go on with the one that was submitted first. */
-static int turn(struct kv_copy_stream *copy_stream)
+/* Find a host buffer with room: submit a full buffer, and take the one that was
+ * submitted first. */
+static int room_in_buffer(struct kv_copy_stream *copy_stream,
+			  struct buffer **ret_buffer)
 {
-	struct kv_copy_stream_buffer *buffer =
-		&copy_stream->buffer[copy_stream->current];
-	int r = kv_copy_stream_flush(copy_stream);
-
-	if (r == 0)
-		r = kv_driver_errno(
-			driver_of(copy_stream)
-				->event_record(buffer->over,
-					       copy_stream->stream));
-	if (r < 0)
-		return r;
-	buffer->busy = true;
-	copy_stream->current =
-		(copy_stream->current + 1) % copy_stream->buffers.n;
-	buffer = &copy_stream->buffer[copy_stream->current];
-	return empty(copy_stream, buffer);
-}
-
-/* Return a buffer with room; *@bytes becomes what fits, if less. */
-static int room_in_buffer(struct kv_copy_stream *copy_stream, uint64_t *bytes,
-			  struct kv_copy_stream_buffer **ret_buffer)
-{
-	struct kv_copy_stream_buffer *buffer =
-		&copy_stream->buffer[copy_stream->current];
+	struct buffer *buffer = &copy_stream->buffer[copy_stream->current];
 	int r = 0;
 
 	if (buffer->used == copy_stream->buffers.bytes ||
-	    buffer->n_items == KV_COPY_STREAM_ITEMS)
-		r = turn(copy_stream);
-	if (r < 0)
-		return r;
-	buffer = &copy_stream->buffer[copy_stream->current];
-	*bytes = KV_MIN(*bytes, copy_stream->buffers.bytes - buffer->used);
+	    buffer->n_items == ITEMS) {
+		r = flush(copy_stream);
+		if (r == 0)
+			r = kv_driver_errno(
+				driver_of(copy_stream)
+					->event_record(buffer->over,
+						       copy_stream->stream));
+		if (r < 0)
+			return r;
+		buffer->busy = true;
+		copy_stream->current =
+			(copy_stream->current + 1) % copy_stream->buffers.n;
+		buffer = &copy_stream->buffer[copy_stream->current];
+		r = empty(copy_stream, buffer);
+	}
 	*ret_buffer = buffer;
-	return 0;
+	return r;
 }
 
 /* ---- copies ---- */
@@ -408,7 +405,7 @@ static int room_in_buffer(struct kv_copy_stream *copy_stream, uint64_t *bytes,
 static int add_copy(struct kv_copy_stream *copy_stream, uint8_t *host,
 		    CUdeviceptr device, uint64_t bytes, uint64_t room)
 {
-	struct kv_copy_stream_copy *copy = &copy_stream->copy;
+	struct copy *copy = &copy_stream->copy;
 	int r;
 
 	if (copy->bytes > 0 && copy->host + copy->bytes == host &&
@@ -417,78 +414,52 @@ static int add_copy(struct kv_copy_stream *copy_stream, uint8_t *host,
 		copy->room -= bytes;
 		return 0;
 	}
-	r = kv_copy_stream_flush(copy_stream);
-	*copy = (struct kv_copy_stream_copy){host, device, bytes, room - bytes};
+	r = flush(copy_stream);
+	*copy = (struct copy){host, device, bytes, room - bytes};
 	return r;
 }
 
-/* Copy as many bytes as can go one way. */
-static int copy_some(struct kv_copy_stream *copy_stream, uint8_t *host,
-		     CUdeviceptr device, uint64_t *bytes)
-{
-	struct kv_copy_stream_buffer *buffer;
-	bool direct;
-	uint64_t room = kv_pinned_look(host, UINT64_MAX, &direct);
-	uint8_t *at;
-	int r;
-
-	*bytes = KV_MIN(*bytes, room);
-	if (direct)
-		return add_copy(copy_stream, host, device, *bytes, room);
-	r = room_in_buffer(copy_stream, bytes, &buffer);
-	if (r < 0)
-		return r;
-	at = buffer->host + buffer->used;
-	if (copy_stream->loads)
-		kv_copy_stream(at, host, *bytes);
-	else
-		buffer->items[buffer->n_items++] = (struct kv_copy_stream_item){
-			host, buffer->used, *bytes};
-	r = add_copy(copy_stream, at, device, *bytes,
-		     copy_stream->buffers.bytes - buffer->used);
-	buffer->used += *bytes;
-	return r;
-}
-
+/*
+ * Copy between host memory, registered or not, and the device, in order with
+ * earlier work of the copy stream: to the device in a load, else to @host.
+ * @host must stay unchanged until put.
+ */
 static int copy_all(struct kv_copy_stream *copy_stream, uint8_t *host,
 		    CUdeviceptr device, uint64_t bytes)
 {
-	uint64_t n;
+	struct buffer *buffer;
+	uint64_t n, room;
+	bool direct;
+	uint8_t *at;
 	int r = 0;
 
-	for (uint64_t done = 0; done < bytes && r == 0; done += n) {
-		n = bytes - done;
-		r = copy_some(copy_stream, host + done, device + done, &n);
+	for (; bytes > 0 && r == 0; host += n, device += n, bytes -= n) {
+		room = kv_pinned_look(host, UINT64_MAX, &direct);
+		n = KV_MIN(bytes, room);
+		if (direct) {
+			r = add_copy(copy_stream, host, device, n, room);
+			continue;
+		}
+		r = room_in_buffer(copy_stream, &buffer);
+		if (r < 0)
+			break;
+		room = copy_stream->buffers.bytes - buffer->used;
+		n = KV_MIN(n, room);
+		at = buffer->host + buffer->used;
+		if (copy_stream->loads)
+			kv_copy_stream(at, host, n);
+		else
+			buffer->items[buffer->n_items++] =
+				(struct item){host, buffer->used, n};
+		buffer->used += n;
+		r = add_copy(copy_stream, at, device, n, room);
 	}
 	return r;
 }
 
-int kv_copy_stream_load(struct kv_copy_stream *copy_stream, CUdeviceptr dst,
-			const void *host, uint64_t bytes)
-{
-	assert(copy_stream->loads);
-	return copy_all(copy_stream, (uint8_t *)(uintptr_t)host, dst, bytes);
-}
-
-int kv_copy_stream_save(struct kv_copy_stream *copy_stream, void *host,
-			CUdeviceptr src, uint64_t bytes)
-{
-	assert(!copy_stream->loads);
-	return copy_all(copy_stream, host, src, bytes);
-}
-
 /* ---- kernels ---- */
 
-int kv_copy_stream_tables(struct kv_copy_stream *copy_stream, uint64_t bytes,
-			  void **ret_tables)
-{
-	int r = make_tables(copy_stream, bytes);
-
-	*ret_tables = copy_stream->tables_host;
-	return r;
-}
-
-int kv_copy_stream_upload(struct kv_copy_stream *copy_stream, uint64_t bytes)
+static int upload(struct kv_copy_stream *copy_stream, uint64_t bytes)
 {
 	return kv_driver_errno(
 		driver_of(copy_stream)
@@ -497,13 +468,13 @@ int kv_copy_stream_upload(struct kv_copy_stream *copy_stream, uint64_t bytes)
 					 copy_stream->stream));
 }
 
-int kv_copy_stream_scatter(struct kv_copy_stream *copy_stream,
-			   const struct kv_scatter_args *scatter)
+/* Scatter (in a load) or gather, in order with the copies. */
+static int run_kernel(struct kv_copy_stream *copy_stream,
+		      struct kv_scatter_args args)
 {
 	struct kv_gpu *gpu = copy_stream->gpu;
-	struct kv_scatter_args copy = *scatter;
-	void *parameters[] = {&copy};
-	int r = kv_copy_stream_flush(copy_stream);
+	void *parameters[] = {&args};
+	int r = flush(copy_stream);
 
 	if (r < 0)
 		return r;
@@ -513,47 +484,6 @@ int kv_copy_stream_scatter(struct kv_copy_stream *copy_stream,
 		NULL));
 }
 
-/* Make arguments of a kernel for one unit of a skipped page. */
-static struct kv_scatter_args nothing(struct kv_copy_stream *copy_stream)
-{
-	const struct kv_section section = {
-		.bytes = 16, .count = 1, .length = 16};
-	const int64_t page = -1;
-
-	memcpy(copy_stream->tables_host, &section, sizeof(section));
-	memcpy(copy_stream->tables_host + sizeof(section), &page, sizeof(page));
-	return (struct kv_scatter_args){
-		.sections = (const void *)(uintptr_t)copy_stream->tables,
-		.pages = (const void *)(uintptr_t)(copy_stream->tables +
-						   sizeof(section)),
-		.staging = copy_stream->staging,
-		.n_sections = 1,
-		.pages_per_block = 1,
-		.block_units = 1,
-		.units = 1,
-		.lanes = 1,
-	};
-}
-
-int kv_copy_streams_warm_up(struct kv_gpu *gpu)
-{
-	struct kv_copy_stream *copy_stream;
-	struct kv_scatter_args what;
-	int r;
-
-	r = kv_copy_stream_get(gpu, false, true, NULL, &copy_stream);
-	if (r < 0)
-		return r;
-	what = nothing(copy_stream);
-	r = kv_copy_stream_upload(copy_stream,
-				  sizeof(struct kv_section) + sizeof(int64_t));
-	for (int loads = 0; loads < 2 && r == 0; loads++) {
-		copy_stream->loads = loads;
-		r = kv_copy_stream_scatter(copy_stream, &what);
-	}
-	return kv_copy_stream_put(copy_stream, r);
-}
-
 /* ---- the end ---- */
 
 /* Wait for all work, and copy the bytes of a save out of the host buffers. */
@@ -561,7 +491,7 @@ static int finish(struct kv_copy_stream *copy_stream)
 {
 	const struct kv_driver *driver = driver_of(copy_stream);
 	unsigned n = copy_stream->buffers.n;
-	int r = kv_copy_stream_flush(copy_stream);
+	int r = flush(copy_stream);
 
 	if (r == 0)
 		r = kv_driver_errno(driver->event_record(copy_stream->end,
@@ -577,18 +507,42 @@ static int finish(struct kv_copy_stream *copy_stream)
 	return r;
 }
 
-int kv_copy_stream_put(struct kv_copy_stream *copy_stream, int r)
+/*
+ * Wait for the copy stream's work, and put it back.  @r: 0, or the error of a
+ * failed batch: then nothing more is copied out of the host buffers.  Return @r,
+ * or the result of the work.
+ */
+static int put(struct kv_copy_stream *copy_stream, int r)
 {
 	if (r == 0)
 		r = finish(copy_stream);
 	/* After a failure is reported no copy may still write. */
 	if (r < 0 && driver_of(copy_stream)->stream_sync(copy_stream->stream) !=
 			     CUDA_SUCCESS) {
-		kv_gpu_break(copy_stream->gpu);
+		atomic_store(&copy_stream->gpu->broken, -EIO);
 		r = -EIO;
 	}
 	give_back(copy_stream);
 	return r == -EAGAIN || r == -EINVAL ? -EIO : r;
+}
+
+/* Get a copy stream, or wait for one; its work begins after @after (NULL: at once).
+ * -EIO. */
+static int get(struct kv_gpu *gpu, bool urgent, bool loads, CUevent after,
+	       struct kv_copy_stream **ret_copy_stream)
+{
+	struct kv_copy_stream *copy_stream = take(gpu, NULL);
+	int r = 0;
+
+	copy_stream->loads = loads;
+	copy_stream->stream = copy_stream->streams[urgent];
+	if (after)
+		r = kv_driver_errno(gpu->driver->stream_wait_event(
+			copy_stream->stream, after, 0));
+	if (r < 0)
+		return put(copy_stream, r);
+	*ret_copy_stream = copy_stream;
+	return 0;
 }
 
 /* ---- batches ---- */
@@ -600,6 +554,55 @@ struct transfer {
 	uint64_t pages_at, blocks_at; /* of the tables */
 	uint8_t *tensors;	      /* of the current direct block */
 };
+
+/* Launch each kernel once, for one unit of a skipped page: the first launch may
+ * load the kernel and wait for all streams. */
+static int warm_up(struct kv_gpu *gpu)
+{
+	const struct kv_section section = {
+		.bytes = 16, .count = 1, .length = 16};
+	const int64_t page = -1;
+	struct kv_scatter_args args = {
+		.n_sections = 1,
+		.pages_per_block = 1,
+		.block_units = 1,
+		.units = 1,
+		.lanes = 1,
+	};
+	struct kv_copy_stream *copy_stream;
+	int r = get(gpu, false, true, NULL, &copy_stream);
+
+	if (r < 0)
+		return r;
+	memcpy(copy_stream->tables_host, &section, sizeof(section));
+	memcpy(copy_stream->tables_host + sizeof(section), &page, sizeof(page));
+	args.sections = (const void *)(uintptr_t)copy_stream->tables;
+	args.pages = (const void *)(args.sections + 1);
+	args.staging = copy_stream->staging;
+	r = upload(copy_stream, sizeof(section) + sizeof(page));
+	for (int loads = 0; loads < 2 && r == 0; loads++) {
+		copy_stream->loads = loads;
+		r = run_kernel(copy_stream, args);
+	}
+	return put(copy_stream, r);
+}
+
+int kv_copy_streams_new(struct kv_gpu *gpu)
+{
+	long online = sysconf(_SC_NPROCESSORS_ONLN);
+	unsigned n = (unsigned)KV_MIN(KV_MAX(online, 1), KV_COPY_STREAMS);
+	int r = 0;
+
+	while (gpu->n_copy_streams < n && r == 0) {
+		r = copy_stream_new(gpu,
+				    &gpu->copy_streams[gpu->n_copy_streams]);
+		gpu->n_copy_streams += r == 0;
+	}
+	/* Fewer are slower, but enough. */
+	if (r == 0 || (r == -ENOMEM && gpu->n_copy_streams > 0))
+		r = warm_up(gpu);
+	return r;
+}
 
 static bool is_skipped(const struct kvfs_batch *batch, size_t i)
 {
@@ -619,7 +622,6 @@ static int upload_tables(struct transfer *t)
 	size_t a_block = batch->strides->pages_per_block * sizeof(int64_t);
 	uint64_t bytes;
 	uint8_t *tables;
-	void *at;
 	int r;
 
 	t->pages_at = t->plan.n_sections * sizeof(*t->plan.sections);
@@ -627,10 +629,10 @@ static int upload_tables(struct transfer *t)
 	bytes = t->blocks_at;
 	if (t->plan.in_place)
 		bytes += batch->n * sizeof(uint64_t);
-	r = kv_copy_stream_tables(t->copy_stream, bytes, &at);
+	r = make_tables(t->copy_stream, bytes);
 	if (r < 0)
 		return r;
-	tables = at;
+	tables = t->copy_stream->tables_host;
 	memcpy(tables, t->plan.sections, t->pages_at);
 	for (size_t i = 0; i < batch->n; i++) {
 		uint64_t block = (uintptr_t)batch->copies[i].tensors;
@@ -641,39 +643,26 @@ static int upload_tables(struct transfer *t)
 			memcpy(tables + t->blocks_at + i * sizeof(block),
 			       &block, sizeof(block));
 	}
-	return kv_copy_stream_upload(t->copy_stream, bytes);
+	return upload(t->copy_stream, bytes);
 }
 
-/* Copy the runs of a block between its tensors and staging. */
-static int copy_runs(struct transfer *t, const struct kv_pass *pass, size_t i,
-		     CUdeviceptr staging)
+/* Copy the runs of the blocks @first .. + @n between their tensors and staging. */
+static int copy_runs(struct transfer *t, const struct kv_pass *pass,
+		     size_t first, size_t n)
 {
-	uint8_t *tensors = t->batch->copies[i].tensors;
-	const struct kv_run *run = t->plan.runs + pass->run;
-	const struct kv_run *end = run + pass->n_runs;
+	CUdeviceptr staging = t->copy_stream->staging;
+	const struct kv_run *run, *runs = t->plan.runs + pass->run;
+	uint8_t *tensors;
 	int r = 0;
 
-	if (is_skipped(t->batch, i))
-		return 0;
-	for (; run < end && r == 0; run++)
-		r = t->copy_stream->loads
-			    ? kv_copy_stream_load(
-				      t->copy_stream, staging + run->at,
-				      tensors + run->from, run->bytes)
-			    : kv_copy_stream_save(
-				      t->copy_stream, tensors + run->from,
-				      staging + run->at, run->bytes);
-	return r;
-}
-
-static int copy_all_runs(struct transfer *t, const struct kv_pass *pass,
-			 size_t first, size_t n)
-{
-	int r = 0;
-
-	for (size_t i = 0; i < n && r == 0; i++)
-		r = copy_runs(t, pass, first + i,
-			      t->copy_stream->staging + i * pass->stride);
+	for (size_t i = first; i < first + n; i++, staging += pass->stride) {
+		tensors = t->batch->copies[i].tensors;
+		if (is_skipped(t->batch, i))
+			continue;
+		for (run = runs; run < runs + pass->n_runs && r == 0; run++)
+			r = copy_all(t->copy_stream, tensors + run->from,
+				     staging + run->at, run->bytes);
+	}
 	return r;
 }
 
@@ -687,7 +676,7 @@ static int launch(struct transfer *t, const struct kv_pass *pass, size_t first,
 			    first * ppb * sizeof(int64_t);
 	CUdeviceptr blocks = t->copy_stream->tables + t->blocks_at +
 			     first * sizeof(uint64_t);
-	const struct kv_scatter_args what = {
+	const struct kv_scatter_args args = {
 		.sections = (const void *)(uintptr_t)sections,
 		.pages = (const void *)(uintptr_t)pages,
 		.blocks = t->plan.in_place ? (const void *)(uintptr_t)blocks
@@ -701,7 +690,7 @@ static int launch(struct transfer *t, const struct kv_pass *pass, size_t first,
 		.lanes = t->plan.lanes,
 	};
 
-	return kv_copy_stream_scatter(t->copy_stream, &what);
+	return run_kernel(t->copy_stream, args);
 }
 
 /* Copy the part @pass of all blocks, as many at a time as staging holds or a
@@ -715,17 +704,12 @@ static int do_pass(struct transfer *t, const struct kv_pass *pass)
 
 	for (size_t i = 0; i < t->batch->n && r == 0; i += n) {
 		n = KV_MIN(t->batch->n - i, at_once);
-		if (t->plan.in_place) {
+		if (!t->plan.in_place && t->copy_stream->loads)
+			r = copy_runs(t, pass, i, n);
+		if (r == 0)
 			r = launch(t, pass, i, n);
-		} else if (t->copy_stream->loads) {
-			r = copy_all_runs(t, pass, i, n);
-			if (r == 0)
-				r = launch(t, pass, i, n);
-		} else {
-			r = launch(t, pass, i, n);
-			if (r == 0)
-				r = copy_all_runs(t, pass, i, n);
-		}
+		if (r == 0 && !t->plan.in_place && !t->copy_stream->loads)
+			r = copy_runs(t, pass, i, n);
 	}
 	return r;
 }
@@ -734,11 +718,7 @@ static int copy_run(void *arg, uint64_t pool, uint64_t offset, uint64_t bytes)
 {
 	struct transfer *t = arg;
 
-	return t->copy_stream->loads
-		       ? kv_copy_stream_load(t->copy_stream, pool,
-					     t->tensors + offset, bytes)
-		       : kv_copy_stream_save(t->copy_stream,
-					     t->tensors + offset, pool, bytes);
+	return copy_all(t->copy_stream, t->tensors + offset, pool, bytes);
 }
 
 /* Return whether the GPU can access the requested bytes of all blocks. */
@@ -796,9 +776,7 @@ int kv_transfer(struct kv_gpu *gpu, const struct kvfs_batch *batch, bool loads)
 {
 	struct transfer t = {.batch = batch};
 	bool urgent = loads ? batch->priority >= 0 : batch->priority > 0;
-	CUevent after = !batch->event_wait
-				? NULL
-				: kv_event_wait_event(batch->event_wait);
+	const struct kv_event_wait *event_wait = batch->event_wait;
 	struct kv_gpu_entry entry;
 	void *end;
 	int r;
@@ -806,18 +784,19 @@ int kv_transfer(struct kv_gpu *gpu, const struct kvfs_batch *batch, bool loads)
 	r = kv_gpu_enter(gpu, &entry);
 	if (r < 0)
 		return r;
-	r = kv_copy_stream_get(gpu, urgent, loads, after, &t.copy_stream);
+	r = get(gpu, urgent, loads, event_wait ? event_wait->event : NULL,
+		&t.copy_stream);
 	if (r == 0) {
 		r = submit(&t);
 		if (r == 0)
-			r = kv_copy_stream_flush(t.copy_stream);
+			r = flush(t.copy_stream);
 		/* Let the library order streams behind the batch.  Without an
 		 * event wait it can do so when the batch is over. */
 		if (r == 0 && batch->submitted &&
 		    kv_event_wait_new(gpu, t.copy_stream->stream, NULL, &end) ==
 			    0)
 			batch->submitted(batch, end);
-		r = kv_copy_stream_put(t.copy_stream, r);
+		r = put(t.copy_stream, r);
 	}
 	kv_plan_fini(&t.plan);
 	kv_gpu_leave(&entry);

@@ -65,7 +65,10 @@ int kv_driver_errno(CUresult result)
 	}
 }
 
-/* Print once why there is no driver: -ENODEV alone does not tell.  Return @r. */
+#define UNUSABLE "no driver that can be used: "
+
+/* Print once why there is no driver, or why it cannot load the kernels: -ENODEV
+ * does not explain that.  Return @r. */
 __attribute__((format(printf, 2, 3))) static int complain(int r,
 							  const char *why, ...)
 {
@@ -78,41 +81,33 @@ __attribute__((format(printf, 2, 3))) static int complain(int r,
 	va_start(args, why);
 	vsnprintf(line, sizeof(line), why, args);
 	va_end(args);
-	fprintf(stderr, "libkvfs-cuda: no driver that can be used: %s\n", line);
+	fprintf(stderr, "libkvfs-cuda: %s\n", line);
 	return r;
-}
-
-static int find_calls(void *library, struct kv_driver *driver)
-{
-#define FIND(member, symbol, parameters)                     \
-	*(void **)&driver->member = dlsym(library, #symbol); \
-	if (!driver->member)                                 \
-		return complain(-ENODEV,                     \
-				"it has no " #symbol ", and is too old");
-	KV_CUDA_CALLS(FIND)
-#undef FIND
-	return 0;
 }
 
 static int driver_load(void)
 {
 	void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
 	CUresult result;
-	int r, n = 0;
+	int n = 0;
 
 	if (!library)
-		return complain(-ENODEV, "%s", dlerror());
-	r = find_calls(library, &table);
-	if (r < 0)
-		return r;
+		return complain(-ENODEV, UNUSABLE "%s", dlerror());
+#define FIND(member, symbol, parameters)                               \
+	*(void **)&table.member = dlsym(library, #symbol);             \
+	if (!table.member)                                             \
+		return complain(-ENODEV, UNUSABLE "it has no " #symbol \
+						  ", and is too old");
+	KV_CUDA_CALLS(FIND)
+#undef FIND
 	result = table.init(0);
 	if (result == CUDA_SUCCESS)
 		result = table.device_count(&n);
 	if (result != CUDA_SUCCESS)
-		return complain(kv_driver_errno(result), "its error is %d",
-				result);
+		return complain(kv_driver_errno(result),
+				UNUSABLE "its error is %d", result);
 	if (n == 0)
-		return complain(-ENODEV, "it finds no GPU");
+		return complain(-ENODEV, UNUSABLE "it finds no GPU");
 	loaded_by = getpid();
 	return 0;
 }
@@ -160,6 +155,7 @@ const unsigned char kv_cuda_image[64] = {0};
  * multiprocessors and an eighth of all registers.
  */
 #define GRID_SHARE 8
+#define BEGIN_WITH 16u /* event waits of a GPU; more are made on demand */
 
 struct in_use {
 	LIST_ENTRY(in_use) others;
@@ -201,11 +197,6 @@ void kv_gpu_leave(struct kv_gpu_entry *entry)
 	driver->context_pop(&context);
 }
 
-void kv_gpu_break(struct kv_gpu *gpu)
-{
-	atomic_store(&gpu->broken, -EIO);
-}
-
 int kv_gpu_host_alloc(struct kv_gpu *gpu, uint64_t bytes, void **ret_host)
 {
 	int r = kv_driver_errno(gpu->driver->host_alloc(
@@ -225,23 +216,6 @@ void kv_gpu_host_free(struct kv_gpu *gpu, void *host, uint64_t bytes)
 	atomic_fetch_sub(&gpu->bytes_pinned, bytes);
 }
 
-/* Print once why the kernels cannot be loaded: the error alone does not tell. */
-static void complain_of_kernels(const struct kv_driver *driver, CUresult result)
-{
-	static atomic_flag printed = ATOMIC_FLAG_INIT;
-	int version = 0;
-
-	if (atomic_flag_test_and_set(&printed))
-		return;
-	driver->version(&version);
-	fprintf(stderr,
-		"libkvfs-cuda: the driver does not take the kernels (error "
-		"%d): they need one for CUDA %d.%d or later (this one is for "
-		"CUDA %d.%d), and a GPU of compute capability 7.5 or later\n",
-		result, KV_CUDA_MAJOR, KV_CUDA_MINOR, version / 1000,
-		version % 1000 / 10);
-}
-
 static int attribute(struct kv_gpu *gpu, int which)
 {
 	int value = 0;
@@ -257,12 +231,20 @@ static int load_kernels(struct kv_gpu *gpu)
 {
 	const struct kv_driver *driver = gpu->driver;
 	CUresult result;
+	int version = 0;
 
 	result = driver->module_load(&gpu->module, kv_cuda_image);
 	if (result != CUDA_SUCCESS) {
 		gpu->module = NULL;
-		complain_of_kernels(driver, result);
-		return -ENODEV;
+		driver->version(&version);
+		return complain(
+			-ENODEV,
+			"the driver does not take the kernels (error %d): they "
+			"need one for CUDA %d.%d or later (this one is for "
+			"CUDA %d.%d), and a GPU of compute capability 7.5 or "
+			"later",
+			result, KV_CUDA_MAJOR, KV_CUDA_MINOR, version / 1000,
+			version % 1000 / 10);
 	}
 	if (driver->module_function(&gpu->scatter, gpu->module, "kv_scatter") !=
 		    CUDA_SUCCESS ||
@@ -272,8 +254,40 @@ static int load_kernels(struct kv_gpu *gpu)
 	return 0;
 }
 
+static void event_wait_destroy(struct kv_event_wait *event_wait)
+{
+	const struct kv_driver *driver = event_wait->gpu->driver;
+
+	if (event_wait->stream)
+		driver->stream_free(event_wait->stream);
+	if (event_wait->event)
+		driver->event_free(event_wait->event);
+	free(event_wait);
+}
+
+static int event_wait_make(struct kv_gpu *gpu,
+			   struct kv_event_wait **ret_event_wait)
+{
+	struct kv_event_wait *event_wait = calloc(1, sizeof(*event_wait));
+	int r;
+
+	if (!event_wait)
+		return -ENOMEM;
+	event_wait->gpu = gpu;
+	r = kv_driver_errno(gpu->driver->event_new(&event_wait->event,
+						   CU_EVENT_DISABLE_TIMING));
+	if (r < 0) {
+		event_wait->event = NULL;
+		event_wait_destroy(event_wait);
+		return r;
+	}
+	*ret_event_wait = event_wait;
+	return 0;
+}
+
 static int gpu_prepare(struct kv_gpu *gpu)
 {
+	struct kv_event_wait *event_wait;
 	struct kv_gpu_entry entry;
 	int r, processors, least = 0;
 
@@ -294,27 +308,32 @@ static int gpu_prepare(struct kv_gpu *gpu)
 	gpu->patient = KV_MAX(least - 1, gpu->urgent);
 	if (r == 0)
 		r = load_kernels(gpu);
+	for (unsigned i = 0; i < BEGIN_WITH && r == 0; i++) {
+		r = event_wait_make(gpu, &event_wait);
+		if (r == 0)
+			LIST_INSERT_HEAD(&gpu->event_waits, event_wait, others);
+	}
 	if (r == 0)
 		r = kv_copy_streams_new(gpu);
-	if (r == 0)
-		r = kv_event_waits_new(gpu);
-	if (r == 0)
-		r = kv_copy_streams_warm_up(gpu);
 	kv_gpu_leave(&entry);
 	return r;
 }
 
 static void in_use_free(struct in_use *in_use)
 {
-	struct kv_gpu *gpu;
+	struct kv_event_wait *event_wait;
 	struct kv_gpu_entry entry;
+	struct kv_gpu *gpu;
 
 	if (!in_use)
 		return;
 	gpu = &in_use->gpu;
 	if (gpu->context && kv_gpu_enter_to_free(gpu, &entry) == 0) {
 		kv_copy_streams_free(gpu);
-		kv_event_waits_free(gpu);
+		while ((event_wait = LIST_FIRST(&gpu->event_waits))) {
+			LIST_REMOVE(event_wait, others);
+			event_wait_destroy(event_wait);
+		}
 		if (gpu->module)
 			gpu->driver->module_unload(gpu->module);
 		kv_gpu_leave(&entry);
@@ -364,16 +383,6 @@ static int in_use_new(const struct kv_driver *driver, int ordinal,
 	return 0;
 }
 
-static struct in_use *in_use_find(int ordinal)
-{
-	struct in_use *in_use;
-
-	LIST_FOREACH(in_use, &all, others)
-		if (in_use->gpu.ordinal == ordinal)
-			return in_use;
-	return NULL;
-}
-
 int kv_gpu_get(int ordinal, struct kv_gpu **ret_gpu)
 {
 	const struct kv_driver *driver = NULL;
@@ -383,7 +392,9 @@ int kv_gpu_get(int ordinal, struct kv_gpu **ret_gpu)
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&opening);
-	in_use = in_use_find(ordinal);
+	LIST_FOREACH(in_use, &all, others)
+		if (in_use->gpu.ordinal == ordinal)
+			break;
 	if (!in_use) {
 		r = in_use_new(driver, ordinal, &in_use);
 		if (r == 0)
@@ -415,80 +426,6 @@ void kv_gpu_put(void *gpu)
 
 /* ---- event waits ---- */
 
-#define BEGIN_WITH 16u /* event waits of a GPU */
-
-struct kv_event_wait {
-	LIST_ENTRY(kv_event_wait) others;
-	struct kv_gpu *gpu;
-	CUevent event;
-	CUstream stream; /* NULL until it is needed */
-};
-
-static void event_wait_destroy(struct kv_event_wait *event_wait)
-{
-	const struct kv_driver *driver = event_wait->gpu->driver;
-
-	if (event_wait->stream)
-		driver->stream_free(event_wait->stream);
-	if (event_wait->event)
-		driver->event_free(event_wait->event);
-	free(event_wait);
-}
-
-static int event_wait_make(struct kv_gpu *gpu,
-			   struct kv_event_wait **ret_event_wait)
-{
-	struct kv_event_wait *event_wait = calloc(1, sizeof(*event_wait));
-	int r;
-
-	if (!event_wait)
-		return -ENOMEM;
-	event_wait->gpu = gpu;
-	r = kv_driver_errno(gpu->driver->event_new(&event_wait->event,
-						   CU_EVENT_DISABLE_TIMING));
-	if (r < 0) {
-		event_wait->event = NULL;
-		event_wait_destroy(event_wait);
-		return r;
-	}
-	*ret_event_wait = event_wait;
-	return 0;
-}
-
-int kv_event_waits_new(struct kv_gpu *gpu)
-{
-	struct kv_event_wait *event_wait;
-	int r = 0;
-
-	for (unsigned i = 0; i < BEGIN_WITH && r == 0; i++) {
-		r = event_wait_make(gpu, &event_wait);
-		if (r == 0)
-			LIST_INSERT_HEAD(&gpu->event_waits, event_wait, others);
-	}
-	return r;
-}
-
-/* Make the event wait's own stream wait for @event.  If there are enough
- * priorities, its priority is not that of a copy stream: in a shared hardware
- * queue copies would wait behind it. */
-static int stream_wait_for(struct kv_event_wait *event_wait, CUevent event)
-{
-	const struct kv_driver *driver = event_wait->gpu->driver;
-	int r = 0;
-
-	if (!event_wait->stream)
-		r = kv_driver_errno(driver->stream_new(
-			&event_wait->stream, CU_STREAM_NON_BLOCKING,
-			KV_MAX(event_wait->gpu->patient - 1,
-			       event_wait->gpu->urgent)));
-	if (r < 0) {
-		event_wait->stream = NULL;
-		return r;
-	}
-	return kv_driver_errno(
-		driver->stream_wait_event(event_wait->stream, event, 0));
-}
-
 /* -EBUSY: the stream is being captured; work for it would become part of a graph,
  * and most calls would spoil the capture. */
 static int check_stream(const struct kv_driver *driver, CUstream stream)
@@ -509,7 +446,21 @@ static int record_event(struct kv_event_wait *event_wait, CUevent event)
 
 	if (r != -EAGAIN)
 		return r;
-	r = stream_wait_for(event_wait, event);
+	/* If there are enough priorities, the stream's priority is not that of a
+	 * copy stream: in a shared hardware queue copies would wait behind the
+	 * event. */
+	r = event_wait->stream
+		    ? 0
+		    : kv_driver_errno(driver->stream_new(
+			      &event_wait->stream, CU_STREAM_NON_BLOCKING,
+			      KV_MAX(event_wait->gpu->patient - 1,
+				     event_wait->gpu->urgent)));
+	if (r < 0) {
+		event_wait->stream = NULL;
+		return r;
+	}
+	r = kv_driver_errno(
+		driver->stream_wait_event(event_wait->stream, event, 0));
 	return r < 0 ? r
 		     : kv_driver_errno(driver->event_record(
 			       event_wait->event, event_wait->stream));
@@ -599,19 +550,4 @@ int kv_event_wait_order(void *arg, void *stream)
 			stream, event_wait->event, 0));
 	kv_gpu_leave(&entry);
 	return r;
-}
-
-CUevent kv_event_wait_event(const struct kv_event_wait *event_wait)
-{
-	return event_wait->event;
-}
-
-void kv_event_waits_free(struct kv_gpu *gpu)
-{
-	struct kv_event_wait *event_wait;
-
-	while ((event_wait = LIST_FIRST(&gpu->event_waits))) {
-		LIST_REMOVE(event_wait, others);
-		event_wait_destroy(event_wait);
-	}
 }

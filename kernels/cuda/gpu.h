@@ -15,12 +15,17 @@
 #include "common/kv.h"
 
 struct kv_copy_stream;
-struct kv_event_wait;
 
 /* The most copy threads of a session. */
 #define KV_COPY_STREAMS 4u
 
-LIST_HEAD(kv_event_waits, kv_event_wait);
+/* The work that a stream had at some time; see event waits below. */
+struct kv_event_wait {
+	LIST_ENTRY(kv_event_wait) others;
+	struct kv_gpu *gpu;
+	CUevent event;
+	CUstream stream; /* NULL until it is needed */
+};
 
 /* Pinned host buffers of a copy stream. */
 struct kv_gpu_buffers {
@@ -49,7 +54,7 @@ struct kv_gpu {
 	struct kv_gpu_buffers buffers; /* lock: of the copy streams */
 	unsigned n_copy_streams;       /* fixed after get, as the array */
 	struct kv_copy_stream *copy_streams[KV_COPY_STREAMS];
-	struct kv_event_waits event_waits; /* lock: free ones */
+	LIST_HEAD(, kv_event_wait) event_waits; /* lock: free ones */
 };
 
 /*
@@ -72,9 +77,6 @@ int kv_gpu_enter(struct kv_gpu *gpu, struct kv_gpu_entry *entry);
 /* The same, but also for a broken GPU: to clean up. */
 int kv_gpu_enter_to_free(struct kv_gpu *gpu, struct kv_gpu_entry *entry);
 void kv_gpu_leave(struct kv_gpu_entry *entry);
-
-/* Mark the context unusable after a failure. */
-void kv_gpu_break(struct kv_gpu *gpu);
 
 /* Allocate host memory that the GPU reads and writes in place.  -ENOMEM, -EIO. */
 int kv_gpu_host_alloc(struct kv_gpu *gpu, uint64_t bytes, void **ret_host);
@@ -104,13 +106,5 @@ void kv_event_wait_free(void *event_wait);
 
 /* Order @stream's later work behind it, on the device.  -EINVAL, -EBUSY, -EIO. */
 int kv_event_wait_order(void *event_wait, void *stream);
-/* Return the event, for our own streams. */
-CUevent kv_event_wait_event(const struct kv_event_wait *event_wait);
-
-/* Make some event waits; more are made on demand.  The GPU is entered.  -ENOMEM,
- * -EIO. */
-int kv_event_waits_new(struct kv_gpu *gpu);
-/* Free them; none is in use, and the GPU is entered. */
-void kv_event_waits_free(struct kv_gpu *gpu);
 
 #endif

@@ -11,12 +11,12 @@ extern "C" __global__ void __launch_bounds__(KV_SCATTER_THREADS)
 	kv_scatter(const __grid_constant__ struct kv_scatter_args scatter)
 {
 	kv_scatter_run(&scatter, blockIdx.x * blockDim.x + threadIdx.x,
-			  gridDim.x * blockDim.x);
+		       gridDim.x * blockDim.x, 1);
 }
 
 extern "C" __global__ void __launch_bounds__(KV_SCATTER_THREADS)
 	kv_gather(const __grid_constant__ struct kv_scatter_args scatter)
 {
-	kv_gather_run(&scatter, blockIdx.x * blockDim.x + threadIdx.x,
-			 gridDim.x * blockDim.x);
+	kv_scatter_run(&scatter, blockIdx.x * blockDim.x + threadIdx.x,
+		       gridDim.x * blockDim.x, 0);
 }

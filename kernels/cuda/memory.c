@@ -56,45 +56,34 @@ static CUmemAllocationProp properties_of(const struct kv_gpu *gpu)
 	};
 }
 
-/* Allocate @part and map it at @at, for this GPU to read and write. */
-static int map_part(struct kv_gpu *gpu, CUdeviceptr at, struct part *part)
-{
-	const struct kv_driver *driver = gpu->driver;
-	const CUmemAllocationProp properties = properties_of(gpu);
-	const CUmemAccessDesc access = {properties.location,
-					CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	int r;
-
-	r = kv_driver_errno(
-		driver->memory_new(&part->handle, part->bytes, &properties, 0));
-	if (r < 0)
-		return r;
-	r = kv_driver_errno(
-		driver->memory_map(at, part->bytes, 0, part->handle, 0));
-	if (r == 0) {
-		r = kv_driver_errno(
-			driver->memory_access(at, part->bytes, &access, 1));
-		if (r < 0)
-			driver->memory_unmap(at, part->bytes);
-	}
-	if (r < 0)
-		driver->memory_free(part->handle);
-	return r;
-}
-
-/* By @bytes more. */
+/* Grow @memory by a part of @bytes, which this GPU can read and write. */
 static int add_part(struct kv_gpu_memory *memory, uint64_t bytes)
 {
+	const struct kv_driver *driver = memory->gpu->driver;
+	const CUmemAllocationProp properties = properties_of(memory->gpu);
+	const CUmemAccessDesc access = {properties.location,
+					CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUdeviceptr at = memory->base + memory->bytes;
+	struct part part = {.bytes = bytes};
 	int r = kv_array_more(&memory->parts, memory->n_parts);
 
+	if (r == 0)
+		r = kv_driver_errno(driver->memory_new(&part.handle, bytes,
+						       &properties, 0));
 	if (r < 0)
 		return r;
-	memory->parts[memory->n_parts].bytes = bytes;
-	r = map_part(memory->gpu, memory->base + memory->bytes,
-		     &memory->parts[memory->n_parts]);
-	if (r < 0)
+	r = kv_driver_errno(driver->memory_map(at, bytes, 0, part.handle, 0));
+	if (r == 0) {
+		r = kv_driver_errno(
+			driver->memory_access(at, bytes, &access, 1));
+		if (r < 0)
+			driver->memory_unmap(at, bytes);
+	}
+	if (r < 0) {
+		driver->memory_free(part.handle);
 		return r;
-	memory->n_parts++;
+	}
+	memory->parts[memory->n_parts++] = part;
 	memory->bytes += bytes;
 	return 0;
 }

@@ -62,115 +62,26 @@ static struct kv_pass *next_pass(struct kv_plan *plan)
 	return pass;
 }
 
-/* Return how many of @left bytes of @section from @first on fit into @room. */
-static uint64_t fit(const struct kv_section *section, uint64_t first,
-		    uint64_t left, uint64_t room)
-{
-	uint64_t n = KV_MIN(left, room), units;
-
-	units = kv_scatter_units(section->bytes, first, n);
-	if (units <= UNITS_MAX)
-		return n;
-	/* Runs of less than a unit: as many as a kernel can number. */
-	return KV_MIN(n, section->bytes * (UNITS_MAX - 1));
-}
-
-/* Add a section in place, in parts that a kernel can number. */
-static int add_in_place(struct kv_plan *plan, const struct kv_section *section,
-			uint64_t from)
-{
-	uint64_t done = 0, n, units;
-	struct kv_pass *pass;
-
-	for (; done < section->length; done += n) {
-		struct kv_section part = *section;
-
-		if (make_room(plan) < 0)
-			return -ENOMEM;
-		pass = plan->n_passes == 0 ? next_pass(plan)
-					   : &plan->passes[plan->n_passes - 1];
-		part.first += done;
-		n = fit(section, part.first, section->length - done,
-			UINT64_MAX);
-		units = kv_scatter_units(section->bytes, part.first, n);
-		if (pass->units + units > UNITS_MAX)
-			pass = next_pass(plan);
-		part.length = n;
-		part.at = from + done;
-		part.unit = pass->units;
-		plan->sections[plan->n_sections++] = part;
-		pass->n_sections++;
-		pass->units += (uint32_t)units;
-	}
-	return 0;
-}
-
-/* Add a scattered section, in parts that fit into passes; it begins at @from of
- * the block. */
-static int add_scattered(struct kv_plan *plan, const struct kv_section *section,
-			 uint64_t from, uint64_t staging)
-{
-	uint64_t done = 0, n, at, units;
-	struct kv_pass *pass;
-
-	while (done < section->length) {
-		struct kv_section part = *section;
-
-		if (make_room(plan) < 0)
-			return -ENOMEM;
-		pass = plan->n_passes == 0 ? next_pass(plan)
-					   : &plan->passes[plan->n_passes - 1];
-		at = place(plan, pass, from + done);
-		n = at >= staging ? 0
-				  : fit(section, section->first + done,
-					section->length - done, staging - at);
-		units = n == 0 ? 0
-			       : kv_scatter_units(section->bytes,
-						  section->first + done, n);
-		if (n == 0 || pass->units + units > UNITS_MAX) {
-			next_pass(plan);
-			continue;
-		}
-		part.first += done;
-		part.length = n;
-		part.at = at;
-		part.unit = pass->units;
-		plan->sections[plan->n_sections++] = part;
-		pass->n_sections++;
-		pass->units += (uint32_t)units;
-		if (goes_on(plan, pass, from + done)) {
-			plan->runs[pass->run + pass->n_runs - 1].bytes += n;
-		} else {
-			plan->runs[plan->n_runs++] =
-				(struct kv_run){from + done, n, at};
-			pass->n_runs++;
-		}
-		pass->stride = at + n;
-		done += n;
-	}
-	return 0;
-}
-
-/* Make a section within one run a run of its own: otherwise the kernel counts the
- * units of the whole run, which has all layers. */
-static void narrow(struct kv_section *section)
-{
-	uint64_t run = section->first / section->bytes;
-	uint64_t skip = section->first % section->bytes;
-
-	if (skip + section->length > section->bytes ||
-	    section->length == section->bytes)
-		return;
-	section->base += run % section->count * section->segment_stride + skip;
-	section->first = run / section->count * section->length;
-	section->bytes = section->length;
-	section->count = 1;
-}
-
+/* Add a section, which begins at byte @from of the block: direct, or scattered in
+ * parts that fit into staging and that a kernel can number. */
 static int add_section(struct kv_plan *plan, struct kv_section section,
 		       uint64_t from, uint64_t staging)
 {
-	narrow(&section);
+	uint64_t run = section.first / section.bytes, units;
+	uint64_t skip = section.first % section.bytes;
+	uint64_t end = from + section.length, n;
+	struct kv_pass *pass;
+
+	/* Make a section within one run a run of its own: otherwise the kernel
+	 * counts the units of the whole run, which has all layers. */
+	if (skip + section.length <= section.bytes &&
+	    section.length != section.bytes) {
+		section.base +=
+			run % section.count * section.segment_stride + skip;
+		section.first = run / section.count * section.length;
+		section.bytes = section.length;
+		section.count = 1;
+	}
 	if (section.bytes >= KV_PLAN_DIRECT) {
 		if (make_room(plan) < 0)
 			return -ENOMEM;
@@ -178,8 +89,47 @@ static int add_section(struct kv_plan *plan, struct kv_section section,
 		plan->direct[plan->n_direct++] = section;
 		return 0;
 	}
-	return plan->in_place ? add_in_place(plan, &section, from)
-			      : add_scattered(plan, &section, from, staging);
+	for (; from < end; from += n, section.first += n) {
+		if (make_room(plan) < 0)
+			return -ENOMEM;
+		pass = plan->n_passes == 0 ? next_pass(plan)
+					   : &plan->passes[plan->n_passes - 1];
+		section.at = plan->in_place ? from : place(plan, pass, from);
+		section.unit = pass->units;
+		n = end - from;
+		if (!plan->in_place)
+			n = KV_MIN(n, staging - KV_MIN(section.at, staging));
+		units = n == 0 ? 0
+			       : kv_scatter_units(section.bytes, section.first,
+						  n);
+		/* Runs of less than a unit: as many as a kernel can number. */
+		if (units > UNITS_MAX) {
+			n = KV_MIN(n, section.bytes * (UNITS_MAX - 1));
+			units = kv_scatter_units(section.bytes, section.first,
+						 n);
+		}
+		if (n == 0 ||
+		    (pass->units > 0 && pass->units + units > UNITS_MAX)) {
+			next_pass(plan);
+			n = 0;
+			continue;
+		}
+		section.length = n;
+		plan->sections[plan->n_sections++] = section;
+		pass->n_sections++;
+		pass->units += (uint32_t)units;
+		if (plan->in_place)
+			continue;
+		if (goes_on(plan, pass, from)) {
+			plan->runs[pass->run + pass->n_runs - 1].bytes += n;
+		} else {
+			plan->runs[plan->n_runs++] =
+				(struct kv_run){from, n, section.at};
+			pass->n_runs++;
+		}
+		pass->stride = section.at + n;
+	}
+	return 0;
 }
 
 /* Add the part of @stride that lies in @range. */

@@ -87,44 +87,37 @@ static int check_views(struct kv_gpu *gpu, const kvfs_pool_desc *desc)
 	return r;
 }
 
-/* Return whether @at is memory of the device @ordinal, if its context is in use:
- * do not make one. */
-static bool has_memory(const struct kv_driver *driver, int ordinal,
-		       CUdeviceptr at)
-{
-	CUcontext context, before;
-	CUdevice device;
-	unsigned flags;
-	int active = 0;
-	bool has = false;
-
-	if (driver->device_get(&device, ordinal) != CUDA_SUCCESS ||
-	    driver->context_state(device, &flags, &active) != CUDA_SUCCESS ||
-	    !active || driver->context_retain(&context, device) != CUDA_SUCCESS)
-		return false;
-	if (driver->context_push(context) == CUDA_SUCCESS) {
-		has = is_memory_of(driver, context, ordinal, at);
-		driver->context_pop(&before);
-	}
-	driver->context_release(device);
-	return has;
-}
-
+/* Find the device with the memory of the first view; do not make contexts. */
 static int find_ordinal(const kvfs_pool_desc *desc, int *ret_ordinal)
 {
 	const struct kv_driver *driver;
-	int n = 0, r = kv_driver_get(&driver);
+	CUcontext context, before;
+	CUdevice device;
+	unsigned flags;
+	int n = 0, active, r = kv_driver_get(&driver);
+	bool has = false;
 
 	if (r < 0)
 		return r;
 	if (driver->device_count(&n) != CUDA_SUCCESS)
 		return -EIO;
-	for (int i = 0; i < n; i++)
-		if (has_memory(driver, i, (uintptr_t)desc->views[0].base)) {
-			*ret_ordinal = i;
-			return 0;
+	for (int i = 0; i < n && !has; i++) {
+		active = 0;
+		if (driver->device_get(&device, i) != CUDA_SUCCESS ||
+		    driver->context_state(device, &flags, &active) !=
+			    CUDA_SUCCESS ||
+		    !active ||
+		    driver->context_retain(&context, device) != CUDA_SUCCESS)
+			continue;
+		if (driver->context_push(context) == CUDA_SUCCESS) {
+			has = is_memory_of(driver, context, i,
+					   (uintptr_t)desc->views[0].base);
+			driver->context_pop(&before);
 		}
-	return -EINVAL;
+		driver->context_release(device);
+		*ret_ordinal = i;
+	}
+	return has ? 0 : -EINVAL;
 }
 
 static int cuda_open(const struct kvfs_pool_desc *desc, void **ret_pool)

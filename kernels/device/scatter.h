@@ -191,9 +191,10 @@ KV_SCATTER_FN void kv_scatter_copy(uint64_t dst, uint64_t src, uint64_t bytes,
 			lane, lanes);
 }
 
-/* Run thread @thread of @threads of a launch: from staging to the pool. */
+/* Run thread @thread of @threads of a launch: from staging to the pool (@loads), or
+ * from the pool to staging. */
 KV_SCATTER_FN void kv_scatter_run(const struct kv_scatter_args *args,
-				  uint32_t thread, uint32_t threads)
+				  uint32_t thread, uint32_t threads, int loads)
 {
 	uint32_t group = thread / args->lanes, lane = thread % args->lanes;
 
@@ -201,23 +202,9 @@ KV_SCATTER_FN void kv_scatter_run(const struct kv_scatter_args *args,
 	     number += threads / args->lanes) {
 		struct kv_unit unit = kv_scatter_unit(args, (uint32_t)number);
 
-		kv_scatter_copy(unit.pool, unit.staging, unit.bytes, lane,
-				args->lanes);
-	}
-}
-
-/* The same, from the pool to staging. */
-KV_SCATTER_FN void kv_gather_run(const struct kv_scatter_args *args,
-				 uint32_t thread, uint32_t threads)
-{
-	uint32_t group = thread / args->lanes, lane = thread % args->lanes;
-
-	for (uint64_t number = group; number < args->units;
-	     number += threads / args->lanes) {
-		struct kv_unit unit = kv_scatter_unit(args, (uint32_t)number);
-
-		kv_scatter_copy(unit.staging, unit.pool, unit.bytes, lane,
-				args->lanes);
+		kv_scatter_copy(loads ? unit.pool : unit.staging,
+				loads ? unit.staging : unit.pool, unit.bytes,
+				lane, args->lanes);
 	}
 }
 

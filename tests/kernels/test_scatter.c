@@ -227,10 +227,7 @@ static void launch(const struct kv_scatter_args *scatter, bool loads)
 	uint32_t thread, threads = 4 * scatter->lanes;
 
 	for (thread = 0; thread < threads; thread++)
-		if (loads)
-			kv_scatter_run(scatter, thread, threads);
-		else
-			kv_gather_run(scatter, thread, threads);
+		kv_scatter_run(scatter, thread, threads, loads);
 }
 
 /* Copy block @i through staging, which must not be exceeded. */
