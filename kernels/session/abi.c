@@ -123,13 +123,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "little-endian only");
 
 #define MAGIC "kvfs-key-1" /* hashed with its NUL */
 
-struct chain {
-	XXH3_state_t *state;
-	const struct kv_layout *layout;
-	const kvfs_extra *extras;
-	size_t n_extras;
-};
-
 static void add_field(XXH3_state_t *state, const char *prefix, const char *tag,
 		      const void *data, uint64_t len)
 {
@@ -142,32 +135,6 @@ static void add_field(XXH3_state_t *state, const char *prefix, const char *tag,
 	XXH3_128bits_update(state, &len, sizeof(len));
 	if (len > 0)
 		XXH3_128bits_update(state, data, len);
-}
-
-static kvfs_key block_key(const struct chain *chain, const kvfs_key *parent,
-			  const uint32_t *tokens)
-{
-	static const uint8_t no_parent[16];
-	const struct kv_layout *layout = chain->layout;
-	XXH128_canonical_t canonical;
-	kvfs_key key = {.len = sizeof(canonical)};
-
-	XXH3_128bits_reset_withSeed(chain->state, layout->seed);
-	XXH3_128bits_update(chain->state, MAGIC, sizeof(MAGIC));
-	add_field(chain->state, "", "fingerprint", layout->fingerprint,
-		  layout->fingerprint_len);
-	add_field(chain->state, "", "parent",
-		  parent ? parent->bytes : no_parent,
-		  parent ? parent->len : sizeof(no_parent));
-	add_field(chain->state, "", "salt", layout->salt, layout->salt_len);
-	for (size_t i = 0; i < chain->n_extras; i++)
-		add_field(chain->state, "x:", chain->extras[i].tag,
-			  chain->extras[i].data, chain->extras[i].len);
-	add_field(chain->state, "", "tokens", tokens,
-		  (uint64_t)layout->tokens * sizeof(*tokens));
-	XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(chain->state));
-	memcpy(key.bytes, canonical.digest, sizeof(canonical.digest));
-	return key;
 }
 
 static bool extras_are_valid(const kvfs_extra *extras, size_t n)
@@ -188,29 +155,47 @@ long kvfs_key_chain(kvfs_space *space, const kvfs_key *parent,
 		    const kvfs_extra *extras, size_t n_extras,
 		    kvfs_key *ret_keys, size_t max)
 {
-	struct chain chain = {.extras = extras, .n_extras = n_extras};
+	static const uint8_t no_parent[16];
+	const struct kv_layout *layout;
+	XXH128_canonical_t canonical;
+	XXH3_state_t *state;
 	size_t n;
 	int r = kv_session_check(space ? space->session : NULL);
 
 	if (r < 0)
 		return r;
-	chain.layout = kv_lib_space_layout(space);
-	if (!chain.layout || chain.layout->tokens == 0 ||
+	layout = kv_lib_space_layout(space);
+	if (!layout || layout->tokens == 0 ||
 	    (parent && parent->len != 16 && parent->len != 32) ||
 	    !extras_are_valid(extras, n_extras))
 		return -EINVAL;
-	n = KV_MIN(n_tokens / chain.layout->tokens, max);
+	n = KV_MIN(n_tokens / layout->tokens, max);
 	if (n > 0 && (!tokens || !ret_keys))
 		return -EINVAL;
-	chain.state = XXH3_createState();
-	if (!chain.state)
+	state = XXH3_createState();
+	if (!state)
 		return -ENOMEM;
-	for (size_t i = 0; i < n; i++) {
-		ret_keys[i] = block_key(&chain, parent,
-					tokens + i * chain.layout->tokens);
+	for (size_t i = 0; i < n; i++, tokens += layout->tokens) {
+		XXH3_128bits_reset_withSeed(state, layout->seed);
+		XXH3_128bits_update(state, MAGIC, sizeof(MAGIC));
+		add_field(state, "", "fingerprint", layout->fingerprint,
+			  layout->fingerprint_len);
+		add_field(state, "", "parent",
+			  parent ? parent->bytes : no_parent,
+			  parent ? parent->len : sizeof(no_parent));
+		add_field(state, "", "salt", layout->salt, layout->salt_len);
+		for (size_t x = 0; x < n_extras; x++)
+			add_field(state, "x:", extras[x].tag, extras[x].data,
+				  extras[x].len);
+		add_field(state, "", "tokens", tokens,
+			  (uint64_t)layout->tokens * sizeof(*tokens));
+		XXH128_canonicalFromHash(&canonical,
+					 XXH3_128bits_digest(state));
+		(void)kvfs_key_set(canonical.digest, sizeof(canonical.digest),
+				   &ret_keys[i]);
 		parent = &ret_keys[i];
 	}
-	XXH3_freeState(chain.state);
+	XXH3_freeState(state);
 	return (long)n;
 }
 

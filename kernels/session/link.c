@@ -122,23 +122,11 @@ static int check_path(const char *path, uint32_t hidden)
 	return is_guarded("/", hidden) ? 0 : -EPERM;
 }
 
-/* Check the daemon's user; @path has no symbolic links. */
-static int check_daemon(int fd, const char *path)
+int kv_link_open(const char *socket_path, struct kv_link *ret_link,
+		 struct wire_hello *ret_hello)
 {
-	struct ucred cred;
-	socklen_t len = sizeof(cred);
-
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
-		return -errno;
-	if (kv_user_is_hidden(cred.uid))
-		return check_path(path, cred.uid);
-	return cred.uid == 0 || cred.uid == geteuid() ? 0 : -EPERM;
-}
-
-/* Exchange HELLO.  *@ret_answer is set with -EPROTONOSUPPORT, too: no version in
- * common. */
-static int say_hello(int fd, struct wire_hello *ret_answer)
-{
+	_cleanup_(kv_closep) int fd = -1;
+	struct timeval second = {.tv_sec = 1};
 	struct wire_hello hello = {.version = WIRE_VERSION,
 				   .oldest = WIRE_OLDEST};
 	struct kv_packet packet = {
@@ -147,36 +135,13 @@ static int say_hello(int fd, struct wire_hello *ret_answer)
 		.bytes = sizeof(hello),
 		.fd = -1,
 	};
-	int r;
-
-	r = kv_link_send(fd, &packet, 0);
-	if (r < 0)
-		return r;
-	r = kv_link_receive(fd, &packet, 0);
-	if (r < 0)
-		return r;
-	kv_closep(&packet.fd);
-	if (packet.header.type != WIRE_HELLO || packet.bytes != sizeof(hello) ||
-	    (packet.header.status < 0 &&
-	     packet.header.status != -EPROTONOSUPPORT))
-		return -EPROTO;
-	*ret_answer = hello;
-	return packet.header.status == 0 && hello.version >= WIRE_OLDEST &&
-			       hello.version <= WIRE_VERSION
-		       ? 0
-		       : -EPROTONOSUPPORT;
-}
-
-int kv_link_open(const char *socket_path, struct kv_link *ret_link,
-		 struct kv_link_versions *ret_theirs)
-{
-	_cleanup_(kv_closep) int fd = -1;
-	struct timeval second = {.tv_sec = 1};
-	struct wire_hello answer = {0};
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
 	char path[PATH_MAX];
 	int r;
 
-	/* Resolve links once: check_daemon must see the path connected to. */
+	/* Resolve symbolic links once: the path that is connected to is also the
+	 * one that is checked. */
 	if (!realpath(socket_path, path))
 		return -errno;
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -185,19 +150,34 @@ int kv_link_open(const char *socket_path, struct kv_link *ret_link,
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &second, sizeof(second));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &second, sizeof(second));
 	r = connect_to(fd, path);
+	if (r < 0)
+		return r;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
+		return -errno;
+	if (kv_user_is_hidden(cred.uid))
+		r = check_path(path, cred.uid);
+	else if (cred.uid != 0 && cred.uid != geteuid())
+		r = -EPERM;
 	if (r == 0)
-		r = check_daemon(fd, path);
+		r = kv_link_send(fd, &packet, 0);
 	if (r == 0)
-		r = say_hello(fd, &answer);
-	if (r == -EPROTONOSUPPORT)
-		*ret_theirs = (struct kv_link_versions){
-			.newest = answer.version,
-			.oldest =
-				answer.oldest ? answer.oldest : answer.version};
-	if (r == 0)
-		*ret_link = (struct kv_link){.fd = kv_steal_fd(&fd),
-					     .epoch = answer.epoch};
-	return r;
+		r = kv_link_receive(fd, &packet, 0);
+	if (r < 0)
+		return r;
+	kv_closep(&packet.fd);
+	if (packet.header.type != WIRE_HELLO || packet.bytes != sizeof(hello) ||
+	    (packet.header.status < 0 &&
+	     packet.header.status != -EPROTONOSUPPORT))
+		return -EPROTO;
+	if (hello.oldest == 0)
+		hello.oldest = hello.version;
+	*ret_hello = hello;
+	if (packet.header.status < 0 || hello.version < WIRE_OLDEST ||
+	    hello.version > WIRE_VERSION)
+		return -EPROTONOSUPPORT;
+	*ret_link =
+		(struct kv_link){.fd = kv_steal_fd(&fd), .epoch = hello.epoch};
+	return 0;
 }
 
 int kv_link_lost(int r)

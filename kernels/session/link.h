@@ -34,20 +34,17 @@ struct kv_packet {
  */
 int kv_link_find(const char *path, char ret_socket[KV_SOCKET_PATH_MAX]);
 
-/* Versions of the protocol. */
-struct kv_link_versions {
-	uint32_t newest, oldest;
-};
-
 /*
- * Connect and exchange HELLO, within a second or so.  -EPERM: the daemon there
- * is neither root's nor ours, or may be anybody's (we are in a user namespace,
- * and others can write to the socket's directory or one above it); -EPROTO: it
- * does not speak our protocol; -EPROTONOSUPPORT: none of its versions is ours,
- * and which those are is in *@ret_theirs.
+ * Connect to the daemon's socket and exchange HELLO, within about a second.
+ * *@ret_hello is the daemon's HELLO after 0 and -EPROTONOSUPPORT.
+ * -EPERM: the daemon belongs neither to root nor to our user; or we are in a user
+ *         namespace, and other users can write to the socket's directory or to
+ *         one above it
+ * -EPROTO: the daemon does not speak our protocol
+ * -EPROTONOSUPPORT: the daemon and this library have no version in common
  */
 int kv_link_open(const char *socket_path, struct kv_link *ret_link,
-		 struct kv_link_versions *ret_theirs);
+		 struct wire_hello *ret_hello);
 void kv_link_close(struct kv_link *link); /* takes a closed one */
 /* Return the error of kv_link_open for callers that need a link: -EMFILE, -ENFILE
  * and -ENOMEM as they are, all others as -ENOTCONN. */

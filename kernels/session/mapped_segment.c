@@ -11,8 +11,8 @@
  *              MAPPED -> RETIRED    kv_mapped_segment_retire_locked (by the
  *                                   daemon), ..._retire_all_locked (the
  *                                   connection has ended)
- *               (new) -> UNMAPPED   cannot_map_locked: no descriptor or memory;
- *                                   the daemon is informed
+ *               (new) -> UNMAPPED   kv_mapped_segment_add_locked: no descriptor
+ *                                   or memory; the daemon is informed
  *            UNMAPPED -> MAPPED     kv_mapped_segment_add_locked, next time
  *             RETIRED -> unmapped   with the last reference, once no device has
  *                                   it attached; the daemon is informed
@@ -100,26 +100,6 @@ static void tell_unmapped_locked(struct kvfs_session *session, uint32_t id)
 	kv_rpc_post_locked(session, &packet);
 }
 
-/* Fail blocks of the segment with @error until the daemon sends it again. */
-static void cannot_map_locked(struct kvfs_session *session, uint32_t id,
-			      int error)
-{
-	struct kv_mapped_segment *m =
-		find_locked(session, &session->unmapped, id);
-
-	kv_assert_locked(&session->lock);
-	if (!m) {
-		m = calloc(1, sizeof(*m));
-		if (!m)
-			return;
-		m->id = id;
-		m->generation = atomic_load(&session->live);
-		TAILQ_INSERT_HEAD(&session->unmapped, m, others);
-	}
-	m->error = error;
-	tell_unmapped_locked(session, id);
-}
-
 static void forget_unmapped_locked(struct kvfs_session *session,
 				   struct kv_mapped_segment *m)
 {
@@ -179,10 +159,22 @@ void kv_mapped_segment_add_locked(struct kvfs_session *session,
 	if (find_locked(session, &session->mappings, segment->id))
 		return;
 	r = lost ? -EMFILE : map_locked(session, segment, fd);
-	if (r == 0)
+	if (r == 0) {
 		forget_unmapped_locked(session, unmapped);
-	else if (r != -EIO)
-		cannot_map_locked(session, segment->id, r);
+	} else if (r != -EIO) {
+		/* Blocks of the segment fail with @r until the daemon sends the
+		 * segment again. */
+		if (!unmapped) {
+			unmapped = calloc(1, sizeof(*unmapped));
+			if (!unmapped)
+				return;
+			unmapped->id = segment->id;
+			unmapped->generation = atomic_load(&session->live);
+			TAILQ_INSERT_HEAD(&session->unmapped, unmapped, others);
+		}
+		unmapped->error = r;
+		tell_unmapped_locked(session, segment->id);
+	}
 }
 
 static void gone_locked(struct kvfs_session *session,

@@ -68,35 +68,9 @@ long kv_queries_check(const kvfs_query *queries, size_t n_queries,
 	return (long)total;
 }
 
-static long probe_batch(kvfs_session *session, uint32_t id,
-			const kvfs_key *keys, size_t n, uint8_t *ret_states)
-{
-	struct wire_key items[WIRE_BATCH];
-	struct kv_question question = {
-		.header = {.type = WIRE_PROBE,
-			   .count = (uint32_t)n,
-			   .space = id},
-		.items = items,
-		.bytes = n * sizeof(items[0]),
-		.reply = ret_states,
-		.room = n,
-	};
-	long got;
-
-	kv_wire_keys(keys, n, items);
-	got = kv_ask(session, &question);
-	if (got >= 0 && (size_t)got != n)
-		got = -EPROTO;
-	if (got < 0)
-		memset(ret_states, KVFS_ABSENT, n);
-	for (size_t i = 0; i < n; i++)
-		if (ret_states[i] > KVFS_DRAM)
-			ret_states[i] = KVFS_ABSENT;
-	return got;
-}
-
 void kv_query_probe(const kvfs_query *query, uint8_t *ret_states)
 {
+	struct wire_key items[WIRE_BATCH];
 	uint64_t generation;
 	size_t n;
 	uint32_t id;
@@ -106,8 +80,24 @@ void kv_query_probe(const kvfs_query *query, uint8_t *ret_states)
 	r = kv_lib_space_id(query->space, &id, &generation);
 	for (size_t i = 0; i < query->n && r >= 0; i += n) {
 		n = KV_MIN(query->n - i, (size_t)WIRE_BATCH);
-		r = probe_batch(query->space->session, id, query->keys + i, n,
-				ret_states + i);
+		kv_wire_keys(query->keys + i, n, items);
+		r = kv_ask(query->space->session,
+			   &(struct kv_question){
+				   .header = {.type = WIRE_PROBE,
+					      .count = (uint32_t)n,
+					      .space = id},
+				   .items = items,
+				   .bytes = n * sizeof(items[0]),
+				   .reply = ret_states + i,
+				   .room = n,
+			   });
+		if (r >= 0 && (size_t)r != n)
+			r = -EPROTO;
+		if (r < 0)
+			memset(ret_states + i, KVFS_ABSENT, n);
+		for (size_t j = i; j < i + n; j++)
+			if (ret_states[j] > KVFS_DRAM)
+				ret_states[j] = KVFS_ABSENT;
 	}
 }
 
@@ -137,37 +127,17 @@ long kvfs_probe(const kvfs_query *queries, size_t n_queries,
 
 /* ---- housekeeping ---- */
 
-/* Change a message's worth of keys. */
-static int change_batch(kvfs_space *space, const struct wire_header *header,
-			const kvfs_key *keys, struct wire_status *ret_statuses)
-{
-	struct wire_key items[WIRE_BATCH];
-	size_t bytes = header->count * sizeof(*ret_statuses);
-	struct kv_question question = {
-		.header = *header,
-		.items = items,
-		.bytes = header->count * sizeof(items[0]),
-		.reply = ret_statuses,
-		.room = bytes,
-	};
-	long got;
-
-	kv_wire_keys(keys, header->count, items);
-	got = kv_ask(space->session, &question);
-	if (got < 0)
-		return (int)got;
-	return (size_t)got == bytes ? 0 : -EPROTO;
-}
-
-/* Try every key; without a daemon each gets its error as status. */
+/* Evict, pin or unpin every key.  Without a daemon each key gets its error as
+ * status. */
 static long change(kvfs_space *space, struct wire_header header,
 		   const kvfs_key *keys, size_t n, int *ret_statuses)
 {
 	struct wire_status statuses[WIRE_BATCH] = {0};
+	struct wire_key items[WIRE_BATCH];
 	uint64_t generation;
 	size_t batch;
-	long done = 0;
-	int status, r = kv_session_check(space ? space->session : NULL);
+	long done = 0, r = kv_session_check(space ? space->session : NULL);
+	int status;
 
 	if (r < 0)
 		return r;
@@ -177,10 +147,20 @@ static long change(kvfs_space *space, struct wire_header header,
 	for (size_t i = 0; i < n; i += batch) {
 		batch = KV_MIN(n - i, (size_t)WIRE_BATCH);
 		header.count = (uint32_t)batch;
-		if (r == 0)
-			r = change_batch(space, &header, keys + i, statuses);
+		kv_wire_keys(keys + i, batch, items);
+		if (r >= 0)
+			r = kv_ask(space->session,
+				   &(struct kv_question){
+					   .header = header,
+					   .items = items,
+					   .bytes = batch * sizeof(items[0]),
+					   .reply = statuses,
+					   .room = batch * sizeof(statuses[0]),
+				   });
+		if (r >= 0 && (size_t)r != batch * sizeof(statuses[0]))
+			r = -EPROTO;
 		for (size_t j = 0; j < batch; j++) {
-			status = r < 0 ? r : statuses[j].status;
+			status = r < 0 ? (int)r : statuses[j].status;
 			done += status == 0;
 			if (ret_statuses)
 				ret_statuses[i + j] = status;
@@ -197,45 +177,32 @@ long kvfs_evict(kvfs_space *space, const kvfs_key *keys, size_t n,
 	return change(space, header, keys, n, ret_statuses);
 }
 
-static void post_ended_locked(kvfs_space *space, uint32_t id,
-			      const kvfs_key *keys, size_t n)
-{
-	struct wire_key items[WIRE_BATCH];
-	struct kv_packet packet = {
-		.header = {.type = WIRE_ENDED,
-			   .count = (uint32_t)n,
-			   .space = id},
-		.items = items,
-		.bytes = n * sizeof(items[0]),
-		.fd = -1,
-	};
-
-	kv_assert_locked(&space->session->lock);
-	if (!kv_rpc_takes_hints_locked(space->session))
-		return;
-	kv_wire_keys(keys, n, items);
-	kv_rpc_post_locked(space->session, &packet);
-}
-
 /* Send the tail first: the daemon goes through each message from the end. */
 int kvfs_ended(kvfs_space *space, const kvfs_key *keys, size_t n)
 {
 	struct kvfs_session *session = space ? space->session : NULL;
+	struct wire_key items[WIRE_BATCH];
+	struct kv_packet packet = {
+		.header = {.type = WIRE_ENDED}, .items = items, .fd = -1};
 	uint64_t generation;
 	size_t batch;
-	uint32_t id;
 	int r = kv_session_check(session);
 
 	if (r < 0)
 		return r;
 	if (!kv_wire_keys_are_valid(keys, n))
 		return -EINVAL;
-	if (kv_lib_space_id(space, &id, &generation) < 0)
+	if (kv_lib_space_id(space, &packet.header.space, &generation) < 0)
 		return 0;
 	pthread_mutex_lock(&session->lock);
-	for (; n > 0 && kv_session_is_live(session, generation); n -= batch) {
+	for (; n > 0 && kv_session_is_live(session, generation) &&
+	       kv_rpc_takes_hints_locked(session);
+	     n -= batch) {
 		batch = KV_MIN(n, (size_t)WIRE_BATCH);
-		post_ended_locked(space, id, keys + n - batch, batch);
+		kv_wire_keys(keys + n - batch, batch, items);
+		packet.header.count = (uint32_t)batch;
+		packet.bytes = batch * sizeof(items[0]);
+		kv_rpc_post_locked(session, &packet);
 	}
 	pthread_mutex_unlock(&session->lock);
 	return 0;
@@ -261,12 +228,19 @@ long kvfs_unpin(kvfs_space *space, const kvfs_key *keys, size_t first,
 	return change(space, header, keys + first, end - first, ret_statuses);
 }
 
+/* Room for the items of a reply. */
+struct room {
+	void *items;
+	uint32_t n;    /* at most */
+	size_t item;   /* bytes of one */
+	uint64_t wait; /* nanoseconds; 0: CLEAR_NS */
+};
+
 /* Freed by the last of the waiting thread and the reply. */
 struct question {
 	struct kv_call call; /* first */
 	struct kvfs_session *session;
-	void *buffer; /* for the reply's items, unless abandoned; or NULL */
-	size_t item;  /* bytes of one */
+	struct room room; /* unless abandoned */
 	bool over, abandoned;
 	int status;
 };
@@ -279,35 +253,13 @@ static void answered(struct kv_call *call, int status, const void *items)
 		free(question);
 		return;
 	}
-	if (status >= 0 && question->buffer)
-		memcpy(question->buffer, items, call->count * question->item);
+	if (status >= 0 && question->room.items)
+		memcpy(question->room.items, items,
+		       call->count * question->room.item);
 	question->over = true;
 	question->status = status;
 	pthread_cond_broadcast(&question->session->changed);
 }
-
-/* kv_session_wait, but end with -ETIMEDOUT if the daemon hangs. */
-static int wait_for_answer(struct kvfs_session *session, uint64_t until)
-{
-	uint64_t look_at = KV_MIN(until, kv_time_after(KV_LOOK_NS));
-	int r = kv_session_wait(session, look_at);
-	bool hangs;
-
-	if (r != -ETIMEDOUT || look_at == until)
-		return r;
-	pthread_mutex_unlock(&session->lock);
-	hangs = kv_ask_hangs(session);
-	pthread_mutex_lock(&session->lock);
-	return hangs ? -ETIMEDOUT : 0;
-}
-
-/* Room for the items of a reply. */
-struct room {
-	void *items;
-	uint32_t n;    /* at most */
-	size_t item;   /* bytes of one */
-	uint64_t wait; /* nanoseconds; 0: CLEAR_NS */
-};
 
 /* Send a long request on the asynchronous connection, where other threads can ask
  * meanwhile, and wait for the reply.  Return the number of items, or without
@@ -318,6 +270,8 @@ static long ask_and_wait(struct kvfs_session *session, uint64_t generation,
 	const uint64_t until =
 		kv_time_after(room->wait ? room->wait : CLEAR_NS);
 	struct question *question = calloc(1, sizeof(*question));
+	uint64_t look_at;
+	bool hangs;
 	long r;
 
 	if (!question)
@@ -326,15 +280,23 @@ static long ask_and_wait(struct kvfs_session *session, uint64_t generation,
 	question->call.done = answered;
 	question->call.count = room->n;
 	question->call.at_most = room->items;
-	question->buffer = room->items;
-	question->item = room->item;
+	question->room = *room;
 	pthread_mutex_lock(&session->lock);
 	r = kv_session_is_live(session, generation)
 		    ? kv_rpc_submit_locked(session, &question->call, packet)
 		    : -ENOTCONN;
 	question->over = r < 0;
-	while (r == 0 && !question->over)
-		r = wait_for_answer(session, until);
+	while (r == 0 && !question->over) {
+		look_at = KV_MIN(until, kv_time_after(KV_LOOK_NS));
+		r = kv_session_wait(session, look_at);
+		if (r != -ETIMEDOUT || look_at == until)
+			continue;
+		/* Do not wait for a daemon that hangs. */
+		pthread_mutex_unlock(&session->lock);
+		hangs = kv_ask_hangs(session);
+		pthread_mutex_lock(&session->lock);
+		r = hangs ? -ETIMEDOUT : 0;
+	}
 	question->abandoned = !question->over;
 	if (question->over) {
 		if (r == 0)
@@ -416,26 +378,12 @@ static long forget_some(kvfs_space *space, const kvfs_key *keys, size_t n,
 	return ask_and_wait(space->session, generation, &packet, &room);
 }
 
-static void print_forgot(FILE *f, const struct wire_forgot *sum, bool space)
+/* Print a line for each of the @n backends into *@ret_text.  Return how many blocks
+ * may still exist (or -ENOMEM). */
+static long print_forgot(const struct wire_forgot *sums, long n, bool space,
+			 char **ret_text)
 {
-	const char *why = strerror(-sum->status);
-
-	if (sum->status == -EOPNOTSUPP)
-		why = space ? "it removes no whole space, only named blocks"
-			    : "it removes nothing";
-	else if (sum->status == -ETIMEDOUT)
-		why = "it did not do so in time";
-	fprintf(f, "%s: %u removed, %u not there", sum->url, sum->removed,
-		sum->absent);
-	if (sum->failed)
-		fprintf(f, "; %u %s may be there still: %s", sum->failed,
-			space ? "space" : "blocks", why);
-	fputc('\n', f);
-}
-
-static long sum_up(struct wire_forgot *sums, long n, bool space,
-		   char **ret_text)
-{
+	const char *why;
 	char *text = NULL;
 	long failed = 0;
 	size_t bytes;
@@ -443,9 +391,21 @@ static long sum_up(struct wire_forgot *sums, long n, bool space,
 
 	if (!f)
 		return -ENOMEM;
-	for (long i = 0; i < n; i++) {
-		failed += sums[i].failed;
-		print_forgot(f, &sums[i], space);
+	for (const struct wire_forgot *sum = sums; sum < sums + n; sum++) {
+		failed += sum->failed;
+		why = strerror(-sum->status);
+		if (sum->status == -EOPNOTSUPP)
+			why = space ? "it removes no whole space, only named "
+				      "blocks"
+				    : "it removes nothing";
+		else if (sum->status == -ETIMEDOUT)
+			why = "it did not do so in time";
+		fprintf(f, "%s: %u removed, %u not there", sum->url,
+			sum->removed, sum->absent);
+		if (sum->failed)
+			fprintf(f, "; %u %s may be there still: %s",
+				sum->failed, space ? "space" : "blocks", why);
+		fputc('\n', f);
 	}
 	if (fclose(f) != 0) {
 		free(text);
@@ -492,7 +452,7 @@ long kvfs_space_forget(kvfs_space *space, const kvfs_key *keys, size_t n,
 		done += batch;
 	} while (backends >= 0 && done < n);
 	return backends < 0 ? backends
-			    : sum_up(sums, backends, n == 0, ret_text);
+			    : print_forgot(sums, backends, n == 0, ret_text);
 }
 
 #define REMOVE_TRIES 3
@@ -521,48 +481,18 @@ int kvfs_space_remove(kvfs_space *space)
 
 /* ---- listing ---- */
 
-/* List a message's worth of keys. */
-static long list_some(kvfs_space *space, uint32_t id, uint64_t *cursor,
-		      kvfs_key *ret_keys, size_t max)
+long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
+		     size_t max)
 {
 	struct {
 		struct wire_list head;
 		struct wire_key keys[WIRE_BATCH];
 	} reply;
-	const struct wire_list asked = {
-		.cursor = *cursor,
-		.max = (uint32_t)KV_MIN(max, (size_t)WIRE_BATCH)};
-	struct kv_question question = {
-		.header = {.type = WIRE_LIST, .count = 1, .space = id},
-		.items = &asked,
-		.bytes = sizeof(asked),
-		.reply = &reply,
-		.room = sizeof(reply),
-	};
-	long got = kv_ask(space->session, &question);
-	size_t n;
-
-	if (got < 0)
-		return got == -ETIMEDOUT ? -ENOTCONN : got;
-	n = ((size_t)got - sizeof(reply.head)) / sizeof(reply.keys[0]);
-	if ((size_t)got < sizeof(reply.head) || n > asked.max ||
-	    (size_t)got != sizeof(reply.head) + n * sizeof(reply.keys[0]))
-		return -EPROTO;
-	for (size_t i = 0; i < n; i++)
-		if (kvfs_key_set(reply.keys[i].key, reply.keys[i].len,
-				 &ret_keys[i]) < 0)
-			return -EPROTO;
-	*cursor = reply.head.cursor;
-	return (long)n;
-}
-
-long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
-		     size_t max)
-{
+	struct wire_list asked = {0};
 	uint64_t generation;
 	uint32_t id;
-	long n, got = 0;
-	int r = kv_session_check(space ? space->session : NULL);
+	size_t n, got = 0;
+	long r = kv_session_check(space ? space->session : NULL);
 
 	if (r < 0)
 		return r;
@@ -570,42 +500,47 @@ long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
 		return -EINVAL;
 	r = kv_lib_space_id(space, &id, &generation);
 	if (r < 0)
-		return kv_lib_space_miss(r);
+		return kv_lib_space_miss((int)r);
 	do {
-		n = list_some(space, id, cursor, ret_keys + got,
-			      max - (size_t)got);
-		if (n < 0)
-			return got > 0 ? got : n;
+		asked.cursor = *cursor;
+		asked.max = (uint32_t)KV_MIN(max - got, (size_t)WIRE_BATCH);
+		r = kv_ask(space->session, &(struct kv_question){
+						   .header = {.type = WIRE_LIST,
+							      .count = 1,
+							      .space = id},
+						   .items = &asked,
+						   .bytes = sizeof(asked),
+						   .reply = &reply,
+						   .room = sizeof(reply),
+					   });
+		n = ((size_t)r - sizeof(reply.head)) / sizeof(reply.keys[0]);
+		if (r >= 0 &&
+		    ((size_t)r < sizeof(reply.head) || n > asked.max ||
+		     (size_t)r !=
+			     sizeof(reply.head) + n * sizeof(reply.keys[0])))
+			r = -EPROTO;
+		for (size_t i = 0; r >= 0 && i < n; i++)
+			if (kvfs_key_set(reply.keys[i].key, reply.keys[i].len,
+					 &ret_keys[got + i]) < 0)
+				r = -EPROTO;
+		if (r < 0 && got == 0)
+			return r == -ETIMEDOUT ? -ENOTCONN : r;
+		if (r < 0)
+			break;
+		*cursor = reply.head.cursor;
 		got += n;
-	} while (*cursor != 0 && max - (size_t)got >= KVFS_LIST_MIN);
-	return got;
+	} while (*cursor != 0 && max - got >= KVFS_LIST_MIN);
+	return (long)got;
 }
 
 /* ---- token ids ---- */
-
-static kvfs_tokens tokens_of(const struct wire_tokens *wire)
-{
-	const uint32_t *ids = (const uint32_t *)(wire + 1);
-	kvfs_tokens tokens = {.status = wire->status,
-			      .position = wire->position};
-
-	if (wire->status < 0)
-		return tokens;
-	if (wire->parent_len <= KVFS_KEY_MAX)
-		(void)kvfs_key_set(wire->parent, wire->parent_len,
-				   &tokens.parent);
-	tokens.n = wire->n;
-	tokens.ids = ids;
-	tokens.extras_len = wire->extras_len;
-	tokens.extras = ids + wire->n;
-	return tokens;
-}
 
 /* Parse the entries in the @bytes at @at, @max at most.  Return how many. */
 static long take_tokens(const uint8_t *at, size_t bytes, size_t max,
 			kvfs_tokens *ret_tokens)
 {
 	const struct wire_tokens *wire;
+	kvfs_tokens *tokens;
 	size_t n = 0;
 
 	for (; bytes > 0; n++) {
@@ -615,49 +550,32 @@ static long take_tokens(const uint8_t *at, size_t bytes, size_t max,
 		    wire->bytes < sizeof(*wire) + wire->n * (uint64_t)4 +
 					  wire->extras_len)
 			return -EPROTO;
-		ret_tokens[n] = tokens_of(wire);
+		tokens = &ret_tokens[n];
+		*tokens = (kvfs_tokens){.status = wire->status,
+					.position = wire->position};
 		at += wire->bytes;
 		bytes -= wire->bytes;
+		if (wire->status < 0)
+			continue;
+		(void)kvfs_key_set(wire->parent, wire->parent_len,
+				   &tokens->parent);
+		tokens->n = wire->n;
+		tokens->ids = (const uint32_t *)(wire + 1);
+		tokens->extras_len = wire->extras_len;
+		tokens->extras = tokens->ids + wire->n;
 	}
 	return n > 0 ? (long)n : -EPROTO;
-}
-
-/* Read a message's worth of tokens into @buffer; *@ret_bytes of it are used. */
-static long tokens_some(kvfs_space *space, const kvfs_key *keys, size_t n,
-			kvfs_tokens *ret_tokens, uint8_t *buffer,
-			size_t *ret_bytes)
-{
-	struct wire_key items[WIRE_BATCH];
-	struct kv_packet packet = {
-		.header = {.type = WIRE_TOKEN_IDS},
-		.items = items,
-		.fd = -1,
-	};
-	const struct room room = {buffer, KVFS_TOKENS_ROOM, 1, 0};
-	uint64_t generation;
-	long got;
-	int r = kv_lib_space_id(space, &packet.header.space, &generation);
-
-	if (r < 0)
-		return kv_lib_space_miss(r);
-	n = KV_MIN(n, (size_t)WIRE_BATCH);
-	kv_wire_keys(keys, n, items);
-	packet.header.count = (uint32_t)n;
-	packet.bytes = n * sizeof(items[0]);
-	got = ask_and_wait(space->session, generation, &packet, &room);
-	if (got < 0)
-		return got;
-	*ret_bytes = (size_t)got;
-	return take_tokens(buffer, (size_t)got, n, ret_tokens);
 }
 
 long kvfs_space_tokens(kvfs_space *space, const kvfs_key *keys, size_t n,
 		       kvfs_tokens *ret_tokens, void *buffer, size_t bytes)
 {
+	struct wire_key items[WIRE_BATCH];
+	struct kv_packet packet = {.items = items, .fd = -1};
 	uint8_t *at = buffer;
-	size_t got = 0, used = 0;
-	long some;
-	int r = kv_session_check(space ? space->session : NULL);
+	size_t got = 0, batch, used = 0;
+	uint64_t generation;
+	long r = kv_session_check(space ? space->session : NULL);
 
 	if (r < 0)
 		return r;
@@ -665,11 +583,23 @@ long kvfs_space_tokens(kvfs_space *space, const kvfs_key *keys, size_t n,
 	    !buffer || (uintptr_t)buffer % 8 != 0 || bytes < KVFS_TOKENS_ROOM)
 		return -EINVAL;
 	while (got < n && bytes >= KVFS_TOKENS_ROOM) {
-		some = tokens_some(space, keys + got, n - got, ret_tokens + got,
-				   at, &used);
-		if (some < 0)
-			return got > 0 ? (long)got : some;
-		got += (size_t)some;
+		batch = KV_MIN(n - got, (size_t)WIRE_BATCH);
+		packet.header = (struct wire_header){.type = WIRE_TOKEN_IDS,
+						     .count = (uint32_t)batch};
+		packet.bytes = batch * sizeof(items[0]);
+		kv_wire_keys(keys + got, batch, items);
+		r = kv_lib_space_miss(kv_lib_space_id(
+			space, &packet.header.space, &generation));
+		if (r == 0)
+			r = ask_and_wait(
+				space->session, generation, &packet,
+				&(struct room){at, KVFS_TOKENS_ROOM, 1, 0});
+		used = (size_t)KV_MAX(r, 0);
+		if (r >= 0)
+			r = take_tokens(at, used, batch, ret_tokens + got);
+		if (r < 0)
+			return got > 0 ? (long)got : r;
+		got += (size_t)r;
 		at += used;
 		bytes -= used;
 	}

@@ -59,13 +59,6 @@ static const size_t reply_bytes[WIRE_TYPE_END] = {
 	[WIRE_PREFETCH] = sizeof(struct wire_status),
 };
 
-void kv_rpc_init(struct kv_rpc *rpc)
-{
-	for (size_t i = 0; i < KV_ARRAY_LEN(rpc->pending); i++)
-		LIST_INIT(&rpc->pending[i]);
-	TAILQ_INIT(&rpc->out);
-}
-
 /* Free a message that was sent or withdrawn. */
 static void parcel_free_locked(struct kvfs_session *session,
 			       struct kv_parcel *parcel)
@@ -222,28 +215,13 @@ static int take_reply_locked(struct kvfs_session *session,
 	return 0;
 }
 
-static int take_segment_locked(struct kvfs_session *session,
-			       const struct kv_packet *packet)
-{
-	const struct wire_segment *segment = packet->items;
-
-	kv_assert_locked(&session->lock);
-	if (packet->header.count != 1 || packet->bytes != sizeof(*segment))
-		return -EPROTO;
-	if (packet->header.type == WIRE_RETIRE)
-		kv_mapped_segment_retire_locked(session, segment->id);
-	else
-		kv_mapped_segment_add_locked(session, segment, packet->fd,
-					     packet->fd_lost);
-	return 0;
-}
-
 int kv_rpc_receive(struct kvfs_session *session)
 {
 	struct kv_packet packet = {
 		.items = session->received,
 		.bytes = WIRE_MAX,
 	};
+	const struct wire_segment *segment = packet.items;
 	int r;
 
 	kv_assert_locked(&session->receive_lock);
@@ -260,9 +238,13 @@ int kv_rpc_receive(struct kvfs_session *session)
 	pthread_mutex_lock(&session->lock);
 	if (packet.header.flags & WIRE_REPLY)
 		r = take_reply_locked(session, &packet);
-	else if (packet.header.type == WIRE_SEGMENT ||
-		 packet.header.type == WIRE_RETIRE)
-		r = take_segment_locked(session, &packet);
+	else if (packet.header.count != 1 || packet.bytes != sizeof(*segment))
+		r = -EPROTO;
+	else if (packet.header.type == WIRE_RETIRE)
+		kv_mapped_segment_retire_locked(session, segment->id);
+	else if (packet.header.type == WIRE_SEGMENT)
+		kv_mapped_segment_add_locked(session, segment, packet.fd,
+					     packet.fd_lost);
 	else
 		r = -EPROTO;
 	pthread_mutex_unlock(&session->lock);
@@ -281,7 +263,7 @@ static int try_locked(struct kvfs_session *session,
 		      struct kv_question *question, struct kv_packet *packet)
 {
 	const uint64_t tag = ++session->lookup_tags;
-	struct kv_link_versions theirs;
+	struct wire_hello theirs;
 	char path[KV_SOCKET_PATH_MAX];
 	uint64_t epoch;
 	int r, fd;
@@ -324,47 +306,40 @@ static int try_locked(struct kvfs_session *session,
 	return 0;
 }
 
-/* Connect again if the connection was closed since the last question. */
-static long ask_locked(struct kvfs_session *session,
-		       struct kv_question *question)
+long kv_ask(struct kvfs_session *session, struct kv_question *question)
 {
 	struct kv_packet packet = {0};
-	bool reused = session->lookup.fd >= 0;
-	int r;
+	bool reused;
+	int r = -ETIMEDOUT;
 
-	if (kv_now_ns() < session->quiet_until)
-		return -ETIMEDOUT;
-	r = try_locked(session, question, &packet);
-	if (reused && (r == -ENOTCONN || r == -EPIPE || r == -ECONNRESET)) {
-		kv_link_close(&session->lookup);
+	if (atomic_load(&session->live) == 0)
+		return atomic_load(&session->lost);
+	pthread_mutex_lock(&session->lookup_lock);
+	reused = session->lookup.fd >= 0;
+	if (kv_now_ns() >= session->quiet_until) {
 		r = try_locked(session, question, &packet);
-	}
-	if (r < 0) {
-		kv_link_close(&session->lookup);
+		/* The connection was closed since the last question. */
+		if (reused &&
+		    (r == -ENOTCONN || r == -EPIPE || r == -ECONNRESET)) {
+			kv_link_close(&session->lookup);
+			r = try_locked(session, question, &packet);
+		}
+		if (r < 0)
+			kv_link_close(&session->lookup);
 		if (r == -EAGAIN || r == -ETIMEDOUT) {
 			session->quiet_until = kv_now_ns() + QUIET_NS;
-			return -ETIMEDOUT;
+			r = -ETIMEDOUT;
 		}
-		return kv_link_lost(r);
 	}
+	pthread_mutex_unlock(&session->lookup_lock);
+	if (r < 0)
+		return r == -ETIMEDOUT ? r : kv_link_lost(r);
 	question->header = packet.header;
 	/* Questions are never canceled: the daemon is ending. */
 	if (packet.header.status == -ECANCELED)
 		return -ENOTCONN;
 	return packet.header.status < 0 ? packet.header.status
 					: (long)packet.bytes;
-}
-
-long kv_ask(struct kvfs_session *session, struct kv_question *question)
-{
-	long n;
-
-	if (atomic_load(&session->live) == 0)
-		return atomic_load(&session->lost);
-	pthread_mutex_lock(&session->lookup_lock);
-	n = ask_locked(session, question);
-	pthread_mutex_unlock(&session->lookup_lock);
-	return n;
 }
 
 bool kv_ask_hangs(struct kvfs_session *session)
@@ -400,29 +375,10 @@ void kv_notice_drop_locked(struct kvfs_session *session,
 	notice->user = 0;
 }
 
-/* Take the first stage of the first notice; SUBMITTED comes before all. */
-static void take_notice_locked(struct kvfs_session *session,
-			       kvfs_event *ret_event)
-{
-	struct kv_notice *notice = TAILQ_FIRST(&session->notices);
-	unsigned stage = notice->pending & 1u << KVFS_SUBMITTED
-				 ? KVFS_SUBMITTED
-				 : (unsigned)__builtin_ctz(notice->pending);
-
-	kv_assert_locked(&session->lock);
-	*ret_event = (kvfs_event){.what = notice->what,
-				  .stage = stage,
-				  .user = notice->user,
-				  .result = notice->result[stage],
-				  .n = notice->n,
-				  .generation = session->generations};
-	notice->pending &= ~(1u << stage);
-	if (notice->pending == 0)
-		TAILQ_REMOVE(&session->notices, notice, others);
-}
-
 long kvfs_reap(kvfs_session *session, kvfs_event *ret_events, size_t n)
 {
+	struct kv_notice *notice;
+	unsigned stage;
 	size_t got = 0;
 	int r = kv_session_check(session);
 
@@ -439,8 +395,22 @@ long kvfs_reap(kvfs_session *session, kvfs_event *ret_events, size_t n)
 				     .result = kv_session_state_locked(session),
 				     .generation = session->generations};
 	session->link_unreaped = false;
-	while (got < n && !TAILQ_EMPTY(&session->notices))
-		take_notice_locked(session, &ret_events[got++]);
+	while (got < n && (notice = TAILQ_FIRST(&session->notices))) {
+		/* SUBMITTED comes before the other stages of an object. */
+		stage = notice->pending & 1u << KVFS_SUBMITTED
+				? KVFS_SUBMITTED
+				: (unsigned)__builtin_ctz(notice->pending);
+		ret_events[got++] =
+			(kvfs_event){.what = notice->what,
+				     .stage = stage,
+				     .user = notice->user,
+				     .result = notice->result[stage],
+				     .n = notice->n,
+				     .generation = session->generations};
+		notice->pending &= ~(1u << stage);
+		if (notice->pending == 0)
+			TAILQ_REMOVE(&session->notices, notice, others);
+	}
 	if (TAILQ_EMPTY(&session->notices))
 		kv_session_clear_news_locked(session);
 	pthread_mutex_unlock(&session->lock);

@@ -38,8 +38,6 @@ struct kv_rpc {
 	uint64_t tags;
 };
 
-void kv_rpc_init(struct kv_rpc *rpc);
-
 /*
  * Send packet (its tag is filled in here) and run call->done on its reply.
  * Never blocks.  -ENOTCONN or -ENOMEM: not sent, @done will not run.

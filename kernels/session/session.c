@@ -120,30 +120,24 @@ static bool has_news_locked(const struct kvfs_session *session)
 	return session->completed > 0 || session->link_changed;
 }
 
-static void wake_waiters_locked(struct kvfs_session *session, bool had_news)
+/* Make kvfs_fd readable and wake waiters; call before the news is noted. */
+static void announce_news_locked(struct kvfs_session *session)
 {
-	kv_assert_locked(&session->lock);
-	if (!had_news && session->event_fd >= 0)
+	if (!has_news_locked(session) && session->event_fd >= 0)
 		eventfd_write(session->event_fd, 1);
 	pthread_cond_broadcast(&session->changed);
 }
 
 void kv_session_completed_locked(struct kvfs_session *session)
 {
-	bool had_news = has_news_locked(session);
-
-	kv_assert_locked(&session->lock);
+	announce_news_locked(session);
 	session->completed++;
-	wake_waiters_locked(session, had_news);
 }
 
 static void link_changed_locked(struct kvfs_session *session)
 {
-	bool had_news = has_news_locked(session);
-
-	kv_assert_locked(&session->lock);
+	announce_news_locked(session);
 	session->link_changed = session->link_unreaped = true;
-	wake_waiters_locked(session, had_news);
 }
 
 uint64_t kv_time_after(uint64_t deadline)
@@ -241,46 +235,18 @@ static void disconnect(struct kvfs_session *session)
 }
 
 /* Print once for each version of a daemon why this session only misses. */
-static void print_versions(const char *path,
-			   const struct kv_link_versions *theirs)
+static void print_versions(const char *path, const struct wire_hello *theirs)
 {
 	static _Atomic uint32_t printed;
 
-	if (atomic_exchange(&printed, theirs->newest) == theirs->newest)
+	if (atomic_exchange(&printed, theirs->version) == theirs->version)
 		return;
 	fprintf(stderr,
 		"libkvfs %s: the kvfs daemon at %s speaks versions %u to %u of "
 		"the protocol, and this library %u to %u: nothing is found and "
 		"nothing saved until one of them is replaced\n",
-		KV_VERSION, path, theirs->oldest, theirs->newest, WIRE_OLDEST,
+		KV_VERSION, path, theirs->oldest, theirs->version, WIRE_OLDEST,
 		WIRE_VERSION);
-}
-
-/* An attempt to connect has ended with @r. */
-static void attempted(struct kvfs_session *session, struct retry *retry,
-		      const char *path, const struct kv_link *link, int r)
-{
-	pthread_mutex_lock(&session->receive_lock);
-	pthread_mutex_lock(&session->lock);
-	if (r == 0) {
-		strcpy(session->socket_path, path);
-		session->link = *link;
-		atomic_store(&session->live, ++session->generations);
-		if (session->user)
-			session->user->connected_locked(session);
-		kv_attach_ask_locked(session);
-		link_changed_locked(session);
-	}
-	atomic_store(&session->lost, kv_link_lost(r));
-	atomic_store(&session->refused,
-		     r == -EPROTONOSUPPORT || r == -EPERM ? r : 0);
-	session->tried = true;
-	pthread_cond_broadcast(&session->changed);
-	pthread_mutex_unlock(&session->lock);
-	pthread_mutex_unlock(&session->receive_lock);
-	retry->wait = kv_backoff(r == 0 ? 0 : retry->wait, RETRY_FIRST_NS,
-				 RETRY_LAST_NS);
-	retry->at = kv_now_ns() + retry->wait;
 }
 
 /*
@@ -291,7 +257,7 @@ static void attempted(struct kvfs_session *session, struct retry *retry,
 static void connect_again(struct kvfs_session *session, struct retry *retry)
 {
 	struct kv_link link = {.fd = -1};
-	struct kv_link_versions theirs = {0};
+	struct wire_hello theirs;
 	char path[KV_SOCKET_PATH_MAX];
 	int r;
 
@@ -310,18 +276,27 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 		r = kv_link_open(path, &link, &theirs);
 	if (r == -EPROTONOSUPPORT)
 		print_versions(session->path, &theirs);
-	attempted(session, retry, path, &link, r);
-}
-
-static int poll_ms(uint64_t until)
-{
-	uint64_t now = kv_now_ns();
-
-	if (until == UINT64_MAX)
-		return -1;
-	if (until <= now)
-		return 0;
-	return (int)KV_MIN((until - now + 999999) / 1000000, 60000u);
+	pthread_mutex_lock(&session->receive_lock);
+	pthread_mutex_lock(&session->lock);
+	if (r == 0) {
+		strcpy(session->socket_path, path);
+		session->link = link;
+		atomic_store(&session->live, ++session->generations);
+		if (session->user)
+			session->user->connected_locked(session);
+		kv_attach_ask_locked(session);
+		link_changed_locked(session);
+	}
+	atomic_store(&session->lost, kv_link_lost(r));
+	atomic_store(&session->refused,
+		     r == -EPROTONOSUPPORT || r == -EPERM ? r : 0);
+	session->tried = true;
+	pthread_cond_broadcast(&session->changed);
+	pthread_mutex_unlock(&session->lock);
+	pthread_mutex_unlock(&session->receive_lock);
+	retry->wait = kv_backoff(r == 0 ? 0 : retry->wait, RETRY_FIRST_NS,
+				 RETRY_LAST_NS);
+	retry->at = kv_now_ns() + retry->wait;
 }
 
 /* Sleep until there is work, and receive all messages.  -errno: the connection
@@ -334,10 +309,14 @@ static int wait_and_receive(struct kvfs_session *session, uint64_t until,
 		{.fd = session->link.fd,
 		 .events = POLLIN | (writes ? POLLOUT : 0)},
 	};
+	const uint64_t now = kv_now_ns();
+	const struct timespec timeout =
+		kv_timespec(until > now ? until - now : 0);
 	eventfd_t ignored;
 	int r;
 
-	if (poll(fds, KV_ARRAY_LEN(fds), poll_ms(until)) <= 0)
+	if (ppoll(fds, KV_ARRAY_LEN(fds), until == UINT64_MAX ? NULL : &timeout,
+		  NULL) <= 0)
 		return 0;
 	if (fds[0].revents)
 		eventfd_read(session->wake_fd, &ignored);
@@ -419,16 +398,13 @@ static int session_new(const char *path, struct kvfs_session **ret_session)
 	session->link.fd = session->lookup.fd = session->event_fd = -1;
 	session->lost = -ENOTCONN;
 	session->fork_count = atomic_load(&forks);
-	kv_rpc_init(&session->rpc);
-	LIST_INIT(&session->timers);
+	TAILQ_INIT(&session->rpc.out);
 	TAILQ_INIT(&session->mappings);
 	TAILQ_INIT(&session->unmapped);
 	TAILQ_INIT(&session->detaching);
 	TAILQ_INIT(&session->notices);
 	TAILQ_INIT(&session->active);
 	TAILQ_INIT(&session->saves);
-	LIST_INIT(&session->paged);
-	LIST_INIT(&session->lendings);
 	session->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (session->wake_fd < 0)
 		return -errno;
@@ -483,11 +459,8 @@ void kvfs_close(kvfs_session *session)
 	if (user)
 		user->closing(session);
 	assert(TAILQ_EMPTY(&session->active));
-	if (user)
-		user->idle(session);
 	copier = kv_steal(session->copier);
 	pthread_mutex_unlock(&session->lock);
-
 	kv_copier_free(copier);
 	pthread_mutex_lock(&session->lock);
 	session->closing = true;

@@ -37,12 +37,9 @@ struct kv_session_user {
 	void (*broken_locked)(struct kvfs_session *session);
 	/* There is a connection. */
 	void (*connected_locked)(struct kvfs_session *session);
-	/* The caller closes the session: end all transfers.  Lock held, but
-	 * released meanwhile. */
+	/* The caller closes the session: end all transfers, and make no more
+	 * staging.  Lock held, but released meanwhile. */
 	void (*closing)(struct kvfs_session *session);
-	/* All transfers have ended: end threads, free tables.  Lock held, but
-	 * released meanwhile. */
-	void (*idle)(struct kvfs_session *session);
 	/* The reader thread has ended.  No lock held. */
 	void (*closed)(struct kvfs_session *session);
 	/* In the child of a fork.  No lock held. */

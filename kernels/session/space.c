@@ -132,11 +132,15 @@ static int keep_layout_locked(struct kvfs_space *space,
 	return 0;
 }
 
-/* Ask the daemon about the space: its name, a NUL, and the layout's text. */
-static long ask_about(struct kvfs_space *space, struct answer *answer)
+/* Ask the daemon about the space, and remember the answer. */
+static int resolve(struct kvfs_space *space)
 {
+	_cleanup_(kv_freep) struct answer *answer = malloc(sizeof(*answer));
+	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
 	_cleanup_(kv_freep) uint8_t *items = NULL;
-	size_t name = strlen(space->name), text = strlen(space->text);
+	struct kvfs_session *session = space->session;
+	uint64_t generation = atomic_load(&session->live);
+	size_t name = strlen(space->name), text = strlen(space->text), len;
 	struct wire_space head = {
 		.flags = (space->flags & KVFS_CREATE ? WIRE_SPACE_CREATE : 0) |
 			 (space->flags & KVFS_SHARED ? WIRE_SPACE_SHARED : 0),
@@ -149,33 +153,19 @@ static long ask_about(struct kvfs_space *space, struct answer *answer)
 		.reply = answer,
 		.room = sizeof(*answer) - 1,
 	};
+	const char *nul;
+	long n;
+	int r;
 
 	items = malloc(question.bytes);
-	if (!items)
+	if (!items || !answer)
 		return -ENOMEM;
+	/* The space's name, a NUL, and the layout's text. */
 	memcpy(items, &head, sizeof(head));
 	memcpy(items + sizeof(head), space->name, name + 1);
 	memcpy(items + sizeof(head) + name + 1, space->text, text);
 	question.items = items;
-	return kv_ask(space->session, &question);
-}
-
-/* Ask the daemon about the space, and remember the answer. */
-static int resolve(struct kvfs_space *space)
-{
-	_cleanup_(kv_freep) struct answer *answer = NULL;
-	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
-	struct kvfs_session *session = space->session;
-	uint64_t generation = atomic_load(&session->live);
-	const char *nul;
-	size_t len;
-	long n;
-	int r;
-
-	answer = malloc(sizeof(*answer));
-	if (!answer)
-		return -ENOMEM;
-	n = ask_about(space, answer);
+	n = kv_ask(session, &question);
 	if (n < 0)
 		return (int)n;
 	/* The layout follows the name, or there is neither. */
@@ -201,36 +191,25 @@ static int resolve(struct kvfs_space *space)
 	return r;
 }
 
-static bool id_locked(struct kvfs_space *space, uint32_t *ret_id,
-		      uint64_t *ret_generation)
-{
-	kv_assert_locked(&space->session->lock);
-	if (!kv_session_is_live(space->session, space->known_by))
-		return false;
-	*ret_id = space->id;
-	*ret_generation = space->known_by;
-	return true;
-}
-
 int kv_lib_space_id(struct kvfs_space *space, uint32_t *ret_id,
 		    uint64_t *ret_generation)
 {
 	struct kvfs_session *session = space->session;
-	bool known;
+	bool known, asked = false;
 	int r;
 
-	pthread_mutex_lock(&session->lock);
-	known = id_locked(space, ret_id, ret_generation);
-	pthread_mutex_unlock(&session->lock);
-	if (known)
-		return 0;
-	r = resolve(space);
-	if (r < 0)
-		return r;
-	pthread_mutex_lock(&session->lock);
-	known = id_locked(space, ret_id, ret_generation);
-	pthread_mutex_unlock(&session->lock);
-	return known ? 0 : -ENOTCONN;
+	for (;; asked = true) {
+		pthread_mutex_lock(&session->lock);
+		known = kv_session_is_live(session, space->known_by);
+		*ret_id = space->id;
+		*ret_generation = space->known_by;
+		pthread_mutex_unlock(&session->lock);
+		if (known || asked)
+			return known ? 0 : -ENOTCONN;
+		r = resolve(space);
+		if (r < 0)
+			return r;
+	}
 }
 
 int kv_lib_space_miss(int r)
@@ -378,14 +357,6 @@ uint64_t kvfs_space_payload(kvfs_space *space)
 
 /* ---- snapshots ---- */
 
-/* A part of a snapshot's keys. */
-struct chunk {
-	uint64_t id;	 /* of the snapshot; 0 before the first read */
-	uint32_t blocks; /* of the whole snapshot */
-	size_t n;	 /* less than WIRE_BATCH at the end */
-	struct wire_pick picks[WIRE_BATCH];
-};
-
 /* Ask a question about @space; -ENOTCONN without a daemon. */
 static long ask(kvfs_space *space, struct kv_question *question)
 {
@@ -403,28 +374,6 @@ static int snapshot_check(kvfs_space *space, const char *name)
 	int r = kv_session_check(space ? space->session : NULL);
 
 	return r < 0 ? r : check_name(name);
-}
-
-static int send_picks(kvfs_space *space, uint64_t set, const kvfs_key *keys,
-		      const uint32_t *positions, size_t first, size_t n)
-{
-	struct wire_pick items[WIRE_BATCH] = {0};
-	struct kv_question question = {
-		.header = {.type = WIRE_PICK, .count = (uint32_t)n, .arg = set},
-		.items = items,
-		.bytes = n * sizeof(items[0]),
-	};
-	long r;
-
-	for (size_t i = 0; i < n; i++) {
-		memcpy(items[i].key, keys[first + i].bytes,
-		       keys[first + i].len);
-		items[i].len = keys[first + i].len;
-		items[i].position = positions ? positions[first + i]
-					      : (uint32_t)(first + i);
-	}
-	r = ask(space, &question);
-	return (int)KV_MIN(r, 0);
 }
 
 /* A message that ends with a snapshot's name. */
@@ -447,13 +396,13 @@ int kvfs_snapshot(kvfs_space *space, const char *name, const kvfs_key *keys,
 		.reply = &reply,
 		.room = sizeof(reply),
 	};
+	struct wire_pick items[WIRE_BATCH];
 	uint64_t set;
 	size_t batch;
-	long got;
-	int r = snapshot_check(space, name);
+	long got = snapshot_check(space, name);
 
-	if (r < 0)
-		return r;
+	if (got < 0)
+		return (int)got;
 	if (!kv_wire_keys_are_valid(keys, n) || n == 0 || n > KVFS_SNAPSHOT_MAX)
 		return -EINVAL;
 	for (size_t i = 0; positions && i < n; i++)
@@ -463,9 +412,23 @@ int kvfs_snapshot(kvfs_space *space, const char *name, const kvfs_key *keys,
 	set = atomic_fetch_add(&sets, 1) + 1;
 	for (size_t i = 0; i < n; i += batch) {
 		batch = KV_MIN(n - i, (size_t)WIRE_BATCH);
-		r = send_picks(space, set, keys, positions, i, batch);
-		if (r < 0)
-			return r;
+		memset(items, 0, sizeof(items));
+		for (size_t j = 0; j < batch; j++) {
+			const kvfs_key *key = &keys[i + j];
+
+			memcpy(items[j].key, key->bytes, key->len);
+			items[j].len = key->len;
+			items[j].position = positions ? positions[i + j]
+						      : (uint32_t)(i + j);
+		}
+		got = ask(space, &(struct kv_question){
+					 .header = {.type = WIRE_PICK,
+						    .count = (uint32_t)batch,
+						    .arg = set},
+					 .items = items,
+					 .bytes = batch * sizeof(items[0])});
+		if (got < 0)
+			return (int)got;
 	}
 	message.head.id = set;
 	strcpy(message.name, name);
@@ -476,108 +439,68 @@ int kvfs_snapshot(kvfs_space *space, const char *name, const kvfs_key *keys,
 	return got == -ESTALE ? -ENOTCONN : (int)KV_MIN(got, 0);
 }
 
-/* Read up to WIRE_BATCH picks from position @from on.  -ESTALE: chunk->id is not
- * 0, and another snapshot has the name now. */
-static int read_chunk(kvfs_space *space, const char *name, uint32_t from,
-		      struct chunk *chunk)
+long kvfs_snapshot_keys(kvfs_space *space, const char *name, kvfs_key *ret_keys,
+			uint32_t *ret_positions, size_t max)
 {
-	struct named message = {.head = {.id = chunk->id, .from = from}};
+	struct named message = {0};
 	struct {
 		struct wire_snapshot head;
 		struct wire_pick picks[WIRE_BATCH];
 	} reply;
 	struct kv_question question = {
-		.header = {.type = WIRE_SNAPSHOT_READ,
-			   .count = (uint32_t)strlen(name),
-			   .arg = WIRE_BATCH},
-		.items = &message,
-		.bytes = sizeof(message.head) + strlen(name),
-		.reply = &reply,
-		.room = sizeof(reply),
-	};
-	size_t n;
-	long r;
-
-	strcpy(message.name, name);
-	r = ask(space, &question);
-	if (r < 0)
-		return (int)r;
-	n = question.header.count;
-	if (n > WIRE_BATCH ||
-	    (size_t)r != sizeof(reply.head) + n * sizeof(reply.picks[0]))
-		return -EPROTO;
-	for (size_t i = 0; i < n; i++)
-		if (reply.picks[i].len != 16 && reply.picks[i].len != 32)
-			return -EPROTO;
-	chunk->id = reply.head.id;
-	chunk->blocks = reply.head.blocks;
-	chunk->n = n;
-	memcpy(chunk->picks, reply.picks, n * sizeof(chunk->picks[0]));
-	return 0;
-}
-
-long kvfs_snapshot_keys(kvfs_space *space, const char *name, kvfs_key *ret_keys,
-			uint32_t *ret_positions, size_t max)
-{
-	struct chunk chunk = {.id = 0};
-	uint32_t from = 0;
-	size_t n = 0;
-	int r = snapshot_check(space, name);
+		.items = &message, .reply = &reply, .room = sizeof(reply)};
+	size_t n = 0, picks = WIRE_BATCH;
+	long r = snapshot_check(space, name);
 
 	if (r < 0)
 		return r;
+	strcpy(message.name, name);
+	question.bytes = sizeof(message.head) + strlen(name);
 	do {
-		r = read_chunk(space, name, from, &chunk);
-		if (r == -ESTALE) { /* replaced meanwhile: begin again */
-			chunk.id = 0;
-			from = 0;
+		question.header =
+			(struct wire_header){.type = WIRE_SNAPSHOT_READ,
+					     .count = (uint32_t)strlen(name),
+					     .arg = WIRE_BATCH};
+		r = ask(space, &question);
+		if (r == -ESTALE && message.head.id != 0) {
+			/* Another snapshot has the name now: begin again. */
+			message.head = (struct wire_snapshot){0};
 			n = 0;
-			chunk.n = WIRE_BATCH;
+			picks = WIRE_BATCH;
 			continue;
 		}
 		if (r < 0)
 			return r;
-		for (size_t i = 0; i < chunk.n && n < max; i++, n++) {
+		picks = question.header.count;
+		if (picks > WIRE_BATCH ||
+		    (size_t)r !=
+			    sizeof(reply.head) + picks * sizeof(reply.picks[0]))
+			return -EPROTO;
+		message.head.id = reply.head.id;
+		for (size_t i = 0; i < picks; i++) {
+			const struct wire_pick *pick = &reply.picks[i];
+			kvfs_key key;
+
+			if (kvfs_key_set(pick->key, pick->len, &key) < 0)
+				return -EPROTO;
+			message.head.from = pick->position + 1;
+			if (n == max)
+				continue;
 			if (ret_keys)
-				(void)kvfs_key_set(chunk.picks[i].key,
-						   chunk.picks[i].len,
-						   &ret_keys[n]);
+				ret_keys[n] = key;
 			if (ret_positions)
-				ret_positions[n] = chunk.picks[i].position;
+				ret_positions[n] = pick->position;
+			n++;
 		}
-		if (chunk.n > 0)
-			from = chunk.picks[chunk.n - 1].position + 1;
-	} while (chunk.n == WIRE_BATCH && n < max);
-	return (long)chunk.blocks;
-}
-
-/* List the names after snapshot @id that fit a message; return their bytes. */
-static long list_names(kvfs_space *space, uint64_t *id, char *ret_text)
-{
-	_cleanup_(kv_freep) struct wire_snapshot *reply = malloc(WIRE_MAX);
-	struct kv_question question = {
-		.header = {.type = WIRE_SNAPSHOT_LIST, .arg = *id},
-		.reply = reply,
-		.room = WIRE_MAX,
-	};
-	long n;
-
-	if (!reply)
-		return -ENOMEM;
-	n = ask(space, &question);
-	if (n < 0)
-		return n;
-	if ((size_t)n < sizeof(*reply))
-		return -EPROTO;
-	n -= (long)sizeof(*reply);
-	*id = reply->id;
-	memcpy(ret_text, reply + 1, (size_t)n);
-	return n > 0 && ret_text[n - 1] != '\0' ? -EPROTO : n;
+	} while (picks == WIRE_BATCH && n < max);
+	return (long)reply.head.blocks;
 }
 
 long kvfs_snapshot_list(kvfs_space *space, char **ret_names)
 {
+	_cleanup_(kv_freep) struct wire_snapshot *reply = malloc(WIRE_MAX);
 	_cleanup_(kv_freep) char *names = NULL;
+	struct kv_question question = {.reply = reply, .room = WIRE_MAX};
 	uint64_t id = 0;
 	size_t bytes = 0;
 	long n, count = 0;
@@ -593,10 +516,22 @@ long kvfs_snapshot_list(kvfs_space *space, char **ret_names)
 		if (!more)
 			return -ENOMEM;
 		names = more;
-		n = list_names(space, &id, names + bytes);
+		if (!reply)
+			return -ENOMEM;
+		/* Names of the snapshots after @id, as many as fit a message. */
+		question.header = (struct wire_header){
+			.type = WIRE_SNAPSHOT_LIST, .arg = id};
+		n = ask(space, &question);
 		if (n < 0)
 			return n;
+		if ((size_t)n < sizeof(*reply))
+			return -EPROTO;
+		n -= (long)sizeof(*reply);
+		id = reply->id;
+		memcpy(names + bytes, reply + 1, (size_t)n);
 		bytes += (size_t)n;
+		if (n > 0 && names[bytes - 1] != '\0')
+			return -EPROTO;
 	} while (n > 0);
 	for (size_t i = 0; i < bytes; i++)
 		count += names[i] == '\0';

@@ -547,11 +547,6 @@ static void connected_locked(struct kvfs_session *session)
 static void closing(struct kvfs_session *session)
 {
 	kv_xfers_drain(session, NULL);
-}
-
-static void idle(struct kvfs_session *session)
-{
-	kv_assert_locked(&session->lock);
 	session->stage_payload = 0; /* no more staging */
 	kv_staging_wait_grown(session);
 }
@@ -593,7 +588,6 @@ static const struct kv_session_user transfers = {
 	.broken_locked = broken_locked,
 	.connected_locked = connected_locked,
 	.closing = closing,
-	.idle = idle,
 	.closed = closed,
 	.forked = forked,
 	.detaching_locked = detaching_locked,

@@ -14,7 +14,7 @@ static void silent(struct impostor *i, int fd, struct kv_packet *packet)
 
 static void a_socket_that_is_not_there_is_an_error(void **state)
 {
-	struct kv_link_versions theirs;
+	struct wire_hello theirs;
 	struct kv_link link = {.fd = -1};
 
 	(void)state;
@@ -26,27 +26,27 @@ static void a_socket_that_is_not_there_is_an_error(void **state)
 static void no_common_version_is_told_with_theirs(void **state)
 {
 	struct impostor *i = *state;
-	struct kv_link_versions theirs;
+	struct wire_hello theirs;
 	struct kv_link link = {.fd = -1};
 
 	i->version = WIRE_VERSION + 1;
 	impostor_start(i, silent);
 	assert_int_equal(kv_link_open(i->path, &link, &theirs),
 			 -EPROTONOSUPPORT);
-	assert_int_equal(theirs.newest, WIRE_VERSION + 1);
+	assert_int_equal(theirs.version, WIRE_VERSION + 1);
 	assert_int_equal(theirs.oldest, WIRE_VERSION + 1);
 	i->strict = true;
 	i->version = WIRE_VERSION + 7;
 	i->oldest = WIRE_VERSION + 6;
 	assert_int_equal(kv_link_open(i->path, &link, &theirs),
 			 -EPROTONOSUPPORT);
-	assert_int_equal(theirs.newest, WIRE_VERSION + 7);
+	assert_int_equal(theirs.version, WIRE_VERSION + 7);
 	assert_int_equal(theirs.oldest, WIRE_VERSION + 6);
 	i->oldest = 0;
 	i->version = WIRE_OLDEST - 1;
 	assert_int_equal(kv_link_open(i->path, &link, &theirs),
 			 -EPROTONOSUPPORT);
-	assert_int_equal(theirs.newest, WIRE_OLDEST - 1);
+	assert_int_equal(theirs.version, WIRE_OLDEST - 1);
 	assert_int_equal(link.fd, -1);
 }
 
@@ -54,7 +54,7 @@ static void no_common_version_is_told_with_theirs(void **state)
 static void a_daemon_of_version_4_is_refused_and_not_asked_again(void **state)
 {
 	struct impostor *i = *state;
-	struct kv_link_versions theirs;
+	struct wire_hello theirs;
 	struct kv_link link = {.fd = -1};
 
 	i->strict = true;
@@ -63,7 +63,7 @@ static void a_daemon_of_version_4_is_refused_and_not_asked_again(void **state)
 	impostor_start(i, silent);
 	assert_int_equal(kv_link_open(i->path, &link, &theirs),
 			 -EPROTONOSUPPORT);
-	assert_int_equal(theirs.newest, 4);
+	assert_int_equal(theirs.version, 4);
 	assert_int_equal(theirs.oldest, 2);
 	assert_int_equal(i->connections, 1);
 	assert_int_equal(link.fd, -1);
@@ -73,7 +73,7 @@ static void nobody_who_answers_hello_is_waited_for_a_second_only(void **state)
 {
 	struct impostor *i = *state;
 	uint64_t before = kv_now_ns();
-	struct kv_link_versions theirs;
+	struct wire_hello theirs;
 	struct kv_link link;
 
 	assert_int_equal(kv_link_open(i->path, &link, &theirs), -EAGAIN);
@@ -84,7 +84,7 @@ static void a_path_longer_than_an_address_is_reached(void **state)
 {
 	struct impostor *i = *state;
 	char longer[400], command[900];
-	struct kv_link_versions theirs;
+	struct wire_hello theirs;
 	struct kv_link link;
 
 	impostor_start(i, silent);
