@@ -53,13 +53,22 @@ static bool find_beside(const char *library, char *ret_path, size_t room)
 	return n > 0 && (size_t)n < room && access(ret_path, F_OK) == 0;
 }
 
-static const struct kvfs_device *find_plugin(const char *name)
+const struct kvfs_device *kv_device_find(const char *name)
 {
+	size_t len = strspn(name, "abcdefghijklmnopqrstuvwxyz");
 	char library[NAME_MAX_LEN + 32], symbol[NAME_MAX_LEN + 32], path[4096];
+	char plugin[NAME_MAX_LEN + 1], why[WHY];
 	const struct kvfs_device *device;
-	char why[WHY];
 	void *opened;
 
+	if (strcmp(name, kv_device_host.name) == 0)
+		return &kv_device_host;
+	if (len == 0 || len > NAME_MAX_LEN ||
+	    (name[len] != '\0' && name[len] != ':'))
+		return refuse(name, "that is no name of a device");
+	memcpy(plugin, name, len);
+	plugin[len] = '\0';
+	name = plugin;
 	snprintf(library, sizeof(library), "libkvfs-%s.so.1", name);
 	/* A library beside this one is used even if it cannot be loaded: another
 	 * one would be of another build. */
@@ -78,19 +87,4 @@ static const struct kvfs_device *find_plugin(const char *name)
 	if (kv_guard_check(device, name, why, sizeof(why)) < 0)
 		return refuse(name, why);
 	return device;
-}
-
-const struct kvfs_device *kv_device_find(const char *name)
-{
-	size_t len = strspn(name, "abcdefghijklmnopqrstuvwxyz");
-	char plugin[NAME_MAX_LEN + 1];
-
-	if (strcmp(name, kv_device_host.name) == 0)
-		return &kv_device_host;
-	if (len == 0 || len > NAME_MAX_LEN ||
-	    (name[len] != '\0' && name[len] != ':'))
-		return refuse(name, "that is no name of a device");
-	memcpy(plugin, name, len);
-	plugin[len] = '\0';
-	return find_plugin(plugin);
 }

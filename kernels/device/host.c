@@ -84,57 +84,54 @@ static uint64_t bytes_of(const struct kvfs_strides *strides,
 	return strides->pages_per_block * stride->count * stride->bytes;
 }
 
-static struct kvfs_range clip(struct kvfs_range range, uint64_t from,
-			      uint64_t n)
-{
-	return (struct kvfs_range){
-		.from = KV_MAX(range.from, from) - from,
-		.to = KV_MIN(range.to - from, n),
-	};
-}
-
 /* Ranges and strides both ascend, so each stride is visited about once. */
 static void copy_block(const struct kvfs_batch *batch,
 		       const struct kvfs_copy *copy, enum way way)
 {
 	static const struct kvfs_range all = {0, UINT64_MAX};
 	const struct kvfs_strides *strides = batch->strides;
-	const struct kvfs_range *ranges =
+	const struct kvfs_range *range =
 		batch->n_ranges > 0 ? batch->ranges : &all;
+	const struct kvfs_range *last = range + KV_MAX(batch->n_ranges, 1u) - 1;
 	const struct kvfs_stride *stride, *first = strides->stride;
 	const struct kvfs_stride *end = strides->stride + strides->n;
-	size_t n = KV_MAX(batch->n_ranges, (size_t)1);
+	struct kvfs_range part;
+	uint64_t at;
 
-	for (size_t i = 0; i < n; i++) {
+	for (; range <= last; range++) {
 		while (first < end &&
-		       first->offset + bytes_of(strides, first) <=
-			       ranges[i].from)
+		       first->offset + bytes_of(strides, first) <= range->from)
 			first++;
-		for (stride = first;
-		     stride < end && stride->offset < ranges[i].to; stride++)
+		for (stride = first; stride < end && stride->offset < range->to;
+		     stride++) {
+			at = stride->offset;
+			part.from = KV_MAX(range->from, at) - at;
+			part.to = KV_MIN(range->to - at,
+					 bytes_of(strides, stride));
 			copy_stride(stride, strides->pages_per_block, copy,
-				    clip(ranges[i], stride->offset,
-					 bytes_of(strides, stride)),
-				    way);
+				    part, way);
+		}
 	}
+}
+
+static int copy_blocks(const struct kvfs_batch *batch, enum way way)
+{
+	for (size_t i = 0; i < batch->n; i++)
+		copy_block(batch, &batch->copies[i], way);
+	kv_copy_fence();
+	return 0;
 }
 
 static int host_load(void *pool, const struct kvfs_batch *batch)
 {
 	(void)pool;
-	for (size_t i = 0; i < batch->n; i++)
-		copy_block(batch, &batch->copies[i], LOAD);
-	kv_copy_fence();
-	return 0;
+	return copy_blocks(batch, LOAD);
 }
 
 static int host_save(void *pool, const struct kvfs_batch *batch)
 {
 	(void)pool;
-	for (size_t i = 0; i < batch->n; i++)
-		copy_block(batch, &batch->copies[i], SAVE);
-	kv_copy_fence();
-	return 0;
+	return copy_blocks(batch, SAVE);
 }
 
 static void host_info(void *pool, struct kvfs_pool_info *ret_info)
@@ -151,38 +148,16 @@ struct hostmem {
 	int fd; /* -1: taken */
 };
 
-static void unmap(struct hostmem *memory)
+static void host_release(void *arg)
 {
+	struct hostmem *memory = arg;
+
 	if (!memory)
 		return;
 	if (memory->base)
 		munmap(memory->base, memory->max_bytes);
 	kv_closep(&memory->fd);
 	free(memory);
-}
-
-static void unmapp(struct hostmem **memory)
-{
-	unmap(*memory);
-}
-
-static int map_memfd(struct hostmem *memory)
-{
-	void *base;
-
-	memory->fd =
-		memfd_create("kvfs-pages", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (memory->fd < 0)
-		return -errno;
-	if (ftruncate(memory->fd, (off_t)memory->max_bytes) < 0)
-		return -errno;
-	base = mmap(NULL, memory->max_bytes, PROT_NONE,
-		    MAP_SHARED | MAP_NORESERVE, memory->fd, 0);
-	if (base == MAP_FAILED)
-		return -errno;
-	memory->base = base;
-	madvise(base, memory->max_bytes, MADV_DONTFORK);
-	return 0;
 }
 
 static int host_grow(void *memory, uint64_t bytes)
@@ -216,29 +191,37 @@ static int host_grow(void *memory, uint64_t bytes)
 static int host_reserve(const char *name, uint64_t bytes, uint64_t max_bytes,
 			void **ret_memory, void **ret_base)
 {
-	_cleanup_(unmapp) struct hostmem *memory = calloc(1, sizeof(*memory));
-	int r;
+	struct hostmem *memory;
+	void *base = MAP_FAILED;
+	int r = 0;
 
 	(void)name;
-	if (!memory)
-		return -ENOMEM;
-	memory->fd = -1;
 	if (max_bytes > INT64_MAX - KV_PAGE)
 		return -ENOMEM;
+	memory = calloc(1, sizeof(*memory));
+	if (!memory)
+		return -ENOMEM;
 	memory->max_bytes = kv_round_up(max_bytes, KV_PAGE);
-	r = map_memfd(memory);
-	if (r == 0)
+	memory->fd =
+		memfd_create("kvfs-pages", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (memory->fd >= 0 &&
+	    ftruncate(memory->fd, (off_t)memory->max_bytes) == 0)
+		base = mmap(NULL, memory->max_bytes, PROT_NONE,
+			    MAP_SHARED | MAP_NORESERVE, memory->fd, 0);
+	if (base == MAP_FAILED) {
+		r = -errno;
+	} else {
+		memory->base = base;
+		madvise(base, memory->max_bytes, MADV_DONTFORK);
 		r = host_grow(memory, bytes);
-	if (r < 0)
+	}
+	if (r < 0) {
+		host_release(memory);
 		return r == -EFBIG || r == -EINVAL ? -ENOMEM : r;
+	}
 	*ret_base = memory->base;
-	*ret_memory = kv_steal(memory);
+	*ret_memory = memory;
 	return 0;
-}
-
-static void host_release(void *memory)
-{
-	unmap(memory);
 }
 
 static int host_take_fd(void *memory)

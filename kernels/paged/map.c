@@ -82,24 +82,7 @@ static void join_locked(struct kv_use *use, struct kv_page *page)
 		kv_page_fill_want_locked(page->fill);
 }
 
-/* Take a page for a block of the cache, and add it to a fill. */
-static int begin_block_locked(struct placing *m, const kvfs_key *key,
-			      struct kv_page **ret_page)
-{
-	struct kv_page_table *page_table = m->map->paged->page_table;
-	int r = kv_page_fills_need_locked(&m->fills, m->map->paged, m->space);
-
-	kv_assert_locked(&m->space->session->lock);
-	if (r < 0)
-		return r;
-	*ret_page = kv_page_table_take(page_table);
-	if (!*ret_page)
-		return -ENOSPC;
-	kv_page_table_name(page_table, *ret_page, m->known, key);
-	kv_page_fills_add_locked(&m->fills, *ret_page);
-	return 0;
-}
-
+/* Find the block's page, or take a page for the block and add the page to a fill. */
 static void place_locked(struct placing *m, size_t i)
 {
 	struct kv_page_table *page_table = m->map->paged->page_table;
@@ -108,10 +91,18 @@ static void place_locked(struct placing *m, size_t i)
 	int r = 0;
 
 	kv_assert_locked(&m->space->session->lock);
-	if (!page)
-		r = m->states[i] == KVFS_ABSENT || m->states[i] == KVFS_SAVING
-			    ? -ENOENT
-			    : begin_block_locked(m, &m->keys[i], &page);
+	if (!page) {
+		if (m->states[i] == KVFS_ABSENT || m->states[i] == KVFS_SAVING)
+			r = -ENOENT;
+		else if (!(page = kv_page_table_take(page_table)))
+			r = -ENOSPC;
+		else
+			r = kv_page_fills_add_locked(&m->fills, m->map->paged,
+						     m->space, page);
+		if (r == 0)
+			kv_page_table_name(page_table, page, m->known,
+					   &m->keys[i]);
+	}
 	if (r < 0)
 		kv_use_settle_locked(&m->map->uses[i], r);
 	else
@@ -219,42 +210,21 @@ static void place_all_locked(struct placing *m, uint64_t in_cache,
 		place_locked(m, i);
 }
 
-static int map_start(struct placing *m, const kvfs_opts *opts)
-{
-	struct kv_paged_pool *paged = m->map->paged;
-	struct kvfs_session *session = m->space->session;
-	long in_cache;
-
-	pthread_mutex_lock(&session->lock);
-	m->known = kv_page_table_space_get(paged->page_table, m->space->name);
-	pthread_mutex_unlock(&session->lock);
-	if (!m->known)
-		return -ENOMEM;
-	in_cache = look_up(m);
-	pthread_mutex_lock(&session->lock);
-	if (in_cache >= 0)
-		place_all_locked(m, (uint64_t)in_cache, opts->user);
-	kv_page_table_space_put(paged->page_table, m->known);
-	pthread_mutex_unlock(&session->lock);
-	kv_page_fills_start(paged, &m->fills, opts);
-	return (int)KV_MIN(in_cache, 0);
-}
-
 int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
 	     const kvfs_opts *opts, kvfs_mapping **ret_map)
 {
 	_cleanup_(map_freep) struct kvfs_mapping *map = NULL;
 	_cleanup_(kv_freep) uint8_t *states = calloc(n + 1, 1);
 	struct placing m = {.space = space, .keys = keys, .states = states};
+	struct kv_page_table *page_table;
 	kvfs_opts known = {0};
+	long in_cache;
 	int r = kv_paged_pool_check(pool);
 
 	if (r == 0)
 		r = kv_abi_opts(&known, opts);
 	if (r == 0)
-		r = kv_paged_pool_check_space(pool, space);
-	if (r == 0)
-		r = kv_paged_pool_check_opts(pool, &known, 0);
+		r = kv_paged_pool_check_call(pool, space, &known, 0);
 	if (r < 0)
 		return r;
 	if (!ret_map || n > KV_QUERY_KEYS_MAX ||
@@ -267,14 +237,31 @@ int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
 		return r;
 	m.map = map;
 	TAILQ_INIT(&m.fills);
-	r = map_start(&m, &known);
-	if (r < 0)
-		return r;
+	page_table = map->paged->page_table;
+	pthread_mutex_lock(&pool->session->lock);
+	m.known = kv_page_table_space_get(page_table, space->name);
+	pthread_mutex_unlock(&pool->session->lock);
+	if (!m.known)
+		return -ENOMEM;
+	in_cache = look_up(&m);
+	pthread_mutex_lock(&pool->session->lock);
+	if (in_cache >= 0)
+		place_all_locked(&m, (uint64_t)in_cache, known.user);
+	kv_page_table_space_put(m.known);
+	pthread_mutex_unlock(&pool->session->lock);
+	if (in_cache < 0)
+		return (int)in_cache;
+	kv_page_fills_start(map->paged, &m.fills, &known);
 	*ret_map = kv_steal(map);
 	return 0;
 }
 
 /* ---- using ---- */
+
+static struct kvfs_xfer *xfer_of(const struct kvfs_mapping *map)
+{
+	return map ? map->xfer : NULL;
+}
 
 static int check_map(const struct kvfs_mapping *map)
 {
@@ -283,32 +270,28 @@ static int check_map(const struct kvfs_mapping *map)
 
 int kvfs_map_poll(kvfs_mapping *map)
 {
-	int r = check_map(map);
-
-	return r < 0 ? r : kvfs_xfer_poll(map->xfer, KVFS_COPIED);
+	return kvfs_xfer_poll(xfer_of(map), KVFS_COPIED);
 }
 
 long kvfs_map_wait(kvfs_mapping *map, uint64_t deadline)
 {
-	int r = check_map(map);
-
-	return r < 0 ? r : kvfs_xfer_wait(map->xfer, KVFS_COPIED, deadline);
+	return kvfs_xfer_wait(xfer_of(map), KVFS_COPIED, deadline);
 }
 
 int kvfs_map_status(kvfs_mapping *map, size_t i)
 {
-	int r = check_map(map);
-
-	return r < 0 ? r : kvfs_xfer_status(map->xfer, i);
+	return kvfs_xfer_status(xfer_of(map), i);
 }
 
 long kvfs_map_statuses(kvfs_mapping *map, size_t first, size_t n,
 		       int *ret_statuses)
 {
-	int r = check_map(map);
+	return kvfs_xfer_statuses(xfer_of(map), first, n, ret_statuses);
+}
 
-	return r < 0 ? r
-		     : kvfs_xfer_statuses(map->xfer, first, n, ret_statuses);
+void kvfs_map_cancel(kvfs_mapping *map)
+{
+	kvfs_xfer_cancel(xfer_of(map));
 }
 
 static int order_locked(const struct kvfs_mapping *map, void *stream)
@@ -353,12 +336,6 @@ int kvfs_map_order(kvfs_mapping *map, void *stream)
 	map->ordered |= r == 0;
 	pthread_mutex_unlock(&map->xfer->session->lock);
 	return r;
-}
-
-void kvfs_map_cancel(kvfs_mapping *map)
-{
-	if (check_map(map) == 0)
-		kvfs_xfer_cancel(map->xfer);
 }
 
 /* Return the page of block @i if the caller may use it. */

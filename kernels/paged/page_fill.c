@@ -70,11 +70,6 @@ static int fill_new_locked(struct kv_paged_pool *paged,
 	return 0;
 }
 
-static bool fill_is_full(const struct kv_page_fill *fill)
-{
-	return fill->n == fill->limit;
-}
-
 static void fill_add_locked(struct kv_page_fill *fill, struct kv_page *page)
 {
 	kv_assert_locked(&fill->paged->inner->session->lock);
@@ -129,7 +124,7 @@ static bool go_again_locked(const struct kv_page_fill *fill,
 	kv_assert_locked(&paged->inner->session->lock);
 	if (LIST_EMPTY(&page->waiting) || (alone && fill->n == 1))
 		return false;
-	if (!last || fill_is_full(last)) {
+	if (!last || last->n == last->limit) {
 		if (fill_new_locked(paged, fill->space, &last) < 0)
 			return false;
 		/* The stream's work before the first load is over. */
@@ -184,13 +179,16 @@ static void load_over(struct kvfs_xfer *load, enum kvfs_stage stage)
 		over_locked(load->owner, 0);
 }
 
-static int lease_and_load(struct kv_page_fill *fill, kvfs_lease **ret_lease,
-			  kvfs_xfer **ret_load)
+/* Acquire and load.  No lock is held; @fill may be freed when this returns. */
+static void fill_start(struct kv_page_fill *fill)
 {
 	const struct kv_paged_pool *paged = fill->paged;
+	struct kvfs_session *session = paged->inner->session;
 	int64_t pages[FILL_PAGES];
 	kvfs_key keys[FILL_PAGES];
 	const kvfs_query query = {fill->space, keys, fill->n};
+	kvfs_lease *lease = NULL;
+	kvfs_xfer *load = NULL;
 	int r;
 
 	for (size_t i = 0; i < fill->n; i++) {
@@ -198,21 +196,10 @@ static int lease_and_load(struct kv_page_fill *fill, kvfs_lease **ret_lease,
 		pages[i] = (int64_t)kv_page_table_index(paged->page_table,
 							fill->page[i]);
 	}
-	r = kvfs_acquire(&query, 1, NULL, ret_lease);
-	if (r < 0)
-		return r;
-	return kvfs_load(paged->inner, *ret_lease, fill->n, pages, &fill->opts,
-			 ret_load);
-}
-
-/* Acquire and load.  No lock is held; @fill may be freed when this returns. */
-static void fill_start(struct kv_page_fill *fill)
-{
-	struct kvfs_session *session = fill->paged->inner->session;
-	kvfs_lease *lease = NULL;
-	kvfs_xfer *load = NULL;
-	int r = lease_and_load(fill, &lease, &load);
-
+	r = kvfs_acquire(&query, 1, NULL, &lease);
+	if (r == 0)
+		r = kvfs_load(paged->inner, lease, fill->n, pages, &fill->opts,
+			      &load);
 	pthread_mutex_lock(&session->lock);
 	fill->lease = lease;
 	fill->load = load;
@@ -242,26 +229,22 @@ static void fill_run(struct kv_job *job)
 		fill_start(fill);
 }
 
-int kv_page_fills_need_locked(struct kv_page_fills *fills,
-			      struct kv_paged_pool *paged,
-			      struct kvfs_space *space)
+int kv_page_fills_add_locked(struct kv_page_fills *fills,
+			     struct kv_paged_pool *paged,
+			     struct kvfs_space *space, struct kv_page *page)
 {
 	struct kv_page_fill *fill = TAILQ_LAST(fills, kv_page_fills);
-	int r;
 
 	kv_assert_locked(&paged->inner->session->lock);
-	if (fill && !fill_is_full(fill))
-		return 0;
-	r = fill_new_locked(paged, space, &fill);
-	if (r < 0)
-		return r;
-	TAILQ_INSERT_TAIL(fills, fill, others);
+	if (!fill || fill->n == fill->limit) {
+		if (fill_new_locked(paged, space, &fill) < 0) {
+			kv_page_table_give(paged->page_table, page);
+			return -ENOMEM;
+		}
+		TAILQ_INSERT_TAIL(fills, fill, others);
+	}
+	fill_add_locked(fill, page);
 	return 0;
-}
-
-void kv_page_fills_add_locked(struct kv_page_fills *fills, struct kv_page *page)
-{
-	fill_add_locked(TAILQ_LAST(fills, kv_page_fills), page);
 }
 
 /*

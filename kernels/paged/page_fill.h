@@ -10,13 +10,11 @@
 
 struct kvfs_xfer;
 
-/* Make room for one more page in the last of @fills, for @space.  -ENOMEM. */
-int kv_page_fills_need_locked(struct kv_page_fills *fills,
-			      struct kv_paged_pool *paged,
-			      struct kvfs_space *space);
-/* Add a COMING page to the last of @fills, which has room. */
-void kv_page_fills_add_locked(struct kv_page_fills *fills,
-			      struct kv_page *page);
+/* Add a TAKEN page, for a block of @space, to the last of @fills or to a new fill.
+ * -ENOMEM: the page was given back. */
+int kv_page_fills_add_locked(struct kv_page_fills *fills,
+			     struct kv_paged_pool *paged,
+			     struct kvfs_space *space, struct kv_page *page);
 
 /*
  * Begin or queue the fills; the caller holds no lock.  A fill that ends, or

@@ -74,8 +74,7 @@ void kv_page_table_free(struct kv_page_table *page_table)
 		return;
 	for (uint64_t i = 0; i < page_table->unused; i++)
 		if (page_table->page[i].space)
-			kv_page_table_space_put(page_table,
-						page_table->page[i].space);
+			kv_page_table_space_put(page_table->page[i].space);
 	while ((space = LIST_FIRST(&page_table->spaces))) {
 		LIST_REMOVE(space, others);
 		free(space);
@@ -150,10 +149,8 @@ kv_page_table_space_get(struct kv_page_table *page_table, const char *name)
 	return space;
 }
 
-void kv_page_table_space_put(struct kv_page_table *page_table,
-			     struct kv_page_table_space *space)
+void kv_page_table_space_put(struct kv_page_table_space *space)
 {
-	(void)page_table;
 	assert(space->holders > 0);
 	if (--space->holders > 0)
 		return;
@@ -197,10 +194,10 @@ struct kv_page *kv_page_table_find(struct kv_page_table *page_table,
 	return NULL;
 }
 
-static void unname(struct kv_page_table *page_table, struct kv_page *page)
+static void unname(struct kv_page *page)
 {
 	LIST_REMOVE(page, bucket);
-	kv_page_table_space_put(page_table, kv_steal(page->space));
+	kv_page_table_space_put(kv_steal(page->space));
 }
 
 void kv_page_table_name(struct kv_page_table *page_table, struct kv_page *page,
@@ -226,7 +223,7 @@ static void to_free(struct kv_page_table *page_table, struct kv_page *page)
 {
 	assert(page->refs == 0);
 	if (page->space)
-		unname(page_table, page);
+		unname(page);
 	page->state = KV_PAGE_FREE;
 	TAILQ_INSERT_HEAD(&page_table->free, page, idle);
 	page_table->n_free++;
@@ -273,7 +270,7 @@ struct kv_page *kv_page_table_take(struct kv_page_table *page_table)
 		if (!page)
 			return NULL;
 		from_cached(page_table, page);
-		unname(page_table, page);
+		unname(page);
 	}
 	page->state = KV_PAGE_TAKEN;
 	page_table->n_taken++;

@@ -49,8 +49,7 @@ void kv_page_table_grow(struct kv_page_table *page_table, uint64_t pages);
 /* Return the space of that name, held; NULL: no memory. */
 struct kv_page_table_space *
 kv_page_table_space_get(struct kv_page_table *page_table, const char *name);
-void kv_page_table_space_put(struct kv_page_table *page_table,
-			     struct kv_page_table_space *space);
+void kv_page_table_space_put(struct kv_page_table_space *space);
 /* Forget the keys of all pages of the space; pages in use stay with their users. */
 void kv_page_table_forget(struct kv_page_table *page_table, const char *name);
 

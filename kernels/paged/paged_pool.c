@@ -229,22 +229,16 @@ int kv_paged_pool_check(const struct kvfs_pool *pool)
 	return pool->paged ? 0 : -EINVAL;
 }
 
-int kv_paged_pool_check_space(const struct kvfs_pool *pool,
-			      struct kvfs_space *space)
-{
-	if (!space || space->session != pool->session ||
-	    !kv_lib_layout_same_tensors(kv_lib_space_layout(space),
-					pool->layout))
-		return -EINVAL;
-	return 0;
-}
-
-int kv_paged_pool_check_opts(const struct kvfs_pool *pool,
-			     const kvfs_opts *opts, unsigned flags)
+int kv_paged_pool_check_call(const struct kvfs_pool *pool,
+			     struct kvfs_space *space, const kvfs_opts *opts,
+			     unsigned flags)
 {
 	void *stream;
 
-	if (opts->first != 0 || opts->first_layer != 0 || opts->layers != 0 ||
+	if (!space || space->session != pool->session ||
+	    !kv_lib_layout_same_tensors(kv_lib_space_layout(space),
+					pool->layout) ||
+	    opts->first != 0 || opts->first_layer != 0 || opts->layers != 0 ||
 	    (opts->flags & ~flags) != 0)
 		return -EINVAL;
 	return kv_stream_sync_resolve(pool->device, opts->stream, opts->event,
@@ -379,6 +373,15 @@ static void give_back_locked(struct kvfs_pages *set)
 		kv_page_table_give(set->paged->page_table, set->page[i]);
 }
 
+/* Drop the pages of a set that is neither sealed nor dropped. */
+static void drop_taken_locked(struct kvfs_pages *set)
+{
+	if (set->state != SET_TAKEN)
+		return;
+	set->state = SET_DROPPED;
+	give_back_locked(set);
+}
+
 int kvfs_pages_take(kvfs_pool *pool, size_t n, kvfs_pages **ret_pages)
 {
 	_cleanup_(kv_freep) struct kvfs_pages *set = NULL;
@@ -499,10 +502,7 @@ void kvfs_pages_free(kvfs_pages *pages)
 		return;
 	session = pages->session;
 	pthread_mutex_lock(&session->lock);
-	if (pages->state == SET_TAKEN) {
-		pages->state = SET_DROPPED;
-		give_back_locked(pages);
-	}
+	drop_taken_locked(pages);
 	set_put_locked(pages);
 	pthread_mutex_unlock(&session->lock);
 }
@@ -513,10 +513,7 @@ void kv_sets_end_locked(struct kv_paged_pool *paged)
 
 	kv_assert_locked(&paged->inner->session->lock);
 	LIST_FOREACH(set, &paged->sets, others)
-		if (set->state == SET_TAKEN) {
-			set->state = SET_DROPPED;
-			give_back_locked(set);
-		}
+		drop_taken_locked(set);
 }
 
 void kv_sets_free_locked(struct kv_paged_pool *paged)
@@ -600,47 +597,16 @@ static void seal_locked(struct kvfs_pages *set,
 	}
 }
 
-static int save_and_seal(struct kvfs_pages *set, kvfs_space *space,
-			 const kvfs_key *keys, const kvfs_meta *meta, size_t n,
-			 const kvfs_opts *opts, struct kv_stream_fence **fence,
-			 kvfs_xfer **ret_xfer)
-{
-	_cleanup_(kv_freep) int64_t *pages = malloc((n + 1) * sizeof(*pages));
-	struct kv_page_table *page_table = set->paged->page_table;
-	struct kv_page_table_space *known = NULL;
-	int r = 0;
-
-	pthread_mutex_lock(&set->session->lock);
-	if (set->state != SET_TAKEN)
-		r = -EINVAL;
-	else if (pages)
-		known = kv_page_table_space_get(page_table, space->name);
-	if (known)
-		set->state = SET_SEALING;
-	pthread_mutex_unlock(&set->session->lock);
-	if (!known)
-		return r < 0 ? r : -ENOMEM;
-	for (size_t i = 0; i < n; i++)
-		pages[i] =
-			(int64_t)kv_page_table_index(page_table, set->page[i]);
-	r = kvfs_save(set->paged->inner, space, keys, meta, n, pages, opts,
-		      ret_xfer);
-	pthread_mutex_lock(&set->session->lock);
-	if (r < 0)
-		set->state = SET_TAKEN;
-	else
-		seal_locked(set, known, keys, *ret_xfer, kv_steal(*fence));
-	kv_page_table_space_put(page_table, known);
-	pthread_mutex_unlock(&set->session->lock);
-	return r;
-}
-
 int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 		    const kvfs_meta *meta, size_t n, const kvfs_opts *opts,
 		    kvfs_xfer **ret_xfer)
 {
+	const unsigned flags = KVFS_MUST | KVFS_HOLD | KVFS_TELL_SUBMITTED;
+	_cleanup_(kv_freep) int64_t *numbers = NULL;
 	struct kv_stream_fence *fence = NULL;
-	const struct kvfs_pool *inner;
+	struct kv_page_table *page_table;
+	struct kv_page_table_space *named = NULL;
+	struct kvfs_pool *inner;
 	kvfs_opts known = {0};
 	int r = check_set(pages);
 
@@ -649,20 +615,41 @@ int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 	if (r < 0)
 		return r;
 	inner = pages->paged->inner;
-	r = kv_paged_pool_check_space(inner, space);
-	if (r == 0)
-		r = kv_paged_pool_check_opts(inner, &known,
-					     KVFS_MUST | KVFS_HOLD |
-						     KVFS_TELL_SUBMITTED);
+	r = kv_paged_pool_check_call(inner, space, &known, flags);
 	if (r < 0)
 		return r;
 	if (!ret_xfer || n > pages->n)
 		return -EINVAL;
-	r = kv_stream_fence_new(pages->paged->inner, known.stream, known.event,
-				&fence);
-	if (r == 0)
-		r = save_and_seal(pages, space, keys, meta, n, &known, &fence,
-				  ret_xfer);
+	numbers = malloc((n + 1) * sizeof(*numbers));
+	if (!numbers)
+		return -ENOMEM;
+	r = kv_stream_fence_new(inner, known.stream, known.event, &fence);
+	if (r < 0)
+		return r;
+	page_table = pages->paged->page_table;
+	pthread_mutex_lock(&pages->session->lock);
+	if (pages->state != SET_TAKEN)
+		r = -EINVAL;
+	else
+		named = kv_page_table_space_get(page_table, space->name);
+	if (named)
+		pages->state = SET_SEALING;
+	pthread_mutex_unlock(&pages->session->lock);
+	if (!named) {
+		kv_stream_fence_free(fence);
+		return r < 0 ? r : -ENOMEM;
+	}
+	for (size_t i = 0; i < n; i++)
+		numbers[i] = (int64_t)kv_page_table_index(page_table,
+							  pages->page[i]);
+	r = kvfs_save(inner, space, keys, meta, n, numbers, &known, ret_xfer);
+	pthread_mutex_lock(&pages->session->lock);
+	if (r < 0)
+		pages->state = SET_TAKEN;
+	else
+		seal_locked(pages, named, keys, *ret_xfer, kv_steal(fence));
+	kv_page_table_space_put(named);
+	pthread_mutex_unlock(&pages->session->lock);
 	kv_stream_fence_free(fence);
 	return r;
 }

@@ -38,13 +38,15 @@ struct kv_paged_pool {
 /* -EINVAL: not a paged pool; -EBADF. */
 int kv_paged_pool_check(const struct kvfs_pool *pool);
 
-/* -EINVAL: blocks of @space cannot be in pages of @pool. */
-int kv_paged_pool_check_space(const struct kvfs_pool *pool,
-			      struct kvfs_space *space);
-
-/* Check @opts: only whole blocks are copied. */
-int kv_paged_pool_check_opts(const struct kvfs_pool *pool,
-			     const kvfs_opts *opts, unsigned flags);
+/*
+ * Check the arguments of a map or a seal.
+ * -EINVAL: the layouts of @space and @pool differ, or @opts sets layers, a first
+ *          block, or flags other than @flags
+ * errors of kv_stream_sync_resolve
+ */
+int kv_paged_pool_check_call(const struct kvfs_pool *pool,
+			     struct kvfs_space *space, const kvfs_opts *opts,
+			     unsigned flags);
 
 /* Grow the pool until @n pages are free, or to its limit.  Releases the lock
  * while the device makes memory. */

@@ -86,7 +86,7 @@ struct tally {
 
 static uint8_t *extent_of(const struct kv_save_batch *batch)
 {
-	return kv_stage_data(batch->stage) + batch->extent->offset;
+	return batch->stage->base + batch->extent->offset;
 }
 
 /* Free a batch that no answer and no job refers to. */
@@ -466,7 +466,7 @@ static void reserved(struct kv_call *call, int status, const void *items)
 size_t kv_save_batch_blocks(const struct kvfs_xfer *xfer, bool lent)
 {
 	const struct kvfs_session *session = xfer->session;
-	const uint64_t half = kv_stage_bytes(session->stage) / 2;
+	const uint64_t half = session->stage->bytes / 2;
 	const uint64_t ids = kv_save_ids_bytes(xfer);
 	size_t n, threads;
 

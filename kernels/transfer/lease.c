@@ -175,33 +175,101 @@ static uint64_t deadline_of(const kvfs_opts *opts)
 	return opts->deadline == 0 ? KVFS_FOREVER : opts->deadline;
 }
 
-static int check_opts(kvfs_opts *ret_opts, const kvfs_opts *opts)
+static void settle_prefetch_locked(struct kv_keys_call *call, int status,
+				   const void *items)
 {
-	const unsigned flags = KVFS_WAIT_SAVING | KVFS_READ_AHEAD;
-	const unsigned all = flags | KVFS_AGAIN;
-	int r = kv_abi_opts(ret_opts, opts);
+	struct kvfs_xfer *xfer =
+		kv_container(call->keys, struct kvfs_xfer, keys);
+	const struct wire_status *statuses = items;
+	size_t bad = 0;
+	int s;
+
+	kv_assert_locked(&xfer->session->lock);
+	for (size_t i = 0; i < call->n; i++) {
+		s = status < 0 ? status : KV_MIN(statuses[i].status, 0);
+		bad += s < 0;
+		atomic_store(&xfer->status[call->first + i], s);
+	}
+	kv_xfer_over_locked(xfer, call->n - bad, bad);
+}
+
+static const struct kv_keys_ops prefetch_keys_ops = {
+	.settle_locked = settle_prefetch_locked,
+	.get_locked = kv_xfer_keys_get_locked,
+	.put_locked = kv_xfer_keys_put_locked,
+};
+
+static void stop_prefetch_locked(struct kvfs_xfer *xfer)
+{
+	kv_keys_cancel_locked(&xfer->keys, atomic_load(&xfer->stopped));
+}
+
+static const struct kv_xfer_ops prefetch_ops = {
+	.stopped_locked = stop_prefetch_locked,
+};
+
+/* Begin a prefetch; @flags: of the message. */
+static int prefetch(const kvfs_query *queries, size_t n_queries,
+		    const kvfs_opts *opts, uint16_t flags, kvfs_xfer **ret_xfer)
+{
+	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
+	struct wire_header like = {.type = WIRE_PREFETCH, .flags = flags};
+	const uint64_t deadline = deadline_of(opts);
+	kvfs_session *session;
+	long n;
+	int r;
+
+	n = kv_queries_check(queries, n_queries, &session);
+	if (n < 0)
+		return (int)n;
+	if (!session || !ret_xfer)
+		return -EINVAL;
+	r = kv_xfer_new(session, &prefetch_ops, (size_t)n, &xfer);
+	if (r == 0)
+		r = kv_keys_init(&xfer->keys, session, &prefetch_keys_ops,
+				 kv_keys_count(queries, n_queries));
+	if (r < 0)
+		return r;
+	if (deadline != KVFS_FOREVER)
+		like.arg = KV_MAX(deadline, 1u);
+	if (deadline < UINT64_MAX - KV_GRACE_NS)
+		xfer->deadline_at = kv_time_after(deadline + KV_GRACE_NS);
+	pthread_mutex_lock(&session->lock);
+	kv_xfer_tell_locked(xfer, KVFS_EVENT_XFER, opts->user,
+			    1u << KVFS_COPIED);
+	if (n > 0)
+		kv_xfer_activate_locked(xfer);
+	pthread_mutex_unlock(&session->lock);
+	kv_keys_ask_queries(&xfer->keys, queries, n_queries, &like);
+	*ret_xfer = kv_steal(xfer);
+	return 0;
+}
+
+int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
+		  const kvfs_opts *opts, kvfs_xfer **ret_xfer)
+{
+	kvfs_opts known = {0};
+	int r = kv_abi_opts(&known, opts);
 
 	if (r < 0)
 		return r;
-	return kv_abi_opts_are_plain(ret_opts, all) &&
-			       (ret_opts->flags & flags) != flags
-		       ? 0
-		       : -EINVAL;
+	if (!kv_abi_opts_are_plain(&known, 0))
+		return -EINVAL;
+	return prefetch(queries, n_queries, &known, 0, ret_xfer);
 }
-
-/* Ask the daemon to read blocks ahead of those that are in DRAM. */
-static void read_ahead(const kvfs_query *queries, size_t n_queries,
-		       uint64_t deadline);
 
 int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
 		 const kvfs_opts *opts, kvfs_lease **ret_lease)
 {
+	const unsigned excluding = KVFS_WAIT_SAVING | KVFS_READ_AHEAD;
 	struct wire_header like = {.type = WIRE_ACQUIRE};
 	struct kvfs_lease *lease;
 	kvfs_session *session;
 	kvfs_opts known = {0};
+	kvfs_xfer *ahead;
 	uint64_t deadline;
 	size_t n_calls;
+	bool hints;
 	long n;
 	int r;
 
@@ -210,9 +278,12 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
 		return (int)n;
 	if (!session || !ret_lease)
 		return -EINVAL;
-	r = check_opts(&known, opts);
+	r = kv_abi_opts(&known, opts);
 	if (r < 0)
 		return r;
+	if (!kv_abi_opts_are_plain(&known, excluding | KVFS_AGAIN) ||
+	    (known.flags & excluding) == excluding)
+		return -EINVAL;
 	deadline = deadline_of(&known);
 	n_calls = kv_keys_count(queries, n_queries);
 	lease = calloc(1, sizeof(*lease) + (size_t)n * sizeof(lease->items[0]));
@@ -245,9 +316,13 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
 	pthread_mutex_lock(&session->lock);
 	kv_keys_deadline_locked(&lease->keys, deadline);
 	call_settled_locked(lease);
+	hints = kv_rpc_takes_hints_locked(session);
 	pthread_mutex_unlock(&session->lock);
-	if (known.flags & KVFS_READ_AHEAD)
-		read_ahead(queries, n_queries, deadline);
+	/* Have the daemon read the blocks that are only on SSD. */
+	known.user = 0;
+	if (known.flags & KVFS_READ_AHEAD && n > 0 && hints &&
+	    prefetch(queries, n_queries, &known, WIRE_AHEAD, &ahead) == 0)
+		kvfs_xfer_free(ahead);
 	*ret_lease = lease;
 	return 0;
 }
@@ -271,18 +346,6 @@ int kvfs_lease_poll(kvfs_lease *lease)
 	return r < 0 ? r : is_settled(lease);
 }
 
-/* The descriptor may be closed, or another file's, by then: that only ends the
- * sleep early or late. */
-static void sleep_until_readable(int fd, uint64_t until)
-{
-	const uint64_t now = kv_now_ns();
-	const struct timespec timeout =
-		kv_timespec(until > now ? until - now : 0);
-	struct pollfd pollfd = {.fd = fd, .events = POLLIN};
-
-	ppoll(&pollfd, 1, &timeout, NULL);
-}
-
 /*
  * Take the reply from the socket: that of a batch in DRAM comes sooner than the
  * reader thread would wake, and wake this one.  A reply that has not come after
@@ -291,17 +354,22 @@ static void sleep_until_readable(int fd, uint64_t until)
 static void receive_here(struct kvfs_lease *lease, uint64_t at)
 {
 	struct kvfs_session *session = lease->session;
-	uint64_t until = KV_MIN(at, lease->asked_at + NEAR_NS);
-	int fd, r = 0;
+	uint64_t until = KV_MIN(at, lease->asked_at + NEAR_NS), now;
+	struct pollfd pollfd = {.events = POLLIN};
+	struct timespec timeout;
+	int r = 0;
 
-	while (r >= 0 && !is_settled(lease) && kv_now_ns() < until) {
+	while (r >= 0 && !is_settled(lease) && (now = kv_now_ns()) < until) {
 		if (pthread_mutex_trylock(&session->receive_lock) != 0)
 			continue;
 		r = kv_rpc_receive(session);
-		fd = session->link.fd;
+		pollfd.fd = session->link.fd;
 		pthread_mutex_unlock(&session->receive_lock);
+		timeout = kv_timespec(until - now);
+		/* The descriptor may be closed, or be another file's, by now:
+		 * then the sleep only ends early or late. */
 		if (r == 0)
-			sleep_until_readable(fd, until);
+			ppoll(&pollfd, 1, &timeout, NULL);
 	}
 	if (r < 0)
 		kv_session_wake(session);
@@ -423,105 +491,4 @@ void kvfs_release(kvfs_lease *lease)
 	pthread_mutex_lock(&session->lock);
 	kv_lease_release_locked(lease);
 	pthread_mutex_unlock(&session->lock);
-}
-
-/* ---- prefetches ---- */
-
-static void settle_prefetch_locked(struct kv_keys_call *call, int status,
-				   const void *items)
-{
-	struct kvfs_xfer *xfer =
-		kv_container(call->keys, struct kvfs_xfer, keys);
-	const struct wire_status *statuses = items;
-	size_t bad = 0;
-	int s;
-
-	kv_assert_locked(&xfer->session->lock);
-	for (size_t i = 0; i < call->n; i++) {
-		s = status < 0 ? status : KV_MIN(statuses[i].status, 0);
-		bad += s < 0;
-		atomic_store(&xfer->status[call->first + i], s);
-	}
-	kv_xfer_over_locked(xfer, call->n - bad, bad);
-}
-
-static const struct kv_keys_ops prefetch_keys_ops = {
-	.settle_locked = settle_prefetch_locked,
-	.get_locked = kv_xfer_keys_get_locked,
-	.put_locked = kv_xfer_keys_put_locked,
-};
-
-static void stop_prefetch_locked(struct kvfs_xfer *xfer)
-{
-	kv_keys_cancel_locked(&xfer->keys, atomic_load(&xfer->stopped));
-}
-
-static const struct kv_xfer_ops prefetch_ops = {
-	.stopped_locked = stop_prefetch_locked,
-};
-
-static int prefetch(const kvfs_query *queries, size_t n_queries,
-		    uint64_t deadline, uint16_t flags, uint64_t user,
-		    kvfs_xfer **ret_xfer)
-{
-	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
-	struct wire_header like = {.type = WIRE_PREFETCH, .flags = flags};
-	kvfs_session *session;
-	long n;
-	int r;
-
-	n = kv_queries_check(queries, n_queries, &session);
-	if (n < 0)
-		return (int)n;
-	if (!session || !ret_xfer)
-		return -EINVAL;
-	r = kv_xfer_new(session, &prefetch_ops, (size_t)n, &xfer);
-	if (r == 0)
-		r = kv_keys_init(&xfer->keys, session, &prefetch_keys_ops,
-				 kv_keys_count(queries, n_queries));
-	if (r < 0)
-		return r;
-	if (deadline != KVFS_FOREVER)
-		like.arg = KV_MAX(deadline, 1u);
-	if (deadline < UINT64_MAX - KV_GRACE_NS)
-		xfer->deadline_at = kv_time_after(deadline + KV_GRACE_NS);
-	pthread_mutex_lock(&session->lock);
-	kv_xfer_tell_locked(xfer, KVFS_EVENT_XFER, user, 1u << KVFS_COPIED);
-	if (n > 0)
-		kv_xfer_activate_locked(xfer);
-	pthread_mutex_unlock(&session->lock);
-	kv_keys_ask_queries(&xfer->keys, queries, n_queries, &like);
-	*ret_xfer = kv_steal(xfer);
-	return 0;
-}
-
-int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
-		  const kvfs_opts *opts, kvfs_xfer **ret_xfer)
-{
-	kvfs_opts known = {0};
-	int r = kv_abi_opts(&known, opts);
-
-	if (r < 0)
-		return r;
-	if (!kv_abi_opts_are_plain(&known, 0))
-		return -EINVAL;
-	return prefetch(queries, n_queries, deadline_of(&known), 0, known.user,
-			ret_xfer);
-}
-
-static void read_ahead(const kvfs_query *queries, size_t n_queries,
-		       uint64_t deadline)
-{
-	kvfs_session *session;
-	kvfs_xfer *xfer;
-	bool can;
-
-	if (kv_queries_check(queries, n_queries, &session) <= 0)
-		return;
-	pthread_mutex_lock(&session->lock);
-	can = kv_rpc_takes_hints_locked(session);
-	pthread_mutex_unlock(&session->lock);
-	if (can &&
-	    prefetch(queries, n_queries, deadline, WIRE_AHEAD, 0, &xfer) == 0)
-		kvfs_xfer_free(xfer);
 }

@@ -12,7 +12,7 @@
  *           WAITING -> over      stopped_locked
  *           SYNCING -> over      stopped_locked
  *           COPYING -> COPYING   stopped_locked: units without a job end
- *           COPYING -> over      leave_locked, with the last job
+ *           COPYING -> over      run, with the last job
  *
  *           A load is cut in units of a few blocks.  A load layer by layer has
  *           all units of its first step, then all units of the second, ...
@@ -214,16 +214,6 @@ static void count_all_locked(struct kvfs_xfer *xfer)
 	kv_xfer_over_locked(xfer, good, xfer->n - good);
 }
 
-/* The job has no unit now. */
-static void leave_locked(struct load_job *job)
-{
-	kv_assert_locked(&job->xfer->session->lock);
-	atomic_fetch_sub(&job->xfer->load->busy, 1);
-	kv_xfer_over_locked(job->xfer, job->good, job->bad);
-	job->good = job->bad = 0;
-	count_all_locked(job->xfer);
-}
-
 /* Copy units, until none is left, or a job of higher priority waits. */
 static void run(struct kv_job *kv_job)
 {
@@ -247,7 +237,10 @@ static void run(struct kv_job *kv_job)
 		pressed = kv_copier_presses(copier, kv_job);
 	}
 	pthread_mutex_lock(&session->lock);
-	leave_locked(job);
+	atomic_fetch_sub(&load->busy, 1);
+	kv_xfer_over_locked(xfer, job->good, job->bad);
+	job->good = job->bad = 0;
+	count_all_locked(xfer);
 	if (!pressed)
 		kv_xfer_put_locked(xfer);
 	pthread_mutex_unlock(&session->lock);
@@ -374,24 +367,6 @@ static const struct kv_xfer_ops load_ops = {
 	.drop = drop,
 };
 
-static int job_init(struct load_job *job, struct kvfs_xfer *xfer,
-		    const struct kvfs_pool *pool)
-{
-	job->job.run = run;
-	job->job.kind = KV_JOB_LOAD;
-	job->job.priority = xfer->priority;
-	job->xfer = job->submission.xfer = xfer;
-	job->submission.submitted_locked = unit_submitted_locked;
-	job->copies = calloc(xfer->load->unit, sizeof(*job->copies));
-	job->blocks = calloc(xfer->load->unit, sizeof(*job->blocks));
-	if (xfer->steps > 1)
-		job->ranges = calloc(pool->layout->layer_pieces,
-				     sizeof(*job->ranges));
-	return !job->copies || !job->blocks || (xfer->steps > 1 && !job->ranges)
-		       ? -ENOMEM
-		       : 0;
-}
-
 /* Allocate all that copying needs, so that it cannot fail for want of memory.
  * */
 static int make_jobs(struct kvfs_xfer *xfer, const struct kvfs_pool *pool)
@@ -399,7 +374,7 @@ static int make_jobs(struct kvfs_xfer *xfer, const struct kvfs_pool *pool)
 	size_t threads = kv_copier_threads(xfer->session->copier);
 	struct kv_load *load = calloc(1, sizeof(*load));
 	uint64_t bytes = pool->layout->payload / pool->layout->layers, n;
-	int r = 0;
+	struct load_job *job;
 
 	xfer->load = load;
 	if (!load)
@@ -423,9 +398,22 @@ static int make_jobs(struct kvfs_xfer *xfer, const struct kvfs_pool *pool)
 	}
 	load->units_unsubmitted = load->steps * load->units_a_step;
 	load->n_jobs = KV_MIN(threads, load->units_unsubmitted);
-	for (size_t i = 0; i < load->n_jobs && r == 0; i++)
-		r = job_init(&load->jobs[i], xfer, pool);
-	return r;
+	for (job = load->jobs; job < load->jobs + load->n_jobs; job++) {
+		job->job.run = run;
+		job->job.kind = KV_JOB_LOAD;
+		job->job.priority = xfer->priority;
+		job->xfer = job->submission.xfer = xfer;
+		job->submission.submitted_locked = unit_submitted_locked;
+		job->copies = calloc(load->unit, sizeof(*job->copies));
+		job->blocks = calloc(load->unit, sizeof(*job->blocks));
+		if (xfer->steps > 1)
+			job->ranges = calloc(pool->layout->layer_pieces,
+					     sizeof(*job->ranges));
+		if (!job->copies || !job->blocks ||
+		    (xfer->steps > 1 && !job->ranges))
+			return -ENOMEM;
+	}
+	return 0;
 }
 
 int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,

@@ -606,8 +606,8 @@ void kv_lib_transfers_use_locked(struct kvfs_session *session)
 
 /* ---- opening and closing ---- */
 
-static int pool_new(kvfs_session *session, const kvfs_pool_desc *desc,
-		    uint64_t there, struct kvfs_pool **ret_pool)
+int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
+			 uint64_t there, kvfs_pool **ret_pool)
 {
 	_cleanup_(pool_freep) struct kvfs_pool *pool = calloc(1, sizeof(*pool));
 	kvfs_pool_desc now = *desc;
@@ -637,18 +637,6 @@ static int pool_new(kvfs_session *session, const kvfs_pool_desc *desc,
 	pool->opened = r == 0;
 	if (r == 0)
 		r = lend_described(pool, desc);
-	if (r < 0)
-		return r;
-	*ret_pool = kv_steal(pool);
-	return 0;
-}
-
-int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
-			 uint64_t there, kvfs_pool **ret_pool)
-{
-	_cleanup_(pool_freep) struct kvfs_pool *pool = NULL;
-	int r = pool_new(session, desc, there, &pool);
-
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&session->lock);
@@ -734,8 +722,8 @@ void kv_lib_pool_info(struct kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 	if (ret_info->lent)
 		ret_info->lent_reason = "";
 	if (session->stage) {
-		ret_info->bytes_staging = kv_stage_bytes(session->stage);
-		ret_info->staging_huge = kv_stage_is_huge(session->stage);
+		ret_info->bytes_staging = session->stage->bytes;
+		ret_info->staging_huge = session->stage->huge;
 	}
 	pthread_mutex_unlock(&session->lock);
 }

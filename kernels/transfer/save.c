@@ -8,8 +8,8 @@
  * STATES    of a save with blocks to do:
  *
  *             SYNCING -> QUEUED      begin_locked  (stream_sync.c)
- *                     -> RESTING     begin_soon_locked: a large save, which the
- *                                    reader thread begins at once
+ *                     -> RESTING     kvfs_save: a large save, which the reader
+ *                                    thread begins at once
  *              QUEUED -> UNDER WAY   advance_locked, with its last batch
  *              QUEUED -> RESTING     kv_save_again_locked: there is no room
  *           UNDER WAY -> RESTING     the same
@@ -30,6 +30,7 @@
  * LOCKING   session->lock.
  */
 #include "common/block.h"
+#include "common/rate.h"
 #include "kernels/session/abi.h"
 #include "kernels/session/query.h"
 #include "kernels/session/space.h"
@@ -53,18 +54,6 @@ struct kv_save_ids {
 
 _Static_assert(KVFS_EXTRAS_MAX == KV_EXTRAS_MAX, "kvfs.h has the same number");
 
-static int check_ids(const kvfs_meta *meta, bool asked)
-{
-	if (!asked)
-		return meta && (meta->token_ids || meta->extras ||
-				meta->extras_len)
-			       ? -EINVAL
-			       : 0;
-	if (!meta || !meta->token_ids || (!meta->extras && meta->extras_len))
-		return -EINVAL;
-	return meta->extras_len > KVFS_EXTRAS_MAX ? -E2BIG : 0;
-}
-
 /*
  * Copy the token ids of @meta (n items, or NULL) to xfer->ids, if @layout asks
  * for ids.  xfer->blocks has the numbers of tokens.  -EINVAL: @layout asks for
@@ -75,16 +64,21 @@ static int set_ids(struct kvfs_xfer *xfer, const kvfs_meta *meta,
 {
 	struct kv_save_ids *ids;
 	uint64_t each = 0;
-	int r;
 
 	for (size_t i = 0; i < xfer->n; i++) {
-		r = check_ids(meta ? &meta[i] : NULL, layout->token_ids);
-		if (r < 0)
-			return r;
-		if (layout->token_ids)
-			each = KV_MAX(each,
-				      kv_token_ids_bytes(xfer->blocks[i].tokens,
-							 meta[i].extras_len));
+		const kvfs_meta *m = meta ? &meta[i] : NULL;
+
+		if (!layout->token_ids) {
+			if (m && (m->token_ids || m->extras || m->extras_len))
+				return -EINVAL;
+			continue;
+		}
+		if (!m || !m->token_ids || (!m->extras && m->extras_len))
+			return -EINVAL;
+		if (m->extras_len > KVFS_EXTRAS_MAX)
+			return -E2BIG;
+		each = KV_MAX(each, kv_token_ids_bytes(xfer->blocks[i].tokens,
+						       m->extras_len));
 	}
 	if (each == 0)
 		return 0;
@@ -196,8 +190,7 @@ void kv_save_again_locked(struct kvfs_xfer *xfer, uint32_t block)
 	unqueue_locked(xfer);
 	if (xfer->again.at != 0)
 		return;
-	xfer->pause =
-		KV_MAX(KV_MIN(2 * xfer->pause, PAUSE_LAST_NS), PAUSE_FIRST_NS);
+	xfer->pause = kv_backoff(xfer->pause, PAUSE_FIRST_NS, PAUSE_LAST_NS);
 	xfer->again.fire = rested_locked;
 	kv_timer_start_locked(xfer->session, &xfer->again,
 			      kv_time_after(xfer->pause));
@@ -243,9 +236,8 @@ static int advance_locked(struct kvfs_xfer *xfer)
 	r = kv_staging_need_locked(session, block_bytes);
 	if (r < 0)
 		return r;
-	if (!lent &&
-	    (session->staging_asked ||
-	     xfer->todo_n * block_bytes > kv_stage_bytes(session->stage) / 2))
+	if (!lent && (session->staging_asked ||
+		      xfer->todo_n * block_bytes > session->stage->bytes / 2))
 		kv_staging_grow_locked(session, block_bytes);
 	n = kv_save_batch_blocks(xfer, lent);
 	if (n == 0)
@@ -283,23 +275,6 @@ static void begin_locked(struct kvfs_xfer *xfer)
 		return;
 	queue_locked(xfer);
 	kv_save_pump_locked(xfer->session);
-}
-
-/*
- * Begin a small save at once, and have the reader thread begin a large one,
- * whose copies take longer than that thread takes to wake: the caller's time is
- * an engine's step, and each batch's message to the daemon would take some of
- * it.
- */
-static void begin_soon_locked(struct kvfs_xfer *xfer)
-{
-	kv_assert_locked(&xfer->session->lock);
-	if (xfer->todo_n * kv_save_block_bytes(xfer) <= SOON_BYTES) {
-		begin_locked(xfer);
-	} else if (!kv_stream_sync_waits_locked(xfer)) {
-		xfer->again.fire = rested_locked;
-		kv_timer_start_locked(xfer->session, &xfer->again, kv_now_ns());
-	}
 }
 
 /* ---- holds ---- */
@@ -401,51 +376,34 @@ void kv_saves_stop_locked(struct kvfs_session *session, const char *name)
 
 /* ---- starting a save ---- */
 
-/* Set block @i of a save, without its number of tokens. */
-static int set_block(struct wire_save *block, const kvfs_key *keys,
-		     const kvfs_meta *meta, size_t i)
-{
-	const kvfs_key *parent = i == 0 ? NULL : &keys[i - 1];
-
-	memcpy(block->key, keys[i].bytes, keys[i].len);
-	block->len = keys[i].len;
-	block->position = (uint32_t)i;
-	if (meta) {
-		if (!kv_abi_is_zero(meta[i].reserved_more,
-				    sizeof(meta[i].reserved_more)))
-			return -EINVAL;
-		block->position = meta[i].position;
-		block->tokens = meta[i].tokens;
-		if (meta[i].parent.len != KVFS_CHAIN)
-			parent = meta[i].parent.len == 0 ? NULL
-							 : &meta[i].parent;
-	}
-	if (!parent)
-		return 0;
-	if (parent->len != block->len)
-		return -EINVAL;
-	memcpy(block->parent, parent->bytes, parent->len);
-	block->parent_len = parent->len;
-	return 0;
-}
-
 static int set_blocks(struct kvfs_xfer *xfer, const kvfs_key *keys,
 		      const kvfs_meta *meta, const struct kv_layout *layout)
 {
 	const uint32_t tokens = layout->tokens;
-	int r;
 
 	xfer->blocks = calloc(xfer->n + 1, sizeof(*xfer->blocks));
 	if (!xfer->blocks)
 		return -ENOMEM;
 	for (size_t i = 0; i < xfer->n; i++) {
-		r = set_block(&xfer->blocks[i], keys, meta, i);
-		if (r < 0)
-			return r;
-		if (xfer->blocks[i].tokens == 0)
-			xfer->blocks[i].tokens = tokens;
-		if (tokens != 0 && xfer->blocks[i].tokens > tokens)
+		const kvfs_key *parent = i == 0 ? NULL : &keys[i - 1];
+		const kvfs_meta *m = meta ? &meta[i] : NULL;
+		struct wire_save *block = &xfer->blocks[i];
+
+		memcpy(block->key, keys[i].bytes, keys[i].len);
+		block->len = keys[i].len;
+		block->position = m ? m->position : (uint32_t)i;
+		block->tokens = m && m->tokens ? m->tokens : tokens;
+		if (m && m->parent.len != KVFS_CHAIN)
+			parent = m->parent.len == 0 ? NULL : &m->parent;
+		if ((m && !kv_abi_is_zero(m->reserved_more,
+					  sizeof(m->reserved_more))) ||
+		    (parent && parent->len != block->len) ||
+		    (tokens != 0 && block->tokens > tokens))
 			return -EINVAL;
+		if (!parent)
+			continue;
+		memcpy(block->parent, parent->bytes, parent->len);
+		block->parent_len = parent->len;
 	}
 	return set_ids(xfer, meta, layout);
 }
@@ -502,11 +460,20 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		kv_xfer_activate_locked(xfer);
 		for (size_t i = 0; i < n; i++)
 			add_todo(xfer, (uint32_t)i);
-		if (status < 0)
+		/* Begin a small save at once.  The reader thread begins a large
+		 * save, whose copies take longer than that thread takes to wake:
+		 * the caller's time is an engine's step, and each batch's message
+		 * to the daemon would take some of that time. */
+		if (status < 0) {
 			fail_todo_locked(xfer, status == -ETIMEDOUT ? -ENOTCONN
 								    : status);
-		else
-			begin_soon_locked(xfer);
+		} else if (n * kv_save_block_bytes(xfer) <= SOON_BYTES) {
+			begin_locked(xfer);
+		} else if (!kv_stream_sync_waits_locked(xfer)) {
+			xfer->again.fire = rested_locked;
+			kv_timer_start_locked(pool->session, &xfer->again,
+					      kv_now_ns());
+		}
 	}
 	pthread_mutex_unlock(&pool->session->lock);
 	if (used < 0)

@@ -49,19 +49,6 @@
 #define GROW_AGAIN_NS 1000000000u
 #define HUGE_PAGE ((uint64_t)2 << 20)
 
-struct kv_stage {
-	int fd;
-	uint8_t *base;
-	uint64_t bytes;
-	uint64_t share; /* of shared */
-	bool huge;
-	bool abandoned;
-	struct kvfs_session *session; /* NULL: attached to no device */
-	struct kv_attached attached;
-	uint64_t head;			 /* end of the youngest extent */
-	TAILQ_HEAD(, kv_extent) extents; /* oldest first */
-};
-
 static _Atomic uint64_t shared;
 
 static void check(const struct kv_stage *stage)
@@ -206,31 +193,6 @@ void kv_stage_free(struct kv_stage *stage)
 		destroy(stage);
 }
 
-uint8_t *kv_stage_data(struct kv_stage *stage)
-{
-	return stage->base;
-}
-
-uint64_t kv_stage_bytes(const struct kv_stage *stage)
-{
-	return stage->bytes;
-}
-
-bool kv_stage_is_huge(const struct kv_stage *stage)
-{
-	return stage->huge;
-}
-
-int kv_stage_fd(const struct kv_stage *stage)
-{
-	return stage->fd;
-}
-
-bool kv_stage_is_idle(const struct kv_stage *stage)
-{
-	return TAILQ_EMPTY(&stage->extents);
-}
-
 int kv_stage_get(struct kv_stage *stage, uint64_t bytes,
 		 struct kv_extent **ret_extent)
 {
@@ -267,7 +229,7 @@ void kv_stage_put(struct kv_stage *stage, struct kv_extent *extent)
 		free(extent);
 	}
 	check(stage);
-	if (stage->abandoned && kv_stage_is_idle(stage))
+	if (stage->abandoned && TAILQ_EMPTY(&stage->extents))
 		kv_stage_free(stage);
 }
 
@@ -276,7 +238,7 @@ void kv_stage_abandon(struct kv_stage *stage)
 	if (!stage)
 		return;
 	stage->abandoned = true;
-	if (kv_stage_is_idle(stage))
+	if (TAILQ_EMPTY(&stage->extents))
 		kv_stage_free(stage);
 }
 
@@ -335,7 +297,8 @@ int kv_staging_swap_locked(struct kvfs_session *session)
 	int r = -ENOMEM;
 
 	kv_assert_locked(&session->lock);
-	if (!stage || (session->stage && !kv_stage_is_idle(session->stage)))
+	if (!stage ||
+	    (session->stage && !TAILQ_EMPTY(&session->stage->extents)))
 		return 0;
 	session->stage_next = NULL;
 	offer = calloc(1, sizeof(*offer));

@@ -16,6 +16,7 @@
 #include <sys/queue.h>
 
 #include "common/kv.h"
+#include "kernels/session/mapped_segment.h"
 
 #define KV_STAGE_BYTES ((uint64_t)64 << 20)
 #define KV_STAGE_FIRST ((uint64_t)1 << 20)
@@ -29,8 +30,21 @@ struct kv_extent {
 	bool free;
 };
 
-struct kv_stage;
 struct kvfs_session;
+
+/* Other files only read the fields. */
+struct kv_stage {
+	int fd;
+	uint8_t *base;
+	uint64_t bytes;
+	uint64_t share; /* of shared */
+	bool huge;
+	bool abandoned;
+	struct kvfs_session *session; /* NULL: attached to no device */
+	struct kv_attached attached;
+	uint64_t head;			 /* end of the youngest extent */
+	TAILQ_HEAD(, kv_extent) extents; /* oldest first */
+};
 
 /* Whether @bytes are in proportion to the machine's memory. */
 bool kv_stage_may_be(uint64_t bytes);
@@ -48,14 +62,6 @@ void kv_stage_free(struct kv_stage *stage);
 /* Give the stage to @session, whose device registers its memory. */
 void kv_stage_attach_locked(struct kv_stage *stage,
 			    struct kvfs_session *session);
-
-uint8_t *kv_stage_data(struct kv_stage *stage);
-uint64_t kv_stage_bytes(const struct kv_stage *stage);
-bool kv_stage_is_huge(const struct kv_stage *stage);
-int kv_stage_fd(const struct kv_stage *stage);
-
-/* Whether no extent is in use. */
-bool kv_stage_is_idle(const struct kv_stage *stage);
 
 /* Get the next @bytes of the ring.  -EAGAIN until older extents are put back,
  * -ENOMEM. */

@@ -19,8 +19,8 @@
  *
  *            AT REST -> RUNNING     kv_submission_run
  *            RUNNING -> SUBMITTED   submitted: the device has all of the batch
- *          SUBMITTED -> AT REST     end_submission: the batch is over
- *            RUNNING -> AT REST     end_submission: the device did not call
+ *          SUBMITTED -> AT REST     kv_submission_run: the batch is over
+ *            RUNNING -> AT REST     kv_submission_run: the device did not call
  *                                   submitted
  *
  * INVARIANTS
@@ -362,31 +362,27 @@ static bool look_around(struct kv_stream_sync *sync)
 	return any;
 }
 
-/* Back off: a look is several calls of the driver, and a long wait can take a
- * little longer. */
-static void rest_locked(struct kv_stream_sync *sync)
-{
-	uint64_t at = kv_now_ns() + sync->pause;
-
-	kv_assert_locked(&sync->session->lock);
-	sync->pause = KV_MIN(sync->pause + sync->pause / 4, LOOK_LAST_NS);
-	kv_session_wait_for(sync->session, &sync->work, at);
-}
-
 static void *run(void *arg)
 {
 	struct kv_stream_sync *sync = arg;
 	struct kvfs_session *session = sync->session;
+	uint64_t at;
 
 	pthread_mutex_lock(&session->lock);
 	for (;;) {
 		give_all_back(sync);
 		if (!TAILQ_EMPTY(&sync->waiting) ||
 		    !TAILQ_EMPTY(&sync->fences)) {
-			if (look_around(sync))
+			if (look_around(sync)) {
 				sync->pause = LOOK_FIRST_NS;
-			else
-				rest_locked(sync);
+				continue;
+			}
+			/* Back off: a look is several calls of the driver, and a
+			 * long wait can take a little longer. */
+			at = kv_now_ns() + sync->pause;
+			sync->pause = KV_MIN(sync->pause + sync->pause / 4,
+					     LOOK_LAST_NS);
+			kv_session_wait_for(session, &sync->work, at);
 			continue;
 		}
 		if (!TAILQ_EMPTY(&sync->over))
@@ -413,23 +409,10 @@ static void *detach(void *arg)
 	return NULL;
 }
 
-static int start_threads(struct kv_stream_sync *sync)
-{
-	int r = 0;
-
-	if (!sync->runs)
-		r = kv_thread_start(&sync->thread, "kvfs-sync", run, sync);
-	sync->runs |= r == 0;
-	if (r == 0 && !sync->detaches)
-		r = kv_thread_start(&sync->detacher, "kvfs-detach", detach,
-				    sync);
-	sync->detaches |= r == 0;
-	return r;
-}
-
 int kv_stream_sync_start_locked(struct kvfs_session *session)
 {
 	struct kv_stream_sync *sync = session->stream_sync;
+	int r = 0;
 
 	kv_assert_locked(&session->lock);
 	if (!sync) {
@@ -445,7 +428,14 @@ int kv_stream_sync_start_locked(struct kvfs_session *session)
 		TAILQ_INIT(&sync->over);
 		session->stream_sync = sync;
 	}
-	return start_threads(sync);
+	if (!sync->runs)
+		r = kv_thread_start(&sync->thread, "kvfs-sync", run, sync);
+	sync->runs |= r == 0;
+	if (r == 0 && !sync->detaches)
+		r = kv_thread_start(&sync->detacher, "kvfs-detach", detach,
+				    sync);
+	sync->detaches |= r == 0;
+	return r;
 }
 
 void kv_stream_sync_detach_locked(struct kv_stream_sync *sync)
@@ -498,12 +488,24 @@ static void submitted(const struct kvfs_batch *batch, void *event_wait)
 	pthread_mutex_unlock(&xfer->session->lock);
 }
 
-static void end_submission(struct kv_submission *submission)
+int kv_submission_run(struct kv_submission *submission, size_t step,
+		      struct kvfs_batch *batch, bool loads)
 {
 	struct kvfs_xfer *xfer = submission->xfer;
 	struct kvfs_session *session = xfer->session;
 	void *fence;
+	int r;
 
+	if (xfer->device->order) {
+		submission->step = step;
+		submission->told = false;
+		batch->submitted = submitted;
+		batch->owner = submission;
+	}
+	r = loads ? kv_guard_load(xfer->device, xfer->pool->on_device, batch)
+		  : kv_guard_save(xfer->device, xfer->pool->on_device, batch);
+	if (!xfer->device->order)
+		return r;
 	pthread_mutex_lock(&session->lock);
 	tell_locked(submission);
 	while (submission->users > 0)
@@ -514,25 +516,6 @@ static void end_submission(struct kv_submission *submission)
 	pthread_mutex_unlock(&session->lock);
 	if (fence)
 		xfer->device->event_wait_free(fence);
-}
-
-int kv_submission_run(struct kv_submission *submission, size_t step,
-		      struct kvfs_batch *batch, bool loads)
-{
-	const struct kvfs_xfer *xfer = submission->xfer;
-	const bool ordered = xfer->device->order;
-	int r;
-
-	if (ordered) {
-		submission->step = step;
-		submission->told = false;
-		batch->submitted = submitted;
-		batch->owner = submission;
-	}
-	r = loads ? kv_guard_load(xfer->device, xfer->pool->on_device, batch)
-		  : kv_guard_save(xfer->device, xfer->pool->on_device, batch);
-	if (ordered)
-		end_submission(submission);
 	return r;
 }
 
@@ -602,8 +585,10 @@ int kv_submission_check(const struct kvfs_device *device, void **stream)
 
 static int order(struct kvfs_xfer *xfer, size_t step, void *stream)
 {
-	int r;
+	int r = kv_submission_check(xfer->device, &stream);
 
+	if (r < 0)
+		return r;
 	pthread_mutex_lock(&xfer->session->lock);
 	r = kv_submission_order_locked(xfer, step, stream);
 	pthread_mutex_unlock(&xfer->session->lock);
@@ -614,21 +599,13 @@ int kvfs_xfer_order(kvfs_xfer *xfer, void *stream)
 {
 	int r = kv_session_check(xfer ? xfer->session : NULL);
 
-	if (r == 0)
-		r = kv_submission_check(xfer->device, &stream);
 	return r < 0 ? r : order(xfer, KV_ALL_STEPS, stream);
 }
 
 int kvfs_xfer_order_layer(kvfs_xfer *xfer, uint32_t layer, void *stream)
 {
-	int r = kv_session_check(xfer ? xfer->session : NULL);
+	int r = kv_xfer_check_layer(xfer, layer);
 
-	if (r < 0)
-		return r;
-	if (!xfer->device || layer < xfer->first_layer ||
-	    layer - xfer->first_layer >= xfer->layers)
-		return -EINVAL;
-	r = kv_submission_check(xfer->device, &stream);
 	if (r < 0)
 		return r;
 	return order(xfer,

@@ -8,7 +8,7 @@
  * STATES    of a transfer:
  *
  *                NEW -> ACTIVE   kv_xfer_activate_locked
- *             ACTIVE -> ACTIVE   copied_locked: the pages are the engine's
+ *             ACTIVE -> ACTIVE   stage_over_locked: the pages are the engine's
  *             ACTIVE -> REST     rest_locked: no block is under way
  *               REST -> ACTIVE   want_durable_locked: a caller awaits DURABLE
  *               REST -> freed    with the caller's reference
@@ -153,23 +153,6 @@ void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
 				      xfer->deadline_at);
 }
 
-/* Give the pages back to the engine; no other function does. */
-static void copied_locked(struct kvfs_xfer *xfer)
-{
-	kv_assert_locked(&xfer->session->lock);
-	if (!xfer->ops->to_daemon)
-		kv_timer_stop_locked(xfer->session, &xfer->timer);
-	if (xfer->pool) {
-		kv_lib_pool_use_locked(xfer->pool, xfer->pages, xfer->n_pages,
-				       !xfer->ops->to_daemon, false);
-		if (!kv_stream_sync_over_locked(xfer, xfer->pool))
-			xfer->pool->busy--;
-		xfer->pool = NULL;
-	}
-	if (xfer->ops->copied_locked)
-		xfer->ops->copied_locked(xfer);
-}
-
 /* Let the transfer rest, if no stage that is waited for has blocks left. */
 static void rest_locked(struct kvfs_xfer *xfer)
 {
@@ -188,14 +171,23 @@ static void rest_locked(struct kvfs_xfer *xfer)
 /* Every block has reached @stage or failed: tell the kind and the caller. */
 static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
 {
+	const bool to_daemon = xfer->ops->to_daemon;
+
 	kv_assert_locked(&xfer->session->lock);
-	if (stage == KVFS_COPIED)
-		copied_locked(xfer);
-	if (stage == KVFS_SEALED) {
+	if (stage == (to_daemon ? KVFS_SEALED : KVFS_COPIED))
 		kv_timer_stop_locked(xfer->session, &xfer->timer);
-		if (xfer->ops->sealed_locked)
-			xfer->ops->sealed_locked(xfer);
+	if (stage == KVFS_COPIED && xfer->pool) {
+		/* Give the pages back to the engine; no other function does. */
+		kv_lib_pool_use_locked(xfer->pool, xfer->pages, xfer->n_pages,
+				       !to_daemon, false);
+		if (!kv_stream_sync_over_locked(xfer, xfer->pool))
+			xfer->pool->busy--;
+		xfer->pool = NULL;
 	}
+	if (stage == KVFS_COPIED && xfer->ops->copied_locked)
+		xfer->ops->copied_locked(xfer);
+	if (stage == KVFS_SEALED && xfer->ops->sealed_locked)
+		xfer->ops->sealed_locked(xfer);
 	if (xfer->over)
 		xfer->over(xfer, stage);
 	kv_notice_post_locked(xfer->session, &xfer->notice, (unsigned)stage,
@@ -363,27 +355,6 @@ size_t kv_layout_ranges(const struct kv_layout *layout, uint32_t first,
 
 /* ---- options ---- */
 
-static int take_layers(struct kvfs_xfer *xfer, const struct kv_layout *layout,
-		       const kvfs_opts *opts)
-{
-	uint32_t all = layout->layers;
-
-	if (opts->layers == 0)
-		return opts->first_layer == 0 ? 0 : -EINVAL;
-	if (opts->first_layer >= all || opts->layers > all - opts->first_layer)
-		return -EINVAL;
-	xfer->first_layer = opts->first_layer;
-	xfer->layers = opts->layers;
-	if (opts->layers == all)
-		return 0;
-	xfer->ranges = malloc(layout->layer_pieces * sizeof(*xfer->ranges));
-	if (!xfer->ranges)
-		return -ENOMEM;
-	xfer->n_ranges = kv_layout_ranges(layout, xfer->first_layer,
-					  xfer->layers, xfer->ranges);
-	return 0;
-}
-
 int kv_xfer_set_pages(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 		      const int64_t *pages)
 {
@@ -408,15 +379,21 @@ int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 {
 	const struct kv_layout *layout = pool->layout;
 	uint64_t bytes;
-	int r;
 
 	xfer->device = pool->device;
-	xfer->layers = layout->layers;
-	if ((opts->flags & ~flags) != 0)
+	xfer->first_layer = opts->first_layer;
+	xfer->layers = opts->layers == 0 ? layout->layers : opts->layers;
+	if ((opts->flags & ~flags) != 0 || xfer->layers > layout->layers ||
+	    xfer->first_layer > layout->layers - xfer->layers)
 		return -EINVAL;
-	r = take_layers(xfer, layout, opts);
-	if (r < 0)
-		return r;
+	if (xfer->layers < layout->layers) {
+		xfer->ranges =
+			malloc(layout->layer_pieces * sizeof(*xfer->ranges));
+		if (!xfer->ranges)
+			return -ENOMEM;
+		xfer->n_ranges = kv_layout_ranges(layout, xfer->first_layer,
+						  xfer->layers, xfer->ranges);
+	}
 	if (opts->deadline != 0)
 		xfer->deadline_at = kv_time_after(opts->deadline);
 	xfer->flags = opts->flags;
@@ -546,7 +523,7 @@ long kvfs_xfer_wait_some(kvfs_xfer *xfer, size_t n, uint64_t deadline)
 
 /* ---- waiting for a layer ---- */
 
-static int check_layer(const struct kvfs_xfer *xfer, uint32_t layer)
+int kv_xfer_check_layer(const struct kvfs_xfer *xfer, uint32_t layer)
 {
 	int r = check_xfer(xfer, KVFS_COPIED);
 
@@ -581,7 +558,7 @@ void kv_xfer_step_over(struct kvfs_xfer *xfer)
 
 int kvfs_xfer_poll_layer(kvfs_xfer *xfer, uint32_t layer)
 {
-	int r = check_layer(xfer, layer);
+	int r = kv_xfer_check_layer(xfer, layer);
 
 	if (r < 0)
 		return r;
@@ -594,7 +571,7 @@ int kvfs_xfer_poll_layer(kvfs_xfer *xfer, uint32_t layer)
 int kvfs_xfer_wait_layer(kvfs_xfer *xfer, uint32_t layer, uint64_t deadline)
 {
 	uint64_t at = kv_time_after(deadline);
-	int r = check_layer(xfer, layer);
+	int r = kv_xfer_check_layer(xfer, layer);
 
 	if (r < 0)
 		return r;

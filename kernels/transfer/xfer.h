@@ -187,6 +187,8 @@ void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool);
 
 /* A step of @xfer is over: wake its waiters.  No lock held. */
 void kv_xfer_step_over(struct kvfs_xfer *xfer);
+/* Check that @layer is one of the layers of @xfer.  -EINVAL, -EBADF. */
+int kv_xfer_check_layer(const struct kvfs_xfer *xfer, uint32_t layer);
 
 /* Copy @pages, pages_per_block of @pool for each block.  -EINVAL, -ENOMEM. */
 int kv_xfer_set_pages(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,

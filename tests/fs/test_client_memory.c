@@ -348,10 +348,10 @@ static void staging_of_the_library_is_mapped(void **state)
 
 	(void)state;
 	assert_int_equal(kv_stage_new(MIB, &stage), 0);
-	assert_true(maps(dup(kv_stage_fd(stage)), 0, kv_stage_bytes(stage)));
+	assert_true(maps(dup(stage->fd), 0, stage->bytes));
 	kv_stage_free(stage);
 	assert_int_equal(kv_stage_grow(3 * MIB, true, &stage), 0);
-	assert_true(maps(dup(kv_stage_fd(stage)), 0, kv_stage_bytes(stage)));
+	assert_true(maps(dup(stage->fd), 0, stage->bytes));
 	kv_stage_free(stage);
 }
 

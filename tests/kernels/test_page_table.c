@@ -68,7 +68,7 @@ static void a_page_in_use_is_never_taken(void **state)
 	kv_page_table_grow(page_table, 4);
 	assert_non_null(kv_page_table_take(page_table));
 	assert_null(kv_page_table_take(page_table));
-	kv_page_table_space_put(page_table, s);
+	kv_page_table_space_put(s);
 	kv_page_table_free(page_table);
 }
 
@@ -89,7 +89,7 @@ static void the_page_unused_for_longest_goes_first(void **state)
 	assert_ptr_equal(kv_page_table_take(page_table), page[2]);
 	assert_ptr_equal(kv_page_table_take(page_table), page[0]);
 	assert_ptr_equal(kv_page_table_take(page_table), page[1]);
-	kv_page_table_space_put(page_table, s);
+	kv_page_table_space_put(s);
 	kv_page_table_free(page_table);
 }
 
@@ -103,14 +103,14 @@ static void one_key_in_two_spaces_is_two_pages(void **state)
 
 	(void)state;
 	assert_ptr_equal(kv_page_table_space_get(page_table, "a"), a);
-	kv_page_table_space_put(page_table, a);
+	kv_page_table_space_put(a);
 	cache(page_table, a, 7);
 	assert_true(has(page_table, a, 7));
 	assert_false(has(page_table, b, 7));
 	cache(page_table, b, 7);
 	assert_int_equal(kv_page_table_count(page_table).cached, 2);
-	kv_page_table_space_put(page_table, a);
-	kv_page_table_space_put(page_table, b);
+	kv_page_table_space_put(a);
+	kv_page_table_space_put(b);
 	kv_page_table_free(page_table);
 }
 
@@ -128,7 +128,7 @@ static void what_was_forgotten_is_not_found_and_goes_when_unused(void **state)
 	coming = kv_page_table_take(page_table);
 	kv_page_table_name(page_table, coming, old, &key);
 	cache(page_table, old, 3);
-	kv_page_table_space_put(page_table, old);
+	kv_page_table_space_put(old);
 	kv_page_table_forget(page_table, "s");
 	kv_page_table_forget(page_table, "another");
 	new = kv_page_table_space_get(page_table, "s");
@@ -141,7 +141,7 @@ static void what_was_forgotten_is_not_found_and_goes_when_unused(void **state)
 	assert_int_equal(kv_page_table_count(page_table).free, 1);
 	kv_page_table_ready(page_table, coming);
 	assert_int_equal(kv_page_table_count(page_table).free, 2);
-	kv_page_table_space_put(page_table, new);
+	kv_page_table_space_put(new);
 	kv_page_table_free(page_table);
 }
 
@@ -326,7 +326,7 @@ static void random_operations_do_what_the_model_does(void **state)
 		compare(&m, page_table, space);
 	}
 	assert_int_equal(m.pages, MAX);
-	kv_page_table_space_put(page_table, space);
+	kv_page_table_space_put(space);
 	kv_page_table_free(page_table);
 }
 
