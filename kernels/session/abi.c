@@ -29,7 +29,8 @@
 #include "kernels/session/session.h"
 #include "kernels/session/space.h"
 
-/* Larger than any struct: a larger size is an error. */
+/* Larger than any struct of kvfs.h: kv_abi_in and kv_abi_out refuse a larger
+ * size. */
 #define SIZE_MAX_OF_ALL 4096u
 
 _Static_assert(offsetof(kvfs_opts, size) == 0 &&

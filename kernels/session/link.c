@@ -62,8 +62,8 @@ int kv_link_find(const char *path, char ret_socket[KV_SOCKET_PATH_MAX])
 	return n < KV_SOCKET_PATH_MAX ? 0 : -ENAMETOOLONG;
 }
 
-/* Connect to @path; one longer than the 107 bytes of an address goes by
- * /proc/self/fd. */
+/* Connect to the socket @path.  A path of more than the 107 bytes that an
+ * address holds is replaced by a name in /proc/self/fd. */
 static int connect_to(int fd, const char *path)
 {
 	_cleanup_(kv_closep) int at = -1;
@@ -83,8 +83,8 @@ static int connect_to(int fd, const char *path)
 	return 0;
 }
 
-/* Return whether only root, our own user and @hidden can change names in the
- * directory @path. */
+/* Return whether only root, our own user and the user @hidden can create or
+ * rename files in the directory @path. */
 static bool is_guarded(const char *path, uint32_t hidden)
 {
 	struct stat st;
@@ -96,10 +96,11 @@ static bool is_guarded(const char *path, uint32_t hidden)
 }
 
 /*
- * A daemon of the overflow user belongs to root or to any user outside the
- * namespace.  Trust it only if its socket is that user's and all directories
- * above it are guarded.  A user from outside who owns one of these directories
- * can still deceive us.
+ * Check the socket of a daemon of the overflow user, which stands for root and
+ * for every user outside our user namespace.  The daemon is trusted only if the
+ * overflow user owns the socket, and if all directories above the socket are
+ * guarded.  A user outside the namespace who owns one of these directories can
+ * still deceive us.
  */
 static int check_path(const char *path, uint32_t hidden)
 {
@@ -201,7 +202,7 @@ int kv_link_send(int fd, const struct kv_packet *packet, int flags)
 	return kv_send_parts(fd, parts, 2, packet->fd, flags);
 }
 
-/* Return the first descriptor, and close any others. */
+/* Return the first descriptor in @message, and close the others. */
 static int take_descriptors(struct msghdr *message)
 {
 	struct cmsghdr *cmsg;

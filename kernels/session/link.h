@@ -15,23 +15,25 @@
 
 struct kv_link {
 	int fd;		/* -1: none */
-	uint64_t epoch; /* the daemon's, from its HELLO */
+	uint64_t epoch; /* epoch of the daemon, from its HELLO */
 };
 
-/* A message to send, or room for one to receive. */
+/* A message to send, or buffers for a message to receive. */
 struct kv_packet {
 	struct wire_header header;
 	void *items;
-	size_t bytes; /* of items; kv_link_receive: in, the room; out, the use
-		       */
-	int fd;	      /* passed along; -1: none */
-	bool fd_lost; /* kv_link_receive: the process may have no more */
+	/* Bytes at @items.  kv_link_receive takes the size of the buffer, and
+	 * sets the length of the message. */
+	size_t bytes;
+	int fd; /* passed along; -1: none */
+	/* Set by kv_link_receive: a descriptor was lost, because the process
+	 * has too many open. */
+	bool fd_lost;
 };
 
-/*
- * Find the control socket of @path, a socket or a mount point.  Does not check
- * whether a daemon listens.  -ENAMETOOLONG.
- */
+/* Find the control socket that belongs to @path, a mount point or a socket.
+ * Does not check whether a daemon listens.
+ * -ENAMETOOLONG: the socket's path is too long */
 int kv_link_find(const char *path, char ret_socket[KV_SOCKET_PATH_MAX]);
 
 /*
@@ -45,43 +47,41 @@ int kv_link_find(const char *path, char ret_socket[KV_SOCKET_PATH_MAX]);
  */
 int kv_link_open(const char *socket_path, struct kv_link *ret_link,
 		 struct wire_hello *ret_hello);
-void kv_link_close(struct kv_link *link); /* takes a closed one */
-/* Return the error of kv_link_open for callers that need a link: -EMFILE, -ENFILE
- * and -ENOMEM as they are, all others as -ENOTCONN. */
+void kv_link_close(struct kv_link *link); /* takes a closed link */
+/* Translate an error of kv_link_open for requests: -EMFILE, -ENFILE and -ENOMEM
+ * stay, and all other errors become -ENOTCONN. */
 int kv_link_lost(int r);
 
-/* Send one message.  @flags: MSG_DONTWAIT (then -EAGAIN), or 0. */
+/* Send one message.  @flags: 0, or MSG_DONTWAIT to get -EAGAIN instead of
+ * waiting. */
 int kv_link_send(int fd, const struct kv_packet *packet, int flags);
 
-/*
- * Receive one message; the caller closes packet->fd.
- * -EAGAIN: there is none (or the socket's time-out has passed)
- * -ENOTCONN: the daemon went away
- * -EPROTO: the packet is no message, or larger than the room
- */
+/* Receive one message into @packet; the caller closes packet->fd.
+ * -EAGAIN: no message has come before the socket's time-out
+ * -ENOTCONN: the daemon has closed the connection
+ * -EPROTO: the packet is no message of the protocol, or does not fit */
 int kv_link_receive(int fd, struct kv_packet *packet, int flags);
 
-/*
- * A finder looks for the socket on a thread of its own: a call on the mount of a
- * daemon that hangs returns only when the daemon goes on or dies, and cannot be
- * interrupted.
- */
+/* A finder looks for the daemon's socket on a thread of its own: a system call
+ * on the mount of a daemon that hangs cannot be interrupted, and returns only
+ * when the daemon continues or dies. */
 struct kv_finder;
 
-/* Start looking for the socket of @path as kv_link_find does.  The finder writes
- * to the eventfd @wake_fd (borrowed until kv_finder_end) at its end.  -ENOMEM,
- * -EAGAIN: no thread. */
+/* Start a thread that looks for the socket of @path as kv_link_find does, and
+ * writes to the eventfd @wake_fd when it has finished.  @wake_fd is borrowed
+ * until kv_finder_end.
+ * -ENOMEM, -EAGAIN: the thread cannot start */
 int kv_finder_start(const char *path, int wake_fd,
 		    struct kv_finder **ret_finder);
 
-/* Return whether the finder has finished; any thread. */
+/* Return whether the finder's thread has finished.  Any thread may call
+ * this. */
 bool kv_finder_is_done(const struct kv_finder *finder);
 
-/*
- * Free the finder and return the socket's path, without symbolic links, or an
- * error of kv_link_find or realpath(3).  -ETIMEDOUT: it has not finished; its
- * thread is abandoned.  Does not wait.
- */
+/* Free the finder and return the path of the socket without symbolic links.
+ * Does not wait.
+ * -ETIMEDOUT: the finder has not finished; its thread is abandoned
+ * errors of kv_link_find and realpath(3) */
 int kv_finder_end(struct kv_finder *finder,
 		  char ret_socket[KV_SOCKET_PATH_MAX]);
 

@@ -52,7 +52,8 @@ struct populate {
 	struct kv_mapped_segment *mapping;
 };
 
-/* Make page tables ahead, so that the first load takes no page faults. */
+/* Populate the page tables of a new mapping, on a copy thread, so that the
+ * first load takes no page faults. */
 static void populate(struct kv_job *job)
 {
 	struct populate *p = (struct populate *)job;
@@ -71,7 +72,8 @@ static void populate(struct kv_job *job)
 	free(p);
 }
 
-/* Find a segment of this connection in session->mappings or ->unmapped. */
+/* Find the segment @id of this connection in @list, which is session->mappings
+ * or session->unmapped. */
 static struct kv_mapped_segment *find_locked(struct kvfs_session *session,
 					     struct kv_mapped_segments *list,
 					     uint32_t id)
@@ -109,7 +111,9 @@ static void forget_unmapped_locked(struct kvfs_session *session,
 	free(m);
 }
 
-/* -EIO: the daemon's fault; other errors are this process's. */
+/* Map the segment in @fd read-only.
+ * -EIO: the daemon sent a segment that is too short or not sealed
+ * -ENOMEM, errors of mmap(2): limits of this process */
 static int map_locked(struct kvfs_session *session,
 		      const struct wire_segment *segment, int fd)
 {
@@ -216,7 +220,8 @@ void kv_mapped_segment_retire_locked(struct kvfs_session *session, uint32_t id)
 
 	kv_assert_locked(&session->lock);
 	if (!m) {
-		/* For an UNMAPPED one the daemon was informed before. */
+		/* The daemon was informed when an UNMAPPED segment could not be
+		 * mapped. */
 		if (!find_locked(session, &session->unmapped, id))
 			tell_unmapped_locked(session, id);
 		return;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mapped_segment.h - arena segments of the daemon, mapped for reading, and host
+ * mapped_segment.h - arena segments of the daemon, mapped read-only, and host
  * memory that is attached to a session's device.
  *
- * All calls with session->lock held.
+ * All functions are called with session->lock held.
  */
 #ifndef KV_KERNELS_SESSION_MAPPED_SEGMENT_H
 #define KV_KERNELS_SESSION_MAPPED_SEGMENT_H
@@ -16,7 +16,8 @@
 struct kvfs_device;
 struct kvfs_session;
 
-/* Part of mapped memory; zeroed, it is not attached. */
+/* Host memory that a device may know; embedded in the owner of the memory.  A
+ * zeroed struct is not attached. */
 struct kv_attached {
 	TAILQ_ENTRY(kv_attached) others;
 	const struct kvfs_device *device; /* NULL: not attached */
@@ -29,34 +30,37 @@ struct kv_mapped_segment {
 	TAILQ_ENTRY(kv_mapped_segment) others;
 	uint32_t id;
 	uint64_t generation; /* of its connection */
-	int error;	     /* why it could not be mapped, or 0 */
+	int error;	     /* errno of the failed mmap, negative; or 0 */
 	const uint8_t *base;
 	uint64_t bytes;
-	unsigned refs; /* held blocks in the segment, and work on it */
-	bool retired;  /* unmapped with the last reference */
+	unsigned refs; /* held blocks and copies that use the segment */
+	bool retired;  /* to be unmapped with the last reference */
 	struct kv_attached attached;
 };
 TAILQ_HEAD(kv_mapped_segments, kv_mapped_segment);
 
 /*
- * Map a segment.  The caller keeps @fd; @lost: the process had no descriptor for
- * it.  Without a descriptor or memory the segment is given back, and the daemon
- * sends it again with the next acquired block.  A segment that is not sealed
- * against shrinking is ignored.
+ * Map a segment that the daemon has sent in @fd, which the caller closes.
+ * @lost: the process could not receive a descriptor.  Without a descriptor or
+ * address space the segment is given back to the daemon, which sends it again
+ * with the next acquired block.  A segment that is not sealed against shrinking
+ * is ignored.
  */
 void kv_mapped_segment_add_locked(struct kvfs_session *session,
 				  const struct wire_segment *segment, int fd,
 				  bool lost);
 
-/* The daemon asks for the segment back. */
+/* Unmap the segment @id as soon as no block of it is held: the daemon wants its
+ * memory back. */
 void kv_mapped_segment_retire_locked(struct kvfs_session *session, uint32_t id);
 
-/* The connection has ended, and with it the use of its segments. */
+/* Retire all segments, because the connection to their daemon has ended. */
 void kv_mapped_segment_retire_all_locked(struct kvfs_session *session);
 
-/* Hold the segment @id of this connection.  -EMFILE, -ENOMEM and errors of mmap:
- * it could not be mapped; -EIO: unknown, or the @length bytes at @offset do not
- * lie in it. */
+/* Take a reference to the segment @id of this connection, in which the @length
+ * bytes at @offset must lie.
+ * -EMFILE, -ENOMEM and errors of mmap(2): the segment could not be mapped
+ * -EIO: no such segment, or no such bytes in it */
 int kv_mapped_segment_get_locked(struct kvfs_session *session, uint32_t id,
 				 uint64_t offset, uint64_t length,
 				 struct kv_mapped_segment **ret_mapped);
@@ -65,28 +69,30 @@ void kv_mapped_segment_put_locked(struct kvfs_session *session,
 
 /* ---- memory attached to a device ---- */
 
-/* The session has a pool on @device.  The first device that attaches memory
- * learns of all segments, now and later. */
+/* Note that the session has a pool on @device.  The first device that can
+ * attach memory is told of all segments, present and future. */
 void kv_attach_device_locked(struct kvfs_session *session,
 			     const struct kvfs_device *device);
 
-/* Ask the daemon for writable memory if the device needs it, once a connection.
- * Call after a connection, a new pool, or an attached segment. */
+/* Ask the daemon for segments that may be mapped writable, if the device needs
+ * that; once for each connection.  Call this after a connection, a new pool, or
+ * a newly attached segment. */
 void kv_attach_ask_locked(struct kvfs_session *session);
 
-/* Attach memory that copies may soon read, or (@writable) write. */
+/* Attach host memory to the session's device, before copies read it or
+ * (@writable) write it. */
 void kv_attach_locked(struct kvfs_session *session, struct kv_attached *a,
 		      const void *base, uint64_t bytes, bool writable);
 
-/*
- * Detach memory that no copy uses any more.  False: it is not attached.  Else
- * a thread without a lock calls @detached once the device has let go of it.
- */
+/* Detach memory that no copy uses any more from its device.  Return false if
+ * the memory is not attached.  Otherwise return true; a thread without a lock
+ * calls @detached when the device has released the memory. */
 bool kv_detach_locked(struct kvfs_session *session, struct kv_attached *a,
 		      void (*detached)(struct kvfs_session *session,
 				       struct kv_attached *a));
 
-/* Detach queued memory on that thread.  Return whether there was any. */
+/* Detach all memory in session->detaching, on the detaching thread.  Return
+ * whether there was any.  Releases session->lock meanwhile. */
 bool kv_detach_work(struct kvfs_session *session);
 
 #endif

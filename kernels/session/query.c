@@ -127,8 +127,8 @@ long kvfs_probe(const kvfs_query *queries, size_t n_queries,
 
 /* ---- housekeeping ---- */
 
-/* Evict, pin or unpin every key.  Without a daemon each key gets its error as
- * status. */
+/* Evict, pin or unpin every key.  If the daemon cannot be asked, the error
+ * becomes the status of each remaining key. */
 static long change(kvfs_space *space, struct wire_header header,
 		   const kvfs_key *keys, size_t n, int *ret_statuses)
 {
@@ -177,7 +177,8 @@ long kvfs_evict(kvfs_space *space, const kvfs_key *keys, size_t n,
 	return change(space, header, keys, n, ret_statuses);
 }
 
-/* Send the tail first: the daemon goes through each message from the end. */
+/* The batches are sent from the tail of the chain on, as the daemon also goes
+ * through each message from its end. */
 int kvfs_ended(kvfs_space *space, const kvfs_key *keys, size_t n)
 {
 	struct kvfs_session *session = space ? space->session : NULL;
@@ -228,7 +229,7 @@ long kvfs_unpin(kvfs_space *space, const kvfs_key *keys, size_t first,
 	return change(space, header, keys + first, end - first, ret_statuses);
 }
 
-/* Room for the items of a reply. */
+/* Buffer for the items of a reply, and the time to wait for the reply. */
 struct room {
 	void *items;
 	uint32_t n;    /* at most */
@@ -236,11 +237,12 @@ struct room {
 	uint64_t wait; /* nanoseconds; 0: CLEAR_NS */
 };
 
-/* Freed by the last of the waiting thread and the reply. */
+/* A request to which a thread waits for the reply.  The thread or the reply
+ * frees the struct, whichever comes last. */
 struct question {
 	struct kv_call call; /* first */
 	struct kvfs_session *session;
-	struct room room; /* unless abandoned */
+	struct room room; /* not written once @abandoned is set */
 	bool over, abandoned;
 	int status;
 };
@@ -261,9 +263,9 @@ static void answered(struct kv_call *call, int status, const void *items)
 	pthread_cond_broadcast(&question->session->changed);
 }
 
-/* Send a long request on the asynchronous connection, where other threads can ask
- * meanwhile, and wait for the reply.  Return the number of items, or without
- * @room->items the status. */
+/* Send a request that may take long on the asynchronous connection, so that
+ * look-ups of other threads do not wait for it, and wait for the reply.  Return
+ * the number of items in the reply, or its status if @room has no buffer. */
 static long ask_and_wait(struct kvfs_session *session, uint64_t generation,
 			 struct kv_packet *packet, const struct room *room)
 {
@@ -354,7 +356,8 @@ int kvfs_space_clear(kvfs_space *space)
 
 #define FORGET_BACKENDS 16 /* more than a daemon has */
 
-/* Send one WIRE_FORGET.  Returns how many backends replied, -errno. */
+/* Send one WIRE_FORGET for @n keys.  Return the number of backends that
+ * replied. */
 static long forget_some(kvfs_space *space, const kvfs_key *keys, size_t n,
 			uint64_t ns, struct wire_forgot *ret_forgot)
 {
@@ -378,8 +381,8 @@ static long forget_some(kvfs_space *space, const kvfs_key *keys, size_t n,
 	return ask_and_wait(space->session, generation, &packet, &room);
 }
 
-/* Print a line for each of the @n backends into *@ret_text.  Return how many blocks
- * may still exist (or -ENOMEM). */
+/* Write a line for each of @n backends into *@ret_text.  Return how many blocks
+ * may still exist on a backend, or -ENOMEM. */
 static long print_forgot(const struct wire_forgot *sums, long n, bool space,
 			 char **ret_text)
 {
@@ -428,7 +431,8 @@ long kvfs_space_forget(kvfs_space *space, const kvfs_key *keys, size_t n,
 	if (!kv_wire_keys_are_valid(keys, n) || !ret_text)
 		return -EINVAL;
 	if (n == 0) {
-		/* Without a remote tier nothing is to be dropped here. */
+		/* Ask first whether there is a remote tier: without one the
+		 * call must not remove blocks here. */
 		backends = forget_some(space, NULL, 0, 0, some);
 		if (backends >= 0)
 			backends = kvfs_space_clear(space);
@@ -535,7 +539,8 @@ long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
 
 /* ---- token ids ---- */
 
-/* Parse the entries in the @bytes at @at, @max at most.  Return how many. */
+/* Parse the entries of a WIRE_TOKEN_IDS reply, in the @bytes at @at, into at
+ * most @max @ret_tokens.  Return the number of entries. */
 static long take_tokens(const uint8_t *at, size_t bytes, size_t max,
 			kvfs_tokens *ret_tokens)
 {
@@ -643,27 +648,27 @@ int kvfs_stats(kvfs_session *session, char **ret_text)
 	return 0;
 }
 
-/*
- * ---- matching: how much of a prompt exists for all layer groups of a model ----
- *
- * The returned length is the longest that every query's space can use by the rule
- * of its layout, in whole blocks of every space.
- */
+/* ---- matching: how much of a prompt exists for all layer groups of a model
+ * ---- */
 
-/* A query while it is matched. */
+/* One query of a kvfs_match call. */
 struct group {
 	const kvfs_query *query;
 	enum kv_reuse reuse;
 	uint32_t window;
-	uint64_t tokens; /* of a block; kvfs_match counts blocks: 1 */
-	uint64_t before; /* blocks that the caller has itself */
-	uint64_t n;	 /* whole blocks behind them */
-	uint32_t *runs;	 /* of each: present blocks in a row that end there;
-			    UINT32_MAX: all since the start */
+	/* tokens a block; 1 in kvfs_match, which counts blocks */
+	uint64_t tokens;
+	/* blocks before the query's first key, which count as present */
+	uint64_t before;
+	uint64_t n; /* whole blocks of the query */
+	/* For each block the number of present blocks in a row that end with
+	 * it; UINT32_MAX if every block up to it is present. */
+	uint32_t *runs;
 };
 
-/* Find the group's place in the prompt.  -EINVAL: the layout has no tokens, or the
- * start is within a block. */
+/* Compute the query's place in the prompt, in whole blocks.
+ * -EINVAL: the layout has no number of tokens a block, or query->start lies
+ *          within a block */
 static int measure(const kvfs_query *query, bool in_tokens,
 		   struct group *ret_group)
 {
@@ -695,7 +700,8 @@ static int measure(const kvfs_query *query, bool in_tokens,
 	return 0;
 }
 
-/* Return the least common multiple of @a and @b; UINT64_MAX: very large. */
+/* Return the least common multiple of @a and @b, or UINT64_MAX if it
+ * overflows. */
 static uint64_t common_multiple(uint64_t a, uint64_t b)
 {
 	uint64_t x = a, y = b, rest, multiple;
@@ -709,7 +715,8 @@ static uint64_t common_multiple(uint64_t a, uint64_t b)
 							   : multiple;
 }
 
-/* Ask which blocks the group has up to @end tokens. */
+/* Ask the daemon which blocks of the group exist, up to token @end of the
+ * prompt, and fill group->runs. */
 static int look_up(struct group *group, uint64_t end)
 {
 	_cleanup_(kv_freep) uint8_t *states = NULL;
@@ -734,7 +741,8 @@ static int look_up(struct group *group, uint64_t end)
 	return 0;
 }
 
-/* Return whether the group can go on after @tokens, whole blocks of the group. */
+/* Return whether the engine can continue the group after @tokens, by the reuse
+ * rule of the space's layout.  @tokens is a multiple of the group's block. */
 static bool can_go_on(const struct group *group, uint64_t tokens)
 {
 	const uint64_t blocks = tokens / group->tokens;

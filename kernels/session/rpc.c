@@ -33,16 +33,18 @@
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
 
-#define HINTS_MAX 1024u /* queued messages: with more, hints are dropped */
+#define HINTS_MAX \
+	1024u /* messages in the queue; hints are dropped while it has more */
 
 struct kv_parcel {
 	TAILQ_ENTRY(kv_parcel) others;
-	struct kv_call *call; /* NULL: there is no reply */
+	struct kv_call *call; /* NULL: the message has no reply */
 	struct kv_packet packet;
 	uint8_t items[];
 };
 
-/* Bytes of one item in a reply; 0: this connection never sends that type. */
+/* Size of one item in a reply of each type; 0: the daemon sends no reply of
+ * that type on the asynchronous connection. */
 static const size_t reply_bytes[WIRE_TYPE_END] = {
 	[WIRE_ACQUIRE] = sizeof(struct wire_place),
 	[WIRE_STAGING] = 1,
@@ -59,7 +61,7 @@ static const size_t reply_bytes[WIRE_TYPE_END] = {
 	[WIRE_PREFETCH] = sizeof(struct wire_status),
 };
 
-/* Free a message that was sent or withdrawn. */
+/* Free a queued message that was sent or withdrawn. */
 static void parcel_free_locked(struct kvfs_session *session,
 			       struct kv_parcel *parcel)
 {
@@ -71,7 +73,8 @@ static void parcel_free_locked(struct kvfs_session *session,
 	free(parcel);
 }
 
-/* Send a message, or queue it if the socket is full or others are queued. */
+/* Send @packet, or queue it if the socket is full or other messages are
+ * queued. */
 static int send_locked(struct kvfs_session *session,
 		       const struct kv_packet *packet, struct kv_call *call)
 {
@@ -257,8 +260,8 @@ int kv_rpc_receive(struct kvfs_session *session)
 
 #define QUIET_NS 1000000000u
 
-/* Connect to the daemon of the asynchronous connection if necessary, send the
- * question and receive the reply. */
+/* Send @question on the look-up connection and receive the reply into @packet.
+ * If necessary, first connect to the daemon of the asynchronous connection. */
 static int try_locked(struct kvfs_session *session,
 		      struct kv_question *question, struct kv_packet *packet)
 {
@@ -318,7 +321,8 @@ long kv_ask(struct kvfs_session *session, struct kv_question *question)
 	reused = session->lookup.fd >= 0;
 	if (kv_now_ns() >= session->quiet_until) {
 		r = try_locked(session, question, &packet);
-		/* The connection was closed since the last question. */
+		/* The daemon has closed the connection since the last question:
+		 * connect again, once. */
 		if (reused &&
 		    (r == -ENOTCONN || r == -EPIPE || r == -ECONNRESET)) {
 			kv_link_close(&session->lookup);
@@ -335,7 +339,7 @@ long kv_ask(struct kvfs_session *session, struct kv_question *question)
 	if (r < 0)
 		return r == -ETIMEDOUT ? r : kv_link_lost(r);
 	question->header = packet.header;
-	/* Questions are never canceled: the daemon is ending. */
+	/* The daemon cancels a question only when it is shutting down. */
 	if (packet.header.status == -ECANCELED)
 		return -ENOTCONN;
 	return packet.header.status < 0 ? packet.header.status
@@ -396,7 +400,8 @@ long kvfs_reap(kvfs_session *session, kvfs_event *ret_events, size_t n)
 				     .generation = session->generations};
 	session->link_unreaped = false;
 	while (got < n && (notice = TAILQ_FIRST(&session->notices))) {
-		/* SUBMITTED comes before the other stages of an object. */
+		/* SUBMITTED is reported before the other stages of a
+		 * transfer. */
 		stage = notice->pending & 1u << KVFS_SUBMITTED
 				? KVFS_SUBMITTED
 				: (unsigned)__builtin_ctz(notice->pending);

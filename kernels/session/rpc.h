@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * rpc.h - requests on the asynchronous connection, questions on the look-up
- * connection, and notices for kvfs_reap.
- */
+/* rpc.h - requests on the asynchronous connection, questions on the look-up
+ * connection, and notices, which become events of kvfs_reap. */
 #ifndef KV_KERNELS_SESSION_RPC_H
 #define KV_KERNELS_SESSION_RPC_H
 
@@ -14,20 +12,21 @@
 #include "kernels/kvfs.h"
 
 struct kvfs_session;
-struct kv_parcel; /* a message that waits for room in the socket */
+struct kv_parcel; /* a message in the queue, because the socket was full */
 
-/* Embedded in its owner; lives until @done has run, or it is withdrawn. */
+/* A request without its reply.  Embedded in its owner, which must keep it until
+ * @done has run or the request was withdrawn. */
 struct kv_call {
 	LIST_ENTRY(kv_call) others;
-	struct kv_parcel *parcel; /* the message while it is queued; or NULL */
-	uint64_t tag;		  /* never 0 once submitted */
-	uint32_t count;		  /* items in a successful reply */
-	bool at_most;		  /* or fewer: done finds the number in count */
-	/*
-	 * Runs exactly once, session->lock held.  @status < 0: why there is no
-	 * answer (-ENOTCONN: the connection broke); else @items are the
-	 * reply's, valid during the call.  May free the call.
-	 */
+	/* the queued message, or NULL once it was sent */
+	struct kv_parcel *parcel;
+	uint64_t tag;	/* never 0 once submitted */
+	uint32_t count; /* number of items that a successful reply must have */
+	/* A reply may have fewer items; @done finds the number in @count. */
+	bool at_most;
+	/* Called exactly once, with session->lock held; may free the call.
+	 * @status < 0: the error (-ENOTCONN: the connection broke).  Otherwise
+	 * @items are the items of the reply, valid during the call. */
 	void (*done)(struct kv_call *call, int status, const void *items);
 };
 
@@ -38,50 +37,50 @@ struct kv_rpc {
 	uint64_t tags;
 };
 
-/*
- * Send packet (its tag is filled in here) and run call->done on its reply.
- * Never blocks.  -ENOTCONN or -ENOMEM: not sent, @done will not run.
- */
+/* Send @packet with a new tag; call->done is called with the reply.  Never
+ * blocks.
+ * -ENOTCONN, -ENOMEM: nothing was sent, and call->done will not be called */
 int kv_rpc_submit_locked(struct kvfs_session *session, struct kv_call *call,
 			 struct kv_packet *packet);
 
-/* Take @call back if its message has not been sent: @done will not run. */
+/* Withdraw a request whose message is still queued, so that call->done is not
+ * called.  Return false if the message was sent. */
 bool kv_rpc_withdraw_locked(struct kvfs_session *session, struct kv_call *call);
 
-/* Return whether hints may be sent: not while a thousand messages are queued for
- * a daemon that hangs. */
+/* Return whether hints may be sent: no more than a thousand messages are
+ * queued, which only happens if the daemon hangs. */
 bool kv_rpc_takes_hints_locked(const struct kvfs_session *session);
 
-/* Send a message that has no reply; best effort. */
+/* Send a message that has no reply, if possible: errors are ignored. */
 void kv_rpc_post_locked(struct kvfs_session *session, struct kv_packet *packet);
 
 /* Send a message that consists of a type and a tag. */
 void kv_rpc_post_tag_locked(struct kvfs_session *session, enum wire_type type,
 			    uint64_t tag);
 
-/* Send queued messages.  Return 1 if some are still queued. */
+/* Send queued messages until the socket is full.  Return 1 if some remain
+ * queued. */
 int kv_rpc_push_locked(struct kvfs_session *session);
 
-/* End every request with -ENOTCONN: the connection has ended. */
+/* End every pending request with -ENOTCONN, after the connection has ended. */
 void kv_rpc_break_locked(struct kvfs_session *session);
 
-/*
- * Receive and handle one message.  The caller holds receive_lock.
- * 1: handled
- * 0: there is none
- * -errno: the connection must be closed
- */
+/* Receive and handle one message.  The caller holds receive_lock.
+ * 1: a message was handled
+ * 0: there is no message
+ * -errno: the connection must be closed */
 int kv_rpc_receive(struct kvfs_session *session);
 
 /* ---- questions ---- */
 
 /*
- * Send @question and wait at most a second for the reply.  Return the bytes of
- * the reply's items, or its status if that is an error; @header becomes the
- * reply's.
- * -ENOTCONN: no daemon
- * -EMFILE, -ENFILE, -ENOMEM: no means to connect to the daemon
- * -ETIMEDOUT: no reply; for the next second questions fail at once
+ * Send @question on the look-up connection, and wait at most one second for the
+ * reply.  Return the number of bytes in the reply's items, or the reply's
+ * status if that is negative.  question->header becomes the header of the
+ * reply.
+ * -ENOTCONN: no daemon is connected
+ * -EMFILE, -ENFILE, -ENOMEM: the process cannot open a connection
+ * -ETIMEDOUT: no reply; for one second from now on all questions fail at once
  */
 struct kv_question {
 	struct wire_header header;
@@ -92,22 +91,23 @@ struct kv_question {
 };
 long kv_ask(struct kvfs_session *session, struct kv_question *question);
 
-/* Return whether the daemon does not answer.  Takes two seconds at most, and 20
- * microseconds if it answers. */
+/* Return whether the connected daemon hangs, by sending it an empty look-up.
+ * Takes 20 microseconds if the daemon answers, else at most two seconds. */
 bool kv_ask_hangs(struct kvfs_session *session);
-/* How often a wait for the daemon checks that. */
+/* interval at which a waiting thread calls kv_ask_hangs */
 #define KV_LOOK_NS 250000000u
 
 /* ---- notices ---- */
 
-/* An event for kvfs_reap, embedded in a lease or a transfer; zeroed, it was not
- * asked for. */
+/* An event for kvfs_reap, embedded in a lease or transfer.  A zeroed notice is
+ * never reported. */
 struct kv_notice {
-	TAILQ_ENTRY(kv_notice) others; /* in session->notices, if pending */
-	uint64_t user;	  /* the caller's value; 0: not asked for */
+	TAILQ_ENTRY(kv_notice)
+	others;		  /* in session->notices while @pending is not 0 */
+	uint64_t user;	  /* kvfs_opts.user; 0: do not report */
 	uint32_t what;	  /* enum kvfs_event_what */
-	unsigned stages;  /* bits of stages still to come */
-	unsigned pending; /* bits of stages to be reaped */
+	unsigned stages;  /* bit set of stages that are not posted yet */
+	unsigned pending; /* bit set of stages that kvfs_reap has to report */
 	uint64_t n;
 	int64_t result[KVFS_SUBMITTED + 1];
 };
@@ -116,12 +116,14 @@ TAILQ_HEAD(kv_notices, kv_notice);
 #define KV_NOTICE_ALL \
 	(1u << KVFS_COPIED | 1u << KVFS_SEALED | 1u << KVFS_DURABLE)
 
-/* @result blocks have reached @stage (a lease: 0), and no more will. */
+/* Report that @result blocks have reached @stage (0 for a lease), and that no
+ * more will. */
 void kv_notice_post_locked(struct kvfs_session *session,
 			   struct kv_notice *notice, unsigned stage,
 			   int64_t result);
 
-/* Drop pending stages: the owner can be freed. */
+/* Forget stages that were not reaped yet, so that the notice's owner can be
+ * freed. */
 void kv_notice_drop_locked(struct kvfs_session *session,
 			   struct kv_notice *notice);
 

@@ -54,14 +54,16 @@
 #define FIRST_CONNECT_NS 1000000000u
 #define RETRY_FIRST_NS 5000000u
 #define RETRY_LAST_NS 1000000000u
-#define PATIENCE_NS (UINT64_C(5) * 1000000000) /* with a mount that hangs */
+#define PATIENCE_NS    \
+	(UINT64_C(5) * \
+	 1000000000) /* patience with a mount that hangs, at first */
 
 /* ---- forks ---- */
 
 static pthread_mutex_t forks_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
 static TAILQ_HEAD(, kvfs_session) sessions = TAILQ_HEAD_INITIALIZER(sessions);
-static atomic_uint forks; /* since the program's start */
+static atomic_uint forks; /* forks of this process so far */
 
 static void before_fork(void)
 {
@@ -120,7 +122,8 @@ static bool has_news_locked(const struct kvfs_session *session)
 	return session->completed > 0 || session->link_changed;
 }
 
-/* Make kvfs_fd readable and wake waiters; call before the news is noted. */
+/* Make kvfs_fd readable and wake waiting threads.  Call this before
+ * session->completed or session->link_changed is set. */
 static void announce_news_locked(struct kvfs_session *session)
 {
 	if (!has_news_locked(session) && session->event_fd >= 0)
@@ -184,7 +187,8 @@ void kv_timer_stop_locked(struct kvfs_session *session, struct kv_timer *timer)
 	timer->at = 0;
 }
 
-/* Fire the timers that are due.  Return when the next one is, or UINT64_MAX. */
+/* Fire the timers that are due.  Return the time of the next timer, or
+ * UINT64_MAX. */
 static uint64_t run_timers_locked(struct kvfs_session *session)
 {
 	uint64_t first = UINT64_MAX, now = kv_now_ns();
@@ -192,7 +196,8 @@ static uint64_t run_timers_locked(struct kvfs_session *session)
 	struct kv_timer *t, *next;
 
 	kv_assert_locked(&session->lock);
-	/* On a list of their own, where a timer that fires can stop others. */
+	/* Move the due timers to a separate list: a timer that fires may stop
+	 * other timers. */
 	for (t = LIST_FIRST(&session->timers); t; t = next) {
 		next = LIST_NEXT(t, others);
 		if (t->at > now)
@@ -214,8 +219,8 @@ static uint64_t run_timers_locked(struct kvfs_session *session)
 struct retry {
 	uint64_t at; /* kv_now_ns */
 	uint64_t wait;
-	struct kv_finder *finder; /* NULL: none runs */
-	uint64_t patience;	  /* for the next finder */
+	struct kv_finder *finder; /* NULL: no finder is running */
+	uint64_t patience; /* nanoseconds that the next finder may take */
 };
 
 static void disconnect(struct kvfs_session *session)
@@ -234,7 +239,8 @@ static void disconnect(struct kvfs_session *session)
 	pthread_mutex_unlock(&session->receive_lock);
 }
 
-/* Print once for each version of a daemon why this session only misses. */
+/* Print, once for each version of the daemon, that the session cannot use this
+ * daemon. */
 static void print_versions(const char *path, const struct wire_hello *theirs)
 {
 	static _Atomic uint32_t printed;
@@ -249,11 +255,10 @@ static void print_versions(const char *path, const struct wire_hello *theirs)
 		WIRE_VERSION);
 }
 
-/*
- * Look for the socket, which may be another one each time, and connect.  A
- * finder that hangs in the mount is abandoned in the end, because another daemon
- * may be mounted over it; the patience doubles, so there are never many.
- */
+/* Look for the socket, whose path may change, and connect.  A finder that hangs
+ * in the mount is abandoned after a while, because another daemon may be
+ * mounted over the first one.  The patience doubles each time, so there are
+ * never many abandoned threads. */
 static void connect_again(struct kvfs_session *session, struct retry *retry)
 {
 	struct kv_link link = {.fd = -1};
@@ -299,8 +304,9 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 	retry->at = kv_now_ns() + retry->wait;
 }
 
-/* Sleep until there is work, and receive all messages.  -errno: the connection
- * is broken. */
+/* Sleep until a message arrives, the session is woken, or @until is reached;
+ * then handle all messages.  @writes: also wake when the socket has room.
+ * Return -errno if the connection is broken. */
 static int wait_and_receive(struct kvfs_session *session, uint64_t until,
 			    bool writes)
 {

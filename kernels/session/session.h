@@ -22,31 +22,39 @@ struct kv_stage;
 
 TAILQ_HEAD(kv_xfers, kvfs_xfer);
 
-/* A deadline that the reader thread keeps, embedded in its owner; zeroed, the
+/* A deadline, embedded in its owner and fired by the reader thread.  A zeroed
  * timer is stopped. */
 struct kv_timer {
 	LIST_ENTRY(kv_timer) others;
-	uint64_t at;			      /* kv_now_ns; 0: stopped */
-	void (*fire)(struct kv_timer *timer); /* stopped; lock held */
+	uint64_t at; /* by kv_now_ns; 0: the timer is stopped */
+	void (*fire)(
+		struct kv_timer *
+			/* called with session->lock held, after the timer was
+			 * stopped */
+			timer);
 };
 LIST_HEAD(kv_timers, kv_timer);
 
-/* Hooks of the folder above; transfers register them with the first pool. */
+/* Hooks of the folder transfer/, which the first pool or transfer of a session
+ * registers. */
 struct kv_session_user {
-	/* The connection and all requests have ended. */
+	/* The connection has ended, and all requests on it were answered with
+	 * an error. */
 	void (*broken_locked)(struct kvfs_session *session);
 	/* There is a connection. */
 	void (*connected_locked)(struct kvfs_session *session);
 	/* The caller closes the session: end all transfers, and make no more
-	 * staging.  Lock held, but released meanwhile. */
+	 * staging.  Called with session->lock held; releases the lock
+	 * meanwhile. */
 	void (*closing)(struct kvfs_session *session);
-	/* The reader thread has ended.  No lock held. */
+	/* The reader thread has ended.  Called without a lock. */
 	void (*closed)(struct kvfs_session *session);
-	/* In the child of a fork.  No lock held. */
+	/* This process is the child of a fork.  Called without a lock. */
 	void (*forked)(struct kvfs_session *session);
-	/* There is memory for kv_detach_work. */
+	/* session->detaching is not empty: have a thread call
+	 * kv_detach_work. */
 	void (*detaching_locked)(struct kvfs_session *session);
-	/* The space of that name is about to be cleared; has been cleared. */
+	/* The space @name is about to be cleared. */
 	void (*clearing_locked)(struct kvfs_session *session, const char *name);
 	void (*cleared_locked)(struct kvfs_session *session, const char *name);
 };
@@ -54,79 +62,99 @@ struct kv_session_user {
 struct kvfs_session {
 	/* fixed after open */
 	char *path;
-	unsigned fork_count; /* forks before it was opened */
-	int wake_fd;	     /* interrupts the reader thread's sleep */
+	unsigned fork_count; /* number of forks before kvfs_open */
+	int wake_fd;	     /* eventfd that ends the reader thread's sleep */
 	pthread_t reader;
 	TAILQ_ENTRY(kvfs_session) siblings; /* forks_lock */
 
-	/* The look-up connection, used by the calling thread alone. */
+	/* The look-up connection: a calling thread sends a question on it and
+	 * receives the reply, with lookup_lock held. */
 	pthread_mutex_t lookup_lock;
 	struct kv_link lookup; /* lookup_lock */
 	uint64_t lookup_tags;  /* lookup_lock */
-	uint64_t quiet_until;  /* lookup_lock: misses after a time-out */
+	/* guarded by lookup_lock; until then look-ups miss */
+	uint64_t quiet_until;
 
-	/* Held from receiving a message until it was handled, so that messages
-	 * take effect in order. */
+	/* Held from the receipt of a message until the message was handled, so
+	 * that messages take effect in order. */
 	pthread_mutex_t receive_lock;
-	uint8_t *received; /* receive_lock: WIRE_MAX bytes */
-	bool broken;	   /* receive_lock: the link must be closed */
+	uint8_t *received; /* guarded by receive_lock; WIRE_MAX bytes */
+	bool broken; /* guarded by receive_lock; the link must be closed */
 
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* a completion, or a change of the link */
+	/* signalled after a completion, and after a change of the link */
+	pthread_cond_t changed;
 
-	/* lock, and everything below; link also needs receive_lock to change */
+	/* All fields from here on are guarded by lock.  A change of link needs
+	 * receive_lock as well. */
 	struct kv_link link;
 	char socket_path[KV_SOCKET_PATH_MAX];
-	uint64_t generations;  /* connections so far */
-	_Atomic uint64_t live; /* this connection's number, 0: not connected */
-	_Atomic int lost;      /* why it is not: as kv_link_lost */
-	_Atomic int refused;   /* 0, or why the daemon there cannot be used:
-				  -EPROTONOSUPPORT, -EPERM */
-	bool tried;	       /* to connect, at least once */
+	uint64_t generations; /* connections so far */
+	/* number of the present connection; 0: not connected */
+	_Atomic uint64_t live;
+	/* the error of the last attempt to connect, by kv_link_lost */
+	_Atomic int lost;
+	/* -EPROTONOSUPPORT or -EPERM if a daemon exists that cannot be used;
+	 * else 0 */
+	_Atomic int refused;
+	bool tried; /* at least one attempt to connect has ended */
 	bool closing;
-	uint64_t sleeps_until;	   /* the reader thread */
-	int event_fd;		   /* -1 until kvfs_fd */
-	unsigned completed;	   /* since the last kvfs_process */
-	bool link_changed;	   /* the same; or since kvfs_open */
-	bool link_unreaped;	   /* the same, for kvfs_reap */
+	uint64_t sleeps_until; /* the reader thread */
+	int event_fd;	       /* -1 until kvfs_fd */
+	/* leases and transfers since the last kvfs_process */
+	unsigned completed;
+	/* the connection changed since the last kvfs_process or kvfs_open */
+	bool link_changed;
+	/* the connection changed since the last kvfs_reap */
+	bool link_unreaped;
 	struct kv_notices notices; /* rpc.c */
 	struct kv_rpc rpc;
 	struct kv_timers timers;
 	struct kv_mapped_segments mappings, unmapped; /* mapped_segment.c */
 	const struct kvfs_device *attacher; /* mapped_segment.c; or NULL */
 	struct kv_attached_list detaching;  /* mapped_segment.c */
-	uint64_t asked_open; /* connection with a request for writable memory */
-	const struct kv_session_user *user; /* NULL until the first transfer */
-	struct kv_copier *copier;	    /* NULL until the first pool */
-	struct kv_stream_sync
-		*stream_sync;	/* NULL until the first pool with streams */
+	/* number of the connection that was asked for writable memory */
+	uint64_t asked_open;
+	/* NULL until the first pool or transfer */
+	const struct kv_session_user *user;
+	struct kv_copier *copier; /* NULL until the first pool */
+	/* NULL until the first pool with streams */
+	struct kv_stream_sync *stream_sync;
 	struct kv_stage *stage; /* of this connection, or NULL */
-	struct kv_stage *stage_next; /* not offered yet; or NULL */
+	/* made, but not offered to the daemon yet; or NULL */
+	struct kv_stage *stage_next;
 	bool stage_making, stage_growing;
-	bool stage_full; /* a save did not fit */
-	uint64_t
-		stage_payload; /* of the largest block that a pool has; 0: there
-				   was no pool yet */
-	uint64_t stage_grows_at; /* not before: it could not grow */
-	bool staging_asked;	 /* the caller said how much that shall be: */
-	uint64_t staging_bytes;	 /* that it has at least */
-	struct kv_xfers active;	 /* in flight, oldest first */
-	struct kv_xfers saves; /* with blocks still to reserve, oldest first */
-	size_t reserved;       /* blocks that the daemon has, or was asked to */
-	LIST_HEAD(, kvfs_pool) paged;	  /* pools with pages of our own */
+	bool stage_full; /* a save did not fit into the stage */
+	/* bytes of the largest block that a pool saves by staging; 0: there is
+	 * no such pool */
+	uint64_t stage_payload;
+	/* do not try to grow the staging before this time */
+	uint64_t stage_grows_at;
+	/* the caller has set staging_bytes (kvfs_pool_staging) */
+	bool staging_asked;
+	uint64_t staging_bytes; /* bytes of staging, at least */
+	struct kv_xfers active; /* in flight, oldest first */
+	struct kv_xfers saves;	/* saves with blocks to reserve, oldest first */
+	/* blocks that the daemon has reserved, or was asked to reserve */
+	size_t reserved;
+	LIST_HEAD(, kvfs_pool) paged;	  /* pools of kvfs_pool_reserve */
 	LIST_HEAD(, kv_lending) lendings; /* of pools with a descriptor */
 	uint32_t lending_ids;
 };
 
-/* Wait on @cond until @at (UINT64_MAX: for ever), without the lock meanwhile.
- * Returns 0 or -ETIMEDOUT. */
+/* Wait on @cond until the time @at (UINT64_MAX: without limit); session->lock
+ * is released meanwhile.  Return 0 or -ETIMEDOUT. */
 int kv_session_wait_for(struct kvfs_session *session, pthread_cond_t *cond,
 			uint64_t at);
 
-/* 0; -EINVAL: NULL; -EBADF: a handle of the parent, used after fork. */
+/* Check a handle's session.
+ * 0: the session may be used
+ * -EINVAL: @session is NULL
+ * -EBADF: the session was opened by the parent of this process */
 int kv_session_check(const struct kvfs_session *session);
 
-/* Return whether connection @generation is live; any thread. */
+/* Return whether connection number @generation still exists.  Any thread may
+ * call this. */
 static inline bool kv_session_is_live(struct kvfs_session *session,
 				      uint64_t generation)
 {
@@ -136,26 +164,31 @@ static inline bool kv_session_is_live(struct kvfs_session *session,
 /* Wake the reader thread; any thread. */
 void kv_session_wake(struct kvfs_session *session);
 
-/* Wake waiters and kvfs_fd: a lease or transfer has made progress. */
+/* Count a completed lease or transfer, make kvfs_fd readable and wake waiting
+ * threads. */
 void kv_session_completed_locked(struct kvfs_session *session);
 
-/* Make kvfs_fd unreadable.  Return the number of completions since then. */
+/* Make kvfs_fd unreadable.  Return the number of leases and transfers that have
+ * completed since the last call. */
 unsigned kv_session_clear_news_locked(struct kvfs_session *session);
 
 /* Return 1, 0 or -errno, as kvfs_connection does. */
 int kv_session_state_locked(const struct kvfs_session *session);
 
-/* Return the time @deadline nanoseconds from now; UINT64_MAX: never. */
+/* Return the time that is @deadline nanoseconds from now; UINT64_MAX means
+ * never. */
 uint64_t kv_time_after(uint64_t deadline);
 
-/* Wait on session->changed, as kv_session_wait_for. */
+/* Wait on session->changed as kv_session_wait_for does. */
 int kv_session_wait(struct kvfs_session *session, uint64_t at);
 
-/* The daemon enforces deadlines and answers cancels; the library waits this much
- * longer for the answer, so that every wait ends within 50 ms of its deadline. */
+/* The daemon enforces deadlines and answers cancels.  The library waits this
+ * many nanoseconds longer for the daemon's answer, so that every wait ends
+ * within 50 ms of its deadline. */
 #define KV_GRACE_NS 40000000u
 
-/* Run @fire at @at; UINT64_MAX: never. */
+/* Call timer->fire at the time @at; UINT64_MAX: never.  A timer that runs is
+ * restarted. */
 void kv_timer_start_locked(struct kvfs_session *session, struct kv_timer *timer,
 			   uint64_t at);
 void kv_timer_stop_locked(struct kvfs_session *session, struct kv_timer *timer);

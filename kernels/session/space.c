@@ -33,7 +33,7 @@ struct kv_layout_seen {
 	struct kv_layout *layout;
 };
 
-/* The daemon's answer about a space. */
+/* The daemon's reply about a space. */
 struct answer {
 	struct wire_space head;
 	char text[WIRE_MAX];
@@ -109,7 +109,8 @@ bool kv_lib_layout_same_tensors(const struct kv_layout *a,
 	return true;
 }
 
-/* Make @layout the current one; takes it over, also if it is known. */
+/* Make @layout the current layout of the space, and take it over.  A copy of
+ * the current layout is freed. */
 static int keep_layout_locked(struct kvfs_space *space,
 			      struct kv_layout *layout)
 {
@@ -132,7 +133,7 @@ static int keep_layout_locked(struct kvfs_space *space,
 	return 0;
 }
 
-/* Ask the daemon about the space, and remember the answer. */
+/* Ask the daemon about the space, and store its id, owner, mode and layout. */
 static int resolve(struct kvfs_space *space)
 {
 	_cleanup_(kv_freep) struct answer *answer = malloc(sizeof(*answer));
@@ -168,7 +169,8 @@ static int resolve(struct kvfs_space *space)
 	n = kv_ask(session, &question);
 	if (n < 0)
 		return (int)n;
-	/* The layout follows the name, or there is neither. */
+	/* The reply ends with the space's name, a NUL and the layout, or with
+	 * nothing if the space is untyped. */
 	n -= (long)sizeof(answer->head);
 	nul = n < 0 ? NULL : memchr(answer->text, '\0', (size_t)n);
 	if (n < 0 || (!nul && n > 0))
@@ -278,8 +280,8 @@ int kvfs_space_open(kvfs_session *session, const char *name, const char *layout,
 	if (r == -ETIMEDOUT)
 		r = -ENOTCONN;
 	if (r < 0 && r == kv_link_lost(r) && space->text[0] != '\0') {
-		/* Without a daemon use the caller's layout, with a seed of its
-		 * own. */
+		/* Without a daemon use the caller's layout, with a seed drawn
+		 * here. */
 		r = kv_layout_parse(space->text, strlen(space->text), &parsed);
 		if (r < 0)
 			return r;
@@ -357,7 +359,8 @@ uint64_t kvfs_space_payload(kvfs_space *space)
 
 /* ---- snapshots ---- */
 
-/* Ask a question about @space; -ENOTCONN without a daemon. */
+/* Ask a question about @space.  -ENOTCONN without a daemon, or if the daemon
+ * hangs. */
 static long ask(kvfs_space *space, struct kv_question *question)
 {
 	uint64_t generation;
@@ -435,7 +438,8 @@ int kvfs_snapshot(kvfs_space *space, const char *name, const kvfs_key *keys,
 	got = ask(space, &question);
 	if (ret_missing)
 		*ret_missing = KV_MIN((size_t)reply.blocks, n);
-	/* -ESTALE: the picks went to an earlier connection. */
+	/* -ESTALE: the daemon that got the picks was replaced by another
+	 * one. */
 	return got == -ESTALE ? -ENOTCONN : (int)KV_MIN(got, 0);
 }
 
@@ -463,7 +467,7 @@ long kvfs_snapshot_keys(kvfs_space *space, const char *name, kvfs_key *ret_keys,
 					     .arg = WIRE_BATCH};
 		r = ask(space, &question);
 		if (r == -ESTALE && message.head.id != 0) {
-			/* Another snapshot has the name now: begin again. */
+			/* Another snapshot has taken the name: begin again. */
 			message.head = (struct wire_snapshot){0};
 			n = 0;
 			picks = WIRE_BATCH;
@@ -518,7 +522,7 @@ long kvfs_snapshot_list(kvfs_space *space, char **ret_names)
 		names = more;
 		if (!reply)
 			return -ENOMEM;
-		/* Names of the snapshots after @id, as many as fit a message. */
+		/* Ask for the names of the snapshots after @id. */
 		question.header = (struct wire_header){
 			.type = WIRE_SNAPSHOT_LIST, .arg = id};
 		n = ask(space, &question);

@@ -14,38 +14,44 @@ struct kv_layout_seen; /* a layout that callers may still use */
 
 struct kvfs_space {
 	kvfs_session *session;
-	char *name, *text; /* fixed; text: the layout the caller gave, or "" */
-	unsigned flags;	   /* fixed: as given to kvfs_space_open */
-	unsigned refs;	   /* lock: the caller's, leases', pools', transfers' */
-	uint32_t id;	   /* lock: the daemon's id */
-	uint64_t known_by; /* lock: the connection of the id; 0: none */
-	uint32_t uid, mode;		/* lock: of the last answer */
-	bool told;			/* lock: there was an answer */
-	struct kv_layout_seen *layouts; /* lock: newest first; until freed */
+	char *name, *text; /* fixed; @text: the caller's layout, or "" */
+	unsigned flags;	   /* fixed; flags and mode given to kvfs_space_open */
+	/* guarded by lock; of the caller, leases, pools and transfers */
+	unsigned refs;
+	uint32_t id; /* lock: the daemon's id */
+	/* guarded by lock; connection for which @id is valid; 0: none */
+	uint64_t known_by;
+	uint32_t uid,
+		mode; /* guarded by lock; as last reported by the daemon */
+	bool told; /* guarded by lock; the daemon has reported uid and mode */
+	/* guarded by lock; newest first, kept until the space is freed */
+	struct kv_layout_seen *layouts;
 };
 
-/*
- * Return the space's id on the connection @ret_generation; ask the daemon if the
- * connection has changed.  The caller holds no lock.  -ENOTCONN, -ENOENT,
- * -EACCES, -EEXIST, -EROFS, -EINVAL, -ETIMEDOUT.
- */
+/* Return the daemon's id of the space, valid on connection *@ret_generation.
+ * Asks the daemon if the connection has changed.  The caller holds no lock.
+ * -ENOTCONN, -ETIMEDOUT: no daemon answers
+ * -ENOENT, -EACCES, -EEXIST, -EROFS, -EINVAL: as kvfs_space_open */
 int kv_lib_space_id(struct kvfs_space *space, uint32_t *ret_id,
 		    uint64_t *ret_generation);
 
-/* Translate the error @r of kv_lib_space_id for a look-up of blocks: a space that
- * may not be read counts as absent. */
+/* Translate an error of kv_lib_space_id for look-ups of blocks: a space that
+ * the caller may not read counts as absent (-ENOENT). */
 int kv_lib_space_miss(int r);
 
-/* This client removed the space: do not create it again. */
+/* Note that this client has removed the space: later uses must not create it
+ * again. */
 void kv_lib_space_gone(struct kvfs_space *space);
 
-/* Drop an id that the daemon does not know any more; the next use asks again. */
+/* Forget the space's id, because the daemon does not know the id any more.  The
+ * next use asks again. */
 void kv_lib_space_forget_locked(struct kvfs_space *space);
 
-/* Return the layout, valid while the space is held; NULL: untyped. */
+/* Return the current layout, valid until the space is freed; NULL: the space is
+ * untyped. */
 const struct kv_layout *kv_lib_space_layout(struct kvfs_space *space);
 
-/* Return whether both have the same tensors in the same order. */
+/* Return whether @a and @b have the same tensors in the same order. */
 bool kv_lib_layout_same_tensors(const struct kv_layout *a,
 				const struct kv_layout *b);
 
