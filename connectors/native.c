@@ -31,58 +31,59 @@ struct held {
 
 /* Python calls: */
 struct held;
-/* A handle that libkvfs is still to make; keeps @parent.  NULL: no memory. */
+/* Make a holder, with one reference, for a handle that libkvfs is still to
+ * make.  The holder keeps @parent.  NULL: no memory. */
 static struct held *held_new(int kind, struct held *parent);
-/* Where libkvfs puts the handle: from then on it is @held's, however the
- * interpreter goes on. */
+/* Return the address where libkvfs stores the handle.  From then on @held owns
+ * the handle, also if the interpreter raises an exception. */
 static void *held_out(struct held *held);
 static void *held_what(struct held *held);
-/* Give up what has this held_out. */
+/* Drop the reference to the holder that has this held_out. */
 static void held_end(void *out);
 
-/* @n keys from hashes of @len bytes each: 16, 32, or longer or shorter ones by
- * SHA-256. */
+/* Make @n keys from hashes of @len bytes each: as they are with 16 or 32 bytes,
+ * otherwise by SHA-256. */
 static int keys_set(kvfs_key *keys, const char *hashes, size_t n, size_t len);
-/* The same, each hash behind @salt and by SHA-256. */
+/* Make @n keys by SHA-256 of @salt followed by each hash. */
 static int keys_salted(kvfs_key *keys, const char *hashes, size_t n, size_t len,
 		       const char *salt, size_t salt_len);
 
 /*
- * Match @keys in the space of each query, and hold the matching blocks, within
- * @deadline (0: for ever): all of them, or with a window the last @windows[i].
- * Then wait until @wait, as kvfs_lease_wait does.  With @missing, and if no
- * query has a window, hold all @n keys without a match: that saves a round trip,
- * and other nodes may have blocks that do not match here.  Return the number of
- * blocks that match, or are waited for; 0: there is no lease.  *@ret_held is the
- * result of the wait.
+ * Match @keys in the space of each query, acquire the matching blocks within
+ * @deadline nanoseconds (0: no limit), and wait @wait nanoseconds for the
+ * lease.  A query with a window acquires only its last @windows[i] blocks.
+ * @missing: if no query has a window, acquire all @n keys without a match,
+ * which saves a round trip; other nodes may have blocks that do not match here.
+ * Return the number of blocks that match; 0: no lease was made.  *@ret_held:
+ * the result of kvfs_lease_wait.
  */
 static long chain_hold(kvfs_query *queries, const uint32_t *windows,
 		       size_t n_queries, const kvfs_key *keys, size_t n,
 		       uint64_t deadline, uint64_t wait, uint64_t user,
 		       int missing, kvfs_lease **ret_lease, long *ret_held);
-/* kvfs_acquire with @flags and kvfs_load of @n blocks, within @deadline each (0:
- * for ever); the lease ends with the load. */
+/* Call kvfs_acquire with @flags and then kvfs_load of @n blocks, each with
+ * @deadline (0: no limit).  The lease ends with the load. */
 static int chain_load(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		      size_t n, const int64_t *pages, uint64_t deadline,
 		      uint32_t flags, uintptr_t stream, uintptr_t event,
 		      uint64_t user, kvfs_xfer **ret_xfer);
-/* kvfs_save of a part of a chain: block @position and those after it.  @parent
- * may be NULL, for the first block of all. */
+/* Call kvfs_save for a part of a chain: block @position and the blocks after
+ * it.  @parent: the key before the part, or NULL. */
 static int chain_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		      size_t n, const kvfs_key *parent, uint32_t position,
 		      const int64_t *pages, uint64_t deadline, uint32_t flags,
 		      uintptr_t stream, uint64_t user, kvfs_xfer **ret_xfer);
-/* Free what libkvfs gave to its caller. */
+/* Free a text that libkvfs has allocated. */
 static void text_free(char *text);
 
-/* A DLManagedTensorVersioned, read-only, of memory that @held keeps. */
+/* Return a read-only DLManagedTensorVersioned of memory that @held keeps. */
 static void *dlpack_new(struct held *held, const void *data, int code, int bits,
 			int ndim, const int64_t *shape);
-/* The destructor of its capsule, for PyCapsule_New. */
+/* Return the destructor for PyCapsule_New of the tensor's capsule. */
 static void *dlpack_destructor(void);
 
-/* Paths of the copies of libkvfs in this process, one a line.  Returns how
- * many. */
+/* Write the paths of all copies of libkvfs in this process, one a line.  Return
+ * their number. */
 static int library_copies(char *ret_paths, size_t size);
 /* . */
 
@@ -332,7 +333,8 @@ static void *dlpack_new(struct held *held, const void *data, int code, int bits,
 	return managed;
 }
 
-/* Nobody took the tensor out of its capsule, which else has another name. */
+/* Free a tensor that no consumer took out of its capsule: taking it renames the
+ * capsule. */
 static void capsule_end(PyObject *capsule)
 {
 	struct dl_managed *managed;

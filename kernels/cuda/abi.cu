@@ -10,7 +10,8 @@
 namespace ours {
 #include "kernels/cuda/driver.h"
 
-/* CUDA has these as macros, which ignore namespaces: read them before. */
+/* CUDA's header has these names as macros, which ignore namespaces: read the
+ * values of driver.h before. */
 constexpr int host_portable = CU_MEMHOSTALLOC_PORTABLE;
 constexpr int host_mapped = CU_MEMHOSTALLOC_DEVICEMAP;
 constexpr int register_portable = CU_MEMHOSTREGISTER_PORTABLE;

@@ -32,9 +32,10 @@
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/plan.h"
 
-/* Bytes for the thousands of sections and pages of a batch; more are rare. */
+/* Initial bytes for the sections and pages of a batch; few batches need
+ * more. */
 #define TABLES_MIN ((uint64_t)256 << 10)
-/* Copies out of a host buffer that are waiting for it to arrive. */
+/* Copies out of a host buffer that wait until their bytes are in the buffer. */
 #define ITEMS 1024u
 
 struct item {
@@ -45,8 +46,8 @@ struct item {
 struct buffer {
 	uint8_t *host;
 	uint64_t used;
-	CUevent over;	    /* the last copy from or to the buffer */
-	bool busy;	    /* over has been recorded */
+	CUevent over; /* recorded after the last copy from or to the buffer */
+	bool busy;    /* over has been recorded */
 	struct item *items; /* of a save */
 	size_t n_items;
 };
@@ -56,14 +57,14 @@ struct copy {
 	uint8_t *host;
 	CUdeviceptr device;
 	uint64_t bytes;
-	uint64_t room; /* by how much it may grow */
+	uint64_t room; /* bytes by which the copy may grow */
 };
 
 struct kv_copy_stream {
 	struct kv_gpu *gpu;
-	bool busy;	     /* gpu->lock: a batch uses it */
-	bool loads;	     /* the batch is a load */
-	CUstream streams[2]; /* patient, urgent */
+	bool busy;  /* guarded by gpu->lock; a batch uses the copy stream */
+	bool loads; /* the batch is a load */
+	CUstream streams[2]; /* of normal priority, and urgent */
 	CUstream stream;     /* the one of this batch */
 	CUevent end;
 	CUdeviceptr staging;
@@ -96,8 +97,9 @@ static void buffers_free(struct kv_gpu *gpu, struct kv_gpu_buffers kind,
 	}
 }
 
-/* Make an event whose waiters sleep.  The last copy of a batch ends some
- * microseconds later, while other copy streams keep the bus busy. */
+/* Make an event whose waiters sleep instead of polling.  The last copy of a
+ * batch is then seen some microseconds later, while other copy streams keep the
+ * bus busy. */
 static int event_new(struct kv_gpu *gpu, CUevent *ret_event)
 {
 	return kv_driver_errno(gpu->driver->event_new(
@@ -123,7 +125,7 @@ static int buffer_init(struct kv_gpu *gpu, uint64_t bytes,
 	return r;
 }
 
-/* Replace the buffers; the old ones stay on failure. */
+/* Replace the host buffers.  On failure the old buffers stay. */
 static int set_buffers(struct kv_copy_stream *copy_stream,
 		       struct kv_gpu_buffers kind)
 {
@@ -267,7 +269,7 @@ void kv_copy_streams_free(struct kv_gpu *gpu)
 
 /* ---- getting and putting ---- */
 
-/* Take @only, or (NULL) any copy stream, once it is free. */
+/* Take the copy stream @only, or any (NULL), as soon as it is free. */
 static struct kv_copy_stream *take(struct kv_gpu *gpu,
 				   struct kv_copy_stream *only)
 {
@@ -333,7 +335,8 @@ int kv_copy_streams_set_buffers(void *pool, uint64_t bytes, unsigned n)
 
 /* ---- the host buffers ---- */
 
-/* Wait for the last copy of @buffer, and copy the bytes of a save out. */
+/* Wait for the last copy of @buffer.  In a save, then copy the bytes from the
+ * buffer to the blocks. */
 static int empty(struct kv_copy_stream *copy_stream, struct buffer *buffer)
 {
 	struct item *item;
@@ -371,8 +374,8 @@ static int flush(struct kv_copy_stream *copy_stream)
 					       copy_stream->stream));
 }
 
-/* Find a host buffer with room: submit a full buffer, and take the one that was
- * submitted first. */
+/* Return a host buffer with room: submit a full buffer, and take the one that
+ * was submitted first. */
 static int room_in_buffer(struct kv_copy_stream *copy_stream,
 			  struct buffer **ret_buffer)
 {
@@ -401,7 +404,8 @@ static int room_in_buffer(struct kv_copy_stream *copy_stream,
 
 /* ---- copies ---- */
 
-/* Add a copy; @room: the bytes from @host on that one copy may have. */
+/* Add a copy.  @room: the number of bytes from @host on that one copy may
+ * have. */
 static int add_copy(struct kv_copy_stream *copy_stream, uint8_t *host,
 		    CUdeviceptr device, uint64_t bytes, uint64_t room)
 {
@@ -419,11 +423,9 @@ static int add_copy(struct kv_copy_stream *copy_stream, uint8_t *host,
 	return r;
 }
 
-/*
- * Copy between host memory, registered or not, and the device, in order with
- * earlier work of the copy stream: to the device in a load, else to @host.
- * @host must stay unchanged until put.
- */
+/* Copy between host memory, registered or not, and the device, in order with
+ * earlier work of the copy stream: to the device in a load, else to @host.  The
+ * bytes at @host must not change until put. */
 static int copy_all(struct kv_copy_stream *copy_stream, uint8_t *host,
 		    CUdeviceptr device, uint64_t bytes)
 {
@@ -468,7 +470,8 @@ static int upload(struct kv_copy_stream *copy_stream, uint64_t bytes)
 					 copy_stream->stream));
 }
 
-/* Scatter (in a load) or gather, in order with the copies. */
+/* Launch the scatter kernel (in a load) or the gather kernel, in order with the
+ * copies. */
 static int run_kernel(struct kv_copy_stream *copy_stream,
 		      struct kv_scatter_args args)
 {
@@ -486,7 +489,8 @@ static int run_kernel(struct kv_copy_stream *copy_stream,
 
 /* ---- the end ---- */
 
-/* Wait for all work, and copy the bytes of a save out of the host buffers. */
+/* Wait for all work of the batch, and in a save copy the bytes out of the host
+ * buffers. */
 static int finish(struct kv_copy_stream *copy_stream)
 {
 	const struct kv_driver *driver = driver_of(copy_stream);
@@ -507,16 +511,14 @@ static int finish(struct kv_copy_stream *copy_stream)
 	return r;
 }
 
-/*
- * Wait for the copy stream's work, and put it back.  @r: 0, or the error of a
- * failed batch: then nothing more is copied out of the host buffers.  Return @r,
- * or the result of the work.
- */
+/* Wait for the copy stream's work, and put the copy stream back.  @r: 0, or the
+ * error of a failed batch, whose bytes are not copied out of the host buffers
+ * any more.  Return @r, or the result of the work. */
 static int put(struct kv_copy_stream *copy_stream, int r)
 {
 	if (r == 0)
 		r = finish(copy_stream);
-	/* After a failure is reported no copy may still write. */
+	/* A failed batch must not have a copy that still writes. */
 	if (r < 0 && driver_of(copy_stream)->stream_sync(copy_stream->stream) !=
 			     CUDA_SUCCESS) {
 		atomic_store(&copy_stream->gpu->broken, -EIO);
@@ -526,8 +528,8 @@ static int put(struct kv_copy_stream *copy_stream, int r)
 	return r == -EAGAIN || r == -EINVAL ? -EIO : r;
 }
 
-/* Get a copy stream, or wait for one; its work begins after @after (NULL: at once).
- * -EIO. */
+/* Get a copy stream, waiting until one is free.  Its work begins after @after
+ * (NULL: at once).  -EIO. */
 static int get(struct kv_gpu *gpu, bool urgent, bool loads, CUevent after,
 	       struct kv_copy_stream **ret_copy_stream)
 {
@@ -551,12 +553,14 @@ struct transfer {
 	const struct kvfs_batch *batch;
 	struct kv_copy_stream *copy_stream;
 	struct kv_plan plan;
-	uint64_t pages_at, blocks_at; /* of the tables */
-	uint8_t *tensors;	      /* of the current direct block */
+	uint64_t pages_at,
+		/* offsets of page numbers and block addresses in the tables */
+		blocks_at;
+	uint8_t *tensors; /* tensors of the block that copy_run copies */
 };
 
 /* Launch each kernel once, for one unit of a skipped page: the first launch may
- * load the kernel and wait for all streams. */
+ * load the kernel, and wait for all streams. */
 static int warm_up(struct kv_gpu *gpu)
 {
 	const struct kv_section section = {
@@ -598,7 +602,7 @@ int kv_copy_streams_new(struct kv_gpu *gpu)
 				    &gpu->copy_streams[gpu->n_copy_streams]);
 		gpu->n_copy_streams += r == 0;
 	}
-	/* Fewer are slower, but enough. */
+	/* A batch works with fewer copy streams, but slower. */
 	if (r == 0 || (r == -ENOMEM && gpu->n_copy_streams > 0))
 		r = warm_up(gpu);
 	return r;
@@ -614,8 +618,8 @@ static bool is_skipped(const struct kvfs_batch *batch, size_t i)
 	return true;
 }
 
-/* Upload the tables of the kernels: sections, then the blocks' pages and, in
- * place, the blocks' addresses. */
+/* Upload the tables of the kernels: sections, then the pages of each block and,
+ * if the kernel works in place, the address of each block. */
 static int upload_tables(struct transfer *t)
 {
 	const struct kvfs_batch *batch = t->batch;
@@ -646,7 +650,8 @@ static int upload_tables(struct transfer *t)
 	return upload(t->copy_stream, bytes);
 }
 
-/* Copy the runs of the blocks @first .. + @n between their tensors and staging. */
+/* Copy the runs of the blocks @first .. + @n between their tensors and
+ * staging. */
 static int copy_runs(struct transfer *t, const struct kv_pass *pass,
 		     size_t first, size_t n)
 {
@@ -693,8 +698,8 @@ static int launch(struct transfer *t, const struct kv_pass *pass, size_t first,
 	return run_kernel(t->copy_stream, args);
 }
 
-/* Copy the part @pass of all blocks, as many at a time as staging holds or a
- * kernel can number. */
+/* Copy the part @pass of all blocks, as many blocks at a time as staging holds
+ * or a kernel can number. */
 static int do_pass(struct transfer *t, const struct kv_pass *pass)
 {
 	size_t n, at_once = t->plan.in_place ? UINT32_MAX / pass->units
@@ -721,7 +726,8 @@ static int copy_run(void *arg, uint64_t pool, uint64_t offset, uint64_t bytes)
 	return copy_all(t->copy_stream, t->tensors + offset, pool, bytes);
 }
 
-/* Return whether the GPU can access the requested bytes of all blocks. */
+/* Return whether a kernel can access the requested bytes of all blocks in host
+ * memory. */
 static bool reaches_all(const struct transfer *t)
 {
 	const struct kvfs_batch *batch = t->batch;
@@ -749,7 +755,7 @@ static int make_plan(struct transfer *t, uint64_t staging)
 			    t->batch->n_ranges, staging);
 }
 
-/* Submit all work of the batch. */
+/* Submit all copies and kernels of the batch. */
 static int submit(struct transfer *t)
 {
 	int r = make_plan(t, t->copy_stream->staging_bytes);
@@ -790,8 +796,9 @@ int kv_transfer(struct kv_gpu *gpu, const struct kvfs_batch *batch, bool loads)
 		r = submit(&t);
 		if (r == 0)
 			r = flush(t.copy_stream);
-		/* Let the library order streams behind the batch.  Without an
-		 * event wait it can do so when the batch is over. */
+		/* Give libkvfs an event wait for the batch, to order streams
+		 * behind.  Without one libkvfs can order streams only when the
+		 * batch is over. */
 		if (r == 0 && batch->submitted &&
 		    kv_event_wait_new(gpu, t.copy_stream->stream, NULL, &end) ==
 			    0)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * driver.h - the calls of the CUDA driver that kvfs uses, found at run time.
+ * driver.h - the functions of the CUDA driver that kvfs uses, found at run
+ * time.
  *
  * Types, numbers and names are those of the driver's binary interface, so that
- * no CUDA header is needed; abi.cu compares them with the real ones where CUDA is
- * installed.
+ * no CUDA header is needed.  Where CUDA is installed, abi.cu compares this
+ * header with CUDA's own.
  */
 #ifndef KV_KERNELS_CUDA_DRIVER_H
 #define KV_KERNELS_CUDA_DRIVER_H
@@ -93,8 +94,8 @@ typedef struct CUmemAccessDesc {
 	int flags;
 } CUmemAccessDesc;
 
-/* X(member, symbol, parameters) for each call; the symbol's version matches these
- * parameters. */
+/* X(member, symbol, parameters) for each function of the driver.  The version
+ * in the symbol's name is the one with these parameters. */
 #define KV_CUDA_CALLS(X)                                                       \
 	X(init, cuInit, (unsigned flags))                                      \
 	X(version, cuDriverGetVersion, (int *version))                         \
@@ -174,15 +175,15 @@ struct kv_driver {
 #undef KV_CUDA_MEMBER
 };
 
-/*
- * Return the driver; the first successful call loads and initialises it, for
- * ever: unloading the driver would break it.  -ENODEV: no driver, one without a
- * needed call or device, or this process is a fork of the one that loaded it.
- */
+/* Return the table of the driver's functions.  The first successful call loads
+ * and initialises the driver, which then stays loaded.
+ * -ENODEV: there is no driver, or no GPU; the driver lacks a function; or this
+ *          process is a fork of the one that loaded the driver */
 int kv_driver_get(const struct kv_driver **ret_driver);
 
-/* Translate the driver's results: -ENOMEM, -ENODEV, -EINVAL (a bad handle),
- * -EAGAIN (not ready), -EBUSY (a capture), else -EIO. */
+/* Translate a result of the driver: -ENOMEM, -ENODEV, -EINVAL (an invalid
+ * handle), -EAGAIN (not ready), -EBUSY (a stream is being captured), else
+ * -EIO. */
 int kv_driver_errno(CUresult result);
 
 #endif

@@ -67,8 +67,8 @@ int kv_driver_errno(CUresult result)
 
 #define UNUSABLE "no driver that can be used: "
 
-/* Print once why there is no driver, or why it cannot load the kernels: -ENODEV
- * does not explain that.  Return @r. */
+/* Print once, for the process, why the driver or the kernels cannot be used,
+ * which the error @r does not explain.  Return @r. */
 __attribute__((format(printf, 2, 3))) static int complain(int r,
 							  const char *why, ...)
 {
@@ -129,8 +129,9 @@ int kv_driver_get(const struct kv_driver **ret_driver)
 
 /* ---- GPUs ---- */
 
-/* The compiled kernels: a fat binary for cuModuleLoadData.  Zeros in a build for
- * the stand-in driver, which contains the kernels. */
+/* The compiled kernels, a fat binary for cuModuleLoadData.  In a build without
+ * nvcc the image is zeros, for the tests' stand-in driver, which contains the
+ * kernels. */
 extern const unsigned char kv_cuda_image[];
 #ifdef KV_CUDA_IMAGE
 __asm__(".pushsection .rodata\n"
@@ -155,7 +156,7 @@ const unsigned char kv_cuda_image[64] = {0};
  * multiprocessors and an eighth of all registers.
  */
 #define GRID_SHARE 8
-#define BEGIN_WITH 16u /* event waits of a GPU; more are made on demand */
+#define BEGIN_WITH 16u /* event waits that a GPU begins with */
 
 struct in_use {
 	LIST_ENTRY(in_use) others;
@@ -164,7 +165,7 @@ struct in_use {
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, in_use) all = LIST_HEAD_INITIALIZER(all);
-static unsigned users; /* of any of them */
+static unsigned users; /* number of kv_gpu_get calls without their kv_gpu_put */
 
 int kv_gpu_enter_to_free(struct kv_gpu *gpu, struct kv_gpu_entry *entry)
 {
@@ -226,7 +227,7 @@ static int attribute(struct kv_gpu *gpu, int which)
 	return value;
 }
 
-/* Load the kernels.  -ENODEV: none of them is for this GPU. */
+/* Load the kernels.  -ENODEV: the image has no kernel for this GPU. */
 static int load_kernels(struct kv_gpu *gpu)
 {
 	const struct kv_driver *driver = gpu->driver;
@@ -301,9 +302,9 @@ static int gpu_prepare(struct kv_gpu *gpu)
 		CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM);
 	gpu->maps_read_only = attribute(
 		gpu, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED);
-	/* Engines' streams mostly have the least priority: a stream of ours with
-	 * that priority could share their hardware queue, and wait in it behind
-	 * work that waits for us. */
+	/* Engines' streams mostly have the lowest priority.  A copy stream of
+	 * the same priority could share their hardware queue, and wait there
+	 * behind work that waits for the copies. */
 	r = kv_driver_errno(gpu->driver->priority_range(&least, &gpu->urgent));
 	gpu->patient = KV_MAX(least - 1, gpu->urgent);
 	if (r == 0)
@@ -426,8 +427,8 @@ void kv_gpu_put(void *gpu)
 
 /* ---- event waits ---- */
 
-/* -EBUSY: the stream is being captured; work for it would become part of a graph,
- * and most calls would spoil the capture. */
+/* Return -EBUSY if @stream is being captured: then work for the stream would
+ * become part of a graph, and most calls would invalidate the capture. */
 static int check_stream(const struct kv_driver *driver, CUstream stream)
 {
 	int status, r;
@@ -438,7 +439,7 @@ static int check_stream(const struct kv_driver *driver, CUstream stream)
 	return status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : -EBUSY;
 }
 
-/* Wait for @event if it is not done. */
+/* Make @event_wait stand for @event, if that is not done. */
 static int record_event(struct kv_event_wait *event_wait, CUevent event)
 {
 	const struct kv_driver *driver = event_wait->gpu->driver;
@@ -446,9 +447,9 @@ static int record_event(struct kv_event_wait *event_wait, CUevent event)
 
 	if (r != -EAGAIN)
 		return r;
-	/* If there are enough priorities, the stream's priority is not that of a
-	 * copy stream: in a shared hardware queue copies would wait behind the
-	 * event. */
+	/* Give the stream a priority that copy streams do not have, if there
+	 * are enough priorities: copies that share a hardware queue with the
+	 * stream would wait behind the event. */
 	r = event_wait->stream
 		    ? 0
 		    : kv_driver_errno(driver->stream_new(
@@ -525,7 +526,7 @@ void kv_event_wait_free(void *arg)
 		pthread_mutex_unlock(&gpu->lock);
 		return;
 	}
-	/* The driver frees stream and event once their waits are over. */
+	/* The driver frees stream and event once they have no more work. */
 	if (kv_gpu_enter_to_free(gpu, &entry) < 0)
 		return;
 	event_wait_destroy(event_wait);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * gpu.h - a GPU in use (context, kernels, and a frame for every driver call), and
- * event waits.
- */
+/* gpu.h - a GPU in use: its context, its kernels, entering the context for
+ * driver calls, and event waits. */
 #ifndef KV_KERNELS_CUDA_GPU_H
 #define KV_KERNELS_CUDA_GPU_H
 
@@ -19,7 +17,7 @@ struct kv_copy_stream;
 /* The most copy threads of a session. */
 #define KV_COPY_STREAMS 4u
 
-/* The work that a stream had at some time; see event waits below. */
+/* Stands for the work that a stream had at some time; see the calls below. */
 struct kv_event_wait {
 	LIST_ENTRY(kv_event_wait) others;
 	struct kv_gpu *gpu;
@@ -41,70 +39,73 @@ struct kv_gpu {
 	CUcontext context;
 	CUmodule module;
 	CUfunction scatter, gather;
-	unsigned grid;	     /* thread blocks of a kernel */
+	unsigned grid;	     /* thread blocks of a kernel launch */
 	int urgent, patient; /* priorities of streams */
 	bool maps_read_only; /* claims to register read-only memory */
-	bool same_addresses; /* registered memory has the host's addresses */
+	bool same_addresses; /* registered memory keeps its address */
 
 	_Atomic int broken; /* -errno once the context is unusable */
 	_Atomic uint64_t bytes_pinned;
 
 	pthread_mutex_t lock;	       /* a leaf */
 	pthread_cond_t put;	       /* a copy stream was put */
-	struct kv_gpu_buffers buffers; /* lock: of the copy streams */
+	struct kv_gpu_buffers buffers; /* guarded by lock */
 	unsigned n_copy_streams;       /* fixed after get, as the array */
 	struct kv_copy_stream *copy_streams[KV_COPY_STREAMS];
-	LIST_HEAD(, kv_event_wait) event_waits; /* lock: free ones */
+	/* guarded by lock; those that are not in use */
+	LIST_HEAD(, kv_event_wait) event_waits;
 };
 
-/*
- * Get the GPU @ordinal; the first get prepares it.  The last put of any GPU
- * closes all of them, so registered memory outlives no context.  -ENODEV: no
- * driver, no such device, or no kernels for it; -ENOMEM, -EIO.
- */
+/* Get the GPU @ordinal; the first call prepares the GPU.  The last kv_gpu_put
+ * of any GPU closes all GPUs, so registered memory outlives no context.
+ * -ENODEV: no driver, no such device, or no kernels for the device
+ * -ENOMEM, -EIO */
 int kv_gpu_get(int ordinal, struct kv_gpu **ret_gpu);
 void kv_gpu_put(void *gpu);
 
-/*
- * Every driver call is between enter and leave, which make @gpu's context this
- * thread's and do not disturb captures by other threads.  -EIO: broken.
- */
+/* Enter and leave @gpu's context around driver calls of this thread.  While
+ * entered, the thread does not disturb stream captures of other threads.
+ * -EIO: the context is unusable */
 struct kv_gpu_entry {
 	struct kv_gpu *gpu;
 	int capture_mode;
 };
 int kv_gpu_enter(struct kv_gpu *gpu, struct kv_gpu_entry *entry);
-/* The same, but also for a broken GPU: to clean up. */
+/* Enter the context as kv_gpu_enter does, but also that of a broken GPU, to
+ * free resources. */
 int kv_gpu_enter_to_free(struct kv_gpu *gpu, struct kv_gpu_entry *entry);
 void kv_gpu_leave(struct kv_gpu_entry *entry);
 
-/* Allocate host memory that the GPU reads and writes in place.  -ENOMEM, -EIO. */
+/* Allocate pinned host memory that the GPU can access in place.  -ENOMEM,
+ * -EIO. */
 int kv_gpu_host_alloc(struct kv_gpu *gpu, uint64_t bytes, void **ret_host);
 void kv_gpu_host_free(struct kv_gpu *gpu, void *host, uint64_t bytes);
 
 /*
  * ---- event waits ----
  *
- * These are calls of kvfs_device.h, so handles are void pointers.  An event wait
- * (struct kv_event_wait) stands for the work that a stream had at some time: the caller's
- * stream when a transfer began, or one of ours behind a batch.
+ * The functions are members of struct kvfs_device, so handles are void
+ * pointers.  An event wait stands for the work that a stream had at some time:
+ * a caller's stream when a transfer began, or a copy stream after a batch.
  */
 
 /*
- * Record all work that @stream has, or that @event stands for.  Both may be
- * destroyed or reused afterwards.
- * -EINVAL: not handles of this GPU's context, or neither is given
- * -EBUSY: the stream is being captured, which goes on undisturbed, or the event
- *         was recorded in a capture
+ * Make an event wait for all work that @stream has, or that @event stands for.
+ * The stream or event may be destroyed or reused afterwards.
+ * -EINVAL: no handle of this GPU's context, or neither is given
+ * -EBUSY: the stream is being captured, which continues undisturbed, or the
+ *         event was recorded in a capture
  * -ENOMEM, -EIO
  */
 int kv_event_wait_new(void *gpu, void *stream, void *event,
 		      void **ret_event_wait);
-/* Return whether the work is done or has failed: later copies then fail as well. */
+/* Return whether the work is done or has failed.  After a failure later copies
+ * fail as well. */
 bool kv_event_wait_is_done(void *event_wait);
 void kv_event_wait_free(void *event_wait);
 
-/* Order @stream's later work behind it, on the device.  -EINVAL, -EBUSY, -EIO. */
+/* Order later work of @stream behind the event wait, on the device.  -EINVAL,
+ * -EBUSY, -EIO. */
 int kv_event_wait_order(void *event_wait, void *stream);
 
 #endif

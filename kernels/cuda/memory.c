@@ -88,7 +88,7 @@ static int add_part(struct kv_gpu_memory *memory, uint64_t bytes)
 	return 0;
 }
 
-/* Free the memory; the GPU is entered. */
+/* Unmap and free the memory.  The caller has entered the GPU. */
 static void give_up(struct kv_gpu_memory *memory)
 {
 	const struct kv_driver *driver = memory->gpu->driver;
@@ -220,7 +220,8 @@ static CUresult register_as(const struct kv_driver *driver, void *at,
 				     CU_MEMHOSTREGISTER_PORTABLE | flags);
 }
 
-/* Register an open segment, which is writable while the driver pins it. */
+/* Register a part of an open segment, which is mapped writable only while the
+ * driver pins it. */
 static CUresult register_writable(const struct kv_driver *driver, void *at,
 				  uint64_t bytes)
 {
@@ -236,7 +237,8 @@ static CUresult register_writable(const struct kv_driver *driver, void *at,
 	return CUDA_ERROR_NOT_PERMITTED;
 }
 
-/* Register a chunk; try it, whatever the device claims. */
+/* Register a chunk as read-only or else as writable memory.  Trying is the only
+ * way to find out, as some devices support more than they claim. */
 static enum kv_pinned_way register_chunk(struct kv_gpu *gpu, void *at,
 					 uint64_t bytes, bool writable)
 {
@@ -270,7 +272,8 @@ static void unregister(struct kv_gpu *gpu, void *at)
 	kv_gpu_leave(&entry);
 }
 
-/* Return the first chunk in @state of memory that is not being removed. */
+/* Find a chunk in @state, of memory that is not being removed.  *@ret_i is the
+ * chunk's index. */
 static struct attached *first_locked(enum state state, size_t *ret_i)
 {
 	struct attached *a;
@@ -346,7 +349,7 @@ void kv_pinned_stop(void)
 		a->state[i] = WAITING;
 		pthread_cond_broadcast(&changed);
 	}
-	/* Another GPU, or a later attempt, may take refused chunks. */
+	/* Another GPU, or a later attempt, may accept refused chunks. */
 	while ((a = first_locked(REFUSED, &i)))
 		a->state[i] = WAITING;
 	while (removals > 0)
@@ -360,7 +363,7 @@ void kv_pinned_add(void *base, uint64_t bytes, bool writable)
 	size_t n = (bytes + KV_PINNED_CHUNK - 1) / KV_PINNED_CHUNK;
 	struct attached *a = calloc(1, sizeof(*a) + n);
 
-	/* Without a record the bytes go through staging. */
+	/* Memory without a record is copied through pinned host buffers. */
 	if (!a)
 		return;
 	a->base = base;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * memory.h - memory of a GPU that is the library's own, at stable addresses, and
- * host memory that is registered with the driver in the background.
- */
+/* memory.h - memory of a GPU that the library allocates, at fixed addresses,
+ * and host memory that is registered with the driver in the background. */
 #ifndef KV_KERNELS_CUDA_MEMORY_H
 #define KV_KERNELS_CUDA_MEMORY_H
 
@@ -10,9 +8,13 @@
 
 struct kv_gpu_memory;
 
-/* reserve, grow and release of kvfs_device.h; on success the memory takes over the
- * caller's hold on @gpu.  -EOPNOTSUPP: the device cannot map its memory; -ENOMEM;
- * -EINVAL: no bytes, or more than @max_bytes. */
+/*
+ * Do the work of reserve, grow and release of kvfs_device.h.  After a success
+ * the memory owns the caller's reference to @gpu.
+ * -EOPNOTSUPP: the device cannot map its memory
+ * -EINVAL: no bytes, or more than @max_bytes
+ * -ENOMEM
+ */
 int kv_gpu_memory_new(struct kv_gpu *gpu, uint64_t bytes, uint64_t max_bytes,
 		      struct kv_gpu_memory **ret_memory, void **ret_base);
 int kv_gpu_memory_grow(void *memory, uint64_t bytes);
@@ -20,15 +22,15 @@ void kv_gpu_memory_free(void *memory);
 
 /* ---- registered host memory ---- */
 
-/* Bytes of a registration: few, so that it is over soon; many, so that the cost of
- * a call does not matter. */
+/* Bytes of a registration: few enough to end soon, and enough to make the cost
+ * of a call negligible. */
 #define KV_PINNED_CHUNK ((uint64_t)64 << 20)
 
 /* How memory of the arena is registered. */
 enum kv_pinned_way {
 	KV_PINNED_NONE,	     /* not tried yet */
 	KV_PINNED_READ_ONLY, /* as mapped */
-	KV_PINNED_WRITABLE,  /* an open segment, writable meanwhile */
+	KV_PINNED_WRITABLE,  /* as an open segment, mapped writable meanwhile */
 	KV_PINNED_REFUSED,   /* not at all */
 };
 
@@ -37,23 +39,22 @@ struct kv_pinned_info {
 	uint64_t bytes_registered, bytes_refused;
 };
 
-/* Start registering with @gpu's context; kv_pinned_stop ends the thread and all
- * registrations.  -EAGAIN, -ENOMEM. */
+/* Start a thread that registers attached memory in @gpu's context.
+ * kv_pinned_stop ends the thread and all registrations.  -EAGAIN, -ENOMEM. */
 int kv_pinned_start(struct kv_gpu *gpu);
 void kv_pinned_stop(void);
 
-/* attach, detach and needs_writable of kvfs_device.h. */
+/* Do the work of attach, detach and needs_writable of kvfs_device.h. */
 void kv_pinned_add(void *base, uint64_t bytes, bool writable);
 void kv_pinned_remove(void *base);
 bool kv_pinned_needs_writable(void);
 
-/*
- * Return how many of the @n bytes at @at are in one registered chunk
- * (*@ret_direct), or in memory that is not registered.  At least 1.
- */
+/* Return how many of the @n bytes at @at lie in one registered chunk
+ * (*@ret_direct), or else in memory that is not registered.  At least 1. */
 uint64_t kv_pinned_look(const void *at, uint64_t n, bool *ret_direct);
 
-/* Return whether all @n bytes are registered, so that a kernel can reach them. */
+/* Return whether all @n bytes at @at are registered, so that a kernel can
+ * access them. */
 bool kv_pinned_has(const void *at, uint64_t n);
 
 void kv_pinned_get_info(struct kv_pinned_info *ret_info);

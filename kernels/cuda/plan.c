@@ -18,10 +18,9 @@
 #include "kernels/cuda/plan.h"
 
 #define ALIGN 16u
-/* A kernel numbers its units with 32 bits. */
-#define UNITS_MAX ((uint32_t)1 << 24)
+#define UNITS_MAX ((uint32_t)1 << 24) /* a kernel counts units in 32 bits */
 
-/* Make room for one more in each array. */
+/* Make room for one more element in each array of the plan. */
 static int make_room(struct kv_plan *plan)
 {
 	if (kv_array_more(&plan->sections, plan->n_sections) < 0 ||
@@ -32,7 +31,7 @@ static int make_room(struct kv_plan *plan)
 	return 0;
 }
 
-/* Return whether @from is where the last run ends. */
+/* Return whether byte @from of the block follows the last run of the pass. */
 static bool goes_on(const struct kv_plan *plan, const struct kv_pass *pass,
 		    uint64_t from)
 {
@@ -44,7 +43,8 @@ static bool goes_on(const struct kv_plan *plan, const struct kv_pass *pass,
 	return last->from + last->bytes == from;
 }
 
-/* Return where a run from @from on begins in staging. */
+/* Return the offset in staging of a run that begins at byte @from of the
+ * block. */
 static uint64_t place(const struct kv_plan *plan, const struct kv_pass *pass,
 		      uint64_t from)
 {
@@ -62,8 +62,8 @@ static struct kv_pass *next_pass(struct kv_plan *plan)
 	return pass;
 }
 
-/* Add a section, which begins at byte @from of the block: direct, or scattered in
- * parts that fit into staging and that a kernel can number. */
+/* Add a section, which begins at byte @from of the block: to the direct
+ * sections, or in parts that fit into staging and that a kernel can number. */
 static int add_section(struct kv_plan *plan, struct kv_section section,
 		       uint64_t from, uint64_t staging)
 {
@@ -72,8 +72,9 @@ static int add_section(struct kv_plan *plan, struct kv_section section,
 	uint64_t end = from + section.length, n;
 	struct kv_pass *pass;
 
-	/* Make a section within one run a run of its own: otherwise the kernel
-	 * counts the units of the whole run, which has all layers. */
+	/* Make a section that lies within one run a run of its own.  Otherwise
+	 * the kernel would count the units of the whole run, which has all
+	 * layers. */
 	if (skip + section.length <= section.bytes &&
 	    section.length != section.bytes) {
 		section.base +=
@@ -102,7 +103,8 @@ static int add_section(struct kv_plan *plan, struct kv_section section,
 		units = n == 0 ? 0
 			       : kv_scatter_units(section.bytes, section.first,
 						  n);
-		/* Runs of less than a unit: as many as a kernel can number. */
+		/* The runs are shorter than a unit: take as many as a kernel
+		 * can number. */
 		if (units > UNITS_MAX) {
 			n = KV_MIN(n, section.bytes * (UNITS_MAX - 1));
 			units = kv_scatter_units(section.bytes, section.first,
@@ -155,7 +157,8 @@ static int add_part(struct kv_plan *plan, const struct kvfs_strides *strides,
 
 	if (from >= to)
 		return 0;
-	/* Less than a run in two pieces: add each piece. */
+	/* The part is shorter than a run, but lies in two runs: add each
+	 * piece. */
 	if (section.length < stride->bytes && section.length > first) {
 		section.length = first;
 		r = add_section(plan, section, from, staging);
@@ -180,7 +183,7 @@ int kv_plan_init(struct kv_plan *plan, const struct kvfs_strides *strides,
 		ranges = &all;
 		n_ranges = 1;
 	}
-	/* Both ascend, and are few. */
+	/* Ranges and strides are few, so compare each with each. */
 	for (size_t i = 0; i < n_ranges && r == 0; i++)
 		for (size_t p = 0; p < strides->n && r == 0; p++)
 			r = add_part(plan, strides, &strides->stride[p],
@@ -192,7 +195,7 @@ int kv_plan_init(struct kv_plan *plan, const struct kvfs_strides *strides,
 	for (size_t i = 0; i < plan->n_passes; i++)
 		plan->passes[i].stride =
 			kv_round_up(plan->passes[i].stride, ALIGN);
-	/* The threads that access a run together cover at most most runs of the
+	/* The threads that copy a run together cover at most most runs of the
 	 * pool. */
 	for (size_t i = 0; i < plan->n_sections; i++)
 		longest = KV_MAX(longest, plan->sections[i].bytes);
@@ -236,7 +239,8 @@ int kv_plan_each_run(const struct kv_section *section, const int64_t *pages,
 			continue;
 		pool = section->base + (uint64_t)page * section->block_stride +
 		       run % section->count * section->segment_stride + skip;
-		/* With one run a page, the next page's may follow at once. */
+		/* With one run a page, the run of the next page may follow in
+		 * memory. */
 		while (section->count == 1 && done + n < section->length &&
 		       section->block_stride == section->bytes) {
 			next = (section->first + done + n) / section->bytes;

@@ -19,7 +19,7 @@
 #define ANY (-1)
 #define ORDINAL_MAX 1024
 
-/* Parse "cuda" (ANY) or "cuda:N"; -ENODEV: neither. */
+/* Parse "cuda" (any device, ANY) or "cuda:N".  -ENODEV: neither. */
 static int parse_name(const char *name, int *ret_ordinal)
 {
 	const char *digits = name + strlen("cuda:");
@@ -87,7 +87,8 @@ static int check_views(struct kv_gpu *gpu, const kvfs_pool_desc *desc)
 	return r;
 }
 
-/* Find the device with the memory of the first view; do not make contexts. */
+/* Find the GPU that has the memory of the first view, without making contexts
+ * on other GPUs. */
 static int find_ordinal(const kvfs_pool_desc *desc, int *ret_ordinal)
 {
 	const struct kv_driver *driver;

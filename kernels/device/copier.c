@@ -25,9 +25,9 @@ struct kv_copier {
 	pthread_cond_t work;
 	TAILQ_HEAD(, kv_job) jobs; /* lock */
 	_Atomic int64_t best;	   /* written with lock */
-	unsigned picks;		   /* lock: since the oldest job was taken */
-	bool stop;		   /* lock */
-	unsigned n_threads;	   /* fixed after new */
+	unsigned picks;	    /* guarded by lock; since the oldest was taken */
+	bool stop;	    /* lock */
+	unsigned n_threads; /* fixed after new */
 	pthread_t threads[THREADS_MAX]; /* fixed after new */
 };
 

@@ -18,8 +18,9 @@
 #define NAME_MAX_LEN 31
 #define WHY 512 /* bytes: a path and the message of the linker */
 
-/* Print why there is no device, because the error alone does not tell, but not
- * twice in a row: callers without a device ask again.  Return NULL. */
+/* Print the reason for which there is no device, because -ENODEV does not
+ * explain it.  Callers without a device ask again, so a line is not printed
+ * twice in a row.  Return NULL. */
 static const struct kvfs_device *refuse(const char *name, const char *why)
 {
 	static _Atomic XXH64_hash_t printed;
@@ -34,8 +35,8 @@ static const struct kvfs_device *refuse(const char *name, const char *why)
 	return NULL;
 }
 
-/* Look for @library in the directory of this library or program: builds have
- * their own plug-ins. */
+/* Look for @library in the directory of this library or program, because each
+ * build has its own plug-ins. */
 static bool find_beside(const char *library, char *ret_path, size_t room)
 {
 	Dl_info self;
@@ -70,8 +71,8 @@ const struct kvfs_device *kv_device_find(const char *name)
 	plugin[len] = '\0';
 	name = plugin;
 	snprintf(library, sizeof(library), "libkvfs-%s.so.1", name);
-	/* A library beside this one is used even if it cannot be loaded: another
-	 * one would be of another build. */
+	/* Use a library beside this one even if it cannot be loaded, because
+	 * another one would belong to another build. */
 	opened = dlopen(find_beside(library, path, sizeof(path)) ? path
 								 : library,
 			RTLD_NOW | RTLD_LOCAL);

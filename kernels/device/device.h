@@ -14,31 +14,26 @@
 extern const struct kvfs_device kv_device_host;
 
 /*
- * Return the device @name: "host", or kvfs_device_NAME of libkvfs-NAME.so.1.  The
- * library is looked for beside this library (or program), then where the dynamic
- * linker looks, and stays loaded.  @name: lowercase letters up to a colon, as in
- * "cuda:1".  NULL: there is no such library, or it was rejected; one line on
- * stderr gives the reason.
+ * Return the device @name: "host", or kvfs_device_NAME of the library
+ * libkvfs-NAME.so.1.  NAME is @name up to a colon, such as "cuda" in "cuda:1".
+ * The library is looked for beside this library (or program), then in the
+ * dynamic linker's path, and stays loaded.  NULL: there is no such library, or
+ * it was rejected; one line on standard error has the reason.
  */
 const struct kvfs_device *kv_device_find(const char *name);
 
 /* ---- checked calls ---- */
 
-/*
- * Check the table of @device as the device @name: version, name, required calls,
- * and of each group all calls or none.  -ENODEV: rejected; @ret_why, of @room
- * bytes, gets the reason.
- */
+/* Check the table of calls of @device: version, name, required calls, and of
+ * each group all calls or none.  -ENODEV: the table is rejected, and @ret_why,
+ * of @room bytes, has the reason. */
 int kv_guard_check(const struct kvfs_device *device, const char *name,
 		   char *ret_why, size_t room);
 
-/*
- * The calls of kvfs_device.h, with valid results: 0 or -errno.  Other values
- * become -EIO, and so do -EAGAIN and -EINPROGRESS, after which callers would wait
- * for ever.  A failed load or save is always -EIO: other errors of a block mean
- * that its pages were not touched.  Outputs are set after 0; a missing one is
- * -EIO.
- */
+/* Make a call of kvfs_device.h and return 0 or -errno.  Other results of the
+ * device become -EIO.  So do -EAGAIN and -EINPROGRESS, which would make callers
+ * wait for ever.  A failed load or save is always -EIO, as other errors of a
+ * block mean that its pages were not touched.  Outputs are set only after 0. */
 int kv_guard_open(const struct kvfs_device *device,
 		  const struct kvfs_pool_desc *desc, void **ret_pool);
 int kv_guard_load(const struct kvfs_device *device, void *pool,
@@ -52,17 +47,18 @@ int kv_guard_order(const struct kvfs_device *device, void *event_wait,
 int kv_guard_staging(const struct kvfs_device *device, void *pool,
 		     uint64_t bytes, unsigned buffers);
 
-/* Fields of @ret_info that a device does not set are 0; no text is NULL. */
+/* Call the device's info.  Fields that the device does not set become 0,
+ * missing texts NULL. */
 void kv_guard_info(const struct kvfs_device *device, void *pool,
 		   struct kvfs_pool_info *ret_info);
 
-/* -EOPNOTSUPP: the device has no memory of its own. */
+/* -EOPNOTSUPP: the device has no memory of its own */
 int kv_guard_reserve(const struct kvfs_device *device, const char *name,
 		     uint64_t bytes, uint64_t max_bytes, void **ret_memory,
 		     void **ret_base);
 int kv_guard_grow(const struct kvfs_device *device, void *memory,
 		  uint64_t bytes);
-/* -1: none. */
+/* Return a descriptor of the memory's file; -1: there is none. */
 int kv_guard_take_fd(const struct kvfs_device *device, void *memory);
 
 /* ---- copy threads: one for each processor, four at most ---- */
@@ -71,7 +67,8 @@ struct kv_copier;
 
 enum kv_job_kind { KV_JOB_LOAD, KV_JOB_SAVE };
 
-/* Embedded in its owner.  @run is called without a lock and may free the job. */
+/* A job, embedded in its owner.  @run is called without a lock, and may free
+ * the job. */
 struct kv_job {
 	TAILQ_ENTRY(kv_job) others;
 	void (*run)(struct kv_job *job);
@@ -86,16 +83,14 @@ void kv_copier_free(struct kv_copier *copier);
 
 unsigned kv_copier_threads(const struct kv_copier *copier);
 
-/*
- * Queue a job.  Loads begin before saves, higher priorities before lower ones,
- * else first come, first served; but one job in KV_COPIER_FAIR is the oldest, so
- * that none starves.  Any thread, any lock held.
- */
+/* Queue a job.  Loads run before saves, jobs of higher priority before others,
+ * else in order of arrival.  But one job in KV_COPIER_FAIR is the oldest, so
+ * that no job starves.  May be called on any thread, with any lock held. */
 #define KV_COPIER_FAIR 8u
 void kv_copier_submit(struct kv_copier *copier, struct kv_job *job);
 
-/* Return whether a queued job comes before @job: a long job then submits itself
- * again and returns. */
+/* Return whether a queued job should run before the rest of @job.  A long job
+ * then submits itself again and returns. */
 bool kv_copier_presses(struct kv_copier *copier, const struct kv_job *job);
 
 #endif

@@ -18,9 +18,9 @@
 
 #define ERRNO_LAST 4095 /* the highest of Linux */
 
-/* A device that has the call @has must have the call @needs. */
+/* A device with the call @has must also have the call @needs. */
 struct rule {
-	const char *has; /* NULL: every device must */
+	const char *has; /* NULL: every device needs the call @needs */
 	size_t has_at;
 	const char *needs;
 	size_t needs_at;
@@ -69,7 +69,7 @@ int kv_guard_check(const struct kvfs_device *device, const char *name,
 {
 	const struct rule *rule;
 
-	/* In another version only this field is known. */
+	/* A table of another version may differ in all other fields. */
 	if (device->version != KVFS_DEVICE_VERSION) {
 		snprintf(ret_why, room,
 			 "it is of version %u of kvfs_device.h, and this "

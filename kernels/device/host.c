@@ -24,7 +24,7 @@
 
 enum way { LOAD, SAVE };
 
-/* Return how many of the @n pages from @pages on are adjacent in memory. */
+/* Return how many of the @n pages from @pages on lie end to end in memory. */
 static uint32_t run_of(const struct kvfs_stride *stride, const int64_t *pages,
 		       uint32_t n)
 {
@@ -38,7 +38,7 @@ static uint32_t run_of(const struct kvfs_stride *stride, const int64_t *pages,
 	return run;
 }
 
-/* Copy the bytes @part of the stride, page by page and run by run. */
+/* Copy the bytes @part of a block's stride, run by run. */
 static void copy_stride(const struct kvfs_stride *stride, uint32_t n_pages,
 			const struct kvfs_copy *copy, struct kvfs_range part,
 			enum way way)
@@ -52,7 +52,7 @@ static void copy_stride(const struct kvfs_stride *stride, uint32_t n_pages,
 	while (left > 0) {
 		run = run_of(stride, copy->pages + p, n_pages - p);
 		n = KV_MIN(run * stride->bytes - skip, left);
-		/* Copy whole runs of a page together. */
+		/* Copy all whole runs of a page at once. */
 		rows = skip ? 1
 			    : KV_MAX(KV_MIN(stride->count - s, left / n), 1);
 		if (copy->pages[p] >= 0) {
@@ -84,7 +84,8 @@ static uint64_t bytes_of(const struct kvfs_strides *strides,
 	return strides->pages_per_block * stride->count * stride->bytes;
 }
 
-/* Ranges and strides both ascend, so each stride is visited about once. */
+/* Copy a block.  Ranges and strides both ascend, so each stride is visited
+ * about once. */
 static void copy_block(const struct kvfs_batch *batch,
 		       const struct kvfs_copy *copy, enum way way)
 {

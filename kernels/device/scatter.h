@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scatter.h - the arithmetic of the scatter and gather kernels, for the device and
- * for tests on the host.
+ * scatter.h - the arithmetic of the scatter and gather kernels, for the device
+ * and for tests on the host.
  *
- * A block's bytes lie end to end in staging or host memory, and in runs all over
- * the pool.  A section, a part of a stride of a block (kvfs_device.h), is cut into
- * units of at most KV_SCATTER_UNIT bytes of one run.  Units are numbered through all
- * sections and then through all blocks.  @lanes threads copy a unit.
+ * A block's bytes lie end to end in staging or host memory, and in runs all
+ * over the pool.  A section, a part of a stride of a block (kvfs_device.h), is
+ * cut into units of at most KV_SCATTER_UNIT bytes of one run.  Units are
+ * numbered through all sections of a block, and then through all blocks.  A
+ * group of threads (lanes) copies a unit.
  */
 #ifndef KV_KERNELS_DEVICE_SCATTER_H
 #define KV_KERNELS_DEVICE_SCATTER_H
@@ -21,47 +22,48 @@
 #define KV_SCATTER_ALIAS __attribute__((__may_alias__))
 #endif
 
-/* Eight accesses of 16 bytes by each of 32 threads: enough in flight to keep the
- * memory busy, and small enough to share evenly. */
+/* Bytes of a unit: eight accesses of 16 bytes by each of 32 threads keep the
+ * memory busy, and units of that size share evenly among threads. */
 #define KV_SCATTER_UNIT 4096u
 #define KV_SCATTER_THREADS 256u
 
-/*
- * Bytes first .. first + length of a stride, whose runs are counted end to end,
- * page by page: run r is segment r % count of page r / count.
- */
+/* The bytes first .. first + length of a stride.  Its runs are counted page by
+ * page: run r is segment r % count of page r / count. */
 struct kv_section {
 	uint64_t base; /* address in the pool */
 	uint64_t block_stride, segment_stride;
 	uint64_t bytes; /* of a run */
 	uint64_t count; /* runs a page */
 	uint64_t first, length;
-	uint64_t at;   /* offset of @first in the block's bytes */
-	uint32_t unit; /* number of the first unit in the block; ascending */
+	uint64_t at;   /* offset of byte @first in the block's bytes */
+	uint32_t unit; /* number of the section's first unit in the block */
 	uint32_t reserved;
 };
 
 struct kv_scatter_args {
-	const struct kv_section *sections; /* device memory, as are pages */
-	const int64_t *pages; /* pages_per_block for each block; -1: skip */
-	/* Address of each block's bytes on the host; NULL: in staging. */
+	const struct kv_section *sections; /* in device memory, like @pages */
+	const int64_t *pages; /* of each block, in order; -1: skip the page */
+	/* Address of each block's bytes on the host; NULL: the bytes are in
+	 * staging. */
 	const uint64_t *blocks;
 	uint64_t staging;	 /* address of the first block's bytes */
-	uint64_t staging_stride; /* from a block's bytes to the next one's */
+	uint64_t staging_stride; /* distance between two blocks' bytes */
 	uint32_t n_sections, pages_per_block;
 	uint32_t block_units; /* units of a block */
-	uint32_t units; /* of all blocks: block_units times their number */
-	uint32_t lanes; /* threads a unit: a power of two, up to 32 */
+	uint32_t units;	      /* block_units times the number of blocks */
+	uint32_t lanes; /* threads that copy a unit: a power of two, up to 32 */
 	uint32_t reserved;
 };
 
 /* A unit: @bytes at two addresses; 0 bytes: nothing to copy. */
 struct kv_unit {
-	uint64_t pool, staging; /* staging: or on the host */
+	uint64_t pool,
+		staging; /* @staging: address in staging or on the host */
 	uint64_t bytes;
 };
 
-/* Return the units of a section with these runs and this length. */
+/* Return the number of units of a section of @length bytes, from byte @first
+ * on, in runs of @bytes. */
 KV_SCATTER_FN uint64_t kv_scatter_units(uint64_t bytes, uint64_t first,
 					uint64_t length)
 {
@@ -86,7 +88,7 @@ KV_SCATTER_FN uint32_t kv_scatter_find(const struct kv_section *sections,
 	return low;
 }
 
-/* Compute unit @number, below @args->units. */
+/* Compute addresses and length of unit @number, which is below @args->units. */
 KV_SCATTER_FN struct kv_unit kv_scatter_unit(const struct kv_scatter_args *args,
 					     uint32_t number)
 {
@@ -110,7 +112,7 @@ KV_SCATTER_FN struct kv_unit kv_scatter_unit(const struct kv_scatter_args *args,
 			     : args->staging + block * args->staging_stride;
 	struct kv_unit unit = {0, 0, 0};
 
-	/* The section may have only a part of its first and last run. */
+	/* The first and the last run of the section may be partial. */
 	if (begin + from < s->first)
 		from = s->first - begin;
 	if (begin + to > end)
@@ -124,8 +126,8 @@ KV_SCATTER_FN struct kv_unit kv_scatter_unit(const struct kv_scatter_args *args,
 	return unit;
 }
 
-/* The widest access, up to 16 bytes, that both addresses come to be aligned
- * for: they must be off by the same. */
+/* Return the widest access, up to 16 bytes, for which both addresses can be
+ * aligned after the same number of bytes. */
 KV_SCATTER_FN uint32_t kv_scatter_width(uint64_t a, uint64_t b)
 {
 	uint64_t differ = (a ^ b) | 16u;
@@ -141,8 +143,9 @@ typedef uint32_t kv_scatter_4 KV_SCATTER_ALIAS;
 typedef uint16_t kv_scatter_2 KV_SCATTER_ALIAS;
 typedef uint8_t kv_scatter_1 KV_SCATTER_ALIAS;
 
-/* Every @lanes-th of @n items from @lane on; eight are read before the first is
- * written, as the device waits for no read before it needs the value. */
+/* Copy every @lanes-th of @n items, from item @lane on.  Eight items are read
+ * before the first is written, because the device does not wait for a read
+ * until its value is needed. */
 #define KV_SCATTER_LOOP(type, dst, src, n, lane, lanes)                \
 	do {                                                           \
 		type *to_ = (type *)(uintptr_t)(dst);                  \
@@ -161,7 +164,7 @@ typedef uint8_t kv_scatter_1 KV_SCATTER_ALIAS;
 			to_[i_] = from_[i_];                           \
 	} while (0)
 
-/* Copy @lane's share of @bytes. */
+/* Copy the part of @bytes that thread @lane of @lanes has to copy. */
 KV_SCATTER_FN void kv_scatter_copy(uint64_t dst, uint64_t src, uint64_t bytes,
 				   uint32_t lane, uint32_t lanes)
 {
@@ -191,8 +194,8 @@ KV_SCATTER_FN void kv_scatter_copy(uint64_t dst, uint64_t src, uint64_t bytes,
 			lane, lanes);
 }
 
-/* Run thread @thread of @threads of a launch: from staging to the pool (@loads), or
- * from the pool to staging. */
+/* Do the work of thread @thread of @threads in a launch: copy from staging to
+ * the pool (@loads), or from the pool to staging. */
 KV_SCATTER_FN void kv_scatter_run(const struct kv_scatter_args *args,
 				  uint32_t thread, uint32_t threads, int loads)
 {

@@ -37,10 +37,9 @@
 struct placing {
 	struct kvfs_mapping *map;
 	kvfs_space *space;
-	struct kv_page_table_space
-		*known; /* the page table's entry of @space */
+	struct kv_page_table_space *known; /* the page table's @space */
 	const kvfs_key *keys;
-	uint8_t *states; /* of the blocks: as kvfs_probe says */
+	uint8_t *states; /* state of each block, as kvfs_probe reports */
 	struct kv_page_fills fills;
 };
 
@@ -82,7 +81,8 @@ static void join_locked(struct kv_use *use, struct kv_page *page)
 		kv_page_fill_want_locked(page->fill);
 }
 
-/* Find the block's page, or take a page for the block and add the page to a fill. */
+/* Find the page that holds block @i, or take a page for the block and add the
+ * page to a fill. */
 static void place_locked(struct placing *m, size_t i)
 {
 	struct kv_page_table *page_table = m->map->paged->page_table;
@@ -109,7 +109,8 @@ static void place_locked(struct placing *m, size_t i)
 		join_locked(&m->map->uses[i], page);
 }
 
-/* Ask the daemon for blocks that no page has.  Return how many exist. */
+/* Ask the daemon about blocks that no page holds.  Return how many of these
+ * exist. */
 static long look_up(struct placing *m)
 {
 	struct kvfs_session *session = m->space->session;
@@ -142,7 +143,7 @@ static long look_up(struct placing *m)
 
 /* ---- mapping ---- */
 
-/* The bytes of a map come by the loads of fills. */
+/* A map is a transfer without copies of its own: fills load its blocks. */
 static const struct kv_xfer_ops map_ops = {
 	.stopped_locked = stopped_locked,
 };
@@ -183,7 +184,7 @@ static int map_new(kvfs_pool *pool, size_t n, const kvfs_opts *opts,
 	return 0;
 }
 
-/* Reserve or find a page for every block. */
+/* Find or reserve a page for every block of the map. */
 static void place_all_locked(struct placing *m, uint64_t in_cache,
 			     uint64_t user)
 {
@@ -200,7 +201,8 @@ static void place_all_locked(struct placing *m, uint64_t in_cache,
 	}
 	LIST_INSERT_HEAD(&map->paged->maps, map, others);
 	/* Touch the map's pages from the last block to the first: if pages are
-	 * short, other blocks go first, and a prefix of the map stays. */
+	 * short, other blocks' pages are reused first, and then the end of this
+	 * map. */
 	for (size_t i = map->n; i-- > 0;) {
 		page = kv_page_table_find(page_table, m->known, &m->keys[i]);
 		if (page)
@@ -304,7 +306,8 @@ static int order_locked(const struct kvfs_mapping *map, void *stream)
 		if (atomic_load(&map->xfer->status[i]) == -EINPROGRESS &&
 		    !kv_page_is_submitted_locked(map->uses[i].page))
 			return -EAGAIN;
-	/* Fills are mostly in the order of the keys. */
+	/* Skip a fill that was just ordered: neighbouring blocks mostly share a
+	 * fill. */
 	for (size_t i = 0; i < map->n && r == 0; i++) {
 		if (atomic_load(&map->xfer->status[i]) != -EINPROGRESS ||
 		    !map->uses[i].page->fill)

@@ -11,10 +11,11 @@
 
 struct kvfs_mapping {
 	struct kv_paged_pool *paged;
-	struct kvfs_xfer *xfer; /* a block is COPIED once its page has it */
+	struct kvfs_xfer *xfer; /* a block is COPIED once its page holds it */
 	LIST_ENTRY(kvfs_mapping)
-	others;	      /* lock: in paged->maps, until unmapped */
-	bool ordered; /* lock: a stream waits for the bytes */
+	/* guarded by lock; in paged->maps until kvfs_unmap */
+	others;
+	bool ordered; /* guarded by lock; a stream waits for the blocks */
 	size_t n;
 	struct kv_use uses[]; /* lock */
 };

@@ -34,17 +34,18 @@
 #define FILL_BYTES ((uint64_t)32 << 20)
 
 struct kv_page_fill {
-	struct kv_job job;		  /* first; begins it */
-	TAILQ_ENTRY(kv_page_fill) others; /* the caller's, or paged->fills */
-	kvfs_opts opts;			  /* for the load */
-	bool begun;			  /* lock: one of paged->filling */
+	struct kv_job job; /* first; begins it */
+	/* in a caller's list, or in paged->fills */
+	TAILQ_ENTRY(kv_page_fill) others;
+	kvfs_opts opts; /* for the load */
+	bool begun;	/* lock: one of paged->filling */
 	struct kv_paged_pool *paged;
 	struct kvfs_space *space; /* held */
 	kvfs_lease *lease;	  /* lock */
 	struct kvfs_xfer *load;	  /* lock; NULL: not begun */
-	size_t wanted;		  /* lock: uses that wait for its pages */
+	size_t wanted; /* guarded by lock; uses that wait for the fill */
 	size_t n, limit;
-	struct kv_page *page[FILL_PAGES]; /* COMING; page->fill is this */
+	struct kv_page *page[FILL_PAGES]; /* COMING; page->fill is this fill */
 };
 
 static void fill_run(struct kv_job *job);
@@ -91,7 +92,8 @@ void kv_page_fill_unwant_locked(struct kv_page_fill *fill)
 		kv_xfer_stop_locked(fill->load, -ECANCELED);
 }
 
-/* Begin waiting fills on a copy thread, where a question may block. */
+/* Begin waiting fills, as many as may run at a time, on copy threads:
+ * kvfs_acquire may ask the daemon, and so block. */
 static void begin_fills_locked(struct kv_paged_pool *paged)
 {
 	struct kvfs_session *session = paged->inner->session;
@@ -109,10 +111,9 @@ static void begin_fills_locked(struct kv_paged_pool *paged)
 	}
 }
 
-/*
- * Load a page again after its block found no room in DRAM, if other fills of the
- * pool have room, or a smaller fill might.  False: the page has failed.
- */
+/* Load a page again after its block found no room in DRAM, if other fills run,
+ * whose end makes room, or if a smaller fill might fit.  Return false if the
+ * page has failed. */
 static bool go_again_locked(const struct kv_page_fill *fill,
 			    struct kv_page_fills *again, struct kv_page *page)
 {
@@ -127,7 +128,8 @@ static bool go_again_locked(const struct kv_page_fill *fill,
 	if (!last || last->n == last->limit) {
 		if (fill_new_locked(paged, fill->space, &last) < 0)
 			return false;
-		/* The stream's work before the first load is over. */
+		/* The stream's work before the first load is over, so only the
+		 * priority is kept. */
 		last->opts.priority = fill->opts.priority;
 		last->limit = alone ? (fill->n + 1) / 2 : fill->n;
 		TAILQ_INSERT_TAIL(again, last, others);
@@ -138,7 +140,7 @@ static bool go_again_locked(const struct kv_page_fill *fill,
 	return true;
 }
 
-/* End a fill.  @status: 0, or why nothing was loaded. */
+/* End a fill.  @status: 0, or the error for which nothing was loaded. */
 static void over_locked(struct kv_page_fill *fill, int status)
 {
 	struct kv_page_fills again = TAILQ_HEAD_INITIALIZER(again);
@@ -158,7 +160,8 @@ static void over_locked(struct kv_page_fill *fill, int status)
 	}
 	paged->filling -= fill->begun;
 	if (!TAILQ_EMPTY(&again)) {
-		/* In front of the others; one at a time from now on. */
+		/* Load the pages again before other fills, and one fill at a
+		 * time from now on. */
 		paged->fills_max = 1;
 		TAILQ_CONCAT(&again, &paged->fills, others);
 		TAILQ_CONCAT(&paged->fills, &again, others);
@@ -179,7 +182,8 @@ static void load_over(struct kvfs_xfer *load, enum kvfs_stage stage)
 		over_locked(load->owner, 0);
 }
 
-/* Acquire and load.  No lock is held; @fill may be freed when this returns. */
+/* Acquire a lease of the fill's blocks and load them.  The caller holds no
+ * lock.  @fill may be freed when this returns. */
 static void fill_start(struct kv_page_fill *fill)
 {
 	const struct kv_paged_pool *paged = fill->paged;

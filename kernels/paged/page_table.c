@@ -48,8 +48,10 @@ struct kv_page_table {
 	struct bucket *table;
 	uint64_t mask;
 	struct idle free, cached;
-	uint64_t n_free, n_cached, n_taken;	 /* n_free: of the list */
-	LIST_HEAD(, kv_page_table_space) spaces; /* an engine has a few */
+	uint64_t n_free, n_cached,
+		n_taken; /* pages in @free; in @cached; that are TAKEN */
+	/* an engine has a few of them */
+	LIST_HEAD(, kv_page_table_space) spaces;
 };
 
 static void check(const struct kv_page_table *page_table,
@@ -89,7 +91,8 @@ static void freep(struct kv_page_table **page_table)
 	kv_page_table_free(*page_table);
 }
 
-/* Allocate for the largest size: untouched memory costs nothing. */
+/* Allocate for the largest number of pages: memory that is not touched costs
+ * nothing. */
 int kv_page_table_new(uint64_t max, struct kv_page_table **ret_page_table)
 {
 	_cleanup_(freep) struct kv_page_table *page_table =
@@ -236,7 +239,8 @@ static void from_cached(struct kv_page_table *page_table, struct kv_page *page)
 	page_table->n_cached--;
 }
 
-/* A READY page has lost its last user. */
+/* Put a READY page that has lost its last user into @cached; free it if its
+ * space was forgotten. */
 static void to_rest(struct kv_page_table *page_table, struct kv_page *page)
 {
 	if (page->space->forgotten) {

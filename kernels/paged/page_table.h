@@ -2,8 +2,8 @@
 /*
  * page_table.h - which page of a paged pool holds which block.
  *
- * The page table does not copy bytes; its callers do.  All calls with
- * session->lock held; the cost of none depends on the size of the pool.
+ * The page table does not copy bytes; its callers do.  All functions are called
+ * with session->lock held.  Their cost does not depend on the number of pages.
  */
 #ifndef KV_KERNELS_PAGED_PAGE_TABLE_H
 #define KV_KERNELS_PAGED_PAGE_TABLE_H
@@ -23,7 +23,7 @@ enum kv_page_state {
 	KV_PAGE_READY,
 };
 
-/* A space whose blocks have pages, or that a caller holds. */
+/* A space, by name, with blocks in pages or with a caller that holds it. */
 struct kv_page_table_space;
 
 struct kv_page {
@@ -33,24 +33,26 @@ struct kv_page {
 	kvfs_key key;			   /* COMING, READY */
 	LIST_ENTRY(kv_page) bucket;	   /* with a key */
 	TAILQ_ENTRY(kv_page) idle;	   /* without a user */
-	LIST_HEAD(, kv_use) waiting;	   /* page_fill.c: for its bytes */
-	struct kv_page_fill *fill;	   /* loads the bytes; or NULL */
+	/* uses (page_fill.h) that wait for the bytes */
+	LIST_HEAD(, kv_use) waiting;
+	struct kv_page_fill *fill; /* loads the bytes; or NULL */
 };
 
 struct kv_page_table;
 
-/* Make a table for pages 0 .. @max - 1, which do not exist yet.  -ENOMEM. */
+/* Make a table for at most @max pages, none of which exists yet.  -ENOMEM. */
 int kv_page_table_new(uint64_t max, struct kv_page_table **ret_page_table);
 void kv_page_table_free(struct kv_page_table *page_table); /* takes NULL */
 
-/* Pages up to @pages - 1 exist from now on. */
+/* Let the pages up to number @pages - 1 exist from now on. */
 void kv_page_table_grow(struct kv_page_table *page_table, uint64_t pages);
 
-/* Return the space of that name, held; NULL: no memory. */
+/* Return the space @name with a reference; NULL: no memory. */
 struct kv_page_table_space *
 kv_page_table_space_get(struct kv_page_table *page_table, const char *name);
 void kv_page_table_space_put(struct kv_page_table_space *space);
-/* Forget the keys of all pages of the space; pages in use stay with their users. */
+/* Forget the keys of all pages of the space @name.  Pages in use stay with
+ * their users. */
 void kv_page_table_forget(struct kv_page_table *page_table, const char *name);
 
 /* Return the page of a block, or NULL. */
@@ -58,18 +60,19 @@ struct kv_page *kv_page_table_find(struct kv_page_table *page_table,
 				   const struct kv_page_table_space *space,
 				   const kvfs_key *key);
 
-/* Make an unused page with a key the last to be given up. */
+/* Make a cached page the most recently used one. */
 void kv_page_table_touch(struct kv_page_table *page_table,
 			 struct kv_page *page);
 
-/* Take a page: a free one, or the least recently used one.  NULL: all are in use. */
+/* Take a free page or, if there is none, the least recently used page without
+ * users.  NULL: all pages are in use. */
 struct kv_page *kv_page_table_take(struct kv_page_table *page_table);
-/* Make a page that is TAKEN, or COMING without users, FREE. */
+/* Make a TAKEN page, or a COMING page without users, FREE. */
 void kv_page_table_give(struct kv_page_table *page_table, struct kv_page *page);
-/* Make a TAKEN page COMING, under a key that no page has. */
+/* Make a TAKEN page COMING, under a key that no other page of the space has. */
 void kv_page_table_name(struct kv_page_table *page_table, struct kv_page *page,
 			struct kv_page_table_space *space, const kvfs_key *key);
-/* Make a COMING page READY, or FREE if it has no users and its space was
+/* Make a COMING page READY; or FREE, if it has no users and its space was
  * forgotten. */
 void kv_page_table_ready(struct kv_page_table *page_table,
 			 struct kv_page *page);

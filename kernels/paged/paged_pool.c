@@ -55,7 +55,8 @@ static void paged_pool_freep(struct kv_paged_pool **paged)
 	paged_pool_free(*paged);
 }
 
-/* Register the pool of copies: a page is its tensors end to end, as a block. */
+/* Register paged->inner, a pool in which a page is one block, with its tensors
+ * end to end. */
 static int register_inner(struct kv_paged_pool *paged, struct kvfs_pool *pool,
 			  const char *device, uint64_t pages)
 {
@@ -245,7 +246,7 @@ int kv_paged_pool_check_call(const struct kvfs_pool *pool,
 				      &stream);
 }
 
-/* Grow the pool to @pages; releases the lock meanwhile. */
+/* Grow the pool to @pages.  Releases session->lock meanwhile. */
 static int pool_grow(struct kv_paged_pool *paged, uint64_t pages)
 {
 	struct kvfs_session *session = paged->inner->session;
@@ -265,7 +266,8 @@ static int pool_grow(struct kv_paged_pool *paged, uint64_t pages)
 	return r;
 }
 
-/* Grow by an eighth at least, so that pools seldom grow. */
+/* Grow the pool by @n pages, and by an eighth of its pages at least, so that
+ * pools seldom grow. */
 static int grow_for(struct kv_paged_pool *paged, uint64_t n)
 {
 	const uint64_t pages = kv_page_table_count(paged->page_table).pages;
@@ -351,7 +353,7 @@ struct kvfs_pages {
 	LIST_ENTRY(kvfs_pages) others; /* in paged->sets */
 	unsigned refs;
 	enum set_state state;
-	unsigned pending;	/* the save and the event wait, if not over */
+	unsigned pending;	/* save and fence that are not over */
 	struct kvfs_xfer *save; /* in flight; or NULL */
 	struct kv_page *page[];
 };
@@ -529,7 +531,8 @@ void kv_sets_free_locked(struct kv_paged_pool *paged)
 	}
 }
 
-/* The save, or the event wait, is over: after both the pool has the pages. */
+/* Count the save or the fence as over.  After both the pool may use the pages
+ * for other blocks. */
 static void pending_over_locked(struct kvfs_pages *set)
 {
 	struct kv_page_table *page_table = set->paged->page_table;

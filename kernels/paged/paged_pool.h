@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * paged_pool.h - a pool whose pages are the library's own.
- */
+/* paged_pool.h - a pool of kvfs_pool_reserve, whose pages the library owns. */
 #ifndef KV_KERNELS_PAGED_PAGED_POOL_H
 #define KV_KERNELS_PAGED_PAGED_POOL_H
 
@@ -16,8 +14,8 @@
 struct kv_page_fill;
 TAILQ_HEAD(kv_page_fills, kv_page_fill);
 
-/* The caller's pool has no pages: copies use the pool @inner, which only the
- * library has. */
+/* The caller's struct kvfs_pool has no pages: copies use the pool @inner, which
+ * callers never see. */
 struct kv_paged_pool {
 	/* fixed */
 	struct kvfs_pool *inner;
@@ -30,12 +28,12 @@ struct kv_paged_pool {
 	struct kv_page_table *page_table;
 	bool growing;
 	struct kv_page_fills fills;  /* waiting to begin */
-	unsigned filling, fills_max; /* begun, and the most that may be */
+	unsigned filling, fills_max; /* begun fills, and their limit */
 	LIST_HEAD(, kvfs_mapping) maps;
 	LIST_HEAD(, kvfs_pages) sets;
 };
 
-/* -EINVAL: not a paged pool; -EBADF. */
+/* Check that @pool is a pool of kvfs_pool_reserve.  -EINVAL, -EBADF. */
 int kv_paged_pool_check(const struct kvfs_pool *pool);
 
 /*
@@ -48,17 +46,17 @@ int kv_paged_pool_check_call(const struct kvfs_pool *pool,
 			     struct kvfs_space *space, const kvfs_opts *opts,
 			     unsigned flags);
 
-/* Grow the pool until @n pages are free, or to its limit.  Releases the lock
- * while the device makes memory. */
+/* Grow the pool until @n pages are free, or the pool has max_pages.  Releases
+ * the lock while the device allocates memory. */
 void kv_paged_pool_room(struct kv_paged_pool *paged, uint64_t n);
 
-/* Return the address of @tensor in a page, or (NULL) of the page.  NULL: no such
- * tensor. */
+/* Return the address of tensor @tensor in the page, or of the page (NULL).
+ * NULL: no such tensor. */
 void *kv_paged_pool_addr(const struct kv_paged_pool *paged,
 			 const struct kv_page *page, const char *tensor);
 
-/* While the pool is closed: drop all sets that are taken; then, when no copy uses
- * the pages, free all sets. */
+/* While the pool is being closed: drop the sets that are neither sealed nor
+ * dropped; and, when no copy uses the pages any more, free all sets. */
 void kv_sets_end_locked(struct kv_paged_pool *paged);
 void kv_sets_free_locked(struct kv_paged_pool *paged);
 

@@ -656,11 +656,9 @@ struct group {
 	const kvfs_query *query;
 	enum kv_reuse reuse;
 	uint32_t window;
-	/* tokens a block; 1 in kvfs_match, which counts blocks */
-	uint64_t tokens;
-	/* blocks before the query's first key, which count as present */
-	uint64_t before;
-	uint64_t n; /* whole blocks of the query */
+	uint64_t tokens; /* of a block; 1 in kvfs_match (blocks) */
+	uint64_t before; /* blocks before the query's first key */
+	uint64_t n;	 /* whole blocks of the query */
 	/* For each block the number of present blocks in a row that end with
 	 * it; UINT32_MAX if every block up to it is present. */
 	uint32_t *runs;

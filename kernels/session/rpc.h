@@ -18,12 +18,10 @@ struct kv_parcel; /* a message in the queue, because the socket was full */
  * @done has run or the request was withdrawn. */
 struct kv_call {
 	LIST_ENTRY(kv_call) others;
-	/* the queued message, or NULL once it was sent */
-	struct kv_parcel *parcel;
-	uint64_t tag;	/* never 0 once submitted */
+	struct kv_parcel *parcel; /* the queued message; NULL: it was sent */
+	uint64_t tag;		  /* never 0 once submitted */
 	uint32_t count; /* number of items that a successful reply must have */
-	/* A reply may have fewer items; @done finds the number in @count. */
-	bool at_most;
+	bool at_most;	/* fewer items are valid, too: @count says */
 	/* Called exactly once, with session->lock held; may free the call.
 	 * @status < 0: the error (-ENOTCONN: the connection broke).  Otherwise
 	 * @items are the items of the reply, valid during the call. */
@@ -94,16 +92,15 @@ long kv_ask(struct kvfs_session *session, struct kv_question *question);
 /* Return whether the connected daemon hangs, by sending it an empty look-up.
  * Takes 20 microseconds if the daemon answers, else at most two seconds. */
 bool kv_ask_hangs(struct kvfs_session *session);
-/* interval at which a waiting thread calls kv_ask_hangs */
-#define KV_LOOK_NS 250000000u
+#define KV_LOOK_NS 250000000u /* how often waiting threads do so */
 
 /* ---- notices ---- */
 
 /* An event for kvfs_reap, embedded in a lease or transfer.  A zeroed notice is
  * never reported. */
 struct kv_notice {
-	TAILQ_ENTRY(kv_notice)
-	others;		  /* in session->notices while @pending is not 0 */
+	/* in session->notices while @pending is not 0 */
+	TAILQ_ENTRY(kv_notice) others;
 	uint64_t user;	  /* kvfs_opts.user; 0: do not report */
 	uint32_t what;	  /* enum kvfs_event_what */
 	unsigned stages;  /* bit set of stages that are not posted yet */

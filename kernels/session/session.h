@@ -72,8 +72,7 @@ struct kvfs_session {
 	pthread_mutex_t lookup_lock;
 	struct kv_link lookup; /* lookup_lock */
 	uint64_t lookup_tags;  /* lookup_lock */
-	/* guarded by lookup_lock; until then look-ups miss */
-	uint64_t quiet_until;
+	uint64_t quiet_until;  /* guarded by lookup_lock; misses until then */
 
 	/* Held from the receipt of a message until the message was handled, so
 	 * that messages take effect in order. */
@@ -82,61 +81,48 @@ struct kvfs_session {
 	bool broken; /* guarded by receive_lock; the link must be closed */
 
 	pthread_mutex_t lock;
-	/* signalled after a completion, and after a change of the link */
-	pthread_cond_t changed;
+	pthread_cond_t changed; /* by a completion, or the link */
 
 	/* All fields from here on are guarded by lock.  A change of link needs
 	 * receive_lock as well. */
 	struct kv_link link;
 	char socket_path[KV_SOCKET_PATH_MAX];
-	uint64_t generations; /* connections so far */
-	/* number of the present connection; 0: not connected */
-	_Atomic uint64_t live;
-	/* the error of the last attempt to connect, by kv_link_lost */
-	_Atomic int lost;
+	uint64_t generations;  /* connections so far */
+	_Atomic uint64_t live; /* number of the connection; 0: none */
+	_Atomic int lost;      /* last error of connecting (kv_link_lost) */
 	/* -EPROTONOSUPPORT or -EPERM if a daemon exists that cannot be used;
 	 * else 0 */
 	_Atomic int refused;
 	bool tried; /* at least one attempt to connect has ended */
 	bool closing;
-	uint64_t sleeps_until; /* the reader thread */
-	int event_fd;	       /* -1 until kvfs_fd */
-	/* leases and transfers since the last kvfs_process */
-	unsigned completed;
-	/* the connection changed since the last kvfs_process or kvfs_open */
-	bool link_changed;
-	/* the connection changed since the last kvfs_reap */
-	bool link_unreaped;
+	uint64_t sleeps_until;	   /* the reader thread */
+	int event_fd;		   /* -1 until kvfs_fd */
+	unsigned completed;	   /* objects since the last kvfs_process */
+	bool link_changed;	   /* since kvfs_process, kvfs_open */
+	bool link_unreaped;	   /* since the last kvfs_reap */
 	struct kv_notices notices; /* rpc.c */
 	struct kv_rpc rpc;
 	struct kv_timers timers;
 	struct kv_mapped_segments mappings, unmapped; /* mapped_segment.c */
 	const struct kvfs_device *attacher; /* mapped_segment.c; or NULL */
 	struct kv_attached_list detaching;  /* mapped_segment.c */
-	/* number of the connection that was asked for writable memory */
-	uint64_t asked_open;
-	/* NULL until the first pool or transfer */
-	const struct kv_session_user *user;
-	struct kv_copier *copier; /* NULL until the first pool */
-	/* NULL until the first pool with streams */
-	struct kv_stream_sync *stream_sync;
-	struct kv_stage *stage; /* of this connection, or NULL */
-	/* made, but not offered to the daemon yet; or NULL */
-	struct kv_stage *stage_next;
+	uint64_t asked_open; /* connection of the last WIRE_REGISTERS */
+	const struct kv_session_user *user; /* NULL until the first pool */
+	struct kv_copier *copier;	    /* NULL until the first pool */
+	struct kv_stream_sync *stream_sync; /* NULL: no pool has streams */
+	struct kv_stage *stage;		    /* of this connection, or NULL */
+	struct kv_stage *stage_next;	    /* not offered to the daemon yet */
 	bool stage_making, stage_growing;
 	bool stage_full; /* a save did not fit into the stage */
 	/* bytes of the largest block that a pool saves by staging; 0: there is
 	 * no such pool */
 	uint64_t stage_payload;
-	/* do not try to grow the staging before this time */
-	uint64_t stage_grows_at;
-	/* the caller has set staging_bytes (kvfs_pool_staging) */
-	bool staging_asked;
-	uint64_t staging_bytes; /* bytes of staging, at least */
-	struct kv_xfers active; /* in flight, oldest first */
-	struct kv_xfers saves;	/* saves with blocks to reserve, oldest first */
-	/* blocks that the daemon has reserved, or was asked to reserve */
-	size_t reserved;
+	uint64_t stage_grows_at; /* earliest time of another attempt */
+	bool staging_asked;	 /* kvfs_pool_staging was called */
+	uint64_t staging_bytes;	 /* bytes of staging, at least */
+	struct kv_xfers active;	 /* in flight, oldest first */
+	struct kv_xfers saves; /* saves with blocks to reserve, oldest first */
+	size_t reserved;       /* blocks, by the daemon or under way */
 	LIST_HEAD(, kvfs_pool) paged;	  /* pools of kvfs_pool_reserve */
 	LIST_HEAD(, kv_lending) lendings; /* of pools with a descriptor */
 	uint32_t lending_ids;

@@ -16,16 +16,13 @@ struct kvfs_space {
 	kvfs_session *session;
 	char *name, *text; /* fixed; @text: the caller's layout, or "" */
 	unsigned flags;	   /* fixed; flags and mode given to kvfs_space_open */
-	/* guarded by lock; of the caller, leases, pools and transfers */
-	unsigned refs;
-	uint32_t id; /* lock: the daemon's id */
-	/* guarded by lock; connection for which @id is valid; 0: none */
-	uint64_t known_by;
+	unsigned refs;	   /* guarded by lock */
+	uint32_t id;	   /* lock: the daemon's id */
+	uint64_t known_by; /* guarded by lock; @id's connection, or 0 */
 	uint32_t uid,
 		mode; /* guarded by lock; as last reported by the daemon */
 	bool told; /* guarded by lock; the daemon has reported uid and mode */
-	/* guarded by lock; newest first, kept until the space is freed */
-	struct kv_layout_seen *layouts;
+	struct kv_layout_seen *layouts; /* guarded by lock; newest first */
 };
 
 /* Return the daemon's id of the space, valid on connection *@ret_generation.

@@ -49,10 +49,12 @@
 #include "kernels/transfer/staging.h"
 #include "kernels/transfer/stream_sync.h"
 
-#define SEAL_GRACE_NS 1000000000u /* for the answer to a copied batch */
+/* wait this long for the daemon's answer to a copied batch */
+#define SEAL_GRACE_NS 1000000000u
 #define BATCH_BYTES ((uint64_t)4 << 20)
-#define LENT_BYTES ((uint64_t)8 << 20) /* a message's blocks */
-#define WORD_BYTES 64u		       /* a cache line of its own */
+/* bytes of the blocks in a WIRE_SAVE_PAGES message, at most */
+#define LENT_BYTES ((uint64_t)8 << 20)
+#define WORD_BYTES 64u /* a cache line for the WIRE_LENT word */
 #define PAGES_ROOM                                         \
 	(WIRE_MAX - (uint32_t)sizeof(struct wire_header) - \
 	 (uint32_t)sizeof(struct wire_save_pages))
@@ -61,25 +63,27 @@ enum batch_state { RESERVING, COPYING, SAVING, UNWANTED };
 
 struct kv_save_batch {
 	struct kv_call call; /* first */
-	struct kv_call drop; /* gives reservations of an UNWANTED batch back */
-	LIST_ENTRY(kv_save_batch) others; /* in xfer->batches, if wanted */
+	struct kv_call drop; /* WIRE_DROP of an UNWANTED batch */
+	/* in xfer->batches, unless the batch is UNWANTED */
+	LIST_ENTRY(kv_save_batch) others;
 	enum batch_state state;
-	bool lent;	     /* fixed: pages are lent, not copied */
-	unsigned unanswered; /* UNWANTED: calls, and the job */
+	bool lent;	     /* fixed; from lent pages, not from staging */
+	unsigned unanswered; /* UNWANTED: answers and jobs to come */
 	struct kv_job job;
-	bool begun;			 /* COPYING: pages are read */
+	bool begun; /* COPYING: a copy thread has begun to read pages */
 	struct kv_submission submission; /* while COPYING */
-	size_t submitted;		 /* blocks, of the transfer's count */
+	size_t submitted;		 /* blocks counted in xfer->submitted */
 	struct kvfs_xfer *xfer;
 	struct kv_stage *stage;
 	struct kv_extent *extent;
-	struct kv_hold *hold; /* leases of sealed blocks; NULL: no KVFS_HOLD */
-	uint64_t block_bytes; /* of staging */
-	size_t n, reserved;   /* reserved: blocks, of the session's count */
-	uint32_t block[];     /* of the transfer */
+	struct kv_hold *hold; /* of sealed blocks; NULL: no KVFS_HOLD */
+	uint64_t block_bytes; /* bytes of staging for each block */
+	size_t n;
+	size_t reserved;  /* blocks that session->reserved counts */
+	uint32_t block[]; /* indices of the blocks in the transfer */
 };
 
-/* Blocks of a batch by outcome. */
+/* Number of blocks of a batch by outcome. */
 struct tally {
 	size_t good, present, bad;
 };
@@ -89,7 +93,7 @@ static uint8_t *extent_of(const struct kv_save_batch *batch)
 	return batch->stage->base + batch->extent->offset;
 }
 
-/* Free a batch that no answer and no job refers to. */
+/* Free a batch that no answer and no job refers to any more. */
 static void free_locked(struct kv_save_batch *batch)
 {
 	kv_assert_locked(&batch->xfer->session->lock);
@@ -112,7 +116,8 @@ static void end_locked(struct kv_save_batch *batch)
 	kv_xfer_put_locked(xfer);
 }
 
-/* Set the block's status from the daemon's @status, and count it in @tally. */
+/* Set the status of block @block from the daemon's @status, and count the block
+ * in @tally. */
 static void count(struct kvfs_xfer *xfer, uint32_t block, int status,
 		  struct tally *tally)
 {
@@ -131,7 +136,8 @@ static void count(struct kvfs_xfer *xfer, uint32_t block, int status,
 	atomic_store(&xfer->status[block], status);
 }
 
-/* Take the pages back: the daemon seals no block that it has not copied yet. */
+/* Take lent pages back: from now on the daemon seals only blocks that it has
+ * copied already. */
 static void take_back(struct kv_save_batch *batch)
 {
 	if (!batch->lent)
@@ -141,7 +147,7 @@ static void take_back(struct kv_save_batch *batch)
 	__sync_synchronize(); /* before the engine writes to the pages */
 }
 
-/* Fail every block of the batch before @stage. */
+/* Fail every block of the batch before it reaches @stage. */
 static void fail_locked(struct kv_save_batch *batch, enum kvfs_stage stage,
 			int status)
 {
@@ -162,11 +168,10 @@ static uint16_t reserve_flags(const struct kvfs_xfer *xfer)
 			  ((xfer->flags & KVFS_HOLD) ? WIRE_HOLD : 0));
 }
 
-/*
- * Send WIRE_RESERVE or WIRE_DROP for the batch's keys; call->done runs with a
- * status for each.  @of: drop only reservations of the message with this tag;
- * 0: of any message.  -ENOTCONN, -ENOMEM: call->done will not run.
- */
+/* Send a WIRE_RESERVE or WIRE_DROP for the batch's keys; call->done gets a
+ * status for each key.  @of: drop only reservations of the message with this
+ * tag; 0: of any message.
+ * -ENOTCONN, -ENOMEM: nothing was sent */
 static int send_keys_locked(struct kv_save_batch *batch, struct kv_call *call,
 			    enum wire_type type, uint64_t of)
 {
@@ -196,7 +201,7 @@ static int send_keys_locked(struct kv_save_batch *batch, struct kv_call *call,
 	return kv_rpc_submit_locked(xfer->session, call, &packet);
 }
 
-/* Tell the daemon that the blocks are in staging. */
+/* Send WIRE_SAVE: the batch's blocks are in staging. */
 static int send_blocks_locked(struct kv_save_batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
@@ -221,14 +226,14 @@ static int send_blocks_locked(struct kv_save_batch *batch)
 	return kv_rpc_submit_locked(xfer->session, &batch->call, &packet);
 }
 
-/* Bytes of a WIRE_SAVE_PAGES message for one block. */
+/* Return the bytes that one block takes in a WIRE_SAVE_PAGES message. */
 static size_t pages_bytes(const struct kvfs_xfer *xfer)
 {
 	return sizeof(struct wire_save) +
 	       xfer->pool->strides.pages_per_block * sizeof(uint64_t);
 }
 
-/* Tell the daemon which pages hold the blocks. */
+/* Send WIRE_SAVE_PAGES, which names the lent pages of the batch's blocks. */
 static int send_pages_locked(struct kv_save_batch *batch)
 {
 	_cleanup_(kv_freep) struct wire_save_pages *what = NULL;
@@ -273,11 +278,9 @@ static int send_pages_locked(struct kv_save_batch *batch)
 
 /* ---- saving ---- */
 
-/*
- * Whether the daemon's @status means that the block is to be tried again.
- * -EBUSY: the daemon is making memory.  The others: there is no room now, and
- * the save waits for room.
- */
+/* Return whether the daemon's @status means that the block is to be tried
+ * again: the daemon is making memory (-EBUSY), or there is no room and the save
+ * waits for room (KVFS_MUST). */
 static bool is_full(const struct kvfs_xfer *xfer, int status)
 {
 	if (status == -EBUSY)
@@ -286,7 +289,7 @@ static bool is_full(const struct kvfs_xfer *xfer, int status)
 	       (status == -ENOSPC || status == -EAGAIN || status == -ENOLCK);
 }
 
-/* The answer to a WIRE_DROP. */
+/* Handle the reply to a WIRE_DROP. */
 static void dropped(struct kv_call *call, int status, const void *items)
 {
 	(void)status;
@@ -294,7 +297,8 @@ static void dropped(struct kv_call *call, int status, const void *items)
 	end_locked((struct kv_save_batch *)call);
 }
 
-/* Give the reservations back, if the batch has any, and end it. */
+/* Give the batch's reservations back to the daemon, if it has any, and end the
+ * batch. */
 static void drop_locked(struct kv_save_batch *batch)
 {
 	kv_assert_locked(&batch->xfer->session->lock);
@@ -304,7 +308,7 @@ static void drop_locked(struct kv_save_batch *batch)
 		end_locked(batch);
 }
 
-/* The answer to WIRE_SAVE or WIRE_SAVE_PAGES. */
+/* Handle the reply to WIRE_SAVE or WIRE_SAVE_PAGES. */
 static void saved(struct kv_call *call, int status, const void *items)
 {
 	struct kv_save_batch *batch = (struct kv_save_batch *)call;
@@ -386,7 +390,8 @@ static void answered_locked(struct kv_save_batch *batch)
 		end_locked(batch);
 }
 
-/* Copy the pages to staging and send the blocks, on a copy thread. */
+/* Copy the pages of a batch to staging, and send the blocks to the daemon.
+ * Runs on a copy thread. */
 static void copy(struct kv_job *job)
 {
 	struct kv_save_batch *batch =
@@ -398,7 +403,7 @@ static void copy(struct kv_job *job)
 	pthread_mutex_lock(&session->lock);
 	batch->begun = batch->state != UNWANTED;
 	if (!batch->begun) {
-		answered_locked(batch); /* the batch may be gone */
+		answered_locked(batch); /* may free the batch */
 		pthread_mutex_unlock(&session->lock);
 		return;
 	}
@@ -427,7 +432,8 @@ static void copy(struct kv_job *job)
 
 /* ---- beginning ---- */
 
-/* The answer to WIRE_RESERVE: copy the blocks that the daemon has reserved. */
+/* Handle the reply to WIRE_RESERVE: copy the blocks that the daemon has
+ * reserved. */
 static void reserved(struct kv_call *call, int status, const void *items)
 {
 	struct kv_save_batch *batch = (struct kv_save_batch *)call;
@@ -478,8 +484,8 @@ size_t kv_save_batch_blocks(const struct kvfs_xfer *xfer, bool lent)
 		n = KV_MAX(n, 1u);
 	} else {
 		/* Small saves are spread over the copy threads.  Large ones are
-		 * cut, so that the daemon takes one batch while the next is
-		 * being gathered. */
+		 * cut, so that the daemon reads one batch while the next is
+		 * copied. */
 		threads = kv_copier_threads(session->copier);
 		n = KV_MIN(BATCH_BYTES, half) / kv_save_block_bytes(xfer);
 		n = KV_MIN(KV_MAX(n, 1u), (xfer->n + threads - 1) / threads);
@@ -589,8 +595,9 @@ static void unwanted_saved(struct kv_call *call, int status, const void *items)
 /*
  * Give up a batch of which no page is read: RESERVING, or COPYING with a job
  * that no thread has begun.  The reservations are dropped right behind the
- * request, so that the next save of the same keys does not meet them.  Without
- * memory for that message they end with the connection.
+ * request, so that the next save of the same keys does not find the keys
+ * reserved.  Without memory for the WIRE_DROP, the reservations end with the
+ * connection.
  */
 static void give_back_locked(struct kv_save_batch *batch, int status)
 {
@@ -604,7 +611,7 @@ static void give_back_locked(struct kv_save_batch *batch, int status)
 		end_locked(batch);
 		return;
 	}
-	batch->unanswered = 1; /* the request, or the job */
+	batch->unanswered = 1; /* the reply to WIRE_RESERVE, or the job */
 	batch->call.done = unwanted_reserved;
 	batch->drop.done = unwanted_dropped;
 	if (send_keys_locked(batch, &batch->drop, WIRE_DROP,
@@ -636,7 +643,8 @@ static void give_up_locked(struct kv_timer *timer)
 		if (batch->state == SAVING)
 			leave_locked(batch, atomic_load(&xfer->stopped));
 	}
-	/* Copies under way are sent when they end, and have as long again. */
+	/* Copies under way are sent when they end; their answers may take as
+	 * long again. */
 	if (xfer->left[KVFS_SEALED] > 0)
 		kv_timer_start_locked(xfer->session, timer,
 				      kv_time_after(SEAL_GRACE_NS));

@@ -25,14 +25,16 @@ static bool is_barrier(const struct kvfs_xfer *xfer)
 	return xfer->ops == &barrier_ops;
 }
 
-/* Whether block @i is to be flushed: it has sealed, or was present. */
+/* Return whether block @i of the transfer is to be flushed: the block was
+ * sealed, or was present. */
 static bool is_wanted(const struct kvfs_xfer *xfer, size_t i)
 {
 	return is_barrier(xfer) || atomic_load(&xfer->status[i]) >= 0;
 }
 
-/* The blocks of the range @first .. + @n that were wanted have @status, if that
- * is negative or @statuses is NULL, or else each has its own. */
+/* Count the blocks @first .. + @n that were flushed as durable or failed.  A
+ * negative @status applies to every block; otherwise each block has its own in
+ * @statuses (NULL: all succeeded). */
 static void settle_range_locked(struct kvfs_xfer *xfer, size_t first, size_t n,
 				int status, const struct wire_status *statuses)
 {
@@ -90,12 +92,14 @@ static void flush_range_locked(struct kvfs_xfer *xfer,
 		memcpy(items[n].key, xfer->blocks[i].key, xfer->blocks[i].len);
 		items[n++].len = xfer->blocks[i].len;
 	}
-	/* A message without keys flushes the whole space. */
+	/* A WIRE_FLUSH without keys flushes the whole space, as a barrier
+	 * does. */
 	if (n > 0 || is_barrier(xfer))
 		kv_keys_ask_locked(call, &like, items, n, live ? 0 : -ENOTCONN);
 }
 
-/* Flush the blocks if all have sealed, and a caller waits for DURABLE. */
+/* Send the flush requests of @xfer, if every block has sealed or failed and a
+ * caller waits for DURABLE. */
 static void begin_locked(struct kvfs_xfer *xfer)
 {
 	const size_t n = (xfer->n + WIRE_BATCH - 1) / WIRE_BATCH;
@@ -149,7 +153,8 @@ static bool is_past_locked(const struct kvfs_xfer *barrier)
 	return true;
 }
 
-/* A save has sealed, or a barrier was stopped: see which barriers are past. */
+/* Complete the barriers that no unsealed save precedes any more, and the
+ * stopped barriers. */
 static void look_at_barriers_locked(struct kvfs_session *session)
 {
 	struct kvfs_xfer *x, *next;

@@ -50,7 +50,7 @@ void kv_keys_fini_locked(struct kv_keys *keys)
 	free(kv_steal(keys->calls));
 }
 
-/* The answer of the daemon, or the end of the connection. */
+/* Handle the daemon's answer, or the end of the connection. */
 static void done(struct kv_call *kv_call, int status, const void *items)
 {
 	struct kv_keys_call *call = (struct kv_keys_call *)kv_call;
@@ -137,7 +137,8 @@ void kv_keys_ask_queries(struct kv_keys *keys, const kvfs_query *queries,
 
 /* ---- ending without the daemon ---- */
 
-/* Settle @call with @status, and take its message back or ignore the answer. */
+/* Settle @call without the daemon: withdraw its message, or ignore the
+ * answer. */
 static void abandon_locked(struct kv_keys_call *call, int status)
 {
 	struct kv_keys *keys = call->keys;

@@ -26,7 +26,7 @@
 #include "kernels/session/space.h"
 #include "kernels/transfer/lease.h"
 
-#define NEAR_NS 200000u /* longer than the daemon takes for a resident batch */
+#define NEAR_NS 200000u /* more than resident blocks take */
 
 struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i)
 {
@@ -45,8 +45,9 @@ static void unref_locked(struct kvfs_lease *lease)
 		if (lease->items[i].mapping)
 			kv_mapped_segment_put_locked(session,
 						     lease->items[i].mapping);
-	/* From the tail: the daemon evicts what was released last, last, and a
-	 * chain is of use from its head. */
+	/* Release the calls from the last to the first: the daemon evicts the
+	 * blocks that were released last after the others, and a chain can only
+	 * be reused from its first block. */
 	for (size_t i = lease->keys.n; i-- > 0;)
 		if (lease->keys.calls[i].held &&
 		    kv_session_is_live(session, lease->keys.generation))
@@ -70,8 +71,8 @@ void kv_lease_put_locked(struct kvfs_lease *lease)
 	unref_locked(lease);
 }
 
-/* Count one call of the lease less that is unsettled; the last settles the
- * lease and begins the loads that wait for it. */
+/* Count one more call of the lease as settled.  The last one settles the lease
+ * and begins the loads that wait for it. */
 static void call_settled_locked(struct kvfs_lease *lease)
 {
 	struct kvfs_xfer *xfer;
@@ -84,7 +85,7 @@ static void call_settled_locked(struct kvfs_lease *lease)
 	atomic_store_explicit(&lease->settled, true, memory_order_release);
 	kv_notice_post_locked(lease->session, &lease->notice, 0, lease->held);
 	kv_session_completed_locked(lease->session);
-	lease->refs++; /* the loads may end at once */
+	lease->refs++; /* because the loads may end at once */
 	while ((xfer = TAILQ_FIRST(&lease->waiting)))
 		kv_load_begin_locked(xfer);
 	unref_locked(lease);
@@ -112,7 +113,8 @@ static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
 	return 0;
 }
 
-/* Whether the daemon holds any of the places, and so knows the lease. */
+/* Return whether the daemon holds a block for this call, so that the call must
+ * be released. */
 static bool any_held(const struct wire_place *places, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -141,7 +143,7 @@ static void settle_locked(struct kv_keys_call *call, int status,
 	call_settled_locked(lease);
 }
 
-/* Release what was held for an abandoned call. */
+/* Release the blocks that the daemon holds for an abandoned call. */
 static void late_locked(struct kv_keys_call *call, int status,
 			const void *items)
 {
@@ -167,9 +169,7 @@ static const struct kv_keys_ops lease_ops = {
 	.put_locked = put_locked,
 };
 
-/* ---- asking ---- */
-
-/* 0: for as long as it takes, as in all options. */
+/* Return the deadline in @opts; KVFS_FOREVER if it is 0. */
 static uint64_t deadline_of(const kvfs_opts *opts)
 {
 	return opts->deadline == 0 ? KVFS_FOREVER : opts->deadline;
@@ -208,7 +208,7 @@ static const struct kv_xfer_ops prefetch_ops = {
 	.stopped_locked = stop_prefetch_locked,
 };
 
-/* Begin a prefetch; @flags: of the message. */
+/* Begin a prefetch.  @flags: of the messages. */
 static int prefetch(const kvfs_query *queries, size_t n_queries,
 		    const kvfs_opts *opts, uint16_t flags, kvfs_xfer **ret_xfer)
 {
@@ -300,7 +300,7 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
 					   .n = lease->n,
 					   .user = known.user};
 	lease->asked_at = kv_now_ns();
-	lease->unsettled = n_calls + 1; /* one until all calls are made */
+	lease->unsettled = n_calls + 1; /* one more, until all calls are made */
 	TAILQ_INIT(&lease->waiting);
 	for (size_t i = 0; i < lease->n; i++)
 		lease->items[i].status = -EINPROGRESS;
@@ -346,11 +346,10 @@ int kvfs_lease_poll(kvfs_lease *lease)
 	return r < 0 ? r : is_settled(lease);
 }
 
-/*
- * Take the reply from the socket: that of a batch in DRAM comes sooner than the
- * reader thread would wake, and wake this one.  A reply that has not come after
- * NEAR_NS waits for the SSD.
- */
+/* Receive the reply on this thread: a reply about blocks in DRAM comes before
+ * the reader thread could be scheduled and wake this thread.  A reply that
+ * takes longer than NEAR_NS waits for the SSD, and is left to the reader
+ * thread. */
 static void receive_here(struct kvfs_lease *lease, uint64_t at)
 {
 	struct kvfs_session *session = lease->session;
@@ -366,8 +365,8 @@ static void receive_here(struct kvfs_lease *lease, uint64_t at)
 		pollfd.fd = session->link.fd;
 		pthread_mutex_unlock(&session->receive_lock);
 		timeout = kv_timespec(until - now);
-		/* The descriptor may be closed, or be another file's, by now:
-		 * then the sleep only ends early or late. */
+		/* Another thread may have closed the descriptor by now: then
+		 * this sleep only ends early or late. */
 		if (r == 0)
 			ppoll(&pollfd, 1, &timeout, NULL);
 	}

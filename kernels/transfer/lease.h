@@ -11,42 +11,45 @@
 #include "kernels/kvfs.h"
 #include "kernels/transfer/xfer.h"
 
-/* A block of a lease; does not change once the lease has settled. */
+/* A block of a lease, which does not change once the lease has settled. */
 struct kv_held {
 	int status;
-	uint32_t call;			   /* of lease->keys */
-	struct kv_mapped_segment *mapping; /* NULL unless status is 0 */
+	uint32_t call;			   /* index in lease->keys.calls */
+	struct kv_mapped_segment *mapping; /* NULL unless @status is 0 */
 	const uint8_t *file;
-	uint64_t length, payload; /* of the file; where its tensors begin */
+	uint64_t length,
+		/* @length: bytes of the file; @payload: offset of its
+		 * tensors */
+		payload;
 };
 
 struct kvfs_lease {
 	struct kvfs_session *session;
 	size_t n;
 	_Atomic bool settled;
-	unsigned refs;	  /* lock: the caller, loads, calls without an answer */
-	unsigned loads;	  /* lock: of them, loads */
-	size_t unsettled; /* lock: calls without an outcome */
-	long held;	  /* blocks with status 0; lock, until it has settled */
+	unsigned refs;	  /* guarded by lock */
+	unsigned loads;	  /* guarded by lock; loads among @refs */
+	size_t unsettled; /* guarded by lock; calls without an outcome */
+	long held;	  /* blocks; guarded by lock until settled */
 	uint64_t asked_at;
 	struct kv_notice notice; /* lock */
-	struct kv_xfers waiting; /* lock: loads to begin when it settles */
+	struct kv_xfers waiting; /* guarded by lock; loads to begin */
 	struct kv_keys keys;	 /* lock */
 	struct kv_held items[];
 };
 
-/* Keep the lease for a load, until put. */
+/* Keep the lease for a load until kv_lease_put_locked. */
 void kv_lease_get_locked(struct kvfs_lease *lease);
 void kv_lease_put_locked(struct kvfs_lease *lease);
 
-/* kvfs_release. */
+/* Do the work of kvfs_release with session->lock held. */
 void kv_lease_release_locked(struct kvfs_lease *lease);
 
-/* The space of block @i; valid as long as the lease. */
+/* Return the space of block @i, valid as long as the lease. */
 struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i);
 
-/* The lease of the load @xfer has settled, or its event wait is done: begin to
- * copy if both are.  (load.c) */
+/* Begin the load @xfer if its lease has settled and the stream's work before it
+ * is over.  (load.c) */
 void kv_load_begin_locked(struct kvfs_xfer *xfer);
 
 #endif

@@ -42,14 +42,14 @@ struct load_job {
 	struct kv_job job; /* first */
 	struct kvfs_xfer *xfer;
 	struct kv_submission submission;    /* of the unit under copy */
-	const struct kvfs_space *looked_at; /* the last block's space */
-	bool fits;		   /* looked_at has the pool's layout */
-	size_t good, bad;	   /* blocks, of a load in one step */
-	size_t step;		   /* that ranges describe */
-	struct kvfs_range *ranges; /* NULL: not layer by layer */
+	const struct kvfs_space *looked_at; /* of the last block checked */
+	bool fits;	  /* the layout of @looked_at equals the pool's */
+	size_t good, bad; /* outcomes of blocks, of a load in one step */
+	size_t step;	  /* the step whose bytes @ranges describes */
+	struct kvfs_range *ranges; /* of a load layer by layer, else NULL */
 	size_t n_ranges;
-	struct kvfs_copy *copies; /* room for a unit */
-	size_t *blocks;		  /* the index of each copy's block */
+	struct kvfs_copy *copies; /* room for the blocks of a unit */
+	size_t *blocks; /* the index in the load of each copy's block */
 };
 
 struct kv_load {
@@ -59,15 +59,15 @@ struct kv_load {
 	struct load_job *jobs;
 
 	atomic_size_t next;  /* unit that the next free job takes */
-	atomic_size_t *left; /* units, by step */
+	atomic_size_t *left; /* units that are not over, for each step */
 	atomic_uint busy;    /* jobs that may have a unit; put with the lock */
-	bool counted;	     /* lock: all blocks, of a load in steps */
-	/* lock: units that a device with streams was not given, by step, and in
-	 * all */
+	bool counted;	     /* guarded by lock; count_all_locked is done */
+	/* Guarded by lock; units that a device with streams was not given yet,
+	 * for each step and in all. */
 	size_t *unsubmitted, units_unsubmitted;
 };
 
-/* Return why block @i of the lease cannot be copied, or 0. */
+/* Return the error for which block @i of the lease cannot be copied, or 0. */
 static int check_block(struct load_job *job, size_t i)
 {
 	const struct kvfs_xfer *xfer = job->xfer;
@@ -81,7 +81,8 @@ static int check_block(struct load_job *job, size_t i)
 		return stopped;
 	if (!kv_session_is_live(xfer->session, xfer->lease->keys.generation))
 		return -ESTALE;
-	/* Neighbours are mostly of one space: compare when it changes. */
+	/* Neighbouring blocks mostly belong to one space: compare layouts only
+	 * when the space changes. */
 	if (space != job->looked_at)
 		job->fits = kv_lib_layout_same_tensors(
 			kv_lib_space_layout(space), xfer->pool->layout);
@@ -92,8 +93,8 @@ static int check_block(struct load_job *job, size_t i)
 	return 0;
 }
 
-/* Set the block's status, if it has none yet.  Blocks of a load in steps are
- * counted when all of them are over (count_all_locked). */
+/* Set the status of block @i of the load, unless it has one.  Blocks of a load
+ * in steps are counted by count_all_locked. */
 static void end_block(struct load_job *job, size_t i, int status)
 {
 	const bool in_steps = job->xfer->steps > 1;
@@ -110,8 +111,8 @@ static void end_block(struct load_job *job, size_t i, int status)
 		job->bad++;
 }
 
-/* Put those of the blocks @first .. + @n that can be copied into job->copies,
- * and return how many. */
+/* Put the blocks @first .. + @n that can be copied into job->copies, and return
+ * their number. */
 static size_t gather(struct load_job *job, size_t first, size_t n)
 {
 	struct kvfs_xfer *xfer = job->xfer;
@@ -139,7 +140,8 @@ static size_t gather(struct load_job *job, size_t first, size_t n)
 	return k;
 }
 
-/* Blocks that are COPIED by now, or have failed, are not counted. */
+/* Note that the device was given a unit of step @step.  After the last unit all
+ * blocks that are neither COPIED nor failed are SUBMITTED. */
 static void count_submitted_locked(struct kvfs_xfer *xfer, size_t step)
 {
 	struct kv_load *load = xfer->load;
@@ -194,7 +196,8 @@ static void copy_unit(struct load_job *job, size_t unit)
 		end_block(job, job->blocks[i], r);
 }
 
-/* Count the blocks of a load in steps, if no job has a unit, or will. */
+/* Count the blocks of a load in steps as COPIED or failed, unless a job has a
+ * unit or will take one. */
 static void count_all_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_load *load = xfer->load;
@@ -214,18 +217,23 @@ static void count_all_locked(struct kvfs_xfer *xfer)
 	kv_xfer_over_locked(xfer, good, xfer->n - good);
 }
 
-/* Copy units, until none is left, or a job of higher priority waits. */
+/* Copy units of a load until none is left, or until a job of higher priority
+ * waits.  Runs on a copy thread. */
 static void run(struct kv_job *kv_job)
 {
 	struct load_job *job = (struct load_job *)kv_job;
 	struct kvfs_xfer *xfer = job->xfer;
 	struct kvfs_session *session = xfer->session;
 	struct kv_load *load = xfer->load;
-	struct kv_copier *copier = NULL; /* exists as long as blocks are left */
+	struct kv_copier *copier =
+		/* set before a unit is copied; exists as long as blocks are
+		 * left */
+		NULL;
 	bool pressed = false;
 	size_t unit;
 
-	/* Before the job takes a unit, for a thread that stops the load. */
+	/* Increment busy before taking a unit, so that a thread that stops the
+	 * load sees this job. */
 	atomic_fetch_add(&load->busy, 1);
 	while (!pressed && (unit = atomic_fetch_add(&load->next, 1)) <
 				   load->steps * load->units_a_step) {
@@ -273,8 +281,8 @@ void kv_load_begin_locked(struct kvfs_xfer *xfer)
 	}
 }
 
-/* End the blocks @first .. + @n, which no job copies, and return how many had
- * no status yet. */
+/* Set the status of the blocks @first .. + @n, which no job copies, to
+ * xfer->stopped.  Return how many had no status yet. */
 static size_t end_blocks(struct kvfs_xfer *xfer, size_t first, size_t n)
 {
 	int stopped = atomic_load(&xfer->stopped), running;
@@ -288,8 +296,8 @@ static size_t end_blocks(struct kvfs_xfer *xfer, size_t first, size_t n)
 	return ended;
 }
 
-/* End the load at once, or, if jobs copy it, the units that no job has begun: a
- * copy thread may come much later. */
+/* End a load that no job has begun.  If jobs copy units, end the units that no
+ * job has taken: a copy thread might take them much later. */
 static void stopped_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_load *load = xfer->load;
@@ -367,8 +375,8 @@ static const struct kv_xfer_ops load_ops = {
 	.drop = drop,
 };
 
-/* Allocate all that copying needs, so that it cannot fail for want of memory.
- * */
+/* Allocate everything that copying needs, so that a load that has begun cannot
+ * fail for lack of memory. */
 static int make_jobs(struct kvfs_xfer *xfer, const struct kvfs_pool *pool)
 {
 	size_t threads = kv_copier_threads(xfer->session->copier);
@@ -379,8 +387,8 @@ static int make_jobs(struct kvfs_xfer *xfer, const struct kvfs_pool *pool)
 	xfer->load = load;
 	if (!load)
 		return -ENOMEM;
-	/* As many blocks a unit as the device likes, but a unit for each
-	 * thread. */
+	/* Units have as many bytes as the device prefers, but each copy thread
+	 * gets a unit. */
 	bytes *= xfer->steps > 1 ? xfer->layers_a_step : xfer->layers;
 	n = pool->device->batch_bytes / KV_MAX(bytes, (uint64_t)1);
 	n = KV_MIN(n, (xfer->n + threads - 1) / threads);

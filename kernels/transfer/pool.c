@@ -44,18 +44,17 @@
 
 /* ---- strides, from the views of a descriptor ---- */
 
-/* Compute a * b + c; false: it overflows. */
+/* Compute a * b + c into *@ret.  Return false on overflow. */
 static bool mul_add(uint64_t a, uint64_t b, uint64_t c, uint64_t *ret)
 {
 	return !__builtin_mul_overflow(a, b, ret) &&
 	       !__builtin_add_overflow(*ret, c, ret);
 }
 
-/*
- * Check that the runs of a page, and the pages, do not overlap.  Either all of
- * a page lies within one block_stride, or pages interleave: one run of each
- * page lies within one segment_stride (as in head-first layouts).
- */
+/* Check that runs and pages of the view do not overlap.  Either each page lies
+ * within one block_stride, or pages interleave (as in head-first layouts): one
+ * run of every page lies within one segment_stride.  *@ret_extent: bytes from
+ * the view's base to its end. */
 static bool keeps_apart(const kvfs_view *view, uint64_t pages, uint64_t page,
 			uint64_t *ret_extent)
 {
@@ -96,8 +95,8 @@ static int check_view(const kvfs_pool_desc *desc, const kvfs_view *view)
 	return base >= memory && end <= memory_end ? 0 : -EINVAL;
 }
 
-/* Append the views of @tensor, which must be its bytes exactly, in their order.
- * */
+/* Append the strides of @tensor, whose views must cover its bytes exactly, in
+ * order. */
 static int add_tensor(const kvfs_pool_desc *desc,
 		      const struct kv_tensor *tensor,
 		      struct kvfs_strides *strides)
@@ -123,13 +122,14 @@ static int add_tensor(const kvfs_pool_desc *desc,
 		    bytes > tensor->bytes - at)
 			return -EINVAL;
 		at += bytes;
-		/* Runs without gaps between them are one run. */
+		/* Runs without gaps between them become one run. */
 		if (view->count > 1 && view->segment_stride == view->bytes) {
 			stride.bytes *= view->count;
 			stride.count = 1;
 		}
-		/* Join a stride that continues the last one, page for page; with
-		 * several pages a block the other pages come in between. */
+		/* Join the stride to the last one if it continues that one on
+		 * every page; with several pages a block the other pages lie in
+		 * between. */
 		last = strides->n > 0 ? &strides->stride[strides->n - 1] : NULL;
 		if (last && strides->pages_per_block == 1 && last->count == 1 &&
 		    stride.count == 1 &&
@@ -180,11 +180,15 @@ int kv_strides_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
 
 struct kv_lending {
 	struct kvfs_session *session;
-	LIST_ENTRY(kv_lending) others; /* in session->lendings */
-	struct offer *offer;	       /* without an answer; or NULL */
+	/* guarded by session->lock, as is all below */
+	LIST_ENTRY(kv_lending) others;
+	struct offer *offer; /* the WIRE_POOL message under way; NULL: none */
 	int fd;
-	uint64_t asked, taken; /* number of the connection; 0: none */
-	int refused;	       /* the last answer; 0: none, or accepted */
+	uint64_t asked,
+		/* connections that were offered the memory, and took it; 0:
+		 * none */
+		taken;
+	int refused; /* errno of the last offer, negative; or 0 */
 	struct wire_pool item;
 	size_t n;
 	struct wire_stride strides[];
@@ -192,15 +196,13 @@ struct kv_lending {
 
 struct offer {
 	struct kv_call call;	    /* first */
-	struct kv_lending *lending; /* NULL: the pool was closed meanwhile */
+	struct kv_lending *lending; /* NULL: the pool was closed */
 	uint64_t generation;
 };
 
-/*
- * Check that all of @memory .. + @bytes is a shared mapping of @st's file from
- * @offset on, by /proc/self/maps: otherwise the daemon would save other bytes
- * under the keys.
- */
+/* Check in /proc/self/maps that all @bytes at @memory are a shared mapping of
+ * the file @st from @offset on.  Otherwise the daemon would save other bytes
+ * under the keys. */
 static bool is_mapped(const struct stat *st, uint64_t memory, uint64_t bytes,
 		      uint64_t offset)
 {
@@ -210,7 +212,7 @@ static bool is_mapped(const struct stat *st, uint64_t memory, uint64_t bytes,
 	unsigned long from, to, from_offset, inode;
 	unsigned major, minor;
 	size_t room = 0;
-	char shared; /* 's' or 'p' */
+	char shared; /* 's' shared or 'p' private */
 
 	while (f && at < end && getline(&line, &room, f) > 0) {
 		if (sscanf(line, "%lx-%lx %*c%*c%*c%c %lx %x:%x %lu", &from,
@@ -229,7 +231,8 @@ static bool is_mapped(const struct stat *st, uint64_t memory, uint64_t bytes,
 	return at >= end;
 }
 
-/* Whether the strides, and a block's pages, fit into a message. */
+/* Return whether the pool's strides fit into a WIRE_POOL message, and a block's
+ * pages into a WIRE_SAVE_PAGES. */
 static bool fits(const struct kvfs_pool *pool)
 {
 	const struct kvfs_strides *s = &pool->strides;
@@ -241,7 +244,7 @@ static bool fits(const struct kvfs_pool *pool)
 		       (room - sizeof(struct wire_save)) / sizeof(uint64_t);
 }
 
-/* Set pool->lending; takes @fd over in any case.  -ENOMEM. */
+/* Make pool->lending.  Takes @fd over, also on failure.  -ENOMEM. */
 static int lending_new(struct kvfs_pool *pool, int fd, const void *memory,
 		       const struct wire_pool *item)
 {
@@ -277,9 +280,11 @@ static int lending_new(struct kvfs_pool *pool, int fd, const void *memory,
 }
 
 /*
- * Lend the memory of @desc, which was checked; do nothing if @desc has no
- * descriptor, or the daemon could not save from it.  -EINVAL: the memory is not
- * a shared mapping of that part of the file; -ENOMEM, -EMFILE, -EBADF.
+ * Lend the memory of the checked description @desc to the daemon.  Do nothing
+ * if @desc has no descriptor, or if the pool's strides do not fit into a
+ * message.
+ * -EINVAL: the memory is no shared mapping of that part of the file
+ * -ENOMEM, -EMFILE, -EBADF
  */
 static int lend_described(struct kvfs_pool *pool, const kvfs_pool_desc *desc)
 {
@@ -307,8 +312,8 @@ static int lend_described(struct kvfs_pool *pool, const kvfs_pool_desc *desc)
 	return fd < 0 ? -errno : lending_new(pool, fd, desc->memory, &item);
 }
 
-/* The daemon maps memory that is sealed, which memory that grows cannot be; it
- * reads other memory by pread(2). */
+/* The daemon maps only memory that is sealed, and memory that grows cannot be
+ * sealed: the daemon reads such memory by pread(2). */
 int kv_lending_own(struct kvfs_pool *pool, int fd, const void *memory,
 		   uint64_t bytes, uint64_t max_bytes)
 {
@@ -320,7 +325,7 @@ int kv_lending_own(struct kvfs_pool *pool, int fd, const void *memory,
 	struct stat st;
 	int r;
 
-	/* A plug-in's device may give a wrong descriptor. */
+	/* Check the descriptor, which a plug-in may have confused. */
 	if (!fits(pool) || fstat(fd, &st) < 0 ||
 	    !is_mapped(&st, (uintptr_t)memory, max_bytes, 0)) {
 		close(fd);
@@ -340,7 +345,7 @@ int kv_lending_own(struct kvfs_pool *pool, int fd, const void *memory,
 
 int kv_lending_grow(struct kvfs_pool *pool, uint64_t bytes)
 {
-	/* The pool is open, so that no thread frees its lending. */
+	/* An open pool keeps its lending, so no lock is needed. */
 	const struct kv_lending *lending = pool->lending;
 
 	if (!lending)
@@ -412,7 +417,8 @@ uint32_t kv_lending_id(const struct kvfs_pool *pool)
 	return pool->lending->item.id;
 }
 
-/* No transfer uses the pool.  Takes NULL. */
+/* Withdraw the memory from the daemon, and free the lending of a pool that no
+ * transfer uses.  Takes NULL. */
 static void lending_free_locked(struct kv_lending *lending)
 {
 	struct kvfs_session *session;
@@ -434,7 +440,8 @@ static void lending_free_locked(struct kv_lending *lending)
 	free(lending);
 }
 
-/* Return why blocks go by staging; NULL: the daemon saves from the pages. */
+/* Return the reason why saves of this pool go by staging; NULL if the daemon
+ * saves from the pages. */
 static const char *why_not_lent_locked(const struct kvfs_pool *pool)
 {
 	const struct kv_lending *lending = pool->lending;
@@ -547,7 +554,7 @@ static void connected_locked(struct kvfs_session *session)
 static void closing(struct kvfs_session *session)
 {
 	kv_xfers_drain(session, NULL);
-	session->stage_payload = 0; /* no more staging */
+	session->stage_payload = 0; /* stop making stages */
 	kv_staging_wait_grown(session);
 }
 
@@ -556,7 +563,7 @@ static void closed(struct kvfs_session *session)
 	kv_stream_sync_free(kv_steal(session->stream_sync));
 }
 
-/* The child of a fork closes its copies of the descriptors. */
+/* Close the child's copies of the descriptors after a fork. */
 static void forked(struct kvfs_session *session)
 {
 	struct kv_lending *lending;
@@ -650,7 +657,7 @@ int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 		if (session->stage)
 			kv_stage_attach_locked(session->stage, session);
 		kv_lib_space_get_locked(pool->space);
-		/* Lent pages need no staging. */
+		/* Pools that lend their pages need no staging. */
 		if (!pool->lending)
 			session->stage_payload =
 				KV_MAX(session->stage_payload,

@@ -39,25 +39,28 @@
 #include "kernels/transfer/staging.h"
 #include "kernels/transfer/stream_sync.h"
 
-#define SOON_BYTES ((uint64_t)4 << 20) /* the caller's thread begins as much */
+/* saves of up to this size begin on the caller's thread */
+#define SOON_BYTES ((uint64_t)4 << 20)
 #define IDS_ALIGN 8u
 #define PAUSE_FIRST_NS 2000000u
 #define PAUSE_LAST_NS 100000000u
 
 /* ---- token ids ---- */
 
-/* A copy of the caller's token ids, in the form of common/block.h. */
+/* A copy of the caller's token ids, in the format of common/block.h. */
 struct kv_save_ids {
-	uint64_t each; /* bytes of a block's, a multiple of IDS_ALIGN */
+	uint64_t each; /* bytes for each block, a multiple of IDS_ALIGN */
 	uint8_t data[];
 };
 
 _Static_assert(KVFS_EXTRAS_MAX == KV_EXTRAS_MAX, "kvfs.h has the same number");
 
 /*
- * Copy the token ids of @meta (n items, or NULL) to xfer->ids, if @layout asks
- * for ids.  xfer->blocks has the numbers of tokens.  -EINVAL: @layout asks for
- * ids and @meta has none, or the reverse; -E2BIG: too many extras; -ENOMEM.
+ * Copy the token ids of @meta (n entries, or NULL) to xfer->ids, if @layout
+ * asks for ids.  The numbers of tokens are in xfer->blocks.
+ * -EINVAL: @layout asks for ids and @meta has none, or the reverse
+ * -E2BIG: more than KVFS_EXTRAS_MAX bytes of extras
+ * -ENOMEM
  */
 static int set_ids(struct kvfs_xfer *xfer, const kvfs_meta *meta,
 		   const struct kv_layout *layout)
@@ -182,7 +185,8 @@ static void rested_locked(struct kv_timer *timer)
 	kv_save_pump_locked(xfer->session);
 }
 
-/* The save leaves the queue: its other blocks would find no room, either. */
+/* The save leaves the queue, because its other blocks would find no room
+ * either. */
 void kv_save_again_locked(struct kvfs_xfer *xfer, uint32_t block)
 {
 	kv_assert_locked(&xfer->session->lock);
@@ -231,7 +235,7 @@ static int advance_locked(struct kvfs_xfer *xfer)
 		return -ENOTCONN;
 	kv_lending_offer_locked(xfer->pool);
 	lent = kv_lending_is_taken_locked(xfer->pool, xfer->generation);
-	if (lent) /* a word and the token ids go by staging */
+	if (lent) /* lent pages need staging only for a word and token ids */
 		block_bytes = KV_SAVE_ALIGN + kv_save_ids_bytes(xfer);
 	r = kv_staging_need_locked(session, block_bytes);
 	if (r < 0)
@@ -263,7 +267,7 @@ void kv_save_pump_locked(struct kvfs_session *session)
 			fail_todo_locked(xfer, r);
 		kv_xfer_put_locked(xfer);
 	}
-	/* The last save has left the small stage: take the large one. */
+	/* The last save has left the small stage: change to the large one. */
 	if (TAILQ_EMPTY(&session->saves))
 		kv_staging_swap_locked(session);
 }
@@ -316,13 +320,15 @@ void kv_hold_block_locked(struct kvfs_xfer *xfer, size_t i,
 	xfer->held[i] = hold;
 }
 
-/* The caller has freed @xfer: release its holds, and hold no later block. */
+/* Release the holds of a transfer that its caller has freed.  Blocks that seal
+ * later are not held. */
 static void end_holds_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_hold **held = kv_steal(xfer->held);
 
 	kv_assert_locked(&xfer->session->lock);
-	/* From the tail, so that a parent is renewed after its children. */
+	/* From the last block to the first, so that a parent is more recent
+	 * than its children. */
 	for (size_t i = xfer->n; held && i-- > 0;)
 		kv_hold_put_locked(held[i]);
 	free(held);
@@ -363,7 +369,8 @@ void kv_saves_stop_locked(struct kvfs_session *session, const char *name)
 	struct kvfs_xfer *xfer;
 
 	kv_assert_locked(&session->lock);
-	/* Stopping one may end others, so each search begins anew. */
+	/* Stopping one save may end others, so search from the start each
+	 * time. */
 	do {
 		TAILQ_FOREACH(xfer, &session->active, others)
 			if (xfer->ops == &save_ops && xfer->stopped == 0 &&
@@ -460,10 +467,11 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		kv_xfer_activate_locked(xfer);
 		for (size_t i = 0; i < n; i++)
 			add_todo(xfer, (uint32_t)i);
-		/* Begin a small save at once.  The reader thread begins a large
-		 * save, whose copies take longer than that thread takes to wake:
-		 * the caller's time is an engine's step, and each batch's message
-		 * to the daemon would take some of that time. */
+		/* Begin a small save on this thread, and leave a large one to
+		 * the reader thread: the caller's time is an engine's step, and
+		 * every batch costs a message to the daemon.  The copies of a
+		 * large save take longer than the reader thread takes to
+		 * wake. */
 		if (status < 0) {
 			fail_todo_locked(xfer, status == -ETIMEDOUT ? -ENOTCONN
 								    : status);

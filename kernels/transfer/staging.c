@@ -59,12 +59,10 @@ static void check(const struct kv_stage *stage)
 	assert(stage->head <= stage->bytes);
 }
 
-/*
- * Allocate all of the memory before it is mapped: a write must not find a page
- * missing.  The daemon maps a memfd with these three seals and all of its pages
- * present, which a first byte other than 0 shows.  The daemon reads other files
- * by pread(2), which is slower.
- */
+/* Allocate all pages before they are mapped, as a write to a missing page would
+ * raise SIGBUS.  The daemon maps a memfd only with these three seals and with
+ * all pages present, which a first byte other than 0 in each page shows; it
+ * reads other files by pread(2), which is slower. */
 static int map_memfd(struct kv_stage *stage, unsigned flags, uint64_t page)
 {
 	void *base;
@@ -99,7 +97,7 @@ static void unmap(struct kv_stage *stage)
 	stage->fd = -1;
 }
 
-/* Free the memory of a stage without extents. */
+/* Unmap the memory of a stage without extents, and free the stage. */
 static void destroy(struct kv_stage *stage)
 {
 	unmap(stage);
@@ -107,8 +105,8 @@ static void destroy(struct kv_stage *stage)
 	free(stage);
 }
 
-/* fallocate of a memfd takes page after page until the machine has none left:
- * refuse a size out of proportion before. */
+/* fallocate(2) on a memfd takes pages until the machine has none left: refuse
+ * sizes out of proportion. */
 bool kv_stage_may_be(uint64_t bytes)
 {
 	return bytes <= (uint64_t)sysconf(_SC_PHYS_PAGES) *
@@ -146,7 +144,7 @@ static int stage_new(uint64_t bytes, bool large, bool shares,
 	}
 	if (r < 0) {
 		destroy(stage);
-		/* EFBIG: RLIMIT_FSIZE */
+		/* RLIMIT_FSIZE makes ftruncate(2) fail with EFBIG. */
 		return r == -ENOSPC || r == -EFBIG ? -ENOMEM : r;
 	}
 	*ret_stage = stage;
@@ -197,7 +195,8 @@ int kv_stage_get(struct kv_stage *stage, uint64_t bytes,
 		 struct kv_extent **ret_extent)
 {
 	const struct kv_extent *oldest = TAILQ_FIRST(&stage->extents);
-	/* Free bytes behind the youngest extent, and before the oldest. */
+	/* Free bytes behind the youngest extent, and before the oldest
+	 * extent. */
 	uint64_t behind = stage->bytes, before = 0, offset;
 	struct kv_extent *extent;
 
@@ -250,18 +249,18 @@ void kv_stage_forked(struct kv_stage *stage)
 
 /* ---- the stages of a session ---- */
 
-/* A WIRE_STAGING message under way. */
+/* A WIRE_STAGING message that was not answered yet. */
 struct offer {
 	struct kv_call call; /* first */
 	struct kvfs_session *session;
 };
 
-/* A stage that is being made. */
+/* A stage that a thread is making. */
 struct make_stage {
 	struct kv_job job; /* first */
 	struct kvfs_session *session;
 	uint64_t generation, bytes;
-	bool asked; /* the caller has set the size */
+	bool asked; /* the caller has set the size (kvfs_pool_staging) */
 };
 
 static void staging_taken(struct kv_call *call, int status, const void *items)
@@ -274,7 +273,8 @@ static void staging_taken(struct kv_call *call, int status, const void *items)
 	free(offer);
 }
 
-/* Make the size that the caller set while another stage was being made. */
+/* Begin a stage of the size that the caller has set while another stage was
+ * being made. */
 static void grow_asked_locked(struct kvfs_session *session)
 {
 	kv_assert_locked(&session->lock);
@@ -282,8 +282,8 @@ static void grow_asked_locked(struct kvfs_session *session)
 		kv_staging_grow_locked(session, 0);
 }
 
-/* The daemon looks for blocks in the staging that was offered last, so a new
- * stage is offered when the old one is empty. */
+/* The daemon looks for blocks in the stage that was offered last, so a new
+ * stage is offered only when the old one is empty. */
 int kv_staging_swap_locked(struct kvfs_session *session)
 {
 	struct kv_stage *stage = session->stage_next;
@@ -322,7 +322,7 @@ int kv_staging_swap_locked(struct kvfs_session *session)
 	return 0;
 }
 
-/* Keep the larger of two stages that are ready. */
+/* Keep @stage as session->stage_next, unless a larger stage is ready. */
 static int stage_made_locked(const struct make_stage *make,
 			     struct kv_stage *stage)
 {
@@ -337,11 +337,11 @@ static int stage_made_locked(const struct make_stage *make,
 	}
 	kv_stage_free(other);
 	session->stage_next = stage;
-	/* Without saves no other function would take it. */
+	/* Swap now: without saves no other function would do so. */
 	return kv_staging_swap_locked(session);
 }
 
-/* Make the first stage, on a copy thread. */
+/* Make the first, small stage.  Runs on a copy thread. */
 static void make_stage(struct kv_job *job)
 {
 	struct make_stage *make = (struct make_stage *)job;
@@ -360,8 +360,8 @@ static void make_stage(struct kv_job *job)
 	pthread_mutex_unlock(&session->lock);
 }
 
-/* Make a larger stage, in a thread of its own; if that fails, saves go on with
- * the present one. */
+/* Make a larger stage, on a thread of its own.  If that fails, saves continue
+ * with the present stage. */
 static void *grow_stage(void *arg)
 {
 	struct make_stage *make = arg;
@@ -430,7 +430,8 @@ int kv_staging_need_locked(struct kvfs_session *session, uint64_t block_bytes)
 	kv_assert_locked(&session->lock);
 	if (r < 0)
 		return r;
-	/* A full stage drains to make place for a larger one that is ready. */
+	/* A full stage is not used further when a larger one is ready: the
+	 * stages are swapped once the full one is empty. */
 	if (session->stage && session->stage->bytes >= 2 * block_bytes &&
 	    !(session->stage_full && session->stage_next))
 		return 0;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * staging.h - the memory in which blocks are gathered for the daemon: stages,
- * each a memfd that is sealed against shrinking and used as a ring of extents,
- * and the stages of a session.
+ * staging.h - stages, the memory in which blocks are gathered for the daemon.
+ * A stage is a memfd that is sealed against shrinking, and is used as a ring of
+ * extents.
  *
- * A stage belongs to one connection: when that breaks, the daemon may still be
- * reading, so the memory is never written again but left to the daemon.
+ * A stage belongs to one connection: when the connection breaks, the daemon may
+ * still be reading, so the memory is never written again.
  *
- * Threads: kv_stage_new and kv_stage_grow on any thread; all else with
- * session->lock held.
+ * Threads: kv_stage_new and kv_stage_grow may be called on any thread, all
+ * other functions with session->lock held.
  */
 #ifndef KV_KERNELS_TRANSFER_STAGING_H
 #define KV_KERNELS_TRANSFER_STAGING_H
@@ -20,8 +20,8 @@
 
 #define KV_STAGE_BYTES ((uint64_t)64 << 20)
 #define KV_STAGE_FIRST ((uint64_t)1 << 20)
-/* The most that all sessions of a process have in grown stages whose size no
- * caller has set. */
+/* The most bytes in grown stages of all sessions of a process, not counting
+ * stages whose size a caller has set. */
 #define KV_STAGE_SHARE ((uint64_t)256 << 20)
 
 struct kv_extent {
@@ -37,65 +37,73 @@ struct kv_stage {
 	int fd;
 	uint8_t *base;
 	uint64_t bytes;
-	uint64_t share; /* of shared */
+	uint64_t share; /* bytes that count against KV_STAGE_SHARE */
 	bool huge;
 	bool abandoned;
-	struct kvfs_session *session; /* NULL: attached to no device */
+	struct kvfs_session *session; /* NULL: the memory is not attached */
 	struct kv_attached attached;
-	uint64_t head;			 /* end of the youngest extent */
+	uint64_t head; /* offset of the end of the youngest extent */
 	TAILQ_HEAD(, kv_extent) extents; /* oldest first */
 };
 
-/* Whether @bytes are in proportion to the machine's memory. */
+/* Return whether @bytes of memory are in proportion to the machine's memory: a
+ * quarter at most. */
 bool kv_stage_may_be(uint64_t bytes);
 
-/* Make a stage of at least @bytes, touched and zero.  -ENOMEM (also for more
- * than a quarter of the machine's memory, or than the process may have) and
- * errors of memfd_create. */
+/* Make a stage of at least @bytes, with all pages present.
+ * -ENOMEM: too little memory, more than a quarter of the machine's, or more
+ *          than the process may have
+ * errors of memfd_create(2) */
 int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage);
-/* The same in large pages.  Unless the caller @asked for the size, the stage
- * counts against KV_STAGE_SHARE: -EDQUOT. */
+/* Make a stage as kv_stage_new does, in huge pages if possible.  Unless the
+ * caller @asked for the size, the stage counts against KV_STAGE_SHARE
+ * (-EDQUOT). */
 int kv_stage_grow(uint64_t bytes, bool asked, struct kv_stage **ret_stage);
-/* No thread writes to it.  Takes NULL. */
+/* Free a stage that no thread writes to.  Takes NULL. */
 void kv_stage_free(struct kv_stage *stage);
 
-/* Give the stage to @session, whose device registers its memory. */
+/* Give the stage to @session, and attach its memory to the session's device. */
 void kv_stage_attach_locked(struct kv_stage *stage,
 			    struct kvfs_session *session);
 
-/* Get the next @bytes of the ring.  -EAGAIN until older extents are put back,
- * -ENOMEM. */
+/* Get the next @bytes of the ring.
+ * -EAGAIN: older extents must be put back before
+ * -ENOMEM */
 int kv_stage_get(struct kv_stage *stage, uint64_t bytes,
 		 struct kv_extent **ret_extent);
 void kv_stage_put(struct kv_stage *stage, struct kv_extent *extent);
 
-/* Free the stage now, or when its last extent is put back.  Takes NULL. */
+/* Free the stage when its last extent is put back, or now.  Takes NULL. */
 void kv_stage_abandon(struct kv_stage *stage);
 
-/* Close the descriptor in the child of a fork.  Takes NULL. */
+/* Close the stage's descriptor in the child of a fork.  Takes NULL. */
 void kv_stage_forked(struct kv_stage *stage);
 
 /* ---- the stages of a session ---- */
 
-/* Call when there is a pool, and perhaps a connection: have staging made for
- * blocks of session->stage_payload bytes before the first save comes. */
+/* Make staging for blocks of session->stage_payload bytes, before the first
+ * save comes.  Call this after a pool was registered, and after each
+ * connection. */
 void kv_staging_begin_locked(struct kvfs_session *session);
-/* Have staging made for blocks of @payload bytes, of session->staging_bytes at
- * least, before a save needs it. */
+/* Make staging for blocks of @payload bytes, with at least
+ * session->staging_bytes, before a save needs it. */
 void kv_staging_prepare_locked(struct kvfs_session *session, uint64_t payload);
-/* Wait until no stage is being made, without the lock meanwhile. */
+/* Wait until no stage is being made.  Releases session->lock meanwhile. */
 void kv_staging_wait_grown(struct kvfs_session *session);
 
 /*
- * 0: session->stage has room for two blocks of @block_bytes.
- * -EAGAIN: a stage is being made or drained; saves are pumped then.
- * -ENOMEM, -ENOTCONN.
+ * Make sure that session->stage has room for two blocks of @block_bytes.
+ * 0: there is room
+ * -EAGAIN: a stage is being made, or is not empty yet; then kv_save_pump_locked
+ *          will be called
+ * -ENOMEM, -ENOTCONN
  */
 int kv_staging_need_locked(struct kvfs_session *session, uint64_t block_bytes);
-/* Begin a larger stage, unless one is under way or has just failed. */
+/* Begin to make a larger stage, unless one is being made or the last attempt
+ * has just failed. */
 void kv_staging_grow_locked(struct kvfs_session *session, uint64_t block_bytes);
-/* Replace an empty stage by the one that is ready.  -ENOMEM, -ENOTCONN: the
- * daemon could not be sent its descriptor. */
+/* Replace session->stage, if it is empty, by session->stage_next.
+ * -ENOMEM, -ENOTCONN: the new descriptor could not be sent to the daemon */
 int kv_staging_swap_locked(struct kvfs_session *session);
 
 #endif

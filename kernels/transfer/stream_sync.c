@@ -48,26 +48,26 @@
 #include "common/thread.h"
 #include "kernels/transfer/xfer.h"
 
-/* Time between looks at event waits that are not done: at first, and after many
- * looks. */
+/* Nanoseconds between looks at event waits that are not done: at first, and at
+ * most. */
 #define LOOK_FIRST_NS 30000u
 #define LOOK_LAST_NS 1000000u
-/* One look in so many is also at event waits behind others in their stream: the
- * handle may stand for another stream by now. */
+/* In one look out of so many, also look at event waits behind others in their
+ * stream, as the handle may stand for another stream by now. */
 #define LOOK_AT_ALL 32u
 
 struct kv_stream_sync {
 	struct kvfs_session *session; /* fixed */
 	pthread_t thread, detacher;   /* fixed */
-	bool runs, detaches;	      /* lock: they do */
+	bool runs, detaches; /* guarded by lock; the two threads were started */
 	pthread_cond_t work, detach;
-	struct kv_xfers waiting;	      /* lock: for their event waits */
+	struct kv_xfers waiting; /* guarded by lock; for event waits */
 	TAILQ_HEAD(, kv_stream_fence) fences; /* lock: begun */
 	struct kv_xfers over;		      /* lock: to give back */
-	uint64_t pause;			      /* lock: until the next look */
-	unsigned looks;			      /* of the thread */
-	_Atomic uint64_t made;		      /* event waits */
-	bool stop;			      /* lock */
+	uint64_t pause; /* guarded by lock; nanoseconds until the next look */
+	unsigned looks; /* of the thread */
+	_Atomic uint64_t made; /* event waits */
+	bool stop;	       /* lock */
 };
 
 /* ---- event waits ---- */
@@ -87,7 +87,8 @@ int kv_stream_sync_resolve(const struct kvfs_device *device, void *stream,
 	return 0;
 }
 
-/* Make an event wait; NULL: nothing to wait for, or it is over. */
+/* Make an event wait for the work that @stream has, or for @event.
+ * *@ret_event_wait becomes NULL if there is nothing to wait for. */
 static int make_event_wait(const struct kvfs_pool *pool, void *stream,
 			   void *event, void **ret_event_wait,
 			   struct kv_stream_place *ret_place)
@@ -107,8 +108,8 @@ static int make_event_wait(const struct kvfs_pool *pool, void *stream,
 	else
 		*ret_event_wait = made;
 	/* Two threads may take their numbers in the wrong order: then one event
-	 * wait is looked at a little late.  A handle that is no address may be
-	 * another stream in each thread. */
+	 * wait is looked at a little late.  A handle that is no address, such
+	 * as (void *)2, may stand for another stream in each thread. */
 	*ret_place = (struct kv_stream_place){
 		(uintptr_t)stream < KV_PAGE ? NULL : stream,
 		atomic_fetch_add(&pool->session->stream_sync->made, 1)};
@@ -141,7 +142,7 @@ void kv_stream_sync_drop(struct kvfs_xfer *xfer)
 		xfer->device->event_wait_free(event_wait);
 }
 
-/* Have the sync thread look at the event waits at once. */
+/* Have the sync thread look at all event waits soon. */
 static void look_soon_locked(struct kv_stream_sync *sync)
 {
 	kv_assert_locked(&sync->session->lock);
@@ -174,8 +175,9 @@ bool kv_stream_sync_stop_locked(struct kvfs_xfer *xfer)
 	return true;
 }
 
-/* Look at the event wait without the lock, and go on if it is done, unless the
- * transfer was stopped meanwhile.  Return whether it is done. */
+/* Look at the transfer's event wait, without the lock, and if it is done begin
+ * the transfer, unless the transfer was stopped meanwhile.  Return whether the
+ * event wait is done. */
 static bool look_at(struct kvfs_xfer *xfer)
 {
 	struct kvfs_session *session = xfer->session;
@@ -232,7 +234,7 @@ static void give_all_back(struct kv_stream_sync *sync)
 
 struct kv_stream_fence {
 	TAILQ_ENTRY(kv_stream_fence) others; /* lock: in sync->fences */
-	struct kvfs_pool *pool;		     /* busy once it has begun */
+	struct kvfs_pool *pool;		     /* busy once the fence has begun */
 	struct kv_stream_place place;	     /* of the event wait */
 	void *event_wait;
 	void (*gone)(void *owner);
@@ -284,8 +286,8 @@ void kv_stream_fence_begin_locked(struct kv_stream_fence *fence,
 	look_soon_locked(session->stream_sync);
 }
 
-/* Whether another event wait is before @place in the stream: then the one at
- * @place is not done, either. */
+/* Return whether another event wait comes before @place in the same stream.
+ * Then the event wait at @place cannot be done. */
 static bool is_behind_locked(const struct kv_stream_sync *sync,
 			     const struct kv_stream_place *place)
 {
@@ -304,8 +306,8 @@ static bool is_behind_locked(const struct kv_stream_sync *sync,
 	return false;
 }
 
-/* Only the sync thread takes fences out of the list, so it can look at one
- * without the lock. */
+/* Look at the fences, each without the lock: only the sync thread removes
+ * fences from the list.  Return whether any fence was over. */
 static bool look_at_fences(struct kv_stream_sync *sync)
 {
 	struct kvfs_session *session = sync->session;
@@ -340,8 +342,8 @@ static bool look_at_fences(struct kv_stream_sync *sync)
 
 /* ---- the thread ---- */
 
-/* Look at the transfers that wait now, at the first of each stream; return
- * whether any event wait was over. */
+/* Look at the fences and transfers that wait now, at the first of each stream.
+ * Return whether any event wait was over. */
 static bool look_around(struct kv_stream_sync *sync)
 {
 	struct kvfs_xfer *xfer;
@@ -353,7 +355,7 @@ static bool look_around(struct kv_stream_sync *sync)
 	sync->looks++;
 	any = look_at_fences(sync);
 	while (n-- > 0 && (xfer = TAILQ_FIRST(&sync->waiting))) {
-		/* To the tail: round robin. */
+		/* Move the transfer to the tail: round robin. */
 		TAILQ_REMOVE(&sync->waiting, xfer, synced);
 		TAILQ_INSERT_TAIL(&sync->waiting, xfer, synced);
 		if (!is_behind_locked(sync, &xfer->place))
@@ -377,8 +379,8 @@ static void *run(void *arg)
 				sync->pause = LOOK_FIRST_NS;
 				continue;
 			}
-			/* Back off: a look is several calls of the driver, and a
-			 * long wait can take a little longer. */
+			/* Back off: a look is several calls of the driver, and
+			 * a long wait can take a little longer. */
 			at = kv_now_ns() + sync->pause;
 			sync->pause = KV_MIN(sync->pause + sync->pause / 4,
 					     LOOK_LAST_NS);
@@ -395,7 +397,8 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* Have the device let go of memory; a device may take long for that. */
+/* Detach memory from its device, which may take long.  Runs on a thread of its
+ * own. */
 static void *detach(void *arg)
 {
 	struct kv_stream_sync *sync = arg;
@@ -479,7 +482,7 @@ static void submitted(const struct kvfs_batch *batch, void *event_wait)
 	struct kvfs_xfer *xfer = submission->xfer;
 
 	pthread_mutex_lock(&xfer->session->lock);
-	/* Ignore a second call, and one without a fence. */
+	/* Ignore a second call, and a call without an event wait. */
 	if (event_wait && !submission->told) {
 		submission->fence = event_wait;
 		TAILQ_INSERT_TAIL(&xfer->submissions, submission, others);
@@ -534,7 +537,7 @@ void kv_submission_skip(struct kv_submission *submission, size_t step)
 
 /* ---- order ---- */
 
-/* Return the first submission of step @step from @submission on, or NULL. */
+/* Return the first submission of step @step, from @submission on, or NULL. */
 static struct kv_submission *find_step(struct kv_submission *submission,
 				       size_t step)
 {

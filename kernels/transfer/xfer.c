@@ -32,8 +32,9 @@
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 
-#define STEP_BYTES ((uint64_t)4 << 20) /* of all blocks, at least */
-#define STREAM_NS 5000000000u /* kvfs_pool_close waits so long for a stream */
+/* bytes of all blocks that a step copies, at least */
+#define STEP_BYTES ((uint64_t)4 << 20)
+#define STREAM_NS 5000000000u /* limit for waiting for a stream */
 
 static void check_locked(const struct kvfs_xfer *xfer)
 {
@@ -153,7 +154,8 @@ void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
 				      xfer->deadline_at);
 }
 
-/* Let the transfer rest, if no stage that is waited for has blocks left. */
+/* Deactivate the transfer, unless blocks are left at a stage that a caller or
+ * the daemon waits for. */
 static void rest_locked(struct kvfs_xfer *xfer)
 {
 	kv_assert_locked(&xfer->session->lock);
@@ -168,7 +170,8 @@ static void rest_locked(struct kvfs_xfer *xfer)
 	kv_xfer_put_locked(xfer);
 }
 
-/* Every block has reached @stage or failed: tell the kind and the caller. */
+/* Report that every block has reached @stage or failed, to the transfer's kind
+ * and to the caller. */
 static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
 {
 	const bool to_daemon = xfer->ops->to_daemon;
@@ -177,7 +180,8 @@ static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
 	if (stage == (to_daemon ? KVFS_SEALED : KVFS_COPIED))
 		kv_timer_stop_locked(xfer->session, &xfer->timer);
 	if (stage == KVFS_COPIED && xfer->pool) {
-		/* Give the pages back to the engine; no other function does. */
+		/* Give the pages back to the engine; no other function does
+		 * so. */
 		kv_lib_pool_use_locked(xfer->pool, xfer->pages, xfer->n_pages,
 				       !to_daemon, false);
 		if (!kv_stream_sync_over_locked(xfer, xfer->pool))
@@ -200,7 +204,8 @@ bool kv_xfer_is_submitted_locked(const struct kvfs_xfer *xfer)
 	return xfer->all_submitted || xfer->left[KVFS_COPIED] == 0;
 }
 
-/* Make the transfer SUBMITTED if the device has all blocks that are left. */
+/* Make the transfer SUBMITTED if the device was given all blocks that are not
+ * COPIED. */
 static void look_submitted_locked(struct kvfs_xfer *xfer)
 {
 	bool asked = xfer->notice.user != 0 &&
@@ -211,8 +216,9 @@ static void look_submitted_locked(struct kvfs_xfer *xfer)
 	if (xfer->all_submitted || xfer->submitted < xfer->left[KVFS_COPIED])
 		return;
 	xfer->all_submitted = true;
-	/* Blocks that are COPIED, or will be unless the device fails.  Blocks of
-	 * a load fail one by one, and count as failed later. */
+	/* Count blocks that are COPIED, or that will be unless the device
+	 * fails.  Blocks of a load fail one by one, and are counted as failed
+	 * only later. */
 	if (xfer->ops->to_daemon)
 		xfer->got_submitted =
 			xfer->got[KVFS_COPIED] + xfer->left[KVFS_COPIED];
@@ -308,9 +314,8 @@ void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
 
 /* ---- layers ---- */
 
-/* Append @from .. @to to the @n ranges, joined with the last range if they
- * touch.
- */
+/* Append the bytes @from .. @to to the @n ranges, or join them with the last
+ * range.  Return the number of ranges. */
 static size_t add_range(struct kvfs_range *ranges, size_t n, uint64_t from,
 			uint64_t to)
 {
@@ -339,7 +344,7 @@ size_t kv_layout_ranges(const struct kv_layout *layout, uint32_t first,
 			continue;
 		}
 		/* Layers are an inner dimension: each index of the dimensions
-		 * before it has a piece. */
+		 * before it has a piece of every layer. */
 		before = 1;
 		for (int d = 0; d < layout->layer_dim; d++)
 			before *= tensor->shape[d];
@@ -399,7 +404,8 @@ int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 	xfer->flags = opts->flags;
 	xfer->priority = opts->priority;
 	if (opts->flags & KVFS_BY_LAYER) {
-		/* As many layers a step as make STEP_BYTES of all blocks. */
+		/* A step has as many layers as it takes for STEP_BYTES of all
+		 * blocks. */
 		bytes = layout->payload / layout->layers * xfer->n;
 		xfer->layers_a_step = (uint32_t)KV_MIN(
 			STEP_BYTES / KV_MAX(bytes, (uint64_t)1) + 1,
@@ -412,8 +418,9 @@ int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 
 /* ---- ends ---- */
 
-/* Stop the transfers of @pool, or of any pool; @waits: only those that wait for
- * a stream.  Stopping one may end others, so each search begins anew. */
+/* Stop the transfers of @pool, or of any pool (NULL); with @waits only those
+ * that wait for a stream.  Stopping one may end others, so each search begins
+ * anew. */
 static void stop_running_locked(struct kvfs_session *session,
 				const struct kvfs_pool *pool, bool waits)
 {
@@ -544,9 +551,9 @@ static bool layer_is_over(const struct kvfs_xfer *xfer, uint32_t layer)
 						     xfer->layers_a_step);
 }
 
-/* A waiter increments layer_waiters before it looks at the step, and holds the
- * lock until it sleeps: either the waiter sees the step over or this call sees
- * the waiter. */
+/* A waiting thread increments layer_waiters before it looks at the step, and
+ * holds the lock until it sleeps.  So either the thread sees that the step is
+ * over, or this function sees the thread. */
 void kv_xfer_step_over(struct kvfs_xfer *xfer)
 {
 	if (atomic_load(&xfer->layer_waiters) == 0)
