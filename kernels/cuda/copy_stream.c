@@ -6,9 +6,9 @@
  *
  * STATES    of a host buffer; the buffers take turns:
  *
- *              FREE -> FILLED   room_in_buffer (copies from or to it)
- *            FILLED -> BUSY     turn, finish          (over is recorded)
- *              BUSY -> FREE     empty                 (over was waited for)
+ *              FREE -> FILLED   copy_all                (copies from or to it)
+ *            FILLED -> BUSY     room_in_buffer, finish  (over is recorded)
+ *              BUSY -> FREE     empty                   (over was waited for)
  *
  * INVARIANTS
  *   (1) A buffer is written, by us or by the device, only while no earlier work
@@ -528,8 +528,8 @@ static int put(struct kv_copy_stream *copy_stream, int r)
 	return r == -EAGAIN || r == -EINVAL ? -EIO : r;
 }
 
-/* Get a copy stream, waiting until one is free.  Its work begins after @after
- * (NULL: at once).  -EIO. */
+/* Get a copy stream, waiting until one is free.  The batch's work begins after
+ * @after (NULL: at once).  -EIO. */
 static int get(struct kv_gpu *gpu, bool urgent, bool loads, CUevent after,
 	       struct kv_copy_stream **ret_copy_stream)
 {

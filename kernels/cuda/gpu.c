@@ -93,10 +93,10 @@ static int driver_load(void)
 
 	if (!library)
 		return complain(-ENODEV, UNUSABLE "%s", dlerror());
-#define FIND(member, symbol, parameters)                               \
-	*(void **)&table.member = dlsym(library, #symbol);             \
-	if (!table.member)                                             \
-		return complain(-ENODEV, UNUSABLE "it has no " #symbol \
+#define FIND(member, symbol, parameters)                                       \
+	*(void **)&table.member = dlsym(library, #symbol);                     \
+	if (!table.member)                                                     \
+		return complain(-ENODEV, UNUSABLE "the driver has no " #symbol \
 						  ", and is too old");
 	KV_CUDA_CALLS(FIND)
 #undef FIND
@@ -104,10 +104,10 @@ static int driver_load(void)
 	if (result == CUDA_SUCCESS)
 		result = table.device_count(&n);
 	if (result != CUDA_SUCCESS)
-		return complain(kv_driver_errno(result),
-				UNUSABLE "its error is %d", result);
+		return complain(kv_driver_errno(result), UNUSABLE "error %d",
+				result);
 	if (n == 0)
-		return complain(-ENODEV, UNUSABLE "it finds no GPU");
+		return complain(-ENODEV, UNUSABLE "the driver finds no GPU");
 	loaded_by = getpid();
 	return 0;
 }

@@ -81,7 +81,7 @@ const struct kvfs_device *kv_device_find(const char *name)
 	snprintf(symbol, sizeof(symbol), "kvfs_device_%s", name);
 	device = dlsym(opened, symbol);
 	if (!device) {
-		snprintf(why, sizeof(why), "its library has no symbol %s",
+		snprintf(why, sizeof(why), "the library has no symbol %s",
 			 symbol);
 		return refuse(name, why);
 	}

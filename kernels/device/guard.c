@@ -72,13 +72,13 @@ int kv_guard_check(const struct kvfs_device *device, const char *name,
 	/* A table of another version may differ in all other fields. */
 	if (device->version != KVFS_DEVICE_VERSION) {
 		snprintf(ret_why, room,
-			 "it is of version %u of kvfs_device.h, and this "
-			 "library of %u",
+			 "the table has version %u of kvfs_device.h, and this "
+			 "library version %u",
 			 device->version, KVFS_DEVICE_VERSION);
 		return -ENODEV;
 	}
 	if (!device->name || strcmp(device->name, name) != 0) {
-		snprintf(ret_why, room, "its table has the name \"%s\"",
+		snprintf(ret_why, room, "the table has the name \"%s\"",
 			 device->name ? device->name : "");
 		return -ENODEV;
 	}
@@ -87,10 +87,11 @@ int kv_guard_check(const struct kvfs_device *device, const char *name,
 		    has_call(device, rule->needs_at))
 			continue;
 		if (rule->has)
-			snprintf(ret_why, room, "it has %s, but no %s",
+			snprintf(ret_why, room, "the device has %s, but no %s",
 				 rule->has, rule->needs);
 		else
-			snprintf(ret_why, room, "it has no %s", rule->needs);
+			snprintf(ret_why, room, "the device has no %s",
+				 rule->needs);
 		return -ENODEV;
 	}
 	return 0;

@@ -170,8 +170,8 @@ static int host_grow(void *memory, uint64_t bytes)
 	bytes = kv_round_up(bytes, KV_PAGE);
 	if (bytes <= m->bytes)
 		return 0;
-	/* Populating takes pages until the machine has none left: refuse more
-	 * than three quarters of its memory. */
+	/* MADV_POPULATE_WRITE takes pages until the machine has none left:
+	 * refuse more than three quarters of the machine's memory. */
 	if (bytes > m->max_bytes ||
 	    bytes > (uint64_t)sysconf(_SC_PHYS_PAGES) *
 			    (uint64_t)sysconf(_SC_PAGESIZE) / 4 * 3)

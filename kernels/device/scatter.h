@@ -27,7 +27,7 @@
 #define KV_SCATTER_UNIT 4096u
 #define KV_SCATTER_THREADS 256u
 
-/* The bytes first .. first + length of a stride.  Its runs are counted page by
+/* The bytes first .. first + length of a stride.  The runs are counted page by
  * page: run r is segment r % count of page r / count. */
 struct kv_section {
 	uint64_t base; /* address in the pool */

@@ -251,11 +251,9 @@ int kv_page_fills_add_locked(struct kv_page_fills *fills,
 	return 0;
 }
 
-/*
- * Start a few fills at a time, so that leases and DRAM have room for them,
- * however many blocks are mapped.  Fills that come after work on the device
- * start now, since later there would be more of that work.
- */
+/* Start only a few fills at a time, so that leases and DRAM have room for them,
+ * however many blocks are mapped.  Fills behind a stream's work start now,
+ * because the stream may get more work until later. */
 void kv_page_fills_start(struct kv_paged_pool *paged,
 			 struct kv_page_fills *fills, const kvfs_opts *opts)
 {

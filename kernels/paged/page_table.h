@@ -3,7 +3,7 @@
  * page_table.h - which page of a paged pool holds which block.
  *
  * The page table does not copy bytes; its callers do.  All functions are called
- * with session->lock held.  Their cost does not depend on the number of pages.
+ * with session->lock held, and cost the same for any number of pages.
  */
 #ifndef KV_KERNELS_PAGED_PAGE_TABLE_H
 #define KV_KERNELS_PAGED_PAGE_TABLE_H

@@ -70,7 +70,7 @@ void kv_mapped_segment_put_locked(struct kvfs_session *session,
 /* ---- memory attached to a device ---- */
 
 /* Note that the session has a pool on @device.  The first device that can
- * attach memory is told of all segments, present and future. */
+ * attach memory gets all segments, present and future. */
 void kv_attach_device_locked(struct kvfs_session *session,
 			     const struct kvfs_device *device);
 

@@ -398,11 +398,12 @@ static long print_forgot(const struct wire_forgot *sums, long n, bool space,
 		failed += sum->failed;
 		why = strerror(-sum->status);
 		if (sum->status == -EOPNOTSUPP)
-			why = space ? "it removes no whole space, only named "
-				      "blocks"
-				    : "it removes nothing";
+			why = space ? "the backend removes only named blocks, "
+				      "no "
+				      "whole space"
+				    : "the backend removes nothing";
 		else if (sum->status == -ETIMEDOUT)
-			why = "it did not do so in time";
+			why = "the backend took too long";
 		fprintf(f, "%s: %u removed, %u not there", sum->url,
 			sum->removed, sum->absent);
 		if (sum->failed)

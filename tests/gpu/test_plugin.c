@@ -96,10 +96,10 @@ static void a_plugin_of_another_version_is_none(void **state)
 	char ours[64];
 
 	(void)state;
-	snprintf(ours, sizeof(ours), "of version %u of kvfs_device.h, and",
+	snprintf(ours, sizeof(ours), "version %u of kvfs_device.h, and",
 		 KVFS_DEVICE_VERSION - 1);
 	assert_says("past", ours);
-	snprintf(ours, sizeof(ours), "and this library of %u\n",
+	snprintf(ours, sizeof(ours), "and this library version %u\n",
 		 KVFS_DEVICE_VERSION);
 	assert_says("future", ours);
 	assert_says("past", ours);
@@ -109,9 +109,9 @@ static void a_plugin_of_another_version_is_none(void **state)
 static void a_plugin_that_lacks_something_is_none(void **state)
 {
 	(void)state;
-	assert_says("partial", "\"partial\": it has event_wait, but no "
+	assert_says("partial", "\"partial\": the device has event_wait, but no "
 			       "event_wait_is_done\n");
-	assert_says("other", "its table has the name \"host\"\n");
+	assert_says("other", "the table has the name \"host\"\n");
 	assert_says("nameless", "no symbol kvfs_device_nameless\n");
 }
 

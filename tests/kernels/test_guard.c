@@ -161,13 +161,13 @@ static void a_table_needs_three_calls(void **state)
 	assert_null(why_not(&device));
 	assert_null(why_not(&whole));
 	device.info = NULL;
-	assert_string_equal(why_not(&device), "it has no info");
+	assert_string_equal(why_not(&device), "the device has no info");
 	device.info = next_info;
 	device.load = NULL;
-	assert_string_equal(why_not(&device), "it has no load");
+	assert_string_equal(why_not(&device), "the device has no load");
 	device.load = next_copy;
 	device.save = NULL;
-	assert_string_equal(why_not(&device), "it has no save");
+	assert_string_equal(why_not(&device), "the device has no save");
 }
 
 #define assert_lacks(call, why)                                     \
@@ -186,17 +186,17 @@ static void calls_that_go_together_are_all_there_or_none(void **state)
 	const char *none = NULL;
 
 	(void)state;
-	assert_lacks(detach, "it has attach, but no detach");
-	assert_lacks(attach, "it has detach, but no attach");
+	assert_lacks(detach, "the device has attach, but no detach");
+	assert_lacks(attach, "the device has detach, but no attach");
 	assert_lacks(event_wait_is_done,
-		     "it has event_wait, but no event_wait_is_done");
+		     "the device has event_wait, but no event_wait_is_done");
 	assert_lacks(event_wait_free,
-		     "it has event_wait, but no event_wait_free");
+		     "the device has event_wait, but no event_wait_free");
 	assert_lacks(event_wait,
-		     "it has event_wait_is_done, but no event_wait");
-	assert_lacks(grow, "it has reserve, but no grow");
-	assert_lacks(release, "it has reserve, but no release");
-	assert_lacks(reserve, "it has grow, but no reserve");
+		     "the device has event_wait_is_done, but no event_wait");
+	assert_lacks(grow, "the device has reserve, but no grow");
+	assert_lacks(release, "the device has reserve, but no release");
+	assert_lacks(reserve, "the device has grow, but no reserve");
 	assert_lacks(open, none);
 	assert_lacks(close, none);
 	assert_lacks(needs_writable, none);
@@ -213,18 +213,19 @@ static void what_needs_a_group_does_not_come_without_it(void **state)
 	device.attach = NULL;
 	device.detach = NULL;
 	assert_string_equal(why_not(&device),
-			    "it has needs_writable, but no attach");
+			    "the device has needs_writable, but no attach");
 	device.needs_writable = NULL;
 	device.event_wait = NULL;
 	device.event_wait_is_done = NULL;
 	device.event_wait_free = NULL;
 	assert_string_equal(why_not(&device),
-			    "it has order, but no event_wait");
+			    "the device has order, but no event_wait");
 	device.order = NULL;
 	device.reserve = NULL;
 	device.grow = NULL;
 	device.release = NULL;
-	assert_string_equal(why_not(&device), "it has take_fd, but no reserve");
+	assert_string_equal(why_not(&device),
+			    "the device has take_fd, but no reserve");
 	device.take_fd = NULL;
 	assert_null(why_not(&device));
 }
@@ -238,15 +239,16 @@ static void a_table_has_its_version_and_its_name(void **state)
 
 	(void)state;
 	snprintf(want, sizeof(want),
-		 "it is of version %u of kvfs_device.h, and this library of %u",
+		 "the table has version %u of kvfs_device.h, and this library "
+		 "version %u",
 		 KVFS_DEVICE_VERSION + 1, KVFS_DEVICE_VERSION);
 	assert_string_equal(why_not(&device), want);
 	device = whole;
 	device.name = "host";
 	assert_string_equal(why_not(&device),
-			    "its table has the name \"host\"");
+			    "the table has the name \"host\"");
 	device.name = NULL;
-	assert_string_equal(why_not(&device), "its table has the name \"\"");
+	assert_string_equal(why_not(&device), "the table has the name \"\"");
 }
 
 static const int no_answers[] = {1,	  EIO,	 INT_MAX,  -EINPROGRESS,
