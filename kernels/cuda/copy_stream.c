@@ -7,7 +7,7 @@
  * STATES    of a host buffer; the buffers take turns:
  *
  *              FREE -> FILLED   copy_all                (copies from or to it)
- *            FILLED -> BUSY     room_in_buffer, finish  (over is recorded)
+ *            FILLED -> BUSY     room_in_buffer, put     (over is recorded)
  *              BUSY -> FREE     empty                   (over was waited for)
  *
  * INVARIANTS
@@ -149,24 +149,6 @@ static int set_buffers(struct kv_copy_stream *copy_stream,
 	return 0;
 }
 
-static int make_staging(struct kv_copy_stream *copy_stream)
-{
-	const struct kv_driver *driver = driver_of(copy_stream);
-	uint64_t bytes = KV_COPY_STREAM_STAGING;
-	int r;
-
-	do {
-		r = kv_driver_errno(
-			driver->mem_alloc(&copy_stream->staging, bytes));
-		if (r == 0)
-			copy_stream->staging_bytes = bytes;
-		else
-			copy_stream->staging = 0;
-		bytes /= 2;
-	} while (r == -ENOMEM && bytes >= KV_COPY_STREAM_STAGING_MIN);
-	return r;
-}
-
 static void tables_free(struct kv_copy_stream *copy_stream)
 {
 	kv_gpu_host_free(copy_stream->gpu, copy_stream->tables_host,
@@ -202,8 +184,9 @@ static int make_tables(struct kv_copy_stream *copy_stream, uint64_t bytes)
 	return 0;
 }
 
-static void copy_stream_free(struct kv_copy_stream *copy_stream)
+static void copy_stream_freep(struct kv_copy_stream **copy_streamp)
 {
+	struct kv_copy_stream *copy_stream = *copy_streamp;
 	const struct kv_driver *driver;
 
 	if (!copy_stream)
@@ -222,16 +205,12 @@ static void copy_stream_free(struct kv_copy_stream *copy_stream)
 	free(copy_stream);
 }
 
-static void copy_stream_freep(struct kv_copy_stream **copy_stream)
-{
-	copy_stream_free(*copy_stream);
-}
-
 static int copy_stream_new(struct kv_gpu *gpu,
 			   struct kv_copy_stream **ret_copy_stream)
 {
 	_cleanup_(copy_stream_freep) struct kv_copy_stream *copy_stream =
 		calloc(1, sizeof(*copy_stream));
+	uint64_t bytes = KV_COPY_STREAM_STAGING;
 	int r = 0;
 
 	if (!copy_stream)
@@ -249,8 +228,16 @@ static int copy_stream_new(struct kv_gpu *gpu,
 		if (r < 0)
 			copy_stream->end = NULL;
 	}
-	if (r == 0)
-		r = make_staging(copy_stream);
+	if (r < 0)
+		return r;
+	do {
+		r = kv_driver_errno(
+			gpu->driver->mem_alloc(&copy_stream->staging, bytes));
+		copy_stream->staging_bytes = bytes;
+		bytes /= 2;
+	} while (r == -ENOMEM && bytes >= KV_COPY_STREAM_STAGING_MIN);
+	if (r < 0)
+		copy_stream->staging = 0;
 	if (r == 0)
 		r = make_tables(copy_stream, TABLES_MIN);
 	if (r == 0)
@@ -264,7 +251,7 @@ static int copy_stream_new(struct kv_gpu *gpu,
 void kv_copy_streams_free(struct kv_gpu *gpu)
 {
 	while (gpu->n_copy_streams > 0)
-		copy_stream_free(gpu->copy_streams[--gpu->n_copy_streams]);
+		copy_stream_freep(&gpu->copy_streams[--gpu->n_copy_streams]);
 }
 
 /* ---- getting and putting ---- */
@@ -489,14 +476,16 @@ static int run_kernel(struct kv_copy_stream *copy_stream,
 
 /* ---- the end ---- */
 
-/* Wait for all work of the batch, and in a save copy the bytes out of the host
- * buffers. */
-static int finish(struct kv_copy_stream *copy_stream)
+/* Wait for the copy stream's work, and put the copy stream back.  @r: 0, or the
+ * error of a failed batch, whose bytes are not copied out of the host buffers
+ * any more.  Return @r, or the result of the work. */
+static int put(struct kv_copy_stream *copy_stream, int r)
 {
 	const struct kv_driver *driver = driver_of(copy_stream);
 	unsigned n = copy_stream->buffers.n;
-	int r = flush(copy_stream);
 
+	if (r == 0)
+		r = flush(copy_stream);
 	if (r == 0)
 		r = kv_driver_errno(driver->event_record(copy_stream->end,
 							 copy_stream->stream));
@@ -508,16 +497,6 @@ static int finish(struct kv_copy_stream *copy_stream)
 	if (r == 0)
 		r = empty(copy_stream,
 			  &copy_stream->buffer[copy_stream->current]);
-	return r;
-}
-
-/* Wait for the copy stream's work, and put the copy stream back.  @r: 0, or the
- * error of a failed batch, whose bytes are not copied out of the host buffers
- * any more.  Return @r, or the result of the work. */
-static int put(struct kv_copy_stream *copy_stream, int r)
-{
-	if (r == 0)
-		r = finish(copy_stream);
 	/* A failed batch must not have a copy that still writes. */
 	if (r < 0 && driver_of(copy_stream)->stream_sync(copy_stream->stream) !=
 			     CUDA_SUCCESS) {
@@ -671,49 +650,42 @@ static int copy_runs(struct transfer *t, const struct kv_pass *pass,
 	return r;
 }
 
-static int launch(struct transfer *t, const struct kv_pass *pass, size_t first,
-		  size_t n)
-{
-	uint32_t ppb = t->batch->strides->pages_per_block;
-	CUdeviceptr sections = t->copy_stream->tables +
-			       pass->section * sizeof(struct kv_section);
-	CUdeviceptr pages = t->copy_stream->tables + t->pages_at +
-			    first * ppb * sizeof(int64_t);
-	CUdeviceptr blocks = t->copy_stream->tables + t->blocks_at +
-			     first * sizeof(uint64_t);
-	const struct kv_scatter_args args = {
-		.sections = (const void *)(uintptr_t)sections,
-		.pages = (const void *)(uintptr_t)pages,
-		.blocks = t->plan.in_place ? (const void *)(uintptr_t)blocks
-					   : NULL,
-		.staging = t->copy_stream->staging,
-		.staging_stride = pass->stride,
-		.n_sections = (uint32_t)pass->n_sections,
-		.pages_per_block = ppb,
-		.block_units = pass->units,
-		.units = (uint32_t)(pass->units * n),
-		.lanes = t->plan.lanes,
-	};
-
-	return run_kernel(t->copy_stream, args);
-}
-
 /* Copy the part @pass of all blocks, as many blocks at a time as staging holds
  * or a kernel can number. */
 static int do_pass(struct transfer *t, const struct kv_pass *pass)
 {
-	size_t n, at_once = t->plan.in_place ? UINT32_MAX / pass->units
-					     : t->copy_stream->staging_bytes /
-						       pass->stride;
+	struct kv_copy_stream *copy_stream = t->copy_stream;
+	const bool in_place = t->plan.in_place;
+	const struct kv_section *sections =
+		(const void *)(uintptr_t)copy_stream->tables;
+	const int64_t *pages =
+		(const void *)(uintptr_t)(copy_stream->tables + t->pages_at);
+	const uint64_t *blocks =
+		(const void *)(uintptr_t)(copy_stream->tables + t->blocks_at);
+	struct kv_scatter_args args = {
+		.sections = sections + pass->section,
+		.staging = copy_stream->staging,
+		.staging_stride = pass->stride,
+		.n_sections = (uint32_t)pass->n_sections,
+		.pages_per_block = t->batch->strides->pages_per_block,
+		.block_units = pass->units,
+		.lanes = t->plan.lanes,
+	};
+	size_t n, at_once = in_place
+				    ? UINT32_MAX / pass->units
+				    : copy_stream->staging_bytes / pass->stride;
 	int r = 0;
 
 	for (size_t i = 0; i < t->batch->n && r == 0; i += n) {
 		n = KV_MIN(t->batch->n - i, at_once);
-		if (!t->plan.in_place && t->copy_stream->loads)
+		args.pages = pages + i * args.pages_per_block;
+		args.blocks = in_place ? blocks + i : NULL;
+		args.units = (uint32_t)(pass->units * n);
+		if (!in_place && copy_stream->loads)
 			r = copy_runs(t, pass, i, n);
 		if (r == 0)
-			r = launch(t, pass, i, n);
-		if (r == 0 && !t->plan.in_place && !t->copy_stream->loads)
+			r = run_kernel(copy_stream, args);
+		if (r == 0 && !in_place && !copy_stream->loads)
 			r = copy_runs(t, pass, i, n);
 	}
 	return r;

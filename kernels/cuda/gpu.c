@@ -158,13 +158,8 @@ const unsigned char kv_cuda_image[64] = {0};
 #define GRID_SHARE 8
 #define BEGIN_WITH 16u /* event waits that a GPU begins with */
 
-struct in_use {
-	LIST_ENTRY(in_use) others;
-	struct kv_gpu gpu;
-};
-
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
-static LIST_HEAD(, in_use) all = LIST_HEAD_INITIALIZER(all);
+static LIST_HEAD(, kv_gpu) all = LIST_HEAD_INITIALIZER(all);
 static unsigned users; /* number of kv_gpu_get calls without their kv_gpu_put */
 
 int kv_gpu_enter_to_free(struct kv_gpu *gpu, struct kv_gpu_entry *entry)
@@ -231,10 +226,9 @@ static int attribute(struct kv_gpu *gpu, int which)
 static int load_kernels(struct kv_gpu *gpu)
 {
 	const struct kv_driver *driver = gpu->driver;
-	CUresult result;
+	CUresult result = driver->module_load(&gpu->module, kv_cuda_image);
 	int version = 0;
 
-	result = driver->module_load(&gpu->module, kv_cuda_image);
 	if (result != CUDA_SUCCESS) {
 		gpu->module = NULL;
 		driver->version(&version);
@@ -320,15 +314,14 @@ static int gpu_prepare(struct kv_gpu *gpu)
 	return r;
 }
 
-static void in_use_free(struct in_use *in_use)
+static void gpu_freep(struct kv_gpu **gpup)
 {
+	struct kv_gpu *gpu = *gpup;
 	struct kv_event_wait *event_wait;
 	struct kv_gpu_entry entry;
-	struct kv_gpu *gpu;
 
-	if (!in_use)
+	if (!gpu)
 		return;
-	gpu = &in_use->gpu;
 	if (gpu->context && kv_gpu_enter_to_free(gpu, &entry) == 0) {
 		kv_copy_streams_free(gpu);
 		while ((event_wait = LIST_FIRST(&gpu->event_waits))) {
@@ -343,25 +336,17 @@ static void in_use_free(struct in_use *in_use)
 		gpu->driver->context_release(gpu->device);
 	pthread_cond_destroy(&gpu->put);
 	pthread_mutex_destroy(&gpu->lock);
-	free(in_use);
+	free(gpu);
 }
 
-static void in_use_freep(struct in_use **in_use)
+static int gpu_new(const struct kv_driver *driver, int ordinal,
+		   struct kv_gpu **ret_gpu)
 {
-	in_use_free(*in_use);
-}
-
-static int in_use_new(const struct kv_driver *driver, int ordinal,
-		      struct in_use **ret_in_use)
-{
-	_cleanup_(in_use_freep) struct in_use *in_use =
-		calloc(1, sizeof(*in_use));
-	struct kv_gpu *gpu;
+	_cleanup_(gpu_freep) struct kv_gpu *gpu = calloc(1, sizeof(*gpu));
 	int r;
 
-	if (!in_use)
+	if (!gpu)
 		return -ENOMEM;
-	gpu = &in_use->gpu;
 	gpu->driver = driver;
 	gpu->ordinal = ordinal;
 	gpu->buffers = (struct kv_gpu_buffers){KV_COPY_STREAM_BUFFER,
@@ -380,46 +365,46 @@ static int in_use_new(const struct kv_driver *driver, int ordinal,
 		r = kv_pinned_start(gpu);
 	if (r < 0)
 		return r;
-	*ret_in_use = kv_steal(in_use);
+	*ret_gpu = kv_steal(gpu);
 	return 0;
 }
 
 int kv_gpu_get(int ordinal, struct kv_gpu **ret_gpu)
 {
 	const struct kv_driver *driver = NULL;
-	struct in_use *in_use;
+	struct kv_gpu *gpu;
 	int r = kv_driver_get(&driver);
 
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&opening);
-	LIST_FOREACH(in_use, &all, others)
-		if (in_use->gpu.ordinal == ordinal)
+	LIST_FOREACH(gpu, &all, others)
+		if (gpu->ordinal == ordinal)
 			break;
-	if (!in_use) {
-		r = in_use_new(driver, ordinal, &in_use);
+	if (!gpu) {
+		r = gpu_new(driver, ordinal, &gpu);
 		if (r == 0)
-			LIST_INSERT_HEAD(&all, in_use, others);
+			LIST_INSERT_HEAD(&all, gpu, others);
 	}
 	if (r == 0) {
 		users++;
-		*ret_gpu = &in_use->gpu;
+		*ret_gpu = gpu;
 	}
 	pthread_mutex_unlock(&opening);
 	return r;
 }
 
-void kv_gpu_put(void *gpu)
+void kv_gpu_put(void *any)
 {
-	struct in_use *in_use;
+	struct kv_gpu *gpu;
 
-	(void)gpu;
+	(void)any;
 	pthread_mutex_lock(&opening);
 	if (--users == 0) {
 		kv_pinned_stop();
-		while ((in_use = LIST_FIRST(&all))) {
-			LIST_REMOVE(in_use, others);
-			in_use_free(in_use);
+		while ((gpu = LIST_FIRST(&all))) {
+			LIST_REMOVE(gpu, others);
+			gpu_freep(&gpu);
 		}
 	}
 	pthread_mutex_unlock(&opening);

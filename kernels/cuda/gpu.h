@@ -32,6 +32,7 @@ struct kv_gpu_buffers {
 };
 
 struct kv_gpu {
+	LIST_ENTRY(kv_gpu) others; /* guarded by opening (gpu.c) */
 	/* fixed after get */
 	const struct kv_driver *driver;
 	int ordinal;

@@ -62,31 +62,6 @@ static bool is_memory_of(const struct kv_driver *driver, CUcontext context,
 	       !owner || owner == context;
 }
 
-static int check_views(struct kv_gpu *gpu, const kvfs_pool_desc *desc)
-{
-	const kvfs_view *view;
-	struct kv_gpu_entry entry;
-	uint64_t base, last;
-	int r = kv_gpu_enter(gpu, &entry);
-
-	if (r < 0)
-		return r;
-	for (view = desc->views; view < desc->views + desc->n_views && r == 0;
-	     view++) {
-		base = (uintptr_t)view->base;
-		last = base + (desc->pages - 1) * view->block_stride +
-		       (view->count - 1) * view->segment_stride + view->bytes -
-		       1;
-		if (!is_memory_of(gpu->driver, gpu->context, gpu->ordinal,
-				  base) ||
-		    !is_memory_of(gpu->driver, gpu->context, gpu->ordinal,
-				  last))
-			r = -EINVAL;
-	}
-	kv_gpu_leave(&entry);
-	return r;
-}
-
 /* Find the GPU that has the memory of the first view, without making contexts
  * on other GPUs. */
 static int find_ordinal(const kvfs_pool_desc *desc, int *ret_ordinal)
@@ -123,6 +98,9 @@ static int find_ordinal(const kvfs_pool_desc *desc, int *ret_ordinal)
 
 static int cuda_open(const struct kvfs_pool_desc *desc, void **ret_pool)
 {
+	const kvfs_view *view;
+	struct kv_gpu_entry entry;
+	uint64_t base, last;
 	struct kv_gpu *gpu = NULL;
 	int ordinal, r = parse_name(desc->device, &ordinal);
 
@@ -132,7 +110,22 @@ static int cuda_open(const struct kvfs_pool_desc *desc, void **ret_pool)
 		r = kv_gpu_get(ordinal, &gpu);
 	if (r < 0)
 		return r;
-	r = check_views(gpu, desc);
+	r = kv_gpu_enter(gpu, &entry);
+	if (r < 0) {
+		kv_gpu_put(gpu);
+		return r;
+	}
+	for (view = desc->views; view < desc->views + desc->n_views && r == 0;
+	     view++) {
+		base = (uintptr_t)view->base;
+		last = base + (desc->pages - 1) * view->block_stride +
+		       (view->count - 1) * view->segment_stride + view->bytes -
+		       1;
+		if (!is_memory_of(gpu->driver, gpu->context, ordinal, base) ||
+		    !is_memory_of(gpu->driver, gpu->context, ordinal, last))
+			r = -EINVAL;
+	}
+	kv_gpu_leave(&entry);
 	if (r < 0)
 		kv_gpu_put(gpu);
 	else

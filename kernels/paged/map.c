@@ -155,35 +155,6 @@ static void map_freep(struct kvfs_mapping **map)
 	free(*map);
 }
 
-static int map_new(kvfs_pool *pool, size_t n, const kvfs_opts *opts,
-		   struct kvfs_mapping **ret_map)
-{
-	static const kvfs_opts all = {.size = sizeof(all),
-				      .stream = KVFS_NO_STREAM};
-	struct kvfs_pool *inner = pool->paged->inner;
-	_cleanup_(map_freep) struct kvfs_mapping *map =
-		calloc(1, sizeof(*map) + n * sizeof(map->uses[0]));
-	int r;
-
-	if (!map)
-		return -ENOMEM;
-	map->paged = pool->paged;
-	map->n = n;
-	for (size_t i = 0; i < n; i++)
-		map->uses[i].map = map;
-	r = kv_xfer_new(pool->session, &map_ops, n, &map->xfer);
-	if (r < 0)
-		return r;
-	map->xfer->owner = map;
-	if (opts->deadline != 0)
-		map->xfer->deadline_at = kv_time_after(opts->deadline);
-	r = kv_opts_take(map->xfer, inner, &all, 0);
-	if (r < 0)
-		return r;
-	*ret_map = kv_steal(map);
-	return 0;
-}
-
 /* Find or reserve a page for every block of the map. */
 static void place_all_locked(struct placing *m, uint64_t in_cache,
 			     uint64_t user)
@@ -215,6 +186,8 @@ static void place_all_locked(struct placing *m, uint64_t in_cache,
 int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
 	     const kvfs_opts *opts, kvfs_mapping **ret_map)
 {
+	static const kvfs_opts whole = {.size = sizeof(whole),
+					.stream = KVFS_NO_STREAM};
 	_cleanup_(map_freep) struct kvfs_mapping *map = NULL;
 	_cleanup_(kv_freep) uint8_t *states = calloc(n + 1, 1);
 	struct placing m = {.space = space, .keys = keys, .states = states};
@@ -232,11 +205,21 @@ int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
 	if (!ret_map || n > KV_QUERY_KEYS_MAX ||
 	    !kv_wire_keys_are_valid(keys, n))
 		return -EINVAL;
-	if (!states)
+	map = calloc(1, sizeof(*map) + n * sizeof(map->uses[0]));
+	if (!states || !map)
 		return -ENOMEM;
-	r = map_new(pool, n, &known, &map);
+	map->paged = pool->paged;
+	map->n = n;
+	for (size_t i = 0; i < n; i++)
+		map->uses[i].map = map;
+	r = kv_xfer_new(pool->session, &map_ops, n, &map->xfer);
+	if (r == 0)
+		r = kv_opts_take(map->xfer, pool->paged->inner, &whole, 0);
 	if (r < 0)
 		return r;
+	map->xfer->owner = map;
+	if (known.deadline != 0)
+		map->xfer->deadline_at = kv_time_after(known.deadline);
 	m.map = map;
 	TAILQ_INIT(&m.fills);
 	page_table = map->paged->page_table;

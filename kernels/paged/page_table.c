@@ -111,7 +111,6 @@ int kv_page_table_new(uint64_t max, struct kv_page_table **ret_page_table)
 		return -ENOMEM;
 	TAILQ_INIT(&page_table->free);
 	TAILQ_INIT(&page_table->cached);
-	LIST_INIT(&page_table->spaces);
 	*ret_page_table = kv_steal(page_table);
 	return 0;
 }

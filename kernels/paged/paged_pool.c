@@ -39,8 +39,10 @@
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/session/abi.h"
 
-static void paged_pool_free(struct kv_paged_pool *paged)
+static void paged_pool_freep(struct kv_paged_pool **pagedp)
 {
+	struct kv_paged_pool *paged = *pagedp;
+
 	if (!paged)
 		return;
 	kvfs_pool_close(paged->inner);
@@ -50,59 +52,32 @@ static void paged_pool_free(struct kv_paged_pool *paged)
 	free(paged);
 }
 
-static void paged_pool_freep(struct kv_paged_pool **paged)
-{
-	paged_pool_free(*paged);
-}
-
-/* Register paged->inner, a pool in which a page is one block, with its tensors
- * end to end. */
-static int register_inner(struct kv_paged_pool *paged, struct kvfs_pool *pool,
-			  const char *device, uint64_t pages)
-{
-	_cleanup_(kv_freep) kvfs_view *views = NULL;
-	const struct kv_layout *layout = pool->layout;
-	kvfs_pool_desc desc = {
-		.size = sizeof(desc),
-		.device = device,
-		.space = pool->space,
-		.n_views = layout->n_tensors,
-		.pages = paged->max_pages,
-		.pages_per_block = 1,
-		.memory = paged->base,
-		.memory_bytes = paged->max_pages * paged->page_bytes,
-	};
-
-	views = calloc(layout->n_tensors, sizeof(*views));
-	if (!views)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < layout->n_tensors; i++) {
-		views[i].tensor = layout->tensors[i].name;
-		views[i].base = paged->base + layout->tensors[i].offset;
-		views[i].block_stride = paged->page_bytes;
-		views[i].bytes = layout->tensors[i].bytes;
-		views[i].count = 1;
-	}
-	desc.views = views;
-	return kv_lib_pool_register(pool->session, &desc, pages, &paged->inner);
-}
-
 static int paged_pool_new(struct kvfs_pool *pool, const char *device,
 			  uint64_t pages, uint64_t max_pages,
 			  struct kv_paged_pool **ret_paged)
 {
 	_cleanup_(paged_pool_freep) struct kv_paged_pool *paged =
 		calloc(1, sizeof(*paged));
+	const struct kv_layout *layout = pool->layout;
+	_cleanup_(kv_freep) kvfs_view *views =
+		calloc(layout->n_tensors, sizeof(*views));
+	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
+		.device = device,
+		.space = pool->space,
+		.views = views,
+		.n_views = layout->n_tensors,
+		.pages = max_pages,
+		.pages_per_block = 1,
+	};
 	uint64_t bytes;
 	void *base;
 	int fd, r;
 
-	if (!paged)
+	if (!paged || !views)
 		return -ENOMEM;
 	TAILQ_INIT(&paged->fills);
 	paged->fills_max = KV_PAGE_FILLS;
-	LIST_INIT(&paged->maps);
-	LIST_INIT(&paged->sets);
 	paged->device = pool->device;
 	paged->max_pages = max_pages;
 	paged->page_bytes = kv_round_up(pool->layout->payload, KV_PAGE);
@@ -118,7 +93,18 @@ static int paged_pool_new(struct kvfs_pool *pool, const char *device,
 	if (r < 0)
 		return r;
 	kv_page_table_grow(paged->page_table, pages);
-	r = register_inner(paged, pool, device, pages);
+	/* Register the pool of the copies, in which a page is one block, with
+	 * its tensors end to end. */
+	for (uint32_t i = 0; i < layout->n_tensors; i++) {
+		views[i].tensor = layout->tensors[i].name;
+		views[i].base = paged->base + layout->tensors[i].offset;
+		views[i].block_stride = paged->page_bytes;
+		views[i].bytes = layout->tensors[i].bytes;
+		views[i].count = 1;
+	}
+	desc.memory = paged->base;
+	desc.memory_bytes = bytes;
+	r = kv_lib_pool_register(pool->session, &desc, pages, &paged->inner);
 	if (r < 0)
 		return r;
 	/* Lend the pages to the daemon if their memory has a descriptor. */
@@ -148,7 +134,7 @@ static void close_pool(struct kv_paged_pool *paged)
 	}
 	kv_sets_free_locked(paged);
 	pthread_mutex_unlock(&session->lock);
-	paged_pool_free(paged);
+	paged_pool_freep(&paged);
 }
 
 static void info(const struct kv_paged_pool *paged,

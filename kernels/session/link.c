@@ -202,31 +202,6 @@ int kv_link_send(int fd, const struct kv_packet *packet, int flags)
 	return kv_send_parts(fd, parts, 2, packet->fd, flags);
 }
 
-/* Return the first descriptor in @message, and close the others. */
-static int take_descriptors(struct msghdr *message)
-{
-	struct cmsghdr *cmsg;
-	size_t n;
-	int fd, first = -1;
-
-	for (cmsg = CMSG_FIRSTHDR(message); cmsg;
-	     cmsg = CMSG_NXTHDR(message, cmsg)) {
-		if (cmsg->cmsg_level != SOL_SOCKET ||
-		    cmsg->cmsg_type != SCM_RIGHTS)
-			continue;
-		n = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		for (size_t i = 0; i < n; i++) {
-			memcpy(&fd, CMSG_DATA(cmsg) + i * sizeof(int),
-			       sizeof(int));
-			if (first < 0)
-				first = fd;
-			else
-				close(fd);
-		}
-	}
-	return first;
-}
-
 int kv_link_receive(int fd, struct kv_packet *packet, int flags)
 {
 	union {
@@ -244,14 +219,32 @@ int kv_link_receive(int fd, struct kv_packet *packet, int flags)
 		.msg_controllen = sizeof(control.bytes),
 	};
 	_cleanup_(kv_closep) int passed = -1;
+	struct cmsghdr *cmsg;
+	size_t fds;
 	ssize_t n;
+	int got;
 
 	do
 		n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | flags);
 	while (n < 0 && errno == EINTR);
 	if (n < 0)
 		return errno == EAGAIN ? -EAGAIN : -ENOTCONN;
-	passed = take_descriptors(&message);
+	/* Keep the first descriptor, and close any others. */
+	for (cmsg = CMSG_FIRSTHDR(&message); cmsg;
+	     cmsg = CMSG_NXTHDR(&message, cmsg)) {
+		if (cmsg->cmsg_level != SOL_SOCKET ||
+		    cmsg->cmsg_type != SCM_RIGHTS)
+			continue;
+		fds = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		for (size_t i = 0; i < fds; i++) {
+			memcpy(&got, CMSG_DATA(cmsg) + i * sizeof(int),
+			       sizeof(int));
+			if (passed < 0)
+				passed = got;
+			else
+				close(got);
+		}
+	}
 	if (n == 0)
 		return -ENOTCONN;
 	if ((size_t)n < sizeof(packet->header) ||

@@ -214,9 +214,9 @@ long kvfs_pin(kvfs_space *space, const kvfs_key *keys, size_t first, size_t end,
 {
 	struct wire_header header = {.type = WIRE_PIN, .arg = 1};
 
-	if (!keys || first > end)
-		return -EINVAL;
-	return change(space, header, keys + first, end - first, ret_statuses);
+	return keys && first <= end ? change(space, header, keys + first,
+					     end - first, ret_statuses)
+				    : -EINVAL;
 }
 
 long kvfs_unpin(kvfs_space *space, const kvfs_key *keys, size_t first,
@@ -224,9 +224,9 @@ long kvfs_unpin(kvfs_space *space, const kvfs_key *keys, size_t first,
 {
 	struct wire_header header = {.type = WIRE_PIN, .arg = 0};
 
-	if (!keys || first > end)
-		return -EINVAL;
-	return change(space, header, keys + first, end - first, ret_statuses);
+	return keys && first <= end ? change(space, header, keys + first,
+					     end - first, ret_statuses)
+				    : -EINVAL;
 }
 
 /* Buffer for the items of a reply, and the time to wait for the reply. */

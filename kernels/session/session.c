@@ -369,8 +369,10 @@ static void *run_reader(void *arg)
 
 /* ---- opening and closing ---- */
 
-static void session_free(struct kvfs_session *session)
+static void session_freep(struct kvfs_session **sessionp)
 {
+	struct kvfs_session *session = *sessionp;
+
 	if (!session)
 		return;
 	kv_link_close(&session->lookup);
@@ -383,11 +385,6 @@ static void session_free(struct kvfs_session *session)
 	free(session->received);
 	free(session->path);
 	free(session);
-}
-
-static void session_freep(struct kvfs_session **session)
-{
-	session_free(*session);
 }
 
 static int session_new(const char *path, struct kvfs_session **ret_session)
@@ -476,7 +473,7 @@ void kvfs_close(kvfs_session *session)
 	if (user)
 		user->closed(session);
 	forget_forks(session);
-	session_free(session);
+	session_freep(&session);
 }
 
 int kvfs_fd(kvfs_session *session)

@@ -39,8 +39,9 @@ struct answer {
 	char text[WIRE_MAX];
 };
 
-static void space_free(struct kvfs_space *space)
+static void space_freep(struct kvfs_space **spacep)
 {
+	struct kvfs_space *space = *spacep;
 	struct kv_layout_seen *seen, *older;
 
 	if (!space)
@@ -55,11 +56,6 @@ static void space_free(struct kvfs_space *space)
 	free(space);
 }
 
-static void space_freep(struct kvfs_space **space)
-{
-	space_free(*space);
-}
-
 void kv_lib_space_get_locked(struct kvfs_space *space)
 {
 	kv_assert_locked(&space->session->lock);
@@ -70,7 +66,7 @@ void kv_lib_space_put_locked(struct kvfs_space *space)
 {
 	kv_assert_locked(&space->session->lock);
 	if (--space->refs == 0)
-		space_free(space);
+		space_freep(&space);
 }
 
 static const struct kv_layout *layout_locked(struct kvfs_space *space)

@@ -67,32 +67,6 @@ struct kv_load {
 	size_t *unsubmitted, units_unsubmitted;
 };
 
-/* Return the error for which block @i of the lease cannot be copied, or 0. */
-static int check_block(struct load_job *job, size_t i)
-{
-	const struct kvfs_xfer *xfer = job->xfer;
-	const struct kv_held *held = &xfer->lease->items[i];
-	struct kvfs_space *space = kv_lease_space(xfer->lease, i);
-	int stopped = atomic_load(&xfer->stopped);
-
-	if (held->status < 0)
-		return held->status;
-	if (stopped != 0)
-		return stopped;
-	if (!kv_session_is_live(xfer->session, xfer->lease->keys.generation))
-		return -ESTALE;
-	/* Neighbouring blocks mostly belong to one space: compare layouts only
-	 * when the space changes. */
-	if (space != job->looked_at)
-		job->fits = kv_lib_layout_same_tensors(
-			kv_lib_space_layout(space), xfer->pool->layout);
-	job->looked_at = space;
-	if (held->length - held->payload != xfer->pool->layout->payload ||
-	    !job->fits)
-		return -EBADMSG;
-	return 0;
-}
-
 /* Set the status of block @i of the load, unless it has one.  Blocks of a load
  * in steps are counted by count_all_locked. */
 static void end_block(struct load_job *job, size_t i, int status)
@@ -116,6 +90,7 @@ static void end_block(struct load_job *job, size_t i, int status)
 static size_t gather(struct load_job *job, size_t first, size_t n)
 {
 	struct kvfs_xfer *xfer = job->xfer;
+	struct kvfs_space *space;
 	size_t k = 0;
 	int r;
 
@@ -125,7 +100,23 @@ static size_t gather(struct load_job *job, size_t first, size_t n)
 
 		if (atomic_load(&xfer->status[i]) != -EINPROGRESS)
 			continue;
-		r = check_block(job, xfer->first + i);
+		r = held->status < 0 ? held->status
+				     : atomic_load(&xfer->stopped);
+		if (r == 0 && !kv_session_is_live(xfer->session,
+						  xfer->lease->keys.generation))
+			r = -ESTALE;
+		/* Neighbouring blocks mostly belong to one space: compare
+		 * layouts only when the space changes. */
+		space = kv_lease_space(xfer->lease, xfer->first + i);
+		if (r == 0 && space != job->looked_at) {
+			job->fits = kv_lib_layout_same_tensors(
+				kv_lib_space_layout(space), xfer->pool->layout);
+			job->looked_at = space;
+		}
+		if (r == 0 &&
+		    (!job->fits || held->length - held->payload !=
+					   xfer->pool->layout->payload))
+			r = -EBADMSG;
 		if (r < 0) {
 			end_block(job, i, r);
 			continue;

@@ -511,8 +511,10 @@ void kv_lib_pool_use_locked(struct kvfs_pool *pool, const int64_t *pages,
 	}
 }
 
-static void pool_free(struct kvfs_pool *pool)
+static void pool_freep(struct kvfs_pool **poolp)
 {
+	struct kvfs_pool *pool = *poolp;
+
 	if (!pool)
 		return;
 	if (pool->lending) {
@@ -527,11 +529,6 @@ static void pool_free(struct kvfs_pool *pool)
 	free(pool->loads);
 	free(pool->saves);
 	free(pool);
-}
-
-static void pool_freep(struct kvfs_pool **pool)
-{
-	pool_free(*pool);
 }
 
 /* ---- events of the session ---- */
@@ -701,18 +698,18 @@ void kvfs_pool_close(kvfs_pool *pool)
 	if (!pool || kv_session_check(pool->session) < 0)
 		return;
 	session = pool->session;
-	pthread_mutex_lock(&session->lock);
-	if (pool->paged)
+	if (pool->paged) {
+		pthread_mutex_lock(&session->lock);
 		LIST_REMOVE(pool, others);
-	pthread_mutex_unlock(&session->lock);
-	if (pool->paged)
+		pthread_mutex_unlock(&session->lock);
 		pool->paged_ops->close(pool->paged);
+	}
 	pthread_mutex_lock(&session->lock);
 	kv_xfers_drain(session, pool);
 	lending_free_locked(kv_steal(pool->lending));
 	kv_lib_space_put_locked(pool->space);
 	pthread_mutex_unlock(&session->lock);
-	pool_free(pool);
+	pool_freep(&pool);
 }
 
 void kv_lib_pool_info(struct kvfs_pool *pool, struct kvfs_pool_info *ret_info)

@@ -213,23 +213,6 @@ bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool)
 	return true;
 }
 
-/* Free the event waits of transfers that are COPIED. */
-static void give_all_back(struct kv_stream_sync *sync)
-{
-	struct kvfs_session *session = sync->session;
-	struct kvfs_xfer *xfer;
-
-	while ((xfer = TAILQ_FIRST(&sync->over))) {
-		TAILQ_REMOVE(&sync->over, xfer, synced);
-		pthread_mutex_unlock(&session->lock);
-		kv_stream_sync_drop(xfer);
-		pthread_mutex_lock(&session->lock);
-		kv_steal(xfer->event_pool)->busy--;
-		pthread_cond_broadcast(&session->changed);
-		kv_xfer_put_locked(xfer);
-	}
-}
-
 /* ---- fences ---- */
 
 struct kv_stream_fence {
@@ -368,11 +351,21 @@ static void *run(void *arg)
 {
 	struct kv_stream_sync *sync = arg;
 	struct kvfs_session *session = sync->session;
+	struct kvfs_xfer *xfer;
 	uint64_t at;
 
 	pthread_mutex_lock(&session->lock);
 	for (;;) {
-		give_all_back(sync);
+		while ((xfer = TAILQ_FIRST(&sync->over))) {
+			/* The transfer is COPIED: free its event wait. */
+			TAILQ_REMOVE(&sync->over, xfer, synced);
+			pthread_mutex_unlock(&session->lock);
+			kv_stream_sync_drop(xfer);
+			pthread_mutex_lock(&session->lock);
+			kv_steal(xfer->event_pool)->busy--;
+			pthread_cond_broadcast(&session->changed);
+			kv_xfer_put_locked(xfer);
+		}
 		if (!TAILQ_EMPTY(&sync->waiting) ||
 		    !TAILQ_EMPTY(&sync->fences)) {
 			if (look_around(sync)) {

@@ -565,14 +565,9 @@ void kv_xfer_step_over(struct kvfs_xfer *xfer)
 
 int kvfs_xfer_poll_layer(kvfs_xfer *xfer, uint32_t layer)
 {
-	int r = kv_xfer_check_layer(xfer, layer);
+	int r = kvfs_xfer_wait_layer(xfer, layer, 0);
 
-	if (r < 0)
-		return r;
-	pthread_mutex_lock(&xfer->session->lock);
-	r = layer_is_over(xfer, layer);
-	pthread_mutex_unlock(&xfer->session->lock);
-	return r;
+	return r == 0 ? 1 : r == -ETIMEDOUT ? 0 : r;
 }
 
 int kvfs_xfer_wait_layer(kvfs_xfer *xfer, uint32_t layer, uint64_t deadline)
@@ -585,7 +580,8 @@ int kvfs_xfer_wait_layer(kvfs_xfer *xfer, uint32_t layer, uint64_t deadline)
 	pthread_mutex_lock(&xfer->session->lock);
 	atomic_fetch_add(&xfer->layer_waiters, 1);
 	while (!layer_is_over(xfer, layer) && r == 0)
-		r = kv_session_wait(xfer->session, at);
+		r = deadline == 0 ? -ETIMEDOUT
+				  : kv_session_wait(xfer->session, at);
 	atomic_fetch_sub(&xfer->layer_waiters, 1);
 	if (layer_is_over(xfer, layer))
 		r = 0;
