@@ -52,12 +52,9 @@ extern "C" {
 
 #define KVFS_DEVICE_VERSION 4u
 
-/*
- * A part of a block at even distances in the pool: for each of the block's
- * pages in order, @count runs of @bytes.  Run s of page p is at base + p *
- * block_stride + s * segment_stride in the pool.  The part begins at @offset of
- * the block's tensors.
- */
+/* A part of a block at even distances in the pool: @count runs of @bytes in
+ * each of the block's pages.  Run s of page p is at base + p * block_stride + s
+ * * segment_stride.  The part begins at byte @offset of the block's tensors. */
 struct kvfs_stride {
 	uint64_t offset;
 	uint8_t *base;
@@ -67,106 +64,116 @@ struct kvfs_stride {
 	uint64_t segment_stride;
 };
 
-/* All of a block, in the order of its tensors' bytes. */
+/* The parts that make up a block, in the order of the tensors' bytes. */
 struct kvfs_strides {
 	uint32_t pages_per_block;
 	size_t n;
 	struct kvfs_stride *stride;
 };
 
-/* Bytes of a block's tensors, from..to. */
+/* The bytes from .. to of a block's tensors. */
 struct kvfs_range {
 	uint64_t from, to;
 };
 
-/* A block: its tensors in host memory, and its pages_per_block pages.  A batch
- * with ranges uses only their bytes of the tensors. */
+/* A block: its tensors in host memory, and its pages_per_block pages.  If the
+ * batch has ranges, only these bytes of the tensors are used. */
 struct kvfs_copy {
-	uint8_t *tensors;     /* a load does not write to it */
+	uint8_t *tensors;     /* read-only in a load */
 	const int64_t *pages; /* -1: not copied */
 };
 
-/* Blocks to be copied in one call, and the bytes of each. */
+/* Blocks to be copied in one call, and the bytes to copy of each. */
 struct kvfs_batch {
 	const struct kvfs_strides *strides;
-	const struct kvfs_range *ranges; /* ascending, apart; none: all bytes */
+	const struct kvfs_range *ranges; /* ascending, apart; NULL: all bytes */
 	size_t n_ranges;
 	const struct kvfs_copy *copies;
 	size_t n;
-	void *event_wait; /* must be over before; NULL: none */
+	void *event_wait; /* the copies wait for its end; NULL: no wait */
 	int priority;
 	/*
-	 * Load or save calls this once, on its thread, when the device was given
-	 * all of the batch; NULL: do not call.  @event_wait ends with the batch;
-	 * libkvfs takes it over, and frees it when load or save has returned.  A
-	 * device that cannot tell returns without the call.  NULL, and a second
-	 * call, are ignored.
+	 * Load or save calls this once, on its thread, when the device was
+	 * given all copies of the batch; NULL: do not call.  @event_wait stands
+	 * for the end of the copies; libkvfs takes the event wait over, and
+	 * frees it after load or save has returned.  A device that cannot make
+	 * one returns without the call.  A NULL, and a second call, are
+	 * ignored.
 	 */
 	void (*submitted)(const struct kvfs_batch *batch, void *event_wait);
-	void *owner; /* for submitted */
+	void *owner; /* libkvfs's, for @submitted */
 };
 
 struct kvfs_device {
 	uint32_t version;     /* KVFS_DEVICE_VERSION */
 	const char *name;     /* NAME, before a colon in kvfs_pool_desc */
-	uint64_t batch_bytes; /* best size of a batch; 0: a block */
+	uint64_t batch_bytes; /* preferred size of a batch; 0: one block */
 
-	/* Open a pool.  -EINVAL: its memory does not exist; -ENODEV. */
+	/* Open a pool.  -EINVAL: the memory of the views does not exist;
+	 * -ENODEV. */
 	int (*open)(const struct kvfs_pool_desc *desc, void **ret_pool);
 	void (*close)(void *pool);
-	/* Set path and reason (texts that live until close), bytes_pinned,
+	/* Set path and reason (texts valid until close), bytes_pinned,
 	 * bytes_registered, bytes_refused, buffers and buffer_bytes.  libkvfs
-	 * sets the rest. */
+	 * sets the other members. */
 	void (*info)(void *pool, struct kvfs_pool_info *ret_info);
 
-	/* After an error no block of the batch counts as copied, and all end
-	 * with -EIO. */
+	/* Copy a batch.  After an error no block of the batch counts as copied,
+	 * and all blocks end with -EIO. */
 	int (*load)(void *pool, const struct kvfs_batch *batch);
 	int (*save)(void *pool, const struct kvfs_batch *batch);
 
-	/* Host memory for loads, or (@writable) for saves: before its use, and
-	 * before it is unmapped.  No batch uses it when it is detached.  attach
-	 * only takes a note, and a lock may be held; detach, for each attach,
-	 * may take long. */
+	/*
+	 * Tell the device about host memory for loads, or (@writable) for
+	 * saves: attach before the memory is used, detach before it is
+	 * unmapped, when no batch uses it.  attach only takes a note, and may
+	 * be called with a lock held.  detach, called once for each attach, may
+	 * take long.
+	 */
 	void (*attach)(void *base, uint64_t bytes, bool writable);
 	void (*detach)(void *base);
-	/* Whether attached memory must be writable for this process to be of
-	 * use; a lock may be held. */
+	/* Return whether this process must be able to write to attached memory,
+	 * so that the device can use the memory.  May be called with a lock
+	 * held. */
 	bool (*needs_writable)(void);
 
-	/* Make an event wait, which is done when the work that @stream was given
-	 * so far, or that @event stands for, is over. */
+	/* Make an event wait, which is done when the work that @stream was
+	 * given so far, or that @event stands for, is over. */
 	int (*event_wait)(void *pool, void *stream, void *event,
 			  void **ret_event_wait);
 	bool (*event_wait_is_done)(void *event_wait);
 	void (*event_wait_free)(void *event_wait);
 
-	/* Order work that @stream is given from now on after @event_wait, on the
-	 * device.  No thread waits, and all work before is submitted.  The event
-	 * wait may be freed afterwards.  NULL: no stream can wait.  -EINVAL: no
-	 * stream; -EBUSY: the stream is being captured. */
+	/*
+	 * Order work that @stream is given from now on after @event_wait, on
+	 * the device.  No thread waits, and all work of the event wait was
+	 * submitted.  The event wait may be freed afterwards.  NULL: streams
+	 * cannot wait.
+	 * -EINVAL: an invalid stream
+	 * -EBUSY: the stream is being captured
+	 */
 	int (*order)(void *event_wait, void *stream);
 
-	/* Allocate memory of the device for libkvfs: @bytes at *ret_base, and
-	 * address space for @max_bytes.  @name: "cuda:1".  NULL:
+	/* Allocate @bytes of the device's memory for libkvfs at *@ret_base, in
+	 * an address range of @max_bytes.  @name: such as "cuda:1".  NULL:
 	 * kvfs_pool_reserve() is -EOPNOTSUPP.  -ENOMEM. */
 	int (*reserve)(const char *name, uint64_t bytes, uint64_t max_bytes,
 		       void **ret_memory, void **ret_base);
-	int (*grow)(void *memory, uint64_t bytes); /* to @bytes; -ENOMEM */
+	int (*grow)(void *memory, uint64_t bytes); /* new size; -ENOMEM */
 	void (*release)(void *memory);
-	/* Give the caller the descriptor of the file that is mapped there, all
-	 * of @max_bytes, and as long.  NULL, -1: none.  libkvfs checks that the
-	 * file is mapped there. */
+	/* Return, and give to the caller, the descriptor of the file of
+	 * @max_bytes that is mapped at the memory; -1, or a NULL call: there is
+	 * none.  libkvfs checks that the file is mapped there. */
 	int (*take_fd)(void *memory);
 
-	/* Set the staging buffers of this pool's copies, if it has any: @buffers
-	 * of @bytes each for a copy thread, within the device's limits.  May
-	 * change them for other pools, and wait for batches under way.  -ENOMEM:
-	 * nothing changed. */
+	/* Set the staging buffers of the pool's copies, if the device has any:
+	 * @buffers of @bytes each for a copy thread, within the device's
+	 * limits.  May change the buffers of other pools, and wait for batches
+	 * in flight.  -ENOMEM: nothing was changed. */
 	int (*staging)(void *pool, uint64_t bytes, unsigned buffers);
 
-	/* The stream of kernels that name none, and of a caller's NULL.  NULL:
-	 * there is none, and such a call waits for nothing. */
+	/* The stream that a caller's NULL means.  NULL: there is none, and such
+	 * a call waits for nothing. */
 	void *default_stream;
 };
 
