@@ -249,8 +249,7 @@ int kvfs_stats(kvfs_session *session, char **ret_text);
 
 /* ---- spaces ---- */
 
-#define KVFS_CREATE \
-	01000u /* make an absent space; or'ed with its mode, 0: 0700 */
+#define KVFS_CREATE 01000u /* make an absent space; with its mode, 0: 0700 */
 #define KVFS_SHARED 02000u /* with KVFS_CREATE: accept any owner */
 
 /*
@@ -345,8 +344,7 @@ typedef struct kvfs_tokens {
 } kvfs_tokens;
 long kvfs_space_tokens(kvfs_space *space, const kvfs_key *keys, size_t n,
 		       kvfs_tokens *ret_tokens, void *buffer, size_t bytes);
-/* Return 1 if the space keeps token ids, else 0; -EMEDIUMTYPE: it is
- * untyped. */
+/* Return 1 if the space keeps token ids, else 0; -EMEDIUMTYPE: untyped. */
 int kvfs_space_keeps_tokens(kvfs_space *space);
 
 /* Store the owner and the permission bits of the space, as last reported by the
@@ -354,13 +352,11 @@ int kvfs_space_keeps_tokens(kvfs_space *space);
  * yet. */
 int kvfs_space_owner(kvfs_space *space, uint32_t *ret_uid, uint32_t *ret_mode);
 
-/* Return the canonical layout, valid until the space is closed; NULL:
- * untyped. */
+/* Return the canonical layout (until the space is closed); NULL: untyped. */
 const char *kvfs_space_layout(kvfs_space *space);
 /* Return the bytes of a block's tensors; 0: untyped. */
 uint64_t kvfs_space_payload(kvfs_space *space);
-/* Return the number of layers of a block, as defined at kvfs_opts; 0:
- * untyped. */
+/* Return a block's number of layers, see kvfs_opts; 0: untyped. */
 long kvfs_space_layers(kvfs_space *space);
 
 /* ---- keys ---- */
@@ -404,8 +400,7 @@ typedef struct kvfs_query {
 	kvfs_space *space;
 	const kvfs_key *keys;
 	size_t n;
-	uint64_t start,
-		tokens; /* of kvfs_match_tokens; ignored by other calls */
+	uint64_t start, tokens; /* of kvfs_match_tokens; ignored elsewhere */
 	uint64_t reserved[1];
 } kvfs_query;
 
@@ -543,12 +538,12 @@ typedef struct kvfs_pool_desc {
  * With @memory_fd, a save lends its pages to the daemon until COPIED, which
  * then is the same moment as SEALED.  A save that is cancelled, or whose
  * deadline passes, takes the pages back and ends at once, also when the daemon
- * hangs.  The daemon may still seal blocks that it had copied by then.  It
- * never seals bytes that were written later, nor blocks that it has not copied
- * when the process ends: another process that has waited for that end may use
- * the pages.  A page that cannot be read, as the file is shorter, is -EFAULT
- * for its block.  Blocks go by staging until the daemon has accepted the
- * descriptor, or if the daemon refuses, as it does files that are not in
+ * hangs.  The daemon may still seal blocks that it had copied by then.  The
+ * daemon never seals bytes that were written later, nor blocks that it has not
+ * copied when the process ends: another process that has waited for that end
+ * may use the pages.  A page that cannot be read, as the file is shorter, is
+ * -EFAULT for its block.  Blocks go by staging until the daemon has accepted
+ * the descriptor, or if the daemon refuses, as it does files that are not in
  * memory: kvfs_pool_info has the reason.
  */
 int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
@@ -626,8 +621,8 @@ int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 #define KVFS_CHAIN UINT32_MAX /* kvfs_meta.parent.len: the key before */
 
 typedef struct kvfs_meta {
-	/* Its len is 0: unknown; KVFS_CHAIN: the key before in this call (the
-	 * first key then has no parent). */
+	/* len 0: unknown; len KVFS_CHAIN: the key before in this call (the
+	 * first key then has no parent) */
 	kvfs_key parent;
 	uint32_t position;
 	uint32_t tokens; /* 0: the layout's number */

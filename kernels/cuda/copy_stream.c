@@ -11,15 +11,15 @@
  *              BUSY -> FREE     empty                   (over was waited for)
  *
  * INVARIANTS
- *   (1) A buffer is written, by us or by the device, only while no earlier work
- *       of the stream uses it.
+ *   (1) A buffer is written, by the host or the device, only while no earlier
+ *       work of the stream uses the buffer.
  *   (2) When a copy stream is put, no work is in flight on its stream, unless
- *       the context is broken: then none will ever run.
+ *       the context is broken.
  *   (3) A submitted copy lies within one chunk of registered memory or one
  *       buffer.
  *   (4) The buffers of a free copy stream are empty, so they can be replaced.
- *   (5) Nothing of a copy stream is made or freed in a batch, except tables
- *       beyond TABLES_MIN: the driver may wait for all streams then.
+ *   (5) A batch makes and frees no memory, for which the driver may wait for all
+ *       streams, except tables of more than TABLES_MIN.
  *   (6) All work of a batch is on one stream, behind its event wait, and is over
  *       when kv_transfer returns, whatever the result.
  *

@@ -2,11 +2,11 @@
 /*
  * gpu.c - the CUDA driver, found at run time; GPUs in use; event waits.
  *
- * OWNS      the table of the driver's calls, and its library, which stays loaded
- *           even if it is useless: it may have threads by then.  The list of
- *           GPUs in use, with their contexts and modules.  For each event wait
- *           an event and, if it stands for an event of the caller, a stream: only
- *           a stream that waits for an event can take over its meaning.  Free
+ * OWNS      the table of the driver's calls, and the driver's library, which is
+ *           never unloaded, because it may have threads.  The list of GPUs in
+ *           use, with their contexts and modules.  For each event wait an event
+ *           and, if it stands for a caller's event, a stream: only a stream that
+ *           waits for the caller's event can stand for that event later.  Free
  *           event waits are kept for reuse.
  *
  * INVARIANTS
@@ -17,10 +17,9 @@
  *       not wait for each other.
  *   (4) Free event waits are done.
  *
- * LOCKING   load_lock while the driver is loaded; the table is fixed afterwards.
- *           opening around a get and a put as a whole: they make and end
- *           contexts, which takes long, and nothing else waits for them.
- *           gpu->lock: see gpu.h.
+ * LOCKING   load_lock is held while the driver is loaded.
+ *           opening is held during kv_gpu_get and kv_gpu_put, which make and end
+ *           contexts, and take long.  gpu->lock: see gpu.h.
  */
 #include <stdio.h>
 #include <dlfcn.h>

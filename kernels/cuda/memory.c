@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.c - memory of a GPU that is the library's own, at stable addresses, and
- * host memory that is registered with the driver in the background.
+ * memory.c - GPU memory of the library, and registered host memory.
  *
  * OWNS      the reserved addresses and the parts mapped there, one for each
  *           growth.  The list of attached host memory, its registrations, and
@@ -15,18 +14,16 @@
  *          REGISTERED -> WAITING      kv_pinned_stop
  *
  * INVARIANTS
- *   (1) Parts lie end to end from base on; the sum of their bytes is mapped.
- *   (2) A part that could not be mapped in full leaves nothing behind.
- *   (3) The driver gets only REGISTERED chunks.
+ *   (1) The parts of a memory lie end to end from its base on.
+ *   (2) A part that could not be mapped in full is freed again.
+ *   (3) Only REGISTERED chunks are copied by the driver without a buffer.
  *   (4) Memory in the list is mapped; kv_pinned_remove returns only when no
  *       chunk is BUSY and all registrations have ended.
- *   (5) Memory of the arena is writable for us only while its chunk is BUSY,
- *       and only in an open segment: the memfd of others is sealed, or open for
- *       reading.
+ *   (5) This process can write to a chunk of the arena only while the chunk is
+ *       BUSY, and only in an open segment.
  *
- * LOCKING   growing and freeing memory of a GPU: the caller's thread alone.
- *           lock for the static variables; a leaf, not held across calls of the
- *           driver or mprotect.
+ * LOCKING   one thread at a time grows or frees a memory of a GPU.  lock guards
+ *           the static variables; a leaf, not held across driver calls.
  */
 #include <sys/mman.h>
 
@@ -194,9 +191,9 @@ struct attached {
 	uint8_t *base;
 	uint64_t bytes;
 	bool writable;
-	bool going; /* lock: is being removed */
+	bool going; /* guarded by lock; being removed */
 	size_t n;
-	uint8_t state[]; /* lock; of each chunk */
+	uint8_t state[]; /* of each chunk; guarded by lock */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -10,7 +10,7 @@
  *       pass have ascending places in staging, and fit there.
  *   (3) The address of a byte and its place in staging have the same offset from
  *       a multiple of 16, as far as the layout allows.
- *   (4) In place, a section's place is that of its bytes in the block.
+ *   (4) In place, kv_section.at is the offset of the bytes in the block.
  *
  * LOCKING   none: a plan belongs to the thread that made it.
  */
@@ -41,16 +41,6 @@ static bool goes_on(const struct kv_plan *plan, const struct kv_pass *pass,
 		return false;
 	last = &plan->runs[pass->run + pass->n_runs - 1];
 	return last->from + last->bytes == from;
-}
-
-/* Return the offset in staging of a run that begins at byte @from of the
- * block. */
-static uint64_t place(const struct kv_plan *plan, const struct kv_pass *pass,
-		      uint64_t from)
-{
-	if (goes_on(plan, pass, from))
-		return pass->stride;
-	return kv_round_up(pass->stride, ALIGN) + from % ALIGN;
 }
 
 static struct kv_pass *next_pass(struct kv_plan *plan)
@@ -95,7 +85,13 @@ static int add_section(struct kv_plan *plan, struct kv_section section,
 			return -ENOMEM;
 		pass = plan->n_passes == 0 ? next_pass(plan)
 					   : &plan->passes[plan->n_passes - 1];
-		section.at = plan->in_place ? from : place(plan, pass, from);
+		if (plan->in_place)
+			section.at = from;
+		else if (goes_on(plan, pass, from))
+			section.at = pass->stride;
+		else
+			section.at =
+				kv_round_up(pass->stride, ALIGN) + from % ALIGN;
 		section.unit = pass->units;
 		n = end - from;
 		if (!plan->in_place)

@@ -6,8 +6,8 @@
  *
  * INVARIANTS
  *   (1) Every job submitted is run once, also when the copier is freed.
- *   (2) Jobs are queued in order of arrival; a job with k older ones begins
- *       after at most KV_COPIER_FAIR * (k + 1) others.
+ *   (2) Jobs are queued in order of arrival; a job with k older jobs begins
+ *       after at most KV_COPIER_FAIR * (k + 1) other jobs.
  *   (3) best is the highest rank in the queue; INT64_MIN: the queue is empty.
  *
  * LOCKING   copier->lock guards the queue; a leaf, released while a job runs.

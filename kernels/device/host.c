@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host.c - the device "host": pages in plain memory, copied by the processor, and
- * memory of the library's own that grows at a fixed address.
+ * host.c - the device "host": pages in plain memory, copied by the processor.
  *
- * OWNS      for each memory a mapping of a memfd, of the largest size, and the
- *           descriptor until host_take_fd.
+ * OWNS      memory of kvfs_pool_reserve: the mapping of a memfd, of the largest
+ *           size, and the descriptor until host_take_fd.
  *
  * INVARIANTS
  *   (1) Pages that follow each other in memory are copied as one run.
- *   (2) The first @bytes of a memory are readable, writable and allocated: an
- *       access never finds the machine out of memory.
- *   (3) The rest of the mapping is inaccessible.
+ *   (2) The first @bytes of a memory are readable, writable and allocated, so
+ *       that no access raises SIGBUS.  The rest cannot be accessed.
  *
- * LOCKING   none: pages and tensors are the transfer's while it runs, and one
- *           thread grows a memory at a time.
+ * LOCKING   none: a transfer owns its pages and tensors, and one thread at a time
+ *           grows a memory.
  */
 #include <linux/memfd.h>
 #include <sys/mman.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * page_fill.c - fills, which load a few blocks from the cache into pages of a
- * paged pool, and uses, which are the blocks of maps that wait for those pages.
+ * page_fill.c - fills, which load blocks into pages, and uses of these pages.
  *
  * OWNS      fills, with their lease and load, from kv_page_fills_start until
  *           the load is COPIED.
@@ -16,9 +15,9 @@
  * INVARIANTS
  *   (1) The pages of a fill are COMING as long as the fill exists: they cannot
  *       be taken, even if no use wants them any more.
- *   (2) A fill has no deadline: the uses that wait for its pages have.
+ *   (2) A fill has no deadline; the maps that wait for its pages have one.
  *   (3) At most KV_PAGE_FILLS fills are begun, or one while DRAM is short; fills
- *       behind a stream's work do not count.  The others wait in paged->fills,
+ *       behind a stream's work do not count.  Other fills wait in paged->fills,
  *       which is empty if no fill is begun.
  *   (4) A use that has settled waits for no page, and a failed one has none.
  *
@@ -38,11 +37,11 @@ struct kv_page_fill {
 	/* in a caller's list, or in paged->fills */
 	TAILQ_ENTRY(kv_page_fill) others;
 	kvfs_opts opts; /* for the load */
-	bool begun;	/* lock: one of paged->filling */
+	bool begun;	/* guarded by lock; in paged->filling */
 	struct kv_paged_pool *paged;
 	struct kvfs_space *space; /* held */
 	kvfs_lease *lease;	  /* lock */
-	struct kvfs_xfer *load;	  /* lock; NULL: not begun */
+	struct kvfs_xfer *load;	  /* guarded by lock; or NULL */
 	size_t wanted; /* guarded by lock; uses that wait for the fill */
 	size_t n, limit;
 	struct kv_page *page[FILL_PAGES]; /* COMING; page->fill is this fill */

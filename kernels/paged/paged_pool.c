@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * paged_pool.c - pools whose pages are the library's own, and sets of pages that
- * the engine writes: schedule (take), compute, apply (seal or drop).
+ * paged_pool.c - pools of kvfs_pool_reserve, and sets of pages to write to.
  *
- * OWNS      the pages' memory, the page table, and the pool that copies use.
- *           Sets of pages, and the pages of sets that are not over.  Not mapped
- *           pages (map.c).
+ * OWNS      the pages' memory, the page table, the pool that copies use, and the
+ *           sets with their pages.  Not mapped pages (map.c).
  *
  * STATES    of a set:
  *
@@ -17,23 +15,23 @@
  * INVARIANTS
  *   (1) A page of the page table has memory at a fixed address.
  *   (2) One thread at a time grows a pool.
- *   (3) The caller's pool has no pages: no load or save of the caller reaches
- *       the pages here.
+ *   (3) The caller's pool has no pages: no load or save of the caller can name
+ *       a page of this pool.
  *   (4) A page of a set belongs to the set alone until the set is sealed or
  *       dropped, and the stream's work at that time is over.
  *   (5) A sealed page is not taken again until its block is in the cache, or
- *       the save has failed: at every moment one of them has the block.  The
- *       pool does not depend on the save: by sealing, the caller states that the
- *       bytes are right.
- *   (6) A page whose key another page has by now is freed: a block has one.
- *   (7) A set is freed with its last reference: the caller's, the fence's, and
- *       that of the sealed pages.
+ *       the save has failed.  Maps use a sealed page whether or not the save
+ *       succeeds.
+ *   (6) A sealed page whose key another page already has is freed.
+ *   (7) A set is freed with its last reference: of the caller, of the fence, or
+ *       of the sealed pages.
  *
  * LOCKING   session->lock; released while the device makes memory.
  */
 #include "kernels/device/device.h"
 #include "kernels/paged/map.h"
 #include "kernels/paged/paged_pool.h"
+#include "kernels/transfer/save.h"
 #include "kernels/transfer/staging.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/stream_sync.h"
@@ -252,23 +250,11 @@ static int pool_grow(struct kv_paged_pool *paged, uint64_t pages)
 	return r;
 }
 
-/* Grow the pool by @n pages, and by an eighth of its pages at least, so that
- * pools seldom grow. */
-static int grow_for(struct kv_paged_pool *paged, uint64_t n)
-{
-	const uint64_t pages = kv_page_table_count(paged->page_table).pages;
-	const uint64_t most = paged->max_pages - pages;
-	const uint64_t need = KV_MIN(n, most);
-	const uint64_t want = KV_MIN(KV_MAX(need, pages / 8), most);
-	int r = pool_grow(paged, pages + want);
-
-	return r < 0 && want > need ? pool_grow(paged, pages + need) : r;
-}
-
 void kv_paged_pool_room(struct kv_paged_pool *paged, uint64_t n)
 {
 	struct kvfs_session *session = paged->inner->session;
 	struct kv_page_table_counts counts;
+	uint64_t most, need, want;
 	int r = 0;
 
 	kv_assert_locked(&session->lock);
@@ -276,10 +262,17 @@ void kv_paged_pool_room(struct kv_paged_pool *paged, uint64_t n)
 		counts = kv_page_table_count(paged->page_table);
 		if (counts.free >= n || counts.pages == paged->max_pages)
 			return;
-		if (paged->growing)
+		if (paged->growing) {
 			kv_session_wait(session, UINT64_MAX);
-		else
-			r = grow_for(paged, n - counts.free);
+			continue;
+		}
+		/* Grow by an eighth at least, so that pools seldom grow. */
+		most = paged->max_pages - counts.pages;
+		need = KV_MIN(n - counts.free, most);
+		want = KV_MIN(KV_MAX(need, counts.pages / 8), most);
+		r = pool_grow(paged, counts.pages + want);
+		if (r < 0 && want > need)
+			r = pool_grow(paged, counts.pages + need);
 	}
 }
 
@@ -321,7 +314,10 @@ int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)
 	pthread_mutex_lock(&session->lock);
 	session->staging_bytes = all;
 	session->staging_asked = true;
-	kv_staging_prepare_locked(session, pool->layout->payload);
+	/* Make the staging before a save needs it. */
+	session->stage_grows_at = 0;
+	kv_staging_grow_locked(
+		session, kv_round_up(pool->layout->payload, KV_SAVE_ALIGN));
 	pthread_mutex_unlock(&session->lock);
 	return 0;
 }

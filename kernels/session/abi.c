@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * abi.c - structs of a caller that was built against another version of kvfs.h,
- * and the keys of blocks.
+ * abi.c - structs of callers built against another kvfs.h, and keys of blocks.
  *
  * The encoding of a block's own key, which never changes: XXH3-128, seeded with
  * the layout's seed, over "kvfs-key-1" and a NUL, and then fields, each

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * link.c - one connection to the daemon, whole messages on it, and the search
- * for the daemon's socket on a thread.
+ * link.c - a connection to the daemon, its messages, and the search for a socket.
  *
  * OWNS      the descriptor of a link; the finder's thread, and its memory, which
  *           can outlive the session.  Not the meaning of messages (rpc.c) nor
@@ -13,13 +12,13 @@
  *           LOOKING -> LEFT   kv_finder_end   run_finder frees it later
  *
  * INVARIANTS
- *   (1) The daemon of an open link has answered HELLO with a version of ours
- *       and is root or our own user.  In a user namespace the daemon can be of
- *       the overflow user, if only that user, root and we can change the
+ *   (1) The daemon of an open link has answered HELLO with a version of ours,
+ *       and runs as root or as our own user.  In a user namespace it may run as
+ *       the overflow user, if only that user, root and our user can change the
  *       directories of its socket.
  *   (2) A descriptor that came with a refused message is closed here.
- *   (3) An abandoned finder thread touches nothing but its own memory; the
- *       library is linked so that it is never unloaded (-z nodelete).
+ *   (3) An abandoned finder thread uses only its own memory, and the library,
+ *       which is never unloaded (-z nodelete).
  *
  * LOCKING   none: the owner of a link serializes senders and receivers, and the
  *           state of a finder is atomic.

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mapped_segment.c - arena segments of the daemon, mapped for reading, and host
- * memory that is attached to a session's device.
+ * mapped_segment.c - mapped segments of the daemon's arena, and attached memory.
  *
  * OWNS      the mappings, and the list of memory to be detached.  Not the
  *           descriptors: they are closed once mapped.

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * query.c - questions by key (which blocks exist, and how much of a prompt);
- * evict, pin, clear, forget, list, remove, statistics.
+ * query.c - look-ups by key, and evict, pin, clear, forget, list, remove, stats.
  *
  * OWNS      nothing.
  *
  * INVARIANTS
- *   (1) States are in the order of the keys asked; a key whose state could not
- *       be learnt is absent.
+ *   (1) States are in the order of the keys; a key is absent if the daemon could
+ *       not be asked.
  *
  * LOCKING   none of its own; see rpc.c and space.c.
  */
@@ -761,7 +760,7 @@ static long match_groups(const kvfs_query *queries, size_t n, bool in_tokens,
 			 struct group *groups)
 {
 	uint64_t end = INT64_MAX, step = 1;
-	int r;
+	int r = 0;
 
 	for (size_t i = 0; i < n; i++) {
 		struct group *group = &groups[i];
@@ -774,11 +773,10 @@ static long match_groups(const kvfs_query *queries, size_t n, bool in_tokens,
 	}
 	if (step > end)
 		return 0;
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < n && r == 0; i++)
 		r = look_up(&groups[i], end);
-		if (r < 0)
-			return r;
-	}
+	if (r < 0)
+		return r;
 	for (end -= end % step; end > 0; end -= step) {
 		size_t i = 0;
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * query.h - queries: the checks and conversions that look-ups and leases
- * share.
+ * query.h - checks and conversions of keys for look-ups, leases and saves.
  */
 #ifndef KV_KERNELS_SESSION_QUERY_H
 #define KV_KERNELS_SESSION_QUERY_H
@@ -12,7 +11,7 @@
 
 #define KV_QUERY_KEYS_MAX ((size_t)KVFS_KEYS_MAX)
 
-/* Return the states of @query's keys; absent if they cannot be learnt. */
+/* Store the state of each key of @query; absent if the daemon cannot be asked. */
 void kv_query_probe(const kvfs_query *query, uint8_t *ret_states);
 
 /*
@@ -26,7 +25,7 @@ long kv_queries_check(const kvfs_query *queries, size_t n_queries,
 /* Return whether there are at most KV_QUERY_KEYS_MAX keys of 16 or 32 bytes. */
 bool kv_wire_keys_are_valid(const kvfs_key *keys, size_t n);
 
-/* Convert @n keys for a message; bytes past the length are zero. */
+/* Convert @n keys to the form of messages. */
 void kv_wire_keys(const kvfs_key *keys, size_t n, struct wire_key *ret_keys);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rpc.c - requests on the asynchronous connection, questions on the look-up
- * connection, and notices for kvfs_reap.
+ * rpc.c - requests, questions on the look-up connection, and notices.
  *
  * OWNS      the table of calls that wait for a reply, and the queue of messages
  *           for which the socket had no room; not the calls.  session->lookup.
@@ -12,7 +11,7 @@
  *   (1) A call is in the table from a successful submit until its done runs,
  *       once: by its reply or by kv_rpc_break_locked.  A call whose message is
  *       still in the queue can be withdrawn instead.
- *   (2) While the queue holds a message, later ones go behind it.
+ *   (2) While the queue holds a message, later messages are queued behind it.
  *   (3) A tag is not used twice in a session's life.
  *   (4) At most one question is in flight, and its reply is the next message:
  *       after a time-out or any other failure the look-up connection is closed,
@@ -22,10 +21,10 @@
  *       pending; each stage is reported once.
  *   (7) kvfs_fd stays readable as long as a notice is pending.
  *
- * LOCKING   session->lock for requests and notices, held while a message is
- *           handed to the kernel, which never waits; kv_rpc_receive runs under
- *           receive_lock and takes session->lock for the effect.  lookup_lock
- *           for questions, held for the round trip.
+ * LOCKING   session->lock for requests and notices, also while a message is sent,
+ *           which never blocks.  kv_rpc_receive runs under receive_lock, and
+ *           takes session->lock to handle a message.  lookup_lock for a
+ *           question, held for the round trip.
  */
 #include <sys/socket.h>
 

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * session.c - a session: opened and closed, kept connected by its reader
- * thread, which handles the daemon's messages and fires timers, and disabled in
- * the child of a fork.
+ * session.c - sessions, and their reader thread, which connects, handles the
+ * daemon's messages and fires timers.
  *
- * OWNS      struct kvfs_session and the descriptors for waking and waiting; the
- *           members of the other files belong to those files.  Only the reader
- *           thread opens or closes session->link.  The running timers: an engine
- *           has tens of transfers in flight, so their list is not sorted.  The
- *           list of the process's sessions and the count of forks, which
- *           pthread_atfork needs; and the last version of a daemon that was
- *           printed.
+ * OWNS      struct kvfs_session, but for the members of other files, and the
+ *           descriptors for waking and waiting.  Only the reader thread opens or
+ *           closes session->link.  The running timers, in an unsorted list, as
+ *           an engine has only tens of transfers in flight.  For pthread_atfork
+ *           the list of the process's sessions and the count of forks.
  *
  * STATES    of the connection:
  *
@@ -239,28 +236,13 @@ static void disconnect(struct kvfs_session *session)
 	pthread_mutex_unlock(&session->receive_lock);
 }
 
-/* Print, once for each version of the daemon, that the session cannot use this
- * daemon. */
-static void print_versions(const char *path, const struct wire_hello *theirs)
-{
-	static _Atomic uint32_t printed;
-
-	if (atomic_exchange(&printed, theirs->version) == theirs->version)
-		return;
-	fprintf(stderr,
-		"libkvfs %s: the kvfs daemon at %s speaks versions %u to %u of "
-		"the protocol, and this library %u to %u: nothing is found and "
-		"nothing saved until one of them is replaced\n",
-		KV_VERSION, path, theirs->oldest, theirs->version, WIRE_OLDEST,
-		WIRE_VERSION);
-}
-
 /* Look for the socket, whose path may change, and connect.  A finder that hangs
  * in the mount is abandoned after a while, because another daemon may be
  * mounted over the first one.  The patience doubles each time, so there are
  * never many abandoned threads. */
 static void connect_again(struct kvfs_session *session, struct retry *retry)
 {
+	static _Atomic uint32_t printed;
 	struct kv_link link = {.fd = -1};
 	struct wire_hello theirs;
 	char path[KV_SOCKET_PATH_MAX];
@@ -279,8 +261,16 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 	}
 	if (r == 0)
 		r = kv_link_open(path, &link, &theirs);
-	if (r == -EPROTONOSUPPORT)
-		print_versions(session->path, &theirs);
+	/* Print the versions once for each version of the daemon. */
+	if (r == -EPROTONOSUPPORT &&
+	    atomic_exchange(&printed, theirs.version) != theirs.version)
+		fprintf(stderr,
+			"libkvfs %s: the kvfs daemon at %s speaks versions %u "
+			"to %u of the protocol, and this library %u to %u: "
+			"nothing is found and nothing saved until one of them "
+			"is replaced\n",
+			KV_VERSION, session->path, theirs.oldest,
+			theirs.version, WIRE_OLDEST, WIRE_VERSION);
 	pthread_mutex_lock(&session->receive_lock);
 	pthread_mutex_lock(&session->lock);
 	if (r == 0) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space.c - a space as a client knows it (name, layout and id), and the
- * snapshots of a space.
+ * space.c - the client's record of a space, and the snapshots of a space.
  *
  * OWNS      struct kvfs_space and every layout that the space has had.  Not the
  *           picks of a snapshot: the daemon has them from the first message on,
@@ -15,8 +14,8 @@
  *
  * INVARIANTS
  *   (1) A layout that a caller has seen is kept until the space is freed.
- *   (2) The daemon gets the caller's layout text, not the one completed here
- *       while there was no daemon: the daemon draws the seed.
+ *   (2) The daemon gets the caller's layout text, not the layout that was
+ *       completed with a seed here, because the daemon draws the seed.
  *   (3) The id of a set of picks is used once in the life of the process.
  *
  * LOCKING   session->lock; not held during a question.

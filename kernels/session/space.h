@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space.h - a space as a client knows it: name, layout and id.
+ * space.h - the client's record of a space: its name, layout and id.
  */
 #ifndef KV_KERNELS_SESSION_SPACE_H
 #define KV_KERNELS_SESSION_SPACE_H
@@ -17,7 +17,7 @@ struct kvfs_space {
 	char *name, *text; /* fixed; @text: the caller's layout, or "" */
 	unsigned flags;	   /* fixed; flags and mode given to kvfs_space_open */
 	unsigned refs;	   /* guarded by lock */
-	uint32_t id;	   /* lock: the daemon's id */
+	uint32_t id;	   /* guarded by lock; from the daemon */
 	uint64_t known_by; /* guarded by lock; @id's connection, or 0 */
 	uint32_t uid,
 		mode; /* guarded by lock; as last reported by the daemon */

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * batch.c - save up to WIRE_BATCH blocks of a transfer in one go: by copies in
- * the staging memory, or from pages that are lent to the daemon.
+ * batch.c - batches of a save's blocks, by way of staging or from lent pages.
  *
- * OWNS      a batch's extent of the staging memory: its blocks, or, for lent
- *           pages, a word that says whether the pages are lent, and the blocks'
- *           token ids.  The daemon's reservations for staged blocks.
+ * OWNS      a batch's extent of the staging memory, with the blocks or, for lent
+ *           pages, with the blocks' token ids and a word that says whether the
+ *           pages are lent.  The daemon's reservations for staged blocks.
  *
  * STATES    of a batch:
  *
@@ -29,18 +28,18 @@
  *       sealed.
  *   (2) Pages are read only while COPYING or lent, whatever happens to the
  *       connection or the transfer meanwhile.
- *   (3) The word of a batch is WIRE_LENT if and only if its pages are lent: the
- *       word changes before any block counts as COPIED or failed.
+ *   (3) The word of a batch is WIRE_LENT if and only if its pages are lent.  The
+ *       word is cleared before a block counts as COPIED or failed.
  *   (4) A block without room goes back to its transfer's todo list, if the save
  *       waits for room (is_full): no block waits in a batch.
  *   (5) An extent is put back only by the answer after which the daemon does
  *       not read it; without such an answer its staging is abandoned.
  *   (6) The batch's hold has a tag if and only if the daemon holds blocks under
  *       the batch's tag.
- *   (7) An UNWANTED batch has settled its blocks; it still owns its extent and
- *       what the daemon has reserved or sealed for it.
+ *   (7) An UNWANTED batch has settled its blocks; it still owns its extent, and
+ *       the daemon's reservations and leases.
  *
- * LOCKING   session->lock, but for copy, which has the extent for itself.
+ * LOCKING   session->lock.  The copy thread has the batch's extent for itself.
  */
 #include "kernels/device/device.h"
 #include "kernels/session/space.h"
@@ -199,31 +198,6 @@ static int send_keys_locked(struct kv_save_batch *batch, struct kv_call *call,
 	}
 	call->count = (uint32_t)batch->n;
 	return kv_rpc_submit_locked(xfer->session, call, &packet);
-}
-
-/* Send WIRE_SAVE: the batch's blocks are in staging. */
-static int send_blocks_locked(struct kv_save_batch *batch)
-{
-	struct kvfs_xfer *xfer = batch->xfer;
-	struct wire_save blocks[WIRE_BATCH];
-	struct kv_packet packet = {
-		.header = {.type = WIRE_SAVE,
-			   .flags = xfer->ids ? WIRE_WITH_IDS : 0,
-			   .count = (uint32_t)batch->n,
-			   .space = xfer->space_id},
-		.items = blocks,
-		.bytes = batch->n * sizeof(blocks[0]),
-		.fd = -1,
-	};
-
-	kv_assert_locked(&xfer->session->lock);
-	for (size_t i = 0; i < batch->n; i++) {
-		blocks[i] = xfer->blocks[batch->block[i]];
-		blocks[i].offset =
-			batch->extent->offset + i * batch->block_bytes;
-	}
-	batch->call.count = (uint32_t)batch->n;
-	return kv_rpc_submit_locked(xfer->session, &batch->call, &packet);
 }
 
 /* Return the bytes that one block takes in a WIRE_SAVE_PAGES message. */
@@ -398,6 +372,16 @@ static void copy(struct kv_job *job)
 		kv_container(job, struct kv_save_batch, job);
 	struct kvfs_xfer *xfer = batch->xfer;
 	struct kvfs_session *session = xfer->session;
+	struct wire_save blocks[WIRE_BATCH];
+	struct kv_packet packet = {
+		.header = {.type = WIRE_SAVE,
+			   .flags = xfer->ids ? WIRE_WITH_IDS : 0,
+			   .count = (uint32_t)batch->n,
+			   .space = xfer->space_id},
+		.items = blocks,
+		.bytes = batch->n * sizeof(blocks[0]),
+		.fd = -1,
+	};
 	int r;
 
 	pthread_mutex_lock(&session->lock);
@@ -419,8 +403,14 @@ static void copy(struct kv_job *job)
 	}
 	batch->state = SAVING;
 	batch->call.done = saved;
+	batch->call.count = (uint32_t)batch->n;
+	for (size_t i = 0; i < batch->n; i++) {
+		blocks[i] = xfer->blocks[batch->block[i]];
+		blocks[i].offset =
+			batch->extent->offset + i * batch->block_bytes;
+	}
 	r = kv_session_is_live(session, xfer->generation)
-		    ? send_blocks_locked(batch)
+		    ? kv_rpc_submit_locked(session, &batch->call, &packet)
 		    : -ENOTCONN;
 	kv_xfer_reach_locked(xfer, KVFS_COPIED, batch->n);
 	if (r < 0) {

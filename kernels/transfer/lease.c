@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease.c - a client's hold on blocks in DRAM, and prefetches, which bring
- * blocks to DRAM without a hold.
+ * lease.c - leases of blocks in DRAM, and prefetches, which lease nothing.
  *
  * OWNS      leases, and a reference to the mapping of each block held.
  *
  * STATES    of a lease: unsettled calls of lease->keys (keys_call.c), then
- *           SETTLED.  A call with a block that the daemon holds is released
- *           when the lease is freed, or, ABANDONED, when its answer comes.
+ *           SETTLED.  A call for which the daemon holds blocks is released when
+ *           the lease is freed; if ABANDONED, when its answer comes.
  *
  * INVARIANTS
  *   (1) Blocks do not change after the lease has settled.
- *   (2) Each call of which the daemon holds a block for the lease is released
- *       once, on every path.
+ *   (2) Each call for which the daemon holds blocks is released exactly once.
  *   (3) A lease is freed with its last reference.
  *   (4) A prefetch sets a key's status before it counts the key.
  *
@@ -26,7 +24,7 @@
 #include "kernels/session/space.h"
 #include "kernels/transfer/lease.h"
 
-#define NEAR_NS 200000u /* more than resident blocks take */
+#define NEAR_NS 200000u /* a DRAM hit is answered before */
 
 struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i)
 {

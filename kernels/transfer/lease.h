@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease.h - a lease: a client's hold on blocks in DRAM.
+ * lease.h - a lease, for which the daemon holds blocks in DRAM.
  */
 #ifndef KV_KERNELS_TRANSFER_LEASE_H
 #define KV_KERNELS_TRANSFER_LEASE_H

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pool.c - the engine's paged memory: from the views of its descriptor, which
- * is checked once, to the strides of a block; and lending it to the daemon.
+ * pool.c - pools of the engine's pages, and lending their memory to the daemon.
  *
  * OWNS      struct kvfs_pool, and its lending: the memory's descriptor.  The
  *           pages stay the engine's.
@@ -9,13 +8,12 @@
  * STATES    of a lending, for each connection anew:
  *
  *           UNKNOWN -> ASKED      kv_lending_offer_locked
- *             ASKED -> TAKEN      offered: saves go by the lent pages
+ *             ASKED -> TAKEN      offered: the daemon saves from the pages
  *             ASKED -> REFUSED    offered: saves go by staging
  *
  * INVARIANTS
- *   (1) loads and saves have, for each page, the number of transfers under way
- *       that use it; pages_loading and pages_saving the number of pages in use:
- *       a page of two transfers counts once, until both have let go of it.
+ *   (1) loads and saves count, for each page, the transfers in flight that use
+ *       the page.  pages_loading and pages_saving count each page in use once.
  *   (2) A pool with busy transfers is not freed.
  *   (3) Strides are in the order of the block's bytes, without gaps, and cover
  *       each of them once.
@@ -552,7 +550,8 @@ static void closing(struct kvfs_session *session)
 {
 	kv_xfers_drain(session, NULL);
 	session->stage_payload = 0; /* stop making stages */
-	kv_staging_wait_grown(session);
+	while (session->stage_growing)
+		kv_session_wait(session, UINT64_MAX);
 }
 
 static void closed(struct kvfs_session *session)
@@ -573,12 +572,6 @@ static void forked(struct kvfs_session *session)
 	}
 }
 
-static void detaching_locked(struct kvfs_session *session)
-{
-	kv_assert_locked(&session->lock);
-	kv_stream_sync_detach_locked(session->stream_sync);
-}
-
 static void cleared_locked(struct kvfs_session *session, const char *name)
 {
 	struct kvfs_pool *pool;
@@ -594,7 +587,7 @@ static const struct kv_session_user transfers = {
 	.closing = closing,
 	.closed = closed,
 	.forked = forked,
-	.detaching_locked = detaching_locked,
+	.detaching_locked = kv_stream_sync_detach_locked,
 	.clearing_locked = kv_saves_stop_locked,
 	.cleared_locked = cleared_locked,
 };

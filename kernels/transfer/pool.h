@@ -46,7 +46,7 @@ struct kvfs_pool {
 
 	/* Of a pool of kvfs_pool_reserve, whose callers cannot name pages;
 	 * NULL: the pages are the engine's. */
-	struct kv_paged_pool *paged; /* fixed, as is its table */
+	struct kv_paged_pool *paged; /* fixed, like paged_ops */
 	const struct kv_paged_pool_ops *paged_ops;
 	LIST_ENTRY(kvfs_pool) others; /* guarded by lock; in session->paged */
 };

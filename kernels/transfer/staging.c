@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * staging.c - the memory in which blocks are gathered for the daemon: a ring of
- * extents in a memfd; made and grown in the background for each session.
+ * staging.c - stages, and the background work that makes and grows them.
  *
  * OWNS      the memfd of a stage, its mapping and its extents;
  *           session->stage and session->stage_next.
@@ -18,7 +17,7 @@
  *            MAKING -> NEXT      stage_made_locked
  *              NEXT -> IN USE    kv_staging_swap_locked, when the stage before
  *                                is empty
- *            IN USE -> IN USE    kv_staging_grow_locked, and then as above
+ *            IN USE -> IN USE    kv_staging_grow_locked makes the next stage
  *                 * -> NONE      the connection is lost (pool.c)
  *
  * INVARIANTS
@@ -32,8 +31,8 @@
  *       begins the large one in the background; saves change to the large one
  *       when the small one is empty.
  *
- * LOCKING   session->lock, but not while memory is made.  The memory of an
- *           extent belongs to its holder.  shared, of all sessions, is atomic.
+ * LOCKING   session->lock, but not while memory is made.  A batch owns the memory
+ *           of its extent.  shared, of all sessions, is atomic.
  */
 #include <fcntl.h>
 #include <linux/memfd.h>
@@ -113,8 +112,8 @@ bool kv_stage_may_be(uint64_t bytes)
 				(uint64_t)sysconf(_SC_PAGESIZE) / 4;
 }
 
-static int stage_new(uint64_t bytes, bool large, bool shares,
-		     struct kv_stage **ret_stage)
+int kv_stage_new(uint64_t bytes, bool large, bool shares,
+		 struct kv_stage **ret_stage)
 {
 	struct kv_stage *stage;
 	int r = -ENOMEM;
@@ -149,16 +148,6 @@ static int stage_new(uint64_t bytes, bool large, bool shares,
 	}
 	*ret_stage = stage;
 	return 0;
-}
-
-int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage)
-{
-	return stage_new(bytes, false, false, ret_stage);
-}
-
-int kv_stage_grow(uint64_t bytes, bool asked, struct kv_stage **ret_stage)
-{
-	return stage_new(bytes, true, !asked, ret_stage);
 }
 
 void kv_stage_attach_locked(struct kv_stage *stage,
@@ -347,7 +336,7 @@ static void make_stage(struct kv_job *job)
 	struct make_stage *make = (struct make_stage *)job;
 	struct kvfs_session *session = make->session;
 	struct kv_stage *stage = NULL;
-	int r = kv_stage_new(make->bytes, &stage);
+	int r = kv_stage_new(make->bytes, false, false, &stage);
 
 	pthread_mutex_lock(&session->lock);
 	session->stage_making = false;
@@ -367,7 +356,7 @@ static void *grow_stage(void *arg)
 	struct make_stage *make = arg;
 	struct kvfs_session *session = make->session;
 	struct kv_stage *stage = NULL;
-	int r = kv_stage_grow(make->bytes, make->asked, &stage);
+	int r = kv_stage_new(make->bytes, true, !make->asked, &stage);
 
 	pthread_mutex_lock(&session->lock);
 	if (r == 0)
@@ -445,13 +434,6 @@ int kv_staging_need_locked(struct kvfs_session *session, uint64_t block_bytes)
 	return -EAGAIN;
 }
 
-void kv_staging_prepare_locked(struct kvfs_session *session, uint64_t payload)
-{
-	kv_assert_locked(&session->lock);
-	session->stage_grows_at = 0;
-	kv_staging_grow_locked(session, kv_round_up(payload, KV_SAVE_ALIGN));
-}
-
 void kv_staging_begin_locked(struct kvfs_session *session)
 {
 	const uint64_t bytes =
@@ -462,11 +444,4 @@ void kv_staging_begin_locked(struct kvfs_session *session)
 		return;
 	if (kv_staging_need_locked(session, bytes) != -ENOTCONN)
 		kv_staging_grow_locked(session, bytes);
-}
-
-void kv_staging_wait_grown(struct kvfs_session *session)
-{
-	kv_assert_locked(&session->lock);
-	while (session->stage_growing)
-		kv_session_wait(session, UINT64_MAX);
 }

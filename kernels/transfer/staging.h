@@ -7,8 +7,8 @@
  * A stage belongs to one connection: when the connection breaks, the daemon may
  * still be reading, so the memory is never written again.
  *
- * Threads: kv_stage_new and kv_stage_grow may be called on any thread, all
- * other functions with session->lock held.
+ * Threads: kv_stage_new may be called on any thread, all other functions with
+ * session->lock held.
  */
 #ifndef KV_KERNELS_TRANSFER_STAGING_H
 #define KV_KERNELS_TRANSFER_STAGING_H
@@ -50,15 +50,16 @@ struct kv_stage {
  * quarter at most. */
 bool kv_stage_may_be(uint64_t bytes);
 
-/* Make a stage of at least @bytes, with all pages present.
+/*
+ * Make a stage of at least @bytes, with all pages present.  @large: in huge pages
+ * if possible.  @shares: the stage counts against KV_STAGE_SHARE.
+ * -EDQUOT: KV_STAGE_SHARE would be exceeded
  * -ENOMEM: too little memory, more than a quarter of the machine's, or more
  *          than the process may have
- * errors of memfd_create(2) */
-int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage);
-/* Make a stage as kv_stage_new does, in huge pages if possible.  Unless the
- * caller @asked for the size, the stage counts against KV_STAGE_SHARE
- * (-EDQUOT). */
-int kv_stage_grow(uint64_t bytes, bool asked, struct kv_stage **ret_stage);
+ * errors of memfd_create(2)
+ */
+int kv_stage_new(uint64_t bytes, bool large, bool shares,
+		 struct kv_stage **ret_stage);
 /* Free a stage that no thread writes to.  Takes NULL. */
 void kv_stage_free(struct kv_stage *stage);
 
@@ -85,11 +86,6 @@ void kv_stage_forked(struct kv_stage *stage);
  * save comes.  Call this after a pool was registered, and after each
  * connection. */
 void kv_staging_begin_locked(struct kvfs_session *session);
-/* Make staging for blocks of @payload bytes, with at least
- * session->staging_bytes, before a save needs it. */
-void kv_staging_prepare_locked(struct kvfs_session *session, uint64_t payload);
-/* Wait until no stage is being made.  Releases session->lock meanwhile. */
-void kv_staging_wait_grown(struct kvfs_session *session);
 
 /*
  * Make sure that session->stage has room for two blocks of @block_bytes.

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stream_sync.c - the order of copies and the caller's streams: copies after
- * work on the device (event waits), and streams after copies (submissions).
+ * stream_sync.c - copies after a stream's work, and streams after copies.
  *
- * OWNS      the session's sync thread, and the thread that waits for devices to
- *           let go of memory (mapped_segment.c); a transfer's event wait (what must be
- *           over before its pages are touched); fences that have begun; the
- *           device's fence for the end of a submitted batch.
+ * OWNS      the session's sync thread, and the thread that detaches memory
+ *           (mapped_segment.c); a transfer's event wait, for the work that must
+ *           be over before the pages are used; fences that have begun; the
+ *           device's event wait for the end of a submitted batch.
  *
  * STATES    of an event wait:
  *
  *              MADE -> WAITING   kv_stream_sync_waits_locked
  *           WAITING -> DONE      look_at: the device says so
  *           WAITING -> STOPPED   kv_stream_sync_stop_locked
- *                 * -> freed     give_back, once the transfer is COPIED
+ *                 * -> freed     run, once the transfer is COPIED
  *
  *           of a submission, a batch of copies that the device is given:
  *
@@ -31,7 +30,7 @@
  *   (3) A transfer in one of the sync's lists has a reference.
  *   (4) While a transfer waits for its event wait, no copy thread has a job of
  *       it.
- *   (5) Mostly, only the first of the event waits in a stream is looked at.
+ *   (5) Of the event waits in a stream mostly only the first is looked at.
  *   (6) A stream waits only for SUBMITTED batches: they end without further
  *       work by any thread.
  *   (7) A submission is in xfer->submissions if and only if it is SUBMITTED.
@@ -62,8 +61,8 @@ struct kv_stream_sync {
 	bool runs, detaches; /* guarded by lock; the two threads were started */
 	pthread_cond_t work, detach;
 	struct kv_xfers waiting; /* guarded by lock; for event waits */
-	TAILQ_HEAD(, kv_stream_fence) fences; /* lock: begun */
-	struct kv_xfers over;		      /* lock: to give back */
+	TAILQ_HEAD(, kv_stream_fence) fences; /* guarded by lock */
+	struct kv_xfers over;		      /* guarded by lock */
 	uint64_t pause; /* guarded by lock; nanoseconds until the next look */
 	unsigned looks; /* of the thread */
 	_Atomic uint64_t made; /* event waits */
@@ -216,8 +215,8 @@ bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool)
 /* ---- fences ---- */
 
 struct kv_stream_fence {
-	TAILQ_ENTRY(kv_stream_fence) others; /* lock: in sync->fences */
-	struct kvfs_pool *pool;		     /* busy once the fence has begun */
+	TAILQ_ENTRY(kv_stream_fence) others; /* in sync->fences */
+	struct kvfs_pool *pool;		     /* busy from the begin on */
 	struct kv_stream_place place;	     /* of the event wait */
 	void *event_wait;
 	void (*gone)(void *owner);
@@ -434,10 +433,10 @@ int kv_stream_sync_start_locked(struct kvfs_session *session)
 	return r;
 }
 
-void kv_stream_sync_detach_locked(struct kv_stream_sync *sync)
+void kv_stream_sync_detach_locked(struct kvfs_session *session)
 {
-	kv_assert_locked(&sync->session->lock);
-	pthread_cond_signal(&sync->detach);
+	kv_assert_locked(&session->lock);
+	pthread_cond_signal(&session->stream_sync->detach);
 }
 
 void kv_stream_sync_free(struct kv_stream_sync *sync)

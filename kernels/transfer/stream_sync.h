@@ -12,7 +12,7 @@ struct kv_stream_sync;
 /* Start the session's sync threads, if they do not run.  -ENOMEM, -EAGAIN. */
 int kv_stream_sync_start_locked(struct kvfs_session *session);
 /* Wake the thread that detaches the memory in session->detaching. */
-void kv_stream_sync_detach_locked(struct kv_stream_sync *sync);
+void kv_stream_sync_detach_locked(struct kvfs_session *session);
 /* Detach the memory that is left, and end the threads.  No transfer may be
  * under way.  Takes NULL. */
 void kv_stream_sync_free(struct kv_stream_sync *sync);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xfer.c - a transfer: blocks on their way, and the stage of each.
+ * xfer.c - transfers, their stages, and the calls that wait for them.
  *
  * OWNS      struct kvfs_xfer and the counts of pages in use of pools.  The
  *           transfer's kind (xfer->ops) moves the blocks.

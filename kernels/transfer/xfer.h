@@ -109,7 +109,7 @@ struct kvfs_xfer {
 	void *event_wait;	      /* fixed until COPIED; NULL: none */
 	struct kv_stream_place place; /* of the event wait; fixed */
 	bool event_over;      /* guarded by lock; the event wait is done */
-	bool waits_for_event; /* lock: in sync->waiting */
+	bool waits_for_event; /* guarded by lock */
 	struct kvfs_pool *event_pool;  /* guarded by lock; kept busy */
 	TAILQ_ENTRY(kvfs_xfer) synced; /* in a list of sync */
 	/* guarded by lock; the SUBMITTED batches */
@@ -118,7 +118,7 @@ struct kvfs_xfer {
 	bool all_submitted;   /* lock */
 	size_t got_submitted; /* guarded by lock; not failed then */
 
-	/* lock: flush.c */
+	/* guarded by lock; flush.c */
 	bool flush_asked; /* a caller waits until the transfer is DURABLE */
 	bool flush_sent;
 	struct kv_keys keys; /* guarded by lock; flush or prefetch */

@@ -347,10 +347,10 @@ static void staging_of_the_library_is_mapped(void **state)
 	struct kv_stage *stage;
 
 	(void)state;
-	assert_int_equal(kv_stage_new(MIB, &stage), 0);
+	assert_int_equal(kv_stage_new(MIB, false, false, &stage), 0);
 	assert_true(maps(dup(stage->fd), 0, stage->bytes));
 	kv_stage_free(stage);
-	assert_int_equal(kv_stage_grow(3 * MIB, true, &stage), 0);
+	assert_int_equal(kv_stage_new(3 * MIB, true, false, &stage), 0);
 	assert_true(maps(dup(stage->fd), 0, stage->bytes));
 	kv_stage_free(stage);
 }

@@ -16,7 +16,7 @@ static int setup(void **state)
 {
 	struct kv_stage *stage;
 
-	if (kv_stage_new(SIZE, &stage) < 0)
+	if (kv_stage_new(SIZE, false, false, &stage) < 0)
 		return -1;
 	*state = stage;
 	return 0;
@@ -50,8 +50,8 @@ static void absurd_sizes_are_refused(void **state)
 	struct kv_stage *stage;
 
 	(void)state;
-	assert_true(kv_stage_new(UINT64_MAX, &stage) < 0);
-	assert_true(kv_stage_new((uint64_t)1 << 60, &stage) < 0);
+	assert_true(kv_stage_new(UINT64_MAX, false, false, &stage) < 0);
+	assert_true(kv_stage_new((uint64_t)1 << 60, false, false, &stage) < 0);
 }
 
 static void it_cannot_be_shrunk_or_grown(void **state)
