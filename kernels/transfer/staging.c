@@ -311,7 +311,7 @@ int kv_staging_swap_locked(struct kvfs_session *session)
 	return 0;
 }
 
-/* Keep @stage as session->stage_next, unless a larger stage is ready. */
+/* Keep @stage as session->stage_next, unless a larger stage is ready or in use. */
 static int stage_made_locked(const struct make_stage *make,
 			     struct kv_stage *stage)
 {
@@ -320,6 +320,7 @@ static int stage_made_locked(const struct make_stage *make,
 
 	kv_assert_locked(&session->lock);
 	if (!kv_session_is_live(session, make->generation) ||
+	    (session->stage && session->stage->bytes >= stage->bytes) ||
 	    (other && other->bytes >= stage->bytes)) {
 		kv_stage_free(stage);
 		return 0;

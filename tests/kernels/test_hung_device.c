@@ -245,6 +245,33 @@ static void whenever_it_is_stopped_every_block_ends_once(void **state)
 	}
 }
 
+/* The large stage, made on a thread of its own, may be ready before the copy
+ * threads make the small one, which then must not replace it. */
+static void a_small_stage_that_is_made_late_is_not_used(void **state)
+{
+	struct world *w = *state;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
+	kvfs_xfer *xfer = hang_in_load(w, N, NULL);
+	bool making = true;
+
+	world_stop_daemon(w, SIGTERM);
+	world_wait_connected(w->session, 0);
+	world_start_daemon(w);
+	world_wait_connected(w->session, 1);
+	world_wait_staged(w);
+	recover();
+	assert_true(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND) >= 0);
+	kvfs_xfer_free(xfer);
+	while (making) {
+		usleep(10000);
+		pthread_mutex_lock(&w->session->lock);
+		making = w->session->stage_making;
+		pthread_mutex_unlock(&w->session->lock);
+	}
+	assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
+	assert_true(info.bytes_staging >= 64u << 20);
+}
+
 #define test(name) \
 	cmocka_unit_test_setup_teardown(name, fake_setup, fake_teardown)
 
@@ -258,6 +285,7 @@ int main(void)
 		test(a_load_by_layer_ends_too),
 		test(what_the_device_has_can_be_ordered_after_a_cancel),
 		test(whenever_it_is_stopped_every_block_ends_once),
+		test(a_small_stage_that_is_made_late_is_not_used),
 	};
 
 	return cmocka_run_group_tests(tests, world_group_setup,
