@@ -39,8 +39,7 @@ static bool fails_to_read(void)
 	return true;
 }
 
-/* Count an open.  On a full disk an existing file fails with EIO, as it needs
- * no room. */
+/* Count an open.  On a full disk an existing file needs no room: EIO. */
 static bool fails_to_open(int flags)
 {
 	return inject.error == ENOSPC && !(flags & O_CREAT) ? fails_to_read()
@@ -118,8 +117,7 @@ LMDB_WRITE(mdb_put,
 LMDB_WRITE(mdb_del, (MDB_txn * txn, MDB_dbi dbi, MDB_val *key, MDB_val *value),
 	   (txn, dbi, key, value))
 
-/* Abort the transaction in place of its commit: the caller may not use it
- * again. */
+/* A transaction ends with its commit, also if the commit fails. */
 int mdb_txn_commit(MDB_txn *txn)
 {
 	REAL(mdb_txn_commit);

@@ -458,31 +458,14 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 	kv_writer_rouse_locked(cache);
 }
 
-/*
- * Wait until a flush needs a commit, or a commit is due.  A commit waits three
- * times for requests at the device, so a useless commit would delay the next,
- * useful one.
- */
-static void gather(struct kv_cache *cache)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-	const uint64_t enough =
-		cache->arena.max * cache->arena.segment_bytes / LINGER_SHARE;
-	const uint64_t until = kv_now_ns() + LINGER_NS;
-	uint64_t now;
-
-	while (!ssd->urgent && !ssd->stop && ssd->written_bytes < enough &&
-	       ssd->n_written < ssd->round_max &&
-	       TAILQ_EMPTY(&ssd->deletions.to_record) && !ssd->awaiting &&
-	       (now = kv_now_ns()) < until)
-		kv_cond_wait(cache, &ssd->commit, until - now);
-}
-
 void *kv_committer(void *arg)
 {
 	struct kv_cache *cache = arg;
 	struct kv_ssd *ssd = &cache->ssd;
+	const uint64_t enough =
+		cache->arena.max * cache->arena.segment_bytes / LINGER_SHARE;
 	struct round round;
+	uint64_t now, until;
 	int r, failed = 0; /* rounds that failed while stopping */
 
 	kv_lock(cache);
@@ -498,7 +481,16 @@ void *kv_committer(void *arg)
 			kv_cond_wait(cache, &ssd->commit, 1000000000u);
 			continue;
 		}
-		gather(cache);
+		/* Wait until a flush needs a commit, or a commit is due.  A
+		 * commit waits three times for requests at the device, so a
+		 * useless commit would delay the next, useful one. */
+		until = kv_now_ns() + LINGER_NS;
+		while (!ssd->urgent && !ssd->stop &&
+		       ssd->written_bytes < enough &&
+		       ssd->n_written < ssd->round_max &&
+		       TAILQ_EMPTY(&ssd->deletions.to_record) &&
+		       !ssd->awaiting && (now = kv_now_ns()) < until)
+			kv_cond_wait(cache, &ssd->commit, until - now);
 		cache->snapshots.write(cache);
 		if (!anything(cache)) {
 			ssd->urgent = false;

@@ -156,8 +156,7 @@ int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n)
 
 /* ---- QUEUED, or unqueued for want of memory ---- */
 
-/* Clear the mark of an unqueued deletion.  Return whether its slot was to be
- * reused. */
+/* Clear the mark of an unqueued deletion.  Return whether to reuse its slot. */
 static bool unmark(struct kv_cache *cache, uint64_t slot_id)
 {
 	struct kv_segfile *file = kv_segfile_of(cache, slot_id);
@@ -464,8 +463,7 @@ static void zero_runs(struct kv_cache *cache, struct kv_deletion *items,
 	}
 }
 
-/* Write zeros once to the prologues of @items that are bad.  Return the last
- * error. */
+/* Write zeros once to the prologues of bad @items.  Return the last error. */
 static int zero_all(struct kv_cache *cache, struct kv_deletion *items, size_t n)
 {
 	static const uint8_t zeros[KV_PAGE] __attribute__((aligned(KV_PAGE)));

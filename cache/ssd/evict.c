@@ -86,8 +86,7 @@ uint64_t kv_ssd_pin_bytes(const struct kv_cache *cache, uint64_t slot_bytes)
 		       : slot_bytes;
 }
 
-/* Return whether one more pinned slot would need a file that is left for
- * others. */
+/* Return whether one more pinned slot needs a file that is left for others. */
 static bool needs_too_many_files(const struct kv_cache *cache,
 				 const struct kv_space *space,
 				 uint64_t slot_bytes)
@@ -166,8 +165,7 @@ static uint64_t slots_of(const struct kv_evict_list *list)
 	return (uint64_t)list->blocks + list->pinned + list->writing;
 }
 
-/* Return the user for whom a file is emptied that @class will get; NULL:
- * none. */
+/* Return the user for whom a file is emptied for @class; NULL: none. */
 static struct kv_tenant *awaiting(const struct kv_cache *cache,
 				  const struct kv_ssd_class *class)
 {
@@ -274,8 +272,7 @@ static bool evict_from(struct kv_evict_list *list,
 {
 	const struct kv_space *space = list->space;
 	struct kv_cache *cache = giving->cache;
-	/* Skip blocks in DRAM, unless these are most of the space's blocks on
-	 * SSD. */
+	/* Skip blocks in DRAM, unless most blocks of the space are there. */
 	const bool passes_over =
 		space->in[SSD].bytes / 2 > space->in[DRAM].bytes;
 	struct search search = {
@@ -295,8 +292,8 @@ static bool evict_from(struct kv_evict_list *list,
 	return true;
 }
 
-/* Describe a need of @taker for a victim; @spared gives none.  Both may be
- * NULL. */
+/* Describe a need of @taker (or NULL) for which @spared (or NULL) gives
+ * none. */
 static struct kv_giving giving_to(struct kv_cache *cache,
 				  const struct kv_space *taker,
 				  const struct kv_space *spared)
@@ -579,24 +576,6 @@ static bool can_spare(const struct kv_segfile *file,
 	       (!age || colder >= KV_MIN(all, enough));
 }
 
-/* Return whether all blocks of @class that @tenant has are being written, and
- * there are some. */
-static bool only_writes(const struct kv_ssd_class *class,
-			const struct kv_tenant *tenant)
-{
-	const struct kv_evict_list *list;
-	bool writes = false;
-
-	TAILQ_FOREACH(list, &class->lists, link) {
-		if (list->space->tenant != tenant)
-			continue;
-		if (list->blocks)
-			return false;
-		writes |= list->writing > 0;
-	}
-	return writes;
-}
-
 /* The order in which users and lists give up a file. */
 struct choice {
 	struct kv_giving giving;
@@ -606,8 +585,7 @@ struct choice {
 	bool own_only; /* only blocks of the taker's user give */
 };
 
-/* Return the list of @class that gives first, if it gives before @best; else
- * NULL. */
+/* Return the list of @class that gives first, and before @best; NULL: none. */
 static struct kv_evict_list *first_giver(struct kv_cache *cache,
 					 const struct kv_ssd_class *class,
 					 const struct choice *choice,
@@ -669,13 +647,21 @@ static struct kv_segfile *file_to_empty(struct kv_cache *cache,
 	over_quota = is_over_quota(cache, tenant);
 	/* A user over quota first waits for files that are emptied for it, and
 	 * for its writes: then it has a file of its own to give. */
-	LIST_FOREACH(class, &cache->ssd.classes, link)
-		if (over_quota &&
-		    (awaiting(cache, class) == tenant ||
-		     (class != heir && only_writes(class, tenant)))) {
+	LIST_FOREACH(class, &cache->ssd.classes, link) {
+		const struct kv_evict_list *list;
+		bool blocks = false, writes = false;
+
+		TAILQ_FOREACH(list, &class->lists, link) {
+			blocks |= list->space->tenant == tenant && list->blocks;
+			writes |=
+				list->space->tenant == tenant && list->writing;
+		}
+		if (over_quota && (awaiting(cache, class) == tenant ||
+				   (class != heir && writes && !blocks))) {
 			*ret_later = true;
 			return NULL;
 		}
+	}
 	choice.own_only = age && over_quota;
 	LIST_FOREACH(class, &cache->ssd.classes, link) {
 		if (class == heir || !class->n_files)

@@ -69,8 +69,7 @@ void kv_flushes_written_locked(struct kv_cache *cache, struct kv_slot *slot)
 		kv_commit_kick_locked(cache, true);
 }
 
-/* Return whether all changes of @space's snapshots up to @change are in the
- * index. */
+/* Return whether the index has @space's snapshots up to number @change. */
 static bool snapshots_written(const struct kv_cache *cache,
 			      const struct kv_space *space, uint64_t change)
 {
@@ -344,8 +343,7 @@ void kv_block_changed_locked(struct kv_cache *cache, struct kv_block *block)
 		     kv_key_hash(cache, space, block->key));
 	cache->stats.corrupt++;
 	if (kv_write_must(block->slot)) {
-		/* Flushes of single blocks go on, as other blocks are
-		 * intact. */
+		/* Flushes of single blocks go on: other blocks are intact. */
 		for (flush = TAILQ_FIRST(&space->flushes); flush;
 		     flush = next) {
 			next = TAILQ_NEXT(flush, link);

@@ -101,8 +101,7 @@ static bool is_movable(const struct kv_move *move)
 	       kv_slot_id(block->file, block->slot_number) == move->from;
 }
 
-/* End a move: the block gets its new slot if @moved, else the new slot is
- * freed. */
+/* End a move: give the block its new slot if @moved, else free the new slot. */
 static void settle(struct kv_move *move, bool moved)
 {
 	struct kv_cache *cache = move->cache;
@@ -192,8 +191,7 @@ static int request(struct kv_move *move, enum kv_io_op op, uint64_t slot_id)
 	return kv_ring_wait(cache->ring, &move->io);
 }
 
-/* Read the block, compare its bytes with the index, and write them to the new
- * slot. */
+/* Read the block, check it against the index, and write it to the new slot. */
 static int copy(struct kv_move *move)
 {
 	struct kv_cache *cache = move->cache;
@@ -378,8 +376,7 @@ void kv_moves_take_locked(struct kv_cache *cache)
 	TAILQ_CONCAT(&moves->recording, &moves->copied, link);
 }
 
-/* Put the record of a slot, and the token ids if the index has room for
- * them. */
+/* Put the record of a slot, and the token ids if there is room for them. */
 static int put_record(struct kv_txn *txn, uint64_t slot_id,
 		      const struct kv_slot_record *record,
 		      const struct kv_token_ids *ids)
@@ -452,8 +449,7 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 			free(move);
 			continue;
 		}
-		/* Flushes of the removed block also wait until the new record
-		 * is deleted. */
+		/* Flushes of the removed block also wait for the new record. */
 		if (!moved)
 			kv_flushes_queued_locked(cache, space);
 		move->stale = moved ? move->from : move->to;
@@ -536,8 +532,8 @@ static bool may_go(void *arg, uint32_t number)
 	return true;
 }
 
-/* Evict the coldest blocks until all others fit.  Return false if too few may
- * go. */
+/* Evict the coldest blocks until the rest fits.  Return false if it never
+ * does. */
 static bool evict_until_all_fit(struct victims *victims)
 {
 	const struct kv_giving giving = {.regardless =

@@ -82,8 +82,7 @@ void kv_removed_free(struct kv_removed *removed)
 	free(removed);
 }
 
-/* Return an empty table; NULL: no memory.  Unused places touch no page of
- * memory. */
+/* Return an empty table; NULL: no memory.  Unused places touch no page. */
 static struct kv_removed *removed_new(const struct kv_cache *cache)
 {
 	const uint64_t n =

@@ -560,8 +560,7 @@ static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 	struct kv_segfile *file = kv_segfile_at(cache, block->file);
 	uint64_t id = kv_slot_id(block->file, block->slot_number);
 
-	/* A pinned block that is also in DRAM will be written again: it stays
-	 * counted. */
+	/* A pinned block that is also in DRAM will be written again. */
 	if ((block->flags & BLOCK_PINNED) && !block->slot)
 		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
 				     file->slot_bytes, false);

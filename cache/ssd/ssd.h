@@ -18,8 +18,7 @@ static inline struct kv_segfile *kv_segfile_of(struct kv_cache *cache,
 	return kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 }
 
-/* Open a segment file that the index has a record of. -ENOENT: it is
- * missing. */
+/* Open a segment file that has a record in the index; -ENOENT: no such file. */
 int kv_segfile_adopt(struct kv_cache *cache, const struct kv_segfile_record *r);
 /* Make a segment file with slots of @slot_bytes, or convert an empty file.
  * Releases the lock. */
@@ -40,8 +39,7 @@ void kv_segfile_forget(struct kv_cache *cache, struct kv_segfile *file);
  * mount removes files without one. */
 void kv_segfiles_record(struct kv_cache *cache);
 void kv_segfiles_close(struct kv_cache *cache);
-/* Forbid taking slots of @file; or allow it again, and forget the file's
- * heir. */
+/* Forbid taking slots of @file; or allow that again, and forget its heir. */
 void kv_extents_close_file(struct kv_segfile *file);
 void kv_extents_open_file(struct kv_segfile *file);
 /* Put the file at the front of its class if it has room, else at the end. */
@@ -67,12 +65,10 @@ void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 /* Move the block off its eviction list, or back, after a change of its pin. */
 void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
 			  bool pin);
-/* Count one more, or one less, pinned block of @space in slots of
- * @slot_bytes. */
+/* Count one more, or one less, pinned block of @space in slots of that size. */
 void kv_extent_pins_locked(struct kv_cache *cache, struct kv_space *space,
 			   uint64_t slot_bytes, bool more);
-/* Attach a slot that holds the block's bytes: adopt at mount, attach after a
- * commit. */
+/* Attach a slot that holds the block's bytes: at mount, or after a commit. */
 int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
 		    uint64_t slot_id);
 void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
@@ -84,8 +80,7 @@ void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block,
 void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block);
 /* Return the bytes of the block's slot; 0: it is not on SSD. */
 uint64_t kv_extent_bytes(struct kv_cache *cache, const struct kv_block *block);
-/* Return the durable block in a slot of @file; NULL: none, or it was
- * removed. */
+/* Return the durable block in a slot of @file; NULL: none, or removed. */
 struct kv_block *kv_extent_block(struct kv_cache *cache,
 				 const struct kv_segfile *file,
 				 uint32_t slot_number);
@@ -118,8 +113,8 @@ int kv_extent_relocate(struct kv_cache *cache, struct kv_block *block);
 
 /* ---- evict.c ---- */
 
-/* Return whether one more pinned block of @space would leave too little to
- * other users. */
+/* Return whether one more pin of @space would leave too little to other
+ * users. */
 bool kv_ssd_over_floor(const struct kv_cache *cache,
 		       const struct kv_space *space, uint64_t slot_bytes);
 /* Count one more, or one less, pinned block of @space. */
@@ -148,16 +143,14 @@ bool kv_ssd_balance_locked(struct kv_cache *cache, struct kv_ssd_class *class,
  * file, and return how many there are.  Releases the lock. */
 size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
 			 uint32_t *numbers);
-/* Evict a block of the class of @file, so that a block of @file can be
- * moved. */
+/* Evict a block of the class of @file, so that one of @file can be moved. */
 bool kv_ssd_evict_beside_locked(struct kv_cache *cache,
 				const struct kv_segfile *file);
-/* Evict a block of any size, so that the index has room for a record of
- * @taker. */
+/* Evict a block of any size, for room in the index for a record of @taker. */
 bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker);
 uint64_t kv_leaving_locked(const struct kv_cache *cache); /* slots */
-/* Evict a block of @space; or, for @space (NULL: nobody), of any space of
- * @tenant. */
+/* Evict a block of @space; or one of any space of @tenant, for @space or
+ * NULL. */
 bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
 bool kv_ssd_evict_tenant_locked(struct kv_cache *cache,
 				const struct kv_tenant *tenant,
@@ -208,8 +201,7 @@ void kv_orphan_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 
 /* ---- commit.c ---- */
 
-/* Return whether a snapshot has changes that may be written to the index
- * now. */
+/* Return whether changes of snapshots may be written to the index now. */
 bool kv_snapshots_dirty_locked(const struct kv_cache *cache);
 /* Wake the committer; @urgent: a caller waits for the commit. */
 void kv_commit_kick_locked(struct kv_cache *cache, bool urgent);
@@ -259,8 +251,7 @@ void kv_flushes_settle_space_locked(struct kv_cache *cache,
 				    struct kv_space *space);
 /* Queue some of the writes that flushes of a space wait for. */
 void kv_flushes_collect_locked(struct kv_cache *cache);
-/* Fail all flushes of @space.  NULL: fail those of all spaces, and all
- * syncs. */
+/* Fail all flushes of @space; NULL: those of all spaces, and all syncs. */
 void kv_flushes_fail_locked(struct kv_cache *cache, struct kv_space *space,
 			    int error);
 /* Remove @block, whose bytes a client has changed after the seal; fail flushes
@@ -273,7 +264,7 @@ void kv_changed_lift_locked(struct kv_cache *cache,
 /* Fail the flushes that wait for a snapshot of @space. */
 void kv_flushes_fail_snapshot_locked(struct kv_cache *cache,
 				     struct kv_space *space, int error);
-/* Fail flushes that wait for a tombstone up to number @changes that is not on
+/* Fail flushes that wait for a tombstone, up to number @changes, not on
  * disk. */
 void kv_flushes_fail_removals_locked(struct kv_cache *cache, uint64_t changes,
 				     int error);
@@ -360,8 +351,7 @@ int kv_shrink(struct kv_cache *cache);
 int kv_health_init(struct kv_cache *cache);
 /* Count a read of a block that ended with @status. */
 void kv_health_note(struct kv_cache *cache, int status);
-/* Return whether the tier is offline: then blocks that are only on SSD are
- * misses. */
+/* Return whether the tier is offline: blocks only on SSD are then misses. */
 bool kv_health_offline_locked(const struct kv_cache *cache);
 /* Count the ring's stuck requests, and a stuck transaction of the index. */
 struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache);

@@ -225,8 +225,8 @@ static void rouse(struct kv_cache *cache, enum rest rest, bool all)
 
 		leave_turns(cache, space);
 		set_no_room(cache, space, false);
-		/* The user keeps its turn, but users without a turn meanwhile
-		 * come first. */
+		/* The user keeps its turn, behind users without a turn
+		 * meanwhile. */
 		kv_turn_resume(queues, join_turns(cache, space));
 		kv_turn_put(queues, left);
 	}
@@ -263,8 +263,7 @@ static struct kv_orphans *orphans_find(const struct kv_cache *cache,
 	return found ? *found : NULL;
 }
 
-/* Make @slot an orphan of @parent; without memory the slot just stays
- * unpersisted. */
+/* Make @slot an orphan of @parent, or without memory leave it unpersisted. */
 static void orphans_add(struct kv_cache *cache, struct kv_slot *slot,
 			const struct kv_key *parent)
 {
@@ -363,8 +362,7 @@ static bool admit(struct kv_cache *cache, struct kv_slot *slot)
 		}
 		uses = KV_MAX(uses, parent->hits);
 	}
-	/* Near the end of the budget, only blocks of often used chains are
-	 * written. */
+	/* Near the end of the budget, write only often used chains. */
 	keep = uses == 0 ? burst / 2 : uses == 1 ? burst / 4 : 0;
 	if (!cache->config.ssd_write ||
 	    write_credit(cache) - (double)slot->segment->class->slot_bytes >=
@@ -421,8 +419,7 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 		TAILQ_INSERT_TAIL(&slot->list->space->unwritten, slot,
 				  unwritten);
 		ssd->dirty++;
-		/* The writer queues the children of this block, some at a
-		 * time. */
+		/* The writer queues this block's children, some at a time. */
 		orphans =
 			orphans_find(cache, kv_block_space(cache, block), &key);
 		if (orphans) {
@@ -749,8 +746,8 @@ static int turn(struct kv_cache *cache)
 		r = kv_segfile_create(cache, slot_bytes);
 		if (r != -ENOSPC)
 			return r;
-		/* Other programs have filled the filesystem: use only the files
-		 * that exist. */
+		/* Other programs have filled the disk: use existing files
+		 * only. */
 		ssd->full = true;
 		ssd->full_until = kv_now_ns() + FULL_NS;
 		return 0;
@@ -840,8 +837,7 @@ int kv_writer_start(struct kv_cache *cache)
 	return r;
 }
 
-/* Wait until a thread of the tier has ended. -ETIMEDOUT: one of its requests is
- * stuck. */
+/* Wait until a thread has ended. -ETIMEDOUT: one of its requests is stuck. */
 static int join(struct kv_cache *cache, pthread_t thread, const bool *ended)
 {
 	int r = 0;

@@ -34,8 +34,7 @@ struct liar {
 	char put[16]; /* body of the last request with a Content-Length */
 };
 
-/* Send @n bytes. -1: the client has closed the connection, as many answers make
- * it do. */
+/* Send @n bytes.  Return -1 if the client has closed the connection. */
 static inline int liar_say(int fd, const char *what, size_t n)
 {
 	while (n > 0) {

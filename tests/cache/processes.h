@@ -70,8 +70,7 @@ static inline bool status_line(pid_t pid, const char *name, char value[100])
 	return found;
 }
 
-/* Return the number of open descriptors of this process, one for the directory
- * included. */
+/* Return how many descriptors this process has, the listing's own included. */
 static inline unsigned descriptors(void)
 {
 	return descriptors_of(getpid());

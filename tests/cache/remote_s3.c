@@ -79,8 +79,7 @@ static void test_names_are_not_parts_of_urls(void **state)
 	}
 }
 
-/* A large object is refused before its bytes are read, and the connection stays
- * open. */
+/* A large object is refused unread, and the connection stays open. */
 static void test_what_has_no_room_costs_nobody_else(void **state)
 {
 	static uint8_t large[3 << 20];

@@ -31,8 +31,7 @@ struct fixture {
 	uint8_t *memory; /* FILE_PAGES, page aligned */
 };
 
-/* Open a file with O_DIRECT, or through the page cache if the filesystem has no
- * O_DIRECT. */
+/* Open a file with O_DIRECT, or without if the filesystem has no O_DIRECT. */
 static inline int open_direct(const char *path, int flags)
 {
 	int fd = open(path, flags | O_DIRECT | O_CLOEXEC, 0600);

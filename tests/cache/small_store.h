@@ -222,8 +222,7 @@ static inline unsigned small_count_durable(struct small *s, unsigned from,
 	return is;
 }
 
-/* Read block @n and check that each byte is right.  Return 0, or -errno for a
- * miss. */
+/* Read block @n and check each byte.  Return 0, or -errno for a miss. */
 static inline int small_view(struct small *s, unsigned n, size_t bytes)
 {
 	_cleanup_(kv_freep) uint8_t *want = malloc(bytes);
@@ -244,8 +243,7 @@ static inline int small_view(struct small *s, unsigned n, size_t bytes)
 	return r;
 }
 
-/* Return how many of the blocks @from to @to can be read with the right
- * bytes. */
+/* Return how many of the blocks @from to @to are read with the right bytes. */
 static inline unsigned small_count_exact(struct small *s, unsigned from,
 					 unsigned to, size_t bytes)
 {

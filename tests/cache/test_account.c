@@ -44,8 +44,8 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* Charge units one by one until the account is refused more.  Return how many
- * it got. */
+/* Charge units one by one until one is refused.  Return how many were
+ * charged. */
 static uint64_t take_all(struct kv_account *account)
 {
 	uint64_t n = 0;

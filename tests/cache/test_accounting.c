@@ -47,8 +47,7 @@ static void a_read_that_was_paid_for_is_leased_at_the_floor(void **state)
 		tiers_must_save(t, t->space, 0, i);
 	tiers_quiet(t);
 	tiers_demote(t, t->space, 0, 700);
-	/* DRAM cannot hold all 700 blocks: the blocks that were read are
-	 * leased. */
+	/* DRAM cannot hold all 700 blocks: those that were read are leased. */
 	acquire = tiers_acquire(t, t->space, 0, 700);
 	for (unsigned i = 0; i < 700; i++) {
 		int status = acquire->wants[i].status;
@@ -71,8 +70,7 @@ static void what_is_promised_to_one_is_not_given_to_another(void **state)
 
 	assert_int_equal(kv_space_set_quota(t->cache, t->space, &quota), 0);
 	assert_int_equal(t->cache->due[DRAM], 32 * MIB);
-	/* User B leases all that it can get; the half that A is guaranteed
-	 * stays free. */
+	/* User B leases all it can get; A's guaranteed half stays free. */
 	for (unsigned i = 0; i < 600; i++)
 		tiers_must_save(t, b, 0, i);
 	tiers_quiet(t);
@@ -142,8 +140,7 @@ static void pinning_everything_on_ssd_leaves_room_to_write(void **state)
 	unsigned pinned = 0;
 	struct kv_block *block;
 
-	/* Demote blocks one by one, so that pins are limited by the SSD
-	 * alone. */
+	/* Demote blocks one by one, so that only the SSD limits pins. */
 	for (unsigned i = 0; i < 1500; i++) {
 		int r;
 
@@ -186,8 +183,7 @@ static void a_block_being_written_is_never_a_victim(void **state)
 	struct tiers *t = *state;
 	unsigned before, sealed = 0;
 
-	/* Make the writer believe that so many writes are under way that it may
-	 * begin none. */
+	/* Let the writer see so many writes under way that it begins none. */
 	kv_lock(t->cache);
 	t->cache->ssd.writing += 1000;
 	kv_unlock(t->cache);

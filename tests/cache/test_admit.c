@@ -165,8 +165,7 @@ static void many_children_of_one_parent_follow_it(void **state)
 				 KV_TIER_DRAM | KV_TIER_SSD);
 }
 
-/* A child whose parent is missing is an orphan; it must not be written after
- * its removal. */
+/* A child without its parent is an orphan, not to be written once removed. */
 static void
 a_child_that_is_removed_while_leased_is_waited_for_by_nobody(void **state)
 {
@@ -273,8 +272,7 @@ static void with_reuse_a_used_chain_goes_whole(void **state)
 	}
 	tiers_quiet(t);
 	assert_int_equal(tiers_stats(t).bytes_written_ssd, 0);
-	/* A use touches the chain's tail first, but the head is written
-	 * first. */
+	/* A use touches the chain's tail first; its head is written first. */
 	assert_int_equal(tiers_use(t, t->space, 0, 12), 12);
 	tiers_quiet(t);
 	for (unsigned i = 0; i < 20; i++) {

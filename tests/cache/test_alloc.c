@@ -10,8 +10,7 @@
 #include "tests/cache/one_cache.h"
 
 #define BYTES 20000u
-/* blocks that are durable before each run; later numbers are saved in the
- * run */
+/* blocks that are durable before each run, which saves later numbers */
 #define OLD 4
 #define ALL 8
 
@@ -53,7 +52,7 @@ static int save(struct fixture *f, unsigned n)
 	return r;
 }
 
-/* Read block @n and check its bytes.  Return 1 if it can be read, 0 for a
+/* Read block @n and check its bytes.  Return 1 if that succeeds, 0 for a
  * miss. */
 static int look(struct fixture *f, unsigned n)
 {
@@ -354,8 +353,7 @@ static void forget_space(struct fixture *f)
 		assert_int_equal(kv_space_remove(f->one.cache, space), 0);
 }
 
-/* A space whose removal was reported as failed may still be there after a
- * restart. */
+/* A space may still be there after a restart, if its removal failed. */
 static void open_without_space(void *arg)
 {
 	open_cache(arg);
@@ -376,8 +374,8 @@ static void a_space_is_made_changed_and_removed_or_not(void **state)
 	every(*state, &script);
 }
 
-/* Remove a block while all allocations fail, sync when memory is free again,
- * and crash. */
+/* Remove a block while all allocations fail, sync with free memory, and
+ * crash. */
 static void a_block_that_is_removed_without_memory_does_not_return(void **state)
 {
 	struct fixture *f = *state;

@@ -284,8 +284,7 @@ static void a_full_cache_evicts_on_both_tiers_and_keeps_its_cap(void **state)
 	assert_true(found > 300);
 }
 
-/* Empty segment files of one slot size are converted before any block is
- * evicted. */
+/* Empty files of one slot size are converted before any block is evicted. */
 static void nothing_is_evicted_while_files_are_empty(void **state)
 {
 	struct one *f = *state;
@@ -295,8 +294,7 @@ static void nothing_is_evicted_while_files_are_empty(void **state)
 
 	for (unsigned i = 0; i < 500; i++)
 		assert_int_equal(save(f, i), 0);
-	/* Write all blocks, as a block that is removed earlier would need no
-	 * file. */
+	/* Write all blocks: one that is removed earlier would need no file. */
 	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
 	for (unsigned i = 0; i < 500; i++) {
 		block = one_get(f, i);

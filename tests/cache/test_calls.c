@@ -7,7 +7,7 @@
 #include "tests/cache/script.h"
 #include "tests/calls.h"
 
-/* Open the store, run the script and close.  Return whether the store could be
+/* Open the store, run the script and close.  Return whether it could be
  * opened. */
 static bool live(struct script *t)
 {
@@ -36,7 +36,7 @@ static void run(int error, unsigned from, unsigned n)
 	must(small_fds() == fds);
 	small_must_open(&t.s);
 	script_verify(&t);
-	/* Forget saves and removals that were lost because they were not
+	/* Forget saves and removals that were lost, as they were not
 	 * durable. */
 	for (unsigned i = 0; i < BLOCKS; i++) {
 		t.saved[i] = small_view(&t.s, i, BYTES) == 0;
@@ -47,8 +47,7 @@ static void run(int error, unsigned from, unsigned n)
 	exit(0);
 }
 
-/* Run the script while calls fail, but end the fault before the store is
- * closed. */
+/* Run the script while calls fail, but end the fault before the close. */
 static void outage(int error, unsigned from, unsigned n)
 {
 	struct script t;

@@ -80,8 +80,7 @@ static void record_some(struct small *s, uint32_t n)
 	kv_unlock(s->cache);
 }
 
-/* Go on with a copy of the store that was made while it was mounted, as after
- * SIGKILL. */
+/* Go on with a copy of the mounted store, as it would be after SIGKILL. */
 static void crash(struct small *s)
 {
 	char copy[72], command[200];
@@ -181,8 +180,7 @@ static void others_do_not_wait_for_what_a_space_deletes(void **state)
 	small_check(s);
 }
 
-/* Save block 7 again while the record of its removed predecessor waits for its
- * deletion. */
+/* Save block 7 again while the deletion of the removed one is held up. */
 static void save_again_before_it_is_deleted(struct small *s)
 {
 	struct kv_block *block;

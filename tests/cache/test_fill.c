@@ -57,8 +57,7 @@ static void what_must_persist_gives_way_to_nobody(void **state)
 		assert_true(tiers_of(t, b, i, 0) & KV_TIER_SSD);
 }
 
-/* Blocks that must persist are written with writeback=none, and even without
- * their parent. */
+/* Blocks that must persist are written with writeback=none, and as orphans. */
 static void what_must_persist_is_written_whatever_the_rules_are(void **state)
 {
 	struct tiers *t = *state;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A flush, or the sync of a block, ends when the blocks that it covers are
- * durable. */
+/* A flush, or the sync of a block, ends when its blocks are durable. */
 #include "tests/cache/tiers.h"
 
 #define FEW 8u /* records in one commit: a few saves fill it */
@@ -12,8 +11,7 @@ struct load {
 	_Atomic bool stop;
 };
 
-/* Save until stopped, each block in a chain of its own, so that every commit is
- * full. */
+/* Save blocks without parents until stopped, so that every commit is full. */
 static void *save_on(void *arg)
 {
 	struct load *load = arg;
@@ -108,7 +106,7 @@ static void it_covers_those_of_blocks_that_are_being_written(void **state)
 		struct kv_block *block;
 
 		tiers_must_save(t, t->space, round, 0);
-		/* Pin the block at a random time between its seal and its
+		/* Pin the block at some time between its seal and its
 		 * commit. */
 		usleep(round * 200);
 		block = tiers_get(t, t->space, round, 0);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Guarantees of users, against a user who keeps a few blocks in every
- * segment. */
+/* Guarantees, against a user who keeps a few blocks in every segment. */
 
 #include "cache/core/ledger.h"
 #include "tests/cache/tiers.h"
@@ -32,7 +31,7 @@ static struct kv_space *fill_all(struct tiers *t)
 	return space;
 }
 
-/* Find the first block of @space in each segment; return the number of blocks
+/* Find the first block of @space in each segment.  Return how many were
  * found. */
 static unsigned one_in_each(struct tiers *t, struct kv_space *space,
 			    unsigned ret_chains[SEGMENTS])

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_keys.c - a listing of a million keys is complete while keys are added
- * and removed. */
+/* test_keys.c - list a million keys while keys are added and removed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

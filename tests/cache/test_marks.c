@@ -16,8 +16,7 @@
 
 #define N 16u
 
-/* Return a hash that has the place @at; hashes of different @who are
- * different. */
+/* Return a hash for the place @at; different @who give different hashes. */
 static uint64_t hash_of(uint64_t who, uint32_t at)
 {
 	return who << 33 | at;

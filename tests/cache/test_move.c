@@ -121,8 +121,7 @@ static void what_is_in_memory_too_is_moved(void **state)
 	check_kept(s);
 }
 
-/* A block that is removed during its move stays removed, and its new slot
- * becomes free. */
+/* A block removed during its move stays removed; its new slot becomes free. */
 static void what_is_removed_meanwhile_stays_away(void **state)
 {
 	struct small *s = *state;

@@ -110,8 +110,8 @@ a_child_leaves_before_its_parent_whenever_it_was_sealed(void **state)
 	(void)state;
 	for (unsigned i = 0; kv_policy_name(i); i++) {
 		start(kv_policy_name(i));
-		/* Seal a block of the chain every ten seconds, and other blocks
-		 * between them. */
+		/* Seal a block of the chain every ten seconds, others
+		 * between. */
 		for (uint32_t b = 0; b < 40; b++) {
 			uint64_t now = b * 10000000000ull;
 
@@ -455,8 +455,7 @@ static void a_policy_may_give_up_the_newest(void **state)
 	for (uint32_t block = 0; block < 4; block++)
 		put(block, block * 1000000000ull);
 	assert_int_equal(kv_policy_victim(&policy, not_this, &refused), 2);
-	/* A refused victim moves to the end of its list that is evicted
-	 * last. */
+	/* A refused victim moves to the end that is evicted last. */
 	assert_int_equal(pop(), 2);
 	assert_int_equal(pop(), 1);
 	assert_int_equal(pop(), 0);

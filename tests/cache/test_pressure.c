@@ -33,8 +33,7 @@ struct reader {
 	_Atomic unsigned wrong, exact;
 };
 
-/* Read with two views open at a time, of blocks that need buffers of different
- * sizes. */
+/* Read with two views open at a time, of blocks of different sizes. */
 static void *read_all(void *arg)
 {
 	struct reader *r = arg;

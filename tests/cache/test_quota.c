@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Quotas, reserves and rates; and reserves against another user's flood of
- * saves. */
+/* Quotas, reserves and rates; reserves against another user's flood. */
 #include "cache/ssd/ssd.h"
 #include "tests/cache/tiers.h"
 
@@ -279,8 +278,7 @@ static void writes_of_two_users_take_turns(void **state)
 	struct kv_slot *slot;
 	unsigned first_of_a = 0;
 
-	/* Save while the writer is stalled, and look at the order of the
-	 * queue. */
+	/* Save while the writer is stalled, and look at the queue. */
 	for (unsigned i = 0; i < 300; i++)
 		assert_int_equal(tiers_save(t, b, i, 0), 0);
 	tiers_quiet(t);

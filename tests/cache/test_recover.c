@@ -46,8 +46,7 @@ static unsigned present(struct small *s)
 	return n;
 }
 
-/* Go on with a copy of the store that was made while it was mounted, as after
- * SIGKILL. */
+/* Go on with a copy of the mounted store, as it would be after SIGKILL. */
 static void crash(struct small *s)
 {
 	char copy[72], command[200];
@@ -214,8 +213,7 @@ static void what_was_removed_and_synced_stays_away(void **state)
 	assert_int_equal(small_view(s, 0, BYTES), -ENOENT);
 }
 
-/* Find the file and the offset of the block's slot, and read the first page of
- * it. */
+/* Find the block's slot in its file, and read the first page of the slot. */
 static int take_page(struct small *s, unsigned n, uint8_t *page, char *name,
 		     off_t *ret_offset)
 {
@@ -234,8 +232,7 @@ static int take_page(struct small *s, unsigned n, uint8_t *page, char *name,
 	return r;
 }
 
-/* A write that was not committed leaves a prologue in a free slot: restore such
- * a prologue. */
+/* A write that was not committed leaves a prologue in a free slot. */
 static void what_was_never_committed_is_swept(void **state)
 {
 	struct small *s = *state;
@@ -373,8 +370,7 @@ static void a_forged_prologue_brings_nothing(void **state)
 	kv_block_put(s->cache, small_get(s, 1000));
 }
 
-/* Convert the file to smaller slots, which begin where the forged prologues
- * were. */
+/* Convert the file to smaller slots, which begin at forged prologues. */
 static void nor_after_the_slots_have_changed(void **state)
 {
 	struct small *s = *state;
@@ -542,8 +538,7 @@ static void the_lock_file_of_the_index_stays(void **state)
 	assert_int_equal(st.st_nlink, 0);
 	close(fd);
 
-	/* A symbolic link in place of the lock file is replaced, and its target
-	 * stays. */
+	/* A symbolic link is replaced, and its target stays. */
 	snprintf(path, sizeof(path), "%s/index/lock.mdb", s->path);
 	assert_int_equal(unlink(path), 0);
 	assert_int_equal(symlink("data.mdb", path), 0);
@@ -551,8 +546,7 @@ static void the_lock_file_of_the_index_stays(void **state)
 	assert_int_equal(present(s), BLOCKS);
 }
 
-/* If the space's record in the index is damaged, the space is read from its
- * file. */
+/* If a space's record in the index is damaged, its file has the space. */
 static void a_damaged_space_record_costs_no_block(void **state)
 {
 	struct small *s = *state;
@@ -635,8 +629,7 @@ static void damage(uint8_t *b, size_t bytes, unsigned round)
 	}
 }
 
-/* Open and use the store in a child process.  Return 0, or the status of the
- * child. */
+/* Open and use the store in a child process.  Return the child's status. */
 static int try_it(struct small *s)
 {
 	pid_t pid = fork();
@@ -713,8 +706,7 @@ static void records_go_with_a_file_that_is_missing(void **state)
 	assert_int_equal(small_count_exact(s, 0, 20, LARGE), 15);
 	assert_true(says(s, "1 files are missing or too short, and 5 blocks "
 			    "with them"));
-	/* Save blocks, so that a new file gets the number of the missing
-	 * one. */
+	/* A new file gets the number of the missing one. */
 	for (unsigned n = 100; n < 105; n++)
 		assert_int_equal(small_save(s, n), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);

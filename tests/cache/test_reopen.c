@@ -36,8 +36,7 @@ static void prepare(struct script *t, enum kind kind)
 		must(unlink(path) == 0);
 }
 
-/* Save blocks in a child process that is killed: the store is left by a
- * crash. */
+/* Leave the store by a crash: kill a child process that saves blocks. */
 static void crash(struct script *t)
 {
 	pid_t pid = fork();

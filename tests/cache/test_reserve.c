@@ -246,8 +246,7 @@ static void a_flush_is_told_what_a_quota_refuses(void **state)
 
 #define ROUNDS 59
 
-/* Make a space for whose blocks there is no room: all bytes are guaranteed to
- * others. */
+/* Make a space without room: all bytes are guaranteed to others. */
 static struct kv_space *without_room(struct small *s)
 {
 	struct kv_space *space;
@@ -375,8 +374,7 @@ blocks_so_small_that_the_index_fills_drive_each_other_out(void **state)
 		assert_int_equal(small_view(s, n, TINY), 0);
 }
 
-/* Blocks of a new size get whole files of small blocks, though the index is
- * full. */
+/* Blocks of a new size get whole files although the index is full. */
 static void larger_ones_find_room_in_an_index_full_of_small_ones(void **state)
 {
 	struct small *s = *state;

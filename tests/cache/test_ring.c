@@ -210,8 +210,7 @@ static void endless_reads_do_not_starve_a_write_or_a_sync(void **state)
 	kv_ring_submit(e.ring, &e.reads[1].io);
 	kv_ring_submit(e.ring, &e.write.io);
 	kv_ring_free(e.ring);
-	/* Four reads move as many bytes as the write; some reads were submitted
-	 * before it. */
+	/* Four reads are as large as the write; some were there before it. */
 	assert_in_range(e.before_write, 4, 20);
 	assert_in_range(e.before_sync - e.before_write, 4, 6);
 }
@@ -322,8 +321,7 @@ struct hammer {
 	int failures;
 };
 
-/* Write and read eight pages of the file and of memory that no other thread
- * uses. */
+/* Write and read eight pages that no other thread uses. */
 static void *hammer(void *arg)
 {
 	struct hammer *h = arg;

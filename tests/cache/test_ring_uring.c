@@ -226,8 +226,7 @@ static void fixed_buffers_on_a_memfd_carry_the_bytes(void **state)
 
 #define OVERCOMMIT "/proc/sys/vm/nr_overcommit_hugepages"
 
-/* Allow @more huge pages.  Without the right to do so, the test that needs them
- * is skipped. */
+/* Allow @more huge pages, if permitted; else the test is skipped. */
 static void allow_huge_pages(int more)
 {
 	_cleanup_(kv_closep) int fd = open(OVERCOMMIT, O_RDWR | O_CLOEXEC);
@@ -275,8 +274,7 @@ static const struct fixture fallback;
 
 static int read_something(struct kv_ring *ring, int buffer, void *data)
 {
-	/* Use a memfd, as the build's files may be unreadable for another
-	 * uid. */
+	/* A memfd, as another uid may not read the build's files. */
 	_cleanup_(kv_closep) int fd = memfd_create("kvfs-test", MFD_CLOEXEC);
 	struct kv_io io = {.op = KV_IO_READ,
 			   .fd = fd,

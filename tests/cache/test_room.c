@@ -30,8 +30,7 @@ static void store(struct tiers *t)
 	tiers_demote(t, t->space, 0, STORED);
 }
 
-/* Fill DRAM with blocks that wait for their write, as root, whose share is all
- * of DRAM. */
+/* Fill DRAM with unwritten blocks of root, whose share is all of DRAM. */
 static void fill_with_dirty(struct tiers *t)
 {
 	struct kv_space *space =
@@ -169,8 +168,7 @@ static void *save_on(void *arg)
 	return NULL;
 }
 
-/* Two clients of root lease half of DRAM each, and then want the half of the
- * other. */
+/* Two clients lease half of DRAM each, and want the other half. */
 static void two_who_hold_half_each_do_not_wait_for_each_other(void **state)
 {
 	struct tiers *t = *state;
@@ -187,8 +185,7 @@ static void two_who_hold_half_each_do_not_wait_for_each_other(void **state)
 	half[0] = tiers_acquire(t, saver.space, 0, n);
 	half[1] = tiers_acquire(t, saver.space, 1, n);
 	assert_int_equal(leased(half[0]) + leased(half[1]), 2 * n);
-	/* Writes under way that free no leased slot must not make the clients
-	 * wait. */
+	/* Writes under way free no leased slot: the clients need not wait. */
 	assert_int_equal(pthread_create(&saver.thread, NULL, save_on, &saver),
 			 0);
 	for (unsigned c = 0; c < 2; c++) {
@@ -197,8 +194,7 @@ static void two_who_hold_half_each_do_not_wait_for_each_other(void **state)
 		if (!kv_acquire_submit(t->cache, more[c]))
 			waiters[c].done = true;
 	}
-	/* The slots that the first client releases are given to the second
-	 * one. */
+	/* The slots that one client releases are given to the other. */
 	for (unsigned c = 0; c < 2; c++)
 		kv_waiter_wait(&waiters[c]);
 	for (unsigned c = 0; c < 2; c++) {

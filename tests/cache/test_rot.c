@@ -225,8 +225,7 @@ static void damage_record(struct rotting *t, enum rot rot, unsigned n)
 	must(mdb_txn_commit(txn) == 0);
 }
 
-/* Damage block @n, and maybe the next one.  Return how many blocks are
- * damaged. */
+/* Damage block @n, and maybe the next one.  Return how many are damaged. */
 static unsigned damage(struct rotting *t, enum rot rot, unsigned n)
 {
 	uint8_t b[SLOT];
@@ -258,8 +257,7 @@ static unsigned damage(struct rotting *t, enum rot rot, unsigned n)
 
 /* ---- and what becomes of it ---- */
 
-/* Read all blocks.  Block n must be a miss if @damaged[n]. Return how many were
- * misses. */
+/* Read all blocks: block n misses if @damaged[n]. Return how many missed. */
 static unsigned read_all(struct rotting *t, const bool *damaged)
 {
 	struct kv_acquire *a =
@@ -330,8 +328,7 @@ static void F7_a_hundred_thousand_faults_and_none_is_served(void **state)
 		lay_out(t);
 		memset(damaged, 0, BLOCKS);
 		for (unsigned n = 0; n < BLOCKS;) {
-			/* Faults in the index need a commit, which is slow:
-			 * make few. */
+			/* Faults in the index need a slow commit: make few. */
 			enum rot rot = (enum rot)below(
 				t, below(t, 20) ? ROT_RECORD_LIES : ROTS);
 			unsigned m = damage(t, rot, n);

@@ -76,8 +76,7 @@ static void check_pins(struct tiers *t, uint64_t total)
 	assert_int_equal(pin(t, t->space, of_a), -ENOSPC);
 	/* The second user can still save, although all its pins are used. */
 	assert_int_equal(tiers_save(t, c, MANY, 0), 0);
-	/* The second user can pin more after the first one has unpinned its
-	 * blocks. */
+	/* The second user can pin more once the first one unpins. */
 	unpin_all(t, t->space, of_a);
 	assert_int_equal(pin(t, c, of_c), 0);
 	unpin_all(t, c, of_c + 1);
@@ -101,8 +100,7 @@ static void pins_on_ssd_are_shared(void **state)
 	check_pins(t, t->cache->ssd.file_budget);
 }
 
-/* A user who may pin no more can open its pinned blocks, and unpin and pin
- * them. */
+/* A user who may pin no more can open, unpin and pin its blocks. */
 static void an_owner_may_open_all_that_it_has_pinned(void **state)
 {
 	struct tiers *t = *state;

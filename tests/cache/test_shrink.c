@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A store that is mounted with a smaller SSD tier than before, or without
- * one. */
+/* A store that is mounted with a smaller SSD tier, or without one. */
 #include <sys/resource.h>
 #include <sys/wait.h>
 

@@ -272,8 +272,7 @@ static void a_space_without_blocks_takes_its_snapshots_along(void **state)
 	assert_int_equal(id_of(f, "a"), 0);
 }
 
-/* After a crash there may be two records of one name, or a record of a removed
- * space. */
+/* A crash may leave two records of one name, or one of a removed space. */
 static void records_that_a_crash_left_behind_go(void **state)
 {
 	struct one *f = *state;
@@ -372,8 +371,7 @@ static void *race(void *arg)
 	return NULL;
 }
 
-/* Two threads make and drop a snapshot of one name, a third thread one of
- * another. */
+/* Two threads make and drop snapshots of one name, a third of another. */
 static void threads_do_not_undo_each_other(void **state)
 {
 	struct one *f = *state;

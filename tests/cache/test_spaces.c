@@ -193,8 +193,7 @@ static void *make_and_remove(void *arg)
 	return NULL;
 }
 
-/* Look up and read the spaces and blocks of the other threads, until
- * stopped. */
+/* Look up and read all spaces and blocks, until stopped. */
 static void *look(void *arg)
 {
 	struct worker *w = arg;

@@ -31,8 +31,7 @@ static void touch(struct small *s, const char *name)
 	close(fd);
 }
 
-/* Check that the open fails with @error, and that the reason names the
- * store. */
+/* Check that the open fails with @error, for a reason that names the store. */
 static void refused(struct small *s, int error)
 {
 	assert_int_equal(small_open(s), error);

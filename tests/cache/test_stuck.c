@@ -51,8 +51,7 @@ static int tear_down(void **state)
 	return small_tear_down(state);
 }
 
-/* Poll without a time limit, as machines may be slow; alarm(2) ends a test that
- * hangs. */
+/* Poll without a time limit; alarm(2) ends a test that hangs. */
 #define wait_until(x)                 \
 	do {                          \
 		while (!(x))          \
@@ -74,8 +73,7 @@ static void a_read_that_does_not_end_is_a_miss(void **state)
 	/* A second acquire does not wait for the stuck read. */
 	assert_int_equal(small_acquire(s, 1, 1, BYTES, status), 0);
 
-	/* A probe can read a page: other blocks are served again, the stuck one
-	 * is not. */
+	/* Once a probe succeeds, all but the stuck block are served. */
 	wait_until(!small_stats(s).ssd_degraded);
 	assert_int_equal(small_stats(s).ssd_outages, 1);
 	assert_int_equal(small_acquire(s, 0, 6, BYTES, status), 5);

@@ -184,8 +184,7 @@ static void reserves_of_a_user_and_his_spaces_overlap(void **state)
 	set_quota(t, USER, quota);
 	quota.reserve_dram = 30 * MIB;
 	assert_int_equal(kv_space_set_quota(t->cache, t->space, &quota), 0);
-	/* The user is guaranteed 40 MiB, 30 of them for this space; 24 are left
-	 * for others. */
+	/* Of the user's 40 MiB this space has 30; 24 are left for others. */
 	assert_int_equal(kv_tenant_set_quota(t->cache, 2, &quota), -ENOSPC);
 	assert_int_equal(kv_space_set_quota(t->cache, x, &quota), -ENOSPC);
 	quota.reserve_dram = 24 * MIB;

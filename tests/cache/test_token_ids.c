@@ -116,8 +116,7 @@ static struct kv_block *get(struct small *s, unsigned n)
 	return kv_block_get(s->cache, kept, &key, &block) == 0 ? block : NULL;
 }
 
-/* Return 1 if the token ids of block @n are right, 0 if there is no such
- * block. */
+/* Return 1 if block @n has the right token ids, 0 if it is missing. */
 static int told(struct small *s, unsigned n)
 {
 	_cleanup_(kv_freep) struct kv_token_ids *want = ids_of(n);
@@ -289,16 +288,14 @@ static void open_memory_is_read_with_care(void **state)
 	assert_true(kv_slot_is_open(block->slot));
 	assert_int_equal(kv_space_sync(s->cache, kept), 0);
 	assert_int_equal(indexed(s), 1);
-	/* Change the header after the sync: the index has the sealed token
-	 * ids. */
+	/* After the sync, change the header: the index keeps its ids. */
 	file = kv_slot_file(block->slot);
 	*(uint8_t *)memmem(file, 4096, "token_ids", 9) = 'T';
 	kv_block_put(s->cache, block);
 	assert_int_equal(told(s, 1), 1);
 }
 
-/* Put token ids of no block into the index, as no daemon does: they must be
- * deleted. */
+/* Put token ids of no block into the index: they must be deleted. */
 static void those_of_no_block_are_found_and_taken_away(void **state)
 {
 	struct small *s = *state;
@@ -378,8 +375,7 @@ static void long_ones_are_in_the_block_alone(void **state)
 	assert_int_equal(told(s, 1), 1);
 }
 
-/* Listing token ids reads each block, but takes no buffer of the bounce
- * pool. */
+/* Listing token ids reads blocks without buffers of the bounce pool. */
 static void a_listing_takes_no_readers_buffer(void **state)
 {
 	struct small *s = *state;

@@ -39,8 +39,7 @@ static inline void kv_flush_wake(struct kv_flush *flush, int status)
 	kv_waiter_wake(flush->arg);
 }
 
-/* Wait until the block is durable. -ENOSPC, -EIO, or -EOPNOTSUPP without an SSD
- * tier. */
+/* Wait until the block is durable. -ENOSPC, -EIO, -EOPNOTSUPP (no SSD tier). */
 static inline int kv_block_sync(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_waiter waiter = KV_WAITER_INIT;
@@ -62,7 +61,7 @@ static inline int kv_space_sync(struct kv_cache *cache, struct kv_space *space)
 	return flush.status;
 }
 
-/* Wait until the block is durable, and free its slot. -EBUSY: it is leased;
+/* Wait until the block is durable, and free its slot. -EBUSY (leased),
  * -ENOSPC. */
 static inline int kv_block_demote(struct kv_cache *cache,
 				  struct kv_block *block)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_alloc.c - parsers when allocations fail: they return -ENOMEM and leak
- * nothing. */
+/* test_alloc.c - without memory, parsers return -ENOMEM and leak nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -99,8 +99,7 @@ static void *expect_to_hold_it(void *arg)
 	return NULL;
 }
 
-/* Return whether the assertion fails in a thread that does not hold the
- * mutex. */
+/* Return whether the assertion fails in a thread without the mutex. */
 static bool fails_in_another_thread(void)
 {
 	const struct rlimit no_core = {0, 0};

@@ -73,8 +73,7 @@ static void all_or_said(void *arg, int r)
 {
 	struct store *s = arg;
 
-	/* Records that could not be read were counted, or the whole call
-	 * failed. */
+	/* Unreadable records were counted, or the whole call failed. */
 	if (r == 0 && !s->rebuild.odd_files && !s->rebuild.unreadable &&
 	    !s->rebuild.strays)
 		assert_int_equal(s->rebuild.blocks, 3);

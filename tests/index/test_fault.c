@@ -86,8 +86,7 @@ static void change_what_is_cut_off(struct fixture *f)
 	restore(f, saved);
 }
 
-/* All in one test, because cmocka replaces the handler of SIGBUS before each
- * test. */
+/* One test, as cmocka replaces the handler of SIGBUS before each. */
 static void an_index_that_cannot_be_read_fails_and_works_again(void **state)
 {
 	struct fixture *f = *state;

@@ -150,8 +150,7 @@ static void nothing_is_given_twice(void **state)
 	assert_int_equal(s->info.next_space, 9);
 }
 
-/* A user knows the store's id, and could write prologues into blocks: they must
- * be ignored. */
+/* A user who knows the store's id can write prologues into its own blocks. */
 static void a_forged_prologue_within_a_block_is_not_looked_at(void **state)
 {
 	struct store *s = *state;

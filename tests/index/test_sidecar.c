@@ -10,8 +10,7 @@
 #include "index/env.h"
 #include "store_fixture.h"
 
-/* How many of the next calls fail with EINTR, and how many bytes a call moves
- * at most. */
+/* Calls that will fail with EINTR; and the most bytes that a call moves. */
 static _Atomic int interrupts;
 static _Atomic size_t at_most; /* 0: no limit */
 

@@ -43,8 +43,7 @@ static int put(struct kv_index *index, uint64_t id, uint32_t n, uint32_t first)
 	return r < 0 ? kv_txn_abort(batch), r : kv_txn_commit(batch);
 }
 
-/* Return the first token id of a slot. 0: the slot has no token ids, or no
- * record. */
+/* Return the first token id of a slot; 0: no token ids, or no record. */
 static uint32_t first_of(struct kv_index *index, uint64_t id)
 {
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
@@ -287,8 +286,7 @@ static void those_that_are_few_beside_their_block_are_taken(void **state)
 #define SLOT_BYTES (8 * KV_PAGE)
 #define FILE_AT(slot_number) ((off_t)(slot_number)*SLOT_BYTES + KV_PAGE)
 
-/* Return the file of a block with token ids from @first on; the caller frees
- * it. */
+/* Make the file of a block with token ids from @first on; caller frees. */
 static uint8_t *make_file(uint32_t first, struct kv_slot_record *record)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
