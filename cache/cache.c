@@ -272,8 +272,10 @@ static int start_threads(struct kv_cache *cache)
 	const struct kv_cache_config *config = &cache->config;
 	int r = kv_bounce_new(config->dram, &cache->bounce);
 
-	if (r == 0)
-		r = kv_health_init(cache);
+	cache->health.cache = cache;
+	cache->health.page = kv_pages_new(KV_PAGE);
+	if (r == 0 && !cache->health.page)
+		r = -ENOMEM;
 	if (r == 0)
 		r = kv_reader_start(cache);
 	if (r == 0 && cache->ssd.on && !config->read_only)

@@ -516,7 +516,8 @@ struct kv_ssd {
 	uint64_t records_max; /* fixed: slots in use that the index can hold */
 	/* fixed: bytes of the index for open transactions */
 	uint64_t index_reserve;
-	uint64_t records;	   /* slots in use */
+	uint64_t records; /* slots in use */
+	uint64_t leaving; /* slots that are freed once their deletion is over */
 	struct kv_segfile **files; /* by id; NULL: none */
 	uint32_t n_files, live_files;
 	LIST_HEAD(, kv_ssd_class) classes;

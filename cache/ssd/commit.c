@@ -41,14 +41,14 @@
 
 struct put {
 	struct kv_slot *slot;
-	bool removed;	/* the block was removed before the round: no record */
+	bool removed;	/* removed before the round: the block gets no record */
 	bool token_ids; /* put the block's token ids into the index */
 	struct kv_slot_record record;
 	uint64_t slot_id;
 };
 
 struct update {
-	uint64_t slot_id; /* first, for kv_by_slot_id */
+	uint64_t slot_id; /* first, for kv_by_u64 */
 	int64_t mtime_ns;
 	uint32_t atime, hits;
 	uint32_t block; /* number */
@@ -58,13 +58,14 @@ struct update {
 struct round {
 	struct put *puts;
 	size_t n_puts;
-	size_t n_put; /* puts that had room in the index */
-	bool starved; /* there are puts, and none had room */
+	size_t n_put; /* number of puts whose records fit into the index */
+	bool starved; /* the index had no room for any put */
 	struct update *updates;
 	size_t n_updates;
-	uint64_t updates_taken; /* ssd->updates.taken, with this round's */
+	/* ssd->updates.taken after this round's updates were taken */
+	uint64_t updates_taken;
 	struct kv_removed_write *removed; /* tombstones to write; NULL: none */
-	/* of the write of tombstones; -EAGAIN: it was not begun */
+	/* result of writing the tombstones; -EAGAIN: not begun */
 	int removed_status;
 	struct kv_segfile_record *files;
 	size_t n_files;
@@ -199,7 +200,7 @@ static int round_begin(struct kv_cache *cache, struct round *round)
 	round->updates_taken = all->taken;
 	/* Neighbouring slots share a leaf of the index. */
 	qsort(round->updates, round->n_updates, sizeof(*round->updates),
-	      kv_by_slot_id);
+	      kv_by_u64);
 	while (round->n_puts + round->n_updates < puts_max(cache) &&
 	       (slot = TAILQ_FIRST(&ssd->written))) {
 		const struct kv_block *block = slot->block;

@@ -193,8 +193,10 @@ void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 		return;
 	}
 	unmark(cache, slot_id);
-	if (reuse)
+	if (reuse) {
 		kv_segfile_of(cache, slot_id)->class->leaving++;
+		cache->ssd.leaving++;
+	}
 	queue->items[queue->n++] = (struct kv_deletion){
 		.slot_id = slot_id,
 		.reuse = reuse,
@@ -260,7 +262,7 @@ void kv_deletions_requeue(struct kv_cache *cache)
 
 /* ---- IN HAND ---- */
 
-int kv_by_slot_id(const void *a, const void *b)
+int kv_by_u64(const void *a, const void *b)
 {
 	const uint64_t *x = a, *y = b;
 
@@ -280,7 +282,7 @@ void kv_deletions_sort(struct kv_cache *cache)
 			i++;
 		if (!batch->sorted && i < batch->n)
 			qsort(batch->items, batch->n, sizeof(*batch->items),
-			      kv_by_slot_id);
+			      kv_by_u64);
 		batch->sorted = true;
 	}
 }
@@ -396,7 +398,7 @@ int kv_records_delete(struct kv_cache *cache, uint64_t *slots, size_t n_slots,
 	int r = 0;
 
 	if (n_slots > 0)
-		qsort(slots, n_slots, sizeof(*slots), kv_by_slot_id);
+		qsort(slots, n_slots, sizeof(*slots), kv_by_u64);
 	for (size_t at = 0; r == 0 && at < n; at += cache->ssd.round_max) {
 		const size_t end = KV_MIN(n, at + cache->ssd.round_max);
 
@@ -538,7 +540,7 @@ static int zero_some(struct kv_cache *cache, struct kv_deletion *items,
 	return 0;
 }
 
-/* End @n deletions of @batch, whose prologues are zeroed: free the slots. */
+/* Finish @n deletions of @batch, whose prologues are zeroed. */
 static void zeroed_locked(struct kv_cache *cache,
 			  struct kv_deletion_batch *batch, size_t n)
 {
@@ -554,6 +556,7 @@ static void zeroed_locked(struct kv_cache *cache,
 		if (!item->reuse)
 			continue;
 		kv_segfile_of(cache, item->slot_id)->class->leaving--;
+		ssd->leaving--;
 		if (!item->bad) {
 			kv_extent_free_locked(cache, item->slot_id);
 			continue;

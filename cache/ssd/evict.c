@@ -4,36 +4,30 @@
  * with a slot of the same size, or empty a whole file of another size.
  *
  * A file has slots of one size, so a user with blocks of many sizes has many
- * files, however few bytes these blocks have.  Pinned blocks can be moved
- * together (move.c), but no closer than that.
+ * files, however few bytes these blocks have.
  *
- * OWNS       nothing; it counts what lists and tenants have, and decides.
+ * OWNS       no state: it reads the counts of lists and tenants.
  *
  * INVARIANTS
  *   (1) Eviction for another space never takes a space below its guarantee.
- *   (2) A space below its guarantee takes from others, and gives up nothing
- *       while others have more than their guarantees, even if that is in use
- *       for the moment.  The space gives up its own when all that others have
- *       is guaranteed, pinned, or in one file with such blocks.
- *   (3) Of blocks that may go, those that are also in DRAM are passed over
- *       unless they are many: an evicted block is to be gone from all tiers,
- *       not to stay in memory without being durable.
- *   (4) Room in the index is made by the user who has most records beyond its
- *       guarantee: many small blocks of one user drive out that user's own.
- *   (5) A space that can evict no block of a size gets a whole file for it: of
- *       a user who has more files than its quota fills, or else of the user who
- *       has most files of those who may give, whoever asks: many sizes of one
- *       user drive out that user's own.  Blocks that must not go are moved.
- *   (6) A space that can evict blocks of a size gets a file if another size has
- *       blocks to fill HYSTERESIS files that are colder than all of the former,
- *       or only such blocks; a user with more files than its quota fills gets
- *       only its own.  Colder blocks of the other size are evicted, wherever
- *       they are, and warmer ones in the file are moved.  A file thus does not
- *       change its class again until the use of the sizes has changed by as
- *       many files.
- *   (7) A pin that needs one file more, with all pins of each size moved
- *       together, leaves a file free beside those that others are guaranteed,
- *       unless the pin is within its user's guarantee.
+ *   (2) A space below its guarantee takes blocks of other spaces, and gives up
+ *       own blocks only if all blocks of others are guaranteed, pinned, or in
+ *       one file with such blocks.
+ *   (3) Victims that are also in DRAM are skipped unless most blocks are there:
+ *       an evicted block must leave all tiers, not stay in DRAM alone.
+ *   (4) Room in the index is made by the user with most records beyond its
+ *       guarantee: many small blocks of a user drive out that user's own.
+ *   (5) A space that can evict no block of a size gets a whole file: of a user
+ *       with more files than its quota fills, or else of the user with most
+ *       files.  Blocks in the file that must not be evicted are moved.
+ *   (6) A space that can evict blocks of a size gets a file of another size if
+ *       the colder blocks of that size fill HYSTERESIS files, or are all that it
+ *       has.  These colder blocks are evicted, and warmer ones in the file are
+ *       moved, so that the file is not soon converted back.  A user with more
+ *       files than its quota fills gets only its own files.
+ *   (7) A pin that needs one more file, with the pins of each size packed, must
+ *       leave a file free beside the files that others are guaranteed, unless
+ *       the pin is within its user's guarantee.
  *
  * LOCKING    cache->lock; a walk through the slots of a file releases it every
  *            SLOTS_AT_ONCE slots.
@@ -55,27 +49,6 @@
 #define WAIT_PART 8u
 
 /* ---- shares: pins ---- */
-
-static uint64_t divide_up(uint64_t n, uint64_t unit)
-{
-	return (n + unit - 1) / unit;
-}
-
-void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
-			  uint64_t slot_bytes, bool more)
-{
-	uint64_t bytes = kv_ssd_pin_bytes(cache, slot_bytes);
-
-	kv_assert_locked(&cache->lock);
-	if (!slot_bytes)
-		return;
-	if (cache->ssd.on)
-		kv_extent_pins_locked(cache, space, slot_bytes, more);
-	bytes = more ? bytes : -bytes;
-	kv_count_fast(cache, SSD, space, bytes);
-	kv_account_take(space->account, KV_FINITE_PINNED, bytes);
-	cache->ssd.pinned += bytes;
-}
 
 uint64_t kv_ssd_pin_bytes(const struct kv_cache *cache, uint64_t slot_bytes)
 {
@@ -116,20 +89,23 @@ static bool needs_too_many_files(const struct kv_cache *cache,
 		}
 		if (same)
 			needs = slots % one == 0 || own_slots % one == 0;
-		all += divide_up(slots + same, one);
-		own += divide_up(own_slots + same, one);
+		all += kv_round_up(slots + same, one) / one;
+		own += kv_round_up(own_slots + same, one) / one;
 		if (same)
 			slot_bytes = 0; /* counted */
 	}
 	all += slot_bytes > 0;
 	own += slot_bytes > 0;
-	if (!needs || own <= divide_up(guaranteed, segment))
+	if (!needs || own <= kv_round_up(guaranteed, segment) / segment)
 		return false;
-	LIST_FOREACH(other, &cache->tenants, link)
-		due += divide_up(other == tenant ? tenant->in[SSD].due -
-							   kv_due(space, SSD)
-						 : kv_tenant_due(other, SSD),
-				 segment);
+	LIST_FOREACH(other, &cache->tenants, link) {
+		const uint64_t bytes =
+			other == tenant
+				? tenant->in[SSD].due - kv_due(space, SSD)
+				: kv_tenant_due(other, SSD);
+
+		due += kv_round_up(bytes, segment) / segment;
+	}
 	spare = files < FEW ? 0 : KV_MAX(files / FREE_PART, 1u);
 	all += KV_MAX(due, spare);
 	return all > files ||
@@ -165,7 +141,7 @@ static uint64_t slots_of(const struct kv_evict_list *list)
 	return (uint64_t)list->blocks + list->pinned + list->writing;
 }
 
-/* Return the user for whom a file is emptied for @class; NULL: none. */
+/* Return the user for whose block @class awaits a file; NULL: none. */
 static struct kv_tenant *awaiting(const struct kv_cache *cache,
 				  const struct kv_ssd_class *class)
 {
@@ -208,9 +184,9 @@ static bool is_over_quota(const struct kv_cache *cache,
 			  const struct kv_tenant *tenant)
 {
 	const uint64_t most = tenant->quota.quota_ssd;
+	const uint64_t one = cache->ssd.segment_bytes;
 
-	return most && tenant->files > (double)divide_up(
-					       most, cache->ssd.segment_bytes);
+	return most && tenant->files > (double)(kv_round_up(most, one) / one);
 }
 
 /* ---- victims ---- */
@@ -281,7 +257,7 @@ static bool evict_from(struct kv_evict_list *list,
 	};
 	uint32_t victim = kv_policy_victim(&list->policy, is_victim, &search);
 
-	/* All victims found are also in DRAM: take the first of them. */
+	/* All victims found are also in DRAM: evict the first of them. */
 	if (victim == KV_NONE && search.passed_over) {
 		search.passed_over = PASSED_OVER;
 		victim = kv_policy_victim(&list->policy, is_victim, &search);
@@ -292,8 +268,7 @@ static bool evict_from(struct kv_evict_list *list,
 	return true;
 }
 
-/* Describe a need of @taker (or NULL) for which @spared (or NULL) gives
- * none. */
+/* Describe a search for room for @taker that evicts no block of @spared. */
 static struct kv_giving giving_to(struct kv_cache *cache,
 				  const struct kv_space *taker,
 				  const struct kv_space *spared)
@@ -305,8 +280,8 @@ static struct kv_giving giving_to(struct kv_cache *cache,
 				  .evict = evict_from};
 }
 
-/* Look for the coldest list of @class that may give a block to @taker.  Replace
- * *@coldest if the list is colder. */
+/* Look for the coldest list of @class with a victim for @taker.  Replace
+ * *@coldest if that list is colder. */
 static void look_at(const struct kv_ssd_class *class,
 		    const struct kv_space *taker, const struct kv_space *spared,
 		    struct kv_coldest *coldest)
@@ -347,17 +322,15 @@ bool kv_ssd_evict_tenant_locked(struct kv_cache *cache,
 				const struct kv_tenant *tenant,
 				const struct kv_space *space)
 {
-	const struct kv_giving giving = {.cache = cache,
-					 .taker = space,
-					 .tenant = tenant,
-					 .evict = evict_from};
+	struct kv_giving giving = giving_to(cache, space, NULL);
 
 	kv_assert_locked(&cache->lock);
+	giving.tenant = tenant;
 	return kv_victim_evict_tenant(tenant, SSD, &giving);
 }
 
-/* Evict a block of the user with most records, of those who may give, or else
- * the coldest block.  Records have one size, so bytes do not tell who fills the
+/* Evict a block of the user with most records that may be evicted, or else the
+ * coldest block.  Records have one size, so bytes do not tell who fills the
  * index. */
 static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
 			 const struct kv_space *spared)
@@ -390,7 +363,7 @@ static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
 	first = coldest.list ? coldest.list->class : NULL;
 	if (first && kv_victim_evict(&first->lists, &giving))
 		return true;
-	/* All blocks of the coldest class are in use. */
+	/* No block of the coldest class may be evicted: try the others. */
 	LIST_FOREACH(class, &cache->ssd.classes, link)
 		if (class != first && kv_victim_evict(&class->lists, &giving))
 			return true;
@@ -435,7 +408,7 @@ int kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 /* ---- files that are emptied ---- */
 
 /* Return the age above which a block in @file is evicted rather than moved:
- * that of the coldest block of the class that gets the file. */
+ * that of the coldest block of the file's heir. 0: evict any. */
 static uint32_t spared_age(const struct kv_segfile *file)
 {
 	const struct kv_evict_list *list;
@@ -552,8 +525,8 @@ static struct kv_segfile *cheapest_file(struct kv_cache *cache,
  * Return whether the class of @file can do without the file: its blocks must
  * fit into free slots of the class's other files and into slots of blocks
  * colder than @age.  With an @age, the colder blocks must also fill HYSTERESIS
- * files, or be all that the class can give, so that the class does not soon
- * need the file back.
+ * files, or be all that may be evicted, so that the class does not soon need
+ * the file back.
  */
 static bool can_spare(const struct kv_segfile *file,
 		      const struct kv_giving *giving, uint32_t age)
@@ -576,16 +549,16 @@ static bool can_spare(const struct kv_segfile *file,
 	       (!age || colder >= KV_MIN(all, enough));
 }
 
-/* The order in which users and lists give up a file. */
+/* The order in which users and their lists lose blocks and files. */
 struct choice {
 	struct kv_giving giving;
-	/* Only blocks colder than this give, the coldest first. 0: all blocks
-	 * give, and users are compared. */
+	/* Only blocks colder than this are evicted, the coldest first. 0: any
+	 * block, and users with most files are first. */
 	uint32_t age;
-	bool own_only; /* only blocks of the taker's user give */
+	bool own_only; /* evict only blocks of the taker's user */
 };
 
-/* Return the list of @class that gives first, and before @best; NULL: none. */
+/* Return the list of @class that loses a block first, before @best; or NULL. */
 static struct kv_evict_list *first_giver(struct kv_cache *cache,
 					 const struct kv_ssd_class *class,
 					 const struct choice *choice,
@@ -604,8 +577,8 @@ static struct kv_evict_list *first_giver(struct kv_cache *cache,
 		if (!kv_victim_gives(list, &choice->giving) ||
 		    (choice->own_only && a != taker))
 			continue;
-		/* Users over quota give first, and then those with most files;
-		 * of one user's lists, the colder one. */
+		/* Users over quota lose blocks first, and then those with most
+		 * files; of one user's lists, the colder one. */
 		if (choice->age || a == b)
 			first = kv_policy_age(&list->policy) >
 				(best ? kv_policy_age(&best->policy)
@@ -624,10 +597,10 @@ static struct kv_evict_list *first_giver(struct kv_cache *cache,
 
 /*
  * Choose a file to be emptied for @heir, whose slots @taker needs.  With @age,
- * only blocks colder than @age give.  Without, and if no block may be evicted,
- * choose the file with the fewest bytes, whose blocks fit into other files of
- * its class.  Return NULL if there is none; *@ret_later: whether a file may be
- * chosen later.
+ * only blocks colder than @age are evicted.  Without, and if no block may be
+ * evicted, choose the file with the fewest bytes, whose blocks fit into other
+ * files of its class.  Return NULL if there is none; *@ret_later: whether a
+ * file may be chosen later.
  */
 static struct kv_segfile *file_to_empty(struct kv_cache *cache,
 					const struct kv_ssd_class *heir,
@@ -646,7 +619,7 @@ static struct kv_segfile *file_to_empty(struct kv_cache *cache,
 	count_files(cache, taker);
 	over_quota = is_over_quota(cache, tenant);
 	/* A user over quota first waits for files that are emptied for it, and
-	 * for its writes: then it has a file of its own to give. */
+	 * for its writes: then it has a file of its own to lose. */
 	LIST_FOREACH(class, &cache->ssd.classes, link) {
 		const struct kv_evict_list *list;
 		bool blocks = false, writes = false;
@@ -716,70 +689,28 @@ bool kv_ssd_balance_locked(struct kv_cache *cache, struct kv_ssd_class *class,
 	return file;
 }
 
-uint64_t kv_leaving_locked(const struct kv_cache *cache)
-{
-	const struct kv_ssd_class *class;
-	uint64_t n = 0;
-
-	kv_assert_locked(&cache->lock);
-	LIST_FOREACH(class, &cache->ssd.classes, link)
-		n += class->leaving;
-	return n;
-}
-
-/* Return whether all blocks of some slot size are leaving the SSD, so that
- * whole files will be free. */
-static bool will_be_empty(const struct kv_cache *cache)
-{
-	const struct kv_evict_list *list;
-	const struct kv_ssd_class *class;
-
-	LIST_FOREACH(class, &cache->ssd.classes, link) {
-		uint64_t slots = 0;
-
-		if (!class->leaving)
-			continue;
-		TAILQ_FOREACH(list, &class->lists, link)
-			slots += slots_of(list);
-		if (!slots)
-			return true;
-	}
-	return false;
-}
-
-/* Evict a block of @taker, though it is guaranteed.  If other users' blocks
- * fill most of a file, empty that file instead, which costs @taker least. */
-static bool give_way(struct kv_cache *cache, struct kv_ssd_class *class,
-		     const struct kv_space *taker)
-{
-	struct kv_coldest of_others = {0};
-	const struct kv_ssd_class *other;
-	struct kv_segfile *file;
-	bool later;
-
-	LIST_FOREACH(other, &cache->ssd.classes, link)
-		look_at(other, taker, taker, &of_others);
-	if (!of_others.list && evict_one(cache, class, taker, NULL))
-		return true;
-	file = file_to_empty(cache, class, taker, NULL, 0, &later);
-	if (file)
-		kv_segfile_empty_locked(cache, file, class, taker, taker,
-					false);
-	return file || evict_one(cache, class, taker, NULL);
-}
-
 int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 		     struct kv_space *taker)
 {
 	const bool due = kv_entitled(SSD, taker, class->slot_bytes);
-	struct kv_coldest in_use = {0};
+	struct kv_coldest in_use = {0}, of_others = {0};
+	const struct kv_ssd_class *other;
 	struct kv_segfile *file = NULL;
 	bool waits = kv_ssd_balance_locked(cache, class, taker), later = false;
 
 	if (class->leaving ||
 	    (!waits && kv_ssd_evict_one_locked(cache, class, taker)))
 		return 0;
-	waits = waits || class->awaited || will_be_empty(cache);
+	waits = waits || class->awaited;
+	/* If all blocks of a slot size are leaving, whole files will be free. */
+	LIST_FOREACH(other, &cache->ssd.classes, link) {
+		const struct kv_evict_list *list;
+		uint64_t slots = 0;
+
+		TAILQ_FOREACH(list, &other->lists, link)
+			slots += slots_of(list);
+		waits |= other->leaving && !slots;
+	}
 	if (!waits)
 		file = file_to_empty(cache, class, taker, due ? taker : NULL, 0,
 				     &later);
@@ -791,8 +722,20 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 	if (due)
 		look_at(class, taker, taker, &in_use);
 	waits = waits || file || later || in_use.list;
-	if ((waits || kv_leaving_locked(cache)) &&
+	if ((waits || cache->ssd.leaving) &&
 	    kv_patient(&taker->patience, PATIENCE_NS))
 		return 0;
-	return due && !waits && give_way(cache, class, taker) ? 0 : -ENOSPC;
+	if (!due || waits)
+		return -ENOSPC;
+	/* Evict a block of @taker, though it is guaranteed.  If other users'
+	 * blocks fill most of a file, empty that file: it costs @taker least. */
+	LIST_FOREACH(other, &cache->ssd.classes, link)
+		look_at(other, taker, taker, &of_others);
+	if (!of_others.list && evict_one(cache, class, taker, NULL))
+		return 0;
+	file = file_to_empty(cache, class, taker, NULL, 0, &later);
+	if (file)
+		kv_segfile_empty_locked(cache, file, class, taker, taker,
+					false);
+	return file || evict_one(cache, class, taker, NULL) ? 0 : -ENOSPC;
 }

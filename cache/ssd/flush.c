@@ -10,25 +10,22 @@
  *                (new) -> COLLECTING   kv_flush_submit
  *           COLLECTING -> WAITING      collect: what was to be written is dirty
  *              WAITING -> (over)       kv_flushes_settle_space_locked
- *             (either) -> (over)       fail_space, kv_flush_cancel
+ *             (either) -> (over)       end_flush, with an error
  *
  * INVARIANTS
  *   (1) A waiting flush is done when no slot of its space with seq <= ticket is
  *       dirty, changes of pins and mtimes are committed, and earlier deletions
- *       of its space are over, including those that turned out to be needed
- *       only when a slot's write had ended.  A block that was removed before
- *       the store was swept may have an older copy there: the flush then waits
- *       for the sweep.
- *   (2) What a flush waits for is neither given up nor refused, nor evicted: it
- *       is written, or removed, or the flush fails with the reason.
+ *       of its space are over, including deletions of slots whose block was
+ *       removed during its write.  After a removal the flush also waits for the
+ *       sweep of the store, which may hold an older copy of the block.
+ *   (2) A block that a flush waits for is written or removed, or the flush fails
+ *       with the reason: the block is not refused or evicted silently.
  *   (3) The flushes of a space end in the order of their submission, except
- *       those that fail: a later one covers all that an earlier one does.
- *       Those that collect are behind those that wait.
+ *       those that fail.  COLLECTING flushes are behind WAITING ones.
  *   (4) ssd->awaiting counts the spaces whose first flush needs nothing but
  *       the commit.
  *   (5) The sync of a block is on the list of its slot until the block is
- *       durable, and then on ssd->recording until the record of that time is.
- *   No step takes longer for more flushes, or for more blocks on SSD.
+ *       durable, and then on ssd->recording until its updates are committed.
  *
  * LOCKING    cache->lock.
  */
@@ -233,29 +230,24 @@ void kv_block_flush_submit(struct kv_cache *cache, struct kv_block *block,
 
 /* ---- failures ---- */
 
-static void fail_space(struct kv_cache *cache, struct kv_space *space,
-		       int error)
+void kv_flushes_fail_locked(struct kv_cache *cache, struct kv_space *space,
+			    int error)
 {
+	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_flush *flush;
 
+	kv_assert_locked(&cache->lock);
+	while (!space && !LIST_EMPTY(&ssd->flushing))
+		kv_flushes_fail_locked(cache, LIST_FIRST(&ssd->flushing),
+				       error);
+	while (!space && !LIST_EMPTY(&ssd->syncs))
+		end_sync(cache, LIST_FIRST(&ssd->syncs), error);
+	if (!space)
+		return;
 	kv_flushes_settle_space_locked(cache, space);
 	while ((flush = TAILQ_FIRST(&space->flushes)))
 		end_flush(cache, space, flush, error);
 	recount(cache, space);
-}
-
-void kv_flushes_fail_locked(struct kv_cache *cache, struct kv_space *space,
-			    int error)
-{
-	kv_assert_locked(&cache->lock);
-	if (space) {
-		fail_space(cache, space, error);
-		return;
-	}
-	while (!LIST_EMPTY(&cache->ssd.flushing))
-		fail_space(cache, LIST_FIRST(&cache->ssd.flushing), error);
-	while (!LIST_EMPTY(&cache->ssd.syncs))
-		end_sync(cache, LIST_FIRST(&cache->ssd.syncs), error);
 }
 
 void kv_flushes_settle_locked(struct kv_cache *cache, int error)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * health.c - notice that the SSD does not answer, and do without it.
+ * health.c - notice that the SSD does not answer, and stop using it until it
+ * does.
  *
  * OWNS       cache->health.
  *
@@ -10,10 +11,8 @@
  *              ONLINE -> OFFLINE   kv_health_check_locked: a request is stuck
  *             OFFLINE -> ONLINE    probe_done: a page could be read
  *
- *            While the tier is OFFLINE, blocks on SSD are misses, and no
- *            request is made for them; one page a second is read as a probe.
- *            ssd->error, which the writer sets, says whether the tier can be
- *            written to.
+ *            While the tier is OFFLINE, blocks on SSD are misses, and one page
+ *            a second is read as a probe.  Failed writes set ssd->error.
  *
  * INVARIANTS
  *   (1) At most one probe is under way; it owns health->page meanwhile.
@@ -42,13 +41,6 @@ struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache)
 	stuck.writes += is_stuck(cache, cache->health.commit_since);
 	stuck.writes += is_stuck(cache, cache->health.zero_since);
 	return stuck;
-}
-
-int kv_health_init(struct kv_cache *cache)
-{
-	cache->health.cache = cache;
-	cache->health.page = kv_pages_new(KV_PAGE);
-	return cache->health.page ? 0 : -ENOMEM;
 }
 
 static void go_offline(struct kv_cache *cache, const char *why)

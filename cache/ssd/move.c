@@ -1,26 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * move.c - empty segment files: so that they get slots of another size, or so
- * that the store fits a smaller cap.
+ * move.c - empty segment files, to convert them to another slot size or to
+ * remove them for a smaller cap.
  *
- * evict.c chooses a file and the class that gets it, its heir.  From then on no
- * slot of the file is taken.  Blocks that may go are evicted.  Blocks that must
- * not go, because they are pinned, guaranteed or open, or that are warmer than
- * the heir's, are moved to other files of their size, some at a time.  A file
- * that cannot be emptied is used again as before.
+ * evict.c chooses a file and its heir, the class that gets the file.  From then
+ * on no slot of the file is taken.  Blocks are evicted, or moved to other files
+ * of their size if they are pinned, guaranteed, open, or warmer than the heir's.
+ * A file that cannot be emptied is used again as before.  A move copies the
+ * whole slot: a reader of the old slot, and a rebuild after a crash, find the
+ * same bytes with the same generation in both slots.
  *
- * A move copies the whole slot with its prologue: a reader of the old slot, and
- * a rebuild after a crash, find the same bytes with the same generation in
- * both.
- *
- * A store is mounted with a smaller cap: the decision comes before any change
- * on disk.  If pinned blocks do not fit into the new cap, the mount is refused.
- * Else the least valuable blocks are evicted until the others fit, whatever
- * file they are in.  Files with the fewest of the others are emptied into free
- * slots and removed.
+ * At a mount with a smaller cap, the mount is refused before any change on disk
+ * if pinned blocks do not fit.  Else the least valuable blocks are evicted until
+ * the others fit, and files with the fewest blocks are emptied into free slots
+ * of other files and removed.
  *
  * OWNS       moves->files and the thread that empties them, one after the
- *            other; a block's new slot until the block has it.
+ *            other; a new slot until a block has it.
  *
  * STATES     of a move, and the function that makes each step:
  *
@@ -32,22 +28,20 @@
  *
  * INVARIANTS
  *   (1) The new record is committed after its bytes were synced, and only then
- *       has the block the new slot.  The old slot is then deleted as any other
- *       is: its record, its prologue, and then it may be taken.
- *   (2) Both records are the same until one of them is deleted, which is in the
- *       next transaction, before any update of the other.
- *   (3) A block that was removed, or has lost its slot, or is being read into
- *       memory when its move is committed, is not moved: the new slot goes.
- *   (4) A file is on moves->files while it is ->emptying.  Afterwards it has no
- *       block and waits for its heir, or has no heir.
+ *       does the block get the new slot.  The old slot is then deleted like any
+ *       other.
+ *   (2) Both records are equal until one of them is deleted, in the next
+ *       transaction, before any update of the other.
+ *   (3) A block that was removed, has lost its slot or is being read into memory
+ *       when its move is committed is not moved: the new slot is freed.
+ *   (4) A file is on moves->files while it is ->emptying.  Afterwards it is
+ *       empty and waits for its heir, or has no heir.
  *   (5) moves->n counts the moves that are not RECORDED; each has a reference
  *       to its block.
- *   (6) kv_shrink deletes a record before its slot is overwritten, and a record
- *       names a copy only after the copy was synced: a kill at any moment loses
- *       no block that was to stay.
- *   (7) Blocks that kv_shrink evicts may leave prologues in free slots.  The
- *       caller has marked the store as in use, so that these are swept before
- *       the slots are used.
+ *   (6) kv_shrink deletes a record before its slot is overwritten, and syncs a
+ *       copy before a record names it: a kill loses no block that is to stay.
+ *   (7) Evictions by kv_shrink may leave prologues in free slots.  The caller
+ *       has marked the store as in use, so these slots are swept before use.
  *
  * LOCKING    cache->lock; none during I/O, except in kv_shrink, before any
  *            other thread starts.  Moves that are RECORDING or RECORDED are the
@@ -532,8 +526,7 @@ static bool may_go(void *arg, uint32_t number)
 	return true;
 }
 
-/* Evict the coldest blocks until the rest fits.  Return false if it never
- * does. */
+/* Evict the coldest blocks until the rest fits.  Return false if it cannot. */
 static bool evict_until_all_fit(struct victims *victims)
 {
 	const struct kv_giving giving = {.regardless =
@@ -564,28 +557,16 @@ static bool evict_until_all_fit(struct victims *victims)
 	return true;
 }
 
-struct aged {
-	uint32_t atime, block;
-};
-
-static int by_atime(const void *a, const void *b)
-{
-	const struct aged *x = a, *y = b;
-
-	if (x->atime != y->atime)
-		return x->atime < y->atime ? -1 : 1;
-	return x->block < y->block ? -1 : x->block > y->block;
-}
-
 /* Evict pinned blocks: put them on the eviction lists, the oldest first. */
 static int evict_pinned(struct victims *victims)
 {
 	struct kv_cache *cache = victims->cache;
-	_cleanup_(kv_freep) struct aged *pinned = NULL;
+	/* atime in the upper half, and the number of the block */
+	_cleanup_(kv_freep) uint64_t *pinned =
+		calloc(cache->table.used + 1u, sizeof(*pinned));
 	size_t n = 0;
 	bool all_fit;
 
-	pinned = calloc(cache->table.used + 1u, sizeof(*pinned));
 	if (!pinned)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < cache->table.used; i++) {
@@ -593,17 +574,17 @@ static int evict_pinned(struct victims *victims)
 
 		if (!(block->flags & BLOCK_REMOVED) && block->file != KV_NONE &&
 		    (block->flags & BLOCK_PINNED))
-			pinned[n++] = (struct aged){block->atime, i};
+			pinned[n++] = (uint64_t)block->atime << 32 | i;
 	}
-	qsort(pinned, n, sizeof(*pinned), by_atime);
+	qsort(pinned, n, sizeof(*pinned), kv_by_u64);
 	for (size_t i = 0; i < n; i++)
 		kv_extent_pin_locked(
-			cache, kv_table_at(&cache->table, pinned[i].block),
+			cache, kv_table_at(&cache->table, (uint32_t)pinned[i]),
 			false);
 	all_fit = evict_until_all_fit(victims);
 	for (size_t i = 0; i < n; i++) {
 		struct kv_block *block =
-			kv_table_at(&cache->table, pinned[i].block);
+			kv_table_at(&cache->table, (uint32_t)pinned[i]);
 
 		if (block->flags & BLOCK_PINNED)
 			kv_extent_pin_locked(cache, block, true);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * removed.c - tombstones: blocks of shared spaces that users removed, so that
- * no other node brings them back; kept in STORE/removed.
+ * removed.c - tombstones of blocks that users removed from shared spaces, so
+ * that no other node brings the blocks back; kept in STORE/removed.
  *
- * A ring of places, in memory and in the file: the newest tombstone takes the
- * place of the oldest.  A place is filled when a block is removed, and emptied
- * when its key is saved here again.  Changed places are written and synced
- * before the commit that deletes records: no block is gone for good before it
- * is known that its user removed it.
+ * The tombstones are a ring of places, in memory and in the file: the newest
+ * one takes the place of the oldest.  A place is emptied when its key is saved
+ * here again.  Changed places are written and synced before the commit that
+ * deletes the blocks' records.
  *
  * If the file cannot be written, flushes of the blocks' spaces fail, and the
  * tombstones live until the mount ends or a later write succeeds.
@@ -355,30 +354,6 @@ void kv_removed_end_locked(struct kv_cache *cache,
 
 /* ---- at mount, and at its end ---- */
 
-/* Adopt a tombstone that was read from the file.  Return false if its place
- * must be emptied. */
-static bool adopt(struct kv_cache *cache, uint32_t place)
-{
-	struct kv_removed *removed = cache->removed;
-	struct kv_removed_record *record = &removed->places[place];
-	struct kv_key key = {.len = record->key_len};
-	struct kv_space *space;
-
-	if (!kv_removed_record_whole(record))
-		return false;
-	if (record->number > removed->number) {
-		removed->number = record->number;
-		removed->at = place + 1;
-	}
-	memcpy(key.b, record->key, sizeof(key.b));
-	space = kv_space_with_id(cache, record->space);
-	if (!space || space->removed || kv_table_find(cache, space, &key) ||
-	    place_of(cache, space, &key) != KV_NONE)
-		return false;
-	link_place(cache, space, place);
-	return true;
-}
-
 int kv_removed_adopt(struct kv_cache *cache)
 {
 	static const struct kv_removed_record none;
@@ -414,9 +389,25 @@ int kv_removed_adopt(struct kv_cache *cache)
 	for (uint32_t place = 0; place < n; place++) {
 		struct kv_removed_record *record = &removed->places[place];
 
-		if (memcmp(record, &none, sizeof(none)) == 0 ||
-		    adopt(cache, place))
+		struct kv_key key = {.len = record->key_len};
+		struct kv_space *space = NULL;
+
+		if (memcmp(record, &none, sizeof(none)) == 0)
 			continue;
+		memcpy(key.b, record->key, sizeof(key.b));
+		if (kv_removed_record_whole(record)) {
+			space = kv_space_with_id(cache, record->space);
+			if (record->number > removed->number) {
+				removed->number = record->number;
+				removed->at = place + 1;
+			}
+		}
+		if (space && !space->removed &&
+		    !kv_table_find(cache, space, &key) &&
+		    place_of(cache, space, &key) == KV_NONE) {
+			link_place(cache, space, place);
+			continue;
+		}
 		memset(record, 0, sizeof(*record));
 		changed(cache, place);
 	}
@@ -427,15 +418,14 @@ int kv_removed_adopt(struct kv_cache *cache)
 int kv_removed_trim(struct kv_cache *cache)
 {
 	const struct kv_removed *removed = cache->removed;
-	const off_t most = removed ? (off_t)(removed->max *
-					     sizeof(struct kv_removed_record))
-				   : 0;
 	struct stat st;
+	off_t most;
 
 	if (!removed || removed->fd < 0)
 		return 0;
-	if (fstat(removed->fd, &st) < 0)
+	most = (off_t)(removed->max * sizeof(struct kv_removed_record));
+	if (fstat(removed->fd, &st) < 0 ||
+	    (st.st_size > most && ftruncate(removed->fd, most) < 0))
 		return -errno;
-	return st.st_size > most && ftruncate(removed->fd, most) < 0 ? -errno
-								     : 0;
+	return 0;
 }

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * segfile.c - the segment files below STORE/segments, and which block has which
- * of their slots.
- *
- * Files whose free slots may hold prologues are swept before any of these slots
- * is taken (deletion.c).
+ * segfile.c - the segment files below STORE/segments, and the slots that blocks
+ * have in them.
  *
  * OWNS       every kv_segfile, its descriptor and its bitmap; the SSD classes
  *            (one slot size each).
@@ -22,16 +19,16 @@
  *   (1) A bit is set exactly while its slot is not FREE.
  *   (2) A slot that is being written, read or held open is never LEAVING.
  *   (3) No more slots are in use than the index has room for records.
- *   (4) No slot is taken from a closed file, and its free ones do not count as
- *       the class's.
- *   (5) A file whose heir is a class is what that class awaits, and no other.
- *   (6) A file is allocated in full, and its trailer names the size of its
- *       slots, before it is used; all files together keep within file_budget.
+ *   (4) No slot is taken from a closed file, and its free slots are not counted
+ *       in class->free.
+ *   (5) file->heir == class if and only if class->awaited == file.
+ *   (6) A file is allocated in full, and its trailer names the slot size, before
+ *       the file is used; all files together keep within file_budget.
  *   (7) A file without a record in the index is empty, and removed at mount.
- *   (8) A file is of a class, or on cache->ssd.unusable.
+ *   (8) A file is in a class, or on cache->ssd.unusable.
  *
  * LOCKING    cache->lock; none during I/O.  The writer thread alone makes
- *            files. The writer takes no slot of a file that is being swept.
+ *            files, and takes no slot of a file that is being swept.
  */
 #include "cache/ssd/ssd.h"
 #include "cache/core/hooks.h"
@@ -89,18 +86,28 @@ static struct kv_evict_list *list_make(struct kv_cache *cache,
 				  &cache->ssd.eviction);
 }
 
-void kv_extent_pins_locked(struct kv_cache *cache, struct kv_space *space,
-			   uint64_t slot_bytes, bool more)
+void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
+			  uint64_t slot_bytes, bool more)
 {
-	struct kv_ssd_class *class = class_get(cache, slot_bytes);
-	struct kv_evict_list *list =
-		class ? list_make(cache, space, class) : NULL;
+	struct kv_evict_list *list = NULL;
+	struct kv_ssd_class *class = NULL;
+	uint64_t bytes = kv_ssd_pin_bytes(cache, slot_bytes);
 
 	kv_assert_locked(&cache->lock);
+	if (!slot_bytes)
+		return;
+	if (cache->ssd.on)
+		class = class_get(cache, slot_bytes);
+	if (class)
+		list = list_make(cache, space, class);
 	if (list && more)
 		list->pinned++;
 	else if (list && list->pinned)
 		list->pinned--;
+	bytes = more ? bytes : -bytes;
+	kv_count_fast(cache, SSD, space, bytes);
+	kv_account_take(space->account, KV_FINITE_PINNED, bytes);
+	cache->ssd.pinned += bytes;
 }
 
 /* ---- files of a class ---- */
@@ -132,9 +139,6 @@ static int class_add(struct kv_cache *cache, struct kv_segfile *file)
 	file->unqueued = bitmap + words;
 	file->unqueued_back = bitmap + 2 * words;
 	file->hint = 0;
-	file->used = 0;
-	file->closed = false;
-	file->heir = NULL;
 	file->until = 0;
 	file->failures = 0;
 	file->class = class;
@@ -280,10 +284,8 @@ static void set_taken(struct kv_cache *cache, struct kv_segfile *file,
 	class->free--;
 	cache->ssd.records++;
 	cache->ssd.used += file->slot_bytes;
-	if (file->used == file->slots) {
-		TAILQ_REMOVE(&class->files, file, link);
-		TAILQ_INSERT_TAIL(&class->files, file, link);
-	}
+	if (file->used == file->slots)
+		kv_segfile_relink(file);
 }
 
 void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
@@ -384,8 +386,7 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 	if (r < 0)
 		return r;
 	if (index_is_full(cache))
-		return kv_leaving_locked(cache) ||
-				       kv_ssd_evict_record_locked(cache, space)
+		return ssd->leaving || kv_ssd_evict_record_locked(cache, space)
 			       ? -EAGAIN
 			       : -ENOSPC;
 	file = file_with_room(class);
@@ -398,8 +399,7 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 		return -ENOENT;
 	if (!file && kv_ssd_evict_for(cache, class, space) == 0)
 		return -EAGAIN;
-	/* With unusable files the writer tries again: a change of slot size may
-	 * succeed later. */
+	/* A change of slot size may succeed later: try again. */
 	if (!file)
 		return TAILQ_EMPTY(&ssd->unusable) ? -ENOSPC : -EIO;
 	r = take_from(cache, file, space, ret_slot_number);
@@ -418,7 +418,7 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 	while (class->free + class->leaving < want &&
 	       kv_ssd_evict_one_locked(cache, class, NULL))
 		continue;
-	while (records_free(ssd) + kv_leaving_locked(cache) < want_records &&
+	while (records_free(ssd) + ssd->leaving < want_records &&
 	       kv_ssd_evict_record_locked(cache, NULL))
 		continue;
 	if (class->leaving)
@@ -705,35 +705,6 @@ uint64_t kv_sidecars_over(const struct kv_cache *cache)
 	return cache->ssd.sidecars - KV_MIN(cache->ssd.sidecars, share);
 }
 
-static int create(struct kv_cache *cache, uint64_t slot_bytes)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-	char name[KV_SEGFILE_NAME];
-	uint32_t id = 0;
-	int fd, r;
-
-	while (id < ssd->n_files && ssd->files[id])
-		id++;
-	kv_unlock(cache);
-	fd = file_open(ssd, id, O_RDWR | O_CREAT | O_TRUNC);
-	KV_POINT("file.made");
-	r = fd < 0 ? fd : -posix_fallocate(fd, 0, (off_t)ssd->segment_bytes);
-	KV_POINT("file.allocated");
-	if (r == 0)
-		r = kv_trailer_write(fd, id, cache->info.store,
-				     ssd->segment_bytes, slot_bytes);
-	kv_lock(cache);
-	if (r == 0)
-		r = file_add(cache, id, fd, slot_bytes, false, true);
-	if (r < 0) {
-		kv_segfile_name(id, name);
-		unlinkat(ssd->dir, name, 0);
-		if (fd >= 0)
-			close(fd);
-	}
-	return r;
-}
-
 /*
  * Change the slot size of an empty file.  Old slots hold bytes of their owners,
  * so clear the file before a trailer with the new slot size makes them readable
@@ -784,11 +755,35 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 
 int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes)
 {
+	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_segfile *file =
 		room_for_file(cache) ? NULL : empty_file(cache, slot_bytes);
+	char name[KV_SEGFILE_NAME];
+	uint32_t id = 0;
+	int fd, r;
 
-	return file ? convert(cache, file, slot_bytes)
-		    : create(cache, slot_bytes);
+	if (file)
+		return convert(cache, file, slot_bytes);
+	while (id < ssd->n_files && ssd->files[id])
+		id++;
+	kv_unlock(cache);
+	fd = file_open(ssd, id, O_RDWR | O_CREAT | O_TRUNC);
+	KV_POINT("file.made");
+	r = fd < 0 ? fd : -posix_fallocate(fd, 0, (off_t)ssd->segment_bytes);
+	KV_POINT("file.allocated");
+	if (r == 0)
+		r = kv_trailer_write(fd, id, cache->info.store,
+				     ssd->segment_bytes, slot_bytes);
+	kv_lock(cache);
+	if (r == 0)
+		r = file_add(cache, id, fd, slot_bytes, false, true);
+	if (r < 0) {
+		kv_segfile_name(id, name);
+		unlinkat(ssd->dir, name, 0);
+		if (fd >= 0)
+			close(fd);
+	}
+	return r;
 }
 
 static void file_free(struct kv_segfile *file)

@@ -66,8 +66,8 @@ void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
 			  bool pin);
 /* Count one more, or one less, pinned block of @space in slots of that size. */
-void kv_extent_pins_locked(struct kv_cache *cache, struct kv_space *space,
-			   uint64_t slot_bytes, bool more);
+void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
+			  uint64_t slot_bytes, bool more);
 /* Attach a slot that holds the block's bytes: at mount, or after a commit. */
 int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
 		    uint64_t slot_id);
@@ -113,13 +113,9 @@ int kv_extent_relocate(struct kv_cache *cache, struct kv_block *block);
 
 /* ---- evict.c ---- */
 
-/* Return whether one more pin of @space would leave too little to other
- * users. */
+/* Return whether one more pin of @space would leave others too little. */
 bool kv_ssd_over_floor(const struct kv_cache *cache,
 		       const struct kv_space *space, uint64_t slot_bytes);
-/* Count one more, or one less, pinned block of @space. */
-void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
-			  uint64_t slot_bytes, bool more);
 /* Return the bytes that the pin of a block in such a slot counts: at least its
  * record's share of the index, however small the slot is. */
 uint64_t kv_ssd_pin_bytes(const struct kv_cache *cache, uint64_t slot_bytes);
@@ -148,9 +144,7 @@ bool kv_ssd_evict_beside_locked(struct kv_cache *cache,
 				const struct kv_segfile *file);
 /* Evict a block of any size, for room in the index for a record of @taker. */
 bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker);
-uint64_t kv_leaving_locked(const struct kv_cache *cache); /* slots */
-/* Evict a block of @space; or one of any space of @tenant, for @space or
- * NULL. */
+/* Evict a block of @space; or of any space of @tenant, for @space (or NULL). */
 bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
 bool kv_ssd_evict_tenant_locked(struct kv_cache *cache,
 				const struct kv_tenant *tenant,
@@ -168,14 +162,6 @@ int kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 
 int kv_ssd_init(struct kv_cache *cache); /* -ENOMEM */
 void kv_ssd_fini(struct kv_cache *cache);
-/* Put a slot on the write queue of its space, or take it off. */
-void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot,
-				bool front);
-void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
-/* Return the first slot of the write queue whose turn it is; NULL: none. */
-struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache);
-/* Charge the bytes of @slot to its user's turn. */
-void kv_write_queue_charge(struct kv_slot *slot);
 /* Resume spaces that rest until a commit or a free slot. */
 void kv_writer_rouse_locked(struct kv_cache *cache);
 /* Start or stop the writer, the committer, the deleter and the mover.  Stopping
@@ -264,8 +250,7 @@ void kv_changed_lift_locked(struct kv_cache *cache,
 /* Fail the flushes that wait for a snapshot of @space. */
 void kv_flushes_fail_snapshot_locked(struct kv_cache *cache,
 				     struct kv_space *space, int error);
-/* Fail flushes that wait for a tombstone, up to number @changes, not on
- * disk. */
+/* Fail flushes that wait for a tombstone not on disk, up to number @changes. */
 void kv_flushes_fail_removals_locked(struct kv_cache *cache, uint64_t changes,
 				     int error);
 /* End the syncs of the block in @slot with @error. */
@@ -300,8 +285,8 @@ void kv_deletions_recorded_locked(struct kv_cache *cache, int status);
 void kv_deletions_requeue(struct kv_cache *cache);
 /* Let the deleter sweep all files before any of their free slots is taken. */
 void kv_sweep_later(struct kv_cache *cache);
-/* Compare two structures that begin with a slot id, for qsort(3). */
-int kv_by_slot_id(const void *a, const void *b);
+/* Compare two structures that begin with a uint64_t, for qsort(3). */
+int kv_by_u64(const void *a, const void *b);
 /* Delete the record and the token ids of a slot in @txn. */
 int kv_record_delete(struct kv_txn *txn, uint64_t slot_id);
 /* At mount: delete the records and the token ids of slots, and the records of
@@ -334,8 +319,6 @@ void kv_moves_take_locked(struct kv_cache *cache);
 int kv_moves_record(struct kv_cache *cache, struct kv_txn *txn);
 void kv_moves_recorded_locked(struct kv_cache *cache, int status);
 
-/* ---- move.c: a smaller cap ---- */
-
 /*
  * At mount: check whether the tier holds more than its cap allows.
  *   0        the blocks fit, or there is no tier
@@ -348,7 +331,6 @@ int kv_shrink(struct kv_cache *cache);
 
 /* ---- health.c ---- */
 
-int kv_health_init(struct kv_cache *cache);
 /* Count a read of a block that ended with @status. */
 void kv_health_note(struct kv_cache *cache, int status);
 /* Return whether the tier is offline: blocks only on SSD are then misses. */

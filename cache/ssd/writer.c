@@ -1,24 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * writer.c - write sealed blocks to SSD: in whose turn, and which ones.
+ * writer.c - write sealed blocks to SSD: admission, and turns of users.
  *
- * Users take turns by bytes: each has a write queue of its spaces that have
- * something to write.  A space that must wait, or finds no room, rests, and the
- * writer goes on with others.  When the space resumes, users who got nothing
- * meanwhile come first.
+ * Users take turns by bytes: each has a write queue of its spaces with blocks to
+ * write.  A space that must wait or finds no room rests, and the writer goes on
+ * with others.
  *
  * Admission decides which blocks are written without a request: whole chains,
- * within the budget of ssd_write=.  A tail without its head is useless.  So a
- * block that was saved with its parent's key, in a space whose reuse rule is
- * `prefix`, is written only if its parent is on SSD or on its way.  Until then
- * the block is an orphan, filed under its parent's key, whether the parent is
- * being filled, is an orphan itself, or is still missing.  Blocks that came as
- * files need no parent: whoever restores a tree of files keeps no order.
+ * within the budget of ssd_write=.  In a space whose reuse rule is `prefix`, a
+ * block that was saved with its parent's key is written only if its parent is on
+ * SSD or being written.  Until then the block is an orphan, filed under its
+ * parent's key.  Blocks that came as files need no parent, as cp and tar write
+ * files in any order.
  *
- * OWNS       the writer thread, and the start and end of the committer and the
- *            deleter; the write queues, the queue of each space, and
- *            slot->queue and slot->link of slots on it; the budget of
- *            ssd_write=; the orphans of every parent.
+ * OWNS       the writer thread, and the start and end of the tier's threads; the
+ *            write queues, the queue of each space, and slot->queue and
+ *            slot->link of slots on it; the budget of ssd_write=; all orphans.
  *
  * STATES     of a block, and the function that makes each step:
  *
@@ -33,26 +30,26 @@
  *
  *              none -> WAITING      admit
  *           WAITING -> ADOPTED      kv_write_enqueue_locked of the parent
- *           WAITING -> none         kv_orphan_drop_locked: the last of them is
- *           ADOPTED -> none         on its way, or gone
+ *           WAITING -> none         kv_orphan_drop_locked of the last orphan
+ *           ADOPTED -> none         the same
  *
  * INVARIANTS
  *   (1) QUEUED, WRITING and WRITTEN slots are on their space's dirty list, by
  *       seq, and QUEUED ones on its queue; ssd->dirty counts them.  Such slots
  *       are not idle: a block that is being written keeps its bytes.
- *   (2) Exactly the spaces with slots on their queue are on a write queue or
- *       resting, and exactly the write queues with spaces take turns;
+ *   (2) A space is on a write queue, or resting, if and only if it has queued
+ *       slots; a write queue takes turns if and only if it has spaces.
  *       ssd->queued counts the slots.
  *   (3) A space's slots are in the order of their seals, except that parents
  *       are pulled before their children.
- *   (4) A space with no_room rests, and nobody waits for its slots;
- *       ssd->stalled counts those on its queue.
- *   (5) A slot among orphans has an unpersisted block that is not removed; the
- *       slot may be evicted meanwhile.
+ *   (4) A space with no_room rests, and no flush waits for its slots;
+ *       ssd->stalled counts its queued slots.
+ *   (5) The block of an orphan is unpersisted and not removed; its slot may be
+ *       evicted.
  *   (6) At most one WAITING kv_orphans has a given space and parent; none is
  *       empty.
- *   (7) ssd_write= never allows more than its bytes in any 24 hours, except
- *       blocks whose durability somebody waits for.
+ *   (7) At most the bytes of ssd_write= are written in any 24 hours, not counting
+ *       blocks that a flush or sync waits for.
  *
  * LOCKING    cache->lock.
  */
@@ -70,7 +67,7 @@
 #define WRITING_BYTES (48u << 20)
 /* longest rest of a space that waits for a commit */
 #define MOMENT_NS 10000000u
-#define FULL_NS 5000000000u /* until a full filesystem is tried again */
+#define FULL_NS 5000000000u /* pause before a full filesystem is tried again */
 #define DAY_S 86400
 #define ADOPTED_AT_ONCE 64u
 #define MOVER_NS 3600000000000u /* period of the mover, which is also woken */
@@ -124,12 +121,10 @@ static void set_no_room(struct kv_cache *cache, struct kv_space *space, bool is)
 	cache->room = true; /* acquires that wait for room look again */
 }
 
-void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot,
-				bool front)
+static void push(struct kv_cache *cache, struct kv_slot *slot, bool front)
 {
 	struct kv_space *space = slot->list->space;
 
-	kv_assert_locked(&cache->lock);
 	if (TAILQ_EMPTY(&space->queue))
 		kv_turn_start(&cache->ssd.write_queues,
 			      join_turns(cache, space));
@@ -143,11 +138,10 @@ void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot,
 	cache->ssd.stalled += space->no_room;
 }
 
-void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
+static void drop(struct kv_cache *cache, struct kv_slot *slot)
 {
 	struct kv_space *space = slot->list->space;
 
-	kv_assert_locked(&cache->lock);
 	TAILQ_REMOVE(&space->queue, slot, link);
 	slot->queue = NULL;
 	space->queued--;
@@ -160,34 +154,10 @@ void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 	set_no_room(cache, space, false);
 }
 
-struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache)
-{
-	struct kv_turn *turn = kv_turns_next(&cache->ssd.write_queues);
-
-	kv_assert_locked(&cache->lock);
-	if (!turn)
-		return NULL;
-	return TAILQ_FIRST(
-		&TAILQ_FIRST(&((struct write_queue *)turn)->spaces)->queue);
-}
-
 bool kv_writes_may_make_room_locked(const struct kv_cache *cache)
 {
 	kv_assert_locked(&cache->lock);
 	return cache->ssd.dirty > cache->ssd.stalled;
-}
-
-void kv_write_queue_charge(struct kv_slot *slot)
-{
-	struct kv_space *space = slot->list->space;
-	struct write_queue *queue = (struct write_queue *)space->turn;
-
-	kv_turn_charge(space->turn, slot->segment->class->slot_bytes);
-	if (space->turn->credit > 0)
-		return;
-	/* In the user's next turn another of its spaces is first. */
-	TAILQ_REMOVE(&queue->spaces, space, turn_link);
-	TAILQ_INSERT_TAIL(&queue->spaces, space, turn_link);
 }
 
 /* ---- resting spaces ---- */
@@ -225,8 +195,7 @@ static void rouse(struct kv_cache *cache, enum rest rest, bool all)
 
 		leave_turns(cache, space);
 		set_no_room(cache, space, false);
-		/* The user keeps its turn, behind users without a turn
-		 * meanwhile. */
+		/* The user keeps its turn, behind users who had none. */
 		kv_turn_resume(queues, join_turns(cache, space));
 		kv_turn_put(queues, left);
 	}
@@ -414,7 +383,7 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 		kv_unpersisted_drop_locked(cache, slot);
 		set_flags(cache, block, BLOCK_QUEUED, 0);
 		slot->seq = ++ssd->seq;
-		kv_write_queue_push_locked(cache, slot, false);
+		push(cache, slot, false);
 		TAILQ_INSERT_TAIL(&slot->list->space->dirty, slot, dirty);
 		TAILQ_INSERT_TAIL(&slot->list->space->unwritten, slot,
 				  unwritten);
@@ -443,7 +412,7 @@ void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block)
 	struct kv_slot *slot = block->slot;
 
 	kv_assert_locked(&cache->lock);
-	kv_write_queue_drop_locked(cache, slot);
+	drop(cache, slot);
 	kv_dirty_drop_locked(cache, slot);
 	set_flags(cache, block, 0, BLOCK_QUEUED);
 	kv_flushes_written_locked(cache, slot);
@@ -470,28 +439,6 @@ static void deny(struct kv_cache *cache, struct kv_slot *slot)
 		kv_flushes_fail_locked(cache, slot->list->space, -ENOSPC);
 	kv_syncs_end_locked(cache, slot, -ENOSPC);
 	kv_write_dequeue_locked(cache, slot->block);
-}
-
-/* Fail the flushes and syncs of @space, for whose blocks there is no room.  The
- * space's blocks are tried again later, after those of other spaces. */
-static void no_room_for(struct kv_cache *cache, struct kv_space *space)
-{
-	struct kv_slot *slot;
-
-	if (cache->ssd.stop) {
-		while ((slot = TAILQ_FIRST(&space->queue)))
-			deny(cache, slot);
-		return;
-	}
-	kv_flushes_fail_locked(cache, space, -ENOSPC);
-	if (space->any_must)
-		TAILQ_FOREACH(slot, &space->queue, link) {
-			slot->must = false;
-			kv_syncs_end_locked(cache, slot, -ENOSPC);
-		}
-	space->any_must = false;
-	set_no_room(cache, space, true);
-	put_off(cache, space, RETRY);
 }
 
 void kv_write_failed_locked(struct kv_cache *cache, int error)
@@ -532,7 +479,7 @@ static void write_done(struct kv_io *io, int status)
 			cache, space,
 			kv_slot_id(slot->file, slot->slot_number));
 		set_flags(cache, block, BLOCK_QUEUED, BLOCK_WRITING);
-		kv_write_queue_push_locked(cache, slot, true);
+		push(cache, slot, true);
 		kv_write_failed_locked(cache, status);
 		if (block->flags & BLOCK_REMOVED)
 			kv_write_dequeue_locked(cache, block);
@@ -590,7 +537,9 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 	const uint64_t slot_bytes = slot->segment->class->slot_bytes;
 	const struct kv_segfile *file;
 	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_space *space = slot->list->space;
 	struct write *write = calloc(1, sizeof(*write));
+	struct write_queue *queue;
 	bool is_open = kv_slot_is_open(slot);
 	int r;
 
@@ -610,8 +559,8 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 		return 0;
 	}
 	if (r == 0)
-		r = kv_extent_take(cache, slot->list->space, slot_bytes,
-				   &slot->file, &slot->slot_number);
+		r = kv_extent_take(cache, space, slot_bytes, &slot->file,
+				   &slot->slot_number);
 	if (r < 0) {
 		write_free(write);
 		return r;
@@ -621,10 +570,16 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 		(void)write_credit(cache);
 		ssd->ssd_write.credit -= (double)slot_bytes;
 	}
-	kv_write_queue_charge(slot);
-	kv_write_queue_drop_locked(cache, slot);
+	kv_turn_charge(space->turn, slot_bytes);
+	if (space->turn->credit <= 0) {
+		/* In the user's next turn another of its spaces is first. */
+		queue = (struct write_queue *)space->turn;
+		TAILQ_REMOVE(&queue->spaces, space, turn_link);
+		TAILQ_INSERT_TAIL(&queue->spaces, space, turn_link);
+	}
+	drop(cache, slot);
 	set_flags(cache, slot->block, BLOCK_WRITING, BLOCK_QUEUED);
-	TAILQ_INSERT_TAIL(&slot->list->space->under_way, slot, link);
+	TAILQ_INSERT_TAIL(&space->under_way, slot, link);
 	slot->written = false;
 	write->io.fd = file->fd;
 	write->io.offset = slot->slot_number * file->slot_bytes;
@@ -693,6 +648,7 @@ void kv_ssd_fini(struct kv_cache *cache)
 static int turn(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;
+	struct write_queue *queue;
 	struct kv_orphans *orphans;
 	struct kv_space *space;
 	struct kv_slot *slot;
@@ -710,7 +666,8 @@ static int turn(struct kv_cache *cache)
 	rouse(cache, MOMENT, false);
 	rouse(cache, LEAVING, false);
 	rouse(cache, RETRY, ssd->stop);
-	slot = kv_write_queue_next_locked(cache);
+	queue = (struct write_queue *)kv_turns_next(&ssd->write_queues);
+	slot = queue ? TAILQ_FIRST(&TAILQ_FIRST(&queue->spaces)->queue) : NULL;
 	if (ssd->full && kv_now_ns() > ssd->full_until)
 		ssd->full = false;
 	if (!slot || ssd->writing >= WRITES_AT_ONCE ||
@@ -746,8 +703,7 @@ static int turn(struct kv_cache *cache)
 		r = kv_segfile_create(cache, slot_bytes);
 		if (r != -ENOSPC)
 			return r;
-		/* Other programs have filled the disk: use existing files
-		 * only. */
+		/* Other programs filled the disk: use existing files only. */
 		ssd->full = true;
 		ssd->full_until = kv_now_ns() + FULL_NS;
 		return 0;
@@ -758,11 +714,24 @@ static int turn(struct kv_cache *cache)
 	case -EBUSY:
 	case -EAGAIN:
 		kv_commit_kick_locked(cache, true);
-		put_off(cache, space,
-			kv_leaving_locked(cache) ? LEAVING : MOMENT);
+		put_off(cache, space, ssd->leaving ? LEAVING : MOMENT);
 		return 0;
 	case -ENOSPC:
-		no_room_for(cache, space);
+		/* Fail the flushes and syncs that wait for the space's blocks.
+		 * The blocks are tried again, after those of other spaces. */
+		while (ssd->stop && (slot = TAILQ_FIRST(&space->queue)))
+			deny(cache, slot);
+		if (ssd->stop)
+			return 0;
+		kv_flushes_fail_locked(cache, space, -ENOSPC);
+		if (space->any_must)
+			TAILQ_FOREACH(slot, &space->queue, link) {
+				slot->must = false;
+				kv_syncs_end_locked(cache, slot, -ENOSPC);
+			}
+		space->any_must = false;
+		set_no_room(cache, space, true);
+		put_off(cache, space, RETRY);
 		return 0;
 	default:
 		return r;

@@ -275,32 +275,30 @@ static void writes_of_two_users_take_turns(void **state)
 	struct tiers *t = *state;
 	/* The hash of this uid has the same bucket as the uid of A. */
 	struct kv_space *b = tiers_space(t, "b", 65, PREFIX_LAYOUT);
-	struct kv_slot *slot;
+	struct kv_ssd *ssd = &t->cache->ssd;
+	struct kv_turn *turn;
 	unsigned first_of_a = 0;
+	uint64_t bytes;
 
-	/* Save while the writer is stalled, and look at the queue. */
+	/* Save while the writer is stalled, and look at whose turn it is. */
 	for (unsigned i = 0; i < 300; i++)
 		assert_int_equal(tiers_save(t, b, i, 0), 0);
 	tiers_quiet(t);
 	kv_lock(t->cache);
+	ssd->writing += 1000; /* the writer begins no more writes */
 	kv_unlock(t->cache);
-	t->cache->ssd.writing += 1000; /* the writer begins no more writes */
 	for (unsigned i = 300; i < 500; i++)
 		assert_int_equal(tiers_save(t, b, i, 0), 0);
 	assert_int_equal(tiers_save(t, t->space, 0, 0), 0);
 	kv_lock(t->cache);
-	while ((slot = kv_write_queue_next_locked(t->cache)) &&
-	       slot->list->space == b) {
-		first_of_a++;
-		kv_write_queue_charge(slot);
-		kv_write_queue_drop_locked(t->cache, slot);
-		slot->must = false;
-		kv_write_queue_push_locked(t->cache, slot, false);
-	}
-	t->cache->ssd.writing -= 1000;
-	pthread_cond_signal(&t->cache->ssd.write);
+	bytes = TAILQ_FIRST(&t->space->queue)->segment->class->slot_bytes;
+	while ((turn = kv_turns_next(&ssd->write_queues)) && turn->uid == 65 &&
+	       first_of_a++ < 500)
+		kv_turn_charge(turn, bytes);
+	ssd->writing -= 1000;
+	pthread_cond_signal(&ssd->write);
 	kv_unlock(t->cache);
-	assert_non_null(slot);
+	assert_true(turn && turn->uid == t->space->uid);
 	/* two turns of 8 MiB, of 500 blocks in all */
 	assert_true(first_of_a < 170);
 	tiers_quiet(t);

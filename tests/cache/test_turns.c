@@ -113,7 +113,8 @@ static void who_yields_comes_after_the_others(void **state)
 	assert_ptr_equal(kv_turns_next(&turns), &b->turn);
 }
 
-/* With very little work at a time the first queue would take all of it. */
+/* Queues that got nothing come first when all resume: otherwise, with little
+ * work at a time, the first queue would do all of its own. */
 static void who_got_nothing_comes_first_when_all_go_on(void **state)
 {
 	struct kv_turn *c = kv_turn_get(&turns, 5), *got[7];
