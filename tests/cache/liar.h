@@ -21,8 +21,8 @@ struct liar {
 	int fd; /* it listens */
 	pthread_t thread;
 	pthread_mutex_t lock;
-	const char *note;   /* reply to GET of a .digest; lock, as the next 4 */
-	const char *object; /* answer to other requests; NULL: no answer */
+	const char *note;   /* reply to GET of a .digest; guarded by lock */
+	const char *object; /* answer to other requests; NULL: none; by lock */
 	size_t note_n, object_n;
 	const char *forever; /* sent repeatedly after object; "": silence */
 	/* Keep a connection open for one more request, then close it. */
