@@ -33,13 +33,14 @@ CFLAGS   += -DKV_POINTS
 endif
 LIBS_D    = $(shell pkg-config --libs $(PKGS_D))
 LIBS_L    = $(shell pkg-config --libs $(PKGS_L))
-SHARED   := $(filter-out $(if $(POINTS),,common/crash_point.c),$(wildcard common/*.c))
+KILLS    := tests/crash/point_table.c
+SHARED   := $(wildcard common/*.c) $(if $(POINTS),$(KILLS))
 DAEMON   := $(filter-out fs/main.c,$(wildcard fs/*.c fs/*/*.c cache/*.c cache/*/*.c index/*.c))
 LIB      := $(foreach folder,device session transfer paged,$(wildcard kernels/$(folder)/*.c))
 TOOLDIRS := $(patsubst tools/%/main.c,%,$(wildcard tools/*/main.c))
 TOOLS    := $(addprefix $B/kvfs-,$(TOOLDIRS))
 UNIT     := $(patsubst %.c,$B/%,$(wildcard tests/*/test_*.c))
-HELPERS  := $(patsubst %.c,$B/%,$(filter-out $(wildcard tests/*/test_*.c),$(wildcard tests/*/*.c)))
+HELPERS  := $(patsubst %.c,$B/%,$(filter-out $(KILLS) $(wildcard tests/*/test_*.c),$(wildcard tests/*/*.c)))
 SCRIPTS  := $(wildcard tests/mount/*.sh tests/crash/*.sh tests/fuzz/*.sh)
 PAGES    := $(wildcard man/*.[1-9])
 SOURCES  := $(SHARED) $(DAEMON) $(LIB) fs/main.c $(wildcard tools/*/*.c tests/*/*.c)

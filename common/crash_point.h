@@ -12,21 +12,8 @@
 #ifndef KV_COMMON_CRASH_POINT_H
 #define KV_COMMON_CRASH_POINT_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
-
-#define KV_POINTS_MAX 256
-#define KV_POINT_NAME 40
-
-/* The file of KVFS_POINTS; its reader makes it and fills it with zeros. */
-struct kv_point_table {
-	_Atomic uint32_t n; /* number of entries, that is, of all points */
-	struct {
-		char name[KV_POINT_NAME];
-		_Atomic uint64_t hits;
-	} entry[KV_POINTS_MAX];
-};
 
 #ifdef KV_POINTS
 
@@ -38,7 +25,7 @@ struct kv_point {
 void kv_point_pass(const struct kv_point *point);
 bool kv_point_lies(const char *what);
 
-/* The linker section lets crash_point.c find points that were never passed. */
+/* The linker section lists points that were never passed as well. */
 #define KV_POINT(text)                                                   \
 	do {                                                             \
 		static struct kv_point kv_point_here __attribute__((     \
@@ -52,8 +39,7 @@ bool kv_point_lies(const char *what);
 
 #define KV_POINT(text) ((void)0)
 #define KV_LIE(what) false
-/* A threshold, lower with POINTS=1 for tests that could not reach the real
- * one. */
+/* A threshold; POINTS=1 lowers it for tests. */
 #define KV_POINTS_OR(tested, real) (real)
 
 #endif

@@ -42,8 +42,6 @@ TOOLS = {
     "bench": ["index/"],
     "replay": ["cache/evict/"],
 }
-# Only POINTS=1 builds this file. Folders beside the order may also be unbuilt.
-UNBUILT = ["common/crash_point.c"]
 # A library, and the only folders that know it.
 HEADERS = {
     r"fuse(_lowlevel|3/.*)?\.h": ["fs/mount", "fs", "tools/bench"],
@@ -125,7 +123,7 @@ def objects(tree, build):
     another tree."""
     for path in tracked(["*.c"], tree):
         built = os.path.join(tree, build, path[:-2] + ".o")
-        if path.startswith(("tests/", "connectors/", "examples/")) or path in UNBUILT or \
+        if path.startswith(("tests/", "connectors/", "examples/")) or \
                 folder(path) in BESIDE and not os.path.exists(built):
             continue
         if not os.path.exists(built) or os.path.getmtime(built) < os.path.getmtime(f"{tree}/{path}"):

@@ -5,7 +5,7 @@
  *
  * OWNS     the counts of idle, busy, kept and dirty slots.
  *
- * INVARIANTS, asserted by kv_arena_check_locked
+ * INVARIANTS, asserted by tests/cache/check_arena.h
  *   (1) class->idle, segment->idle and list->idle count the slots for which
  *       kv_slot_idle holds; arena->idle counts their bytes.
  *   (2) space->unpersisted has exactly the slots of unpersisted blocks, by seq.

@@ -44,7 +44,6 @@ void kv_slot_unpin_locked(struct kv_cache *cache, struct kv_slot *slot);
  * is used, or freed. */
 void kv_slot_hint_over_locked(struct kv_cache *cache, struct kv_slot *slot,
 			      bool used);
-void kv_arena_check_locked(struct kv_cache *cache);
 uint64_t kv_size_class(struct kv_cache *cache,
 		       uint64_t length); /* 0: too big */
 void kv_size_used(struct kv_cache *cache, uint64_t slot_bytes);

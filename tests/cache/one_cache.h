@@ -14,6 +14,7 @@
 
 #include "cache/dram/dram.h"
 #include "tests/cache/alone.h"
+#include "tests/cache/check_arena.h"
 #include "tests/tree.h"
 
 struct one {

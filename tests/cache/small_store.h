@@ -23,6 +23,7 @@
 #include "cache/ssd/ssd.h"
 #include "common/copy.h"
 #include "tests/cache/alone.h"
+#include "tests/cache/check_arena.h"
 #include "tests/tree.h"
 
 #define BYTES 20000u

@@ -15,6 +15,7 @@
 
 #include "cache/dram/dram.h"
 #include "tests/cache/wait.h"
+#include "tests/cache/check_arena.h"
 #include "common/copy.h"
 #include "tests/tree.h"
 

@@ -12,8 +12,8 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#include "common/crash_point.h"
 #include "tests/crash/client.h"
+#include "tests/crash/point_table.h"
 
 struct points {
 	struct kv_point_table *table; /* shared with the daemon */

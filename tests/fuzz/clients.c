@@ -12,6 +12,7 @@
  */
 #include "cache/dram/dram.h"
 #include "tests/cache/wait.h"
+#include "tests/cache/check_arena.h"
 #include "fs/base/access.h"
 #include "fs/control/control.h"
 #include "fs/control/gate.h"

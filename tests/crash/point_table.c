@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * crash_point.c - kill points; only in a build with POINTS=1.
+ * point_table.c - kill points; part of the daemon in a build with POINTS=1.
  *
  * OWNS      the table of points, in memory that may be shared with a test, and
  *           the settings from the environment.
@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/crash_point.h"
+#include "tests/crash/point_table.h"
 
 extern struct kv_point __start_kv_points[], __stop_kv_points[];
 
