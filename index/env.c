@@ -415,8 +415,8 @@ struct kv_txn {
 	uint64_t puttable; /* bytes of the map that puts may still take */
 	/* contiguous unused bytes at the map's end, at least */
 	uint64_t unused;
-	uint64_t last_id; /* put into last_dbi */
-	MDB_dbi last_dbi;
+	uint64_t last_id; /* put into last_part */
+	enum kv_index_part last_part;
 	uint64_t last_tokens; /* last id put into the tokens database */
 };
 
@@ -497,6 +497,7 @@ int kv_txn_begin(struct kv_index *index, struct kv_txn **ret_txn)
 		return -ENOMEM;
 	batch->index = index;
 	batch->last_tokens = UINT64_MAX / 2; /* near no id */
+	batch->last_part = KV_PARTS;
 	r = kv_txn_guard_enter(index, 0, &batch->txn);
 	if (r < 0)
 		return r;
@@ -539,20 +540,20 @@ static int do_delete(void *arg)
 	return mdb_del(c->txn, c->dbi, &key, NULL);
 }
 
-static int put_value(struct kv_txn *batch, MDB_dbi dbi, uint64_t id,
+static int put_value(struct kv_txn *batch, enum kv_index_part part, uint64_t id,
 		     MDB_val value)
 {
-	struct change c = {batch->txn, dbi, id, value};
+	struct change c = {batch->txn, batch->index->parts[part], id, value};
 	uint64_t cost;
 	bool near;
 
-	if (dbi == batch->index->tokens) {
+	if (part == KV_PART_TOKENS) {
 		near = id - batch->last_tokens <= NEAR_IDS;
 		batch->last_tokens = id;
 	} else {
-		near = dbi == batch->last_dbi &&
+		near = part == batch->last_part &&
 		       id - batch->last_id <= NEAR_IDS;
-		batch->last_dbi = dbi;
+		batch->last_part = part;
 		batch->last_id = id;
 	}
 	/*
@@ -570,9 +571,10 @@ static int put_value(struct kv_txn *batch, MDB_dbi dbi, uint64_t id,
 	return note(batch, kv_env_errno(call_guarded(batch, do_put, &c)));
 }
 
-static int drop_key(struct kv_txn *batch, MDB_dbi dbi, uint64_t id)
+int kv_txn_delete(struct kv_txn *batch, enum kv_index_part part, uint64_t id)
 {
-	struct change c = {.txn = batch->txn, .dbi = dbi, .id = id};
+	struct change c = {
+		.txn = batch->txn, .dbi = batch->index->parts[part], .id = id};
 	int rc = call_guarded(batch, do_delete, &c);
 
 	return rc == MDB_NOTFOUND ? 0 : note(batch, kv_env_errno(rc));
@@ -601,13 +603,8 @@ int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
 	struct kv_slot_record copy = *record;
 
 	kv_slot_record_seal(&copy, slot_id);
-	return put_value(batch, batch->index->slots, slot_id,
+	return put_value(batch, KV_PART_SLOTS, slot_id,
 			 (MDB_val){sizeof(copy), &copy});
-}
-
-int kv_txn_delete_slot(struct kv_txn *batch, uint64_t slot_id)
-{
-	return drop_key(batch, batch->index->slots, slot_id);
 }
 
 int kv_txn_put_token_ids(struct kv_txn *batch, uint64_t slot_id,
@@ -619,13 +616,8 @@ int kv_txn_put_token_ids(struct kv_txn *batch, uint64_t slot_id,
 
 	if (r < 0)
 		return note(batch, r);
-	return put_value(batch, batch->index->tokens, slot_id,
+	return put_value(batch, KV_PART_TOKENS, slot_id,
 			 (MDB_val){bytes, value});
-}
-
-int kv_txn_delete_token_ids(struct kv_txn *batch, uint64_t slot_id)
-{
-	return drop_key(batch, batch->index->tokens, slot_id);
 }
 
 int kv_txn_put_space(struct kv_txn *batch, const struct kv_space_record *record,
@@ -638,13 +630,8 @@ int kv_txn_put_space(struct kv_txn *batch, const struct kv_space_record *record,
 
 	if (r < 0)
 		return note(batch, r);
-	return put_value(batch, batch->index->spaces, record->id,
+	return put_value(batch, KV_PART_SPACES, record->id,
 			 (MDB_val){bytes, value});
-}
-
-int kv_txn_delete_space(struct kv_txn *batch, uint32_t id)
-{
-	return drop_key(batch, batch->index->spaces, id);
 }
 
 int kv_txn_put_snapshot(struct kv_txn *batch,
@@ -667,13 +654,8 @@ int kv_txn_put_snapshot(struct kv_txn *batch,
 	kv_snapshot_record_seal(&copy, tail);
 	memcpy(value, &copy, sizeof(copy));
 	return put_value(
-		batch, batch->index->snapshots, copy.id,
+		batch, KV_PART_SNAPSHOTS, copy.id,
 		(MDB_val){sizeof(copy) + copy.name_len + bytes, value});
-}
-
-int kv_txn_delete_snapshot(struct kv_txn *batch, uint64_t id)
-{
-	return drop_key(batch, batch->index->snapshots, id);
 }
 
 int kv_txn_put_segfile(struct kv_txn *batch,
@@ -681,14 +663,9 @@ int kv_txn_put_segfile(struct kv_txn *batch,
 {
 	struct kv_segfile_record copy = *record;
 
-	kv_segfile_record_seal(&copy);
-	return put_value(batch, batch->index->segments, copy.id,
+	copy.checksum = KV_SUM_OF(&copy, NULL, 0);
+	return put_value(batch, KV_PART_SEGMENTS, copy.id,
 			 (MDB_val){sizeof(copy), &copy});
-}
-
-int kv_txn_delete_segfile(struct kv_txn *batch, uint32_t id)
-{
-	return drop_key(batch, batch->index->segments, id);
 }
 
 struct info_put {

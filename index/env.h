@@ -18,7 +18,7 @@ struct kv_index {
 	uint64_t map_bytes;
 	/* bytes that puts could take when the last batch began */
 	_Atomic uint64_t room;
-	MDB_dbi meta, spaces, snapshots, segments, slots, tokens;
+	MDB_dbi meta, parts[KV_PARTS];
 	bool read_only;
 };
 

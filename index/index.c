@@ -53,21 +53,17 @@ int kv_store_info_put(MDB_txn *txn, MDB_dbi meta,
 
 static int open_databases(struct kv_index *index, MDB_txn *txn, unsigned flags)
 {
-	const struct {
-		const char *name;
-		MDB_dbi *dbi;
-	} databases[] = {
-		{"spaces", &index->spaces},	  {"slots", &index->slots},
-		{"segments", &index->segments},	  {"tokens", &index->tokens},
-		{"snapshots", &index->snapshots},
+	static const char *const names[KV_PARTS] = {
+		[KV_PART_SPACES] = "spaces", [KV_PART_SEGMENTS] = "segments",
+		[KV_PART_SLOTS] = "slots",   [KV_PART_SNAPSHOTS] = "snapshots",
+		[KV_PART_TOKENS] = "tokens",
 	};
 	int rc = 0;
 
 	if (flags)
 		flags |= MDB_INTEGERKEY;
-	for (size_t i = 0; rc == 0 && i < KV_ARRAY_LEN(databases); i++)
-		rc = mdb_dbi_open(txn, databases[i].name, flags,
-				  databases[i].dbi);
+	for (size_t i = 0; rc == 0 && i < KV_PARTS; i++)
+		rc = mdb_dbi_open(txn, names[i], flags, &index->parts[i]);
 	return rc == MDB_NOTFOUND ? -EBADMSG : kv_env_errno(rc);
 }
 
@@ -264,7 +260,8 @@ static int get_guarded(void *arg)
 {
 	struct getting *g = arg;
 	MDB_val key = {sizeof(g->slot_id), &g->slot_id}, value;
-	int r, rc = mdb_get(g->txn, g->index->slots, &key, &value);
+	int r, rc = mdb_get(g->txn, g->index->parts[KV_PART_SLOTS], &key,
+			    &value);
 	uint64_t generation = 0;
 
 	if (rc != 0)
@@ -274,7 +271,7 @@ static int get_guarded(void *arg)
 	memcpy(&g->record, value.mv_data, sizeof(g->record));
 	if (!g->with_ids)
 		return 0;
-	rc = mdb_get(g->txn, g->index->tokens, &key, &value);
+	rc = mdb_get(g->txn, g->index->parts[KV_PART_TOKENS], &key, &value);
 	if (rc != 0)
 		return rc == MDB_NOTFOUND ? 0 : rc;
 	/* Damaged token ids, and those of an earlier block in the slot, count
@@ -326,60 +323,53 @@ int kv_index_get_token_ids(struct kv_index *index, uint64_t slot_id,
 	return get_record(index, slot_id, ret_record, ret_ids);
 }
 
-struct walk {
-	const struct kv_index_visitor *visitor;
-	uint64_t damaged;
-};
+/* Call the visitor for one record; MDB_CORRUPTED: the record is damaged. */
+typedef int (*visit_fn)(const struct kv_index_visitor *visitor, uint64_t id,
+			const MDB_val *value);
 
-typedef int (*visit_fn)(struct walk *walk, uint64_t id, const MDB_val *value);
-
-static int visit_slot(struct walk *walk, uint64_t id, const MDB_val *value)
+static int visit_slot(const struct kv_index_visitor *visitor, uint64_t id,
+		      const MDB_val *value)
 {
-	const struct kv_index_visitor *visitor = walk->visitor;
 	struct kv_slot_record record;
 
-	if (value->mv_size == sizeof(record)) {
-		memcpy(&record, value->mv_data, sizeof(record));
-		if (kv_slot_record_whole(&record, id))
-			return visitor->slot(visitor->arg, id, &record);
-	}
-	walk->damaged++;
-	return 0;
+	if (value->mv_size != sizeof(record))
+		return MDB_CORRUPTED;
+	memcpy(&record, value->mv_data, sizeof(record));
+	return kv_slot_record_whole(&record, id)
+		       ? visitor->slot(visitor->arg, id, &record)
+		       : MDB_CORRUPTED;
 }
 
-static int visit_segment(struct walk *walk, uint64_t id, const MDB_val *value)
+static int visit_segment(const struct kv_index_visitor *visitor, uint64_t id,
+			 const MDB_val *value)
 {
-	const struct kv_index_visitor *visitor = walk->visitor;
 	struct kv_segfile_record record;
 
-	if (value->mv_size == sizeof(record)) {
-		memcpy(&record, value->mv_data, sizeof(record));
-		if (kv_segfile_record_whole(&record, id))
-			return visitor->segment(visitor->arg, &record);
-	}
-	walk->damaged++;
-	return 0;
+	if (value->mv_size != sizeof(record))
+		return MDB_CORRUPTED;
+	memcpy(&record, value->mv_data, sizeof(record));
+	return record.id == id && record.checksum == KV_SUM_OF(&record, NULL, 0)
+		       ? visitor->segment(visitor->arg, &record)
+		       : MDB_CORRUPTED;
 }
 
-static int visit_space(struct walk *walk, uint64_t id, const MDB_val *value)
+static int visit_space(const struct kv_index_visitor *visitor, uint64_t id,
+		       const MDB_val *value)
 {
-	const struct kv_index_visitor *visitor = walk->visitor;
 	_cleanup_(kv_freep) char *name = NULL;
 	_cleanup_(kv_freep) char *layout = NULL;
 	struct kv_space_record record;
 	int r = kv_space_unpack(value->mv_data, value->mv_size, id, &record,
 				&name, &layout);
 
-	if (r == -EBADMSG) {
-		walk->damaged++;
-		return 0;
-	}
+	if (r == -EBADMSG)
+		return MDB_CORRUPTED;
 	return r < 0 ? r : visitor->space(visitor->arg, &record, name, layout);
 }
 
-static int visit_snapshot(struct walk *walk, uint64_t id, const MDB_val *value)
+static int visit_snapshot(const struct kv_index_visitor *visitor, uint64_t id,
+			  const MDB_val *value)
 {
-	const struct kv_index_visitor *visitor = walk->visitor;
 	const char *tail = (const char *)value->mv_data +
 			   sizeof(struct kv_snapshot_record);
 	_cleanup_(kv_freep) char *name = NULL;
@@ -392,10 +382,8 @@ static int visit_snapshot(struct walk *walk, uint64_t id, const MDB_val *value)
 	bytes = (size_t)record.count * sizeof(*items);
 	if (value->mv_size < sizeof(record) ||
 	    value->mv_size != sizeof(record) + record.name_len + bytes ||
-	    !kv_snapshot_record_whole(&record, id, tail)) {
-		walk->damaged++;
-		return 0;
-	}
+	    !kv_snapshot_record_whole(&record, id, tail))
+		return MDB_CORRUPTED;
 	name = strndup(tail, record.name_len);
 	items = malloc(bytes + 1);
 	if (!name || !items)
@@ -404,84 +392,79 @@ static int visit_snapshot(struct walk *walk, uint64_t id, const MDB_val *value)
 	return visitor->snapshot(visitor->arg, &record, name, items);
 }
 
-static int visit_tokens(struct walk *walk, uint64_t id, const MDB_val *value)
+static int visit_tokens(const struct kv_index_visitor *visitor, uint64_t id,
+			const MDB_val *value)
 {
-	const struct kv_index_visitor *visitor = walk->visitor;
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
 	uint64_t generation;
 	int r = kv_tokens_unpack(value->mv_data, value->mv_size, id,
 				 &generation, &ids);
 
-	if (r == -EBADMSG) {
-		walk->damaged++;
-		return 0;
-	}
+	if (r == -EBADMSG)
+		return MDB_CORRUPTED;
 	return r < 0 ? r : visitor->tokens(visitor->arg, id, generation, ids);
 }
 
-static int visit_all(MDB_txn *txn, MDB_dbi dbi, struct walk *walk,
-		     enum kv_index_part part, visit_fn visit)
+static int visit_all(const struct kv_index *index, MDB_txn *txn,
+		     const struct kv_index_visitor *visitor,
+		     enum kv_index_part part, uint64_t *damaged)
 {
-	const struct kv_index_visitor *visitor = walk->visitor;
+	static const visit_fn visits[KV_PARTS] = {
+		[KV_PART_SPACES] = visit_space,
+		[KV_PART_SEGMENTS] = visit_segment,
+		[KV_PART_SLOTS] = visit_slot,
+		[KV_PART_SNAPSHOTS] = visit_snapshot,
+		[KV_PART_TOKENS] = visit_tokens,
+	};
 	_cleanup_(kv_cursor_closep) MDB_cursor *cursor = NULL;
 	MDB_val key, value;
-	uint64_t id, before;
+	uint64_t id;
 	int r, rc;
 
-	rc = mdb_cursor_open(txn, dbi, &cursor);
+	rc = mdb_cursor_open(txn, index->parts[part], &cursor);
 	if (rc != 0)
 		return kv_env_errno(rc);
 	while ((rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT)) == 0) {
 		if (key.mv_size != sizeof(id)) {
-			walk->damaged++;
+			++*damaged;
 			continue;
 		}
 		memcpy(&id, key.mv_data, sizeof(id));
-		before = walk->damaged;
-		r = visit(walk, id, &value);
-		if (r != 0)
+		r = visits[part](visitor, id, &value);
+		if (r != 0 && r != MDB_CORRUPTED)
 			return r;
-		if (walk->damaged != before && visitor->damaged)
+		*damaged += r != 0;
+		if (r != 0 && visitor->damaged)
 			visitor->damaged(visitor->arg, part, id);
 	}
 	return rc == MDB_NOTFOUND ? 0 : kv_env_errno(rc);
 }
 
-static int walk_all(struct kv_index *index, struct walk *walk)
-{
-	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
-	int r;
-
-	r = kv_env_errno(mdb_txn_begin(index->env, NULL, MDB_RDONLY, &txn));
-	if (r == 0 && walk->visitor->space)
-		r = visit_all(txn, index->spaces, walk, KV_PART_SPACES,
-			      visit_space);
-	if (r == 0 && walk->visitor->segment)
-		r = visit_all(txn, index->segments, walk, KV_PART_SEGMENTS,
-			      visit_segment);
-	if (r == 0 && walk->visitor->slot)
-		r = visit_all(txn, index->slots, walk, KV_PART_SLOTS,
-			      visit_slot);
-	if (r == 0 && walk->visitor->snapshot)
-		r = visit_all(txn, index->snapshots, walk, KV_PART_SNAPSHOTS,
-			      visit_snapshot);
-	if (r == 0 && walk->visitor->tokens)
-		r = visit_all(txn, index->tokens, walk, KV_PART_TOKENS,
-			      visit_tokens);
-	return r;
-}
-
 int kv_index_walk(struct kv_index *index,
 		  const struct kv_index_visitor *visitor, uint64_t *ret_damaged)
 {
-	struct walk walk = {.visitor = visitor};
+	const bool wanted[KV_PARTS] = {
+		[KV_PART_SPACES] = visitor->space,
+		[KV_PART_SEGMENTS] = visitor->segment,
+		[KV_PART_SLOTS] = visitor->slot,
+		[KV_PART_SNAPSHOTS] = visitor->snapshot,
+		[KV_PART_TOKENS] = visitor->tokens,
+	};
+	uint64_t damaged = 0;
+	MDB_txn *txn;
 	int r;
 
 	kv_env_fetch(index->env);
-	r = walk_all(index, &walk);
+	r = kv_env_errno(mdb_txn_begin(index->env, NULL, MDB_RDONLY, &txn));
+	if (r == 0) {
+		for (enum kv_index_part i = 0; r == 0 && i < KV_PARTS; i++)
+			if (wanted[i])
+				r = visit_all(index, txn, visitor, i, &damaged);
+		mdb_txn_abort(txn);
+	}
 	kv_env_drop(index->env);
 	if (r == 0)
-		*ret_damaged = walk.damaged;
+		*ret_damaged = damaged;
 	return r;
 }
 
@@ -494,8 +477,6 @@ static uint64_t pages_of(const MDB_stat *stat)
 /* Estimate the bytes of a compacted copy. */
 static int live_bytes(struct kv_index *index, uint64_t *ret_bytes)
 {
-	const MDB_dbi dbis[] = {index->meta, index->spaces, index->segments,
-				index->slots, index->tokens};
 	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
 	uint64_t pages;
 	MDB_stat stat;
@@ -506,8 +487,10 @@ static int live_bytes(struct kv_index *index, uint64_t *ret_bytes)
 		return r;
 	mdb_env_stat(index->env, &stat);
 	pages = 2 + pages_of(&stat);
-	for (size_t i = 0; i < KV_ARRAY_LEN(dbis); i++) {
-		r = kv_env_errno(mdb_stat(txn, dbis[i], &stat));
+	for (size_t i = 0; i <= KV_PARTS; i++) {
+		r = kv_env_errno(mdb_stat(
+			txn, i < KV_PARTS ? index->parts[i] : index->meta,
+			&stat));
 		if (r < 0)
 			return r;
 		pages += pages_of(&stat);

@@ -82,6 +82,16 @@ uint64_t kv_index_room(const struct kv_index *index);
 #define KV_PUT_NEAR (2 * (sizeof(struct kv_slot_record) + 16))
 #define KV_PUT_FAR (KV_PUT_NEAR + 3 * KV_PAGE)
 
+/* The databases of records, in the order of a walk. */
+enum kv_index_part {
+	KV_PART_SPACES,
+	KV_PART_SEGMENTS,
+	KV_PART_SLOTS,
+	KV_PART_SNAPSHOTS,
+	KV_PART_TOKENS,
+	KV_PARTS
+};
+
 /*
  * Read all records, in key order; a callback that returns non-zero ends the
  * walk with that value.  Records with a bad checksum are skipped and counted in
@@ -89,13 +99,6 @@ uint64_t kv_index_room(const struct kv_index *index);
  * Spaces come first, token ids last.  @name, @layout ("" if the space has
  * none), @items and @record are valid during the callback only.
  */
-enum kv_index_part {
-	KV_PART_SPACES,
-	KV_PART_SEGMENTS,
-	KV_PART_SLOTS,
-	KV_PART_SNAPSHOTS,
-	KV_PART_TOKENS,
-};
 struct kv_index_visitor {
 	void *arg;
 	int (*space)(void *arg, const struct kv_space_record *record,
@@ -139,8 +142,8 @@ int kv_index_get_token_ids(struct kv_index *index, uint64_t slot_id,
 int kv_txn_begin(struct kv_index *index, struct kv_txn **ret_txn);
 int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
 		    const struct kv_slot_record *record);
-int kv_txn_delete_slot(struct kv_txn *batch,
-		       uint64_t slot_id); /* absent is no error */
+/* Delete a record; an absent one is no error. */
+int kv_txn_delete(struct kv_txn *batch, enum kv_index_part part, uint64_t id);
 /* Return whether puts may still take @bytes of the map; and whether the token
  * ids of a block fit and leave @bytes. */
 bool kv_txn_has_room(const struct kv_txn *batch, uint64_t bytes);
@@ -150,17 +153,13 @@ bool kv_txn_has_room_for_ids(const struct kv_txn *batch, uint32_t n,
  * batch puts.  The caller also deletes them with that record. */
 int kv_txn_put_token_ids(struct kv_txn *batch, uint64_t slot_id,
 			 uint64_t generation, const struct kv_token_ids *ids);
-int kv_txn_delete_token_ids(struct kv_txn *batch, uint64_t slot_id);
 int kv_txn_put_space(struct kv_txn *batch, const struct kv_space_record *record,
 		     const char *name, const char *layout);
-int kv_txn_delete_space(struct kv_txn *batch, uint32_t id);
 int kv_txn_put_snapshot(struct kv_txn *batch,
 			const struct kv_snapshot_record *record,
 			const char *name, const struct kv_snapshot_item *items);
-int kv_txn_delete_snapshot(struct kv_txn *batch, uint64_t id);
 int kv_txn_put_segfile(struct kv_txn *batch,
 		       const struct kv_segfile_record *record);
-int kv_txn_delete_segfile(struct kv_txn *batch, uint32_t id);
 int kv_txn_put_info(struct kv_txn *batch, const struct kv_store_info *info);
 int kv_txn_commit(struct kv_txn *batch);
 void kv_txn_abort(struct kv_txn *batch);

@@ -16,7 +16,7 @@
 
 #include "index/record.h"
 
-static uint64_t sum_of(const void *record, size_t bytes, const void *tail,
+uint64_t kv_record_sum(const void *record, size_t bytes, const void *tail,
 		       size_t tail_bytes)
 {
 	XXH3_state_t state;
@@ -26,10 +26,6 @@ static uint64_t sum_of(const void *record, size_t bytes, const void *tail,
 	XXH3_64bits_update(&state, tail, tail_bytes);
 	return XXH3_64bits_digest(&state);
 }
-
-/* The checksum of *@record and of the @bytes of @tail that follow the record. */
-#define SUM_OF(record, tail, bytes) \
-	sum_of(record, offsetof(__typeof__(*(record)), checksum), tail, bytes)
 
 static uint64_t slot_sum(const struct kv_slot_record *record, uint64_t slot_id)
 {
@@ -101,8 +97,8 @@ int kv_tokens_unpack(const void *value, size_t bytes, uint64_t slot_id,
 static uint64_t space_sum(const struct kv_space_record *record,
 			  const char *texts)
 {
-	return SUM_OF(record, texts,
-		      (size_t)record->name_len + record->layout_len);
+	return KV_SUM_OF(record, texts,
+			 (size_t)record->name_len + record->layout_len);
 }
 
 void kv_space_record_seal(struct kv_space_record *record, const char *texts)
@@ -113,10 +109,10 @@ void kv_space_record_seal(struct kv_space_record *record, const char *texts)
 static uint64_t snapshot_sum(const struct kv_snapshot_record *record,
 			     const void *tail)
 {
-	return SUM_OF(record, tail,
-		      record->name_len +
-			      (size_t)record->count *
-				      sizeof(struct kv_snapshot_item));
+	return KV_SUM_OF(record, tail,
+			 record->name_len +
+				 (size_t)record->count *
+					 sizeof(struct kv_snapshot_item));
 }
 
 void kv_snapshot_record_seal(struct kv_snapshot_record *record,
@@ -132,41 +128,16 @@ bool kv_snapshot_record_whole(const struct kv_snapshot_record *record,
 	       record->checksum == snapshot_sum(record, tail);
 }
 
-void kv_segfile_record_seal(struct kv_segfile_record *record)
-{
-	record->checksum = SUM_OF(record, NULL, 0);
-}
-
-bool kv_segfile_record_whole(const struct kv_segfile_record *record,
-			     uint64_t id)
-{
-	return record->id == id && record->checksum == SUM_OF(record, NULL, 0);
-}
-
-void kv_tenant_record_seal(struct kv_tenant_record *record)
-{
-	record->checksum = SUM_OF(record, NULL, 0);
-}
-
-bool kv_tenant_record_whole(const struct kv_tenant_record *record)
-{
-	return record->checksum == SUM_OF(record, NULL, 0);
-}
-
 void kv_removed_record_seal(struct kv_removed_record *record)
 {
-	record->checksum = SUM_OF(record, NULL, 0);
+	record->checksum = KV_SUM_OF(record, NULL, 0);
 }
 
 bool kv_removed_record_whole(const struct kv_removed_record *record)
 {
-	return record->number && record->checksum == SUM_OF(record, NULL, 0) &&
+	return record->number &&
+	       record->checksum == KV_SUM_OF(record, NULL, 0) &&
 	       (record->key_len == 16 || record->key_len == 32);
-}
-
-void kv_store_record_seal(struct kv_store_record *record)
-{
-	record->checksum = SUM_OF(record, NULL, 0);
 }
 
 int kv_space_pack(const struct kv_space_record *record, const char *name,
@@ -232,7 +203,7 @@ void kv_store_info_pack(const struct kv_store_info *info,
 		.clean = info->clean,
 	};
 	memcpy(ret_record->store, info->store, sizeof(ret_record->store));
-	kv_store_record_seal(ret_record);
+	ret_record->checksum = KV_SUM_OF(ret_record, NULL, 0);
 }
 
 /* Check the version first: a newer record may have another size. */
@@ -252,7 +223,7 @@ int kv_store_info_unpack(const void *value, size_t bytes,
 	if (bytes != sizeof(record))
 		return -EBADMSG;
 	memcpy(&record, value, sizeof(record));
-	if (record.checksum != SUM_OF(&record, NULL, 0) ||
+	if (record.checksum != KV_SUM_OF(&record, NULL, 0) ||
 	    record.version == 0 || record.segment_bytes == 0 ||
 	    record.segment_bytes % KV_SEGMENT_UNIT ||
 	    record.segment_bytes > KV_SEGMENT_MAX)

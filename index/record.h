@@ -10,6 +10,14 @@
 
 #include "index/index.h"
 
+/* Return the checksum of *@record and of the @bytes of @tail that follow the
+ * record. */
+#define KV_SUM_OF(record, tail, bytes)                                         \
+	kv_record_sum(record, offsetof(__typeof__(*(record)), checksum), tail, \
+		      bytes)
+uint64_t kv_record_sum(const void *record, size_t bytes, const void *tail,
+		       size_t tail_bytes);
+
 void kv_slot_record_seal(struct kv_slot_record *record, uint64_t slot_id);
 bool kv_slot_record_whole(const struct kv_slot_record *record,
 			  uint64_t slot_id);
@@ -23,8 +31,6 @@ int kv_tokens_pack(const struct kv_token_ids *ids, uint64_t slot_id,
 int kv_tokens_unpack(const void *value, size_t bytes, uint64_t slot_id,
 		     uint64_t *ret_generation, struct kv_token_ids **ret_ids);
 
-void kv_store_record_seal(struct kv_store_record *record);
-
 /* @texts: name_len bytes of name, then layout_len bytes of layout. */
 void kv_space_record_seal(struct kv_space_record *record, const char *texts);
 
@@ -33,13 +39,6 @@ void kv_snapshot_record_seal(struct kv_snapshot_record *record,
 			     const void *tail);
 bool kv_snapshot_record_whole(const struct kv_snapshot_record *record,
 			      uint64_t id, const void *tail);
-
-void kv_segfile_record_seal(struct kv_segfile_record *record);
-bool kv_segfile_record_whole(const struct kv_segfile_record *record,
-			     uint64_t id);
-
-void kv_tenant_record_seal(struct kv_tenant_record *record);
-bool kv_tenant_record_whole(const struct kv_tenant_record *record);
 
 void kv_removed_record_seal(struct kv_removed_record *record);
 bool kv_removed_record_whole(const struct kv_removed_record *record);

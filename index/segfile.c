@@ -708,9 +708,11 @@ static int drop_duplicates(struct work *work)
 			continue;
 		r = batch_of(work, &batch);
 		if (r == 0)
-			r = kv_txn_delete_slot(batch, items[i].slot_id);
+			r = kv_txn_delete(batch, KV_PART_SLOTS,
+					  items[i].slot_id);
 		if (r == 0)
-			r = kv_txn_delete_token_ids(batch, items[i].slot_id);
+			r = kv_txn_delete(batch, KV_PART_TOKENS,
+					  items[i].slot_id);
 		work->out->duplicates += !items[i].damaged;
 		work->out->blocks -= !items[i].damaged;
 	}

@@ -283,7 +283,7 @@ int kv_tenants_write(int store_fd, const struct kv_tenant_record *records,
 		return -ENOMEM;
 	memcpy(copy, records, n * sizeof(*copy));
 	for (size_t i = 0; i < n; i++)
-		kv_tenant_record_seal(&copy[i]);
+		copy[i].checksum = KV_SUM_OF(&copy[i], NULL, 0);
 	return replace(store_fd, TENANTS_NAME, copy, n * sizeof(*copy));
 }
 
@@ -302,7 +302,8 @@ int kv_tenants_read(int store_fd, struct kv_tenant_record **ret_records,
 	*ret_damaged = bytes % sizeof(*records) != 0;
 	records = (struct kv_tenant_record *)kv_steal(data);
 	for (size_t i = 0; i < all; i++)
-		if (n < KV_TENANTS_MAX && kv_tenant_record_whole(&records[i]))
+		if (n < KV_TENANTS_MAX &&
+		    records[i].checksum == KV_SUM_OF(&records[i], NULL, 0))
 			records[n++] = records[i];
 		else
 			++*ret_damaged;

@@ -175,8 +175,8 @@ static int commit(struct kv_cache *cache, struct kv_space_change *first,
 	for (; r == 0 && first != end; first = TAILQ_NEXT(first, link))
 		if (counts(first))
 			r = first->removed
-				    ? kv_txn_delete_space(batch,
-							  first->space->id)
+				    ? kv_txn_delete(batch, KV_PART_SPACES,
+						    first->space->id)
 				    : kv_txn_put_space(batch, &first->record,
 						       first->space->name,
 						       first->layout);

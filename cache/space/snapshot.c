@@ -344,7 +344,7 @@ static int write_one(struct kv_cache *cache, const struct kv_snapshot *snapshot)
 	kv_unlock(cache);
 	r = kv_txn_begin(cache->index, &batch);
 	if (r == 0) {
-		r = dropped ? kv_txn_delete_snapshot(batch, record.id)
+		r = dropped ? kv_txn_delete(batch, KV_PART_SNAPSHOTS, record.id)
 			    : kv_txn_put_snapshot(batch, &record,
 						  snapshot->name, items);
 		if (r < 0) {

@@ -328,9 +328,9 @@ static int record_some(struct kv_deletion_batch *batch, struct kv_txn *txn,
 				  item->slot_id - item[-1].slot_id <= NEAR_IDS;
 
 		*left -= (1 + item->token_ids) * (near ? 1 : NEAR_IDS);
-		r = kv_txn_delete_slot(txn, item->slot_id);
+		r = kv_txn_delete(txn, KV_PART_SLOTS, item->slot_id);
 		if (r == 0 && item->token_ids)
-			r = kv_txn_delete_token_ids(txn, item->slot_id);
+			r = kv_txn_delete(txn, KV_PART_TOKENS, item->slot_id);
 	}
 	return r;
 }
@@ -385,9 +385,9 @@ void kv_deletions_recorded_locked(struct kv_cache *cache, int status)
 
 int kv_record_delete(struct kv_txn *txn, uint64_t slot_id)
 {
-	int r = kv_txn_delete_slot(txn, slot_id);
+	int r = kv_txn_delete(txn, KV_PART_SLOTS, slot_id);
 
-	return r < 0 ? r : kv_txn_delete_token_ids(txn, slot_id);
+	return r < 0 ? r : kv_txn_delete(txn, KV_PART_TOKENS, slot_id);
 }
 
 int kv_records_delete(struct kv_cache *cache, uint64_t *slots, size_t n_slots,
@@ -407,8 +407,8 @@ int kv_records_delete(struct kv_cache *cache, uint64_t *slots, size_t n_slots,
 			return r;
 		for (size_t i = at; r == 0 && i < end; i++)
 			r = i < n_slots ? kv_record_delete(txn, slots[i])
-					: kv_txn_delete_segfile(
-						  txn, files[i - n_slots]);
+					: kv_txn_delete(txn, KV_PART_SEGMENTS,
+							files[i - n_slots]);
 		if (r < 0)
 			kv_txn_abort(txn);
 		else

@@ -391,9 +391,9 @@ int kv_moves_record(struct kv_cache *cache, struct kv_txn *txn)
 
 	TAILQ_FOREACH(move, &moves->recorded, link) {
 		if (r == 0)
-			r = kv_txn_delete_slot(txn, move->stale);
+			r = kv_txn_delete(txn, KV_PART_SLOTS, move->stale);
 		if (r == 0 && move->token_ids)
-			r = kv_txn_delete_token_ids(txn, move->stale);
+			r = kv_txn_delete(txn, KV_PART_TOKENS, move->stale);
 	}
 	TAILQ_FOREACH(move, &moves->recording, link) {
 		_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
@@ -743,7 +743,7 @@ static int remove_file(struct copier *copier, struct kv_segfile *file)
 			r = relocate(copier, block);
 	}
 	if (r == 0 && file->used == 0)
-		r = kv_txn_delete_segfile(copier->txn, file->id);
+		r = kv_txn_delete(copier->txn, KV_PART_SEGMENTS, file->id);
 	if (r < 0) {
 		kv_txn_abort(kv_steal(copier->txn));
 		return r;

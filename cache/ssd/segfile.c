@@ -848,7 +848,7 @@ void kv_segfiles_record(struct kv_cache *cache)
 		struct kv_segfile_record record = {.id = id};
 
 		if (file && !file->class)
-			r = kv_txn_delete_segfile(batch, id);
+			r = kv_txn_delete(batch, KV_PART_SEGMENTS, id);
 		if (!file || !file->class || file->recorded)
 			continue;
 		any = true;

@@ -221,7 +221,7 @@ static void damage_record(struct rotting *t, enum rot rot, unsigned n)
 	((uint8_t *)&record)[below(t, sizeof(record))] ^=
 		(uint8_t)(1u << below(t, 8));
 	/* The damaged copy keeps its checksum, so it is hardly ever valid. */
-	must(mdb_put(txn, index->slots, &key, &value, 0) == 0);
+	must(mdb_put(txn, index->parts[KV_PART_SLOTS], &key, &value, 0) == 0);
 	must(mdb_txn_commit(txn) == 0);
 }
 
@@ -397,12 +397,14 @@ static void F7_each_bit_of_a_record_is_checked(void **state)
 			uint8_t bytes[sizeof(struct kv_slot_record)];
 			MDB_val key = {sizeof(id), &id}, value;
 
-			must(mdb_get(txn, index->slots, &key, &value) == 0);
+			must(mdb_get(txn, index->parts[KV_PART_SLOTS], &key,
+				     &value) == 0);
 			must(value.mv_size == sizeof(bytes));
 			memcpy(bytes, value.mv_data, sizeof(bytes));
 			bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
 			value.mv_data = bytes;
-			must(mdb_put(txn, index->slots, &key, &value, 0) == 0);
+			must(mdb_put(txn, index->parts[KV_PART_SLOTS], &key,
+				     &value, 0) == 0);
 			damaged[n] = true;
 		}
 		must(mdb_txn_commit(txn) == 0);

@@ -191,8 +191,8 @@ static void those_the_index_lost_are_read_from_the_block(void **state)
 	assert_int_equal(kv_block_demote(s->cache, block), 0);
 	assert_int_equal(kv_txn_begin(s->cache->index, &batch), 0);
 	assert_int_equal(
-		kv_txn_delete_token_ids(
-			batch, kv_slot_id(block->file, block->slot_number)),
+		kv_txn_delete(batch, KV_PART_TOKENS,
+			      kv_slot_id(block->file, block->slot_number)),
 		0);
 	assert_int_equal(kv_txn_commit(batch), 0);
 	kv_block_put(s->cache, block);

@@ -50,13 +50,15 @@ static void seal(enum database database, uint64_t id, uint8_t *value, size_t n)
 {
 	struct kv_space_record *space = (void *)value;
 	struct kv_snapshot_record *snapshot = (void *)value;
+	struct kv_segfile_record *file = (void *)value;
+	struct kv_store_record *store = (void *)value;
 
 	if (database == META && n == sizeof(struct kv_store_record))
-		kv_store_record_seal((void *)value);
+		store->checksum = KV_SUM_OF(store, NULL, 0);
 	if (database == SLOTS && n == sizeof(struct kv_slot_record))
 		kv_slot_record_seal((void *)value, id);
 	if (database == SEGMENTS && n == sizeof(struct kv_segfile_record))
-		kv_segfile_record_seal((void *)value);
+		file->checksum = KV_SUM_OF(file, NULL, 0);
 	if (database == SNAPSHOTS && n >= sizeof(*snapshot)) {
 		n -= sizeof(*snapshot);
 		snapshot->id = id;
@@ -81,8 +83,10 @@ static void seal(enum database database, uint64_t id, uint8_t *value, size_t n)
  * length, the value. */
 static int put_one(MDB_txn *txn, struct fuzz *f, size_t key_len)
 {
-	const MDB_dbi dbis[] = {handle->meta, handle->spaces, handle->segments,
-				handle->slots, handle->snapshots};
+	const MDB_dbi *part = handle->parts;
+	const MDB_dbi dbis[] = {handle->meta, part[KV_PART_SPACES],
+				part[KV_PART_SEGMENTS], part[KV_PART_SLOTS],
+				part[KV_PART_SNAPSHOTS]};
 	unsigned how = fuzz_byte(f);
 	enum database database = (how & 15) % DATABASES;
 	uint64_t id = fuzz_byte(f) | (uint64_t)fuzz_byte(f) << 32;
@@ -179,13 +183,11 @@ static void walk(unsigned puts)
 
 static void empty(void)
 {
-	const MDB_dbi dbis[] = {handle->spaces, handle->segments, handle->slots,
-				handle->snapshots};
 	MDB_txn *txn;
 
 	fuzz_must(mdb_txn_begin(handle->env, NULL, 0, &txn) == 0);
-	for (size_t i = 0; i < KV_ARRAY_LEN(dbis); i++)
-		fuzz_must(mdb_drop(txn, dbis[i], 0) == 0);
+	for (size_t i = 0; i < KV_PARTS; i++)
+		fuzz_must(mdb_drop(txn, handle->parts[i], 0) == 0);
 	fuzz_must(kv_store_info_put(txn, handle->meta, &fresh) == 0);
 	fuzz_must(mdb_txn_commit(txn) == 0);
 }

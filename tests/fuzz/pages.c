@@ -95,7 +95,7 @@ static void use(void)
 		return;
 	kv_index_walk(index, &visitor, &damaged);
 	if (kv_txn_begin(index, &batch) == 0) {
-		kv_txn_delete_slot(batch, 5);
+		kv_txn_delete(batch, KV_PART_SLOTS, 5);
 		kv_txn_commit(batch);
 	}
 	kv_index_close(index);

@@ -68,9 +68,10 @@ static void write_at(int fd, const void *data, size_t n, uint64_t at)
 static void put_store_file(int store_fd, uint8_t *bytes, size_t n, bool seal)
 {
 	_cleanup_(kv_closep) int fd = open_below(store_fd, "store");
+	struct kv_store_record *store = (void *)bytes;
 
-	if (seal && n == sizeof(struct kv_store_record))
-		kv_store_record_seal((void *)bytes);
+	if (seal && n == sizeof(*store))
+		store->checksum = KV_SUM_OF(store, NULL, 0);
 	write_at(fd, bytes, n, 0);
 }
 

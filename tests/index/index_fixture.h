@@ -110,7 +110,7 @@ static inline int delete_slots(struct fixture *f, uint64_t from, uint64_t n,
 
 	r = kv_txn_begin(f->index, &batch);
 	for (uint64_t i = 0; r == 0 && i < n; i++)
-		r = kv_txn_delete_slot(batch, from + i * step);
+		r = kv_txn_delete(batch, KV_PART_SLOTS, from + i * step);
 	if (r < 0) {
 		kv_txn_abort(batch);
 		return r;

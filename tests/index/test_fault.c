@@ -80,8 +80,8 @@ static void change_what_is_cut_off(struct fixture *f)
 
 	assert_int_equal(kv_txn_begin(f->index, &batch), 0);
 	saved = cut_off(f);
-	assert_int_equal(kv_txn_delete_slot(batch, 10000), -EIO);
-	assert_int_equal(kv_txn_delete_slot(batch, 1), -EIO);
+	assert_int_equal(kv_txn_delete(batch, KV_PART_SLOTS, 10000), -EIO);
+	assert_int_equal(kv_txn_delete(batch, KV_PART_SLOTS, 1), -EIO);
 	assert_true(kv_txn_commit(batch) < 0);
 	restore(f, saved);
 }

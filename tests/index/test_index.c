@@ -286,7 +286,7 @@ static void spaces_and_segments_come_back_whole(void **state)
 
 	assert_int_equal(kv_txn_begin(f->index, &batch), 0);
 	assert_int_equal(kv_txn_put_space(batch, &space, "other", NULL), 0);
-	assert_int_equal(kv_txn_delete_segfile(batch, 9), 0);
+	assert_int_equal(kv_txn_delete(batch, KV_PART_SEGMENTS, 9), 0);
 	assert_int_equal(kv_txn_commit(batch), 0);
 	seen = (struct seen){0};
 	assert_int_equal(walk(f, &seen), 0);
@@ -295,7 +295,7 @@ static void spaces_and_segments_come_back_whole(void **state)
 	assert_int_equal(seen.segments, 0);
 
 	assert_int_equal(kv_txn_begin(f->index, &batch), 0);
-	assert_int_equal(kv_txn_delete_space(batch, 300), 0);
+	assert_int_equal(kv_txn_delete(batch, KV_PART_SPACES, 300), 0);
 	assert_int_equal(kv_txn_commit(batch), 0);
 	seen = (struct seen){0};
 	assert_int_equal(walk(f, &seen), 0);

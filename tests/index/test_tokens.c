@@ -130,8 +130,8 @@ static void they_are_deleted(void **state)
 	assert_int_equal(all_of(f, &damaged), 100);
 	assert_int_equal(kv_txn_begin(f->index, &batch), 0);
 	for (uint64_t id = 0; id < 200; id += 2) {
-		assert_int_equal(kv_txn_delete_slot(batch, id), 0);
-		assert_int_equal(kv_txn_delete_token_ids(batch, id), 0);
+		assert_int_equal(kv_txn_delete(batch, KV_PART_SLOTS, id), 0);
+		assert_int_equal(kv_txn_delete(batch, KV_PART_TOKENS, id), 0);
 	}
 	assert_int_equal(kv_txn_commit(batch), 0);
 	assert_int_equal(all_of(f, &damaged), 50);
@@ -146,11 +146,14 @@ static void spoil(struct fixture *f, uint64_t id)
 	MDB_txn *txn;
 
 	assert_int_equal(mdb_txn_begin(f->index->env, NULL, 0, &txn), 0);
-	assert_int_equal(mdb_get(txn, f->index->tokens, &key, &value), 0);
+	assert_int_equal(
+		mdb_get(txn, f->index->parts[KV_PART_TOKENS], &key, &value), 0);
 	memcpy(copy, value.mv_data, value.mv_size);
 	copy[30] ^= 1;
 	value.mv_data = copy;
-	assert_int_equal(mdb_put(txn, f->index->tokens, &key, &value, 0), 0);
+	assert_int_equal(
+		mdb_put(txn, f->index->parts[KV_PART_TOKENS], &key, &value, 0),
+		0);
 	assert_int_equal(mdb_txn_commit(txn), 0);
 }
 
@@ -189,8 +192,8 @@ static void a_full_map_is_enospc_and_all_of_it_can_be_deleted(void **state)
 		struct kv_txn *batch;
 
 		assert_int_equal(kv_txn_begin(f->index, &batch), 0);
-		assert_int_equal(kv_txn_delete_slot(batch, id), 0);
-		assert_int_equal(kv_txn_delete_token_ids(batch, id), 0);
+		assert_int_equal(kv_txn_delete(batch, KV_PART_SLOTS, id), 0);
+		assert_int_equal(kv_txn_delete(batch, KV_PART_TOKENS, id), 0);
 		assert_int_equal(kv_txn_commit(batch), 0);
 	}
 	assert_int_equal(put(f->index, 1, 2000, 1), 0);
@@ -238,7 +241,8 @@ static void what_has_room_is_put_however_torn_the_map_is(void **state)
 	for (uint64_t id = 0; id < n; id += 200) {
 		assert_int_equal(kv_txn_begin(f->index, &batch), 0);
 		for (uint64_t i = id; i < id + 200; i += 2)
-			assert_int_equal(kv_txn_delete_token_ids(batch, i), 0);
+			assert_int_equal(
+				kv_txn_delete(batch, KV_PART_TOKENS, i), 0);
 		assert_int_equal(kv_txn_commit(batch), 0);
 	}
 	for (unsigned i = 0; i < 5; i++)
@@ -252,7 +256,7 @@ static void an_index_without_their_database_is_damaged(void **state)
 
 	assert_int_equal(put_slots(f, 1, 10), 0);
 	assert_int_equal(mdb_txn_begin(f->index->env, NULL, 0, &txn), 0);
-	assert_int_equal(mdb_drop(txn, f->index->tokens, 1), 0);
+	assert_int_equal(mdb_drop(txn, f->index->parts[KV_PART_TOKENS], 1), 0);
 	assert_int_equal(mdb_txn_commit(txn), 0);
 	assert_int_equal(open_again(f, false), -EBADMSG);
 }

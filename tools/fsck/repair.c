@@ -42,9 +42,9 @@ static void delete_slot(struct writer *w, uint64_t slot_id)
 	struct kv_txn *batch = batch_of(w);
 
 	if (batch)
-		w->r = kv_txn_delete_slot(batch, slot_id);
+		w->r = kv_txn_delete(batch, KV_PART_SLOTS, slot_id);
 	if (batch && w->r == 0)
-		w->r = kv_txn_delete_token_ids(batch, slot_id);
+		w->r = kv_txn_delete(batch, KV_PART_TOKENS, slot_id);
 }
 
 static int mend_index(struct fsck *f)
@@ -66,8 +66,8 @@ static int mend_index(struct fsck *f)
 		struct kv_txn *batch = batch_of(&w);
 
 		if (batch)
-			w.r = kv_txn_delete_token_ids(batch,
-						      f->bad_tokens.ids[i]);
+			w.r = kv_txn_delete(batch, KV_PART_TOKENS,
+					    f->bad_tokens.ids[i]);
 	}
 	for (size_t i = 0; i < f->n_spaces; i++) {
 		const struct space *space = &f->spaces[i];
@@ -78,7 +78,8 @@ static int mend_index(struct fsck *f)
 				      ? kv_txn_put_space(batch, &space->record,
 							 space->name,
 							 space->layout)
-				      : kv_txn_delete_space(batch, space->id);
+				      : kv_txn_delete(batch, KV_PART_SPACES,
+						      space->id);
 	}
 	for (size_t i = 0; i < f->n_segments; i++) {
 		const struct segment *segment = &f->segments[i];
@@ -91,7 +92,8 @@ static int mend_index(struct fsck *f)
 			lost || segment->put ? batch_of(&w) : NULL;
 
 		if (batch)
-			w.r = lost ? kv_txn_delete_segfile(batch, segment->id)
+			w.r = lost ? kv_txn_delete(batch, KV_PART_SEGMENTS,
+						   segment->id)
 				   : kv_txn_put_segfile(batch, &record);
 	}
 	if (w.r == 0 && w.batch)
