@@ -209,9 +209,8 @@ static int parse_seed(const json_t *json, struct kv_layout *layout)
 	r = parse_blob(json, bytes, &len);
 	if (r < 0)
 		return r;
-	layout->seed = 0;
-	for (uint32_t i = 0; i < len; i++)
-		layout->seed = layout->seed << 8 | bytes[i];
+	memcpy(&layout->seed, bytes, sizeof(layout->seed));
+	layout->seed = be64toh(layout->seed);
 	return 0;
 }
 
@@ -252,71 +251,38 @@ static void layers_by_tensor(struct kv_layout *layout)
 	layout->layer_pieces = layout->n_tensors;
 }
 
-static json_t *tensors_by_name(const struct kv_layout *layout)
+/* Set the layers to @json, a list of lists of tensors' names: each name once. */
+static int layers_by_list(struct kv_layout *layout, const json_t *json)
 {
 	_cleanup_(json_decrefp) json_t *all = json_object();
+	size_t n = json_array_size(json);
 
 	for (uint32_t i = 0; i < layout->n_tensors; i++)
 		if (json_object_set_new(all, layout->tensors[i].name,
 					json_integer(i)) < 0)
-			return NULL;
-	return kv_steal(all);
-}
-
-/* Assign the tensors that @json names to @layer, and remove them from @all. */
-static int add_layer(struct kv_layout *layout, const json_t *json,
-		     uint32_t layer, json_t *all)
-{
-	const json_t *index;
-	const char *name;
-
-	if (!json_is_array(json) || json_array_size(json) == 0)
-		return -EINVAL;
-	for (size_t i = 0; i < json_array_size(json); i++) {
-		name = json_string_value(json_array_get(json, i));
-		index = name ? json_object_get(all, name) : NULL;
-		if (!index)
-			return -EINVAL;
-		layout->tensors[json_integer_value(index)].layer = layer;
-		json_object_del(all, name);
-	}
-	return 0;
-}
-
-/* Set the layers to @json, a list of lists of tensors' names: each name once. */
-static int layers_by_list(struct kv_layout *layout, const json_t *json)
-{
-	_cleanup_(json_decrefp) json_t *all = tensors_by_name(layout);
-	size_t n = json_array_size(json);
-	int r;
-
-	if (!all)
-		return -ENOMEM;
+			return -ENOMEM;
 	for (size_t i = 0; i < n; i++) {
-		r = add_layer(layout, json_array_get(json, i), (uint32_t)i,
-			      all);
-		if (r < 0)
-			return r;
+		const json_t *names = json_array_get(json, i);
+
+		if (json_array_size(names) == 0)
+			return -EINVAL;
+		for (size_t k = 0; k < json_array_size(names); k++) {
+			const json_t *value = json_array_get(names, k), *index;
+			const char *name = json_string_value(value);
+
+			index = name ? json_object_get(all, name) : NULL;
+			if (!index)
+				return -EINVAL;
+			layout->tensors[json_integer_value(index)].layer =
+				(uint32_t)i;
+			json_object_del(all, name);
+		}
 	}
 	if (json_object_size(all) > 0)
 		return -EINVAL;
 	layout->layers = (uint32_t)n;
 	layout->layer_dim = -1;
 	layout->layer_pieces = layout->n_tensors;
-	return 0;
-}
-
-static int parse_layers(const json_t *json, struct kv_layout *layout)
-{
-	layout->layers_said = true;
-	if (json_is_integer(json))
-		return layers_by_dimension(layout, json_integer_value(json));
-	if (json_is_array(json))
-		return layers_by_list(layout, json);
-	if (!json_is_string(json) ||
-	    strcmp(json_string_value(json), "tensors") != 0)
-		return -EINVAL;
-	layers_by_tensor(layout);
 	return 0;
 }
 
@@ -338,12 +304,12 @@ static json_t *layers_json(const struct kv_layout *layout)
 }
 
 static int parse_member(const char *name, const json_t *value,
-			struct kv_layout *layout, unsigned *given)
+			struct kv_layout *layout)
 {
 	if (strcmp(name, "tensors") == 0)
 		return 0; /* parse_object has parsed it already */
 	if (strcmp(name, "tokens") == 0) {
-		*given |= GIVEN_TOKENS;
+		layout->given |= GIVEN_TOKENS;
 		layout->tokens = (uint32_t)json_integer_value(value);
 		return json_is_integer(value) && json_integer_value(value) ==
 							 layout->tokens
@@ -351,28 +317,37 @@ static int parse_member(const char *name, const json_t *value,
 			       : -EINVAL;
 	}
 	if (strcmp(name, "reuse") == 0) {
-		*given |= GIVEN_REUSE;
+		layout->given |= GIVEN_REUSE;
 		return parse_reuse(value, layout);
 	}
 	if (strcmp(name, "fingerprint") == 0) {
-		*given |= GIVEN_FINGERPRINT;
+		layout->given |= GIVEN_FINGERPRINT;
 		return parse_blob(value, layout->fingerprint,
 				  &layout->fingerprint_len);
 	}
 	if (strcmp(name, "seed") == 0) {
-		*given |= GIVEN_SEED;
+		layout->given |= GIVEN_SEED;
 		return parse_seed(value, layout);
 	}
 	if (strcmp(name, "salt") == 0) {
-		*given |= GIVEN_SALT;
+		layout->given |= GIVEN_SALT;
 		return parse_blob(value, layout->salt, &layout->salt_len);
 	}
 	if (strcmp(name, "layers") == 0) {
-		*given |= GIVEN_LAYERS;
-		return parse_layers(value, layout);
+		layout->given |= GIVEN_LAYERS;
+		if (json_is_integer(value))
+			return layers_by_dimension(layout,
+						   json_integer_value(value));
+		if (json_is_array(value))
+			return layers_by_list(layout, value);
+		if (!json_is_string(value) ||
+		    strcmp(json_string_value(value), "tensors") != 0)
+			return -EINVAL;
+		layers_by_tensor(layout);
+		return 0;
 	}
 	if (strcmp(name, "token_ids") == 0) {
-		*given |= GIVEN_TOKEN_IDS;
+		layout->given |= GIVEN_TOKEN_IDS;
 		layout->token_ids = json_is_true(value);
 		return json_is_boolean(value) ? 0 : -EINVAL;
 	}
@@ -383,22 +358,20 @@ static int parse_member(const char *name, const json_t *value,
 	return -EINVAL;
 }
 
-static int parse_object(json_t *json, struct kv_layout *layout, unsigned *given,
-			char **ret_why)
+static int parse_object(json_t *json, struct kv_layout *layout, char **ret_why)
 {
 	const char *name;
 	json_t *value;
 	ssize_t n;
 	int r;
 
-	*given = 0;
 	r = parse_tensors(json_object_get(json, "tensors"), layout, ret_why);
 	if (r < 0)
 		return r;
 	if (layers_by_dimension(layout, 0) < 0)
 		layers_by_tensor(layout);
 	json_object_foreach(json, name, value) {
-		r = parse_member(name, value, layout, given);
+		r = parse_member(name, value, layout);
 		if (r == -EINVAL)
 			return kv_why(ret_why, r,
 				      "\"%s\" is no member of a layout, or "
@@ -412,7 +385,7 @@ static int parse_object(json_t *json, struct kv_layout *layout, unsigned *given,
 		return kv_why(ret_why, -EINVAL,
 			      "\"token_ids\" needs \"tokens\" from 1 to %u",
 			      KV_TOKEN_IDS_MAX);
-	layout->seed_drawn = !(*given & GIVEN_SEED);
+	layout->seed_drawn = !(layout->given & GIVEN_SEED);
 	do
 		n = layout->seed_drawn
 			    ? getrandom(&layout->seed, sizeof(layout->seed), 0)
@@ -506,7 +479,7 @@ static int make_text(struct kv_layout *layout)
 		blob_json(layout->fingerprint, layout->fingerprint_len), "seed",
 		seed, "salt", blob_json(layout->salt, layout->salt_len));
 	if (!json ||
-	    (layout->layers_said &&
+	    (layout->given & GIVEN_LAYERS &&
 	     json_object_set_new(json, "layers", layers_json(layout)) < 0) ||
 	    (layout->token_ids &&
 	     json_object_set_new(json, "token_ids", json_true()) < 0) ||
@@ -532,8 +505,8 @@ bool kv_json_no_memory(const struct json_error_t *error)
 }
 
 /* Parse @text.  Return 1 if the text may be the beginning of a layout. */
-static int parse(const char *text, size_t len, unsigned *given,
-		 struct kv_layout **ret_layout, char **ret_why)
+static int parse(const char *text, size_t len, struct kv_layout **ret_layout,
+		 char **ret_why)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
 	_cleanup_(json_decrefp) json_t *json = NULL;
@@ -557,7 +530,7 @@ static int parse(const char *text, size_t len, unsigned *given,
 	layout = calloc(1, sizeof(*layout));
 	if (!layout)
 		return -ENOMEM;
-	r = parse_object(json, layout, given, ret_why);
+	r = parse_object(json, layout, ret_why);
 	if (r < 0)
 		return r;
 	r = make_header(layout);
@@ -575,21 +548,18 @@ static int parse(const char *text, size_t len, unsigned *given,
 int kv_layout_parse(const char *text, size_t len, struct kv_layout **ret_layout)
 {
 	_cleanup_(kv_freep) char *why = NULL;
-	unsigned given;
-	int r;
+	int r = parse(text, len, ret_layout, &why);
 
-	r = parse(text, len, &given, ret_layout, &why);
 	return r == 1 ? -EINVAL : r;
 }
 
 int kv_layout_check(const char *text, size_t len, char **ret_why)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
-	unsigned given;
 	int r;
 
 	*ret_why = NULL;
-	r = parse(text, len, &given, &layout, ret_why);
+	r = parse(text, len, &layout, ret_why);
 	return r < 0 ? r : r == 0;
 }
 
@@ -597,13 +567,11 @@ int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 		     size_t len)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *other = NULL;
-	_cleanup_(kv_freep) char *why = NULL;
-	unsigned given;
-	int r;
+	int r = kv_layout_parse(text, len, &other);
+	const unsigned given = r == 0 ? other->given : 0;
 
-	r = parse(text, len, &given, &other, &why);
-	if (r != 0)
-		return r == 1 ? -EINVAL : r;
+	if (r < 0)
+		return r;
 	/* Offsets and sizes follow from the fields compared here. */
 	if (layout->n_tensors != other->n_tensors)
 		return 0;

@@ -45,8 +45,8 @@ struct kv_layout {
 	int layer_dim;
 	/* most pieces of memory that one layer consists of */
 	size_t layer_pieces;
-	bool layers_said; /* the text has "layers"; else they are guessed */
-	bool token_ids;	  /* blocks have token ids */
+	unsigned given; /* optional members in the text: enum given */
+	bool token_ids; /* blocks have token ids */
 	bool share;   /* the space is shared with other nodes from the start */
 	char *json;   /* canonical text */
 	char *header; /* the tensors as a block's header lists them (block.c) */

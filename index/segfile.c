@@ -84,26 +84,6 @@ static uint64_t trailer_sum(const struct kv_trailer *trailer)
 	return XXH3_64bits(trailer, offsetof(struct kv_trailer, checksum));
 }
 
-static int trailer_check(const struct kv_trailer *trailer, uint32_t id,
-			 uint64_t file_bytes)
-{
-	if (trailer->magic != KV_TRAILER_MAGIC)
-		return -EBADMSG;
-	if (trailer->version > KV_FORMAT_VERSION)
-		return -ENOTSUP;
-	if (trailer->checksum != trailer_sum(trailer) || trailer->id != id ||
-	    trailer->segment_bytes != file_bytes - KV_PAGE ||
-	    trailer->segment_bytes % KV_SEGMENT_UNIT ||
-	    trailer->segment_bytes > KV_SEGMENT_MAX ||
-	    trailer->slot_bytes < 2 * KV_PAGE ||
-	    trailer->slot_bytes % KV_PAGE ||
-	    trailer->slot_bytes > trailer->segment_bytes ||
-	    trailer->slots != kv_segfile_slots_of(trailer->segment_bytes,
-						  trailer->slot_bytes))
-		return -EBADMSG;
-	return 0;
-}
-
 int kv_trailer_read(int fd, uint32_t id, struct kv_trailer *ret_trailer)
 {
 	_Alignas(KV_PAGE) uint8_t page[KV_PAGE];
@@ -121,10 +101,21 @@ int kv_trailer_read(int fd, uint32_t id, struct kv_trailer *ret_trailer)
 	if (r < 0)
 		return r;
 	memcpy(&trailer, page, sizeof(trailer));
-	r = trailer_check(&trailer, id, (uint64_t)st.st_size);
-	if (r == 0)
-		*ret_trailer = trailer;
-	return r;
+	if (trailer.magic != KV_TRAILER_MAGIC)
+		return -EBADMSG;
+	if (trailer.version > KV_FORMAT_VERSION)
+		return -ENOTSUP;
+	if (trailer.checksum != trailer_sum(&trailer) || trailer.id != id ||
+	    trailer.segment_bytes != (uint64_t)st.st_size - KV_PAGE ||
+	    trailer.segment_bytes % KV_SEGMENT_UNIT ||
+	    trailer.segment_bytes > KV_SEGMENT_MAX ||
+	    trailer.slot_bytes < 2 * KV_PAGE || trailer.slot_bytes % KV_PAGE ||
+	    trailer.slot_bytes > trailer.segment_bytes ||
+	    trailer.slots != kv_segfile_slots_of(trailer.segment_bytes,
+						 trailer.slot_bytes))
+		return -EBADMSG;
+	*ret_trailer = trailer;
+	return 0;
 }
 
 int kv_trailer_write(int fd, uint32_t id, const uint8_t store[16],
@@ -176,34 +167,31 @@ struct scan {
 	_Atomic uint32_t next;
 };
 
-static void scan_slot(const struct scan *scan, uint32_t i)
+static void *scan_some(void *arg)
 {
 	_Alignas(KV_PAGE) uint8_t page[KV_PAGE];
 	const struct kv_prologue *prologue = (const void *)page;
-	const uint32_t slot_number = scan->from + i;
-	struct kv_found *found = &scan->found[i];
-
-	found->state = KV_FOUND_NOTHING;
-	if (scan->skip &&
-	    scan->skip[slot_number / 64] & 1ull << slot_number % 64)
-		return;
-	if (read_page(scan->fd, slot_number * scan->slot_bytes, page) < 0) {
-		found->state = KV_FOUND_UNREADABLE;
-	} else if (kv_prologue_check(prologue, scan->store) == 0) {
-		found->state = KV_FOUND_BLOCK;
-		found->record = prologue->record;
-	} else if (memcmp(page, zero_page, KV_PAGE) == 0) {
-		found->state = KV_FOUND_ZERO;
-	}
-}
-
-static void *scan_some(void *arg)
-{
 	struct scan *scan = arg;
 	uint32_t i;
 
-	while ((i = atomic_fetch_add(&scan->next, 1)) < scan->n)
-		scan_slot(scan, i);
+	while ((i = atomic_fetch_add(&scan->next, 1)) < scan->n) {
+		const uint32_t slot_number = scan->from + i;
+		struct kv_found *found = &scan->found[i];
+
+		found->state = KV_FOUND_NOTHING;
+		if (scan->skip &&
+		    scan->skip[slot_number / 64] & 1ull << slot_number % 64)
+			continue;
+		if (read_page(scan->fd, slot_number * scan->slot_bytes, page) <
+		    0) {
+			found->state = KV_FOUND_UNREADABLE;
+		} else if (kv_prologue_check(prologue, scan->store) == 0) {
+			found->state = KV_FOUND_BLOCK;
+			found->record = prologue->record;
+		} else if (memcmp(page, zero_page, KV_PAGE) == 0) {
+			found->state = KV_FOUND_ZERO;
+		}
+	}
 	return NULL;
 }
 
@@ -547,26 +535,6 @@ static int read_token_ids(struct work *work, const struct file *file,
 	return kv_is_shortage(r) ? r : 0;
 }
 
-/* Put token ids by the same rule as a commit. */
-static int add_token_ids(struct work *work, uint64_t slot_id,
-			 const struct kv_slot_record *record,
-			 const struct kv_token_ids *ids)
-{
-	/* Leave room for the records of all blocks before token ids of any. */
-	const uint64_t records = work->spare + KV_PUT_FAR +
-				 (work->slots - work->slots_done) * KV_PUT_NEAR;
-	struct kv_txn *batch;
-	int r = batch_of(work, &batch);
-
-	if (r < 0 ||
-	    !kv_index_takes_token_ids(ids->n, ids->extras_len,
-				      record->length) ||
-	    !kv_txn_has_room_for_ids(batch, ids->n, ids->extras_len, records))
-		return r;
-	work->in_batch += ids->n / IDS_A_PUT;
-	return kv_txn_put_token_ids(batch, slot_id, record->generation, ids);
-}
-
 static int by_generation(const void *a, const void *b)
 {
 	const struct kv_slot_record *x = a, *y = b;
@@ -622,6 +590,7 @@ static int add_slot(struct work *work, const struct file *file,
 	const struct known key = {.id = record->space}, *known;
 	const uint64_t slot_id = kv_slot_id(file->id, slot_number);
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+	struct kv_txn *batch;
 	int r = 0, read = 0;
 
 	out->unreadable += found->state == KV_FOUND_UNREADABLE;
@@ -648,9 +617,20 @@ static int add_slot(struct work *work, const struct file *file,
 	if (read < 0 && read != -EBADMSG)
 		return read;
 	r = add_block(work, slot_id, record, read == -EBADMSG);
+	/* Put token ids by the same rule as a commit.  Leave room for the
+	 * records of all blocks before token ids of any. */
 	if (r == 0 && ids)
-		r = add_token_ids(work, slot_id, record, ids);
-	return r;
+		r = batch_of(work, &batch);
+	if (r < 0 || !ids ||
+	    !kv_index_takes_token_ids(ids->n, ids->extras_len,
+				      record->length) ||
+	    !kv_txn_has_room_for_ids(batch, ids->n, ids->extras_len,
+				     work->spare + KV_PUT_FAR +
+					     (work->slots - work->slots_done) *
+						     KV_PUT_NEAR))
+		return r;
+	work->in_batch += ids->n / IDS_A_PUT;
+	return kv_txn_put_token_ids(batch, slot_id, record->generation, ids);
 }
 
 static int add_file_blocks(struct work *work, const struct file *file)

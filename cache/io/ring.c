@@ -313,20 +313,16 @@ const char *kv_ring_describe(struct kv_ring *ring)
 	return describe;
 }
 
-static void destroy(struct kv_ring *ring)
-{
-	pthread_cond_destroy(&ring->work);
-	pthread_cond_destroy(&ring->idle);
-	pthread_cond_destroy(&ring->ended);
-	pthread_mutex_destroy(&ring->lock);
-	free(ring->buffers);
-	free(ring);
-}
-
 static void destroyp(struct kv_ring **ring)
 {
-	if (*ring)
-		destroy(*ring);
+	if (!*ring)
+		return;
+	pthread_cond_destroy(&(*ring)->work);
+	pthread_cond_destroy(&(*ring)->idle);
+	pthread_cond_destroy(&(*ring)->ended);
+	pthread_mutex_destroy(&(*ring)->lock);
+	free((*ring)->buffers);
+	free(*ring);
 }
 
 static int start(struct kv_ring *ring, const struct kv_ring_backend *asked)
@@ -388,7 +384,7 @@ void kv_ring_free(struct kv_ring *ring)
 	ring->stopping = true;
 	pthread_mutex_unlock(&ring->lock);
 	ring->backend->stop(ring);
-	destroy(ring);
+	destroyp(&ring);
 }
 
 uint8_t *kv_pages_new(uint64_t bytes)
@@ -435,19 +431,6 @@ static int64_t once(const struct kv_io *io)
 	return n < 0 ? -errno : n;
 }
 
-static struct kv_io *wait_for_work(struct kv_ring *ring)
-{
-	struct kv_io *io;
-
-	pthread_mutex_lock(&ring->lock);
-	while (!(io = kv_ring_next_locked(ring)) && !ring->stopping) {
-		ring->sleepers++;
-		pthread_cond_wait(&ring->work, &ring->lock);
-	}
-	pthread_mutex_unlock(&ring->lock);
-	return io;
-}
-
 static void *work(void *arg)
 {
 	struct kv_ring *ring = arg;
@@ -455,7 +438,15 @@ static void *work(void *arg)
 	struct kv_io *io;
 	int r;
 
-	while ((io = wait_for_work(ring))) {
+	for (;;) {
+		pthread_mutex_lock(&ring->lock);
+		while (!(io = kv_ring_next_locked(ring)) && !ring->stopping) {
+			ring->sleepers++;
+			pthread_cond_wait(&ring->work, &ring->lock);
+		}
+		pthread_mutex_unlock(&ring->lock);
+		if (!io)
+			return NULL;
 		do
 			r = kv_io_advance(io, once(io));
 		while (r > 0);
@@ -463,7 +454,6 @@ static void *work(void *arg)
 		kv_ring_finish(ring, io, r);
 		pthread_mutex_unlock(&workers->turn);
 	}
-	return NULL;
 }
 
 static void threads_wake(struct kv_ring *ring)

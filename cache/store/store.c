@@ -178,47 +178,6 @@ static int open_dir(struct kv_cache *cache, char **ret_why)
 
 /* ---- the index: opened, or rebuilt ---- */
 
-static void describe_fresh(const struct kv_cache *cache,
-			   struct kv_store_info *info)
-{
-	const struct kv_cache_config *config = &cache->config;
-	uint64_t segment = KV_MIN(config->segment, config->ssd / 64);
-
-	memset(info, 0, sizeof(*info));
-	if (getrandom(info->store, sizeof(info->store), 0) < 0)
-		memcpy(info->store, &cache->epoch, sizeof(cache->epoch));
-	segment = KV_MAX(segment / (2u << 20) * (2u << 20), 8ull << 20);
-	info->version = KV_FORMAT_VERSION;
-	info->cap = config->ssd;
-	info->segment_bytes = KV_MIN(segment, 2ull << 30);
-	info->next_generation = 1;
-	info->next_space = 1;
-	info->clean = true;
-}
-
-/*
- * Begin an empty index if there are no segment files.  Segment files without
- * any trailer hold blocks that only the lost index could name: do not touch
- * them.
- */
-static int begin_anew(struct kv_cache *cache, const char *why, char **ret_why)
-{
-	if (kv_rebuild_possible(cache->store_fd))
-		return kv_why(
-			ret_why, -EBADMSG,
-			"%s: the index is damaged (%s), and these segment "
-			"files, without trailers, say too little to rebuild it "
-			"from; nothing was changed: kvfs-fsck says more, a "
-			"copy of index/data.mdb would do, an empty "
-			"directory begins anew",
-			cache->store, why);
-	unlinkat(cache->store_fd, "index/data.mdb", 0);
-	unlinkat(cache->store_fd, "index/lock.mdb", 0);
-	kv_note(cache, "index=begun anew (%s; nothing to rebuild it from)",
-		why);
-	return 0;
-}
-
 /* Pins and snapshots of an index that is older than the segment files. */
 struct carried {
 	struct kv_slot_record *pins;
@@ -248,8 +207,25 @@ static int remake(struct kv_cache *cache, const char *why,
 			      "rebuild it: kvfs-fsck --rebuild can",
 			      cache->store, why);
 	r = kv_rebuild(&rebuild);
-	if (r == -ENODATA)
-		return begin_anew(cache, why, ret_why);
+	/* Segment files without any trailer hold blocks that only the lost
+	 * index could name: do not touch them. */
+	if (r == -ENODATA && kv_rebuild_possible(cache->store_fd))
+		return kv_why(
+			ret_why, -EBADMSG,
+			"%s: the index is damaged (%s), and these segment "
+			"files, without trailers, say too little to rebuild it "
+			"from; nothing was changed: kvfs-fsck says more, a "
+			"copy of index/data.mdb would do, an empty "
+			"directory begins anew",
+			cache->store, why);
+	if (r == -ENODATA) {
+		unlinkat(cache->store_fd, "index/data.mdb", 0);
+		unlinkat(cache->store_fd, "index/lock.mdb", 0);
+		kv_note(cache,
+			"index=begun anew (%s; nothing to rebuild it from)",
+			why);
+		return 0;
+	}
 	if (r == -ENOTSUP)
 		return kv_why(ret_why, r, "%s: " KV_FORMAT_REFUSED,
 			      cache->store);
@@ -404,18 +380,29 @@ static int reopen_index(struct kv_cache *cache, const char *path, uint64_t cap)
 
 static int open_index(struct kv_cache *cache, char **ret_why)
 {
-	struct kv_store_info fresh;
+	const struct kv_cache_config *config = &cache->config;
+	uint64_t segment = KV_MIN(config->segment, config->ssd / 64);
+	struct kv_store_info fresh = {
+		.version = KV_FORMAT_VERSION,
+		.cap = config->ssd,
+		.next_generation = 1,
+		.next_space = 1,
+		.clean = true,
+	};
 	char *path;
 	int r;
 
 	if (asprintf(&path, "%s/index", cache->store) < 0)
 		return -ENOMEM;
-	describe_fresh(cache, &fresh);
+	segment = KV_MAX(segment / (2u << 20) * (2u << 20), 8ull << 20);
+	fresh.segment_bytes = KV_MIN(segment, 2ull << 30);
+	if (getrandom(fresh.store, sizeof(fresh.store), 0) < 0)
+		memcpy(fresh.store, &cache->epoch, sizeof(cache->epoch));
 	r = open_or_remake(cache, path, &fresh, ret_why);
 	/* The cap of the store is known only now.  A smaller cap gets its map
 	 * after the index has shrunk. */
-	if (r == 0 && cache->info.cap != cache->config.ssd &&
-	    (!cache->config.ssd_given || cache->info.cap > cache->config.ssd))
+	if (r == 0 && cache->info.cap != config->ssd &&
+	    (!config->ssd_given || cache->info.cap > config->ssd))
 		r = reopen_index(cache, path, cache->info.cap);
 	if (r == -ENOTSUP && !*ret_why)
 		kv_why(ret_why, r, "%s: " KV_FORMAT_REFUSED, cache->store);
@@ -434,6 +421,7 @@ struct adoption {
 	uint32_t *lost_files;
 	uint64_t *lost_slots;
 	size_t n_lost_files, n_lost_slots;
+	size_t lost_at; /* lost_files below it are passed: slots ascend */
 	uint64_t files, missing; /* counts */
 	char *why;		 /* why a file cannot be opened; or NULL */
 	struct {
@@ -472,23 +460,6 @@ static int visit_segment(void *arg, const struct kv_segfile_record *record)
 	return r < 0 ? kv_why(&adoption->why, r, "%s/segments/%06u.seg: %s",
 			      adoption->cache->store, record->id, strerror(-r))
 		     : 0;
-}
-
-/* Return whether @file is lost.  Call by ascending file number. */
-static bool is_lost(const struct adoption *adoption, uint32_t file)
-{
-	size_t low = 0, high = adoption->n_lost_files;
-
-	while (low < high) {
-		const size_t middle = low + (high - low) / 2;
-
-		if (adoption->lost_files[middle] < file)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low < adoption->n_lost_files &&
-	       adoption->lost_files[low] == file;
 }
 
 /* Return the space of a record; NULL: the record is invalid. */
@@ -584,9 +555,14 @@ static int visit_slot(void *arg, uint64_t slot_id,
 		      const struct kv_slot_record *record)
 {
 	struct adoption *adoption = arg;
+	const uint32_t file = (uint32_t)(slot_id >> 32);
 	int r;
 
-	if (is_lost(adoption, (uint32_t)(slot_id >> 32))) {
+	while (adoption->lost_at < adoption->n_lost_files &&
+	       adoption->lost_files[adoption->lost_at] < file)
+		adoption->lost_at++;
+	if (adoption->lost_at < adoption->n_lost_files &&
+	    adoption->lost_files[adoption->lost_at] == file) {
 		if (kv_array_more(&adoption->lost_slots,
 				  adoption->n_lost_slots) < 0)
 			return -ENOMEM;
@@ -818,69 +794,8 @@ static int put_info(struct kv_cache *cache)
 
 	if (r < 0)
 		return r;
-	r = kv_txn_put_info(batch, &cache->info);
-	if (r < 0) {
-		kv_txn_abort(batch);
-		return r;
-	}
+	kv_txn_put_info(batch, &cache->info);
 	return kv_txn_commit(batch);
-}
-
-/* Mark the store: until kv_store_close, an end counts as a crash. */
-static int mark_in_use(struct kv_cache *cache)
-{
-	int r;
-
-	kv_index_keep_room(cache->index);
-	cache->info.cap = cache->ssd.cap;
-	cache->info.next_generation += GENERATIONS_A_MOUNT;
-	cache->info.mounts++;
-	cache->info.clean = false;
-	KV_POINT("mount.before_dirty");
-	r = put_info(cache);
-	KV_POINT("mount.dirty");
-	return r < 0 ? r : kv_store_file_write(cache->store_fd, &cache->info);
-}
-
-/* After a crash, write or check the files of spaces, and have the segment files
- * swept. */
-static int recover(struct kv_cache *cache)
-{
-	int r;
-
-	if (cache->after_crash || cache->ssd.unswept) {
-		kv_sweep_later(cache);
-		return kv_space_files_check(cache);
-	}
-	/* The files are needed only if the index is lost: a full disk must not
-	 * prevent the mount. */
-	r = kv_space_files_lost(cache);
-	if (r < 0)
-		kv_warn(cache, "spaces_lost",
-			"%s/spaces: lost files cannot be written again "
-			"(%s): blocks of their spaces are lost if the "
-			"index is",
-			cache->store, strerror(-r));
-	return 0;
-}
-
-/* Shrink the store to a smaller cap.  Even after a failure the store is left as
- * after a crash; it keeps its old cap until everything fits into the new
- * one. */
-static int shrink(struct kv_cache *cache)
-{
-	int r;
-
-	kv_quotas_settle(cache);
-	cache->after_crash = true;
-	cache->info.clean = false;
-	r = put_info(cache);
-	KV_POINT("shrink.begun");
-	kv_lock(cache);
-	if (r == 0)
-		r = kv_shrink(cache);
-	kv_unlock(cache);
-	return r;
 }
 
 int kv_store_open(struct kv_cache *cache, char **ret_why)
@@ -921,14 +836,48 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	KV_POINT("mount.read");
 	kv_segfiles_sweep(cache);
 	r = kv_removed_trim(cache);
-	if (r == 0 && shrinks)
-		r = shrink(cache);
-	if (r == 0)
-		r = recover(cache);
+	/* Even after a failure the store is left as after a crash; it keeps its
+	 * old cap until everything fits into the new one. */
+	if (r == 0 && shrinks) {
+		kv_quotas_settle(cache);
+		cache->after_crash = true;
+		cache->info.clean = false;
+		r = put_info(cache);
+		KV_POINT("shrink.begun");
+		kv_lock(cache);
+		if (r == 0)
+			r = kv_shrink(cache);
+		kv_unlock(cache);
+	}
+	if (r == 0 && (cache->after_crash || cache->ssd.unswept)) {
+		kv_sweep_later(cache);
+		r = kv_space_files_check(cache);
+	} else if (r == 0) {
+		/* The files are needed only if the index is lost: a full disk
+		 * must not prevent the mount. */
+		e = kv_space_files_lost(cache);
+		if (e < 0)
+			kv_warn(cache, "spaces_lost",
+				"%s/spaces: lost files cannot be written again "
+				"(%s): blocks of their spaces are lost if the "
+				"index is",
+				cache->store, strerror(-e));
+	}
 	if (r == 0)
 		r = compact_index(cache);
+	/* From here until kv_store_close, an end counts as a crash. */
+	if (r == 0) {
+		kv_index_keep_room(cache->index);
+		cache->info.cap = cache->ssd.cap;
+		cache->info.next_generation += GENERATIONS_A_MOUNT;
+		cache->info.mounts++;
+		cache->info.clean = false;
+		KV_POINT("mount.before_dirty");
+		r = put_info(cache);
+		KV_POINT("mount.dirty");
+	}
 	if (r == 0)
-		r = mark_in_use(cache);
+		r = kv_store_file_write(cache->store_fd, &cache->info);
 	if (r < 0)
 		return kv_why(ret_why, r, "%s: cannot write the index: %s%s",
 			      cache->store, strerror(-r),
