@@ -103,25 +103,6 @@ static void scrub_block(struct kv_cache *cache, struct buffer *buffer,
 		rest(cache, ns);
 }
 
-/* Scrub all blocks of @file, whose slot size may change whenever the lock is
- * released. */
-static void scrub_file(struct kv_cache *cache, struct buffer *buffer,
-		       const struct kv_segfile *file)
-{
-	for (uint32_t i = 0; i < file->slots && !stopping(cache); i++) {
-		struct kv_block *block;
-
-		while (kv_health_offline_locked(cache) && !stopping(cache))
-			rest(cache, SECOND);
-		block = i < file->slots ? kv_extent_block(cache, file, i)
-					: NULL;
-		if (block && block->length && !(block->flags & BLOCK_READING))
-			scrub_block(cache, buffer, block);
-		else if (i % AT_ONCE == AT_ONCE - 1)
-			kv_yield(cache);
-	}
-}
-
 static void scrub_all(void *arg)
 {
 	struct kv_cache *cache = arg;
@@ -131,9 +112,27 @@ static void scrub_all(void *arg)
 	kv_lock(cache);
 	scrubber->pass_bytes = 0;
 	scrubber->pass_total = cache->ssd.used;
-	for (uint32_t id = 0; id < cache->ssd.n_files; id++)
-		if (kv_segfile_at(cache, id) && !stopping(cache))
-			scrub_file(cache, &buffer, kv_segfile_at(cache, id));
+	for (uint32_t id = 0; id < cache->ssd.n_files; id++) {
+		const struct kv_segfile *file = kv_segfile_at(cache, id);
+
+		/* The slot size may change whenever the lock is released. */
+		for (uint32_t i = 0;
+		     file && i < file->slots && !stopping(cache); i++) {
+			struct kv_block *block;
+
+			while (kv_health_offline_locked(cache) &&
+			       !stopping(cache))
+				rest(cache, SECOND);
+			block = i < file->slots
+					? kv_extent_block(cache, file, i)
+					: NULL;
+			if (block && block->length &&
+			    !(block->flags & BLOCK_READING))
+				scrub_block(cache, &buffer, block);
+			else if (i % AT_ONCE == AT_ONCE - 1)
+				kv_yield(cache);
+		}
+	}
 	if (scrubber->pass_bytes && !stopping(cache)) {
 		scrubber->passes++;
 		scrubber->pass_ended_ns = kv_wall_ns();
@@ -183,7 +182,8 @@ static int close_parts(struct kv_cache *cache, bool clean)
 	uint64_t n;
 	int r;
 
-	kv_spaces_agree_stop(cache);
+	kv_remote_hurry(cache);
+	kv_periodic_stop(&cache->agreeing);
 	kv_remote_stop(cache);
 	kv_periodic_stop(&cache->scrubber.periodic);
 	/* before the housekeeper, which ends stuck reads */
@@ -267,30 +267,6 @@ static int new_cache(const struct kv_cache_config *config,
 	return r;
 }
 
-static int start_threads(struct kv_cache *cache)
-{
-	const struct kv_cache_config *config = &cache->config;
-	int r = kv_bounce_new(config->dram, &cache->bounce);
-
-	cache->health.cache = cache;
-	cache->health.page = kv_pages_new(KV_PAGE);
-	if (r == 0 && !cache->health.page)
-		r = -ENOMEM;
-	if (r == 0)
-		r = kv_reader_start(cache);
-	if (r == 0 && cache->ssd.on && !config->read_only)
-		r = kv_writer_start(cache);
-	if (r == 0)
-		r = kv_prefetcher_start(cache);
-	if (r == 0)
-		r = kv_periodic_start(&cache->housekeeper, "kvfs-keep", SECOND,
-				      keep_house, cache);
-	if (r == 0 && cache->ssd.on && config->scrub)
-		r = kv_periodic_start(&cache->scrubber.periodic, "kvfs-scrub",
-				      SECOND, scrub_all, cache);
-	return r;
-}
-
 static int start(struct kv_cache *cache, char **ret_why)
 {
 	const struct kv_cache_config *config = &cache->config;
@@ -335,7 +311,23 @@ static int start(struct kv_cache *cache, char **ret_why)
 		return kv_why(ret_why, r, "dram=%llu: cannot get memory: %s",
 			      (unsigned long long)config->dram, strerror(-r));
 	kv_quotas_settle(cache);
-	r = start_threads(cache);
+	r = kv_bounce_new(config->dram, &cache->bounce);
+	cache->health.cache = cache;
+	cache->health.page = kv_pages_new(KV_PAGE);
+	if (r == 0 && !cache->health.page)
+		r = -ENOMEM;
+	if (r == 0)
+		r = kv_reader_start(cache);
+	if (r == 0 && cache->ssd.on && !config->read_only)
+		r = kv_writer_start(cache);
+	if (r == 0)
+		r = kv_prefetcher_start(cache);
+	if (r == 0)
+		r = kv_periodic_start(&cache->housekeeper, "kvfs-keep", SECOND,
+				      keep_house, cache);
+	if (r == 0 && cache->ssd.on && config->scrub)
+		r = kv_periodic_start(&cache->scrubber.periodic, "kvfs-scrub",
+				      SECOND, scrub_all, cache);
 	if (r < 0)
 		return kv_why(ret_why, r, "cannot start: %s", strerror(-r));
 	r = kv_remote_start(cache, ret_why);
@@ -384,26 +376,6 @@ uint64_t kv_cache_epoch(struct kv_cache *cache)
 	return cache->epoch;
 }
 
-static void count_blocks(struct kv_cache *cache, struct kv_cache_stats *s)
-{
-	struct kv_segment *segment;
-	struct kv_class *class;
-
-	s->dram_blocks = 0;
-	LIST_FOREACH(class, &cache->arena.classes, link)
-		TAILQ_FOREACH(segment, &class->segments, link)
-			s->dram_blocks += segment->slots - segment->free;
-	for (uint32_t i = 0; i < cache->spaces.n; i++)
-		if (!cache->spaces.sorted[i]->removed) {
-			s->blocks += cache->spaces.sorted[i]->blocks;
-			s->snapshots += cache->spaces.sorted[i]->n_snapshots;
-		}
-	s->pinned_bytes = cache->pins.bytes;
-	for (uint32_t id = 0; id < cache->ssd.n_files; id++)
-		if (cache->ssd.files[id])
-			s->ssd_blocks += cache->ssd.files[id]->used;
-}
-
 static const char *ssd_state(struct kv_cache *cache)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
@@ -431,6 +403,8 @@ void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
 	const struct kv_eviction *dram = &arena->eviction;
 	struct kv_cache_stats *s = ret_stats;
 	struct kv_ssd *ssd = &cache->ssd;
+	const struct kv_segment *segment;
+	const struct kv_class *class;
 	struct kv_ring_stuck stuck;
 
 	kv_lock(cache);
@@ -446,7 +420,18 @@ void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
 	s->ssd_used = ssd->used;
 	s->ssd_files = ssd->live_files;
 	s->spaces = cache->live_spaces;
-	count_blocks(cache, s);
+	LIST_FOREACH(class, &arena->classes, link)
+		TAILQ_FOREACH(segment, &class->segments, link)
+			s->dram_blocks += segment->slots - segment->free;
+	for (uint32_t i = 0; i < cache->spaces.n; i++)
+		if (!cache->spaces.sorted[i]->removed) {
+			s->blocks += cache->spaces.sorted[i]->blocks;
+			s->snapshots += cache->spaces.sorted[i]->n_snapshots;
+		}
+	s->pinned_bytes = cache->pins.bytes;
+	for (uint32_t id = 0; id < ssd->n_files; id++)
+		if (ssd->files[id])
+			s->ssd_blocks += ssd->files[id]->used;
 	s->dirty_blocks = ssd->dirty + ssd->n_adopted;
 	s->dram_alone = ssd->unpersisted;
 	stuck = kv_health_stuck_locked(cache);

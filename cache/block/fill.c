@@ -305,26 +305,6 @@ static int publish_locked(struct kv_cache *cache, struct kv_fill *fill,
 	return 0;
 }
 
-/* Return 1 if @block, which has the same key, is an equal file, else -EEXIST.
- * Drops the lock meanwhile. */
-static int compare(struct kv_cache *cache, struct kv_block *block,
-		   const struct kv_digest *digest)
-{
-	struct kv_slot_record record;
-	int r;
-
-	block->refs++;
-	kv_unlock(cache);
-	r = kv_block_record(cache, block, &record);
-	kv_lock(cache);
-	block->refs--;
-	kv_block_settle_locked(cache, block);
-	if (r == 0 && memcmp(record.digest, digest->b, sizeof(digest->b)) == 0)
-		return 1;
-	cache->stats.conflicts++;
-	return -EEXIST;
-}
-
 int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 		 const struct kv_key *key, const struct kv_meta *meta,
 		 uint64_t payload, const struct kv_digest *digest)
@@ -343,7 +323,17 @@ int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 	    (fill->fetched && kv_is_removed_locked(cache, fill->space, key))) {
 		r = -ESTALE;
 	} else if (there) {
-		r = compare(cache, there, digest);
+		there->refs++;
+		kv_unlock(cache);
+		r = kv_block_record(cache, there, &record);
+		kv_lock(cache);
+		there->refs--;
+		kv_block_settle_locked(cache, there);
+		r = r == 0 && memcmp(record.digest, digest->b,
+				     sizeof(record.digest)) == 0
+			    ? 1
+			    : -EEXIST;
+		cache->stats.conflicts += r < 0;
 	} else {
 		r = publish_locked(cache, fill, key, meta, &record);
 		KV_POINT("seal.after_publish");

@@ -112,46 +112,34 @@ static struct kv_pin *of_block(struct kv_cache *cache,
 		       : NULL;
 }
 
-/* Double the buckets if they are full.  -ENOMEM. */
-static int grow_buckets(struct kv_cache *cache)
-{
-	struct kv_pins *pins = &cache->pins;
-	struct kv_pin **old = pins->buckets, *pin, *next;
-	size_t n = pins->room;
-
-	if (pins->n < n)
-		return 0;
-	pins->buckets = calloc(n ? 2 * n : FIRST_BUCKETS, sizeof(*old));
-	if (!pins->buckets) {
-		pins->buckets = old;
-		return -ENOMEM;
-	}
-	pins->room = n ? 2 * n : FIRST_BUCKETS;
-	for (size_t i = 0; i < n; i++)
-		for (pin = old[i]; pin; pin = next) {
-			struct kv_key key = {.len = pin->len};
-			struct kv_pin **to;
-
-			memcpy(key.b, pin->key, sizeof(key.b));
-			to = bucket_of(cache, pin->space, &key);
-			next = pin->next;
-			pin->next = *to;
-			*to = pin;
-		}
-	free(old);
-	return 0;
-}
-
 /* Find or create the key's record; @block may be NULL. */
 static int pin_make(struct kv_cache *cache, struct kv_space *space,
 		    const struct kv_key *key, const struct kv_block *block,
 		    struct kv_pin **ret_pin)
 {
-	struct kv_pin **link, *pin;
-	int r = grow_buckets(cache);
+	struct kv_pins *pins = &cache->pins;
+	struct kv_pin **old = pins->buckets, **link, *pin, *next;
+	const size_t n = pins->room;
 
-	if (r < 0)
-		return r;
+	if (pins->n == n) {
+		pins->buckets = calloc(n ? 2 * n : FIRST_BUCKETS, sizeof(*old));
+		if (!pins->buckets) {
+			pins->buckets = old;
+			return -ENOMEM;
+		}
+		pins->room = n ? 2 * n : FIRST_BUCKETS;
+		for (size_t i = 0; i < n; i++)
+			for (pin = old[i]; pin; pin = next) {
+				struct kv_key other = {.len = pin->len};
+
+				memcpy(other.b, pin->key, sizeof(other.b));
+				link = bucket_of(cache, pin->space, &other);
+				next = pin->next;
+				pin->next = *link;
+				*link = pin;
+			}
+		free(old);
+	}
 	link = link_to(cache, space->id, key);
 	if (!*link) {
 		pin = calloc(1, sizeof(*pin));
@@ -180,29 +168,6 @@ bool kv_pin_fits_locked(struct kv_cache *cache, const struct kv_block *block)
 				false);
 }
 
-int kv_pin_take_locked(struct kv_cache *cache, struct kv_space *space,
-		       const struct kv_key *key)
-{
-	struct kv_block *block = kv_table_find(cache, space, key);
-	struct kv_pin *pin;
-	int r;
-
-	kv_assert_locked(&cache->lock);
-	if (!block)
-		return -ENOENT;
-	/* A block that is on SSD, or being written to SSD, need not stay in
-	 * DRAM. */
-	if (kv_block_unpersisted(block) ? !kv_pin_fits_locked(cache, block)
-					: !fits_ssd(cache, block))
-		return -ENOSPC;
-	r = pin_make(cache, space, key, block, &pin);
-	if (r < 0)
-		return r;
-	pin->count++;
-	set_pinned(cache, block, true);
-	return 0;
-}
-
 int kv_pin_adopt_locked(struct kv_cache *cache, struct kv_space *space,
 			const struct kv_key *key)
 {
@@ -217,6 +182,22 @@ int kv_pin_adopt_locked(struct kv_cache *cache, struct kv_space *space,
 	if (block)
 		set_pinned(cache, block, true);
 	return 0;
+}
+
+int kv_pin_take_locked(struct kv_cache *cache, struct kv_space *space,
+		       const struct kv_key *key)
+{
+	const struct kv_block *block = kv_table_find(cache, space, key);
+
+	kv_assert_locked(&cache->lock);
+	if (!block)
+		return -ENOENT;
+	/* A block that is on SSD, or being written to SSD, need not stay in
+	 * DRAM. */
+	if (kv_block_unpersisted(block) ? !kv_pin_fits_locked(cache, block)
+					: !fits_ssd(cache, block))
+		return -ENOSPC;
+	return kv_pin_adopt_locked(cache, space, key);
 }
 
 void kv_pin_give_locked(struct kv_cache *cache, struct kv_space *space,

@@ -45,6 +45,7 @@ struct need {
 	bool over_scattered;
 	bool sheds;    /* evict blocks that wait to be written, not idle ones */
 	bool own_only; /* with @sheds: only blocks of the space itself */
+	bool beside;   /* evict in segments with kept slots only */
 };
 
 static int segment_use(struct kv_cache *cache, struct kv_segment *segment,
@@ -111,15 +112,67 @@ static bool may_give(const struct kv_evict_list *list,
 	       (need->over_queued || list->space->no_room);
 }
 
+static bool queued_gives_way(const struct kv_slot *slot)
+{
+	return !slot->pinned && !slot->leases && !slot->holds &&
+	       !slot->block->refs && (slot->block->flags & BLOCK_QUEUED) &&
+	       !kv_write_must(slot);
+}
+
+struct search {
+	struct kv_cache *cache;
+	unsigned tried;
+	bool over; /* no victim: too many blocks were tried */
+};
+
+/* After QUEUED_TRIED blocks return true, which ends the search. */
+static bool may_shed(void *arg, uint32_t number)
+{
+	struct search *search = arg;
+	struct kv_block *block = kv_table_at(&search->cache->table, number);
+
+	search->over = !queued_gives_way(block->slot) &&
+		       ++search->tried > QUEUED_TRIED;
+	return search->over || queued_gives_way(block->slot);
+}
+
+/* After COLD_TRIED blocks return true, which ends the search. */
+static bool may_evict_beside(void *arg, uint32_t number)
+{
+	struct search *search = arg;
+	const struct kv_block *block =
+		kv_table_at(&search->cache->table, number);
+
+	if (!may_evict(search->cache, number))
+		return false;
+	search->over =
+		!block->slot->segment->kept && ++search->tried > COLD_TRIED;
+	return search->over || block->slot->segment->kept;
+}
+
 static bool evict_from(struct kv_evict_list *list,
 		       const struct kv_giving *giving)
 {
+	const struct need *need = (const struct need *)giving;
 	struct kv_cache *cache = giving->cache;
-	uint32_t victim = kv_policy_victim(&list->policy, may_evict, cache);
+	struct search search = {.cache = cache};
+	struct kv_block *block;
+	uint32_t victim =
+		need->sheds || need->beside
+			? kv_policy_victim(&list->policy,
+					   need->sheds ? may_shed
+						       : may_evict_beside,
+					   &search)
+			: kv_policy_victim(&list->policy, may_evict, cache);
 
-	if (victim == KV_NONE)
+	if (victim == KV_NONE || search.over)
 		return false;
-	block_drop_dram_locked(cache, kv_table_at(&cache->table, victim));
+	block = kv_table_at(&cache->table, victim);
+	if (need->sheds) {
+		kv_write_dequeue_locked(cache, block);
+		cache->stats.dropped_saves++;
+	}
+	block_drop_dram_locked(cache, block);
 	return true;
 }
 
@@ -161,46 +214,6 @@ bool kv_dram_evict_tenant_locked(struct kv_cache *cache,
 	return kv_victim_evict_tenant(tenant, DRAM, &need.giving);
 }
 
-static bool queued_gives_way(const struct kv_slot *slot)
-{
-	return !slot->pinned && !slot->leases && !slot->holds &&
-	       !slot->block->refs && (slot->block->flags & BLOCK_QUEUED) &&
-	       !kv_write_must(slot);
-}
-
-struct search {
-	struct kv_cache *cache;
-	unsigned tried;
-};
-
-/* After QUEUED_TRIED blocks return true, which ends the search without a
- * victim. */
-static bool may_shed(void *arg, uint32_t number)
-{
-	struct search *search = arg;
-	struct kv_block *block = kv_table_at(&search->cache->table, number);
-
-	return queued_gives_way(block->slot) || ++search->tried > QUEUED_TRIED;
-}
-
-/* Evict the first block, in eviction order, that waits to be written. */
-static bool shed_from(struct kv_evict_list *list,
-		      const struct kv_giving *giving)
-{
-	struct kv_cache *cache = giving->cache;
-	struct search search = {.cache = cache};
-	uint32_t victim = kv_policy_victim(&list->policy, may_shed, &search);
-	struct kv_block *block;
-
-	if (victim == KV_NONE || search.tried > QUEUED_TRIED)
-		return false;
-	block = kv_table_at(&cache->table, victim);
-	kv_write_dequeue_locked(cache, block);
-	cache->stats.dropped_saves++;
-	block_drop_dram_locked(cache, block);
-	return true;
-}
-
 bool kv_dram_shed_own_locked(struct kv_cache *cache, struct kv_space *space)
 {
 	struct need need = need_of(cache, space, space->tenant);
@@ -208,7 +221,6 @@ bool kv_dram_shed_own_locked(struct kv_cache *cache, struct kv_space *space)
 	kv_assert_locked(&cache->lock);
 	if (!cache->ssd.error && !cache->ssd.stalled)
 		return false;
-	need.giving.evict = shed_from;
 	need.over_queued = cache->ssd.error;
 	need.sheds = true;
 	return kv_victim_evict_own(space, DRAM, &need.giving) ||
@@ -439,7 +451,6 @@ static bool make_room(struct need *need)
 	need->over_stalled = cache->ssd.stalled > 0;
 	if (need->over_queued || need->over_stalled) {
 		shed = *need;
-		shed.giving.evict = shed_from;
 		shed.sheds = true;
 		/* A space without room on SSD loses its own blocks first. */
 		shed.own_only = shed.giving.taker->no_room && !shed.entitled;
@@ -453,32 +464,6 @@ static bool make_room(struct need *need)
 	need->over_pins = need->class->n_segments == 0;
 	need->over_rich = true;
 	return steal(need);
-}
-
-/* After COLD_TRIED blocks return true, which ends the search without a
- * victim. */
-static bool may_evict_beside(void *arg, uint32_t number)
-{
-	struct search *search = arg;
-	const struct kv_block *block =
-		kv_table_at(&search->cache->table, number);
-
-	return may_evict(search->cache, number) &&
-	       (block->slot->segment->kept || ++search->tried > COLD_TRIED);
-}
-
-static bool evict_beside(struct kv_evict_list *list,
-			 const struct kv_giving *giving)
-{
-	struct kv_cache *cache = giving->cache;
-	struct search search = {.cache = cache};
-	uint32_t victim =
-		kv_policy_victim(&list->policy, may_evict_beside, &search);
-
-	if (victim == KV_NONE || search.tried > COLD_TRIED)
-		return false;
-	block_drop_dram_locked(cache, kv_table_at(&cache->table, victim));
-	return true;
 }
 
 static struct kv_slot *free_beside(const struct need *need)
@@ -503,7 +488,7 @@ static struct kv_slot *slot_beside(const struct need *for_whom)
 
 	if (slot)
 		return slot;
-	need.giving.evict = evict_beside;
+	need.beside = true;
 	if (need.class->idle &&
 	    kv_victim_evict(&need.class->lists, &need.giving))
 		return free_beside(&need);

@@ -25,44 +25,13 @@
 #define PERIOD_NS UINT64_C(1000000000)
 #define RETRY_NS UINT64_C(5000000000)
 
-/* Adopt @layout, if the space has no blocks and no former layout. */
-static bool adopt(struct kv_cache *cache, struct kv_space *space,
-		  struct kv_layout **layout, uint32_t untold)
-{
-	bool may;
-
-	kv_lock(cache);
-	may = !space->blocks && !space->removed && !space->former &&
-	      strlen(space->layout->json) == strlen((*layout)->json);
-	if (may) {
-		space->former = space->layout;
-		space->layout = kv_steal(*layout);
-		space->own_seed = space->differs = false;
-		space->untold = untold;
-	}
-	kv_unlock(cache);
-	return may;
-}
-
-/* Set *@flag, and return whether it was false. */
-static bool first_time(struct kv_cache *cache, bool *flag)
-{
-	bool first;
-
-	kv_lock(cache);
-	first = !*flag;
-	*flag = true;
-	kv_unlock(cache);
-	return first;
-}
-
 /* Compare the seed found at a backend, @there, with the seed in @layout on
  * which the nodes have agreed. */
 static void compare(struct kv_cache *cache, struct kv_space *space, bool own,
 		    const struct kv_layout *there, struct kv_layout **layout,
 		    uint32_t untold)
 {
-	bool kept;
+	bool kept, may, first;
 
 	/* A seed given by a user is kept, whatever seed other nodes have. */
 	if (there->seed == (*layout)->seed || !own) {
@@ -73,14 +42,27 @@ static void compare(struct kv_cache *cache, struct kv_space *space, bool own,
 		kv_unlock(cache);
 		if (kept)
 			kv_space_persist(cache, space);
-	} else if (adopt(cache, space, layout, untold)) {
+		return;
+	}
+	kv_lock(cache);
+	may = !space->blocks && !space->removed && !space->former &&
+	      strlen(space->layout->json) == strlen((*layout)->json);
+	first = !space->differs;
+	space->differs = !may;
+	if (may) {
+		space->former = space->layout;
+		space->layout = kv_steal(*layout);
+		space->own_seed = false;
+		space->untold = untold;
+	}
+	kv_unlock(cache);
+	if (may)
 		kv_space_persist(cache, space);
-	} else if (first_time(cache, &space->differs)) {
+	else if (first)
 		fprintf(stderr,
 			"kvfs: warning: space %s: other nodes have another "
 			"seed, and it has blocks: see kvfs-remote(7)\n",
 			space->name);
-	}
 }
 
 static void agree(struct kv_cache *cache, struct kv_space *space,
@@ -89,7 +71,7 @@ static void agree(struct kv_cache *cache, struct kv_space *space,
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
 	struct kv_agreement agreement = {0};
 	const struct kv_layout *there = NULL;
-	bool own;
+	bool own, first;
 	int r;
 
 	kv_lock(cache);
@@ -112,16 +94,20 @@ static void agree(struct kv_cache *cache, struct kv_space *space,
 	compare(cache, space, own, there, &layout, agreement.untold);
 	/* Nodes that ask one backend first miss the blocks of nodes that ask
 	 * another backend first. */
-	if (!agreement.other || !first_time(cache, &space->split))
+	if (!agreement.other)
 		return;
 	kv_lock(cache);
-	kv_note(cache, "seeds_differ=%s (of %s and of %s)", space->name,
-		agreement.first, agreement.other);
+	first = !space->split;
+	space->split = true;
+	if (first)
+		kv_note(cache, "seeds_differ=%s (of %s and of %s)", space->name,
+			agreement.first, agreement.other);
 	kv_unlock(cache);
-	fprintf(stderr,
-		"kvfs: warning: space %s: remote=%s has another seed "
-		"than remote=%s: see kvfs-remote(7)\n",
-		space->name, agreement.other, agreement.first);
+	if (first)
+		fprintf(stderr,
+			"kvfs: warning: space %s: remote=%s has another seed "
+			"than remote=%s: see kvfs-remote(7)\n",
+			space->name, agreement.other, agreement.first);
 }
 
 static void agree_all(void *arg)
@@ -145,16 +131,4 @@ int kv_spaces_agree_start(struct kv_cache *cache)
 		return 0;
 	return kv_periodic_start(&cache->agreeing, "kvfs-agree", PERIOD_NS,
 				 agree_all, cache);
-}
-
-void kv_spaces_agree_soon(struct kv_cache *cache)
-{
-	if (cache->agreeing.running)
-		kv_periodic_wake(&cache->agreeing);
-}
-
-void kv_spaces_agree_stop(struct kv_cache *cache)
-{
-	kv_remote_hurry(cache);
-	kv_periodic_stop(&cache->agreeing);
 }

@@ -172,23 +172,16 @@ static int commit(struct kv_cache *cache, struct kv_space_change *first,
 
 	if (r < 0)
 		return r;
-	for (; r == 0 && first != end; first = TAILQ_NEXT(first, link))
-		if (counts(first))
-			r = first->removed
-				    ? kv_txn_delete(batch, KV_PART_SPACES,
-						    first->space->id)
-				    : kv_txn_put_space(batch, &first->record,
-						       first->space->name,
-						       first->layout);
+	for (; first != end; first = TAILQ_NEXT(first, link))
+		if (counts(first) && first->removed)
+			kv_txn_delete(batch, KV_PART_SPACES, first->space->id);
+		else if (counts(first))
+			kv_txn_put_space(batch, &first->record,
+					 first->space->name, first->layout);
 	kv_lock(cache);
 	info = cache->info;
 	kv_unlock(cache);
-	if (r == 0)
-		r = kv_txn_put_info(batch, &info);
-	if (r < 0) {
-		kv_txn_abort(batch);
-		return r;
-	}
+	kv_txn_put_info(batch, &info);
 	KV_POINT("space.before_commit");
 	r = kv_txn_commit(batch);
 	KV_POINT("space.committed");

@@ -344,16 +344,14 @@ static int write_one(struct kv_cache *cache, const struct kv_snapshot *snapshot)
 	kv_unlock(cache);
 	r = kv_txn_begin(cache->index, &batch);
 	if (r == 0) {
-		r = dropped ? kv_txn_delete(batch, KV_PART_SNAPSHOTS, record.id)
-			    : kv_txn_put_snapshot(batch, &record,
-						  snapshot->name, items);
-		if (r < 0) {
-			kv_txn_abort(batch);
-		} else {
-			KV_POINT("snapshot.before_commit");
-			r = kv_txn_commit(batch);
-			KV_POINT("snapshot.committed");
-		}
+		if (dropped)
+			kv_txn_delete(batch, KV_PART_SNAPSHOTS, record.id);
+		else
+			kv_txn_put_snapshot(batch, &record, snapshot->name,
+					    items);
+		KV_POINT("snapshot.before_commit");
+		r = kv_txn_commit(batch);
+		KV_POINT("snapshot.committed");
 	}
 	kv_lock(cache);
 	return r;

@@ -642,7 +642,7 @@ int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 	if (r < 0)
 		return r;
 	r = kv_space_persist(cache, space);
-	kv_spaces_agree_soon(cache);
+	kv_periodic_wake(&cache->agreeing);
 	return r;
 }
 

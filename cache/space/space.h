@@ -45,8 +45,6 @@ int kv_space_files_lost(struct kv_cache *cache);
 /* Agree with other nodes upon seeds of spaces that were shared, or made,
  * without asking them. */
 int kv_spaces_agree_start(struct kv_cache *cache);
-void kv_spaces_agree_soon(struct kv_cache *cache);
-void kv_spaces_agree_stop(struct kv_cache *cache);
 
 /* ---- quota.c ---- */
 
