@@ -136,8 +136,8 @@ int kv_index_get_token_ids(struct kv_index *index, uint64_t slot_id,
 
 /*
  * A batch is one transaction: kv_txn_commit makes all of it durable or nothing.
- * After a call has failed the batch can only be aborted.  commit and abort free
- * the batch; abort takes NULL.  These calls compute the checksums.
+ * After a call has failed, kv_txn_commit aborts the batch and returns the first
+ * error.  commit and abort free the batch; abort takes NULL.  These calls compute the checksums.
  */
 int kv_txn_begin(struct kv_index *index, struct kv_txn **ret_txn);
 int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,

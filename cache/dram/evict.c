@@ -131,9 +131,10 @@ static bool may_shed(void *arg, uint32_t number)
 	struct search *search = arg;
 	struct kv_block *block = kv_table_at(&search->cache->table, number);
 
-	search->over = !queued_gives_way(block->slot) &&
-		       ++search->tried > QUEUED_TRIED;
-	return search->over || queued_gives_way(block->slot);
+	if (queued_gives_way(block->slot))
+		return true;
+	search->over |= ++search->tried > QUEUED_TRIED;
+	return search->over;
 }
 
 /* After COLD_TRIED blocks return true, which ends the search. */
@@ -145,9 +146,10 @@ static bool may_evict_beside(void *arg, uint32_t number)
 
 	if (!may_evict(search->cache, number))
 		return false;
-	search->over =
-		!block->slot->segment->kept && ++search->tried > COLD_TRIED;
-	return search->over || block->slot->segment->kept;
+	if (block->slot->segment->kept)
+		return true;
+	search->over |= ++search->tried > COLD_TRIED;
+	return search->over;
 }
 
 static bool evict_from(struct kv_evict_list *list,
