@@ -245,7 +245,9 @@ static int new_cache(const struct kv_cache_config *config,
 	cache->store = strdup(config->store ? config->store : "");
 	cache->store_fd = cache->lock_fd = cache->ssd.dir = -1;
 	cache->spaces_dir = -1;
-	kv_prefetcher_init(cache);
+	TAILQ_INIT(&cache->prefetcher.list);
+	TAILQ_INIT(&cache->prefetcher.landed);
+	kv_cond_init(&cache->prefetcher.wake);
 	TAILQ_INIT(&cache->short_of_room);
 	TAILQ_INIT(&cache->snapshots.dirty);
 	cache->snapshots.write = kv_snapshots_write;

@@ -146,26 +146,6 @@ static int parse_metadata(json_t *json, struct kv_meta *meta)
 	return 0;
 }
 
-/* Compute the bytes of a tensor; 0 is valid: safetensors has empty tensors. */
-static int tensor_bytes(const struct entry *entry, uint64_t *ret_bytes)
-{
-	uint64_t bytes = kv_dtype_bytes(entry->dtype);
-
-	if (bytes == 0)
-		return -EINVAL;
-	for (size_t i = 0; i < json_array_size(entry->shape); i++) {
-		const json_t *dim = json_array_get(entry->shape, i);
-		json_int_t value = json_integer_value(dim);
-
-		if (!json_is_integer(dim) || value < 0)
-			return -EINVAL;
-		if (__builtin_mul_overflow(bytes, (uint64_t)value, &bytes))
-			return -EINVAL;
-	}
-	*ret_bytes = bytes;
-	return 0;
-}
-
 static int parse_entry(const char *name, const json_t *json,
 		       struct entry *ret_entry)
 {
@@ -178,7 +158,6 @@ static int parse_entry(const char *name, const json_t *json,
 		.shape = json_object_get(json, "shape"),
 	};
 	uint64_t bytes;
-	int r;
 
 	if (json_object_size(json) != 3 || !entry.dtype ||
 	    !json_is_array(entry.shape))
@@ -190,9 +169,18 @@ static int parse_entry(const char *name, const json_t *json,
 	entry.begin = (uint64_t)json_integer_value(begin);
 	entry.end = (uint64_t)json_integer_value(end);
 
-	r = tensor_bytes(&entry, &bytes);
-	if (r < 0)
-		return r;
+	/* 0 bytes are valid: safetensors has empty tensors. */
+	bytes = kv_dtype_bytes(entry.dtype);
+	if (bytes == 0)
+		return -EINVAL;
+	for (size_t i = 0; i < json_array_size(entry.shape); i++) {
+		const json_t *dim = json_array_get(entry.shape, i);
+		json_int_t value = json_integer_value(dim);
+
+		if (!json_is_integer(dim) || value < 0 ||
+		    __builtin_mul_overflow(bytes, (uint64_t)value, &bytes))
+			return -EINVAL;
+	}
 	if (bytes != entry.end - entry.begin)
 		return -EINVAL;
 	*ret_entry = entry;
@@ -317,34 +305,6 @@ static int check_token_ids(const json_t *metadata,
 	return ids->n == meta->tokens && ids->n <= layout->tokens ? 0 : -EINVAL;
 }
 
-static int parse_header(const char *text, size_t len,
-			const struct kv_layout *layout, uint64_t *ret_payload,
-			struct kv_meta *meta)
-{
-	_cleanup_(json_decrefp) json_t *json = NULL;
-	_cleanup_(kv_freep) struct entry *entries = NULL;
-	json_t *metadata;
-	size_t n;
-	int r;
-
-	r = load_json(text, len, &json);
-	if (r < 0)
-		return r;
-	metadata = json_object_get(json, "__metadata__");
-	r = parse_metadata(metadata, meta);
-	if (r == 0 && layout && layout->token_ids)
-		r = check_token_ids(metadata, layout, meta);
-	if (r < 0)
-		return r;
-	entries = calloc(json_object_size(json) + 1, sizeof(*entries));
-	if (!entries)
-		return -ENOMEM;
-	r = parse_entries(json, entries, &n, ret_payload);
-	if (r < 0)
-		return r;
-	return layout && !has_layout(layout, entries, n) ? -EBADMSG : 0;
-}
-
 /* Read the length of the JSON, which follows the prefix. */
 static int header_len(const uint8_t *bytes, size_t have, uint64_t *ret_len)
 {
@@ -383,17 +343,32 @@ int kv_block_parse(const void *head, size_t have,
 		   const struct kv_layout *layout, uint64_t *ret_length,
 		   uint64_t *ret_payload, struct kv_meta *ret_meta)
 {
-	const uint8_t *bytes = head;
+	_cleanup_(json_decrefp) json_t *json = NULL;
+	_cleanup_(kv_freep) struct entry *entries = NULL;
 	struct kv_meta meta = {0};
 	uint64_t len, payload = 0;
-	int r = header_len(bytes, have, &len);
+	json_t *metadata;
+	size_t n;
+	int r = header_len(head, have, &len);
 
+	if (r == 0)
+		r = load_json((const char *)head + PREFIX, len, &json);
 	if (r < 0)
 		return r;
-	r = parse_header((const char *)bytes + PREFIX, len, layout, &payload,
-			 &meta);
+	metadata = json_object_get(json, "__metadata__");
+	r = parse_metadata(metadata, &meta);
+	if (r == 0 && layout && layout->token_ids)
+		r = check_token_ids(metadata, layout, &meta);
 	if (r < 0)
 		return r;
+	entries = calloc(json_object_size(json) + 1, sizeof(*entries));
+	if (!entries)
+		return -ENOMEM;
+	r = parse_entries(json, entries, &n, &payload);
+	if (r < 0)
+		return r;
+	if (layout && !has_layout(layout, entries, n))
+		return -EBADMSG;
 	*ret_length = PREFIX + len + payload;
 	*ret_payload = PREFIX + len;
 	*ret_meta = meta;

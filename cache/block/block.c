@@ -238,41 +238,33 @@ static bool is_pinned_for(struct kv_cache *cache, const struct kv_block *block,
 	       kv_block_space(cache, block)->account == account;
 }
 
-/* Charge an open block, or waive its charge, after a change of its pin. */
-static void recharge_locked(struct kv_cache *cache,
-			    struct kv_open_charge *charge)
+void kv_opens_recharge_locked(struct kv_cache *cache,
+			      const struct kv_block *block,
+			      const struct kv_space *space)
 {
-	const bool waived =
-		is_pinned_for(cache, charge->block, charge->account);
+	const unsigned first = block ? block->number % OPEN_BUCKETS : 0;
+	const unsigned end = block ? first + 1 : OPEN_BUCKETS;
+	struct kv_open_charge *charge;
 
 	kv_assert_locked(&cache->lock);
-	if (waived && !charge->waived)
-		kv_account_credit(charge->account, charge->what, charge->bytes);
-	else if (!waived && charge->waived)
-		kv_account_take(charge->account, charge->what, charge->bytes);
-	charge->waived = waived;
-}
+	for (unsigned i = first; i < end; i++)
+		LIST_FOREACH(charge, &cache->ssd.opens[i], link) {
+			struct kv_account *account = charge->account;
+			const bool waived =
+				is_pinned_for(cache, charge->block, account);
 
-void kv_opens_recharge_block_locked(struct kv_cache *cache,
-				    const struct kv_block *block)
-{
-	struct kv_open_charge *charge;
-
-	LIST_FOREACH(charge, &cache->ssd.opens[block->number % OPEN_BUCKETS],
-		     link)
-		if (charge->block == block)
-			recharge_locked(cache, charge);
-}
-
-void kv_opens_recharge_space_locked(struct kv_cache *cache,
-				    const struct kv_space *space)
-{
-	struct kv_open_charge *charge;
-
-	for (unsigned i = 0; i < OPEN_BUCKETS; i++)
-		LIST_FOREACH(charge, &cache->ssd.opens[i], link)
-			if (kv_block_space(cache, charge->block) == space)
-				recharge_locked(cache, charge);
+			if (block ? charge->block != block
+				  : kv_block_space(cache, charge->block) !=
+					    space)
+				continue;
+			if (waived && !charge->waived)
+				kv_account_credit(account, charge->what,
+						  charge->bytes);
+			else if (!waived && charge->waived)
+				kv_account_take(account, charge->what,
+						charge->bytes);
+			charge->waived = waived;
+		}
 }
 
 int kv_open_charge(struct kv_cache *cache, struct kv_block *block,

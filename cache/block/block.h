@@ -17,12 +17,11 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
  * fetch it again. */
 void kv_block_unwanted_locked(struct kv_cache *cache,
 			      const struct kv_block *block);
-/* Call after a change of @block's pin or @space's owner: charge open blocks to
- * their readers, unless a reader pays for the block's pin. */
-void kv_opens_recharge_block_locked(struct kv_cache *cache,
-				    const struct kv_block *block);
-void kv_opens_recharge_space_locked(struct kv_cache *cache,
-				    const struct kv_space *space);
+/* Charge open blocks to their readers, unless a reader pays for the block's pin.
+ * Call after a change of @block's pin; NULL: of @space's owner. */
+void kv_opens_recharge_locked(struct kv_cache *cache,
+			      const struct kv_block *block,
+			      const struct kv_space *space);
 void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block);
 /* Count the block in the miss curve, as found by a look-up or saved. */
 void kv_block_asked_locked(struct kv_cache *cache,
@@ -92,7 +91,6 @@ int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
 		   uint8_t **data, uint64_t room);
 
-void kv_prefetcher_init(struct kv_cache *cache);
 int kv_prefetcher_start(struct kv_cache *cache);
 void kv_prefetcher_stop(
 	struct kv_cache *cache); /* cancels prefetches that have not begun */

@@ -584,28 +584,6 @@ static void batch_end(struct kv_cache *cache, struct kv_prefetch_batch *batch)
 	free(batch);
 }
 
-static void batch_submit(struct kv_cache *cache,
-			 struct kv_prefetch_batch *batch)
-{
-	struct kv_prefetch *prefetch = batch->prefetch;
-	struct kv_acquire *acquire = &batch->acquire;
-	bool pending;
-
-	acquire->hint = prefetch;
-	acquire->remote = true;
-	acquire->uid = prefetch->uid;
-	acquire->more = prefetch->more;
-	acquire->rest = prefetch->rest;
-	acquire->done = batch_done;
-	acquire->arg = batch;
-	prefetch->under_way += acquire->n;
-	kv_unlock(cache);
-	pending = kv_acquire_submit(cache, acquire);
-	kv_lock(cache);
-	if (!pending)
-		batch_end(cache, batch);
-}
-
 /* Finish a landed batch, submit the next batch, or finish a prefetch.  Return
  * false if there is nothing to do but wait. */
 static bool prefetch_step(struct kv_cache *cache)
@@ -613,6 +591,8 @@ static bool prefetch_step(struct kv_cache *cache)
 	struct kv_prefetcher *all = &cache->prefetcher;
 	struct kv_prefetch_batch *batch = TAILQ_FIRST(&all->landed);
 	struct kv_prefetch *prefetch;
+	struct kv_acquire *acquire;
+	bool pending;
 
 	if (batch) {
 		TAILQ_REMOVE(&all->landed, batch, link);
@@ -627,7 +607,20 @@ static bool prefetch_step(struct kv_cache *cache)
 		TAILQ_REMOVE(&all->list, prefetch, link);
 		if (batch) {
 			TAILQ_INSERT_TAIL(&all->list, prefetch, link);
-			batch_submit(cache, batch);
+			acquire = &batch->acquire;
+			acquire->hint = prefetch;
+			acquire->remote = true;
+			acquire->uid = prefetch->uid;
+			acquire->more = prefetch->more;
+			acquire->rest = prefetch->rest;
+			acquire->done = batch_done;
+			acquire->arg = batch;
+			prefetch->under_way += acquire->n;
+			kv_unlock(cache);
+			pending = kv_acquire_submit(cache, acquire);
+			kv_lock(cache);
+			if (!pending)
+				batch_end(cache, batch);
 		} else {
 			kv_unlock(cache);
 			prefetch->done(prefetch, prefetch->arg);
@@ -698,13 +691,6 @@ int kv_prefetcher_start(struct kv_cache *cache)
 	r = kv_thread_start(&all->thread, "kvfs-prefetch", prefetcher, cache);
 	all->running = r == 0;
 	return r;
-}
-
-void kv_prefetcher_init(struct kv_cache *cache)
-{
-	TAILQ_INIT(&cache->prefetcher.list);
-	TAILQ_INIT(&cache->prefetcher.landed);
-	kv_cond_init(&cache->prefetcher.wake);
 }
 
 void kv_prefetcher_stop(struct kv_cache *cache)

@@ -77,7 +77,7 @@ static void set_pinned(struct kv_cache *cache, struct kv_block *block, bool pin)
 	if (changes && block->file != KV_NONE)
 		kv_extent_pin_locked(cache, block, pin);
 	if (changes)
-		kv_opens_recharge_block_locked(cache, block);
+		kv_opens_recharge_locked(cache, block, NULL);
 }
 
 static struct kv_pin **bucket_of(struct kv_cache *cache, uint32_t space,

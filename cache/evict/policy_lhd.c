@@ -98,22 +98,6 @@ static void learn_list(struct kv_hit_density *density, unsigned list)
 					  (left[a] + DOUBT);
 }
 
-/* Compute the worth again and let the past fade, if @period entries have passed
- * since the last time (fewer in the beginning). */
-static void settle(struct kv_hit_density *density, uint32_t period)
-{
-	if (density->events < period &&
-	    (density->events < FIRST || density->events < density->entries / 2))
-		return;
-	for (unsigned i = 0; i < KV_HIT_DENSITY_LISTS; i++) {
-		learn_list(density, i);
-		density->entered[i] *= FADE;
-		for (unsigned a = 0; a < KV_HIT_DENSITY_AGES; a++)
-			density->used[i][a] *= FADE;
-	}
-	density->events = 0;
-}
-
 /* ---- small caches, one for each way to weigh blocks ---- */
 
 struct side {
@@ -143,20 +127,16 @@ static struct kv_evict_node *node_of(void *arg, uint32_t node)
 	return &((struct side *)arg)->nodes[node];
 }
 
-static unsigned uses_of(unsigned list)
-{
-	return list <= KV_DEPTHS ? 1 : list - KV_DEPTHS + 1;
-}
-
 /* Return the weight of a block on @list with @age: its learned worth, 1 / age,
  * or uses / age. */
 static float weigh(const struct kv_eviction *tier, enum kv_weigh how,
 		   unsigned list, uint32_t age)
 {
+	const unsigned uses = list <= KV_DEPTHS ? 1 : list - KV_DEPTHS + 1;
+
 	if (how == KV_WEIGH_LEARNED)
 		return kv_lhd_learned(&tier->density, list, age);
-	return (float)(how == KV_WEIGH_USES ? uses_of(list) : 1) /
-	       ((float)age + 1);
+	return (float)(how == KV_WEIGH_USES ? uses : 1) / ((float)age + 1);
 }
 
 static float side_worth(const struct kv_eviction *eviction, unsigned list,
@@ -241,19 +221,6 @@ static bool any(void *arg, uint32_t node)
 	return true;
 }
 
-static void evict_key(struct side *side)
-{
-	uint32_t victim = kv_policy_victim(&side->policy, any, NULL);
-	uint32_t *link = find_key(side, side->hash[victim]);
-
-	kv_ghost_put(&side->ghost, side->hash[victim],
-		     kv_policy_past(&side->policy, victim));
-	kv_policy_remove(&side->policy, victim);
-	*link = side->next[victim];
-	side->next[victim] = side->free;
-	side->free = victim;
-}
-
 static void ask_side(struct side *side, uint64_t hash, uint32_t position,
 		     uint32_t room)
 {
@@ -265,10 +232,18 @@ static void ask_side(struct side *side, uint64_t hash, uint32_t position,
 		kv_policy_touch(&side->policy, *link - 1);
 		return;
 	}
-	while (side->eviction.blocks && side->eviction.blocks >= room)
-		evict_key(side);
-	link = find_key(side,
-			hash); /* evicting a node may have changed the bucket */
+	while (side->eviction.blocks && side->eviction.blocks >= room) {
+		node = kv_policy_victim(&side->policy, any, NULL);
+		link = find_key(side, side->hash[node]);
+		kv_ghost_put(&side->ghost, side->hash[node],
+			     kv_policy_past(&side->policy, node));
+		kv_policy_remove(&side->policy, node);
+		*link = side->next[node];
+		side->next[node] = side->free;
+		side->free = node;
+	}
+	/* Evicting a node may have changed the bucket. */
+	link = find_key(side, hash);
 	node = side->free;
 	side->free = side->next[node];
 	side->hash[node] = hash;
@@ -343,7 +318,17 @@ static void entered(struct kv_eviction *eviction, unsigned which)
 	density->entered[which]++;
 	density->events++;
 	density->entries++;
-	settle(density, KV_MAX(PERIOD, eviction->blocks));
+	/* Compute the worth again after a period, shorter in the beginning. */
+	if (density->events < KV_MAX(PERIOD, eviction->blocks) &&
+	    (density->events < FIRST || density->events < density->entries / 2))
+		return;
+	for (unsigned i = 0; i < KV_HIT_DENSITY_LISTS; i++) {
+		learn_list(density, i);
+		density->entered[i] *= FADE;
+		for (unsigned a = 0; a < KV_HIT_DENSITY_AGES; a++)
+			density->used[i][a] *= FADE;
+	}
+	density->events = 0;
 }
 
 static void used(struct kv_eviction *eviction, unsigned which, uint32_t age)

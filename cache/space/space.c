@@ -221,7 +221,7 @@ static void own_locked(struct kv_cache *cache, struct kv_space *space,
 	}
 	kv_account_put(space->account);
 	space->account = account;
-	kv_opens_recharge_space_locked(cache, space);
+	kv_opens_recharge_locked(cache, NULL, space);
 }
 
 static void forget_locked(struct kv_cache *cache, struct kv_space *space)
