@@ -49,17 +49,7 @@ void kv_segfile_name(uint32_t id, char name[KV_SEGFILE_NAME])
 
 bool kv_segfile_parse(const char *name, uint32_t *ret_id)
 {
-	char again[KV_SEGFILE_NAME];
-	unsigned long id = 0;
-	const char *c;
-
-	for (c = name; *c >= '0' && *c <= '9' && id < UINT32_MAX; c++)
-		id = id * 10 + (unsigned long)(*c - '0');
-	if (id > UINT32_MAX / 2)
-		return false;
-	kv_segfile_name((uint32_t)id, again);
-	*ret_id = (uint32_t)id;
-	return strcmp(name, again) == 0;
+	return kv_id_parse(name, ".seg", ret_id) && *ret_id <= UINT32_MAX / 2;
 }
 
 static int read_page(int fd, uint64_t offset, void *page)

@@ -171,19 +171,24 @@ void kv_space_file_name(uint32_t id, char name[KV_SPACE_FILE_NAME])
 	snprintf(name, KV_SPACE_FILE_NAME, "%06u", id);
 }
 
-bool kv_space_file_parse(const char *name, uint32_t *ret_id)
+bool kv_id_parse(const char *name, const char *end, uint32_t *ret_id)
 {
-	char again[KV_SPACE_FILE_NAME];
 	unsigned long id = 0;
+	char again[24];
 
 	for (const char *c = name; *c >= '0' && *c <= '9' && id < UINT32_MAX;
 	     c++)
 		id = id * 10 + (unsigned long)(*c - '0');
-	if (id == 0 || id > UINT32_MAX)
+	if (id > UINT32_MAX)
 		return false;
-	kv_space_file_name((uint32_t)id, again);
+	snprintf(again, sizeof(again), "%06lu%s", id, end);
 	*ret_id = (uint32_t)id;
 	return strcmp(name, again) == 0;
+}
+
+bool kv_space_file_parse(const char *name, uint32_t *ret_id)
+{
+	return kv_id_parse(name, "", ret_id) && *ret_id > 0;
 }
 
 int kv_space_file_begin(int dir, const struct kv_space_record *record,

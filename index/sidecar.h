@@ -47,6 +47,8 @@ int kv_space_file_unlink(int dir, uint32_t id);
 int kv_space_files_sync(int dir);
 
 void kv_space_file_name(uint32_t id, char name[KV_SPACE_FILE_NAME]);
+/* Parse a file's name: an id as %06u prints it, then @end. */
+bool kv_id_parse(const char *name, const char *end, uint32_t *ret_id);
 bool kv_space_file_parse(const char *name, uint32_t *ret_id);
 
 /* Replace STORE/tenants, or remove it if there are no records. */

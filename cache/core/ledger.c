@@ -177,20 +177,15 @@ bool kv_tenant_waits_locked(struct kv_cache *cache, struct kv_tenant *tenant)
 	return other && kv_patient(&tenant->patience, PATIENCE_NS);
 }
 
-/* Call withdraw() before, and deposit() after, each change of a tenant's fields
- * that count in cache->due and arena->claimed. */
-static void withdraw(struct kv_cache *cache, const struct kv_tenant *tenant)
+/* Subtract the tenant (@by -1) before, and add it (@by 1) after, each change of
+ * its fields that count in cache->due and arena->claimed. */
+static void count(struct kv_cache *cache, const struct kv_tenant *tenant,
+		  int by)
 {
 	for (enum kv_node_tier tier = 0; tier < TIERS; tier++)
-		cache->due[tier] -= kv_tenant_due(tenant, tier);
-	cache->arena.claimed -= claim(cache, tenant);
-}
-
-static void deposit(struct kv_cache *cache, const struct kv_tenant *tenant)
-{
-	for (enum kv_node_tier tier = 0; tier < TIERS; tier++)
-		cache->due[tier] += kv_tenant_due(tenant, tier);
-	cache->arena.claimed += claim(cache, tenant);
+		cache->due[tier] +=
+			(uint64_t)(int64_t)by * kv_tenant_due(tenant, tier);
+	cache->arena.claimed += (uint32_t)by * claim(cache, tenant);
 }
 
 /* Add (@by 1) the space's node to the tenant's, or subtract it (@by -1). */
@@ -221,13 +216,13 @@ void kv_tenant_join_locked(struct kv_cache *cache, struct kv_tenant *tenant,
 		return;
 	if (old) {
 		kv_tenant_leave(space);
-		withdraw(cache, old);
+		count(cache, old, -1);
 		add(old, space, -1);
-		deposit(cache, old);
+		count(cache, old, 1);
 	}
-	withdraw(cache, tenant);
+	count(cache, tenant, -1);
 	add(tenant, space, 1);
-	deposit(cache, tenant);
+	count(cache, tenant, 1);
 	space->tenant = tenant;
 	if (listed)
 		LIST_INSERT_HEAD(&tenant->spaces, space, siblings);
@@ -257,9 +252,9 @@ void kv_count_fast(struct kv_cache *cache, enum kv_node_tier tier,
 void kv_count_kept_segment(struct kv_cache *cache, struct kv_tenant *tenant,
 			   int by)
 {
-	withdraw(cache, tenant);
+	count(cache, tenant, -1);
 	tenant->kept_segments += (uint32_t)by;
-	deposit(cache, tenant);
+	count(cache, tenant, 1);
 }
 
 void kv_guarantee_space(struct kv_cache *cache, struct kv_space *space,
@@ -268,18 +263,18 @@ void kv_guarantee_space(struct kv_cache *cache, struct kv_space *space,
 	struct kv_node *own = &space->in[tier];
 	struct kv_node *all = &space->tenant->in[tier];
 
-	withdraw(cache, space->tenant);
+	count(cache, space->tenant, -1);
 	all->due -= kv_due(space, tier);
 	all->promised += bytes - own->guaranteed;
 	own->guaranteed = bytes;
 	all->due += kv_due(space, tier);
-	deposit(cache, space->tenant);
+	count(cache, space->tenant, 1);
 }
 
 void kv_guarantee_tenant(struct kv_cache *cache, struct kv_tenant *tenant,
 			 enum kv_node_tier tier, uint64_t bytes)
 {
-	withdraw(cache, tenant);
+	count(cache, tenant, -1);
 	tenant->in[tier].guaranteed = bytes;
-	deposit(cache, tenant);
+	count(cache, tenant, 1);
 }

@@ -55,33 +55,6 @@ struct kv_block *kv_table_at(const struct kv_table *table, uint32_t number)
 	return &table->chunks[number / CHUNK][number % CHUNK];
 }
 
-/* Take a free number, or the next unused one.  -ENOMEM. */
-static int number_new(struct kv_table *table, uint32_t *ret_number)
-{
-	struct kv_block **chunks, *chunk;
-
-	if (table->free != KV_NONE) {
-		*ret_number = table->free;
-		table->free = kv_table_at(table, table->free)->next;
-		return 0;
-	}
-	if (table->used == table->n_chunks * CHUNK) {
-		if (table->n_chunks >= KV_NONE / CHUNK)
-			return -ENOMEM;
-		chunks = reallocarray(table->chunks, table->n_chunks + 1,
-				      sizeof(*chunks));
-		if (!chunks)
-			return -ENOMEM;
-		table->chunks = chunks;
-		chunk = calloc(CHUNK, sizeof(*chunk));
-		if (!chunk)
-			return -ENOMEM;
-		chunks[table->n_chunks++] = chunk;
-	}
-	*ret_number = table->used++;
-	return 0;
-}
-
 static uint32_t hash(const struct kv_table *table, const uint8_t *key)
 {
 	/* Seeded, so that clients cannot choose keys for one bucket. */
@@ -208,8 +181,9 @@ int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
 {
 	struct kv_dir *dir = space->dirs[key->b[0]];
 	const uint32_t h = hash(&cache->table, key->b);
-	struct kv_block *block;
-	uint32_t number, generation, *bucket;
+	struct kv_table *table = &cache->table;
+	struct kv_block *block, **chunks;
+	uint32_t number = table->free, generation, *bucket;
 	int r;
 
 	if (find(cache, dir, key, h))
@@ -223,11 +197,25 @@ int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
 	r = make_buckets(cache, dir);
 	if (r < 0)
 		return r;
-	r = number_new(&cache->table, &number);
-	if (r < 0)
-		return r;
+	if (number == KV_NONE && table->used == table->n_chunks * CHUNK) {
+		if (table->n_chunks >= KV_NONE / CHUNK)
+			return -ENOMEM;
+		chunks = reallocarray(table->chunks, table->n_chunks + 1,
+				      sizeof(*chunks));
+		if (!chunks)
+			return -ENOMEM;
+		table->chunks = chunks;
+		block = calloc(CHUNK, sizeof(*block));
+		if (!block)
+			return -ENOMEM;
+		chunks[table->n_chunks++] = block;
+	}
+	if (number == KV_NONE)
+		number = table->used++;
+	else
+		table->free = kv_table_at(table, number)->next;
 
-	block = kv_table_at(&cache->table, number);
+	block = kv_table_at(table, number);
 	generation = block->generation + 1;
 	memset(block, 0, sizeof(*block));
 	block->generation = generation;

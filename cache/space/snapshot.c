@@ -59,14 +59,6 @@ static void snapshot_free(struct kv_snapshot *snapshot)
 	free(snapshot);
 }
 
-static bool snapshot_name_ok(const char *name)
-{
-	size_t n = strlen(name);
-
-	return n >= 1 && n <= KV_SPACE_NAME_MAX && name[0] != '.' &&
-	       !strchr(name, '/');
-}
-
 static struct kv_key snapshot_key(const struct kv_snapshot_item *item)
 {
 	struct kv_key key = {.len = item->key_len};
@@ -192,45 +184,40 @@ static uint32_t snapshot_at(const struct kv_snapshot *snapshot,
 	return low;
 }
 
-static void describe(const struct kv_snapshot *snapshot,
-		     struct kv_snapshot_info *ret_info)
+/* Describe a snapshot, or NULL; drops the lock. */
+static int describe(struct kv_cache *cache, const struct kv_snapshot *snapshot,
+		    struct kv_snapshot_info *ret_info)
 {
-	*ret_info = (struct kv_snapshot_info){
-		.id = snapshot->id,
-		.space = snapshot->space_id,
-		.blocks = snapshot->live,
-		.mtime_ns = snapshot->mtime_ns,
-	};
-	strcpy(ret_info->name, snapshot->name);
+	if (snapshot) {
+		*ret_info = (struct kv_snapshot_info){
+			.id = snapshot->id,
+			.space = snapshot->space_id,
+			.blocks = snapshot->live,
+			.mtime_ns = snapshot->mtime_ns,
+		};
+		strcpy(ret_info->name, snapshot->name);
+	}
+	kv_unlock(cache);
+	return snapshot ? 0 : -ENOENT;
 }
 
 int kv_snapshot_find(struct kv_cache *cache, struct kv_space *space,
 		     const char *name, struct kv_snapshot_info *ret_info)
 {
-	struct kv_snapshot *snapshot = NULL;
+	const struct kv_snapshot *snapshot = NULL;
 
 	kv_lock(cache);
-	if (snapshot_name_ok(name))
+	if (kv_space_name_ok(name))
 		snapshot = snapshot_by_name_locked(cache, space->id, name);
-	if (snapshot && !snapshot->ready)
-		snapshot = NULL;
-	if (snapshot)
-		describe(snapshot, ret_info);
-	kv_unlock(cache);
-	return snapshot ? 0 : -ENOENT;
+	return describe(cache, snapshot && snapshot->ready ? snapshot : NULL,
+			ret_info);
 }
 
 int kv_snapshot_stat(struct kv_cache *cache, uint64_t id,
 		     struct kv_snapshot_info *ret_info)
 {
-	struct kv_snapshot *snapshot;
-
 	kv_lock(cache);
-	snapshot = snapshot_by_id_locked(cache, id);
-	if (snapshot)
-		describe(snapshot, ret_info);
-	kv_unlock(cache);
-	return snapshot ? 0 : -ENOENT;
+	return describe(cache, snapshot_by_id_locked(cache, id), ret_info);
 }
 
 long kv_snapshot_read(struct kv_cache *cache, uint64_t id, uint32_t from,
@@ -393,18 +380,6 @@ static void freep(struct kv_snapshot **snapshot)
 	snapshot_free(*snapshot);
 }
 
-static bool picks_ok(const struct kv_pick *picks, size_t n)
-{
-	if (n == 0 || n > KV_SNAPSHOT_BLOCKS)
-		return false;
-	for (size_t i = 0; i < n; i++)
-		if ((picks[i].key.len != 16 && picks[i].key.len != 32) ||
-		    picks[i].position > KV_SNAPSHOT_POSITION ||
-		    (i && picks[i].position <= picks[i - 1].position))
-			return false;
-	return true;
-}
-
 /* @space: NULL if the space @space_id does not exist. */
 static int snapshot_new(struct kv_space *space, uint32_t space_id,
 			const char *name, size_t n,
@@ -458,30 +433,6 @@ static int snapshot_enter(struct kv_cache *cache, struct kv_space *space,
 	return r;
 }
 
-/* Pin the items.  Return the number of pinned items, and in *@ret_status the
- * error of the next item. */
-static size_t pin_all(struct kv_cache *cache, struct kv_space *space,
-		      struct kv_snapshot *snapshot, int *ret_status)
-{
-	size_t i = 0;
-	int r = 0;
-
-	while (i < snapshot->n && r == 0) {
-		kv_lock(cache);
-		for (size_t end = i + STRETCH; i < end && i < snapshot->n;
-		     i++) {
-			struct kv_key key = snapshot_key(&snapshot->items[i]);
-
-			r = kv_pin_take_locked(cache, space, &key);
-			if (r < 0)
-				break;
-		}
-		kv_unlock(cache);
-	}
-	*ret_status = r;
-	return i;
-}
-
 static void unpin_locked(struct kv_cache *cache,
 			 const struct kv_snapshot *snapshot, size_t from,
 			 size_t end)
@@ -512,14 +463,19 @@ int kv_snapshot_create(struct kv_cache *cache, struct kv_space *space,
 		       size_t *ret_missing)
 {
 	_cleanup_(freep) struct kv_snapshot *snapshot = NULL;
-	size_t pinned;
+	size_t pinned = 0;
 	int r;
 
 	*ret_missing = n;
 	if (cache->config.read_only)
 		return -EROFS;
-	if (!snapshot_name_ok(name) || !picks_ok(picks, n))
+	if (!kv_space_name_ok(name) || n == 0 || n > KV_SNAPSHOT_BLOCKS)
 		return -EINVAL;
+	for (size_t i = 0; i < n; i++)
+		if ((picks[i].key.len != 16 && picks[i].key.len != 32) ||
+		    picks[i].position > KV_SNAPSHOT_POSITION ||
+		    (i && picks[i].position <= picks[i - 1].position))
+			return -EINVAL;
 	r = snapshot_new(space, space->id, name, n, &snapshot);
 	if (r < 0)
 		return r;
@@ -534,7 +490,14 @@ int kv_snapshot_create(struct kv_cache *cache, struct kv_space *space,
 	r = snapshot_enter(cache, space, snapshot);
 	if (r < 0)
 		return r;
-	pinned = pin_all(cache, space, snapshot, &r);
+	while (pinned < n && r == 0) {
+		kv_lock(cache);
+		for (size_t end = KV_MIN(pinned + STRETCH, n);
+		     pinned < end && r == 0; pinned += r == 0)
+			r = kv_pin_take_locked(cache, space,
+					       &picks[pinned].key);
+		kv_unlock(cache);
+	}
 	if (r < 0) {
 		*ret_missing = pinned;
 		unpin(cache, snapshot, pinned);
@@ -583,30 +546,11 @@ void kv_snapshots_drop(struct kv_cache *cache, struct kv_space *space)
 		kv_snapshot_drop(cache, ids[i]);
 }
 
-/* Delete unlinked items once they are half of all items. */
-static void compact(struct kv_cache *cache, struct kv_snapshot *snapshot)
-{
-	struct kv_space *space = snapshot->space;
-	uint32_t n = 0;
-
-	if (snapshot->live > snapshot->n / 2)
-		return;
-	cache->snapshots.cost -= snapshot->n - snapshot->live;
-	kv_account_credit(space->account, KV_FINITE_SNAPSHOTS,
-			  snapshot->n - snapshot->live);
-	kv_space_index_locked(cache, space,
-			      kv_index_snapshot_bytes(snapshot->n),
-			      kv_index_snapshot_bytes(snapshot->live));
-	for (uint32_t i = 0; i < snapshot->n; i++)
-		if (snapshot->items[i].key_len)
-			snapshot->items[n++] = snapshot->items[i];
-	snapshot->n = n;
-}
-
 int kv_snapshot_unlink(struct kv_cache *cache, uint64_t id, uint32_t position)
 {
 	struct kv_snapshot *snapshot;
 	struct kv_snapshot_item *item = NULL;
+	struct kv_space *space;
 	struct kv_key key;
 	uint32_t i;
 
@@ -623,21 +567,30 @@ int kv_snapshot_unlink(struct kv_cache *cache, uint64_t id, uint32_t position)
 	}
 	if (item) {
 		key = snapshot_key(item);
-		kv_pin_give_locked(cache, snapshot->space, &key);
+		space = snapshot->space;
+		kv_pin_give_locked(cache, space, &key);
 		item->key_len = 0;
 		snapshot->live--;
-		compact(cache, snapshot);
-		snapshot_changed_locked(cache, snapshot);
 	}
+	/* Delete unlinked items once they are half of all items. */
+	if (item && snapshot->live <= snapshot->n / 2) {
+		uint32_t n = 0;
+
+		cache->snapshots.cost -= snapshot->n - snapshot->live;
+		kv_account_credit(space->account, KV_FINITE_SNAPSHOTS,
+				  snapshot->n - snapshot->live);
+		kv_space_index_locked(cache, space,
+				      kv_index_snapshot_bytes(snapshot->n),
+				      kv_index_snapshot_bytes(snapshot->live));
+		for (i = 0; i < snapshot->n; i++)
+			if (snapshot->items[i].key_len)
+				snapshot->items[n++] = snapshot->items[i];
+		snapshot->n = n;
+	}
+	if (item)
+		snapshot_changed_locked(cache, snapshot);
 	kv_unlock(cache);
 	return item ? 0 : -ENOENT;
-}
-
-/* Have the snapshot's record deleted from the index. */
-static void disown(struct kv_cache *cache, struct kv_snapshot *snapshot)
-{
-	snapshot->dropped = true;
-	snapshot_changed_locked(cache, snapshot);
 }
 
 int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
@@ -655,9 +608,11 @@ int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 	snapshot->id = record->id;
 	snapshot->mtime_ns = record->mtime_ns;
 	cache->snapshots.next_id = KV_MAX(cache->snapshots.next_id, record->id);
-	if (!space || !snapshot_name_ok(name) ||
+	if (!space || !kv_space_name_ok(name) ||
 	    record->count > KV_SNAPSHOT_BLOCKS) {
-		disown(cache, kv_steal(snapshot));
+		/* Have its record deleted from the index. */
+		snapshot->dropped = true;
+		snapshot_changed_locked(cache, kv_steal(snapshot));
 		return 0;
 	}
 	/* The older snapshot was being dropped when the daemon was killed. */
@@ -665,7 +620,8 @@ int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 	if (older) {
 		snapshot_unlink_locked(cache, older);
 		unpin_locked(cache, older, 0, older->n);
-		disown(cache, older);
+		older->dropped = true;
+		snapshot_changed_locked(cache, older);
 	}
 	for (uint32_t i = 0; i < record->count; i++) {
 		struct kv_key key = snapshot_key(&items[i]);

@@ -76,7 +76,7 @@ static int by_name(const void *a, const void *b)
 		      ((const struct kv_space *)b)->name);
 }
 
-static bool name_ok(const char *name)
+bool kv_space_name_ok(const char *name)
 {
 	size_t n = strlen(name);
 
@@ -95,7 +95,7 @@ static struct kv_space *find_locked(struct kv_cache *cache, const char *name)
 	void *node;
 
 	kv_assert_locked(&cache->lock);
-	if (!name_ok(name))
+	if (!kv_space_name_ok(name))
 		return NULL;
 	strcpy(key.name, name);
 	node = tfind(&key, &cache->names, by_name);
@@ -244,7 +244,7 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	struct kv_space *space;
 	int r;
 
-	if (!name_ok(name) || record->id == 0 ||
+	if (!kv_space_name_ok(name) || record->id == 0 ||
 	    kv_space_with_id(cache, record->id))
 		return -EBADMSG;
 	/* Older versions, which did not wait for a removal, could leave two
@@ -299,7 +299,7 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 	struct kv_space *space;
 	int r;
 
-	if (!name_ok(name))
+	if (!kv_space_name_ok(name))
 		return -EINVAL;
 	if (cache->config.read_only)
 		return -EROFS;

@@ -9,6 +9,7 @@
 
 /* ---- space.c ---- */
 
+bool kv_space_name_ok(const char *name);
 /* Return whether the owner may use @bytes more of the index for spaces and
  * snapshots. */
 bool kv_space_may_index_locked(struct kv_cache *cache,
