@@ -228,47 +228,6 @@ static int close_parts(struct kv_cache *cache, bool clean)
 	return 0;
 }
 
-static int new_cache(const struct kv_cache_config *config,
-		     struct kv_cache **ret_cache)
-{
-	struct kv_cache *cache = calloc(1, sizeof(*cache));
-	int r = 0;
-
-	if (!cache)
-		return -ENOMEM;
-	pthread_mutex_init(&cache->lock, NULL);
-	cache->config = *config;
-	if (!config->io_patience)
-		cache->config.io_patience = KV_IO_PATIENCE;
-	if (!config->io_retry)
-		cache->config.io_retry = 1000000000u;
-	cache->store = strdup(config->store ? config->store : "");
-	cache->store_fd = cache->lock_fd = cache->ssd.dir = -1;
-	cache->spaces_dir = -1;
-	TAILQ_INIT(&cache->prefetcher.list);
-	TAILQ_INIT(&cache->prefetcher.landed);
-	kv_cond_init(&cache->prefetcher.wake);
-	TAILQ_INIT(&cache->short_of_room);
-	TAILQ_INIT(&cache->snapshots.dirty);
-	cache->snapshots.write = kv_snapshots_write;
-	cache->block_hooks = &kv_block_hooks;
-	kv_cond_init(&cache->settled);
-	kv_cond_init(&cache->changed);
-	TAILQ_INIT(&cache->changes);
-	cache->info.next_space = 1;
-	if (getrandom(&cache->epoch, sizeof(cache->epoch), 0) < 0)
-		r = -EIO;
-	else if (kv_table_init(&cache->table) < 0 || !cache->store ||
-		 kv_accounts_new(&cache->accounts) < 0 ||
-		 kv_ssd_init(cache) < 0)
-		r = -ENOMEM;
-	if (r < 0)
-		free_extras(cache);
-	else
-		*ret_cache = cache;
-	return r;
-}
-
 static int start(struct kv_cache *cache, char **ret_why)
 {
 	const struct kv_cache_config *config = &cache->config;
@@ -342,12 +301,42 @@ static int start(struct kv_cache *cache, char **ret_why)
 int kv_cache_open(const struct kv_cache_config *config,
 		  struct kv_cache **ret_cache, char **ret_why)
 {
-	struct kv_cache *cache;
-	int r = new_cache(config, &cache);
+	struct kv_cache *cache = calloc(1, sizeof(*cache));
+	int r = 0;
 
 	*ret_why = NULL;
-	if (r < 0)
+	if (!cache)
+		return kv_why(ret_why, -ENOMEM, "out of memory");
+	pthread_mutex_init(&cache->lock, NULL);
+	cache->config = *config;
+	if (!config->io_patience)
+		cache->config.io_patience = KV_IO_PATIENCE;
+	if (!config->io_retry)
+		cache->config.io_retry = 1000000000u;
+	cache->store = strdup(config->store ? config->store : "");
+	cache->store_fd = cache->lock_fd = cache->ssd.dir = -1;
+	cache->spaces_dir = -1;
+	TAILQ_INIT(&cache->prefetcher.list);
+	TAILQ_INIT(&cache->prefetcher.landed);
+	kv_cond_init(&cache->prefetcher.wake);
+	TAILQ_INIT(&cache->short_of_room);
+	TAILQ_INIT(&cache->snapshots.dirty);
+	cache->snapshots.write = kv_snapshots_write;
+	cache->block_hooks = &kv_block_hooks;
+	kv_cond_init(&cache->settled);
+	kv_cond_init(&cache->changed);
+	TAILQ_INIT(&cache->changes);
+	cache->info.next_space = 1;
+	if (getrandom(&cache->epoch, sizeof(cache->epoch), 0) < 0)
+		r = -EIO;
+	else if (kv_table_init(&cache->table) < 0 || !cache->store ||
+		 kv_accounts_new(&cache->accounts) < 0 ||
+		 kv_ssd_init(cache) < 0)
+		r = -ENOMEM;
+	if (r < 0) {
+		free_extras(cache);
 		return kv_why(ret_why, r, "cannot start: %s", strerror(-r));
+	}
 	r = start(cache, ret_why);
 	if (r < 0) {
 		/* A clean store stays clean unless it was changed. */

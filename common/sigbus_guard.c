@@ -92,29 +92,21 @@ static void install(void)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static struct mended *mended_new_locked(void)
-{
-	struct mended *m;
-
-	kv_assert_locked(&mending_lock);
-	for (m = mending; m; m = m->next)
-		if (!m->bytes)
-			return m;
-	m = calloc(1, sizeof(*m));
-	if (!m)
-		return NULL;
-	m->next = mending;
-	mending = m;
-	return m;
-}
-
 int kv_sigbus_mend(void *base, size_t bytes, size_t page)
 {
 	struct mended *m;
 
 	pthread_once(&once, install);
 	pthread_mutex_lock(&mending_lock);
-	m = mended_new_locked();
+	for (m = mending; m && m->bytes;)
+		m = m->next;
+	if (!m) {
+		m = calloc(1, sizeof(*m));
+		if (m) {
+			m->next = mending;
+			mending = m;
+		}
+	}
 	if (m) {
 		m->base = (uintptr_t)base;
 		m->page = page;

@@ -24,15 +24,6 @@ static void read_text(const char *path, char *text, size_t room)
 	text[n > 0 ? n : 0] = '\0';
 }
 
-static uint32_t overflow_uid(void)
-{
-	char text[32];
-	unsigned uid;
-
-	read_text("/proc/sys/kernel/overflowuid", text, sizeof(text));
-	return sscanf(text, "%u", &uid) == 1 ? uid : OVERFLOW_UID;
-}
-
 bool kv_uid_map_is_whole(const char *text)
 {
 	unsigned long inside, outside, count;
@@ -49,10 +40,13 @@ bool kv_uid_map_is_whole(const char *text)
 
 bool kv_user_is_hidden(uint32_t uid)
 {
-	char map[4096];
+	unsigned overflow = OVERFLOW_UID;
+	char text[4096];
 
-	if (uid != overflow_uid())
+	read_text("/proc/sys/kernel/overflowuid", text, sizeof(text));
+	(void)sscanf(text, "%u", &overflow);
+	if (uid != overflow)
 		return false;
-	read_text("/proc/self/uid_map", map, sizeof(map));
-	return !kv_uid_map_is_whole(map);
+	read_text("/proc/self/uid_map", text, sizeof(text));
+	return !kv_uid_map_is_whole(text);
 }

@@ -251,61 +251,16 @@ static bool read_node(const struct tree *tree, const uint8_t *page, unsigned i,
 	return cover(covered, at, at + NODE + key + held);
 }
 
-static int visit_page(struct tree *tree, uint64_t number, unsigned depth,
-		      struct span low, struct span high);
 static int free_value(struct tree *tree, struct span key, struct span value,
 		      unsigned flags);
-
-static int visit_node(struct tree *tree, const struct node *node,
-		      unsigned depth, struct span low, struct span high)
-{
-	struct file *file = tree->file;
-
-	if (depth < tree->db.depth)
-		return visit_page(tree, node->number, depth + 1, low, high);
-	tree->seen.entries++;
-	if (node->flags & BIG_DATA)
-		return node->flags == BIG_DATA
-			       ? big_value(tree, node->key, u64(node->data),
-					   node->bytes)
-			       : bad(file, "%s: odd flags", tree->name);
-	return tree->value(tree, node->key,
-			   (struct span){node->data, node->bytes}, node->flags);
-}
-
-static int visit_nodes(struct tree *tree, const uint8_t *page, unsigned n,
-		       unsigned depth, struct span low, struct span high)
-{
-	uint64_t covered[PAGE_MAX / 128] = {0};
-	const bool leaf = depth == tree->db.depth;
-	struct node node, next = {{NULL, 0}, NULL, 0, 0, 0};
-	int r = 0;
-
-	if (n && !read_node(tree, page, 0, covered, &next))
-		return bad(tree->file, "%s: a damaged node", tree->name);
-	for (unsigned i = 0; r == 0 && i < n; i++) {
-		struct span from, to;
-
-		node = next;
-		if (i + 1 < n && !read_node(tree, page, i + 1, covered, &next))
-			return bad(tree->file, "%s: a damaged node",
-				   tree->name);
-		from = leaf || i ? node.key : low;
-		to = i + 1 < n ? next.key : high;
-		if ((low.data && from.data && compare(tree, from, low) < 0) ||
-		    (to.data && from.data && compare(tree, from, to) >= 0))
-			return bad(tree->file, "%s: keys out of order",
-				   tree->name);
-		r = visit_node(tree, &node, depth, from, to);
-	}
-	return r;
-}
 
 static int visit_page(struct tree *tree, uint64_t number, unsigned depth,
 		      struct span low, struct span high)
 {
 	_cleanup_(kv_freep) uint8_t *page = malloc(tree->file->page);
+	uint64_t covered[PAGE_MAX / 128] = {0};
 	const bool leaf = depth == tree->db.depth;
+	struct node node, next = {{NULL, 0}, NULL, 0, 0, 0};
 	uint16_t lower, upper;
 	unsigned n;
 	int r;
@@ -328,7 +283,35 @@ static int visit_page(struct tree *tree, uint64_t number, unsigned depth,
 			   (unsigned long long)number);
 	tree->seen.leaf += leaf;
 	tree->seen.branch += !leaf;
-	return visit_nodes(tree, page, n, depth, low, high);
+	if (n && !read_node(tree, page, 0, covered, &next))
+		return bad(tree->file, "%s: a damaged node", tree->name);
+	for (unsigned i = 0; r == 0 && i < n; i++) {
+		struct span from, to;
+
+		node = next;
+		if (i + 1 < n && !read_node(tree, page, i + 1, covered, &next))
+			return bad(tree->file, "%s: a damaged node",
+				   tree->name);
+		from = leaf || i ? node.key : low;
+		to = i + 1 < n ? next.key : high;
+		if ((low.data && from.data && compare(tree, from, low) < 0) ||
+		    (to.data && from.data && compare(tree, from, to) >= 0))
+			return bad(tree->file, "%s: keys out of order",
+				   tree->name);
+		tree->seen.entries += leaf;
+		if (!leaf)
+			r = visit_page(tree, node.number, depth + 1, from, to);
+		else if (!(node.flags & BIG_DATA))
+			r = tree->value(tree, node.key,
+					(struct span){node.data, node.bytes},
+					node.flags);
+		else if (node.flags == BIG_DATA)
+			r = big_value(tree, node.key, u64(node.data),
+				      node.bytes);
+		else
+			r = bad(tree->file, "%s: odd flags", tree->name);
+	}
+	return r;
 }
 
 static int visit_tree(struct tree *tree)

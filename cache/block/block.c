@@ -427,42 +427,32 @@ int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
 	return 0;
 }
 
-/* Read the token ids from the index; NULL: the index has none. */
-static struct kv_token_ids *recorded_token_ids(struct kv_cache *cache,
-					       struct kv_block *block,
-					       struct kv_meta *ret_meta)
-{
-	struct kv_token_ids *ids = NULL;
-	struct kv_slot_record record;
-	bool durable;
-	uint64_t id;
-
-	kv_lock(cache);
-	durable = block->file != KV_NONE;
-	id = slot_id_of(block);
-	kv_unlock(cache);
-	if (!durable || !cache->index ||
-	    kv_index_get_token_ids(cache->index, id, &record, &ids) < 0)
-		return NULL;
-	/* The slot may have been given to another block meanwhile. */
-	if (ids && memcmp(record.key, block->key, sizeof(record.key)) != 0)
-		free(kv_steal(ids));
-	if (ids)
-		*ret_meta = meta_of(&record);
-	return ids;
-}
-
 int kv_block_get_token_ids(struct kv_cache *cache, struct kv_block *block,
 			   struct kv_meta *ret_meta,
 			   struct kv_token_ids **ret_ids)
 {
+	struct kv_slot_record record;
 	struct kv_digest digest;
 	struct kv_view view;
+	bool durable;
+	uint64_t id;
 	int r;
 
-	*ret_ids = recorded_token_ids(cache, block, ret_meta);
-	if (*ret_ids)
+	*ret_ids = NULL;
+	kv_lock(cache);
+	durable = block->file != KV_NONE;
+	id = slot_id_of(block);
+	kv_unlock(cache);
+	if (durable && cache->index &&
+	    kv_index_get_token_ids(cache->index, id, &record, ret_ids) < 0)
+		*ret_ids = NULL;
+	/* The slot may have been given to another block meanwhile. */
+	if (*ret_ids && memcmp(record.key, block->key, sizeof(record.key)) != 0)
+		free(kv_steal(*ret_ids));
+	if (*ret_ids) {
+		*ret_meta = meta_of(&record);
 		return 0;
+	}
 	r = kv_block_meta(cache, block, ret_meta, &digest);
 	if (r == 0)
 		r = kv_view_get_once(cache, block, &view);

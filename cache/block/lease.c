@@ -175,33 +175,6 @@ static void wait_no_more(struct kv_cache *cache, struct kv_want *want)
 
 static void want_start_locked(struct kv_cache *cache, struct kv_want *want);
 
-/* Restart the acquire's wants in order, while room and @left allow; return the
- * rest of @left. */
-static unsigned look_again(struct kv_cache *cache, struct kv_acquire *acquire,
-			   unsigned left, bool *any)
-{
-	size_t i = acquire->room_at;
-
-	/* Counted one too many, so that the acquire stays on the list. */
-	acquire->short_of_room++;
-	while (left && acquire->short_of_room > 1) {
-		struct kv_want *want = &acquire->wants[i];
-
-		if (want->short_of_room) {
-			want_start_locked(cache, want);
-			left--;
-		}
-		if (want->short_of_room)
-			break;
-		*any = true;
-		i++;
-	}
-	acquire->room_at = i;
-	if (--acquire->short_of_room == 0)
-		TAILQ_REMOVE(&cache->short_of_room, acquire, link);
-	return left;
-}
-
 void kv_wants_look_again_locked(struct kv_cache *cache)
 {
 	struct kv_acquire *acquire = TAILQ_FIRST(&cache->short_of_room);
@@ -211,8 +184,25 @@ void kv_wants_look_again_locked(struct kv_cache *cache)
 	kv_assert_locked(&cache->lock);
 	while (acquire && left) {
 		struct kv_acquire *next = TAILQ_NEXT(acquire, link);
+		size_t i = acquire->room_at;
 
-		left = look_again(cache, acquire, left, &any);
+		/* Counted one too many, so that the acquire stays on the
+		 * list while its wants restart in order. */
+		acquire->short_of_room++;
+		for (; left && acquire->short_of_room > 1; i++) {
+			struct kv_want *want = &acquire->wants[i];
+
+			if (want->short_of_room) {
+				want_start_locked(cache, want);
+				left--;
+			}
+			if (want->short_of_room)
+				break;
+			any = true;
+		}
+		acquire->room_at = i;
+		if (--acquire->short_of_room == 0)
+			TAILQ_REMOVE(&cache->short_of_room, acquire, link);
 		acquire = next;
 	}
 	/* The remaining wants retry at the next unlock; but if none succeeded,

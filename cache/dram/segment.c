@@ -444,38 +444,31 @@ static void bury_dead(struct kv_cache *cache)
 		arena->kept_ns = 0;
 }
 
-static void grow_one(struct kv_cache *cache)
-{
-	struct kv_arena *arena = &cache->arena;
-	struct kv_segment *segment = NULL;
-	int r;
-
-	kv_unlock(cache);
-	r = segment_new(cache, &segment);
-	kv_lock(cache);
-	arena->grow_error = r;
-	if (r == 0) {
-		segment->id = ++arena->next_id;
-		arena->made++;
-		arena->huge += segment->memory.huge;
-		arena->unlocked += !segment->memory.locked;
-		TAILQ_INSERT_TAIL(&arena->spare, segment, link);
-	}
-	cache->room = true;
-	pthread_cond_broadcast(&arena->grown);
-}
-
 static void *grower(void *arg)
 {
 	struct kv_cache *cache = arg;
 	struct kv_arena *arena = &cache->arena;
+	struct kv_segment *segment;
+	int r;
 
 	kv_lock(cache);
 	while (!arena->stop) {
 		bury_dead(cache);
 		if (arena->made < arena->max) {
 			arena->growing = true;
-			grow_one(cache);
+			kv_unlock(cache);
+			r = segment_new(cache, &segment);
+			kv_lock(cache);
+			arena->grow_error = r;
+			if (r == 0) {
+				segment->id = ++arena->next_id;
+				arena->made++;
+				arena->huge += segment->memory.huge;
+				arena->unlocked += !segment->memory.locked;
+				TAILQ_INSERT_TAIL(&arena->spare, segment, link);
+			}
+			cache->room = true;
+			pthread_cond_broadcast(&arena->grown);
 		}
 		if (arena->made < arena->max && arena->grow_error == 0)
 			continue;

@@ -95,26 +95,6 @@ static void arm_event(struct uring *u)
 	u->event_armed = true;
 }
 
-/* Start requests up to the depth.  Return false if the ring is stopping. */
-static bool launch(struct kv_ring *ring, struct uring *u)
-{
-	struct kv_io *io;
-	unsigned at;
-	bool go;
-
-	pthread_mutex_lock(&ring->lock);
-	while (u->n_flying < ring->depth && (io = kv_ring_next_locked(ring))) {
-		at = u->free_at[u->n_flying++];
-		u->flying[at].io = io;
-		u->flying[at].fixed = kv_ring_fixed_locked(ring, io);
-		prepare(u, at);
-	}
-	ring->sleepers = u->n_flying < ring->depth && ring->queued == 0;
-	go = !ring->stopping;
-	pthread_mutex_unlock(&ring->lock);
-	return go;
-}
-
 /* End the request in flying[@at]. */
 static void land(struct kv_ring *ring, struct uring *u, unsigned at, int status)
 {
@@ -199,10 +179,27 @@ static void *react(void *arg)
 {
 	struct kv_ring *ring = arg;
 	struct uring *u = ring->state;
+	struct kv_io *io;
+	bool go;
 	int r = 0;
 
 	arm_event(u);
-	while (passing(r) && launch(ring, u)) {
+	while (passing(r)) {
+		/* Start requests up to the depth. */
+		pthread_mutex_lock(&ring->lock);
+		while (u->n_flying < ring->depth &&
+		       (io = kv_ring_next_locked(ring))) {
+			const unsigned at = u->free_at[u->n_flying++];
+
+			u->flying[at].io = io;
+			u->flying[at].fixed = kv_ring_fixed_locked(ring, io);
+			prepare(u, at);
+		}
+		ring->sleepers = u->n_flying < ring->depth && ring->queued == 0;
+		go = !ring->stopping;
+		pthread_mutex_unlock(&ring->lock);
+		if (!go)
+			return NULL;
 		r = io_uring_submit_and_wait(&u->uring, 1);
 		if (r == -EAGAIN)
 			nap(1); /* the kernel is short of memory: retry */
@@ -212,8 +209,7 @@ static void *react(void *arg)
 		reap(ring, u);
 		arm_event(u);
 	}
-	if (!passing(r))
-		carry_on_failed(ring, u);
+	carry_on_failed(ring, u);
 	return NULL;
 }
 

@@ -215,16 +215,6 @@ int kv_tenants_adopt(struct kv_cache *cache)
 	return 0;
 }
 
-static size_t count_with_quotas(const struct kv_cache *cache)
-{
-	const struct kv_tenant *tenant;
-	size_t n = 0;
-
-	LIST_FOREACH(tenant, &cache->tenants, link)
-		n += has_any(&tenant->quota);
-	return n;
-}
-
 /* Write STORE/tenants.  The index's write transaction orders the writers: the
  * last one to begin writes last, and reads the quotas after it began. */
 static int persist_tenants(struct kv_cache *cache)
@@ -262,15 +252,17 @@ int kv_tenant_set_quota(struct kv_cache *cache, uint32_t uid,
 			const struct kv_quota *quota)
 {
 	struct kv_tenant *tenant;
+	size_t n = 0;
 	int r = -ENOMEM;
 
 	if (cache->config.read_only)
 		return -EROFS;
 	kv_lock(cache);
+	LIST_FOREACH(tenant, &cache->tenants, link)
+		n += has_any(&tenant->quota);
 	tenant = kv_tenant_make(cache, uid);
 	if (tenant)
-		r = !has_any(&tenant->quota) &&
-				    count_with_quotas(cache) == KV_TENANTS_MAX
+		r = !has_any(&tenant->quota) && n == KV_TENANTS_MAX
 			    ? -ENOSPC
 			    : set_quota(cache, &tenant->quota, quota);
 	if (r == 0)

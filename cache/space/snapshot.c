@@ -402,37 +402,6 @@ static int snapshot_new(struct kv_space *space, uint32_t space_id,
 	return 0;
 }
 
-/* Give the snapshot an id, and its name if the name is unused. */
-static int snapshot_enter(struct kv_cache *cache, struct kv_space *space,
-			  struct kv_snapshot *snapshot)
-{
-	struct kv_snapshots *all = &cache->snapshots;
-	uint64_t most;
-	int r;
-
-	kv_lock(cache);
-	most = COST_BLOCKS * (uint64_t)cache->table.used + COST_FREE;
-	if (space->removed)
-		r = -ESTALE;
-	else if (snapshot_by_name_locked(cache, space->id, snapshot->name))
-		r = -EEXIST;
-	else if (all->cost + snapshot_cost(snapshot) > most ||
-		 !kv_account_fits(space->account, KV_FINITE_SNAPSHOTS, most,
-				  snapshot_cost(snapshot), 0) ||
-		 !kv_space_may_index_locked(
-			 cache, space, kv_index_snapshot_bytes(snapshot->n)) ||
-		 all->next_id == UINT32_MAX)
-		r = -ENOSPC;
-	else
-		r = 0;
-	if (r == 0) {
-		snapshot->id = ++all->next_id;
-		r = snapshot_link_locked(cache, space, snapshot);
-	}
-	kv_unlock(cache);
-	return r;
-}
-
 static void unpin_locked(struct kv_cache *cache,
 			 const struct kv_snapshot *snapshot, size_t from,
 			 size_t end)
@@ -463,7 +432,9 @@ int kv_snapshot_create(struct kv_cache *cache, struct kv_space *space,
 		       size_t *ret_missing)
 {
 	_cleanup_(freep) struct kv_snapshot *snapshot = NULL;
+	struct kv_snapshots *all = &cache->snapshots;
 	size_t pinned = 0;
+	uint64_t most;
 	int r;
 
 	*ret_missing = n;
@@ -487,7 +458,24 @@ int kv_snapshot_create(struct kv_cache *cache, struct kv_space *space,
 		item->key_len = picks[i].key.len;
 		item->position = picks[i].position;
 	}
-	r = snapshot_enter(cache, space, snapshot);
+	kv_lock(cache);
+	most = COST_BLOCKS * (uint64_t)cache->table.used + COST_FREE;
+	if (space->removed)
+		r = -ESTALE;
+	else if (snapshot_by_name_locked(cache, space->id, name))
+		r = -EEXIST;
+	else if (all->cost + snapshot_cost(snapshot) > most ||
+		 !kv_account_fits(space->account, KV_FINITE_SNAPSHOTS, most,
+				  snapshot_cost(snapshot), 0) ||
+		 !kv_space_may_index_locked(cache, space,
+					    kv_index_snapshot_bytes(n)) ||
+		 all->next_id == UINT32_MAX)
+		r = -ENOSPC;
+	if (r == 0) {
+		snapshot->id = ++all->next_id;
+		r = snapshot_link_locked(cache, space, snapshot);
+	}
+	kv_unlock(cache);
 	if (r < 0)
 		return r;
 	while (pinned < n && r == 0) {

@@ -390,19 +390,6 @@ static void space_free(struct kv_space *space)
 	free(space);
 }
 
-/* Return whether a removed space can be freed: nothing refers to the space, and
- * nothing can find it. */
-static bool is_left(const struct kv_space *space)
-{
-	return space->removed && !space->settling &&
-	       atomic_load_explicit(&space->refs, memory_order_acquire) == 0 &&
-	       !space->in[DRAM].bytes && !space->in[DRAM].coming &&
-	       !space->in[SSD].bytes && !space->in[SSD].coming &&
-	       !space->in[DRAM].fast && !space->deletions.n &&
-	       !space->deletions.batch && !space->turn && !space->rests &&
-	       !space->collecting && TAILQ_EMPTY(&space->flushes);
-}
-
 void kv_spaces_reap(struct kv_cache *cache)
 {
 	unsigned reaped = 0;
@@ -413,7 +400,14 @@ void kv_spaces_reap(struct kv_cache *cache)
 		struct kv_space *space =
 			i < cache->spaces.n ? cache->spaces.sorted[i] : NULL;
 
-		if (!space || !is_left(space))
+		/* Free a space that nothing refers to and nothing can find. */
+		if (!space || !space->removed || space->settling ||
+		    atomic_load_explicit(&space->refs, memory_order_acquire) ||
+		    space->in[DRAM].bytes || space->in[DRAM].coming ||
+		    space->in[SSD].bytes || space->in[SSD].coming ||
+		    space->in[DRAM].fast || space->deletions.n ||
+		    space->deletions.batch || space->turn || space->rests ||
+		    space->collecting || !TAILQ_EMPTY(&space->flushes))
 			continue;
 		kv_evict_lists_leave(space);
 		kv_spaces_leave(cache, space);
@@ -496,40 +490,15 @@ static int fits_layout(struct kv_cache *cache, struct kv_block *block,
 	return r < 0 ? -EBADMSG : 0;
 }
 
-/* Set *@layout as the layout of @space, unless another thread has set one. */
-static int put_layout(struct kv_cache *cache, struct kv_space *space,
-		      struct kv_layout **layout, bool own_seed, uint32_t untold)
-{
-	uint64_t from = kv_index_space_bytes(strlen(space->name), 0);
-	uint64_t to = kv_index_space_bytes(strlen(space->name),
-					   strlen((*layout)->json));
-	int r = 0;
-
-	kv_lock(cache);
-	if (space->removed)
-		r = -ESTALE;
-	else if (!space->layout &&
-		 !kv_space_may_index_locked(cache, space, to - from))
-		r = -ENOSPC;
-	if (r == 0 && !space->layout) {
-		kv_space_index_locked(cache, space, from, to);
-		space->layout = kv_steal(*layout);
-		space->shared |= space->layout->share;
-		if (space->shared)
-			kv_remote_offer_locked(cache, space);
-		space->own_seed = own_seed;
-		space->untold = untold;
-	}
-	kv_unlock(cache);
-	return r;
-}
-
 static int set_layout(struct kv_cache *cache, struct kv_space *space,
 		      uint32_t uid, const char *text, size_t len)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
+	const uint64_t from = kv_index_space_bytes(strlen(space->name), 0);
 	const struct kv_layout *there;
 	uint32_t untold = 0;
+	bool own_seed;
+	uint64_t to;
 	int r;
 
 	r = kv_layout_parse(text, len, &layout);
@@ -550,11 +519,28 @@ static int set_layout(struct kv_cache *cache, struct kv_space *space,
 		if (r < 0)
 			return r;
 		/* 1: the seed was drawn here, and no other node knows it. */
-		r = put_layout(cache, space, &layout,
-			       r == 1 && layout->seed_drawn, untold);
+		own_seed = r == 1 && layout->seed_drawn;
+		to = kv_index_space_bytes(strlen(space->name),
+					  strlen(layout->json));
+		kv_lock(cache);
+		there = space->layout;
+		r = space->removed ? -ESTALE
+		    : there || kv_space_may_index_locked(cache, space,
+							 to - from)
+			    ? 0
+			    : -ENOSPC;
+		if (r == 0 && !there) {
+			kv_space_index_locked(cache, space, from, to);
+			space->layout = kv_steal(layout);
+			space->shared |= space->layout->share;
+			if (space->shared)
+				kv_remote_offer_locked(cache, space);
+			space->own_seed = own_seed;
+			space->untold = untold;
+		}
+		kv_unlock(cache);
 		if (r < 0)
 			return r;
-		there = layout ? space->layout : NULL;
 	}
 	if (there) {
 		r = kv_layout_agrees(there, text, len);
