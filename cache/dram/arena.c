@@ -108,39 +108,6 @@ uint64_t kv_size_class(struct kv_cache *cache, uint64_t length)
 	return best;
 }
 
-static struct kv_class *class_get(struct kv_cache *cache,
-				  const struct kv_space *space,
-				  uint64_t slot_bytes)
-{
-	uint32_t bits = space->mode & (S_IRUSR | S_IRGRP | S_IROTH);
-	struct kv_class *class, *vacant = NULL;
-
-	LIST_FOREACH(class, &cache->arena.classes, link) {
-		if (class->slot_bytes == slot_bytes &&
-		    kv_class_fits(class, space))
-			return class;
-		if (class->n_segments == 0)
-			vacant = class;
-	}
-	class = vacant;
-	if (!class) {
-		class = calloc(1, sizeof(*class));
-		if (!class)
-			return NULL;
-		TAILQ_INIT(&class->segments);
-		TAILQ_INIT(&class->lists);
-		LIST_INSERT_HEAD(&cache->arena.classes, class, link);
-	}
-	class->uid = space->uid;
-	class->tenant = space->tenant;
-	class->gid = space->gid;
-	class->read_bits = bits;
-	class->slot_bytes = slot_bytes;
-	/* of spaces that used the class before */
-	kv_evict_lists_free(&class->lists);
-	return class;
-}
-
 bool kv_arena_grows_locked(const struct kv_cache *cache)
 {
 	const struct kv_arena *arena = &cache->arena;
@@ -156,17 +123,39 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 {
 	struct kv_arena *arena = &cache->arena;
 	uint64_t slot_bytes = kv_size_class(cache, length);
+	struct kv_class *class, *vacant = NULL;
 	struct kv_segment *segment;
-	struct kv_class *class;
 	struct kv_evict_list *list;
 	struct kv_slot *slot;
 
 	kv_assert_locked(&cache->lock);
 	if (!slot_bytes)
 		return -EFBIG;
-	class = class_get(cache, space, slot_bytes);
-	if (!class)
-		return -ENOMEM;
+	LIST_FOREACH(class, &arena->classes, link) {
+		if (class->slot_bytes == slot_bytes &&
+		    kv_class_fits(class, space))
+			break;
+		if (class->n_segments == 0)
+			vacant = class;
+	}
+	if (!class && !vacant) {
+		vacant = calloc(1, sizeof(*class));
+		if (!vacant)
+			return -ENOMEM;
+		TAILQ_INIT(&vacant->segments);
+		TAILQ_INIT(&vacant->lists);
+		LIST_INSERT_HEAD(&arena->classes, vacant, link);
+	}
+	if (!class) {
+		class = vacant;
+		class->uid = space->uid;
+		class->tenant = space->tenant;
+		class->gid = space->gid;
+		class->read_bits = space->mode & (S_IRUSR | S_IRGRP | S_IROTH);
+		class->slot_bytes = slot_bytes;
+		/* of spaces that used the class before */
+		kv_evict_lists_free(&class->lists);
+	}
 	if (!kv_dram_fit_quota_locked(cache, space, slot_bytes))
 		return -ENOSPC;
 	slot = kv_dram_evict_for_locked(cache, class, space);

@@ -325,22 +325,6 @@ static void destroyp(struct kv_ring **ring)
 	free(*ring);
 }
 
-static int start(struct kv_ring *ring, const struct kv_ring_backend *asked)
-{
-	int r;
-
-	ring->backend = asked ? asked : &kv_ring_uring;
-	snprintf(ring->working, sizeof(ring->working), "%s",
-		 asked ? "threads (as asked)" : "io_uring, fixed buffers");
-	r = ring->backend->start(ring);
-	if (r == 0 || asked)
-		return r;
-	ring->backend = &kv_ring_threads;
-	snprintf(ring->working, sizeof(ring->working),
-		 "threads (io_uring_setup: %s)", strerrordesc_np(-r));
-	return ring->backend->start(ring) < 0 ? -ENOMEM : 0;
-}
-
 int kv_ring_new(const struct kv_ring_config *config, struct kv_ring **ret_ring)
 {
 	_cleanup_(destroyp) struct kv_ring *ring = NULL;
@@ -367,7 +351,17 @@ int kv_ring_new(const struct kv_ring_config *config, struct kv_ring **ret_ring)
 		calloc(KV_MAX(config->buffers, 1u), sizeof(*ring->buffers));
 	if (!ring->buffers)
 		return -ENOMEM;
-	r = start(ring, config->backend);
+	ring->backend = config->backend ? config->backend : &kv_ring_uring;
+	snprintf(ring->working, sizeof(ring->working), "%s",
+		 config->backend ? "threads (as asked)"
+				 : "io_uring, fixed buffers");
+	r = ring->backend->start(ring);
+	if (r < 0 && !config->backend) {
+		ring->backend = &kv_ring_threads;
+		snprintf(ring->working, sizeof(ring->working),
+			 "threads (io_uring_setup: %s)", strerrordesc_np(-r));
+		r = ring->backend->start(ring) < 0 ? -ENOMEM : 0;
+	}
 	if (r < 0)
 		return r;
 	*ret_ring = kv_steal(ring);
