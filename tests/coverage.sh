@@ -1,6 +1,6 @@
 #!/bin/bash
-# coverage.sh - which branches of the index and of the SSD tier the unit tests
-# take, with the fuzzers' corpus and the scripts about stores of other formats and
+# coverage.sh - measure which branches of the index and of the SSD tier are taken by the unit
+# tests, with the fuzzers' corpus and the scripts about stores of other formats and
 # kvfs-fsck.  Fails below COVERAGE_GOAL percent (90) of them all.
 #
 # Not counted: the branch out of an assert, which a test cannot take and pass,

@@ -11,7 +11,7 @@ seconds=${FUZZ_SECONDS:-20}
 merge=
 [ "${1:-}" != --merge ] || { merge=1; shift; }
 targets=${*:-$(basename -s .c tests/fuzz/*.c)}
-# Leaks are looked for at the end only: threads make libFuzzer see them everywhere.
+# Check for leaks at the end only: libFuzzer reports false leaks while threads run.
 options="-max_len=4096 -timeout=25 -rss_limit_mb=4096 -detect_leaks=0"
 mkdir -p "$B/findings" || exit 1
 make --no-print-directory -s CC="${CC:-clang}" B="$B" SAN=fuzzer,address,undefined \

@@ -17,18 +17,18 @@ B = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("B", "build")
 
 DAEMON = ["common", "index", "cache", "fs"]
 LIBRARY = ["common", "kernels"]
-# Those of one tuple stand side by side, and know nothing of each other.
+# Folders in one tuple may not use each other.
 INNER = {
     "cache": ["evict", "io", "core", "ssd", "dram", "block", "remote", "space", "store"],
     "kernels": ["device", "session", "transfer", "paged"],
     "fs": ["base", ("control", "mount")],
 }
-# The interface of a tree; files of the tree may include it as well.
+# The interface of a tree; the tree's own files may include it as well.
 CONTRACTS = ["cache/cache.h"]
-# A folder that stands beside the order: a library of its own.
+# Folders outside the order, each a library of its own, with the folders that they may use.
 BESIDE = {"kernels/cuda": ["kernels/device"]}
 HOOKS = {
-    # A block that loses its slot or its extent may be gone with that.
+    # A block may end when it loses its slot or its extent.
     "kv_block_settle_locked": "cache/block",
     "kv_block_remove_locked": "cache/block",
     # Callers that wait for room look again when the lock is released.
@@ -42,7 +42,7 @@ TOOLS = {
     "bench": ["index/"],
     "replay": ["cache/evict/"],
 }
-# A library, and the only folders that know it.
+# A library's headers, and the only folders that may include them.
 HEADERS = {
     r"fuse(_lowlevel|3/.*)?\.h": ["fs/mount", "fs", "tools/bench"],
     r"lmdb\.h": ["index", "tools/fsck"],
@@ -56,7 +56,7 @@ def folder(path):
 
 
 def allowed(user, used):
-    """Whether a file in the folder `user` may use one in the folder `used`."""
+    """Return whether a file in the folder `user` may use one in the folder `used`."""
     top, below = user.split("/")[0], used.split("/")[0]
     if top == "tools":
         return below in ("tools", "common")
@@ -98,7 +98,7 @@ def includes():
 
 def include_ok(user, name):
     if user == "connectors":
-        return False  # it is built apart, and knows libkvfs by <kvfs.h> alone
+        return False  # built separately, with <kvfs.h> alone
     if user.startswith("tools/"):
         tool = user.split("/")[1]
         own = ["tools/", "common/", "kernels/kvfs.h"] + TOOLS.get(tool, [])
@@ -132,8 +132,8 @@ def objects(tree, build):
 
 
 def upward(objs):
-    """(user, name, used) of each link of files that goes up, but for hooks."""
-    # fs/ and kernels/ may have functions of one name: look in one's own program.
+    """Yield (user, name, used) for each upward link between files, hooks excepted."""
+    # fs/ and kernels/ may have functions of equal names: look in the user's own program.
     home = defaultdict(list)
     for path, (defined, _) in objs.items():
         for name in defined:

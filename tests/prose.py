@@ -49,7 +49,7 @@ LANGUAGES = {".c": "c", ".h": "c", ".cu": "c", ".cuh": "c", ".inc": "c", ".cpp":
 
 
 def language(path, text):
-    """The kind of a file, by its name or by its first line; None: not read."""
+    """Return the language of a file, by its name or its first line; None: ignored."""
     end = os.path.splitext(path)[1]
     if end in LANGUAGES:
         return LANGUAGES[end]
@@ -68,7 +68,7 @@ def joined(text):
 
 
 def words_only(literal):
-    """A string without escapes and conversions."""
+    """Return a string without escapes and conversions."""
     literal = re.sub(r"\\[ntre0]|%[-+ #0-9.*]*(?:hh|ll|[hlzjt])?[a-zA-Z]", " ", literal)
     return joined(literal.replace('\\"', '"'))
 
@@ -204,7 +204,7 @@ def read_markdown(text):
 
 
 def paragraphs(path, text):
-    """(line, paragraph) of all that people read in a file."""
+    """Yield (line, paragraph) of all text for people in a file."""
     kind = language(path, text)
     strings = not path.startswith(("tests/", "connectors/tests/"))
     if kind == "c":

@@ -39,7 +39,7 @@ def missing(word):
 
 
 def headings(path):
-    """The anchors of a document, as GitHub makes them."""
+    """Return the anchors of a document's headings, as GitHub makes them."""
     text = re.sub(r"```.*?```", "", open(path).read(), flags=re.S)
     for title in re.findall(r"^#+ (.*)", text, re.M):
         yield re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")

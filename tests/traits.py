@@ -46,7 +46,7 @@ def sources(tree):
 
 
 def functions(text):
-    """Lines of each function: a body begins with a brace alone at the margin."""
+    """Return the lines of each function: a body begins with a brace alone at the margin."""
     lines, start = text.split("\n"), 0
     for i, line in enumerate(lines):
         if line == "{":
@@ -79,7 +79,7 @@ def helpers(text):
 
 
 def comments(text):
-    """The words of each comment that is a sentence and no file's top."""
+    """Return the words of each comment that is a sentence and not at the file's top."""
     for found in re.findall(r"/\*(.*?)\*/", text, flags=re.S):
         words = re.sub(r"\n\s*\*?", " ", found).split()
         said = " ".join(words)
@@ -88,7 +88,7 @@ def comments(text):
 
 
 def group(path):
-    """The folders among which a name is looked for first."""
+    """Return the folders in which a name is looked up first."""
     top = path.split("/")[0] if "/" in path else "common"
     if top == "tools":
         return os.path.dirname(path)
@@ -96,7 +96,7 @@ def group(path):
 
 
 def uses(objs):
-    """Pairs (user, used) of files, and the names by which each pair is joined."""
+    """Return pairs (user, used) of files, and the names that join each pair."""
     home = defaultdict(list)
     for path, (defined, _) in objs.items():
         for name in defined:
@@ -112,7 +112,7 @@ def uses(objs):
 
 
 def circles(pairs):
-    """Strongly connected files, more than one, by Kosaraju's two walks."""
+    """Return the groups of mutually dependent files, by Kosaraju's algorithm."""
     after, before = defaultdict(set), defaultdict(set)
     for user, used in pairs:
         after[user].add(used)
@@ -141,7 +141,7 @@ def circles(pairs):
 
 
 def single(objs, joined):
-    """Files that one other file uses, and nobody outside."""
+    """Return files that have one user only."""
     users = defaultdict(set)
     for user, used in joined:
         users[used].add(user)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# valgrind.sh [TEST...] - memcheck on the unit tests (tests/x/test_y; all that make
-# sense): nothing wrong, nothing definitely lost.
+# valgrind.sh [TEST...] - run the unit tests (tests/x/test_y; default: all suitable ones) under
+# memcheck; fail for errors and definite leaks.
 set -u
 tests/need.sh valgrind || exit 1
 export B=${B:-build}

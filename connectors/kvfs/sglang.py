@@ -65,8 +65,7 @@ class Pages:
 
 
 class KvfsHiCache(HiCacheStorage):
-    """The storage backend that SGLang drives. The settings are those of SGLang and
-    kvfs.settings.Tier."""
+    """SGLang's storage backend, with the settings of SGLang and kvfs.settings.Tier."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any]) -> None:
         self.config = storage_config

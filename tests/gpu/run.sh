@@ -137,7 +137,7 @@ layouts() {
 	sum
 }
 
-# Not racecheck: it sees shared memory only, and the kernels use none.  A replacement
+# Omit racecheck, which checks shared memory only: the kernels use none.  A replacement
 # is beside the stand-in.
 sanitize() {
 	local sanitizer tool
@@ -177,7 +177,7 @@ first_token() {
 		echo "python3 here has no torch that can be used: ${why##*$'\n'}"
 		exit 77
 	}
-	# torch knows no stand-in: there, a small model on the processor.
+	# torch cannot use the stand-in: with the stand-in, run a small model on the CPU.
 	[ -n "${KVFS_GPU:-}" ] || {
 		export OMP_NUM_THREADS=1
 		device="--device cpu"

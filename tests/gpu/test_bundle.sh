@@ -20,7 +20,7 @@ tar -C "$T/empty" -xJf "$T/bundle.tar.xz" || fail "unpack"
 run=$T/empty/kvfs-gpu/run.sh
 cd "$T/cwd" || exit 1
 
-# Nothing comes from the build any more but the stand-in.
+# From here on, only the stand-in comes from the build.
 mkdir "$T/standin" && cp "$B/tests/gpu/libcuda.so.1" "$T/standin/"
 within() { # PATH of a driver, COMMAND...
 	local standin=$1
@@ -46,8 +46,7 @@ grep -q '^test_stream_sync, no read-only registration: ok' "$T/log" ||
 within "$T/standin" "$run" layouts quick >"$T/log" 2>&1 || fail "run.sh layouts"
 [ "$(grep -c '^test_layouts.*: ok' "$T/log")" = 2 ] || fail "run.sh layouts ran no test_layouts"
 
-# A machine may have no compute-sanitizer; what stands in for it finds nothing,
-# or something.
+# Replace compute-sanitizer, which may be missing, by scripts with and without findings.
 within "$T/standin" "$run" sanitize quick >"$T/log" 2>&1
 [ $? = 77 ] || fail "run.sh sanitize without compute-sanitizer"
 grep -q 'no compute-sanitizer' "$T/log" || fail "run.sh sanitize does not say what it lacks"
@@ -83,7 +82,7 @@ for way in registered:25 staged:6 rw:6 harm:6; do
 	[ "$(grep -c '"figure"' "gpu-${way%:*}.json")" = "${way#*:}" ] ||
 		fail "gpu-${way%:*}.json"
 done
-# On a GPU no test is left out without a word.
+# On a GPU every skipped test is reported.
 for t in calls faults owner standin; do
 	KVFS_GPU=1 "$B/tests/gpu/test_$t" >"$T/log" 2>&1
 	[ $? = 77 ] || fail "test_$t on a GPU"
@@ -119,7 +118,7 @@ missing=$(LD_LIBRARY_PATH=$T/empty/kvfs-gpu/lib ldd "$T/empty/kvfs-gpu/kvfs" \
 	"$T/empty/kvfs-gpu/lib"/*.so.* | awk '/not found/ { print $1 }')
 [ -z "$missing" ] || fail "the bundle lacks $missing"
 
-# Without a GPU: one line, and 1.
+# Without a GPU run.sh prints one line and exits with 1.
 if [ ! -e /dev/nvidiactl ]; then
 	out=$(within "$T/absent" "$run" test 2>&1) && fail "no driver, and no error"
 	[ "$(wc -l <<<"$out")" = 1 ] || fail "no driver: $out"

@@ -34,7 +34,7 @@ case $#:${1:-} in
 	;;
 esac
 
-# run MODE NUMBER: what fails is in $T/failed.NUMBER.
+# run MODE NUMBER: run the tests, and write failed ones to $T/failed.NUMBER.
 run() {
 	local connections=${1%%:*} kind=${1#*:} at=$T/$2 program
 	[ "$kind" = strict=1 ] || kind="strict=0,queues=$connections,$kind"

@@ -2,24 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """ttft.py - time to the first token with and without kvfs.
 
-A model of Qwen3-4B's shape, with random weights, reads a prompt of 2,048
-tokens, and one of 8,192: cold, everything computed; then with all its blocks of
-16 tokens but the last out of kvfs, from DRAM and from SSD, end to end through
-match, acquire, load and order, so that the last 16 tokens are all that is
-computed.  The floor is what those take when all else is in the pages already:
-what is above it, kvfs costs.  At last, shorter prompts: from which length on
-one that is found beats computing.
+A model of Qwen3-4B's shape, with random weights, reads prompts of 2,048 and
+8,192 tokens: cold, with everything computed; and warm, with all blocks of 16
+tokens but the last loaded from kvfs, from DRAM and from SSD, through match,
+acquire, load and order, so that only the last 16 tokens are computed.  The
+floor is the time of the last 16 tokens alone: kvfs costs the time above the
+floor.  Shorter prompts then show from which length on loading beats computing.
 
     ttft.py --library libkvfs.so.1 --daemon kvfs
     ttft.py --library ... --daemon ... --device cpu --layers 2 --tokens 256
 
-Then the bytes alone: a load, against the same bytes in pinned memory, copied in
-one piece, and torch's way, Tensor.index_copy_ from there into the pages.
+Loads are also measured alone, against one copy of as many bytes in pinned
+memory, and against torch's Tensor.index_copy_ from there into the pages.
 
-Beside the times, what the logits of the last token differ in, as the mean of
-|difference|: the same prompt cold twice; computed in two steps, as a warm run
-has it, but without kvfs; and warm.  A warm run computes exactly what two steps
-compute, so those two must not differ at all.
+The difference of the last token's logits is printed as the mean of
+|difference|: between two cold runs; between a cold run and a run in two steps
+without kvfs; and between that run and a warm run, which must be 0, because both
+compute exactly the same.
 """
 import argparse
 import atexit
@@ -80,7 +79,7 @@ class Opts(c.Structure):
 
 
 class Library:
-    """The calls, each of which raises OSError where it returns an error."""
+    """The calls of libkvfs; each raises OSError for an error."""
 
     def __init__(self, path):
         self.dll = c.CDLL(path)
@@ -98,7 +97,7 @@ class Library:
         return call
 
     def ordered(self, xfer, layer, stream):
-        """Whether @stream comes after the layer; False: its copies are not submitted."""
+        """Order @stream after the layer. Return False if its copies are not submitted."""
         r = self.dll.kvfs_xfer_order_layer(xfer, c.c_uint32(layer), c.c_void_p(stream))
         if r < 0 and r != -errno.EAGAIN:
             raise OSError(-r, f"kvfs_xfer_order_layer: {os.strerror(-r)}")
@@ -222,7 +221,7 @@ class Engine:
         g = torch.Generator().manual_seed(2)
         self.tokens = torch.randint(0, self.model.vocab, (tokens,), generator=g)
         self.on_device = self.tokens.to(self.device)
-        # Twice as many pages as are used, and those in no order.
+        # Twice as many pages as are used, in random order.
         m = self.model
         self.cache = torch.zeros(2 * self.n, m.n, 2, TOKENS, m.kv_heads, m.dim,
                                  dtype=torch.bfloat16, device=self.device)
@@ -272,7 +271,7 @@ class Engine:
         return self.model.forward(self.on_device, 0, self.cache, self.pages_there)
 
     def floor(self):
-        """The last tokens alone, with all that is before them in the pages."""
+        """Time the last tokens alone, with all earlier tokens in the pages."""
         first = (self.n - 1) * TOKENS
         return self.model.forward(self.on_device[first:], first, self.cache, self.pages_there)
 
@@ -282,7 +281,7 @@ class Engine:
         return self.model.forward(self.on_device[first:], first, self.cache, self.pages_there)
 
     def save(self):
-        """All full blocks but the last, whose logits are wanted; durable."""
+        """Save all full blocks but the last, until durable."""
         xfer, flush = c.c_void_p(), c.c_void_p()
         opts = Opts(size=c.sizeof(Opts), stream=self.stream)
         n = self.n - 1
@@ -309,8 +308,8 @@ class Engine:
         order = None
         if self.cuda:
             def order(layer):
-                # Copies that the device has not been given order nothing, so no kernel
-                # may start before.
+                # A stream cannot wait for copies that are not submitted, so no kernel may start
+                # earlier.
                 while not lib.ordered(xfer, layer, self.stream):
                     time.sleep(20e-6)
         else:
@@ -325,7 +324,7 @@ class Engine:
         return logits
 
     def load(self):
-        """The bytes of a warm run, without the run."""
+        """Load the bytes of a warm run, without computing."""
         lib, n = self.lib, self.n - 1
         lease, xfer = c.c_void_p(), c.c_void_p()
         query = Query(self.space, self.keys, n)
@@ -356,7 +355,7 @@ class Engine:
             "the pages hold other bytes than were saved"
 
     def read_ssd(self):
-        """As many bytes as are loaded, straight from the store's files."""
+        """Read as many bytes as a load, straight from the store's files."""
         store, piece = os.path.join(self.daemon.directory, "store"), 2 << 20
         files = [os.path.join(at, name) for at, _, names in os.walk(store)
                  for name in names if name.endswith(".seg")]
@@ -369,7 +368,7 @@ class Engine:
             list(readers.map(lambda part: read_direct(*part, piece), parts))
 
     def forget(self):
-        """Nothing of the prompt is left in the pages."""
+        """Wipe the prompt from the pages."""
         self.cache.fill_(0)
         self.settle()
 
@@ -410,7 +409,7 @@ def difference(a, b):
 
 
 def median(engine, rounds, run, before=None):
-    """Of the times; and the last logits."""
+    """Return the median of the times, and the last logits."""
     times = []
     for _ in range(rounds):
         if before:
@@ -453,7 +452,7 @@ def with_engine(run, args, model, tokens):
 
 
 def compare(e, args):
-    """Whether one that is found beats computing."""
+    """Print whether loading a prompt of this length is faster than computing."""
     e.cold()
     cold_s = median(e, args.rounds, e.cold)[0]
     e.save()

@@ -5,7 +5,7 @@ this machine, against the backend's own client in the same rounds.
 A put lasts from the sharing of a durable space until the backend has its last block.  A get
 is an acquire of the blocks of a PROMPT at a time, by a node without them: the blocks are
 verified and in memory.  The clients (cp, curl, boto3, Mooncake's own) have MANY objects in
-flight, from MEMORY and to MEMORY.  CPU time is that of the daemon and its helpers, or of the
+flight, from MEMORY and to MEMORY.  CPU time is that of the daemon with its helpers, or of the
 client; servers are not counted.  Prints medians; run it on an idle machine."""
 import os
 import resource

@@ -9,7 +9,7 @@ here=$tools/../../tests/mount
 memory=$(mktemp -d /dev/shm/kvfs-bench.XXXXXX)
 trap 'end_servers; cleanup; rm -rf "$memory"' EXIT
 
-serve_dir() { # not the one whose server the tests can harm
+serve_dir() { # use the server that no test can harm
 	mkdir -p "$T/remote"
 	url=dir:$T/remote
 }
@@ -17,7 +17,7 @@ serve_dir() { # not the one whose server the tests can harm
 [ $# -gt 0 ] || set -- dir http s3 mooncake helper
 for kind; do
 	OWNED=3072 serve "$kind" || { echo "$kind: not to be had here"; continue; }
-	url=${url/landing=8M&/} # of which the tests have little
+	url=${url/landing=8M&/} # the tests use little landing memory
 	"$([ "$kind" = s3 ] && echo "$B/moto/bin/python" || echo "${python:-python3}")" \
 		"$tools/remote.py" "$kind" "$url" "$B" "$T" "$memory" || fail "$kind"
 	end_servers

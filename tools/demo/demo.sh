@@ -22,7 +22,7 @@ export OMP_WAIT_POLICY=passive
 SECONDS=0
 
 step() { printf '\n(%s) %s\n' "$1" "$2"; }
-show() { # TITLE LINES COMMAND... - run it, and show the first lines
+show() { # TITLE LINES COMMAND... - run the command and show its first LINES lines
 	local title=$1 lines=$2
 	shift 2
 	echo "    \$ $title"

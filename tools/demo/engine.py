@@ -85,7 +85,7 @@ class State:
 
     @classmethod
     def parse(cls, data):
-        """The state in @data.  Only one sequence of F16 with V transposed and tokens at
+        """Return the state in @data. Only one sequence of F16 with V transposed and tokens at
         positions 0, 1, 2 ... is accepted."""
         def word(at):
             return int(data[at:at + 4].view("<u4")[0])
@@ -126,7 +126,7 @@ class State:
                 "tokens": TOKENS, "reuse": "prefix", "fingerprint": fingerprint, "seed": SEED}
 
     def block(self, page):
-        """The bytes of a block's tensors, copied by NumPy, to check libkvfs's copies."""
+        """Return the bytes of a block's tensors, copied by NumPy, to check libkvfs's copies."""
         tokens = slice(page * TOKENS, (page + 1) * TOKENS)
         return b"".join([self.k(i)[tokens].tobytes() for i in range(self.layers)]
                         + [self.v(i)[:, tokens].tobytes() for i in range(self.layers)])
@@ -139,7 +139,7 @@ class ModelParams(ctypes.Structure):
 
 
 class ContextParams(ctypes.Structure):
-    """Of llama.cpp 86a2835; fields that the demo does not set have no name."""
+    """The struct of llama.cpp 86a2835; fields that the demo does not set have no name."""
     _fields_ = [("n_ctx", ctypes.c_uint32), ("n_batch", ctypes.c_uint32),
                 ("n_ubatch", ctypes.c_uint32), ("n_seq_max", ctypes.c_uint32),
                 ("unused0", ctypes.c_uint32 * 3),
@@ -237,7 +237,7 @@ class Llama:
                 raise SystemExit(f"llama.cpp: decode failed: {r}")
 
     def logits(self):
-        """The input of the last token's choice, until the next decode."""
+        """Return the logits of the last token, valid until the next decode."""
         return np.ctypeslib.as_array(self.lib.llama_get_logits_ith(self.context, -1),
                                      (self.n_vocabulary,))
 
@@ -279,7 +279,7 @@ class Synthetic:
 
     name = "synthetic"
     LAYERS, WIDTH, VOCABULARY = 30, 192, 49152
-    WORDS = WIDTH * ELEMENT // 8  # of a row of K or V
+    WORDS = WIDTH * ELEMENT // 8  # 64-bit words of a row of K or V
     SHAPE = (0x4e59534b, 0, 0, LAYERS, WIDTH)
     INDEX = np.arange(1, 2 * WORDS + 1, dtype=np.uint64)
 
@@ -348,8 +348,8 @@ class Synthetic:
 # ---- notes of the engine processes ----
 
 class Notes:
-    """Figures and answers in a file, and the reference: the blocks that the first engine
-    process computed."""
+    """The figures and answers of all steps in a file, and the blocks that the first engine process
+    computed, as reference."""
 
     def __init__(self, work):
         self.path = f"{work}/notes"
@@ -382,7 +382,7 @@ class Process:
         if other:
             shared = SHARED * TOKENS
             self.tokens[shared:] = self.read(args.other, PROMPT - shared)
-        # The shape of the model's states, from a sequence of one token.
+        # Get the shape of the model's states from a sequence of one token.
         self.model.decode(self.tokens[:1])
         state = self.model.state()
         self.shape = state.shape
@@ -393,7 +393,7 @@ class Process:
         self.keys = self.space.chain(self.tokens)
 
     def read(self, path, n):
-        """The first @n tokens of a file."""
+        """Return the first @n tokens of a file."""
         with open(path, "rb") as file:
             tokens = self.model.tokenise(file.read(65536))
         if len(tokens) < n:
@@ -496,7 +496,7 @@ class Process:
         return state
 
     def match_load_prefill(self, n):
-        """From the match to an engine that has the whole prompt."""
+        """Match, load, and prefill the rest of the prompt."""
         self.match(n)
         state = self.load(n)
         start = time.monotonic()

@@ -148,8 +148,7 @@ def _model(config: Any, load: Any, cache: str) -> dict[str, Any]:
 
 
 def _weights(config: Any, load: Any, cache: str) -> Any:
-    """Return a hash over every byte of the weights.  ValueError: the weights are not in a local
-    folder or file."""
+    """Return a hash over every byte of the weights.  ValueError: they are not local."""
     from vllm.model_executor.model_loader import get_model_loader
 
     loader = type(get_model_loader(load))

@@ -397,8 +397,7 @@ class Scheduler:
             self._failed.pop(next(iter(self._failed)))
         for id in report.dropped:
             if (known := self._requests.get(id)) is None:
-                # Forget which blocks of the request are saved: other requests may have skipped
-                # blocks for it.
+                # Other requests may have skipped blocks that this request did not save.
                 self._offered = Offered()
                 for other in self._requests.values():
                     other.offer_again()
