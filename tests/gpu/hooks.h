@@ -12,34 +12,36 @@
  * KVFS_STANDIN when the driver is initialised.  Returns 0, or -1: unknown.
  *
  *   delay=USEC    longest pause before an operation begins (default 100)
- *   seed=N        of the pauses
- *   devices=N     how many there are (default 1, at most 2)
+ *   seed=N        seed of the random pauses
+ *   devices=N     number of devices (default 1, at most 2)
  *   readonly=0|1  whether read-only memory can be registered (default 0)
  *   memops=0|1    whether streams can wait for values (default 1)
  *   pageable=0|1  whether asynchronous copies take memory that is not
  *                 registered, and are synchronous then (default 1)
- *   memory=BYTES  of a device (default 8 GiB)
+ *   memory=BYTES  memory of a device (default 8 GiB)
  *   fail=CALL:N:CODE  the N-th call of CALL from now on fails (1: the next)
  *   arch=N        the device is an sm_N (default 90)
- *   version=N     of the driver (default 12080)
+ *   version=N     version of the driver (default 12080)
  *
- * Behaviour that a driver may have, though most runs do not show it.  strict=1
- * (the default) is all of it and readonly=0; strict=0 is none and readonly=1:
+ * The next settings select behaviour that drivers may have, though most runs do
+ * not show it.  strict=1 (the default) turns all of them on, with readonly=0;
+ * strict=0 turns them off, with readonly=1:
  *
- *   sync=KIND[+KIND...]|all|none  such calls wait until all work that their
- *                 context was given is over, and no other thread's call of the
- *                 context returns meanwhile: launch (the first one of each
+ *   sync=KIND[+KIND...]|all|none  calls of these kinds wait until all work of
+ *                 their context has ended, and other threads' calls of the
+ *                 context wait as well: launch (the first launch of each
  *                 kernel), load (of a module), alloc, free, register,
  *                 unregister
- *   queues=N      hardware queues of a priority, shared by its streams: what
- *                 waits at the head of one holds all behind it up; 0: one a
- *                 stream.  strict=1: CUDA_DEVICE_MAX_CONNECTIONS, or 8
- *   cost=USEC     that registering a MiB takes (strict=1: 100)
+ *   queues=N      hardware queues per priority, shared by the streams of that
+ *                 priority: an operation that waits at the head of a queue
+ *                 holds up the queue; 0: one queue per stream.  strict=1:
+ *                 CUDA_DEVICE_MAX_CONNECTIONS, or 8
+ *   cost=USEC     time to register a MiB (strict=1: 100)
  *   hostthread=0|1  one thread calls the host functions of all streams
- *   patience=SEC  where a call that waits sees nothing end for so long it is
- *                 a deadlock, and the process is aborted (60)
+ *   patience=SEC  abort the process for a deadlock if a call waits, and no
+ *                 operation ends for this long (60)
  *
- * So `KVFS_STANDIN=strict=0,sync=free test_event_wait`.
+ * Example: `KVFS_STANDIN=strict=0,sync=free test_event_wait`.
  */
 int standin_set(const char *settings);
 
@@ -51,7 +53,7 @@ uint64_t standin_pending(void);
 
 struct standin_alive {
 	uint64_t streams, events, modules, contexts;
-	uint64_t device, host, registered, reserved; /* strides of memory */
+	uint64_t device, host, registered, reserved; /* allocations */
 	uint64_t device_bytes, host_bytes, registered_bytes;
 };
 void standin_alive(struct standin_alive *ret_alive);

@@ -256,7 +256,7 @@ static void a_block_that_failed_in_one_layer_has_failed(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Also with a device without streams. */
+/* Waiting for a layer needs no streams of the device. */
 static void a_layer_is_waited_for_while_others_are_to_come(void **state)
 {
 	struct world *w = *state;

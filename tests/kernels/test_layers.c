@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which bytes of a block belong to which layers. */
+/* The layers of a layout, and the bytes of a block in each layer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

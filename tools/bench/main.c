@@ -228,7 +228,8 @@ int main(int argc, char **argv)
 		r = kv_bench_report_new(path, "we", only, &bench.report);
 	}
 	if (r < 0)
-		fprintf(stderr, "kvfs-bench: cannot begin: %s\n", strerror(-r));
+		fprintf(stderr, "kvfs-bench: cannot use %s: %s\n",
+			dir ? dir : bench.build, strerror(-r));
 	for (size_t i = 0; i < KV_ARRAY_LEN(sizes) && r == 0; i++)
 		bad |= measure_size(&bench, &sizes[i]);
 	if (r == 0) {

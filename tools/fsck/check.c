@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check.c - read the index, after a check of its pages; compare the files beside
- * the index, STORE/store, STORE/spaces and STORE/tenants; compare every slot's
+ * check.c - read the index, after a check of its pages; compare the files
+ * beside the index, STORE/store, STORE/spaces and STORE/tenants; compare every slot's
  * record with its prologue; report unknown files.
  *
  * OWNS      entries, segments and spaces of struct fsck, and the marks of
@@ -291,7 +291,9 @@ static int check_file(struct fsck *f, const char *dir, const char *name)
 		known = kv_space_file_parse(name, &id);
 		if (known && f->readable && !space_of(f, id)) {
 			fsck_found(f, FAULT_SPACE_FILE,
-				   "spaces/%06u: of no space", id);
+				   "spaces/%06u: a file of a space that does "
+				   "not exist",
+				   id);
 			return note(&f->stray_files, id);
 		}
 	}
@@ -353,7 +355,7 @@ static int check_space(struct fsck *f, struct space *space)
 	if (!space->put && (r < 0 || !same_space(space, &file))) {
 		space->write = true;
 		fsck_found(f, FAULT_SPACE_FILE, "spaces/%06u: %s", space->id,
-			   r < 0 ? strerror(-r) : "not as the index has it");
+			   r < 0 ? strerror(-r) : "differs from the index");
 	}
 	free(file.name);
 	free(file.layout);
@@ -383,7 +385,7 @@ static void check_store(struct fsck *f)
 		return;
 	f->write_store_file = true;
 	fsck_found(f, FAULT_STORE_FILE, "store: %s",
-		   r < 0 ? strerror(-r) : "not as the index has it");
+		   r < 0 ? strerror(-r) : "differs from the index");
 }
 
 int fsck_sidecar(struct fsck *f)
@@ -649,10 +651,11 @@ static void drop_strays(struct fsck *f)
 		if (!segment || !segment->present ||
 		    (uint32_t)entry->slot_id >= segment->slots)
 			drop(f, entry, FAULT_RECORD_STRAY,
-			     "a record, but no such slot");
+			     "the record is of a slot that does not exist");
 		else if (!space || !space->name)
 			drop(f, entry, FAULT_RECORD_STRAY,
-			     "the record is of no space, or impossible");
+			     "the record is impossible, or of a space that "
+			     "does not exist");
 	}
 }
 

@@ -415,7 +415,7 @@ static int open_live(struct live *live, const char *path, size_t longest)
 	if (r < 0)
 		return r;
 	if (!kvfs_connected(live->session)) {
-		live->why = "no daemon answers there";
+		live->why = "no daemon answers: mount a store there first";
 		return -ENOTCONN;
 	}
 	r = kvfs_space_open(live->session, SPACE, layout, KVFS_CREATE | 0700,
@@ -449,7 +449,7 @@ static int check_block(struct live *live, kvfs_lease *lease, size_t i,
 	if (data && bytes == PAYLOAD && data[0] == spread(block) &&
 	    data[PAYLOAD / 8 - 1] == ~spread(block))
 		return 0;
-	live->why = "a block came back with other bytes";
+	live->why = "a loaded block has other bytes than were saved";
 	return -EBADMSG;
 }
 

@@ -5,12 +5,12 @@
  * OWNS      nothing.
  *
  * INVARIANTS
- *   (1) What a copy touches is looked up when it is given, and again when it
- *       runs: memory that went in between is a bug of the caller's.
- *   (2) A copy lies within one stride of memory on each side: two registrations
- *       beside each other are two.
- *   (3) Memory of the host that is not registered is copied while the caller
- *       waits, or not at all.
+ *   (1) A copy's memory is looked up when the copy is queued, and again when it
+ *       runs: memory that was freed in between is a bug of the caller.
+ *   (2) Source and destination each lie within one allocation or registration,
+ *       also if two of them are adjacent.
+ *   (3) Host memory that is not registered is copied while the caller waits, or
+ *       not at all.
  *
  * LOCKING   big_lock for the look-ups.
  */

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * launch.c - the stand-in's modules, and the kernels that it knows: the two of
- * the plug-in, by their own arithmetic, and those of the tests.
+ * launch.c - the stand-in's modules and kernels: the two kernels of the plug-in,
+ * which run the plug-in's own arithmetic, and the kernels of the tests.
  *
  * OWNS      modules, each with its kernels.
  *
  * INVARIANTS
- *   (1) A kernel's parameters are taken at its launch; what they point to is
- *       read when it runs.
- *   (2) Units of a launch are done in an order of their own, as blocks are.
+ *   (1) A kernel's parameters are read at its launch; the memory to which they
+ *       point is read when the kernel runs.
+ *   (2) The units of a launch run in another order than that of their numbers,
+ *       as thread blocks may.
  *
  * LOCKING   big_lock for the counts.
  */

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.c - the stand-in's memory: what there is, of the device and of the
- * host, and where its bytes are.
+ * memory.c - the stand-in's allocations, of the device and of the host, and the
+ * places of their bytes.
  *
- * OWNS      two reserved ranges of addresses, one for the device's, in which
- *           nothing is ever accessible, and one of the same size for the
- *           bytes; and the list of all live strides.
+ * OWNS      two reserved ranges of addresses: one for device addresses, never
+ *           accessible, and one of equal size for the bytes; the list of all
+ *           live allocations.
  *
  * INVARIANTS
- *   (1) No device address is given out twice: what is kept too long never looks
- *       right by chance.
- *   (2) Device memory is poisoned when it comes and when it goes.
+ *   (1) No device address is handed out twice, so that stale addresses are
+ *       detected.
+ *   (2) Device memory is poisoned when it is allocated and when it is freed.
  *
  * LOCKING   big_lock.
  */

@@ -2,10 +2,10 @@
 /*
  * standin.h - a driver for tests: what its files share.
  *
- * Device memory is host memory.  A device address is in a range of its own
- * where nothing can be read or written; the bytes are at a fixed distance from
- * it (DEVICE_SHIFT below), so that a program that takes a device address for
- * one of the host dies at once, as it would.
+ * Device memory is host memory.  A device address lies in a range that cannot
+ * be read or written; the bytes are at a fixed distance from the address
+ * (DEVICE_SHIFT below).  So a program that uses a device address on the host
+ * dies at once, as with a real driver.
  *
  * A stream is a thread that runs its operations in order, each after a random
  * pause and after its dependencies.  So streams overtake each other unless they
@@ -110,19 +110,19 @@ struct range {
 	unsigned flags;
 };
 
-/* Return the live stride of memory that contains @bytes at @at, or NULL. */
+/* Return the live allocation that contains @bytes at @at, or NULL. */
 const struct range *range_of_locked(uintptr_t at, size_t bytes);
-/* Return whether a live stride of memory has any of these bytes. */
+/* Return whether a live allocation has any of these bytes. */
 bool range_touches_locked(uintptr_t at, size_t bytes);
 /* Return the place of the bytes of a device or host address. */
 void *bytes_at(uintptr_t at);
 bool is_device_address(uintptr_t at);
-/* Return addresses that no stride has had before; 0: none are left. */
+/* Return addresses that no allocation has had before; 0: none are left. */
 uintptr_t device_addresses_locked(size_t bytes, size_t align);
 const struct range *range_add_locked(enum range_kind kind, uintptr_t base,
 				     size_t bytes, unsigned flags);
-/* Remove the stride that begins at @base.  Return false if there is none, else
- * its size in @ret_bytes. */
+/* Remove the allocation that begins at @base.  Return false if there is none,
+ * else its size in @ret_bytes. */
 bool range_remove_locked(enum range_kind kind, uintptr_t base,
 			 size_t *ret_bytes);
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * state.c - the stand-in's settings, faults on demand, and what went wrong.
+ * state.c - the stand-in's settings, faults on demand, and counts of bugs.
  *
  * OWNS      the settings, the faults to come, and the counts of calls and bugs.
  *
  * INVARIANTS
- *   (1) A device that an operation broke answers every later call with that
- *       operation's error, as a real one does.
- *   (2) Settings change between tests only, when nothing is under way.
+ *   (1) After an operation broke the device, every later call returns that
+ *       operation's error, as with a real device.
+ *   (2) Settings change between tests only, when no operation is in flight.
  *
  * LOCKING   a lock of its own, a leaf.
  */

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stream.c - the stand-in's streams: a thread each, late and in its own time.
+ * stream.c - the stand-in's streams: one thread each, with random delays.
  *
- * OWNS      the streams, each counted: by its handle, by its thread, and by
- *           every moment in it that somebody keeps; their operations.
+ * OWNS      the streams, each referenced by its handle, its thread and every
+ *           moment of it that is kept; the streams' operations.
  *
  * STATES    of an operation: GIVEN -> RUNNING -> over (freed); in order.
  *
  * INVARIANTS
- *   (1) An operation begins when all before it in its stream are over, and all
- *       moments that it comes after are past.
- *   (2) The legacy stream's operations come after all that blocking streams
- *       were given before, and before all that they are given later.
- *   (3) seq numbers are given out in the order of the calls; done counts those
- *       that are over, also in that order.
- *   (4) Streams of a priority share hardware queues, where those are counted:
- *       an operation begins when all that its queue was given before have
- *       begun, whichever stream they are of; or ended, if they only wait.
+ *   (1) An operation begins when all earlier operations of its stream have
+ *       ended, and all moments on which it depends have passed.
+ *   (2) The legacy stream's operations run after all earlier operations of
+ *       blocking streams, and before all later ones.
+ *   (3) seq numbers the operations in the order of the calls; done counts the
+ *       operations that have ended, in this order.
+ *   (4) If the number of hardware queues is limited, streams of a priority
+ *       share them: an operation begins when all earlier operations of its queue, of
+ *       any stream, have begun, or if they are waits, have ended.
  *
  * LOCKING   big_lock, but not while an operation runs.
  */
