@@ -319,8 +319,8 @@ static inline uint64_t shape_page_bytes(const struct pool_shape *pool)
 	return pool->block / pool->pages_per_block;
 }
 
-/* Copy the block in these pages from the image, or if @back to the image, in the
- * order of its tensors: a tensor's views in order, each page by page. */
+/* Copy the block in these pages from the image, or if @back to the image, in
+ * the order of its tensors: a tensor's views in order, each page by page. */
 static inline void shape_block(const struct pool_shape *pool, uint8_t *image,
 			       const int64_t *pages, uint8_t *block, bool back)
 {

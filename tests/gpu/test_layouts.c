@@ -35,8 +35,8 @@ static void assert_blocks_are(struct engine *e, kvfs_lease *lease, size_t n,
 	free(block);
 }
 
-/* Expect the bytes of layers @first .. + @layers of the blocks at pages @to, and
- * 0xa5 elsewhere. */
+/* Expect the bytes of layers @first .. + @layers of the blocks at pages @to,
+ * and 0xa5 elsewhere. */
 static void expect_layers(struct engine *e, uint8_t *saved, size_t n,
 			  const int64_t *from, const int64_t *to,
 			  uint32_t first, uint32_t layers)

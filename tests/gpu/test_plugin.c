@@ -60,7 +60,7 @@ static void a_plugin_moves_what_the_host_moves(void **state)
 	}
 }
 
-/* Return the line, if any, that kv_device_find prints for the rejected @name. */
+/* Return the line that kv_device_find prints for a rejected @name, if any. */
 static const char *said_of(const char *name)
 {
 	static char text[1024];

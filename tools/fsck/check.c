@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * check.c - read the index, after a check of its pages; compare the files
- * beside the index, STORE/store, STORE/spaces and STORE/tenants; compare every slot's
- * record with its prologue; report unknown files.
+ * beside the index, STORE/store, STORE/spaces and STORE/tenants; compare every
+ * slot's record with its prologue; report unknown files.
  *
  * OWNS      entries, segments and spaces of struct fsck, and the marks of
  *           records to drop and of prologues to zero.

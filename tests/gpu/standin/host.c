@@ -5,8 +5,8 @@
  * OWNS      memory from cuMemHostAlloc; registrations.
  *
  * INVARIANTS
- *   (1) Read-only memory is registered only as read-only, if the device supports
- *       that; memory registered as read-only takes no writes.
+ *   (1) Read-only memory is registered only as read-only, if the device
+ *       supports that; memory registered as read-only takes no writes.
  *   (2) No byte is registered twice.
  *
  * LOCKING   big_lock.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * launch.c - the stand-in's modules and kernels: the two kernels of the plug-in,
- * which run the plug-in's own arithmetic, and the kernels of the tests.
+ * launch.c - the stand-in's modules and kernels: the two kernels of the
+ * plug-in, by the plug-in's own arithmetic, and the kernels of the tests.
  *
  * OWNS      modules, each with its kernels.
  *

@@ -15,8 +15,8 @@
  *   (3) seq numbers the operations in the order of the calls; done counts the
  *       operations that have ended, in this order.
  *   (4) If the number of hardware queues is limited, streams of a priority
- *       share them: an operation begins when all earlier operations of its queue, of
- *       any stream, have begun, or if they are waits, have ended.
+ *       share them: an operation begins when all earlier operations of its
+ *       queue, of any stream, have begun, or if they are waits, have ended.
  *
  * LOCKING   big_lock, but not while an operation runs.
  */
