@@ -9,8 +9,8 @@
  *   bench plugin             exit status 0 if the plug-in can be loaded
  *
  * With the stand-in driver the figures have no meaning: the run is a test.
- * With a real driver, staged and rw need one that does not register read-only memory
- * (denied.c).
+ * With a real driver, staged and rw need one that does not register read-only
+ * memory (denied.c).
  *
  * OWNS      its daemon, its report.
  *
