@@ -156,6 +156,7 @@ static void free_extras(struct kv_cache *cache)
 	free(cache->deferred.gone);
 	free(cache->deferred.retired);
 	kv_accounts_free(cache->accounts);
+	kv_seeds_close(cache);
 	free(cache->notes);
 	free(cache->store);
 	pthread_mutex_destroy(&cache->lock);
@@ -182,8 +183,6 @@ static int close_parts(struct kv_cache *cache, bool clean)
 	uint64_t n;
 	int r;
 
-	kv_remote_hurry(cache);
-	kv_periodic_stop(&cache->agreeing);
 	kv_remote_stop(cache);
 	kv_periodic_stop(&cache->scrubber.periodic);
 	/* before the housekeeper, which ends stuck reads */
@@ -291,11 +290,11 @@ static int start(struct kv_cache *cache, char **ret_why)
 				      SECOND, scrub_all, cache);
 	if (r < 0)
 		return kv_why(ret_why, r, "cannot start: %s", strerror(-r));
-	r = kv_remote_start(cache, ret_why);
+	r = kv_seeds_open(cache, ret_why);
 	if (r < 0)
 		return r;
-	r = kv_spaces_agree_start(cache);
-	return r < 0 ? kv_why(ret_why, r, "cannot start: %s", strerror(-r)) : 0;
+	kv_seeds_settle(cache);
+	return kv_remote_start(cache, ret_why);
 }
 
 int kv_cache_open(const struct kv_cache_config *config,
@@ -455,19 +454,17 @@ char *kv_cache_describe(struct kv_cache *cache)
 	char *text = NULL;
 	int n;
 
-	_cleanup_(kv_freep) char *remotes = kv_remote_describe(cache);
-
 	kv_lock(cache);
 	n = asprintf(&text,
 		     "ssd=%llu\nsegment_dram=%llu\nsegment_ssd=%llu\n"
 		     "hugepage_segments=%u of %u\nlocked_segments=%u of %u%s\n"
-		     "io=%s\n%s%s%s%s%s",
+		     "io=%s\n%s%s%s%s",
 		     (unsigned long long)cache->config.ssd,
 		     (unsigned long long)arena->segment_bytes,
 		     (unsigned long long)cache->ssd.segment_bytes, arena->huge,
 		     arena->made, arena->made - arena->unlocked, arena->made,
 		     arena->unlocked ? " (RLIMIT_MEMLOCK is too low)" : "",
-		     kv_ring_describe(cache->ring), remotes ? remotes : "",
+		     kv_ring_describe(cache->ring),
 		     cache->notes ? cache->notes : "",
 		     arena->grow_error ? "dram_short=" : "",
 		     arena->grow_error ? strerror(-arena->grow_error) : "",

@@ -38,12 +38,14 @@ struct kv_remote_name {
 	char *name; /* of the tenant, on all nodes */
 };
 struct kv_remote_config {
-	char **urls; /* asked in this order */
-	size_t n;    /* 0: there is no remote tier */
+	char *url;    /* NULL: there is no remote tier */
+	char *secret; /* path of the file of remote_secret=, or NULL */
 	enum kv_writeback write;
-	uint32_t threshold; /* blocks of a chain that justify a look-up */
-	uint64_t rate;	    /* limit of fetching, bytes per second; 0: none */
-	bool optional;	    /* skip backends that cannot be opened */
+	uint32_t
+		threshold; /* fetch a chain only if so many blocks are missing */
+	uint64_t rate;	   /* bytes a second that may be fetched; 0: any */
+	bool optional;	   /* mount although the backend does not answer */
+	bool unsafe; /* dir: accept a directory that others may write to */
 	struct kv_remote_name *tenants;
 	size_t n_tenants;
 };
@@ -125,7 +127,8 @@ struct kv_space_info {
 	uint32_t uid, gid, mode; /* mode: permission bits, 07777 */
 	int64_t mtime_ns;
 	bool removed;
-	bool shared; /* visible to other nodes through the remote tier */
+	bool shared;   /* with other nodes, by the remote tier */
+	bool own_seed; /* its keys depend on a seed that no other node has */
 	struct kv_quota quota;
 	/* NULL: untyped.  Valid while the space is held. */
 	const struct kv_layout *layout;
@@ -172,10 +175,12 @@ int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,
 		       int64_t mtime_ns);
 /*
  * Set the layout of the space on behalf of the user @uid.  Waits.
- *   0         set, or the space had an equal layout
+ *   0         set, or the space had an equal layout; its owner's "keys": "engine" then
+ *             allows sharing
  *   -EEXIST   the space has another layout
  *   -EBADMSG  a block in the space does not fit the layout
  *   -EPERM    the layout says "share", and @uid is neither owner nor operator
+ *   -EINVAL   the layout says "share", and other nodes cannot have the space's keys
  * and the errors of kv_layout_parse.
  */
 int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
@@ -197,7 +202,8 @@ int kv_space_check_layout(struct kv_cache *cache, struct kv_space *space,
  * refused. */
 int kv_space_layout_error(struct kv_cache *cache, struct kv_space *space,
 			  char *ret_why);
-/* Show the space to other nodes by the remote tier, or hide it.  Waits. */
+/* Share the space with other nodes by the remote tier, or no more.  -EINVAL: they
+ * cannot have its keys; kv_space_layout_error has the reason.  Waits. */
 int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 			bool shared);
 /* -ENOSPC: the sum of all guarantees would exceed the tier. */
@@ -261,7 +267,8 @@ size_t kv_space_keys(struct kv_cache *cache, struct kv_space *space,
 
 /* ---- blocks ---- */
 
-enum kv_tier { KV_TIER_DRAM = 1, KV_TIER_SSD = 2 };
+/* KV_TIER_REMOTE: the remote tier has the block, as far as this mount knows. */
+enum kv_tier { KV_TIER_DRAM = 1, KV_TIER_SSD = 2, KV_TIER_REMOTE = 4 };
 
 struct kv_block_info {
 	uint64_t id;		/* 60 bits, never reused while mounted */
@@ -586,7 +593,7 @@ struct kv_flush {
 	uint64_t deletion; /* number of the space's deletions to wait for */
 	uint64_t update;   /* number of record updates to wait for */
 	uint64_t change;   /* number of a snapshot's change to wait for */
-	uint64_t removal;  /* number of a tombstone's change to wait for */
+	uint64_t removal;  /* change number of the tombstone to wait for */
 	struct kv_space *space;
 	/* wait for this block only; NULL: all of @space */
 	struct kv_block *block;
@@ -652,7 +659,7 @@ struct kv_cache_stats {
 	uint64_t dram_segments, dram_segments_max, dram_retired, dram_huge;
 	uint64_t ssd_total, ssd_used, ssd_blocks, ssd_files;
 	uint64_t blocks, spaces, leases, pinned, saving, dirty_blocks;
-	uint64_t dram_alone;   /* neither on SSD nor on their way */
+	uint64_t dram_alone; /* blocks neither on SSD nor being written there */
 	uint64_t pinned_bytes; /* of DRAM */
 	uint64_t snapshots;
 	struct kv_lookups lookups;
@@ -689,83 +696,74 @@ struct kv_cache_stats {
 };
 void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats);
 
-/* Calls of a remote tier's backend, and their special results. */
+/* Calls of the backend of the remote tier. */
 enum kv_remote_call {
-	KV_REMOTE_EXISTS,  /* -ENOENT; else the object's length and digest */
-	KV_REMOTE_GET,	   /* -ENOENT; length, digest and bytes */
-	KV_REMOTE_PUT,	   /* replaces an object */
-	KV_REMOTE_PUBLISH, /* -EEXIST: another node published first */
-	KV_REMOTE_REMOVE,  /* -ENOENT */
-	KV_REMOTE_CLEAR,   /* removes all objects of a space except this one */
+	KV_REMOTE_HEAD, /* whether the object exists */
+	KV_REMOTE_GET,	/* the bytes of the object */
+	KV_REMOTE_PUT,	/* replaces the object in one step */
+	KV_REMOTE_DELETE, /* of the object, or of all below a name that ends in '/' */
 	KV_REMOTE_CALLS,
 };
-#define KV_REMOTE_FAILURE_MAX 96u
+#define KV_REMOTE_FAILURE_MAX 160u
 struct kv_remote_stats {
-	const char *url; /* valid as long as the cache */
-	bool there;	 /* false: the backend could not be opened yet */
-	bool open;	 /* false: not asked, too many failed */
-	/* ended calls, their time */
-	uint64_t calls[KV_REMOTE_CALLS], ns[KV_REMOTE_CALLS];
+	const char *url; /* lives as long as the cache */
+	bool open;	 /* requests are sent; false: the breaker is open */
+	uint64_t calls[KV_REMOTE_CALLS], ns[KV_REMOTE_CALLS]; /* that ended */
 	uint64_t got_bytes, put_bytes;
-	/* Failed calls; those that missed the deadline; damaged objects; blocks
-	 * not handed over at once. */
-	uint64_t failed, late, damaged, dropped;
-	uint64_t offering; /* spaces being offered to the backend */
-	/* Memory lent to the backend for objects in flight, including requests
-	 * that were given up and have not ended. */
-	uint64_t lent_bytes;
-	/* Backend with one helper process per tenant: helpers; helpers that
-	 * hang, fail or have ended; calls for tenants beyond the limit. */
-	uint64_t helpers, helpers_unwell, refused;
-	char failure[KV_REMOTE_FAILURE_MAX]; /* last failure; "": none */
+	uint64_t failed;  /* calls that failed after their retries */
+	uint64_t retried; /* calls that were sent again */
+	uint64_t late;	  /* of the failed calls: over their deadline */
+	uint64_t refused; /* calls refused for one object: 403, symbolic link */
+	uint64_t damaged; /* objects whose bytes did not match their digest */
+	uint64_t dropped; /* blocks that were not put at once */
+	uint64_t offering;	 /* spaces that are being offered */
+	uint64_t tenants_closed; /* tenants whose breaker is open */
+	uint64_t
+		lent_bytes; /* memory of calls in flight, abandoned ones included */
+	char failure[KV_REMOTE_FAILURE_MAX]; /* the last one; "": none yet */
 };
 
-/* Result of a kv_forget at one backend: blocks removed, absent, and possibly
- * left (failed), with the first error in @status. */
-struct kv_forgot {
-	const char *url; /* as long as the cache */
-	uint64_t removed, absent, failed;
-	int status;
-};
-#define KV_FORGOT_MAX 4u
-
+/*
+ * Remove blocks here and then from the backend.  The caller fills in @done, @arg,
+ * @space (held until @done), @n and @keys; n == 0: the whole space, which the caller
+ * has cleared here.
+ */
 struct kv_forget {
-	void (*done)(struct kv_forget *forget); /* called from any thread */
+	void (*done)(struct kv_forget *forget); /* runs once, on any thread */
 	void *arg;
-	struct kv_space *space; /* held by the caller */
-	/* Results when done() is called, in the order of the backends.  For a
-	 * whole space exactly one of removed, absent and failed is 1. */
-	unsigned n_backends;
-	struct kv_forgot backends[KV_FORGOT_MAX];
-	/* the cache's own */
+	struct kv_space *space;
+	/* Set before @done: objects removed, absent, and failed, which the backend may
+	 * still have.  Of a whole space @absent or @failed is 1, or @removed the number
+	 * of objects, 0 if the backend does not tell. */
+	uint64_t removed, absent, failed;
+	int status; /* set before @done: the first failure, or 0 */
+	char why[KV_REMOTE_FAILURE_MAX]; /* set before @done: its text; "": none */
+	/* used by the cache until @done: */
 	TAILQ_ENTRY(kv_forget) link;
 	char prefix[160];
-	size_t next[KV_FORGOT_MAX];
-	unsigned under_way[KV_FORGOT_MAX];
+	size_t next;
+	unsigned under_way;
 	uint64_t until_ns;
 	bool cancelled;
-	size_t n; /* keys; 0: the whole space, here as far as cleared */
+	size_t n;
 	struct kv_key keys[];
 };
 /*
- * Remove blocks here, and then from all backends, for @ns at most; @forget
- * belongs to the cache until done().  Until they are saved again here, the
- * blocks are neither fetched nor handed over.  Objects on their way to a
- * backend are waited for.
- *   -EOPNOTSUPP  no remote tier
- *   -EROFS
+ * Submit @forget, which belongs to the cache until @done runs, within @ns.  The blocks
+ * are neither fetched nor put again before they are saved here again.  Puts in flight
+ * end first.
+ * -EOPNOTSUPP  there is no remote tier
+ * -EROFS
  */
 int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
 		     uint64_t ns);
-/* Make done() run soon, unless it has run. */
+/* Let @done run soon, unless it has run. */
 void kv_forget_cancel(struct kv_cache *cache, struct kv_forget *forget);
 
-/* Return whether a backend exists for the scheme of @url. */
+/* Return whether the scheme of @url is one of a backend. */
 bool kv_remote_knows(const char *url);
-/* Copy the figures of at most @max backends, in their order; return the
- * number. */
-size_t kv_remote_stats(struct kv_cache *cache, struct kv_remote_stats *ret,
-		       size_t max);
+/* Copy the statistics of the backend; false: there is no remote tier. */
+bool kv_remote_stats(struct kv_cache *cache, struct kv_remote_stats *ret);
 
 /* Return key=value lines: the sizes that the cache settled on, and every
  * fallback with its reason.  Caller frees. */

@@ -351,6 +351,13 @@ static int parse_member(const char *name, const json_t *value,
 		layout->token_ids = json_is_true(value);
 		return json_is_boolean(value) ? 0 : -EINVAL;
 	}
+	if (strcmp(name, "keys") == 0) {
+		layout->engine_keys = true;
+		return json_is_string(value) && strcmp(json_string_value(value),
+						       "engine") == 0
+			       ? 0
+			       : -EINVAL;
+	}
 	if (strcmp(name, "share") == 0) {
 		layout->share = json_is_true(value);
 		return json_is_boolean(value) ? 0 : -EINVAL;
@@ -464,7 +471,7 @@ static int make_text(struct kv_layout *layout)
 {
 	_cleanup_(json_decrefp) json_t *json = NULL;
 	_cleanup_(kv_freep) char *text = NULL;
-	char seed[SEED_DIGITS + 1], window[REUSE_TEXT_MAX];
+	char seed[SEED_DIGITS + 1], window[REUSE_TEXT_MAX], *line;
 
 	snprintf(seed, sizeof(seed), "%016" PRIx64, layout->seed);
 	snprintf(window, sizeof(window), "window:%" PRIu32, layout->window);
@@ -483,6 +490,8 @@ static int make_text(struct kv_layout *layout)
 	     json_object_set_new(json, "layers", layers_json(layout)) < 0) ||
 	    (layout->token_ids &&
 	     json_object_set_new(json, "token_ids", json_true()) < 0) ||
+	    (layout->engine_keys &&
+	     json_object_set_new(json, "keys", json_string("engine")) < 0) ||
 	    (layout->share &&
 	     json_object_set_new(json, "share", json_true()) < 0))
 		return -ENOMEM;
@@ -491,11 +500,18 @@ static int make_text(struct kv_layout *layout)
 		return -ENOMEM;
 	if (strlen(text) + 1 > KV_LAYOUT_TEXT_MAX)
 		return -EFBIG;
-	if (asprintf(&layout->json, "%s\n", text) < 0) {
-		layout->json = NULL;
+	if (asprintf(&line, "%s\n", text) < 0)
 		return -ENOMEM;
-	}
+	free(layout->json);
+	layout->json = line;
 	return 0;
+}
+
+int kv_layout_set_seed(struct kv_layout *layout, uint64_t seed)
+{
+	layout->seed = seed;
+	layout->seed_drawn = false;
+	return make_text(layout);
 }
 
 bool kv_json_no_memory(const struct json_error_t *error)

@@ -45,11 +45,12 @@ struct kv_layout {
 	int layer_dim;
 	/* most pieces of memory that one layer consists of */
 	size_t layer_pieces;
-	unsigned given; /* optional members in the text: enum given */
-	bool token_ids; /* blocks have token ids */
+	unsigned given;	  /* optional members in the text: enum given */
+	bool token_ids;	  /* blocks have token ids */
+	bool engine_keys; /* "keys": "engine": keys do not depend on the seed */
 	bool share;   /* the space is shared with other nodes from the start */
 	char *json;   /* canonical text */
-	char *header; /* the tensors as a block's header lists them (block.c) */
+	char *header; /* the tensors as a block's header has them (block.c) */
 	size_t header_len;
 };
 
@@ -58,8 +59,8 @@ struct kv_layout {
  * random, the other optional members take their defaults (tokens 0, reuse
  * "prefix", empty fingerprint and salt).  The canonical text has "layers" only if
  * @text has it; without it the layers are the first dimension, if all tensors
- * have the same one, else the tensors.  "token_ids" and "share" are in the
- * canonical text if they are true; "token_ids" needs "tokens", at most
+ * have the same one, else the tensors.  "token_ids", "share" and "keys" are in the
+ * canonical text if they are true, or "engine"; "token_ids" needs "tokens", at most
  * KV_TOKEN_IDS_MAX.
  * Errors: -EINVAL for anything that is not exactly a layout (unknown or
  * repeated member, bad dtype, zero or overflowing shape, repeated tensor name),
@@ -76,11 +77,13 @@ int kv_layout_parse(const char *text, size_t len,
  * The caller frees *@ret_why.
  */
 int kv_layout_check(const char *text, size_t len, char **ret_why);
+/* Give a layout that nobody else has yet another seed.  -ENOMEM: it is of no use. */
+int kv_layout_set_seed(struct kv_layout *layout, uint64_t seed);
 void kv_layout_free(struct kv_layout *layout);
 void kv_layout_freep(struct kv_layout **layout);
 
 /*
- * Return whether each member of @text except "share" has the same value in
+ * Return whether each member of @text except "share" and "keys" has the same value in
  * @layout.  1: yes; 0: no; or an error of kv_layout_parse.
  */
 int kv_layout_agrees(const struct kv_layout *layout, const char *text,

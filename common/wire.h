@@ -112,7 +112,7 @@ enum wire_type {
 	 * memory. */
 	WIRE_REGISTERS,
 	/* wire_key[], none: the whole space; @arg: nanoseconds for the remote tier, at
-	 * most WIRE_FORGET_NS; reply: wire_forgot[], one a backend. */
+	 * most WIRE_FORGET_NS; reply: one wire_forgot. */
 	WIRE_FORGET,
 	WIRE_TYPE_END,
 };
@@ -361,17 +361,18 @@ struct wire_tokens {
 };
 
 /*
- * WIRE_FORGET removes the blocks from the backends, and here unless it is for the whole
- * space, which WIRE_CLEAR clears.  @removed, @absent and @failed: numbers of blocks of one
- * backend; of a whole space, one of them is 1.  @status: of the first that failed.  @url
- * ends with a NUL, and may be cut.  Status of the request: -EOPNOTSUPP: there is no remote
+ * WIRE_FORGET removes the blocks from the backend, and here unless it is for the whole
+ * space, which WIRE_CLEAR clears.  @removed, @absent and @failed: numbers of blocks; of a
+ * whole space, @absent or @failed is 1, or @removed the number of blocks, 0 if the backend
+ * does not tell.  @status: of the first that failed, with the cause in @why, which may be
+ * empty.  @url and @why end with a NUL, and may be cut.  Status of the request: -EOPNOTSUPP: there is no remote
  * tier; -ENOENT, -EACCES, -EROFS, -ENOLCK, -ENOMEM.
  */
 #define WIRE_FORGET_NS UINT64_C(600000000000)
 struct wire_forgot {
 	uint32_t removed, absent, failed;
 	int32_t status;
-	char url[240];
+	char url[128], why[112];
 };
 
 /* Segment ids are never reused within an epoch. */

@@ -78,14 +78,24 @@ static ssize_t ask(int fd, enum wire_type type, void *items, size_t bytes,
 	return header.status < 0 ? header.status : n - (ssize_t)sizeof(header);
 }
 
-/* Judge the daemon by its statistics: the line `ssd` ends with the state of the
- * SSD tier. */
+/* Find the line of @text that begins with @word, and end it.  NULL: there is none. */
+static char *line_of(char *text, const char *word)
+{
+	char *line = strstr(text, word);
+
+	if (line)
+		line[1 + strcspn(line + 1, "\n")] = '\0';
+	return line;
+}
+
+/* Judge the daemon by its statistics: the lines `ssd` and `remote` end with the
+ * tiers' states. */
 static int ask_socket(int to_parent, const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct wire_hello hello = {.version = WIRE_VERSION};
 	_cleanup_(kv_closep) int fd = -1;
-	char text[WIRE_MAX], *line, *state;
+	char text[WIRE_MAX], *line, *state, *remote, *why;
 	ssize_t n;
 
 	if (strlen(path) >= sizeof(address.sun_path))
@@ -109,17 +119,26 @@ static int ask_socket(int to_parent, const char *path)
 		return report(to_parent, DEAD, "the socket %s: %s", path,
 			      strerror((int)-n));
 	text[n] = '\0';
-	line = strstr(text, "\nssd ");
+	/* The last lines first, as each is ended. */
+	why = line_of(text, "\n          the last failure: ");
+	remote = line_of(text, "\nremote ");
+	line = line_of(text, "\nssd ");
 	if (!line)
 		return report(
 			to_parent, DEAD,
 			"the daemon's statistics have no line for the SSD");
-	line[1 + strcspn(line + 1, "\n")] = '\0';
 	state = strrchr(line, ',');
 	state = state ? state + 2 : line;
 	if (strcmp(state, "online") != 0 && strcmp(state, "off") != 0)
 		return report(to_parent, DEGRADED, "the SSD tier: %s", state);
-	return report(to_parent, WELL, "well; the SSD tier: %s", state);
+	remote = remote ? strrchr(remote, ':') : NULL;
+	if (remote && strcmp(remote, ": open") != 0)
+		return report(to_parent, DEGRADED,
+			      "the remote tier is not used: %s",
+			      why ? strchr(why, ':') + 2
+				  : "its backend does not answer");
+	return report(to_parent, WELL, "well; the SSD tier: %s%s", state,
+		      remote ? "; the remote tier: open" : "");
 }
 
 static int ask_mount(int to_parent, const char *path)

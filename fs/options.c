@@ -249,21 +249,22 @@ static bool names_relative(const char *url, const char *word)
 	return false;
 }
 
-/* Append one remote backend. */
 static int take_remote(const struct word *word, void *where, const char *value,
 		       const char **ret_why)
 {
 	struct kv_remote_config *remote = where;
-	char **more = realloc(remote->urls, (remote->n + 1) * sizeof(*more));
 
 	(void)word;
-	*ret_why = "out of memory";
-	if (!more)
-		return -ENOMEM;
-	remote->urls = more;
-	*ret_why =
-		"not one of dir:PATH, http://HOST, https://HOST, s3://BUCKET, "
-		"helper:PROGRAM, mooncake:CONFIG";
+	*ret_why = "there is one remote tier, and it has its URL already";
+	if (remote->url)
+		return -EINVAL;
+	*ret_why = "not supported any more: run a gateway, such as "
+		   "kvfs-remote-mooncake, and mount http+unix:SOCKET";
+	if (strncmp(value, "helper:", 7) == 0 ||
+	    strncmp(value, "mooncake:", 9) == 0)
+		return -EINVAL;
+	*ret_why = "not one of dir:PATH, http://HOST, https://HOST, "
+		   "http+unix:SOCKET, s3://BUCKET";
 	if (!kv_remote_knows(value))
 		return -EINVAL;
 	*ret_why = "without a directory";
@@ -274,11 +275,8 @@ static int take_remote(const struct word *word, void *where, const char *value,
 	    names_relative(value, "ca="))
 		return -EINVAL;
 	*ret_why = "out of memory";
-	more[remote->n] = strdup(value);
-	if (!more[remote->n])
-		return -ENOMEM;
-	remote->n++;
-	return 0;
+	remote->url = strdup(value);
+	return remote->url ? 0 : -ENOMEM;
 }
 
 /* Check the name of a tenant, which becomes part of file names, paths and URLs.
@@ -365,7 +363,9 @@ static const struct word known[] = {
 	 10, 65536},
 	{"remote_rate", take_bytes, CACHE(remote.rate), "RATE", REMOTE},
 	{"remote_tenant", take_tenant, CACHE(remote), "UID:NAME", REMOTE},
+	{"remote_secret", take_path, CACHE(remote.secret), "FILE", REMOTE},
 	{"remote_optional", take_flag, CACHE(remote.optional), NULL, REMOTE},
+	{"remote_unsafe", take_flag, CACHE(remote.unsafe), NULL, REMOTE},
 };
 
 static void print_word(FILE *f, const struct word *word,
@@ -376,8 +376,7 @@ static void print_word(FILE *f, const struct word *word,
 	const char *choice = word->values;
 
 	if (word->take == take_remote) {
-		for (size_t i = 0; i < remote->n; i++)
-			fprintf(f, "remote=%s\n", remote->urls[i]);
+		fprintf(f, "remote=%s\n", remote->url);
 		return;
 	}
 	if (word->take == take_tenant) {
@@ -387,10 +386,13 @@ static void print_word(FILE *f, const struct word *word,
 				remote->tenants[i].name);
 		return;
 	}
-	if (at == &remote->optional) {
-		fputs(remote->optional ? "remote_optional\n" : "", f);
+	if (at == &remote->optional || at == &remote->unsafe) {
+		if (*(const bool *)at)
+			fprintf(f, "%s\n", word->name);
 		return;
 	}
+	if (at == &remote->secret && !remote->secret)
+		return;
 	fprintf(f, "%s=", word->name);
 	if (word->take == take_size)
 		fprintf(f, "%llu",
@@ -402,7 +404,7 @@ static void print_word(FILE *f, const struct word *word,
 	else if (word->take == take_policy)
 		fputs(*(const char *const *)at, f);
 	else if (word->take == take_path)
-		fputs(o->control, f);
+		fputs(at == &remote->secret ? remote->secret : o->control, f);
 	else if (word->take == take_number && word->base == 10)
 		fprintf(f, "%u", *(const uint32_t *)at);
 	else if (word->take == take_number)
@@ -427,7 +429,7 @@ void kv_options_print(FILE *f, const struct kv_options *o)
 {
 	for (size_t i = 0; i < KV_ARRAY_LEN(known); i++)
 		if (known[i].shown == ALWAYS || known[i].shown == CONFIG ||
-		    (known[i].shown == REMOTE && o->cache.remote.n > 0))
+		    (known[i].shown == REMOTE && o->cache.remote.url))
 			print_word(f, &known[i], o);
 }
 
@@ -729,7 +731,7 @@ static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 	struct kv_options *o = &p->options;
 	struct kv_remote_config *remote = &o->cache.remote;
 	const bool none = !strcmp(argv[1], "none");
-	char *url;
+	char *path;
 
 	if (!argv[0][0])
 		return kv_why(ret_why, -EINVAL, "STORE is empty");
@@ -745,11 +747,11 @@ static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 		return kv_why(ret_why, -EINVAL, "out of memory");
 	/* A line of .kvfs/config, and of a message, shows one path. */
 	for (unsigned i = 0; i < 3; i++) {
-		const char *path = i == 0   ? o->store
-				   : i == 1 ? o->mountpoint
-					    : o->control;
+		const char *of = i == 0	  ? o->store
+				 : i == 1 ? o->mountpoint
+					  : o->control;
 
-		if (path && strchr(path, '\n'))
+		if (of && strchr(of, '\n'))
 			return kv_why(ret_why, -EINVAL,
 				      "%s: its path has a newline in it",
 				      i == 0   ? "STORE"
@@ -761,14 +763,19 @@ static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 		return kv_why(ret_why, -EINVAL,
 			      "control=%s: longer than a socket's path may be",
 			      p->control);
-	for (size_t i = 0; i < remote->n; i++) {
-		if (strncmp(remote->urls[i], "dir:", 4) != 0)
-			continue;
-		url = absolute("dir:", remote->urls[i] + 4);
-		if (!url)
+	if (remote->secret && remote->secret[0] != '/') {
+		path = absolute("", remote->secret);
+		if (!path)
 			return kv_why(ret_why, -ENOMEM, "out of memory");
-		free(remote->urls[i]);
-		remote->urls[i] = url;
+		free(remote->secret);
+		remote->secret = path;
+	}
+	if (remote->url && strncmp(remote->url, "dir:", 4) == 0) {
+		path = absolute("dir:", remote->url + 4);
+		if (!path)
+			return kv_why(ret_why, -ENOMEM, "out of memory");
+		free(remote->url);
+		remote->url = path;
 	}
 	return 0;
 }
@@ -935,9 +942,8 @@ void kv_options_fini(struct kv_options *options)
 	free(options->fuse);
 	free(options->given);
 	free(options->rules.allow);
-	for (size_t i = 0; i < options->cache.remote.n; i++)
-		free(options->cache.remote.urls[i]);
-	free(options->cache.remote.urls);
+	free(options->cache.remote.url);
+	free(options->cache.remote.secret);
 	for (size_t i = 0; i < options->cache.remote.n_tenants; i++)
 		free(options->cache.remote.tenants[i].name);
 	free(options->cache.remote.tenants);

@@ -580,7 +580,7 @@ static int add_slot(struct work *work, const struct file *file,
 	const struct known key = {.id = record->space}, *known;
 	const uint64_t slot_id = kv_slot_id(file->id, slot_number);
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
-	struct kv_txn *batch;
+	struct kv_txn *batch = NULL;
 	int r = 0, read = 0;
 
 	out->unreadable += found->state == KV_FOUND_UNREADABLE;

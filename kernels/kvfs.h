@@ -292,12 +292,12 @@ int kvfs_space_clear(kvfs_space *space);
 int kvfs_space_remove(kvfs_space *space);
 
 /*
- * Remove @keys (@n 0: every block, as kvfs_space_clear does) here and on every
+ * Remove @keys (@n 0: every block, as kvfs_space_clear does) here and from the
  * backend of the remote tier, within @timeout nanoseconds, at most ten minutes.
- * *@ret_text, which the caller frees, gets a line for each backend: the numbers
- * of blocks that were removed, were absent, and may still exist, with the
- * reason.  Returns how many blocks may still exist on a backend; if there are
- * any, or after an error, call again.
+ * *@ret_text, which the caller frees, gets a line: the numbers of blocks that
+ * were removed, were absent, and may still exist, with the reason.  Returns how
+ * many blocks may still exist there; if there are any, or after an error, call
+ * again.
  * -EOPNOTSUPP: there is no remote tier, and nothing was removed
  * -ETIMEDOUT: the daemon hangs
  * -EACCES, -EROFS, -ENOTCONN

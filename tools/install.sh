@@ -45,7 +45,6 @@ done
 put 755 tools/kvfs-forget "$to/bin/kvfs-forget"
 put 755 tools/kvfs-bundle "$to/bin/kvfs-bundle"
 put 644 connectors/kvfs/bundle.py "$to/libexec/kvfs/bundle.py"
-put 644 connectors/remote/kvfs_remote.py "$to/libexec/kvfs/kvfs_remote.py"
 put 755 connectors/remote/kvfs-remote-mooncake "$to/libexec/kvfs/kvfs-remote-mooncake"
 [ "$verb" = install ] || rmdir "$to/libexec/kvfs" 2>/dev/null || true
 put 644 kernels/kvfs.h "$to/include/kvfs.h"

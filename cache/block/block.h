@@ -33,9 +33,9 @@ void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block);
 /* Return whether the bytes may move to another slot: no lease, reader or flush
  * has them. */
 bool kv_block_movable(const struct kv_block *block);
-/* Move the block to @new, after its bytes were copied there from @old.
- * Leaseholders keep @old, which then must be of a wrong access class.  Return
- * false, and free @new, if the block cannot be moved any more. */
+/* Move the block to @new, after its bytes were copied there from @old.  Leases
+ * keep @old, so a leased block is moved only if @old is of a wrong access class.
+ * Return false, and free @new, if the block cannot be moved any more. */
 bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
 			     struct kv_slot *old, struct kv_slot *new);
 /* If its space has another owner or mode than the slot, take a durable block

@@ -283,6 +283,7 @@ static int publish_locked(struct kv_cache *cache, struct kv_fill *fill,
 		return r;
 	block->length = (uint32_t)fill->length;
 	block->mtime_ns = meta->mtime_ns;
+	block->remote = fill->fetched;
 	block->atime = (uint32_t)(now_ns / 1000000000);
 	/* A file's directory changed when the file was created: closing the
 	 * file, a fill without a key, must not change the directory's time

@@ -148,3 +148,14 @@ void kv_warn(struct kv_cache *cache, const char *key, const char *format, ...)
 	if (cache->config.warn)
 		cache->config.warn(cache->config.arg, line);
 }
+
+void kv_tenant_name(const struct kv_cache *cache, uint32_t uid,
+		    char name[KV_REMOTE_NAME_MAX + 1])
+{
+	const struct kv_remote_config *config = &cache->config.remote;
+
+	sprintf(name, "%u", uid);
+	for (size_t i = 0; i < config->n_tenants; i++)
+		if (config->tenants[i].uid == uid)
+			strcpy(name, config->tenants[i].name);
+}

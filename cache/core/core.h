@@ -49,8 +49,9 @@ struct kv_block {
 	uint32_t length;
 	uint32_t file, slot_number; /* on SSD; file is KV_NONE if not there */
 	uint32_t refs;		    /* gets, and reads in flight */
-	uint32_t hits;
-	uint32_t atime; /* seconds of wall time */
+	uint32_t hits : 31;
+	uint32_t remote : 1; /* the remote tier has it, as far as is known */
+	uint32_t atime;	     /* seconds of wall time */
 	int64_t mtime_ns;
 	struct kv_slot *slot;	   /* slot in DRAM, READY; or NULL */
 	struct kv_evict_node node; /* SSD policy */
@@ -112,7 +113,6 @@ struct kv_pins {
 
 /* ---- spaces ---- */
 
-#define KV_REMOTES_MAX 4u
 struct kv_offer;
 
 struct kv_slot;
@@ -197,26 +197,19 @@ struct kv_space {
 	int64_t mtime_ns;
 	bool removed;
 	bool shared; /* visible to other nodes through the remote tier */
-	/*
-	 * own_seed: this node drew the layout's seed, and no other node has it.
-	 * differs: other nodes have another seed, and the space has blocks
-	 * already.  split: backends have different seeds; reported.  untold:
-	 * bits of the backends that may lack the layout.  agree_ns: when to ask
-	 * the backends again.
-	 */
-	bool own_seed, differs, split;
-	uint32_t untold;
-	uint64_t agree_ns;
-	/* Offers of all blocks, by remote/backup.c; NULL: done. */
-	struct kv_offer *offers[KV_REMOTES_MAX];
-	bool settling; /* record in the making: not found by name */
+	/* The keys depend on a seed that was drawn here, and that other nodes cannot
+	 * have: the space cannot be shared.  seed.c */
+	bool own_seed;
+	struct kv_offer
+		*offer; /* of all blocks; NULL: done.  remote/backup.c */
+	bool settling;	/* record in the making: not found by name */
 	struct kv_quota quota;
 	/* being written by persist.c; NULL: none */
 	struct kv_space_change *change;
 	uint64_t file_bytes;	  /* size of the space's file in STORE/spaces */
 	uint64_t index_bytes;	  /* size in the index, including snapshots */
-	struct kv_layout *layout; /* set once; space/agree.c may replace it */
-	struct kv_layout *former;
+	struct kv_layout *layout; /* set once, or replaced by space/seed.c */
+	struct kv_layout *former; /* the replaced one: clients have its text */
 	char layout_error[KV_LAYOUT_ERROR_MAX + 1];
 	struct kv_dir *dirs[256]; /* NULL: not there */
 	uint64_t blocks;
@@ -425,7 +418,7 @@ struct kv_segfile {
 	uint8_t failures; /* failed changes of the slot size, in a row */
 	bool sweeping;
 	TAILQ_ENTRY(kv_segfile)
-	link;			       /* of its class; files with room first */
+	link; /* list of its class; files with free slots first */
 	TAILQ_ENTRY(kv_segfile) queue; /* moves->files */
 };
 TAILQ_HEAD(kv_segfiles, kv_segfile);
@@ -665,11 +658,11 @@ struct kv_cache {
 	struct kv_ring *ring;	/* fixed */
 	struct kv_periodic housekeeper;
 	struct kv_prefetcher prefetcher;
-	struct kv_remote *remote; /* NULL: none */
-	/* NULL as remote; hooks.h */
-	const struct kv_remote_hooks *remote_hooks;
-	const struct kv_block_hooks *block_hooks; /* fixed; hooks.h */
-	struct kv_periodic agreeing;
+	struct kv_remote *remote;		    /* NULL: none */
+	const struct kv_remote_hooks *remote_hooks; /* as remote; hooks.h */
+	const struct kv_block_hooks *block_hooks;   /* fixed; hooks.h */
+	struct kv_seeds *seeds; /* fixed; NULL: no remote_secret */
+	uint64_t unshared_ns;	/* when a refusal to share was last logged */
 	struct kv_removed *removed; /* tombstones; NULL: none, or no memory */
 	struct kv_health health;
 	struct kv_scrubber scrubber;
@@ -719,6 +712,10 @@ void kv_defer_flushed(struct kv_cache *cache, struct kv_flush *flush,
 void kv_defer_retired(struct kv_cache *cache, uint32_t segment);
 void kv_note(struct kv_cache *cache, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
+/* Write the name that the backend of the remote tier has for the user @uid: that of
+ * remote_tenant=, or the number. */
+void kv_tenant_name(const struct kv_cache *cache, uint32_t uid,
+		    char name[KV_REMOTE_NAME_MAX + 1]);
 /* Add a note, and pass the line to config.warn. */
 void kv_warn(struct kv_cache *cache, const char *key, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));

@@ -59,8 +59,8 @@ void kv_evict_list_add_plain(struct kv_evict_list *list,
 void kv_evict_list_gone(struct kv_cache *cache,
 			const struct kv_evict_list *list,
 			const struct kv_block *block);
-void kv_evict_list_drop(struct kv_evict_list *list,
-			uint32_t block); /* if it is on the list */
+/* Take @block off the list; no effect if it is not on the list. */
+void kv_evict_list_drop(struct kv_evict_list *list, uint32_t block);
 /* Free the lists of a class, or of a space; they are empty. */
 void kv_evict_lists_free(struct kv_evict_lists *lists);
 void kv_evict_lists_leave(struct kv_space *space);

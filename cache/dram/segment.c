@@ -388,8 +388,9 @@ static bool keeps(const struct kv_segment *segment,
 	return alone || mapper->tenant != segment->owner;
 }
 
-/* Charge exactly the mappers that keep the segment: the segment is retired, or
- * a client reported an unmap, truly or not. */
+/* A retired segment is charged to the clients that still map it.  Charge exactly
+ * these clients, after the segment was retired or a client reported an unmap,
+ * truly or not. */
 static void charge_keepers(struct kv_cache *cache, struct kv_segment *segment)
 {
 	struct kv_mapper *mapper;

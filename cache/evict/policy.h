@@ -81,7 +81,7 @@ struct kv_eviction {
 struct kv_policy_kind {
 	const char *name;
 	bool newest_first; /* evict from the newest end of a list */
-	/* number with KV_LIST_ENDED; at most KV_HIT_DENSITY_LISTS */
+	/* number of lists, with KV_LIST_ENDED; at most KV_HIT_DENSITY_LISTS */
 	unsigned lists;
 	/* Return the list for a block; it must not fall with more @uses, nor,
 	 * for equal @uses, with a higher @depth. */

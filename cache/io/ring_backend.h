@@ -48,8 +48,9 @@ struct kv_ring {
 	struct kv_ios flying; /* lock; requests at the device, oldest first */
 	uint64_t queued, pending;   /* lock; pending: not yet ended */
 	uint64_t bytes, read_bytes; /* lock; sums over flying */
-	uint64_t passed;   /* lock; bytes of reads started ahead of a write */
-	unsigned sleepers; /* lock; threads that wait for work */
+	/* lock; bytes of reads started while the first of others waits */
+	uint64_t passed;
+	unsigned sleepers;		/* lock; threads that wait for work */
 	bool stopping, failed;		/* lock */
 	struct kv_ring_buffer *buffers; /* lock */
 

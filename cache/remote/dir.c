@@ -1,615 +1,583 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dir.c - a backend in a directory: NFS, Lustre, a portable disk.  The reference for other
- * backends.
+ * dir.c - the backend in a directory: NFS, Lustre, a portable disk.
  *
- * An object is a file, and its note the file NAME.digest beside it.  Both are written in
- * .part and then renamed, the note last: without a note there is no object.  Only the
- * daemon's user may read them.
+ * An object is a file that is written in .part and then renamed.  Calls on such a
+ * filesystem may take any time, so threads make them.
  *
- * Calls on such a filesystem may take any time, so threads make them.
+ * Other users may write to the directory if the mount allows it (remote_unsafe), so no
+ * path is followed as a whole: each part of a name is opened below its folder, without
+ * links, and must belong to the owner of the directory or to the daemon's user.
  *
- * OWNS      the threads; operations from submit to reap.
+ * OWNS      the threads.
  *
  * INVARIANTS
- *   (1) An operation is queued, in flight on one thread, or done.
- *   (2) An operation that succeeds was done in the directory to which the path leads.
+ *   (1) An operation that succeeds was done in the directory to which the path leads.
+ *   (2) A file or folder is used only if check_entry() accepted its descriptor.
  *
- * LOCKING   dir->lock for the queues; none during calls.
+ * LOCKING   dir->ops.lock for two flags; none during calls.
  */
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <sched.h>
 #include <stdio.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
 
-#include "cache/remote/backend.h"
+#include "cache/remote/ops.h"
 #include "common/bytes.h"
-#include "common/copy.h"
-#include "common/thread.h"
 
 #define THREADS 8u
-#define NOTE ".digest"
 #define PART ".part"
-#define PART_SECONDS 86400 /* after that its writer is dead */
-#define OPEN_NS UINT64_C(3000000000)
-#define END_NS UINT64_C(1000000000)
-#define IN_PROGRESS 1
+#define PART_SECONDS 86400 /* after that the writer is dead */
+#define CHUNK (1u << 20)   /* bytes read between two looks at op->cancelled */
+#define DEPTH 4u	   /* of folders that are removed */
+#ifdef __SANITIZE_THREAD__ /* which takes descriptors for those of the process */
+#define OWN_FILES 0
+#else
+#define OWN_FILES 1
+#endif
+#define FOLDER (O_PATH | O_DIRECTORY)
+
+/* A thread and its own descriptor of the directory. */
+struct worker {
+	struct dir *dir; /* fixed; NULL: no thread */
+	pthread_t thread;
+	bool started;
+	int root;	/* -1: not open */
+	struct stat st; /* of root */
+};
 
 struct dir {
-	char *path; /* fixed */
-	int fd;	    /* fixed; the directory that it leads to */
-	pthread_mutex_t lock;
-	pthread_cond_t wake, ended;
-	struct kv_remote_ops queued;
-	struct kv_done done;
-	unsigned under_way, running;
-	bool stop;
-	pthread_t threads[THREADS];
+	struct kv_ops ops; /* first */
+	char *path;	   /* fixed, as are these */
+	bool unsafe, writes;
+	/* ops.lock, as are these: the last directory that had .part; 0: none yet. */
+	dev_t device;
+	ino_t inode;
+	bool swept; /* old files in .part were removed */
+	struct worker workers[THREADS];
 };
 
-struct path {
-	char text[KV_OBJECT_NAME_MAX + 64];
-};
+/* ---- files and folders ---- */
 
-static struct path path_of(const struct kv_remote_op *op, const char *suffix)
+/* Return the status of an operation on one object that ended with @error. */
+static int status_of(int error)
 {
-	struct path path;
-
-	snprintf(path.text, sizeof(path.text), "%s%s", op->name, suffix);
-	return path;
+	switch (error) {
+	case ELOOP:
+	case ENOTDIR:
+	case EISDIR:
+	case EACCES:
+	case EPERM:
+	case ENXIO:
+		return -EACCES;
+	case ENOSPC:
+	case EDQUOT:
+	case EFBIG:
+	case EROFS:
+		return -ENOSPC;
+	case EAGAIN:
+	case EBADMSG:
+	case ECANCELED:
+		return -EIO;
+	default:
+		return -error;
+	}
 }
 
-/* Return a name that no other thread, process or node uses. */
-static struct path temporary(void)
+static int failed(struct kv_remote_op *op, const char *name, int error)
 {
-	static _Atomic unsigned counter;
-	struct path path;
-	struct timespec now;
-
-	clock_gettime(CLOCK_REALTIME, &now);
-	snprintf(path.text, sizeof(path.text), PART "/%lx.%lx.%lx.%x",
-		 (long)now.tv_sec, (long)now.tv_nsec, (long)getpid(),
-		 counter++);
-	return path;
+	return kv_op_failed(op, status_of(error), "%.80s: %s", name,
+			    error == ELOOP ? "a symbolic link"
+					   : strerror(error));
 }
 
-/* ---- reading ---- */
-
-static int open_at(const struct dir *dir, const char *path, int flags)
+/* Open @name, which has no slash, in the folder @at, but not through a link.  Returns a
+ * descriptor, or -1 with errno. */
+static int open_entry(int at, const char *name, int flags)
 {
-	int fd = openat(dir->fd, path, flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+	struct open_how how = {
+		.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS |
+			   RESOLVE_NO_MAGICLINKS,
+	};
+	long fd = -1;
 
-	return fd < 0 ? -errno : fd;
+	flags |= O_CLOEXEC | O_NOFOLLOW;
+	if (!(flags & O_PATH))
+		flags |= O_NOCTTY | O_NONBLOCK; /* do not wait for a FIFO */
+	how.flags = (uint64_t)flags;
+	how.mode = flags & O_CREAT ? 0600 : 0;
+	for (int tries = 0; tries < 100; tries++) {
+		fd = syscall(SYS_openat2, at, name, &how, sizeof(how));
+		if (fd >= 0 || errno != EAGAIN)
+			break;
+	}
+	/* No such call here, as in many containers. */
+	if (fd < 0 && (errno == ENOSYS || errno == EPERM))
+		fd = openat(at, name, flags, 0600);
+	return (int)fd;
 }
 
-/* Read up to @n bytes; returns their number, or -errno.  By read(2), as tests use a pipe
- * for a server that hangs and goes on. */
-static long read_all(int fd, void *data, size_t n)
+/* Check the type and owner of the open entry @name. */
+static int check_entry(const struct worker *w, struct kv_remote_op *op, int fd,
+		       const char *name, mode_t type, struct stat *ret)
 {
-	size_t done = 0;
+	if (fstat(fd, ret) < 0)
+		return failed(op, name, errno);
+	if ((ret->st_mode & S_IFMT) != type)
+		return kv_op_failed(op, -EACCES, "%.80s: not a %s", name,
+				    type == S_IFREG ? "file" : "folder");
+	if (ret->st_uid != w->st.st_uid && ret->st_uid != geteuid())
+		return kv_op_failed(op, -EACCES, "%.80s: belongs to user %u",
+				    name, ret->st_uid);
+	return 0;
+}
 
-	while (done < n) {
-		ssize_t got = read(fd, (uint8_t *)data + done, n - done);
+/* Open the folder @name in @at; with @make it is made if it is absent. */
+static int open_folder(const struct worker *w, struct kv_remote_op *op, int at,
+		       const char *name, int flags, bool make)
+{
+	_cleanup_(kv_closep) int fd = open_entry(at, name, flags);
+	struct stat st;
+	int r;
 
+	if (fd < 0 && errno == ENOENT && make) {
+		if (mkdirat(at, name, 0700) < 0 && errno != EEXIST)
+			return failed(op, name, errno);
+		fd = open_entry(at, name, flags);
+	}
+	if (fd < 0)
+		return failed(op, name, errno);
+	r = check_entry(w, op, fd, name, S_IFDIR, &st);
+	return r < 0 ? r : kv_steal_fd(&fd);
+}
+
+/* Open the folder of the object, or of the folder, that @op names.  @last is set to the
+ * last part of the name.  Returns a descriptor or a status. */
+static int open_parent(const struct worker *w, struct kv_remote_op *op,
+		       bool make, char last[KV_OBJECT_NAME_MAX + 1])
+{
+	_cleanup_(kv_closep) int at = fcntl(w->root, F_DUPFD_CLOEXEC, 0);
+	char name[KV_OBJECT_NAME_MAX + 1], *rest = name, *part;
+	size_t n = strlen(op->name);
+
+	memcpy(name, op->name, n + 1);
+	if (!*name || *name == '/' || *name == '.' || strstr(name, "//") ||
+	    strstr(name, "/."))
+		return kv_op_failed(op, -EACCES, "%.80s: not a name", name);
+	if (n > 0 && name[n - 1] == '/')
+		name[n - 1] = '\0';
+	if (at < 0)
+		return failed(op, ".", errno);
+	while ((part = strsep(&rest, "/"))) {
+		int below;
+
+		if (!rest)
+			break;
+		below = open_folder(w, op, at, part, FOLDER, make);
+		if (below < 0)
+			return below;
+		close(at);
+		at = below;
+	}
+	strcpy(last, part);
+	return kv_steal_fd(&at);
+}
+
+/* ---- operations ---- */
+
+/* GET or HEAD. */
+static int get(const struct worker *w, struct kv_remote_op *op)
+{
+	char last[KV_OBJECT_NAME_MAX + 1];
+	_cleanup_(kv_closep) int at = open_parent(w, op, false, last), fd = -1;
+	struct stat st;
+	uint64_t done = 0;
+	int r;
+
+	if (at < 0)
+		return at;
+	fd = open_entry(at, last, O_RDONLY);
+	if (fd < 0)
+		return failed(op, last, errno);
+	r = check_entry(w, op, fd, last, S_IFREG, &st);
+	if (r < 0)
+		return r;
+	op->length = (uint64_t)st.st_size;
+	if (op->call == KV_REMOTE_HEAD)
+		return 0;
+	if (op->length == 0)
+		return kv_op_failed(op, -EBADMSG, "%.80s: empty", last);
+	op->data = op->room(op, op->length);
+	if (!op->data)
+		return -EAGAIN;
+	while (done < op->length) {
+		const size_t n = KV_MIN(op->length - done, CHUNK);
+		ssize_t got = read(fd, op->data + done, n);
+
+		if (kv_op_is_cancelled(op))
+			return -ECANCELED;
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got < 0)
-			return -errno;
+			return failed(op, last, errno);
 		if (got == 0)
-			break;
-		done += (size_t)got;
-	}
-	return (long)done;
-}
-
-static int read_note(const struct dir *dir, struct kv_remote_op *op)
-{
-	const struct path path = path_of(op, NOTE);
-	_cleanup_(kv_closep) int fd = open_at(dir, path.text, O_RDONLY);
-	char note[KV_OBJECT_NOTE_MAX + 1];
-	long n;
-
-	if (fd < 0)
-		return fd == -ENOTDIR ? -ENOENT : fd;
-	n = read_all(fd, note, sizeof(note));
-	return n < 0 ? (int)n : kv_object_read_note(op, note, (size_t)n);
-}
-
-static int get(const struct dir *dir, struct kv_remote_op *op)
-{
-	_cleanup_(kv_closep) int fd = -1;
-	struct stat st;
-	long n;
-	int r = op->noted ? 0 : read_note(dir, op);
-
-	if (r < 0)
-		return r;
-	if (op->length > op->room)
-		return -EFBIG;
-	fd = open_at(dir, op->name, O_RDONLY);
-	if (fd < 0)
-		return fd;
-	if (fstat(fd, &st) < 0)
-		return -errno;
-	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != op->length)
-		return -EBADMSG;
-	n = read_all(fd, op->data, op->length);
-	return n < 0 ? (int)n : (uint64_t)n == op->length ? 0 : -EBADMSG;
-}
-
-/* ---- writing ---- */
-
-/* Make the directories above @name. */
-static int make_parents(const struct dir *dir, const char *name)
-{
-	char path[KV_OBJECT_NAME_MAX + 1];
-
-	for (const char *at = name; (at = strchr(at, '/')); at++) {
-		memcpy(path, name, (size_t)(at - name));
-		path[at - name] = '\0';
-		if (mkdirat(dir->fd, path, 0700) < 0 && errno != EEXIST)
-			return -errno;
+			return kv_op_failed(op, -EBADMSG,
+					    "%.80s: was cut while it was read",
+					    last);
+		done += (uint64_t)got;
 	}
 	return 0;
 }
 
-static int create(const struct dir *dir, const char *path, const void *data,
-		  size_t n)
+/* The folder .part concerns all objects: a wrong one is a failure of the backend. */
+static int open_part(const struct worker *w, struct kv_remote_op *op, int flags,
+		     bool make)
 {
-	int fd = open_at(dir, path, O_WRONLY | O_CREAT | O_EXCL);
-	int r;
+	int r = open_folder(w, op, w->root, PART, flags, make);
 
+	return r == -EACCES || r == -ENOENT ? -EIO : r;
+}
+
+static int put(const struct worker *w, struct kv_remote_op *op)
+{
+	char last[KV_OBJECT_NAME_MAX + 1], name[33];
+	uint8_t random[16];
+	_cleanup_(kv_closep) int at = open_parent(w, op, true, last), part = -1;
+	int fd, r = 0;
+
+	if (at < 0)
+		return at;
+	part = open_part(w, op, FOLDER, true);
+	if (part < 0)
+		return part;
+	if (getrandom(random, sizeof(random), 0) != sizeof(random))
+		return failed(op, PART, errno);
+	kv_hex(random, sizeof(random), name);
+	fd = open_entry(part, name, O_WRONLY | O_CREAT | O_EXCL);
 	if (fd < 0)
-		return fd;
-	r = kv_write_all(fd, data, n);
+		return failed(op, PART, errno);
+	for (size_t i = 0; i < KV_ARRAY_LEN(op->parts) && r == 0; i++)
+		r = kv_write_all(fd, op->parts[i].iov_base,
+				 op->parts[i].iov_len);
 	/* NFS reports a full disk here. */
 	if (close(fd) < 0 && r == 0)
 		r = -errno;
+	if (r < 0)
+		r = failed(op, PART, -r);
+	else if (kv_op_is_cancelled(op))
+		r = -ECANCELED;
+	/* The second time if somebody has removed the folder meanwhile. */
+	for (int tries = 0; r == 0; tries++) {
+		if (renameat(part, name, at, last) == 0)
+			return 0;
+		if (errno != ENOENT || tries == 2) {
+			r = failed(op, last, errno);
+			break;
+		}
+		close(at);
+		at = open_parent(w, op, true, last);
+		r = at < 0 ? at : 0;
+	}
+	unlinkat(part, name, 0);
 	return r;
 }
 
-/* Rename @part to @path, unless that exists.  Not every filesystem has links. */
-static int name_first(const struct dir *dir, const struct path *part,
-		      const struct path *path)
+/* Remove all that is below the folder @fd, which is closed.  A folder that changes may
+ * not list all: repeat until nothing is left. */
+static int remove_below(struct kv_remote_op *op, int fd, unsigned depth)
 {
-	if (linkat(dir->fd, part->text, dir->fd, path->text, 0) == 0)
-		return 0;
-	if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS &&
-	    errno != EMLINK)
-		return -errno;
-	return renameat2(dir->fd, part->text, dir->fd, path->text,
-			 RENAME_NOREPLACE) < 0
-		       ? -errno
-		       : 0;
-}
-
-/* Write a whole file under the name @path; with @first only if that does not exist. */
-static int put_file(const struct dir *dir, const struct path *path,
-		    const void *data, size_t n, bool first)
-{
-	const struct path part = temporary();
-	int r = create(dir, part.text, data, n);
-
-	if (r == 0 && first)
-		r = name_first(dir, &part, path);
-	else if (r == 0 &&
-		 renameat(dir->fd, part.text, dir->fd, path->text) < 0)
-		r = -errno;
-	if (r < 0 || first)
-		unlinkat(dir->fd, part.text, 0);
-	return r;
-}
-
-/* Put the note of an object without one: its writer has died, or is about to put the same
- * note. */
-static int mend(const struct dir *dir, const struct kv_remote_op *op)
-{
-	struct kv_remote_op there = *op;
-	const struct path note_path = path_of(op, NOTE);
-	_cleanup_(kv_freep) uint8_t *data = NULL;
-	_cleanup_(kv_closep) int fd = -1;
-	char note[KV_OBJECT_NOTE_MAX];
-	ssize_t n;
-	int r = read_note(dir, &there);
-
-	if (r != -ENOENT && r != -EBADMSG)
-		return r;
-	fd = open_at(dir, op->name, O_RDONLY | O_NONBLOCK);
-	if (fd < 0)
-		return fd;
-	data = malloc(KV_LAYOUT_TEXT_MAX);
-	n = data ? read_all(fd, data, KV_LAYOUT_TEXT_MAX) : -ENOMEM;
-	if (n <= 0 || n == KV_LAYOUT_TEXT_MAX)
-		return n < 0 ? (int)n : -EBADMSG;
-	there.length = (uint64_t)n;
-	there.digest = kv_digest_of(data, (size_t)n);
-	return put_file(dir, &note_path, note, kv_object_note(&there, note),
-			false);
-}
-
-static int try_to_put(const struct dir *dir, struct kv_remote_op *op)
-{
-	const struct path path = path_of(op, ""), note_path = path_of(op, NOTE);
-	char note[KV_OBJECT_NOTE_MAX];
-	size_t n = kv_object_note(op, note);
-	int r = make_parents(dir, op->name);
-
-	if (r == 0)
-		r = put_file(dir, &path, op->data, op->length,
-			     op->call == KV_REMOTE_PUBLISH);
-	if (r == -EEXIST)
-		mend(dir, op);
-	return r < 0 ? r : put_file(dir, &note_path, note, n, false);
-}
-
-/* As try_to_put, also if another process has removed all files of the directory. */
-static int put(const struct dir *dir, struct kv_remote_op *op)
-{
-	int r = try_to_put(dir, op);
-
-	if (r != -ENOENT)
-		return r;
-	if (mkdirat(dir->fd, PART, 0700) < 0 && errno != EEXIST)
-		return -errno;
-	return try_to_put(dir, op);
-}
-
-static int remove_object(const struct dir *dir, const struct kv_remote_op *op)
-{
-	const struct path note = path_of(op, NOTE);
-	int r = 0;
-
-	if (unlinkat(dir->fd, note.text, 0) < 0)
-		r = -errno;
-	if (unlinkat(dir->fd, op->name, 0) < 0 && errno != ENOENT)
-		return -errno;
-	return r;
-}
-
-/* Remove the files of the folder; returns their number, or -errno. */
-static int remove_files(int fd, DIR *folder)
-{
+	DIR *folder = fdopendir(fd);
 	struct dirent *entry;
-	int n = 0, r = 0;
+	bool again = true;
+	int below, r = 0;
 
-	rewinddir(folder);
-	while ((entry = readdir(folder))) {
-		if (entry->d_name[0] == '.')
-			continue;
-		if (unlinkat(fd, entry->d_name, 0) == 0)
-			n++;
-		else if (errno != ENOENT)
-			r = -errno;
+	if (!folder) {
+		r = failed(op, "folder", errno);
+		close(fd);
+		return r;
 	}
-	return r < 0 ? r : n;
+	while (again && r == 0) {
+		again = false;
+		rewinddir(folder);
+		while (r == 0 && (entry = readdir(folder))) {
+			const char *name = entry->d_name;
+
+			if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+				continue;
+			if (kv_op_is_cancelled(op)) {
+				r = -ECANCELED;
+				break;
+			}
+			again = true;
+			if (unlinkat(fd, name, 0) == 0) {
+				op->length++;
+				continue;
+			}
+			if (errno == ENOENT)
+				continue;
+			if (errno != EISDIR && errno != EPERM) {
+				r = failed(op, name, errno);
+				break;
+			}
+			errno = ELOOP;
+			below = depth == 0 ? -1
+					   : open_entry(fd, name,
+							O_RDONLY | O_DIRECTORY);
+			if (below < 0)
+				r = failed(op, name, errno);
+			else
+				r = remove_below(op, below, depth - 1);
+			if (r == 0 && unlinkat(fd, name, AT_REMOVEDIR) < 0 &&
+			    errno != ENOENT && errno != ENOTEMPTY)
+				r = failed(op, name, errno);
+		}
+	}
+	closedir(folder);
+	return r;
 }
 
-/* Remove all objects of a space.  A folder that changes may not list all files: repeat
- * until none is left. */
-static int clear(const struct dir *dir, const struct kv_remote_op *op)
+/* DELETE of an object, or of a folder with all below it. */
+static int remove_object(const struct worker *w, struct kv_remote_op *op)
 {
-	struct path path = path_of(op, "");
-	int fd, n, all = 0;
-	DIR *folder;
+	char last[KV_OBJECT_NAME_MAX + 1];
+	const bool all = op->name[0] && op->name[strlen(op->name) - 1] == '/';
+	_cleanup_(kv_closep) int at = open_parent(w, op, false, last);
+	int fd, r;
 
-	*strrchr(path.text, '/') = '\0';
-	fd = open_at(dir, path.text, O_RDONLY | O_DIRECTORY);
-	folder = fd < 0 ? NULL : fdopendir(fd);
-	if (!folder) {
-		n = fd < 0 ? fd : -errno;
-		if (fd >= 0)
-			close(fd);
-		return n;
+	if (at < 0)
+		return at;
+	if (!all)
+		return unlinkat(at, last, 0) < 0 ? failed(op, last, errno) : 0;
+	do {
+		fd = open_folder(w, op, at, last, O_RDONLY | O_DIRECTORY,
+				 false);
+		r = fd < 0 ? fd : remove_below(op, fd, DEPTH);
+		if (r == 0 && unlinkat(at, last, AT_REMOVEDIR) < 0)
+			r = errno == ENOTEMPTY ? 1 : failed(op, last, errno);
+	} while (r > 0 && !kv_op_is_cancelled(op));
+	return r > 0 ? -ECANCELED : r;
+}
+
+/* ---- the directory ---- */
+
+static void close_root(struct worker *w)
+{
+	kv_closep(&w->root);
+	w->root = -1;
+}
+
+/*
+ * Open the directory, and make .part there.  A directory that stands there later than
+ * another one, maybe below a mount point, must have .part.  -ENOTCONN, -EPERM.
+ */
+static int open_root(struct worker *w, struct kv_remote_op *op)
+{
+	struct dir *dir = w->dir;
+	_cleanup_(kv_closep) int part = -1;
+	bool known, other;
+
+	close_root(w);
+	w->root = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (w->root < 0 || fstat(w->root, &w->st) < 0) {
+		close_root(w);
+		return kv_op_failed(op, -ENOTCONN, "%.80s: %s", dir->path,
+				    strerror(errno));
 	}
-	while ((n = remove_files(fd, folder)) > 0)
-		all += n;
-	closedir(folder);
-	return n < 0 ? n : all ? 0 : -ENOENT;
+	if ((w->st.st_mode & 022) && !dir->unsafe) {
+		close_root(w);
+		return kv_op_failed(op, -EPERM,
+				    "%.80s: others may write to it (mode "
+				    "%04o): chmod go-w, or remote_unsafe",
+				    dir->path, w->st.st_mode & 07777);
+	}
+	pthread_mutex_lock(&dir->ops.lock);
+	/* Another one than before must have .part: it may be a mount point. */
+	known = dir->inode;
+	other = known &&
+		(dir->inode != w->st.st_ino || dir->device != w->st.st_dev);
+	pthread_mutex_unlock(&dir->ops.lock);
+	part = open_part(w, op, FOLDER, dir->writes && !other);
+	if (part < 0 && other) {
+		close_root(w);
+		return kv_op_failed(op, -ENOTCONN,
+				    "%.80s: another directory stands there, "
+				    "without " PART,
+				    dir->path);
+	}
+	/* Later a directory that is read-only serves reads. */
+	if (dir->writes && !known &&
+	    (part < 0 || faccessat(part, ".", W_OK | X_OK, AT_EACCESS) < 0)) {
+		if (part >= 0)
+			kv_op_failed(op, 0, "%.80s: not writable: %s",
+				     dir->path, strerror(errno));
+		close_root(w);
+		return -ENOTCONN; /* or open_part set the cause */
+	}
+	pthread_mutex_lock(&dir->ops.lock);
+	if (part >= 0) {
+		dir->device = w->st.st_dev;
+		dir->inode = w->st.st_ino;
+	}
+	pthread_mutex_unlock(&dir->ops.lock);
+	return 0;
+}
+
+/* Remove files of writers that have died. */
+static void sweep(const struct worker *w, struct kv_remote_op *op)
+{
+	int fd = open_part(w, op, O_RDONLY | O_DIRECTORY, false);
+	DIR *parts = fd < 0 ? NULL : fdopendir(fd);
+	const time_t now = time(NULL);
+	struct dirent *entry;
+	struct stat st;
+
+	while (parts && (entry = readdir(parts)))
+		if (fstatat(fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		    S_ISREG(st.st_mode) && st.st_mtime + PART_SECONDS < now)
+			unlinkat(fd, entry->d_name, 0);
+	if (parts)
+		closedir(parts);
+	else if (fd >= 0)
+		close(fd);
+}
+
+/* HEAD of "": check that the directory may be used. */
+static int probe(struct worker *w, struct kv_remote_op *op)
+{
+	struct dir *dir = w->dir;
+	bool swept;
+	int r = open_root(w, op);
+
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&dir->ops.lock);
+	swept = dir->swept;
+	dir->swept = true;
+	pthread_mutex_unlock(&dir->ops.lock);
+	if (!swept && dir->writes)
+		sweep(w, op);
+	return 0;
+}
+
+/* Return whether the path still leads to the directory of @w. */
+static bool is_there(const struct worker *w)
+{
+	const int flags = AT_STATX_DONT_SYNC;
+	struct statx st;
+
+	return statx(AT_FDCWD, w->dir->path, flags, STATX_INO, &st) == 0 &&
+	       st.stx_ino == w->st.st_ino &&
+	       makedev(st.stx_dev_major, st.stx_dev_minor) == w->st.st_dev;
+}
+
+static int run(struct worker *w, struct kv_remote_op *op)
+{
+	bool again = false;
+	int r;
+
+	if (op->call == KV_REMOTE_HEAD && !op->name[0])
+		return probe(w, op);
+	r = w->root < 0 ? open_root(w, op) : 0;
+	while (r == 0) {
+		switch (op->call) {
+		case KV_REMOTE_HEAD:
+		case KV_REMOTE_GET:
+			r = get(w, op);
+			break;
+		case KV_REMOTE_PUT:
+			r = put(w, op);
+			if (r == -ENOENT)
+				r = -EIO;
+			break;
+		default:
+			r = remove_object(w, op);
+		}
+		if (is_there(w))
+			return r;
+		/* Another directory stands there now: do the same in that one, but
+		 * room() is called only once. */
+		r = open_root(w, op);
+		if (r == 0 && (again || op->data))
+			return kv_op_failed(op, -ENOTCONN,
+					    "%.80s: another directory stands "
+					    "there now, which is taken",
+					    w->dir->path);
+		again = true;
+	}
+	return r;
 }
 
 /* ---- threads ---- */
 
-static int open_directory(const char *path)
-{
-	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	return fd < 0 ? -errno : fd;
-}
-
-static int identify(int fd, const char *path, struct statx *ret)
-{
-	const int flags = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
-
-	return statx(fd, path, flags, STATX_INO, ret) < 0 ? -errno : 0;
-}
-
-/* The path leads elsewhere, or the filesystem was unmounted.  Take the present
- * directory, if it has .part, which the directory below a mount point has not.  Returns a
- * message for the user. */
-static const char *look_again(const struct dir *dir)
-{
-	_cleanup_(kv_closep) int fd = open_directory(dir->path);
-	struct stat st;
-
-	if (fd < 0)
-		return "the directory is gone, or cannot be opened";
-	if (fstatat(fd, PART, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
-	    !S_ISDIR(st.st_mode))
-		return "another directory stands there, without " PART;
-	dup3(fd, dir->fd, O_CLOEXEC);
-	return "another directory stands there now, which is taken";
-}
-
-static int run(const struct dir *dir, struct kv_remote_op *op)
-{
-	switch (op->call) {
-	case KV_REMOTE_EXISTS:
-		return read_note(dir, op);
-	case KV_REMOTE_GET:
-		return get(dir, op);
-	case KV_REMOTE_PUT:
-	case KV_REMOTE_PUBLISH:
-		return put(dir, op);
-	case KV_REMOTE_CLEAR:
-		return clear(dir, op);
-	default:
-		return remove_object(dir, op);
-	}
-}
-
-/* As run; -ENOTCONN: the path leads to another directory by now. */
-static int run_there(const struct dir *dir, struct kv_remote_op *op)
-{
-	struct statx before, after;
-	int r = identify(dir->fd, "", &before);
-
-	if (r == 0)
-		r = run(dir, op);
-	if (r != -ENOTCONN && r != -ESTALE &&
-	    identify(AT_FDCWD, dir->path, &after) == 0 &&
-	    before.stx_ino == after.stx_ino &&
-	    before.stx_dev_major == after.stx_dev_major &&
-	    before.stx_dev_minor == after.stx_dev_minor)
-		return r;
-	op->why = look_again(dir);
-	return -ENOTCONN;
-}
-
 static void *worker(void *arg)
 {
-	struct dir *dir = arg;
+	struct worker *w = arg;
+	struct kv_ops *ops = &w->dir->ops;
+	const unsigned event = (unsigned)ops->event;
 	struct kv_remote_op *op;
-	int r;
 
-	pthread_mutex_lock(&dir->lock);
-	while (!dir->stop) {
-		op = TAILQ_FIRST(&dir->queued);
-		if (!op) {
-			pthread_cond_wait(&dir->wake, &dir->lock);
-			continue;
-		}
-		TAILQ_REMOVE(&dir->queued, op, link);
-		dir->under_way++;
-		pthread_mutex_unlock(&dir->lock);
-		r = run_there(dir, op);
-		pthread_mutex_lock(&dir->lock);
-		dir->under_way--;
-		kv_done_add(&dir->done, op, r);
+	/* If this thread hangs, the process ends without it, and the descriptors of
+	 * the process must be closed then: the thread keeps none but the eventfd. */
+	if (OWN_FILES && unshare(CLONE_FILES) == 0) {
+		if (event > 0)
+			close_range(0, event - 1, 0);
+		close_range(event + 1, ~0u, 0);
 	}
-	dir->running--;
-	pthread_cond_signal(&dir->ended);
-	pthread_mutex_unlock(&dir->lock);
+	while ((op = kv_ops_take(ops, true)))
+		kv_ops_end(ops, op, run(w, op));
+	close_root(w);
+	kv_ops_ended(ops);
 	return NULL;
 }
 
 /* ---- the table ---- */
 
-static void dir_submit(void *backend, struct kv_remote_op *const *ops, size_t n)
-{
-	struct dir *dir = backend;
-
-	pthread_mutex_lock(&dir->lock);
-	for (size_t i = 0; i < n; i++) {
-		ops[i]->cancelled = false;
-		TAILQ_INSERT_TAIL(&dir->queued, ops[i], link);
-	}
-	pthread_cond_broadcast(&dir->wake);
-	pthread_mutex_unlock(&dir->lock);
-}
-
-/* An operation that has begun is not interrupted. */
-static void dir_cancel(void *backend, struct kv_remote_op *op)
-{
-	struct dir *dir = backend;
-	struct kv_remote_op *queued;
-
-	pthread_mutex_lock(&dir->lock);
-	TAILQ_FOREACH(queued, &dir->queued, link)
-		if (queued == op)
-			break;
-	if (queued) {
-		TAILQ_REMOVE(&dir->queued, op, link);
-		kv_done_add(&dir->done, op, -ECANCELED);
-	}
-	pthread_mutex_unlock(&dir->lock);
-}
-
-static int dir_fd(void *backend)
-{
-	return ((struct dir *)backend)->done.event;
-}
-
-static size_t dir_reap(void *backend, struct kv_remote_op **ret_ops, size_t max)
-{
-	struct dir *dir = backend;
-	size_t n;
-
-	pthread_mutex_lock(&dir->lock);
-	n = kv_done_reap(&dir->done, ret_ops, max);
-	pthread_mutex_unlock(&dir->lock);
-	return n;
-}
-
 static int dir_close(void *backend)
 {
 	struct dir *dir = backend;
-	const uint64_t until = kv_now_ns() + END_NS;
-	bool hang;
-	int r = 0;
+	int r = kv_ops_stop(&dir->ops);
 
-	pthread_mutex_lock(&dir->lock);
-	dir->stop = true;
-	pthread_cond_broadcast(&dir->wake);
-	while (dir->running && r == 0)
-		r = kv_cond_wait_until(&dir->ended, &dir->lock, until);
-	hang = dir->running;
-	pthread_mutex_unlock(&dir->lock);
-	if (hang)
-		return -EBUSY;
+	if (r < 0)
+		return r;
 	for (unsigned i = 0; i < THREADS; i++)
-		if (dir->threads[i])
-			pthread_join(dir->threads[i], NULL);
-	if (dir->fd >= 0)
-		close(dir->fd);
-	kv_done_fini(&dir->done);
-	pthread_mutex_destroy(&dir->lock);
-	pthread_cond_destroy(&dir->wake);
-	pthread_cond_destroy(&dir->ended);
+		if (dir->workers[i].dir)
+			pthread_join(dir->workers[i].thread, NULL);
+	kv_ops_fini(&dir->ops);
 	free(dir->path);
 	free(dir);
 	return 0;
 }
 
-/* ---- opening ---- */
-
-/* The first look at the directory, by a thread of its own, which may hang. */
-struct opening {
-	pthread_mutex_t lock;
-	pthread_cond_t ended;
-	char *path;
-	int status; /* IN_PROGRESS, 0 or -errno */
-	bool left;  /* the thread frees it */
-};
-
-static void opening_free(struct opening *opening)
-{
-	pthread_mutex_destroy(&opening->lock);
-	pthread_cond_destroy(&opening->ended);
-	free(opening->path);
-	free(opening);
-}
-
-/* Make .part, and remove files there of writers that have died, as far as permitted. */
-static int look_at(const char *path)
-{
-	_cleanup_(kv_closep) int fd = open_directory(path);
-	const time_t now = time(NULL);
-	struct dirent *entry;
-	struct stat st;
-	DIR *parts;
-	int in;
-
-	if (fd < 0)
-		return fd;
-	if (mkdirat(fd, PART, 0700) < 0 && errno != EEXIST && errno != EACCES &&
-	    errno != EPERM && errno != EROFS)
-		return -errno;
-	in = open_at(&(struct dir){.fd = fd}, PART, O_RDONLY | O_DIRECTORY);
-	parts = in < 0 ? NULL : fdopendir(in);
-	while (parts && (entry = readdir(parts)))
-		if (fstatat(in, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-		    S_ISREG(st.st_mode) && st.st_mtime + PART_SECONDS < now)
-			unlinkat(in, entry->d_name, 0);
-	if (parts)
-		closedir(parts);
-	else if (in >= 0)
-		close(in);
-	return 0;
-}
-
-static void *opener(void *arg)
-{
-	struct opening *opening = arg;
-	bool left;
-	int r;
-
-	/* If the thread hangs, the process ends without it, and its descriptors must
-	 * be closed then: have none of them here. */
-	if (unshare(CLONE_FILES) == 0)
-		close_range(0, ~0u, 0);
-	r = look_at(opening->path);
-	pthread_mutex_lock(&opening->lock);
-	opening->status = r;
-	left = opening->left;
-	pthread_cond_signal(&opening->ended);
-	pthread_mutex_unlock(&opening->lock);
-	if (left)
-		opening_free(opening);
-	return NULL;
-}
-
-/* Open the directory within OPEN_NS; returns a descriptor, or -errno. */
-static int open_in_time(const char *path)
-{
-	struct opening *opening = calloc(1, sizeof(*opening));
-	const uint64_t until = kv_now_ns() + OPEN_NS;
-	pthread_t thread;
-	bool left;
-	int r;
-
-	if (!opening)
-		return -ENOMEM;
-	pthread_mutex_init(&opening->lock, NULL);
-	kv_cond_init(&opening->ended);
-	opening->status = IN_PROGRESS;
-	opening->path = strdup(path);
-	r = opening->path
-		    ? kv_thread_start(&thread, "kvfs-dir", opener, opening)
-		    : -ENOMEM;
-	if (r < 0) {
-		opening_free(opening);
-		return r;
-	}
-	pthread_detach(thread);
-	pthread_mutex_lock(&opening->lock);
-	while (opening->status == IN_PROGRESS && r == 0)
-		r = kv_cond_wait_until(&opening->ended, &opening->lock, until);
-	left = opening->left = opening->status == IN_PROGRESS;
-	r = left ? -ETIMEDOUT : opening->status;
-	pthread_mutex_unlock(&opening->lock);
-	if (!left)
-		opening_free(opening);
-	return r < 0 ? r : open_directory(path);
-}
-
-static int dir_open(const char *url, void **ret_backend, char **ret_why)
+static int dir_make(const char *scheme, const char *path,
+		    const struct kv_remote_config *config, void **ret_backend,
+		    char **ret_why)
 {
 	struct dir *dir = calloc(1, sizeof(*dir));
 	int r;
 
+	(void)scheme;
 	*ret_why = NULL;
 	if (!dir)
 		return -ENOMEM;
-	pthread_mutex_init(&dir->lock, NULL);
-	pthread_cond_init(&dir->wake, NULL);
-	kv_cond_init(&dir->ended);
-	TAILQ_INIT(&dir->queued);
-	dir->fd = -1;
-	r = kv_done_init(&dir->done);
-	if (r == 0)
-		r = dir->fd = open_in_time(url);
-	if (r >= 0) {
-		dir->path = strdup(url);
-		r = dir->path ? 0 : -ENOMEM;
-	}
+	dir->unsafe = config->unsafe;
+	dir->writes = config->write != KV_WRITEBACK_NONE;
+	dir->path = strdup(path);
+	r = kv_ops_init(&dir->ops, NULL);
+	if (r == 0 && !dir->path)
+		r = -ENOMEM;
 	for (unsigned i = 0; i < THREADS && r == 0; i++) {
-		dir->running++;
-		r = kv_thread_start(&dir->threads[i], "kvfs-dir", worker, dir);
-		if (r < 0) {
-			dir->threads[i] = 0;
-			dir->running--;
-		}
+		struct worker *w = &dir->workers[i];
+
+		w->dir = dir;
+		w->root = -1;
+		r = kv_ops_start(&dir->ops, &w->thread, "kvfs-dir", worker, w);
+		if (r < 0)
+			w->dir = NULL;
 	}
 	if (r < 0) {
 		dir_close(dir);
@@ -619,23 +587,12 @@ static int dir_open(const char *url, void **ret_backend, char **ret_why)
 	return 0;
 }
 
-static int dir_may_write(void *backend)
-{
-	const struct dir *dir = backend;
-
-	if (faccessat(dir->fd, PART, W_OK | X_OK, AT_EACCESS) < 0 ||
-	    faccessat(dir->fd, ".", W_OK | X_OK, AT_EACCESS) < 0)
-		return -errno;
-	return 0;
-}
-
 const struct kv_remote_driver kv_remote_dir = {
 	.scheme = "dir",
-	.open = dir_open,
-	.may_write = dir_may_write,
-	.submit = dir_submit,
-	.cancel = dir_cancel,
-	.fd = dir_fd,
-	.reap = dir_reap,
+	.make = dir_make,
+	.submit = kv_ops_submit,
+	.cancel = kv_ops_cancel,
+	.fd = kv_ops_fd,
+	.reap = kv_ops_reap,
 	.close = dir_close,
 };

@@ -1,28 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fetch.c - find missing blocks at the backends, and fetch them.
+ * fetch.c - fetch missing blocks from the backend.
  *
- * An acquire that misses blocks makes a look of them (kv_fetch_want_locked,
- * kv_fetch_begin_locked).  The thread sends an EXISTS request for each block to one
- * backend after the other.  Blocks that exist, and are worth it, are fetched while
- * the rest is asked for.  Blocks that no backend has are misses.
+ * An acquire that misses blocks makes a look of them.  A GET is the look-up: nobody asks
+ * before whether an object exists.  In a chain, blocks behind a missing one are useless:
+ * the first miss ends the look, and the GETs in flight are bounded by a window, which
+ * begins at remote_threshold and grows by one with each block that arrives.  That doubles
+ * it in the time of one GET.  Of other spaces all blocks are requested.
  *
- * With a single backend, EXISTS requests are sent only for the first blocks of a
- * chain.  If these exist, the rest most likely exists, too, and is fetched without
- * EXISTS requests, up to the first gap.  This halves the number of requests.
+ * The bytes of an object land in memory of their own, within a budget.  They are copied
+ * without the entry of the object (object.h) into a slot and hashed in one pass, and are
+ * sealed if key, length and digest agree.
  *
- * Blocks are fetched in chain order, within a memory budget and a rate limit.  Each
- * lands in memory of its own, is copied into a slot and hashed in one pass, and is
- * sealed if its key, length and digest agree.
- *
- * OWNS      every look and every get; the tables of absent and damaged objects.
+ * OWNS      every look and every get; the table of absent and damaged objects.
  *
  * STATES    of a get:
- *              (new) -> LOOKING   kv_fetch_want_locked
- *            LOOKING -> QUEUED    take_from_look: it exists and is worth it (a get
- *                                 without an EXISTS request stays LOOKING until it
- *                                 has LANDED)
- *             QUEUED -> GETTING   get_begin: memory and rate allow it
+ *              (new) -> QUEUED    kv_fetch_want_locked
+ *             QUEUED -> GETTING   get_begin
+ *            GETTING -> QUEUED    get_ended: there was no memory
  *            GETTING -> LANDED    get_ended: its bytes are here
  *             LANDED -> (sealed)  land: there was a slot
  *                any -> (missed)  it is absent, late or damaged
@@ -33,106 +28,110 @@
  *   (2) A get goes on if nobody waits for it any more: the next acquire hits.
  *   (3) Memory for gets, abandoned ones included, is at most landing_max, or one
  *       get's.
- *   (4) EXISTS requests and gets are shared between users by deficit round robin.
- *       A user whose requests are not answered leaves a share to others.
+ *   (4) Users take turns.  One whose GETs are not answered leaves a share to others.
+ *   (5) A look has its gets that are QUEUED or GETTING, and lives until it has none.
  *
- * LOCKING   cache->lock for the table of gets, their wants and states, a look that
- *           is being submitted, the list of fresh looks, and the tables of absent
- *           and damaged objects.  All else is the thread's.
+ * LOCKING   cache->lock for the table of gets, their wants, a look that is being
+ *           submitted, the list of fresh looks, and the table of absent objects.  A get's
+ *           memory is the backend's while it is `lent`.  All else is the thread's.
  */
 #include "cache/block/block.h"
 #include "cache/core/table.h"
+#include "cache/remote/object.h"
 #include "cache/remote/tier.h"
 #include "cache/ssd/ssd.h"
 #include "common/array.h"
 #include "common/copy.h"
 #include "common/rate.h"
 
-#include <stdio.h>
-
-#define LOOK_NS UINT64_C(2000000000)
-#define ASKING_MAX 85u /* EXISTS requests; 64 of one user */
-#define ASK_TURN 32    /* blocks */
-#define AHEAD 64u      /* blocks of a look fetched without an EXISTS request */
-
 #define GET_NS UINT64_C(10000000000)
 #define QUEUE_NS UINT64_C(60000000000) /* in the queue */
 #define ROOM_NS UINT64_C(1000000000)   /* waiting for a slot */
+#define TICK_NS UINT64_C(10000000)     /* while something waits */
 #define GETTING_MAX 42u		       /* gets; 32 of one user */
 #define SHARES 1048576u		       /* of the memory and number of gets */
-#define FETCH_TURN 4194304	       /* bytes */
+#define TURN 4194304		       /* bytes */
+#define GUESS 65536u		       /* bytes of an object */
 
-#define ABSENT_NS UINT64_C(1000000000) /* until an absent object is asked for */
+#define ABSENT_NS UINT64_C(1000000000) /* until it is requested again */
 #define DAMAGED_NS UINT64_C(10000000000)
 #define ABSENT (1u << 14)
-#define DAMAGED (1u << 10)
 #define BUCKETS 4096u
 
-enum get_state { LOOKING, QUEUED, GETTING, LANDED };
-
-/* A block that is looked for, and then fetched. */
+/* A block that is fetched. */
 struct get {
 	struct kv_remote_job job;    /* first; used by the remote thread only */
-	struct kv_queued queued;     /* of remote->fetches */
-	enum get_state state;	     /* cache->lock */
+	struct kv_remote *remote;    /* fixed */
 	struct kv_want *wants;	     /* cache->lock */
 	struct get *bucket;	     /* cache->lock */
-	struct kv_remote_look *look; /* until the get is QUEUED or has LANDED */
+	struct kv_remote_look *look; /* NULL once LANDED or missed */
 	size_t at;		     /* index in the look */
 	struct kv_key key;	     /* fixed */
 	struct kv_space *space;	     /* fixed; held */
 	uint32_t uid;		     /* fixed: of the space's owner */
-	uint32_t asker;		     /* fixed: the user to charge */
 	uint64_t hash;		     /* fixed */
-	struct kv_turn *turn;	     /* held, while a request is in flight */
-	uint64_t share;		     /* of SHARES; 0: not in flight */
-	bool found, damaged;
-	bool asked; /* in flight */
-	bool ended; /* free it when its backend gives it back */
-	uint64_t since_ns;
+	uint64_t guess;	      /* bytes that it probably has; 0: not begun */
+	struct kv_turn *turn; /* held; NULL: it has no share */
+	uint64_t share;	      /* of SHARES */
+	uint8_t *memory;      /* for `bytes`, which are charged; or NULL */
+	uint64_t bytes;	      /* of the object */
+	bool getting;	      /* in flight, for the look */
+	bool lent;	      /* the backend has it */
+	bool ended;	      /* free it when the backend gives it back */
+	struct kv_object_entry entry;
+	uint8_t prefix[8];
+	uint64_t cut, next;    /* as kv_object_parse returns them */
+	uint64_t since_ns;     /* of QUEUED, and of LANDED */
 	TAILQ_ENTRY(get) link; /* of landed */
+};
+
+/* A user's queue of looks that may begin gets. */
+struct user {
+	struct kv_turn turn; /* first */
+	TAILQ_HEAD(, kv_remote_look) looks;
 };
 
 /* The missing blocks of one acquire. */
 struct kv_remote_look {
-	struct kv_queued queued; /* of remote->looks */
-	struct kv_space *space;	 /* held */
-	uint32_t uid;		 /* the user to charge */
+	struct user *user;	/* held; NULL: it may not begin a get now */
+	struct kv_space *space; /* held */
+	uint32_t uid;		/* the user to charge */
+	bool chain;
 	char prefix[KV_REMOTE_PREFIX_MAX + 1];
-	unsigned backend; /* the one that is asked */
-	size_t next;	  /* index of the next get to ask for */
-	size_t left;	  /* requests in flight */
-	size_t n, room;
-	size_t worth;	/* fetch a chain only if this many blocks exist */
-	size_t there;	/* blocks that exist, from the first, without a gap */
-	size_t begun;	/* blocks of these that were taken to be fetched */
-	uint64_t bytes; /* length of the largest object found */
-	bool gap;	/* a block is absent */
-	bool asks;	/* ask for each block: their lengths differ */
+	size_t next;	   /* index of the next get to begin, or before it */
+	size_t out;	   /* gets in flight */
+	size_t window;	   /* most gets in flight, of a chain */
+	uint64_t bytes;	   /* length of its latest object; 0: unknown */
 	struct get **gets; /* in the order of the keys; NULL: not the look's */
-	TAILQ_ENTRY(kv_remote_look) link; /* of fresh */
+	size_t n, room;	   /* gets from index n on, if any, are in flight */
+	TAILQ_ENTRY(kv_remote_look) link; /* of fresh, or of the user's */
 };
 
-/*
- * Tables of a fixed size, in which a newer entry replaces an older one.  At worst an
- * object is asked for once more, or is not put anew.
- */
+struct absent {
+	uint64_t hash, until_ns;
+	bool damaged;
+};
+
 struct kv_fetch {
 	struct get *gets[BUCKETS]; /* cache->lock, as the next two */
-	struct {
-		uint64_t hash, until_ns;
-	} absent[ABSENT];
-	struct {
-		uint64_t hash;
-		uint32_t backends; /* one bit each */
-	} damaged[DAMAGED];
-	TAILQ_HEAD(, kv_remote_look) fresh; /* cache->lock */
+	/* Newer entries replace older ones: at worst an object is requested once more,
+	 * or is not put anew. */
+	struct absent absent[ABSENT];
+	TAILQ_HEAD(, kv_remote_look) fresh;
+	struct kv_turns users;
 	TAILQ_HEAD(, get) landed;
-	uint64_t landing, landing_max; /* bytes of memory for gets */
-	unsigned getting;	       /* gets in flight */
-	struct kv_bucket bucket;       /* of remote_rate; bytes */
+	_Atomic uint64_t landing;	  /* bytes of memory for gets */
+	uint64_t landing_max, object_max; /* fixed */
+	uint64_t guessed; /* bytes that gets with a share probably need */
+	bool full; /* a get found no memory: none begins before some is free */
+	struct kv_bucket bucket; /* of remote_rate; bytes */
 	struct kv_hash *hash;
 };
+
+static void user_init(struct kv_turn *turn)
+{
+	TAILQ_INIT(&((struct user *)turn)->looks);
+}
 
 int kv_fetch_init(struct kv_remote *remote)
 {
@@ -146,62 +145,73 @@ int kv_fetch_init(struct kv_remote *remote)
 	TAILQ_INIT(&fetch->fresh);
 	TAILQ_INIT(&fetch->landed);
 	fetch->landing_max = cache->arena.max * cache->arena.segment_bytes / 16;
+	fetch->object_max =
+		cache->arena.segment_bytes + KV_PAGE; /* the entry */
 	r = kv_hash_new(&fetch->hash);
 	if (r == 0)
-		r = kv_queues_init(&remote->looks, ASK_TURN);
-	if (r == 0)
-		r = kv_queues_init(&remote->fetches, FETCH_TURN);
+		r = kv_turns_init(&fetch->users, sizeof(struct user), TURN,
+				  user_init);
 	return r;
 }
 
 void kv_fetch_fini(struct kv_remote *remote)
 {
-	kv_turns_fini(&remote->looks);
-	kv_turns_fini(&remote->fetches);
-	if (remote->fetch)
-		kv_hash_free(remote->fetch->hash);
-	free(remote->fetch);
+	if (!remote->fetch)
+		return;
+	kv_turns_fini(&remote->fetch->users);
+	kv_hash_free(remote->fetch->hash);
+	free(kv_steal(remote->fetch));
+}
+
+uint64_t kv_fetch_lent_bytes(const struct kv_remote *remote)
+{
+	return atomic_load(&remote->fetch->landing);
 }
 
 /* ---- absent and damaged objects ---- */
 
-void kv_fetch_present_locked(struct kv_remote *remote, uint64_t hash)
+/* Return the entry of the object; with @make, in the place of another one's. */
+static struct absent *absent_of(struct kv_remote *remote, uint64_t hash,
+				bool make)
 {
-	if (remote->fetch->absent[hash % ABSENT].hash == hash)
-		remote->fetch->absent[hash % ABSENT].until_ns = 0;
+	struct absent *absent = &remote->fetch->absent[hash % ABSENT];
+
+	if (absent->hash != hash && make)
+		*absent = (struct absent){.hash = hash};
+	return absent->hash == hash ? absent : NULL;
 }
 
-void kv_fetch_damaged(struct kv_remote *remote, uint64_t hash, unsigned backend,
-		      bool damaged)
+void kv_fetch_present_locked(struct kv_remote *remote, uint64_t hash)
 {
-	struct kv_fetch *fetch = remote->fetch;
+	struct absent *absent = absent_of(remote, hash, false);
+
+	if (absent)
+		absent->until_ns = 0;
+}
+
+void kv_fetch_damaged(struct kv_remote *remote, uint64_t hash, bool damaged)
+{
+	struct absent *absent;
 
 	kv_lock(remote->cache);
-	if (damaged && fetch->damaged[hash % DAMAGED].hash != hash) {
-		fetch->damaged[hash % DAMAGED].hash = hash;
-		fetch->damaged[hash % DAMAGED].backends = 0;
-	}
-	if (damaged)
-		fetch->damaged[hash % DAMAGED].backends |= 1u << backend;
-	else if (fetch->damaged[hash % DAMAGED].hash == hash)
-		fetch->damaged[hash % DAMAGED].backends &= ~(1u << backend);
+	remote->stats.damaged += damaged;
+	absent = absent_of(remote, hash, damaged);
+	if (absent)
+		absent->damaged = damaged;
 	kv_unlock(remote->cache);
 }
 
-bool kv_fetch_is_damaged(struct kv_remote *remote, uint64_t hash,
-			 unsigned backend)
+bool kv_fetch_is_damaged(struct kv_remote *remote, uint64_t hash)
 {
-	const struct kv_fetch *fetch = remote->fetch;
+	const struct absent *absent;
 	bool is;
 
 	kv_lock(remote->cache);
-	is = fetch->damaged[hash % DAMAGED].hash == hash &&
-	     (fetch->damaged[hash % DAMAGED].backends & 1u << backend);
+	absent = absent_of(remote, hash, false);
+	is = absent && absent->damaged;
 	kv_unlock(remote->cache);
 	return is;
 }
-
-/* ---- the table of gets ---- */
 
 static struct get *get_find_locked(struct kv_remote *remote,
 				   const struct kv_space *space,
@@ -209,122 +219,84 @@ static struct get *get_find_locked(struct kv_remote *remote,
 {
 	struct get *get = remote->fetch->gets[hash % BUCKETS];
 
-	kv_assert_locked(&remote->cache->lock);
 	while (get && (get->space != space || !kv_key_equal(&get->key, key)))
 		get = get->bucket;
 	return get;
 }
 
-static void get_unlink_locked(struct kv_remote *remote, struct get *get)
+/* Free the get's memory, and its share; with @all, the get. */
+static void get_release(struct get *get, bool all)
 {
+	struct kv_fetch *fetch = get->remote->fetch;
+
+	if (get->memory) {
+		atomic_fetch_sub(&fetch->landing, get->bytes);
+		free(kv_steal(get->memory));
+		fetch->full = false;
+	}
+	if (get->turn) {
+		kv_turn_end(&fetch->users, kv_steal(get->turn), get->share);
+		fetch->guessed -= get->guess;
+	}
+	if (!all)
+		return;
+	kv_space_put(get->space);
+	free(get);
+}
+
+/*
+ * End @get: its wants restart if the block @came, else they miss.  Do not request the
+ * key again for @shun_ns.  The get is freed when the backend does not have it.
+ */
+static void get_end_locked(struct kv_remote *remote, struct get *get, bool came,
+			   uint64_t shun_ns)
+{
+	struct kv_cache *cache = remote->cache;
 	struct get **link = &remote->fetch->gets[get->hash % BUCKETS];
 
 	while (*link != get)
 		link = &(*link)->bucket;
 	*link = get->bucket;
-}
-
-/* Free the memory for its bytes, and its share. */
-static void get_release(struct kv_remote *remote, struct get *get)
-{
-	if (get->job.op.data)
-		remote->fetch->landing -= get->job.op.room;
-	free(kv_steal(get->job.op.data));
-	if (get->share)
-		kv_turn_end(&remote->fetches, kv_steal(get->turn), get->share);
-	get->share = 0;
-}
-
-static void get_free(struct kv_remote *remote, struct get *get)
-{
-	get_release(remote, get);
-	kv_space_put(get->space);
-	free(get);
-}
-
-static void get_given_back(struct kv_remote *remote, struct kv_remote_job *job)
-{
-	struct get *get = (struct get *)job;
-
-	if (get->ended)
-		get_free(remote, get);
-	else
-		get_release(remote, get);
-}
-
-/*
- * End @get: its wants restart if the block @came, else they miss.  Do not ask for
- * the key again for @shun_ns.  The get is freed when no backend has its memory.
- */
-static void get_end(struct kv_remote *remote, struct get *get, bool came,
-		    uint64_t shun_ns)
-{
-	struct kv_cache *cache = remote->cache;
-	struct kv_fetch *fetch = remote->fetch;
-	bool abandoned = get->job.abandoned;
-
-	kv_lock(cache);
-	get_unlink_locked(remote, get);
-	if (shun_ns) {
-		fetch->absent[get->hash % ABSENT].hash = get->hash;
-		fetch->absent[get->hash % ABSENT].until_ns =
+	if (shun_ns)
+		absent_of(remote, get->hash, true)->until_ns =
 			kv_now_ns() + shun_ns;
-	}
 	if (came)
 		kv_wants_restart_locked(cache, &get->wants);
 	else
 		kv_wants_miss_locked(cache, &get->wants);
-	kv_unlock(cache);
 	get->ended = true;
-	if (!abandoned)
-		get_free(remote, get);
+	if (!get->lent)
+		get_release(get, true);
 }
 
-static void get_set_state(struct kv_remote *remote, struct get *get,
-			  enum get_state state)
+static void get_end(struct kv_remote *remote, struct get *get, bool came,
+		    uint64_t shun_ns)
 {
 	kv_lock(remote->cache);
-	get->state = state;
+	get_end_locked(remote, get, came, shun_ns);
 	kv_unlock(remote->cache);
-}
-
-/* Queue @get to be fetched when its user's turn comes. */
-static void get_enqueue(struct kv_remote *remote, struct get *get)
-{
-	get_set_state(remote, get, get->look ? LOOKING : QUEUED);
-	get->since_ns = kv_now_ns();
-	kv_enqueue(&remote->fetches, get->asker, &get->queued);
 }
 
 bool kv_fetch_may_locked(struct kv_cache *cache, struct kv_space *space,
 			 const struct kv_key *key)
 {
-	struct kv_remote *remote = cache->remote;
-	uint64_t hash;
+	const uint64_t hash = kv_key_hash(cache, space, key->b);
+	const struct absent *absent = absent_of(cache->remote, hash, false);
 
-	kv_assert_locked(&cache->lock);
-	if (!remote->running || cache->config.read_only || !space->shared ||
-	    kv_is_removed_locked(cache, space, key))
-		return false;
-	hash = kv_key_hash(cache, space, key->b);
-	return remote->fetch->absent[hash % ABSENT].hash != hash ||
-	       kv_now_ns() >= remote->fetch->absent[hash % ABSENT].until_ns;
+	return cache->remote->running && !cache->config.read_only &&
+	       space->shared && kv_remote_is_open(cache->remote, space->uid) &&
+	       !kv_is_removed_locked(cache, space, key) &&
+	       (!absent || kv_now_ns() >= absent->until_ns);
 }
 
 bool kv_fetch_is_coming_locked(struct kv_cache *cache, struct kv_space *space,
 			       const struct kv_key *key)
 {
-	const struct get *get;
+	const struct get *get = get_find_locked(
+		cache->remote, space, key, kv_key_hash(cache, space, key->b));
 
-	kv_assert_locked(&cache->lock);
-	if (!space->shared)
-		return false;
-	get = get_find_locked(cache->remote, space, key,
-			      kv_key_hash(cache, space, key->b));
-	return get && get->state > LOOKING;
+	return get && atomic_load(&get->job.answered);
 }
-
-/* ---- what is missing ---- */
 
 int kv_fetch_want_locked(struct kv_cache *cache, struct kv_want *want)
 {
@@ -354,22 +326,26 @@ int kv_fetch_want_locked(struct kv_cache *cache, struct kv_want *want)
 			return -ENOENT;
 		look->space = kv_space_get(space);
 		look->uid = acquire->uid;
+		look->chain = !space->layout ||
+			      space->layout->reuse == KV_REUSE_PREFIX;
 	}
 	get = kv_array_reserve(&look->gets, &look->room, look->n + 1) == 0
 		      ? calloc(1, sizeof(*get))
 		      : NULL;
 	if (!get)
 		return -ENOENT;
-	get->job.given_back = get_given_back;
-	get->key = want->key;
-	get->hash = hash;
-	get->space = kv_space_get(space);
-	get->uid = space->uid;
-	get->asker = look->uid;
-	get->bucket = remote->fetch->gets[hash % BUCKETS];
+	*get = (struct get){
+		.remote = remote,
+		.look = look,
+		.at = look->n,
+		.key = want->key,
+		.space = kv_space_get(space),
+		.uid = space->uid,
+		.hash = hash,
+		.since_ns = kv_now_ns(),
+		.bucket = remote->fetch->gets[hash % BUCKETS],
+	};
 	remote->fetch->gets[hash % BUCKETS] = get;
-	get->look = look;
-	get->at = look->n;
 	look->gets[look->n++] = get;
 	kv_want_link(&get->wants, want);
 	return -EINPROGRESS;
@@ -382,298 +358,273 @@ static void look_free(struct kv_remote_look *look)
 	free(look);
 }
 
-static bool is_prefix(const struct kv_space *space)
-{
-	return !space->layout || space->layout->reuse == KV_REUSE_PREFIX;
-}
-
 void kv_fetch_begin_locked(struct kv_cache *cache, struct kv_acquire *acquire)
 {
 	struct kv_remote_look *look = kv_steal(acquire->look);
 	const size_t threshold = KV_MAX(cache->config.remote.threshold, 1u);
-	struct kv_remote *remote = cache->remote;
 
 	kv_assert_locked(&cache->lock);
 	if (!look)
 		return;
-	/* Too few blocks left to justify EXISTS requests. */
-	if (look->n == 0 || (is_prefix(look->space) &&
-			     acquire->rest < threshold && !acquire->more)) {
-		for (size_t i = 0; i < look->n; i++) {
-			struct get *get = look->gets[i];
-
-			get_unlink_locked(remote, get);
-			kv_wants_miss_locked(cache, &get->wants);
-			get_free(remote, get);
-		}
+	/* Too few missing blocks of a chain are not worth it. */
+	if (look->n == 0 ||
+	    (look->chain && acquire->rest < threshold && !acquire->more)) {
+		for (size_t i = 0; i < look->n; i++)
+			get_end_locked(cache->remote, look->gets[i], false, 0);
 		look_free(look);
 		return;
 	}
-	look->worth = acquire->goes_on ? 1 : KV_MIN(threshold, look->n);
-	TAILQ_INSERT_TAIL(&remote->fetch->fresh, look, link);
-	kv_remote_wake(remote);
+	look->window = threshold;
+	TAILQ_INSERT_TAIL(&cache->remote->fetch->fresh, look, link);
+	kv_remote_wake(cache->remote);
 }
 
 /* ---- looks ---- */
 
-/* Fetch @get, which exists; the look has it no more. */
-static void take_from_look(struct kv_remote *remote, struct get *get)
+/* Take @get, which has landed or missed, out of its look. */
+static void look_drop(struct get *get)
 {
-	get->look->gets[get->at] = NULL;
-	get->look = NULL;
-	get_enqueue(remote, get);
+	struct kv_remote_look *look = kv_steal(get->look);
+
+	look->gets[get->at] = NULL;
+	look->out -= get->getting;
+	get->getting = false;
 }
 
-/* Fetch what exists of a look without an order; all other gets miss. */
-static void look_end(struct kv_remote *remote, struct kv_remote_look *look)
+/* Let the gets from index @n on miss; those in flight go on. */
+static void look_cut(struct kv_remote *remote, struct kv_remote_look *look,
+		     size_t n)
 {
-	const bool any = !is_prefix(look->space) && !remote->stop;
+	while (look->n > n) {
+		struct get *get = look->gets[--look->n];
 
-	for (size_t i = look->begun; i < look->n; i++) {
-		struct get *get = look->gets[i];
-		uint64_t shun_ns = 0;
-
-		if (!get)
-			continue;
-		if (any && get->found) {
-			take_from_look(remote, get);
-			continue;
+		if (get && !get->getting) {
+			look_drop(get);
+			get_end(remote, get, false, 0);
 		}
-		if (!get->found && get->at < look->next)
-			shun_ns = get->damaged ? DAMAGED_NS : ABSENT_NS;
-		get->look = NULL;
-		get_end(remote, get, false, shun_ns);
 	}
-	look_free(look);
 }
 
-/* Fetch blocks of this look without EXISTS requests, once the first exist. */
-static bool takes_for_granted(const struct kv_remote *remote,
-			      const struct kv_remote_look *look)
-{
-	return remote->n == 1 && is_prefix(look->space) && !look->asks;
-}
-
-/* Return whether to ask for the next block now, not after an answer. */
-static bool look_may_ask(const struct kv_remote *remote,
-			 const struct kv_remote_look *look)
-{
-	if (look->next == look->n || remote->stop)
-		return false;
-	if (!takes_for_granted(remote, look))
-		return true;
-	if (look->gap)
-		return false;
-	return look->begun > 0 ? look->left < AHEAD : look->next < look->worth;
-}
-
-/* Ask for more blocks, or the next backend, or end the look. */
+/* Begin more gets when it is the user's turn, or free the look when it has none any
+ * more. */
 static void look_go_on(struct kv_remote *remote, struct kv_remote_look *look)
 {
-	if (look->queued.queue)
-		return;
-	if (look_may_ask(remote, look)) {
-		kv_enqueue(&remote->looks, look->uid, &look->queued);
-	} else if (look->left > 0) {
-		return;
-	} else if (look->backend + 1 < remote->n && !remote->stop) {
-		look->backend++;
-		look->next = 0;
-		kv_enqueue(&remote->looks, look->uid, &look->queued);
-	} else {
-		look_end(remote, look);
+	struct kv_turns *turns = &remote->fetch->users;
+	struct user *user;
+
+	if (remote->stop)
+		look_cut(remote, look, 0);
+	while (look->next < look->n &&
+	       (!look->gets[look->next] || look->gets[look->next]->getting))
+		look->next++;
+	const bool may = look->next < look->n &&
+			 (!look->chain || look->out < look->window);
+
+	user = look->user;
+	if (may && !user) {
+		user = (struct user *)kv_turn_get(turns, look->uid);
+		look->user = user;
+		TAILQ_INSERT_TAIL(&user->looks, look, link);
+		kv_turn_start(turns, &user->turn);
+	} else if (!may && user) {
+		look->user = NULL;
+		TAILQ_REMOVE(&user->looks, look, link);
+		if (TAILQ_EMPTY(&user->looks))
+			kv_turn_stop(turns, &user->turn);
+		kv_turn_put(turns, &user->turn);
 	}
-}
-
-static void look_answered(struct kv_remote *remote, struct kv_remote_look *look,
-			  struct get *get, int status)
-{
-	get->asked = false;
-	look->left--;
-	if (status == 0)
-		look->bytes = KV_MAX(look->bytes, get->job.op.length);
-	else if (status != -EFBIG)
-		look->gap = true;
-	/* In a chain, blocks behind a gap are useless. */
-	if (is_prefix(look->space) && !remote->stop) {
-		while (look->there < look->n &&
-		       (!look->gets[look->there] ||
-			look->gets[look->there]->found))
-			look->there++;
-		for (; look->there >= look->worth && look->begun < look->there;
-		     look->begun++)
-			if (look->gets[look->begun])
-				take_from_look(remote, look->gets[look->begun]);
-	}
-	look_go_on(remote, look);
-}
-
-/* An EXISTS request has ended. */
-static void exists_ended(struct kv_remote *remote, struct kv_remote_job *job,
-			 int status)
-{
-	struct get *get = (struct get *)job;
-
-	kv_turn_end(&remote->looks, kv_steal(get->turn), 1);
-	get->found = status == 0;
-	look_answered(remote, get->look, get, status);
-}
-
-/* Ask for one more block of the look whose turn it is. */
-static void look_ask(struct kv_remote *remote, struct kv_remote_look *look)
-{
-	struct kv_turn *turn = &look->queued.queue->turn;
-	struct get *get = NULL;
-
-	if (look->next == 0 && !kv_remote_is_open(remote, look->backend))
-		look->next = look->n;
-	else
-		get = look->gets[look->next++];
-	if (get && !get->found && !get->asked && !get->job.abandoned) {
-		get->job.op = (struct kv_remote_op){.call = KV_REMOTE_EXISTS};
-		kv_remote_name(&get->job.op, look->prefix, &get->key);
-		get->job.backend = look->backend;
-		get->asked = true;
-		look->left++;
-		kv_turn_charge(turn, 1);
-		if (look->begun > 0 && takes_for_granted(remote, look)) {
-			get->job.op.length = look->bytes;
-			get_enqueue(remote, get);
-		} else {
-			get->job.ended = exists_ended;
-			get->turn = turn;
-			kv_turn_begin(&remote->looks, turn, 1);
-			kv_remote_submit(remote, &get->job, LOOK_NS);
-		}
-	}
-	if (!look_may_ask(remote, look)) {
-		kv_dequeue(&remote->looks, &look->queued);
-		look_go_on(remote, look);
-	}
-}
-
-static struct kv_remote_look *first_look(struct kv_turn *turn)
-{
-	return kv_container(kv_queue_first(turn), struct kv_remote_look,
-			    queued);
+	if (look->next >= look->n && look->out == 0)
+		look_free(look);
 }
 
 /* ---- gets ---- */
 
-/* The get failed.  A get without an EXISTS request goes back to its look. */
-static void get_failed(struct kv_remote *remote, struct get *get, int status,
-		       uint64_t shun_ns)
+/* Runs on any thread.  A get that is retried comes here again. */
+static uint8_t *get_room(struct kv_remote_op *op, uint64_t length)
 {
-	struct kv_remote_look *look = get->look;
+	struct get *get = (struct get *)op;
+	struct kv_fetch *fetch = get->remote->fetch;
+	uint64_t landing;
 
-	if (!look) {
-		get_end(remote, get, false, shun_ns);
-		return;
+	atomic_store(&get->job.answered, true);
+	if (get->memory && get->bytes == length)
+		return get->memory;
+	if (get->memory) {
+		atomic_fetch_sub(&fetch->landing, get->bytes);
+		free(kv_steal(get->memory));
 	}
-	get->damaged = status == -EBADMSG;
-	if (status == -EFBIG) {
-		look->asks = true;
-		look->next = KV_MIN(look->next, get->at);
-	}
-	look_answered(remote, look, get, status);
+	get->bytes = length;
+	if (length > fetch->object_max)
+		return NULL;
+	landing = atomic_load(&fetch->landing);
+	do
+		if (landing > 0 && landing + length > fetch->landing_max)
+			return NULL;
+	while (!atomic_compare_exchange_weak(&fetch->landing, &landing,
+					     landing + length));
+	get->memory = malloc(KV_MAX(length, 1u));
+	if (!get->memory)
+		atomic_fetch_sub(&fetch->landing, length);
+	return get->memory;
+}
+
+static bool get_is_waited_for(const struct kv_remote_job *job)
+{
+	const struct get *get = (const struct get *)job;
+	bool is;
+
+	kv_lock(get->remote->cache);
+	is = get->wants != NULL;
+	kv_unlock(get->remote->cache);
+	return is;
+}
+
+static void get_given_back(struct kv_remote *remote, struct kv_remote_job *job)
+{
+	struct get *get = (struct get *)job;
+
+	(void)remote;
+	get->lent = false;
+	if (get->ended || get->look)
+		get_release(get, get->ended);
 }
 
 static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
 		      int status)
 {
-	struct kv_remote_look *look;
 	struct get *get = (struct get *)job;
+	struct kv_remote_look *look = get->look;
+	struct kv_fetch *fetch = remote->fetch;
+	const uint64_t bytes = status == 0 ? job->op.length : 0;
 
-	remote->fetch->getting--;
-	if (status == -ENOENT)
-		remote->fetch->bucket.credit += (double)job->op.room;
-	if (status == -EBADMSG)
-		kv_fetch_damaged(remote, get->hash, job->backend, true);
-	if (status < 0) {
-		if (!job->abandoned)
-			get_release(remote, get);
-		get_failed(remote, get, status,
-			   status == -EBADMSG || status == -EFBIG ? DAMAGED_NS
-								  : ABSENT_NS);
+	if (status == -EAGAIN && get->bytes > fetch->object_max)
+		status = -EFBIG;
+	if (status == -EAGAIN && get->at < look->n) {
+		fetch->full = true;
+		look->bytes = get->bytes;
+		fetch->bucket.credit += (double)get->guess;
+		get->getting = false;
+		look->out--;
+		look->next = KV_MIN(look->next, get->at);
+		look_go_on(remote, look);
 		return;
 	}
-	look = kv_steal(get->look);
-	if (look) {
-		get->damaged = false;
-		look->gets[get->at] = NULL;
-		look_answered(remote, look, get, 0);
+	if (status == 0 &&
+	    (!get->memory || job->op.length != get->bytes ||
+	     kv_object_parse(get->memory, get->bytes, &get->entry, get->prefix,
+			     &get->cut, &get->next) < 0 ||
+	     !kv_key_equal(&get->entry.key, &get->key)))
+		status = -EBADMSG;
+	if (status == -EBADMSG)
+		kv_fetch_damaged(remote, get->hash, true);
+	if (status == 0 || status == -ENOENT)
+		fetch->bucket.credit += (double)get->guess - (double)bytes;
+	if (bytes > get->guess)
+		kv_turn_charge(get->turn, bytes - get->guess);
+	if (status < 0 && look->chain)
+		look_cut(remote, look, get->at);
+	look_drop(get);
+	if (status == 0) {
+		look->bytes = bytes;
+		look->window++;
+		get->since_ns = kv_now_ns();
+		TAILQ_INSERT_TAIL(&fetch->landed, get, link);
+	} else if (status == -EBADMSG || status == -EFBIG ||
+		   status == -EACCES) {
+		get_end(remote, get, false, DAMAGED_NS);
+	} else {
+		get_end(remote, get, false, status == -EAGAIN ? 0 : ABSENT_NS);
 	}
-	get_set_state(remote, get, LANDED);
-	get->since_ns = kv_now_ns();
-	TAILQ_INSERT_TAIL(&remote->fetch->landed, get, link);
+	look_go_on(remote, look);
 }
 
-/* Returns 1: begun; 0: not now; -errno: never. */
-static int get_begin(struct kv_remote *remote, struct get *get)
+/* Begin the next get of @look, whose turn it is.  False: not now. */
+static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 {
 	struct kv_fetch *fetch = remote->fetch;
 	const double rate = (double)remote->cache->config.remote.rate;
-	struct kv_remote_op *op = &get->job.op;
-	double part;
+	const struct kv_layout *layout = look->space->layout;
+	const uint64_t max = fetch->landing_max;
+	/* What the object probably has counts until its length is known. */
+	const uint64_t bytes =
+		look->bytes ? look->bytes
+		: layout    ? kv_block_header_bytes(layout) + layout->payload
+			    : GUESS;
+	const double part = (double)bytes / (double)KV_MAX(max, 1u);
+	struct get *get = look->gets[look->next];
 
-	if (op->length == 0 || op->length > remote->cache->arena.segment_bytes)
-		return -EFBIG;
-	if (!kv_remote_is_open(remote, get->job.backend))
-		return -EIO;
-	if (fetch->getting >= GETTING_MAX ||
-	    (fetch->landing > 0 &&
-	     fetch->landing + op->length > fetch->landing_max) ||
+	if (!kv_remote_is_open(remote, get->uid) ||
+	    kv_now_ns() - get->since_ns > QUEUE_NS) {
+		look_cut(remote, look, 0);
+		look_go_on(remote, look);
+		return true;
+	}
+	if ((fetch->full && atomic_load(&fetch->landing) > 0) ||
+	    (fetch->guessed > 0 && fetch->guessed + bytes > max) ||
 	    (rate > 0 && !kv_bucket_fill(&fetch->bucket, rate, rate)))
-		return 0;
-	fetch->bucket.credit -= (double)op->length;
-	op->data = malloc(op->length);
-	if (!op->data)
-		return -ENOMEM;
-	op->room = op->length;
-	op->call = KV_REMOTE_GET;
-	op->noted = !get->look;
-	fetch->landing += op->room;
-	fetch->getting++;
+		return false;
+	fetch->full = false;
+	fetch->bucket.credit -= (double)bytes;
+	fetch->guessed += bytes;
+	get->guess = bytes;
 	/* The get's share of the memory, or of the number of gets if that is more. */
-	part = (double)op->length / (double)KV_MAX(fetch->landing_max, 1u);
 	get->share = KV_MAX((uint64_t)(KV_MIN(part, 1.0) * SHARES),
 			    SHARES / GETTING_MAX);
-	get->turn = &get->queued.queue->turn;
-	kv_turn_begin(&remote->fetches, get->turn, get->share);
-	get_set_state(remote, get, get->look ? LOOKING : GETTING);
-	get->job.ended = get_ended;
+	get->turn = &look->user->turn;
+	kv_turn_charge(get->turn, bytes);
+	kv_turn_begin(&fetch->users, get->turn, get->share);
+	look->out++;
+	get->getting = get->lent = true;
+	get->job = (struct kv_remote_job){
+		.op = {.call = KV_REMOTE_GET, .room = get_room},
+		.uid = get->uid,
+		.waited_for = get_is_waited_for,
+		.ended = get_ended,
+		.given_back = get_given_back,
+	};
+	kv_remote_name(&get->job.op, look->prefix, &get->key);
 	kv_remote_submit(remote, &get->job, GET_NS);
-	return 1;
+	look_go_on(remote, look);
+	return true;
 }
 
-/* Copy the bytes into @fill, and seal it if key, length and digest agree. */
+/* Copy the bytes without the entry into @fill, and seal it if the digest agrees. */
 static int seal(struct kv_remote *remote, struct get *get, struct kv_fill *fill)
 {
 	struct kv_cache *cache = remote->cache;
 	struct kv_hash *hash = remote->fetch->hash;
-	const struct kv_remote_op *op = &get->job.op;
 	uint8_t *data = kv_fill_data(fill);
-	uint64_t length, payload;
+	const uint64_t rest = get->bytes - get->next;
+	uint64_t length, payload, unaligned;
 	struct kv_digest digest;
 	struct kv_meta meta;
 	int r;
 
 	kv_fill_fetched(fill);
 	kv_hash_begin(hash);
-	kv_hash_copy(hash, data, op->data, op->length);
+	kv_hash_copy(hash, data, get->prefix, sizeof(get->prefix));
+	kv_hash_copy(hash, data + 8, get->memory + 8, get->cut - 8);
+	/* Whole pages are copied fastest. */
+	unaligned = KV_MIN(kv_round_up(get->cut, KV_PAGE) - get->cut, rest);
+	kv_hash_copy(hash, data + get->cut, get->memory + get->next, unaligned);
+	kv_hash_copy(hash, data + get->cut + unaligned,
+		     get->memory + get->next + unaligned, rest - unaligned);
 	digest = kv_hash_end(hash);
-	r = memcmp(&digest, &op->digest, sizeof(digest)) ? -EBADMSG : 0;
+	r = memcmp(&digest, &get->entry.digest, sizeof(digest)) ? -EBADMSG : 0;
 	if (r == 0)
-		r = kv_block_parse(data, op->length, get->space->layout,
+		r = kv_block_parse(data, get->entry.length, get->space->layout,
 				   &length, &payload, &meta);
-	if (r < 0 || length != op->length) {
+	if (r == 0 && length != get->entry.length)
+		r = -EBADMSG;
+	if (r < 0) {
 		kv_fill_drop(cache, fill);
-		kv_lock(cache);
-		remote->backends[get->job.backend].stats.damaged++;
-		kv_unlock(cache);
-		kv_fetch_damaged(remote, get->hash, get->job.backend, true);
+		if (r == -ENOMEM)
+			return r;
+		kv_fetch_damaged(remote, get->hash, true);
 		return -EBADMSG;
 	}
+	if (!meta.parent.len)
+		meta.parent = get->entry.parent;
 	meta.mtime_ns = kv_wall_ns();
 	return kv_fill_seal(cache, fill, &get->key, &meta, payload, &digest);
 }
@@ -687,7 +638,7 @@ static void land(struct kv_remote *remote, struct get *get)
 	/* With another owner the space's blocks are other objects. */
 	if (kv_remote_user(remote->cache, get->space) == get->uid)
 		r = kv_fill_begin(remote->cache, get->space, &get->key,
-				  get->job.op.length, &fill);
+				  get->entry.length, &fill);
 	if ((r == -EBUSY || r == -ENOSPC || r == -EAGAIN) &&
 	    kv_now_ns() - get->since_ns < ROOM_NS)
 		return;
@@ -698,18 +649,24 @@ static void land(struct kv_remote *remote, struct get *get)
 	if (r >= 0 || r == -EEXIST || r == -EALREADY)
 		get_end(remote, get, true, 0);
 	else
-		get_end(remote, get, false, r == -EBADMSG ? DAMAGED_NS : 0);
+		get_end(remote, get, false,
+			r == -EBADMSG || r == -EFBIG ? DAMAGED_NS : 0);
 }
 
 /* ---- the thread ---- */
 
-void kv_fetch_ask(struct kv_remote *remote)
+uint64_t kv_fetch_run(struct kv_remote *remote)
 {
 	struct kv_cache *cache = remote->cache;
 	struct kv_fetch *fetch = remote->fetch;
 	struct kv_remote_look *look;
+	struct get *get, *next;
 	struct kv_turn *turn;
 
+	for (get = TAILQ_FIRST(&fetch->landed); get; get = next) {
+		next = TAILQ_NEXT(get, link);
+		land(remote, get);
+	}
 	for (;;) {
 		kv_lock(cache);
 		look = TAILQ_FIRST(&fetch->fresh);
@@ -719,75 +676,25 @@ void kv_fetch_ask(struct kv_remote *remote)
 		if (!look)
 			break;
 		if (kv_remote_prefix(cache, look->space, look->prefix) < 0)
-			look_end(remote, look);
-		else
-			kv_enqueue(&remote->looks, look->uid, &look->queued);
+			look_cut(remote, look, 0);
+		look_go_on(remote, look);
 	}
-	while ((turn = kv_turns_next_within(&remote->looks, ASKING_MAX)))
-		look_ask(remote, first_look(turn));
-}
-
-static struct get *first_get(struct kv_turn *turn)
-{
-	return kv_container(kv_queue_first(turn), struct get, queued);
-}
-
-void kv_fetch_get(struct kv_remote *remote)
-{
-	struct get *get, *next;
-	struct kv_turn *turn;
-	int r = 1;
-
-	for (get = TAILQ_FIRST(&remote->fetch->landed); get; get = next) {
-		next = TAILQ_NEXT(get, link);
-		land(remote, get);
-	}
-	while (r != 0 &&
-	       (turn = kv_turns_next_within(&remote->fetches, SHARES))) {
-		get = first_get(turn);
-		r = kv_now_ns() - get->since_ns > QUEUE_NS
-			    ? -ETIMEDOUT
-			    : get_begin(remote, get);
-		if (r == 0)
+	while ((turn = kv_turns_next_within(&fetch->users, SHARES)))
+		if (!get_begin(remote,
+			       TAILQ_FIRST(&((struct user *)turn)->looks)))
 			break;
-		kv_turn_charge(turn, r > 0 ? get->job.op.length : 0);
-		kv_dequeue(&remote->fetches, &get->queued);
-		if (r < 0)
-			get_failed(remote, get, r,
-				   r == -EFBIG ? DAMAGED_NS : 0);
-	}
-}
-
-bool kv_fetch_is_busy(const struct kv_remote *remote)
-{
-	return !TAILQ_EMPTY(&remote->fetch->landed) ||
-	       remote->fetches.n_busy > 0;
+	return !TAILQ_EMPTY(&fetch->landed) || fetch->users.n_busy > 0
+		       ? kv_now_ns() + TICK_NS
+		       : UINT64_MAX;
 }
 
 void kv_fetch_stop(struct kv_remote *remote)
 {
-	struct kv_fetch *fetch = remote->fetch;
-	struct kv_remote_look *look;
-	struct kv_turn *turn;
 	struct get *get;
 
-	while ((look = TAILQ_FIRST(&fetch->fresh))) {
-		TAILQ_REMOVE(&fetch->fresh, look, link);
-		look_end(remote, look);
-	}
-	/* No backend is open any more. */
-	while ((turn = kv_turns_next(&remote->looks))) {
-		look = first_look(turn);
-		look->next = 0;
-		look_ask(remote, look);
-	}
-	while ((turn = kv_turns_next(&remote->fetches))) {
-		get = first_get(turn);
-		kv_dequeue(&remote->fetches, &get->queued);
-		get_failed(remote, get, -ECANCELED, 0);
-	}
-	while ((get = TAILQ_FIRST(&fetch->landed))) {
-		TAILQ_REMOVE(&fetch->landed, get, link);
+	kv_fetch_run(remote); /* as `stop` is set, all that waits is a miss */
+	while ((get = TAILQ_FIRST(&remote->fetch->landed))) {
+		TAILQ_REMOVE(&remote->fetch->landed, get, link);
 		get_end(remote, get, false, 0);
 	}
 }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * forget.c - remove blocks here and from every backend.
+ * forget.c - remove blocks here and from the backend.
  *
  * Blocks are removed here first, so that they are not put again.  A block that is
- * being put is removed when the put has ended.  A backend that does not answer counts
- * as failed, and does not delay the others.
+ * being put is removed when the put has ended.
  *
  * OWNS      every struct errand; a kv_forget until its done() runs.
  *
@@ -14,11 +13,11 @@
  *         UNDER WAY -> (over)     kv_forgets_run: nothing is left, or its time is over
  *
  * INVARIANTS
- *   (1) A forget has at most AT_ONCE operations in flight at a backend.
- *   (2) It ends when none is in flight: expire() has ended those that are late.
+ *   (1) A forget has at most AT_ONCE operations in flight.
+ *   (2) It ends when none is in flight: the deadlines of its operations are its own.
  *
  * LOCKING   cache->lock for the list of fresh ones and for `cancelled`; all else is
- *           the thread's.
+ *           the remote thread's.
  */
 #include <stdio.h>
 
@@ -28,19 +27,39 @@
 #include "cache/ssd/ssd.h"
 
 #define AT_ONCE 16u
-#define LAYOUT ".layout"
+
+TAILQ_HEAD(forget_queue, kv_forget);
+
+struct kv_forgets {
+	struct forget_queue fresh, begun;
+};
 
 /* An operation of a forget. */
 struct errand {
 	struct kv_remote_job job; /* first */
 	struct kv_forget *forget;
-	char room[KV_LAYOUT_TEXT_MAX];
 };
+
+int kv_forgets_init(struct kv_remote *remote)
+{
+	struct kv_forgets *forgets = calloc(1, sizeof(*forgets));
+
+	if (!forgets)
+		return -ENOMEM;
+	TAILQ_INIT(&forgets->fresh);
+	TAILQ_INIT(&forgets->begun);
+	remote->forgets = forgets;
+	return 0;
+}
+
+void kv_forgets_fini(struct kv_remote *remote)
+{
+	free(kv_steal(remote->forgets));
+}
 
 int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
 		     uint64_t ns)
 {
-	struct kv_remote *remote;
 	struct kv_block *block;
 	bool running;
 
@@ -66,20 +85,21 @@ int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
 		kv_block_remove(cache, block);
 		kv_block_put(cache, block);
 	}
-	memset(forget->backends, 0, sizeof(forget->backends));
-	memset(forget->next, 0, sizeof(forget->next));
-	memset(forget->under_way, 0, sizeof(forget->under_way));
+	forget->removed = forget->absent = forget->failed = 0;
+	forget->status = 0;
+	forget->why[0] = '\0';
+	forget->next = 0;
+	forget->under_way = 0;
 	forget->until_ns = kv_now_ns() + ns;
 	forget->cancelled = false;
 	kv_lock(cache);
-	remote = cache->remote;
-	if (remote)
-		TAILQ_INSERT_TAIL(&remote->forgets.fresh, forget, link);
+	running = cache->remote != NULL;
+	if (running) {
+		TAILQ_INSERT_TAIL(&cache->remote->forgets->fresh, forget, link);
+		kv_remote_wake(cache->remote);
+	}
 	kv_unlock(cache);
-	if (!remote)
-		return -EOPNOTSUPP;
-	kv_remote_wake(remote);
-	return 0;
+	return running ? 0 : -EOPNOTSUPP;
 }
 
 void kv_forget_cancel(struct kv_cache *cache, struct kv_forget *forget)
@@ -93,16 +113,26 @@ void kv_forget_cancel(struct kv_cache *cache, struct kv_forget *forget)
 
 /* ---- one operation ---- */
 
-static void count(struct kv_forgot *backend, uint64_t n, int status)
+/* Count the outcome of @n operations; @why is the cause of a failure, or "". */
+static void count(struct kv_forget *forget, uint64_t n, int status,
+		  const char *why)
 {
 	if (status == 0)
-		backend->removed += n;
+		forget->removed += n;
 	else if (status == -ENOENT)
-		backend->absent += n;
+		forget->absent += n;
 	else
-		backend->failed += n;
-	if (status < 0 && status != -ENOENT && backend->status == 0)
-		backend->status = status;
+		forget->failed += n;
+	if (status < 0 && status != -ENOENT && forget->status == 0) {
+		forget->status = status;
+		snprintf(forget->why, sizeof(forget->why), "%s", why);
+	}
+}
+
+static bool is_waited_for(const struct kv_remote_job *job)
+{
+	(void)job;
+	return true; /* the deadline of a cancelled forget is over at once */
 }
 
 static void given_back(struct kv_remote *remote, struct kv_remote_job *job)
@@ -114,41 +144,37 @@ static void given_back(struct kv_remote *remote, struct kv_remote_job *job)
 static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 		  int status)
 {
-	struct errand *errand = (struct errand *)job;
-	struct kv_forget *forget = errand->forget;
+	struct kv_forget *forget = ((struct errand *)job)->forget;
 
 	(void)remote;
-	forget->under_way[job->backend]--;
-	count(&forget->backends[job->backend], 1, status);
-	if (!job->abandoned)
-		free(errand);
+	forget->under_way--;
+	count(forget, status == 0 && !forget->n ? job->op.length : 1, status,
+	      job->abandoned ? "" : job->op.why);
 }
 
 /* Begin to remove the @i-th key, or the whole space. */
-static int begin(struct kv_remote *remote, struct kv_forget *forget,
-		 unsigned backend, size_t i)
+static int begin(struct kv_remote *remote, struct kv_forget *forget, size_t i)
 {
 	struct errand *errand = calloc(1, sizeof(*errand));
-	struct kv_remote_op *op;
-	uint64_t now = kv_now_ns();
+	const uint64_t now = kv_now_ns();
+	struct kv_remote_job *job;
 
 	if (!errand)
 		return -ENOMEM;
-	op = &errand->job.op;
-	op->call = forget->n ? KV_REMOTE_REMOVE : KV_REMOTE_CLEAR;
-	op->data = (uint8_t *)errand->room;
-	op->room = sizeof(errand->room);
-	if (forget->n)
-		kv_remote_name(op, forget->prefix, &forget->keys[i]);
-	else
-		snprintf(op->name, sizeof(op->name), "%s" LAYOUT,
-			 forget->prefix);
 	errand->forget = forget;
-	errand->job.backend = backend;
-	errand->job.ended = ended;
-	errand->job.given_back = given_back;
-	forget->under_way[backend]++;
-	kv_remote_submit(remote, &errand->job,
+	job = &errand->job;
+	job->op.call = KV_REMOTE_DELETE;
+	if (forget->n)
+		kv_remote_name(&job->op, forget->prefix, &forget->keys[i]);
+	else
+		snprintf(job->op.name, sizeof(job->op.name), "%s",
+			 forget->prefix);
+	job->uid = kv_remote_user(remote->cache, forget->space);
+	job->waited_for = is_waited_for;
+	job->ended = ended;
+	job->given_back = given_back;
+	forget->under_way++;
+	kv_remote_submit(remote, job,
 			 forget->until_ns > now ? forget->until_ns - now : 0);
 	return 0;
 }
@@ -160,92 +186,79 @@ static size_t total(const struct kv_forget *forget)
 	return forget->n ? forget->n : 1;
 }
 
-/* Count all that has not begun at @backend as ended with @status. */
-static void give_up(struct kv_forget *forget, unsigned backend, int status)
+/* Count all that has not begun as ended with @status. */
+static void give_up(struct kv_forget *forget, int status)
 {
-	count(&forget->backends[backend], total(forget) - forget->next[backend],
-	      status);
-	forget->next[backend] = total(forget);
-}
-
-static void go_on_with(struct kv_remote *remote, struct kv_forget *forget,
-		       unsigned backend)
-{
-	int r = 0;
-
-	while (r == 0 && forget->next[backend] < total(forget) &&
-	       forget->under_way[backend] < AT_ONCE) {
-		const size_t i = forget->next[backend];
-
-		if (!kv_remote_is_open(remote, backend)) {
-			give_up(forget, backend, -EHOSTDOWN);
-			return;
-		}
-		if (kv_backup_is_under_way(remote, forget->space,
-					   forget->n ? &forget->keys[i] : NULL))
-			return;
-		r = begin(remote, forget, backend, i);
-		if (r == 0)
-			forget->next[backend]++;
-		else
-			give_up(forget, backend, r);
-	}
+	count(forget, total(forget) - forget->next, status, "");
+	forget->next = total(forget);
 }
 
 /* Begin what can begin.  Returns true if nothing is left. */
 static bool go_on(struct kv_remote *remote, struct kv_forget *forget)
 {
+	const uint32_t uid = kv_remote_user(remote->cache, forget->space);
+	struct kv_remote_jobs *const lists[] = {&remote->jobs,
+						&remote->retries};
 	struct kv_remote_job *job;
-	bool left = false, cancelled;
+	bool cancelled;
+	int r = 0;
 
 	kv_lock(remote->cache);
 	cancelled = forget->cancelled || remote->stop;
 	kv_unlock(remote->cache);
-	if (cancelled)
-		TAILQ_FOREACH(job, &remote->jobs, link)
-			if (job->ended == ended &&
-			    ((struct errand *)job)->forget == forget)
-				job->until_ns = 0;
-	for (unsigned b = 0; b < remote->n; b++) {
-		if (cancelled)
-			give_up(forget, b, -ECANCELED);
-		else if (kv_now_ns() >= forget->until_ns)
-			give_up(forget, b, -ETIMEDOUT);
-		else
-			go_on_with(remote, forget, b);
-		left |= forget->under_way[b] > 0 ||
-			forget->next[b] < total(forget);
+	if (cancelled) {
+		for (size_t i = 0; i < KV_ARRAY_LEN(lists); i++)
+			TAILQ_FOREACH(job, lists[i], link)
+				if (job->ended == ended &&
+				    ((struct errand *)job)->forget == forget)
+					job->until_ns = 0;
+		give_up(forget, -ECANCELED);
+	} else if (kv_now_ns() >= forget->until_ns) {
+		give_up(forget, -ETIMEDOUT);
 	}
-	return !left;
+	while (r == 0 && forget->next < total(forget) &&
+	       forget->under_way < AT_ONCE) {
+		const struct kv_key *key =
+			forget->n ? &forget->keys[forget->next] : NULL;
+
+		if (!kv_remote_is_open(remote, uid)) {
+			r = -EHOSTDOWN;
+		} else if (kv_backup_is_under_way(remote, forget->space, key)) {
+			break; /* its end is an event */
+		} else {
+			r = begin(remote, forget, forget->next);
+		}
+		if (r == 0)
+			forget->next++;
+		else
+			give_up(forget, r);
+	}
+	return forget->under_way == 0 && forget->next == total(forget);
 }
 
 void kv_forgets_run(struct kv_remote *remote)
 {
+	struct kv_forgets *forgets = remote->forgets;
 	struct kv_cache *cache = remote->cache;
 	struct kv_forget *forget, *next;
 
 	for (;;) {
 		kv_lock(cache);
-		forget = TAILQ_FIRST(&remote->forgets.fresh);
+		forget = TAILQ_FIRST(&forgets->fresh);
 		if (forget)
-			TAILQ_REMOVE(&remote->forgets.fresh, forget, link);
+			TAILQ_REMOVE(&forgets->fresh, forget, link);
 		kv_unlock(cache);
 		if (!forget)
 			break;
-		TAILQ_INSERT_TAIL(&remote->forgets.begun, forget, link);
-		forget->n_backends = remote->n;
-		for (unsigned b = 0; b < remote->n; b++)
-			forget->backends[b].url = remote->backends[b].url;
+		TAILQ_INSERT_TAIL(&forgets->begun, forget, link);
 		if (kv_remote_prefix(cache, forget->space, forget->prefix) < 0)
-			for (unsigned b = 0; b < remote->n; b++)
-				give_up(forget, b, -ENOMEM);
+			give_up(forget, -ENOMEM);
 	}
-	for (forget = TAILQ_FIRST(&remote->forgets.begun); forget;
-	     forget = next) {
+	for (forget = TAILQ_FIRST(&forgets->begun); forget; forget = next) {
 		next = TAILQ_NEXT(forget, link);
 		if (!go_on(remote, forget))
 			continue;
-		TAILQ_REMOVE(&remote->forgets.begun, forget, link);
+		TAILQ_REMOVE(&forgets->begun, forget, link);
 		forget->done(forget);
 	}
 }

@@ -1,141 +1,92 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * http.c - a backend on a web server.
+ * http.c - a backend on a web server: requests by libcurl.
  *
  * One thread makes all requests with libcurl, which never waits; connections are kept
  * for the next request.  Answers are bounded: redirects are not followed, and a long
  * header, or a body that is longer than it should be, is cut off.
  *
- * OWNS      the thread, its transfers, the site; operations from submit to reap.
+ * OWNS      the thread, its transfers, the site.
+ *
+ * STATES    of a transfer: begun, requested, maybe waiting to connect again, ended.
+ *           A dialect's next() makes the requests.
  *
  * INVARIANTS
- *   (1) An operation is queued, in flight in one transfer, or done.
- *   (2) libcurl uses the operation's memory only while its transfer has a handle.
+ *   (1) libcurl uses the operation's memory only while its transfer has a handle.
  *
- * LOCKING   http->lock for the queues and flags; none during calls of libcurl.
- *           All else is the thread's.
+ * LOCKING   http->ops has its own lock; all else belongs to the thread.
  */
-#include <poll.h>
 #include <stdio.h>
+#include <sys/socket.h>
 
 #include "cache/remote/http.h"
-#include "common/thread.h"
 #include "common/bytes.h"
 
+#define TRANSFERS 256u
 #define CONNECT_MS 2000l
 #define EXPECT_MS 100l /* for "100 Continue" */
 #define BUFFER_MIN (16l << 10)
-#define BUFFER_MAX (512l << 10)
+#define BUFFER_MAX (128l << 10)
+#define MS_NS UINT64_C(1000000)
 #define SECOND_NS UINT64_C(1000000000)
+#define REFUSED_NS SECOND_NS /* of a UNIX socket without a listener */
+#define REFUSED_MS 50
 #define HEADERS_MAX 65536u
-#define PAGE_MAX 65536u /* bytes of a page that is skipped */
-
-/* Small answers do not wait for large ones. */
-enum lane { SMALL, LARGE, LANES };
-
-/* As many as the tier has in flight: requests that the server does not answer take no
- * place of others. */
-#define PER_LANE 128u
-#define TRANSFERS (LANES * PER_LANE)
-#define PROBE_MS 3000
+#define TEXT_MAX 65536u	    /* bytes of the text of an answer */
+#define PAGE_MAX (4u << 20) /* bytes of a page */
 #define IDLE_MS 60000
-#define PATIENCE_NS 1000000000u /* at the end */
 
-/* A place for one operation, and its current request. */
+/* An operation in flight, and its current request. */
 struct transfer {
-	struct http *http;    /* fixed */
-	struct kv_exchange x; /* x.op NULL: free */
-	CURL *easy;	      /* while a request is made */
-	struct curl_slist *headers;
+	struct http *http;
+	struct kv_exchange x;
+	CURL *easy; /* NULL: waits for again_ns */
 	uint64_t sent, received, header_bytes;
-	int verdict; /* status with which the answer was cut off */
+	int verdict;   /* status with which the answer was cut off */
+	int fd;	       /* of a new connection to the UNIX socket; -1: none */
+	char line[64]; /* of the status: "404 Not Found" */
 	char error[CURL_ERROR_SIZE];
+	uint64_t refused_ns; /* since when it is refused; 0: it is not */
+	uint64_t again_ns;
+	unsigned version; /* of the credentials */
+	bool anew;	  /* it was begun again with other credentials */
+	TAILQ_ENTRY(transfer) link;
 };
 
 struct http {
+	struct kv_ops ops;		       /* first */
 	const struct kv_http_dialect *dialect; /* fixed, as are these */
-	struct kv_site *site;
 	CURLM *multi;
 	pthread_t thread;
 
-	pthread_mutex_t lock;
-	pthread_cond_t ended;
-	struct kv_remote_ops queued[LANES]; /* lock, as are these */
-	struct kv_done done;
-	bool running, stop, cancels;
-
-	struct transfer transfers[TRANSFERS]; /* the thread's, as are these */
+	struct kv_site *site; /* the thread's, as are these */
+	TAILQ_HEAD(, transfer) transfers;
 	unsigned active;
 	bool unreached; /* by the last request: begin one at a time */
-	/* When an answer was last damaged.  A damaged answer may belong to another
-	 * request, as may all others on that connection.  0: never. */
-	uint64_t damaged_ns;
-	struct kv_remote_op probe;
-	char why[CURL_ERROR_SIZE]; /* of the probe */
 };
 
 /* ---- statuses ---- */
 
-/* Return the errno of an HTTP status. */
-static int errno_of_status(long status)
+/* Return the status of an operation that an HTTP status of failure ends. */
+static int errno_of(enum kv_remote_call call, long status)
 {
+	const bool reads = call == KV_REMOTE_GET || call == KV_REMOTE_HEAD;
+
 	switch (status) {
 	case 401:
+		return -EPERM;
 	case 403:
-	case 407:
 		return -EACCES;
 	case 404:
 	case 410:
 		return -ENOENT;
-	case 405:
-	case 501:
-		return -EOPNOTSUPP;
-	case 409:
-	case 423:
-	case 429:
-	case 503:
-		return -EBUSY;
-	case 412:
-		return -EEXIST;
+	case 405: /* a server that takes no objects may serve them */
+		return reads ? -EOPNOTSUPP : -EACCES;
 	case 413:
-		return -EFBIG;
 	case 507:
-		return -ENOSPC;
+		return reads ? -EIO : -ENOSPC;
 	default:
-		return status >= 200 && status < 300 ? 0
-		       : status >= 400		     ? -EIO
-						     : -EPROTO;
-	}
-}
-
-/* Return the errno of a libcurl code. */
-static int errno_of_code(CURLcode code)
-{
-	switch (code) {
-	case CURLE_OK:
-		return 0;
-	case CURLE_COULDNT_RESOLVE_HOST:
-		return -EHOSTUNREACH;
-	case CURLE_COULDNT_CONNECT:
-		return -ECONNREFUSED;
-	case CURLE_OPERATION_TIMEDOUT:
-		return -ETIMEDOUT;
-	case CURLE_PARTIAL_FILE:
-	case CURLE_GOT_NOTHING:
-	case CURLE_SEND_ERROR:
-	case CURLE_RECV_ERROR:
-		return -ECONNRESET;
-	case CURLE_PEER_FAILED_VERIFICATION:
-	case CURLE_SSL_CACERT_BADFILE:
-		return -EACCES;
-	case CURLE_OUT_OF_MEMORY:
-		return -ENOMEM;
-	case CURLE_SSL_CONNECT_ERROR:
-	case CURLE_UNSUPPORTED_PROTOCOL:
-	case CURLE_WEIRD_SERVER_REPLY:
-		return -EPROTO;
-	default:
-		return -EIO;
+		return status >= 400 ? -EIO : -EPROTO;
 	}
 }
 
@@ -147,120 +98,165 @@ static long transfer_status(const struct transfer *t)
 	return status;
 }
 
-/* ---- an answer, as it comes ---- */
-
-static int note_of_header(struct transfer *t)
+/* Return the status of a request that libcurl has ended with @code. */
+static int transfer_result(struct transfer *t, CURLcode code)
 {
 	struct kv_exchange *x = &t->x;
-	struct curl_header *header;
-	size_t n;
+	struct kv_remote_op *op = x->op;
+	curl_off_t n = 0;
+	long error = 0;
+	int r;
 
-	if (curl_easy_header(t->easy, t->http->dialect->note_header, 0,
-			     CURLH_HEADER, -1, &header) != CURLHE_OK ||
-	    header->amount != 1)
-		return -EBADMSG;
-	n = strlen(header->value);
-	if (n + 1 > KV_OBJECT_NOTE_MAX)
-		return -EBADMSG;
-	memcpy(x->note, header->value, n);
-	x->note[n] = '\n';
-	x->note_n = n + 1;
-	return kv_object_read_note(x->op, x->note, x->note_n);
+	x->status = transfer_status(t);
+	if (t->verdict < 0)
+		return t->verdict;
+	/* A status of failure counts, however the answer ended. */
+	if (x->status >= 300) {
+		curl_easy_getinfo(t->easy, CURLINFO_RETRY_AFTER, &n);
+		op->retry_after_ns =
+			(uint64_t)KV_MIN(KV_MAX(n, 0), 3600) * SECOND_NS;
+		r = kv_op_failed(op, errno_of(op->call, x->status), "%s",
+				 t->line);
+		return t->http->dialect->judge ? t->http->dialect->judge(x, r)
+					       : r;
+	}
+	if (code == CURLE_COULDNT_CONNECT && x->site->socket) {
+		curl_easy_getinfo(t->easy, CURLINFO_OS_ERRNO, &error);
+		return kv_op_failed(op, -EIO, "%s: %s", x->site->socket,
+				    strerror((int)error));
+	}
+	if (code != CURLE_OK)
+		return kv_op_failed(op, -EIO, "%s",
+				    t->error[0] ? t->error
+						: curl_easy_strerror(code));
+	if (x->status < 200)
+		return kv_op_failed(op, -EPROTO, "not an answer of HTTP");
+	if (x->object && t->received != op->length)
+		return kv_op_failed(op, -EBADMSG,
+				    "the body is shorter than announced");
+	if (op->call == KV_REMOTE_HEAD) {
+		curl_easy_getinfo(t->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T,
+				  &n);
+		op->length = (uint64_t)KV_MAX(n, 0);
+	}
+	return 0;
 }
 
-/* All headers have come: check that the body will be what was asked for. */
-static int check_headers(struct transfer *t)
-{
-	const bool noted = t->http->dialect->note_header;
-	struct kv_exchange *x = &t->x;
-	curl_off_t length = -1;
-	int r = 0;
+/* ---- an answer, as it comes ---- */
 
-	if (x->wants == KV_ANSWER_NOTHING)
-		return 0;
+/* All headers of an object have come: ask for memory. */
+static int take_length(struct transfer *t)
+{
+	struct kv_remote_op *op = t->x.op;
+	curl_off_t length = -1;
+
 	if (transfer_status(t) != 200)
-		return -EPROTO;
-	if (x->wants == KV_ANSWER_PAGE)
-		return 0;
-	if (noted)
-		r = note_of_header(t);
-	if (r < 0 || (x->wants == KV_ANSWER_NOTE && !noted))
-		return r;
-	if (x->wants == KV_ANSWER_OBJECT && x->op->length > x->op->room)
-		return -EFBIG;
+		return kv_op_failed(op, -EPROTO, "%s", t->line);
 	curl_easy_getinfo(t->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
-	return length >= 0 && (uint64_t)length != x->op->length ? -EBADMSG : 0;
+	if (length < 0)
+		return kv_op_failed(op, -EPROTO, "no Content-Length");
+	if (length == 0)
+		return kv_op_failed(op, -EBADMSG, "an empty object");
+	op->length = (uint64_t)length;
+	op->data = op->room(op, op->length);
+	return op->data ? 0 : -EAGAIN;
 }
 
 static size_t on_header(char *line, size_t one, size_t n, void *arg)
 {
 	struct transfer *t = arg;
+	const char *space = n > 5 && memcmp(line, "HTTP/", 5) == 0
+				    ? memchr(line, ' ', n)
+				    : NULL;
 	const long status = transfer_status(t);
 
 	(void)one;
 	t->header_bytes += n;
+	if (space) {
+		const char *end = line + n;
+
+		while (end > space && strchr("\r\n ", end[-1]))
+			end--;
+		snprintf(t->line, sizeof(t->line), "%.*s",
+			 end > space ? (int)(end - space - 1) : 0, space + 1);
+	}
 	if (t->header_bytes > HEADERS_MAX)
-		t->verdict = -EPROTO;
-	else if ((line[0] == '\r' || line[0] == '\n') && status >= 200 &&
-		 status < 300)
-		t->verdict = check_headers(t);
+		t->verdict = kv_op_failed(t->x.op, -EPROTO,
+					  "the headers do not end");
+	else if ((line[0] == '\r' || line[0] == '\n') && t->x.object &&
+		 status >= 200 && status < 300)
+		t->verdict = take_length(t);
 	return t->verdict < 0 ? 0 : n;
 }
 
-/* Return where to put the next @n bytes, or NULL: skip them.  *@ret_r < 0: cut the
- * answer off. */
-static uint8_t *place(struct transfer *t, size_t n, int *ret_r)
+/* Append @data to the text of the response, in a buffer that doubles when full.  Return
+ * false if memory is short. */
+static bool keep_text(struct kv_exchange *x, const char *data, size_t n)
 {
-	struct kv_exchange *x = &t->x;
-	const long status = transfer_status(t);
-	uint64_t at = t->received, end = at + n;
+	const size_t end = x->text_bytes + n;
+	char *longer = x->text;
 
-	*ret_r = 0;
-	if (status != 200 || x->wants == KV_ANSWER_NOTHING) {
-		if (end > PAGE_MAX)
-			*ret_r = errno_of_status(status);
-		/* A success with such a long body is none. */
-		if (end > PAGE_MAX && *ret_r == 0)
-			*ret_r = -EPROTO;
-		return NULL;
-	}
-	if (x->wants == KV_ANSWER_NOTE) {
-		x->note_n = end;
-		*ret_r = end > KV_OBJECT_NOTE_MAX ? -EBADMSG : 0;
-		return (uint8_t *)x->note + at;
-	}
-	if (x->wants == KV_ANSWER_PAGE) {
-		x->op->length = end;
-		*ret_r = end > x->op->room ? -EFBIG : 0;
-		return x->op->data + at;
-	}
-	*ret_r = end > x->op->length ? -EBADMSG : 0;
-	return x->op->data + at;
+	if (end >= x->text_room)
+		longer = realloc(x->text, 2 * end + 1);
+	if (!longer)
+		return false;
+	if (end >= x->text_room)
+		x->text_room = 2 * end + 1;
+	x->text = longer;
+	memcpy(x->text + x->text_bytes, data, n);
+	x->text[end] = '\0';
+	x->text_bytes = end;
+	return true;
 }
 
 static size_t on_body(char *data, size_t one, size_t n, void *arg)
 {
 	struct transfer *t = arg;
-	uint8_t *to = place(t, n, &t->verdict);
+	struct kv_exchange *x = &t->x;
+	struct kv_remote_op *op = x->op;
+	const bool good = transfer_status(t) < 300;
+	const uint64_t end = t->received + n;
 
 	(void)one;
-	if (t->verdict < 0)
-		return 0;
-	if (to)
-		memcpy(to, data, n);
-	t->received += n;
-	return n;
+	if (good && x->object) {
+		if (end > op->length)
+			t->verdict = kv_op_failed(op, -EBADMSG,
+						  "the body is too long");
+		else
+			memcpy(op->data + t->received, data, n);
+	} else if (end > (x->page ? PAGE_MAX : TEXT_MAX)) {
+		if (!good) /* the status is known */
+			return 0;
+		t->verdict =
+			kv_op_failed(op, -EPROTO, "the answer does not end");
+	} else if (!keep_text(x, data, n)) {
+		t->verdict = -ENOMEM;
+	}
+	t->received = end;
+	return t->verdict < 0 ? 0 : n;
 }
 
 static size_t on_send(char *room, size_t one, size_t n, void *arg)
 {
 	struct transfer *t = arg;
+	const struct iovec *body = t->x.body;
+	size_t done = 0;
 
 	(void)one;
-	n = KV_MIN(n, t->x.body_n - t->sent);
-	memcpy(room, (const uint8_t *)t->x.body + t->sent, n);
-	t->sent += n;
-	return n;
+	for (uint64_t i = 0, at = t->sent; i < KV_ARRAY_LEN(t->x.body); i++) {
+		if (at < body[i].iov_len) {
+			const size_t part =
+				KV_MIN(n - done, body[i].iov_len - at);
+
+			memcpy(room + done, (char *)body[i].iov_base + at,
+			       part);
+			done += part;
+			at += part;
+		}
+		at -= KV_MIN(at, body[i].iov_len);
+	}
+	t->sent += done;
+	return done;
 }
 
 /* libcurl sends the body again when a kept connection turned out to be closed. */
@@ -268,74 +264,134 @@ static int on_rewind(void *arg, curl_off_t at, int whence)
 {
 	struct transfer *t = arg;
 
-	if (whence != SEEK_SET || at < 0 || (uint64_t)at > t->x.body_n)
+	if (whence != SEEK_SET || at < 0)
 		return CURL_SEEKFUNC_FAIL;
 	t->sent = (uint64_t)at;
 	return CURL_SEEKFUNC_OK;
 }
 
-/* ---- a request ---- */
+/* ---- UNIX sockets ---- */
 
-/* Buffers of a request: as large as its bytes, within bounds. */
-static long buffer_for(uint64_t bytes)
+static curl_socket_t on_socket(void *arg, curlsocktype purpose,
+			       struct curl_sockaddr *address)
 {
-	return bytes < (uint64_t)BUFFER_MIN   ? BUFFER_MIN
-	       : bytes > (uint64_t)BUFFER_MAX ? BUFFER_MAX
-					      : (long)bytes;
+	struct transfer *t = arg;
+
+	(void)purpose;
+	t->fd = socket(address->family, address->socktype | SOCK_CLOEXEC,
+		       address->protocol);
+	return t->fd;
 }
 
-/* Set all that may fail. */
-static CURLcode set_options(const struct transfer *t)
+/* Before the request is sent, check who listens on a new connection. */
+static int on_connected(void *arg, char *address, char *own, int port,
+			int own_port)
 {
-	const struct kv_site *site = t->x.site;
-	const uint64_t received =
-		t->x.wants == KV_ANSWER_OBJECT ? t->x.op->room : 0;
-	const struct {
-		CURLoption option;
-		long value;
-	} longs[] = {
-		{CURLOPT_NOSIGNAL, 1},
-		{CURLOPT_QUICK_EXIT, 1}, /* do not wait for the resolver */
-		{CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS},
-		{CURLOPT_EXPECT_100_TIMEOUT_MS, EXPECT_MS},
-		{CURLOPT_FOLLOWLOCATION, 0},
-		{CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1},
-		{CURLOPT_SSLVERSION, CURL_SSLVERSION_TLSv1_2},
-		{CURLOPT_SSL_VERIFYPEER, 1},
-		{CURLOPT_SSL_VERIFYHOST, 2},
-		{CURLOPT_PATH_AS_IS, 1},
-		{CURLOPT_BUFFERSIZE, buffer_for(received)},
-		{CURLOPT_UPLOAD_BUFFERSIZE, buffer_for(t->x.body_n)},
-		{CURLOPT_TIMEOUT_MS, t->x.limit_ms},
-	};
-	const struct {
-		CURLoption option;
-		const char *value; /* NULL: not set */
-	} texts[] = {
-		{CURLOPT_PROTOCOLS_STR, "http,https"},
-		{CURLOPT_PROXY, ""}, /* not that of the environment */
-		{CURLOPT_USERAGENT, "kvfs/" KV_VERSION},
-		{CURLOPT_CAINFO, site->ca},
-		{CURLOPT_USERNAME, site->user},
-		{CURLOPT_PASSWORD, site->user ? site->secret : NULL},
-		{CURLOPT_URL, t->x.url},
-	};
+	struct transfer *t = arg;
+	struct kv_remote_op *op = t->x.op;
+
+	(void)address;
+	(void)own;
+	(void)port;
+	(void)own_port;
+	if (t->fd >= 0)
+		t->verdict = kv_site_check_peer(t->x.site, t->fd, op->why,
+						sizeof(op->why));
+	return t->verdict < 0 ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
+}
+
+/* ---- a request ---- */
+
+void kv_http_ask(struct kv_exchange *x, const char *method)
+{
+	x->method = method;
+	/* KV_URL_MAX has room for every name. */
+	snprintf(x->url, sizeof(x->url), "%s", x->site->base);
+	kv_site_encode(x->url, sizeof(x->url), x->op->name);
+}
+
+int kv_http_header(struct kv_exchange *x, const char *name, const char *value)
+{
+	char line[KV_SITE_TOKEN_MAX + 64];
+	struct curl_slist *longer;
+
+	snprintf(line, sizeof(line), "%s:%s%s", name, *value ? " " : "", value);
+	longer = curl_slist_append(x->headers, line);
+	if (longer)
+		x->headers = longer;
+	return longer ? 0 : -ENOMEM;
+}
+
+/* Set the options of the request. */
+static CURLcode set_options(struct transfer *t)
+{
+	const struct kv_exchange *x = &t->x;
+	const struct kv_site *site = x->site;
+	const uint64_t bytes = x->body[0].iov_len + x->body[1].iov_len;
 	CURLcode code = site->user ? t->http->dialect->authorize(t->easy, site)
 				   : CURLE_OK;
 
-	for (size_t i = 0; i < KV_ARRAY_LEN(longs) && code == CURLE_OK; i++)
-		code = curl_easy_setopt(t->easy, longs[i].option,
-					longs[i].value);
-	for (size_t i = 0; i < KV_ARRAY_LEN(texts) && code == CURLE_OK; i++)
-		if (texts[i].value)
-			code = curl_easy_setopt(t->easy, texts[i].option,
-						texts[i].value);
+#define SET(option, value)  \
+	(code = code ? code \
+		     : curl_easy_setopt(t->easy, CURLOPT_##option, value))
+	SET(PRIVATE, t);
+	SET(ERRORBUFFER, t->error);
+	SET(HEADERFUNCTION, on_header);
+	SET(HEADERDATA, t);
+	SET(WRITEFUNCTION, on_body);
+	SET(WRITEDATA, t);
+	SET(READFUNCTION, on_send);
+	SET(READDATA, t);
+	SET(SEEKFUNCTION, on_rewind);
+	SET(SEEKDATA, t);
+	SET(NOSIGNAL, 1l);
+	SET(QUICK_EXIT, 1l); /* do not wait for the resolver */
+	SET(CONNECTTIMEOUT_MS, CONNECT_MS);
+	SET(EXPECT_100_TIMEOUT_MS, EXPECT_MS);
+	SET(FOLLOWLOCATION, 0l);
+	SET(HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+	SET(SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+	SET(SSL_VERIFYPEER, 1l);
+	SET(SSL_VERIFYHOST, 2l);
+	SET(PATH_AS_IS, 1l);
+	SET(BUFFERSIZE, x->object ? BUFFER_MAX : BUFFER_MIN);
+	SET(UPLOAD_BUFFERSIZE,
+	    (long)KV_MAX(KV_MIN(bytes, BUFFER_MAX), BUFFER_MIN));
+	SET(PROTOCOLS_STR, "http,https");
+	SET(PROXY, ""); /* not that of the environment */
+	SET(USERAGENT, "kvfs/" KV_VERSION);
+	SET(URL, x->url);
+	SET(HTTPHEADER, x->headers);
+	if (site->ca)
+		SET(CAINFO, site->ca);
+	if (site->user)
+		SET(USERNAME, site->user);
+	if (site->user)
+		SET(PASSWORD, site->secret);
+	if (site->socket) {
+		SET(UNIX_SOCKET_PATH, site->socket);
+		SET(OPENSOCKETFUNCTION, on_socket);
+		SET(OPENSOCKETDATA, t);
+		SET(PREREQFUNCTION, on_connected);
+		SET(PREREQDATA, t);
+	}
+	if (strcmp(x->method, "PUT") == 0) {
+		SET(UPLOAD, 1l);
+		SET(INFILESIZE_LARGE, (curl_off_t)bytes);
+	} else if (strcmp(x->method, "POST") == 0) {
+		SET(POST, 1l);
+		SET(POSTFIELDSIZE_LARGE, (curl_off_t)bytes);
+	} else if (strcmp(x->method, "HEAD") == 0) {
+		SET(NOBODY, 1l);
+	} else if (strcmp(x->method, "GET") != 0) {
+		SET(CUSTOMREQUEST, x->method);
+	}
+#undef SET
 	return code;
 }
 
 /*
- * Begin the request that the exchange has prepared.  -ENOMEM, -EIO: transfer_end() is
- * needed all the same.
+ * Begin the request that the exchange has prepared.  -ENOMEM, -EIO.
  *
  * Each request has a new handle.  A used one counts how often a connection that was
  * kept turned out to be closed, and gives up after some; and in libcurl 7.88 an answer
@@ -343,164 +399,65 @@ static CURLcode set_options(const struct transfer *t)
  */
 static int transfer_begin(struct transfer *t)
 {
-	const uint64_t damaged_ns = t->http->damaged_ns;
-	const uint64_t age = kv_now_ns() - damaged_ns;
-	const bool fresh = age < 2 * SECOND_NS;
-	const bool put = strcmp(t->x.method, "PUT") == 0;
-	struct curl_slist *longer;
-	int r;
+	struct kv_exchange *x = &t->x;
 
+	free(kv_steal(x->text));
+	x->text_bytes = x->text_room = 0;
+	x->status = 0;
+	t->sent = t->received = t->header_bytes = 0;
+	t->verdict = 0;
+	t->fd = -1;
+	t->line[0] = t->error[0] = '\0';
+	t->again_ns = 0;
+	t->version = x->site->version;
 	t->easy = curl_easy_init();
 	if (!t->easy)
 		return -ENOMEM;
-	curl_easy_setopt(t->easy, CURLOPT_PRIVATE, t);
-	curl_easy_setopt(t->easy, CURLOPT_ERRORBUFFER, t->error);
-	curl_easy_setopt(t->easy, CURLOPT_HEADERFUNCTION, on_header);
-	curl_easy_setopt(t->easy, CURLOPT_HEADERDATA, t);
-	curl_easy_setopt(t->easy, CURLOPT_WRITEFUNCTION, on_body);
-	curl_easy_setopt(t->easy, CURLOPT_WRITEDATA, t);
-	curl_easy_setopt(t->easy, CURLOPT_READFUNCTION, on_send);
-	curl_easy_setopt(t->easy, CURLOPT_READDATA, t);
-	curl_easy_setopt(t->easy, CURLOPT_SEEKFUNCTION, on_rewind);
-	curl_easy_setopt(t->easy, CURLOPT_SEEKDATA, t);
-	r = errno_of_code(set_options(t));
-	if (r < 0)
-		return r;
-	if (put)
-		curl_easy_setopt(t->easy, CURLOPT_UPLOAD, 1l);
-	else if (strcmp(t->x.method, "HEAD") == 0)
-		curl_easy_setopt(t->easy, CURLOPT_NOBODY, 1l);
-	else if (strcmp(t->x.method, "GET") != 0)
-		curl_easy_setopt(t->easy, CURLOPT_CUSTOMREQUEST, t->x.method);
-	curl_easy_setopt(t->easy, CURLOPT_INFILESIZE_LARGE,
-			 put ? (curl_off_t)t->x.body_n : (curl_off_t)-1);
-	/* Use no connection from before the damaged answer.  libcurl counts the age of
-	 * a connection in whole seconds. */
-	if (damaged_ns) {
-		curl_easy_setopt(t->easy, CURLOPT_FRESH_CONNECT, (long)fresh);
-		curl_easy_setopt(t->easy, CURLOPT_FORBID_REUSE, (long)fresh);
-		if (!fresh)
-			curl_easy_setopt(t->easy, CURLOPT_MAXLIFETIME_CONN,
-					 (long)(age / SECOND_NS) - 1);
-	}
-	for (size_t i = 0; i < KV_HTTP_HEADERS; i++) {
-		if (!t->x.headers[i][0])
-			continue;
-		longer = curl_slist_append(t->headers, t->x.headers[i]);
-		if (!longer)
-			return -ENOMEM;
-		t->headers = longer;
-	}
-	curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->headers);
-	return curl_multi_add_handle(t->http->multi, t->easy) ? -EIO : 0;
+	if (set_options(t) != CURLE_OK ||
+	    curl_multi_add_handle(t->http->multi, t->easy) != CURLM_OK)
+		return -ENOMEM;
+	return 0;
 }
 
-/* End the request, done or not, and clear all that next() sets. */
-static void transfer_end(struct transfer *t)
+static void drop_handle(struct transfer *t)
 {
-	struct kv_exchange *x = &t->x;
-
-	if (t->easy) {
-		curl_multi_remove_handle(t->http->multi, t->easy);
-		curl_easy_cleanup(kv_steal(t->easy));
-	}
-	curl_slist_free_all(kv_steal(t->headers));
-	x->method = NULL;
-	x->body = NULL;
-	x->body_n = 0;
-	x->wants = KV_ANSWER_NOTHING;
-	x->limit_ms = 0;
-	for (size_t i = 0; i < KV_HTTP_HEADERS; i++)
-		x->headers[i][0] = '\0';
-	t->sent = t->received = t->header_bytes = 0;
-	t->verdict = 0;
-	t->error[0] = '\0';
-}
-
-/* Return the status of a request that libcurl has ended with @code. */
-static int transfer_result(const struct transfer *t, CURLcode code)
-{
-	const struct kv_exchange *x = &t->x;
-	const long status = transfer_status(t);
-
-	if (t->verdict < 0)
-		return t->verdict;
-	/* A status of failure counts, however the answer ended. */
-	if (status >= 300)
-		return errno_of_status(status);
-	if (code != CURLE_OK)
-		return errno_of_code(code);
-	if (x->wants == KV_ANSWER_OBJECT && t->received != x->op->length)
-		return -EBADMSG;
-	return errno_of_status(status);
-}
-
-static void transfer_why(const struct transfer *t, char *why, size_t room)
-{
-	const long status = t->easy ? transfer_status(t) : 0;
-
-	if (t->header_bytes > HEADERS_MAX)
-		snprintf(why, room, "its headers do not end");
-	else if (t->error[0])
-		snprintf(why, room, "%s", t->error);
-	else if (status >= 300)
-		snprintf(why, room, "%s (status %ld)",
-			 status < 400 ? "it is said to be elsewhere"
-				      : strerror(-errno_of_status(status)),
-			 status);
-	else
-		*why = '\0';
-}
-
-static bool is_unreached(CURLcode code)
-{
-	return code == CURLE_COULDNT_RESOLVE_HOST ||
-	       code == CURLE_COULDNT_CONNECT ||
-	       code == CURLE_OPERATION_TIMEDOUT;
+	if (!t->easy)
+		return;
+	curl_multi_remove_handle(t->http->multi, t->easy);
+	curl_easy_cleanup(kv_steal(t->easy));
 }
 
 /* ---- an operation ---- */
 
-void kv_http_ask(struct kv_exchange *x, const char *method, const char *suffix)
-{
-	x->method = method;
-	/* KV_URL_MAX has room for every name. */
-	snprintf(x->url, sizeof(x->url), "%s", x->site->base);
-	kv_site_encode(x->url, sizeof(x->url), x->op->name);
-	kv_site_encode(x->url, sizeof(x->url), suffix);
-}
-
 static void end(struct transfer *t, int status)
 {
 	struct http *http = t->http;
-	struct kv_remote_op *op = kv_steal(t->x.op);
+	struct kv_remote_op *op = t->x.op;
 
-	if (op == &http->probe && status < 0)
-		transfer_why(t, http->why, sizeof(http->why));
-	if (status == -EBADMSG || status == -EPROTO)
-		http->damaged_ns = kv_now_ns();
-	transfer_end(t);
+	/* Without its bucket or folder a PUT has failed. */
+	if (op->call == KV_REMOTE_PUT && status == -ENOENT)
+		status = -EIO;
+	drop_handle(t);
+	curl_slist_free_all(t->x.headers);
+	free(t->x.text);
+	free(t->x.made);
+	TAILQ_REMOVE(&http->transfers, t, link);
 	http->active--;
-	pthread_mutex_lock(&http->lock);
-	kv_done_add(&http->done, op, status);
-	pthread_mutex_unlock(&http->lock);
+	free(t);
+	kv_ops_end(&http->ops, op, status);
 }
 
 /* The last request ended with @r: begin the next one, or end the operation. */
 static void go_on(struct transfer *t, int r)
 {
-	const struct kv_http_dialect *dialect = t->http->dialect;
+	struct kv_exchange *x = &t->x;
 
-	if (t->x.op == &t->http->probe) {
-		if (t->x.step > 0) {
-			end(t, r == -ENOENT && dialect->comes_by_put ? 0 : r);
-			return;
-		}
-		dialect->probe(&t->x);
-		r = KV_HTTP_ASK;
-	} else {
-		r = dialect->next(&t->x, r);
-	}
+	drop_handle(t);
+	curl_slist_free_all(kv_steal(x->headers));
+	x->method = NULL;
+	memset(x->body, 0, sizeof(x->body));
+	x->object = x->page = false;
+	r = t->http->dialect->next(x, r);
 	if (r == KV_HTTP_ASK) {
 		r = transfer_begin(t);
 		if (r == 0)
@@ -509,123 +466,116 @@ static void go_on(struct transfer *t, int r)
 	end(t, r);
 }
 
-/* End a cancelled operation, now or when it has cleaned up. */
-static void break_off(struct transfer *t)
+static void begin(struct http *http, struct kv_remote_op *op)
 {
-	const struct kv_http_dialect *dialect = t->http->dialect;
+	struct transfer *t = calloc(1, sizeof(*t));
 
-	transfer_end(t);
-	if (!dialect->undo || dialect->undo(&t->x) != KV_HTTP_ASK ||
-	    transfer_begin(t) < 0)
-		end(t, -ECANCELED);
-}
-
-static void begin(struct transfer *t, struct kv_remote_op *op)
-{
-	transfer_end(t);
+	if (!t) {
+		kv_ops_end(&http->ops, op, -ENOMEM);
+		return;
+	}
+	t->http = http;
 	t->x.op = op;
-	t->x.step = 0;
-	t->x.first = 0;
-	t->x.part[0] = '\0';
-	t->http->active++;
+	t->x.site = http->site;
+	TAILQ_INSERT_TAIL(&http->transfers, t, link);
+	http->active++;
 	go_on(t, 0);
 }
 
-static void fail_queued(struct http *http, int status)
+/* Return whether the UNIX socket refused the connection, and is tried again soon: for a
+ * second if nobody listens, and longer if the backlog has no place. */
+static bool connects_again(struct transfer *t, CURLcode code)
 {
-	struct kv_remote_op *op;
+	const uint64_t now = kv_now_ns();
+	long error = 0;
 
-	pthread_mutex_lock(&http->lock);
-	for (int lane = 0; lane < LANES; lane++)
-		while ((op = TAILQ_FIRST(&http->queued[lane]))) {
-			TAILQ_REMOVE(&http->queued[lane], op, link);
-			kv_done_add(&http->done, op, status);
-		}
-	pthread_mutex_unlock(&http->lock);
+	if (code != CURLE_COULDNT_CONNECT || !t->x.site->socket)
+		return false;
+	curl_easy_getinfo(t->easy, CURLINFO_OS_ERRNO, &error);
+	if (!t->refused_ns)
+		t->refused_ns = now;
+	if ((error == ECONNREFUSED || error == ENOENT) &&
+	    now - t->refused_ns > REFUSED_NS)
+		return false;
+	drop_handle(t);
+	t->again_ns = now + REFUSED_MS * MS_NS;
+	return true;
+}
+
+/* Return whether the answer blames the credentials, and others are there by now.  Then
+ * the operation begins again, once. */
+static bool begins_anew(struct transfer *t, int r)
+{
+	struct kv_exchange *x = &t->x;
+
+	if ((r != -EPERM && r != -EACCES && x->status != 400) || t->anew ||
+	    !kv_site_read_again(t->http->site, t->version))
+		return false;
+	t->anew = true;
+	x->step = 0;
+	x->phase = 0;
+	free(kv_steal(x->made));
+	return true;
 }
 
 /* A request has ended. */
 static void took(struct transfer *t, CURLcode code)
 {
-	const int r = transfer_result(t, code);
-	const bool unreached = !t->x.limit_ms && is_unreached(code);
 	struct http *http = t->http;
+	struct kv_remote_op *op;
+	const bool unreached = code == CURLE_COULDNT_RESOLVE_HOST ||
+			       code == CURLE_COULDNT_CONNECT ||
+			       code == CURLE_OPERATION_TIMEDOUT;
+	int r;
 
+	if (connects_again(t, code))
+		return;
+	r = transfer_result(t, code);
 	/* Not after one failure, which may be that of one connection. */
-	if (unreached && http->unreached)
-		fail_queued(http, r);
+	while (unreached && http->unreached &&
+	       (op = kv_ops_take(&http->ops, false))) {
+		memcpy(op->why, t->x.op->why, sizeof(op->why));
+		kv_ops_end(&http->ops, op, r);
+	}
 	http->unreached = unreached;
+	t->refused_ns = 0;
 	t->x.step++;
-	t->x.op->answer = (unsigned)transfer_status(t);
-	if (t->x.op != &http->probe)
-		transfer_end(t);
-	go_on(t, r);
+	go_on(t, begins_anew(t, r) ? 0 : r);
 }
 
 /* ---- the thread ---- */
-
-static enum lane lane_of(const struct kv_remote_op *op)
-{
-	return op->call == KV_REMOTE_EXISTS || op->call == KV_REMOTE_REMOVE
-		       ? SMALL
-		       : LARGE;
-}
-
-static struct kv_remote_op *take_queued(struct http *http, enum lane lane)
-{
-	struct kv_remote_op *op;
-
-	pthread_mutex_lock(&http->lock);
-	op = http->stop ? NULL : TAILQ_FIRST(&http->queued[lane]);
-	if (op) {
-		TAILQ_REMOVE(&http->queued[lane], op, link);
-		op->under_way = true;
-	}
-	pthread_mutex_unlock(&http->lock);
-	return op;
-}
 
 /* While no server is reached, begin one operation at a time: each may cost a thread
  * that resolves the server's name. */
 static void begin_queued(struct http *http)
 {
-	for (unsigned i = 0; i < TRANSFERS; i++) {
-		struct transfer *t = &http->transfers[i];
-		struct kv_remote_op *op;
+	struct kv_remote_op *op;
 
-		while (!t->x.op && !(http->unreached && http->active > 0)) {
-			op = take_queued(http, i < PER_LANE ? SMALL : LARGE);
-			if (!op)
-				break;
-			begin(t, op);
-		}
+	while (http->active < (http->unreached ? 1 : TRANSFERS)) {
+		op = kv_ops_take(&http->ops, false);
+		if (!op)
+			return;
+		begin(http, op);
 	}
 }
 
-/* End cancelled operations; at the end, all of them, at once. */
-static void end_cancelled(struct http *http)
+/* End cancelled operations; at the end, all.  Returns whether it is the end. */
+static bool end_cancelled(struct http *http)
 {
-	bool cancelled[TRANSFERS] = {false}, any, stop;
+	struct transfer *t, *next;
+	bool any, stop;
 
-	pthread_mutex_lock(&http->lock);
-	stop = http->stop;
-	any = http->cancels || stop;
-	for (unsigned i = 0; any && i < TRANSFERS; i++) {
-		struct kv_remote_op *op = http->transfers[i].x.op;
-
-		if (op) {
-			cancelled[i] = op->cancelled || stop;
-			op->cancelled = false; /* op may go on to clean up */
-		}
+	pthread_mutex_lock(&http->ops.lock);
+	stop = http->ops.stop;
+	any = http->ops.cancels || stop;
+	http->ops.cancels = false;
+	pthread_mutex_unlock(&http->ops.lock);
+	for (t = any ? TAILQ_FIRST(&http->transfers) : NULL; t; t = next) {
+		next = TAILQ_NEXT(t, link);
+		if (stop || kv_op_is_cancelled(t->x.op))
+			end(t, -ECANCELED);
 	}
-	http->cancels = false;
-	pthread_mutex_unlock(&http->lock);
-	for (unsigned i = 0; any && i < TRANSFERS; i++) {
-		if (cancelled[i] && stop)
-			end(&http->transfers[i], -ECANCELED);
-		else if (cancelled[i])
-			break_off(&http->transfers[i]);
-	}
+	return stop;
 }
 
 static void take_ended(struct http *http)
@@ -644,175 +594,106 @@ static void take_ended(struct http *http)
 	}
 }
 
+/* Connect again where it is time; returns the milliseconds until the next time. */
+static int begin_again(struct http *http)
+{
+	const uint64_t now = kv_now_ns();
+	struct transfer *t, *next;
+	int ms = IDLE_MS, r;
+
+	for (t = http->site->socket ? TAILQ_FIRST(&http->transfers) : NULL; t;
+	     t = next) {
+		next = TAILQ_NEXT(t, link);
+		if (!t->again_ns)
+			continue;
+		ms = REFUSED_MS;
+		r = t->again_ns <= now ? transfer_begin(t) : 0;
+		if (r < 0)
+			end(t, r);
+	}
+	return ms;
+}
+
 static void *http_run(void *arg)
 {
 	struct http *http = arg;
-	bool stop = false;
 	int running;
 
-	while (!stop) {
+	for (;;) {
 		curl_multi_perform(http->multi, &running);
 		take_ended(http);
-		end_cancelled(http);
+		if (end_cancelled(http))
+			break;
 		begin_queued(http);
 		/* Does not wait for transfers that have just begun. */
-		curl_multi_poll(http->multi, NULL, 0, IDLE_MS, NULL);
-		pthread_mutex_lock(&http->lock);
-		stop = http->stop;
-		pthread_mutex_unlock(&http->lock);
+		curl_multi_poll(http->multi, NULL, 0, begin_again(http), NULL);
 	}
-	end_cancelled(http);
-	pthread_mutex_lock(&http->lock);
-	http->running = false;
-	pthread_cond_signal(&http->ended);
-	pthread_mutex_unlock(&http->lock);
+	kv_ops_ended(&http->ops);
 	return NULL;
+}
+
+static void wake(struct kv_ops *ops)
+{
+	curl_multi_wakeup(((struct http *)ops)->multi);
 }
 
 /* ---- the table ---- */
 
-void kv_http_submit(void *backend, struct kv_remote_op *const *ops, size_t n)
+static int http_close(void *backend)
 {
 	struct http *http = backend;
+	int r = kv_ops_stop(&http->ops);
 
-	pthread_mutex_lock(&http->lock);
-	for (size_t i = 0; i < n; i++) {
-		ops[i]->cancelled = ops[i]->under_way = false;
-		TAILQ_INSERT_TAIL(&http->queued[lane_of(ops[i])], ops[i], link);
-	}
-	pthread_mutex_unlock(&http->lock);
-	curl_multi_wakeup(http->multi);
-}
-
-void kv_http_cancel(void *backend, struct kv_remote_op *op)
-{
-	struct http *http = backend;
-	const enum lane lane = lane_of(op);
-	struct kv_remote_op *queued;
-	bool wake;
-
-	pthread_mutex_lock(&http->lock);
-	wake = op->under_way;
-	TAILQ_FOREACH(queued, &http->queued[lane], link)
-		if (!wake && queued == op)
-			break;
-	if (wake) {
-		http->cancels = op->cancelled = true;
-	} else if (queued) {
-		TAILQ_REMOVE(&http->queued[lane], op, link);
-		kv_done_add(&http->done, op, -ECANCELED);
-	}
-	pthread_mutex_unlock(&http->lock);
-	if (wake)
-		curl_multi_wakeup(http->multi);
-}
-
-int kv_http_fd(void *backend)
-{
-	return ((struct http *)backend)->done.event;
-}
-
-size_t kv_http_reap(void *backend, struct kv_remote_op **ret_ops, size_t max)
-{
-	struct http *http = backend;
-	size_t n;
-
-	pthread_mutex_lock(&http->lock);
-	n = kv_done_reap(&http->done, ret_ops, max);
-	pthread_mutex_unlock(&http->lock);
-	return n;
-}
-
-int kv_http_close(void *backend)
-{
-	struct http *http = backend;
-	const uint64_t until = kv_now_ns() + PATIENCE_NS;
-	bool hangs;
-	int r = 0;
-
-	pthread_mutex_lock(&http->lock);
-	http->stop = true;
-	curl_multi_wakeup(http->multi);
-	while (http->running && r == 0)
-		r = kv_cond_wait_until(&http->ended, &http->lock, until);
-	hangs = http->running;
-	pthread_mutex_unlock(&http->lock);
-	if (hangs)
-		return -EBUSY;
+	if (r < 0)
+		return r;
 	if (http->thread)
 		pthread_join(http->thread, NULL);
 	curl_multi_cleanup(http->multi);
-	kv_done_fini(&http->done);
-	pthread_mutex_destroy(&http->lock);
-	pthread_cond_destroy(&http->ended);
+	kv_ops_fini(&http->ops);
 	kv_site_free(http->site);
 	free(http);
 	return 0;
 }
 
-/* ---- open ---- */
-
-static void init_libcurl(void)
+static int http_make(const char *scheme, const char *rest,
+		     const struct kv_remote_config *config, void **ret_backend,
+		     char **ret_why)
 {
-	curl_global_init(CURL_GLOBAL_DEFAULT);
-}
-
-/* Start the thread, and probe the site. */
-static int start(struct http *http)
-{
-	struct kv_remote_op *op = &http->probe;
-	struct pollfd fd = {.events = POLLIN};
-	int r = kv_done_init(&http->done);
-
-	if (r < 0)
-		return r;
-	http->multi = curl_multi_init();
-	if (!http->multi)
-		return -ENOMEM;
-	curl_multi_setopt(http->multi, CURLMOPT_MAXCONNECTS, (long)TRANSFERS);
-	for (unsigned i = 0; i < TRANSFERS; i++) {
-		http->transfers[i].http = http;
-		http->transfers[i].x.site = http->site;
-	}
-	http->running = true;
-	r = kv_thread_start(&http->thread, "kvfs-http", http_run, http);
-	http->running = r == 0;
-	if (r < 0)
-		return r;
-	op->call = KV_REMOTE_EXISTS;
-	kv_http_submit(http, &op, 1);
-	fd.fd = http->done.event;
-	if (poll(&fd, 1, PROBE_MS) != 1 || kv_http_reap(http, &op, 1) != 1)
-		return -ETIMEDOUT;
-	return op->status;
-}
-
-int kv_http_open(const struct kv_http_dialect *dialect, struct kv_site *site,
-		 void **ret_backend, char **ret_why)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct http *http = calloc(1, sizeof(*http));
 	int r;
 
+	(void)config;
 	*ret_why = NULL;
-	if (!http) {
-		kv_site_free(site);
+	if (!http)
 		return -ENOMEM;
+	curl_global_init(CURL_GLOBAL_DEFAULT); /* counts its callers */
+	TAILQ_INIT(&http->transfers);
+	r = kv_ops_init(&http->ops, wake);
+	if (r == 0)
+		r = kv_site_new(scheme, rest, &http->site, ret_why);
+	if (r == 0) {
+		http->dialect = http->site->s3 ? &kv_http_s3 : &kv_http_web;
+		http->multi = curl_multi_init();
+		r = http->multi ? 0 : -ENOMEM;
 	}
-	pthread_once(&once, init_libcurl);
-	pthread_mutex_init(&http->lock, NULL);
-	kv_cond_init(&http->ended);
-	for (int lane = 0; lane < LANES; lane++)
-		TAILQ_INIT(&http->queued[lane]);
-	http->dialect = dialect;
-	http->site = site;
-	r = start(http);
+	if (r == 0) {
+		curl_multi_setopt(http->multi, CURLMOPT_MAXCONNECTS,
+				  (long)TRANSFERS);
+		r = kv_ops_start(&http->ops, &http->thread, "kvfs-http",
+				 http_run, http);
+	}
 	if (r < 0) {
-		kv_why(ret_why, r, "%s: %s", site->base,
-		       http->why[0] ? http->why : strerror(-r));
-		kv_http_close(http);
-		return r;
+		http_close(http);
+		return *ret_why ? r : kv_why(ret_why, r, "%s", strerror(-r));
 	}
 	*ret_backend = http;
 	return 0;
 }
+
+#define CALLS                                                                \
+	.make = http_make, .submit = kv_ops_submit, .cancel = kv_ops_cancel, \
+	.fd = kv_ops_fd, .reap = kv_ops_reap, .close = http_close
+const struct kv_remote_driver kv_remote_http = {"http", CALLS};
+const struct kv_remote_driver kv_remote_https = {"https", CALLS};
+const struct kv_remote_driver kv_remote_http_unix = {"http+unix", CALLS};
+const struct kv_remote_driver kv_remote_s3 = {"s3", CALLS};

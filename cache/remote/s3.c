@@ -1,178 +1,200 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * s3.c - a backend in a bucket: s3://BUCKET[/PREFIX]?endpoint=URL.
+ * s3.c - the backend in a bucket: s3://BUCKET[/PREFIX]?endpoint=URL.
  *
- * The note is a header of the object, x-amz-meta-kvfs, so that one HEAD request finds the
- * object and its note.  libcurl signs requests, but not bodies: the note has the digest.
+ * libcurl signs requests, but not bodies.  A folder is removed page by page: list up to
+ * 1000 objects, delete them with one request.
  *
  * OWNS      nothing.
  *
  * LOCKING   none.
  */
+#include <openssl/evp.h>
 #include <stdio.h>
 
 #include "cache/remote/http.h"
 
-#define NOTE "x-amz-meta-kvfs"
-#define LISTED "100" /* objects; a page has room for them */
+#define LISTED "1000" /* objects in a page; DeleteObjects takes as many */
+
+/* Add what every request to @url needs. */
+static int sign(struct kv_exchange *x)
+{
+	int r = kv_http_header(x, "x-amz-content-sha256", "UNSIGNED-PAYLOAD");
+
+	if (r == 0 && x->site->token)
+		r = kv_http_header(x, "x-amz-security-token", x->site->token);
+	return r < 0 ? r : KV_HTTP_ASK;
+}
 
 static int ask(struct kv_exchange *x, const char *method)
 {
-	kv_http_ask(x, method, "");
-	snprintf(x->headers[0], sizeof(x->headers[0]),
-		 "x-amz-content-sha256: UNSIGNED-PAYLOAD");
-	if (x->site->token)
-		snprintf(x->headers[1], sizeof(x->headers[1]),
-			 "x-amz-security-token: %s", x->site->token);
-	return KV_HTTP_ASK;
+	kv_http_ask(x, method);
+	return sign(x);
 }
 
-static int head(struct kv_exchange *x, enum kv_http_answer wants)
+/* List the first @most objects below @op->name.  The signature needs sorted parameters. */
+static int list(struct kv_exchange *x, const char *most)
 {
-	x->wants = wants;
-	return ask(x, "HEAD");
+	char prefix[KV_SITE_BASE_MAX + KV_OBJECT_NAME_MAX + 1], *escaped;
+
+	snprintf(prefix, sizeof(prefix), "%s%s", x->site->base + x->site->root,
+		 x->op->name);
+	escaped = curl_easy_escape(NULL, prefix, 0);
+	if (!escaped)
+		return -ENOMEM;
+	kv_http_ask(x, "GET");
+	snprintf(x->url + x->site->root - 1, sizeof(x->url) - x->site->root,
+		 "?list-type=2&max-keys=%s&prefix=%s", most, escaped);
+	curl_free(escaped);
+	x->page = true;
+	return sign(x);
 }
 
-static int put(struct kv_exchange *x)
+/* Return the next text between @open and @close from *@at on, and its length, or NULL. */
+static char *element(char **at, const char *open, const char *close, size_t *n)
 {
-	int n;
+	char *begin = *at ? strstr(*at, open) : NULL, *end;
 
-	x->note_n = kv_object_note(x->op, x->note);
-	n = (int)x->note_n - 1; /* not the newline */
-	snprintf(x->headers[2], sizeof(x->headers[2]), NOTE ": %.*s", n,
-		 x->note);
-	x->body = x->op->data;
-	x->body_n = x->op->length;
-	return ask(x, "PUT");
+	end = begin ? strstr(begin, close) : NULL;
+	if (!end)
+		return NULL;
+	begin += strlen(open);
+	*n = (size_t)(end - begin);
+	*at = end + strlen(close);
+	return begin;
 }
 
-/* Not every server knows If-None-Match: send a HEAD request first. */
-static int next_of_publish(struct kv_exchange *x, int r)
+/* Delete the objects of the page that has come.  0: there are none. */
+static int delete_listed(struct kv_exchange *x)
 {
-	if (x->step == 0)
-		return head(x, KV_ANSWER_NOTHING);
-	if (x->step == 2 || (r < 0 && r != -ENOENT))
+	const char *prefix = x->site->base + x->site->root;
+	const size_t root = strlen(prefix), below = strlen(x->op->name);
+	_cleanup_(kv_freep) char *body = malloc(2 * x->text_bytes + 200);
+	unsigned char sum[EVP_MAX_MD_SIZE], text[2 * EVP_MAX_MD_SIZE];
+	char *at = x->text, *to = body, *key;
+	size_t n, keys = 0;
+	unsigned int bytes;
+
+	if (!body)
+		return -ENOMEM;
+	to += sprintf(to, "<Delete><Quiet>true</Quiet>");
+	for (; (key = element(&at, "<Key>", "</Key>", &n)); keys++) {
+		/* Nothing else is to be deleted, whatever the server lists. */
+		if (n <= root + below || memcmp(key, prefix, root) != 0 ||
+		    memcmp(key + root, x->op->name, below) != 0)
+			return kv_op_failed(x->op, -EPROTO,
+					    "the list has other objects");
+		to += sprintf(to, "<Object><Key>%.*s</Key></Object>", (int)n,
+			      key);
+	}
+	to += sprintf(to, "</Delete>");
+	if (keys == 0)
+		return 0;
+	if (x->made && strcmp(x->made, body) == 0)
+		return kv_op_failed(x->op, -EIO, "deleted objects stay");
+	free(x->made);
+	x->made = kv_steal(body);
+	x->body[0].iov_base = x->made;
+	x->body[0].iov_len = (size_t)(to - x->made);
+	if (EVP_Digest(x->made, x->body[0].iov_len, sum, &bytes, EVP_md5(),
+		       NULL) != 1)
+		return -ENOMEM;
+	EVP_EncodeBlock(text, sum, (int)bytes);
+	kv_http_ask(x, "POST");
+	strcpy(x->url + x->site->root - 1, "?delete=");
+	x->page = true;
+	if (kv_http_header(x, "Content-MD5", (char *)text) < 0 ||
+	    kv_http_header(x, "Content-Type", "application/xml") < 0)
+		return -ENOMEM;
+	return sign(x);
+}
+
+/* Pages and deletions in turns: a deletion is every second request. */
+static int next_of_clear(struct kv_exchange *x, int r)
+{
+	char *at = x->text, *code;
+	size_t n;
+
+	if (r < 0)
 		return r;
-	if (r == 0)
-		return -EEXIST;
-	snprintf(x->headers[3], sizeof(x->headers[3]), "If-None-Match: *");
-	return put(x);
+	if (x->step % 2 == 1) {
+		r = delete_listed(x);
+		return r != 0 ? r : x->made ? 0 : -ENOENT;
+	}
+	code = x->step ? element(&at, "<Code>", "</Code>", &n) : NULL;
+	if (code)
+		return kv_op_failed(x->op, -EACCES, "%.*s", (int)KV_MIN(n, 60),
+				    code);
+	return list(x, LISTED);
 }
 
 /* DELETE succeeds, too, if there is no object: send a HEAD request first. */
 static int next_of_remove(struct kv_exchange *x, int r)
 {
 	if (x->step == 0)
-		return head(x, KV_ANSWER_NOTHING);
+		return ask(x, "HEAD");
 	return r < 0 || x->step == 2 ? r : ask(x, "DELETE");
-}
-
-enum { CLEAR_LIST, CLEAR_OBJECT };
-
-/* Add the folder of the object and @last to the query of the URL, with slashes encoded. */
-static int add_name(struct kv_exchange *x, const char *last)
-{
-	char name[KV_SITE_BASE_MAX + KV_OBJECT_NAME_MAX + 80];
-	int r = 0;
-	const char *slash = strrchr(x->op->name, '/');
-
-	snprintf(name, sizeof(name), "%s%.*s%s", x->site->base + x->site->root,
-		 (int)(slash + 1 - x->op->name), x->op->name, last);
-	for (char *at = name, *part; r == 0 && (part = strsep(&at, "/"));) {
-		r = kv_site_encode(x->url, sizeof(x->url) - 4, part);
-		if (r == 0 && at)
-			strcat(x->url, "%2F");
-	}
-	return r;
-}
-
-/* List the first objects behind @after.  The signature needs sorted parameters. */
-static int list(struct kv_exchange *x, const char *after)
-{
-	static const char then[] = "&start-after=";
-	int r;
-
-	x->phase = CLEAR_LIST;
-	x->wants = KV_ANSWER_PAGE;
-	ask(x, "GET");
-	strcpy(x->url + x->site->root - 1,
-	       "?list-type=2&max-keys=" LISTED "&prefix=");
-	r = add_name(x, "");
-	if (r < 0 || strlen(x->url) + sizeof(then) + 4 > sizeof(x->url))
-		return -ENAMETOOLONG;
-	strcat(x->url, then);
-	r = add_name(x, after);
-	return r < 0 ? r : KV_HTTP_ASK;
-}
-
-/* Return the last part of the next name in the page, or false: there is none. */
-static bool next_name(struct kv_exchange *x, char name[KV_NAME_MAX + 1])
-{
-	char *page = (char *)x->op->data;
-	char *begin = strstr(page + x->at, "<Key>"), *end, *slash;
-
-	end = begin ? strstr(begin, "</Key>") : NULL;
-	if (!end)
-		return false;
-	x->at = (size_t)(end - page);
-	slash = memrchr(begin, '/', (size_t)(end - begin));
-	begin = slash ? slash + 1 : begin + strlen("<Key>");
-	snprintf(name, KV_NAME_MAX + 1, "%.*s", (int)(end - begin), begin);
-	return true;
-}
-
-/* Clear a folder: list a page, and delete its objects one by one. */
-static int next_of_clear(struct kv_exchange *x, int r)
-{
-	char name[KV_NAME_MAX + 1];
-
-	if (x->step == 0) {
-		x->last[0] = '\0';
-		return list(x, ".layout");
-	}
-	if (r < 0 && !(r == -ENOENT && x->phase == CLEAR_OBJECT))
-		return r;
-	if (x->phase == CLEAR_LIST) {
-		x->op->data[KV_MIN(x->op->length, x->op->room - 1)] = '\0';
-		x->at = 0;
-	}
-	if (next_name(x, name)) {
-		x->phase = CLEAR_OBJECT;
-		snprintf(x->last, sizeof(x->last), "%s", name);
-		ask(x, "DELETE");
-		strrchr(x->url, '/')[1] = '\0';
-		kv_site_encode(x->url, sizeof(x->url), name);
-		return KV_HTTP_ASK;
-	}
-	if (x->phase == CLEAR_OBJECT)
-		return list(x, x->last);
-	return x->last[0] ? 0 : -ENOENT;
 }
 
 static int next(struct kv_exchange *x, int r)
 {
+	const char *name = x->op->name;
+
+	if (x->op->call == KV_REMOTE_DELETE)
+		return name[0] && name[strlen(name) - 1] == '/'
+			       ? next_of_clear(x, r)
+			       : next_of_remove(x, r);
+	if (x->step > 0)
+		return r;
 	switch (x->op->call) {
-	case KV_REMOTE_EXISTS:
-		return x->step == 0 ? head(x, KV_ANSWER_NOTE) : r;
+	case KV_REMOTE_HEAD:
+		/* A list of the bucket: the answer to a HEAD has no error code. */
+		return name[0] ? ask(x, "HEAD") : list(x, "1");
 	case KV_REMOTE_GET:
-		x->wants = KV_ANSWER_OBJECT;
-		return x->step == 0 ? ask(x, "GET") : r;
-	case KV_REMOTE_PUT:
-		return x->step == 0 ? put(x) : r;
-	case KV_REMOTE_PUBLISH:
-		return next_of_publish(x, r);
-	case KV_REMOTE_CLEAR:
-		return next_of_clear(x, r);
+		x->object = true;
+		return ask(x, "GET");
 	default:
-		return next_of_remove(x, r);
+		memcpy(x->body, x->op->parts, sizeof(x->body));
+		return ask(x, "PUT");
 	}
 }
 
-/* Probe the bucket. */
-static void probe(struct kv_exchange *x)
+/* Return the status of an answer of failure by its error code. */
+static int judge(struct kv_exchange *x, int r)
 {
-	ask(x, "HEAD");
-	x->url[x->site->root - 1] = '\0';
+	static const struct {
+		const char *code;
+		int status;
+	} codes[] = {
+		{"NoSuchKey", -ENOENT},
+		{"AccessDenied", -EACCES},
+		{"NoSuchBucket", -EIO},
+		{"EntityTooLarge", -ENOSPC},
+		{"QuotaExceeded", -ENOSPC},
+		{"XMinioStorageFull", -ENOSPC},
+		{"InvalidAccessKeyId", -EPERM},
+		{"SignatureDoesNotMatch", -EPERM},
+		{"ExpiredToken", -EPERM},
+		{"InvalidToken", -EPERM},
+		{"TokenRefreshRequired", -EPERM},
+		{"RequestTimeTooSkewed", -EPERM},
+		{"AllAccessDisabled", -EPERM},
+		{"AccountProblem", -EPERM},
+		{"AuthorizationHeaderMalformed", -EPERM},
+	};
+	char *at = x->text, *code;
+	size_t n;
+
+	code = element(&at, "<Code>", "</Code>", &n);
+	if (!code)
+		return r;
+	n = KV_MIN(n, 60);
+	kv_op_failed(x->op, r, "%.*s (%ld)", (int)n, code, x->status);
+	for (size_t i = 0; i < KV_ARRAY_LEN(codes); i++)
+		if (strlen(codes[i].code) == n &&
+		    memcmp(codes[i].code, code, n) == 0)
+			return codes[i].status;
+	return r;
 }
 
 static CURLcode authorize(CURL *easy, const struct kv_site *site)
@@ -183,27 +205,8 @@ static CURLcode authorize(CURL *easy, const struct kv_site *site)
 	return curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, provider);
 }
 
-static const struct kv_http_dialect dialect = {
-	.note_header = NOTE,
+const struct kv_http_dialect kv_http_s3 = {
 	.authorize = authorize,
 	.next = next,
-	.probe = probe,
-};
-
-static int s3_open(const char *url, void **ret_backend, char **ret_why)
-{
-	struct kv_site *site;
-	int r = kv_site_new("s3", url, &site, ret_why);
-
-	return r < 0 ? r : kv_http_open(&dialect, site, ret_backend, ret_why);
-}
-
-const struct kv_remote_driver kv_remote_s3 = {
-	.scheme = "s3",
-	.open = s3_open,
-	.submit = kv_http_submit,
-	.cancel = kv_http_cancel,
-	.fd = kv_http_fd,
-	.reap = kv_http_reap,
-	.close = kv_http_close,
+	.judge = judge,
 };

@@ -1,53 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * site.c - the site of a backend on a web server: its URL and credentials.
+ * site.c - the site of a backend on a web server: its URL, credentials and socket.
  *
  * OWNS      the texts of a site; secrets are wiped before they are freed.
  *
- * LOCKING   none: a site is fixed after new.
+ * LOCKING   none: one thread uses a site.
  */
-#include <fcntl.h>
+#include <ctype.h>
 #include <stdio.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include "cache/remote/site.h"
 #include "common/bytes.h"
+#include "common/secret.h"
 
 #define CREDENTIALS_MAX 65536
-
-/* The parameters of a URL. */
-struct query {
-	char *ca, *credentials, *endpoint, *region;
-};
-
-static const struct parameter {
-	const char *name;
-	size_t at;
-	bool only_s3;
-} parameters[] = {
-	{"ca", offsetof(struct query, ca), false},
-	{"credentials", offsetof(struct query, credentials), false},
-	{"endpoint", offsetof(struct query, endpoint), true},
-	{"region", offsetof(struct query, region), true},
-};
-
-/* The lines of a credentials file. */
-static const struct secret {
-	const char *name;
-	size_t at;
-	bool s3;
-} secrets[] = {
-	{"user", offsetof(struct kv_site, user), false},
-	{"password", offsetof(struct kv_site, secret), false},
-	{"aws_access_key_id", offsetof(struct kv_site, user), true},
-	{"aws_secret_access_key", offsetof(struct kv_site, secret), true},
-	{"aws_session_token", offsetof(struct kv_site, token), true},
-};
-
-static char **field(void *object, size_t at)
-{
-	return (char **)((char *)object + at);
-}
+#define AGAIN_NS UINT64_C(1000000000)
+#define WORD "abcdefghijklmnopqrstuvwxyz0123456789-"
 
 static void wipe(char *secret)
 {
@@ -61,8 +32,11 @@ void kv_site_free(struct kv_site *site)
 	if (!site)
 		return;
 	free(site->base);
+	free(site->socket);
 	free(site->ca);
 	free(site->region);
+	free(site->endpoint);
+	free(site->credentials);
 	wipe(site->user);
 	wipe(site->secret);
 	wipe(site->token);
@@ -72,12 +46,6 @@ void kv_site_free(struct kv_site *site)
 static void site_freep(struct kv_site **site)
 {
 	kv_site_free(*site);
-}
-
-static void query_fini(struct query *query)
-{
-	for (size_t i = 0; i < KV_ARRAY_LEN(parameters); i++)
-		free(*field(query, parameters[i].at));
 }
 
 /* ---- characters ---- */
@@ -103,14 +71,6 @@ int kv_site_encode(char *url, size_t room, const char *text)
 	return 0;
 }
 
-static int digit(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	c |= 0x20;
-	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Decode %XX in place.  -EINVAL: a percent sign without two digits, or a control
  * character. */
 static int decode(char *text)
@@ -118,19 +78,18 @@ static int decode(char *text)
 	char *to = text;
 
 	for (; *text; text++) {
-		int high = *text == '%' ? digit(text[1]) : 0;
-		int low = *text == '%' && high >= 0 ? digit(text[2]) : 0;
+		unsigned int c = (unsigned char)*text;
 
-		if (high < 0 || low < 0)
-			return -EINVAL;
-		if (*text == '%') {
-			*to = (char)(high << 4 | low);
+		if (c == '%') {
+			if (!isxdigit((unsigned char)text[1]) ||
+			    !isxdigit((unsigned char)text[2]))
+				return -EINVAL;
+			sscanf(text + 1, "%2x", &c);
 			text += 2;
-		} else {
-			*to = *text;
 		}
-		if ((unsigned char)*to++ < ' ')
+		if (c < ' ')
 			return -EINVAL;
+		*to++ = (char)c;
 	}
 	*to = '\0';
 	return 0;
@@ -150,115 +109,175 @@ static char *trim(char *text)
 	return text;
 }
 
-static int take_secret(struct kv_site *site, char *line, bool s3)
-{
-	char *value = strchr(line, '=');
-
-	if (!value)
-		return -EINVAL;
-	*value++ = '\0';
-	line = trim(line);
-	value = trim(value);
-	for (const char *c = value; *c; c++)
-		if (*c <= ' ' || *c > '~')
-			return -EINVAL;
-	if (!*value || strlen(value) > KV_SITE_TOKEN_MAX)
-		return -EINVAL;
-	for (size_t i = 0; i < KV_ARRAY_LEN(secrets); i++) {
-		char **at = field(site, secrets[i].at);
-
-		if (s3 != secrets[i].s3 || strcmp(line, secrets[i].name) != 0)
-			continue;
-		if (*at)
-			return -EEXIST;
-		*at = strdup(value);
-		return *at ? 0 : -ENOMEM;
-	}
-	return 0; /* other lines are ignored */
-}
-
 int kv_site_read_credentials(struct kv_site *site, char *text, bool s3,
 			     char **ret_why)
 {
-	const size_t names = s3 ? 2 : 0;
+	const struct {
+		const char *name;
+		char **at;
+	} secrets[] = {
+		{s3 ? "aws_access_key_id" : "user", &site->user},
+		{s3 ? "aws_secret_access_key" : "password", &site->secret},
+		{s3 ? "aws_session_token" : "", &site->token},
+	};
 	bool ours = true;
-	unsigned n = 0;
 	char *line;
-	int r;
 
-	while ((line = strsep(&text, "\n"))) {
-		n++;
+	for (unsigned n = 1; (line = strsep(&text, "\n")); n++) {
+		char *value;
+
 		line = trim(line);
 		if (*line == '[')
 			ours = strcmp(line, "[default]") == 0;
 		if (!ours || strchr("[#;", *line))
 			continue;
-		r = take_secret(site, line, s3);
-		if (r == -EEXIST)
+		value = strchr(line, '=');
+		if (value) {
+			*value = '\0';
+			line = trim(line);
+			value = trim(value + 1);
+		}
+		for (const char *c = value; c && *c; c++)
+			if (*c <= ' ' || *c > '~')
+				value = NULL;
+		if (!value || !*value || strlen(value) > KV_SITE_TOKEN_MAX)
 			return kv_why(ret_why, -EINVAL,
-				      "line %u says again what was said", n);
-		if (r < 0)
-			return kv_why(ret_why, r, "line %u is no NAME = VALUE",
-				      n);
+				      "line %u is no NAME = VALUE", n);
+		for (size_t i = 0; i < KV_ARRAY_LEN(secrets); i++) {
+			if (strcmp(line, secrets[i].name) != 0)
+				continue; /* other lines are ignored */
+			if (*secrets[i].at)
+				return kv_why(ret_why, -EINVAL,
+					      "line %u repeats %s", n, line);
+			*secrets[i].at = strdup(value);
+			if (!*secrets[i].at)
+				return -ENOMEM;
+		}
 	}
-	if (site->user && site->secret)
-		return 0;
-	return kv_why(ret_why, -EINVAL, "there is no %s",
-		      secrets[names + (site->user ? 1 : 0)].name);
-}
-
-/* Read a file that only its owner, the daemon's user or root, may read: else -EACCES. */
-static int read_secret_file(const char *path, char *text, size_t room,
-			    char **ret_why)
-{
-	_cleanup_(kv_closep) int fd =
-		open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-	struct stat st;
-	ssize_t n;
-
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return kv_why(ret_why, -errno, "%s", strerror(errno));
-	if (!S_ISREG(st.st_mode))
-		return kv_why(ret_why, -EINVAL, "not a file");
-	if (st.st_uid != geteuid() && st.st_uid != 0)
-		return kv_why(ret_why, -EACCES,
-			      "it is user %u's, and must be %u's or root's",
-			      st.st_uid, geteuid());
-	if (st.st_mode & 077)
-		return kv_why(ret_why, -EACCES,
-			      "its mode is %04o, and must be 0600",
-			      st.st_mode & 07777);
-	n = read(fd, text, room);
-	if (n < 0)
-		return kv_why(ret_why, -errno, "%s", strerror(errno));
-	if ((size_t)n == room || memchr(text, '\0', (size_t)n))
-		return kv_why(ret_why, -EINVAL, "not a credentials file");
-	text[n] = '\0';
+	for (size_t i = 0; i < 2; i++)
+		if (!*secrets[i].at)
+			return kv_why(ret_why, -EINVAL, "there is no %s",
+				      secrets[i].name);
 	return 0;
 }
 
-static int read_credentials(struct kv_site *site, const char *path, bool s3,
-			    char **ret_why)
+static int read_credentials(struct kv_site *site, char **ret_why)
 {
 	_cleanup_(kv_freep) char *why = NULL;
 	char text[CREDENTIALS_MAX];
-	int r = read_secret_file(path, text, sizeof(text), &why);
+	int r = kv_secret_read(site->credentials, text, sizeof(text), &why);
 
-	if (r == 0)
-		r = kv_site_read_credentials(site, text, s3, &why);
+	if (r >= 0 && strlen(text) != (size_t)r)
+		r = -EINVAL;
+	if (r >= 0)
+		r = kv_site_read_credentials(site, text, site->s3, &why);
 	explicit_bzero(text, sizeof(text));
-	if (r < 0)
-		return kv_why(ret_why, r, "credentials=%s: %s", path,
-			      why ? why : strerror(-r));
-	return 0;
+	return r < 0 ? kv_why(ret_why, r, "credentials=%s: %s",
+			      site->credentials, why ? why : strerror(-r))
+		     : 0;
+}
+
+static bool differs(const char *a, const char *b)
+{
+	return !a != !b || (a && strcmp(a, b) != 0);
+}
+
+bool kv_site_read_again(struct kv_site *site, unsigned version)
+{
+	struct kv_site other = {.credentials = site->credentials,
+				.s3 = site->s3};
+	_cleanup_(kv_freep) char *why = NULL;
+
+	if (site->credentials && kv_now_ns() - site->read_ns > AGAIN_NS) {
+		site->read_ns = kv_now_ns();
+		if (read_credentials(&other, &why) == 0 &&
+		    (differs(site->user, other.user) ||
+		     differs(site->secret, other.secret) ||
+		     differs(site->token, other.token))) {
+			const struct kv_site old = *site;
+
+			site->user = other.user;
+			site->secret = other.secret;
+			site->token = other.token;
+			site->version++;
+			other = old;
+		}
+		wipe(other.user);
+		wipe(other.secret);
+		wipe(other.token);
+	}
+	return site->version != version;
+}
+
+/* ---- UNIX sockets ---- */
+
+/* Check that only root and the daemon's user may replace the socket. */
+static int check_folders(const char *socket, char *why, size_t room)
+{
+	_cleanup_(kv_freep) char *path = strdup(socket), *real = NULL;
+	bool nearest = true;
+	struct stat st;
+
+	if (path) {
+		*strrchr(path, '/') = '\0';
+		real = realpath(*path ? path : "/", NULL);
+	}
+	for (; real; nearest = false) {
+		const char *folder = *real ? real : "/";
+
+		if (stat(folder, &st) < 0)
+			break;
+		/* In a folder above, like /tmp, the sticky bit protects the next one. */
+		if ((st.st_uid != 0 && st.st_uid != geteuid()) ||
+		    ((st.st_mode & 022) &&
+		     (nearest || !(st.st_mode & S_ISVTX)))) {
+			snprintf(why, room,
+				 "%.80s: others may write to it (user %u, mode "
+				 "%04o)",
+				 folder, st.st_uid, st.st_mode & 07777);
+			return -EPERM;
+		}
+		if (!*real)
+			return 0;
+		*strrchr(real, '/') = '\0';
+	}
+	snprintf(why, room, "%.80s: %s", socket, strerror(errno));
+	return -errno;
+}
+
+int kv_site_check_peer(const struct kv_site *site, int fd, char *why,
+		       size_t room)
+{
+	struct ucred peer = {.uid = (uid_t)-1};
+	socklen_t n = sizeof(peer);
+	int r = check_folders(site->socket, why, room);
+
+	if (r == 0 && (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0 ||
+		       (peer.uid != 0 && peer.uid != geteuid()))) {
+		snprintf(why, room,
+			 "%.80s: user %u listens there, not root or user %u",
+			 site->socket, peer.uid, geteuid());
+		r = -EPERM;
+	}
+	return r;
 }
 
 /* ---- URLs ---- */
 
 /* Cut @text at its question mark, and parse the rest. */
-static int parse_query(struct query *query, char *text, bool s3, char **ret_why)
+static int parse_query(struct kv_site *site, char *text, char **ret_why)
 {
-	char *rest = strchr(text, '?'), *name, *value, **at;
+	const struct {
+		const char *name;
+		char **at;
+	} parameters[] = {
+		{"ca", &site->ca},
+		{"credentials", &site->credentials},
+		{"endpoint", &site->endpoint}, /* this and the next of s3 */
+		{"region", &site->region},
+	};
+	const size_t known = site->s3 ? 4 : 2;
+	char *rest = strchr(text, '?'), *name, *value;
 	size_t i;
 
 	if (rest)
@@ -267,65 +286,47 @@ static int parse_query(struct query *query, char *text, bool s3, char **ret_why)
 		value = strchr(name, '=');
 		if (value)
 			*value++ = '\0';
-		for (i = 0; i < KV_ARRAY_LEN(parameters); i++)
-			if (strcmp(name, parameters[i].name) == 0 &&
-			    (s3 || !parameters[i].only_s3))
+		for (i = 0; i < known; i++)
+			if (strcmp(name, parameters[i].name) == 0)
 				break;
-		if (i == KV_ARRAY_LEN(parameters))
+		if (i == known)
 			return kv_why(ret_why, -EINVAL,
 				      "unknown parameter \"%s\"", name);
 		if (!value || !*value || decode(value) < 0)
 			return kv_why(ret_why, -EINVAL,
 				      "%s= has no value that is one", name);
-		at = field(query, parameters[i].at);
-		if (*at)
+		if (*parameters[i].at)
 			return kv_why(ret_why, -EINVAL, "%s= is given twice",
 				      name);
-		*at = strdup(value);
-		if (!*at)
+		*parameters[i].at = strdup(value);
+		if (!*parameters[i].at)
 			return -ENOMEM;
 	}
 	return 0;
 }
 
-/* Return the length of the host name, or [ADDRESS], at the start of @server; 0: none. */
-static size_t host_length(const char *server)
-{
-	size_t n = 0;
-
-	if (*server == '[') {
-		n = strspn(server + 1, "0123456789abcdefABCDEF:.");
-		return n > 0 && server[n + 1] == ']' ? n + 2 : 0;
-	}
-	if (strchr("-._~", *server))
-		return 0;
-	while (is_plain(server[n]))
-		n++;
-	return n;
-}
-
-/* Check HOST or HOST:PORT. */
+/* Check HOST or [ADDRESS], and :PORT if there is one. */
 static int check_server(const char *server, char **ret_why)
 {
-	const size_t n = host_length(server);
-	const char *port;
-	unsigned long value;
-	size_t digits;
+	const char *port = server;
+	char *end = NULL;
 
 	if (strchr(server, '@'))
 		return kv_why(ret_why, -EINVAL,
 			      "credentials do not belong into a URL: "
 			      "credentials=FILE");
-	if (n == 0 || (server[n] && server[n] != ':'))
+	if (*server == '[') {
+		port += 1 + strspn(port + 1, "0123456789abcdefABCDEF:.");
+		port = port > server + 1 && *port == ']' ? port + 1 : server;
+	} else if (*server && !strchr("-._~", *server)) {
+		while (is_plain(*port))
+			port++;
+	}
+	if (port == server || (*port && *port != ':'))
 		return kv_why(ret_why, -EINVAL, "\"%s\" is no server", server);
-	if (!server[n])
-		return 0;
-	port = server + n + 1;
-	digits = strspn(port, "0123456789");
-	value = strtoul(port, NULL, 10);
-	if (digits == 0 || digits > 5 || port[digits] || value == 0 ||
-	    value > 65535)
-		return kv_why(ret_why, -EINVAL, "\"%s\" is no port", port);
+	if (*port && (!isdigit((unsigned char)port[1]) ||
+		      strtoul(port + 1, &end, 10) - 1 > 65534 || *end))
+		return kv_why(ret_why, -EINVAL, "\"%s\" is no port", port + 1);
 	return 0;
 }
 
@@ -358,13 +359,13 @@ static int check_path(char *path, char **ret_why)
 /* Return whether @server is this machine. */
 static bool is_local(const char *server)
 {
-	const size_t n = strspn(server, "0123456789.");
+	const size_t n = strncmp(server, "127.", 4) == 0
+				 ? strspn(server, "0123456789.")
+			 : strncmp(server, "localhost", 9) == 0 ? 9
+			 : strncmp(server, "[::1]", 5) == 0	? 5
+								: 0;
 
-	if (strncmp(server, "127.", 4) == 0)
-		return !server[n] || server[n] == ':';
-	return strncmp(server, "[::1]", 5) == 0 ||
-	       (strncmp(server, "localhost", 9) == 0 &&
-		(!server[9] || server[9] == ':'));
+	return n > 0 && (!server[n] || server[n] == ':');
 }
 
 /* Set base and root: SCHEME://SERVER/[BUCKET/][PATH/]. */
@@ -387,21 +388,15 @@ static int set_base(struct kv_site *site, const char *server,
 }
 
 /* Parse //SERVER[/PREFIX]. */
-static int parse_webdav(struct kv_site *site, const char *scheme, char *url,
-			const struct query *query, char **ret_why)
+static int parse_web(struct kv_site *site, const char *scheme, char *url,
+		     char *path, char **ret_why)
 {
 	_cleanup_(kv_freep) char *server = NULL;
-	char *path = strchrnul(url + 2, '/');
-	int r;
+	int r = check_server(url + 2, ret_why);
 
-	if (*path)
-		*path++ = '\0';
-	r = check_server(url + 2, ret_why);
-	if (r == 0)
-		r = check_path(path, ret_why);
 	if (r < 0)
 		return r;
-	if (query->credentials && strcmp(scheme, "https") != 0 &&
+	if (site->credentials && strcmp(scheme, "https") != 0 &&
 	    !is_local(url + 2))
 		return kv_why(ret_why, -EINVAL,
 			      "a password would cross the net for all to "
@@ -411,85 +406,98 @@ static int parse_webdav(struct kv_site *site, const char *scheme, char *url,
 	return set_base(site, server, "", path, ret_why);
 }
 
-static int check_endpoint(char *endpoint, char **ret_why)
+/* Parse SOCKET[:/PREFIX]. */
+static int parse_unix(struct kv_site *site, char *url, char **ret_why)
 {
-	const char *server;
-	size_t n = strlen(endpoint);
-
-	if (n > 0 && endpoint[n - 1] == '/')
-		endpoint[n - 1] = '\0';
-	if (strncmp(endpoint, "http://", 7) == 0)
-		server = endpoint + 7;
-	else if (strncmp(endpoint, "https://", 8) == 0)
-		server = endpoint + 8;
-	else
-		return kv_why(ret_why, -EINVAL,
-			      "endpoint=%s is neither http:// nor https://",
-			      endpoint);
-	if (strchr(server, '/'))
-		return kv_why(ret_why, -EINVAL,
-			      "endpoint= has a path behind its server");
-	return check_server(server, ret_why);
-}
-
-/* Parse //BUCKET[/PREFIX]. */
-static int parse_s3(struct kv_site *site, char *url, struct query *query,
-		    char **ret_why)
-{
-	static const char word[] = "abcdefghijklmnopqrstuvwxyz0123456789-.";
-	char *bucket = url + 2, *path = strchrnul(bucket, '/');
-	size_t n;
+	char *path = strchrnul(url, ':');
 	int r;
 
 	if (*path)
 		*path++ = '\0';
-	n = strspn(bucket, word);
+	if (*url != '/' ||
+	    strlen(url) >= sizeof(((struct sockaddr_un *)0)->sun_path))
+		return kv_why(ret_why, -EINVAL,
+			      "\"%s\" is not the absolute path of a socket",
+			      url);
+	if (*path && *path++ != '/')
+		return kv_why(ret_why, -EINVAL,
+			      "the socket is followed by :/PREFIX");
+	site->socket = strdup(url);
+	r = site->socket ? check_path(path, ret_why) : -ENOMEM;
+	return r < 0 ? r
+		     : set_base(site, "http://localhost", "", path, ret_why);
+}
+
+/* Parse //BUCKET[/PREFIX]. */
+static int parse_s3(struct kv_site *site, const char *bucket, char *path,
+		    char **ret_why)
+{
+	const size_t n = strspn(bucket, WORD ".");
+	char *endpoint = site->endpoint, *server;
+	int r;
+
 	if (!*bucket)
 		return kv_why(ret_why, -EINVAL, "the bucket is missing");
 	if (bucket[n] || n < 3 || n > 63 || *bucket == '.')
 		return kv_why(ret_why, -EINVAL, "\"%s\" is no bucket", bucket);
-	r = check_path(path, ret_why);
-	if (r == 0 && !query->endpoint)
-		r = kv_why(ret_why, -EINVAL, "endpoint=URL is missing");
-	if (r == 0)
-		r = check_endpoint(query->endpoint, ret_why);
+	if (!endpoint)
+		return kv_why(ret_why, -EINVAL, "endpoint=URL is missing");
+	if (strncmp(endpoint, "http://", 7) != 0 &&
+	    strncmp(endpoint, "https://", 8) != 0)
+		return kv_why(ret_why, -EINVAL,
+			      "endpoint=%s is neither http:// nor https://",
+			      endpoint);
+	server = strchr(endpoint, '/') + 2;
+	if (*server && server[strlen(server) - 1] == '/')
+		server[strlen(server) - 1] = '\0';
+	if (strchr(server, '/'))
+		return kv_why(ret_why, -EINVAL,
+			      "endpoint= has a path behind its server");
+	r = check_server(server, ret_why);
 	if (r < 0)
 		return r;
-	site->region =
-		query->region ? kv_steal(query->region) : strdup("us-east-1");
+	if (!site->region)
+		site->region = strdup("us-east-1");
 	if (!site->region)
 		return -ENOMEM;
-	if (site->region[strspn(site->region, word)] ||
-	    strchr(site->region, '.'))
+	if (site->region[strspn(site->region, WORD)])
 		return kv_why(ret_why, -EINVAL, "\"%s\" is no region",
 			      site->region);
-	return set_base(site, query->endpoint, bucket, path, ret_why);
+	return set_base(site, endpoint, bucket, path, ret_why);
 }
 
 static int parse(struct kv_site *site, const char *scheme, char *url,
 		 char **ret_why)
 {
-	_cleanup_(query_fini) struct query query = {NULL};
-	const bool s3 = strcmp(scheme, "s3") == 0;
+	const bool local = strcmp(scheme, "http+unix") == 0;
+	char *path;
 	int r;
 
-	if (strncmp(url, "//", 2) != 0)
+	site->s3 = strcmp(scheme, "s3") == 0;
+	if (!local && strncmp(url, "//", 2) != 0)
 		return kv_why(ret_why, -EINVAL, "%s: is followed by //",
 			      scheme);
-	r = parse_query(&query, url, s3, ret_why);
+	r = parse_query(site, url, ret_why);
 	if (r < 0)
 		return r;
-	r = s3 ? parse_s3(site, url, &query, ret_why)
-	       : parse_webdav(site, scheme, url, &query, ret_why);
+	if (local) {
+		r = parse_unix(site, url, ret_why);
+	} else {
+		path = strchrnul(url + 2, '/');
+		if (*path)
+			*path++ = '\0';
+		r = check_path(path, ret_why);
+		if (r == 0)
+			r = site->s3 ? parse_s3(site, url + 2, path, ret_why)
+				     : parse_web(site, scheme, url, path,
+						 ret_why);
+	}
 	if (r < 0)
 		return r;
-	if (query.ca && access(query.ca, R_OK) < 0)
-		return kv_why(ret_why, -errno, "ca=%s: %s", query.ca,
+	if (site->ca && access(site->ca, R_OK) < 0)
+		return kv_why(ret_why, -errno, "ca=%s: %s", site->ca,
 			      strerror(errno));
-	site->ca = kv_steal(query.ca);
-	return query.credentials
-		       ? read_credentials(site, query.credentials, s3, ret_why)
-		       : 0;
+	return site->credentials ? read_credentials(site, ret_why) : 0;
 }
 
 int kv_site_new(const char *scheme, const char *url, struct kv_site **ret_site,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tier.h - what the files of the remote tier share.
+ * tier.h - declarations that the files of the remote tier share.
  *
- * remote.c has the thread that talks to the backends, and the names of objects.
- * fetch.c finds missing blocks and fetches them; backup.c puts durable blocks;
- * adopt.c agrees on a seed with other nodes; forget.c removes blocks everywhere.
+ * remote.c runs the thread that talks to the backend, and retries; breaker.c gives up
+ * tenants whose operations fail, or the backend; fetch.c fetches missing blocks; backup.c puts durable blocks; forget.c
+ * deletes objects.
  */
 #ifndef KV_CACHE_REMOTE_TIER_H
 #define KV_CACHE_REMOTE_TIER_H
@@ -15,128 +15,78 @@
 #include "cache/remote/backend.h"
 #include "cache/remote/remote.h"
 
-/* A backend, in the order in which they are asked. */
-struct kv_remote_backend {
-	const struct kv_remote_driver *driver; /* fixed */
-	void *state;			       /* fixed, once it is there */
-	const char *rest;   /* fixed: its URL behind the scheme */
-	_Atomic bool there; /* open: the driver's functions may be called */
-	const char *url;    /* fixed; shown, without secrets */
-	/* Circuit breaker, the thread's: after KV_REMOTE_FAILURES failures in a row
-	 * only a trial a second reaches the backend. */
-	unsigned failures;
-	uint64_t tried_ns;
-	bool trying;
-	uint64_t told_ns; /* when a failure was last printed; 0: never */
-	struct kv_remote_stats stats; /* cache->lock */
-};
-
-/* An operation, and what to do when it has ended. */
+/* An operation, and what to do when it has ended.  Used by the remote thread only. */
 struct kv_remote_job {
 	struct kv_remote_op op; /* first */
-	unsigned backend;
-	uint64_t began_ns, until_ns;
-	/* @ended has run with -ETIMEDOUT.  The memory is the backend's until it is
-	 * reaped, and @given_back runs. */
-	bool abandoned;
+	uint32_t uid;		/* owner of the space: the tenant */
+	bool trial; /* asks whether the backend is there: counts for no breaker */
+	/* Retry a failed operation twice with back-off, within the deadline, as long as
+	 * this returns true.  NULL: never retry. */
+	bool (*waited_for)(const struct kv_remote_job *job);
+	/* Runs once, when the operation has ended for its caller; -ETIMEDOUT: the
+	 * deadline is over. */
 	void (*ended)(struct kv_remote *remote, struct kv_remote_job *job,
 		      int status);
+	/* Runs once after @ended, when the backend does not use the job's memory any
+	 * more; mostly at once.  May free the job. */
 	void (*given_back)(struct kv_remote *remote, struct kv_remote_job *job);
-	TAILQ_ENTRY(kv_remote_job) link; /* of remote->jobs */
+	/* remote.c's: */
+	uint64_t began_ns, sent_ns, until_ns, retry_ns;
+	unsigned tries;
+	bool abandoned; /* @ended has run, the backend still has the memory */
+	/* Set by the room() of a GET: the object exists. */
+	_Atomic bool answered;
+	bool seen; /* `answered` was counted as a sign of life */
+	TAILQ_ENTRY(kv_remote_job)
+	link; /* of remote->jobs, or of remote->retries */
 };
-
-/* An item in its user's queue. */
-struct kv_queued {
-	struct kv_queue *queue; /* held; NULL: in none */
-	TAILQ_ENTRY(kv_queued) link;
-};
-
-/* A user's queue in a kv_turns. */
-struct kv_queue {
-	struct kv_turn turn; /* first */
-	TAILQ_HEAD(, kv_queued) items;
-	unsigned n;
-};
-
 TAILQ_HEAD(kv_remote_jobs, kv_remote_job);
-TAILQ_HEAD(kv_backups, kv_backup);
-TAILQ_HEAD(kv_forgets, kv_forget);
 
 struct kv_remote {
-	struct kv_cache *cache; /* fixed */
-	struct kv_remote_backend backends[KV_REMOTES_MAX];
-	unsigned n;		  /* fixed */
-	pthread_t thread;	  /* talks to the backends */
-	int wake;		  /* eventfd; fixed */
-	struct kv_reopen *reopen; /* NULL: no backend was missing */
-	bool running;
+	struct kv_cache *cache;		       /* fixed */
+	const struct kv_remote_driver *driver; /* fixed */
+	void *state;			       /* fixed: the backend */
+	pthread_t thread;		       /* the remote thread */
+	int wake;			       /* eventfd; fixed */
+	bool running; /* the thread was started; fixed */
 	_Atomic bool stop;
+	struct kv_remote_jobs jobs; /* in flight; used by the remote thread */
 	struct kv_remote_jobs
-		jobs;		 /* in flight; the thread's, as the next two */
-	struct kv_turns looks;	 /* queues of looks */
-	struct kv_turns fetches; /* queues of gets */
-	struct kv_fetch *fetch;	 /* fetch.c */
-	struct {
-		struct kv_forgets fresh; /* cache->lock */
-		struct kv_forgets begun;
-	} forgets;
-	/* adopt.c; cache->lock */
-	TAILQ_HEAD(, ask) asks;
-	_Atomic bool hurry; /* callers do not wait any more */
-	pthread_cond_t answer;
-	/* backup.c */
-	struct {
-		pthread_t thread;
-		pthread_cond_t more; /* cache->lock */
-		bool running;
-		struct kv_backups busy; /* the remote thread's */
-		/* cache->lock, as all that follows */
-		struct kv_turns waiting;
-		struct kv_backups ready, unread;
-		unsigned n_waiting;
-		unsigned flushing;   /* spaces, at unmount */
-		bool ending;	     /* put new blocks only */
-		pthread_cond_t over; /* a block or a flush has ended */
-	} backup;
-	struct {		     /* cache->lock */
-		struct kv_turns due; /* queues of offers */
-		TAILQ_HEAD(, kv_offer) later;
-		LIST_HEAD(, kv_offer) all;
-		uint64_t look_ns; /* when to look at `later` next */
-	} offers;
+		retries; /* wait for retry_ns; used by the remote thread */
+	struct kv_breakers *breakers; /* breaker.c */
+	struct kv_fetch *fetch;	      /* fetch.c */
+	struct kv_backups *backup;    /* backup.c */
+	struct kv_forgets *forgets;   /* forget.c */
+	struct kv_remote_stats stats; /* guarded by cache->lock */
 };
 
 /* ---- remote.c ---- */
 
 void kv_remote_wake(struct kv_remote *remote);
-/* Return whether the backend is asked.  The thread's call, as the next one. */
-bool kv_remote_is_open(struct kv_remote *remote, unsigned backend);
-/* Submit @job, all but `ended` of which is set, to its backend for @ns at most. */
+/* Submit @job, whose op, uid, waited_for, ended and given_back are set, for @ns at
+ * most.  Called by the remote thread. */
 void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 		      uint64_t ns);
-/* Return whether blocks are to be put to the backends. */
+/* Return whether blocks are to be put to the backend. */
 bool kv_remote_writes(const struct kv_remote *remote);
 
-/* Make queues with turns of @amount.  -ENOMEM. */
-int kv_queues_init(struct kv_turns *turns, int64_t amount);
-void kv_enqueue(struct kv_turns *turns, uint32_t uid, struct kv_queued *item);
-void kv_dequeue(struct kv_turns *turns, struct kv_queued *item);
-struct kv_queued *kv_queue_first(struct kv_turn *turn);
-unsigned kv_queue_length(struct kv_turns *turns, uint32_t uid);
-
+/* Return the uid of the owner of @space. */
 uint32_t kv_remote_user(struct kv_cache *cache, const struct kv_space *space);
 
-/* "TENANT/SPACE/", with which the names of a space's objects begin. */
-#define KV_REMOTE_PREFIX_MAX (KV_OBJECT_TENANT_MAX + 1 + 64 + 1)
+/* "TENANT/2-SPACE/", with which the names of a space's objects begin.  -ENOMEM. */
+#define KV_REMOTE_PREFIX_MAX (KV_OBJECT_TENANT_MAX + 1 + 66 + 1)
 int kv_remote_prefix(struct kv_cache *cache, struct kv_space *space,
 		     char prefix[KV_REMOTE_PREFIX_MAX + 1]);
-/* The same for another @layout (NULL: none) of the space. */
-int kv_remote_prefix_of(struct kv_cache *cache, struct kv_space *space,
-			const char *layout,
-			char prefix[KV_REMOTE_PREFIX_MAX + 1]);
 /* Set the name of @op to that of the object of @key. */
 void kv_remote_name(struct kv_remote_op *op, const char *prefix,
 		    const struct kv_key *key);
+
+/* ---- breaker.c ---- */
+
+/* Return whether operations of the space owner @uid are sent: neither the breaker of the
+ * backend nor that of the tenant is open, and the tier does not stop.  Any thread; takes
+ * no lock. */
+bool kv_remote_is_open(struct kv_remote *remote, uint32_t uid);
 
 /* ---- fetch.c ---- */
 
@@ -150,22 +100,19 @@ bool kv_fetch_is_coming_locked(struct kv_cache *cache, struct kv_space *space,
 
 int kv_fetch_init(struct kv_remote *remote);
 void kv_fetch_fini(struct kv_remote *remote); /* takes half-built ones */
-/* Send EXISTS requests. */
-void kv_fetch_ask(struct kv_remote *remote);
-/* Seal what has landed, and begin gets. */
-void kv_fetch_get(struct kv_remote *remote);
-/* Return whether a get waits for memory, for the rate or for a slot. */
-bool kv_fetch_is_busy(const struct kv_remote *remote);
+/* Return the bytes of memory of all GETs. */
+uint64_t kv_fetch_lent_bytes(const struct kv_remote *remote);
+/* Seal the blocks that have arrived, and begin GETs.  Return when to call it again
+ * without an event, as kv_now_ns(); UINT64_MAX: never. */
+uint64_t kv_fetch_run(struct kv_remote *remote);
 /* End all that is not in flight. */
 void kv_fetch_stop(struct kv_remote *remote);
 
-/* The object was saved here: forget that backends do not have it. */
+/* The object was saved here: forget that the backend does not have it. */
 void kv_fetch_present_locked(struct kv_remote *remote, uint64_t hash);
-/* Note that the object of @backend is damaged, or has been put anew. */
-void kv_fetch_damaged(struct kv_remote *remote, uint64_t hash, unsigned backend,
-		      bool damaged);
-bool kv_fetch_is_damaged(struct kv_remote *remote, uint64_t hash,
-			 unsigned backend);
+/* Note that the object with this kv_key_hash is damaged, or has been put anew. */
+void kv_fetch_damaged(struct kv_remote *remote, uint64_t hash, bool damaged);
+bool kv_fetch_is_damaged(struct kv_remote *remote, uint64_t hash);
 
 /* ---- backup.c ---- */
 
@@ -176,24 +123,23 @@ void kv_backup_used_locked(struct kv_cache *cache,
 			   const struct kv_block *block);
 
 int kv_backup_init(struct kv_remote *remote);
-void kv_backup_fini(struct kv_remote *remote);
+void kv_backup_fini(struct kv_remote *remote); /* takes half-built ones */
 int kv_backup_start(struct kv_remote *remote);
+/* Spend up to two seconds on blocks that wait, then end the backup thread. */
 void kv_backup_stop(struct kv_remote *remote);
-/* Begin to put what is ready. */
-void kv_backups_run(struct kv_remote *remote);
-void kv_backups_free(struct kv_remote *remote);
+/* Begin to put blocks that are ready.  Called by the remote thread. */
+void kv_backup_run(struct kv_remote *remote);
 
-/* Return whether @key, or, if NULL, any block of @space, is being put. */
+/* Return whether @key, or, if NULL, any block of @space, is being put.  Called by the
+ * remote thread. */
 bool kv_backup_is_under_way(const struct kv_remote *remote,
 			    const struct kv_space *space,
 			    const struct kv_key *key);
 
 /* ---- forget.c ---- */
 
+int kv_forgets_init(struct kv_remote *remote);
+void kv_forgets_fini(struct kv_remote *remote); /* takes half-built ones */
 void kv_forgets_run(struct kv_remote *remote);
-
-/* ---- adopt.c ---- */
-
-void kv_asks_run(struct kv_remote *remote);
 
 #endif

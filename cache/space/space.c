@@ -151,6 +151,7 @@ struct kv_space_info kv_space_stat(struct kv_cache *cache,
 	info.mtime_ns = space->mtime_ns;
 	info.removed = space->removed;
 	info.shared = space->shared;
+	info.own_seed = space->own_seed;
 	info.quota = space->quota;
 	info.layout = space->layout;
 	info.blocks = space->blocks;
@@ -263,8 +264,6 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	space->mode = record->mode & 07777;
 	space->shared = record->mode & KV_SPACE_SHARED;
 	space->own_seed = record->mode & KV_SPACE_OWN_SEED;
-	/* The backends may differ from those of the previous mount. */
-	space->untold = KV_ALL_BACKENDS;
 	space->mtime_ns = record->mtime_ns;
 	space->quota = record->quota;
 	if (*layout)
@@ -490,23 +489,70 @@ static int fits_layout(struct kv_cache *cache, struct kv_block *block,
 	return r < 0 ? -EBADMSG : 0;
 }
 
+/* Take *@layout, made for a space of the user @owner, if @space has none by now.
+ * -EINVAL: the space is, or is to be, shared, and cannot be with this layout. */
+static int put_layout(struct kv_cache *cache, struct kv_space *space,
+		      struct kv_layout **layout, uint32_t owner)
+{
+	const bool own = (*layout)->seed_drawn && !(*layout)->engine_keys;
+	uint64_t from = kv_index_space_bytes(strlen(space->name), 0);
+	uint64_t to = kv_index_space_bytes(strlen(space->name),
+					   strlen((*layout)->json));
+	int r = 0;
+
+	kv_lock(cache);
+	if (space->removed || space->uid != owner)
+		r = -ESTALE;
+	else if (!space->layout && own && (space->shared || (*layout)->share))
+		r = -EINVAL;
+	else if (!space->layout &&
+		 !kv_space_may_index_locked(cache, space, to - from))
+		r = -ENOSPC;
+	if (r == 0 && !space->layout) {
+		kv_space_index_locked(cache, space, from, to);
+		space->layout = kv_steal(*layout);
+		space->own_seed = own;
+		space->shared |= space->layout->share;
+		if (space->shared)
+			kv_remote_offer_locked(cache, space);
+	}
+	kv_unlock(cache);
+	return r;
+}
+
+/* The owner of a space says that its keys are an engine's: their seed does not matter. */
+static int declare_keys(struct kv_cache *cache, struct kv_space *space,
+			uint32_t uid)
+{
+	bool changed;
+
+	kv_lock(cache);
+	changed =
+		space->own_seed && (uid == space->uid ||
+				    kv_accounts_operator(cache->accounts, uid));
+	if (changed)
+		space->own_seed = false;
+	kv_unlock(cache);
+	return changed ? kv_space_persist(cache, space) : 0;
+}
+
 static int set_layout(struct kv_cache *cache, struct kv_space *space,
 		      uint32_t uid, const char *text, size_t len)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
-	const uint64_t from = kv_index_space_bytes(strlen(space->name), 0);
 	const struct kv_layout *there;
-	uint32_t untold = 0;
-	bool own_seed;
-	uint64_t to;
+	bool engine_keys;
+	uint32_t owner;
 	int r;
 
 	r = kv_layout_parse(text, len, &layout);
 	if (r < 0)
 		return r;
+	engine_keys = layout->engine_keys;
 	kv_lock(cache);
 	there = space->layout;
-	if (!there && layout->share && uid != space->uid &&
+	owner = space->uid;
+	if (!there && layout->share && uid != owner &&
 	    !kv_accounts_operator(cache->accounts, uid))
 		r = -EPERM;
 	kv_unlock(cache);
@@ -515,38 +561,20 @@ static int set_layout(struct kv_cache *cache, struct kv_space *space,
 	if (!there) {
 		r = for_each_block(cache, space, fits_layout, layout);
 		if (r == 0)
-			r = kv_remote_adopt(cache, space, &layout, &untold);
+			r = kv_seed_layout(cache, owner, layout);
+		if (r == 0)
+			r = put_layout(cache, space, &layout, owner);
 		if (r < 0)
 			return r;
-		/* 1: the seed was drawn here, and no other node knows it. */
-		own_seed = r == 1 && layout->seed_drawn;
-		to = kv_index_space_bytes(strlen(space->name),
-					  strlen(layout->json));
-		kv_lock(cache);
-		there = space->layout;
-		r = space->removed ? -ESTALE
-		    : there || kv_space_may_index_locked(cache, space,
-							 to - from)
-			    ? 0
-			    : -ENOSPC;
-		if (r == 0 && !there) {
-			kv_space_index_locked(cache, space, from, to);
-			space->layout = kv_steal(layout);
-			space->shared |= space->layout->share;
-			if (space->shared)
-				kv_remote_offer_locked(cache, space);
-			space->own_seed = own_seed;
-			space->untold = untold;
-		}
-		kv_unlock(cache);
-		if (r < 0)
-			return r;
+		/* Another thread has set a layout meanwhile if this one is left. */
+		there = layout ? space->layout : NULL;
 	}
-	if (there) {
-		r = kv_layout_agrees(there, text, len);
-		return r == 1 ? 0 : r == 0 ? -EEXIST : r;
-	}
-	return kv_space_persist(cache, space);
+	if (!there)
+		return kv_space_persist(cache, space);
+	r = kv_layout_agrees(there, text, len);
+	if (r == 1)
+		return engine_keys ? declare_keys(cache, space, uid) : 0;
+	return r == 0 ? -EEXIST : r;
 }
 
 static void keep_layout_error(struct kv_cache *cache, struct kv_space *space,
@@ -598,7 +626,9 @@ int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 	if (r <= 0)
 		return r == 0 ? -EINVAL : r;
 	r = set_layout(cache, space, uid, text, len);
-	if (r < 0)
+	if (r == -EINVAL)
+		kv_seed_refused(cache, space);
+	else if (r < 0)
 		keep_layout_error(
 			cache, space,
 			r == -EBADMSG ? "a block in the space does not fit it"
@@ -615,21 +645,23 @@ int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 
 	if (cache->config.read_only)
 		return -EROFS;
+	if (shared)
+		r = kv_seed_may_share(cache, space);
+	if (r < 0)
+		return r;
 	kv_lock(cache);
 	if (space->removed)
 		r = -ESTALE;
+	else if (shared && space->own_seed)
+		r = -EINVAL;
 	else
 		space->shared = shared;
-	if (r == 0 && shared)
+	if (r == 0 && shared) {
+		space->layout_error[0] = '\0';
 		kv_remote_offer_locked(cache, space);
-	space->untold = KV_ALL_BACKENDS;
-	space->agree_ns = 0;
+	}
 	kv_unlock(cache);
-	if (r < 0)
-		return r;
-	r = kv_space_persist(cache, space);
-	kv_periodic_wake(&cache->agreeing);
-	return r;
+	return r < 0 ? r : kv_space_persist(cache, space);
 }
 
 /* ---- another owner, or mode ---- */
@@ -684,17 +716,24 @@ unlock:
 	return r;
 }
 
+struct rights {
+	bool owner; /* the owner changes, too */
+	uint64_t until;
+};
+
 static int move_or_drop(struct kv_cache *cache, struct kv_block *block,
 			void *arg)
 {
-	const uint64_t *until = arg;
+	const struct rights *rights = arg;
 
-	/* A block that is being written leaves its slot once it is durable. */
-	while (move(cache, block) == -EBUSY && kv_now_ns() < *until)
+	/* A block that is being written becomes durable, and leaves its slot. */
+	while (move(cache, block) == -EBUSY && kv_now_ns() < rights->until)
 		usleep(MOVE_AGAIN_US);
 	/* A block still in its old slot leaves the slot once the block is
 	 * durable; remove it now if no SSD takes the block. */
 	kv_lock(cache);
+	if (rights->owner) /* another owner's objects have other names */
+		block->remote = false;
 	if (block->slot && !(block->flags & BLOCK_REMOVED) &&
 	    (!cache->ssd.on ||
 	     (cache->ssd.frozen && kv_block_unpersisted(block))) &&
@@ -711,14 +750,16 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 	_cleanup_(account_putp) struct kv_account *account = NULL;
 	struct kv_tenant *tenant;
 	bool same, moved;
-	uint64_t until;
+	struct rights rights;
+	uint32_t former;
 	int r;
 
 	if (cache->config.read_only)
 		return -EROFS;
 	account = kv_account_get(cache->accounts, uid);
 	kv_lock(cache);
-	moved = space->uid != uid;
+	former = space->uid;
+	moved = former != uid;
 	tenant = kv_tenant_make(cache, uid);
 	if (!tenant) {
 		kv_unlock(cache);
@@ -732,16 +773,18 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 	space->uid = uid;
 	space->gid = gid;
 	space->mode = mode & 07777;
-	/* Sharing with other nodes is for the new owner to decide. */
-	if (moved)
+	/* Only its owner decides whether it is shared with other nodes. */
+	if (moved) {
+		space->own_seed |= kv_seed_is_of_locked(cache, space, former);
 		space->shared = false;
+	}
 	kv_unlock(cache);
 	if (moved) {
 		kv_quotas_settle(cache);
 		kv_periodic_wake(&cache->housekeeper);
 	}
-	until = kv_now_ns() + MOVE_NS;
-	r = same ? 0 : for_each_block(cache, space, move_or_drop, &until);
+	rights = (struct rights){moved, kv_now_ns() + MOVE_NS};
+	r = same ? 0 : for_each_block(cache, space, move_or_drop, &rights);
 	return r < 0 ? r : kv_space_persist(cache, space);
 }
 

@@ -41,11 +41,26 @@ int kv_space_files_check(struct kv_cache *cache);
  * -ENOMEM. */
 int kv_space_files_lost(struct kv_cache *cache);
 
-/* ---- agree.c ---- */
+/* ---- seed.c ---- */
 
-/* Agree with other nodes upon seeds of spaces that were shared, or made,
- * without asking them. */
-int kv_spaces_agree_start(struct kv_cache *cache);
+/* Read the file of remote_secret=.  -EACCES, -EINVAL, -ENOMEM, errors of reading. */
+int kv_seeds_open(struct kv_cache *cache, char **ret_why);
+void kv_seeds_close(struct kv_cache *cache);
+/* At mount: unshare the spaces whose keys no other node can have. */
+void kv_seeds_settle(struct kv_cache *cache);
+/* If there is a secret, replace a random seed of @layout, of a space of the user @uid,
+ * by the seed that all nodes with the same secret have.  -ENOMEM. */
+int kv_seed_layout(struct kv_cache *cache, uint32_t uid,
+		   struct kv_layout *layout);
+/* Return whether the space's seed is derived for the user @uid. */
+bool kv_seed_is_of_locked(struct kv_cache *cache, const struct kv_space *space,
+			  uint32_t uid);
+/* Check that other nodes can have the keys of the space; one without blocks gets the
+ * seed that they have.  -EINVAL: they cannot; the space's layout error has the reason.
+ * -ENOMEM. */
+int kv_seed_may_share(struct kv_cache *cache, struct kv_space *space);
+/* Keep, and log, the reason for which a space is not shared. */
+void kv_seed_refused(struct kv_cache *cache, struct kv_space *space);
 
 /* ---- quota.c ---- */
 

@@ -337,7 +337,7 @@ void kv_removed_end_locked(struct kv_cache *cache,
 		removed->written = write->changes;
 		removed->retry_at = 0;
 	} else if (status != -EAGAIN) {
-		/* Add the note once: writes may fail for a long time. */
+		/* Report the failure once: writes may fail for a long time. */
 		if (!removed->noted)
 			kv_note(cache,
 				"removed=not written (%s): fsync of shared "

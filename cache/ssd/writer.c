@@ -180,8 +180,8 @@ static void put_off(struct kv_cache *cache, struct kv_space *space,
 		(rest == MOMENT ? MOMENT_NS : cache->config.io_retry);
 }
 
-/* Resume spaces whose rest is over, or all resting spaces if @all.  Their
- * queued slots then count as about to be written, until the space finds no room
+/* Resume spaces whose rest is over, or all resting spaces if @all.  The
+ * queued slots of these spaces then count as about to be written, until the space finds no room
  * again. */
 static void rouse(struct kv_cache *cache, enum rest rest, bool all)
 {

@@ -367,7 +367,7 @@ static int open_or_remake(struct kv_cache *cache, const char *path,
 				     &cache->index);
 }
 
-/* Open the index again, with a map for another cap. */
+/* Open the index again, with an LMDB map for an SSD tier of @cap bytes. */
 static int reopen_index(struct kv_cache *cache, const char *path, uint64_t cap)
 {
 	struct kv_store_info info;

@@ -23,8 +23,9 @@ class Common:
     weights_cache: str = ""
 
     def layout(self, layout: dict[str, Any]) -> dict[str, Any]:
-        """Return the layout of a new space."""
-        return {**layout, "share": True} if self.remote else layout
+        """Return the layout of a new space.  The engine brings its own keys, so that other nodes
+        have the same ones."""
+        return {**layout, "keys": "engine", **({"share": True} if self.remote else {})}
 
 
 @dataclass(frozen=True)

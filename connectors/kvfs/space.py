@@ -176,7 +176,10 @@ class Space(Owner):
     def _wrong(name: str, layout: str | None) -> str:
         if not 0 < len(name.encode()) < 256 or name[0] == "." or "/" in name:
             return "a name has 1 to 255 bytes and no slash, and does not begin with a dot"
-        return f"no layout, see kvfs-space(5): {layout:.200}" if layout is not None else ""
+        if layout is None:
+            return ""
+        shared = ', or one whose "share" is refused' if '"share"' in layout else ""
+        return f"no layout{shared}, see kvfs-space(5): {layout:.200}"
 
     def __enter__(self) -> Space:
         return self

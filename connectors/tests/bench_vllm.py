@@ -105,7 +105,7 @@ def nodes(model: str) -> None:
     this machine, in the kernel's cache."""
     with Between() as folder, Web() as web, Mount(MOUNT) as mount, \
             Engine(model, mount.path, extra={"remote": True}, **OPTIONS) as engine:
-        places = (("another node's, dir:", folder), ("another node's, WebDAV", web))
+        places = (("another node's, dir:", folder), ("another node's, http:", web))
         blocks = 0
 
         def anew(*options: str) -> None:
@@ -116,18 +116,17 @@ def nodes(model: str) -> None:
 
         for n in LENGTHS:
             for seed in range(ROUNDS):
-                anew(folder.option, web.option)
-                take("nodes", n, "recomputed and handed over", engine, 700 + seed)
-                take("nodes", n, "own prefix cache", engine, 700 + seed)
                 blocks += (n - 1) // 128
-                for _, place in places:
-                    place.has(blocks)
-                size = (n - 1) // 128 * os.path.getsize(mount.blocks()[0])
                 for state, place in places:
+                    anew(place.option)
+                    take("nodes", n, "recomputed and handed over", engine, 700 + seed)
+                    take("nodes", n, "own prefix cache", engine, 700 + seed)
+                    place.has(blocks)
+                    size = (n - 1) // 128 * os.path.getsize(mount.blocks()[0])
                     engine.do("reset")
                     anew(place.option)
                     take("nodes", n, f"{state}, {size / 1e6:.0f} MB", engine, 700 + seed)
-                engine.do("reset")
+                    engine.do("reset")
 
 
 def tiers(model: str, way: str, tier: dict[str, str]) -> None:

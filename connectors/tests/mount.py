@@ -96,7 +96,6 @@ class Between:
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="kvfs-between.")
         self.option = f"remote=dir:{self.path}"
-        self._hung: list[str] = []
 
     def __enter__(self) -> Between:
         return self
@@ -105,8 +104,8 @@ class Between:
         self.remove()
 
     def blocks(self) -> list[str]:
-        """Paths of the notes of the blocks that are there."""
-        return [path for path in glob.glob(f"{self.path}/*/*/*.digest") if "/.layout" not in path]
+        """Paths of the objects of the blocks that are there."""
+        return glob.glob(f"{self.path}/*/2-*/*")
 
     def has(self, n: int, limit: float = 60) -> None:
         """Return when there are so many of them."""
@@ -116,30 +115,12 @@ class Between:
                 raise TimeoutError(f"{len(found)} of {n} blocks were handed over")
             time.sleep(0.05)
 
-    def hang(self) -> None:
-        """From now on nobody who asks for a block gets an answer: notes are pipes that
-        nobody writes."""
-        self._hung = self.blocks()
-        for path in self._hung:
-            os.rename(path, f"{path}.hung")
-            os.mkfifo(path)
-
-    def answer(self) -> None:
-        """Waiting calls continue, and other processes get the blocks again."""
-        for path in self._hung:
-            os.rename(path, f"{path}.pipe")
-            os.rename(f"{path}.hung", path)
-            os.close(os.open(f"{path}.pipe", os.O_RDWR))
-            os.unlink(f"{path}.pipe")
-        self._hung = []
-
     def remove(self) -> None:
-        self.answer()
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 class Web(Between):
-    """The same behind nginx with WebDAV on this machine.  FileNotFoundError: there is none."""
+    """The same behind nginx on this machine.  FileNotFoundError: there is none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +131,7 @@ class Web(Between):
         with open(f"{self.home}/nginx.conf", "w") as file:
             file.write("daemon off; master_process off; pid nginx.pid; events { }\n"
                        "http { access_log off; client_max_body_size 0; client_body_temp_path body;\n"
-                       f"root {self.path}; dav_methods PUT DELETE MOVE; create_full_put_path on;\n"
+                       f"root {self.path}; dav_methods PUT DELETE; create_full_put_path on;\n"
                        f"server {{ listen 127.0.0.1:{port}; }} }}\n")
         user = ["-g", "user root;"] if os.getuid() == 0 else []
         try:
@@ -176,8 +157,8 @@ class Web(Between):
         self._server.send_signal(signal.SIGSTOP)
 
     def answer(self) -> None:
-        if hasattr(self, "_server"):
-            self._server.send_signal(signal.SIGCONT)
+        """Waiting calls continue."""
+        self._server.send_signal(signal.SIGCONT)
 
     def remove(self) -> None:
         if hasattr(self, "_server"):

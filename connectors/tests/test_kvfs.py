@@ -326,15 +326,15 @@ class Chains(Case):
         keys, spaces = kvfs.Keys(names(8)), []
         for node in nodes:
             self.session = kvfs.open(node.path)
-            self.space = self.session.space("model", {**LAYOUT, "share": True}, create=True)
+            self.space = self.session.space("model", {**LAYOUT, "keys": "engine", "share": True}, create=True)
             spaces.append(self.space)
             if len(spaces) == 1:
                 pool, _, _ = self.pool()
                 pool.save(self.space, keys, range(8)).wait(Stage.DURABLE)
-                while len(glob.glob(f"{between}/*/*/*.digest")) < 8:
+                while len(glob.glob(f"{between}/*/2-*/*")) < 8:
                     time.sleep(0.01)
         here, there = spaces
-        self.assertEqual(here.layout, there.layout)
+        self.assertEqual({**here.layout, "seed": ""}, {**there.layout, "seed": ""})
         together = kvfs.Together([there])
         self.assertEqual(together.hold(keys), (0, None, None))
         some = kvfs.Keys(names(8) + names(2, "none"))
@@ -444,6 +444,8 @@ class Misuse(Case):
         for layout in ({}, {"tensors": []}, {"tensors": [{"name": "k", "dtype": "Q4", "shape": [4]}]}, "no",
                        {**LAYOUT, "unknown": 1}, {**LAYOUT, "tokens": -1}):
             self.refused(lambda: self.session.space("new", layout, create=True), kvfs.Error, "no layout, see")
+        self.refused(lambda: self.session.space("new", {**LAYOUT, "share": True}, create=True), kvfs.Error,
+                     'no layout, or one whose "share" is refused')
         for mode in (-1, 0o1000, "0700"):
             self.refused(lambda: self.session.space("new", LAYOUT, create=True, mode=mode), ValueError,
                          "mode is .* not 0 to 0o777")

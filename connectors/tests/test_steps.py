@@ -380,7 +380,7 @@ class Asking(Case):
         self.from_own_cache(driver, "later")
         self.assertEqual([(blocks.first, len(blocks.keys)) for blocks in plans[-1].saves], [(0, HIT)])
         driver.sealed()
-        # Blocks that a look-up missed are offered at once.
+        # A block that a look-up missed is saved at once, although it was offered lately.
         space = driver.worker._worker._spaces.by_group[0][0]
         request = driver.request("gone", 1)
         self.assertEqual(space.evict(driver.scheduler._scheduler._requests["later"].chain.keys(7, HIT)),

@@ -18,8 +18,6 @@
 
 typedef unsigned long long ull; /* for %llu */
 
-#define REMOTES 8 /* more than the number of backends */
-
 /* One figure: a row of a table.  A metric is a counter if its name ends in
  * _total, else a gauge. */
 struct figure {
@@ -181,40 +179,37 @@ static const struct figure control_figures[] = {
 
 static const struct figure remote_figures[] = {
 	{NULL, "remote_open", NULL,
-	 "0 while a backend failed too often, or is not there.", R(open), BOOL},
-	CALLS("exists", "Calls of a backend.", KV_REMOTE_EXISTS),
+	 "0 while the backend of the remote tier is not used.", R(open), BOOL},
+	CALLS("head", "Calls of the backend.", KV_REMOTE_HEAD),
 	CALLS("get", NULL, KV_REMOTE_GET),
 	CALLS("put", NULL, KV_REMOTE_PUT),
-	CALLS("publish", NULL, KV_REMOTE_PUBLISH),
-	CALLS("remove", NULL, KV_REMOTE_REMOVE),
-	CALLS("clear", NULL, KV_REMOTE_CLEAR),
-	SECONDS("exists", "Seconds that calls of a backend took.",
-		KV_REMOTE_EXISTS),
+	CALLS("delete", NULL, KV_REMOTE_DELETE),
+	SECONDS("head", "Seconds that calls of the backend took.",
+		KV_REMOTE_HEAD),
 	SECONDS("get", NULL, KV_REMOTE_GET),
 	SECONDS("put", NULL, KV_REMOTE_PUT),
-	SECONDS("publish", NULL, KV_REMOTE_PUBLISH),
-	SECONDS("remove", NULL, KV_REMOTE_REMOVE),
-	SECONDS("clear", NULL, KV_REMOTE_CLEAR),
+	SECONDS("delete", NULL, KV_REMOTE_DELETE),
 	{NULL, "remote_got_bytes_total", NULL,
-	 "Bytes that came from a backend.", R(got_bytes)},
+	 "Bytes that came from the backend.", R(got_bytes)},
 	{NULL, "remote_put_bytes_total", NULL,
-	 "Bytes handed over to a backend.", R(put_bytes)},
+	 "Bytes handed over to the backend.", R(put_bytes)},
 	{NULL, "remote_failed_total", NULL,
 	 "Calls that failed, or took too long.", R(failed)},
+	{NULL, "remote_retried_total", NULL, "Calls that were sent again.",
+	 R(retried)},
 	{NULL, "remote_late_total", NULL, "Calls that took too long.", R(late)},
+	{NULL, "remote_refused_total", NULL,
+	 "Calls that were refused for one object.", R(refused)},
 	{NULL, "remote_damaged_total", NULL, "Objects that were damaged.",
 	 R(damaged)},
 	{NULL, "remote_dropped_total", NULL,
 	 "Blocks that were not handed over at once.", R(dropped)},
-	{NULL, "remote_offering", NULL,
-	 "Spaces that are offered to a backend again.", R(offering)},
-	{NULL, "remote_lent_bytes", NULL,
-	 "Memory that a backend has for blocks on their way.", R(lent_bytes)},
-	{NULL, "remote_helpers", NULL, "Helpers of tenants.", R(helpers)},
-	{NULL, "remote_helpers_unwell", NULL,
-	 "Helpers of tenants that are not asked.", R(helpers_unwell)},
-	{NULL, "remote_refused_total", NULL,
-	 "Calls for tenants without a place.", R(refused)},
+	{NULL, "remote_offering", NULL, "Spaces that are being offered.",
+	 R(offering)},
+	{NULL, "remote_tenants_closed", NULL,
+	 "Tenants for whom the backend is not used.", R(tenants_closed)},
+	{NULL, "remote_lent_bytes", NULL, "Memory of calls in flight.",
+	 R(lent_bytes)},
 };
 
 char *kv_text_close(FILE *f, char **text)
@@ -317,41 +312,44 @@ static const char ssd_format[] =
 static const char scrub_format[] =
 	"; this one {scrub_percent}%; {scrub_corrupt} corrupt\n";
 
-static double mean_ms(const struct kv_remote_stats *s, enum kv_remote_call call)
-{
-	return s->calls[call] ? (double)s->ns[call] / 1e6 / s->calls[call] : 0;
-}
-
+/* The first line ends with "open" or "closed": --health reads it. */
 static void print_remote(FILE *f, const struct kv_remote_stats *s)
 {
+	static const char *const names[KV_REMOTE_CALLS] = {
+		[KV_REMOTE_HEAD] = "head",
+		[KV_REMOTE_GET] = "get",
+		[KV_REMOTE_PUT] = "put",
+		[KV_REMOTE_DELETE] = "delete"};
+
 	fprintf(f,
-		"remote    %s: %s; asked %llu (%.1f ms), got %llu (%.1f ms, "
-		"%.1f MiB), put %llu (%.1f ms, %.1f MiB); %llu failed, %llu of "
-		"them late, %llu damaged, %llu not handed over at once, %llu "
-		"spaces offered again; it has %.1f MiB of memory%s%s\n",
-		s->url,
-		s->open	   ? "asked"
-		: s->there ? "failed too often"
-			   : "not there yet",
-		(ull)s->calls[KV_REMOTE_EXISTS], mean_ms(s, KV_REMOTE_EXISTS),
-		(ull)s->calls[KV_REMOTE_GET], mean_ms(s, KV_REMOTE_GET),
-		mib(s->got_bytes), (ull)s->calls[KV_REMOTE_PUT],
-		mean_ms(s, KV_REMOTE_PUT), mib(s->put_bytes), (ull)s->failed,
-		(ull)s->late, (ull)s->damaged, (ull)s->dropped,
-		(ull)s->offering, mib(s->lent_bytes),
-		s->failure[0] ? "; the last failure: " : "", s->failure);
-	if (s->helpers || s->refused)
-		fprintf(f,
-			"helpers   %llu of tenants, %llu of them unwell; %llu "
-			"calls found no place\n",
-			(ull)s->helpers, (ull)s->helpers_unwell,
-			(ull)s->refused);
+		"remote    %s: %s\n"
+		"          call        number    ms each          MiB\n",
+		s->url, s->open ? "open" : "closed");
+	for (int i = 0; i < KV_REMOTE_CALLS; i++) {
+		fprintf(f, "          %-6s %11llu %10.1f", names[i],
+			(ull)s->calls[i],
+			s->calls[i] ? (double)s->ns[i] / 1e6 / s->calls[i] : 0);
+		if (i == KV_REMOTE_GET || i == KV_REMOTE_PUT)
+			fprintf(f, " %12.1f",
+				mib(i == KV_REMOTE_GET ? s->got_bytes
+						       : s->put_bytes));
+		fputc('\n', f);
+	}
+	fprintf(f,
+		"          %llu failed, %llu of them late; %llu retried, %llu "
+		"refused, %llu damaged\n"
+		"          %llu not handed over at once, %llu spaces being "
+		"offered; closed for %llu tenants; %.1f MiB in flight\n",
+		(ull)s->failed, (ull)s->late, (ull)s->retried, (ull)s->refused,
+		(ull)s->damaged, (ull)s->dropped, (ull)s->offering,
+		(ull)s->tenants_closed, mib(s->lent_bytes));
+	if (s->failure[0])
+		fprintf(f, "          the last failure: %s\n", s->failure);
 }
 
 char *kv_stats_text(struct kv_cache *cache)
 {
-	struct kv_remote_stats remotes[REMOTES];
-	const size_t n_remotes = kv_remote_stats(cache, remotes, REMOTES);
+	struct kv_remote_stats remote;
 	struct kv_cache_stats s;
 	char *text = NULL, ended[32] = "never";
 	size_t n;
@@ -378,8 +376,8 @@ char *kv_stats_text(struct kv_cache *cache)
 	print_figures(f, &s, ssd_format);
 	fputs(ended, f);
 	print_figures(f, &s, scrub_format);
-	for (size_t i = 0; i < n_remotes; i++)
-		print_remote(f, &remotes[i]);
+	if (kv_remote_stats(cache, &remote))
+		print_remote(f, &remote);
 	return kv_text_close(f, &text);
 }
 
@@ -546,9 +544,7 @@ char *kv_metrics_text(struct kv_cache *cache,
 		      const struct kv_rules *rules,
 		      const struct kv_caller *reader)
 {
-	struct kv_remote_stats remotes[REMOTES];
-	const size_t n_remotes = kv_remote_stats(cache, remotes, REMOTES);
-	char numbers[REMOTES][40], *labels[REMOTES] = {0};
+	struct kv_remote_stats remote;
 	struct kv_cache_stats s;
 	char *text = NULL;
 	size_t n;
@@ -565,13 +561,8 @@ char *kv_metrics_text(struct kv_cache *cache,
 		(ull)(s.scrub_ended_ns / 1000000000));
 	put_head(f, "eviction_policy", "1 for the policy in use.");
 	fprintf(f, "kvfs_eviction_policy{name=\"%s\"} 1\n", s.evict);
-	/* The label is the number on the command line: URLs may be long. */
-	for (size_t i = 0; i < n_remotes; i++) {
-		snprintf(numbers[i], sizeof(numbers[i]), "backend=\"%zu\"", i);
-		labels[i] = numbers[i];
-	}
-	put_figures(f, remote_figures, KV_ARRAY_LEN(remote_figures), remotes,
-		    n_remotes, sizeof(remotes[0]), labels);
+	put_figures(f, remote_figures, KV_ARRAY_LEN(remote_figures), &remote,
+		    kv_remote_stats(cache, &remote), 0, NULL);
 	put_spaces(f, cache, rules, reader);
 	put_figures(f, control_figures, KV_ARRAY_LEN(control_figures), control,
 		    1, 0, NULL);

@@ -560,7 +560,7 @@ int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-/* ---- forget: remove blocks here and from all backends ---- */
+/* ---- forget: remove blocks here and from the backend ---- */
 
 struct forget {
 	struct kv_request request; /* first */
@@ -575,23 +575,23 @@ static void forgotten(struct kv_forget *f)
 static void forget_finish(struct kv_request *request)
 {
 	const struct forget *forget = (struct forget *)request;
-	struct wire_forgot *items = kv_reply_items(request->server);
-	const uint32_t n = forget->forget.n_backends;
+	const struct kv_forget *of = &forget->forget;
+	struct wire_forgot *item = kv_reply_items(request->server);
+	struct kv_remote_stats stats = {0};
 
-	for (uint32_t i = 0; i < n; i++) {
-		const struct kv_forgot *of = &forget->forget.backends[i];
-
-		items[i] = (struct wire_forgot){
-			.removed = (uint32_t)of->removed,
-			.absent = (uint32_t)of->absent,
-			.failed = (uint32_t)of->failed,
-			.status = of->status,
-		};
-		snprintf(items[i].url, sizeof(items[i].url), "%s", of->url);
-	}
+	(void)kv_remote_stats(request->server->cache, &stats);
+	*item = (struct wire_forgot){
+		.removed = (uint32_t)of->removed,
+		.absent = (uint32_t)of->absent,
+		.failed = (uint32_t)of->failed,
+		.status = of->status,
+	};
+	snprintf(item->url, sizeof(item->url), "%s",
+		 stats.url ? stats.url : "");
+	snprintf(item->why, sizeof(item->why), "%.111s", of->why);
 	if (request->client)
-		kv_reply(request->client, &request->header, 0, n,
-			 n * sizeof(*items));
+		kv_reply(request->client, &request->header, 0, 1,
+			 sizeof(*item));
 	kv_request_free(request);
 }
 

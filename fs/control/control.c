@@ -336,7 +336,7 @@ static void *serve(void *arg)
 			     SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0)
 		close_unseen(control, fd);
 	kv_gate_close(server->gate);
-	/* Free the mail of kv_control_retire that is left. */
+	/* Handle the messages of kv_control_retire that are left, which frees them. */
 	kv_mailbox_run(&server->mailbox);
 	return NULL;
 }

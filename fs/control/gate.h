@@ -65,7 +65,8 @@ void kv_gate_receive(struct kv_gate *gate, uint32_t uid, int socket,
 /* Drop the message of @wait when it comes.  No effect if @wait does not wait. */
 void kv_gate_forget(struct kv_gate_wait *wait);
 
-/* Let the process of the user @uid close @fd, which is taken over. */
+/* Take over @fd, and let the gate's process for the user @uid close it, as close(2) may
+ * hang. */
 void kv_gate_dispose(struct kv_gate *gate, uint32_t uid, int fd);
 
 /* Shut down the client's @socket, and close it: in this thread if no descriptor is queued

@@ -144,9 +144,13 @@ static int agree(struct kv_cache *cache, struct opening *o)
 			    memcmp(layout->fingerprint, own->fingerprint,
 				   own->fingerprint_len) == 0;
 	}
-	if (r < 0)
-		return r;
-	return r ? 0 : -EEXIST;
+	if (r != 1)
+		return r < 0 ? r : -EEXIST;
+	/* The owner may declare later that the keys are the engine's. */
+	if (info.own_seed && info.uid == o->caller.uid)
+		r = kv_space_set_layout(cache, o->chore.request.space,
+					o->caller.uid, o->json, o->json_len);
+	return r == 1 || r == -EROFS ? 0 : r;
 }
 
 static int opening_run(struct kv_chore *chore)

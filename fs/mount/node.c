@@ -138,8 +138,8 @@ uint32_t kv_lives_get(struct kv_lives *lives, uint32_t space, uint8_t byte)
 	return life & LIFE_MASK;
 }
 
-/* Count the removal of a directory.  If memory is short the directory keeps its
- * life, which does little harm. */
+/* Count the removal of a directory.  If memory is short the removal is not counted, which
+ * does little harm: a directory made again then gets the same inode. */
 void kv_lives_end(struct kv_lives *lives, uint32_t space, uint8_t byte)
 {
 	struct record **link;

@@ -5,8 +5,9 @@
  * OWNS      nothing.
  *
  * INVARIANTS
- *   (1) Only user.kvfs.pin is listed, so that cp -a and rsync -X copy the user's
- *       choice and no other attribute.
+ *   (1) Only user.kvfs.pin of a block, and user.kvfs.share of a space that is shared,
+ *       are listed, so that cp -a and rsync -X carry what a user chose and nothing
+ *       else.
  *   (2) Reading an unknown attribute fails with ENODATA, setting one with
  *       EOPNOTSUPP.  Setting an attribute without a set function fails with EPERM.
  *   (3) Namespaces other than "user." fail with EOPNOTSUPP: ls -l then stops
@@ -27,6 +28,7 @@
 #define PREFIX "user.kvfs."
 #define NAMESPACE "user."
 #define PIN PREFIX "pin"
+#define SHARE PREFIX "share"
 /* bytes of any value except a layout */
 #define VALUE_MAX KV_MAX(KV_LAYOUT_ERROR_MAX + 1, 128)
 
@@ -92,13 +94,15 @@ static int get_info(const struct attr *attr, struct object *object, char *value)
 {
 	const struct kv_block_info info =
 		kv_block_stat(object->mount->cache, object->block);
-	const unsigned both = KV_TIER_DRAM | KV_TIER_SSD;
-
 	if (attr->at == TIER)
-		return sprintf(value, "%s",
-			       info.tiers == both	    ? "dram+ssd"
-			       : info.tiers == KV_TIER_DRAM ? "dram"
-							    : "ssd");
+		return sprintf(value, "%s%s%s%s",
+			       info.tiers & KV_TIER_DRAM ? "dram" : "",
+			       (info.tiers & KV_TIER_DRAM) &&
+					       (info.tiers & KV_TIER_SSD)
+				       ? "+"
+				       : "",
+			       info.tiers & KV_TIER_SSD ? "ssd" : "",
+			       info.tiers & KV_TIER_REMOTE ? "+remote" : "");
 	return sprintf(value, "%u",
 		       attr->at == HITS	     ? info.hits
 		       : attr->at == DURABLE ? info.durable
@@ -428,9 +432,16 @@ void kv_fs_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 void kv_fs_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 {
 	const struct kv_node node = kv_node_decode(ino);
-	const bool listed = level_of(&node) == BLOCK;
+	const unsigned level = level_of(&node);
+	_cleanup_(object_fini) struct object object = {0};
+	bool shared;
 
-	reply_value(req, PIN, listed ? sizeof(PIN) : 0, size);
+	shared = level == SPACE && find_object(req, &node, &object) == 0 &&
+		 object.info.shared;
+	if (shared)
+		reply_value(req, SHARE, sizeof(SHARE), size);
+	else
+		reply_value(req, PIN, level == BLOCK ? sizeof(PIN) : 0, size);
 }
 
 /* ---- set ---- */

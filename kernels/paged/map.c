@@ -289,8 +289,9 @@ static int order_locked(const struct kvfs_mapping *map, void *stream)
 		if (atomic_load(&map->xfer->status[i]) == -EINPROGRESS &&
 		    !kv_page_is_submitted_locked(map->uses[i].page))
 			return -EAGAIN;
-	/* Skip a fill that was just ordered: neighbouring blocks mostly share a
-	 * fill. */
+	/* Make @stream wait for the loads that fill the pages.  Skip a load
+	 * that @stream waits for already: neighbouring blocks mostly share a
+	 * load. */
 	for (size_t i = 0; i < map->n && r == 0; i++) {
 		if (atomic_load(&map->xfer->status[i]) != -EINPROGRESS ||
 		    !map->uses[i].page->fill)

@@ -353,10 +353,7 @@ int kvfs_space_clear(kvfs_space *space)
 
 /* ---- forgetting ---- */
 
-#define FORGET_BACKENDS 16 /* more than a daemon has */
-
-/* Send one WIRE_FORGET for @n keys.  Return the number of backends that
- * replied. */
+/* Send one WIRE_FORGET.  Returns 1, or -errno. */
 static long forget_some(kvfs_space *space, const kvfs_key *keys, size_t n,
 			uint64_t ns, struct wire_forgot *ret_forgot)
 {
@@ -369,94 +366,86 @@ static long forget_some(kvfs_space *space, const kvfs_key *keys, size_t n,
 		.bytes = n * sizeof(items[0]),
 		.fd = -1,
 	};
-	const struct room room = {ret_forgot, FORGET_BACKENDS,
-				  sizeof(*ret_forgot), ns + CLEAR_NS};
+	const struct room room = {ret_forgot, 1, sizeof(*ret_forgot),
+				  ns + CLEAR_NS};
 	uint64_t generation;
-	int r = kv_lib_space_id(space, &packet.header.space, &generation);
+	long r = kv_lib_space_id(space, &packet.header.space, &generation);
 
 	if (r < 0)
 		return r == -ETIMEDOUT ? -ENOTCONN : r;
 	kv_wire_keys(keys, n, items);
-	return ask_and_wait(space->session, generation, &packet, &room);
+	r = ask_and_wait(space->session, generation, &packet, &room);
+	return r == 0 ? -EPROTO : r;
 }
 
-/* Write a line for each of @n backends into *@ret_text.  Return how many blocks
- * may still exist on a backend, or -ENOMEM. */
-static long print_forgot(const struct wire_forgot *sums, long n, bool space,
-			 char **ret_text)
+/* Describe the outcome in a line (caller frees).  NULL: no memory. */
+static char *print_forgot(const struct wire_forgot *sum, bool space)
 {
-	const char *why;
-	char *text = NULL;
-	long failed = 0;
+	char *line = NULL;
 	size_t bytes;
-	FILE *f = open_memstream(&text, &bytes);
+	FILE *f = open_memstream(&line, &bytes);
 
 	if (!f)
-		return -ENOMEM;
-	for (const struct wire_forgot *sum = sums; sum < sums + n; sum++) {
-		failed += sum->failed;
-		why = strerror(-sum->status);
-		if (sum->status == -EOPNOTSUPP)
-			why = space ? "the backend removes only named blocks, "
-				      "no "
-				      "whole space"
-				    : "the backend removes nothing";
-		else if (sum->status == -ETIMEDOUT)
-			why = "the backend took too long";
-		fprintf(f, "%s: %u removed, %u not there", sum->url,
+		return NULL;
+	if (space && !sum->removed && !sum->absent && !sum->failed)
+		fprintf(f, "%.127s: all removed", sum->url);
+	else
+		fprintf(f, "%.127s: %u removed, %u not there", sum->url,
 			sum->removed, sum->absent);
-		if (sum->failed)
-			fprintf(f, "; %u %s may be there still: %s",
-				sum->failed, space ? "space" : "blocks", why);
-		fputc('\n', f);
-	}
+	if (sum->failed)
+		fprintf(f, "; %u %s may be there still: %.111s", sum->failed,
+			space ? "space" : "blocks",
+			sum->why[0]		    ? sum->why
+			: sum->status == -ETIMEDOUT ? "it did not do so in time"
+						    : strerror(-sum->status));
+	fputc('\n', f);
 	if (fclose(f) != 0) {
-		free(text);
-		return -ENOMEM;
+		free(line);
+		return NULL;
 	}
-	*ret_text = text;
-	return failed;
+	return line;
 }
 
 long kvfs_space_forget(kvfs_space *space, const kvfs_key *keys, size_t n,
 		       uint64_t timeout, char **ret_text)
 {
-	struct wire_forgot sums[FORGET_BACKENDS] = {0}, some[FORGET_BACKENDS];
+	struct wire_forgot sum = {0}, some;
 	const uint64_t until = kv_time_after(timeout);
-	long backends = kv_session_check(space ? space->session : NULL);
+	long r = kv_session_check(space ? space->session : NULL);
 	size_t done = 0, batch;
 
-	if (backends < 0)
-		return backends;
+	if (r < 0)
+		return r;
 	if (!kv_wire_keys_are_valid(keys, n) || !ret_text)
 		return -EINVAL;
 	if (n == 0) {
-		/* Ask first whether there is a remote tier: without one the
-		 * call must not remove blocks here. */
-		backends = forget_some(space, NULL, 0, 0, some);
-		if (backends >= 0)
-			backends = kvfs_space_clear(space);
-		if (backends < 0)
-			return backends;
+		/* Without a remote tier nothing is to be dropped here. */
+		r = forget_some(space, NULL, 0, 0, &some);
+		if (r >= 0)
+			r = kvfs_space_clear(space);
+		if (r < 0)
+			return r;
 	}
 	do {
 		const uint64_t now = kv_now_ns();
 
 		batch = KV_MIN(n - done, (size_t)WIRE_BATCH);
-		backends = forget_some(space, keys + done, batch,
-				       now < until ? until - now : 1, some);
-		for (long i = 0; i < backends; i++) {
-			memcpy(sums[i].url, some[i].url, sizeof(sums[i].url));
-			if (!sums[i].status)
-				sums[i].status = some[i].status;
-			sums[i].removed += some[i].removed;
-			sums[i].absent += some[i].absent;
-			sums[i].failed += some[i].failed;
+		r = forget_some(space, keys + done, batch,
+				now < until ? until - now : 1, &some);
+		if (r < 0)
+			return r;
+		memcpy(sum.url, some.url, sizeof(sum.url));
+		if (!sum.status) {
+			sum.status = some.status;
+			memcpy(sum.why, some.why, sizeof(sum.why));
 		}
+		sum.removed += some.removed;
+		sum.absent += some.absent;
+		sum.failed += some.failed;
 		done += batch;
-	} while (backends >= 0 && done < n);
-	return backends < 0 ? backends
-			    : print_forgot(sums, backends, n == 0, ret_text);
+	} while (done < n);
+	*ret_text = print_forgot(&sum, n == 0);
+	return *ret_text ? (long)sum.failed : -ENOMEM;
 }
 
 #define REMOVE_TRIES 3

@@ -20,8 +20,10 @@ struct kv_call {
 	LIST_ENTRY(kv_call) others;
 	struct kv_parcel *parcel; /* the queued message; NULL: it was sent */
 	uint64_t tag;		  /* never 0 once submitted */
-	uint32_t count; /* number of items that a successful reply must have */
-	bool at_most;	/* fewer items are valid, too: @count says */
+	/* Number of items that a successful reply must have.  In @done: the
+	 * number that it has. */
+	uint32_t count;
+	bool at_most; /* a successful reply may also have fewer items */
 	/* Called exactly once, with session->lock held; may free the call.
 	 * @status < 0: the error (-ENOTCONN: the connection broke).  Otherwise
 	 * @items are the items of the reply, valid during the call. */

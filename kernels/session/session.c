@@ -244,7 +244,7 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 {
 	static _Atomic uint32_t printed;
 	struct kv_link link = {.fd = -1};
-	struct wire_hello theirs;
+	struct wire_hello theirs = {0};
 	char path[KV_SOCKET_PATH_MAX];
 	int r;
 

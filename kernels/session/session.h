@@ -95,11 +95,11 @@ struct kvfs_session {
 	_Atomic int refused;
 	bool tried; /* at least one attempt to connect has ended */
 	bool closing;
-	uint64_t sleeps_until;	   /* the reader thread */
-	int event_fd;		   /* -1 until kvfs_fd */
-	unsigned completed;	   /* objects since the last kvfs_process */
-	bool link_changed;	   /* since kvfs_process, kvfs_open */
-	bool link_unreaped;	   /* since the last kvfs_reap */
+	uint64_t sleeps_until; /* the reader thread */
+	int event_fd;	       /* -1 until kvfs_fd */
+	unsigned completed;    /* objects since the last kvfs_process */
+	bool link_changed;     /* made or lost since kvfs_process, kvfs_open */
+	bool link_unreaped;    /* made or lost since the last kvfs_reap */
 	struct kv_notices notices; /* rpc.c */
 	struct kv_rpc rpc;
 	struct kv_timers timers;

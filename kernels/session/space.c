@@ -455,6 +455,7 @@ long kvfs_snapshot_keys(kvfs_space *space, const char *name, kvfs_key *ret_keys,
 		return r;
 	strcpy(message.name, name);
 	question.bytes = sizeof(message.head) + strlen(name);
+	reply.head = (struct wire_snapshot){0};
 	do {
 		question.header =
 			(struct wire_header){.type = WIRE_SNAPSHOT_READ,

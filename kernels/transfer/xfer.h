@@ -37,7 +37,7 @@ struct kv_xfer_ops {
 	void (*sealed_locked)(struct kvfs_xfer *xfer);
 	/* A caller waits until the transfer is DURABLE. */
 	void (*want_durable_locked)(struct kvfs_xfer *xfer);
-	/* No caller waits any more: blocks that do not become DURABLE soon end
+	/* Stop waiting for DURABLE: blocks that do not become DURABLE soon end
 	 * with @status. */
 	void (*stop_durable_locked)(struct kvfs_xfer *xfer, int status);
 	/* Return whether all blocks of a step are copied or have failed, in a

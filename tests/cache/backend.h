@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backend.h - tests that every backend of the remote tier must pass: start
- * operations, wait for them, and compare the results. */
+/*
+ * backend.h - calls of a backend of the remote tier that wait, and what every backend
+ * does.
+ */
 #ifndef KV_TESTS_CACHE_BACKEND_H
 #define KV_TESTS_CACHE_BACKEND_H
 
@@ -13,25 +15,43 @@
 #include <cmocka.h>
 
 #include "cache/remote/backend.h"
-#include "common/copy.h"
-#include "common/layout.h"
 
 #define WAIT_MS 60000
 
 static const struct kv_remote_driver *driver;
 static void *backend;
+static _Atomic bool no_room; /* there is no memory for objects */
 
-#define OBJECT "1000/space/00112233445566778899aabbccddeeff"
+#define OBJECT "1000/2-space/00112233445566778899aabbccddeeff"
+
+static inline uint8_t *room_of(struct kv_remote_op *op, uint64_t length)
+{
+	(void)op;
+	return no_room ? NULL : malloc(length);
+}
 
 static struct kv_remote_op op_of(enum kv_remote_call call, const char *name)
 {
-	struct kv_remote_op op = {.call = call, .status = 1};
+	struct kv_remote_op op = {.call = call, .status = 1, .room = room_of};
 
 	snprintf(op.name, sizeof(op.name), "%s", name);
 	return op;
 }
 
-/* Reap @n operations, in any order. */
+/* The bytes of a PUT, cut into two parts. */
+static inline struct kv_remote_op put_of(const char *name, const void *data,
+					 size_t n)
+{
+	struct kv_remote_op op = op_of(KV_REMOTE_PUT, name);
+
+	op.parts[0].iov_base = (void *)data;
+	op.parts[0].iov_len = n / 3;
+	op.parts[1].iov_base = (uint8_t *)data + n / 3;
+	op.parts[1].iov_len = n - n / 3;
+	return op;
+}
+
+/* Reap so many operations, in any order. */
 static inline void await(size_t n)
 {
 	struct kv_remote_op *ended[16];
@@ -44,7 +64,7 @@ static inline void await(size_t n)
 	}
 }
 
-/* Submit one operation and wait for it.  Return its status. */
+/* Submit one, and wait for it; returns its status. */
 static inline int do_op(struct kv_remote_op *op)
 {
 	driver->submit(backend, &op, 1);
@@ -52,14 +72,10 @@ static inline int do_op(struct kv_remote_op *op)
 	return op->status;
 }
 
-static inline int put(const char *name, enum kv_remote_call call,
-		      const void *data, size_t n)
+static inline int put(const char *name, const void *data, size_t n)
 {
-	struct kv_remote_op op = op_of(call, name);
+	struct kv_remote_op op = put_of(name, data, n);
 
-	op.data = (uint8_t *)data;
-	op.length = n;
-	op.digest = kv_digest_of(data, n);
 	return do_op(&op);
 }
 
@@ -67,73 +83,45 @@ static inline int get(const char *name, void *room, size_t bytes,
 		      uint64_t *ret_length)
 {
 	struct kv_remote_op op = op_of(KV_REMOTE_GET, name);
-	struct kv_digest digest;
-	int r;
+	int r = do_op(&op);
 
-	op.data = room;
-	op.room = bytes;
-	r = do_op(&op);
-	if (r < 0)
-		return r;
-	*ret_length = op.length;
-	digest = kv_digest_of(room, op.length);
-	return memcmp(&digest, &op.digest, sizeof(digest)) == 0 ? 0 : -EBADMSG;
+	if (r == 0) {
+		assert_true(op.length <= bytes);
+		memcpy(room, op.data, op.length);
+		*ret_length = op.length;
+	}
+	free(op.data);
+	return r;
 }
 
 static inline int status_of(enum kv_remote_call call, const char *name)
 {
 	struct kv_remote_op op = op_of(call, name);
+	int r = do_op(&op);
 
-	return do_op(&op);
+	free(op.data);
+	return r;
 }
 
-/* Publish @text as a layout whose object exists while its note is missing: the
- * first object stays. */
-static inline void publish_again(const char *note, const char *text)
+/* Carry out @op, which ends with @status and a cause that has @word. */
+static inline void must_fail(struct kv_remote_op op, int status,
+			     const char *word)
 {
-	struct kv_remote_op op = op_of(KV_REMOTE_PUBLISH, "7/s/.layout");
-	char room[100];
-	uint64_t n = 0;
+	int r = do_op(&op);
 
-	assert_int_equal(put("7/s/.layout", KV_REMOTE_PUBLISH, text, 5), 0);
-	assert_int_equal(unlink(note), 0);
-	assert_int_equal(status_of(KV_REMOTE_EXISTS, op.name), -ENOENT);
-	memset(room, 'x', sizeof(room));
-	op.data = (uint8_t *)room;
-	op.room = sizeof(room);
-	op.length = 7;
-	op.digest = kv_digest_of(room, 7);
-	assert_int_equal(do_op(&op), -EEXIST);
-	assert_int_equal(get("7/s/.layout", room, sizeof(room), &n), 0);
-	assert_int_equal(n, 5);
-	assert_memory_equal(room, text, 5);
+	if (r != status || !strstr(op.why, word))
+		fail_msg("%s: %d, \"%s\" instead of %d, \"%s\"", op.name, r,
+			 op.why, status, word);
+	free(op.data);
 }
 
-static inline void test_a_space_is_cleared_but_for_its_layout(void **state)
+static inline void test_the_backend_is_there(void **state)
 {
-	struct kv_remote_op op = op_of(KV_REMOTE_CLEAR, "1000/space/.layout");
-	static char room[KV_LAYOUT_TEXT_MAX];
-	uint64_t n = 0;
-
 	(void)state;
-	assert_int_equal(put(op.name, KV_REMOTE_PUBLISH, "layout", 6), 0);
-	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "bytes", 5), 0);
-	assert_int_equal(put("1000/other/k", KV_REMOTE_PUT, "bytes", 5), 0);
-	op.data = (uint8_t *)room;
-	op.room = sizeof(room);
-	assert_int_equal(do_op(&op), 0);
-	assert_int_equal(status_of(KV_REMOTE_EXISTS, OBJECT), -ENOENT);
-	assert_int_equal(get(op.name, room, sizeof(room), &n), 0);
-	assert_int_equal(n, 6);
-	assert_memory_equal(room, "layout", 6);
-	assert_int_equal(get("1000/other/k", room, sizeof(room), &n), 0);
-	op = op_of(KV_REMOTE_CLEAR, "1000/none/.layout");
-	op.data = (uint8_t *)room;
-	op.room = sizeof(room);
-	assert_int_equal(do_op(&op), -ENOENT);
+	assert_int_equal(status_of(KV_REMOTE_HEAD, ""), 0);
 }
 
-static inline void test_what_is_put_comes_back(void **state)
+static inline void test_an_object_that_was_put_comes_back(void **state)
 {
 	static const size_t sizes[] = {1, 4096, 100001, 5 << 20};
 	uint8_t *data = malloc(5 << 20), *room = malloc(5 << 20);
@@ -143,63 +131,67 @@ static inline void test_what_is_put_comes_back(void **state)
 	(void)state;
 	for (size_t i = 0; i < 5 << 20; i++)
 		data[i] = (uint8_t)(i * 7 + (i >> 8));
-	assert_int_equal(status_of(KV_REMOTE_EXISTS, OBJECT), -ENOENT);
+	assert_int_equal(status_of(KV_REMOTE_HEAD, OBJECT), -ENOENT);
 	assert_int_equal(get(OBJECT, room, 100, &n), -ENOENT);
 	for (size_t i = 0; i < KV_ARRAY_LEN(sizes); i++) {
-		assert_int_equal(put(OBJECT, KV_REMOTE_PUT, data, sizes[i]), 0);
-		op = op_of(KV_REMOTE_EXISTS, OBJECT);
+		assert_int_equal(put(OBJECT, data, sizes[i]), 0);
+		op = op_of(KV_REMOTE_HEAD, OBJECT);
 		assert_int_equal(do_op(&op), 0);
 		assert_int_equal(op.length, sizes[i]);
 		memset(room, 0, 5 << 20);
 		assert_int_equal(get(OBJECT, room, 5 << 20, &n), 0);
 		assert_int_equal(n, sizes[i]);
 		assert_memory_equal(room, data, n);
-		op.call = KV_REMOTE_GET;
-		op.noted = true;
-		op.data = room;
-		op.room = 5 << 20;
-		memset(room, 0, 5 << 20);
-		assert_int_equal(do_op(&op), 0);
-		assert_memory_equal(room, data, n);
-		assert_int_equal(get(OBJECT, room, sizes[i] - 1, &n), -EFBIG);
 	}
-	assert_int_equal(status_of(KV_REMOTE_REMOVE, OBJECT), 0);
-	assert_int_equal(status_of(KV_REMOTE_REMOVE, OBJECT), -ENOENT);
+	assert_int_equal(status_of(KV_REMOTE_DELETE, OBJECT), 0);
+	assert_int_equal(status_of(KV_REMOTE_DELETE, OBJECT), -ENOENT);
 	assert_int_equal(get(OBJECT, room, 5 << 20, &n), -ENOENT);
 	free(data);
 	free(room);
 }
 
-/* For drivers that read no note in a GET: the caller passes a note that is out
- * of date, so the object must be refused. */
-static inline void test_what_is_not_as_noted_is_refused(void **state)
+static inline void test_without_memory_a_get_is_asked_again(void **state)
 {
 	struct kv_remote_op op = op_of(KV_REMOTE_GET, OBJECT);
-	char room[16];
+	static uint8_t large[3 << 20];
+	char room[8];
+	uint64_t n;
 
 	(void)state;
-	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "bytes", 5), 0);
-	op.data = (uint8_t *)room;
-	op.room = sizeof(room);
-	op.noted = true;
-	for (op.length = 4; op.length < 7; op.length += 2)
-		assert_int_equal(do_op(&op), -EBADMSG);
-	assert_int_equal(status_of(KV_REMOTE_REMOVE, OBJECT), 0);
-	assert_int_equal(do_op(&op), -ENOENT);
+	assert_int_equal(put(OBJECT, large, sizeof(large)), 0);
+	assert_int_equal(put("1/2-s/k", "bytes", 5), 0);
+	for (int i = 0; i < 20; i++) {
+		no_room = true;
+		assert_int_equal(do_op(&op), -EAGAIN);
+		assert_int_equal(op.length, sizeof(large));
+		no_room = false;
+		assert_int_equal(get("1/2-s/k", room, sizeof(room), &n), 0);
+	}
+	assert_int_equal(do_op(&op), 0);
+	free(op.data);
 }
 
-static inline void test_the_first_to_publish_wins(void **state)
+static inline void test_a_folder_is_removed_with_all_below_it(void **state)
 {
-	char room[16];
+	char room[8], name[100];
 	uint64_t n = 0;
 
 	(void)state;
-	assert_int_equal(put("1000/s/.layout", KV_REMOTE_PUBLISH, "one", 3), 0);
-	assert_int_equal(put("1000/s/.layout", KV_REMOTE_PUBLISH, "two!", 4),
-			 -EEXIST);
-	assert_int_equal(get("1000/s/.layout", room, sizeof(room), &n), 0);
-	assert_int_equal(n, 3);
-	assert_memory_equal(room, "one", 3);
+	for (unsigned i = 0; i < 20; i++) {
+		snprintf(name, sizeof(name), "1000/2-a/%032x", i);
+		assert_int_equal(put(name, "bytes", 5), 0);
+	}
+	assert_int_equal(put("1000/2-ab/k", "bytes", 5), 0);
+	assert_int_equal(status_of(KV_REMOTE_DELETE, "1000/2-a/"), 0);
+	for (unsigned i = 0; i < 20; i++) {
+		snprintf(name, sizeof(name), "1000/2-a/%032x", i);
+		assert_int_equal(status_of(KV_REMOTE_HEAD, name), -ENOENT);
+	}
+	assert_int_equal(get("1000/2-ab/k", room, sizeof(room), &n), 0);
+	assert_int_equal(status_of(KV_REMOTE_DELETE, "1000/2-a/"), -ENOENT);
+	assert_int_equal(put("1000/2-a/k", "again", 5), 0);
+	assert_int_equal(status_of(KV_REMOTE_DELETE, "1000/"), 0);
+	assert_int_equal(status_of(KV_REMOTE_HEAD, "1000/2-ab/k"), -ENOENT);
 }
 
 #define MANY 200
@@ -207,61 +199,104 @@ static inline void test_the_first_to_publish_wins(void **state)
 static inline void test_many_at_once(void **state)
 {
 	static struct kv_remote_op ops[MANY];
-	static uint8_t data[MANY][3000], room[MANY][3000];
+	static uint8_t data[MANY][3000];
 	struct kv_remote_op *all[MANY];
 	char name[100];
 
 	(void)state;
 	for (size_t i = 0; i < MANY; i++) {
-		snprintf(name, sizeof(name), "7/many/%032zx", i);
+		snprintf(name, sizeof(name), "7/2-many/%032zx", i);
 		memset(data[i], (int)i, sizeof(data[i]));
-		ops[i] = op_of(KV_REMOTE_PUT, name);
-		ops[i].data = data[i];
-		ops[i].length = sizeof(data[i]);
-		ops[i].digest = kv_digest_of(data[i], sizeof(data[i]));
+		ops[i] = put_of(name, data[i], sizeof(data[i]));
 		all[i] = &ops[i];
 	}
 	driver->submit(backend, all, MANY);
 	await(MANY);
 	for (size_t i = 0; i < MANY; i++) {
 		assert_int_equal(ops[i].status, 0);
-		snprintf(name, sizeof(name), "7/many/%032zx", i);
+		snprintf(name, sizeof(name), "7/2-many/%032zx", i);
 		ops[i] = op_of(KV_REMOTE_GET, name);
-		ops[i].data = room[i];
-		ops[i].room = sizeof(room[i]);
 	}
 	driver->submit(backend, all, MANY);
 	await(MANY);
 	for (size_t i = 0; i < MANY; i++) {
 		assert_int_equal(ops[i].status, 0);
-		assert_memory_equal(room[i], data[i], sizeof(data[i]));
+		assert_int_equal(ops[i].length, sizeof(data[i]));
+		assert_memory_equal(ops[i].data, data[i], sizeof(data[i]));
+		free(ops[i].data);
 	}
 }
 
-static inline void test_what_is_cancelled_ends(void **state)
+/* At once, and at several moments later. */
+static inline void test_an_operation_that_is_cancelled_ends(void **state)
 {
 	static struct kv_remote_op ops[MANY];
+	static uint8_t data[200000], room[sizeof(data)];
 	struct kv_remote_op *op;
+	uint64_t n = 0;
 
 	(void)state;
+	memset(data, 'a', sizeof(data));
+	assert_int_equal(put(OBJECT, data, sizeof(data)), 0);
 	for (size_t i = 0; i < MANY; i++) {
-		ops[i] = op_of(KV_REMOTE_EXISTS, OBJECT);
+		ops[i] = i % 3 == 2
+				 ? put_of(OBJECT, data, sizeof(data))
+				 : op_of(i % 3 ? KV_REMOTE_GET : KV_REMOTE_HEAD,
+					 OBJECT);
 		op = &ops[i];
 		driver->submit(backend, &op, 1);
+		usleep(i % 7 * 300);
 		driver->cancel(backend, op);
 	}
 	await(MANY);
-	for (size_t i = 0; i < MANY; i++)
-		assert_true(ops[i].status == -ENOENT ||
-			    ops[i].status == -ECANCELED);
+	for (size_t i = 0; i < MANY; i++) {
+		assert_true(ops[i].status == 0 || ops[i].status == -ECANCELED);
+		if (i % 3 != 2)
+			free(ops[i].data);
+	}
+	assert_int_equal(get(OBJECT, room, sizeof(room), &n), 0);
+	assert_int_equal(n, sizeof(data));
+	assert_memory_equal(room, data, sizeof(data));
 }
 
-/* The test after these may find the backend pausing for a second. */
+/* A reader beside a writer gets a whole object, the old one or the new one. */
+static inline void test_an_object_is_replaced_in_one_step(void **state)
+{
+	enum { BYTES = 300000, PAIRS = 60 };
+	static uint8_t data[2][BYTES];
+	struct kv_remote_op writes[2], read,
+		*all[3] = {&writes[0], &writes[1], &read};
+
+	(void)state;
+	memset(data[0], 'a', BYTES);
+	memset(data[1], 'b', BYTES / 2);
+	assert_int_equal(put(OBJECT, data[0], BYTES), 0);
+	for (int i = 0; i < PAIRS; i++) {
+		writes[0] = put_of(OBJECT, data[i % 2], BYTES / (1 + i % 2));
+		writes[1] =
+			put_of(OBJECT, data[1 - i % 2], BYTES / (2 - i % 2));
+		read = op_of(KV_REMOTE_GET, OBJECT);
+		driver->submit(backend, all, 3);
+		await(3);
+		assert_int_equal(writes[0].status, 0);
+		assert_int_equal(writes[1].status, 0);
+		assert_int_equal(read.status, 0);
+		assert_memory_equal(read.data,
+				    data[read.length == BYTES ? 0 : 1],
+				    read.length);
+		assert_true(read.length == BYTES || read.length == BYTES / 2);
+		free(read.data);
+	}
+}
+
+/* Not of moto, which fails two PUTs of one object at once. */
+#define REPLACE_TEST cmocka_unit_test(test_an_object_is_replaced_in_one_step)
 #define BACKEND_TESTS                                                         \
-	cmocka_unit_test(test_what_is_put_comes_back),                        \
-		cmocka_unit_test(test_the_first_to_publish_wins),             \
+	cmocka_unit_test(test_the_backend_is_there),                          \
+		cmocka_unit_test(test_an_object_that_was_put_comes_back),     \
+		cmocka_unit_test(test_without_memory_a_get_is_asked_again),   \
 		cmocka_unit_test(test_many_at_once),                          \
-		cmocka_unit_test(test_a_space_is_cleared_but_for_its_layout), \
-		cmocka_unit_test(test_what_is_cancelled_ends)
+		cmocka_unit_test(test_a_folder_is_removed_with_all_below_it), \
+		cmocka_unit_test(test_an_operation_that_is_cancelled_ends)
 
 #endif

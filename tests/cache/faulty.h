@@ -138,7 +138,7 @@ static inline int64_t disk_short(const struct kv_io *io, uint64_t bytes)
 	return (int64_t)bytes;
 }
 
-/* Read other bytes behind the prologue, which only the digest covers. */
+/* Damage all of a read but the prologue: only the digest detects this. */
 static inline int64_t disk_garbage(const struct kv_io *io, uint64_t bytes)
 {
 	int64_t res = disk_do(io, bytes);

@@ -21,10 +21,12 @@ struct liar {
 	int fd; /* it listens */
 	pthread_t thread;
 	pthread_mutex_t lock;
-	const char *note;   /* reply to GET of a .digest; guarded by lock */
-	const char *object; /* answer to other requests; NULL: none; by lock */
-	size_t note_n, object_n;
-	const char *forever; /* sent repeatedly after object; "": silence */
+	/* Answers to a request whose head begins with @first, once, and to all others;
+	 * NULL: no answer.  Guarded by lock, as the next 3. */
+	const char *first, *once, *object;
+	size_t object_n;
+	const char *forever;  /* sent repeatedly after object; "": silence */
+	char asked_for[2048]; /* first lines of the requests */
 	/* Keep a connection open for one more request, then close it. */
 	_Atomic bool drops;
 	/* Keep a connection open until another one arrives. */
@@ -34,7 +36,8 @@ struct liar {
 	char put[16]; /* body of the last request with a Content-Length */
 };
 
-/* Send @n bytes.  Return -1 if the client has closed the connection. */
+/* Send @n bytes. -1: the client has closed the connection, as many answers make
+ * it do. */
 static inline int liar_say(int fd, const char *what, size_t n)
 {
 	while (n > 0) {
@@ -102,21 +105,29 @@ static inline bool liar_sees_another(struct liar *liar, int fd)
 
 static inline bool liar_answer(struct liar *liar, int fd)
 {
-	char head[16384], line[4096] = "";
+	char head[16384];
 	const char *said, *forever;
 	char *what = NULL; /* copy, as the test may free its answer early */
 	size_t n;
 
 	if (!liar_listen(fd, head, sizeof(head)))
 		return false;
-	sscanf(head, "%4095[^\r]", line);
 	pthread_mutex_lock(&liar->lock);
 	liar->asked++;
 	liar->at = fd;
 	liar_take(liar, fd, head);
-	said = strstr(line, ".digest ") ? liar->note : liar->object;
-	n = said == liar->note ? liar->note_n : liar->object_n;
-	forever = said == liar->note ? NULL : liar->forever;
+	n = strlen(liar->asked_for);
+	snprintf(liar->asked_for + n, sizeof(liar->asked_for) - n, "%.*s\n",
+		 (int)strcspn(head, "\r"), head);
+	said = liar->object;
+	n = liar->object_n;
+	forever = liar->forever;
+	if (liar->first &&
+	    strncmp(head, liar->first, strlen(liar->first)) == 0) {
+		said = liar->once;
+		n = strlen(said);
+		forever = liar->first = NULL;
+	}
 	if (said && (what = malloc(n + 1)))
 		memcpy(what, said, n);
 	pthread_mutex_unlock(&liar->lock);
@@ -181,11 +192,14 @@ static inline void liar_tell(struct liar *liar, const char *object, size_t n,
 	pthread_mutex_unlock(&liar->lock);
 }
 
-static inline void liar_note(struct liar *liar, const char *note, size_t n)
+/* Answer @once to the next request that begins with @first. */
+static inline void liar_once(struct liar *liar, const char *first,
+			     const char *once)
 {
 	pthread_mutex_lock(&liar->lock);
-	liar->note = note;
-	liar->note_n = n;
+	liar->first = first;
+	liar->once = once;
+	liar->asked_for[0] = '\0';
 	pthread_mutex_unlock(&liar->lock);
 }
 

@@ -278,6 +278,7 @@ static void writes_of_two_users_take_turns(void **state)
 	struct kv_ssd *ssd = &t->cache->ssd;
 	struct kv_turn *turn;
 	unsigned first_of_a = 0;
+	bool turn_of_a;
 	uint64_t bytes;
 
 	/* Save while the writer is stalled, and look at whose turn it is. */
@@ -295,10 +296,11 @@ static void writes_of_two_users_take_turns(void **state)
 	while ((turn = kv_turns_next(&ssd->write_queues)) && turn->uid == 65 &&
 	       first_of_a++ < 500)
 		kv_turn_charge(turn, bytes);
+	turn_of_a = turn && turn->uid == t->space->uid;
 	ssd->writing -= 1000;
 	pthread_cond_signal(&ssd->write);
 	kv_unlock(t->cache);
-	assert_true(turn && turn->uid == t->space->uid);
+	assert_true(turn_of_a);
 	/* two turns of 8 MiB, of 500 blocks in all */
 	assert_true(first_of_a < 170);
 	tiers_quiet(t);

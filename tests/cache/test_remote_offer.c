@@ -1,310 +1,566 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_remote_offer.c - all that is durable of a shared space gets to every backend,
+ * test_remote_offer.c - all that is durable of a shared space gets to the backend,
  * however late that is asked of it or can be.
  *
- * OWNS      a small store for each test, and two directories as backends.
+ * OWNS      a small store for each test, and the backend in memory.
  *
  * LOCKING   none of its own.
  */
-#include <dirent.h>
-#include <ftw.h>
 #include <sys/wait.h>
 
+#include "cache/remote/object.h"
+#include "cache/remote/tier.h"
+#include "tests/cache/fake_backend.h"
 #include "tests/cache/small_store.h"
 
-#define BACKENDS 2
-#define PATH 100
 #define BLOCKS 40u
+#define SMALL 1000u
+#define BIG (600u << 10)
+#define PATIENCE_NS UINT64_C(240000000000) /* a sanitizer is slow */
 
-struct node {
-	struct small s; /* first */
-	char at[BACKENDS][PATH];
-	char urls[BACKENDS][PATH + 4];
-	char *list[BACKENDS];
-};
+static char *dir_url = "dir:/nowhere";
+
+static void set_rule(void (*rule)(const struct kv_remote_op *,
+				  struct fake_plan *))
+{
+	pthread_mutex_lock(&fake.lock);
+	fake.rule = rule;
+	pthread_mutex_unlock(&fake.lock);
+}
 
 static int set_up(void **state)
 {
-	struct node *node = calloc(1, sizeof(*node));
+	struct small *s = calloc(1, sizeof(*s));
 
-	small_new(&node->s);
-	for (unsigned i = 0; i < BACKENDS; i++) {
-		snprintf(node->at[i], PATH, "%s-backend%u", node->s.path, i);
-		snprintf(node->urls[i], PATH + 4, "dir:%s", node->at[i]);
-		node->list[i] = node->urls[i];
-		assert_int_equal(mkdir(node->at[i], 0700), 0);
-	}
-	node->s.config.remote = (struct kv_remote_config){
-		.urls = node->list, .n = BACKENDS, .threshold = 1};
-	*state = node;
+	memset(&fake, 0, sizeof(fake));
+	small_new(s);
+	s->config.ssd = 64 << 20;
+	s->config.remote =
+		(struct kv_remote_config){.url = dir_url, .threshold = 1};
+	*state = s;
 	return 0;
+}
+
+static void close_store(struct small *s)
+{
+	kv_space_putp(&s->space);
+	assert_int_equal(small_close(s), 0);
 }
 
 static int tear_down(void **state)
 {
-	struct node *node = *state;
+	struct small *s = *state;
 
-	if (node->s.cache) {
-		kv_space_put(node->s.space);
-		assert_int_equal(small_close(&node->s), 0);
-	}
-	for (unsigned i = 0; i < BACKENDS; i++)
-		tree_remove(node->at[i]);
-	small_remove(&node->s);
-	free(node->s.why);
-	free(node);
+	if (s->cache)
+		close_store(s);
+	fake_forget();
+	small_remove(s);
+	free(s->why);
+	free(s);
 	return 0;
 }
 
-static void reopen(struct node *node)
+static void reopen(struct small *s)
 {
-	kv_space_put(node->s.space);
-	assert_int_equal(small_close(&node->s), 0);
-	small_must_open(&node->s);
+	close_store(s);
+	small_must_open(s);
 }
 
-static void share(struct node *node, bool shared)
+static void share(struct small *s, bool shared)
 {
-	assert_int_equal(
-		kv_space_set_shared(node->s.cache, node->s.space, shared), 0);
+	assert_int_equal(kv_space_set_shared(s->cache, s->space, shared), 0);
 }
 
-static void save(struct node *node, unsigned from, unsigned n)
+/* The file of block @n. */
+static uint8_t *file_of(unsigned n, size_t payload, size_t *ret_bytes)
+{
+	char header[200];
+	int len = snprintf(header, sizeof(header),
+			   "{\"__metadata__\":{\"position\":\"%u\"},\"k\":"
+			   "{\"dtype\":\"U8\",\"shape\":[%zu],"
+			   "\"data_offsets\":[0,%zu]}}",
+			   n, payload, payload);
+	uint8_t *file = calloc(1, 8 + (size_t)len + payload + 8);
+
+	file[0] = (uint8_t)len;
+	memcpy(file + 8, header, (size_t)len);
+	small_content(file + 8 + len, payload, n);
+	*ret_bytes = 8 + (size_t)len + payload;
+	return file;
+}
+
+static int save_one(struct kv_cache *cache, struct kv_space *space, unsigned n,
+		    size_t payload)
+{
+	const struct kv_key key = small_key(n);
+	struct kv_meta meta = {.position = n, .tokens = 16};
+	_cleanup_(kv_freep) uint8_t *file = NULL;
+	struct kv_digest digest;
+	struct kv_fill *fill;
+	size_t bytes;
+	int r;
+
+	file = file_of(n, payload, &bytes);
+	r = begin_alone(cache, space, bytes, &fill);
+	if (r < 0)
+		return r;
+	memcpy(kv_fill_data(fill), file, bytes);
+	digest = kv_digest_of(file, bytes);
+	return kv_fill_seal(cache, fill, &key, &meta, bytes - payload, &digest);
+}
+
+static void save(struct small *s, unsigned from, unsigned n, size_t payload)
 {
 	for (unsigned i = 0; i < n; i++)
-		assert_int_equal(small_save(&node->s, from + i), 0);
-	assert_int_equal(kv_space_sync(node->s.cache, node->s.space), 0);
+		assert_int_equal(
+			save_one(s->cache, s->space, from + i, payload), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 }
 
-/* ---- what a backend has ---- */
+/* ---- what the backend has, and was asked ---- */
 
-static unsigned counted;
-
-static int count(const char *path, const struct stat *st, int type,
-		 struct FTW *place)
+static unsigned objects(void)
 {
-	(void)st;
-	counted += type == FTW_F && place->level == 3 && strlen(path) > 7 &&
-		   strcmp(path + strlen(path) - 7, ".digest") == 0;
-	return 0;
+	size_t n;
+
+	pthread_mutex_lock(&fake.lock);
+	n = fake.n;
+	pthread_mutex_unlock(&fake.lock);
+	return (unsigned)n;
 }
 
-/* Count the objects of all spaces, without those that are being put. */
-static unsigned objects(const struct node *node, unsigned backend)
+static unsigned sent(enum kv_remote_call call)
 {
-	counted = 0;
-	nftw(node->at[backend], count, 16, FTW_PHYS);
-	return counted;
-}
-
-static int is_exact(const char *path, const struct stat *st, int type,
-		    struct FTW *place)
-{
-	static uint8_t is[BYTES + 1], wanted[BYTES];
-	const char *name = path + place->base;
-	FILE *file;
 	unsigned n;
 
-	(void)st;
-	if (type != FTW_F || place->level != 3 || strchr(name, '.'))
-		return 0;
-	for (n = 0; n < 10 * BLOCKS; n++) {
-		const struct kv_key key = small_key(n);
-		char hex[KV_NAME_MAX + 1];
+	pthread_mutex_lock(&fake.lock);
+	n = fake.sent[call];
+	pthread_mutex_unlock(&fake.lock);
+	return n;
+}
 
-		kv_key_name(&key, hex);
-		if (strcmp(hex, name) == 0)
-			break;
+static void sent_nothing(void)
+{
+	pthread_mutex_lock(&fake.lock);
+	memset(fake.sent, 0, sizeof(fake.sent));
+	pthread_mutex_unlock(&fake.lock);
+}
+
+static struct kv_remote_stats stats_of(struct small *s)
+{
+	struct kv_remote_stats stats;
+
+	assert_true(kv_remote_stats(s->cache, &stats));
+	return stats;
+}
+
+/* Check that every object is the file of its block, with its entry. */
+static void must_be_exact(size_t payload)
+{
+	pthread_mutex_lock(&fake.lock);
+	for (size_t i = 0; i < fake.n; i++) {
+		const struct fake_object *object = &fake.objects[i];
+		struct kv_object_entry entry;
+		uint64_t cut, next;
+		uint8_t prefix[8], *file;
+		char key[KV_NAME_MAX + 1];
+		struct kv_key wanted;
+		unsigned n;
+		size_t bytes;
+
+		assert_int_equal(kv_object_parse(object->data, object->bytes,
+						 &entry, prefix, &cut, &next),
+				 0);
+		kv_key_name(&entry.key, key);
+		assert_string_equal(strrchr(object->name, '/') + 1, key);
+		memcpy(&n, entry.key.b + 12, sizeof(n));
+		wanted = small_key(n);
+		assert_true(kv_key_equal(&entry.key, &wanted));
+		file = file_of(n, payload, &bytes);
+		assert_int_equal(entry.length, bytes);
+		assert_memory_equal(prefix, file, 8);
+		assert_memory_equal(object->data + 8, file + 8, cut - 8);
+		assert_memory_equal(object->data + next, file + cut,
+				    object->bytes - next);
+		free(file);
 	}
-	small_content(wanted, BYTES, n);
-	file = fopen(path, "r");
-	assert_non_null(file);
-	assert_int_equal(fread(is, 1, sizeof(is), file), BYTES);
-	fclose(file);
-	assert_memory_equal(is, wanted, BYTES);
-	return 0;
+	pthread_mutex_unlock(&fake.lock);
 }
 
-static void must_have(const struct node *node, unsigned backend, unsigned n)
+static void must_have(unsigned n)
 {
-	const uint64_t until = kv_now_ns() + UINT64_C(60000000000);
+	const uint64_t until = kv_now_ns() + PATIENCE_NS;
 
-	while (objects(node, backend) < n && kv_now_ns() < until)
-		usleep(10000);
-	assert_int_equal(objects(node, backend), n);
+	while (objects() < n && kv_now_ns() < until)
+		usleep(5000);
+	assert_int_equal(objects(), n);
 }
 
-static void must_get_there(const struct node *node, unsigned backend,
-			   unsigned n)
+static void must_get_there(unsigned n)
 {
-	must_have(node, backend, n);
-	assert_int_equal(nftw(node->at[backend], is_exact, 16, FTW_PHYS), 0);
-}
-
-static struct kv_remote_stats stats_of(struct node *node, unsigned backend)
-{
-	struct kv_remote_stats all[BACKENDS];
-
-	assert_int_equal(kv_remote_stats(node->s.cache, all, BACKENDS),
-			 node->s.config.remote.n);
-	return all[backend];
+	must_have(n);
+	must_be_exact(SMALL);
 }
 
 /* Until all that is here was offered. */
-static void must_be_offered(struct node *node)
+static void must_be_offered(struct small *s)
 {
-	const uint64_t until = kv_now_ns() + UINT64_C(60000000000);
+	const uint64_t until = kv_now_ns() + PATIENCE_NS;
 
-	for (unsigned i = 0; i < node->s.config.remote.n; i++) {
-		while (stats_of(node, i).offering && kv_now_ns() < until)
-			usleep(10000);
-		assert_int_equal(stats_of(node, i).offering, 0);
+	while (stats_of(s).offering && kv_now_ns() < until)
+		usleep(5000);
+	assert_int_equal(stats_of(s).offering, 0);
+}
+
+static void lose(unsigned n)
+{
+	while (n-- > 0) {
+		pthread_mutex_lock(&fake.lock);
+		free(fake.objects[--fake.n].data);
+		pthread_mutex_unlock(&fake.lock);
 	}
 }
 
-/* Make all calls of the backend fail. */
-static void harm(const struct node *node, unsigned backend)
+static bool is_remote(struct small *s, unsigned n)
 {
-	static const char *const names[] = {"0", "trial"};
-	char path[PATH + 10];
+	struct kv_block *block = small_get(s, n);
+	bool is;
 
-	for (size_t i = 0; i < KV_ARRAY_LEN(names); i++) {
-		snprintf(path, sizeof(path), "%s/%s", node->at[backend],
-			 names[i]);
-		assert_int_equal(symlink(names[i], path), 0);
-	}
+	assert_non_null(block);
+	is = kv_block_stat(s->cache, block).tiers & KV_TIER_REMOTE;
+	kv_block_put(s->cache, block);
+	return is;
 }
 
-static void mend(const struct node *node, unsigned backend)
-{
-	char path[PATH + 10];
-
-	snprintf(path, sizeof(path), "%s/0", node->at[backend]);
-	assert_int_equal(unlink(path), 0);
-	snprintf(path, sizeof(path), "%s/trial", node->at[backend]);
-	assert_int_equal(unlink(path), 0);
-}
-
-/* Of a block of the only space that a tenant has there, the note; "": there is none. */
-static void note_of(const struct node *node, unsigned backend,
-		    const char *tenant, unsigned n, char path[4 * PATH])
-{
-	const struct kv_key key = small_key(n);
-	char hex[KV_NAME_MAX + 1];
-	struct dirent *entry;
-	DIR *dir;
-
-	snprintf(path, 4 * PATH, "%s/%s", node->at[backend], tenant);
-	dir = opendir(path);
-	path[0] = 0;
-	kv_key_name(&key, hex);
-	while (dir && (entry = readdir(dir)))
-		if (entry->d_name[0] != '.')
-			snprintf(path, 4 * PATH, "%s/%s/%.70s/%s.digest",
-				 node->at[backend], tenant, entry->d_name, hex);
-	if (dir)
-		closedir(dir);
-}
-
-static bool is_there(const struct node *node, const char *tenant, unsigned n)
-{
-	char path[4 * PATH];
-
-	note_of(node, 0, tenant, n, path);
-	return access(path, F_OK) == 0;
-}
-
-static void lose(const struct node *node, unsigned backend, unsigned n)
-{
-	char path[4 * PATH];
-
-	note_of(node, backend, "0", n, path);
-	assert_int_equal(unlink(path), 0);
-	path[strlen(path) - strlen(".digest")] = 0;
-	assert_int_equal(unlink(path), 0);
-}
-
-/* ---- tests ---- */
+/* ---- what is put ---- */
 
 static void test_what_was_saved_before_is_handed_over(void **state)
 {
-	struct node *node = *state;
+	struct small *s = *state;
 
-	small_must_open(&node->s);
-	save(node, 0, BLOCKS);
+	small_must_open(s);
+	save(s, 0, BLOCKS, SMALL);
 	for (unsigned n = 0; n < BLOCKS / 2; n++)
-		assert_int_equal(small_demote(&node->s, n), 0);
-	assert_int_equal(objects(node, 0), 0);
-	share(node, true);
-	for (unsigned i = 0; i < BACKENDS; i++)
-		must_get_there(node, i, BLOCKS);
+		assert_int_equal(small_demote(s, n), 0);
+	assert_int_equal(objects(), 0);
+	assert_false(is_remote(s, 1));
+	share(s, true);
+	must_get_there(BLOCKS);
+	must_be_offered(s);
+	for (unsigned n = 0; n < BLOCKS; n++)
+		assert_true(is_remote(s, n));
 	/* And what was while it was not. */
-	share(node, false);
-	save(node, BLOCKS, 10);
-	share(node, true);
-	for (unsigned i = 0; i < BACKENDS; i++)
-		must_get_there(node, i, BLOCKS + 10);
+	share(s, false);
+	save(s, BLOCKS, 10, SMALL);
+	share(s, true);
+	must_get_there(BLOCKS + 10);
 }
 
-static void test_what_a_backend_has_is_not_given_again(void **state)
+static void test_nobody_asks_for_new_small_blocks(void **state)
 {
-	struct node *node = *state;
+	struct small *s = *state;
 
-	small_must_open(&node->s);
-	share(node, true);
-	save(node, 0, BLOCKS);
-	for (unsigned i = 0; i < BACKENDS; i++)
-		must_get_there(node, i, BLOCKS);
-	reopen(node);
-	must_be_offered(node);
-	for (unsigned i = 0; i < BACKENDS; i++) {
-		assert_int_equal(stats_of(node, i).calls[KV_REMOTE_EXISTS],
-				 BLOCKS);
-		assert_int_equal(stats_of(node, i).calls[KV_REMOTE_PUT], 0);
+	small_must_open(s);
+	share(s, true);
+	must_be_offered(s);
+	sent_nothing();
+	save(s, 0, BLOCKS, SMALL);
+	must_get_there(BLOCKS);
+	assert_int_equal(sent(KV_REMOTE_HEAD), 0);
+	assert_int_equal(sent(KV_REMOTE_PUT), BLOCKS);
+	/* Large blocks are put only if the backend lacks them. */
+	save(s, BLOCKS, 2, BIG);
+	must_have(BLOCKS + 2);
+	assert_int_equal(sent(KV_REMOTE_HEAD), 2);
+	assert_int_equal(stats_of(s).dropped, 0);
+}
+
+static void test_what_the_backend_has_is_not_put_again(void **state)
+{
+	struct small *s = *state;
+
+	small_must_open(s);
+	share(s, true);
+	save(s, 0, BLOCKS, SMALL);
+	must_get_there(BLOCKS);
+	must_be_offered(s);
+	close_store(s);
+	sent_nothing();
+	small_must_open(s);
+	must_be_offered(s);
+	assert_int_equal(sent(KV_REMOTE_HEAD), BLOCKS + 1); /* one at mount */
+	assert_int_equal(sent(KV_REMOTE_PUT), 0);
+	assert_int_equal(small_stats(s).bytes_read_ssd, 0);
+	assert_true(is_remote(s, 0));
+	/* Blocks that the backend lost are put again at the next mount, or when share=1 is
+	 * set again. */
+	lose(5);
+	reopen(s);
+	must_be_offered(s);
+	must_get_there(BLOCKS);
+	assert_int_equal(sent(KV_REMOTE_PUT), 5);
+	lose(5);
+	share(s, true);
+	must_be_offered(s);
+	must_get_there(BLOCKS);
+	assert_int_equal(sent(KV_REMOTE_PUT), 10);
+}
+
+static void settled(struct kv_acquire *acquire, void *arg)
+{
+	(void)acquire;
+	atomic_store((_Atomic bool *)arg, true);
+}
+
+/* Fetch block @n, and return its status. */
+static int fetch(struct small *s, unsigned n)
+{
+	struct kv_acquire *a = calloc(1, sizeof(*a) + sizeof(*a->wants));
+	_Atomic bool done = false;
+	int r;
+
+	a->space = s->space;
+	a->n = 1;
+	a->remote = true;
+	a->done = settled;
+	a->arg = &done;
+	a->wants[0].key = small_key(n);
+	if (kv_acquire_submit(s->cache, a))
+		while (!done)
+			usleep(100);
+	r = a->wants[0].status;
+	kv_acquire_release(s->cache, a);
+	free(a);
+	return r;
+}
+
+static void test_what_was_fetched_is_not_put_back(void **state)
+{
+	struct small *s = *state;
+
+	small_must_open(s);
+	share(s, true);
+	save(s, 0, 5, SMALL);
+	must_get_there(5);
+	close_store(s);
+	tree_remove(s->path);
+	assert_int_equal(mkdir(s->path, 0700), 0);
+	small_must_open(s);
+	share(s, true);
+	must_be_offered(s);
+	sent_nothing();
+	for (unsigned n = 0; n < 5; n++) {
+		assert_int_equal(fetch(s, n), 0);
+		assert_true(is_remote(s, n));
 	}
-	assert_int_equal(small_stats(&node->s).bytes_read_ssd, 0);
-	/* A backend gets the blocks that it has lost, and the others get none. */
-	for (unsigned n = 0; n < 5; n++)
-		lose(node, 1, n);
-	reopen(node);
-	must_be_offered(node);
-	must_get_there(node, 1, BLOCKS);
-	assert_int_equal(stats_of(node, 0).calls[KV_REMOTE_PUT], 0);
-	assert_int_equal(stats_of(node, 1).calls[KV_REMOTE_PUT], 5);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	usleep(300000);
+	assert_int_equal(sent(KV_REMOTE_PUT), 0);
+	assert_int_equal(sent(KV_REMOTE_HEAD), 0);
+}
+
+static void damage_gets(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	plan->damaged = op->call == KV_REMOTE_GET;
+}
+
+static void test_a_damaged_object_is_replaced(void **state)
+{
+	struct small *s = *state;
+
+	small_must_open(s);
+	share(s, true);
+	save(s, 0, 1, BIG);
+	must_have(1);
+	close_store(s);
+	tree_remove(s->path);
+	assert_int_equal(mkdir(s->path, 0700), 0);
+	small_must_open(s);
+	share(s, true);
+	must_be_offered(s);
+	set_rule(damage_gets);
+	assert_true(fetch(s, 0) < 0);
+	set_rule(NULL);
+	sent_nothing();
+	/* Nobody asks whether it is there. */
+	save(s, 0, 1, BIG);
+	for (unsigned i = 0; i < 6000 && sent(KV_REMOTE_PUT) == 0; i++)
+		usleep(10000);
+	assert_int_equal(sent(KV_REMOTE_PUT), 1);
+	assert_int_equal(sent(KV_REMOTE_HEAD), 0);
+}
+
+/* ---- failures ---- */
+
+static void fail_all(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	(void)op;
+	plan->status = -EIO;
 }
 
 static void test_a_backend_that_failed_gets_what_it_missed(void **state)
 {
-	struct node *node = *state;
+	struct small *s = *state;
+	const uint64_t until = kv_now_ns() + PATIENCE_NS;
 
-	small_must_open(&node->s);
-	share(node, true);
-	must_be_offered(node);
-	harm(node, 1);
-	save(node, 0, BLOCKS);
-	must_get_there(node, 0, BLOCKS);
-	while (stats_of(node, 1).open)
+	small_must_open(s);
+	share(s, true);
+	must_be_offered(s);
+	set_rule(fail_all);
+	save(s, 0, BLOCKS, SMALL);
+	while (stats_of(s).open && kv_now_ns() < until)
 		usleep(10000);
-	assert_int_equal(stats_of(node, 1).offering, 1);
-	mend(node, 1);
-	must_get_there(node, 1, BLOCKS);
-	must_be_offered(node);
+	assert_false(stats_of(s).open);
+	assert_int_equal(stats_of(s).offering, 1);
+	assert_int_equal(objects(), 0);
+	set_rule(NULL);
+	must_get_there(BLOCKS);
+	must_be_offered(s);
 }
 
+static void fail_one_in_10(const struct kv_remote_op *op,
+			   struct fake_plan *plan)
+{
+	plan->status = op->name[0] && rand() % 10 == 0 ? -EIO : 0;
+}
+
+static void test_a_put_that_fails_is_retried(void **state)
+{
+	struct small *s = *state;
+
+	small_must_open(s);
+	share(s, true);
+	must_be_offered(s);
+	srand(1);
+	set_rule(fail_one_in_10);
+	sent_nothing();
+	save(s, 0, 2 * BLOCKS, SMALL);
+	must_get_there(2 * BLOCKS);
+	assert_true(stats_of(s).retried > 0);
+	assert_int_equal(stats_of(s).dropped, 0);
+	assert_int_equal(sent(KV_REMOTE_HEAD), 0);
+}
+
+#define USER 1001u
+
+static void be_full_for_root(const struct kv_remote_op *op,
+			     struct fake_plan *plan)
+{
+	if (op->call == KV_REMOTE_PUT && strncmp(op->name, "0/", 2) == 0)
+		plan->status = -ENOSPC;
+}
+
+static struct kv_space *space_of_another(struct small *s)
+{
+	struct kv_space *space;
+
+	assert_int_equal(
+		kv_space_create(s->cache, "other", USER, USER, 0700, &space),
+		0);
+	assert_int_equal(kv_space_set_shared(s->cache, space, true), 0);
+	return space;
+}
+
+static void test_a_full_backend_is_left_in_peace(void **state)
+{
+	struct small *s = *state;
+	struct kv_space *other;
+
+	small_must_open(s);
+	other = space_of_another(s);
+	share(s, true);
+	must_be_offered(s);
+	set_rule(be_full_for_root);
+	sent_nothing();
+	save(s, 0, BLOCKS, SMALL);
+	save(s, BLOCKS, BLOCKS, SMALL);
+	for (unsigned n = 0; n < BLOCKS; n++)
+		assert_int_equal(save_one(s->cache, other, n, SMALL), 0);
+	assert_int_equal(kv_space_sync(s->cache, other), 0);
+	must_have(BLOCKS); /* of the other user */
+	usleep(1500000);
+	assert_true(sent(KV_REMOTE_PUT) < 3 * BLOCKS);
+	assert_true(stats_of(s).open);
+	assert_int_equal(stats_of(s).tenants_closed, 0);
+	assert_true(stats_of(s).dropped >= BLOCKS);
+	set_rule(NULL);
+	must_get_there(3 * BLOCKS);
+	must_be_offered(s);
+	kv_space_put(other);
+}
+
+static void refuse_one(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	const struct kv_key key = small_key(3);
+	char name[KV_NAME_MAX + 1];
+
+	kv_key_name(&key, name);
+	if (strstr(op->name, name))
+		plan->status = -EACCES;
+}
+
+static void test_one_object_that_is_refused_holds_up_nothing(void **state)
+{
+	struct small *s = *state;
+
+	small_must_open(s);
+	save(s, 0, 2 * BLOCKS, SMALL);
+	set_rule(refuse_one);
+	share(s, true);
+	must_be_offered(s);
+	must_get_there(2 * BLOCKS - 1);
+	assert_false(is_remote(s, 3));
+	assert_true(stats_of(s).refused >= 1);
+	assert_true(stats_of(s).open);
+	set_rule(NULL);
+	usleep(100000);
+	share(s, true);
+	must_get_there(2 * BLOCKS);
+}
+
+static void fail_one(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	refuse_one(op, plan);
+	if (plan->status)
+		plan->status = -EIO;
+}
+
+static void test_what_failed_is_offered_again_alone(void **state)
+{
+	const uint64_t until = kv_now_ns() + PATIENCE_NS;
+	struct small *s = *state;
+
+	small_must_open(s);
+	save(s, 0, 2 * BLOCKS, SMALL);
+	sent_nothing();
+	set_rule(fail_one);
+	share(s, true);
+	while (sent(KV_REMOTE_HEAD) < 2 * BLOCKS + 3 && kv_now_ns() < until)
+		usleep(1000);
+	must_have(2 * BLOCKS - 1);
+	assert_int_equal(stats_of(s).offering, 1);
+	set_rule(NULL);
+	must_get_there(2 * BLOCKS);
+	must_be_offered(s);
+	/* Only that block was asked for again: twice at once, and in some more walks. */
+	assert_true(sent(KV_REMOTE_HEAD) < 2 * BLOCKS + 20);
+}
+
+/* ---- the end of a mount ---- */
+
 /* As one that is killed does, with all of it waiting. */
-static void save_and_die(struct node *node)
+static void save_and_die(struct small *s)
 {
 	pid_t pid = fork();
 
 	assert_true(pid >= 0);
 	if (pid == 0) {
-		small_must_open(&node->s);
-		must(kv_space_set_shared(node->s.cache, node->s.space, true) ==
-		     0);
+		small_must_open(s);
+		must(kv_space_set_shared(s->cache, s->space, true) == 0);
 		for (unsigned n = 0; n < BLOCKS; n++)
-			must(small_save(&node->s, n) == 0);
-		must(kv_space_sync(node->s.cache, node->s.space) == 0);
+			must(save_one(s->cache, s->space, n, SMALL) == 0);
+		must(kv_space_sync(s->cache, s->space) == 0);
 		raise(SIGKILL);
 	}
 	assert_int_equal(waitpid(pid, NULL, 0), pid);
@@ -312,172 +568,199 @@ static void save_and_die(struct node *node)
 
 static void test_what_waited_at_a_kill_gets_there(void **state)
 {
-	struct node *node = *state;
+	struct small *s = *state;
 
-	for (unsigned i = 0; i < BACKENDS; i++)
-		harm(node, i);
-	save_and_die(node);
-	for (unsigned i = 0; i < BACKENDS; i++)
-		mend(node, i);
-	small_must_open(&node->s);
-	for (unsigned i = 0; i < BACKENDS; i++)
-		must_get_there(node, i, BLOCKS);
+	save_and_die(s);
+	assert_int_equal(objects(), 0);
+	small_must_open(s);
+	must_get_there(BLOCKS);
 }
 
 static void test_what_the_end_makes_durable_is_handed_over(void **state)
 {
-	struct node *node = *state;
+	struct small *s = *state;
 
-	small_must_open(&node->s);
-	share(node, true);
+	small_must_open(s);
+	share(s, true);
 	for (unsigned n = 0; n < BLOCKS; n++)
-		assert_int_equal(small_save(&node->s, n), 0);
-	kv_space_put(node->s.space);
-	assert_int_equal(small_close(&node->s), 0);
-	for (unsigned i = 0; i < BACKENDS; i++)
-		must_get_there(node, i, BLOCKS);
+		assert_int_equal(save_one(s->cache, s->space, n, SMALL), 0);
+	close_store(s);
+	must_get_there(BLOCKS);
 }
 
-static void use(struct node *node, unsigned n)
+static void never(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	if (op->call == KV_REMOTE_PUT)
+		plan->ms = FAKE_NEVER;
+}
+
+static void test_the_end_waits_only_seconds_for_the_backend(void **state)
+{
+	struct small *s = *state;
+	uint64_t begin_ns;
+
+	small_must_open(s);
+	share(s, true);
+	must_be_offered(s);
+	set_rule(never);
+	save(s, 0, 3 * BLOCKS, SMALL);
+	begin_ns = kv_now_ns();
+	close_store(s);
+	assert_true(kv_now_ns() - begin_ns < UINT64_C(15000000000));
+	set_rule(NULL);
+	small_must_open(s);
+	must_get_there(3 * BLOCKS);
+}
+
+static void test_what_waits_stays_when_it_is_taken_back(void **state)
+{
+	struct small *s = *state;
+	unsigned n;
+
+	small_must_open(s);
+	share(s, true);
+	must_be_offered(s);
+	set_rule(never);
+	sent_nothing();
+	save(s, 0, 3 * BLOCKS, SMALL);
+	share(s, false);
+	n = sent(KV_REMOTE_PUT);
+	assert_true(n <= BLOCKS);
+	set_rule(NULL);
+	fake_release();
+	usleep(500000);
+	/* Blocks in flight may be sent once more. */
+	assert_true(objects() <= n);
+	usleep(500000);
+	assert_true(objects() <= n);
+	assert_true(sent(KV_REMOTE_PUT) <= 3 * n);
+}
+
+/* ---- remote_write= ---- */
+
+static void use(struct small *s, unsigned n)
 {
 	while (n-- > 0) {
-		struct kv_block *block = small_get(&node->s, n);
+		struct kv_block *block = small_get(s, n);
 
-		kv_block_touch(node->s.cache, block);
-		kv_block_put(node->s.cache, block);
+		kv_block_touch(s->cache, block);
+		kv_block_put(s->cache, block);
 	}
 }
 
 static void test_what_is_used_once_it_is_durable_is_handed_over(void **state)
 {
-	struct node *node = *state;
+	struct small *s = *state;
 
-	node->s.config.remote.write = KV_WRITEBACK_REUSE;
-	small_must_open(&node->s);
-	share(node, true);
-	must_be_offered(node);
-	save(node, 0, BLOCKS);
-	use(node, 5);
-	use(node, 5); /* once is enough */
-	must_get_there(node, 0, 5);
-	must_get_there(node, 1, 5);
-	for (unsigned i = 0; i < BACKENDS; i++)
-		assert_int_equal(stats_of(node, i).calls[KV_REMOTE_PUT], 5);
+	s->config.remote.write = KV_WRITEBACK_REUSE;
+	small_must_open(s);
+	share(s, true);
+	must_be_offered(s);
+	save(s, 0, BLOCKS, SMALL);
+	use(s, 5);
+	use(s, 5); /* once is enough */
+	must_get_there(5);
+	assert_int_equal(sent(KV_REMOTE_PUT), 5);
 }
 
 static void test_what_nobody_used_may_stay_here(void **state)
 {
-	struct node *node = *state;
+	struct small *s = *state;
 
-	node->s.config.remote.write = KV_WRITEBACK_REUSE;
-	small_must_open(&node->s);
-	share(node, true);
-	save(node, 0, BLOCKS);
-	use(node, 5);
-	reopen(node);
-	must_be_offered(node);
-	must_get_there(node, 0, 5);
+	s->config.remote.write = KV_WRITEBACK_REUSE;
+	small_must_open(s);
+	share(s, true);
+	save(s, 0, BLOCKS, SMALL);
+	use(s, 5);
+	reopen(s);
+	must_be_offered(s);
+	must_get_there(5);
 }
 
 static void test_a_read_only_store_is_not_handed_over(void **state)
 {
-	struct node *node = *state;
+	struct small *s = *state;
 
-	small_must_open(&node->s);
-	save(node, 0, BLOCKS);
-	node->s.config.remote.write = KV_WRITEBACK_NONE;
-	reopen(node);
-	share(node, true);
-	assert_int_equal(stats_of(node, 0).offering, 0);
-	node->s.config.remote.write = KV_WRITEBACK_ALL;
-	node->s.config.read_only = true;
-	reopen(node);
-	assert_int_equal(stats_of(node, 0).offering, 0);
+	small_must_open(s);
+	save(s, 0, BLOCKS, SMALL);
+	s->config.remote.write = KV_WRITEBACK_NONE;
+	reopen(s);
+	share(s, true);
+	assert_int_equal(stats_of(s).offering, 0);
+	s->config.remote.write = KV_WRITEBACK_ALL;
+	s->config.read_only = true;
+	reopen(s);
+	assert_int_equal(stats_of(s).offering, 0);
+	assert_int_equal(objects(), 0);
 }
 
-/* ---- tenants ---- */
+/* ---- turns ---- */
 
-#define USER 1001
+#define MANY 3000u
 #define OTHERS 10u
 
-/* So that the walk is far from its end, whatever else is running. */
-static unsigned many(void)
+static void five_ms(const struct kv_remote_op *op, struct fake_plan *plan)
 {
-	const char *n = getenv("KVFS_BLOCKS");
-
-	return n ? (unsigned)atoi(n) : 20000;
+	(void)op;
+	plan->ms = 5;
 }
 
-static void save_small(struct node *node, struct kv_space *space, unsigned n)
+static unsigned objects_of_another(void)
 {
-	const struct kv_key key = small_key(n);
-	struct kv_meta meta = {.tokens = 16};
-	struct kv_digest digest;
-	struct kv_fill *fill;
+	unsigned n = 0;
 
-	assert_int_equal(begin_alone(node->s.cache, space, 512, &fill), 0);
-	small_content(kv_fill_data(fill), 512, n);
-	digest = kv_digest_of(kv_fill_data(fill), 512);
-	assert_int_equal(
-		kv_fill_seal(node->s.cache, fill, &key, &meta, 8, &digest), 0);
-}
-
-static void hand_over_for_another(struct node *node, struct kv_space *space)
-{
-	const uint64_t until = kv_now_ns() + UINT64_C(60000000000);
-
-	for (unsigned n = 0; n < OTHERS; n++) {
-		save_small(node, space, n);
-		assert_int_equal(kv_space_sync(node->s.cache, space), 0);
-		while (!is_there(node, "1001", n) && kv_now_ns() < until)
-			usleep(100);
-		assert_true(is_there(node, "1001", n));
-	}
+	pthread_mutex_lock(&fake.lock);
+	for (size_t i = 0; i < fake.n; i++)
+		n += strncmp(fake.objects[i].name, "1001/", 5) == 0;
+	pthread_mutex_unlock(&fake.lock);
+	return n;
 }
 
 static void test_others_keep_their_turns(void **state)
 {
-	struct node *node = *state;
-	const unsigned n = many();
+	const uint64_t until = kv_now_ns() + PATIENCE_NS;
+	struct small *s = *state;
 	struct kv_space *other;
 
-	node->s.config.remote.n = 1;
-	node->s.config.ssd = 1ull << 30;
-	small_must_open(&node->s);
-	assert_int_equal(kv_space_create(node->s.cache, "other", USER, USER,
-					 0700, &other),
-			 0);
-	assert_int_equal(kv_space_set_shared(node->s.cache, other, true), 0);
-	for (unsigned i = 0; i < n; i++)
-		save_small(node, node->s.space, i);
-	assert_int_equal(kv_space_sync(node->s.cache, node->s.space), 0);
-	share(node, true);
-	while (stats_of(node, 0).calls[KV_REMOTE_PUT] < 100)
+	small_must_open(s);
+	other = space_of_another(s);
+	save(s, 0, MANY, 500);
+	set_rule(five_ms);
+	share(s, true);
+	while (sent(KV_REMOTE_PUT) < 100 && kv_now_ns() < until)
 		usleep(1000);
-	hand_over_for_another(node, other);
-	assert_true(stats_of(node, 0).calls[KV_REMOTE_PUT] < n);
-	share(node, false); /* ends the offer */
-	must_be_offered(node);
+	for (unsigned n = 0; n < OTHERS; n++) {
+		assert_int_equal(save_one(s->cache, other, n, 500), 0);
+		assert_int_equal(kv_space_sync(s->cache, other), 0);
+		while (objects_of_another() <= n && kv_now_ns() < until)
+			usleep(100);
+		assert_int_equal(objects_of_another(), n + 1);
+	}
+	assert_true(sent(KV_REMOTE_PUT) < MANY);
+	share(s, false); /* ends the offer */
+	must_be_offered(s);
 	kv_space_put(other);
 }
 
-#define BEYOND 16000u /* 12288 may wait */
+#define BEYOND 13000u /* 12288 may wait */
 
 static void test_what_found_no_room_gets_there(void **state)
 {
-	struct node *node = *state;
+	struct small *s = *state;
 
-	node->s.config.remote.n = 1;
-	node->s.config.ssd = 1ull << 30;
-	small_must_open(&node->s);
-	share(node, true);
+	s->config.ssd = 1ull << 30;
+	small_must_open(s);
+	share(s, true);
+	must_be_offered(s);
+	set_rule(never);
 	for (unsigned n = 0; n < BEYOND; n++)
-		save_small(node, node->s.space, n);
-	assert_int_equal(kv_space_sync(node->s.cache, node->s.space), 0);
-	if (!stats_of(node, 0).dropped)
-		skip(); /* as fast as that is the backend */
-	must_be_offered(node);
-	must_have(node, 0, BEYOND);
+		assert_int_equal(save_one(s->cache, s->space, n, 500), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_true(stats_of(s).dropped > 0);
+	set_rule(NULL);
+	fake_release();
+	must_be_offered(s);
+	must_have(BEYOND);
 }
 
 int main(void)
@@ -485,10 +768,19 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 		TEST(test_what_was_saved_before_is_handed_over),
-		TEST(test_what_a_backend_has_is_not_given_again),
+		TEST(test_nobody_asks_for_new_small_blocks),
+		TEST(test_what_the_backend_has_is_not_put_again),
+		TEST(test_what_was_fetched_is_not_put_back),
+		TEST(test_a_damaged_object_is_replaced),
 		TEST(test_a_backend_that_failed_gets_what_it_missed),
+		TEST(test_a_put_that_fails_is_retried),
+		TEST(test_a_full_backend_is_left_in_peace),
+		TEST(test_one_object_that_is_refused_holds_up_nothing),
+		TEST(test_what_failed_is_offered_again_alone),
 		TEST(test_what_waited_at_a_kill_gets_there),
 		TEST(test_what_the_end_makes_durable_is_handed_over),
+		TEST(test_the_end_waits_only_seconds_for_the_backend),
+		TEST(test_what_waits_stays_when_it_is_taken_back),
 		TEST(test_what_is_used_once_it_is_durable_is_handed_over),
 		TEST(test_what_nobody_used_may_stay_here),
 		TEST(test_a_read_only_store_is_not_handed_over),

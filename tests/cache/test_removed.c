@@ -222,7 +222,7 @@ static void test_places_that_are_damaged_are_passed_over(void **state)
 /* ---- a file system that fails ---- */
 
 enum { NOTHING, WRITE, SYNC };
-static _Atomic int failing; /* what fails on STORE/removed */
+static _Atomic int failing; /* the call that fails on STORE/removed */
 
 static bool fails(int fd, int what)
 {

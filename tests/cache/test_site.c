@@ -74,6 +74,11 @@ static void test_urls_that_are_taken(void **state)
 	must_take("https", "//[::1]:443/a", "https://[::1]:443/a/");
 	must_take("https", "//10.0.0.1?ca=/dev/null", "https://10.0.0.1/");
 	assert_string_equal(site->ca, "/dev/null");
+	must_take("http+unix", "/run/x.sock", "http://localhost/");
+	assert_string_equal(site->socket, "/run/x.sock");
+	must_take("http+unix", "/run/x.sock:/a/b/?ca=/dev/null",
+		  "http://localhost/a/b/");
+	assert_string_equal(site->socket, "/run/x.sock");
 	must_take("s3", "//bucket?endpoint=http://host:9000",
 		  "http://host:9000/bucket/");
 	assert_string_equal(site->region, "us-east-1");
@@ -117,6 +122,9 @@ static void test_urls_that_are_refused(void **state)
 		{"http", "//host/a\nb", "into a path"},
 		{"http", "//host/../a\n", "dot"},
 		{"http", "//host?region=x", "unknown parameter \"region\""},
+		{"http+unix", "run/x", "absolute path"},
+		{"http+unix", "/run/x:y", "followed by :/PREFIX"},
+		{"http+unix", "/run/x:/../y", "dot"},
 		{"http", "//host?ca", "ca= has no value"},
 		{"http", "//host?ca=", "ca= has no value"},
 		{"http", "//host?ca=%2", "ca= has no value"},
@@ -193,7 +201,7 @@ static void test_credentials_that_are_refused(void **state)
 		{"password=x\n", "no user"},
 		{"user=me\npassword=\n", "line 2"},
 		{"user=me\npassword\n", "line 2"},
-		{"user=me\nuser=you\npassword=x\n", "line 2 says again"},
+		{"user=me\nuser=you\npassword=x\n", "line 2 repeats user"},
 		{"user=me\npassword=a b\n", "line 2"},
 		{"user=me\npassword=a\001b\n", "line 2"},
 		{"[x]\nuser=me\npassword=x\n", "no user"},
@@ -226,7 +234,7 @@ static void test_a_file_that_others_may_read_is_refused(void **state)
 		return;
 	write_file("user=me\npassword=x\n", 0600);
 	assert_int_equal(chown("as", 1234, 1234), 0);
-	must_refuse("http", DAV, -EACCES, "it is user 1234's");
+	must_refuse("http", DAV, -EACCES, "it belongs to user 1234");
 }
 
 static void test_names_are_encoded_and_bounded(void **state)

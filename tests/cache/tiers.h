@@ -211,8 +211,8 @@ static inline void tiers_wake(struct kv_acquire *acquire, void *arg)
 	kv_waiter_wake(arg);
 }
 
-/* Prepare an acquire of @n blocks of a chain, to be submitted.  It wakes
- * @waiter when it is settled. */
+/* Prepare an acquire of @n blocks of a chain, to be submitted.  The
+ * acquire wakes @waiter when it has settled. */
 static inline struct kv_acquire *tiers_acquire_new(struct kv_space *space,
 						   unsigned chain, unsigned n,
 						   struct kv_waiter *waiter)

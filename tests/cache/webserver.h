@@ -22,20 +22,25 @@ static const char webserver_conf[] =
 	"  client_body_temp_path body; proxy_temp_path body;\n"
 	"  fastcgi_temp_path body; uwsgi_temp_path body;\n"
 	"  scgi_temp_path body; root data;\n"
-	"  dav_methods PUT DELETE MOVE; create_full_put_path on;\n"
+	"  dav_methods PUT DELETE; create_full_put_path on;\n"
 	"  server {\n"
 	"    listen 127.0.0.1:%u;\n"
 	"    location /full/ { return 507; }\n"
 	"    location /forbidden/ { return 403; }\n"
 	"    location /busy/ { return 503; }\n"
+	"    location /often/ { add_header Retry-After 7 always; "
+	"return 429; }\n"
 	"    location /ill/ { return 500; }\n"
 	"    location /elsewhere/ { return 301 /there/; }\n"
 	"    location /small/ { client_max_body_size 1000; }\n"
 	"    location /private/ {\n"
 	"      auth_basic x; auth_basic_user_file users;\n"
 	"    }\n"
+	"    location /no-list/ { location ~ /$ { return 403; } }\n"
+	"    location /gets/ { dav_methods off; }\n"
 	"    location /read-only/ { limit_except GET { deny all; } }\n"
 	"  }\n"
+	"  server { listen unix:web.sock; }\n"
 	"%s"
 	"}\n";
 
@@ -97,6 +102,7 @@ static inline int webserver_start(struct webserver *server)
 
 	if (!getcwd(here, sizeof(here)))
 		return -1;
+	unlink("web.sock"); /* of a server that was killed */
 	server->pid = fork();
 	if (server->pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);

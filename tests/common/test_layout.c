@@ -38,6 +38,42 @@ static int agrees(const struct kv_layout *layout, const char *text)
 	return kv_layout_agrees(layout, text, strlen(text));
 }
 
+static void the_engines_keys_are_no_part_of_the_comparison(void **state)
+{
+	_cleanup_(kv_layout_freep) struct kv_layout *own = NULL;
+	_cleanup_(kv_layout_freep) struct kv_layout *engine = NULL;
+	_cleanup_(kv_layout_freep) struct kv_layout *again = NULL;
+
+	(void)state;
+	assert_int_equal(parse(ONE "}", &own), 0);
+	assert_int_equal(parse(ONE ",\"keys\":\"engine\"}", &engine), 0);
+	assert_false(own->engine_keys);
+	assert_true(engine->engine_keys);
+	assert_non_null(strstr(engine->json, "\"keys\": \"engine\""));
+	assert_int_equal(parse(engine->json, &again), 0);
+	assert_true(again->engine_keys);
+	assert_string_equal(again->json, engine->json);
+	assert_int_equal(agrees(own, ONE ",\"keys\":\"engine\"}"), 1);
+	assert_int_equal(agrees(engine, ONE "}"), 1);
+	assert_int_equal(refusal(ONE ",\"keys\":\"kvfs\"}"), -EINVAL);
+	assert_int_equal(refusal(ONE ",\"keys\":true}"), -EINVAL);
+}
+
+static void another_seed_changes_only_the_seed(void **state)
+{
+	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
+	_cleanup_(kv_layout_freep) struct kv_layout *wanted = NULL;
+
+	(void)state;
+	assert_int_equal(parse(ONE "}", &layout), 0);
+	assert_true(layout->seed_drawn);
+	assert_int_equal(kv_layout_set_seed(layout, 0xabc), 0);
+	assert_false(layout->seed_drawn);
+	assert_int_equal(parse(ONE ",\"seed\":\"0000000000000abc\"}", &wanted),
+			 0);
+	assert_string_equal(layout->json, wanted->json);
+}
+
 static void what_is_not_an_object_with_tensors_is_refused(void **state)
 {
 	static const char *const bad[] = {
@@ -424,6 +460,9 @@ static void free_takes_null(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(
+			the_engines_keys_are_no_part_of_the_comparison),
+		cmocka_unit_test(another_seed_changes_only_the_seed),
 		cmocka_unit_test(what_is_not_an_object_with_tensors_is_refused),
 		cmocka_unit_test(unknown_and_repeated_members_are_refused),
 		cmocka_unit_test(bad_names_and_dtypes_are_refused),

@@ -10,13 +10,13 @@ mkdir "$R"
 REMOTE=remote=dir:$R,remote_threshold=1
 node() { start "$REMOTE"; }
 cat > "$T/layout" <<'L'
-{"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]}], "tokens": 16, "share": true}
+{"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]}], "tokens": 16, "keys": "engine", "share": true}
 L
 kv() { python3 "$here/../mount/mkblock.py" "$@" --tensor k:BF16:4x16x64:8192 || fail mkblock.py; }
 make() { mkdir "$1" && cp "$T/layout" "$1/.layout" || fail "the space $1"; }
 # came N: print 1 if block N is fetched, 0 if not
 came() { "$B/tests/mount/fetch" "$M" s acquire 5000 "$(key "$1")" | cut -d' ' -f1; }
-handed_over() { find "$R" -name "$(key "$1").digest" | grep -q .; }
+handed_over() { find "$R" -name "$(key "$1")" ! -path "*/.part/*" | grep -q .; }
 crash() {
 	kill_daemon
 	umount -l "$M"

@@ -169,7 +169,7 @@ static void save(struct client *c)
 	kvfs_xfer_wait(xfer, KVFS_SEALED, 20 * SECOND);
 	look_at_statuses(&b, xfer);
 	switch (client_random(&seed, 4)) {
-	case 0: /* while the blocks are being written to SSD */
+	case 0: /* evict the blocks while they are being written to SSD */
 		usleep((useconds_t)client_random(&seed, 10000));
 		evict(c, &b);
 		flush(c);

@@ -119,12 +119,27 @@ static inline void daemon_stop(struct daemon *d)
 	assert_int_equal(system(command), 0);
 }
 
-static inline struct kv_control_counts daemon_counts(struct daemon *d)
+/* The fields of struct kv_control_counts, not atomic. */
+struct daemon_counts {
+	uint64_t connections, messages, stray_releases, forced_releases;
+	uint64_t dropped_reservations, protocol_errors, slow, refused;
+};
+
+static inline struct daemon_counts daemon_counts(struct daemon *d)
 {
 	struct kv_control_counts counts;
 
 	kv_control_counts(d->control, &counts);
-	return counts;
+	return (struct daemon_counts){
+		.connections = counts.connections,
+		.messages = counts.messages,
+		.stray_releases = counts.stray_releases,
+		.forced_releases = counts.forced_releases,
+		.dropped_reservations = counts.dropped_reservations,
+		.protocol_errors = counts.protocol_errors,
+		.slow = counts.slow,
+		.refused = counts.refused,
+	};
 }
 
 static inline struct kv_cache_stats daemon_stats(struct daemon *d)

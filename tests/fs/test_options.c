@@ -208,7 +208,7 @@ static void a_comma_in_a_value_is_written_behind_a_backslash(void **state)
 	(void)state;
 	assert_string_equal(o.control, "/a,b\\,\\c,");
 	assert_int_equal(o.rules.uid, 7);
-	assert_string_equal(o.cache.remote.urls[0], "dir:/d,e");
+	assert_string_equal(o.cache.remote.url, "dir:/d,e");
 	kv_options_fini(&o);
 }
 

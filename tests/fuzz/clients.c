@@ -512,7 +512,7 @@ static void move_list(const struct move *m)
 	await(m->player, post(m->player, &header, &list, sizeof(list)));
 }
 
-/* Lend the staging itself, with a page for each block. */
+/* Lend the daemon the staging memory as a pool of one page for each block. */
 static void move_lend(const struct move *m)
 {
 	struct wire_header header = about(m, WIRE_POOL);

@@ -3,7 +3,7 @@
 #include "cache/remote/site.h"
 #include "tests/fuzz/fuzz.h"
 
-static const char *const schemes[] = {"http", "https", "s3"};
+static const char *const schemes[] = {"http", "https", "s3", "http+unix"};
 
 static void check_one_line(const char *why)
 {

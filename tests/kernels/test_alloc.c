@@ -150,7 +150,8 @@ static void seal_pages(struct client *c, kvfs_pool *pool)
 	kvfs_pages_free(pages);
 }
 
-/* Reserve a pool: all its pages can be mapped after failures. */
+/* Reserve a pool.  After a map and a save that may have failed, all its pages
+ * can still be taken. */
 static void reserve(struct client *c)
 {
 	kvfs_pages *all;

@@ -13,8 +13,8 @@
 #define BLOCK 4096
 #define SECOND 1000000000u
 
-/* The daemon's reaction to a SAVE.  REFUSING: to the staging memory instead;
- * BUSY: to a RESERVE, which waits for the test. */
+/* The daemon's reaction to a SAVE; but REFUSING refuses the staging memory, and
+ * BUSY delays the reply to a RESERVE until the test allows it. */
 enum mode { SEALING, HANGING_UP, SILENT, REFUSING, BUSY };
 
 /* A block in staging memory, in the stage that was offered last. */

@@ -276,7 +276,8 @@ static void P_hands_over_to_D(void **state)
 	nothing_leaked(w, before);
 }
 
-/* Kill P at @stage; D asks for the blocks before and after. */
+/* Kill the prefill process at @stage.  The decode process requests the
+ * blocks before and after the kill, and gets @min to @max of them. */
 static void killed_at(struct world *w, const char *stage, size_t min,
 		      size_t max)
 {

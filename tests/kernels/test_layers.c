@@ -210,7 +210,7 @@ static void layers_that_cannot_be_are_refused(void **state)
 			-EINVAL);
 }
 
-/* A layout without layers keeps its text. */
+/* The canonical text of a layout has "layers" only if the given text had it. */
 static void a_layout_that_does_not_say_it_has_the_text_it_had(void **state)
 {
 	const char *text = LAYOUT(FOUR);

@@ -293,7 +293,8 @@ static void do_plan(struct world *w, const struct kv_plan *plan, bool loads)
 	}
 }
 
-/* Load by the kernel and by the host device, compare, and save. */
+/* Load the ranges by the scatter kernel and by the host device, and compare the pages;
+ * then save the pages by both, and compare the blocks. */
 static void compare(struct layout l, const struct kvfs_range *ranges,
 		    size_t n_ranges, uint64_t staging, bool skips)
 {

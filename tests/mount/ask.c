@@ -38,7 +38,7 @@ static long acquire(const kvfs_query *query)
 static long make(kvfs_session *session, const char *name, const char *verb)
 {
 	const char *layout = strcmp(verb, "remote") == 0 ? TENSORS
-				     ",\"share\":true}"
+				     ",\"keys\":\"engine\",\"share\":true}"
 							 : TENSORS "}";
 	const unsigned flags = KVFS_CREATE | 0777 |
 			       (strcmp(verb, "make") == 0 ? 0 : KVFS_SHARED);

@@ -23,7 +23,7 @@
 #define LAYOUT \
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[4096]}]}"
 #define KEYS 64u
-#define OWN 1000u    /* first key of the asker's own blocks */
+#define OWN 1000u    /* first key in the space of the user that measures */
 #define ABSENT 2000u /* first of the keys that no user has */
 
 static struct peer peer;

@@ -5,11 +5,14 @@
 # shared gets there in the end: what was saved before, what a full backend refused, and
 # what waited when the daemon was killed.
 . "$(dirname "$0")/lib"
-O=$T/objects
-mkdir -m 1777 "$O"
+. "$here/tiers"
+trap 'end_servers; cleanup' EXIT
 [ "$(id -u)" = 0 ] && chmod 755 "$T"
+port=$(free_port)
+"$here/web.py" "$port" "$T/fault" 2>"$T/web.log" & servers+=("$!")
+wait_for 30 listens "$port" || fail "the server does not come up: $(cat "$T/web.log")"
 cat > "$T/layout" <<'L'
-{"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]}], "tokens": 16}
+{"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]}], "tokens": 16, "keys": "engine"}
 L
 sed 's/}$/, "share": true}/' "$T/layout" > "$T/shared"
 BLOCKS=12
@@ -21,51 +24,55 @@ save() {
 	for i in $(seq $BLOCKS); do put "$1" "$i" "$T/b$i" || fail "put $i"; done
 	sync "$M/$1" || fail "sync"
 }
+there() { curl -s "http://127.0.0.1:$port/objects/" | grep "^/kv/${1:-0}/2-.*/$(key "$2")$"; }
 # objects [TENANT]: of the blocks that save() saves
 objects() {
 	local i n=0
 	for i in $(seq $BLOCKS); do
-		compgen -G "$O/${1:-0}-*-$(key "$i")" >/dev/null && n=$((n + 1))
+		there "${1:-0}" "$i" >/dev/null && n=$((n + 1))
 	done
 	echo $n
 }
-# behind: later saves have been copied, so these had their turn. The backend's breaker may
-# have opened: wait until it has closed.
+empty() { curl -s -o /dev/null -X DELETE "http://127.0.0.1:$port/kv/"; }
+# behind: later saves have been copied, so these had their turn. The breaker may have
+# opened: wait until it has closed.
 next=100
 behind() {
-	local i
+	local i j
 	for ((i = 0; i < 60; i++)); do
 		next=$((next + 1))
 		put after $next "$T/b1" && sync "$M/after" || fail "put $next"
 		for j in 1 2 3 4 5; do
 			sleep 0.1
-			compgen -G "$O/0-*-$(key $next)" >/dev/null && return
+			there 0 $next >/dev/null && return
 		done
 	done
 	fail "nothing is handed over any more"
 }
 share() { setfattr -n user.kvfs.share -v "$2" "$M/$1" || fail "share $1 $2"; }
 
-REMOTE="remote=helper:$here/kvfs-remote-files?dir=$O&fault=$T/fault"
+REMOTE="remote=http://127.0.0.1:$port/kv"
 start "$REMOTE"
-hold() { # all helpers that there are
-	pids=$(children "$(daemon_pids | head -1)")
-	[ -n "$pids" ] || fail "no helper"
-	for p in $pids; do freeze "$p"; done
+# hold: let every PUT of the space hang, and save more blocks than may be in flight.
+hold() {
+	local i
+	echo "PUT /kv/0/ hang" > "$T/fault"
+	for i in {1..40}; do put after $((next += 1)) "$T/b1" || fail "put $next"; done
+	sync "$M/after"
 }
-go() { for p in $pids; do kill -CONT "$p"; done; }
+go() { rm -f "$T/fault"; }
 
 arrive() { # WHAT [TENANT]: all of them do
 	local i
-	for ((i = 0; i < 600; i++)); do [ "$(objects "${2:-}")" = $BLOCKS ] && break; sleep 0.1; done
-	eq "$1" "$(objects "${2:-}")" $BLOCKS
+	for ((i = 0; i < 600; i++)); do [ "$(objects "${2:-0}")" = $BLOCKS ] && break; sleep 0.1; done
+	eq "$1" "$(objects "${2:-0}")" $BLOCKS
 	offered
-	rm -f "$O"/*
+	empty
 }
 offered() { # until nothing is offered any more
 	local i
 	for ((i = 0; i < 600; i++)); do
-		grep -q '^kvfs_remote_offering{backend="0"[^}]*} 0' "$M/.kvfs/metrics" && return
+		[ "$(metric kvfs_remote_offering)" = 0 ] && return
 		sleep 0.1
 	done
 	fail "it is offered for ever"
@@ -85,17 +92,15 @@ arrive "what is shared later"
 
 # Refused, until there is room.
 make refused && share refused 1
-echo full > "$T/fault"
+echo "PUT /kv/ 507" > "$T/fault"
 save refused
-for ((i = 0; i < 300; i++)); do
-	[ "$(sed -n 's/^kvfs_remote_dropped_total{backend="0"[^}]*} //p' "$M/.kvfs/metrics")" -ge $BLOCKS ] && break
-	sleep 0.1
-done
+for ((i = 0; i < 300; i++)); do [ "$(metric kvfs_remote_dropped_total)" -ge $BLOCKS ] && break; sleep 0.1; done
 eq "in a full backend" "$(objects)" 0
-rm "$T/fault"
+eq "which is used for reading still" "$(metric kvfs_remote_open)" 1
+go
 arrive "what was refused"
 
-# Taken back while all of them wait, those included that are asked about.
+# Taken back while all of them wait.
 make taken && share taken 1
 hold && save taken
 share taken 0
@@ -120,8 +125,9 @@ if [ "$(id -u)" = 0 ]; then
 	stop
 	start "$REMOTE"
 	eq "at the next mount" "$(xattr "$M/sold" share)" 0
+	for space in given late refused; do share $space 0; done
 	behind
-	eq "of a space that is not shared" "$(compgen -G "$O/1001-*" | wc -l)" 0
+	eq "of a space that is not shared" "$(curl -s "http://127.0.0.1:$port/objects/" | grep -c '^/kv/1001/')" 0
 	share sold 1
 	arrive "the new owner's" 1001
 	share sold 0
@@ -131,12 +137,14 @@ fi
 make killed && share killed 1
 for space in given late refused; do share $space 0; done
 offered
+empty
 hold && save killed
 pid=$(daemon_pids | head -1)
 kill -KILL "$pid"
 unmount "$M" || fail "umount"
 gone
 eq "what was not handed over" "$(objects)" 0
+go
 start "$REMOTE"
 arrive "what waited"
 

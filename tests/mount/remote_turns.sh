@@ -7,7 +7,7 @@ needs_root setpriv
 . "$here/tiers"
 trap 'end_servers; cleanup' EXIT
 port=$(free_port)
-"$here/stall.py" "$port" "$T/stall" 2>"$T/server.log" & servers+=($!)
+"$here/web.py" "$port" "$T/fault" 2>"$T/server.log" & servers+=($!)
 wait_for 30 listens "$port" || fail "the server does not come up: $(cat "$T/server.log")"
 N=$T/node
 mkdir -m 755 "$N"
@@ -32,17 +32,18 @@ done
 mapfile -t keys < <("$T/storm" "$T/sock2" none keys 4096 200)
 eq "while all is answered" "$(came 4001 s4001 "${keys[@]:0:20}")" 20
 
-echo "${keys[@]:100:100}" >"$T/stall"
+printf "GET %s hang\n" "${keys[@]:100:100}" >"$T/fault"
 as 4002 "$T/fetch" "$T/sock2" s4001 acquire 9000 "${keys[@]:60:140}" >/dev/null & hangs=$!
 sleep 1
 eq "the owner's, while another waits for his" "$(came 4001 s4001 "${keys[@]:20:20}")" 20
 wait $hangs
 
-rm "$T/stall"
+rm "$T/fault"
 sleep 2
-echo /4002/ >"$T/stall"
+echo "GET /4002/ hang" >"$T/fault"
 as 4002 "$T/fetch" "$T/sock2" s4002 acquire 9000 "${keys[@]}" >/dev/null & hangs=$!
 sleep 1
 eq "one user's, while another waits for his own" "$(came 4001 s4001 "${keys[@]:40:20}")" 20
 wait $hangs
+rm "$T/fault"
 unmount "$N"

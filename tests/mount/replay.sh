@@ -54,7 +54,7 @@ for o in --csv "--plot $T/svg"; do
 	not "$o is withdrawn" "--csv and --plot are withdrawn: use --json" "$R" $o "$T/a"
 	absent "$o is withdrawn" "$T/svg"
 done
-# refused WHAT FILE LINE REASON
+# refused WHAT FILE LINE REASON - check that kvfs-replay rejects FILE at LINE for REASON
 refused() {
 	local out rc
 	out=$("$R" --policy lru "$2" 2>&1 > "$T/out")

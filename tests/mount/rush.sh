@@ -14,7 +14,7 @@ user() { # UID COMMAND...
 	setpriv --reuid "$1" --regid "$1" --clear-groups "$T/rush" "${@:2}"
 }
 mkfifo "$T/end"
-# beside SSD ARGUMENTS...: what user 1001 does meanwhile
+# beside SSD COMMAND N - run user 1002's work while user 1001 runs `rush COMMAND SOCKET N`
 beside() {
 	start "ssd=$1"
 	user 1001 "$2" "$SOCK" "$3" > "$T/begun" < "$T/end" &

@@ -24,7 +24,7 @@ optional() { # a backend that appears later, which the daemon reports
 	rm -rf "$T/late"
 	start "remote=dir:$T/late,remote_optional"
 }
-HERE="remote=dir:$T/late: it is there now"
+HERE="remote=dir:$T/late: it is back"
 
 optional 2>>"$T/log"
 mkdir "$T/late"
@@ -72,8 +72,8 @@ full=$!
 soon "a full log" "$T/full" full
 optional 2>/dev/null
 mkdir "$T/late"
-for ((i = 0; i < 300; i++)); do grep -q "^remote.*: asked" "$M/.kvfs/stats" && break; sleep 0.1; done
-ok "the backend is asked" grep -q "^remote.*: asked" "$M/.kvfs/stats"
+for ((i = 0; i < 300; i++)); do grep -q "^remote.*: open" "$M/.kvfs/stats" && break; sleep 0.1; done
+ok "the backend is asked" grep -q "^remote.*: open" "$M/.kvfs/stats"
 ok "a space" mkdir "$M/s"
 stop
 kill $full

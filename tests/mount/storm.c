@@ -114,7 +114,7 @@ static int open_space(const char *name, bool share)
 
 	snprintf(layout, sizeof(layout),
 		 "{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":"
-		 "[%llu]}]%s}",
+		 "[%llu]}],\"keys\":\"engine\"%s}",
 		 (unsigned long long)storm.bytes,
 		 share ? ",\"share\":true" : "");
 	return kvfs_space_open(storm.session, name, layout, KVFS_CREATE | 0755,

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""remote.py BACKEND URL BUILD FOLDER MEMORY - measure the remote tier between two nodes of
-this machine, against the backend's own client in the same rounds.
+"""remote.py BACKEND URL BUILD FOLDER MEMORY GATEWAY MASTER - measure the remote tier between
+two nodes of this machine, against the backend's own client in the same rounds.
 
 A put lasts from the sharing of a durable space until the backend has its last block.  A get
 is an acquire of the blocks of a PROMPT at a time, by a node without them: the blocks are
 verified and in memory.  The clients (cp, curl, boto3, Mooncake's own) have MANY objects in
-flight, from MEMORY and to MEMORY.  CPU time is that of the daemon with its helpers, or of the
-client; servers are not counted.  Prints medians; run it on an idle machine."""
+flight, from MEMORY and to MEMORY.  CPU time is that of the daemon and of the process GATEWAY,
+or of the client; servers are not counted.  Prints medians; run it on an idle machine."""
 import os
 import resource
 import shutil
@@ -20,15 +20,10 @@ ROUNDS = int(os.environ.get("ROUNDS", "3"))
 MANY, PROMPT = 32, 128
 SIZES = {2304 << 10: 128, 128 << 10: 2048}  # number of blocks by their bytes
 HZ = os.sysconf("SC_CLK_TCK")
+GATEWAYS = [int(pid) for pid in sys.argv[6:7] if pid]
 
 
 # ---- time and CPU ----
-def children_of(pid: int) -> list[int]:
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
-        mine = [int(child) for child in f.read().split()]
-    return mine + [grandchild for child in mine for grandchild in children_of(child)]
-
-
 def seconds_of(pid: int) -> float:
     with open(f"/proc/{pid}/stat", encoding="ascii") as f:
         fields = f.read().rpartition(")")[2].split()
@@ -36,7 +31,7 @@ def seconds_of(pid: int) -> float:
 
 
 def used(pid: int) -> float:
-    return sum(seconds_of(one) for one in [pid, *children_of(pid)])
+    return sum(seconds_of(one) for one in [pid, *GATEWAYS])
 
 
 def own_seconds() -> float:
@@ -63,7 +58,7 @@ class Node:
                                                for name in ("store", "mount", "socket"))
         os.makedirs(self.mount, exist_ok=True)
         options = ("dram=1G,ssd=4G,segment=64M,scrub=0,hugepages=off,remote_threshold=1,"
-                   f"control={self.socket},remote={url}")
+                   f"control={self.socket},remote={url},remote_secret={folder}/secret")
         subprocess.run([f"{build}/kvfs", "-o", options, self.store, self.mount], check=True)
         self.pid = int(subprocess.check_output(["pgrep", "-f", f"^[^ ]*kvfs .*{self.store} "]))
 
@@ -76,7 +71,7 @@ class Node:
     def put_bytes(self) -> int:
         with open(f"{self.mount}/.kvfs/metrics", encoding="ascii") as f:
             return sum(int(line.split()[1]) for line in f
-                       if line.startswith("kvfs_remote_put_bytes_total{"))
+                       if line.startswith("kvfs_remote_put_bytes_total "))
 
     def keep(self, space: str, size: int, blocks: int) -> None:
         self.storm(space, "keep", size, blocks)
@@ -122,10 +117,7 @@ class Files:
 
 class Copies(Files):
     def open(self, url: str) -> None:
-        self.root = url.partition(":")[2].partition("?")[0].removeprefix("dir=")
-        if "dir=" in url:
-            self.root = url.partition("dir=")[2].partition("&")[0]
-        self.root += "/own"
+        self.root = url.partition(":")[2] + "/own"
 
     def put(self) -> None:
         subprocess.run(["cp", "-rT", self.here, self.root], check=True)
@@ -201,8 +193,8 @@ class Mooncake:
         import ctypes
         from mooncake.store import MooncakeDistributedStore
         self.store = MooncakeDistributedStore()
-        master = url.partition("//")[2].partition("?")[0]
-        if self.store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", master) != 0:
+        if self.store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "",
+                            sys.argv[7]) != 0:
             sys.exit("Mooncake cannot be set up")
         self.memory = ctypes.create_string_buffer(self.size * MANY)
         self.at = ctypes.addressof(self.memory)
@@ -230,12 +222,15 @@ class Mooncake:
         self.store.close()
 
 
-CLIENTS = {"dir": Copies, "helper": Copies, "http": Curl, "s3": Boto, "mooncake": Mooncake}
+CLIENTS = {"dir": Copies, "http": Curl, "s3": Boto, "mooncake": Mooncake}
 
 
 # ---- rounds ----
 def main() -> None:
-    kind, url, build, folder, memory = sys.argv[1:]
+    kind, url, build, folder, memory = sys.argv[1:6]
+    os.umask(0o077)
+    with open(f"{folder}/secret", "wb") as f:
+        f.write(os.urandom(32))
     nodes = [Node(folder, url, build, number) for number in (1, 2)]
     for size, blocks in SIZES.items():
         client = CLIENTS[kind](memory, size, blocks)

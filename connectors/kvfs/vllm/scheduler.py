@@ -342,7 +342,7 @@ class Scheduler:
         if offers and self._spaces.connected and not paused:
             self._offer(plan, offers, output.kv_connector_block_state)
         elif offers and not self._stopped:
-            # A later step offers the blocks, if their requests still run then.
+            # Saves are paused: a later step saves the blocks, if their requests still run then.
             for known, end in offers:
                 self.stats.add("dropped", max(0, end - max(known.saved, known.counted)))
                 known.counted = max(known.counted, end)
@@ -397,7 +397,8 @@ class Scheduler:
             self._failed.pop(next(iter(self._failed)))
         for id in report.dropped:
             if (known := self._requests.get(id)) is None:
-                # Other requests may have skipped blocks that this request did not save.
+                # The request has ended, so the blocks that it did not save are unknown.
+                # Offer all blocks again: other requests may have skipped these blocks.
                 self._offered = Offered()
                 for other in self._requests.values():
                     other.offer_again()

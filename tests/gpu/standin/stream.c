@@ -49,9 +49,9 @@ struct CUstream_st {
 	pthread_cond_t go;	 /* big_lock */
 };
 
-/* big_lock; all of them */
+/* list of all streams; guarded by big_lock */
 static struct CUstream_st *streams;
-/* big_lock; made at first use */
+/* the legacy streams, created at first use; guarded by big_lock */
 static struct CUstream_st *legacy[MAX_DEVICES];
 static struct queue queues[MAX_DEVICES][PRIORITIES][MAX_QUEUES]; /* big_lock */
 static unsigned made;	 /* big_lock; number of streams made */

@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * breaker.c - circuit breakers of the backend and of tenants.
+ *
+ * OWNS      the breakers, and the trials.
+ *
+ * STATES    of a breaker:
+ *             CLOSED -> OPEN      kv_breaker_note, trial_ended: nothing is sent any more
+ *               OPEN -> CLOSED    trial_ended
+ *
+ * INVARIANTS
+ *   (1) Breakers are added, never removed; only the remote thread changes them.
+ *   (2) A breaker has at most one trial in flight, an abandoned one included.
+ *   (3) Between two lines that say that a breaker has opened is one that says that it
+ *       has closed.
+ *
+ * LOCKING   cache->lock for the statistics.  Any thread reads the atomics.
+ */
+#include <stdio.h>
+
+#include "cache/remote/breaker.h"
+#include "common/rate.h"
+
+#define MS UINT64_C(1000000)
+#define FAILURES 8u	     /* in a row */
+#define TRIAL_NS (1000 * MS) /* for a trial, and before the first */
+#define PAUSE_MAX_NS (30000 * MS)
+#define HELD_WAIT_NS (1000 * MS) /* operations wait so long, else they fail */
+#define TENANTS 256u		 /* more than these share the last breaker */
+
+struct kv_breakers {
+	struct kv_breaker backend;
+	bool was_there; /* the backend, since the mount */
+	int answer;	/* to kv_breakers_ask; 1: not yet */
+	_Atomic unsigned n;
+	uint32_t uids[TENANTS]; /* fixed, of the first n */
+	struct kv_breaker tenants[TENANTS];
+};
+
+/* A HEAD of an object, or of the backend. */
+struct trial {
+	struct kv_remote_job job; /* first */
+	struct kv_breaker *breaker;
+	bool probe; /* of the backend, because a tenant's operations fail */
+};
+
+int kv_breakers_init(struct kv_remote *remote)
+{
+	remote->breakers = calloc(1, sizeof(*remote->breakers));
+	return remote->breakers ? 0 : -ENOMEM;
+}
+
+void kv_breakers_fini(struct kv_remote *remote)
+{
+	free(kv_steal(remote->breakers));
+}
+
+/* NULL: nothing was sent for this user yet. */
+static struct kv_breaker *find_breaker(struct kv_breakers *breakers,
+				       uint32_t uid)
+{
+	const unsigned n = atomic_load(&breakers->n);
+
+	for (unsigned i = 0; i < n; i++)
+		if (breakers->uids[i] == uid || i == TENANTS - 1)
+			return &breakers->tenants[i];
+	return NULL;
+}
+
+struct kv_breaker *kv_breaker_of(struct kv_remote *remote, uint32_t uid)
+{
+	struct kv_breakers *breakers = remote->breakers;
+	struct kv_breaker *breaker = find_breaker(breakers, uid);
+
+	if (breaker)
+		return breaker;
+	breaker = &breakers->tenants[breakers->n];
+	breaker->uid = breakers->uids[breakers->n] = uid;
+	atomic_fetch_add(&breakers->n, 1);
+	return breaker;
+}
+
+bool kv_remote_is_open(struct kv_remote *remote, uint32_t uid)
+{
+	const struct kv_breaker *breaker = find_breaker(remote->breakers, uid);
+
+	if (remote->stop || atomic_load(&remote->breakers->backend.open))
+		return false;
+	return !breaker || (!atomic_load(&breaker->open) &&
+			    atomic_load(&breaker->held_until_ns) <=
+				    kv_now_ns() + HELD_WAIT_NS);
+}
+
+/* Print that operations of the tenant, or of all, are not sent, or sent again. */
+static void tell(struct kv_remote *remote, struct kv_breaker *breaker,
+		 bool back)
+{
+	const char *url = remote->cache->config.remote.url;
+	char tenant[KV_REMOTE_NAME_MAX + 32] = "";
+	char name[KV_REMOTE_NAME_MAX + 1];
+
+	if (breaker->told != back)
+		return;
+	breaker->told = !back;
+	if (breaker != &remote->breakers->backend) {
+		kv_tenant_name(remote->cache, breaker->uid, name);
+		snprintf(tenant, sizeof(tenant), " for tenant %s", name);
+	}
+	if (back)
+		fprintf(stderr, "kvfs: remote=%s: it is back%s\n", url, tenant);
+	else
+		fprintf(stderr,
+			"kvfs: warning: remote=%s: given up%s until it is "
+			"back: %s\n",
+			url, tenant, breaker->why);
+}
+
+static void set_open(struct kv_remote *remote, struct kv_breaker *breaker,
+		     bool open)
+{
+	struct kv_breakers *breakers = remote->breakers;
+	const bool is_backend = breaker == &breakers->backend;
+	const uint64_t now = kv_now_ns();
+
+	if (breaker->open == open)
+		return;
+	/* Longer pauses for a tenant whose trials succeed, but nothing else. */
+	if (open && (is_backend || now - breaker->changed_ns > PAUSE_MAX_NS))
+		breaker->pause_ns = 0;
+	if (open)
+		breaker->pause_ns =
+			kv_backoff(breaker->pause_ns, TRIAL_NS, PAUSE_MAX_NS);
+	breaker->try_ns = now + breaker->pause_ns;
+	breaker->changed_ns = now;
+	breaker->failures = breaker->refusals = 0;
+	atomic_store(&breaker->open, open);
+	kv_lock(remote->cache);
+	if (is_backend)
+		remote->stats.open = !open;
+	else if (open)
+		remote->stats.tenants_closed++;
+	else
+		remote->stats.tenants_closed--;
+	kv_unlock(remote->cache);
+}
+
+void kv_remote_describe(const struct kv_remote_job *job, int status,
+			char text[KV_REMOTE_FAILURE_MAX])
+{
+	static const char *const calls[KV_REMOTE_CALLS] = {
+		[KV_REMOTE_HEAD] = "head",
+		[KV_REMOTE_GET] = "get",
+		[KV_REMOTE_PUT] = "put",
+		[KV_REMOTE_DELETE] = "delete",
+	};
+	/* What an abandoned operation says is still the backend's. */
+	const char *why = job->abandoned ? "" : job->op.why;
+
+	/* Without a name it is a question of ours. */
+	snprintf(text, KV_REMOTE_FAILURE_MAX, "%s%s%.140s",
+		 *job->op.name ? calls[job->op.call] : "",
+		 *job->op.name ? ": " : "", *why ? why : strerror(-status));
+}
+
+static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
+			int status)
+{
+	struct kv_breakers *breakers = remote->breakers;
+	struct kv_breaker *breaker = ((struct trial *)job)->breaker;
+	struct kv_breaker *backend = &breakers->backend;
+	const bool of_backend = breaker == backend;
+	const bool probe = ((struct trial *)job)->probe;
+	/* Of the backend itself a refusal is an answer, but absence is not. */
+	bool ok =
+		status == 0 || status == (job->op.name[0] ? -ENOENT : -EACCES);
+
+	if (of_backend)
+		breakers->answer = ok ? 0 : status;
+	if (status == -ECANCELED || remote->stop || !breaker->open)
+		return;
+	if (probe && ok) {
+		tell(remote, breaker, false);
+	} else if (probe) {
+		kv_remote_describe(job, status, backend->why);
+		set_open(remote, backend, true);
+		set_open(remote, breaker, false);
+		breaker->pause_ns = 0;
+		tell(remote, backend, false);
+	} else if (ok) {
+		set_open(remote, breaker, false);
+		breakers->was_there |= of_backend;
+		if (of_backend)
+			tell(remote, backend, true);
+	} else {
+		kv_remote_describe(job, status, breaker->why);
+		if (of_backend && !breakers->was_there)
+			breaker->pause_ns = kv_backoff(breaker->pause_ns,
+						       TRIAL_NS, PAUSE_MAX_NS);
+		breaker->try_ns = kv_now_ns() + breaker->pause_ns;
+	}
+}
+
+static void trial_given_back(struct kv_remote *remote,
+			     struct kv_remote_job *job)
+{
+	struct trial *trial = (struct trial *)job;
+
+	(void)remote;
+	trial->breaker->trying = false;
+	free(trial);
+}
+
+/* Ask for the object @name; "": for the backend itself. */
+static void begin_trial(struct kv_remote *remote, struct kv_breaker *breaker,
+			const char *name, bool probe, uint64_t ns)
+{
+	struct trial *trial = calloc(1, sizeof(*trial));
+
+	if (!trial)
+		return;
+	trial->breaker = breaker;
+	trial->probe = probe;
+	breaker->trying = true;
+	trial->job.trial = true;
+	trial->job.op.call = KV_REMOTE_HEAD;
+	snprintf(trial->job.op.name, sizeof(trial->job.op.name), "%s", name);
+	trial->job.uid = breaker->uid;
+	trial->job.ended = trial_ended;
+	trial->job.given_back = trial_given_back;
+	kv_remote_submit(remote, &trial->job, ns);
+}
+
+void kv_breakers_ask(struct kv_remote *remote, uint64_t ns)
+{
+	struct kv_breakers *breakers = remote->breakers;
+
+	breakers->answer = 1;
+	set_open(remote, &breakers->backend, true);
+	begin_trial(remote, &breakers->backend, "", false, ns);
+}
+
+int kv_breakers_answer(struct kv_remote *remote, const char **ret_why)
+{
+	struct kv_breaker *backend = &remote->breakers->backend;
+
+	if (remote->breakers->answer > 0 && !backend->trying)
+		return -ENOMEM;
+	backend->told = remote->breakers->answer < 0;
+	*ret_why = backend->why;
+	return remote->breakers->answer;
+}
+
+uint64_t kv_trials_run(struct kv_remote *remote)
+{
+	struct kv_breakers *breakers = remote->breakers;
+	struct kv_breaker *backend = &breakers->backend, *breaker;
+	const uint64_t now = kv_now_ns();
+	uint64_t due = UINT64_MAX;
+
+	for (unsigned i = 0; i <= breakers->n; i++) {
+		breaker = i ? &breakers->tenants[i - 1] : backend;
+		if (!breaker->open || breaker->trying ||
+		    (i > 0 && backend->open))
+			continue;
+		if (now >= breaker->try_ns)
+			begin_trial(remote, breaker, breaker->name, false,
+				    TRIAL_NS);
+		else
+			due = KV_MIN(due, breaker->try_ns);
+	}
+	return due;
+}
+
+bool kv_remote_has_failed(const struct kv_remote_job *job, int status)
+{
+	switch (status) {
+	case 0:
+	case -EACCES:
+	case -ENOSPC:
+	case -EFBIG:
+	case -ECANCELED:
+		return false;
+	case -ENOENT:
+		return job->op.call == KV_REMOTE_PUT;
+	case -EAGAIN:
+	case -EBADMSG:
+		return job->op.call != KV_REMOTE_GET;
+	default:
+		return true;
+	}
+}
+
+void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
+		     int status)
+{
+	struct kv_breaker *breaker = kv_breaker_of(remote, job->uid);
+	const bool failed = kv_remote_has_failed(job, status);
+
+	if (job->op.call != KV_REMOTE_DELETE)
+		strcpy(breaker->name, job->op.name);
+	if (!failed && status != -EACCES) {
+		breaker->failures = breaker->refusals = 0;
+		if (!breaker->open)
+			tell(remote, breaker, true);
+		return;
+	}
+	breaker->failures += failed;
+	breaker->refusals += !failed;
+	kv_remote_describe(job, status, breaker->why);
+	if (breaker->open || remote->breakers->backend.open ||
+	    KV_MAX(breaker->failures, breaker->refusals) < FAILURES)
+		return;
+	set_open(remote, breaker, true);
+	if (!breaker->trying)
+		begin_trial(remote, breaker, "", true, TRIAL_NS);
+}

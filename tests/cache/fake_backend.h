@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fake_backend.h - a backend in memory that fails, refuses, hangs, lies or is slow, by the
+ * rule of the test.
+ *
+ * This driver is linked instead of that of dir: URLs.
+ *
+ * OWNS      its objects, its thread.
+ *
+ * LOCKING   fake.lock for all but the objects' bytes, which do not change while there
+ *           are operations.  The rule runs under it.
+ */
+#ifndef KV_TESTS_CACHE_FAKE_BACKEND_H
+#define KV_TESTS_CACHE_FAKE_BACKEND_H
+
+#include <poll.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <xxhash.h>
+
+#include "cache/remote/backend.h"
+#include "common/thread.h"
+
+#define FAKE_MS UINT64_C(1000000)
+#define FAKE_NEVER UINT64_MAX
+#define FAKE_LOG 8192u
+
+/* The outcome that the rule chooses for an operation. */
+struct fake_plan {
+	int status;	  /* 0: what is true of the object */
+	uint64_t ms;	  /* until it ends; FAKE_NEVER: when it is cancelled */
+	uint64_t body_ms; /* of a GET: from room() to the end */
+	uint64_t retry_after_ms;
+	uint64_t length; /* wrong length that a GET reports; or 0 */
+	bool stuck;	 /* not even cancel() ends it, but fake_release() */
+	bool damaged;	 /* one byte is another one */
+};
+
+struct fake_object {
+	char name[KV_OBJECT_NAME_MAX + 1];
+	uint64_t hash; /* of the name */
+	uint8_t *data;
+	uint64_t bytes;
+};
+
+struct fake_op {
+	struct kv_remote_op *op;
+	struct fake_plan plan;
+	uint64_t due_ns;
+	bool begun, released;
+	TAILQ_ENTRY(fake_op) link;
+};
+
+static struct fake {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	pthread_t thread;
+	bool stop;
+	int event;
+	TAILQ_HEAD(, fake_op) pending;
+	struct kv_remote_ops ended;
+	struct fake_object *objects;
+	size_t n;
+	/* The rule of the test. */
+	void (*rule)(const struct kv_remote_op *op, struct fake_plan *plan);
+	/* Operations sent, by call, and their replies. */
+	unsigned sent[KV_REMOTE_CALLS], replies;
+	struct {
+		enum kv_remote_call call;
+		char name[KV_OBJECT_NAME_MAX + 1];
+		uint64_t ns;
+		unsigned out,
+			replies; /* GETs in flight with it; ended before */
+	} log[FAKE_LOG];
+	unsigned logged, out;
+	uint64_t memory, memory_max;
+} fake;
+
+static inline struct fake_object *fake_find(const char *name)
+{
+	const uint64_t hash = XXH3_64bits(name, strlen(name));
+
+	for (size_t i = 0; i < fake.n; i++)
+		if (fake.objects[i].hash == hash &&
+		    strcmp(fake.objects[i].name, name) == 0)
+			return &fake.objects[i];
+	return NULL;
+}
+
+static inline void fake_store(const char *name, const void *data, size_t bytes)
+{
+	struct fake_object *object = fake_find(name);
+
+	if (!object) {
+		fake.objects =
+			realloc(fake.objects, (fake.n + 1) * sizeof(*object));
+		object = &fake.objects[fake.n++];
+		snprintf(object->name, sizeof(object->name), "%s", name);
+		object->hash = XXH3_64bits(name, strlen(name));
+		object->data = NULL;
+	}
+	free(object->data);
+	object->data = malloc(bytes);
+	object->bytes = bytes;
+	memcpy(object->data, data, bytes);
+}
+
+static inline void fake_forget(void)
+{
+	for (size_t i = 0; i < fake.n; i++)
+		free(fake.objects[i].data);
+	free(fake.objects);
+	fake.objects = NULL;
+	fake.n = 0;
+}
+
+/* Called with the lock, which is dropped for room().  Returns the status. */
+static inline int fake_do(struct fake_op *f)
+{
+	struct kv_remote_op *op = f->op;
+	const struct fake_object *object = fake_find(op->name);
+	const uint64_t bytes = f->plan.length ? f->plan.length
+			       : object	      ? object->bytes
+					      : 0;
+	char name[KV_OBJECT_NAME_MAX + 1];
+	uint8_t *data;
+
+	snprintf(op->why, sizeof(op->why), "the rule said %d", f->plan.status);
+	op->retry_after_ns = f->plan.retry_after_ms * FAKE_MS;
+	if (f->plan.status && f->plan.status != -EBADMSG)
+		return f->plan.status;
+	op->why[0] = '\0';
+	op->length = bytes;
+	switch (op->call) {
+	case KV_REMOTE_HEAD:
+		return object || !op->name[0] ? 0 : -ENOENT;
+	case KV_REMOTE_GET:
+		if (!object)
+			return -ENOENT;
+		if (!f->begun) {
+			pthread_mutex_unlock(&fake.lock);
+			data = op->room(op, bytes);
+			pthread_mutex_lock(&fake.lock);
+			if (!data)
+				return -EAGAIN;
+			op->data = data;
+			f->begun = true;
+			fake.memory += bytes;
+			fake.memory_max = KV_MAX(fake.memory_max, fake.memory);
+			object = fake_find(op->name);
+			memcpy(data, object->data,
+			       KV_MIN(bytes, object->bytes));
+			if (f->plan.damaged)
+				data[(size_t)rand() % bytes] ^= 1 << rand() % 8;
+			if (f->plan.body_ms) {
+				f->due_ns =
+					kv_now_ns() + f->plan.body_ms * FAKE_MS;
+				return 1;
+			}
+		}
+		return f->plan.status;
+	case KV_REMOTE_PUT:
+		data = malloc(op->parts[0].iov_len + op->parts[1].iov_len);
+		memcpy(data, op->parts[0].iov_base, op->parts[0].iov_len);
+		memcpy(data + op->parts[0].iov_len, op->parts[1].iov_base,
+		       op->parts[1].iov_len);
+		fake_store(op->name, data,
+			   op->parts[0].iov_len + op->parts[1].iov_len);
+		free(data);
+		return 0;
+	default:
+		if (!object)
+			return -ENOENT;
+		snprintf(name, sizeof(name), "%s", op->name);
+		free(object->data);
+		fake.objects[object - fake.objects] = fake.objects[--fake.n];
+		return 0;
+	}
+}
+
+static inline void *fake_run(void *arg)
+{
+	struct fake_op *f, *next;
+
+	(void)arg;
+	pthread_mutex_lock(&fake.lock);
+	while (!fake.stop) {
+		uint64_t now = kv_now_ns(), due = now + 100 * FAKE_MS;
+
+		for (f = TAILQ_FIRST(&fake.pending); f; f = next) {
+			const bool let_go = f->released || (f->op->cancelled &&
+							    !f->plan.stuck);
+			int status;
+
+			next = TAILQ_NEXT(f, link);
+			if (!let_go && now < f->due_ns) {
+				due = KV_MIN(due, f->due_ns);
+				continue;
+			}
+			status = let_go ? -ECANCELED : fake_do(f);
+			if (status == 1) {
+				due = KV_MIN(due, f->due_ns);
+				continue;
+			}
+			next = TAILQ_NEXT(f, link);
+			if (f->begun)
+				fake.memory -= f->op->length;
+			fake.out -= f->op->call == KV_REMOTE_GET;
+			fake.replies++;
+			f->op->status = status;
+			TAILQ_REMOVE(&fake.pending, f, link);
+			TAILQ_INSERT_TAIL(&fake.ended, f->op, link);
+			free(f);
+			eventfd_write(fake.event, 1);
+		}
+		kv_cond_wait_until(&fake.changed, &fake.lock, due);
+	}
+	pthread_mutex_unlock(&fake.lock);
+	return NULL;
+}
+
+static inline int fake_make(const char *scheme, const char *rest,
+			    const struct kv_remote_config *config,
+			    void **ret_backend, char **ret_why)
+{
+	(void)scheme;
+	(void)rest;
+	(void)config;
+	(void)ret_why;
+	pthread_mutex_init(&fake.lock, NULL);
+	kv_cond_init(&fake.changed);
+	TAILQ_INIT(&fake.pending);
+	TAILQ_INIT(&fake.ended);
+	fake.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	fake.stop = false;
+	*ret_backend = &fake;
+	return kv_thread_start(&fake.thread, "fake", fake_run, NULL);
+}
+
+static inline void fake_submit(void *backend, struct kv_remote_op *const *ops,
+			       size_t n)
+{
+	(void)backend;
+	pthread_mutex_lock(&fake.lock);
+	for (size_t i = 0; i < n; i++) {
+		struct fake_op *f = calloc(1, sizeof(*f));
+
+		f->op = ops[i];
+		if (fake.rule)
+			fake.rule(f->op, &f->plan);
+		f->due_ns = f->plan.ms == FAKE_NEVER
+				    ? FAKE_NEVER
+				    : kv_now_ns() + f->plan.ms * FAKE_MS;
+		fake.sent[f->op->call]++;
+		fake.out += f->op->call == KV_REMOTE_GET;
+		if (fake.logged < FAKE_LOG) {
+			fake.log[fake.logged].call = f->op->call;
+			strcpy(fake.log[fake.logged].name, f->op->name);
+			fake.log[fake.logged].ns = kv_now_ns();
+			fake.log[fake.logged].out = fake.out;
+			fake.log[fake.logged++].replies = fake.replies;
+		}
+		TAILQ_INSERT_TAIL(&fake.pending, f, link);
+	}
+	pthread_cond_signal(&fake.changed);
+	pthread_mutex_unlock(&fake.lock);
+}
+
+static inline void fake_cancel(void *backend, struct kv_remote_op *op)
+{
+	(void)backend;
+	pthread_mutex_lock(&fake.lock);
+	op->cancelled = true;
+	pthread_cond_signal(&fake.changed);
+	pthread_mutex_unlock(&fake.lock);
+}
+
+/* End all that hangs. */
+static inline void fake_release(void)
+{
+	struct fake_op *f;
+
+	pthread_mutex_lock(&fake.lock);
+	TAILQ_FOREACH(f, &fake.pending, link)
+		f->released |= f->due_ns == FAKE_NEVER;
+	pthread_cond_signal(&fake.changed);
+	pthread_mutex_unlock(&fake.lock);
+}
+
+static inline int fake_fd(void *backend)
+{
+	(void)backend;
+	return fake.event;
+}
+
+static inline size_t fake_reap(void *backend, struct kv_remote_op **ret_ops,
+			       size_t max)
+{
+	struct kv_remote_op *op;
+	eventfd_t count;
+	size_t n = 0;
+
+	(void)backend;
+	pthread_mutex_lock(&fake.lock);
+	while (n < max && (op = TAILQ_FIRST(&fake.ended))) {
+		TAILQ_REMOVE(&fake.ended, op, link);
+		ret_ops[n++] = op;
+	}
+	if (TAILQ_EMPTY(&fake.ended))
+		eventfd_read(fake.event, &count);
+	pthread_mutex_unlock(&fake.lock);
+	return n;
+}
+
+static inline int fake_close(void *backend)
+{
+	(void)backend;
+	fake_release();
+	pthread_mutex_lock(&fake.lock);
+	while (!TAILQ_EMPTY(&fake.pending)) {
+		pthread_mutex_unlock(&fake.lock);
+		usleep(1000);
+		pthread_mutex_lock(&fake.lock);
+	}
+	fake.stop = true;
+	pthread_cond_signal(&fake.changed);
+	pthread_mutex_unlock(&fake.lock);
+	pthread_join(fake.thread, NULL);
+	close(fake.event);
+	return 0;
+}
+
+const struct kv_remote_driver kv_remote_dir = {
+	.scheme = "dir",
+	.make = fake_make,
+	.submit = fake_submit,
+	.cancel = fake_cancel,
+	.fd = fake_fd,
+	.reap = fake_reap,
+	.close = fake_close,
+};
+
+#endif

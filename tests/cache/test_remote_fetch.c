@@ -1,0 +1,898 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_remote_fetch.c - chains from a backend that fails, refuses, hangs and lies:
+ * retries, windows, budgets, deadlines, and circuit breakers.
+ *
+ * OWNS      a small store for each test, and the backend in memory.
+ *
+ * LOCKING   none of its own.
+ */
+#include "cache/remote/object.h"
+#include "cache/remote/tier.h"
+#include "tests/cache/fake_backend.h"
+#include "tests/cache/small_store.h"
+
+#define CHAIN 128u
+#define USERS 2u
+
+struct node {
+	struct small s;			/* first */
+	struct kv_space *spaces[USERS]; /* of users 0 and 1 */
+};
+
+static char *dir_url = "dir:/nowhere";
+
+static void open_node(struct node *node)
+{
+	static const char *const names[USERS] = {"s", "t"};
+
+	small_must_open(&node->s);
+	node->spaces[0] = node->s.space;
+	assert_int_equal(kv_space_create(node->s.cache, names[1], 1, 1, 0755,
+					 &node->spaces[1]),
+			 0);
+	for (unsigned i = 0; i < USERS; i++)
+		assert_int_equal(kv_space_set_shared(node->s.cache,
+						     node->spaces[i], true),
+				 0);
+}
+
+static int set_up(void **state)
+{
+	struct node *node = calloc(1, sizeof(*node));
+
+	memset(&fake, 0, sizeof(fake));
+	small_new(&node->s);
+	node->s.config.remote = (struct kv_remote_config){
+		.url = dir_url, .write = KV_WRITEBACK_NONE, .threshold = 8};
+	node->s.config.dram = 64 << 20;
+	*state = node;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct node *node = *state;
+
+	if (node->s.cache) {
+		for (unsigned i = 0; i < USERS; i++)
+			kv_space_put(node->spaces[i]);
+		assert_int_equal(small_close(&node->s), 0);
+	}
+	fake_forget();
+	small_remove(&node->s);
+	free(node->s.why);
+	free(node);
+	return 0;
+}
+
+/* ---- blocks and their objects ---- */
+
+/* The file of block @n. */
+static uint8_t *file_of(unsigned n, size_t payload, size_t *ret_bytes)
+{
+	char header[200];
+	int len = snprintf(header, sizeof(header),
+			   "{\"__metadata__\":{\"position\":\"%u\"},\"k\":"
+			   "{\"dtype\":\"U8\",\"shape\":[%zu],"
+			   "\"data_offsets\":[0,%zu]}}",
+			   n, payload, payload);
+	uint8_t *file = malloc(8 + (size_t)len + payload);
+
+	memset(file, 0, 8);
+	file[0] = (uint8_t)len;
+	memcpy(file + 8, header, (size_t)len);
+	small_content(file + 8 + len, payload, n);
+	*ret_bytes = 8 + (size_t)len + payload;
+	return file;
+}
+
+static void name_of(struct node *node, unsigned user, unsigned n, char *name)
+{
+	char prefix[KV_REMOTE_PREFIX_MAX + 1];
+	const struct kv_key key = small_key(n);
+	struct kv_remote_op op;
+
+	assert_int_equal(
+		kv_remote_prefix(node->s.cache, node->spaces[user], prefix), 0);
+	kv_remote_name(&op, prefix, &key);
+	strcpy(name, op.name);
+}
+
+/* Store the objects of blocks @from to @to, as if another node had put them. */
+static void provide(struct node *node, unsigned user, unsigned from,
+		    unsigned to, size_t payload)
+{
+	for (unsigned n = from; n < to; n++) {
+		char name[KV_OBJECT_NAME_MAX + 1];
+		struct kv_object_entry entry = {.key = small_key(n)};
+		uint64_t head_bytes, rest;
+		uint8_t *head, *object, *file;
+		size_t bytes;
+
+		file = file_of(n, payload, &bytes);
+		entry.length = bytes;
+		entry.digest = kv_digest_of(file, bytes);
+		assert_int_equal(kv_object_head(file, bytes, &entry, &head,
+						&head_bytes, &rest),
+				 0);
+		object = malloc(head_bytes + bytes - rest);
+		memcpy(object, head, head_bytes);
+		memcpy(object + head_bytes, file + rest, bytes - rest);
+		name_of(node, user, n, name);
+		pthread_mutex_lock(&fake.lock);
+		fake_store(name, object, head_bytes + bytes - rest);
+		pthread_mutex_unlock(&fake.lock);
+		free(object);
+		free(head);
+		free(file);
+	}
+}
+
+static void withdraw(struct node *node, unsigned user, unsigned n)
+{
+	char name[KV_OBJECT_NAME_MAX + 1];
+	struct fake_object *object;
+
+	name_of(node, user, n, name);
+	pthread_mutex_lock(&fake.lock);
+	object = fake_find(name);
+	free(object->data);
+	*object = fake.objects[--fake.n];
+	pthread_mutex_unlock(&fake.lock);
+}
+
+/* Acquire blocks @from to @to, check every byte, and return how many came before the
+ * first miss; *@ret_all (may be NULL): how many came. */
+static unsigned acquire(struct node *node, unsigned user, unsigned from,
+			unsigned to, unsigned *ret_all)
+{
+	const unsigned n = to - from;
+	struct kv_acquire *a = calloc(1, sizeof(*a) + n * sizeof(*a->wants));
+	unsigned prefix = 0, all = 0;
+	_Atomic bool done = false;
+
+	a->space = node->spaces[user];
+	a->n = n;
+	a->remote = true;
+	a->uid = user;
+	a->done = small_settled;
+	a->arg = &done;
+	for (unsigned i = 0; i < n; i++)
+		a->wants[i].key = small_key(from + i);
+	if (kv_acquire_submit(node->s.cache, a))
+		while (!done)
+			usleep(100);
+	for (unsigned i = 0; i < n; i++) {
+		const struct kv_want *w = &a->wants[i];
+		uint8_t *file;
+		size_t bytes;
+
+		if (w->status)
+			continue;
+		file = file_of(from + i, w->length - w->payload, &bytes);
+		assert_int_equal(bytes, w->length);
+		assert_memory_equal(kv_slot_file(w->slot), file, bytes);
+		free(file);
+		prefix += prefix == i;
+		all++;
+	}
+	kv_acquire_release(node->s.cache, a);
+	free(a);
+	if (ret_all)
+		*ret_all = all;
+	return prefix;
+}
+
+static struct kv_remote_stats stats_of(struct node *node)
+{
+	struct kv_remote_stats stats;
+
+	assert_true(kv_remote_stats(node->s.cache, &stats));
+	return stats;
+}
+
+static unsigned sent(enum kv_remote_call call)
+{
+	unsigned n;
+
+	pthread_mutex_lock(&fake.lock);
+	n = fake.sent[call];
+	pthread_mutex_unlock(&fake.lock);
+	return n;
+}
+
+/* Count anew. */
+static void reset(void)
+{
+	pthread_mutex_lock(&fake.lock);
+	memset(fake.sent, 0, sizeof(fake.sent));
+	fake.logged = fake.replies = 0;
+	fake.memory_max = 0;
+	pthread_mutex_unlock(&fake.lock);
+}
+
+static void set_rule(void (*rule)(const struct kv_remote_op *,
+				  struct fake_plan *))
+{
+	pthread_mutex_lock(&fake.lock);
+	fake.rule = rule;
+	pthread_mutex_unlock(&fake.lock);
+}
+
+static uint64_t ms_since(uint64_t begin_ns)
+{
+	return (kv_now_ns() - begin_ns) / FAKE_MS;
+}
+
+/* Return whether @name is of the space of @user. */
+static bool is_of(const char *name, unsigned user)
+{
+	return name[0] == (char)('0' + user) && name[1] == '/';
+}
+
+/* ---- windows ---- */
+
+static void slowly(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	(void)op;
+	plan->ms = 5;
+}
+
+static void test_the_window_of_a_chain_doubles(void **state)
+{
+	struct node *node = *state;
+	unsigned most = 0, first = 0;
+
+	open_node(node);
+	provide(node, 0, 0, CHAIN, 1000);
+	set_rule(slowly);
+	reset();
+	assert_int_equal(acquire(node, 0, 0, CHAIN, NULL), CHAIN);
+	assert_int_equal(sent(KV_REMOTE_GET), CHAIN);
+	assert_int_equal(sent(KV_REMOTE_HEAD), 0);
+	pthread_mutex_lock(&fake.lock);
+	for (unsigned i = 0; i < fake.logged; i++) {
+		/* One more with each reply: twice as many after each round. */
+		assert_true(fake.log[i].out <= 8 + fake.log[i].replies);
+		first += fake.log[i].replies == 0;
+		most = KV_MAX(most, fake.log[i].out);
+	}
+	pthread_mutex_unlock(&fake.lock);
+	assert_int_equal(first, 8);
+	assert_true(most >= 24 && most <= 42);
+}
+
+static void test_a_chain_ends_at_the_first_miss(void **state)
+{
+	struct node *node = *state;
+	unsigned all;
+
+	open_node(node);
+	provide(node, 0, 0, CHAIN, 1000);
+	withdraw(node, 0, 20);
+	set_rule(slowly);
+	assert_int_equal(acquire(node, 0, 0, CHAIN, &all), 20);
+	/* Only GETs in flight together with the missing block were sent. */
+	assert_true(sent(KV_REMOTE_GET) < 60);
+	usleep(100000);
+	assert_true(all < sent(KV_REMOTE_GET));
+	/* The miss is known for a second; then it is asked for again. */
+	reset();
+	assert_int_equal(acquire(node, 0, 20, 21, NULL), 0);
+	assert_int_equal(sent(KV_REMOTE_GET), 0);
+	provide(node, 0, 20, 21, 1000);
+	usleep(1100000);
+	assert_int_equal(acquire(node, 0, 0, CHAIN, NULL), CHAIN);
+}
+
+static void test_too_few_blocks_are_not_worth_it(void **state)
+{
+	struct node *node = *state;
+
+	open_node(node);
+	provide(node, 0, 0, 8, 1000);
+	assert_int_equal(acquire(node, 0, 0, 7, NULL), 0);
+	assert_int_equal(sent(KV_REMOTE_GET), 0);
+	assert_int_equal(acquire(node, 0, 0, 8, NULL), 8);
+}
+
+static void test_without_an_order_every_block_is_asked_for(void **state)
+{
+	static const char layout[] =
+		"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":"
+		"[1000]}],\"reuse\":\"last\",\"seed\":\"0000000000000001\"}";
+	struct node *node = *state;
+	unsigned all;
+
+	open_node(node);
+	assert_int_equal(kv_space_set_layout(node->s.cache, node->spaces[0], 0,
+					     layout, strlen(layout)),
+			 0);
+	provide(node, 0, 0, CHAIN, 1000);
+	withdraw(node, 0, 0);
+	withdraw(node, 0, 77);
+	assert_int_equal(acquire(node, 0, 0, CHAIN, &all), 0);
+	assert_int_equal(all, CHAIN - 2);
+	assert_int_equal(sent(KV_REMOTE_GET), CHAIN);
+}
+
+/* ---- failures and retries ---- */
+
+static void fail_one_in_100(const struct kv_remote_op *op,
+			    struct fake_plan *plan)
+{
+	plan->status = op->name[0] && rand() % 100 == 0 ? -EIO : 0;
+	plan->ms = 1;
+}
+
+static void test_one_failure_in_100_costs_nothing(void **state)
+{
+	struct node *node = *state;
+	unsigned came = 0, chains = 40;
+
+	open_node(node);
+	srand(3);
+	for (unsigned i = 0; i < chains; i++)
+		provide(node, 0, i * CHAIN, (i + 1) * CHAIN, 1000);
+	set_rule(fail_one_in_100);
+	for (unsigned i = 0; i < chains; i++)
+		came += acquire(node, 0, i * CHAIN, (i + 1) * CHAIN, NULL);
+	assert_true(came >= chains * CHAIN * 99 / 100);
+	assert_true(stats_of(node).retried > 20);
+}
+
+static char failing[KV_OBJECT_NAME_MAX + 1];
+static _Atomic unsigned failures_left;
+static _Atomic int failure;
+static _Atomic uint64_t asks_for_ms;
+
+static void fail_some(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	if (failures_left == 0 || strcmp(op->name, failing) != 0)
+		return;
+	failures_left--;
+	plan->status = failure;
+	plan->retry_after_ms = asks_for_ms;
+}
+
+static void test_a_failed_get_is_sent_three_times(void **state)
+{
+	static const int failed[] = {-EIO, -ECONNRESET, -ETIMEDOUT, -EBADMSG};
+	struct node *node = *state;
+	uint64_t begin;
+
+	open_node(node);
+	asks_for_ms = 0;
+	provide(node, 0, 0, 800, 1000);
+	set_rule(fail_some);
+	for (unsigned i = 0; i < KV_ARRAY_LEN(failed); i++) {
+		const struct kv_remote_stats before = stats_of(node);
+
+		name_of(node, 0, i * 16 + 3, failing);
+		failure = failed[i];
+		failures_left = 2;
+		begin = kv_now_ns();
+		assert_int_equal(acquire(node, 0, i * 16, (i + 1) * 16, NULL),
+				 16);
+		assert_true(ms_since(begin) >= 180);
+		assert_int_equal(stats_of(node).retried - before.retried, 2);
+		assert_int_equal(stats_of(node).failed, before.failed);
+	}
+	name_of(node, 0, 103, failing);
+	failure = -EIO;
+	failures_left = 3;
+	assert_int_equal(acquire(node, 0, 100, 116, NULL), 3);
+	assert_int_equal(failures_left, 0);
+	assert_int_equal(stats_of(node).failed, 1);
+	assert_string_equal(stats_of(node).failure, "get: the rule said -5");
+	/* Answers are not retried. */
+	name_of(node, 0, 203, failing);
+	failure = -EACCES;
+	failures_left = 2;
+	assert_int_equal(acquire(node, 0, 200, 216, NULL), 3);
+	assert_int_equal(failures_left, 1);
+	assert_int_equal(stats_of(node).refused, 1);
+	/* A refused object is not requested again soon. */
+	failures_left = 0;
+	usleep(1500000);
+	assert_int_equal(acquire(node, 0, 200, 216, NULL), 3);
+	name_of(node, 0, 303, failing);
+	failure = -ENOENT;
+	failures_left = 2;
+	assert_int_equal(acquire(node, 0, 300, 316, NULL), 3);
+	assert_int_equal(failures_left, 1);
+}
+
+static void test_nothing_is_retried_for_nobody(void **state)
+{
+	struct node *node = *state;
+	struct kv_acquire *a = calloc(1, sizeof(*a) + 8 * sizeof(*a->wants));
+	_Atomic bool done = false;
+
+	open_node(node);
+	provide(node, 0, 0, 8, 1000);
+	name_of(node, 0, 3, failing);
+	failure = -EIO;
+	failures_left = 3;
+	asks_for_ms = 0;
+	set_rule(fail_some);
+	a->space = node->spaces[0];
+	a->n = 8;
+	a->remote = true;
+	a->done = small_settled;
+	a->arg = &done;
+	for (unsigned i = 0; i < 8; i++)
+		a->wants[i].key = small_key(i);
+	assert_true(kv_acquire_submit(node->s.cache, a) > 0);
+	kv_acquire_cancel(node->s.cache, a, -ETIMEDOUT);
+	assert_true(done);
+	kv_acquire_release(node->s.cache, a);
+	free(a);
+	usleep(600000);
+	/* The other gets went on: the next acquire hits. */
+	assert_true(failures_left >= 1);
+	failures_left = 0;
+	reset();
+	assert_int_equal(acquire(node, 0, 0, 3, NULL), 3);
+	assert_int_equal(sent(KV_REMOTE_GET), 0);
+}
+
+static void test_retry_after_holds_one_tenant(void **state)
+{
+	struct node *node = *state;
+	uint64_t begin = kv_now_ns(), held = 0;
+
+	open_node(node);
+	provide(node, 0, 0, 300, 1000);
+	provide(node, 1, 0, 300, 1000);
+	name_of(node, 0, 5, failing);
+	failure = -EIO;
+	failures_left = 1;
+	asks_for_ms = 700;
+	set_rule(fail_some);
+	reset();
+	assert_int_equal(acquire(node, 0, 0, 64, NULL), 64);
+	assert_true(ms_since(begin) >= 700);
+	pthread_mutex_lock(&fake.lock);
+	for (unsigned i = 0; i < fake.logged; i++)
+		if (strcmp(fake.log[i].name, failing) == 0 && !held)
+			held = fake.log[i].ns;
+		else if (held && fake.log[i].ns > held + 20 * FAKE_MS)
+			assert_true(fake.log[i].ns >= held + 700 * FAKE_MS);
+	pthread_mutex_unlock(&fake.lock);
+	/* For longer than a second nobody waits. */
+	name_of(node, 0, 100, failing);
+	failures_left = 1;
+	asks_for_ms = 3000;
+	begin = kv_now_ns();
+	acquire(node, 0, 100, 164, NULL);
+	assert_int_equal(acquire(node, 1, 0, 64, NULL), 64);
+	assert_int_equal(acquire(node, 0, 200, 264, NULL), 0);
+	assert_int_equal(stats_of(node).tenants_closed, 0);
+	while (ms_since(begin) < 3200)
+		usleep(10000);
+	assert_int_equal(acquire(node, 0, 200, 264, NULL), 64);
+}
+
+/* ---- breakers ---- */
+
+static _Atomic unsigned ill;
+static _Atomic bool all_ill;
+
+static void one_is_ill(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	if (all_ill || is_of(op->name, ill))
+		plan->status = failure;
+}
+
+/* The real stderr, while print_to_file() has replaced it by a file; printed()
+ * returns the file's text and restores stderr. */
+static int before;
+
+static void print_to_file(void)
+{
+	FILE *file = tmpfile();
+
+	fflush(stderr);
+	before = dup(2);
+	dup2(fileno(file), 2);
+	fclose(file);
+}
+
+static void printed(char *text, size_t room)
+{
+	ssize_t n = pread(2, text, room - 1, 0);
+
+	text[n > 0 ? n : 0] = '\0';
+	dup2(before, 2);
+	close(before);
+	if (*text)
+		print_message("%s", text);
+}
+
+static unsigned count(const char *text, const char *word)
+{
+	unsigned n = 0;
+
+	for (; (text = strstr(text, word)); text++)
+		n++;
+	return n;
+}
+
+static void wait_until_back(struct node *node, unsigned user)
+{
+	const uint64_t begin = kv_now_ns();
+
+	while (!kv_remote_is_open(node->s.cache->remote, user) &&
+	       ms_since(begin) < 10000)
+		usleep(1000);
+	assert_true(kv_remote_is_open(node->s.cache->remote, user));
+}
+
+/* Acquire, block by block, what is not there, or cannot be had. */
+static void fail_often(struct node *node, unsigned user, unsigned from,
+		       unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		acquire(node, user, from + 100 * i, from + 100 * i + 8, NULL);
+}
+
+static void test_one_tenant_is_given_up_alone(void **state)
+{
+	static const int statuses[] = {-EACCES, -EIO};
+	struct node *node = *state;
+	char text[4096];
+
+	open_node(node);
+	for (unsigned i = 0; i < KV_ARRAY_LEN(statuses); i++) {
+		const unsigned from = 10000 * i;
+		unsigned were;
+
+		provide(node, 0, from, from + 8, 1000);
+		provide(node, 1, from, from + CHAIN, 1000);
+		print_to_file();
+		failure = statuses[i];
+		ill = 0;
+		set_rule(one_is_ill);
+		fail_often(node, 0, from + 1000, 3);
+		usleep(50000);
+		assert_int_equal(stats_of(node).tenants_closed, 1);
+		assert_true(stats_of(node).open);
+		assert_false(kv_remote_is_open(node->s.cache->remote, 0));
+		/* Nothing is sent, nobody waits; the other one does not note. */
+		were = sent(KV_REMOTE_GET);
+		assert_int_equal(acquire(node, 0, from, from + 8, NULL), 0);
+		assert_int_equal(sent(KV_REMOTE_GET), were);
+		assert_int_equal(acquire(node, 1, from, from + CHAIN, NULL),
+				 CHAIN);
+		/* Trials, about one a second. */
+		were = sent(KV_REMOTE_HEAD);
+		usleep(2500000);
+		assert_true(sent(KV_REMOTE_HEAD) > were &&
+			    sent(KV_REMOTE_HEAD) <= were + 3);
+		assert_int_equal(stats_of(node).tenants_closed, 1);
+		set_rule(NULL);
+		wait_until_back(node, 0);
+		assert_int_equal(stats_of(node).tenants_closed, 0);
+		assert_int_equal(acquire(node, 0, from, from + 8, NULL), 8);
+		printed(text, sizeof(text));
+		assert_int_equal(count(text, "given up for tenant 0"), 1);
+		assert_int_equal(count(text, "the rule said"), 1);
+		assert_int_equal(count(text, "it is back for tenant 0"), 1);
+		assert_int_equal(count(text, "kvfs: "), 2);
+	}
+}
+
+static void test_a_backend_that_fails_is_given_up(void **state)
+{
+	struct node *node = *state;
+	char text[4096];
+	uint64_t begin;
+
+	open_node(node);
+	provide(node, 1, 0, 64, 1000);
+	for (unsigned i = 0; i < 2; i++) {
+		print_to_file();
+		failure = -ECONNREFUSED;
+		all_ill = true;
+		set_rule(one_is_ill);
+		fail_often(node, 0, 1000 + 5000 * i, 2);
+		usleep(50000);
+		assert_false(stats_of(node).open);
+		assert_int_equal(stats_of(node).tenants_closed, 0);
+		begin = kv_now_ns();
+		assert_int_equal(acquire(node, 1, 32 * i, 32 * i + 32, NULL),
+				 0);
+		assert_true(ms_since(begin) < 100);
+		usleep(1500000);
+		all_ill = false;
+		set_rule(NULL);
+		wait_until_back(node, 1);
+		assert_true(stats_of(node).open);
+		assert_int_equal(acquire(node, 1, 32 * i, 32 * i + 32, NULL),
+				 32);
+		printed(text, sizeof(text));
+		assert_int_equal(count(text, "given up"), 1);
+		assert_int_equal(count(text, "it is back\n"), 1);
+		assert_int_equal(count(text, "kvfs: "), 2);
+	}
+}
+
+/* ---- deadlines ---- */
+
+static _Atomic bool stuck;
+
+static void hang(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	if (is_of(op->name, 0)) {
+		plan->ms = FAKE_NEVER;
+		plan->stuck = stuck;
+	}
+}
+
+static void test_who_waits_for_silence_is_let_go(void **state)
+{
+	struct node *node = *state;
+	uint64_t begin;
+
+	open_node(node);
+	provide(node, 0, 0, 64, 1000);
+	provide(node, 1, 0, CHAIN, 1000);
+	for (unsigned i = 0; i < 2; i++) {
+		stuck = i == 1;
+		set_rule(hang);
+		begin = kv_now_ns();
+		assert_int_equal(acquire(node, 0, 32 * i, 32 * i + 32, NULL),
+				 0);
+		assert_true(ms_since(begin) >= 1900 && ms_since(begin) < 2600);
+		/* Eight were late: the tenant is given up, the other one not. */
+		usleep(50000);
+		assert_int_equal(stats_of(node).tenants_closed, 1);
+		assert_int_equal(acquire(node, 1, 64 * i, 64 * i + 64, NULL),
+				 64);
+		set_rule(NULL);
+		if (stuck)
+			fake_release();
+		wait_until_back(node, 0);
+		/* A key that failed is not asked for for a second. */
+		usleep(1000000);
+		assert_int_equal(acquire(node, 0, 32 * i, 32 * i + 32, NULL),
+				 32);
+	}
+	assert_true(stats_of(node).late >= 16);
+}
+
+static void dribble(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	(void)op;
+	plan->body_ms = 3000;
+}
+
+static void test_who_answers_has_more_time(void **state)
+{
+	struct node *node = *state;
+
+	open_node(node);
+	provide(node, 0, 0, 8, 1000);
+	set_rule(dribble);
+	assert_int_equal(acquire(node, 0, 0, 8, NULL), 8);
+}
+
+/* ---- memory ---- */
+
+static void a_little_later(const struct kv_remote_op *op,
+			   struct fake_plan *plan)
+{
+	(void)op;
+	plan->body_ms = 20;
+}
+
+static void test_memory_is_bounded(void **state)
+{
+	struct node *node = *state;
+	uint64_t most = 0;
+
+	node->s.config.dram = 32 << 20; /* 2 MiB for objects */
+	open_node(node);
+	provide(node, 0, 0, 60, 300000);
+	set_rule(a_little_later);
+	assert_int_equal(acquire(node, 0, 0, 60, NULL), 60);
+	most = fake.memory_max;
+	assert_true(most > 600000 && most <= 2 << 20);
+	assert_true(sent(KV_REMOTE_GET) < 200);
+	assert_int_equal(stats_of(node).lent_bytes, 0);
+}
+
+static void test_one_object_may_exceed_the_budget(void **state)
+{
+	struct node *node = *state;
+
+	node->s.config.dram = 32 << 20;
+	open_node(node);
+	provide(node, 0, 0, 4, 3 << 20);
+	set_rule(a_little_later);
+	assert_int_equal(acquire(node, 0, 0, 8, NULL), 4);
+	assert_true(fake.memory_max > 3 << 20 && fake.memory_max < 6 << 20);
+}
+
+static _Atomic uint64_t told_length;
+
+static void tell_length(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	if (strcmp(op->name, failing) == 0)
+		plan->length = told_length;
+}
+
+static void test_what_is_too_long_is_not_read(void **state)
+{
+	struct node *node = *state;
+
+	open_node(node);
+	provide(node, 0, 0, 16, 1000);
+	name_of(node, 0, 8, failing);
+	told_length = (8 << 20) + 5000;
+	set_rule(tell_length);
+	assert_int_equal(acquire(node, 0, 0, 16, NULL), 8);
+	assert_true(fake.memory_max < 1 << 20);
+	assert_int_equal(stats_of(node).failed, 0);
+	reset();
+	usleep(1500000);
+	assert_int_equal(acquire(node, 0, 8, 16, NULL), 0);
+	assert_true(sent(KV_REMOTE_GET) <= 7);
+}
+
+/* ---- lies ---- */
+
+static void damage(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	(void)op;
+	plan->damaged = rand() % 20 == 0;
+}
+
+static void test_damaged_objects_are_never_blocks(void **state)
+{
+	struct node *node = *state;
+	unsigned came = 0, all;
+
+	open_node(node);
+	srand(4);
+	set_rule(damage);
+	for (unsigned i = 0; i < 30; i++) {
+		provide(node, 0, i * CHAIN, (i + 1) * CHAIN, 200);
+		acquire(node, 0, i * CHAIN, (i + 1) * CHAIN, &all);
+		came += all;
+	}
+	assert_true(came > CHAIN);
+	assert_true(stats_of(node).damaged >= 25);
+	assert_int_equal(stats_of(node).failed, 0);
+}
+
+static void test_an_object_of_another_key_is_no_block(void **state)
+{
+	char here[KV_OBJECT_NAME_MAX + 1], there[KV_OBJECT_NAME_MAX + 1];
+	struct node *node = *state;
+	const struct fake_object *object;
+	struct kv_key key = small_key(3);
+	uint64_t hash;
+
+	open_node(node);
+	provide(node, 0, 0, 16, 1000);
+	name_of(node, 0, 3, here);
+	name_of(node, 0, 4, there);
+	object = fake_find(there);
+	fake_store(here, object->data, object->bytes);
+	assert_int_equal(acquire(node, 0, 0, 16, NULL), 3);
+	assert_int_equal(stats_of(node).damaged, 1);
+	hash = kv_key_hash(node->s.cache, node->spaces[0], key.b);
+	assert_true(kv_fetch_is_damaged(node->s.cache->remote, hash));
+}
+
+/* ---- at mount ---- */
+
+static void not_there(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	plan->status = !op->name[0] ? -EIO : 0;
+}
+
+static void silent(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	(void)op;
+	plan->ms = FAKE_NEVER;
+}
+
+static void test_a_missing_backend_fails_the_mount(void **state)
+{
+	struct node *node = *state;
+	uint64_t begin;
+
+	fake.rule = not_there;
+	assert_int_equal(small_open(&node->s), -EIO);
+	assert_string_equal(node->s.why,
+			    "remote=dir:/nowhere: the rule said -5");
+	fake.rule = silent;
+	begin = kv_now_ns();
+	assert_int_equal(small_open(&node->s), -ETIMEDOUT);
+	assert_true(ms_since(begin) >= 2900 && ms_since(begin) < 4500);
+}
+
+static void test_an_optional_backend_may_come_later(void **state)
+{
+	struct node *node = *state;
+	char text[4096];
+
+	fake.rule = not_there;
+	node->s.config.remote.optional = true;
+	open_node(node);
+	assert_false(stats_of(node).open);
+	provide(node, 0, 0, 16, 1000);
+	assert_int_equal(acquire(node, 0, 0, 16, NULL), 0);
+	print_to_file();
+	set_rule(NULL);
+	wait_until_back(node, 0);
+	printed(text, sizeof(text));
+	assert_int_equal(count(text, "it is back\n"), 1);
+	assert_int_equal(acquire(node, 0, 0, 16, NULL), 16);
+}
+
+/* With operations in flight that end, or do not. */
+static void test_the_end_waits_for_nobody(void **state)
+{
+	struct node *node = *state;
+	struct kv_acquire *a = calloc(1, sizeof(*a) + 64 * sizeof(*a->wants));
+	_Atomic bool done = false;
+	uint64_t begin;
+
+	open_node(node);
+	provide(node, 0, 0, 64, 1000);
+	stuck = true;
+	set_rule(hang);
+	a->space = node->spaces[0];
+	a->n = 64;
+	a->remote = true;
+	a->done = small_settled;
+	a->arg = &done;
+	for (unsigned i = 0; i < 64; i++)
+		a->wants[i].key = small_key(i);
+	assert_true(kv_acquire_submit(node->s.cache, a) > 0);
+	while (sent(KV_REMOTE_GET) == 0)
+		usleep(1000);
+	kv_acquire_cancel(node->s.cache, a, -ETIMEDOUT);
+	kv_acquire_release(node->s.cache, a);
+	free(a);
+	begin = kv_now_ns();
+	for (unsigned i = 0; i < USERS; i++)
+		kv_space_put(node->spaces[i]);
+	assert_int_equal(small_close(&node->s), 0);
+	assert_true(ms_since(begin) < 3000);
+}
+
+#define ON(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		ON(test_the_window_of_a_chain_doubles),
+		ON(test_a_chain_ends_at_the_first_miss),
+		ON(test_too_few_blocks_are_not_worth_it),
+		ON(test_without_an_order_every_block_is_asked_for),
+		ON(test_one_failure_in_100_costs_nothing),
+		ON(test_a_failed_get_is_sent_three_times),
+		ON(test_nothing_is_retried_for_nobody),
+		ON(test_retry_after_holds_one_tenant),
+		ON(test_one_tenant_is_given_up_alone),
+		ON(test_a_backend_that_fails_is_given_up),
+		ON(test_who_waits_for_silence_is_let_go),
+		ON(test_who_answers_has_more_time),
+		ON(test_memory_is_bounded),
+		ON(test_one_object_may_exceed_the_budget),
+		ON(test_what_is_too_long_is_not_read),
+		ON(test_damaged_objects_are_never_blocks),
+		ON(test_an_object_of_another_key_is_no_block),
+		ON(test_a_missing_backend_fails_the_mount),
+		ON(test_an_optional_backend_may_come_later),
+		ON(test_the_end_waits_for_nobody),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
