@@ -96,11 +96,11 @@ int kv_remote_prefix(struct kv_cache *cache, struct kv_space *space,
 	} else if (!layout) {
 		text = strdup("");
 	}
-	both = text ? malloc(name_bytes + strlen(text)) : NULL;
+	both = text ? malloc(name_bytes + strlen(text) + 1) : NULL;
 	if (!both)
 		return -ENOMEM;
 	memcpy(both, space->name, name_bytes);
-	memcpy(both + name_bytes, text, strlen(text));
+	strcpy(both + name_bytes, text);
 	if (!EVP_Digest(both, name_bytes + strlen(text), digest, NULL,
 			EVP_sha256(), NULL))
 		return -ENOMEM;
