@@ -266,7 +266,7 @@ static int check_unchanged(const char *path, const char *given, char **ret_why)
 			return -ENOMEM;
 		if (strstr(config, whole))
 			continue;
-		/* Find the value that the mount has, if any. */
+		/* Cut the option after '=', to find the mount's value for it. */
 		if (strchr(whole, '='))
 			strchr(whole, '=')[1] = '\0';
 		is = strstr(config, whole);

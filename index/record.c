@@ -43,7 +43,7 @@ bool kv_slot_record_whole(const struct kv_slot_record *record, uint64_t slot_id)
 	return record->checksum == slot_sum(record, slot_id);
 }
 
-/* The checksum of @value, a whole one of @bytes. */
+/* Return the checksum of the record @value, which has @bytes in all. */
 static uint64_t tokens_sum(const uint8_t *value, size_t bytes, uint64_t slot_id,
 			   uint64_t generation)
 {

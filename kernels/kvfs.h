@@ -211,7 +211,8 @@ enum kvfs_event_what {
 	 * KVFS_TELL_SUBMITTED.
 	 */
 	KVFS_EVENT_XFER,
-	KVFS_EVENT_MAP, /* @stage KVFS_COPIED; @result: blocks */
+	/* kvfs_map is over; @stage: KVFS_COPIED; @result: blocks mapped */
+	KVFS_EVENT_MAP,
 };
 
 typedef struct kvfs_event {

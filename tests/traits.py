@@ -24,7 +24,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 142,
-    "lines": 73413,
+    "lines": 73423,
     "lines of Python": 6036,
     "largest circle": 9,
     "upward calls": 0,

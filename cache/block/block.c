@@ -110,8 +110,8 @@ void kv_block_unwanted_locked(struct kv_cache *cache,
 	kv_removed_add_locked(cache, kv_block_space(cache, block), &key);
 }
 
-/* @put_next: the caller puts its reference, and informs the kernel of the
- * removal. */
+/* Remove the block.  @put_next: the caller drops its own reference next, and
+ * informs the kernel of the removal itself. */
 static int remove_block(struct kv_cache *cache, struct kv_block *block,
 			bool put_next)
 {

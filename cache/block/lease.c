@@ -47,7 +47,7 @@
 #include "cache/ssd/ssd.h"
 #include "common/thread.h"
 
-#define LOOKS 256u /* wants that retry in one pass */
+#define LOOKS 256u /* blocks of waiting acquires retried in one pass */
 #define BATCH 16u  /* blocks of one prefetch batch */
 #define SECOND 1000000000u
 

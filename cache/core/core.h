@@ -550,7 +550,8 @@ struct kv_ssd {
 	struct kv_unlinked *unlinked[UNLINKED_BUCKETS];	 /* by block number */
 	LIST_HEAD(, kv_open_charge) opens[OPEN_BUCKETS]; /* by block number */
 	struct kv_updates updates;
-	/* commits_begun: rounds; put: blocks recorded */
+	/* commits_begun: rounds of the committer; put: blocks that it has
+	 * recorded in the index */
 	uint64_t commits_begun, put;
 	LIST_HEAD(, kv_space) flushing;
 	TAILQ_HEAD(, kv_space) collecting;

@@ -80,7 +80,8 @@ struct get {
 	bool ended;	      /* free it when the backend gives it back */
 	struct kv_object_entry entry;
 	uint8_t prefix[8];
-	uint64_t cut, next;    /* as kv_object_parse returns them */
+	/* offsets in the object: its file lacks the bytes between them */
+	uint64_t cut, next;
 	uint64_t since_ns;     /* of QUEUED, and of LANDED */
 	TAILQ_ENTRY(get) link; /* of landed */
 };
@@ -102,7 +103,7 @@ struct kv_remote_look {
 	size_t out;	   /* gets in flight */
 	size_t window;	   /* most gets in flight, of a chain */
 	uint64_t bytes;	   /* length of its latest object; 0: unknown */
-	struct get **gets; /* in the order of the keys; NULL: not the look's */
+	struct get **gets; /* in key order; NULL: landed or missed */
 	size_t n, room;	   /* gets from index n on, if any, are in flight */
 	TAILQ_ENTRY(kv_remote_look) link; /* of fresh, or of the user's */
 };
@@ -692,7 +693,7 @@ void kv_fetch_stop(struct kv_remote *remote)
 {
 	struct get *get;
 
-	kv_fetch_run(remote); /* as `stop` is set, all that waits is a miss */
+	kv_fetch_run(remote); /* `stop` is set: every waiting get is a miss */
 	while ((get = TAILQ_FIRST(&remote->fetch->landed))) {
 		TAILQ_REMOVE(&remote->fetch->landed, get, link);
 		get_end(remote, get, false, 0);

@@ -38,7 +38,7 @@ struct kv_exchange {
 	/* next()'s own, from one request to the next. */
 	int phase;
 	size_t at;
-	char *made; /* a body; freed at the end */
+	char *made; /* a request body that next() allocated; freed at the end */
 };
 
 struct kv_http_dialect {

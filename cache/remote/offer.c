@@ -65,7 +65,7 @@ static void due_locked(struct kv_remote *remote, struct kv_offer *offer)
 	kv_backup_user_settle(b, offer->user);
 }
 
-/* Free an offer that is in no list but that of all. */
+/* Free an offer that is in no list except the list of all offers. */
 static void offer_free_locked(struct kv_remote *remote, struct kv_offer *offer)
 {
 	remote->stats.offering--;

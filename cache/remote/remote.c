@@ -87,7 +87,8 @@ int kv_remote_prefix(struct kv_cache *cache, struct kv_space *space,
 	kv_unlock(cache);
 	json = layout ? json_loads(layout->json, 0, NULL) : NULL;
 	if (json) {
-		/* Nodes may differ in these. */
+		/* Nodes that share objects may differ in these members: omit
+		 * them from the prefix. */
 		json_object_del(json, "seed");
 		json_object_del(json, "share");
 		json_object_del(json, "keys");

@@ -109,7 +109,8 @@ static int delete_listed(struct kv_exchange *x)
 	return sign(x);
 }
 
-/* Pages and deletions in turns: a deletion is every second request. */
+/* Prepare the next request that clears a folder: requests to list a page and to delete
+ * its objects alternate. */
 static int next_of_clear(struct kv_exchange *x, int r)
 {
 	char *at = x->text, *code;
@@ -148,7 +149,8 @@ static int next(struct kv_exchange *x, int r)
 		return r;
 	switch (x->op->call) {
 	case KV_REMOTE_HEAD:
-		/* A list of the bucket: the answer to a HEAD has no error code. */
+		/* Without a name, list the bucket: the answer to a HEAD would
+		 * have no error code. */
 		return name[0] ? ask(x, "HEAD") : list(x, "1");
 	case KV_REMOTE_GET:
 		x->object = true;

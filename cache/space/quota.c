@@ -98,7 +98,7 @@ static uint64_t sum_reserves(const struct kv_cache *cache,
 			bytes += reserve(&space->quota, tier);
 		bytes = KV_MAX(bytes, reserve(&tenant->quota, tier));
 		sum += bytes;
-		/* If the SSD shrinks at mount, there is no arena yet. */
+		/* At mount a smaller SSD is handled before the arena exists. */
 		if (one)
 			segments += KV_MAX(tenant->kept_segments,
 					   (bytes + one - 1) / one);

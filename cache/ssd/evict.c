@@ -59,7 +59,8 @@ uint64_t kv_ssd_pin_bytes(const struct kv_cache *cache, uint64_t slot_bytes)
 		       : slot_bytes;
 }
 
-/* Return whether one more pinned slot needs a file that is left for others. */
+/* Return whether one more pinned slot needs a file that is reserved for other
+ * users or kept free. */
 static bool needs_too_many_files(const struct kv_cache *cache,
 				 const struct kv_space *space,
 				 uint64_t slot_bytes)
@@ -702,7 +703,8 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 	    (!waits && kv_ssd_evict_one_locked(cache, class, taker)))
 		return 0;
 	waits = waits || class->awaited;
-	/* If all blocks of a slot size are leaving, whole files will be free. */
+	/* If all blocks of a slot size are being deleted, whole files will
+	 * become free. */
 	LIST_FOREACH(other, &cache->ssd.classes, link) {
 		const struct kv_evict_list *list;
 		uint64_t slots = 0;

@@ -195,7 +195,8 @@ static void rouse(struct kv_cache *cache, enum rest rest, bool all)
 
 		leave_turns(cache, space);
 		set_no_room(cache, space, false);
-		/* The user keeps its turn, behind users who had none. */
+		/* Deficit round robin: users that were not served before the
+		 * stop come first, then this user with its overdraft. */
 		kv_turn_resume(queues, join_turns(cache, space));
 		kv_turn_put(queues, left);
 	}

@@ -695,7 +695,8 @@ int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 	struct saving *saving;
 	int r = -ENOENT;
 
-	/* The message must be as long as its blocks with their pages. */
+	/* The message must end after what->n blocks and the page numbers of
+	 * each. */
 	if (lent &&
 	    (what->n == 0 || what->n > WIRE_BATCH ||
 	     pages > WIRE_MAX / sizeof(uint64_t) ||

@@ -25,9 +25,9 @@
 
 #define BUCKETS 256u
 #define SECOND_NS UINT64_C(1000000000)
-/* until a staging file is removed */
+/* idle time after which a staging file is removed */
 #define IDLE_NS (60 * SECOND_NS)
-#define ORPHAN_NS (10 * SECOND_NS) /* a staging file whose maker is dead */
+#define ORPHAN_NS (10 * SECOND_NS) /* the same if its process has died */
 
 struct kv_uploads {
 	struct kv_cache *cache; /* fixed after new */

@@ -30,7 +30,7 @@ void kv_gpu_memory_free(void *memory);
 enum kv_pinned_way {
 	KV_PINNED_NONE,	     /* not tried yet */
 	KV_PINNED_READ_ONLY, /* as mapped */
-	KV_PINNED_WRITABLE,  /* as an open segment, mapped writable meanwhile */
+	KV_PINNED_WRITABLE,  /* while it was mapped writable */
 	KV_PINNED_REFUSED,   /* not at all */
 };
 

@@ -187,8 +187,8 @@ static void copy_unit(struct load_job *job, size_t unit)
 		end_block(job, job->blocks[i], r);
 }
 
-/* Count the blocks of a load in steps as COPIED or failed, unless a job has a
- * unit or will take one. */
+/* Count the blocks of a load in several steps as COPIED or failed, once no job
+ * copies a unit of the load and none is left to copy. */
 static void count_all_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_load *load = xfer->load;

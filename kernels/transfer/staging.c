@@ -327,7 +327,7 @@ static int stage_made_locked(const struct make_stage *make,
 	}
 	kv_stage_free(other);
 	session->stage_next = stage;
-	/* Swap now: without saves no other function would do so. */
+	/* Swap now: if no save is under way, no other function swaps. */
 	return kv_staging_swap_locked(session);
 }
 

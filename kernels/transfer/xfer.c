@@ -170,8 +170,8 @@ static void rest_locked(struct kvfs_xfer *xfer)
 	kv_xfer_put_locked(xfer);
 }
 
-/* Report that every block has reached @stage or failed, to the transfer's kind
- * and to the caller. */
+/* Every block has reached @stage or failed: run the hook of the transfer's kind
+ * (xfer->ops), and notify the caller. */
 static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
 {
 	const bool to_daemon = xfer->ops->to_daemon;
@@ -404,8 +404,8 @@ int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 	xfer->flags = opts->flags;
 	xfer->priority = opts->priority;
 	if (opts->flags & KVFS_BY_LAYER) {
-		/* A step has as many layers as it takes for STEP_BYTES of all
-		 * blocks. */
+		/* Copy so many layers in a step that they have STEP_BYTES in
+		 * all blocks together. */
 		bytes = layout->payload / layout->layers * xfer->n;
 		xfer->layers_a_step = (uint32_t)KV_MIN(
 			STEP_BYTES / KV_MAX(bytes, (uint64_t)1) + 1,

@@ -61,7 +61,7 @@ static int tear_down(void **state)
 	return r;
 }
 
-/* The path of @name in the directory, until the next call but three. */
+/* Return the path of @name in the directory; the fourth call after this overwrites it. */
 static const char *at(const char *name)
 {
 	static char paths[4][400];

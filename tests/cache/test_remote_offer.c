@@ -543,7 +543,8 @@ static void test_what_failed_is_offered_again_alone(void **state)
 	set_rule(NULL);
 	must_get_there(2 * BLOCKS);
 	must_be_offered(s);
-	/* Only that block was asked for again: twice at once, and in some more walks. */
+	/* Only the failed block was requested again: in two immediate retries, and in some
+	 * later passes over the space. */
 	assert_true(sent(KV_REMOTE_HEAD) < 2 * BLOCKS + 20);
 }
 

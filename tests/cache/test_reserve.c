@@ -289,8 +289,8 @@ static void no_flush_fails_for_want_of_room_of_another_space(void **state)
 	assert_int_equal(kv_space_sync(s->cache, none), -ENOSPC);
 }
 
-/* Stop all writes while @none rests for want of room, and let its rest not end: the
- * writer would forget the lack of room then, and could not find it again. */
+/* Stop all writes while the writer skips @none for want of room, and keep it skipping
+ * @none: a retry would clear no_room, and no write would set it again. */
 static bool stall_without_room(struct small *s, struct kv_space *none)
 {
 	bool is;

@@ -70,7 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		input[2] = (uint8_t)((n - 12) >> 16);
 	}
 	file = take_out(input, n, &entry);
-	/* Objects have one form: the file, with this entry, is this object. */
+	/* The file that was taken out of the object makes an object again. */
 	if (file)
 		check_file(file, entry.length);
 	check_file(input, n);

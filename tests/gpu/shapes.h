@@ -184,7 +184,7 @@ static inline void nhd_fused(struct pool_shape *pool, const struct dims *d)
 	}
 }
 
-/* All layers of a page together, K apart from V by a stride in it. */
+/* Cross-layer: a page has all layers, each with K before V. */
 static inline void cross_layer(struct pool_shape *pool, const struct dims *d)
 {
 	uint64_t half =

@@ -51,7 +51,7 @@ static uint64_t made_since(const struct standin_alive *then)
 	       then->streams + now.events - then->events;
 }
 
-/* Everything that batches need exists before the first batch. */
+/* Batches create no allocation, stream or event: all exist before the first batch. */
 static void memory_that_is_not_attached_goes_through_staging(void **state)
 {
 	struct standin_alive made;

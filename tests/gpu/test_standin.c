@@ -276,7 +276,8 @@ static void *call_any(void *arg)
 	return NULL;
 }
 
-/* Call from another thread once the call has begun, then set the word. */
+/* Once the observed call has begun, call CUDA from another thread; then set the word
+ * that the observed call waits for. */
 static void *set_word_late(void *arg)
 {
 	struct meanwhile *meanwhile = arg;
@@ -555,7 +556,7 @@ static void a_kernel_is_launched_as_its_image_allows(void **state)
 	assert_int_equal(launch(kernel, 256), CU_OUT_OF_RESOURCES);
 }
 
-/* A request for another version gets other parameters. */
+/* CUDA 12.8 and 13.0 have batch copies with different parameters, 12.6 has none. */
 static void a_batch_of_copies_is_one_call(void **state)
 {
 	CUdeviceptr to[2] = {memory, memory + 1024};

@@ -209,7 +209,8 @@ static void what_was_handed_over_ends_after_a_cancel(void **state)
 	kvfs_xfer_cancel(xfer);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, SOON), 0);
 	assert_int_equal(kvfs_xfer_status(xfer, 0), -ECANCELED);
-	/* The block seals when the daemon continues, without a hold. */
+	/* When the daemon continues, it seals the block but takes no lease for
+	 * KVFS_HOLD. */
 	world_thaw(w);
 	world_wait_stat(w, "being saved", 0);
 	world_wait_stat(w, "leased", 0);

@@ -85,7 +85,8 @@ static kvfs_pool *small_pool(struct world *w)
 	return pool;
 }
 
-/* Return whether block @b is present; @q's keys begin at its start. */
+/* Return whether block @b is present.  Blocks before @q->start, where @q's keys
+ * begin, count as present. */
 static bool is_there(const struct group *g, const kvfs_query *q, uint64_t b)
 {
 	const uint64_t before = q->start / g->tokens;

@@ -246,7 +246,8 @@ static void the_rest_of_a_chain_comes_behind_its_head_if_asked(void **state)
 			 -EINVAL);
 	save_from(w, 0, 10);
 	drive_out(w, 0, 10);
-	/* After three blocks nothing is read ahead; the probe comes later. */
+	/* With three blocks in DRAM nothing is read ahead.  The prefetch of the
+	 * last block would end after such reads. */
 	use(w, keys, 3);
 	ahead(w, keys, 10, 3);
 	assert_int_equal(kvfs_prefetch(&last, 1, NULL, &xfer), 0);

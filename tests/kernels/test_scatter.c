@@ -527,7 +527,8 @@ static void a_layer_first_block_is_one_run_of_staging(void **state)
 	free(strides.stride);
 }
 
-/* A part of a page is counted alone, also across the end of a page. */
+/* A range within a page is planned as a run of its own, a range across two pages as
+ * two. */
 static void a_part_of_a_run_is_a_run(void **state)
 {
 	struct layout l = page_first();

@@ -26,7 +26,8 @@
 static int root;
 static const char *trouble;
 
-/* Return true if the current fault is @what; "": no call is answered. */
+/* Return true if the file `trouble` names the fault @what.  The fault "": answer no
+ * call. */
 static bool is_fault(const char *what)
 {
 	char said[16] = "";

@@ -39,7 +39,7 @@ fetched() {
 }
 objects() { find "$R" -type f -path '*/2-*' | grep -c '/[0-9a-f]\{32\}$'; }
 o() { find "$R" -path '*/2-*' -name "$(key "$1")"; }
-# tensors N: the object has those of the block N, and its end.
+# tensors N: compare the tensors of block N with the end of its object.
 PAYLOAD=16384
 tensors() { cmp -s <(tail -c $PAYLOAD "$T/b$1") <(tail -c $PAYLOAD "$(o "$1")"); }
 handed_over() { # N: so many objects are there
@@ -200,7 +200,7 @@ fetch_of_q() { # WHAT WANTED VERB N
 fetch_of_q "nearly a part" 510 acquire 510
 fetch_of_q "and the next" 608 prefetch 608
 
-# Where nothing can be kept nothing is asked for.
+# A read-only mount cannot keep blocks, so its daemon requests none.
 ended "$N" "$T/store2"
 node2 ro
 come "with ro, what is here" 120 acquire 0 128

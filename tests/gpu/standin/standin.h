@@ -133,7 +133,7 @@ struct capture;
 
 /* A moment in a stream: the end of its first @seq operations. */
 struct moment {
-	/* referenced; NULL: the moment has passed */
+	/* holds a reference; NULL: the moment has passed */
 	struct CUstream_st *stream;
 	uint64_t seq;
 };
