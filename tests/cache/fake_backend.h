@@ -340,4 +340,15 @@ const struct kv_remote_driver kv_remote_dir = {
 	.close = fake_close,
 };
 
+/* Return the number of operations @call that were sent. */
+static inline unsigned sent(enum kv_remote_call call)
+{
+	unsigned n;
+
+	pthread_mutex_lock(&fake.lock);
+	n = fake.sent[call];
+	pthread_mutex_unlock(&fake.lock);
+	return n;
+}
+
 #endif

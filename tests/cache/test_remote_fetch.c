@@ -192,16 +192,6 @@ static struct kv_remote_stats stats_of(struct node *node)
 	return stats;
 }
 
-static unsigned sent(enum kv_remote_call call)
-{
-	unsigned n;
-
-	pthread_mutex_lock(&fake.lock);
-	n = fake.sent[call];
-	pthread_mutex_unlock(&fake.lock);
-	return n;
-}
-
 /* Count anew. */
 static void reset(void)
 {

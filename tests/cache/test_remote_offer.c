@@ -130,16 +130,6 @@ static unsigned objects(void)
 	return (unsigned)n;
 }
 
-static unsigned sent(enum kv_remote_call call)
-{
-	unsigned n;
-
-	pthread_mutex_lock(&fake.lock);
-	n = fake.sent[call];
-	pthread_mutex_unlock(&fake.lock);
-	return n;
-}
-
 static void sent_nothing(void)
 {
 	pthread_mutex_lock(&fake.lock);
@@ -335,6 +325,17 @@ static int fetch(struct small *s, unsigned n)
 	return r;
 }
 
+/* Open a new, empty store whose space is shared: its blocks are at the backend alone. */
+static void begin_without_blocks(struct small *s)
+{
+	close_store(s);
+	tree_remove(s->path);
+	assert_int_equal(mkdir(s->path, 0700), 0);
+	small_must_open(s);
+	share(s, true);
+	must_be_offered(s);
+}
+
 static void test_what_was_fetched_is_not_put_back(void **state)
 {
 	struct small *s = *state;
@@ -343,12 +344,7 @@ static void test_what_was_fetched_is_not_put_back(void **state)
 	share(s, true);
 	save(s, 0, 5, SMALL);
 	must_get_there(5);
-	close_store(s);
-	tree_remove(s->path);
-	assert_int_equal(mkdir(s->path, 0700), 0);
-	small_must_open(s);
-	share(s, true);
-	must_be_offered(s);
+	begin_without_blocks(s);
 	sent_nothing();
 	for (unsigned n = 0; n < 5; n++) {
 		assert_int_equal(fetch(s, n), 0);
@@ -373,12 +369,7 @@ static void test_a_damaged_object_is_replaced(void **state)
 	share(s, true);
 	save(s, 0, 1, BIG);
 	must_have(1);
-	close_store(s);
-	tree_remove(s->path);
-	assert_int_equal(mkdir(s->path, 0700), 0);
-	small_must_open(s);
-	share(s, true);
-	must_be_offered(s);
+	begin_without_blocks(s);
 	set_rule(damage_gets);
 	assert_true(fetch(s, 0) < 0);
 	set_rule(NULL);

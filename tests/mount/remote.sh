@@ -11,16 +11,6 @@ node2() {
 	"$B/kvfs" -o "$BASE,control=$T/sock2,remote=dir:$R,remote_threshold=1${1:+,$1}" "$T/store2" "$N" ||
 		fail "the other node does not start"
 }
-# ended MOUNT STORE: unmounted, and its daemon is gone.
-ended() {
-	local i
-	unmount "$1" || fail "umount $1"
-	for ((i = 0; i < 600; i++)); do
-		pgrep -f -- "^[^ ]*kvfs .*$2 " >/dev/null || return
-		sleep 0.1
-	done
-	fail "the daemon of $1 does not end"
-}
 # fetch MOUNT SPACE MS N...: how many came, of the keys N.
 fetch() {
 	local mount=$1 space=$2 ms=$3 keys=() out

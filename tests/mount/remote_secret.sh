@@ -18,15 +18,6 @@ node2() {
 	"$B/kvfs" -o "$BASE,control=$T/sock2,$REMOTE${1:+,remote_secret=$1}" "$T/store2" "$N" ||
 		fail "the other node does not start"
 }
-ended() { # MOUNT STORE
-	local i
-	unmount "$1" || fail "umount $1"
-	for ((i = 0; i < 600; i++)); do
-		pgrep -f -- "^[^ ]*kvfs .*$2 " >/dev/null || return
-		sleep 0.1
-	done
-	fail "the daemon of $1 does not end"
-}
 make() { # SPACE MEMBERS
 	mkdir "$1" && echo "{\"tensors\": [{\"name\": \"k\", \"dtype\": \"U8\", \"shape\": [8192]}], \"tokens\": 4${2:+, $2}}" \
 		>"$T/layout" && cp "$T/layout" "$1/.layout"
