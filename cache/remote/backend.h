@@ -3,7 +3,7 @@
  * backend.h - a backend, which keeps the objects of the remote tier: a table of calls
  * that never wait.
  *
- * An object is the file of a block with one entry inserted (object.h).  Its name is
+ * An object is the file of a block with one entry inserted (object.h), named
  * TENANT/2-SPACE/KEY.  Every backend replaces an object atomically: a reader gets the
  * whole old object or the whole new one.
  *

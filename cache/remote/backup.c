@@ -279,7 +279,7 @@ static int prepare(struct kv_remote *remote, struct kv_backup *backup)
 	bool early;
 	int r;
 
-	if (backup->block) /* it has been asked for */
+	if (backup->block) /* the backend lacks the block */
 		return hold(cache, backup);
 	r = may_leave(remote, backup) ? 0 : -ENOENT;
 	if (r == 0)
@@ -373,7 +373,7 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 	}
 	if (backup->space->uid == backup->uid)
 		backup->block->remote = status == 0;
-	/* What is too large stays so.  While an object alone is refused, its key is
+	/* A block that is too large stays so.  While an object alone is refused, its key is
 	 * not tried again. */
 	if (status < 0 && (put || status != -ENOENT))
 		missed_locked(remote, backup,

@@ -153,7 +153,7 @@ void kv_remote_describe(const struct kv_remote_job *job, int status,
 		[KV_REMOTE_PUT] = "put",
 		[KV_REMOTE_DELETE] = "delete",
 	};
-	/* What an abandoned operation says is still the backend's. */
+	/* The text of an abandoned operation still belongs to the backend. */
 	const char *why = job->abandoned ? "" : job->op.why;
 
 	/* Without a name it is a question of ours. */

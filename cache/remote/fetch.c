@@ -546,7 +546,7 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 	const double rate = (double)remote->cache->config.remote.rate;
 	const struct kv_layout *layout = look->space->layout;
 	const uint64_t max = fetch->landing_max;
-	/* What the object probably has counts until its length is known. */
+	/* A guess of the object's bytes counts until its length is known. */
 	const uint64_t bytes =
 		look->bytes ? look->bytes
 		: layout    ? kv_block_header_bytes(layout) + layout->payload

@@ -224,7 +224,7 @@ static bool go_on(struct kv_remote *remote, struct kv_forget *forget)
 		if (!kv_remote_is_open(remote, uid)) {
 			r = -EHOSTDOWN;
 		} else if (kv_backup_is_under_way(remote, forget->space, key)) {
-			break; /* its end is an event */
+			break; /* the end of the put wakes this thread */
 		} else {
 			r = begin(remote, forget, forget->next);
 		}

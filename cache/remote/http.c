@@ -49,7 +49,7 @@ struct transfer {
 	uint64_t refused_ns; /* since when it is refused; 0: it is not */
 	uint64_t again_ns;
 	unsigned version; /* of the credentials */
-	bool anew;	  /* it was begun again with other credentials */
+	bool anew; /* the operation was begun again with other credentials */
 	TAILQ_ENTRY(transfer) link;
 };
 

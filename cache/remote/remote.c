@@ -83,7 +83,7 @@ int kv_remote_prefix(struct kv_cache *cache, struct kv_space *space,
 
 	kv_lock(cache);
 	kv_tenant_name(cache, space->uid, tenant);
-	layout = space->layout; /* its text lives as long as the space */
+	layout = space->layout; /* lives as long as the space */
 	kv_unlock(cache);
 	json = layout ? json_loads(layout->json, 0, NULL) : NULL;
 	if (json) {
