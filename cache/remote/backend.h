@@ -14,6 +14,7 @@
 #ifndef KV_CACHE_REMOTE_BACKEND_H
 #define KV_CACHE_REMOTE_BACKEND_H
 
+#include <stdatomic.h>
 #include <sys/queue.h>
 #include <sys/uio.h>
 
@@ -45,6 +46,8 @@ struct kv_remote_op {
 	 * Called once, by any thread, without locks. */
 	uint8_t *(*room)(struct kv_remote_op *op, uint64_t length);
 	uint8_t *data; /* out, of a GET; the caller frees it */
+	/* Of a GET: room() adds to it, and the backend with each part of the body. */
+	_Atomic uint64_t progress;
 	/* Out, of GET and HEAD: bytes of the object; of a DELETE of all below a name:
 	 * objects that were removed, 0 if the backend does not tell. */
 	uint64_t length;

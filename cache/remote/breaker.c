@@ -298,6 +298,8 @@ void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
 
 	if (job->op.call != KV_REMOTE_DELETE)
 		strcpy(breaker->name, job->op.name);
+	if (status == -EAGAIN) /* there was no memory for its bytes */
+		return;
 	if (!failed && status != -EACCES) {
 		breaker->failures = breaker->refusals = 0;
 		if (!breaker->open)

@@ -230,6 +230,7 @@ static int get(const struct worker *w, struct kv_remote_op *op)
 					    "%.80s: was cut while it was read",
 					    last);
 		done += (uint64_t)got;
+		atomic_fetch_add(&op->progress, (uint64_t)got);
 	}
 	return 0;
 }

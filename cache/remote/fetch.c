@@ -28,12 +28,14 @@
  *   (2) A get goes on if nobody waits for it any more: the next acquire hits.
  *   (3) Memory for gets, abandoned ones included, is at most landing_max, or one
  *       get's.
- *   (4) Users take turns.  One whose GETs are not answered leaves a share to others.
+ *   (4) Users take turns.  One whose GETs stall leaves a quarter of the memory, and of
+ *       the number of GETs, to others.
  *   (5) A look has its gets that are QUEUED or GETTING, and lives until it has none.
  *
  * LOCKING   cache->lock for the table of gets, their wants, a look that is being
- *           submitted, the list of fresh looks, and the table of absent objects.  A get's
- *           memory is the backend's while it is `lent`.  All else is the thread's.
+ *           submitted, the list of fresh looks, and the table of absent objects.
+ *           fetch->lock, a leaf, for the bytes of memory.  A get's memory is the
+ *           backend's while it is `lent`.  All else is the thread's.
  */
 #include "cache/block/block.h"
 #include "cache/core/table.h"
@@ -48,8 +50,7 @@
 #define QUEUE_NS UINT64_C(60000000000) /* in the queue */
 #define ROOM_NS UINT64_C(1000000000)   /* waiting for a slot */
 #define TICK_NS UINT64_C(10000000)     /* while something waits */
-#define GETTING_MAX 42u		       /* gets; 32 of one user */
-#define SHARES 1048576u		       /* of the memory and number of gets */
+#define GETTING_MAX 42u		       /* gets; 31 of one user */
 #define TURN 4194304		       /* bytes */
 #define GUESS 65536u		       /* bytes of an object */
 
@@ -70,14 +71,14 @@ struct get {
 	struct kv_space *space;	     /* fixed; held */
 	uint32_t uid;		     /* fixed: of the space's owner */
 	uint64_t hash;		     /* fixed */
-	uint64_t guess;	      /* bytes that it probably has; 0: not begun */
-	struct kv_turn *turn; /* held; NULL: it has no share */
-	uint64_t share;	      /* of SHARES */
-	uint8_t *memory;      /* for `bytes`, which are charged; or NULL */
-	uint64_t bytes;	      /* of the object */
-	bool getting;	      /* in flight, for the look */
-	bool lent;	      /* the backend has it */
-	bool ended;	      /* free it when the backend gives it back */
+	uint64_t guess;	   /* bytes that it probably has; 0: not begun */
+	struct user *user; /* held, with `share` in flight; or NULL */
+	uint64_t share;	   /* of landing_max: the guess, or 1/GETTING_MAX */
+	uint8_t *memory;   /* for `bytes`, which are charged; or NULL */
+	uint64_t bytes;	   /* of the object */
+	bool getting;	   /* in flight, for the look */
+	bool lent;	   /* the backend has it */
+	bool ended;	   /* free it when the backend gives it back */
 	struct kv_object_entry entry;
 	uint8_t prefix[8];
 	/* offsets in the object: its file lacks the bytes between them */
@@ -90,6 +91,7 @@ struct get {
 struct user {
 	struct kv_turn turn; /* first */
 	TAILQ_HEAD(, kv_remote_look) looks;
+	uint64_t landing; /* fetch->lock; bytes of memory for gets */
 };
 
 /* The missing blocks of one acquire. */
@@ -121,11 +123,10 @@ struct kv_fetch {
 	TAILQ_HEAD(, kv_remote_look) fresh;
 	struct kv_turns users;
 	TAILQ_HEAD(, get) landed;
-	_Atomic uint64_t landing;	  /* bytes of memory for gets */
+	pthread_mutex_t lock;
+	uint64_t landing;		  /* lock; sum of that of all users */
 	uint64_t landing_max, object_max; /* fixed */
-	uint64_t guessed; /* bytes that gets with a share probably need */
-	bool full; /* a get found no memory: none begins before some is free */
-	struct kv_bucket bucket; /* of remote_rate; bytes */
+	struct kv_bucket bucket;	  /* of remote_rate; bytes */
 	struct kv_hash *hash;
 };
 
@@ -145,6 +146,7 @@ int kv_fetch_init(struct kv_remote *remote)
 	remote->fetch = fetch;
 	TAILQ_INIT(&fetch->fresh);
 	TAILQ_INIT(&fetch->landed);
+	pthread_mutex_init(&fetch->lock, NULL);
 	fetch->landing_max = cache->arena.max * cache->arena.segment_bytes / 16;
 	fetch->object_max =
 		cache->arena.segment_bytes + KV_PAGE; /* the entry */
@@ -161,12 +163,66 @@ void kv_fetch_fini(struct kv_remote *remote)
 		return;
 	kv_turns_fini(&remote->fetch->users);
 	kv_hash_free(remote->fetch->hash);
+	pthread_mutex_destroy(&remote->fetch->lock);
 	free(kv_steal(remote->fetch));
+}
+
+/* ---- memory ---- */
+
+/*
+ * Return whether a user that holds @own of @all may take @more, of @max: it leaves a
+ * quarter to others.  The first of a user is bounded by @max alone, the first of all by
+ * nothing.
+ */
+static bool is_fair(uint64_t max, uint64_t all, uint64_t own, uint64_t more)
+{
+	if (all == 0)
+		return true;
+	if (all + more > max)
+		return false;
+	return own == 0 || (own + more) / 3 <= max - all - more;
+}
+
+/* Charge @user for @bytes of memory, or with @only_ask not yet; false: they are too
+ * many. */
+static bool landing_take(struct kv_fetch *fetch, struct user *user,
+			 uint64_t bytes, bool only_ask)
+{
+	bool fair;
+
+	pthread_mutex_lock(&fetch->lock);
+	fair = is_fair(fetch->landing_max, fetch->landing, user->landing,
+		       bytes);
+	if (fair && !only_ask) {
+		fetch->landing += bytes;
+		user->landing += bytes;
+	}
+	pthread_mutex_unlock(&fetch->lock);
+	return fair;
+}
+
+static void landing_free(struct get *get)
+{
+	struct kv_fetch *fetch = get->remote->fetch;
+
+	if (!get->memory)
+		return;
+	pthread_mutex_lock(&fetch->lock);
+	fetch->landing -= get->bytes;
+	get->user->landing -= get->bytes;
+	pthread_mutex_unlock(&fetch->lock);
+	free(kv_steal(get->memory));
 }
 
 uint64_t kv_fetch_lent_bytes(const struct kv_remote *remote)
 {
-	return atomic_load(&remote->fetch->landing);
+	struct kv_fetch *fetch = remote->fetch;
+	uint64_t bytes;
+
+	pthread_mutex_lock(&fetch->lock);
+	bytes = fetch->landing;
+	pthread_mutex_unlock(&fetch->lock);
+	return bytes;
 }
 
 /* ---- absent and damaged objects ---- */
@@ -228,17 +284,10 @@ static struct get *get_find_locked(struct kv_remote *remote,
 /* Free the get's memory, and its share; with @all, the get. */
 static void get_release(struct get *get, bool all)
 {
-	struct kv_fetch *fetch = get->remote->fetch;
-
-	if (get->memory) {
-		atomic_fetch_sub(&fetch->landing, get->bytes);
-		free(kv_steal(get->memory));
-		fetch->full = false;
-	}
-	if (get->turn) {
-		kv_turn_end(&fetch->users, kv_steal(get->turn), get->share);
-		fetch->guessed -= get->guess;
-	}
+	landing_free(get);
+	if (get->user)
+		kv_turn_end(&get->remote->fetch->users,
+			    &kv_steal(get->user)->turn, get->share);
 	if (!all)
 		return;
 	kv_space_put(get->space);
@@ -296,7 +345,7 @@ bool kv_fetch_is_coming_locked(struct kv_cache *cache, struct kv_space *space,
 	const struct get *get = get_find_locked(
 		cache->remote, space, key, kv_key_hash(cache, space, key->b));
 
-	return get && atomic_load(&get->job.answered);
+	return get && atomic_load(&get->job.op.progress) > 0;
 }
 
 int kv_fetch_want_locked(struct kv_cache *cache, struct kv_want *want)
@@ -445,27 +494,19 @@ static uint8_t *get_room(struct kv_remote_op *op, uint64_t length)
 {
 	struct get *get = (struct get *)op;
 	struct kv_fetch *fetch = get->remote->fetch;
-	uint64_t landing;
+	uint8_t *memory;
 
-	atomic_store(&get->job.answered, true);
+	atomic_fetch_add(&op->progress, 1);
 	if (get->memory && get->bytes == length)
 		return get->memory;
-	if (get->memory) {
-		atomic_fetch_sub(&fetch->landing, get->bytes);
-		free(kv_steal(get->memory));
-	}
+	landing_free(get);
 	get->bytes = length;
 	if (length > fetch->object_max)
 		return NULL;
-	landing = atomic_load(&fetch->landing);
-	do
-		if (landing > 0 && landing + length > fetch->landing_max)
-			return NULL;
-	while (!atomic_compare_exchange_weak(&fetch->landing, &landing,
-					     landing + length));
-	get->memory = malloc(KV_MAX(length, 1u));
-	if (!get->memory)
-		atomic_fetch_sub(&fetch->landing, length);
+	memory = malloc(KV_MAX(length, 1u));
+	if (memory && landing_take(fetch, get->user, length, false))
+		get->memory = kv_steal(memory);
+	free(memory);
 	return get->memory;
 }
 
@@ -501,7 +542,6 @@ static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
 	if (status == -EAGAIN && get->bytes > fetch->object_max)
 		status = -EFBIG;
 	if (status == -EAGAIN && get->at < look->n) {
-		fetch->full = true;
 		look->bytes = get->bytes;
 		fetch->bucket.credit += (double)get->guess;
 		get->getting = false;
@@ -520,8 +560,8 @@ static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
 		kv_fetch_damaged(remote, get->hash, true);
 	if (status == 0 || status == -ENOENT)
 		fetch->bucket.credit += (double)get->guess - (double)bytes;
-	if (bytes > get->guess)
-		kv_turn_charge(get->turn, bytes - get->guess);
+	if (get->memory && get->bytes > get->guess)
+		kv_turn_charge(&get->user->turn, get->bytes - get->guess);
 	if (status < 0 && look->chain)
 		look_cut(remote, look, get->at);
 	look_drop(get);
@@ -539,7 +579,7 @@ static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
 	look_go_on(remote, look);
 }
 
-/* Begin the next get of @look, whose turn it is.  False: not now. */
+/* Begin the next get of @look, whose user's turn it is.  False: not now. */
 static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 {
 	struct kv_fetch *fetch = remote->fetch;
@@ -551,7 +591,7 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 		look->bytes ? look->bytes
 		: layout    ? kv_block_header_bytes(layout) + layout->payload
 			    : GUESS;
-	const double part = (double)bytes / (double)KV_MAX(max, 1u);
+	const uint64_t share = KV_MIN(KV_MAX(bytes, max / GETTING_MAX), max);
 	struct get *get = look->gets[look->next];
 
 	if (!kv_remote_is_open(remote, get->uid) ||
@@ -560,20 +600,16 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 		look_go_on(remote, look);
 		return true;
 	}
-	if ((fetch->full && atomic_load(&fetch->landing) > 0) ||
-	    (fetch->guessed > 0 && fetch->guessed + bytes > max) ||
+	if (!is_fair(max, fetch->users.out, look->user->turn.out, share) ||
+	    !landing_take(fetch, look->user, bytes, true) ||
 	    (rate > 0 && !kv_bucket_fill(&fetch->bucket, rate, rate)))
 		return false;
-	fetch->full = false;
 	fetch->bucket.credit -= (double)bytes;
-	fetch->guessed += bytes;
 	get->guess = bytes;
-	/* The get's share of the memory, or of the number of gets if that is more. */
-	get->share = KV_MAX((uint64_t)(KV_MIN(part, 1.0) * SHARES),
-			    SHARES / GETTING_MAX);
-	get->turn = &look->user->turn;
-	kv_turn_charge(get->turn, bytes);
-	kv_turn_begin(&fetch->users, get->turn, get->share);
+	get->share = share;
+	get->user = look->user;
+	kv_turn_charge(&get->user->turn, bytes);
+	kv_turn_begin(&fetch->users, &get->user->turn, share);
 	look->out++;
 	get->getting = get->lent = true;
 	get->job = (struct kv_remote_job){
@@ -663,6 +699,7 @@ uint64_t kv_fetch_run(struct kv_remote *remote)
 	struct kv_remote_look *look;
 	struct get *get, *next;
 	struct kv_turn *turn;
+	size_t passed = 0; /* users in a row who may not begin a get now */
 
 	for (get = TAILQ_FIRST(&fetch->landed); get; get = next) {
 		next = TAILQ_NEXT(get, link);
@@ -680,10 +717,15 @@ uint64_t kv_fetch_run(struct kv_remote *remote)
 			look_cut(remote, look, 0);
 		look_go_on(remote, look);
 	}
-	while ((turn = kv_turns_next_within(&fetch->users, SHARES)))
-		if (!get_begin(remote,
-			       TAILQ_FIRST(&((struct user *)turn)->looks)))
-			break;
+	while (passed < fetch->users.n_busy &&
+	       (turn = kv_turns_next(&fetch->users))) {
+		passed++;
+		if (get_begin(remote,
+			      TAILQ_FIRST(&((struct user *)turn)->looks)))
+			passed = 0;
+		else
+			kv_turns_yield(&fetch->users);
+	}
 	return !TAILQ_EMPTY(&fetch->landed) || fetch->users.n_busy > 0
 		       ? kv_now_ns() + TICK_NS
 		       : UINT64_MAX;

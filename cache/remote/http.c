@@ -224,6 +224,7 @@ static size_t on_body(char *data, size_t one, size_t n, void *arg)
 						  "the body is too long");
 		else
 			memcpy(op->data + t->received, data, n);
+		atomic_fetch_add(&op->progress, n);
 	} else if (end > (x->page ? PAGE_MAX : TEXT_MAX)) {
 		if (!good) /* the status is known */
 			return 0;

@@ -43,7 +43,7 @@
 #define END_NS (500 * MS)
 
 #define RETRIES 2u
-#define SILENT_NS (2000 * MS) /* without a sign of life from a tenant's GETs */
+#define SILENT_NS (2000 * MS)	 /* without progress of a tenant's GETs */
 #define HELD_MAX_NS (60000 * MS) /* by Retry-After */
 #define MOUNT_NS (3000 * MS)
 
@@ -160,6 +160,8 @@ static void send(struct kv_remote *remote, struct kv_remote_job *job)
 
 	op->data = NULL;
 	op->length = 0;
+	job->seen = 0;
+	atomic_store(&op->progress, 0);
 	op->retry_after_ns = 0;
 	op->why[0] = '\0';
 	op->cancelled = false;
@@ -187,8 +189,7 @@ void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 	job->began_ns = kv_now_ns();
 	job->until_ns = job->began_ns + ns;
 	job->tries = 0;
-	job->abandoned = job->seen = false;
-	atomic_store(&job->answered, false);
+	job->abandoned = false;
 	job->op.status = -ECANCELED;
 	held_ns =
 		job->trial ? 0 : kv_breaker_of(remote, job->uid)->held_until_ns;
@@ -260,22 +261,20 @@ static void reap(struct kv_remote *remote)
 		reap_one(remote, (struct kv_remote_job *)ended[i]);
 }
 
-/* Return when @job is late.  A GET of an object is as soon as nothing at all was heard
- * for its tenant for a while. */
+/* Return when @job is late.  A GET of an object is late as soon as no GET of its tenant
+ * has made progress for a while, headers included. */
 static uint64_t late_ns(struct kv_remote *remote, struct kv_remote_job *job)
 {
+	const uint64_t progress = atomic_load(&job->op.progress);
 	struct kv_breaker *breaker;
 	uint64_t silent;
 
 	if (job->op.call != KV_REMOTE_GET)
 		return job->until_ns;
 	breaker = kv_breaker_of(remote, job->uid);
-	if (atomic_load(&job->answered)) {
-		if (!job->seen)
-			breaker->heard_ns = kv_now_ns();
-		job->seen = true;
-		return job->until_ns;
-	}
+	if (job->seen != progress)
+		breaker->heard_ns = kv_now_ns();
+	job->seen = progress;
 	silent = KV_MAX(breaker->heard_ns, job->sent_ns) + SILENT_NS;
 	return KV_MIN(job->until_ns, silent);
 }

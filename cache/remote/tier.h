@@ -34,9 +34,7 @@ struct kv_remote_job {
 	uint64_t began_ns, sent_ns, until_ns, retry_ns;
 	unsigned tries;
 	bool abandoned; /* @ended has run, the backend still has the memory */
-	/* Set by the room() of a GET: the object exists. */
-	_Atomic bool answered;
-	bool seen; /* `answered` was counted as a sign of life */
+	uint64_t seen;	/* op.progress that was counted as a sign of life */
 	TAILQ_ENTRY(kv_remote_job)
 	link; /* of remote->jobs, or of remote->retries */
 };

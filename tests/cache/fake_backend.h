@@ -27,9 +27,11 @@
 
 /* The outcome that the rule chooses for an operation. */
 struct fake_plan {
-	int status;	  /* 0: what is true of the object */
-	uint64_t ms;	  /* until it ends; FAKE_NEVER: when it is cancelled */
-	uint64_t body_ms; /* of a GET: from room() to the end */
+	int status;  /* 0: what is true of the object */
+	uint64_t ms; /* until it ends; FAKE_NEVER: when it is cancelled */
+	uint64_t
+		body_ms; /* of a GET: from room() to the end; bytes come meanwhile */
+	bool stalls; /* of a GET: no byte comes after room() */
 	uint64_t retry_after_ms;
 	uint64_t length; /* wrong length that a GET reports; or 0 */
 	bool stuck;	 /* not even cancel() ends it, but fake_release() */
@@ -152,6 +154,10 @@ static inline int fake_do(struct fake_op *f)
 			       KV_MIN(bytes, object->bytes));
 			if (f->plan.damaged)
 				data[(size_t)rand() % bytes] ^= 1 << rand() % 8;
+			if (f->plan.stalls) {
+				f->due_ns = FAKE_NEVER;
+				return 1;
+			}
 			if (f->plan.body_ms) {
 				f->due_ns =
 					kv_now_ns() + f->plan.body_ms * FAKE_MS;
@@ -194,6 +200,8 @@ static inline void *fake_run(void *arg)
 
 			next = TAILQ_NEXT(f, link);
 			if (!let_go && now < f->due_ns) {
+				if (f->begun && !f->plan.stalls)
+					atomic_fetch_add(&f->op->progress, 1);
 				due = KV_MIN(due, f->due_ns);
 				continue;
 			}

@@ -706,6 +706,51 @@ static void test_one_object_may_exceed_the_budget(void **state)
 	assert_true(fake.memory_max > 3 << 20 && fake.memory_max < 6 << 20);
 }
 
+static void stall(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	plan->stalls = is_of(op->name, 0);
+}
+
+static _Atomic bool greedy;
+
+/* User 0 wants other blocks all the time. */
+static void *want_more(void *arg)
+{
+	for (unsigned i = 0; greedy; i = (i + 8) % 64)
+		acquire(arg, 0, i, i + 8, NULL);
+	return NULL;
+}
+
+static void test_bodies_that_stall_leave_memory_to_others(void **state)
+{
+	struct node *node = *state;
+	const uint64_t begin = kv_now_ns();
+	pthread_t thread;
+
+	open_node(node); /* 4 MiB for objects */
+	provide(node, 0, 0, 64, 1000000);
+	provide(node, 1, 0, 64, 1000000);
+	set_rule(stall);
+	greedy = true;
+	assert_int_equal(pthread_create(&thread, NULL, want_more, node), 0);
+	usleep(200000);
+	for (unsigned i = 0; i < 64; i += 8) {
+		const uint64_t asked = kv_now_ns();
+
+		assert_int_equal(acquire(node, 1, i, i + 8, NULL), 8);
+		assert_true(ms_since(asked) < 1000);
+		usleep(500000);
+	}
+	/* No byte for two seconds is a failure, and eight are enough. */
+	while (stats_of(node).tenants_closed == 0 && ms_since(begin) < 15000)
+		usleep(10000);
+	assert_int_equal(stats_of(node).tenants_closed, 1);
+	assert_true(ms_since(begin) < 9000);
+	greedy = false;
+	pthread_join(thread, NULL);
+	assert_true(fake.memory_max <= 4 << 20);
+}
+
 static _Atomic uint64_t told_length;
 
 static void tell_length(const struct kv_remote_op *op, struct fake_plan *plan)
@@ -876,6 +921,7 @@ int main(void)
 		ON(test_who_answers_has_more_time),
 		ON(test_memory_is_bounded),
 		ON(test_one_object_may_exceed_the_budget),
+		ON(test_bodies_that_stall_leave_memory_to_others),
 		ON(test_what_is_too_long_is_not_read),
 		ON(test_damaged_objects_are_never_blocks),
 		ON(test_an_object_of_another_key_is_no_block),
