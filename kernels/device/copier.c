@@ -47,9 +47,18 @@ static struct kv_job *first_of_best_locked(const struct kv_copier *copier)
 	return best;
 }
 
+static void unqueue_locked(struct kv_copier *copier, struct kv_job *job)
+{
+	const struct kv_job *best;
+
+	TAILQ_REMOVE(&copier->jobs, job, others);
+	best = first_of_best_locked(copier);
+	atomic_store(&copier->best, best ? rank(best) : INT64_MIN);
+}
+
 static struct kv_job *take_job_locked(struct kv_copier *copier)
 {
-	struct kv_job *job = first_of_best_locked(copier), *best;
+	struct kv_job *job = first_of_best_locked(copier);
 
 	if (!job)
 		return NULL;
@@ -57,9 +66,7 @@ static struct kv_job *take_job_locked(struct kv_copier *copier)
 		job = TAILQ_FIRST(&copier->jobs);
 		copier->picks = 0;
 	}
-	TAILQ_REMOVE(&copier->jobs, job, others);
-	best = first_of_best_locked(copier);
-	atomic_store(&copier->best, best ? rank(best) : INT64_MIN);
+	unqueue_locked(copier, job);
 	return job;
 }
 
@@ -140,6 +147,7 @@ unsigned kv_copier_threads(const struct kv_copier *copier)
 void kv_copier_submit(struct kv_copier *copier, struct kv_job *job)
 {
 	pthread_mutex_lock(&copier->lock);
+	job->brief = false;
 	TAILQ_INSERT_TAIL(&copier->jobs, job, others);
 	if (rank(job) > atomic_load(&copier->best))
 		atomic_store(&copier->best, rank(job));
@@ -147,7 +155,23 @@ void kv_copier_submit(struct kv_copier *copier, struct kv_job *job)
 	pthread_mutex_unlock(&copier->lock);
 }
 
+struct kv_job *kv_copier_withdraw(struct kv_copier *copier, const void *owner)
+{
+	struct kv_job *job;
+
+	pthread_mutex_lock(&copier->lock);
+	TAILQ_FOREACH(job, &copier->jobs, others)
+		if (job->owner == owner)
+			break;
+	if (job) {
+		unqueue_locked(copier, job);
+		job->brief = true;
+	}
+	pthread_mutex_unlock(&copier->lock);
+	return job;
+}
+
 bool kv_copier_presses(struct kv_copier *copier, const struct kv_job *job)
 {
-	return atomic_load(&copier->best) > rank(job);
+	return job->brief || atomic_load(&copier->best) > rank(job);
 }

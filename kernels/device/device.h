@@ -74,6 +74,10 @@ struct kv_job {
 	void (*run)(struct kv_job *job);
 	enum kv_job_kind kind;
 	int priority;
+	/* for kv_copier_withdraw; NULL: only copy threads run the job */
+	const void *owner;
+	/* set by kv_copier_withdraw: copy one unit, then submit the rest */
+	bool brief;
 };
 
 int kv_copier_new(struct kv_copier **ret_copier); /* -ENOMEM, -EAGAIN */
@@ -89,8 +93,12 @@ unsigned kv_copier_threads(const struct kv_copier *copier);
 #define KV_COPIER_FAIR 8u
 void kv_copier_submit(struct kv_copier *copier, struct kv_job *job);
 
-/* Return whether a queued job should run before the rest of @job.  A long job
- * then submits itself again and returns. */
+/* Take the oldest job of @owner out of the queue, for the caller to run; NULL:
+ * copy threads have taken all of them. */
+struct kv_job *kv_copier_withdraw(struct kv_copier *copier, const void *owner);
+
+/* Return whether a queued job should run before the rest of @job, or @job is to
+ * be brief.  A long job then submits itself again and returns. */
 bool kv_copier_presses(struct kv_copier *copier, const struct kv_job *job);
 
 #endif

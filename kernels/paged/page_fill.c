@@ -166,7 +166,7 @@ static void over_locked(struct kv_page_fill *fill, int status)
 		TAILQ_CONCAT(&paged->fills, &again, others);
 	}
 	begin_fills_locked(paged);
-	pthread_cond_broadcast(&paged->inner->session->changed);
+	kv_session_changed_locked(paged->inner->session);
 	if (fill->load)
 		kv_xfer_put_locked(fill->load);
 	if (fill->lease)

@@ -246,7 +246,7 @@ static int pool_grow(struct kv_paged_pool *paged, uint64_t pages)
 	paged->growing = false;
 	if (r == 0)
 		kv_page_table_grow(paged->page_table, pages);
-	pthread_cond_broadcast(&session->changed);
+	kv_session_changed_locked(session);
 	return r;
 }
 

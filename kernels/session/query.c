@@ -259,7 +259,7 @@ static void answered(struct kv_call *call, int status, const void *items)
 		       call->count * question->room.item);
 	question->over = true;
 	question->status = status;
-	pthread_cond_broadcast(&question->session->changed);
+	kv_session_changed_locked(question->session);
 }
 
 /* Send a request that may take long on the asynchronous connection, so that

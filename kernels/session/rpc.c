@@ -118,7 +118,15 @@ int kv_rpc_submit_locked(struct kvfs_session *session, struct kv_call *call,
 		return r;
 	LIST_INSERT_HEAD(&rpc->pending[call->tag % KV_ARRAY_LEN(rpc->pending)],
 			 call, others);
+	rpc->n_pending++;
 	return 0;
+}
+
+/* Take a call out of the table of calls that wait for a reply. */
+static void remove_call_locked(struct kv_rpc *rpc, struct kv_call *call)
+{
+	LIST_REMOVE(call, others);
+	rpc->n_pending--;
 }
 
 bool kv_rpc_withdraw_locked(struct kvfs_session *session, struct kv_call *call)
@@ -127,7 +135,7 @@ bool kv_rpc_withdraw_locked(struct kvfs_session *session, struct kv_call *call)
 	if (!call->parcel)
 		return false;
 	parcel_free_locked(session, call->parcel);
-	LIST_REMOVE(call, others);
+	remove_call_locked(&session->rpc, call);
 	return true;
 }
 
@@ -182,7 +190,7 @@ void kv_rpc_break_locked(struct kvfs_session *session)
 		parcel_free_locked(session, parcel);
 	for (size_t i = 0; i < KV_ARRAY_LEN(rpc->pending); i++)
 		while ((call = LIST_FIRST(&rpc->pending[i]))) {
-			LIST_REMOVE(call, others);
+			remove_call_locked(rpc, call);
 			call->done(call, -ENOTCONN, NULL);
 		}
 }
@@ -205,7 +213,7 @@ static int take_reply_locked(struct kvfs_session *session,
 			break;
 	if (!call)
 		return -EPROTO;
-	LIST_REMOVE(call, others);
+	remove_call_locked(rpc, call);
 	if (header->status >= 0 &&
 	    (call->at_most ? header->count > call->count
 			   : header->count != call->count)) {

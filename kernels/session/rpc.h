@@ -32,6 +32,7 @@ struct kv_call {
 
 struct kv_rpc {
 	LIST_HEAD(, kv_call) pending[256]; /* by tag */
+	size_t n_pending;
 	TAILQ_HEAD(, kv_parcel) out;
 	size_t n_out;
 	uint64_t tags;

@@ -28,10 +28,14 @@
  *   (6) A session is in the list of sessions from kvfs_open to kvfs_close; in a
  *       child the list is empty, and the descriptors of the parent's sessions
  *       are closed.
+ *   (7) A thread that sleeps in kv_session_wait is woken by each change: it waits
+ *       for the condition, or borrower_sleeps is set and nudge_fd ends its poll.
+ *   (8) The reader thread is woken by messages unless a borrower is.
  *
  * LOCKING   session->lock guards the fields that session.h marks; the order of
- *           locks is there.  The reader thread takes receive_lock, then
- *           session->lock, and holds neither while it sleeps or connects.  Only a
+ *           locks is there.  Threads that receive, the reader and the borrower,
+ *           take receive_lock, then session->lock, and hold neither while they
+ *           sleep or connect.  Only a
  *           finder makes calls that a mount can block.  forks_lock is
  *           a leaf, held across fork, so that the child's list is consistent.
  *           The child takes no lock of a session: a thread that does not exist
@@ -40,6 +44,7 @@
 #include <stdatomic.h>
 #include <poll.h>
 #include <stdio.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include "kernels/device/device.h"
@@ -113,6 +118,14 @@ void kv_session_wake(struct kvfs_session *session)
 	eventfd_write(session->wake_fd, 1);
 }
 
+void kv_session_changed_locked(struct kvfs_session *session)
+{
+	kv_assert_locked(&session->lock);
+	pthread_cond_broadcast(&session->changed);
+	if (atomic_load(&session->borrower_sleeps))
+		eventfd_write(session->nudge_fd, 1);
+}
+
 static bool has_news_locked(const struct kvfs_session *session)
 {
 	kv_assert_locked(&session->lock);
@@ -125,7 +138,7 @@ static void announce_news_locked(struct kvfs_session *session)
 {
 	if (!has_news_locked(session) && session->event_fd >= 0)
 		eventfd_write(session->event_fd, 1);
-	pthread_cond_broadcast(&session->changed);
+	kv_session_changed_locked(session);
 }
 
 void kv_session_completed_locked(struct kvfs_session *session)
@@ -155,9 +168,85 @@ int kv_session_wait_for(struct kvfs_session *session, pthread_cond_t *cond,
 				: kv_cond_wait_until(cond, &session->lock, at);
 }
 
+/* Have the reader thread sleep until messages arrive, unless a borrower receives
+ * them, and until the socket has room if messages are queued.  @op: add or
+ * modify the socket. */
+static void listen_locked(struct kvfs_session *session, int op)
+{
+	struct epoll_event event = {
+		.events = (session->borrowed ? 0 : EPOLLIN) |
+			  (session->wants_room ? EPOLLOUT : 0),
+		.data.fd = session->link.fd,
+	};
+
+	kv_assert_locked(&session->lock);
+	if (session->link.fd >= 0)
+		epoll_ctl(session->epoll_fd, op, session->link.fd, &event);
+}
+
+/* Receive and handle all messages that have arrived.  Return 0, or -errno if the
+ * connection is broken. */
+static int receive_all(struct kvfs_session *session)
+{
+	int r;
+
+	pthread_mutex_lock(&session->receive_lock);
+	do
+		r = kv_rpc_receive(session);
+	while (r > 0);
+	pthread_mutex_unlock(&session->receive_lock);
+	return r;
+}
+
+/* Receive the daemon's messages until something changed.  A change by another
+ * thread nudges this one: the flag borrower_sleeps is set before the lock is
+ * released, so that each later change sees it.  The descriptor of a lost
+ * connection may be another file's by now; losing it is such a change. */
+static void borrow_locked(struct kvfs_session *session, uint64_t at)
+{
+	struct pollfd fds[2] = {
+		{.fd = session->nudge_fd, .events = POLLIN},
+		{.fd = session->link.fd, .events = POLLIN},
+	};
+	const uint64_t now = kv_now_ns();
+	const struct timespec timeout = kv_timespec(at > now ? at - now : 0);
+	eventfd_t ignored;
+	int r = 0;
+
+	kv_assert_locked(&session->lock);
+	session->borrowed = true;
+	listen_locked(session, EPOLL_CTL_MOD);
+	atomic_store(&session->borrower_sleeps, true);
+	pthread_mutex_unlock(&session->lock);
+	ppoll(fds, KV_ARRAY_LEN(fds), at == UINT64_MAX ? NULL : &timeout, NULL);
+	atomic_store(&session->borrower_sleeps, false);
+	if (fds[0].revents)
+		eventfd_read(session->nudge_fd, &ignored);
+	if (fds[1].revents)
+		r = receive_all(session);
+	pthread_mutex_lock(&session->lock);
+	session->borrowed = false;
+	listen_locked(session, EPOLL_CTL_MOD);
+	if (session->heirs > 0)
+		pthread_cond_broadcast(&session->changed);
+	if (r < 0) /* it closes the connection */
+		kv_session_wake(session);
+}
+
 int kv_session_wait(struct kvfs_session *session, uint64_t at)
 {
-	return kv_session_wait_for(session, &session->changed, at);
+	int r;
+
+	kv_assert_locked(&session->lock);
+	if (!session->borrowed && session->link.fd >= 0 &&
+	    session->rpc.n_pending > 0) {
+		borrow_locked(session, at);
+		return kv_now_ns() >= at ? -ETIMEDOUT : 0;
+	}
+	session->heirs++;
+	r = kv_session_wait_for(session, &session->changed, at);
+	session->heirs--;
+	return r;
 }
 
 /* ---- timers ---- */
@@ -276,6 +365,8 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 	if (r == 0) {
 		strcpy(session->socket_path, path);
 		session->link = link;
+		session->wants_room = false;
+		listen_locked(session, EPOLL_CTL_ADD);
 		atomic_store(&session->live, ++session->generations);
 		if (session->user)
 			session->user->connected_locked(session);
@@ -286,7 +377,7 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 	atomic_store(&session->refused,
 		     r == -EPROTONOSUPPORT || r == -EPERM ? r : 0);
 	session->tried = true;
-	pthread_cond_broadcast(&session->changed);
+	kv_session_changed_locked(session);
 	pthread_mutex_unlock(&session->lock);
 	pthread_mutex_unlock(&session->receive_lock);
 	retry->wait = kv_backoff(r == 0 ? 0 : retry->wait, RETRY_FIRST_NS,
@@ -294,34 +385,26 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 	retry->at = kv_now_ns() + retry->wait;
 }
 
-/* Sleep until a message arrives, the session is woken, or @until is reached;
- * then handle all messages.  @writes: also wake when the socket has room.
- * Return -errno if the connection is broken. */
-static int wait_and_receive(struct kvfs_session *session, uint64_t until,
-			    bool writes)
+/* Sleep until the socket is ready (listen_locked), the session is woken, or
+ * @until is reached; then handle all messages.  Return -errno if the connection
+ * is broken. */
+static int wait_and_receive(struct kvfs_session *session, uint64_t until)
 {
 	struct pollfd fds[2] = {
 		{.fd = session->wake_fd, .events = POLLIN},
-		{.fd = session->link.fd,
-		 .events = POLLIN | (writes ? POLLOUT : 0)},
+		{.fd = session->epoll_fd, .events = POLLIN},
 	};
 	const uint64_t now = kv_now_ns();
 	const struct timespec timeout =
 		kv_timespec(until > now ? until - now : 0);
 	eventfd_t ignored;
-	int r;
 
 	if (ppoll(fds, KV_ARRAY_LEN(fds), until == UINT64_MAX ? NULL : &timeout,
 		  NULL) <= 0)
 		return 0;
 	if (fds[0].revents)
 		eventfd_read(session->wake_fd, &ignored);
-	pthread_mutex_lock(&session->receive_lock);
-	do
-		r = kv_rpc_receive(session);
-	while (r > 0);
-	pthread_mutex_unlock(&session->receive_lock);
-	return r;
+	return receive_all(session);
 }
 
 static void *run_reader(void *arg)
@@ -330,7 +413,7 @@ static void *run_reader(void *arg)
 	struct retry retry = {.wait = RETRY_FIRST_NS, .patience = PATIENCE_NS};
 	char ignored[KV_SOCKET_PATH_MAX];
 	uint64_t until;
-	bool writes;
+	bool wants_room;
 
 	for (;;) {
 		if (session->link.fd < 0 &&
@@ -341,13 +424,17 @@ static void *run_reader(void *arg)
 		if (session->closing)
 			break;
 		until = run_timers_locked(session);
-		writes = session->link.fd >= 0 &&
-			 kv_rpc_push_locked(session) > 0;
+		wants_room = session->link.fd >= 0 &&
+			     kv_rpc_push_locked(session) > 0;
+		if (wants_room != session->wants_room) {
+			session->wants_room = wants_room;
+			listen_locked(session, EPOLL_CTL_MOD);
+		}
 		if (session->link.fd < 0)
 			until = KV_MIN(until, retry.at);
 		session->sleeps_until = until;
 		pthread_mutex_unlock(&session->lock);
-		if (wait_and_receive(session, until, writes) < 0)
+		if (wait_and_receive(session, until) < 0)
 			disconnect(session);
 	}
 	pthread_mutex_unlock(&session->lock);
@@ -366,7 +453,9 @@ static void session_freep(struct kvfs_session **sessionp)
 	if (!session)
 		return;
 	kv_link_close(&session->lookup);
+	kv_closep(&session->epoll_fd);
 	kv_closep(&session->wake_fd);
+	kv_closep(&session->nudge_fd);
 	kv_closep(&session->event_fd);
 	pthread_cond_destroy(&session->changed);
 	pthread_mutex_destroy(&session->lock);
@@ -398,8 +487,11 @@ static int session_new(const char *path, struct kvfs_session **ret_session)
 	TAILQ_INIT(&session->notices);
 	TAILQ_INIT(&session->active);
 	TAILQ_INIT(&session->saves);
+	session->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	session->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (session->wake_fd < 0)
+	session->nudge_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (session->epoll_fd < 0 || session->wake_fd < 0 ||
+	    session->nudge_fd < 0)
 		return -errno;
 	session->path = strdup(path);
 	session->received = malloc(WIRE_MAX);

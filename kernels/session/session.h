@@ -63,7 +63,9 @@ struct kvfs_session {
 	/* fixed after open */
 	char *path;
 	unsigned fork_count; /* number of forks before kvfs_open */
+	int epoll_fd;	     /* the reader thread sleeps on the two: */
 	int wake_fd;	     /* eventfd that ends the reader thread's sleep */
+	int nudge_fd;	     /* eventfd that ends the borrower's sleep */
 	pthread_t reader;
 	TAILQ_ENTRY(kvfs_session) siblings; /* forks_lock */
 
@@ -95,6 +97,12 @@ struct kvfs_session {
 	_Atomic int refused;
 	bool tried; /* at least one attempt to connect has ended */
 	bool closing;
+	/* A thread in kv_session_wait has borrowed the socket: it receives the
+	 * messages, and the reader thread sleeps on. */
+	bool borrowed;
+	unsigned heirs; /* threads that can borrow the socket next */
+	_Atomic bool borrower_sleeps; /* set with lock */
+	bool wants_room; /* the reader thread waits for room in the socket */
 	uint64_t sleeps_until; /* the reader thread */
 	int event_fd;	       /* -1 until kvfs_fd */
 	unsigned completed;    /* objects since the last kvfs_process */
@@ -154,6 +162,9 @@ void kv_session_wake(struct kvfs_session *session);
  * threads. */
 void kv_session_completed_locked(struct kvfs_session *session);
 
+/* Wake the threads in kv_session_wait: something changed. */
+void kv_session_changed_locked(struct kvfs_session *session);
+
 /* Make kvfs_fd unreadable.  Return the number of leases and transfers that have
  * completed since the last call. */
 unsigned kv_session_clear_news_locked(struct kvfs_session *session);
@@ -165,7 +176,10 @@ int kv_session_state_locked(const struct kvfs_session *session);
  * never. */
 uint64_t kv_time_after(uint64_t deadline);
 
-/* Wait on session->changed as kv_session_wait_for does. */
+/* Sleep until something changed, which may be nothing of interest, or until
+ * the time @at; session->lock is released meanwhile.  If replies are expected
+ * and no other thread does so, this thread receives them: that saves waking the
+ * reader thread first.  Return 0 or -ETIMEDOUT. */
 int kv_session_wait(struct kvfs_session *session, uint64_t at);
 
 /* The daemon enforces deadlines and answers cancels.  The library waits this

@@ -500,6 +500,9 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent)
 	batch->state = lent ? SAVING : RESERVING;
 	batch->job.run = copy;
 	batch->job.kind = KV_JOB_SAVE;
+	if (xfer->device == &kv_device_host &&
+	    n * kv_save_block_bytes(xfer) <= KV_HELP_BYTES)
+		batch->job.owner = xfer;
 	batch->job.priority = xfer->priority;
 	batch->xfer = xfer;
 	batch->stage = session->stage;

@@ -17,14 +17,10 @@
  * LOCKING   session->lock; blocks and their count are read without it once
  *           settled is true.
  */
-#include <poll.h>
-
 #include "kernels/session/abi.h"
 #include "kernels/session/query.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/lease.h"
-
-#define NEAR_NS 200000u /* a DRAM hit is answered before */
 
 struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i)
 {
@@ -297,7 +293,6 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
 					   .stages = 1,
 					   .n = lease->n,
 					   .user = known.user};
-	lease->asked_at = kv_now_ns();
 	lease->unsettled = n_calls + 1; /* one more, until all calls are made */
 	TAILQ_INIT(&lease->waiting);
 	for (size_t i = 0; i < lease->n; i++)
@@ -344,34 +339,6 @@ int kvfs_lease_poll(kvfs_lease *lease)
 	return r < 0 ? r : is_settled(lease);
 }
 
-/* Receive the reply on this thread: a reply about blocks in DRAM comes before
- * the reader thread could be scheduled and wake this thread.  A reply that
- * takes longer than NEAR_NS waits for the SSD, and is left to the reader
- * thread. */
-static void receive_here(struct kvfs_lease *lease, uint64_t at)
-{
-	struct kvfs_session *session = lease->session;
-	uint64_t until = KV_MIN(at, lease->asked_at + NEAR_NS), now;
-	struct pollfd pollfd = {.events = POLLIN};
-	struct timespec timeout;
-	int r = 0;
-
-	while (r >= 0 && !is_settled(lease) && (now = kv_now_ns()) < until) {
-		if (pthread_mutex_trylock(&session->receive_lock) != 0)
-			continue;
-		r = kv_rpc_receive(session);
-		pollfd.fd = session->link.fd;
-		pthread_mutex_unlock(&session->receive_lock);
-		timeout = kv_timespec(until - now);
-		/* Another thread may have closed the descriptor by now: then
-		 * this sleep only ends early or late. */
-		if (r == 0)
-			ppoll(&pollfd, 1, &timeout, NULL);
-	}
-	if (r < 0)
-		kv_session_wake(session);
-}
-
 long kvfs_lease_wait(kvfs_lease *lease, uint64_t deadline)
 {
 	uint64_t at = kv_time_after(deadline);
@@ -381,7 +348,6 @@ long kvfs_lease_wait(kvfs_lease *lease, uint64_t deadline)
 		return r;
 	if (deadline == 0)
 		return is_settled(lease) ? lease->held : -ETIMEDOUT;
-	receive_here(lease, at);
 	pthread_mutex_lock(&lease->session->lock);
 	while (!is_settled(lease) && r == 0)
 		r = kv_session_wait(lease->session, at);

@@ -27,11 +27,10 @@ struct kvfs_lease {
 	struct kvfs_session *session;
 	size_t n;
 	_Atomic bool settled;
-	unsigned refs;	  /* guarded by lock */
-	unsigned loads;	  /* guarded by lock; loads among @refs */
-	size_t unsettled; /* guarded by lock; calls without an outcome */
-	long held;	  /* blocks; guarded by lock until settled */
-	uint64_t asked_at;
+	unsigned refs;		 /* guarded by lock */
+	unsigned loads;		 /* guarded by lock; loads among @refs */
+	size_t unsettled;	 /* guarded by lock; calls without an outcome */
+	long held;		 /* blocks; guarded by lock until settled */
 	struct kv_notice notice; /* lock */
 	struct kv_xfers waiting; /* guarded by lock; loads to begin */
 	struct kv_keys keys;	 /* lock */

@@ -318,7 +318,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 		kv_xfer_over_locked(xfer, 0, ended);
 	else
 		count_all_locked(xfer);
-	pthread_cond_broadcast(&xfer->session->changed);
+	kv_session_changed_locked(xfer->session);
 	kv_xfer_put_locked(xfer);
 }
 
@@ -400,6 +400,9 @@ static int make_jobs(struct kvfs_xfer *xfer, const struct kvfs_pool *pool)
 	for (job = load->jobs; job < load->jobs + load->n_jobs; job++) {
 		job->job.run = run;
 		job->job.kind = KV_JOB_LOAD;
+		if (pool->device == &kv_device_host &&
+		    load->unit * bytes <= KV_HELP_BYTES)
+			job->job.owner = xfer;
 		job->job.priority = xfer->priority;
 		job->xfer = job->submission.xfer = xfer;
 		job->submission.submitted_locked = unit_submitted_locked;

@@ -369,7 +369,7 @@ static void *grow_stage(void *arg)
 	session->stage_growing = false;
 	grow_asked_locked(session);
 	pthread_detach(pthread_self());
-	pthread_cond_broadcast(&session->changed);
+	kv_session_changed_locked(session);
 	pthread_mutex_unlock(&session->lock);
 	return NULL;
 }

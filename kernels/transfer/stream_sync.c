@@ -316,7 +316,7 @@ static bool look_at_fences(struct kv_stream_sync *sync)
 		kv_stream_fence_free(fence);
 		pthread_mutex_lock(&session->lock);
 		pool->busy--;
-		pthread_cond_broadcast(&session->changed);
+		kv_session_changed_locked(session);
 		any = true;
 	}
 	return any;
@@ -362,7 +362,7 @@ static void *run(void *arg)
 			kv_stream_sync_drop(xfer);
 			pthread_mutex_lock(&session->lock);
 			kv_steal(xfer->event_pool)->busy--;
-			pthread_cond_broadcast(&session->changed);
+			kv_session_changed_locked(session);
 			kv_xfer_put_locked(xfer);
 		}
 		if (!TAILQ_EMPTY(&sync->waiting) ||
@@ -558,7 +558,7 @@ int kv_submission_order_locked(struct kvfs_xfer *xfer, size_t step,
 		pthread_mutex_lock(&session->lock);
 		next = find_step(TAILQ_NEXT(submission, others), step);
 		if (--submission->users == 0)
-			pthread_cond_broadcast(&session->changed);
+			kv_session_changed_locked(session);
 		submission = next;
 	}
 	return r;

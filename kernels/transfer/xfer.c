@@ -166,7 +166,7 @@ static void rest_locked(struct kvfs_xfer *xfer)
 	xfer->active = false;
 	kv_timer_stop_locked(xfer->session, &xfer->timer);
 	TAILQ_REMOVE(&xfer->session->active, xfer, others);
-	pthread_cond_broadcast(&xfer->session->changed);
+	kv_session_changed_locked(xfer->session);
 	kv_xfer_put_locked(xfer);
 }
 
@@ -231,7 +231,7 @@ static void look_submitted_locked(struct kvfs_xfer *xfer)
 	if (asked)
 		kv_session_completed_locked(xfer->session);
 	else
-		pthread_cond_broadcast(&xfer->session->changed);
+		kv_session_changed_locked(xfer->session);
 }
 
 void kv_xfer_submit_locked(struct kvfs_xfer *xfer, size_t n)
@@ -490,6 +490,23 @@ int kvfs_xfer_poll(kvfs_xfer *xfer, enum kvfs_stage stage)
 	return r >= 0 ? 1 : r == -ETIMEDOUT ? 0 : (int)r;
 }
 
+/* Copy KV_HELP_BYTES of the transfer, unless the copy threads have all of it. */
+static bool help_locked(struct kvfs_xfer *xfer)
+{
+	struct kvfs_session *session = xfer->session;
+	struct kv_job *job = NULL;
+
+	kv_assert_locked(&session->lock);
+	if (xfer->left[KVFS_COPIED] > 0 && session->copier)
+		job = kv_copier_withdraw(session->copier, xfer);
+	if (!job)
+		return false;
+	pthread_mutex_unlock(&session->lock);
+	job->run(job);
+	pthread_mutex_lock(&session->lock);
+	return true;
+}
+
 long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline)
 {
 	uint64_t at = kv_time_after(deadline);
@@ -501,8 +518,10 @@ long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline)
 	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked)
 		xfer->ops->want_durable_locked(xfer);
 	while (!is_reached_locked(xfer, stage) && r == 0)
-		r = deadline == 0 ? -ETIMEDOUT
-				  : kv_session_wait(xfer->session, at);
+		if (kv_now_ns() >= at)
+			r = -ETIMEDOUT;
+		else if (!help_locked(xfer))
+			r = kv_session_wait(xfer->session, at);
 	if (is_reached_locked(xfer, stage))
 		r = (long)(stage == KVFS_SUBMITTED ? xfer->got_submitted
 						   : xfer->got[stage]);
@@ -559,7 +578,7 @@ void kv_xfer_step_over(struct kvfs_xfer *xfer)
 	if (atomic_load(&xfer->layer_waiters) == 0)
 		return;
 	pthread_mutex_lock(&xfer->session->lock);
-	pthread_cond_broadcast(&xfer->session->changed);
+	kv_session_changed_locked(xfer->session);
 	pthread_mutex_unlock(&xfer->session->lock);
 }
 

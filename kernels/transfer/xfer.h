@@ -22,6 +22,12 @@
 
 struct kvfs_xfer;
 
+/* A thread in kvfs_xfer_wait copies pieces of its transfer, of at most this many
+ * bytes, which take less time than waking a copy thread.  The jobs that it may
+ * run have the transfer as their owner, and are copies in plain memory: a
+ * plug-in's device may hang beyond the deadline. */
+#define KV_HELP_BYTES (256u << 10)
+
 /* Operations of one kind of transfer, such as loads; NULL: nothing to do.  All
  * but drop are called with session->lock held. */
 struct kv_xfer_ops {

@@ -187,6 +187,30 @@ static void no_job_waits_for_ever(void **state)
 	kv_copier_free(copier);
 }
 
+static void a_waiting_thread_withdraws_jobs_of_its_transfer_only(void **state)
+{
+	const int mine = 0, other = 0;
+	struct kv_job jobs[3] = {
+		{.run = note, .owner = &other},
+		{.run = note, .owner = &mine},
+		{.run = note, .owner = &mine, .kind = KV_JOB_LOAD},
+	};
+	struct kv_copier *copier = held_copier();
+
+	(void)state;
+	for (int i = 0; i < 3; i++)
+		kv_copier_submit(copier, &jobs[i]);
+	assert_ptr_equal(kv_copier_withdraw(copier, &mine), &jobs[1]);
+	assert_true(kv_copier_presses(copier, &jobs[1])); /* it is brief */
+	assert_ptr_equal(kv_copier_withdraw(copier, &mine), &jobs[2]);
+	assert_null(kv_copier_withdraw(copier, &mine));
+	assert_false(kv_copier_presses(copier, &jobs[0]));
+	kv_copier_submit(copier, &jobs[1]);
+	assert_false(kv_copier_presses(copier, &jobs[1]));
+	release_one(2);
+	kv_copier_free(copier);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -197,6 +221,8 @@ int main(void)
 		cmocka_unit_test(
 			loads_go_before_saves_and_higher_priorities_before_lower),
 		cmocka_unit_test(no_job_waits_for_ever),
+		cmocka_unit_test(
+			a_waiting_thread_withdraws_jobs_of_its_transfer_only),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Replies that match no request, and requests whose connection breaks. */
+#include <dirent.h>
+
 #include "tests/kernels/impostor.h"
 
 enum mode { ABSENT, WRONG_TAG, TOO_MANY, WRONG_TYPE, UNASKED, SHORT, HANG_UP };
@@ -108,6 +110,115 @@ static void a_daemon_that_hangs_up_is_found_again(void **state)
 	ends_and_recovers(*state, HANG_UP, -ENOTCONN);
 }
 
+/* ---- threads that wait ---- */
+
+#define WAITERS 4
+#define LEASES 50
+
+/* Answer acquires in reverse order, WAITERS at a time. */
+static void answer_late(struct impostor *i, int fd, struct kv_packet *packet)
+{
+	static struct kv_packet kept[WAITERS];
+	static size_t n;
+	struct wire_place place = {.status = -ENOENT};
+
+	if (packet->header.type == WIRE_SPACE)
+		impostor_space(fd, packet);
+	if (packet->header.type != WIRE_ACQUIRE)
+		return;
+	(void)i;
+	kept[n++] = *packet;
+	if (n == WAITERS)
+		for (; n > 0; n--)
+			impostor_reply(fd, &kept[n - 1], &place, sizeof(place),
+				       1);
+}
+
+static void *acquire_often(void *space)
+{
+	for (int i = 0; i < LEASES; i++)
+		assert_int_equal(acquire(space), -ENOENT);
+	return NULL;
+}
+
+/* Each round of answers needs all threads: a thread that misses its wake-up
+ * stops the others, and its lease ends by the deadline. */
+static void threads_that_wait_at_once_all_hear_their_answers(void **state)
+{
+	struct impostor *i = *state;
+	pthread_t threads[WAITERS];
+	kvfs_session *session;
+	kvfs_space *space;
+
+	impostor_start(i, answer_late);
+	assert_int_equal(kvfs_open(i->path, &session), 0);
+	assert_int_equal(kvfs_space_open(session, "s", NULL, 0, &space), 0);
+	for (int k = 0; k < WAITERS; k++)
+		pthread_create(&threads[k], NULL, acquire_often, space);
+	for (int k = 0; k < WAITERS; k++)
+		pthread_join(threads[k], NULL);
+	kvfs_space_close(space);
+	kvfs_close(session);
+}
+
+/* Return how often the reader thread of this process has slept. */
+static long reader_sleeps(void)
+{
+	char path[64], line[128];
+	struct dirent *entry;
+	long sleeps = -1;
+	FILE *file;
+	DIR *dir = opendir("/proc/self/task");
+
+	assert_non_null(dir);
+	while ((entry = readdir(dir)) != NULL) {
+		bool reader = false;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%.20s/status",
+			 entry->d_name);
+		file = fopen(path, "re");
+		while (file && fgets(line, sizeof(line), file)) {
+			reader |= strcmp(line, "Name:\tkvfs-reader\n") == 0;
+			if (reader)
+				sscanf(line, "voluntary_ctxt_switches: %ld",
+				       &sleeps);
+		}
+		if (file)
+			fclose(file);
+	}
+	closedir(dir);
+	return sleeps;
+}
+
+/* Answer after a time in which the client's thread begins to wait. */
+static void answer_soon(struct impostor *i, int fd, struct kv_packet *packet)
+{
+	if (packet->header.type == WIRE_ACQUIRE)
+		usleep(2000);
+	answer(i, fd, packet);
+}
+
+static void a_thread_that_waits_receives_its_answer_itself(void **state)
+{
+	struct impostor *i = *state;
+	kvfs_session *session;
+	kvfs_space *space;
+	long before;
+
+	impostor_start(i, answer_soon);
+	assert_int_equal(kvfs_open(i->path, &session), 0);
+	assert_int_equal(kvfs_space_open(session, "s", NULL, 0, &space), 0);
+	assert_int_equal(acquire(space), -ENOENT);
+	before = reader_sleeps();
+	assert_true(before >= 0);
+	for (int k = 0; k < 200; k++)
+		assert_int_equal(acquire(space), -ENOENT);
+	/* On a busy machine an answer may come before the thread waits. */
+	assert_in_range(reader_sleeps() - before, 0, 100);
+	kvfs_space_close(space);
+	kvfs_close(session);
+}
+
 #define test(name) \
 	cmocka_unit_test_setup_teardown(name, impostor_setup, impostor_teardown)
 
@@ -120,6 +231,8 @@ int main(void)
 		test(a_request_from_the_daemon_ends_the_connection),
 		test(a_cut_off_reply_ends_the_connection),
 		test(a_daemon_that_hangs_up_is_found_again),
+		test(threads_that_wait_at_once_all_hear_their_answers),
+		test(a_thread_that_waits_receives_its_answer_itself),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
