@@ -185,8 +185,6 @@ static int close_parts(struct kv_cache *cache, bool clean)
 
 	kv_remote_stop(cache);
 	kv_periodic_stop(&cache->scrubber.periodic);
-	/* before the housekeeper, which ends stuck reads */
-	kv_prefetcher_stop(cache);
 	kv_periodic_stop(&cache->housekeeper);
 	if (clean)
 		kv_store_before_stop(cache);
@@ -281,8 +279,6 @@ static int start(struct kv_cache *cache, char **ret_why)
 	if (r == 0 && cache->ssd.on && !config->read_only)
 		r = kv_writer_start(cache);
 	if (r == 0)
-		r = kv_prefetcher_start(cache);
-	if (r == 0)
 		r = kv_periodic_start(&cache->housekeeper, "kvfs-keep", SECOND,
 				      keep_house, cache);
 	if (r == 0 && cache->ssd.on && config->scrub)
@@ -315,9 +311,6 @@ int kv_cache_open(const struct kv_cache_config *config,
 	cache->store = strdup(config->store ? config->store : "");
 	cache->store_fd = cache->lock_fd = cache->ssd.dir = -1;
 	cache->spaces_dir = -1;
-	TAILQ_INIT(&cache->prefetcher.list);
-	TAILQ_INIT(&cache->prefetcher.landed);
-	kv_cond_init(&cache->prefetcher.wake);
 	TAILQ_INIT(&cache->short_of_room);
 	TAILQ_INIT(&cache->snapshots.dirty);
 	cache->snapshots.write = kv_snapshots_write;

@@ -139,7 +139,7 @@ struct kv_space_info {
 /*
  * Calls that return a space return it held, or NULL; kv_space_put (takes NULL)
  * releases the space.  The caller of any function holds the space that it
- * passes until the call returns, or until the acquire or prefetch is settled.
+ * passes until the call returns, or until the acquire is settled.
  */
 struct kv_space *kv_space_get(struct kv_space *space);
 void kv_space_put(struct kv_space *space);
@@ -493,6 +493,8 @@ struct kv_want {
 	struct kv_want *next, **prev;
 	bool short_of_room;	/* waits for room */
 	uint64_t writes, reads; /* in flight when it began to wait */
+	/* Bytes on their way to DRAM, those from SSD, charged to all hints. */
+	uint64_t hinted, hint_reads;
 };
 
 struct kv_acquire {
@@ -508,6 +510,12 @@ struct kv_acquire {
 	/* A want without room in DRAM waits for the writes and reads in flight,
 	 * but never for leases. */
 	bool wait_room;
+	/*
+	 * Prefetch: bring blocks to DRAM soon, a few at a time, and lease
+	 * nothing.  All hints together use at most a fixed share of the arena.
+	 * Blocks evicted before their first use count as prefetch_unused.
+	 */
+	bool hint;
 	/* Look for missing blocks in the remote tier, in the fair share of user
 	 * @uid, and wait for them. */
 	bool remote;
@@ -519,13 +527,9 @@ struct kv_acquire {
 	void *arg;
 	/* The cache's own. */
 	struct kv_remote_look *look; /* the remote look-up of missing blocks */
-	/* Leading blocks that the remote tier looked up at once; 0: none.
-	 * goes_on: an earlier part of the request began that look-up. */
+	/* Leading blocks that the remote tier looked up at once; 0: none. */
 	size_t rest;
-	bool goes_on;
 	bool submitting;
-	/* the prefetch that this belongs to: lease nothing */
-	struct kv_prefetch *hint;
 	size_t pending;
 	size_t short_of_room, room_at; /* how many wants, and the first */
 	TAILQ_ENTRY(kv_acquire) link;
@@ -536,47 +540,12 @@ struct kv_acquire {
 /* Start to acquire @wants, in chain order.  Return the number of pending wants;
  * 0: all settled, @done will not run. */
 size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire);
-/* Settle pending wants with @status now; @done runs, unless it has already. */
+/* Settle pending wants with @status now; @done runs, unless it has already.
+ * Reads that a hint has begun go on, and @done runs after them. */
 void kv_acquire_cancel(struct kv_cache *cache, struct kv_acquire *acquire,
 		       int status);
 /* End the leases of a settled acquire.  The caller frees @acquire. */
 void kv_acquire_release(struct kv_cache *cache, struct kv_acquire *acquire);
-
-/* ---- prefetch: brought to DRAM on a hint, and not leased ---- */
-
-/*
- * A request to bring blocks to DRAM soon, in the order of @keys, a few at a
- * time: all prefetches together use at most a fixed share of the arena at once,
- * and queue for it.  Blocks evicted before their first use count as
- * prefetch_unused in the stats.
- */
-struct kv_prefetch {
-	struct kv_space *space; /* the caller sets the fields up to @arg */
-	uint32_t uid;		/* uid, more: as in kv_acquire */
-	bool more;
-	const struct kv_key *keys; /* valid until @done */
-	size_t n;
-	uint64_t
-		/* kv_now_ns; last time for a read to begin; 0: none */
-		deadline_ns;
-	/* Runs once when all keys are settled, never within submit. */
-	void (*done)(struct kv_prefetch *prefetch, void *arg);
-	void *arg;
-	uint64_t bytes; /* result: bytes read from SSD */
-	size_t next;	/* the cache's own: index of the next key */
-	size_t under_way;
-	size_t rest; /* leading blocks looked up in the remote tier at once */
-	bool cancelled;
-	TAILQ_ENTRY(kv_prefetch) link;
-	/* result by key, 0: in DRAM; else -ENOENT, -EIO, -ENOSPC, -ETIMEDOUT
-	 * (deadline), -ECANCELED */
-	int status[];
-};
-
-void kv_prefetch_submit(struct kv_cache *cache, struct kv_prefetch *prefetch);
-/* Settle keys whose read has not begun with -ECANCELED; @done runs when the
- * other reads have ended, unless it has run already. */
-void kv_prefetch_cancel(struct kv_cache *cache, struct kv_prefetch *prefetch);
 
 /* An asynchronous request to make blocks durable. */
 struct kv_flush {

@@ -91,14 +91,6 @@ int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
 		   uint8_t **data, uint64_t room);
 
-int kv_prefetcher_start(struct kv_cache *cache);
-void kv_prefetcher_stop(
-	struct kv_cache *cache); /* cancels prefetches that have not begun */
-/* Call when the read of a prefetched block has ended. */
-void kv_prefetch_landed_locked(struct kv_cache *cache,
-			       struct kv_prefetch *prefetch,
-			       struct kv_slot *slot);
-
 /* ---- pins.c ---- */
 
 /* Return whether enough evictable memory would remain if @block were pinned. */

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lease.c - blocks wanted in DRAM: leased by acquires, or brought there by
- * prefetches, unleased and within a budget.
+ * hints, unleased and within a budget.
  *
- * One thread cuts the prefetches into batches and submits them in turn as
- * acquires with a hint.  If an acquire wants a block of a batch meanwhile, the
- * block is read once and its slot charged once.
- *
- * OWNS       the state of every kv_want between submit and release; the
- *            prefetches in flight, and their batches.
+ * OWNS       the state of every kv_want between submit and release.
  *
  * STATES     of a want:
  *
@@ -16,6 +11,8 @@
  *              (new) -> WAITING           for a read, a save, or room
  *            WAITING -> (new)             that has ended
  *            WAITING -> -errno            kv_acquire_cancel
+ *
+ *            A hint settles with 0 where an acquire leases.
  *
  *            A block in a segment that must stay free of leases is first moved
  *            beside other leased blocks; its want waits for the move.
@@ -27,13 +24,12 @@
  *   (3) A lease is held exactly by the wants with status 0.
  *   (4) want->block is valid while the leased slot has the block.  A slot in
  *       state LEFT has no block any more.
- *   (5) Batches in flight have at most prefetcher->budget bytes, or there is
- *       only one.  The first remote batch of each prefetch is not limited: it
- *       only finds out whether the rest is worth fetching, and takes no memory
- *       yet.
- *   (6) A prefetch is on the list from kv_prefetch_submit until its done runs.
- *   (7) Slots that prefetches filled and that are not used yet take at most
- *       half of the arena: hints do not drive out used blocks.
+ *   (5) Blocks that hints read from SSD at once take at most 1 / HINT_READS of
+ *       the arena, or there is only one; the other hints wait, and take turns.
+ *   (6) Slots that hints filled and that are not used yet, and blocks that hints
+ *       have begun to bring, take at most half of the arena: hints do not drive
+ *       out used blocks.  A hint begins nothing that it does not end, so that
+ *       it is charged whatever its caller cancels.
  *
  * LOCKING    cache->lock.
  */
@@ -45,11 +41,9 @@
 #include "cache/core/table.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
-#include "common/thread.h"
 
 #define LOOKS 256u /* blocks of waiting acquires retried in one pass */
-#define BATCH 16u  /* blocks of one prefetch batch */
-#define SECOND 1000000000u
+#define HINT_READS 16u
 
 void kv_want_link(struct kv_want **list, struct kv_want *want)
 {
@@ -95,10 +89,19 @@ static void touch_all(struct kv_cache *cache, struct kv_acquire *acquire)
 			kv_block_touch_locked(cache, acquire->wants[n].block);
 }
 
+/* Stop charging a hint for bytes that it brings to DRAM. */
+static void uncharge(struct kv_cache *cache, struct kv_want *want)
+{
+	cache->arena.hinted -= want->hinted;
+	cache->hint_reads -= want->hint_reads;
+	want->hinted = want->hint_reads = 0;
+}
+
 void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,
 			   int status)
 {
 	kv_assert_locked(&cache->lock);
+	uncharge(cache, want);
 	want->status = status;
 	if (--want->acquire->pending)
 		return;
@@ -132,6 +135,18 @@ void kv_want_hold_locked(struct kv_cache *cache, struct kv_want *want,
 
 /* ---- room ---- */
 
+static int wait_in_line(struct kv_cache *cache, struct kv_want *want)
+{
+	struct kv_acquire *acquire = want->acquire;
+
+	want->short_of_room = true;
+	acquire->room_at =
+		KV_MIN(acquire->room_at, (size_t)(want - acquire->wants));
+	if (acquire->short_of_room++ == 0)
+		TAILQ_INSERT_TAIL(&cache->short_of_room, acquire, link);
+	return -EINPROGRESS;
+}
+
 /*
  * Let @want wait for room: for new segments, and for the writes and reads that
  * were in flight when it first found no room.  Wants do not wait for leases:
@@ -153,13 +168,8 @@ static int wait_for_room(struct kv_cache *cache, struct kv_want *want)
 		kv_writes_may_make_room_locked(cache)) ||
 	       cache->reads_ended < want->reads)))
 		return -ENOSPC;
-	want->short_of_room = true;
-	acquire->room_at =
-		KV_MIN(acquire->room_at, (size_t)(want - acquire->wants));
-	if (acquire->short_of_room++ == 0)
-		TAILQ_INSERT_TAIL(&cache->short_of_room, acquire, link);
 	kv_commit_kick_locked(cache, true);
-	return -EINPROGRESS;
+	return wait_in_line(cache, want);
 }
 
 static void wait_no_more(struct kv_cache *cache, struct kv_want *want)
@@ -179,13 +189,17 @@ void kv_wants_look_again_locked(struct kv_cache *cache)
 {
 	struct kv_acquire *acquire = TAILQ_FIRST(&cache->short_of_room);
 	unsigned left = LOOKS;
-	bool any = false;
+	bool any = false, hints_wait = false;
 
 	kv_assert_locked(&cache->lock);
 	while (acquire && left) {
 		struct kv_acquire *next = TAILQ_NEXT(acquire, link);
 		size_t i = acquire->room_at;
 
+		if (acquire->hint && hints_wait) {
+			acquire = next;
+			continue;
+		}
 		/* Counted one too many, so that the acquire stays on the
 		 * list while its wants restart in order. */
 		acquire->short_of_room++;
@@ -201,8 +215,14 @@ void kv_wants_look_again_locked(struct kv_cache *cache)
 			any = true;
 		}
 		acquire->room_at = i;
-		if (--acquire->short_of_room == 0)
+		if (--acquire->short_of_room == 0) {
 			TAILQ_REMOVE(&cache->short_of_room, acquire, link);
+		} else if (acquire->hint) {
+			/* Another hint's turn. */
+			hints_wait = true;
+			TAILQ_REMOVE(&cache->short_of_room, acquire, link);
+			TAILQ_INSERT_TAIL(&cache->short_of_room, acquire, link);
+		}
 		acquire = next;
 	}
 	/* The remaining wants retry at the next unlock; but if none succeeded,
@@ -218,6 +238,55 @@ static void count_misses(struct kv_cache *cache, struct kv_space *space,
 {
 	cache->stats.lookups.misses += n;
 	space->lookups.misses += n;
+}
+
+/* Bring the hinted @block (NULL: missing) to DRAM, unleased.  @came, and the
+ * result: as of try_want. */
+static int try_hint(struct kv_cache *cache, struct kv_want *want,
+		    struct kv_block *block, bool came)
+{
+	const struct kv_space *space = want->acquire->space;
+	const struct kv_layout *layout = space->layout;
+	const uint64_t all = kv_tier_bytes(cache, DRAM);
+	struct kv_slot *slot = block ? block->slot : NULL;
+	uint64_t bytes = 0;
+	int r;
+
+	if (slot && came) {
+		bytes = slot->segment->class->slot_bytes;
+		cache->stats.prefetched += bytes;
+		if (slot->leases) { /* an acquire has leased it already */
+			cache->stats.prefetch_used += bytes;
+		} else if (!slot->hinted) {
+			slot->hinted = true;
+			cache->arena.hinted += bytes;
+		}
+	}
+	if (slot)
+		return 0;
+	if (!block &&
+	    !kv_remote_may_locked(cache, want->acquire->space, &want->key))
+		return -ENOENT;
+	if (block)
+		bytes = kv_extent_bytes(cache, block);
+	else if (layout)
+		bytes = KV_PAGE + kv_block_header_bytes(layout) +
+			layout->payload;
+	if (cache->arena.hinted + bytes > all / 2)
+		return -ENOSPC;
+	if (block && cache->hint_reads &&
+	    cache->hint_reads + bytes > all / HINT_READS)
+		return wait_in_line(cache, want);
+	/* The remote tier has a budget of its own. */
+	r = block ? kv_read_join_locked(cache, block, want)
+		  : kv_remote_want_locked(cache, want);
+	if (r != -EINPROGRESS)
+		return r;
+	want->hinted = bytes;
+	want->hint_reads = block ? bytes : 0;
+	cache->arena.hinted += want->hinted;
+	cache->hint_reads += want->hint_reads;
+	return r;
 }
 
 /*
@@ -238,16 +307,8 @@ static int try_want(struct kv_cache *cache, struct kv_want *want, bool first,
 		return 0;
 	if (block)
 		kv_block_rehome_locked(cache, block);
-	if (acquire->hint && block && block->slot) {
-		if (came)
-			kv_prefetch_landed_locked(cache, acquire->hint,
-						  block->slot);
-		return 0;
-	}
-	if (acquire->hint && !block)
-		return kv_remote_want_locked(cache, want);
 	if (acquire->hint)
-		return kv_read_join_locked(cache, block, want);
+		return try_hint(cache, want, block, came);
 	if (block && block->slot) {
 		cache->stats.lookups.hits_dram += first;
 		space->lookups.hits_dram += first;
@@ -293,6 +354,7 @@ static void want_start_locked(struct kv_cache *cache, struct kv_want *want)
 
 	kv_assert_locked(&cache->lock);
 	wait_no_more(cache, want);
+	uncharge(cache, want);
 	want->status = -EINPROGRESS;
 	r = try_want(cache, want, first, came);
 	if (r == -ENOSPC || r == -EBUSY)
@@ -348,6 +410,7 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 		want->prev = NULL;
 		want->short_of_room = false;
 		want->writes = want->reads = 0;
+		want->hinted = want->hint_reads = 0;
 		if (acquire->space->removed)
 			kv_want_settle_locked(cache, want, -ENOENT);
 		else
@@ -369,7 +432,8 @@ void kv_acquire_cancel(struct kv_cache *cache, struct kv_acquire *acquire,
 	for (size_t i = 0; i < acquire->n && acquire->pending; i++) {
 		struct kv_want *want = &acquire->wants[i];
 
-		if (want->status != -EINPROGRESS)
+		if (want->status != -EINPROGRESS ||
+		    (acquire->hint && !want->short_of_room))
 			continue;
 		want_unlink(want);
 		wait_no_more(cache, want);
@@ -442,257 +506,4 @@ void kv_asked(struct kv_cache *cache, struct kv_space *space,
 	space->lookups.found += found;
 	count_misses(cache, space, n - found);
 	kv_unlock(cache);
-}
-
-/* ---- prefetches ---- */
-
-struct kv_prefetch_batch {
-	struct kv_cache *cache;
-	struct kv_prefetch *prefetch;
-	size_t *at; /* index of each want among the prefetch's keys */
-	uint64_t bytes;
-	TAILQ_ENTRY(kv_prefetch_batch) link;
-	struct kv_acquire acquire; /* last, because its wants follow it */
-};
-
-struct prefetch_need {
-	uint64_t bytes;
-	bool missing; /* look for the block in the remote tier */
-};
-
-/* Return -EINPROGRESS if the block has to be read, or else the key's final
- * status. */
-static int state_of(struct kv_cache *cache, struct kv_prefetch *prefetch,
-		    const struct kv_key *key, struct prefetch_need *ret_need)
-{
-	const struct kv_layout *layout = prefetch->space->layout;
-	struct kv_prefetcher *all = &cache->prefetcher;
-	struct kv_block *block = NULL;
-
-	if (prefetch->cancelled || all->stop)
-		return -ECANCELED;
-	if (prefetch->deadline_ns && kv_now_ns() >= prefetch->deadline_ns)
-		return -ETIMEDOUT;
-	if (!prefetch->space->removed)
-		block = kv_table_find(cache, prefetch->space, key);
-	if (block && block->slot)
-		return 0;
-	if (!block && !kv_remote_may_locked(cache, prefetch->space, key))
-		return -ENOENT;
-	ret_need->missing = !block;
-	if (block)
-		ret_need->bytes = kv_extent_bytes(cache, block);
-	else
-		ret_need->bytes =
-			layout ? KV_PAGE + kv_block_header_bytes(layout) +
-					 layout->payload
-			       : 0;
-	if (cache->arena.hinted + all->bytes + ret_need->bytes >
-	    kv_tier_bytes(cache, DRAM) / 2)
-		return -ENOSPC;
-	return -EINPROGRESS;
-}
-
-static void batch_done(struct kv_acquire *acquire, void *arg)
-{
-	struct kv_prefetch_batch *batch = arg;
-	struct kv_cache *cache = batch->cache;
-
-	(void)acquire;
-	kv_lock(cache);
-	TAILQ_INSERT_TAIL(&cache->prefetcher.landed, batch, link);
-	pthread_cond_signal(&cache->prefetcher.wake);
-	kv_unlock(cache);
-}
-
-/* Settle the keys that need no read, and return a batch of those that do, as
- * far as the budget allows; NULL: nothing to read now. */
-static struct kv_prefetch_batch *gather(struct kv_cache *cache,
-					struct kv_prefetch *prefetch)
-{
-	struct kv_prefetcher *all = &cache->prefetcher;
-	struct kv_prefetch_batch *batch = NULL;
-	const size_t room = KV_MIN(
-		KV_MAX(cache->config.remote.threshold, BATCH), prefetch->n);
-	struct prefetch_need need;
-
-	while (prefetch->next < prefetch->n &&
-	       (!batch || batch->acquire.n < room)) {
-		const size_t at = prefetch->next;
-		int r = state_of(cache, prefetch, &prefetch->keys[at], &need);
-		struct kv_acquire *acquire;
-
-		if (r == -EINPROGRESS) {
-			/* The first missing block begins a batch. */
-			if (batch && need.missing && !prefetch->rest)
-				break;
-			if (all->bytes &&
-			    all->bytes + need.bytes > all->budget &&
-			    !(batch && need.missing && !batch->acquire.goes_on))
-				break;
-		}
-		if (r == -EINPROGRESS && !batch) {
-			batch = calloc(1,
-				       sizeof(*batch) +
-					       room * (sizeof(struct kv_want) +
-						       sizeof(size_t)));
-			if (batch) {
-				batch->cache = cache;
-				batch->prefetch = prefetch;
-				batch->at =
-					(size_t *)&batch->acquire.wants[room];
-				batch->acquire.space = prefetch->space;
-				batch->acquire.goes_on = prefetch->rest > 0;
-			} else {
-				r = -ENOMEM;
-			}
-		}
-		prefetch->status[at] = r;
-		prefetch->next++;
-		if (r != -EINPROGRESS)
-			continue;
-		if (need.missing && !prefetch->rest)
-			prefetch->rest = prefetch->n - at;
-		acquire = &batch->acquire;
-		batch->at[acquire->n] = at;
-		acquire->wants[acquire->n++].key = prefetch->keys[at];
-		batch->bytes += need.bytes;
-		all->bytes += need.bytes;
-	}
-	return batch;
-}
-
-static void batch_end(struct kv_cache *cache, struct kv_prefetch_batch *batch)
-{
-	struct kv_prefetch *prefetch = batch->prefetch;
-	size_t n = batch->acquire.n;
-
-	for (size_t i = 0; i < n; i++)
-		prefetch->status[batch->at[i]] = batch->acquire.wants[i].status;
-	prefetch->under_way -= n;
-	cache->prefetcher.bytes -= batch->bytes;
-	free(batch);
-}
-
-/* Finish a landed batch, submit the next batch, or finish a prefetch.  Return
- * false if there is nothing to do but wait. */
-static bool prefetch_step(struct kv_cache *cache)
-{
-	struct kv_prefetcher *all = &cache->prefetcher;
-	struct kv_prefetch_batch *batch = TAILQ_FIRST(&all->landed);
-	struct kv_prefetch *prefetch;
-	struct kv_acquire *acquire;
-	bool pending;
-
-	if (batch) {
-		TAILQ_REMOVE(&all->landed, batch, link);
-		batch_end(cache, batch);
-		return true;
-	}
-	TAILQ_FOREACH(prefetch, &all->list, link) {
-		batch = gather(cache, prefetch);
-		if (!batch &&
-		    (prefetch->next < prefetch->n || prefetch->under_way))
-			continue;
-		TAILQ_REMOVE(&all->list, prefetch, link);
-		if (batch) {
-			TAILQ_INSERT_TAIL(&all->list, prefetch, link);
-			acquire = &batch->acquire;
-			acquire->hint = prefetch;
-			acquire->remote = true;
-			acquire->uid = prefetch->uid;
-			acquire->more = prefetch->more;
-			acquire->rest = prefetch->rest;
-			acquire->done = batch_done;
-			acquire->arg = batch;
-			prefetch->under_way += acquire->n;
-			kv_unlock(cache);
-			pending = kv_acquire_submit(cache, acquire);
-			kv_lock(cache);
-			if (!pending)
-				batch_end(cache, batch);
-		} else {
-			kv_unlock(cache);
-			prefetch->done(prefetch, prefetch->arg);
-			kv_lock(cache);
-		}
-		return true;
-	}
-	return false;
-}
-
-static void *prefetcher(void *arg)
-{
-	struct kv_cache *cache = arg;
-	struct kv_prefetcher *all = &cache->prefetcher;
-
-	kv_lock(cache);
-	while (!all->stop || !TAILQ_EMPTY(&all->list))
-		if (!prefetch_step(cache))
-			kv_cond_wait(cache, &all->wake, SECOND / 10);
-	kv_unlock(cache);
-	return NULL;
-}
-
-void kv_prefetch_submit(struct kv_cache *cache, struct kv_prefetch *prefetch)
-{
-	prefetch->next = 0;
-	prefetch->under_way = 0;
-	prefetch->bytes = 0;
-	prefetch->rest = 0;
-	prefetch->cancelled = false;
-	kv_lock(cache);
-	TAILQ_INSERT_TAIL(&cache->prefetcher.list, prefetch, link);
-	pthread_cond_signal(&cache->prefetcher.wake);
-	kv_unlock(cache);
-}
-
-void kv_prefetch_cancel(struct kv_cache *cache, struct kv_prefetch *prefetch)
-{
-	kv_lock(cache);
-	prefetch->cancelled = true;
-	pthread_cond_signal(&cache->prefetcher.wake);
-	kv_unlock(cache);
-}
-
-void kv_prefetch_landed_locked(struct kv_cache *cache,
-			       struct kv_prefetch *prefetch,
-			       struct kv_slot *slot)
-{
-	uint64_t bytes = slot->segment->class->slot_bytes;
-
-	kv_assert_locked(&cache->lock);
-	prefetch->bytes += bytes;
-	cache->stats.prefetched += bytes;
-	if (slot->leases) { /* an acquire has leased the block already */
-		cache->stats.prefetch_used += bytes;
-	} else if (!slot->hinted) {
-		slot->hinted = true;
-		cache->arena.hinted += bytes;
-	}
-}
-
-int kv_prefetcher_start(struct kv_cache *cache)
-{
-	struct kv_prefetcher *all = &cache->prefetcher;
-	int r;
-
-	all->budget = kv_tier_bytes(cache, DRAM) / 16;
-	r = kv_thread_start(&all->thread, "kvfs-prefetch", prefetcher, cache);
-	all->running = r == 0;
-	return r;
-}
-
-void kv_prefetcher_stop(struct kv_cache *cache)
-{
-	struct kv_prefetcher *all = &cache->prefetcher;
-
-	if (!all->running)
-		return;
-	kv_lock(cache);
-	all->stop = true;
-	pthread_cond_signal(&all->wake);
-	kv_unlock(cache);
-	pthread_join(all->thread, NULL);
-	all->running = false;
 }

@@ -368,7 +368,7 @@ struct kv_arena {
 	uint64_t idle;	 /* bytes of slots that may be evicted */
 	uint64_t used;	 /* bytes of slots that are not FREE */
 	struct kv_eviction eviction;
-	uint64_t hinted;     /* bytes prefetched and not used yet */
+	uint64_t hinted;     /* bytes being prefetched, or not used yet */
 	uint32_t claimed;    /* segments that users claim: kv_tenant_may_keep */
 	uint64_t retired_ns; /* when a segment was last retired */
 	/* When a KEPT segment was last found in use although its holders had
@@ -605,17 +605,6 @@ struct kv_fill {
 #define SAVING_BUCKETS 4096
 #define READ_BUCKETS 1024
 
-struct kv_prefetch_batch;
-
-struct kv_prefetcher {
-	pthread_t thread;
-	pthread_cond_t wake;
-	bool running, stop;
-	TAILQ_HEAD(, kv_prefetch) list;
-	TAILQ_HEAD(, kv_prefetch_batch) landed;
-	uint64_t bytes, budget; /* in flight; budget: fixed limit */
-};
-
 /* Whether the SSD answers; updated by health.c. */
 struct kv_health {
 	struct kv_io probe;	/* first */
@@ -658,7 +647,6 @@ struct kv_cache {
 	struct kv_index *index; /* fixed; NULL without a store */
 	struct kv_ring *ring;	/* fixed */
 	struct kv_periodic housekeeper;
-	struct kv_prefetcher prefetcher;
 	struct kv_remote *remote;		    /* NULL: none */
 	const struct kv_remote_hooks *remote_hooks; /* as remote; hooks.h */
 	const struct kv_block_hooks *block_hooks;   /* fixed; hooks.h */
@@ -688,8 +676,9 @@ struct kv_cache {
 	struct kv_fill *saving[SAVING_BUCKETS]; /* fills with a key */
 	struct kv_read *reads[READ_BUCKETS];	/* reads in flight, by block */
 	TAILQ_HEAD(, kv_acquire) short_of_room; /* acquires waiting for room */
-	bool room;	  /* room may have appeared since they last looked */
-	uint64_t cleaned; /* number of slots that became clean */
+	uint64_t hint_reads; /* bytes that hints are reading from SSD */
+	bool room;	     /* room may have appeared since they last looked */
+	uint64_t cleaned;    /* number of slots that became clean */
 	uint64_t reads_begun, reads_ended;
 	struct kv_bounce *bounce;     /* own lock */
 	struct kv_verifier *verifier; /* own lock */

@@ -3,9 +3,9 @@
  * block.c - messages about blocks: messages that are answered at once, and ACQUIRE,
  * CLEAR, FLUSH, PREFETCH, FORGET and TOKEN_IDS, which wait for the disk or other nodes.
  *
- * OWNS      the kv_acquire, kv_flush, kv_prefetch or kv_forget of each request that
- *           waits; the leases of an ACQUIRE until they are released; the keys and the
- *           reply of a TOKEN_IDS.  A prefetch holds no block.
+ * OWNS      the kv_acquire, kv_flush or kv_forget of each request that waits; the leases
+ *           of an ACQUIRE until they are released; the keys and the reply of a TOKEN_IDS.
+ *           A prefetch holds no block.
  *
  * INVARIANTS
  *   (1) The descriptor of a segment is sent before the first reply that names the
@@ -13,7 +13,7 @@
  *   (2) An acquire that is HELD has at least one lease.
  *
  * LOCKING   control thread only.  Chores belong to their workers while they run.  Any
- *           thread calls acquired(), flushed(), all_sealed(), fetched() and
+ *           thread calls acquired(), flushed(), all_sealed() and
  *           forgotten(), which only write the outcome and post the request's mail.
  */
 #include <stdio.h>
@@ -476,52 +476,30 @@ int kv_request_flush(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-/* ---- prefetch ---- */
-
-struct prefetch {
-	struct kv_request request; /* first */
-	struct kv_prefetch fetch;  /* last: the statuses and the keys follow */
-};
-
-static void fetched(struct kv_prefetch *fetch, void *arg)
-{
-	(void)fetch;
-	post(&((struct prefetch *)arg)->request);
-}
+/* ---- prefetch: an acquire that leases nothing ---- */
 
 static void prefetch_finish(struct kv_request *request)
 {
-	struct prefetch *prefetch = (struct prefetch *)request;
+	const struct acquire *prefetch = (struct acquire *)request;
 	struct wire_status *statuses = kv_reply_items(request->server);
-	uint32_t n = (uint32_t)prefetch->fetch.n;
+	uint32_t n = (uint32_t)prefetch->leases.n;
 
 	for (uint32_t i = 0; request->client && i < n; i++)
-		statuses[i].status = prefetch->fetch.status[i];
+		statuses[i].status = prefetch->leases.wants[i].status;
 	if (request->client)
 		reply_statuses(request, n);
 	kv_request_free(request);
 }
 
-/* Cancel a prefetch.  At the deadline, the cache itself ends the reads that have
- * not begun. */
-static void prefetch_cancel(struct kv_request *request, int status)
-{
-	struct prefetch *prefetch = (struct prefetch *)request;
-
-	(void)status;
-	kv_prefetch_cancel(request->server->cache, &prefetch->fetch);
-}
-
 static const struct kv_request_kind prefetch_kind = {prefetch_finish,
-						     prefetch_cancel};
+						     acquire_cancel};
 
 int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 {
-	const uint64_t now = kv_now_ns(), wait = m->header->arg;
 	const size_t n = m->header->count;
-	struct prefetch *prefetch = NULL;
+	struct acquire *prefetch = NULL;
 	uint8_t states[WIRE_AHEAD_MIN];
-	struct kv_key *keys;
+	struct kv_acquire *hint;
 	int r = 0;
 
 	/* Unless the first blocks are in DRAM, prefetching the others is of
@@ -537,26 +515,26 @@ int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 	if (r == 0)
 		r = kv_request_new(client, m, &prefetch_kind,
 				   sizeof(*prefetch) +
-					   n * (sizeof(int) + sizeof(*keys)),
+					   n * sizeof(struct kv_want),
 				   &prefetch);
 	if (r < 0) {
 		kv_reply_all(client, m->header, r);
 		return 0;
 	}
-	keys = (struct kv_key *)&prefetch->fetch.status[n];
-	memcpy(keys, client->server->keys, n * sizeof(*keys));
-	prefetch->fetch.space = m->space;
-	prefetch->fetch.uid = client->caller.uid;
-	prefetch->fetch.more = n == WIRE_BATCH;
-	prefetch->fetch.keys = keys;
-	prefetch->fetch.n = n;
-	if (wait)
-		prefetch->fetch.deadline_ns =
-			wait > UINT64_MAX - now ? UINT64_MAX : now + wait;
-	prefetch->fetch.done = fetched;
-	prefetch->fetch.arg = prefetch;
-	kv_prefetch_submit(client->server->cache, &prefetch->fetch);
-	kv_request_pend(&prefetch->request, 0);
+	hint = &prefetch->leases;
+	hint->space = m->space;
+	hint->n = n;
+	hint->hint = hint->remote = true;
+	hint->uid = client->caller.uid;
+	hint->more = n == WIRE_BATCH;
+	hint->done = acquired;
+	hint->arg = prefetch;
+	for (size_t i = 0; i < n; i++)
+		hint->wants[i].key = client->server->keys[i];
+	if (kv_acquire_submit(client->server->cache, hint) > 0)
+		kv_request_pend(&prefetch->request, m->header->arg);
+	else
+		prefetch_finish(&prefetch->request);
 	return 0;
 }
 
