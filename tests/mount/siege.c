@@ -3,9 +3,10 @@
  * siege.c - a user who takes as much as it can, and a user who works meanwhile.
  *
  *     siege attack SOCKET MOUNT SECONDS
+ *     siege remap SOCKET MOUNT SECONDS  change between two staging memories of 512 MiB
  *     siege work SOCKET MOUNT SECONDS   print latencies and failures
  *
- * OWNS      its connections, and spaces siege-UID.
+ * OWNS      its connections, and spaces siege-UID and remap.
  *
  * LOCKING   none: one thread a process.
  */
@@ -18,6 +19,9 @@
 
 #define LAYOUT \
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[65536]}]}"
+#define LARGE                                                                  \
+	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[1048576]}]" \
+	"}"
 #define PEERS 300
 #define KEYS 64
 
@@ -203,6 +207,72 @@ static void attack(void)
 		;
 }
 
+/* ---- changes of the staging memory ---- */
+
+#define STAGING (UINT64_C(512) << 20)
+#define BATCH 16
+
+/* Make the daemon read, and so map, each page of the staging memory: save blocks, and
+ * remove them. */
+static bool touch(struct peer *p)
+{
+	struct wire_header header = {.type = WIRE_SAVE, .count = BATCH};
+	struct wire_save saves[BATCH] = {0};
+	struct wire_key keys[BATCH];
+	uint64_t at = 0;
+	int r;
+
+	for (uint32_t key = 0; at < STAGING && go_on(); key += BATCH) {
+		peer_keys(keys, key, BATCH);
+		for (unsigned i = 0; i < BATCH; i++) {
+			memcpy(saves[i].key, keys[i].key, 32);
+			saves[i].len = 32;
+			saves[i].offset = at + i * p->payload;
+		}
+		r = peer_do(p, WIRE_RESERVE, key, BATCH);
+		if (r == 0)
+			r = peer_saved(p, peer_send(p, &header, saves,
+						    sizeof(saves), -1));
+		(void)peer_do(p, WIRE_EVICT, key, BATCH);
+		if (r == 0)
+			at += BATCH * p->payload;
+		else if (r == -EBUSY || r == -ENOSPC)
+			usleep(1000);
+		else
+			return false;
+	}
+	return true;
+}
+
+/* Offer two files in turns: the daemon maps one, and unmaps the other. */
+static void remap(void)
+{
+	struct wire_staging staging = {STAGING};
+	struct peer *p = &peers[0];
+	unsigned n = 0;
+	int fds[2], r;
+
+	for (unsigned i = 0; i < 2; i++) {
+		fds[i] = memfd_create("staging",
+				      MFD_CLOEXEC | MFD_ALLOW_SEALING);
+		if (fallocate(fds[i], 0, 0, STAGING) < 0 ||
+		    fcntl(fds[i], F_ADD_SEALS,
+			  F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) <
+			    0)
+			return;
+	}
+	if (!peer_connect(p, sock) || peer_hello(p) < 0 ||
+	    peer_space(p, "remap", LARGE, WIRE_SPACE_CREATE, 0700) < 0)
+		return;
+	do
+		r = peer_call(
+			p,
+			&(struct wire_header){.type = WIRE_STAGING, .count = 1},
+			&staging, sizeof(staging), fds[n++ % 2]);
+	while (r == 0 && touch(p) && go_on());
+	printf("%u\n", n);
+}
+
 /* ---- who works ---- */
 
 enum { CONNECT, PROBE, SAVE, DURABLE, ACQUIRE, OPEN_READ, STATFS, WORKS };
@@ -345,6 +415,9 @@ int main(int argc, char **argv)
 	until = kv_now_ns() + (uint64_t)atoi(argv[4]) * 1000000000u;
 	if (strcmp(argv[1], "work") == 0)
 		return work();
-	attack();
+	if (strcmp(argv[1], "remap") == 0)
+		remap();
+	else
+		attack();
 	return 0;
 }
