@@ -501,6 +501,21 @@ static void printed(char *text, size_t room)
 		print_message("%s", text);
 }
 
+/* Wait until the file has @word: the breaker changes its state before it prints. */
+static void wait_for_text(const char *word)
+{
+	const uint64_t begin = kv_now_ns();
+	char text[4096];
+	ssize_t n;
+
+	do {
+		usleep(1000);
+		n = pread(2, text, sizeof(text) - 1, 0);
+		text[n > 0 ? n : 0] = '\0';
+	} while (!strstr(text, word) && ms_since(begin) < 10000);
+	assert_non_null(strstr(text, word));
+}
+
 static unsigned count(const char *text, const char *word)
 {
 	unsigned n = 0;
@@ -566,6 +581,7 @@ static void test_one_tenant_is_given_up_alone(void **state)
 		wait_until_back(node, 0);
 		assert_int_equal(stats_of(node).tenants_closed, 0);
 		assert_int_equal(acquire(node, 0, from, from + 8, NULL), 8);
+		wait_for_text("it is back for tenant 0");
 		printed(text, sizeof(text));
 		assert_int_equal(count(text, "given up for tenant 0"), 1);
 		assert_int_equal(count(text, "the rule said"), 1);
@@ -602,6 +618,7 @@ static void test_a_backend_that_fails_is_given_up(void **state)
 		assert_true(stats_of(node).open);
 		assert_int_equal(acquire(node, 1, 32 * i, 32 * i + 32, NULL),
 				 32);
+		wait_for_text("it is back\n");
 		printed(text, sizeof(text));
 		assert_int_equal(count(text, "given up"), 1);
 		assert_int_equal(count(text, "it is back\n"), 1);
@@ -865,6 +882,7 @@ static void test_an_optional_backend_may_come_later(void **state)
 	print_to_file();
 	set_rule(NULL);
 	wait_until_back(node, 0);
+	wait_for_text("it is back\n");
 	printed(text, sizeof(text));
 	assert_int_equal(count(text, "it is back\n"), 1);
 	assert_int_equal(acquire(node, 0, 0, 16, NULL), 16);
