@@ -144,8 +144,8 @@ void kv_env_keep_room(MDB_env *env)
 		(void)fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)end);
 }
 
-/* Find LMDB's map in /proc/self/maps: LMDB does not return its address. */
-static int find_map(MDB_env *env, uint8_t **ret_map, size_t *ret_bytes)
+/* Search /proc/self/maps. */
+int kv_env_find_map(MDB_env *env, uint8_t **ret_map, size_t *ret_bytes)
 {
 	_cleanup_(fclosep) FILE *maps = NULL;
 	char link[64], path[PATH_MAX], line[PATH_MAX + 128];
@@ -199,7 +199,7 @@ static int make_whole(MDB_env *env, bool read_only)
 	if (!read_only)
 		return ftruncate(fd, (off_t)want) < 0 ? -errno : 0;
 
-	r = find_map(env, &map, &map_bytes);
+	r = kv_env_find_map(env, &map, &map_bytes);
 	if (r < 0)
 		return -EBADMSG;
 	have = kv_round_up(have, KV_PAGE);
@@ -287,7 +287,7 @@ void kv_env_drop(MDB_env *env)
 	uint8_t *map = NULL;
 	size_t bytes = 0;
 
-	if (find_map(env, &map, &bytes) == 0)
+	if (kv_env_find_map(env, &map, &bytes) == 0)
 		madvise(map, bytes, MADV_DONTNEED);
 }
 

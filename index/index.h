@@ -19,6 +19,8 @@
 #include "common/block.h"
 #include "index/format.h"
 
+#define KV_WHY_MAX 160
+
 struct kv_index;
 struct kv_txn;
 
@@ -33,6 +35,19 @@ struct kv_store_info {
 	uint32_t mounts;  /* times mounted for writing */
 	bool clean;	  /* the last mount ended cleanly */
 };
+
+/*
+ * Check data.mdb in the directory @path in a child process, before LMDB opens
+ * the file here: both meta pages, each page of each database, the order of
+ * keys, the free list, and that no page is used twice.  The meta page may claim
+ * up to @map_bytes more than the file has.  Reads only; memory: one bit for
+ * each page.
+ * 0: sound
+ * -EBADMSG: damaged, or the child crashed or hung; @why names the place
+ * -ENOENT: no such file, or an empty one
+ * other errors of open(2), read(2), pipe(2) and fork(2)
+ */
+int kv_index_check(const char *path, uint64_t map_bytes, char why[KV_WHY_MAX]);
 
 /*
  * Open the index in the directory @path (made by the caller), creating it with

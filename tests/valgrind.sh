@@ -12,7 +12,7 @@ left_out() { # TEST
 	*/test_alloc) echo "has malloc itself, as valgrind does" ;;
 	tests/index/test_fault) echo "jumps out of LMDB, as the daemon does when \
 a page cannot be read; what LMDB had allocated stays" ;;
-	tests/index/test_pages) echo "its children end without cleaning up" ;;
+	tests/index/test_check) echo "its children end without cleaning up" ;;
 	tests/cache/test_ring_uring) echo "valgrind does not see what the kernel \
 writes by io_uring" ;;
 	tests/*/test_calls) echo "calls fail that valgrind itself makes" ;;

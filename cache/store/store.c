@@ -40,7 +40,6 @@
 #include "cache/dram/dram.h"
 #include "cache/space/space.h"
 #include "cache/ssd/ssd.h"
-#include "index/pages.h"
 #include "index/segfile.h"
 #include "index/sidecar.h"
 #include "common/array.h"
@@ -325,7 +324,7 @@ static int open_or_remake(struct kv_cache *cache, const char *path,
 	struct kv_store_info file;
 	char why[KV_WHY_MAX];
 	uint64_t damaged = 0;
-	int e, r = kv_pages_check(path, map, why);
+	int e, r = kv_index_check(path, map, why);
 
 	if (!ro)
 		kv_index_lock_file_check(cache->store_fd);

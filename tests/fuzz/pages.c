@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The index's file with bytes changed: LMDB must survive every file that kv_pages_check
+ * The index's file with bytes changed: LMDB must survive every file that kv_index_check
  * accepts, and every record that is read must have its checksum.
  */
 #include <fcntl.h>
 #include <sys/stat.h>
 
 #include "index/index.h"
-#include "index/pages.h"
 #include "tests/fuzz/fuzz.h"
 
 #define MAP (4u << 20)
@@ -121,7 +120,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fd = open(file, O_RDWR | O_TRUNC | O_CLOEXEC);
 	fuzz_must(write(fd, changed, image_bytes) == (ssize_t)image_bytes);
 	close(fd);
-	r = kv_pages_check(directory, MAP, why);
+	r = kv_index_check(directory, MAP, why);
 	fuzz_must(r == 0 || (r == -EBADMSG && why[0]));
 	if (r == 0)
 		use();

@@ -16,7 +16,6 @@
 
 #include "common/array.h"
 #include "common/bytes.h"
-#include "index/pages.h"
 #include "index/sidecar.h"
 #include "tools/fsck/fsck.h"
 
@@ -197,7 +196,7 @@ static int read_index(struct fsck *f)
 int fsck_index(struct fsck *f)
 {
 	char why[KV_WHY_MAX];
-	int r = kv_pages_check(f->index_path, 1u << 30, why);
+	int r = kv_index_check(f->index_path, 1u << 30, why);
 
 	if (r == -ENOENT) {
 		if (kv_rebuild_possible(f->store))

@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_pages.c - LMDB files, sound ones and damaged ones. */
+/* test_check.c - LMDB files, sound ones and damaged ones. */
 #include "index_fixture.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "index/pages.h"
-
 #define ROUNDS 300
 
 static void expect_sound(const struct fixture *f)
 {
 	char why[KV_WHY_MAX];
-	int r = kv_pages_check(f->directory, MAP, why);
+	int r = kv_index_check(f->directory, MAP, why);
 
 	if (r < 0)
 		fail_msg("a sound index is called damaged: %s", why);
@@ -56,11 +54,11 @@ static void without_a_file_there_is_none(void **state)
 
 	kv_index_close(kv_steal(f->index));
 	assert_int_equal(truncate(f->data, 0), 0);
-	assert_int_equal(kv_pages_check(f->directory, MAP, why), -ENOENT);
+	assert_int_equal(kv_index_check(f->directory, MAP, why), -ENOENT);
 	assert_int_equal(unlink(f->data), 0);
-	assert_int_equal(kv_pages_check(f->directory, MAP, why), -ENOENT);
+	assert_int_equal(kv_index_check(f->directory, MAP, why), -ENOENT);
 	assert_int_equal(symlink("/etc/hostname", f->data), 0);
-	assert_int_equal(kv_pages_check(f->directory, MAP, why), -EBADMSG);
+	assert_int_equal(kv_index_check(f->directory, MAP, why), -EBADMSG);
 }
 
 static void fill(struct fixture *f)
@@ -82,7 +80,7 @@ static void a_file_that_is_cut_off_is_damaged(void **state)
 	assert_int_equal(stat(f->data, &st), 0);
 	for (off_t size = st.st_size / 2; size > 0; size /= 2) {
 		assert_int_equal(truncate(f->data, size), 0);
-		assert_int_equal(kv_pages_check(f->directory, MAP, why),
+		assert_int_equal(kv_index_check(f->directory, MAP, why),
 				 -EBADMSG);
 		assert_true(why[0]);
 	}
@@ -168,7 +166,7 @@ static void lmdb_survives_what_is_called_sound(void **state)
 		assert_int_equal(ftruncate(fd, st.st_size), 0);
 		assert_int_equal(pwrite(fd, copy, (size_t)st.st_size, 0),
 				 st.st_size);
-		if (kv_pages_check(f->directory, MAP, why) < 0) {
+		if (kv_index_check(f->directory, MAP, why) < 0) {
 			found++;
 			continue;
 		}
