@@ -42,6 +42,7 @@
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
 
+#define AHEAD 8u   /* keys */
 #define LOOKS 256u /* blocks of waiting acquires retried in one pass */
 #define HINT_READS 16u
 
@@ -474,10 +475,18 @@ void kv_probe(struct kv_cache *cache, struct kv_space *space,
 	kv_lock(cache);
 	offline = kv_health_offline_locked(cache);
 	for (size_t i = 0; i < n; i++) {
-		struct kv_block *block =
-			space->removed ? NULL
-				       : kv_table_find(cache, space, &keys[i]);
+		struct kv_block *block;
 
+		/* Among many blocks each look-up waits for the memory of a
+		 * bucket and of a block: fetch those of the keys to come. */
+		if (i + 2 * AHEAD < n)
+			kv_table_look_ahead(cache, space, keys[i + 2 * AHEAD].b,
+					    KV_AHEAD_BUCKET);
+		if (i + AHEAD < n)
+			kv_table_look_ahead(cache, space, keys[i + AHEAD].b,
+					    KV_AHEAD_BLOCK);
+		block = space->removed ? NULL
+				       : kv_table_find(cache, space, &keys[i]);
 		if (block)
 			ret_states[i] = block->slot ? KV_DRAM
 					: offline   ? KV_ABSENT

@@ -22,10 +22,11 @@
 #include "cache/core/core.h"
 
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <xxhash.h>
 
-#define CHUNK 4096u
+#define CHUNK (1u << 18) /* blocks; fill 13 huge pages */
 #define FIRST_BUCKETS 4u
 #define BUCKET_BLOCKS 2u      /* average at which buckets double */
 #define AHEAD 16u	      /* buckets prefetched ahead of a walk */
@@ -46,7 +47,7 @@ int kv_table_init(struct kv_table *table)
 void kv_table_fini(struct kv_table *table)
 {
 	for (uint32_t i = 0; i < table->n_chunks; i++)
-		free(table->chunks[i]);
+		munmap(table->chunks[i], CHUNK * sizeof(struct kv_block));
 	free(table->chunks);
 }
 
@@ -205,9 +206,14 @@ int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
 		if (!chunks)
 			return -ENOMEM;
 		table->chunks = chunks;
-		block = calloc(CHUNK, sizeof(*block));
-		if (!block)
+		/* Pages become memory when they are first used. */
+		block = mmap(NULL, CHUNK * sizeof(*block),
+			     PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (block == MAP_FAILED)
 			return -ENOMEM;
+		/* With 4 KiB pages each look-up also misses the TLB. */
+		madvise(block, CHUNK * sizeof(*block), MADV_HUGEPAGE);
 		chunks[table->n_chunks++] = block;
 	}
 	if (number == KV_NONE)
