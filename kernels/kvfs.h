@@ -12,8 +12,8 @@
  *
  * Only the _wait functions block for payload.  Look-ups wait for one round trip
  * to the daemon (about 20 microseconds; after one second they miss).  All other
- * functions only start work.  The library's own threads copy payload; a thread in
- * kvfs_xfer_wait copies for its transfer meanwhile, if the blocks are small.
+ * functions only start work.  The library's own threads copy payload; meanwhile
+ * a thread in kvfs_xfer_wait copies small blocks of its transfer.
  *
  * Threads: several threads may use a session and its objects, but must not free
  * an object that another thread uses.  Arrays passed in (keys, pages, meta,
