@@ -687,6 +687,7 @@ struct kv_remote_stats {
 	uint64_t dropped; /* blocks that were not put at once */
 	uint64_t offering;	 /* spaces that are being offered */
 	uint64_t tenants_closed; /* tenants whose breaker is open */
+	uint64_t full; /* tenants for which the backend takes no blocks */
 	uint64_t
 		lent_bytes; /* memory of calls in flight, abandoned ones included */
 	char failure[KV_REMOTE_FAILURE_MAX]; /* the last one; "": none yet */

@@ -133,8 +133,9 @@ static int ask_socket(int to_parent, const char *path)
 		return report(to_parent, DEGRADED, "the SSD tier: %s", state);
 	remote = remote ? strrchr(remote, ':') : NULL;
 	if (remote && strcmp(remote, ": open") != 0)
-		return report(to_parent, DEGRADED,
-			      "the remote tier is not used: %s",
+		return report(to_parent, DEGRADED, "the remote tier %s: %s",
+			      strcmp(remote, ": closed") == 0 ? "is not used"
+							      : remote + 2,
 			      why ? strchr(why, ':') + 2
 				  : "its backend does not answer");
 	return report(to_parent, WELL, "well; the SSD tier: %s%s", state,

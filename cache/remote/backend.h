@@ -29,7 +29,8 @@
  *   0            success
  *   -ENOENT      absent; of a PUT never: a missing bucket or folder is -EIO
  *   -EACCES      refused for this object alone (403, a symbolic link, a wrong owner)
- *   -ENOSPC      the backend is full, or the object is too large for it (507, 413)
+ *   -ENOSPC      a PUT: the backend is full, takes no objects, or none as large (507,
+ *                405, 413)
  *   -EAGAIN      GET: room() had no memory; the object exists
  *   -EFBIG       GET: longer than a segment
  *   -EBADMSG     GET: the body is shorter or longer than announced

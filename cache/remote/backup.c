@@ -34,7 +34,6 @@
 #include "cache/core/table.h"
 #include "cache/remote/backup.h"
 #include "cache/remote/object.h"
-#include "common/rate.h"
 #include "common/thread.h"
 
 #include <stdio.h>
@@ -49,7 +48,6 @@
 #define ASK_NS UINT64_C(2000000000)
 #define PUT_NS UINT64_C(10000000000)
 #define REST_NS UINT64_C(1000000000)
-#define REST_MAX (REST_NS << 6)
 #define END_NS UINT64_C(2000000000) /* for waiting blocks, at unmount */
 
 struct kv_backup {
@@ -299,7 +297,7 @@ static int prepare(struct kv_remote *remote, struct kv_backup *backup)
 	 * has no new block. */
 	backup->wanted = !backup->offer && backup->weight == 1;
 	early = backup->wanted || (!backup->offer && backup->block->slot);
-	if (!kv_backup_is_open(remote, backup->uid, backup->user))
+	if (!kv_remote_takes(remote, backup->uid))
 		r = -EHOSTDOWN;
 	kv_unlock(cache);
 	return r == 0 && early ? hold(cache, backup) : r;
@@ -356,7 +354,6 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 {
 	struct kv_backup *backup = (struct kv_backup *)job;
 	const bool put = job->op.call == KV_REMOTE_PUT;
-	struct kv_backup_user *user = backup->user;
 
 	backup->status = status;
 	if (put && status == 0)
@@ -365,12 +362,6 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 					     backup->key.b),
 				 false);
 	kv_lock(remote->cache);
-	if (put && status == 0)
-		user->rest_ns = 0;
-	if (status == -ENOSPC && kv_now_ns() >= user->rests_until_ns) {
-		user->rest_ns = kv_backoff(user->rest_ns, REST_NS, REST_MAX);
-		user->rests_until_ns = kv_now_ns() + user->rest_ns;
-	}
 	if (backup->space->uid == backup->uid)
 		backup->block->remote = status == 0;
 	/* A block that is too large stays so.  While an object alone is refused, its key is

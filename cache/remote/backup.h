@@ -21,8 +21,6 @@ struct kv_backup_user {
 	struct kv_backup_queue fresh;
 	struct kv_offer_queue offers; /* DUE */
 	unsigned n;		      /* of fresh */
-	/* The backend was full for this user: nothing is put until then. */
-	uint64_t rest_ns, rests_until_ns;
 };
 
 #define KV_OFFER_PAGE 32u /* keys */
@@ -78,14 +76,6 @@ static inline void kv_backup_user_settle(struct kv_backups *b,
 		kv_turn_stop(&b->turns, &user->turn);
 	else
 		kv_turn_start(&b->turns, &user->turn);
-}
-
-/* Return whether blocks of the user are put now. */
-static inline bool kv_backup_is_open(struct kv_remote *remote, uint32_t uid,
-				     const struct kv_backup_user *user)
-{
-	return kv_remote_is_open(remote, uid) &&
-	       kv_now_ns() >= user->rests_until_ns;
 }
 
 /* Return whether @block is to be put, by remote_write. */

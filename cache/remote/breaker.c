@@ -26,7 +26,9 @@
 #define TRIAL_NS (1000 * MS) /* for a trial, and before the first */
 #define PAUSE_MAX_NS (30000 * MS)
 #define HELD_WAIT_NS (1000 * MS) /* operations wait so long, else they fail */
-#define TENANTS 256u		 /* more than these share the last breaker */
+#define FULL_NS (1000 * MS)	 /* the first pause of puts */
+#define FULL_MAX_NS (64 * FULL_NS)
+#define TENANTS 256u /* more than these share the last breaker */
 
 struct kv_breakers {
 	struct kv_breaker backend;
@@ -91,28 +93,41 @@ bool kv_remote_is_open(struct kv_remote *remote, uint32_t uid)
 				    kv_now_ns() + HELD_WAIT_NS);
 }
 
-/* Print that operations of the tenant, or of all, are not sent, or sent again. */
-static void tell(struct kv_remote *remote, struct kv_breaker *breaker,
-		 bool back)
+bool kv_remote_takes(struct kv_remote *remote, uint32_t uid)
 {
-	const char *url = remote->cache->config.remote.url;
+	const struct kv_breaker *breaker = find_breaker(remote->breakers, uid);
+
+	return kv_remote_is_open(remote, uid) &&
+	       (!breaker ||
+		kv_now_ns() >= atomic_load(&breaker->full_until_ns));
+}
+
+/* Print a line about the tenant, or about all.  @why: NULL if all is well. */
+static void print_line(struct kv_remote *remote,
+		       const struct kv_breaker *breaker, const char *what,
+		       const char *why)
+{
 	char tenant[KV_REMOTE_NAME_MAX + 32] = "";
 	char name[KV_REMOTE_NAME_MAX + 1];
 
-	if (breaker->told != back)
-		return;
-	breaker->told = !back;
 	if (breaker != &remote->breakers->backend) {
 		kv_tenant_name(remote->cache, breaker->uid, name);
 		snprintf(tenant, sizeof(tenant), " for tenant %s", name);
 	}
-	if (back)
-		fprintf(stderr, "kvfs: remote=%s: it is back%s\n", url, tenant);
-	else
-		fprintf(stderr,
-			"kvfs: warning: remote=%s: given up%s until it is "
-			"back: %s\n",
-			url, tenant, breaker->why);
+	fprintf(stderr, "kvfs: %sremote=%s: %s%s%s%s\n", why ? "warning: " : "",
+		remote->cache->config.remote.url, what, tenant, why ? ": " : "",
+		why ? why : "");
+}
+
+/* Print that operations of the tenant, or of all, are not sent, or sent again. */
+static void tell(struct kv_remote *remote, struct kv_breaker *breaker,
+		 bool back)
+{
+	if (breaker->told != back)
+		return;
+	breaker->told = !back;
+	print_line(remote, breaker, back ? "it is back" : "given up",
+		   back ? NULL : breaker->why);
 }
 
 static void set_open(struct kv_remote *remote, struct kv_breaker *breaker,
@@ -290,6 +305,45 @@ bool kv_remote_has_failed(const struct kv_remote_job *job, int status)
 	}
 }
 
+/* Let the tenant's puts pause while the backend is full. */
+static void note_room(struct kv_remote *remote, struct kv_breaker *breaker,
+		      const struct kv_remote_job *job, int status)
+{
+	const bool full = status == -ENOSPC;
+	const uint64_t now = kv_now_ns();
+	char why[KV_REMOTE_FAILURE_MAX];
+
+	if (job->op.call != KV_REMOTE_PUT || (status != 0 && !full))
+		return;
+	if (!full)
+		breaker->full_ns = 0;
+	else if (now >= breaker->full_until_ns)
+		breaker->full_ns =
+			kv_backoff(breaker->full_ns, FULL_NS, FULL_MAX_NS);
+	else
+		return;
+	atomic_store(&breaker->full_until_ns,
+		     full ? now + breaker->full_ns : 0);
+	if (breaker->full == full)
+		return;
+	breaker->full = full;
+	kv_lock(remote->cache);
+	remote->stats.full += full ? 1 : -1;
+	kv_unlock(remote->cache);
+	kv_remote_describe(job, status, why);
+	print_line(remote, breaker,
+		   full ? "it takes no blocks" : "it takes blocks again",
+		   full ? why : NULL);
+}
+
+const char *kv_remote_why(struct kv_remote *remote, uint32_t uid)
+{
+	struct kv_breakers *breakers = remote->breakers;
+
+	return breakers->backend.open ? breakers->backend.why
+				      : kv_breaker_of(remote, uid)->why;
+}
+
 void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
 		     int status)
 {
@@ -298,6 +352,7 @@ void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
 
 	if (job->op.call != KV_REMOTE_DELETE)
 		strcpy(breaker->name, job->op.name);
+	note_room(remote, breaker, job, status);
 	if (status == -EAGAIN) /* there was no memory for its bytes */
 		return;
 	if (!failed && status != -EACCES) {

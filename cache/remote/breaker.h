@@ -20,8 +20,12 @@ struct kv_breaker {
 	/* Nothing is sent before this time, as the backend asked; remote.c. */
 	_Atomic uint64_t held_until_ns;
 	uint64_t heard_ns; /* of the last sign of life for this tenant */
+	/* Nothing is put before this time: the backend was full for this tenant. */
+	_Atomic uint64_t full_until_ns;
 	/* breaker.c's: */
 	bool trying, told;	     /* a trial is in flight; the user knows */
+	bool full;		     /* and the user knows */
+	uint64_t full_ns;	     /* the last pause of puts */
 	unsigned failures, refusals; /* in a row */
 	uint64_t pause_ns, try_ns;   /* before the next trial; when */
 	uint64_t changed_ns;

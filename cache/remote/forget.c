@@ -187,9 +187,9 @@ static size_t total(const struct kv_forget *forget)
 }
 
 /* Count all that has not begun as ended with @status. */
-static void give_up(struct kv_forget *forget, int status)
+static void give_up(struct kv_forget *forget, int status, const char *why)
 {
-	count(forget, total(forget) - forget->next, status, "");
+	count(forget, total(forget) - forget->next, status, why);
 	forget->next = total(forget);
 }
 
@@ -212,9 +212,9 @@ static bool go_on(struct kv_remote *remote, struct kv_forget *forget)
 				if (job->ended == ended &&
 				    ((struct errand *)job)->forget == forget)
 					job->until_ns = 0;
-		give_up(forget, -ECANCELED);
+		give_up(forget, -ECANCELED, "");
 	} else if (kv_now_ns() >= forget->until_ns) {
-		give_up(forget, -ETIMEDOUT);
+		give_up(forget, -ETIMEDOUT, "");
 	}
 	while (r == 0 && forget->next < total(forget) &&
 	       forget->under_way < AT_ONCE) {
@@ -231,7 +231,9 @@ static bool go_on(struct kv_remote *remote, struct kv_forget *forget)
 		if (r == 0)
 			forget->next++;
 		else
-			give_up(forget, r);
+			give_up(forget, r,
+				r == -EHOSTDOWN ? kv_remote_why(remote, uid)
+						: "");
 	}
 	return forget->under_way == 0 && forget->next == total(forget);
 }
@@ -252,7 +254,7 @@ void kv_forgets_run(struct kv_remote *remote)
 			break;
 		TAILQ_INSERT_TAIL(&forgets->begun, forget, link);
 		if (kv_remote_prefix(cache, forget->space, forget->prefix) < 0)
-			give_up(forget, -ENOMEM);
+			give_up(forget, -ENOMEM, "");
 	}
 	for (forget = TAILQ_FIRST(&forgets->begun); forget; forget = next) {
 		next = TAILQ_NEXT(forget, link);

@@ -49,7 +49,8 @@ struct transfer {
 	uint64_t refused_ns; /* since when it is refused; 0: it is not */
 	uint64_t again_ns;
 	unsigned version; /* of the credentials */
-	bool anew; /* the operation was begun again with other credentials */
+	bool anew;  /* the operation was begun again with other credentials */
+	bool fresh; /* the request was sent again on a new connection */
 	TAILQ_ENTRY(transfer) link;
 };
 
@@ -81,7 +82,9 @@ static int errno_of(enum kv_remote_call call, long status)
 	case 410:
 		return -ENOENT;
 	case 405: /* a server that takes no objects may serve them */
-		return reads ? -EOPNOTSUPP : -EACCES;
+		return reads		       ? -EOPNOTSUPP
+		       : call == KV_REMOTE_PUT ? -ENOSPC
+					       : -EACCES;
 	case 413:
 	case 507:
 		return reads ? -EIO : -ENOSPC;
@@ -346,6 +349,7 @@ static CURLcode set_options(struct transfer *t)
 	SET(SEEKFUNCTION, on_rewind);
 	SET(SEEKDATA, t);
 	SET(NOSIGNAL, 1l);
+	SET(FRESH_CONNECT, (long)t->fresh);
 	SET(QUICK_EXIT, 1l); /* do not wait for the resolver */
 	SET(CONNECTTIMEOUT_MS, CONNECT_MS);
 	SET(EXPECT_100_TIMEOUT_MS, EXPECT_MS);
@@ -503,6 +507,19 @@ static bool connects_again(struct transfer *t, CURLcode code)
 	return true;
 }
 
+/* Return whether the request went to a connection that was kept, and no answer of HTTP
+ * came: the server may have sent more than the answer before.  Once for each request. */
+static bool was_spoiled(struct transfer *t, CURLcode code)
+{
+	long connects = 0;
+
+	if (code == CURLE_OK || t->fresh || t->verdict < 0 ||
+	    transfer_status(t) != 0)
+		return false;
+	curl_easy_getinfo(t->easy, CURLINFO_NUM_CONNECTS, &connects);
+	return connects == 0;
+}
+
 /* Return whether the answer blames the credentials, and others are there by now.  Then
  * the operation begins again, once. */
 static bool begins_anew(struct transfer *t, int r)
@@ -531,6 +548,15 @@ static void took(struct transfer *t, CURLcode code)
 
 	if (connects_again(t, code))
 		return;
+	if (was_spoiled(t, code)) {
+		t->fresh = true;
+		drop_handle(t);
+		r = transfer_begin(t);
+		if (r < 0)
+			end(t, r);
+		return;
+	}
+	t->fresh = false;
 	r = transfer_result(t, code);
 	/* Not after one failure, which may be that of one connection. */
 	while (unreached && http->unreached &&

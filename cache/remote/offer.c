@@ -132,7 +132,7 @@ void kv_remote_offer_locked(struct kv_cache *cache, struct kv_space *space)
  * used, repeat the page later. */
 static void page_over_locked(struct kv_remote *remote, struct kv_offer *offer)
 {
-	const bool open = kv_backup_is_open(remote, offer->uid, offer->user);
+	const bool open = kv_remote_takes(remote, offer->uid);
 
 	if (offer->failed)
 		offer->again = KV_MAX(offer->again, OFFER_MISSED);
@@ -170,8 +170,7 @@ void kv_offers_look_locked(struct kv_remote *remote)
 
 		next = TAILQ_NEXT(offer, link);
 		if (shared && (now < offer->until_ns ||
-			       !kv_backup_is_open(remote, offer->space->uid,
-						  offer->user)))
+			       !kv_remote_takes(remote, offer->space->uid)))
 			continue;
 		TAILQ_REMOVE(&b->later, offer, link);
 		if (shared)
@@ -199,7 +198,7 @@ const struct kv_block *kv_offer_take_locked(struct kv_remote *remote,
 	}
 	if (!is_shared_locked(offer) || offer->uid != offer->space->uid) {
 		offer->next = offer->n;
-	} else if (!kv_backup_is_open(remote, offer->uid, user)) {
+	} else if (!kv_remote_takes(remote, offer->uid)) {
 		offer->failed |= offer->next < offer->n;
 		offer->next = offer->n;
 	}

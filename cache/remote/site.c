@@ -439,7 +439,10 @@ static int parse_s3(struct kv_site *site, const char *bucket, char *path,
 	if (!*bucket)
 		return kv_why(ret_why, -EINVAL, "the bucket is missing");
 	if (bucket[n] || n < 3 || n > 63 || *bucket == '.')
-		return kv_why(ret_why, -EINVAL, "\"%s\" is no bucket", bucket);
+		return kv_why(ret_why, -EINVAL,
+			      "\"%s\" is no bucket: 3 to 63 letters a-z, "
+			      "digits, dots and dashes",
+			      bucket);
 	if (!endpoint)
 		return kv_why(ret_why, -EINVAL, "endpoint=URL is missing");
 	if (strncmp(endpoint, "http://", 7) != 0 &&

@@ -85,6 +85,11 @@ void kv_remote_name(struct kv_remote_op *op, const char *prefix,
  * backend nor that of the tenant is open, and the tier does not stop.  Any thread; takes
  * no lock. */
 bool kv_remote_is_open(struct kv_remote *remote, uint32_t uid);
+/* As kv_remote_is_open, of puts, which pause while the backend is full. */
+bool kv_remote_takes(struct kv_remote *remote, uint32_t uid);
+
+/* Return why nothing is sent for @uid, or "".  Called by the remote thread. */
+const char *kv_remote_why(struct kv_remote *remote, uint32_t uid);
 
 /* ---- fetch.c ---- */
 

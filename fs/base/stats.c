@@ -208,6 +208,8 @@ static const struct figure remote_figures[] = {
 	 R(offering)},
 	{NULL, "remote_tenants_closed", NULL,
 	 "Tenants for whom the backend is not used.", R(tenants_closed)},
+	{NULL, "remote_full", NULL,
+	 "Tenants for which the backend takes no blocks.", R(full)},
 	{NULL, "remote_lent_bytes", NULL, "Memory of calls in flight.",
 	 R(lent_bytes)},
 };
@@ -312,7 +314,7 @@ static const char ssd_format[] =
 static const char scrub_format[] =
 	"; this one {scrub_percent}%; {scrub_corrupt} corrupt\n";
 
-/* The first line ends with "open" or "closed": --health reads it. */
+/* The first line ends with the state, which --health reads. */
 static void print_remote(FILE *f, const struct kv_remote_stats *s)
 {
 	static const char *const names[KV_REMOTE_CALLS] = {
@@ -324,7 +326,10 @@ static void print_remote(FILE *f, const struct kv_remote_stats *s)
 	fprintf(f,
 		"remote    %s: %s\n"
 		"          call        number    ms each          MiB\n",
-		s->url, s->open ? "open" : "closed");
+		s->url,
+		!s->open  ? "closed"
+		: s->full ? "takes no blocks"
+			  : "open");
 	for (int i = 0; i < KV_REMOTE_CALLS; i++) {
 		fprintf(f, "          %-6s %11llu %10.1f", names[i],
 			(ull)s->calls[i],

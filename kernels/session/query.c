@@ -393,8 +393,12 @@ static char *print_forgot(const struct wire_forgot *sum, bool space)
 		fprintf(f, "%.127s: %u removed, %u not there", sum->url,
 			sum->removed, sum->absent);
 	if (sum->failed)
-		fprintf(f, "; %u %s may be there still: %.111s", sum->failed,
-			space ? "space" : "blocks",
+		fputs("; ", f);
+	if (sum->failed && !space)
+		fprintf(f, "%u ", sum->failed);
+	if (sum->failed)
+		fprintf(f, "block%s removed here may be there still: %.111s",
+			space || sum->failed > 1 ? "s" : "",
 			sum->why[0]		    ? sum->why
 			: sum->status == -ETIMEDOUT ? "it did not do so in time"
 						    : strerror(-sum->status));

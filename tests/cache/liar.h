@@ -29,6 +29,9 @@ struct liar {
 	char asked_for[2048]; /* first lines of the requests */
 	/* Keep a connection open for one more request, then close it. */
 	_Atomic bool drops;
+	/* Sent instead of an answer to all but the first request of a connection; or
+	 * NULL. */
+	_Atomic(const char *) surplus;
 	/* Keep a connection open until another one arrives. */
 	_Atomic bool keeps;
 	int at; /* the connection */
@@ -103,7 +106,7 @@ static inline bool liar_sees_another(struct liar *liar, int fd)
 	return !fds[1].revents;
 }
 
-static inline bool liar_answer(struct liar *liar, int fd)
+static inline bool liar_answer(struct liar *liar, int fd, bool first)
 {
 	char head[16384];
 	const char *said, *forever;
@@ -128,6 +131,10 @@ static inline bool liar_answer(struct liar *liar, int fd)
 		n = strlen(said);
 		forever = liar->first = NULL;
 	}
+	if (!first && liar->surplus) {
+		said = liar->surplus;
+		n = strlen(said);
+	}
 	if (said && (what = malloc(n + 1)))
 		memcpy(what, said, n);
 	pthread_mutex_unlock(&liar->lock);
@@ -150,10 +157,13 @@ static inline void *liar_run(void *arg)
 {
 	struct liar *liar = arg;
 	int fd, last = -1;
+	bool first;
 
 	while ((fd = accept4(liar->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
-		while (liar_answer(liar, fd) && !liar_sees_another(liar, fd))
-			;
+		first = true;
+		while (liar_answer(liar, fd, first) &&
+		       !liar_sees_another(liar, fd))
+			first = false;
 		/* Keep the last connection open for now: closing it at once
 		 * could discard its answer. */
 		if (last >= 0)

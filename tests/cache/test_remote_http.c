@@ -133,7 +133,7 @@ static void test_failures_are_told_apart(void **state)
 		{"//127.0.0.1:%u/private/x", "401 Unauthorized", -EPERM,
 		 -EPERM},
 		{"//127.0.0.1:%u/read-only", "403 Forbidden", 0, -EACCES},
-		{"//127.0.0.1:%u/gets", "405 Not Allowed", 0, -EACCES},
+		{"//127.0.0.1:%u/gets", "405 Not Allowed", 0, -ENOSPC},
 		{"//127.0.0.1:%u/small", "413 Request Entity", 0, -ENOSPC},
 	};
 	static char large[3 << 20];

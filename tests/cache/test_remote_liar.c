@@ -344,6 +344,24 @@ static void test_a_connection_that_is_closed_costs_nothing(void **state)
 	liar.drops = false;
 }
 
+/* What is left of the answer before comes instead of the next one: the request is sent
+ * again on a new connection. */
+static void test_surplus_bytes_spoil_no_other_answer(void **state)
+{
+	static const char answer[] = SAYS("5") "\r\nbytes";
+
+	(void)state;
+	liar.surplus = "and more bytes than announced\r\n\r\n";
+	liar.keeps = true;
+	liar_tell(&liar, answer, sizeof(answer) - 1, NULL);
+	for (int i = 0; i < 10; i++)
+		assert_int_equal(status_of(KV_REMOTE_GET, OBJECT), 0);
+	liar.keeps = false;
+	liar.surplus = NULL;
+	liar_tell(&liar, found, sizeof(found) - 1, NULL);
+	status_of(KV_REMOTE_HEAD, OBJECT);
+}
+
 /* ---- silence ---- */
 
 static struct kv_remote_op ops[MANY];
@@ -424,6 +442,7 @@ int main(void)
 		ON(set_up_s3, test_a_list_of_other_objects_deletes_nothing),
 		ON(set_up_s3, test_deleted_objects_that_stay_end_it),
 		ON(set_up_s3, test_a_connection_that_is_closed_costs_nothing),
+		ON(set_up_http, test_surplus_bytes_spoil_no_other_answer),
 		ON(set_up_http, test_who_waits_for_silence_is_let_go),
 		ON(set_up_s3, test_half_an_answer_is_let_go),
 	};

@@ -475,8 +475,10 @@ static void test_a_full_backend_is_left_in_peace(void **state)
 	assert_true(stats_of(s).open);
 	assert_int_equal(stats_of(s).tenants_closed, 0);
 	assert_true(stats_of(s).dropped >= BLOCKS);
+	assert_int_equal(stats_of(s).full, 1);
 	set_rule(NULL);
 	must_get_there(3 * BLOCKS);
+	assert_int_equal(stats_of(s).full, 0);
 	must_be_offered(s);
 	kv_space_put(other);
 }

@@ -149,7 +149,7 @@ save s 6 7 8 9 && handed_over root 8
 where=$(dirname "$(find "$R/root" -name "$(key 6)")")
 rm "$where/$(key 6)" && mkdir "$where/$(key 6)" && touch "$where/$(key 6)/x"
 forget 3 "$M/s/$(place 6)" "$M/s/$(place 9)"
-says "kvfs-forget: $M/s: dir:$R: 1 removed, 0 not there; 1 blocks may be there still: "
+says "kvfs-forget: $M/s: dir:$R: 1 removed, 0 not there; 1 block removed here may be there still: "
 says "irectory"
 rm -r "$where/$(key 6)"
 stop
@@ -187,9 +187,17 @@ grep -q "400 removed, 0 not there" "$T/out" || fail "many: $(cat "$T/out")"
 rm "$T/fault"
 echo "DELETE / 403:AccessDenied" > "$T/fault"
 forget 3 "$M/h/$(place 1)"
-says "1 blocks may be there still: "
+says "1 block removed here may be there still: "
 says "403"
+# Closed by failures, the tier still has the server's error.
+echo "* / 503:Unwell" > "$T/fault"
+forget 3 $(for i in {201..220}; do echo "$M/h/$(place $i)"; done)
+says "20 blocks removed here may be there still: "
+for ((i = 0; i < 100; i++)); do [ "$(metric kvfs_remote_open)" = 0 ] && break; sleep 0.1; done
+forget 3 "$M/h/$(place 201)"
+says "503 Unwell"
 rm "$T/fault"
+for ((i = 0; i < 300; i++)); do [ "$(metric kvfs_remote_open) $(metric kvfs_remote_tenants_closed)" = "1 0" ] && break; sleep 0.1; done
 forget 0 "$M/h"
 eq "objects of the other space" "$(webbed)" 1
 eq "not brought back" "$(came h 2)" 0

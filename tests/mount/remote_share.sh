@@ -97,8 +97,12 @@ save refused
 for ((i = 0; i < 300; i++)); do [ "$(metric kvfs_remote_dropped_total)" -ge $BLOCKS ] && break; sleep 0.1; done
 eq "in a full backend" "$(objects)" 0
 eq "which is used for reading still" "$(metric kvfs_remote_open)" 1
+eq "tenants for which it is full" "$(metric kvfs_remote_full)" 1
+not "health" "the remote tier takes no blocks: put: 507" "$B/kvfs" --health "$M"
 go
 arrive "what was refused"
+eq "tenants for which it is full" "$(metric kvfs_remote_full)" 0
+ok "health" "$B/kvfs" --health "$M"
 
 # Taken back while all of them wait.
 make taken && share taken 1
