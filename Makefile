@@ -66,9 +66,8 @@ $B/libkvfs.so: $(call objs,$(LIB) $(SHARED)) kernels/libkvfs.map
 	$(call run,LINK)$(CC) $(LDFLAGS) -shared -Wl,-soname,libkvfs.so.$(SONUM) -Wl,-z,nodelete -Wl,--version-script=kernels/libkvfs.map \
 	  $(filter %.o,$^) $(LIBS_L) -o $@ && ln -sf libkvfs.so $B/libkvfs.so.$(SONUM)
 .SECONDEXPANSION:
-$B/kvfs-replay: $(call objs,tools/bench/report.c)
 $(TOOLS): $B/kvfs-%: $$(call objs,$$(wildcard tools/$$*/*.c)) $$(TOOL_$$*) $B/libkvfs.a
-	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_L) $(if $(TOOL_$*),-llmdb -lz) $(if $(filter bench,$*),-lfuse3) -lm -ldl -o $@
+	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_L) $(if $(TOOL_$*),-llmdb -lz) -lm -ldl -o $@
 $(UNIT) $(HELPERS): $B/%: $B/%.o $B/daemon.a $B/libkvfs.a
 	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_D) $(LIBS_L) -lcmocka -o $@
 
@@ -127,7 +126,7 @@ bench: deps                             ## every figure, against a reference of 
 	@$(MAKE) all
 	@$(if $(COMPARE),cp $(COMPARE) $B/bench.before.json)
 	@$B/kvfs-bench --build $B
-	@$B/kvfs-replay --bench $B/bench.json $(TRACE)
+	@$(if $(TRACE),$B/kvfs-replay --bound $(TRACE))
 	@$(if $(COMPARE),tools/bench/compare.py $B/bench.before.json $B/bench.json)
 bench-remote: deps                      ## blocks to and from other nodes, against each backend's own client; 5 minutes
 	@$(MAKE) all $B/tests/mount/storm

@@ -44,7 +44,7 @@ TOOLS = {
 }
 # A library's headers, and the only folders that may include them.
 HEADERS = {
-    r"fuse(_lowlevel|3/.*)?\.h": ["fs/mount", "fs", "tools/bench"],
+    r"fuse(_lowlevel|3/.*)?\.h": ["fs/mount", "fs"],
     r"lmdb\.h": ["index", "tools/fsck"],
     r"liburing\.h": ["cache/io"],
     r"curl/.*\.h": ["cache/remote"],

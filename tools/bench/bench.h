@@ -186,8 +186,6 @@ void kv_bench_report_skip(struct kv_bench_report *report, const char *name,
 struct kv_bench_memory {
 	void *base;
 	size_t bytes;
-	/* memfd of this memory, to lend to the daemon; 0: private memory */
-	int fd;
 };
 
 /* Map touched memory, in 2 MiB pages if the system has them.  -ENOMEM. */
@@ -317,17 +315,11 @@ int kv_bench_cold(struct kv_bench_rig *rig);  /* load_ssd_cold */
 int kv_bench_probe(struct kv_bench_rig *rig); /* probe128_* */
 int kv_bench_save(struct kv_bench_rig *rig);  /* save_sealed, save_durable */
 int kv_bench_save_heads(struct kv_bench_rig *rig); /* save_sealed_4k */
-int kv_bench_save_lent(struct kv_bench_rig *rig);
-int kv_bench_writers(struct kv_bench_rig *rig);	  /* save_durable_4w */
-int kv_bench_mount(struct kv_bench_rig *rig);	  /* read_mount_* */
-int kv_bench_anonymous(struct kv_bench_rig *rig); /* memory_anon */
+int kv_bench_writers(struct kv_bench_rig *rig);	   /* save_durable_4w */
+int kv_bench_mount(struct kv_bench_rig *rig);	   /* read_mount_* */
+int kv_bench_anonymous(struct kv_bench_rig *rig);  /* memory_anon */
 
-/* Measure figures on stores of their own: mount_*_1m; tree_*. */
+/* Measure mount_*_1m on a store of its own. */
 int kv_bench_million(struct kv_bench *bench);
-int kv_bench_tree(struct kv_bench *bench);
-
-/* Run the FUSE server to which tree_* are compared: serve @files files in
- * MOUNTPOINT/million until unmounted or SIGTERM.  Return the exit status. */
-int kv_bench_nothing(unsigned files, const char *mountpoint);
 
 #endif

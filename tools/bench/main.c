@@ -49,7 +49,6 @@ static const struct measurement {
 	{{"load_ssd_cold"}, EACH, kv_bench_cold},
 	{{"save_sealed", "save_durable"}, EACH, kv_bench_save},
 	{{"save_sealed_4k"}, EACH, kv_bench_save_heads},
-	{{"save_lent"}, EACH, kv_bench_save_lent},
 	{{"save_durable_4w"}, EACH, kv_bench_writers},
 	{{"memory_anon"}, EACH, kv_bench_anonymous},
 };
@@ -167,9 +166,7 @@ static int usage(FILE *to)
 		"  --build DIR  folder of kvfs, and of bench.json (build)\n"
 		"  --dir DIR    make the store below DIR (beside the build)\n"
 		"  --only NAME  only figures whose names begin with NAME\n"
-		"  --quick      fewer rounds\n"
-		"       kvfs-bench --nothing FILES MOUNTPOINT\n"
-		"  serve FILES files by a FUSE server that does nothing\n");
+		"  --quick      fewer rounds\n");
 	return to == stdout ? 0 : 2;
 }
 
@@ -211,8 +208,6 @@ int main(int argc, char **argv)
 	char path[PATH_MAX];
 	int r;
 
-	if (argc == 4 && strcmp(argv[1], "--nothing") == 0)
-		return kv_bench_nothing((unsigned)atoi(argv[2]), argv[3]);
 	if (parse(argc, argv, &bench, &dir, &only) < 0)
 		return usage(stderr);
 	bench.threads = (unsigned)KV_MIN(sysconf(_SC_NPROCESSORS_ONLN),
@@ -239,7 +234,6 @@ int main(int argc, char **argv)
 					  NULL))
 			bad |= failed("mount_clean_1m", "",
 				      kv_bench_million(&bench));
-		bad |= failed("tree_find", "", kv_bench_tree(&bench));
 		r = kv_bench_report_close(bench.report);
 	}
 	if (bench.dir)

@@ -75,7 +75,6 @@ static int register_pool(struct kv_bench_rig *rig,
 		.pages_per_block = 1,
 		.memory = base,
 		.memory_bytes = memory->bytes,
-		.memory_fd = memory->fd,
 	};
 
 	return kvfs_pool_register(rig->session, &desc, ret_pool);

@@ -22,11 +22,9 @@
  *           that measures.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "common/kv.h"
@@ -148,54 +146,6 @@ int kv_bench_save_heads(struct kv_bench_rig *rig)
 			    (struct kv_bench_figure){.name = "save_sealed_4k",
 						     .least_ratio = 0.5},
 			    (struct kv_bench_figure){0});
-}
-
-/* Measure saves from pages of a memfd that the daemon maps. */
-int kv_bench_save_lent(struct kv_bench_rig *rig)
-{
-	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE;
-	const uint64_t payload = kv_bench_payload(rig->size);
-	struct kv_bench_memory memory = {.bytes = rig->size->blocks * payload};
-	struct kvfs_pool_info info = KVFS_POOL_INFO_INIT;
-	kvfs_pool *pool = NULL;
-	int fd, r = 0;
-
-	fd = memfd_create("kvfs-bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (fd < 0 || ftruncate(fd, (off_t)memory.bytes) < 0 ||
-	    fallocate(fd, 0, 0, (off_t)memory.bytes) < 0)
-		r = -errno;
-	memory.fd = fd;
-	if (r == 0) {
-		memory.base = mmap(NULL, memory.bytes, PROT_READ | PROT_WRITE,
-				   MAP_SHARED | MAP_POPULATE, fd, 0);
-		if (memory.base == MAP_FAILED) {
-			memory.base = NULL;
-			r = -errno;
-		}
-	}
-	if (r == 0 && fcntl(fd, F_ADD_SEALS, seals) < 0)
-		r = -errno;
-	if (r == 0) {
-		memcpy(memory.base, rig->pages.base, memory.bytes);
-		r = kv_bench_rig_pool(rig, &memory, &pool);
-	}
-	for (unsigned i = 0; r == 0 && !info.lent; i++) {
-		usleep(10000);
-		r = i < 500 ? kvfs_pool_info(pool, &info) : -ETIMEDOUT;
-	}
-	if (r == 0)
-		r = measure_pool(rig, pool, payload,
-				 (struct kv_bench_figure){
-					 .name = "save_lent",
-					 .least_ratio = payload > 1u << 20
-								? 1.33
-								: 0.93},
-				 (struct kv_bench_figure){0});
-	kvfs_pool_close(pool);
-	kv_bench_memory_unmap(&memory);
-	if (fd >= 0)
-		close(fd);
-	return r;
 }
 
 /* ---- several engines ---- */

@@ -30,9 +30,8 @@ struct args {
 	uint32_t block_size;
 	bool json, bound;
 	const char *mount;
-	const char *bench; /* file to append figures to; NULL: none */
-	const char *trace; /* NULL only with @bench */
-	char *words;	   /* memory of the names in @policies */
+	const char *trace;
+	char *words; /* memory of the names in @policies */
 };
 
 static const char help[] =
@@ -50,7 +49,7 @@ static void show_help(FILE *f)
 	fputs("\nSee kvfs-replay(1).\n", f);
 }
 
-enum { BOUND = 256, BENCH, HELP, JSON, WITHDRAWN };
+enum { BOUND = 256, HELP, JSON, WITHDRAWN };
 
 static int refuse(const char *format, ...)
 	__attribute__((format(printf, 1, 2)));
@@ -186,9 +185,6 @@ static int take(struct args *args, int c, const char *value)
 	case BOUND:
 		args->bound = true;
 		return 0;
-	case BENCH:
-		args->bench = value;
-		return 0;
 	case JSON:
 		args->json = true;
 		return 0;
@@ -217,7 +213,6 @@ static int parse(int argc, char **argv, struct args *ret_args)
 		{"json", no_argument, NULL, JSON},
 		{"csv", no_argument, NULL, WITHDRAWN},
 		{"plot", required_argument, NULL, WITHDRAWN},
-		{"bench", required_argument, NULL, BENCH},
 		{"help", no_argument, NULL, HELP},
 		{NULL, 0, NULL, 0}};
 	struct args args = {.block_size = 512, .token_bytes = 128 << 10};
@@ -227,7 +222,7 @@ static int parse(int argc, char **argv, struct args *ret_args)
 		r = take(&args, c, optarg);
 	if (r == 0 && optind < argc)
 		args.trace = argv[optind++];
-	if (r == 0 && !args.trace && !args.bench)
+	if (r == 0 && !args.trace)
 		r = refuse("TRACE is missing; see --help");
 	if (r == 0 && optind < argc)
 		r = refuse("%s: one argument too many", argv[optind]);
@@ -605,20 +600,16 @@ int main(int argc, char **argv)
 
 	if (r != 0)
 		return r < 0 ? 2 : 0;
-	if (args.bench) {
-		r = kv_replay_bench(args.bench, args.trace, args.block_size);
+	r = kv_trace_read(args.trace, args.block_size, &trace, &why);
+	if (r < 0) {
+		fprintf(stderr, "%s\n", why ? why : strerror(-r));
+		free(why);
 	} else {
-		r = kv_trace_read(args.trace, args.block_size, &trace, &why);
-		if (r < 0) {
-			fprintf(stderr, "%s\n", why ? why : strerror(-r));
-			free(why);
-		} else {
-			choose_capacities(&args, trace);
-			printf(args.json ? "[" : "");
-			r = args.mount ? replay_live(&args, trace)
-				       : simulate(&args, trace);
-			printf(args.json ? "\n]\n" : "");
-		}
+		choose_capacities(&args, trace);
+		printf(args.json ? "[" : "");
+		r = args.mount ? replay_live(&args, trace)
+			       : simulate(&args, trace);
+		printf(args.json ? "\n]\n" : "");
 	}
 	kv_trace_free(trace);
 	free(args.words);

@@ -3,8 +3,7 @@
  * replay.h - what the files of kvfs-replay share.
  *
  * The order: main.c reads the command line, replays on a mount and prints,
- * trace.c reads or generates a trace, sim.c simulates a policy, bench.c
- * measures for `make bench`.
+ * trace.c reads a trace, sim.c simulates a policy.
  */
 #ifndef KV_TOOLS_REPLAY_REPLAY_H
 #define KV_TOOLS_REPLAY_REPLAY_H
@@ -38,10 +37,6 @@ struct kv_trace {
 int kv_trace_read(const char *path, uint32_t block_size,
 		  struct kv_trace **ret_trace, char **ret_why);
 
-/* Generate a trace: conversations of some turns over shared system prompts,
- * questions about documents, and long prompts that are never repeated; the
- * mixture changes halfway.  Equal seeds give equal traces.  -ENOMEM. */
-int kv_trace_generate(uint64_t seed, struct kv_trace **ret_trace);
 void kv_trace_free(struct kv_trace *trace); /* takes NULL */
 
 static inline size_t kv_trace_asked(const struct kv_trace *trace)
@@ -66,15 +61,5 @@ int kv_replay_run(const struct kv_trace *trace, const char *policy,
 /* Return in @ret_hits the hits of an optimal policy that knows the future. */
 int kv_replay_bound(const struct kv_trace *trace, uint32_t capacity,
 		    void (*step)(double part), uint64_t *ret_hits);
-
-/* ---- bench.c ---- */
-
-/*
- * Measure hit rates on the trace file @trace_path (NULL: a generated trace),
- * nanoseconds of a touch and of an eviction, bytes of a block's node, and
- * nanoseconds that the miss curve adds to a use.  Print the figures, and append
- * them to the file @path as lines of JSON.  Print errors on stderr.
- */
-int kv_replay_bench(const char *path, const char *trace, uint32_t block_size);
 
 #endif

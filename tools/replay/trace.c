@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trace.c - read a trace from a file, or generate one.
+ * trace.c - read a trace from a file.
  *
- * OWNS      the trace; while reading, the table from id to number; while
- *           generating, the current conversations.
+ * OWNS      the trace; while reading, the table from id to number.
  *
  * LOCKING   none: one thread.
  */
 #include <errno.h>
 #include <jansson.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -273,171 +271,4 @@ void kv_trace_free(struct kv_trace *trace)
 	free(trace->blocks);
 	free(trace->start);
 	free(trace);
-}
-
-#define REQUESTS 12000u
-#define SYSTEMS 24u
-#define LONGEST 512u
-#define TALKS 4096u
-#define DOCUMENTS 64u
-
-struct talk {
-	double due;
-	uint32_t n;
-	uint32_t blocks[LONGEST];
-};
-
-struct maker {
-	uint64_t seed;
-	struct kv_trace *trace;
-	size_t room;
-	struct talk *talks; /* current conversations, unordered */
-	uint32_t n_talks;
-	uint32_t *systems[SYSTEMS], system_n[SYSTEMS];
-	uint32_t *documents[DOCUMENTS], document_n[DOCUMENTS];
-	double now;
-};
-
-static double chance(struct maker *m)
-{
-	m->seed = m->seed * 6364136223846793005u + 1442695040888963407u;
-	return (double)(m->seed >> 11) / 9007199254740992.0;
-}
-
-static uint32_t between(struct maker *m, uint32_t least, uint32_t most)
-{
-	return least + (uint32_t)(chance(m) * (most - least + 1));
-}
-
-/* Draw one of @n; the distribution prefers low numbers. */
-static uint32_t draw_favourite(struct maker *m, uint32_t n)
-{
-	return (uint32_t)(pow(n + 1, chance(m)) - 1) % n;
-}
-
-static int put_request(struct maker *m, const uint32_t *blocks, uint32_t n)
-{
-	struct kv_trace *trace = m->trace;
-	size_t at = trace->start[trace->n];
-	int r = kv_array_reserve(&trace->blocks, &m->room, at + n);
-
-	if (r < 0)
-		return r;
-	memcpy(trace->blocks + at, blocks, n * sizeof(*blocks));
-	trace->start[++trace->n] = at + n;
-	return 0;
-}
-
-static uint32_t add_blocks(struct maker *m, uint32_t *blocks, uint32_t n,
-			   uint32_t by)
-{
-	while (by-- > 0 && n < LONGEST)
-		blocks[n++] = m->trace->unique++;
-	return n;
-}
-
-static int make_shared(struct maker *m, uint32_t **texts, uint32_t *lengths,
-		       uint32_t n, uint32_t most)
-{
-	for (uint32_t i = 0; i < n; i++) {
-		free(texts[i]);
-		texts[i] = malloc(LONGEST * sizeof(**texts));
-		if (!texts[i])
-			return -ENOMEM;
-		lengths[i] = add_blocks(m, texts[i], 0, between(m, 2, most));
-	}
-	return 0;
-}
-
-/* Request a turn of the conversation.  The next turn, if there is one, is due
- * in 30 s to 10 min. */
-static int take_turn(struct maker *m, struct talk *talk)
-{
-	int r = put_request(m, talk->blocks, talk->n);
-
-	talk->n = add_blocks(m, talk->blocks, talk->n, between(m, 1, 5));
-	talk->due = m->now + 30 * exp(3 * chance(m));
-	if (chance(m) > 0.7)
-		*talk = m->talks[--m->n_talks];
-	return r;
-}
-
-static int begin_talk(struct maker *m)
-{
-	uint32_t system = draw_favourite(m, SYSTEMS);
-	struct talk *talk;
-
-	if (m->n_talks == TALKS)
-		return 0;
-	talk = &m->talks[m->n_talks++];
-	talk->n = m->system_n[system];
-	memcpy(talk->blocks, m->systems[system],
-	       talk->n * sizeof(talk->blocks[0]));
-	talk->n = add_blocks(m, talk->blocks, talk->n, between(m, 2, 30));
-	return take_turn(m, talk);
-}
-
-static int ask_document(struct maker *m)
-{
-	uint32_t i = draw_favourite(m, DOCUMENTS), blocks[LONGEST], n;
-
-	n = m->document_n[i];
-	memcpy(blocks, m->documents[i], n * sizeof(blocks[0]));
-	n = add_blocks(m, blocks, n, between(m, 1, 3));
-	return put_request(m, blocks, n);
-}
-
-static int ask_once(struct maker *m)
-{
-	uint32_t blocks[LONGEST];
-
-	return put_request(m, blocks,
-			   add_blocks(m, blocks, 0, between(m, 40, 160)));
-}
-
-static int next_request(struct maker *m, bool later)
-{
-	double what = chance(m);
-
-	for (uint32_t i = 0; i < m->n_talks; i++)
-		if (m->talks[i].due <= m->now)
-			return take_turn(m, &m->talks[i]);
-	m->now += 0.7;
-	if (what < (later ? 0.35 : 0.05))
-		return ask_document(m);
-	return what > 0.93 ? ask_once(m) : begin_talk(m);
-}
-
-int kv_trace_generate(uint64_t seed, struct kv_trace **ret_trace)
-{
-	struct maker m = {.seed = seed};
-	int r = -ENOMEM;
-
-	m.trace = calloc(1, sizeof(*m.trace));
-	m.talks = malloc(TALKS * sizeof(*m.talks));
-	if (m.trace)
-		m.trace->start = calloc(REQUESTS + 1, sizeof(*m.trace->start));
-	if (m.trace && m.talks && m.trace->start)
-		r = 0;
-	for (uint32_t i = 0; r == 0 && i < REQUESTS; i++) {
-		if (i % (REQUESTS / 2) == 0)
-			r = make_shared(&m, m.systems, m.system_n, SYSTEMS, 12);
-		if (r == 0 && i % (REQUESTS / 2) == 0)
-			r = make_shared(&m, m.documents, m.document_n,
-					DOCUMENTS, 120);
-		if (r == 0)
-			r = next_request(&m, i > REQUESTS / 2);
-	}
-	free(m.talks);
-	for (uint32_t i = 0; i < SYSTEMS; i++)
-		free(m.systems[i]);
-	for (uint32_t i = 0; i < DOCUMENTS; i++)
-		free(m.documents[i]);
-	if (r < 0) {
-		kv_trace_free(m.trace);
-		return r;
-	}
-	m.trace->block_size = 512;
-	*ret_trace = m.trace;
-	return 0;
 }
