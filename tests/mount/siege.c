@@ -4,9 +4,10 @@
  *
  *     siege attack SOCKET MOUNT SECONDS
  *     siege remap SOCKET MOUNT SECONDS  change between two staging memories of 512 MiB
+ *     siege read SOCKET MOUNT SECONDS   three clients acquire blocks that are on SSD only
  *     siege work SOCKET MOUNT SECONDS   print latencies and failures
  *
- * OWNS      its connections, and spaces siege-UID and remap.
+ * OWNS      its connections, and spaces siege-UID, remap and read.
  *
  * LOCKING   none: one thread a process.
  */
@@ -40,6 +41,12 @@ static bool join(struct peer *p, uint64_t staging)
 		return false;
 	}
 	return true;
+}
+
+static bool join_large(struct peer *p, const char *space)
+{
+	return peer_connect(p, sock) && peer_hello(p) == 0 &&
+	       peer_space(p, space, LARGE, WIRE_SPACE_CREATE, 0700) == 0;
 }
 
 static bool go_on(void)
@@ -261,8 +268,7 @@ static void remap(void)
 			    0)
 			return;
 	}
-	if (!peer_connect(p, sock) || peer_hello(p) < 0 ||
-	    peer_space(p, "remap", LARGE, WIRE_SPACE_CREATE, 0700) < 0)
+	if (!join_large(p, "remap"))
 		return;
 	do
 		r = peer_call(
@@ -377,6 +383,20 @@ static int by_size(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+static int print_work(unsigned what)
+{
+	size_t n = n_took[what];
+
+	qsort(took[what], n, sizeof(double), by_size);
+	printf("%-11s %6zu times: p50 %7.2f p99 %7.2f max %7.2f ms, "
+	       "%zu failed%s%s\n",
+	       works[what], n, took[what][n / 2], took[what][n * 99 / 100],
+	       took[what][n - 1], n_failed[what], n_failed[what] ? ": " : "",
+	       n_failed[what] ? strerror(-why[what]) : "");
+	fflush(stdout);
+	return n_failed[what] > 0;
+}
+
 static int work(void)
 {
 	static struct peer p;
@@ -390,18 +410,59 @@ static int work(void)
 		work_once(&p, turn);
 		usleep(2000);
 	}
-	for (unsigned i = 0; i < WORKS; i++) {
-		size_t n = n_took[i];
-
-		qsort(took[i], n, sizeof(double), by_size);
-		printf("%-11s %6zu times: p50 %7.2f p99 %7.2f max %7.2f ms, "
-		       "%zu failed%s%s\n",
-		       works[i], n, took[i][n / 2], took[i][n * 99 / 100],
-		       took[i][n - 1], n_failed[i], n_failed[i] ? ": " : "",
-		       n_failed[i] ? strerror(-why[i]) : "");
-		failed += n_failed[i] > 0;
-	}
+	for (unsigned i = 0; i < WORKS; i++)
+		failed += print_work(i);
 	return failed > 0;
+}
+
+/* ---- readers of the SSD ---- */
+
+#define COLD 192 /* blocks: three times dram= */
+#define AT_ONCE 8
+#define READERS 3
+
+static int read_cold(unsigned reader)
+{
+	static struct peer p;
+	uint64_t began;
+	long r;
+
+	if (!join_large(&p, "read"))
+		return 1;
+	for (uint32_t at = reader * COLD / READERS; go_on(); at += AT_ONCE) {
+		began = kv_now_ns();
+		r = peer_acquire(&p, at % COLD, AT_ONCE);
+		note(ACQUIRE, began, r == 0 ? -EAGAIN : r);
+		(void)peer_release(&p, p.tag);
+	}
+	return print_work(ACQUIRE);
+}
+
+/* Save blocks that do not fit into memory, then acquire them in turns. */
+static int read_all(void)
+{
+	static struct peer p;
+	int r = join_large(&p, "read") ? peer_staging(&p, 8 << 20) : -EIO;
+	int status, failed = 0;
+
+	for (uint32_t at = 0; r == 0 && at < COLD; at += AT_ONCE) {
+		while ((r = peer_save(&p, at, AT_ONCE)) == -EBUSY && go_on())
+			usleep(1000);
+		if (r == 0)
+			r = peer_do(&p, WIRE_FLUSH, at, AT_ONCE);
+	}
+	if (r < 0) {
+		printf("cannot begin: %s\n", strerror(-r));
+		return 1;
+	}
+	printf("ready\n");
+	fflush(stdout);
+	for (unsigned i = 0; i < READERS; i++)
+		if (fork() == 0)
+			_exit(read_cold(i));
+	while (wait(&status) > 0)
+		failed |= status;
+	return failed != 0;
 }
 
 int main(int argc, char **argv)
@@ -415,6 +476,8 @@ int main(int argc, char **argv)
 	until = kv_now_ns() + (uint64_t)atoi(argv[4]) * 1000000000u;
 	if (strcmp(argv[1], "work") == 0)
 		return work();
+	if (strcmp(argv[1], "read") == 0)
+		return read_all();
 	if (strcmp(argv[1], "remap") == 0)
 		remap();
 	else

@@ -25,6 +25,20 @@ echo "afterwards:"
 $C "$T/siege" work "$SOCK" "$M" 3 || fail "calls fail afterwards"
 stop
 
+start
+$A "$T/siege" read "$SOCK" "$M" 10 > "$T/readers" &
+readers=$!
+until grep -q ready "$T/readers"; do
+	kill -0 "$readers" || fail "$(cat "$T/readers")"
+	sleep 0.05
+done
+echo "while three clients acquire 8 blocks of 1 MiB each from SSD:"
+$C "$T/siege" work "$SOCK" "$M" 3 || fail "calls fail"
+wait "$readers" || fail "acquires fail: $(cat "$T/readers")"
+echo "those acquires:"
+grep -v ready "$T/readers"
+stop
+
 start dram=128M,writeback=none
 $A "$T/siege" remap "$SOCK" "$M" 8 > "$T/mapped" &
 attack=$!
