@@ -3,8 +3,7 @@
  * pins.c - pins of blocks by their users and by snapshots.
  *
  * OWNS       a record for each key in a snapshot, whether its block exists or
- * not;
- *            BLOCK_PINNED and slot->pinned.
+ *            not; BLOCK_PINNED and slot->pinned.
  *
  * INVARIANTS
  *   (1) A block is BLOCK_PINNED if its user pinned it or a snapshot has its
@@ -24,18 +23,15 @@
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
 
-#include <xxhash.h>
+#include <search.h>
 
 struct kv_pin {
-	struct kv_pin *next; /* in its bucket */
 	uint8_t key[KV_KEY_MAX];
 	uint32_t space; /* id */
 	uint32_t count; /* number of snapshots with this key */
 	uint8_t len;
 	bool user;
 };
-
-#define FIRST_BUCKETS 64u
 
 /* Return the size of the slot that the block has or will have on SSD. */
 static uint64_t ssd_bytes(struct kv_cache *cache, const struct kv_block *block)
@@ -80,80 +76,34 @@ static void set_pinned(struct kv_cache *cache, struct kv_block *block, bool pin)
 		kv_opens_recharge_locked(cache, block, NULL);
 }
 
-static struct kv_pin **bucket_of(struct kv_cache *cache, uint32_t space,
-				 const struct kv_key *key)
+static int by_key(const void *a, const void *b)
 {
-	uint64_t hash = XXH3_64bits_withSeed(key->b, sizeof(key->b),
-					     cache->table.seed ^ space);
+	const struct kv_pin *x = a, *y = b;
 
-	return &cache->pins.buckets[hash & (cache->pins.room - 1)];
+	if (x->space != y->space)
+		return x->space < y->space ? -1 : 1;
+	if (x->len != y->len)
+		return x->len < y->len ? -1 : 1;
+	return memcmp(x->key, y->key, sizeof(x->key));
 }
 
-/* Return the link that points to the key's record, or the NULL link at the end
- * of its bucket. */
-static struct kv_pin **link_to(struct kv_cache *cache, uint32_t space,
-			       const struct kv_key *key)
+static struct kv_pin pin_of(const struct kv_space *space,
+			    const struct kv_key *key)
 {
-	struct kv_pin **link = bucket_of(cache, space, key);
+	struct kv_pin pin = {.space = space->id, .len = key->len};
 
-	while (*link && ((*link)->space != space || (*link)->len != key->len ||
-			 memcmp((*link)->key, key->b, sizeof(key->b)) != 0))
-		link = &(*link)->next;
-	return link;
+	memcpy(pin.key, key->b, sizeof(pin.key));
+	return pin;
 }
 
 static struct kv_pin *of_block(struct kv_cache *cache,
 			       const struct kv_block *block)
 {
-	struct kv_key key = kv_block_key(block);
+	const struct kv_key key = kv_block_key(block);
+	const struct kv_pin wanted = pin_of(kv_block_space(cache, block), &key);
+	struct kv_pin **found = tfind(&wanted, &cache->pins.tree, by_key);
 
-	return cache->pins.n
-		       ? *link_to(cache, kv_block_space(cache, block)->id, &key)
-		       : NULL;
-}
-
-/* Find or create the key's record; @block may be NULL. */
-static int pin_make(struct kv_cache *cache, struct kv_space *space,
-		    const struct kv_key *key, const struct kv_block *block,
-		    struct kv_pin **ret_pin)
-{
-	struct kv_pins *pins = &cache->pins;
-	struct kv_pin **old = pins->buckets, **link, *pin, *next;
-	const size_t n = pins->room;
-
-	if (pins->n == n) {
-		pins->buckets = calloc(n ? 2 * n : FIRST_BUCKETS, sizeof(*old));
-		if (!pins->buckets) {
-			pins->buckets = old;
-			return -ENOMEM;
-		}
-		pins->room = n ? 2 * n : FIRST_BUCKETS;
-		for (size_t i = 0; i < n; i++)
-			for (pin = old[i]; pin; pin = next) {
-				struct kv_key other = {.len = pin->len};
-
-				memcpy(other.b, pin->key, sizeof(other.b));
-				link = bucket_of(cache, pin->space, &other);
-				next = pin->next;
-				pin->next = *link;
-				*link = pin;
-			}
-		free(old);
-	}
-	link = link_to(cache, space->id, key);
-	if (!*link) {
-		pin = calloc(1, sizeof(*pin));
-		if (!pin)
-			return -ENOMEM;
-		memcpy(pin->key, key->b, sizeof(pin->key));
-		pin->len = key->len;
-		pin->space = space->id;
-		pin->user = block && (block->flags & BLOCK_PINNED);
-		*link = pin;
-		cache->pins.n++;
-	}
-	*ret_pin = *link;
-	return 0;
+	return found ? *found : NULL;
 }
 
 bool kv_pin_fits_locked(struct kv_cache *cache, const struct kv_block *block)
@@ -172,13 +122,19 @@ int kv_pin_adopt_locked(struct kv_cache *cache, struct kv_space *space,
 			const struct kv_key *key)
 {
 	struct kv_block *block = kv_table_find(cache, space, key);
-	struct kv_pin *pin;
-	int r = pin_make(cache, space, key, block, &pin);
+	struct kv_pin *pin = malloc(sizeof(*pin)), **at = NULL;
 
 	kv_assert_locked(&cache->lock);
-	if (r < 0)
-		return r;
-	pin->count++;
+	if (pin) {
+		*pin = pin_of(space, key);
+		pin->user = block && (block->flags & BLOCK_PINNED);
+		at = tsearch(pin, &cache->pins.tree, by_key);
+	}
+	if (!at || *at != pin)
+		free(pin);
+	if (!at)
+		return -ENOMEM;
+	(*at)->count++;
 	if (block)
 		set_pinned(cache, block, true);
 	return 0;
@@ -204,15 +160,16 @@ void kv_pin_give_locked(struct kv_cache *cache, struct kv_space *space,
 			const struct kv_key *key)
 {
 	struct kv_block *block = kv_table_find(cache, space, key);
-	struct kv_pin **link = link_to(cache, space->id, key), *pin = *link;
+	const struct kv_pin wanted = pin_of(space, key);
+	struct kv_pin *pin =
+		*(struct kv_pin **)tfind(&wanted, &cache->pins.tree, by_key);
 
 	kv_assert_locked(&cache->lock);
 	if (--pin->count)
 		return;
 	if (block && !pin->user)
 		set_pinned(cache, block, false);
-	*link = pin->next;
-	cache->pins.n--;
+	tdelete(pin, &cache->pins.tree, by_key);
 	free(pin);
 }
 
@@ -258,13 +215,5 @@ void kv_pin_by_user_locked(struct kv_cache *cache, struct kv_block *block,
 
 void kv_pins_fini(struct kv_cache *cache)
 {
-	struct kv_pin *next;
-
-	for (size_t i = 0; i < cache->pins.room; i++)
-		for (struct kv_pin *pin = cache->pins.buckets[i]; pin;
-		     pin = next) {
-			next = pin->next;
-			free(pin);
-		}
-	free(cache->pins.buckets);
+	tdestroy(cache->pins.tree, free);
 }

@@ -106,8 +106,7 @@ struct kv_snapshots {
 };
 
 struct kv_pins {
-	struct kv_pin **buckets;
-	size_t n, room;
+	void *tree;	/* of kv_pin, by key */
 	uint64_t bytes; /* size of all pinned slots */
 };
 

@@ -14,8 +14,8 @@
  * OWNS       cache->removed, and with it the file.
  *
  * INVARIANTS
- *   (1) A place that is not empty is in the list of its bucket, and no other
- *       one has its space and key.
+ *   (1) A place that is not empty is in the tree, and no other one has its space
+ *       and key.
  *   (2) A place that differs from the file's is dirty, or being written.
  *   (3) Places from @room on are empty.
  *   (4) A key whose block is here has no place: it is emptied when the block is
@@ -29,6 +29,7 @@
 #include "index/record.h"
 
 #include <fcntl.h>
+#include <search.h>
 #include <sys/stat.h>
 
 #define NAME "removed"
@@ -39,9 +40,7 @@
 
 struct kv_removed {
 	struct kv_removed_record *places;
-	/* Hash table of places: the next place of a bucket, and the first place
-	 * of each of @max buckets; KV_NONE: the end. */
-	uint32_t *next, *buckets;
+	void *tree;	 /* of places that are not empty, by key */
 	uint64_t *dirty; /* bit set: the place differs from the file */
 	uint32_t n_dirty;
 	uint32_t max;  /* fixed */
@@ -68,15 +67,19 @@ struct kv_removed_write {
 
 /* ---- places ---- */
 
+static void stay(void *place)
+{
+	(void)place; /* part of an array */
+}
+
 void kv_removed_free(struct kv_removed *removed)
 {
 	if (!removed)
 		return;
 	if (removed->fd >= 0)
 		close(removed->fd);
+	tdestroy(removed->tree, stay);
 	free(removed->places);
-	free(removed->next);
-	free(removed->buckets);
 	free(removed->dirty);
 	free(removed);
 }
@@ -100,45 +103,38 @@ static struct kv_removed *removed_new(const struct kv_cache *cache)
 	removed->kept = cache->ssd.on && !cache->config.read_only;
 	removed->room = removed->kept ? 0 : max;
 	removed->places = calloc(max, sizeof(*removed->places));
-	removed->next = calloc(max, sizeof(*removed->next));
-	removed->buckets = malloc(max * sizeof(*removed->buckets));
 	removed->dirty = calloc(max / 64 + 1, sizeof(*removed->dirty));
-	if (!removed->places || !removed->next || !removed->buckets ||
-	    !removed->dirty) {
+	if (!removed->places || !removed->dirty) {
 		kv_removed_free(removed);
 		return NULL;
 	}
-	memset(removed->buckets, 0xff, max * sizeof(*removed->buckets));
 	return removed;
 }
 
-/* Also called for removed spaces: the hash uses only the space's id. */
-static uint32_t *bucket_of(const struct kv_cache *cache,
-			   const struct kv_space *space, const uint8_t *key)
+static int by_key(const void *a, const void *b)
 {
-	struct kv_removed *removed = cache->removed;
+	const struct kv_removed_record *x = a, *y = b;
 
-	return &removed->buckets[kv_key_hash(cache, space, key) % removed->max];
+	if (x->space != y->space)
+		return x->space < y->space ? -1 : 1;
+	if (x->key_len != y->key_len)
+		return x->key_len < y->key_len ? -1 : 1;
+	return memcmp(x->key, y->key, sizeof(x->key));
 }
 
-/* Return the place of the key's tombstone; KV_NONE: there is none. */
-static uint32_t place_of(const struct kv_cache *cache,
-			 const struct kv_space *space, const struct kv_key *key)
+/* Return the key's tombstone; NULL: there is none. */
+static struct kv_removed_record *find(const struct kv_cache *cache,
+				      const struct kv_space *space,
+				      const struct kv_key *key)
 {
-	const struct kv_removed *removed = cache->removed;
-	uint32_t place = KV_NONE;
+	struct kv_removed_record wanted = {.space = space->id,
+					   .key_len = key->len};
+	struct kv_removed_record **found = NULL;
 
-	if (removed)
-		place = *bucket_of(cache, space, key->b);
-	for (; place != KV_NONE; place = removed->next[place]) {
-		const struct kv_removed_record *record =
-			&removed->places[place];
-
-		if (record->space == space->id && record->key_len == key->len &&
-		    memcmp(record->key, key->b, sizeof(record->key)) == 0)
-			return place;
-	}
-	return KV_NONE;
+	memcpy(wanted.key, key->b, sizeof(wanted.key));
+	if (cache->removed)
+		found = tfind(&wanted, &cache->removed->tree, by_key);
+	return found ? *found : NULL;
 }
 
 static void changed(struct kv_cache *cache, uint32_t place)
@@ -154,28 +150,11 @@ static void changed(struct kv_cache *cache, uint32_t place)
 	kv_commit_note_locked(cache);
 }
 
-static void link_place(struct kv_cache *cache, const struct kv_space *space,
-		       uint32_t place)
+static void empty(struct kv_cache *cache, struct kv_removed_record *record)
 {
-	struct kv_removed *removed = cache->removed;
-	uint32_t *bucket = bucket_of(cache, space, removed->places[place].key);
-
-	removed->next[place] = *bucket;
-	*bucket = place;
-}
-
-static void empty(struct kv_cache *cache, uint32_t place)
-{
-	struct kv_removed *removed = cache->removed;
-	struct kv_removed_record *record = &removed->places[place];
-	const struct kv_space of = {.id = record->space};
-	uint32_t *link = bucket_of(cache, &of, record->key);
-
-	while (*link != place)
-		link = &removed->next[*link];
-	*link = removed->next[place];
+	tdelete(record, &cache->removed->tree, by_key);
 	memset(record, 0, sizeof(*record));
-	changed(cache, place);
+	changed(cache, (uint32_t)(record - cache->removed->places));
 }
 
 void kv_removed_add_locked(struct kv_cache *cache, struct kv_space *space,
@@ -191,7 +170,7 @@ void kv_removed_add_locked(struct kv_cache *cache, struct kv_space *space,
 	if (!cache->removed)
 		cache->removed = removed_new(cache);
 	removed = cache->removed;
-	if (!removed || place_of(cache, space, key) != KV_NONE)
+	if (!removed || find(cache, space, key))
 		return;
 	if (removed->at == removed->room && removed->room < removed->max) {
 		/* Let the file grow by a page, if the cap has room for it. */
@@ -210,12 +189,15 @@ void kv_removed_add_locked(struct kv_cache *cache, struct kv_space *space,
 		removed->at = 0;
 	record = &removed->places[removed->at];
 	if (record->number)
-		empty(cache, removed->at);
+		empty(cache, record);
 	record->number = ++removed->number;
 	record->space = space->id;
 	record->key_len = key->len;
 	memcpy(record->key, key->b, sizeof(record->key));
-	link_place(cache, space, removed->at);
+	if (!tsearch(record, &removed->tree, by_key)) {
+		memset(record, 0, sizeof(*record));
+		return;
+	}
 	changed(cache, removed->at++);
 	space->removal = removed->changes;
 }
@@ -223,18 +205,18 @@ void kv_removed_add_locked(struct kv_cache *cache, struct kv_space *space,
 void kv_removed_lift_locked(struct kv_cache *cache, struct kv_space *space,
 			    const struct kv_key *key)
 {
-	uint32_t place = place_of(cache, space, key);
+	struct kv_removed_record *record = find(cache, space, key);
 
 	kv_assert_locked(&cache->lock);
-	if (place != KV_NONE)
-		empty(cache, place);
+	if (record)
+		empty(cache, record);
 }
 
 bool kv_is_removed_locked(struct kv_cache *cache, struct kv_space *space,
 			  const struct kv_key *key)
 {
 	kv_assert_locked(&cache->lock);
-	return place_of(cache, space, key) != KV_NONE;
+	return find(cache, space, key);
 }
 
 /* ---- written ---- */
@@ -361,7 +343,7 @@ int kv_removed_adopt(struct kv_cache *cache)
 	struct kv_removed *removed;
 	uint32_t n;
 	long bytes;
-	int fd;
+	int fd, r = 0;
 
 	if (!cache->ssd.on)
 		return 0;
@@ -388,7 +370,6 @@ int kv_removed_adopt(struct kv_cache *cache)
 	cache->ssd.sidecars += n * sizeof(struct kv_removed_record);
 	for (uint32_t place = 0; place < n; place++) {
 		struct kv_removed_record *record = &removed->places[place];
-
 		struct kv_key key = {.len = record->key_len};
 		struct kv_space *space = NULL;
 
@@ -404,15 +385,17 @@ int kv_removed_adopt(struct kv_cache *cache)
 		}
 		if (space && !space->removed &&
 		    !kv_table_find(cache, space, &key) &&
-		    place_of(cache, space, &key) == KV_NONE) {
-			link_place(cache, space, place);
-			continue;
+		    !find(cache, space, &key)) {
+			if (tsearch(record, &removed->tree, by_key))
+				continue;
+			r = -ENOMEM;
+			break;
 		}
 		memset(record, 0, sizeof(*record));
 		changed(cache, place);
 	}
 	kv_unlock(cache);
-	return 0;
+	return r;
 }
 
 int kv_removed_trim(struct kv_cache *cache)
