@@ -220,7 +220,6 @@ static int close_parts(struct kv_cache *cache, bool clean)
 				      !ssd->deletions.unqueued &&
 				      !ssd->updates.n &&
 				      (!ssd->dirty || ssd->error == -ENOSPC));
-	kv_pages_free(cache->health.page, KV_PAGE);
 	free_extras(cache);
 	return 0;
 }
@@ -270,10 +269,6 @@ static int start(struct kv_cache *cache, char **ret_why)
 			      (unsigned long long)config->dram, strerror(-r));
 	kv_quotas_settle(cache);
 	r = kv_bounce_new(config->dram, &cache->bounce);
-	cache->health.cache = cache;
-	cache->health.page = kv_pages_new(KV_PAGE);
-	if (r == 0 && !cache->health.page)
-		r = -ENOMEM;
 	if (r == 0)
 		r = kv_reader_start(cache);
 	if (r == 0 && cache->ssd.on && !config->read_only)

@@ -606,9 +606,6 @@ struct kv_fill {
 
 /* Whether the SSD answers; updated by health.c. */
 struct kv_health {
-	struct kv_io probe;	/* first */
-	struct kv_cache *cache; /* fixed */
-	uint8_t *page;		/* fixed; buffer of the probe */
 	bool probing;
 	uint32_t turn;	       /* place of the next probe */
 	uint32_t errors;       /* failed reads in a row */

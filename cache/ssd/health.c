@@ -15,7 +15,8 @@
  *            a second is read as a probe.  Failed writes set ssd->error.
  *
  * INVARIANTS
- *   (1) At most one probe is under way; it owns health->page meanwhile.
+ *   (1) While the tier is OFFLINE at most one probe of kv_health_check_locked is
+ *       under way.
  *   (2) No thread waits for a request for longer than the ring's patience after
  *       the device has stopped answering.  The request keeps what it uses,
  *       slot, buffer and extent, until it ends.
@@ -68,40 +69,52 @@ bool kv_health_offline_locked(const struct kv_cache *cache)
 	return cache->health.why;
 }
 
+struct probe {
+	struct kv_io io; /* first */
+	struct kv_cache *cache;
+	uint8_t page[KV_PAGE] __attribute__((aligned(KV_PAGE)));
+};
+
+/* Runs when a probe has ended that no thread waits for. */
+static void probe_done(struct kv_io *io, int status)
+{
+	struct kv_cache *cache = ((struct probe *)io)->cache;
+
+	kv_lock(cache);
+	cache->health.probing = false;
+	if (status == 0) {
+		cache->health.errors = 0;
+		cache->health.why = NULL;
+	}
+	kv_unlock(cache);
+	free(io);
+}
+
 /* Prepare a read of a page of a segment file, each time of another file.
- * Return false if there is no file. */
-static bool aim(struct kv_cache *cache, struct kv_io *io, uint8_t *page)
+ * Return NULL if there is no file, or no memory. */
+static struct probe *probe_new_locked(struct kv_cache *cache)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
 	const uint32_t turn = cache->health.turn++;
 	const struct kv_segfile *file = NULL;
+	struct probe *probe = NULL;
 
+	kv_assert_locked(&cache->lock);
 	for (uint32_t i = 0; i < ssd->n_files && !file; i++)
 		file = ssd->files[(turn + i) % ssd->n_files];
-	if (!file)
-		return false;
-	*io = (struct kv_io){
+	if (!file || posix_memalign((void **)&probe, KV_PAGE, sizeof(*probe)))
+		return NULL;
+	probe->cache = cache;
+	probe->io = (struct kv_io){
 		.op = KV_IO_READ,
 		.fd = file->fd,
 		.buffer = -1,
-		.data = page,
+		.data = probe->page,
 		.offset = turn % file->slots * file->slot_bytes,
 		.bytes = KV_PAGE,
+		.done = probe_done,
 	};
-	return true;
-}
-
-static void probe_done(struct kv_io *io, int status)
-{
-	struct kv_health *health = (struct kv_health *)io;
-	struct kv_cache *cache = health->cache;
-
-	kv_lock(cache);
-	health->probing = false;
-	health->errors = status == 0 ? 0 : health->errors;
-	if (status == 0)
-		health->why = NULL;
-	kv_unlock(cache);
+	return probe;
 }
 
 bool kv_health_check_locked(struct kv_cache *cache)
@@ -109,6 +122,7 @@ bool kv_health_check_locked(struct kv_cache *cache)
 	struct kv_health *health = &cache->health;
 	struct kv_ring_stuck stuck = kv_health_stuck_locked(cache);
 	unsigned n = stuck.reads + stuck.writes;
+	struct probe *probe;
 
 	kv_assert_locked(&cache->lock);
 	if (n > health->stuck) {
@@ -124,38 +138,25 @@ bool kv_health_check_locked(struct kv_cache *cache)
 	}
 	if (!health->why || health->probing)
 		return n > 0;
-	if (!aim(cache, &health->probe, health->page)) {
+	probe = probe_new_locked(cache);
+	if (!probe) {
 		health->why = NULL;
 		return n > 0;
 	}
-	health->probe.done = probe_done;
 	health->probing = true;
-	kv_ring_submit(cache->ring, &health->probe);
+	kv_ring_submit(cache->ring, &probe->io);
 	return n > 0;
-}
-
-static void free_io(struct kv_io *io, int status)
-{
-	(void)status;
-	free(io);
 }
 
 bool kv_health_probe(struct kv_cache *cache)
 {
-	struct probe {
-		struct kv_io io; /* first, as free_io() frees the struct */
-		uint8_t page[KV_PAGE] __attribute__((aligned(KV_PAGE)));
-	} *probe = NULL;
-	bool aimed;
+	struct probe *probe;
 	int r;
 
-	if (posix_memalign((void **)&probe, KV_PAGE, sizeof(*probe)))
-		return false;
 	kv_lock(cache);
-	aimed = aim(cache, &probe->io, probe->page);
+	probe = probe_new_locked(cache);
 	kv_unlock(cache);
-	probe->io.done = free_io;
-	r = aimed ? kv_ring_wait(cache->ring, &probe->io) : -ENOENT;
+	r = probe ? kv_ring_wait(cache->ring, &probe->io) : -ENOENT;
 	if (r != -ETIMEDOUT)
 		free(probe);
 	return r == 0;
