@@ -295,22 +295,12 @@ void kv_ring_remove_buffer(struct kv_ring *ring, int buffer)
 
 bool kv_ring_failed(struct kv_ring *ring)
 {
-	bool failed;
-
-	pthread_mutex_lock(&ring->lock);
-	failed = ring->failed;
-	pthread_mutex_unlock(&ring->lock);
-	return failed;
+	return ring->failed;
 }
 
 const char *kv_ring_describe(struct kv_ring *ring)
 {
-	const char *describe;
-
-	pthread_mutex_lock(&ring->lock);
-	describe = ring->describe;
-	pthread_mutex_unlock(&ring->lock);
-	return describe;
+	return ring->describe;
 }
 
 static void destroyp(struct kv_ring **ring)

@@ -50,13 +50,14 @@ struct kv_ring {
 	uint64_t bytes, read_bytes; /* lock; sums over flying */
 	/* lock; bytes of reads started while the first of others waits */
 	uint64_t passed;
-	unsigned sleepers;		/* lock; threads that wait for work */
-	bool stopping, failed;		/* lock */
+	unsigned sleepers; /* lock; threads that wait for work */
+	bool stopping;	   /* lock */
+	_Atomic bool failed;
 	struct kv_ring_buffer *buffers; /* lock */
 
-	const char *describe; /* lock */
-	char working[128];    /* fixed after new */
-	char refused[128];    /* why io_uring was refused; fixed after start */
+	const char *_Atomic describe;
+	char working[128]; /* fixed after new */
+	char refused[128]; /* why io_uring was refused; fixed after start */
 };
 
 /* Take the next request to start; NULL if there is none, or if a request at the

@@ -145,9 +145,7 @@ static void carry_on_failed(struct kv_ring *ring, struct uring *u)
 {
 	const struct io_uring_sq *sq = &u->uring.sq;
 
-	pthread_mutex_lock(&ring->lock);
 	ring->failed = true;
-	pthread_mutex_unlock(&ring->lock);
 	u->failed = true;
 	reap(ring, u);
 	for (unsigned head = *sq->khead; head != sq->sqe_tail; head++) {
