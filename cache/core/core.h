@@ -394,7 +394,8 @@ struct kv_segfile {
 	uint32_t hint; /* all slots below are in use */
 	uint64_t *bitmap;
 	/* By slot: number of the block that last got the slot.  Entries are not
-	 * cleared: kv_extent_block compares them with the block. */
+	 * cleared: kv_extent_block compares them with the block.  Of an
+	 * unqueued deletion: id of the space. */
 	uint32_t *blocks;
 	/* Parts of @bitmap: deletions not queued for lack of memory; those
 	 * whose slots are then reused. */

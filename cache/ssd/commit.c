@@ -476,7 +476,7 @@ void *kv_committer(void *arg)
 		 (ssd->deletions.n && !ssd->deletions.ended)) &&
 		failed < 2) ||
 	       kv_snapshots_dirty_locked(cache)) {
-		kv_deletions_requeue(cache);
+		kv_deletions_requeue_locked(cache);
 		if (!anything(cache) && !kv_snapshots_dirty_locked(cache)) {
 			ssd->noted = false;
 			kv_cond_wait(cache, &ssd->commit, 1000000000u);

@@ -190,6 +190,7 @@ void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 		file->unqueued[word] |= bit;
 		if (reuse)
 			file->unqueued_back[word] |= bit;
+		file->blocks[(uint32_t)slot_id] = space->id;
 		return;
 	}
 	unmark(cache, slot_id);
@@ -209,54 +210,37 @@ void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 	kv_commit_note_locked(cache);
 }
 
-/* Queue an unqueued deletion.  A slot without a record stays taken until the
- * next mount.  Return false if there is still no memory. */
-static bool requeue(struct kv_cache *cache, uint64_t slot_id)
-{
-	struct kv_deletions *all = &cache->ssd.deletions;
-	struct kv_slot_record record;
-	struct kv_space *space;
-	uint64_t unqueued;
-	bool reuse;
-	int r;
-
-	kv_unlock(cache);
-	r = kv_index_get(cache->index, slot_id, &record);
-	kv_lock(cache);
-	if (r < 0 && r != -ENOENT && r != -EBADMSG)
-		return false;
-	unqueued = all->unqueued;
-	reuse = unmark(cache, slot_id);
-	if (unqueued == all->unqueued)
-		return true; /* another thread has queued the deletion */
-	space = r == 0 ? kv_space_with_id(cache, record.space) : NULL;
-	if (space) {
-		kv_extent_delete_locked(cache, space, slot_id, reuse);
-		kv_flushes_queued_locked(cache, space);
-	}
-	return all->unqueued < unqueued;
-}
-
-void kv_deletions_requeue(struct kv_cache *cache)
+void kv_deletions_requeue_locked(struct kv_cache *cache)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
 	int r = 0;
 
+	kv_assert_locked(&cache->lock);
 	if (!ssd->deletions.unqueued)
 		return;
-	for (uint32_t id = 0; id < ssd->n_files && r == 0; id++)
-		for (uint32_t slot = 0; r == 0 && ssd->deletions.unqueued;
-		     slot++) {
-			/* requeue releases the lock: find the file again. */
-			const struct kv_segfile *file =
-				kv_segfile_at(cache, id);
+	for (uint32_t id = 0; id < ssd->n_files && r == 0; id++) {
+		const struct kv_segfile *file = ssd->files[id];
 
-			if (!file || slot >= file->slots)
-				break;
-			if ((file->unqueued[slot / 64] >> slot % 64 & 1) &&
-			    !requeue(cache, kv_slot_id(id, slot)))
+		for (uint32_t i = 0; file && i < file->slots && r == 0; i++) {
+			const uint64_t slot_id = kv_slot_id(id, i);
+			struct kv_space *space;
+			uint64_t unqueued;
+
+			if (!(file->unqueued[i / 64] >> i % 64 & 1))
+				continue;
+			space = kv_space_with_id(cache, file->blocks[i]);
+			unqueued = ssd->deletions.unqueued;
+			if (!space) {
+				unmark(cache, slot_id);
+				continue;
+			}
+			kv_extent_delete_locked(cache, space, slot_id,
+						unmark(cache, slot_id));
+			kv_flushes_queued_locked(cache, space);
+			if (ssd->deletions.unqueued == unqueued)
 				r = -ENOMEM;
 		}
+	}
 	kv_flushes_settle_locked(cache, r);
 }
 

@@ -257,7 +257,8 @@ struct kv_block *kv_extent_block(struct kv_cache *cache,
 	const uint64_t bit = 1ull << slot_number % 64;
 	struct kv_block *block;
 
-	if (!(file->bitmap[slot_number / 64] & bit))
+	if (!((file->bitmap[word] & ~file->unqueued[word]) >> slot_number % 64 &
+	      1))
 		return NULL;
 	block = kv_table_at(&cache->table, file->blocks[slot_number]);
 	return block->file == file->id && block->slot_number == slot_number &&

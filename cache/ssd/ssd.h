@@ -281,8 +281,8 @@ void kv_deletions_take_locked(struct kv_cache *cache);
 void kv_deletions_sort(struct kv_cache *cache);
 int kv_deletions_record(struct kv_cache *cache, struct kv_txn *txn);
 void kv_deletions_recorded_locked(struct kv_cache *cache, int status);
-/* Queue deletions for which there was no memory before.  Releases the lock. */
-void kv_deletions_requeue(struct kv_cache *cache);
+/* Queue deletions for which there was no memory before. */
+void kv_deletions_requeue_locked(struct kv_cache *cache);
 /* Let the deleter sweep all files before any of their free slots is taken. */
 void kv_sweep_later(struct kv_cache *cache);
 /* Compare two structures that begin with a uint64_t, for qsort(3). */
