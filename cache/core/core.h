@@ -400,8 +400,7 @@ struct kv_segfile {
 	/* Parts of @bitmap: deletions not queued for lack of memory; those
 	 * whose slots are then reused. */
 	uint64_t *unqueued, *unqueued_back;
-	uint32_t round; /* round of the committer that last recorded the file */
-	bool recorded;	/* the record in the index is up to date */
+	uint32_t round; /* round of the committer that last synced the file */
 	bool trailer;	/* the file's last page holds the slot size */
 	bool unswept;	/* free slots may hold old prologues: do not use them */
 	bool closed;	/* allocate no slot in this file */

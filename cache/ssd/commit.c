@@ -67,8 +67,6 @@ struct round {
 	struct kv_removed_write *removed; /* tombstones to write; NULL: none */
 	/* result of writing the tombstones; -EAGAIN: not begun */
 	int removed_status;
-	struct kv_segfile_record *files;
-	size_t n_files;
 	int *fds; /* of segment files to be synced */
 	size_t n_fds;
 };
@@ -145,7 +143,6 @@ static void round_free(struct round *round)
 {
 	free(round->puts);
 	free(round->updates);
-	free(round->files);
 	free(round->fds);
 }
 
@@ -161,9 +158,8 @@ static int round_begin(struct kv_cache *cache, struct round *round)
 	memset(round, 0, sizeof(*round));
 	round->puts = calloc(n, sizeof(*round->puts));
 	round->updates = calloc(n, sizeof(*round->updates));
-	round->files = calloc(ssd->live_files + 1, sizeof(*round->files));
 	round->fds = calloc(ssd->live_files + 1, sizeof(*round->fds));
-	if (!round->puts || !round->updates || !round->files || !round->fds ||
+	if (!round->puts || !round->updates || !round->fds ||
 	    kv_removed_take_locked(cache, &round->removed) < 0) {
 		round_free(round);
 		return -ENOMEM;
@@ -224,14 +220,6 @@ static int round_begin(struct kv_cache *cache, struct round *round)
 			continue;
 		file->round = (uint32_t)ssd->commits_begun;
 		round->fds[round->n_fds++] = file->fd;
-		if (file->recorded)
-			continue;
-		file->recorded = true;
-		round->files[round->n_files++] = (struct kv_segfile_record){
-			.id = file->id,
-			.slots = file->slots,
-			.slot_bytes = file->slot_bytes,
-		};
 	}
 	ssd->urgent = ssd->urgent && (all->n || !TAILQ_EMPTY(&ssd->written));
 	return 0;
@@ -286,8 +274,6 @@ static int write_index(struct kv_cache *cache, struct round *round)
 
 	if (r < 0)
 		return r;
-	for (size_t i = 0; r == 0 && i < round->n_files; i++)
-		r = kv_txn_put_segfile(batch, &round->files[i]);
 	for (size_t i = 0; r == 0 && i < round->n_updates; i++) {
 		const struct update *update = &round->updates[i];
 		struct kv_slot_record record;
@@ -350,9 +336,6 @@ static int write_round(struct kv_cache *cache, struct round *round)
 	if (round->n_puts)
 		r = kv_segfiles_sync(cache, round->fds, round->n_fds);
 	KV_POINT("sync.data");
-	if (r == 0 && round->n_files && fsync(cache->ssd.dir) < 0)
-		r = -errno;
-	KV_POINT("sync.names");
 	if (r < 0)
 		return r;
 	set_index_busy(cache, true);
@@ -436,8 +419,6 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 	kv_removed_end_locked(cache, round->removed, round->removed_status);
 	kv_deletions_recorded_locked(cache, status);
 	kv_moves_recorded_locked(cache, status);
-	for (size_t i = 0; status < 0 && i < round->n_files; i++)
-		kv_segfile_at(cache, round->files[i].id)->recorded = false;
 	ssd->put += puts == 0 ? round->n_puts : 0;
 	cache->stats.commits += status == 0;
 	if (status == 0)

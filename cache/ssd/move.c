@@ -358,9 +358,7 @@ void kv_moves_take_locked(struct kv_cache *cache)
 		const struct kv_layout *layout =
 			kv_block_space(cache, block)->layout;
 
-		/* A commit round does not record the file that a move needs. */
-		move->put = is_movable(move) &&
-			    kv_segfile_of(cache, move->to)->recorded;
+		move->put = is_movable(move);
 		move->token_ids = layout && layout->token_ids;
 		move->record.mtime_ns = block->mtime_ns;
 		move->record.atime = block->atime;
@@ -389,12 +387,6 @@ int kv_moves_record(struct kv_cache *cache, struct kv_txn *txn)
 	struct kv_move *move;
 	int r = 0;
 
-	TAILQ_FOREACH(move, &moves->recorded, link) {
-		if (r == 0)
-			r = kv_txn_delete(txn, KV_PART_SLOTS, move->stale);
-		if (r == 0 && move->token_ids)
-			r = kv_txn_delete(txn, KV_PART_TOKENS, move->stale);
-	}
 	TAILQ_FOREACH(move, &moves->recording, link) {
 		_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
 		struct kv_slot_record record;
@@ -446,8 +438,7 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 		/* Flushes of the removed block also wait for the new record. */
 		if (!moved)
 			kv_flushes_queued_locked(cache, space);
-		move->stale = moved ? move->from : move->to;
-		TAILQ_INSERT_TAIL(&moves->recorded, move, link);
+		free(move);
 	}
 }
 

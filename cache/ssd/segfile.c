@@ -24,7 +24,8 @@
  *   (5) file->heir == class if and only if class->awaited == file.
  *   (6) A file is allocated in full, and its trailer names the slot size, before
  *       the file is used; all files together keep within file_budget.
- *   (7) A file without a record in the index is empty, and removed at mount.
+ *   (7) A file has a record in the index before the file is used.  A file without
+ *       one is empty, and removed at mount.
  *   (8) A file is in a class, or on cache->ssd.unusable.
  *
  * LOCKING    cache->lock; none during I/O.  The writer thread alone makes
@@ -254,7 +255,7 @@ struct kv_block *kv_extent_block(struct kv_cache *cache,
 				 const struct kv_segfile *file,
 				 uint32_t slot_number)
 {
-	const uint64_t bit = 1ull << slot_number % 64;
+	const uint32_t word = slot_number / 64;
 	struct kv_block *block;
 
 	if (!((file->bitmap[word] & ~file->unqueued[word]) >> slot_number % 64 &
@@ -622,7 +623,7 @@ static int file_open(struct kv_ssd *ssd, uint32_t id, int flags)
 }
 
 static int file_add(struct kv_cache *cache, uint32_t id, int fd,
-		    uint64_t slot_bytes, bool recorded, bool trailer)
+		    uint64_t slot_bytes, bool trailer)
 {
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_segfile *file = calloc(1, sizeof(*file));
@@ -633,7 +634,6 @@ static int file_add(struct kv_cache *cache, uint32_t id, int fd,
 	file->id = id;
 	file->fd = fd;
 	file->slot_bytes = slot_bytes;
-	file->recorded = recorded;
 	file->trailer = trailer;
 	if (id >= ssd->n_files) {
 		const uint32_t n = KV_MAX(ssd->n_files * 2, id + 64);
@@ -691,8 +691,7 @@ int kv_segfile_adopt(struct kv_cache *cache,
 			  memcmp(trailer.store, info->store,
 				 sizeof(info->store)) == 0);
 		ssd->unswept |= !agrees;
-		r = file_add(cache, record->id, fd, record->slot_bytes, true,
-			     agrees);
+		r = file_add(cache, record->id, fd, record->slot_bytes, agrees);
 	}
 	if (r < 0)
 		close(fd);
@@ -706,10 +705,29 @@ uint64_t kv_sidecars_over(const struct kv_cache *cache)
 	return cache->ssd.sidecars - KV_MIN(cache->ssd.sidecars, share);
 }
 
+/* Put the record of a file into the index; or with @slot_bytes 0 delete it. */
+static int record(struct kv_cache *cache, uint32_t id, uint64_t slot_bytes)
+{
+	struct kv_segfile_record file = {.id = id, .slot_bytes = slot_bytes};
+	struct kv_txn *txn;
+	int r = kv_txn_begin(cache->index, &txn);
+
+	if (r < 0)
+		return r;
+	if (slot_bytes) {
+		file.slots = (uint32_t)(cache->ssd.segment_bytes / slot_bytes);
+		kv_txn_put_segfile(txn, &file);
+	} else {
+		kv_txn_delete(txn, KV_PART_SEGMENTS, id);
+	}
+	return kv_txn_commit(txn);
+}
+
 /*
  * Change the slot size of an empty file.  Old slots hold bytes of their owners,
  * so clear the file before a trailer with the new slot size makes them readable
- * to others.  After a failure the file is of no class until a later try
+ * to others.  Meanwhile the file has no record, so the next mount would remove
+ * it.  After a failure the file is of no class until a later try
  * succeeds; each failure doubles the delay, up to a limit.
  */
 static int convert(struct kv_cache *cache, struct kv_segfile *file,
@@ -727,19 +745,23 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 		cache->stats.ssd_unusable_files--;
 	}
 	kv_unlock(cache);
+	r = record(cache, file->id, 0);
 	KV_POINT("file.reclass");
-	r = kv_segfile_clear(file->fd, ssd->segment_bytes, slot_bytes);
+	if (r == 0)
+		r = kv_segfile_clear(file->fd, ssd->segment_bytes, slot_bytes);
 	KV_POINT("file.cleared");
 	if (r == 0)
 		r = kv_trailer_write(file->fd, file->id, cache->info.store,
 				     ssd->segment_bytes, slot_bytes);
 	KV_POINT("file.trailer");
+	if (r == 0)
+		r = record(cache, file->id, slot_bytes);
+	KV_POINT("file.recorded");
 	kv_lock(cache);
 	ssd->n_unswept -= unswept;
 	kv_flushes_settle_locked(cache, 0);
 	if (r == 0) {
 		file->slot_bytes = slot_bytes;
-		file->recorded = false;
 		file->trailer = true;
 		r = class_add(cache, file);
 	}
@@ -775,14 +797,22 @@ int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes)
 	if (r == 0)
 		r = kv_trailer_write(fd, id, cache->info.store,
 				     ssd->segment_bytes, slot_bytes);
+	if (r == 0 && fsync(ssd->dir) < 0)
+		r = -errno;
+	KV_POINT("file.named");
+	if (r == 0)
+		r = record(cache, id, slot_bytes);
 	kv_lock(cache);
 	if (r == 0)
-		r = file_add(cache, id, fd, slot_bytes, false, true);
+		r = file_add(cache, id, fd, slot_bytes, true);
 	if (r < 0) {
+		kv_unlock(cache);
+		(void)record(cache, id, 0);
 		kv_segfile_name(id, name);
 		unlinkat(ssd->dir, name, 0);
 		if (fd >= 0)
 			close(fd);
+		kv_lock(cache);
 	}
 	return r;
 }
@@ -833,37 +863,6 @@ static bool is_used(struct kv_cache *cache, const char *name)
 void kv_segfiles_sweep(struct kv_cache *cache)
 {
 	kv_strays_remove(cache, cache->ssd.dir, is_used);
-}
-
-void kv_segfiles_record(struct kv_cache *cache)
-{
-	const struct kv_ssd *ssd = &cache->ssd;
-	struct kv_txn *batch;
-	bool any = false;
-	int r = ssd->on ? kv_txn_begin(cache->index, &batch) : -ENOENT;
-
-	if (r < 0)
-		return;
-	for (uint32_t id = 0; r == 0 && id < ssd->n_files; id++) {
-		const struct kv_segfile *file = ssd->files[id];
-		struct kv_segfile_record record = {.id = id};
-
-		if (file && !file->class)
-			r = kv_txn_delete(batch, KV_PART_SEGMENTS, id);
-		if (!file || !file->class || file->recorded)
-			continue;
-		any = true;
-		record.slots = file->slots;
-		record.slot_bytes = file->slot_bytes;
-		r = fsync(file->fd) < 0 ? -errno
-					: kv_txn_put_segfile(batch, &record);
-	}
-	if (r == 0 && any && fsync(ssd->dir) < 0)
-		r = -errno;
-	if (r == 0)
-		kv_txn_commit(batch);
-	else
-		kv_txn_abort(batch);
 }
 
 void kv_segfiles_close(struct kv_cache *cache)

@@ -35,9 +35,6 @@ void kv_strays_remove(struct kv_cache *cache, int dir,
 				      const char *name));
 /* Close an empty segment file that was unlinked. */
 void kv_segfile_forget(struct kv_cache *cache, struct kv_segfile *file);
-/* At unmount: record files that have no record yet.  Best effort: the next
- * mount removes files without one. */
-void kv_segfiles_record(struct kv_cache *cache);
 void kv_segfiles_close(struct kv_cache *cache);
 /* Forbid taking slots of @file; or allow that again, and forget its heir. */
 void kv_extents_close_file(struct kv_segfile *file);

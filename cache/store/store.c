@@ -912,7 +912,6 @@ void kv_cache_ending(struct kv_cache *cache)
 void kv_store_close(struct kv_cache *cache, bool clean)
 {
 	if (cache->index && clean && !cache->config.read_only) {
-		kv_segfiles_record(cache);
 		cache->info.clean = true;
 		kv_index_keep_room(cache->index);
 		KV_POINT("unmount.before_clean");

@@ -40,6 +40,7 @@ static const struct {
 	{"file.reclass", .mounted = true},
 	{"file.cleared", .mounted = true},
 	{"file.trailer", .mounted = true},
+	{"file.recorded", .mounted = true},
 };
 
 static inline void points_open(struct points *p, const char *path)
