@@ -28,6 +28,8 @@
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
 
+#define MOMENT_NS 1000000u
+
 static uint64_t slot_id_of(const struct kv_block *block)
 {
 	return kv_slot_id(block->file, block->slot_number);
@@ -197,7 +199,11 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 		r = cache->index ? kv_index_get(cache->index, id, ret_record)
 				 : -ENOENT;
 		kv_lock(cache);
-		/* move.c may have moved the block meanwhile. */
+		/* move.c may have moved the block meanwhile; the index has the
+		 * new record before the block has its new slot. */
+		while (r == -ENOENT && slot_id_of(block) == id &&
+		       cache->ssd.committing && cache->ssd.moves.n)
+			kv_cond_wait(cache, &cache->ssd.done, MOMENT_NS);
 		now = slot_id_of(block);
 		if (now != id)
 			r = record_in_memory(cache, block, ret_record, &now);

@@ -468,8 +468,7 @@ struct kv_moves {
 	TAILQ_HEAD(, kv_segfile) files;
 	/* copied, to be recorded by the next commit */
 	struct kv_move_list copied;
-	/* used by the committer only */
-	struct kv_move_list recording, recorded;
+	struct kv_move_list recording; /* used by the committer only */
 	uint32_t n; /* number of moves that are not finished */
 };
 

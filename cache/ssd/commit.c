@@ -17,8 +17,7 @@
  *   (1) A record is committed only after its data was synced.
  *   (2) Of the records of one space and key, all but the one with the highest
  *       generation are of removed blocks whose deletions are under way; after a
- *       crash the next mount continues them.  Two records of the same
- *       generation are equal: the block is being moved (move.c).
+ *       crash the next mount continues them.
  *   (3) After a failed round, written blocks are queued again, and deletions
  *       wait for the next round.
  *   (4) Blocks that the index has no room for wait for the next round, in their

@@ -22,21 +22,21 @@
  *
  *              (new) -> COPIED     move_some: read, checked, written, synced
  *             COPIED -> RECORDING  kv_moves_take_locked
- *          RECORDING -> RECORDED   kv_moves_recorded_locked: the index has both
- *                                  records, and the block its new slot
- *           RECORDED -> (over)     the next commit, without the old record
+ *          RECORDING -> (over)     kv_moves_recorded_locked: the index has the
+ *                                  new record only, and the block its new slot
  *
  * INVARIANTS
  *   (1) The new record is committed after its bytes were synced, and only then
  *       does the block get the new slot.  The old slot is then deleted like any
  *       other.
- *   (2) Both records are equal until one of them is deleted, in the next
- *       transaction, before any update of the other.
+ *   (2) One transaction puts the new record and deletes the old one.  Readers of
+ *       the index that miss the old one wait for the end of the commit
+ *       (kv_block_record).
  *   (3) A block that was removed, has lost its slot or is being read into memory
  *       when its move is committed is not moved: the new slot is freed.
  *   (4) A file is on moves->files while it is ->emptying.  Afterwards it is
  *       empty and waits for its heir, or has no heir.
- *   (5) moves->n counts the moves that are not RECORDED; each has a reference
+ *   (5) moves->n counts the moves that are not over; each has a reference
  *       to its block.
  *   (6) kv_shrink deletes a record before its slot is overwritten, and syncs a
  *       copy before a record names it: a kill loses no block that is to stay.
@@ -44,7 +44,7 @@
  *       has marked the store as in use, so these slots are swept before use.
  *
  * LOCKING    cache->lock; none during I/O, except in kv_shrink, before any
- *            other thread starts.  Moves that are RECORDING or RECORDED are the
+ *            other thread starts.  Moves that are RECORDING are the
  *            committer's.
  */
 #include "cache/ssd/ssd.h"
@@ -75,7 +75,6 @@ struct kv_move {
 	uint64_t bytes;
 	bool put;	/* the new record is in the transaction */
 	bool token_ids; /* the index may have token ids of the block */
-	uint64_t stale; /* RECORDED: the slot whose record is to be deleted */
 	TAILQ_ENTRY(kv_move) link;
 };
 
@@ -400,19 +399,10 @@ int kv_moves_record(struct kv_cache *cache, struct kv_txn *txn)
 			(void)kv_index_get_token_ids(cache->index, move->from,
 						     &record, &ids);
 		r = put_record(txn, move->to, &move->record, ids);
+		if (r == 0)
+			r = kv_record_delete(txn, move->from);
 	}
 	return r;
-}
-
-void kv_moves_free(struct kv_cache *cache)
-{
-	struct kv_move_list *recorded = &cache->ssd.moves.recorded;
-	struct kv_move *move;
-
-	while ((move = TAILQ_FIRST(recorded))) {
-		TAILQ_REMOVE(recorded, move, link);
-		free(move);
-	}
 }
 
 void kv_moves_recorded_locked(struct kv_cache *cache, int status)
@@ -421,8 +411,6 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 	struct kv_move *move;
 
 	kv_assert_locked(&cache->lock);
-	if (status == 0)
-		kv_moves_free(cache);
 	KV_POINT("move.recorded");
 	while ((move = TAILQ_FIRST(&moves->recording))) {
 		struct kv_space *space = kv_block_space(cache, move->block);
@@ -431,12 +419,9 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 		TAILQ_REMOVE(&moves->recording, move, link);
 		cache->stats.moved_ssd += moved;
 		settle(move, moved);
-		if (status < 0 || !move->put) {
-			free(move);
-			continue;
-		}
-		/* Flushes of the removed block also wait for the new record. */
-		if (!moved)
+		/* Flushes of a block that was removed meanwhile also wait for
+		 * the deletion of the new record. */
+		if (status == 0 && move->put && !moved)
 			kv_flushes_queued_locked(cache, space);
 		free(move);
 	}

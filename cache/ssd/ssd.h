@@ -298,8 +298,6 @@ int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n);
 /* Empty files, one after the other: the tick of ssd->moves.thread.  A stop lets
  * the move under way end, and moves that wait for their commit go on. */
 void kv_mover_tick(void *cache);
-/* Free the moves that are RECORDED. */
-void kv_moves_free(struct kv_cache *cache);
 /*
  * Empty @file for @heir: evict its blocks, and move blocks to other files of
  * their size if they must not be evicted or, if @spares, are warmer than the

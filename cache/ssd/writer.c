@@ -611,7 +611,6 @@ int kv_ssd_init(struct kv_cache *cache)
 	TAILQ_INIT(&ssd->moves.files);
 	TAILQ_INIT(&ssd->moves.copied);
 	TAILQ_INIT(&ssd->moves.recording);
-	TAILQ_INIT(&ssd->moves.recorded);
 	kv_cond_init(&ssd->write);
 	kv_cond_init(&ssd->commit);
 	kv_cond_init(&ssd->done);
@@ -627,7 +626,6 @@ void kv_ssd_fini(struct kv_cache *cache)
 	struct kv_orphans *orphans;
 
 	kv_deletions_free(cache);
-	kv_moves_free(cache);
 	kv_removed_free(cache->removed);
 	while ((orphans = TAILQ_FIRST(&ssd->adopted))) {
 		TAILQ_REMOVE(&ssd->adopted, orphans, turn);
