@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * map.c - maps: blocks that are kept in pages of a paged pool while in use.
+ * map.c - maps, whose blocks are kept in pages of a paged pool while in use, and
+ * fills, which load a few blocks from the cache into such pages.
  *
- * OWNS      maps, and a use of the page of each of their blocks.
+ * OWNS      maps, and a use of the page of each of their blocks; fills, with
+ *           their lease and load.
  *
  * STATES    of a block of a map:
  *
@@ -10,9 +12,16 @@
  *             (none) -> WAITING   join_locked: its page is COMING, perhaps
  *                                 because of this map
  *             (none) -> FAILED    place_locked: absent, or no page is free
- *            WAITING -> THERE     kv_uses_settle_locked
- *            WAITING -> FAILED    kv_uses_settle_locked, or
+ *            WAITING -> THERE     kv_page_settle_locked
+ *            WAITING -> FAILED    kv_page_settle_locked, or
  *                                 stopped_locked at the deadline
+ *
+ *           of a fill:
+ *
+ *              (new) -> WAITING   start_fills: in paged->fills
+ *              (new) -> BEGUN     start_fills, behind a stream's work
+ *            WAITING -> BEGUN     begin_fills_locked
+ *              BEGUN -> (freed)   fill_over_locked
  *
  * INVARIANTS
  *   (1) Exactly the THERE and WAITING blocks have a use of a page; the uses of
@@ -21,17 +30,274 @@
  *       waits for the whole map.
  *   (3) Pages are used in the order of the keys, and released in the opposite
  *       one, so that the end of a chain is given up first.
+ *   (4) The pages of a fill are COMING as long as the fill exists: they cannot
+ *       be taken, even if no use wants them any more.
+ *   (5) A fill has no deadline; the maps that wait for its pages have one.
+ *   (6) At most FILLS fills are begun, or one while DRAM is short; fills behind
+ *       a stream's work do not count.  Other fills wait in paged->fills, which
+ *       is empty if no fill is begun.
  *
  * LOCKING   session->lock.
  */
+#include "kernels/paged/paged_pool.h"
 #include "kernels/session/abi.h"
 #include "kernels/session/query.h"
-#include "kernels/paged/map.h"
-#include "kernels/paged/page_fill.h"
-#include "kernels/transfer/stream_sync.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/lease.h"
-#include "kernels/transfer/xfer.h"
+#include "kernels/transfer/stream_sync.h"
+
+#define FILLS 3u /* at a time */
+#define FILL_PAGES 256u
+#define FILL_BYTES ((uint64_t)32 << 20)
+
+/* A block of a map, and the page that holds the block. */
+struct kv_use {
+	/* in page->waiting until the use has settled */
+	LIST_ENTRY(kv_use) others;
+	struct kvfs_mapping *map;
+	struct kv_page *page; /* held; or NULL */
+};
+
+struct kvfs_mapping {
+	struct kv_paged_pool *paged;
+	/* A transfer without copies of its own: a block is COPIED once its page
+	 * holds it. */
+	struct kvfs_xfer *xfer;
+	LIST_ENTRY(kvfs_mapping) others; /* in paged->maps until kvfs_unmap */
+	bool ordered; /* guarded by lock; a stream waits for the blocks */
+	size_t n;
+	struct kv_use uses[]; /* lock */
+};
+
+struct kv_page_fill {
+	struct kv_job job; /* first; begins the fill */
+	/* in a caller's list, or in paged->fills */
+	TAILQ_ENTRY(kv_page_fill) others;
+	kvfs_opts opts; /* for the load */
+	struct kv_paged_pool *paged;
+	struct kvfs_space *space; /* held */
+	kvfs_lease *lease;	  /* lock */
+	struct kvfs_xfer *load;	  /* guarded by lock; or NULL */
+	size_t wanted; /* guarded by lock; uses that wait for the fill */
+	size_t n, limit;
+	struct kv_page *page[FILL_PAGES]; /* COMING; page->fill is this fill */
+};
+
+/* ---- uses ---- */
+
+static void settle_locked(struct kv_use *use, int status)
+{
+	struct kvfs_xfer *xfer = use->map->xfer;
+
+	atomic_store(&xfer->status[use - use->map->uses], status);
+	kv_xfer_over_locked(xfer, status == 0, status < 0);
+}
+
+void kv_page_settle_locked(struct kv_paged_pool *paged, struct kv_page *page,
+			   int status)
+{
+	struct kv_page_table *page_table = paged->page_table;
+	struct kv_use *use;
+
+	kv_assert_locked(&paged->pool->session->lock);
+	if (status == 0)
+		kv_page_table_ready(page_table, page);
+	while ((use = LIST_FIRST(&page->waiting))) {
+		LIST_REMOVE(use, others);
+		if (status < 0) {
+			use->page = NULL;
+			kv_page_table_put(page_table, page);
+		}
+		settle_locked(use, status);
+	}
+	if (status < 0)
+		kv_page_table_give(page_table, page);
+}
+
+/* ---- fills ---- */
+
+static void start_fill(struct kv_job *job);
+
+/* Add @page, for a block of @space, to the last of @fills, or to a new fill of at
+ * most @limit pages.  -ENOMEM. */
+static int add_to_fill_locked(struct kv_page_fills *fills, size_t limit,
+			      struct kv_paged_pool *paged,
+			      struct kvfs_space *space, struct kv_page *page,
+			      int priority)
+{
+	struct kv_page_fill *fill = TAILQ_LAST(fills, kv_page_fills);
+
+	kv_assert_locked(&paged->pool->session->lock);
+	if (!fill || fill->n == fill->limit) {
+		fill = calloc(1, sizeof(*fill));
+		if (!fill)
+			return -ENOMEM;
+		fill->job.run = start_fill;
+		fill->job.kind = KV_JOB_LOAD;
+		fill->opts.size = sizeof(fill->opts);
+		fill->opts.priority = priority;
+		fill->paged = paged;
+		fill->space = space;
+		fill->limit = limit;
+		kv_lib_space_get_locked(space);
+		TAILQ_INSERT_TAIL(fills, fill, others);
+	}
+	page->fill = fill;
+	fill->page[fill->n++] = page;
+	return 0;
+}
+
+/* Begin waiting fills, as many as may run at a time, on copy threads:
+ * kvfs_acquire may ask the daemon, and so block. */
+static void begin_fills_locked(struct kv_paged_pool *paged)
+{
+	struct kvfs_session *session = paged->pool->session;
+	struct kv_page_fill *fill;
+
+	kv_assert_locked(&session->lock);
+	if (paged->filling == 0 && TAILQ_EMPTY(&paged->fills))
+		paged->dram_is_short = false;
+	while (paged->filling < (paged->dram_is_short ? 1 : FILLS) &&
+	       (fill = TAILQ_FIRST(&paged->fills))) {
+		TAILQ_REMOVE(&paged->fills, fill, others);
+		paged->filling++;
+		kv_copier_submit(session->copier, &fill->job);
+	}
+}
+
+/* Load a page again after its block found no room in DRAM, if other fills run,
+ * whose end makes room, or if a smaller fill might fit.  Return false if the
+ * page has failed. */
+static bool go_again_locked(const struct kv_page_fill *fill,
+			    struct kv_page_fills *again, struct kv_page *page)
+{
+	const bool alone = fill->paged->filling == 1;
+	struct kv_use *use;
+
+	/* The stream's work before the first load is over, so only the priority
+	 * is kept. */
+	if (LIST_EMPTY(&page->waiting) || (alone && fill->n == 1) ||
+	    add_to_fill_locked(again, alone ? (fill->n + 1) / 2 : fill->n,
+			       fill->paged, fill->space, page,
+			       fill->opts.priority) < 0)
+		return false;
+	LIST_FOREACH(use, &page->waiting, others)
+		page->fill->wanted++;
+	return true;
+}
+
+/* End a fill.  @status: 0, or the error for which nothing was loaded. */
+static void fill_over_locked(struct kv_page_fill *fill, int status)
+{
+	struct kv_page_fills again = TAILQ_HEAD_INITIALIZER(again);
+	struct kv_paged_pool *paged = fill->paged;
+	int r;
+
+	kv_assert_locked(&paged->pool->session->lock);
+	for (size_t i = 0; i < fill->n; i++) {
+		r = status;
+		if (r == 0)
+			r = atomic_load(&fill->load->status[i]);
+		fill->page[i]->fill = NULL;
+		if (r == -ENOSPC &&
+		    go_again_locked(fill, &again, fill->page[i]))
+			continue;
+		kv_page_settle_locked(paged, fill->page[i], r);
+	}
+	paged->filling--;
+	if (!TAILQ_EMPTY(&again)) {
+		/* Load the pages again before other fills, and one fill at a
+		 * time from now on. */
+		paged->dram_is_short = true;
+		TAILQ_CONCAT(&again, &paged->fills, others);
+		TAILQ_CONCAT(&paged->fills, &again, others);
+	}
+	begin_fills_locked(paged);
+	kv_session_changed_locked(paged->pool->session);
+	if (fill->load)
+		kv_xfer_put_locked(fill->load);
+	if (fill->lease)
+		kv_lease_release_locked(fill->lease);
+	kv_lib_space_put_locked(fill->space);
+	free(fill);
+}
+
+static void load_over(struct kvfs_xfer *load, enum kvfs_stage stage)
+{
+	if (stage == KVFS_COPIED)
+		fill_over_locked(load->owner, 0);
+}
+
+/* Acquire a lease of the fill's blocks and load them, unless no use wants the
+ * fill any more.  The caller holds no lock.  Frees the fill, now or when the load
+ * is over. */
+static void start_fill(struct kv_job *job)
+{
+	struct kv_page_fill *fill = (struct kv_page_fill *)job;
+	const struct kv_paged_pool *paged = fill->paged;
+	struct kvfs_session *session = paged->pool->session;
+	int64_t pages[FILL_PAGES];
+	kvfs_key keys[FILL_PAGES];
+	const kvfs_query query = {fill->space, keys, fill->n};
+	kvfs_lease *lease = NULL;
+	kvfs_xfer *load = NULL;
+	int r = 0;
+
+	for (size_t i = 0; i < fill->n; i++) {
+		keys[i] = fill->page[i]->key;
+		pages[i] = (int64_t)kv_page_table_index(paged->page_table,
+							fill->page[i]);
+	}
+	pthread_mutex_lock(&session->lock);
+	if (fill->wanted == 0)
+		r = -ECANCELED;
+	pthread_mutex_unlock(&session->lock);
+	if (r == 0)
+		r = kvfs_acquire(&query, 1, NULL, &lease);
+	if (r == 0)
+		r = kv_lib_load(paged->pool, lease, fill->n, pages, &fill->opts,
+				&load);
+	pthread_mutex_lock(&session->lock);
+	fill->lease = lease;
+	fill->load = load;
+	if (r < 0 || load->left[KVFS_COPIED] == 0) {
+		fill_over_locked(fill, r);
+	} else {
+		load->owner = fill;
+		load->over = load_over;
+		if (fill->wanted == 0)
+			kv_xfer_stop_locked(load, -ECANCELED);
+	}
+	pthread_mutex_unlock(&session->lock);
+}
+
+/* Start only a few fills at a time, so that leases and DRAM have room for them,
+ * however many blocks are mapped.  Fills behind a stream's work start now,
+ * because the stream may get more work until later. */
+static void start_fills(struct kv_paged_pool *paged,
+			struct kv_page_fills *fills, const kvfs_opts *opts)
+{
+	struct kvfs_session *session = paged->pool->session;
+	struct kv_page_fill *fill;
+
+	pthread_mutex_lock(&session->lock);
+	while ((fill = TAILQ_FIRST(fills))) {
+		TAILQ_REMOVE(fills, fill, others);
+		fill->opts = *opts;
+		fill->opts.deadline = fill->opts.user = 0;
+		fill->job.priority = fill->opts.priority;
+		if (!opts->stream && !opts->event) {
+			TAILQ_INSERT_TAIL(&paged->fills, fill, others);
+			continue;
+		}
+		paged->filling++;
+		pthread_mutex_unlock(&session->lock);
+		start_fill(&fill->job);
+		pthread_mutex_lock(&session->lock);
+	}
+	begin_fills_locked(paged);
+	pthread_mutex_unlock(&session->lock);
+}
 
 /* A call of kvfs_map. */
 struct placing {
@@ -41,6 +307,7 @@ struct placing {
 	const kvfs_key *keys;
 	uint8_t *states; /* state of each block, as kvfs_probe reports */
 	struct kv_page_fills fills;
+	size_t limit; /* pages of a fill */
 };
 
 /* ---- stopping ---- */
@@ -59,9 +326,10 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 		page = kv_steal(use->page);
 		LIST_REMOVE(use, others);
 		kv_page_table_put(map->paged->page_table, page);
-		if (page->fill)
-			kv_page_fill_unwant_locked(page->fill);
-		kv_use_settle_locked(use, atomic_load(&xfer->stopped));
+		/* A fill without uses is stopped. */
+		if (page->fill && --page->fill->wanted == 0 && page->fill->load)
+			kv_xfer_stop_locked(page->fill->load, -ECANCELED);
+		settle_locked(use, atomic_load(&xfer->stopped));
 	}
 }
 
@@ -73,12 +341,12 @@ static void join_locked(struct kv_use *use, struct kv_page *page)
 	use->page = page;
 	kv_page_table_get(use->map->paged->page_table, page);
 	if (page->state == KV_PAGE_READY) {
-		kv_use_settle_locked(use, 0);
+		settle_locked(use, 0);
 		return;
 	}
 	LIST_INSERT_HEAD(&page->waiting, use, others);
 	if (page->fill)
-		kv_page_fill_want_locked(page->fill);
+		page->fill->wanted++;
 }
 
 /* Find the page that holds block @i, or take a page for the block and add the
@@ -97,14 +365,17 @@ static void place_locked(struct placing *m, size_t i)
 		else if (!(page = kv_page_table_take(page_table)))
 			r = -ENOSPC;
 		else
-			r = kv_page_fills_add_locked(&m->fills, m->map->paged,
-						     m->space, page);
+			r = add_to_fill_locked(&m->fills, m->limit,
+					       m->map->paged, m->space, page,
+					       0);
 		if (r == 0)
 			kv_page_table_name(page_table, page, m->known,
 					   &m->keys[i]);
+		else if (page)
+			kv_page_table_give(page_table, page);
 	}
 	if (r < 0)
-		kv_use_settle_locked(&m->map->uses[i], r);
+		settle_locked(&m->map->uses[i], r);
 	else
 		join_locked(&m->map->uses[i], page);
 }
@@ -143,7 +414,6 @@ static long look_up(struct placing *m)
 
 /* ---- mapping ---- */
 
-/* A map is a transfer without copies of its own: fills load its blocks. */
 static const struct kv_xfer_ops map_ops = {
 	.stopped_locked = stopped_locked,
 };
@@ -164,10 +434,10 @@ static void place_all_locked(struct placing *m, uint64_t in_cache,
 	struct kv_page *page;
 
 	kv_assert_locked(&m->space->session->lock);
-	kv_paged_pool_room(map->paged, in_cache);
+	kv_paged_pool_room_locked(map->paged, in_cache);
 	kv_xfer_tell_locked(map->xfer, KVFS_EVENT_MAP, user, 1u << KVFS_COPIED);
 	if (map->n > 0) {
-		map->xfer->pool = map->paged->inner;
+		map->xfer->pool = map->paged->pool;
 		kv_xfer_activate_locked(map->xfer);
 	}
 	LIST_INSERT_HEAD(&map->paged->maps, map, others);
@@ -214,13 +484,15 @@ int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
 		map->uses[i].map = map;
 	r = kv_xfer_new(pool->session, &map_ops, n, &map->xfer);
 	if (r == 0)
-		r = kv_opts_take(map->xfer, pool->paged->inner, &whole, 0);
+		r = kv_opts_take(map->xfer, pool->paged->pool, &whole, 0);
 	if (r < 0)
 		return r;
 	map->xfer->owner = map;
 	if (known.deadline != 0)
 		map->xfer->deadline_at = kv_time_after(known.deadline);
 	m.map = map;
+	m.limit = (size_t)KV_MAX(FILL_BYTES / map->paged->page_bytes, 1u);
+	m.limit = KV_MIN(m.limit, (size_t)FILL_PAGES);
 	TAILQ_INIT(&m.fills);
 	page_table = map->paged->page_table;
 	pthread_mutex_lock(&pool->session->lock);
@@ -236,7 +508,7 @@ int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
 	pthread_mutex_unlock(&pool->session->lock);
 	if (in_cache < 0)
 		return (int)in_cache;
-	kv_page_fills_start(map->paged, &m.fills, &known);
+	start_fills(map->paged, &m.fills, &known);
 	*ret_map = kv_steal(map);
 	return 0;
 }
@@ -279,6 +551,22 @@ void kvfs_map_cancel(kvfs_mapping *map)
 	kvfs_xfer_cancel(xfer_of(map));
 }
 
+/* Return whether the device was given the copy into @page, which is COMING.  A
+ * copy of a block that has failed, and may be loaded again, does not count. */
+static bool is_submitted_locked(const struct kv_page *page)
+{
+	const struct kv_page_fill *fill = page->fill;
+	size_t i = 0;
+	int status;
+
+	if (!fill || !fill->load || !kv_xfer_is_submitted_locked(fill->load))
+		return false;
+	while (fill->page[i] != page)
+		i++;
+	status = atomic_load(&fill->load->status[i]);
+	return status == 0 || status == -EINPROGRESS;
+}
+
 static int order_locked(const struct kvfs_mapping *map, void *stream)
 {
 	struct kvfs_xfer *load, *last = NULL;
@@ -287,7 +575,7 @@ static int order_locked(const struct kvfs_mapping *map, void *stream)
 	kv_assert_locked(&map->xfer->session->lock);
 	for (size_t i = 0; i < map->n; i++)
 		if (atomic_load(&map->xfer->status[i]) == -EINPROGRESS &&
-		    !kv_page_is_submitted_locked(map->uses[i].page))
+		    !is_submitted_locked(map->uses[i].page))
 			return -EAGAIN;
 	/* Make @stream wait for the loads that fill the pages.  Skip a load
 	 * that @stream waits for already: neighbouring blocks mostly share a
@@ -296,7 +584,7 @@ static int order_locked(const struct kvfs_mapping *map, void *stream)
 		if (atomic_load(&map->xfer->status[i]) != -EINPROGRESS ||
 		    !map->uses[i].page->fill)
 			continue;
-		load = kv_page_fill_load_locked(map->uses[i].page->fill);
+		load = map->uses[i].page->fill->load;
 		if (!load || load == last)
 			continue;
 		kv_xfer_get_locked(load);
@@ -396,7 +684,7 @@ void kv_maps_end_locked(struct kv_paged_pool *paged)
 {
 	struct kvfs_mapping *map;
 
-	kv_assert_locked(&paged->inner->session->lock);
+	kv_assert_locked(&paged->pool->session->lock);
 	while ((map = LIST_FIRST(&paged->maps))) {
 		end_locked(map);
 		gone_locked(map);
@@ -406,7 +694,7 @@ void kv_maps_end_locked(struct kv_paged_pool *paged)
 int kvfs_unmap(kvfs_mapping *map, void *stream)
 {
 	struct kvfs_session *session;
-	struct kv_stream_fence *fence;
+	struct kv_event_wait *wait;
 	int r;
 
 	if (!map)
@@ -415,15 +703,12 @@ int kvfs_unmap(kvfs_mapping *map, void *stream)
 	if (r < 0)
 		return r;
 	session = map->xfer->session;
-	r = kv_stream_fence_new(map->paged->inner, stream, NULL, &fence);
+	r = kv_event_wait_new(map->paged->pool, stream, NULL, &wait);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&session->lock);
 	end_locked(map);
-	if (fence)
-		kv_stream_fence_begin_locked(fence, gone_locked, map);
-	else
-		gone_locked(map);
+	kv_event_wait_begin_locked(wait, gone_locked, map);
 	pthread_mutex_unlock(&session->lock);
 	return 0;
 }

@@ -2,8 +2,8 @@
 /*
  * paged_pool.c - pools of kvfs_pool_reserve, and sets of pages to write to.
  *
- * OWNS      the pages' memory, the page table, the pool that copies use, and the
- *           sets with their pages.  Not mapped pages (map.c).
+ * OWNS      the pages' memory, the page table, and the sets with their pages.
+ *            Not mapped pages (map.c).
  *
  * STATES    of a set:
  *
@@ -15,8 +15,8 @@
  * INVARIANTS
  *   (1) A page of the page table has memory at a fixed address.
  *   (2) One thread at a time grows a pool.
- *   (3) The caller's pool has no pages: no load or save of the caller can name
- *       a page of this pool.
+ *   (3) No load or save of the caller can name a page of this pool: kvfs_load
+ *       and kvfs_save refuse it.
  *   (4) A page of a set belongs to the set alone until the set is sealed or
  *       dropped, and the stream's work at that time is over.
  *   (5) A sealed page is not taken again until its block is in the cache, or
@@ -28,123 +28,47 @@
  *
  * LOCKING   session->lock; released while the device makes memory.
  */
-#include "kernels/device/device.h"
-#include "kernels/paged/map.h"
 #include "kernels/paged/paged_pool.h"
+#include "kernels/session/abi.h"
+#include "kernels/session/space.h"
 #include "kernels/transfer/save.h"
 #include "kernels/transfer/staging.h"
-#include "kernels/session/space.h"
 #include "kernels/transfer/stream_sync.h"
-#include "kernels/session/abi.h"
 
-static void paged_pool_freep(struct kv_paged_pool **pagedp)
+static void free_paged(struct kv_paged_pool *paged,
+		       const struct kvfs_device *device)
 {
-	struct kv_paged_pool *paged = *pagedp;
-
-	if (!paged)
-		return;
-	kvfs_pool_close(paged->inner);
 	if (paged->memory)
-		paged->device->release(paged->memory);
+		device->release(paged->memory);
 	kv_page_table_free(paged->page_table);
 	free(paged);
 }
 
-static int paged_pool_new(struct kvfs_pool *pool, const char *device,
-			  uint64_t pages, uint64_t max_pages,
-			  struct kv_paged_pool **ret_paged)
+static void end_sets_locked(struct kv_paged_pool *paged);
+static void free_sets_locked(struct kv_paged_pool *paged);
+
+static void close_locked(struct kv_paged_pool *paged)
 {
-	_cleanup_(paged_pool_freep) struct kv_paged_pool *paged =
-		calloc(1, sizeof(*paged));
-	const struct kv_layout *layout = pool->layout;
-	_cleanup_(kv_freep) kvfs_view *views =
-		calloc(layout->n_tensors, sizeof(*views));
-	kvfs_pool_desc desc = {
-		.size = sizeof(desc),
-		.device = device,
-		.space = pool->space,
-		.views = views,
-		.n_views = layout->n_tensors,
-		.pages = max_pages,
-		.pages_per_block = 1,
-	};
-	uint64_t bytes;
-	void *base;
-	int fd, r;
+	struct kvfs_session *session = paged->pool->session;
 
-	if (!paged || !views)
-		return -ENOMEM;
-	TAILQ_INIT(&paged->fills);
-	paged->fills_max = KV_PAGE_FILLS;
-	paged->device = pool->device;
-	paged->max_pages = max_pages;
-	paged->page_bytes = kv_round_up(pool->layout->payload, KV_PAGE);
-	if (__builtin_mul_overflow(max_pages, paged->page_bytes, &bytes) ||
-	    bytes > INT64_MAX)
-		return -EINVAL;
-	r = kv_guard_reserve(pool->device, device, pages * paged->page_bytes,
-			     bytes, &paged->memory, &base);
-	if (r < 0)
-		return r;
-	paged->base = base;
-	r = kv_page_table_new(max_pages, &paged->page_table);
-	if (r < 0)
-		return r;
-	kv_page_table_grow(paged->page_table, pages);
-	/* Register the pool of the copies, in which a page is one block, with
-	 * its tensors end to end. */
-	for (uint32_t i = 0; i < layout->n_tensors; i++) {
-		views[i].tensor = layout->tensors[i].name;
-		views[i].base = paged->base + layout->tensors[i].offset;
-		views[i].block_stride = paged->page_bytes;
-		views[i].bytes = layout->tensors[i].bytes;
-		views[i].count = 1;
-	}
-	desc.memory = paged->base;
-	desc.memory_bytes = bytes;
-	r = kv_lib_pool_register(pool->session, &desc, pages, &paged->inner);
-	if (r < 0)
-		return r;
-	/* Lend the pages to the daemon if their memory has a descriptor. */
-	fd = kv_guard_take_fd(paged->device, paged->memory);
-	if (fd >= 0)
-		r = kv_lending_own(paged->inner, fd, paged->base,
-				   pages * paged->page_bytes, bytes);
-	if (r < 0)
-		return r;
-	*ret_paged = kv_steal(paged);
-	return 0;
-}
-
-static void close_pool(struct kv_paged_pool *paged)
-{
-	struct kvfs_session *session = paged->inner->session;
-
-	pthread_mutex_lock(&session->lock);
 	kv_maps_end_locked(paged);
-	kv_sets_end_locked(paged);
+	end_sets_locked(paged);
 	while (paged->growing)
 		kv_session_wait(session, UINT64_MAX);
-	while (paged->filling > 0 || paged->inner->busy > 0) {
-		kv_xfers_drain(session, paged->inner);
+	while (paged->filling > 0 || paged->pool->busy > 0) {
+		kv_xfers_drain(session, paged->pool);
 		if (paged->filling > 0)
 			kv_session_wait(session, UINT64_MAX);
 	}
-	kv_sets_free_locked(paged);
-	pthread_mutex_unlock(&session->lock);
-	paged_pool_freep(&paged);
+	free_sets_locked(paged);
 }
 
-static void info(const struct kv_paged_pool *paged,
-		 struct kvfs_pool_info *ret_info)
+static void info_locked(const struct kv_paged_pool *paged,
+			struct kvfs_pool_info *ret_info)
 {
-	struct kvfs_session *session = paged->inner->session;
-	struct kv_page_table_counts counts;
+	struct kv_page_table_counts counts =
+		kv_page_table_count(paged->page_table);
 
-	kv_lib_pool_info(paged->inner, ret_info);
-	pthread_mutex_lock(&session->lock);
-	counts = kv_page_table_count(paged->page_table);
-	pthread_mutex_unlock(&session->lock);
 	ret_info->base = paged->base;
 	ret_info->page_bytes = paged->page_bytes;
 	ret_info->pages = counts.pages;
@@ -157,49 +81,104 @@ static void info(const struct kv_paged_pool *paged,
 
 static void forget_locked(struct kv_paged_pool *paged, const char *name)
 {
-	kv_assert_locked(&paged->inner->session->lock);
 	kv_page_table_forget(paged->page_table, name);
 }
 
 static const struct kv_paged_pool_ops ops = {
-	.close = close_pool,
-	.info = info,
+	.close_locked = close_locked,
+	.info_locked = info_locked,
 	.forget_locked = forget_locked,
+	.free = free_paged,
 };
+
+/* Register the pages as a pool, in which a page is one block, with its tensors
+ * end to end. */
+static int register_pages(struct kvfs_session *session, const char *device,
+			  struct kvfs_space *space, uint64_t pages,
+			  struct kv_paged_pool *paged)
+{
+	const struct kv_layout *layout = kv_lib_space_layout(space);
+	_cleanup_(kv_freep) kvfs_view *views =
+		calloc(layout->n_tensors, sizeof(*views));
+	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
+		.device = device,
+		.space = space,
+		.views = views,
+		.n_views = layout->n_tensors,
+		.pages = paged->max_pages,
+		.pages_per_block = 1,
+		.memory = paged->base,
+		.memory_bytes = paged->max_pages * paged->page_bytes,
+	};
+
+	if (!views)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < layout->n_tensors; i++) {
+		views[i].tensor = layout->tensors[i].name;
+		views[i].base = paged->base + layout->tensors[i].offset;
+		views[i].block_stride = paged->page_bytes;
+		views[i].bytes = layout->tensors[i].bytes;
+		views[i].count = 1;
+	}
+	return kv_lib_pool_register(session, &desc, pages, &paged->pool);
+}
 
 int kvfs_pool_reserve(kvfs_session *session, const char *device,
 		      kvfs_space *space, uint64_t pages, uint64_t max_pages,
 		      kvfs_pool **ret_pool)
 {
-	_cleanup_(kv_freep) struct kvfs_pool *pool = NULL;
-	int r = kv_session_check(session);
+	const struct kvfs_device *table;
+	const struct kv_layout *layout;
+	struct kv_paged_pool *paged;
+	uint64_t bytes;
+	void *base;
+	int fd, r = kv_session_check(session);
 
 	if (r < 0)
 		return r;
 	if (!device || !space || space->session != session || pages == 0 ||
 	    max_pages < pages || max_pages > UINT32_MAX || !ret_pool)
 		return -EINVAL;
-	pool = calloc(1, sizeof(*pool));
-	if (!pool)
-		return -ENOMEM;
-	pool->session = session;
-	pool->space = space;
-	pool->paged_ops = &ops;
-	pool->strides.pages_per_block = 1;
-	pool->device = kv_device_find(device);
-	if (!pool->device)
+	table = kv_device_find(device);
+	if (!table)
 		return -ENODEV;
-	pool->layout = kv_lib_space_layout(space);
-	if (!pool->layout)
+	layout = kv_lib_space_layout(space);
+	if (!layout)
 		return -EMEDIUMTYPE;
-	r = paged_pool_new(pool, device, pages, max_pages, &pool->paged);
-	if (r < 0)
+	paged = calloc(1, sizeof(*paged));
+	if (!paged)
+		return -ENOMEM;
+	TAILQ_INIT(&paged->fills);
+	paged->max_pages = max_pages;
+	paged->page_bytes = kv_round_up(layout->payload, KV_PAGE);
+	if (__builtin_mul_overflow(max_pages, paged->page_bytes, &bytes) ||
+	    bytes > INT64_MAX)
+		r = -EINVAL;
+	if (r == 0)
+		r = kv_guard_reserve(table, device, pages * paged->page_bytes,
+				     bytes, &paged->memory, &base);
+	if (r == 0) {
+		paged->base = base;
+		r = kv_page_table_new(max_pages, &paged->page_table);
+	}
+	if (r == 0)
+		r = register_pages(session, device, space, pages, paged);
+	if (r < 0) {
+		free_paged(paged, table);
 		return r;
+	}
+	kv_page_table_grow(paged->page_table, pages);
 	pthread_mutex_lock(&session->lock);
-	kv_lib_space_get_locked(space);
-	LIST_INSERT_HEAD(&session->paged, pool, others);
+	paged->pool->paged_ops = &ops;
+	paged->pool->paged = paged;
 	pthread_mutex_unlock(&session->lock);
-	*ret_pool = kv_steal(pool);
+	/* Lend the pages to the daemon if their memory has a descriptor. */
+	fd = kv_guard_take_fd(table, paged->memory);
+	if (fd >= 0)
+		kv_lending_own(paged->pool, fd, paged->base,
+			       pages * paged->page_bytes, bytes);
+	*ret_pool = paged->pool;
 	return 0;
 }
 
@@ -231,16 +210,16 @@ int kv_paged_pool_check_call(const struct kvfs_pool *pool,
 }
 
 /* Grow the pool to @pages.  Releases session->lock meanwhile. */
-static int pool_grow(struct kv_paged_pool *paged, uint64_t pages)
+static int grow_locked(struct kv_paged_pool *paged, uint64_t pages)
 {
-	struct kvfs_session *session = paged->inner->session;
+	struct kvfs_session *session = paged->pool->session;
 	int r;
 
 	paged->growing = true;
 	pthread_mutex_unlock(&session->lock);
-	r = kv_lending_grow(paged->inner, pages * paged->page_bytes);
+	r = kv_lending_grow(paged->pool, pages * paged->page_bytes);
 	if (r == 0)
-		r = kv_guard_grow(paged->device, paged->memory,
+		r = kv_guard_grow(paged->pool->device, paged->memory,
 				  pages * paged->page_bytes);
 	pthread_mutex_lock(&session->lock);
 	paged->growing = false;
@@ -250,9 +229,9 @@ static int pool_grow(struct kv_paged_pool *paged, uint64_t pages)
 	return r;
 }
 
-void kv_paged_pool_room(struct kv_paged_pool *paged, uint64_t n)
+void kv_paged_pool_room_locked(struct kv_paged_pool *paged, uint64_t n)
 {
-	struct kvfs_session *session = paged->inner->session;
+	struct kvfs_session *session = paged->pool->session;
 	struct kv_page_table_counts counts;
 	uint64_t most, need, want;
 	int r = 0;
@@ -270,16 +249,16 @@ void kv_paged_pool_room(struct kv_paged_pool *paged, uint64_t n)
 		most = paged->max_pages - counts.pages;
 		need = KV_MIN(n - counts.free, most);
 		want = KV_MIN(KV_MAX(need, counts.pages / 8), most);
-		r = pool_grow(paged, counts.pages + want);
+		r = grow_locked(paged, counts.pages + want);
 		if (r < 0 && want > need)
-			r = pool_grow(paged, counts.pages + need);
+			r = grow_locked(paged, counts.pages + need);
 	}
 }
 
 void *kv_paged_pool_addr(const struct kv_paged_pool *paged,
 			 const struct kv_page *page, const char *tensor)
 {
-	const struct kv_layout *layout = paged->inner->layout;
+	const struct kv_layout *layout = paged->pool->layout;
 	uint8_t *at =
 		paged->base + kv_page_table_index(paged->page_table, page) *
 				      paged->page_bytes;
@@ -305,8 +284,6 @@ int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)
 		return -EINVAL;
 	if (!kv_stage_may_be(all))
 		return -ENOMEM;
-	if (pool->paged)
-		pool = pool->paged->inner;
 	r = kv_guard_staging(pool->device, pool->on_device, bytes, buffers);
 	if (r < 0)
 		return r;
@@ -386,7 +363,7 @@ int kvfs_pages_take(kvfs_pool *pool, size_t n, kvfs_pages **ret_pages)
 	set->refs = 1;
 	page_table = pool->paged->page_table;
 	pthread_mutex_lock(&pool->session->lock);
-	kv_paged_pool_room(pool->paged, n);
+	kv_paged_pool_room_locked(pool->paged, n);
 	counts = kv_page_table_count(page_table);
 	if (counts.free + counts.cached < n) {
 		r = -ENOSPC;
@@ -453,12 +430,11 @@ static void dropped_locked(void *owner)
 
 int kvfs_pages_drop(kvfs_pages *pages, void *stream)
 {
-	struct kv_stream_fence *fence = NULL;
+	struct kv_event_wait *wait = NULL;
 	int r = check_set(pages);
 
 	if (r == 0)
-		r = kv_stream_fence_new(pages->paged->inner, stream, NULL,
-					&fence);
+		r = kv_event_wait_new(pages->paged->pool, stream, NULL, &wait);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&pages->session->lock);
@@ -467,14 +443,11 @@ int kvfs_pages_drop(kvfs_pages *pages, void *stream)
 	} else {
 		pages->state = SET_DROPPED;
 		pages->refs++;
-		if (fence)
-			kv_stream_fence_begin_locked(kv_steal(fence),
-						     dropped_locked, pages);
-		else
-			dropped_locked(pages);
+		kv_event_wait_begin_locked(kv_steal(wait), dropped_locked,
+					   pages);
 	}
 	pthread_mutex_unlock(&pages->session->lock);
-	kv_stream_fence_free(fence);
+	kv_event_wait_free(wait);
 	return r;
 }
 
@@ -491,20 +464,20 @@ void kvfs_pages_free(kvfs_pages *pages)
 	pthread_mutex_unlock(&session->lock);
 }
 
-void kv_sets_end_locked(struct kv_paged_pool *paged)
+static void end_sets_locked(struct kv_paged_pool *paged)
 {
 	struct kvfs_pages *set;
 
-	kv_assert_locked(&paged->inner->session->lock);
+	kv_assert_locked(&paged->pool->session->lock);
 	LIST_FOREACH(set, &paged->sets, others)
 		drop_taken_locked(set);
 }
 
-void kv_sets_free_locked(struct kv_paged_pool *paged)
+static void free_sets_locked(struct kv_paged_pool *paged)
 {
 	struct kvfs_pages *set;
 
-	kv_assert_locked(&paged->inner->session->lock);
+	kv_assert_locked(&paged->pool->session->lock);
 	while ((set = LIST_FIRST(&paged->sets))) {
 		if (set->save)
 			set->save->over = NULL;
@@ -539,7 +512,7 @@ static void event_over_locked(void *owner)
 	kv_assert_locked(&set->session->lock);
 	for (size_t i = 0; i < set->n; i++)
 		if (set->page[i]->state == KV_PAGE_COMING)
-			kv_uses_settle_locked(set->paged, set->page[i], 0);
+			kv_page_settle_locked(set->paged, set->page[i], 0);
 	pending_over_locked(set);
 }
 
@@ -555,7 +528,7 @@ static void saved(struct kvfs_xfer *save, enum kvfs_stage stage)
 
 static void seal_locked(struct kvfs_pages *set,
 			struct kv_page_table_space *space, const kvfs_key *keys,
-			struct kvfs_xfer *save, struct kv_stream_fence *fence)
+			struct kvfs_xfer *save, struct kv_event_wait *wait)
 {
 	struct kv_page_table *page_table = set->paged->page_table;
 
@@ -569,10 +542,7 @@ static void seal_locked(struct kvfs_pages *set,
 		kv_page_table_name(page_table, set->page[i], space, &keys[i]);
 		kv_page_table_get(page_table, set->page[i]);
 	}
-	if (fence)
-		kv_stream_fence_begin_locked(fence, event_over_locked, set);
-	else
-		event_over_locked(set);
+	kv_event_wait_begin_locked(wait, event_over_locked, set);
 	if (save->left[KVFS_SEALED] == 0) {
 		pending_over_locked(set);
 	} else {
@@ -588,10 +558,10 @@ int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 {
 	const unsigned flags = KVFS_MUST | KVFS_HOLD | KVFS_TELL_SUBMITTED;
 	_cleanup_(kv_freep) int64_t *numbers = NULL;
-	struct kv_stream_fence *fence = NULL;
+	struct kv_event_wait *wait = NULL;
 	struct kv_page_table *page_table;
 	struct kv_page_table_space *named = NULL;
-	struct kvfs_pool *inner;
+	struct kvfs_pool *pool;
 	kvfs_opts known = {0};
 	int r = check_set(pages);
 
@@ -599,8 +569,8 @@ int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 		r = kv_abi_opts(&known, opts);
 	if (r < 0)
 		return r;
-	inner = pages->paged->inner;
-	r = kv_paged_pool_check_call(inner, space, &known, flags);
+	pool = pages->paged->pool;
+	r = kv_paged_pool_check_call(pool, space, &known, flags);
 	if (r < 0)
 		return r;
 	if (!ret_xfer || n > pages->n)
@@ -608,7 +578,7 @@ int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 	numbers = malloc((n + 1) * sizeof(*numbers));
 	if (!numbers)
 		return -ENOMEM;
-	r = kv_stream_fence_new(inner, known.stream, known.event, &fence);
+	r = kv_event_wait_new(pool, known.stream, known.event, &wait);
 	if (r < 0)
 		return r;
 	page_table = pages->paged->page_table;
@@ -621,20 +591,20 @@ int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 		pages->state = SET_SEALING;
 	pthread_mutex_unlock(&pages->session->lock);
 	if (!named) {
-		kv_stream_fence_free(fence);
+		kv_event_wait_free(wait);
 		return r < 0 ? r : -ENOMEM;
 	}
 	for (size_t i = 0; i < n; i++)
 		numbers[i] = (int64_t)kv_page_table_index(page_table,
 							  pages->page[i]);
-	r = kvfs_save(inner, space, keys, meta, n, numbers, &known, ret_xfer);
+	r = kv_lib_save(pool, space, keys, meta, n, numbers, &known, ret_xfer);
 	pthread_mutex_lock(&pages->session->lock);
 	if (r < 0)
 		pages->state = SET_TAKEN;
 	else
-		seal_locked(pages, named, keys, *ret_xfer, kv_steal(fence));
+		seal_locked(pages, named, keys, *ret_xfer, kv_steal(wait));
 	kv_page_table_space_put(named);
 	pthread_mutex_unlock(&pages->session->lock);
-	kv_stream_fence_free(fence);
+	kv_event_wait_free(wait);
 	return r;
 }

@@ -10,16 +10,12 @@
 #include "kernels/paged/page_table.h"
 #include "kernels/session/session.h"
 
-#define KV_PAGE_FILLS 3u /* at a time */
-struct kv_page_fill;
+struct kv_page_fill; /* map.c */
 TAILQ_HEAD(kv_page_fills, kv_page_fill);
 
-/* The caller's struct kvfs_pool has no pages: copies use the pool @inner, which
- * callers never see. */
 struct kv_paged_pool {
 	/* fixed */
-	struct kvfs_pool *inner;
-	const struct kvfs_device *device;
+	struct kvfs_pool *pool; /* a page is one block */
 	void *memory;
 	uint8_t *base;
 	uint64_t page_bytes, max_pages;
@@ -27,8 +23,9 @@ struct kv_paged_pool {
 	/* lock */
 	struct kv_page_table *page_table;
 	bool growing;
-	struct kv_page_fills fills;  /* waiting to begin */
-	unsigned filling, fills_max; /* begun fills, and their limit */
+	struct kv_page_fills fills; /* waiting to begin */
+	unsigned filling;	    /* begun fills */
+	bool dram_is_short;	    /* begin one fill at a time */
 	LIST_HEAD(, kvfs_mapping) maps;
 	LIST_HEAD(, kvfs_pages) sets;
 };
@@ -48,16 +45,18 @@ int kv_paged_pool_check_call(const struct kvfs_pool *pool,
 
 /* Grow the pool until @n pages are free, or the pool has max_pages.  Releases
  * the lock while the device allocates memory. */
-void kv_paged_pool_room(struct kv_paged_pool *paged, uint64_t n);
+void kv_paged_pool_room_locked(struct kv_paged_pool *paged, uint64_t n);
 
 /* Return the address of tensor @tensor in the page, or of the page (NULL).
  * NULL: no such tensor. */
 void *kv_paged_pool_addr(const struct kv_paged_pool *paged,
 			 const struct kv_page *page, const char *tensor);
 
-/* While the pool is being closed: drop the sets that are neither sealed nor
- * dropped; and, when no copy uses the pages any more, free all sets. */
-void kv_sets_end_locked(struct kv_paged_pool *paged);
-void kv_sets_free_locked(struct kv_paged_pool *paged);
+/* Settle all blocks of maps that wait for a COMING page, whose bytes have been
+ * loaded or (@status < 0) could not be.  (map.c) */
+void kv_page_settle_locked(struct kv_paged_pool *paged, struct kv_page *page,
+			   int status);
+/* End all maps of a pool that is being closed.  (map.c) */
+void kv_maps_end_locked(struct kv_paged_pool *paged);
 
 #endif

@@ -20,7 +20,7 @@
  *
  *             UNKNOWN -> ATTACHED   kv_attach_locked
  *            ATTACHED -> DETACHING  kv_detach_locked
- *           DETACHING -> UNKNOWN    kv_detach_work
+ *           DETACHING -> UNKNOWN    run_detacher
  *
  * INVARIANTS
  *   (1) A mapping with references keeps its address, whatever the daemon does.
@@ -39,6 +39,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "common/thread.h"
 #include "kernels/device/device.h"
 #include "kernels/session/mapped_segment.h"
 #include "kernels/session/session.h"
@@ -71,17 +72,15 @@ static void populate(struct kv_job *job)
 	free(p);
 }
 
-/* Find the segment @id of this connection in @list, which is session->mappings
- * or session->unmapped. */
+/* Find the segment @id of this connection. */
 static struct kv_mapped_segment *find_locked(struct kvfs_session *session,
-					     struct kv_mapped_segments *list,
 					     uint32_t id)
 {
 	uint64_t live = atomic_load(&session->live);
 	struct kv_mapped_segment *m;
 
 	kv_assert_locked(&session->lock);
-	TAILQ_FOREACH(m, list, others)
+	TAILQ_FOREACH(m, &session->mappings, others)
 		if (m->id == id && m->generation == live)
 			return m;
 	return NULL;
@@ -101,45 +100,26 @@ static void tell_unmapped_locked(struct kvfs_session *session, uint32_t id)
 	kv_rpc_post_locked(session, &packet);
 }
 
-static void forget_unmapped_locked(struct kvfs_session *session,
-				   struct kv_mapped_segment *m)
-{
-	kv_assert_locked(&session->lock);
-	if (m)
-		TAILQ_REMOVE(&session->unmapped, m, others);
-	free(m);
-}
-
-/* Map the segment in @fd read-only.
+/* Map the segment in @fd read-only, as @m.
  * -EIO: the daemon sent a segment that is too short or not sealed
  * -ENOMEM, errors of mmap(2): limits of this process */
-static int map_locked(struct kvfs_session *session,
-		      const struct wire_segment *segment, int fd)
+static int map_locked(struct kvfs_session *session, struct kv_mapped_segment *m,
+		      int fd)
 {
 	const int seals = fd < 0 ? -1 : fcntl(fd, F_GET_SEALS);
-	struct kv_mapped_segment *m;
 	struct populate *p;
 	struct stat st;
 	void *base;
 
 	kv_assert_locked(&session->lock);
-	if (segment->bytes == 0 || seals < 0 || !(seals & F_SEAL_SHRINK) ||
-	    fstat(fd, &st) < 0 || (uint64_t)st.st_size < segment->bytes)
+	if (m->bytes == 0 || seals < 0 || !(seals & F_SEAL_SHRINK) ||
+	    fstat(fd, &st) < 0 || (uint64_t)st.st_size < m->bytes)
 		return -EIO;
-	m = calloc(1, sizeof(*m));
-	if (!m)
-		return -ENOMEM;
-	base = mmap(NULL, segment->bytes, PROT_READ, MAP_SHARED, fd, 0);
-	if (base == MAP_FAILED) {
-		free(m);
+	base = mmap(NULL, m->bytes, PROT_READ, MAP_SHARED, fd, 0);
+	if (base == MAP_FAILED)
 		return -errno;
-	}
-	madvise(base, segment->bytes, MADV_DONTFORK);
-	m->id = segment->id;
-	m->generation = atomic_load(&session->live);
+	madvise(base, m->bytes, MADV_DONTFORK);
 	m->base = base;
-	m->bytes = segment->bytes;
-	TAILQ_INSERT_HEAD(&session->mappings, m, others);
 	kv_attach_locked(session, &m->attached, base, m->bytes, false);
 	p = session->copier ? malloc(sizeof(*p)) : NULL;
 	if (p) {
@@ -154,29 +134,28 @@ void kv_mapped_segment_add_locked(struct kvfs_session *session,
 				  const struct wire_segment *segment, int fd,
 				  bool lost)
 {
-	struct kv_mapped_segment *unmapped =
-		find_locked(session, &session->unmapped, segment->id);
-	int r;
+	struct kv_mapped_segment *m = find_locked(session, segment->id);
 
 	kv_assert_locked(&session->lock);
-	if (find_locked(session, &session->mappings, segment->id))
+	if (m && m->base)
 		return;
-	r = lost ? -EMFILE : map_locked(session, segment, fd);
-	if (r == 0) {
-		forget_unmapped_locked(session, unmapped);
-	} else if (r != -EIO) {
-		/* Blocks of the segment fail with @r until the daemon sends the
-		 * segment again. */
-		if (!unmapped) {
-			unmapped = calloc(1, sizeof(*unmapped));
-			if (!unmapped)
-				return;
-			unmapped->id = segment->id;
-			unmapped->generation = atomic_load(&session->live);
-			TAILQ_INSERT_HEAD(&session->unmapped, unmapped, others);
-		}
-		unmapped->error = r;
-		tell_unmapped_locked(session, segment->id);
+	if (!m) {
+		m = calloc(1, sizeof(*m));
+		if (!m)
+			return;
+		m->id = segment->id;
+		m->generation = atomic_load(&session->live);
+		TAILQ_INSERT_HEAD(&session->mappings, m, others);
+	}
+	m->bytes = segment->bytes;
+	m->error = lost ? -EMFILE : map_locked(session, m, fd);
+	/* Blocks of an UNMAPPED segment fail with the error until the daemon
+	 * sends the segment again. */
+	if (m->error == -EIO) {
+		TAILQ_REMOVE(&session->mappings, m, others);
+		free(m);
+	} else if (m->error < 0) {
+		tell_unmapped_locked(session, m->id);
 	}
 }
 
@@ -184,7 +163,7 @@ static void gone_locked(struct kvfs_session *session,
 			struct kv_mapped_segment *m)
 {
 	kv_assert_locked(&session->lock);
-	if (kv_session_is_live(session, m->generation))
+	if (m->base && kv_session_is_live(session, m->generation))
 		tell_unmapped_locked(session, m->id);
 	free(m);
 }
@@ -208,23 +187,23 @@ static void unmap_locked(struct kvfs_session *session,
 	TAILQ_REMOVE(&session->mappings, m, others);
 	if (kv_detach_locked(session, &m->attached, segment_detached))
 		return;
-	munmap((void *)m->base, m->bytes);
+	if (m->base)
+		munmap((void *)m->base, m->bytes);
 	gone_locked(session, m);
 }
 
 void kv_mapped_segment_retire_locked(struct kvfs_session *session, uint32_t id)
 {
-	struct kv_mapped_segment *m =
-		find_locked(session, &session->mappings, id);
+	struct kv_mapped_segment *m = find_locked(session, id);
 
 	kv_assert_locked(&session->lock);
 	if (!m) {
-		/* The daemon was informed when an UNMAPPED segment could not be
-		 * mapped. */
-		if (!find_locked(session, &session->unmapped, id))
-			tell_unmapped_locked(session, id);
+		tell_unmapped_locked(session, id);
 		return;
 	}
+	/* The daemon was informed that an UNMAPPED segment is not mapped. */
+	if (!m->base)
+		return;
 	m->retired = true;
 	if (m->refs == 0)
 		unmap_locked(session, m);
@@ -235,8 +214,6 @@ void kv_mapped_segment_retire_all_locked(struct kvfs_session *session)
 	struct kv_mapped_segment *m, *next;
 
 	kv_assert_locked(&session->lock);
-	while ((m = TAILQ_FIRST(&session->unmapped)))
-		forget_unmapped_locked(session, m);
 	for (m = TAILQ_FIRST(&session->mappings); m; m = next) {
 		next = TAILQ_NEXT(m, others);
 		m->retired = true;
@@ -249,14 +226,11 @@ int kv_mapped_segment_get_locked(struct kvfs_session *session, uint32_t id,
 				 uint64_t offset, uint64_t length,
 				 struct kv_mapped_segment **ret_mapped)
 {
-	struct kv_mapped_segment *m =
-		find_locked(session, &session->mappings, id);
+	struct kv_mapped_segment *m = find_locked(session, id);
 
 	kv_assert_locked(&session->lock);
-	if (!m) {
-		m = find_locked(session, &session->unmapped, id);
+	if (!m || m->error < 0)
 		return m ? m->error : -EIO;
-	}
 	if (length > m->bytes || offset > m->bytes - length)
 		return -EIO;
 	m->refs++;
@@ -300,19 +274,50 @@ void kv_attach_ask_locked(struct kvfs_session *session)
 	kv_rpc_post_tag_locked(session, WIRE_REGISTERS, 0);
 }
 
-void kv_attach_device_locked(struct kvfs_session *session,
-			     const struct kvfs_device *device)
+/* Detach memory, which may take long, until kv_attach_end. */
+static void *run_detacher(void *arg)
+{
+	struct kvfs_session *session = arg;
+	struct kv_attached *a;
+
+	pthread_mutex_lock(&session->lock);
+	while ((a = TAILQ_FIRST(&session->detaching)) || session->attacher) {
+		if (!a) {
+			kv_session_wait_for(session, &session->detach,
+					    UINT64_MAX);
+			continue;
+		}
+		TAILQ_REMOVE(&session->detaching, a, others);
+		pthread_mutex_unlock(&session->lock);
+		a->device->detach(a->base);
+		a->device = NULL;
+		a->detached(session, a);
+		pthread_mutex_lock(&session->lock);
+	}
+	pthread_mutex_unlock(&session->lock);
+	return NULL;
+}
+
+int kv_attach_device_locked(struct kvfs_session *session,
+			    const struct kvfs_device *device)
 {
 	struct kv_mapped_segment *m;
+	int r;
 
 	kv_assert_locked(&session->lock);
 	if (!session->attacher && device->attach) {
+		r = kv_thread_start(&session->detacher, "kvfs-detach",
+				    run_detacher, session);
+		if (r < 0)
+			return r;
 		session->attacher = device;
 		TAILQ_FOREACH(m, &session->mappings, others)
-			kv_attach_locked(session, &m->attached, m->base,
-					 m->bytes, false);
+			if (m->base)
+				kv_attach_locked(session, &m->attached, m->base,
+						 m->bytes, false);
 	}
 	kv_attach_ask_locked(session);
+	return 0;
 }
 
 bool kv_detach_locked(struct kvfs_session *session, struct kv_attached *a,
@@ -324,23 +329,19 @@ bool kv_detach_locked(struct kvfs_session *session, struct kv_attached *a,
 		return false;
 	a->detached = detached;
 	TAILQ_INSERT_TAIL(&session->detaching, a, others);
-	session->user->detaching_locked(session);
+	pthread_cond_signal(&session->detach);
 	return true;
 }
 
-bool kv_detach_work(struct kvfs_session *session)
+void kv_attach_end(struct kvfs_session *session)
 {
-	struct kv_attached *a;
-	bool any = false;
+	bool runs;
 
-	while ((a = TAILQ_FIRST(&session->detaching))) {
-		TAILQ_REMOVE(&session->detaching, a, others);
-		pthread_mutex_unlock(&session->lock);
-		a->device->detach(a->base);
-		a->device = NULL;
-		a->detached(session, a);
-		pthread_mutex_lock(&session->lock);
-		any = true;
-	}
-	return any;
+	pthread_mutex_lock(&session->lock);
+	runs = session->attacher;
+	session->attacher = NULL;
+	pthread_cond_signal(&session->detach);
+	pthread_mutex_unlock(&session->lock);
+	if (runs)
+		pthread_join(session->detacher, NULL);
 }

@@ -31,7 +31,7 @@ struct kv_mapped_segment {
 	uint32_t id;
 	uint64_t generation; /* of its connection */
 	int error;	     /* errno of the failed mmap, negative; or 0 */
-	const uint8_t *base;
+	const uint8_t *base; /* NULL: not mapped */
 	uint64_t bytes;
 	unsigned refs; /* held blocks and copies that use the segment */
 	bool retired;  /* to be unmapped with the last reference */
@@ -70,9 +70,12 @@ void kv_mapped_segment_put_locked(struct kvfs_session *session,
 /* ---- memory attached to a device ---- */
 
 /* Note that the session has a pool on @device.  The first device that can
- * attach memory gets all segments, present and future. */
-void kv_attach_device_locked(struct kvfs_session *session,
-			     const struct kvfs_device *device);
+ * attach memory gets all segments, present and future, and a thread to detach
+ * them.  -EAGAIN: the thread cannot start. */
+int kv_attach_device_locked(struct kvfs_session *session,
+			    const struct kvfs_device *device);
+/* Detach the memory that is left, and end the thread. */
+void kv_attach_end(struct kvfs_session *session);
 
 /* Ask the daemon for segments that may be mapped writable, if the device needs
  * that; once for each connection.  Call this after a connection, a new pool, or
@@ -90,9 +93,5 @@ void kv_attach_locked(struct kvfs_session *session, struct kv_attached *a,
 bool kv_detach_locked(struct kvfs_session *session, struct kv_attached *a,
 		      void (*detached)(struct kvfs_session *session,
 				       struct kv_attached *a));
-
-/* Detach all memory in session->detaching, on the detaching thread.  Return
- * whether there was any.  Releases session->lock meanwhile. */
-bool kv_detach_work(struct kvfs_session *session);
 
 #endif

@@ -458,6 +458,7 @@ static void session_freep(struct kvfs_session **sessionp)
 	kv_closep(&session->nudge_fd);
 	kv_closep(&session->event_fd);
 	pthread_cond_destroy(&session->changed);
+	pthread_cond_destroy(&session->detach);
 	pthread_mutex_destroy(&session->lock);
 	pthread_mutex_destroy(&session->receive_lock);
 	pthread_mutex_destroy(&session->lookup_lock);
@@ -477,12 +478,12 @@ static int session_new(const char *path, struct kvfs_session **ret_session)
 	pthread_mutex_init(&session->receive_lock, NULL);
 	pthread_mutex_init(&session->lock, NULL);
 	kv_cond_init(&session->changed);
+	pthread_cond_init(&session->detach, NULL);
 	session->link.fd = session->lookup.fd = session->event_fd = -1;
 	session->lost = -ENOTCONN;
 	session->fork_count = atomic_load(&forks);
 	TAILQ_INIT(&session->rpc.out);
 	TAILQ_INIT(&session->mappings);
-	TAILQ_INIT(&session->unmapped);
 	TAILQ_INIT(&session->detaching);
 	TAILQ_INIT(&session->notices);
 	TAILQ_INIT(&session->active);
@@ -554,6 +555,7 @@ void kvfs_close(kvfs_session *session)
 	pthread_join(session->reader, NULL);
 	if (user)
 		user->closed(session);
+	kv_attach_end(session);
 	forget_forks(session);
 	session_freep(&session);
 }

@@ -27,11 +27,8 @@ TAILQ_HEAD(kv_xfers, kvfs_xfer);
 struct kv_timer {
 	LIST_ENTRY(kv_timer) others;
 	uint64_t at; /* by kv_now_ns; 0: the timer is stopped */
-	void (*fire)(
-		struct kv_timer *
-			/* called with session->lock held, after the timer was
-			 * stopped */
-			timer);
+	/* Called with session->lock held, after the timer was stopped. */
+	void (*fire)(struct kv_timer *timer);
 };
 LIST_HEAD(kv_timers, kv_timer);
 
@@ -51,9 +48,6 @@ struct kv_session_user {
 	void (*closed)(struct kvfs_session *session);
 	/* This process is the child of a fork.  Called without a lock. */
 	void (*forked)(struct kvfs_session *session);
-	/* session->detaching is not empty: have a thread call
-	 * kv_detach_work. */
-	void (*detaching_locked)(struct kvfs_session *session);
 	/* The space @name is about to be cleared. */
 	void (*clearing_locked)(struct kvfs_session *session, const char *name);
 	void (*cleared_locked)(struct kvfs_session *session, const char *name);
@@ -111,9 +105,12 @@ struct kvfs_session {
 	struct kv_notices notices; /* rpc.c */
 	struct kv_rpc rpc;
 	struct kv_timers timers;
-	struct kv_mapped_segments mappings, unmapped; /* mapped_segment.c */
-	const struct kvfs_device *attacher; /* mapped_segment.c; or NULL */
-	struct kv_attached_list detaching;  /* mapped_segment.c */
+	/* mapped_segment.c */
+	struct kv_mapped_segments mappings;
+	const struct kvfs_device *attacher; /* NULL: the detacher ends */
+	struct kv_attached_list detaching;
+	pthread_cond_t detach;
+	pthread_t detacher;
 	uint64_t asked_open; /* connection of the last WIRE_REGISTERS */
 	const struct kv_session_user *user; /* NULL until the first pool */
 	struct kv_copier *copier;	    /* NULL until the first pool */
@@ -131,8 +128,7 @@ struct kvfs_session {
 	struct kv_xfers active;	 /* in flight, oldest first */
 	struct kv_xfers saves; /* saves with blocks to reserve, oldest first */
 	size_t reserved;       /* blocks, by the daemon or under way */
-	LIST_HEAD(, kvfs_pool) paged;	  /* pools of kvfs_pool_reserve */
-	LIST_HEAD(, kv_lending) lendings; /* of pools with a descriptor */
+	LIST_HEAD(, kvfs_pool) pools;
 	uint32_t lending_ids;
 };
 

@@ -231,7 +231,7 @@ static int send_pages_locked(struct kv_save_batch *batch)
 	if (!what)
 		return -ENOMEM;
 	*what = (struct wire_save_pages){
-		.pool = kv_lending_id(xfer->pool),
+		.pool = xfer->pool->lending.item.id,
 		.n = (uint32_t)batch->n,
 		.lent = batch->extent->offset,
 	};
@@ -340,7 +340,8 @@ static int copy_pages(struct kv_save_batch *batch)
 		.strides = &pool->strides,
 		.copies = copies,
 		.n = batch->n,
-		.event_wait = xfer->event_wait,
+		.event_wait =
+			xfer->event_wait ? xfer->event_wait->handle : NULL,
 		.priority = xfer->priority,
 	};
 

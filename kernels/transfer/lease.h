@@ -50,5 +50,9 @@ struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i);
 /* Begin the load @xfer if its lease has settled and the stream's work before it
  * is over.  (load.c) */
 void kv_load_begin_locked(struct kvfs_xfer *xfer);
+/* Do the work of kvfs_load, also for a pool of kvfs_pool_reserve.  (load.c) */
+int kv_lib_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
+		const int64_t *pages, const kvfs_opts *opts,
+		kvfs_xfer **ret_xfer);
 
 #endif

@@ -8,7 +8,7 @@
  *
  *           WAITING -> SYNCING   kv_load_begin_locked, when the lease settles
  *           WAITING -> COPYING   the same, without an event wait
- *           SYNCING -> COPYING   the same, when the event wait is done
+ *           SYNCING -> COPYING   submit_jobs_locked, when the event wait is done
  *           WAITING -> over      stopped_locked
  *           SYNCING -> over      stopped_locked
  *           COPYING -> COPYING   stopped_locked: units without a job end
@@ -158,7 +158,8 @@ static void copy_unit(struct load_job *job, size_t unit)
 		.ranges = xfer->ranges,
 		.n_ranges = xfer->n_ranges,
 		.copies = job->copies,
-		.event_wait = xfer->event_wait,
+		.event_wait =
+			xfer->event_wait ? xfer->event_wait->handle : NULL,
 		.priority = xfer->priority,
 	};
 	size_t first = unit % load->units_a_step * load->unit;
@@ -257,19 +258,21 @@ static void unqueue_locked(struct kvfs_xfer *xfer)
 	xfer->queued = false;
 }
 
-void kv_load_begin_locked(struct kvfs_xfer *xfer)
+static void submit_jobs_locked(void *owner)
 {
-	struct kv_copier *copier = xfer->session->copier;
+	struct kvfs_xfer *xfer = owner;
 	struct kv_load *load = xfer->load;
 
-	kv_assert_locked(&xfer->session->lock);
-	unqueue_locked(xfer);
-	if (kv_stream_sync_waits_locked(xfer))
-		return;
 	for (size_t i = 0; i < load->n_jobs; i++) {
 		kv_xfer_get_locked(xfer);
-		kv_copier_submit(copier, &load->jobs[i].job);
+		kv_copier_submit(xfer->session->copier, &load->jobs[i].job);
 	}
+}
+
+void kv_load_begin_locked(struct kvfs_xfer *xfer)
+{
+	unqueue_locked(xfer);
+	kv_event_wait_begin_locked(xfer->event_wait, submit_jobs_locked, xfer);
 }
 
 /* Set the status of the blocks @first .. + @n, which no job copies, to
@@ -298,7 +301,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 	kv_assert_locked(&xfer->session->lock);
 	if (xfer->left[KVFS_COPIED] == 0)
 		return;
-	if (kv_stream_sync_stop_locked(xfer) || xfer->queued) {
+	if (kv_event_wait_stop_locked(xfer->event_wait) || xfer->queued) {
 		unqueue_locked(xfer);
 		end_blocks(xfer, 0, xfer->n);
 		kv_xfer_fail_locked(xfer, KVFS_COPIED, xfer->n);
@@ -358,7 +361,6 @@ static void drop(struct kvfs_xfer *xfer)
 }
 
 static const struct kv_xfer_ops load_ops = {
-	.event_over_locked = kv_load_begin_locked,
 	.stopped_locked = stopped_locked,
 	.copied_locked = copied_locked,
 	.step_is_over = step_is_over,
@@ -418,8 +420,9 @@ static int make_jobs(struct kvfs_xfer *xfer, const struct kvfs_pool *pool)
 	return 0;
 }
 
-int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
-	      const int64_t *pages, const kvfs_opts *opts, kvfs_xfer **ret_xfer)
+int kv_lib_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
+		const int64_t *pages, const kvfs_opts *opts,
+		kvfs_xfer **ret_xfer)
 {
 	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
 	kvfs_opts known = {0};
@@ -430,8 +433,8 @@ int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 		r = kv_session_check(pool ? pool->session : NULL);
 	if (r < 0)
 		return r;
-	if (!lease || lease->session != pool->session || pool->paged ||
-	    n > lease->n || known.first > lease->n - n || !ret_xfer)
+	if (!lease || lease->session != pool->session || n > lease->n ||
+	    known.first > lease->n - n || !ret_xfer)
 		return -EINVAL;
 	r = kv_xfer_new(pool->session, &load_ops, n, &xfer);
 	if (r < 0)
@@ -468,4 +471,12 @@ int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 		return (int)used;
 	*ret_xfer = kv_steal(xfer);
 	return 0;
+}
+
+int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
+	      const int64_t *pages, const kvfs_opts *opts, kvfs_xfer **ret_xfer)
+{
+	if (kv_session_check(pool ? pool->session : NULL) == 0 && pool->paged)
+		return -EINVAL;
+	return kv_lib_load(pool, lease, n, pages, opts, ret_xfer);
 }

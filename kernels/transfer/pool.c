@@ -176,25 +176,10 @@ int kv_strides_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
 
 /* ---- lending: the daemon maps the pool's memory and saves from it ---- */
 
-struct kv_lending {
-	struct kvfs_session *session;
-	/* guarded by session->lock, as is all below */
-	LIST_ENTRY(kv_lending) others;
-	struct offer *offer; /* the WIRE_POOL message under way; NULL: none */
-	int fd;
-	uint64_t asked,
-		/* connections that were offered the memory, and took it; 0:
-		 * none */
-		taken;
-	int refused; /* errno of the last offer, negative; or 0 */
-	struct wire_pool item;
-	size_t n;
-	struct wire_stride strides[];
-};
-
-struct offer {
-	struct kv_call call;	    /* first */
-	struct kv_lending *lending; /* NULL: the pool was closed */
+/* A WIRE_POOL message that was not answered yet. */
+struct kv_pool_offer {
+	struct kv_call call;	/* first */
+	struct kvfs_pool *pool; /* NULL: the pool was closed */
 	uint64_t generation;
 };
 
@@ -242,39 +227,20 @@ static bool fits(const struct kvfs_pool *pool)
 		       (room - sizeof(struct wire_save)) / sizeof(uint64_t);
 }
 
-/* Make pool->lending.  Takes @fd over, also on failure.  -ENOMEM. */
-static int lending_new(struct kvfs_pool *pool, int fd, const void *memory,
-		       const struct wire_pool *item)
+/* Lend the memory of the file @fd, which is taken over. */
+static void lend(struct kvfs_pool *pool, int fd, const void *memory,
+		 struct wire_pool item)
 {
-	const struct kvfs_strides *strides = &pool->strides;
 	struct kvfs_session *session = pool->session;
-	struct kv_lending *lending;
 
-	lending = calloc(1, sizeof(*lending) +
-				    strides->n * sizeof(lending->strides[0]));
-	if (!lending) {
-		close(fd);
-		return -ENOMEM;
-	}
-	lending->session = session;
-	lending->fd = fd;
-	lending->item = *item;
-	lending->n = strides->n;
-	for (size_t i = 0; i < strides->n; i++)
-		lending->strides[i] = (struct wire_stride){
-			.at = (uint64_t)(strides->stride[i].base -
-					 (const uint8_t *)memory),
-			.block_stride = strides->stride[i].block_stride,
-			.bytes = strides->stride[i].bytes,
-			.count = strides->stride[i].count,
-			.segment_stride = strides->stride[i].segment_stride,
-		};
+	item.pages_per_block = pool->strides.pages_per_block;
+	item.pages = pool->pages;
 	pthread_mutex_lock(&session->lock);
-	lending->item.id = ++session->lending_ids;
-	LIST_INSERT_HEAD(&session->lendings, lending, others);
-	pool->lending = lending;
+	item.id = ++session->lending_ids;
+	pool->lending.fd = fd;
+	pool->lending.item = item;
+	pool->lending.memory = memory;
 	pthread_mutex_unlock(&session->lock);
-	return 0;
 }
 
 /*
@@ -282,16 +248,10 @@ static int lending_new(struct kvfs_pool *pool, int fd, const void *memory,
  * if @desc has no descriptor, or if the pool's strides do not fit into a
  * message.
  * -EINVAL: the memory is no shared mapping of that part of the file
- * -ENOMEM, -EMFILE, -EBADF
+ * -EMFILE, -EBADF
  */
 static int lend_described(struct kvfs_pool *pool, const kvfs_pool_desc *desc)
 {
-	const struct wire_pool item = {
-		.pages_per_block = desc->pages_per_block,
-		.pages = desc->pages,
-		.offset = desc->memory_offset,
-		.bytes = desc->memory_bytes,
-	};
 	struct stat st;
 	int fd;
 
@@ -307,58 +267,52 @@ static int lend_described(struct kvfs_pool *pool, const kvfs_pool_desc *desc)
 	if (!fits(pool))
 		return 0;
 	fd = fcntl(desc->memory_fd, F_DUPFD_CLOEXEC, 0);
-	return fd < 0 ? -errno : lending_new(pool, fd, desc->memory, &item);
+	if (fd < 0)
+		return -errno;
+	lend(pool, fd, desc->memory,
+	     (struct wire_pool){.offset = desc->memory_offset,
+				.bytes = desc->memory_bytes});
+	return 0;
 }
 
 /* The daemon maps only memory that is sealed, and memory that grows cannot be
  * sealed: the daemon reads such memory by pread(2). */
-int kv_lending_own(struct kvfs_pool *pool, int fd, const void *memory,
-		   uint64_t bytes, uint64_t max_bytes)
+void kv_lending_own(struct kvfs_pool *pool, int fd, const void *memory,
+		    uint64_t bytes, uint64_t max_bytes)
 {
-	const struct wire_pool item = {
-		.pages_per_block = pool->strides.pages_per_block,
-		.pages = pool->pages,
-		.bytes = max_bytes,
-	};
 	struct stat st;
-	int r;
 
 	/* Check the descriptor, which a plug-in may have confused. */
 	if (!fits(pool) || fstat(fd, &st) < 0 ||
 	    !is_mapped(&st, (uintptr_t)memory, max_bytes, 0)) {
 		close(fd);
-		return 0;
+		return;
 	}
 	if (bytes == max_bytes)
 		(void)fcntl(fd, F_ADD_SEALS,
 			    F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE);
-	r = lending_new(pool, fd, memory, &item);
-	if (r < 0)
-		return r;
+	lend(pool, fd, memory, (struct wire_pool){.bytes = max_bytes});
 	pthread_mutex_lock(&pool->session->lock);
 	kv_lending_offer_locked(pool);
 	pthread_mutex_unlock(&pool->session->lock);
-	return 0;
 }
 
 int kv_lending_grow(struct kvfs_pool *pool, uint64_t bytes)
 {
 	/* An open pool keeps its lending, so no lock is needed. */
-	const struct kv_lending *lending = pool->lending;
+	const int fd = pool->lending.fd;
 
-	if (!lending)
-		return 0;
-	return fallocate(lending->fd, 0, 0, (off_t)bytes) < 0 ? -ENOMEM : 0;
+	return fd >= 0 && fallocate(fd, 0, 0, (off_t)bytes) < 0 ? -ENOMEM : 0;
 }
 
 static void offered(struct kv_call *call, int status, const void *items)
 {
-	struct offer *offer = (struct offer *)call;
-	struct kv_lending *lending = offer->lending;
+	struct kv_pool_offer *offer = (struct kv_pool_offer *)call;
+	struct kv_lending *lending;
 
 	(void)items;
-	if (lending) {
-		kv_assert_locked(&lending->session->lock);
+	if (offer->pool) {
+		lending = &offer->pool->lending;
 		lending->offer = NULL;
 		lending->refused = status;
 		lending->taken = status < 0 ? 0 : offer->generation;
@@ -368,31 +322,41 @@ static void offered(struct kv_call *call, int status, const void *items)
 
 void kv_lending_offer_locked(struct kvfs_pool *pool)
 {
+	const struct kvfs_strides *strides = &pool->strides;
 	struct kvfs_session *session = pool->session;
-	struct kv_lending *lending = pool->lending;
+	struct kv_lending *lending = &pool->lending;
 	uint64_t live = atomic_load(&session->live);
-	_cleanup_(kv_freep) uint8_t *items = NULL;
-	struct kv_packet packet = {.header = {.type = WIRE_POOL}};
-	struct offer *offer;
-	size_t strides;
+	_cleanup_(kv_freep) struct wire_pool *items = NULL;
+	struct wire_stride *wire;
+	struct kv_packet packet = {
+		.header = {.type = WIRE_POOL, .count = (uint32_t)strides->n},
+		.bytes = sizeof(*items) + strides->n * sizeof(*wire),
+		.fd = lending->fd,
+	};
+	struct kv_pool_offer *offer;
 
 	kv_assert_locked(&session->lock);
-	if (!lending || live == 0 || lending->asked == live)
+	if (lending->fd < 0 || live == 0 || lending->asked == live)
 		return;
-	strides = lending->n * sizeof(lending->strides[0]);
-	packet.header.count = (uint32_t)lending->n;
-	packet.bytes = sizeof(lending->item) + strides;
-	packet.fd = lending->fd;
 	packet.items = items = malloc(packet.bytes);
 	offer = calloc(1, sizeof(*offer));
 	if (!items || !offer) {
 		free(offer);
 		return;
 	}
-	memcpy(items, &lending->item, sizeof(lending->item));
-	memcpy(items + sizeof(lending->item), lending->strides, strides);
+	*items = lending->item;
+	wire = (struct wire_stride *)(items + 1);
+	for (size_t i = 0; i < strides->n; i++)
+		wire[i] = (struct wire_stride){
+			.at = (uint64_t)(strides->stride[i].base -
+					 lending->memory),
+			.block_stride = strides->stride[i].block_stride,
+			.bytes = strides->stride[i].bytes,
+			.count = strides->stride[i].count,
+			.segment_stride = strides->stride[i].segment_stride,
+		};
 	offer->call.done = offered;
-	offer->lending = lending;
+	offer->pool = pool;
 	offer->generation = live;
 	if (kv_rpc_submit_locked(session, &offer->call, &packet) < 0) {
 		free(offer);
@@ -405,52 +369,36 @@ void kv_lending_offer_locked(struct kvfs_pool *pool)
 bool kv_lending_is_taken_locked(const struct kvfs_pool *pool,
 				uint64_t generation)
 {
-	kv_assert_locked(&pool->session->lock);
-	return pool->lending && pool->lending->taken == generation &&
+	return pool->lending.taken == generation &&
 	       kv_session_is_live(pool->session, generation);
 }
 
-uint32_t kv_lending_id(const struct kvfs_pool *pool)
+/* Withdraw the memory of a pool that no transfer uses from the daemon. */
+static void end_lending_locked(struct kvfs_pool *pool)
 {
-	return pool->lending->item.id;
-}
+	struct kv_lending *lending = &pool->lending;
+	struct kv_packet packet = {
+		.header = {.type = WIRE_POOL_CLOSE, .arg = lending->item.id},
+		.fd = -1,
+	};
 
-/* Withdraw the memory from the daemon, and free the lending of a pool that no
- * transfer uses.  Takes NULL. */
-static void lending_free_locked(struct kv_lending *lending)
-{
-	struct kvfs_session *session;
-	struct kv_packet packet = {.header = {.type = WIRE_POOL_CLOSE},
-				   .fd = -1};
-
-	if (!lending)
-		return;
-	session = lending->session;
-	kv_assert_locked(&session->lock);
-	if (kv_session_is_live(session, lending->asked)) {
-		packet.header.arg = lending->item.id;
-		kv_rpc_post_locked(session, &packet);
-	}
+	kv_assert_locked(&pool->session->lock);
+	if (kv_session_is_live(pool->session, lending->asked))
+		kv_rpc_post_locked(pool->session, &packet);
 	if (lending->offer)
-		lending->offer->lending = NULL;
-	LIST_REMOVE(lending, others);
-	kv_closep(&lending->fd);
-	free(lending);
+		lending->offer->pool = NULL;
 }
 
 /* Return the reason why saves of this pool go by staging; NULL if the daemon
  * saves from the pages. */
 static const char *why_not_lent_locked(const struct kvfs_pool *pool)
 {
-	const struct kv_lending *lending = pool->lending;
-	struct kvfs_session *session = pool->session;
-
-	kv_assert_locked(&session->lock);
-	if (!lending)
+	kv_assert_locked(&pool->session->lock);
+	if (pool->lending.fd < 0)
 		return "memory without a descriptor";
-	if (kv_session_is_live(session, lending->taken))
+	if (kv_session_is_live(pool->session, pool->lending.taken))
 		return NULL;
-	switch (lending->refused) {
+	switch (pool->lending.refused) {
 	case -EMEDIUMTYPE:
 		return "the descriptor is of no file in memory";
 	case -ENOLCK:
@@ -515,11 +463,7 @@ static void pool_freep(struct kvfs_pool **poolp)
 
 	if (!pool)
 		return;
-	if (pool->lending) {
-		pthread_mutex_lock(&pool->session->lock);
-		lending_free_locked(pool->lending);
-		pthread_mutex_unlock(&pool->session->lock);
-	}
+	kv_closep(&pool->lending.fd);
 	if (pool->opened && pool->device->close)
 		pool->device->close(pool->on_device);
 	free(pool->strides.stride);
@@ -562,13 +506,13 @@ static void closed(struct kvfs_session *session)
 /* Close the child's copies of the descriptors after a fork. */
 static void forked(struct kvfs_session *session)
 {
-	struct kv_lending *lending;
+	struct kvfs_pool *pool;
 
 	kv_stage_forked(session->stage);
 	kv_stage_forked(session->stage_next);
-	LIST_FOREACH(lending, &session->lendings, others) {
-		kv_closep(&lending->fd);
-		lending->fd = -1;
+	LIST_FOREACH(pool, &session->pools, others) {
+		kv_closep(&pool->lending.fd);
+		pool->lending.fd = -1;
 	}
 }
 
@@ -577,8 +521,9 @@ static void cleared_locked(struct kvfs_session *session, const char *name)
 	struct kvfs_pool *pool;
 
 	kv_assert_locked(&session->lock);
-	LIST_FOREACH(pool, &session->paged, others)
-		pool->paged_ops->forget_locked(pool->paged, name);
+	LIST_FOREACH(pool, &session->pools, others)
+		if (pool->paged)
+			pool->paged_ops->forget_locked(pool->paged, name);
 }
 
 static const struct kv_session_user transfers = {
@@ -587,7 +532,6 @@ static const struct kv_session_user transfers = {
 	.closing = closing,
 	.closed = closed,
 	.forked = forked,
-	.detaching_locked = kv_stream_sync_detach_locked,
 	.clearing_locked = kv_saves_stop_locked,
 	.cleared_locked = cleared_locked,
 };
@@ -613,6 +557,7 @@ int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 	if (!pool)
 		return -ENOMEM;
 	pool->session = session;
+	pool->lending.fd = -1;
 	pool->pages = desc->pages;
 	pool->space = desc->space;
 	pool->device = kv_device_find(desc->device);
@@ -640,22 +585,24 @@ int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 	kv_lib_transfers_use_locked(session);
 	if (!session->copier)
 		r = kv_copier_new(&session->copier);
-	if (r == 0 && (pool->device->event_wait || pool->device->attach))
+	if (r == 0 && pool->device->event_wait)
 		r = kv_stream_sync_start_locked(session);
+	if (r == 0)
+		r = kv_attach_device_locked(session, pool->device);
 	if (r == 0) {
-		kv_attach_device_locked(session, pool->device);
 		if (session->stage)
 			kv_stage_attach_locked(session->stage, session);
 		kv_lib_space_get_locked(pool->space);
 		/* Pools that lend their pages need no staging. */
-		if (!pool->lending)
+		if (pool->lending.fd < 0)
 			session->stage_payload =
 				KV_MAX(session->stage_payload,
 				       pool->layout->payload +
 					       kv_save_ids_most(pool->layout));
 		connected_locked(session);
+		kv_lending_offer_locked(pool);
+		LIST_INSERT_HEAD(&session->pools, pool, others);
 	}
-	kv_lending_offer_locked(pool);
 	pthread_mutex_unlock(&session->lock);
 	if (r < 0)
 		return r;
@@ -686,57 +633,56 @@ int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 
 void kvfs_pool_close(kvfs_pool *pool)
 {
+	const struct kv_paged_pool_ops *paged_ops;
+	const struct kvfs_device *device;
+	struct kv_paged_pool *paged;
 	struct kvfs_session *session;
 
 	if (!pool || kv_session_check(pool->session) < 0)
 		return;
 	session = pool->session;
-	if (pool->paged) {
-		pthread_mutex_lock(&session->lock);
-		LIST_REMOVE(pool, others);
-		pthread_mutex_unlock(&session->lock);
-		pool->paged_ops->close(pool->paged);
-	}
+	device = pool->device;
+	paged = pool->paged;
+	paged_ops = pool->paged_ops;
 	pthread_mutex_lock(&session->lock);
+	if (paged)
+		paged_ops->close_locked(paged);
 	kv_xfers_drain(session, pool);
-	lending_free_locked(kv_steal(pool->lending));
+	end_lending_locked(pool);
+	LIST_REMOVE(pool, others);
 	kv_lib_space_put_locked(pool->space);
 	pthread_mutex_unlock(&session->lock);
 	pool_freep(&pool);
-}
-
-void kv_lib_pool_info(struct kvfs_pool *pool, struct kvfs_pool_info *ret_info)
-{
-	struct kvfs_session *session = pool->session;
-
-	kv_guard_info(pool->device, pool->on_device, ret_info);
-	pthread_mutex_lock(&session->lock);
-	ret_info->threads = kv_copier_threads(session->copier);
-	ret_info->pages_loading = pool->pages_loading;
-	ret_info->pages_saving = pool->pages_saving;
-	ret_info->lent_reason = why_not_lent_locked(pool);
-	ret_info->lent = !ret_info->lent_reason;
-	if (ret_info->lent)
-		ret_info->lent_reason = "";
-	if (session->stage) {
-		ret_info->bytes_staging = session->stage->bytes;
-		ret_info->staging_huge = session->stage->huge;
-	}
-	pthread_mutex_unlock(&session->lock);
+	if (paged)
+		paged_ops->free(paged, device);
 }
 
 int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 {
 	struct kvfs_pool_info info = KVFS_POOL_INFO_INIT;
+	struct kvfs_session *session;
 	int r = kv_session_check(pool ? pool->session : NULL);
 
 	if (r < 0)
 		return r;
 	if (!ret_info)
 		return -EINVAL;
+	session = pool->session;
+	kv_guard_info(pool->device, pool->on_device, &info);
+	pthread_mutex_lock(&session->lock);
+	info.threads = kv_copier_threads(session->copier);
+	info.pages_loading = pool->pages_loading;
+	info.pages_saving = pool->pages_saving;
+	info.lent_reason = why_not_lent_locked(pool);
+	info.lent = !info.lent_reason;
+	if (info.lent)
+		info.lent_reason = "";
+	if (session->stage) {
+		info.bytes_staging = session->stage->bytes;
+		info.staging_huge = session->stage->huge;
+	}
 	if (pool->paged)
-		pool->paged_ops->info(pool->paged, &info);
-	else
-		kv_lib_pool_info(pool, &info);
+		pool->paged_ops->info_locked(pool->paged, &info);
+	pthread_mutex_unlock(&session->lock);
 	return kv_abi_out(ret_info, &info, sizeof(info));
 }

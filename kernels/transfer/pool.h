@@ -9,17 +9,32 @@
 #include "kernels/device/device.h"
 #include "kernels/kvfs.h"
 #include "common/layout.h"
+#include "common/wire.h"
 
-struct kv_lending;
 struct kv_paged_pool;
 
 /* Functions of the folder paged/, for pools of kvfs_pool_reserve. */
 struct kv_paged_pool_ops {
-	void (*close)(struct kv_paged_pool *paged);
-	void (*info)(const struct kv_paged_pool *paged,
-		     struct kvfs_pool_info *ret_info);
+	/* End maps and sets; releases the lock to wait for their transfers. */
+	void (*close_locked)(struct kv_paged_pool *paged);
+	void (*info_locked)(const struct kv_paged_pool *paged,
+			    struct kvfs_pool_info *ret_info);
 	/* Forget all blocks of the space @name, which was cleared. */
 	void (*forget_locked)(struct kv_paged_pool *paged, const char *name);
+	/* Free the memory of pages that the device has closed. */
+	void (*free)(struct kv_paged_pool *paged,
+		     const struct kvfs_device *device);
+};
+
+/* The loan of a pool's memory to the daemon; guarded by lock. */
+struct kv_lending {
+	int fd;		       /* of the memory; -1: nothing is lent */
+	struct wire_pool item; /* item.id names the loan in messages */
+	const uint8_t *memory;
+	struct kv_pool_offer *offer; /* message under way; NULL: none */
+	/* Connections that were offered the memory, and took it; 0: none. */
+	uint64_t asked, taken;
+	int refused; /* errno of the last offer, negative; or 0 */
 };
 
 struct kvfs_pool {
@@ -33,7 +48,7 @@ struct kvfs_pool {
 	uint64_t pages;
 	struct kvfs_strides strides;
 
-	struct kv_lending *lending; /* guarded by lock; NULL: no descriptor */
+	struct kv_lending lending;
 
 	/* lock */
 	uint8_t *seen; /* a bit for each page, all clear between calls */
@@ -46,9 +61,9 @@ struct kvfs_pool {
 
 	/* Of a pool of kvfs_pool_reserve, whose callers cannot name pages;
 	 * NULL: the pages are the engine's. */
-	struct kv_paged_pool *paged; /* fixed, like paged_ops */
+	struct kv_paged_pool *paged;
 	const struct kv_paged_pool_ops *paged_ops;
-	LIST_ENTRY(kvfs_pool) others; /* guarded by lock; in session->paged */
+	LIST_ENTRY(kvfs_pool) others; /* in session->pools */
 };
 
 /* Check @desc against @layout, and compute the strides of a block.  The caller
@@ -57,9 +72,6 @@ struct kvfs_pool {
  * -ENOMEM */
 int kv_strides_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
 		   struct kvfs_strides *ret_strides);
-
-/* Fill @ret_info with all but the counts of reserved pages. */
-void kv_lib_pool_info(struct kvfs_pool *pool, struct kvfs_pool_info *ret_info);
 
 /* Register the hooks of this folder (struct kv_session_user) with @session. */
 void kv_lib_transfers_use_locked(struct kvfs_session *session);
@@ -86,9 +98,9 @@ void kv_lib_pool_use_locked(struct kvfs_pool *pool, const int64_t *pages,
 /* Lend memory that the library allocated to the daemon: @bytes of at most
  * @max_bytes exist at @memory.  Takes over @fd, a descriptor of the memory's
  * file.  Does nothing if the daemon could not save from that memory.  The
- * caller holds no lock.  -ENOMEM. */
-int kv_lending_own(struct kvfs_pool *pool, int fd, const void *memory,
-		   uint64_t bytes, uint64_t max_bytes);
+ * caller holds no lock. */
+void kv_lending_own(struct kvfs_pool *pool, int fd, const void *memory,
+		    uint64_t bytes, uint64_t max_bytes);
 /* Allocate the file's pages of lent memory that grows to @bytes; does nothing
  * without a lending.  The caller holds no lock.  -ENOMEM. */
 int kv_lending_grow(struct kvfs_pool *pool, uint64_t bytes);
@@ -99,7 +111,4 @@ void kv_lending_offer_locked(struct kvfs_pool *pool);
  * offer. */
 bool kv_lending_is_taken_locked(const struct kvfs_pool *pool,
 				uint64_t generation);
-/* Return the number that names the lent memory in messages. */
-uint32_t kv_lending_id(const struct kvfs_pool *pool);
-
 #endif

@@ -172,17 +172,22 @@ void kv_save_take_locked(struct kvfs_xfer *xfer, uint32_t *ret_blocks, size_t n)
 	if (n == 0 || xfer->todo_n > 0)
 		return;
 	unqueue_locked(xfer);
-	kv_stream_sync_stop_locked(xfer);
+	kv_event_wait_stop_locked(xfer->event_wait);
 	kv_timer_stop_locked(xfer->session, &xfer->again);
 }
 
-static void rested_locked(struct kv_timer *timer)
+static void begin_locked(void *owner)
 {
-	struct kvfs_xfer *xfer = kv_container(timer, struct kvfs_xfer, again);
+	struct kvfs_xfer *xfer = owner;
 
 	kv_assert_locked(&xfer->session->lock);
 	queue_locked(xfer);
 	kv_save_pump_locked(xfer->session);
+}
+
+static void rested_locked(struct kv_timer *timer)
+{
+	begin_locked(kv_container(timer, struct kvfs_xfer, again));
 }
 
 /* The save leaves the queue, because its other blocks would find no room
@@ -272,15 +277,6 @@ void kv_save_pump_locked(struct kvfs_session *session)
 		kv_staging_swap_locked(session);
 }
 
-static void begin_locked(struct kvfs_xfer *xfer)
-{
-	kv_assert_locked(&xfer->session->lock);
-	if (kv_stream_sync_waits_locked(xfer))
-		return;
-	queue_locked(xfer);
-	kv_save_pump_locked(xfer->session);
-}
-
 /* ---- holds ---- */
 
 int kv_hold_new(const struct kvfs_xfer *xfer, struct kv_hold **ret_hold)
@@ -355,7 +351,6 @@ static void drop(struct kvfs_xfer *xfer)
 
 static const struct kv_xfer_ops save_ops = {
 	.to_daemon = true,
-	.event_over_locked = begin_locked,
 	.stopped_locked = stopped_locked,
 	.sealed_locked = kv_flush_saved_locked,
 	.want_durable_locked = kv_flush_ask_locked,
@@ -415,9 +410,9 @@ static int set_blocks(struct kvfs_xfer *xfer, const kvfs_key *keys,
 	return set_ids(xfer, meta, layout);
 }
 
-int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
-	      const kvfs_meta *meta, size_t n, const int64_t *pages,
-	      const kvfs_opts *opts, kvfs_xfer **ret_xfer)
+int kv_lib_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
+		const kvfs_meta *meta, size_t n, const int64_t *pages,
+		const kvfs_opts *opts, kvfs_xfer **ret_xfer)
 {
 	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
 	const unsigned flags = KVFS_MUST | KVFS_HOLD | KVFS_TELL_SUBMITTED;
@@ -427,8 +422,8 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 
 	if (r < 0)
 		return r;
-	if (!space || space->session != pool->session || pool->paged ||
-	    n > UINT32_MAX || !kv_wire_keys_are_valid(keys, n) ||
+	if (!space || space->session != pool->session || n > UINT32_MAX ||
+	    !kv_wire_keys_are_valid(keys, n) ||
 	    !kv_lib_layout_same_tensors(kv_lib_space_layout(space),
 					pool->layout))
 		return -EINVAL;
@@ -475,9 +470,11 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		if (status < 0) {
 			fail_todo_locked(xfer, status == -ETIMEDOUT ? -ENOTCONN
 								    : status);
-		} else if (n * kv_save_block_bytes(xfer) <= SOON_BYTES) {
-			begin_locked(xfer);
-		} else if (!kv_stream_sync_waits_locked(xfer)) {
+		} else if (xfer->event_wait ||
+			   n * kv_save_block_bytes(xfer) <= SOON_BYTES) {
+			kv_event_wait_begin_locked(xfer->event_wait,
+						   begin_locked, xfer);
+		} else {
 			xfer->again.fire = rested_locked;
 			kv_timer_start_locked(pool->session, &xfer->again,
 					      kv_now_ns());
@@ -488,4 +485,13 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		return (int)used;
 	*ret_xfer = kv_steal(xfer);
 	return 0;
+}
+
+int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
+	      const kvfs_meta *meta, size_t n, const int64_t *pages,
+	      const kvfs_opts *opts, kvfs_xfer **ret_xfer)
+{
+	if (kv_session_check(pool ? pool->session : NULL) == 0 && pool->paged)
+		return -EINVAL;
+	return kv_lib_save(pool, space, keys, meta, n, pages, opts, ret_xfer);
 }

@@ -13,6 +13,11 @@
 
 #define KV_SAVE_ALIGN 64u
 
+/* Do the work of kvfs_save, also for a pool of kvfs_pool_reserve. */
+int kv_lib_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
+		const kvfs_meta *meta, size_t n, const int64_t *pages,
+		const kvfs_opts *opts, kvfs_xfer **ret_xfer);
+
 /* Begin batches of the queued saves, as many as there is room for in the
  * staging. */
 void kv_save_pump_locked(struct kvfs_session *session);

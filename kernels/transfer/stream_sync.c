@@ -2,17 +2,15 @@
 /*
  * stream_sync.c - copies after a stream's work, and streams after copies.
  *
- * OWNS      the session's sync thread, and the thread that detaches memory
- *           (mapped_segment.c); a transfer's event wait, for the work that must
- *           be over before the pages are used; fences that have begun; the
+ * OWNS      the session's sync thread; event waits that have begun or ended; the
  *           device's event wait for the end of a submitted batch.
  *
  * STATES    of an event wait:
  *
- *              MADE -> WAITING   kv_stream_sync_waits_locked
- *           WAITING -> DONE      look_at: the device says so
- *           WAITING -> STOPPED   kv_stream_sync_stop_locked
- *                 * -> freed     run, once the transfer is COPIED
+ *              MADE -> WAITING   kv_event_wait_begin_locked
+ *           WAITING -> DONE      look_at: the device reports its end
+ *           WAITING -> STOPPED   kv_event_wait_stop_locked
+ *                 * -> freed     run, after kv_event_wait_end_locked
  *
  *           of a submission, a batch of copies that the device is given:
  *
@@ -27,7 +25,7 @@
  *       the calls that a thread with the lock causes.
  *   (2) Event waits are freed before their pool stops being busy, and so before
  *       the device closes it.
- *   (3) A transfer in one of the sync's lists has a reference.
+ *   (3) Only the sync thread frees event waits that have begun.
  *   (4) While a transfer waits for its event wait, no copy thread has a job of
  *       it.
  *   (5) Of the event waits in a stream mostly only the first is looked at.
@@ -40,11 +38,9 @@
  *
  * LOCKING   session->lock for all but the calls of the device.
  */
-#include "kernels/device/device.h"
-#include "kernels/session/mapped_segment.h"
-#include "kernels/transfer/stream_sync.h"
-#include "kernels/transfer/pool.h"
 #include "common/thread.h"
+#include "kernels/transfer/pool.h"
+#include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/xfer.h"
 
 /* Nanoseconds between looks at event waits that are not done: at first, and at
@@ -55,14 +51,14 @@
  * stream, as the handle may stand for another stream by now. */
 #define LOOK_AT_ALL 32u
 
+TAILQ_HEAD(event_waits, kv_event_wait);
+
 struct kv_stream_sync {
 	struct kvfs_session *session; /* fixed */
-	pthread_t thread, detacher;   /* fixed */
-	bool runs, detaches; /* guarded by lock; the two threads were started */
-	pthread_cond_t work, detach;
-	struct kv_xfers waiting; /* guarded by lock; for event waits */
-	TAILQ_HEAD(, kv_stream_fence) fences; /* guarded by lock */
-	struct kv_xfers over;		      /* guarded by lock */
+	pthread_t thread;	      /* fixed */
+	pthread_cond_t work;
+	struct event_waits waiting; /* lock */
+	struct event_waits ended;   /* guarded by lock; to be freed */
 	uint64_t pause; /* guarded by lock; nanoseconds until the next look */
 	unsigned looks; /* of the thread */
 	_Atomic uint64_t made; /* event waits */
@@ -86,262 +82,142 @@ int kv_stream_sync_resolve(const struct kvfs_device *device, void *stream,
 	return 0;
 }
 
-/* Make an event wait for the work that @stream has, or for @event.
- * *@ret_event_wait becomes NULL if there is nothing to wait for. */
-static int make_event_wait(const struct kvfs_pool *pool, void *stream,
-			   void *event, void **ret_event_wait,
-			   struct kv_stream_place *ret_place)
+int kv_event_wait_new(struct kvfs_pool *pool, void *stream, void *event,
+		      struct kv_event_wait **ret_wait)
 {
 	const struct kvfs_device *device = pool->device;
-	void *made = NULL;
+	struct kv_event_wait *wait;
+	void *handle;
 	int r = kv_stream_sync_resolve(device, stream, event, &stream);
 
-	*ret_event_wait = NULL;
+	*ret_wait = NULL;
 	if (r < 0 || (!stream && !event))
 		return r;
-	r = kv_guard_event_wait(device, pool->on_device, stream, event, &made);
+	r = kv_guard_event_wait(device, pool->on_device, stream, event,
+				&handle);
 	if (r < 0)
 		return r;
-	if (device->event_wait_is_done(made))
-		device->event_wait_free(made);
-	else
-		*ret_event_wait = made;
+	if (device->event_wait_is_done(handle)) {
+		device->event_wait_free(handle);
+		return 0;
+	}
+	wait = malloc(sizeof(*wait));
+	if (!wait) {
+		device->event_wait_free(handle);
+		return -ENOMEM;
+	}
 	/* Two threads may take their numbers in the wrong order: then one event
 	 * wait is looked at a little late.  A handle that is no address, such
 	 * as (void *)2, may stand for another stream in each thread. */
-	*ret_place = (struct kv_stream_place){
-		(uintptr_t)stream < KV_PAGE ? NULL : stream,
-		atomic_fetch_add(&pool->session->stream_sync->made, 1)};
+	*wait = (struct kv_event_wait){
+		.pool = pool,
+		.handle = handle,
+		.stream = (uintptr_t)stream < KV_PAGE ? NULL : stream,
+		.number =
+			atomic_fetch_add(&pool->session->stream_sync->made, 1),
+	};
+	*ret_wait = wait;
 	return 0;
 }
 
-static bool is_before(const struct kv_stream_place *a,
-		      const struct kv_stream_place *b)
+void kv_event_wait_free(struct kv_event_wait *wait)
 {
-	return a->stream && a->stream == b->stream && a->number < b->number;
+	if (!wait)
+		return;
+	wait->pool->device->event_wait_free(wait->handle);
+	free(wait);
 }
 
-int kv_stream_sync_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
-			const kvfs_opts *opts)
+void kv_event_wait_begin_locked(struct kv_event_wait *wait,
+				void (*done_locked)(void *owner), void *owner)
 {
-	void *stream;
+	struct kv_stream_sync *sync;
 
-	if (xfer->n == 0)
-		return kv_stream_sync_resolve(pool->device, opts->stream,
-					      opts->event, &stream);
-	return make_event_wait(pool, opts->stream, opts->event,
-			       &xfer->event_wait, &xfer->place);
-}
-
-void kv_stream_sync_drop(struct kvfs_xfer *xfer)
-{
-	void *event_wait = kv_steal(xfer->event_wait);
-
-	if (event_wait)
-		xfer->device->event_wait_free(event_wait);
-}
-
-/* Have the sync thread look at all event waits soon. */
-static void look_soon_locked(struct kv_stream_sync *sync)
-{
+	if (!wait) {
+		done_locked(owner);
+		return;
+	}
+	sync = wait->pool->session->stream_sync;
 	kv_assert_locked(&sync->session->lock);
+	wait->done_locked = done_locked;
+	wait->owner = owner;
+	wait->begun = wait->waiting = true;
+	wait->pool->busy++;
+	TAILQ_INSERT_TAIL(&sync->waiting, wait, others);
 	sync->pause = LOOK_FIRST_NS;
 	pthread_cond_signal(&sync->work);
 }
 
-bool kv_stream_sync_waits_locked(struct kvfs_xfer *xfer)
+bool kv_event_wait_stop_locked(struct kv_event_wait *wait)
 {
-	struct kv_stream_sync *sync = xfer->session->stream_sync;
-
-	kv_assert_locked(&xfer->session->lock);
-	if (!xfer->event_wait || xfer->event_over)
+	if (!wait || !wait->waiting)
 		return false;
-	kv_xfer_get_locked(xfer);
-	xfer->waits_for_event = true;
-	TAILQ_INSERT_TAIL(&sync->waiting, xfer, synced);
-	look_soon_locked(sync);
+	kv_assert_locked(&wait->pool->session->lock);
+	wait->waiting = false;
+	TAILQ_REMOVE(&wait->pool->session->stream_sync->waiting, wait, others);
 	return true;
 }
 
-bool kv_stream_sync_stop_locked(struct kvfs_xfer *xfer)
+void kv_event_wait_end_locked(struct kv_event_wait *wait)
 {
-	kv_assert_locked(&xfer->session->lock);
-	if (!xfer->waits_for_event)
-		return false;
-	xfer->waits_for_event = false;
-	TAILQ_REMOVE(&xfer->session->stream_sync->waiting, xfer, synced);
-	kv_xfer_put_locked(xfer);
-	return true;
-}
+	struct kv_stream_sync *sync;
 
-/* Look at the transfer's event wait, without the lock, and if it is done begin
- * the transfer, unless the transfer was stopped meanwhile.  Return whether the
- * event wait is done. */
-static bool look_at(struct kvfs_xfer *xfer)
-{
-	struct kvfs_session *session = xfer->session;
-	bool done;
-
-	kv_xfer_get_locked(xfer);
-	pthread_mutex_unlock(&session->lock);
-	done = !xfer->event_wait ||
-	       xfer->device->event_wait_is_done(xfer->event_wait);
-	pthread_mutex_lock(&session->lock);
-	if (xfer->waits_for_event && done) {
-		xfer->event_over = true;
-		kv_stream_sync_stop_locked(xfer);
-		xfer->ops->event_over_locked(xfer);
-	}
-	kv_xfer_put_locked(xfer);
-	return done;
-}
-
-/* ---- giving back ---- */
-
-bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool)
-{
-	struct kv_stream_sync *sync = xfer->session->stream_sync;
-
-	kv_assert_locked(&xfer->session->lock);
-	if (!xfer->event_wait)
-		return false;
-	xfer->event_pool = pool;
-	kv_xfer_get_locked(xfer);
-	TAILQ_INSERT_TAIL(&sync->over, xfer, synced);
-	pthread_cond_signal(&sync->work);
-	return true;
-}
-
-/* ---- fences ---- */
-
-struct kv_stream_fence {
-	TAILQ_ENTRY(kv_stream_fence) others; /* in sync->fences */
-	struct kvfs_pool *pool;		     /* busy from the begin on */
-	struct kv_stream_place place;	     /* of the event wait */
-	void *event_wait;
-	void (*gone)(void *owner);
-	void *owner;
-};
-
-int kv_stream_fence_new(struct kvfs_pool *pool, void *stream, void *event,
-			struct kv_stream_fence **ret_fence)
-{
-	struct kv_stream_fence *fence = NULL;
-	struct kv_stream_place place;
-	void *event_wait;
-	int r = make_event_wait(pool, stream, event, &event_wait, &place);
-
-	if (r < 0)
-		return r;
-	if (event_wait) {
-		fence = calloc(1, sizeof(*fence));
-		if (!fence) {
-			pool->device->event_wait_free(event_wait);
-			return -ENOMEM;
-		}
-		fence->pool = pool;
-		fence->place = place;
-		fence->event_wait = event_wait;
-	}
-	*ret_fence = fence;
-	return 0;
-}
-
-void kv_stream_fence_free(struct kv_stream_fence *fence)
-{
-	if (!fence)
+	if (!wait)
 		return;
-	fence->pool->device->event_wait_free(fence->event_wait);
-	free(fence);
-}
-
-void kv_stream_fence_begin_locked(struct kv_stream_fence *fence,
-				  void (*gone)(void *owner), void *owner)
-{
-	struct kvfs_session *session = fence->pool->session;
-
-	kv_assert_locked(&session->lock);
-	fence->gone = gone;
-	fence->owner = owner;
-	fence->pool->busy++;
-	TAILQ_INSERT_TAIL(&session->stream_sync->fences, fence, others);
-	look_soon_locked(session->stream_sync);
-}
-
-/* Return whether another event wait comes before @place in the same stream.
- * Then the event wait at @place cannot be done. */
-static bool is_behind_locked(const struct kv_stream_sync *sync,
-			     const struct kv_stream_place *place)
-{
-	const struct kv_stream_fence *fence;
-	const struct kvfs_xfer *xfer;
-
+	sync = wait->pool->session->stream_sync;
 	kv_assert_locked(&sync->session->lock);
-	if (sync->looks % LOOK_AT_ALL == 0)
-		return false;
-	TAILQ_FOREACH(fence, &sync->fences, others)
-		if (is_before(&fence->place, place))
-			return true;
-	TAILQ_FOREACH(xfer, &sync->waiting, synced)
-		if (is_before(&xfer->place, place))
-			return true;
-	return false;
-}
-
-/* Look at the fences, each without the lock: only the sync thread removes
- * fences from the list.  Return whether any fence was over. */
-static bool look_at_fences(struct kv_stream_sync *sync)
-{
-	struct kvfs_session *session = sync->session;
-	struct kv_stream_fence *fence, *next;
-	struct kvfs_pool *pool;
-	bool done, any = false;
-
-	for (fence = TAILQ_FIRST(&sync->fences); fence; fence = next) {
-		next = TAILQ_NEXT(fence, others);
-		if (is_behind_locked(sync, &fence->place))
-			continue;
-		pthread_mutex_unlock(&session->lock);
-		done = fence->pool->device->event_wait_is_done(
-			fence->event_wait);
-		pthread_mutex_lock(&session->lock);
-		next = TAILQ_NEXT(fence, others);
-		if (!done)
-			continue;
-		TAILQ_REMOVE(&sync->fences, fence, others);
-		pool = fence->pool;
-		fence->gone(fence->owner);
-		kv_session_completed_locked(session);
-		pthread_mutex_unlock(&session->lock);
-		kv_stream_fence_free(fence);
-		pthread_mutex_lock(&session->lock);
-		pool->busy--;
-		kv_session_changed_locked(session);
-		any = true;
-	}
-	return any;
+	if (!wait->begun)
+		wait->pool->busy++;
+	TAILQ_INSERT_TAIL(&sync->ended, wait, others);
+	pthread_cond_signal(&sync->work);
 }
 
 /* ---- the thread ---- */
 
-/* Look at the fences and transfers that wait now, at the first of each stream.
- * Return whether any event wait was over. */
+/* Return whether another event wait comes before @wait in the same stream.
+ * Then @wait cannot be done. */
+static bool is_behind_locked(const struct kv_stream_sync *sync,
+			     const struct kv_event_wait *wait)
+{
+	const struct kv_event_wait *other;
+
+	kv_assert_locked(&sync->session->lock);
+	if (sync->looks % LOOK_AT_ALL == 0 || !wait->stream)
+		return false;
+	TAILQ_FOREACH(other, &sync->waiting, others)
+		if (other->stream == wait->stream &&
+		    other->number < wait->number)
+			return true;
+	return false;
+}
+
+/* Look at the event waits that wait now, at the first of each stream, without
+ * the lock.  Return whether any was done. */
 static bool look_around(struct kv_stream_sync *sync)
 {
-	struct kvfs_xfer *xfer;
+	struct kvfs_session *session = sync->session;
+	struct kv_event_wait *wait;
+	bool done, any = false;
 	size_t n = 0;
-	bool any;
 
-	TAILQ_FOREACH(xfer, &sync->waiting, synced)
+	TAILQ_FOREACH(wait, &sync->waiting, others)
 		n++;
 	sync->looks++;
-	any = look_at_fences(sync);
-	while (n-- > 0 && (xfer = TAILQ_FIRST(&sync->waiting))) {
-		/* Move the transfer to the tail: round robin. */
-		TAILQ_REMOVE(&sync->waiting, xfer, synced);
-		TAILQ_INSERT_TAIL(&sync->waiting, xfer, synced);
-		if (!is_behind_locked(sync, &xfer->place))
-			any |= look_at(xfer);
+	while (n-- > 0 && (wait = TAILQ_FIRST(&sync->waiting))) {
+		/* Move the event wait to the tail: round robin. */
+		TAILQ_REMOVE(&sync->waiting, wait, others);
+		TAILQ_INSERT_TAIL(&sync->waiting, wait, others);
+		if (is_behind_locked(sync, wait))
+			continue;
+		pthread_mutex_unlock(&session->lock);
+		done = wait->pool->device->event_wait_is_done(wait->handle);
+		pthread_mutex_lock(&session->lock);
+		any |= done;
+		if (!done || !kv_event_wait_stop_locked(wait))
+			continue;
+		wait->done_locked(wait->owner);
+		if (!wait->kept)
+			kv_event_wait_end_locked(wait);
 	}
 	return any;
 }
@@ -350,93 +226,62 @@ static void *run(void *arg)
 {
 	struct kv_stream_sync *sync = arg;
 	struct kvfs_session *session = sync->session;
-	struct kvfs_xfer *xfer;
+	struct kv_event_wait *wait;
+	struct kvfs_pool *pool;
 	uint64_t at;
 
 	pthread_mutex_lock(&session->lock);
 	for (;;) {
-		while ((xfer = TAILQ_FIRST(&sync->over))) {
-			/* The transfer is COPIED: free its event wait. */
-			TAILQ_REMOVE(&sync->over, xfer, synced);
+		while ((wait = TAILQ_FIRST(&sync->ended))) {
+			TAILQ_REMOVE(&sync->ended, wait, others);
+			pool = wait->pool;
 			pthread_mutex_unlock(&session->lock);
-			kv_stream_sync_drop(xfer);
+			kv_event_wait_free(wait);
 			pthread_mutex_lock(&session->lock);
-			kv_steal(xfer->event_pool)->busy--;
+			pool->busy--;
 			kv_session_changed_locked(session);
-			kv_xfer_put_locked(xfer);
 		}
-		if (!TAILQ_EMPTY(&sync->waiting) ||
-		    !TAILQ_EMPTY(&sync->fences)) {
-			if (look_around(sync)) {
-				sync->pause = LOOK_FIRST_NS;
-				continue;
-			}
+		if (TAILQ_EMPTY(&sync->waiting)) {
+			if (sync->stop)
+				break;
+			kv_session_wait_for(session, &sync->work, UINT64_MAX);
+		} else if (look_around(sync)) {
+			sync->pause = LOOK_FIRST_NS;
+		} else if (TAILQ_EMPTY(&sync->ended)) {
 			/* Back off: a look is several calls of the driver, and
 			 * a long wait can take a little longer. */
 			at = kv_now_ns() + sync->pause;
 			sync->pause = KV_MIN(sync->pause + sync->pause / 4,
 					     LOOK_LAST_NS);
 			kv_session_wait_for(session, &sync->work, at);
-			continue;
 		}
-		if (!TAILQ_EMPTY(&sync->over))
-			continue;
-		if (sync->stop)
-			break;
-		kv_session_wait_for(session, &sync->work, UINT64_MAX);
 	}
-	pthread_mutex_unlock(&session->lock);
-	return NULL;
-}
-
-/* Detach memory from its device, which may take long.  Runs on a thread of its
- * own. */
-static void *detach(void *arg)
-{
-	struct kv_stream_sync *sync = arg;
-	struct kvfs_session *session = sync->session;
-
-	pthread_mutex_lock(&session->lock);
-	while (kv_detach_work(session) || !sync->stop)
-		if (TAILQ_EMPTY(&session->detaching) && !sync->stop)
-			kv_session_wait_for(session, &sync->detach, UINT64_MAX);
 	pthread_mutex_unlock(&session->lock);
 	return NULL;
 }
 
 int kv_stream_sync_start_locked(struct kvfs_session *session)
 {
-	struct kv_stream_sync *sync = session->stream_sync;
-	int r = 0;
+	struct kv_stream_sync *sync;
+	int r;
 
 	kv_assert_locked(&session->lock);
-	if (!sync) {
-		sync = calloc(1, sizeof(*sync));
-		if (!sync)
-			return -ENOMEM;
-		sync->session = session;
-		sync->pause = LOOK_FIRST_NS;
-		kv_cond_init(&sync->work);
-		pthread_cond_init(&sync->detach, NULL);
-		TAILQ_INIT(&sync->waiting);
-		TAILQ_INIT(&sync->fences);
-		TAILQ_INIT(&sync->over);
+	if (session->stream_sync)
+		return 0;
+	sync = calloc(1, sizeof(*sync));
+	if (!sync)
+		return -ENOMEM;
+	sync->session = session;
+	sync->pause = LOOK_FIRST_NS;
+	kv_cond_init(&sync->work);
+	TAILQ_INIT(&sync->waiting);
+	TAILQ_INIT(&sync->ended);
+	r = kv_thread_start(&sync->thread, "kvfs-sync", run, sync);
+	if (r < 0)
+		free(sync);
+	else
 		session->stream_sync = sync;
-	}
-	if (!sync->runs)
-		r = kv_thread_start(&sync->thread, "kvfs-sync", run, sync);
-	sync->runs |= r == 0;
-	if (r == 0 && !sync->detaches)
-		r = kv_thread_start(&sync->detacher, "kvfs-detach", detach,
-				    sync);
-	sync->detaches |= r == 0;
 	return r;
-}
-
-void kv_stream_sync_detach_locked(struct kvfs_session *session)
-{
-	kv_assert_locked(&session->lock);
-	pthread_cond_signal(&session->stream_sync->detach);
 }
 
 void kv_stream_sync_free(struct kv_stream_sync *sync)
@@ -446,14 +291,9 @@ void kv_stream_sync_free(struct kv_stream_sync *sync)
 	pthread_mutex_lock(&sync->session->lock);
 	sync->stop = true;
 	pthread_cond_signal(&sync->work);
-	pthread_cond_signal(&sync->detach);
 	pthread_mutex_unlock(&sync->session->lock);
-	if (sync->runs)
-		pthread_join(sync->thread, NULL);
-	if (sync->detaches)
-		pthread_join(sync->detacher, NULL);
+	pthread_join(sync->thread, NULL);
 	pthread_cond_destroy(&sync->work);
-	pthread_cond_destroy(&sync->detach);
 	free(sync);
 }
 

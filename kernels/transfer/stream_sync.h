@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream_sync.h - copies that begin after work on the device (event waits and
- * fences), and streams that continue after copies (submissions). */
+/* stream_sync.h - event waits, for work that the device must end before a
+ * transfer or a page's new use begins, and submissions, for streams that
+ * continue after copies. */
 #ifndef KV_KERNELS_TRANSFER_STREAM_SYNC_H
 #define KV_KERNELS_TRANSFER_STREAM_SYNC_H
 
@@ -9,12 +10,9 @@
 
 struct kv_stream_sync;
 
-/* Start the session's sync threads, if they do not run.  -ENOMEM, -EAGAIN. */
+/* Start the session's sync thread, if it does not run.  -ENOMEM, -EAGAIN. */
 int kv_stream_sync_start_locked(struct kvfs_session *session);
-/* Wake the thread that detaches the memory in session->detaching. */
-void kv_stream_sync_detach_locked(struct kvfs_session *session);
-/* Detach the memory that is left, and end the threads.  No transfer may be
- * under way.  Takes NULL. */
+/* End the thread.  No transfer may be under way.  Takes NULL. */
 void kv_stream_sync_free(struct kv_stream_sync *sync);
 
 /* Return the stream that a caller's handle @stream means: for NULL without an
@@ -24,48 +22,45 @@ void kv_stream_sync_free(struct kv_stream_sync *sync);
 int kv_stream_sync_resolve(const struct kvfs_device *device, void *stream,
 			   const void *event, void **ret_stream);
 
-/* Make the event wait of @xfer, for the stream or event in @opts.  Call this on
- * the caller's thread, without a lock, before the transfer is activated.
- * -EINVAL, -EOPNOTSUPP: as kv_stream_sync_resolve
- * -ENOMEM, errors of the device */
-int kv_stream_sync_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
-			const kvfs_opts *opts);
-/* Free the event wait of a transfer that was never activated.  No lock held. */
-void kv_stream_sync_drop(struct kvfs_xfer *xfer);
+/* ---- event waits ---- */
 
-/* Return whether @xfer must wait for its event wait.  If so,
- * xfer->ops->event_over_locked is called when the event wait is done.
- * kv_stream_sync_stop_locked ends the waiting, and returns whether @xfer was
- * waiting. */
-bool kv_stream_sync_waits_locked(struct kvfs_xfer *xfer);
-bool kv_stream_sync_stop_locked(struct kvfs_xfer *xfer);
-
-/* Free the event wait of @xfer soon, as all blocks are copied or have failed,
- * and keep @pool busy until then.  Return false if there is no event wait. */
-bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool);
-
-/* ---- fences ---- */
-
-/* A function to be called when the work that a stream was given so far is
- * over. */
-struct kv_stream_fence;
+/* The end of the work that a stream was given, or of an event. */
+struct kv_event_wait {
+	TAILQ_ENTRY(kv_event_wait) others; /* lock */
+	struct kvfs_pool *pool; /* busy from the begin or the end on */
+	void *handle;		/* the device's */
+	/* Of two event waits in the same stream the one with the lower number
+	 * is done first.  NULL: the stream is not known. */
+	const void *stream;
+	uint64_t number;
+	/* true: the owner calls kv_event_wait_end_locked, when the device has
+	 * used the handle.  false: the event wait ends when it is done. */
+	bool kept;
+	bool begun, waiting; /* lock */
+	void (*done_locked)(void *owner);
+	void *owner;
+};
 
 /*
- * Make a fence for the work that @stream was given so far, or for @event, as in
- * kv_stream_sync_resolve.  *@ret_fence becomes NULL if there is nothing to wait
- * for.  The caller holds no lock.
+ * Make an event wait for the work that @stream was given so far, or for @event,
+ * as in kv_stream_sync_resolve.  *@ret_wait is NULL if there is nothing to wait
+ * for; all functions below take NULL.  The caller holds no lock.
  * -EINVAL, -EOPNOTSUPP: as kv_stream_sync_resolve
  * -ENOMEM, errors of the device
  */
-int kv_stream_fence_new(struct kvfs_pool *pool, void *stream, void *event,
-			struct kv_stream_fence **ret_fence);
-/* Free a fence that has not begun.  The caller holds no lock.  Takes NULL. */
-void kv_stream_fence_free(struct kv_stream_fence *fence);
+int kv_event_wait_new(struct kvfs_pool *pool, void *stream, void *event,
+		      struct kv_event_wait **ret_wait);
+/* Free an event wait that has neither begun nor ended.  No lock held. */
+void kv_event_wait_free(struct kv_event_wait *wait);
 
-/* Call @gone(@owner) with session->lock held when the fence's work is over.
- * The pool is busy until then. */
-void kv_stream_fence_begin_locked(struct kv_stream_fence *fence,
-				  void (*gone)(void *owner), void *owner);
+/* Call @done_locked(@owner) when the work is over, on the sync thread; or now,
+ * if there is nothing to wait for. */
+void kv_event_wait_begin_locked(struct kv_event_wait *wait,
+				void (*done_locked)(void *owner), void *owner);
+/* Do not call done_locked.  Return whether it was still to be called. */
+bool kv_event_wait_stop_locked(struct kv_event_wait *wait);
+/* Have the sync thread free an event wait that does not wait. */
+void kv_event_wait_end_locked(struct kv_event_wait *wait);
 
 /* ---- submissions ---- */
 

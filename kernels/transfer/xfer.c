@@ -53,7 +53,7 @@ void kv_xfer_free(struct kvfs_xfer *xfer)
 		xfer->ops->drop(xfer);
 	free(xfer->pages);
 	free(xfer->ranges);
-	kv_stream_sync_drop(xfer);
+	kv_event_wait_free(xfer->event_wait);
 	free(xfer);
 }
 
@@ -184,8 +184,8 @@ static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
 		 * so. */
 		kv_lib_pool_use_locked(xfer->pool, xfer->pages, xfer->n_pages,
 				       !to_daemon, false);
-		if (!kv_stream_sync_over_locked(xfer, xfer->pool))
-			xfer->pool->busy--;
+		kv_event_wait_end_locked(kv_steal(xfer->event_wait));
+		xfer->pool->busy--;
 		xfer->pool = NULL;
 	}
 	if (stage == KVFS_COPIED && xfer->ops->copied_locked)
@@ -379,11 +379,13 @@ int kv_xfer_set_pages(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 	return 0;
 }
 
-int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
+int kv_opts_take(struct kvfs_xfer *xfer, struct kvfs_pool *pool,
 		 const kvfs_opts *opts, unsigned flags)
 {
 	const struct kv_layout *layout = pool->layout;
 	uint64_t bytes;
+	void *stream;
+	int r;
 
 	xfer->device = pool->device;
 	xfer->first_layer = opts->first_layer;
@@ -413,7 +415,14 @@ int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 		xfer->steps = (xfer->layers + xfer->layers_a_step - 1) /
 			      xfer->layers_a_step;
 	}
-	return kv_stream_sync_take(xfer, pool, opts);
+	if (xfer->n == 0)
+		return kv_stream_sync_resolve(pool->device, opts->stream,
+					      opts->event, &stream);
+	r = kv_event_wait_new(pool, opts->stream, opts->event,
+			      &xfer->event_wait);
+	if (xfer->event_wait)
+		xfer->event_wait->kept = true;
+	return r;
 }
 
 /* ---- ends ---- */
@@ -431,7 +440,8 @@ static void stop_running_locked(struct kvfs_session *session,
 		TAILQ_FOREACH(xfer, &session->active, others)
 			if (atomic_load(&xfer->stopped) == 0 &&
 			    (!pool || xfer->pool == pool) &&
-			    (!waits || xfer->waits_for_event))
+			    (!waits ||
+			     (xfer->event_wait && xfer->event_wait->waiting)))
 				break;
 		if (xfer)
 			kv_xfer_stop_locked(xfer, -ETIMEDOUT);

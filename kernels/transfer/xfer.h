@@ -34,8 +34,6 @@ struct kv_xfer_ops {
 	/* true: the transfer reads pages, and SEALED and DURABLE come after
 	 *       COPIED.  false: it writes pages, and ends with COPIED. */
 	bool to_daemon;
-	/* The transfer's event wait (stream_sync.h) is done. */
-	void (*event_over_locked)(struct kvfs_xfer *xfer);
 	/* xfer->stopped was set: end the blocks that have not begun. */
 	void (*stopped_locked)(struct kvfs_xfer *xfer);
 	/* Every block is COPIED (or SEALED), or has failed. */
@@ -57,13 +55,7 @@ struct kv_xfer_ops {
 	void (*drop)(struct kvfs_xfer *xfer);
 };
 
-/* Place of an event wait in a stream: of two in the same stream the one with
- * the lower number ends first. */
-struct kv_stream_place {
-	const void *stream; /* NULL: the stream is not known */
-	uint64_t number;
-};
-
+struct kv_event_wait; /* stream_sync.c */
 struct kv_submission; /* stream_sync.c */
 struct kv_hold;	      /* save.c */
 struct kv_load;	      /* load.c */
@@ -112,12 +104,7 @@ struct kvfs_xfer {
 	void *owner; /* for @over: a map, a fill or a set */
 
 	/* stream_sync.c */
-	void *event_wait;	      /* fixed until COPIED; NULL: none */
-	struct kv_stream_place place; /* of the event wait; fixed */
-	bool event_over;      /* guarded by lock; the event wait is done */
-	bool waits_for_event; /* guarded by lock */
-	struct kvfs_pool *event_pool;  /* guarded by lock; kept busy */
-	TAILQ_ENTRY(kvfs_xfer) synced; /* in a list of sync */
+	struct kv_event_wait *event_wait; /* fixed until COPIED; NULL: none */
 	/* guarded by lock; the SUBMITTED batches */
 	TAILQ_HEAD(, kv_submission) submissions;
 	size_t submitted;     /* guarded by lock; blocks not COPIED */
@@ -215,9 +202,9 @@ void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status);
  * from @opts.  @flags: the flags that this kind of transfer knows.  Call this
  * on the caller's thread, without a lock, before the transfer is activated.
  * -EINVAL: no such layers, or other flags
- * errors of kv_stream_sync_take
+ * errors of kv_event_wait_new
  */
-int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
+int kv_opts_take(struct kvfs_xfer *xfer, struct kvfs_pool *pool,
 		 const kvfs_opts *opts, unsigned flags);
 
 /* Store the byte ranges of the layers @first .. + @n, which must exist, in
