@@ -10,18 +10,14 @@
  *
  *               (new) -> RESERVING kv_save_batch_locked
  *               (new) -> SAVING    kv_save_batch_locked, of lent pages
- *           RESERVING -> COPYING   reserved: some blocks are new to the daemon
+ *           RESERVING -> QUEUED    reserved: some blocks are new to the daemon
  *           RESERVING -> over      reserved: no block is to be saved
- *           RESERVING -> UNWANTED  kv_save_batches_stop_locked
+ *              QUEUED -> COPYING   copy: a copy thread reads the pages
  *             COPYING -> SAVING    copy: the pages are in staging
- *             COPYING -> over      copy: the connection is gone, or the device
- *                                  failed, so that no block is sent
- *             COPYING -> UNWANTED  kv_save_batches_stop_locked, if no thread
- *                                  has begun the copy
  *              SAVING -> over      saved: the daemon has answered
- *              SAVING -> UNWANTED  leave_locked: at once with lent pages, else
- *                                  when the daemon is silent for long
- *            UNWANTED -> over      every answer has come
+ *                   * -> FAILED    fail_locked: an error; or the save is stopped,
+ *                                  but the pages are not being copied
+ *              FAILED -> over      with the last message or job of the batch
  *
  * INVARIANTS
  *   (1) A block's status is final before the block is counted as failed or
@@ -36,8 +32,8 @@
  *       not read it; without such an answer its staging is abandoned.
  *   (6) The batch's hold has a tag if and only if the daemon holds blocks under
  *       the batch's tag.
- *   (7) An UNWANTED batch has settled its blocks; it still owns its extent, and
- *       the daemon's reservations and leases.
+ *   (7) A FAILED batch has settled its blocks; it still owns its extent, and the
+ *       daemon's reservations and leases.
  *
  * LOCKING   session->lock.  The copy thread has the batch's extent for itself.
  */
@@ -58,18 +54,17 @@
 	(WIRE_MAX - (uint32_t)sizeof(struct wire_header) - \
 	 (uint32_t)sizeof(struct wire_save_pages))
 
-enum batch_state { RESERVING, COPYING, SAVING, UNWANTED };
+enum batch_state { RESERVING, QUEUED, COPYING, SAVING, FAILED };
 
 struct kv_save_batch {
 	struct kv_call call; /* first */
-	struct kv_call drop; /* WIRE_DROP of an UNWANTED batch */
-	/* in xfer->batches, unless the batch is UNWANTED */
+	struct kv_call drop; /* WIRE_DROP of a FAILED batch */
+	/* in xfer->batches, unless the batch is FAILED */
 	LIST_ENTRY(kv_save_batch) others;
 	enum batch_state state;
-	bool lent;	     /* fixed; from lent pages, not from staging */
-	unsigned unanswered; /* UNWANTED: answers and jobs to come */
+	bool lent;     /* fixed; from lent pages, not from staging */
+	unsigned refs; /* messages without an answer, and the job */
 	struct kv_job job;
-	bool begun; /* COPYING: a copy thread has begun to read pages */
 	struct kv_submission submission; /* while COPYING */
 	size_t submitted;		 /* blocks counted in xfer->submitted */
 	struct kvfs_xfer *xfer;
@@ -103,12 +98,15 @@ static void free_locked(struct kv_save_batch *batch)
 	free(batch);
 }
 
-static void end_locked(struct kv_save_batch *batch)
+/* Count an answer or the job as over; the last one ends the batch. */
+static void put_locked(struct kv_save_batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 
 	kv_assert_locked(&xfer->session->lock);
-	if (batch->state != UNWANTED)
+	if (--batch->refs > 0)
+		return;
+	if (batch->state != FAILED)
 		LIST_REMOVE(batch, others);
 	free_locked(batch);
 	kv_save_pump_locked(xfer->session);
@@ -154,6 +152,8 @@ static void fail_locked(struct kv_save_batch *batch, enum kvfs_stage stage,
 
 	kv_assert_locked(&batch->xfer->session->lock);
 	take_back(batch);
+	batch->state = FAILED;
+	LIST_REMOVE(batch, others);
 	for (size_t i = 0; i < batch->n; i++)
 		count(batch->xfer, batch->block[i], status, &tally);
 	kv_xfer_fail_locked(batch->xfer, stage, batch->n);
@@ -268,18 +268,19 @@ static void dropped(struct kv_call *call, int status, const void *items)
 {
 	(void)status;
 	(void)items;
-	end_locked((struct kv_save_batch *)call);
+	put_locked(kv_container(call, struct kv_save_batch, drop));
 }
 
-/* Give the batch's reservations back to the daemon, if it has any, and end the
- * batch. */
-static void drop_locked(struct kv_save_batch *batch)
+/* Give the reservations of a FAILED batch back to the daemon.  @of: as in
+ * send_keys_locked.  Without memory for the message, the reservations end with
+ * the connection. */
+static void drop_locked(struct kv_save_batch *batch, uint64_t of)
 {
 	kv_assert_locked(&batch->xfer->session->lock);
-	batch->call.done = dropped;
-	if (batch->lent ||
-	    send_keys_locked(batch, &batch->call, WIRE_DROP, 0) < 0)
-		end_locked(batch);
+	batch->drop.done = dropped;
+	if (!batch->lent &&
+	    send_keys_locked(batch, &batch->drop, WIRE_DROP, of) == 0)
+		batch->refs++;
 }
 
 /* Handle the reply to WIRE_SAVE or WIRE_SAVE_PAGES. */
@@ -290,10 +291,19 @@ static void saved(struct kv_call *call, int status, const void *items)
 	struct kvfs_xfer *xfer = batch->xfer;
 	struct tally tally = {0};
 
-	if (status < 0) {
+	if (batch->state == FAILED) {
+		/* The daemon may have sealed blocks of a stopped save. */
+		for (size_t i = 0; status >= 0 && i < batch->n; i++)
+			if (batch->hold && statuses[i].status == 0)
+				batch->hold->tag = call->tag;
+	} else if (status < 0) {
 		fail_locked(batch, batch->lent ? KVFS_COPIED : KVFS_SEALED,
 			    status);
-		drop_locked(batch);
+	}
+	if (batch->state == FAILED) {
+		if (status < 0)
+			drop_locked(batch, 0);
+		put_locked(batch);
 		return;
 	}
 	take_back(batch);
@@ -315,7 +325,7 @@ static void saved(struct kv_call *call, int status, const void *items)
 	if (batch->lent)
 		kv_xfer_reach_locked(xfer, KVFS_COPIED, tally.good);
 	kv_xfer_reach_locked(xfer, KVFS_SEALED, tally.good);
-	end_locked(batch);
+	put_locked(batch);
 }
 
 /* ---- copying ---- */
@@ -358,13 +368,6 @@ static int copy_pages(struct kv_save_batch *batch)
 	return kv_submission_run(&batch->submission, 0, &on_device, false);
 }
 
-static void answered_locked(struct kv_save_batch *batch)
-{
-	kv_assert_locked(&batch->xfer->session->lock);
-	if (--batch->unanswered == 0)
-		end_locked(batch);
-}
-
 /* Copy the pages of a batch to staging, and send the blocks to the daemon.
  * Runs on a copy thread. */
 static void copy(struct kv_job *job)
@@ -386,19 +389,20 @@ static void copy(struct kv_job *job)
 	int r;
 
 	pthread_mutex_lock(&session->lock);
-	batch->begun = batch->state != UNWANTED;
-	if (!batch->begun) {
-		answered_locked(batch); /* may free the batch */
+	if (batch->state == FAILED) {
+		put_locked(batch);
 		pthread_mutex_unlock(&session->lock);
 		return;
 	}
+	batch->state = COPYING;
 	pthread_mutex_unlock(&session->lock);
 	r = copy_pages(batch);
 	pthread_mutex_lock(&session->lock);
 	kv_xfer_unsubmit_locked(xfer, batch->submitted);
 	if (r < 0) {
 		fail_locked(batch, KVFS_COPIED, r);
-		drop_locked(batch);
+		drop_locked(batch, 0);
+		put_locked(batch);
 		pthread_mutex_unlock(&session->lock);
 		return;
 	}
@@ -416,7 +420,7 @@ static void copy(struct kv_job *job)
 	kv_xfer_reach_locked(xfer, KVFS_COPIED, batch->n);
 	if (r < 0) {
 		fail_locked(batch, KVFS_SEALED, r);
-		end_locked(batch);
+		put_locked(batch);
 	}
 	pthread_mutex_unlock(&session->lock);
 }
@@ -433,9 +437,10 @@ static void reserved(struct kv_call *call, int status, const void *items)
 	struct tally tally = {0};
 	size_t kept = 0;
 
-	if (status < 0) {
+	if (status < 0 && batch->state != FAILED)
 		fail_locked(batch, KVFS_COPIED, status);
-		end_locked(batch);
+	if (batch->state == FAILED) {
+		put_locked(batch);
 		return;
 	}
 	for (size_t i = 0; i < batch->n; i++) {
@@ -452,11 +457,11 @@ static void reserved(struct kv_call *call, int status, const void *items)
 	kv_xfer_reach_locked(xfer, KVFS_COPIED, tally.present);
 	kv_xfer_reach_locked(xfer, KVFS_SEALED, tally.present);
 	if (kept == 0) {
-		end_locked(batch);
+		put_locked(batch);
 		return;
 	}
 	xfer->pause = 0;
-	batch->state = COPYING;
+	batch->state = QUEUED;
 	kv_copier_submit(xfer->session->copier, &batch->job);
 }
 
@@ -497,6 +502,7 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent)
 	if (!batch)
 		return -ENOMEM;
 	batch->lent = lent;
+	batch->refs = 1;
 	batch->call.done = lent ? saved : reserved;
 	batch->state = lent ? SAVING : RESERVING;
 	batch->job.run = copy;
@@ -539,7 +545,6 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent)
 	}
 	if (r < 0) {
 		fail_locked(batch, KVFS_COPIED, r);
-		LIST_REMOVE(batch, others);
 		free_locked(batch);
 		kv_xfer_put_locked(xfer);
 	}
@@ -548,50 +553,10 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent)
 
 /* ---- stopping ---- */
 
-static void unwant_locked(struct kv_save_batch *batch)
-{
-	kv_assert_locked(&batch->xfer->session->lock);
-	batch->state = UNWANTED;
-	LIST_REMOVE(batch, others);
-}
-
-static void unwanted_reserved(struct kv_call *call, int status,
-			      const void *items)
-{
-	(void)status;
-	(void)items;
-	answered_locked((struct kv_save_batch *)call);
-}
-
-static void unwanted_dropped(struct kv_call *call, int status,
-			     const void *items)
-{
-	(void)status;
-	(void)items;
-	answered_locked(kv_container(call, struct kv_save_batch, drop));
-}
-
-static void unwanted_saved(struct kv_call *call, int status, const void *items)
-{
-	struct kv_save_batch *batch = (struct kv_save_batch *)call;
-	const struct wire_status *statuses = items;
-
-	if (status < 0) {
-		drop_locked(batch);
-		return;
-	}
-	for (size_t i = 0; batch->hold && i < batch->n; i++)
-		if (statuses[i].status == 0)
-			batch->hold->tag = call->tag;
-	end_locked(batch);
-}
-
 /*
- * Give up a batch of which no page is read: RESERVING, or COPYING with a job
- * that no thread has begun.  The reservations are dropped right behind the
- * request, so that the next save of the same keys does not find the keys
- * reserved.  Without memory for the WIRE_DROP, the reservations end with the
- * connection.
+ * Give up a batch of which no page is read: RESERVING, or QUEUED.  The
+ * reservations are dropped right behind the request, so that the next save of
+ * the same keys does not find the keys reserved.
  */
 static void give_back_locked(struct kv_save_batch *batch, int status)
 {
@@ -599,18 +564,11 @@ static void give_back_locked(struct kv_save_batch *batch, int status)
 
 	kv_assert_locked(&batch->xfer->session->lock);
 	fail_locked(batch, KVFS_COPIED, status);
-	unwant_locked(batch);
 	if (reserving &&
-	    kv_rpc_withdraw_locked(batch->xfer->session, &batch->call)) {
-		end_locked(batch);
-		return;
-	}
-	batch->unanswered = 1; /* the reply to WIRE_RESERVE, or the job */
-	batch->call.done = unwanted_reserved;
-	batch->drop.done = unwanted_dropped;
-	if (send_keys_locked(batch, &batch->drop, WIRE_DROP,
-			     reserving ? batch->call.tag : 0) == 0)
-		batch->unanswered++;
+	    kv_rpc_withdraw_locked(batch->xfer->session, &batch->call))
+		put_locked(batch);
+	else
+		drop_locked(batch, reserving ? batch->call.tag : 0);
 }
 
 /* Give up a SAVING batch.  The daemon may still seal its blocks; the answer is
@@ -619,10 +577,10 @@ static void leave_locked(struct kv_save_batch *batch, int status)
 {
 	kv_assert_locked(&batch->xfer->session->lock);
 	fail_locked(batch, batch->lent ? KVFS_COPIED : KVFS_SEALED, status);
-	unwant_locked(batch);
-	batch->call.done = unwanted_saved;
-	if (kv_rpc_withdraw_locked(batch->xfer->session, &batch->call))
-		drop_locked(batch);
+	if (!kv_rpc_withdraw_locked(batch->xfer->session, &batch->call))
+		return;
+	drop_locked(batch, 0);
+	put_locked(batch);
 }
 
 static void give_up_locked(struct kv_timer *timer)
@@ -655,8 +613,7 @@ void kv_save_batches_stop_locked(struct kvfs_xfer *xfer)
 		next = LIST_NEXT(batch, others);
 		if (batch->lent)
 			leave_locked(batch, stopped);
-		else if (batch->state == RESERVING ||
-			 (batch->state == COPYING && !batch->begun))
+		else if (batch->state == RESERVING || batch->state == QUEUED)
 			give_back_locked(batch, stopped);
 	}
 	if (xfer->left[KVFS_SEALED] == 0)

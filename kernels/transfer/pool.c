@@ -494,7 +494,7 @@ static void closing(struct kvfs_session *session)
 {
 	kv_xfers_drain(session, NULL);
 	session->stage_payload = 0; /* stop making stages */
-	while (session->stage_growing)
+	while (session->stage_making || session->stage_growing)
 		kv_session_wait(session, UINT64_MAX);
 }
 

@@ -14,7 +14,7 @@
  *           of a session's staging:
  *
  *              NONE -> MAKING    kv_staging_need_locked, a small one
- *            MAKING -> NEXT      stage_made_locked
+ *            MAKING -> NEXT      make_stage
  *              NEXT -> IN USE    kv_staging_swap_locked, when the stage before
  *                                is empty
  *            IN USE -> IN USE    kv_staging_grow_locked makes the next stage
@@ -246,9 +246,9 @@ struct offer {
 
 /* A stage that a thread is making. */
 struct make_stage {
-	struct kv_job job; /* first */
 	struct kvfs_session *session;
 	uint64_t generation, bytes;
+	bool large; /* saves go on with the present stage meanwhile */
 	bool asked; /* the caller has set the size (kvfs_pool_staging) */
 };
 
@@ -311,110 +311,85 @@ int kv_staging_swap_locked(struct kvfs_session *session)
 	return 0;
 }
 
-/* Keep @stage as session->stage_next, unless a larger stage is ready or in use. */
-static int stage_made_locked(const struct make_stage *make,
-			     struct kv_stage *stage)
-{
-	struct kvfs_session *session = make->session;
-	struct kv_stage *other = session->stage_next;
-
-	kv_assert_locked(&session->lock);
-	if (!kv_session_is_live(session, make->generation) ||
-	    (session->stage && session->stage->bytes >= stage->bytes) ||
-	    (other && other->bytes >= stage->bytes)) {
-		kv_stage_free(stage);
-		return 0;
-	}
-	kv_stage_free(other);
-	session->stage_next = stage;
-	/* Swap now: if no save is under way, no other function swaps. */
-	return kv_staging_swap_locked(session);
-}
-
-/* Make the first, small stage.  Runs on a copy thread. */
-static void make_stage(struct kv_job *job)
-{
-	struct make_stage *make = (struct make_stage *)job;
-	struct kvfs_session *session = make->session;
-	struct kv_stage *stage = NULL;
-	int r = kv_stage_new(make->bytes, false, false, &stage);
-
-	pthread_mutex_lock(&session->lock);
-	session->stage_making = false;
-	if (r == 0)
-		r = stage_made_locked(make, stage);
-	if (r < 0 && r != -ENOTCONN)
-		kv_saves_fail_locked(session, r);
-	free(make);
-	kv_save_pump_locked(session);
-	pthread_mutex_unlock(&session->lock);
-}
-
-/* Make a larger stage, on a thread of its own.  If that fails, saves continue
- * with the present stage. */
-static void *grow_stage(void *arg)
+/* Make a stage, and keep it as session->stage_next unless a larger one is ready or
+ * in use.  Without a first stage saves fail. */
+static void *make_stage(void *arg)
 {
 	struct make_stage *make = arg;
 	struct kvfs_session *session = make->session;
 	struct kv_stage *stage = NULL;
-	int r = kv_stage_new(make->bytes, true, !make->asked, &stage);
+	int r = kv_stage_new(make->bytes, make->large,
+			     make->large && !make->asked, &stage);
 
 	pthread_mutex_lock(&session->lock);
-	if (r == 0)
-		r = stage_made_locked(make, stage);
-	if (r < 0)
+	if (r == 0 &&
+	    (!kv_session_is_live(session, make->generation) ||
+	     (session->stage && session->stage->bytes >= stage->bytes) ||
+	     (session->stage_next &&
+	      session->stage_next->bytes >= stage->bytes))) {
+		kv_stage_free(stage);
+	} else if (r == 0) {
+		kv_stage_free(session->stage_next);
+		session->stage_next = stage;
+		/* If no save is under way, no other function swaps. */
+		r = kv_staging_swap_locked(session);
+	}
+	if (make->large)
+		session->stage_growing = false;
+	else
+		session->stage_making = false;
+	if (r < 0 && make->large)
 		session->stage_grows_at = kv_time_after(GROW_AGAIN_NS);
-	free(make);
+	else if (r < 0 && r != -ENOTCONN)
+		kv_saves_fail_locked(session, r);
 	kv_save_pump_locked(session);
-	session->stage_growing = false;
 	grow_asked_locked(session);
+	free(make);
 	pthread_detach(pthread_self());
 	kv_session_changed_locked(session);
 	pthread_mutex_unlock(&session->lock);
 	return NULL;
 }
 
-static int make_new_locked(struct kvfs_session *session, uint64_t bytes,
-			   struct make_stage **ret_make)
+static int make_locked(struct kvfs_session *session, uint64_t bytes, bool large)
 {
-	struct make_stage *make = calloc(1, sizeof(*make));
+	struct make_stage *make = malloc(sizeof(*make));
+	pthread_t thread;
 
 	kv_assert_locked(&session->lock);
 	if (!make)
 		return -ENOMEM;
-	make->job.run = make_stage;
-	make->job.kind = KV_JOB_SAVE;
-	make->session = session;
-	make->generation = atomic_load(&session->live);
-	make->bytes = bytes;
-	make->asked = session->staging_asked;
-	*ret_make = make;
+	*make = (struct make_stage){
+		.session = session,
+		.generation = atomic_load(&session->live),
+		.bytes = bytes,
+		.large = large,
+		.asked = session->staging_asked,
+	};
+	if (kv_thread_start(&thread, "kvfs-staging", make_stage, make) < 0) {
+		free(make);
+		return -ENOMEM;
+	}
+	if (large)
+		session->stage_growing = true;
+	else
+		session->stage_making = true;
 	return 0;
 }
 
 void kv_staging_grow_locked(struct kvfs_session *session, uint64_t block_bytes)
 {
 	uint64_t bytes = KV_MAX(session->staging_bytes, 2 * block_bytes);
-	struct make_stage *make;
-	pthread_t thread;
 
 	kv_assert_locked(&session->lock);
-	if (session->stage_growing || session->stage_next ||
-	    kv_now_ns() < session->stage_grows_at ||
-	    (session->stage && session->stage->bytes >= bytes) ||
-	    make_new_locked(session, bytes, &make) < 0)
-		return;
-	session->stage_growing = true;
-	if (kv_thread_start(&thread, "kvfs-staging", grow_stage, make) == 0)
-		return;
-	session->stage_growing = false;
-	free(make);
+	if (!session->stage_growing && !session->stage_next &&
+	    kv_now_ns() >= session->stage_grows_at &&
+	    (!session->stage || session->stage->bytes < bytes))
+		(void)make_locked(session, bytes, true);
 }
 
 int kv_staging_need_locked(struct kvfs_session *session, uint64_t block_bytes)
 {
-	uint64_t bytes = KV_MAX(KV_STAGE_FIRST, 2 * block_bytes);
-	struct make_stage *make;
 	int r = kv_staging_swap_locked(session);
 
 	kv_assert_locked(&session->lock);
@@ -425,14 +400,10 @@ int kv_staging_need_locked(struct kvfs_session *session, uint64_t block_bytes)
 	if (session->stage && session->stage->bytes >= 2 * block_bytes &&
 	    !(session->stage_full && session->stage_next))
 		return 0;
-	if (session->stage_making || session->stage_next)
-		return -EAGAIN;
-	r = make_new_locked(session, bytes, &make);
-	if (r < 0)
-		return r;
-	session->stage_making = true;
-	kv_copier_submit(session->copier, &make->job);
-	return -EAGAIN;
+	if (!session->stage_making && !session->stage_next)
+		r = make_locked(session,
+				KV_MAX(KV_STAGE_FIRST, 2 * block_bytes), false);
+	return r < 0 ? r : -EAGAIN;
 }
 
 void kv_staging_begin_locked(struct kvfs_session *session)
