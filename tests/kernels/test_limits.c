@@ -270,7 +270,7 @@ static void without_a_descriptor_there_is_no_connection_and_why(void **state)
 	kvfs_lease *lease;
 	int status = 0;
 
-	take_descriptors(w, 1); /* the session's own */
+	take_descriptors(w, 3); /* the session's own */
 	assert_int_equal(kvfs_open(w->path, &session), 0);
 	assert_int_equal(kvfs_space_open(session, "x", NULL, 0, &space),
 			 -EMFILE);
