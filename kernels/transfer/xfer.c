@@ -486,18 +486,32 @@ static int check_xfer(const struct kvfs_xfer *xfer, enum kvfs_stage stage)
 	return stage < KVFS_COPIED || stage > KVFS_SUBMITTED ? -EINVAL : 0;
 }
 
-static bool is_reached_locked(const struct kvfs_xfer *xfer,
-			      enum kvfs_stage stage)
+/* Return the result of waiting for @stage; -EAGAIN: not yet. */
+static long stage_result_locked(const struct kvfs_xfer *xfer, size_t stage)
 {
-	return stage == KVFS_SUBMITTED ? kv_xfer_is_submitted_locked(xfer)
-				       : xfer->left[stage] == 0;
+	if (stage != KVFS_SUBMITTED)
+		return xfer->left[stage] > 0 ? -EAGAIN : (long)xfer->got[stage];
+	return kv_xfer_is_submitted_locked(xfer) ? (long)xfer->got_submitted
+						 : -EAGAIN;
 }
 
-int kvfs_xfer_poll(kvfs_xfer *xfer, enum kvfs_stage stage)
+static long some_result_locked(const struct kvfs_xfer *xfer, size_t n)
 {
-	long r = kvfs_xfer_wait(xfer, stage, 0);
+	const size_t over = xfer->n - xfer->left[KVFS_COPIED];
 
-	return r >= 0 ? 1 : r == -ETIMEDOUT ? 0 : (int)r;
+	return over >= n ? (long)over : -EAGAIN;
+}
+
+static long layer_result_locked(const struct kvfs_xfer *xfer, size_t layer)
+{
+	if (xfer->left[KVFS_COPIED] == 0)
+		return 0;
+	return xfer->steps > 1 && xfer->ops->step_is_over &&
+			       xfer->ops->step_is_over(
+				       xfer, (layer - xfer->first_layer) /
+						     xfer->layers_a_step)
+		       ? 0
+		       : -EAGAIN;
 }
 
 /* Copy KV_HELP_BYTES of the transfer, unless the copy threads have all of it. */
@@ -517,44 +531,58 @@ static bool help_locked(struct kvfs_xfer *xfer)
 	return true;
 }
 
-long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline)
+/* Wait until @result_locked, of @what, is not -EAGAIN, and return the result; or
+ * -ETIMEDOUT after @deadline nanoseconds. */
+static long wait_for(struct kvfs_xfer *xfer, size_t what,
+		     long (*result_locked)(const struct kvfs_xfer *xfer,
+					   size_t what),
+		     uint64_t deadline)
 {
-	uint64_t at = kv_time_after(deadline);
-	long r = check_xfer(xfer, stage);
+	const uint64_t at = kv_time_after(deadline);
+	long r;
 
-	if (r < 0)
-		return r;
 	pthread_mutex_lock(&xfer->session->lock);
-	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked)
-		xfer->ops->want_durable_locked(xfer);
-	while (!is_reached_locked(xfer, stage) && r == 0)
-		if (kv_now_ns() >= at)
+	while ((r = result_locked(xfer, what)) == -EAGAIN) {
+		if (kv_now_ns() >= at) {
 			r = -ETIMEDOUT;
-		else if (!help_locked(xfer))
-			r = kv_session_wait(xfer->session, at);
-	if (is_reached_locked(xfer, stage))
-		r = (long)(stage == KVFS_SUBMITTED ? xfer->got_submitted
-						   : xfer->got[stage]);
+			break;
+		}
+		if (!help_locked(xfer))
+			kv_session_wait(xfer->session, at);
+	}
 	pthread_mutex_unlock(&xfer->session->lock);
 	return r;
 }
 
-long kvfs_xfer_wait_some(kvfs_xfer *xfer, size_t n, uint64_t deadline)
+int kvfs_xfer_poll(kvfs_xfer *xfer, enum kvfs_stage stage)
 {
-	uint64_t at = kv_time_after(deadline);
-	long r = check_xfer(xfer, KVFS_COPIED);
+	long r = kvfs_xfer_wait(xfer, stage, 0);
+
+	return r >= 0 ? 1 : r == -ETIMEDOUT ? 0 : (int)r;
+}
+
+long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline)
+{
+	int r = check_xfer(xfer, stage);
 
 	if (r < 0)
 		return r;
-	if (n > xfer->n)
-		return -EINVAL;
-	pthread_mutex_lock(&xfer->session->lock);
-	while (xfer->n - xfer->left[KVFS_COPIED] < n && r == 0)
-		r = kv_session_wait(xfer->session, at);
-	if (xfer->n - xfer->left[KVFS_COPIED] >= n)
-		r = (long)(xfer->n - xfer->left[KVFS_COPIED]);
-	pthread_mutex_unlock(&xfer->session->lock);
-	return r;
+	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked) {
+		pthread_mutex_lock(&xfer->session->lock);
+		xfer->ops->want_durable_locked(xfer);
+		pthread_mutex_unlock(&xfer->session->lock);
+	}
+	return wait_for(xfer, stage, stage_result_locked, deadline);
+}
+
+long kvfs_xfer_wait_some(kvfs_xfer *xfer, size_t n, uint64_t deadline)
+{
+	int r = check_xfer(xfer, KVFS_COPIED);
+
+	if (r < 0)
+		return r;
+	return n > xfer->n ? -EINVAL
+			   : wait_for(xfer, n, some_result_locked, deadline);
 }
 
 /* ---- waiting for a layer ---- */
@@ -569,15 +597,6 @@ int kv_xfer_check_layer(const struct kvfs_xfer *xfer, uint32_t layer)
 			       layer - xfer->first_layer < xfer->layers
 		       ? 0
 		       : -EINVAL;
-}
-
-static bool layer_is_over(const struct kvfs_xfer *xfer, uint32_t layer)
-{
-	if (xfer->left[KVFS_COPIED] == 0)
-		return true;
-	return xfer->steps > 1 && xfer->ops->step_is_over &&
-	       xfer->ops->step_is_over(xfer, (layer - xfer->first_layer) /
-						     xfer->layers_a_step);
 }
 
 /* A waiting thread increments layer_waiters before it looks at the step, and
@@ -601,20 +620,13 @@ int kvfs_xfer_poll_layer(kvfs_xfer *xfer, uint32_t layer)
 
 int kvfs_xfer_wait_layer(kvfs_xfer *xfer, uint32_t layer, uint64_t deadline)
 {
-	uint64_t at = kv_time_after(deadline);
 	int r = kv_xfer_check_layer(xfer, layer);
 
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&xfer->session->lock);
 	atomic_fetch_add(&xfer->layer_waiters, 1);
-	while (!layer_is_over(xfer, layer) && r == 0)
-		r = deadline == 0 ? -ETIMEDOUT
-				  : kv_session_wait(xfer->session, at);
+	r = (int)wait_for(xfer, layer, layer_result_locked, deadline);
 	atomic_fetch_sub(&xfer->layer_waiters, 1);
-	if (layer_is_over(xfer, layer))
-		r = 0;
-	pthread_mutex_unlock(&xfer->session->lock);
 	return r;
 }
 
