@@ -70,26 +70,22 @@ long kv_queries_check(const kvfs_query *queries, size_t n_queries,
 void kv_query_probe(const kvfs_query *query, uint8_t *ret_states)
 {
 	struct wire_key items[WIRE_BATCH];
-	uint64_t generation;
 	size_t n;
-	uint32_t id;
-	long r;
+	long r = 0;
 
 	memset(ret_states, KVFS_ABSENT, query->n);
-	r = kv_lib_space_id(query->space, &id, &generation);
 	for (size_t i = 0; i < query->n && r >= 0; i += n) {
 		n = KV_MIN(query->n - i, (size_t)WIRE_BATCH);
 		kv_wire_keys(query->keys + i, n, items);
-		r = kv_ask(query->space->session,
-			   &(struct kv_question){
-				   .header = {.type = WIRE_PROBE,
-					      .count = (uint32_t)n,
-					      .space = id},
-				   .items = items,
-				   .bytes = n * sizeof(items[0]),
-				   .reply = ret_states + i,
-				   .room = n,
-			   });
+		r = kv_space_ask(query->space,
+				 &(struct kv_question){
+					 .header = {.type = WIRE_PROBE,
+						    .count = (uint32_t)n},
+					 .items = items,
+					 .bytes = n * sizeof(items[0]),
+					 .reply = ret_states + i,
+					 .room = n,
+				 });
 		if (r >= 0 && (size_t)r != n)
 			r = -EPROTO;
 		if (r < 0)
@@ -133,7 +129,6 @@ static long change(kvfs_space *space, struct wire_header header,
 {
 	struct wire_status statuses[WIRE_BATCH] = {0};
 	struct wire_key items[WIRE_BATCH];
-	uint64_t generation;
 	size_t batch;
 	long done = 0, r = kv_session_check(space ? space->session : NULL);
 	int status;
@@ -142,20 +137,20 @@ static long change(kvfs_space *space, struct wire_header header,
 		return r;
 	if (!kv_wire_keys_are_valid(keys, n))
 		return -EINVAL;
-	r = kv_lib_space_id(space, &header.space, &generation);
 	for (size_t i = 0; i < n; i += batch) {
 		batch = KV_MIN(n - i, (size_t)WIRE_BATCH);
 		header.count = (uint32_t)batch;
 		kv_wire_keys(keys + i, batch, items);
 		if (r >= 0)
-			r = kv_ask(space->session,
-				   &(struct kv_question){
-					   .header = header,
-					   .items = items,
-					   .bytes = batch * sizeof(items[0]),
-					   .reply = statuses,
-					   .room = batch * sizeof(statuses[0]),
-				   });
+			r = kv_space_ask(
+				space,
+				&(struct kv_question){
+					.header = header,
+					.items = items,
+					.bytes = batch * sizeof(items[0]),
+					.reply = statuses,
+					.room = batch * sizeof(statuses[0]),
+				});
 		if (r >= 0 && (size_t)r != batch * sizeof(statuses[0]))
 			r = -EPROTO;
 		for (size_t j = 0; j < batch; j++) {
@@ -171,9 +166,8 @@ static long change(kvfs_space *space, struct wire_header header,
 long kvfs_evict(kvfs_space *space, const kvfs_key *keys, size_t n,
 		int *ret_statuses)
 {
-	struct wire_header header = {.type = WIRE_EVICT};
-
-	return change(space, header, keys, n, ret_statuses);
+	return change(space, (struct wire_header){.type = WIRE_EVICT}, keys, n,
+		      ret_statuses);
 }
 
 /* The batches are sent from the tail of the chain on, as the daemon also goes
@@ -208,24 +202,26 @@ int kvfs_ended(kvfs_space *space, const kvfs_key *keys, size_t n)
 	return 0;
 }
 
+/* Pin or unpin (@arg 0) a range of a chain. */
+static long pin(kvfs_space *space, const kvfs_key *keys, size_t first,
+		size_t end, uint64_t arg, int *ret_statuses)
+{
+	if (!keys || first > end)
+		return -EINVAL;
+	return change(space, (struct wire_header){.type = WIRE_PIN, .arg = arg},
+		      keys + first, end - first, ret_statuses);
+}
+
 long kvfs_pin(kvfs_space *space, const kvfs_key *keys, size_t first, size_t end,
 	      int *ret_statuses)
 {
-	struct wire_header header = {.type = WIRE_PIN, .arg = 1};
-
-	return keys && first <= end ? change(space, header, keys + first,
-					     end - first, ret_statuses)
-				    : -EINVAL;
+	return pin(space, keys, first, end, 1, ret_statuses);
 }
 
 long kvfs_unpin(kvfs_space *space, const kvfs_key *keys, size_t first,
 		size_t end, int *ret_statuses)
 {
-	struct wire_header header = {.type = WIRE_PIN, .arg = 0};
-
-	return keys && first <= end ? change(space, header, keys + first,
-					     end - first, ret_statuses)
-				    : -EINVAL;
+	return pin(space, keys, first, end, 0, ret_statuses);
 }
 
 /* Buffer for the items of a reply, and the time to wait for the reply. */
@@ -310,24 +306,22 @@ static long ask_and_wait(struct kvfs_session *session, uint64_t generation,
 	return r;
 }
 
-/* Send a request @type without items, and wait. */
-static int change_space(struct kvfs_session *session, enum wire_type type,
-			uint32_t space, uint64_t generation)
+/* Send a request @type about the whole space, and wait. */
+static int change_space(kvfs_space *space, enum wire_type type)
 {
-	struct kv_packet packet = {
-		.header = {.type = type, .space = space},
-		.fd = -1,
-	};
+	struct kv_packet packet = {.header = {.type = type}, .fd = -1};
+	uint64_t generation;
+	int r = kv_lib_space_id(space, &packet.header.space, &generation);
 
-	return (int)ask_and_wait(session, generation, &packet,
+	if (r < 0)
+		return r == -ETIMEDOUT ? -ENOTCONN : r;
+	return (int)ask_and_wait(space->session, generation, &packet,
 				 &(struct room){0});
 }
 
 int kvfs_space_clear(kvfs_space *space)
 {
 	struct kvfs_session *session = space ? space->session : NULL;
-	uint64_t generation;
-	uint32_t id;
 	int r = kv_session_check(session);
 
 	if (r < 0)
@@ -338,10 +332,7 @@ int kvfs_space_clear(kvfs_space *space)
 	if (session->user)
 		session->user->clearing_locked(session, space->name);
 	pthread_mutex_unlock(&session->lock);
-	r = kv_lib_space_id(space, &id, &generation);
-	if (r < 0)
-		return r == -ETIMEDOUT ? -ENOTCONN : r;
-	r = change_space(session, WIRE_CLEAR, id, generation);
+	r = change_space(space, WIRE_CLEAR);
 	if (r != 0 && r != -ETIMEDOUT)
 		return r;
 	pthread_mutex_lock(&session->lock);
@@ -456,8 +447,6 @@ long kvfs_space_forget(kvfs_space *space, const kvfs_key *keys, size_t n,
 
 int kvfs_space_remove(kvfs_space *space)
 {
-	uint64_t generation;
-	uint32_t id;
 	int r = kv_session_check(space ? space->session : NULL);
 
 	if (r < 0)
@@ -466,10 +455,7 @@ int kvfs_space_remove(kvfs_space *space)
 	for (int i = 0; i < REMOVE_TRIES && r == -ENOTEMPTY; i++) {
 		r = kvfs_space_clear(space);
 		if (r == 0)
-			r = kv_lib_space_id(space, &id, &generation);
-		if (r == 0)
-			r = change_space(space->session, WIRE_SPACE_REMOVE, id,
-					 generation);
+			r = change_space(space, WIRE_SPACE_REMOVE);
 	}
 	if (r == 0)
 		kv_lib_space_gone(space);

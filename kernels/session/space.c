@@ -209,6 +209,14 @@ int kv_lib_space_id(struct kvfs_space *space, uint32_t *ret_id,
 	}
 }
 
+long kv_space_ask(struct kvfs_space *space, struct kv_question *question)
+{
+	uint64_t generation;
+	int r = kv_lib_space_id(space, &question->header.space, &generation);
+
+	return r < 0 ? r : kv_ask(space->session, question);
+}
+
 int kv_lib_space_miss(int r)
 {
 	if (r >= 0)
@@ -358,12 +366,8 @@ uint64_t kvfs_space_payload(kvfs_space *space)
  * hangs. */
 static long ask(kvfs_space *space, struct kv_question *question)
 {
-	uint64_t generation;
-	long r;
+	long r = kv_space_ask(space, question);
 
-	r = kv_lib_space_id(space, &question->header.space, &generation);
-	if (r == 0)
-		r = kv_ask(space->session, question);
 	return r == -ETIMEDOUT ? -ENOTCONN : r;
 }
 

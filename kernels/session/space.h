@@ -32,6 +32,11 @@ struct kvfs_space {
 int kv_lib_space_id(struct kvfs_space *space, uint32_t *ret_id,
 		    uint64_t *ret_generation);
 
+/* Ask a question about the space, as kv_ask does.  Errors also as for
+ * kv_lib_space_id. */
+struct kv_question;
+long kv_space_ask(struct kvfs_space *space, struct kv_question *question);
+
 /* Translate an error of kv_lib_space_id for look-ups of blocks: a space that
  * the caller may not read counts as absent (-ENOENT). */
 int kv_lib_space_miss(int r);
