@@ -74,18 +74,6 @@ void kv_hold_put_locked(struct kv_hold *hold);
 void kv_hold_block_locked(struct kvfs_xfer *xfer, size_t i,
 			  struct kv_hold *hold, uint64_t tag);
 
-/* ---- until the blocks are durable (flush.c) ---- */
-
-/* Note that a caller waits for a save or barrier to be DURABLE, and flush it
- * once all blocks have sealed. */
-void kv_flush_ask_locked(struct kvfs_xfer *xfer);
-/* Call this when a save has sealed: completes barriers, and flushes the save if
- * a caller waits for DURABLE. */
-void kv_flush_saved_locked(struct kvfs_xfer *save);
-/* Stop waiting for DURABLE: blocks that do not become DURABLE within the grace
- * period end with @status. */
-void kv_flush_stop_locked(struct kvfs_xfer *xfer, int status);
-
 /* ---- batches (batch.c) ---- */
 
 /* Return the number of blocks for the next batch, from @lent pages or by way of

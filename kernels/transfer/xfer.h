@@ -111,7 +111,7 @@ struct kvfs_xfer {
 	bool all_submitted;   /* lock */
 	size_t got_submitted; /* guarded by lock; not failed then */
 
-	/* guarded by lock; flush.c */
+	/* guarded by lock; save.c */
 	bool flush_asked; /* a caller waits until the transfer is DURABLE */
 	bool flush_sent;
 	struct kv_keys keys; /* guarded by lock; flush or prefetch */
