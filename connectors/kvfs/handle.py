@@ -2,6 +2,7 @@
 """handle - reference-counted handles of libkvfs; the session ends last."""
 from __future__ import annotations
 
+import _thread
 import errno
 import threading
 import time
@@ -78,12 +79,29 @@ def sliced(wait: Any, what: tuple[Any, ...], timeout: float | None) -> int:
             return got
 
 
-def apart(call: Any, *what: Any) -> int:
-    """Run @call(*@what) on another thread, so that the main thread handles signals."""
-    got: list[int] = []
-    thread = threading.Thread(target=lambda: got.append(call(*what)), daemon=True)
-    thread.start()
-    thread.join()
+def apart(call: Any, *what: Any, keep: object = None) -> Any:
+    """Return @call(*@what), which may take a second or more.  The main thread has another
+    thread make the call, and handles signals meanwhile.  @keep lives until the call returns."""
+    got: list[Any] = []
+    done = _thread.allocate_lock()  # a signal cannot leave it in between, as it can a Condition
+
+    def run(_keep: object) -> None:
+        try:
+            got.append(call(*what))
+        except BaseException as error:
+            got.append(error)
+        done.release()
+
+    if threading.current_thread() is not threading.main_thread():
+        return call(*what)
+    done.acquire()
+    try:
+        _thread.start_new_thread(run, (keep,))
+    except RuntimeError:  # the interpreter ends
+        return call(*what)
+    done.acquire()
+    if isinstance(got[0], BaseException):
+        raise got[0]
     return got[0]
 
 

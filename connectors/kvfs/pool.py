@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._native import ffi, lib
 from .errors import I64, U32, U64, Error, check, not_c, numbers_not_c, text
-from .handle import NO_STREAM, POOL, XFER, Handle, Owner, options, within
+from .handle import NO_STREAM, POOL, XFER, Handle, Owner, apart, options, within
 from .keys import Keys, Name
 from .lease import DTYPES
 from .transfer import Stage, Transfer
@@ -107,7 +107,8 @@ class Pool(Owner):
         Transfers that have not begun are abandoned (ETIMEDOUT) after some seconds if the daemon
         hangs, and after five if they wait for a stream.  If a device hangs during a copy, wait
         until the device no longer uses the memory."""
-        super().close()
+        handle, self._handle = [self._handle], None
+        apart(handle.clear)
 
     def info(self) -> dict[str, Any]:
         """Return how bytes are copied (`path`, `reason`), and how much is pinned and in use."""

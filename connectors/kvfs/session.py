@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ._native import ffi, lib
 from .errors import Error, check, not_c, text, U32
-from .handle import FOREVER, SESSION, Handle, Owner, nanoseconds
+from .handle import FOREVER, SESSION, Handle, Owner, apart, nanoseconds
 from .pool import Memory, Pool, View
 from .space import Space
 
@@ -61,7 +61,7 @@ class Session(Owner):
         handle = Handle(SESSION)
         self.path = os.fsdecode(path)
         text("the path", self.path)
-        check(lib.kvfs_open(os.fsencode(path), handle.out), f"open {self.path}")
+        check(apart(lib.kvfs_open, os.fsencode(path), handle.out), f"open {self.path}")
         self._handle = handle.made()
         self._awaited = Awaited(self._handle)
 
@@ -103,7 +103,7 @@ class Session(Owner):
     def stats(self) -> str:
         """Return the daemon's figures, as in .kvfs/stats.  ENOTCONN."""
         out = ffi.new("char **")
-        check(lib.kvfs_stats(self.handle.c, out), "stats")
+        check(apart(lib.kvfs_stats, self.handle.c, out), "stats")
         try:
             return bytes(ffi.string(out[0])).decode()
         finally:

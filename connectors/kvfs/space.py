@@ -67,8 +67,8 @@ def query(spaces: Sequence[Space], keys: Sequence[Keys]) -> tuple[Any, list[Any]
 def match(spaces: Sequence[Space], keys: Sequence[Keys]) -> int:
     """Return the number of blocks of the prefix that every space can reuse, by its reuse
     rule.  There is one space for each rank or layer group of a model, with its keys."""
-    array, _kept = query(spaces, keys)
-    return check(lib.kvfs_match(array, len(spaces)), "match")
+    array, kept = query(spaces, keys)
+    return check(apart(lib.kvfs_match, array, len(spaces), keep=kept), "match")
 
 
 def match_tokens(spaces: Sequence[Space], keys: Sequence[Keys], *, tokens: int = 0,
@@ -77,7 +77,7 @@ def match_tokens(spaces: Sequence[Space], keys: Sequence[Keys], *, tokens: int =
     lengths.  The keys of a space belong to the blocks from token @starts on (default: 0); tokens
     before count as present.  If @tokens is not 0, the prompt has that many tokens, and a block that ends
     later does not count."""
-    array, _kept = query(spaces, keys)
+    array, kept = query(spaces, keys)
     first = [0] * len(spaces) if starts is None else list(starts)
     if len(first) != len(spaces):
         raise ValueError(f"{len(first)} starts for {len(spaces)} spaces")
@@ -86,7 +86,7 @@ def match_tokens(spaces: Sequence[Space], keys: Sequence[Keys], *, tokens: int =
             c.start, c.tokens = start, tokens
         except (TypeError, OverflowError) as error:
             raise not_c(error, starts=(start, U64), tokens=(tokens, U64)) from None
-    found = int(lib.kvfs_match_tokens(array, len(spaces)))
+    found = int(apart(lib.kvfs_match_tokens, array, len(spaces), keep=kept))
     if found == -errno.EINVAL:
         raise Error(errno.EINVAL, "match", why="a start within a block, keys of several lengths, or "
                     "a layout that does not say how many tokens a block has")
@@ -109,7 +109,7 @@ def acquire(spaces: Sequence[Space], keys: Sequence[Keys], *, deadline: float | 
 class Together:
     """The spaces of one model, one for each layer group and rank.  One call matches and holds
     the blocks that all of them have.  Of a space with a window of blocks (0: none) only the
-    last blocks are held.  One thread at a time."""
+    last blocks are held."""
 
     def __init__(self, spaces: Sequence[Space], windows: Sequence[int] | None = None) -> None:
         self._spaces = list(spaces)
@@ -122,7 +122,6 @@ class Together:
         except (TypeError, OverflowError) as error:
             raise numbers_not_c(error, "a window", self._windows, U32) from None
         self._queries, _ = query(self._spaces, [Keys()] * len(self._spaces))
-        self._held = ffi.new("long *")
 
     def hold(self, keys: Keys, *, deadline: float | None = None, wait: float = 0.0, user: int = 0,
              missing: bool = False) -> tuple[int, Lease | None, int | None]:
@@ -133,18 +132,22 @@ class Together:
         matches, which saves a round trip: the lease then shows which blocks came within
         @deadline, also from other nodes."""
         keys, one, ns = Keys.of(keys), self._spaces[0], nanoseconds(wait)
-        handle = Handle(LEASE, one._session)
+        handle, count = Handle(LEASE, one._session), ffi.new("long *")
+        queries = ffi.new("kvfs_query[]", len(self._spaces))
+        ffi.memmove(queries, self._queries, ffi.sizeof(queries))
+        what = (queries, self._c_windows, len(self._spaces), keys.c, len(keys), within(deadline),
+                min(ns, SLICE), user, missing, handle.out, count)
         try:
-            hit = check(lib.chain_hold(self._queries, self._c_windows, len(self._spaces), keys.c,
-                                       len(keys), within(deadline), min(ns, SLICE), user, missing,
-                                       handle.out, self._held), "hold")
+            # Without a look-up the call does not wait for the daemon.
+            hit = check(lib.chain_hold(*what) if missing and not any(self._windows) else
+                        apart(lib.chain_hold, *what, keep=(self._handles, keys)), "hold")
         except (TypeError, OverflowError) as error:
             raise not_c(error, user=(user, U64)) from None
         if hit == 0:
             return 0, None, None
         whole = keys if hit == len(keys) else keys[:hit]
         parts = [whole[hit - window:] if 0 < window < hit else whole for window in self._windows]
-        lease, held = Lease(handle, one._awaited, self._spaces, parts), self._held[0]
+        lease, held = Lease(handle, one._awaited, self._spaces, parts), count[0]
         if held != -errno.ETIMEDOUT:
             return hit, lease, check(held, "hold")
         if ns > SLICE and (held := lease.held((ns - SLICE) / 1e9)) == 0:
@@ -161,9 +164,8 @@ class Space(Owner):
         self._handle = None
         handle = Handle(SPACE, session)
         self.name = name
-        opened = lib.kvfs_space_open(session.c, text("a space's name", name),
-                                     text("a layout", layout) if layout is not None else ffi.NULL,
-                                     flags, handle.out)
+        opened = apart(lib.kvfs_space_open, session.c, text("a space's name", name),
+                       text("a layout", layout) if layout is not None else ffi.NULL, flags, handle.out)
         if opened == -errno.EINVAL:
             raise Error(errno.EINVAL, f"space {name}", why=self._wrong(name, layout))
         check(opened, f"space {name}")
@@ -249,9 +251,9 @@ class Space(Owner):
     def probe(self, keys: Iterable[Name]) -> list[State]:
         """Return the state of each block."""
         some = Keys.of(keys)
-        array, _kept = query([self], [some])
+        array, kept = query([self], [some])
         states = ffi.new("uint8_t[]", max(1, len(some)))
-        check(lib.kvfs_probe(array, 1, states), f"probe {self.name}")
+        check(apart(lib.kvfs_probe, array, 1, states, keep=kept), f"probe {self.name}")
         return [State(state) for state in states[0:len(some)]]
 
     def acquire(self, keys: Iterable[Name], *, deadline: float | None = None,
@@ -284,9 +286,7 @@ class Space(Owner):
 
     def evict(self, keys: Iterable[Name]) -> int:
         """Remove the blocks from all tiers; return how many there were."""
-        some = Keys.of(keys)
-        return check(lib.kvfs_evict(self.handle.c, some.c, len(some), ffi.NULL),
-                     f"evict {self.name}")
+        return self._each("evict", lib.kvfs_evict, keys)
 
     def ended(self, keys: Iterable[Name]) -> None:
         """Hint that the conversation is over: these blocks may be evicted before others."""
@@ -294,14 +294,15 @@ class Space(Owner):
         check(lib.kvfs_ended(self.handle.c, some.c, len(some)), f"ended {self.name}")
 
     def pin(self, keys: Iterable[Name]) -> int:
-        some = Keys.of(keys)
-        return check(lib.kvfs_pin(self.handle.c, some.c, 0, len(some), ffi.NULL),
-                     f"pin {self.name}")
+        return self._each("pin", lib.kvfs_pin, keys, 0)
 
     def unpin(self, keys: Iterable[Name]) -> int:
+        return self._each("unpin", lib.kvfs_unpin, keys, 0)
+
+    def _each(self, what: str, call: Any, keys: Iterable[Name], *first: int) -> int:
         some = Keys.of(keys)
-        return check(lib.kvfs_unpin(self.handle.c, some.c, 0, len(some), ffi.NULL),
-                     f"unpin {self.name}")
+        return check(apart(call, self.handle.c, some.c, *first, len(some), ffi.NULL, keep=some),
+                     f"{what} {self.name}")
 
     def clear(self) -> None:
         """Remove every block; takes a minute at most."""
@@ -322,8 +323,7 @@ class Space(Owner):
         at_most = max(at_most, LIST_MIN)
         while True:
             array = ffi.new(KEYS, at_most)
-            n = check(lib.kvfs_space_keys(self.handle.c, cursor, array, at_most),
-                      f"keys of {self.name}")
+            n = check(apart(lib.kvfs_space_keys, self.handle.c, cursor, array, at_most), f"keys of {self.name}")
             if n:
                 yield Keys.from_c(array, n)
             if cursor[0] == 0:
@@ -344,9 +344,9 @@ class Space(Owner):
         told = ffi.new("kvfs_tokens[]", TOKENS_AT_ONCE)
         room = ffi.new("uint64_t[]", TOKENS_ROOM // 8)
         while len(found) < len(some):
-            n = check(lib.kvfs_space_tokens(self.handle.c, some.c + len(found),
-                                            min(len(some) - len(found), TOKENS_AT_ONCE), told, room,
-                                            TOKENS_ROOM), f"tokens of {self.name}")
+            n = check(apart(lib.kvfs_space_tokens, self.handle.c, some.c + len(found),
+                            min(len(some) - len(found), TOKENS_AT_ONCE), told, room, TOKENS_ROOM,
+                            keep=some), f"tokens of {self.name}")
             for c in told[0:n]:
                 if c.status != -errno.ENOENT:
                     check(c.status, f"tokens of {self.name}")

@@ -874,54 +874,102 @@ class Faults(Case):
         self.assertEqual(transfer.statuses(), [0] * 4)
 
 
+def interrupted(call) -> float:
+    """Seconds from Ctrl-C, a little after the call has begun, until KeyboardInterrupt."""
+    at, returned = [], False
+
+    def press() -> None:
+        at.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(0.25, press)
+    timer.start()
+    try:
+        call()
+        returned = True
+        time.sleep(60)
+    except KeyboardInterrupt:
+        took = time.monotonic() - at[0]
+    timer.join()
+    assert not returned, "the call returned before Ctrl-C"
+    return took
+
+
 class Interrupts(Case):
     """Ctrl-C while the daemon hangs."""
-
-    def interrupted(self, call) -> float:
-        """Seconds from Ctrl-C, a little after the call has begun, until KeyboardInterrupt."""
-        at = []
-
-        def press() -> None:
-            at.append(time.monotonic())
-            os.kill(os.getpid(), signal.SIGINT)
-
-        timer = threading.Timer(0.25, press)
-        timer.start()
-        with self.assertRaises(KeyboardInterrupt):
-            call()
-            time.sleep(60)  # it has returned too early
-        took = time.monotonic() - at[0]
-        timer.join()
-        return took
 
     def leases(self) -> int:
         with open(f"{self.mount.path}/.kvfs/metrics") as file:
             return int(re.search(r"^kvfs_leases (\d+)$", file.read(), re.M).group(1))
 
-    def test_every_wait_ends_at_once_and_holds_nothing(self) -> None:
+    def answers(self) -> None:
+        """Let the daemon continue, and return when it answers the session."""
+        self.mount.signal(signal.SIGCONT)
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            try:
+                self.session.stats()
+                return
+            except kvfs.Error:
+                time.sleep(0.05)
+        self.fail("the daemon does not answer")
+
+    def test_every_blocking_call_ends_at_once_and_holds_nothing(self) -> None:
         keys = kvfs.Keys(names(4))
-        pool, _, _ = self.pool()
+        pool, k, v = self.pool()
         self.assertEqual(pool.save(self.space, keys, range(4)).wait(), 4)
-        together = kvfs.Together([self.space])
-        self.mount.signal(signal.SIGSTOP)
-        lease, saved = self.space.acquire(keys), pool.save(self.space, names(2, "new"), [5, 6])
+        together, windows = kvfs.Together([self.space]), kvfs.Together([self.space], [2])
+        kept = self.session.space("kept", {**LAYOUT, "token_ids": True}, create=True)
+        lease, saved, closing = [], [], []
+
+        def close() -> None:
+            closing[-1].save(self.space, names(2, f"close{len(closing)}"), [5, 6])
+            closing[-1].close()
+
+        def wait() -> None:
+            while self.session.process():
+                pass
+            self.session.wait(60)
+
         calls = {
-            "lease.wait": lease.wait,
-            "lease.held": lambda: lease.held(60),
-            "transfer.wait": saved.wait,
-            "transfer.there": lambda: saved.there(timeout=60),
+            "lease.wait": lambda: lease[0].wait(),
+            "lease.held": lambda: lease[0].held(60),
+            "transfer.wait": lambda: saved[0].wait(),
+            "transfer.there": lambda: saved[0].there(timeout=60),
             "hold": lambda: together.hold(keys, wait=60, missing=True),
-            "session.wait": lambda: self.session.process() or self.session.wait(60),
+            "session.wait": wait,
+            "hold, matched": lambda: together.hold(keys, wait=60),
+            "hold, windows": lambda: windows.hold(keys, wait=60),
+            "match": lambda: self.space.match(keys),
+            "match_tokens": lambda: kvfs.match_tokens([self.space], [keys]),
+            "probe": lambda: self.space.probe(keys),
+            "evict": lambda: self.space.evict(names(2, "none")),
+            "pin": lambda: self.space.pin(keys),
+            "unpin": lambda: self.space.unpin(keys),
+            "keys": lambda: list(self.space.keys()),
+            "tokens": lambda: kept.tokens(keys),
+            "stats": self.session.stats,
+            "space": lambda: self.session.space("model"),
+            "open": lambda: kvfs.open(self.mount.path),
+            "pool.close": close,
             "clear": self.space.clear,
+            "remove": self.space.remove,
         }
         for name, call in calls.items():
             with self.subTest(name):
-                # The best of three: this machine may be busy.
-                self.assertLess(min(self.interrupted(call) for _ in range(3)), 0.2)
-        del lease, call, calls
+                took = []
+                while not took or took[-1] >= 0.2 and len(took) < 3:  # this machine may be busy
+                    self.answers()
+                    closing.append(self.session.pool(self.space, [
+                        kvfs.View("k", k.ctypes.data, K, K), kvfs.View("v", v.ctypes.data, V, V)], 32))
+                    self.mount.signal(signal.SIGSTOP)
+                    lease[:] = [self.space.acquire(keys)]
+                    saved[:] = [pool.save(self.space, names(2, f"{name}{len(took)}"), [5, 6])]
+                    took.append(interrupted(call))
+                self.assertLess(took[-1], 0.2)
+        del lease, saved, closing, call, calls
         gc.collect()
-        self.mount.signal(signal.SIGCONT)
-        saved.wait()
+        self.answers()
         end = time.monotonic() + 30
         while self.leases() and time.monotonic() < end:
             time.sleep(0.05)
@@ -945,6 +993,8 @@ class Interrupts(Case):
                 armed[0] = True
                 while armed[0]:
                     together.hold(keys, wait=5)
+                    self.space.acquire(keys).wait(5)
+                    self.space.match(keys)
             except KeyboardInterrupt:
                 hits += 1
         signal.setitimer(signal.ITIMER_REAL, 0)
