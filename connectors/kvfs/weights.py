@@ -16,6 +16,7 @@ import logging
 import os
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -25,7 +26,7 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz", ".npy", ".jso
 IGNORED = {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json",
            "special_tokens_map.json", "added_tokens.json", "chat_template.json"}
 PIECE = 64 << 20  # bytes that one thread hashes
-BUFFER = 4 << 20
+BUFFER = 1 << 20
 SMALL = 1 << 20  # files below this size are hashed each time
 FRESH = 2.0  # seconds: a file that changed so recently may change again within one timestamp
 PROGRESS = 10.0  # seconds between two lines of progress
@@ -58,10 +59,11 @@ def fingerprint(path: str, log: logging.Logger, cache: str = "") -> str:
 
 def _hash(files: dict[str, str], path: str, store: Store, log: logging.Logger) -> dict[str, str]:
     """Return the digest of each of @files, in pieces over several threads."""
+    began, stopped = time.time(), threading.Event()
 
     def piece(fd: int, at: int) -> bytes:
         hash, end = hashlib.sha256(), at + PIECE
-        while at < end and (data := os.pread(fd, min(BUFFER, end - at), at)):
+        while at < end and not stopped.is_set() and (data := os.pread(fd, min(BUFFER, end - at), at)):
             hash.update(data)
             at += len(data)
         return hash.digest()
@@ -83,6 +85,7 @@ def _hash(files: dict[str, str], path: str, store: Store, log: logging.Logger) -
                     told = time.monotonic()
                     log.info("kvfs: hashed %d %% of the weights in %s", 100 * n // len(everything), path)
         except BaseException:
+            stopped.set()
             pool.shutdown(cancel_futures=True)
             raise
         digests = {}
@@ -91,7 +94,7 @@ def _hash(files: dict[str, str], path: str, store: Store, log: logging.Logger) -
             digests[name] = hash.hexdigest()
             if before[name] != _id(os.fstat(file.fileno())) or before[name] != _id(os.stat(files[name])):
                 raise OSError(f"{files[name]} changed while its bytes were hashed")
-            store.keep(files[name], before[name], digests[name])
+            store.keep(files[name], before[name], digests[name], began)
         log.info("kvfs: hashed %.1f GB in %.1f s", total / 1e9, time.monotonic() - start)
     return digests
 
@@ -138,9 +141,9 @@ class Store:
         except (OSError, ValueError, LookupError, TypeError):
             return None
 
-    def keep(self, path: str, id: Id, digest: str) -> None:
-        """Cache the digest, unless the file changed a moment ago."""
-        if time.time() - max(id[3], id[4]) / 1e9 < FRESH:
+    def keep(self, path: str, id: Id, digest: str, began: float) -> None:
+        """Cache the digest, unless the file changed just before it was hashed, at @began."""
+        if began - max(id[3], id[4]) / 1e9 < FRESH:
             return
         self.known[self._text(path, id, "")] = digest
         with contextlib.suppress(OSError):

@@ -1170,6 +1170,35 @@ class Weights(unittest.TestCase):
             for _ in range(2):
                 self.assertEqual(len(self.hash(again=True)[1]), 2)
 
+        # The 2 seconds count from the begin of the hash, which may take longer.
+        passed, now, pread = [0.0], time.time, os.pread
+
+        def slow(fd: int, n: int, at: int) -> bytes:
+            passed[0] = 3600.0
+            return pread(fd, n, at)
+
+        with (mock.patch.object(weights, "FRESH", 60.0), mock.patch.object(weights.os, "pread", slow),
+              mock.patch.object(weights.time, "time", lambda: now() + passed[0])):
+            weights.fingerprint(self.model, log, self.cache)
+            passed[0] = 0.0
+            self.assertEqual(len(self.hash(again=True)[1]), 2)
+
+    def test_progress_is_logged_and_ctrl_c_ends_the_hash(self) -> None:
+        with mock.patch.object(weights, "PROGRESS", 0.0), self.assertLogs(log, "INFO") as caught:
+            self.hash()
+        for words in ("hashing 0.0 GB of weights in", "% of the weights in", "hashed 0.0 GB in"):
+            self.assertTrue([line for line in caught.output if words in line], words)
+        self.write("a.safetensors", b"A" * (2 << 20))
+        pread = os.pread
+
+        def slow(fd: int, n: int, at: int) -> bytes:
+            time.sleep(0.02)
+            return pread(fd, n, at)
+
+        with (mock.patch.object(weights, "BUFFER", 4096), mock.patch.object(weights.os, "pread", slow)):
+            self.assertLess(min(interrupted(self.hash) for _ in range(3)), 0.2)
+        self.hash()
+
     def test_a_file_that_changes_meanwhile_is_refused(self) -> None:
         pread = os.pread
 
