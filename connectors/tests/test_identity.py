@@ -7,6 +7,7 @@ import inspect
 import shutil
 import tempfile
 import unittest
+from unittest import mock
 from typing import Any
 
 import configs
@@ -64,6 +65,17 @@ class Identity(unittest.TestCase):
             {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2,
                                     "prompt_lookup_max": 3}})}
         self.assertEqual(len(found), 13)
+
+    def test_models_beside_the_one_that_is_hashed_are_reported(self) -> None:
+        from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+        from kvfs.vllm.identity import resolved
+
+        worker = mock.MagicMock()
+        worker.vllm_config.model_config.model = "/model"
+        for path, subfolder, found in (("/model", None, []), ("/model", "audio", ["/model/audio"]),
+                                       ("/other", "x", ["/other/x"])):
+            worker.get_model().secondary_weights = [DefaultModelLoader.Source(path, None, subfolder)]
+            self.assertEqual(resolved(worker)[1], found)
 
     def test_after_the_weights_may_have_changed_nothing_is_shared(self) -> None:
         from kvfs.vllm.identity import watch_weights

@@ -180,8 +180,9 @@ def resolved(worker: Any) -> tuple[dict[str, str], list[str]]:
     model = worker.get_model()
     return ({name: layer.get_attn_backend().full_cls_name() for name, layer in layers.items()
              if hasattr(layer, "get_attn_backend")},
-            sorted({str(getattr(source, "model_or_path", source)) for source in
-                    getattr(model, "secondary_weights", ())} - {worker.vllm_config.model_config.model}))
+            sorted({os.path.join(source.model_or_path, source.subfolder or "") for source in
+                    getattr(model, "secondary_weights", ()) if hasattr(source, "model_or_path")}
+                   - {os.path.join(worker.vllm_config.model_config.model, "")}))
 
 
 def identity(core: Any, cache: str, salt: str) -> str:
