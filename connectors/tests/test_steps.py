@@ -14,6 +14,7 @@ import threading
 import time
 import unittest
 
+import configs
 from steps import BLOCK, HIT, TOKENS, Driver, Step
 
 import kvfs
@@ -414,6 +415,7 @@ class Asking(Case):
         while not output.finished_recving:
             output = driver.step({}, [])
         self.assertEqual(output.invalid_block_ids, {OTHERS[5]})
+        self.assertEqual(driver.worker.get_kv_connector_stats().data["errors"], 1)
         self.assertEqual(driver.matched(request), 5 * BLOCK)
         driver.allocate(request, OTHERS, 0)  # and vLLM computes all
         for tensor, was in zip(driver.pages.values(), wanted):
@@ -432,10 +434,16 @@ class Figures(Case):
         name = first.worker._worker._spaces.by_group[0][0].name
         with self.assertLogs("vllm.kvfs", "INFO") as logs:
             self.driver()
+            two = configs.Core(first.config).connectors(configs.caches(
+                (["layers.0"], configs.full()), (["layers.1"], configs.full())))
+        for side in two:
+            side.shutdown()
         lines = [line for line in logs.output if "present" in line]
-        self.assertEqual(len(lines), 1, logs.output)
-        for part in (self.mount.path, name, f"{BLOCK} tokens", f"{HIT} present"):
+        self.assertEqual(len(lines), 2, logs.output)
+        size = first.worker._worker._spaces.by_group[0][0].payload
+        for part in (self.mount.path, name, f"{BLOCK} tokens", f"{size} bytes", f"{HIT} present"):
             self.assertIn(part, lines[0])
+        self.assertEqual(lines[1].count("0 present"), 2, "all spaces in one line")
 
     def test_hits_are_counted_by_tier_and_saves_and_loads_once(self) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -466,6 +474,7 @@ class Figures(Case):
         found = stats()
         self.assertGreater(found.pop("load_seconds"), 0)
         self.assertEqual(found, {"dram_hits": HIT, "loads": 1})
+        self.assertIn(f"hits      {HIT} from dram, 0 from ssd", statistics(self.mount.path))
         settled(self.mount.path)
         self.mount.stop()
         self.mount.start()

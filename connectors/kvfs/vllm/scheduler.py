@@ -146,15 +146,10 @@ class Scheduler:
         self._stopped = False
         self.stats = Stats()
         if self._spaces.connected:
-            self._tell_what_is_there()
-
-    def _tell_what_is_there(self) -> None:
-        for spaces in self._spaces.by_group:
-            for space in spaces:
-                with contextlib.suppress(kvfs.Error):  # the daemon was lost
-                    log.info("kvfs: %s: space %s, blocks of %d tokens and %d bytes, %d present",
-                             self._settings.path, space.name, self._tokens, space.payload,
-                             sum(map(len, space.pages(65536))))
+            with contextlib.suppress(kvfs.Error):  # the daemon was lost
+                log.info("kvfs: %s: blocks of %d tokens: %s", settings.path, self._tokens, "; ".join(
+                    f"space {space.name}, {space.payload} bytes, {sum(map(len, space.pages(65536)))} present"
+                    for spaces in self._spaces.by_group for space in spaces))
 
     # ---- requests ----
 
