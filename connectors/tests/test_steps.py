@@ -512,11 +512,12 @@ class Figures(Case):
         self.assertEqual(registry.get_sample_value("vllm:kvfs_load_seconds_total", {"engine": "0"}), 0.5)
 
     def test_another_version_of_vllm_is_named(self) -> None:
-        script = ("import sys, vllm; vllm.__version__ = '0.99.1'\n"
-                  "sys.modules['vllm.v1.metrics.cache_hit_source'] = None\nimport kvfs.vllm\n")
-        run = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True)
-        self.assertRegex(run.stderr.strip().splitlines()[-1],
-                         "kvfs: vLLM 0.99.1 is not tested: KvfsConnector is made for vLLM 0.32")
+        for missing in ("vllm.v1.metrics.cache_hit_source", "vllm.v1.kv_offload.tiering.base"):
+            script = (f"import sys, vllm; vllm.__version__ = '0.99.1'; sys.modules['{missing}'] = None\n"
+                      "import kvfs.vllm.tier\n")
+            run = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True)
+            self.assertRegex(run.stderr.strip().splitlines()[-1], "^RuntimeError: kvfs: vLLM 0.99.1 is not "
+                             "tested: kvfs.vllm is made for vLLM 0.32, and does not run with this one")
 
 
 class TokenIds(Case):

@@ -20,15 +20,19 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from vllm.v1.kv_offload.base import (Locality, LookupResult, Medium, ReqContext,
-                                     RequestOffloadingContext, ScheduleEndContext)
-from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
-
 import kvfs
 from kvfs import Stage, State
 from kvfs.patience import Patience
 from kvfs.settings import Tier, read
 
+from . import unusable
+
+try:
+    from vllm.v1.kv_offload.base import (Locality, LookupResult, Medium, ReqContext,
+                                         RequestOffloadingContext, ScheduleEndContext)
+    from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
+except ImportError as error:
+    raise unusable(error) from None
 from .identity import engine_core, identity, watch_weights
 
 log = logging.getLogger("vllm.kvfs")
