@@ -85,6 +85,16 @@ class Refusals(unittest.TestCase):
         with mock.patch.object(CacheConfig, "compute_hash", side_effect=TypeError("two\nlines")):
             self.refused("CacheConfig.compute_hash() failed", self.config())
 
+    def test_adapters_behind_vllms_cpu_cache(self) -> None:
+        from kvfs.vllm.tier import KvfsTier
+
+        class Core(configs.Core):
+            def tier(self) -> str:
+                return KvfsTier._name(mock.Mock(), mock.Mock(), {})
+
+        with self.assertRaisesRegex(ValueError, "^kvfs: enable_lora is set: KvfsTier"):
+            Core(self.config(enable_lora=True)).tier()
+
     def test_speculative_decoding(self) -> None:
         self.refused("speculative_config is set", self.config(speculative_config={
             "method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}))
