@@ -73,7 +73,9 @@ class Mount:
 
     def _gone(self) -> None:
         end = time.monotonic() + 60
-        while self.pids() and time.monotonic() < end:
+        while self.pids():
+            if time.monotonic() > end:
+                raise TimeoutError(f"the daemon of {self.path} has not ended")
             time.sleep(0.05)
 
     def remove(self) -> None:
