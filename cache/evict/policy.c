@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * policy.c - lists of blocks, and the choice of the list head that is evicted;
- * the policies lru and flru; the uses of evicted blocks.
+ * what lhd learns; the uses of evicted blocks.
  *
  * OWNS       the links between nodes; a ghost's ring of entries, and its hash
- * table.
+ *            table; a shadow cache: nodes, keys, orders, and a ghost for each.
  *
  * INVARIANTS
  *   (1) A linked node is on exactly the list that its @list names.
@@ -15,6 +15,8 @@
  *       tails and children are inserted after their parents.
  *   (4) Exactly the entries of a ghost with uses are in a bucket of its hash
  *       table.
+ *   (5) A node of a shadow cache is either in use and in one bucket, or on its
+ *       free list.
  *
  * LOCKING    cache->lock, for everything.
  */
@@ -29,95 +31,181 @@
 
 /* ---- the policies ---- */
 
-/* lru: evict the block that was used longest ago. */
-
-static unsigned lru_list(unsigned uses, unsigned depth)
-{
-	(void)uses;
-	(void)depth;
-	return 1;
-}
-
-static float lru_worth(const struct kv_eviction *eviction, unsigned list,
-		       uint32_t age)
-{
-	(void)eviction;
-	(void)list;
-	return 1 / ((float)age + 1);
-}
-
-static const struct kv_policy_kind lru = {
-	.name = "lru",
-	.lists = 2,
-	.list = lru_list,
-	.worth = lru_worth,
-};
-
-/* flru: lists by number of uses, 1, 2, 3, and 4 or more; evict the list head
- * with the largest quotient of age and uses. */
-
-#define FLRU_MOST 4u
-
-static unsigned flru_list(unsigned uses, unsigned depth)
-{
-	(void)depth;
-	return KV_MIN(KV_MAX(uses, 1u), FLRU_MOST);
-}
-
-static float flru_worth(const struct kv_eviction *eviction, unsigned list,
-			uint32_t age)
-{
-	(void)eviction;
-	return (float)list / ((float)age + 1);
-}
-
-static const struct kv_policy_kind flru = {
-	.name = "flru",
-	.lists = FLRU_MOST + 1,
-	.list = flru_list,
-	.worth = flru_worth,
+/*
+ * Blocks used once are on lists by their position in the chain, the others on
+ * lists by their number of uses, 2 to @most and more.
+ */
+struct kv_policy_kind {
+	const char *name;
+	unsigned depths; /* lists of blocks used once */
+	unsigned most;
+	enum kv_weigh weigh;
 };
 
 /* The policies, by their names in the option evict= and in kvfs-replay; the
  * first is the default. */
-static const struct kv_policy_kind *const kinds[] = {&kv_policy_lhd, &flru,
-						     &lru};
+static const struct kv_policy_kind kinds[] = {
+	{"lhd", KV_DEPTHS, 8, KV_WEIGH_LEARNED},
+	{"flru", 1, 4, KV_WEIGH_USES},
+	{"lru", 1, 1, KV_WEIGH_AGE},
+};
+
+static_assert(KV_DEPTHS + 8 == KV_POLICY_LISTS, "as lhd has them");
+
+static unsigned list_for(const struct kv_policy_kind *kind, unsigned uses,
+			 unsigned depth)
+{
+	if (uses <= 1)
+		return 1 + KV_MIN(depth, kind->depths - 1);
+	return kind->depths - 1 + KV_MIN(uses, kind->most);
+}
+
+/* ---- lhd: how soon a block on a list with an age is used again ---- */
+
+#define AGES 124 /* ages are in groups, four to an octave */
+/* least number of uses between two computations of the worth */
+#define PERIOD 8192u
+#define FADE 0.9f
+#define DOUBT 1.0f  /* weight of the assumed worth, in blocks */
+#define FIRST 1024u /* uses until the worth is first computed */
+#define HORIZON 32  /* ages looked ahead: eight octaves */
+
+/*
+ * Learned from the ages at which blocks were used again, by list: for each age
+ * the best rate of hits per touch of the cache, over any time that a block
+ * could still stay.  Evicted blocks that come back count as well, so that the
+ * result does not depend on which blocks were kept.  The past fades.
+ */
+struct kv_hit_density {
+	float entered[KV_POLICY_LISTS];
+	float used[KV_POLICY_LISTS][AGES];
+	float worth[KV_POLICY_LISTS][AGES];
+	uint32_t events;  /* number since the worth was last computed */
+	uint64_t entries; /* of all time */
+};
+
+static unsigned age_group(uint32_t age)
+{
+	unsigned octave;
+
+	if (age < 4)
+		return age;
+	octave = 31u - (unsigned)__builtin_clz(age);
+	return (octave - 1) * 4 + (age >> (octave - 2) & 3);
+}
+
+static float lowest(unsigned index)
+{
+	if (index < 4)
+		return (float)index;
+	return (float)((uint64_t)(4 + index % 4) << (index / 4 - 1));
+}
+
+/* Return the worth to assume while nothing is known: that of lru. */
+static float assumed(unsigned age)
+{
+	return 1 / (lowest(age) + 1);
+}
+
+float kv_lhd_learned(const struct kv_eviction *eviction, unsigned list,
+		     uint32_t age)
+{
+	return eviction->density->worth[list][age_group(age)];
+}
+
+/* Return the best rate of hits from age @from on, over any time ahead. */
+static float best_rate(const float *hits, const float *left, unsigned from)
+{
+	float sum = 0, time = 0, best = 0;
+
+	for (unsigned a = from; a < from + HORIZON && a + 1 < AGES; a++) {
+		sum += hits[a];
+		time += (left[a] + left[a + 1]) / 2 *
+			(lowest(a + 1) - lowest(a));
+		if (sum > best * time)
+			best = sum / time;
+	}
+	return best;
+}
+
+static void learn_list(struct kv_hit_density *density, unsigned list)
+{
+	float hits[AGES], left[AGES + 1];
+	const float *used = density->used[list];
+
+	left[0] = density->entered[list] + 1;
+	for (unsigned a = 0; a < AGES; a++) {
+		/* Smooth over neighbours, as a few events must not change the
+		 * order. */
+		hits[a] = (used[a ? a - 1 : 0] + 2 * used[a] +
+			   used[a + 1 < AGES ? a + 1 : a]) /
+			  4;
+		left[a + 1] =
+			left[a] - hits[a] > 0.5f ? left[a] - hits[a] : 0.5f;
+	}
+	for (unsigned a = 0; a < AGES; a++)
+		density->worth[list][a] = (best_rate(hits, left, a) * left[a] +
+					   DOUBT * assumed(a)) /
+					  (left[a] + DOUBT);
+}
+
+/* Note that a block on @list with @age was used. */
+static void learn_use(struct kv_eviction *eviction, unsigned list, uint32_t age)
+{
+	if (eviction->shadow)
+		eviction->density->used[list][age_group(age)]++;
+}
+
+/* Note that a block was put on @list. */
+static void learn_entry(struct kv_eviction *eviction, unsigned list)
+{
+	struct kv_hit_density *density = eviction->density;
+
+	if (!eviction->shadow)
+		return;
+	density->entered[list]++;
+	density->events++;
+	density->entries++;
+	/* Compute the worth again after a period, shorter in the beginning. */
+	if (density->events < KV_MAX(PERIOD, eviction->blocks) &&
+	    (density->events < FIRST || density->events < density->entries / 2))
+		return;
+	for (unsigned i = 0; i < KV_POLICY_LISTS; i++) {
+		learn_list(density, i);
+		density->entered[i] *= FADE;
+		for (unsigned a = 0; a < AGES; a++)
+			density->used[i][a] *= FADE;
+	}
+	density->events = 0;
+}
+
+/* Return the worth of a block on @list with @age: the learned worth, uses /
+ * age, or 1 / age. */
+static float worth_of(const struct kv_eviction *eviction, unsigned list,
+		      uint32_t age)
+{
+	const unsigned depths = eviction->kind->depths;
+	const enum kv_weigh how =
+		eviction->shadow ? kv_shadow_cache_winner(eviction->shadow)
+				 : eviction->weigh;
+
+	if (list == KV_LIST_ENDED)
+		return 0;
+	if (how == KV_WEIGH_LEARNED)
+		return kv_lhd_learned(eviction, list, age);
+	return (float)(how == KV_WEIGH_USES && list > depths ? list - depths + 1
+							     : 1) /
+	       ((float)age + 1);
+}
 
 /* ---- lists ---- */
-
-const char *kv_policy_name(unsigned i)
-{
-	return i < KV_ARRAY_LEN(kinds) ? kinds[i]->name : NULL;
-}
-
-int kv_eviction_init(struct kv_eviction *eviction, const char *name,
-		     uint32_t *clock,
-		     struct kv_evict_node *(*node)(void *, uint32_t), void *arg)
-{
-	memset(eviction, 0, sizeof(*eviction));
-	for (unsigned i = 0; i < KV_ARRAY_LEN(kinds); i++)
-		if (strcmp(name, kinds[i]->name) == 0)
-			eviction->kind = kinds[i];
-	if (!eviction->kind)
-		return -EINVAL;
-	eviction->clock = clock;
-	eviction->node = node;
-	eviction->arg = arg;
-	return eviction->kind->begin ? eviction->kind->begin(eviction) : 0;
-}
-
-void kv_eviction_fini(struct kv_eviction *eviction)
-{
-	kv_shadow_cache_free(eviction->shadow);
-	eviction->shadow = NULL;
-}
 
 void kv_policy_init(struct kv_policy *policy, struct kv_eviction *eviction)
 {
 	memset(policy, 0, sizeof(*policy));
 	policy->eviction = eviction;
 	policy->burst = KV_NONE;
-	for (unsigned i = 0; i < KV_HIT_DENSITY_LISTS; i++)
+	for (unsigned i = 0; i < KV_POLICY_LISTS; i++)
 		policy->oldest[i] = policy->newest[i] = KV_NONE;
 }
 
@@ -136,7 +224,7 @@ static uint32_t age_of(const struct kv_policy *policy,
 static unsigned list_of(const struct kv_policy *policy,
 			const struct kv_evict_node *node)
 {
-	return policy->eviction->kind->list(node->uses, node->depth);
+	return list_for(policy->eviction->kind, node->uses, node->depth);
 }
 
 /* Insert @block before (as older than) @next; KV_NONE: as the newest. */
@@ -212,18 +300,6 @@ static uint8_t one_more(const struct kv_eviction *eviction, unsigned uses,
 	return (uint8_t)KV_MIN(uses + 1, KV_USES_MAX);
 }
 
-static void learn_use(struct kv_eviction *eviction, unsigned list, uint32_t age)
-{
-	if (eviction->kind->used)
-		eviction->kind->used(eviction, list, age);
-}
-
-static void learn_entry(struct kv_eviction *eviction, unsigned list)
-{
-	if (eviction->kind->entered)
-		eviction->kind->entered(eviction, list);
-}
-
 /* Insert @block so that it is evicted before @parent.  @known: @parent is its
  * parent for sure; else a guess. */
 static void insert_before_parent(struct kv_policy *policy, uint32_t block,
@@ -286,7 +362,8 @@ void kv_policy_insert(struct kv_policy *policy, uint32_t block,
 		age = *eviction->clock - past->tick;
 		eviction->remembered++;
 		learn_use(eviction,
-			  eviction->kind->list(past->uses, node->depth), age);
+			  list_for(eviction->kind, past->uses, node->depth),
+			  age);
 		node->uses = one_more(eviction, past->uses, age);
 	} else {
 		node->uses = KV_MAX(past->uses, 1u);
@@ -351,42 +428,22 @@ void kv_policy_end(struct kv_policy *policy, uint32_t block)
 	to_newest(policy, block, KV_LIST_ENDED);
 }
 
-/* Return the first victim of @list: its oldest block, or its newest. */
-static uint32_t head_of(const struct kv_policy *policy, unsigned list)
-{
-	return policy->eviction->kind->newest_first ? policy->newest[list]
-						    : policy->oldest[list];
-}
-
-/* Return the first block of @list that @may allows.  Move blocks that are
- * refused to the other end of the list. */
+/* Return the oldest block of @list that @may allows.  Move blocks that are
+ * refused to the end of the list. */
 static uint32_t first_allowed(struct kv_policy *policy, unsigned list,
 			      bool (*may)(void *, uint32_t), void *arg)
 {
-	const bool back = policy->eviction->kind->newest_first;
-	const uint32_t last =
-		back ? policy->oldest[list] : policy->newest[list];
-	uint32_t block = head_of(policy, list);
+	const uint32_t last = policy->newest[list];
+	uint32_t block = policy->oldest[list];
 
 	while (block != KV_NONE && !may(arg, block)) {
-		const struct kv_evict_node *node = node_of(policy, block);
-		uint32_t next = back ? node->prev : node->next;
+		uint32_t next = node_of(policy, block)->next;
 
 		policy->eviction->refused++;
-		unlink_node(policy, node);
-		link_before(policy, block, list,
-			    back ? policy->oldest[list] : KV_NONE);
+		to_newest(policy, block, list);
 		block = block == last ? KV_NONE : next;
 	}
 	return block;
-}
-
-static float worth_of(const struct kv_policy *policy, unsigned list,
-		      uint32_t age)
-{
-	return list == KV_LIST_ENDED ? 0
-				     : policy->eviction->kind->worth(
-					       policy->eviction, list, age);
 }
 
 uint32_t kv_policy_victim(struct kv_policy *policy,
@@ -396,7 +453,7 @@ uint32_t kv_policy_victim(struct kv_policy *policy,
 	unsigned from = 0;
 	float least = 0;
 
-	for (unsigned i = 0; i < policy->eviction->kind->lists; i++) {
+	for (unsigned i = 0; i < KV_POLICY_LISTS; i++) {
 		uint32_t block = first_allowed(policy, i, may, arg), age;
 		float worth;
 
@@ -405,11 +462,10 @@ uint32_t kv_policy_victim(struct kv_policy *policy,
 		/* An older block on a lower list may be a child of this
 		 * block. */
 		age = age_of(policy, node_of(policy, block));
-		if (best != KV_NONE && age <= oldest &&
-		    !policy->eviction->kind->newest_first)
+		if (best != KV_NONE && age <= oldest)
 			continue;
 		oldest = age;
-		worth = worth_of(policy, i, age);
+		worth = worth_of(policy->eviction, i, age);
 		if (best == KV_NONE || worth < least) {
 			best = block;
 			least = worth;
@@ -427,7 +483,7 @@ uint32_t kv_policy_age_of(const struct kv_policy *policy, uint32_t block)
 
 	if (!node->linked)
 		return 0;
-	worth = worth_of(policy, node->list, age_of(policy, node));
+	worth = worth_of(policy->eviction, node->list, age_of(policy, node));
 	return worth < 1e-9f ? UINT32_MAX : (uint32_t)KV_MAX(1 / worth, 1.0f);
 }
 
@@ -435,8 +491,8 @@ uint32_t kv_policy_age(const struct kv_policy *policy)
 {
 	uint32_t most = 0;
 
-	for (unsigned i = 0; i < policy->eviction->kind->lists; i++) {
-		const uint32_t head = head_of(policy, i);
+	for (unsigned i = 0; i < KV_POLICY_LISTS; i++) {
+		const uint32_t head = policy->oldest[i];
 
 		if (head != KV_NONE)
 			most = KV_MAX(most, kv_policy_age_of(policy, head));
@@ -447,18 +503,14 @@ uint32_t kv_policy_age(const struct kv_policy *policy)
 uint32_t kv_policy_colder(const struct kv_policy *policy, uint32_t age,
 			  uint32_t most)
 {
-	const bool back = policy->eviction->kind->newest_first;
 	uint32_t n = 0;
 
-	for (unsigned i = 0; i < policy->eviction->kind->lists; i++) {
-		uint32_t block = head_of(policy, i);
+	for (unsigned i = 0; i < KV_POLICY_LISTS; i++) {
+		uint32_t block = policy->oldest[i];
 
 		while (block != KV_NONE && n < most &&
 		       kv_policy_age_of(policy, block) > age) {
-			const struct kv_evict_node *node =
-				node_of(policy, block);
-
-			block = back ? node->prev : node->next;
+			block = node_of(policy, block)->next;
 			n++;
 		}
 	}
@@ -567,4 +619,206 @@ struct kv_past kv_ghost_take(struct kv_ghost *ghost, uint64_t hash)
 		break;
 	}
 	return past;
+}
+
+/* ---- shadow cache: three small caches, one for each way to weigh ---- */
+
+#define ENTRIES 1024u /* limit of a small cache */
+#define NODES (ENTRIES + 1)
+#define MARGIN 1.002	 /* factor by which another order must beat age alone */
+#define FADE_ASKS 16384u /* look-ups after which counts halve */
+
+struct side {
+	struct kv_eviction eviction;
+	struct kv_policy policy;
+	struct kv_ghost ghost;
+	struct kv_evict_node nodes[NODES];
+	uint64_t hash[NODES];
+	uint32_t next[NODES];	   /* next in the bucket, or in the free list */
+	uint32_t buckets[ENTRIES]; /* entry's number plus one; 0: none */
+	uint32_t free;
+	double hits;
+};
+
+struct kv_shadow_cache {
+	const struct kv_eviction *tier;
+	struct kv_hit_density density; /* the tier's */
+	uint32_t clock;		       /* the tier's clock, during a look-up */
+	uint32_t asks;
+	struct side side[KV_WEIGHS];
+};
+
+static struct kv_evict_node *side_node(void *arg, uint32_t node)
+{
+	return &((struct side *)arg)->nodes[node];
+}
+
+static void shadow_free(struct kv_shadow_cache *shadow)
+{
+	if (!shadow)
+		return;
+	for (unsigned i = 0; i < KV_WEIGHS; i++)
+		kv_ghost_fini(&shadow->side[i].ghost);
+	free(shadow);
+}
+
+/* Give @tier, which must outlive it, a shadow cache.  -ENOMEM. */
+static int shadow_new(struct kv_eviction *tier)
+{
+	struct kv_shadow_cache *shadow = calloc(1, sizeof(*shadow));
+	int r = 0;
+
+	if (!shadow)
+		return -ENOMEM;
+	shadow->tier = tier;
+	for (unsigned i = 0; i < KV_POLICY_LISTS; i++)
+		for (unsigned a = 0; a < AGES; a++)
+			shadow->density.worth[i][a] = assumed(a);
+	tier->density = &shadow->density;
+	for (unsigned how = 0; how < KV_WEIGHS && r == 0; how++) {
+		struct side *side = &shadow->side[how];
+
+		/* Like the tier, but without learning. */
+		side->eviction.kind = tier->kind;
+		side->eviction.weigh = how;
+		side->eviction.density = tier->density;
+		side->eviction.clock = &shadow->clock;
+		side->eviction.node = side_node;
+		side->eviction.arg = side;
+		kv_policy_init(&side->policy, &side->eviction);
+		for (uint32_t i = 0; i < NODES; i++)
+			side->next[i] = i + 1;
+		r = kv_ghost_init(&side->ghost, ENTRIES * KV_GHOST_FOR_A_BLOCK);
+	}
+	if (r < 0)
+		shadow_free(shadow);
+	else
+		tier->shadow = shadow;
+	return r;
+}
+
+/* Return s if one in 1 << s of all keys is sampled. */
+static unsigned part_of(const struct kv_shadow_cache *shadow)
+{
+	unsigned shift = 0;
+
+	while (shadow->tier->blocks >> shift > ENTRIES)
+		shift++;
+	return shift;
+}
+
+bool kv_shadow_cache_follows(const struct kv_shadow_cache *shadow,
+			     uint64_t hash)
+{
+	return (hash >> 20 & ((1u << part_of(shadow)) - 1)) == 0;
+}
+
+static uint32_t *find_key(struct side *side, uint64_t hash)
+{
+	uint32_t *link = &side->buckets[(hash >> 40) % ENTRIES];
+
+	while (*link && side->hash[*link - 1] != hash)
+		link = &side->next[*link - 1];
+	return link;
+}
+
+static bool any(void *arg, uint32_t node)
+{
+	(void)arg;
+	(void)node;
+	return true;
+}
+
+static void ask_side(struct side *side, uint64_t hash, uint32_t position,
+		     uint32_t room)
+{
+	uint32_t *link = find_key(side, hash), node;
+	struct kv_arrival arrival = {.parent = KV_NONE, .position = position};
+
+	if (*link) {
+		side->hits++;
+		kv_policy_touch(&side->policy, *link - 1);
+		return;
+	}
+	while (side->eviction.blocks && side->eviction.blocks >= room) {
+		node = kv_policy_victim(&side->policy, any, NULL);
+		link = find_key(side, side->hash[node]);
+		kv_ghost_put(&side->ghost, side->hash[node],
+			     kv_policy_past(&side->policy, node));
+		kv_policy_remove(&side->policy, node);
+		*link = side->next[node];
+		side->next[node] = side->free;
+		side->free = node;
+	}
+	/* Evicting a node may have changed the bucket. */
+	link = find_key(side, hash);
+	node = side->free;
+	side->free = side->next[node];
+	side->hash[node] = hash;
+	side->next[node] = 0;
+	*link = node + 1;
+	arrival.past = kv_ghost_take(&side->ghost, hash);
+	side->policy.burst = KV_NONE;
+	kv_policy_insert(&side->policy, node, &arrival);
+}
+
+void kv_shadow_cache_ask(struct kv_shadow_cache *shadow, uint64_t hash,
+			 uint32_t position)
+{
+	uint32_t room = shadow->tier->blocks >> part_of(shadow);
+
+	if (!kv_shadow_cache_follows(shadow, hash))
+		return;
+	for (unsigned i = 0; i < KV_WEIGHS; i++) {
+		shadow->clock = *shadow->tier->clock;
+		ask_side(&shadow->side[i], hash, position, KV_MAX(room, 1u));
+	}
+	if (++shadow->asks < FADE_ASKS)
+		return;
+	shadow->asks = 0;
+	for (unsigned i = 0; i < KV_WEIGHS; i++)
+		shadow->side[i].hits /= 2;
+}
+
+enum kv_weigh kv_shadow_cache_winner(const struct kv_shadow_cache *shadow)
+{
+	unsigned best = KV_WEIGH_AGE;
+	double most = shadow->side[best].hits * MARGIN;
+
+	for (unsigned i = 0; i < KV_WEIGHS; i++)
+		if (shadow->side[i].hits > most) {
+			best = i;
+			most = shadow->side[i].hits;
+		}
+	return (enum kv_weigh)best;
+}
+
+/* ---- the eviction of a tier ---- */
+
+const char *kv_policy_name(unsigned i)
+{
+	return i < KV_ARRAY_LEN(kinds) ? kinds[i].name : NULL;
+}
+
+int kv_eviction_init(struct kv_eviction *eviction, const char *name,
+		     uint32_t *clock,
+		     struct kv_evict_node *(*node)(void *, uint32_t), void *arg)
+{
+	memset(eviction, 0, sizeof(*eviction));
+	for (unsigned i = 0; i < KV_ARRAY_LEN(kinds); i++)
+		if (strcmp(name, kinds[i].name) == 0)
+			eviction->kind = &kinds[i];
+	if (!eviction->kind)
+		return -EINVAL;
+	eviction->weigh = eviction->kind->weigh;
+	eviction->clock = clock;
+	eviction->node = node;
+	eviction->arg = arg;
+	return eviction->weigh == KV_WEIGH_LEARNED ? shadow_new(eviction) : 0;
+}
+
+void kv_eviction_fini(struct kv_eviction *eviction)
+{
+	shadow_free(eviction->shadow);
+	eviction->shadow = NULL;
 }

@@ -11,9 +11,13 @@
  * A kind of policy says on which list a block belongs, and how much a block on
  * a list with an age is worth: the expected hits for each touch of the cache
  * during which the block stays.  The victim is the list head with the lowest
- * worth; finding the victim takes as many steps as there are lists.  A kind
- * with newest_first takes a list's other end: the head of a chain may be
- * evicted before its rest.
+ * worth; finding the victim takes as many steps as there are lists.
+ *
+ *   lru   one list: evict the block that was used longest ago
+ *   flru  lists by number of uses, to 4; worth: uses / age
+ *   lhd   lists by position in the chain and number of uses, to 8; worth: the
+ *         learned hit density, or a simple order while that has more hits in
+ *         the shadow cache
  *
  * Call all functions with cache->lock held.  A policy owns nothing but links;
  * its nodes are fields of the blocks' slots (DRAM) or of the blocks (SSD).
@@ -44,24 +48,12 @@ _Static_assert(sizeof(struct kv_evict_node) == 16, "there are millions");
 struct kv_policy_kind;
 struct kv_shadow_cache;
 
-#define KV_HIT_DENSITY_LISTS 12
-#define KV_HIT_DENSITY_AGES 124 /* ages are in groups, four to an octave */
+#define KV_POLICY_LISTS 12 /* with KV_LIST_ENDED; lhd has all */
 
-/*
- * lhd: how soon a block on a list with an age is used again.
- *
- * Learned from the ages at which blocks were used again, by list: for each age
- * the best rate of hits per touch of the cache, over any time that a block
- * could still stay.  Evicted blocks that come back count as well, so that the
- * result does not depend on which blocks were kept.  The past fades.
- */
-struct kv_hit_density {
-	float entered[KV_HIT_DENSITY_LISTS];
-	float used[KV_HIT_DENSITY_LISTS][KV_HIT_DENSITY_AGES];
-	float worth[KV_HIT_DENSITY_LISTS][KV_HIT_DENSITY_AGES];
-	uint32_t events;  /* number since the worth was last computed */
-	uint64_t entries; /* of all time */
-};
+/* Ways to weigh the blocks at the heads of lists. */
+enum kv_weigh { KV_WEIGH_LEARNED, KV_WEIGH_AGE, KV_WEIGH_USES, KV_WEIGHS };
+
+struct kv_hit_density; /* learned by lhd */
 
 /* State of a tier's eviction that its policies share. */
 struct kv_eviction {
@@ -72,39 +64,20 @@ struct kv_eviction {
 	uint32_t blocks; /* on all lists */
 	/* remembered: new blocks found in the ghost */
 	uint64_t refused, remembered;
-	uint64_t ended;		       /* evicted blocks of ended chains */
-	struct kv_hit_density density; /* learned by lhd */
+	uint64_t ended;	     /* evicted blocks of ended chains */
+	enum kv_weigh weigh; /* if there is no @shadow */
 	/* used by lhd; NULL for other policies */
+	struct kv_hit_density *density;
 	struct kv_shadow_cache *shadow;
 };
 
-struct kv_policy_kind {
-	const char *name;
-	bool newest_first; /* evict from the newest end of a list */
-	/* number of lists, with KV_LIST_ENDED; at most KV_HIT_DENSITY_LISTS */
-	unsigned lists;
-	/* Return the list for a block; it must not fall with more @uses, nor,
-	 * for equal @uses, with a higher @depth. */
-	unsigned (*list)(unsigned uses, unsigned depth);
-	/* Return the worth, 0 to 1, of a block at the end of @list. */
-	float (*worth)(const struct kv_eviction *eviction, unsigned list,
-		       uint32_t age);
-	int (*begin)(struct kv_eviction *eviction); /* may be NULL */
-	/* Learn that a block was put on @list; or that a block on @list with
-	 * @age was used.  May be NULL. */
-	void (*entered)(struct kv_eviction *eviction, unsigned list);
-	void (*used)(struct kv_eviction *eviction, unsigned list, uint32_t age);
-};
-
-extern const struct kv_policy_kind kv_policy_lhd;
-
 /* Return the learned worth of a block on @list with @age. */
-float kv_lhd_learned(const struct kv_hit_density *density, unsigned list,
+float kv_lhd_learned(const struct kv_eviction *eviction, unsigned list,
 		     uint32_t age);
 
 struct kv_policy {
 	struct kv_eviction *eviction;
-	uint32_t oldest[KV_HIT_DENSITY_LISTS], newest[KV_HIT_DENSITY_LISTS];
+	uint32_t oldest[KV_POLICY_LISTS], newest[KV_POLICY_LISTS];
 	uint32_t burst; /* last block inserted, if its burst goes on */
 	uint32_t burst_position;
 	uint64_t burst_ns;
@@ -200,7 +173,7 @@ void kv_ghost_put(struct kv_ghost *ghost, uint64_t hash, struct kv_past past);
  * is unknown. */
 struct kv_past kv_ghost_take(struct kv_ghost *ghost, uint64_t hash);
 
-/* ---- policy_lhd.c: is the learned order better than a simple one? ---- */
+/* ---- is the learned order better than a simple one? ---- */
 
 /*
  * lhd compares its learned order with simpler ones.  Keys are sampled by hash,
@@ -208,7 +181,6 @@ struct kv_past kv_ghost_take(struct kv_ghost *ghost, uint64_t hash);
  * one ranks blocks by age, one by age and uses, one by the learned worth.  lhd
  * uses the ranking with most recent hits.
  */
-enum kv_weigh { KV_WEIGH_LEARNED, KV_WEIGH_AGE, KV_WEIGH_USES, KV_WEIGHS };
 
 /* Count a look-up of a block.  @hash: seeded hash of its key; @position: in its
  * chain, needed for sampled keys only. */
@@ -217,6 +189,5 @@ void kv_shadow_cache_ask(struct kv_shadow_cache *shadow, uint64_t hash,
 bool kv_shadow_cache_follows(const struct kv_shadow_cache *shadow,
 			     uint64_t hash);
 enum kv_weigh kv_shadow_cache_winner(const struct kv_shadow_cache *shadow);
-void kv_shadow_cache_free(struct kv_shadow_cache *shadow); /* takes NULL */
 
 #endif

@@ -328,8 +328,8 @@ static void lhd_learns_who_comes_back(void **state)
 		}
 	for (uint32_t i = 0; i < 64; i++)
 		assert_true(nodes[i].linked);
-	assert_true(kv_lhd_learned(&eviction.density, 11, 64) >
-		    20 * kv_lhd_learned(&eviction.density, 1, 64));
+	assert_true(kv_lhd_learned(&eviction, 11, 64) >
+		    20 * kv_lhd_learned(&eviction, 1, 64));
 }
 
 static void what_ended_goes_first_and_from_its_tail(void **state)
@@ -422,47 +422,6 @@ static void removing_twice_does_nothing(void **state)
 	assert_int_equal(eviction.blocks, 0);
 }
 
-static unsigned one_list(unsigned uses, unsigned depth)
-{
-	(void)uses;
-	(void)depth;
-	return 1;
-}
-
-static float young_is_worthless(const struct kv_eviction *of, unsigned list,
-				uint32_t age)
-{
-	(void)of;
-	(void)list;
-	return (float)age;
-}
-
-static const struct kv_policy_kind newest_goes = {
-	.name = "newest goes",
-	.newest_first = true,
-	.lists = 2,
-	.list = one_list,
-	.worth = young_is_worthless,
-};
-
-static void a_policy_may_give_up_the_newest(void **state)
-{
-	uint32_t refused = 3;
-
-	(void)state;
-	start("lru");
-	eviction.kind = &newest_goes;
-	for (uint32_t block = 0; block < 4; block++)
-		put(block, block * 1000000000ull);
-	assert_int_equal(kv_policy_victim(&policy, not_this, &refused), 2);
-	/* A refused victim moves to the end that is evicted last. */
-	assert_int_equal(pop(), 2);
-	assert_int_equal(pop(), 1);
-	assert_int_equal(pop(), 0);
-	assert_int_equal(pop(), 3);
-	assert_int_equal(pop(), KV_NONE);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -489,7 +448,6 @@ int main(void)
 		cmocka_unit_test(a_ghost_forgets_the_longest_gone),
 		cmocka_unit_test(the_use_it_was_promoted_for_counts_once),
 		cmocka_unit_test(removing_twice_does_nothing),
-		cmocka_unit_test(a_policy_may_give_up_the_newest),
 	};
 
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
