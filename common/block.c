@@ -28,6 +28,7 @@
 #define METADATA_MAX (sizeof(METADATA "}") + 2 * KV_NAME_MAX + 3 * 10)
 /* JSON values in a header; bounds the memory that parsing one takes. */
 #define VALUES_MAX (1u << 17)
+#define DIGITS 10 /* of a number, at most */
 
 /* A tensor in a file's header; the pointers are into its JSON. */
 struct entry {
@@ -101,28 +102,28 @@ int kv_block_header_write(const struct kv_layout *layout,
 	return 0;
 }
 
-/* Parse a decimal number; return false unless it is spelled as kvfs writes
- * it. */
-static bool parse_number(const json_t *json, uint32_t *ret_number)
+/* Parse a number as kvfs writes it.  Return its end, or NULL. */
+static const char *parse_digits(const char *at, uint32_t *ret_number)
 {
-	const char *text = json_string_value(json);
-	const size_t len = text ? strspn(text, "0123456789") : 0;
-	unsigned long long value;
+	const char *begin = at;
+	uint64_t number = 0;
 
-	if (len == 0 || len > 10 || text[len] || (text[0] == '0' && len > 1))
-		return false;
-	value = strtoull(text, NULL, 10);
-	if (value > UINT32_MAX)
-		return false;
-	*ret_number = (uint32_t)value;
-	return true;
+	while (*at >= '0' && *at <= '9' && at - begin < DIGITS)
+		number = number * 10 + (uint64_t)(*at++ - '0');
+	if (at == begin || number > UINT32_MAX ||
+	    (*begin == '0' && at > begin + 1))
+		return NULL;
+	*ret_number = (uint32_t)number;
+	return at;
 }
 
-static uint32_t number_of(const json_t *json)
+/* Parse a string of one number; -EINVAL. */
+static int parse_number(const json_t *json, uint32_t *ret_number)
 {
-	uint32_t number;
+	const char *text = json_string_value(json);
+	const char *end = text ? parse_digits(text, ret_number) : NULL;
 
-	return parse_number(json, &number) ? number : 0;
+	return end && !*end ? 0 : -EINVAL;
 }
 
 static int parse_metadata(json_t *json, struct kv_meta *meta)
@@ -141,8 +142,11 @@ static int parse_metadata(json_t *json, struct kv_meta *meta)
 	parent = json_string_value(json_object_get(json, "parent"));
 	if (parent)
 		(void)kv_key_parse(parent, &meta->parent);
-	meta->position = number_of(json_object_get(json, "position"));
-	meta->tokens = number_of(json_object_get(json, "tokens"));
+	if (parse_number(json_object_get(json, "position"), &meta->position) <
+	    0)
+		meta->position = 0;
+	if (parse_number(json_object_get(json, "tokens"), &meta->tokens) < 0)
+		meta->tokens = 0;
 	return 0;
 }
 
@@ -298,7 +302,7 @@ static int check_token_ids(const json_t *metadata,
 
 	if (r < 0)
 		return r == -ENOENT ? -EINVAL : r;
-	if (tokens && !parse_number(tokens, &meta->tokens))
+	if (tokens && parse_number(tokens, &meta->tokens) < 0)
 		return -EINVAL;
 	if (meta->tokens == 0)
 		meta->tokens = ids->n;
@@ -380,7 +384,6 @@ int kv_block_parse(const void *head, size_t have,
 #define IDS "\"token_ids\":\""
 #define EXTRAS "\",\"extras\":\""
 #define END "\","
-#define DIGITS 10 /* digits of an id, at most */
 
 /* Read the first bytes only once: other processes may write there. */
 static long read_head(const void *data, size_t bytes,
@@ -461,20 +464,6 @@ size_t kv_token_ids_write(const struct kv_token_ids *token_ids, char *text)
 	return (size_t)(at - text);
 }
 
-/* Parse a number as put_id writes it.  Return its end, or NULL. */
-static const char *parse_id(const char *at, uint32_t *ret_id)
-{
-	const char *begin = at;
-	uint64_t id = 0;
-
-	while (*at >= '0' && *at <= '9' && at - begin < DIGITS)
-		id = id * 10 + (uint64_t)(*at++ - '0');
-	if (at == begin || id > UINT32_MAX || (*begin == '0' && at > begin + 1))
-		return NULL;
-	*ret_id = (uint32_t)id;
-	return at;
-}
-
 int kv_token_ids_parse(const char *ids, const char *extras,
 		       struct kv_token_ids **ret_token_ids)
 {
@@ -492,7 +481,7 @@ int kv_token_ids_parse(const char *ids, const char *extras,
 	token_ids->n = (uint32_t)n;
 	token_ids->extras_len = (uint32_t)(digits / 2);
 	for (size_t i = 0; i < n; i++) {
-		ids = parse_id(ids, &token_ids->ids[i]);
+		ids = parse_digits(ids, &token_ids->ids[i]);
 		if (!ids || *ids++ != (i + 1 < n ? ',' : '\0'))
 			return -EINVAL;
 	}

@@ -26,17 +26,6 @@
 #define SEED_DIGITS 16
 #define REUSE_TEXT_MAX 24 /* "window:4294967295" */
 
-/* Bits for optional members that a layout's text has. */
-enum given {
-	GIVEN_TOKENS = 1,
-	GIVEN_REUSE = 2,
-	GIVEN_FINGERPRINT = 4,
-	GIVEN_SEED = 8,
-	GIVEN_SALT = 16,
-	GIVEN_LAYERS = 32,
-	GIVEN_TOKEN_IDS = 64,
-};
-
 uint32_t kv_dtype_bytes(const char *dtype)
 {
 	static const struct {
@@ -309,32 +298,23 @@ static int parse_member(const char *name, const json_t *value,
 	if (strcmp(name, "tensors") == 0)
 		return 0; /* parse_object has parsed it already */
 	if (strcmp(name, "tokens") == 0) {
-		layout->given |= GIVEN_TOKENS;
 		layout->tokens = (uint32_t)json_integer_value(value);
 		return json_is_integer(value) && json_integer_value(value) ==
 							 layout->tokens
 			       ? 0
 			       : -EINVAL;
 	}
-	if (strcmp(name, "reuse") == 0) {
-		layout->given |= GIVEN_REUSE;
+	if (strcmp(name, "reuse") == 0)
 		return parse_reuse(value, layout);
-	}
-	if (strcmp(name, "fingerprint") == 0) {
-		layout->given |= GIVEN_FINGERPRINT;
+	if (strcmp(name, "fingerprint") == 0)
 		return parse_blob(value, layout->fingerprint,
 				  &layout->fingerprint_len);
-	}
-	if (strcmp(name, "seed") == 0) {
-		layout->given |= GIVEN_SEED;
+	if (strcmp(name, "seed") == 0)
 		return parse_seed(value, layout);
-	}
-	if (strcmp(name, "salt") == 0) {
-		layout->given |= GIVEN_SALT;
+	if (strcmp(name, "salt") == 0)
 		return parse_blob(value, layout->salt, &layout->salt_len);
-	}
 	if (strcmp(name, "layers") == 0) {
-		layout->given |= GIVEN_LAYERS;
+		layout->layers_given = true;
 		if (json_is_integer(value))
 			return layers_by_dimension(layout,
 						   json_integer_value(value));
@@ -347,7 +327,6 @@ static int parse_member(const char *name, const json_t *value,
 		return 0;
 	}
 	if (strcmp(name, "token_ids") == 0) {
-		layout->given |= GIVEN_TOKEN_IDS;
 		layout->token_ids = json_is_true(value);
 		return json_is_boolean(value) ? 0 : -EINVAL;
 	}
@@ -392,7 +371,7 @@ static int parse_object(json_t *json, struct kv_layout *layout, char **ret_why)
 		return kv_why(ret_why, -EINVAL,
 			      "\"token_ids\" needs \"tokens\" from 1 to %u",
 			      KV_TOKEN_IDS_MAX);
-	layout->seed_drawn = !(layout->given & GIVEN_SEED);
+	layout->seed_drawn = !json_object_get(json, "seed");
 	do
 		n = layout->seed_drawn
 			    ? getrandom(&layout->seed, sizeof(layout->seed), 0)
@@ -486,7 +465,7 @@ static int make_text(struct kv_layout *layout)
 		blob_json(layout->fingerprint, layout->fingerprint_len), "seed",
 		seed, "salt", blob_json(layout->salt, layout->salt_len));
 	if (!json ||
-	    (layout->given & GIVEN_LAYERS &&
+	    (layout->layers_given &&
 	     json_object_set_new(json, "layers", layers_json(layout)) < 0) ||
 	    (layout->token_ids &&
 	     json_object_set_new(json, "token_ids", json_true()) < 0) ||
@@ -583,47 +562,30 @@ int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 		     size_t len)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *other = NULL;
+	_cleanup_(json_decrefp) json_t *given = NULL, *ours = NULL,
+				       *theirs = NULL;
+	const char *name;
+	json_t *value;
 	int r = kv_layout_parse(text, len, &other);
-	const unsigned given = r == 0 ? other->given : 0;
 
 	if (r < 0)
 		return r;
-	/* Offsets and sizes follow from the fields compared here. */
-	if (layout->n_tensors != other->n_tensors)
-		return 0;
-	for (uint32_t i = 0; i < layout->n_tensors; i++) {
-		const struct kv_tensor *s = &layout->tensors[i];
-		const struct kv_tensor *t = &other->tensors[i];
+	/* Compare canonical members, with layers also if they are not given. */
+	given = json_loadb(text, len, 0, NULL);
+	ours = json_loads(layout->json, 0, NULL);
+	theirs = json_loads(other->json, 0, NULL);
+	if (!given || !ours || !theirs ||
+	    json_object_set_new(ours, "layers", layers_json(layout)) < 0 ||
+	    json_object_set_new(theirs, "layers", layers_json(other)) < 0)
+		return -ENOMEM;
+	json_object_foreach(given, name, value) {
+		const json_t *a = json_object_get(ours, name);
+		const json_t *b = json_object_get(theirs, name);
 
-		if (strcmp(s->name, t->name) != 0 ||
-		    strcmp(s->dtype, t->dtype) != 0 || s->ndim != t->ndim ||
-		    memcmp(s->shape, t->shape, sizeof(s->shape)) != 0)
+		/* Both may lack "token_ids", if it is false. */
+		if (strcmp(name, "share") != 0 && strcmp(name, "keys") != 0 &&
+		    a != b && !json_equal(a, b))
 			return 0;
 	}
-	if (given & GIVEN_TOKENS && layout->tokens != other->tokens)
-		return 0;
-	if (given & GIVEN_REUSE &&
-	    (layout->reuse != other->reuse || layout->window != other->window))
-		return 0;
-	if (given & GIVEN_FINGERPRINT &&
-	    (layout->fingerprint_len != other->fingerprint_len ||
-	     memcmp(layout->fingerprint, other->fingerprint, KV_BLOB_MAX) != 0))
-		return 0;
-	if (given & GIVEN_SEED && layout->seed != other->seed)
-		return 0;
-	if (given & GIVEN_SALT &&
-	    (layout->salt_len != other->salt_len ||
-	     memcmp(layout->salt, other->salt, KV_BLOB_MAX) != 0))
-		return 0;
-	if (given & GIVEN_LAYERS && (layout->layers != other->layers ||
-				     layout->layer_dim != other->layer_dim))
-		return 0;
-	for (uint32_t i = 0; given & GIVEN_LAYERS && layout->layer_dim < 0 &&
-			     i < layout->n_tensors;
-	     i++)
-		if (layout->tensors[i].layer != other->tensors[i].layer)
-			return 0;
-	if (given & GIVEN_TOKEN_IDS && layout->token_ids != other->token_ids)
-		return 0;
 	return 1;
 }

@@ -45,7 +45,7 @@ struct kv_layout {
 	int layer_dim;
 	/* most pieces of memory that one layer consists of */
 	size_t layer_pieces;
-	unsigned given;	  /* optional members in the text: enum given */
+	bool layers_given; /* the text has "layers" */
 	bool token_ids;	  /* blocks have token ids */
 	bool engine_keys; /* "keys": "engine": keys do not depend on the seed */
 	bool share;   /* the space is shared with other nodes from the start */
