@@ -510,8 +510,8 @@ void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)
 	}
 	if (block->file != KV_NONE)
 		kv_extent_touch_locked(cache, block);
-	if (block->file != KV_NONE && block->hits == 1)
-		kv_remote_used_locked(cache, block);
+	if (cache->remote_hooks && block->file != KV_NONE && block->hits == 1)
+		cache->remote_hooks->used_locked(cache, block);
 	if (block->file == KV_NONE &&
 	    cache->config.writeback != KV_WRITEBACK_NONE)
 		kv_write_enqueue_locked(cache, block, false);

@@ -246,7 +246,8 @@ static void count_misses(struct kv_cache *cache, struct kv_space *space,
 static int try_hint(struct kv_cache *cache, struct kv_want *want,
 		    struct kv_block *block, bool came)
 {
-	const struct kv_space *space = want->acquire->space;
+	const struct kv_remote_hooks *remote = cache->remote_hooks;
+	struct kv_space *space = want->acquire->space;
 	const struct kv_layout *layout = space->layout;
 	const uint64_t all = kv_tier_bytes(cache, DRAM);
 	struct kv_slot *slot = block ? block->slot : NULL;
@@ -265,8 +266,7 @@ static int try_hint(struct kv_cache *cache, struct kv_want *want,
 	}
 	if (slot)
 		return 0;
-	if (!block &&
-	    !kv_remote_may_locked(cache, want->acquire->space, &want->key))
+	if (!block && !(remote && remote->may_locked(cache, space, &want->key)))
 		return -ENOENT;
 	if (block)
 		bytes = kv_extent_bytes(cache, block);
@@ -418,7 +418,8 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 			want_start_locked(cache, want);
 	}
 	acquire->submitting = false;
-	kv_remote_look_locked(cache, acquire);
+	if (cache->remote_hooks)
+		cache->remote_hooks->look_locked(cache, acquire);
 	pending = --acquire->pending;
 	if (!pending)
 		touch_all(cache, acquire);
@@ -470,6 +471,7 @@ void kv_acquire_release(struct kv_cache *cache, struct kv_acquire *acquire)
 void kv_probe(struct kv_cache *cache, struct kv_space *space,
 	      const struct kv_key *keys, size_t n, uint8_t *ret_states)
 {
+	const struct kv_remote_hooks *remote = cache->remote_hooks;
 	bool offline;
 
 	kv_lock(cache);
@@ -491,7 +493,8 @@ void kv_probe(struct kv_cache *cache, struct kv_space *space,
 			ret_states[i] = block->slot ? KV_DRAM
 					: offline   ? KV_ABSENT
 						    : KV_SSD;
-		else if (kv_remote_coming_locked(cache, space, &keys[i]))
+		else if (remote &&
+			 remote->coming_locked(cache, space, &keys[i]))
 			ret_states[i] = KV_REMOTE;
 		else if (kv_fill_find_locked(cache, space, &keys[i]))
 			ret_states[i] = KV_SAVING;

@@ -52,12 +52,17 @@ static inline bool kv_block_pinned_by_user(struct kv_cache *cache,
 
 /* The table is NULL without a remote tier. */
 struct kv_remote_hooks {
+	/* See kv_remote_want_locked. */
 	int (*want_locked)(struct kv_cache *cache, struct kv_want *want);
+	/* Look for the missing blocks of @acquire: all its wants have begun. */
 	void (*look_locked)(struct kv_cache *cache, struct kv_acquire *acquire);
+	/* Return whether the remote tier may have @key; and whether the block
+	 * was found and is being fetched. */
 	bool (*may_locked)(struct kv_cache *cache, struct kv_space *space,
 			   const struct kv_key *key);
 	bool (*coming_locked)(struct kv_cache *cache, struct kv_space *space,
 			      const struct kv_key *key);
+	/* Note that a block is durable here; and its first use after that. */
 	void (*durable_locked)(struct kv_cache *cache,
 			       const struct kv_block *block);
 	void (*used_locked)(struct kv_cache *cache,
@@ -72,50 +77,6 @@ static inline int kv_remote_want_locked(struct kv_cache *cache,
 	const struct kv_remote_hooks *remote = cache->remote_hooks;
 
 	return remote ? remote->want_locked(cache, want) : -ENOENT;
-}
-
-/* Look for the missing blocks of @acquire: all its wants have begun. */
-static inline void kv_remote_look_locked(struct kv_cache *cache,
-					 struct kv_acquire *acquire)
-{
-	if (cache->remote_hooks)
-		cache->remote_hooks->look_locked(cache, acquire);
-}
-
-/* Return whether the remote tier may have @key; and whether the block was found
- * and is being fetched. */
-static inline bool kv_remote_may_locked(struct kv_cache *cache,
-					struct kv_space *space,
-					const struct kv_key *key)
-{
-	const struct kv_remote_hooks *remote = cache->remote_hooks;
-
-	return remote && remote->may_locked(cache, space, key);
-}
-
-static inline bool kv_remote_coming_locked(struct kv_cache *cache,
-					   struct kv_space *space,
-					   const struct kv_key *key)
-{
-	const struct kv_remote_hooks *remote = cache->remote_hooks;
-
-	return remote && remote->coming_locked(cache, space, key);
-}
-
-/* Note that a block is durable here. */
-static inline void kv_remote_durable_locked(struct kv_cache *cache,
-					    const struct kv_block *block)
-{
-	if (cache->remote_hooks)
-		cache->remote_hooks->durable_locked(cache, block);
-}
-
-/* Note the first use of a durable block. */
-static inline void kv_remote_used_locked(struct kv_cache *cache,
-					 const struct kv_block *block)
-{
-	if (cache->remote_hooks)
-		cache->remote_hooks->used_locked(cache, block);
 }
 
 #endif

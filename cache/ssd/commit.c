@@ -372,7 +372,8 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 			kv_flushes_prolong_locked(cache, slot);
 		}
 		kv_syncs_durable_locked(cache, slot);
-		kv_remote_durable_locked(cache, block);
+		if (cache->remote_hooks)
+			cache->remote_hooks->durable_locked(cache, block);
 	} else {
 		kv_extent_give_up_locked(cache, slot->list->space,
 					 put->slot_id);
