@@ -61,9 +61,9 @@ _Static_assert(sizeof(struct kv_block) == 104,
 	       "112 bytes with 4 in its bucket and 4 in kv_segfile.blocks");
 
 struct kv_dir {
-	uint32_t *buckets;
-	uint32_t mask, blocks;
-	bool made;	  /* by mkdir; not removed when empty */
+	uint32_t *buckets; /* 1 << bits of them, by the hash's highest bits */
+	unsigned bits;
+	uint32_t blocks;
 	int64_t mtime_ns; /* when a name was last added or removed */
 };
 

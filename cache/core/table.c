@@ -26,8 +26,8 @@
 #include <sys/random.h>
 #include <xxhash.h>
 
-#define CHUNK (1u << 18) /* blocks; fill 13 huge pages */
-#define FIRST_BUCKETS 4u
+#define CHUNK (1u << 18)      /* blocks; fill 13 huge pages */
+#define FIRST_BITS 2u	      /* of the buckets of a directory */
 #define BUCKET_BLOCKS 2u      /* average at which buckets double */
 #define AHEAD 16u	      /* buckets prefetched ahead of a walk */
 #define LINE 64u	      /* bytes of a line of the processor's cache */
@@ -89,6 +89,11 @@ struct kv_space *kv_block_space(struct kv_cache *cache,
 	return cache->spaces.at[block->place];
 }
 
+static uint32_t *bucket_of(const struct kv_dir *dir, uint32_t h)
+{
+	return &dir->buckets[h >> (32 - dir->bits)];
+}
+
 static struct kv_block *find(struct kv_cache *cache, const struct kv_dir *dir,
 			     const struct kv_key *key, uint32_t h)
 {
@@ -96,7 +101,7 @@ static struct kv_block *find(struct kv_cache *cache, const struct kv_dir *dir,
 
 	if (!dir || !dir->buckets)
 		return NULL;
-	number = dir->buckets[h & dir->mask];
+	number = *bucket_of(dir, h);
 	while (number != KV_NONE) {
 		struct kv_block *block = kv_table_at(&cache->table, number);
 
@@ -135,7 +140,7 @@ void kv_table_look_ahead(const struct kv_cache *cache,
 
 	if (!dir || !dir->buckets)
 		return;
-	bucket = &dir->buckets[hash(&cache->table, key) & dir->mask];
+	bucket = bucket_of(dir, hash(&cache->table, key));
 	if (what == KV_AHEAD_BUCKET)
 		__builtin_prefetch(bucket, 1);
 	else
@@ -145,35 +150,35 @@ void kv_table_look_ahead(const struct kv_cache *cache,
 /* Double the buckets of @dir if they are full.  -ENOMEM. */
 static int make_buckets(struct kv_cache *cache, struct kv_dir *dir)
 {
-	uint32_t old_n = dir->buckets ? dir->mask + 1 : 0;
-	uint32_t n = old_n ? old_n * 2 : FIRST_BUCKETS;
-	uint32_t *buckets;
+	const uint32_t n = dir->buckets ? 1u << dir->bits : 0;
+	struct kv_dir more = *dir;
 
-	if (dir->blocks < BUCKET_BLOCKS * old_n)
+	if (dir->blocks < BUCKET_BLOCKS * n)
 		return 0;
-	buckets = malloc(n * sizeof(*buckets));
-	if (!buckets)
+	more.bits = n ? dir->bits + 1 : FIRST_BITS;
+	more.buckets = malloc(sizeof(*more.buckets) << more.bits);
+	if (!more.buckets)
 		return -ENOMEM;
-	memset(buckets, 0xff, n * sizeof(*buckets));
-	for (uint32_t i = 0; i < old_n; i++) {
+	memset(more.buckets, 0xff, sizeof(*more.buckets) << more.bits);
+	for (uint32_t i = 0; i < n; i++) {
 		uint32_t number = dir->buckets[i];
 
-		if (i + AHEAD < old_n)
+		if (i + AHEAD < n)
 			kv_table_fetch(&cache->table, dir->buckets[i + AHEAD]);
 		while (number != KV_NONE) {
 			struct kv_block *block =
 				kv_table_at(&cache->table, number);
+			uint32_t *to = bucket_of(
+				&more, hash(&cache->table, block->key));
 			uint32_t next = block->next;
-			uint32_t to = hash(&cache->table, block->key) & (n - 1);
 
-			block->next = buckets[to];
-			buckets[to] = number;
+			block->next = *to;
+			*to = number;
 			number = next;
 		}
 	}
 	free(dir->buckets);
-	dir->buckets = buckets;
-	dir->mask = n - 1;
+	*dir = more;
 	return 0;
 }
 
@@ -231,7 +236,7 @@ int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
 	block->place = space->place & 0xffffff;
 	kv_space_get(space);
 	block->file = block->slot_number = KV_NONE;
-	bucket = &dir->buckets[h & dir->mask];
+	bucket = bucket_of(dir, h);
 	block->next = *bucket;
 	*bucket = number;
 	dir->blocks++;
@@ -244,8 +249,7 @@ void kv_table_unlink(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_space *space = kv_block_space(cache, block);
 	struct kv_dir *dir = space->dirs[block->key[0]];
-	uint32_t *link =
-		&dir->buckets[hash(&cache->table, block->key) & dir->mask];
+	uint32_t *link = bucket_of(dir, hash(&cache->table, block->key));
 
 	while (*link != block->number)
 		link = &kv_table_at(&cache->table, *link)->next;
@@ -371,7 +375,6 @@ int kv_dir_make(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
 	if (r == 0 && !dir)
 		r = -ENOMEM;
 	if (r == 0) {
-		dir->made = true;
 		space->mtime_ns = dir->mtime_ns = kv_wall_ns();
 	}
 	kv_unlock(cache);
@@ -403,21 +406,11 @@ int kv_dir_remove(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
 
 #define LOOK_MAX 4096u /* buckets looked at in one call */
 
-static uint32_t reverse(uint32_t v)
-{
-	uint32_t r = 0;
-
-	for (int i = 0; i < 32; i++)
-		r |= (v >> i & 1) << (31 - i);
-	return r;
-}
-
 /*
- * Put the keys from bucket *@at of @dir on into @ret_keys.  Return true at the
- * end of @dir, with *@at 0.
+ * Put the keys with a hash from *@at on, whole buckets of @dir, into @ret_keys.
+ * Return true at the end of @dir, with *@at 0.
  *
- * Buckets are visited in bit-reversed order: when buckets double, the two
- * halves of a bucket are either both visited already or both still to visit.
+ * A bucket has a range of hashes, so the cursor stays valid when buckets double.
  */
 static bool put_dir(const struct kv_cache *cache, const struct kv_dir *dir,
 		    uint32_t *at, unsigned *looks, struct kv_key *ret_keys,
@@ -428,7 +421,7 @@ static bool put_dir(const struct kv_cache *cache, const struct kv_dir *dir,
 		return true;
 	}
 	do {
-		const uint32_t first = dir->buckets[*at & dir->mask];
+		const uint32_t first = *bucket_of(dir, *at);
 		const struct kv_block *block;
 		size_t count = 0;
 
@@ -445,7 +438,7 @@ static bool put_dir(const struct kv_cache *cache, const struct kv_dir *dir,
 			block = kv_table_at(&cache->table, i);
 			ret_keys[(*n)++] = kv_block_key(block);
 		}
-		*at = reverse(reverse(*at | ~dir->mask) + 1);
+		*at = ((*at >> (32 - dir->bits)) + 1) << (32 - dir->bits);
 	} while (*at != 0);
 	return true;
 }
@@ -480,7 +473,7 @@ int kv_dir_list(struct kv_cache *cache, struct kv_space *space, uint8_t byte,
 		ids = malloc(dir->blocks * sizeof(*ids));
 		r = ids ? 0 : -ENOMEM;
 	}
-	for (uint32_t i = 0; ids && i <= dir->mask; i++)
+	for (uint32_t i = 0; ids && i < 1u << dir->bits; i++)
 		for (uint32_t b = dir->buckets[i]; b != KV_NONE;) {
 			struct kv_block *block = kv_table_at(&cache->table, b);
 

@@ -840,31 +840,6 @@ int kv_clear_begin(struct kv_cache *cache, struct kv_space *space,
 	return 0;
 }
 
-static int gather_dir_locked(struct kv_cache *cache, struct kv_clear *clear,
-			     const struct kv_dir *dir)
-{
-	const int r = kv_array_reserve(&clear->places, &clear->room,
-				       clear->n + dir->blocks);
-
-	kv_assert_locked(&cache->lock);
-	if (r < 0)
-		return r;
-	for (uint32_t i = 0; dir->buckets && i <= dir->mask; i++)
-		for (uint32_t n = dir->buckets[i]; n != KV_NONE;) {
-			struct kv_block *block = kv_table_at(&cache->table, n);
-
-			n = block->next;
-			if (!block->slot ||
-			    kv_slot_prologue(block->slot)->record.generation <
-				    clear->generation)
-				clear->places[clear->n++] = (struct place){
-					kv_slot_id(block->file,
-						   block->slot_number),
-					kv_block_id(block)};
-		}
-	return 0;
-}
-
 static int by_place(const void *a, const void *b)
 {
 	const struct place *x = a, *y = b;
@@ -879,10 +854,27 @@ static int gather_places(struct kv_cache *cache, struct kv_clear *clear)
 	int r = 0;
 
 	for (unsigned byte = 0; r == 0 && byte < 256; byte++) {
+		_cleanup_(kv_freep) uint64_t *ids = NULL;
+		size_t n = 0;
+
+		r = kv_dir_list(cache, clear->space, (uint8_t)byte, &ids, &n);
+		if (r == 0)
+			r = kv_array_reserve(&clear->places, &clear->room,
+					     clear->n + n);
 		kv_lock(cache);
-		if (clear->space->dirs[byte])
-			r = gather_dir_locked(cache, clear,
-					      clear->space->dirs[byte]);
+		for (size_t i = 0; r == 0 && i < n; i++) {
+			const struct kv_block *block =
+				kv_table_find_id(cache, ids[i]);
+
+			if (block &&
+			    (!block->slot ||
+			     kv_slot_prologue(block->slot)->record.generation <
+				     clear->generation))
+				clear->places[clear->n++] = (struct place){
+					kv_slot_id(block->file,
+						   block->slot_number),
+					ids[i]};
+		}
 		kv_unlock(cache);
 	}
 	if (clear->n)
