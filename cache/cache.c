@@ -312,7 +312,6 @@ int kv_cache_open(const struct kv_cache_config *config,
 	cache->block_hooks = &kv_block_hooks;
 	kv_cond_init(&cache->settled);
 	kv_cond_init(&cache->changed);
-	TAILQ_INIT(&cache->changes);
 	cache->info.next_space = 1;
 	if (getrandom(&cache->epoch, sizeof(cache->epoch), 0) < 0)
 		r = -EIO;

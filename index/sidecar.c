@@ -36,9 +36,13 @@ static void name_draft(const char *name, char draft[DRAFT_NAME])
 	snprintf(draft, DRAFT_NAME, "%s.tmp", name);
 }
 
-/* Write NAME.tmp; it is not synced yet. */
-static int draft_write(int dir, const char *name, const void *data,
-		       size_t bytes, int *ret_fd)
+static int sync_dir(int dir)
+{
+	return fsync(dir) < 0 ? -errno : 0;
+}
+
+/* Write NAME.tmp, rename it to NAME, and sync both. */
+static int replace(int dir, const char *name, const void *data, size_t bytes)
 {
 	_cleanup_(kv_closep) int fd = -1;
 	char draft[DRAFT_NAME];
@@ -51,38 +55,17 @@ static int draft_write(int dir, const char *name, const void *data,
 	if (fd < 0)
 		return -errno;
 	r = kv_write_all(fd, data, bytes);
-	if (r < 0) {
-		unlinkat(dir, draft, 0);
-		return r;
-	}
-	*ret_fd = kv_steal_fd(&fd);
-	return 0;
-}
-
-/* Sync and rename the draft @fd, and close it.  The caller syncs @dir. */
-static int draft_place(int dir, const char *name, int fd)
-{
-	char draft[DRAFT_NAME];
-	int r = fsync(fd) < 0 ? -errno : 0;
-
-	close(fd);
-	name_draft(name, draft);
+	if (r == 0 && fsync(fd) < 0)
+		r = -errno;
 	KV_POINT("beside.written");
 	if (r == 0 && renameat(dir, draft, dir, name) < 0)
 		r = -errno;
 	KV_POINT("beside.renamed");
-	if (r < 0)
+	if (r < 0) {
 		unlinkat(dir, draft, 0);
-	return r;
-}
-
-static int replace(int dir, const char *name, const void *data, size_t bytes)
-{
-	int fd = -1, r = draft_write(dir, name, data, bytes, &fd);
-
-	if (r == 0)
-		r = draft_place(dir, name, fd);
-	return r < 0 ? r : kv_space_files_sync(dir);
+		return r;
+	}
+	return sync_dir(dir);
 }
 
 /* Read a small file; the caller frees *@ret_data.  -EBADMSG: the file is too
@@ -191,41 +174,16 @@ bool kv_space_file_parse(const char *name, uint32_t *ret_id)
 	return kv_id_parse(name, "", ret_id) && *ret_id > 0;
 }
 
-int kv_space_file_begin(int dir, const struct kv_space_record *record,
-			const char *name, const char *layout, int *ret_fd)
+int kv_space_file_write(int dir, const struct kv_space_record *record,
+			const char *name, const char *layout)
 {
 	_cleanup_(kv_freep) char *value = NULL;
 	char file[KV_SPACE_FILE_NAME];
 	size_t bytes = 0;
 	int r = kv_space_pack(record, name, layout, &value, &bytes);
 
-	if (r < 0)
-		return r;
 	kv_space_file_name(record->id, file);
-	return draft_write(dir, file, value, bytes, ret_fd);
-}
-
-int kv_space_file_end(int dir, uint32_t id, int fd)
-{
-	char file[KV_SPACE_FILE_NAME];
-
-	kv_space_file_name(id, file);
-	return draft_place(dir, file, fd);
-}
-
-int kv_space_files_sync(int dir)
-{
-	return fsync(dir) < 0 ? -errno : 0;
-}
-
-int kv_space_file_write(int dir, const struct kv_space_record *record,
-			const char *name, const char *layout)
-{
-	int fd = -1, r = kv_space_file_begin(dir, record, name, layout, &fd);
-
-	if (r == 0)
-		r = kv_space_file_end(dir, record->id, fd);
-	return r < 0 ? r : kv_space_files_sync(dir);
+	return r < 0 ? r : replace(dir, file, value, bytes);
 }
 
 int kv_space_file_read(int dir, uint32_t id, struct kv_space_record *ret_record,
@@ -243,19 +201,14 @@ int kv_space_file_read(int dir, uint32_t id, struct kv_space_record *ret_record,
 				       ret_layout);
 }
 
-int kv_space_file_unlink(int dir, uint32_t id)
+int kv_space_file_remove(int dir, uint32_t id)
 {
 	char file[KV_SPACE_FILE_NAME];
 
 	kv_space_file_name(id, file);
-	return unlinkat(dir, file, 0) < 0 && errno != ENOENT ? -errno : 0;
-}
-
-int kv_space_file_remove(int dir, uint32_t id)
-{
-	int r = kv_space_file_unlink(dir, id);
-
-	return r < 0 ? r : kv_space_files_sync(dir);
+	if (unlinkat(dir, file, 0) < 0 && errno != ENOENT)
+		return -errno;
+	return sync_dir(dir);
 }
 
 uint64_t kv_space_file_bytes(size_t name_len, size_t layout_len)

@@ -37,14 +37,6 @@ int kv_space_file_write(int dir, const struct kv_space_record *record,
 int kv_space_file_read(int dir, uint32_t id, struct kv_space_record *ret_record,
 		       char **ret_name, char **ret_layout);
 int kv_space_file_remove(int dir, uint32_t id); /* absent is no error */
-/* Write several files with one sync of the directory: begin each file, end each
- * file (which syncs and closes its descriptor), then sync the directory.  Files
- * may be unlinked before that sync as well. */
-int kv_space_file_begin(int dir, const struct kv_space_record *record,
-			const char *name, const char *layout, int *ret_fd);
-int kv_space_file_end(int dir, uint32_t id, int fd);
-int kv_space_file_unlink(int dir, uint32_t id);
-int kv_space_files_sync(int dir);
 
 void kv_space_file_name(uint32_t id, char name[KV_SPACE_FILE_NAME]);
 /* Parse a file's name: an id as %06u prints it, then @end. */

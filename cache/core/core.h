@@ -117,7 +117,6 @@ struct kv_offer;
 struct kv_slot;
 TAILQ_HEAD(kv_slots, kv_slot);
 TAILQ_HEAD(kv_turn_list, kv_space);
-TAILQ_HEAD(kv_space_changes, kv_space_change);
 TAILQ_HEAD(kv_flushes, kv_flush);
 
 /* A slot whose record is to be deleted. */
@@ -203,8 +202,6 @@ struct kv_space {
 		*offer; /* of all blocks; NULL: done.  remote/backup.c */
 	bool settling;	/* record in the making: not found by name */
 	struct kv_quota quota;
-	/* being written by persist.c; NULL: none */
-	struct kv_space_change *change;
 	uint64_t file_bytes;	  /* size of the space's file in STORE/spaces */
 	uint64_t index_bytes;	  /* size in the index, including snapshots */
 	struct kv_layout *layout; /* set once, or replaced by space/seed.c */
@@ -659,9 +656,8 @@ struct kv_cache {
 	uint64_t tenants_file;	   /* bytes of STORE/tenants */
 	void *names;		   /* tsearch tree of kv_space by name */
 	pthread_cond_t settled;	   /* signals that a space stopped ->settling */
-	struct kv_space_changes changes; /* to be written by persist.c */
-	bool changing;		/* a group of changes is being written */
-	pthread_cond_t changed; /* signals the end of such a group */
+	bool changing;		/* a space is being written by persist.c */
+	pthread_cond_t changed; /* signals that @changing is false */
 	uint64_t sizes[64][SIZE_CLASSES]; /* slot sizes in use, by octave */
 
 	struct kv_arena arena;

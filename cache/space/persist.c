@@ -3,25 +3,22 @@
  * persist.c - the durable parts of a space: its record in the index, and its
  * file in STORE/spaces, a copy outside of the index.
  *
- * Changes are written in groups: one of the threads with a change writes all
- * changes that have been queued by then, and the other threads wait.  So a
- * commit of blocks waits for at most one transaction of spaces, and for no
- * file's sync; no group begins while a commit of blocks is under way.
+ * One thread at a time writes a space.  So a commit of blocks waits for at most
+ * one transaction of spaces, and for no file's sync; no change begins while a
+ * commit of blocks is under way.
  *
- * OWNS       the files, and their part of the cap; the changes, until their
- *            status is set.
+ * OWNS       the files, and their part of the cap.
  *
  * INVARIANTS
  *   (1) A space has its file before its record is committed, and so before any
  *       of its blocks can be durable; the file is deleted before the record.
  *   (2) Bytes of files beyond the part that is reserved with the index count
  *       against the segment files' budget.
- *   (3) One thread at a time writes, and writes the spaces as they are when it
- *       begins: the last change wins.
+ *   (3) A thread writes the space as it is when the thread begins: the last
+ *       change wins.
  *
- * LOCKING    cache->lock for the list of changes, their contents and the
- * counts; not
- *            held while they are written.
+ * LOCKING    cache->lock for the counts, and for cache->changing, which the
+ *            writing thread sets; not held while it writes.
  */
 #include "cache/space/space.h"
 #include "cache/ssd/ssd.h"
@@ -29,7 +26,6 @@
 #include "common/crash_point.h"
 
 #define CHANGED_NS 1000000000u
-#define AT_ONCE 32u /* lost files written in one step; each is open meanwhile */
 
 int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes)
 {
@@ -84,87 +80,34 @@ static struct kv_space_record space_record_of(const struct kv_space *space)
 	};
 }
 
-/* ---- changes ---- */
-
-/* On the stack of the thread that made the change and waits for it. */
-struct kv_space_change {
-	struct kv_space *space; /* fixed */
-	/* First change of the same space in the group: only that one is
-	 * written. */
-	struct kv_space_change *first;
-	struct kv_space_record record;
-	const char *layout;
-	bool removed;
-	int fd;		 /* the space's file, while it is written; or -1 */
-	uint64_t before; /* bytes of the cap that the file took before */
-	int result;	 /* the writer's */
-	int status;	 /* NOT_YET; then 0 or -errno */
-	TAILQ_ENTRY(kv_space_change) link;
-};
-
-enum { NOT_YET = 1 };
-
-static bool counts(const struct kv_space_change *change)
+/* Write the space's file, or delete it if the space is removed. */
+static int write_file(struct kv_cache *cache, struct kv_space *space,
+		      const struct kv_space_record *record, const char *layout,
+		      bool removed)
 {
-	return change->first == change && change->result == 0;
-}
-
-/* Write or unlink the files of all changes.  Syncing several files together
- * writes their filesystem's journal about twice in all: for the files, and for
- * the directory. */
-static void write_files(struct kv_cache *cache,
-			struct kv_space_changes *changes)
-{
-	struct kv_space_change *change;
+	const uint64_t before = space->file_bytes;
 	int r;
 
-	TAILQ_FOREACH(change, changes, link) {
-		struct kv_space *space = change->space;
-
-		change->fd = -1;
-		change->before = space->file_bytes;
-		if (!counts(change))
-			continue;
-		if (change->removed) {
-			change->result = kv_space_file_unlink(cache->spaces_dir,
-							      space->id);
-			continue;
-		}
-		r = kv_sidecar_charge(
-			cache, &space->file_bytes,
-			kv_space_file_bytes(strlen(space->name),
-					    strlen(change->layout)));
-		if (r == 0)
-			r = kv_space_file_begin(cache->spaces_dir,
-						&change->record, space->name,
-						change->layout, &change->fd);
-		change->result = r;
+	if (removed) {
+		r = kv_space_file_remove(cache->spaces_dir, space->id);
+		return r < 0 ? r
+			     : kv_sidecar_charge(cache, &space->file_bytes, 0);
 	}
-	TAILQ_FOREACH(change, changes, link)
-		if (counts(change) && change->fd >= 0) {
-			change->result = kv_space_file_end(cache->spaces_dir,
-							   change->space->id,
-							   change->fd);
-			change->fd = -1;
-		}
-	r = kv_space_files_sync(cache->spaces_dir);
-	TAILQ_FOREACH(change, changes, link) {
-		uint64_t *bytes = &change->space->file_bytes;
-
-		if (counts(change))
-			change->result = r;
-		if (change->first != change)
-			continue;
-		if (change->result < 0)
-			kv_sidecar_charge(cache, bytes, change->before);
-		else if (change->result == 0 && change->removed)
-			kv_sidecar_charge(cache, bytes, 0);
-	}
+	r = kv_sidecar_charge(
+		cache, &space->file_bytes,
+		kv_space_file_bytes(strlen(space->name), strlen(layout)));
+	if (r == 0)
+		r = kv_space_file_write(cache->spaces_dir, record, space->name,
+					layout);
+	if (r < 0)
+		kv_sidecar_charge(cache, &space->file_bytes, before);
+	return r;
 }
 
-/* Commit the changes from @first up to @end whose files were written. */
-static int commit(struct kv_cache *cache, struct kv_space_change *first,
-		  const struct kv_space_change *end)
+/* Write the space's record to the index, or delete it. */
+static int commit(struct kv_cache *cache, const struct kv_space *space,
+		  const struct kv_space_record *record, const char *layout,
+		  bool removed)
 {
 	struct kv_store_info info;
 	struct kv_txn *batch;
@@ -172,12 +115,10 @@ static int commit(struct kv_cache *cache, struct kv_space_change *first,
 
 	if (r < 0)
 		return r;
-	for (; first != end; first = TAILQ_NEXT(first, link))
-		if (counts(first) && first->removed)
-			kv_txn_delete(batch, KV_PART_SPACES, first->space->id);
-		else if (counts(first))
-			kv_txn_put_space(batch, &first->record,
-					 first->space->name, first->layout);
+	if (removed)
+		kv_txn_delete(batch, KV_PART_SPACES, space->id);
+	else
+		kv_txn_put_space(batch, record, space->name, layout);
 	kv_lock(cache);
 	info = cache->info;
 	kv_unlock(cache);
@@ -188,88 +129,36 @@ static int commit(struct kv_cache *cache, struct kv_space_change *first,
 	return r;
 }
 
-/* Write all queued changes, with the spaces' present values.  Drops the lock
- * meanwhile. */
-static void write_waiting(struct kv_cache *cache)
-{
-	struct kv_space_changes changes = TAILQ_HEAD_INITIALIZER(changes);
-	const uint64_t round = cache->ssd.commits_begun;
-	struct kv_space_change *change, *first;
-	int r;
-
-	cache->changing = true;
-	/* Do not compete for the disk with a commit of blocks. */
-	while (cache->ssd.committing && cache->ssd.commits_begun == round)
-		kv_cond_wait(cache, &cache->ssd.done, CHANGED_NS);
-	TAILQ_CONCAT(&changes, &cache->changes, link);
-	TAILQ_FOREACH(change, &changes, link) {
-		struct kv_space *space = change->space;
-
-		if (!space->change)
-			space->change = change;
-		change->first = space->change;
-		change->removed = space->removed;
-		change->record = space_record_of(space);
-		change->layout = space->layout ? space->layout->json : "";
-	}
-	kv_unlock(cache);
-	/* The files first. */
-	write_files(cache, &changes);
-	first = TAILQ_FIRST(&changes);
-	r = commit(cache, first, NULL);
-	/* One transaction for each change, so that a change without room does
-	 * not fail the others. */
-	TAILQ_FOREACH(change, &changes, link)
-		if (r < 0 && counts(change))
-			change->result =
-				TAILQ_NEXT(first, link)
-					? commit(cache, change,
-						 TAILQ_NEXT(change, link))
-					: r;
-	kv_lock(cache);
-	TAILQ_FOREACH(change, &changes, link) {
-		change->space->change = NULL;
-		change->result = change->first->result;
-	}
-	/* Once its status is set, the thread of a change may free the
-	 * change. */
-	TAILQ_FOREACH(change, &changes, link)
-		change->status = change->result;
-	cache->changing = false;
-	pthread_cond_broadcast(&cache->changed);
-}
-
-/* Write @n changes, zeroed except for their spaces, and wait.  Return the first
- * error. */
-static int persist(struct kv_cache *cache, struct kv_space_change *changes,
-		   size_t n)
-{
-	int r = 0;
-
-	kv_lock(cache);
-	for (size_t i = 0; i < n; i++) {
-		changes[i].status = NOT_YET;
-		TAILQ_INSERT_TAIL(&cache->changes, &changes[i], link);
-	}
-	for (size_t i = 0; i < n; i++) {
-		while (changes[i].status == NOT_YET)
-			if (cache->changing)
-				kv_cond_wait(cache, &cache->changed,
-					     CHANGED_NS);
-			else
-				write_waiting(cache);
-		if (r == 0)
-			r = changes[i].status;
-	}
-	kv_unlock(cache);
-	return r;
-}
-
 int kv_space_persist(struct kv_cache *cache, struct kv_space *space)
 {
-	struct kv_space_change change = {.space = space};
+	struct kv_space_record record;
+	const char *layout;
+	uint64_t round;
+	bool removed;
+	int r;
 
-	return cache->index ? persist(cache, &change, 1) : 0;
+	if (!cache->index)
+		return 0;
+	kv_lock(cache);
+	while (cache->changing)
+		kv_cond_wait(cache, &cache->changed, CHANGED_NS);
+	cache->changing = true;
+	/* Do not compete for the disk with a commit of blocks. */
+	round = cache->ssd.commits_begun;
+	while (cache->ssd.committing && cache->ssd.commits_begun == round)
+		kv_cond_wait(cache, &cache->ssd.done, CHANGED_NS);
+	record = space_record_of(space);
+	layout = space->layout ? space->layout->json : "";
+	removed = space->removed;
+	kv_unlock(cache);
+	r = write_file(cache, space, &record, layout, removed);
+	if (r == 0)
+		r = commit(cache, space, &record, layout, removed);
+	kv_lock(cache);
+	cache->changing = false;
+	pthread_cond_signal(&cache->changed);
+	kv_unlock(cache);
+	return r;
 }
 
 static bool file_agrees(struct kv_cache *cache, const struct kv_space *space)
@@ -302,9 +191,7 @@ int kv_space_files_check(struct kv_cache *cache)
 
 int kv_space_files_lost(struct kv_cache *cache)
 {
-	struct kv_space_change changes[AT_ONCE];
 	char name[KV_SPACE_FILE_NAME];
-	size_t n = 0;
 	int r = 0;
 
 	for (uint32_t i = 0; r == 0 && i < cache->spaces.n; i++) {
@@ -314,11 +201,7 @@ int kv_space_files_lost(struct kv_cache *cache)
 		if (!space->removed &&
 		    faccessat(cache->spaces_dir, name, F_OK, 0) < 0 &&
 		    errno == ENOENT)
-			changes[n++] = (struct kv_space_change){.space = space};
-		if (n == AT_ONCE) {
-			r = persist(cache, changes, n);
-			n = 0;
-		}
+			r = kv_space_persist(cache, space);
 	}
-	return r == 0 && n > 0 ? persist(cache, changes, n) : r;
+	return r;
 }
