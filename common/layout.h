@@ -46,7 +46,7 @@ struct kv_layout {
 	/* most pieces of memory that one layer consists of */
 	size_t layer_pieces;
 	bool layers_given; /* the text has "layers" */
-	bool token_ids;	  /* blocks have token ids */
+	bool token_ids;	   /* blocks have token ids */
 	bool engine_keys; /* "keys": "engine": keys do not depend on the seed */
 	bool share;   /* the space is shared with other nodes from the start */
 	char *json;   /* canonical text */

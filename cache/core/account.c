@@ -6,8 +6,8 @@
  *
  * INVARIANTS
  *   (1) used[] is the sum of held[] over all accounts, and at most the total.
- *   (2) An account is in its bucket as long as it is held, or has debt from
- *       kv_account_pace.
+ *   (2) An account is in its bucket as long as it is held, or its user may not
+ *       create SPACES_AT_ONCE spaces now.
  *   (3) After a charge, a user that is no operator holds at most as much as
  *       remains free for ordinary users; of DIRTY, KV_MORE_THAN_LEFT times as
  *       much.
@@ -16,21 +16,20 @@
  * lock.
  */
 #include "cache/core/account.h"
+#include "common/rate.h"
 
 #define BUCKETS 256u
 #define OPERATORS_PART 16u /* 1 / OPERATORS_PART of each total */
 /* Ids of spaces are never reused: a user may create SPACES_AT_ONCE spaces in a
  * burst, and then one per second. */
-#define SPACE_NS UINT64_C(1000000000)
-#define SPACES_AT_ONCE 1024u
+#define SPACES_AT_ONCE 1024
 
 struct kv_account {
 	struct kv_accounts *accounts; /* fixed */
 	uint32_t uid;		      /* fixed */
 	unsigned refs;
 	uint64_t held[KV_FINITE_END];
-	uint64_t spent_ns,
-		regained_ns; /* debt of kv_account_pace; when last reduced */
+	struct kv_bucket spaces; /* kv_account_pace */
 	struct kv_account *next;
 };
 
@@ -99,16 +98,6 @@ static bool is_operator(const struct kv_account *account)
 	return kv_accounts_operator(account->accounts, account->uid);
 }
 
-static void regain_locked(struct kv_account *account)
-{
-	uint64_t now = kv_now_ns();
-
-	kv_assert_locked(&account->accounts->lock);
-	account->spent_ns -=
-		KV_MIN(account->spent_ns, now - account->regained_ns);
-	account->regained_ns = now;
-}
-
 struct kv_account *kv_account_get(struct kv_accounts *accounts, uint32_t uid)
 {
 	struct kv_account **at = &accounts->buckets[uid % BUCKETS], *account;
@@ -156,8 +145,9 @@ void kv_account_put(struct kv_account *account)
 	/* Free the accounts in the bucket that are neither held nor in debt. */
 	at = &accounts->buckets[account->uid % BUCKETS];
 	while ((account = *at)) {
-		regain_locked(account);
-		if (account->refs > 0 || account->spent_ns > 0) {
+		(void)kv_bucket_fill(&account->spaces, 1, SPACES_AT_ONCE);
+		if (account->refs > 0 ||
+		    account->spaces.credit < SPACES_AT_ONCE) {
 			at = &account->next;
 			continue;
 		}
@@ -258,11 +248,11 @@ int kv_account_pace(struct kv_account *account)
 	if (!account || is_operator(account))
 		return 0;
 	pthread_mutex_lock(&account->accounts->lock);
-	regain_locked(account);
-	if (account->spent_ns + SPACE_NS > SPACES_AT_ONCE * SPACE_NS)
+	(void)kv_bucket_fill(&account->spaces, 1, SPACES_AT_ONCE);
+	if (account->spaces.credit < 1)
 		r = -EAGAIN;
 	else
-		account->spent_ns += SPACE_NS;
+		account->spaces.credit--;
 	pthread_mutex_unlock(&account->accounts->lock);
 	return r;
 }

@@ -656,8 +656,8 @@ struct kv_cache {
 	uint64_t tenants_file;	   /* bytes of STORE/tenants */
 	void *names;		   /* tsearch tree of kv_space by name */
 	pthread_cond_t settled;	   /* signals that a space stopped ->settling */
-	bool changing;		/* a space is being written by persist.c */
-	pthread_cond_t changed; /* signals that @changing is false */
+	bool changing;		   /* a space is being written by persist.c */
+	pthread_cond_t changed;	   /* signals that @changing is false */
 	uint64_t sizes[64][SIZE_CLASSES]; /* slot sizes in use, by octave */
 
 	struct kv_arena arena;
