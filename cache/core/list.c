@@ -140,15 +140,19 @@ void kv_evict_list_drop(struct kv_evict_list *list, uint32_t block)
 	}
 }
 
+static void list_free(struct kv_evict_list *list)
+{
+	TAILQ_REMOVE(list->lists, list, link);
+	LIST_REMOVE(list, own);
+	free(list);
+}
+
 void kv_evict_lists_free(struct kv_evict_lists *lists)
 {
 	struct kv_evict_list *list;
 
-	while ((list = TAILQ_FIRST(lists))) {
-		TAILQ_REMOVE(lists, list, link);
-		LIST_REMOVE(list, own);
-		free(list);
-	}
+	while ((list = TAILQ_FIRST(lists)))
+		list_free(list);
 }
 
 void kv_evict_lists_leave(struct kv_space *space)
@@ -158,9 +162,7 @@ void kv_evict_lists_leave(struct kv_space *space)
 	for (enum kv_node_tier tier = 0; tier < TIERS; tier++)
 		while ((list = LIST_FIRST(&space->lists[tier]))) {
 			assert(list->blocks == 0 && list->idle == 0);
-			TAILQ_REMOVE(list->lists, list, link);
-			LIST_REMOVE(list, own);
-			free(list);
+			list_free(list);
 		}
 }
 

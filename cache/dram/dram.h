@@ -74,14 +74,10 @@ bool kv_dram_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 
 int kv_arena_open(struct kv_cache *cache);
 void kv_arena_close(struct kv_cache *cache);
-/* Prepare a segment for @slots slots of @class; its first class decides whether
+/* Give a segment without used slots to @class; its first class decides whether
  * it is open.  -ENOMEM, or an error of fcntl: nothing has changed. */
-int kv_segment_access(struct kv_cache *cache, struct kv_segment *segment,
-		      const struct kv_class *class, uint32_t slots);
-void kv_segment_slots(struct kv_cache *cache, struct kv_segment *segment,
-		      struct kv_class *class);
-/* Take a segment without used slots from its class. */
-void kv_segment_leave(struct kv_cache *cache, struct kv_segment *segment);
+int kv_segment_use(struct kv_cache *cache, struct kv_segment *segment,
+		   struct kv_class *class);
 void kv_segment_retire_locked(struct kv_cache *cache,
 			      struct kv_segment *segment);
 

@@ -36,8 +36,6 @@ struct need {
 	/* To empty a segment, evict these blocks besides idle ones: */
 	bool over_pins;	  /* pinned blocks that are on SSD */
 	bool over_queued; /* blocks that wait to be written */
-	/* blocks waiting to be written, of spaces without room on SSD */
-	bool over_stalled;
 	/* blocks waiting to be written, of users with many segments */
 	bool over_rich;
 	/* Blocks of users with more segments than their guarantee needs, while
@@ -47,27 +45,6 @@ struct need {
 	bool own_only; /* with @sheds: only blocks of the space itself */
 	bool beside;   /* evict in segments with kept slots only */
 };
-
-static int segment_use(struct kv_cache *cache, struct kv_segment *segment,
-		       struct kv_class *class)
-{
-	uint32_t n = (uint32_t)(cache->arena.segment_bytes / class->slot_bytes);
-	struct kv_slot *slots = calloc(n, sizeof(*slots));
-
-	if (!slots)
-		return -ENOMEM;
-	if (kv_segment_access(cache, segment, class, n) < 0) {
-		free(slots);
-		return -ENOMEM;
-	}
-	if (segment->class)
-		kv_segment_leave(cache, segment);
-	free(segment->slot);
-	segment->slot = slots;
-	segment->slots = n;
-	kv_segment_slots(cache, segment, class);
-	return 0;
-}
 
 static bool may_evict(void *arg, uint32_t number)
 {
@@ -120,35 +97,26 @@ static bool queued_gives_way(const struct kv_slot *slot)
 }
 
 struct search {
-	struct kv_cache *cache;
+	const struct need *need;
 	unsigned tried;
 	bool over; /* no victim: too many blocks were tried */
 };
 
-/* After QUEUED_TRIED blocks return true, which ends the search. */
-static bool may_shed(void *arg, uint32_t number)
+/* Return true also after too many blocks, which ends the search. */
+static bool may_take(void *arg, uint32_t number)
 {
 	struct search *search = arg;
-	struct kv_block *block = kv_table_at(&search->cache->table, number);
+	const struct need *need = search->need;
+	struct kv_cache *cache = need->giving.cache;
+	const struct kv_slot *slot = kv_table_at(&cache->table, number)->slot;
 
-	if (queued_gives_way(block->slot))
-		return true;
-	search->over |= ++search->tried > QUEUED_TRIED;
-	return search->over;
-}
-
-/* After COLD_TRIED blocks return true, which ends the search. */
-static bool may_evict_beside(void *arg, uint32_t number)
-{
-	struct search *search = arg;
-	const struct kv_block *block =
-		kv_table_at(&search->cache->table, number);
-
-	if (!may_evict(search->cache, number))
+	if (!need->sheds && !may_evict(cache, number))
 		return false;
-	if (block->slot->segment->kept)
+	if (need->sheds ? queued_gives_way(slot)
+			: !need->beside || slot->segment->kept)
 		return true;
-	search->over |= ++search->tried > COLD_TRIED;
+	search->over |=
+		++search->tried > (need->sheds ? QUEUED_TRIED : COLD_TRIED);
 	return search->over;
 }
 
@@ -157,15 +125,9 @@ static bool evict_from(struct kv_evict_list *list,
 {
 	const struct need *need = (const struct need *)giving;
 	struct kv_cache *cache = giving->cache;
-	struct search search = {.cache = cache};
+	struct search search = {.need = need};
+	uint32_t victim = kv_policy_victim(&list->policy, may_take, &search);
 	struct kv_block *block;
-	uint32_t victim =
-		need->sheds || need->beside
-			? kv_policy_victim(&list->policy,
-					   need->sheds ? may_shed
-						       : may_evict_beside,
-					   &search)
-			: kv_policy_victim(&list->policy, may_evict, cache);
 
 	if (victim == KV_NONE || search.over)
 		return false;
@@ -248,10 +210,10 @@ static bool may_leave(const struct need *need, const struct kv_slot *slot)
 	       queued_gives_way(slot);
 }
 
+/* Return whether blocks that are not idle may be evicted, too. */
 static bool forces(const struct need *need)
 {
-	return need->over_pins || need->over_queued || need->over_stalled ||
-	       need->over_scattered || need->over_rich;
+	return need->over_scattered || need->over_rich;
 }
 
 /* Return whether all blocks of @segment may be evicted without violating a
@@ -353,7 +315,7 @@ static bool take_over(const struct need *need, struct kv_segment *segment)
 		kv_segment_retire_locked(cache, segment);
 		return true;
 	}
-	return segment_use(cache, segment, need->class) == 0;
+	return kv_segment_use(cache, segment, need->class) == 0;
 }
 
 /* Empty a segment of another class: of the coldest class, or of any. */
@@ -450,8 +412,7 @@ static bool make_room(struct need *need)
 	/* While the SSD fails, a block waiting for it is worth no more than a
 	 * new block, and never more than a guarantee. */
 	need->over_queued = cache->ssd.error || need->entitled;
-	need->over_stalled = cache->ssd.stalled > 0;
-	if (need->over_queued || need->over_stalled) {
+	if (need->over_queued || cache->ssd.stalled) {
 		shed = *need;
 		shed.sheds = true;
 		/* A space without room on SSD loses its own blocks first. */
@@ -529,7 +490,7 @@ struct kv_slot *kv_dram_evict_for_locked(struct kv_cache *cache,
 		return slot;
 	if (spare) {
 		TAILQ_REMOVE(&arena->spare, spare, link);
-		if (segment_use(cache, spare, class) < 0)
+		if (kv_segment_use(cache, spare, class) < 0)
 			TAILQ_INSERT_TAIL(&arena->spare, spare, link);
 		return free_slot(class);
 	}

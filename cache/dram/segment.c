@@ -26,7 +26,7 @@
  * STATES   of a segment, and the function that makes each step:
  *
  *          (made) -> SPARE     grower
- *           SPARE -> IN USE    kv_segment_slots, for one class
+ *           SPARE -> IN USE    kv_segment_use, for one class
  *          IN USE -> RETIRED   kv_segment_retire_locked, all its slots free
  *         RETIRED -> DEAD      kv_segment_returned, by the last holder
  *            DEAD -> (gone)    grower, which then makes a new segment
@@ -496,8 +496,9 @@ static void *grower(void *arg)
 	return NULL;
 }
 
-int kv_segment_access(struct kv_cache *cache, struct kv_segment *segment,
-		      const struct kv_class *class, uint32_t slots)
+/* Prepare the memory for @slots slots of @class. */
+static int decide_access(struct kv_cache *cache, struct kv_segment *segment,
+			 const struct kv_class *class, uint32_t slots)
 {
 	_cleanup_(kv_freep) struct kv_prologue *prologues = NULL;
 	struct kv_memory *memory = &segment->memory;
@@ -531,27 +532,8 @@ int kv_segment_access(struct kv_cache *cache, struct kv_segment *segment,
 	return 0;
 }
 
-void kv_segment_slots(struct kv_cache *cache, struct kv_segment *segment,
-		      struct kv_class *class)
-{
-	segment->class = class;
-	TAILQ_INIT(&segment->free_list);
-	for (uint32_t i = 0; i < segment->slots; i++) {
-		struct kv_slot *slot = &segment->slot[i];
-
-		memset(slot, 0, sizeof(*slot));
-		slot->segment = segment;
-		TAILQ_INSERT_TAIL(&segment->free_list, slot, link);
-	}
-	segment->free = segment->slots;
-	segment->kept = segment->hand = 0;
-	class->n_segments++;
-	class->tenant->segments++;
-	cache->arena.vacant++;
-	TAILQ_INSERT_HEAD(&class->segments, segment, link);
-}
-
-void kv_segment_leave(struct kv_cache *cache, struct kv_segment *segment)
+/* Take a segment without used slots from its class. */
+static void leave_class(struct kv_cache *cache, struct kv_segment *segment)
 {
 	assert(segment->free == segment->slots);
 	TAILQ_REMOVE(&segment->class->segments, segment, link);
@@ -561,6 +543,35 @@ void kv_segment_leave(struct kv_cache *cache, struct kv_segment *segment)
 	cache->arena.vacant--;
 }
 
+int kv_segment_use(struct kv_cache *cache, struct kv_segment *segment,
+		   struct kv_class *class)
+{
+	const uint32_t n =
+		(uint32_t)(cache->arena.segment_bytes / class->slot_bytes);
+	_cleanup_(kv_freep) struct kv_slot *slots = calloc(n, sizeof(*slots));
+	int r = slots ? decide_access(cache, segment, class, n) : -ENOMEM;
+
+	if (r < 0)
+		return r;
+	if (segment->class)
+		leave_class(cache, segment);
+	free(segment->slot);
+	segment->slot = kv_steal(slots);
+	segment->slots = segment->free = n;
+	segment->kept = segment->hand = 0;
+	segment->class = class;
+	TAILQ_INIT(&segment->free_list);
+	for (uint32_t i = 0; i < n; i++) {
+		segment->slot[i].segment = segment;
+		TAILQ_INSERT_TAIL(&segment->free_list, &segment->slot[i], link);
+	}
+	class->n_segments++;
+	class->tenant->segments++;
+	cache->arena.vacant++;
+	TAILQ_INSERT_HEAD(&class->segments, segment, link);
+	return 0;
+}
+
 void kv_segment_retire_locked(struct kv_cache *cache,
 			      struct kv_segment *segment)
 {
@@ -568,7 +579,7 @@ void kv_segment_retire_locked(struct kv_cache *cache,
 
 	kv_assert_locked(&cache->lock);
 	segment->owner = segment->class->tenant;
-	kv_segment_leave(cache, segment);
+	leave_class(cache, segment);
 	arena->huge -= segment->memory.huge;
 	arena->unlocked -= !segment->memory.locked;
 	if (segment->holders) {
