@@ -467,8 +467,8 @@ int kv_snapshot_create(struct kv_cache *cache, struct kv_space *space,
 	else if (all->cost + snapshot_cost(snapshot) > most ||
 		 !kv_account_fits(space->account, KV_FINITE_SNAPSHOTS, most,
 				  snapshot_cost(snapshot), 0) ||
-		 !kv_space_may_index_locked(cache, space,
-					    kv_index_snapshot_bytes(n)) ||
+		 !kv_spaces_index_fits(cache, space->account,
+				       kv_index_snapshot_bytes(n)) ||
 		 all->next_id == UINT32_MAX)
 		r = -ENOSPC;
 	if (r == 0) {

@@ -46,19 +46,12 @@
 #define CLEAR_AT_ONCE 128u /* blocks removed before a pause, which takes */
 #define CLEAR_PAUSE_US 50u
 
-static bool index_fits(struct kv_cache *cache, struct kv_account *account,
-		       uint64_t bytes)
+bool kv_spaces_index_fits(struct kv_cache *cache, struct kv_account *account,
+			  uint64_t bytes)
 {
 	return kv_account_fits(account, KV_FINITE_INDEX,
 			       kv_index_map_bytes(cache->ssd.cap) / INDEX_PART,
 			       bytes, 0);
-}
-
-bool kv_space_may_index_locked(struct kv_cache *cache,
-			       const struct kv_space *space, uint64_t bytes)
-{
-	kv_assert_locked(&cache->lock);
-	return index_fits(cache, space->account, bytes);
 }
 
 void kv_space_index_locked(struct kv_cache *cache, struct kv_space *space,
@@ -315,8 +308,9 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 	}
 	r = kv_account_fits(account, KV_FINITE_SPACES,
 			    kv_finite_total(KV_FINITE_SPACES), 1, 0) &&
-			    index_fits(cache, account,
-				       kv_index_space_bytes(strlen(name), 0))
+			    kv_spaces_index_fits(
+				    cache, account,
+				    kv_index_space_bytes(strlen(name), 0))
 		    ? 0
 		    : -ENOSPC;
 	if (r == 0)
@@ -506,7 +500,7 @@ static int put_layout(struct kv_cache *cache, struct kv_space *space,
 	else if (!space->layout && own && (space->shared || (*layout)->share))
 		r = -EINVAL;
 	else if (!space->layout &&
-		 !kv_space_may_index_locked(cache, space, to - from))
+		 !kv_spaces_index_fits(cache, space->account, to - from))
 		r = -ENOSPC;
 	if (r == 0 && !space->layout) {
 		kv_space_index_locked(cache, space, from, to);

@@ -10,10 +10,10 @@
 /* ---- space.c ---- */
 
 bool kv_space_name_ok(const char *name);
-/* Return whether the owner may use @bytes more of the index for spaces and
+/* Return whether a user may use @bytes more of the index for spaces and
  * snapshots. */
-bool kv_space_may_index_locked(struct kv_cache *cache,
-			       const struct kv_space *space, uint64_t bytes);
+bool kv_spaces_index_fits(struct kv_cache *cache, struct kv_account *account,
+			  uint64_t bytes);
 /* Charge the space for @to instead of @from bytes of the index. */
 void kv_space_index_locked(struct kv_cache *cache, struct kv_space *space,
 			   uint64_t from, uint64_t to);
