@@ -23,53 +23,44 @@ typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 
-enum {
-	CUDA_SUCCESS = 0,
-	CUDA_ERROR_INVALID_VALUE = 1,
-	CUDA_ERROR_OUT_OF_MEMORY = 2,
-	CUDA_ERROR_NOT_INITIALIZED = 3,
-	CUDA_ERROR_DEINITIALIZED = 4,
-	CUDA_ERROR_STUB_LIBRARY = 34,
-	CUDA_ERROR_NO_DEVICE = 100,
-	CUDA_ERROR_INVALID_DEVICE = 101,
-	CUDA_ERROR_INVALID_CONTEXT = 201,
-	CUDA_ERROR_INVALID_HANDLE = 400,
-	CUDA_ERROR_NOT_READY = 600,
-	CUDA_ERROR_ILLEGAL_ADDRESS = 700,
-	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
-	CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
-	CUDA_ERROR_LAUNCH_FAILED = 719,
-	CUDA_ERROR_NOT_PERMITTED = 800,
-	CUDA_ERROR_NOT_SUPPORTED = 801,
-	CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
-	CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
-	CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
-};
+/* X(name, value) for each number of CUDA's header that is not a macro there. */
+#define KV_CUDA_NUMBERS(X)                                                 \
+	X(CUDA_SUCCESS, 0)                                                 \
+	X(CUDA_ERROR_OUT_OF_MEMORY, 2)                                     \
+	X(CUDA_ERROR_NOT_INITIALIZED, 3)                                   \
+	X(CUDA_ERROR_STUB_LIBRARY, 34)                                     \
+	X(CUDA_ERROR_NO_DEVICE, 100)                                       \
+	X(CUDA_ERROR_INVALID_DEVICE, 101)                                  \
+	X(CUDA_ERROR_INVALID_HANDLE, 400)                                  \
+	X(CUDA_ERROR_NOT_READY, 600)                                       \
+	X(CUDA_ERROR_NOT_PERMITTED, 800)                                   \
+	X(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803)                          \
+	X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)                      \
+	X(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, 908)                     \
+	X(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 16)                    \
+	X(CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 91) \
+	X(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 102)    \
+	X(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 113)      \
+	X(CU_POINTER_ATTRIBUTE_CONTEXT, 1)                                 \
+	X(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 2)                             \
+	X(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, 9)                          \
+	X(CU_MEMORYTYPE_DEVICE, 2)                                         \
+	X(CU_STREAM_NON_BLOCKING, 1)                                       \
+	X(CU_STREAM_CAPTURE_MODE_RELAXED, 2)                               \
+	X(CU_STREAM_CAPTURE_STATUS_NONE, 0)                                \
+	X(CU_EVENT_BLOCKING_SYNC, 1)                                       \
+	X(CU_EVENT_DISABLE_TIMING, 2)                                      \
+	X(CU_MEM_ALLOCATION_TYPE_PINNED, 1)                                \
+	X(CU_MEM_LOCATION_TYPE_DEVICE, 1)                                  \
+	X(CU_MEM_ALLOC_GRANULARITY_MINIMUM, 0)                             \
+	X(CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 3)
 
-enum { /* cuDeviceGetAttribute */
-       CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
-       CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91,
-       CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
-       CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED = 113,
-};
+#define KV_CUDA_NUMBER(name, value) name = value,
+enum { KV_CUDA_NUMBERS(KV_CUDA_NUMBER) };
+#undef KV_CUDA_NUMBER
 
-enum { /* cuPointerGetAttribute */
-       CU_POINTER_ATTRIBUTE_CONTEXT = 1,
-       CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
-       CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
-};
-
-enum { CU_MEMORYTYPE_DEVICE = 2 };
-enum { CU_STREAM_NON_BLOCKING = 1 };
-enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
-enum { CU_STREAM_CAPTURE_STATUS_NONE = 0 };
-enum { CU_EVENT_BLOCKING_SYNC = 1, CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2 };
 enum { CU_MEMHOSTREGISTER_PORTABLE = 1, CU_MEMHOSTREGISTER_READ_ONLY = 8 };
-enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };
-enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
-enum { CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0 };
-enum { CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
 
 typedef struct CUmemLocation {
 	int type;
