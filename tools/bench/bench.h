@@ -3,7 +3,7 @@
  * bench.h - what the files of kvfs-bench share.
  *
  * The order; a file uses only files above it:
- *   run.c        the directory, the child processes, the daemon under test
+ *   run.c        the directory, the processes, the daemon under test
  *   report.c     samples and figures: a table, and JSON lines
  *   reference.c  memory, threads that memcpy, and fio, to compare with
  *   rig.c        a daemon with one space of blocks, and an engine's pools
@@ -20,47 +20,36 @@
 
 /* ---- run.c ---- */
 
-#define KV_BENCH_CHILDREN 4
-
-struct kv_bench_children {
-	pthread_mutex_t lock;
-	pid_t pids[KV_BENCH_CHILDREN]; /* lock; 0: free */
-	bool closed;		       /* lock */
-};
-
 struct kv_bench {
 	const char *build; /* folder of the program kvfs and of bench.json */
+	const char *only;  /* measure only figures that begin so; NULL: all */
 	char *dir;	   /* all files of this run are below it */
 	bool quick;
 	unsigned threads;     /* number of copy threads, as in libkvfs */
 	char memcpy_text[32]; /* "memcpy, N threads" */
-	/* taken by the thread that cleans up, never released */
-	pthread_mutex_t cleaning;
-	struct kv_bench_children children;
 	struct kv_bench_report *report;
 };
 
 /*
- * Start @argv (looked up in PATH) with its output in the file @log.  The kernel
- * ends the child when the bench ends.
- * -ECANCELED after kv_bench_children_end, -EMFILE: too many, -EAGAIN.
+ * Call @measure in a child process.  At its end, and on SIGINT, SIGTERM and
+ * SIGHUP, end all processes of the run and remove @bench->dir.  Return the exit
+ * status.
  */
-int kv_bench_child_start(struct kv_bench_children *children, char *const argv[],
-			 const char *log, pid_t *ret_pid);
+int kv_bench_supervise(struct kv_bench *bench,
+		       int (*measure)(struct kv_bench *bench));
 
-/* Return the exit status, 128 + the signal that ended the child, or -ECHILD. */
-int kv_bench_child_wait(struct kv_bench_children *children, pid_t pid);
+/* Start @argv (looked up in PATH) with its output in the file @log.  The kernel
+ * ends the child when this process ends.  -EAGAIN, -ENOMEM. */
+int kv_bench_child_start(char *const argv[], const char *log, pid_t *ret_pid);
 
 /* Start @argv and wait for its end.  -EIO: the exit status is not 0. */
-int kv_bench_child_run(struct kv_bench_children *children, char *const argv[],
-		       const char *log);
-bool kv_bench_child_alive(struct kv_bench_children *children, pid_t pid);
+int kv_bench_child_run(char *const argv[], const char *log);
 
-/* Send SIGTERM, and SIGKILL after 30 s.  @pid 0: no child. */
-void kv_bench_child_end(struct kv_bench_children *children, pid_t pid);
+/* Return whether the child runs; if not, set *@pid to 0. */
+bool kv_bench_child_alive(pid_t *pid);
 
-/* End all children, and let kv_bench_child_start fail from now on. */
-void kv_bench_children_end(struct kv_bench_children *children);
+/* Send SIGTERM, and SIGKILL after 30 s, and set *@pid to 0, if it is not. */
+void kv_bench_child_end(pid_t *pid);
 
 /* Return whether @program is in PATH. */
 bool kv_bench_program_found(const char *program);
@@ -79,7 +68,6 @@ void kv_bench_remove(const char *path);
 const char *kv_bench_filesystem(const char *path);
 
 struct kv_bench_daemon {
-	struct kv_bench_children *children;
 	pid_t pid;
 	char mount[PATH_MAX], store[PATH_MAX], log[PATH_MAX];
 };
@@ -138,7 +126,7 @@ struct kv_bench_figure {
 		/* name of the block size, or NULL; follows the figure's name */
 		*suffix;
 	double value, reference;
-	/* of value and reference; GB/s, rate: more is better, else less */
+	/* of value and reference; GB/s: more is better, else less */
 	const char *unit;
 	const char *against; /* name of the reference; NULL: none */
 	/* Goals; 0: none. */
@@ -149,9 +137,9 @@ struct kv_bench_figure {
 
 struct kv_bench_report;
 
-/* @mode: of fopen(3), for the file of JSON lines at @path.  @only: report only
- * figures whose names begin with this text; NULL: all figures.  -ENOMEM. */
-int kv_bench_report_new(const char *path, const char *mode, const char *only,
+/* @path: file of JSON lines, written at the end.  @only: report only figures
+ * whose names begin with this text; NULL: all figures.  -ENOMEM. */
+int kv_bench_report_new(const char *path, const char *only,
 			struct kv_bench_report **ret_report);
 
 /* Print how many figures there are and how many met their goals, write the

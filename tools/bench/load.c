@@ -501,7 +501,6 @@ int kv_bench_context(struct kv_bench_rig *rig)
 #define TIMEOUT_MS 10000
 
 struct redis {
-	struct kv_bench_children *children;
 	pid_t pid;
 	int fd;
 	char *request;
@@ -547,7 +546,7 @@ static void redis_end(struct redis *redis)
 {
 	if (redis->fd >= 0)
 		close(redis->fd);
-	kv_bench_child_end(redis->children, redis->pid);
+	kv_bench_child_end(&redis->pid);
 	free(redis->request);
 }
 
@@ -585,13 +584,13 @@ static int redis_start(struct redis *redis, const char *dir, char (*names)[65])
 	if (redis->fd < 0)
 		return -errno;
 	snprintf(log, sizeof(log), "%s/redis.log", dir);
-	r = kv_bench_child_start(redis->children, argv, log, &redis->pid);
+	r = kv_bench_child_start(argv, log, &redis->pid);
 	if (r < 0)
 		return r;
 	for (waited = 0; connect(redis->fd, (const struct sockaddr *)&address,
 				 sizeof(address)) < 0;
 	     waited += 20) {
-		if (!kv_bench_child_alive(redis->children, redis->pid))
+		if (!kv_bench_child_alive(&redis->pid))
 			return -EIO;
 		if (waited >= TIMEOUT_MS)
 			return -ETIMEDOUT;
@@ -642,7 +641,7 @@ int kv_bench_probe(struct kv_bench_rig *rig)
 		{.name = "probe128_p50", .most = 30},
 		{.name = "probe128_p99", .most = 200},
 	};
-	struct redis redis = {.children = &rig->bench->children, .fd = -1};
+	struct redis redis = {.fd = -1};
 	struct kv_bench_sample probe = {0}, exists = {0}, warm = {0};
 	kvfs_key keys[KEYS];
 	char names[KEYS][65];

@@ -2,15 +2,12 @@
 /*
  * main.c - kvfs-bench: every figure against a reference of the same run.
  *
- * OWNS      the run: its directory, its children, its report.
+ * OWNS      the run: its directory and its report.
  *
- * LOCKING   bench->cleaning: a separate thread waits for SIGINT, SIGTERM and
- *           SIGHUP, and then ends the children, the directory and the process,
- *           unless main has begun to do so.
+ * LOCKING   none: one thread measures.
  */
 #include <errno.h>
 #include <getopt.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,46 +98,6 @@ static bool measure_size(struct kv_bench *bench,
 	return bad;
 }
 
-/* Remove the run's files.  The lock stays taken: the process ends. */
-static void clean(struct kv_bench *bench)
-{
-	pthread_mutex_lock(&bench->cleaning);
-	kv_bench_children_end(&bench->children);
-	kv_bench_workdir_remove(bench->dir);
-}
-
-static void *wait_for_signal(void *arg)
-{
-	struct kv_bench *bench = arg;
-	sigset_t set;
-	int signal;
-
-	sigemptyset(&set);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGHUP);
-	sigwait(&set, &signal);
-	clean(bench);
-	_exit(128 + signal);
-}
-
-static int watch_signals(struct kv_bench *bench)
-{
-	pthread_t thread;
-	sigset_t set;
-	int r;
-
-	sigemptyset(&set);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGHUP);
-	pthread_sigmask(SIG_BLOCK, &set, NULL);
-	r = pthread_create(&thread, NULL, wait_for_signal, bench);
-	if (r == 0)
-		pthread_detach(thread);
-	return -r;
-}
-
 static void print_machine(const struct kv_bench *bench)
 {
 	char line[256], cpu[200] = "?";
@@ -171,7 +128,7 @@ static int usage(FILE *to)
 }
 
 static int parse(int argc, char **argv, struct kv_bench *bench,
-		 const char **ret_dir, const char **ret_only)
+		 const char **ret_dir)
 {
 	static const struct option options[] = {
 		{"build", required_argument, NULL, 'b'},
@@ -189,7 +146,7 @@ static int parse(int argc, char **argv, struct kv_bench *bench,
 		else if (c == 'd')
 			*ret_dir = optarg;
 		else if (c == 'o')
-			*ret_only = optarg;
+			bench->only = optarg;
 		else if (c == 'q')
 			bench->quick = true;
 		else
@@ -198,46 +155,49 @@ static int parse(int argc, char **argv, struct kv_bench *bench,
 	return optind == argc ? 0 : -EINVAL;
 }
 
-int main(int argc, char **argv)
+/* Measure all figures that are wanted.  Return the exit status. */
+static int measure(struct kv_bench *bench)
 {
-	struct kv_bench bench = {.build = "build",
-				 .cleaning = PTHREAD_MUTEX_INITIALIZER,
-				 .children.lock = PTHREAD_MUTEX_INITIALIZER};
-	const char *dir = NULL, *only = NULL;
 	bool bad = false;
 	char path[PATH_MAX];
 	int r;
 
-	if (parse(argc, argv, &bench, &dir, &only) < 0)
+	print_machine(bench);
+	snprintf(path, sizeof(path), "%s/bench.json", bench->build);
+	r = kv_bench_report_new(path, bench->only, &bench->report);
+	for (size_t i = 0; i < KV_ARRAY_LEN(sizes) && r == 0; i++)
+		bad |= measure_size(bench, &sizes[i]);
+	if (r == 0 &&
+	    (kv_bench_report_wants(bench->report, "mount_clean_1m", NULL) ||
+	     kv_bench_report_wants(bench->report, "mount_killed_1m", NULL)))
+		bad |= failed("mount_clean_1m", "", kv_bench_million(bench));
+	if (r == 0)
+		r = kv_bench_report_close(bench->report);
+	if (r < 0)
+		fprintf(stderr, "kvfs-bench: cannot write %s: %s\n", path,
+			strerror(-r));
+	return r < 0 || bad;
+}
+
+int main(int argc, char **argv)
+{
+	struct kv_bench bench = {.build = "build"};
+	const char *dir = NULL;
+	int r;
+
+	if (parse(argc, argv, &bench, &dir) < 0)
 		return usage(stderr);
 	bench.threads = (unsigned)KV_MIN(sysconf(_SC_NPROCESSORS_ONLN),
 					 LIBRARY_THREADS);
 	snprintf(bench.memcpy_text, sizeof(bench.memcpy_text),
 		 "memcpy, %u threads", bench.threads);
 	r = kv_bench_workdir_make(dir, bench.build, &bench.dir);
-	if (r == 0)
-		r = watch_signals(&bench);
-	if (r == 0) {
-		print_machine(&bench);
-		snprintf(path, sizeof(path), "%s/bench.json", bench.build);
-		r = kv_bench_report_new(path, "we", only, &bench.report);
-	}
-	if (r < 0)
+	if (r < 0) {
 		fprintf(stderr, "kvfs-bench: cannot use %s: %s\n",
 			dir ? dir : bench.build, strerror(-r));
-	for (size_t i = 0; i < KV_ARRAY_LEN(sizes) && r == 0; i++)
-		bad |= measure_size(&bench, &sizes[i]);
-	if (r == 0) {
-		if (kv_bench_report_wants(bench.report, "mount_clean_1m",
-					  NULL) ||
-		    kv_bench_report_wants(bench.report, "mount_killed_1m",
-					  NULL))
-			bad |= failed("mount_clean_1m", "",
-				      kv_bench_million(&bench));
-		r = kv_bench_report_close(bench.report);
+		return 1;
 	}
-	if (bench.dir)
-		clean(&bench);
+	r = kv_bench_supervise(&bench, measure);
 	free(bench.dir);
-	return r < 0 || bad;
+	return r;
 }

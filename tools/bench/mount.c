@@ -106,7 +106,7 @@ int kv_bench_mount(struct kv_bench_rig *rig)
 	snprintf(log, sizeof(log), "%s/log", rig->bench->dir);
 	snprintf(line, sizeof(line), "cp -r %s %s && sync -f %s", reading.mount,
 		 reading.plain, reading.plain);
-	r = kv_bench_child_run(&rig->bench->children, argv, log);
+	r = kv_bench_child_run(argv, log);
 	if (r == 0)
 		r = kv_bench_rounds(read_round, &reading,
 				    rig->bench->quick ? ROUNDS_QUICK : ROUNDS,

@@ -211,7 +211,7 @@ static int run_fio(struct kv_bench *bench, char *const argv[],
 	int r;
 
 	snprintf(log, sizeof(log), "%s/fio.json", bench->dir);
-	r = kv_bench_child_run(&bench->children, argv, log);
+	r = kv_bench_child_run(argv, log);
 	if (r == 0)
 		r = parse_speed(log, section, ret_speed);
 	unlink(log);

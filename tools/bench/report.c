@@ -75,19 +75,18 @@ struct kv_bench_report {
 	FILE *json; /* writes into @lines */
 	char *lines, *path;
 	size_t bytes;
-	const char *mode, *only;
+	const char *only;
 	bool shown; /* the previous figure was printed */
 	unsigned figures, with_goal, met, skipped;
 };
 
-int kv_bench_report_new(const char *path, const char *mode, const char *only,
+int kv_bench_report_new(const char *path, const char *only,
 			struct kv_bench_report **ret_report)
 {
 	struct kv_bench_report *report = calloc(1, sizeof(*report));
 
 	if (!report)
 		return -ENOMEM;
-	report->mode = mode;
 	report->only = only;
 	report->path = strdup(path);
 	report->json = open_memstream(&report->lines, &report->bytes);
@@ -117,7 +116,7 @@ int kv_bench_report_close(struct kv_bench_report *report)
 	       report->skipped);
 	r = fclose(report->json) == 0 ? 0 : -ENOMEM;
 	if (r == 0) {
-		f = fopen(report->path, report->mode);
+		f = fopen(report->path, "we");
 		r = f ? 0 : -errno;
 	}
 	if (r == 0 &&
@@ -152,8 +151,7 @@ bool kv_bench_report_wants(const struct kv_bench_report *report,
 void kv_bench_report_add(struct kv_bench_report *report,
 			 const struct kv_bench_figure *f)
 {
-	const bool more =
-		strcmp(f->unit, "GB/s") == 0 || strcmp(f->unit, "rate") == 0;
+	const bool more = strcmp(f->unit, "GB/s") == 0;
 	char name[64], goal[64] = "", words[16] = "-";
 	double ratio = 0;
 	bool has_goal, met;

@@ -3,14 +3,17 @@
  * run.c - the directory of a run, its child processes and their certain end,
  * and the daemon under test on a fresh store.
  *
- * OWNS      the processes in @pids; the daemon's store and mount point.
+ * OWNS      the process that measures and, in that process, its children; the
+ *           daemon's store and mount point.
  *
- * STATES    a pid is in the table from kv_bench_child_start until it has been
- *           waited for; only pids in the table are ever signalled.
+ * INVARIANTS
+ *   (1) The first process only waits, for the end of the measurement or for a
+ *       signal, and cleans up.  It adopts the processes that a killed
+ *       measurement leaves.
+ *   (2) A pid is 0 once the process was waited for, so that no other process
+ *       is signalled.
  *
- * LOCKING   children->lock guards the table.  The lock is held while a child
- *           is signalled, never while a child is waited for: the thread that
- *           handles SIGINT ends the child that the main thread waits for.
+ * LOCKING   none.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,137 +35,118 @@
 #define GRACE_MS 30000
 #define TIMEOUT_MS 20000
 
-static pid_t *slot_of_locked(struct kv_bench_children *children, pid_t pid)
+int kv_bench_child_start(char *const argv[], const char *log, pid_t *ret_pid)
 {
-	int i;
+	pid_t pid = fork();
+	sigset_t none;
+	int fd;
 
-	for (i = 0; i < KV_BENCH_CHILDREN; i++)
-		if (children->pids[i] == pid)
-			return &children->pids[i];
-	return NULL;
+	if (pid < 0)
+		return -errno;
+	if (pid > 0) {
+		*ret_pid = pid;
+		return 0;
+	}
+	fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	if (fd >= 0) {
+		dup2(fd, 1);
+		dup2(fd, 2);
+	}
+	execvp(argv[0], argv);
+	_exit(127);
 }
 
-int kv_bench_child_start(struct kv_bench_children *children, char *const argv[],
-			 const char *log, pid_t *ret_pid)
+/* Wait for the end of @pid.  Return its exit status; -1: it was killed. */
+static int wait_for(pid_t pid)
 {
-	pid_t *slot, pid = 0;
-	int r = 0;
+	int status = -1;
 
-	pthread_mutex_lock(&children->lock);
-	slot = slot_of_locked(children, 0);
-	if (children->closed)
-		r = -ECANCELED;
-	else if (!slot)
-		r = -EMFILE;
-	if (r == 0) {
-		pid = fork();
-		if (pid == 0) {
-			sigset_t none;
-			int fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
 
-			prctl(PR_SET_PDEATHSIG, SIGTERM);
-			sigemptyset(&none);
-			sigprocmask(SIG_SETMASK, &none, NULL);
-			if (fd >= 0) {
-				dup2(fd, 1);
-				dup2(fd, 2);
-			}
-			execvp(argv[0], argv);
-			_exit(127);
-		}
-		if (pid < 0)
-			r = -errno;
-		else
-			*slot = pid;
-	}
-	pthread_mutex_unlock(&children->lock);
-	if (r == 0)
-		*ret_pid = pid;
+int kv_bench_child_run(char *const argv[], const char *log)
+{
+	pid_t pid;
+	int r = kv_bench_child_start(argv, log, &pid);
+
+	if (r == 0 && wait_for(pid) != 0)
+		r = -EIO;
 	return r;
 }
 
-static void forget_child(struct kv_bench_children *children, pid_t pid)
+bool kv_bench_child_alive(pid_t *pid)
 {
-	pid_t *slot;
-
-	pthread_mutex_lock(&children->lock);
-	slot = slot_of_locked(children, pid);
-	if (slot)
-		*slot = 0;
-	pthread_mutex_unlock(&children->lock);
-}
-
-int kv_bench_child_wait(struct kv_bench_children *children, pid_t pid)
-{
-	int status;
-	pid_t r;
-
-	do
-		r = waitpid(pid, &status, 0);
-	while (r < 0 && errno == EINTR);
-	forget_child(children, pid);
-	if (r < 0)
-		return -errno;
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-int kv_bench_child_run(struct kv_bench_children *children, char *const argv[],
-		       const char *log)
-{
-	pid_t pid;
-	int r = kv_bench_child_start(children, argv, log, &pid);
-
-	if (r == 0)
-		r = kv_bench_child_wait(children, pid);
-	return r > 0 ? -EIO : r;
-}
-
-bool kv_bench_child_alive(struct kv_bench_children *children, pid_t pid)
-{
-	int status;
-
-	if (waitpid(pid, &status, WNOHANG) == 0)
+	if (waitpid(*pid, NULL, WNOHANG) == 0)
 		return true;
-	forget_child(children, pid);
+	*pid = 0;
 	return false;
 }
 
-static void signal_child(struct kv_bench_children *children, pid_t pid,
-			 int signal)
+void kv_bench_child_end(pid_t *pid)
 {
-	pthread_mutex_lock(&children->lock);
-	if (slot_of_locked(children, pid))
-		kill(pid, signal);
-	pthread_mutex_unlock(&children->lock);
-}
-
-void kv_bench_child_end(struct kv_bench_children *children, pid_t pid)
-{
-	unsigned waited;
-
-	if (pid <= 0)
+	if (*pid <= 0)
 		return;
-	signal_child(children, pid, SIGTERM);
-	for (waited = 0; waited < GRACE_MS; waited += 5) {
-		if (!kv_bench_child_alive(children, pid))
+	kill(*pid, SIGTERM);
+	for (unsigned waited = 0; waited < GRACE_MS; waited += 5) {
+		if (!kv_bench_child_alive(pid))
 			return;
 		usleep(5000);
 	}
-	signal_child(children, pid, SIGKILL);
-	kv_bench_child_wait(children, pid);
+	kill(*pid, SIGKILL);
+	wait_for(*pid);
+	*pid = 0;
 }
 
-void kv_bench_children_end(struct kv_bench_children *children)
+/* Wait until no process of the run is left, but not longer than GRACE_MS. */
+static void await_orphans(void)
 {
-	pid_t pids[KV_BENCH_CHILDREN];
-	int i;
+	for (unsigned waited = 0; waited < GRACE_MS; waited += 5) {
+		pid_t pid = waitpid(-1, NULL, WNOHANG);
 
-	pthread_mutex_lock(&children->lock);
-	children->closed = true;
-	memcpy(pids, children->pids, sizeof(pids));
-	pthread_mutex_unlock(&children->lock);
-	for (i = 0; i < KV_BENCH_CHILDREN; i++)
-		kv_bench_child_end(children, pids[i]);
+		if (pid < 0 && errno == ECHILD)
+			return;
+		if (pid == 0)
+			usleep(5000);
+	}
+}
+
+int kv_bench_supervise(struct kv_bench *bench,
+		       int (*measure)(struct kv_bench *bench))
+{
+	static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
+	sigset_t set;
+	int signal = SIGCHLD, status = 1;
+	pid_t pid;
+
+	sigemptyset(&set);
+	for (size_t i = 0; i < KV_ARRAY_LEN(signals); i++)
+		sigaddset(&set, signals[i]);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		exit(measure(bench));
+	}
+	while (pid > 0 && signal == SIGCHLD &&
+	       waitpid(pid, &status, WNOHANG) == 0)
+		sigwait(&set, &signal);
+	if (signal != SIGCHLD) {
+		kill(pid, SIGKILL);
+		wait_for(pid);
+	}
+	/* The kernel sends SIGTERM to the children of a process that died. */
+	await_orphans();
+	kv_bench_workdir_remove(bench->dir);
+	if (signal != SIGCHLD)
+		return 128 + signal;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
 bool kv_bench_program_found(const char *program)
@@ -276,7 +260,7 @@ int kv_bench_daemon_start(struct kv_bench *bench, const char *options,
 	FILE *log;
 	int r;
 
-	*daemon = (struct kv_bench_daemon){.children = &bench->children};
+	*daemon = (struct kv_bench_daemon){0};
 	snprintf(program, sizeof(program), "%s/kvfs", bench->build);
 	snprintf(daemon->store, sizeof(daemon->store), "%s/store", bench->dir);
 	snprintf(daemon->mount, sizeof(daemon->mount), "%s/mnt", bench->dir);
@@ -284,15 +268,14 @@ int kv_bench_daemon_start(struct kv_bench *bench, const char *options,
 	if (mkdir(daemon->mount, 0700) < 0 && errno != EEXIST)
 		return -errno;
 	unlink(daemon->log);
-	r = kv_bench_child_start(daemon->children, argv, daemon->log,
-				 &daemon->pid);
+	r = kv_bench_child_start(argv, daemon->log, &daemon->pid);
 	if (r < 0)
 		return r;
 	snprintf(control, sizeof(control), "%s/.kvfs/control", daemon->mount);
 	for (waited = 0; waited < TIMEOUT_MS; waited += 10) {
 		if (access(control, F_OK) == 0)
 			return 0;
-		if (!kv_bench_child_alive(daemon->children, daemon->pid))
+		if (!kv_bench_child_alive(&daemon->pid))
 			break;
 		usleep(10000);
 	}
@@ -308,21 +291,20 @@ int kv_bench_daemon_start(struct kv_bench *bench, const char *options,
 
 void kv_bench_daemon_end(struct kv_bench_daemon *daemon)
 {
-	kv_bench_child_end(daemon->children, daemon->pid);
-	daemon->pid = 0;
+	kv_bench_child_end(&daemon->pid);
 }
 
 void kv_bench_daemon_kill(struct kv_bench_daemon *daemon)
 {
 	kill(daemon->pid, SIGKILL);
-	kv_bench_child_wait(daemon->children, daemon->pid);
+	wait_for(daemon->pid);
 	unmount(daemon->mount);
 	daemon->pid = 0;
 }
 
 void kv_bench_daemon_stop(struct kv_bench_daemon *daemon)
 {
-	if (daemon->pid <= 0)
+	if (!daemon->store[0])
 		return;
 	kv_bench_daemon_end(daemon);
 	kv_bench_remove(daemon->store);
