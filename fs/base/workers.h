@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * workers.h - a thread pool in which users take turns.
+ * workers.h - a thread pool in which users take turns, and requests that wait.
  *
  * Pools do work that FUSE threads and the control thread must not wait for: reads from
  * SSD, changes that sync, copies of saves.
@@ -10,6 +10,8 @@
 
 #include <sys/queue.h>
 
+#include "cache/cache.h"
+#include "cache/core/account.h"
 #include "cache/core/turns.h"
 #include "common/copy.h"
 
@@ -60,5 +62,49 @@ bool kv_work_run(struct kv_workers *workers, struct kv_work *work,
 		 uint32_t uid);
 /* Return true if @work had not begun; then it is never run. */
 bool kv_work_withdraw(struct kv_work *work);
+
+/* ---- requests that wait: for a thread of a pool, or for the cache ---- */
+
+struct kv_wait;
+
+struct kv_wait_kind {
+	/* Do the work on a thread of a pool.  Returns the status, or 1 to be called
+	 * again in the user's next turn.  NULL: the cache does the work. */
+	int (*run)(struct kv_wait *wait);
+	/* Make the work end soon with @status, unless it has ended.  NULL: the work
+	 * cannot be cancelled. */
+	void (*cancel)(struct kv_wait *wait, int status);
+	/* Release what the request holds besides its account and space; NULL:
+	 * nothing. */
+	void (*fini)(struct kv_wait *wait);
+};
+
+/* A request of either front end begins with this. */
+struct kv_wait {
+	struct kv_work work; /* first */
+	const struct kv_wait_kind *kind;
+	/* The work has ended with wait->status; any thread calls this. */
+	void (*done)(struct kv_wait *wait);
+	struct kv_account *account; /* held; charged with @bytes of memory */
+	struct kv_space *space;	    /* held; or NULL */
+	size_t bytes;
+	int status;
+	uint64_t cost; /* of one call of kind->run */
+};
+
+/* Make a zeroed request of @bytes that begins with a kv_wait.  NULL as @account means that
+ * memory is short.  Returns 0, -ENOMEM, or -ENOLCK beyond the user's share of memory. */
+int kv_wait_new(struct kv_account *account, const struct kv_wait_kind *kind,
+		void (*done)(struct kv_wait *wait), size_t bytes,
+		void *ret_wait);
+void kv_wait_free(struct kv_wait *wait);
+/* Have a thread of @workers do the work. */
+void kv_wait_run(struct kv_wait *wait, struct kv_workers *workers,
+		 uint64_t cost);
+void kv_wait_end(struct kv_wait *wait, int status); /* the work has ended */
+/* Cancel the work if it can be cancelled. */
+void kv_wait_cancel(struct kv_wait *wait, int status);
+/* End the work with @status, unless a thread has begun it: for kind->cancel. */
+void kv_wait_withdraw(struct kv_wait *wait, int status);
 
 #endif

@@ -12,9 +12,9 @@
  *       segment; both go through the client's send queue.
  *   (2) An acquire that is HELD has at least one lease.
  *
- * LOCKING   control thread only.  Chores belong to their workers while they run.  Any
- *           thread calls acquired(), flushed(), all_sealed() and
- *           forgotten(), which only write the outcome and post the request's mail.
+ * LOCKING   control thread only.  A request belongs to a worker while that runs.  Any
+ *           thread calls acquired(), flushed() and forgotten(), which only write the
+ *           outcome and post the request's mail.
  */
 #include <stdio.h>
 
@@ -22,18 +22,6 @@
 #include "fs/control/request.h"
 
 #define WARN_EVERY_NS UINT64_C(60000000000)
-
-static void post(struct kv_request *request)
-{
-	kv_mailbox_post(&request->server->mailbox, &request->mail);
-}
-
-/* Reply with the @n statuses in kv_reply_items(). */
-static void reply_statuses(struct kv_request *request, uint32_t n)
-{
-	kv_reply(request->client, &request->header, 0, n,
-		 n * sizeof(struct wire_status));
-}
 
 /* ---- answered at once ---- */
 
@@ -154,8 +142,8 @@ int kv_request_cancel(struct kv_client *client, const struct kv_message *m)
 	struct kv_request *request = kv_request_find(client, m->header->tag);
 
 	/* The tag is unknown if the reply was sent before the CANCEL came. */
-	if (request && request->pending && request->kind->cancel)
-		request->kind->cancel(request, -ECANCELED);
+	if (request && request->pending)
+		kv_wait_cancel(&request->wait, -ECANCELED);
 	return 0;
 }
 
@@ -183,45 +171,36 @@ int kv_request_registers(struct kv_client *client, const struct kv_message *m)
 /* ---- clear a space, in parts between which saves are possible ---- */
 
 struct clear {
-	struct kv_chore chore; /* first */
+	struct kv_request request; /* first */
 	struct kv_clear *clear;
 };
 
-static int clear_some(struct kv_chore *chore)
+static int clear_run(struct kv_wait *wait)
 {
-	return kv_clear_some(chore->request.server->cache,
-			     ((struct clear *)chore)->clear);
+	struct clear *clear = (struct clear *)wait;
+
+	return kv_clear_some(clear->request.server->cache, clear->clear);
 }
 
-static void clear_finish(struct kv_request *request)
+static void clear_fini(struct kv_wait *wait)
 {
-	struct clear *clear = (struct clear *)request;
-
-	if (request->client)
-		kv_reply(request->client, &request->header, clear->chore.status,
-			 0, 0);
-	kv_clear_end(clear->clear);
-	kv_request_free(request);
+	kv_clear_end(((struct clear *)wait)->clear);
 }
 
-static const struct kv_request_kind clear_kind = {clear_finish};
+static const struct kv_request_kind clear_kind = {
+	{.run = clear_run, .fini = clear_fini}};
 
 int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 {
-	struct clear *clear = NULL;
+	struct clear *clear;
 	int r = kv_request_new(client, m, &clear_kind, sizeof(*clear), &clear);
 
 	if (r == 0)
 		r = kv_clear_begin(client->server->cache, m->space,
 				   &clear->clear);
-	if (r < 0) {
-		kv_reply(client, m->header, r, 0, 0);
-		if (clear)
-			kv_request_free(&clear->chore.request);
-		return 0;
-	}
-	kv_chore_begin(&clear->chore, clear_some);
-	return 0;
+	if (r == 0)
+		kv_request_run(&clear->request);
+	return r;
 }
 
 /* ---- leases ---- */
@@ -233,30 +212,27 @@ struct acquire {
 
 static void acquired(struct kv_acquire *leases, void *arg)
 {
-	struct acquire *acquire = arg;
+	struct kv_wait *wait = arg;
 
 	(void)leases;
-	post(&acquire->request);
+	wait->done(wait);
 }
 
-static void acquire_cancel(struct kv_request *request, int status)
+static void acquire_cancel(struct kv_wait *wait, int status)
 {
-	struct acquire *acquire = (struct acquire *)request;
+	struct acquire *acquire = (struct acquire *)wait;
 
-	kv_acquire_cancel(request->server->cache, &acquire->leases, status);
+	kv_acquire_cancel(acquire->request.server->cache, &acquire->leases,
+			  status);
 }
 
-static void acquire_finish(struct kv_request *request)
+static int acquire_finish(struct kv_request *request)
 {
 	struct acquire *acquire = (struct acquire *)request;
 	struct kv_client *client = request->client;
 	struct wire_place *places = kv_reply_items(request->server);
 	size_t n = acquire->leases.n, leased = 0;
 
-	if (!client) {
-		kv_request_end(request, false);
-		return;
-	}
 	for (size_t i = 0; i < n; i++) {
 		const struct kv_want *want = &acquire->leases.wants[i];
 		int r = want->status;
@@ -272,21 +248,19 @@ static void acquire_finish(struct kv_request *request)
 		leased += r >= 0;
 	}
 	kv_reply(client, &request->header, 0, (uint32_t)n, n * sizeof(*places));
-	if (!leased || request->release)
-		kv_request_end(request, false);
-	else
-		kv_request_hold(request);
+	request->release |= leased == 0;
+	return 0;
 }
 
-static const struct kv_request_kind acquire_kind = {acquire_finish,
-						    acquire_cancel};
+static const struct kv_request_kind acquire_kind = {{.cancel = acquire_cancel},
+						    acquire_finish};
 
 int kv_request_acquire(struct kv_client *client, const struct kv_message *m)
 {
 	const uint16_t flags = m->header->flags;
 	const size_t n = m->header->count;
-	struct acquire *acquire = NULL;
 	struct kv_acquire *leases;
+	struct acquire *acquire;
 	int r;
 
 	r = kv_request_new(client, m, &acquire_kind,
@@ -294,12 +268,8 @@ int kv_request_acquire(struct kv_client *client, const struct kv_message *m)
 			   &acquire);
 	if (r == 0)
 		r = kv_request_lease(&acquire->request, n);
-	if (r < 0) {
-		if (acquire)
-			kv_request_free(&acquire->request);
-		kv_reply_all(client, m->header, r);
-		return 0;
-	}
+	if (r < 0)
+		return r;
 	leases = acquire->request.acquire = &acquire->leases;
 	leases->space = m->space;
 	leases->n = n;
@@ -316,7 +286,7 @@ int kv_request_acquire(struct kv_client *client, const struct kv_message *m)
 	if (kv_acquire_submit(client->server->cache, leases) > 0)
 		kv_request_pend(&acquire->request, m->header->arg);
 	else
-		acquire_finish(&acquire->request);
+		kv_request_answer(&acquire->request);
 	return 0;
 }
 
@@ -350,22 +320,12 @@ struct flush {
 	struct kv_request request; /* first */
 	struct kv_flush flush;
 	bool submitted;
-	int status;
 	struct kv_acquire sealing; /* last: its array of wants has the keys */
 };
 
-static void flushed(struct kv_flush *f, int status)
+static void flushed(struct kv_flush *flush, int status)
 {
-	struct flush *flush = f->arg;
-
-	flush->status = status;
-	post(&flush->request);
-}
-
-static void all_sealed(struct kv_acquire *sealing, void *arg)
-{
-	(void)sealing;
-	post(&((struct flush *)arg)->request);
+	kv_wait_end(flush->arg, status);
 }
 
 /* Return the status of one block.  A durable block counts as flushed, even if the
@@ -373,7 +333,8 @@ static void all_sealed(struct kv_acquire *sealing, void *arg)
 static int outcome(struct flush *flush, const struct kv_want *want)
 {
 	struct kv_cache *cache = flush->request.server->cache;
-	struct kv_space *space = flush->request.space;
+	struct kv_space *space = flush->request.wait.space;
+	const int status = flush->request.wait.status;
 	const struct kv_key *key = &want->key;
 	struct kv_block *block;
 	bool durable;
@@ -387,10 +348,10 @@ static int outcome(struct flush *flush, const struct kv_want *want)
 			return 0;
 		/* The block was durable; its SSD copy is gone, and only its copy
 		 * in DRAM is left. */
-		if (flush->status == 0 && want->status == 0)
+		if (status == 0 && want->status == 0)
 			return WIRE_EVICTED;
 		/* The block was removed and saved again during the flush. */
-		r = flush->status < 0 ? flush->status : -ENOENT;
+		r = status < 0 ? status : -ENOENT;
 	}
 	if (r == -ENOENT && kv_block_was_changed(cache, space, key))
 		return -EBADMSG;
@@ -404,34 +365,33 @@ static void flush_submit(struct flush *flush)
 	struct kv_request *request = &flush->request;
 
 	flush->submitted = true;
-	kv_flush_submit(request->server->cache, request->space, &flush->flush);
+	kv_flush_submit(request->server->cache, request->wait.space,
+			&flush->flush);
 	/* Mail that flushed() has posted already is run later, by this thread. */
 	kv_request_pend(request, request->header.arg);
 }
 
-static void flush_finish(struct kv_request *request)
+static int flush_finish(struct kv_request *request)
 {
 	struct flush *flush = (struct flush *)request;
 	struct wire_status *statuses = kv_reply_items(request->server);
 	uint32_t n = request->header.count;
 
-	if (request->client && !flush->submitted && flush->status == 0) {
+	if (!flush->submitted && request->wait.status == 0) {
 		flush_submit(flush);
-		return;
+		return 0;
 	}
-	for (uint32_t i = 0; request->client && i < n; i++)
+	for (uint32_t i = 0; i < n; i++)
 		statuses[i].status = outcome(flush, &flush->sealing.wants[i]);
-	if (request->client && n == 0)
-		kv_reply_all(request->client, &request->header, flush->status);
-	else if (request->client)
-		reply_statuses(request, n);
-	kv_request_free(request);
+	kv_reply(request->client, &request->header,
+		 n > 0 ? 0 : request->wait.status, n, n * sizeof(*statuses));
+	return 0;
 }
 
-static void flush_cancel(struct kv_request *request, int status)
+static void flush_cancel(struct kv_wait *wait, int status)
 {
-	struct flush *flush = (struct flush *)request;
-	struct kv_cache *cache = request->server->cache;
+	struct flush *flush = (struct flush *)wait;
+	struct kv_cache *cache = flush->request.server->cache;
 
 	if (flush->submitted) {
 		kv_flush_cancel(cache, &flush->flush, status);
@@ -440,11 +400,12 @@ static void flush_cancel(struct kv_request *request, int status)
 	/* After SEALING_NS, report blocks that are not sealed as absent, and
 	 * flush the others. */
 	if (status != -ETIMEDOUT)
-		flush->status = status;
+		wait->status = status;
 	kv_acquire_cancel(cache, &flush->sealing, -ENOENT);
 }
 
-static const struct kv_request_kind flush_kind = {flush_finish, flush_cancel};
+static const struct kv_request_kind flush_kind = {{.cancel = flush_cancel},
+						  flush_finish};
 
 int kv_request_flush(struct kv_client *client, const struct kv_message *m)
 {
@@ -455,17 +416,15 @@ int kv_request_flush(struct kv_client *client, const struct kv_message *m)
 
 	r = kv_request_new(client, m, &flush_kind,
 			   sizeof(*flush) + n * sizeof(struct kv_want), &flush);
-	if (r < 0) {
-		kv_reply_all(client, m->header, r);
-		return 0;
-	}
+	if (r < 0)
+		return r;
 	flush->flush.done = flushed;
 	flush->flush.arg = flush;
 	flush->flush.each = n > 0;
 	flush->sealing.space = m->space;
 	flush->sealing.n = n;
 	flush->sealing.wait_saving = flush->sealing.sealed = true;
-	flush->sealing.done = all_sealed;
+	flush->sealing.done = acquired;
 	flush->sealing.arg = flush;
 	for (size_t i = 0; i < n; i++)
 		flush->sealing.wants[i].key = server->keys[i];
@@ -478,26 +437,26 @@ int kv_request_flush(struct kv_client *client, const struct kv_message *m)
 
 /* ---- prefetch: an acquire that leases nothing ---- */
 
-static void prefetch_finish(struct kv_request *request)
+static int prefetch_finish(struct kv_request *request)
 {
 	const struct acquire *prefetch = (struct acquire *)request;
 	struct wire_status *statuses = kv_reply_items(request->server);
 	uint32_t n = (uint32_t)prefetch->leases.n;
 
-	for (uint32_t i = 0; request->client && i < n; i++)
+	for (uint32_t i = 0; i < n; i++)
 		statuses[i].status = prefetch->leases.wants[i].status;
-	if (request->client)
-		reply_statuses(request, n);
-	kv_request_free(request);
+	kv_reply(request->client, &request->header, 0, n,
+		 n * sizeof(*statuses));
+	return 0;
 }
 
-static const struct kv_request_kind prefetch_kind = {prefetch_finish,
-						     acquire_cancel};
+static const struct kv_request_kind prefetch_kind = {
+	{.cancel = acquire_cancel}, prefetch_finish};
 
 int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 {
 	const size_t n = m->header->count;
-	struct acquire *prefetch = NULL;
+	struct acquire *prefetch;
 	uint8_t states[WIRE_AHEAD_MIN];
 	struct kv_acquire *hint;
 	int r = 0;
@@ -517,10 +476,8 @@ int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 				   sizeof(*prefetch) +
 					   n * sizeof(struct kv_want),
 				   &prefetch);
-	if (r < 0) {
-		kv_reply_all(client, m->header, r);
-		return 0;
-	}
+	if (r < 0)
+		return r;
 	hint = &prefetch->leases;
 	hint->space = m->space;
 	hint->n = n;
@@ -534,7 +491,7 @@ int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 	if (kv_acquire_submit(client->server->cache, hint) > 0)
 		kv_request_pend(&prefetch->request, m->header->arg);
 	else
-		prefetch_finish(&prefetch->request);
+		kv_request_answer(&prefetch->request);
 	return 0;
 }
 
@@ -545,12 +502,12 @@ struct forget {
 	struct kv_forget forget;   /* last: the array of its keys follows */
 };
 
-static void forgotten(struct kv_forget *f)
+static void forgotten(struct kv_forget *forget)
 {
-	post(&((struct forget *)f->arg)->request);
+	kv_wait_end(forget->arg, 0);
 }
 
-static void forget_finish(struct kv_request *request)
+static int forget_finish(struct kv_request *request)
 {
 	const struct forget *forget = (struct forget *)request;
 	const struct kv_forget *of = &forget->forget;
@@ -567,50 +524,42 @@ static void forget_finish(struct kv_request *request)
 	snprintf(item->url, sizeof(item->url), "%s",
 		 stats.url ? stats.url : "");
 	snprintf(item->why, sizeof(item->why), "%.111s", of->why);
-	if (request->client)
-		kv_reply(request->client, &request->header, 0, 1,
-			 sizeof(*item));
-	kv_request_free(request);
+	kv_reply(request->client, &request->header, 0, 1, sizeof(*item));
+	return 0;
 }
 
-static void forget_cancel(struct kv_request *request, int status)
+static void forget_cancel(struct kv_wait *wait, int status)
 {
-	struct forget *forget = (struct forget *)request;
+	struct forget *forget = (struct forget *)wait;
 
 	(void)status;
-	kv_forget_cancel(request->server->cache, &forget->forget);
+	kv_forget_cancel(forget->request.server->cache, &forget->forget);
 }
 
-static const struct kv_request_kind forget_kind = {forget_finish,
-						   forget_cancel};
+static const struct kv_request_kind forget_kind = {{.cancel = forget_cancel},
+						   forget_finish};
 
 int kv_request_forget(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_server *server = client->server;
 	const size_t n = m->header->count;
-	struct forget *forget = NULL;
+	struct forget *forget;
 	int r = kv_request_new(client, m, &forget_kind,
 			       sizeof(*forget) + n * sizeof(struct kv_key),
 			       &forget);
 
-	if (r == 0) {
-		forget->forget.space = m->space;
-		forget->forget.done = forgotten;
-		forget->forget.arg = forget;
-		forget->forget.n = n;
-		memcpy(forget->forget.keys, server->keys,
-		       n * sizeof(struct kv_key));
-		r = kv_forget_submit(server->cache, &forget->forget,
-				     KV_MIN(m->header->arg, WIRE_FORGET_NS));
-	}
-	if (r == 0) {
+	if (r < 0)
+		return r;
+	forget->forget.space = m->space;
+	forget->forget.done = forgotten;
+	forget->forget.arg = forget;
+	forget->forget.n = n;
+	memcpy(forget->forget.keys, server->keys, n * sizeof(struct kv_key));
+	r = kv_forget_submit(server->cache, &forget->forget,
+			     KV_MIN(m->header->arg, WIRE_FORGET_NS));
+	if (r == 0)
 		kv_request_pend(&forget->request, 0);
-		return 0;
-	}
-	if (forget)
-		kv_request_free(&forget->request);
-	kv_reply_all(client, m->header, r);
-	return 0;
+	return r;
 }
 
 /* ---- token ids: from the index, or from the blocks ---- */
@@ -619,9 +568,9 @@ int kv_request_forget(struct kv_client *client, const struct kv_message *m)
 #define TURN_NS 20000000u /* time after which a reply ends early */
 
 struct token_ids {
-	struct kv_chore chore; /* first */
-	uint32_t n, done;      /* keys */
-	size_t bytes;	       /* of the reply */
+	struct kv_request request; /* first */
+	uint32_t n, done;	   /* keys */
+	size_t bytes;		   /* of the reply */
 	struct kv_key *keys;
 	uint8_t *reply; /* ROOM bytes */
 };
@@ -638,14 +587,14 @@ _Static_assert(sizeof(struct wire_tokens) + KV_TOKEN_IDS_MAX * 4 +
  * room. */
 static bool add_tokens(struct token_ids *t, const struct kv_key *key)
 {
-	struct kv_cache *cache = t->chore.request.server->cache;
+	struct kv_cache *cache = t->request.server->cache;
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
 	const size_t head = offsetof(struct wire_tokens, n);
 	struct wire_tokens tokens = {0};
 	struct kv_meta meta = {0};
 	struct kv_block *block;
 	size_t more;
-	int r = kv_block_get(cache, t->chore.request.space, key, &block);
+	int r = kv_block_get(cache, t->request.wait.space, key, &block);
 
 	if (r == 0) {
 		r = kv_block_get_token_ids(cache, block, &meta, &ids);
@@ -672,9 +621,9 @@ static bool add_tokens(struct token_ids *t, const struct kv_key *key)
 	return true;
 }
 
-static int token_ids_run(struct kv_chore *chore)
+static int token_ids_run(struct kv_wait *wait)
 {
-	struct token_ids *t = (struct token_ids *)chore;
+	struct token_ids *t = (struct token_ids *)wait;
 	const uint64_t until = kv_now_ns() + TURN_NS;
 
 	while (t->done < t->n && (t->done == 0 || kv_now_ns() < until) &&
@@ -683,40 +632,38 @@ static int token_ids_run(struct kv_chore *chore)
 	return 0;
 }
 
-static void token_ids_finish(struct kv_request *request)
+static int token_ids_finish(struct kv_request *request)
 {
-	struct token_ids *t = (struct token_ids *)request;
-	const size_t n = t->chore.status == 0 ? t->bytes : 0;
+	const struct token_ids *t = (struct token_ids *)request;
 
-	if (request->client) {
-		memcpy(kv_reply_items(request->server), t->reply, n);
-		kv_reply(request->client, &request->header, t->chore.status,
-			 (uint32_t)n, n);
-	}
-	kv_request_free(request);
+	if (request->wait.status < 0)
+		return request->wait.status;
+	memcpy(kv_reply_items(request->server), t->reply, t->bytes);
+	kv_reply(request->client, &request->header, 0, (uint32_t)t->bytes,
+		 t->bytes);
+	return 0;
 }
 
-static const struct kv_request_kind token_ids_kind = {token_ids_finish,
-						      kv_chore_cancel};
+static const struct kv_request_kind token_ids_kind = {
+	{.run = token_ids_run, .cancel = kv_wait_withdraw}, token_ids_finish};
 
 int kv_request_token_ids(struct kv_client *client, const struct kv_message *m)
 {
 	const uint32_t n = m->header->count;
 	const size_t keys = n * sizeof(struct kv_key);
 	struct token_ids *t;
-	int r = -EINVAL;
+	int r;
 
-	if (m->info.layout && m->info.layout->token_ids)
-		r = kv_request_new(client, m, &token_ids_kind,
-				   sizeof(*t) + keys + ROOM, &t);
-	if (r < 0) {
-		kv_reply(client, m->header, r, 0, 0);
-		return 0;
-	}
+	if (!m->info.layout || !m->info.layout->token_ids)
+		return -EINVAL;
+	r = kv_request_new(client, m, &token_ids_kind, sizeof(*t) + keys + ROOM,
+			   &t);
+	if (r < 0)
+		return r;
 	t->n = n;
 	t->keys = (struct kv_key *)(t + 1);
 	t->reply = (uint8_t *)t->keys + keys;
 	memcpy(t->keys, client->server->keys, keys);
-	kv_chore_begin(&t->chore, token_ids_run);
+	kv_request_run(&t->request);
 	return 0;
 }

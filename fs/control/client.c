@@ -863,7 +863,7 @@ static void serve(struct kv_server *server, struct kv_user *user)
 		client = TAILQ_FIRST(&user->ready);
 		if (request) {
 			TAILQ_REMOVE(&user->finished, request, finished_link);
-			kv_request_finish(request);
+			kv_request_answer(request);
 		} else if (client) {
 			forget_ready(client);
 			if (serve_client(client))

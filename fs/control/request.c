@@ -10,8 +10,8 @@
  * STATES    of a request:
  *
  *             (new) -> PENDING   kv_request_pend
- *           PENDING -> HELD      finish            (with leases)
- *           PENDING -> (freed)   finish
+ *           PENDING -> HELD      kv_request_answer  (with leases)
+ *           PENDING -> (freed)   kv_request_answer
  *              HELD -> (freed)   kv_request_end
  *
  * INVARIANTS
@@ -23,8 +23,8 @@
  *   (5) heap[d->place] == d for every deadline d that is set, and no deadline is earlier
  *       than its parent, which is at half its place.
  *
- * LOCKING   control thread only.  Other threads post a request's mail.  A chore belongs
- *           to a worker from kv_chore_begin until its mail is posted.
+ * LOCKING   control thread only.  Other threads post a request's mail.  A request belongs
+ *           to a worker from kv_request_run until its mail is posted.
  */
 #include <sys/socket.h>
 #include <xxhash.h>
@@ -33,7 +33,7 @@
 #include "fs/control/request.h"
 
 #define EXPIRE_AT_ONCE 64u
-#define CHORE_COST 65536u /* of KV_COPY_TURN */
+#define RUN_COST 65536u /* of KV_COPY_TURN */
 
 /* ---- deadlines ---- */
 
@@ -143,11 +143,12 @@ static void mail_came(struct kv_mail *mail)
 	kv_user_finish(request);
 }
 
-void kv_request_finish(struct kv_request *request)
+/* The request's work is done. */
+static void post(struct kv_wait *wait)
 {
-	request->pending = false;
-	request->server->pending--;
-	request->kind->finish(request);
+	struct kv_request *request = (struct kv_request *)wait;
+
+	kv_mailbox_post(&request->server->mailbox, &request->mail);
 }
 
 int kv_request_new(struct kv_client *client, const struct kv_message *m,
@@ -162,36 +163,22 @@ int kv_request_new(struct kv_client *client, const struct kv_message *m,
 	r = kv_account_charge(client->account, KV_FINITE_REQUESTS, 1);
 	if (r < 0)
 		return r;
-	r = kv_account_charge(client->account, KV_FINITE_MEMORY, bytes);
-	request = r == 0 ? calloc(1, bytes) : NULL;
-	if (!request) {
+	r = kv_wait_new(client->account, &kind->wait, post, bytes, &request);
+	if (r < 0) {
 		kv_account_credit(client->account, KV_FINITE_REQUESTS, 1);
-		if (r == 0)
-			kv_account_credit(client->account, KV_FINITE_MEMORY,
-					  bytes);
-		return r < 0 ? r : -ENOMEM;
+		return r;
 	}
-	request->account = kv_account_hold(client->account);
 	request->user = kv_user_get(client->server, client->caller.uid);
-	request->bytes = bytes;
 	request->mail.run = mail_came;
-	request->kind = kind;
 	request->client = client;
 	request->server = client->server;
 	request->header = *m->header;
-	request->space = m->space ? kv_space_get(m->space) : NULL;
+	request->wait.space = m->space ? kv_space_get(m->space) : NULL;
 	request->next = *at;
 	*at = request;
 	client->n_requests++;
 	*(struct kv_request **)ret_request = request;
 	return 0;
-}
-
-void kv_request_hold(struct kv_request *request)
-{
-	request->held = true;
-	request->client->n_held++;
-	kv_account_credit(request->account, KV_FINITE_REQUESTS, 1);
 }
 
 int kv_request_lease(struct kv_request *request, size_t n)
@@ -201,7 +188,7 @@ int kv_request_lease(struct kv_request *request, size_t n)
 
 	if (client->n_wants + n > WIRE_LEASED_MAX)
 		return -ENOLCK;
-	r = kv_account_charge(request->account, KV_FINITE_LEASES, n);
+	r = kv_account_charge(request->wait.account, KV_FINITE_LEASES, n);
 	if (r < 0)
 		return r;
 	client->n_wants += n;
@@ -209,21 +196,8 @@ int kv_request_lease(struct kv_request *request, size_t n)
 	return 0;
 }
 
-void kv_request_free(struct kv_request *request)
-{
-	if (request->client)
-		unlink_request(request);
-	kv_account_credit(request->account, KV_FINITE_LEASES, request->leases);
-	kv_account_credit(request->account, KV_FINITE_MEMORY, request->bytes);
-	if (!request->held)
-		kv_account_credit(request->account, KV_FINITE_REQUESTS, 1);
-	kv_account_put(request->account);
-	kv_user_put(request->server, request->user);
-	kv_space_put(request->space);
-	free(request);
-}
-
-size_t kv_request_held(const struct kv_request *request)
+/* Return the number of blocks that the request has leased. */
+static size_t count_leases(const struct kv_request *request)
 {
 	size_t n = 0;
 
@@ -234,12 +208,43 @@ size_t kv_request_held(const struct kv_request *request)
 
 void kv_request_end(struct kv_request *request, bool forced)
 {
+	struct kv_account *account = request->wait.account;
+	struct kv_server *server = request->server;
+
 	if (forced)
-		request->server->tally.forced_releases +=
-			kv_request_held(request);
+		server->tally.forced_releases += count_leases(request);
 	if (request->acquire)
-		kv_acquire_release(request->server->cache, request->acquire);
-	kv_request_free(request);
+		kv_acquire_release(server->cache, request->acquire);
+	if (request->client)
+		unlink_request(request);
+	kv_account_credit(account, KV_FINITE_LEASES, request->leases);
+	if (!request->held)
+		kv_account_credit(account, KV_FINITE_REQUESTS, 1);
+	kv_user_put(server, request->user);
+	kv_wait_free(&request->wait);
+}
+
+void kv_request_answer(struct kv_request *request)
+{
+	const struct kv_request_kind *kind = (void *)request->wait.kind;
+	struct kv_client *client = request->client;
+	int r = request->wait.status;
+
+	request->server->pending -= request->pending;
+	request->pending = false;
+	if (client && kind->finish)
+		r = kind->finish(request);
+	if (request->pending)
+		return;
+	if (client && (r < 0 || !kind->finish))
+		kv_reply_all(client, &request->header, r);
+	if (!client || request->release || count_leases(request) == 0) {
+		kv_request_end(request, false);
+		return;
+	}
+	request->held = true;
+	client->n_held++;
+	kv_account_credit(request->wait.account, KV_FINITE_REQUESTS, 1);
 }
 
 void kv_request_pend(struct kv_request *request, uint64_t wait)
@@ -255,45 +260,13 @@ void kv_request_pend(struct kv_request *request, uint64_t wait)
 	/* If memory for the deadline is short, cancel the request at once. */
 	if (kv_deadline_set(&server->deadlines, &request->deadline,
 			    wait > UINT64_MAX - now ? UINT64_MAX : now + wait))
-		request->kind->cancel(request, -ETIMEDOUT);
+		kv_wait_cancel(&request->wait, -ETIMEDOUT);
 }
 
-static void chore_submit(struct kv_chore *chore)
+void kv_request_run(struct kv_request *request)
 {
-	kv_work_submit(chore->request.server->waits, &chore->work, chore->uid,
-		       CHORE_COST);
-}
-
-static void chore_run(struct kv_work *work, struct kv_hash *hash)
-{
-	struct kv_chore *chore = kv_container(work, struct kv_chore, work);
-
-	(void)hash;
-	chore->status = chore->run(chore);
-	if (chore->status > 0)
-		chore_submit(chore);
-	else
-		kv_mailbox_post(&chore->request.server->mailbox,
-				&chore->request.mail);
-}
-
-void kv_chore_begin(struct kv_chore *chore, int (*run)(struct kv_chore *chore))
-{
-	chore->run = run;
-	chore->work.run = chore_run;
-	chore->uid = chore->request.client->caller.uid;
-	kv_request_pend(&chore->request, 0);
-	chore_submit(chore);
-}
-
-void kv_chore_cancel(struct kv_request *request, int status)
-{
-	struct kv_chore *chore = (struct kv_chore *)request;
-
-	if (!kv_work_withdraw(&chore->work))
-		return;
-	chore->status = status;
-	kv_mailbox_post(&request->server->mailbox, &request->mail);
+	kv_request_pend(request, 0);
+	kv_wait_run(&request->wait, request->server->waits, RUN_COST);
 }
 
 bool kv_requests_expire(struct kv_server *server, uint64_t *ret_next_ns)
@@ -310,7 +283,7 @@ bool kv_requests_expire(struct kv_server *server, uint64_t *ret_next_ns)
 		}
 		kv_deadline_clear(&server->deadlines, first);
 		request = kv_container(first, struct kv_request, deadline);
-		request->kind->cancel(request, -ETIMEDOUT);
+		kv_wait_cancel(&request->wait, -ETIMEDOUT);
 	}
 	return false;
 }
@@ -326,8 +299,7 @@ void kv_requests_cancel(struct kv_client *client, bool abandon)
 				continue;
 			if (abandon)
 				unlink_request(request);
-			if (request->kind->cancel)
-				request->kind->cancel(request, -ECANCELED);
+			kv_wait_cancel(&request->wait, -ECANCELED);
 		}
 }
 
@@ -511,6 +483,7 @@ static int dispatch(struct kv_client *client, size_t n, bool has_fd, int fd)
 {
 	const struct wire_header *header = (void *)client->server->in;
 	struct kv_message m = {header, header + 1, fd};
+	struct kv_request *request;
 	const struct shape *shape;
 	const struct wire_key *keys;
 	int r = 0;
@@ -539,14 +512,16 @@ static int dispatch(struct kv_client *client, size_t n, bool has_fd, int fd)
 			KV_MAX(client->last_acquire, header->tag);
 	if (shape->right != ANY)
 		r = check_right(client, &m, shape->right);
-	if (r < 0) {
-		if (!(shape->what & OPEN_TAG))
-			kv_reply_all(client, header, r);
-		return 0;
-	}
-	r = shape->handle(client, &m);
+	if (r == 0)
+		r = shape->handle(client, &m);
 	kv_space_put(m.space);
-	return r;
+	if (r == 0 || r == -EPROTO || shape->what & OPEN_TAG)
+		return r == -EPROTO ? r : 0;
+	request = kv_request_find(client, header->tag);
+	if (request)
+		kv_request_end(request, false);
+	kv_reply_all(client, header, r);
+	return 0;
 }
 
 /* Receive a message.  ECONNRESET, which says that the peer left something unread, comes

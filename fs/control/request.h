@@ -24,72 +24,53 @@ struct kv_message {
 struct kv_request;
 
 struct kv_request_kind {
-	/* The work is done: reply (unless the client is NULL), and free or hold
-	 * the request. */
-	void (*finish)(struct kv_request *request);
-	/* Make the request's mail come soon.  NULL: the work cannot be cancelled. */
-	void (*cancel)(struct kv_request *request, int status);
+	struct kv_wait_kind wait; /* first */
+	/* Reply to the connected client when the work is done.  Returns 0, or an error
+	 * to reply with; the request may pend again.  NULL: reply with the status. */
+	int (*finish)(struct kv_request *request);
 };
 
 struct kv_request {
-	struct kv_mail mail;	 /* first; posted when the work is done */
+	struct kv_wait wait;	 /* first */
+	struct kv_mail mail;	 /* posted when the work is done */
 	struct kv_request *next; /* in the hash table of the client */
 	TAILQ_ENTRY(kv_request) finished_link; /* of its user */
 	struct kv_user *user;		       /* held */
-	const struct kv_request_kind *kind;
-	struct kv_client *client; /* NULL: gone */
+	struct kv_client *client;	       /* NULL: gone */
 	struct kv_server *server;
-	struct kv_account *account; /* charged with bytes and leases */
-	struct kv_space *space;	    /* held; or NULL */
 	struct kv_acquire *acquire; /* leases; NULL: none */
-	size_t bytes, leases;
+	size_t leases;		    /* charged */
 	struct kv_deadline deadline;
 	struct wire_header header; /* of the message */
-	bool pending;		   /* finish() is still to be called */
-	bool release; /* a RELEASE came while the request was pending */
+	bool pending;		   /* the work is still to be done */
+	bool release; /* free the leases after the reply: RELEASE has come */
 	bool held;    /* was replied to; its leases stay */
-};
-
-/* A request whose work may wait for the disk, so that a worker does it. */
-struct kv_chore {
-	struct kv_request request; /* first */
-	struct kv_work work;
-	uint32_t uid;
-	/* Called by the worker.  Returns the status, or 1 to be called again, after
-	 * other chores of the user. */
-	int (*run)(struct kv_chore *chore);
-	int status;
 };
 
 /*
  * Make a zeroed request of @bytes that begins with a kv_request, for the tag and the space
- * of @m.  Returns 0, -ENOLCK if the client or its user has too many, or -ENOMEM.
+ * of @m.  If the handler of @m fails before the request pends, the request is freed.
+ * Returns 0, -ENOLCK if the client or its user has too many, or -ENOMEM.
  */
 int kv_request_new(struct kv_client *client, const struct kv_message *m,
 		   const struct kv_request_kind *kind, size_t bytes,
 		   void *ret_request);
-/* Keep a request that was replied to, because of its leases. */
-void kv_request_hold(struct kv_request *request);
 /* Charge @n leases until the request is freed.  Returns 0, or -ENOLCK beyond a
  * limit. */
 int kv_request_lease(struct kv_request *request, size_t n);
-/* Return the number of blocks that the request has leased. */
-size_t kv_request_held(const struct kv_request *request);
-/* Free a request that is not pending. */
-void kv_request_free(struct kv_request *request);
 /* Release the leases of a request that is not pending, and free it.  @forced: the client
  * did not ask for the release. */
 void kv_request_end(struct kv_request *request, bool forced);
 
-/* Mark @request as pending: its mail will come.  Cancel it after @wait
+/* Mark @request as pending: its work will end.  Cancel it after @wait
  * nanoseconds; 0: never. */
 void kv_request_pend(struct kv_request *request, uint64_t wait);
-
-/* Let a worker call @run, and call the kind's finish() when @run has ended. */
-void kv_chore_begin(struct kv_chore *chore, int (*run)(struct kv_chore *chore));
-/* Cancel a chore with @status unless a worker has begun it: the cancel() of chores whose
- * run() never returns 1. */
-void kv_chore_cancel(struct kv_request *request, int status);
+/* Mark @request as pending, and have a worker do its work, which may wait for the
+ * disk. */
+void kv_request_run(struct kv_request *request);
+/* Reply to a request whose work is done, and free it unless it has leases or pends
+ * again. */
+void kv_request_answer(struct kv_request *request);
 
 struct kv_request *kv_request_find(struct kv_client *client, uint64_t tag);
 
@@ -98,9 +79,6 @@ struct kv_request *kv_request_find(struct kv_client *client, uint64_t tag);
 void kv_requests_cancel(struct kv_client *client, bool abandon);
 /* Release all held requests of the client. */
 void kv_requests_release(struct kv_client *client);
-
-/* Call finish() of a request whose work is done, in its user's turn. */
-void kv_request_finish(struct kv_request *request);
 
 /* Cancel overdue requests.  Returns true if there is a next deadline. */
 bool kv_requests_expire(struct kv_server *server, uint64_t *ret_next_ns);
@@ -125,7 +103,8 @@ int kv_request_read(struct kv_client *client);
 void kv_request_came(struct kv_client *client,
 		     const struct kv_gate_message *message);
 
-/* Handlers of message types.  Return 0, or -EPROTO to cut the client off. */
+/* Handlers of message types.  Return 0, -EPROTO to cut the client off, or another error
+ * to reply with. */
 typedef int kv_handler(struct kv_client *client, const struct kv_message *m);
 kv_handler kv_request_space_remove, kv_request_list, kv_request_space,
 	kv_request_acquire, kv_request_release, kv_request_staging,

@@ -323,8 +323,7 @@ static int make_block(struct saving_item *item, struct kv_hash *hash)
 static void ended(struct saving *saving)
 {
 	if (atomic_fetch_sub(&saving->left, 1) == 1)
-		kv_mailbox_post(&saving->request.server->mailbox,
-				&saving->request.mail);
+		kv_wait_end(&saving->request.wait, 0);
 }
 
 static void copy_item(struct kv_work *work, struct kv_hash *hash)
@@ -346,29 +345,32 @@ static void submit(struct saving_item *item)
 
 /* ---- the request ---- */
 
-static void finish(struct kv_request *request)
+/* Put the memory that is copied; only leases may stay. */
+static void saving_fini(struct kv_wait *wait)
+{
+	struct saving *saving = (struct saving *)wait;
+
+	kv_client_memory_put(kv_steal(saving->staging));
+	kv_lent_put(kv_steal(saving->lent));
+	free(kv_steal(saving->pages));
+}
+
+static int saving_finish(struct kv_request *request)
 {
 	struct saving *saving = (struct saving *)request;
 	struct wire_status *statuses = kv_reply_items(request->server);
 	uint32_t n = saving->n;
 
-	if (request->client) {
-		for (uint32_t i = 0; i < n; i++)
-			statuses[i].status = saving->items[i].status;
-		kv_reply(request->client, &request->header, 0, n,
-			 n * sizeof(*statuses));
-	}
-	kv_client_memory_put(kv_steal(saving->staging));
-	kv_lent_put(kv_steal(saving->lent));
-	free(kv_steal(saving->pages));
-	if (!request->client || request->release ||
-	    kv_request_held(request) == 0)
-		kv_request_end(request, false);
-	else
-		kv_request_hold(request);
+	for (uint32_t i = 0; i < n; i++)
+		statuses[i].status = saving->items[i].status;
+	kv_reply(request->client, &request->header, 0, n,
+		 n * sizeof(*statuses));
+	saving_fini(&request->wait);
+	return 0;
 }
 
-static const struct kv_request_kind kind = {finish, NULL};
+static const struct kv_request_kind kind = {{.fini = saving_fini},
+					    saving_finish};
 
 /* Make a saving of the @n blocks of the message, with zeroed items.  Returns 0, -ENOSPC,
  * -ENOMEM, or an error of kv_client_space. */
@@ -403,7 +405,7 @@ static int saving_new(struct kv_client *client,
 	}
 	if (r < 0) {
 		if (saving)
-			kv_request_free(&saving->request);
+			kv_request_end(&saving->request, false);
 		return r;
 	}
 	leases = holds ? (struct kv_acquire *)&saving->items[n] : NULL;
@@ -457,10 +459,8 @@ int kv_request_reserve(struct kv_client *client, const struct kv_message *m)
 	const struct wire_key *keys = m->items;
 	uint32_t n = header->count;
 
-	if (!m->info.layout) {
-		kv_reply_all(client, header, -EINVAL);
-		return 0;
-	}
+	if (!m->info.layout)
+		return -EINVAL;
 	for (uint32_t i = 0; i < n; i++) {
 		struct kv_reservation reservation = {
 			.hold = header->flags & WIRE_HOLD, .tag = header->tag};
@@ -621,7 +621,7 @@ int kv_request_save(struct kv_client *client, const struct kv_message *m)
 		copies += saving->items[i].fill != NULL;
 	}
 	if (copies == 0) {
-		finish(&saving->request);
+		kv_request_answer(&saving->request);
 		return 0;
 	}
 	atomic_init(&saving->left, copies);
@@ -652,7 +652,7 @@ static int prepare_lent(struct saving *saving, const struct wire_save *wire,
 		r = set_ids(saving, wire->offset, item);
 	item->hold = flags & WIRE_HOLD;
 	return r < 0 ? r
-		     : begin_fill(client, flags, saving->request.space,
+		     : begin_fill(client, flags, saving->request.wait.space,
 				  saving->layout, &item->key, &item->fill);
 }
 
@@ -669,10 +669,11 @@ static int lend(struct saving *saving, struct kv_lent *lent,
 	    !kv_client_memory_has(saving->staging, what->lent,
 				  sizeof(uint32_t)))
 		return -EINVAL;
-	r = kv_account_charge(saving->request.account, KV_FINITE_MEMORY, bytes);
+	r = kv_account_charge(saving->request.wait.account, KV_FINITE_MEMORY,
+			      bytes);
 	if (r < 0)
 		return r;
-	saving->request.bytes += bytes;
+	saving->request.wait.bytes += bytes;
 	saving->pages = malloc(bytes);
 	if (!saving->pages)
 		return -ENOMEM;
@@ -704,10 +705,8 @@ int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 		return -EPROTO;
 	if (lent)
 		r = saving_new(client, m, what->n, &saving);
-	if (r < 0) {
-		kv_reply(client, m->header, r, 0, 0);
-		return 0;
-	}
+	if (r < 0)
+		return r;
 	r = lend(saving, lent, what, wire + what->n);
 	/* Copying begins while later blocks do not have a slot yet.  Count one
 	 * for this loop, so that no copy posts the mail before the loop ends. */
@@ -729,70 +728,67 @@ int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 /* ---- offers of memory ---- */
 
 struct offer {
-	struct kv_chore chore; /* first */
+	struct kv_request request; /* first */
 	/* Either of the following is held: */
 	struct kv_client_memory *staging;
 	struct kv_lent *lent;
 };
 
-static int offer_run(struct kv_chore *chore)
+static int offer_run(struct kv_wait *wait)
 {
-	struct offer *offer = (struct offer *)chore;
+	struct offer *offer = (struct offer *)wait;
 
 	return kv_client_memory_map(offer->lent ? offer->lent->memory
 						: offer->staging);
 }
 
-static void offer_finish(struct kv_request *request)
+static void offer_fini(struct kv_wait *wait)
+{
+	struct offer *offer = (struct offer *)wait;
+
+	kv_client_memory_put(offer->staging);
+	kv_lent_put(offer->lent);
+}
+
+static int offer_finish(struct kv_request *request)
 {
 	struct offer *offer = (struct offer *)request;
 	struct kv_client *client = request->client;
+	int r = request->wait.status;
 
-	if (client && offer->chore.status == 0) {
-		if (offer->lent) {
-			TAILQ_INSERT_TAIL(&client->lents, &offer->lent->link,
-					  others);
-			client->n_lents++;
-			offer->lent = NULL;
-		} else {
-			kv_client_memory_put(client->staging);
-			client->staging = kv_steal(offer->staging);
-		}
+	if (r == 0 && offer->lent) {
+		TAILQ_INSERT_TAIL(&client->lents, &offer->lent->link, others);
+		client->n_lents++;
+		offer->lent = NULL;
+	} else if (r == 0) {
+		kv_client_memory_put(client->staging);
+		client->staging = kv_steal(offer->staging);
 	}
-	kv_client_memory_put(offer->staging);
-	kv_lent_put(offer->lent);
-	if (client) {
-		kv_reply(client, &request->header, offer->chore.status, 0, 0);
-		client->offers = false;
-		kv_user_ready(client);
-	}
-	kv_request_free(request);
+	client->offers = false;
+	kv_reply(client, &request->header, r, 0, 0);
+	kv_user_ready(client);
+	return 0;
 }
 
-static const struct kv_request_kind offer_kind = {offer_finish,
-						  kv_chore_cancel};
+static const struct kv_request_kind offer_kind = {
+	{offer_run, kv_wait_withdraw, offer_fini}, offer_finish};
 
-/* Offer @staging or @lent to the client, unless @r is an error.  Takes over both
- * in any case. */
+/* Offer @staging or @lent, which is taken over in any case, to the client. */
 static int offer_begin(struct kv_client *client, const struct kv_message *m,
-		       struct kv_client_memory *staging, struct kv_lent *lent,
-		       int r)
+		       struct kv_client_memory *staging, struct kv_lent *lent)
 {
 	struct offer *offer;
+	int r = kv_request_new(client, m, &offer_kind, sizeof(*offer), &offer);
 
-	if (r == 0)
-		r = kv_request_new(client, m, &offer_kind, sizeof(*offer),
-				   &offer);
 	if (r < 0) {
 		kv_client_memory_put(staging);
 		kv_lent_put(lent);
-		kv_reply(client, m->header, r, 0, 0);
-		return 0;
+		return r;
 	}
 	offer->staging = staging;
 	offer->lent = lent;
 	client->offers = true;
-	kv_chore_begin(&offer->chore, offer_run);
+	kv_request_run(&offer->request);
 	return 0;
 }
 
@@ -803,7 +799,7 @@ int kv_request_staging(struct kv_client *client, const struct kv_message *m)
 	int r = kv_client_memory_new(client->server, client->account, m->fd, 0,
 				     wanted->bytes, &staging);
 
-	return offer_begin(client, m, staging, NULL, r);
+	return r < 0 ? r : offer_begin(client, m, staging, NULL);
 }
 
 int kv_request_pool(struct kv_client *client, const struct kv_message *m)
@@ -822,7 +818,7 @@ int kv_request_pool(struct kv_client *client, const struct kv_message *m)
 		r = kv_lent_new(client->server, m->fd, pool,
 				(const struct wire_stride *)(pool + 1),
 				m->header->count, &lender, &lent);
-	return offer_begin(client, m, NULL, lent, r);
+	return r < 0 ? r : offer_begin(client, m, NULL, lent);
 }
 
 int kv_request_pool_close(struct kv_client *client, const struct kv_message *m)

@@ -14,8 +14,8 @@
 #include "fs/control/request.h"
 
 struct change {
-	struct kv_chore chore; /* first */
-	struct kv_set *set;    /* NULL: the request drops the snapshot */
+	struct kv_request request; /* first */
+	struct kv_set *set;	   /* NULL: the request drops the snapshot */
 	size_t missing;
 	char name[KV_SPACE_NAME_MAX + 1];
 };
@@ -48,37 +48,39 @@ static int copy_name(const char *text, size_t n,
 	return 0;
 }
 
-static int change_run(struct kv_chore *chore)
+static int change_run(struct kv_wait *wait)
 {
-	struct change *change = (struct change *)chore;
-	struct kv_cache *cache = chore->request.server->cache;
+	struct change *change = (struct change *)wait;
+	struct kv_cache *cache = change->request.server->cache;
 	const struct kv_set *set = change->set;
 	struct kv_snapshot_info info;
 	int r;
 
 	if (set)
-		return kv_snapshot_create(cache, chore->request.space,
-					  change->name, set->picks, set->n,
-					  &change->missing);
-	r = kv_snapshot_find(cache, chore->request.space, change->name, &info);
+		return kv_snapshot_create(cache, wait->space, change->name,
+					  set->picks, set->n, &change->missing);
+	r = kv_snapshot_find(cache, wait->space, change->name, &info);
 	return r < 0 ? r : kv_snapshot_drop(cache, info.id);
 }
 
-static void change_finish(struct kv_request *request)
+static int change_finish(struct kv_request *request)
 {
-	struct change *change = (struct change *)request;
+	const struct change *change = (struct change *)request;
 	struct wire_snapshot *reply = kv_reply_items(request->server);
 
 	*reply = (struct wire_snapshot){.blocks = (uint32_t)change->missing};
-	if (request->client)
-		kv_reply(request->client, &request->header,
-			 change->chore.status, 0,
-			 change->set ? sizeof(*reply) : 0);
-	kv_set_free(change->set);
-	kv_request_free(request);
+	kv_reply(request->client, &request->header, request->wait.status, 0,
+		 change->set ? sizeof(*reply) : 0);
+	return 0;
 }
 
-static const struct kv_request_kind kind = {change_finish, kv_chore_cancel};
+static void change_fini(struct kv_wait *wait)
+{
+	kv_set_free(((struct change *)wait)->set);
+}
+
+static const struct kv_request_kind kind = {
+	{change_run, kv_wait_withdraw, change_fini}, change_finish};
 
 /* Begin to make the snapshot @text of @set, which is taken over on success; or, if @set is
  * NULL, begin to drop the snapshot. */
@@ -95,7 +97,7 @@ static int begin(struct kv_client *client, const struct kv_message *m,
 		return r;
 	change->set = set;
 	strcpy(change->name, name);
-	kv_chore_begin(&change->chore, change_run);
+	kv_request_run(&change->request);
 	return 0;
 }
 
@@ -124,11 +126,7 @@ int kv_request_snapshot(struct kv_client *client, const struct kv_message *m)
 int kv_request_snapshot_drop(struct kv_client *client,
 			     const struct kv_message *m)
 {
-	int r = begin(client, m, m->items, NULL);
-
-	if (r < 0)
-		kv_reply(client, m->header, r, 0, 0);
-	return 0;
+	return begin(client, m, m->items, NULL);
 }
 
 int kv_request_snapshot_read(struct kv_client *client,
@@ -152,10 +150,8 @@ int kv_request_snapshot_read(struct kv_client *client,
 	if (n == 0)
 		n = kv_snapshot_read(cache, info.id, wire->from, picks,
 				     max > 0 ? max : WIRE_BATCH);
-	if (n < 0) {
-		kv_reply(client, m->header, (int)n, 0, 0);
-		return 0;
-	}
+	if (n < 0)
+		return (int)n;
 	*reply = (struct wire_snapshot){.id = info.id, .blocks = info.blocks};
 	for (long i = 0; i < n; i++) {
 		out[i] = (struct wire_pick){.len = picks[i].key.len,
@@ -188,10 +184,8 @@ int kv_request_snapshot_list(struct kv_client *client,
 	int r;
 
 	r = kv_snapshot_list(cache, m->space, &ids, &n);
-	if (r < 0) {
-		kv_reply(client, m->header, r, 0, 0);
-		return 0;
-	}
+	if (r < 0)
+		return r;
 	qsort(ids, n, sizeof(*ids), by_id);
 	*reply = (struct wire_snapshot){0};
 	/* Reply with as many names as fit, of snapshots made after header->arg. */

@@ -7,8 +7,8 @@
  *
  * STATES    of a request with a layout: the control thread looks up the space and checks
  *           the rights (begin), a worker makes the changes that wait for the disk
- *           (opening_run), the control thread replies (finish).  If another client made
- *           the space in between, the request begins again.
+ *           (opening_run), the control thread replies (opening_finish).  If another
+ *           client made the space in between, the request begins again.
  *
  * LOCKING   none: a request belongs to one thread at a time.
  */
@@ -16,7 +16,7 @@
 
 struct opening {
 	/* first; its space is NULL if it is to be made */
-	struct kv_chore chore;
+	struct kv_request request;
 	struct kv_caller caller; /* without groups */
 	uint32_t flags, mode;
 	bool sharing; /* the space may belong to another user */
@@ -27,8 +27,8 @@ struct opening {
 	char text[]; /* the space's name, a NUL, the JSON of the layout */
 };
 
-static void reply(struct kv_client *client, const struct wire_header *header,
-		  struct kv_space *space)
+static int reply(struct kv_client *client, const struct wire_header *header,
+		 struct kv_space *space)
 {
 	struct kv_space_info info = kv_space_stat(client->server->cache, space);
 	const struct kv_rules *rules = client->server->rules;
@@ -39,10 +39,8 @@ static void reply(struct kv_client *client, const struct wire_header *header,
 	size_t json_len = layout ? strlen(layout->json) : 0;
 	char *text = (char *)(out + 1);
 
-	if (sizeof(*header) + sizeof(*out) + name_len + json_len > WIRE_MAX) {
-		kv_reply_all(client, header, -EFBIG);
-		return;
-	}
+	if (sizeof(*header) + sizeof(*out) + name_len + json_len > WIRE_MAX)
+		return -EFBIG;
 	*out = (struct wire_space){
 		.id = info.id,
 		.mode = info.mode & 0777,
@@ -58,6 +56,7 @@ static void reply(struct kv_client *client, const struct wire_header *header,
 		memcpy(text + name_len, layout->json, json_len);
 	kv_reply(client, header, 0, (uint32_t)(name_len + json_len),
 		 sizeof(*out) + name_len + json_len);
+	return 0;
 }
 
 /* Check the rights.  Returns 1 if a worker must go on; 0 or an error: reply with
@@ -69,14 +68,14 @@ static int begin(struct kv_client *client, struct opening *o)
 	struct kv_space_info info;
 
 	o->again = false;
-	kv_space_put(o->chore.request.space);
-	o->chore.request.space = kv_space_find(cache, o->text);
-	if (!o->chore.request.space) {
+	kv_space_put(o->request.wait.space);
+	o->request.wait.space = kv_space_find(cache, o->text);
+	if (!o->request.wait.space) {
 		if (!(o->flags & WIRE_SPACE_CREATE))
 			return -ENOENT;
 		return kv_rules_may_make(rules, &client->caller) ? 1 : -EACCES;
 	}
-	info = kv_space_stat(cache, o->chore.request.space);
+	info = kv_space_stat(cache, o->request.wait.space);
 	if (!kv_access_ok(rules, &info, &client->caller, R_OK | X_OK))
 		return -EACCES;
 	/* Otherwise another user would own the blocks read and saved under this
@@ -105,7 +104,7 @@ static int create(struct kv_cache *cache, struct opening *o)
 			return r;
 		kv_layout_free(layout);
 	}
-	r = kv_account_pace(o->chore.request.account);
+	r = kv_account_pace(o->request.wait.account);
 	if (r < 0)
 		return r;
 	r = kv_space_create(cache, o->text, o->caller.uid, o->caller.gid,
@@ -126,12 +125,12 @@ static int agree(struct kv_cache *cache, struct opening *o)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *own = NULL;
 	const struct kv_space_info info =
-		kv_space_stat(cache, o->chore.request.space);
+		kv_space_stat(cache, o->request.wait.space);
 	const struct kv_layout *layout = info.layout;
 	int r;
 
 	if (!layout)
-		return kv_space_set_layout(cache, o->chore.request.space,
+		return kv_space_set_layout(cache, o->request.wait.space,
 					   o->caller.uid, o->json, o->json_len);
 	r = kv_layout_agrees(layout, o->json, o->json_len);
 	/* In another user's space a missing fingerprint counts as an empty one:
@@ -148,58 +147,48 @@ static int agree(struct kv_cache *cache, struct opening *o)
 		return r < 0 ? r : -EEXIST;
 	/* The owner may declare later that the keys are the engine's. */
 	if (info.own_seed && info.uid == o->caller.uid)
-		r = kv_space_set_layout(cache, o->chore.request.space,
+		r = kv_space_set_layout(cache, o->request.wait.space,
 					o->caller.uid, o->json, o->json_len);
 	return r == 1 || r == -EROFS ? 0 : r;
 }
 
-static int opening_run(struct kv_chore *chore)
+static int opening_run(struct kv_wait *wait)
 {
-	struct opening *o = (struct opening *)chore;
-	struct kv_cache *cache = chore->request.server->cache;
+	struct opening *o = (struct opening *)wait;
+	struct kv_cache *cache = o->request.server->cache;
 
-	return chore->request.space ? agree(cache, o) : create(cache, o);
+	return wait->space ? agree(cache, o) : create(cache, o);
 }
 
-/* Begin, or begin again; reply and free the request unless a worker goes on. */
-static void go_on(struct opening *o)
+/* Begin, or begin again; reply unless a worker goes on. */
+static int go_on(struct opening *o)
 {
-	struct kv_client *client = o->chore.request.client;
+	struct kv_client *client = o->request.client;
 	int r = begin(client, o);
 
-	if (r == 1) {
-		kv_chore_begin(&o->chore, opening_run);
-		return;
-	}
-	if (r == 0)
-		reply(client, &o->chore.request.header, o->chore.request.space);
-	else
-		kv_reply_all(client, &o->chore.request.header, r);
-	kv_request_free(&o->chore.request);
+	if (r == 1)
+		kv_request_run(&o->request);
+	if (r != 0)
+		return KV_MIN(r, 0);
+	return reply(client, &o->request.header, o->request.wait.space);
 }
 
-static void finish(struct kv_request *request)
+static int opening_finish(struct kv_request *request)
 {
 	struct opening *o = (struct opening *)request;
 
-	if (request->client && o->again) {
-		go_on(o);
-		return;
-	}
-	if (request->client && o->chore.status == 0) {
+	if (!o->again && request->wait.status < 0)
+		return request->wait.status;
+	if (!o->again) {
 		/* The layout is set: reply with the space. */
 		o->json_len = 0;
 		o->flags = 0;
-		go_on(o);
-		return;
 	}
-	if (request->client)
-		kv_reply_all(request->client, &request->header,
-			     o->chore.status);
-	kv_request_free(request);
+	return go_on(o);
 }
 
-static const struct kv_request_kind kind = {finish, kv_chore_cancel};
+static const struct kv_request_kind kind = {
+	{.run = opening_run, .cancel = kv_wait_withdraw}, opening_finish};
 
 int kv_request_space(struct kv_client *client, const struct kv_message *m)
 {
@@ -209,15 +198,12 @@ int kv_request_space(struct kv_client *client, const struct kv_message *m)
 	struct opening *o;
 	int r;
 
-	r = name_len == 0 || name_len == n || name_len > KV_SPACE_NAME_MAX ||
-			    (wire->flags &
-			     ~(WIRE_SPACE_CREATE | WIRE_SPACE_SHARED))
-		    ? -EINVAL
-		    : kv_request_new(client, m, &kind, sizeof(*o) + n, &o);
-	if (r < 0) {
-		kv_reply_all(client, m->header, r);
-		return 0;
-	}
+	if (name_len == 0 || name_len == n || name_len > KV_SPACE_NAME_MAX ||
+	    (wire->flags & ~(WIRE_SPACE_CREATE | WIRE_SPACE_SHARED)))
+		return -EINVAL;
+	r = kv_request_new(client, m, &kind, sizeof(*o) + n, &o);
+	if (r < 0)
+		return r;
 	o->caller = client->caller;
 	o->flags = wire->flags;
 	o->sharing = !(o->flags & WIRE_SPACE_CREATE) ||
@@ -226,8 +212,10 @@ int kv_request_space(struct kv_client *client, const struct kv_message *m)
 	memcpy(o->text, text, n);
 	o->json = o->text + name_len + 1;
 	o->json_len = n - name_len - 1;
-	go_on(o);
-	return 0;
+	r = go_on(o);
+	if (r == 0 && !o->request.pending)
+		kv_request_end(&o->request, false);
+	return r;
 }
 
 /* ---- listing ---- */
@@ -241,11 +229,8 @@ int kv_request_list(struct kv_client *client, const struct kv_message *m)
 	uint64_t cursor = asked->cursor;
 	size_t n;
 
-	if (asked->max < 64 || asked->max > WIRE_BATCH ||
-	    asked->reserved != 0) {
-		kv_reply(client, m->header, -EINVAL, 0, 0);
-		return 0;
-	}
+	if (asked->max < 64 || asked->max > WIRE_BATCH || asked->reserved != 0)
+		return -EINVAL;
 	n = kv_space_keys(server->cache, m->space, &cursor, server->keys,
 			  asked->max);
 	*reply = (struct wire_list){.cursor = cursor};
@@ -261,40 +246,30 @@ int kv_request_list(struct kv_client *client, const struct kv_message *m)
 
 /* ---- removal ---- */
 
-static int removal_run(struct kv_chore *chore)
+static int removal_run(struct kv_wait *wait)
 {
-	struct kv_request *request = &chore->request;
+	struct kv_request *request = (struct kv_request *)wait;
+	int r = kv_space_remove(request->server->cache, wait->space);
 
-	return kv_space_remove(request->server->cache, request->space);
+	return r == -ESTALE ? -ENOENT : r;
 }
 
-static void removal_finish(struct kv_request *request)
-{
-	int r = ((struct kv_chore *)request)->status;
-
-	if (request->client)
-		kv_reply(request->client, &request->header,
-			 r == -ESTALE ? -ENOENT : r, 0, 0);
-	kv_request_free(request);
-}
-
-static const struct kv_request_kind removal_kind = {removal_finish,
-						    kv_chore_cancel};
+static const struct kv_request_kind removal_kind = {
+	{.run = removal_run, .cancel = kv_wait_withdraw}};
 
 /* Remove a space.  As with rmdir(2), the owner and operators may. */
 int kv_request_space_remove(struct kv_client *client,
 			    const struct kv_message *m)
 {
-	struct kv_chore *removal;
-	int r = -EACCES;
+	struct kv_request *removal;
+	int r;
 
-	if (client->caller.uid == m->info.uid ||
-	    kv_rules_operator(client->server->rules, client->caller.uid))
-		r = kv_request_new(client, m, &removal_kind, sizeof(*removal),
-				   &removal);
-	if (r < 0)
-		kv_reply(client, m->header, r, 0, 0);
-	else
-		kv_chore_begin(removal, removal_run);
-	return 0;
+	if (client->caller.uid != m->info.uid &&
+	    !kv_rules_operator(client->server->rules, client->caller.uid))
+		return -EACCES;
+	r = kv_request_new(client, m, &removal_kind, sizeof(*removal),
+			   &removal);
+	if (r == 0)
+		kv_request_run(removal);
+	return r;
 }
