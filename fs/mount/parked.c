@@ -3,7 +3,7 @@
  * parked.c - requests that wait: reads from SSD, changes of spaces, writes without room,
  * flushes and promotions; and the thread that cancels requests.
  *
- * OWNS      the table of parked requests, the parking thread, the pools that read and
+ * OWNS      the list of parked requests, the parking thread, the pools that read and
  *           change, the queues of waiting writes, and the holds of each request: a
  *           block, a copy of a change, flushes, an acquire.
  *
@@ -13,11 +13,11 @@
  *      NEW, ARMED  -> CLAIMED   claim: the caller replies
  *
  * INVARIANTS
- *   (1) The table has exactly the requests that are not CLAIMED.
+ *   (1) The list has exactly the requests that are not CLAIMED.
  *   (2) An ARMED request that is to be cancelled is on parking->cancels until the
  *       parking thread cancels it.
- *   (3) The parking thread alone retries, answers and cancels writes.  Only
- *       the first write of each space is retried, and spaces take turns.
+ *   (3) The parking thread alone retries, answers and cancels writes.  Only the first
+ *       write of each space's queue is retried, and queues take turns.
  *   (4) A change that has begun is not cancelled.
  *   (5) The end of the submission, or of the last flush, whichever comes last, replies
  *       to a flush request.
@@ -30,37 +30,30 @@
 #include <limits.h>
 #include <stdatomic.h>
 
-#include "cache/core/account.h"
 #include "common/thread.h"
 #include "fs/base/workers.h"
 #include "fs/mount/parked.h"
 
-#define BUCKETS 256u
 /* period of retries, as a rate's credit grows with time */
 #define RETRY_NS 20000000u
 #define PAUSE_NS 5000000u /* shortest pause between two retries */
 #define PATIENCE_NS UINT64_C(30000000000) /* longest wait of a write for room */
 
 struct parked {
-	struct kv_work work; /* first; for requests that a pool runs */
-	/* Make the request end soon with EINTR, unless it has ended. */
-	void (*cancel)(struct parked *parked);
-	fuse_req_t req; /* unused once the request is claimed */
+	struct kv_wait wait; /* first */
+	fuse_req_t req;	     /* unused once the request is claimed */
 	struct kv_mount *mount;
-	struct kv_block *block;	    /* held; or NULL */
-	struct kv_space *space;	    /* held; or NULL */
-	struct kv_account *account; /* held; charged with @bytes */
-	size_t bytes;
+	struct kv_block *block; /* held; or NULL */
 	unsigned refs; /* guarded by parking->lock, as are the next three */
 	bool armed, asked, claimed; /* asked: is to be cancelled */
-	LIST_ENTRY(parked) bucket;
+	LIST_ENTRY(parked) all;
 	TAILQ_ENTRY(parked) link; /* in parking->cancels */
 };
 
 struct write {
 	struct parked parked; /* first */
 	struct kv_draft *draft;
-	struct kv_space *space;
+	struct queue *queue; /* held; of its space */
 	uint64_t offset, since;
 	size_t n;
 	TAILQ_ENTRY(write) link;
@@ -68,9 +61,8 @@ struct write {
 };
 
 struct queue {
-	struct kv_space *space;
+	struct kv_turn turn; /* first; of a space's id */
 	TAILQ_HEAD(, write) writes;
-	TAILQ_ENTRY(queue) link;
 };
 
 struct kv_parking {
@@ -82,19 +74,13 @@ struct kv_parking {
 	pthread_mutex_t lock;
 	pthread_cond_t wake, none;
 	bool ending, stop, room;
-	unsigned n; /* number of requests in the table */
-	LIST_HEAD(, parked) buckets[BUCKETS]; /* by request */
+	unsigned n; /* requests without a reply */
+	LIST_HEAD(, parked) all;
 	TAILQ_HEAD(, parked) cancels;
-	TAILQ_HEAD(, queue) queues; /* none is empty */
-	unsigned n_queues;
+	struct kv_turns queues; /* busy: has writes */
 };
 
 /* ---- life ---- */
-
-static unsigned bucket_of(fuse_req_t req)
-{
-	return (unsigned)((uintptr_t)req >> 6) % BUCKETS;
-}
 
 static void cancel_locked(struct kv_parking *parking, struct parked *parked)
 {
@@ -109,55 +95,17 @@ static void cancel_locked(struct kv_parking *parking, struct parked *parked)
 	pthread_cond_signal(&parking->wake);
 }
 
-/* Cancel a request whose caller was interrupted.  The request may have been answered
- * meanwhile, but libfuse keeps its memory until this function returns. */
+/* Cancel a request whose caller was interrupted; the request is not claimed yet, or the
+ * claimer waits for this function's end. */
 static void on_interrupt(fuse_req_t req, void *arg)
 {
-	struct kv_parking *parking = arg;
-	struct parked *parked;
+	struct parked *parked = arg;
+	struct kv_parking *parking = parked->mount->parking;
 
+	(void)req;
 	pthread_mutex_lock(&parking->lock);
-	LIST_FOREACH(parked, &parking->buckets[bucket_of(req)], bucket)
-		if (parked->req == req)
-			cancel_locked(parking, parked);
+	cancel_locked(parking, parked);
 	pthread_mutex_unlock(&parking->lock);
-}
-
-/*
- * Make a parked request of @bytes, zeroed, which begins with a struct parked and has two
- * holders: the caller, and the operation that the request will wait for.  Returns 0,
- * -ENOMEM, or -ENOLCK beyond the user's share.
- */
-static int park(fuse_req_t req, void (*cancel)(struct parked *parked),
-		size_t bytes, void *ret_parked)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_parking *parking = mount->parking;
-	struct kv_account *account = kv_account_get(
-		kv_cache_accounts(mount->cache), fuse_req_ctx(req)->uid);
-	struct parked *parked = account ? calloc(1, bytes) : NULL;
-	int r = parked ? kv_account_charge(account, KV_FINITE_MEMORY, bytes)
-		       : -ENOMEM;
-
-	if (r < 0) {
-		kv_account_put(account);
-		free(parked);
-		return r;
-	}
-	parked->cancel = cancel;
-	parked->account = account;
-	parked->bytes = bytes;
-	parked->req = req;
-	parked->mount = mount;
-	parked->refs = 2;
-	pthread_mutex_lock(&parking->lock);
-	parked->asked = parking->ending;
-	LIST_INSERT_HEAD(&parking->buckets[bucket_of(req)], parked, bucket);
-	parking->n++;
-	pthread_mutex_unlock(&parking->lock);
-	fuse_req_interrupt_func(req, on_interrupt, parking);
-	*(struct parked **)ret_parked = parked;
-	return 0;
 }
 
 static void put(struct parked *parked)
@@ -168,30 +116,16 @@ static void put(struct parked *parked)
 	pthread_mutex_lock(&parking->lock);
 	last = --parked->refs == 0;
 	pthread_mutex_unlock(&parking->lock);
-	if (!last)
-		return;
-	if (parked->block)
-		kv_block_put(parked->mount->cache, parked->block);
-	kv_space_put(parked->space);
-	kv_account_credit(parked->account, KV_FINITE_MEMORY, parked->bytes);
-	kv_account_put(parked->account);
-	free(parked);
+	if (last)
+		kv_wait_free(&parked->wait);
 }
 
-/* Allow @parked to be cancelled: its wait has begun, and may be over.  Drops the
- * caller's hold. */
-static void arm(struct parked *parked)
+static void parked_fini(struct kv_wait *wait)
 {
-	struct kv_parking *parking = parked->mount->parking;
+	struct parked *parked = (struct parked *)wait;
 
-	pthread_mutex_lock(&parking->lock);
-	parked->armed = true;
-	if (parked->asked && !parked->claimed) {
-		parked->asked = false;
-		cancel_locked(parking, parked);
-	}
-	pthread_mutex_unlock(&parking->lock);
-	put(parked);
+	if (parked->block)
+		kv_block_put(parked->mount->cache, parked->block);
 }
 
 /* Claim @parked.  Returns true to one caller only, which replies and then calls
@@ -204,10 +138,12 @@ static bool claim(struct parked *parked)
 	pthread_mutex_lock(&parking->lock);
 	mine = !parked->claimed;
 	if (mine) {
-		LIST_REMOVE(parked, bucket);
+		LIST_REMOVE(parked, all);
 		parked->claimed = true;
 	}
 	pthread_mutex_unlock(&parking->lock);
+	if (mine)
+		fuse_req_interrupt_func(parked->req, NULL, NULL);
 	return mine;
 }
 
@@ -229,22 +165,68 @@ static void reply_err(struct parked *parked, int r)
 	replied(parked);
 }
 
-/* Reply with @r, 0 or -errno, unless @parked is claimed, and drop a hold. */
-static void end(struct parked *parked, int r)
+/* The work has ended: reply with its status unless the request is claimed, and drop the
+ * hold of the work. */
+static void done(struct kv_wait *wait)
 {
-	reply_err(parked, r);
+	struct parked *parked = (struct parked *)wait;
+
+	reply_err(parked, wait->status);
 	put(parked);
 }
 
-/* Cancel a request that a pool runs: reply at once unless it is claimed, and
- * withdraw the work unless a thread has begun it. */
-static void work_cancel(struct parked *parked)
+/* Cancel a request that a pool runs: reply at once unless it is claimed. */
+static void work_cancel(struct kv_wait *wait, int status)
 {
-	const bool withdrawn = kv_work_withdraw(&parked->work);
+	reply_err((struct parked *)wait, status);
+	kv_wait_withdraw(wait, status);
+}
 
-	reply_err(parked, -EINTR);
-	if (withdrawn)
-		put(parked);
+/*
+ * Make a parked request of @bytes, zeroed, which begins with a struct parked and has two
+ * holders: the caller, and the work that the request will wait for.  Returns 0, -ENOMEM,
+ * or -ENOLCK beyond the user's share.
+ */
+static int park(fuse_req_t req, const struct kv_wait_kind *kind, size_t bytes,
+		void *ret_parked)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_parking *parking = mount->parking;
+	struct kv_account *account = kv_account_get(
+		kv_cache_accounts(mount->cache), fuse_req_ctx(req)->uid);
+	struct parked *parked;
+	int r = kv_wait_new(account, kind, done, bytes, &parked);
+
+	kv_account_put(account);
+	if (r < 0)
+		return r;
+	parked->req = req;
+	parked->mount = mount;
+	parked->refs = 2;
+	pthread_mutex_lock(&parking->lock);
+	parked->asked = parking->ending;
+	LIST_INSERT_HEAD(&parking->all, parked, all);
+	parking->n++;
+	pthread_mutex_unlock(&parking->lock);
+	fuse_req_interrupt_func(req, on_interrupt, parked);
+	*(struct parked **)ret_parked = parked;
+	return 0;
+}
+
+/* Allow @parked to be cancelled: its wait has begun, and may be over.  Drops the
+ * caller's hold. */
+static void arm(struct parked *parked)
+{
+	struct kv_parking *parking = parked->mount->parking;
+
+	pthread_mutex_lock(&parking->lock);
+	parked->armed = true;
+	if (parked->asked && !parked->claimed) {
+		parked->asked = false;
+		cancel_locked(parking, parked);
+	}
+	pthread_mutex_unlock(&parking->lock);
+	put(parked);
 }
 
 /* ---- reads ---- */
@@ -261,34 +243,32 @@ static size_t clip(const struct kv_view *view, size_t size, uint64_t offset)
 }
 
 /* Read a block and reply.  A reader gets EIO for any error of the cache. */
-static void read_now(struct kv_work *work, struct kv_hash *hash)
+static int read_now(struct kv_wait *wait)
 {
-	struct read *read = (struct read *)work;
+	struct read *read = (struct read *)wait;
 	struct parked *parked = &read->parked;
 	struct kv_cache *cache = parked->mount->cache;
 	struct kv_view view;
-	int r = kv_view_get(cache, parked->block, &view);
 
-	(void)hash;
-	if (r < 0) {
-		reply_err(parked, -EIO);
-	} else {
-		if (claim(parked)) {
-			fuse_reply_buf(parked->req,
-				       (const char *)view.data + read->offset,
-				       clip(&view, read->size, read->offset));
-			replied(parked);
-		}
-		kv_view_put(cache, &view);
+	if (kv_view_get(cache, parked->block, &view) < 0)
+		return -EIO;
+	if (claim(parked)) {
+		fuse_reply_buf(parked->req,
+			       (const char *)view.data + read->offset,
+			       clip(&view, read->size, read->offset));
+		replied(parked);
 	}
-	put(parked);
+	kv_view_put(cache, &view);
+	return 0;
 }
+
+static const struct kv_wait_kind read_kind = {read_now, work_cancel,
+					      parked_fini};
 
 void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
 		   uint64_t offset)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
-	const uint32_t uid = fuse_req_ctx(req)->uid;
 	struct kv_view view;
 	struct read *read;
 	int r;
@@ -300,7 +280,7 @@ void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
 		kv_view_put(mount->cache, &view);
 		return;
 	}
-	r = park(req, work_cancel, sizeof(*read), &read);
+	r = park(req, &read_kind, sizeof(*read), &read);
 	if (r < 0) {
 		fuse_reply_err(req, -r);
 		return;
@@ -309,9 +289,8 @@ void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
 	read->parked.block = block;
 	read->size = size;
 	read->offset = offset;
-	read->parked.work.run = read_now;
-	kv_work_submit(mount->parking->readers, &read->parked.work, uid,
-		       KV_MAX(size, 4096u));
+	kv_wait_run(&read->parked.wait, mount->parking->readers,
+		    KV_MAX(size, 4096u));
 	arm(&read->parked);
 }
 
@@ -323,28 +302,29 @@ struct change {
 	char text[];
 };
 
-static void change_now(struct kv_work *work, struct kv_hash *hash)
+static int change_now(struct kv_wait *wait)
 {
-	struct change *change = (struct change *)work;
+	struct change *change = (struct change *)wait;
 
-	(void)hash;
 	if (claim(&change->parked)) {
 		change->change.make(change->parked.req, &change->change);
 		replied(&change->parked);
 	}
-	put(&change->parked);
+	return 0;
 }
+
+static const struct kv_wait_kind change_kind = {change_now, work_cancel,
+						parked_fini};
 
 void kv_change_later(fuse_req_t req, const struct kv_change *change)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
-	const uint32_t uid = fuse_req_ctx(req)->uid;
 	const size_t name = change->name ? strlen(change->name) + 1 : 0;
 	const size_t text = change->text ? strlen(change->text) + 1 : 0;
 	struct change *copy;
 	int r;
 
-	r = park(req, work_cancel, sizeof(*copy) + name + text, &copy);
+	r = park(req, &change_kind, sizeof(*copy) + name + text, &copy);
 	if (r < 0) {
 		fuse_reply_err(req, -r);
 		return;
@@ -355,8 +335,7 @@ void kv_change_later(fuse_req_t req, const struct kv_change *change)
 	if (text)
 		copy->change.text =
 			memcpy(copy->text + name, change->text, text);
-	copy->parked.work.run = change_now;
-	kv_work_submit(mount->parking->changes, &copy->parked.work, uid, 1);
+	kv_wait_run(&copy->parked.wait, mount->parking->changes, 1);
 	arm(&copy->parked);
 }
 
@@ -383,7 +362,7 @@ static void one_ended(struct sync *sync)
 					sync->parked.block);
 		r = r == -EAGAIN ? -EBUSY : r;
 	}
-	end(&sync->parked, r);
+	kv_wait_end(&sync->parked.wait, r);
 }
 
 static void flushed(struct kv_flush *flush, int status)
@@ -395,14 +374,17 @@ static void flushed(struct kv_flush *flush, int status)
 	one_ended(sync);
 }
 
-static void sync_cancel(struct parked *parked)
+static void sync_cancel(struct kv_wait *wait, int status)
 {
-	struct sync *sync = (struct sync *)parked;
+	struct sync *sync = (struct sync *)wait;
 
 	for (size_t i = 0; i < sync->n; i++)
-		kv_flush_cancel(parked->mount->cache, &sync->flushes[i],
-				-EINTR);
+		kv_flush_cancel(sync->parked.mount->cache, &sync->flushes[i],
+				status);
 }
+
+static const struct kv_wait_kind sync_kind = {.cancel = sync_cancel,
+					      .fini = parked_fini};
 
 /* Flush @block; or with @block NULL, flush @n spaces. */
 static int flush(fuse_req_t req, struct kv_block *block, bool demotes,
@@ -412,7 +394,7 @@ static int flush(fuse_req_t req, struct kv_block *block, bool demotes,
 	struct sync *sync;
 	int r;
 
-	r = park(req, sync_cancel, sizeof(*sync) + n * sizeof(sync->flushes[0]),
+	r = park(req, &sync_kind, sizeof(*sync) + n * sizeof(sync->flushes[0]),
 		 &sync);
 	if (r < 0)
 		return r;
@@ -423,16 +405,15 @@ static int flush(fuse_req_t req, struct kv_block *block, bool demotes,
 	sync->n = n;
 	sync->left = n + 1;
 	for (size_t i = 0; i < n; i++) {
-		sync->flushes[i].done = flushed;
-		sync->flushes[i].arg = sync;
-	}
-	for (size_t i = 0; i < n; i++)
+		struct kv_flush *one = &sync->flushes[i];
+
+		one->done = flushed;
+		one->arg = sync;
 		if (block)
-			kv_block_flush_submit(mount->cache, block,
-					      &sync->flushes[i]);
+			kv_block_flush_submit(mount->cache, block, one);
 		else
-			kv_flush_submit(mount->cache, spaces[i],
-					&sync->flushes[i]);
+			kv_flush_submit(mount->cache, spaces[i], one);
+	}
 	one_ended(sync);
 	arm(&sync->parked);
 	return 0;
@@ -466,15 +447,18 @@ static void acquired(struct kv_acquire *acquire, void *arg)
 	int r = acquire->wants[0].status;
 
 	kv_acquire_release(promote->parked.mount->cache, acquire);
-	end(&promote->parked, r);
+	kv_wait_end(&promote->parked.wait, r);
 }
 
-static void promote_cancel(struct parked *parked)
+static void promote_cancel(struct kv_wait *wait, int status)
 {
-	struct promote *promote = (struct promote *)parked;
+	struct promote *promote = (struct promote *)wait;
 
-	kv_acquire_cancel(parked->mount->cache, &promote->acquire, -EINTR);
+	kv_acquire_cancel(promote->parked.mount->cache, &promote->acquire,
+			  status);
 }
+
+static const struct kv_wait_kind promote_kind = {.cancel = promote_cancel};
 
 int kv_sync_promote(fuse_req_t req, struct kv_block *block)
 {
@@ -484,12 +468,12 @@ int kv_sync_promote(fuse_req_t req, struct kv_block *block)
 	struct promote *promote;
 	int r;
 
-	r = park(req, promote_cancel, sizeof(*promote) + sizeof(struct kv_want),
+	r = park(req, &promote_kind, sizeof(*promote) + sizeof(struct kv_want),
 		 &promote);
 	if (r < 0)
 		return r;
 	acquire = &promote->acquire;
-	acquire->space = promote->parked.space = kv_space_get(info.space);
+	acquire->space = promote->parked.wait.space = kv_space_get(info.space);
 	acquire->n = 1;
 	acquire->wait_room = true;
 	acquire->done = acquired;
@@ -503,105 +487,85 @@ int kv_sync_promote(fuse_req_t req, struct kv_block *block)
 
 /* ---- writes ---- */
 
-/* Find or make the queue of @space; NULL if memory is short. */
-static struct queue *queue_of_locked(struct kv_parking *parking,
-				     struct kv_space *space)
+static void queue_init(struct kv_turn *turn)
 {
-	struct queue *queue;
-
-	kv_assert_locked(&parking->lock);
-	TAILQ_FOREACH(queue, &parking->queues, link)
-		if (queue->space == space)
-			return queue;
-	queue = calloc(1, sizeof(*queue));
-	if (!queue)
-		return NULL;
-	queue->space = space;
-	TAILQ_INIT(&queue->writes);
-	TAILQ_INSERT_TAIL(&parking->queues, queue, link);
-	parking->n_queues++;
-	return queue;
+	TAILQ_INIT(&((struct queue *)turn)->writes);
 }
 
 /* Take @write off its queue and reply. */
 static void write_over(struct write *write, int r)
 {
 	struct kv_parking *parking = write->parked.mount->parking;
-	struct queue *queue;
+	struct queue *queue = write->queue;
 
 	pthread_mutex_lock(&parking->lock);
-	queue = queue_of_locked(parking, write->space); /* exists */
 	TAILQ_REMOVE(&queue->writes, write, link);
-	if (TAILQ_EMPTY(&queue->writes)) {
-		TAILQ_REMOVE(&parking->queues, queue, link);
-		parking->n_queues--;
-		free(queue);
-	}
-	parking->waiting = !TAILQ_EMPTY(&parking->queues);
+	if (TAILQ_EMPTY(&queue->writes))
+		kv_turn_stop(&parking->queues, &queue->turn);
+	kv_turn_put(&parking->queues, &queue->turn);
+	parking->waiting = parking->queues.n_busy > 0;
 	pthread_mutex_unlock(&parking->lock);
-	if (r < 0) {
-		reply_err(&write->parked, r);
-	} else if (claim(&write->parked)) {
+	if (r == 0 && claim(&write->parked)) {
 		fuse_reply_write(write->parked.req, write->n);
 		replied(&write->parked);
 	}
-	put(&write->parked);
+	kv_wait_end(&write->parked.wait, r);
 }
 
-static void write_cancel(struct parked *parked)
+static void write_cancel(struct kv_wait *wait, int status)
 {
-	if (!parked->claimed) /* only the parking thread claims writes */
-		write_over((struct write *)parked, -EINTR);
+	struct write *write = (struct write *)wait;
+
+	if (!write->parked.claimed) /* only the parking thread claims writes */
+		write_over(write, status);
 }
+
+static const struct kv_wait_kind write_kind = {.cancel = write_cancel};
 
 int kv_park_write(fuse_req_t req, struct kv_upload *upload, const char *data,
 		  size_t n, uint64_t offset)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_parking *parking = mount->parking;
-	struct queue *queue;
+	const uint32_t space = kv_space_stat(mount->cache, upload->space).id;
 	struct write *write;
 	int r;
 
-	r = park(req, write_cancel, sizeof(*write) + n, &write);
+	r = park(req, &write_kind, sizeof(*write) + n, &write);
 	if (r < 0)
 		return r == -ENOLCK ? -ENOSPC : r;
 	write->draft = upload->draft;
-	write->space = upload->space;
 	write->offset = offset;
 	write->since = kv_now_ns();
 	write->n = n;
 	memcpy(write->data, data, n);
 	pthread_mutex_lock(&parking->lock);
-	queue = queue_of_locked(parking, write->space);
-	if (queue) {
-		TAILQ_INSERT_TAIL(&queue->writes, write, link);
-		parking->waiting = true;
-		pthread_cond_signal(&parking->wake);
-	}
+	write->queue = (struct queue *)kv_turn_get(&parking->queues, space);
+	TAILQ_INSERT_TAIL(&write->queue->writes, write, link);
+	kv_turn_start(&parking->queues, &write->queue->turn);
+	parking->waiting = true;
+	pthread_cond_signal(&parking->wake);
 	pthread_mutex_unlock(&parking->lock);
-	if (!queue)
-		end(&write->parked, -ENOMEM);
 	arm(&write->parked);
 	return 0;
 }
 
-/* Try the first write of each space in turn, until none succeeds; stop early for
+/* Try the first write of each queue in turn, until none succeeds; stop early for
  * cancellations. */
 static void retry_writes(struct kv_parking *parking)
 {
-	unsigned left;
+	struct queue *queue;
+	struct write *write;
+	size_t left;
 	int r;
 
 	pthread_mutex_lock(&parking->lock);
 	parking->room = false;
-	left = parking->n_queues;
+	left = parking->queues.n_busy;
 	while (left-- > 0 && TAILQ_EMPTY(&parking->cancels)) {
-		struct queue *queue = TAILQ_FIRST(&parking->queues);
-		struct write *write = TAILQ_FIRST(&queue->writes);
-
-		TAILQ_REMOVE(&parking->queues, queue, link);
-		TAILQ_INSERT_TAIL(&parking->queues, queue, link);
+		queue = (struct queue *)kv_turns_next(&parking->queues);
+		write = TAILQ_FIRST(&queue->writes);
+		kv_turns_yield(&parking->queues);
 		pthread_mutex_unlock(&parking->lock);
 		r = kv_draft_write(write->draft, write->data, write->n,
 				   write->offset);
@@ -612,7 +576,7 @@ static void retry_writes(struct kv_parking *parking)
 			write_over(write, r);
 		pthread_mutex_lock(&parking->lock);
 		if (r != -EAGAIN)
-			left = parking->n_queues;
+			left = parking->queues.n_busy;
 	}
 	pthread_mutex_unlock(&parking->lock);
 }
@@ -642,12 +606,12 @@ static void *run(void *arg)
 		if (parked) {
 			TAILQ_REMOVE(&parking->cancels, parked, link);
 			pthread_mutex_unlock(&parking->lock);
-			parked->cancel(parked);
+			kv_wait_cancel(&parked->wait, -EINTR);
 			put(parked);
 			pthread_mutex_lock(&parking->lock);
 		} else if (parking->stop) {
 			break;
-		} else if (TAILQ_EMPTY(&parking->queues)) {
+		} else if (parking->queues.n_busy == 0) {
 			pthread_cond_wait(&parking->wake, &parking->lock);
 		} else if (kv_now_ns() - looked >= wait) {
 			pthread_mutex_unlock(&parking->lock);
@@ -680,8 +644,10 @@ int kv_parking_new(struct kv_parking **ret_parking)
 	kv_cond_init(&parking->wake);
 	pthread_cond_init(&parking->none, NULL);
 	TAILQ_INIT(&parking->cancels);
-	TAILQ_INIT(&parking->queues);
-	r = kv_workers_new(&readers, &parking->readers);
+	r = kv_turns_init(&parking->queues, sizeof(struct queue), 1,
+			  queue_init);
+	if (r == 0)
+		r = kv_workers_new(&readers, &parking->readers);
 	if (r == 0)
 		r = kv_workers_new(&changes, &parking->changes);
 	if (r == 0)
@@ -705,9 +671,8 @@ void kv_parking_stop(struct kv_parking *parking)
 		return;
 	pthread_mutex_lock(&parking->lock);
 	parking->ending = true;
-	for (unsigned i = 0; i < BUCKETS; i++)
-		LIST_FOREACH(parked, &parking->buckets[i], bucket)
-			cancel_locked(parking, parked);
+	LIST_FOREACH(parked, &parking->all, all)
+		cancel_locked(parking, parked);
 	while (parking->n > 0)
 		pthread_cond_wait(&parking->none, &parking->lock);
 	parking->stop = true;
@@ -730,6 +695,7 @@ void kv_parking_free(struct kv_parking *parking)
 {
 	if (!parking)
 		return;
+	kv_turns_fini(&parking->queues);
 	pthread_cond_destroy(&parking->wake);
 	pthread_cond_destroy(&parking->none);
 	pthread_mutex_destroy(&parking->lock);
