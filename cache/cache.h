@@ -74,8 +74,6 @@ struct kv_cache_config {
 	 * listener must not notify the kernel from this callback, but queue @id
 	 * for a thread of its own. */
 	void (*gone)(void *arg, uint64_t id);
-	/* Space @id was removed.  May be NULL. */
-	void (*space_gone)(void *arg, uint32_t id);
 	/* kv_cache_open waits for the store's previous daemon, process @owner,
 	 * which is ending.  May be NULL. */
 	void (*waiting)(void *arg, long owner);
@@ -240,8 +238,10 @@ int kv_clear_some(struct kv_cache *cache, struct kv_clear *clear);
 void kv_clear_end(struct kv_clear *clear); /* takes NULL */
 
 /* Two-digit directories.  @byte: the first byte of the keys in one. */
-bool kv_dir_exists(struct kv_cache *cache, struct kv_space *space,
-		   uint8_t byte);
+/* Return true if the directory exists.  A directory that is removed and made again gets
+ * another life. */
+bool kv_dir_exists(struct kv_cache *cache, struct kv_space *space, uint8_t byte,
+		   uint32_t *ret_life);
 /* Return when a name appeared in or vanished from the directory: of a block, or
  * of a file being written (reported by kv_dir_changed). */
 int64_t kv_dir_mtime(struct kv_cache *cache, struct kv_space *space,

@@ -4,7 +4,7 @@
  * the texts of the files below .kvfs.
  *
  * OWNS      the cache, the control socket and the mount with its uploads, open
- *           handles, notifier, lives of directories and parked requests.
+ *           handles, notifier and parked requests.
  *
  * INVARIANTS
  *   (1) The cache's callbacks reach the control socket only between kv_daemon_open
@@ -21,8 +21,6 @@
 #include "fs/base/stats.h"
 #include "fs/control/control.h"
 #include "fs/daemon.h"
-#include "fs/mount/node.h"
-#include "fs/mount/notify.h"
 #include "fs/mount/open.h"
 #include "fs/mount/parked.h"
 
@@ -31,13 +29,6 @@ static void on_gone(void *arg, uint64_t id)
 	struct kv_daemon *daemon = arg;
 
 	kv_notify_gone(daemon->mount->notify, id);
-}
-
-static void on_space_gone(void *arg, uint32_t id)
-{
-	struct kv_daemon *daemon = arg;
-
-	kv_lives_forget(daemon->mount->lives, id);
 }
 
 /* Report the wait on standard error, which is still the user's during the start. */
@@ -224,7 +215,6 @@ int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
 	daemon->options = options;
 	pthread_rwlock_init(&daemon->lock, NULL);
 	config.gone = on_gone;
-	config.space_gone = on_space_gone;
 	config.retire = on_retire;
 	config.room = on_room;
 	config.waiting = on_waiting;
@@ -276,8 +266,6 @@ int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
 	mount->arg = daemon;
 	mount->cache = daemon->cache;
 	r = kv_uploads_new(daemon->cache, &mount->uploads);
-	if (r == 0)
-		r = kv_lives_new(&mount->lives);
 	if (r == 0)
 		r = kv_handles_new(&mount->handles);
 	if (r == 0)
@@ -333,7 +321,6 @@ void kv_daemon_close(struct kv_daemon *daemon)
 		return; /* stuck SSD requests may still call back */
 	}
 	if (mount) {
-		kv_lives_free(mount->lives);
 		pthread_mutex_destroy(&mount->hidden.lock);
 		kv_notify_free(mount->notify);
 		kv_parking_free(mount->parking);

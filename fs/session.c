@@ -40,7 +40,6 @@
 #include "common/thread.h"
 #include "common/bytes.h"
 #include "fs/base/workers.h"
-#include "fs/mount/notify.h"
 #include "fs/mount/open.h"
 #include "fs/mount/parked.h"
 #include "fs/session.h"
@@ -241,39 +240,6 @@ static void init(void *userdata, struct fuse_conn_info *conn)
 	mount->max_readahead = conn->max_readahead;
 }
 
-static const struct fuse_lowlevel_ops operations = {
-	.init = init,
-	.lookup = kv_fs_lookup,
-	.getattr = kv_fs_getattr,
-	.setattr = kv_fs_setattr,
-	.readlink = kv_fs_readlink,
-	.mknod = kv_fs_mknod,
-	.mkdir = kv_fs_mkdir,
-	.unlink = kv_fs_unlink,
-	.rmdir = kv_fs_rmdir,
-	.symlink = kv_fs_symlink,
-	.rename = kv_fs_rename,
-	.link = kv_fs_link,
-	.open = kv_fs_open,
-	.read = kv_fs_read,
-	.write = kv_fs_write,
-	.flush = kv_fs_flush,
-	.release = kv_fs_release,
-	.fsync = kv_fs_fsync,
-	.opendir = kv_fs_opendir,
-	.readdir = kv_fs_readdir,
-	.readdirplus = kv_fs_readdirplus,
-	.releasedir = kv_fs_releasedir,
-	.fsyncdir = kv_fs_fsyncdir,
-	.statfs = kv_fs_statfs,
-	.setxattr = kv_fs_setxattr,
-	.getxattr = kv_fs_getxattr,
-	.listxattr = kv_fs_listxattr,
-	.removexattr = kv_fs_removexattr,
-	.create = kv_fs_create,
-	.lseek = kv_fs_lseek,
-};
-
 static int add_options(const struct kv_options *o, struct fuse_args *args)
 {
 	_cleanup_(kv_freep) char *source = NULL, *words = NULL;
@@ -422,11 +388,14 @@ static int serve(struct session *s)
 	return s->unanswered ? -EIO : r;
 }
 
+#define SET(op) handlers.op = kv_fs_##op
+
 int kv_session_run(struct kv_daemon *daemon, const char *path,
 		   void (*ready)(void *arg), void *arg, char **ret_why)
 {
 	struct session s = {
 		.daemon = daemon, .path = path, .ready = ready, .arg = arg};
+	struct fuse_lowlevel_ops handlers = {.init = init};
 	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
 	struct kv_mount *mount = daemon->mount;
 	sigset_t set = ending_signals();
@@ -438,12 +407,13 @@ int kv_session_run(struct kv_daemon *daemon, const char *path,
 		sigwait(&set, &signal_number);
 		return 0;
 	}
+	KV_FS_HANDLERS(SET);
 	if (!daemon->options->debug)
 		fuse_set_log_func(listen_to_libfuse);
 	r = add_options(daemon->options, &args);
 	if (r == 0)
-		s.fuse = fuse_session_new(&args, &operations,
-					  sizeof(operations), mount);
+		s.fuse = fuse_session_new(&args, &handlers, sizeof(handlers),
+					  mount);
 	fuse_opt_free_args(&args);
 	if (r < 0)
 		return r;

@@ -64,6 +64,7 @@ struct kv_dir {
 	uint32_t *buckets; /* 1 << bits of them, by the hash's highest bits */
 	unsigned bits;
 	uint32_t blocks;
+	uint32_t life;	  /* space->dirs_removed when the directory was made */
 	int64_t mtime_ns; /* when a name was last added or removed */
 };
 
@@ -208,6 +209,7 @@ struct kv_space {
 	struct kv_layout *former; /* the replaced one: clients have its text */
 	char layout_error[KV_LAYOUT_ERROR_MAX + 1];
 	struct kv_dir *dirs[256]; /* NULL: not there */
+	uint32_t dirs_removed;	  /* how often any of them was removed */
 	uint64_t blocks;
 	struct kv_node in[TIERS];
 	struct kv_lookups lookups;

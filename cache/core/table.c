@@ -199,6 +199,7 @@ int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
 		if (!dir)
 			return -ENOMEM;
 		dir->mtime_ns = space->mtime_ns;
+		dir->life = space->dirs_removed;
 	}
 	r = make_buckets(cache, dir);
 	if (r < 0)
@@ -328,14 +329,17 @@ void kv_block_hold(struct kv_cache *cache, struct kv_block *block)
 	kv_unlock(cache);
 }
 
-bool kv_dir_exists(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
+bool kv_dir_exists(struct kv_cache *cache, struct kv_space *space, uint8_t byte,
+		   uint32_t *ret_life)
 {
-	bool exists;
+	const struct kv_dir *dir;
 
 	kv_lock(cache);
-	exists = space->dirs[byte];
+	dir = space->dirs[byte];
+	if (dir)
+		*ret_life = dir->life;
 	kv_unlock(cache);
-	return exists;
+	return dir;
 }
 
 int64_t kv_dir_mtime(struct kv_cache *cache, struct kv_space *space,
@@ -375,6 +379,7 @@ int kv_dir_make(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
 	if (r == 0 && !dir)
 		r = -ENOMEM;
 	if (r == 0) {
+		dir->life = space->dirs_removed;
 		space->mtime_ns = dir->mtime_ns = kv_wall_ns();
 	}
 	kv_unlock(cache);
@@ -396,6 +401,7 @@ int kv_dir_remove(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
 		free(dir->buckets);
 		free(dir);
 		space->dirs[byte] = NULL;
+		space->dirs_removed++;
 		space->mtime_ns = kv_wall_ns();
 	}
 	kv_unlock(cache);

@@ -339,7 +339,6 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 
 int kv_space_remove(struct kv_cache *cache, struct kv_space *space)
 {
-	const uint32_t id = space->id;
 	int r = 0;
 
 	if (cache->config.read_only)
@@ -369,8 +368,6 @@ int kv_space_remove(struct kv_cache *cache, struct kv_space *space)
 		kv_space_persist(cache, space);
 	}
 	settle(cache, space, r == 0);
-	if (r == 0 && cache->config.space_gone)
-		cache->config.space_gone(cache->config.arg, id);
 	return r;
 }
 

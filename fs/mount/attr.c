@@ -15,17 +15,90 @@
  *
  * LOCKING   none: the cache returns copies.
  */
-#include "fs/mount/attr.h"
+#include "common/bytes.h"
 #include "fs/mount/parked.h"
-#include "fs/mount/notify.h"
 #include "fs/mount/open.h"
-#include "fs/mount/permit.h"
-#include "fs/mount/snapshots.h"
 #include "fs/mount/upload.h"
 
 /* st_blksize: the size of reads and writes for cp(1) */
 #define BLOCK_IO_BYTES (1 << 20)
 #define SET_OWNER (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)
+
+/* ---- node ids ---- */
+
+#define TYPE_SHIFT 60
+#define VALUE_MASK ((UINT64_C(1) << TYPE_SHIFT) - 1)
+#define LIFE_SHIFT 40
+#define LIFE_MASK ((1u << 20) - 1)
+#define POSITION_SHIFT 32
+
+uint64_t kv_node_of(enum kv_node_type type, uint64_t value)
+{
+	return (uint64_t)type << TYPE_SHIFT | (value & VALUE_MASK);
+}
+
+uint64_t kv_node_in(enum kv_node_type type, uint32_t space)
+{
+	return kv_node_of(type, (uint64_t)space << 8);
+}
+
+uint64_t kv_node_of_dir(uint32_t space, uint8_t byte, uint32_t life)
+{
+	return kv_node_of(KV_NODE_DIR, (uint64_t)(life & LIFE_MASK)
+						       << LIFE_SHIFT |
+					       (uint64_t)space << 8 | byte);
+}
+
+uint64_t kv_node_of_delayed(uint64_t parent)
+{
+	bool of_dir = kv_node_decode(parent).type == KV_NODE_DIR;
+
+	return kv_node_of(of_dir ? KV_NODE_DELAYED : KV_NODE_DELAYED_LAYOUT,
+			  parent);
+}
+
+uint64_t kv_node_of_link(uint64_t snapshot, uint32_t position)
+{
+	return kv_node_of(KV_NODE_LINK,
+			  (uint64_t)position << POSITION_SHIFT | snapshot);
+}
+
+struct kv_node kv_node_decode(uint64_t ino)
+{
+	enum kv_node_type type = (enum kv_node_type)(ino >> TYPE_SHIFT);
+	uint64_t value = ino & VALUE_MASK;
+
+	return (struct kv_node){
+		.type = type,
+		.value = type == KV_NODE_LINK ? (uint32_t)value : value,
+		.position = (uint32_t)(value >> POSITION_SHIFT),
+		.space = (uint32_t)(ino >> 8),
+		.byte = (uint8_t)ino,
+		.life = (uint32_t)(ino >> LIFE_SHIFT) & LIFE_MASK,
+	};
+}
+
+int kv_dir_parse(const char *name, uint8_t *ret_byte)
+{
+	return strlen(name) == 2 ? kv_unhex(name, 1, ret_byte) : -EINVAL;
+}
+
+const char *const kv_fixed_names[KV_NODE_FIXED_END] = {
+	[KV_NODE_KVFS] = ".kvfs",      [KV_NODE_CONTROL] = "control",
+	[KV_NODE_CONFIG] = "config",   [KV_NODE_STATS] = "stats",
+	[KV_NODE_METRICS] = "metrics", [KV_NODE_TENANTS] = "tenants"};
+
+uint64_t kv_dir_node(struct kv_mount *mount, struct kv_space *space,
+		     uint32_t id, uint8_t byte)
+{
+	uint32_t life;
+
+	return kv_dir_exists(mount->cache, space, byte, &life)
+		       ? kv_node_of_dir(id, byte, life)
+		       : 0;
+}
+
+/* ---- attributes ---- */
 
 struct timespec kv_attr_time(int64_t ns)
 {
@@ -62,9 +135,8 @@ int kv_attr_space(struct kv_mount *mount, const struct kv_node *node,
 	if (info.removed)
 		return -ESTALE;
 	if ((node->type == KV_NODE_DIR || node->type == KV_NODE_DELAYED) &&
-	    (node->life !=
-		     kv_lives_get(mount->lives, node->space, node->byte) ||
-	     !kv_dir_exists(mount->cache, space, node->byte)))
+	    kv_dir_node(mount, space, node->space, node->byte) !=
+		    kv_node_of_dir(node->space, node->byte, node->life))
 		return -ESTALE;
 	*ret_space = kv_steal(space);
 	*ret_info = info;

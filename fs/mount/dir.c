@@ -14,11 +14,8 @@
 #include <stdio.h>
 
 #include "common/array.h"
-#include "fs/mount/attr.h"
 #include "fs/mount/open.h"
-#include "fs/mount/permit.h"
 #include "fs/mount/parked.h"
-#include "fs/mount/snapshots.h"
 
 #define DOTS 2 /* "." and ".." have the offsets 1 and 2 */
 
@@ -35,19 +32,18 @@ static int add(struct kv_handle *dir, uint64_t node)
 static int list_space(struct kv_mount *mount, struct kv_space *space,
 		      const struct kv_space_info *info, struct kv_handle *dir)
 {
+	uint64_t node;
 	int r = 0;
 
 	/* List the layout first, so that cp and tar of a space copy it before the
 	 * blocks. */
 	if (info->layout)
 		r = add(dir, kv_node_in(KV_NODE_LAYOUT, info->id));
-	for (unsigned byte = 0; byte < 256 && r == 0; byte++)
-		if (kv_dir_exists(mount->cache, space, (uint8_t)byte))
-			r = add(dir,
-				kv_node_of_dir(info->id, (uint8_t)byte,
-					       kv_lives_get(mount->lives,
-							    info->id,
-							    (uint8_t)byte)));
+	for (unsigned byte = 0; byte < 256 && r == 0; byte++) {
+		node = kv_dir_node(mount, space, info->id, (uint8_t)byte);
+		if (node)
+			r = add(dir, node);
+	}
 	return r;
 }
 

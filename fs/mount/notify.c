@@ -11,8 +11,7 @@
  * LOCKING   notify->lock guards the queues, and is not held over calls of the kernel.
  */
 #include "common/thread.h"
-#include "fs/mount/node.h"
-#include "fs/mount/notify.h"
+#include "fs/mount/mount.h"
 
 #define QUEUE 4096u
 #define SPACES 64u
@@ -64,13 +63,13 @@ static void forget_space(struct kv_notify *notify, struct kv_space *space)
 
 	for (unsigned byte = 0; byte < 256; byte++) {
 		_cleanup_(kv_freep) uint64_t *ids = NULL;
-		uint32_t life;
+		const uint64_t dir =
+			kv_dir_node(mount, space, id, (uint8_t)byte);
 		size_t n;
 
-		if (!kv_dir_exists(mount->cache, space, (uint8_t)byte))
+		if (!dir)
 			continue;
-		life = kv_lives_get(mount->lives, id, (uint8_t)byte);
-		forget(notify, kv_node_of_dir(id, (uint8_t)byte, life));
+		forget(notify, dir);
 		if (kv_dir_list(mount->cache, space, (uint8_t)byte, &ids, &n) <
 		    0)
 			continue;

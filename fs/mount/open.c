@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * open.c - open files: create, open, read, write, flush, fsync, release, lseek.
+ * open.c - open files: create, open, read, write, flush, fsync, release.
  *
  * OWNS      every open handle with its holds; the latest texts of .kvfs.  Written bytes
  *           belong to the upload (upload.c).
@@ -21,9 +21,7 @@
  */
 #include <fcntl.h>
 
-#include "fs/mount/attr.h"
 #include "fs/mount/open.h"
-#include "fs/mount/permit.h"
 #include "fs/mount/parked.h"
 
 _Thread_local uint64_t kv_request_arrived;
@@ -635,36 +633,10 @@ void kv_fs_fsync(fuse_req_t req, fuse_ino_t ino, int datasync,
 		fuse_reply_err(req, -KV_MIN(r, 0));
 }
 
-/* ---- release, lseek ---- */
-
 /* Valid replies: fuse_reply_err. */
 void kv_fs_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	(void)ino;
 	kv_handle_free(fuse_req_userdata(req), kv_handle_of(fi));
 	fuse_reply_err(req, 0);
-}
-
-/* Seek data or a hole: a file is one range of data, without holes.
- * Valid replies: fuse_reply_lseek, fuse_reply_err. */
-void kv_fs_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
-		 struct fuse_file_info *fi)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-	const struct kv_handle *handle = kv_handle_of(fi);
-	uint64_t size = 0;
-
-	(void)ino;
-	if (handle->kind == KV_HANDLE_BLOCK)
-		size = kv_block_stat(mount->cache, handle->block).length;
-	else if (handle->kind == KV_HANDLE_UPLOAD)
-		size = kv_draft_size(handle->upload->draft);
-	else if (handle->kind == KV_HANDLE_TEXT)
-		size = strlen(handle->text);
-	if (whence != SEEK_DATA && whence != SEEK_HOLE)
-		fuse_reply_err(req, EINVAL);
-	else if (off < 0 || (uint64_t)off >= size)
-		fuse_reply_err(req, ENXIO);
-	else
-		fuse_reply_lseek(req, whence == SEEK_DATA ? off : (off_t)size);
 }

@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 
-#include "fs/mount/permit.h"
 #include "fs/mount/mount.h"
 
 pid_t kv_process_of(pid_t tid)

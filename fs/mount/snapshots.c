@@ -12,8 +12,7 @@
  */
 #include <stdio.h>
 
-#include "fs/mount/attr.h"
-#include "fs/mount/snapshots.h"
+#include "fs/mount/mount.h"
 
 #define DIGITS 8
 #define READ_PICKS 512u

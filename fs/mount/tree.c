@@ -24,10 +24,7 @@
 #include <stdio.h>
 #include <sys/statvfs.h>
 
-#include "fs/mount/attr.h"
 #include "fs/mount/parked.h"
-#include "fs/mount/permit.h"
-#include "fs/mount/snapshots.h"
 #include "fs/mount/upload.h"
 #include "fs/base/quantity.h"
 
@@ -153,11 +150,8 @@ static int find_in_space(fuse_req_t req, struct kv_space *space,
 	}
 	if (kv_dir_parse(name, &byte) < 0)
 		return find_upload(req, space, name, ret_node);
-	if (!kv_dir_exists(mount->cache, space, byte))
-		return -ENOENT;
-	*ret_node = kv_node_of_dir(info->id, byte,
-				   kv_lives_get(mount->lives, info->id, byte));
-	return 0;
+	*ret_node = kv_dir_node(mount, space, info->id, byte);
+	return *ret_node ? 0 : -ENOENT;
 }
 
 /* Find a block, and fill in its attributes. */
@@ -298,9 +292,7 @@ static void make(fuse_req_t req, const struct kv_change *asked)
 		if (r == 0)
 			r = kv_dir_make(mount->cache, space, byte);
 		if (r == 0)
-			entry.ino = kv_node_of_dir(
-				info.id, byte,
-				kv_lives_get(mount->lives, info.id, byte));
+			entry.ino = kv_dir_node(mount, space, info.id, byte);
 	}
 	if (r == 0)
 		r = kv_attr_of(mount, entry.ino, &entry.attr,
@@ -395,8 +387,6 @@ void kv_fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 		    : kv_dir_parse(name, &byte) < 0
 			    ? -ENOENT
 			    : kv_dir_remove(mount->cache, space, byte);
-		if (r == 0)
-			kv_lives_end(mount->lives, info.id, byte);
 	}
 	fuse_reply_err(req, -r);
 }

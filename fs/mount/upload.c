@@ -17,9 +17,6 @@
  */
 #include <signal.h>
 
-#include "fs/mount/attr.h"
-#include "fs/mount/node.h"
-#include "fs/mount/permit.h"
 #include "fs/mount/upload.h"
 #include "common/thread.h"
 

@@ -46,28 +46,25 @@ static void clear(struct tiers *t, struct kv_space *space)
 	kv_clear_end(clear);
 }
 
-static void note_gone(void *arg, uint32_t id)
-{
-	uint32_t *last = arg;
-
-	*last = id;
-}
-
-static void the_end_of_a_space_is_told(void **state)
+static void a_directory_made_again_has_another_life(void **state)
 {
 	struct tiers *t = *state;
 	struct kv_space *space;
-	uint32_t gone = 0;
+	uint32_t life = 9, other = 9;
 
-	t->config.space_gone = note_gone;
-	t->config.arg = &gone;
 	tiers_without_ssd(t);
-	space = new_space(t, "told");
-	assert_int_equal(kv_space_remove(t->cache, space), 0);
-	assert_int_equal(gone, space->id);
-	gone = 0;
-	assert_int_equal(kv_space_remove(t->cache, space), -ESTALE);
-	assert_int_equal(gone, 0);
+	space = new_space(t, "lives");
+	assert_false(kv_dir_exists(t->cache, space, 7, &life));
+	assert_int_equal(kv_dir_make(t->cache, space, 7), 0);
+	assert_int_equal(kv_dir_make(t->cache, space, 8), 0);
+	assert_true(kv_dir_exists(t->cache, space, 7, &life));
+	assert_int_equal(kv_dir_remove(t->cache, space, 7), 0);
+	assert_false(kv_dir_exists(t->cache, space, 7, &other));
+	assert_true(kv_dir_exists(t->cache, space, 8, &other));
+	assert_int_equal(other, life);
+	assert_int_equal(kv_dir_make(t->cache, space, 7), 0);
+	assert_true(kv_dir_exists(t->cache, space, 7, &other));
+	assert_int_not_equal(other, life);
 	kv_space_put(space);
 }
 
@@ -248,7 +245,7 @@ static void many_threads_find_no_freed_space(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(the_end_of_a_space_is_told,
+		cmocka_unit_test_setup_teardown(a_directory_made_again_has_another_life,
 						tiers_set_up, tiers_tear_down),
 		cmocka_unit_test_setup_teardown(
 			a_place_is_used_again_and_an_id_is_not, tiers_set_up,

@@ -14,7 +14,6 @@
 
 #include "fs/mountpoint.h"
 #include "fs/mount/upload.h"
-#include "fs/mount/node.h"
 
 #define K "ab000000000000000000000000000001"
 
@@ -111,22 +110,6 @@ static void node_ids_decode_to_what_they_were_made_of(void **state)
 	assert_int_equal(n.value, 0x1234567);
 }
 
-static void a_directory_made_again_is_another_node(void **state)
-{
-	struct kv_lives *lives;
-
-	(void)state;
-	assert_int_equal(kv_lives_new(&lives), 0);
-	assert_int_equal(kv_lives_get(lives, 3, 9), 0);
-	kv_lives_end(lives, 3, 9);
-	assert_int_equal(kv_lives_get(lives, 3, 9), 1);
-	assert_int_equal(kv_lives_get(lives, 3, 8), 0);
-	assert_int_equal(kv_lives_get(lives, 4, 9), 0);
-	kv_lives_forget(lives, 3);
-	assert_int_equal(kv_lives_get(lives, 3, 9), 0);
-	kv_lives_free(lives);
-}
-
 static void directories_are_two_lowercase_digits(void **state)
 {
 	static const char *const names[] = {"",	  "a",	"abc", "AB", "g0",
@@ -167,7 +150,6 @@ int main(void)
 		cmocka_unit_test(a_name_of_256_bytes_is_too_long),
 		cmocka_unit_test(keys_staging_names_and_layouts_are_told_apart),
 		cmocka_unit_test(node_ids_decode_to_what_they_were_made_of),
-		cmocka_unit_test(a_directory_made_again_is_another_node),
 		cmocka_unit_test(directories_are_two_lowercase_digits),
 		cmocka_unit_test(only_the_mount_on_top_of_the_very_path_counts),
 	};
