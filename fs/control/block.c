@@ -19,7 +19,7 @@
 #include <stdio.h>
 
 #include "fs/base/stats.h"
-#include "fs/control/request.h"
+#include "fs/control/server.h"
 
 #define WARN_EVERY_NS UINT64_C(60000000000)
 

@@ -39,7 +39,7 @@
 #include "common/array.h"
 #include "common/bytes.h"
 #include "common/userns.h"
-#include "fs/control/request.h"
+#include "fs/control/server.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -628,20 +628,11 @@ void kv_client_break(struct kv_client *client, enum kv_break why)
 	kv_user_ready(client);
 }
 
-void kv_client_drop_lent(struct kv_client *client, struct kv_lent *lent)
-{
-	kv_lent_forsake(lent);
-	TAILQ_REMOVE(&client->lents, (struct kv_lent_link *)lent, others);
-	client->n_lents--;
-	kv_lent_put(lent);
-}
-
 /* Drop all that the client cannot be reading from: everything except leases and
  * segments. */
 static void forget_unread(struct kv_client *client)
 {
 	struct kv_server *server = client->server;
-	struct kv_lent_link *link;
 
 	kv_requests_cancel(client, true);
 	/* so that watch_again() watches for the peer's end */
@@ -650,8 +641,8 @@ static void forget_unread(struct kv_client *client)
 		kv_reservations_drop(&client->reservations, server->cache);
 	kv_sets_drop(&client->sets);
 	kv_client_memory_put(kv_steal(client->staging));
-	while ((link = TAILQ_FIRST(&client->lents)))
-		kv_client_drop_lent(client, (struct kv_lent *)link);
+	while (!TAILQ_EMPTY(&client->lents))
+		kv_lent_drop(client, TAILQ_FIRST(&client->lents));
 	kv_send_queue_fini(&client->send_queue);
 }
 

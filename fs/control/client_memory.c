@@ -29,7 +29,7 @@
 
 #include "common/bytes.h"
 #include "common/sigbus_guard.h"
-#include "fs/control/client_memory.h"
+#include "fs/control/server.h"
 
 #ifndef SYS_cachestat
 #define SYS_cachestat 451

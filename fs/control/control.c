@@ -32,8 +32,7 @@
 
 #include "common/bytes.h"
 #include "common/thread.h"
-#include "fs/control/gate.h"
-#include "fs/control/request.h"
+#include "fs/control/server.h"
 
 #define TURN_EVENTS 512 /* enough for the events of all clients */
 #define TURN_ACCEPTS 16

@@ -35,7 +35,6 @@
 
 #include "common/array.h"
 #include "common/bytes.h"
-#include "fs/control/gate.h"
 #include "fs/control/server.h"
 
 #define FDS_MAX 253	  /* SCM_MAX_FD of the kernel */

@@ -30,7 +30,7 @@
 #include <xxhash.h>
 
 #include "common/array.h"
-#include "fs/control/request.h"
+#include "fs/control/server.h"
 
 #define EXPIRE_AT_ONCE 64u
 #define RUN_COST 65536u /* of KV_COPY_TURN */

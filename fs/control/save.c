@@ -41,7 +41,7 @@
  */
 #include <poll.h>
 
-#include "fs/control/request.h"
+#include "fs/control/server.h"
 
 /* ---- memory that a client lends ---- */
 
@@ -51,14 +51,15 @@
 #define RUNS_FREE 64u
 
 struct kv_lent {
-	struct kv_lent_link link; /* first */
+	TAILQ_ENTRY(kv_lent) link; /* in client->lents */
+	uint32_t id;		   /* chosen by the client */
 	struct kv_client_memory *memory;
 	uint64_t pages, payload;
 	uint32_t pages_per_block;
 	struct kv_account *account; /* held */
 	_Atomic unsigned refs;
 	pthread_mutex_t lock;
-	/* guarded by lock; socket -1: kv_lent_forsake was called */
+	/* guarded by lock; socket -1: kv_lent_drop was called */
 	int socket, pidfd;
 	size_t n;
 	struct wire_stride strides[];
@@ -76,9 +77,9 @@ static size_t lent_bytes(const struct kv_lent *lent)
 	return sizeof(*lent) + lent->n * sizeof(lent->strides[0]);
 }
 
-int kv_lent_new(struct kv_server *server, int fd, const struct wire_pool *pool,
-		const struct wire_stride *strides, size_t n,
-		const struct kv_lender *lender, struct kv_lent **ret_lent)
+int kv_lent_new(const struct kv_client *client, int fd,
+		const struct wire_pool *pool, const struct wire_stride *strides,
+		size_t n, struct kv_lent **ret_lent)
 {
 	uint64_t payload = 0, runs = 0, end, bytes;
 	struct kv_lent *lent;
@@ -107,21 +108,21 @@ int kv_lent_new(struct kv_server *server, int fd, const struct wire_pool *pool,
 	lent = calloc(1, sizeof(*lent) + n * sizeof(*strides));
 	if (!lent)
 		return -ENOMEM;
-	r = kv_client_memory_new(server, lender->account, fd, pool->offset,
-				 pool->bytes, &lent->memory);
+	r = kv_client_memory_new(client->server, client->account, fd,
+				 pool->offset, pool->bytes, &lent->memory);
 	if (r < 0) {
 		free(lent);
 		return r;
 	}
-	lent->link.id = pool->id;
+	lent->id = pool->id;
 	lent->pages = pool->pages;
 	lent->payload = payload;
 	lent->pages_per_block = pool->pages_per_block;
-	lent->account = kv_account_hold(lender->account);
+	lent->account = kv_account_hold(client->account);
 	atomic_init(&lent->refs, 1);
 	pthread_mutex_init(&lent->lock, NULL);
-	lent->socket = lender->socket;
-	lent->pidfd = lender->pidfd;
+	lent->socket = client->socket;
+	lent->pidfd = client->pidfd;
 	lent->n = n;
 	memcpy(lent->strides, strides, n * sizeof(*strides));
 	kv_account_take(lent->account, KV_FINITE_MEMORY, lent_bytes(lent));
@@ -129,13 +130,13 @@ int kv_lent_new(struct kv_server *server, int fd, const struct wire_pool *pool,
 	return 0;
 }
 
-static struct kv_lent *find_lent(struct kv_lents *lents, uint32_t id)
+static struct kv_lent *find_lent(struct kv_client *client, uint64_t id)
 {
-	struct kv_lent_link *link;
+	struct kv_lent *lent;
 
-	TAILQ_FOREACH(link, lents, others)
-		if (link->id == id)
-			return (struct kv_lent *)link;
+	TAILQ_FOREACH(lent, &client->lents, link)
+		if (lent->id == id)
+			return lent;
 	return NULL;
 }
 
@@ -150,11 +151,14 @@ void kv_lent_put(struct kv_lent *lent)
 	free(lent);
 }
 
-void kv_lent_forsake(struct kv_lent *lent)
+void kv_lent_drop(struct kv_client *client, struct kv_lent *lent)
 {
 	pthread_mutex_lock(&lent->lock);
 	lent->socket = lent->pidfd = -1;
 	pthread_mutex_unlock(&lent->lock);
+	TAILQ_REMOVE(&client->lents, lent, link);
+	client->n_lents--;
+	kv_lent_put(lent);
 }
 
 /* Copy and hash the block in @pages, whose numbers are valid.  Returns 0, or
@@ -690,7 +694,7 @@ int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 {
 	const struct wire_save_pages *what = m->items;
 	const struct wire_save *wire = (const struct wire_save *)(what + 1);
-	struct kv_lent *lent = find_lent(&client->lents, what->pool);
+	struct kv_lent *lent = find_lent(client, what->pool);
 	const uint64_t room = m->header->count,
 		       pages = lent ? lent->pages_per_block : 0;
 	struct saving *saving;
@@ -757,7 +761,7 @@ static int offer_finish(struct kv_request *request)
 	int r = request->wait.status;
 
 	if (r == 0 && offer->lent) {
-		TAILQ_INSERT_TAIL(&client->lents, &offer->lent->link, others);
+		TAILQ_INSERT_TAIL(&client->lents, offer->lent, link);
 		client->n_lents++;
 		offer->lent = NULL;
 	} else if (r == 0) {
@@ -805,30 +809,24 @@ int kv_request_staging(struct kv_client *client, const struct kv_message *m)
 int kv_request_pool(struct kv_client *client, const struct kv_message *m)
 {
 	const struct wire_pool *pool = m->items;
-	const struct kv_lender lender = {client->socket, client->pidfd,
-					 client->account};
-	struct kv_lent *lent = NULL;
-	int r = 0;
+	struct kv_lent *lent;
+	int r;
 
-	if (find_lent(&client->lents, pool->id))
-		r = -EEXIST;
-	else if (client->n_lents >= WIRE_POOLS_MAX)
-		r = -ENOLCK;
-	if (r == 0)
-		r = kv_lent_new(client->server, m->fd, pool,
-				(const struct wire_stride *)(pool + 1),
-				m->header->count, &lender, &lent);
+	if (find_lent(client, pool->id))
+		return -EEXIST;
+	if (client->n_lents >= WIRE_POOLS_MAX)
+		return -ENOLCK;
+	r = kv_lent_new(client, m->fd, pool,
+			(const struct wire_stride *)(pool + 1),
+			m->header->count, &lent);
 	return r < 0 ? r : offer_begin(client, m, NULL, lent);
 }
 
 int kv_request_pool_close(struct kv_client *client, const struct kv_message *m)
 {
-	struct kv_lent *lent =
-		m->header->arg > UINT32_MAX
-			? NULL
-			: find_lent(&client->lents, (uint32_t)m->header->arg);
+	struct kv_lent *lent = find_lent(client, m->header->arg);
 
 	if (lent)
-		kv_client_drop_lent(client, lent);
+		kv_lent_drop(client, lent);
 	return 0;
 }

@@ -11,7 +11,7 @@
  *
  * LOCKING   none: a request belongs to one thread at a time.
  */
-#include "fs/control/request.h"
+#include "fs/control/server.h"
 
 struct change {
 	struct kv_request request; /* first */

@@ -12,7 +12,7 @@
  *
  * LOCKING   none: a request belongs to one thread at a time.
  */
-#include "fs/control/request.h"
+#include "fs/control/server.h"
 
 struct opening {
 	/* first; its space is NULL if it is to be made */

@@ -18,7 +18,7 @@
 #include <sys/syscall.h>
 #include <cmocka.h>
 
-#include "fs/control/client_memory.h"
+#include "fs/control/server.h"
 #include "kernels/transfer/staging.h"
 
 #define MIB (UINT64_C(1) << 20)

@@ -9,7 +9,7 @@
  */
 #include <sys/eventfd.h>
 
-#include "fs/control/client_memory.h"
+#include "fs/control/server.h"
 #include "tests/fs/daemon.h"
 
 enum { PAGE = 4096, N = 32, BYTES = N * DAEMON_PAYLOAD };
@@ -48,11 +48,12 @@ static const struct wire_stride pages = {0, DAEMON_PAYLOAD, DAEMON_PAYLOAD, 1,
 static int new_of(int fd, const struct wire_pool *pool,
 		  const struct wire_stride *stride)
 {
-	const struct kv_lender lender = {.socket = -1, .pidfd = -1};
 	static const struct kv_workers_config config = {"test", 1, 1, 1};
 	static struct kv_server server;
+	const struct kv_client client = {
+		.server = &server, .socket = -1, .pidfd = -1};
 	struct kv_lent *lent = NULL;
-	int r = kv_lent_new(&server, fd, pool, stride, 1, &lender, &lent);
+	int r = kv_lent_new(&client, fd, pool, stride, 1, &lent);
 
 	if (r < 0) {
 		assert_null(lent);

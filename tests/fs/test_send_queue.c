@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <cmocka.h>
 
-#include "fs/control/client.h"
+#include "fs/control/server.h"
 
 enum { MESSAGE = 1000 };
 

@@ -5,8 +5,7 @@
  */
 #include <sys/epoll.h>
 
-#include "fs/control/client.h"
-#include "fs/control/request.h"
+#include "fs/control/server.h"
 #include "tests/fs/peer.h"
 #include "tests/cache/wait.h"
 #include "tests/fuzz/fuzz.h"
