@@ -450,8 +450,8 @@ static int prefetch_finish(struct kv_request *request)
 	return 0;
 }
 
-static const struct kv_request_kind prefetch_kind = {
-	{.cancel = acquire_cancel}, prefetch_finish};
+static const struct kv_request_kind prefetch_kind = {{.cancel = acquire_cancel},
+						     prefetch_finish};
 
 int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 {
