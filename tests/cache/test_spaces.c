@@ -245,8 +245,9 @@ static void many_threads_find_no_freed_space(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(a_directory_made_again_has_another_life,
-						tiers_set_up, tiers_tear_down),
+		cmocka_unit_test_setup_teardown(
+			a_directory_made_again_has_another_life, tiers_set_up,
+			tiers_tear_down),
 		cmocka_unit_test_setup_teardown(
 			a_place_is_used_again_and_an_id_is_not, tiers_set_up,
 			tiers_tear_down),
