@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
+#include <mntent.h>
 #include <poll.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -25,7 +26,7 @@
 #define NOTICE_NS \
 	(UINT64_C(10) * 1000000000) /* for a daemon to notice its unmount */
 #define POLL_US 10000
-#define MOUNTINFO "/proc/self/mountinfo"
+#define MOUNTS "/proc/self/mounts"
 #define HELPER "/sbin/umount.kvfs"
 #define STATUS_USAGE 1
 #define STATUS_FAILED 32
@@ -36,80 +37,47 @@ enum { NOTHING, KVFS, OTHER_FUSE };
 
 struct mounted {
 	int kind;
-	char device[32], point[PATH_MAX], store[PATH_MAX];
+	char store[PATH_MAX];
 };
 
-/* Decode \ooo, which mountinfo writes for blank, tab, newline and backslash. */
-static void unescape(char *text)
+/* Find the topmost mount, which is the last line of @mounts, at @path (NULL: anywhere), of
+ * @store (NULL: any).  Closes @mounts. */
+static struct mounted find_mount(FILE *mounts, const char *path,
+				 const char *store)
 {
-	unsigned code;
-	char *to = text;
+	struct mounted m = {NOTHING};
+	char text[3 * PATH_MAX];
+	struct mntent e;
+	char *at;
 
-	for (; *text != '\0'; text++)
-		if (sscanf(text, "\\%3o", &code) == 1) {
-			*to++ = (char)code;
-			text += 3;
-		} else {
-			*to++ = *text;
+	while (mounts && getmntent_r(mounts, &e, text, sizeof(text))) {
+		if ((path && strcmp(e.mnt_dir, path) != 0) ||
+		    (store && strcmp(e.mnt_fsname, store) != 0))
+			continue;
+		m.kind = strcmp(e.mnt_type, "fuse.kvfs") == 0  ? KVFS
+			 : strncmp(e.mnt_type, "fuse", 4) == 0 ? OTHER_FUSE
+							       : NOTHING;
+		snprintf(m.store, sizeof(m.store), "%s", e.mnt_fsname);
+		/* The kernel also escapes '#', which the C library does not know. */
+		while ((at = strstr(m.store, "\\043"))) {
+			*at = '#';
+			memmove(at + 1, at + 4, strlen(at + 4) + 1);
 		}
-	*to = '\0';
-}
-
-/* Parse a line: 36 35 98:0 /root /mount/point options - type source options */
-static bool parse_line(const char *line, struct mounted *m)
-{
-	const char *dash = strstr(line, " - ");
-	char type[64];
-
-	if (!dash ||
-	    sscanf(line, "%*d %*d %31s %*s %4095s", m->device, m->point) != 2 ||
-	    sscanf(dash, " - %63s %4095s", type, m->store) != 2)
-		return false;
-	unescape(m->point);
-	unescape(m->store);
-	m->kind = strcmp(type, "fuse.kvfs") == 0  ? KVFS
-		  : strncmp(type, "fuse", 4) == 0 ? OTHER_FUSE
-						  : NOTHING;
-	return true;
-}
-
-/* Find the topmost mount, which is the last line of @mountinfo, at @path, of @device and
- * of @kind; NULL and -1 match any.  Closes @mountinfo. */
-static bool find_mount(FILE *mountinfo, const char *path, const char *device,
-		       int kind, struct mounted *ret_m)
-{
-	_cleanup_(kv_freep) char *line = NULL;
-	struct mounted m;
-	size_t room = 0;
-	bool found = false;
-
-	while (mountinfo && getline(&line, &room, mountinfo) > 0)
-		if (parse_line(line, &m) &&
-		    (!path || strcmp(m.point, path) == 0) &&
-		    (!device || strcmp(m.device, device) == 0) &&
-		    (kind < 0 || m.kind == kind)) {
-			*ret_m = m;
-			found = true;
-		}
-	if (mountinfo)
-		fclose(mountinfo);
-	return found;
+	}
+	if (mounts)
+		endmntent(mounts);
+	return m;
 }
 
 static int kind_at(const char *path)
 {
-	struct mounted m;
-
-	return find_mount(fopen(MOUNTINFO, "re"), path, NULL, -1, &m) ? m.kind
-								      : NOTHING;
+	return find_mount(setmntent(MOUNTS, "re"), path, NULL).kind;
 }
 
-int kv_mountinfo_find(const char *text, const char *path)
+int kv_mounts_find(const char *text, const char *path)
 {
-	FILE *f = fmemopen((void *)text, strlen(text), "r");
-	struct mounted m;
-
-	return find_mount(f, path, NULL, -1, &m) ? m.kind : NOTHING;
+	return find_mount(fmemopen((void *)text, strlen(text), "r"), path, NULL)
+		.kind;
 }
 
 static int spawn(char *const argv[])
@@ -221,40 +189,24 @@ int kv_mountpoint_covers(const char *mountpoint, const char *file)
 	return dir ? lies_in(dir, mountpoint) : lies_in(file, mountpoint);
 }
 
-/* Return a newline and the text of .kvfs/config, or NULL with errno set.  Caller
- * frees. */
-static char *read_config(const char *path)
-{
-	_cleanup_(kv_freep) char *name = NULL;
-	char *text = NULL, piece[4096];
-	size_t n, got;
-	FILE *in, *out;
-
-	if (asprintf(&name, "%s/.kvfs/config", path) < 0)
-		return NULL;
-	in = fopen(name, "re");
-	if (!in)
-		return NULL;
-	out = open_memstream(&text, &n);
-	if (out)
-		fputc('\n', out);
-	while (out && (got = fread(piece, 1, sizeof(piece), in)) > 0)
-		fwrite(piece, 1, got, out);
-	fclose(in);
-	if (out)
-		fclose(out);
-	return text;
-}
-
 /* Refuse a remount if a line of @given is not in the mount's .kvfs/config. */
 static int check_unchanged(const char *path, const char *given, char **ret_why)
 {
-	_cleanup_(kv_freep) char *config = read_config(path);
+	_cleanup_(kv_freep) char *name = NULL, *config = NULL;
 	const char *line = given, *end;
+	size_t room = 0;
+	FILE *f;
+	int r = 0;
 
-	if (!config)
-		return kv_why(ret_why, -errno, "%s/.kvfs/config: %s", path,
-			      strerror(errno));
+	if (asprintf(&name, "%s/.kvfs/config", path) < 0)
+		return -ENOMEM;
+	f = fopen(name, "re");
+	if (!f || getdelim(&config, &room, '\0', f) < 0)
+		r = kv_why(ret_why, -errno, "%s: %s", name, strerror(errno));
+	if (f)
+		fclose(f);
+	if (r < 0)
+		return r;
 	for (; *line; line = end + 1) {
 		_cleanup_(kv_freep) char *whole = NULL;
 		const char *is;
@@ -384,15 +336,14 @@ static int sync_spaces(const char *path)
 /* Wait until the daemon has ended.  A daemon that is also mounted elsewhere, perhaps in
  * another namespace, does not end.  A daemon that has unlocked the store is still closing
  * its files. */
-static void wait_for_store(const struct mounted *m, int lock, int owner)
+static void wait_for_store(const char *store, int lock, int owner)
 {
 	struct pollfd ended = {.fd = owner, .events = POLLIN};
 	uint64_t until_ns = kv_now_ns() + NOTICE_NS;
 	enum kv_lock_state state;
-	struct mounted other;
 
 	if (lock < 0 ||
-	    find_mount(fopen(MOUNTINFO, "re"), NULL, m->device, KVFS, &other))
+	    find_mount(setmntent(MOUNTS, "re"), NULL, store).kind == KVFS)
 		return;
 	while ((state = kv_lock_look(lock)) != KV_LOCK_FREE &&
 	       (state == KV_LOCK_ENDING || kv_now_ns() < until_ns))
@@ -406,7 +357,7 @@ int kv_umount_main(int argc, char **argv)
 	_cleanup_(kv_freep) char *whole = NULL, *name = NULL;
 	_cleanup_(kv_closep) int lock = -1, owner = -1;
 	int flags = UMOUNT_NOFOLLOW, c, lost = 0;
-	struct mounted m = {0};
+	struct mounted m;
 	char text[32] = {0};
 	const char *path;
 	long pid = 0;
@@ -427,7 +378,8 @@ int kv_umount_main(int argc, char **argv)
 	whole = realpath(path, NULL);
 	if (whole)
 		path = whole;
-	if (!find_mount(fopen(MOUNTINFO, "re"), path, NULL, KVFS, &m))
+	m = find_mount(setmntent(MOUNTS, "re"), path, NULL);
+	if (m.kind != KVFS)
 		return complain(path, "no kvfs is mounted there", EINVAL);
 	/* The file `lock` has the pid of the process that has locked the store. */
 	if (asprintf(&name, "%s/lock", m.store) >= 0)
@@ -446,6 +398,6 @@ int kv_umount_main(int argc, char **argv)
 			return STATUS_FAILED;
 	}
 	if (!(flags & MNT_DETACH))
-		wait_for_store(&m, lock, owner);
+		wait_for_store(m.store, lock, owner);
 	return lost;
 }

@@ -34,11 +34,9 @@ int kv_mountpoint_remount(const char *path, const char *given, bool read_only,
  * absolute. */
 int kv_mountpoint_covers(const char *mountpoint, const char *file);
 
-/*
- * Find the topmost mount at @path in @text, which has the form of /proc/self/mountinfo.
- * Returns 1 for kvfs, 2 for another FUSE filesystem, 0 for none.
- */
-int kv_mountinfo_find(const char *text, const char *path);
+/* Return what is mounted topmost at @path by @text, which has the form of
+ * /proc/self/mounts: 1 kvfs, 2 another FUSE filesystem, 0 something else or nothing. */
+int kv_mounts_find(const char *text, const char *path);
 
 /* Make umount(8) call umount.kvfs, if that is installed, for the mount, which must answer.
  * Only root can do this. */

@@ -125,22 +125,22 @@ static void directories_are_two_lowercase_digits(void **state)
 
 static void only_the_mount_on_top_of_the_very_path_counts(void **state)
 {
-	const char *text = "20 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
-			   "30 20 0:30 / /m rw shared:1 - fuse.kvfs /s rw\n"
-			   "31 20 0:31 / /m2 rw - fuse.sshfs x rw\n"
-			   "32 20 0:32 / /with\\040blank rw - fuse.kvfs /s rw\n"
-			   "33 31 0:33 / /m2/sub rw - tmpfs x rw\n"
-			   "34 20 0:34 / /o rw - fuse.kvfs /s rw\n"
-			   "35 34 0:35 / /o rw - tmpfs x rw\n";
+	const char *text = "/dev/sda1 / ext4 rw,relatime 0 0\n"
+			   "/s /m fuse.kvfs rw 0 0\n"
+			   "x /m2 fuse.sshfs rw 0 0\n"
+			   "/s /with\\040blank fuse.kvfs rw 0 0\n"
+			   "x /m2/sub tmpfs rw 0 0\n"
+			   "/s /o fuse.kvfs rw 0 0\n"
+			   "x /o tmpfs rw 0 0\n";
 
 	(void)state;
-	assert_int_equal(kv_mountinfo_find(text, "/m"), 1);
-	assert_int_equal(kv_mountinfo_find(text, "/m2"), 2);
-	assert_int_equal(kv_mountinfo_find(text, "/m2/sub"), 0);
-	assert_int_equal(kv_mountinfo_find(text, "/with blank"), 1);
-	assert_int_equal(kv_mountinfo_find(text, "/o"), 0);
-	assert_int_equal(kv_mountinfo_find(text, "/"), 0);
-	assert_int_equal(kv_mountinfo_find(text, "/mm"), 0);
+	assert_int_equal(kv_mounts_find(text, "/m"), 1);
+	assert_int_equal(kv_mounts_find(text, "/m2"), 2);
+	assert_int_equal(kv_mounts_find(text, "/m2/sub"), 0);
+	assert_int_equal(kv_mounts_find(text, "/with blank"), 1);
+	assert_int_equal(kv_mounts_find(text, "/o"), 0);
+	assert_int_equal(kv_mounts_find(text, "/"), 0);
+	assert_int_equal(kv_mounts_find(text, "/mm"), 0);
 }
 
 int main(void)
