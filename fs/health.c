@@ -7,20 +7,22 @@
  *           parent makes no such call; on a timeout the parent kills the child
  *           without waiting for its end.
  *
- * STATES    of the child's reports: steps, and at last a verdict.
- *
- * LOCKING   none.
+ * LOCKING   none.  The parent reads the child's words when the child has ended, or at the
+ *           time limit, when the child hangs.
  */
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 #include "common/kv.h"
 #include "common/wire.h"
@@ -30,29 +32,23 @@
 #define SECONDS 5 /* default */
 #define SECONDS_MAX 3600
 
-enum { WELL = 0, DEAD = 1, DEGRADED = 3, STEP = -1 };
+enum { WELL = 0, DEAD = 1, DEGRADED = 3 };
 
-/* A report of the child to its parent, written with one write(2). */
-struct report {
-	int status;
-	char text[400];
-};
+/* What the child is doing or has found, in memory that it shares with its parent. */
+static char (*words)[400];
 
-/* ---- the child ---- */
-
-__attribute__((format(printf, 3, 4))) static int
-report(int to_parent, int status, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static int report(int status,
+							const char *format, ...)
 {
-	struct report report = {.status = status};
 	va_list args;
 
 	va_start(args, format);
-	vsnprintf(report.text, sizeof(report.text), format, args);
+	vsnprintf(*words, sizeof(*words), format, args);
 	va_end(args);
-	if (write(to_parent, &report, sizeof(report)) < 0)
-		return DEAD; /* nobody waits */
 	return status;
 }
+
+/* ---- the child ---- */
 
 /* Send a message of @type with @bytes of @items, and store the reply's items in
  * @items, at most @room bytes.  Returns their bytes, or -errno. */
@@ -90,7 +86,7 @@ static char *line_of(char *text, const char *word)
 
 /* Judge the daemon by its statistics: the lines `ssd` and `remote` end with the
  * tiers' states. */
-static int ask_socket(int to_parent, const char *path)
+static int ask_socket(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct wire_hello hello = {.version = WIRE_VERSION};
@@ -99,9 +95,8 @@ static int ask_socket(int to_parent, const char *path)
 	ssize_t n;
 
 	if (strlen(path) >= sizeof(address.sun_path))
-		return report(to_parent, DEAD,
-			      "%s: longer than a socket's path", path);
-	report(to_parent, STEP, "the socket %s does not answer", path);
+		return report(DEAD, "%s: longer than a socket's path", path);
+	report(DEAD, "the socket %s does not answer", path);
 	strcpy(address.sun_path, path);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (fd < 0 ||
@@ -116,7 +111,7 @@ static int ask_socket(int to_parent, const char *path)
 			n = ask(fd, WIRE_STATS, text, 0, sizeof(text) - 1);
 	}
 	if (n < 0)
-		return report(to_parent, DEAD, "the socket %s: %s", path,
+		return report(DEAD, "the socket %s: %s", path,
 			      strerror((int)-n));
 	text[n] = '\0';
 	/* The last lines first, as each is ended. */
@@ -125,24 +120,24 @@ static int ask_socket(int to_parent, const char *path)
 	line = line_of(text, "\nssd ");
 	if (!line)
 		return report(
-			to_parent, DEAD,
+			DEAD,
 			"the daemon's statistics have no line for the SSD");
 	state = strrchr(line, ',');
 	state = state ? state + 2 : line;
 	if (strcmp(state, "online") != 0 && strcmp(state, "off") != 0)
-		return report(to_parent, DEGRADED, "the SSD tier: %s", state);
+		return report(DEGRADED, "the SSD tier: %s", state);
 	remote = remote ? strrchr(remote, ':') : NULL;
 	if (remote && strcmp(remote, ": open") != 0)
-		return report(to_parent, DEGRADED, "the remote tier %s: %s",
+		return report(DEGRADED, "the remote tier %s: %s",
 			      strcmp(remote, ": closed") == 0 ? "is not used"
 							      : remote + 2,
 			      why ? strchr(why, ':') + 2
 				  : "its backend does not answer");
-	return report(to_parent, WELL, "well; the SSD tier: %s%s", state,
+	return report(WELL, "well; the SSD tier: %s%s", state,
 		      remote ? "; the remote tier: open" : "");
 }
 
-static int ask_mount(int to_parent, const char *path)
+static int ask_mount(const char *path)
 {
 	char socket[sizeof(((struct sockaddr_un *)0)->sun_path) + 1];
 	_cleanup_(kv_freep) char *link = NULL;
@@ -150,20 +145,19 @@ static int ask_mount(int to_parent, const char *path)
 	ssize_t n;
 
 	if (statvfs(path, &fs) < 0)
-		return report(to_parent, DEAD, "%s", strerror(errno));
+		return report(DEAD, "%s", strerror(errno));
 	n = asprintf(&link, "%s/.kvfs/control", path) < 0
 		    ? -1
 		    : readlink(link, socket, sizeof(socket));
 	if (n < 0)
-		return report(to_parent, DEAD, "no kvfs is mounted there");
+		return report(DEAD, "no kvfs is mounted there");
 	if ((size_t)n >= sizeof(socket))
-		return report(to_parent, DEAD,
-			      "the path of its socket is too long");
+		return report(DEAD, "the path of its socket is too long");
 	socket[n] = '\0';
-	return ask_socket(to_parent, socket);
+	return ask_socket(socket);
 }
 
-static int run_child(const char *path, int to_parent)
+static int run_child(const char *path)
 {
 	int null = open("/dev/null", O_RDWR);
 	struct stat st;
@@ -171,43 +165,20 @@ static int run_child(const char *path, int to_parent)
 	/* If the child hangs, readers of the parent's output must see its end. */
 	for (int fd = 0; null >= 0 && fd <= 2; fd++)
 		dup2(null, fd);
-	signal(SIGPIPE, SIG_IGN);
-	report(to_parent, STEP, "the mount does not answer");
+	report(DEAD, "the mount does not answer");
 	if (stat(path, &st) < 0)
-		return report(to_parent, DEAD, "%s", strerror(errno));
-	return S_ISSOCK(st.st_mode) ? ask_socket(to_parent, path)
-				    : ask_mount(to_parent, path);
+		return report(DEAD, "%s", strerror(errno));
+	return S_ISSOCK(st.st_mode) ? ask_socket(path) : ask_mount(path);
 }
 
 /* ---- the parent ---- */
 
-/* Return the child's verdict, or DEAD at the time limit; *@ret_report is the
- * child's last report. */
-static int wait_for_verdict(int from_child, uint64_t until,
-			    struct report *ret_report)
-{
-	struct pollfd poll_child = {.fd = from_child, .events = POLLIN};
-	uint64_t now;
-
-	while ((now = kv_now_ns()) < until) {
-		int ms = (int)((until - now) / 1000000) + 1;
-
-		if (poll(&poll_child, 1, ms) <= 0)
-			continue;
-		if (read(from_child, ret_report, sizeof(*ret_report)) !=
-		    sizeof(*ret_report))
-			return DEAD;
-		if (ret_report->status != STEP)
-			return ret_report->status;
-	}
-	return DEAD;
-}
-
 int kv_health_main(int argc, char **argv)
 {
-	struct report last = {.text = "the daemon cannot be asked"};
-	uint64_t seconds = SECONDS, until;
-	int pipes[2], status;
+	uint64_t seconds = SECONDS;
+	struct pollfd ended = {.events = POLLIN};
+	int status = DEAD;
+	siginfo_t info;
 	pid_t child;
 
 	if (argc < 1 || argc > 2 || argv[0][0] == '\0' ||
@@ -217,17 +188,22 @@ int kv_health_main(int argc, char **argv)
 				"[SECONDS]\n");
 		return DEAD;
 	}
-	until = kv_now_ns() + seconds * 1000000000u;
-	if (pipe2(pipes, O_CLOEXEC) < 0 || (child = fork()) < 0) {
+	words = mmap(NULL, sizeof(*words), PROT_READ | PROT_WRITE,
+		     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (words == MAP_FAILED || (child = fork()) < 0) {
 		fprintf(stderr, "kvfs: %s: %s\n", argv[0], strerror(errno));
 		return DEAD;
 	}
 	if (child == 0)
-		_exit(run_child(argv[0], pipes[1]));
-	close(pipes[1]);
-	status = wait_for_verdict(pipes[0], until, &last);
-	kill(child, SIGKILL);
+		_exit(run_child(argv[0]));
+	ended.fd = (int)syscall(SYS_pidfd_open, child, 0);
+	if (poll(&ended, 1, (int)seconds * 1000) > 0 &&
+	    waitid(P_PID, (id_t)child, &info, WEXITED) == 0 &&
+	    info.si_code == CLD_EXITED)
+		status = info.si_status;
+	else
+		kill(child, SIGKILL);
 	fprintf(status == WELL ? stdout : stderr, "kvfs: %s: %s\n", argv[0],
-		last.text);
+		*words);
 	return status;
 }
