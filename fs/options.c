@@ -375,10 +375,6 @@ static void print_word(FILE *f, const struct word *word,
 	const void *at = (const char *)o + word->where;
 	const char *choice = word->values;
 
-	if (word->take == take_remote) {
-		fprintf(f, "remote=%s\n", remote->url);
-		return;
-	}
 	if (word->take == take_tenant) {
 		for (size_t i = 0; i < remote->n_tenants; i++)
 			fprintf(f, "remote_tenant=%u:%s\n",
@@ -386,42 +382,44 @@ static void print_word(FILE *f, const struct word *word,
 				remote->tenants[i].name);
 		return;
 	}
-	if (at == &remote->optional || at == &remote->unsafe) {
-		if (*(const bool *)at)
-			fprintf(f, "%s\n", word->name);
+	if ((word->take == take_flag && word->shown == REMOTE &&
+	     !*(const bool *)at) ||
+	    (at == &remote->secret && !remote->secret))
 		return;
-	}
-	if (at == &remote->secret && !remote->secret)
-		return;
-	fprintf(f, "%s=", word->name);
-	if (word->take == take_size)
-		fprintf(f, "%llu",
+	fputs(word->name, f);
+	if (word->take == take_flag && word->shown != REMOTE)
+		fprintf(f, "=%d", *(const bool *)at);
+	else if (word->take == take_remote)
+		fprintf(f, "=%s", remote->url);
+	else if (word->take == take_size)
+		fprintf(f, "=%llu",
 			(unsigned long long)(word->where == AT(dram)
 						     ? o->cache.dram
 						     : o->cache.ssd));
 	else if (word->take == take_segment || word->take == take_bytes)
-		fprintf(f, "%llu", (unsigned long long)*(const uint64_t *)at);
+		fprintf(f, "=%llu", (unsigned long long)*(const uint64_t *)at);
 	else if (word->take == take_policy)
-		fputs(*(const char *const *)at, f);
+		fprintf(f, "=%s", *(const char *const *)at);
 	else if (word->take == take_path)
-		fputs(at == &remote->secret ? remote->secret : o->control, f);
+		fprintf(f, "=%s",
+			at == &remote->secret ? remote->secret : o->control);
 	else if (word->take == take_number && word->base == 10)
-		fprintf(f, "%u", *(const uint32_t *)at);
+		fprintf(f, "=%u", *(const uint32_t *)at);
 	else if (word->take == take_number)
-		fprintf(f, "%0*o", word->max > 0777 ? 4 : 3,
+		fprintf(f, "=%0*o", word->max > 0777 ? 4 : 3,
 			*(const uint32_t *)at);
-	else if (word->take == take_flag)
-		fprintf(f, "%d", *(const bool *)at);
 	if (word->take == take_choice) {
 		for (unsigned i = *(const unsigned *)at; i > 0; i--)
 			choice += strcspn(choice, "|") + 1;
-		fprintf(f, "%.*s", (int)strcspn(choice, "|"), choice);
+		fprintf(f, "=%.*s", (int)strcspn(choice, "|"), choice);
 	}
-	if (word->take == take_allow)
+	if (word->take == take_allow) {
+		fputc('=', f);
 		for (size_t i = 0; i < o->rules.n_allow; i++)
 			fprintf(f, "%s%s%u", i ? ":" : "",
 				o->rules.allow[i].is_group ? "@" : "",
 				o->rules.allow[i].id);
+	}
 	fputc('\n', f);
 }
 
@@ -435,31 +433,31 @@ void kv_options_print(FILE *f, const struct kv_options *o)
 
 /* ---- the options of -o ---- */
 
+/* Return true if @word, which is not empty, is in @list, where commas separate words. */
+static bool has_word(const char *list, const char *word)
+{
+	const size_t n = strlen(word);
+
+	for (const char *at = list; (at = strstr(at, word)); at += n)
+		if ((at == list || at[-1] == ',') &&
+		    (at[n] == ',' || at[n] == '\0'))
+			return true;
+	return false;
+}
+
 /* Return true for an option that mount(8) and fstab pass to every filesystem.
  * kvfs ignores these options: a mount has no device files, set-uid programs or
  * access times. */
 static bool is_standard(const char *word)
 {
-	static const char *const words[] = {"defaults",	  "default_permissions",
-					    "nofail",	  "_netdev",
-					    "auto",	  "noauto",
-					    "atime",	  "noatime",
-					    "relatime",	  "norelatime",
-					    "nodiratime", "diratime",
-					    "lazytime",	  "nolazytime",
-					    "suid",	  "nosuid",
-					    "dev",	  "nodev",
-					    "exec",	  "user",
-					    "users",	  "nouser",
-					    "owner",	  "group",
-					    "async",	  "silent",
-					    "loud",	  "strictatime",
-					    "nosymfollow"};
+	static const char words[] =
+		"defaults,default_permissions,nofail,_netdev,auto,noauto,"
+		"atime,noatime,relatime,norelatime,nodiratime,diratime,"
+		"lazytime,nolazytime,suid,nosuid,dev,nodev,exec,user,users,"
+		"nouser,owner,group,async,silent,loud,strictatime,nosymfollow";
 
-	for (size_t i = 0; i < KV_ARRAY_LEN(words); i++)
-		if (strcmp(word, words[i]) == 0)
-			return true;
-	return strncmp(word, "x-", 2) == 0 || strncmp(word, "X-", 2) == 0 ||
+	return (!strchr(word, ',') && has_word(words, word)) ||
+	       strncmp(word, "x-", 2) == 0 || strncmp(word, "X-", 2) == 0 ||
 	       strncmp(word, "comment=", 8) == 0 ||
 	       strncmp(word, "user=", 5) == 0;
 }
@@ -492,22 +490,6 @@ static int parse_word(struct parsing *p, const char *text, char **ret_why)
 	return 0;
 }
 
-static bool is_remount(const char *text)
-{
-	static const char word[] = "remount";
-	const char *at = text;
-
-	while ((at = strstr(at, word))) {
-		const char *end = at + strlen(word);
-
-		if ((at == text || at[-1] == ',') &&
-		    (*end == ',' || *end == '\0'))
-			return true;
-		at = end;
-	}
-	return false;
-}
-
 /* Parse options separated by commas; "\," is a comma within a value. */
 static int parse_words(struct parsing *p, const char *text, char **ret_why)
 {
@@ -518,7 +500,7 @@ static int parse_words(struct parsing *p, const char *text, char **ret_why)
 	if (!copy)
 		return -ENOMEM;
 	/* On a remount, mount(8) adds the options that the kernel knows of. */
-	if (is_remount(text)) {
+	if (has_word(text, "remount")) {
 		p->options.action = KV_REMOUNT;
 		p->sloppy = true;
 	}

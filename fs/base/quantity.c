@@ -8,30 +8,23 @@
  */
 #include "fs/base/quantity.h"
 
-/* Parse digits.  strtoull(3) would also take blanks, signs and any text after the
- * digits. */
+/* Parse digits; strtoull(3) would also take blanks and signs before them. */
 static int digits(const char *text, unsigned base, uint64_t *ret_number,
-		  const char **ret_rest)
+		  char **ret_rest)
 {
-	uint64_t n = 0;
-	const char *p = text;
-
-	for (; *p >= '0' && *p < (char)('0' + base); p++)
-		if (__builtin_mul_overflow(n, base, &n) ||
-		    __builtin_add_overflow(n, (uint64_t)(*p - '0'), &n))
-			return -ERANGE;
-	if (p == text)
+	if (*text < '0' || *text >= (char)('0' + base))
 		return -EINVAL;
-	*ret_number = n;
-	*ret_rest = p;
-	return 0;
+	errno = 0;
+	*ret_number = strtoull(text, ret_rest, (int)base);
+	return -errno;
 }
 
 int kv_quantity_parse(const char *text, struct kv_quantity *ret_quantity)
 {
 	struct kv_quantity q = {0};
 	static const char units[] = "KMGT";
-	const char *rest, *unit;
+	const char *unit;
+	char *rest;
 	int r, shift = 0;
 
 	r = digits(text, 10, &q.value, &rest);
@@ -73,7 +66,7 @@ int kv_number_parse(const char *text, unsigned base, uint64_t max,
 		    uint64_t *ret_number)
 {
 	uint64_t n;
-	const char *rest;
+	char *rest;
 	int r;
 
 	r = digits(text, base, &n, &rest);
