@@ -15,6 +15,8 @@
  *
  * LOCKING   none: the cache returns copies.
  */
+#include <stdio.h>
+
 #include "common/bytes.h"
 #include "fs/mount/parked.h"
 #include "fs/mount/open.h"
@@ -187,6 +189,44 @@ static int attr_fixed(const struct kv_mount *mount, uint64_t ino,
 	}
 }
 
+int kv_snapshots_target(struct kv_mount *mount, const struct kv_node *node,
+			char ret_target[KV_SNAPSHOT_TARGET_MAX])
+{
+	char name[KV_NAME_MAX + 1];
+	struct kv_pick pick;
+
+	if (kv_snapshot_read(mount->cache, node->value, node->position, &pick,
+			     1) != 1 ||
+	    pick.position != node->position)
+		return -ESTALE;
+	kv_key_name(&pick.key, name);
+	snprintf(ret_target, KV_SNAPSHOT_TARGET_MAX, "../../%.2s/%s", name,
+		 name);
+	return 0;
+}
+
+/* Change @st from the attributes of a directory of the space to those of a snapshot or
+ * of a link in one. */
+static int attr_snapshot(struct kv_mount *mount, const struct kv_node *node,
+			 struct stat *st)
+{
+	char target[KV_SNAPSHOT_TARGET_MAX];
+	struct kv_snapshot_info info;
+	int r;
+
+	if (kv_snapshot_stat(mount->cache, node->value, &info) < 0)
+		return -ESTALE;
+	kv_attr_times(st, info.mtime_ns, 0);
+	if (node->type == KV_NODE_SNAPSHOT)
+		return 0;
+	r = kv_snapshots_target(mount, node, target);
+	if (r < 0)
+		return r;
+	st->st_mode = S_IFLNK | 0777;
+	st->st_size = (off_t)strlen(target);
+	return 0;
+}
+
 static int attr_in_space(struct kv_mount *mount, const struct kv_node *node,
 			 struct stat *st)
 {
@@ -206,7 +246,7 @@ static int attr_in_space(struct kv_mount *mount, const struct kv_node *node,
 			      : info.mtime_ns,
 		      0);
 	if (node->type == KV_NODE_SNAPSHOT || node->type == KV_NODE_LINK)
-		return kv_snapshots_attr(mount, node, st);
+		return attr_snapshot(mount, node, st);
 	if (node->type != KV_NODE_LAYOUT)
 		return 0;
 	if (!info.layout)
@@ -280,6 +320,20 @@ int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 	if (ret_timeout)
 		*ret_timeout = timeout;
 	return r;
+}
+
+void kv_reply_entry(fuse_req_t req, int r, uint64_t ino)
+{
+	struct fuse_entry_param entry = {.ino = ino};
+
+	if (r == 0 && kv_attr_of(fuse_req_userdata(req), ino, &entry.attr,
+				 &entry.attr_timeout) < 0)
+		r = -ENOENT; /* the node is gone again */
+	entry.entry_timeout = kv_name_timeout(ino, entry.attr_timeout);
+	if (r < 0)
+		fuse_reply_err(req, -r);
+	else
+		fuse_reply_entry(req, &entry);
 }
 
 /* ---- setting ---- */

@@ -17,6 +17,7 @@
 #include "fs/mount/open.h"
 #include "fs/mount/parked.h"
 
+#define READ_PICKS 512u
 #define DOTS 2 /* "." and ".." have the offsets 1 and 2 */
 
 static int add(struct kv_handle *dir, uint64_t node)
@@ -45,6 +46,51 @@ static int list_space(struct kv_mount *mount, struct kv_space *space,
 			r = add(dir, node);
 	}
 	return r;
+}
+
+/* List a space's snapshots, or a snapshot. */
+static int list_snapshots(struct kv_mount *mount, struct kv_space *space,
+			  const struct kv_node *dir, uint64_t **ret_nodes,
+			  size_t *ret_n)
+{
+	_cleanup_(kv_freep) uint64_t *nodes = NULL;
+	_cleanup_(kv_freep) struct kv_pick *picks = NULL;
+	struct kv_snapshot_info info;
+	uint32_t from = 0;
+	size_t n = 0;
+	long got;
+	int r;
+
+	if (dir->type == KV_NODE_SNAPSHOTS) {
+		r = kv_snapshot_list(mount->cache, space, &nodes, &n);
+		if (r < 0)
+			return r;
+		for (size_t i = 0; i < n; i++)
+			nodes[i] = kv_node_of(KV_NODE_SNAPSHOT, nodes[i]);
+		*ret_nodes = kv_steal(nodes);
+		*ret_n = n;
+		return 0;
+	}
+	if (kv_snapshot_stat(mount->cache, dir->value, &info) < 0)
+		return -ESTALE;
+	nodes = malloc((info.blocks + 1) * sizeof(*nodes));
+	picks = malloc(READ_PICKS * sizeof(*picks));
+	if (!nodes || !picks)
+		return -ENOMEM;
+	do {
+		got = kv_snapshot_read(mount->cache, dir->value, from, picks,
+				       KV_MIN(READ_PICKS, info.blocks - n));
+		for (long i = 0; i < got; i++) {
+			nodes[n++] =
+				kv_node_of_link(dir->value, picks[i].position);
+			from = picks[i].position + 1;
+		}
+	} while (got > 0);
+	if (got < 0)
+		return -ESTALE;
+	*ret_nodes = kv_steal(nodes);
+	*ret_n = n;
+	return 0;
 }
 
 static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
@@ -95,8 +141,8 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 	if (node.type == KV_NODE_DELAYED || node.type == KV_NODE_DELAYED_LAYOUT)
 		return 0; /* the directory above .~tmp~ lists the contents */
 	if (node.type != KV_NODE_DIR)
-		return kv_snapshots_list(mount, space, &node, &dir->nodes,
-					 &dir->n);
+		return list_snapshots(mount, space, &node, &dir->nodes,
+				      &dir->n);
 	r = kv_dir_list(mount->cache, space, node.byte, &dir->nodes, &dir->n);
 	if (r < 0)
 		return r;
@@ -131,6 +177,7 @@ static int describe(struct kv_mount *mount, uint64_t ino, char *name,
 {
 	struct kv_node node = kv_node_decode(ino);
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
+	struct kv_snapshot_info snapshot = {0};
 	struct kv_block_info info;
 	int r;
 
@@ -152,8 +199,11 @@ static int describe(struct kv_mount *mount, uint64_t ino, char *name,
 		strcpy(name, ".layout");
 	} else if (node.type == KV_NODE_DIR) {
 		snprintf(name, 3, "%02x", node.byte);
-	} else if (node.type == KV_NODE_SNAPSHOT || node.type == KV_NODE_LINK) {
-		kv_snapshots_name(mount, &node, name);
+	} else if (node.type == KV_NODE_LINK) {
+		snprintf(name, KV_SPACE_NAME_MAX + 1, "%08u", node.position);
+	} else if (node.type == KV_NODE_SNAPSHOT) {
+		(void)kv_snapshot_stat(mount->cache, node.value, &snapshot);
+		strcpy(name, snapshot.name);
 	} else {
 		space = kv_space_by_id(mount->cache, node.space);
 		if (!space)

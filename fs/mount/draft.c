@@ -29,7 +29,7 @@
 
 #include "common/copy.h"
 #include "common/coverage.h"
-#include "fs/mount/draft.h"
+#include "fs/mount/upload.h"
 
 #define HEAD_MAX (KV_HEADER_MAX + KV_PAGE)
 #define HEAD_FIRST (64u << 10)

@@ -496,25 +496,18 @@ void kv_fs_create(fuse_req_t req, fuse_ino_t parent, const char *name,
 void kv_fs_mknod(fuse_req_t req, fuse_ino_t parent, const char *name,
 		 mode_t mode, dev_t rdev)
 {
-	struct kv_mount *mount = fuse_req_userdata(req);
-	struct fuse_entry_param entry = {0};
 	struct kv_upload *upload;
+	uint64_t ino = 0;
 	int r = -EPERM;
 
 	(void)rdev;
 	if (S_ISREG(mode))
 		r = create(req, parent, name, mode, O_EXCL, &upload);
-	if (r < 0) {
-		fuse_reply_err(req, -r);
-		return;
+	if (r == 0) {
+		ino = kv_node_of(KV_NODE_UPLOAD, upload->serial);
+		kv_upload_closed(upload, true);
 	}
-	entry.ino = kv_node_of(KV_NODE_UPLOAD, upload->serial);
-	kv_upload_closed(upload, true);
-	r = kv_attr_of(mount, entry.ino, &entry.attr, NULL);
-	if (r < 0)
-		fuse_reply_err(req, -r);
-	else
-		fuse_reply_entry(req, &entry);
+	kv_reply_entry(req, r, ino);
 }
 
 /* Valid replies: fuse_reply_write, fuse_reply_err, or none yet. */

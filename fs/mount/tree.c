@@ -29,6 +29,7 @@
 #include "fs/base/quantity.h"
 
 #define DELAYED ".~tmp~"
+#define POSITION_DIGITS 8
 #define HIDDEN_NS (UINT64_C(10) * 1000000000)
 
 /* ---- hidden layouts ---- */
@@ -154,10 +155,49 @@ static int find_in_space(fuse_req_t req, struct kv_space *space,
 	return *ret_node ? 0 : -ENOENT;
 }
 
-/* Find a block, and fill in its attributes. */
+static int parse_position(const char *name, uint32_t *ret_position)
+{
+	uint32_t position = 0;
+
+	for (int i = 0; i < POSITION_DIGITS; i++) {
+		if (name[i] < '0' || name[i] > '9')
+			return -ENOENT;
+		position = position * 10 + (uint32_t)(name[i] - '0');
+	}
+	if (name[POSITION_DIGITS] != '\0')
+		return -ENOENT;
+	*ret_position = position;
+	return 0;
+}
+
+/* Find @name in @parent, a space's .snapshots or a snapshot. */
+static int find_in_snapshots(struct kv_mount *mount, struct kv_space *space,
+			     const struct kv_node *parent, const char *name,
+			     uint64_t *ret_node)
+{
+	struct kv_snapshot_info info;
+	struct kv_pick pick;
+	uint32_t position;
+	int r;
+
+	if (parent->type == KV_NODE_SNAPSHOTS) {
+		r = kv_snapshot_find(mount->cache, space, name, &info);
+		if (r == 0)
+			*ret_node = kv_node_of(KV_NODE_SNAPSHOT, info.id);
+		return r;
+	}
+	if (parent->type != KV_NODE_SNAPSHOT ||
+	    parse_position(name, &position) < 0 ||
+	    kv_snapshot_read(mount->cache, parent->value, position, &pick, 1) !=
+		    1 ||
+	    pick.position != position)
+		return -ENOENT;
+	*ret_node = kv_node_of_link(parent->value, position);
+	return 0;
+}
+
 static int find_block(struct kv_mount *mount, struct kv_space *space,
-		      uint8_t byte, const char *name,
-		      struct fuse_entry_param *entry)
+		      uint8_t byte, const char *name, uint64_t *ret_node)
 {
 	struct kv_block_info info;
 	struct kv_key key;
@@ -166,16 +206,13 @@ static int find_block(struct kv_mount *mount, struct kv_space *space,
 	if (kv_key_parse(name, &key) < 0 || key.b[0] != byte)
 		return -ENOENT;
 	r = kv_block_stat_key(mount->cache, space, &key, &info);
-	if (r < 0)
-		return r;
-	kv_attr_block(&info, &entry->attr);
-	entry->ino = entry->attr.st_ino;
-	entry->attr_timeout = entry->entry_timeout = KV_TIMEOUT_BLOCK;
-	return 0;
+	if (r == 0)
+		*ret_node = kv_node_of(KV_NODE_BLOCK, info.id);
+	return r;
 }
 
 static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
-		  struct fuse_entry_param *entry)
+		  uint64_t *ret_node)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_node node = kv_node_decode(parent);
@@ -192,20 +229,20 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 	}
 	if (parent == KV_NODE_ROOT) {
 		if (strcmp(name, ".kvfs") == 0) {
-			entry->ino = KV_NODE_KVFS;
+			*ret_node = KV_NODE_KVFS;
 			return 0;
 		}
 		space = kv_space_find(mount->cache, name);
 		if (!space)
 			return -ENOENT;
-		entry->ino = kv_node_in(KV_NODE_SPACE,
-					kv_space_stat(mount->cache, space).id);
+		*ret_node = kv_node_in(KV_NODE_SPACE,
+				       kv_space_stat(mount->cache, space).id);
 		return 0;
 	}
 	if (parent == KV_NODE_KVFS)
-		return find_fixed(name, &entry->ino);
+		return find_fixed(name, ret_node);
 	if (parent == KV_NODE_TENANTS)
-		return find_tenant(name, &entry->ino);
+		return find_tenant(name, ret_node);
 	r = kv_attr_space(mount, &node, &space, &info);
 	if (r < 0)
 		return r;
@@ -213,48 +250,36 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 	if (r < 0)
 		return r;
 	if (node.type == KV_NODE_SPACE)
-		return find_in_space(req, space, &info, name, &entry->ino);
+		return find_in_space(req, space, &info, name, ret_node);
 	if (node.type == KV_NODE_DELAYED)
-		return find_block(mount, space, node.byte, name, entry);
+		return find_block(mount, space, node.byte, name, ret_node);
 	if (node.type == KV_NODE_DELAYED_LAYOUT) {
 		if (!info.layout || strcmp(name, ".layout") != 0)
 			return -ENOENT;
-		entry->ino = kv_node_in(KV_NODE_LAYOUT, info.id);
+		*ret_node = kv_node_in(KV_NODE_LAYOUT, info.id);
 		return 0;
 	}
 	if (node.type != KV_NODE_DIR)
-		return kv_snapshots_find(mount, space, &node, name,
-					 &entry->ino);
+		return find_in_snapshots(mount, space, &node, name, ret_node);
 	if (strcmp(name, DELAYED) == 0) {
-		entry->ino = kv_node_of_delayed(parent);
+		*ret_node = kv_node_of_delayed(parent);
 		return 0;
 	}
-	r = find_block(mount, space, node.byte, name, entry);
+	r = find_block(mount, space, node.byte, name, ret_node);
 	if (r == -ENOENT)
-		r = find_upload(req, space, name, &entry->ino);
+		r = find_upload(req, space, name, ret_node);
 	if (r == -EALREADY)
-		r = find_block(mount, space, node.byte, name, entry);
+		r = find_block(mount, space, node.byte, name, ret_node);
 	return r;
 }
 
 /* Valid replies: fuse_reply_entry, fuse_reply_err. */
 void kv_fs_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-	struct kv_mount *mount = fuse_req_userdata(req);
-	struct fuse_entry_param entry = {0};
-	int r;
+	uint64_t ino = 0;
+	int r = lookup(req, parent, name, &ino);
 
-	r = lookup(req, parent, name, &entry);
-	if (r == 0 && entry.attr.st_ino == 0) {
-		r = kv_attr_of(mount, entry.ino, &entry.attr,
-			       &entry.attr_timeout);
-		entry.entry_timeout =
-			kv_name_timeout(entry.ino, entry.attr_timeout);
-	}
-	if (r < 0)
-		fuse_reply_err(req, -r);
-	else
-		fuse_reply_entry(req, &entry);
+	kv_reply_entry(req, r, ino);
 }
 
 /* ---- mkdir ---- */
@@ -266,8 +291,8 @@ static void make(fuse_req_t req, const struct kv_change *asked)
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
 	const struct kv_node parent = kv_node_decode(asked->ino);
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	struct fuse_entry_param entry = {0};
 	struct kv_space_info info;
+	uint64_t ino = 0;
 	uint8_t byte;
 	int r = -EPERM;
 
@@ -280,9 +305,8 @@ static void make(fuse_req_t req, const struct kv_change *asked)
 				mount->cache, asked->name, ctx->uid, ctx->gid,
 				asked->flags & 07777 & ~mount->umask, &space);
 		if (r == 0)
-			entry.ino = kv_node_in(
-				KV_NODE_SPACE,
-				kv_space_stat(mount->cache, space).id);
+			ino = kv_node_in(KV_NODE_SPACE,
+					 kv_space_stat(mount->cache, space).id);
 	} else if (parent.type == KV_NODE_SPACE) {
 		r = kv_attr_space(mount, &parent, &space, &info);
 		if (r == 0)
@@ -292,16 +316,9 @@ static void make(fuse_req_t req, const struct kv_change *asked)
 		if (r == 0)
 			r = kv_dir_make(mount->cache, space, byte);
 		if (r == 0)
-			entry.ino = kv_dir_node(mount, space, info.id, byte);
+			ino = kv_dir_node(mount, space, info.id, byte);
 	}
-	if (r == 0)
-		r = kv_attr_of(mount, entry.ino, &entry.attr,
-			       &entry.attr_timeout);
-	entry.entry_timeout = entry.attr_timeout;
-	if (r < 0)
-		fuse_reply_err(req, -r);
-	else
-		fuse_reply_entry(req, &entry);
+	kv_reply_entry(req, r, ino);
 }
 
 /* Have a thread change the root directory.  The kernel locks the directory until the
@@ -359,6 +376,27 @@ static void remove_space(fuse_req_t req, const struct kv_change *asked)
 	fuse_reply_err(req, r == -ESTALE ? ENOENT : -r);
 }
 
+/* Drop an empty snapshot; or .snapshots itself, which exists again at once. */
+static int remove_snapshot(struct kv_mount *mount, struct kv_space *space,
+			   const struct kv_node *parent, const char *name)
+{
+	_cleanup_(kv_freep) uint64_t *ids = NULL;
+	struct kv_snapshot_info info;
+	size_t n;
+	int r;
+
+	if (parent->type == KV_NODE_SPACE) {
+		r = kv_snapshot_list(mount->cache, space, &ids, &n);
+		return r < 0 ? r : n > 0 ? -ENOTEMPTY : 0;
+	}
+	r = kv_snapshot_find(mount->cache, space, name, &info);
+	if (r < 0)
+		return r;
+	if (info.blocks > 0)
+		return -ENOTEMPTY;
+	return kv_snapshot_drop(mount->cache, info.id);
+}
+
 /* Valid replies: fuse_reply_err, or none yet. */
 void kv_fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
@@ -381,7 +419,7 @@ void kv_fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 		r = kv_permit(req, &info, W_OK | X_OK);
 	if (r == 0 && (node.type == KV_NODE_SNAPSHOTS ||
 		       strcmp(name, KV_SNAPSHOTS) == 0)) {
-		r = kv_snapshots_rmdir(mount, space, &node, name);
+		r = remove_snapshot(mount, space, &node, name);
 	} else if (r == 0 && strcmp(name, DELAYED) != 0) {
 		r = node.type == KV_NODE_DIR ? -EPERM
 		    : kv_dir_parse(name, &byte) < 0
@@ -569,6 +607,7 @@ void kv_fs_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_node node = kv_node_decode(parent);
 	_cleanup_(place_putp) struct place place = {0};
+	uint32_t position;
 	int r;
 
 	if (node.type == KV_NODE_SNAPSHOT) {
@@ -576,7 +615,10 @@ void kv_fs_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 		if (r == 0)
 			r = kv_permit(req, &place.info, W_OK | X_OK);
 		if (r == 0)
-			r = kv_snapshots_unlink(mount, &node, name);
+			r = parse_position(name, &position);
+		if (r == 0)
+			r = kv_snapshot_unlink(mount->cache, node.value,
+					       position);
 	} else {
 		r = find_place(req, parent, name, &place);
 		/* Removing a name in .~tmp~ does not remove the block. */
