@@ -23,9 +23,7 @@
  *   (4) A client is on its user's `ready` if and only if its is_ready is set.
  *   (5) A user with a client on `ready`, or a request on `finished`, takes turns.
  *   (6) Messages leave in the order of kv_send_queue_send.
- *   (7) A key is in a table of reservations at most once: the cache gives a second fill
- *       for the key only when the first has ended.
- *   (8) ids[] of kv_segments ascends strictly.
+ *   (7) ids[] of kv_segments ascends strictly.
  *
  * LOCKING   none: control thread only.
  */
@@ -34,7 +32,6 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <xxhash.h>
 
 #include "common/array.h"
 #include "common/bytes.h"
@@ -45,7 +42,6 @@
 #define SO_PEERPIDFD 77
 #endif
 
-#define SETS_MAX 16
 #define TURN_NS 250000 /* tens of messages */
 
 /* ---- messages that wait to be sent ---- */
@@ -150,102 +146,6 @@ int kv_send_queue_drain(struct kv_send_queue *box, int socket)
 	return 1;
 }
 
-/* ---- reservations ---- */
-
-struct kv_reservation_entry {
-	struct kv_reservation_entry *next;
-	struct kv_reservation what;
-	uint32_t space;
-	struct kv_key key;
-};
-
-/* Return the bucket of @key.  A seeded hash keeps clients from choosing their
- * buckets to slow down others. */
-static struct kv_reservation_entry **bucket(struct kv_reservations *table,
-					    const struct kv_key *key)
-{
-	uint64_t h = XXH3_64bits_withSeed(key->b, sizeof(key->b), table->seed);
-
-	return &table->buckets[h % KV_ARRAY_LEN(table->buckets)];
-}
-
-int kv_reservations_add(struct kv_reservations *table, uint32_t space,
-			const struct kv_key *key,
-			const struct kv_reservation *what)
-{
-	struct kv_reservation_entry **at = bucket(table, key), *r;
-
-	if (kv_account_charge(table->account, KV_FINITE_RESERVATIONS, 1) < 0)
-		return -ENOLCK;
-	r = malloc(sizeof(*r));
-	if (!r) {
-		kv_account_credit(table->account, KV_FINITE_RESERVATIONS, 1);
-		return -ENOMEM;
-	}
-	*r = (struct kv_reservation_entry){
-		.next = *at, .what = *what, .space = space, .key = *key};
-	*at = r;
-	table->n++;
-	table->holds += what->hold;
-	return 0;
-}
-
-/* Return the link to the reservation of @key, or to the NULL at the end of its
- * bucket. */
-static struct kv_reservation_entry **
-link_to(struct kv_reservations *table, uint32_t space, const struct kv_key *key)
-{
-	struct kv_reservation_entry **at = bucket(table, key);
-
-	while (*at &&
-	       ((*at)->space != space || !kv_key_equal(&(*at)->key, key)))
-		at = &(*at)->next;
-	return at;
-}
-
-const struct kv_reservation *kv_reservations_find(struct kv_reservations *table,
-						  uint32_t space,
-						  const struct kv_key *key)
-{
-	struct kv_reservation_entry *r = *link_to(table, space, key);
-
-	return r ? &r->what : NULL;
-}
-
-struct kv_reservation kv_reservations_take(struct kv_reservations *table,
-					   uint32_t space,
-					   const struct kv_key *key)
-{
-	struct kv_reservation_entry **at = link_to(table, space, key), *r = *at;
-	struct kv_reservation what = r->what;
-
-	*at = r->next;
-	free(r);
-	kv_account_credit(table->account, KV_FINITE_RESERVATIONS, 1);
-	table->n--;
-	table->holds -= what.hold;
-	return what;
-}
-
-size_t kv_reservations_drop(struct kv_reservations *table,
-			    struct kv_cache *cache)
-{
-	size_t n = table->n;
-
-	for (size_t i = 0; i < KV_ARRAY_LEN(table->buckets); i++) {
-		for (struct kv_reservation_entry *r = table->buckets[i], *next;
-		     r; r = next) {
-			next = r->next;
-			kv_fill_drop(cache, r->what.fill);
-			free(r);
-		}
-		table->buckets[i] = NULL;
-	}
-	kv_account_credit(table->account, KV_FINITE_RESERVATIONS, n);
-	table->n = table->holds = 0;
-	return n;
-}
-
 /* ---- segments ---- */
 
 /* Return the index of the first id that is not below @id. */
@@ -263,14 +163,14 @@ static size_t place(const struct kv_segments *set, uint32_t id)
 	return low;
 }
 
-bool kv_segments_has(const struct kv_segments *set, uint32_t id)
+static bool segments_has(const struct kv_segments *set, uint32_t id)
 {
 	size_t i = place(set, id);
 
 	return i < set->n && set->ids[i] == id;
 }
 
-int kv_segments_add(struct kv_segments *set, uint32_t id)
+static int segments_add(struct kv_segments *set, uint32_t id)
 {
 	size_t i = place(set, id);
 
@@ -293,94 +193,13 @@ bool kv_segments_remove(struct kv_segments *set, uint32_t id)
 	return true;
 }
 
-void kv_segments_return(struct kv_segments *set, struct kv_cache *cache,
-			uint32_t uid)
+static void segments_return(struct kv_segments *set, struct kv_cache *cache,
+			    uint32_t uid)
 {
 	for (size_t i = 0; i < set->n; i++)
 		kv_segment_returned(cache, set->ids[i], uid);
 	free(set->ids);
 	*set = (struct kv_segments){0};
-}
-
-/* ---- picks for snapshots ---- */
-
-static struct kv_set **set_find(struct kv_sets *sets, uint64_t id)
-{
-	struct kv_set **link = &sets->first;
-
-	while (*link && (*link)->id != id)
-		link = &(*link)->next;
-	return link;
-}
-
-int kv_sets_add(struct kv_sets *sets, uint64_t id, const struct kv_pick *picks,
-		size_t n)
-{
-	struct kv_set *set = *set_find(sets, id);
-	size_t room, bytes;
-	int r;
-
-	if (sets->picks + n > KV_SNAPSHOT_BLOCKS)
-		return -ENOSPC;
-	if (!set) {
-		if (sets->n >= SETS_MAX)
-			return -ENOSPC;
-		set = calloc(1, sizeof(*set));
-		if (!set)
-			return -ENOMEM;
-		set->id = id;
-		set->account = kv_account_hold(sets->account);
-		set->next = sets->first;
-		sets->first = set;
-		sets->n++;
-	}
-	if (set->n + n > set->room) {
-		room = KV_MAX(set->n + n, 2 * set->room);
-		bytes = (room - set->room) * sizeof(*set->picks);
-		r = kv_account_charge(set->account, KV_FINITE_MEMORY, bytes);
-		if (r < 0)
-			return r;
-		r = kv_array_resize(&set->picks, room, sizeof(*set->picks));
-		if (r < 0) {
-			kv_account_credit(set->account, KV_FINITE_MEMORY,
-					  bytes);
-			return r;
-		}
-		set->room = room;
-	}
-	memcpy(set->picks + set->n, picks, n * sizeof(*picks));
-	set->n += n;
-	sets->picks += n;
-	return 0;
-}
-
-struct kv_set *kv_sets_take(struct kv_sets *sets, uint64_t id)
-{
-	struct kv_set **link = set_find(sets, id), *set = *link;
-
-	if (!set)
-		return NULL;
-	*link = set->next;
-	sets->n--;
-	sets->picks -= set->n;
-	return set;
-}
-
-void kv_set_free(struct kv_set *set)
-{
-	if (!set)
-		return;
-	kv_account_credit(set->account, KV_FINITE_MEMORY,
-			  set->room * sizeof(*set->picks));
-	kv_account_put(set->account);
-	free(set->picks);
-	free(set);
-}
-
-void kv_sets_drop(struct kv_sets *sets)
-{
-	while (sets->first)
-		kv_set_free(kv_sets_take(sets, sets->first->id));
 }
 
 /* ---- users ---- */
@@ -606,7 +425,6 @@ int kv_client_new(struct kv_server *server, int socket,
 	}
 	client->user = kv_user_get(server, client->caller.uid);
 	client->reservations.account = client->account;
-	client->sets.account = client->account;
 	kv_send_queue_init(&client->send_queue, client->account);
 	r = watch(client, EPOLL_CTL_ADD, EPOLLIN);
 	if (r < 0) {
@@ -639,7 +457,7 @@ static void forget_unread(struct kv_client *client)
 	client->offers = false;
 	server->tally.dropped_reservations +=
 		kv_reservations_drop(&client->reservations, server->cache);
-	kv_sets_drop(&client->sets);
+	kv_sets_drop(client);
 	kv_client_memory_put(kv_steal(client->staging));
 	while (!TAILQ_EMPTY(&client->lents))
 		kv_lent_drop(client, TAILQ_FIRST(&client->lents));
@@ -656,8 +474,7 @@ void kv_client_end(struct kv_client *client)
 	client->ended = true;
 	forget_unread(client);
 	kv_requests_release(client);
-	kv_segments_return(&client->segments, server->cache,
-			   client->caller.uid);
+	segments_return(&client->segments, server->cache, client->caller.uid);
 	if (client->registers)
 		kv_registrant_remove(server->cache, client->caller.uid);
 	kv_gate_forget(&client->gate);
@@ -788,12 +605,12 @@ int kv_client_give_segment(struct kv_client *client, uint32_t id)
 	uint64_t bytes;
 	int fd, r;
 
-	if (kv_segments_has(&client->segments, id))
+	if (segments_has(&client->segments, id))
 		return 0;
 	r = kv_segment_give(cache, id, client->caller.uid, &fd, &bytes);
 	if (r < 0)
 		return r;
-	r = kv_segments_add(&client->segments, id);
+	r = segments_add(&client->segments, id);
 	if (r < 0) {
 		kv_segment_returned(cache, id, client->caller.uid);
 		return r;
@@ -804,7 +621,7 @@ int kv_client_give_segment(struct kv_client *client, uint32_t id)
 
 void kv_client_retire(struct kv_client *client, uint32_t id)
 {
-	if (kv_segments_has(&client->segments, id))
+	if (segments_has(&client->segments, id))
 		send_segment(client, WIRE_RETIRE, id, 0, -1);
 }
 

@@ -31,6 +31,8 @@
  *   (5) Every byte of every page of a stride lies in the lent memory.
  *   (6) No message of the client is read before its offer has ended: the next message
  *       may save from the offered memory.
+ *   (7) A key is in a table of reservations at most once: the cache gives a second fill
+ *       for the key only when the first has ended.
  *
  * LOCKING   control thread only, except the items[] of a pending saving, each of which
  *           one worker uses; the worker that takes `left` to 0 posts the saving's mail.
@@ -40,6 +42,7 @@
  *           fixed after new.
  */
 #include <poll.h>
+#include <xxhash.h>
 
 #include "fs/control/server.h"
 
@@ -434,6 +437,96 @@ static int saving_new(struct kv_client *client,
 	return 0;
 }
 
+/* ---- the table of reservations ---- */
+
+struct kv_reservation_entry {
+	struct kv_reservation_entry *next;
+	struct kv_reservation what;
+	uint32_t space;
+	struct kv_key key;
+};
+
+/* Return the bucket of @key.  A seeded hash keeps clients from choosing their
+ * buckets to slow down others. */
+static struct kv_reservation_entry **bucket(struct kv_reservations *table,
+					    const struct kv_key *key)
+{
+	uint64_t h = XXH3_64bits_withSeed(key->b, sizeof(key->b), table->seed);
+
+	return &table->buckets[h % KV_ARRAY_LEN(table->buckets)];
+}
+
+/* Add @what as the reservation of @key in the space @space, which may be removed later.
+ * Returns 0, -ENOLCK beyond the user's share, or -ENOMEM. */
+static int add_reservation(struct kv_reservations *table, uint32_t space,
+			   const struct kv_key *key,
+			   const struct kv_reservation *what)
+{
+	struct kv_reservation_entry **at = bucket(table, key), *r;
+
+	if (kv_account_charge(table->account, KV_FINITE_RESERVATIONS, 1) < 0)
+		return -ENOLCK;
+	r = malloc(sizeof(*r));
+	if (!r) {
+		kv_account_credit(table->account, KV_FINITE_RESERVATIONS, 1);
+		return -ENOMEM;
+	}
+	*r = (struct kv_reservation_entry){
+		.next = *at, .what = *what, .space = space, .key = *key};
+	*at = r;
+	table->n++;
+	table->holds += what->hold;
+	return 0;
+}
+
+/* Return the link to the reservation of @key, or to the NULL at the end of its
+ * bucket. */
+static struct kv_reservation_entry **
+link_to(struct kv_reservations *table, uint32_t space, const struct kv_key *key)
+{
+	struct kv_reservation_entry **at = bucket(table, key);
+
+	while (*at &&
+	       ((*at)->space != space || !kv_key_equal(&(*at)->key, key)))
+		at = &(*at)->next;
+	return at;
+}
+
+/* Remove and return the reservation of @key, which must be in the table. */
+static struct kv_reservation take_reservation(struct kv_reservations *table,
+					      uint32_t space,
+					      const struct kv_key *key)
+{
+	struct kv_reservation_entry **at = link_to(table, space, key), *r = *at;
+	struct kv_reservation what = r->what;
+
+	*at = r->next;
+	free(r);
+	kv_account_credit(table->account, KV_FINITE_RESERVATIONS, 1);
+	table->n--;
+	table->holds -= what.hold;
+	return what;
+}
+
+size_t kv_reservations_drop(struct kv_reservations *table,
+			    struct kv_cache *cache)
+{
+	size_t n = table->n;
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(table->buckets); i++) {
+		for (struct kv_reservation_entry *r = table->buckets[i], *next;
+		     r; r = next) {
+			next = r->next;
+			kv_fill_drop(cache, r->what.fill);
+			free(r);
+		}
+		table->buckets[i] = NULL;
+	}
+	kv_account_credit(table->account, KV_FINITE_RESERVATIONS, n);
+	table->n = table->holds = 0;
+	return n;
+}
+
 /* ---- reservations ---- */
 
 /* Begin a block in the space of @layout with the @flags of a RESERVE. */
@@ -475,8 +568,8 @@ int kv_request_reserve(struct kv_client *client, const struct kv_message *m)
 			r = begin_fill(client, header->flags, m->space,
 				       m->info.layout, &key, &reservation.fill);
 		if (r == 0)
-			r = kv_reservations_add(&client->reservations,
-						m->info.id, &key, &reservation);
+			r = add_reservation(&client->reservations, m->info.id,
+					    &key, &reservation);
 		if (r < 0 && reservation.fill)
 			kv_fill_drop(client->server->cache, reservation.fill);
 		statuses[i].status = r;
@@ -489,9 +582,8 @@ int kv_request_reserve(struct kv_client *client, const struct kv_message *m)
 static void drop_reservation(struct kv_client *client, uint32_t space,
 			     const struct kv_key *key)
 {
-	kv_fill_drop(
-		client->server->cache,
-		kv_reservations_take(&client->reservations, space, key).fill);
+	kv_fill_drop(client->server->cache,
+		     take_reservation(&client->reservations, space, key).fill);
 }
 
 int kv_request_drop(struct kv_client *client, const struct kv_message *m)
@@ -499,13 +591,14 @@ int kv_request_drop(struct kv_client *client, const struct kv_message *m)
 	struct kv_server *server = client->server;
 	struct wire_status *statuses = kv_reply_items(server);
 	uint32_t n = m->header->count, space = m->header->space;
-	const struct kv_reservation *there;
+	const struct kv_reservation_entry *there;
 
 	for (uint32_t i = 0; i < n; i++) {
 		statuses[i].status = -ENOENT;
-		there = kv_reservations_find(&client->reservations, space,
-					     &server->keys[i]);
-		if (!there || (m->header->arg && m->header->arg != there->tag))
+		there = *link_to(&client->reservations, space,
+				 &server->keys[i]);
+		if (!there ||
+		    (m->header->arg && m->header->arg != there->what.tag))
 			continue;
 		statuses[i].status = 0;
 		drop_reservation(client, space, &server->keys[i]);
@@ -547,14 +640,13 @@ static int set_ids(const struct saving *saving, uint64_t at,
 	return 0;
 }
 
-/* Return the client's reservation for @wire, or NULL. */
-static const struct kv_reservation *
-find_reservation(struct kv_client *client, uint32_t space,
-		 const struct wire_save *wire, struct kv_key *ret_key)
+/* Return true if the client has a reservation for @wire. */
+static bool has_reservation(struct kv_client *client, uint32_t space,
+			    const struct wire_save *wire,
+			    struct kv_key *ret_key)
 {
-	if (kv_wire_key(wire->key, wire->len, ret_key) < 0)
-		return NULL;
-	return kv_reservations_find(&client->reservations, space, ret_key);
+	return kv_wire_key(wire->key, wire->len, ret_key) == 0 &&
+	       *link_to(&client->reservations, space, ret_key);
 }
 
 static void prepare(struct saving *saving, const struct wire_save *wire,
@@ -566,12 +658,12 @@ static void prepare(struct saving *saving, const struct wire_save *wire,
 	struct kv_reservation reservation;
 	int r;
 
-	if (!find_reservation(client, space, wire, &item->key)) {
+	if (!has_reservation(client, space, wire, &item->key)) {
 		item->status = -ENOENT;
 		return;
 	}
 	reservation =
-		kv_reservations_take(&client->reservations, space, &item->key);
+		take_reservation(&client->reservations, space, &item->key);
 	item->hold = reservation.hold;
 	item->from = wire->offset;
 	r = set_meta(saving, wire, item);
@@ -599,7 +691,7 @@ static void give_up(struct kv_client *client, const struct kv_message *m,
 
 	for (uint32_t i = 0; i < n; i++) {
 		statuses[i].status = -ENOENT;
-		if (!find_reservation(client, space, &wire[i], &key))
+		if (!has_reservation(client, space, &wire[i], &key))
 			continue;
 		statuses[i].status = status;
 		drop_reservation(client, space, &key);

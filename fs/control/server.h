@@ -244,20 +244,6 @@ struct kv_reservations {
 	struct kv_account *account; /* the client's; borrowed */
 };
 
-/* Add @what as the reservation of @key in the space @space, which may be removed later.
- * Returns 0, -ENOLCK beyond the user's share, or -ENOMEM; on an error the caller keeps the
- * reservation. */
-int kv_reservations_add(struct kv_reservations *table, uint32_t space,
-			const struct kv_key *key,
-			const struct kv_reservation *what);
-/* Return the reservation of @key, valid until it is taken or dropped, or NULL. */
-const struct kv_reservation *kv_reservations_find(struct kv_reservations *table,
-						  uint32_t space,
-						  const struct kv_key *key);
-/* Remove and return the reservation of @key, which must be in the table. */
-struct kv_reservation kv_reservations_take(struct kv_reservations *table,
-					   uint32_t space,
-					   const struct kv_key *key);
 /* Drop all reservations and return their number. */
 size_t kv_reservations_drop(struct kv_reservations *table,
 			    struct kv_cache *cache);
@@ -268,39 +254,15 @@ struct kv_segments {
 	size_t n, room;
 };
 
-bool kv_segments_has(const struct kv_segments *set, uint32_t id);
-int kv_segments_add(struct kv_segments *set, uint32_t id); /* -ENOMEM */
 /* Remove @id.  Returns false if @id is not in the set. */
 bool kv_segments_remove(struct kv_segments *set, uint32_t id);
-/* Give all segments of a client of the user @uid back to the cache. */
-void kv_segments_return(struct kv_segments *set, struct kv_cache *cache,
-			uint32_t uid);
-
-/* The blocks that a client has picked for one snapshot. */
-struct kv_set {
-	uint64_t id;
-	struct kv_pick *picks;
-	size_t n, room;
-	struct kv_account *account; /* held; charged with the room for picks */
-	struct kv_set *next;
-};
-
+/* Sets of blocks that a client has picked, each for one snapshot. */
 struct kv_sets {
 	struct kv_set *first;
 	size_t n, picks; /* number of sets, and of picks in all sets */
-	struct kv_account *account; /* the client's; borrowed */
 };
 
-/* Add picks to the set @id, and make the set if it does not exist.  Returns 0, or:
- *   -ENOSPC  more picks than a snapshot may have, or too many sets
- *   -ENOLCK  beyond the user's share
- *   -ENOMEM */
-int kv_sets_add(struct kv_sets *sets, uint64_t id, const struct kv_pick *picks,
-		size_t n);
-/* Remove and return the set @id; NULL if there is no such set. */
-struct kv_set *kv_sets_take(struct kv_sets *sets, uint64_t id);
-void kv_set_free(struct kv_set *set); /* takes NULL */
-void kv_sets_drop(struct kv_sets *sets);
+void kv_sets_drop(struct kv_client *client);
 
 /* ---- the client ---- */
 

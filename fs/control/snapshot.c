@@ -11,7 +11,17 @@
  *
  * LOCKING   none: a request belongs to one thread at a time.
  */
+#include "common/array.h"
 #include "fs/control/server.h"
+
+#define SETS_MAX 16
+
+struct kv_set {
+	uint64_t id;
+	struct kv_pick *picks; /* charged to the client's user */
+	size_t n, room;
+	struct kv_set *next;
+};
 
 struct change {
 	struct kv_request request; /* first */
@@ -19,6 +29,86 @@ struct change {
 	size_t missing;
 	char name[KV_SPACE_NAME_MAX + 1];
 };
+
+/* ---- sets of picks ---- */
+
+static struct kv_set **find_set(struct kv_sets *sets, uint64_t id)
+{
+	struct kv_set **link = &sets->first;
+
+	while (*link && (*link)->id != id)
+		link = &(*link)->next;
+	return link;
+}
+
+/* Remove and return the set @id; NULL if there is no such set. */
+static struct kv_set *take_set(struct kv_sets *sets, uint64_t id)
+{
+	struct kv_set **link = find_set(sets, id), *set = *link;
+
+	if (!set)
+		return NULL;
+	*link = set->next;
+	sets->n--;
+	sets->picks -= set->n;
+	return set;
+}
+
+static void free_set(struct kv_set *set, struct kv_account *account)
+{
+	if (!set)
+		return;
+	kv_account_credit(account, KV_FINITE_MEMORY,
+			  set->n * sizeof(*set->picks));
+	free(set->picks);
+	free(set);
+}
+
+void kv_sets_drop(struct kv_client *client)
+{
+	struct kv_sets *sets = &client->sets;
+
+	while (sets->first)
+		free_set(take_set(sets, sets->first->id), client->account);
+}
+
+/* Add picks to the set @id, and make the set if it does not exist.  Returns 0, or:
+ *   -ENOSPC  more picks than a snapshot may have, or too many sets
+ *   -ENOLCK  beyond the user's share
+ *   -ENOMEM */
+static int add_picks(struct kv_client *client, uint64_t id,
+		     const struct kv_pick *picks, size_t n)
+{
+	const size_t bytes = n * sizeof(*picks);
+	struct kv_sets *sets = &client->sets;
+	struct kv_set *set = *find_set(sets, id);
+	int r;
+
+	if (sets->picks + n > KV_SNAPSHOT_BLOCKS ||
+	    (!set && sets->n >= SETS_MAX))
+		return -ENOSPC;
+	if (!set) {
+		set = calloc(1, sizeof(*set));
+		if (!set)
+			return -ENOMEM;
+		set->id = id;
+		set->next = sets->first;
+		sets->first = set;
+		sets->n++;
+	}
+	r = kv_account_charge(client->account, KV_FINITE_MEMORY, bytes);
+	if (r < 0)
+		return r;
+	r = kv_array_reserve(&set->picks, &set->room, set->n + n);
+	if (r < 0) {
+		kv_account_credit(client->account, KV_FINITE_MEMORY, bytes);
+		return r;
+	}
+	memcpy(set->picks + set->n, picks, bytes);
+	set->n += n;
+	sets->picks += n;
+	return 0;
+}
 
 int kv_request_pick(struct kv_client *client, const struct kv_message *m)
 {
@@ -32,9 +122,10 @@ int kv_request_pick(struct kv_client *client, const struct kv_message *m)
 			return -EPROTO;
 		picks[i].position = wire[i].position;
 	}
-	r = kv_sets_add(&client->sets, m->header->arg, picks, n);
-	kv_reply(client, m->header, r, 0, 0);
-	return 0;
+	r = add_picks(client, m->header->arg, picks, n);
+	if (r == 0)
+		kv_reply(client, m->header, 0, 0, 0);
+	return r;
 }
 
 /* Copy the name of a snapshot.  Returns 0, or -EINVAL if @text cannot be a name. */
@@ -76,7 +167,7 @@ static int change_finish(struct kv_request *request)
 
 static void change_fini(struct kv_wait *wait)
 {
-	kv_set_free(((struct change *)wait)->set);
+	free_set(((struct change *)wait)->set, wait->account);
 }
 
 static const struct kv_request_kind kind = {
@@ -105,7 +196,7 @@ int kv_request_snapshot(struct kv_client *client, const struct kv_message *m)
 {
 	const struct wire_snapshot *wire = m->items;
 	struct wire_snapshot *reply = kv_reply_items(client->server);
-	struct kv_set *set = kv_sets_take(&client->sets, wire->id);
+	struct kv_set *set = take_set(&client->sets, wire->id);
 	struct kv_message with = *m;
 	int r = -ESTALE;
 
@@ -117,7 +208,7 @@ int kv_request_snapshot(struct kv_client *client, const struct kv_message *m)
 	kv_space_put(with.space);
 	if (r == 0)
 		return 0;
-	kv_set_free(set);
+	free_set(set, client->account);
 	*reply = (struct wire_snapshot){.blocks = wire->blocks};
 	kv_reply(client, m->header, r, 0, sizeof(*reply));
 	return 0;
