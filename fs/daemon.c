@@ -28,7 +28,7 @@ static void on_gone(void *arg, uint64_t id)
 {
 	struct kv_daemon *daemon = arg;
 
-	kv_notify_gone(daemon->mount->notify, id);
+	kv_notify_node(daemon->mount->notify, kv_node_of(KV_NODE_BLOCK, id));
 }
 
 /* Report the wait on standard error, which is still the user's during the start. */

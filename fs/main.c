@@ -26,9 +26,8 @@
 #include "common/bytes.h"
 #include "common/thread.h"
 #include "fs/control/gate.h"
-#include "fs/health.h"
 #include "fs/mountpoint.h"
-#include "fs/session.h"
+#include "fs/daemon.h"
 
 #define OOM_SCORE_MAX 900u /* 1000 is never */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mountpoint.h - the directory to mount on, and umount.kvfs, the helper of umount(8).
+ * mountpoint.h - the directory to mount on, umount.kvfs, the helper of umount(8), and
+ * `kvfs --health`.
  *
  * The kernel tells a FUSE server of its end when the mount is already gone, and
  * umount(2) does not wait.  So umount.kvfs makes the spaces durable, unmounts, and
@@ -45,5 +46,12 @@ void kv_umount_announce(const char *store, const char *path);
 bool kv_umount_called(const char *name);
 /* Run umount.kvfs.  Returns the exit status of umount(8): 0, 1 usage, 32 failed. */
 int kv_umount_main(int argc, char **argv);
+
+/* Run `kvfs --health` with MOUNTPOINT or SOCKET in argv[0], and the time limit in
+ * seconds in argv[1] if @argc is 2.  Prints one line and returns the exit status:
+ *   0  the daemon answers and its SSD works
+ *   1  the daemon does not answer, or the command line is wrong
+ *   3  the daemon answers, but its SSD does not work */
+int kv_health_main(int argc, char **argv);
 
 #endif

@@ -42,7 +42,7 @@
 #include "fs/base/workers.h"
 #include "fs/mount/open.h"
 #include "fs/mount/parked.h"
-#include "fs/session.h"
+#include "fs/daemon.h"
 #include "fs/mountpoint.h"
 
 #define READAHEAD (1u << 20)

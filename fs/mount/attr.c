@@ -114,7 +114,7 @@ struct timespec kv_attr_time(int64_t ns)
 	return t;
 }
 
-void kv_attr_times(struct stat *st, int64_t mtime_ns, int64_t atime_ns)
+static void attr_times(struct stat *st, int64_t mtime_ns, int64_t atime_ns)
 {
 	st->st_mtim = st->st_ctim = kv_attr_time(mtime_ns);
 	st->st_atim = kv_attr_time(KV_MAX(atime_ns, mtime_ns));
@@ -157,7 +157,7 @@ void kv_attr_block(const struct kv_block_info *info, struct stat *ret_attr)
 		.st_blksize = BLOCK_IO_BYTES,
 		.st_blocks = (blkcnt_t)KV_MAX(info->held / 512, 1),
 	};
-	kv_attr_times(ret_attr, info->mtime_ns, info->atime_ns);
+	attr_times(ret_attr, info->mtime_ns, info->atime_ns);
 }
 
 static int attr_fixed(const struct kv_mount *mount, uint64_t ino,
@@ -165,7 +165,7 @@ static int attr_fixed(const struct kv_mount *mount, uint64_t ino,
 {
 	st->st_uid = mount->rules->uid;
 	st->st_gid = mount->rules->gid;
-	kv_attr_times(st, mount->started_ns, 0);
+	attr_times(st, mount->started_ns, 0);
 	switch (ino) {
 	case KV_NODE_ROOT:
 		st->st_mode = S_IFDIR | mount->rules->mode;
@@ -216,7 +216,7 @@ static int attr_snapshot(struct kv_mount *mount, const struct kv_node *node,
 
 	if (kv_snapshot_stat(mount->cache, node->value, &info) < 0)
 		return -ESTALE;
-	kv_attr_times(st, info.mtime_ns, 0);
+	attr_times(st, info.mtime_ns, 0);
 	if (node->type == KV_NODE_SNAPSHOT)
 		return 0;
 	r = kv_snapshots_target(mount, node, target);
@@ -240,11 +240,11 @@ static int attr_in_space(struct kv_mount *mount, const struct kv_node *node,
 	st->st_mode = S_IFDIR | info.mode;
 	st->st_uid = info.uid;
 	st->st_gid = info.gid;
-	kv_attr_times(st,
-		      node->type == KV_NODE_DIR
-			      ? kv_dir_mtime(mount->cache, space, node->byte)
-			      : info.mtime_ns,
-		      0);
+	attr_times(st,
+		   node->type == KV_NODE_DIR
+			   ? kv_dir_mtime(mount->cache, space, node->byte)
+			   : info.mtime_ns,
+		   0);
 	if (node->type == KV_NODE_SNAPSHOT || node->type == KV_NODE_LINK)
 		return attr_snapshot(mount, node, st);
 	if (node->type != KV_NODE_LAYOUT)
@@ -285,7 +285,7 @@ int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 		ret_attr->st_mode = S_IFREG | 0644;
 		ret_attr->st_uid = geteuid();
 		ret_attr->st_gid = getegid();
-		kv_attr_times(ret_attr, mount->started_ns, 0);
+		attr_times(ret_attr, mount->started_ns, 0);
 		break;
 	case KV_NODE_BLOCK:
 		if (kv_block_stat_id(mount->cache, node.value, &info) < 0)
@@ -396,7 +396,8 @@ static int set_space(fuse_req_t req, const struct kv_node *node,
 		return r;
 	if (uid != info.uid || gid != info.gid || mode != info.mode) {
 		r = kv_space_chown(mount->cache, space, uid, gid, mode);
-		kv_notify_space(mount->notify, space);
+		kv_notify_node(mount->notify,
+			       kv_node_in(KV_NODE_SPACE, info.id));
 	}
 	if (r == 0 && mtime_ns != 0)
 		r = kv_space_set_mtime(mount->cache, space, mtime_ns);

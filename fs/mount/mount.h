@@ -167,7 +167,6 @@ int kv_attr_space(struct kv_mount *mount, const struct kv_node *node,
 		  struct kv_space **ret_space, struct kv_space_info *ret_info);
 
 struct timespec kv_attr_time(int64_t ns);
-void kv_attr_times(struct stat *st, int64_t mtime_ns, int64_t atime_ns);
 
 #define KV_TIMEOUT_SPACE 1.0
 #define KV_TIMEOUT_BLOCK 1.0  /* seconds; blocks and two-digit directories */
@@ -235,12 +234,11 @@ int kv_notify_start(struct kv_notify *notify, struct fuse_session *session);
 /* Stop the thread, if it runs; later notices are dropped. */
 void kv_notify_stop(struct kv_notify *notify);
 
-/* Tell the kernel that the block @id is gone.  Never blocks.  When there are too many,
- * notices are dropped, and the kernel itself forgets the attributes after a second. */
-void kv_notify_gone(struct kv_notify *notify, uint64_t id);
-
-/* Tell the kernel that owner or mode of the space, its directories and blocks
- * have changed. */
-void kv_notify_space(struct kv_notify *notify, struct kv_space *space);
+/*
+ * Tell the kernel that the block @node is gone, or that owner or mode of the space @node,
+ * of its directories and blocks have changed.  Never blocks.  When there are too many,
+ * notices are dropped, and the kernel itself forgets the attributes after a second.
+ */
+void kv_notify_node(struct kv_notify *notify, uint64_t node);
 
 #endif

@@ -2,19 +2,18 @@
 /*
  * notify.c - tell the kernel which attributes it must forget.
  *
- * OWNS      the queues, and the thread from start to stop.
+ * OWNS      the queue, and the thread from start to stop.
  *
  * INVARIANTS
  *   (1) Notices before start or after stop are dropped: no kernel has cached these
  *       attributes, or will ask for them.
  *
- * LOCKING   notify->lock guards the queues, and is not held over calls of the kernel.
+ * LOCKING   notify->lock guards the queue, and is not held over calls of the kernel.
  */
 #include "common/thread.h"
 #include "fs/mount/mount.h"
 
 #define QUEUE 4096u
-#define SPACES 64u
 
 struct kv_notify {
 	struct kv_mount *mount;	      /* fixed after new */
@@ -25,28 +24,17 @@ struct kv_notify {
 	pthread_cond_t more;
 	/* guarded by lock: the thread was started, and not stopped */
 	bool running;
-	unsigned first, n;		 /* lock */
-	uint64_t queue[QUEUE];		 /* lock: blocks */
-	unsigned n_spaces;		 /* lock */
-	struct kv_space *spaces[SPACES]; /* lock; held */
+	unsigned first, n;     /* lock */
+	uint64_t queue[QUEUE]; /* guarded by lock: nodes of blocks and spaces */
 };
 
-void kv_notify_gone(struct kv_notify *notify, uint64_t id)
+void kv_notify_node(struct kv_notify *notify, uint64_t node)
 {
 	pthread_mutex_lock(&notify->lock);
 	if (notify->n == 0)
 		pthread_cond_signal(&notify->more);
 	if (notify->running && notify->n < QUEUE)
-		notify->queue[(notify->first + notify->n++) % QUEUE] = id;
-	pthread_mutex_unlock(&notify->lock);
-}
-
-void kv_notify_space(struct kv_notify *notify, struct kv_space *space)
-{
-	pthread_mutex_lock(&notify->lock);
-	if (notify->running && notify->n_spaces < SPACES)
-		notify->spaces[notify->n_spaces++] = kv_space_get(space);
-	pthread_cond_signal(&notify->more);
+		notify->queue[(notify->first + notify->n++) % QUEUE] = node;
 	pthread_mutex_unlock(&notify->lock);
 }
 
@@ -56,11 +44,16 @@ static void forget(struct kv_notify *notify, fuse_ino_t node)
 	(void)fuse_lowlevel_notify_inval_inode(notify->session, node, -1, 0);
 }
 
-static void forget_space(struct kv_notify *notify, struct kv_space *space)
+/* Forget the directories and blocks of the space @id; the kernel has the new attributes of
+ * the space itself. */
+static void forget_space(struct kv_notify *notify, uint32_t id)
 {
 	struct kv_mount *mount = notify->mount;
-	uint32_t id = kv_space_stat(mount->cache, space).id;
+	_cleanup_(kv_space_putp) struct kv_space *space =
+		kv_space_by_id(mount->cache, id);
 
+	if (!space)
+		return;
 	for (unsigned byte = 0; byte < 256; byte++) {
 		_cleanup_(kv_freep) uint64_t *ids = NULL;
 		const uint64_t dir =
@@ -81,28 +74,24 @@ static void forget_space(struct kv_notify *notify, struct kv_space *space)
 static void *run(void *arg)
 {
 	struct kv_notify *notify = arg;
-	struct kv_space *space;
-	uint64_t id = 0;
+	struct kv_node node;
+	uint64_t ino;
 
 	pthread_mutex_lock(&notify->lock);
 	while (notify->running) {
-		space = NULL;
-		if (notify->n_spaces > 0) {
-			space = notify->spaces[--notify->n_spaces];
-		} else if (notify->n > 0) {
-			id = notify->queue[notify->first];
-			notify->first = (notify->first + 1) % QUEUE;
-			notify->n--;
-		} else {
+		if (notify->n == 0) {
 			pthread_cond_wait(&notify->more, &notify->lock);
 			continue;
 		}
+		ino = notify->queue[notify->first];
+		notify->first = (notify->first + 1) % QUEUE;
+		notify->n--;
 		pthread_mutex_unlock(&notify->lock);
-		if (space)
-			forget_space(notify, space);
+		node = kv_node_decode(ino);
+		if (node.type == KV_NODE_SPACE)
+			forget_space(notify, node.space);
 		else
-			forget(notify, kv_node_of(KV_NODE_BLOCK, id));
-		kv_space_put(space);
+			forget(notify, ino);
 		pthread_mutex_lock(&notify->lock);
 	}
 	pthread_mutex_unlock(&notify->lock);

@@ -84,7 +84,7 @@ int kv_handle_new(fuse_req_t req, const struct kv_handle *from,
 	return 0;
 }
 
-void kv_handle_drop(struct kv_mount *mount, struct kv_handle *handle)
+static void handle_drop(struct kv_mount *mount, struct kv_handle *handle)
 {
 	switch (handle->kind) {
 	case KV_HANDLE_BLOCK:
@@ -108,7 +108,7 @@ void kv_handle_free(struct kv_mount *mount, struct kv_handle *handle)
 	pthread_mutex_lock(&mount->handles->lock);
 	LIST_REMOVE(handle, all);
 	pthread_mutex_unlock(&mount->handles->lock);
-	kv_handle_drop(mount, handle);
+	handle_drop(mount, handle);
 	kv_account_credit(handle->account, KV_FINITE_OPENS, 1);
 	kv_account_credit(handle->account, KV_FINITE_MEMORY, handle->bytes);
 	kv_account_put(handle->account);
@@ -356,7 +356,7 @@ void kv_fs_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	if (r == 0) {
 		r = kv_handle_new(req, &handle, fi);
 		if (r < 0)
-			kv_handle_drop(mount, &handle);
+			handle_drop(mount, &handle);
 	}
 	if (r < 0) {
 		fuse_reply_err(req, -r);
@@ -481,7 +481,7 @@ void kv_fs_create(fuse_req_t req, fuse_ino_t parent, const char *name,
 	if (r == 0)
 		r = kv_handle_new(req, &handle, fi);
 	if (r < 0) {
-		kv_handle_drop(mount, &handle);
+		handle_drop(mount, &handle);
 		fuse_reply_err(req, -r);
 		return;
 	}

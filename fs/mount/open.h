@@ -43,8 +43,6 @@ struct kv_handles;
  * -ENOMEM, or -ENFILE beyond the user's share; on an error the caller keeps @from's holds. */
 int kv_handle_new(fuse_req_t req, const struct kv_handle *from,
 		  struct fuse_file_info *fi);
-/* Release the holds of @handle, which is in the caller's memory. */
-void kv_handle_drop(struct kv_mount *mount, struct kv_handle *handle);
 void kv_handle_free(struct kv_mount *mount, struct kv_handle *handle);
 
 int kv_handles_new(struct kv_handles **ret_handles); /* -ENOMEM */
