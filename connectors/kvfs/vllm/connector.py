@@ -86,11 +86,6 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
         if isinstance(report, Report):
             self._scheduler.hear(report)
 
-    def request_finished(self, request: Any, block_ids: list[int]
-                         ) -> tuple[bool, dict[str, Any] | None]:
-        self._scheduler.finished(request)
-        return False, None
-
     def request_finished_all_groups(self, request: Any, block_ids: tuple[list[int], ...]
                                     ) -> tuple[bool, dict[str, Any] | None]:
         self._scheduler.finished(request)

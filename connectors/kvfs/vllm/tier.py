@@ -16,7 +16,7 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -243,9 +243,6 @@ class KvfsTier(SecondaryTierManager):
         for asked in self._asked.values():
             if key in asked:
                 asked[key] = False
-
-    def touch(self, keys: Collection[bytes], req_context: ReqContext) -> None:
-        """Do nothing: loads report the use of blocks to kvfs."""
 
     def has_pending_work(self) -> bool:
         return bool(self._jobs or self._dropped or self._wanted)
