@@ -14,7 +14,6 @@
 
 #include "cache/remote/site.h"
 #include "common/bytes.h"
-#include "common/secret.h"
 
 #define CREDENTIALS_MAX 65536
 #define AGAIN_NS UINT64_C(1000000000)

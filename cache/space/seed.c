@@ -20,7 +20,6 @@
  */
 #include "cache/space/space.h"
 #include "common/bytes.h"
-#include "common/secret.h"
 
 #include <ctype.h>
 #include <openssl/evp.h>
