@@ -41,10 +41,9 @@ struct kv_remote_config {
 	char *url;    /* NULL: there is no remote tier */
 	char *secret; /* path of the file of remote_secret=, or NULL */
 	enum kv_writeback write;
-	uint32_t
-		threshold; /* fetch a chain only if so many blocks are missing */
-	uint64_t rate;	   /* bytes a second that may be fetched; 0: any */
-	bool optional;	   /* mount although the backend does not answer */
+	uint32_t threshold; /* missing blocks for which a chain is fetched */
+	uint64_t rate;	    /* bytes a second that may be fetched; 0: any */
+	bool optional;	    /* mount although the backend does not answer */
 	bool unsafe; /* dir: accept a directory that others may write to */
 	struct kv_remote_name *tenants;
 	size_t n_tenants;
@@ -687,9 +686,8 @@ struct kv_remote_stats {
 	uint64_t dropped; /* blocks that were not put at once */
 	uint64_t offering;	 /* spaces that are being offered */
 	uint64_t tenants_closed; /* tenants whose breaker is open */
-	uint64_t full; /* tenants for which the backend takes no blocks */
-	uint64_t
-		lent_bytes; /* memory of calls in flight, abandoned ones included */
+	uint64_t full;	     /* tenants for which the backend takes no blocks */
+	uint64_t lent_bytes; /* memory of calls in flight, or abandoned */
 	char failure[KV_REMOTE_FAILURE_MAX]; /* the last one; "": none yet */
 };
 

@@ -199,9 +199,8 @@ struct kv_space {
 	/* The keys depend on a seed that was drawn here, and that other nodes cannot
 	 * have: the space cannot be shared.  seed.c */
 	bool own_seed;
-	struct kv_offer
-		*offer; /* of all blocks; NULL: done.  remote/backup.c */
-	bool settling;	/* record in the making: not found by name */
+	struct kv_offer *offer; /* of all blocks; NULL: done */
+	bool settling;		/* record in the making: not found by name */
 	struct kv_quota quota;
 	uint64_t file_bytes;	  /* size of the space's file in STORE/spaces */
 	uint64_t index_bytes;	  /* size in the index, including snapshots */
@@ -223,15 +222,13 @@ struct kv_space {
 	uint64_t removal; /* number of the last change of cache->removed */
 	/* Bytes of kept slots, and of dirty slots that are not kept; slot.c. */
 	uint64_t kept_dram, dirty_dram;
-	struct kv_account
-		*account; /* of the owner; held; charged for all blocks */
+	struct kv_account *account; /* of the owner; held; pays for all */
 	struct kv_evict_list_list lists[TIERS];
 	struct kv_slots unpersisted; /* slots of unpersisted blocks, by seq */
 	struct kv_slots dirty;	     /* dirty slots, by seq */
-	struct kv_slots
-		unwritten; /* dirty slots that are not in files yet, by seq */
-	struct kv_slots queue; /* slots to be written */
-	uint32_t queued;       /* slots on @queue */
+	struct kv_slots unwritten;   /* dirty slots not yet in files, by seq */
+	struct kv_slots queue;	     /* slots to be written */
+	uint32_t queued;	     /* slots on @queue */
 	/* round-robin turn of the user; NULL: not queued */
 	struct kv_turn *turn;
 	/* list of ->turn, or of ssd->resting */

@@ -21,6 +21,7 @@
 #include "cache/core/ledger.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
+#include "common/array.h"
 #include "index/sidecar.h"
 
 #define EVICT_AT_ONCE 256u
@@ -136,15 +137,17 @@ void kv_quotas_settle(struct kv_cache *cache)
 	kv_unlock(cache);
 }
 
-/* Set the quota at @where to @quota.  Lowering a reserve always succeeds.
- * -ENOSPC: the tier is too small to raise it. */
+/* Set the quota at @where to @quota, and let the bucket @puts of its rate be
+ * full.  Lowering a reserve always succeeds.  -ENOSPC: the tier is too small to
+ * raise it. */
 static int set_quota(struct kv_cache *cache, struct kv_quota *where,
-		     const struct kv_quota *quota)
+		     struct kv_bucket *puts, const struct kv_quota *quota)
 {
 	const struct kv_quota before = *where;
 	uint64_t sum, segments;
 
 	*where = *quota;
+	*puts = (struct kv_bucket){0};
 	for (enum kv_node_tier tier = 0; tier < TIERS; tier++) {
 		const uint64_t all = kv_tier_bytes(cache, tier);
 
@@ -168,9 +171,9 @@ int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
 	if (cache->config.read_only)
 		return -EROFS;
 	kv_lock(cache);
-	r = space->removed ? -ENOSPC : set_quota(cache, &space->quota, quota);
-	if (r == 0)
-		space->puts = (struct kv_bucket){0};
+	r = space->removed
+		    ? -ENOSPC
+		    : set_quota(cache, &space->quota, &space->puts, quota);
 	kv_unlock(cache);
 	if (r < 0)
 		return r;
@@ -264,9 +267,8 @@ int kv_tenant_set_quota(struct kv_cache *cache, uint32_t uid,
 	if (tenant)
 		r = !has_any(&tenant->quota) && n == KV_TENANTS_MAX
 			    ? -ENOSPC
-			    : set_quota(cache, &tenant->quota, quota);
-	if (r == 0)
-		tenant->puts = (struct kv_bucket){0};
+			    : set_quota(cache, &tenant->quota, &tenant->puts,
+					quota);
 	kv_unlock(cache);
 	if (r < 0)
 		return r;

@@ -511,28 +511,12 @@ static int put_layout(struct kv_cache *cache, struct kv_space *space,
 	return r;
 }
 
-/* The owner of a space says that its keys are an engine's: their seed does not matter. */
-static int declare_keys(struct kv_cache *cache, struct kv_space *space,
-			uint32_t uid)
-{
-	bool changed;
-
-	kv_lock(cache);
-	changed =
-		space->own_seed && (uid == space->uid ||
-				    kv_accounts_operator(cache->accounts, uid));
-	if (changed)
-		space->own_seed = false;
-	kv_unlock(cache);
-	return changed ? kv_space_persist(cache, space) : 0;
-}
-
 static int set_layout(struct kv_cache *cache, struct kv_space *space,
 		      uint32_t uid, const char *text, size_t len)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
 	const struct kv_layout *there;
-	bool engine_keys;
+	bool engine_keys, may_share, changed;
 	uint32_t owner;
 	int r;
 
@@ -543,8 +527,8 @@ static int set_layout(struct kv_cache *cache, struct kv_space *space,
 	kv_lock(cache);
 	there = space->layout;
 	owner = space->uid;
-	if (!there && layout->share && uid != owner &&
-	    !kv_accounts_operator(cache->accounts, uid))
+	may_share = uid == owner || kv_accounts_operator(cache->accounts, uid);
+	if (!there && layout->share && !may_share)
 		r = -EPERM;
 	kv_unlock(cache);
 	if (r < 0)
@@ -563,9 +547,16 @@ static int set_layout(struct kv_cache *cache, struct kv_space *space,
 	if (!there)
 		return kv_space_persist(cache, space);
 	r = kv_layout_agrees(there, text, len);
-	if (r == 1)
-		return engine_keys ? declare_keys(cache, space, uid) : 0;
-	return r == 0 ? -EEXIST : r;
+	if (r <= 0)
+		return r == 0 ? -EEXIST : r;
+	if (!engine_keys || !may_share)
+		return 0;
+	/* The keys are an engine's: the seed does not matter to them. */
+	kv_lock(cache);
+	changed = space->own_seed && space->uid == owner;
+	space->own_seed &= !changed;
+	kv_unlock(cache);
+	return changed ? kv_space_persist(cache, space) : 0;
 }
 
 static void keep_layout_error(struct kv_cache *cache, struct kv_space *space,
