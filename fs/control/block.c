@@ -255,6 +255,26 @@ static int acquire_finish(struct kv_request *request)
 static const struct kv_request_kind acquire_kind = {{.cancel = acquire_cancel},
 						    acquire_finish};
 
+static void acquire_submit(struct kv_client *client, const struct kv_message *m,
+			   struct acquire *acquire)
+{
+	struct kv_acquire *leases = &acquire->leases;
+	const size_t n = m->header->count;
+
+	leases->space = m->space;
+	leases->n = n;
+	leases->uid = client->caller.uid;
+	leases->more = n == WIRE_BATCH;
+	leases->done = acquired;
+	leases->arg = acquire;
+	for (size_t i = 0; i < n; i++)
+		leases->wants[i].key = client->server->keys[i];
+	if (kv_acquire_submit(client->server->cache, leases) > 0)
+		kv_request_pend(&acquire->request, m->header->arg);
+	else
+		kv_request_answer(&acquire->request);
+}
+
 int kv_request_acquire(struct kv_client *client, const struct kv_message *m)
 {
 	const uint16_t flags = m->header->flags;
@@ -271,22 +291,11 @@ int kv_request_acquire(struct kv_client *client, const struct kv_message *m)
 	if (r < 0)
 		return r;
 	leases = acquire->request.acquire = &acquire->leases;
-	leases->space = m->space;
-	leases->n = n;
 	leases->wait_saving = flags & WIRE_WAIT_SAVING;
 	leases->again = flags & WIRE_AGAIN;
 	leases->resident = flags & WIRE_RESIDENT;
 	leases->wait_room = leases->remote = !leases->resident;
-	leases->uid = client->caller.uid;
-	leases->more = n == WIRE_BATCH;
-	leases->done = acquired;
-	leases->arg = acquire;
-	for (size_t i = 0; i < n; i++)
-		leases->wants[i].key = client->server->keys[i];
-	if (kv_acquire_submit(client->server->cache, leases) > 0)
-		kv_request_pend(&acquire->request, m->header->arg);
-	else
-		kv_request_answer(&acquire->request);
+	acquire_submit(client, m, acquire);
 	return 0;
 }
 
@@ -458,7 +467,6 @@ int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 	const size_t n = m->header->count;
 	struct acquire *prefetch;
 	uint8_t states[WIRE_AHEAD_MIN];
-	struct kv_acquire *hint;
 	int r = 0;
 
 	/* Unless the first blocks are in DRAM, prefetching the others is of
@@ -478,20 +486,8 @@ int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 				   &prefetch);
 	if (r < 0)
 		return r;
-	hint = &prefetch->leases;
-	hint->space = m->space;
-	hint->n = n;
-	hint->hint = hint->remote = true;
-	hint->uid = client->caller.uid;
-	hint->more = n == WIRE_BATCH;
-	hint->done = acquired;
-	hint->arg = prefetch;
-	for (size_t i = 0; i < n; i++)
-		hint->wants[i].key = client->server->keys[i];
-	if (kv_acquire_submit(client->server->cache, hint) > 0)
-		kv_request_pend(&prefetch->request, m->header->arg);
-	else
-		kv_request_answer(&prefetch->request);
+	prefetch->leases.hint = prefetch->leases.remote = true;
+	acquire_submit(client, m, prefetch);
 	return 0;
 }
 
