@@ -268,9 +268,7 @@ static int start(struct kv_cache *cache, char **ret_why)
 		return kv_why(ret_why, r, "dram=%llu: cannot get memory: %s",
 			      (unsigned long long)config->dram, strerror(-r));
 	kv_quotas_settle(cache);
-	r = kv_bounce_new(config->dram, &cache->bounce);
-	if (r == 0)
-		r = kv_reader_start(cache);
+	r = kv_reader_start(cache);
 	if (r == 0 && cache->ssd.on && !config->read_only)
 		r = kv_writer_start(cache);
 	if (r == 0 && cache->ssd.on && !config->read_only)

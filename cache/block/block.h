@@ -117,7 +117,6 @@ void kv_pin_by_user_locked(struct kv_cache *cache, struct kv_block *block,
 			   bool pin);
 void kv_pins_fini(struct kv_cache *cache);
 
-int kv_bounce_new(uint64_t dram, struct kv_bounce **ret_bounce);
 /* Free the bounce buffers that were not used for a while. */
 void kv_bounce_trim(struct kv_bounce *bounce);
 void kv_bounce_free(struct kv_bounce *bounce);

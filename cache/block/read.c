@@ -187,6 +187,24 @@ struct kv_verifier {
 	pthread_t threads[VERIFIERS];
 };
 
+struct buffer {
+	uint64_t id;   /* id of the block; 0: none */
+	uint8_t *data; /* slot bytes, prologue first */
+	uint64_t room;
+	unsigned users;
+	bool filling;
+	bool once; /* free the buffer with its last user */
+	uint64_t used_ns;
+};
+
+struct kv_bounce {
+	uint64_t limit; /* fixed after new */
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	uint64_t bytes;
+	struct buffer buffers[BUFFERS];
+};
+
 static struct kv_read **bucket_of(struct kv_cache *cache,
 				  const struct kv_block *block)
 {
@@ -418,11 +436,19 @@ static void *verifier_run(void *arg)
 
 int kv_reader_start(struct kv_cache *cache)
 {
+	const uint64_t dram = cache->config.dram;
 	struct kv_verifier *verifier = calloc(1, sizeof(*verifier));
+	struct kv_bounce *bounce = calloc(1, sizeof(*bounce));
 	int r;
 
-	if (!verifier)
+	cache->bounce = bounce;
+	if (!verifier || !bounce) {
+		free(verifier);
 		return -ENOMEM;
+	}
+	bounce->limit = KV_MIN(KV_MAX(dram / 2, LIMIT_MIN), LIMIT_MAX);
+	pthread_mutex_init(&bounce->lock, NULL);
+	pthread_cond_init(&bounce->changed, NULL);
 	pthread_mutex_init(&verifier->lock, NULL);
 	pthread_cond_init(&verifier->cond, NULL);
 	STAILQ_INIT(&verifier->queue);
@@ -551,40 +577,9 @@ int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 
 /* ---- views, by bounce buffers ---- */
 
-struct buffer {
-	uint64_t id;   /* id of the block; 0: none */
-	uint8_t *data; /* slot bytes, prologue first */
-	uint64_t room;
-	unsigned users;
-	bool filling;
-	bool once; /* free the buffer with its last user */
-	uint64_t used_ns;
-};
-
 /* WAITS: wait for a buffer and for the SSD.  TRIES: -EAGAIN instead.  ONCE:
  * wait, and do not keep the buffer for other readers. */
 enum how { WAITS, TRIES, ONCE };
-
-struct kv_bounce {
-	uint64_t limit; /* fixed after new */
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	uint64_t bytes;
-	struct buffer buffers[BUFFERS];
-};
-
-int kv_bounce_new(uint64_t dram, struct kv_bounce **ret_bounce)
-{
-	struct kv_bounce *bounce = calloc(1, sizeof(*bounce));
-
-	if (!bounce)
-		return -ENOMEM;
-	bounce->limit = KV_MIN(KV_MAX(dram / 2, LIMIT_MIN), LIMIT_MAX);
-	pthread_mutex_init(&bounce->lock, NULL);
-	pthread_cond_init(&bounce->changed, NULL);
-	*ret_bounce = bounce;
-	return 0;
-}
 
 static void buffer_free(struct kv_bounce *bounce, struct buffer *buffer)
 {
