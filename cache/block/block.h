@@ -60,8 +60,8 @@ void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,
 void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list);
 void kv_wants_miss_locked(struct kv_cache *cache, struct kv_want **list);
 void kv_want_link(struct kv_want **list, struct kv_want *want);
-/* Lease the block just published, whose slot is already charged as kept. */
-void kv_want_hold_locked(struct kv_cache *cache, struct kv_want *want,
+/* Lease the block, whose slot is in DRAM. */
+void kv_want_lend_locked(struct kv_cache *cache, struct kv_want *want,
 			 struct kv_block *block);
 
 /* ---- read.c ---- */

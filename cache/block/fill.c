@@ -299,7 +299,7 @@ static int publish_locked(struct kv_cache *cache, struct kv_fill *fill,
 	if (fill->must || cache->config.writeback == KV_WRITEBACK_ALL)
 		kv_write_enqueue_locked(cache, block, fill->must);
 	if (fill->holder)
-		kv_want_hold_locked(cache, fill->holder, block);
+		kv_want_lend_locked(cache, fill->holder, block);
 	/* Forget the tombstones of older blocks with this key. */
 	kv_removed_lift_locked(cache, space, key);
 	kv_changed_lift_locked(cache, space, key);

@@ -110,13 +110,14 @@ void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,
 	kv_defer_settled(cache, want->acquire);
 }
 
-static void lend(struct kv_cache *cache, struct kv_block *block,
-		 struct kv_want *want)
+void kv_want_lend_locked(struct kv_cache *cache, struct kv_want *want,
+			 struct kv_block *block)
 {
 	struct kv_slot *slot = block->slot;
 
 	kv_slot_lease_locked(cache, slot, 1);
 	cache->stats.leases++;
+	want->status = 0;
 	want->slot = slot;
 	want->block = block;
 	want->segment = slot->segment->id;
@@ -124,14 +125,6 @@ static void lend(struct kv_cache *cache, struct kv_block *block,
 		(uint64_t)(kv_slot_file(slot) - slot->segment->memory.base);
 	want->length = block->length;
 	want->payload = slot->payload;
-}
-
-void kv_want_hold_locked(struct kv_cache *cache, struct kv_want *want,
-			 struct kv_block *block)
-{
-	kv_assert_locked(&cache->lock);
-	lend(cache, block, want);
-	want->status = 0;
 }
 
 /* ---- room ---- */
@@ -323,7 +316,7 @@ static int try_want(struct kv_cache *cache, struct kv_want *want, bool first,
 		if ((!came && kv_slot_over_floor(cache, block->slot)) ||
 		    !kv_class_fits(block->slot->segment->class, space))
 			return -ENOSPC;
-		lend(cache, block, want);
+		kv_want_lend_locked(cache, want, block);
 		return 0;
 	}
 	if (block && acquire->resident)
