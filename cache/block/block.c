@@ -509,7 +509,8 @@ void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)
 		kv_slot_hint_over_locked(cache, slot, true);
 	}
 	if (block->file != KV_NONE)
-		kv_extent_touch_locked(cache, block);
+		kv_policy_touch(&kv_evict_list_ssd(cache, block)->policy,
+				block->number);
 	if (cache->remote_hooks && block->file != KV_NONE && block->hits == 1)
 		cache->remote_hooks->used_locked(cache, block);
 	if (block->file == KV_NONE &&

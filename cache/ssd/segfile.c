@@ -573,19 +573,6 @@ void kv_extent_drop(struct kv_cache *cache, struct kv_block *block)
 	kv_block_remove_locked(cache, block);
 }
 
-void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block)
-{
-	kv_assert_locked(&cache->lock);
-	kv_policy_touch(&kv_evict_list_ssd(cache, block)->policy,
-			block->number);
-}
-
-void kv_extent_order(struct kv_cache *cache, struct kv_block *block)
-{
-	if (!(block->flags & BLOCK_PINNED))
-		kv_evict_list_add_plain(kv_evict_list_ssd(cache, block), block);
-}
-
 uint64_t kv_extent_bytes(struct kv_cache *cache, const struct kv_block *block)
 {
 	return block->file == KV_NONE

@@ -77,7 +77,6 @@ void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
  * Without @reuse, quarantine the slot until the next mount. */
 void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block,
 			     bool reuse);
-void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block);
 /* Return the bytes of the block's slot; 0: it is not on SSD. */
 uint64_t kv_extent_bytes(struct kv_cache *cache, const struct kv_block *block);
 /* Return the durable block in a slot of @file; NULL: none, or removed. */
@@ -100,12 +99,10 @@ void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id);
 /*
  * At mount:
  * adopt_stale  delete the record in this slot, of a block that was removed
- * order        put @block on its eviction list as the most recent block so far
  * drop         forget @block and free its slot; the caller deletes the record
  */
 int kv_extent_adopt_stale(struct kv_cache *cache, struct kv_space *space,
 			  uint64_t slot_id);
-void kv_extent_order(struct kv_cache *cache, struct kv_block *block);
 void kv_extent_drop(struct kv_cache *cache, struct kv_block *block);
 
 /* ---- evict.c ---- */

@@ -630,10 +630,14 @@ static int order_blocks(struct kv_cache *cache)
 	sort_digit(half, ages, n, DIGIT);
 	sort_digit(ages, half, n, 2 * DIGIT);
 	for (size_t i = 0; i < n; i++) {
+		const struct kv_block *block =
+			kv_table_at(&cache->table, half[i].block);
+
 		if (i + AHEAD < n)
 			kv_table_fetch(&cache->table, half[i + AHEAD].block);
-		kv_extent_order(cache,
-				kv_table_at(&cache->table, half[i].block));
+		if (!(block->flags & BLOCK_PINNED))
+			kv_evict_list_add_plain(kv_evict_list_ssd(cache, block),
+						block);
 	}
 	return 0;
 }
