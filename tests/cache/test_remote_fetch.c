@@ -535,6 +535,25 @@ static void wait_until_back(struct node *node, unsigned user)
 	assert_true(kv_remote_is_open(node->s.cache->remote, user));
 }
 
+static void wait_until_shut(struct node *node)
+{
+	const uint64_t begin = kv_now_ns();
+
+	while (stats_of(node).open && ms_since(begin) < 10000)
+		usleep(1000);
+	assert_false(stats_of(node).open);
+}
+
+static void wait_until_closed(struct node *node, unsigned tenants)
+{
+	const uint64_t begin = kv_now_ns();
+
+	while (stats_of(node).tenants_closed != tenants &&
+	       ms_since(begin) < 10000)
+		usleep(1000);
+	assert_int_equal(stats_of(node).tenants_closed, tenants);
+}
+
 /* Acquire, block by block, what is not there, or cannot be had. */
 static void fail_often(struct node *node, unsigned user, unsigned from,
 		       unsigned n)
@@ -561,8 +580,7 @@ static void test_one_tenant_is_given_up_alone(void **state)
 		ill = 0;
 		set_rule(one_is_ill);
 		fail_often(node, 0, from + 1000, 3);
-		usleep(50000);
-		assert_int_equal(stats_of(node).tenants_closed, 1);
+		wait_until_closed(node, 1);
 		assert_true(stats_of(node).open);
 		assert_false(kv_remote_is_open(node->s.cache->remote, 0));
 		/* Nothing is sent, nobody waits; the other one does not note. */
@@ -604,13 +622,12 @@ static void test_a_backend_that_fails_is_given_up(void **state)
 		all_ill = true;
 		set_rule(one_is_ill);
 		fail_often(node, 0, 1000 + 5000 * i, 2);
-		usleep(50000);
-		assert_false(stats_of(node).open);
+		wait_until_shut(node);
 		assert_int_equal(stats_of(node).tenants_closed, 0);
 		begin = kv_now_ns();
 		assert_int_equal(acquire(node, 1, 32 * i, 32 * i + 32, NULL),
 				 0);
-		assert_true(ms_since(begin) < 100);
+		assert_true(ms_since(begin) < 1000);
 		usleep(1500000);
 		all_ill = false;
 		set_rule(NULL);
@@ -652,10 +669,9 @@ static void test_who_waits_for_silence_is_let_go(void **state)
 		begin = kv_now_ns();
 		assert_int_equal(acquire(node, 0, 32 * i, 32 * i + 32, NULL),
 				 0);
-		assert_true(ms_since(begin) >= 1900 && ms_since(begin) < 2600);
+		assert_true(ms_since(begin) >= 1900 && ms_since(begin) < 8000);
 		/* Eight were late: the tenant is given up, the other one not. */
-		usleep(50000);
-		assert_int_equal(stats_of(node).tenants_closed, 1);
+		wait_until_closed(node, 1);
 		assert_int_equal(acquire(node, 1, 64 * i, 64 * i + 64, NULL),
 				 64);
 		set_rule(NULL);
