@@ -21,7 +21,9 @@
 #ifndef PEER_SEGMENTS
 #define PEER_SEGMENTS 64
 #endif
+#ifndef PEER_WAIT_MS
 #define PEER_WAIT_MS 10000
+#endif
 
 struct peer {
 	int fd;

@@ -325,9 +325,14 @@ static void a_file_that_shrinks_meanwhile_harms_nobody(void **state)
 	for (int round = 0; round < 60; round++, first += 60) {
 		xfer = save(w, first, 60, NULL);
 		kvfs_xfer_wait(xfer, KVFS_SEALED, 20 * SECOND);
-		for (size_t i = 0; i < 60; i++)
-			assert_true(kvfs_xfer_status(xfer, i) == 0 ||
-				    kvfs_xfer_status(xfer, i) == -EFAULT);
+		for (size_t i = 0; i < 60; i++) {
+			int r = kvfs_xfer_status(xfer, i);
+
+			/* ENOSPC: the disk is slower than the saves. */
+			if (r != 0 && r != -EFAULT && r != -ENOSPC)
+				fail_msg("round %d, block %zu: %s", round, i,
+					 strerror(-r));
+		}
 		kvfs_xfer_free(xfer);
 	}
 	kill(child, SIGKILL);
