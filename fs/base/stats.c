@@ -4,10 +4,6 @@
  *
  * OWNS      nothing.
  *
- * INVARIANTS
- *   (1) Each figure is one row of a table, with its metric and with the name by
- *       which a format of the text for people refers to the figure.
- *
  * LOCKING   none: kv_cache_stats() returns a copy of the figures.
  */
 #include "common/array.h"
@@ -21,22 +17,17 @@ typedef unsigned long long ull; /* for %llu */
 /* One figure: a row of a table.  A metric is a counter if its name ends in
  * _total, else a gauge. */
 struct figure {
-	const char *key;    /* the name in stats_format; or NULL */
-	const char *metric; /* without "kvfs_"; NULL: only in .kvfs/stats */
+	const char *metric; /* without "kvfs_" */
 	const char *label;  /* such as tier="dram"; or NULL */
 	const char *help; /* NULL: same metric as the row before, other label */
 	size_t at;	  /* of the value: offset in the structure */
 	enum { U64, BOOL, RATIO, NS } type;
 };
 
-#define S(field) #field, .at = offsetof(struct kv_cache_stats, field)
-#define FIGURE(field, name, tag, text)                                     \
-	{                                                                  \
-		S(field), .metric = (name), .label = (tag), .help = (text) \
-	}
-#define TEXT_ONLY(field) \
-	{                \
-		S(field) \
+#define S(field) offsetof(struct kv_cache_stats, field)
+#define FIGURE(field, name, tag, text)    \
+	{                                 \
+		name, tag, text, S(field) \
 	}
 #define DRAM "tier=\"dram\""
 #define SSD "tier=\"ssd\""
@@ -63,9 +54,8 @@ static const struct figure figures[] = {
 	FIGURE(dram_retired, "retired_segments", NULL,
 	       "DRAM segments that clients still have mapped."),
 	FIGURE(index_bytes, "index_bytes", NULL, "Size of the index."),
-	{"ssd_degraded", "ssd_degraded", NULL,
-	 "1 while the SSD tier is degraded.",
-	 offsetof(struct kv_cache_stats, ssd_degraded), BOOL},
+	{"ssd_degraded", NULL, "1 while the SSD tier is degraded.",
+	 S(ssd_degraded), BOOL},
 	FIGURE(stuck, "stuck_requests", NULL, "SSD requests that do not end."),
 	FIGURE(ssd_unusable_files, "unusable_files", NULL,
 	       "Segment files whose change of slot size failed and is "
@@ -112,8 +102,7 @@ static const struct figure figures[] = {
 	       "Times a block was not written to SSD unasked."),
 	FIGURE(unwritten_budget, "unwritten_total", "reason=\"budget\"", NULL),
 	FIGURE(unwritten_quota, "unwritten_total", "reason=\"quota\"", NULL),
-	{NULL, "unwritten_total", "reason=\"shed\"", NULL,
-	 offsetof(struct kv_cache_stats, dropped_saves)},
+	{"unwritten_total", "reason=\"shed\"", NULL, S(dropped_saves)},
 	FIGURE(refused_rate, "refused_rate_total", NULL,
 	       "Saves refused because their space was beyond its rate."),
 	FIGURE(prefetched, "prefetched_bytes_total", NULL,
@@ -134,51 +123,42 @@ static const struct figure figures[] = {
 	       "Evicted blocks of conversations that had ended."),
 	FIGURE(victims_refused, "victims_refused_total", NULL,
 	       "Blocks passed over at eviction because they were in use."),
-	{"estimated0", "estimated_hit_rate", "dram=\"1x\"",
-	 "Hit rate that so many times the DRAM would give.",
-	 offsetof(struct kv_cache_stats, estimated[0]), RATIO},
-	{"estimated1", "estimated_hit_rate", "dram=\"2x\"", NULL,
-	 offsetof(struct kv_cache_stats, estimated[1]), RATIO},
-	{"estimated2", "estimated_hit_rate", "dram=\"4x\"", NULL,
-	 offsetof(struct kv_cache_stats, estimated[2]), RATIO},
-	{"estimated3", "estimated_hit_rate", "dram=\"inf\"", NULL,
-	 offsetof(struct kv_cache_stats, estimated[3]), RATIO},
-	TEXT_ONLY(dram_segments_max),
-	TEXT_ONLY(dram_huge),
-	TEXT_ONLY(ssd_files),
-	TEXT_ONLY(blocks),
+	{"estimated_hit_rate", "dram=\"1x\"",
+	 "Hit rate that so many times the DRAM would give.", S(estimated[0]),
+	 RATIO},
+	{"estimated_hit_rate", "dram=\"2x\"", NULL, S(estimated[1]), RATIO},
+	{"estimated_hit_rate", "dram=\"4x\"", NULL, S(estimated[2]), RATIO},
+	{"estimated_hit_rate", "dram=\"inf\"", NULL, S(estimated[3]), RATIO},
 };
 
 #define C(field) offsetof(struct kv_control_counts, field)
 
 static const struct figure control_figures[] = {
-	{NULL, "connections", NULL, "Clients on the control socket.",
-	 C(connections)},
-	{NULL, "connections_refused_total", NULL, "Connections over a limit.",
+	{"connections", NULL, "Clients on the control socket.", C(connections)},
+	{"connections_refused_total", NULL, "Connections over a limit.",
 	 C(refused)},
-	{NULL, "messages_total", NULL, "Control messages.", C(messages)},
-	{NULL, "protocol_errors_total", NULL,
-	 "Connections closed for a bad message.", C(protocol_errors)},
-	{NULL, "stray_releases_total", NULL,
-	 "Releases of blocks that were not held.", C(stray_releases)},
-	{NULL, "forced_releases_total", NULL,
+	{"messages_total", NULL, "Control messages.", C(messages)},
+	{"protocol_errors_total", NULL, "Connections closed for a bad message.",
+	 C(protocol_errors)},
+	{"stray_releases_total", NULL, "Releases of blocks that were not held.",
+	 C(stray_releases)},
+	{"forced_releases_total", NULL,
 	 "Leases of clients that ended without a release.", C(forced_releases)},
 };
 
 #define R(field) offsetof(struct kv_remote_stats, field)
-#define CALLS(call, text, i)                                           \
-	{                                                              \
-		NULL, "remote_calls_total", "call=\"" call "\"", text, \
-			R(calls[i])                                    \
+#define CALLS(call, text, i)                                                 \
+	{                                                                    \
+		"remote_calls_total", "call=\"" call "\"", text, R(calls[i]) \
 	}
-#define SECONDS(call, text, i)                                           \
-	{                                                                \
-		NULL, "remote_seconds_total", "call=\"" call "\"", text, \
-			R(ns[i]), NS                                     \
+#define SECONDS(call, text, i)                                               \
+	{                                                                    \
+		"remote_seconds_total", "call=\"" call "\"", text, R(ns[i]), \
+			NS                                                   \
 	}
 
 static const struct figure remote_figures[] = {
-	{NULL, "remote_open", NULL,
+	{"remote_open", NULL,
 	 "0 while the backend of the remote tier is not used.", R(open), BOOL},
 	CALLS("head", "Calls of the backend.", KV_REMOTE_HEAD),
 	CALLS("get", NULL, KV_REMOTE_GET),
@@ -189,28 +169,28 @@ static const struct figure remote_figures[] = {
 	SECONDS("get", NULL, KV_REMOTE_GET),
 	SECONDS("put", NULL, KV_REMOTE_PUT),
 	SECONDS("delete", NULL, KV_REMOTE_DELETE),
-	{NULL, "remote_got_bytes_total", NULL,
-	 "Bytes that came from the backend.", R(got_bytes)},
-	{NULL, "remote_put_bytes_total", NULL,
-	 "Bytes handed over to the backend.", R(put_bytes)},
-	{NULL, "remote_failed_total", NULL,
-	 "Calls that failed, or took too long.", R(failed)},
-	{NULL, "remote_retried_total", NULL, "Calls that were sent again.",
+	{"remote_got_bytes_total", NULL, "Bytes that came from the backend.",
+	 R(got_bytes)},
+	{"remote_put_bytes_total", NULL, "Bytes handed over to the backend.",
+	 R(put_bytes)},
+	{"remote_failed_total", NULL, "Calls that failed, or took too long.",
+	 R(failed)},
+	{"remote_retried_total", NULL, "Calls that were sent again.",
 	 R(retried)},
-	{NULL, "remote_late_total", NULL, "Calls that took too long.", R(late)},
-	{NULL, "remote_refused_total", NULL,
+	{"remote_late_total", NULL, "Calls that took too long.", R(late)},
+	{"remote_refused_total", NULL,
 	 "Calls that were refused for one object.", R(refused)},
-	{NULL, "remote_damaged_total", NULL, "Objects that were damaged.",
+	{"remote_damaged_total", NULL, "Objects that were damaged.",
 	 R(damaged)},
-	{NULL, "remote_dropped_total", NULL,
+	{"remote_dropped_total", NULL,
 	 "Blocks that were not handed over at once.", R(dropped)},
-	{NULL, "remote_offering", NULL, "Spaces that are being offered.",
+	{"remote_offering", NULL, "Spaces that are being offered.",
 	 R(offering)},
-	{NULL, "remote_tenants_closed", NULL,
+	{"remote_tenants_closed", NULL,
 	 "Tenants for whom the backend is not used.", R(tenants_closed)},
-	{NULL, "remote_full", NULL,
-	 "Tenants for which the backend takes no blocks.", R(full)},
-	{NULL, "remote_lent_bytes", NULL, "Memory of calls in flight.",
+	{"remote_full", NULL, "Tenants for which the backend takes no blocks.",
+	 R(full)},
+	{"remote_lent_bytes", NULL, "Memory of calls in flight.",
 	 R(lent_bytes)},
 };
 
@@ -228,91 +208,10 @@ static double mib(uint64_t bytes)
 	return (double)bytes / (1 << 20);
 }
 
-/* Return the value of the figure whose key is the @n bytes at @key. */
-static uint64_t value_of(const struct kv_cache_stats *s, const char *key,
-			 size_t n)
+static double percent(uint64_t part, uint64_t whole)
 {
-	for (size_t i = 0; i < KV_ARRAY_LEN(figures); i++)
-		if (figures[i].key && strlen(figures[i].key) == n &&
-		    memcmp(figures[i].key, key, n) == 0)
-			return *(const uint64_t *)((const char *)s +
-						   figures[i].at);
-	return 0;
+	return whole > 0 ? 100.0 * (double)part / (double)whole : 0.0;
 }
-
-/*
- * Print @format, replacing {KEY} by a figure, {KEY!} by its MiB, {KEY/KEY} by a
- * percentage, and {KEY/KEY!} by a percentage with one decimal.
- */
-static void print_figures(FILE *f, const struct kv_cache_stats *s,
-			  const char *format)
-{
-	uint64_t value, whole;
-	size_t n, rest;
-
-	for (; *format; format++) {
-		if (*format != '{') {
-			fputc(*format, f);
-			continue;
-		}
-		format++;
-		n = strcspn(format, "/!}");
-		value = value_of(s, format, n);
-		format += n;
-		if (*format == '/') {
-			rest = strcspn(++format, "!}");
-			whole = value_of(s, format, rest);
-			format += rest;
-			fprintf(f, "%.*f%%", *format == '!',
-				whole > 0
-					? 100.0 * (double)value / (double)whole
-					: 0.0);
-		} else if (*format == '!') {
-			fprintf(f, "%.1f", mib(value));
-		} else {
-			fprintf(f, "%llu", (ull)value);
-		}
-		format += *format == '!';
-	}
-}
-
-static const char stats_format[] =
-	"{dram_used!} of {dram_total!} MiB ({dram_used/dram_total}), "
-	"{dram_blocks} blocks\n"
-	"          {dram_segments} of {dram_segments_max} segments, "
-	"{dram_huge} in 2 MiB pages, {dram_retired} retired\n"
-	"ssd       {ssd_used!} of {ssd_total!} MiB ({ssd_used/ssd_total}), "
-	"{ssd_blocks} blocks, ";
-static const char more_format[] =
-	"          {ssd_files} segment files, {ssd_unusable_files} of them "
-	"unusable; index {index_bytes!} MiB\n"
-	"blocks    {blocks} in {spaces} spaces; {dirty_blocks} not yet on "
-	"SSD, {dram_alone} in dram alone\n"
-	"held      {leases} leased, {pinned} pinned ({pinned_bytes!} MiB of "
-	"dram) with {snapshots} snapshots, {saving} being saved\n"
-	"asked     {lookups.asked} by match and probe, {lookups.found} found "
-	"({lookups.found/lookups.asked!})\n"
-	"hits      {lookups.hits_dram} from dram, {lookups.hits_ssd} from "
-	"ssd; {lookups.misses} misses\n"
-	"sealed    {sealed}; {conflicts} conflicts, {dropped_saves} saves "
-	"dropped\n"
-	"gone      {removed} removed; evicted: {evicted_dram} from dram, of "
-	"which {evicted_last} were nowhere else, {evicted_ssd} from ssd\n";
-static const char evict_format[] =
-	" {remembered} known from before, {victims_ended} of ended chains, "
-	"{victims_refused} passed over\n";
-static const char ssd_format[] =
-	"not on ssd {unwritten_orphans} for want of their parent, "
-	"{unwritten_budget} of budget, {unwritten_quota} of quota\n"
-	"prefetch  {prefetched!} MiB, used {prefetch_used!}, evicted unused "
-	"{prefetch_unused!}; {refused_rate} saves beyond their rate\n"
-	"ssd i/o   {bytes_read_ssd!} MiB read, {bytes_written_ssd!} MiB "
-	"written, {commits} commits\n"
-	"health    {io_errors} I/O errors, {stuck} stuck, {ssd_outages} "
-	"outages, {corrupt} corrupt blocks, {bad_slots} bad slots\n"
-	"scrub     {scrubbed!} MiB, {scrub_passes} passes, the last ended: ";
-static const char scrub_format[] =
-	"; this one {scrub_percent}%; {scrub_corrupt} corrupt\n";
 
 /* The first line ends with the state, which --health reads. */
 static void print_remote(FILE *f, const struct kv_remote_stats *s)
@@ -368,19 +267,66 @@ char *kv_stats_text(struct kv_cache *cache)
 	at = (time_t)(s.scrub_ended_ns / 1000000000);
 	if (at && gmtime_r(&at, &tm))
 		strftime(ended, sizeof(ended), "%FT%TZ", &tm);
-	fputs("dram      ", f);
-	print_figures(f, &s, stats_format);
-	fprintf(f, "%s\n", s.ssd_state ? s.ssd_state : "off");
-	print_figures(f, &s, more_format);
-	fprintf(f, "evict     %s: weighs %s;", s.evict, s.evict_weighs);
-	print_figures(f, &s, evict_format);
+	fprintf(f,
+		"dram      %.1f of %.1f MiB (%.0f%%), %llu blocks\n"
+		"          %llu of %llu segments, %llu in 2 MiB pages, %llu "
+		"retired\n"
+		"ssd       %.1f of %.1f MiB (%.0f%%), %llu blocks, %s\n",
+		mib(s.dram_used), mib(s.dram_total),
+		percent(s.dram_used, s.dram_total), (ull)s.dram_blocks,
+		(ull)s.dram_segments, (ull)s.dram_segments_max,
+		(ull)s.dram_huge, (ull)s.dram_retired, mib(s.ssd_used),
+		mib(s.ssd_total), percent(s.ssd_used, s.ssd_total),
+		(ull)s.ssd_blocks, s.ssd_state ? s.ssd_state : "off");
+	fprintf(f,
+		"          %llu segment files, %llu of them unusable; index "
+		"%.1f MiB\n"
+		"blocks    %llu in %llu spaces; %llu not yet on SSD, %llu in "
+		"dram alone\n"
+		"held      %llu leased, %llu pinned (%.1f MiB of dram) with "
+		"%llu snapshots, %llu being saved\n"
+		"asked     %llu by match and probe, %llu found (%.1f%%)\n"
+		"hits      %llu from dram, %llu from ssd; %llu misses\n"
+		"sealed    %llu; %llu conflicts, %llu saves dropped\n"
+		"gone      %llu removed; evicted: %llu from dram, of which "
+		"%llu were nowhere else, %llu from ssd\n",
+		(ull)s.ssd_files, (ull)s.ssd_unusable_files, mib(s.index_bytes),
+		(ull)s.blocks, (ull)s.spaces, (ull)s.dirty_blocks,
+		(ull)s.dram_alone, (ull)s.leases, (ull)s.pinned,
+		mib(s.pinned_bytes), (ull)s.snapshots, (ull)s.saving,
+		(ull)s.lookups.asked, (ull)s.lookups.found,
+		percent(s.lookups.found, s.lookups.asked),
+		(ull)s.lookups.hits_dram, (ull)s.lookups.hits_ssd,
+		(ull)s.lookups.misses, (ull)s.sealed, (ull)s.conflicts,
+		(ull)s.dropped_saves, (ull)s.removed, (ull)s.evicted_dram,
+		(ull)s.evicted_last, (ull)s.evicted_ssd);
+	fprintf(f,
+		"evict     %s: weighs %s; %llu known from before, %llu of "
+		"ended chains, %llu passed over\n",
+		s.evict, s.evict_weighs, (ull)s.remembered,
+		(ull)s.victims_ended, (ull)s.victims_refused);
 	fprintf(f,
 		"estimate  hit rate with this much dram %.3f, twice %.3f, 4 "
 		"times %.3f, any %.3f\n",
 		s.estimated[0], s.estimated[1], s.estimated[2], s.estimated[3]);
-	print_figures(f, &s, ssd_format);
-	fputs(ended, f);
-	print_figures(f, &s, scrub_format);
+	fprintf(f,
+		"not on ssd %llu for want of their parent, %llu of budget, "
+		"%llu of quota\n"
+		"prefetch  %.1f MiB, used %.1f, evicted unused %.1f; %llu "
+		"saves beyond their rate\n"
+		"ssd i/o   %.1f MiB read, %.1f MiB written, %llu commits\n"
+		"health    %llu I/O errors, %llu stuck, %llu outages, %llu "
+		"corrupt blocks, %llu bad slots\n"
+		"scrub     %.1f MiB, %llu passes, the last ended: %s; "
+		"this one %llu%%; %llu corrupt\n",
+		(ull)s.unwritten_orphans, (ull)s.unwritten_budget,
+		(ull)s.unwritten_quota, mib(s.prefetched), mib(s.prefetch_used),
+		mib(s.prefetch_unused), (ull)s.refused_rate,
+		mib(s.bytes_read_ssd), mib(s.bytes_written_ssd), (ull)s.commits,
+		(ull)s.io_errors, (ull)s.stuck, (ull)s.ssd_outages,
+		(ull)s.corrupt, (ull)s.bad_slots, mib(s.scrubbed),
+		(ull)s.scrub_passes, ended, (ull)s.scrub_percent,
+		(ull)s.scrub_corrupt);
 	if (kv_remote_stats(cache, &remote))
 		print_remote(f, &remote);
 	return kv_text_close(f, &text);
@@ -406,8 +352,6 @@ static void put_figures(FILE *f, const struct figure *table, size_t rows,
 	for (size_t i = 0; i < rows && n > 0; i++) {
 		const struct figure *row = &table[i];
 
-		if (!row->metric)
-			continue;
 		if (row->help)
 			put_head(f, row->metric, row->help);
 		for (size_t k = 0; k < n; k++) {
@@ -437,22 +381,22 @@ static void put_figures(FILE *f, const struct figure *table, size_t rows,
 #define I(field) offsetof(struct kv_space_info, field)
 
 static const struct figure space_figures[] = {
-	{NULL, "space_blocks", NULL, "Blocks of a space.", I(blocks)},
-	{NULL, "space_bytes", DRAM, "Bytes that a space holds in a tier.",
+	{"space_blocks", NULL, "Blocks of a space.", I(blocks)},
+	{"space_bytes", DRAM, "Bytes that a space holds in a tier.",
 	 I(bytes_dram)},
-	{NULL, "space_bytes", SSD, NULL, I(bytes_ssd)},
-	{NULL, "space_quota_bytes", DRAM,
+	{"space_bytes", SSD, NULL, I(bytes_ssd)},
+	{"space_quota_bytes", DRAM,
 	 "The most that a space may hold in a tier; 0: no limit.",
 	 I(quota.quota_dram)},
-	{NULL, "space_quota_bytes", SSD, NULL, I(quota.quota_ssd)},
-	{NULL, "space_asked_blocks_total", NULL,
-	 "As asked_blocks_total, of a space.", I(lookups.asked)},
-	{NULL, "space_found_blocks_total", NULL,
-	 "As found_blocks_total, of a space.", I(lookups.found)},
-	{NULL, "space_hits_total", DRAM, "As hits_total, of a space.",
+	{"space_quota_bytes", SSD, NULL, I(quota.quota_ssd)},
+	{"space_asked_blocks_total", NULL, "As asked_blocks_total, of a space.",
+	 I(lookups.asked)},
+	{"space_found_blocks_total", NULL, "As found_blocks_total, of a space.",
+	 I(lookups.found)},
+	{"space_hits_total", DRAM, "As hits_total, of a space.",
 	 I(lookups.hits_dram)},
-	{NULL, "space_hits_total", SSD, NULL, I(lookups.hits_ssd)},
-	{NULL, "space_misses_total", NULL, "As misses_total, of a space.",
+	{"space_hits_total", SSD, NULL, I(lookups.hits_ssd)},
+	{"space_misses_total", NULL, "As misses_total, of a space.",
 	 I(lookups.misses)},
 };
 
