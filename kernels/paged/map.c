@@ -8,8 +8,8 @@
  *
  * STATES    of a block of a map:
  *
- *             (none) -> THERE     join_locked: its page was READY
- *             (none) -> WAITING   join_locked: its page is COMING, perhaps
+ *             (none) -> THERE     place_locked: its page was READY
+ *             (none) -> WAITING   place_locked: its page is COMING, perhaps
  *                                 because of this map
  *             (none) -> FAILED    place_locked: absent, or no page is free
  *            WAITING -> THERE     kv_page_settle_locked
@@ -40,8 +40,6 @@
  * LOCKING   session->lock.
  */
 #include "kernels/paged/paged_pool.h"
-#include "kernels/session/abi.h"
-#include "kernels/session/query.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/lease.h"
 #include "kernels/transfer/stream_sync.h"
@@ -335,25 +333,12 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 
 /* ---- where a block goes ---- */
 
-static void join_locked(struct kv_use *use, struct kv_page *page)
-{
-	kv_assert_locked(&use->map->xfer->session->lock);
-	use->page = page;
-	kv_page_table_get(use->map->paged->page_table, page);
-	if (page->state == KV_PAGE_READY) {
-		settle_locked(use, 0);
-		return;
-	}
-	LIST_INSERT_HEAD(&page->waiting, use, others);
-	if (page->fill)
-		page->fill->wanted++;
-}
-
 /* Find the page that holds block @i, or take a page for the block and add the
  * page to a fill. */
 static void place_locked(struct placing *m, size_t i)
 {
 	struct kv_page_table *page_table = m->map->paged->page_table;
+	struct kv_use *use = &m->map->uses[i];
 	struct kv_page *page =
 		kv_page_table_find(page_table, m->known, &m->keys[i]);
 	int r = 0;
@@ -374,10 +359,17 @@ static void place_locked(struct placing *m, size_t i)
 		else if (page)
 			kv_page_table_give(page_table, page);
 	}
-	if (r < 0)
-		settle_locked(&m->map->uses[i], r);
-	else
-		join_locked(&m->map->uses[i], page);
+	if (r == 0) {
+		use->page = page;
+		kv_page_table_get(page_table, page);
+	}
+	if (r < 0 || page->state == KV_PAGE_READY) {
+		settle_locked(use, r);
+		return;
+	}
+	LIST_INSERT_HEAD(&page->waiting, use, others);
+	if (page->fill)
+		page->fill->wanted++;
 }
 
 /* Ask the daemon about blocks that no page holds.  Return how many of these
@@ -567,16 +559,22 @@ static bool is_submitted_locked(const struct kv_page *page)
 	return status == 0 || status == -EINPROGRESS;
 }
 
-static int order_locked(const struct kvfs_mapping *map, void *stream)
+int kvfs_map_order(kvfs_mapping *map, void *stream)
 {
 	struct kvfs_xfer *load, *last = NULL;
-	int r = 0;
+	struct kvfs_session *session;
+	int r = check_map(map);
 
-	kv_assert_locked(&map->xfer->session->lock);
-	for (size_t i = 0; i < map->n; i++)
+	if (r == 0)
+		r = kv_submission_check(map->xfer->device, &stream);
+	if (r < 0)
+		return r;
+	session = map->xfer->session;
+	pthread_mutex_lock(&session->lock);
+	for (size_t i = 0; i < map->n && r == 0; i++)
 		if (atomic_load(&map->xfer->status[i]) == -EINPROGRESS &&
 		    !is_submitted_locked(map->uses[i].page))
-			return -EAGAIN;
+			r = -EAGAIN;
 	/* Make @stream wait for the loads that fill the pages.  Skip a load
 	 * that @stream waits for already: neighbouring blocks mostly share a
 	 * load. */
@@ -595,21 +593,8 @@ static int order_locked(const struct kvfs_mapping *map, void *stream)
 	}
 	if (last)
 		kv_xfer_put_locked(last);
-	return r;
-}
-
-int kvfs_map_order(kvfs_mapping *map, void *stream)
-{
-	int r = check_map(map);
-
-	if (r == 0)
-		r = kv_submission_check(map->xfer->device, &stream);
-	if (r < 0)
-		return r;
-	pthread_mutex_lock(&map->xfer->session->lock);
-	r = order_locked(map, stream);
 	map->ordered |= r == 0;
-	pthread_mutex_unlock(&map->xfer->session->lock);
+	pthread_mutex_unlock(&session->lock);
 	return r;
 }
 

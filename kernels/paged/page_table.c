@@ -18,8 +18,8 @@
  * INVARIANTS
  *   (1) A page has a key, and is in the hash table, if and only if it is COMING
  *       or READY; no two pages have the same key of the same space.
- *   (2) FREE pages are in free or were never used; READY pages without users
- *       are in cached, least recently used first.  No other page is in a list.
+ *   (2) FREE pages are in free; READY pages without users are in cached, least
+ *       recently used first.  No other page is in a list.
  *   (3) free + cached + taken <= pages; the rest is in use.
  *   (4) A space is in the list until it is forgotten or has no holder; each
  *       page with a key holds its space.  A new space of the same name has none
@@ -43,7 +43,6 @@ TAILQ_HEAD(idle, kv_page);
 
 struct kv_page_table {
 	uint64_t max, pages;
-	uint64_t unused; /* pages from here on are FREE, in no list */
 	struct kv_page *page;
 	struct bucket *table;
 	uint64_t mask;
@@ -64,8 +63,7 @@ static void check(const struct kv_page_table *page_table,
 	assert(keyed || page->refs == 0);
 	assert(page_table->n_free + page_table->n_cached +
 		       page_table->n_taken <=
-	       page_table->unused);
-	assert(page_table->unused <= page_table->pages);
+	       page_table->pages);
 }
 
 void kv_page_table_free(struct kv_page_table *page_table)
@@ -74,7 +72,7 @@ void kv_page_table_free(struct kv_page_table *page_table)
 
 	if (!page_table)
 		return;
-	for (uint64_t i = 0; i < page_table->unused; i++)
+	for (uint64_t i = 0; i < page_table->pages; i++)
 		if (page_table->page[i].space)
 			kv_page_table_space_put(page_table->page[i].space);
 	while ((space = LIST_FIRST(&page_table->spaces))) {
@@ -118,7 +116,11 @@ int kv_page_table_new(uint64_t max, struct kv_page_table **ret_page_table)
 void kv_page_table_grow(struct kv_page_table *page_table, uint64_t pages)
 {
 	assert(pages >= page_table->pages && pages <= page_table->max);
-	page_table->pages = pages;
+	for (; page_table->pages < pages; page_table->pages++) {
+		TAILQ_INSERT_TAIL(&page_table->free,
+				  &page_table->page[page_table->pages], idle);
+		page_table->n_free++;
+	}
 }
 
 /* ---- spaces ---- */
@@ -266,8 +268,6 @@ struct kv_page *kv_page_table_take(struct kv_page_table *page_table)
 	if (page) {
 		TAILQ_REMOVE(&page_table->free, page, idle);
 		page_table->n_free--;
-	} else if (page_table->unused < page_table->pages) {
-		page = &page_table->page[page_table->unused++];
 	} else {
 		page = TAILQ_FIRST(&page_table->cached);
 		if (!page)
@@ -317,8 +317,7 @@ kv_page_table_count(const struct kv_page_table *page_table)
 {
 	struct kv_page_table_counts counts = {
 		.pages = page_table->pages,
-		.free = page_table->n_free + page_table->pages -
-			page_table->unused,
+		.free = page_table->n_free,
 		.cached = page_table->n_cached,
 		.taken = page_table->n_taken,
 	};

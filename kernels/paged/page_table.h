@@ -3,7 +3,8 @@
  * page_table.h - which page of a paged pool holds which block.
  *
  * The page table does not copy bytes; its callers do.  All functions are called
- * with session->lock held, and cost the same for any number of pages.
+ * with session->lock held, and all but _grow cost the same for any number of
+ * pages.
  */
 #ifndef KV_KERNELS_PAGED_PAGE_TABLE_H
 #define KV_KERNELS_PAGED_PAGE_TABLE_H

@@ -29,158 +29,10 @@
  * LOCKING   session->lock; released while the device makes memory.
  */
 #include "kernels/paged/paged_pool.h"
-#include "kernels/session/abi.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/save.h"
 #include "kernels/transfer/staging.h"
 #include "kernels/transfer/stream_sync.h"
-
-static void free_paged(struct kv_paged_pool *paged,
-		       const struct kvfs_device *device)
-{
-	if (paged->memory)
-		device->release(paged->memory);
-	kv_page_table_free(paged->page_table);
-	free(paged);
-}
-
-static void end_sets_locked(struct kv_paged_pool *paged);
-static void free_sets_locked(struct kv_paged_pool *paged);
-
-static void close_locked(struct kv_paged_pool *paged)
-{
-	struct kvfs_session *session = paged->pool->session;
-
-	kv_maps_end_locked(paged);
-	end_sets_locked(paged);
-	while (paged->growing)
-		kv_session_wait(session, UINT64_MAX);
-	while (paged->filling > 0 || paged->pool->busy > 0) {
-		kv_xfers_drain(session, paged->pool);
-		if (paged->filling > 0)
-			kv_session_wait(session, UINT64_MAX);
-	}
-	free_sets_locked(paged);
-}
-
-static void info_locked(const struct kv_paged_pool *paged,
-			struct kvfs_pool_info *ret_info)
-{
-	struct kv_page_table_counts counts =
-		kv_page_table_count(paged->page_table);
-
-	ret_info->base = paged->base;
-	ret_info->page_bytes = paged->page_bytes;
-	ret_info->pages = counts.pages;
-	ret_info->pages_max = paged->max_pages;
-	ret_info->pages_free = counts.free;
-	ret_info->pages_cached = counts.cached;
-	ret_info->pages_mapped = counts.mapped;
-	ret_info->pages_taken = counts.taken;
-}
-
-static void forget_locked(struct kv_paged_pool *paged, const char *name)
-{
-	kv_page_table_forget(paged->page_table, name);
-}
-
-static const struct kv_paged_pool_ops ops = {
-	.close_locked = close_locked,
-	.info_locked = info_locked,
-	.forget_locked = forget_locked,
-	.free = free_paged,
-};
-
-/* Register the pages as a pool, in which a page is one block, with its tensors
- * end to end. */
-static int register_pages(struct kvfs_session *session, const char *device,
-			  struct kvfs_space *space, uint64_t pages,
-			  struct kv_paged_pool *paged)
-{
-	const struct kv_layout *layout = kv_lib_space_layout(space);
-	_cleanup_(kv_freep) kvfs_view *views =
-		calloc(layout->n_tensors, sizeof(*views));
-	kvfs_pool_desc desc = {
-		.size = sizeof(desc),
-		.device = device,
-		.space = space,
-		.views = views,
-		.n_views = layout->n_tensors,
-		.pages = paged->max_pages,
-		.pages_per_block = 1,
-		.memory = paged->base,
-		.memory_bytes = paged->max_pages * paged->page_bytes,
-	};
-
-	if (!views)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < layout->n_tensors; i++) {
-		views[i].tensor = layout->tensors[i].name;
-		views[i].base = paged->base + layout->tensors[i].offset;
-		views[i].block_stride = paged->page_bytes;
-		views[i].bytes = layout->tensors[i].bytes;
-		views[i].count = 1;
-	}
-	return kv_lib_pool_register(session, &desc, pages, &paged->pool);
-}
-
-int kvfs_pool_reserve(kvfs_session *session, const char *device,
-		      kvfs_space *space, uint64_t pages, uint64_t max_pages,
-		      kvfs_pool **ret_pool)
-{
-	const struct kvfs_device *table;
-	const struct kv_layout *layout;
-	struct kv_paged_pool *paged;
-	uint64_t bytes;
-	void *base;
-	int fd, r = kv_session_check(session);
-
-	if (r < 0)
-		return r;
-	if (!device || !space || space->session != session || pages == 0 ||
-	    max_pages < pages || max_pages > UINT32_MAX || !ret_pool)
-		return -EINVAL;
-	table = kv_device_find(device);
-	if (!table)
-		return -ENODEV;
-	layout = kv_lib_space_layout(space);
-	if (!layout)
-		return -EMEDIUMTYPE;
-	paged = calloc(1, sizeof(*paged));
-	if (!paged)
-		return -ENOMEM;
-	TAILQ_INIT(&paged->fills);
-	paged->max_pages = max_pages;
-	paged->page_bytes = kv_round_up(layout->payload, KV_PAGE);
-	if (__builtin_mul_overflow(max_pages, paged->page_bytes, &bytes) ||
-	    bytes > INT64_MAX)
-		r = -EINVAL;
-	if (r == 0)
-		r = kv_guard_reserve(table, device, pages * paged->page_bytes,
-				     bytes, &paged->memory, &base);
-	if (r == 0) {
-		paged->base = base;
-		r = kv_page_table_new(max_pages, &paged->page_table);
-	}
-	if (r == 0)
-		r = register_pages(session, device, space, pages, paged);
-	if (r < 0) {
-		free_paged(paged, table);
-		return r;
-	}
-	kv_page_table_grow(paged->page_table, pages);
-	pthread_mutex_lock(&session->lock);
-	paged->pool->paged_ops = &ops;
-	paged->pool->paged = paged;
-	pthread_mutex_unlock(&session->lock);
-	/* Lend the pages to the daemon if their memory has a descriptor. */
-	fd = kv_guard_take_fd(table, paged->memory);
-	if (fd >= 0)
-		kv_lending_own(paged->pool, fd, paged->base,
-			       pages * paged->page_bytes, bytes);
-	*ret_pool = paged->pool;
-	return 0;
-}
 
 /* ---- checks, growth and addresses, for maps and sets ---- */
 
@@ -464,28 +316,6 @@ void kvfs_pages_free(kvfs_pages *pages)
 	pthread_mutex_unlock(&session->lock);
 }
 
-static void end_sets_locked(struct kv_paged_pool *paged)
-{
-	struct kvfs_pages *set;
-
-	kv_assert_locked(&paged->pool->session->lock);
-	LIST_FOREACH(set, &paged->sets, others)
-		drop_taken_locked(set);
-}
-
-static void free_sets_locked(struct kv_paged_pool *paged)
-{
-	struct kvfs_pages *set;
-
-	kv_assert_locked(&paged->pool->session->lock);
-	while ((set = LIST_FIRST(&paged->sets))) {
-		if (set->save)
-			set->save->over = NULL;
-		LIST_REMOVE(set, others);
-		free(set);
-	}
-}
-
 /* Count the save or the fence as over.  After both the pool may use the pages
  * for other blocks. */
 static void pending_over_locked(struct kvfs_pages *set)
@@ -607,4 +437,157 @@ int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 	pthread_mutex_unlock(&pages->session->lock);
 	kv_event_wait_free(wait);
 	return r;
+}
+
+/* ---- opening and closing ---- */
+
+static void free_paged(struct kv_paged_pool *paged,
+		       const struct kvfs_device *device)
+{
+	if (paged->memory)
+		device->release(paged->memory);
+	kv_page_table_free(paged->page_table);
+	free(paged);
+}
+
+static void close_locked(struct kv_paged_pool *paged)
+{
+	struct kvfs_session *session = paged->pool->session;
+	struct kvfs_pages *set;
+
+	kv_maps_end_locked(paged);
+	LIST_FOREACH(set, &paged->sets, others)
+		drop_taken_locked(set);
+	while (paged->growing)
+		kv_session_wait(session, UINT64_MAX);
+	while (paged->filling > 0 || paged->pool->busy > 0) {
+		kv_xfers_drain(session, paged->pool);
+		if (paged->filling > 0)
+			kv_session_wait(session, UINT64_MAX);
+	}
+	while ((set = LIST_FIRST(&paged->sets))) {
+		if (set->save)
+			set->save->over = NULL;
+		LIST_REMOVE(set, others);
+		free(set);
+	}
+}
+
+static void info_locked(const struct kv_paged_pool *paged,
+			struct kvfs_pool_info *ret_info)
+{
+	struct kv_page_table_counts counts =
+		kv_page_table_count(paged->page_table);
+
+	ret_info->base = paged->base;
+	ret_info->page_bytes = paged->page_bytes;
+	ret_info->pages = counts.pages;
+	ret_info->pages_max = paged->max_pages;
+	ret_info->pages_free = counts.free;
+	ret_info->pages_cached = counts.cached;
+	ret_info->pages_mapped = counts.mapped;
+	ret_info->pages_taken = counts.taken;
+}
+
+static void forget_locked(struct kv_paged_pool *paged, const char *name)
+{
+	kv_page_table_forget(paged->page_table, name);
+}
+
+static const struct kv_paged_pool_ops ops = {
+	.close_locked = close_locked,
+	.info_locked = info_locked,
+	.forget_locked = forget_locked,
+	.free = free_paged,
+};
+
+/* Register the pages as a pool, in which a page is one block, with its tensors
+ * end to end. */
+static int register_pages(struct kvfs_session *session, const char *device,
+			  struct kvfs_space *space, uint64_t pages,
+			  struct kv_paged_pool *paged)
+{
+	const struct kv_layout *layout = kv_lib_space_layout(space);
+	_cleanup_(kv_freep) kvfs_view *views =
+		calloc(layout->n_tensors, sizeof(*views));
+	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
+		.device = device,
+		.space = space,
+		.views = views,
+		.n_views = layout->n_tensors,
+		.pages = paged->max_pages,
+		.pages_per_block = 1,
+		.memory = paged->base,
+		.memory_bytes = paged->max_pages * paged->page_bytes,
+	};
+
+	if (!views)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < layout->n_tensors; i++) {
+		views[i].tensor = layout->tensors[i].name;
+		views[i].base = paged->base + layout->tensors[i].offset;
+		views[i].block_stride = paged->page_bytes;
+		views[i].bytes = layout->tensors[i].bytes;
+		views[i].count = 1;
+	}
+	return kv_lib_pool_register(session, &desc, pages, &paged->pool);
+}
+
+int kvfs_pool_reserve(kvfs_session *session, const char *device,
+		      kvfs_space *space, uint64_t pages, uint64_t max_pages,
+		      kvfs_pool **ret_pool)
+{
+	const struct kvfs_device *table;
+	const struct kv_layout *layout;
+	struct kv_paged_pool *paged;
+	uint64_t bytes;
+	void *base;
+	int fd, r = kv_session_check(session);
+
+	if (r < 0)
+		return r;
+	if (!device || !space || space->session != session || pages == 0 ||
+	    max_pages < pages || max_pages > UINT32_MAX || !ret_pool)
+		return -EINVAL;
+	table = kv_device_find(device);
+	if (!table)
+		return -ENODEV;
+	layout = kv_lib_space_layout(space);
+	if (!layout)
+		return -EMEDIUMTYPE;
+	paged = calloc(1, sizeof(*paged));
+	if (!paged)
+		return -ENOMEM;
+	TAILQ_INIT(&paged->fills);
+	paged->max_pages = max_pages;
+	paged->page_bytes = kv_round_up(layout->payload, KV_PAGE);
+	if (__builtin_mul_overflow(max_pages, paged->page_bytes, &bytes) ||
+	    bytes > INT64_MAX)
+		r = -EINVAL;
+	if (r == 0)
+		r = kv_guard_reserve(table, device, pages * paged->page_bytes,
+				     bytes, &paged->memory, &base);
+	if (r == 0) {
+		paged->base = base;
+		r = kv_page_table_new(max_pages, &paged->page_table);
+	}
+	if (r == 0)
+		r = register_pages(session, device, space, pages, paged);
+	if (r < 0) {
+		free_paged(paged, table);
+		return r;
+	}
+	kv_page_table_grow(paged->page_table, pages);
+	pthread_mutex_lock(&session->lock);
+	paged->pool->paged_ops = &ops;
+	paged->pool->paged = paged;
+	pthread_mutex_unlock(&session->lock);
+	/* Lend the pages to the daemon if their memory has a descriptor. */
+	fd = kv_guard_take_fd(table, paged->memory);
+	if (fd >= 0)
+		kv_lending_own(paged->pool, fd, paged->base,
+			       pages * paged->page_bytes, bytes);
+	*ret_pool = paged->pool;
+	return 0;
 }

@@ -23,7 +23,6 @@
 #include <openssl/evp.h>
 #include <xxhash.h>
 
-#include "kernels/session/abi.h"
 #include "common/block.h"
 #include "kernels/session/session.h"
 #include "kernels/session/space.h"

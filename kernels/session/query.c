@@ -12,9 +12,7 @@
  */
 #include <stdio.h>
 
-#include "kernels/session/abi.h"
 #include "kernels/session/rpc.h"
-#include "kernels/session/query.h"
 #include "kernels/session/session.h"
 #include "kernels/session/space.h"
 
@@ -314,7 +312,7 @@ static int change_space(kvfs_space *space, enum wire_type type)
 	int r = kv_lib_space_id(space, &packet.header.space, &generation);
 
 	if (r < 0)
-		return r == -ETIMEDOUT ? -ENOTCONN : r;
+		return r;
 	return (int)ask_and_wait(space->session, generation, &packet,
 				 &(struct room){0});
 }
@@ -363,7 +361,7 @@ static long forget_some(kvfs_space *space, const kvfs_key *keys, size_t n,
 	long r = kv_lib_space_id(space, &packet.header.space, &generation);
 
 	if (r < 0)
-		return r == -ETIMEDOUT ? -ENOTCONN : r;
+		return r;
 	kv_wire_keys(keys, n, items);
 	r = ask_and_wait(space->session, generation, &packet, &room);
 	return r == 0 ? -EPROTO : r;

@@ -25,7 +25,6 @@
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
 #include "kernels/session/space.h"
-#include "kernels/session/query.h"
 
 struct kv_layout_seen {
 	struct kv_layout_seen *older;
@@ -163,7 +162,7 @@ static int resolve(struct kvfs_space *space)
 	question.items = items;
 	n = kv_ask(session, &question);
 	if (n < 0)
-		return (int)n;
+		return n == -ETIMEDOUT ? -ENOTCONN : (int)n;
 	/* The reply ends with the space's name, a NUL and the layout, or with
 	 * nothing if the space is untyped. */
 	n -= (long)sizeof(answer->head);
@@ -219,11 +218,7 @@ long kv_space_ask(struct kvfs_space *space, struct kv_question *question)
 
 int kv_lib_space_miss(int r)
 {
-	if (r >= 0)
-		return 0;
-	if (r == -ETIMEDOUT)
-		return -ENOTCONN;
-	return r == kv_link_lost(r) ? r : -ENOENT;
+	return r == 0 || r == kv_link_lost(r) ? r : -ENOENT;
 }
 
 void kv_lib_space_forget_locked(struct kvfs_space *space)
@@ -280,8 +275,6 @@ int kvfs_space_open(kvfs_session *session, const char *name, const char *layout,
 	if (!space->name || !space->text)
 		return -ENOMEM;
 	r = kv_lib_space_id(space, &id, &generation);
-	if (r == -ETIMEDOUT)
-		r = -ENOTCONN;
 	if (r < 0 && r == kv_link_lost(r) && space->text[0] != '\0') {
 		/* Without a daemon use the caller's layout, with a seed drawn
 		 * here. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space.h - the client's record of a space: its name, layout and id.
+ * space.h - the client's record of a space: its name, layout and id; and checks
+ * and conversions of keys.
  */
 #ifndef KV_KERNELS_SESSION_SPACE_H
 #define KV_KERNELS_SESSION_SPACE_H
@@ -27,7 +28,7 @@ struct kvfs_space {
 
 /* Return the daemon's id of the space, valid on connection *@ret_generation.
  * Asks the daemon if the connection has changed.  The caller holds no lock.
- * -ENOTCONN, -ETIMEDOUT: no daemon answers
+ * -ENOTCONN: no daemon answers
  * -ENOENT, -EACCES, -EEXIST, -EROFS, -EINVAL: as kvfs_space_open */
 int kv_lib_space_id(struct kvfs_space *space, uint32_t *ret_id,
 		    uint64_t *ret_generation);
@@ -59,5 +60,26 @@ bool kv_lib_layout_same_tensors(const struct kv_layout *a,
 
 void kv_lib_space_get_locked(struct kvfs_space *space);
 void kv_lib_space_put_locked(struct kvfs_space *space);
+
+/* ---- keys ---- */
+
+#define KV_QUERY_KEYS_MAX ((size_t)KVFS_KEYS_MAX)
+
+/* Store the state of each key of @query; absent if the daemon cannot be asked. */
+void kv_query_probe(const kvfs_query *query, uint8_t *ret_states);
+
+/*
+ * Check @queries.  Return the number of their keys, and the session (NULL without
+ * a query).  -EINVAL: a null, a key whose length is not 16 or 32, spaces of
+ * different sessions, too many keys; -EBADF.
+ */
+long kv_queries_check(const kvfs_query *queries, size_t n_queries,
+		      kvfs_session **ret_session);
+
+/* Return whether there are at most KV_QUERY_KEYS_MAX keys of 16 or 32 bytes. */
+bool kv_wire_keys_are_valid(const kvfs_key *keys, size_t n);
+
+/* Convert @n keys to the form of messages. */
+void kv_wire_keys(const kvfs_key *keys, size_t n, struct wire_key *ret_keys);
 
 #endif

@@ -240,7 +240,7 @@ static int send_pages_locked(struct kv_save_batch *batch)
 	for (size_t i = 0; i < batch->n; i++) {
 		blocks[i] = xfer->blocks[batch->block[i]];
 		blocks[i].offset = batch->extent->offset + WORD_BYTES +
-				   i * kv_save_ids_bytes(xfer);
+				   i * xfer->ids_bytes;
 		for (size_t p = 0; p < each; p++)
 			*pages++ =
 				(uint64_t)
@@ -469,7 +469,7 @@ size_t kv_save_batch_blocks(const struct kvfs_xfer *xfer, bool lent)
 {
 	const struct kvfs_session *session = xfer->session;
 	const uint64_t half = session->stage->bytes / 2;
-	const uint64_t ids = kv_save_ids_bytes(xfer);
+	const uint64_t ids = xfer->ids_bytes;
 	size_t n, threads;
 
 	if (lent) {
@@ -493,7 +493,7 @@ size_t kv_save_batch_blocks(const struct kvfs_xfer *xfer, bool lent)
 int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent)
 {
 	struct kvfs_session *session = xfer->session;
-	const uint64_t ids = kv_save_ids_bytes(xfer);
+	const uint64_t ids = xfer->ids_bytes;
 	struct kv_save_batch *batch;
 	int r = 0;
 

@@ -20,7 +20,6 @@
  *
  * LOCKING   session->lock.
  */
-#include "kernels/session/query.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/keys_call.h"
 

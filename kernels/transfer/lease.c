@@ -17,8 +17,6 @@
  * LOCKING   session->lock; blocks and their count are read without it once
  *           settled is true.
  */
-#include "kernels/session/abi.h"
-#include "kernels/session/query.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/lease.h"
 

@@ -30,7 +30,6 @@
  * LOCKING   session->lock to begin and to account for blocks; none while
  *           copying.
  */
-#include "kernels/session/abi.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/lease.h"
 #include "kernels/transfer/pool.h"
@@ -164,7 +163,7 @@ static void copy_unit(struct load_job *job, size_t unit)
 	};
 	size_t first = unit % load->units_a_step * load->unit;
 	size_t step = unit / load->units_a_step;
-	int r = 0;
+	int r;
 
 	if (xfer->steps > 1) {
 		uint32_t layer = (uint32_t)step * xfer->layers_a_step;
@@ -180,10 +179,7 @@ static void copy_unit(struct load_job *job, size_t unit)
 		batch.n_ranges = job->n_ranges;
 	}
 	batch.n = gather(job, first, KV_MIN(xfer->n - first, load->unit));
-	if (batch.n > 0)
-		r = kv_submission_run(&job->submission, step, &batch, true);
-	else
-		kv_submission_skip(&job->submission, step);
+	r = kv_submission_run(&job->submission, step, &batch, true);
 	for (size_t i = 0; i < batch.n; i++)
 		end_block(job, job->blocks[i], r);
 }
@@ -332,15 +328,15 @@ static void copied_locked(struct kvfs_xfer *xfer)
 		kv_lease_put_locked(kv_steal(xfer->lease));
 }
 
-static bool step_is_over(const struct kvfs_xfer *xfer, size_t step)
+bool kv_load_step_is_over(const struct kvfs_xfer *xfer, size_t step)
 {
-	return atomic_load(&xfer->load->left[step]) == 0;
+	return xfer->load && atomic_load(&xfer->load->left[step]) == 0;
 }
 
-static bool step_is_submitted(const struct kvfs_xfer *xfer, size_t step)
+bool kv_load_step_is_submitted_locked(const struct kvfs_xfer *xfer, size_t step)
 {
 	kv_assert_locked(&xfer->session->lock);
-	return xfer->load->unsubmitted[step] == 0;
+	return xfer->load && xfer->load->unsubmitted[step] == 0;
 }
 
 static void drop(struct kvfs_xfer *xfer)
@@ -363,8 +359,6 @@ static void drop(struct kvfs_xfer *xfer)
 static const struct kv_xfer_ops load_ops = {
 	.stopped_locked = stopped_locked,
 	.copied_locked = copied_locked,
-	.step_is_over = step_is_over,
-	.step_is_submitted = step_is_submitted,
 	.drop = drop,
 };
 

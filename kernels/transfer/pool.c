@@ -30,7 +30,6 @@
 #include <sys/sysmacros.h>
 
 #include "kernels/device/device.h"
-#include "kernels/session/abi.h"
 #include "kernels/session/mapped_segment.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/pool.h"
@@ -373,22 +372,6 @@ bool kv_lending_is_taken_locked(const struct kvfs_pool *pool,
 	       kv_session_is_live(pool->session, generation);
 }
 
-/* Withdraw the memory of a pool that no transfer uses from the daemon. */
-static void end_lending_locked(struct kvfs_pool *pool)
-{
-	struct kv_lending *lending = &pool->lending;
-	struct kv_packet packet = {
-		.header = {.type = WIRE_POOL_CLOSE, .arg = lending->item.id},
-		.fd = -1,
-	};
-
-	kv_assert_locked(&pool->session->lock);
-	if (kv_session_is_live(pool->session, lending->asked))
-		kv_rpc_post_locked(pool->session, &packet);
-	if (lending->offer)
-		lending->offer->pool = NULL;
-}
-
 /* Return the reason why saves of this pool go by staging; NULL if the daemon
  * saves from the pages. */
 static const char *why_not_lent_locked(const struct kvfs_pool *pool)
@@ -637,6 +620,8 @@ void kvfs_pool_close(kvfs_pool *pool)
 	const struct kvfs_device *device;
 	struct kv_paged_pool *paged;
 	struct kvfs_session *session;
+	struct kv_packet withdraw = {.header = {.type = WIRE_POOL_CLOSE},
+				     .fd = -1};
 
 	if (!pool || kv_session_check(pool->session) < 0)
 		return;
@@ -648,7 +633,11 @@ void kvfs_pool_close(kvfs_pool *pool)
 	if (paged)
 		paged_ops->close_locked(paged);
 	kv_xfers_drain(session, pool);
-	end_lending_locked(pool);
+	withdraw.header.arg = pool->lending.item.id;
+	if (kv_session_is_live(session, pool->lending.asked))
+		kv_rpc_post_locked(session, &withdraw);
+	if (pool->lending.offer)
+		pool->lending.offer->pool = NULL;
 	LIST_REMOVE(pool, others);
 	kv_lib_space_put_locked(pool->space);
 	pthread_mutex_unlock(&session->lock);

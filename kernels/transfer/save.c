@@ -38,8 +38,6 @@
  */
 #include "common/block.h"
 #include "common/rate.h"
-#include "kernels/session/abi.h"
-#include "kernels/session/query.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"
@@ -54,12 +52,6 @@
 
 /* ---- token ids ---- */
 
-/* A copy of the caller's token ids, in the format of common/block.h. */
-struct kv_save_ids {
-	uint64_t each; /* bytes for each block, a multiple of IDS_ALIGN */
-	uint8_t data[];
-};
-
 _Static_assert(KVFS_EXTRAS_MAX == KV_EXTRAS_MAX, "kvfs.h has the same number");
 
 /*
@@ -72,7 +64,6 @@ _Static_assert(KVFS_EXTRAS_MAX == KV_EXTRAS_MAX, "kvfs.h has the same number");
 static int set_ids(struct kvfs_xfer *xfer, const kvfs_meta *meta,
 		   const struct kv_layout *layout)
 {
-	struct kv_save_ids *ids;
 	uint64_t each = 0;
 
 	for (size_t i = 0; i < xfer->n; i++) {
@@ -93,12 +84,12 @@ static int set_ids(struct kvfs_xfer *xfer, const kvfs_meta *meta,
 	if (each == 0)
 		return 0;
 	each = kv_round_up(each, IDS_ALIGN);
-	ids = calloc(1, sizeof(*ids) + xfer->n * each);
-	if (!ids)
+	xfer->ids = calloc(xfer->n, each);
+	if (!xfer->ids)
 		return -ENOMEM;
-	ids->each = each;
+	xfer->ids_bytes = each;
 	for (size_t i = 0; i < xfer->n; i++) {
-		struct kv_token_ids *to = (void *)(ids->data + i * each);
+		struct kv_token_ids *to = (void *)(xfer->ids + i * each);
 
 		to->n = xfer->blocks[i].tokens;
 		to->extras_len = meta[i].extras_len;
@@ -106,13 +97,7 @@ static int set_ids(struct kvfs_xfer *xfer, const kvfs_meta *meta,
 		if (to->extras_len > 0)
 			memcpy(to->ids + to->n, meta[i].extras, to->extras_len);
 	}
-	xfer->ids = ids;
 	return 0;
-}
-
-uint64_t kv_save_ids_bytes(const struct kvfs_xfer *xfer)
-{
-	return xfer->ids ? xfer->ids->each : 0;
 }
 
 uint64_t kv_save_ids_most(const struct kv_layout *layout)
@@ -132,16 +117,15 @@ uint64_t kv_save_ids_offset(const struct kv_layout *layout)
 uint64_t kv_save_block_bytes(const struct kvfs_xfer *xfer)
 {
 	return kv_round_up(kv_save_ids_offset(xfer->pool->layout) +
-				   kv_save_ids_bytes(xfer),
+				   xfer->ids_bytes,
 			   KV_SAVE_ALIGN);
 }
 
 void kv_save_ids_put(const struct kvfs_xfer *xfer, size_t block, uint8_t *at)
 {
-	const struct kv_save_ids *ids = xfer->ids;
-
-	if (ids)
-		memcpy(at, ids->data + block * ids->each, ids->each);
+	if (xfer->ids)
+		memcpy(at, xfer->ids + block * xfer->ids_bytes,
+		       xfer->ids_bytes);
 }
 
 /* ---- blocks to do ---- */
@@ -152,14 +136,6 @@ static void unqueue_locked(struct kvfs_xfer *xfer)
 	if (xfer->queued)
 		TAILQ_REMOVE(&xfer->session->saves, xfer, queue);
 	xfer->queued = false;
-}
-
-static void queue_locked(struct kvfs_xfer *xfer)
-{
-	kv_assert_locked(&xfer->session->lock);
-	if (!xfer->queued)
-		TAILQ_INSERT_TAIL(&xfer->session->saves, xfer, queue);
-	xfer->queued = true;
 }
 
 static void add_todo(struct kvfs_xfer *xfer, uint32_t block)
@@ -188,7 +164,9 @@ static void begin_locked(void *owner)
 	struct kvfs_xfer *xfer = owner;
 
 	kv_assert_locked(&xfer->session->lock);
-	queue_locked(xfer);
+	if (!xfer->queued)
+		TAILQ_INSERT_TAIL(&xfer->session->saves, xfer, queue);
+	xfer->queued = true;
 	kv_save_pump_locked(xfer->session);
 }
 
@@ -248,7 +226,7 @@ static int advance_locked(struct kvfs_xfer *xfer)
 	kv_lending_offer_locked(xfer->pool);
 	lent = kv_lending_is_taken_locked(xfer->pool, xfer->generation);
 	if (lent) /* lent pages need staging only for a word and token ids */
-		block_bytes = KV_SAVE_ALIGN + kv_save_ids_bytes(xfer);
+		block_bytes = KV_SAVE_ALIGN + xfer->ids_bytes;
 	r = kv_staging_need_locked(session, block_bytes);
 	if (r < 0)
 		return r;
@@ -396,47 +374,47 @@ static const struct kv_keys_ops flush_ops = {
 	.put_locked = kv_xfer_keys_put_locked,
 };
 
-static void flush_range_locked(struct kvfs_xfer *xfer,
-			       struct kv_keys_call *call, size_t first)
-{
-	const struct wire_header like = {.type = WIRE_FLUSH,
-					 .space = xfer->space_id};
-	const bool live = kv_session_is_live(xfer->session, xfer->generation);
-	struct wire_key items[WIRE_BATCH] = {0};
-	size_t n = 0;
-
-	kv_assert_locked(&xfer->session->lock);
-	call->first = first;
-	call->n = KV_MIN(xfer->n - first, (size_t)WIRE_BATCH);
-	for (size_t i = first; i < first + call->n && !is_barrier(xfer); i++) {
-		if (!is_wanted(xfer, i))
-			continue;
-		memcpy(items[n].key, xfer->blocks[i].key, xfer->blocks[i].len);
-		items[n++].len = xfer->blocks[i].len;
-	}
-	/* A WIRE_FLUSH without keys flushes the whole space, as a barrier
-	 * does. */
-	if (n > 0 || is_barrier(xfer))
-		kv_keys_ask_locked(call, &like, items, n, live ? 0 : -ENOTCONN);
-}
-
 /* Send the flush requests of @xfer, if every block has sealed or failed and a
  * caller waits for DURABLE. */
 static void begin_flush_locked(struct kvfs_xfer *xfer)
 {
-	const size_t n = (xfer->n + WIRE_BATCH - 1) / WIRE_BATCH;
+	const struct wire_header like = {.type = WIRE_FLUSH,
+					 .space = xfer->space_id};
+	const bool live = kv_session_is_live(xfer->session, xfer->generation);
+	const size_t calls = (xfer->n + WIRE_BATCH - 1) / WIRE_BATCH;
+	struct wire_key items[WIRE_BATCH];
+	struct kv_keys_call *call;
+	size_t n, first = 0;
 
 	kv_assert_locked(&xfer->session->lock);
 	if (!xfer->flush_asked || xfer->flush_sent ||
 	    xfer->left[KVFS_SEALED] > 0 || xfer->left[KVFS_DURABLE] == 0)
 		return;
 	xfer->flush_sent = true;
-	if (kv_keys_init(&xfer->keys, xfer->session, &flush_ops, n) < 0) {
+	if (kv_keys_init(&xfer->keys, xfer->session, &flush_ops, calls) < 0) {
 		settle_durable_locked(xfer, 0, xfer->n, -ENOMEM, NULL);
 		return;
 	}
-	for (size_t i = 0; i < n; i++)
-		flush_range_locked(xfer, &xfer->keys.calls[i], i * WIRE_BATCH);
+	for (call = xfer->keys.calls; first < xfer->n; first += call++->n) {
+		call->first = first;
+		call->n = KV_MIN(xfer->n - first, (size_t)WIRE_BATCH);
+		memset(items, 0, sizeof(items));
+		n = 0;
+		for (size_t i = first; i < first + call->n && !is_barrier(xfer);
+		     i++) {
+			const struct wire_save *block = &xfer->blocks[i];
+
+			if (!is_wanted(xfer, i))
+				continue;
+			memcpy(items[n].key, block->key, block->len);
+			items[n++].len = block->len;
+		}
+		/* A WIRE_FLUSH without keys flushes the whole space, as a
+		 * barrier does. */
+		if (n > 0 || is_barrier(xfer))
+			kv_keys_ask_locked(call, &like, items, n,
+					   live ? 0 : -ENOTCONN);
+	}
 }
 
 static void stop_durable_locked(struct kvfs_xfer *xfer, int status)
@@ -691,8 +669,7 @@ int kv_lib_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		 * large save take longer than the reader thread takes to
 		 * wake. */
 		if (status < 0) {
-			fail_todo_locked(xfer, status == -ETIMEDOUT ? -ENOTCONN
-								    : status);
+			fail_todo_locked(xfer, status);
 		} else if (xfer->event_wait ||
 			   n * kv_save_block_bytes(xfer) <= SOON_BYTES) {
 			kv_event_wait_begin_locked(xfer->event_wait,

@@ -41,9 +41,6 @@ void kv_save_again_locked(struct kvfs_xfer *xfer, uint32_t block);
 
 /* ---- token ids; fixed after start, any thread ---- */
 
-/* Return the bytes of staging that a block's token ids take, a multiple of 8;
- * 0: the save has no ids. */
-uint64_t kv_save_ids_bytes(const struct kvfs_xfer *xfer);
 /* Return the most bytes that the ids of a block of @layout take. */
 uint64_t kv_save_ids_most(const struct kv_layout *layout);
 /* Return the offset of a block's ids from its first byte in staging. */

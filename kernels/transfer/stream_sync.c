@@ -329,7 +329,7 @@ int kv_submission_run(struct kv_submission *submission, size_t step,
 	struct kvfs_xfer *xfer = submission->xfer;
 	struct kvfs_session *session = xfer->session;
 	void *fence;
-	int r;
+	int r = 0;
 
 	if (xfer->device->order) {
 		submission->step = step;
@@ -337,8 +337,10 @@ int kv_submission_run(struct kv_submission *submission, size_t step,
 		batch->submitted = submitted;
 		batch->owner = submission;
 	}
-	r = loads ? kv_guard_load(xfer->device, xfer->pool->on_device, batch)
-		  : kv_guard_save(xfer->device, xfer->pool->on_device, batch);
+	if (batch->n > 0 && loads)
+		r = kv_guard_load(xfer->device, xfer->pool->on_device, batch);
+	else if (batch->n > 0)
+		r = kv_guard_save(xfer->device, xfer->pool->on_device, batch);
 	if (!xfer->device->order)
 		return r;
 	pthread_mutex_lock(&session->lock);
@@ -352,19 +354,6 @@ int kv_submission_run(struct kv_submission *submission, size_t step,
 	if (fence)
 		xfer->device->event_wait_free(fence);
 	return r;
-}
-
-void kv_submission_skip(struct kv_submission *submission, size_t step)
-{
-	struct kvfs_session *session = submission->xfer->session;
-
-	if (!submission->xfer->device->order)
-		return;
-	pthread_mutex_lock(&session->lock);
-	submission->step = step;
-	submission->told = false;
-	tell_locked(submission);
-	pthread_mutex_unlock(&session->lock);
 }
 
 /* ---- order ---- */
@@ -387,8 +376,8 @@ int kv_submission_order_locked(struct kvfs_xfer *xfer, size_t step,
 
 	kv_assert_locked(&session->lock);
 	if (!kv_xfer_is_submitted_locked(xfer) &&
-	    (step == KV_ALL_STEPS || !xfer->ops->step_is_submitted ||
-	     !xfer->ops->step_is_submitted(xfer, step)))
+	    (step == KV_ALL_STEPS ||
+	     !kv_load_step_is_submitted_locked(xfer, step)))
 		return -EAGAIN;
 	submission = find_step(TAILQ_FIRST(&xfer->submissions), step);
 	while (submission && r == 0) {

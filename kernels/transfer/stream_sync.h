@@ -83,11 +83,9 @@ struct kv_submission {
 
 /* Have the device copy @batch, of step @step of the submission's transfer, to
  * the pages (@loads) or from them.  Meanwhile streams can be ordered after the
- * copies.  -EIO. */
+ * copies.  A batch without blocks counts as submitted.  -EIO. */
 int kv_submission_run(struct kv_submission *submission, size_t step,
 		      struct kvfs_batch *batch, bool loads);
-/* Count step @step as submitted, because the batch has nothing to copy. */
-void kv_submission_skip(struct kv_submission *submission, size_t step);
 
 /* Replace *@stream, a caller's handle, by the stream that the handle means.
  * -EINVAL: the handle means no stream, or @device is NULL

@@ -504,14 +504,12 @@ static long some_result_locked(const struct kvfs_xfer *xfer, size_t n)
 
 static long layer_result_locked(const struct kvfs_xfer *xfer, size_t layer)
 {
-	if (xfer->left[KVFS_COPIED] == 0)
+	if (xfer->left[KVFS_COPIED] == 0 ||
+	    (xfer->steps > 1 &&
+	     kv_load_step_is_over(xfer, (layer - xfer->first_layer) /
+						xfer->layers_a_step)))
 		return 0;
-	return xfer->steps > 1 && xfer->ops->step_is_over &&
-			       xfer->ops->step_is_over(
-				       xfer, (layer - xfer->first_layer) /
-						     xfer->layers_a_step)
-		       ? 0
-		       : -EAGAIN;
+	return -EAGAIN;
 }
 
 /* Copy KV_HELP_BYTES of the transfer, unless the copy threads have all of it. */

@@ -44,11 +44,6 @@ struct kv_xfer_ops {
 	/* Stop waiting for DURABLE: blocks that do not become DURABLE soon end
 	 * with @status. */
 	void (*stop_durable_locked)(struct kvfs_xfer *xfer, int status);
-	/* Return whether all blocks of a step are copied or have failed, in a
-	 * load layer by layer.  Any thread, lock not needed. */
-	bool (*step_is_over)(const struct kvfs_xfer *xfer, size_t step);
-	/* Return whether the device was given all of a step. */
-	bool (*step_is_submitted)(const struct kvfs_xfer *xfer, size_t step);
 	/* The caller has freed the transfer. */
 	void (*freed_locked)(struct kvfs_xfer *xfer);
 	/* Free the fields that belong to this kind of transfer. */
@@ -60,7 +55,6 @@ struct kv_submission; /* stream_sync.c */
 struct kv_hold;	      /* save.c */
 struct kv_load;	      /* load.c */
 struct kv_save_batch; /* batch.c */
-struct kv_save_ids;   /* save.c */
 
 struct kvfs_xfer {
 	/* fixed after start */
@@ -82,7 +76,10 @@ struct kvfs_xfer {
 	unsigned flags; /* of kvfs_opts */
 	int priority;
 	struct wire_save *blocks; /* of a save; without offsets */
-	struct kv_save_ids *ids;  /* of a save; NULL: no token ids */
+	/* Of a save: token ids in the format of common/block.h, @ids_bytes (a
+	 * multiple of 8; 0: none) for each block. */
+	uint8_t *ids;
+	uint64_t ids_bytes;
 	uint64_t deadline_at;
 
 	/* guarded by session->lock */
@@ -183,6 +180,12 @@ void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
  * five seconds, because the stream may never end. */
 void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool);
 
+/* Return whether all blocks of a step of a load layer by layer are copied or have
+ * failed (any thread, lock not needed), or whether the device was given all of
+ * the step.  (load.c) */
+bool kv_load_step_is_over(const struct kvfs_xfer *xfer, size_t step);
+bool kv_load_step_is_submitted_locked(const struct kvfs_xfer *xfer,
+				      size_t step);
 /* Wake the threads that wait for a step of @xfer, which is over.  No lock
  * held. */
 void kv_xfer_step_over(struct kvfs_xfer *xfer);
