@@ -47,8 +47,7 @@ struct kv_page_table {
 	struct bucket *table;
 	uint64_t mask;
 	struct idle free, cached;
-	uint64_t n_free, n_cached,
-		n_taken; /* pages in @free; in @cached; that are TAKEN */
+	uint64_t n_free, n_cached, n_taken; /* pages */
 	/* an engine has a few of them */
 	LIST_HEAD(, kv_page_table_space) spaces;
 };

@@ -259,16 +259,20 @@ static void answered(struct kv_call *call, int status, const void *items)
 /* Send a request that may take long on the asynchronous connection, so that
  * look-ups of other threads do not wait for it, and wait for the reply.  Return
  * the number of items in the reply, or its status if @room has no buffer. */
-static long ask_and_wait(struct kvfs_session *session, uint64_t generation,
-			 struct kv_packet *packet, const struct room *room)
+static long ask_and_wait(kvfs_space *space, struct kv_packet *packet,
+			 const struct room *room)
 {
 	const uint64_t until =
 		kv_time_after(room->wait ? room->wait : CLEAR_NS);
-	struct question *question = calloc(1, sizeof(*question));
-	uint64_t look_at;
+	struct kvfs_session *session = space->session;
+	uint64_t generation, look_at;
+	struct question *question;
 	bool hangs;
-	long r;
+	long r = kv_lib_space_id(space, &packet->header.space, &generation);
 
+	if (r < 0)
+		return r;
+	question = calloc(1, sizeof(*question));
 	if (!question)
 		return -ENOMEM;
 	question->session = session;
@@ -308,13 +312,8 @@ static long ask_and_wait(struct kvfs_session *session, uint64_t generation,
 static int change_space(kvfs_space *space, enum wire_type type)
 {
 	struct kv_packet packet = {.header = {.type = type}, .fd = -1};
-	uint64_t generation;
-	int r = kv_lib_space_id(space, &packet.header.space, &generation);
 
-	if (r < 0)
-		return r;
-	return (int)ask_and_wait(space->session, generation, &packet,
-				 &(struct room){0});
+	return (int)ask_and_wait(space, &packet, &(struct room){0});
 }
 
 int kvfs_space_clear(kvfs_space *space)
@@ -357,13 +356,10 @@ static long forget_some(kvfs_space *space, const kvfs_key *keys, size_t n,
 	};
 	const struct room room = {ret_forgot, 1, sizeof(*ret_forgot),
 				  ns + CLEAR_NS};
-	uint64_t generation;
-	long r = kv_lib_space_id(space, &packet.header.space, &generation);
+	long r;
 
-	if (r < 0)
-		return r;
 	kv_wire_keys(keys, n, items);
-	r = ask_and_wait(space->session, generation, &packet, &room);
+	r = ask_and_wait(space, &packet, &room);
 	return r == 0 ? -EPROTO : r;
 }
 
@@ -574,7 +570,7 @@ long kvfs_space_tokens(kvfs_space *space, const kvfs_key *keys, size_t n,
 			space, &packet.header.space, &generation));
 		if (r == 0)
 			r = ask_and_wait(
-				space->session, generation, &packet,
+				space, &packet,
 				&(struct room){at, KVFS_TOKENS_ROOM, 1, 0});
 		used = (size_t)KV_MAX(r, 0);
 		if (r >= 0)

@@ -32,8 +32,7 @@
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
 
-#define HINTS_MAX \
-	1024u /* messages in the queue; hints are dropped while it has more */
+#define HINTS_MAX 1024u /* queued messages, beyond which hints are dropped */
 
 struct kv_parcel {
 	TAILQ_ENTRY(kv_parcel) others;

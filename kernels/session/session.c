@@ -56,9 +56,7 @@
 #define FIRST_CONNECT_NS 1000000000u
 #define RETRY_FIRST_NS 5000000u
 #define RETRY_LAST_NS 1000000000u
-#define PATIENCE_NS    \
-	(UINT64_C(5) * \
-	 1000000000) /* patience with a mount that hangs, at first */
+#define PATIENCE_NS 5000000000u /* with a mount that hangs, at first */
 
 /* ---- forks ---- */
 

@@ -20,9 +20,9 @@ struct kvfs_space {
 	unsigned refs;	   /* guarded by lock */
 	uint32_t id;	   /* guarded by lock; from the daemon */
 	uint64_t known_by; /* guarded by lock; @id's connection, or 0 */
-	uint32_t uid,
-		mode; /* guarded by lock; as last reported by the daemon */
-	bool told; /* guarded by lock; the daemon has reported uid and mode */
+	/* guarded by lock; as last reported by the daemon, if @told */
+	uint32_t uid, mode;
+	bool told;
 	struct kv_layout_seen *layouts; /* guarded by lock; newest first */
 };
 

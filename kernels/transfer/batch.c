@@ -30,9 +30,7 @@
  *       waits for room (is_full): no block waits in a batch.
  *   (5) An extent is put back only by the answer after which the daemon does
  *       not read it; without such an answer its staging is abandoned.
- *   (6) The batch's hold has a tag if and only if the daemon holds blocks under
- *       the batch's tag.
- *   (7) A FAILED batch has settled its blocks; it still owns its extent, and the
+ *   (6) A FAILED batch has settled its blocks; it still owns its extent, and the
  *       daemon's reservations and leases.
  *
  * LOCKING   session->lock.  The copy thread has the batch's extent for itself.
@@ -70,7 +68,6 @@ struct kv_save_batch {
 	struct kvfs_xfer *xfer;
 	struct kv_stage *stage;
 	struct kv_extent *extent;
-	struct kv_hold *hold; /* of sealed blocks; NULL: no KVFS_HOLD */
 	uint64_t block_bytes; /* bytes of staging for each block */
 	size_t n;
 	size_t reserved;  /* blocks that session->reserved counts */
@@ -94,7 +91,6 @@ static void free_locked(struct kv_save_batch *batch)
 	batch->xfer->session->reserved -= batch->reserved;
 	if (batch->extent)
 		kv_stage_put(batch->stage, batch->extent);
-	kv_hold_put_locked(batch->hold);
 	free(batch);
 }
 
@@ -287,41 +283,43 @@ static void drop_locked(struct kv_save_batch *batch, uint64_t of)
 static void saved(struct kv_call *call, int status, const void *items)
 {
 	struct kv_save_batch *batch = (struct kv_save_batch *)call;
+	const enum kvfs_stage stage = batch->lent ? KVFS_COPIED : KVFS_SEALED;
 	const struct wire_status *statuses = items;
 	struct kvfs_xfer *xfer = batch->xfer;
 	struct tally tally = {0};
 
-	if (batch->state == FAILED) {
-		/* The daemon may have sealed blocks of a stopped save. */
-		for (size_t i = 0; status >= 0 && i < batch->n; i++)
-			if (batch->hold && statuses[i].status == 0)
-				batch->hold->tag = call->tag;
-	} else if (status < 0) {
-		fail_locked(batch, batch->lent ? KVFS_COPIED : KVFS_SEALED,
-			    status);
+	for (size_t i = 0; status >= 0 && i < batch->n; i++) {
+		if (!(xfer->flags & KVFS_HOLD) || statuses[i].status != 0)
+			continue;
+		/* The daemon has also sealed blocks of a FAILED batch, which
+		 * its save does not hold. */
+		if (batch->state == FAILED)
+			kv_rpc_post_tag_locked(xfer->session, WIRE_RELEASE,
+					       call->tag);
+		else
+			kv_save_hold_locked(xfer, batch->block[i], call->tag);
+		break;
+	}
+	if (status < 0) {
+		if (batch->state != FAILED)
+			fail_locked(batch, stage, status);
+		drop_locked(batch, 0);
 	}
 	if (batch->state == FAILED) {
-		if (status < 0)
-			drop_locked(batch, 0);
 		put_locked(batch);
 		return;
 	}
 	take_back(batch);
-	for (size_t i = 0; i < batch->n; i++) {
-		if (batch->lent && is_full(xfer, statuses[i].status)) {
+	for (size_t i = 0; i < batch->n; i++)
+		if (batch->lent && is_full(xfer, statuses[i].status))
 			kv_save_again_locked(xfer, batch->block[i]);
-			continue;
-		}
-		count(xfer, batch->block[i], statuses[i].status, &tally);
-		if (statuses[i].status == 0)
-			kv_hold_block_locked(xfer, batch->block[i], batch->hold,
-					     call->tag);
-	}
+		else
+			count(xfer, batch->block[i], statuses[i].status,
+			      &tally);
 	tally.good += tally.present;
 	if (batch->lent && tally.good > 0)
 		xfer->pause = 0;
-	kv_xfer_fail_locked(xfer, batch->lent ? KVFS_COPIED : KVFS_SEALED,
-			    tally.bad);
+	kv_xfer_fail_locked(xfer, stage, tally.bad);
 	if (batch->lent)
 		kv_xfer_reach_locked(xfer, KVFS_COPIED, tally.good);
 	kv_xfer_reach_locked(xfer, KVFS_SEALED, tally.good);
@@ -495,7 +493,7 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent)
 	struct kvfs_session *session = xfer->session;
 	const uint64_t ids = xfer->ids_bytes;
 	struct kv_save_batch *batch;
-	int r = 0;
+	int r;
 
 	kv_assert_locked(&session->lock);
 	batch = calloc(1, sizeof(*batch) + n * sizeof(batch->block[0]));
@@ -515,14 +513,10 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent)
 	batch->stage = session->stage;
 	batch->block_bytes = kv_save_block_bytes(xfer);
 	batch->n = n;
-	if (xfer->flags & KVFS_HOLD)
-		r = kv_hold_new(xfer, &batch->hold);
-	if (r == 0)
-		r = kv_stage_get(
-			batch->stage,
-			lent ? kv_round_up(WORD_BYTES + n * ids, KV_SAVE_ALIGN)
-			     : n * batch->block_bytes,
-			&batch->extent);
+	r = kv_stage_get(batch->stage,
+			 lent ? kv_round_up(WORD_BYTES + n * ids, KV_SAVE_ALIGN)
+			      : n * batch->block_bytes,
+			 &batch->extent);
 	if (r < 0) {
 		free_locked(batch);
 		return r;

@@ -17,10 +17,7 @@ struct kv_held {
 	uint32_t call;			   /* index in lease->keys.calls */
 	struct kv_mapped_segment *mapping; /* NULL unless @status is 0 */
 	const uint8_t *file;
-	uint64_t length,
-		/* @length: bytes of the file; @payload: offset of its
-		 * tensors */
-		payload;
+	uint64_t length, payload; /* bytes of the file; offset of its tensors */
 };
 
 struct kvfs_lease {

@@ -213,10 +213,7 @@ static void run(struct kv_job *kv_job)
 	struct kvfs_xfer *xfer = job->xfer;
 	struct kvfs_session *session = xfer->session;
 	struct kv_load *load = xfer->load;
-	struct kv_copier *copier =
-		/* set before a unit is copied; exists as long as blocks are
-		 * left */
-		NULL;
+	struct kv_copier *copier = NULL; /* exists as long as blocks are left */
 	bool pressed = false;
 	size_t unit;
 

@@ -53,11 +53,8 @@ struct kvfs_pool {
 	/* lock */
 	uint8_t *seen; /* a bit for each page, all clear between calls */
 	size_t busy;   /* transfers and fences that still use the pool */
-	uint32_t *loads,
-		/* for each page, transfers that load to it or save from it */
-		*saves;
-	uint64_t pages_loading,
-		pages_saving; /* pages that loads and saves use */
+	uint32_t *loads, *saves; /* for each page, transfers that use it so */
+	uint64_t pages_loading, pages_saving;
 
 	/* Of a pool of kvfs_pool_reserve, whose callers cannot name pages;
 	 * NULL: the pages are the engine's. */

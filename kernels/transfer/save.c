@@ -27,9 +27,8 @@
  *   (2) Reservations are asked for only when their extent exists, and no more
  *       than the daemon grants one connection: the daemon keeps a bounded number
  *       for the session.
- *   (3) A hold's tag is released once, when the last transfer with a block of
- *       its message was freed by the caller; if the connection is gone, so
- *       are the leases.
+ *   (3) A tag in held is released once, when the caller has freed the transfer;
+ *       if the connection is gone, so are the leases.
  *   (4) A transfer is flushed once, and only after every block has sealed or
  *       failed.
  *   (5) A block that was present belongs to the transfer, and is flushed.
@@ -264,55 +263,27 @@ void kv_save_pump_locked(struct kvfs_session *session)
 
 /* ---- holds ---- */
 
-int kv_hold_new(const struct kvfs_xfer *xfer, struct kv_hold **ret_hold)
-{
-	struct kv_hold *hold = calloc(1, sizeof(*hold));
-
-	if (!hold)
-		return -ENOMEM;
-	hold->session = xfer->session;
-	hold->generation = xfer->generation;
-	hold->refs = 1;
-	*ret_hold = hold;
-	return 0;
-}
-
-void kv_hold_put_locked(struct kv_hold *hold)
-{
-	if (!hold || --hold->refs > 0)
-		return;
-	kv_assert_locked(&hold->session->lock);
-	if (hold->tag != 0 &&
-	    kv_session_is_live(hold->session, hold->generation))
-		kv_rpc_post_tag_locked(hold->session, WIRE_RELEASE, hold->tag);
-	free(hold);
-}
-
-void kv_hold_block_locked(struct kvfs_xfer *xfer, size_t i,
-			  struct kv_hold *hold, uint64_t tag)
+void kv_save_hold_locked(struct kvfs_xfer *xfer, uint32_t block, uint64_t tag)
 {
 	kv_assert_locked(&xfer->session->lock);
-	if (!hold)
-		return;
-	hold->tag = tag;
-	if (!xfer->held)
-		return;
-	hold->refs++;
-	xfer->held[i] = hold;
+	if (xfer->held)
+		xfer->held[block] = tag;
+	else if (kv_session_is_live(xfer->session, xfer->generation))
+		kv_rpc_post_tag_locked(xfer->session, WIRE_RELEASE, tag);
 }
 
-/* Release the holds of a transfer that its caller has freed.  Blocks that seal
+/* Release the leases of a transfer that its caller has freed.  Blocks that seal
  * later are not held. */
 static void end_holds_locked(struct kvfs_xfer *xfer)
 {
-	struct kv_hold **held = kv_steal(xfer->held);
+	_cleanup_(kv_freep) uint64_t *held = kv_steal(xfer->held);
 
 	kv_assert_locked(&xfer->session->lock);
 	/* From the last block to the first, so that a parent is more recent
 	 * than its children. */
 	for (size_t i = xfer->n; held && i-- > 0;)
-		kv_hold_put_locked(held[i]);
-	free(held);
+		if (held[i] != 0)
+			kv_save_hold_locked(xfer, (uint32_t)i, held[i]);
 }
 
 /* ---- flushes: until the blocks are durable ---- */
@@ -646,7 +617,7 @@ int kv_lib_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		return r;
 	xfer->todo = calloc(n + 1, sizeof(*xfer->todo));
 	if (xfer->flags & KVFS_HOLD)
-		xfer->held = calloc(n + 1, sizeof(struct kv_hold *));
+		xfer->held = calloc(n + 1, sizeof(*xfer->held));
 	if (!xfer->todo || ((xfer->flags & KVFS_HOLD) && !xfer->held))
 		return -ENOMEM;
 	status = kv_lib_space_id(space, &xfer->space_id, &xfer->generation);

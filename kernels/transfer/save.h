@@ -51,25 +51,10 @@ void kv_save_ids_put(const struct kvfs_xfer *xfer, size_t block, uint8_t *at);
 /* Return the bytes of staging for a block of @xfer with its ids. */
 uint64_t kv_save_block_bytes(const struct kvfs_xfer *xfer);
 
-/* ---- holds ---- */
-
-/* The daemon's lease of the blocks that one message has sealed. */
-struct kv_hold {
-	struct kvfs_session *session;
-	uint64_t generation; /* connection of the lease */
-	uint64_t tag;  /* tag of the message; 0: the daemon leases nothing */
-	unsigned refs; /* of blocks of a transfer, and the batch */
-};
-
-/* Make a hold without a tag, with one reference.  Lock not needed.  -ENOMEM. */
-int kv_hold_new(const struct kvfs_xfer *xfer, struct kv_hold **ret_hold);
-/* Drop a reference; the last one releases the leases.  Takes NULL. */
-void kv_hold_put_locked(struct kv_hold *hold);
-
-/* Hold block @i, which the message @tag has sealed, unless the transfer was
- * freed.  Does nothing if @hold is NULL. */
-void kv_hold_block_locked(struct kvfs_xfer *xfer, size_t i,
-			  struct kv_hold *hold, uint64_t tag);
+/* Keep the daemon's lease of the blocks that the message @tag has sealed, of
+ * which @block is one, until the transfer is freed.  Release the lease now if the
+ * transfer was freed. */
+void kv_save_hold_locked(struct kvfs_xfer *xfer, uint32_t block, uint64_t tag);
 
 /* ---- batches (batch.c) ---- */
 

@@ -69,9 +69,7 @@ void kv_event_wait_end_locked(struct kv_event_wait *wait);
 /* A batch that the device copies, embedded in the job that copies it.  Zeroed
  * memory is a submission at rest. */
 struct kv_submission {
-	TAILQ_ENTRY(kv_submission)
-	/* guarded by lock; in xfer->submissions while there is a fence */
-	others;
+	TAILQ_ENTRY(kv_submission) others; /* lock; while there is a fence */
 	struct kvfs_xfer *xfer;
 	size_t step;
 	void *fence;	/* guarded by lock; event wait of the batch */

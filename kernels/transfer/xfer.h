@@ -52,7 +52,6 @@ struct kv_xfer_ops {
 
 struct kv_event_wait; /* stream_sync.c */
 struct kv_submission; /* stream_sync.c */
-struct kv_hold;	      /* save.c */
 struct kv_load;	      /* load.c */
 struct kv_save_batch; /* batch.c */
 
@@ -124,14 +123,14 @@ struct kvfs_xfer {
 	struct kv_timer again;	/* runs while the save waits for room */
 	uint64_t pause; /* nanoseconds until the next try; 0: there was room */
 	LIST_HEAD(, kv_save_batch) batches; /* under way, and wanted */
-	struct kv_hold **held; /* for each block; NULL: no KVFS_HOLD */
+	/* For one block of each message with sealed blocks, the tag of their
+	 * lease; NULL: no KVFS_HOLD, or freed. */
+	uint64_t *held;
 
 	_Atomic unsigned layer_waiters; /* threads that wait for a step */
 	_Atomic int stopped;		/* status of blocks not begun, or 0 */
-	_Atomic int status
-		/* of each block; written by the job or batch that has the
-		 * block */
-		[];
+	/* of each block; written by the job or batch that has the block */
+	_Atomic int status[];
 };
 
 /* Make a transfer of @n blocks, with one reference, the caller's.  -ENOMEM. */
