@@ -424,28 +424,21 @@ static bool is_past_locked(const struct kvfs_xfer *barrier)
 	return true;
 }
 
-/* Complete the barriers that no unsealed save precedes any more, and the
- * stopped barriers. */
+/* Complete the barriers that no unsealed save precedes any more. */
 static void look_at_barriers_locked(struct kvfs_session *session)
 {
 	struct kvfs_xfer *x, *next;
-	int stopped;
 
 	kv_assert_locked(&session->lock);
 	for (x = TAILQ_FIRST(&session->active); x; x = next) {
 		next = TAILQ_NEXT(x, others);
-		if (!is_barrier(x) || x->left[KVFS_SEALED] == 0)
+		if (!is_barrier(x) || x->left[KVFS_SEALED] == 0 ||
+		    !is_past_locked(x))
 			continue;
-		stopped = atomic_load(&x->stopped);
-		if (stopped != 0) {
-			atomic_store(&x->status[0], stopped);
-			kv_xfer_fail_locked(x, KVFS_COPIED, 1);
-		} else if (is_past_locked(x)) {
-			if (!x->flush_asked)
-				atomic_store(&x->status[0], 0);
-			kv_xfer_reach_locked(x, KVFS_COPIED, 1);
-			kv_xfer_reach_locked(x, KVFS_SEALED, 1);
-		}
+		if (!x->flush_asked)
+			atomic_store(&x->status[0], 0);
+		kv_xfer_reach_locked(x, KVFS_COPIED, 1);
+		kv_xfer_reach_locked(x, KVFS_SEALED, 1);
 	}
 }
 
@@ -458,7 +451,11 @@ static void sealed_locked(struct kvfs_xfer *save)
 
 static void barrier_stopped_locked(struct kvfs_xfer *barrier)
 {
-	look_at_barriers_locked(barrier->session);
+	kv_assert_locked(&barrier->session->lock);
+	if (barrier->left[KVFS_SEALED] == 0)
+		return;
+	atomic_store(&barrier->status[0], atomic_load(&barrier->stopped));
+	kv_xfer_fail_locked(barrier, KVFS_COPIED, 1);
 }
 
 static const struct kv_xfer_ops barrier_ops = {
