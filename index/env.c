@@ -602,7 +602,7 @@ int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
 {
 	struct kv_slot_record copy = *record;
 
-	kv_slot_record_seal(&copy, slot_id);
+	copy.checksum = kv_slot_sum(&copy, slot_id);
 	return put_value(batch, KV_PART_SLOTS, slot_id,
 			 (MDB_val){sizeof(copy), &copy});
 }
@@ -651,7 +651,7 @@ int kv_txn_put_snapshot(struct kv_txn *batch,
 	tail = value + sizeof(copy);
 	memcpy(tail, name, copy.name_len);
 	memcpy(tail + copy.name_len, items, bytes);
-	kv_snapshot_record_seal(&copy, tail);
+	copy.checksum = kv_snapshot_sum(&copy, tail);
 	memcpy(value, &copy, sizeof(copy));
 	return put_value(
 		batch, KV_PART_SNAPSHOTS, copy.id,

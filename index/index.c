@@ -298,7 +298,7 @@ static int get_record(struct kv_index *index, uint64_t slot_id,
 		mdb_txn_abort(g.txn);
 	pthread_rwlock_unlock(&index->guard);
 	r = kv_env_errno(rc);
-	if (r == 0 && !kv_slot_record_whole(&g.record, slot_id))
+	if (r == 0 && g.record.checksum != kv_slot_sum(&g.record, slot_id))
 		r = -EBADMSG;
 	if (r < 0) {
 		free(g.ids);
@@ -335,7 +335,7 @@ static int visit_slot(const struct kv_index_visitor *visitor, uint64_t id,
 	if (value->mv_size != sizeof(record))
 		return MDB_CORRUPTED;
 	memcpy(&record, value->mv_data, sizeof(record));
-	return kv_slot_record_whole(&record, id)
+	return record.checksum == kv_slot_sum(&record, id)
 		       ? visitor->slot(visitor->arg, id, &record)
 		       : MDB_CORRUPTED;
 }
@@ -382,7 +382,8 @@ static int visit_snapshot(const struct kv_index_visitor *visitor, uint64_t id,
 	bytes = (size_t)record.count * sizeof(*items);
 	if (value->mv_size < sizeof(record) ||
 	    value->mv_size != sizeof(record) + record.name_len + bytes ||
-	    !kv_snapshot_record_whole(&record, id, tail))
+	    record.id != id ||
+	    record.checksum != kv_snapshot_sum(&record, tail))
 		return MDB_CORRUPTED;
 	name = strndup(tail, record.name_len);
 	items = malloc(bytes + 1);

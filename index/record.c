@@ -27,20 +27,10 @@ uint64_t kv_record_sum(const void *record, size_t bytes, const void *tail,
 	return XXH3_64bits_digest(&state);
 }
 
-static uint64_t slot_sum(const struct kv_slot_record *record, uint64_t slot_id)
+uint64_t kv_slot_sum(const struct kv_slot_record *record, uint64_t slot_id)
 {
 	return XXH3_64bits_withSeed(
 		record, offsetof(struct kv_slot_record, checksum), slot_id);
-}
-
-void kv_slot_record_seal(struct kv_slot_record *record, uint64_t slot_id)
-{
-	record->checksum = slot_sum(record, slot_id);
-}
-
-bool kv_slot_record_whole(const struct kv_slot_record *record, uint64_t slot_id)
-{
-	return record->checksum == slot_sum(record, slot_id);
 }
 
 /* Return the checksum of the record @value, which has @bytes in all. */
@@ -94,38 +84,19 @@ int kv_tokens_unpack(const void *value, size_t bytes, uint64_t slot_id,
 	return r == -EINVAL ? -EBADMSG : r;
 }
 
-static uint64_t space_sum(const struct kv_space_record *record,
-			  const char *texts)
+uint64_t kv_space_sum(const struct kv_space_record *record, const char *texts)
 {
 	return KV_SUM_OF(record, texts,
 			 (size_t)record->name_len + record->layout_len);
 }
 
-void kv_space_record_seal(struct kv_space_record *record, const char *texts)
-{
-	record->checksum = space_sum(record, texts);
-}
-
-static uint64_t snapshot_sum(const struct kv_snapshot_record *record,
-			     const void *tail)
+uint64_t kv_snapshot_sum(const struct kv_snapshot_record *record,
+			 const void *tail)
 {
 	return KV_SUM_OF(record, tail,
 			 record->name_len +
 				 (size_t)record->count *
 					 sizeof(struct kv_snapshot_item));
-}
-
-void kv_snapshot_record_seal(struct kv_snapshot_record *record,
-			     const void *tail)
-{
-	record->checksum = snapshot_sum(record, tail);
-}
-
-bool kv_snapshot_record_whole(const struct kv_snapshot_record *record,
-			      uint64_t id, const void *tail)
-{
-	return record->id == id &&
-	       record->checksum == snapshot_sum(record, tail);
 }
 
 void kv_removed_record_seal(struct kv_removed_record *record)
@@ -155,7 +126,7 @@ int kv_space_pack(const struct kv_space_record *record, const char *name,
 	texts = value + sizeof(copy);
 	memcpy(texts, name, copy.name_len);
 	memcpy(texts + copy.name_len, layout, copy.layout_len);
-	kv_space_record_seal(&copy, texts);
+	copy.checksum = kv_space_sum(&copy, texts);
 	memcpy(value, &copy, sizeof(copy));
 	*ret_value = value;
 	return 0;
@@ -174,7 +145,7 @@ int kv_space_unpack(const void *value, size_t bytes, uint64_t id,
 	memcpy(&record, value, sizeof(record));
 	if (bytes != (uint64_t)sizeof(record) + record.name_len +
 			     record.layout_len ||
-	    record.id != id || record.checksum != space_sum(&record, texts))
+	    record.id != id || record.checksum != kv_space_sum(&record, texts))
 		return -EBADMSG;
 	name = strndup(texts, record.name_len);
 	layout = strndup(texts + record.name_len, record.layout_len);

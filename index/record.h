@@ -2,8 +2,8 @@
 /*
  * record.h - checksums of the index's records; index/ only.
  *
- * _seal sets the checksum; _whole checks it.  The checksum covers the record's
- * key, so that a record under another key counts as damaged.
+ * The checksum covers the record's key, so that a record under another key counts
+ * as damaged.
  */
 #ifndef KV_INDEX_RECORD_H
 #define KV_INDEX_RECORD_H
@@ -18,9 +18,12 @@
 uint64_t kv_record_sum(const void *record, size_t bytes, const void *tail,
 		       size_t tail_bytes);
 
-void kv_slot_record_seal(struct kv_slot_record *record, uint64_t slot_id);
-bool kv_slot_record_whole(const struct kv_slot_record *record,
-			  uint64_t slot_id);
+uint64_t kv_slot_sum(const struct kv_slot_record *record, uint64_t slot_id);
+/* @texts: name_len bytes of name, then layout_len bytes of layout. */
+uint64_t kv_space_sum(const struct kv_space_record *record, const char *texts);
+/* @tail: name_len bytes of name, then the items. */
+uint64_t kv_snapshot_sum(const struct kv_snapshot_record *record,
+			 const void *tail);
 
 /* Make the value of a block's token ids: the sealed record, the numbers and the
  * extras.  The caller frees it. */
@@ -31,15 +34,7 @@ int kv_tokens_pack(const struct kv_token_ids *ids, uint64_t slot_id,
 int kv_tokens_unpack(const void *value, size_t bytes, uint64_t slot_id,
 		     uint64_t *ret_generation, struct kv_token_ids **ret_ids);
 
-/* @texts: name_len bytes of name, then layout_len bytes of layout. */
-void kv_space_record_seal(struct kv_space_record *record, const char *texts);
-
-/* @tail: name_len bytes of name, then the items. */
-void kv_snapshot_record_seal(struct kv_snapshot_record *record,
-			     const void *tail);
-bool kv_snapshot_record_whole(const struct kv_snapshot_record *record,
-			      uint64_t id, const void *tail);
-
+/* Set the checksum; check the checksum and the lengths. */
 void kv_removed_record_seal(struct kv_removed_record *record);
 bool kv_removed_record_whole(const struct kv_removed_record *record);
 

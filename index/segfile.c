@@ -22,7 +22,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <xxhash.h>
 #include <dirent.h>
 #include <limits.h>
 #include <sys/random.h>
@@ -147,6 +146,16 @@ bool kv_record_fits(const struct kv_slot_record *record, uint64_t slot_bytes)
 	       record->generation < GENERATION_MAX;
 }
 
+XXH128_hash_t kv_record_name(const struct kv_slot_record *record, uint64_t seed)
+{
+	uint8_t name[sizeof(record->key) + 5];
+
+	memcpy(name, record->key, sizeof(record->key));
+	memcpy(name + 32, &record->space, 4);
+	name[36] = record->key_len;
+	return XXH3_128bits_withSeed(name, sizeof(name), seed);
+}
+
 struct scan {
 	int fd;
 	const uint8_t *store;
@@ -234,7 +243,7 @@ int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes)
 
 /* A block, to find duplicates of its key. */
 struct item {
-	XXH128_hash_t hash; /* hash of space and key */
+	XXH128_hash_t hash; /* kv_record_name */
 	uint64_t generation, slot_id;
 	bool damaged;
 };
@@ -543,7 +552,6 @@ static int add_block(struct work *work, uint64_t slot_id,
 		     const struct kv_slot_record *record, bool damaged)
 {
 	struct kv_rebuild *out = work->out;
-	uint8_t name[sizeof(record->key) + 5];
 	struct kv_slot_record copy = *record;
 	struct kv_txn *batch;
 	int r = kv_array_more(&work->items, work->n_items);
@@ -561,12 +569,9 @@ static int add_block(struct work *work, uint64_t slot_id,
 		r = kv_txn_put_slot(batch, slot_id, &copy);
 	if (r < 0)
 		return r;
-	memcpy(name, record->key, sizeof(record->key));
-	memcpy(name + 32, &record->space, 4);
-	name[36] = record->key_len;
-	work->items[work->n_items++] = (struct item){
-		XXH3_128bits_withSeed(name, sizeof(name), work->seed),
-		record->generation, slot_id, damaged};
+	work->items[work->n_items++] =
+		(struct item){kv_record_name(record, work->seed),
+			      record->generation, slot_id, damaged};
 	out->blocks += !damaged;
 	out->damaged += damaged;
 	return 0;

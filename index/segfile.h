@@ -9,6 +9,8 @@
 #ifndef KV_INDEX_SEGFILE_H
 #define KV_INDEX_SEGFILE_H
 
+#include <xxhash.h>
+
 #include "index/format.h"
 #include "index/index.h"
 
@@ -66,6 +68,10 @@ static inline uint64_t kv_segfile_at_slot(uint64_t slot_bytes,
 
 /* Return whether a block with this record can be in a slot of @slot_bytes. */
 bool kv_record_fits(const struct kv_slot_record *record, uint64_t slot_bytes);
+
+/* Return a hash of the record's space and key. */
+XXH128_hash_t kv_record_name(const struct kv_slot_record *record,
+			     uint64_t seed);
 
 /* Overwrite the first page of a slot with zeros. */
 int kv_segfile_zero(int fd, uint64_t slot_bytes, uint32_t slot_number);

@@ -52,11 +52,12 @@ static void seal(enum database database, uint64_t id, uint8_t *value, size_t n)
 	struct kv_snapshot_record *snapshot = (void *)value;
 	struct kv_segfile_record *file = (void *)value;
 	struct kv_store_record *store = (void *)value;
+	struct kv_slot_record *slot = (void *)value;
 
 	if (database == META && n == sizeof(struct kv_store_record))
 		store->checksum = KV_SUM_OF(store, NULL, 0);
 	if (database == SLOTS && n == sizeof(struct kv_slot_record))
-		kv_slot_record_seal((void *)value, id);
+		slot->checksum = kv_slot_sum(slot, id);
 	if (database == SEGMENTS && n == sizeof(struct kv_segfile_record))
 		file->checksum = KV_SUM_OF(file, NULL, 0);
 	if (database == SNAPSHOTS && n >= sizeof(*snapshot)) {
@@ -68,7 +69,7 @@ static void seal(enum database database, uint64_t id, uint8_t *value, size_t n)
 		snapshot->name_len =
 			(uint32_t)(n - snapshot->count *
 					       sizeof(struct kv_snapshot_item));
-		kv_snapshot_record_seal(snapshot, snapshot + 1);
+		snapshot->checksum = kv_snapshot_sum(snapshot, snapshot + 1);
 	}
 	if (database != SPACES || n < sizeof(*space))
 		return;
@@ -76,7 +77,7 @@ static void seal(enum database database, uint64_t id, uint8_t *value, size_t n)
 	space->layout_len =
 		(uint32_t)KV_MIN(space->layout_len, n - sizeof(*space));
 	space->name_len = (uint32_t)(n - sizeof(*space)) - space->layout_len;
-	kv_space_record_seal(space, (const char *)(space + 1));
+	space->checksum = kv_space_sum(space, (const char *)(space + 1));
 }
 
 /* Put one record.  Input: the database (16: with a checksum), the key, the

@@ -87,7 +87,8 @@ static void put_space_file(int store_fd, uint32_t id, uint8_t *bytes, size_t n,
 		space->id = id;
 		space->layout_len = (uint32_t)KV_MIN(space->layout_len, n);
 		space->name_len = (uint32_t)n - space->layout_len;
-		kv_space_record_seal(space, (const char *)(space + 1));
+		space->checksum =
+			kv_space_sum(space, (const char *)(space + 1));
 		n += sizeof(*space);
 	}
 	kv_space_file_name(id, name);

@@ -16,6 +16,7 @@
 
 #include "common/array.h"
 #include "common/bytes.h"
+#include "common/copy.h"
 #include "index/sidecar.h"
 #include "tools/fsck/fsck.h"
 
@@ -80,21 +81,14 @@ static int see_slot(void *arg, uint64_t slot_id,
 		    const struct kv_slot_record *record)
 {
 	struct fsck *f = arg;
-	uint8_t name[sizeof(record->key) + 5];
-	XXH128_hash_t hash;
 	int r = kv_array_more(&f->entries, f->n_entries);
 
 	if (r < 0)
 		return r;
-	memcpy(name, record->key, sizeof(record->key));
-	memcpy(name + 32, &record->space, 4);
-	name[36] = record->key_len;
-	hash = XXH3_128bits(name, sizeof(name));
 	f->entries[f->n_entries++] = (struct entry){
 		.slot_id = slot_id,
 		.generation = record->generation,
-		.name = hash.low64,
-		.name2 = hash.high64,
+		.name = kv_record_name(record, 0),
 		.content = content(record),
 		.space = kv_record_fits(record, UINT64_MAX) ? record->space : 0,
 	};
@@ -475,28 +469,24 @@ static int check_data(const struct pass *pass, uint64_t offset,
 		      const struct kv_slot_record *record)
 {
 	_cleanup_(kv_freep) uint8_t *piece = malloc(PIECE);
-	XXH3_state_t *state = XXH3_createState();
-	XXH128_canonical_t digest;
+	struct kv_hash *hash = NULL;
+	struct kv_digest digest;
 	uint64_t left = record->length;
+	int r = piece ? kv_hash_new(&hash) : -ENOMEM;
 	long n = 1;
-	int error;
 
-	if (!piece || !state) {
-		XXH3_freeState(state);
-		return -ENOMEM;
-	}
-	XXH3_128bits_reset(state);
+	if (r < 0)
+		return r;
 	for (; left && n > 0; left -= (uint64_t)n, offset += (uint64_t)n) {
 		n = kv_read_at(pass->fd, offset, piece, KV_MIN(left, PIECE));
 		if (n > 0)
-			XXH3_128bits_update(state, piece, (size_t)n);
+			kv_hash_update(hash, piece, (size_t)n);
 	}
-	error = n < 0 ? (int)n : left ? -EIO : 0;
-	XXH128_canonicalFromHash(&digest, XXH3_128bits_digest(state));
-	XXH3_freeState(state);
-	if (error)
-		return error;
-	return memcmp(digest.digest, record->digest, sizeof(digest.digest)) == 0
+	digest = kv_hash_end(hash);
+	kv_hash_free(hash);
+	if (n < 0 || left)
+		return n < 0 ? (int)n : -EIO;
+	return memcmp(digest.b, record->digest, sizeof(digest.b)) == 0
 		       ? 0
 		       : -EBADMSG;
 }
@@ -663,12 +653,11 @@ static int by_name(const void *a, const void *b)
 	const struct entry *x = *(struct entry *const *)a;
 	const struct entry *y = *(struct entry *const *)b;
 
-	if (x->name != y->name)
-		return x->name < y->name ? -1 : 1;
-	if (x->name2 != y->name2)
-		return x->name2 < y->name2 ? -1 : 1;
-	return x->generation < y->generation ? -1
-					     : x->generation > y->generation;
+	int r = XXH128_cmp(&x->name, &y->name);
+
+	return r			       ? r
+	       : x->generation < y->generation ? -1
+					       : x->generation > y->generation;
 }
 
 static int drop_duplicates(struct fsck *f)
@@ -683,8 +672,7 @@ static int drop_duplicates(struct fsck *f)
 			sorted[n++] = &f->entries[i];
 	qsort(sorted, n, sizeof(*sorted), by_name);
 	for (size_t i = 0; i + 1 < n; i++)
-		if (sorted[i]->name == sorted[i + 1]->name &&
-		    sorted[i]->name2 == sorted[i + 1]->name2)
+		if (XXH128_isEqual(sorted[i]->name, sorted[i + 1]->name))
 			drop(f, sorted[i], FAULT_RECORD_DUPLICATE,
 			     "another record of the key is newer");
 	free(sorted);

@@ -42,9 +42,8 @@ enum fault {
 struct entry {
 	uint64_t slot_id;
 	uint64_t generation;
-	uint64_t name;	  /* low half of a hash of space and key */
+	XXH128_hash_t name; /* kv_record_name */
 	uint64_t content; /* hash of the fields that index and prologue share */
-	uint64_t name2;
 	uint32_t space;
 	bool drop; /* to be deleted */
 };
