@@ -18,8 +18,9 @@
  *             error
  *
  * INVARIANTS
- *   (1) The whole map up to the last page can be read without SIGBUS once
- *       kv_env_open has returned.
+ *   (1) The file was checked before it was opened (check.c), so each page in use
+ *       is in the file.  Later pages may be missing: LMDB does not write pages
+ *       that were taken and freed in one transaction, nor read them.
  *   (2) The map is at least SPARE bytes larger than the file was when opened,
  *       so that a store whose cap became smaller can still delete.
  *   (3) After a fault inside LMDB its memory and the writers' mutex are leaked
@@ -175,42 +176,6 @@ int kv_env_find_map(MDB_env *env, uint8_t **ret_map, size_t *ret_bytes)
 	return -ENOENT;
 }
 
-/*
- * Extend the file, or the map of a read-only one, with zeros up to its last
- * page.  Even a sound file can end earlier, because LMDB does not write pages
- * that were taken and freed in one transaction.
- */
-static int make_whole(MDB_env *env, bool read_only)
-{
-	uint64_t want, have = kv_env_file_bytes(env);
-	MDB_envinfo info;
-	MDB_stat stat;
-	uint8_t *map;
-	size_t map_bytes;
-	int fd, r;
-
-	mdb_env_info(env, &info);
-	mdb_env_stat(env, &stat);
-	want = (info.me_last_pgno + 1) * stat.ms_psize;
-	if (have >= want)
-		return 0;
-	if (mdb_env_get_fd(env, &fd) != 0)
-		return -EIO;
-	if (!read_only)
-		return ftruncate(fd, (off_t)want) < 0 ? -errno : 0;
-
-	r = kv_env_find_map(env, &map, &map_bytes);
-	if (r < 0)
-		return -EBADMSG;
-	have = kv_round_up(have, KV_PAGE);
-	want = KV_MIN(kv_round_up(want, KV_PAGE), map_bytes);
-	if (have < want &&
-	    mmap(map + have, want - have, PROT_READ,
-		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
-		return -errno;
-	return 0;
-}
-
 void kv_index_lock_file_check(int store_fd)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_len = 1};
@@ -263,9 +228,6 @@ int kv_env_open(const char *path, uint64_t map_bytes, bool read_only,
 			return r;
 	}
 	mdb_reader_check(env, &dead);
-	r = make_whole(env, read_only);
-	if (r < 0)
-		return r;
 	*ret_env = kv_steal(env);
 	return 0;
 }

@@ -25,11 +25,8 @@ struct kv_index {
 /* Translate LMDB's result codes into 0 or -errno. */
 int kv_env_errno(int rc);
 
-/*
- * Open the environment in the directory @path.  A file that ends before its last
- * page is extended with zeros, because reading there would raise SIGBUS.
- * -EBADMSG: the file is not LMDB's.
- */
+/* Open the environment in the directory @path.  -EBADMSG: the file is not
+ * LMDB's. */
 int kv_env_open(const char *path, uint64_t map_bytes, bool read_only,
 		MDB_env **ret_env);
 

@@ -147,19 +147,6 @@ static void a_missing_directory_is_enoent(void **state)
 			 -ENOENT);
 }
 
-static void an_index_cut_off_is_an_error_and_no_signal(void **state)
-{
-	struct fixture *f = *state;
-	struct seen seen = {0};
-
-	assert_int_equal(put_slots(f, 0, 5000), 0);
-	kv_index_close(kv_steal(f->index));
-	assert_int_equal(truncate(f->data, 5 * KV_PAGE), 0);
-	for (int read_only = 1; read_only >= 0; read_only--)
-		if (open_again(f, read_only) == 0)
-			assert_int_equal(walk(f, &seen), -EBADMSG);
-}
-
 /* ---- records ---- */
 
 static void a_slot_that_is_not_there_is_enoent(void **state)
@@ -366,7 +353,6 @@ int main(void)
 		TEST(a_newer_format_is_enotsup_and_untouched),
 		TEST(an_older_format_is_enotsup_and_untouched),
 		TEST(a_missing_directory_is_enoent),
-		TEST(an_index_cut_off_is_an_error_and_no_signal),
 		TEST(a_slot_that_is_not_there_is_enoent),
 		TEST(a_damaged_record_is_ebadmsg_passed_over_and_counted),
 		TEST(a_record_under_anothers_key_is_damaged),
