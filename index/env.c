@@ -52,7 +52,6 @@
 
 #define SPARE (1u << 20)
 #define DISK_FULL (1u << 20) /* free space that one batch may exceed */
-#define ROOM (256u << 10)    /* extra file space for batches on a full disk */
 #define READERS 512	     /* limit of concurrent kv_index_get calls */
 #define LOCK_FILE "index/lock.mdb"
 /* size of the lock file that LMDB makes */
@@ -126,23 +125,6 @@ bool kv_env_disk_full(MDB_env *env)
 
 	return mdb_env_get_fd(env, &fd) == 0 && fstatvfs(fd, &st) == 0 &&
 	       st.f_bavail * st.f_frsize < DISK_FULL;
-}
-
-/* Allocate blocks for holes as well: LMDB never wrote the pages that it took and
- * freed in one transaction. */
-void kv_env_keep_room(MDB_env *env)
-{
-	MDB_envinfo info;
-	MDB_stat stat;
-	uint64_t end;
-	int fd;
-
-	mdb_env_info(env, &info);
-	mdb_env_stat(env, &stat);
-	end = (info.me_last_pgno + 1) * stat.ms_psize;
-	end = KV_MIN(end + ROOM, info.me_mapsize);
-	if (mdb_env_get_fd(env, &fd) == 0)
-		(void)fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)end);
 }
 
 /* Search /proc/self/maps. */

@@ -55,9 +55,6 @@ uint64_t kv_env_file_bytes(MDB_env *env);
 
 bool kv_env_disk_full(MDB_env *env);
 
-/* As kv_index_keep_room. */
-void kv_env_keep_room(MDB_env *env);
-
 /* Find LMDB's map, whose address LMDB does not return. */
 int kv_env_find_map(MDB_env *env, uint8_t **ret_map, size_t *ret_bytes);
 

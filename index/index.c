@@ -30,6 +30,8 @@
 #include <stdio.h>
 
 #define COPY_NAME "compact.tmp"
+/* extra file space for batches on a full disk */
+#define ROOM (256u << 10)
 #define MAP_SHARE 48 /* the map is ssd= / MAP_SHARE */
 /* Bytes; a smaller file is not compacted. */
 #define SMALL KV_POINTS_OR(128u << 10, 4u << 20)
@@ -191,11 +193,24 @@ uint64_t kv_index_room(const struct kv_index *index)
 	return atomic_load(&index->room);
 }
 
+/* Allocate blocks for holes as well: LMDB never wrote the pages that it took and
+ * freed in one transaction. */
 void kv_index_keep_room(struct kv_index *index)
 {
+	MDB_envinfo info;
+	MDB_stat stat;
+	uint64_t end;
+	int fd;
+
 	pthread_rwlock_rdlock(&index->guard);
-	if (index->env && !index->broken)
-		kv_env_keep_room(index->env);
+	if (index->env && !index->broken &&
+	    mdb_env_get_fd(index->env, &fd) == 0) {
+		mdb_env_info(index->env, &info);
+		mdb_env_stat(index->env, &stat);
+		end = (info.me_last_pgno + 1) * stat.ms_psize;
+		end = KV_MIN(end + ROOM, info.me_mapsize);
+		(void)fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)end);
+	}
 	pthread_rwlock_unlock(&index->guard);
 }
 
@@ -469,44 +484,15 @@ int kv_index_walk(struct kv_index *index,
 	return r;
 }
 
-static uint64_t pages_of(const MDB_stat *stat)
-{
-	return stat->ms_branch_pages + stat->ms_leaf_pages +
-	       stat->ms_overflow_pages;
-}
-
-/* Estimate the bytes of a compacted copy. */
-static int live_bytes(struct kv_index *index, uint64_t *ret_bytes)
-{
-	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
-	uint64_t pages;
-	MDB_stat stat;
-	int r;
-
-	r = kv_env_errno(mdb_txn_begin(index->env, NULL, MDB_RDONLY, &txn));
-	if (r < 0)
-		return r;
-	mdb_env_stat(index->env, &stat);
-	pages = 2 + pages_of(&stat);
-	for (size_t i = 0; i <= KV_PARTS; i++) {
-		r = kv_env_errno(mdb_stat(
-			txn, i < KV_PARTS ? index->parts[i] : index->meta,
-			&stat));
-		if (r < 0)
-			return r;
-		pages += pages_of(&stat);
-	}
-	*ret_bytes = pages * stat.ms_psize;
-	return 0;
-}
-
 int kv_index_compact(struct kv_index **index, const char *path,
 		     uint64_t map_bytes)
 {
 	_cleanup_(kv_closep) int fd = -1, dir = -1;
 	char from[PATH_MAX], to[PATH_MAX];
 	struct kv_store_info info;
-	uint64_t live, bytes;
+	uint64_t live, bytes, free_pages;
+	MDB_envinfo env;
+	MDB_stat stat;
 	int r, renamed;
 	bool over;
 
@@ -514,9 +500,12 @@ int kv_index_compact(struct kv_index **index, const char *path,
 	    snprintf(to, sizeof(to), "%s/data.mdb", path) >= PATH_MAX)
 		return -ENAMETOOLONG;
 	unlink(from); /* may be left by a crash */
-	r = live_bytes(*index, &live);
+	r = kv_env_free_pages((*index)->env, &free_pages);
 	if (r < 0)
 		return r;
+	mdb_env_info((*index)->env, &env);
+	mdb_env_stat((*index)->env, &stat);
+	live = (env.me_last_pgno + 1 - free_pages) * stat.ms_psize;
 	bytes = kv_index_bytes(*index);
 	/* The file is larger than its map if the cap was lowered. */
 	over = bytes > map_bytes;
