@@ -62,6 +62,7 @@ struct copy {
 
 struct kv_copy_stream {
 	struct kv_gpu *gpu;
+	const struct kv_driver *driver; /* the GPU's */
 	bool busy;  /* guarded by gpu->lock; a batch uses the copy stream */
 	bool loads; /* the batch is a load */
 	CUstream streams[2]; /* of normal priority, and urgent */
@@ -77,12 +78,6 @@ struct kv_copy_stream {
 	unsigned current;
 	struct copy copy;
 };
-
-static const struct kv_driver *
-driver_of(const struct kv_copy_stream *copy_stream)
-{
-	return copy_stream->gpu->driver;
-}
 
 /* ---- making and freeing ---- */
 
@@ -154,7 +149,7 @@ static void tables_free(struct kv_copy_stream *copy_stream)
 	kv_gpu_host_free(copy_stream->gpu, copy_stream->tables_host,
 			 copy_stream->tables_bytes);
 	if (copy_stream->tables != 0)
-		driver_of(copy_stream)->mem_free(copy_stream->tables);
+		copy_stream->driver->mem_free(copy_stream->tables);
 	copy_stream->tables_host = NULL;
 	copy_stream->tables = 0;
 	copy_stream->tables_bytes = 0;
@@ -162,7 +157,7 @@ static void tables_free(struct kv_copy_stream *copy_stream)
 
 static int make_tables(struct kv_copy_stream *copy_stream, uint64_t bytes)
 {
-	const struct kv_driver *driver = driver_of(copy_stream);
+	const struct kv_driver *driver = copy_stream->driver;
 	void *host = NULL;
 	int r;
 
@@ -191,7 +186,7 @@ static void copy_stream_freep(struct kv_copy_stream **copy_streamp)
 
 	if (!copy_stream)
 		return;
-	driver = driver_of(copy_stream);
+	driver = copy_stream->driver;
 	buffers_free(copy_stream->gpu, copy_stream->buffers,
 		     copy_stream->buffer);
 	tables_free(copy_stream);
@@ -216,6 +211,7 @@ static int copy_stream_new(struct kv_gpu *gpu,
 	if (!copy_stream)
 		return -ENOMEM;
 	copy_stream->gpu = gpu;
+	copy_stream->driver = gpu->driver;
 	for (int urgent = 0; urgent < 2 && r == 0; urgent++) {
 		r = kv_driver_errno(gpu->driver->stream_new(
 			&copy_stream->streams[urgent], CU_STREAM_NON_BLOCKING,
@@ -331,7 +327,7 @@ static int empty(struct kv_copy_stream *copy_stream, struct buffer *buffer)
 
 	if (buffer->busy)
 		r = kv_driver_errno(
-			driver_of(copy_stream)->event_sync(buffer->over));
+			copy_stream->driver->event_sync(buffer->over));
 	if (r < 0)
 		return r;
 	buffer->busy = false;
@@ -346,7 +342,7 @@ static int empty(struct kv_copy_stream *copy_stream, struct buffer *buffer)
 static int flush(struct kv_copy_stream *copy_stream)
 {
 	struct copy copy = copy_stream->copy;
-	const struct kv_driver *driver = driver_of(copy_stream);
+	const struct kv_driver *driver = copy_stream->driver;
 
 	if (copy.bytes == 0)
 		return 0;
@@ -373,10 +369,8 @@ static int room_in_buffer(struct kv_copy_stream *copy_stream,
 	    buffer->n_items == ITEMS) {
 		r = flush(copy_stream);
 		if (r == 0)
-			r = kv_driver_errno(
-				driver_of(copy_stream)
-					->event_record(buffer->over,
-						       copy_stream->stream));
+			r = kv_driver_errno(copy_stream->driver->event_record(
+				buffer->over, copy_stream->stream));
 		if (r < 0)
 			return r;
 		buffer->busy = true;
@@ -450,11 +444,9 @@ static int copy_all(struct kv_copy_stream *copy_stream, uint8_t *host,
 
 static int upload(struct kv_copy_stream *copy_stream, uint64_t bytes)
 {
-	return kv_driver_errno(
-		driver_of(copy_stream)
-			->copy_to_device(copy_stream->tables,
-					 copy_stream->tables_host, bytes,
-					 copy_stream->stream));
+	return kv_driver_errno(copy_stream->driver->copy_to_device(
+		copy_stream->tables, copy_stream->tables_host, bytes,
+		copy_stream->stream));
 }
 
 /* Launch the scatter kernel (in a load) or the gather kernel, in order with the
@@ -481,7 +473,7 @@ static int run_kernel(struct kv_copy_stream *copy_stream,
  * any more.  Return @r, or the result of the work. */
 static int put(struct kv_copy_stream *copy_stream, int r)
 {
-	const struct kv_driver *driver = driver_of(copy_stream);
+	const struct kv_driver *driver = copy_stream->driver;
 	unsigned n = copy_stream->buffers.n;
 
 	if (r == 0)
@@ -498,7 +490,7 @@ static int put(struct kv_copy_stream *copy_stream, int r)
 		r = empty(copy_stream,
 			  &copy_stream->buffer[copy_stream->current]);
 	/* A failed batch must not have a copy that still writes. */
-	if (r < 0 && driver_of(copy_stream)->stream_sync(copy_stream->stream) !=
+	if (r < 0 && copy_stream->driver->stream_sync(copy_stream->stream) !=
 			     CUDA_SUCCESS) {
 		atomic_store(&copy_stream->gpu->broken, -EIO);
 		r = -EIO;

@@ -624,7 +624,7 @@ int main(int argc, char **argv)
 						      : "readonly=1");
 	gpu_set("delay=0");
 	say_where();
-	if (kv_bench_report_new(argv[2], "we", NULL, &report) < 0)
+	if (kv_bench_report_new(argv[2], NULL, &report) < 0)
 		return 1;
 	failed = cmocka_run_group_tests_name(way, runs, NULL, NULL);
 	return kv_bench_report_close(report) < 0 || failed != 0;
