@@ -71,7 +71,7 @@ static int wait_for(pid_t pid)
 
 int kv_bench_child_run(char *const argv[], const char *log)
 {
-	pid_t pid;
+	pid_t pid = 0;
 	int r = kv_bench_child_start(argv, log, &pid);
 
 	if (r == 0 && wait_for(pid) != 0)
