@@ -20,8 +20,7 @@
  *       long and no longer, so that a busy tier is scrubbed as well.
  *
  * LOCKING    see core.h.  The scrubber releases the lock for each read and
- * every
- *            AT_ONCE slots.
+ *            every AT_ONCE slots.
  */
 #include "cache/block/block.h"
 #include "cache/core/account.h"

@@ -10,8 +10,7 @@
  *       in kv_copy_rows, whose caller calls the fence.
  *
  * LOCKING   a kv_hash belongs to one thread at a time.  The choice of the copy
- * loop
- *           depends on the CPU only, so racing threads choose the same one.
+ *           loop depends on the CPU only, so racing threads choose the same one.
  */
 #include "common/copy.h"
 

@@ -12,8 +12,7 @@
  *       remains free for ordinary users; of DIRTY, KV_MORE_THAN_LEFT times as
  *       much.
  *
- * LOCKING   accounts->lock guards every field not marked fixed, and is a leaf
- * lock.
+ * LOCKING   accounts->lock, a leaf, guards every field not marked fixed.
  */
 #include "cache/core/account.h"
 #include "common/rate.h"

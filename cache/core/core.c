@@ -6,8 +6,7 @@
  *          flushes that ended, segments that clients must unmap.
  *
  * LOCKING  defines cache->lock.  Deferred callbacks run without the lock, on
- * the
- *          thread that released it.
+ *          the thread that released it.
  */
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"

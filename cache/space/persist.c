@@ -175,32 +175,26 @@ static bool file_agrees(struct kv_cache *cache, const struct kv_space *space)
 		      offsetof(struct kv_space_record, name_len)) == 0;
 }
 
-int kv_space_files_check(struct kv_cache *cache)
-{
-	int r = 0;
-
-	kv_strays_remove(cache, cache->spaces_dir, is_of_a_space);
-	for (uint32_t i = 0; r == 0 && i < cache->spaces.n; i++) {
-		struct kv_space *space = cache->spaces.sorted[i];
-
-		if (space->removed || !file_agrees(cache, space))
-			r = kv_space_persist(cache, space);
-	}
-	return r;
-}
-
-int kv_space_files_lost(struct kv_cache *cache)
+static bool file_is_lost(struct kv_cache *cache, const struct kv_space *space)
 {
 	char name[KV_SPACE_FILE_NAME];
+
+	kv_space_file_name(space->id, name);
+	return faccessat(cache->spaces_dir, name, F_OK, 0) < 0 &&
+	       errno == ENOENT;
+}
+
+int kv_space_files_check(struct kv_cache *cache, bool clean)
+{
 	int r = 0;
 
+	if (!clean)
+		kv_strays_remove(cache, cache->spaces_dir, is_of_a_space);
 	for (uint32_t i = 0; r == 0 && i < cache->spaces.n; i++) {
 		struct kv_space *space = cache->spaces.sorted[i];
 
-		kv_space_file_name(space->id, name);
-		if (!space->removed &&
-		    faccessat(cache->spaces_dir, name, F_OK, 0) < 0 &&
-		    errno == ENOENT)
+		if (clean ? !space->removed && file_is_lost(cache, space)
+			  : space->removed || !file_agrees(cache, space))
 			r = kv_space_persist(cache, space);
 	}
 	return r;

@@ -14,8 +14,7 @@
  *                                   cache has no part of it any more
  *
  * LOCKING    cache->lock for the fields, released between blocks; a block is
- * held
- *            meanwhile.
+ *            held meanwhile.
  */
 #include "cache/space/space.h"
 #include "cache/block/block.h"

@@ -854,11 +854,11 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	}
 	if (r == 0 && (cache->after_crash || cache->ssd.unswept)) {
 		kv_sweep_later(cache);
-		r = kv_space_files_check(cache);
+		r = kv_space_files_check(cache, false);
 	} else if (r == 0) {
 		/* The files are needed only if the index is lost: a full disk
 		 * must not prevent the mount. */
-		e = kv_space_files_lost(cache);
+		e = kv_space_files_check(cache, true);
 		if (e < 0)
 			kv_warn(cache, "spaces_lost",
 				"%s/spaces: lost files cannot be written again "
