@@ -196,7 +196,7 @@ static int copy_lent(const struct kv_lent *lent, const uint64_t *pages,
 	return 0;
 }
 
-/* A block of a saving.  The control thread fills it in before kv_request_pend. */
+/* A block of a saving.  The control thread fills it in before a worker copies it. */
 struct saving_item {
 	struct kv_work work; /* first; of the worker that copies the block */
 	struct saving *saving;
@@ -342,12 +342,29 @@ static void copy_item(struct kv_work *work, struct kv_hash *hash)
 	ended(saving);
 }
 
-static void submit(struct saving_item *item)
+/* Prepare the items, unless @r is an error, and have workers copy them: the first while
+ * later ones are being prepared. */
+static void copy_items(struct saving *saving, const struct wire_save *wire,
+		       int r,
+		       int (*prepare_item)(struct saving *saving,
+					   const struct wire_save *wire,
+					   struct saving_item *item))
 {
-	const struct saving *saving = item->saving;
+	/* Count one for this loop, so that no copy ends the request before. */
+	atomic_init(&saving->left, 1);
+	kv_request_pend(&saving->request, 0);
+	for (uint32_t i = 0; i < saving->n; i++) {
+		struct saving_item *item = &saving->items[i];
 
-	kv_work_submit(saving->request.server->copies, &item->work, saving->uid,
-		       KV_COPY_COST + saving->layout->payload);
+		item->status = r < 0 ? r : prepare_item(saving, &wire[i], item);
+		if (item->status < 0)
+			continue;
+		atomic_fetch_add(&saving->left, 1);
+		kv_work_submit(saving->request.server->copies, &item->work,
+			       saving->uid,
+			       KV_COPY_COST + saving->layout->payload);
+	}
+	ended(saving);
 }
 
 /* ---- the request ---- */
@@ -649,8 +666,8 @@ static bool has_reservation(struct kv_client *client, uint32_t space,
 	       *link_to(&client->reservations, space, ret_key);
 }
 
-static void prepare(struct saving *saving, const struct wire_save *wire,
-		    struct saving_item *item)
+static int prepare(struct saving *saving, const struct wire_save *wire,
+		   struct saving_item *item)
 {
 	const uint64_t bytes = saving->layout->payload;
 	struct kv_client *client = saving->request.client;
@@ -658,10 +675,8 @@ static void prepare(struct saving *saving, const struct wire_save *wire,
 	struct kv_reservation reservation;
 	int r;
 
-	if (!has_reservation(client, space, wire, &item->key)) {
-		item->status = -ENOENT;
-		return;
-	}
+	if (!has_reservation(client, space, wire, &item->key))
+		return -ENOENT;
 	reservation =
 		take_reservation(&client->reservations, space, &item->key);
 	item->hold = reservation.hold;
@@ -673,11 +688,11 @@ static void prepare(struct saving *saving, const struct wire_save *wire,
 		r = -EINVAL;
 	if (r == 0)
 		r = set_ids(saving, kv_round_up(wire->offset + bytes, 8), item);
-	item->status = r;
 	if (r == 0)
 		item->fill = reservation.fill;
 	else
 		kv_fill_drop(client->server->cache, reservation.fill);
+	return r;
 }
 
 /* Reply that no block of the message can be saved, and drop the reservations. */
@@ -704,29 +719,13 @@ int kv_request_save(struct kv_client *client, const struct kv_message *m)
 	const struct wire_save *wire = m->items;
 	const uint32_t n = m->header->count;
 	struct saving *saving;
-	size_t copies = 0;
 	int r;
 
 	r = saving_new(client, m, n, &saving);
-	if (r < 0) {
+	if (r < 0)
 		give_up(client, m, r);
-		return 0;
-	}
-	for (uint32_t i = 0; i < n; i++) {
-		prepare(saving, &wire[i], &saving->items[i]);
-		copies += saving->items[i].fill != NULL;
-	}
-	if (copies == 0) {
-		kv_request_answer(&saving->request);
-		return 0;
-	}
-	atomic_init(&saving->left, copies);
-	kv_request_pend(&saving->request, 0);
-	/* Look at the status: an item's fill belongs to its worker once
-	 * submitted. */
-	for (uint32_t i = 0; i < n; i++)
-		if (saving->items[i].status == 0)
-			submit(&saving->items[i]);
+	else
+		copy_items(saving, wire, 0, prepare);
 	return 0;
 }
 
@@ -804,20 +803,7 @@ int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 	if (r < 0)
 		return r;
 	r = lend(saving, lent, what, wire + what->n);
-	/* Copying begins while later blocks do not have a slot yet.  Count one
-	 * for this loop, so that no copy posts the mail before the loop ends. */
-	atomic_init(&saving->left, 1);
-	kv_request_pend(&saving->request, 0);
-	for (uint32_t i = 0; i < what->n; i++) {
-		struct saving_item *item = &saving->items[i];
-
-		item->status = r < 0 ? r : prepare_lent(saving, &wire[i], item);
-		if (item->status < 0)
-			continue;
-		atomic_fetch_add(&saving->left, 1);
-		submit(item);
-	}
-	ended(saving);
+	copy_items(saving, wire, r, prepare_lent);
 	return 0;
 }
 
