@@ -14,8 +14,8 @@
 #include "kernels/kvfs.h"
 #include "common/kv.h"
 
-struct kv_page_fill; /* page_fill.c */
-struct kv_use;	     /* page_fill.h */
+struct kv_page_fill; /* map.c */
+struct kv_use;	     /* map.c */
 
 enum kv_page_state {
 	KV_PAGE_FREE,
@@ -34,7 +34,7 @@ struct kv_page {
 	kvfs_key key;			   /* COMING, READY */
 	LIST_ENTRY(kv_page) bucket;	   /* with a key */
 	TAILQ_ENTRY(kv_page) idle;	   /* without a user */
-	/* uses (page_fill.h) that wait for the bytes */
+	/* blocks of maps (map.c) that wait for the bytes */
 	LIST_HEAD(, kv_use) waiting;
 	struct kv_page_fill *fill; /* loads the bytes; or NULL */
 };
