@@ -452,7 +452,7 @@ void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool)
 {
 	const uint64_t patient_until = kv_time_after(STREAM_NS);
 	uint64_t look_at = kv_time_after(KV_LOOK_NS);
-	struct kvfs_xfer *xfer;
+	struct kvfs_xfer *xfer, *next;
 	bool hangs;
 
 	kv_assert_locked(&session->lock);
@@ -463,14 +463,15 @@ void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool)
 		pthread_mutex_unlock(&session->lock);
 		hangs = kv_ask_hangs(session);
 		pthread_mutex_lock(&session->lock);
-		if (hangs)
-			stop_running_locked(session, pool, false);
-		else if (kv_now_ns() >= patient_until)
-			stop_running_locked(session, pool, true);
-		TAILQ_FOREACH(xfer, &session->active, others)
-			if (hangs && !pool && xfer->ops->stop_durable_locked)
+		if (hangs || kv_now_ns() >= patient_until)
+			stop_running_locked(session, pool, !hangs);
+		xfer = hangs && !pool ? TAILQ_FIRST(&session->active) : NULL;
+		for (; xfer; xfer = next) {
+			next = TAILQ_NEXT(xfer, others);
+			if (xfer->ops->stop_durable_locked)
 				xfer->ops->stop_durable_locked(xfer,
 							       -ETIMEDOUT);
+		}
 		look_at = kv_time_after(KV_LOOK_NS);
 	}
 }
