@@ -55,10 +55,9 @@ void kv_fills_stale_locked(struct kv_cache *cache, struct kv_space *space);
 
 /* ---- lease.c ---- */
 
-void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,
-			   int status);
 void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list);
-void kv_wants_miss_locked(struct kv_cache *cache, struct kv_want **list);
+void kv_wants_fail_locked(struct kv_cache *cache, struct kv_want **list,
+			  int status);
 void kv_want_link(struct kv_want **list, struct kv_want *want);
 /* Lease the block, whose slot is in DRAM. */
 void kv_want_lend_locked(struct kv_cache *cache, struct kv_want *want,

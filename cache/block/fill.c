@@ -64,7 +64,8 @@ void kv_fills_stale_locked(struct kv_cache *cache, struct kv_space *space)
 	for (size_t i = 0; i < SAVING_BUCKETS; i++)
 		for (fill = cache->saving[i]; fill; fill = fill->next)
 			if (fill->space == space && stale(fill))
-				kv_wants_miss_locked(cache, &fill->waiters);
+				kv_wants_fail_locked(cache, &fill->waiters,
+						     -ENOENT);
 }
 
 static int may_begin(struct kv_cache *cache, struct kv_space *space,

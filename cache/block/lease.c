@@ -98,8 +98,7 @@ static void uncharge(struct kv_cache *cache, struct kv_want *want)
 	want->hinted = want->hint_reads = 0;
 }
 
-void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,
-			   int status)
+static void settle(struct kv_cache *cache, struct kv_want *want, int status)
 {
 	kv_assert_locked(&cache->lock);
 	uncharge(cache, want);
@@ -354,7 +353,7 @@ static void want_start_locked(struct kv_cache *cache, struct kv_want *want)
 	if (r == -ENOSPC || r == -EBUSY)
 		r = wait_for_room(cache, want);
 	if (r != -EINPROGRESS)
-		kv_want_settle_locked(cache, want, r);
+		settle(cache, want, r);
 }
 
 void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list)
@@ -368,16 +367,17 @@ void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list)
 	}
 }
 
-void kv_wants_miss_locked(struct kv_cache *cache, struct kv_want **list)
+void kv_wants_fail_locked(struct kv_cache *cache, struct kv_want **list,
+			  int status)
 {
 	kv_assert_locked(&cache->lock);
 	while (*list) {
 		struct kv_want *want = *list;
 
 		want_unlink(want);
-		if (!want->acquire->sealed)
+		if (status == -ENOENT && !want->acquire->sealed)
 			count_misses(cache, want->acquire->space, 1);
-		kv_want_settle_locked(cache, want, -ENOENT);
+		settle(cache, want, status);
 	}
 }
 
@@ -406,7 +406,7 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 		want->writes = want->reads = 0;
 		want->hinted = want->hint_reads = 0;
 		if (acquire->space->removed)
-			kv_want_settle_locked(cache, want, -ENOENT);
+			settle(cache, want, -ENOENT);
 		else
 			want_start_locked(cache, want);
 	}
@@ -432,7 +432,7 @@ void kv_acquire_cancel(struct kv_cache *cache, struct kv_acquire *acquire,
 			continue;
 		want_unlink(want);
 		wait_no_more(cache, want);
-		kv_want_settle_locked(cache, want, status);
+		settle(cache, want, status);
 	}
 	kv_unlock(cache);
 }

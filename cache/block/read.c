@@ -306,15 +306,7 @@ static void settle_wants(struct kv_cache *cache, struct kv_read *read,
 		kv_wants_restart_locked(cache, &read->wants);
 		return;
 	}
-	while (read->wants) {
-		struct kv_want *want = read->wants;
-
-		read->wants = want->next;
-		if (want->next)
-			want->next->prev = &read->wants;
-		want->prev = NULL;
-		kv_want_settle_locked(cache, want, status);
-	}
+	kv_wants_fail_locked(cache, &read->wants, status);
 }
 
 void kv_reads_expire_locked(struct kv_cache *cache)

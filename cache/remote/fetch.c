@@ -313,7 +313,7 @@ static void get_end_locked(struct kv_remote *remote, struct get *get, bool came,
 	if (came)
 		kv_wants_restart_locked(cache, &get->wants);
 	else
-		kv_wants_miss_locked(cache, &get->wants);
+		kv_wants_fail_locked(cache, &get->wants, -ENOENT);
 	get->ended = true;
 	if (!get->lent)
 		get_release(get, true);
