@@ -331,7 +331,6 @@ static int write_round(struct kv_cache *cache, struct round *round)
 	int r = 0;
 
 	KV_POINT("commit.begin");
-	kv_deletions_sort(cache);
 	if (round->n_puts)
 		r = kv_segfiles_sync(cache, round->fds, round->n_fds);
 	KV_POINT("sync.data");

@@ -253,24 +253,6 @@ int kv_by_u64(const void *a, const void *b)
 	return *x < *y ? -1 : *x > *y;
 }
 
-void kv_deletions_sort(struct kv_cache *cache)
-{
-	struct kv_deletion_batch *batch;
-
-	TAILQ_FOREACH(batch, &cache->ssd.deletions.to_record, record) {
-		size_t i = 1;
-
-		/* The slots of a space that was cleared are sorted already. */
-		while (!batch->sorted && i < batch->n &&
-		       batch->items[i - 1].slot_id <= batch->items[i].slot_id)
-			i++;
-		if (!batch->sorted && i < batch->n)
-			qsort(batch->items, batch->n, sizeof(*batch->items),
-			      kv_by_u64);
-		batch->sorted = true;
-	}
-}
-
 void kv_deletions_take_locked(struct kv_cache *cache)
 {
 	struct kv_deletions *all = &cache->ssd.deletions;
@@ -322,12 +304,25 @@ static int record_some(struct kv_deletion_batch *batch, struct kv_txn *txn,
 int kv_deletions_record(struct kv_cache *cache, struct kv_txn *txn)
 {
 	struct kv_deletions *all = &cache->ssd.deletions;
-	const uint64_t until = kv_now_ns() + RECORD_NS;
 	int64_t left = (int64_t)all->budget * NEAR_IDS;
 	struct kv_deletion_batch *batch;
 	bool more = true;
+	uint64_t until;
 	int r = 0;
 
+	TAILQ_FOREACH(batch, &all->to_record, record) {
+		size_t i = 1;
+
+		/* The slots of a space that was cleared are sorted already. */
+		while (!batch->sorted && i < batch->n &&
+		       batch->items[i - 1].slot_id <= batch->items[i].slot_id)
+			i++;
+		if (!batch->sorted && i < batch->n)
+			qsort(batch->items, batch->n, sizeof(*batch->items),
+			      kv_by_u64);
+		batch->sorted = true;
+	}
+	until = kv_now_ns() + RECORD_NS;
 	while (r == 0 && more && left > 0 && kv_now_ns() < until) {
 		more = false;
 		TAILQ_FOREACH(batch, &all->to_record, record) {

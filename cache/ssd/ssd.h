@@ -269,10 +269,9 @@ void kv_deletions_free(struct kv_cache *cache);
  * and, if @reuse, free the slot. */
 void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 			     uint64_t slot_id, bool reuse);
-/* For the committer: take all deletions; sort them; delete some of their records
- * in @txn, for a short time; note that the transaction has ended. */
+/* For the committer: take all deletions; delete some of their records in @txn,
+ * for a short time; note that the transaction has ended. */
 void kv_deletions_take_locked(struct kv_cache *cache);
-void kv_deletions_sort(struct kv_cache *cache);
 int kv_deletions_record(struct kv_cache *cache, struct kv_txn *txn);
 void kv_deletions_recorded_locked(struct kv_cache *cache, int status);
 /* Queue deletions for which there was no memory before. */
