@@ -396,19 +396,6 @@ void kv_moves_take_locked(struct kv_cache *cache)
 	TAILQ_CONCAT(&moves->recording, &moves->copied, link);
 }
 
-/* Put the record of a slot, and the token ids if there is room for them. */
-static int put_record(struct kv_txn *txn, uint64_t slot_id,
-		      const struct kv_slot_record *record,
-		      const struct kv_token_ids *ids)
-{
-	int r = kv_txn_put_slot(txn, slot_id, record);
-
-	if (r < 0 || !ids ||
-	    !kv_txn_has_room_for_ids(txn, ids->n, ids->extras_len, KV_PUT_FAR))
-		return r;
-	return kv_txn_put_token_ids(txn, slot_id, record->generation, ids);
-}
-
 int kv_moves_record(struct kv_cache *cache, struct kv_txn *txn)
 {
 	struct kv_moves *moves = &cache->ssd.moves;
@@ -427,7 +414,12 @@ int kv_moves_record(struct kv_cache *cache, struct kv_txn *txn)
 		if (move->token_ids)
 			(void)kv_index_get_token_ids(cache->index, move->from,
 						     &record, &ids);
-		r = put_record(txn, move->to, &move->record, ids);
+		r = kv_txn_put_slot(txn, move->to, &move->record);
+		if (r == 0 && ids &&
+		    kv_txn_has_room_for_ids(txn, ids->n, ids->extras_len,
+					    KV_PUT_FAR))
+			r = kv_txn_put_token_ids(txn, move->to,
+						 move->record.generation, ids);
 		if (r == 0)
 			r = kv_record_delete(txn, move->from);
 	}
