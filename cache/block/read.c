@@ -234,19 +234,14 @@ static int block_verify(struct kv_cache *cache, struct kv_block *block,
 	struct kv_slot_record record;
 	uint32_t space;
 	bool removed;
-	int r;
+	int r = kv_block_record(cache, block, &record);
 
 	kv_lock(cache);
 	space = kv_block_space(cache, block)->id;
 	removed = block->flags & BLOCK_REMOVED;
 	kv_unlock(cache);
-	r = kv_block_record(cache, block, &record);
-	if (r == -ENOENT) { /* removed, or missing in the index */
-		kv_lock(cache);
-		removed = block->flags & BLOCK_REMOVED;
-		kv_unlock(cache);
+	if (r == -ENOENT) /* removed, or missing in the index */
 		return removed ? -ENOENT : -EBADMSG;
-	}
 	if (r < 0)
 		return r;
 	/* A removed block that a reader has open: its prologue is already

@@ -362,9 +362,9 @@ void kv_ring_free(struct kv_ring *ring)
 {
 	if (!ring)
 		return;
+	while (kv_ring_drain(ring) < 0)
+		continue;
 	pthread_mutex_lock(&ring->lock);
-	while (ring->pending > 0)
-		pthread_cond_wait(&ring->idle, &ring->lock);
 	ring->stopping = true;
 	pthread_mutex_unlock(&ring->lock);
 	ring->backend->stop(ring);
