@@ -31,14 +31,14 @@ struct kv_offer {
 		*user; /* held: of the owner when the walk began */
 	uint32_t uid;  /* that owner */
 	enum { OFFER_LATER, OFFER_DUE, OFFER_OUT } state;
-	bool all;    /* ask also for blocks that the backend is known to have */
-	bool failed; /* a block of the page did */
+	bool all; /* ask also for blocks that the backend is known to have */
 	/* Repeat the walk, over all blocks or those that were missed. */
 	enum { OFFER_ONCE, OFFER_MISSED, OFFER_ALL } again;
-	uint64_t at, behind; /* cursors of the page, and of the next one */
+	uint64_t cursor; /* behind the keys */
+	bool walked;	 /* these keys are the last ones */
 	struct kv_key keys[KV_OFFER_PAGE];
-	size_t n, next;		    /* keys of the page; of these, taken */
-	unsigned out;		    /* blocks of the page that have not ended */
+	size_t n, next;		    /* of keys; of these, taken */
+	unsigned out;		    /* blocks that have not ended */
 	uint64_t pause_ns;	    /* last one before a walk */
 	uint64_t until_ns;	    /* LATER */
 	TAILQ_ENTRY(kv_offer) link; /* LATER: on b->later; DUE: user->offers */
@@ -92,8 +92,8 @@ struct kv_offer *kv_offer_again_locked(struct kv_remote *remote,
 				       struct kv_space *space);
 /* End the pauses that are over, and offers of spaces that are not shared any more. */
 void kv_offers_look_locked(struct kv_remote *remote);
-/* Take the next block of @offer, which is the first of its user, and count it as out.
- * NULL: none is left of this page.  Drops the lock. */
+/* Take the next block of @offer, which is DUE, and count it as out.  NULL: none yet, or
+ * the offer is not DUE any more.  Drops the lock. */
 const struct kv_block *kv_offer_take_locked(struct kv_remote *remote,
 					    struct kv_offer *offer);
 /* Call when a block of the walk @offer has been put, was found there, or @failed. */

@@ -4,24 +4,23 @@
  *
  * An offer is a walk over all keys of a space that is shared newly, was shared at mount,
  * or had a block that was not put, as nobody knows which of its blocks the backend
- * lacks.  The walk takes a page of keys at a time.
+ * lacks.
  *
  * OWNS      every kv_offer.
  *
  * STATES    of an offer:
  *              (new) -> LATER    kv_offer_again_locked
  *              LATER -> DUE      kv_offers_look_locked: its pause is over
- *                DUE -> OUT      kv_offer_take_locked: all keys of its page are taken
- *                OUT -> DUE      page_over_locked: to the next page
- *                OUT -> LATER    page_over_locked: the page, or the walk, failed
+ *                DUE -> LATER    kv_offer_take_locked: the backend is not used
+ *                DUE -> OUT      kv_offer_take_locked: all keys are taken
+ *                OUT -> LATER    walk_over_locked: the walk is repeated
  *         LATER, OUT -> (over)   the walk has ended, or the space is not shared
  *
  * INVARIANTS
  *   (1) A space has at most one offer, space->offer.
- *   (2) All blocks of the pages before the present one were offered, or the walk is
- *       repeated.
- *   (3) Only the backup thread takes from an offer that is DUE, and lists its page: the
- *       lock is dropped meanwhile, and `out` counts the listing.
+ *   (2) All blocks before the cursor were offered, or the walk is repeated.
+ *   (3) Only the backup thread takes from an offer that is DUE, and lists its keys: the
+ *       lock is dropped meanwhile.
  *
  * LOCKING   cache->lock.
  */
@@ -45,6 +44,12 @@ static void later_locked(struct kv_remote *remote, struct kv_offer *offer,
 		b->look_ns = 0;
 }
 
+static void restart_locked(struct kv_offer *offer)
+{
+	offer->cursor = offer->n = offer->next = 0;
+	offer->walked = false;
+}
+
 static void due_locked(struct kv_remote *remote, struct kv_offer *offer)
 {
 	struct kv_backups *b = remote->backup;
@@ -55,12 +60,9 @@ static void due_locked(struct kv_remote *remote, struct kv_offer *offer)
 		kv_turn_put(&b->turns, &offer->user->turn);
 		offer->user = kv_backup_user(b, uid);
 		offer->uid = uid;
-		offer->at = 0;
+		restart_locked(offer);
 	}
 	offer->state = OFFER_DUE;
-	offer->n = offer->next = 0;
-	offer->failed = false;
-	offer->behind = offer->at;
 	TAILQ_INSERT_TAIL(&offer->user->offers, offer, link);
 	kv_backup_user_settle(b, offer->user);
 }
@@ -91,7 +93,7 @@ struct kv_offer *kv_offer_again_locked(struct kv_remote *remote,
 	if (b->stop || !kv_remote_writes(remote))
 		return NULL;
 	if (offer) {
-		if (offer->at || offer->state != OFFER_LATER)
+		if (offer->cursor || offer->n || offer->state != OFFER_LATER)
 			offer->again = KV_MAX(offer->again, OFFER_MISSED);
 		return offer;
 	}
@@ -128,32 +130,18 @@ void kv_remote_offer_locked(struct kv_cache *cache, struct kv_space *space)
 	pthread_cond_signal(&cache->remote->backup->more);
 }
 
-/* All blocks of the page have ended: go to the next one, or, while the backend is not
- * used, repeat the page later. */
-static void page_over_locked(struct kv_remote *remote, struct kv_offer *offer)
+/* All blocks have ended: repeat the walk if one of them was missed. */
+static void walk_over_locked(struct kv_remote *remote, struct kv_offer *offer)
 {
-	const bool open = kv_remote_takes(remote, offer->uid);
-
-	if (offer->failed)
-		offer->again = KV_MAX(offer->again, OFFER_MISSED);
-	if (open)
-		offer->at = offer->behind;
-	if (!is_shared_locked(offer)) {
+	if (!is_shared_locked(offer) || !offer->again) {
 		offer_free_locked(remote, offer);
-	} else if (open &&
-		   (offer->at != 0 || offer->uid != offer->space->uid)) {
-		due_locked(remote, offer);
-	} else if (open && !offer->again) {
-		offer_free_locked(remote, offer);
-	} else if (open) {
-		offer->all = offer->again == OFFER_ALL;
-		offer->again = OFFER_ONCE;
-		offer->pause_ns =
-			kv_backoff(offer->pause_ns, PAUSE_NS, PAUSE_MAX);
-		later_locked(remote, offer, offer->pause_ns);
-	} else {
-		later_locked(remote, offer, LOOK_NS);
+		return;
 	}
+	offer->all = offer->again == OFFER_ALL;
+	offer->again = OFFER_ONCE;
+	restart_locked(offer);
+	offer->pause_ns = kv_backoff(offer->pause_ns, PAUSE_NS, PAUSE_MAX);
+	later_locked(remote, offer, offer->pause_ns);
 }
 
 void kv_offers_look_locked(struct kv_remote *remote)
@@ -184,49 +172,51 @@ const struct kv_block *kv_offer_take_locked(struct kv_remote *remote,
 					    struct kv_offer *offer)
 {
 	struct kv_cache *cache = remote->cache;
-	struct kv_backup_user *user = offer->user;
-	const struct kv_block *block, *found = NULL;
-	size_t n;
+	const struct kv_block *block;
+	bool goes_on;
 
 	kv_assert_locked(&cache->lock);
-	if (offer->n == 0) {
+	if (offer->next == offer->n && !offer->walked) {
 		kv_unlock(cache);
-		n = kv_space_keys(cache, offer->space, &offer->behind,
-				  offer->keys, KV_OFFER_PAGE);
+		offer->n = kv_space_keys(cache, offer->space, &offer->cursor,
+					 offer->keys, KV_OFFER_PAGE);
 		kv_lock(cache);
-		offer->n = n;
+		offer->next = 0;
+		offer->walked = offer->cursor == 0;
 	}
-	if (!is_shared_locked(offer) || offer->uid != offer->space->uid) {
-		offer->next = offer->n;
-	} else if (!kv_remote_takes(remote, offer->uid)) {
-		offer->failed |= offer->next < offer->n;
-		offer->next = offer->n;
-	}
-	while (!found && offer->next < offer->n) {
+	goes_on = is_shared_locked(offer) && offer->uid == offer->space->uid &&
+		  kv_remote_takes(remote, offer->uid);
+	while (goes_on && offer->next < offer->n) {
 		block = kv_table_find(cache, offer->space,
 				      &offer->keys[offer->next++]);
 		if (block && block->file != KV_NONE &&
 		    kv_backup_wants(cache, block) &&
-		    (offer->all || !block->remote))
-			found = block;
+		    (offer->all || !block->remote)) {
+			offer->out++;
+			return block;
+		}
 	}
-	offer->out += found != NULL;
-	if (offer->next == offer->n) {
-		TAILQ_REMOVE(&user->offers, offer, link);
-		kv_backup_user_settle(remote->backup, user);
-		offer->state = OFFER_OUT;
-		if (offer->out == 0)
-			page_over_locked(remote, offer);
+	if (goes_on && !offer->walked)
+		return NULL;
+	TAILQ_REMOVE(&offer->user->offers, offer, link);
+	kv_backup_user_settle(remote->backup, offer->user);
+	if (!goes_on) {
+		later_locked(remote, offer, LOOK_NS);
+		return NULL;
 	}
-	return found;
+	offer->state = OFFER_OUT;
+	if (offer->out == 0)
+		walk_over_locked(remote, offer);
+	return NULL;
 }
 
 void kv_offer_over_locked(struct kv_remote *remote, struct kv_offer *offer,
 			  bool failed)
 {
-	offer->failed |= failed;
+	if (failed)
+		offer->again = KV_MAX(offer->again, OFFER_MISSED);
 	if (--offer->out == 0 && offer->state == OFFER_OUT)
-		page_over_locked(remote, offer);
+		walk_over_locked(remote, offer);
 }
 
 void kv_offers_free(struct kv_remote *remote)
