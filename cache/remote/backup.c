@@ -343,12 +343,6 @@ static void *backup_run(void *arg)
 
 /* ---- asking and putting: the remote thread ---- */
 
-static bool is_waited_for(const struct kv_remote_job *job)
-{
-	(void)job;
-	return true; /* within PUT_NS, which spares an offer of the whole space */
-}
-
 static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 		  int status)
 {
@@ -408,7 +402,6 @@ static void go_on(struct kv_remote *remote, struct kv_backup *backup)
 	} else {
 		job->op.call = backup->wanted ? KV_REMOTE_PUT : KV_REMOTE_HEAD;
 		job->uid = backup->uid;
-		job->waited_for = is_waited_for;
 		job->ended = ended;
 		job->given_back = given_back;
 		kv_remote_name(&job->op, backup->prefix, &backup->key);

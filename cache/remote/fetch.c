@@ -34,8 +34,8 @@
  *
  * LOCKING   cache->lock for the table of gets, their wants, a look that is being
  *           submitted, the list of fresh looks, and the table of absent objects.
- *           fetch->lock, a leaf, for the bytes of memory.  A get's memory is the
- *           backend's while it is `lent`.  All else is the thread's.
+ *           Also for the bytes of memory.  A get's memory is the backend's while it is
+ *           `lent`.  All else is the thread's.
  */
 #include "cache/block/block.h"
 #include "cache/core/table.h"
@@ -91,7 +91,7 @@ struct get {
 struct user {
 	struct kv_turn turn; /* first */
 	TAILQ_HEAD(, kv_remote_look) looks;
-	uint64_t landing; /* fetch->lock; bytes of memory for gets */
+	uint64_t landing; /* cache->lock; bytes of memory for gets */
 };
 
 /* The missing blocks of one acquire. */
@@ -123,8 +123,7 @@ struct kv_fetch {
 	TAILQ_HEAD(, kv_remote_look) fresh;
 	struct kv_turns users;
 	TAILQ_HEAD(, get) landed;
-	pthread_mutex_t lock;
-	uint64_t landing;		  /* lock; sum of that of all users */
+	uint64_t landing;		  /* cache->lock; of all users */
 	uint64_t landing_max, object_max; /* fixed */
 	struct kv_bucket bucket;	  /* of remote_rate; bytes */
 	struct kv_hash *hash;
@@ -146,7 +145,6 @@ int kv_fetch_init(struct kv_remote *remote)
 	remote->fetch = fetch;
 	TAILQ_INIT(&fetch->fresh);
 	TAILQ_INIT(&fetch->landed);
-	pthread_mutex_init(&fetch->lock, NULL);
 	fetch->landing_max = cache->arena.max * cache->arena.segment_bytes / 16;
 	fetch->object_max =
 		cache->arena.segment_bytes + KV_PAGE; /* the entry */
@@ -163,7 +161,6 @@ void kv_fetch_fini(struct kv_remote *remote)
 		return;
 	kv_turns_fini(&remote->fetch->users);
 	kv_hash_free(remote->fetch->hash);
-	pthread_mutex_destroy(&remote->fetch->lock);
 	free(kv_steal(remote->fetch));
 }
 
@@ -176,53 +173,38 @@ void kv_fetch_fini(struct kv_remote *remote)
  */
 static bool is_fair(uint64_t max, uint64_t all, uint64_t own, uint64_t more)
 {
-	if (all == 0)
-		return true;
-	if (all + more > max)
-		return false;
-	return own == 0 || (own + more) / 3 <= max - all - more;
+	return all == 0 || (all + more <= max &&
+			    (own == 0 || (own + more) / 3 <= max - all - more));
 }
 
 /* Charge @user for @bytes of memory, or with @only_ask not yet; false: they are too
  * many. */
-static bool landing_take(struct kv_fetch *fetch, struct user *user,
+static bool landing_take(struct kv_remote *remote, struct user *user,
 			 uint64_t bytes, bool only_ask)
 {
+	struct kv_fetch *fetch = remote->fetch;
 	bool fair;
 
-	pthread_mutex_lock(&fetch->lock);
+	kv_lock(remote->cache);
 	fair = is_fair(fetch->landing_max, fetch->landing, user->landing,
 		       bytes);
 	if (fair && !only_ask) {
 		fetch->landing += bytes;
 		user->landing += bytes;
+		remote->stats.lent_bytes += bytes;
 	}
-	pthread_mutex_unlock(&fetch->lock);
+	kv_unlock(remote->cache);
 	return fair;
 }
 
-static void landing_free(struct get *get)
+static void landing_free_locked(struct get *get)
 {
-	struct kv_fetch *fetch = get->remote->fetch;
-
 	if (!get->memory)
 		return;
-	pthread_mutex_lock(&fetch->lock);
-	fetch->landing -= get->bytes;
+	get->remote->fetch->landing -= get->bytes;
 	get->user->landing -= get->bytes;
-	pthread_mutex_unlock(&fetch->lock);
+	get->remote->stats.lent_bytes -= get->bytes;
 	free(kv_steal(get->memory));
-}
-
-uint64_t kv_fetch_lent_bytes(const struct kv_remote *remote)
-{
-	struct kv_fetch *fetch = remote->fetch;
-	uint64_t bytes;
-
-	pthread_mutex_lock(&fetch->lock);
-	bytes = fetch->landing;
-	pthread_mutex_unlock(&fetch->lock);
-	return bytes;
 }
 
 /* ---- absent and damaged objects ---- */
@@ -282,9 +264,9 @@ static struct get *get_find_locked(struct kv_remote *remote,
 }
 
 /* Free the get's memory, and its share; with @all, the get. */
-static void get_release(struct get *get, bool all)
+static void get_release_locked(struct get *get, bool all)
 {
-	landing_free(get);
+	landing_free_locked(get);
 	if (get->user)
 		kv_turn_end(&get->remote->fetch->users,
 			    &kv_steal(get->user)->turn, get->share);
@@ -316,7 +298,7 @@ static void get_end_locked(struct kv_remote *remote, struct get *get, bool came,
 		kv_wants_fail_locked(cache, &get->wants, -ENOENT);
 	get->ended = true;
 	if (!get->lent)
-		get_release(get, true);
+		get_release_locked(get, true);
 }
 
 static void get_end(struct kv_remote *remote, struct get *get, bool came,
@@ -493,18 +475,19 @@ static void look_go_on(struct kv_remote *remote, struct kv_remote_look *look)
 static uint8_t *get_room(struct kv_remote_op *op, uint64_t length)
 {
 	struct get *get = (struct get *)op;
-	struct kv_fetch *fetch = get->remote->fetch;
 	uint8_t *memory;
 
 	atomic_fetch_add(&op->progress, 1);
 	if (get->memory && get->bytes == length)
 		return get->memory;
-	landing_free(get);
+	kv_lock(get->remote->cache);
+	landing_free_locked(get);
+	kv_unlock(get->remote->cache);
 	get->bytes = length;
-	if (length > fetch->object_max)
+	if (length > get->remote->fetch->object_max)
 		return NULL;
 	memory = malloc(KV_MAX(length, 1u));
-	if (memory && landing_take(fetch, get->user, length, false))
+	if (memory && landing_take(get->remote, get->user, length, false))
 		get->memory = kv_steal(memory);
 	free(memory);
 	return get->memory;
@@ -525,10 +508,11 @@ static void get_given_back(struct kv_remote *remote, struct kv_remote_job *job)
 {
 	struct get *get = (struct get *)job;
 
-	(void)remote;
+	kv_lock(remote->cache);
 	get->lent = false;
 	if (get->ended || get->look)
-		get_release(get, get->ended);
+		get_release_locked(get, get->ended);
+	kv_unlock(remote->cache);
 }
 
 static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
@@ -601,7 +585,7 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 		return true;
 	}
 	if (!is_fair(max, fetch->users.out, look->user->turn.out, share) ||
-	    !landing_take(fetch, look->user, bytes, true) ||
+	    !landing_take(remote, look->user, bytes, true) ||
 	    (rate > 0 && !kv_bucket_fill(&fetch->bucket, rate, rate)))
 		return false;
 	fetch->bucket.credit -= (double)bytes;
@@ -673,7 +657,8 @@ static void land(struct kv_remote *remote, struct get *get)
 	int r = -ESTALE;
 
 	/* With another owner the space's blocks are other objects. */
-	if (kv_remote_user(remote->cache, get->space) == get->uid)
+	if (!remote->stop &&
+	    kv_remote_user(remote->cache, get->space) == get->uid)
 		r = kv_fill_begin(remote->cache, get->space, &get->key,
 				  get->entry.length, &fill);
 	if ((r == -EBUSY || r == -ENOSPC || r == -EAGAIN) &&
@@ -729,15 +714,4 @@ uint64_t kv_fetch_run(struct kv_remote *remote)
 	return !TAILQ_EMPTY(&fetch->landed) || fetch->users.n_busy > 0
 		       ? kv_now_ns() + TICK_NS
 		       : UINT64_MAX;
-}
-
-void kv_fetch_stop(struct kv_remote *remote)
-{
-	struct get *get;
-
-	kv_fetch_run(remote); /* `stop` is set: every waiting get is a miss */
-	while ((get = TAILQ_FIRST(&remote->fetch->landed))) {
-		TAILQ_REMOVE(&remote->fetch->landed, get, link);
-		get_end(remote, get, false, 0);
-	}
 }

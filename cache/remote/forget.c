@@ -129,12 +129,6 @@ static void count(struct kv_forget *forget, uint64_t n, int status,
 	}
 }
 
-static bool is_waited_for(const struct kv_remote_job *job)
-{
-	(void)job;
-	return true; /* the deadline of a cancelled forget is over at once */
-}
-
 static void given_back(struct kv_remote *remote, struct kv_remote_job *job)
 {
 	(void)remote;
@@ -170,7 +164,6 @@ static int begin(struct kv_remote *remote, struct kv_forget *forget, size_t i)
 		snprintf(job->op.name, sizeof(job->op.name), "%s",
 			 forget->prefix);
 	job->uid = kv_remote_user(remote->cache, forget->space);
-	job->waited_for = is_waited_for;
 	job->ended = ended;
 	job->given_back = given_back;
 	forget->under_way++;

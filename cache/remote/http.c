@@ -68,31 +68,6 @@ struct http {
 
 /* ---- statuses ---- */
 
-/* Return the status of an operation that an HTTP status of failure ends. */
-static int errno_of(enum kv_remote_call call, long status)
-{
-	const bool reads = call == KV_REMOTE_GET || call == KV_REMOTE_HEAD;
-
-	switch (status) {
-	case 401:
-		return -EPERM;
-	case 403:
-		return -EACCES;
-	case 404:
-	case 410:
-		return -ENOENT;
-	case 405: /* a server that takes no objects may serve them */
-		return reads		       ? -EOPNOTSUPP
-		       : call == KV_REMOTE_PUT ? -ENOSPC
-					       : -EACCES;
-	case 413:
-	case 507:
-		return reads ? -EIO : -ENOSPC;
-	default:
-		return status >= 400 ? -EIO : -EPROTO;
-	}
-}
-
 static long transfer_status(const struct transfer *t)
 {
 	long status = 0;
@@ -118,7 +93,7 @@ static int transfer_result(struct transfer *t, CURLcode code)
 		curl_easy_getinfo(t->easy, CURLINFO_RETRY_AFTER, &n);
 		op->retry_after_ns =
 			(uint64_t)KV_MIN(KV_MAX(n, 0), 3600) * SECOND_NS;
-		r = kv_op_failed(op, errno_of(op->call, x->status), "%s",
+		r = kv_op_failed(op, kv_http_errno(op->call, x->status), "%s",
 				 t->line);
 		return t->http->dialect->judge ? t->http->dialect->judge(x, r)
 					       : r;
@@ -192,23 +167,17 @@ static size_t on_header(char *line, size_t one, size_t n, void *arg)
 	return t->verdict < 0 ? 0 : n;
 }
 
-/* Append @data to the text of the response, in a buffer that doubles when full.  Return
- * false if memory is short. */
+/* Append @data to the text of the response.  False: no memory. */
 static bool keep_text(struct kv_exchange *x, const char *data, size_t n)
 {
-	const size_t end = x->text_bytes + n;
-	char *longer = x->text;
+	char *longer = realloc(x->text, x->text_bytes + n + 1);
 
-	if (end >= x->text_room)
-		longer = realloc(x->text, 2 * end + 1);
 	if (!longer)
 		return false;
-	if (end >= x->text_room)
-		x->text_room = 2 * end + 1;
 	x->text = longer;
 	memcpy(x->text + x->text_bytes, data, n);
-	x->text[end] = '\0';
-	x->text_bytes = end;
+	x->text_bytes += n;
+	x->text[x->text_bytes] = '\0';
 	return true;
 }
 
@@ -407,7 +376,7 @@ static int transfer_begin(struct transfer *t)
 	struct kv_exchange *x = &t->x;
 
 	free(kv_steal(x->text));
-	x->text_bytes = x->text_room = 0;
+	x->text_bytes = 0;
 	x->status = 0;
 	t->sent = t->received = t->header_bytes = 0;
 	t->verdict = 0;

@@ -33,7 +33,7 @@ struct kv_exchange {
 	 * NULL. */
 	long status;
 	char *text;
-	size_t text_bytes, text_room;
+	size_t text_bytes;
 
 	/* next()'s own, from one request to the next. */
 	int phase;
@@ -58,6 +58,9 @@ struct kv_http_dialect {
 void kv_http_ask(struct kv_exchange *x, const char *method);
 /* Add a header to the request, or with "" remove one of libcurl's; -ENOMEM. */
 int kv_http_header(struct kv_exchange *x, const char *name, const char *value);
+
+/* Return the status of an operation that an HTTP status of failure ends. */
+int kv_http_errno(enum kv_remote_call call, long status);
 
 extern const struct kv_http_dialect kv_http_web, kv_http_s3;
 

@@ -121,8 +121,8 @@ void kv_remote_name(struct kv_remote_op *op, const char *prefix,
 
 /* ---- jobs ---- */
 
-/* Return the bytes of memory that the backend has while it has the job; fetch.c counts
- * those of GETs. */
+/* Return the bytes of memory that the backend has while it has the job; those of GETs are
+ * counted in fetch.c. */
 static uint64_t lent(const struct kv_remote_job *job)
 {
 	return job->op.call == KV_REMOTE_PUT
@@ -207,6 +207,11 @@ static void end(struct kv_remote *remote, struct kv_remote_job *job, int status)
 	job->given_back(remote, job);
 }
 
+static bool is_waited_for(const struct kv_remote_job *job)
+{
+	return !job->waited_for || job->waited_for(job);
+}
+
 static void reap_one(struct kv_remote *remote, struct kv_remote_job *job)
 {
 	const int status = job->op.status;
@@ -234,13 +239,12 @@ static void reap_one(struct kv_remote *remote, struct kv_remote_job *job)
 			     KV_MAX(breaker->held_until_ns, now + asked));
 	/* A body may have been cut off. */
 	if ((kv_remote_has_failed(job, status) || status == -EBADMSG) &&
-	    job->tries < RETRIES && job->waited_for &&
-	    kv_remote_is_open(remote, job->uid)) {
+	    job->tries < RETRIES && kv_remote_is_open(remote, job->uid)) {
 		/* Between 3/4 and 5/4 of it, so that nodes do not go in step. */
 		pause = retry_ns[job->tries];
 		pause = pause * 3 / 4 + now % (pause / 2);
 		pause = KV_MAX(pause, asked);
-		if (now + pause < job->until_ns && job->waited_for(job)) {
+		if (now + pause < job->until_ns && is_waited_for(job)) {
 			job->tries++;
 			kv_lock(remote->cache);
 			remote->stats.retried++;
@@ -306,7 +310,7 @@ static void expire(struct kv_remote *remote, uint64_t now)
 		TAILQ_REMOVE(&remote->retries, job, link);
 		if (now >= job->until_ns)
 			end(remote, job, job->tries ? -ETIMEDOUT : -ECANCELED);
-		else if (open && (!job->waited_for || job->waited_for(job)))
+		else if (open && is_waited_for(job))
 			send(remote, job);
 		else
 			end(remote, job, job->op.status);
@@ -513,7 +517,7 @@ void kv_remote_stop(struct kv_cache *cache)
 		kv_remote_wake(remote);
 		pthread_join(remote->thread, NULL);
 	}
-	kv_fetch_stop(remote);
+	kv_fetch_run(remote); /* `stop` is set: every waiting get is a miss */
 	expire(remote, UINT64_MAX);
 	kv_forgets_run(remote); /* all are cancelled */
 	until = kv_now_ns() + END_NS;
@@ -543,10 +547,8 @@ bool kv_remote_stats(struct kv_cache *cache, struct kv_remote_stats *ret)
 
 	kv_lock(cache);
 	remote = cache->remote;
-	if (remote) {
+	if (remote)
 		*ret = remote->stats;
-		ret->lent_bytes += kv_fetch_lent_bytes(remote);
-	}
 	kv_unlock(cache);
 	return remote != NULL;
 }

@@ -21,7 +21,7 @@ struct kv_remote_job {
 	uint32_t uid;		/* owner of the space: the tenant */
 	bool trial; /* asks whether the backend is there: counts for no breaker */
 	/* Retry a failed operation twice with back-off, within the deadline, as long as
-	 * this returns true.  NULL: never retry. */
+	 * this returns true.  NULL: always. */
 	bool (*waited_for)(const struct kv_remote_job *job);
 	/* Runs once, when the operation has ended for its caller; -ETIMEDOUT: the
 	 * deadline is over. */
@@ -103,13 +103,10 @@ bool kv_fetch_is_coming_locked(struct kv_cache *cache, struct kv_space *space,
 
 int kv_fetch_init(struct kv_remote *remote);
 void kv_fetch_fini(struct kv_remote *remote); /* takes half-built ones */
-/* Return the bytes of memory of all GETs. */
-uint64_t kv_fetch_lent_bytes(const struct kv_remote *remote);
-/* Seal the blocks that have arrived, and begin GETs.  Return when to call it again
+/* Seal the blocks that have arrived, and begin GETs; at the end, end all that is not in
+ * flight.  Return when to call it again
  * without an event, as kv_now_ns(); UINT64_MAX: never. */
 uint64_t kv_fetch_run(struct kv_remote *remote);
-/* End all that is not in flight. */
-void kv_fetch_stop(struct kv_remote *remote);
 
 /* The object was saved here: forget that the backend does not have it. */
 void kv_fetch_present_locked(struct kv_remote *remote, uint64_t hash);
