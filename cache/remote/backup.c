@@ -431,16 +431,17 @@ void kv_backup_run(struct kv_remote *remote)
 	for (;;) {
 		kv_lock(cache);
 		backup = TAILQ_FIRST(&b->ready);
-		if (backup)
+		if (backup) {
 			TAILQ_REMOVE(&b->ready, backup, link);
+			/* A damaged object is there, and is to be replaced. */
+			backup->wanted |= kv_fetch_is_damaged_locked(
+				remote, kv_key_hash(cache, backup->space,
+						    backup->key.b));
+		}
 		kv_unlock(cache);
 		if (!backup)
 			return;
 		TAILQ_INSERT_TAIL(&b->busy, backup, link);
-		/* A damaged object is there, and is to be replaced. */
-		backup->wanted |= kv_fetch_is_damaged(
-			remote,
-			kv_key_hash(cache, backup->space, backup->key.b));
 		go_on(remote, backup);
 	}
 }

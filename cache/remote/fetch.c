@@ -43,7 +43,6 @@
 #include "cache/remote/tier.h"
 #include "cache/ssd/ssd.h"
 #include "common/array.h"
-#include "common/copy.h"
 #include "common/rate.h"
 
 #define GET_NS UINT64_C(10000000000)
@@ -79,12 +78,9 @@ struct get {
 	bool getting;	   /* in flight, for the look */
 	bool lent;	   /* the backend has it */
 	bool ended;	   /* free it when the backend gives it back */
-	struct kv_object_entry entry;
-	uint8_t prefix[8];
-	/* offsets in the object: its file lacks the bytes between them */
-	uint64_t cut, next;
-	uint64_t since_ns;     /* of QUEUED, and of LANDED */
-	TAILQ_ENTRY(get) link; /* of landed */
+	struct kv_object object; /* once LANDED */
+	uint64_t since_ns;	 /* of QUEUED, and of LANDED */
+	TAILQ_ENTRY(get) link;	 /* of landed */
 };
 
 /* A user's queue of looks that may begin gets. */
@@ -166,11 +162,8 @@ void kv_fetch_fini(struct kv_remote *remote)
 
 /* ---- memory ---- */
 
-/*
- * Return whether a user that holds @own of @all may take @more, of @max: it leaves a
- * quarter to others.  The first of a user is bounded by @max alone, the first of all by
- * nothing.
- */
+/* Return whether a user that holds @own of @all may take @more, of @max: it is the first
+ * of all, or of its user and fits, or leaves a quarter to others. */
 static bool is_fair(uint64_t max, uint64_t all, uint64_t own, uint64_t more)
 {
 	return all == 0 || (all + more <= max &&
@@ -240,16 +233,11 @@ void kv_fetch_damaged(struct kv_remote *remote, uint64_t hash, bool damaged)
 	kv_unlock(remote->cache);
 }
 
-bool kv_fetch_is_damaged(struct kv_remote *remote, uint64_t hash)
+bool kv_fetch_is_damaged_locked(struct kv_remote *remote, uint64_t hash)
 {
-	const struct absent *absent;
-	bool is;
+	const struct absent *absent = absent_of(remote, hash, false);
 
-	kv_lock(remote->cache);
-	absent = absent_of(remote, hash, false);
-	is = absent && absent->damaged;
-	kv_unlock(remote->cache);
-	return is;
+	return absent && absent->damaged;
 }
 
 static struct get *get_find_locked(struct kv_remote *remote,
@@ -536,9 +524,8 @@ static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
 	}
 	if (status == 0 &&
 	    (!get->memory || job->op.length != get->bytes ||
-	     kv_object_parse(get->memory, get->bytes, &get->entry, get->prefix,
-			     &get->cut, &get->next) < 0 ||
-	     !kv_key_equal(&get->entry.key, &get->key)))
+	     kv_object_parse(get->memory, get->bytes, &get->object) < 0 ||
+	     !kv_key_equal(&get->object.entry.key, &get->key)))
 		status = -EBADMSG;
 	if (status == -EBADMSG)
 		kv_fetch_damaged(remote, get->hash, true);
@@ -614,28 +601,22 @@ static int seal(struct kv_remote *remote, struct get *get, struct kv_fill *fill)
 {
 	struct kv_cache *cache = remote->cache;
 	struct kv_hash *hash = remote->fetch->hash;
+	const struct kv_object_entry *entry = &get->object.entry;
 	uint8_t *data = kv_fill_data(fill);
-	const uint64_t rest = get->bytes - get->next;
-	uint64_t length, payload, unaligned;
+	uint64_t length, payload;
 	struct kv_digest digest;
 	struct kv_meta meta;
 	int r;
 
 	kv_fill_fetched(fill);
 	kv_hash_begin(hash);
-	kv_hash_copy(hash, data, get->prefix, sizeof(get->prefix));
-	kv_hash_copy(hash, data + 8, get->memory + 8, get->cut - 8);
-	/* Whole pages are copied fastest. */
-	unaligned = KV_MIN(kv_round_up(get->cut, KV_PAGE) - get->cut, rest);
-	kv_hash_copy(hash, data + get->cut, get->memory + get->next, unaligned);
-	kv_hash_copy(hash, data + get->cut + unaligned,
-		     get->memory + get->next + unaligned, rest - unaligned);
+	kv_object_copy(&get->object, get->memory, get->bytes, hash, data);
 	digest = kv_hash_end(hash);
-	r = memcmp(&digest, &get->entry.digest, sizeof(digest)) ? -EBADMSG : 0;
+	r = memcmp(&digest, &entry->digest, sizeof(digest)) ? -EBADMSG : 0;
 	if (r == 0)
-		r = kv_block_parse(data, get->entry.length, get->space->layout,
+		r = kv_block_parse(data, entry->length, get->space->layout,
 				   &length, &payload, &meta);
-	if (r == 0 && length != get->entry.length)
+	if (r == 0 && length != entry->length)
 		r = -EBADMSG;
 	if (r < 0) {
 		kv_fill_drop(cache, fill);
@@ -645,7 +626,7 @@ static int seal(struct kv_remote *remote, struct get *get, struct kv_fill *fill)
 		return -EBADMSG;
 	}
 	if (!meta.parent.len)
-		meta.parent = get->entry.parent;
+		meta.parent = entry->parent;
 	meta.mtime_ns = kv_wall_ns();
 	return kv_fill_seal(cache, fill, &get->key, &meta, payload, &digest);
 }
@@ -660,7 +641,7 @@ static void land(struct kv_remote *remote, struct get *get)
 	if (!remote->stop &&
 	    kv_remote_user(remote->cache, get->space) == get->uid)
 		r = kv_fill_begin(remote->cache, get->space, &get->key,
-				  get->entry.length, &fill);
+				  get->object.entry.length, &fill);
 	if ((r == -EBUSY || r == -ENOSPC || r == -EAGAIN) &&
 	    kv_now_ns() - get->since_ns < ROOM_NS)
 		return;

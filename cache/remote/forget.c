@@ -28,34 +28,11 @@
 
 #define AT_ONCE 16u
 
-TAILQ_HEAD(forget_queue, kv_forget);
-
-struct kv_forgets {
-	struct forget_queue fresh, begun;
-};
-
 /* An operation of a forget. */
 struct errand {
 	struct kv_remote_job job; /* first */
 	struct kv_forget *forget;
 };
-
-int kv_forgets_init(struct kv_remote *remote)
-{
-	struct kv_forgets *forgets = calloc(1, sizeof(*forgets));
-
-	if (!forgets)
-		return -ENOMEM;
-	TAILQ_INIT(&forgets->fresh);
-	TAILQ_INIT(&forgets->begun);
-	remote->forgets = forgets;
-	return 0;
-}
-
-void kv_forgets_fini(struct kv_remote *remote)
-{
-	free(kv_steal(remote->forgets));
-}
 
 int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
 		     uint64_t ns)
@@ -95,7 +72,7 @@ int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
 	kv_lock(cache);
 	running = cache->remote != NULL;
 	if (running) {
-		TAILQ_INSERT_TAIL(&cache->remote->forgets->fresh, forget, link);
+		TAILQ_INSERT_TAIL(&cache->remote->fresh_forgets, forget, link);
 		kv_remote_wake(cache->remote);
 	}
 	kv_unlock(cache);
@@ -233,27 +210,26 @@ static bool go_on(struct kv_remote *remote, struct kv_forget *forget)
 
 void kv_forgets_run(struct kv_remote *remote)
 {
-	struct kv_forgets *forgets = remote->forgets;
 	struct kv_cache *cache = remote->cache;
 	struct kv_forget *forget, *next;
 
 	for (;;) {
 		kv_lock(cache);
-		forget = TAILQ_FIRST(&forgets->fresh);
+		forget = TAILQ_FIRST(&remote->fresh_forgets);
 		if (forget)
-			TAILQ_REMOVE(&forgets->fresh, forget, link);
+			TAILQ_REMOVE(&remote->fresh_forgets, forget, link);
 		kv_unlock(cache);
 		if (!forget)
 			break;
-		TAILQ_INSERT_TAIL(&forgets->begun, forget, link);
+		TAILQ_INSERT_TAIL(&remote->forgets, forget, link);
 		if (kv_remote_prefix(cache, forget->space, forget->prefix) < 0)
 			give_up(forget, -ENOMEM, "");
 	}
-	for (forget = TAILQ_FIRST(&forgets->begun); forget; forget = next) {
+	for (forget = TAILQ_FIRST(&remote->forgets); forget; forget = next) {
 		next = TAILQ_NEXT(forget, link);
 		if (!go_on(remote, forget))
 			continue;
-		TAILQ_REMOVE(&forgets->begun, forget, link);
+		TAILQ_REMOVE(&remote->forgets, forget, link);
 		forget->done(forget);
 	}
 }

@@ -233,8 +233,7 @@ int kv_object_head(const void *file, uint64_t have,
 }
 
 int kv_object_parse(const uint8_t *data, uint64_t bytes,
-		    struct kv_object_entry *ret_entry, uint8_t ret_prefix[8],
-		    uint64_t *ret_cut, uint64_t *ret_next)
+		    struct kv_object *ret_object)
 {
 	const char *text = (const char *)data + PREFIX, *at, *cut, *end, *next;
 	struct kv_object_entry entry;
@@ -270,9 +269,25 @@ int kv_object_parse(const uint8_t *data, uint64_t bytes,
 		   !(extra == 0 ? *next == '}' : extra == 1 && *at == ',')) {
 		return -EBADMSG;
 	}
-	write_prefix(ret_prefix, len - member - extra);
-	*ret_entry = entry;
-	*ret_cut = (uint64_t)(cut - (const char *)data);
-	*ret_next = *ret_cut + member + extra;
+	write_prefix(ret_object->prefix, len - member - extra);
+	ret_object->entry = entry;
+	ret_object->cut = (uint64_t)(cut - (const char *)data);
+	ret_object->next = ret_object->cut + member + extra;
 	return 0;
+}
+
+void kv_object_copy(const struct kv_object *object, const uint8_t *data,
+		    uint64_t bytes, struct kv_hash *hash, uint8_t *to)
+{
+	const uint64_t cut = object->cut, rest = bytes - object->next;
+	/* Whole pages are copied fastest. */
+	const uint64_t unaligned =
+		KV_MIN(kv_round_up(cut, KV_PAGE) - cut, rest);
+
+	kv_hash_copy(hash, to, object->prefix, PREFIX);
+	kv_hash_copy(hash, to + PREFIX, data + PREFIX, cut - PREFIX);
+	data += object->next;
+	to += cut;
+	kv_hash_copy(hash, to, data, unaligned);
+	kv_hash_copy(hash, to + unaligned, data + unaligned, rest - unaligned);
 }

@@ -10,11 +10,20 @@
 #define KV_CACHE_REMOTE_OBJECT_H
 
 #include "cache/cache.h"
+#include "common/copy.h"
 
 struct kv_object_entry {
 	struct kv_key key, parent; /* parent.len 0: none */
 	uint64_t length;	   /* bytes of the file without the entry */
 	struct kv_digest digest;   /* of the file without the entry */
+};
+
+/* An object's file is the prefix, and the bytes of the object from 8 to @cut and from
+ * @next to the end: entry.length bytes. */
+struct kv_object {
+	struct kv_object_entry entry;
+	uint8_t prefix[8];
+	uint64_t cut, next;
 };
 
 /*
@@ -31,13 +40,13 @@ int kv_object_head(const void *file, uint64_t have,
 
 /*
  * Find the entry of the object of @bytes at @data, which nobody vouches for: no number
- * in it is used before it is bounded.  The file without the entry is: 8 bytes
- * @ret_prefix, the bytes of the object from 8 to *@ret_cut, the bytes from *@ret_next
- * to the end; their sum is ret_entry->length.
+ * in it is used before it is bounded.
  * -EBADMSG  there is no such entry, or its numbers do not agree with the object
  */
 int kv_object_parse(const uint8_t *data, uint64_t bytes,
-		    struct kv_object_entry *ret_entry, uint8_t ret_prefix[8],
-		    uint64_t *ret_cut, uint64_t *ret_next);
+		    struct kv_object *ret_object);
+/* Copy the file of the object, of @bytes at @data, to @to, and add it to @hash. */
+void kv_object_copy(const struct kv_object *object, const uint8_t *data,
+		    uint64_t bytes, struct kv_hash *hash, uint8_t *to);
 
 #endif

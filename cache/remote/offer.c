@@ -19,7 +19,8 @@
  * INVARIANTS
  *   (1) A space has at most one offer, space->offer.
  *   (2) All blocks before the cursor were offered, or the walk is repeated.
- *   (3) Only the backup thread takes from an offer that is DUE, and lists its keys: the
+ *   (3) An offer is freed only when none of its blocks is out.
+ *   (4) Only the backup thread takes from an offer that is DUE, and lists its keys: the
  *       lock is dropped meanwhile.
  *
  * LOCKING   cache->lock.
@@ -155,10 +156,14 @@ void kv_offers_look_locked(struct kv_remote *remote)
 	b->look_ns = now + LOOK_NS;
 	for (offer = TAILQ_FIRST(&b->later); offer; offer = next) {
 		const bool shared = is_shared_locked(offer);
+		const bool wait =
+			shared ? now < offer->until_ns ||
+					 !kv_remote_takes(remote,
+							  offer->space->uid)
+			       : offer->out > 0;
 
 		next = TAILQ_NEXT(offer, link);
-		if (shared && (now < offer->until_ns ||
-			       !kv_remote_takes(remote, offer->space->uid)))
+		if (wait)
 			continue;
 		TAILQ_REMOVE(&b->later, offer, link);
 		if (shared)

@@ -417,7 +417,6 @@ static void remote_free(struct kv_remote *remote)
 {
 	kv_fetch_fini(remote);
 	kv_backup_fini(remote);
-	kv_forgets_fini(remote);
 	if (remote->wake >= 0)
 		close(remote->wake);
 	kv_breakers_fini(remote);
@@ -434,6 +433,8 @@ static int remote_new(struct kv_cache *cache, struct kv_remote **ret_remote)
 	remote->cache = cache;
 	TAILQ_INIT(&remote->jobs);
 	TAILQ_INIT(&remote->retries);
+	TAILQ_INIT(&remote->fresh_forgets);
+	TAILQ_INIT(&remote->forgets);
 	remote->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	r = remote->wake < 0 ? -errno : 0;
 	remote->stats.url = cache->config.remote.url;
@@ -441,8 +442,6 @@ static int remote_new(struct kv_cache *cache, struct kv_remote **ret_remote)
 		r = kv_breakers_init(remote);
 	if (r == 0)
 		r = kv_backup_init(remote);
-	if (r == 0)
-		r = kv_forgets_init(remote);
 	if (r == 0)
 		r = kv_fetch_init(remote);
 	if (r < 0)

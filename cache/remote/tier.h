@@ -54,7 +54,8 @@ struct kv_remote {
 	struct kv_breakers *breakers; /* breaker.c */
 	struct kv_fetch *fetch;	      /* fetch.c */
 	struct kv_backups *backup;    /* backup.c */
-	struct kv_forgets *forgets;   /* forget.c */
+	/* forget.c; those that are fresh are guarded by cache->lock */
+	TAILQ_HEAD(, kv_forget) fresh_forgets, forgets;
 	struct kv_remote_stats stats; /* guarded by cache->lock */
 };
 
@@ -112,7 +113,7 @@ uint64_t kv_fetch_run(struct kv_remote *remote);
 void kv_fetch_present_locked(struct kv_remote *remote, uint64_t hash);
 /* Note that the object with this kv_key_hash is damaged, or has been put anew. */
 void kv_fetch_damaged(struct kv_remote *remote, uint64_t hash, bool damaged);
-bool kv_fetch_is_damaged(struct kv_remote *remote, uint64_t hash);
+bool kv_fetch_is_damaged_locked(struct kv_remote *remote, uint64_t hash);
 
 /* ---- backup.c ---- */
 
@@ -138,8 +139,7 @@ bool kv_backup_is_under_way(const struct kv_remote *remote,
 
 /* ---- forget.c ---- */
 
-int kv_forgets_init(struct kv_remote *remote);
-void kv_forgets_fini(struct kv_remote *remote); /* takes half-built ones */
+/* Begin operations of forgets, and end forgets that have none left. */
 void kv_forgets_run(struct kv_remote *remote);
 
 #endif

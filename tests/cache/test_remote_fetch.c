@@ -857,7 +857,9 @@ static void test_an_object_of_another_key_is_no_block(void **state)
 	assert_int_equal(acquire(node, 0, 0, 16, NULL), 3);
 	assert_int_equal(stats_of(node).damaged, 1);
 	hash = kv_key_hash(node->s.cache, node->spaces[0], key.b);
-	assert_true(kv_fetch_is_damaged(node->s.cache->remote, hash));
+	kv_lock(node->s.cache);
+	assert_true(kv_fetch_is_damaged_locked(node->s.cache->remote, hash));
+	kv_unlock(node->s.cache);
 }
 
 /* ---- at mount ---- */

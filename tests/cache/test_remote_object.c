@@ -81,18 +81,22 @@ static int object_of(const struct file *file,
 static int file_out_of(const struct file *object, struct kv_object_entry *entry,
 		       struct file *ret)
 {
-	uint8_t *exact = malloc(object->bytes ? object->bytes : 1), prefix[8];
-	uint64_t cut = 0, next = 0;
+	uint8_t *exact = malloc(object->bytes ? object->bytes : 1);
+	struct kv_object found;
+	uint64_t cut, next;
 	int r;
 
 	memcpy(exact, object->data, object->bytes);
-	r = kv_object_parse(exact, object->bytes, entry, prefix, &cut, &next);
+	r = kv_object_parse(exact, object->bytes, &found);
 	if (r == 0) {
+		*entry = found.entry;
+		cut = found.cut;
+		next = found.next;
 		assert_true(cut >= 8 && cut < next && next <= object->bytes);
 		ret->bytes = cut + object->bytes - next;
 		assert_int_equal(ret->bytes, entry->length);
 		ret->data = malloc(ret->bytes);
-		memcpy(ret->data, prefix, 8);
+		memcpy(ret->data, found.prefix, 8);
 		memcpy(ret->data + 8, exact + 8, cut - 8);
 		memcpy(ret->data + cut, exact + next, object->bytes - next);
 	} else {

@@ -151,28 +151,27 @@ static void must_be_exact(size_t payload)
 	pthread_mutex_lock(&fake.lock);
 	for (size_t i = 0; i < fake.n; i++) {
 		const struct fake_object *object = &fake.objects[i];
-		struct kv_object_entry entry;
-		uint64_t cut, next;
-		uint8_t prefix[8], *file;
+		struct kv_object found;
+		uint8_t *file;
 		char key[KV_NAME_MAX + 1];
 		struct kv_key wanted;
 		unsigned n;
 		size_t bytes;
 
-		assert_int_equal(kv_object_parse(object->data, object->bytes,
-						 &entry, prefix, &cut, &next),
-				 0);
-		kv_key_name(&entry.key, key);
+		assert_int_equal(
+			kv_object_parse(object->data, object->bytes, &found),
+			0);
+		kv_key_name(&found.entry.key, key);
 		assert_string_equal(strrchr(object->name, '/') + 1, key);
-		memcpy(&n, entry.key.b + 12, sizeof(n));
+		memcpy(&n, found.entry.key.b + 12, sizeof(n));
 		wanted = small_key(n);
-		assert_true(kv_key_equal(&entry.key, &wanted));
+		assert_true(kv_key_equal(&found.entry.key, &wanted));
 		file = file_of(n, payload, &bytes);
-		assert_int_equal(entry.length, bytes);
-		assert_memory_equal(prefix, file, 8);
-		assert_memory_equal(object->data + 8, file + 8, cut - 8);
-		assert_memory_equal(object->data + next, file + cut,
-				    object->bytes - next);
+		assert_int_equal(found.entry.length, bytes);
+		assert_memory_equal(found.prefix, file, 8);
+		assert_memory_equal(object->data + 8, file + 8, found.cut - 8);
+		assert_memory_equal(object->data + found.next, file + found.cut,
+				    object->bytes - found.next);
 		free(file);
 	}
 	pthread_mutex_unlock(&fake.lock);

@@ -9,17 +9,21 @@
 static uint8_t *take_out(const uint8_t *object, uint64_t n,
 			 struct kv_object_entry *entry)
 {
-	uint8_t prefix[8], *file;
+	struct kv_object found;
 	uint64_t cut, next;
+	uint8_t *file;
 
-	if (kv_object_parse(object, n, entry, prefix, &cut, &next) < 0)
+	if (kv_object_parse(object, n, &found) < 0)
 		return NULL;
+	*entry = found.entry;
+	cut = found.cut;
+	next = found.next;
 	fuzz_must(cut > 8 && cut < next && next < n);
 	fuzz_must(cut + n - next == entry->length);
 	fuzz_must(entry->key.len == 16 || entry->key.len == 32);
 	file = malloc(entry->length);
 	fuzz_must(file);
-	memcpy(file, prefix, 8);
+	memcpy(file, found.prefix, 8);
 	memcpy(file + 8, object + 8, cut - 8);
 	memcpy(file + cut, object + next, n - next);
 	return file;
