@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * backend.h - a backend, which keeps the objects of the remote tier: a table of calls
- * that never wait.
+ * backend.h - a backend, which keeps the objects of the remote tier: a queue of
+ * operations, and threads that do them.
  *
  * An object is the file of a block with one entry inserted (object.h), named
  * TENANT/2-SPACE/KEY.  Every backend replaces an object atomically: a reader gets the
  * whole old object or the whole new one.
  *
- * One thread, the remote thread, makes all calls of a backend.  An operation that was
- * submitted, and its memory, belong to the backend until the operation is reaped, also
- * after cancel().
+ * An operation that was submitted, and its memory, belong to the backend until the
+ * operation is reaped, also after kv_ops_cancel().
  */
 #ifndef KV_CACHE_REMOTE_BACKEND_H
 #define KV_CACHE_REMOTE_BACKEND_H
@@ -62,31 +61,65 @@ struct kv_remote_op {
 };
 TAILQ_HEAD(kv_remote_ops, kv_remote_op);
 
+/* The operations of a backend: queued, taken by its threads, ended, reaped. */
+struct kv_ops {
+	pthread_mutex_t lock;
+	pthread_cond_t changed; /* an operation, or stop, or running */
+	struct kv_remote_ops queued, ended; /* lock, as are these */
+	bool cancels;			    /* operations were cancelled */
+	bool stop;
+	unsigned running; /* threads */
+	int event; /* fixed; eventfd, readable while operations have ended */
+	void (*wake)(
+		struct kv_ops *ops); /* fixed; wakes a thread; may be NULL */
+};
+
+/* Errors of eventfd(2); @ops must be finished all the same. */
+int kv_ops_init(struct kv_ops *ops, void (*wake)(struct kv_ops *ops));
+void kv_ops_fini(struct kv_ops *ops);
+/* Start one more thread. */
+int kv_ops_start(struct kv_ops *ops, pthread_t *ret_thread, const char *name,
+		 void *(*run)(void *), void *arg);
+/* The thread ends. */
+void kv_ops_ended(struct kv_ops *ops);
+/* Let the threads end; -EBUSY: one of them does not within a second. */
+int kv_ops_stop(struct kv_ops *ops);
+
+/* Take the first queued operation; @wait: until there is one.  NULL: none, or stop. */
+struct kv_remote_op *kv_ops_take(struct kv_ops *ops, bool wait);
+/* End @op with @status, and without a cause if that is no failure. */
+void kv_ops_end(struct kv_ops *ops, struct kv_remote_op *op, int status);
+bool kv_op_is_cancelled(const struct kv_remote_op *op);
+/* Set the cause of a failure as one line of printable characters; returns @status. */
+int kv_op_failed(struct kv_remote_op *op, int status, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* The calls of the remote thread. */
+
+/* Begin the operations in this order.  Never waits and never fails: an operation that
+ * cannot begin is reaped with its status. */
+void kv_ops_submit(struct kv_ops *ops, struct kv_remote_op *const *submitted,
+		   size_t n);
+/* Let the operation end soon, with any status. */
+void kv_ops_cancel(struct kv_ops *ops, struct kv_remote_op *op);
+/* Return up to @max operations that have ended. */
+size_t kv_ops_reap(struct kv_ops *ops, struct kv_remote_op **ret_ops,
+		   size_t max);
+
 struct kv_remote_driver {
 	const char *scheme; /* of URLs, without the colon */
 	/*
-	 * Check the rest of a URL, after "@scheme:", and make a backend.  Does not touch
-	 * the network or the directory.  On failure *@ret_why is a message for the user
-	 * (caller frees; NULL: no memory).  -EINVAL, -EACCES (a credentials file),
-	 * -ENOMEM.
+	 * Check the rest of a URL, after "@scheme:", and make a backend, whose structure
+	 * begins with its struct kv_ops.  Does not touch the network or the directory.
+	 * On failure *@ret_why is a message for the user (caller frees; NULL: no
+	 * memory).  -EINVAL, -EACCES (a credentials file), -ENOMEM.
 	 */
 	int (*make)(const char *scheme, const char *rest,
-		    const struct kv_remote_config *config, void **ret_backend,
-		    char **ret_why);
-	/* Begin the operations in this order.  Never waits and never fails: an
-	 * operation that cannot begin is reaped with its status. */
-	void (*submit)(void *backend, struct kv_remote_op *const *ops,
-		       size_t n);
-	/* Let the operation end soon, with any status. */
-	void (*cancel)(void *backend, struct kv_remote_op *op);
-	/* Return a descriptor that is readable while there is something to reap. */
-	int (*fd)(void *backend);
-	/* Return up to @max operations that have ended.  Also called every second. */
-	size_t (*reap)(void *backend, struct kv_remote_op **ret_ops,
-		       size_t max);
+		    const struct kv_remote_config *config,
+		    struct kv_ops **ret_ops, char **ret_why);
 	/* Called when all is cancelled.  -EBUSY: an operation has not ended after a
 	 * second or so; the memory stays the backend's. */
-	int (*close)(void *backend);
+	int (*close)(struct kv_ops *ops);
 };
 
 extern const struct kv_remote_driver kv_remote_dir, kv_remote_s3;

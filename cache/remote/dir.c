@@ -27,7 +27,7 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
-#include "cache/remote/ops.h"
+#include "cache/remote/backend.h"
 #include "common/bytes.h"
 
 #define THREADS 8u
@@ -538,9 +538,9 @@ static void *worker(void *arg)
 
 /* ---- the table ---- */
 
-static int dir_close(void *backend)
+static int dir_close(struct kv_ops *ops)
 {
-	struct dir *dir = backend;
+	struct dir *dir = (struct dir *)ops;
 	int r = kv_ops_stop(&dir->ops);
 
 	if (r < 0)
@@ -555,8 +555,8 @@ static int dir_close(void *backend)
 }
 
 static int dir_make(const char *scheme, const char *path,
-		    const struct kv_remote_config *config, void **ret_backend,
-		    char **ret_why)
+		    const struct kv_remote_config *config,
+		    struct kv_ops **ret_ops, char **ret_why)
 {
 	struct dir *dir = calloc(1, sizeof(*dir));
 	int r;
@@ -581,19 +581,15 @@ static int dir_make(const char *scheme, const char *path,
 			w->dir = NULL;
 	}
 	if (r < 0) {
-		dir_close(dir);
+		dir_close(&dir->ops);
 		return kv_why(ret_why, r, "%s", strerror(-r));
 	}
-	*ret_backend = dir;
+	*ret_ops = &dir->ops;
 	return 0;
 }
 
 const struct kv_remote_driver kv_remote_dir = {
 	.scheme = "dir",
 	.make = dir_make,
-	.submit = kv_ops_submit,
-	.cancel = kv_ops_cancel,
-	.fd = kv_ops_fd,
-	.reap = kv_ops_reap,
 	.close = dir_close,
 };

@@ -635,9 +635,9 @@ static void wake(struct kv_ops *ops)
 
 /* ---- the table ---- */
 
-static int http_close(void *backend)
+static int http_close(struct kv_ops *ops)
 {
-	struct http *http = backend;
+	struct http *http = (struct http *)ops;
 	int r = kv_ops_stop(&http->ops);
 
 	if (r < 0)
@@ -652,8 +652,8 @@ static int http_close(void *backend)
 }
 
 static int http_make(const char *scheme, const char *rest,
-		     const struct kv_remote_config *config, void **ret_backend,
-		     char **ret_why)
+		     const struct kv_remote_config *config,
+		     struct kv_ops **ret_ops, char **ret_why)
 {
 	struct http *http = calloc(1, sizeof(*http));
 	int r;
@@ -679,16 +679,14 @@ static int http_make(const char *scheme, const char *rest,
 				 http_run, http);
 	}
 	if (r < 0) {
-		http_close(http);
+		http_close(&http->ops);
 		return *ret_why ? r : kv_why(ret_why, r, "%s", strerror(-r));
 	}
-	*ret_backend = http;
+	*ret_ops = &http->ops;
 	return 0;
 }
 
-#define CALLS                                                                \
-	.make = http_make, .submit = kv_ops_submit, .cancel = kv_ops_cancel, \
-	.fd = kv_ops_fd, .reap = kv_ops_reap, .close = http_close
+#define CALLS .make = http_make, .close = http_close
 const struct kv_remote_driver kv_remote_http = {"http", CALLS};
 const struct kv_remote_driver kv_remote_https = {"https", CALLS};
 const struct kv_remote_driver kv_remote_http_unix = {"http+unix", CALLS};

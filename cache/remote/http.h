@@ -8,7 +8,7 @@
 
 #include <curl/curl.h>
 
-#include "cache/remote/ops.h"
+#include "cache/remote/backend.h"
 #include "cache/remote/site.h"
 
 /* The longest URL is a list's, with a name in its query. */

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <sys/eventfd.h>
 
-#include "cache/remote/ops.h"
+#include "cache/remote/backend.h"
 #include "common/thread.h"
 
 #define STOP_NS UINT64_C(1000000000)
@@ -124,11 +124,9 @@ int kv_op_failed(struct kv_remote_op *op, int status, const char *format, ...)
 	return status;
 }
 
-void kv_ops_submit(void *backend, struct kv_remote_op *const *submitted,
+void kv_ops_submit(struct kv_ops *ops, struct kv_remote_op *const *submitted,
 		   size_t n)
 {
-	struct kv_ops *ops = backend;
-
 	pthread_mutex_lock(&ops->lock);
 	for (size_t i = 0; i < n; i++) {
 		submitted[i]->cancelled = submitted[i]->under_way = false;
@@ -143,9 +141,8 @@ void kv_ops_submit(void *backend, struct kv_remote_op *const *submitted,
 		ops->wake(ops);
 }
 
-void kv_ops_cancel(void *backend, struct kv_remote_op *op)
+void kv_ops_cancel(struct kv_ops *ops, struct kv_remote_op *op)
 {
-	struct kv_ops *ops = backend;
 	struct kv_remote_op *queued;
 
 	pthread_mutex_lock(&ops->lock);
@@ -164,14 +161,9 @@ void kv_ops_cancel(void *backend, struct kv_remote_op *op)
 		ops->wake(ops);
 }
 
-int kv_ops_fd(void *backend)
+size_t kv_ops_reap(struct kv_ops *ops, struct kv_remote_op **ret_ops,
+		   size_t max)
 {
-	return ((struct kv_ops *)backend)->event;
-}
-
-size_t kv_ops_reap(void *backend, struct kv_remote_op **ret_ops, size_t max)
-{
-	struct kv_ops *ops = backend;
 	struct kv_remote_op *op;
 	eventfd_t count;
 	size_t n = 0;

@@ -170,7 +170,7 @@ static void send(struct kv_remote *remote, struct kv_remote_job *job)
 	kv_lock(remote->cache);
 	remote->stats.lent_bytes += lent(job);
 	kv_unlock(remote->cache);
-	remote->driver->submit(remote->state, &op, 1);
+	kv_ops_submit(remote->ops, &op, 1);
 }
 
 /* Send @job again at @ns. */
@@ -259,7 +259,7 @@ static void reap_one(struct kv_remote *remote, struct kv_remote_job *job)
 static void reap(struct kv_remote *remote)
 {
 	struct kv_remote_op *ended[REAP];
-	size_t n = remote->driver->reap(remote->state, ended, REAP);
+	size_t n = kv_ops_reap(remote->ops, ended, REAP);
 
 	for (size_t i = 0; i < n; i++)
 		reap_one(remote, (struct kv_remote_job *)ended[i]);
@@ -294,7 +294,7 @@ static void expire(struct kv_remote *remote, uint64_t now)
 		if (job->abandoned || now < late_ns(remote, job))
 			continue;
 		job->abandoned = true;
-		remote->driver->cancel(remote->state, &job->op);
+		kv_ops_cancel(remote->ops, &job->op);
 		note(remote, job, -ETIMEDOUT);
 		job->ended(remote, job, -ETIMEDOUT);
 	}
@@ -324,7 +324,7 @@ static void expire(struct kv_remote *remote, uint64_t now)
 static void wait_for_more(struct kv_remote *remote, uint64_t until)
 {
 	struct pollfd fds[2] = {
-		{.fd = remote->driver->fd(remote->state), .events = POLLIN},
+		{.fd = remote->ops->event, .events = POLLIN},
 		{.fd = remote->wake, .events = POLLIN},
 	};
 	const uint64_t now = kv_now_ns();
@@ -476,7 +476,7 @@ int kv_remote_start(struct kv_cache *cache, char **ret_why)
 	remote->driver = driver_of(config->url, &rest);
 	if (remote->driver)
 		r = remote->driver->make(remote->driver->scheme, rest, config,
-					 &remote->state, &why);
+					 &remote->ops, &why);
 	if (!remote->driver || r < 0) {
 		remote_free(remote);
 		if (!rest)
@@ -520,13 +520,12 @@ void kv_remote_stop(struct kv_cache *cache)
 	expire(remote, UINT64_MAX);
 	kv_forgets_run(remote); /* all are cancelled */
 	until = kv_now_ns() + END_NS;
-	fd = (struct pollfd){.fd = remote->driver->fd(remote->state),
-			     .events = POLLIN};
+	fd = (struct pollfd){.fd = remote->ops->event, .events = POLLIN};
 	while (!TAILQ_EMPTY(&remote->jobs) && kv_now_ns() < until) {
 		poll(&fd, 1, TICK_NS / MS);
 		reap(remote);
 	}
-	r = remote->driver->close(remote->state);
+	r = remote->driver->close(remote->ops);
 	while (r == 0 && (job = TAILQ_FIRST(&remote->jobs))) {
 		TAILQ_REMOVE(&remote->jobs, job, link);
 		job->given_back(remote, job);

@@ -43,7 +43,7 @@ TAILQ_HEAD(kv_remote_jobs, kv_remote_job);
 struct kv_remote {
 	struct kv_cache *cache;		       /* fixed */
 	const struct kv_remote_driver *driver; /* fixed */
-	void *state;			       /* fixed: the backend */
+	struct kv_ops *ops;		       /* fixed: the backend */
 	pthread_t thread;		       /* the remote thread */
 	int wake;			       /* eventfd; fixed */
 	bool running; /* the thread was started; fixed */

@@ -19,7 +19,7 @@
 #define WAIT_MS 60000
 
 static const struct kv_remote_driver *driver;
-static void *backend;
+static struct kv_ops *backend;
 static _Atomic bool no_room; /* there is no memory for objects */
 
 #define OBJECT "1000/2-space/00112233445566778899aabbccddeeff"
@@ -57,17 +57,17 @@ static inline void await(size_t n)
 	struct kv_remote_op *ended[16];
 
 	while (n > 0) {
-		struct pollfd fd = {driver->fd(backend), POLLIN, 0};
+		struct pollfd fd = {backend->event, POLLIN, 0};
 
 		assert_int_equal(poll(&fd, 1, WAIT_MS), 1);
-		n -= driver->reap(backend, ended, n < 16 ? n : 16);
+		n -= kv_ops_reap(backend, ended, n < 16 ? n : 16);
 	}
 }
 
 /* Submit one, and wait for it; returns its status. */
 static inline int do_op(struct kv_remote_op *op)
 {
-	driver->submit(backend, &op, 1);
+	kv_ops_submit(backend, &op, 1);
 	await(1);
 	return op->status;
 }
@@ -210,14 +210,14 @@ static inline void test_many_at_once(void **state)
 		ops[i] = put_of(name, data[i], sizeof(data[i]));
 		all[i] = &ops[i];
 	}
-	driver->submit(backend, all, MANY);
+	kv_ops_submit(backend, all, MANY);
 	await(MANY);
 	for (size_t i = 0; i < MANY; i++) {
 		assert_int_equal(ops[i].status, 0);
 		snprintf(name, sizeof(name), "7/2-many/%032zx", i);
 		ops[i] = op_of(KV_REMOTE_GET, name);
 	}
-	driver->submit(backend, all, MANY);
+	kv_ops_submit(backend, all, MANY);
 	await(MANY);
 	for (size_t i = 0; i < MANY; i++) {
 		assert_int_equal(ops[i].status, 0);
@@ -244,9 +244,9 @@ static inline void test_an_operation_that_is_cancelled_ends(void **state)
 				 : op_of(i % 3 ? KV_REMOTE_GET : KV_REMOTE_HEAD,
 					 OBJECT);
 		op = &ops[i];
-		driver->submit(backend, &op, 1);
+		kv_ops_submit(backend, &op, 1);
 		usleep(i % 7 * 300);
-		driver->cancel(backend, op);
+		kv_ops_cancel(backend, op);
 	}
 	await(MANY);
 	for (size_t i = 0; i < MANY; i++) {
@@ -276,7 +276,7 @@ static inline void test_an_object_is_replaced_in_one_step(void **state)
 		writes[1] =
 			put_of(OBJECT, data[1 - i % 2], BYTES / (2 - i % 2));
 		read = op_of(KV_REMOTE_GET, OBJECT);
-		driver->submit(backend, all, 3);
+		kv_ops_submit(backend, all, 3);
 		await(3);
 		assert_int_equal(writes[0].status, 0);
 		assert_int_equal(writes[1].status, 0);

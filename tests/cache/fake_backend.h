@@ -7,7 +7,7 @@
  *
  * OWNS      its objects, its thread.
  *
- * LOCKING   fake.lock for all but the objects' bytes, which do not change while there
+ * LOCKING   fake.lock, taken before that of the operations, for all but the objects' bytes, which do not change while there
  *           are operations.  The rule runs under it.
  */
 #ifndef KV_TESTS_CACHE_FAKE_BACKEND_H
@@ -54,13 +54,12 @@ struct fake_op {
 };
 
 static struct fake {
+	struct kv_ops ops; /* first */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	pthread_t thread;
 	bool stop;
-	int event;
 	TAILQ_HEAD(, fake_op) pending;
-	struct kv_remote_ops ended;
 	struct fake_object *objects;
 	size_t n;
 	/* The rule of the test. */
@@ -184,6 +183,33 @@ static inline int fake_do(struct fake_op *f)
 	}
 }
 
+/* Take the operations that were submitted. */
+static inline void fake_take(void)
+{
+	struct kv_remote_op *op;
+
+	while ((op = kv_ops_take(&fake.ops, false))) {
+		struct fake_op *f = calloc(1, sizeof(*f));
+
+		f->op = op;
+		if (fake.rule)
+			fake.rule(f->op, &f->plan);
+		f->due_ns = f->plan.ms == FAKE_NEVER
+				    ? FAKE_NEVER
+				    : kv_now_ns() + f->plan.ms * FAKE_MS;
+		fake.sent[f->op->call]++;
+		fake.out += f->op->call == KV_REMOTE_GET;
+		if (fake.logged < FAKE_LOG) {
+			fake.log[fake.logged].call = f->op->call;
+			strcpy(fake.log[fake.logged].name, f->op->name);
+			fake.log[fake.logged].ns = kv_now_ns();
+			fake.log[fake.logged].out = fake.out;
+			fake.log[fake.logged++].replies = fake.replies;
+		}
+		TAILQ_INSERT_TAIL(&fake.pending, f, link);
+	}
+}
+
 static inline void *fake_run(void *arg)
 {
 	struct fake_op *f, *next;
@@ -193,9 +219,11 @@ static inline void *fake_run(void *arg)
 	while (!fake.stop) {
 		uint64_t now = kv_now_ns(), due = now + 100 * FAKE_MS;
 
+		fake_take();
 		for (f = TAILQ_FIRST(&fake.pending); f; f = next) {
-			const bool let_go = f->released || (f->op->cancelled &&
-							    !f->plan.stuck);
+			const bool let_go =
+				f->released ||
+				(kv_op_is_cancelled(f->op) && !f->plan.stuck);
 			int status;
 
 			next = TAILQ_NEXT(f, link);
@@ -215,11 +243,9 @@ static inline void *fake_run(void *arg)
 				fake.memory -= f->op->length;
 			fake.out -= f->op->call == KV_REMOTE_GET;
 			fake.replies++;
-			f->op->status = status;
 			TAILQ_REMOVE(&fake.pending, f, link);
-			TAILQ_INSERT_TAIL(&fake.ended, f->op, link);
+			kv_ops_end(&fake.ops, f->op, status);
 			free(f);
-			eventfd_write(fake.event, 1);
 		}
 		kv_cond_wait_until(&fake.changed, &fake.lock, due);
 	}
@@ -227,9 +253,17 @@ static inline void *fake_run(void *arg)
 	return NULL;
 }
 
+static inline void fake_wake(struct kv_ops *ops)
+{
+	(void)ops;
+	pthread_mutex_lock(&fake.lock);
+	pthread_cond_signal(&fake.changed);
+	pthread_mutex_unlock(&fake.lock);
+}
+
 static inline int fake_make(const char *scheme, const char *rest,
 			    const struct kv_remote_config *config,
-			    void **ret_backend, char **ret_why)
+			    struct kv_ops **ret_ops, char **ret_why)
 {
 	(void)scheme;
 	(void)rest;
@@ -238,49 +272,11 @@ static inline int fake_make(const char *scheme, const char *rest,
 	pthread_mutex_init(&fake.lock, NULL);
 	kv_cond_init(&fake.changed);
 	TAILQ_INIT(&fake.pending);
-	TAILQ_INIT(&fake.ended);
-	fake.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	fake.stop = false;
-	*ret_backend = &fake;
+	*ret_ops = &fake.ops;
+	if (kv_ops_init(&fake.ops, fake_wake) < 0)
+		return -EIO;
 	return kv_thread_start(&fake.thread, "fake", fake_run, NULL);
-}
-
-static inline void fake_submit(void *backend, struct kv_remote_op *const *ops,
-			       size_t n)
-{
-	(void)backend;
-	pthread_mutex_lock(&fake.lock);
-	for (size_t i = 0; i < n; i++) {
-		struct fake_op *f = calloc(1, sizeof(*f));
-
-		f->op = ops[i];
-		if (fake.rule)
-			fake.rule(f->op, &f->plan);
-		f->due_ns = f->plan.ms == FAKE_NEVER
-				    ? FAKE_NEVER
-				    : kv_now_ns() + f->plan.ms * FAKE_MS;
-		fake.sent[f->op->call]++;
-		fake.out += f->op->call == KV_REMOTE_GET;
-		if (fake.logged < FAKE_LOG) {
-			fake.log[fake.logged].call = f->op->call;
-			strcpy(fake.log[fake.logged].name, f->op->name);
-			fake.log[fake.logged].ns = kv_now_ns();
-			fake.log[fake.logged].out = fake.out;
-			fake.log[fake.logged++].replies = fake.replies;
-		}
-		TAILQ_INSERT_TAIL(&fake.pending, f, link);
-	}
-	pthread_cond_signal(&fake.changed);
-	pthread_mutex_unlock(&fake.lock);
-}
-
-static inline void fake_cancel(void *backend, struct kv_remote_op *op)
-{
-	(void)backend;
-	pthread_mutex_lock(&fake.lock);
-	op->cancelled = true;
-	pthread_cond_signal(&fake.changed);
-	pthread_mutex_unlock(&fake.lock);
 }
 
 /* End all that hangs. */
@@ -295,34 +291,8 @@ static inline void fake_release(void)
 	pthread_mutex_unlock(&fake.lock);
 }
 
-static inline int fake_fd(void *backend)
+static inline int fake_close(struct kv_ops *ops)
 {
-	(void)backend;
-	return fake.event;
-}
-
-static inline size_t fake_reap(void *backend, struct kv_remote_op **ret_ops,
-			       size_t max)
-{
-	struct kv_remote_op *op;
-	eventfd_t count;
-	size_t n = 0;
-
-	(void)backend;
-	pthread_mutex_lock(&fake.lock);
-	while (n < max && (op = TAILQ_FIRST(&fake.ended))) {
-		TAILQ_REMOVE(&fake.ended, op, link);
-		ret_ops[n++] = op;
-	}
-	if (TAILQ_EMPTY(&fake.ended))
-		eventfd_read(fake.event, &count);
-	pthread_mutex_unlock(&fake.lock);
-	return n;
-}
-
-static inline int fake_close(void *backend)
-{
-	(void)backend;
 	fake_release();
 	pthread_mutex_lock(&fake.lock);
 	while (!TAILQ_EMPTY(&fake.pending)) {
@@ -334,17 +304,13 @@ static inline int fake_close(void *backend)
 	pthread_cond_signal(&fake.changed);
 	pthread_mutex_unlock(&fake.lock);
 	pthread_join(fake.thread, NULL);
-	close(fake.event);
+	kv_ops_fini(ops);
 	return 0;
 }
 
 const struct kv_remote_driver kv_remote_dir = {
 	.scheme = "dir",
 	.make = fake_make,
-	.submit = fake_submit,
-	.cancel = fake_cancel,
-	.fd = fake_fd,
-	.reap = fake_reap,
 	.close = fake_close,
 };
 

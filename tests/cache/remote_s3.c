@@ -113,7 +113,7 @@ static void test_a_large_folder_is_removed(void **state)
 		ops[i] = put_of(name, "bytes", 5);
 		all[i] = &ops[i];
 	}
-	driver->submit(backend, all, OBJECTS);
+	kv_ops_submit(backend, all, OBJECTS);
 	await(OBJECTS);
 	for (size_t i = 0; i < OBJECTS; i++)
 		assert_int_equal(ops[i].status, 0);

@@ -28,7 +28,7 @@ static struct kv_remote_config config = {.write = KV_WRITEBACK_ALL};
 static void *make(const char *path)
 {
 	_cleanup_(kv_freep) char *why = NULL;
-	void *made = NULL;
+	struct kv_ops *made = NULL;
 
 	assert_int_equal(kv_remote_dir.make(kv_remote_dir.scheme, path, &config,
 					    &made, &why),
@@ -386,12 +386,14 @@ static void *make_without_openat2(void *error)
 
 static void without_openat2(unsigned error)
 {
-	void *mine = backend;
+	struct kv_ops *mine = backend;
 	pthread_t thread;
+	void *made;
 
 	assert_int_equal(
 		pthread_create(&thread, NULL, make_without_openat2, &error), 0);
-	assert_int_equal(pthread_join(thread, &backend), 0);
+	assert_int_equal(pthread_join(thread, &made), 0);
+	backend = made;
 	if (!backend) {
 		backend = mine;
 		skip();

@@ -102,9 +102,9 @@ static void test_a_put_that_is_cut_off_leaves_nothing(void **state)
 
 	(void)state;
 	for (useconds_t us = 0; us < 20000; us += 700) {
-		driver->submit(backend, &all, 1);
+		kv_ops_submit(backend, &all, 1);
 		usleep(us);
-		driver->cancel(backend, &op);
+		kv_ops_cancel(backend, &op);
 		await(1);
 		if (op.status == -ECANCELED)
 			assert_int_equal(status_of(KV_REMOTE_HEAD, op.name),
@@ -302,7 +302,7 @@ static void test_a_full_backlog_is_waited_for(void **state)
 	struct sockaddr_un address = {.sun_family = AF_UNIX,
 				      .sun_path = "web.sock"};
 	struct kv_remote_op *all[8];
-	struct pollfd event = {driver->fd(backend), POLLIN, 0};
+	struct pollfd event = {backend->event, POLLIN, 0};
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	pthread_t thread;
 
@@ -315,7 +315,7 @@ static void test_a_full_backlog_is_waited_for(void **state)
 		ops[i] = op_of(KV_REMOTE_HEAD, "");
 		all[i] = &ops[i];
 	}
-	driver->submit(backend, all, 8);
+	kv_ops_submit(backend, all, 8);
 	usleep(1500000); /* longer than a refused connection is tried */
 	assert_int_equal(pthread_create(&thread, NULL, come_back, NULL), 0);
 	assert_int_equal(poll(&event, 1, 0), 0); /* none has ended */
@@ -384,7 +384,7 @@ static void submit_many(void)
 				 : op_of((enum kv_remote_call)(i % 4), name);
 		all[i] = &ops[i];
 	}
-	driver->submit(backend, all, MANY);
+	kv_ops_submit(backend, all, MANY);
 }
 
 static void test_a_stopped_server_holds_nobody(void **state)
@@ -393,7 +393,7 @@ static void test_a_stopped_server_holds_nobody(void **state)
 	kill(server.pid, SIGSTOP);
 	submit_many();
 	for (size_t i = 0; i < MANY; i++)
-		driver->cancel(backend, &ops[i]);
+		kv_ops_cancel(backend, &ops[i]);
 	await(MANY);
 	for (size_t i = 0; i < MANY; i++)
 		assert_int_equal(ops[i].status, -ECANCELED);
@@ -437,7 +437,7 @@ static void test_a_server_that_was_made_anew_is_asked_again(void **state)
 			ops[i] = put_of(name, data[i], sizeof(data[i]));
 			all[i] = &ops[i];
 		}
-		driver->submit(backend, all, MANY);
+		kv_ops_submit(backend, all, MANY);
 		await(MANY);
 		for (size_t i = 0; i < MANY; i++)
 			assert_int_equal(ops[i].status, 0);
@@ -487,7 +487,7 @@ static void test_while_nobody_is_reached_one_tries(void **state)
 	webserver_kill(&server);
 	fd = deaf_server(server.port);
 	for (int round = 0; round < 2; round++) {
-		struct pollfd event = {driver->fd(backend), POLLIN, 0};
+		struct pollfd event = {backend->event, POLLIN, 0};
 
 		submit_many();
 		most = 0;
@@ -497,7 +497,7 @@ static void test_while_nobody_is_reached_one_tries(void **state)
 		if (round == 0)
 			await(MANY);
 		else /* all with the one that tried */
-			assert_int_equal(driver->reap(backend, ended, MANY),
+			assert_int_equal(kv_ops_reap(backend, ended, MANY),
 					 MANY);
 		for (size_t i = 0; i < MANY; i++)
 			assert_int_equal(ops[i].status, -EIO);

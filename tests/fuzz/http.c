@@ -13,7 +13,7 @@
 #define WAIT_MS 20000
 
 static struct liar liar;
-static void *backends[2];
+static struct kv_ops *backends[2];
 static const struct kv_remote_driver *const drivers[] = {&kv_remote_http,
 							 &kv_remote_s3};
 
@@ -39,17 +39,16 @@ static void set_up(void)
 
 static void run(unsigned which, struct kv_remote_op *op)
 {
-	const struct kv_remote_driver *driver = drivers[which];
-	struct pollfd fd = {driver->fd(backends[which]), POLLIN, 0};
+	struct pollfd fd = {backends[which]->event, POLLIN, 0};
 	struct kv_remote_op *ended = op;
 	int r;
 
-	driver->submit(backends[which], &ended, 1);
+	kv_ops_submit(backends[which], &ended, 1);
 	do { /* libFuzzer's alarm */
 		r = poll(&fd, 1, WAIT_MS);
 	} while (r < 0 && errno == EINTR);
 	fuzz_must(r == 1);
-	fuzz_must(driver->reap(backends[which], &ended, 1) == 1);
+	fuzz_must(kv_ops_reap(backends[which], &ended, 1) == 1);
 	fuzz_must(ended == op && op->status <= 0);
 }
 
