@@ -898,6 +898,12 @@ def interrupted(call) -> float:
 class Interrupts(Case):
     """Ctrl-C while the daemon hangs."""
 
+    def saved(self, pool: kvfs.Pool, keys: kvfs.Keys) -> None:
+        """Save again what a busy machine's daemon did not take within a second."""
+        end = time.monotonic() + 30
+        while pool.save(self.space, keys, range(len(keys))).wait() < len(keys):
+            self.assertLess(time.monotonic(), end, "the daemon takes no blocks")
+
     def leases(self) -> int:
         with open(f"{self.mount.path}/.kvfs/metrics") as file:
             return int(re.search(r"^kvfs_leases (\d+)$", file.read(), re.M).group(1))
@@ -917,7 +923,7 @@ class Interrupts(Case):
     def test_every_blocking_call_ends_at_once_and_holds_nothing(self) -> None:
         keys = kvfs.Keys(names(4))
         pool, k, v = self.pool()
-        self.assertEqual(pool.save(self.space, keys, range(4)).wait(), 4)
+        self.saved(pool, keys)
         together, windows = kvfs.Together([self.space]), kvfs.Together([self.space], [2])
         kept = self.session.space("kept", {**LAYOUT, "token_ids": True}, create=True)
         lease, saved, closing = [], [], []
@@ -977,7 +983,7 @@ class Interrupts(Case):
 
     def test_a_hold_that_is_interrupted_again_and_again_leaks_nothing(self) -> None:
         keys = kvfs.Keys(names(4))
-        self.assertEqual(self.pool()[0].save(self.space, keys, range(4)).wait(), 4)
+        self.saved(self.pool()[0], keys)
         together, armed, hits = kvfs.Together([self.space]), [False], 0
 
         def press(*_: object) -> None:
