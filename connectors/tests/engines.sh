@@ -41,10 +41,10 @@ cd "$here"
 export B
 case $1 in
 test)
-	timeout 300 "$env/others/bin/python" -W ignore test_sglang.py
-	timeout 300 "$env/others/bin/python" -W ignore test_lmcache.py
-	timeout 600 "$env/bin/python" -W ignore -m unittest -v test_identity test_refusals test_steps
-	timeout 2400 "$env/bin/python" -W ignore test_vllm.py ;;
+	timeout 900 "$env/others/bin/python" -W ignore test_sglang.py
+	timeout 900 "$env/others/bin/python" -W ignore test_lmcache.py
+	timeout 1800 "$env/bin/python" -W ignore -m unittest -v test_identity test_refusals test_steps
+	timeout 3600 "$env/bin/python" -W ignore test_vllm.py ;;
 bench)
 	timeout 300 "$env/bin/python" -W ignore bench_calls.py
 	timeout 300 "$env/others/bin/python" -W ignore bench_lmcache.py
