@@ -537,8 +537,11 @@ struct kv_acquire {
 };
 
 /* Start to acquire @wants, in chain order.  Return the number of pending wants;
- * 0: all settled, @done will not run. */
+ * 0: all settled, @done will not run, and the caller is to call
+ * kv_acquire_touch, preferably after it has replied. */
 size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire);
+/* Report the use of the leased blocks to the eviction policy. */
+void kv_acquire_touch(struct kv_cache *cache, struct kv_acquire *acquire);
 /* Settle pending wants with @status now; @done runs, unless it has already.
  * Reads that a hint has begun go on, and @done runs after them. */
 void kv_acquire_cancel(struct kv_cache *cache, struct kv_acquire *acquire,

@@ -414,10 +414,15 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 	if (cache->remote_hooks)
 		cache->remote_hooks->look_locked(cache, acquire);
 	pending = --acquire->pending;
-	if (!pending)
-		touch_all(cache, acquire);
 	kv_unlock(cache);
 	return pending;
+}
+
+void kv_acquire_touch(struct kv_cache *cache, struct kv_acquire *acquire)
+{
+	kv_lock(cache);
+	touch_all(cache, acquire);
+	kv_unlock(cache);
 }
 
 void kv_acquire_cancel(struct kv_cache *cache, struct kv_acquire *acquire,

@@ -207,6 +207,7 @@ int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 
 struct acquire {
 	struct kv_request request; /* first */
+	bool at_once;		   /* settled by kv_acquire_submit */
 	struct kv_acquire leases;  /* last: the array of its wants follows */
 };
 
@@ -248,6 +249,8 @@ static int acquire_finish(struct kv_request *request)
 		leased += r >= 0;
 	}
 	kv_reply(client, &request->header, 0, (uint32_t)n, n * sizeof(*places));
+	if (acquire->at_once) /* the client does not wait for the policy */
+		kv_acquire_touch(request->server->cache, &acquire->leases);
 	request->release |= leased == 0;
 	return 0;
 }
@@ -269,10 +272,12 @@ static void acquire_submit(struct kv_client *client, const struct kv_message *m,
 	leases->arg = acquire;
 	for (size_t i = 0; i < n; i++)
 		leases->wants[i].key = client->server->keys[i];
-	if (kv_acquire_submit(client->server->cache, leases) > 0)
-		kv_request_pend(&acquire->request, m->header->arg);
-	else
+	acquire->at_once =
+		kv_acquire_submit(client->server->cache, leases) == 0;
+	if (acquire->at_once)
 		kv_request_answer(&acquire->request);
+	else
+		kv_request_pend(&acquire->request, m->header->arg);
 }
 
 int kv_request_acquire(struct kv_client *client, const struct kv_message *m)

@@ -479,8 +479,10 @@ int kv_sync_promote(fuse_req_t req, struct kv_block *block)
 	acquire->done = acquired;
 	acquire->arg = promote;
 	acquire->wants[0].key = info.key;
-	if (!kv_acquire_submit(mount->cache, acquire))
+	if (kv_acquire_submit(mount->cache, acquire) == 0) {
+		kv_acquire_touch(mount->cache, acquire);
 		acquired(acquire, promote);
+	}
 	arm(&promote->parked);
 	return 0;
 }

@@ -281,6 +281,8 @@ static inline unsigned small_acquire(struct small *s, unsigned from, unsigned n,
 	if (kv_acquire_submit(s->cache, a))
 		while (!done)
 			usleep(100);
+	else
+		kv_acquire_touch(s->cache, a);
 	for (unsigned i = 0; i < n; i++) {
 		const struct kv_want *w = &a->wants[i];
 

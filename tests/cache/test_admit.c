@@ -184,6 +184,7 @@ a_child_that_is_removed_while_leased_is_waited_for_by_nobody(void **state)
 		acquire->n = 1;
 		acquire->wants[0].key = key;
 		assert_int_equal(kv_acquire_submit(t->cache, acquire), 0);
+		kv_acquire_touch(t->cache, acquire);
 		assert_int_equal(acquire->wants[0].status, 0);
 		tiers_quiet(t);
 		block = tiers_get(t, t->space, 0, 1);

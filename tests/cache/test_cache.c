@@ -84,6 +84,8 @@ static void wait_acquire(struct one *f, struct kv_acquire *a)
 	if (kv_acquire_submit(f->cache, a))
 		while (!done)
 			usleep(100);
+	else
+		kv_acquire_touch(f->cache, a);
 }
 
 static void a_sealed_block_is_found_with_its_bytes(void **state)

@@ -163,6 +163,8 @@ static unsigned acquire(struct node *node, unsigned user, unsigned from,
 	if (kv_acquire_submit(node->s.cache, a))
 		while (!done)
 			usleep(100);
+	else
+		kv_acquire_touch(node->s.cache, a);
 	for (unsigned i = 0; i < n; i++) {
 		const struct kv_want *w = &a->wants[i];
 		uint8_t *file;

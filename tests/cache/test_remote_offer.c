@@ -318,6 +318,8 @@ static int fetch(struct small *s, unsigned n)
 	if (kv_acquire_submit(s->cache, a))
 		while (!done)
 			usleep(100);
+	else
+		kv_acquire_touch(s->cache, a);
 	r = a->wants[0].status;
 	kv_acquire_release(s->cache, a);
 	free(a);

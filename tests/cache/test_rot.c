@@ -275,6 +275,8 @@ static unsigned read_all(struct rotting *t, const bool *damaged)
 	if (kv_acquire_submit(t->s.cache, a))
 		while (!done)
 			usleep(100);
+	else
+		kv_acquire_touch(t->s.cache, a);
 	for (unsigned n = 0; n < BLOCKS; n++) {
 		must((a->wants[n].status != 0) == damaged[n]);
 		misses += damaged[n];

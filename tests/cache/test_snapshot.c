@@ -213,6 +213,7 @@ static void snapshots_leave_room_to_work(void **state)
 		a->n = 1;
 		a->wants[0].key = one_key(1000 + i);
 		assert_int_equal(kv_acquire_submit(f->cache, a), 0);
+		kv_acquire_touch(f->cache, a);
 		assert_int_equal(a->wants[0].status, 0);
 		kv_acquire_release(f->cache, a);
 		free(a);

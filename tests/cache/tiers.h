@@ -240,6 +240,8 @@ static inline struct kv_acquire *tiers_acquire(struct tiers *t,
 
 	if (kv_acquire_submit(t->cache, acquire))
 		kv_waiter_wait(&waiter);
+	else
+		kv_acquire_touch(t->cache, acquire);
 	return acquire;
 }
 

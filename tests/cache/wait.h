@@ -97,6 +97,8 @@ static inline int kv_block_promote(struct kv_cache *cache,
 	acquire->wants[0].key = info.key;
 	if (kv_acquire_submit(cache, acquire))
 		kv_waiter_wait(&waiter);
+	else
+		kv_acquire_touch(cache, acquire);
 	r = acquire->wants[0].status;
 	kv_acquire_release(cache, acquire);
 	return r;
