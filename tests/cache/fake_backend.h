@@ -183,7 +183,7 @@ static inline int fake_do(struct fake_op *f)
 	}
 }
 
-/* Take the operations that were submitted. */
+/* Take the operations that were submitted, in the thread that submits them. */
 static inline void fake_take(void)
 {
 	struct kv_remote_op *op;
@@ -219,7 +219,6 @@ static inline void *fake_run(void *arg)
 	while (!fake.stop) {
 		uint64_t now = kv_now_ns(), due = now + 100 * FAKE_MS;
 
-		fake_take();
 		for (f = TAILQ_FIRST(&fake.pending); f; f = next) {
 			const bool let_go =
 				f->released ||
@@ -257,6 +256,7 @@ static inline void fake_wake(struct kv_ops *ops)
 {
 	(void)ops;
 	pthread_mutex_lock(&fake.lock);
+	fake_take();
 	pthread_cond_signal(&fake.changed);
 	pthread_mutex_unlock(&fake.lock);
 }
