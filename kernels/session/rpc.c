@@ -44,6 +44,7 @@ struct kv_parcel {
 /* Size of one item in a reply of each type; 0: the daemon sends no reply of
  * that type on the asynchronous connection. */
 static const size_t reply_bytes[WIRE_TYPE_END] = {
+	[WIRE_SPACE] = 1, /* and a wire_space before the items */
 	[WIRE_ACQUIRE] = sizeof(struct wire_place),
 	[WIRE_STAGING] = 1,
 	[WIRE_CLEAR] = 1,
@@ -198,12 +199,15 @@ static int take_reply_locked(struct kvfs_session *session,
 			     const struct kv_packet *packet)
 {
 	const struct wire_header *header = &packet->header;
+	const size_t head = header->type == WIRE_SPACE && header->status >= 0
+				    ? sizeof(struct wire_space)
+				    : 0;
 	struct kv_rpc *rpc = &session->rpc;
 	struct kv_call *call;
 
 	kv_assert_locked(&session->lock);
 	if (header->type >= WIRE_TYPE_END || reply_bytes[header->type] == 0 ||
-	    packet->bytes != header->count * reply_bytes[header->type])
+	    packet->bytes != head + header->count * reply_bytes[header->type])
 		return -EPROTO;
 	LIST_FOREACH(call,
 		     &rpc->pending[header->tag % KV_ARRAY_LEN(rpc->pending)],

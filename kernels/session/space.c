@@ -127,6 +127,50 @@ static int keep_layout_locked(struct kvfs_space *space,
 	return 0;
 }
 
+/* Make the WIRE_SPACE message of the space in @ret_packet.  Returns the items,
+ * which the caller frees, or NULL: no memory. */
+static uint8_t *make_message(const struct kvfs_space *space,
+			     struct kv_packet *ret_packet)
+{
+	const size_t name = strlen(space->name), text = strlen(space->text);
+	const struct wire_space head = {
+		.flags = (space->flags & KVFS_CREATE ? WIRE_SPACE_CREATE : 0) |
+			 (space->flags & KVFS_SHARED ? WIRE_SPACE_SHARED : 0),
+		.mode = space->flags & 0777 ? space->flags & 0777 : 0700,
+	};
+	const size_t bytes = sizeof(head) + name + 1 + text;
+	uint8_t *items = malloc(bytes);
+
+	if (!items)
+		return NULL;
+	/* The space's name, a NUL, and the layout's text. */
+	memcpy(items, &head, sizeof(head));
+	memcpy(items + sizeof(head), space->name, name + 1);
+	memcpy(items + sizeof(head) + name + 1, space->text, text);
+	*ret_packet = (struct kv_packet){
+		.header = {.type = WIRE_SPACE,
+			   .count = (uint32_t)(name + 1 + text)},
+		.items = items,
+		.bytes = bytes,
+		.fd = -1,
+	};
+	return items;
+}
+
+int kv_lib_space_submit_locked(struct kvfs_space *space, struct kv_call *call)
+{
+	_cleanup_(kv_freep) uint8_t *items = NULL;
+	struct kv_packet packet;
+
+	kv_assert_locked(&space->session->lock);
+	items = make_message(space, &packet);
+	if (!items)
+		return -ENOMEM;
+	call->count = WIRE_MAX;
+	call->at_most = true;
+	return kv_rpc_submit_locked(space->session, call, &packet);
+}
+
 /* Ask the daemon about the space, and store its id, owner, mode and layout. */
 static int resolve(struct kvfs_space *space)
 {
@@ -135,32 +179,20 @@ static int resolve(struct kvfs_space *space)
 	_cleanup_(kv_freep) uint8_t *items = NULL;
 	struct kvfs_session *session = space->session;
 	uint64_t generation = atomic_load(&session->live);
-	size_t name = strlen(space->name), text = strlen(space->text), len;
-	struct wire_space head = {
-		.flags = (space->flags & KVFS_CREATE ? WIRE_SPACE_CREATE : 0) |
-			 (space->flags & KVFS_SHARED ? WIRE_SPACE_SHARED : 0),
-		.mode = space->flags & 0777 ? space->flags & 0777 : 0700,
-	};
-	struct kv_question question = {
-		.header = {.type = WIRE_SPACE,
-			   .count = (uint32_t)(name + 1 + text)},
-		.bytes = sizeof(head) + name + 1 + text,
-		.reply = answer,
-		.room = sizeof(*answer) - 1,
-	};
+	struct kv_packet packet;
 	const char *nul;
+	size_t len;
 	long n;
 	int r;
 
-	items = malloc(question.bytes);
+	items = make_message(space, &packet);
 	if (!items || !answer)
 		return -ENOMEM;
-	/* The space's name, a NUL, and the layout's text. */
-	memcpy(items, &head, sizeof(head));
-	memcpy(items + sizeof(head), space->name, name + 1);
-	memcpy(items + sizeof(head) + name + 1, space->text, text);
-	question.items = items;
-	n = kv_ask(session, &question);
+	n = kv_ask(session, &(struct kv_question){.header = packet.header,
+						  .items = items,
+						  .bytes = packet.bytes,
+						  .reply = answer,
+						  .room = sizeof(*answer) - 1});
 	if (n < 0)
 		return n == -ETIMEDOUT ? -ENOTCONN : (int)n;
 	/* The reply ends with the space's name, a NUL and the layout, or with

@@ -33,6 +33,12 @@ struct kvfs_space {
 int kv_lib_space_id(struct kvfs_space *space, uint32_t *ret_id,
 		    uint64_t *ret_generation);
 
+/* Send the question of kv_lib_space_id on the asynchronous connection, which has
+ * no time-out.  In call->done, a status of 0 or more comes with a wire_space.
+ * -ENOTCONN, -ENOMEM: as kv_rpc_submit_locked */
+struct kv_call;
+int kv_lib_space_submit_locked(struct kvfs_space *space, struct kv_call *call);
+
 /* Ask a question about the space, as kv_ask does.  Errors also as for
  * kv_lib_space_id. */
 struct kv_question;

@@ -8,6 +8,7 @@
  *
  * STATES    of a save with blocks to do:
  *
+ *              ASKING -> SYNCING     asked: the id of the space has come late
  *             SYNCING -> QUEUED      begin_locked  (stream_sync.c)
  *                     -> RESTING     kvfs_save: a large save, which the reader
  *                                    thread begins at once
@@ -21,9 +22,9 @@
  *           (look_at_barriers_locked), and, if asked for, DURABLE.
  *
  * INVARIANTS
- *   (1) A save is SYNCING, QUEUED or RESTING if and only if it has blocks to
- *       do, and in session->saves when it is QUEUED: a save that waits for room
- *       (KVFS_MUST) does not delay the others.
+ *   (1) A save is ASKING, SYNCING, QUEUED or RESTING if and only if it has
+ *       blocks to do, and in session->saves when it is QUEUED: a save that waits
+ *       for room (KVFS_MUST) does not delay the others.
  *   (2) Reservations are asked for only when their extent exists, and no more
  *       than the daemon grants one connection: the daemon keeps a bounded number
  *       for the session.
@@ -432,7 +433,7 @@ static void look_at_barriers_locked(struct kvfs_session *session)
 	kv_assert_locked(&session->lock);
 	for (x = TAILQ_FIRST(&session->active); x; x = next) {
 		next = TAILQ_NEXT(x, others);
-		if (!is_barrier(x) || x->left[KVFS_SEALED] == 0 ||
+		if (!is_barrier(x) || x->left[KVFS_SEALED] == 0 || x->asking ||
 		    !is_past_locked(x))
 			continue;
 		if (!x->flush_asked)
@@ -456,6 +457,63 @@ static void barrier_stopped_locked(struct kvfs_xfer *barrier)
 		return;
 	atomic_store(&barrier->status[0], atomic_load(&barrier->stopped));
 	kv_xfer_fail_locked(barrier, KVFS_COPIED, 1);
+}
+
+/* Begin a save whose space is known. */
+static void start_locked(struct kvfs_xfer *xfer)
+{
+	kv_assert_locked(&xfer->session->lock);
+	/* Begin a small save on this thread, and leave a large one to the
+	 * reader thread: the caller's time is an engine's step, and every batch
+	 * costs a message to the daemon.  The copies of a large save take longer
+	 * than the reader thread takes to wake. */
+	if (xfer->event_wait ||
+	    xfer->n * kv_save_block_bytes(xfer) <= SOON_BYTES) {
+		kv_event_wait_begin_locked(xfer->event_wait, begin_locked,
+					   xfer);
+	} else {
+		xfer->again.fire = rested_locked;
+		kv_timer_start_locked(xfer->session, &xfer->again, kv_now_ns());
+	}
+}
+
+/* Handle the reply to ask_locked. */
+static void asked(struct kv_call *call, int status, const void *items)
+{
+	struct kvfs_xfer *xfer = kv_container(call, struct kvfs_xfer, ask);
+	const struct wire_space *space = items;
+
+	xfer->asking = false;
+	if (status >= 0) {
+		xfer->space_id = space->id;
+		xfer->generation = atomic_load(&xfer->session->live);
+	}
+	if (is_barrier(xfer))
+		look_at_barriers_locked(xfer->session);
+	else if (status < 0) /* -ECANCELED: the daemon is shutting down */
+		fail_todo_locked(xfer,
+				 status == -ECANCELED ? -ENOTCONN : status);
+	else if (xfer->todo_n > 0)
+		start_locked(xfer);
+	kv_xfer_put_locked(xfer);
+}
+
+/* Ask a daemon that is connected, but did not answer a look-up in time, for the
+ * space of a save or barrier.  Returns 0, or @status, the look-up's error, if
+ * that has another cause. */
+static int ask_locked(struct kvfs_xfer *xfer, int status)
+{
+	kv_assert_locked(&xfer->session->lock);
+	if (status != kv_link_lost(status) ||
+	    atomic_load(&xfer->session->live) == 0)
+		return status;
+	xfer->ask.done = asked;
+	status = kv_lib_space_submit_locked(xfer->space, &xfer->ask);
+	if (status < 0)
+		return status;
+	kv_xfer_get_locked(xfer);
+	xfer->asking = true;
+	return 0;
 }
 
 static const struct kv_xfer_ops barrier_ops = {
@@ -491,6 +549,8 @@ int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, const kvfs_opts *opts,
 	if (r < 0)
 		xfer->generation = 0;
 	xfer->flush_asked = stage == KVFS_DURABLE;
+	if (r < 0 && xfer->flush_asked)
+		(void)ask_locked(xfer, r);
 	kv_xfer_tell_locked(xfer, KVFS_EVENT_XFER, known.user, 1u << stage);
 	kv_xfer_activate_locked(xfer);
 	look_at_barriers_locked(space->session);
@@ -631,22 +691,12 @@ int kv_lib_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		kv_xfer_activate_locked(xfer);
 		for (size_t i = 0; i < n; i++)
 			add_todo(xfer, (uint32_t)i);
-		/* Begin a small save on this thread, and leave a large one to
-		 * the reader thread: the caller's time is an engine's step, and
-		 * every batch costs a message to the daemon.  The copies of a
-		 * large save take longer than the reader thread takes to
-		 * wake. */
-		if (status < 0) {
+		if (status < 0)
+			status = ask_locked(xfer, status);
+		if (status < 0)
 			fail_todo_locked(xfer, status);
-		} else if (xfer->event_wait ||
-			   n * kv_save_block_bytes(xfer) <= SOON_BYTES) {
-			kv_event_wait_begin_locked(xfer->event_wait,
-						   begin_locked, xfer);
-		} else {
-			xfer->again.fire = rested_locked;
-			kv_timer_start_locked(pool->session, &xfer->again,
-					      kv_now_ns());
-		}
+		else if (!xfer->asking)
+			start_locked(xfer);
 	}
 	pthread_mutex_unlock(&pool->session->lock);
 	if (used < 0)

@@ -108,6 +108,8 @@ struct kvfs_xfer {
 	size_t got_submitted; /* guarded by lock; not failed then */
 
 	/* guarded by lock; save.c */
+	struct kv_call ask; /* asks for space_id, if the look-up failed */
+	bool asking;
 	bool flush_asked; /* a caller waits until the transfer is DURABLE */
 	bool flush_sent;
 	struct kv_keys keys; /* guarded by lock; flush or prefetch */

@@ -219,6 +219,65 @@ static void what_was_handed_over_ends_after_a_cancel(void **state)
 	can_be_saved(w);
 }
 
+/* The space of a save or a flush is asked for again when its look-up timed out,
+ * and the save waits for the daemon as it does later. */
+static void a_save_in_a_space_that_was_not_found_in_time_waits(void **state)
+{
+	struct world *w = *state;
+	const kvfs_opts must = {.size = sizeof(must), .flags = KVFS_MUST};
+	const kvfs_opts late = {.size = sizeof(late), .deadline = SHORT};
+	kvfs_xfer *xfers[4], *cancelled, *flush;
+	kvfs_space *space;
+	uint64_t before;
+
+	layered_fill(w, N);
+	world_freeze(w);
+	before = kv_now_ns();
+	assert_int_equal(kvfs_space_open(w->session, "another", WORLD_LAYOUT,
+					 KVFS_CREATE, &space),
+			 0);
+	xfers[0] = layered_save_by(w->pool, space, 0, N, &must);
+	xfers[1] = layered_save_by(w->pool, space, 100, N, NULL);
+	xfers[2] = layered_save_by(w->pool, space, 200, N, &late);
+	cancelled = layered_save_by(w->pool, space, 300, N, NULL);
+	assert_int_equal(kvfs_flush(space, KVFS_DURABLE, NULL, &flush), 0);
+	assert_int_equal(kvfs_flush(space, KVFS_DURABLE, NULL, &xfers[3]), 0);
+	assert_true(kv_now_ns() - before < SOON);
+	kvfs_xfer_cancel(cancelled);
+	kvfs_xfer_cancel(xfers[3]);
+	ended_with(cancelled, N, -ECANCELED);
+	ended_with(xfers[2], N, -ETIMEDOUT);
+	ended_with(xfers[3], 1, -ECANCELED);
+	assert_int_equal(kvfs_xfer_poll(flush, KVFS_DURABLE), 0);
+	world_thaw(w);
+	assert_int_equal(layered_end(xfers[0], KVFS_SEALED), N);
+	assert_int_equal(layered_end(xfers[1], KVFS_SEALED), N);
+	assert_int_equal(layered_end(flush, KVFS_DURABLE), 1);
+	kvfs_space_close(space);
+	nothing_is_left(w);
+}
+
+/* The daemon dies before it answers. */
+static void a_save_whose_space_is_never_found_ends(void **state)
+{
+	struct world *w = *state;
+	kvfs_space *space;
+	kvfs_xfer *xfer;
+
+	world_freeze(w);
+	assert_int_equal(kvfs_space_open(w->session, "another", WORLD_LAYOUT,
+					 KVFS_CREATE, &space),
+			 0);
+	xfer = layered_save_by(w->pool, space, 0, N, NULL);
+	kvfs_space_close(space);
+	world_stop_daemon(w, SIGKILL);
+	ended_with(xfer, N, -ENOTCONN);
+	world_start_daemon(w);
+	world_thaw(w);
+	world_wait_connected(w->session, 1);
+	assert_int_equal(layered_end(save(w, 0, NULL), KVFS_SEALED), N);
+}
+
 static void a_save_that_must_ends_too(void **state)
 {
 	struct world *w = *state;
@@ -664,6 +723,8 @@ int main(void)
 		hung(a_cancel_leaves_others_of_the_same_keys_alone),
 		hung(pages_under_copy_stay_the_saves),
 		hung(what_was_handed_over_ends_after_a_cancel),
+		hung(a_save_in_a_space_that_was_not_found_in_time_waits),
+		hung(a_save_whose_space_is_never_found_ends),
 		hung(a_save_that_must_ends_too),
 		hung(many_saves_end),
 		hung(a_cancelled_lease_settles),
