@@ -110,6 +110,8 @@ static int take_slot(struct kv_cache *cache, struct kv_space *space,
 		r = kv_slot_take_locked(cache, space, length, ret_slot);
 	if (r == 0)
 		space->tenant->patience.seen_ns = 0;
+	if (r == -ENOSPC)
+		kv_writer_hurry_locked(cache);
 	if (r != -ENOSPC || !under_way ||
 	    (key && !kv_tenant_waits_locked(cache, space->tenant)))
 		return r;

@@ -155,6 +155,7 @@ static int wait_for_room(struct kv_cache *cache, struct kv_want *want)
 		want->writes = cache->cleaned + cache->ssd.dirty;
 		want->reads = cache->reads_begun;
 	}
+	kv_writer_hurry_locked(cache);
 	if (!kv_arena_grows_locked(cache) &&
 	    !(acquire->wait_room &&
 	      ((!cache->ssd.error && cache->cleaned < want->writes &&

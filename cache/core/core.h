@@ -563,6 +563,9 @@ struct kv_ssd {
 	bool urgent;	 /* some caller waits for the next commit */
 	bool committing; /* a round is being committed */
 	bool noted;	 /* the committer was woken and has not looked yet */
+	bool idle;	 /* the writer waits for a slot to write */
+	/* when the writer begins to write; 0: at once */
+	uint64_t linger_until;
 	bool stop;
 	bool stop_commits, running;
 	bool writer_ended, committer_ended;

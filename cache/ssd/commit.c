@@ -75,6 +75,7 @@ void kv_commit_kick_locked(struct kv_cache *cache, bool urgent)
 	kv_assert_locked(&cache->lock);
 	cache->ssd.urgent |= urgent;
 	pthread_cond_signal(&cache->ssd.commit);
+	kv_writer_hurry_locked(cache);
 }
 
 void kv_commit_note_locked(struct kv_cache *cache)

@@ -158,6 +158,8 @@ int kv_ssd_init(struct kv_cache *cache); /* -ENOMEM */
 void kv_ssd_fini(struct kv_cache *cache);
 /* Resume spaces that rest until a commit or a free slot. */
 void kv_writer_rouse_locked(struct kv_cache *cache);
+/* Let the writer write at once what it lingers over. */
+void kv_writer_hurry_locked(struct kv_cache *cache);
 /* Start or stop the writer, the committer, the deleter and the mover.  Stopping
  * writes everything out first; -ETIMEDOUT: a request is stuck. */
 int kv_writer_start(struct kv_cache *cache);
@@ -183,7 +185,8 @@ void kv_orphan_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 
 /* Return whether changes of snapshots may be written to the index now. */
 bool kv_snapshots_dirty_locked(const struct kv_cache *cache);
-/* Wake the committer; @urgent: a caller waits for the commit. */
+/* Wake the committer, and the writer if it lingers; @urgent: a caller waits for
+ * the commit. */
 void kv_commit_kick_locked(struct kv_cache *cache, bool urgent);
 /* Wake the committer if it rests: there are changes to commit, in no hurry. */
 void kv_commit_note_locked(struct kv_cache *cache);

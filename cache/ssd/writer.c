@@ -6,6 +6,9 @@
  * write.  A space that must wait or finds no room rests, and the writer goes on
  * with others.
  *
+ * The writer lingers before it writes blocks that nobody waits for, so that a
+ * series of small saves wakes it once.
+ *
  * Admission decides which blocks are written without a request: whole chains,
  * within the budget of ssd_write=.  In a space whose reuse rule is `prefix`, a
  * block that was saved with its parent's key is written only if its parent is on
@@ -48,13 +51,17 @@
  *       evicted.
  *   (6) At most one WAITING kv_orphans has a given space and parent; none is
  *       empty.
- *   (7) At most the bytes of ssd_write= are written in any 24 hours, not counting
+ *   (7) The writer lingers only while ssd->linger_until is set, for at most
+ *       LINGER_NS, and only if it had nothing to write before.  The linger ends
+ *       at once when a caller waits for a write, a commit or room.
+ *   (8) At most the bytes of ssd_write= are written in any 24 hours, not counting
  *       blocks that a flush or sync waits for.
  *
  * LOCKING    cache->lock.
  */
 #include "cache/ssd/ssd.h"
 #include "cache/core/hooks.h"
+#include "cache/core/ledger.h"
 #include "common/copy.h"
 #include "common/crash_point.h"
 
@@ -67,6 +74,10 @@
 #define WRITING_BYTES (48u << 20)
 /* longest rest of a space that waits for a commit */
 #define MOMENT_NS 10000000u
+#define LINGER_NS 3000000u
+/* The writer lingers no more if the user's share has no room for this many more
+ * times the bytes that wait to be written: a quarter of the share is dirty. */
+#define LINGER_ROOM 3u
 #define FULL_NS 5000000000u /* pause before a full filesystem is tried again */
 #define DAY_S 86400
 #define ADOPTED_AT_ONCE 64u
@@ -158,6 +169,15 @@ bool kv_writes_may_make_room_locked(const struct kv_cache *cache)
 {
 	kv_assert_locked(&cache->lock);
 	return cache->ssd.dirty > cache->ssd.stalled;
+}
+
+void kv_writer_hurry_locked(struct kv_cache *cache)
+{
+	kv_assert_locked(&cache->lock);
+	if (!cache->ssd.linger_until)
+		return;
+	cache->ssd.linger_until = 0;
+	pthread_cond_signal(&cache->ssd.write);
 }
 
 /* ---- resting spaces ---- */
@@ -366,11 +386,13 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 {
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_slot *slot = block->slot;
+	struct kv_account *account;
 
 	kv_assert_locked(&cache->lock);
 	if (!ssd->on || ssd->frozen || cache->config.read_only || !slot ||
 	    block->file != KV_NONE || (block->flags & BLOCK_REMOVED))
 		return;
+	account = slot->list->space->account;
 	slot->must |= must;
 	slot->list->space->any_must |= must;
 	if (!must && is_orphan(slot))
@@ -400,7 +422,16 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 		}
 		KV_POINT("write.queued");
 	}
-	pthread_cond_signal(&ssd->write);
+	if (ssd->idle || must)
+		pthread_cond_signal(&ssd->write);
+	if (ssd->idle)
+		ssd->linger_until = kv_now_ns() + LINGER_NS;
+	ssd->idle = false;
+	if (must ||
+	    !kv_account_fits(
+		    account, KV_FINITE_DIRTY, kv_shared(cache, DRAM),
+		    LINGER_ROOM * kv_account_held(account, KV_FINITE_DIRTY), 0))
+		kv_writer_hurry_locked(cache);
 }
 
 bool kv_write_must(const struct kv_slot *slot)
@@ -496,7 +527,9 @@ static void write_done(struct kv_io *io, int status)
 		ssd->n_written++;
 		pthread_cond_signal(&ssd->commit);
 	}
-	pthread_cond_signal(&ssd->write);
+	/* An idle or lingering writer does not wait for this. */
+	if (status < 0 || !(ssd->idle || ssd->linger_until))
+		pthread_cond_signal(&ssd->write);
 	kv_unlock(cache);
 	write_free(write);
 }
@@ -667,6 +700,16 @@ static int turn(struct kv_cache *cache)
 	rouse(cache, RETRY, ssd->stop);
 	queue = (struct write_queue *)kv_turns_next(&ssd->write_queues);
 	slot = queue ? TAILQ_FIRST(&TAILQ_FIRST(&queue->spaces)->queue) : NULL;
+	if (slot && ssd->linger_until && !ssd->stop) {
+		const uint64_t now = kv_now_ns();
+
+		if (now < ssd->linger_until) {
+			kv_cond_wait(cache, &ssd->write,
+				     ssd->linger_until - now);
+			return 0;
+		}
+	}
+	ssd->linger_until = 0;
 	if (ssd->full && kv_now_ns() > ssd->full_until)
 		ssd->full = false;
 	if (!slot || ssd->writing >= WRITES_AT_ONCE ||
@@ -684,7 +727,9 @@ static int turn(struct kv_cache *cache)
 						      space->rests_until - now)
 					     : 0;
 		}
+		ssd->idle = !slot;
 		kv_cond_wait(cache, &ssd->write, ns);
+		ssd->idle = false;
 		return 0;
 	}
 	if (!admit(cache, slot)) {

@@ -97,6 +97,52 @@ a_flush_covers_pins_and_mtimes_while_saves_fill_every_commit(void **state)
 		load_end(&load[i]);
 }
 
+/* Save a block without a flush, until the writer lingers over one, and make it
+ * linger for ever.  Return the block's chain. */
+static unsigned lingers(struct tiers *t)
+{
+	static unsigned chain = 5000;
+	bool is = false;
+
+	while (!is) {
+		tiers_quiet(t);
+		chain++;
+		tiers_must_save(t, t->space, chain, 0);
+		kv_lock(t->cache);
+		is = t->cache->ssd.linger_until != 0;
+		if (is)
+			t->cache->ssd.linger_until = UINT64_MAX;
+		kv_unlock(t->cache);
+	}
+	return chain;
+}
+
+static void a_flush_and_a_sync_end_the_linger_of_the_writer(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_block *block;
+
+	lingers(t);
+	assert_int_equal(kv_space_sync(t->cache, t->space), 0);
+	block = tiers_get(t, t->space, lingers(t), 0);
+	assert_non_null(block);
+	assert_int_equal(kv_block_sync(t->cache, block), 0);
+	kv_block_put(t->cache, block);
+}
+
+static void so_do_lack_of_room_and_the_end_of_the_mount(void **state)
+{
+	struct tiers *t = *state;
+
+	/* The linger ends when a quarter of the user's share is dirty. */
+	lingers(t);
+	for (unsigned i = 0; i < 400; i++)
+		tiers_must_save(t, t->space, i, 0);
+	tiers_quiet(t);
+	lingers(t);
+	tiers_reopen(t);
+}
+
 static void it_covers_those_of_blocks_that_are_being_written(void **state)
 {
 	struct tiers *t = *state;
@@ -243,6 +289,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_flush_covers_pins_and_mtimes_while_saves_fill_every_commit),
+		TEST(a_flush_and_a_sync_end_the_linger_of_the_writer),
+		TEST(so_do_lack_of_room_and_the_end_of_the_mount),
 		TEST(it_covers_those_of_blocks_that_are_being_written),
 		TEST(the_sync_of_a_block_covers_its_pin_and_mtime),
 		TEST(what_was_not_on_its_way_is_collected_and_written),
