@@ -2,8 +2,8 @@
 /*
  * replay.h - what the files of kvfs-replay share.
  *
- * The order: main.c reads the command line, replays on a mount and prints,
- * trace.c reads a trace, sim.c simulates a policy.
+ * The order: main.c reads the command line and prints, trace.c reads a trace,
+ * sim.c simulates a policy.
  */
 #ifndef KV_TOOLS_REPLAY_REPLAY_H
 #define KV_TOOLS_REPLAY_REPLAY_H
