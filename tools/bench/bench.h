@@ -214,8 +214,6 @@ struct kv_bench_size {
 	const char *suffix;
 	unsigned layers;
 	size_t blocks; /* number of blocks, about 280 MiB in all */
-	/* size of the long context: only its figures use this size */
-	bool context;
 };
 
 #define KV_BENCH_LAYER 32768u /* 16 tokens, 8 heads, 128, BF16 */
@@ -257,11 +255,6 @@ void kv_bench_rig_close(struct kv_bench_rig *rig); /* takes half-open rigs */
 int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name);
 void kv_bench_rig_close_space(struct kv_bench_rig *rig); /* all of these */
 
-/* Register a pool over @memory in which a block is one run of bytes. */
-int kv_bench_rig_pool(struct kv_bench_rig *rig,
-		      const struct kv_bench_memory *memory,
-		      kvfs_pool **ret_pool);
-
 /* Compute the keys of a chain of @n new blocks. */
 int kv_bench_rig_keys(struct kv_bench_rig *rig, kvfs_key *ret_keys, size_t n);
 
@@ -296,8 +289,7 @@ void kv_bench_rig_path(const char *root, const kvfs_key *key, char *ret_path,
 
 /* Each function measures its figures on @rig, reports them, and leaves
  * rig->keys durable; -errno: the measurement failed. */
-int kv_bench_context(struct kv_bench_rig *rig); /* snapshot_*, restore_* */
-int kv_bench_load(struct kv_bench_rig *rig);	/* load_dram* */
+int kv_bench_load(struct kv_bench_rig *rig); /* load_dram* */
 int kv_bench_lease(struct kv_bench_rig *rig);
 int kv_bench_cold(struct kv_bench_rig *rig);  /* load_ssd_cold */
 int kv_bench_probe(struct kv_bench_rig *rig); /* probe128_* */

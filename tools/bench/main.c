@@ -20,23 +20,18 @@
 #define LIBRARY_THREADS 4 /* most copy threads that libkvfs starts */
 
 static const struct kv_bench_size sizes[] = {
-	/* 128 K tokens, in blocks that fit into DRAM together */
-	{"64k", 1, 8192, true},
-	{"2304k", 36, KV_BENCH_GROUP, false},
-	{"128k", 2, 16 * KV_BENCH_GROUP, false},
+	{"2304k", 36, KV_BENCH_GROUP},
+	{"128k", 2, 16 * KV_BENCH_GROUP},
 };
 
 /* In this order no measurement evicts blocks that the next one needs. */
 static const struct measurement {
 	const char *figures[4];
-	/* ONCE: measured with the last block size only, named without a suffix;
-	 * CONTEXT: measured with the long context's block size only. */
-	enum { EACH, ONCE, CONTEXT } of;
+	/* ONCE: measured with the last block size only, named without a
+	 * suffix */
+	enum { EACH, ONCE } of;
 	int (*measure)(struct kv_bench_rig *rig);
 } measurements[] = {
-	{{"snapshot_8192", "restore_first", "restore_all"},
-	 CONTEXT,
-	 kv_bench_context},
 	{{"load_dram", "load_dram_layers", "load_dram_split", "load_dram_4k"},
 	 EACH,
 	 kv_bench_load},
@@ -55,7 +50,7 @@ static bool is_wanted(struct kv_bench *bench, const struct kv_bench_size *size,
 {
 	bool last = size == &sizes[KV_ARRAY_LEN(sizes) - 1];
 
-	if ((m->of == CONTEXT) != size->context || (m->of == ONCE && !last))
+	if (m->of == ONCE && !last)
 		return false;
 	for (size_t i = 0; i < KV_ARRAY_LEN(m->figures) && m->figures[i]; i++)
 		if (kv_bench_report_wants(bench->report, m->figures[i],

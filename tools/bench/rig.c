@@ -56,11 +56,10 @@ struct shape {
 	uint64_t run, count, stride, next, second;
 };
 
-static int register_pool(struct kv_bench_rig *rig,
-			 const struct kv_bench_memory *memory,
-			 const struct shape *s, kvfs_pool **ret_pool)
+static int register_pool(struct kv_bench_rig *rig, const struct shape *s,
+			 kvfs_pool **ret_pool)
 {
-	char *base = memory->base;
+	char *base = rig->pages.base;
 	kvfs_view views[2] = {
 		{"k", base, s->next, s->run, s->count, s->stride},
 		{"v", base + s->second, s->next, s->run, s->count, s->stride},
@@ -74,22 +73,10 @@ static int register_pool(struct kv_bench_rig *rig,
 		.pages = rig->size->blocks,
 		.pages_per_block = 1,
 		.memory = base,
-		.memory_bytes = memory->bytes,
+		.memory_bytes = rig->pages.bytes,
 	};
 
 	return kvfs_pool_register(rig->session, &desc, ret_pool);
-}
-
-int kv_bench_rig_pool(struct kv_bench_rig *rig,
-		      const struct kv_bench_memory *memory,
-		      kvfs_pool **ret_pool)
-{
-	uint64_t payload = kv_bench_payload(rig->size);
-
-	return register_pool(
-		rig, memory,
-		&(struct shape){payload / 2, 1, 0, payload, payload / 2},
-		ret_pool);
 }
 
 int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name)
@@ -97,6 +84,7 @@ int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name)
 	const size_t blocks = rig->size->blocks;
 	const uint64_t half = kv_bench_payload(rig->size) / 2;
 	const uint64_t all = blocks * half;
+	const struct shape pages = {half, 1, 0, 2 * half, half};
 	const struct shape split = {half, 1, 0, half, all};
 	const struct shape layers = {KV_BENCH_LAYER, rig->size->layers,
 				     blocks * KV_BENCH_LAYER, KV_BENCH_LAYER,
@@ -119,14 +107,12 @@ int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name)
 	if (r == 0 && kvfs_connected(rig->session) != 1)
 		r = -ENOTCONN;
 	if (r == 0)
-		r = kv_bench_rig_pool(rig, &rig->pages, &rig->page_first);
+		r = register_pool(rig, &pages, &rig->page_first);
 	if (r == 0)
-		r = register_pool(rig, &rig->pages, &split, &rig->split);
+		r = register_pool(rig, &split, &rig->split);
 	if (r == 0)
-		r = register_pool(rig, &rig->pages, &layers, &rig->layer_first);
-	return r < 0 ? r
-		     : register_pool(rig, &rig->pages, &heads,
-				     &rig->head_first);
+		r = register_pool(rig, &layers, &rig->layer_first);
+	return r < 0 ? r : register_pool(rig, &heads, &rig->head_first);
 }
 
 void kv_bench_rig_settle(struct kv_bench_rig *rig)
