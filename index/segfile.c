@@ -652,8 +652,6 @@ static int add_file_blocks(struct work *work, const struct file *file)
 		for (uint32_t i = 0; r == 0 && i < n; i++)
 			r = add_slot(work, file, at + i, &work->found[i]);
 		work->slots_done += n;
-		if (out->progress)
-			out->progress(out->arg, work->slots_done, work->slots);
 	}
 	out->files++;
 	return r;

@@ -93,10 +93,6 @@ struct kv_rebuild {
 	 * pinned if the generation is the same. */
 	struct kv_slot_record *pins;
 	size_t n_pins;
-	/* Input, may be NULL: called from time to time, by the caller's
-	 * thread. */
-	void (*progress)(void *arg, uint64_t done, uint64_t of);
-	void *arg;
 
 	struct kv_store_info info; /* output; so are all fields below */
 	uint64_t files, blocks, spaces;

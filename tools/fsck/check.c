@@ -584,14 +584,8 @@ static int check_slots(struct fsck *f, struct segment *segment, int fd)
 
 		kv_segfile_scan(fd, f->info.store, segment->slot_bytes, at, n,
 				NULL, pass.found);
-		for (uint32_t i = 0; r == 0 && i < n; i++) {
+		for (uint32_t i = 0; r == 0 && i < n; i++)
 			r = check_slot(&pass, at + i, &pass.found[i]);
-			fsck_progress(
-				"checking",
-				(uint64_t)(segment - f->segments) * 1000000 +
-					(at + i) * 1000000ull / segment->slots,
-				f->n_segments * 1000000);
-		}
 	}
 	free(pass.found);
 	return r;

@@ -123,7 +123,5 @@ int fsck_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Count a fault, and print it if it is one of the first of its kind. */
 void fsck_found(struct fsck *f, enum fault fault, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Draw a progress bar on a terminal's stderr, after the first second. */
-void fsck_progress(const char *what, uint64_t done, uint64_t of);
 
 #endif

@@ -8,7 +8,7 @@
  * printable ASCII gets to the terminal.
  *
  * OWNS      struct fsck, its descriptors, and STORE/lock, taken as the daemon
- *           takes it; the last line of the terminal, while the bar is shown.
+ *           takes it.
  *
  * LOCKING   one thread.
  */
@@ -37,9 +37,6 @@ static const char usage[] =
 
 /* lines printed per kind; further faults are only counted */
 #define LINES_A_FAULT 10
-#define BAR_AFTER_NS 1000000000u
-#define BAR_EVERY_NS 100000000u
-#define BAR_WIDTH 40
 
 static const struct {
 	const char *word, *text;
@@ -69,40 +66,10 @@ static const struct {
 	{"stranger", "files that are not the store's", NOTE},
 };
 
-static uint64_t began, drawn;
-static bool shown;
-
-void fsck_progress(const char *what, uint64_t done, uint64_t of)
-{
-	uint64_t now = kv_now_ns();
-	int filled;
-
-	if (!began)
-		began = now;
-	if (now - began < BAR_AFTER_NS || now - drawn < BAR_EVERY_NS ||
-	    of == 0 || !isatty(STDERR_FILENO))
-		return;
-	drawn = now;
-	shown = true;
-	filled = (int)((double)KV_MIN(done, of) / (double)of * BAR_WIDTH);
-	fprintf(stderr, "\r%s [%.*s%.*s] %3d%%", what, filled,
-		"########################################", BAR_WIDTH - filled,
-		"                                        ",
-		(int)((double)KV_MIN(done, of) / (double)of * 100));
-}
-
-static void progress_end(void)
-{
-	if (shown)
-		fprintf(stderr, "\r%*s\r", BAR_WIDTH + 30, "");
-	shown = false;
-}
-
 int fsck_error(const char *format, ...)
 {
 	va_list args;
 
-	progress_end();
 	fprintf(stderr, "kvfs-fsck: ");
 	va_start(args, format);
 	vfprintf(stderr, format, args);
@@ -132,7 +99,6 @@ void fsck_found(struct fsck *f, enum fault fault, const char *format, ...)
 	for (char *c = text; *c; c++)
 		if (*c < ' ' || *c > '~')
 			*c = '?';
-	progress_end();
 	printf("  %s%s\n",
 	       expected(f, fault) && faults[fault].kind != NOTE ? "(normal) "
 								: "",
@@ -341,7 +307,6 @@ static int report(struct fsck *f)
 	if (f->rebuilt)
 		left = false;
 	status = left ? 4 : fixed ? 1 : 0;
-	progress_end();
 	if (f->json)
 		print_json(f, status);
 	else

@@ -191,16 +191,9 @@ int fsck_repair(struct fsck *f)
 	return 0;
 }
 
-static void progress(void *arg, uint64_t done, uint64_t of)
-{
-	(void)arg;
-	fsck_progress("rebuilding", done, of);
-}
-
 int fsck_rebuild(struct fsck *f)
 {
-	struct kv_rebuild rebuild = {
-		.store_fd = f->store, .path = f->path, .progress = progress};
+	struct kv_rebuild rebuild = {.store_fd = f->store, .path = f->path};
 	int r = kv_rebuild(&rebuild);
 
 	if (r == -ENODATA)
