@@ -298,9 +298,9 @@ static int get_guarded(void *arg)
 	return r == -ENOMEM ? ENOMEM : 0;
 }
 
-static int get_record(struct kv_index *index, uint64_t slot_id,
-		      struct kv_slot_record *ret_record,
-		      struct kv_token_ids **ret_ids)
+int kv_index_get(struct kv_index *index, uint64_t slot_id,
+		 struct kv_slot_record *ret_record,
+		 struct kv_token_ids **ret_ids)
 {
 	struct getting g = {
 		.index = index, .slot_id = slot_id, .with_ids = ret_ids};
@@ -323,19 +323,6 @@ static int get_record(struct kv_index *index, uint64_t slot_id,
 	if (ret_ids)
 		*ret_ids = g.ids;
 	return 0;
-}
-
-int kv_index_get(struct kv_index *index, uint64_t slot_id,
-		 struct kv_slot_record *ret_record)
-{
-	return get_record(index, slot_id, ret_record, NULL);
-}
-
-int kv_index_get_token_ids(struct kv_index *index, uint64_t slot_id,
-			   struct kv_slot_record *ret_record,
-			   struct kv_token_ids **ret_ids)
-{
-	return get_record(index, slot_id, ret_record, ret_ids);
 }
 
 /* Call the visitor for one record; MDB_CORRUPTED: the record is damaged. */

@@ -139,15 +139,15 @@ static inline uint64_t kv_slot_id(uint32_t segment, uint32_t slot)
 	return (uint64_t)segment << 32 | slot;
 }
 
-/* Read the record of one slot.  -ENOENT, -EBADMSG. */
+/*
+ * Read the record of one slot, and unless @ret_ids is NULL the block's token ids
+ * (caller frees *@ret_ids); *@ret_ids is NULL if the index does not store ids
+ * for this generation, or they are damaged.
+ * -ENOENT, -EBADMSG
+ */
 int kv_index_get(struct kv_index *index, uint64_t slot_id,
-		 struct kv_slot_record *ret_record);
-
-/* Read the record and the block's token ids (caller frees *@ret_ids); NULL: the
- * index does not store ids for this generation, or they are damaged. */
-int kv_index_get_token_ids(struct kv_index *index, uint64_t slot_id,
-			   struct kv_slot_record *ret_record,
-			   struct kv_token_ids **ret_ids);
+		 struct kv_slot_record *ret_record,
+		 struct kv_token_ids **ret_ids);
 
 /*
  * A batch is one transaction: kv_txn_commit makes all of it durable or nothing.

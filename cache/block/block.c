@@ -196,8 +196,9 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 	while (r > 0) {
 		id = now;
 		kv_unlock(cache);
-		r = cache->index ? kv_index_get(cache->index, id, ret_record)
-				 : -ENOENT;
+		r = cache->index
+			    ? kv_index_get(cache->index, id, ret_record, NULL)
+			    : -ENOENT;
 		kv_lock(cache);
 		/* move.c may have moved the block meanwhile; the index has the
 		 * new record before the block has its new slot. */
@@ -451,7 +452,7 @@ int kv_block_get_token_ids(struct kv_cache *cache, struct kv_block *block,
 	id = slot_id_of(block);
 	kv_unlock(cache);
 	if (durable && cache->index &&
-	    kv_index_get_token_ids(cache->index, id, &record, ret_ids) < 0)
+	    kv_index_get(cache->index, id, &record, ret_ids) < 0)
 		*ret_ids = NULL;
 	/* The slot may have been given to another block meanwhile. */
 	if (*ret_ids && memcmp(record.key, block->key, sizeof(record.key)) != 0)

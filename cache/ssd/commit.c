@@ -278,7 +278,7 @@ static int write_index(struct kv_cache *cache, struct round *round)
 		const struct update *update = &round->updates[i];
 		struct kv_slot_record record;
 
-		r = kv_index_get(cache->index, update->slot_id, &record);
+		r = kv_index_get(cache->index, update->slot_id, &record, NULL);
 		if (r == 0) {
 			KV_POINT("update.put");
 			record.mtime_ns = update->mtime_ns;

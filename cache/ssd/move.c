@@ -192,7 +192,7 @@ static int copy(struct kv_move *move)
 	int r = request(move, KV_IO_READ, move->from);
 
 	if (r == 0)
-		r = kv_index_get(cache->index, move->from, &move->record);
+		r = kv_index_get(cache->index, move->from, &move->record, NULL);
 	if (r == 0) {
 		memcpy(&prologue, move->data, sizeof(prologue));
 		r = kv_prologue_check(&prologue, cache->info.store);
@@ -412,8 +412,8 @@ int kv_moves_record(struct kv_cache *cache, struct kv_txn *txn)
 		if (!move->put)
 			continue;
 		if (move->token_ids)
-			(void)kv_index_get_token_ids(cache->index, move->from,
-						     &record, &ids);
+			(void)kv_index_get(cache->index, move->from, &record,
+					   &ids);
 		r = kv_txn_put_slot(txn, move->to, &move->record);
 		if (r == 0 && ids &&
 		    kv_txn_has_room_for_ids(txn, ids->n, ids->extras_len,

@@ -494,7 +494,7 @@ static int take_in(struct kv_cache *cache, uint64_t slot_id,
 	if (!space || (block &&
 		       kv_index_get(cache->index,
 				    kv_slot_id(block->file, block->slot_number),
-				    &other) == 0 &&
+				    &other, NULL) == 0 &&
 		       other.generation >= record->generation)) {
 		if (space)
 			r = kv_extent_adopt_stale(cache, space, slot_id);

@@ -48,7 +48,7 @@ static struct kv_slot_record recorded(struct tiers *t, unsigned chain,
 	assert_int_equal(
 		kv_index_get(t->cache->index,
 			     kv_slot_id(block->file, block->slot_number),
-			     &record),
+			     &record, NULL),
 		0);
 	kv_block_put(t->cache, block);
 	return record;

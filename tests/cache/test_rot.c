@@ -209,8 +209,8 @@ static void damage_record(struct rotting *t, enum rot rot, unsigned n)
 	MDB_val key = {sizeof(id), &id}, value = {sizeof(record), &record};
 	MDB_txn *txn;
 
-	must(kv_index_get(index, rot == ROT_RECORD_LIES ? other : id,
-			  &record) == 0);
+	must(kv_index_get(index, rot == ROT_RECORD_LIES ? other : id, &record,
+			  NULL) == 0);
 	if (rot == ROT_RECORD_LIES) {
 		must(kv_txn_begin(index, &batch) == 0);
 		must(kv_txn_put_slot(batch, id, &record) == 0);

@@ -162,7 +162,7 @@ static int see_slot(void *arg, uint64_t id, const struct kv_slot_record *record)
 	struct kv_slot_record again;
 	struct seen *seen = arg;
 
-	fuzz_must(kv_index_get(handle, id, &again) == 0);
+	fuzz_must(kv_index_get(handle, id, &again, NULL) == 0);
 	fuzz_must(memcmp(&again, record, sizeof(again)) == 0);
 	seen->n++;
 	return 0;

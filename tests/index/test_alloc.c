@@ -37,7 +37,7 @@ static void use(void *arg)
 
 	r = write_batch(f, 1);
 	alloc_among(r, 0, -ENOMEM);
-	r = kv_index_get(f->index, 1, &record);
+	r = kv_index_get(f->index, 1, &record, NULL);
 	alloc_among(r, 0, -ENOMEM);
 	memset(&seen, 0, sizeof(seen));
 	r = walk(f, &seen);

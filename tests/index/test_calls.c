@@ -220,7 +220,7 @@ static int use_index(void *arg)
 	if (r == 0)
 		r = put_slots(f, 11, 3);
 	if (r == 0)
-		r = kv_index_get(f->index, 12, &record);
+		r = kv_index_get(f->index, 12, &record, NULL);
 	if (r == 0)
 		r = delete_slots(f, 11, 3, 1);
 	memset(&seen, 0, sizeof(seen));

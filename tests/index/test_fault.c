@@ -61,10 +61,10 @@ static void get_from_what_is_cut_off(struct fixture *f)
 	struct saved saved;
 
 	saved = cut_off(f);
-	assert_int_equal(kv_index_get(f->index, 5, &record), -EIO);
-	assert_true(kv_index_get(f->index, 5, &record) < 0);
+	assert_int_equal(kv_index_get(f->index, 5, &record, NULL), -EIO);
+	assert_true(kv_index_get(f->index, 5, &record, NULL) < 0);
 	restore(f, saved);
-	assert_int_equal(kv_index_get(f->index, 5, &record), 0);
+	assert_int_equal(kv_index_get(f->index, 5, &record, NULL), 0);
 	assert_int_equal(record.generation, slot_record(5).generation);
 }
 

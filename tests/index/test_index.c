@@ -154,7 +154,7 @@ static void a_slot_that_is_not_there_is_enoent(void **state)
 	struct fixture *f = *state;
 	struct kv_slot_record record;
 
-	assert_int_equal(kv_index_get(f->index, 5, &record), -ENOENT);
+	assert_int_equal(kv_index_get(f->index, 5, &record, NULL), -ENOENT);
 }
 
 static void a_damaged_record_is_ebadmsg_passed_over_and_counted(void **state)
@@ -171,7 +171,7 @@ static void a_damaged_record_is_ebadmsg_passed_over_and_counted(void **state)
 	poke(f, "spaces", (MDB_val){3, "abc"}, (MDB_val){2, "xx"});
 	poke(f, "segments", (MDB_val){sizeof(id), &id}, (MDB_val){2, "xx"});
 	assert_int_equal(open_again(f, false), 0);
-	assert_int_equal(kv_index_get(f->index, 2, &record), -EBADMSG);
+	assert_int_equal(kv_index_get(f->index, 2, &record, NULL), -EBADMSG);
 	assert_int_equal(walk(f, &seen), 0);
 	assert_int_equal(seen.slots, 4);
 	assert_int_equal(seen.spaces, 0);
@@ -186,11 +186,11 @@ static void a_record_under_anothers_key_is_damaged(void **state)
 	uint64_t id = 9;
 
 	assert_int_equal(put_slots(f, 0, 5), 0);
-	assert_int_equal(kv_index_get(f->index, 3, &record), 0);
+	assert_int_equal(kv_index_get(f->index, 3, &record, NULL), 0);
 	poke(f, "slots", (MDB_val){sizeof(id), &id},
 	     (MDB_val){sizeof(record), &record});
 	assert_int_equal(open_again(f, false), 0);
-	assert_int_equal(kv_index_get(f->index, 9, &record), -EBADMSG);
+	assert_int_equal(kv_index_get(f->index, 9, &record, NULL), -EBADMSG);
 }
 
 static void what_was_committed_is_there_after_opening_again(void **state)
@@ -206,7 +206,7 @@ static void what_was_committed_is_there_after_opening_again(void **state)
 	info.clean = false;
 	assert_int_equal(commit_info(f, &info), 0);
 	assert_int_equal(open_again(f, false), 0);
-	assert_int_equal(kv_index_get(f->index, 77, &record), 0);
+	assert_int_equal(kv_index_get(f->index, 77, &record, NULL), 0);
 	record.checksum = 0;
 	assert_memory_equal(&record, &want, sizeof(record));
 	assert_memory_equal(f->info.store, fresh.store, 16);

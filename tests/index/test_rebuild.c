@@ -7,8 +7,8 @@ static bool has(struct store *s, uint32_t file, uint32_t slot_number,
 {
 	struct kv_slot_record record;
 
-	return kv_index_get(s->made, kv_slot_id(file, slot_number), &record) ==
-		       0 &&
+	return kv_index_get(s->made, kv_slot_id(file, slot_number), &record,
+			    NULL) == 0 &&
 	       record.generation == generation;
 }
 
@@ -30,7 +30,8 @@ static void what_was_durable_is_back(void **state)
 	assert_int_equal(s->rebuild.spaces, 2);
 	assert_int_equal(s->rebuild.files, 2);
 	assert_true(has(s, 0, 5, 100));
-	assert_int_equal(kv_index_get(s->made, kv_slot_id(3, 0), &got), 0);
+	assert_int_equal(kv_index_get(s->made, kv_slot_id(3, 0), &got, NULL),
+			 0);
 	assert_int_equal(got.parent[3], 9);
 	assert_int_equal(got.parent_len, 32);
 	assert_int_equal(got.tokens, 16);

@@ -49,7 +49,7 @@ static uint32_t first_of(struct kv_index *index, uint64_t id)
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
 	struct kv_slot_record record;
 
-	if (kv_index_get_token_ids(index, id, &record, &ids) < 0 || !ids)
+	if (kv_index_get(index, id, &record, &ids) < 0 || !ids)
 		return 0;
 	assert_memory_equal(kv_token_ids_extras(ids), "abc", 3);
 	return ids->ids[0];
@@ -61,15 +61,14 @@ static void they_are_there_with_their_record(void **state)
 	struct kv_token_ids *ids = NULL;
 	struct kv_slot_record record;
 
-	assert_int_equal(kv_index_get_token_ids(f->index, 5, &record, &ids),
-			 -ENOENT);
+	assert_int_equal(kv_index_get(f->index, 5, &record, &ids), -ENOENT);
 	assert_int_equal(put(f->index, 5, 16, 700), 0);
 	assert_int_equal(put(f->index, 6, 8192, 900), 0);
 	assert_int_equal(put_slots(f, 7, 1), 0);
 	assert_int_equal(open_again(f, true), 0);
 	assert_int_equal(first_of(f->index, 5), 700);
 	assert_int_equal(first_of(f->index, 6), 900);
-	assert_int_equal(kv_index_get_token_ids(f->index, 7, &record, &ids), 0);
+	assert_int_equal(kv_index_get(f->index, 7, &record, &ids), 0);
 	assert_null(ids);
 	assert_memory_equal(record.key, "\7\0\0\0", 4);
 }
@@ -167,7 +166,7 @@ static void damaged_ones_are_as_if_they_were_not_there(void **state)
 	assert_int_equal(put(f->index, 6, 16, 800), 0);
 	spoil(f, 5);
 	assert_int_equal(first_of(f->index, 5), 0);
-	assert_int_equal(kv_index_get(f->index, 5, &record), 0);
+	assert_int_equal(kv_index_get(f->index, 5, &record, NULL), 0);
 	assert_int_equal(first_of(f->index, 6), 800);
 	assert_int_equal(all_of(f, &damaged), 1);
 	assert_int_equal(damaged, 1);

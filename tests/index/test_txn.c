@@ -18,7 +18,7 @@ static void what_was_aborted_or_failed_is_not_there(void **state)
 	assert_int_equal(kv_txn_put_slot(batch, 1, &record), 0);
 	kv_txn_abort(batch);
 	kv_txn_abort(NULL);
-	assert_int_equal(kv_index_get(f->index, 1, &record), -ENOENT);
+	assert_int_equal(kv_index_get(f->index, 1, &record, NULL), -ENOENT);
 }
 
 static void a_full_map_is_enospc_and_deletes_still_commit(void **state)
@@ -46,7 +46,7 @@ static void a_full_map_is_enospc_and_deletes_still_commit(void **state)
 	/* Each on a leaf of its own: the costliest deletions there are. */
 	for (uint64_t i = 0; i < 20; i++)
 		assert_int_equal(delete_slots(f, i, 300, kept / 300), 0);
-	assert_int_equal(kv_index_get(f->index, 0, &record), -ENOENT);
+	assert_int_equal(kv_index_get(f->index, 0, &record, NULL), -ENOENT);
 	assert_int_equal(delete_slots(f, 0, 5000, 1), 0);
 	assert_int_equal(put_slots(f, 0, 1000), 0);
 }
@@ -63,7 +63,7 @@ static void a_failed_batch_does_not_commit(void **state)
 		r = kv_txn_put_slot(batch, id, &record);
 	assert_int_equal(r, -ENOSPC);
 	assert_int_equal(kv_txn_commit(batch), -ENOSPC);
-	assert_int_equal(kv_index_get(f->index, 0, &record), -ENOENT);
+	assert_int_equal(kv_index_get(f->index, 0, &record, NULL), -ENOENT);
 }
 
 static void a_smaller_map_than_the_file_can_still_delete(void **state)
@@ -116,9 +116,9 @@ static void *read_all_the_time(void *arg)
 	struct kv_slot_record record;
 
 	for (unsigned i = 0; i < 3000; i++)
-		reader->failures +=
-			kv_index_get(reader->f->index, i % 50, &record) != 0 ||
-			record.length != 1000 + i % 50;
+		reader->failures += kv_index_get(reader->f->index, i % 50,
+						 &record, NULL) != 0 ||
+				    record.length != 1000 + i % 50;
 	return NULL;
 }
 
