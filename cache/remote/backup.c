@@ -2,38 +2,45 @@
 /*
  * backup.c - put durable blocks of shared spaces to the backend.
  *
- * Each user has a queue: the keys of blocks that have just become durable, and behind
- * these the user's offers (offer.c).  Users take turns, by deficit round robin.  A
+ * Each user has two queues: blocks that have just become durable, and behind these
+ * older blocks, which offers bring.  An offer is a walk over all keys of a space that is
+ * shared newly, was shared at mount, or had a block that was not put, as nobody knows
+ * which of its blocks the backend lacks.  Users take turns, by deficit round robin.  A
  * queued key holds nothing: a block that is evicted meanwhile is not put.
  *
  * One thread takes the keys in turn and makes the blocks ready.  A new small block is
  * put at once.  For others the backend is asked first, and the bytes are read from SSD
  * only if it lacks the block.
  *
- * OWNS      every kv_backup, and its bytes: a copy of a small block, so that no segment
- *           stays for its sake, a view of a large one.
+ * OWNS      every kv_offer; every kv_backup, and its bytes: a copy of a small block, so
+ *           that no segment stays for its sake, a view of a large one.
  *
  * STATES    of a backup:
- *              (new) -> fresh     enqueue_locked
- *      (new), fresh  -> ready     prepare
+ *              (new) -> queued    enqueue_locked
+ *             queued -> ready     prepare
  *              ready -> asking    kv_backup_run
- *      ready, asking -> unread    put: no bytes are held
+ *      ready, asking -> unread    go_on: no bytes are held
  *             unread -> ready     backup_run: its bytes were read
- *      ready, asking -> putting   put
- *    asking, putting -> (over)    over
+ *      ready, asking -> putting   go_on
+ *    asking, putting -> (over)    given_back
  *
  * INVARIANTS
  *   (1) At most UNDER_WAY_MAX blocks are ready or in flight, including blocks whose
  *       memory the backend has not returned.  One user has only a part of them.
  *   (2) A put begins only if may_leave(): the space is shared, and has the owner that
- *       it had when the block was taken.
+ *       it had when the block was queued.
+ *   (3) A space has at most one offer, space->offer.  All blocks before its cursor were
+ *       queued, or the walk is repeated.
+ *   (4) Only the backup thread lists keys of offers, for which the lock is dropped, and
+ *       frees offers, when none of their blocks is queued or in flight.
  *
  * LOCKING   cache->lock for all but `busy` and the jobs, which are the remote thread's.
  */
 #include "cache/block/block.h"
 #include "cache/core/table.h"
-#include "cache/remote/backup.h"
 #include "cache/remote/object.h"
+#include "cache/remote/tier.h"
+#include "common/rate.h"
 #include "common/thread.h"
 
 #include <stdio.h>
@@ -48,15 +55,28 @@
 #define ASK_NS UINT64_C(2000000000)
 #define PUT_NS UINT64_C(10000000000)
 #define REST_NS UINT64_C(1000000000)
-#define END_NS UINT64_C(2000000000) /* for waiting blocks, at unmount */
+#define END_NS UINT64_C(2000000000)   /* for waiting blocks, at unmount */
+#define PAGE 32u		      /* keys of an offer */
+#define PAUSE_NS UINT64_C(1000000000) /* the first; then doubled, */
+#define PAUSE_MAX (PAUSE_NS << 11)    /* to half an hour */
+
+TAILQ_HEAD(backup_queue, kv_backup);
+
+struct user {
+	struct kv_turn turn; /* first */
+	struct queue {
+		struct backup_queue blocks;
+		unsigned n;
+	} fresh, old;
+};
 
 struct kv_backup {
 	struct kv_remote_job job; /* first; used by the remote thread only */
 	struct kv_space *space;	  /* held */
-	uint32_t uid; /* the space's owner when it was taken or queued */
+	uint32_t uid;		  /* the space's owner when it was queued */
 	struct kv_key key;
-	struct kv_backup_user *user; /* held */
-	unsigned weight;	     /* of UNDER_WAY_MAX, once it is taken */
+	struct user *user;	/* held */
+	unsigned weight;	/* of UNDER_WAY_MAX, once it is taken */
 	struct kv_offer *offer; /* that it is a block of; NULL: it is new */
 	bool failed;		/* offer it again */
 	bool wanted;		/* the backend lacks it */
@@ -68,13 +88,40 @@ struct kv_backup {
 	uint8_t *head; /* first bytes of the object */
 	struct kv_object_entry entry;
 	char prefix[KV_REMOTE_PREFIX_MAX + 1];
-	TAILQ_ENTRY(kv_backup) link; /* of fresh, ready, unread or busy */
+	TAILQ_ENTRY(kv_backup) link; /* of a queue, ready, unread or busy */
+};
+
+struct kv_offer {
+	struct kv_space *space; /* fixed; held */
+	uint32_t uid;		/* its owner when the walk began */
+	bool all; /* ask also for blocks that the backend is known to have */
+	/* Repeat the walk, over all blocks or those that were missed. */
+	enum { OFFER_ONCE, OFFER_MISSED, OFFER_ALL } again;
+	bool begun, walked; /* the first key was listed; and the last one */
+	uint64_t cursor;
+	unsigned out;		     /* blocks that have not ended */
+	uint64_t pause_ns, until_ns; /* last one before a walk; its end */
+	TAILQ_ENTRY(kv_offer) link;
+};
+
+struct kv_backups {
+	pthread_t thread;
+	bool running, stop;
+	bool ending;		   /* put new blocks only */
+	pthread_cond_t more, over; /* work for the thread; a block has ended */
+	struct kv_turns turns;	   /* struct user */
+	unsigned n_fresh;	   /* blocks */
+	bool flushing;		   /* a space, at unmount */
+	struct backup_queue ready, unread;
+	struct backup_queue busy;      /* used by the remote thread only */
+	TAILQ_HEAD(, kv_offer) offers; /* in turn */
+	uint64_t look_ns;	       /* when to look at offers next */
 };
 
 static void user_init(struct kv_turn *turn)
 {
-	TAILQ_INIT(&((struct kv_backup_user *)turn)->fresh);
-	TAILQ_INIT(&((struct kv_backup_user *)turn)->offers);
+	TAILQ_INIT(&((struct user *)turn)->fresh.blocks);
+	TAILQ_INIT(&((struct user *)turn)->old.blocks);
 }
 
 int kv_backup_init(struct kv_remote *remote)
@@ -86,31 +133,204 @@ int kv_backup_init(struct kv_remote *remote)
 	TAILQ_INIT(&b->ready);
 	TAILQ_INIT(&b->unread);
 	TAILQ_INIT(&b->busy);
-	TAILQ_INIT(&b->later);
+	TAILQ_INIT(&b->offers);
 	kv_cond_init(&b->more);
 	kv_cond_init(&b->over);
 	remote->backup = b;
-	return kv_turns_init(&b->turns, sizeof(struct kv_backup_user), TURN,
-			     user_init);
+	return kv_turns_init(&b->turns, sizeof(struct user), TURN, user_init);
 }
 
-/* ---- the queue ---- */
+/* ---- queues ---- */
 
-/* Make a backup of @block.  NULL: no memory. */
-static struct kv_backup *backup_new(struct kv_remote *remote,
-				    const struct kv_block *block)
+/* Return whether @block is to be put, by remote_write. */
+static bool is_wanted(const struct kv_cache *cache,
+		      const struct kv_block *block)
+{
+	return cache->config.remote.write == KV_WRITEBACK_ALL || block->hits;
+}
+
+/* Queue @block, of @offer or a new one.  False: there is no room for it. */
+static bool enqueue_locked(struct kv_remote *remote,
+			   const struct kv_block *block, struct kv_offer *offer)
 {
 	struct kv_space *space = kv_block_space(remote->cache, block);
-	struct kv_backup *backup = calloc(1, sizeof(*backup));
+	struct kv_backups *b = remote->backup;
+	struct user *user = (struct user *)kv_turn_get(&b->turns, space->uid);
+	struct queue *queue = offer ? &user->old : &user->fresh;
+	struct kv_backup *backup = NULL;
 
-	if (!backup)
-		return NULL;
+	if (offer || (b->n_fresh < FRESH_MAX && queue->n < FRESH_MAX / 4 * 3))
+		backup = calloc(1, sizeof(*backup));
+	if (!backup) {
+		kv_turn_put(&b->turns, &user->turn);
+		return false;
+	}
 	backup->space = kv_space_get(space);
 	backup->uid = space->uid;
-	backup->user = kv_backup_user(remote->backup, space->uid);
+	backup->user = user;
 	backup->key = kv_block_key(block);
 	backup->weight = block->length > SMALL_MAX ? LARGE : 1;
+	backup->offer = offer;
+	TAILQ_INSERT_TAIL(&queue->blocks, backup, link);
+	queue->n++;
+	if (offer)
+		offer->out++;
+	else
+		b->n_fresh++;
+	kv_turn_start(&b->turns, &user->turn);
+	pthread_cond_signal(&b->more);
+	return true;
+}
+
+/* Take the first block of @user, which has one. */
+static struct kv_backup *take_locked(struct kv_backups *b, struct user *user)
+{
+	struct queue *queue = user->fresh.n ? &user->fresh : &user->old;
+	struct kv_backup *backup = TAILQ_FIRST(&queue->blocks);
+
+	TAILQ_REMOVE(&queue->blocks, backup, link);
+	queue->n--;
+	if (!backup->offer)
+		b->n_fresh--;
+	else if (queue->n == PAGE / 2)
+		b->look_ns = 0;
+	kv_turn_charge(&user->turn, 1);
+	kv_turn_begin(&b->turns, &user->turn, backup->weight);
+	if (user->fresh.n + user->old.n == 0)
+		kv_turn_stop(&b->turns, &user->turn);
 	return backup;
+}
+
+/* ---- offers ---- */
+
+/* Offer all of @space, or once more if it is being offered.  NULL: it is not. */
+static struct kv_offer *offer_locked(struct kv_remote *remote,
+				     struct kv_space *space)
+{
+	struct kv_backups *b = remote->backup;
+	struct kv_offer *offer = space->offer;
+
+	kv_assert_locked(&remote->cache->lock);
+	if (b->stop || !kv_remote_writes(remote))
+		return NULL;
+	if (offer && offer->begun)
+		offer->again = KV_MAX(offer->again, OFFER_MISSED);
+	if (offer)
+		return offer;
+	offer = calloc(1, sizeof(*offer));
+	if (!offer)
+		return NULL; /* the next mount offers it */
+	offer->space = kv_space_get(space);
+	offer->uid = space->uid;
+	space->offer = offer;
+	TAILQ_INSERT_HEAD(&b->offers, offer, link);
+	remote->stats.offering++;
+	b->look_ns = 0;
+	return offer;
+}
+
+void kv_remote_offer_locked(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_remote *remote = cache->remote;
+	struct kv_offer *offer = remote ? offer_locked(remote, space) : NULL;
+
+	kv_assert_locked(&cache->lock);
+	if (!offer)
+		return;
+	if (offer->again)
+		offer->again = OFFER_ALL;
+	else
+		offer->all = true;
+	offer->pause_ns = offer->until_ns = 0;
+	remote->backup->look_ns = 0;
+	pthread_cond_signal(&remote->backup->more);
+}
+
+static void offer_free_locked(struct kv_remote *remote, struct kv_offer *offer)
+{
+	remote->stats.offering--;
+	offer->space->offer = NULL;
+	TAILQ_REMOVE(&remote->backup->offers, offer, link);
+	kv_space_put(offer->space);
+	free(offer);
+}
+
+/* Begin the walk anew, after @pause_ns. */
+static void restart(struct kv_offer *offer, uint64_t pause_ns)
+{
+	offer->begun = offer->walked = false;
+	offer->cursor = 0;
+	offer->until_ns = pause_ns ? kv_now_ns() + pause_ns : 0;
+}
+
+/* Queue the blocks of the next page of @offer.  Drops the lock. */
+static void list_locked(struct kv_remote *remote, struct kv_offer *offer)
+{
+	struct kv_cache *cache = remote->cache;
+	const struct kv_block *block;
+	struct kv_key keys[PAGE];
+	size_t n;
+
+	offer->begun = true;
+	kv_unlock(cache);
+	n = kv_space_keys(cache, offer->space, &offer->cursor, keys, PAGE);
+	kv_lock(cache);
+	offer->walked = offer->cursor == 0;
+	for (size_t i = 0; i < n; i++) {
+		block = kv_table_find(cache, offer->space, &keys[i]);
+		if (block && block->file != KV_NONE &&
+		    is_wanted(cache, block) && (offer->all || !block->remote) &&
+		    !enqueue_locked(remote, block, offer))
+			offer->again = KV_MAX(offer->again, OFFER_MISSED);
+	}
+}
+
+/* Look through the offers, each of which moves to the end of the list, until one has
+ * listed a page, and end or repeat those that were walked through.  False: no offer may
+ * go on now. */
+static bool look_locked(struct kv_remote *remote)
+{
+	struct kv_backups *b = remote->backup;
+	const uint64_t now = kv_now_ns();
+	bool listed = false;
+
+	if (b->ending || now < b->look_ns)
+		return false;
+	for (size_t i = remote->stats.offering; i > 0 && !listed; i--) {
+		struct kv_offer *offer = TAILQ_FIRST(&b->offers);
+		const struct kv_space *space = offer->space;
+		const bool shared = space->shared && !space->removed;
+		struct user *user;
+
+		TAILQ_REMOVE(&b->offers, offer, link);
+		TAILQ_INSERT_TAIL(&b->offers, offer, link);
+		/* With another owner the objects have other names. */
+		if (offer->uid != space->uid) {
+			offer->uid = space->uid;
+			restart(offer, 0);
+		}
+		user = (struct user *)kv_turn_get(&b->turns, offer->uid);
+		listed = shared && !offer->walked && now >= offer->until_ns &&
+			 user->old.n < PAGE &&
+			 kv_remote_takes(remote, offer->uid);
+		kv_turn_put(&b->turns, &user->turn);
+		if (listed)
+			list_locked(remote, offer);
+		if (offer->out > 0)
+			continue;
+		if (!shared || (offer->walked && !offer->again)) {
+			offer_free_locked(remote, offer);
+		} else if (offer->walked) {
+			offer->all = offer->again == OFFER_ALL;
+			offer->again = OFFER_ONCE;
+			offer->pause_ns = kv_backoff(offer->pause_ns, PAUSE_NS,
+						     PAUSE_MAX);
+			restart(offer, offer->pause_ns);
+		}
+	}
+	if (!listed)
+		b->look_ns = now + REST_NS;
+	return listed;
 }
 
 void kv_backup_durable_locked(struct kv_cache *cache,
@@ -118,30 +338,16 @@ void kv_backup_durable_locked(struct kv_cache *cache,
 {
 	struct kv_remote *remote = cache->remote;
 	struct kv_space *space = kv_block_space(cache, block);
-	struct kv_backups *b = remote->backup;
-	struct kv_backup *backup = NULL;
-	struct kv_backup_user *user;
 
 	kv_assert_locked(&cache->lock);
-	if (!b->running || !space->shared)
+	if (!remote->backup->running || !space->shared)
 		return;
 	kv_fetch_present_locked(remote, kv_key_hash(cache, space, block->key));
-	if (!kv_backup_wants(cache, block) || block->remote)
+	if (!is_wanted(cache, block) || block->remote ||
+	    enqueue_locked(remote, block, NULL))
 		return;
-	user = kv_backup_user(b, space->uid);
-	if (b->n_fresh < FRESH_MAX && user->n < FRESH_MAX / 4 * 3)
-		backup = backup_new(remote, block);
-	if (backup) {
-		TAILQ_INSERT_TAIL(&user->fresh, backup, link);
-		user->n++;
-		b->n_fresh++;
-		kv_backup_user_settle(b, user);
-		pthread_cond_signal(&b->more);
-	} else {
-		remote->stats.dropped++;
-		kv_offer_again_locked(remote, space);
-	}
-	kv_turn_put(&b->turns, &user->turn);
+	remote->stats.dropped++;
+	offer_locked(remote, space);
 }
 
 void kv_backup_used_locked(struct kv_cache *cache, const struct kv_block *block)
@@ -162,8 +368,11 @@ static void backup_free(struct kv_remote *remote, struct kv_backup *backup)
 		kv_block_put(cache, backup->block);
 	kv_space_put(backup->space);
 	kv_lock(cache);
-	if (backup->offer)
-		kv_offer_over_locked(remote, backup->offer, backup->failed);
+	if (backup->offer && backup->failed)
+		backup->offer->again =
+			KV_MAX(backup->offer->again, OFFER_MISSED);
+	if (backup->offer && --backup->offer->out == 0)
+		b->look_ns = 0;
 	kv_turn_end(&b->turns, &backup->user->turn, backup->weight);
 	kv_turn_put(&b->turns, &backup->user->turn);
 	pthread_cond_signal(&b->more);
@@ -197,7 +406,7 @@ static void missed_locked(struct kv_remote *remote, struct kv_backup *backup,
 		return;
 	remote->stats.dropped++;
 	if (!final)
-		kv_offer_again_locked(remote, backup->space);
+		offer_locked(remote, backup->space);
 }
 
 /* ---- making ready: the backup thread ---- */
@@ -206,38 +415,19 @@ static void missed_locked(struct kv_remote *remote, struct kv_backup *backup,
 static struct kv_backup *next_locked(struct kv_remote *remote)
 {
 	struct kv_backups *b = remote->backup;
-	struct kv_backup *backup = NULL;
-	struct kv_backup_user *user;
-	const struct kv_block *block;
-	struct kv_offer *offer;
+	struct user *user;
+	bool listed;
 
 	kv_assert_locked(&remote->cache->lock);
-	kv_offers_look_locked(remote);
-	while (!backup && !b->stop &&
-	       (user = (struct kv_backup_user *)kv_turns_next_within(
-			&b->turns, UNDER_WAY_MAX))) {
-		kv_turn_begin(&b->turns, &user->turn, 0);
-		kv_turn_charge(&user->turn, 1);
-		backup = TAILQ_FIRST(&user->fresh);
-		offer = TAILQ_FIRST(&user->offers);
-		if (backup) {
-			TAILQ_REMOVE(&user->fresh, backup, link);
-			user->n--;
-			b->n_fresh--;
-			kv_backup_user_settle(b, user);
-		} else if ((block = kv_offer_take_locked(remote, offer))) {
-			backup = backup_new(remote, block);
-			if (backup)
-				backup->offer = offer;
-			else
-				kv_offer_over_locked(remote, offer, true);
-		}
-		if (backup)
-			kv_turn_begin(&b->turns, &backup->user->turn,
-				      backup->weight);
-		kv_turn_end(&b->turns, &user->turn, 0);
-	}
-	return backup;
+	do {
+		user = (struct user *)kv_turns_next_within(&b->turns,
+							   UNDER_WAY_MAX);
+		listed = (!user || !user->fresh.n) && look_locked(remote);
+		if (listed)
+			user = (struct user *)kv_turns_next_within(
+				&b->turns, UNDER_WAY_MAX);
+	} while (!user && listed && !b->stop);
+	return user && !b->stop ? take_locked(b, user) : NULL;
 }
 
 /* Hold the bytes of the block; those on the SSD are read for this alone.  Make the
@@ -461,7 +651,7 @@ int kv_backup_start(struct kv_remote *remote)
 	for (space = kv_space_behind(cache, 0); space;
 	     space = kv_space_behind(cache, space->id))
 		if (space->shared)
-			kv_offer_again_locked(remote, space);
+			offer_locked(remote, space);
 	kv_unlock(cache);
 	r = kv_thread_start(&b->thread, "kvfs-backup", backup_run, remote);
 	b->running = r == 0;
@@ -488,21 +678,17 @@ static void flush_shared(struct kv_remote *remote, uint64_t until)
 	uint32_t id = 0;
 	uint64_t now;
 
-	while (kv_now_ns() < until) {
+	kv_lock(cache);
+	while ((space = kv_space_behind(cache, id)) && kv_now_ns() < until) {
 		struct kv_flush flush = {
 			.done = last_is_durable, .arg = remote, .each = true};
 
-		kv_lock(cache);
-		do {
-			space = kv_space_behind(cache, id);
-			id = space ? space->id : 0;
-		} while (space && (space->removed || !space->shared));
-		if (space)
-			kv_space_get(space);
-		b->flushing = space != NULL;
+		id = space->id;
+		if (space->removed || !space->shared)
+			continue;
+		kv_space_get(space);
+		b->flushing = true;
 		kv_unlock(cache);
-		if (!space)
-			return;
 		kv_flush_submit(cache, space, &flush);
 		kv_lock(cache);
 		while (b->flushing && (now = kv_now_ns()) < until)
@@ -512,9 +698,9 @@ static void flush_shared(struct kv_remote *remote, uint64_t until)
 		kv_lock(cache);
 		while (b->flushing)
 			kv_cond_wait(cache, &b->over, REST_NS);
-		kv_unlock(cache);
 		kv_space_put(space);
 	}
+	kv_unlock(cache);
 }
 
 void kv_backup_stop(struct kv_remote *remote)
@@ -552,30 +738,19 @@ void kv_backup_fini(struct kv_remote *remote)
 	struct kv_backups *b = remote->backup;
 	struct kv_backup *backup;
 	struct kv_offer *offer;
-	struct kv_backup_user *user;
+	struct user *user;
 
 	if (!b)
 		return;
-	while ((user = (struct kv_backup_user *)kv_turns_next(&b->turns))) {
-		backup = TAILQ_FIRST(&user->fresh);
-		offer = TAILQ_FIRST(&user->offers);
-		if (backup) {
-			TAILQ_REMOVE(&user->fresh, backup, link);
-			kv_turn_begin(&b->turns, &user->turn, backup->weight);
-			kv_backup_user_settle(b, user);
-			backup_free(remote, backup);
-		} else {
-			TAILQ_REMOVE(&user->offers, offer, link);
-			offer->state = OFFER_LATER;
-			kv_backup_user_settle(b, user);
-		}
-	}
+	while ((user = (struct user *)kv_turns_next(&b->turns)))
+		backup_free(remote, take_locked(b, user));
 	TAILQ_CONCAT(&b->ready, &b->unread, link);
 	while ((backup = TAILQ_FIRST(&b->ready))) {
 		TAILQ_REMOVE(&b->ready, backup, link);
 		backup_free(remote, backup);
 	}
-	kv_offers_free(remote);
+	while ((offer = TAILQ_FIRST(&b->offers)))
+		offer_free_locked(remote, offer);
 	kv_turns_fini(&b->turns);
 	pthread_cond_destroy(&b->more);
 	pthread_cond_destroy(&b->over);
