@@ -19,12 +19,10 @@
  */
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sched.h>
 #include <stdio.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
 #include "cache/remote/backend.h"
@@ -100,26 +98,9 @@ static int failed(struct kv_remote_op *op, const char *name, int error)
  * descriptor, or -1 with errno. */
 static int open_entry(int at, const char *name, int flags)
 {
-	struct open_how how = {
-		.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS |
-			   RESOLVE_NO_MAGICLINKS,
-	};
-	long fd = -1;
-
-	flags |= O_CLOEXEC | O_NOFOLLOW;
 	if (!(flags & O_PATH))
 		flags |= O_NOCTTY | O_NONBLOCK; /* do not wait for a FIFO */
-	how.flags = (uint64_t)flags;
-	how.mode = flags & O_CREAT ? 0600 : 0;
-	for (int tries = 0; tries < 100; tries++) {
-		fd = syscall(SYS_openat2, at, name, &how, sizeof(how));
-		if (fd >= 0 || errno != EAGAIN)
-			break;
-	}
-	/* No such call here, as in many containers. */
-	if (fd < 0 && (errno == ENOSYS || errno == EPERM))
-		fd = openat(at, name, flags, 0600);
-	return (int)fd;
+	return openat(at, name, flags | O_CLOEXEC | O_NOFOLLOW, 0600);
 }
 
 /* Check the type and owner of the open entry @name. */
@@ -196,7 +177,7 @@ static int get(const struct worker *w, struct kv_remote_op *op)
 	char last[KV_OBJECT_NAME_MAX + 1];
 	_cleanup_(kv_closep) int at = open_parent(w, op, false, last), fd = -1;
 	struct stat st;
-	uint64_t done = 0;
+	long n;
 	int r;
 
 	if (at < 0)
@@ -215,22 +196,18 @@ static int get(const struct worker *w, struct kv_remote_op *op)
 	op->data = op->room(op, op->length);
 	if (!op->data)
 		return -EAGAIN;
-	while (done < op->length) {
-		const size_t n = KV_MIN(op->length - done, CHUNK);
-		ssize_t got = read(fd, op->data + done, n);
-
+	for (uint64_t done = 0; done < op->length; done += (uint64_t)n) {
+		n = kv_read_at(fd, done, op->data + done,
+			       KV_MIN(op->length - done, CHUNK));
 		if (kv_op_is_cancelled(op))
 			return -ECANCELED;
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			return failed(op, last, errno);
-		if (got == 0)
+		if (n < 0)
+			return failed(op, last, (int)-n);
+		if (n == 0)
 			return kv_op_failed(op, -EBADMSG,
 					    "%.80s: was cut while it was read",
 					    last);
-		done += (uint64_t)got;
-		atomic_fetch_add(&op->progress, (uint64_t)got);
+		atomic_fetch_add(&op->progress, (uint64_t)n);
 	}
 	return 0;
 }
@@ -288,80 +265,64 @@ static int put(const struct worker *w, struct kv_remote_op *op)
 	return r;
 }
 
-/* Remove all that is below the folder @fd, which is closed.  A folder that changes may
- * not list all: repeat until nothing is left. */
-static int remove_below(struct kv_remote_op *op, int fd, unsigned depth)
+/* Remove the folder @name in @at with all that is below it.  A folder that changes may not
+ * list all: repeat until it is empty. */
+static int remove_folder(const struct worker *w, struct kv_remote_op *op,
+			 int at, const char *name, unsigned depth)
 {
-	DIR *folder = fdopendir(fd);
+	const int flags = O_RDONLY | O_DIRECTORY;
 	struct dirent *entry;
-	bool again = true;
-	int below, r = 0;
 
-	if (!folder) {
-		r = failed(op, "folder", errno);
-		close(fd);
-		return r;
-	}
-	while (again && r == 0) {
-		again = false;
-		rewinddir(folder);
-		while (r == 0 && (entry = readdir(folder))) {
-			const char *name = entry->d_name;
+	while (!kv_op_is_cancelled(op)) {
+		int fd = open_folder(w, op, at, name, flags, false), r = 0;
+		DIR *folder;
 
-			if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-				continue;
-			if (kv_op_is_cancelled(op)) {
-				r = -ECANCELED;
-				break;
-			}
-			again = true;
-			if (unlinkat(fd, name, 0) == 0) {
-				op->length++;
-				continue;
-			}
-			if (errno == ENOENT)
-				continue;
-			if (errno != EISDIR && errno != EPERM) {
-				r = failed(op, name, errno);
-				break;
-			}
-			errno = ELOOP;
-			below = depth == 0 ? -1
-					   : open_entry(fd, name,
-							O_RDONLY | O_DIRECTORY);
-			if (below < 0)
-				r = failed(op, name, errno);
-			else
-				r = remove_below(op, below, depth - 1);
-			if (r == 0 && unlinkat(fd, name, AT_REMOVEDIR) < 0 &&
-			    errno != ENOENT && errno != ENOTEMPTY)
-				r = failed(op, name, errno);
+		if (fd < 0)
+			return fd;
+		folder = fdopendir(fd);
+		if (!folder) {
+			r = failed(op, name, errno);
+			close(fd);
+			return r;
 		}
+		while (r == 0 && !kv_op_is_cancelled(op) &&
+		       (entry = readdir(folder))) {
+			const char *below = entry->d_name;
+
+			if (strcmp(below, ".") == 0 || strcmp(below, "..") == 0)
+				continue;
+			if (unlinkat(fd, below, 0) == 0)
+				op->length++;
+			else if (depth > 0 &&
+				 (errno == EISDIR || errno == EPERM))
+				r = remove_folder(w, op, fd, below, depth - 1);
+			else
+				r = failed(op, below, errno);
+			if (r == -ENOENT) /* somebody else removed it */
+				r = 0;
+		}
+		closedir(folder);
+		if (r < 0)
+			return r;
+		if (unlinkat(at, name, AT_REMOVEDIR) == 0)
+			return 0;
+		if (errno != ENOTEMPTY)
+			return failed(op, name, errno);
 	}
-	closedir(folder);
-	return r;
+	return -ECANCELED;
 }
 
 /* DELETE of an object, or of a folder with all below it. */
 static int remove_object(const struct worker *w, struct kv_remote_op *op)
 {
 	char last[KV_OBJECT_NAME_MAX + 1];
-	const bool all = op->name[0] && op->name[strlen(op->name) - 1] == '/';
 	_cleanup_(kv_closep) int at = open_parent(w, op, false, last);
-	int fd, r;
 
 	if (at < 0)
 		return at;
-	if (!all)
-		return unlinkat(at, last, 0) < 0 ? failed(op, last, errno) : 0;
-	do {
-		fd = open_folder(w, op, at, last, O_RDONLY | O_DIRECTORY,
-				 false);
-		r = fd < 0 ? fd : remove_below(op, fd, DEPTH);
-		if (r == 0 && unlinkat(at, last, AT_REMOVEDIR) < 0)
-			r = errno == ENOTEMPTY ? 1 : failed(op, last, errno);
-	} while (r > 0 && !kv_op_is_cancelled(op));
-	return r > 0 ? -ECANCELED : r;
+	if (op->name[strlen(op->name) - 1] == '/')
+		return remove_folder(w, op, at, last, DEPTH);
+	return unlinkat(at, last, 0) < 0 ? failed(op, last, errno) : 0;
 }
 
 /* ---- the directory ---- */

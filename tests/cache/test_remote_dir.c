@@ -8,12 +8,8 @@
  * LOCKING   none.
  */
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 
 #include "tests/cache/backend.h"
 #include "tests/tree.h"
@@ -233,8 +229,9 @@ static void test_names_do_not_lead_out(void **state)
 }
 
 /* A tenant's folder that is a link to another tenant's, or to another place. */
-static void links_as_folders_are_refused(void)
+static void test_links_as_folders_are_refused(void **state)
 {
+	(void)state;
 	assert_int_equal(put("1001/2-s/" KEY, "bytes", 5), 0);
 	assert_int_equal(mkdir(away, 0700), 0);
 	assert_int_equal(symlink("1001", at("1002")), 0);
@@ -251,12 +248,6 @@ static void links_as_folders_are_refused(void)
 	all_are_refused("1005/2-s/" KEY, "2-s: ");
 	must_be_refused(KV_REMOTE_DELETE, "1005/2-s/", "2-s: ");
 	assert_int_equal(status_of(KV_REMOTE_HEAD, "1001/2-s/" KEY), 0);
-}
-
-static void test_links_as_folders_are_refused(void **state)
-{
-	(void)state;
-	links_as_folders_are_refused();
 }
 
 static void test_a_link_as_an_object_is_refused(void **state)
@@ -365,59 +356,6 @@ static void test_the_owner_of_the_directory_may_own_objects(void **state)
 	assert_int_equal(status_of(KV_REMOTE_HEAD, "1001/2-s/" KEY), 0);
 }
 
-/* Make a backend whose threads have no openat2: it fails with @error. */
-static void *make_without_openat2(void *error)
-{
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
-			 offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat2, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K,
-			 SECCOMP_RET_ERRNO | *(const unsigned *)error),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	const struct sock_fprog program = {KV_ARRAY_LEN(filter), filter};
-
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
-	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)
-		return NULL;
-	return make(root);
-}
-
-static void without_openat2(unsigned error)
-{
-	struct kv_ops *mine = backend;
-	pthread_t thread;
-	void *made;
-
-	assert_int_equal(
-		pthread_create(&thread, NULL, make_without_openat2, &error), 0);
-	assert_int_equal(pthread_join(thread, &made), 0);
-	backend = made;
-	if (!backend) {
-		backend = mine;
-		skip();
-	}
-	links_as_folders_are_refused();
-	test_a_link_as_an_object_is_refused(NULL);
-	test_other_files_are_refused(NULL);
-	test_a_folder_is_removed_with_all_below_it(NULL);
-	assert_int_equal(driver->close(backend), 0);
-	backend = mine;
-}
-
-static void test_it_is_confined_without_openat2(void **state)
-{
-	(void)state;
-	without_openat2(ENOSYS);
-}
-
-static void test_it_is_confined_where_openat2_is_forbidden(void **state)
-{
-	(void)state;
-	without_openat2(EPERM);
-}
-
 /* ---- a full filesystem ---- */
 
 static void test_a_full_filesystem_is_full_for_puts(void **state)
@@ -467,8 +405,6 @@ int main(void)
 		WITH(test_a_directory_of_all_users_is_refused),
 		WITH(test_entries_of_other_users_are_refused),
 		WITH(test_the_owner_of_the_directory_may_own_objects),
-		WITH(test_it_is_confined_without_openat2),
-		WITH(test_it_is_confined_where_openat2_is_forbidden),
 		WITH(test_a_full_filesystem_is_full_for_puts),
 	};
 	int failed = cmocka_run_group_tests(one, set_up, tear_down);
