@@ -144,14 +144,23 @@ struct kv_turn *kv_turns_next(struct kv_turns *turns)
 	return turn;
 }
 
+bool kv_turn_may(const struct kv_turns *turns, const struct kv_turn *turn,
+		 uint64_t max, uint64_t more)
+{
+	const uint64_t all = turns->out + more;
+
+	return turns->out == 0 ||
+	       (all <= max &&
+		(turn->out == 0 || (turn->out + more) / 3 <= max - all));
+}
+
 struct kv_turn *kv_turns_next_within(struct kv_turns *turns, uint64_t max)
 {
-	const uint64_t left = max > turns->out ? max - turns->out : 0;
 	struct kv_turn *turn;
 
 	for (size_t i = turns->n_busy; i > 0; i--) {
 		turn = kv_turns_next(turns);
-		if (turn->out / 3 < left)
+		if (kv_turn_may(turns, turn, max, 1))
 			return turn;
 		kv_turns_yield(turns);
 	}

@@ -61,10 +61,11 @@ void kv_turn_resume(struct kv_turns *turns, struct kv_turn *turn);
 
 /* Return the queue whose turn it is; NULL: no queue has work. */
 struct kv_turn *kv_turns_next(struct kv_turns *turns);
-/*
- * Return the next queue with less than three times as much in flight as is left
- * of @max, so that hanging requests of one user leave a part of @max to others.
- */
+/* Return whether the queue may have @more in flight, of @max for all: nothing else is in
+ * flight, or nothing of this queue and @more fits, or a quarter is left to others. */
+bool kv_turn_may(const struct kv_turns *turns, const struct kv_turn *turn,
+		 uint64_t max, uint64_t more);
+/* Return the next queue that may have more in flight; NULL: none. */
 struct kv_turn *kv_turns_next_within(struct kv_turns *turns, uint64_t max);
 /* Count @amount as in flight, and hold the queue; kv_turn_end undoes both. */
 void kv_turn_begin(struct kv_turns *turns, struct kv_turn *turn,

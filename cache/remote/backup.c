@@ -78,7 +78,6 @@ struct kv_backup {
 	struct user *user;	/* held */
 	unsigned weight;	/* of UNDER_WAY_MAX, once it is taken */
 	struct kv_offer *offer; /* that it is a block of; NULL: it is new */
-	bool failed;		/* offer it again */
 	bool wanted;		/* the backend lacks it */
 	bool held;		/* the block's bytes are held */
 	int status;		/* of the last operation */
@@ -368,9 +367,6 @@ static void backup_free(struct kv_remote *remote, struct kv_backup *backup)
 		kv_block_put(cache, backup->block);
 	kv_space_put(backup->space);
 	kv_lock(cache);
-	if (backup->offer && backup->failed)
-		backup->offer->again =
-			KV_MAX(backup->offer->again, OFFER_MISSED);
 	if (backup->offer && --backup->offer->out == 0)
 		b->look_ns = 0;
 	kv_turn_end(&b->turns, &backup->user->turn, backup->weight);
@@ -401,10 +397,7 @@ static bool may_leave(struct kv_remote *remote, const struct kv_backup *backup)
 static void missed_locked(struct kv_remote *remote, struct kv_backup *backup,
 			  bool final)
 {
-	backup->failed |= !final;
-	if (backup->offer)
-		return;
-	remote->stats.dropped++;
+	remote->stats.dropped += !backup->offer;
 	if (!final)
 		offer_locked(remote, backup->space);
 }

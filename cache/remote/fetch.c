@@ -34,8 +34,8 @@
  *
  * LOCKING   cache->lock for the table of gets, their wants, a look that is being
  *           submitted, the list of fresh looks, and the table of absent objects.
- *           Also for the bytes of memory.  A get's memory is the backend's while it is
- *           `lent`.  All else is the thread's.
+ *           Also for users' shares in flight.  A get's memory is the backend's while it
+ *           is `lent`.  All else is the thread's.
  */
 #include "cache/block/block.h"
 #include "cache/core/table.h"
@@ -72,12 +72,13 @@ struct get {
 	uint64_t hash;		     /* fixed */
 	uint64_t guess;	   /* bytes that it probably has; 0: not begun */
 	struct user *user; /* held, with `share` in flight; or NULL */
-	uint64_t share;	   /* of landing_max: the guess, or 1/GETTING_MAX */
-	uint8_t *memory;   /* for `bytes`, which are charged; or NULL */
-	uint64_t bytes;	   /* of the object */
-	bool getting;	   /* in flight, for the look */
-	bool lent;	   /* the backend has it */
-	bool ended;	   /* free it when the backend gives it back */
+	/* Of landing_max: the guess, the length if that is more, or 1/GETTING_MAX. */
+	uint64_t share;
+	uint8_t *memory;	 /* for `bytes`, or NULL */
+	uint64_t bytes;		 /* of the object */
+	bool getting;		 /* in flight, for the look */
+	bool lent;		 /* the backend has it */
+	bool ended;		 /* free it when the backend gives it back */
 	struct kv_object object; /* once LANDED */
 	uint64_t since_ns;	 /* of QUEUED, and of LANDED */
 	TAILQ_ENTRY(get) link;	 /* of landed */
@@ -87,7 +88,6 @@ struct get {
 struct user {
 	struct kv_turn turn; /* first */
 	TAILQ_HEAD(, kv_remote_look) looks;
-	uint64_t landing; /* cache->lock; bytes of memory for gets */
 };
 
 /* The missing blocks of one acquire. */
@@ -119,7 +119,6 @@ struct kv_fetch {
 	TAILQ_HEAD(, kv_remote_look) fresh;
 	struct kv_turns users;
 	TAILQ_HEAD(, get) landed;
-	uint64_t landing;		  /* cache->lock; of all users */
 	uint64_t landing_max, object_max; /* fixed */
 	struct kv_bucket bucket;	  /* of remote_rate; bytes */
 	struct kv_hash *hash;
@@ -162,41 +161,10 @@ void kv_fetch_fini(struct kv_remote *remote)
 
 /* ---- memory ---- */
 
-/* Return whether a user that holds @own of @all may take @more, of @max: it is the first
- * of all, or of its user and fits, or leaves a quarter to others. */
-static bool is_fair(uint64_t max, uint64_t all, uint64_t own, uint64_t more)
+static void memory_free_locked(struct get *get)
 {
-	return all == 0 || (all + more <= max &&
-			    (own == 0 || (own + more) / 3 <= max - all - more));
-}
-
-/* Charge @user for @bytes of memory, or with @only_ask not yet; false: they are too
- * many. */
-static bool landing_take(struct kv_remote *remote, struct user *user,
-			 uint64_t bytes, bool only_ask)
-{
-	struct kv_fetch *fetch = remote->fetch;
-	bool fair;
-
-	kv_lock(remote->cache);
-	fair = is_fair(fetch->landing_max, fetch->landing, user->landing,
-		       bytes);
-	if (fair && !only_ask) {
-		fetch->landing += bytes;
-		user->landing += bytes;
-		remote->stats.lent_bytes += bytes;
-	}
-	kv_unlock(remote->cache);
-	return fair;
-}
-
-static void landing_free_locked(struct get *get)
-{
-	if (!get->memory)
-		return;
-	get->remote->fetch->landing -= get->bytes;
-	get->user->landing -= get->bytes;
-	get->remote->stats.lent_bytes -= get->bytes;
+	if (get->memory)
+		get->remote->stats.lent_bytes -= get->bytes;
 	free(kv_steal(get->memory));
 }
 
@@ -254,7 +222,7 @@ static struct get *get_find_locked(struct kv_remote *remote,
 /* Free the get's memory, and its share; with @all, the get. */
 static void get_release_locked(struct get *get, bool all)
 {
-	landing_free_locked(get);
+	memory_free_locked(get);
 	if (get->user)
 		kv_turn_end(&get->remote->fetch->users,
 			    &kv_steal(get->user)->turn, get->share);
@@ -463,20 +431,31 @@ static void look_go_on(struct kv_remote *remote, struct kv_remote_look *look)
 static uint8_t *get_room(struct kv_remote_op *op, uint64_t length)
 {
 	struct get *get = (struct get *)op;
-	uint8_t *memory;
+	struct kv_fetch *fetch = get->remote->fetch;
+	struct kv_turn *turn = &get->user->turn;
+	uint8_t *memory = NULL;
 
 	atomic_fetch_add(&op->progress, 1);
 	if (get->memory && get->bytes == length)
 		return get->memory;
+	if (length <= fetch->object_max)
+		memory = malloc(KV_MAX(length, 1u));
 	kv_lock(get->remote->cache);
-	landing_free_locked(get);
-	kv_unlock(get->remote->cache);
+	memory_free_locked(get);
 	get->bytes = length;
-	if (length > get->remote->fetch->object_max)
-		return NULL;
-	memory = malloc(KV_MAX(length, 1u));
-	if (memory && landing_take(get->remote, get->user, length, false))
+	/* Charge the length instead of the guess. */
+	turn->out -= get->share;
+	fetch->users.out -= get->share;
+	if (memory &&
+	    (length <= get->share ||
+	     kv_turn_may(&fetch->users, turn, fetch->landing_max, length))) {
+		get->share = KV_MAX(get->share, length);
 		get->memory = kv_steal(memory);
+		get->remote->stats.lent_bytes += length;
+	}
+	turn->out += get->share;
+	fetch->users.out += get->share;
+	kv_unlock(get->remote->cache);
 	free(memory);
 	return get->memory;
 }
@@ -564,6 +543,8 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 			    : GUESS;
 	const uint64_t share = KV_MIN(KV_MAX(bytes, max / GETTING_MAX), max);
 	struct get *get = look->gets[look->next];
+	struct kv_turn *turn = &look->user->turn;
+	bool may;
 
 	if (!kv_remote_is_open(remote, get->uid) ||
 	    kv_now_ns() - get->since_ns > QUEUE_NS) {
@@ -571,16 +552,20 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 		look_go_on(remote, look);
 		return true;
 	}
-	if (!is_fair(max, fetch->users.out, look->user->turn.out, share) ||
-	    !landing_take(remote, look->user, bytes, true) ||
-	    (rate > 0 && !kv_bucket_fill(&fetch->bucket, rate, rate)))
+	if (rate > 0 && !kv_bucket_fill(&fetch->bucket, rate, rate))
+		return false;
+	kv_lock(remote->cache);
+	may = kv_turn_may(&fetch->users, turn, max, share);
+	if (may)
+		kv_turn_begin(&fetch->users, turn, share);
+	kv_unlock(remote->cache);
+	if (!may)
 		return false;
 	fetch->bucket.credit -= (double)bytes;
 	get->guess = bytes;
 	get->share = share;
 	get->user = look->user;
-	kv_turn_charge(&get->user->turn, bytes);
-	kv_turn_begin(&fetch->users, &get->user->turn, share);
+	kv_turn_charge(turn, bytes);
 	look->out++;
 	get->getting = get->lent = true;
 	get->job = (struct kv_remote_job){
