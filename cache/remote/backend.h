@@ -55,11 +55,12 @@ struct kv_remote_op {
 	uint64_t retry_after_ns; /* out: as the server asked; 0: it did not */
 	char why[KV_REMOTE_FAILURE_MAX]; /* out, of a failure: the cause; "": none */
 	/* Used by the backend until the operation is reaped. */
-	bool cancelled, under_way;
-	void *of;
+	bool cancelled;
 	TAILQ_ENTRY(kv_remote_op) link;
 };
 TAILQ_HEAD(kv_remote_ops, kv_remote_op);
+
+#define KV_OPS_THREADS 8u
 
 /* The operations of a backend: queued, taken by its threads, ended, reaped. */
 struct kv_ops {
@@ -68,7 +69,8 @@ struct kv_ops {
 	struct kv_remote_ops queued, ended; /* lock, as are these */
 	bool cancels;			    /* operations were cancelled */
 	bool stop;
-	unsigned running; /* threads */
+	pthread_t threads[KV_OPS_THREADS];
+	unsigned n_threads, running;
 	int event; /* fixed; eventfd, readable while operations have ended */
 	void (*wake)(
 		struct kv_ops *ops); /* fixed; wakes a thread; may be NULL */
@@ -77,12 +79,12 @@ struct kv_ops {
 /* Errors of eventfd(2); @ops must be finished all the same. */
 int kv_ops_init(struct kv_ops *ops, void (*wake)(struct kv_ops *ops));
 void kv_ops_fini(struct kv_ops *ops);
-/* Start one more thread. */
-int kv_ops_start(struct kv_ops *ops, pthread_t *ret_thread, const char *name,
-		 void *(*run)(void *), void *arg);
+/* Start one more of at most KV_OPS_THREADS threads. */
+int kv_ops_start(struct kv_ops *ops, const char *name, void *(*run)(void *),
+		 void *arg);
 /* The thread ends. */
 void kv_ops_ended(struct kv_ops *ops);
-/* Let the threads end; -EBUSY: one of them does not within a second. */
+/* Let the threads end, and join them; -EBUSY: one of them does not within a second. */
 int kv_ops_stop(struct kv_ops *ops);
 
 /* Take the first queued operation; @wait: until there is one.  NULL: none, or stop. */

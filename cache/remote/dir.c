@@ -28,7 +28,6 @@
 #include "cache/remote/backend.h"
 #include "common/bytes.h"
 
-#define THREADS 8u
 #define PART ".part"
 #define PART_SECONDS 86400 /* after that the writer is dead */
 #define CHUNK (1u << 20)   /* bytes read between two looks at op->cancelled */
@@ -42,11 +41,9 @@
 
 /* A thread and its own descriptor of the directory. */
 struct worker {
-	struct dir *dir; /* fixed; NULL: no thread */
-	pthread_t thread;
-	bool started;
-	int root;	/* -1: not open */
-	struct stat st; /* of root */
+	struct dir *dir; /* fixed */
+	int root;	 /* -1: not open */
+	struct stat st;	 /* of root */
 };
 
 struct dir {
@@ -57,7 +54,7 @@ struct dir {
 	dev_t device;
 	ino_t inode;
 	bool swept; /* old files in .part were removed */
-	struct worker workers[THREADS];
+	struct worker workers[KV_OPS_THREADS];
 };
 
 /* ---- files and folders ---- */
@@ -506,9 +503,6 @@ static int dir_close(struct kv_ops *ops)
 
 	if (r < 0)
 		return r;
-	for (unsigned i = 0; i < THREADS; i++)
-		if (dir->workers[i].dir)
-			pthread_join(dir->workers[i].thread, NULL);
 	kv_ops_fini(&dir->ops);
 	free(dir->path);
 	free(dir);
@@ -532,14 +526,12 @@ static int dir_make(const char *scheme, const char *path,
 	r = kv_ops_init(&dir->ops, NULL);
 	if (r == 0 && !dir->path)
 		r = -ENOMEM;
-	for (unsigned i = 0; i < THREADS && r == 0; i++) {
+	for (unsigned i = 0; i < KV_OPS_THREADS && r == 0; i++) {
 		struct worker *w = &dir->workers[i];
 
 		w->dir = dir;
 		w->root = -1;
-		r = kv_ops_start(&dir->ops, &w->thread, "kvfs-dir", worker, w);
-		if (r < 0)
-			w->dir = NULL;
+		r = kv_ops_start(&dir->ops, "kvfs-dir", worker, w);
 	}
 	if (r < 0) {
 		dir_close(&dir->ops);

@@ -58,7 +58,6 @@ struct http {
 	struct kv_ops ops;		       /* first */
 	const struct kv_http_dialect *dialect; /* fixed, as are these */
 	CURLM *multi;
-	pthread_t thread;
 
 	struct kv_site *site; /* the thread's, as are these */
 	TAILQ_HEAD(, transfer) transfers;
@@ -642,8 +641,6 @@ static int http_close(struct kv_ops *ops)
 
 	if (r < 0)
 		return r;
-	if (http->thread)
-		pthread_join(http->thread, NULL);
 	curl_multi_cleanup(http->multi);
 	kv_ops_fini(&http->ops);
 	kv_site_free(http->site);
@@ -675,8 +672,7 @@ static int http_make(const char *scheme, const char *rest,
 	if (r == 0) {
 		curl_multi_setopt(http->multi, CURLMOPT_MAXCONNECTS,
 				  (long)TRANSFERS);
-		r = kv_ops_start(&http->ops, &http->thread, "kvfs-http",
-				 http_run, http);
+		r = kv_ops_start(&http->ops, "kvfs-http", http_run, http);
 	}
 	if (r < 0) {
 		http_close(&http->ops);

@@ -5,7 +5,7 @@
  * OWNS      operations from submit to reap; the eventfd.
  *
  * INVARIANTS
- *   (1) An operation is queued, taken (under_way), or ended.
+ *   (1) An operation is queued, taken, or ended.
  *   (2) The eventfd is readable while operations have ended.
  *
  * LOCKING   ops->lock is a leaf.
@@ -37,14 +37,15 @@ void kv_ops_fini(struct kv_ops *ops)
 	pthread_cond_destroy(&ops->changed);
 }
 
-int kv_ops_start(struct kv_ops *ops, pthread_t *ret_thread, const char *name,
-		 void *(*run)(void *), void *arg)
+int kv_ops_start(struct kv_ops *ops, const char *name, void *(*run)(void *),
+		 void *arg)
 {
 	int r;
 
 	pthread_mutex_lock(&ops->lock);
-	r = kv_thread_start(ret_thread, name, run, arg);
+	r = kv_thread_start(&ops->threads[ops->n_threads], name, run, arg);
 	ops->running += r == 0;
+	ops->n_threads += r == 0;
 	pthread_mutex_unlock(&ops->lock);
 	return r;
 }
@@ -71,6 +72,8 @@ int kv_ops_stop(struct kv_ops *ops)
 		r = kv_cond_wait_until(&ops->changed, &ops->lock, until);
 	r = ops->running ? -EBUSY : 0;
 	pthread_mutex_unlock(&ops->lock);
+	while (r == 0 && ops->n_threads > 0)
+		pthread_join(ops->threads[--ops->n_threads], NULL);
 	return r;
 }
 
@@ -81,10 +84,8 @@ struct kv_remote_op *kv_ops_take(struct kv_ops *ops, bool wait)
 	pthread_mutex_lock(&ops->lock);
 	while (!ops->stop && !(op = TAILQ_FIRST(&ops->queued)) && wait)
 		pthread_cond_wait(&ops->changed, &ops->lock);
-	if (op) {
+	if (op)
 		TAILQ_REMOVE(&ops->queued, op, link);
-		op->under_way = true;
-	}
 	pthread_mutex_unlock(&ops->lock);
 	return op;
 }
@@ -94,7 +95,6 @@ static void end_locked(struct kv_ops *ops, struct kv_remote_op *op, int status)
 	if (status == 0 || status == -ENOENT || status == -ECANCELED)
 		op->why[0] = '\0';
 	op->status = status;
-	op->under_way = false;
 	TAILQ_INSERT_TAIL(&ops->ended, op, link);
 	eventfd_write(ops->event, 1);
 }
@@ -129,11 +129,14 @@ void kv_ops_submit(struct kv_ops *ops, struct kv_remote_op *const *submitted,
 {
 	pthread_mutex_lock(&ops->lock);
 	for (size_t i = 0; i < n; i++) {
-		submitted[i]->cancelled = submitted[i]->under_way = false;
-		submitted[i]->data = NULL;
-		submitted[i]->retry_after_ns = 0;
-		submitted[i]->why[0] = '\0';
-		TAILQ_INSERT_TAIL(&ops->queued, submitted[i], link);
+		struct kv_remote_op *op = submitted[i];
+
+		op->cancelled = false;
+		op->data = NULL;
+		op->length = op->retry_after_ns = 0;
+		atomic_store(&op->progress, 0);
+		op->why[0] = '\0';
+		TAILQ_INSERT_TAIL(&ops->queued, op, link);
 	}
 	pthread_cond_broadcast(&ops->changed);
 	pthread_mutex_unlock(&ops->lock);

@@ -158,13 +158,7 @@ static void send(struct kv_remote *remote, struct kv_remote_job *job)
 {
 	struct kv_remote_op *op = &job->op;
 
-	op->data = NULL;
-	op->length = 0;
 	job->seen = 0;
-	atomic_store(&op->progress, 0);
-	op->retry_after_ns = 0;
-	op->why[0] = '\0';
-	op->cancelled = false;
 	job->sent_ns = kv_now_ns();
 	TAILQ_INSERT_TAIL(&remote->jobs, job, link);
 	kv_lock(remote->cache);
