@@ -18,6 +18,7 @@
 #define CREDENTIALS_MAX 65536
 #define AGAIN_NS UINT64_C(1000000000)
 #define WORD "abcdefghijklmnopqrstuvwxyz0123456789-"
+#define PLAIN WORD "ABCDEFGHIJKLMNOPQRSTUVWXYZ._~"
 
 static void wipe(char *secret)
 {
@@ -49,18 +50,12 @@ static void site_freep(struct kv_site **site)
 
 /* ---- characters ---- */
 
-static bool is_plain(char c)
-{
-	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-	       (c >= '0' && c <= '9') || (c && strchr("-._~", c));
-}
-
 int kv_site_encode(char *url, size_t room, const char *text)
 {
 	size_t n = strlen(url);
 
 	for (; *text; text++) {
-		const bool plain = is_plain(*text) || *text == '/';
+		const bool plain = strchr(PLAIN "/", *text);
 
 		if (n + (plain ? 1 : 3) >= room)
 			return -ENAMETOOLONG;
@@ -317,9 +312,8 @@ static int check_server(const char *server, char **ret_why)
 	if (*server == '[') {
 		port += 1 + strspn(port + 1, "0123456789abcdefABCDEF:.");
 		port = port > server + 1 && *port == ']' ? port + 1 : server;
-	} else if (*server && !strchr("-._~", *server)) {
-		while (is_plain(*port))
-			port++;
+	} else if (!strchr("-._~", *server)) {
+		port += strspn(port, PLAIN);
 	}
 	if (port == server || (*port && *port != ':'))
 		return kv_why(ret_why, -EINVAL, "\"%s\" is no server", server);
@@ -336,22 +330,16 @@ static int check_path(char *path, char **ret_why)
 
 	while (n > 0 && path[n - 1] == '/')
 		path[--n] = '\0';
-	for (const char *at = path; *at;) {
-		const char *end = strchrnul(at, '/');
-
-		if (end == at || *at == '.')
-			return kv_why(ret_why, -EINVAL,
-				      "the path \"%s\" has a part that is "
-				      "empty or begins with a dot",
-				      path);
-		for (; at < end; at++)
-			if (!is_plain(*at))
-				return kv_why(ret_why, -EINVAL,
-					      "'%c' does not belong into a "
-					      "path",
-					      *at);
-		at += *at == '/';
-	}
+	if (*path == '/' || *path == '.' || strstr(path, "//") ||
+	    strstr(path, "/."))
+		return kv_why(ret_why, -EINVAL,
+			      "the path \"%s\" has a part that is empty or "
+			      "begins with a dot",
+			      path);
+	n = strspn(path, PLAIN "/");
+	if (path[n])
+		return kv_why(ret_why, -EINVAL,
+			      "'%c' does not belong into a path", path[n]);
 	return 0;
 }
 
@@ -367,30 +355,10 @@ static bool is_local(const char *server)
 	return n > 0 && (!server[n] || server[n] == ':');
 }
 
-/* Set base and root: SCHEME://SERVER/[BUCKET/][PATH/]. */
-static int set_base(struct kv_site *site, const char *server,
-		    const char *bucket, const char *path, char **ret_why)
+/* Parse //SERVER; *@ret_server (caller frees) is SCHEME://SERVER. */
+static int parse_web(struct kv_site *site, const char *scheme, const char *url,
+		     char **ret_server, char **ret_why)
 {
-	const char *slash = *bucket ? "/" : "";
-	int n;
-
-	n = asprintf(&site->base, "%s/%s%s%s%s", server, bucket, slash, path,
-		     *path ? "/" : "");
-	if (n < 0) {
-		site->base = NULL;
-		return -ENOMEM;
-	}
-	if (n > KV_SITE_BASE_MAX)
-		return kv_why(ret_why, -EINVAL, "it is too long");
-	site->root = strlen(server) + 1 + strlen(bucket) + strlen(slash);
-	return 0;
-}
-
-/* Parse //SERVER[/PREFIX]. */
-static int parse_web(struct kv_site *site, const char *scheme, char *url,
-		     char *path, char **ret_why)
-{
-	_cleanup_(kv_freep) char *server = NULL;
 	int r = check_server(url + 2, ret_why);
 
 	if (r < 0)
@@ -400,40 +368,14 @@ static int parse_web(struct kv_site *site, const char *scheme, char *url,
 		return kv_why(ret_why, -EINVAL,
 			      "a password would cross the net for all to "
 			      "read: https, or no credentials=");
-	if (asprintf(&server, "%s:%s", scheme, url) < 0)
-		return -ENOMEM;
-	return set_base(site, server, "", path, ret_why);
+	return asprintf(ret_server, "%s:%s", scheme, url) < 0 ? -ENOMEM : 0;
 }
 
-/* Parse SOCKET[:/PREFIX]. */
-static int parse_unix(struct kv_site *site, char *url, char **ret_why)
-{
-	char *path = strchrnul(url, ':');
-	int r;
-
-	if (*path)
-		*path++ = '\0';
-	if (*url != '/' ||
-	    strlen(url) >= sizeof(((struct sockaddr_un *)0)->sun_path))
-		return kv_why(ret_why, -EINVAL,
-			      "\"%s\" is not the absolute path of a socket",
-			      url);
-	if (*path && *path++ != '/')
-		return kv_why(ret_why, -EINVAL,
-			      "the socket is followed by :/PREFIX");
-	site->socket = strdup(url);
-	r = site->socket ? check_path(path, ret_why) : -ENOMEM;
-	return r < 0 ? r
-		     : set_base(site, "http://localhost", "", path, ret_why);
-}
-
-/* Parse //BUCKET[/PREFIX]. */
-static int parse_s3(struct kv_site *site, const char *bucket, char *path,
-		    char **ret_why)
+/* Check the endpoint, the bucket and the region. */
+static int parse_s3(struct kv_site *site, const char *bucket, char **ret_why)
 {
 	const size_t n = strspn(bucket, WORD ".");
 	char *endpoint = site->endpoint, *server;
-	int r;
 
 	if (!*bucket)
 		return kv_why(ret_why, -EINVAL, "the bucket is missing");
@@ -455,9 +397,6 @@ static int parse_s3(struct kv_site *site, const char *bucket, char *path,
 	if (strchr(server, '/'))
 		return kv_why(ret_why, -EINVAL,
 			      "endpoint= has a path behind its server");
-	r = check_server(server, ret_why);
-	if (r < 0)
-		return r;
 	if (!site->region)
 		site->region = strdup("us-east-1");
 	if (!site->region)
@@ -465,15 +404,17 @@ static int parse_s3(struct kv_site *site, const char *bucket, char *path,
 	if (site->region[strspn(site->region, WORD)])
 		return kv_why(ret_why, -EINVAL, "\"%s\" is no region",
 			      site->region);
-	return set_base(site, endpoint, bucket, path, ret_why);
+	return check_server(server, ret_why);
 }
 
 static int parse(struct kv_site *site, const char *scheme, char *url,
 		 char **ret_why)
 {
 	const bool local = strcmp(scheme, "http+unix") == 0;
+	_cleanup_(kv_freep) char *server = NULL;
+	const char *bucket = "";
 	char *path;
-	int r;
+	int n, r;
 
 	site->s3 = strcmp(scheme, "s3") == 0;
 	if (!local && strncmp(url, "//", 2) != 0)
@@ -482,20 +423,43 @@ static int parse(struct kv_site *site, const char *scheme, char *url,
 	r = parse_query(site, url, ret_why);
 	if (r < 0)
 		return r;
-	if (local) {
-		r = parse_unix(site, url, ret_why);
+	path = strchrnul(local ? url : url + 2, local ? ':' : '/');
+	if (*path)
+		*path++ = '\0';
+	if (local &&
+	    (*url != '/' ||
+	     strlen(url) >= sizeof(((struct sockaddr_un *)0)->sun_path)))
+		return kv_why(ret_why, -EINVAL,
+			      "\"%s\" is not the absolute path of a socket",
+			      url);
+	if (local && *path && *path++ != '/')
+		return kv_why(ret_why, -EINVAL,
+			      "the socket is followed by :/PREFIX");
+	r = check_path(path, ret_why);
+	if (r < 0)
+		return r;
+	if (site->s3) {
+		bucket = url + 2;
+		r = parse_s3(site, bucket, ret_why);
+	} else if (local) {
+		site->socket = strdup(url);
+		server = strdup("http://localhost");
 	} else {
-		path = strchrnul(url + 2, '/');
-		if (*path)
-			*path++ = '\0';
-		r = check_path(path, ret_why);
-		if (r == 0)
-			r = site->s3 ? parse_s3(site, url + 2, path, ret_why)
-				     : parse_web(site, scheme, url, path,
-						 ret_why);
+		r = parse_web(site, scheme, url, &server, ret_why);
 	}
 	if (r < 0)
 		return r;
+	/* SCHEME://SERVER/[BUCKET/][PATH/] */
+	n = asprintf(&site->base, "%s/%s%s%s%s",
+		     server ? server : site->endpoint, bucket,
+		     *bucket ? "/" : "", path, *path ? "/" : "");
+	if (n < 0)
+		site->base = NULL;
+	if (n < 0 || (local && (!site->socket || !server)))
+		return -ENOMEM;
+	if (n > KV_SITE_BASE_MAX)
+		return kv_why(ret_why, -EINVAL, "it is too long");
+	site->root = (size_t)n - strlen(path) - (*path != '\0');
 	if (site->ca && access(site->ca, R_OK) < 0)
 		return kv_why(ret_why, -errno, "ca=%s: %s", site->ca,
 			      strerror(errno));
