@@ -4,17 +4,17 @@
  * engine's pool, threads that call memcpy, and the disk's speed by fio.
  *
  * OWNS      the mappings; the threads, and their job: every thread takes pieces
- *           one by one (@next), and the job is over when @busy is 0; the fio
- *           process and its output file.
+ *           one by one (@next), and the job is over when all threads are at
+ *           the barrier @end; the fio process and its output file.
  *
  * INVARIANTS
  *   (1) A mapping is not inherited by fork: else each start of a child would
  *       leave the pool's pages write-protected and slow down the next copy.
- *   (2) @pieces and @n change only while @busy is 0.
+ *   (2) @pieces and @n change only while the helpers wait at @begin.
  *   (3) fio has 2 MiB pages and registered buffers as the daemon has.  Without
  *       them fio is half as fast (measured), and no reference.
  *
- * LOCKING   crew->lock guards job, busy and quit; @next is atomic.
+ * LOCKING   the two barriers order the threads' accesses; @next is atomic.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -68,46 +68,33 @@ void kv_bench_memory_unmap(struct kv_bench_memory *memory)
 }
 
 struct kv_bench_crew {
-	pthread_mutex_t lock;
-	pthread_cond_t begun, over;
-	uint64_t job;			     /* lock */
-	unsigned busy;			     /* lock */
-	bool quit;			     /* lock */
-	const struct kv_bench_piece *pieces; /* fixed during a job */
-	size_t n;			     /* fixed during a job */
+	pthread_barrier_t begin, end;	     /* of a job */
+	const struct kv_bench_piece *pieces; /* NULL: the helpers end */
+	size_t n;
 	atomic_size_t next;
 	unsigned helpers; /* fixed after new */
 	pthread_t threads[];
 };
 
-static void take_pieces(struct kv_bench_crew *crew)
+/* Do a job, as one of all threads.  Return false if there is none any more. */
+static bool take_pieces(struct kv_bench_crew *crew)
 {
 	size_t i;
 
+	pthread_barrier_wait(&crew->begin);
+	if (!crew->pieces)
+		return false;
 	while ((i = atomic_fetch_add(&crew->next, 1)) < crew->n)
 		memcpy(crew->pieces[i].dst, crew->pieces[i].src,
 		       crew->pieces[i].bytes);
+	pthread_barrier_wait(&crew->end);
+	return true;
 }
 
 static void *run_helper(void *arg)
 {
-	struct kv_bench_crew *crew = arg;
-	uint64_t seen = 0;
-
-	pthread_mutex_lock(&crew->lock);
-	for (;;) {
-		while (crew->job == seen && !crew->quit)
-			pthread_cond_wait(&crew->begun, &crew->lock);
-		if (crew->quit)
-			break;
-		seen = crew->job;
-		pthread_mutex_unlock(&crew->lock);
-		take_pieces(crew);
-		pthread_mutex_lock(&crew->lock);
-		if (--crew->busy == 0)
-			pthread_cond_signal(&crew->over);
-	}
-	pthread_mutex_unlock(&crew->lock);
+	while (take_pieces(arg))
+		;
 	return NULL;
 }
 
@@ -119,16 +106,15 @@ int kv_bench_crew_new(unsigned threads, struct kv_bench_crew **ret_crew)
 	crew = calloc(1, sizeof(*crew) + threads * sizeof(pthread_t));
 	if (!crew)
 		return -ENOMEM;
-	pthread_mutex_init(&crew->lock, NULL);
-	pthread_cond_init(&crew->begun, NULL);
-	pthread_cond_init(&crew->over, NULL);
+	pthread_barrier_init(&crew->begin, NULL, threads);
+	pthread_barrier_init(&crew->end, NULL, threads);
 	while (crew->helpers + 1 < threads) {
 		r = pthread_create(&crew->threads[crew->helpers], NULL,
 				   run_helper, crew);
-		if (r) {
-			kv_bench_crew_free(crew);
+		/* The helpers wait for the missing one until the process
+		 * ends. */
+		if (r)
 			return -r;
-		}
 		crew->helpers++;
 	}
 	*ret_crew = crew;
@@ -137,19 +123,14 @@ int kv_bench_crew_new(unsigned threads, struct kv_bench_crew **ret_crew)
 
 void kv_bench_crew_free(struct kv_bench_crew *crew)
 {
-	unsigned i;
-
 	if (!crew)
 		return;
-	pthread_mutex_lock(&crew->lock);
-	crew->quit = true;
-	pthread_cond_broadcast(&crew->begun);
-	pthread_mutex_unlock(&crew->lock);
-	for (i = 0; i < crew->helpers; i++)
+	crew->pieces = NULL;
+	take_pieces(crew);
+	for (unsigned i = 0; i < crew->helpers; i++)
 		pthread_join(crew->threads[i], NULL);
-	pthread_cond_destroy(&crew->begun);
-	pthread_cond_destroy(&crew->over);
-	pthread_mutex_destroy(&crew->lock);
+	pthread_barrier_destroy(&crew->begin);
+	pthread_barrier_destroy(&crew->end);
 	free(crew);
 }
 
@@ -163,21 +144,10 @@ uint64_t kv_bench_crew_copy(struct kv_bench_crew *crew,
 			memcpy(pieces[i].dst, pieces[i].src, pieces[i].bytes);
 		return kv_now_ns() - begin;
 	}
-	pthread_mutex_lock(&crew->lock);
 	crew->pieces = pieces;
 	crew->n = n;
 	atomic_store(&crew->next, 0);
-	crew->busy = crew->helpers;
-	crew->job++;
-	pthread_cond_broadcast(&crew->begun);
-	pthread_mutex_unlock(&crew->lock);
-
 	take_pieces(crew);
-
-	pthread_mutex_lock(&crew->lock);
-	while (crew->busy)
-		pthread_cond_wait(&crew->over, &crew->lock);
-	pthread_mutex_unlock(&crew->lock);
 	return kv_now_ns() - begin;
 }
 

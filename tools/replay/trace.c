@@ -2,12 +2,13 @@
 /*
  * trace.c - read a trace from a file.
  *
- * OWNS      the trace; while reading, the table from id to number.
+ * OWNS      the trace; while reading, the tree from id to number.
  *
  * LOCKING   none: one thread.
  */
 #include <errno.h>
 #include <jansson.h>
+#include <search.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,12 +19,9 @@
 #include "common/array.h"
 #include "tools/replay/replay.h"
 
-/* Hash table from ids to numbers, with open addressing. */
-struct ids {
-	int64_t *id;
-	uint32_t *number; /* number + 1; 0: vacant */
-	size_t mask;
-	uint32_t n;
+struct known {
+	int64_t id;
+	uint32_t number;
 };
 
 struct reader {
@@ -32,7 +30,7 @@ struct reader {
 	gzFile file;
 	char *text;
 	size_t room;
-	struct ids ids;
+	void *ids; /* tree of struct known */
 	struct kv_trace *trace;
 	size_t room_blocks, room_requests;
 	char *why;
@@ -55,59 +53,28 @@ static int refuse(struct reader *reader, const char *format, ...)
 	return -EINVAL;
 }
 
-static size_t slot_of(const struct ids *ids, int64_t id)
+static int by_id(const void *a, const void *b)
 {
-	uint64_t x = (uint64_t)id * 0x9e3779b97f4a7c15u;
-	size_t i = (size_t)(x ^ x >> 29) & ids->mask;
+	const struct known *x = a, *y = b;
 
-	while (ids->number[i] && ids->id[i] != id)
-		i = (i + 1) & ids->mask;
-	return i;
+	return x->id < y->id ? -1 : x->id > y->id;
 }
 
-static int ids_grow(struct ids *ids)
+static int number_of(struct reader *reader, int64_t id, uint32_t *ret_number)
 {
-	struct ids old = *ids;
-	size_t n = old.number ? (old.mask + 1) * 2 : 1024;
+	struct known *known = malloc(sizeof(*known)), **at = NULL;
 
-	if (old.number && old.n * 2u <= old.mask)
-		return 0;
-	ids->id = calloc(n, sizeof(*ids->id));
-	ids->number = calloc(n, sizeof(*ids->number));
-	if (!ids->id || !ids->number) {
-		free(ids->id);
-		free(ids->number);
-		*ids = old;
+	if (known) {
+		*known = (struct known){id, reader->trace->unique};
+		at = tsearch(known, &reader->ids, by_id);
+	}
+	if (at && *at == known)
+		reader->trace->unique++;
+	else
+		free(known);
+	if (!at)
 		return -ENOMEM;
-	}
-	ids->mask = n - 1;
-	for (size_t i = 0; old.number && i <= old.mask; i++) {
-		size_t to;
-
-		if (!old.number[i])
-			continue;
-		to = slot_of(ids, old.id[i]);
-		ids->id[to] = old.id[i];
-		ids->number[to] = old.number[i];
-	}
-	free(old.id);
-	free(old.number);
-	return 0;
-}
-
-static int number_of(struct ids *ids, int64_t id, uint32_t *ret_number)
-{
-	size_t i;
-	int r = ids_grow(ids);
-
-	if (r < 0)
-		return r;
-	i = slot_of(ids, id);
-	if (!ids->number[i]) {
-		ids->id[i] = id;
-		ids->number[i] = ++ids->n;
-	}
-	*ret_number = ids->number[i] - 1;
+	*ret_number = (*at)->number;
 	return 0;
 }
 
@@ -146,7 +113,7 @@ static int take_ids(struct reader *reader, const json_t *ids, size_t full)
 		if (!json_is_integer(id))
 			return refuse(reader, "hash_ids[%zu] is not a number",
 				      i);
-		r = number_of(&reader->ids, json_integer_value(id),
+		r = number_of(reader, json_integer_value(id),
 			      &trace->blocks[at + i]);
 	}
 	if (r == 0)
@@ -249,12 +216,10 @@ int kv_trace_read(const char *path, uint32_t block_size,
 		r = reader.file ? read_lines(&reader, block_size)
 				: refuse(&reader, "%s", strerror(errno));
 	}
-	reader.trace->unique = reader.ids.n;
 	if (reader.file)
 		gzclose(reader.file);
 	free(reader.text);
-	free(reader.ids.id);
-	free(reader.ids.number);
+	tdestroy(reader.ids, free);
 	if (r < 0) {
 		kv_trace_free(reader.trace);
 		*ret_why = reader.why;
