@@ -42,7 +42,6 @@ struct parsing {
 	bool sloppy;		   /* -s: unknown options are ignored */
 	uint64_t given;		   /* bit i: row i of `known` was given */
 	struct typed_size dram, ssd;
-	char *control;
 };
 
 /* Where the value of an option is printed. */
@@ -342,7 +341,7 @@ static const struct word known[] = {
 	{"scrub", take_bytes, CACHE(scrub), "RATE", ALWAYS},
 	{"ssd_write", take_bytes, CACHE(ssd_write), "SIZE", ALWAYS},
 	{"arena", take_choice, CACHE(arena), "auto|sealed|rw", ALWAYS},
-	{"control", take_path, AT(control), "PATH", REMOUNT},
+	{"control", take_path, AT(options.control), "PATH", REMOUNT},
 	{"uid", take_number, RULES(uid), "N", ALWAYS, 10, UINT32_MAX - 1},
 	{"gid", take_number, RULES(gid), "N", ALWAYS, 10, UINT32_MAX - 1},
 	/* Without the sticky bit, users who may write to the root directory can
@@ -401,8 +400,7 @@ static void print_word(FILE *f, const struct word *word,
 	else if (word->take == take_policy)
 		fprintf(f, "=%s", *(const char *const *)at);
 	else if (word->take == take_path)
-		fprintf(f, "=%s",
-			at == &remote->secret ? remote->secret : o->control);
+		fprintf(f, "=%s", *(char *const *)at);
 	else if (word->take == take_number && word->base == 10)
 		fprintf(f, "=%u", *(const uint32_t *)at);
 	else if (word->take == take_number)
@@ -695,16 +693,21 @@ static int settle_sizes(struct parsing *p, char **ret_why)
 	return 0;
 }
 
-static char *absolute(const char *prefix, const char *path)
+/* Make *@path, which follows @skip other bytes, absolute.  NULL stays. */
+static int make_absolute(char **path, int skip, char **ret_why)
 {
-	_cleanup_(kv_freep) char *cwd =
-		path[0] == '/' ? strdup("") : getcwd(NULL, 0);
-	char *out;
+	_cleanup_(kv_freep) char *cwd = NULL;
+	char *whole;
 
+	if (!*path || (*path)[skip] == '/')
+		return 0;
+	cwd = getcwd(NULL, 0);
 	if (!cwd ||
-	    asprintf(&out, "%s%s%s%s", prefix, cwd, *cwd ? "/" : "", path) < 0)
-		return NULL;
-	return out;
+	    asprintf(&whole, "%.*s%s/%s", skip, *path, cwd, *path + skip) < 0)
+		return kv_why(ret_why, -ENOMEM, "out of memory");
+	free(*path);
+	*path = whole;
+	return 0;
 }
 
 /* Make the paths absolute, relative to the current directory. */
@@ -713,20 +716,27 @@ static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 	struct kv_options *o = &p->options;
 	struct kv_remote_config *remote = &o->cache.remote;
 	const bool none = !strcmp(argv[1], "none");
-	char *path;
+	int r;
 
 	if (!argv[0][0])
 		return kv_why(ret_why, -EINVAL, "STORE is empty");
 	if (!argv[1][0])
 		return kv_why(ret_why, -EINVAL, "MOUNTPOINT is empty");
-	o->cache.store = o->store = absolute("", argv[0]);
+	o->store = strdup(argv[0]);
 	if (!none)
 		o->mountpoint = strdup(argv[1]);
-	if (p->control)
-		o->control = absolute("", p->control);
-	if (!o->store || (!none && !o->mountpoint) ||
-	    (p->control && !o->control))
-		return kv_why(ret_why, -EINVAL, "out of memory");
+	if (!o->store || (!none && !o->mountpoint))
+		return kv_why(ret_why, -ENOMEM, "out of memory");
+	r = make_absolute(&o->store, 0, ret_why);
+	if (r == 0)
+		r = make_absolute(&o->control, 0, ret_why);
+	if (r == 0)
+		r = make_absolute(&remote->secret, 0, ret_why);
+	if (r == 0 && remote->url && strncmp(remote->url, "dir:", 4) == 0)
+		r = make_absolute(&remote->url, 4, ret_why);
+	if (r < 0)
+		return r;
+	o->cache.store = o->store;
 	/* A line of .kvfs/config, and of a message, shows one path. */
 	for (unsigned i = 0; i < 3; i++) {
 		const char *of = i == 0	  ? o->store
@@ -744,21 +754,7 @@ static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 	    strlen(o->control) >= sizeof(((struct sockaddr_un *)0)->sun_path))
 		return kv_why(ret_why, -EINVAL,
 			      "control=%s: longer than a socket's path may be",
-			      p->control);
-	if (remote->secret && remote->secret[0] != '/') {
-		path = absolute("", remote->secret);
-		if (!path)
-			return kv_why(ret_why, -ENOMEM, "out of memory");
-		free(remote->secret);
-		remote->secret = path;
-	}
-	if (remote->url && strncmp(remote->url, "dir:", 4) == 0) {
-		path = absolute("dir:", remote->url + 4);
-		if (!path)
-			return kv_why(ret_why, -ENOMEM, "out of memory");
-		free(remote->url);
-		remote->url = path;
-	}
+			      o->control);
 	return 0;
 }
 
@@ -875,7 +871,6 @@ int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
 	r = parse(&p, argc, argv, ret_why);
 	free(p.dram.text);
 	free(p.ssd.text);
-	free(p.control);
 	if (r < 0) {
 		kv_options_fini(&p.options);
 		return r;
