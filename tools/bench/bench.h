@@ -51,7 +51,7 @@ bool kv_bench_child_alive(pid_t *pid);
 /* Send SIGTERM, and SIGKILL after 30 s, and set *@pid to 0, if it is not. */
 void kv_bench_child_end(pid_t *pid);
 
-/* Return whether @program is in PATH. */
+/* Return whether @program is installed. */
 bool kv_bench_program_found(const char *program);
 
 /* Make a directory below @dir, or beside @build if @dir is NULL.  @ret_path:
@@ -63,9 +63,6 @@ void kv_bench_workdir_remove(const char *path);
 
 /* Remove one file or tree. */
 void kv_bench_remove(const char *path);
-
-/* Return the name of @path's filesystem, such as "ext4". */
-const char *kv_bench_filesystem(const char *path);
 
 struct kv_bench_daemon {
 	pid_t pid;

@@ -93,7 +93,7 @@ static bool measure_size(struct kv_bench *bench,
 	return bad;
 }
 
-static void print_machine(const struct kv_bench *bench)
+static void print_machine(void)
 {
 	char line[256], cpu[200] = "?";
 	FILE *f = fopen("/proc/cpuinfo", "re");
@@ -105,9 +105,8 @@ static void print_machine(const struct kv_bench *bench)
 	if (f)
 		fclose(f);
 	uname(&kernel);
-	printf("%s, %ld processors, Linux %s, %s\n", cpu,
-	       sysconf(_SC_NPROCESSORS_ONLN), kernel.release,
-	       kv_bench_filesystem(bench->dir));
+	printf("%s, %ld processors, Linux %s\n", cpu,
+	       sysconf(_SC_NPROCESSORS_ONLN), kernel.release);
 }
 
 static int usage(FILE *to)
@@ -157,7 +156,7 @@ static int measure(struct kv_bench *bench)
 	char path[PATH_MAX];
 	int r;
 
-	print_machine(bench);
+	print_machine();
 	snprintf(path, sizeof(path), "%s/bench.json", bench->build);
 	r = kv_bench_report_new(path, bench->only, &bench->report);
 	for (size_t i = 0; i < KV_ARRAY_LEN(sizes) && r == 0; i++)

@@ -18,7 +18,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <linux/magic.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +25,6 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -151,17 +149,9 @@ int kv_bench_supervise(struct kv_bench *bench,
 
 bool kv_bench_program_found(const char *program)
 {
-	const char *path = getenv("PATH"), *end;
-	char file[4096];
+	char *argv[] = {(char *)program, (char *)"--version", NULL};
 
-	for (; path && *path; path = *end ? end + 1 : end) {
-		end = strchrnul(path, ':');
-		snprintf(file, sizeof(file), "%.*s/%s", (int)(end - path), path,
-			 program);
-		if (access(file, X_OK) == 0)
-			return true;
-	}
-	return false;
+	return kv_bench_child_run(argv, "/dev/null") == 0;
 }
 
 int kv_bench_workdir_make(const char *dir, const char *build, char **ret_path)
@@ -225,28 +215,6 @@ void kv_bench_workdir_remove(const char *path)
 		    : stat(path, &above) == 0 && at.st_dev != above.st_dev)
 		unmount(mount);
 	kv_bench_remove(path);
-}
-
-const char *kv_bench_filesystem(const char *path)
-{
-	struct statfs fs;
-
-	if (statfs(path, &fs) < 0)
-		return "?";
-	switch ((unsigned long)fs.f_type) {
-	case EXT4_SUPER_MAGIC:
-		return "ext4";
-	case XFS_SUPER_MAGIC:
-		return "xfs";
-	case BTRFS_SUPER_MAGIC:
-		return "btrfs";
-	case TMPFS_MAGIC:
-		return "tmpfs";
-	case OVERLAYFS_SUPER_MAGIC:
-		return "overlayfs";
-	default:
-		return "file system";
-	}
 }
 
 int kv_bench_daemon_start(struct kv_bench *bench, const char *options,
