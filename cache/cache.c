@@ -270,8 +270,6 @@ static int start(struct kv_cache *cache, char **ret_why)
 	r = kv_reader_start(cache);
 	if (r == 0 && cache->ssd.on && !config->read_only)
 		r = kv_writer_start(cache);
-	if (r == 0 && cache->ssd.on && !config->read_only)
-		r = kv_shrink_wait(cache);
 	if (r == 0)
 		r = kv_periodic_start(&cache->housekeeper, "kvfs-keep", SECOND,
 				      keep_house, cache);

@@ -400,8 +400,7 @@ struct kv_segfile {
 	bool trailer;	/* the file's last page holds the slot size */
 	bool unswept;	/* free slots may hold old prologues: do not use them */
 	bool closed;	/* allocate no slot in this file */
-	/* Class for which the file is closed and emptied; NULL: none, or the
-	 * file is to be removed. */
+	/* Class for which the file is closed and emptied; NULL: none. */
 	struct kv_ssd_class *heir;
 	uint32_t wanted_by; /* id of the space whose block needed the file */
 	uint32_t taker;	    /* id of the space giving up blocks; 0: none */
@@ -466,9 +465,7 @@ struct kv_moves {
 	/* copied, to be recorded by the next commit */
 	struct kv_move_list copied;
 	struct kv_move_list recording; /* used by the committer only */
-	uint32_t n;    /* number of moves that are not finished */
-	uint64_t lost; /* unreadable blocks of files that were removed */
-	bool failed;   /* a file could not be removed */
+	uint32_t n; /* number of moves that are not finished */
 };
 
 /* Record of a removed block that a reader still has open. */

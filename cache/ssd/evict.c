@@ -409,15 +409,12 @@ int kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 /* ---- files that are emptied ---- */
 
 /* Return the age above which a block in @file is evicted rather than moved:
- * that of the coldest block of the file's heir. 0: evict any; UINT32_MAX: none,
- * as the file is to be removed. */
+ * that of the coldest block of the file's heir. 0: evict any. */
 static uint32_t spared_age(const struct kv_segfile *file)
 {
 	const struct kv_evict_list *list;
 	uint32_t age = 0;
 
-	if (!file->heir)
-		return UINT32_MAX;
 	if (!file->spares)
 		return 0;
 	TAILQ_FOREACH(list, &file->heir->lists, link)

@@ -12,8 +12,8 @@
  *
  * At a mount with a smaller cap, the mount is refused before any change on disk
  * if pinned blocks do not fit.  Else the least valuable blocks are evicted until
- * the others fit, and files with the fewest blocks, which have no heir, are
- * emptied and removed before the mount ends.
+ * the others fit, and files with the fewest blocks are emptied into free slots
+ * of other files and removed.
  *
  * OWNS       moves->files and the thread that empties them, one after the
  *            other; a new slot until a block has it.
@@ -35,10 +35,12 @@
  *   (3) A block that was removed, has lost its slot or is being read into memory
  *       when its move is committed is not moved: the new slot is freed.
  *   (4) A file is on moves->files while it is ->emptying.  Afterwards it is
- *       empty and waits for its heir, or has no heir, or is removed.
+ *       empty and waits for its heir, or has no heir.
  *   (5) moves->n counts the moves that are not over; each has a reference
  *       to its block.
- *   (6) Evictions by kv_shrink may leave prologues in free slots.  The caller
+ *   (6) kv_shrink deletes a record before its slot is overwritten, and syncs a
+ *       copy before a record names it: a kill loses no block that is to stay.
+ *   (7) Evictions by kv_shrink may leave prologues in free slots.  The caller
  *       has marked the store as in use, so these slots are swept before use.
  *
  * LOCKING    cache->lock; none during I/O, except in kv_shrink, before any
@@ -52,6 +54,7 @@
 #include "common/bytes.h"
 #include "index/segfile.h"
 
+#define PIECE (1u << 20) /* bytes that kv_shrink copies at once */
 #define AT_ONCE 32u
 #define PATIENCE_NS 5000000000u /* without progress */
 #define AGAIN_NS 2000000000u	/* pause before a file is emptied again */
@@ -181,8 +184,7 @@ static int request(struct kv_move *move, enum kv_io_op op, uint64_t slot_id)
 	return kv_ring_wait(cache->ring, &move->io);
 }
 
-/* Read the block, check it against the index, and write it to the new slot.
- * -EBADMSG: it cannot be read. */
+/* Read the block, check it against the index, and write it to the new slot. */
 static int copy(struct kv_move *move)
 {
 	struct kv_cache *cache = move->cache;
@@ -204,12 +206,10 @@ static int copy(struct kv_move *move)
 		r = -EBADMSG;
 	if (r == 0) {
 		digest = kv_digest_of(move->data + KV_PAGE, record->length);
-		if (memcmp(digest.b, record->digest, sizeof(digest.b)) != 0)
-			r = -EBADMSG;
+		r = memcmp(digest.b, record->digest, sizeof(digest.b)) == 0
+			    ? request(move, KV_IO_WRITE, move->to)
+			    : -EBADMSG;
 	}
-	if (r < 0)
-		return r == -ETIMEDOUT ? r : -EBADMSG;
-	r = request(move, KV_IO_WRITE, move->to);
 	KV_POINT("move.written");
 	return r;
 }
@@ -217,8 +217,7 @@ static int copy(struct kv_move *move)
 /* ---- one file ---- */
 
 /* Copy and sync some blocks of @file, and wait until their records are
- * committed.  Blocks of a file without an heir that cannot be read are lost.
- * Return false if blocks find no room or cannot be read. */
+ * committed.  Return false if they find no room or cannot be read. */
 static bool move_some(struct kv_cache *cache, const struct kv_segfile *file,
 		      const uint32_t *numbers, size_t n)
 {
@@ -244,13 +243,7 @@ static bool move_some(struct kv_cache *cache, const struct kv_segfile *file,
 			TAILQ_INSERT_TAIL(&batch, move, link);
 		} else if (r != -ETIMEDOUT) {
 			/* Removing a block while it is copied is no failure. */
-			const bool lost = r == -EBADMSG && !file->heir;
-
-			r = is_movable(move) && !lost ? r : 0;
-			if (lost && is_movable(move)) {
-				moves->lost++;
-				kv_block_remove_locked(cache, block);
-			}
+			r = is_movable(move) ? r : 0;
 			cancel(move);
 		}
 		copied++;
@@ -297,30 +290,12 @@ static bool empty(struct kv_cache *cache, struct kv_segfile *file)
 		kv_commit_kick_locked(cache, true);
 		if (n > 0)
 			can = move_some(cache, file, numbers, n);
-		if (file->used < used || cache->ssd.n_unswept)
+		if (file->used < used)
 			until = kv_now_ns() + PATIENCE_NS;
-		if (file->used >= used && can)
+		else if (can)
 			kv_cond_wait(cache, &cache->ssd.done, WAIT_NS);
 	}
 	return !file->used;
-}
-
-/* Remove an empty file.  Return false if that failed. */
-static bool remove_file(struct kv_cache *cache, const struct kv_segfile *file)
-{
-	char name[KV_SEGFILE_NAME];
-	int r;
-
-	while (file->sweeping)
-		kv_cond_wait(cache, &cache->ssd.done, WAIT_NS);
-	kv_unlock(cache);
-	r = kv_segfile_record(cache, file->id, 0);
-	kv_segfile_name(file->id, name);
-	if (r == 0 && unlinkat(cache->ssd.dir, name, 0) < 0)
-		r = -errno;
-	KV_POINT("shrink.unlinked");
-	kv_lock(cache);
-	return r == 0;
 }
 
 void kv_mover_tick(void *arg)
@@ -331,21 +306,17 @@ void kv_mover_tick(void *arg)
 
 	kv_lock(cache);
 	while ((file = TAILQ_FIRST(&moves->files)) && !stopping(cache)) {
-		const bool done = empty(cache, file) &&
-				  (file->heir || remove_file(cache, file));
+		const bool done = empty(cache, file);
 
 		TAILQ_REMOVE(&moves->files, file, queue);
 		file->emptying = false;
-		if (!done && file->heir)
+		if (!done) {
 			file->heir->file_wait =
 				(uint32_t)(cache->ssd.segment_bytes /
 					   file->heir->slot_bytes);
-		file->until = kv_now_ns() + (done ? KEPT_NS : AGAIN_NS);
-		moves->failed |= !done && !file->heir;
-		if (!done)
 			kv_extents_open_file(file);
-		else if (!file->heir)
-			kv_segfile_forget(cache, file);
+		}
+		file->until = kv_now_ns() + (done ? KEPT_NS : AGAIN_NS);
 		pthread_cond_broadcast(&cache->ssd.done);
 		kv_writer_rouse_locked(cache);
 	}
@@ -396,6 +367,19 @@ void kv_moves_take_locked(struct kv_cache *cache)
 	TAILQ_CONCAT(&moves->recording, &moves->copied, link);
 }
 
+/* Put the record of a slot, and the token ids if there is room for them. */
+static int put_record(struct kv_txn *txn, uint64_t slot_id,
+		      const struct kv_slot_record *record,
+		      const struct kv_token_ids *ids)
+{
+	int r = kv_txn_put_slot(txn, slot_id, record);
+
+	if (r < 0 || !ids ||
+	    !kv_txn_has_room_for_ids(txn, ids->n, ids->extras_len, KV_PUT_FAR))
+		return r;
+	return kv_txn_put_token_ids(txn, slot_id, record->generation, ids);
+}
+
 int kv_moves_record(struct kv_cache *cache, struct kv_txn *txn)
 {
 	struct kv_moves *moves = &cache->ssd.moves;
@@ -414,12 +398,7 @@ int kv_moves_record(struct kv_cache *cache, struct kv_txn *txn)
 		if (move->token_ids)
 			(void)kv_index_get(cache->index, move->from, &record,
 					   &ids);
-		r = kv_txn_put_slot(txn, move->to, &move->record);
-		if (r == 0 && ids &&
-		    kv_txn_has_room_for_ids(txn, ids->n, ids->extras_len,
-					    KV_PUT_FAR))
-			r = kv_txn_put_token_ids(txn, move->to,
-						 move->record.generation, ids);
+		r = put_record(txn, move->to, &move->record, ids);
 		if (r == 0)
 			r = kv_record_delete(txn, move->from);
 	}
@@ -482,8 +461,7 @@ static bool fits(const struct kv_cache *cache, uint64_t cap,
 	const uint64_t over =
 		cache->ssd.sidecars - KV_MIN(cache->ssd.sidecars, map / 4);
 
-	/* A block that is moved has two slots for a while. */
-	return need->records + AT_ONCE <= kv_index_records_max(cap) &&
+	return need->records <= kv_index_records_max(cap) &&
 	       2 * map + over + need->files * cache->ssd.segment_bytes <= cap;
 }
 
@@ -599,12 +577,13 @@ static int by_used(const void *a, const void *b)
 	return (*x)->used < (*y)->used ? -1 : (*x)->used > (*y)->used;
 }
 
-/* Close the files that must go, for the mover to empty: those with the fewest
- * blocks first, if other files of their slot size have room for these blocks. */
-static int choose_files(struct kv_cache *cache)
+/* Close the files that must go: those with the fewest blocks first, if other
+ * files of their slot size have room for these blocks. */
+static int choose_files(struct kv_cache *cache, struct kv_segfile ***ret_files,
+			uint32_t *ret_n)
 {
 	struct kv_ssd *ssd = &cache->ssd;
-	_cleanup_(kv_freep) struct kv_segfile **files =
+	struct kv_segfile **files =
 		calloc(ssd->live_files + 1u, sizeof(struct kv_segfile *));
 	const uint64_t over = kv_sidecars_over(cache);
 	uint32_t all = 0, n = 0;
@@ -628,22 +607,146 @@ static int choose_files(struct kv_cache *cache)
 		if (left * files[i]->slots < used)
 			continue;
 		kv_extents_close_file(files[i]);
-		files[i]->emptying = true;
-		TAILQ_INSERT_TAIL(&ssd->moves.files, files[i], queue);
-		n++;
+		files[n++] = files[i];
 	}
+	*ret_files = files;
+	*ret_n = n;
+	return 0;
+}
+
+struct copier {
+	struct kv_cache *cache;
+	uint8_t *piece;
+	/* file written since the last sync; NULL: none */
+	struct kv_segfile *to;
+	struct kv_txn *txn;
+	size_t in_txn;
+	uint64_t unreadable; /* a count */
+};
+
+static int sync_target(struct copier *copier)
+{
+	struct kv_segfile *to = copier->to;
+
+	copier->to = NULL;
+	return to && fdatasync(to->fd) < 0 ? -errno : 0;
+}
+
+static int commit_copies(struct copier *copier)
+{
+	int r = sync_target(copier);
+
+	KV_POINT("shrink.copied");
+	copier->in_txn = 0;
+	if (r < 0) {
+		kv_txn_abort(kv_steal(copier->txn));
+		return r;
+	}
+	r = kv_txn_commit(kv_steal(copier->txn));
+	KV_POINT("shrink.committed");
+	return r;
+}
+
+/* Copy the block to a free slot of another file, and put the new record into
+ * the transaction.  A block that cannot be read is lost. */
+static int relocate(struct copier *copier, struct kv_block *block)
+{
+	struct kv_cache *cache = copier->cache;
+	const uint64_t old = kv_slot_id(block->file, block->slot_number);
+	const uint64_t bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
+	struct kv_segfile *from = kv_segfile_at(cache, block->file), *to;
+	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+	struct kv_slot_record record;
+	uint64_t new;
+	int r = kv_extent_relocate(cache, block);
+
+	if (r < 0)
+		return r;
+	to = kv_segfile_at(cache, block->file);
+	new = kv_slot_id(to->id, block->slot_number);
+	if (copier->to && copier->to != to)
+		r = sync_target(copier);
+	copier->to = to;
+	for (uint64_t at = 0; r == 0 && at < bytes; at += PIECE) {
+		const size_t n = KV_MIN(PIECE, bytes - at);
+		const uint64_t read_at = (uint32_t)old * from->slot_bytes + at;
+		const uint64_t write_at =
+			block->slot_number * to->slot_bytes + at;
+		ssize_t done;
+
+		if (pread(from->fd, copier->piece, n, (off_t)read_at) !=
+		    (ssize_t)n) {
+			r = -EBADMSG;
+			break;
+		}
+		done = pwrite(to->fd, copier->piece, n, (off_t)write_at);
+		if (done != (ssize_t)n)
+			r = done < 0 ? -errno : -EIO;
+	}
+	if (r == 0)
+		r = kv_index_get(cache->index, old, &record, &ids);
+	if (r < 0 && r != -EBADMSG)
+		return r;
+	if (r == -EBADMSG) {
+		copier->unreadable++;
+		kv_extent_drop(cache, block);
+		return kv_record_delete(copier->txn, old);
+	}
+	r = put_record(copier->txn, new, &record, ids);
+	return r < 0 ? r : kv_record_delete(copier->txn, old);
+}
+
+/* Relocate the blocks of @file and remove the file.  The file stays until the
+ * next mount if deletions are under way in it after a crash. */
+static int remove_file(struct copier *copier, struct kv_segfile *file)
+{
+	struct kv_cache *cache = copier->cache;
+	char name[KV_SEGFILE_NAME];
+	int r = kv_txn_begin(cache->index, &copier->txn);
+
+	for (uint32_t i = 0; r == 0 && i < file->slots; i++) {
+		struct kv_block *block = kv_extent_block(cache, file, i);
+
+		if (!block)
+			continue;
+		if (copier->in_txn++ >= cache->ssd.round_max / 2 ||
+		    !kv_txn_has_room(copier->txn, 2 * KV_PUT_FAR)) {
+			r = commit_copies(copier);
+			if (r == 0)
+				r = kv_txn_begin(cache->index, &copier->txn);
+		}
+		if (r == 0)
+			r = relocate(copier, block);
+	}
+	if (r == 0 && file->used == 0)
+		r = kv_txn_delete(copier->txn, KV_PART_SEGMENTS, file->id);
+	if (r < 0) {
+		kv_txn_abort(kv_steal(copier->txn));
+		return r;
+	}
+	r = commit_copies(copier);
+	if (r < 0 || file->used > 0)
+		return r;
+	kv_segfile_name(file->id, name);
+	unlinkat(cache->ssd.dir, name, 0);
+	KV_POINT("shrink.unlinked");
+	kv_segfile_forget(cache, file);
 	return 0;
 }
 
 int kv_shrink(struct kv_cache *cache)
 {
 	struct victims victims = {.cache = cache, .spare_guaranteed = true};
+	_cleanup_(kv_freep) struct kv_segfile **files = NULL;
 	_cleanup_(kv_freep) uint64_t *slots = NULL;
+	struct copier copier = {.cache = cache};
+	uint32_t n_files = 0;
 	int r = 0;
 
 	kv_assert_locked(&cache->lock);
 	victims.slots = slots = calloc(cache->ssd.records + 1, sizeof(*slots));
-	if (!slots)
+	copier.piece = kv_pages_new(PIECE);
+	if (!slots || !copier.piece)
 		r = -ENOMEM;
 	/* Guarantees were scaled down to the tier's bytes, but blocks of many
 	 * sizes may need more files. */
@@ -655,28 +758,17 @@ int kv_shrink(struct kv_cache *cache)
 	if (r == 0)
 		r = kv_records_delete(cache, victims.slots, victims.n, NULL, 0);
 	if (r == 0)
-		r = choose_files(cache);
+		r = choose_files(cache, &files, &n_files);
+	for (uint32_t i = 0; r == 0 && i < n_files; i++)
+		r = remove_file(&copier, files[i]);
+	kv_pages_free(copier.piece, PIECE);
+	cache->stats.io_errors += copier.unreadable;
 	if (r == 0 && victims.n)
 		kv_warn(cache, "shrunk", "ssd=%lluM: %zu blocks evicted",
 			(unsigned long long)(cache->ssd.cap >> 20), victims.n);
-	return r;
-}
-
-int kv_shrink_wait(struct kv_cache *cache)
-{
-	const struct kv_ssd *ssd = &cache->ssd;
-	int r = 0;
-
-	kv_lock(cache);
-	while (!TAILQ_EMPTY(&ssd->moves.files))
-		kv_cond_wait(cache, &cache->ssd.done, WAIT_NS);
-	if (ssd->moves.failed)
-		r = ssd->error ? ssd->error : -EIO;
-	cache->stats.io_errors += ssd->moves.lost;
-	if (ssd->moves.lost)
+	if (r == 0 && copier.unreadable)
 		kv_warn(cache, "shrink_lost",
 			"%llu blocks could not be read, and are lost",
-			(unsigned long long)ssd->moves.lost);
-	kv_unlock(cache);
+			(unsigned long long)copier.unreadable);
 	return r;
 }

@@ -440,13 +440,12 @@ int kv_extent_take_beside_locked(struct kv_cache *cache,
 
 	kv_assert_locked(&cache->lock);
 	if (index_is_full(cache))
-		return cache->ssd.leaving ? -EAGAIN : -ENOSPC;
-	while (!file && !class->free &&
-	       class->leaving < KV_MIN(n, EVICT_AT_ONCE) &&
+		return -ENOSPC;
+	while (!file && class->leaving < KV_MIN(n, EVICT_AT_ONCE) &&
 	       kv_ssd_evict_beside_locked(cache, from))
 		continue;
 	if (!file)
-		return class->leaving || class->free ? -EAGAIN : -ENOSPC;
+		return class->leaving ? -EAGAIN : -ENOSPC;
 	r = take_from(cache, file, kv_block_space(cache, block), &slot_number);
 	if (r == 0)
 		*ret_slot_id = kv_slot_id(file->id, slot_number);
@@ -464,6 +463,21 @@ void kv_extent_moved_locked(struct kv_cache *cache, struct kv_block *block,
 	set_block(file, (uint32_t)slot_id, block);
 	count_writing(cache, space, file->class, false);
 	kv_extent_delete_locked(cache, space, from, true);
+}
+
+int kv_extent_relocate(struct kv_cache *cache, struct kv_block *block)
+{
+	const uint64_t old = kv_slot_id(block->file, block->slot_number);
+	struct kv_segfile *to =
+		file_with_room(kv_segfile_at(cache, block->file)->class);
+	const uint32_t slot_number = to ? first_free(to) : KV_NONE;
+
+	if (slot_number == KV_NONE)
+		return -ENOSPC;
+	set_taken(cache, to, slot_number);
+	kv_extent_free_locked(cache, old);
+	set_block(to, slot_number, block);
+	return 0;
 }
 
 void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
@@ -678,7 +692,8 @@ uint64_t kv_sidecars_over(const struct kv_cache *cache)
 	return cache->ssd.sidecars - KV_MIN(cache->ssd.sidecars, share);
 }
 
-int kv_segfile_record(struct kv_cache *cache, uint32_t id, uint64_t slot_bytes)
+/* Put the record of a file into the index; or with @slot_bytes 0 delete it. */
+static int record(struct kv_cache *cache, uint32_t id, uint64_t slot_bytes)
 {
 	struct kv_segfile_record file = {.id = id, .slot_bytes = slot_bytes};
 	struct kv_txn *txn;
@@ -717,7 +732,7 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 		cache->stats.ssd_unusable_files--;
 	}
 	kv_unlock(cache);
-	r = kv_segfile_record(cache, file->id, 0);
+	r = record(cache, file->id, 0);
 	KV_POINT("file.reclass");
 	if (r == 0)
 		r = kv_segfile_clear(file->fd, ssd->segment_bytes, slot_bytes);
@@ -727,7 +742,7 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 				     ssd->segment_bytes, slot_bytes);
 	KV_POINT("file.trailer");
 	if (r == 0)
-		r = kv_segfile_record(cache, file->id, slot_bytes);
+		r = record(cache, file->id, slot_bytes);
 	KV_POINT("file.recorded");
 	kv_lock(cache);
 	ssd->n_unswept -= unswept;
@@ -773,13 +788,13 @@ int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes)
 		r = -errno;
 	KV_POINT("file.named");
 	if (r == 0)
-		r = kv_segfile_record(cache, id, slot_bytes);
+		r = record(cache, id, slot_bytes);
 	kv_lock(cache);
 	if (r == 0)
 		r = file_add(cache, id, fd, slot_bytes, true);
 	if (r < 0) {
 		kv_unlock(cache);
-		(void)kv_segfile_record(cache, id, 0);
+		(void)record(cache, id, 0);
 		kv_segfile_name(id, name);
 		unlinkat(ssd->dir, name, 0);
 		if (fd >= 0)
@@ -800,7 +815,6 @@ static void file_free(struct kv_segfile *file)
 void kv_segfile_forget(struct kv_cache *cache, struct kv_segfile *file)
 {
 	class_remove(file);
-	cache->ssd.n_unswept -= file->unswept;
 	cache->ssd.files[file->id] = NULL;
 	cache->ssd.live_files--;
 	file_free(file);

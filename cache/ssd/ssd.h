@@ -33,9 +33,6 @@ void kv_segfiles_sweep(struct kv_cache *cache);
 void kv_strays_remove(struct kv_cache *cache, int dir,
 		      bool (*belongs)(struct kv_cache *cache,
 				      const char *name));
-/* Put the record of a file into the index; or with @slot_bytes 0 delete it.
- * Call without the lock. */
-int kv_segfile_record(struct kv_cache *cache, uint32_t id, uint64_t slot_bytes);
 /* Close an empty segment file that was unlinked. */
 void kv_segfile_forget(struct kv_cache *cache, struct kv_segfile *file);
 void kv_segfiles_close(struct kv_cache *cache);
@@ -100,10 +97,13 @@ void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id);
  * At mount:
  * adopt_stale  delete the record in this slot, of a block that was removed
  * drop         forget @block and free its slot; the caller deletes the record
+ * relocate     give the block a free slot in another file, where the caller
+ *              copies it and its record; -ENOSPC
  */
 int kv_extent_adopt_stale(struct kv_cache *cache, struct kv_space *space,
 			  uint64_t slot_id);
 void kv_extent_drop(struct kv_cache *cache, struct kv_block *block);
+int kv_extent_relocate(struct kv_cache *cache, struct kv_block *block);
 
 /* ---- evict.c ---- */
 
@@ -320,11 +320,8 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status);
  *   -ENOSPC  the pinned blocks do not fit, and ssd_evict is not given
  */
 int kv_shrink_check(struct kv_cache *cache, char **ret_why);
-/* At mount: evict blocks until the tier fits its cap, warn the user, and choose
- * the files to be removed.  Then, once the threads run, wait until the files
- * are removed. */
+/* At mount: evict blocks until the tier fits its cap, and warn the user. */
 int kv_shrink(struct kv_cache *cache);
-int kv_shrink_wait(struct kv_cache *cache);
 
 /* ---- health.c ---- */
 

@@ -839,8 +839,8 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	KV_POINT("mount.read");
 	kv_segfiles_sweep(cache);
 	r = kv_removed_trim(cache);
-	/* Even after a failure the store is left as after a crash.  The next
-	 * mount goes on, as there are too many files for the new cap. */
+	/* Even after a failure the store is left as after a crash; it keeps its
+	 * old cap until everything fits into the new one. */
 	if (r == 0 && shrinks) {
 		kv_quotas_settle(cache);
 		cache->after_crash = true;

@@ -24,8 +24,8 @@ not "a size without room for pinned blocks" "ssd=24M is too small: pinned blocks
 	"$B/kvfs" -o "$BASE,ssd=24M,control=$SOCK" "$S" "$M"
 eq "the store" "$(cd "$S" && find . -type f ! -name lock ! -name lock.mdb -exec md5sum {} + | sort | md5sum)" "$sum"
 
-for point in shrink.begun:1 shrink.deleted:1 move.written:1 move.synced:1 move.synced:3 \
-	commit.after:1 commit.after:4 shrink.unlinked:1 shrink.unlinked:3; do
+for point in shrink.begun:1 shrink.deleted:1 shrink.copied:1 shrink.copied:3 shrink.committed:1 \
+	shrink.committed:4 shrink.unlinked:1 shrink.unlinked:3; do
 	again
 	KVFS_POINT=$point "$P" -o "$BASE,ssd=48M,control=$SOCK" "$S" "$M" 2> /dev/null &&
 		fail "$point: the daemon was not killed"
