@@ -28,8 +28,9 @@
  * -EPROTONOSUPPORT, with its own newest and oldest version, and closes the
  * connection.  Versions before 5 belong to releases before 0.2 and are refused.
  */
-#define WIRE_VERSION 5
+#define WIRE_VERSION 6
 #define WIRE_OLDEST 5
+#define WIRE_PARTS 6 /* first version with acquires answered in parts */
 #define WIRE_MAX 65536
 #define WIRE_BATCH 512 /* items a message, at most */
 
@@ -45,7 +46,8 @@ enum wire_type {
 	WIRE_SPACE,
 	/* wire_key[]; reply: wire_state[]. */
 	WIRE_PROBE,
-	/* wire_key[]; reply: wire_place[]. */
+	/* wire_key[]; replies: wire_place[], together one for each key, in order.
+	 * More than one reply only from version WIRE_PARTS on. */
 	WIRE_ACQUIRE,
 	/* No items, no reply.  @tag of an acquire that leased a block, or of a save that
 	 * sealed blocks reserved with WIRE_HOLD. */
