@@ -31,6 +31,7 @@
 #include "common/thread.h"
 #include "index/index.h"
 #include "index/segfile.h"
+#include "index/record.h"
 #include "common/block.h"
 #include "common/copy.h"
 #include "index/sidecar.h"
@@ -68,11 +69,6 @@ static int write_page(int fd, uint64_t offset, const void *page)
 	return n < 0 ? -errno : n == KV_PAGE ? 0 : -ENOSPC;
 }
 
-static uint64_t trailer_sum(const struct kv_trailer *trailer)
-{
-	return XXH3_64bits(trailer, offsetof(struct kv_trailer, checksum));
-}
-
 int kv_trailer_read(int fd, uint32_t id, struct kv_trailer *ret_trailer)
 {
 	_Alignas(KV_PAGE) uint8_t page[KV_PAGE];
@@ -94,7 +90,8 @@ int kv_trailer_read(int fd, uint32_t id, struct kv_trailer *ret_trailer)
 		return -EBADMSG;
 	if (trailer.version > KV_FORMAT_VERSION)
 		return -ENOTSUP;
-	if (trailer.checksum != trailer_sum(&trailer) || trailer.id != id ||
+	if (trailer.checksum != KV_SUM_OF(&trailer, NULL, 0) ||
+	    trailer.id != id ||
 	    trailer.segment_bytes != (uint64_t)st.st_size - KV_PAGE ||
 	    trailer.segment_bytes % KV_SEGMENT_UNIT ||
 	    trailer.segment_bytes > KV_SEGMENT_MAX ||
@@ -122,7 +119,7 @@ int kv_trailer_write(int fd, uint32_t id, const uint8_t store[16],
 	int r;
 
 	memcpy(trailer.store, store, sizeof(trailer.store));
-	trailer.checksum = trailer_sum(&trailer);
+	trailer.checksum = KV_SUM_OF(&trailer, NULL, 0);
 	memcpy(page, &trailer, sizeof(trailer));
 	r = -posix_fallocate(fd, (off_t)segment_bytes, KV_PAGE);
 	/* The trailer is the last page: readers find it by the file's size. */

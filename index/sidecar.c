@@ -28,13 +28,7 @@
 #define STORE_NAME "store"
 #define TENANTS_NAME "tenants"
 #define FILE_MAX (1u << 20)
-#define DRAFT_NAME 32
 #define DIRENT_BYTES 512u /* estimate of a directory entry's size */
-
-static void name_draft(const char *name, char draft[DRAFT_NAME])
-{
-	snprintf(draft, DRAFT_NAME, "%s.tmp", name);
-}
 
 static int sync_dir(int dir)
 {
@@ -45,10 +39,10 @@ static int sync_dir(int dir)
 static int replace(int dir, const char *name, const void *data, size_t bytes)
 {
 	_cleanup_(kv_closep) int fd = -1;
-	char draft[DRAFT_NAME];
+	char draft[32];
 	int r;
 
-	name_draft(name, draft);
+	snprintf(draft, sizeof(draft), "%s.tmp", name);
 	fd = openat(dir, draft,
 		    O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
 		    0600);
@@ -234,7 +228,7 @@ int kv_tenants_write(int store_fd, const struct kv_tenant_record *records,
 	if (n == 0) {
 		if (unlinkat(store_fd, TENANTS_NAME, 0) < 0)
 			return errno == ENOENT ? 0 : -errno;
-		return fsync(store_fd) < 0 ? -errno : 0;
+		return sync_dir(store_fd);
 	}
 	copy = malloc(n * sizeof(*copy));
 	if (!copy)
