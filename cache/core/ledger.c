@@ -92,17 +92,17 @@ bool kv_entitled(enum kv_node_tier tier, const struct kv_space *space,
 }
 
 bool kv_keeps_guarantee(enum kv_node_tier tier, const struct kv_space *space,
-			const struct kv_space *taker)
+			const struct kv_space *taker,
+			const struct kv_tenant *tenant, uint64_t bytes)
 {
 	const struct kv_node *own = &space->in[tier];
 	const struct kv_node *all = &space->tenant->in[tier];
 
-	if (space == taker)
-		return true;
-	return (!own->guaranteed ||
-		own->bytes >= own->guaranteed + own->leaving) &&
-	       ((taker && space->tenant == taker->tenant) || !all->guaranteed ||
-		all->bytes >= all->guaranteed + all->leaving);
+	return space == taker ||
+	       ((!own->guaranteed ||
+		 own->bytes >= own->guaranteed + own->leaving + bytes) &&
+		(space->tenant == tenant || !all->guaranteed ||
+		 all->bytes >= all->guaranteed + all->leaving + bytes));
 }
 
 bool kv_crowded(const struct kv_cache *cache, enum kv_node_tier tier,

@@ -68,10 +68,12 @@ void kv_guarantee_tenant(struct kv_cache *cache, struct kv_tenant *tenant,
  * @bytes more.  Then other spaces must make room. */
 bool kv_entitled(enum kv_node_tier tier, const struct kv_space *space,
 		 uint64_t bytes);
-/* Return whether @space and its user keep their guarantees without the bytes
- * counted as leaving.  The guarantees of @taker and its user are ignored. */
+/* Return whether @space and its user keep their guarantees without @bytes and
+ * the bytes counted as leaving.  The guarantees of @taker and of the user
+ * @tenant are ignored. */
 bool kv_keeps_guarantee(enum kv_node_tier tier, const struct kv_space *space,
-			const struct kv_space *taker);
+			const struct kv_space *taker,
+			const struct kv_tenant *tenant, uint64_t bytes);
 /* Return whether the tier would have too few evictable bytes, or too little for
  * the guarantees of others, if @space held @bytes more fast and @left bytes
  * stayed free. */

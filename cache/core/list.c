@@ -14,6 +14,7 @@
  */
 #include "cache/core/list.h"
 #include "cache/core/core.h"
+#include "cache/core/ledger.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
 
@@ -172,7 +173,6 @@ bool kv_victim_gives(const struct kv_evict_list *list,
 		     const struct kv_giving *giving)
 {
 	const struct kv_space *space = list->space, *but = giving->but;
-	const struct kv_node *own = &space->in[list->tier];
 	const struct kv_node *all = &space->tenant->in[list->tier];
 	const uint64_t bytes =
 		list->tier == SSD
@@ -185,10 +185,9 @@ bool kv_victim_gives(const struct kv_evict_list *list,
 		return false;
 	if (giving->may && !giving->may(list, giving))
 		return false;
-	return giving->regardless || space == giving->taker ||
-	       (own->bytes >= own->guaranteed + bytes &&
-		(space->tenant == giving->tenant ||
-		 all->bytes >= all->guaranteed + bytes));
+	return giving->regardless ||
+	       kv_keeps_guarantee(list->tier, space, giving->taker,
+				  giving->tenant, bytes);
 }
 
 static void look_at(struct kv_coldest *coldest, struct kv_evict_list *list,

@@ -241,7 +241,8 @@ static bool may_empty(const struct need *need, struct kv_segment *segment)
 			tenant->segments >
 				kv_guaranteed_segments(need->giving.cache,
 						       tenant)) ||
-		       kv_keeps_guarantee(DRAM, space, need->giving.taker));
+		       kv_keeps_guarantee(DRAM, space, need->giving.taker,
+					  need->giving.tenant, 0));
 	}
 	for (uint32_t i = 0; i < segment->slots; i++)
 		if (segment->slot[i].state != SLOT_FREE) {

@@ -427,6 +427,7 @@ size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
 			 uint32_t *numbers)
 {
 	const uint64_t bytes = file->slot_bytes;
+	const struct kv_tenant *user;
 	const struct kv_space *taker;
 	size_t n = 0, stay = 0;
 	uint32_t age;
@@ -442,6 +443,7 @@ size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
 	}
 	/* Sort the numbers of blocks that are to be moved to the front. */
 	taker = kv_space_with_id(cache, file->taker);
+	user = taker ? taker->tenant : NULL;
 	age = spared_age(file);
 	for (size_t i = 0; i < n; i++) {
 		struct kv_block *block = kv_table_at(&cache->table, numbers[i]);
@@ -453,7 +455,8 @@ size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
 		list = kv_evict_list_ssd(cache, block);
 		space->in[SSD].leaving += bytes;
 		space->tenant->in[SSD].leaving += bytes;
-		if (kv_keeps_guarantee(SSD, space, taker) && may_go(block) &&
+		if (kv_keeps_guarantee(SSD, space, taker, user, 0) &&
+		    may_go(block) &&
 		    (!age ||
 		     kv_policy_age_of(&list->policy, block->number) > age))
 			continue;
