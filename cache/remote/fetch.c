@@ -42,7 +42,6 @@
 #include "cache/remote/object.h"
 #include "cache/remote/tier.h"
 #include "cache/ssd/ssd.h"
-#include "common/array.h"
 #include "common/rate.h"
 
 #define GET_NS UINT64_C(10000000000)
@@ -65,7 +64,7 @@ struct get {
 	struct kv_want *wants;	     /* cache->lock */
 	struct get *bucket;	     /* cache->lock */
 	struct kv_remote_look *look; /* NULL once LANDED or missed */
-	size_t at;		     /* index in the look */
+	size_t at;		     /* fixed: number in the look */
 	struct kv_key key;	     /* fixed */
 	struct kv_space *space;	     /* fixed; held */
 	uint32_t uid;		     /* fixed: of the space's owner */
@@ -76,13 +75,14 @@ struct get {
 	uint64_t share;
 	uint8_t *memory;	 /* for `bytes`, or NULL */
 	uint64_t bytes;		 /* of the object */
-	bool getting;		 /* in flight, for the look */
 	bool lent;		 /* the backend has it */
 	bool ended;		 /* free it when the backend gives it back */
 	struct kv_object object; /* once LANDED */
 	uint64_t since_ns;	 /* of QUEUED, and of LANDED */
-	TAILQ_ENTRY(get) link;	 /* of landed */
+	TAILQ_ENTRY(get) link;	 /* QUEUED: of the look; LANDED: of landed */
 };
+
+TAILQ_HEAD(gets, get);
 
 /* A user's queue of looks that may begin gets. */
 struct user {
@@ -97,12 +97,11 @@ struct kv_remote_look {
 	uint32_t uid;		/* the user to charge */
 	bool chain;
 	char prefix[KV_REMOTE_PREFIX_MAX + 1];
-	size_t next;	   /* index of the next get to begin, or before it */
-	size_t out;	   /* gets in flight */
-	size_t window;	   /* most gets in flight, of a chain */
-	uint64_t bytes;	   /* length of its latest object; 0: unknown */
-	struct get **gets; /* in key order; NULL: landed or missed */
-	size_t n, room;	   /* gets from index n on, if any, are in flight */
+	struct gets queued; /* in key order */
+	size_t n;	/* gets; those from here on, if any, are in flight */
+	size_t out;	/* gets in flight */
+	size_t window;	/* most gets in flight, of a chain */
+	uint64_t bytes; /* length of its latest object; 0: unknown */
 	TAILQ_ENTRY(kv_remote_look) link; /* of fresh, or of the user's */
 };
 
@@ -118,7 +117,7 @@ struct kv_fetch {
 	struct absent absent[ABSENT];
 	TAILQ_HEAD(, kv_remote_look) fresh;
 	struct kv_turns users;
-	TAILQ_HEAD(, get) landed;
+	struct gets landed;
 	uint64_t landing_max, object_max; /* fixed */
 	struct kv_bucket bucket;	  /* of remote_rate; bytes */
 	struct kv_hash *hash;
@@ -312,20 +311,19 @@ int kv_fetch_want_locked(struct kv_cache *cache, struct kv_want *want)
 		look = acquire->look = calloc(1, sizeof(*look));
 		if (!look)
 			return -ENOENT;
+		TAILQ_INIT(&look->queued);
 		look->space = kv_space_get(space);
 		look->uid = acquire->uid;
 		look->chain = !space->layout ||
 			      space->layout->reuse == KV_REUSE_PREFIX;
 	}
-	get = kv_array_reserve(&look->gets, &look->room, look->n + 1) == 0
-		      ? calloc(1, sizeof(*get))
-		      : NULL;
+	get = calloc(1, sizeof(*get));
 	if (!get)
 		return -ENOENT;
 	*get = (struct get){
 		.remote = remote,
 		.look = look,
-		.at = look->n,
+		.at = look->n++,
 		.key = want->key,
 		.space = kv_space_get(space),
 		.uid = space->uid,
@@ -334,7 +332,7 @@ int kv_fetch_want_locked(struct kv_cache *cache, struct kv_want *want)
 		.bucket = remote->fetch->gets[hash % BUCKETS],
 	};
 	remote->fetch->gets[hash % BUCKETS] = get;
-	look->gets[look->n++] = get;
+	TAILQ_INSERT_TAIL(&look->queued, get, link);
 	kv_want_link(&get->wants, want);
 	return -EINPROGRESS;
 }
@@ -342,7 +340,6 @@ int kv_fetch_want_locked(struct kv_cache *cache, struct kv_want *want)
 static void look_free(struct kv_remote_look *look)
 {
 	kv_space_put(look->space);
-	free(look->gets);
 	free(look);
 }
 
@@ -350,6 +347,7 @@ void kv_fetch_begin_locked(struct kv_cache *cache, struct kv_acquire *acquire)
 {
 	struct kv_remote_look *look = kv_steal(acquire->look);
 	const size_t threshold = KV_MAX(cache->config.remote.threshold, 1u);
+	struct get *get;
 
 	kv_assert_locked(&cache->lock);
 	if (!look)
@@ -357,8 +355,10 @@ void kv_fetch_begin_locked(struct kv_cache *cache, struct kv_acquire *acquire)
 	/* Too few missing blocks of a chain are not worth it. */
 	if (look->n == 0 ||
 	    (look->chain && acquire->rest < threshold && !acquire->more)) {
-		for (size_t i = 0; i < look->n; i++)
-			get_end_locked(cache->remote, look->gets[i], false, 0);
+		while ((get = TAILQ_FIRST(&look->queued))) {
+			TAILQ_REMOVE(&look->queued, get, link);
+			get_end_locked(cache->remote, get, false, 0);
+		}
 		look_free(look);
 		return;
 	}
@@ -369,27 +369,16 @@ void kv_fetch_begin_locked(struct kv_cache *cache, struct kv_acquire *acquire)
 
 /* ---- looks ---- */
 
-/* Take @get, which has landed or missed, out of its look. */
-static void look_drop(struct get *get)
-{
-	struct kv_remote_look *look = kv_steal(get->look);
-
-	look->gets[get->at] = NULL;
-	look->out -= get->getting;
-	get->getting = false;
-}
-
-/* Let the gets from index @n on miss; those in flight go on. */
+/* Let the gets from number @n on miss; those in flight go on. */
 static void look_cut(struct kv_remote *remote, struct kv_remote_look *look,
 		     size_t n)
 {
-	while (look->n > n) {
-		struct get *get = look->gets[--look->n];
+	struct get *get;
 
-		if (get && !get->getting) {
-			look_drop(get);
-			get_end(remote, get, false, 0);
-		}
+	look->n = KV_MIN(look->n, n);
+	while ((get = TAILQ_LAST(&look->queued, gets)) && get->at >= n) {
+		TAILQ_REMOVE(&look->queued, get, link);
+		get_end(remote, get, false, 0);
 	}
 }
 
@@ -402,10 +391,7 @@ static void look_go_on(struct kv_remote *remote, struct kv_remote_look *look)
 
 	if (remote->stop)
 		look_cut(remote, look, 0);
-	while (look->next < look->n &&
-	       (!look->gets[look->next] || look->gets[look->next]->getting))
-		look->next++;
-	const bool may = look->next < look->n &&
+	const bool may = !TAILQ_EMPTY(&look->queued) &&
 			 (!look->chain || look->out < look->window);
 
 	user = look->user;
@@ -421,7 +407,7 @@ static void look_go_on(struct kv_remote *remote, struct kv_remote_look *look)
 			kv_turn_stop(turns, &user->turn);
 		kv_turn_put(turns, &user->turn);
 	}
-	if (look->next >= look->n && look->out == 0)
+	if (TAILQ_EMPTY(&look->queued) && look->out == 0)
 		look_free(look);
 }
 
@@ -485,19 +471,24 @@ static void get_given_back(struct kv_remote *remote, struct kv_remote_job *job)
 static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
 		      int status)
 {
-	struct get *get = (struct get *)job;
+	struct get *get = (struct get *)job, *next;
 	struct kv_remote_look *look = get->look;
 	struct kv_fetch *fetch = remote->fetch;
 	const uint64_t bytes = status == 0 ? job->op.length : 0;
 
 	if (status == -EAGAIN && get->bytes > fetch->object_max)
 		status = -EFBIG;
+	look->out--;
 	if (status == -EAGAIN && get->at < look->n) {
 		look->bytes = get->bytes;
 		fetch->bucket.credit += (double)get->guess;
-		get->getting = false;
-		look->out--;
-		look->next = KV_MIN(look->next, get->at);
+		TAILQ_FOREACH(next, &look->queued, link)
+			if (next->at > get->at)
+				break;
+		if (next)
+			TAILQ_INSERT_BEFORE(next, get, link);
+		else
+			TAILQ_INSERT_TAIL(&look->queued, get, link);
 		look_go_on(remote, look);
 		return;
 	}
@@ -514,7 +505,7 @@ static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
 		kv_turn_charge(&get->user->turn, get->bytes - get->guess);
 	if (status < 0 && look->chain)
 		look_cut(remote, look, get->at);
-	look_drop(get);
+	get->look = NULL;
 	if (status == 0) {
 		look->bytes = bytes;
 		look->window++;
@@ -542,7 +533,7 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 		: layout    ? kv_block_header_bytes(layout) + layout->payload
 			    : GUESS;
 	const uint64_t share = KV_MIN(KV_MAX(bytes, max / GETTING_MAX), max);
-	struct get *get = look->gets[look->next];
+	struct get *get = TAILQ_FIRST(&look->queued);
 	struct kv_turn *turn = &look->user->turn;
 	bool may;
 
@@ -566,8 +557,9 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 	get->share = share;
 	get->user = look->user;
 	kv_turn_charge(turn, bytes);
+	TAILQ_REMOVE(&look->queued, get, link);
 	look->out++;
-	get->getting = get->lent = true;
+	get->lent = true;
 	get->job = (struct kv_remote_job){
 		.op = {.call = KV_REMOTE_GET, .room = get_room},
 		.uid = get->uid,
