@@ -18,12 +18,14 @@
  */
 #include <stdio.h>
 
-#include "cache/remote/breaker.h"
+#include "cache/remote/tier.h"
 #include "common/rate.h"
+#include "common/thread.h"
 
 #define MS UINT64_C(1000000)
 #define FAILURES 8u	     /* in a row */
 #define TRIAL_NS (1000 * MS) /* for a trial, and before the first */
+#define MOUNT_NS (3000 * MS) /* for the first trial of all */
 #define PAUSE_MAX_NS (30000 * MS)
 #define HELD_WAIT_NS (1000 * MS) /* operations wait so long, else they fail */
 #define FULL_NS (1000 * MS)	 /* the first pause of puts */
@@ -33,7 +35,8 @@
 struct kv_breakers {
 	struct kv_breaker backend;
 	bool was_there; /* the backend, since the mount */
-	int answer;	/* to kv_breakers_ask; 1: not yet */
+	int answer;	/* cache->lock; of the first trial; 1: not yet */
+	pthread_cond_t answered;
 	_Atomic unsigned n;
 	uint32_t uids[TENANTS]; /* fixed, of the first n */
 	struct kv_breaker tenants[TENANTS];
@@ -48,12 +51,21 @@ struct trial {
 
 int kv_breakers_init(struct kv_remote *remote)
 {
-	remote->breakers = calloc(1, sizeof(*remote->breakers));
-	return remote->breakers ? 0 : -ENOMEM;
+	struct kv_breakers *breakers = calloc(1, sizeof(*breakers));
+
+	if (!breakers)
+		return -ENOMEM;
+	breakers->backend.open = true;
+	breakers->answer = 1;
+	kv_cond_init(&breakers->answered);
+	remote->breakers = breakers;
+	return 0;
 }
 
 void kv_breakers_fini(struct kv_remote *remote)
 {
+	if (remote->breakers)
+		pthread_cond_destroy(&remote->breakers->answered);
 	free(kv_steal(remote->breakers));
 }
 
@@ -189,8 +201,15 @@ static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
 	bool ok =
 		status == 0 || status == (job->op.name[0] ? -ENOENT : -EACCES);
 
-	if (of_backend)
+	if (breakers->answer > 0) {
+		breaker->told = !ok;
+		kv_lock(remote->cache);
 		breakers->answer = ok ? 0 : status;
+		if (!ok)
+			kv_remote_describe(job, status, remote->stats.failure);
+		pthread_cond_signal(&breakers->answered);
+		kv_unlock(remote->cache);
+	}
 	if (status == -ECANCELED || remote->stop || !breaker->open)
 		return;
 	if (probe && ok) {
@@ -245,24 +264,17 @@ static void begin_trial(struct kv_remote *remote, struct kv_breaker *breaker,
 	kv_remote_submit(remote, &trial->job, ns);
 }
 
-void kv_breakers_ask(struct kv_remote *remote, uint64_t ns)
+int kv_breakers_wait(struct kv_remote *remote,
+		     char ret_why[KV_REMOTE_FAILURE_MAX])
 {
 	struct kv_breakers *breakers = remote->breakers;
 
-	breakers->answer = 1;
-	set_open(remote, &breakers->backend, true);
-	begin_trial(remote, &breakers->backend, "", false, ns);
-}
-
-int kv_breakers_answer(struct kv_remote *remote, const char **ret_why)
-{
-	struct kv_breaker *backend = &remote->breakers->backend;
-
-	if (remote->breakers->answer > 0 && !backend->trying)
-		return -ENOMEM;
-	backend->told = remote->breakers->answer < 0;
-	*ret_why = backend->why;
-	return remote->breakers->answer;
+	kv_lock(remote->cache);
+	while (breakers->answer > 0)
+		kv_cond_wait(remote->cache, &breakers->answered, MOUNT_NS);
+	strcpy(ret_why, remote->stats.failure);
+	kv_unlock(remote->cache);
+	return breakers->answer;
 }
 
 uint64_t kv_trials_run(struct kv_remote *remote)
@@ -279,7 +291,7 @@ uint64_t kv_trials_run(struct kv_remote *remote)
 			continue;
 		if (now >= breaker->try_ns)
 			begin_trial(remote, breaker, breaker->name, false,
-				    TRIAL_NS);
+				    breakers->answer > 0 ? MOUNT_NS : TRIAL_NS);
 		else
 			due = KV_MIN(due, breaker->try_ns);
 	}

@@ -32,7 +32,7 @@
 #include <sys/eventfd.h>
 
 #include "cache/core/hooks.h"
-#include "cache/remote/breaker.h"
+#include "cache/remote/tier.h"
 #include "common/bytes.h"
 #include "common/thread.h"
 
@@ -45,7 +45,6 @@
 #define RETRIES 2u
 #define SILENT_NS (2000 * MS)	 /* without progress of a tenant's GETs */
 #define HELD_MAX_NS (60000 * MS) /* by Retry-After */
-#define MOUNT_NS (3000 * MS)
 
 static const uint64_t retry_ns[RETRIES] = {50 * MS, 200 * MS};
 
@@ -382,31 +381,6 @@ bool kv_remote_writes(const struct kv_remote *remote)
 	return !config->read_only && config->remote.write != KV_WRITEBACK_NONE;
 }
 
-/* Ask whether the backend is there.  With remote_optional it need not be. */
-static int say_hello(struct kv_remote *remote, char **ret_why)
-{
-	const struct kv_cache_config *config = &remote->cache->config;
-	_cleanup_(kv_freep) char *line = NULL;
-	const char *why;
-	int r;
-
-	kv_breakers_ask(remote, MOUNT_NS);
-	while ((r = kv_breakers_answer(remote, &why)) > 0) {
-		wait_for_more(remote, UINT64_MAX);
-		reap(remote);
-		expire(remote, kv_now_ns());
-	}
-	if (r < 0 && !config->remote.optional)
-		return kv_why(ret_why, r, "remote=%s: %s", config->remote.url,
-			      why);
-	if (r < 0)
-		kv_why(&line, r, "remote=%s: not used until it is there: %s",
-		       config->remote.url, why);
-	if (line && config->warn)
-		config->warn(config->arg, line);
-	return 0;
-}
-
 static void remote_free(struct kv_remote *remote)
 {
 	kv_fetch_fini(remote);
@@ -415,34 +389,6 @@ static void remote_free(struct kv_remote *remote)
 		close(remote->wake);
 	kv_breakers_fini(remote);
 	free(remote);
-}
-
-static int remote_new(struct kv_cache *cache, struct kv_remote **ret_remote)
-{
-	struct kv_remote *remote = calloc(1, sizeof(*remote));
-	int r;
-
-	if (!remote)
-		return -ENOMEM;
-	remote->cache = cache;
-	TAILQ_INIT(&remote->jobs);
-	TAILQ_INIT(&remote->retries);
-	TAILQ_INIT(&remote->fresh_forgets);
-	TAILQ_INIT(&remote->forgets);
-	remote->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	r = remote->wake < 0 ? -errno : 0;
-	remote->stats.url = cache->config.remote.url;
-	if (r == 0)
-		r = kv_breakers_init(remote);
-	if (r == 0)
-		r = kv_backup_init(remote);
-	if (r == 0)
-		r = kv_fetch_init(remote);
-	if (r < 0)
-		remote_free(remote);
-	else
-		*ret_remote = remote;
-	return r;
 }
 
 static const struct kv_remote_hooks hooks = {
@@ -458,25 +404,38 @@ int kv_remote_start(struct kv_cache *cache, char **ret_why)
 {
 	const struct kv_remote_config *config = &cache->config.remote;
 	_cleanup_(kv_freep) char *why = NULL;
+	char failure[KV_REMOTE_FAILURE_MAX];
 	struct kv_remote *remote;
 	const char *rest = NULL;
 	int r;
 
 	if (!config->url)
 		return 0;
-	r = remote_new(cache, &remote);
-	if (r < 0)
-		return kv_why(ret_why, r, "remote: %s", strerror(-r));
+	remote = calloc(1, sizeof(*remote));
+	if (!remote)
+		return kv_why(ret_why, -ENOMEM, "remote: no memory");
+	remote->cache = cache;
+	TAILQ_INIT(&remote->jobs);
+	TAILQ_INIT(&remote->retries);
+	TAILQ_INIT(&remote->fresh_forgets);
+	TAILQ_INIT(&remote->forgets);
+	remote->stats.url = config->url;
+	remote->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	r = remote->wake < 0 ? -errno : 0;
+	if (r == 0)
+		r = kv_breakers_init(remote);
+	if (r == 0)
+		r = kv_backup_init(remote);
+	if (r == 0)
+		r = kv_fetch_init(remote);
 	remote->driver = driver_of(config->url, &rest);
-	if (remote->driver)
+	if (r == 0 && !remote->driver)
+		r = kv_why(&why, -EINVAL, "of no kind that is known");
+	if (r == 0)
 		r = remote->driver->make(remote->driver->scheme, rest, config,
 					 &remote->ops, &why);
-	if (!remote->driver || r < 0) {
+	if (r < 0) {
 		remote_free(remote);
-		if (!rest)
-			return kv_why(ret_why, -EINVAL,
-				      "remote=%s: of no kind that is known",
-				      config->url);
 		return kv_why(ret_why, r, "remote=%s: %s", config->url,
 			      why ? why : strerror(-r));
 	}
@@ -484,13 +443,20 @@ int kv_remote_start(struct kv_cache *cache, char **ret_why)
 	cache->remote = remote;
 	cache->remote_hooks = &hooks;
 	kv_unlock(cache);
-	r = say_hello(remote, ret_why);
-	if (r < 0)
-		return r;
 	r = kv_thread_start(&remote->thread, "kvfs-remote", remote_run, remote);
-	remote->running = r == 0;
-	if (r == 0)
-		r = kv_backup_start(remote);
+	if (r < 0)
+		return kv_why(ret_why, r, "remote: %s", strerror(-r));
+	remote->running = true;
+	r = kv_breakers_wait(remote, failure);
+	if (r < 0 && !config->optional)
+		return kv_why(ret_why, r, "remote=%s: %s", config->url,
+			      failure);
+	if (r < 0)
+		kv_why(&why, r, "remote=%s: not used until it is there: %s",
+		       config->url, failure);
+	if (why && cache->config.warn)
+		cache->config.warn(cache->config.arg, why);
+	r = kv_backup_start(remote);
 	return r < 0 ? kv_why(ret_why, r, "remote: %s", strerror(-r)) : 0;
 }
 

@@ -80,7 +80,15 @@ int kv_remote_prefix(struct kv_cache *cache, struct kv_space *space,
 void kv_remote_name(struct kv_remote_op *op, const char *prefix,
 		    const struct kv_key *key);
 
-/* ---- breaker.c ---- */
+/*
+ * ---- breaker.c: circuit breakers: whose operations are sent ----
+ *
+ * Each tenant has a breaker, and so has the backend.  After eight failures of a tenant in
+ * a row, or eight refusals, the tenant is given up, and the backend is probed.  If the
+ * probe fails, too, the backend is given up instead.  Trials tell when to go on.
+ *
+ * All calls but the first two, and kv_breakers_wait, are made by the remote thread.
+ */
 
 /* Return whether operations of the space owner @uid are sent: neither the breaker of the
  * backend nor that of the tenant is open, and the tier does not stop.  Any thread; takes
@@ -88,6 +96,46 @@ void kv_remote_name(struct kv_remote_op *op, const char *prefix,
 bool kv_remote_is_open(struct kv_remote *remote, uint32_t uid);
 /* As kv_remote_is_open, of puts, which pause while the backend is full. */
 bool kv_remote_takes(struct kv_remote *remote, uint32_t uid);
+
+struct kv_breaker {
+	uint32_t uid;	   /* fixed */
+	_Atomic bool open; /* given up */
+	/* Nothing is sent before this time, as the backend asked; remote.c. */
+	_Atomic uint64_t held_until_ns;
+	uint64_t heard_ns; /* of the last sign of life for this tenant */
+	/* Nothing is put before this time: the backend was full for this tenant. */
+	_Atomic uint64_t full_until_ns;
+	/* breaker.c's: */
+	bool trying, told;	     /* a trial is in flight; the user knows */
+	bool full;		     /* and the user knows */
+	uint64_t full_ns;	     /* the last pause of puts */
+	unsigned failures, refusals; /* in a row */
+	uint64_t pause_ns, try_ns;   /* before the next trial; when */
+	uint64_t changed_ns;
+	char name[KV_OBJECT_NAME_MAX + 1]; /* of the last operation's object */
+	char why[KV_REMOTE_FAILURE_MAX];
+};
+
+int kv_breakers_init(struct kv_remote *remote); /* -ENOMEM */
+void kv_breakers_fini(struct kv_remote *remote);
+
+/* Return the breaker of the tenant @uid; it lives as long as the tier. */
+struct kv_breaker *kv_breaker_of(struct kv_remote *remote, uint32_t uid);
+/* Count the outcome of @job, which was not retried, or not again. */
+void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
+		     int status);
+/* Return whether @status means that the backend or the network failed. */
+bool kv_remote_has_failed(const struct kv_remote_job *job, int status);
+/* Describe the failure of @job. */
+void kv_remote_describe(const struct kv_remote_job *job, int status,
+			char text[KV_REMOTE_FAILURE_MAX]);
+
+/* Wait for the end of the first trial, which asks whether the backend is there, for three
+ * seconds at most.  Until then its breaker is open.  Return 0, or -errno and the cause. */
+int kv_breakers_wait(struct kv_remote *remote,
+		     char ret_why[KV_REMOTE_FAILURE_MAX]);
+/* Begin the trials that are due; return when the next one is. */
+uint64_t kv_trials_run(struct kv_remote *remote);
 
 /* Return why nothing is sent for @uid, or "".  Called by the remote thread. */
 const char *kv_remote_why(struct kv_remote *remote, uint32_t uid);
