@@ -512,8 +512,9 @@ void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)
 	if (block->file != KV_NONE)
 		kv_policy_touch(&kv_evict_list_ssd(cache, block)->policy,
 				block->number);
-	if (cache->remote_hooks && block->file != KV_NONE && block->hits == 1)
-		cache->remote_hooks->used_locked(cache, block);
+	if (cache->remote_hooks && block->file != KV_NONE && block->hits == 1 &&
+	    cache->config.remote.write == KV_WRITEBACK_REUSE)
+		cache->remote_hooks->durable_locked(cache, block);
 	if (block->file == KV_NONE &&
 	    cache->config.writeback != KV_WRITEBACK_NONE)
 		kv_write_enqueue_locked(cache, block, false);

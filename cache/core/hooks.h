@@ -62,11 +62,10 @@ struct kv_remote_hooks {
 			   const struct kv_key *key);
 	bool (*coming_locked)(struct kv_cache *cache, struct kv_space *space,
 			      const struct kv_key *key);
-	/* Note that a block is durable here; and its first use after that. */
+	/* Note that a block is durable here; with remote_write=reuse also its first
+	 * use after that. */
 	void (*durable_locked)(struct kv_cache *cache,
 			       const struct kv_block *block);
-	void (*used_locked)(struct kv_cache *cache,
-			    const struct kv_block *block);
 };
 
 /* Let @want, whose block is missing, wait for the remote tier: -EINPROGRESS; or

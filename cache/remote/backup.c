@@ -19,22 +19,23 @@
  *              (new) -> queued    enqueue_locked
  *             queued -> ready     prepare
  *              ready -> asking    kv_backup_run
- *      ready, asking -> unread    go_on: no bytes are held
+ *             asking -> ready     given_back: the backend lacks it
+ *              ready -> unread    kv_backup_run: no bytes are held
  *             unread -> ready     backup_run: its bytes were read
- *      ready, asking -> putting   go_on
+ *              ready -> putting   kv_backup_run
  *    asking, putting -> (over)    given_back
  *
  * INVARIANTS
  *   (1) At most UNDER_WAY_MAX blocks are ready or in flight, including blocks whose
  *       memory the backend has not returned.  One user has only a part of them.
- *   (2) A put begins only if may_leave(): the space is shared, and has the owner that
+ *   (2) A put begins only if may_leave_locked(): the space is shared, and has the owner that
  *       it had when the block was queued.
  *   (3) A space has at most one offer, space->offer.  All blocks before its cursor were
  *       queued, or the walk is repeated.
  *   (4) Only the backup thread lists keys of offers, for which the lock is dropped, and
  *       frees offers, when none of their blocks is queued or in flight.
  *
- * LOCKING   cache->lock for all but `busy` and the jobs, which are the remote thread's.
+ * LOCKING   cache->lock for all but the jobs, which are the remote thread's.
  */
 #include "cache/block/block.h"
 #include "cache/core/table.h"
@@ -80,14 +81,13 @@ struct kv_backup {
 	struct kv_offer *offer; /* that it is a block of; NULL: it is new */
 	bool wanted;		/* the backend lacks it */
 	bool held;		/* the block's bytes are held */
-	int status;		/* of the last operation */
 	struct kv_block *block; /* held, once ready */
 	struct kv_view view;
 	uint8_t *copy; /* NULL: none */
 	uint8_t *head; /* first bytes of the object */
 	struct kv_object_entry entry;
 	char prefix[KV_REMOTE_PREFIX_MAX + 1];
-	TAILQ_ENTRY(kv_backup) link; /* of a queue, ready, unread or busy */
+	TAILQ_ENTRY(kv_backup) link; /* of a queue, ready or unread */
 };
 
 struct kv_offer {
@@ -112,7 +112,6 @@ struct kv_backups {
 	unsigned n_fresh;	   /* blocks */
 	bool flushing;		   /* a space, at unmount */
 	struct backup_queue ready, unread;
-	struct backup_queue busy;      /* used by the remote thread only */
 	TAILQ_HEAD(, kv_offer) offers; /* in turn */
 	uint64_t look_ns;	       /* when to look at offers next */
 };
@@ -131,7 +130,6 @@ int kv_backup_init(struct kv_remote *remote)
 		return -ENOMEM;
 	TAILQ_INIT(&b->ready);
 	TAILQ_INIT(&b->unread);
-	TAILQ_INIT(&b->busy);
 	TAILQ_INIT(&b->offers);
 	kv_cond_init(&b->more);
 	kv_cond_init(&b->over);
@@ -140,13 +138,6 @@ int kv_backup_init(struct kv_remote *remote)
 }
 
 /* ---- queues ---- */
-
-/* Return whether @block is to be put, by remote_write. */
-static bool is_wanted(const struct kv_cache *cache,
-		      const struct kv_block *block)
-{
-	return cache->config.remote.write == KV_WRITEBACK_ALL || block->hits;
-}
 
 /* Queue @block, of @offer or a new one.  False: there is no room for it. */
 static bool enqueue_locked(struct kv_remote *remote,
@@ -202,47 +193,42 @@ static struct kv_backup *take_locked(struct kv_backups *b, struct user *user)
 
 /* ---- offers ---- */
 
-/* Offer all of @space, or once more if it is being offered.  NULL: it is not. */
-static struct kv_offer *offer_locked(struct kv_remote *remote,
-				     struct kv_space *space)
+/* Offer @space, or once more if it is being offered.  @all: at once, and also blocks that
+ * the backend is known to have. */
+static void offer_locked(struct kv_remote *remote, struct kv_space *space,
+			 bool all)
 {
 	struct kv_backups *b = remote->backup;
 	struct kv_offer *offer = space->offer;
 
 	kv_assert_locked(&remote->cache->lock);
 	if (b->stop || !kv_remote_writes(remote))
-		return NULL;
-	if (offer && offer->begun)
-		offer->again = KV_MAX(offer->again, OFFER_MISSED);
-	if (offer)
-		return offer;
-	offer = calloc(1, sizeof(*offer));
-	if (!offer)
-		return NULL; /* the next mount offers it */
-	offer->space = kv_space_get(space);
-	offer->uid = space->uid;
-	space->offer = offer;
-	TAILQ_INSERT_HEAD(&b->offers, offer, link);
-	remote->stats.offering++;
-	b->look_ns = 0;
-	return offer;
+		return;
+	if (!offer) {
+		offer = calloc(1, sizeof(*offer));
+		if (!offer)
+			return; /* the next mount offers it */
+		offer->space = kv_space_get(space);
+		offer->uid = space->uid;
+		space->offer = offer;
+		TAILQ_INSERT_HEAD(&b->offers, offer, link);
+		remote->stats.offering++;
+		b->look_ns = 0;
+	}
+	if (offer->begun)
+		offer->again =
+			KV_MAX(offer->again, all ? OFFER_ALL : OFFER_MISSED);
+	else
+		offer->all |= all;
+	if (all)
+		offer->pause_ns = offer->until_ns = b->look_ns = 0;
+	pthread_cond_signal(&b->more);
 }
 
 void kv_remote_offer_locked(struct kv_cache *cache, struct kv_space *space)
 {
-	struct kv_remote *remote = cache->remote;
-	struct kv_offer *offer = remote ? offer_locked(remote, space) : NULL;
-
-	kv_assert_locked(&cache->lock);
-	if (!offer)
-		return;
-	if (offer->again)
-		offer->again = OFFER_ALL;
-	else
-		offer->all = true;
-	offer->pause_ns = offer->until_ns = 0;
-	remote->backup->look_ns = 0;
-	pthread_cond_signal(&remote->backup->more);
+	if (cache->remote)
+		offer_locked(cache->remote, space, true);
 }
 
 static void offer_free_locked(struct kv_remote *remote, struct kv_offer *offer)
@@ -266,6 +252,7 @@ static void restart(struct kv_offer *offer, uint64_t pause_ns)
 static void list_locked(struct kv_remote *remote, struct kv_offer *offer)
 {
 	struct kv_cache *cache = remote->cache;
+	const bool all = cache->config.remote.write == KV_WRITEBACK_ALL;
 	const struct kv_block *block;
 	struct kv_key keys[PAGE];
 	size_t n;
@@ -277,16 +264,15 @@ static void list_locked(struct kv_remote *remote, struct kv_offer *offer)
 	offer->walked = offer->cursor == 0;
 	for (size_t i = 0; i < n; i++) {
 		block = kv_table_find(cache, offer->space, &keys[i]);
-		if (block && block->file != KV_NONE &&
-		    is_wanted(cache, block) && (offer->all || !block->remote) &&
+		if (block && block->file != KV_NONE && (all || block->hits) &&
+		    (offer->all || !block->remote) &&
 		    !enqueue_locked(remote, block, offer))
 			offer->again = KV_MAX(offer->again, OFFER_MISSED);
 	}
 }
 
-/* Look through the offers, each of which moves to the end of the list, until one has
- * listed a page, and end or repeat those that were walked through.  False: no offer may
- * go on now. */
+/* Look through the offers in turn until one has listed a page, and end or repeat those
+ * that were walked through.  False: no offer may go on now. */
 static bool look_locked(struct kv_remote *remote)
 {
 	struct kv_backups *b = remote->backup;
@@ -335,6 +321,7 @@ static bool look_locked(struct kv_remote *remote)
 void kv_backup_durable_locked(struct kv_cache *cache,
 			      const struct kv_block *block)
 {
+	const bool all = cache->config.remote.write == KV_WRITEBACK_ALL;
 	struct kv_remote *remote = cache->remote;
 	struct kv_space *space = kv_block_space(cache, block);
 
@@ -342,17 +329,11 @@ void kv_backup_durable_locked(struct kv_cache *cache,
 	if (!remote->backup->running || !space->shared)
 		return;
 	kv_fetch_present_locked(remote, kv_key_hash(cache, space, block->key));
-	if (!is_wanted(cache, block) || block->remote ||
+	if (!(all || block->hits) || block->remote ||
 	    enqueue_locked(remote, block, NULL))
 		return;
 	remote->stats.dropped++;
-	offer_locked(remote, space);
-}
-
-void kv_backup_used_locked(struct kv_cache *cache, const struct kv_block *block)
-{
-	if (cache->config.remote.write == KV_WRITEBACK_REUSE)
-		kv_backup_durable_locked(cache, block);
+	offer_locked(remote, space, false);
 }
 
 /* Free a backup that is in no list. */
@@ -380,17 +361,12 @@ static void backup_free(struct kv_remote *remote, struct kv_backup *backup)
 }
 
 /* Return whether the owner still shares the block, and there is time. */
-static bool may_leave(struct kv_remote *remote, const struct kv_backup *backup)
+static bool may_leave_locked(struct kv_remote *remote,
+			     const struct kv_backup *backup)
 {
-	struct kv_cache *cache = remote->cache;
-	bool may;
-
-	kv_lock(cache);
-	may = backup->space->shared && backup->space->uid == backup->uid &&
-	      !(backup->block && (backup->block->flags & BLOCK_REMOVED)) &&
-	      !(backup->offer && remote->backup->ending);
-	kv_unlock(cache);
-	return may;
+	return backup->space->shared && backup->space->uid == backup->uid &&
+	       !(backup->block && (backup->block->flags & BLOCK_REMOVED)) &&
+	       !(backup->offer && remote->backup->ending);
 }
 
 /* Count a block that is not put now, and offer it later unless @final. */
@@ -399,7 +375,7 @@ static void missed_locked(struct kv_remote *remote, struct kv_backup *backup,
 {
 	remote->stats.dropped += !backup->offer;
 	if (!final)
-		offer_locked(remote, backup->space);
+		offer_locked(remote, backup->space, false);
 }
 
 /* ---- making ready: the backup thread ---- */
@@ -462,7 +438,9 @@ static int prepare(struct kv_remote *remote, struct kv_backup *backup)
 
 	if (backup->block) /* the backend lacks the block */
 		return hold(cache, backup);
-	r = may_leave(remote, backup) ? 0 : -ENOENT;
+	kv_lock(cache);
+	r = may_leave_locked(remote, backup) ? 0 : -ENOENT;
+	kv_unlock(cache);
 	if (r == 0)
 		r = kv_remote_prefix(cache, backup->space, backup->prefix);
 	if (r == 0)
@@ -532,7 +510,7 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 	struct kv_backup *backup = (struct kv_backup *)job;
 	const bool put = job->op.call == KV_REMOTE_PUT;
 
-	backup->status = status;
+	backup->wanted |= status == -ENOENT;
 	if (put && status == 0)
 		kv_fetch_damaged(remote,
 				 kv_key_hash(remote->cache, backup->space,
@@ -551,58 +529,17 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 	kv_unlock(remote->cache);
 }
 
-static void go_on(struct kv_remote *remote, struct kv_backup *backup);
-
 static void given_back(struct kv_remote *remote, struct kv_remote_job *job)
 {
 	struct kv_backup *backup = (struct kv_backup *)job;
 
-	if (job->op.call == KV_REMOTE_HEAD && backup->status == -ENOENT) {
-		backup->wanted = true;
-		go_on(remote, backup);
-	} else {
-		TAILQ_REMOVE(&remote->backup->busy, backup, link);
+	if (job->op.call == KV_REMOTE_PUT || !backup->wanted) {
 		backup_free(remote, backup);
+		return;
 	}
-}
-
-/* Ask whether the backend has the block, or put it, once its bytes are held. */
-static void go_on(struct kv_remote *remote, struct kv_backup *backup)
-{
-	struct kv_backups *b = remote->backup;
-	struct kv_remote_job *job = &backup->job;
-	const bool leaves = may_leave(remote, backup);
-
-	if (!leaves || (backup->wanted && !backup->held))
-		TAILQ_REMOVE(&b->busy, backup, link);
-	if (!leaves) {
-		backup_free(remote, backup);
-	} else if (backup->wanted && !backup->held) {
-		kv_lock(remote->cache);
-		TAILQ_INSERT_TAIL(&b->unread, backup, link);
-		pthread_cond_signal(&b->more);
-		kv_unlock(remote->cache);
-	} else {
-		job->op.call = backup->wanted ? KV_REMOTE_PUT : KV_REMOTE_HEAD;
-		job->uid = backup->uid;
-		job->ended = ended;
-		job->given_back = given_back;
-		kv_remote_name(&job->op, backup->prefix, &backup->key);
-		kv_remote_submit(remote, job, backup->wanted ? PUT_NS : ASK_NS);
-	}
-}
-
-bool kv_backup_is_under_way(const struct kv_remote *remote,
-			    const struct kv_space *space,
-			    const struct kv_key *key)
-{
-	const struct kv_backup *backup;
-
-	TAILQ_FOREACH(backup, &remote->backup->busy, link)
-		if (backup->space == space &&
-		    (!key || kv_key_equal(&backup->key, key)))
-			return true;
-	return false;
+	kv_lock(remote->cache);
+	TAILQ_INSERT_TAIL(&remote->backup->ready, backup, link);
+	kv_unlock(remote->cache);
 }
 
 void kv_backup_run(struct kv_remote *remote)
@@ -611,22 +548,36 @@ void kv_backup_run(struct kv_remote *remote)
 	struct kv_cache *cache = remote->cache;
 	struct kv_backup *backup;
 
-	for (;;) {
-		kv_lock(cache);
-		backup = TAILQ_FIRST(&b->ready);
-		if (backup) {
-			TAILQ_REMOVE(&b->ready, backup, link);
-			/* A damaged object is there, and is to be replaced. */
-			backup->wanted |= kv_fetch_is_damaged_locked(
-				remote, kv_key_hash(cache, backup->space,
-						    backup->key.b));
+	kv_lock(cache);
+	while ((backup = TAILQ_FIRST(&b->ready))) {
+		struct kv_remote_job *job = &backup->job;
+
+		TAILQ_REMOVE(&b->ready, backup, link);
+		/* A damaged object is there, and is to be replaced. */
+		backup->wanted |= kv_fetch_is_damaged_locked(
+			remote,
+			kv_key_hash(cache, backup->space, backup->key.b));
+		const bool leaves = may_leave_locked(remote, backup);
+
+		if (leaves && backup->wanted && !backup->held) {
+			TAILQ_INSERT_TAIL(&b->unread, backup, link);
+			pthread_cond_signal(&b->more);
+			continue;
 		}
 		kv_unlock(cache);
-		if (!backup)
-			return;
-		TAILQ_INSERT_TAIL(&b->busy, backup, link);
-		go_on(remote, backup);
+		job->op.call = backup->wanted ? KV_REMOTE_PUT : KV_REMOTE_HEAD;
+		job->uid = backup->uid;
+		job->ended = ended;
+		job->given_back = given_back;
+		kv_remote_name(&job->op, backup->prefix, &backup->key);
+		if (leaves)
+			kv_remote_submit(remote, job,
+					 backup->wanted ? PUT_NS : ASK_NS);
+		else
+			backup_free(remote, backup);
+		kv_lock(cache);
 	}
+	kv_unlock(cache);
 }
 
 /* ---- begin and end ---- */
@@ -644,7 +595,7 @@ int kv_backup_start(struct kv_remote *remote)
 	for (space = kv_space_behind(cache, 0); space;
 	     space = kv_space_behind(cache, space->id))
 		if (space->shared)
-			offer_locked(remote, space);
+			offer_locked(remote, space, false);
 	kv_unlock(cache);
 	r = kv_thread_start(&b->thread, "kvfs-backup", backup_run, remote);
 	b->running = r == 0;

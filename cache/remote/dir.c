@@ -15,7 +15,7 @@
  *   (1) An operation that succeeds was done in the directory to which the path leads.
  *   (2) A file or folder is used only if check_entry() accepted its descriptor.
  *
- * LOCKING   dir->ops.lock for two flags; none during calls.
+ * LOCKING   dir->ops.lock for two numbers; none during calls.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -50,10 +50,10 @@ struct dir {
 	struct kv_ops ops; /* first */
 	char *path;	   /* fixed, as are these */
 	bool unsafe, writes;
+	_Atomic bool swept; /* old files in .part were removed */
 	/* ops.lock, as are these: the last directory that had .part; 0: none yet. */
 	dev_t device;
 	ino_t inode;
-	bool swept; /* old files in .part were removed */
 	struct worker workers[KV_OPS_THREADS];
 };
 
@@ -405,24 +405,6 @@ static void sweep(const struct worker *w, struct kv_remote_op *op)
 		close(fd);
 }
 
-/* HEAD of "": check that the directory may be used. */
-static int probe(struct worker *w, struct kv_remote_op *op)
-{
-	struct dir *dir = w->dir;
-	bool swept;
-	int r = open_root(w, op);
-
-	if (r < 0)
-		return r;
-	pthread_mutex_lock(&dir->ops.lock);
-	swept = dir->swept;
-	dir->swept = true;
-	pthread_mutex_unlock(&dir->ops.lock);
-	if (!swept && dir->writes)
-		sweep(w, op);
-	return 0;
-}
-
 /* Return whether the path still leads to the directory of @w. */
 static bool is_there(const struct worker *w)
 {
@@ -439,8 +421,13 @@ static int run(struct worker *w, struct kv_remote_op *op)
 	bool again = false;
 	int r;
 
-	if (op->call == KV_REMOTE_HEAD && !op->name[0])
-		return probe(w, op);
+	if (op->call == KV_REMOTE_HEAD && !op->name[0]) {
+		r = open_root(w, op);
+		if (r == 0 && w->dir->writes &&
+		    !atomic_exchange(&w->dir->swept, true))
+			sweep(w, op);
+		return r;
+	}
 	r = w->root < 0 ? open_root(w, op) : 0;
 	while (r == 0) {
 		switch (op->call) {

@@ -123,7 +123,7 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 	      job->abandoned ? "" : job->op.why);
 }
 
-/* Begin to remove the @i-th key, or the whole space. */
+/* Begin to remove the @i-th key, or the whole space.  -EBUSY: not while it is put. */
 static int begin(struct kv_remote *remote, struct kv_forget *forget, size_t i)
 {
 	struct errand *errand = calloc(1, sizeof(*errand));
@@ -140,6 +140,10 @@ static int begin(struct kv_remote *remote, struct kv_forget *forget, size_t i)
 	else
 		snprintf(job->op.name, sizeof(job->op.name), "%s",
 			 forget->prefix);
+	if (kv_remote_puts(remote, job->op.name)) {
+		free(errand);
+		return -EBUSY;
+	}
 	job->uid = kv_remote_user(remote->cache, forget->space);
 	job->ended = ended;
 	job->given_back = given_back;
@@ -188,16 +192,11 @@ static bool go_on(struct kv_remote *remote, struct kv_forget *forget)
 	}
 	while (r == 0 && forget->next < total(forget) &&
 	       forget->under_way < AT_ONCE) {
-		const struct kv_key *key =
-			forget->n ? &forget->keys[forget->next] : NULL;
-
-		if (!kv_remote_is_open(remote, uid)) {
-			r = -EHOSTDOWN;
-		} else if (kv_backup_is_under_way(remote, forget->space, key)) {
+		r = kv_remote_is_open(remote, uid)
+			    ? begin(remote, forget, forget->next)
+			    : -EHOSTDOWN;
+		if (r == -EBUSY)
 			break; /* the end of the put wakes this thread */
-		} else {
-			r = begin(remote, forget, forget->next);
-		}
 		if (r == 0)
 			forget->next++;
 		else

@@ -192,6 +192,22 @@ void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 		send(remote, job);
 }
 
+bool kv_remote_puts(const struct kv_remote *remote, const char *name)
+{
+	const struct kv_remote_jobs *const lists[] = {&remote->jobs,
+						      &remote->retries};
+	const struct kv_remote_job *job;
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(lists); i++)
+		TAILQ_FOREACH(job, lists[i], link)
+			if ((job->op.call == KV_REMOTE_PUT ||
+			     job->op.call == KV_REMOTE_HEAD) &&
+			    !job->trial &&
+			    strncmp(job->op.name, name, strlen(name)) == 0)
+				return true;
+	return false;
+}
+
 /* End a job that the backend does not have. */
 static void end(struct kv_remote *remote, struct kv_remote_job *job, int status)
 {
@@ -397,7 +413,6 @@ static const struct kv_remote_hooks hooks = {
 	.may_locked = kv_fetch_may_locked,
 	.coming_locked = kv_fetch_is_coming_locked,
 	.durable_locked = kv_backup_durable_locked,
-	.used_locked = kv_backup_used_locked,
 };
 
 int kv_remote_start(struct kv_cache *cache, char **ret_why)

@@ -66,6 +66,9 @@ void kv_remote_wake(struct kv_remote *remote);
  * most.  Called by the remote thread. */
 void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 		      uint64_t ns);
+/* Return whether an object whose name begins with @name is being put.  Called by the
+ * remote thread. */
+bool kv_remote_puts(const struct kv_remote *remote, const char *name);
 /* Return whether blocks are to be put to the backend. */
 bool kv_remote_writes(const struct kv_remote *remote);
 
@@ -168,8 +171,6 @@ bool kv_fetch_is_damaged_locked(struct kv_remote *remote, uint64_t hash);
 /* As core/hooks.h has them. */
 void kv_backup_durable_locked(struct kv_cache *cache,
 			      const struct kv_block *block);
-void kv_backup_used_locked(struct kv_cache *cache,
-			   const struct kv_block *block);
 
 int kv_backup_init(struct kv_remote *remote);
 void kv_backup_fini(struct kv_remote *remote); /* takes half-built ones */
@@ -178,12 +179,6 @@ int kv_backup_start(struct kv_remote *remote);
 void kv_backup_stop(struct kv_remote *remote);
 /* Begin to put blocks that are ready.  Called by the remote thread. */
 void kv_backup_run(struct kv_remote *remote);
-
-/* Return whether @key, or, if NULL, any block of @space, is being put.  Called by the
- * remote thread. */
-bool kv_backup_is_under_way(const struct kv_remote *remote,
-			    const struct kv_space *space,
-			    const struct kv_key *key);
 
 /* ---- forget.c ---- */
 
