@@ -46,6 +46,7 @@
 #define RING_READ_BYTES (16u << 20)
 #define AT_ONCE 4096u /* free slots scanned before the lock is released */
 #define BUSY 10u
+#define REST_NS 20000000u /* shortest rest between blocks */
 #define SECOND 1000000000u
 
 /* ---- the scrubber ---- */
@@ -97,9 +98,14 @@ static void scrub_block(struct kv_cache *cache, struct buffer *buffer,
 	}
 	kv_block_put(cache, block);
 	kv_lock(cache);
-	rest(cache, ns - KV_MIN(ns, kv_now_ns() - begun));
-	for (unsigned i = 1; i < BUSY && cache->ssd.writing; i++)
-		rest(cache, ns);
+	if (cache->ssd.writing)
+		ns *= BUSY;
+	/* Rest seldom: small blocks take less time than a wake-up. */
+	cache->scrubber.owed_ns += ns - KV_MIN(ns, kv_now_ns() - begun);
+	if (cache->scrubber.owed_ns >= REST_NS) {
+		rest(cache, cache->scrubber.owed_ns);
+		cache->scrubber.owed_ns = 0;
+	}
 }
 
 static void scrub_all(void *arg)

@@ -616,6 +616,7 @@ struct kv_health {
 /* The scrubber's progress through the store; cache.c. */
 struct kv_scrubber {
 	struct kv_periodic periodic;
+	uint64_t owed_ns; /* rest that the rate asks for, not taken yet */
 	/* this pass: bytes read, bytes in use */
 	uint64_t pass_bytes, pass_total;
 	uint64_t passes, corrupt;
