@@ -70,7 +70,7 @@ static void settle_locked(struct kv_cache *cache, struct kv_block *block)
 }
 
 /* Remove the block.  @own: number of references that the caller holds and
- * releases next. */
+ * releases next; if any, the caller informs the kernel of the removal. */
 static void remove_locked(struct kv_cache *cache, struct kv_block *block,
 			  uint32_t own)
 {
@@ -86,7 +86,8 @@ static void remove_locked(struct kv_cache *cache, struct kv_block *block,
 		kv_orphan_drop_locked(cache, block->slot);
 	if (block->slot && kv_block_unpersisted(block))
 		kv_unpersisted_drop_locked(cache, block->slot);
-	kv_defer_gone(cache, block);
+	if (!own)
+		kv_defer_gone(cache, block);
 	KV_POINT("remove.unlinked");
 	kv_table_unlink(cache, block);
 	space->dirs[block->key[0]]->mtime_ns = kv_wall_ns();
@@ -118,7 +119,6 @@ static int remove_block(struct kv_cache *cache, struct kv_block *block,
 			bool put_next)
 {
 	struct kv_unlinked *unlinked = NULL;
-	size_t n_gone;
 	int r = 0;
 
 	kv_lock(cache);
@@ -144,10 +144,7 @@ static int remove_block(struct kv_cache *cache, struct kv_block *block,
 		cache->stats.removed++;
 		kv_block_space(cache, block)->shrunk = true;
 		kv_block_unwanted_locked(cache, block);
-		n_gone = cache->deferred.n_gone;
 		remove_locked(cache, block, put_next);
-		if (put_next)
-			cache->deferred.n_gone = n_gone;
 	}
 	kv_unlock(cache);
 	free(unlinked);

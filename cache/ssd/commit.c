@@ -36,7 +36,10 @@
 #define EVICT_AT_ONCE 32u    /* blocks evicted at once for room in the index */
 #define STARVED_NS 2000000u  /* pause after a round without room in the index */
 #define LINGER_NS 100000000u /* longest delay of a commit without a flush */
-#define LINGER_SHARE 8u	     /* commit when 1/8 of the arena is written */
+/* Longest delay if nothing but deletions waits: a file that is deleted by one
+ * transaction costs a fraction of what its blocks cost one by one. */
+#define DELETIONS_NS 1000000000u
+#define LINGER_SHARE 8u /* commit when 1/8 of the arena is written */
 
 struct put {
 	struct kv_slot *slot;
@@ -117,15 +120,49 @@ bool kv_snapshots_dirty_locked(const struct kv_cache *cache)
 	       (!all->retry_at || kv_now_ns() >= all->retry_at);
 }
 
-static bool anything(const struct kv_cache *cache)
+/* Return whether there is anything to commit besides deletions. */
+static bool more_than_deletions(const struct kv_cache *cache)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
 
 	return !TAILQ_EMPTY(&ssd->written) || ssd->updates.n ||
-	       !TAILQ_EMPTY(&ssd->deletions.queued) ||
-	       !TAILQ_EMPTY(&ssd->deletions.to_record) ||
 	       !TAILQ_EMPTY(&ssd->moves.copied) ||
 	       kv_removed_dirty_locked(cache);
+}
+
+static bool anything(const struct kv_cache *cache)
+{
+	return !TAILQ_EMPTY(&cache->ssd.deletions.queued) ||
+	       !TAILQ_EMPTY(&cache->ssd.deletions.to_record) ||
+	       more_than_deletions(cache);
+}
+
+/* Wait until a caller needs a commit, or a commit is due.  A commit waits three
+ * times for requests at the device, so a useless commit would delay the next,
+ * useful one. */
+static void linger(struct kv_cache *cache)
+{
+	const uint64_t enough =
+		cache->arena.max * cache->arena.segment_bytes / LINGER_SHARE;
+	const uint64_t begun = kv_now_ns();
+	struct kv_ssd *ssd = &cache->ssd;
+
+	while (!ssd->urgent && !ssd->stop && ssd->written_bytes < enough &&
+	       ssd->n_written < ssd->round_max &&
+	       TAILQ_EMPTY(&ssd->deletions.to_record) && !ssd->awaiting) {
+		/* Slots to be written or moved may need those deleted. */
+		const bool more = more_than_deletions(cache) || ssd->dirty ||
+				  !TAILQ_EMPTY(&ssd->moves.files) ||
+				  kv_snapshots_dirty_locked(cache);
+		const uint64_t until =
+			begun + (more ? LINGER_NS : DELETIONS_NS);
+		const uint64_t now = kv_now_ns();
+
+		if (now >= until)
+			break;
+		ssd->noted = more; /* other changes shorten the wait */
+		kv_cond_wait(cache, &ssd->commit, until - now);
+	}
 }
 
 /* ---- a round begins ---- */
@@ -444,10 +481,7 @@ void *kv_committer(void *arg)
 {
 	struct kv_cache *cache = arg;
 	struct kv_ssd *ssd = &cache->ssd;
-	const uint64_t enough =
-		cache->arena.max * cache->arena.segment_bytes / LINGER_SHARE;
 	struct round round;
-	uint64_t now, until;
 	int r, failed = 0; /* rounds that failed while stopping */
 
 	kv_lock(cache);
@@ -463,16 +497,7 @@ void *kv_committer(void *arg)
 			kv_cond_wait(cache, &ssd->commit, 1000000000u);
 			continue;
 		}
-		/* Wait until a flush needs a commit, or a commit is due.  A
-		 * commit waits three times for requests at the device, so a
-		 * useless commit would delay the next, useful one. */
-		until = kv_now_ns() + LINGER_NS;
-		while (!ssd->urgent && !ssd->stop &&
-		       ssd->written_bytes < enough &&
-		       ssd->n_written < ssd->round_max &&
-		       TAILQ_EMPTY(&ssd->deletions.to_record) &&
-		       !ssd->awaiting && (now = kv_now_ns()) < until)
-			kv_cond_wait(cache, &ssd->commit, until - now);
+		linger(cache);
 		cache->snapshots.write(cache);
 		if (!anything(cache)) {
 			ssd->urgent = false;

@@ -75,13 +75,13 @@ struct kv_deletion_batch {
 struct group {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
-	size_t left;
-	int status; /* of the last request that failed; 0: none */
+	size_t left, wanted; /* wanted: number of requests to wait for */
+	int status;	     /* of the last request that failed; 0: none */
 };
 
-#define GROUP_INIT                                                        \
-	{                                                                 \
-		PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0 \
+#define GROUP_INIT                                                           \
+	{                                                                    \
+		PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0 \
 	}
 
 struct member {
@@ -101,10 +101,9 @@ static void member_done(struct kv_io *io, int status)
 		group->status = status;
 	if (member->deletion)
 		member->deletion->bad = status < 0;
-	group->left--;
-	pthread_cond_signal(&group->cond);
+	if (--group->left == group->wanted)
+		pthread_cond_signal(&group->cond);
 	pthread_mutex_unlock(&group->lock);
-	free(member);
 }
 
 /* Wait until at most @left requests of @group are under way.  Return the error
@@ -114,6 +113,7 @@ static int wait_for(struct group *group, size_t left)
 	int r;
 
 	pthread_mutex_lock(&group->lock);
+	group->wanted = left;
 	while (group->left > left)
 		pthread_cond_wait(&group->cond, &group->lock);
 	r = group->status;
@@ -135,23 +135,18 @@ static void member_submit(struct kv_cache *cache, struct group *group,
 
 int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n)
 {
+	_cleanup_(kv_freep) struct member *all = calloc(n + 1, sizeof(*all));
 	struct group group = GROUP_INIT;
-	int r, e = 0;
 
+	if (!all)
+		return -ENOMEM;
 	/* Sync all files at once: then the filesystem needs one journal commit. */
-	for (size_t i = 0; i < n && e == 0; i++) {
-		struct member *one = calloc(1, sizeof(*one));
-
-		if (!one) {
-			e = -ENOMEM;
-			break;
-		}
-		one->io.op = KV_IO_SYNC;
-		one->io.fd = fds[i];
-		member_submit(cache, &group, one);
+	for (size_t i = 0; i < n; i++) {
+		all[i].io.op = KV_IO_SYNC;
+		all[i].io.fd = fds[i];
+		member_submit(cache, &group, &all[i]);
 	}
-	r = wait_for(&group, 0);
-	return e < 0 ? e : r;
+	return wait_for(&group, 0);
 }
 
 /* ---- QUEUED, or unqueued for want of memory ---- */
@@ -205,9 +200,10 @@ void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 	};
 	queue->begun++;
 	all->n++;
-	if (!queue->batch && queue->n == 1)
+	if (!queue->batch && queue->n == 1) {
 		TAILQ_INSERT_TAIL(&all->queued, space, deleting);
-	kv_commit_note_locked(cache);
+		kv_commit_note_locked(cache);
+	}
 }
 
 void kv_deletions_requeue_locked(struct kv_cache *cache)
@@ -448,35 +444,36 @@ static void zero_runs(struct kv_cache *cache, struct kv_deletion *items,
 static int zero_all(struct kv_cache *cache, struct kv_deletion *items, size_t n)
 {
 	static const uint8_t zeros[KV_PAGE] __attribute__((aligned(KV_PAGE)));
+	_cleanup_(kv_freep) struct member *all = calloc(n, sizeof(*all));
 	struct group group = GROUP_INIT;
-	int r = 0, e;
+	size_t submitted = 0;
 
+	if (!all)
+		return -ENOMEM;
+	kv_lock(cache);
 	for (size_t i = 0; i < n; i++) {
-		const struct kv_segfile *file;
-		struct member *one;
+		const struct kv_segfile *file =
+			kv_segfile_of(cache, items[i].slot_id);
 
+		all[i].io.fd = file->fd;
+		all[i].io.offset =
+			(uint32_t)items[i].slot_id * file->slot_bytes;
+	}
+	kv_unlock(cache);
+	for (size_t i = 0; i < n; i++) {
 		if (!items[i].bad)
 			continue;
-		one = calloc(1, sizeof(*one));
-		if (!one) {
-			r = -ENOMEM;
-			break;
-		}
-		kv_lock(cache);
-		file = kv_segfile_of(cache, items[i].slot_id);
-		one->io.fd = file->fd;
-		one->io.offset = (uint32_t)items[i].slot_id * file->slot_bytes;
-		kv_unlock(cache);
-		one->io.op = KV_IO_WRITE;
-		one->io.data = (void *)zeros;
-		one->io.bytes = KV_PAGE;
-		one->deletion = &items[i];
-		member_submit(cache, &group, one);
+		all[i].io.op = KV_IO_WRITE;
+		all[i].io.data = (void *)zeros;
+		all[i].io.bytes = KV_PAGE;
+		all[i].deletion = &items[i];
+		member_submit(cache, &group, &all[i]);
 		KV_POINT("tombstone.submitted");
-		wait_for(&group, WINDOW - 1);
+		/* Submit requests in bursts: this thread wakes up less often. */
+		if (++submitted % (WINDOW / 2) == 0)
+			wait_for(&group, WINDOW / 2);
 	}
-	e = wait_for(&group, 0);
-	return r < 0 ? r : e;
+	return wait_for(&group, 0);
 }
 
 /*

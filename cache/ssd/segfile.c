@@ -423,8 +423,6 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 	while (records_free(ssd) + ssd->leaving < want_records &&
 	       kv_ssd_evict_record_locked(cache, NULL))
 		continue;
-	if (class->leaving)
-		kv_commit_kick_locked(cache, false);
 	return 0;
 }
 

@@ -288,6 +288,85 @@ static void an_open_block_can_be_read_after_a_clear(void **state)
 	assert_null(small_get(s, 5));
 }
 
+static uint64_t deletions(struct small *s)
+{
+	uint64_t n;
+
+	kv_lock(s->cache);
+	n = s->cache->ssd.deletions.n;
+	kv_unlock(s->cache);
+	return n;
+}
+
+static void deletions_collect_until_somebody_waits(void **state)
+{
+	struct small *s = *state;
+	uint64_t begun, n;
+
+	save_many(s);
+	begun = kv_now_ns();
+	for (unsigned i = 0; i < 10; i++)
+		assert_int_equal(small_remove_block(s, i), 0);
+	usleep(300000);
+	n = deletions(s);
+	if (kv_now_ns() - begun < 900000000u) /* not on a busy machine */
+		assert_true(n >= 10);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(deletions(s), 0);
+	/* Without a flush too, they end before long. */
+	assert_int_equal(small_remove_block(s, 10), 0);
+	while (deletions(s) > 0)
+		usleep(10000);
+	small_check(s);
+}
+
+static void a_pin_does_not_wait_for_deletions_to_collect(void **state)
+{
+	struct small *s = *state;
+	uint64_t took = UINT64_MAX;
+
+	save_many(s);
+	/* On a busy machine any try may be slow. */
+	for (unsigned try = 0; try < 3 && took > 900000000u; try++) {
+		struct kv_block *block = small_get(s, 100 + try);
+		const uint64_t begun = kv_now_ns();
+
+		assert_int_equal(small_remove_block(s, try), 0);
+		usleep(20000);
+		assert_int_equal(kv_block_pin(s->cache, block, true), 0);
+		while (small_busy(s))
+			usleep(1000);
+		took = kv_now_ns() - begun;
+		kv_block_put(s->cache, block);
+	}
+	assert_true(took < 900000000u);
+}
+
+static void a_removal_wakes_nobody_while_a_batch_is_in_hand(void **state)
+{
+	struct small *s = *state;
+	bool noted = true;
+
+	save_many(s);
+	hold = true;
+	assert_int_equal(kv_space_clear(s->cache, s->space), 0);
+	wait_until_held();
+	save_durably(s, s->space, 1);
+	while (noted) { /* until the committer rests */
+		usleep(1000);
+		kv_lock(s->cache);
+		noted = s->cache->ssd.noted;
+		kv_unlock(s->cache);
+	}
+	assert_int_equal(small_remove_block(s, 1), 0);
+	kv_lock(s->cache);
+	assert_false(s->cache->ssd.noted);
+	kv_unlock(s->cache);
+	hold = false;
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(deletions(s), 0);
+}
+
 /* ---- after a crash ---- */
 
 static void the_first_save_after_a_crash_waits_for_no_sweep(void **state)
@@ -350,6 +429,9 @@ int main(void)
 		TEST(a_read_only_mount_sees_the_later_of_two),
 		TEST(a_clear_spares_what_is_saved_after_it_began),
 		TEST(an_open_block_can_be_read_after_a_clear),
+		TEST(deletions_collect_until_somebody_waits),
+		TEST(a_pin_does_not_wait_for_deletions_to_collect),
+		TEST(a_removal_wakes_nobody_while_a_batch_is_in_hand),
 		TEST(the_first_save_after_a_crash_waits_for_no_sweep),
 		TEST(what_a_crash_left_is_swept_before_its_slot_is_taken),
 	};
