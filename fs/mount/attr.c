@@ -24,6 +24,7 @@
 
 /* st_blksize: the size of reads and writes for cp(1) */
 #define BLOCK_IO_BYTES (1 << 20)
+#define SEC_MAX INT64_C(9000000000) /* of 64 bits of nanoseconds: year 2255 */
 #define SET_OWNER (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)
 
 /* ---- node ids ---- */
@@ -338,15 +339,19 @@ void kv_reply_entry(fuse_req_t req, int r, uint64_t ino)
 
 /* ---- setting ---- */
 
-/* Return the modification time to store, or 0 if none is given. */
+/* Return the modification time to set; 0: none.  Times outside the range are set
+ * to its end, as other filesystems do, and the epoch to a nanosecond later. */
 static int64_t mtime_of(const struct stat *attr, int to_set)
 {
+	int64_t sec, ns;
+
 	if (to_set & FUSE_SET_ATTR_MTIME_NOW)
 		return kv_wall_ns();
-	return to_set & FUSE_SET_ATTR_MTIME
-		       ? (int64_t)attr->st_mtim.tv_sec * 1000000000 +
-				 attr->st_mtim.tv_nsec
-		       : 0;
+	if (!(to_set & FUSE_SET_ATTR_MTIME))
+		return 0;
+	sec = KV_MAX(KV_MIN(attr->st_mtim.tv_sec, SEC_MAX), -SEC_MAX);
+	ns = sec * 1000000000 + attr->st_mtim.tv_nsec;
+	return ns ? ns : 1;
 }
 
 static int set_block(struct kv_mount *mount, struct kv_block *block,

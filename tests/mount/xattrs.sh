@@ -57,6 +57,10 @@ cp -a "$M/s" "$M/copy" || fail "cp -a"
 eq "cp -a carries the pin" "$(xattr "$M/copy/$(place 1)" pin)" 1
 rsync -aX "$M/s/" "$M/copy2/" || fail "rsync -aX"
 eq "rsync -aX carries the pin" "$(xattr "$M/copy2/$(place 1)" pin)" 1
+touch -d @0 "$F"
+eq "the epoch" "$(stat -c %Y "$F")" 0
+touch -d 2500-01-01 "$F"
+eq "a time beyond 64 bits" "$(stat -c %Y "$F")" 9000000000
 touch -d '2023-02-03 04:05:06.5' "$F"
 
 for q in quota.dram quota.ssd reserve.dram reserve.ssd rate.put; do
