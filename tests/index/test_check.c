@@ -86,6 +86,20 @@ static void a_file_that_is_cut_off_is_damaged(void **state)
 	}
 }
 
+/* The check does not read a hole of 1 TiB. */
+static void a_file_that_is_far_too_long_is_damaged(void **state)
+{
+	struct fixture *f = *state;
+	char why[KV_WHY_MAX];
+
+	fill(f);
+	kv_index_close(kv_steal(f->index));
+	assert_int_equal(truncate(f->data, (off_t)1 << 40), 0);
+	alarm(60);
+	assert_int_equal(kv_index_check(f->directory, MAP, why), -EBADMSG);
+	alarm(0);
+}
+
 /* Open, read and change an index in a child process, as the daemon does. */
 static int use(const struct fixture *f)
 {
@@ -190,6 +204,7 @@ int main(void)
 		TEST(every_index_that_lmdb_makes_is_sound),
 		TEST(without_a_file_there_is_none),
 		TEST(a_file_that_is_cut_off_is_damaged),
+		TEST(a_file_that_is_far_too_long_is_damaged),
 		TEST(lmdb_survives_what_is_called_sound),
 	};
 
