@@ -109,7 +109,7 @@ check-tidy:                             ## static analysis
 	@printf '%s\n' $(SHARED) $(DAEMON) $(LIB) $(CUDA) fs/main.c $(wildcard tools/*/*.c tests/gpu/*/*.c) | \
 	  xargs -P 2 -n 6 sh -c 'why=$$(clang-tidy --quiet "$$@" -- $(TIDY) 2>&1); rc=$$?; \
 	    echo "$$why" | grep -vE "^$$|^[0-9]+ warnings? generated|^Suppressed "; exit $$rc' sh
-PROSE_MAX := 26
+PROSE_MAX := 22
 check-prose:                            ## unclear wording stands in at most PROSE_MAX places
 	@tests/prose.py --max $(PROSE_MAX)
 check-man:                              ## groff and man accept every page silently

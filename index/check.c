@@ -322,7 +322,7 @@ static int check_all(struct check *c, const char *path, uint64_t map_bytes)
 			   (unsigned long long)info.me_last_pgno);
 	/* Do not read a hole of any size. */
 	if (c->file_bytes > 2 * c->n_pages * c->page + BEYOND)
-		return bad(c, "it is much longer than its pages");
+		return bad(c, "the file is much longer than its pages");
 	c->used = calloc(c->n_pages / 64 + 1, sizeof(*c->used));
 	if (!c->used)
 		return -ENOMEM;

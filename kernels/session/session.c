@@ -227,7 +227,7 @@ static void borrow_locked(struct kvfs_session *session, uint64_t at)
 	listen_locked(session, EPOLL_CTL_MOD);
 	if (session->heirs > 0)
 		pthread_cond_broadcast(&session->changed);
-	if (r < 0) /* it closes the connection */
+	if (r < 0) /* the reader thread closes the connection */
 		kv_session_wake(session);
 }
 

@@ -344,8 +344,8 @@ static void test_a_connection_that_is_closed_costs_nothing(void **state)
 	liar.drops = false;
 }
 
-/* What is left of the answer before comes instead of the next one: the request is sent
- * again on a new connection. */
+/* The rest of an answer arrives as the next answer: the request is sent again on a new
+ * connection. */
 static void test_surplus_bytes_spoil_no_other_answer(void **state)
 {
 	static const char answer[] = SAYS("5") "\r\nbytes";

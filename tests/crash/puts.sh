@@ -37,7 +37,7 @@ said=$(storm "$SOCK" s save $BYTES $((kills * EACH)))
 eq "saving all" "$said" ""
 wait_until 120 all_there || fail "$(objects | wc -l) objects of $((kills * EACH)): $(grep -A9 ^remote "$M/.kvfs/stats")"
 stop
-# It leases all of them at once.
+# The checking node leases all blocks at once.
 "$B/kvfs" -o "segment=8M,hugepages=off,dram=$((64 + kills * 2))M,ssd=0,control=$T/sock2,remote_threshold=1,remote=dir:$R" "$T/store2" "$N" || fail "the other node"
 said=$(storm "$T/sock2" s pull $BYTES $((kills * EACH)) $EACH) || fail "the other node: $said"
 case $said in "pulled $((kills * EACH)) wrong 0 "*) ;; *) fail "the other node: $said" ;; esac

@@ -201,7 +201,7 @@ static void a_waiting_thread_withdraws_jobs_of_its_transfer_only(void **state)
 	for (int i = 0; i < 3; i++)
 		kv_copier_submit(copier, &jobs[i]);
 	assert_ptr_equal(kv_copier_withdraw(copier, &mine), &jobs[1]);
-	assert_true(kv_copier_presses(copier, &jobs[1])); /* it is brief */
+	assert_true(kv_copier_presses(copier, &jobs[1])); /* as a brief job */
 	assert_ptr_equal(kv_copier_withdraw(copier, &mine), &jobs[2]);
 	assert_null(kv_copier_withdraw(copier, &mine));
 	assert_false(kv_copier_presses(copier, &jobs[0]));
