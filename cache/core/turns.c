@@ -149,9 +149,8 @@ bool kv_turn_may(const struct kv_turns *turns, const struct kv_turn *turn,
 {
 	const uint64_t all = turns->out + more;
 
-	return turns->out == 0 ||
-	       (all <= max &&
-		(turn->out == 0 || (turn->out + more) / 3 <= max - all));
+	return turns->out == 0 || (turn->out == 0 && all <= 4 * max) ||
+	       (all <= max && (turn->out + more) / 3 <= max - all);
 }
 
 struct kv_turn *kv_turns_next_within(struct kv_turns *turns, uint64_t max)

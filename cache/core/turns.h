@@ -62,7 +62,8 @@ void kv_turn_resume(struct kv_turns *turns, struct kv_turn *turn);
 /* Return the queue whose turn it is; NULL: no queue has work. */
 struct kv_turn *kv_turns_next(struct kv_turns *turns);
 /* Return whether the queue may have @more in flight, of @max for all: nothing else is in
- * flight, or nothing of this queue and @more fits, or a quarter is left to others. */
+ * flight, or a quarter is left to others.  A queue with nothing in flight may always begin,
+ * up to four times @max in all: several queues together cannot shut others out. */
 bool kv_turn_may(const struct kv_turns *turns, const struct kv_turn *turn,
 		 uint64_t max, uint64_t more);
 /* Return the next queue that may have more in flight; NULL: none. */

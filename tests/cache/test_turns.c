@@ -145,7 +145,7 @@ static void who_got_nothing_comes_first_when_all_go_on(void **state)
 /* The requests of one queue never end. */
 static void who_has_very_much_under_way_leaves_some_to_others(void **state)
 {
-	struct kv_turn *turn;
+	struct kv_turn *turn, *c;
 	unsigned of_a = 0, of_b = 0;
 
 	(void)state;
@@ -164,6 +164,17 @@ static void who_has_very_much_under_way_leaves_some_to_others(void **state)
 		of_b++;
 	}
 	assert_int_equal(of_b, 16);
+	/* Others can begin, however much two queues have in flight. */
+	kv_turn_begin(&turns, &b->turn, 5);
+	c = kv_turn_get(&turns, 5);
+	kv_turn_start(&turns, c);
+	assert_ptr_equal(kv_turns_next_within(&turns, 85), c);
+	kv_turn_begin(&turns, c, 1);
+	assert_null(kv_turns_next_within(&turns, 85));
+	kv_turn_end(&turns, c, 1);
+	kv_turn_stop(&turns, c);
+	kv_turn_put(&turns, c);
+	kv_turn_end(&turns, &b->turn, 5);
 	while (of_b-- > 0)
 		kv_turn_end(&turns, &b->turn, 1);
 	assert_ptr_equal(kv_turns_next_within(&turns, 85), &b->turn);
