@@ -23,9 +23,9 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 
 LIMITS = {
-    "files .c": 142,
-    "lines": 73423,
-    "lines of Python": 6036,
+    "files .c": 134,
+    "lines": 69619,
+    "lines of Python": 6056,
     "largest circle": 9,
     "upward calls": 0,
     "helpers with one caller, %": 15,
