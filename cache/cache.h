@@ -521,9 +521,6 @@ struct kv_acquire {
 	uint32_t uid;
 	/* The chain probably goes on in another request. */
 	bool more;
-	/* 0, or run @done also when this many bytes of leading blocks have been
-	 * leased since submit or the last kv_acquire_take. */
-	uint64_t part;
 	/* Runs once when all wants are settled, unless submit returned 0. */
 	void (*done)(struct kv_acquire *acquire, void *arg);
 	void *arg;
@@ -532,10 +529,7 @@ struct kv_acquire {
 	/* Leading blocks that the remote tier looked up at once; 0: none. */
 	size_t rest;
 	bool submitting;
-	bool told; /* @done is to run, and kv_acquire_take did not run since */
 	size_t pending;
-	size_t leading; /* wants that are settled, up to the first other */
-	uint64_t leading_bytes; /* of those leased since kv_acquire_take */
 	size_t short_of_room, room_at; /* how many wants, and the first */
 	TAILQ_ENTRY(kv_acquire) link;
 	struct kv_acquire *next_deferred;
@@ -546,10 +540,6 @@ struct kv_acquire {
  * 0: all settled, @done will not run, and the caller is to call
  * kv_acquire_touch, preferably after it has replied. */
 size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire);
-/* Return the number of leading wants that are settled; @ret_over: all are, and
- * @done will not run again.  To be called after @done if @part is not 0. */
-size_t kv_acquire_take(struct kv_cache *cache, struct kv_acquire *acquire,
-		       bool *ret_over);
 /* Report the use of the leased blocks to the eviction policy. */
 void kv_acquire_touch(struct kv_cache *cache, struct kv_acquire *acquire);
 /* Settle pending wants with @status now; @done runs, unless it has already.

@@ -28,9 +28,8 @@
  * -EPROTONOSUPPORT, with its own newest and oldest version, and closes the
  * connection.  Versions before 5 belong to releases before 0.2 and are refused.
  */
-#define WIRE_VERSION 6
+#define WIRE_VERSION 5
 #define WIRE_OLDEST 5
-#define WIRE_PARTS 6 /* first version with acquires answered in parts */
 #define WIRE_MAX 65536
 #define WIRE_BATCH 512 /* items a message, at most */
 
@@ -46,8 +45,7 @@ enum wire_type {
 	WIRE_SPACE,
 	/* wire_key[]; reply: wire_state[]. */
 	WIRE_PROBE,
-	/* wire_key[]; replies: wire_place[], together one for each key, in order.
-	 * More than one reply only from version WIRE_PARTS on. */
+	/* wire_key[]; reply: wire_place[]. */
 	WIRE_ACQUIRE,
 	/* No items, no reply.  @tag of an acquire that leased a block, or of a save that
 	 * sealed blocks reserved with WIRE_HOLD. */
@@ -59,8 +57,7 @@ enum wire_type {
 	WIRE_STAGING,
 	/* wire_key[]; reply: wire_status[]. */
 	WIRE_RESERVE,
-	/* Reserved blocks, or with WIRE_FRESH others: wire_save[]; reply:
-	 * wire_status[]. */
+	/* wire_save[]; reply: wire_status[]. */
 	WIRE_SAVE,
 	/* Drop reservations: wire_key[]; @arg: tag of their RESERVE, 0: any; reply:
 	 * wire_status[]. */
@@ -129,10 +126,7 @@ enum wire_type {
  * all blocks. */
 #define WIRE_AHEAD 64u
 #define WIRE_AHEAD_MIN 4u
-/* WIRE_SAVE: reserve the blocks too, with the flags and statuses of WIRE_RESERVE.  A
- * block with a reservation is -EALREADY. */
-#define WIRE_FRESH 16u
-/* WIRE_RESERVE, WIRE_SAVE_PAGES and WIRE_FRESH, for all blocks: */
+/* WIRE_RESERVE, for all its keys: */
 #define WIRE_MUST 4u /* do not evict the block before it is durable */
 #define WIRE_HOLD 8u /* lease the block when it seals; -ENOSPC: no room */
 /*
@@ -234,7 +228,7 @@ struct wire_staging {
 };
 
 /*
- * A block to save: its tensors are at @offset of the staging memfd, which must stay
+ * A reserved block: its tensors are at @offset of the staging memfd, which must stay
  * unchanged until the reply.  A SAVE consumes the reservation.
  *
  * Status of a RESERVE:

@@ -98,50 +98,15 @@ static void uncharge(struct kv_cache *cache, struct kv_want *want)
 	want->hinted = want->hint_reads = 0;
 }
 
-/* Return whether a part of the acquire is to be reported. */
-static bool is_part(struct kv_acquire *acquire)
-{
-	size_t *i = &acquire->leading;
-
-	if (!acquire->part || acquire->submitting)
-		return false;
-	for (; *i < acquire->n; ++*i) {
-		if (acquire->wants[*i].status == -EINPROGRESS)
-			break;
-		if (acquire->wants[*i].status == 0)
-			acquire->leading_bytes += acquire->wants[*i].length;
-	}
-	return acquire->leading_bytes >= acquire->part;
-}
-
 static void settle(struct kv_cache *cache, struct kv_want *want, int status)
 {
-	struct kv_acquire *acquire = want->acquire;
-
 	kv_assert_locked(&cache->lock);
 	uncharge(cache, want);
 	want->status = status;
-	if (--acquire->pending == 0)
-		touch_all(cache, acquire);
-	else if (!is_part(acquire))
+	if (--want->acquire->pending)
 		return;
-	if (!acquire->told)
-		kv_defer_settled(cache, acquire);
-	acquire->told = true;
-}
-
-size_t kv_acquire_take(struct kv_cache *cache, struct kv_acquire *acquire,
-		       bool *ret_over)
-{
-	size_t n;
-
-	kv_lock(cache);
-	acquire->told = false;
-	acquire->leading_bytes = 0;
-	*ret_over = acquire->pending == 0;
-	n = *ret_over ? acquire->n : acquire->leading;
-	kv_unlock(cache);
-	return n;
+	touch_all(cache, want->acquire);
+	kv_defer_settled(cache, want->acquire);
 }
 
 void kv_want_lend_locked(struct kv_cache *cache, struct kv_want *want,
@@ -426,8 +391,6 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 	 * begun. */
 	acquire->pending = acquire->n + 1;
 	acquire->submitting = true;
-	acquire->told = false;
-	acquire->leading = acquire->leading_bytes = 0;
 	acquire->look = NULL;
 	acquire->short_of_room = 0;
 	acquire->room_at = acquire->n;

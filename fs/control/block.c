@@ -21,8 +21,6 @@
 #include "fs/base/stats.h"
 #include "fs/control/server.h"
 
-/* Reply to an acquire for as many bytes of blocks as were read from SSD. */
-#define PART_BYTES (UINT64_C(4) << 20)
 #define WARN_EVERY_NS UINT64_C(60000000000)
 
 /* ---- answered at once ---- */
@@ -210,8 +208,6 @@ int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 struct acquire {
 	struct kv_request request; /* first */
 	bool at_once;		   /* settled by kv_acquire_submit */
-	size_t replied;		   /* leading keys that replies were sent for */
-	size_t leased;		   /* among them */
 	struct kv_acquire leases;  /* last: the array of its wants follows */
 };
 
@@ -236,15 +232,10 @@ static int acquire_finish(struct kv_request *request)
 	struct acquire *acquire = (struct acquire *)request;
 	struct kv_client *client = request->client;
 	struct wire_place *places = kv_reply_items(request->server);
-	size_t to = acquire->leases.n, first = acquire->replied, n;
-	bool over = true;
+	size_t n = acquire->leases.n, leased = 0;
 
-	if (!acquire->at_once)
-		to = kv_acquire_take(request->server->cache, &acquire->leases,
-				     &over);
-	n = to - first;
 	for (size_t i = 0; i < n; i++) {
-		const struct kv_want *want = &acquire->leases.wants[first + i];
+		const struct kv_want *want = &acquire->leases.wants[i];
 		int r = want->status;
 
 		if (r == 0)
@@ -255,19 +246,12 @@ static int acquire_finish(struct kv_request *request)
 						    .offset = want->offset,
 						    .length = want->length,
 						    .payload = want->payload};
-		acquire->leased += r >= 0;
+		leased += r >= 0;
 	}
-	acquire->replied = to;
-	if (over || n > 0)
-		kv_reply(client, &request->header, 0, (uint32_t)n,
-			 n * sizeof(*places));
-	if (!over) {
-		kv_request_pend(request, 0);
-		return 0;
-	}
+	kv_reply(client, &request->header, 0, (uint32_t)n, n * sizeof(*places));
 	if (acquire->at_once) /* the client does not wait for the policy */
 		kv_acquire_touch(request->server->cache, &acquire->leases);
-	request->release |= acquire->leased == 0;
+	request->release |= leased == 0;
 	return 0;
 }
 
@@ -284,7 +268,6 @@ static void acquire_submit(struct kv_client *client, const struct kv_message *m,
 	leases->n = n;
 	leases->uid = client->caller.uid;
 	leases->more = n == WIRE_BATCH;
-	leases->part = client->version >= WIRE_PARTS ? PART_BYTES : 0;
 	leases->done = acquired;
 	leases->arg = acquire;
 	for (size_t i = 0; i < n; i++)

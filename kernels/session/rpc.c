@@ -216,12 +216,6 @@ static int take_reply_locked(struct kvfs_session *session,
 			break;
 	if (!call)
 		return -EPROTO;
-	if (call->part && header->status >= 0 && header->count > 0 &&
-	    header->count < call->count) {
-		call->count -= header->count;
-		call->part(call, header->count, packet->items);
-		return 0;
-	}
 	remove_call_locked(rpc, call);
 	if (header->status >= 0 &&
 	    (call->at_most ? header->count > call->count

@@ -24,9 +24,6 @@ struct kv_call {
 	 * number that it has. */
 	uint32_t count;
 	bool at_most; /* a successful reply may also have fewer items */
-	/* NULL, or called like @done with some of the first items, once for each
-	 * reply before the last; @count is then lower by @n. */
-	void (*part)(struct kv_call *call, uint32_t n, const void *items);
 	/* Called exactly once, with session->lock held; may free the call.
 	 * @status < 0: the error (-ENOTCONN: the connection broke).  Otherwise
 	 * @items are the items of the reply, valid during the call. */

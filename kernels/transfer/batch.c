@@ -10,7 +10,6 @@
  *
  *               (new) -> RESERVING kv_save_batch_locked
  *               (new) -> SAVING    kv_save_batch_locked, of lent pages
- *               (new) -> QUEUED    kv_save_batch_locked, of a small save
  *           RESERVING -> QUEUED    reserved: some blocks are new to the daemon
  *           RESERVING -> over      reserved: no block is to be saved
  *              QUEUED -> COPYING   copy: a copy thread reads the pages
@@ -48,7 +47,6 @@
 #define BATCH_BYTES ((uint64_t)4 << 20)
 /* bytes of the blocks in a WIRE_SAVE_PAGES message, at most */
 #define LENT_BYTES ((uint64_t)8 << 20)
-#define SMALL_BYTES ((uint64_t)256 << 10)
 #define WORD_BYTES 64u /* a cache line for the WIRE_LENT word */
 #define PAGES_ROOM                                         \
 	(WIRE_MAX - (uint32_t)sizeof(struct wire_header) - \
@@ -62,10 +60,7 @@ struct kv_save_batch {
 	/* in xfer->batches, unless the batch is FAILED */
 	LIST_ENTRY(kv_save_batch) others;
 	enum batch_state state;
-	bool lent; /* fixed; from lent pages, not from staging */
-	/* Fixed: the message that saves the blocks reserves them, too, so that its
-	 * answer may make blocks be copied again. */
-	bool fresh;
+	bool lent;     /* fixed; from lent pages, not from staging */
 	unsigned refs; /* messages without an answer, and the job */
 	struct kv_job job;
 	struct kv_submission submission; /* while COPYING */
@@ -87,12 +82,6 @@ struct tally {
 static uint8_t *extent_of(const struct kv_save_batch *batch)
 {
 	return batch->stage->base + batch->extent->offset;
-}
-
-/* Return the stage that the blocks of a SAVING batch have not reached. */
-static enum kvfs_stage next_stage(const struct kv_save_batch *batch)
-{
-	return batch->fresh ? KVFS_COPIED : KVFS_SEALED;
 }
 
 /* Free a batch that no answer and no job refers to any more. */
@@ -285,7 +274,7 @@ static void drop_locked(struct kv_save_batch *batch, uint64_t of)
 {
 	kv_assert_locked(&batch->xfer->session->lock);
 	batch->drop.done = dropped;
-	if (!batch->fresh &&
+	if (!batch->lent &&
 	    send_keys_locked(batch, &batch->drop, WIRE_DROP, of) == 0)
 		batch->refs++;
 }
@@ -294,7 +283,7 @@ static void drop_locked(struct kv_save_batch *batch, uint64_t of)
 static void saved(struct kv_call *call, int status, const void *items)
 {
 	struct kv_save_batch *batch = (struct kv_save_batch *)call;
-	const enum kvfs_stage stage = next_stage(batch);
+	const enum kvfs_stage stage = batch->lent ? KVFS_COPIED : KVFS_SEALED;
 	const struct wire_status *statuses = items;
 	struct kvfs_xfer *xfer = batch->xfer;
 	struct tally tally = {0};
@@ -322,16 +311,16 @@ static void saved(struct kv_call *call, int status, const void *items)
 	}
 	take_back(batch);
 	for (size_t i = 0; i < batch->n; i++)
-		if (batch->fresh && is_full(xfer, statuses[i].status))
+		if (batch->lent && is_full(xfer, statuses[i].status))
 			kv_save_again_locked(xfer, batch->block[i]);
 		else
 			count(xfer, batch->block[i], statuses[i].status,
 			      &tally);
 	tally.good += tally.present;
-	if (batch->fresh && tally.good > 0)
+	if (batch->lent && tally.good > 0)
 		xfer->pause = 0;
 	kv_xfer_fail_locked(xfer, stage, tally.bad);
-	if (batch->fresh)
+	if (batch->lent)
 		kv_xfer_reach_locked(xfer, KVFS_COPIED, tally.good);
 	kv_xfer_reach_locked(xfer, KVFS_SEALED, tally.good);
 	put_locked(batch);
@@ -388,10 +377,7 @@ static void copy(struct kv_job *job)
 	struct wire_save blocks[WIRE_BATCH];
 	struct kv_packet packet = {
 		.header = {.type = WIRE_SAVE,
-			   .flags = (xfer->ids ? WIRE_WITH_IDS : 0) |
-				    (batch->fresh
-					     ? WIRE_FRESH | reserve_flags(xfer)
-					     : 0),
+			   .flags = xfer->ids ? WIRE_WITH_IDS : 0,
 			   .count = (uint32_t)batch->n,
 			   .space = xfer->space_id},
 		.items = blocks,
@@ -429,10 +415,9 @@ static void copy(struct kv_job *job)
 	r = kv_session_is_live(session, xfer->generation)
 		    ? kv_rpc_submit_locked(session, &batch->call, &packet)
 		    : -ENOTCONN;
-	if (!batch->fresh)
-		kv_xfer_reach_locked(xfer, KVFS_COPIED, batch->n);
+	kv_xfer_reach_locked(xfer, KVFS_COPIED, batch->n);
 	if (r < 0) {
-		fail_locked(batch, next_stage(batch), r);
+		fail_locked(batch, KVFS_SEALED, r);
 		put_locked(batch);
 	}
 	pthread_mutex_unlock(&session->lock);
@@ -478,14 +463,6 @@ static void reserved(struct kv_call *call, int status, const void *items)
 	kv_copier_submit(xfer->session->copier, &batch->job);
 }
 
-/* Return whether one message reserves and saves all blocks of the save: a round
- * trip less. */
-static bool is_small(const struct kvfs_xfer *xfer)
-{
-	return xfer->n <= WIRE_BATCH &&
-	       xfer->n * kv_save_block_bytes(xfer) <= SMALL_BYTES;
-}
-
 size_t kv_save_batch_blocks(const struct kvfs_xfer *xfer, bool lent)
 {
 	const struct kvfs_session *session = xfer->session;
@@ -505,9 +482,7 @@ size_t kv_save_batch_blocks(const struct kvfs_xfer *xfer, bool lent)
 		 * copied. */
 		threads = kv_copier_threads(session->copier);
 		n = KV_MIN(BATCH_BYTES, half) / kv_save_block_bytes(xfer);
-		if (!is_small(xfer))
-			n = KV_MIN(n, (xfer->n + threads - 1) / threads);
-		n = KV_MAX(n, 1u);
+		n = KV_MIN(KV_MAX(n, 1u), (xfer->n + threads - 1) / threads);
 		n = KV_MIN(n, WIRE_RESERVED_MAX - session->reserved);
 	}
 	return KV_MIN(KV_MIN(n, (size_t)WIRE_BATCH), xfer->todo_n);
@@ -525,10 +500,9 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent)
 	if (!batch)
 		return -ENOMEM;
 	batch->lent = lent;
-	batch->fresh = lent || is_small(xfer);
 	batch->refs = 1;
 	batch->call.done = lent ? saved : reserved;
-	batch->state = lent ? SAVING : batch->fresh ? QUEUED : RESERVING;
+	batch->state = lent ? SAVING : RESERVING;
 	batch->job.run = copy;
 	batch->job.kind = KV_JOB_SAVE;
 	if (xfer->device == &kv_device_host &&
@@ -558,8 +532,6 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent)
 		__atomic_store_n((uint32_t *)(void *)extent_of(batch),
 				 WIRE_LENT, __ATOMIC_SEQ_CST);
 		r = send_pages_locked(batch);
-	} else if (batch->fresh) {
-		kv_copier_submit(session->copier, &batch->job);
 	} else {
 		batch->reserved = n;
 		session->reserved += n;
@@ -598,7 +570,7 @@ static void give_back_locked(struct kv_save_batch *batch, int status)
 static void leave_locked(struct kv_save_batch *batch, int status)
 {
 	kv_assert_locked(&batch->xfer->session->lock);
-	fail_locked(batch, next_stage(batch), status);
+	fail_locked(batch, batch->lent ? KVFS_COPIED : KVFS_SEALED, status);
 	if (!kv_rpc_withdraw_locked(batch->xfer->session, &batch->call))
 		return;
 	drop_locked(batch, 0);
@@ -633,7 +605,7 @@ void kv_save_batches_stop_locked(struct kvfs_xfer *xfer)
 	kv_assert_locked(&xfer->session->lock);
 	for (batch = LIST_FIRST(&xfer->batches); batch; batch = next) {
 		next = LIST_NEXT(batch, others);
-		if (batch->fresh && batch->state == SAVING)
+		if (batch->lent)
 			leave_locked(batch, stopped);
 		else if (batch->state == RESERVING || batch->state == QUEUED)
 			give_back_locked(batch, stopped);

@@ -64,22 +64,6 @@ static void done(struct kv_call *kv_call, int status, const void *items)
 	keys->ops->put_locked(keys);
 }
 
-/* Handle the daemon's answer about the first @n keys. */
-static void part(struct kv_call *kv_call, uint32_t n, const void *items)
-{
-	struct kv_keys_call *call = (struct kv_keys_call *)kv_call;
-	const struct kv_keys_ops *ops = call->keys->ops;
-	const size_t rest = call->n - n;
-
-	call->n = n;
-	if (call->state != KV_KEYS_ABANDONED)
-		ops->settle_locked(call, KV_KEYS_PART, items);
-	else if (ops->late_locked)
-		ops->late_locked(call, KV_KEYS_PART, items);
-	call->first += n;
-	call->n = rest;
-}
-
 void kv_keys_ask_locked(struct kv_keys_call *call,
 			const struct wire_header *like, struct wire_key *items,
 			size_t n, int status)
@@ -96,7 +80,6 @@ void kv_keys_ask_locked(struct kv_keys_call *call,
 	kv_assert_locked(&keys->session->lock);
 	packet.header.count = call->call.count = (uint32_t)n;
 	call->call.done = done;
-	call->call.part = like->type == WIRE_ACQUIRE ? part : NULL;
 	if (r == 0)
 		r = kv_rpc_submit_locked(keys->session, &call->call, &packet);
 	if (r < 0) {

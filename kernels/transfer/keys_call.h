@@ -26,24 +26,18 @@ struct kv_keys_call {
 	struct kv_call call; /* first */
 	struct kv_keys *keys;
 	struct kvfs_space *space; /* held; NULL: the owner holds it */
-	size_t first, n;	  /* without the keys of earlier parts */
+	size_t first, n;
 	enum kv_keys_state state;
-	bool held;     /* the daemon holds blocks under call.tag */
-	bool released; /* of an ABANDONED call */
+	bool held; /* the daemon holds blocks under call.tag */
 };
-
-#define KV_KEYS_PART 1 /* status: the daemon will answer for more keys */
 
 /* Operations of the struct that embeds a request, such as a lease. */
 struct kv_keys_ops {
 	/* Set the outcome of the call's keys: @status if that is negative, else
-	 * one status for each key in @items.  Called once for each call, and
-	 * before with KV_KEYS_PART for each part of an answer in parts: then
-	 * call->first .. + n are the keys of the part. */
+	 * one status for each key in @items.  Called once for each call. */
 	void (*settle_locked)(struct kv_keys_call *call, int status,
 			      const void *items);
-	/* Handle the daemon's late answer to an ABANDONED call, or a part of the
-	 * answer; may be NULL. */
+	/* Handle the daemon's late answer to an ABANDONED call; may be NULL. */
 	void (*late_locked)(struct kv_keys_call *call, int status,
 			    const void *items);
 	/* Take and drop a reference to the owner; each call that is not OVER

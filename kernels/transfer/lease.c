@@ -9,8 +9,7 @@
  *           the lease is freed; if ABANDONED, when its answer comes.
  *
  * INVARIANTS
- *   (1) Blocks do not change after the lease has settled, and the first
- *       lease->arrived blocks do not change before.
+ *   (1) Blocks do not change after the lease has settled.
  *   (2) Each call for which the daemon holds blocks is released exactly once.
  *   (3) A lease is freed with its last reference.
  *   (4) A prefetch sets a key's status before it counts the key.
@@ -64,27 +63,12 @@ void kv_lease_put_locked(struct kvfs_lease *lease)
 	unref_locked(lease);
 }
 
-/* Copy the blocks that have arrived, for the loads that wait for them. */
-static void arrived_locked(struct kvfs_lease *lease)
-{
-	struct kvfs_xfer *xfer, *next;
-
-	kv_assert_locked(&lease->session->lock);
-	while (lease->arrived < lease->n &&
-	       lease->items[lease->arrived].status != -EINPROGRESS)
-		lease->arrived++;
-	lease->refs++; /* because the loads may end at once */
-	for (xfer = TAILQ_FIRST(&lease->waiting); xfer; xfer = next) {
-		next = TAILQ_NEXT(xfer, queue);
-		kv_load_begin_locked(xfer);
-	}
-	unref_locked(lease);
-}
-
-/* Count one more call of the lease as settled.  The last one settles the
- * lease. */
+/* Count one more call of the lease as settled.  The last one settles the lease
+ * and begins the loads that wait for it. */
 static void call_settled_locked(struct kvfs_lease *lease)
 {
+	struct kvfs_xfer *xfer;
+
 	kv_assert_locked(&lease->session->lock);
 	assert(lease->unsettled > 0);
 	if (--lease->unsettled > 0)
@@ -93,8 +77,10 @@ static void call_settled_locked(struct kvfs_lease *lease)
 	atomic_store_explicit(&lease->settled, true, memory_order_release);
 	kv_notice_post_locked(lease->session, &lease->notice, 0, lease->held);
 	kv_session_completed_locked(lease->session);
-	lease->arrived = lease->n;
-	arrived_locked(lease);
+	lease->refs++; /* because the loads may end at once */
+	while ((xfer = TAILQ_FIRST(&lease->waiting)))
+		kv_load_begin_locked(xfer);
+	unref_locked(lease);
 }
 
 static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
@@ -137,7 +123,7 @@ static void settle_locked(struct kv_keys_call *call, int status,
 	const struct wire_place *places = items;
 
 	kv_assert_locked(&lease->session->lock);
-	call->held |= status >= 0 && any_held(places, call->n);
+	call->held = status == 0 && any_held(places, call->n);
 	for (size_t i = 0; i < call->n; i++) {
 		struct kv_held *item = &lease->items[call->first + i];
 
@@ -146,22 +132,16 @@ static void settle_locked(struct kv_keys_call *call, int status,
 				       ? status
 				       : place_locked(lease, item, &places[i]);
 	}
-	if (status == KV_KEYS_PART)
-		arrived_locked(lease);
-	else
-		call_settled_locked(lease);
+	call_settled_locked(lease);
 }
 
 /* Release the blocks that the daemon holds for an abandoned call. */
 static void late_locked(struct kv_keys_call *call, int status,
 			const void *items)
 {
-	if (status < 0 || call->held || call->released ||
-	    !any_held(items, call->n))
-		return;
-	call->released = true;
-	kv_rpc_post_tag_locked(call->keys->session, WIRE_RELEASE,
-			       call->call.tag);
+	if (status == 0 && any_held(items, call->n))
+		kv_rpc_post_tag_locked(call->keys->session, WIRE_RELEASE,
+				       call->call.tag);
 }
 
 static void get_locked(struct kv_keys *keys)

@@ -24,11 +24,10 @@ struct kvfs_lease {
 	struct kvfs_session *session;
 	size_t n;
 	_Atomic bool settled;
-	unsigned refs;	  /* guarded by lock */
-	unsigned loads;	  /* guarded by lock; loads among @refs */
-	size_t unsettled; /* guarded by lock; calls without an outcome */
-	size_t arrived;	  /* guarded by lock; leading blocks with an outcome */
-	long held;	  /* blocks; guarded by lock until settled */
+	unsigned refs;		 /* guarded by lock */
+	unsigned loads;		 /* guarded by lock; loads among @refs */
+	size_t unsettled;	 /* guarded by lock; calls without an outcome */
+	long held;		 /* blocks; guarded by lock until settled */
 	struct kv_notice notice; /* lock */
 	struct kv_xfers waiting; /* guarded by lock; loads to begin */
 	struct kv_keys keys;	 /* lock */
@@ -45,9 +44,8 @@ void kv_lease_release_locked(struct kvfs_lease *lease);
 /* Return the space of block @i, valid as long as the lease. */
 struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i);
 
-/* Copy the blocks of the load @xfer that have arrived, when the stream's work
- * before the load is over.  To be called again as more blocks arrive.
- * (load.c) */
+/* Begin the load @xfer if its lease has settled and the stream's work before it
+ * is over.  (load.c) */
 void kv_load_begin_locked(struct kvfs_xfer *xfer);
 /* Do the work of kvfs_load, also for a pool of kvfs_pool_reserve.  (load.c) */
 int kv_lib_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
