@@ -171,9 +171,9 @@ def traits(tree, verbose):
         for path, name in once:
             print(f"{tree}: one caller: {path}: {name}")
     return {
-        "files .c": 134len([p for p in texts if p.endswith(".c")]),
+        "files .c": len([p for p in texts if p.endswith(".c")]),
         "files .h": len([p for p in texts if p.endswith(".h")]),
-        "lines": 69350sum(t.count("\n") for t in texts.values()),
+        "lines": sum(t.count("\n") for t in texts.values()),
         "lines of Python": python_lines(tree),
         "lines of a .c file, median": share(code, .5),
         "lines of a .c file, p90": share(code, .9),

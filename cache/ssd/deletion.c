@@ -444,7 +444,8 @@ static void zero_runs(struct kv_cache *cache, struct kv_deletion *items,
 static int zero_all(struct kv_cache *cache, struct kv_deletion *items, size_t n)
 {
 	static const uint8_t zeros[KV_PAGE] __attribute__((aligned(KV_PAGE)));
-	_cleanup_(kv_freep) struct member *all = calloc(n, sizeof(*all));
+	_cleanup_(kv_freep) struct member *all =
+		calloc(KV_MAX(n, (size_t)1), sizeof(*all));
 	struct group group = GROUP_INIT;
 	size_t submitted = 0;
 
