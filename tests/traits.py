@@ -24,7 +24,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 134,
-    "lines": 69351,
+    "lines": 69362,
     "lines of Python": 6056,
     "largest circle": 9,
     "upward calls": 0,
