@@ -315,10 +315,6 @@ int main(int argc, char **argv)
 	case KV_SHOW_VERSION:
 		printf("kvfs %s\n", KV_VERSION);
 		break;
-	case KV_REMOUNT:
-		r = kv_mountpoint_remount(options.mountpoint, options.given,
-					  options.cache.read_only, &why);
-		break;
 	default:
 		if (options.mountpoint)
 			r = kv_mountpoint_check(options.mountpoint,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mountpoint.c - the directory to mount on, remounting, and umount.kvfs.
+ * mountpoint.c - the directory to mount on, and umount.kvfs.
  *
  * OWNS      nothing.
  *
@@ -187,71 +187,6 @@ int kv_mountpoint_covers(const char *mountpoint, const char *file)
 		return -ENOMEM;
 	dir = realpath(dirname(copy), NULL);
 	return dir ? lies_in(dir, mountpoint) : lies_in(file, mountpoint);
-}
-
-/* Refuse a remount if a line of @given is not in the mount's .kvfs/config. */
-static int check_unchanged(const char *path, const char *given, char **ret_why)
-{
-	_cleanup_(kv_freep) char *name = NULL, *config = NULL;
-	const char *line = given, *end;
-	size_t room = 0;
-	FILE *f;
-	int r = 0;
-
-	if (asprintf(&name, "%s/.kvfs/config", path) < 0)
-		return -ENOMEM;
-	f = fopen(name, "re");
-	if (!f || getdelim(&config, &room, '\0', f) < 0)
-		r = kv_why(ret_why, -errno, "%s: %s", name, strerror(errno));
-	if (f)
-		fclose(f);
-	if (r < 0)
-		return r;
-	for (; *line; line = end + 1) {
-		_cleanup_(kv_freep) char *whole = NULL;
-		const char *is;
-		int n;
-
-		end = strchr(line, '\n');
-		n = (int)(end - line);
-		if (asprintf(&whole, "\n%.*s\n", n, line) < 0)
-			return -ENOMEM;
-		if (strstr(config, whole))
-			continue;
-		/* Cut the option after '=', to find the mount's value for it. */
-		if (strchr(whole, '='))
-			strchr(whole, '=')[1] = '\0';
-		is = strstr(config, whole);
-		return kv_why(ret_why, -EINVAL,
-			      "%.*s: only ro and rw can be changed by "
-			      "remounting (the mount has %.*s)",
-			      n, line, is ? (int)strcspn(is + 1, "\n") : 4,
-			      is ? is + 1 : "none");
-	}
-	return 0;
-}
-
-int kv_mountpoint_remount(const char *path, const char *given, bool read_only,
-			  char **ret_why)
-{
-	_cleanup_(kv_freep) char *whole = path ? absolute(path) : NULL;
-	unsigned long flags = MS_REMOUNT | MS_NOSUID | MS_NODEV;
-	struct statvfs fs;
-	int r;
-
-	if (!whole || kind_at(whole) != KVFS)
-		return kv_why(ret_why, -EINVAL, "%s: no kvfs is mounted there",
-			      path ? path : "none");
-	r = check_unchanged(whole, given, ret_why);
-	if (r < 0)
-		return r;
-	if (statvfs(whole, &fs) == 0 && (fs.f_flag & ST_NOEXEC))
-		flags |= MS_NOEXEC;
-	if (mount("none", whole, NULL, flags | (read_only ? MS_RDONLY : 0),
-		  NULL) < 0)
-		return kv_why(ret_why, -errno, "%s: cannot remount it: %s",
-			      path, strerror(errno));
-	return 0;
 }
 
 /* ---- unmounting ---- */

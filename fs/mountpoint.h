@@ -26,11 +26,6 @@
 int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 			char **ret_why);
 
-/* Remount @path (NULL: `none`) read-only or read-write.  Returns 0, -EPERM, or -EINVAL if
- * no kvfs is mounted there, or a line of @given is not in its .kvfs/config. */
-int kv_mountpoint_remount(const char *path, const char *given, bool read_only,
-			  char **ret_why);
-
 /* Return 1 if @file would lie below @mountpoint, else 0, or -ENOMEM.  Both are
  * absolute. */
 int kv_mountpoint_covers(const char *mountpoint, const char *file);

@@ -40,18 +40,14 @@ struct parsing {
 	struct kv_options options; /* first */
 	bool by_mount;		   /* called as mount.kvfs */
 	bool sloppy;		   /* -s: unknown options are ignored */
-	uint64_t given;		   /* bit i: row i of `known` was given */
 	struct typed_size dram, ssd;
 };
 
 /* Where the value of an option is printed. */
 enum shown {
-	NOWHERE,
-	ALWAYS,	 /* in .kvfs/config, and a remount compares the value */
-	CONFIG,	 /* in .kvfs/config; a remount may change the value */
-	REMOUNT, /* compared by a remount; the cache or the daemon prints the
-		    final value in .kvfs/config */
-	REMOTE,	 /* as ALWAYS, but only if a remote tier is configured */
+	NOWHERE, /* not by this file */
+	ALWAYS,	 /* in .kvfs/config */
+	REMOTE,	 /* in .kvfs/config if a remote tier is configured */
 };
 
 /* A row of the table of options.  A new option needs a row, a field of a
@@ -332,7 +328,7 @@ static int take_tenant(const struct word *word, void *where, const char *value,
 
 static const struct word known[] = {
 	{"dram", take_size, AT(dram), "SIZE", ALWAYS},
-	{"ssd", take_size, AT(ssd), "SIZE", REMOUNT},
+	{"ssd", take_size, AT(ssd), "SIZE", NOWHERE},
 	{"ssd_evict", take_flag, CACHE(ssd_evict), NULL, NOWHERE},
 	{"segment", take_segment, CACHE(segment), "SIZE", ALWAYS},
 	{"hugepages", take_choice, CACHE(hugepages), "auto|on|off", ALWAYS},
@@ -341,7 +337,7 @@ static const struct word known[] = {
 	{"scrub", take_bytes, CACHE(scrub), "RATE", ALWAYS},
 	{"ssd_write", take_bytes, CACHE(ssd_write), "SIZE", ALWAYS},
 	{"arena", take_choice, CACHE(arena), "auto|sealed|rw", ALWAYS},
-	{"control", take_path, AT(options.control), "PATH", REMOUNT},
+	{"control", take_path, AT(options.control), "PATH", NOWHERE},
 	{"uid", take_number, RULES(uid), "N", ALWAYS, 10, UINT32_MAX - 1},
 	{"gid", take_number, RULES(gid), "N", ALWAYS, 10, UINT32_MAX - 1},
 	/* Without the sticky bit, users who may write to the root directory can
@@ -352,7 +348,7 @@ static const struct word known[] = {
 	{"mkdir", take_choice, RULES(mkdir), "all|operator", ALWAYS},
 	{"root", take_choice, RULES(squash), "operator|squash", ALWAYS},
 	{"allow_other", take_flag, AT(options.allow_other), NULL, ALWAYS},
-	{"ro", take_flag, CACHE(read_only), NULL, CONFIG},
+	{"ro", take_flag, CACHE(read_only), NULL, ALWAYS},
 	{"rw", take_flag, CACHE(read_only), NULL, NOWHERE},
 	{"noexec", take_fuse, AT(options.fuse), NULL, NOWHERE},
 	{"remote", take_remote, CACHE(remote), "URL", REMOTE},
@@ -391,10 +387,7 @@ static void print_word(FILE *f, const struct word *word,
 	else if (word->take == take_remote)
 		fprintf(f, "=%s", remote->url);
 	else if (word->take == take_size)
-		fprintf(f, "=%llu",
-			(unsigned long long)(word->where == AT(dram)
-						     ? o->cache.dram
-						     : o->cache.ssd));
+		fprintf(f, "=%llu", (unsigned long long)o->cache.dram);
 	else if (word->take == take_segment || word->take == take_bytes)
 		fprintf(f, "=%llu", (unsigned long long)*(const uint64_t *)at);
 	else if (word->take == take_policy)
@@ -424,7 +417,7 @@ static void print_word(FILE *f, const struct word *word,
 void kv_options_print(FILE *f, const struct kv_options *o)
 {
 	for (size_t i = 0; i < KV_ARRAY_LEN(known); i++)
-		if (known[i].shown == ALWAYS || known[i].shown == CONFIG ||
+		if (known[i].shown == ALWAYS ||
 		    (known[i].shown == REMOTE && o->cache.remote.url))
 			print_word(f, &known[i], o);
 }
@@ -484,7 +477,6 @@ static int parse_word(struct parsing *p, const char *text, char **ret_why)
 		       equals ? equals + 1 : NULL, &why) < 0)
 		return kv_why(ret_why, -EINVAL, "%s: %s%s", text,
 			      why == word->values ? "not one of " : "", why);
-	p->given |= 1ull << i;
 	return 0;
 }
 
@@ -497,11 +489,11 @@ static int parse_words(struct parsing *p, const char *text, char **ret_why)
 
 	if (!copy)
 		return -ENOMEM;
-	/* On a remount, mount(8) adds the options that the kernel knows of. */
-	if (has_word(text, "remount")) {
-		p->options.action = KV_REMOUNT;
-		p->sloppy = true;
-	}
+	/* Before the other options, to which mount(8) adds its own. */
+	if (has_word(text, "remount"))
+		return kv_why(ret_why, -EINVAL,
+			      "remount: not supported: unmount, and mount with "
+			      "the new options");
 	while (from) {
 		for (word = to = from; *from && *from != ','; *to++ = *from++)
 			from += from[0] == '\\' && from[1] == ',';
@@ -512,22 +504,6 @@ static int parse_words(struct parsing *p, const char *text, char **ret_why)
 			return r;
 	}
 	return 0;
-}
-
-/* Print the given options as lines of .kvfs/config; NULL: out of memory. */
-static char *print_given(const struct parsing *p)
-{
-	char *text = NULL;
-	size_t n;
-	FILE *f = open_memstream(&text, &n);
-
-	if (!f)
-		return NULL;
-	for (size_t i = 0; i < KV_ARRAY_LEN(known); i++)
-		if (p->given & 1ull << i && known[i].shown != NOWHERE &&
-		    known[i].shown != CONFIG)
-			print_word(f, &known[i], &p->options);
-	return kv_text_close(f, &text);
 }
 
 /* ---- values that depend on the machine: percentages, limits, defaults ---- */
@@ -826,7 +802,7 @@ static int parse(struct parsing *p, int argc, char **argv, char **ret_why)
 	int r;
 
 	r = parse_letters(p, argc, argv, ret_why);
-	if (r < 0 || (o->action != KV_RUN && o->action != KV_REMOUNT))
+	if (r < 0 || o->action != KV_RUN)
 		return r;
 	if (argc - optind < 2)
 		return kv_why(ret_why, -EINVAL,
@@ -843,10 +819,7 @@ static int parse(struct parsing *p, int argc, char **argv, char **ret_why)
 	r = settle_paths(p, argv + optind, ret_why);
 	if (r == 0)
 		r = settle_sizes(p, ret_why);
-	if (r < 0 || o->action != KV_REMOUNT)
-		return r;
-	o->given = print_given(p);
-	return o->given ? 0 : kv_why(ret_why, -ENOMEM, "out of memory");
+	return r;
 }
 
 int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
@@ -917,7 +890,6 @@ void kv_options_fini(struct kv_options *options)
 	free(options->mountpoint);
 	free(options->control);
 	free(options->fuse);
-	free(options->given);
 	free(options->rules.allow);
 	free(options->cache.remote.url);
 	free(options->cache.remote.secret);

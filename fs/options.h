@@ -15,7 +15,7 @@
 #define KV_SSD_MIN (UINT64_C(16) << 20)
 #define KV_SEGMENT_MIN (UINT64_C(8) << 20)
 
-enum kv_action { KV_RUN, KV_SHOW_HELP, KV_SHOW_VERSION, KV_FAKE, KV_REMOUNT };
+enum kv_action { KV_RUN, KV_SHOW_HELP, KV_SHOW_VERSION, KV_FAKE };
 
 /* The lowest memory limit of this process's control groups (version 2). */
 struct kv_cgroup_limit {
@@ -32,8 +32,7 @@ struct kv_options {
 	bool allow_other;
 	uint32_t umask;
 	struct kv_rules rules;
-	char *fuse;  /* options for FUSE; NULL: none */
-	char *given; /* KV_REMOUNT: the options as lines of .kvfs/config */
+	char *fuse;		       /* options for FUSE; NULL: none */
 	struct kv_cgroup_limit memory; /* that limits dram= */
 	struct kv_cache_config cache;  /* without callbacks */
 };
