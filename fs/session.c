@@ -40,7 +40,6 @@
 #include "common/thread.h"
 #include "common/bytes.h"
 #include "fs/base/workers.h"
-#include "fs/mount/open.h"
 #include "fs/mount/parked.h"
 #include "fs/daemon.h"
 #include "fs/mountpoint.h"
@@ -75,7 +74,6 @@ struct session {
 struct request {
 	struct kv_work work; /* first */
 	struct session *session;
-	uint64_t arrived;
 	struct fuse_buf buffer;
 	/* charged with the buffer; NULL: not charged */
 	struct kv_account *account;
@@ -89,7 +87,6 @@ static void answer(struct kv_work *work, struct kv_hash *hash)
 	const struct request *request = (struct request *)work;
 
 	(void)hash;
-	kv_request_arrived = request->arrived;
 	fuse_session_process_buf(request->session->fuse, &request->buffer);
 }
 
@@ -144,10 +141,8 @@ static void queue(const struct request *from,
 static void dispatch(struct session *s, const struct fuse_buf *buffer)
 {
 	const struct fuse_in_header *header = buffer->mem;
-	struct request request = {.work.run = answer,
-				  .session = s,
-				  .arrived = kv_now_ns(),
-				  .buffer = *buffer};
+	struct request request = {
+		.work.run = answer, .session = s, .buffer = *buffer};
 
 	switch (header->opcode) {
 	case FUSE_INIT:

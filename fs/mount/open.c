@@ -2,8 +2,8 @@
 /*
  * open.c - open files: create, open, read, write, flush, fsync, release.
  *
- * OWNS      every open handle with its holds; the latest texts of .kvfs.  Written bytes
- *           belong to the upload (upload.c).
+ * OWNS      every open handle with its holds.  Written bytes belong to the upload
+ *           (upload.c).
  *
  * INVARIANTS
  *   (1) The kernel may keep a block's pages for any time: a node id never means other
@@ -16,33 +16,19 @@
  *   (5) A flush of an empty file does nothing: shells send one before writing.
  *   (6) Sealing a layout waits for the disk, so a thread of parked.c does it.
  *
- * LOCKING   handles->lock guards the list and the texts, and is a leaf lock; other fields
- *           of a handle are fixed after new.
+ * LOCKING   handles->lock guards the list, and is a leaf lock; other fields of a handle are
+ *           fixed after new.
  */
 #include <fcntl.h>
 
 #include "fs/mount/open.h"
 #include "fs/mount/parked.h"
 
-_Thread_local uint64_t kv_request_arrived;
-
 /* ---- handles ---- */
-
-/* A text made for the node @ino and @reader, whose groups it owns; text NULL:
- * unused. */
-struct text {
-	uint64_t ino, began;
-	struct kv_caller reader;
-	char *text;
-};
-
-#define TEXTS 8u
 
 struct kv_handles {
 	pthread_mutex_t lock;
 	LIST_HEAD(, kv_handle) list; /* lock */
-	struct text texts[TEXTS];    /* lock */
-	unsigned next; /* guarded by lock; the text to replace next */
 };
 
 int kv_handle_new(fuse_req_t req, const struct kv_handle *from,
@@ -115,12 +101,6 @@ void kv_handle_free(struct kv_mount *mount, struct kv_handle *handle)
 	free(handle);
 }
 
-static void text_fini(struct text *text)
-{
-	free((gid_t *)text->reader.groups);
-	free(text->text);
-}
-
 int kv_handles_new(struct kv_handles **ret_handles)
 {
 	struct kv_handles *handles = calloc(1, sizeof(*handles));
@@ -140,8 +120,6 @@ void kv_handles_free(struct kv_mount *mount)
 		return;
 	while ((handle = LIST_FIRST(&mount->handles->list)))
 		kv_handle_free(mount, handle);
-	for (unsigned i = 0; i < TEXTS; i++)
-		text_fini(&mount->handles->texts[i]);
 	pthread_mutex_destroy(&mount->handles->lock);
 	free(kv_steal(mount->handles));
 }
@@ -256,65 +234,6 @@ static int open_layout(fuse_req_t req, const struct kv_node *node,
 	return handle->text ? 0 : -ENOMEM;
 }
 
-static bool is_of(const struct text *text, uint64_t ino,
-		  const struct kv_caller *reader)
-{
-	return text->text && text->ino == ino &&
-	       text->reader.uid == reader->uid &&
-	       text->reader.gid == reader->gid &&
-	       text->reader.n_groups == reader->n_groups &&
-	       (reader->n_groups == 0 ||
-		memcmp(text->reader.groups, reader->groups,
-		       reader->n_groups * sizeof(gid_t)) == 0);
-}
-
-/* Return a text: a text of another reader with the same rights, if it was begun after this
- * open had been read from the kernel, or else a new text. */
-static int share_text(struct kv_mount *mount, uint64_t ino,
-		      const struct kv_caller *reader, char **ret_text)
-{
-	struct kv_handles *handles = mount->handles;
-	const size_t n = reader->n_groups * sizeof(gid_t);
-	struct text fresh = {.ino = ino, .reader = *reader}, old;
-	char *text = NULL;
-	unsigned i;
-	int r;
-
-	pthread_mutex_lock(&handles->lock);
-	for (i = 0; i < TEXTS; i++)
-		if (is_of(&handles->texts[i], ino, reader) &&
-		    handles->texts[i].began >= kv_request_arrived)
-			text = strdup(handles->texts[i].text);
-	pthread_mutex_unlock(&handles->lock);
-	if (text) {
-		*ret_text = text;
-		return 0;
-	}
-	fresh.began = kv_now_ns();
-	r = mount->text(mount->arg, ino, reader, ret_text);
-	if (r < 0)
-		return r;
-	fresh.text = strdup(*ret_text);
-	fresh.reader.groups = malloc(n);
-	if (!fresh.text || (n > 0 && !fresh.reader.groups)) {
-		text_fini(&fresh);
-		return 0; /* memory is short: do not share the text */
-	}
-	if (n > 0)
-		memcpy((gid_t *)fresh.reader.groups, reader->groups, n);
-	pthread_mutex_lock(&handles->lock);
-	for (i = 0; i < TEXTS; i++)
-		if (is_of(&handles->texts[i], ino, reader))
-			break;
-	if (i == TEXTS)
-		i = handles->next++ % TEXTS;
-	old = handles->texts[i];
-	handles->texts[i] = fresh;
-	pthread_mutex_unlock(&handles->lock);
-	text_fini(&old);
-	return 0;
-}
-
 static int open_text(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
 		     struct kv_handle *handle)
 {
@@ -330,9 +249,7 @@ static int open_text(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
 	reader = kv_permit_caller(req, &groups);
 	fi->direct_io = 1;
 	handle->kind = KV_HANDLE_TEXT;
-	if (kv_node_decode(ino).type == KV_NODE_TENANT)
-		return mount->text(mount->arg, ino, &reader, &handle->text);
-	return share_text(mount, ino, &reader, &handle->text);
+	return mount->text(mount->arg, ino, &reader, &handle->text);
 }
 
 /* Valid replies: fuse_reply_open, fuse_reply_err. */

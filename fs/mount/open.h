@@ -49,9 +49,6 @@ int kv_handles_new(struct kv_handles **ret_handles); /* -ENOMEM */
 /* Free the table, with the handles that the kernel did not release. */
 void kv_handles_free(struct kv_mount *mount);
 
-/* When this thread's current request was read from the kernel; session.c sets it. */
-extern _Thread_local uint64_t kv_request_arrived;
-
 static inline struct kv_handle *kv_handle_of(const struct fuse_file_info *fi)
 {
 	return (struct kv_handle *)(uintptr_t)fi->fh;

@@ -47,22 +47,6 @@ echo "open, read: $own us for the crowd's user, $other for another"
 [ $((other * 4)) -lt "$own" ] || fail "another user waits $other us, the crowd's $own"
 
 end
-# Users with the same rights share a text if it was made after their open.
-ticks() { awk '{ print $14 + $15 }' "/proc/$(daemon_pids)/stat"; }
-cost() { # COMMAND...: the daemon's CPU time for a call of the crowd
-	local from
-	from=$(ticks)
-	exec 7> >(exec "$@" 100 read "$M/.kvfs/metrics" >"$T/done")
-	crowd=$!
-	sleep 3
-	end
-	echo $((($(ticks) - from) * 10000 / $(cat "$T/done")))
-}
-each=$(cost "$T/crowd")
-shared=$(cost $A "$T/crowd")
-echo "metrics: $each us each, $shared us if they can be shared"
-[ $((shared * 10)) -lt $((each * 8)) ] || fail "they are not shared"
-
 begin read "$M/.kvfs/metrics"
 until [ "$(p50 "$A" 1 A)" -gt 5000 ]; do :; done
 kill -KILL "$crowd"
