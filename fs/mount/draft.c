@@ -25,7 +25,6 @@
  * LOCKING   draft->lock guards every field that is not marked fixed.  No other lock of
  *           fs/ is taken under it.  Blocks are hashed under it.
  */
-#include <ctype.h>
 
 #include "common/copy.h"
 #include "common/coverage.h"
@@ -162,8 +161,8 @@ static int take_length_locked(struct kv_draft *draft)
 
 /*
  * Check the text of a layout.  Shells ignore the result of close(2), so the write that
- * completes or spoils the text is refused.  Only a write that ends with '}' can complete
- * the text, and before that only the first byte can spoil it.
+ * completes or spoils the text is refused.  Only a write with a '}' can complete the
+ * text, and before that only the first byte can spoil it.
  */
 static int check_layout_locked(struct kv_draft *draft, const char *data,
 			       size_t n)
@@ -173,11 +172,8 @@ static int check_layout_locked(struct kv_draft *draft, const char *data,
 	int r;
 
 	kv_assert_locked(&draft->lock);
-	while (n > 0 && isspace((unsigned char)data[n - 1]))
-		n--;
 	if (len == 0 || len != kv_coverage_end(&draft->coverage) ||
-	    (!draft->complete && text[0] == '{' &&
-	     (n == 0 || data[n - 1] != '}')))
+	    (!draft->complete && text[0] == '{' && !memchr(data, '}', n)))
 		return 0;
 	r = kv_space_check_layout(draft->cache, draft->space, text, len);
 	draft->complete = r == 1;

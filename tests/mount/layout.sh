@@ -37,6 +37,7 @@ refused 'must be an array' '{}'
 refused 'tensor 0' '{"tensors": [{"name": "k", "dtype": "BF17", "shape": [1]}]}'
 refused '"bogus"' "$one, \"bogus\": 1}"
 refused 'end of file expected' "$one}}"
+refused 'end of file expected' "$one} junk"
 for byte in 'x' '}'; do
 	not "$byte behind a layout" "Invalid argument" bash -c \
 		"{ printf '%s\n \n' '$one}'; env printf '$byte'; } >'$M/s/.layout'"
