@@ -165,7 +165,6 @@ static int run_child(const char *path)
 	/* If the child hangs, readers of the parent's output must see its end. */
 	for (int fd = 0; null >= 0 && fd <= 2; fd++)
 		dup2(null, fd);
-	report(DEAD, "the mount does not answer");
 	if (stat(path, &st) < 0)
 		return report(DEAD, "%s", strerror(errno));
 	return S_ISSOCK(st.st_mode) ? ask_socket(path) : ask_mount(path);
@@ -183,13 +182,16 @@ int kv_health_main(int argc, char **argv)
 
 	if (argc < 1 || argc > 2 || argv[0][0] == '\0' ||
 	    (argc == 2 &&
-	     kv_number_parse(argv[1], 10, SECONDS_MAX, &seconds) < 0)) {
+	     kv_number_parse(argv[1], 10, SECONDS_MAX, &seconds) < 0) ||
+	    seconds == 0) {
 		fprintf(stderr, "usage: kvfs --health MOUNTPOINT|SOCKET "
 				"[SECONDS]\n");
 		return DEAD;
 	}
 	words = mmap(NULL, sizeof(*words), PROT_READ | PROT_WRITE,
 		     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (words != MAP_FAILED)
+		report(DEAD, "the mount does not answer");
 	if (words == MAP_FAILED || (child = fork()) < 0) {
 		fprintf(stderr, "kvfs: %s: %s\n", argv[0], strerror(errno));
 		return DEAD;

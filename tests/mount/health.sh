@@ -17,6 +17,7 @@ is 1 usage
 is 1 usage "$M" 5 5
 is 1 usage "$M" soon
 is 1 usage "$M" 3601
+is 1 usage "$M" 0
 is 1 usage ""
 is 1 "No such file" "$T/nothing"
 is 1 "no kvfs is mounted" "$M"
