@@ -58,9 +58,6 @@ bool kv_bench_program_found(const char *program);
  * the absolute path; the caller frees it. */
 int kv_bench_workdir_make(const char *dir, const char *build, char **ret_path);
 
-/* Unmount the mount at @path/mnt, if any, and remove @path. */
-void kv_bench_workdir_remove(const char *path);
-
 /* Remove one file or tree. */
 void kv_bench_remove(const char *path);
 
@@ -85,13 +82,15 @@ void kv_bench_daemon_kill(struct kv_bench_daemon *daemon);
 /* Unmount, end the daemon if it was started, remove the store. */
 void kv_bench_daemon_stop(struct kv_bench_daemon *daemon);
 
-/* Wait until the daemon has mapped its arena of @arena bytes and does no
- * background work, such as write-back.  Give up after 20 s. */
-void kv_bench_daemon_settle(const struct kv_bench_daemon *daemon,
-			    uint64_t arena);
+#define KV_BENCH_ARENA_GIB 1 /* of a daemon that settles */
 
-/* Return the bytes of the daemon's anonymous memory, or -errno. */
-long kv_bench_daemon_anonymous(const struct kv_bench_daemon *daemon);
+/* Wait until the daemon has mapped its arena and does no background work, such
+ * as write-back; 0.3 s at least, 20 s at most. */
+void kv_bench_daemon_settle(const struct kv_bench_daemon *daemon);
+
+/* Return the line @name of the daemon's /proc/PID/status in bytes, or -errno. */
+long kv_bench_daemon_memory(const struct kv_bench_daemon *daemon,
+			    const char *name);
 
 /* ---- report.c ---- */
 
@@ -173,9 +172,9 @@ struct kv_bench_memory {
 	size_t bytes;
 };
 
-/* Map touched memory, in 2 MiB pages if the system has them.  -ENOMEM. */
+/* Allocate touched memory, in 2 MiB pages if the kernel has them.  -ENOMEM. */
 int kv_bench_memory_map(size_t bytes, struct kv_bench_memory *ret_memory);
-void kv_bench_memory_unmap(struct kv_bench_memory *memory); /* takes unmapped */
+void kv_bench_memory_unmap(struct kv_bench_memory *memory);
 
 struct kv_bench_piece {
 	void *dst;
@@ -268,9 +267,6 @@ int kv_bench_rig_acquire(struct kv_bench_rig *rig, size_t first, size_t n,
 /* Compare the blocks in @lease, a lease of all rig->keys, with the saved bytes.
  * 0, or -EBADMSG. */
 int kv_bench_rig_verify(struct kv_bench_rig *rig, kvfs_lease *lease);
-
-/* Wait until the daemon has mapped its arena and is idle; 0.3 s at least. */
-void kv_bench_rig_settle(struct kv_bench_rig *rig);
 
 /*
  * Evict all rig->keys from DRAM to SSD and wait until the arena has settled.

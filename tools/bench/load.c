@@ -359,14 +359,6 @@ static int redis_store(struct redis *redis, char (*names)[65], size_t n)
 	return 0;
 }
 
-static void redis_end(struct redis *redis)
-{
-	if (redis->fd >= 0)
-		close(redis->fd);
-	kv_bench_child_end(&redis->pid);
-	free(redis->request);
-}
-
 /*
  * Start redis-server in @dir, store the first PRESENT of the @names, and
  * compose the request.
@@ -497,7 +489,10 @@ int kv_bench_probe(struct kv_bench_rig *rig)
 		figure.least_ratio = 3;
 		kv_bench_report_add(rig->bench->report, &figure);
 	}
-	redis_end(&redis);
+	if (redis.fd >= 0)
+		close(redis.fd);
+	kv_bench_child_end(&redis.pid);
+	free(redis.request);
 	kv_bench_samples_free(&probe, 1);
 	kv_bench_samples_free(&exists, 1);
 	kv_bench_samples_free(&warm, 1);

@@ -140,7 +140,7 @@ int kv_bench_mount(struct kv_bench_rig *rig)
 
 int kv_bench_anonymous(struct kv_bench_rig *rig)
 {
-	long bytes = kv_bench_daemon_anonymous(&rig->daemon);
+	long bytes = kv_bench_daemon_memory(&rig->daemon, "RssAnon");
 
 	if (bytes < 0)
 		return (int)bytes;

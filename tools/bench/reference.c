@@ -35,25 +35,13 @@
 
 int kv_bench_memory_map(size_t bytes, struct kv_bench_memory *ret_memory)
 {
-	char *raw, *p;
-	size_t before;
+	void *p;
 
-	bytes = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-	/* Try reserved 2 MiB pages first, if an operator reserved some. */
-	p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
-	if (p == MAP_FAILED) {
-		raw = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE,
-			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		if (raw == MAP_FAILED)
-			return -ENOMEM;
-		before = -(uintptr_t)raw & (HUGE_PAGE - 1);
-		p = raw + before;
-		if (before)
-			munmap(raw, before);
-		munmap(p + bytes, HUGE_PAGE - before);
-		madvise(p, bytes, MADV_HUGEPAGE);
-	}
+	bytes = kv_round_up(bytes, HUGE_PAGE);
+	p = aligned_alloc(HUGE_PAGE, bytes);
+	if (!p)
+		return -ENOMEM;
+	madvise(p, bytes, MADV_HUGEPAGE);
 	madvise(p, bytes, MADV_DONTFORK);
 	memset(p, 1, bytes);
 	*ret_memory = (struct kv_bench_memory){.base = p, .bytes = bytes};
@@ -62,8 +50,7 @@ int kv_bench_memory_map(size_t bytes, struct kv_bench_memory *ret_memory)
 
 void kv_bench_memory_unmap(struct kv_bench_memory *memory)
 {
-	if (memory->base)
-		munmap(memory->base, memory->bytes);
+	free(memory->base);
 	*memory = (struct kv_bench_memory){0};
 }
 
@@ -153,39 +140,28 @@ uint64_t kv_bench_crew_copy(struct kv_bench_crew *crew,
 
 /* ---- the disk ---- */
 
-/* Parse the number after "bw_bytes" in the object @section of fio's JSON. */
-static int parse_speed(const char *path, const char *section, double *ret_speed)
-{
-	char text[65536], *at;
-	FILE *f = fopen(path, "re");
-	size_t n;
-
-	if (!f)
-		return -errno;
-	n = fread(text, 1, sizeof(text) - 1, f);
-	fclose(f);
-	text[n] = 0;
-	at = strstr(text, section);
-	at = at ? strstr(at, "\"bw_bytes\"") : NULL;
-	at = at ? strchr(at, ':') : NULL;
-	if (!at)
-		return -EIO;
-	*ret_speed = strtod(at + 1, NULL) / 1e9;
-	return *ret_speed > 0 ? 0 : -EIO;
-}
-
+/* Run fio, and parse the number after "bw_bytes" in the object @section of its
+ * JSON output. */
 static int run_fio(struct kv_bench *bench, char *const argv[],
 		   const char *section, double *ret_speed)
 {
-	char log[PATH_MAX];
+	char log[PATH_MAX], text[65536], *at;
+	FILE *f;
 	int r;
 
 	snprintf(log, sizeof(log), "%s/fio.json", bench->dir);
 	r = kv_bench_child_run(argv, log);
-	if (r == 0)
-		r = parse_speed(log, section, ret_speed);
+	f = r == 0 ? fopen(log, "re") : NULL;
+	if (f) {
+		text[fread(text, 1, sizeof(text) - 1, f)] = 0;
+		fclose(f);
+		at = strstr(text, section);
+		at = at ? strstr(at, "\"bw_bytes\"") : NULL;
+		at = at ? strchr(at, ':') : NULL;
+		*ret_speed = at ? strtod(at + 1, NULL) / 1e9 : 0;
+	}
 	unlink(log);
-	return r;
+	return f && *ret_speed > 0 ? 0 : -EIO;
 }
 
 int kv_bench_fio(struct kv_bench *bench, uint64_t block, uint64_t bytes,

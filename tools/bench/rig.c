@@ -8,8 +8,6 @@
  * INVARIANTS
  *   (1) Block i of rig->keys holds the words that word() gives for it, so that
  *       the bytes of every tier can be checked, not only timed.
- *   (2) The pools' memory is mapped before the daemon starts: a daemon of root
- *       makes 2 MiB pages for its arena, and the bench must not take them.
  *
  * LOCKING   none: one thread measures.
  */
@@ -22,8 +20,6 @@
 #include "tools/bench/bench.h"
 
 #define TOKENS 16 /* per block */
-#define OPTIONS "dram=1G,ssd=16G"
-#define ARENA (1ull << 30)
 
 static uint64_t word(uint64_t block, uint64_t i)
 {
@@ -115,18 +111,16 @@ int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name)
 	return r < 0 ? r : register_pool(rig, &heads, &rig->head_first);
 }
 
-void kv_bench_rig_settle(struct kv_bench_rig *rig)
-{
-	kv_bench_daemon_settle(&rig->daemon, ARENA);
-}
-
 int kv_bench_rig_open(struct kv_bench *bench, const struct kv_bench_size *size,
 		      struct kv_bench_rig *rig)
 {
 	const uint64_t words = kv_bench_payload(size) / 8;
 	uint64_t sealed, durable, *page, block, i;
+	char options[64];
 	int r;
 
+	snprintf(options, sizeof(options), "dram=%dG,ssd=16G",
+		 KV_BENCH_ARENA_GIB);
 	*rig = (struct kv_bench_rig){.bench = bench, .size = size};
 	rig->keys = calloc(size->blocks, sizeof(*rig->keys));
 	r = rig->keys
@@ -137,7 +131,7 @@ int kv_bench_rig_open(struct kv_bench *bench, const struct kv_bench_size *size,
 	if (r == 0)
 		r = kv_bench_crew_new(bench->threads, &rig->crew);
 	if (r == 0)
-		r = kv_bench_daemon_start(bench, OPTIONS, &rig->daemon);
+		r = kv_bench_daemon_start(bench, options, &rig->daemon);
 	if (r == 0)
 		r = kv_bench_rig_open_space(rig, KV_BENCH_SPACE);
 	if (r == 0)
@@ -148,10 +142,10 @@ int kv_bench_rig_open(struct kv_bench *bench, const struct kv_bench_size *size,
 	for (block = 0; block < size->blocks; block++, page += words)
 		for (i = 0; i < words; i++)
 			page[i] = word(block, i);
-	kv_bench_rig_settle(rig);
+	kv_bench_daemon_settle(&rig->daemon);
 	r = kv_bench_rig_save(rig, rig->page_first, rig->keys, &sealed,
 			      &durable);
-	kv_bench_rig_settle(rig);
+	kv_bench_daemon_settle(&rig->daemon);
 	return r;
 }
 
@@ -284,6 +278,6 @@ int kv_bench_rig_chill(struct kv_bench_rig *rig)
 		usleep(20000);
 	free(states);
 	/* The daemon replaces emptied segments in the background. */
-	kv_bench_rig_settle(rig);
+	kv_bench_daemon_settle(&rig->daemon);
 	return tries < 100 ? 0 : -EBUSY;
 }

@@ -100,53 +100,6 @@ void kv_bench_child_end(pid_t *pid)
 	*pid = 0;
 }
 
-/* Wait until no process of the run is left, but not longer than GRACE_MS. */
-static void await_orphans(void)
-{
-	for (unsigned waited = 0; waited < GRACE_MS; waited += 5) {
-		pid_t pid = waitpid(-1, NULL, WNOHANG);
-
-		if (pid < 0 && errno == ECHILD)
-			return;
-		if (pid == 0)
-			usleep(5000);
-	}
-}
-
-int kv_bench_supervise(struct kv_bench *bench,
-		       int (*measure)(struct kv_bench *bench))
-{
-	static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
-	sigset_t set;
-	int signal = SIGCHLD, status = 1;
-	pid_t pid;
-
-	sigemptyset(&set);
-	for (size_t i = 0; i < KV_ARRAY_LEN(signals); i++)
-		sigaddset(&set, signals[i]);
-	sigprocmask(SIG_BLOCK, &set, NULL);
-	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	fflush(stdout);
-	pid = fork();
-	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		exit(measure(bench));
-	}
-	while (pid > 0 && signal == SIGCHLD &&
-	       waitpid(pid, &status, WNOHANG) == 0)
-		sigwait(&set, &signal);
-	if (signal != SIGCHLD) {
-		kill(pid, SIGKILL);
-		wait_for(pid);
-	}
-	/* The kernel sends SIGTERM to the children of a process that died. */
-	await_orphans();
-	kv_bench_workdir_remove(bench->dir);
-	if (signal != SIGCHLD)
-		return 128 + signal;
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-}
-
 bool kv_bench_program_found(const char *program)
 {
 	char *argv[] = {(char *)program, (char *)"--version", NULL};
@@ -203,7 +156,8 @@ static void unmount(const char *mount)
 		waitpid(pid, NULL, 0);
 }
 
-void kv_bench_workdir_remove(const char *path)
+/* Unmount the mount at @path/mnt, if any, and remove @path. */
+static void workdir_remove(const char *path)
 {
 	char mount[PATH_MAX];
 	struct stat at, above;
@@ -215,6 +169,46 @@ void kv_bench_workdir_remove(const char *path)
 		    : stat(path, &above) == 0 && at.st_dev != above.st_dev)
 		unmount(mount);
 	kv_bench_remove(path);
+}
+
+int kv_bench_supervise(struct kv_bench *bench,
+		       int (*measure)(struct kv_bench *bench))
+{
+	static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
+	sigset_t set;
+	int signal = SIGCHLD, status = 1;
+	pid_t pid;
+
+	sigemptyset(&set);
+	for (size_t i = 0; i < KV_ARRAY_LEN(signals); i++)
+		sigaddset(&set, signals[i]);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		exit(measure(bench));
+	}
+	while (pid > 0 && signal == SIGCHLD &&
+	       waitpid(pid, &status, WNOHANG) == 0)
+		sigwait(&set, &signal);
+	if (signal != SIGCHLD) {
+		kill(pid, SIGKILL);
+		wait_for(pid);
+	}
+	/* The kernel sends SIGTERM to the children of a process that died: wait
+	 * for them, but not longer than GRACE_MS. */
+	for (unsigned waited = 0;
+	     waited < GRACE_MS &&
+	     ((pid = waitpid(-1, NULL, WNOHANG)) >= 0 || errno == EINTR);
+	     waited += 5)
+		if (pid == 0)
+			usleep(5000);
+	workdir_remove(bench->dir);
+	if (signal != SIGCHLD)
+		return 128 + signal;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
 int kv_bench_daemon_start(struct kv_bench *bench, const char *options,
@@ -299,8 +293,8 @@ static long ticks_of(const struct kv_bench_daemon *daemon)
 	return user < 0 ? -1 : user + kernel;
 }
 
-/* Return the line @name of /proc/PID/status in bytes, or -errno. */
-static long status_of(const struct kv_bench_daemon *daemon, const char *name)
+long kv_bench_daemon_memory(const struct kv_bench_daemon *daemon,
+			    const char *name)
 {
 	char path[64], line[256];
 	long kib = 0;
@@ -318,24 +312,18 @@ static long status_of(const struct kv_bench_daemon *daemon, const char *name)
 	return found ? kib * 1024 : -EIO;
 }
 
-void kv_bench_daemon_settle(const struct kv_bench_daemon *daemon,
-			    uint64_t arena)
+void kv_bench_daemon_settle(const struct kv_bench_daemon *daemon)
 {
+	const long arena = (long)KV_BENCH_ARENA_GIB << 30;
 	long before = ticks_of(daemon), now, shared;
 	unsigned waited, quiet = 0;
 
 	for (waited = 0; waited < TIMEOUT_MS && quiet < 3; waited += 100) {
 		usleep(100000);
 		now = ticks_of(daemon);
-		shared = status_of(daemon, "RssShmem") +
-			 status_of(daemon, "HugetlbPages");
-		quiet = now - before <= 1 && shared >= (long)arena ? quiet + 1
-								   : 0;
+		shared = kv_bench_daemon_memory(daemon, "RssShmem") +
+			 kv_bench_daemon_memory(daemon, "HugetlbPages");
+		quiet = now - before <= 1 && shared >= arena ? quiet + 1 : 0;
 		before = now;
 	}
-}
-
-long kv_bench_daemon_anonymous(const struct kv_bench_daemon *daemon)
-{
-	return status_of(daemon, "RssAnon");
 }

@@ -60,7 +60,7 @@ static int save_round(void *arg, unsigned round, double *ret_speeds)
 
 	(void)round;
 	r = kv_bench_rig_keys(rig, run->keys, blocks);
-	kv_bench_rig_settle(rig);
+	kv_bench_daemon_settle(&rig->daemon);
 	if (r == 0)
 		r = kv_bench_rig_save(rig, run->pool, run->keys, &sealed,
 				      &durable);
@@ -216,7 +216,7 @@ static int writers_round(void *arg, unsigned round, double *ret_speeds)
 	for (i = 0; i < WRITERS && r == 0; i++)
 		r = kv_bench_rig_keys(rig, writers[i].keys,
 				      SAVES * writers[i].n);
-	kv_bench_rig_settle(rig);
+	kv_bench_daemon_settle(&rig->daemon);
 	usleep(FIO_STARTS_MS * 1000);
 	begin = kv_now_ns();
 	for (; begun < WRITERS && r == 0; begun += r == 0)
