@@ -464,30 +464,24 @@ static int note(struct kv_txn *batch, int r)
 struct change {
 	MDB_txn *txn;
 	MDB_dbi dbi;
-	uint64_t id;
-	MDB_val value;
+	MDB_val key, value; /* a value without data: delete the record */
 };
 
-static int do_put(void *arg)
+static int do_change(void *arg)
 {
 	struct change *c = arg;
-	MDB_val key = {sizeof(c->id), &c->id};
 
-	return mdb_put(c->txn, c->dbi, &key, &c->value, 0);
-}
-
-static int do_delete(void *arg)
-{
-	struct change *c = arg;
-	MDB_val key = {sizeof(c->id), &c->id};
-
-	return mdb_del(c->txn, c->dbi, &key, NULL);
+	return c->value.mv_data ? mdb_put(c->txn, c->dbi, &c->key, &c->value, 0)
+				: mdb_del(c->txn, c->dbi, &c->key, NULL);
 }
 
 static int put_value(struct kv_txn *batch, enum kv_index_part part, uint64_t id,
 		     MDB_val value)
 {
-	struct change c = {batch->txn, batch->index->parts[part], id, value};
+	struct change c = {batch->txn,
+			   batch->index->parts[part],
+			   {sizeof(id), &id},
+			   value};
 	uint64_t cost;
 	bool near;
 
@@ -512,14 +506,14 @@ static int put_value(struct kv_txn *batch, enum kv_index_part part, uint64_t id,
 		return note(batch, -ENOSPC);
 	batch->puttable -= cost;
 	batch->unused -= KV_MIN(cost, batch->unused);
-	return note(batch, kv_env_errno(call_guarded(batch, do_put, &c)));
+	return note(batch, kv_env_errno(call_guarded(batch, do_change, &c)));
 }
 
 int kv_txn_delete(struct kv_txn *batch, enum kv_index_part part, uint64_t id)
 {
 	struct change c = {
-		.txn = batch->txn, .dbi = batch->index->parts[part], .id = id};
-	int rc = call_guarded(batch, do_delete, &c);
+		batch->txn, batch->index->parts[part], {sizeof(id), &id}, {0}};
+	int rc = call_guarded(batch, do_change, &c);
 
 	return rc == MDB_NOTFOUND ? 0 : note(batch, kv_env_errno(rc));
 }
@@ -612,26 +606,17 @@ int kv_txn_put_segfile(struct kv_txn *batch,
 			 (MDB_val){sizeof(copy), &copy});
 }
 
-struct info_put {
-	struct kv_txn *batch;
-	const struct kv_store_info *info;
-};
-
-static int put_info(void *arg)
-{
-	struct info_put *put = arg;
-
-	return kv_store_info_put(put->batch->txn, put->batch->index->meta,
-				 put->info);
-}
-
 /* Allowed in a full map, like deletions: the record's size does not change. */
 int kv_txn_put_info(struct kv_txn *batch, const struct kv_store_info *info)
 {
-	struct info_put put = {batch, info};
-	int r = call_guarded(batch, put_info, &put);
+	struct kv_store_record record;
+	struct change c = {batch->txn,
+			   batch->index->meta,
+			   kv_store_key(),
+			   {sizeof(record), &record}};
 
-	return note(batch, r == MDB_PANIC ? -EIO : r);
+	kv_store_info_pack(info, &record);
+	return note(batch, kv_env_errno(call_guarded(batch, do_change, &c)));
 }
 
 static int do_commit(void *txn)

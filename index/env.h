@@ -47,9 +47,8 @@ int kv_txn_guard_enter(struct kv_index *index, unsigned flags,
 /* Open index->env and its databases again; on failure index->env is NULL. */
 int kv_index_reopen(struct kv_index *index);
 
-/* Write the store record of `meta` in @txn. */
-int kv_store_info_put(MDB_txn *txn, MDB_dbi meta,
-		      const struct kv_store_info *info);
+/* Return the key of the store record in `meta`. */
+MDB_val kv_store_key(void);
 
 uint64_t kv_env_file_bytes(MDB_env *env);
 

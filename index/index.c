@@ -36,21 +36,11 @@
 /* Bytes; a smaller file is not compacted. */
 #define SMALL KV_POINTS_OR(128u << 10, 4u << 20)
 
-static MDB_val store_key(void)
+MDB_val kv_store_key(void)
 {
 	static char name[] = "store";
 
 	return (MDB_val){sizeof(name) - 1, name};
-}
-
-int kv_store_info_put(MDB_txn *txn, MDB_dbi meta,
-		      const struct kv_store_info *info)
-{
-	struct kv_store_record record;
-	MDB_val key = store_key(), value = {sizeof(record), &record};
-
-	kv_store_info_pack(info, &record);
-	return kv_env_errno(mdb_put(txn, meta, &key, &value, 0));
 }
 
 static int open_databases(struct kv_index *index, MDB_txn *txn, unsigned flags)
@@ -73,7 +63,7 @@ static int open_databases(struct kv_index *index, MDB_txn *txn, unsigned flags)
 static int open_existing(struct kv_index *index, struct kv_store_info *ret_info)
 {
 	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
-	MDB_val key = store_key(), value;
+	MDB_val key = kv_store_key(), value;
 	MDB_stat stat;
 	int r, rc;
 
@@ -104,18 +94,18 @@ static int open_existing(struct kv_index *index, struct kv_store_info *ret_info)
 static int create(struct kv_index *index, const struct kv_store_info *fresh)
 {
 	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
-	int r;
+	struct kv_store_record record;
+	MDB_val key = kv_store_key(), value = {sizeof(record), &record};
+	int r = kv_env_errno(mdb_txn_begin(index->env, NULL, 0, &txn));
 
-	r = kv_env_errno(mdb_txn_begin(index->env, NULL, 0, &txn));
-	if (r < 0)
-		return r;
-	r = kv_env_errno(mdb_dbi_open(txn, "meta", MDB_CREATE, &index->meta));
-	if (r < 0)
-		return r;
-	r = open_databases(index, txn, MDB_CREATE);
-	if (r < 0)
-		return r;
-	r = kv_store_info_put(txn, index->meta, fresh);
+	kv_store_info_pack(fresh, &record);
+	if (r == 0)
+		r = kv_env_errno(
+			mdb_dbi_open(txn, "meta", MDB_CREATE, &index->meta));
+	if (r == 0)
+		r = open_databases(index, txn, MDB_CREATE);
+	if (r == 0)
+		r = kv_env_errno(mdb_put(txn, index->meta, &key, &value, 0));
 	if (r < 0)
 		return r;
 	KV_POINT("create.before_commit");
@@ -350,9 +340,9 @@ static int visit_segment(const struct kv_index_visitor *visitor, uint64_t id,
 	if (value->mv_size != sizeof(record))
 		return MDB_CORRUPTED;
 	memcpy(&record, value->mv_data, sizeof(record));
-	return record.id == id && record.checksum == KV_SUM_OF(&record, NULL, 0)
-		       ? visitor->segment(visitor->arg, &record)
-		       : MDB_CORRUPTED;
+	if (record.id != id || record.checksum != KV_SUM_OF(&record, NULL, 0))
+		return MDB_CORRUPTED;
+	return visitor->segment ? visitor->segment(visitor->arg, &record) : 0;
 }
 
 static int visit_space(const struct kv_index_visitor *visitor, uint64_t id,
@@ -364,9 +354,11 @@ static int visit_space(const struct kv_index_visitor *visitor, uint64_t id,
 	int r = kv_space_unpack(value->mv_data, value->mv_size, id, &record,
 				&name, &layout);
 
-	if (r == -EBADMSG)
-		return MDB_CORRUPTED;
-	return r < 0 ? r : visitor->space(visitor->arg, &record, name, layout);
+	if (r < 0)
+		return r == -EBADMSG ? MDB_CORRUPTED : r;
+	return visitor->space
+		       ? visitor->space(visitor->arg, &record, name, layout)
+		       : 0;
 }
 
 static int visit_snapshot(const struct kv_index_visitor *visitor, uint64_t id,
@@ -447,8 +439,8 @@ int kv_index_walk(struct kv_index *index,
 		  const struct kv_index_visitor *visitor, uint64_t *ret_damaged)
 {
 	const bool wanted[KV_PARTS] = {
-		[KV_PART_SPACES] = visitor->space,
-		[KV_PART_SEGMENTS] = visitor->segment,
+		[KV_PART_SPACES] = visitor->space || visitor->frame,
+		[KV_PART_SEGMENTS] = visitor->segment || visitor->frame,
 		[KV_PART_SLOTS] = visitor->slot,
 		[KV_PART_SNAPSHOTS] = visitor->snapshot,
 		[KV_PART_TOKENS] = visitor->tokens,

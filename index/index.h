@@ -111,7 +111,8 @@ enum kv_index_part {
  * Read all records, in key order; a callback that returns non-zero ends the
  * walk with that value.  Records with a bad checksum are skipped and counted in
  * @ret_damaged.  Afterwards LMDB's pages are dropped from memory.
- * Spaces come first, token ids last.  @name, @layout ("" if the space has
+ * Spaces come first, token ids last.  Any callback may be NULL: then its records
+ * are not read.  @name, @layout ("" if the space has
  * none), @items and @record are valid during the callback only.
  */
 struct kv_index_visitor {
@@ -123,11 +124,11 @@ struct kv_index_visitor {
 		    const struct kv_slot_record *record);
 	int (*snapshot)(void *arg, const struct kv_snapshot_record *record,
 			const char *name, const struct kv_snapshot_item *items);
-	/* may be NULL: then no token ids are read */
 	int (*tokens)(void *arg, uint64_t slot_id, uint64_t generation,
 		      const struct kv_token_ids *ids);
-	/* may be NULL; called for each skipped record */
+	/* called for each skipped record */
 	void (*damaged)(void *arg, enum kv_index_part part, uint64_t id);
+	bool frame; /* read spaces and segment files without a callback, too */
 };
 int kv_index_walk(struct kv_index *index,
 		  const struct kv_index_visitor *visitor,

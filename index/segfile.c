@@ -22,7 +22,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <dirent.h>
 #include <limits.h>
 #include <sys/random.h>
 
@@ -39,6 +38,7 @@
 #define READERS 16
 #define SLOTS_A_READER 16 /* worth a thread */
 #define GENERATION_MAX (UINT64_MAX / 4)
+#define PIECE ((uint64_t)1 << 20) /* bytes of a block read at once */
 
 static uint8_t zero_page[KV_PAGE] __attribute__((aligned(KV_PAGE)));
 
@@ -209,6 +209,39 @@ void kv_segfile_scan(int fd, const uint8_t store[16], uint64_t slot_bytes,
 		pthread_join(threads[i], NULL);
 }
 
+int kv_block_verify(int fd, uint64_t at, const struct kv_slot_record *record,
+		    uint8_t *ret_header, size_t header_bytes)
+{
+	_cleanup_(kv_freep) uint8_t *piece =
+		malloc(KV_MIN(PIECE, record->length));
+	struct kv_hash *hash = NULL;
+	int r = piece ? kv_hash_new(&hash) : -ENOMEM;
+	struct kv_digest digest;
+	long n;
+
+	for (uint64_t done = 0; r == 0 && done < record->length;
+	     done += (uint64_t)n) {
+		n = kv_read_at(fd, at + done, piece,
+			       KV_MIN(PIECE, record->length - done));
+		if (n <= 0) {
+			r = n < 0 ? (int)n : -EIO;
+			break;
+		}
+		kv_hash_update(hash, piece, (size_t)n);
+		if (done < header_bytes)
+			memcpy(ret_header + done, piece,
+			       KV_MIN((size_t)n, header_bytes - done));
+	}
+	if (r == 0) {
+		digest = kv_hash_end(hash);
+		r = memcmp(digest.b, record->digest, sizeof(digest.b)) == 0
+			    ? 0
+			    : -EBADMSG;
+	}
+	kv_hash_free(hash);
+	return r;
+}
+
 int kv_segfile_zero(int fd, uint64_t slot_bytes, uint32_t slot_number)
 {
 	return write_page(fd, slot_number * slot_bytes, zero_page);
@@ -234,7 +267,6 @@ int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes)
 #define NEW_DIR "index.new"
 #define A_BATCH 8192u
 #define IDS_A_PUT 64u /* number of token ids that cost as much as a record */
-#define PIECE ((size_t)1 << 20)
 /* generations to skip: more than a mount uses */
 #define GENERATIONS (1ull << 40)
 
@@ -267,8 +299,6 @@ struct work {
 	int fd;		 /* descriptor of the current file */
 	uint8_t *header; /* of a block */
 	size_t header_room;
-	uint8_t *piece; /* PIECE bytes of a block behind its header */
-	struct kv_hash *hash;
 	struct item *items;
 	size_t n_items;
 	struct kv_found *found;
@@ -289,8 +319,6 @@ static void work_fini(struct work *work)
 	free(work->items);
 	free(work->found);
 	free(work->header);
-	free(work->piece);
-	kv_hash_free(work->hash);
 }
 
 /* ---- the segment files ---- */
@@ -314,13 +342,18 @@ static int segment_open(const struct work *work, uint32_t id)
 	return fd < 0 ? -errno : fd;
 }
 
-static int add_file(struct work *work, uint32_t id)
+static int add_file(void *arg, int dir, const char *name)
 {
-	_cleanup_(kv_closep) int fd = segment_open(work, id);
-	struct file file = {.id = id};
+	_cleanup_(kv_closep) int fd = -1;
+	struct work *work = arg;
+	struct file file;
 	int r;
 
-	r = fd < 0 ? fd : kv_trailer_read(fd, id, &file.trailer);
+	(void)dir;
+	if (!kv_segfile_parse(name, &file.id))
+		return 0;
+	fd = segment_open(work, file.id);
+	r = fd < 0 ? fd : kv_trailer_read(fd, file.id, &file.trailer);
 	if (r == -ENOTSUP || kv_is_shortage(r))
 		return r;
 	if (r < 0) {
@@ -335,28 +368,14 @@ static int add_file(struct work *work, uint32_t id)
 
 static int find_files(struct work *work)
 {
-	DIR *dir;
-	struct dirent *entry;
-	uint32_t id;
-	int copy, r = 0;
+	int r;
 
 	work->segments =
 		openat(work->out->store_fd, "segments",
 		       O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	if (work->segments < 0)
 		return errno == ENOENT ? 0 : -errno;
-	copy = dup(work->segments);
-	dir = copy < 0 ? NULL : fdopendir(copy);
-	if (!dir) {
-		r = -errno;
-		kv_closep(&copy);
-		return r;
-	}
-	rewinddir(dir);
-	while (r == 0 && (entry = readdir(dir)))
-		if (kv_segfile_parse(entry->d_name, &id))
-			r = add_file(work, id);
-	closedir(dir);
+	r = kv_dir_walk(work->segments, ".", add_file, work);
 	if (work->n_files)
 		qsort(work->files, work->n_files, sizeof(*work->files), by_id);
 	return r;
@@ -416,15 +435,20 @@ static int batch_of(struct work *work, struct kv_txn **ret_txn)
 	return r;
 }
 
-static int add_space(struct work *work, int dir, uint32_t id)
+static int add_space(void *arg, int dir, const char *file)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *parsed = NULL;
 	_cleanup_(kv_freep) char *name = NULL;
 	_cleanup_(kv_freep) char *layout = NULL;
 	struct kv_space_record record;
+	struct work *work = arg;
 	struct kv_txn *batch;
-	int r = kv_space_file_read(dir, id, &record, &name, &layout);
+	uint32_t id;
+	int r;
 
+	if (!kv_space_file_parse(file, &id))
+		return 0;
+	r = kv_space_file_read(dir, id, &record, &name, &layout);
 	if (kv_is_shortage(r))
 		return r;
 	if (r < 0)
@@ -448,63 +472,18 @@ static int add_space(struct work *work, int dir, uint32_t id)
 
 static int add_spaces(struct work *work)
 {
-	int dir = kv_spaces_dir(work->out->store_fd, false), r = 0;
-	struct dirent *entry;
-	uint32_t id;
-	DIR *list;
+	int r = kv_dir_walk(work->out->store_fd, "spaces", add_space, work);
 
-	if (dir < 0)
-		return dir == -ENOENT ? 0 : dir;
-	list = fdopendir(dir);
-	if (!list) {
-		r = -errno;
-		close(dir);
-		return r;
-	}
-	while (r == 0 && (entry = readdir(list)))
-		if (kv_space_file_parse(entry->d_name, &id))
-			r = add_space(work, dir, id);
-	closedir(list);
 	if (work->n_known > 0)
 		qsort(work->known, work->n_known, sizeof(*work->known), by_id);
-	return r;
+	return r == -ENOENT ? 0 : r;
 }
 
 /* ---- blocks ---- */
 
 /*
- * Read the header of a block into work->header, and check the digest of the
- * whole block, as only the digest can detect a damaged header.
- *   -EBADMSG  the block is damaged or cannot be read
- */
-static int read_whole(struct work *work, uint64_t at,
-		      const struct kv_slot_record *record)
-{
-	struct kv_digest digest;
-	uint64_t done = 0;
-
-	kv_hash_begin(work->hash);
-	while (done < record->length) {
-		uint8_t *to = done ? work->piece : work->header;
-		const size_t n = done ? KV_MIN(PIECE, record->length - done)
-				      : record->payload;
-		const long got = kv_read_at(work->fd, at + done, to, n);
-
-		if (got < 0 && kv_is_shortage((int)got))
-			return (int)got;
-		if (got != (long)n)
-			return -EBADMSG;
-		kv_hash_update(work->hash, to, n);
-		done += n;
-	}
-	digest = kv_hash_end(work->hash);
-	return memcmp(digest.b, record->digest, sizeof(digest.b)) == 0
-		       ? 0
-		       : -EBADMSG;
-}
-
-/*
- * Read the token ids of a block, if they are small beside the block.
+ * Read the token ids of a block, if they are small beside the block.  Only the
+ * digest of the whole block can detect a damaged header.
  * 0: *@ret_ids has them, or is NULL
  * -EBADMSG: the block is damaged or cannot be read
  */
@@ -524,9 +503,10 @@ static int read_token_ids(struct work *work, const struct file *file,
 		return 0;
 	r = kv_array_reserve(&work->header, &work->header_room, payload);
 	if (r == 0)
-		r = read_whole(work, at, record);
+		r = kv_block_verify(work->fd, at, record, work->header,
+				    payload);
 	if (r < 0)
-		return r;
+		return kv_is_shortage(r) ? r : -EBADMSG;
 	r = kv_block_parse_token_ids(work->header, payload, ret_ids);
 	return kv_is_shortage(r) ? r : 0;
 }
@@ -718,11 +698,8 @@ static int fill_new(struct work *work, const char *path)
 	if (r == 0)
 		r = add_spaces(work);
 	work->found = malloc(KV_SCAN_MAX * sizeof(*work->found));
-	work->piece = malloc(PIECE);
-	if (r == 0 && (!work->found || !work->piece))
+	if (r == 0 && !work->found)
 		r = -ENOMEM;
-	if (r == 0)
-		r = kv_hash_new(&work->hash);
 	for (size_t i = 0; r == 0 && i < work->n_files; i++)
 		r = add_file_blocks(work, &work->files[i]);
 	if (r == 0)
@@ -747,22 +724,19 @@ static int sync_dir(int at, const char *name)
 	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
 }
 
-bool kv_rebuild_possible(int store_fd)
+static int is_segfile(void *arg, int dir, const char *name)
 {
-	int fd = openat(store_fd, "segments",
-			O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-	bool any = kv_store_file_there(store_fd);
-	struct dirent *entry;
 	uint32_t id;
 
-	while (dir && !any && (entry = readdir(dir)))
-		any = kv_segfile_parse(entry->d_name, &id);
-	if (dir)
-		closedir(dir);
-	else if (fd >= 0)
-		close(fd);
-	return any;
+	(void)arg;
+	(void)dir;
+	return kv_segfile_parse(name, &id);
+}
+
+bool kv_rebuild_possible(int store_fd)
+{
+	return kv_store_file_there(store_fd) ||
+	       kv_dir_walk(store_fd, "segments", is_segfile, NULL) > 0;
 }
 
 int kv_rebuild(struct kv_rebuild *rebuild)

@@ -73,6 +73,16 @@ bool kv_record_fits(const struct kv_slot_record *record, uint64_t slot_bytes);
 XXH128_hash_t kv_record_name(const struct kv_slot_record *record,
 			     uint64_t seed);
 
+/*
+ * Read the file of a block, which begins at @at, and compare it with the digest.
+ * The first @header_bytes go to @ret_header (may be NULL).
+ *   -EBADMSG  the bytes differ
+ *   -EIO      the file is too short; or the error of pread(2)
+ *   -ENOMEM
+ */
+int kv_block_verify(int fd, uint64_t at, const struct kv_slot_record *record,
+		    uint8_t *ret_header, size_t header_bytes);
+
 /* Overwrite the first page of a slot with zeros. */
 int kv_segfile_zero(int fd, uint64_t slot_bytes, uint32_t slot_number);
 

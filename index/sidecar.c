@@ -15,6 +15,7 @@
  *
  * LOCKING    none; no two threads write one file at the same time.
  */
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -92,6 +93,27 @@ static int read_small(int dir, const char *name, char **ret_data,
 	*ret_bytes = bytes;
 	*ret_data = kv_steal(data);
 	return 0;
+}
+
+int kv_dir_walk(int at, const char *name,
+		int (*each)(void *arg, int dir, const char *name), void *arg)
+{
+	int fd = openat(at, name,
+			O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	int r = dir ? 0 : -errno;
+	struct dirent *entry;
+
+	if (!dir) {
+		kv_closep(&fd);
+		return r;
+	}
+	while (r == 0 && (entry = readdir(dir)))
+		if (strcmp(entry->d_name, ".") != 0 &&
+		    strcmp(entry->d_name, "..") != 0)
+			r = each(arg, fd, entry->d_name);
+	closedir(dir);
+	return r;
 }
 
 int kv_store_file_read(int store_fd, struct kv_store_info *ret_info)

@@ -22,6 +22,12 @@
 
 #define KV_SPACE_FILE_NAME 16
 
+/* Call @each with every name in the directory @name of @at, but . and .., until
+ * a call returns another value than 0.  Return that value, or the error of
+ * openat(2), which follows no symbolic link; @dir is the directory. */
+int kv_dir_walk(int at, const char *name,
+		int (*each)(void *arg, int dir, const char *name), void *arg);
+
 /* -ENOENT, -EBADMSG damaged, -ENOTSUP another format. */
 int kv_store_file_read(int store_fd, struct kv_store_info *ret_info);
 bool kv_store_file_there(int store_fd); /* of any format */

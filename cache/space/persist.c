@@ -55,16 +55,18 @@ void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space)
 	cache->ssd.sidecars += space->file_bytes;
 }
 
-/* Return whether @name is the file of a known space, and not a half-written
- * one. */
-static bool is_of_a_space(struct kv_cache *cache, const char *name)
+/* Remove the file @name of no known space, or a half-written one. */
+static int remove_stray(void *cache, int dir, const char *name)
 {
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	uint32_t id;
 
 	if (kv_space_file_parse(name, &id))
 		space = kv_space_by_id(cache, id);
-	return space != NULL;
+	if (!space && name[0] != '.')
+		unlinkat(dir, name, 0);
+	KV_POINT("mount.sweep");
+	return 0;
 }
 
 static struct kv_space_record space_record_of(const struct kv_space *space)
@@ -80,62 +82,15 @@ static struct kv_space_record space_record_of(const struct kv_space *space)
 	};
 }
 
-/* Write the space's file, or delete it if the space is removed. */
-static int write_file(struct kv_cache *cache, struct kv_space *space,
-		      const struct kv_space_record *record, const char *layout,
-		      bool removed)
-{
-	const uint64_t before = space->file_bytes;
-	int r;
-
-	if (removed) {
-		r = kv_space_file_remove(cache->spaces_dir, space->id);
-		return r < 0 ? r
-			     : kv_sidecar_charge(cache, &space->file_bytes, 0);
-	}
-	r = kv_sidecar_charge(
-		cache, &space->file_bytes,
-		kv_space_file_bytes(strlen(space->name), strlen(layout)));
-	if (r == 0)
-		r = kv_space_file_write(cache->spaces_dir, record, space->name,
-					layout);
-	if (r < 0)
-		kv_sidecar_charge(cache, &space->file_bytes, before);
-	return r;
-}
-
-/* Write the space's record to the index, or delete it. */
-static int commit(struct kv_cache *cache, const struct kv_space *space,
-		  const struct kv_space_record *record, const char *layout,
-		  bool removed)
-{
-	struct kv_store_info info;
-	struct kv_txn *batch;
-	int r = kv_txn_begin(cache->index, &batch);
-
-	if (r < 0)
-		return r;
-	if (removed)
-		kv_txn_delete(batch, KV_PART_SPACES, space->id);
-	else
-		kv_txn_put_space(batch, record, space->name, layout);
-	kv_lock(cache);
-	info = cache->info;
-	kv_unlock(cache);
-	kv_txn_put_info(batch, &info);
-	KV_POINT("space.before_commit");
-	r = kv_txn_commit(batch);
-	KV_POINT("space.committed");
-	return r;
-}
-
 int kv_space_persist(struct kv_cache *cache, struct kv_space *space)
 {
 	struct kv_space_record record;
+	struct kv_store_info info;
+	uint64_t round, before;
 	const char *layout;
-	uint64_t round;
+	struct kv_txn *batch;
 	bool removed;
-	int r;
+	int r = 0;
 
 	if (!cache->index)
 		return 0;
@@ -150,10 +105,37 @@ int kv_space_persist(struct kv_cache *cache, struct kv_space *space)
 	record = space_record_of(space);
 	layout = space->layout ? space->layout->json : "";
 	removed = space->removed;
+	before = space->file_bytes;
 	kv_unlock(cache);
-	r = write_file(cache, space, &record, layout, removed);
+	if (removed)
+		r = kv_space_file_remove(cache->spaces_dir, space->id);
 	if (r == 0)
-		r = commit(cache, space, &record, layout, removed);
+		r = kv_sidecar_charge(
+			cache, &space->file_bytes,
+			removed ? 0
+				: kv_space_file_bytes(strlen(space->name),
+						      strlen(layout)));
+	if (r == 0 && !removed) {
+		r = kv_space_file_write(cache->spaces_dir, &record, space->name,
+					layout);
+		if (r < 0)
+			kv_sidecar_charge(cache, &space->file_bytes, before);
+	}
+	if (r == 0)
+		r = kv_txn_begin(cache->index, &batch);
+	if (r == 0) {
+		if (removed)
+			kv_txn_delete(batch, KV_PART_SPACES, space->id);
+		else
+			kv_txn_put_space(batch, &record, space->name, layout);
+		kv_lock(cache);
+		info = cache->info;
+		kv_unlock(cache);
+		kv_txn_put_info(batch, &info);
+		KV_POINT("space.before_commit");
+		r = kv_txn_commit(batch);
+		KV_POINT("space.committed");
+	}
 	kv_lock(cache);
 	cache->changing = false;
 	pthread_cond_signal(&cache->changed);
@@ -175,25 +157,21 @@ static bool file_agrees(struct kv_cache *cache, const struct kv_space *space)
 		      offsetof(struct kv_space_record, name_len)) == 0;
 }
 
-static bool file_is_lost(struct kv_cache *cache, const struct kv_space *space)
-{
-	char name[KV_SPACE_FILE_NAME];
-
-	kv_space_file_name(space->id, name);
-	return faccessat(cache->spaces_dir, name, F_OK, 0) < 0 &&
-	       errno == ENOENT;
-}
-
 int kv_space_files_check(struct kv_cache *cache, bool clean)
 {
 	int r = 0;
 
 	if (!clean)
-		kv_strays_remove(cache, cache->spaces_dir, is_of_a_space);
+		(void)kv_dir_walk(cache->spaces_dir, ".", remove_stray, cache);
 	for (uint32_t i = 0; r == 0 && i < cache->spaces.n; i++) {
 		struct kv_space *space = cache->spaces.sorted[i];
+		char name[KV_SPACE_FILE_NAME];
 
-		if (clean ? !space->removed && file_is_lost(cache, space)
+		kv_space_file_name(space->id, name);
+		if (clean ? !space->removed &&
+				    faccessat(cache->spaces_dir, name, F_OK,
+					      0) < 0 &&
+				    errno == ENOENT
 			  : space->removed || !file_agrees(cache, space))
 			r = kv_space_persist(cache, space);
 	}

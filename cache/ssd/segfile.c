@@ -35,10 +35,10 @@
 #include "cache/core/hooks.h"
 #include "cache/core/ledger.h"
 #include "index/segfile.h"
+#include "index/sidecar.h"
 #include "common/array.h"
 #include "common/crash_point.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -818,36 +818,19 @@ void kv_segfile_forget(struct kv_cache *cache, struct kv_segfile *file)
 	file_free(file);
 }
 
-void kv_strays_remove(struct kv_cache *cache, int dir,
-		      bool (*belongs)(struct kv_cache *cache, const char *name))
-{
-	int copy = dup(dir);
-	DIR *list = copy < 0 ? NULL : fdopendir(copy);
-	struct dirent *entry;
-
-	if (!list) {
-		kv_closep(&copy);
-		return;
-	}
-	rewinddir(list);
-	while ((entry = readdir(list))) {
-		if (entry->d_name[0] != '.' && !belongs(cache, entry->d_name))
-			unlinkat(dir, entry->d_name, 0);
-		KV_POINT("mount.sweep");
-	}
-	closedir(list);
-}
-
-static bool is_used(struct kv_cache *cache, const char *name)
+static int remove_stray(void *cache, int dir, const char *name)
 {
 	uint32_t id;
 
-	return !kv_segfile_parse(name, &id) || kv_segfile_at(cache, id);
+	if (kv_segfile_parse(name, &id) && !kv_segfile_at(cache, id))
+		unlinkat(dir, name, 0);
+	KV_POINT("mount.sweep");
+	return 0;
 }
 
 void kv_segfiles_sweep(struct kv_cache *cache)
 {
-	kv_strays_remove(cache, cache->ssd.dir, is_used);
+	(void)kv_dir_walk(cache->ssd.dir, ".", remove_stray, cache);
 }
 
 void kv_segfiles_close(struct kv_cache *cache)

@@ -28,11 +28,6 @@ int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes);
 uint64_t kv_sidecars_over(const struct kv_cache *cache);
 /* Remove segment files without a record in the index. */
 void kv_segfiles_sweep(struct kv_cache *cache);
-/* At mount: remove the files of the directory @dir for which @belongs returns
- * false, except hidden ones.  Best effort: the next mount removes the rest. */
-void kv_strays_remove(struct kv_cache *cache, int dir,
-		      bool (*belongs)(struct kv_cache *cache,
-				      const char *name));
 /* Close an empty segment file that was unlinked. */
 void kv_segfile_forget(struct kv_cache *cache, struct kv_segfile *file);
 void kv_segfiles_close(struct kv_cache *cache);

@@ -284,23 +284,6 @@ static int carry_pin(void *arg, uint64_t slot_id,
 	return 0;
 }
 
-static int pass_space(void *arg, const struct kv_space_record *record,
-		      const char *name, const char *layout)
-{
-	(void)arg;
-	(void)record;
-	(void)name;
-	(void)layout;
-	return 0;
-}
-
-static int pass_segment(void *arg, const struct kv_segfile_record *record)
-{
-	(void)arg;
-	(void)record;
-	return 0;
-}
-
 /*
  * Open the index; rebuild it if it is damaged, or if it is older than the
  * segment files because a user restored a copy.  The pins of an older index are
@@ -317,10 +300,7 @@ static int open_or_remake(struct kv_cache *cache, const char *path,
 		.slot = carry_pin,
 		.snapshot = count_snapshot,
 	};
-	const struct kv_index_visitor frame = {
-		.space = pass_space,
-		.segment = pass_segment,
-	};
+	const struct kv_index_visitor frame = {.frame = true};
 	struct kv_store_info file;
 	char why[KV_WHY_MAX];
 	uint64_t damaged = 0;

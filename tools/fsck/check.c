@@ -9,7 +9,6 @@
  *
  * LOCKING   one thread; kv_segfile_scan has its own.
  */
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <xxhash.h>
@@ -255,13 +254,22 @@ static bool is_in(const char *name, const char *const *names, size_t n)
 	return false;
 }
 
-/* Report the file @name of @dir if it is unknown; note it if a repair removes
- * it. */
-static int check_file(struct fsck *f, const char *dir, const char *name)
+struct folder {
+	struct fsck *f;
+	const char *name;
+};
+
+/* Report the file @name of a folder if it is unknown; note it if a repair
+ * removes it. */
+static int check_file(void *arg, int fd, const char *name)
 {
+	const struct folder *folder = arg;
+	const char *dir = folder->name;
+	struct fsck *f = folder->f;
 	bool known;
 	uint32_t id;
 
+	(void)fd;
 	if (strcmp(dir, ".") == 0) {
 		known = is_in(name, own, KV_ARRAY_LEN(own));
 		if (strcmp(name, KV_DAMAGED_NAME) == 0) {
@@ -301,24 +309,11 @@ int fsck_files(struct fsck *f)
 	static const char *const dirs[] = {".", "index", "segments", "spaces"};
 	int r = 0;
 
-	for (size_t i = 0; r == 0 && i < KV_ARRAY_LEN(dirs); i++) {
-		int fd =
-			openat(f->store, dirs[i],
-			       O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-		DIR *list = fd < 0 ? NULL : fdopendir(fd);
-		struct dirent *entry;
-
-		if (!list) {
-			kv_closep(&fd);
-			continue;
-		}
-		while (r == 0 && (entry = readdir(list)))
-			if (strcmp(entry->d_name, ".") != 0 &&
-			    strcmp(entry->d_name, "..") != 0)
-				r = check_file(f, dirs[i], entry->d_name);
-		closedir(list);
-	}
-	return r;
+	/* A folder that cannot be opened has no files to report. */
+	for (size_t i = 0; r != -ENOMEM && i < KV_ARRAY_LEN(dirs); i++)
+		r = kv_dir_walk(f->store, dirs[i], check_file,
+				&(struct folder){f, dirs[i]});
+	return r == -ENOMEM ? r : 0;
 }
 
 static bool same_space(const struct space *a, const struct space *b)
@@ -405,8 +400,6 @@ int fsck_sidecar(struct fsck *f)
 
 /* ---- slots ---- */
 
-#define PIECE (1u << 20)
-
 /* The check of one segment file's slots. */
 struct pass {
 	struct fsck *f;
@@ -461,36 +454,6 @@ static void drop(struct fsck *f, struct entry *entry, enum fault fault,
 	entry->drop = true;
 }
 
-/*
- * Compare the block's bytes with its digest.
- * 0, -EBADMSG, or the read's -errno
- */
-static int check_data(const struct pass *pass, uint64_t offset,
-		      const struct kv_slot_record *record)
-{
-	_cleanup_(kv_freep) uint8_t *piece = malloc(PIECE);
-	struct kv_hash *hash = NULL;
-	struct kv_digest digest;
-	uint64_t left = record->length;
-	int r = piece ? kv_hash_new(&hash) : -ENOMEM;
-	long n = 1;
-
-	if (r < 0)
-		return r;
-	for (; left && n > 0; left -= (uint64_t)n, offset += (uint64_t)n) {
-		n = kv_read_at(pass->fd, offset, piece, KV_MIN(left, PIECE));
-		if (n > 0)
-			kv_hash_update(hash, piece, (size_t)n);
-	}
-	digest = kv_hash_end(hash);
-	kv_hash_free(hash);
-	if (n < 0 || left)
-		return n < 0 ? (int)n : -EIO;
-	return memcmp(digest.b, record->digest, sizeof(digest.b)) == 0
-		       ? 0
-		       : -EBADMSG;
-}
-
 static int check_block(struct pass *pass, struct entry *entry,
 		       const struct kv_found *found)
 {
@@ -505,9 +468,11 @@ static int check_block(struct pass *pass, struct entry *entry,
 		return note(&f->stale, entry->slot_id);
 	}
 	if (f->data)
-		r = check_data(pass,
-			       (uint32_t)entry->slot_id * slot_bytes + KV_PAGE,
-			       &found->record);
+		r = kv_block_verify(
+			pass->fd,
+			kv_segfile_at_slot(slot_bytes,
+					   (uint32_t)entry->slot_id),
+			&found->record, NULL, 0);
 	if (r == -EBADMSG) {
 		drop(f, entry, FAULT_DATA, "the bytes differ from the digest");
 		return note(&f->stale, entry->slot_id);
@@ -568,11 +533,15 @@ static int check_slot(struct pass *pass, uint32_t slot_number,
 	return 0;
 }
 
-static int check_slots(struct fsck *f, struct segment *segment, int fd)
+static int check_slots(struct fsck *f, const struct segment *segment)
 {
+	_cleanup_(kv_closep) int fd =
+		fsck_open_segment(f, segment->id, O_RDONLY);
 	struct pass pass = {.f = f, .segment = segment, .fd = fd};
 	int r = 0;
 
+	if (fd < 0)
+		return fd;
 	pass.found = malloc(KV_SCAN_MAX * sizeof(*pass.found));
 	if (!pass.found)
 		return -ENOMEM;
@@ -591,7 +560,8 @@ static int check_slots(struct fsck *f, struct segment *segment, int fd)
 	return r;
 }
 
-static int check_segment(struct fsck *f, struct segment *segment)
+/* Check the file and its trailer. */
+static void check_segment(struct fsck *f, struct segment *segment)
 {
 	_cleanup_(kv_closep) int fd =
 		fsck_open_segment(f, segment->id, O_RDONLY);
@@ -602,7 +572,7 @@ static int check_segment(struct fsck *f, struct segment *segment)
 		fsck_found(f, FAULT_FILE_MISSING, "file %06u.seg: %s",
 			   segment->id,
 			   fd == -EBADMSG ? "too short" : strerror(-fd));
-		return 0;
+		return;
 	}
 	segment->present = true;
 	r = kv_trailer_read(fd, segment->id, &trailer);
@@ -619,7 +589,6 @@ static int check_segment(struct fsck *f, struct segment *segment)
 		fsck_found(f, FAULT_TRAILER,
 			   "file %06u.seg: the trailer is missing or wrong",
 			   segment->id);
-	return segment->slot_bytes ? check_slots(f, segment, fd) : 0;
 }
 
 /* Drop entries whose slot or space does not exist.  Needs all segments. */
@@ -679,19 +648,12 @@ int fsck_slots(struct fsck *f)
 
 	if (!f->readable)
 		return 0;
-	for (size_t i = 0; i < f->n_segments; i++) {
-		_cleanup_(kv_closep) int fd =
-			fsck_open_segment(f, f->segments[i].id, O_RDONLY);
-		struct kv_trailer trailer;
-
-		f->segments[i].present = fd >= 0;
-		if (fd >= 0 && f->segments[i].put &&
-		    kv_trailer_read(fd, f->segments[i].id, &trailer) == 0)
-			f->segments[i].slots = trailer.slots;
-	}
+	for (size_t i = 0; i < f->n_segments; i++)
+		check_segment(f, &f->segments[i]);
 	drop_strays(f);
 	r = drop_duplicates(f);
 	for (size_t i = 0; r == 0 && i < f->n_segments; i++)
-		r = check_segment(f, &f->segments[i]);
+		if (f->segments[i].present && f->segments[i].slot_bytes)
+			r = check_slots(f, &f->segments[i]);
 	return r < 0 ? fsck_error("%s: %s", f->path, strerror(-r)) : 0;
 }
