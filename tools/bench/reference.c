@@ -140,63 +140,19 @@ uint64_t kv_bench_crew_copy(struct kv_bench_crew *crew,
 
 /* ---- the disk ---- */
 
-/* Run fio, and parse the number after "bw_bytes" in the object @section of its
- * JSON output. */
-static int run_fio(struct kv_bench *bench, char *const argv[],
-		   const char *section, double *ret_speed)
-{
-	char log[PATH_MAX], text[65536], *at;
-	FILE *f;
-	int r;
-
-	snprintf(log, sizeof(log), "%s/fio.json", bench->dir);
-	r = kv_bench_child_run(argv, log);
-	f = r == 0 ? fopen(log, "re") : NULL;
-	if (f) {
-		text[fread(text, 1, sizeof(text) - 1, f)] = 0;
-		fclose(f);
-		at = strstr(text, section);
-		at = at ? strstr(at, "\"bw_bytes\"") : NULL;
-		at = at ? strchr(at, ':') : NULL;
-		*ret_speed = at ? strtod(at + 1, NULL) / 1e9 : 0;
-	}
-	unlink(log);
-	return f && *ret_speed > 0 ? 0 : -EIO;
-}
-
 int kv_bench_fio(struct kv_bench *bench, uint64_t block, uint64_t bytes,
 		 unsigned writers, double *ret_speed)
 {
-	const bool writing = writers > 0;
-	const unsigned n = writing ? writers : 1;
-	const uint64_t part = bytes / n;
-	char path[PATH_MAX], name[PATH_MAX + 16], bs[32], size[32], jobs[32],
-		next[48];
-	char *argv[] = {"env",
-			"GLIBC_TUNABLES=glibc.malloc.hugetlb=1",
-			"fio",
-			"--name=reference",
-			"--ioengine=io_uring",
-			"--direct=1",
-			"--iodepth=32",
-			"--registerfiles=1",
-			"--output-format=json",
-			name,
-			bs,
-			size,
-			jobs,
-			next,
-			"--group_reporting",
-			writing ? "--rw=write" : "--rw=read",
-			writing ? "--end_fsync=1" : "--end_fsync=0",
-			"--fixedbufs=1",
-			NULL};
-	const char *section = writing ? "\"write\" :" : "\"read\" :";
-	size_t last = KV_ARRAY_LEN(argv) - 2;
+	const unsigned n = KV_MAX(writers, 1u);
+	char path[PATH_MAX], json[PATH_MAX], fio[PATH_MAX + 512];
+	char line[2 * (sizeof(fio) + sizeof(json)) + 64], text[65536], *at;
+	char *argv[] = {"sh", "-c", line, NULL};
+	FILE *f;
 	int fd, r = 0;
 
-	snprintf(path, sizeof(path), "%s/fio", bench->dir);
-	if (writing) {
+	snprintf(path, sizeof(path), "%.4000s/fio", bench->dir);
+	snprintf(json, sizeof(json), "%.4000s/fio.json", bench->dir);
+	if (writers) {
 		fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 		if (fd < 0)
 			return -errno;
@@ -204,21 +160,35 @@ int kv_bench_fio(struct kv_bench *bench, uint64_t block, uint64_t bytes,
 			r = -errno;
 		close(fd);
 	}
-	snprintf(name, sizeof(name), "--filename=%s", path);
-	snprintf(bs, sizeof(bs), "--bs=%llu", (unsigned long long)block);
-	snprintf(size, sizeof(size), "--size=%llu", (unsigned long long)part);
-	snprintf(jobs, sizeof(jobs), "--numjobs=%u", n);
-	snprintf(next, sizeof(next), "--offset_increment=%llu",
-		 (unsigned long long)part);
+	snprintf(fio, sizeof(fio),
+		 "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio --name=reference "
+		 "--ioengine=io_uring --direct=1 --iodepth=32 "
+		 "--registerfiles=1 --output-format=json --group_reporting "
+		 "--filename='%s' --bs=%llu --size=%llu --numjobs=%u "
+		 "--offset_increment=%llu --rw=%s --end_fsync=%d",
+		 path, (unsigned long long)block, (unsigned long long)bytes / n,
+		 n, (unsigned long long)bytes / n, writers ? "write" : "read",
+		 writers > 0);
+	/* Retry without registered buffers: memory locks may be limited. */
+	snprintf(line, sizeof(line), "%s --fixedbufs=1 > '%s' || %s > '%s'",
+		 fio, json, fio, json);
 	if (r == 0)
-		r = run_fio(bench, argv, section, ret_speed);
-	if (r == -EIO) {
-		/* Retry without registered buffers: memory locks may be
-		 * limited. */
-		argv[last] = NULL;
-		r = run_fio(bench, argv, section, ret_speed);
+		r = kv_bench_child_run(argv, "/dev/null");
+	f = r == 0 ? fopen(json, "re") : NULL;
+	if (f) {
+		/* the number after "bw_bytes" in the object of the direction */
+		text[fread(text, 1, sizeof(text) - 1, f)] = 0;
+		fclose(f);
+		at = strstr(text, writers ? "\"write\" :" : "\"read\" :");
+		at = at ? strstr(at, "\"bw_bytes\"") : NULL;
+		at = at ? strchr(at, ':') : NULL;
+		*ret_speed = at ? strtod(at + 1, NULL) / 1e9 : 0;
+		r = *ret_speed > 0 ? 0 : -EIO;
+	} else if (r == 0) {
+		r = -errno;
 	}
-	if (writing)
+	unlink(json);
+	if (writers)
 		unlink(path);
 	return r;
 }
