@@ -210,20 +210,6 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 	return r;
 }
 
-/* Return whether the user owns the block, and its own pinned or open blocks on
- * SSD stay within its guarantee. */
-static bool is_guaranteed(struct kv_cache *cache, const struct kv_block *block,
-			  struct kv_account *account, uint64_t bytes)
-{
-	const struct kv_space *space = kv_block_space(cache, block);
-	const struct kv_tenant *tenant = space->tenant;
-
-	return kv_account_uid(account) == tenant->uid &&
-	       kv_account_held(account, KV_FINITE_PINNED) + bytes <=
-		       KV_MAX(space->in[SSD].guaranteed,
-			      tenant->in[SSD].guaranteed);
-}
-
 struct kv_open_charge {
 	/* list in ssd->opens, of KV_FINITE_PINNED charges */
 	LIST_ENTRY(kv_open_charge) link;
@@ -284,15 +270,23 @@ int kv_open_charge(struct kv_cache *cache, struct kv_block *block,
 	charge->account = account;
 	kv_lock(cache);
 	if (block->file != KV_NONE) {
+		const struct kv_space *space = kv_block_space(cache, block);
+		const struct kv_node *own = &space->in[SSD];
+		const struct kv_node *all = &space->tenant->in[SSD];
+
 		charge->what = KV_FINITE_PINNED;
 		charge->bytes =
 			kv_ssd_pin_bytes(cache, kv_extent_bytes(cache, block));
 		charge->waived = is_pinned_for(cache, block, account);
+		/* An owner may open blocks within its guarantee. */
 		fits = charge->waived ||
 		       kv_account_fits(account, charge->what,
 				       kv_shared(cache, SSD), charge->bytes,
 				       0) ||
-		       is_guaranteed(cache, block, account, charge->bytes);
+		       (kv_account_uid(account) == space->tenant->uid &&
+			kv_account_held(account, charge->what) +
+					charge->bytes <=
+				KV_MAX(own->guaranteed, all->guaranteed));
 	} else {
 		const uint64_t shared = kv_shared(cache, DRAM);
 
@@ -491,10 +485,18 @@ void kv_block_asked_locked(struct kv_cache *cache, const struct kv_block *block)
 	ask_shadow(cache->ssd.eviction.shadow, hash, block);
 }
 
+/* Call @call for the block in the eviction orders of both tiers. */
+static void in_policies(struct kv_cache *cache, const struct kv_block *block,
+			void (*call)(struct kv_policy *policy, uint32_t block))
+{
+	if (block->slot)
+		call(&block->slot->list->policy, block->number);
+	if (block->file != KV_NONE)
+		call(&kv_evict_list_ssd(cache, block)->policy, block->number);
+}
+
 void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)
 {
-	struct kv_slot *slot = block->slot;
-
 	kv_assert_locked(&cache->lock);
 	if (block->flags & BLOCK_REMOVED)
 		return;
@@ -502,13 +504,9 @@ void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)
 	block->atime = (uint32_t)time(NULL);
 	block->flags |= BLOCK_USED;
 	kv_block_asked_locked(cache, block);
-	if (slot) {
-		kv_policy_touch(&slot->list->policy, block->number);
-		kv_slot_hint_over_locked(cache, slot, true);
-	}
-	if (block->file != KV_NONE)
-		kv_policy_touch(&kv_evict_list_ssd(cache, block)->policy,
-				block->number);
+	in_policies(cache, block, kv_policy_touch);
+	if (block->slot)
+		kv_slot_hint_over_locked(cache, block->slot, true);
 	if (cache->remote_hooks && block->file != KV_NONE && block->hits == 1 &&
 	    cache->config.remote.write == KV_WRITEBACK_REUSE)
 		cache->remote_hooks->durable_locked(cache, block);
@@ -520,11 +518,7 @@ void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)
 void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	kv_assert_locked(&cache->lock);
-	if (block->slot)
-		kv_policy_renew(&block->slot->list->policy, block->number);
-	if (block->file != KV_NONE)
-		kv_policy_renew(&kv_evict_list_ssd(cache, block)->policy,
-				block->number);
+	in_policies(cache, block, kv_policy_renew);
 }
 
 void kv_block_touch(struct kv_cache *cache, struct kv_block *block)
@@ -537,11 +531,21 @@ void kv_block_touch(struct kv_cache *cache, struct kv_block *block)
 void kv_block_end(struct kv_cache *cache, struct kv_block *block)
 {
 	kv_lock(cache);
-	if (block->slot)
-		kv_policy_end(&block->slot->list->policy, block->number);
-	if (block->file != KV_NONE)
-		kv_policy_end(&kv_evict_list_ssd(cache, block)->policy,
-			      block->number);
+	in_policies(cache, block, kv_policy_end);
+	kv_unlock(cache);
+}
+
+/* Mark the last block first, so that the chain is evicted from its end. */
+void kv_blocks_ended(struct kv_cache *cache, struct kv_space *space,
+		     const struct kv_key *keys, size_t n)
+{
+	kv_lock(cache);
+	for (size_t i = n; i-- > 0 && !space->removed;) {
+		struct kv_block *block = kv_table_find(cache, space, &keys[i]);
+
+		if (block)
+			in_policies(cache, block, kv_policy_end);
+	}
 	kv_unlock(cache);
 }
 

@@ -769,24 +769,6 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 	return r < 0 ? r : kv_space_persist(cache, space);
 }
 
-/* Mark the last block first, so that the chain is evicted from its end. */
-void kv_blocks_ended(struct kv_cache *cache, struct kv_space *space,
-		     const struct kv_key *keys, size_t n)
-{
-	kv_lock(cache);
-	for (size_t i = n; i-- > 0 && !space->removed;) {
-		struct kv_block *block = kv_table_find(cache, space, &keys[i]);
-
-		if (block && block->slot)
-			kv_policy_end(&block->slot->list->policy,
-				      block->number);
-		if (block && block->file != KV_NONE)
-			kv_policy_end(&kv_evict_list_ssd(cache, block)->policy,
-				      block->number);
-	}
-	kv_unlock(cache);
-}
-
 /* ---- removal of all blocks ---- */
 
 struct place {
