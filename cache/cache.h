@@ -554,7 +554,7 @@ struct kv_flush {
 	void (*done)(struct kv_flush *flush, int status);
 	void *arg;
 	/* Input: a client's change of its user's own block does not fail the
-	 * flush; the caller asks kv_block_was_changed. */
+	 * flush; the caller asks kv_block_past. */
 	bool each;
 	/* the cache's own */
 	struct kv_flush *next;
@@ -577,14 +577,15 @@ struct kv_flush {
  * run before this returns. */
 void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
 		     struct kv_flush *flush);
-/* Return whether an absent or not durable block was durable before it was
- * evicted from SSD.  Remembers some ten thousand evictions. */
-bool kv_block_was_durable(struct kv_cache *cache, const struct kv_space *space,
-			  const struct kv_key *key);
-/* Return whether an absent block that was not durable was dropped because its
- * owner's client had changed its bytes.  Remembers some thousand blocks. */
-bool kv_block_was_changed(struct kv_cache *cache, const struct kv_space *space,
-			  const struct kv_key *key);
+/*
+ * Return what is remembered of a block that is absent or not durable:
+ *   -EBADMSG  its owner's client changed its bytes, so it was dropped (of the
+ *             last thousands of such blocks)
+ *   1         it was durable, and then evicted (of the last ten thousands)
+ *   0         nothing
+ */
+int kv_block_past(struct kv_cache *cache, const struct kv_space *space,
+		  const struct kv_key *key);
 /*
  * Make one block durable; the caller holds the block until @done, which gets
  *   -ENOENT      the block was removed

@@ -214,18 +214,6 @@ static bool is_victim(void *arg, uint32_t number)
 	return !block->slot || search->passed_over++ >= PASSED_OVER;
 }
 
-bool kv_block_was_durable(struct kv_cache *cache, const struct kv_space *space,
-			  const struct kv_key *key)
-{
-	bool was;
-
-	kv_lock(cache);
-	was = kv_marks_find(cache->ssd.evicted, KV_EVICTED_KNOWN,
-			    kv_key_hash(cache, space, key->b));
-	kv_unlock(cache);
-	return was;
-}
-
 static void evict(struct kv_cache *cache, struct kv_block *block)
 {
 	const struct kv_space *space = kv_block_space(cache, block);

@@ -300,18 +300,21 @@ void kv_flushes_fail_removals_locked(struct kv_cache *cache, uint64_t changes,
 	}
 }
 
-/* ---- blocks that their owner's client has changed ---- */
+/* ---- blocks that were evicted, or that their owner's client has changed ---- */
 
-bool kv_block_was_changed(struct kv_cache *cache, const struct kv_space *space,
-			  const struct kv_key *key)
+int kv_block_past(struct kv_cache *cache, const struct kv_space *space,
+		  const struct kv_key *key)
 {
-	bool was;
+	const uint64_t hash = kv_key_hash(cache, space, key->b);
+	const struct kv_ssd *ssd = &cache->ssd;
+	int r;
 
 	kv_lock(cache);
-	was = kv_marks_find(cache->ssd.changed, KV_CHANGED_KNOWN,
-			    kv_key_hash(cache, space, key->b));
+	r = kv_marks_find(ssd->changed, KV_CHANGED_KNOWN, hash)
+		    ? -EBADMSG
+		    : kv_marks_find(ssd->evicted, KV_EVICTED_KNOWN, hash);
 	kv_unlock(cache);
-	return was;
+	return r;
 }
 
 void kv_changed_lift_locked(struct kv_cache *cache,

@@ -367,11 +367,10 @@ static int outcome(struct flush *flush, const struct kv_want *want)
 		/* The block was removed and saved again during the flush. */
 		r = status < 0 ? status : -ENOENT;
 	}
-	if (r == -ENOENT && kv_block_was_changed(cache, space, key))
-		return -EBADMSG;
-	if (r == -ENOENT && kv_block_was_durable(cache, space, key))
-		return WIRE_EVICTED;
-	return r;
+	if (r != -ENOENT)
+		return r;
+	r = kv_block_past(cache, space, key);
+	return r > 0 ? WIRE_EVICTED : r < 0 ? r : -ENOENT;
 }
 
 static void flush_submit(struct flush *flush)

@@ -184,7 +184,7 @@ static bool was_changed(struct tiers *t, unsigned position)
 {
 	struct kv_key key = tiers_key(1, position);
 
-	return kv_block_was_changed(t->cache, t->space, &key);
+	return kv_block_past(t->cache, t->space, &key) == -EBADMSG;
 }
 
 static void a_changed_block_ends_no_flush_of_others(void **state)
