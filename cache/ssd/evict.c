@@ -588,17 +588,16 @@ static struct kv_evict_list *first_giver(struct kv_cache *cache,
 }
 
 /*
- * Choose a file to be emptied for @heir, whose slots @taker needs.  With @age,
+ * Choose a file and empty it for @heir, whose slots @taker needs.  With @age,
  * only blocks colder than @age are evicted.  Without, and if no block may be
  * evicted, choose the file with the fewest bytes, whose blocks fit into other
- * files of its class.  Return NULL if there is none; *@ret_later: whether a
+ * files of its class.  Return whether there is a file; *@ret_later: whether a
  * file may be chosen later.
  */
-static struct kv_segfile *file_to_empty(struct kv_cache *cache,
-					const struct kv_ssd_class *heir,
-					const struct kv_space *taker,
-					const struct kv_space *spared,
-					uint32_t age, bool *ret_later)
+static bool empty_file_for(struct kv_cache *cache, struct kv_ssd_class *heir,
+			   const struct kv_space *taker,
+			   const struct kv_space *spared, uint32_t age,
+			   bool *ret_later)
 {
 	struct choice choice = {giving_to(NULL, taker, spared), age, false};
 	struct kv_segfile *file, *best = NULL, *packed = NULL;
@@ -624,7 +623,7 @@ static struct kv_segfile *file_to_empty(struct kv_cache *cache,
 		if (over_quota && (awaiting(cache, class) == tenant ||
 				   (class != heir && writes && !blocks))) {
 			*ret_later = true;
-			return NULL;
+			return false;
 		}
 	}
 	choice.own_only = age && over_quota;
@@ -648,7 +647,11 @@ static struct kv_segfile *file_to_empty(struct kv_cache *cache,
 			packed = file;
 		}
 	}
-	return best ? best : packed;
+	file = best ? best : packed;
+	if (file)
+		kv_segfile_empty_locked(cache, file, heir, taker,
+					spared ? NULL : taker, age > 0);
+	return file;
 }
 
 bool kv_ssd_balance_locked(struct kv_cache *cache, struct kv_ssd_class *class,
@@ -657,8 +660,7 @@ bool kv_ssd_balance_locked(struct kv_cache *cache, struct kv_ssd_class *class,
 	const struct kv_space *spared =
 		kv_entitled(SSD, taker, class->slot_bytes) ? taker : NULL;
 	struct kv_coldest own = {0};
-	struct kv_segfile *file;
-	bool later;
+	bool empties, later;
 
 	kv_assert_locked(&cache->lock);
 	if (class->awaited)
@@ -671,14 +673,11 @@ bool kv_ssd_balance_locked(struct kv_cache *cache, struct kv_ssd_class *class,
 	look_at(class, taker, spared, &own);
 	if (!own.list)
 		return false;
-	file = file_to_empty(cache, class, taker, spared, own.age, &later);
-	if (file)
-		kv_segfile_empty_locked(cache, file, class, taker,
-					spared ? NULL : taker, true);
-	else
+	empties = empty_file_for(cache, class, taker, spared, own.age, &later);
+	if (!empties)
 		class->file_wait = (uint32_t)(cache->ssd.segment_bytes /
 					      class->slot_bytes / WAIT_PART);
-	return file;
+	return empties;
 }
 
 int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
@@ -687,8 +686,8 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 	const bool due = kv_entitled(SSD, taker, class->slot_bytes);
 	struct kv_coldest in_use = {0}, of_others = {0};
 	const struct kv_ssd_class *other;
-	struct kv_segfile *file = NULL;
 	bool waits = kv_ssd_balance_locked(cache, class, taker), later = false;
+	bool empties = false;
 
 	if (class->leaving ||
 	    (!waits && kv_ssd_evict_one_locked(cache, class, taker)))
@@ -705,16 +704,13 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 		waits |= other->leaving && !slots;
 	}
 	if (!waits)
-		file = file_to_empty(cache, class, taker, due ? taker : NULL, 0,
-				     &later);
-	if (file)
-		kv_segfile_empty_locked(cache, file, class, taker,
-					due ? NULL : taker, false);
+		empties = empty_file_for(cache, class, taker,
+					 due ? taker : NULL, 0, &later);
 	/* Others have blocks of this size beyond their guarantees, but these
 	 * blocks are in use. */
 	if (due)
 		look_at(class, taker, taker, &in_use);
-	waits = waits || file || later || in_use.list;
+	waits = waits || empties || later || in_use.list;
 	if ((waits || cache->ssd.leaving) &&
 	    kv_patient(&taker->patience, PATIENCE_NS))
 		return 0;
@@ -726,9 +722,8 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 		look_at(other, taker, taker, &of_others);
 	if (!of_others.list && evict_one(cache, class, taker, NULL))
 		return 0;
-	file = file_to_empty(cache, class, taker, NULL, 0, &later);
-	if (file)
-		kv_segfile_empty_locked(cache, file, class, taker, taker,
-					false);
-	return file || evict_one(cache, class, taker, NULL) ? 0 : -ENOSPC;
+	return empty_file_for(cache, class, taker, NULL, 0, &later) ||
+			       evict_one(cache, class, taker, NULL)
+		       ? 0
+		       : -ENOSPC;
 }
