@@ -436,7 +436,7 @@ static uint32_t first_allowed(struct kv_policy *policy, unsigned list,
 	const uint32_t last = policy->newest[list];
 	uint32_t block = policy->oldest[list];
 
-	while (block != KV_NONE && !may(arg, block)) {
+	while (block != KV_NONE && may && !may(arg, block)) {
 		uint32_t next = node_of(policy, block)->next;
 
 		policy->eviction->refused++;
@@ -722,13 +722,6 @@ static uint32_t *find_key(struct side *side, uint64_t hash)
 	return link;
 }
 
-static bool any(void *arg, uint32_t node)
-{
-	(void)arg;
-	(void)node;
-	return true;
-}
-
 static void ask_side(struct side *side, uint64_t hash, uint32_t position,
 		     uint32_t room)
 {
@@ -741,7 +734,7 @@ static void ask_side(struct side *side, uint64_t hash, uint32_t position,
 		return;
 	}
 	while (side->eviction.blocks && side->eviction.blocks >= room) {
-		node = kv_policy_victim(&side->policy, any, NULL);
+		node = kv_policy_victim(&side->policy, NULL, NULL);
 		link = find_key(side, side->hash[node]);
 		kv_ghost_put(&side->ghost, side->hash[node],
 			     kv_policy_past(&side->policy, node));

@@ -127,7 +127,7 @@ bool kv_policy_has(const struct kv_policy *policy, uint32_t block);
 /* Return the past to remember of a block that is being evicted. */
 struct kv_past kv_policy_past(const struct kv_policy *policy, uint32_t block);
 
-/* Return the best victim that @may allows, or KV_NONE.  A block that @may
+/* Return the best victim that @may (NULL: any) allows, or KV_NONE.  A block that @may
  * refuses is in use: move it to the other end of its list, so that the next
  * call does not look at it again. */
 uint32_t kv_policy_victim(struct kv_policy *policy,

@@ -488,26 +488,24 @@ int kv_shrink_check(struct kv_cache *cache, char **ret_why)
 
 /* ---- a smaller cap: victims ---- */
 
-struct victims {
+struct shrink {
 	struct kv_cache *cache;
-	uint64_t *slots; /* of deleted records */
-	size_t n;
-	bool spare_guaranteed;
+	uint64_t *victims; /* slots of evicted blocks */
+	size_t n_victims;
+	uint8_t *piece;
+	/* file written since the last sync; NULL: none */
+	struct kv_segfile *to;
+	struct kv_txn *txn;
+	size_t in_txn;
+	uint64_t unreadable; /* a count */
 };
 
-static bool may_go(void *arg, uint32_t number)
+/* Evict the coldest blocks until the rest fits; with @regardless, guaranteed
+ * blocks as well.  Return false if it cannot. */
+static bool evict_until_all_fit(struct shrink *shrink, bool regardless)
 {
-	(void)arg;
-	(void)number;
-	return true;
-}
-
-/* Evict the coldest blocks until the rest fits.  Return false if it cannot. */
-static bool evict_until_all_fit(struct victims *victims)
-{
-	const struct kv_giving giving = {.regardless =
-						 !victims->spare_guaranteed};
-	struct kv_cache *cache = victims->cache;
+	const struct kv_giving giving = {.regardless = regardless};
+	struct kv_cache *cache = shrink->cache;
 	struct shrink_need need;
 
 	while (need = needs(cache, false),
@@ -520,12 +518,12 @@ static bool evict_until_all_fit(struct victims *victims)
 		LIST_FOREACH(class, &cache->ssd.classes, link)
 			kv_victim_look(&class->lists, &giving, &coldest);
 		if (coldest.list)
-			number = kv_policy_victim(&coldest.list->policy, may_go,
+			number = kv_policy_victim(&coldest.list->policy, NULL,
 						  NULL);
 		if (number == KV_NONE)
 			return false;
 		block = kv_table_at(&cache->table, number);
-		victims->slots[victims->n++] =
+		shrink->victims[shrink->n_victims++] =
 			kv_slot_id(block->file, block->slot_number);
 		kv_extent_drop(cache, block);
 		cache->stats.evicted_ssd++;
@@ -534,9 +532,9 @@ static bool evict_until_all_fit(struct victims *victims)
 }
 
 /* Evict pinned blocks: put them on the eviction lists, the oldest first. */
-static int evict_pinned(struct victims *victims)
+static int evict_pinned(struct shrink *shrink)
 {
-	struct kv_cache *cache = victims->cache;
+	struct kv_cache *cache = shrink->cache;
 	/* atime in the upper half, and the number of the block */
 	_cleanup_(kv_freep) uint64_t *pinned =
 		calloc(cache->table.used + 1u, sizeof(*pinned));
@@ -557,7 +555,7 @@ static int evict_pinned(struct victims *victims)
 		kv_extent_pin_locked(
 			cache, kv_table_at(&cache->table, (uint32_t)pinned[i]),
 			false);
-	all_fit = evict_until_all_fit(victims);
+	all_fit = evict_until_all_fit(shrink, true);
 	for (size_t i = 0; i < n; i++) {
 		struct kv_block *block =
 			kv_table_at(&cache->table, (uint32_t)pinned[i]);
@@ -614,44 +612,34 @@ static int choose_files(struct kv_cache *cache, struct kv_segfile ***ret_files,
 	return 0;
 }
 
-struct copier {
-	struct kv_cache *cache;
-	uint8_t *piece;
-	/* file written since the last sync; NULL: none */
-	struct kv_segfile *to;
-	struct kv_txn *txn;
-	size_t in_txn;
-	uint64_t unreadable; /* a count */
-};
-
-static int sync_target(struct copier *copier)
+static int sync_target(struct shrink *shrink)
 {
-	struct kv_segfile *to = copier->to;
+	struct kv_segfile *to = shrink->to;
 
-	copier->to = NULL;
+	shrink->to = NULL;
 	return to && fdatasync(to->fd) < 0 ? -errno : 0;
 }
 
-static int commit_copies(struct copier *copier)
+static int commit_copies(struct shrink *shrink)
 {
-	int r = sync_target(copier);
+	int r = sync_target(shrink);
 
 	KV_POINT("shrink.copied");
-	copier->in_txn = 0;
+	shrink->in_txn = 0;
 	if (r < 0) {
-		kv_txn_abort(kv_steal(copier->txn));
+		kv_txn_abort(kv_steal(shrink->txn));
 		return r;
 	}
-	r = kv_txn_commit(kv_steal(copier->txn));
+	r = kv_txn_commit(kv_steal(shrink->txn));
 	KV_POINT("shrink.committed");
 	return r;
 }
 
 /* Copy the block to a free slot of another file, and put the new record into
  * the transaction.  A block that cannot be read is lost. */
-static int relocate(struct copier *copier, struct kv_block *block)
+static int relocate(struct shrink *shrink, struct kv_block *block)
 {
-	struct kv_cache *cache = copier->cache;
+	struct kv_cache *cache = shrink->cache;
 	const uint64_t old = kv_slot_id(block->file, block->slot_number);
 	const uint64_t bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
 	struct kv_segfile *from = kv_segfile_at(cache, block->file), *to;
@@ -664,9 +652,9 @@ static int relocate(struct copier *copier, struct kv_block *block)
 		return r;
 	to = kv_segfile_at(cache, block->file);
 	new = kv_slot_id(to->id, block->slot_number);
-	if (copier->to && copier->to != to)
-		r = sync_target(copier);
-	copier->to = to;
+	if (shrink->to && shrink->to != to)
+		r = sync_target(shrink);
+	shrink->to = to;
 	for (uint64_t at = 0; r == 0 && at < bytes; at += PIECE) {
 		const size_t n = KV_MIN(PIECE, bytes - at);
 		const uint64_t read_at = (uint32_t)old * from->slot_bytes + at;
@@ -674,12 +662,12 @@ static int relocate(struct copier *copier, struct kv_block *block)
 			block->slot_number * to->slot_bytes + at;
 		ssize_t done;
 
-		if (pread(from->fd, copier->piece, n, (off_t)read_at) !=
+		if (pread(from->fd, shrink->piece, n, (off_t)read_at) !=
 		    (ssize_t)n) {
 			r = -EBADMSG;
 			break;
 		}
-		done = pwrite(to->fd, copier->piece, n, (off_t)write_at);
+		done = pwrite(to->fd, shrink->piece, n, (off_t)write_at);
 		if (done != (ssize_t)n)
 			r = done < 0 ? -errno : -EIO;
 	}
@@ -688,43 +676,43 @@ static int relocate(struct copier *copier, struct kv_block *block)
 	if (r < 0 && r != -EBADMSG)
 		return r;
 	if (r == -EBADMSG) {
-		copier->unreadable++;
+		shrink->unreadable++;
 		kv_extent_drop(cache, block);
-		return kv_record_delete(copier->txn, old);
+		return kv_record_delete(shrink->txn, old);
 	}
-	r = put_record(copier->txn, new, &record, ids);
-	return r < 0 ? r : kv_record_delete(copier->txn, old);
+	r = put_record(shrink->txn, new, &record, ids);
+	return r < 0 ? r : kv_record_delete(shrink->txn, old);
 }
 
 /* Relocate the blocks of @file and remove the file.  The file stays until the
  * next mount if deletions are under way in it after a crash. */
-static int remove_file(struct copier *copier, struct kv_segfile *file)
+static int remove_file(struct shrink *shrink, struct kv_segfile *file)
 {
-	struct kv_cache *cache = copier->cache;
+	struct kv_cache *cache = shrink->cache;
 	char name[KV_SEGFILE_NAME];
-	int r = kv_txn_begin(cache->index, &copier->txn);
+	int r = kv_txn_begin(cache->index, &shrink->txn);
 
 	for (uint32_t i = 0; r == 0 && i < file->slots; i++) {
 		struct kv_block *block = kv_extent_block(cache, file, i);
 
 		if (!block)
 			continue;
-		if (copier->in_txn++ >= cache->ssd.round_max / 2 ||
-		    !kv_txn_has_room(copier->txn, 2 * KV_PUT_FAR)) {
-			r = commit_copies(copier);
+		if (shrink->in_txn++ >= cache->ssd.round_max / 2 ||
+		    !kv_txn_has_room(shrink->txn, 2 * KV_PUT_FAR)) {
+			r = commit_copies(shrink);
 			if (r == 0)
-				r = kv_txn_begin(cache->index, &copier->txn);
+				r = kv_txn_begin(cache->index, &shrink->txn);
 		}
 		if (r == 0)
-			r = relocate(copier, block);
+			r = relocate(shrink, block);
 	}
 	if (r == 0 && file->used == 0)
-		r = kv_txn_delete(copier->txn, KV_PART_SEGMENTS, file->id);
+		r = kv_txn_delete(shrink->txn, KV_PART_SEGMENTS, file->id);
 	if (r < 0) {
-		kv_txn_abort(kv_steal(copier->txn));
+		kv_txn_abort(kv_steal(shrink->txn));
 		return r;
 	}
-	r = commit_copies(copier);
+	r = commit_copies(shrink);
 	if (r < 0 || file->used > 0)
 		return r;
 	kv_segfile_name(file->id, name);
@@ -736,39 +724,37 @@ static int remove_file(struct copier *copier, struct kv_segfile *file)
 
 int kv_shrink(struct kv_cache *cache)
 {
-	struct victims victims = {.cache = cache, .spare_guaranteed = true};
 	_cleanup_(kv_freep) struct kv_segfile **files = NULL;
-	_cleanup_(kv_freep) uint64_t *slots = NULL;
-	struct copier copier = {.cache = cache};
+	_cleanup_(kv_freep) uint64_t *victims =
+		calloc(cache->ssd.records + 1, sizeof(*victims));
+	struct shrink shrink = {.cache = cache,
+				.victims = victims,
+				.piece = kv_pages_new(PIECE)};
 	uint32_t n_files = 0;
-	int r = 0;
+	int r = victims && shrink.piece ? 0 : -ENOMEM;
 
 	kv_assert_locked(&cache->lock);
-	victims.slots = slots = calloc(cache->ssd.records + 1, sizeof(*slots));
-	copier.piece = kv_pages_new(PIECE);
-	if (!slots || !copier.piece)
-		r = -ENOMEM;
 	/* Guarantees were scaled down to the tier's bytes, but blocks of many
 	 * sizes may need more files. */
-	if (r == 0 && !evict_until_all_fit(&victims)) {
-		victims.spare_guaranteed = false;
-		if (!evict_until_all_fit(&victims))
-			r = evict_pinned(&victims);
-	}
+	if (r == 0 && !evict_until_all_fit(&shrink, false) &&
+	    !evict_until_all_fit(&shrink, true))
+		r = evict_pinned(&shrink);
 	if (r == 0)
-		r = kv_records_delete(cache, victims.slots, victims.n, NULL, 0);
+		r = kv_records_delete(cache, victims, shrink.n_victims, NULL,
+				      0);
 	if (r == 0)
 		r = choose_files(cache, &files, &n_files);
 	for (uint32_t i = 0; r == 0 && i < n_files; i++)
-		r = remove_file(&copier, files[i]);
-	kv_pages_free(copier.piece, PIECE);
-	cache->stats.io_errors += copier.unreadable;
-	if (r == 0 && victims.n)
+		r = remove_file(&shrink, files[i]);
+	kv_pages_free(shrink.piece, PIECE);
+	cache->stats.io_errors += shrink.unreadable;
+	if (r == 0 && shrink.n_victims)
 		kv_warn(cache, "shrunk", "ssd=%lluM: %zu blocks evicted",
-			(unsigned long long)(cache->ssd.cap >> 20), victims.n);
-	if (r == 0 && copier.unreadable)
+			(unsigned long long)(cache->ssd.cap >> 20),
+			shrink.n_victims);
+	if (r == 0 && shrink.unreadable)
 		kv_warn(cache, "shrink_lost",
 			"%llu blocks could not be read, and are lost",
-			(unsigned long long)copier.unreadable);
+			(unsigned long long)shrink.unreadable);
 	return r;
 }
