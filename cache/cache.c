@@ -161,7 +161,7 @@ static void free_extras(struct kv_cache *cache)
 	free(cache->deferred.gone);
 	free(cache->deferred.retired);
 	kv_accounts_free(cache->accounts);
-	kv_seeds_close(cache);
+	free(cache->secret);
 	free(cache->notes);
 	free(cache->store);
 	pthread_mutex_destroy(&cache->lock);

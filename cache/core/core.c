@@ -28,7 +28,7 @@ void kv_unlock(struct kv_cache *cache)
 
 	cache->deferred.room = cache->room;
 	if (cache->room)
-		kv_wants_room_locked(cache);
+		cache->block_hooks->room_locked(cache);
 	deferred = cache->deferred;
 	memset(&cache->deferred, 0, sizeof(cache->deferred));
 	pthread_mutex_unlock(&cache->lock);

@@ -375,7 +375,7 @@ struct kv_arena {
 	pthread_t grower;
 	pthread_cond_t grow, grown;
 	/* number by which vm.nr_overcommit_hugepages was raised */
-	uint64_t overcommit;
+	int64_t overcommit;
 };
 
 /* ---- SSD ---- */
@@ -645,8 +645,9 @@ struct kv_cache {
 	struct kv_remote *remote;		    /* NULL: none */
 	const struct kv_remote_hooks *remote_hooks; /* as remote; hooks.h */
 	const struct kv_block_hooks *block_hooks;   /* fixed; hooks.h */
-	struct kv_seeds *seeds; /* fixed; NULL: no remote_secret */
-	uint64_t unshared_ns;	/* when a refusal to share was last logged */
+	/* fixed; digest of the file of remote_secret=, or NULL; seed.c */
+	uint8_t *secret;
+	uint64_t unshared_ns; /* when a refusal to share was last logged */
 	struct kv_removed *removed; /* tombstones; NULL: none, or no memory */
 	struct kv_health health;
 	struct kv_scrubber scrubber;

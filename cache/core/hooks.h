@@ -17,6 +17,7 @@
 struct kv_block_hooks {
 	void (*settle_locked)(struct kv_cache *cache, struct kv_block *block);
 	void (*remove_locked)(struct kv_cache *cache, struct kv_block *block);
+	/* Let wants that are short of room look again. */
 	void (*room_locked)(struct kv_cache *cache);
 	bool (*pinned_by_user)(struct kv_cache *cache,
 			       const struct kv_block *block);
@@ -33,12 +34,6 @@ static inline void kv_block_remove_locked(struct kv_cache *cache,
 					  struct kv_block *block)
 {
 	cache->block_hooks->remove_locked(cache, block);
-}
-
-/* Let wants that are short of room look again. */
-static inline void kv_wants_room_locked(struct kv_cache *cache)
-{
-	cache->block_hooks->room_locked(cache);
 }
 
 /* Return whether the block's user pinned it, not only snapshots. */

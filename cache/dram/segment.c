@@ -135,24 +135,6 @@ void kv_overcommit_recover(int lock_fd)
 		(void)change_limit(-pages);
 }
 
-static void raise_limit(struct kv_cache *cache, int64_t pages)
-{
-	if (cache->lock_fd >= 0 && !write_line(cache->lock_fd, pages))
-		return;
-	if (change_limit(pages))
-		cache->arena.overcommit = (uint64_t)pages;
-}
-
-static void lower_limit(struct kv_cache *cache)
-{
-	if (!cache->arena.overcommit)
-		return;
-	(void)change_limit(-(int64_t)cache->arena.overcommit);
-	cache->arena.overcommit = 0;
-	if (cache->lock_fd >= 0)
-		(void)write_line(cache->lock_fd, 0);
-}
-
 static int map_segment(uint64_t bytes, bool huge, struct kv_memory *m)
 {
 	unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
@@ -695,6 +677,7 @@ void kv_registrant_remove(struct kv_cache *cache, uint32_t uid)
 int kv_arena_open(struct kv_cache *cache)
 {
 	uint64_t bytes = KV_MIN(cache->config.segment, cache->config.dram / 64);
+	const int64_t pages = (int64_t)(cache->config.dram / HUGE_PAGE);
 	struct kv_arena *arena = &cache->arena;
 	int r;
 
@@ -711,8 +694,10 @@ int kv_arena_open(struct kv_cache *cache)
 	LIST_INIT(&arena->classes);
 	kv_cond_init(&arena->grow);
 	kv_cond_init(&arena->grown);
-	if (cache->config.hugepages != KV_HUGE_OFF && geteuid() == 0)
-		raise_limit(cache, (int64_t)(cache->config.dram >> 21));
+	if (cache->config.hugepages != KV_HUGE_OFF && geteuid() == 0 &&
+	    (cache->lock_fd < 0 || write_line(cache->lock_fd, pages)) &&
+	    change_limit(pages))
+		arena->overcommit = pages;
 	arena->growing = true;
 	r = kv_thread_start(&arena->grower, "kvfs-grow", grower, cache);
 	if (r < 0)
@@ -761,5 +746,9 @@ void kv_arena_close(struct kv_cache *cache)
 	free_all(cache, &arena->retired);
 	free_all(cache, &arena->dead);
 	free_all(cache, &arena->kept);
-	lower_limit(cache);
+	if (!arena->overcommit)
+		return;
+	(void)change_limit(-arena->overcommit);
+	if (cache->lock_fd >= 0)
+		(void)write_line(cache->lock_fd, 0);
 }

@@ -398,20 +398,13 @@ static int64_t once(const struct kv_io *io)
 {
 	/* NULL for a sync */
 	uint8_t *data = io->data ? (uint8_t *)io->data + io->moved : NULL;
-	const off_t offset = (off_t)(io->offset + io->moved);
-	ssize_t n;
+	const off_t at = (off_t)(io->offset + io->moved);
+	const ssize_t n = io->op == KV_IO_READ
+				  ? pread(io->fd, data, kv_io_left(io), at)
+			  : io->op == KV_IO_WRITE
+				  ? pwrite(io->fd, data, kv_io_left(io), at)
+				  : fdatasync(io->fd);
 
-	switch (io->op) {
-	case KV_IO_READ:
-		n = pread(io->fd, data, kv_io_left(io), offset);
-		break;
-	case KV_IO_WRITE:
-		n = pwrite(io->fd, data, kv_io_left(io), offset);
-		break;
-	default:
-		n = fdatasync(io->fd);
-		break;
-	}
 	return n < 0 ? -errno : n;
 }
 

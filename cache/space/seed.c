@@ -31,9 +31,7 @@
 #define CONTEXT "kvfs-seed-1"
 #define TELL_NS UINT64_C(60000000000)
 
-struct kv_seeds {
-	uint8_t secret[32]; /* SHA-256 of the file */
-};
+#define SECRET_BYTES 32u /* of cache->secret, the SHA-256 of the file */
 
 static const char unshareable[] =
 	"sharing needs \"seed\" or \"keys\": \"engine\" in the layout, or "
@@ -78,16 +76,11 @@ int kv_seeds_open(struct kv_cache *cache, char **ret_why)
 			      "remote_secret=%s: shorter than %d bytes", path,
 			      SECRET_MIN);
 	part.iov_len = (size_t)r;
-	cache->seeds = calloc(1, sizeof(*cache->seeds));
-	r = cache->seeds ? sha256(&part, 1, cache->seeds->secret) : -ENOMEM;
+	cache->secret = calloc(1, SECRET_BYTES);
+	r = cache->secret ? sha256(&part, 1, cache->secret) : -ENOMEM;
 	explicit_bzero(text, sizeof(text));
 	return r < 0 ? kv_why(ret_why, r, "remote_secret: %s", strerror(-r))
 		     : 0;
-}
-
-void kv_seeds_close(struct kv_cache *cache)
-{
-	free(kv_steal(cache->seeds));
 }
 
 /* Derive the seed of the spaces of @uid with the fingerprint of @layout: ranks and
@@ -102,7 +95,7 @@ static int derive(const struct kv_cache *cache, uint32_t uid,
 
 	kv_tenant_name(cache, uid, tenant);
 	r = sha256((struct iovec[]){{CONTEXT, strlen(CONTEXT)},
-				    {cache->seeds->secret, 32},
+				    {cache->secret, SECRET_BYTES},
 				    {tenant, strlen(tenant)},
 				    {(void *)layout->fingerprint,
 				     layout->fingerprint_len}},
@@ -119,7 +112,7 @@ int kv_seed_layout(struct kv_cache *cache, uint32_t uid,
 	uint64_t seed;
 	int r = 0;
 
-	if (!cache->seeds || !layout->seed_drawn)
+	if (!cache->secret || !layout->seed_drawn)
 		return 0;
 	r = derive(cache, uid, layout, &seed);
 	return r < 0 ? r : kv_layout_set_seed(layout, seed);
@@ -132,7 +125,7 @@ bool kv_seed_is_of_locked(struct kv_cache *cache, const struct kv_space *space,
 	uint64_t seed;
 
 	kv_assert_locked(&cache->lock);
-	return cache->seeds && layout && !layout->engine_keys &&
+	return cache->secret && layout && !layout->engine_keys &&
 	       derive(cache, uid, layout, &seed) == 0 && layout->seed == seed;
 }
 
@@ -148,7 +141,7 @@ static int reseed(struct kv_cache *cache, struct kv_space *space)
 	kv_lock(cache);
 	there = space->layout;
 	uid = space->uid;
-	r = cache->seeds && there && !space->blocks ? 0 : -EINVAL;
+	r = cache->secret && there && !space->blocks ? 0 : -EINVAL;
 	kv_unlock(cache);
 	if (r == 0)
 		r = kv_layout_parse(there->json, strlen(there->json), &layout);

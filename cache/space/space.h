@@ -43,7 +43,6 @@ int kv_space_files_check(struct kv_cache *cache, bool clean);
 
 /* Read the file of remote_secret=.  -EACCES, -EINVAL, -ENOMEM, errors of reading. */
 int kv_seeds_open(struct kv_cache *cache, char **ret_why);
-void kv_seeds_close(struct kv_cache *cache);
 /* At mount: unshare the spaces whose keys no other node can have. */
 void kv_seeds_settle(struct kv_cache *cache);
 /* If there is a secret, replace a random seed of @layout, of a space of the user @uid,
