@@ -90,6 +90,7 @@ static int delete_listed(struct kv_exchange *x)
 	to += sprintf(to, "</Delete>");
 	if (keys == 0)
 		return 0;
+	x->op->length += keys;
 	if (x->made && strcmp(x->made, body) == 0)
 		return kv_op_failed(x->op, -EIO, "deleted objects stay");
 	free(x->made);

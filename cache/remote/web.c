@@ -98,8 +98,12 @@ static int next(struct kv_exchange *x, int r)
 		return next_of_put(x, r);
 	if (!x->op->name[0])
 		return next_of_probe(x, r);
-	if (x->step > 0)
+	if (x->step > 0) {
+		/* Of all below a name, the answer may be the number of objects. */
+		if (r == 0 && x->text && x->op->call == KV_REMOTE_DELETE)
+			x->op->length = strtoull(x->text, NULL, 10);
 		return r;
+	}
 	kv_http_ask(x, methods[x->op->call]);
 	x->object = x->op->call == KV_REMOTE_GET;
 	return KV_HTTP_ASK;

@@ -373,7 +373,9 @@ static char *print_forgot(const struct wire_forgot *sum, bool space)
 	if (!f)
 		return NULL;
 	if (space && !sum->removed && !sum->absent && !sum->failed)
-		fprintf(f, "%.127s: all removed", sum->url);
+		fprintf(f,
+			"%.127s: all removed; the server did not tell how many",
+			sum->url);
 	else
 		fprintf(f, "%.127s: %u removed, %u not there", sum->url,
 			sum->removed, sum->absent);

@@ -199,6 +199,8 @@ says "503 Unwell"
 rm "$T/fault"
 for ((i = 0; i < 300; i++)); do [ "$(metric kvfs_remote_open) $(metric kvfs_remote_tenants_closed)" = "1 0" ] && break; sleep 0.1; done
 forget 0 "$M/h"
+says "all removed; the server did not tell how many"
+lines 1
 eq "objects of the other space" "$(webbed)" 1
 eq "not brought back" "$(came h 2)" 0
 forget 0 "$M/h"

@@ -50,6 +50,8 @@ handed_over() { [[ $(xattr "$M/s/$(place "$1")" tier) == *+remote ]]; }
 for n in 1 2 3; do soon "block $n is there" handed_over $n; done
 eq "fetched" "$("$B/tests/mount/fetch" "$N" s acquire 5000 "$(key 1)" "$(key 2)" "$(key 3)" | cut -d' ' -f1)" 3
 for n in 1 2 3; do same "block $n" "$T/b$n" "$N/s/$(place $n)"; done
+said=$(B=$B "$root/tools/kvfs-forget" "$N/s" 2>&1)
+eq "the space is removed, and counted" "$said" "$N/s: $url: 3 removed, 0 not there"
 
 # The end of the gateway closes the tier: one line, and misses without waiting.
 end
