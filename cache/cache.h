@@ -713,6 +713,7 @@ struct kv_forget {
 	/* used by the cache until @done: */
 	TAILQ_ENTRY(kv_forget) link;
 	char prefix[160];
+	struct kv_turn *turn; /* the tenant's; held */
 	size_t next;
 	unsigned under_way;
 	uint64_t until_ns;

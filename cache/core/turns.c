@@ -32,7 +32,8 @@ static struct kv_turn *turn_new(struct kv_turns *turns, uint32_t uid)
 	if (!turn)
 		return NULL;
 	turn->uid = uid;
-	turns->init(turn);
+	if (turns->init)
+		turns->init(turn);
 	return turn;
 }
 

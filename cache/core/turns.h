@@ -36,7 +36,7 @@ struct kv_turns {
 	void (*init)(struct kv_turn *turn);
 };
 
-/* @bytes: size of a queue, which is zeroed and then initialised by @init;
+/* @bytes: size of a queue, which is zeroed and then initialised by @init unless NULL;
  * @amount: cost of one turn.  -ENOMEM. */
 int kv_turns_init(struct kv_turns *turns, size_t bytes, int64_t amount,
 		  void (*init)(struct kv_turn *turn));

@@ -13,7 +13,8 @@
  *         UNDER WAY -> (over)     kv_forgets_run: nothing is left, or its time is over
  *
  * INVARIANTS
- *   (1) A forget has at most AT_ONCE operations in flight.
+ *   (1) At most AT_ONCE operations are in flight, abandoned ones included, and one of
+ *       each tenant besides: tenants share them by turns.h.
  *   (2) It ends when none is in flight: the deadlines of its operations are its own.
  *
  * LOCKING   cache->lock for the list of fresh ones and for `cancelled`; all else is
@@ -26,12 +27,13 @@
 #include "cache/remote/tier.h"
 #include "cache/ssd/ssd.h"
 
-#define AT_ONCE 16u
+#define AT_ONCE 21u /* of all tenants; a tenant alone may have 16 */
 
 /* An operation of a forget. */
 struct errand {
 	struct kv_remote_job job; /* first */
 	struct kv_forget *forget;
+	struct kv_turn *turn; /* held */
 };
 
 int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
@@ -100,7 +102,7 @@ static void count(struct kv_forget *forget, uint64_t n, int status,
 		forget->absent += n;
 	else
 		forget->failed += n;
-	if (status < 0 && status != -ENOENT && forget->status == 0) {
+	if (n > 0 && status < 0 && status != -ENOENT && forget->status == 0) {
 		forget->status = status;
 		snprintf(forget->why, sizeof(forget->why), "%s", why);
 	}
@@ -108,8 +110,8 @@ static void count(struct kv_forget *forget, uint64_t n, int status,
 
 static void given_back(struct kv_remote *remote, struct kv_remote_job *job)
 {
-	(void)remote;
-	free((struct errand *)job);
+	kv_turn_end(&remote->forgetters, ((struct errand *)job)->turn, 1);
+	free(job);
 }
 
 static void ended(struct kv_remote *remote, struct kv_remote_job *job,
@@ -123,88 +125,68 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 	      job->abandoned ? "" : job->op.why);
 }
 
-/* Begin to remove the @i-th key, or the whole space.  -EBUSY: not while it is put. */
-static int begin(struct kv_remote *remote, struct kv_forget *forget, size_t i)
-{
-	struct errand *errand = calloc(1, sizeof(*errand));
-	const uint64_t now = kv_now_ns();
-	struct kv_remote_job *job;
-
-	if (!errand)
-		return -ENOMEM;
-	errand->forget = forget;
-	job = &errand->job;
-	job->op.call = KV_REMOTE_DELETE;
-	if (forget->n)
-		kv_remote_name(&job->op, forget->prefix, &forget->keys[i]);
-	else
-		snprintf(job->op.name, sizeof(job->op.name), "%s",
-			 forget->prefix);
-	if (kv_remote_puts(remote, job->op.name)) {
-		free(errand);
-		return -EBUSY;
-	}
-	job->uid = kv_remote_user(remote->cache, forget->space);
-	job->ended = ended;
-	job->given_back = given_back;
-	forget->under_way++;
-	kv_remote_submit(remote, job,
-			 forget->until_ns > now ? forget->until_ns - now : 0);
-	return 0;
-}
-
 /* ---- all operations ---- */
-
-static size_t total(const struct kv_forget *forget)
-{
-	return forget->n ? forget->n : 1;
-}
 
 /* Count all that has not begun as ended with @status. */
 static void give_up(struct kv_forget *forget, int status, const char *why)
 {
-	count(forget, total(forget) - forget->next, status, why);
-	forget->next = total(forget);
+	count(forget, KV_MAX(forget->n, 1u) - forget->next, status, why);
+	forget->next = KV_MAX(forget->n, 1u);
 }
 
-/* Begin what can begin.  Returns true if nothing is left. */
-static bool go_on(struct kv_remote *remote, struct kv_forget *forget)
+/* Begin what can begin. */
+static void go_on(struct kv_remote *remote, struct kv_forget *forget)
 {
 	const uint32_t uid = kv_remote_user(remote->cache, forget->space);
-	struct kv_remote_jobs *const lists[] = {&remote->jobs,
-						&remote->retries};
+	const uint64_t now = kv_now_ns();
 	struct kv_remote_job *job;
 	bool cancelled;
-	int r = 0;
 
 	kv_lock(remote->cache);
 	cancelled = forget->cancelled || remote->stop;
 	kv_unlock(remote->cache);
 	if (cancelled) {
-		for (size_t i = 0; i < KV_ARRAY_LEN(lists); i++)
-			TAILQ_FOREACH(job, lists[i], link)
-				if (job->ended == ended &&
-				    ((struct errand *)job)->forget == forget)
-					job->until_ns = 0;
+		TAILQ_FOREACH(job, &remote->jobs, link)
+			if (job->ended == ended &&
+			    ((struct errand *)job)->forget == forget)
+				job->until_ns = 0;
 		give_up(forget, -ECANCELED, "");
-	} else if (kv_now_ns() >= forget->until_ns) {
+	} else if (now >= forget->until_ns) {
 		give_up(forget, -ETIMEDOUT, "");
+	} else if (!kv_remote_is_open(remote, uid)) {
+		give_up(forget, -EHOSTDOWN, kv_remote_why(remote, uid));
 	}
-	while (r == 0 && forget->next < total(forget) &&
-	       forget->under_way < AT_ONCE) {
-		r = kv_remote_is_open(remote, uid)
-			    ? begin(remote, forget, forget->next)
-			    : -EHOSTDOWN;
-		if (r == -EBUSY)
-			break; /* the end of the put wakes this thread */
-		if (r == 0)
-			forget->next++;
+	while (forget->next < KV_MAX(forget->n, 1u) &&
+	       kv_turn_may(&remote->forgetters, forget->turn, AT_ONCE, 1)) {
+		struct errand *errand = calloc(1, sizeof(*errand));
+
+		if (!errand) {
+			give_up(forget, -ENOMEM, "");
+			return;
+		}
+		errand->forget = forget;
+		errand->turn = forget->turn;
+		job = &errand->job;
+		*job = (struct kv_remote_job){
+			.op.call = KV_REMOTE_DELETE,
+			.uid = uid,
+			.ended = ended,
+			.given_back = given_back,
+		};
+		if (forget->n)
+			kv_remote_name(&job->op, forget->prefix,
+				       &forget->keys[forget->next]);
 		else
-			give_up(forget, r,
-				r == -EHOSTDOWN ? kv_remote_why(remote, uid)
-						: "");
+			strcpy(job->op.name, forget->prefix);
+		if (kv_remote_puts(remote, job->op.name)) {
+			free(errand);
+			return; /* the end of the put wakes this thread */
+		}
+		forget->next++;
+		forget->under_way++;
+		kv_turn_begin(&remote->forgetters, forget->turn, 1);
+		kv_remote_submit(remote, job, forget->until_ns - now);
 	}
-	return forget->under_way == 0 && forget->next == total(forget);
 }
 
 void kv_forgets_run(struct kv_remote *remote)
@@ -221,14 +203,20 @@ void kv_forgets_run(struct kv_remote *remote)
 		if (!forget)
 			break;
 		TAILQ_INSERT_TAIL(&remote->forgets, forget, link);
+		forget->turn =
+			kv_turn_get(&remote->forgetters,
+				    kv_remote_user(cache, forget->space));
 		if (kv_remote_prefix(cache, forget->space, forget->prefix) < 0)
 			give_up(forget, -ENOMEM, "");
 	}
 	for (forget = TAILQ_FIRST(&remote->forgets); forget; forget = next) {
 		next = TAILQ_NEXT(forget, link);
-		if (!go_on(remote, forget))
+		go_on(remote, forget);
+		if (forget->under_way > 0 ||
+		    forget->next < KV_MAX(forget->n, 1u))
 			continue;
 		TAILQ_REMOVE(&remote->forgets, forget, link);
+		kv_turn_put(&remote->forgetters, forget->turn);
 		forget->done(forget);
 	}
 }

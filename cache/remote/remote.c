@@ -12,10 +12,10 @@
  *              (new) -> in flight   kv_remote_submit, send
  *              (new) -> waiting     kv_remote_submit: the tenant is held
  *          in flight -> waiting     reap_one: it failed, and is retried
- *            waiting -> in flight   run_retries
+ *            waiting -> in flight   expire
  *          in flight -> (ended)     reap_one: ended() runs with its status
  *          in flight -> abandoned   expire: ended() runs with -ETIMEDOUT
- *            waiting -> (ended)     expire, run_retries
+ *            waiting -> (ended)     expire
  *          abandoned -> (ended)     reap_one: given_back() runs
  *
  * INVARIANTS
@@ -55,7 +55,7 @@ static const struct kv_remote_driver *const drivers[] = {
 
 void kv_remote_wake(struct kv_remote *remote)
 {
-	eventfd_write(remote->wake, 1);
+	eventfd_write(remote->ops->event, 1);
 }
 
 /* ---- names ---- */
@@ -157,21 +157,12 @@ static void send(struct kv_remote *remote, struct kv_remote_job *job)
 {
 	struct kv_remote_op *op = &job->op;
 
-	job->seen = 0;
+	job->seen = job->retry_ns = 0;
 	job->sent_ns = kv_now_ns();
-	TAILQ_INSERT_TAIL(&remote->jobs, job, link);
 	kv_lock(remote->cache);
 	remote->stats.lent_bytes += lent(job);
 	kv_unlock(remote->cache);
 	kv_ops_submit(remote->ops, &op, 1);
-}
-
-/* Send @job again at @ns. */
-static void wait_until(struct kv_remote *remote, struct kv_remote_job *job,
-		       uint64_t ns)
-{
-	job->retry_ns = ns;
-	TAILQ_INSERT_TAIL(&remote->retries, job, link);
 }
 
 void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
@@ -184,33 +175,32 @@ void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 	job->tries = 0;
 	job->abandoned = false;
 	job->op.status = -ECANCELED;
+	TAILQ_INSERT_TAIL(&remote->jobs, job, link);
 	held_ns =
 		job->trial ? 0 : kv_breaker_of(remote, job->uid)->held_until_ns;
 	if (held_ns > job->began_ns)
-		wait_until(remote, job, held_ns);
+		job->retry_ns = held_ns;
 	else
 		send(remote, job);
 }
 
 bool kv_remote_puts(const struct kv_remote *remote, const char *name)
 {
-	const struct kv_remote_jobs *const lists[] = {&remote->jobs,
-						      &remote->retries};
 	const struct kv_remote_job *job;
 
-	for (size_t i = 0; i < KV_ARRAY_LEN(lists); i++)
-		TAILQ_FOREACH(job, lists[i], link)
-			if ((job->op.call == KV_REMOTE_PUT ||
-			     job->op.call == KV_REMOTE_HEAD) &&
-			    !job->trial &&
-			    strncmp(job->op.name, name, strlen(name)) == 0)
-				return true;
+	TAILQ_FOREACH(job, &remote->jobs, link)
+		if ((job->op.call == KV_REMOTE_PUT ||
+		     job->op.call == KV_REMOTE_HEAD) &&
+		    !job->trial &&
+		    strncmp(job->op.name, name, strlen(name)) == 0)
+			return true;
 	return false;
 }
 
 /* End a job that the backend does not have. */
 static void end(struct kv_remote *remote, struct kv_remote_job *job, int status)
 {
+	TAILQ_REMOVE(&remote->jobs, job, link);
 	note(remote, job, status);
 	job->ended(remote, job, status);
 	job->given_back(remote, job);
@@ -228,11 +218,11 @@ static void reap_one(struct kv_remote *remote, struct kv_remote_job *job)
 	struct kv_breaker *breaker;
 	uint64_t pause, asked;
 
-	TAILQ_REMOVE(&remote->jobs, job, link);
 	kv_lock(remote->cache);
 	remote->stats.lent_bytes -= lent(job);
 	kv_unlock(remote->cache);
 	if (job->abandoned) {
+		TAILQ_REMOVE(&remote->jobs, job, link);
 		job->given_back(remote, job);
 		return;
 	}
@@ -258,7 +248,7 @@ static void reap_one(struct kv_remote *remote, struct kv_remote_job *job)
 			kv_lock(remote->cache);
 			remote->stats.retried++;
 			kv_unlock(remote->cache);
-			wait_until(remote, job, now + pause);
+			job->retry_ns = now + pause;
 			return;
 		}
 	}
@@ -300,61 +290,38 @@ static void expire(struct kv_remote *remote, uint64_t now)
 
 	for (job = TAILQ_FIRST(&remote->jobs); job; job = next) {
 		next = TAILQ_NEXT(job, link);
-		if (job->abandoned || now < late_ns(remote, job))
+		if (job->abandoned)
 			continue;
-		job->abandoned = true;
-		kv_ops_cancel(remote->ops, &job->op);
-		note(remote, job, -ETIMEDOUT);
-		job->ended(remote, job, -ETIMEDOUT);
-	}
-	for (job = TAILQ_FIRST(&remote->retries); job; job = next) {
-		const bool open = kv_remote_is_open(remote, job->uid);
-		const uint64_t held_ns =
-			kv_breaker_of(remote, job->uid)->held_until_ns;
-
-		next = TAILQ_NEXT(job, link);
-		if (now < job->until_ns && open &&
-		    now < KV_MAX(job->retry_ns, held_ns))
-			continue;
-		TAILQ_REMOVE(&remote->retries, job, link);
-		if (now >= job->until_ns)
+		if (!job->retry_ns) {
+			if (now < late_ns(remote, job))
+				continue;
+			job->abandoned = true;
+			kv_ops_cancel(remote->ops, &job->op);
+			note(remote, job, -ETIMEDOUT);
+			job->ended(remote, job, -ETIMEDOUT);
+		} else if (now >= job->until_ns) {
 			end(remote, job, job->tries ? -ETIMEDOUT : -ECANCELED);
-		else if (open && is_waited_for(job))
-			send(remote, job);
-		else
+		} else if (!kv_remote_is_open(remote, job->uid)) {
 			end(remote, job, job->op.status);
+		} else if (now >=
+			   KV_MAX(job->retry_ns, kv_breaker_of(remote, job->uid)
+							 ->held_until_ns)) {
+			if (is_waited_for(job))
+				send(remote, job);
+			else
+				end(remote, job, job->op.status);
+		}
 	}
 }
 
 /* ---- the thread ---- */
 
-/* Wait until the backend has something to reap, or something is due, but not longer than
- * until @until. */
-static void wait_for_more(struct kv_remote *remote, uint64_t until)
-{
-	struct pollfd fds[2] = {
-		{.fd = remote->ops->event, .events = POLLIN},
-		{.fd = remote->wake, .events = POLLIN},
-	};
-	const uint64_t now = kv_now_ns();
-	struct kv_remote_job *job;
-	eventfd_t count;
-
-	until = KV_MIN(until, now + REST_NS);
-	TAILQ_FOREACH(job, &remote->jobs, link)
-		if (!job->abandoned)
-			until = KV_MIN(until, late_ns(remote, job));
-	TAILQ_FOREACH(job, &remote->retries, link)
-		until = KV_MIN(until, KV_MIN(job->retry_ns, job->until_ns));
-	poll(fds, 2, until <= now ? 0 : (int)((until - now) / MS) + 1);
-	if (fds[1].revents)
-		eventfd_read(remote->wake, &count);
-}
-
 static void *remote_run(void *arg)
 {
 	struct kv_remote *remote = arg;
-	uint64_t due;
+	struct pollfd fd = {.fd = remote->ops->event, .events = POLLIN};
+	struct kv_remote_job *job;
+	uint64_t due, now;
 
 	while (!remote->stop) {
 		reap(remote);
@@ -362,7 +329,18 @@ static void *remote_run(void *arg)
 		due = kv_fetch_run(remote);
 		kv_backup_run(remote);
 		kv_forgets_run(remote);
-		wait_for_more(remote, KV_MIN(due, kv_trials_run(remote)));
+		due = KV_MIN(due, kv_trials_run(remote));
+		TAILQ_FOREACH(job, &remote->jobs, link) {
+			if (job->abandoned)
+				continue;
+			due = KV_MIN(due, !job->retry_ns
+						  ? late_ns(remote, job)
+						  : KV_MIN(job->retry_ns,
+							   job->until_ns));
+		}
+		now = kv_now_ns();
+		due = KV_MIN(due, now + REST_NS);
+		poll(&fd, 1, due <= now ? 0 : (int)((due - now) / MS) + 1);
 	}
 	return NULL;
 }
@@ -401,9 +379,8 @@ static void remote_free(struct kv_remote *remote)
 {
 	kv_fetch_fini(remote);
 	kv_backup_fini(remote);
-	if (remote->wake >= 0)
-		close(remote->wake);
 	kv_breakers_fini(remote);
+	kv_turns_fini(&remote->forgetters);
 	free(remote);
 }
 
@@ -431,12 +408,10 @@ int kv_remote_start(struct kv_cache *cache, char **ret_why)
 		return kv_why(ret_why, -ENOMEM, "remote: no memory");
 	remote->cache = cache;
 	TAILQ_INIT(&remote->jobs);
-	TAILQ_INIT(&remote->retries);
 	TAILQ_INIT(&remote->fresh_forgets);
 	TAILQ_INIT(&remote->forgets);
 	remote->stats.url = config->url;
-	remote->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	r = remote->wake < 0 ? -errno : 0;
+	r = kv_turns_init(&remote->forgetters, sizeof(struct kv_turn), 1, NULL);
 	if (r == 0)
 		r = kv_breakers_init(remote);
 	if (r == 0)
@@ -500,15 +475,15 @@ void kv_remote_stop(struct kv_cache *cache)
 		poll(&fd, 1, TICK_NS / MS);
 		reap(remote);
 	}
+	kv_lock(cache); /* kv_remote_wake needs the backend */
+	cache->remote = NULL;
+	cache->remote_hooks = NULL;
+	kv_unlock(cache);
 	r = remote->driver->close(remote->ops);
 	while (r == 0 && (job = TAILQ_FIRST(&remote->jobs))) {
 		TAILQ_REMOVE(&remote->jobs, job, link);
 		job->given_back(remote, job);
 	}
-	kv_lock(cache);
-	cache->remote = NULL;
-	cache->remote_hooks = NULL;
-	kv_unlock(cache);
 	/* Else the backend may still use it. */
 	if (r == 0)
 		remote_free(remote);

@@ -31,12 +31,12 @@ struct kv_remote_job {
 	 * more; mostly at once.  May free the job. */
 	void (*given_back)(struct kv_remote *remote, struct kv_remote_job *job);
 	/* remote.c's: */
-	uint64_t began_ns, sent_ns, until_ns, retry_ns;
+	uint64_t began_ns, sent_ns, until_ns;
+	uint64_t retry_ns; /* it waits until then; 0: it is in flight */
 	unsigned tries;
 	bool abandoned; /* @ended has run, the backend still has the memory */
 	uint64_t seen;	/* op.progress that was counted as a sign of life */
-	TAILQ_ENTRY(kv_remote_job)
-	link; /* of remote->jobs, or of remote->retries */
+	TAILQ_ENTRY(kv_remote_job) link; /* of remote->jobs */
 };
 TAILQ_HEAD(kv_remote_jobs, kv_remote_job);
 
@@ -45,17 +45,15 @@ struct kv_remote {
 	const struct kv_remote_driver *driver; /* fixed */
 	struct kv_ops *ops;		       /* fixed: the backend */
 	pthread_t thread;		       /* the remote thread */
-	int wake;			       /* eventfd; fixed */
 	bool running; /* the thread was started; fixed */
 	_Atomic bool stop;
-	struct kv_remote_jobs jobs; /* in flight; used by the remote thread */
-	struct kv_remote_jobs
-		retries; /* wait for retry_ns; used by the remote thread */
+	struct kv_remote_jobs jobs;   /* that run; used by the remote thread */
 	struct kv_breakers *breakers; /* breaker.c */
 	struct kv_fetch *fetch;	      /* fetch.c */
 	struct kv_backups *backup;    /* backup.c */
 	/* forget.c; those that are fresh are guarded by cache->lock */
 	TAILQ_HEAD(, kv_forget) fresh_forgets, forgets;
+	struct kv_turns forgetters;   /* operations of each tenant's forgets */
 	struct kv_remote_stats stats; /* guarded by cache->lock */
 };
 

@@ -110,6 +110,19 @@ harm hang "hanging"
 fetch 1001 30000 3 4 5
 eq "well again" "$got" 3
 for i in 3 4 5; do same "block $i" "$T/b$i" "$N/s1001/$(place $i)"; done
+
+# More removals of the one than the daemon has requests at once, and none is answered.
+echo "DELETE /kv/1001/ hang" >"$T/fault"
+floods=()
+for i in $(seq 20); do
+	for n in $(seq 20); do echo "$N/s1001/$(place $((i * 100 + n)))"; done |
+		B=$B "$here/../../tools/kvfs-forget" -t 60 - >/dev/null 2>&1 & floods+=($!)
+done
+sleep 6
+fetch 1002 10000 $at $((at + 1)) $((at + 2))
+eq "what another asks for, behind a flood of removals" "$got" 3
+rm "$T/fault"
+wait "${floods[@]}"
 end_node2
 
 # A directory that users may write to.

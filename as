@@ -1,0 +1,2 @@
+user = reader
+password = wrong
