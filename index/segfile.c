@@ -744,6 +744,7 @@ int kv_rebuild(struct kv_rebuild *rebuild)
 	_cleanup_(work_fini) struct work work = {.out = rebuild,
 						 .segments = -1};
 	const int store = rebuild->store_fd;
+	_cleanup_(kv_closep) int spaces = kv_spaces_dir(store, false);
 	char path[PATH_MAX];
 	struct stat st;
 	int r;
@@ -759,6 +760,8 @@ int kv_rebuild(struct kv_rebuild *rebuild)
 	r = find_files(&work);
 	if (r == 0)
 		r = know_store(&work);
+	if (r == 0 && work.n_files > 0 && spaces < 0)
+		r = -ENOTDIR;
 	if (r < 0)
 		return r;
 	remove_new(store);

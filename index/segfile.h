@@ -93,6 +93,10 @@ int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes);
 /* ---- rebuilding an index ---- */
 
 #define KV_DAMAGED_NAME "index.damaged"
+#define KV_SPACES_MISSING                                                   \
+	"spaces/ is missing, and without it a rebuilt index would have no " \
+	"block; nothing was changed: bring it back, or let kvfs-fsck "      \
+	"--repair write it from a whole index; an empty one drops all blocks"
 
 struct kv_rebuild {
 	int store_fd;	  /* in: STORE */
@@ -127,6 +131,7 @@ bool kv_rebuild_possible(int store_fd);
  * file, none, or a whole one.  STORE must be locked.
  * -ENOTSUP: another format, nothing was changed
  * -ENODATA: there is no source
+ * -ENOTDIR: KV_SPACES_MISSING, nothing was changed
  * -ENOSPC, -EIO, -ENOMEM
  */
 int kv_rebuild(struct kv_rebuild *rebuild);

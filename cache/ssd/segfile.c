@@ -601,7 +601,7 @@ static int file_open(struct kv_ssd *ssd, uint32_t id, int flags)
 
 	kv_segfile_name(id, name);
 	fd = openat(ssd->dir, name,
-		    flags | O_CLOEXEC | O_NOFOLLOW |
+		    flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK |
 			    (ssd->buffered ? 0 : O_DIRECT),
 		    0600);
 	return fd < 0 ? -errno : fd;

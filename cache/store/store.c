@@ -228,6 +228,11 @@ static int remake(struct kv_cache *cache, const char *why,
 	if (r == -ENOTSUP)
 		return kv_why(ret_why, r, "%s: " KV_FORMAT_REFUSED,
 			      cache->store);
+	if (r == -ENOTDIR)
+		return kv_why(
+			ret_why, r,
+			"%s: the index is damaged (%s), and " KV_SPACES_MISSING,
+			cache->store, why);
 	if (r < 0)
 		return kv_why(ret_why, r,
 			      "%s: the index is damaged (%s), and cannot be "
@@ -436,7 +441,10 @@ static int visit_segment(void *arg, const struct kv_segfile_record *record)
 		return 0;
 	}
 	/* Fail the mount: a temporary error must not lose the blocks. */
-	return r < 0 ? kv_why(&adoption->why, r, "%s/segments/%06u.seg: %s",
+	return r < 0 ? kv_why(&adoption->why, r,
+			      "%s/segments/%06u.seg: %s; if this is not a "
+			      "segment file, move it away: a mount goes on "
+			      "without the blocks of a missing one",
 			      adoption->cache->store, record->id, strerror(-r))
 		     : 0;
 }

@@ -58,6 +58,32 @@ grep -q '^index=rebuilt (missing): 20 blocks, 1 spaces, 0 left out' "$M/.kvfs/co
 all_there 1 20
 stop
 fsck 0 clean --data
+
+# Without the names of spaces a rebuild would drop all blocks: it is refused.
+mv "$S/spaces" "$T/spaces"
+before=$(state)
+fsck 8 "spaces/ is missing" --rebuild
+eq "a refused rebuild changes the store" "$(state)" "$before"
+fsck 1 "put right" --repair
+rm -r "$S/spaces"
+mv "$S/index/data.mdb" "$T/data.mdb"
+not "no index and no spaces" "spaces/ is missing" "$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M"
+mv "$T/spaces" "$S/spaces"
+start
+all_there 1 20
+stop
+
+# Something else has the name of a segment file.
+mv "$S/segments/000000.seg" "$T/seg"
+mkdir "$S/segments/000000.seg"
+not "a directory" "000000.seg: Is a directory; if this is not a segment file, move it away" \
+	"$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M"
+rmdir "$S/segments/000000.seg" && mkfifo "$S/segments/000000.seg"
+not "a FIFO" "000000.seg: Invalid argument; if" timeout 60 "$B/kvfs" -o "$BASE,control=$SOCK,ro" "$S" "$M"
+mv "$T/seg" "$S/segments/000000.seg"
+start
+all_there 1 20
+stop
 rm "$S/index/data.mdb"
 fsck 4 "the index is missing"
 fsck 4 "the index is missing" --repair

@@ -202,6 +202,8 @@ int fsck_rebuild(struct fsck *f)
 				  f->path);
 	if (r == -ENOTSUP)
 		return fsck_error("%s: " KV_FORMAT_REFUSED, f->path);
+	if (r == -ENOTDIR)
+		return fsck_error("%s: " KV_SPACES_MISSING, f->path);
 	if (r < 0)
 		return fsck_error("%s: cannot rebuild it: %s", f->path,
 				  strerror(-r));
