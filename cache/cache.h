@@ -127,6 +127,8 @@ struct kv_space_info {
 	bool shared;   /* with other nodes, by the remote tier */
 	bool own_seed; /* its keys depend on a seed that no other node has */
 	struct kv_quota quota;
+	/* The reserves, scaled down if the tiers are too small for all. */
+	uint64_t guaranteed_dram, guaranteed_ssd;
 	/* NULL: untyped.  Valid while the space is held. */
 	const struct kv_layout *layout;
 	uint64_t blocks, bytes_dram, bytes_ssd; /* bytes: as `du` counts */
@@ -210,6 +212,7 @@ int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
 /* Sums and limits of a user's spaces together. */
 struct kv_tenant_info {
 	struct kv_quota quota;
+	uint64_t guaranteed_dram, guaranteed_ssd; /* as of a space */
 	uint64_t spaces, blocks, bytes_dram, bytes_ssd;
 };
 struct kv_tenant_info kv_tenant_stat(struct kv_cache *cache, uint32_t uid);

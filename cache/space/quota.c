@@ -287,6 +287,8 @@ struct kv_tenant_info kv_tenant_stat(struct kv_cache *cache, uint32_t uid)
 	tenant = kv_tenant_find(cache, uid);
 	if (tenant) {
 		info.quota = tenant->quota;
+		info.guaranteed_dram = tenant->in[DRAM].guaranteed;
+		info.guaranteed_ssd = tenant->in[SSD].guaranteed;
 		info.bytes_dram = tenant->in[DRAM].bytes;
 		info.bytes_ssd = tenant->in[SSD].bytes;
 		LIST_FOREACH(space, &tenant->spaces, siblings) {

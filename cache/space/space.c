@@ -145,6 +145,8 @@ struct kv_space_info kv_space_stat(struct kv_cache *cache,
 	info.shared = space->shared;
 	info.own_seed = space->own_seed;
 	info.quota = space->quota;
+	info.guaranteed_dram = space->in[DRAM].guaranteed;
+	info.guaranteed_ssd = space->in[SSD].guaranteed;
 	info.layout = space->layout;
 	info.blocks = space->blocks;
 	info.bytes_dram = space->in[DRAM].bytes;

@@ -389,6 +389,10 @@ static const struct figure space_figures[] = {
 	 "The most that a space may hold in a tier; 0: no limit.",
 	 I(quota.quota_dram)},
 	{"space_quota_bytes", SSD, NULL, I(quota.quota_ssd)},
+	{"space_guaranteed_bytes", DRAM,
+	 "Reserve of a space, scaled down if the tier is too small for all.",
+	 I(guaranteed_dram)},
+	{"space_guaranteed_bytes", SSD, NULL, I(guaranteed_ssd)},
 	{"space_asked_blocks_total", NULL, "As asked_blocks_total, of a space.",
 	 I(lookups.asked)},
 	{"space_found_blocks_total", NULL, "As found_blocks_total, of a space.",
@@ -474,6 +478,8 @@ static void put_spaces(FILE *f, struct kv_cache *cache,
 		rest.bytes_ssd += all[i].bytes_ssd;
 		rest.quota.quota_dram += all[i].quota.quota_dram;
 		rest.quota.quota_ssd += all[i].quota.quota_ssd;
+		rest.guaranteed_dram += all[i].guaranteed_dram;
+		rest.guaranteed_ssd += all[i].guaranteed_ssd;
 		rest.lookups.asked += all[i].lookups.asked;
 		rest.lookups.found += all[i].lookups.found;
 		rest.lookups.hits_dram += all[i].lookups.hits_dram;
@@ -533,5 +539,7 @@ char *kv_tenant_text(struct kv_cache *cache, uint32_t uid)
 		(ull)info.bytes_ssd);
 #define PRINT(name, field) fprintf(f, name "=%llu\n", (ull)info.quota.field);
 	KV_QUOTAS(PRINT)
+	fprintf(f, "guaranteed.dram=%llu\nguaranteed.ssd=%llu\n",
+		(ull)info.guaranteed_dram, (ull)info.guaranteed_ssd);
 	return kv_text_close(f, &text);
 }

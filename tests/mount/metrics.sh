@@ -31,6 +31,8 @@ eq "blocks" "$(metric 'kvfs_space_blocks{space="s"}')" 2
 [ "$(metric 'kvfs_space_bytes{space="s",tier="dram"}')" -gt 0 ] || fail bytes
 setfattr -n user.kvfs.quota.ssd -v 10M "$M/s" || fail quota
 eq "quota" "$(metric 'kvfs_space_quota_bytes{space="s",tier="ssd"}')" 10485760
+setfattr -n user.kvfs.reserve.ssd -v 10M "$M/s" || fail reserve
+eq "reserve" "$(metric 'kvfs_space_guaranteed_bytes{space="s",tier="ssd"}')" 10485760
 sync "$M/s"
 [ "$(metric 'kvfs_space_bytes{space="s",tier="ssd"}')" -gt 0 ] || fail "bytes on SSD"
 

@@ -67,6 +67,15 @@ for _ in $(seq 600); do
 	sleep 0.1
 done
 [ "$(field 1000 bytes.ssd)" -le $((2 << 20)) ] || fail "still $(field 1000 bytes.ssd)"
+# A smaller tier scales reserves down, and shows what is in force.
+ok "a reserve" limit 1002 reserve.ssd 192M
+eq "in force" "$(field 1002 guaranteed.ssd)" $((192 << 20))
+restart ssd=64M
+eq "as set" "$(field 1002 reserve.ssd)" $((192 << 20))
+[ "$(field 1002 guaranteed.ssd)" -gt $((16 << 20)) ] && [ "$(field 1002 guaranteed.ssd)" -le $((48 << 20)) ] ||
+	fail "$(field 1002 guaranteed.ssd) guaranteed of 64M"
+restart
+eq "in force again" "$(field 1002 guaranteed.ssd)" $((192 << 20))
 restart root=squash
 not "a squashed root is no operator" "$P" limit 1000 quota.ssd 0
 restart ro
