@@ -21,14 +21,13 @@
 #include "fs/base/stats.h"
 #include "fs/control/control.h"
 #include "fs/daemon.h"
-#include "fs/mount/open.h"
-#include "fs/mount/parked.h"
+#include "fs/mount/upload.h"
 
 static void on_gone(void *arg, uint64_t id)
 {
 	struct kv_daemon *daemon = arg;
 
-	kv_notify_node(daemon->mount->notify, kv_node_of(KV_NODE_BLOCK, id));
+	kv_notify_node(daemon->mount, kv_node_of(KV_NODE_BLOCK, id));
 }
 
 /* Report the wait on standard error, which is still the user's during the start. */
@@ -232,15 +231,13 @@ int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
 			(unsigned long long)(options->cache.dram >> 20),
 			(unsigned long long)(options->memory.bytes >> 20),
 			options->memory.file);
-	/* The cache's callbacks use the notifier and the parking. */
+	/* The cache's callbacks use the notices and the parking. */
 	mount = daemon->mount = calloc(1, sizeof(*mount));
 	if (!mount)
 		return -ENOMEM;
-	pthread_mutex_init(&mount->hidden.lock, NULL);
+	pthread_mutex_init(&mount->lock, NULL);
 	mount->started_ns = kv_wall_ns();
-	r = kv_notify_new(mount, &mount->notify);
-	if (r == 0)
-		r = kv_parking_new(&mount->parking);
+	r = kv_parking_new(&mount->parking);
 	if (r < 0)
 		return r;
 	r = kv_cache_open(&config, &daemon->cache, ret_why);
@@ -266,8 +263,6 @@ int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
 	mount->arg = daemon;
 	mount->cache = daemon->cache;
 	r = kv_uploads_new(daemon->cache, &mount->uploads);
-	if (r == 0)
-		r = kv_handles_new(&mount->handles);
 	if (r == 0)
 		r = make_socket_base(daemon);
 	if (r < 0)
@@ -321,8 +316,7 @@ void kv_daemon_close(struct kv_daemon *daemon)
 		return; /* stuck SSD requests may still call back */
 	}
 	if (mount) {
-		pthread_mutex_destroy(&mount->hidden.lock);
-		kv_notify_free(mount->notify);
+		pthread_mutex_destroy(&mount->lock);
 		kv_parking_free(mount->parking);
 		free(mount);
 	}

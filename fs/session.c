@@ -40,7 +40,6 @@
 #include "common/thread.h"
 #include "common/bytes.h"
 #include "fs/base/workers.h"
-#include "fs/mount/parked.h"
 #include "fs/daemon.h"
 #include "fs/mountpoint.h"
 
@@ -283,7 +282,7 @@ static void raise_readahead(const char *path)
 /* Make kv_session_run() end the session. */
 static void end(struct session *s)
 {
-	kv_notify_stop(s->daemon->mount->notify);
+	kv_notify_stop(s->daemon->mount);
 	sem_post(&s->over);
 }
 
@@ -418,12 +417,12 @@ int kv_session_run(struct kv_daemon *daemon, const char *path,
 		fuse_session_destroy(s.fuse);
 		return fail(ret_why, path, "cannot mount");
 	}
-	r = kv_notify_start(mount->notify, s.fuse);
+	r = kv_notify_start(mount, s.fuse);
 	if (r == 0)
 		r = serve(&s);
 	kv_parking_stop(mount->parking);
 	fuse_session_unmount(s.fuse);
-	kv_notify_stop(mount->notify);
+	kv_notify_stop(mount);
 	fuse_session_destroy(s.fuse);
 	return s.unanswered ? fail(ret_why, path, "the mount does not answer")
 			    : r;

@@ -18,8 +18,6 @@
 #include <stdio.h>
 
 #include "common/bytes.h"
-#include "fs/mount/parked.h"
-#include "fs/mount/open.h"
 #include "fs/mount/upload.h"
 
 /* st_blksize: the size of reads and writes for cp(1) */
@@ -401,8 +399,7 @@ static int set_space(fuse_req_t req, const struct kv_node *node,
 		return r;
 	if (uid != info.uid || gid != info.gid || mode != info.mode) {
 		r = kv_space_chown(mount->cache, space, uid, gid, mode);
-		kv_notify_node(mount->notify,
-			       kv_node_in(KV_NODE_SPACE, info.id));
+		kv_notify_node(mount, kv_node_in(KV_NODE_SPACE, info.id));
 	}
 	if (r == 0 && mtime_ns != 0)
 		r = kv_space_set_mtime(mount->cache, space, mtime_ns);

@@ -14,8 +14,7 @@
 #include <stdio.h>
 
 #include "common/array.h"
-#include "fs/mount/open.h"
-#include "fs/mount/parked.h"
+#include "fs/mount/mount.h"
 
 #define READ_PICKS 512u
 #define DOTS 2 /* "." and ".." have the offsets 1 and 2 */

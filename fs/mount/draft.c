@@ -17,7 +17,8 @@
  * INVARIANTS
  *   (1) A fill exists only in FILLING, the head of a block only in HEAD, and the head
  *       of a layout also in SEALING and SEALED, to be read.
- *   (2) coverage lists the bytes of head or fill that were written.
+ *   (2) coverage lists the bytes of head or fill that were written: its ranges are not
+ *       empty, ascend, and do not touch.
  *   (3) A block's header is parsed again when the block is sealed, since it may have
  *       been overwritten.
  *   (4) In SEALING, while a thread waits for the disk, nothing changes.
@@ -26,8 +27,8 @@
  *           fs/ is taken under it.  Blocks are hashed under it.
  */
 
+#include "common/array.h"
 #include "common/copy.h"
-#include "common/coverage.h"
 #include "fs/mount/upload.h"
 
 #define HEAD_MAX (KV_HEADER_MAX + KV_PAGE)
@@ -54,6 +55,60 @@ struct kv_draft {
 	struct kv_block *block; /* in SEALED; NULL: gone, or not charged */
 	struct kv_open_charge *charge; /* for it */
 };
+
+/* ---- coverage ---- */
+
+void kv_coverage_fini(struct kv_coverage *coverage)
+{
+	free(coverage->ranges);
+	*coverage = (struct kv_coverage){0};
+}
+
+/* Search from the end: writers usually append. */
+int kv_coverage_add(struct kv_coverage *c, uint64_t start, uint64_t end)
+{
+	/* ranges first..last-1 are joined with the new range */
+	size_t first = c->n, last;
+	int r;
+
+	if (start >= end)
+		return 0;
+	while (first > 0 && c->ranges[first - 1].end >= start)
+		first--;
+	for (last = first; last < c->n && c->ranges[last].start <= end; last++)
+		;
+	if (first == last) {
+		if (c->n >= KV_COVERAGE_MAX)
+			return -EFBIG;
+		r = kv_array_reserve(&c->ranges, &c->room, c->n + 1);
+		if (r < 0)
+			return r;
+		memmove(c->ranges + first + 1, c->ranges + first,
+			(c->n - first) * sizeof(*c->ranges));
+		c->ranges[first] = (struct kv_span){start, end};
+		c->n++;
+		return 0;
+	}
+	start = KV_MIN(start, c->ranges[first].start);
+	end = KV_MAX(end, c->ranges[last - 1].end);
+	c->ranges[first] = (struct kv_span){start, end};
+	memmove(c->ranges + first + 1, c->ranges + last,
+		(c->n - last) * sizeof(*c->ranges));
+	c->n -= last - first - 1;
+	return 0;
+}
+
+uint64_t kv_coverage_prefix(const struct kv_coverage *c)
+{
+	return c->n > 0 && c->ranges[0].start == 0 ? c->ranges[0].end : 0;
+}
+
+uint64_t kv_coverage_end(const struct kv_coverage *c)
+{
+	return c->n > 0 ? c->ranges[c->n - 1].end : 0;
+}
+
+/* ---- drafts ---- */
 
 int kv_draft_new(struct kv_cache *cache, struct kv_space *space,
 		 const struct kv_key *key, struct kv_account *account,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mount.h - what all handlers of a mount share: its state, which daemon.c fills in; node
- * ids; attributes; checks of rights; snapshots; notices to the kernel.
+ * ids; attributes; checks of rights; snapshots; notices to the kernel; open files; requests
+ * that wait.
  */
 #ifndef KV_FS_MOUNT_MOUNT_H
 #define KV_FS_MOUNT_MOUNT_H
@@ -9,31 +10,20 @@
 /* The version of libfuse's low-level interface that fs/ uses. */
 #define FUSE_USE_VERSION 312
 #include <fuse3/fuse_lowlevel.h>
+#include <sys/queue.h>
 #include <sys/stat.h>
 
 #include "cache/cache.h"
+#include "common/thread.h"
 #include "fs/base/access.h"
 
-/* Layouts that are hidden from the processes that removed them: see tree.c. */
 #define KV_HIDDEN_RECORDS 64u
-struct kv_hidden {
-	pthread_mutex_t lock;
-	unsigned next; /* lock, as are: */
-	struct kv_hidden_record {
-		uint32_t space; /* 0: none */
-		uid_t uid;
-		pid_t process;
-		uint64_t until_ns;
-	} records[KV_HIDDEN_RECORDS];
-};
+#define KV_NOTICES 4096u
 
 struct kv_mount {
-	/* fixed after start, as are all other fields except `hidden` */
+	/* fixed after start, as are all other fields that are not marked */
 	struct kv_cache *cache;
 	struct kv_uploads *uploads;
-	struct kv_hidden hidden;
-	struct kv_handles *handles;
-	struct kv_notify *notify;
 	struct kv_parking *parking;
 	const char *control_path;
 	const struct kv_rules *rules;
@@ -45,6 +35,26 @@ struct kv_mount {
 	int (*text)(void *arg, uint64_t ino, const struct kv_caller *reader,
 		    char **ret_text);
 	void *arg;
+
+	pthread_mutex_t lock;		/* a leaf, but for the notifier's */
+	LIST_HEAD(, kv_handle) handles; /* lock */
+	/* Layouts that are hidden from the processes that removed them: see
+	 * tree.c. */
+	struct kv_hidden_record {
+		uint32_t space; /* 0: none */
+		uid_t uid;
+		pid_t process;
+		uint64_t until_ns;
+	} hidden[KV_HIDDEN_RECORDS]; /* lock */
+	unsigned next_hidden;	     /* lock */
+
+	/* only notify.c uses the following fields */
+	struct kv_periodic notifier;
+	struct fuse_session *session;
+	bool notifying; /* guarded by lock: the notifier was started, and not stopped */
+	unsigned first_notice, n_notices; /* lock */
+	uint64_t notices
+		[KV_NOTICES]; /* guarded by lock: nodes of blocks and spaces */
 };
 
 /* The FUSE handlers, each of which replies exactly once. */
@@ -225,20 +235,116 @@ int kv_snapshots_target(struct kv_mount *mount, const struct kv_node *node,
  * hangs (observed).  After it has forgotten an inode's attributes, the kernel asks for
  * them, gets ESTALE if the inode is gone, and looks the name up again. */
 
-int kv_notify_new(struct kv_mount *mount,
-		  struct kv_notify **ret_notify); /* -ENOMEM */
-void kv_notify_free(struct kv_notify *notify);	  /* stopped, or NULL */
-
-/* Start the thread, once; earlier notices are dropped.  Returns 0 or -EAGAIN. */
-int kv_notify_start(struct kv_notify *notify, struct fuse_session *session);
+/* Start the thread; earlier notices are dropped.  Returns 0 or -EAGAIN. */
+int kv_notify_start(struct kv_mount *mount, struct fuse_session *session);
 /* Stop the thread, if it runs; later notices are dropped. */
-void kv_notify_stop(struct kv_notify *notify);
+void kv_notify_stop(struct kv_mount *mount);
 
 /*
  * Tell the kernel that the block @node is gone, or that owner or mode of the space @node,
  * of its directories and blocks have changed.  Never blocks.  When there are too many,
  * notices are dropped, and the kernel itself forgets the attributes after a second.
  */
-void kv_notify_node(struct kv_notify *notify, uint64_t node);
+void kv_notify_node(struct kv_mount *mount, uint64_t node);
+
+/* ---- handles: the state of a file or directory that is open through the mount ---- */
+
+struct kv_upload; /* upload.h */
+
+enum kv_handle_kind {
+	KV_HANDLE_BLOCK,  /* `block`, held and charged */
+	KV_HANDLE_UPLOAD, /* `upload`, held and counted as opened */
+	KV_HANDLE_TEXT,	  /* `text`, made at open */
+	KV_HANDLE_DIR,	  /* `nodes`, listed at open */
+};
+
+struct kv_handle {
+	enum kv_handle_kind kind;
+	union {
+		struct {
+			struct kv_block *block;
+			struct kv_open_charge *charge;
+		};
+		struct kv_upload *upload;
+		char *text;
+		struct {
+			uint64_t *nodes;
+			size_t n, room;
+		};
+	};
+	struct kv_account *account; /* held; of the user who opened the file */
+	size_t bytes;		    /* that it has */
+	LIST_ENTRY(kv_handle) all;  /* mount->lock */
+};
+
+/* Make a handle for @req, a copy of @from, and take over what @from holds.  Returns 0,
+ * -ENOMEM, or -ENFILE beyond the user's share; on an error the caller keeps @from's holds. */
+int kv_handle_new(fuse_req_t req, const struct kv_handle *from,
+		  struct fuse_file_info *fi);
+void kv_handle_free(struct kv_mount *mount, struct kv_handle *handle);
+
+/* Free the handles that the kernel did not release. */
+void kv_handles_free(struct kv_mount *mount);
+
+static inline struct kv_handle *kv_handle_of(const struct fuse_file_info *fi)
+{
+	return (struct kv_handle *)(uintptr_t)fi->fh;
+}
+
+/* ---- requests that wait for the SSD, for room or for the disk ----
+ *
+ * Each call answers its request, at once or later, so that no FUSE thread waits.  A parked
+ * request is charged to its user, and cancelled when its caller is interrupted or the
+ * mount ends. */
+
+/* Answer @req with the bytes of @block: at once if they are in memory, otherwise when a
+ * thread has read them. */
+void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
+		   uint64_t offset);
+
+/* The arguments of a handler; a handler uses some of them. */
+struct kv_change {
+	/* Make the change, and reply to @req as a handler does. */
+	void (*make)(fuse_req_t req, const struct kv_change *change);
+	fuse_ino_t ino, other; /* a directory or a node; another directory */
+	const char *name, *text;
+	unsigned flags;
+	struct stat attr;
+	struct kv_upload *upload; /* open until the reply */
+};
+
+/*
+ * Copy @change, a change of a space or user that waits for the disk, and have a thread
+ * make the change.  A change that has not begun ends with EINTR when its caller is
+ * interrupted or the mount ends, and with ENOLCK beyond the user's share of memory.
+ */
+void kv_change_later(fuse_req_t req, const struct kv_change *change);
+
+/* Retry a write that found no room, or is beyond its space's rate, until it succeeds or
+ * fails.  Returns 0; or -ENOMEM, or -ENOSPC beyond the user's share: the caller replies. */
+int kv_park_write(fuse_req_t req, struct kv_upload *upload, const char *data,
+		  size_t n, uint64_t offset);
+
+/*
+ * Answer @req when all @spaces or the block are durable (kv_sync_spaces, kv_sync_block);
+ * when the block is durable and its slot is freed, or -EBUSY if the block is leased
+ * (kv_sync_demote); or when the block is in DRAM (kv_sync_promote).  Return 0; or -ENOMEM
+ * or -ENOLCK: the caller replies.
+ */
+int kv_sync_spaces(fuse_req_t req, struct kv_space *const *spaces, size_t n);
+int kv_sync_block(fuse_req_t req, struct kv_block *block);
+int kv_sync_demote(fuse_req_t req, struct kv_block *block);
+int kv_sync_promote(fuse_req_t req, struct kv_block *block);
+
+int kv_parking_new(struct kv_parking **ret_parking); /* -ENOMEM, -EAGAIN */
+/* Retry parked writes, because there may be room.  Takes NULL. */
+void kv_parking_room(struct kv_parking *parking);
+/* Cancel all parked requests, and wait until they are answered.  No request may be parked
+ * later.  Takes NULL, and a stopped parking. */
+void kv_parking_stop(struct kv_parking *parking);
+/* Wait for the threads, which may still use the cache, after kv_parking_stop.
+ * Takes NULL. */
+void kv_parking_join(struct kv_parking *parking);
+void kv_parking_free(struct kv_parking *parking); /* joined, or NULL */
 
 #endif

@@ -16,20 +16,13 @@
  *   (5) A flush of an empty file does nothing: shells send one before writing.
  *   (6) Sealing a layout waits for the disk, so a thread of parked.c does it.
  *
- * LOCKING   handles->lock guards the list, and is a leaf lock; other fields of a handle are
- *           fixed after new.
+ * LOCKING   mount->lock guards the list; other fields of a handle are fixed after new.
  */
 #include <fcntl.h>
 
-#include "fs/mount/open.h"
-#include "fs/mount/parked.h"
+#include "fs/mount/upload.h"
 
 /* ---- handles ---- */
-
-struct kv_handles {
-	pthread_mutex_t lock;
-	LIST_HEAD(, kv_handle) list; /* lock */
-};
 
 int kv_handle_new(fuse_req_t req, const struct kv_handle *from,
 		  struct fuse_file_info *fi)
@@ -63,9 +56,9 @@ int kv_handle_new(fuse_req_t req, const struct kv_handle *from,
 		free(handle);
 		return r;
 	}
-	pthread_mutex_lock(&mount->handles->lock);
-	LIST_INSERT_HEAD(&mount->handles->list, handle, all);
-	pthread_mutex_unlock(&mount->handles->lock);
+	pthread_mutex_lock(&mount->lock);
+	LIST_INSERT_HEAD(&mount->handles, handle, all);
+	pthread_mutex_unlock(&mount->lock);
 	fi->fh = (uintptr_t)handle;
 	return 0;
 }
@@ -91,9 +84,9 @@ static void handle_drop(struct kv_mount *mount, struct kv_handle *handle)
 
 void kv_handle_free(struct kv_mount *mount, struct kv_handle *handle)
 {
-	pthread_mutex_lock(&mount->handles->lock);
+	pthread_mutex_lock(&mount->lock);
 	LIST_REMOVE(handle, all);
-	pthread_mutex_unlock(&mount->handles->lock);
+	pthread_mutex_unlock(&mount->lock);
 	handle_drop(mount, handle);
 	kv_account_credit(handle->account, KV_FINITE_OPENS, 1);
 	kv_account_credit(handle->account, KV_FINITE_MEMORY, handle->bytes);
@@ -101,27 +94,12 @@ void kv_handle_free(struct kv_mount *mount, struct kv_handle *handle)
 	free(handle);
 }
 
-int kv_handles_new(struct kv_handles **ret_handles)
-{
-	struct kv_handles *handles = calloc(1, sizeof(*handles));
-
-	if (!handles)
-		return -ENOMEM;
-	pthread_mutex_init(&handles->lock, NULL);
-	*ret_handles = handles;
-	return 0;
-}
-
 void kv_handles_free(struct kv_mount *mount)
 {
 	struct kv_handle *handle;
 
-	if (!mount->handles)
-		return;
-	while ((handle = LIST_FIRST(&mount->handles->list)))
+	while ((handle = LIST_FIRST(&mount->handles)))
 		kv_handle_free(mount, handle);
-	pthread_mutex_destroy(&mount->handles->lock);
-	free(kv_steal(mount->handles));
 }
 
 /* ---- opening ---- */

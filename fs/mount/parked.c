@@ -32,7 +32,7 @@
 
 #include "common/thread.h"
 #include "fs/base/workers.h"
-#include "fs/mount/parked.h"
+#include "fs/mount/upload.h"
 
 /* period of retries, as a rate's credit grows with time */
 #define RETRY_NS 20000000u

@@ -18,13 +18,12 @@
  *       file still existed.  So the layout is hidden from the process that removed it
  *       until that process makes a layout, or for ten seconds.
  *
- * LOCKING   hidden.lock guards the records, and is a leaf lock.
+ * LOCKING   mount->lock guards the records.
  */
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/statvfs.h>
 
-#include "fs/mount/parked.h"
 #include "fs/mount/upload.h"
 #include "fs/base/quantity.h"
 
@@ -41,20 +40,20 @@ static bool is_hidden(struct kv_mount *mount, uint32_t space,
 {
 	const pid_t process = kv_process_of(ctx->pid);
 	const uint64_t now = kv_now_ns();
-	struct kv_hidden *hidden = &mount->hidden;
 	bool found = false;
 
-	pthread_mutex_lock(&hidden->lock);
-	for (unsigned i = 0; i < KV_HIDDEN_RECORDS; i++)
-		if (hidden->records[i].space == space &&
-		    hidden->records[i].uid == ctx->uid &&
-		    hidden->records[i].process == process &&
-		    hidden->records[i].until_ns > now) {
-			found = true;
-			if (show)
-				hidden->records[i].space = 0;
-		}
-	pthread_mutex_unlock(&hidden->lock);
+	pthread_mutex_lock(&mount->lock);
+	for (unsigned i = 0; i < KV_HIDDEN_RECORDS; i++) {
+		struct kv_hidden_record *record = &mount->hidden[i];
+
+		if (record->space != space || record->uid != ctx->uid ||
+		    record->process != process || record->until_ns <= now)
+			continue;
+		found = true;
+		if (show)
+			record->space = 0;
+	}
+	pthread_mutex_unlock(&mount->lock);
 	return found;
 }
 
@@ -69,14 +68,13 @@ void kv_layout_show(struct kv_mount *mount, uint32_t space,
 static void hide_layout(struct kv_mount *mount, uint32_t space,
 			const struct fuse_ctx *ctx)
 {
-	struct kv_hidden *hidden = &mount->hidden;
 	const pid_t process = kv_process_of(ctx->pid);
 
-	pthread_mutex_lock(&hidden->lock);
-	hidden->records[hidden->next++ % KV_HIDDEN_RECORDS] =
+	pthread_mutex_lock(&mount->lock);
+	mount->hidden[mount->next_hidden++ % KV_HIDDEN_RECORDS] =
 		(struct kv_hidden_record){space, ctx->uid, process,
 					  kv_now_ns() + HIDDEN_NS};
-	pthread_mutex_unlock(&hidden->lock);
+	pthread_mutex_unlock(&mount->lock);
 }
 
 /* ---- look-up ---- */

@@ -77,6 +77,33 @@ int kv_draft_seal(struct kv_draft *draft, int64_t mtime_ns, bool *ret_new);
 /* Return the sealed block, held for the caller; NULL if it is not sealed or gone. */
 struct kv_block *kv_draft_block(struct kv_draft *draft);
 
+/* ---- the set of byte ranges of a draft that were written ---- */
+
+#define KV_COVERAGE_MAX 4096 /* separate ranges */
+
+struct kv_span {
+	uint64_t start, end; /* end exclusive */
+};
+
+/* A zeroed struct covers nothing. */
+struct kv_coverage {
+	struct kv_span *ranges; /* ascending, with gaps between them */
+	size_t n, room;
+};
+
+/* afterwards @coverage covers nothing */
+void kv_coverage_fini(struct kv_coverage *coverage);
+
+/* Add [start, end).  -ENOMEM, -EFBIG (too many holes): @coverage is
+ * unchanged. */
+int kv_coverage_add(struct kv_coverage *coverage, uint64_t start, uint64_t end);
+
+/* Return the bytes from 0 to the first hole. */
+uint64_t kv_coverage_prefix(const struct kv_coverage *coverage);
+
+/* Return the end of the last range. */
+uint64_t kv_coverage_end(const struct kv_coverage *coverage);
+
 /* ---- uploads ---- */
 
 enum kv_name_kind {

@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "common/coverage.h"
+#include "fs/mount/upload.h"
 
 static void too_many_holes_are_refused_and_change_nothing(void **state)
 {
