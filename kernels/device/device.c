@@ -85,7 +85,7 @@ const struct kvfs_device *kv_device_find(const char *name)
 			 symbol);
 		return refuse(name, why);
 	}
-	if (kv_guard_check(device, name, why, sizeof(why)) < 0)
+	if (kv_device_check(device, name, why, sizeof(why)) < 0)
 		return refuse(name, why);
 	return device;
 }

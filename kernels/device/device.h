@@ -27,39 +27,32 @@ const struct kvfs_device *kv_device_find(const char *name);
 /* Check the table of calls of @device: version, name, required calls, and of
  * each group all calls or none.  -ENODEV: the table is rejected, and @ret_why,
  * of @room bytes, has the reason. */
-int kv_guard_check(const struct kvfs_device *device, const char *name,
-		   char *ret_why, size_t room);
+int kv_device_check(const struct kvfs_device *device, const char *name,
+		    char *ret_why, size_t room);
 
-/* Make a call of kvfs_device.h and return 0 or -errno.  Other results of the
- * device become -EIO.  So do -EAGAIN and -EINPROGRESS, which would make callers
- * wait for ever.  A failed load or save is always -EIO, as other errors of a
- * block mean that its pages were not touched.  Outputs are set only after 0. */
-int kv_guard_open(const struct kvfs_device *device,
-		  const struct kvfs_pool_desc *desc, void **ret_pool);
-int kv_guard_load(const struct kvfs_device *device, void *pool,
-		  const struct kvfs_batch *batch);
-int kv_guard_save(const struct kvfs_device *device, void *pool,
-		  const struct kvfs_batch *batch);
-int kv_guard_event_wait(const struct kvfs_device *device, void *pool,
-			void *stream, void *event, void **ret_event_wait);
-int kv_guard_order(const struct kvfs_device *device, void *event_wait,
-		   void *stream);
-int kv_guard_staging(const struct kvfs_device *device, void *pool,
-		     uint64_t bytes, unsigned buffers);
+/* Return @r, the result of a call of kvfs_device.h, or -EIO if it is none: also
+ * for -EAGAIN and -EINPROGRESS, which would make callers wait for ever. */
+int kv_device_result(int r);
+
+/* Load (@loads) or save a batch.  A failure is always -EIO, as other errors of a
+ * block mean that its pages were not touched. */
+int kv_device_copy(const struct kvfs_device *device, void *pool,
+		   const struct kvfs_batch *batch, bool loads);
+
+/* Make an event wait; *@ret_event_wait is set only after 0. */
+int kv_device_event_wait(const struct kvfs_device *device, void *pool,
+			 void *stream, void *event, void **ret_event_wait);
 
 /* Call the device's info.  Fields that the device does not set become 0,
  * missing texts NULL. */
-void kv_guard_info(const struct kvfs_device *device, void *pool,
-		   struct kvfs_pool_info *ret_info);
+void kv_device_info(const struct kvfs_device *device, void *pool,
+		    struct kvfs_pool_info *ret_info);
 
-/* -EOPNOTSUPP: the device has no memory of its own */
-int kv_guard_reserve(const struct kvfs_device *device, const char *name,
-		     uint64_t bytes, uint64_t max_bytes, void **ret_memory,
-		     void **ret_base);
-int kv_guard_grow(const struct kvfs_device *device, void *memory,
-		  uint64_t bytes);
-/* Return a descriptor of the memory's file; -1: there is none. */
-int kv_guard_take_fd(const struct kvfs_device *device, void *memory);
+/* Allocate memory of the device; the outputs are set only after 0.
+ * -EOPNOTSUPP: the device has no memory of its own */
+int kv_device_reserve(const struct kvfs_device *device, const char *name,
+		      uint64_t bytes, uint64_t max_bytes, void **ret_memory,
+		      void **ret_base);
 
 /* ---- copy threads: one for each processor, four at most ---- */
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * guard.c - checked calls of a device: its table, and the results of its calls.
+ * guard.c - check a device's table, and the results of its calls.
  *
  * OWNS      nothing.
  *
  * INVARIANTS
- *   (1) Every call of a device that can fail is made here.
- *   (2) A table that passed kv_guard_check has each call that is used: the call
+ *   (1) A table that passed kv_device_check has each call that is used: the call
  *       is required, or required by another one, or its caller checks.
  *
  * LOCKING   none: kvfs_device.h says which locks a call may hold.
@@ -64,8 +63,8 @@ static bool has_call(const struct kvfs_device *device, size_t at)
 	return call;
 }
 
-int kv_guard_check(const struct kvfs_device *device, const char *name,
-		   char *ret_why, size_t room)
+int kv_device_check(const struct kvfs_device *device, const char *name,
+		    char *ret_why, size_t room)
 {
 	const struct rule *rule;
 
@@ -97,37 +96,26 @@ int kv_guard_check(const struct kvfs_device *device, const char *name,
 	return 0;
 }
 
-/* Return @r if it is a valid result, else -EIO. */
-static int checked(int r)
+int kv_device_result(int r)
 {
 	if (r > 0 || r < -ERRNO_LAST || r == -EAGAIN || r == -EINPROGRESS)
 		return -EIO;
 	return r;
 }
 
-int kv_guard_open(const struct kvfs_device *device,
-		  const struct kvfs_pool_desc *desc, void **ret_pool)
+int kv_device_copy(const struct kvfs_device *device, void *pool,
+		   const struct kvfs_batch *batch, bool loads)
 {
-	return device->open ? checked(device->open(desc, ret_pool)) : 0;
+	return (loads ? device->load : device->save)(pool, batch) == 0 ? 0
+								       : -EIO;
 }
 
-int kv_guard_load(const struct kvfs_device *device, void *pool,
-		  const struct kvfs_batch *batch)
-{
-	return device->load(pool, batch) == 0 ? 0 : -EIO;
-}
-
-int kv_guard_save(const struct kvfs_device *device, void *pool,
-		  const struct kvfs_batch *batch)
-{
-	return device->save(pool, batch) == 0 ? 0 : -EIO;
-}
-
-int kv_guard_event_wait(const struct kvfs_device *device, void *pool,
-			void *stream, void *event, void **ret_event_wait)
+int kv_device_event_wait(const struct kvfs_device *device, void *pool,
+			 void *stream, void *event, void **ret_event_wait)
 {
 	void *made = NULL;
-	int r = checked(device->event_wait(pool, stream, event, &made));
+	int r = kv_device_result(
+		device->event_wait(pool, stream, event, &made));
 
 	if (r == 0 && !made)
 		r = -EIO;
@@ -136,21 +124,8 @@ int kv_guard_event_wait(const struct kvfs_device *device, void *pool,
 	return r;
 }
 
-int kv_guard_order(const struct kvfs_device *device, void *event_wait,
-		   void *stream)
-{
-	return checked(device->order(event_wait, stream));
-}
-
-int kv_guard_staging(const struct kvfs_device *device, void *pool,
-		     uint64_t bytes, unsigned buffers)
-{
-	return device->staging ? checked(device->staging(pool, bytes, buffers))
-			       : 0;
-}
-
-void kv_guard_info(const struct kvfs_device *device, void *pool,
-		   struct kvfs_pool_info *ret_info)
+void kv_device_info(const struct kvfs_device *device, void *pool,
+		    struct kvfs_pool_info *ret_info)
 {
 	struct kvfs_pool_info known = {.size = sizeof(known)};
 
@@ -168,16 +143,17 @@ void kv_guard_info(const struct kvfs_device *device, void *pool,
 	};
 }
 
-int kv_guard_reserve(const struct kvfs_device *device, const char *name,
-		     uint64_t bytes, uint64_t max_bytes, void **ret_memory,
-		     void **ret_base)
+int kv_device_reserve(const struct kvfs_device *device, const char *name,
+		      uint64_t bytes, uint64_t max_bytes, void **ret_memory,
+		      void **ret_base)
 {
 	void *memory = NULL, *base = NULL;
 	int r;
 
 	if (!device->reserve)
 		return -EOPNOTSUPP;
-	r = checked(device->reserve(name, bytes, max_bytes, &memory, &base));
+	r = kv_device_result(
+		device->reserve(name, bytes, max_bytes, &memory, &base));
 	if (r < 0)
 		return r;
 	if (!memory)
@@ -189,17 +165,4 @@ int kv_guard_reserve(const struct kvfs_device *device, const char *name,
 	*ret_memory = memory;
 	*ret_base = base;
 	return 0;
-}
-
-int kv_guard_grow(const struct kvfs_device *device, void *memory,
-		  uint64_t bytes)
-{
-	return checked(device->grow(memory, bytes));
-}
-
-int kv_guard_take_fd(const struct kvfs_device *device, void *memory)
-{
-	int fd = device->take_fd ? device->take_fd(memory) : -1;
-
-	return fd < 0 ? -1 : fd;
 }

@@ -71,8 +71,8 @@ static int grow_locked(struct kv_paged_pool *paged, uint64_t pages)
 	pthread_mutex_unlock(&session->lock);
 	r = kv_lending_grow(paged->pool, pages * paged->page_bytes);
 	if (r == 0)
-		r = kv_guard_grow(paged->pool->device, paged->memory,
-				  pages * paged->page_bytes);
+		r = kv_device_result(paged->pool->device->grow(
+			paged->memory, pages * paged->page_bytes));
 	pthread_mutex_lock(&session->lock);
 	paged->growing = false;
 	if (r == 0)
@@ -136,7 +136,9 @@ int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)
 		return -EINVAL;
 	if (!kv_stage_may_be(all))
 		return -ENOMEM;
-	r = kv_guard_staging(pool->device, pool->on_device, bytes, buffers);
+	if (pool->device->staging)
+		r = kv_device_result(
+			pool->device->staging(pool->on_device, bytes, buffers));
 	if (r < 0)
 		return r;
 	session = pool->session;
@@ -566,8 +568,8 @@ int kvfs_pool_reserve(kvfs_session *session, const char *device,
 	    bytes > INT64_MAX)
 		r = -EINVAL;
 	if (r == 0)
-		r = kv_guard_reserve(table, device, pages * paged->page_bytes,
-				     bytes, &paged->memory, &base);
+		r = kv_device_reserve(table, device, pages * paged->page_bytes,
+				      bytes, &paged->memory, &base);
 	if (r == 0) {
 		paged->base = base;
 		r = kv_page_table_new(max_pages, &paged->page_table);
@@ -584,7 +586,7 @@ int kvfs_pool_reserve(kvfs_session *session, const char *device,
 	paged->pool->paged = paged;
 	pthread_mutex_unlock(&session->lock);
 	/* Lend the pages to the daemon if their memory has a descriptor. */
-	fd = kv_guard_take_fd(table, paged->memory);
+	fd = table->take_fd ? table->take_fd(paged->memory) : -1;
 	if (fd >= 0)
 		kv_lending_own(paged->pool, fd, paged->base,
 			       pages * paged->page_bytes, bytes);

@@ -558,7 +558,9 @@ int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 	if (!pool->seen || !pool->loads || !pool->saves)
 		return -ENOMEM;
 	now.pages = there;
-	r = kv_guard_open(pool->device, &now, &pool->on_device);
+	if (pool->device->open)
+		r = kv_device_result(
+			pool->device->open(&now, &pool->on_device));
 	pool->opened = r == 0;
 	if (r == 0)
 		r = lend_described(pool, desc);
@@ -657,7 +659,7 @@ int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 	if (!ret_info)
 		return -EINVAL;
 	session = pool->session;
-	kv_guard_info(pool->device, pool->on_device, &info);
+	kv_device_info(pool->device, pool->on_device, &info);
 	pthread_mutex_lock(&session->lock);
 	info.threads = kv_copier_threads(session->copier);
 	info.pages_loading = pool->pages_loading;

@@ -93,8 +93,8 @@ int kv_event_wait_new(struct kvfs_pool *pool, void *stream, void *event,
 	*ret_wait = NULL;
 	if (r < 0 || (!stream && !event))
 		return r;
-	r = kv_guard_event_wait(device, pool->on_device, stream, event,
-				&handle);
+	r = kv_device_event_wait(device, pool->on_device, stream, event,
+				 &handle);
 	if (r < 0)
 		return r;
 	if (device->event_wait_is_done(handle)) {
@@ -337,10 +337,9 @@ int kv_submission_run(struct kv_submission *submission, size_t step,
 		batch->submitted = submitted;
 		batch->owner = submission;
 	}
-	if (batch->n > 0 && loads)
-		r = kv_guard_load(xfer->device, xfer->pool->on_device, batch);
-	else if (batch->n > 0)
-		r = kv_guard_save(xfer->device, xfer->pool->on_device, batch);
+	if (batch->n > 0)
+		r = kv_device_copy(xfer->device, xfer->pool->on_device, batch,
+				   loads);
 	if (!xfer->device->order)
 		return r;
 	pthread_mutex_lock(&session->lock);
@@ -383,7 +382,8 @@ int kv_submission_order_locked(struct kvfs_xfer *xfer, size_t step,
 	while (submission && r == 0) {
 		submission->users++;
 		pthread_mutex_unlock(&session->lock);
-		r = kv_guard_order(xfer->device, submission->fence, stream);
+		r = kv_device_result(
+			xfer->device->order(submission->fence, stream));
 		pthread_mutex_lock(&session->lock);
 		next = find_step(TAILQ_NEXT(submission, others), step);
 		if (--submission->users == 0)

@@ -142,7 +142,7 @@ static const char *why_not(const struct kvfs_device *device)
 {
 	static char why[128];
 
-	if (kv_guard_check(device, "next", why, sizeof(why)) == 0)
+	if (kv_device_check(device, "next", why, sizeof(why)) == 0)
 		return NULL;
 	return why;
 }
@@ -263,30 +263,22 @@ static void what_is_no_answer_is_eio(void **state)
 	next.given = next.base = &next;
 	for (i = 0; i < KV_ARRAY_LEN(no_answers); i++) {
 		next.r = no_answers[i];
-		assert_int_equal(kv_guard_open(&whole, NULL, &out), -EIO);
-		assert_int_equal(kv_guard_load(&whole, NULL, NULL), -EIO);
-		assert_int_equal(kv_guard_save(&whole, NULL, NULL), -EIO);
+		assert_int_equal(kv_device_result(next.r), -EIO);
+		assert_int_equal(kv_device_copy(&whole, NULL, NULL, true),
+				 -EIO);
+		assert_int_equal(kv_device_copy(&whole, NULL, NULL, false),
+				 -EIO);
 		assert_int_equal(
-			kv_guard_event_wait(&whole, NULL, &next, NULL, &out),
+			kv_device_event_wait(&whole, NULL, &next, NULL, &out),
 			-EIO);
-		assert_int_equal(kv_guard_order(&whole, &next, &next), -EIO);
-		assert_int_equal(kv_guard_staging(&whole, NULL, 1, 1), -EIO);
 		assert_int_equal(
-			kv_guard_reserve(&whole, "next", 1, 1, &out, &base),
+			kv_device_reserve(&whole, "next", 1, 1, &out, &base),
 			-EIO);
-		assert_int_equal(kv_guard_grow(&whole, &next, 1), -EIO);
 	}
-	next.r = -4096;
-	assert_int_equal(kv_guard_take_fd(&whole, &next), -1);
-	next.r = -ENOTRECOVERABLE;
-	assert_int_equal(kv_guard_open(&whole, NULL, &out), -ENOTRECOVERABLE);
-	assert_int_equal(kv_guard_order(&whole, &next, &next),
-			 -ENOTRECOVERABLE);
-	assert_int_equal(kv_guard_grow(&whole, &next, 1), -ENOTRECOVERABLE);
+	assert_int_equal(kv_device_result(-ENOTRECOVERABLE), -ENOTRECOVERABLE);
+	assert_int_equal(kv_device_result(0), 0);
 	next.r = 0;
-	assert_int_equal(kv_guard_open(&whole, NULL, &out), 0);
-	assert_ptr_equal(out, &next);
-	assert_int_equal(kv_guard_load(&whole, NULL, NULL), 0);
+	assert_int_equal(kv_device_copy(&whole, NULL, NULL, true), 0);
 }
 
 /* Any other error would report the block's pages as untouched. */
@@ -299,8 +291,10 @@ static void a_copy_that_fails_is_eio_whatever_it_says(void **state)
 	(void)state;
 	for (i = 0; i < KV_ARRAY_LEN(others); i++) {
 		next.r = others[i];
-		assert_int_equal(kv_guard_load(&whole, NULL, NULL), -EIO);
-		assert_int_equal(kv_guard_save(&whole, NULL, NULL), -EIO);
+		assert_int_equal(kv_device_copy(&whole, NULL, NULL, true),
+				 -EIO);
+		assert_int_equal(kv_device_copy(&whole, NULL, NULL, false),
+				 -EIO);
 	}
 }
 
@@ -313,14 +307,14 @@ static void what_is_not_given_is_eio(void **state)
 	next.given = NULL;
 	next.base = &next;
 	next.released = 0;
-	assert_int_equal(kv_guard_event_wait(&whole, NULL, &next, NULL, &out),
+	assert_int_equal(kv_device_event_wait(&whole, NULL, &next, NULL, &out),
 			 -EIO);
-	assert_int_equal(kv_guard_reserve(&whole, "next", 1, 1, &out, &base),
+	assert_int_equal(kv_device_reserve(&whole, "next", 1, 1, &out, &base),
 			 -EIO);
 	assert_int_equal(next.released, 0);
 	next.given = &next;
 	next.base = NULL;
-	assert_int_equal(kv_guard_reserve(&whole, "next", 1, 1, &out, &base),
+	assert_int_equal(kv_device_reserve(&whole, "next", 1, 1, &out, &base),
 			 -EIO);
 	assert_int_equal(next.released, 1);
 	assert_null(out);
@@ -331,9 +325,10 @@ static void a_device_without_memory_reserves_none(void **state)
 	void *out, *base;
 
 	(void)state;
-	assert_int_equal(kv_guard_reserve(&(struct kvfs_device){.name = "bare"},
-					  "bare", 1, 1, &out, &base),
-			 -EOPNOTSUPP);
+	assert_int_equal(
+		kv_device_reserve(&(struct kvfs_device){.name = "bare"}, "bare",
+				  1, 1, &out, &base),
+		-EOPNOTSUPP);
 }
 
 /* The device describes itself; the library adds the other fields. */
@@ -346,7 +341,7 @@ static void a_device_tells_what_is_its_own(void **state)
 	next.info.path = NULL;
 	next.info.reason = NULL;
 	next.info.buffers = 3;
-	kv_guard_info(&whole, NULL, &info);
+	kv_device_info(&whole, NULL, &info);
 	assert_int_equal(info.size, sizeof(info));
 	assert_string_equal(info.device, "next");
 	assert_string_equal(info.path, "");
