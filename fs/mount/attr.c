@@ -265,7 +265,7 @@ int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 	       double *ret_timeout)
 {
 	const struct kv_node node = kv_node_decode(ino);
-	double timeout = KV_TIMEOUT_BLOCK;
+	double timeout = KV_TIMEOUT;
 	struct kv_block_info info;
 	int r = 0;
 
@@ -273,8 +273,8 @@ int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 		.st_ino = ino, .st_nlink = 1, .st_blksize = KV_PAGE};
 	switch (node.type) {
 	case KV_NODE_FIXED:
-		timeout = ino == KV_NODE_ROOT ? KV_TIMEOUT_SPACE
-					      : KV_TIMEOUT_FIXED;
+		if (ino != KV_NODE_ROOT)
+			timeout = KV_TIMEOUT_FIXED;
 		r = attr_fixed(mount, ino, ret_attr);
 		break;
 	case KV_NODE_TENANT:
@@ -292,29 +292,14 @@ int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 		else
 			kv_attr_block(&info, ret_attr);
 		break;
-	case KV_NODE_SPACE:
-		timeout = KV_TIMEOUT_SPACE;
-		r = attr_in_space(mount, &node, ret_attr);
-		break;
-	case KV_NODE_LAYOUT:
-		timeout = 0;
-		r = attr_in_space(mount, &node, ret_attr);
-		break;
 	case KV_NODE_UPLOAD:
 		timeout = 0;
 		r = kv_upload_stat(mount->uploads, node.value, ret_attr);
 		break;
-	case KV_NODE_DIR:
-	case KV_NODE_DELAYED:
-	case KV_NODE_DELAYED_LAYOUT:
-	case KV_NODE_SNAPSHOTS:
-	case KV_NODE_SNAPSHOT:
-	case KV_NODE_LINK:
-		r = attr_in_space(mount, &node, ret_attr);
-		break;
 	default:
-		timeout = 0;
-		r = -ESTALE;
+		if (node.type == KV_NODE_LAYOUT)
+			timeout = 0;
+		r = attr_in_space(mount, &node, ret_attr);
 	}
 	if (ret_timeout)
 		*ret_timeout = timeout;

@@ -187,7 +187,7 @@ static int describe(struct kv_mount *mount, uint64_t ino, char *name,
 			return -ENOENT;
 		kv_attr_block(&info, &entry->attr);
 		kv_key_name(&info.key, name);
-		entry->attr_timeout = entry->entry_timeout = KV_TIMEOUT_BLOCK;
+		entry->attr_timeout = entry->entry_timeout = KV_TIMEOUT;
 		return 0;
 	}
 	if (node.type == KV_NODE_FIXED) {

@@ -178,8 +178,7 @@ int kv_attr_space(struct kv_mount *mount, const struct kv_node *node,
 
 struct timespec kv_attr_time(int64_t ns);
 
-#define KV_TIMEOUT_SPACE 1.0
-#define KV_TIMEOUT_BLOCK 1.0  /* seconds; blocks and two-digit directories */
+#define KV_TIMEOUT 1.0 /* seconds */
 #define KV_TIMEOUT_FIXED 60.0 /* .kvfs */
 
 /* Return how many seconds the kernel may keep the name of a node whose attributes it may

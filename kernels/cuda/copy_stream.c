@@ -27,8 +27,6 @@
  *           owner's thread.
  */
 #include "common/copy.h"
-#include "kernels/cuda/memory.h"
-#include "kernels/cuda/copy_stream.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/plan.h"
 

@@ -26,10 +26,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 
-#include "kernels/cuda/memory.h"
 #include "kernels/cuda/gpu.h"
-#include "kernels/cuda/copy_stream.h"
-#include "common/kv.h"
 
 /* ---- the driver ---- */
 

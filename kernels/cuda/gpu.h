@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gpu.h - a GPU in use: its context, its kernels, entering the context for
- * driver calls, and event waits. */
+ * driver calls, event waits, memory, and copies. */
 #ifndef KV_KERNELS_CUDA_GPU_H
 #define KV_KERNELS_CUDA_GPU_H
 
@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/driver.h"
 #include "common/kv.h"
+#include "kernels/device/device.h"
 
 struct kv_copy_stream;
 
@@ -108,5 +109,99 @@ void kv_event_wait_free(void *event_wait);
 /* Order later work of @stream behind the event wait, on the device.  -EINVAL,
  * -EBUSY, -EIO. */
 int kv_event_wait_order(void *event_wait, void *stream);
+
+/* ---- memory of a GPU that the library allocates, at fixed addresses ---- */
+
+struct kv_gpu_memory;
+
+/*
+ * Do the work of reserve, grow and release of kvfs_device.h.  After a success
+ * the memory owns the caller's reference to @gpu.
+ * -EOPNOTSUPP: the device cannot map its memory
+ * -EINVAL: no bytes, or more than @max_bytes
+ * -ENOMEM
+ */
+int kv_gpu_memory_new(struct kv_gpu *gpu, uint64_t bytes, uint64_t max_bytes,
+		      struct kv_gpu_memory **ret_memory, void **ret_base);
+int kv_gpu_memory_grow(void *memory, uint64_t bytes);
+void kv_gpu_memory_free(void *memory);
+
+/* ---- host memory that is registered with the driver in the background ---- */
+
+/* Bytes of a registration: few enough to end soon, and enough to make the cost
+ * of a call negligible. */
+#define KV_PINNED_CHUNK ((uint64_t)64 << 20)
+
+/* How memory of the arena is registered. */
+enum kv_pinned_way {
+	KV_PINNED_NONE,	     /* not tried yet */
+	KV_PINNED_READ_ONLY, /* as mapped */
+	KV_PINNED_WRITABLE,  /* while it was mapped writable */
+	KV_PINNED_REFUSED,   /* not at all */
+};
+
+struct kv_pinned_info {
+	enum kv_pinned_way way;
+	uint64_t bytes_registered, bytes_refused;
+};
+
+/* Start a thread that registers attached memory in @gpu's context.
+ * kv_pinned_stop ends the thread and all registrations.  -EAGAIN, -ENOMEM. */
+int kv_pinned_start(struct kv_gpu *gpu);
+void kv_pinned_stop(void);
+
+/* Do the work of attach, detach and needs_writable of kvfs_device.h. */
+void kv_pinned_add(void *base, uint64_t bytes, bool writable);
+void kv_pinned_remove(void *base);
+bool kv_pinned_needs_writable(void);
+
+/* Return how many of the @n bytes at @at lie in one registered chunk
+ * (*@ret_direct), or else in memory that is not registered.  At least 1. */
+uint64_t kv_pinned_look(const void *at, uint64_t n, bool *ret_direct);
+
+/* Return whether all @n bytes at @at are registered, so that a kernel can
+ * access them. */
+bool kv_pinned_has(const void *at, uint64_t n);
+
+void kv_pinned_get_info(struct kv_pinned_info *ret_info);
+
+/*
+ * ---- copies of batches between host memory and pages ----
+ *
+ * A copy stream has a CUDA stream, memory on the device to scatter from and gather
+ * in, and pinned host buffers for memory that is not registered.  The first use of
+ * a GPU makes a copy stream for each copy thread of a session.  Threads of further
+ * sessions wait until one is free.
+ */
+
+/* Memory on the device for each copy stream; if there is not enough, the size
+ * is halved, down to the minimum. */
+#define KV_COPY_STREAM_STAGING ((uint64_t)16 << 20)
+#define KV_COPY_STREAM_STAGING_MIN ((uint64_t)1 << 20)
+/* Default number and size of a copy stream's host buffers.  One is filled or
+ * emptied while the others are being copied. */
+#define KV_COPY_STREAM_BUFFERS 2u
+#define KV_COPY_STREAM_BUFFER ((uint64_t)8 << 20)
+#define KV_COPY_STREAM_BUFFERS_MAX 8u
+#define KV_COPY_STREAM_BUFFER_MIN ((uint64_t)64 << 10)
+#define KV_COPY_STREAM_BUFFERED_MAX ((uint64_t)64 << 20) /* of a copy stream */
+
+/* Make all copy streams, or as many as memory allows, and launch each kernel
+ * once.
+ * -ENOMEM: not even one copy stream could be made
+ * -EIO */
+int kv_copy_streams_new(struct kv_gpu *gpu);
+/* Free the copy streams, of which no batch may use one. */
+void kv_copy_streams_free(struct kv_gpu *gpu);
+
+/* Replace the host buffers of each copy stream by @n buffers of @bytes, within
+ * the limits above.  Waits for batches in flight.
+ * -ENOMEM, -EIO: a copy stream kept its old buffers */
+int kv_copy_streams_set_buffers(void *gpu, uint64_t bytes, unsigned n);
+
+/* Do the work of load and save of kvfs_device.h.
+ * -ENOMEM: no memory for tables
+ * -EIO */
+int kv_transfer(struct kv_gpu *gpu, const struct kvfs_batch *batch, bool loads);
 
 #endif

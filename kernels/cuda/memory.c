@@ -27,7 +27,7 @@
  */
 #include <sys/mman.h>
 
-#include "kernels/cuda/memory.h"
+#include "kernels/cuda/gpu.h"
 #include "common/array.h"
 #include "common/thread.h"
 

@@ -10,10 +10,7 @@
  *
  * LOCKING   none.
  */
-#include "kernels/cuda/memory.h"
 #include "kernels/cuda/gpu.h"
-#include "kernels/cuda/copy_stream.h"
-#include "kernels/device/device.h"
 #include "kernels/kvfs.h"
 
 #define ANY (-1)

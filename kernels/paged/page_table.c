@@ -29,7 +29,7 @@
  */
 #include <xxhash.h>
 
-#include "kernels/paged/page_table.h"
+#include "kernels/paged/paged_pool.h"
 
 struct kv_page_table_space {
 	LIST_ENTRY(kv_page_table_space) others;

@@ -7,10 +7,98 @@
 
 #include "kernels/kvfs.h"
 #include "kernels/transfer/pool.h"
-#include "kernels/paged/page_table.h"
 #include "kernels/session/session.h"
 
+/*
+ * ---- which page holds which block ----
+ *
+ * The page table does not copy bytes; its callers do.  All functions are called
+ * with session->lock held, and all but _grow cost the same for any number of
+ * pages.
+ */
+
 struct kv_page_fill; /* map.c */
+struct kv_use;	     /* map.c */
+
+enum kv_page_state {
+	KV_PAGE_FREE,
+	KV_PAGE_TAKEN,	/* in use, without a key */
+	KV_PAGE_COMING, /* has a key; its bytes are being loaded */
+	KV_PAGE_READY,
+};
+
+/* A space, by name, with blocks in pages or with a caller that holds it. */
+struct kv_page_table_space;
+
+struct kv_page {
+	enum kv_page_state state;
+	unsigned refs;			   /* COMING, READY: users */
+	struct kv_page_table_space *space; /* NULL: no key */
+	kvfs_key key;			   /* COMING, READY */
+	LIST_ENTRY(kv_page) bucket;	   /* with a key */
+	TAILQ_ENTRY(kv_page) idle;	   /* without a user */
+	/* blocks of maps (map.c) that wait for the bytes */
+	LIST_HEAD(, kv_use) waiting;
+	struct kv_page_fill *fill; /* loads the bytes; or NULL */
+};
+
+struct kv_page_table;
+
+/* Make a table for at most @max pages, none of which exists yet.  -ENOMEM. */
+int kv_page_table_new(uint64_t max, struct kv_page_table **ret_page_table);
+void kv_page_table_free(struct kv_page_table *page_table); /* takes NULL */
+
+/* Let the pages up to number @pages - 1 exist from now on. */
+void kv_page_table_grow(struct kv_page_table *page_table, uint64_t pages);
+
+/* Return the space @name with a reference; NULL: no memory. */
+struct kv_page_table_space *
+kv_page_table_space_get(struct kv_page_table *page_table, const char *name);
+void kv_page_table_space_put(struct kv_page_table_space *space);
+/* Forget the keys of all pages of the space @name.  Pages in use stay with
+ * their users. */
+void kv_page_table_forget(struct kv_page_table *page_table, const char *name);
+
+/* Return the page of a block, or NULL. */
+struct kv_page *kv_page_table_find(struct kv_page_table *page_table,
+				   const struct kv_page_table_space *space,
+				   const kvfs_key *key);
+
+/* Make a cached page the most recently used one. */
+void kv_page_table_touch(struct kv_page_table *page_table,
+			 struct kv_page *page);
+
+/* Take a free page or, if there is none, the least recently used page without
+ * users.  NULL: all pages are in use. */
+struct kv_page *kv_page_table_take(struct kv_page_table *page_table);
+/* Make a TAKEN page, or a COMING page without users, FREE. */
+void kv_page_table_give(struct kv_page_table *page_table, struct kv_page *page);
+/* Make a TAKEN page COMING, under a key that no other page of the space has. */
+void kv_page_table_name(struct kv_page_table *page_table, struct kv_page *page,
+			struct kv_page_table_space *space, const kvfs_key *key);
+/* Make a COMING page READY; or FREE, if it has no users and its space was
+ * forgotten. */
+void kv_page_table_ready(struct kv_page_table *page_table,
+			 struct kv_page *page);
+
+/* Begin and end the use of a COMING or READY page. */
+void kv_page_table_get(struct kv_page_table *page_table, struct kv_page *page);
+void kv_page_table_put(struct kv_page_table *page_table, struct kv_page *page);
+
+struct kv_page_table_counts {
+	uint64_t pages, free;
+	uint64_t cached; /* READY without users */
+	uint64_t taken;
+	uint64_t mapped; /* all others */
+};
+struct kv_page_table_counts
+kv_page_table_count(const struct kv_page_table *page_table);
+
+uint64_t kv_page_table_index(const struct kv_page_table *page_table,
+			     const struct kv_page *page);
+
+/* ---- pools ---- */
+
 TAILQ_HEAD(kv_page_fills, kv_page_fill);
 
 struct kv_paged_pool {

@@ -41,7 +41,6 @@
 
 #include "common/thread.h"
 #include "kernels/device/device.h"
-#include "kernels/session/mapped_segment.h"
 #include "kernels/session/session.h"
 
 #define POPULATE_STEP ((uint64_t)8 << 20)

@@ -28,7 +28,6 @@
  */
 #include <sys/socket.h>
 
-#include "kernels/session/mapped_segment.h"
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
 

@@ -40,7 +40,6 @@
 
 #include "common/thread.h"
 #include "kernels/device/device.h"
-#include "kernels/session/mapped_segment.h"
 #include "kernels/session/session.h"
 #include "kernels/transfer/save.h"
 #include "kernels/transfer/staging.h"

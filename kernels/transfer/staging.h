@@ -15,8 +15,7 @@
 
 #include <sys/queue.h>
 
-#include "common/kv.h"
-#include "kernels/session/mapped_segment.h"
+#include "kernels/session/session.h"
 
 #define KV_STAGE_BYTES ((uint64_t)64 << 20)
 #define KV_STAGE_FIRST ((uint64_t)1 << 20)
@@ -29,8 +28,6 @@ struct kv_extent {
 	uint64_t offset;
 	bool free;
 };
-
-struct kvfs_session;
 
 /* Other files only read the fields. */
 struct kv_stage {

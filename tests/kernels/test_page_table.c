@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "kernels/paged/page_table.h"
+#include "kernels/paged/paged_pool.h"
 
 static kvfs_key key_of(uint32_t i)
 {
