@@ -29,24 +29,6 @@ static int add(struct kv_handle *dir, uint64_t node)
 	return r;
 }
 
-static int list_space(struct kv_mount *mount, struct kv_space *space,
-		      const struct kv_space_info *info, struct kv_handle *dir)
-{
-	uint64_t node;
-	int r = 0;
-
-	/* List the layout first, so that cp and tar of a space copy it before the
-	 * blocks. */
-	if (info->layout)
-		r = add(dir, kv_node_in(KV_NODE_LAYOUT, info->id));
-	for (unsigned byte = 0; byte < 256 && r == 0; byte++) {
-		node = kv_dir_node(mount, space, info->id, (uint8_t)byte);
-		if (node)
-			r = add(dir, node);
-	}
-	return r;
-}
-
 /* List a space's snapshots, or a snapshot. */
 static int list_snapshots(struct kv_mount *mount, struct kv_space *space,
 			  const struct kv_node *dir, uint64_t **ret_nodes,
@@ -99,6 +81,7 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 	_cleanup_(kv_freep) uint32_t *uids = NULL;
 	struct kv_space_info info;
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
+	uint64_t of_byte;
 	uint32_t id = 0;
 	size_t n;
 	int r = 0;
@@ -135,8 +118,19 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 	r = kv_permit(req, &info, R_OK);
 	if (r < 0)
 		return r;
-	if (node.type == KV_NODE_SPACE)
-		return list_space(mount, space, &info, dir);
+	if (node.type == KV_NODE_SPACE) {
+		/* List the layout first, so that cp and tar of a space copy it
+		 * before the blocks. */
+		if (info.layout)
+			r = add(dir, kv_node_in(KV_NODE_LAYOUT, info.id));
+		for (unsigned byte = 0; byte < 256 && r == 0; byte++) {
+			of_byte = kv_dir_node(mount, space, info.id,
+					      (uint8_t)byte);
+			if (of_byte)
+				r = add(dir, of_byte);
+		}
+		return r;
+	}
 	if (node.type == KV_NODE_DELAYED || node.type == KV_NODE_DELAYED_LAYOUT)
 		return 0; /* the directory above .~tmp~ lists the contents */
 	if (node.type != KV_NODE_DIR)

@@ -92,9 +92,10 @@ struct kv_mount {
 	__typeof__(*((struct fuse_lowlevel_ops *)0)->op) kv_fs_##op
 KV_FS_HANDLERS(KV_FS_DECLARE);
 
-/* The caller makes a layout: no longer hide the old layout from its process. */
-void kv_layout_show(struct kv_mount *mount, uint32_t space,
-		    const struct fuse_ctx *ctx);
+/* Return true if the layout of @space is hidden from the process of @ctx; with @show, no
+ * longer hide it, as the process makes a layout. */
+bool kv_layout_hidden(struct kv_mount *mount, uint32_t space,
+		      const struct fuse_ctx *ctx, bool show);
 
 /* ---- node ids (inode numbers) ----
  *
@@ -178,7 +179,7 @@ int kv_attr_space(struct kv_mount *mount, const struct kv_node *node,
 
 struct timespec kv_attr_time(int64_t ns);
 
-#define KV_TIMEOUT 1.0 /* seconds */
+#define KV_TIMEOUT 1.0	      /* seconds */
 #define KV_TIMEOUT_FIXED 60.0 /* .kvfs */
 
 /* Return how many seconds the kernel may keep the name of a node whose attributes it may

@@ -332,7 +332,7 @@ static int create(fuse_req_t req, fuse_ino_t parent, const char *text,
 	if (r < 0)
 		return r;
 	if (name.kind == KV_NAME_LAYOUT)
-		kv_layout_show(mount, info.id, ctx);
+		(void)kv_layout_hidden(mount, info.id, ctx, true);
 	if (name.kind == KV_NAME_KEY && (flags & O_EXCL) != 0 &&
 	    kv_block_get(mount->cache, space, &name.key, &block) == 0) {
 		kv_block_put(mount->cache, block);

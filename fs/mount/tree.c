@@ -31,11 +31,7 @@
 #define POSITION_DIGITS 8
 #define HIDDEN_NS (UINT64_C(10) * 1000000000)
 
-/* ---- hidden layouts ---- */
-
-/* Return true if the layout of @space is hidden from @ctx; with @show, no longer
- * hide it. */
-static bool is_hidden(struct kv_mount *mount, uint32_t space,
+bool kv_layout_hidden(struct kv_mount *mount, uint32_t space,
 		      const struct fuse_ctx *ctx, bool show)
 {
 	const pid_t process = kv_process_of(ctx->pid);
@@ -57,37 +53,7 @@ static bool is_hidden(struct kv_mount *mount, uint32_t space,
 	return found;
 }
 
-void kv_layout_show(struct kv_mount *mount, uint32_t space,
-		    const struct fuse_ctx *ctx)
-{
-	(void)is_hidden(mount, space, ctx, true);
-}
-
-/* Hide the layout of @space from the process of @ctx; this may overwrite the
- * oldest record. */
-static void hide_layout(struct kv_mount *mount, uint32_t space,
-			const struct fuse_ctx *ctx)
-{
-	const pid_t process = kv_process_of(ctx->pid);
-
-	pthread_mutex_lock(&mount->lock);
-	mount->hidden[mount->next_hidden++ % KV_HIDDEN_RECORDS] =
-		(struct kv_hidden_record){space, ctx->uid, process,
-					  kv_now_ns() + HIDDEN_NS};
-	pthread_mutex_unlock(&mount->lock);
-}
-
 /* ---- look-up ---- */
-
-static int find_fixed(const char *name, uint64_t *ret_node)
-{
-	for (uint64_t i = KV_NODE_CONTROL; i < KV_NODE_FIXED_END; i++)
-		if (strcmp(name, kv_fixed_names[i]) == 0) {
-			*ret_node = i;
-			return 0;
-		}
-	return -ENOENT;
-}
 
 /* Find a user, who need not have a space: a quota may be set before. */
 static int find_tenant(const char *name, uint64_t *ret_node)
@@ -134,7 +100,7 @@ static int find_in_space(fuse_req_t req, struct kv_space *space,
 	uint8_t byte;
 
 	if (strcmp(name, ".layout") == 0 && info->layout &&
-	    !is_hidden(mount, info->id, fuse_req_ctx(req), false)) {
+	    !kv_layout_hidden(mount, info->id, fuse_req_ctx(req), false)) {
 		*ret_node = kv_node_in(KV_NODE_LAYOUT, info->id);
 		return 0;
 	}
@@ -237,8 +203,14 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 				       kv_space_stat(mount->cache, space).id);
 		return 0;
 	}
-	if (parent == KV_NODE_KVFS)
-		return find_fixed(name, ret_node);
+	if (parent == KV_NODE_KVFS) {
+		for (uint64_t i = KV_NODE_CONTROL; i < KV_NODE_FIXED_END; i++)
+			if (strcmp(name, kv_fixed_names[i]) == 0) {
+				*ret_node = i;
+				return 0;
+			}
+		return -ENOENT;
+	}
 	if (parent == KV_NODE_TENANTS)
 		return find_tenant(name, ret_node);
 	r = kv_attr_space(mount, &node, &space, &info);
@@ -571,6 +543,7 @@ void kv_fs_rename(fuse_req_t req, fuse_ino_t parent, const char *name,
 static int unlink_file(fuse_req_t req, const struct place *place)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
 	struct kv_upload *upload;
 	struct kv_block *block;
 	struct kv_key key;
@@ -578,7 +551,13 @@ static int unlink_file(fuse_req_t req, const struct place *place)
 
 	if (place->byte < 0 && strcmp(place->text, ".layout") == 0 &&
 	    place->info.layout) {
-		hide_layout(mount, place->info.id, fuse_req_ctx(req));
+		/* This may overwrite the oldest record. */
+		pthread_mutex_lock(&mount->lock);
+		mount->hidden[mount->next_hidden++ % KV_HIDDEN_RECORDS] =
+			(struct kv_hidden_record){place->info.id, ctx->uid,
+						  kv_process_of(ctx->pid),
+						  kv_now_ns() + HIDDEN_NS};
+		pthread_mutex_unlock(&mount->lock);
 		return 0;
 	}
 	if (place->byte >= 0 && kv_key_parse(place->text, &key) == 0 &&

@@ -130,25 +130,17 @@ static int cuda_open(const struct kvfs_pool_desc *desc, void **ret_pool)
 	return r;
 }
 
-static const char *reason_for(const struct kv_gpu *gpu, enum kv_pinned_way way)
-{
-	switch (way) {
-	case KV_PINNED_READ_ONLY:
-		return "the device registers read-only memory";
-	case KV_PINNED_WRITABLE:
-		return "the owner's memory, registered while it was writable";
-	case KV_PINNED_REFUSED:
-		return gpu->maps_read_only
-			       ? "the driver refused to register the arena"
-			       : "the device does not register read-only "
-				 "memory";
-	default:
-		return "nothing of the arena has been registered yet";
-	}
-}
-
 static void cuda_info(void *pool, struct kvfs_pool_info *ret_info)
 {
+	static const char *const reasons[] = {
+		[KV_PINNED_NONE] =
+			"nothing of the arena has been registered yet",
+		[KV_PINNED_READ_ONLY] = "the device registers read-only memory",
+		[KV_PINNED_WRITABLE] =
+			"the owner's memory, registered while it was writable",
+		[KV_PINNED_REFUSED] =
+			"the driver refused to register the arena",
+	};
 	struct kv_gpu *gpu = pool;
 	struct kv_pinned_info attached;
 
@@ -157,7 +149,10 @@ static void cuda_info(void *pool, struct kvfs_pool_info *ret_info)
 					 attached.way == KV_PINNED_WRITABLE
 				 ? "registered arena, DMA"
 				 : "pinned staging, DMA";
-	ret_info->reason = reason_for(gpu, attached.way);
+	ret_info->reason = reasons[attached.way];
+	if (attached.way == KV_PINNED_REFUSED && !gpu->maps_read_only)
+		ret_info->reason = "the device does not register read-only "
+				   "memory";
 	if (atomic_load(&gpu->broken) != 0)
 		ret_info->reason = "the GPU's context has failed";
 	ret_info->bytes_pinned = atomic_load(&gpu->bytes_pinned);
