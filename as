@@ -1,2 +1,0 @@
-user = reader
-password = wrong
