@@ -28,6 +28,8 @@
  *
  * LOCKING   session->lock; released while the device makes memory.
  */
+#include <fcntl.h>
+
 #include "kernels/paged/paged_pool.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/save.h"
@@ -65,11 +67,16 @@ int kv_paged_pool_check_call(const struct kvfs_pool *pool,
 static int grow_locked(struct kv_paged_pool *paged, uint64_t pages)
 {
 	struct kvfs_session *session = paged->pool->session;
-	int r;
+	const int fd = paged->pool->lending.fd;
+	int r = 0;
 
 	paged->growing = true;
 	pthread_mutex_unlock(&session->lock);
-	r = kv_lending_grow(paged->pool, pages * paged->page_bytes);
+	/* Allocate the pages of lent memory in its file, too.  An open pool keeps
+	 * its lending, so no lock is needed. */
+	if (fd >= 0 &&
+	    fallocate(fd, 0, 0, (off_t)(pages * paged->page_bytes)) < 0)
+		r = -ENOMEM;
 	if (r == 0)
 		r = kv_device_result(paged->pool->device->grow(
 			paged->memory, pages * paged->page_bytes));

@@ -453,9 +453,14 @@ int kvfs_space_remove(kvfs_space *space)
 		if (r == 0)
 			r = change_space(space, WIRE_SPACE_REMOVE);
 	}
-	if (r == 0)
-		kv_lib_space_gone(space);
-	return r;
+	if (r < 0)
+		return r;
+	/* Later uses must not create the space again. */
+	pthread_mutex_lock(&space->session->lock);
+	space->flags &= ~KVFS_CREATE;
+	kv_lib_space_forget_locked(space);
+	pthread_mutex_unlock(&space->session->lock);
+	return 0;
 }
 
 /* ---- listing ---- */

@@ -259,14 +259,6 @@ void kv_lib_space_forget_locked(struct kvfs_space *space)
 	space->known_by = 0;
 }
 
-void kv_lib_space_gone(struct kvfs_space *space)
-{
-	pthread_mutex_lock(&space->session->lock);
-	space->flags &= ~KVFS_CREATE;
-	kv_lib_space_forget_locked(space);
-	pthread_mutex_unlock(&space->session->lock);
-}
-
 static int check_name(const char *name)
 {
 	size_t len;

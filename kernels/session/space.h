@@ -48,10 +48,6 @@ long kv_space_ask(struct kvfs_space *space, struct kv_question *question);
  * the caller may not read counts as absent (-ENOENT). */
 int kv_lib_space_miss(int r);
 
-/* Note that this client has removed the space: later uses must not create it
- * again. */
-void kv_lib_space_gone(struct kvfs_space *space);
-
 /* Forget the space's id, because the daemon does not know the id any more.  The
  * next use asks again. */
 void kv_lib_space_forget_locked(struct kvfs_space *space);

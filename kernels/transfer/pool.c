@@ -295,14 +295,6 @@ void kv_lending_own(struct kvfs_pool *pool, int fd, const void *memory,
 	pthread_mutex_unlock(&pool->session->lock);
 }
 
-int kv_lending_grow(struct kvfs_pool *pool, uint64_t bytes)
-{
-	/* An open pool keeps its lending, so no lock is needed. */
-	const int fd = pool->lending.fd;
-
-	return fd >= 0 && fallocate(fd, 0, 0, (off_t)bytes) < 0 ? -ENOMEM : 0;
-}
-
 static void offered(struct kv_call *call, int status, const void *items)
 {
 	struct kv_pool_offer *offer = (struct kv_pool_offer *)call;
@@ -490,8 +482,10 @@ static void forked(struct kvfs_session *session)
 {
 	struct kvfs_pool *pool;
 
-	kv_stage_forked(session->stage);
-	kv_stage_forked(session->stage_next);
+	if (session->stage)
+		kv_closep(&session->stage->fd);
+	if (session->stage_next)
+		kv_closep(&session->stage_next->fd);
 	LIST_FOREACH(pool, &session->pools, others) {
 		kv_closep(&pool->lending.fd);
 		pool->lending.fd = -1;

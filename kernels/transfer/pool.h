@@ -98,9 +98,6 @@ void kv_lib_pool_use_locked(struct kvfs_pool *pool, const int64_t *pages,
  * caller holds no lock. */
 void kv_lending_own(struct kvfs_pool *pool, int fd, const void *memory,
 		    uint64_t bytes, uint64_t max_bytes);
-/* Allocate the file's pages of lent memory that grows to @bytes; does nothing
- * without a lending.  The caller holds no lock.  -ENOMEM. */
-int kv_lending_grow(struct kvfs_pool *pool, uint64_t bytes);
 
 /* Offer the pool's memory to the daemon, once for each connection. */
 void kv_lending_offer_locked(struct kvfs_pool *pool);

@@ -229,12 +229,6 @@ void kv_stage_abandon(struct kv_stage *stage)
 		kv_stage_free(stage);
 }
 
-void kv_stage_forked(struct kv_stage *stage)
-{
-	if (stage)
-		kv_closep(&stage->fd);
-}
-
 /* ---- the stages of a session ---- */
 
 /* A WIRE_STAGING message that was not answered yet. */

@@ -74,9 +74,6 @@ void kv_stage_put(struct kv_stage *stage, struct kv_extent *extent);
 /* Free the stage when its last extent is put back, or now.  Takes NULL. */
 void kv_stage_abandon(struct kv_stage *stage);
 
-/* Close the stage's descriptor in the child of a fork.  Takes NULL. */
-void kv_stage_forked(struct kv_stage *stage);
-
 /* ---- the stages of a session ---- */
 
 /* Make staging for blocks of session->stage_payload bytes, before the first
