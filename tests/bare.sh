@@ -59,6 +59,35 @@ git ls-files -co --exclude-standard | while read -r f; do [ ! -e "$f" ] || echo 
 	typed_page man/kvfs.1 7
 	typed_page man/kvfs-remote.7
 	echo 'umount /kvfs2'
+	echo 'kvfs -o dram=64M,ssd=256M,remote=dir:/srv/shared /var/lib/kvfs2 /kvfs; mkdir -p /kvfs/llama/0a'
+	echo 'for n in 9 8; do printf '\''\065\0\0\0\0\0\0\0%sKVKV'\'' "$json" >/kvfs/llama/0a/0a1b2c3d4e5f60718293a4b5c6d7e8f$n; done'
+	typed_page man/kvfs-forget.1
+	echo '[ "$(find /kvfs/llama -type f)" = "" ]; umount /kvfs'
+	# The container's example, with less memory and disk.
+	typed_page man/kvfs.1 3 | sed 's/16G/64M/; s/200G/256M/; s/$/ \&/'
+	echo 'until [ -S /run/kvfs/control ]; do sleep 0.1; done'
+	typed_page man/kvfs.1 8 | sed 's/.* CMD //'
+	echo 'kill $!; wait $!; cat >>/etc/fstab <<EOF'
+	typed_page man/kvfs.1 4
+	echo EOF
+	echo 'mount /kvfs; kvfs --health /kvfs; umount /kvfs'
+	echo 'apt-get install -y systemd'
+	echo "awk '/^# .*service\$/ { unit = \$2 } !/^\\.PP/ { print >\"/etc/systemd/system/\" unit }' <<'EOF'"
+	typed_page man/kvfs.1 9
+	echo EOF
+	echo 'systemd-analyze verify /etc/systemd/system/kvfs*.service'
+	cat <<'END_NOTIFY'
+python3 - $(sed -n 's/^ExecStart=//p' /etc/systemd/system/kvfs.service) <<'EOF'
+import os, socket, subprocess, sys
+heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+heard.bind("/run/notify")
+service = subprocess.Popen(sys.argv[1:], env=os.environ | {"NOTIFY_SOCKET": "/run/notify"})
+assert b"READY=1" in heard.recv(4096)
+subprocess.run(["/usr/local/bin/kvfs", "--health", "/kvfs"], check=True)
+service.terminate()
+assert service.wait() == 0
+EOF
+END_NOTIFY
 	sed -n 's/^cc \(.*\)/cc \1/p' man/libkvfs-device.7 | sed 's/\\-/-/g'
 	echo 'rm /usr/local/lib/libkvfs-present.so.1'
 	echo "for i in {1..500}; do echo \"{\\\"input_length\\\": 1500, \\\"hash_ids\\\": [1, 2, \$((i % 90 + 3))]}\"; done | gzip >trace.jsonl.gz"
