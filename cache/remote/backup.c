@@ -76,6 +76,7 @@ struct kv_backup {
 	struct kv_space *space;	  /* held */
 	uint32_t uid;		  /* the space's owner when it was queued */
 	struct kv_key key;
+	uint64_t hash;		/* of space and key */
 	struct user *user;	/* held */
 	unsigned weight;	/* of UNDER_WAY_MAX, once it is taken */
 	struct kv_offer *offer; /* that it is a block of; NULL: it is new */
@@ -104,13 +105,13 @@ struct kv_offer {
 };
 
 struct kv_backups {
+	bool writes; /* fixed: blocks are to be put to the backend */
 	pthread_t thread;
-	bool running, stop;
-	bool ending;		   /* put new blocks only */
-	pthread_cond_t more, over; /* work for the thread; a block has ended */
-	struct kv_turns turns;	   /* struct user */
-	unsigned n_fresh;	   /* blocks */
-	bool flushing;		   /* a space, at unmount */
+	bool running, stop, ending; /* ending: put new blocks only */
+	pthread_cond_t more, over;  /* work for the thread; a block has ended */
+	struct kv_turns turns;	    /* struct user */
+	unsigned n_fresh;	    /* blocks */
+	bool flushing;		    /* a space, at unmount */
 	struct backup_queue ready, unread;
 	TAILQ_HEAD(, kv_offer) offers; /* in turn */
 	uint64_t look_ns;	       /* when to look at offers next */
@@ -124,10 +125,13 @@ static void user_init(struct kv_turn *turn)
 
 int kv_backup_init(struct kv_remote *remote)
 {
+	const struct kv_cache_config *config = &remote->cache->config;
 	struct kv_backups *b = calloc(1, sizeof(*b));
 
 	if (!b)
 		return -ENOMEM;
+	b->writes =
+		!config->read_only && config->remote.write != KV_WRITEBACK_NONE;
 	TAILQ_INIT(&b->ready);
 	TAILQ_INIT(&b->unread);
 	TAILQ_INIT(&b->offers);
@@ -159,6 +163,7 @@ static bool enqueue_locked(struct kv_remote *remote,
 	backup->uid = space->uid;
 	backup->user = user;
 	backup->key = kv_block_key(block);
+	backup->hash = kv_key_hash(remote->cache, space, block->key);
 	backup->weight = block->length > SMALL_MAX ? LARGE : 1;
 	backup->offer = offer;
 	TAILQ_INSERT_TAIL(&queue->blocks, backup, link);
@@ -202,7 +207,7 @@ static void offer_locked(struct kv_remote *remote, struct kv_space *space,
 	struct kv_offer *offer = space->offer;
 
 	kv_assert_locked(&remote->cache->lock);
-	if (b->stop || !kv_remote_writes(remote))
+	if (b->stop || !b->writes)
 		return;
 	if (!offer) {
 		offer = calloc(1, sizeof(*offer));
@@ -387,7 +392,6 @@ static struct kv_backup *next_locked(struct kv_remote *remote)
 	struct user *user;
 	bool listed;
 
-	kv_assert_locked(&remote->cache->lock);
 	do {
 		user = (struct user *)kv_turns_next_within(&b->turns,
 							   UNDER_WAY_MAX);
@@ -454,8 +458,6 @@ static int prepare(struct kv_remote *remote, struct kv_backup *backup)
 	backup->entry.key = backup->key;
 	backup->entry.parent = meta.parent;
 	kv_lock(cache);
-	/* Nobody asks whether the backend has a new small block, and most often it
-	 * has no new block. */
 	backup->wanted = !backup->offer && backup->weight == 1;
 	early = backup->wanted || (!backup->offer && backup->block->slot);
 	if (!kv_remote_takes(remote, backup->uid))
@@ -512,10 +514,7 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 
 	backup->wanted |= status == -ENOENT;
 	if (put && status == 0)
-		kv_fetch_damaged(remote,
-				 kv_key_hash(remote->cache, backup->space,
-					     backup->key.b),
-				 false);
+		kv_fetch_damaged(remote, backup->hash, false);
 	kv_lock(remote->cache);
 	if (backup->space->uid == backup->uid)
 		backup->block->remote = status == 0;
@@ -554,9 +553,8 @@ void kv_backup_run(struct kv_remote *remote)
 
 		TAILQ_REMOVE(&b->ready, backup, link);
 		/* A damaged object is there, and is to be replaced. */
-		backup->wanted |= kv_fetch_is_damaged_locked(
-			remote,
-			kv_key_hash(cache, backup->space, backup->key.b));
+		backup->wanted |=
+			kv_fetch_is_damaged_locked(remote, backup->hash);
 		const bool leaves = may_leave_locked(remote, backup);
 
 		if (leaves && backup->wanted && !backup->held) {
@@ -589,7 +587,7 @@ int kv_backup_start(struct kv_remote *remote)
 	struct kv_space *space;
 	int r;
 
-	if (!kv_remote_writes(remote))
+	if (!b->writes)
 		return 0;
 	kv_lock(cache);
 	for (space = kv_space_behind(cache, 0); space;

@@ -189,51 +189,42 @@ void kv_remote_describe(const struct kv_remote_job *job, int status,
 		 *job->op.name ? ": " : "", *why ? why : strerror(-status));
 }
 
-/* Open or close the breaker after a trial. */
-static void trial_count(struct kv_remote *remote, const struct trial *trial,
-			int status, bool ok)
+static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
+			int status)
 {
+	const struct trial *trial = (struct trial *)job;
 	struct kv_breakers *breakers = remote->breakers;
 	struct kv_breaker *breaker = trial->breaker;
 	struct kv_breaker *backend = &breakers->backend;
-	const bool of_backend = breaker == backend;
+	const bool first = breakers->answer > 0;
+	/* Of the backend itself a refusal is an answer, but absence is not. */
+	const bool ok =
+		status == 0 || status == (job->op.name[0] ? -ENOENT : -EACCES);
 
-	if (trial->probe && ok) {
+	if (first)
+		breaker->told = !ok;
+	if (status == -ECANCELED || remote->stop || !breaker->open) {
+		; /* the outcome tells nothing, or nobody asks any more */
+	} else if (trial->probe && ok) {
 		tell(remote, breaker, false);
 	} else if (trial->probe) {
-		kv_remote_describe(&trial->job, status, backend->why);
+		kv_remote_describe(job, status, backend->why);
 		set_open(remote, backend, true);
 		set_open(remote, breaker, false);
 		breaker->pause_ns = 0;
 		tell(remote, backend, false);
 	} else if (ok) {
 		set_open(remote, breaker, false);
-		breakers->was_there |= of_backend;
-		if (of_backend)
+		breakers->was_there |= breaker == backend;
+		if (breaker == backend)
 			tell(remote, backend, true);
 	} else {
-		kv_remote_describe(&trial->job, status, breaker->why);
-		if (of_backend && !breakers->was_there)
+		kv_remote_describe(job, status, breaker->why);
+		if (breaker == backend && !breakers->was_there)
 			breaker->pause_ns = kv_backoff(breaker->pause_ns,
 						       TRIAL_NS, PAUSE_MAX_NS);
 		breaker->try_ns = kv_now_ns() + breaker->pause_ns;
 	}
-}
-
-static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
-			int status)
-{
-	const struct trial *trial = (struct trial *)job;
-	struct kv_breakers *breakers = remote->breakers;
-	const bool first = breakers->answer > 0;
-	/* Of the backend itself a refusal is an answer, but absence is not. */
-	bool ok =
-		status == 0 || status == (job->op.name[0] ? -ENOENT : -EACCES);
-
-	if (first)
-		trial->breaker->told = !ok;
-	if (status != -ECANCELED && !remote->stop && trial->breaker->open)
-		trial_count(remote, trial, status, ok);
 	if (!first)
 		return;
 	/* The mount ends its wait when the breaker has its state. */

@@ -59,9 +59,13 @@ struct dir {
 
 /* ---- files and folders ---- */
 
-/* Return the status of an operation on one object that ended with @error. */
-static int status_of(int error)
+/* Set the cause, and return the status, of an operation on one object that ended with
+ * @error. */
+static int failed(struct kv_remote_op *op, const char *name, int error)
 {
+	const char *why = error == ELOOP ? "a symbolic link" : strerror(error);
+	int status = -error;
+
 	switch (error) {
 	case ELOOP:
 	case ENOTDIR:
@@ -69,26 +73,20 @@ static int status_of(int error)
 	case EACCES:
 	case EPERM:
 	case ENXIO:
-		return -EACCES;
+		status = -EACCES;
+		break;
 	case ENOSPC:
 	case EDQUOT:
 	case EFBIG:
 	case EROFS:
-		return -ENOSPC;
+		status = -ENOSPC;
+		break;
 	case EAGAIN:
 	case EBADMSG:
 	case ECANCELED:
-		return -EIO;
-	default:
-		return -error;
+		status = -EIO;
 	}
-}
-
-static int failed(struct kv_remote_op *op, const char *name, int error)
-{
-	return kv_op_failed(op, status_of(error), "%.80s: %s", name,
-			    error == ELOOP ? "a symbolic link"
-					   : strerror(error));
+	return kv_op_failed(op, status, "%.80s: %s", name, why);
 }
 
 /* Open @name, which has no slash, in the folder @at, but not through a link.  Returns a
@@ -324,10 +322,13 @@ static int remove_object(const struct worker *w, struct kv_remote_op *op)
 
 /* ---- the directory ---- */
 
-static void close_root(struct worker *w)
+/* Close the directory of *@w, unless that is NULL. */
+static void close_root(struct worker **w)
 {
-	kv_closep(&w->root);
-	w->root = -1;
+	if (!*w)
+		return;
+	kv_closep(&(*w)->root);
+	(*w)->root = -1;
 }
 
 /*
@@ -337,23 +338,20 @@ static void close_root(struct worker *w)
 static int open_root(struct worker *w, struct kv_remote_op *op)
 {
 	struct dir *dir = w->dir;
+	_cleanup_(close_root) struct worker *wrong = w;
 	_cleanup_(kv_closep) int part = -1;
 	bool known, other;
 
-	close_root(w);
+	close_root(&wrong);
 	w->root = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (w->root < 0 || fstat(w->root, &w->st) < 0) {
-		close_root(w);
+	if (w->root < 0 || fstat(w->root, &w->st) < 0)
 		return kv_op_failed(op, -ENOTCONN, "%.80s: %s", dir->path,
 				    strerror(errno));
-	}
-	if ((w->st.st_mode & 022) && !dir->unsafe) {
-		close_root(w);
+	if ((w->st.st_mode & 022) && !dir->unsafe)
 		return kv_op_failed(op, -EPERM,
 				    "%.80s: others may write to it (mode "
 				    "%04o): chmod go-w, or remote_unsafe",
 				    dir->path, w->st.st_mode & 07777);
-	}
 	pthread_mutex_lock(&dir->ops.lock);
 	/* Another one than before must have .part: it may be a mount point. */
 	known = dir->inode;
@@ -361,20 +359,17 @@ static int open_root(struct worker *w, struct kv_remote_op *op)
 		(dir->inode != w->st.st_ino || dir->device != w->st.st_dev);
 	pthread_mutex_unlock(&dir->ops.lock);
 	part = open_part(w, op, FOLDER, dir->writes && !other);
-	if (part < 0 && other) {
-		close_root(w);
+	if (part < 0 && other)
 		return kv_op_failed(op, -ENOTCONN,
 				    "%.80s: another directory stands there, "
 				    "without " PART,
 				    dir->path);
-	}
 	/* Later a directory that is read-only serves reads. */
 	if (dir->writes && !known &&
 	    (part < 0 || faccessat(part, ".", W_OK | X_OK, AT_EACCESS) < 0)) {
 		if (part >= 0)
 			kv_op_failed(op, 0, "%.80s: not writable: %s",
 				     dir->path, strerror(errno));
-		close_root(w);
 		return -ENOTCONN; /* or open_part set the cause */
 	}
 	pthread_mutex_lock(&dir->ops.lock);
@@ -383,6 +378,7 @@ static int open_root(struct worker *w, struct kv_remote_op *op)
 		dir->inode = w->st.st_ino;
 	}
 	pthread_mutex_unlock(&dir->ops.lock);
+	wrong = NULL;
 	return 0;
 }
 
@@ -476,7 +472,7 @@ static void *worker(void *arg)
 	}
 	while ((op = kv_ops_take(ops, true)))
 		kv_ops_end(ops, op, run(w, op));
-	close_root(w);
+	close_root(&w);
 	kv_ops_ended(ops);
 	return NULL;
 }

@@ -573,58 +573,57 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 	return true;
 }
 
-/* Copy the bytes without the entry into @fill, and seal it if the digest agrees. */
-static int seal(struct kv_remote *remote, struct get *get, struct kv_fill *fill)
+/* Copy the bytes without the entry into a slot and seal it, if the digest agrees, unless
+ * it must wait for a slot. */
+static void land(struct kv_remote *remote, struct get *get)
 {
 	struct kv_cache *cache = remote->cache;
 	struct kv_hash *hash = remote->fetch->hash;
 	const struct kv_object_entry *entry = &get->object.entry;
-	uint8_t *data = kv_fill_data(fill);
 	uint64_t length, payload;
 	struct kv_digest digest;
-	struct kv_meta meta;
-	int r;
-
-	kv_fill_fetched(fill);
-	kv_hash_begin(hash);
-	kv_object_copy(&get->object, get->memory, get->bytes, hash, data);
-	digest = kv_hash_end(hash);
-	r = memcmp(&digest, &entry->digest, sizeof(digest)) ? -EBADMSG : 0;
-	if (r == 0)
-		r = kv_block_parse(data, entry->length, get->space->layout,
-				   &length, &payload, &meta);
-	if (r == 0 && length != entry->length)
-		r = -EBADMSG;
-	if (r < 0) {
-		kv_fill_drop(cache, fill);
-		if (r == -ENOMEM)
-			return r;
-		kv_fetch_damaged(remote, get->hash, true);
-		return -EBADMSG;
-	}
-	if (!meta.parent.len)
-		meta.parent = entry->parent;
-	meta.mtime_ns = kv_wall_ns();
-	return kv_fill_seal(cache, fill, &get->key, &meta, payload, &digest);
-}
-
-/* Seal the block, unless it must wait for a slot. */
-static void land(struct kv_remote *remote, struct get *get)
-{
 	struct kv_fill *fill;
+	struct kv_meta meta;
 	int r = -ESTALE;
 
 	/* With another owner the space's blocks are other objects. */
-	if (!remote->stop &&
-	    kv_remote_user(remote->cache, get->space) == get->uid)
-		r = kv_fill_begin(remote->cache, get->space, &get->key,
-				  get->object.entry.length, &fill);
+	if (!remote->stop && kv_remote_user(cache, get->space) == get->uid)
+		r = kv_fill_begin(cache, get->space, &get->key, entry->length,
+				  &fill);
 	if ((r == -EBUSY || r == -ENOSPC || r == -EAGAIN) &&
 	    kv_now_ns() - get->since_ns < ROOM_NS)
 		return;
 	TAILQ_REMOVE(&remote->fetch->landed, get, link);
-	if (r == 0)
-		r = seal(remote, get, fill);
+	if (r == 0) {
+		uint8_t *data = kv_fill_data(fill);
+
+		kv_fill_fetched(fill);
+		kv_hash_begin(hash);
+		kv_object_copy(&get->object, get->memory, get->bytes, hash,
+			       data);
+		digest = kv_hash_end(hash);
+		if (memcmp(&digest, &entry->digest, sizeof(digest)) == 0)
+			r = kv_block_parse(data, entry->length,
+					   get->space->layout, &length,
+					   &payload, &meta);
+		else
+			r = -EBADMSG;
+		if (r < 0 && r != -ENOMEM)
+			r = -EBADMSG;
+		if (r == 0 && length != entry->length)
+			r = -EBADMSG;
+		if (r == -EBADMSG)
+			kv_fetch_damaged(remote, get->hash, true);
+		if (r < 0)
+			kv_fill_drop(cache, fill);
+	}
+	if (r == 0) {
+		if (!meta.parent.len)
+			meta.parent = entry->parent;
+		meta.mtime_ns = kv_wall_ns();
+		r = kv_fill_seal(cache, fill, &get->key, &meta, payload,
+				 &digest);
+	}
 	/* -EEXIST, -EALREADY: another client saved it, or is about to. */
 	if (r >= 0 || r == -EEXIST || r == -EALREADY)
 		get_end(remote, get, true, 0);

@@ -9,7 +9,7 @@
  * OWNS      the thread, its transfers, the site.
  *
  * STATES    of a transfer: begun, requested, maybe waiting to connect again, ended.
- *           A dialect's next() makes the requests.
+ *           kv_web_next or kv_s3_next makes the requests.
  *
  * INVARIANTS
  *   (1) libcurl uses the operation's memory only while its transfer has a handle.
@@ -55,9 +55,8 @@ struct transfer {
 };
 
 struct http {
-	struct kv_ops ops;		       /* first */
-	const struct kv_http_dialect *dialect; /* fixed, as are these */
-	CURLM *multi;
+	struct kv_ops ops; /* first */
+	CURLM *multi;	   /* fixed */
 
 	struct kv_site *site; /* the thread's, as are these */
 	TAILQ_HEAD(, transfer) transfers;
@@ -94,8 +93,7 @@ static int transfer_result(struct transfer *t, CURLcode code)
 			(uint64_t)KV_MIN(KV_MAX(n, 0), 3600) * SECOND_NS;
 		r = kv_op_failed(op, kv_http_errno(op->call, x->status), "%s",
 				 t->line);
-		return t->http->dialect->judge ? t->http->dialect->judge(x, r)
-					       : r;
+		return x->site->s3 ? kv_s3_judge(x, r) : r;
 	}
 	if (code == CURLE_COULDNT_CONNECT && x->site->socket) {
 		curl_easy_getinfo(t->easy, CURLINFO_OS_ERRNO, &error);
@@ -300,8 +298,8 @@ static CURLcode set_options(struct transfer *t)
 	const struct kv_exchange *x = &t->x;
 	const struct kv_site *site = x->site;
 	const uint64_t bytes = x->body[0].iov_len + x->body[1].iov_len;
-	CURLcode code = site->user ? t->http->dialect->authorize(t->easy, site)
-				   : CURLE_OK;
+	CURLcode code = CURLE_OK;
+	char provider[128];
 
 #define SET(option, value)  \
 	(code = code ? code \
@@ -337,10 +335,17 @@ static CURLcode set_options(struct transfer *t)
 	SET(HTTPHEADER, x->headers);
 	if (site->ca)
 		SET(CAINFO, site->ca);
-	if (site->user)
+	if (site->user) {
 		SET(USERNAME, site->user);
-	if (site->user)
 		SET(PASSWORD, site->secret);
+	}
+	if (site->user && site->s3) {
+		snprintf(provider, sizeof(provider), "aws:amz:%s:s3",
+			 site->region);
+		SET(AWS_SIGV4, provider);
+	} else if (site->user) {
+		SET(HTTPAUTH, (long)CURLAUTH_BASIC);
+	}
 	if (site->socket) {
 		SET(UNIX_SOCKET_PATH, site->socket);
 		SET(OPENSOCKETFUNCTION, on_socket);
@@ -430,29 +435,13 @@ static void go_on(struct transfer *t, int r)
 	x->method = NULL;
 	memset(x->body, 0, sizeof(x->body));
 	x->object = x->page = false;
-	r = t->http->dialect->next(x, r);
+	r = x->site->s3 ? kv_s3_next(x, r) : kv_web_next(x, r);
 	if (r == KV_HTTP_ASK) {
 		r = transfer_begin(t);
 		if (r == 0)
 			return;
 	}
 	end(t, r);
-}
-
-static void begin(struct http *http, struct kv_remote_op *op)
-{
-	struct transfer *t = calloc(1, sizeof(*t));
-
-	if (!t) {
-		kv_ops_end(&http->ops, op, -ENOMEM);
-		return;
-	}
-	t->http = http;
-	t->x.op = op;
-	t->x.site = http->site;
-	TAILQ_INSERT_TAIL(&http->transfers, t, link);
-	http->active++;
-	go_on(t, 0);
 }
 
 /* Return whether the UNIX socket refused the connection, and is tried again soon: for a
@@ -545,12 +534,21 @@ static void took(struct transfer *t, CURLcode code)
 static void begin_queued(struct http *http)
 {
 	struct kv_remote_op *op;
+	struct transfer *t;
 
-	while (http->active < (http->unreached ? 1 : TRANSFERS)) {
-		op = kv_ops_take(&http->ops, false);
-		if (!op)
-			return;
-		begin(http, op);
+	while (http->active < (http->unreached ? 1 : TRANSFERS) &&
+	       (op = kv_ops_take(&http->ops, false))) {
+		t = calloc(1, sizeof(*t));
+		if (!t) {
+			kv_ops_end(&http->ops, op, -ENOMEM);
+			continue;
+		}
+		t->http = http;
+		t->x.op = op;
+		t->x.site = http->site;
+		TAILQ_INSERT_TAIL(&http->transfers, t, link);
+		http->active++;
+		go_on(t, 0);
 	}
 }
 
@@ -571,22 +569,6 @@ static bool end_cancelled(struct http *http)
 			end(t, -ECANCELED);
 	}
 	return stop;
-}
-
-static void take_ended(struct http *http)
-{
-	CURLMsg *message;
-	int left;
-
-	while ((message = curl_multi_info_read(http->multi, &left))) {
-		const CURLcode code = message->data.result;
-		char *t = NULL;
-
-		if (message->msg != CURLMSG_DONE)
-			continue;
-		curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &t);
-		took((struct transfer *)(void *)t, code);
-	}
 }
 
 /* Connect again where it is time; returns the milliseconds until the next time. */
@@ -612,11 +594,20 @@ static int begin_again(struct http *http)
 static void *http_run(void *arg)
 {
 	struct http *http = arg;
-	int running;
+	CURLMsg *message;
+	int running, left;
 
 	for (;;) {
 		curl_multi_perform(http->multi, &running);
-		take_ended(http);
+		while ((message = curl_multi_info_read(http->multi, &left))) {
+			const CURLcode code = message->data.result;
+			char *t = NULL;
+
+			curl_easy_getinfo(message->easy_handle,
+					  CURLINFO_PRIVATE, &t);
+			if (message->msg == CURLMSG_DONE)
+				took((struct transfer *)(void *)t, code);
+		}
 		if (end_cancelled(http))
 			break;
 		begin_queued(http);
@@ -665,7 +656,6 @@ static int http_make(const char *scheme, const char *rest,
 	if (r == 0)
 		r = kv_site_new(scheme, rest, &http->site, ret_why);
 	if (r == 0) {
-		http->dialect = http->site->s3 ? &kv_http_s3 : &kv_http_web;
 		http->multi = curl_multi_init();
 		r = http->multi ? 0 : -ENOMEM;
 	}

@@ -41,18 +41,15 @@ struct kv_exchange {
 	char *made; /* a request body that next() allocated; freed at the end */
 };
 
-struct kv_http_dialect {
-	/* Set how @easy authenticates. */
-	CURLcode (*authorize)(CURL *easy, const struct kv_site *site);
-	/*
-	 * Prepare the next request; the one before ended with @r, and op->why has the
-	 * cause.  Returns KV_HTTP_ASK, or the status of the operation.
-	 */
-	int (*next)(struct kv_exchange *x, int r);
-	/* May be NULL.  Return the status of an answer of failure, which HTTP alone
-	 * makes @r, and set the cause. */
-	int (*judge)(struct kv_exchange *x, int r);
-};
+/*
+ * Prepare the next request; the one before ended with @r, and op->why has the cause.
+ * Returns KV_HTTP_ASK, or the status of the operation.
+ */
+int kv_web_next(struct kv_exchange *x, int r);
+int kv_s3_next(struct kv_exchange *x, int r);
+/* Return the status of an answer of failure, which HTTP alone makes @r, and set the
+ * cause. */
+int kv_s3_judge(struct kv_exchange *x, int r);
 
 /* Set the request's method and its URL: the object's name. */
 void kv_http_ask(struct kv_exchange *x, const char *method);
@@ -61,7 +58,5 @@ int kv_http_header(struct kv_exchange *x, const char *name, const char *value);
 
 /* Return the status of an operation that an HTTP status of failure ends. */
 int kv_http_errno(enum kv_remote_call call, long status);
-
-extern const struct kv_http_dialect kv_http_web, kv_http_s3;
 
 #endif

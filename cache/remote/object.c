@@ -21,6 +21,7 @@
  *
  * LOCKING   none: no state.
  */
+#include <endian.h>
 #include <stdio.h>
 
 #include "cache/remote/object.h"
@@ -125,19 +126,18 @@ static int find_place(const char *text, uint64_t len, const char **ret_at,
 	return 0;
 }
 
-static uint64_t read_prefix(const uint8_t *bytes)
+static uint64_t read_prefix(const void *bytes)
 {
-	uint64_t len = 0;
+	uint64_t len;
 
-	for (unsigned i = PREFIX; i-- > 0;)
-		len = len << 8 | bytes[i];
-	return len;
+	memcpy(&len, bytes, PREFIX);
+	return le64toh(len);
 }
 
-static void write_prefix(uint8_t *bytes, uint64_t len)
+static void write_prefix(void *bytes, uint64_t len)
 {
-	for (unsigned i = 0; i < PREFIX; i++)
-		bytes[i] = (uint8_t)(len >> (8 * i));
+	len = htole64(len);
+	memcpy(bytes, &len, PREFIX);
 }
 
 /* Write the entry as a member, without a comma.  Returns its length. */

@@ -368,13 +368,6 @@ bool kv_remote_knows(const char *url)
 	return driver_of(url, &rest) != NULL;
 }
 
-bool kv_remote_writes(const struct kv_remote *remote)
-{
-	const struct kv_cache_config *config = &remote->cache->config;
-
-	return !config->read_only && config->remote.write != KV_WRITEBACK_NONE;
-}
-
 static void remote_free(struct kv_remote *remote)
 {
 	kv_fetch_fini(remote);

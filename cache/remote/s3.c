@@ -138,7 +138,7 @@ static int next_of_remove(struct kv_exchange *x, int r)
 	return r < 0 || x->step == 2 ? r : ask(x, "DELETE");
 }
 
-static int next(struct kv_exchange *x, int r)
+int kv_s3_next(struct kv_exchange *x, int r)
 {
 	const char *name = x->op->name;
 
@@ -162,8 +162,7 @@ static int next(struct kv_exchange *x, int r)
 	}
 }
 
-/* Return the status of an answer of failure by its error code. */
-static int judge(struct kv_exchange *x, int r)
+int kv_s3_judge(struct kv_exchange *x, int r)
 {
 	static const struct {
 		const char *code;
@@ -199,17 +198,3 @@ static int judge(struct kv_exchange *x, int r)
 			return codes[i].status;
 	return r;
 }
-
-static CURLcode authorize(CURL *easy, const struct kv_site *site)
-{
-	char provider[128];
-
-	snprintf(provider, sizeof(provider), "aws:amz:%s:s3", site->region);
-	return curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, provider);
-}
-
-const struct kv_http_dialect kv_http_s3 = {
-	.authorize = authorize,
-	.next = next,
-	.judge = judge,
-};

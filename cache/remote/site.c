@@ -20,11 +20,11 @@
 #define WORD "abcdefghijklmnopqrstuvwxyz0123456789-"
 #define PLAIN WORD "ABCDEFGHIJKLMNOPQRSTUVWXYZ._~"
 
-static void wipe(char *secret)
+static void free_secrets(char *secrets)
 {
-	if (secret)
-		explicit_bzero(secret, strlen(secret));
-	free(secret);
+	if (secrets)
+		explicit_bzero(secrets, CREDENTIALS_MAX);
+	free(secrets);
 }
 
 void kv_site_free(struct kv_site *site)
@@ -37,9 +37,7 @@ void kv_site_free(struct kv_site *site)
 	free(site->region);
 	free(site->endpoint);
 	free(site->credentials);
-	wipe(site->user);
-	wipe(site->secret);
-	wipe(site->token);
+	free_secrets(site->secrets);
 	free(site);
 }
 
@@ -108,7 +106,7 @@ int kv_site_read_credentials(struct kv_site *site, char *text, bool s3,
 {
 	const struct {
 		const char *name;
-		char **at;
+		const char **at;
 	} secrets[] = {
 		{s3 ? "aws_access_key_id" : "user", &site->user},
 		{s3 ? "aws_secret_access_key" : "password", &site->secret},
@@ -143,9 +141,7 @@ int kv_site_read_credentials(struct kv_site *site, char *text, bool s3,
 			if (*secrets[i].at)
 				return kv_why(ret_why, -EINVAL,
 					      "line %u repeats %s", n, line);
-			*secrets[i].at = strdup(value);
-			if (!*secrets[i].at)
-				return -ENOMEM;
+			*secrets[i].at = value;
 		}
 	}
 	for (size_t i = 0; i < 2; i++)
@@ -158,22 +154,18 @@ int kv_site_read_credentials(struct kv_site *site, char *text, bool s3,
 static int read_credentials(struct kv_site *site, char **ret_why)
 {
 	_cleanup_(kv_freep) char *why = NULL;
-	char text[CREDENTIALS_MAX];
-	int r = kv_secret_read(site->credentials, text, sizeof(text), &why);
+	char *text = site->secrets = calloc(1, CREDENTIALS_MAX);
+	int r = text ? kv_secret_read(site->credentials, text, CREDENTIALS_MAX,
+				      &why)
+		     : -ENOMEM;
 
 	if (r >= 0 && strlen(text) != (size_t)r)
 		r = -EINVAL;
 	if (r >= 0)
 		r = kv_site_read_credentials(site, text, site->s3, &why);
-	explicit_bzero(text, sizeof(text));
 	return r < 0 ? kv_why(ret_why, r, "credentials=%s: %s",
 			      site->credentials, why ? why : strerror(-r))
 		     : 0;
-}
-
-static bool differs(const char *a, const char *b)
-{
-	return !a != !b || (a && strcmp(a, b) != 0);
 }
 
 bool kv_site_read_again(struct kv_site *site, unsigned version)
@@ -185,20 +177,18 @@ bool kv_site_read_again(struct kv_site *site, unsigned version)
 	if (site->credentials && kv_now_ns() - site->read_ns > AGAIN_NS) {
 		site->read_ns = kv_now_ns();
 		if (read_credentials(&other, &why) == 0 &&
-		    (differs(site->user, other.user) ||
-		     differs(site->secret, other.secret) ||
-		     differs(site->token, other.token))) {
-			const struct kv_site old = *site;
+		    memcmp(site->secrets, other.secrets, CREDENTIALS_MAX) !=
+			    0) {
+			char *old = site->secrets;
 
+			site->secrets = other.secrets;
 			site->user = other.user;
 			site->secret = other.secret;
 			site->token = other.token;
 			site->version++;
-			other = old;
+			other.secrets = old;
 		}
-		wipe(other.user);
-		wipe(other.secret);
-		wipe(other.token);
+		free_secrets(other.secrets);
 	}
 	return site->version != version;
 }
@@ -355,22 +345,6 @@ static bool is_local(const char *server)
 	return n > 0 && (!server[n] || server[n] == ':');
 }
 
-/* Parse //SERVER; *@ret_server (caller frees) is SCHEME://SERVER. */
-static int parse_web(struct kv_site *site, const char *scheme, const char *url,
-		     char **ret_server, char **ret_why)
-{
-	int r = check_server(url + 2, ret_why);
-
-	if (r < 0)
-		return r;
-	if (site->credentials && strcmp(scheme, "https") != 0 &&
-	    !is_local(url + 2))
-		return kv_why(ret_why, -EINVAL,
-			      "a password would cross the net for all to "
-			      "read: https, or no credentials=");
-	return asprintf(ret_server, "%s:%s", scheme, url) < 0 ? -ENOMEM : 0;
-}
-
 /* Check the endpoint, the bucket and the region. */
 static int parse_s3(struct kv_site *site, const char *bucket, char **ret_why)
 {
@@ -407,15 +381,19 @@ static int parse_s3(struct kv_site *site, const char *bucket, char **ret_why)
 	return check_server(server, ret_why);
 }
 
-static int parse(struct kv_site *site, const char *scheme, char *url,
-		 char **ret_why)
+int kv_site_new(const char *scheme, const char *given,
+		struct kv_site **ret_site, char **ret_why)
 {
+	_cleanup_(site_freep) struct kv_site *site = calloc(1, sizeof(*site));
+	_cleanup_(kv_freep) char *url = strdup(given), *server = NULL;
 	const bool local = strcmp(scheme, "http+unix") == 0;
-	_cleanup_(kv_freep) char *server = NULL;
 	const char *bucket = "";
 	char *path;
 	int n, r;
 
+	*ret_why = NULL;
+	if (!site || !url)
+		return -ENOMEM;
 	site->s3 = strcmp(scheme, "s3") == 0;
 	if (!local && strncmp(url, "//", 2) != 0)
 		return kv_why(ret_why, -EINVAL, "%s: is followed by //",
@@ -445,7 +423,16 @@ static int parse(struct kv_site *site, const char *scheme, char *url,
 		site->socket = strdup(url);
 		server = strdup("http://localhost");
 	} else {
-		r = parse_web(site, scheme, url, &server, ret_why);
+		r = check_server(url + 2, ret_why);
+		if (r == 0 && site->credentials &&
+		    strcmp(scheme, "https") != 0 && !is_local(url + 2))
+			r = kv_why(ret_why, -EINVAL,
+				   "a password would cross the net for all to "
+				   "read: https, or no credentials=");
+		if (r == 0 && asprintf(&server, "%s:%s", scheme, url) < 0) {
+			server = NULL;
+			r = -ENOMEM;
+		}
 	}
 	if (r < 0)
 		return r;
@@ -463,19 +450,7 @@ static int parse(struct kv_site *site, const char *scheme, char *url,
 	if (site->ca && access(site->ca, R_OK) < 0)
 		return kv_why(ret_why, -errno, "ca=%s: %s", site->ca,
 			      strerror(errno));
-	return site->credentials ? read_credentials(site, ret_why) : 0;
-}
-
-int kv_site_new(const char *scheme, const char *url, struct kv_site **ret_site,
-		char **ret_why)
-{
-	_cleanup_(site_freep) struct kv_site *site = calloc(1, sizeof(*site));
-	_cleanup_(kv_freep) char *text = strdup(url);
-	int r = site && text ? 0 : -ENOMEM;
-
-	*ret_why = NULL;
-	if (r == 0)
-		r = parse(site, scheme, text, ret_why);
+	r = site->credentials ? read_credentials(site, ret_why) : 0;
 	if (r == 0)
 		*ret_site = kv_steal(site);
 	return r;

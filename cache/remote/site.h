@@ -12,16 +12,17 @@
 
 /* Fixed, except for the credentials.  The site owns the texts; NULL: not given. */
 struct kv_site {
-	char *base;	     /* "http://HOST:PORT/PREFIX/", percent-encoded */
-	size_t root;	     /* length of its part up to the server or bucket */
-	char *socket;	     /* of http+unix */
-	char *ca;	     /* file of the only trusted certificates */
-	char *region;	     /* of s3 */
-	char *endpoint;	     /* of s3 */
-	char *credentials;   /* file */
-	bool s3;	     /* credentials are those of s3 */
-	char *user, *secret; /* both or none */
-	char *token;	     /* of s3 */
+	char *base;	   /* "http://HOST:PORT/PREFIX/", percent-encoded */
+	size_t root;	   /* length of its part up to the server or bucket */
+	char *socket;	   /* of http+unix */
+	char *ca;	   /* file of the only trusted certificates */
+	char *region;	   /* of s3 */
+	char *endpoint;	   /* of s3 */
+	char *credentials; /* file */
+	bool s3;	   /* credentials are those of s3 */
+	char *secrets;	   /* text of that file; the next three are in it */
+	const char *user, *secret; /* both or none */
+	const char *token;	   /* of s3 */
 	unsigned version; /* of the credentials: how often others were read */
 	uint64_t read_ns; /* when they were read */
 };
@@ -47,7 +48,8 @@ bool kv_site_read_again(struct kv_site *site, unsigned version);
 int kv_site_check_peer(const struct kv_site *site, int fd, char *why,
 		       size_t room);
 
-/* Parse a credentials file; for the fuzzer.  -EINVAL, -ENOMEM. */
+/* Parse the text of a credentials file, which must live as long as the site; for the
+ * fuzzer.  -EINVAL. */
 int kv_site_read_credentials(struct kv_site *site, char *text, bool s3,
 			     char **ret_why);
 

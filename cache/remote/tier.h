@@ -67,8 +67,6 @@ void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 /* Return whether an object whose name begins with @name is being put.  Called by the
  * remote thread. */
 bool kv_remote_puts(const struct kv_remote *remote, const char *name);
-/* Return whether blocks are to be put to the backend. */
-bool kv_remote_writes(const struct kv_remote *remote);
 
 /* Return the uid of the owner of @space. */
 uint32_t kv_remote_user(struct kv_cache *cache, const struct kv_space *space);

@@ -86,7 +86,7 @@ static int next_of_probe(struct kv_exchange *x, int r)
 	return KV_HTTP_ASK;
 }
 
-static int next(struct kv_exchange *x, int r)
+int kv_web_next(struct kv_exchange *x, int r)
 {
 	static const char *const methods[KV_REMOTE_CALLS] = {
 		[KV_REMOTE_HEAD] = "HEAD",
@@ -108,14 +108,3 @@ static int next(struct kv_exchange *x, int r)
 	x->object = x->op->call == KV_REMOTE_GET;
 	return KV_HTTP_ASK;
 }
-
-static CURLcode authorize(CURL *easy, const struct kv_site *site)
-{
-	(void)site;
-	return curl_easy_setopt(easy, CURLOPT_HTTPAUTH, (long)CURLAUTH_BASIC);
-}
-
-const struct kv_http_dialect kv_http_web = {
-	.authorize = authorize,
-	.next = next,
-};
