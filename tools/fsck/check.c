@@ -134,11 +134,14 @@ static void see_damaged(void *arg, enum kv_index_part part, uint64_t id)
 {
 	struct fsck *f = arg;
 
-	if (part == KV_PART_SLOTS) {
+	if (part == KV_PART_SLOTS || part == KV_PART_TOKENS) {
+		const bool slot = part == KV_PART_SLOTS;
+
 		fsck_found(f, FAULT_RECORD_DAMAGED,
-			   "slot %u of file %u: the record is damaged",
-			   (unsigned)id, (unsigned)(id >> 32));
-		(void)note(&f->bad_slots, id);
+			   "slot %u of file %u: the %s damaged", (unsigned)id,
+			   (unsigned)(id >> 32),
+			   slot ? "record is" : "token ids are");
+		(void)note(slot ? &f->bad_slots : &f->bad_tokens, id);
 	} else if (part == KV_PART_SPACES) {
 		fsck_found(f, FAULT_SPACE_RECORD,
 			   "space %u: the record is damaged", (unsigned)id);
@@ -151,11 +154,6 @@ static void see_damaged(void *arg, enum kv_index_part part, uint64_t id)
 		if (kv_array_more(&f->segments, f->n_segments) == 0)
 			f->segments[f->n_segments++] = (struct segment){
 				.id = (uint32_t)id, .put = true};
-	} else if (part == KV_PART_TOKENS) {
-		fsck_found(f, FAULT_RECORD_DAMAGED,
-			   "slot %u of file %u: the token ids are damaged",
-			   (unsigned)id, (unsigned)(id >> 32));
-		(void)note(&f->bad_tokens, id);
 	} else {
 		fsck_found(f, FAULT_RECORD_DAMAGED,
 			   "snapshot %llu: the record is damaged",

@@ -3,8 +3,8 @@
  * fsck.h - what the files of kvfs-fsck share: the contents of the store, and
  * its faults.
  *
- * main.c locks, opens and reports; check.c finds the faults; repair.c repairs
- * the faults that check.c noted.
+ * check.c finds the faults; main.c locks, opens, repairs the faults that check.c
+ * noted, and reports.
  */
 #ifndef KV_TOOLS_FSCK_FSCK_H
 #define KV_TOOLS_FSCK_FSCK_H
@@ -113,10 +113,6 @@ int fsck_files(struct fsck *f);
 struct segment *fsck_segment(const struct fsck *f, uint32_t id);
 /* Open the segment file @id with @flags.  -EBADMSG: too short, or no file. */
 int fsck_open_segment(const struct fsck *f, uint32_t id, int flags);
-
-/* repair.c: return 0, or -errno after printing an error. */
-int fsck_repair(struct fsck *f);
-int fsck_rebuild(struct fsck *f);
 
 /* main.c: print an error.  Return -EIO. */
 int fsck_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
