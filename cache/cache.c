@@ -151,13 +151,13 @@ static void scrub_all(void *arg)
 static void free_extras(struct kv_cache *cache)
 {
 	kv_snapshots_fini(cache);
-	kv_pins_fini(cache);
+	tdestroy(cache->pins.tree, free);
 	kv_ssd_fini(cache);
 	kv_spaces_free(cache);
 	kv_table_fini(&cache->table);
 	kv_eviction_fini(&cache->arena.eviction);
 	kv_ghost_fini(&cache->ghost);
-	kv_miss_curve_free(cache->curve);
+	free(cache->curve);
 	free(cache->deferred.gone);
 	free(cache->deferred.retired);
 	kv_accounts_free(cache->accounts);
@@ -229,6 +229,17 @@ static int close_parts(struct kv_cache *cache, bool clean)
 	return 0;
 }
 
+static struct kv_evict_node *dram_node(void *cache, uint32_t block)
+{
+	return &kv_table_at(&((struct kv_cache *)cache)->table, block)
+			->slot->node;
+}
+
+static struct kv_evict_node *ssd_node(void *cache, uint32_t block)
+{
+	return &kv_table_at(&((struct kv_cache *)cache)->table, block)->node;
+}
+
 static int start(struct kv_cache *cache, char **ret_why)
 {
 	const struct kv_cache_config *config = &cache->config;
@@ -243,9 +254,11 @@ static int start(struct kv_cache *cache, char **ret_why)
 	struct rlimit limit;
 	int r;
 
-	r = kv_arena_eviction_init(cache);
+	r = kv_eviction_init(&cache->arena.eviction, config->evict,
+			     &cache->clock, dram_node, cache);
 	if (r == 0)
-		r = kv_extent_eviction_init(cache);
+		r = kv_eviction_init(&cache->ssd.eviction, config->evict,
+				     &cache->clock, ssd_node, cache);
 	if (r < 0)
 		return kv_why(ret_why, r, "evict=%s: %s", config->evict,
 			      r == -EINVAL ? "no such policy" : strerror(-r));

@@ -118,15 +118,6 @@ uint64_t kv_env_file_bytes(MDB_env *env)
 	return (uint64_t)st.st_size;
 }
 
-bool kv_env_disk_full(MDB_env *env)
-{
-	struct statvfs st;
-	int fd;
-
-	return mdb_env_get_fd(env, &fd) == 0 && fstatvfs(fd, &st) == 0 &&
-	       st.f_bavail * st.f_frsize < DISK_FULL;
-}
-
 /* Search /proc/self/maps. */
 int kv_env_find_map(MDB_env *env, uint8_t **ret_map, size_t *ret_bytes)
 {
@@ -626,14 +617,16 @@ static int do_commit(void *txn)
 
 int kv_txn_commit(struct kv_txn *batch)
 {
-	int r = batch->failed;
+	int r = batch->failed, fd;
+	struct statvfs st;
 
 	if (r == 0)
 		r = kv_env_errno(call_guarded(batch, do_commit, batch->txn));
 	if (batch->failed == 0)
 		batch->txn = NULL;
 	/* LMDB reports a write that a full disk cut short as an I/O error. */
-	if (r == -EIO && kv_env_disk_full(batch->index->env))
+	if (r == -EIO && mdb_env_get_fd(batch->index->env, &fd) == 0 &&
+	    fstatvfs(fd, &st) == 0 && st.f_bavail * st.f_frsize < DISK_FULL)
 		r = -ENOSPC;
 	kv_txn_abort(batch);
 	return r;

@@ -52,8 +52,6 @@ MDB_val kv_store_key(void);
 
 uint64_t kv_env_file_bytes(MDB_env *env);
 
-bool kv_env_disk_full(MDB_env *env);
-
 /* Find LMDB's map, whose address LMDB does not return. */
 int kv_env_find_map(MDB_env *env, uint8_t **ret_map, size_t *ret_bytes);
 

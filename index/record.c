@@ -99,11 +99,6 @@ uint64_t kv_snapshot_sum(const struct kv_snapshot_record *record,
 					 sizeof(struct kv_snapshot_item));
 }
 
-void kv_removed_record_seal(struct kv_removed_record *record)
-{
-	record->checksum = KV_SUM_OF(record, NULL, 0);
-}
-
 bool kv_removed_record_whole(const struct kv_removed_record *record)
 {
 	return record->number &&

@@ -114,7 +114,6 @@ void kv_pin_block_new_locked(struct kv_cache *cache, struct kv_block *block);
 void kv_pin_block_gone_locked(struct kv_cache *cache, struct kv_block *block);
 void kv_pin_by_user_locked(struct kv_cache *cache, struct kv_block *block,
 			   bool pin);
-void kv_pins_fini(struct kv_cache *cache);
 
 /* Free the bounce buffers that were not used for a while. */
 void kv_bounce_trim(struct kv_bounce *bounce);

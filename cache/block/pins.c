@@ -212,8 +212,3 @@ void kv_pin_by_user_locked(struct kv_cache *cache, struct kv_block *block,
 	else
 		set_pinned(cache, block, pin);
 }
-
-void kv_pins_fini(struct kv_cache *cache)
-{
-	tdestroy(cache->pins.tree, free);
-}

@@ -517,8 +517,8 @@ struct kv_ssd {
 	/* Empty files of no class, because the change of their slot size
 	 * failed; earliest failure first. */
 	struct kv_segfiles unusable;
-	uint32_t evicted[KV_EVICTED_KNOWN]; /* ssd/evict.c: marks.h */
-	uint32_t changed[KV_CHANGED_KNOWN]; /* ssd/flush.c: marks.h */
+	uint32_t evicted[KV_EVICTED_KNOWN]; /* ssd/evict.c: marks */
+	uint32_t changed[KV_CHANGED_KNOWN]; /* ssd/flush.c: marks */
 	uint64_t used;			    /* bytes of slots in use */
 	struct kv_turns write_queues; /* turns of users with slots to write */
 	/* Spaces with deferred writes, one list for each reason. */

@@ -584,12 +584,6 @@ void kv_spaces_leave(struct kv_cache *cache, struct kv_space *space)
 	spaces->places_hint = KV_MIN(spaces->places_hint, space->place);
 }
 
-void kv_spaces_fini(struct kv_spaces *spaces)
-{
-	free(spaces->sorted);
-	free(spaces->at);
-}
-
 struct kv_space *kv_space_get(struct kv_space *space)
 {
 	atomic_fetch_add_explicit(&space->refs, 1, memory_order_relaxed);

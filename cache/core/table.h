@@ -43,6 +43,5 @@ struct kv_space *kv_space_behind(const struct kv_cache *cache, uint32_t after);
 int kv_spaces_enter(struct kv_cache *cache, struct kv_space *space);
 /* Remove @space from cache->spaces. */
 void kv_spaces_leave(struct kv_cache *cache, struct kv_space *space);
-void kv_spaces_fini(struct kv_spaces *spaces);
 
 #endif

@@ -44,19 +44,6 @@
 
 #define NOT_PINNED 8u /* 1 / NOT_PINNED of the arena is kept free of pins */
 
-static struct kv_evict_node *node_of(void *arg, uint32_t block)
-{
-	struct kv_cache *cache = arg;
-
-	return &kv_table_at(&cache->table, block)->slot->node;
-}
-
-int kv_arena_eviction_init(struct kv_cache *cache)
-{
-	return kv_eviction_init(&cache->arena.eviction, cache->config.evict,
-				&cache->clock, node_of, cache);
-}
-
 static unsigned octave(uint64_t n)
 {
 	return 63 - (unsigned)__builtin_clzll(n - 1);

@@ -10,8 +10,6 @@
 
 /* ---- arena.c ---- */
 
-/* -EINVAL: no such policy. */
-int kv_arena_eviction_init(struct kv_cache *cache);
 /* Clients and ending processes unmap a retired segment within this time, or
  * never. */
 #define KV_UNMAP_NS 1000000000u

@@ -381,26 +381,14 @@ static struct kv_segment *vacant_segment(const struct need *need)
 	return NULL;
 }
 
-/* Let a busy class with few segments take one from a class with many cold
- * segments. */
-static bool balance(const struct need *need)
-{
-	const struct kv_coldest other = coldest_of_others(need);
-	const struct kv_class *cold = other.list ? other.list->class : NULL;
-	struct kv_coldest own = {0};
-
-	if (!cold || need->class->n_segments >= cold->n_segments)
-		return false;
-	kv_victim_look(&need->class->lists, &need->giving, &own);
-	return other.age / 2 > own.age && steal(need);
-}
-
 /* Free a slot of the class; return false if none can be had. */
 static bool make_room(struct need *need)
 {
 	struct kv_cache *cache = need->giving.cache;
 	struct kv_segment *vacant = vacant_segment(need);
 	struct need scattered = *need, shed;
+	struct kv_coldest other, own = {0};
+	const struct kv_class *cold;
 
 	if (vacant && take_over(need, vacant))
 		return true;
@@ -408,7 +396,16 @@ static bool make_room(struct need *need)
 	if (need->entitled && (evict_one(need, need->giving.taker) ||
 			       steal(need) || steal(&scattered)))
 		return true;
-	if (balance(need) || evict_one(need, NULL) || steal(need))
+	/* A busy class with few segments takes one from a class with many cold
+	 * segments. */
+	other = coldest_of_others(need);
+	cold = other.list ? other.list->class : NULL;
+	if (cold && need->class->n_segments < cold->n_segments) {
+		kv_victim_look(&need->class->lists, &need->giving, &own);
+		if (other.age / 2 > own.age && steal(need))
+			return true;
+	}
+	if (evict_one(need, NULL) || steal(need))
 		return true;
 	/* While the SSD fails, a block waiting for it is worth no more than a
 	 * new block, and never more than a guarantee. */

@@ -49,11 +49,6 @@ int kv_miss_curve_new(struct kv_miss_curve **ret_curve)
 	return 0;
 }
 
-void kv_miss_curve_free(struct kv_miss_curve *curve)
-{
-	free(curve);
-}
-
 static void tree_add(struct kv_miss_curve *curve, uint32_t moment, uint64_t by)
 {
 	for (uint32_t i = moment + 1; i <= MOMENTS; i += i & -i)

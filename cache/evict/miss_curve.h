@@ -19,8 +19,8 @@
 
 struct kv_miss_curve;
 
-int kv_miss_curve_new(struct kv_miss_curve **ret_curve); /* -ENOMEM */
-void kv_miss_curve_free(struct kv_miss_curve *curve);	 /* takes NULL */
+/* Free the curve with free(3).  -ENOMEM. */
+int kv_miss_curve_new(struct kv_miss_curve **ret_curve);
 /* Count the use of a block, or its arrival after a miss.  @hash: seeded hash of
  * its key; @capacity: bytes of the cache. */
 void kv_miss_curve_use(struct kv_miss_curve *curve, uint64_t hash,

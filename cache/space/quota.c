@@ -218,48 +218,20 @@ int kv_tenants_adopt(struct kv_cache *cache)
 	return 0;
 }
 
-/* Write STORE/tenants.  The index's write transaction orders the writers: the
- * last one to begin writes last, and reads the quotas after it began. */
-static int persist_tenants(struct kv_cache *cache)
-{
-	_cleanup_(kv_freep) struct kv_tenant_record *records =
-		calloc(KV_TENANTS_MAX, sizeof(*records));
-	const struct kv_tenant *tenant;
-	struct kv_txn *turn;
-	size_t n = 0;
-	int r;
-
-	if (!cache->index)
-		return 0;
-	if (!records)
-		return -ENOMEM;
-	r = kv_txn_begin(cache->index, &turn);
-	if (r < 0)
-		return r;
-	kv_lock(cache);
-	LIST_FOREACH(tenant, &cache->tenants, link)
-		if (has_any(&tenant->quota) && n < KV_TENANTS_MAX)
-			records[n++] = (struct kv_tenant_record){
-				.uid = tenant->uid,
-				.quota = tenant->quota,
-			};
-	kv_unlock(cache);
-	r = kv_sidecar_charge(cache, &cache->tenants_file, kv_tenants_bytes(n));
-	if (r == 0)
-		r = kv_tenants_write(cache->store_fd, records, n);
-	kv_txn_abort(turn);
-	return r;
-}
-
 int kv_tenant_set_quota(struct kv_cache *cache, uint32_t uid,
 			const struct kv_quota *quota)
 {
+	_cleanup_(kv_freep) struct kv_tenant_record *records =
+		calloc(KV_TENANTS_MAX, sizeof(*records));
 	struct kv_tenant *tenant;
+	struct kv_txn *turn;
 	size_t n = 0;
 	int r = -ENOMEM;
 
 	if (cache->config.read_only)
 		return -EROFS;
+	if (!records)
+		return r;
 	kv_lock(cache);
 	LIST_FOREACH(tenant, &cache->tenants, link)
 		n += has_any(&tenant->quota);
@@ -274,7 +246,27 @@ int kv_tenant_set_quota(struct kv_cache *cache, uint32_t uid,
 		return r;
 	kv_quotas_settle(cache);
 	kv_periodic_wake(&cache->housekeeper);
-	return persist_tenants(cache);
+	if (!cache->index)
+		return 0;
+	/* The index's write transaction orders the writers of STORE/tenants: the
+	 * last one to begin writes last, and reads the quotas after it began. */
+	r = kv_txn_begin(cache->index, &turn);
+	if (r < 0)
+		return r;
+	n = 0;
+	kv_lock(cache);
+	LIST_FOREACH(tenant, &cache->tenants, link)
+		if (has_any(&tenant->quota) && n < KV_TENANTS_MAX)
+			records[n++] = (struct kv_tenant_record){
+				.uid = tenant->uid,
+				.quota = tenant->quota,
+			};
+	kv_unlock(cache);
+	r = kv_sidecar_charge(cache, &cache->tenants_file, kv_tenants_bytes(n));
+	if (r == 0)
+		r = kv_tenants_write(cache->store_fd, records, n);
+	kv_txn_abort(turn);
+	return r;
 }
 
 struct kv_tenant_info kv_tenant_stat(struct kv_cache *cache, uint32_t uid)

@@ -421,7 +421,8 @@ void kv_spaces_free(struct kv_cache *cache)
 		kv_unlock(cache);
 		space_free(space);
 	}
-	kv_spaces_fini(&cache->spaces);
+	free(cache->spaces.sorted);
+	free(cache->spaces.at);
 	kv_tenants_free(cache);
 }
 

@@ -35,7 +35,6 @@
 #include "cache/ssd/ssd.h"
 #include "cache/core/hooks.h"
 #include "cache/core/ledger.h"
-#include "cache/core/marks.h"
 #include "common/crash_point.h"
 
 #define FREE_PART 16u /* 1/16 of the files and bytes is never pinned */

@@ -31,7 +31,6 @@
  */
 #include "cache/ssd/ssd.h"
 #include "cache/core/hooks.h"
-#include "cache/core/marks.h"
 #include "common/crash_point.h"
 
 #define COLLECT_AT_ONCE 64u

@@ -293,7 +293,7 @@ int kv_removed_write(struct kv_cache *cache, struct kv_removed_write *write)
 		ssize_t n;
 
 		if (record->number)
-			kv_removed_record_seal(record);
+			record->checksum = KV_SUM_OF(record, NULL, 0);
 		n = pwrite(removed->fd, record, sizeof(*record), (off_t)at);
 		if (n != sizeof(*record))
 			r = n < 0 ? -errno : -ENOSPC;

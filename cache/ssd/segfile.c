@@ -47,19 +47,6 @@
 
 /* ---- classes ---- */
 
-static struct kv_evict_node *node_of(void *arg, uint32_t block)
-{
-	struct kv_cache *cache = arg;
-
-	return &kv_table_at(&cache->table, block)->node;
-}
-
-int kv_extent_eviction_init(struct kv_cache *cache)
-{
-	return kv_eviction_init(&cache->ssd.eviction, cache->config.evict,
-				&cache->clock, node_of, cache);
-}
-
 /* Find or make the class of a slot size.  NULL: no memory. */
 static struct kv_ssd_class *class_get(struct kv_cache *cache,
 				      uint64_t slot_bytes)

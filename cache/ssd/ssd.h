@@ -39,7 +39,6 @@ void kv_segfile_relink(struct kv_segfile *file);
 
 /* ---- segfile.c: slots ---- */
 
-int kv_extent_eviction_init(struct kv_cache *cache);
 /*
  * Take a free slot for a write of @space.
  *   -ENOENT  a file must be created first
@@ -99,6 +98,29 @@ int kv_extent_adopt_stale(struct kv_cache *cache, struct kv_space *space,
 			  uint64_t slot_id);
 void kv_extent_drop(struct kv_cache *cache, struct kv_block *block);
 int kv_extent_relocate(struct kv_cache *cache, struct kv_block *block);
+
+/* ---- marks: a lossy set of hashes ---- */
+
+/*
+ * The caller owns the array of @n marks, initially zero, and its lock.  A hash
+ * has one place; a later hash may overwrite it.  kv_marks_find finds a hash
+ * that was never added with a probability of 2^-31.
+ */
+static inline bool kv_marks_find(const uint32_t *marks, size_t n, uint64_t hash)
+{
+	return marks[hash % n] == ((uint32_t)(hash >> 32) | 1); /* never 0 */
+}
+
+static inline void kv_marks_set(uint32_t *marks, size_t n, uint64_t hash)
+{
+	marks[hash % n] = (uint32_t)(hash >> 32) | 1;
+}
+
+static inline void kv_marks_lift(uint32_t *marks, size_t n, uint64_t hash)
+{
+	if (kv_marks_find(marks, n, hash))
+		marks[hash % n] = 0;
+}
 
 /* ---- evict.c ---- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_marks.c - the lossy set of hashes, marks.h.
+ * test_marks.c - the lossy set of hashes of ssd.h.
  *
  * OWNS      its marks.
  *
@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "cache/core/marks.h"
+#include "cache/ssd/ssd.h"
 
 #define N 16u
 

@@ -106,7 +106,7 @@ static void it_says_what_more_memory_would_give(void **state)
 	}
 	/* more memory must give more hits in this trace */
 	assert_true(rates[0] + 0.05 < rates[2]);
-	kv_miss_curve_free(curve);
+	free(curve);
 }
 
 static void blocks_that_never_come_back_are_no_hits(void **state)
@@ -122,7 +122,7 @@ static void blocks_that_never_come_back_are_no_hits(void **state)
 		kv_miss_curve_use(curve, mix(i), BLOCK, 1 << 30);
 	kv_miss_curve_estimate(curve, rates);
 	assert_true(rates[3] < 0.02);
-	kv_miss_curve_free(curve);
+	free(curve);
 }
 
 static void blocks_of_other_sizes_count_by_bytes(void **state)
@@ -140,7 +140,7 @@ static void blocks_of_other_sizes_count_by_bytes(void **state)
 	kv_miss_curve_estimate(curve, rates);
 	assert_true(rates[0] < 0.1 && rates[1] < 0.1);
 	assert_true(rates[2] > 0.9 && rates[3] > 0.9);
-	kv_miss_curve_free(curve);
+	free(curve);
 }
 
 int main(void)
