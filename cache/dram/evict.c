@@ -369,15 +369,14 @@ static struct kv_segment *vacant_segment(const struct need *need)
 
 	if (!arena->vacant)
 		return NULL;
+	/* Segments with free slots are at the front. */
 	LIST_FOREACH(class, &arena->classes, link)
-		TAILQ_FOREACH(segment, &class->segments, link) {
-			if (class != need->class &&
-			    segment->free == segment->slots)
-				return segment;
+		TAILQ_FOREACH(segment, &class->segments, link)
 			if (!segment->free)
-				/* segments with free slots are at the front */
 				break;
-		}
+			else if (class != need->class &&
+				 segment->free == segment->slots)
+				return segment;
 	return NULL;
 }
 

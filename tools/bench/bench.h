@@ -75,8 +75,7 @@ struct kv_bench_daemon {
 int kv_bench_daemon_start(struct kv_bench *bench, const char *options,
 			  struct kv_bench_daemon *ret_daemon);
 
-/* End the daemon by SIGTERM, or by SIGKILL; the store stays. */
-void kv_bench_daemon_end(struct kv_bench_daemon *daemon);
+/* End the daemon by SIGKILL; the store stays. */
 void kv_bench_daemon_kill(struct kv_bench_daemon *daemon);
 
 /* Unmount, end the daemon if it was started, remove the store. */

@@ -368,7 +368,7 @@ static int million_round(void *arg, unsigned round, double *ret_seconds)
 	kv_bench_daemon_kill(&daemon);
 	r = start_daemon(million, &daemon, &ret_seconds[KILLED]);
 	if (r == 0)
-		kv_bench_daemon_end(&daemon);
+		kv_bench_child_end(&daemon.pid);
 	return r;
 }
 

@@ -251,11 +251,6 @@ int kv_bench_daemon_start(struct kv_bench *bench, const char *options,
 	return -EIO;
 }
 
-void kv_bench_daemon_end(struct kv_bench_daemon *daemon)
-{
-	kv_bench_child_end(&daemon->pid);
-}
-
 void kv_bench_daemon_kill(struct kv_bench_daemon *daemon)
 {
 	kill(daemon->pid, SIGKILL);
@@ -268,7 +263,7 @@ void kv_bench_daemon_stop(struct kv_bench_daemon *daemon)
 {
 	if (!daemon->store[0])
 		return;
-	kv_bench_daemon_end(daemon);
+	kv_bench_child_end(&daemon->pid);
 	kv_bench_remove(daemon->store);
 	*daemon = (struct kv_bench_daemon){0};
 }

@@ -507,7 +507,7 @@ struct args {
 	size_t n_capacities;
 	/* capacity in bytes, 0: none; bytes of a token */
 	uint64_t bytes, token_bytes;
-	uint32_t block_size;
+	uint64_t block_size;
 	bool json, bound;
 	const char *trace;
 	char *words; /* memory of the names in @policies */
@@ -636,42 +636,6 @@ static int take_blocks(struct args *args, const char *text)
 	return r;
 }
 
-static int take(struct args *args, int c, const char *value)
-{
-	uint64_t n = args->block_size;
-	int r = 0;
-
-	switch (c) {
-	case 'p':
-		return take_policies(args, value);
-	case 'b':
-		return take_blocks(args, value);
-	case 'B':
-		return number("--bytes", value, UINT64_MAX >> 1, &args->bytes);
-	case 't':
-		return number("--token-bytes", value, UINT64_MAX >> 1,
-			      &args->token_bytes);
-	case 's':
-		r = number("--block-size", value, UINT32_MAX / 2, &n);
-		args->block_size = (uint32_t)n;
-		return r;
-	case BOUND:
-		args->bound = true;
-		return 0;
-	case JSON:
-		args->json = true;
-		return 0;
-	case WITHDRAWN:
-		return refuse("--csv, --plot and --mount are withdrawn");
-	case HELP:
-		show_help(stdout);
-		return 1;
-	default:
-		show_help(stderr);
-		return -EINVAL;
-	}
-}
-
 /* 0; 1: help was printed; -EINVAL: the error was printed */
 static int parse(int argc, char **argv, struct args *ret_args)
 {
@@ -691,8 +655,29 @@ static int parse(int argc, char **argv, struct args *ret_args)
 	struct args args = {.block_size = 512, .token_bytes = 128 << 10};
 	int c, r = 0;
 
-	while (r == 0 && (c = getopt_long(argc, argv, "", longs, NULL)) != -1)
-		r = take(&args, c, optarg);
+	while (r == 0 && (c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+		args.bound |= c == BOUND;
+		args.json |= c == JSON;
+		if (c == 'p')
+			r = take_policies(&args, optarg);
+		else if (c == 'b')
+			r = take_blocks(&args, optarg);
+		else if (c == 'B')
+			r = number("--bytes", optarg, UINT64_MAX >> 1,
+				   &args.bytes);
+		else if (c == 't')
+			r = number("--token-bytes", optarg, UINT64_MAX >> 1,
+				   &args.token_bytes);
+		else if (c == 's')
+			r = number("--block-size", optarg, UINT32_MAX / 2,
+				   &args.block_size);
+		else if (c == WITHDRAWN)
+			r = refuse("--csv, --plot and --mount are withdrawn");
+		else if (c == HELP || c == '?') {
+			show_help(c == HELP ? stdout : stderr);
+			r = c == HELP ? 1 : -EINVAL;
+		}
+	}
 	if (r == 0 && optind < argc)
 		args.trace = argv[optind++];
 	if (r == 0 && !args.trace)
@@ -784,7 +769,7 @@ int main(int argc, char **argv)
 
 	if (r != 0)
 		return r < 0 ? 2 : 0;
-	r = trace_read(args.trace, args.block_size, &trace);
+	r = trace_read(args.trace, (uint32_t)args.block_size, &trace);
 	if (r == 0) {
 		choose_capacities(&args, trace);
 		printf(args.json ? "[" : "");
