@@ -257,7 +257,7 @@ int kv_ring_add_buffer(struct kv_ring *ring, void *data, uint64_t bytes)
 {
 	int index = -ENOSPC, r;
 
-	if (!ring->backend->add_buffer)
+	if (!ring->backend->set_buffer)
 		return -EOPNOTSUPP;
 	pthread_mutex_lock(&ring->lock);
 	for (unsigned i = 0; i < ring->max_buffers && index < 0; i++)
@@ -268,7 +268,7 @@ int kv_ring_add_buffer(struct kv_ring *ring, void *data, uint64_t bytes)
 	pthread_mutex_unlock(&ring->lock);
 	if (index < 0)
 		return index;
-	r = ring->backend->add_buffer(ring, (unsigned)index, data, bytes);
+	r = ring->backend->set_buffer(ring, (unsigned)index, data, bytes);
 	if (r == 0) {
 		set_buffer(ring, index,
 			   (struct kv_ring_buffer){true, data, bytes});
@@ -289,7 +289,7 @@ int kv_ring_add_buffer(struct kv_ring *ring, void *data, uint64_t bytes)
 void kv_ring_remove_buffer(struct kv_ring *ring, int buffer)
 {
 	set_buffer(ring, buffer, (struct kv_ring_buffer){.taken = true});
-	ring->backend->remove_buffer(ring, (unsigned)buffer);
+	ring->backend->set_buffer(ring, (unsigned)buffer, NULL, 0);
 	set_buffer(ring, buffer, (struct kv_ring_buffer){0});
 }
 

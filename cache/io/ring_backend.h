@@ -16,9 +16,10 @@ struct kv_ring_backend {
 	void (*wake)(struct kv_ring *ring);
 	/* End the threads: nothing is pending and ring->stopping is set. */
 	void (*stop)(struct kv_ring *ring);
-	int (*add_buffer)(struct kv_ring *ring, unsigned index, void *data,
+	/* Register a buffer at @index; without @data, remove the one there.
+	 * NULL: the backend has no fixed buffers. */
+	int (*set_buffer)(struct kv_ring *ring, unsigned index, void *data,
 			  uint64_t bytes);
-	void (*remove_buffer)(struct kv_ring *ring, unsigned index);
 };
 
 extern const struct kv_ring_backend kv_ring_uring;

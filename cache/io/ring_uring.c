@@ -128,11 +128,6 @@ static void reap(struct kv_ring *ring, struct uring *u)
 	io_uring_cq_advance(&u->uring, n);
 }
 
-static bool passing(int r)
-{
-	return r >= 0 || r == -EINTR || r == -EAGAIN || r == -EBUSY;
-}
-
 static void nap(long ms)
 {
 	nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
@@ -182,7 +177,7 @@ static void *react(void *arg)
 	int r = 0;
 
 	arm_event(u);
-	while (passing(r)) {
+	while (r >= 0 || r == -EINTR || r == -EAGAIN || r == -EBUSY) {
 		/* Start requests up to the depth. */
 		pthread_mutex_lock(&ring->lock);
 		while (u->n_flying < ring->depth &&
@@ -293,15 +288,9 @@ static int update_buffer(struct kv_ring *ring, unsigned index, void *data,
 	return r < 0 ? r : 0;
 }
 
-static void uring_remove_buffer(struct kv_ring *ring, unsigned index)
-{
-	update_buffer(ring, index, NULL, 0);
-}
-
 const struct kv_ring_backend kv_ring_uring = {
 	.start = uring_start,
 	.wake = uring_wake,
 	.stop = uring_stop,
-	.add_buffer = update_buffer,
-	.remove_buffer = uring_remove_buffer,
+	.set_buffer = update_buffer,
 };

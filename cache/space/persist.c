@@ -29,22 +29,17 @@
 
 int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes)
 {
-	struct kv_ssd *ssd = &cache->ssd;
-	const uint64_t before = *has;
-	int r = 0;
+	bool fits = true;
 
 	kv_lock(cache);
-	ssd->sidecars = ssd->sidecars - before + bytes;
-	if (ssd->on && bytes > before && kv_sidecars_over(cache) &&
-	    ssd->live_files * ssd->segment_bytes + kv_sidecars_over(cache) >
-		    ssd->file_budget) {
-		ssd->sidecars = ssd->sidecars - bytes + before;
-		r = -ENOSPC;
-	} else {
+	if (bytes > *has)
+		fits = kv_sidecars_grow_locked(cache, bytes - *has);
+	else
+		cache->ssd.sidecars -= *has - bytes;
+	if (fits)
 		*has = bytes;
-	}
 	kv_unlock(cache);
-	return r;
+	return fits ? 0 : -ENOSPC;
 }
 
 void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space)

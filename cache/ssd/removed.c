@@ -160,7 +160,6 @@ static void empty(struct kv_cache *cache, struct kv_removed_record *record)
 void kv_removed_add_locked(struct kv_cache *cache, struct kv_space *space,
 			   const struct kv_key *key)
 {
-	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_removed_record *record;
 	struct kv_removed *removed;
 
@@ -172,17 +171,10 @@ void kv_removed_add_locked(struct kv_cache *cache, struct kv_space *space,
 	removed = cache->removed;
 	if (!removed || find(cache, space, key))
 		return;
-	if (removed->at == removed->room && removed->room < removed->max) {
-		/* Let the file grow by a page, if the cap has room for it. */
-		ssd->sidecars += KV_PAGE;
-		if (kv_sidecars_over(cache) &&
-		    ssd->live_files * ssd->segment_bytes +
-				    kv_sidecars_over(cache) >
-			    ssd->file_budget)
-			ssd->sidecars -= KV_PAGE;
-		else
-			removed->room += AT_ONCE;
-	}
+	/* Let the file grow by a page, if the cap has room for it. */
+	if (removed->at == removed->room && removed->room < removed->max &&
+	    kv_sidecars_grow_locked(cache, KV_PAGE))
+		removed->room += AT_ONCE;
 	if (removed->room == 0)
 		return;
 	if (removed->at == removed->room)

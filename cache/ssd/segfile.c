@@ -677,6 +677,21 @@ uint64_t kv_sidecars_over(const struct kv_cache *cache)
 	return cache->ssd.sidecars - KV_MIN(cache->ssd.sidecars, share);
 }
 
+bool kv_sidecars_grow_locked(struct kv_cache *cache, uint64_t bytes)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	uint64_t over;
+
+	kv_assert_locked(&cache->lock);
+	ssd->sidecars += bytes;
+	over = kv_sidecars_over(cache);
+	if (!ssd->on || !over ||
+	    ssd->live_files * ssd->segment_bytes + over <= ssd->file_budget)
+		return true;
+	ssd->sidecars -= bytes;
+	return false;
+}
+
 /* Put the record of a file into the index; or with @slot_bytes 0 delete it. */
 static int record(struct kv_cache *cache, uint32_t id, uint64_t slot_bytes)
 {

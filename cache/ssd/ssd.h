@@ -26,6 +26,9 @@ int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes);
 /* Return the bytes of STORE/spaces, STORE/tenants and STORE/removed beyond the
  * quarter of the index that is set aside for them. */
 uint64_t kv_sidecars_over(const struct kv_cache *cache);
+/* Count @bytes more of these files.  Return whether the cap has room for them;
+ * if not, nothing is counted. */
+bool kv_sidecars_grow_locked(struct kv_cache *cache, uint64_t bytes);
 /* Remove segment files without a record in the index. */
 void kv_segfiles_sweep(struct kv_cache *cache);
 /* Close an empty segment file that was unlinked. */
