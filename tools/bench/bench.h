@@ -54,10 +54,6 @@ void kv_bench_child_end(pid_t *pid);
 /* Return whether @program is installed. */
 bool kv_bench_program_found(const char *program);
 
-/* Make a directory below @dir, or beside @build if @dir is NULL.  @ret_path:
- * the absolute path; the caller frees it. */
-int kv_bench_workdir_make(const char *dir, const char *build, char **ret_path);
-
 /* Remove one file or tree. */
 void kv_bench_remove(const char *path);
 

@@ -177,6 +177,7 @@ int main(int argc, char **argv)
 {
 	struct kv_bench bench = {.build = "build"};
 	const char *dir = NULL;
+	char path[PATH_MAX];
 	int r;
 
 	if (parse(argc, argv, &bench, &dir) < 0)
@@ -185,10 +186,13 @@ int main(int argc, char **argv)
 					 LIBRARY_THREADS);
 	snprintf(bench.memcpy_text, sizeof(bench.memcpy_text),
 		 "memcpy, %u threads", bench.threads);
-	r = kv_bench_workdir_make(dir, bench.build, &bench.dir);
-	if (r < 0) {
+	snprintf(path, sizeof(path),
+		 dir ? "%s/kvfs-bench-XXXXXX" : "%s-bench-XXXXXX",
+		 dir ? dir : bench.build);
+	bench.dir = mkdtemp(path) ? realpath(path, NULL) : NULL;
+	if (!bench.dir) {
 		fprintf(stderr, "kvfs-bench: cannot use %s: %s\n",
-			dir ? dir : bench.build, strerror(-r));
+			dir ? dir : bench.build, strerror(errno));
 		return 1;
 	}
 	r = kv_bench_supervise(&bench, measure);

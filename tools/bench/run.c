@@ -107,24 +107,6 @@ bool kv_bench_program_found(const char *program)
 	return kv_bench_child_run(argv, "/dev/null") == 0;
 }
 
-int kv_bench_workdir_make(const char *dir, const char *build, char **ret_path)
-{
-	char template[PATH_MAX], *path;
-
-	if (dir)
-		snprintf(template, sizeof(template), "%s/kvfs-bench-XXXXXX",
-			 dir);
-	else
-		snprintf(template, sizeof(template), "%s-bench-XXXXXX", build);
-	if (!mkdtemp(template))
-		return -errno;
-	path = realpath(template, NULL);
-	if (!path)
-		return -errno;
-	*ret_path = path;
-	return 0;
-}
-
 static int remove_one(const char *path, const struct stat *st, int type,
 		      struct FTW *ftw)
 {
