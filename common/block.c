@@ -28,7 +28,7 @@
 #define METADATA_MAX (sizeof(METADATA "}") + 2 * KV_NAME_MAX + 3 * 10)
 /* JSON values in a header; bounds the memory that parsing one takes. */
 #define VALUES_MAX (1u << 17)
-#define DIGITS 10 /* of a number, at most */
+#define DIGITS 10 /* most digits of a number */
 
 /* A tensor in a file's header; the pointers are into its JSON. */
 struct entry {

@@ -25,8 +25,8 @@ long kv_read_at(int fd, uint64_t at, void *data, size_t n);
 
 /*
  * Read the file @path into @text, and add a NUL.  Returns the number of bytes, or with a
- * cause for the user (caller frees) -EACCES: it does not belong to this user or root, or
- * others may read it; -EINVAL: not a file, or not shorter than @room; errors of open(2).
+ * cause for the user (caller frees) -EACCES: not a file of this user or root, or others may
+ * read it; -EINVAL: not a file, or not shorter than @room; errors of open(2).
  */
 int kv_secret_read(const char *path, char *text, size_t room, char **ret_why);
 

@@ -30,14 +30,14 @@
 #endif
 
 #define LINE 64
-#define RUN (4 * LINE) /* copied at once */
+#define RUN (4 * LINE) /* bytes copied at once */
 #define SIDE 4	       /* rows copied side by side */
 #define GROUP (SIDE * KV_PAGE)
 #define PIECE GROUP /* bytes hashed at once; stays in the first-level cache */
 #define AHEAD (8 * LINE) /* bytes prefetched of each page of the next piece */
 #define STREAM_MIN 1024	 /* fewer bytes gain nothing from non-temporal stores */
 
-/* Copy RUN bytes from @src to @dst, which is aligned to a line, and to @keep
+/* Copy RUN bytes from @src to @dst, aligned to a cache line, and to @keep
  * unless that is NULL. */
 typedef void (*run_fn)(uint8_t *dst, const uint8_t *src, uint8_t *keep);
 
@@ -195,7 +195,7 @@ static void copy_plain(uint8_t *dst, const uint8_t *src, size_t n,
 {
 	if (keep) {
 		src = memcpy(keep, src, n);
-		/* Without it the compiler reads the source twice. */
+		/* Without this fence the compiler may read @src again. */
 		atomic_signal_fence(memory_order_seq_cst);
 	}
 	memcpy(dst, src, n);
@@ -237,8 +237,8 @@ void kv_copy_stream(void *dst, const void *src, size_t n)
 	kv_copy_fence();
 }
 
-/* Return a fast copy, or NULL: each row must be whole runs, beginning at a
- * line. */
+/* Return a fast copy for rows of whole runs that begin at a cache line, else
+ * NULL. */
 static rows_fn fast_rows(const struct rows *r)
 {
 #if defined(__x86_64__)

@@ -19,13 +19,13 @@
 
 struct kv_point {
 	const char *name;
-	uint32_t number; /* its entry */
+	uint32_t number; /* index in the table of counts */
 };
 
 void kv_point_pass(const struct kv_point *point);
 bool kv_point_lies(const char *what);
 
-/* The linker section lists points that were never passed as well. */
+/* The linker section also lists kill points that were never passed. */
 #define KV_POINT(text)                                                   \
 	do {                                                             \
 		static struct kv_point kv_point_here __attribute__((     \

@@ -570,7 +570,7 @@ int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 
 	if (r < 0)
 		return r;
-	/* Compare canonical members, with layers also if they are not given. */
+	/* Compare canonical members, after "layers" is filled in. */
 	given = json_loadb(text, len, 0, NULL);
 	ours = json_loads(layout->json, 0, NULL);
 	theirs = json_loads(other->json, 0, NULL);

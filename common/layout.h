@@ -14,8 +14,8 @@
 #define KV_LAYOUT_TEXT_MAX 60000 /* bytes of JSON; fits one control message */
 #define KV_TENSOR_NAME_MAX 255
 #define KV_DIM_MAX 8
-#define KV_PIECES_MAX 65536 /* of a layer */
-#define KV_BLOB_MAX 64	    /* bytes of fingerprint and of salt */
+#define KV_PIECES_MAX 65536 /* memory pieces of a layer */
+#define KV_BLOB_MAX 64	    /* bytes of a fingerprint or a salt */
 
 enum kv_reuse { KV_REUSE_PREFIX, KV_REUSE_WINDOW, KV_REUSE_LAST };
 
@@ -77,7 +77,7 @@ int kv_layout_parse(const char *text, size_t len,
  * The caller frees *@ret_why.
  */
 int kv_layout_check(const char *text, size_t len, char **ret_why);
-/* Give a layout that nobody else has yet another seed.  -ENOMEM: it is of no use. */
+/* Change the seed of an unshared layout.  -ENOMEM: free the layout. */
 int kv_layout_set_seed(struct kv_layout *layout, uint64_t seed);
 void kv_layout_free(struct kv_layout *layout);
 void kv_layout_freep(struct kv_layout **layout);

@@ -50,8 +50,8 @@ int kv_periodic_start(struct kv_periodic *periodic, const char *name,
  * pause. */
 void kv_periodic_wake(struct kv_periodic *periodic);
 
-/* Wait for the current tick to finish and end the thread.  Takes a stopped
- * thread. */
+/* Wait for the current tick to finish and end the thread.  No effect on a
+ * stopped thread. */
 void kv_periodic_stop(struct kv_periodic *periodic);
 
 /* Return whether kv_periodic_stop was called, for ticks that can end early. */
