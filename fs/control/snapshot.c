@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * snapshot.c - snapshots: made of picked blocks, read, listed, dropped.
+ * snapshot.c - make a snapshot of chosen blocks; list, read and drop snapshots.
  *
- * OWNS      the set of picks of a snapshot that is being made, from the SNAPSHOT message
+ * OWNS      the picks (chosen blocks) of a snapshot, from its first SNAPSHOT message
  *           to the reply.
  *
  * STATES    of a request that makes or drops a snapshot: the control thread checks the

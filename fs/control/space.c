@@ -59,8 +59,8 @@ static int reply(struct kv_client *client, const struct wire_header *header,
 	return 0;
 }
 
-/* Check the rights.  Returns 1 if a worker must go on; 0 or an error: reply with
- * it. */
+/* Check the rights.  Returns 1 if a worker must go on; 0 or an error: the status
+ * of the reply. */
 static int begin(struct kv_client *client, struct opening *o)
 {
 	const struct kv_rules *rules = client->server->rules;
@@ -160,7 +160,7 @@ static int opening_run(struct kv_wait *wait)
 	return wait->space ? agree(cache, o) : create(cache, o);
 }
 
-/* Begin, or begin again; reply unless a worker goes on. */
+/* Begin a request, or begin it again; reply unless a worker continues it. */
 static int go_on(struct opening *o)
 {
 	struct kv_client *client = o->request.client;
