@@ -22,7 +22,7 @@
 
 /* st_blksize: the size of reads and writes for cp(1) */
 #define BLOCK_IO_BYTES (1 << 20)
-#define SEC_MAX INT64_C(9000000000) /* of 64 bits of nanoseconds: year 2255 */
+#define SEC_MAX INT64_C(9000000000) /* year 2255; 64 bits of ns end in 2262 */
 #define SET_OWNER (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)
 
 /* ---- node ids ---- */

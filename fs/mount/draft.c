@@ -45,15 +45,15 @@ struct kv_draft {
 	pthread_mutex_t lock;
 	pthread_cond_t sealed; /* SEALING is over */
 	enum state state;
-	int error; /* of FAILED */
+	int error; /* cause of FAILED */
 	struct kv_coverage coverage;
 	uint8_t *head;
 	uint64_t head_room;
 	bool complete; /* HEAD of a layout: the text is a valid layout */
 	struct kv_fill *fill;
-	uint64_t length;	/* of the file, in FILLING */
+	uint64_t length;	/* of the whole file, in FILLING */
 	struct kv_block *block; /* in SEALED; NULL: gone, or not charged */
-	struct kv_open_charge *charge; /* for it */
+	struct kv_open_charge *charge; /* charge for @block */
 };
 
 /* ---- coverage ---- */

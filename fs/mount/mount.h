@@ -36,7 +36,7 @@ struct kv_mount {
 		    char **ret_text);
 	void *arg;
 
-	pthread_mutex_t lock;		/* a leaf, but for the notifier's */
+	pthread_mutex_t lock;		/* the notifier's lock nests in it */
 	LIST_HEAD(, kv_handle) handles; /* lock */
 	/* Layouts that are hidden from the processes that removed them: see
 	 * tree.c. */
@@ -106,13 +106,13 @@ enum kv_node_type {
 	KV_NODE_FIXED, /* the root and .kvfs; value: KV_NODE_ROOT and following */
 	KV_NODE_BLOCK, /* value: kv_block_info.id */
 	KV_NODE_SPACE,
-	KV_NODE_DIR, /* a two-digit directory; has byte and life */
+	KV_NODE_DIR, /* such as "ab"; has byte, and life: new if made again */
 	KV_NODE_LAYOUT,
 	KV_NODE_UPLOAD,	   /* a file being written; value: its serial */
 	KV_NODE_SNAPSHOTS, /* a space's .snapshots */
 	KV_NODE_SNAPSHOT,  /* value: kv_snapshot_info.id */
 	KV_NODE_LINK, /* link to a block; value: snapshot's id; has position */
-	KV_NODE_DELAYED, /* .~tmp~ of a two-digit directory; has byte and life */
+	KV_NODE_DELAYED,	/* .~tmp~ of a KV_NODE_DIR; has byte and life */
 	KV_NODE_DELAYED_LAYOUT, /* .~tmp~ of a space */
 	KV_NODE_TENANT,		/* value: a user's id */
 };
@@ -273,7 +273,7 @@ struct kv_handle {
 		};
 	};
 	struct kv_account *account; /* held; of the user who opened the file */
-	size_t bytes;		    /* that it has */
+	size_t bytes;		    /* charged to @account */
 	LIST_ENTRY(kv_handle) all;  /* mount->lock */
 };
 
@@ -345,6 +345,6 @@ void kv_parking_stop(struct kv_parking *parking);
 /* Wait for the threads, which may still use the cache, after kv_parking_stop.
  * Takes NULL. */
 void kv_parking_join(struct kv_parking *parking);
-void kv_parking_free(struct kv_parking *parking); /* joined, or NULL */
+void kv_parking_free(struct kv_parking *parking); /* joined; takes NULL */
 
 #endif

@@ -53,7 +53,7 @@ struct parked {
 struct write {
 	struct parked parked; /* first */
 	struct kv_draft *draft;
-	struct queue *queue; /* held; of its space */
+	struct queue *queue; /* held; queue of its space */
 	uint64_t offset, since;
 	size_t n;
 	TAILQ_ENTRY(write) link;
@@ -61,14 +61,14 @@ struct write {
 };
 
 struct queue {
-	struct kv_turn turn; /* first; of a space's id */
+	struct kv_turn turn; /* first; its id is the space's */
 	TAILQ_HEAD(, write) writes;
 };
 
 struct kv_parking {
 	pthread_t thread; /* fixed after new */
 	bool running; /* used by the thread that starts and stops the parking */
-	_Atomic bool waiting; /* there are writes */
+	_Atomic bool waiting; /* some write waits for room */
 	struct kv_workers *readers, *changes;
 
 	pthread_mutex_t lock;
@@ -438,7 +438,7 @@ int kv_sync_demote(fuse_req_t req, struct kv_block *block)
 
 struct promote {
 	struct parked parked;	   /* first */
-	struct kv_acquire acquire; /* last: its want follows */
+	struct kv_acquire acquire; /* last: ends with an array */
 };
 
 static void acquired(struct kv_acquire *acquire, void *arg)

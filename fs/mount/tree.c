@@ -55,7 +55,7 @@ bool kv_layout_hidden(struct kv_mount *mount, uint32_t space,
 
 /* ---- look-up ---- */
 
-/* Find a user, who need not have a space: a quota may be set before. */
+/* Find a user.  A user without spaces can have a quota already. */
 static int find_tenant(const char *name, uint64_t *ret_node)
 {
 	char again[KV_TENANT_NAME];
@@ -480,7 +480,7 @@ static int seal_as(struct kv_upload *upload, const struct place *to,
 		return -EINVAL;
 	r = kv_upload_seal(upload, &is_new);
 	if (r == 0)
-		return -EINVAL; /* nothing in it */
+		return -EINVAL; /* the file is empty */
 	if (r == 1 && !is_new && (flags & RENAME_NOREPLACE) != 0)
 		return -EEXIST;
 	return KV_MIN(r, 0);

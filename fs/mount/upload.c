@@ -289,7 +289,7 @@ int kv_upload_restart(struct kv_upload *old, const struct fuse_ctx *ctx,
 	same = kv_upload_is_for(old, ctx);
 	pthread_mutex_lock(&uploads->lock);
 	u->props = old->props;
-	if (!same) { /* another process set these on its own file */
+	if (!same) { /* set by another process, for its own file */
 		u->props.mtime_ns = 0;
 		u->props.pin = false;
 	}
@@ -340,7 +340,7 @@ void kv_upload_unlink(struct kv_upload *upload)
 	pthread_mutex_unlock(&upload->uploads->lock);
 }
 
-/* ---- what it is ---- */
+/* ---- seal and attributes ---- */
 
 bool kv_upload_sealed(struct kv_upload *upload)
 {
@@ -442,7 +442,7 @@ static bool is_left_behind(const struct kv_upload *u, uint64_t now_ns)
 	return u->pid > 0 && kill(u->pid, 0) < 0 && errno == ESRCH;
 }
 
-/* Unlink the uploads that were left behind. */
+/* Unlink abandoned uploads. */
 static void sweep(void *arg)
 {
 	struct kv_uploads *uploads = arg;
