@@ -186,9 +186,9 @@ static int make_socket_base(const struct kv_daemon *daemon)
 	*strrchr(base, '/') = '\0';
 	*strrchr(base, '/') = '\0';
 	if (mkdir(base, 0755) < 0)
-		/* exists; otherwise opening the socket reports the error */
+		/* EEXIST; or opening the socket reports the error */
 		return 0;
-	/* Other users connect, even with a strict umask. */
+	/* Let other users connect in spite of the umask. */
 	return chmod(base, 0755) < 0 ? -errno : 0;
 }
 
@@ -299,7 +299,7 @@ void kv_daemon_close(struct kv_daemon *daemon)
 	slash = control && !daemon->options->control
 			? strrchr(daemon->control_path, '/')
 			: NULL;
-	if (slash) { /* even if a daemon that was killed made the directory */
+	if (slash) { /* made by this daemon or an earlier one */
 		*slash = '\0';
 		(void)rmdir(daemon->control_path);
 	}

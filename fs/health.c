@@ -74,7 +74,7 @@ static ssize_t ask(int fd, enum wire_type type, void *items, size_t bytes,
 	return header.status < 0 ? header.status : n - (ssize_t)sizeof(header);
 }
 
-/* Find the line of @text that begins with @word, and end it.  NULL: there is none. */
+/* Find the line at @word, and put a NUL at its end.  NULL: no such line. */
 static char *line_of(char *text, const char *word)
 {
 	char *line = strstr(text, word);
@@ -114,7 +114,7 @@ static int ask_socket(const char *path)
 		return report(DEAD, "the socket %s: %s", path,
 			      strerror((int)-n));
 	text[n] = '\0';
-	/* The last lines first, as each is ended. */
+	/* Search from the last line: line_of() cuts the text. */
 	why = line_of(text, "\n          the last failure: ");
 	remote = line_of(text, "\nremote ");
 	line = line_of(text, "\nssd ");

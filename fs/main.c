@@ -29,7 +29,7 @@
 #include "fs/mountpoint.h"
 #include "fs/daemon.h"
 
-#define OOM_SCORE_MAX 900u /* 1000 is never */
+#define OOM_SCORE_MAX 900u /* -1000 would forbid to kill kvfs */
 
 static int complain(const char *why, int error)
 {
@@ -40,7 +40,7 @@ static int complain(const char *why, int error)
 /* ---- the log of a daemon in the background ---- */
 
 #define LOG_LINES 256u
-/* longest wait at the end of the process */
+/* longest wait for syslog(3) when the process ends */
 #define LOG_FLUSH_NS UINT64_C(1000000000)
 
 /* Lines for syslog(3), which may block, so that a thread of its own calls it. */
@@ -178,8 +178,8 @@ static void on_ready(void *arg)
 
 /*
  * Keep the memory of blocks from making the daemon the first process that the kernel
- * kills when memory is short; the daemon's other memory counts as usual.  A score that
- * was set before stays.  Only root can lower the score.
+ * kills when memory is short; the daemon's other memory counts as usual.  A score
+ * other than 0 stays.  Only root can lower the score.
  */
 static void lower_oom_score(uint64_t dram)
 {

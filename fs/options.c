@@ -45,7 +45,7 @@ struct parsing {
 
 /* Where the value of an option is printed. */
 enum shown {
-	NOWHERE, /* not by this file */
+	NOWHERE, /* not in .kvfs/config by this file */
 	ALWAYS,	 /* in .kvfs/config */
 	REMOTE,	 /* in .kvfs/config if a remote tier is configured */
 };
@@ -59,10 +59,10 @@ struct word {
 	 * Returns 0, or -errno with a constant text in *@ret_why. */
 	int (*take)(const struct word *word, void *where, const char *value,
 		    const char **ret_why);
-	size_t where;	    /* of the value: offset in struct parsing */
+	size_t where;	    /* offset of the value in struct parsing */
 	const char *values; /* for the usage; NULL: the option takes no value */
 	enum shown shown;
-	unsigned base; /* of a number's digits: 8 or 10 */
+	unsigned base; /* base of a number: 8 or 10 */
 	uint64_t max;
 };
 
@@ -489,7 +489,7 @@ static int parse_words(struct parsing *p, const char *text, char **ret_why)
 
 	if (!copy)
 		return -ENOMEM;
-	/* Before the other options, to which mount(8) adds its own. */
+	/* Check this first: mount(8) adds options that would fail. */
 	if (has_word(text, "remount"))
 		return kv_why(ret_why, -EINVAL,
 			      "remount: not supported: unmount, and mount with "
@@ -669,7 +669,7 @@ static int settle_sizes(struct parsing *p, char **ret_why)
 	return 0;
 }
 
-/* Make *@path, which follows @skip other bytes, absolute.  NULL stays. */
+/* Make the path at *@path + @skip absolute, unless *@path is NULL. */
 static int make_absolute(char **path, int skip, char **ret_why)
 {
 	_cleanup_(kv_freep) char *cwd = NULL;
@@ -713,7 +713,7 @@ static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 	if (r < 0)
 		return r;
 	o->cache.store = o->store;
-	/* A line of .kvfs/config, and of a message, shows one path. */
+	/* Refuse newlines: .kvfs/config and messages are read by lines. */
 	for (unsigned i = 0; i < 3; i++) {
 		const char *of = i == 0	  ? o->store
 				 : i == 1 ? o->mountpoint

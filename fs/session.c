@@ -65,7 +65,7 @@ struct session {
 	unsigned n_readers;
 	pthread_t signals;
 	sem_t over;	    /* posted by a thread that reads, and by end() */
-	_Atomic int status; /* of reading requests */
+	_Atomic int status; /* errno of reading a request, or 0 */
 	_Atomic bool ended; /* no thread reads requests any more */
 	_Atomic bool unanswered; /* the mount did not answer a first request */
 };

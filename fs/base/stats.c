@@ -20,7 +20,7 @@ struct figure {
 	const char *metric; /* without "kvfs_" */
 	const char *label;  /* such as tier="dram"; or NULL */
 	const char *help; /* NULL: same metric as the row before, other label */
-	size_t at;	  /* of the value: offset in the structure */
+	size_t at;	  /* offset of the value in its structure */
 	enum { U64, BOOL, RATIO, NS } type;
 };
 
