@@ -172,8 +172,8 @@ static bool go_again_locked(const struct kv_page_fill *fill,
 	const bool alone = fill->paged->filling == 1;
 	struct kv_use *use;
 
-	/* The stream's work before the first load is over, so only the priority
-	 * is kept. */
+	/* Do not wait for the stream again: its earlier work was over before
+	 * the first load.  Keep only the priority. */
 	if (LIST_EMPTY(&page->waiting) || (alone && fill->n == 1) ||
 	    add_to_fill_locked(again, alone ? (fill->n + 1) / 2 : fill->n,
 			       fill->paged, fill->space, page,

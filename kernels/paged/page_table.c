@@ -48,7 +48,7 @@ struct kv_page_table {
 	uint64_t mask;
 	struct idle free, cached;
 	uint64_t n_free, n_cached, n_taken; /* pages */
-	/* an engine has a few of them */
+	/* an unsorted list, as an engine has few spaces */
 	LIST_HEAD(, kv_page_table_space) spaces;
 };
 

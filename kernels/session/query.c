@@ -225,8 +225,8 @@ long kvfs_unpin(kvfs_space *space, const kvfs_key *keys, size_t first,
 /* Buffer for the items of a reply, and the time to wait for the reply. */
 struct room {
 	void *items;
-	uint32_t n;    /* at most */
-	size_t item;   /* bytes of one */
+	uint32_t n;    /* most items */
+	size_t item;   /* bytes of one item */
 	uint64_t wait; /* nanoseconds; 0: CLEAR_NS */
 };
 
@@ -410,7 +410,7 @@ long kvfs_space_forget(kvfs_space *space, const kvfs_key *keys, size_t n,
 	if (!kv_wire_keys_are_valid(keys, n) || !ret_text)
 		return -EINVAL;
 	if (n == 0) {
-		/* Without a remote tier nothing is to be dropped here. */
+		/* Fails without a remote tier: then do not clear. */
 		r = forget_some(space, NULL, 0, 0, &some);
 		if (r >= 0)
 			r = kvfs_space_clear(space);

@@ -80,7 +80,7 @@ struct kvfs_session {
 	/* fixed after open */
 	char *path;
 	unsigned fork_count; /* number of forks before kvfs_open */
-	int epoll_fd;	     /* the reader thread sleeps on the two: */
+	int epoll_fd;	     /* the reader thread sleeps in it */
 	int wake_fd;	     /* eventfd that ends the reader thread's sleep */
 	int nudge_fd;	     /* eventfd that ends the borrower's sleep */
 	pthread_t reader;
@@ -91,7 +91,7 @@ struct kvfs_session {
 	pthread_mutex_t lookup_lock;
 	struct kv_link lookup; /* lookup_lock */
 	uint64_t lookup_tags;  /* lookup_lock */
-	uint64_t quiet_until;  /* guarded by lookup_lock; misses until then */
+	uint64_t quiet_until;  /* lookup_lock; all look-ups miss until then */
 
 	/* Held from the receipt of a message until the message was handled, so
 	 * that messages take effect in order. */
@@ -100,7 +100,7 @@ struct kvfs_session {
 	bool broken; /* guarded by receive_lock; the link must be closed */
 
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* by a completion, or the link */
+	pthread_cond_t changed; /* a completion; the link made or lost */
 
 	/* All fields from here on are guarded by lock.  A change of link needs
 	 * receive_lock as well. */
@@ -117,12 +117,12 @@ struct kvfs_session {
 	/* A thread in kv_session_wait has borrowed the socket: it receives the
 	 * messages, and the reader thread sleeps on. */
 	bool borrowed;
-	unsigned heirs; /* threads that can borrow the socket next */
+	unsigned heirs;		      /* waiting threads that may borrow next */
 	_Atomic bool borrower_sleeps; /* set with lock */
 	bool wants_room; /* the reader thread waits for room in the socket */
 	uint64_t sleeps_until; /* the reader thread */
 	int event_fd;	       /* -1 until kvfs_fd */
-	unsigned completed;    /* objects since the last kvfs_process */
+	unsigned completed;    /* leases, transfers since kvfs_process */
 	bool link_changed;     /* made or lost since kvfs_process, kvfs_open */
 	bool link_unreaped;    /* made or lost since the last kvfs_reap */
 	struct kv_notices notices; /* rpc.c */
@@ -145,7 +145,7 @@ struct kvfs_session {
 	/* bytes of the largest block that a pool saves by staging; 0: there is
 	 * no such pool */
 	uint64_t stage_payload;
-	uint64_t stage_grows_at; /* earliest time of another attempt */
+	uint64_t stage_grows_at; /* earliest time of the next attempt to grow */
 	bool staging_asked;	 /* kvfs_pool_staging was called */
 	uint64_t staging_bytes;	 /* bytes of staging, at least */
 	struct kv_xfers active;	 /* in flight, oldest first */

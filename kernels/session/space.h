@@ -49,7 +49,7 @@ long kv_space_ask(struct kvfs_space *space, struct kv_question *question);
 int kv_lib_space_miss(int r);
 
 /* Forget the space's id, because the daemon does not know the id any more.  The
- * next use asks again. */
+ * next use asks the daemon again. */
 void kv_lib_space_forget_locked(struct kvfs_space *space);
 
 /* Return the current layout, valid until the space is freed; NULL: the space is

@@ -280,7 +280,7 @@ void kv_lending_own(struct kvfs_pool *pool, int fd, const void *memory,
 {
 	struct stat st;
 
-	/* Check the descriptor, which a plug-in may have confused. */
+	/* Check that @fd, from a plug-in, is the file mapped at @memory. */
 	if (!fits(pool) || fstat(fd, &st) < 0 ||
 	    !is_mapped(&st, (uintptr_t)memory, max_bytes, 0)) {
 		close(fd);

@@ -32,7 +32,7 @@ struct kv_lending {
 	struct wire_pool item; /* item.id names the loan in messages */
 	const uint8_t *memory;
 	struct kv_pool_offer *offer; /* message under way; NULL: none */
-	/* Connections that were offered the memory, and took it; 0: none. */
+	/* The last connections that got and that accepted the offer; or 0. */
 	uint64_t asked, taken;
 	int refused; /* errno of the last offer, negative; or 0 */
 };
@@ -53,11 +53,11 @@ struct kvfs_pool {
 	/* lock */
 	uint8_t *seen; /* a bit for each page, all clear between calls */
 	size_t busy;   /* transfers and fences that still use the pool */
-	uint32_t *loads, *saves; /* for each page, transfers that use it so */
+	uint32_t *loads, *saves; /* for each page, transfers in flight */
 	uint64_t pages_loading, pages_saving;
 
-	/* Of a pool of kvfs_pool_reserve, whose callers cannot name pages;
-	 * NULL: the pages are the engine's. */
+	/* State of a pool of kvfs_pool_reserve, which chooses the pages itself;
+	 * NULL: the engine chooses the pages. */
 	struct kv_paged_pool *paged;
 	const struct kv_paged_pool_ops *paged_ops;
 	LIST_ENTRY(kvfs_pool) others; /* in session->pools */

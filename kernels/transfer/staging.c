@@ -23,7 +23,7 @@
  * INVARIANTS
  *   (1) Extents in the list do not overlap, and are in ring order.
  *   (2) The oldest extent in the list is in use.
- *   (3) An abandoned stage hands out no extents, and is freed with its last.
+ *   (3) An abandoned stage hands out no extents, and ends with its last extent.
  *   (4) shared is the sum of all stages' `share`, KV_STAGE_SHARE at most.
  *   (5) No save waits while a large stage is made, which takes tens of
  *       milliseconds, or seconds where many sessions make one at once.  The
@@ -324,7 +324,7 @@ static void *make_stage(void *arg)
 	} else if (r == 0) {
 		kv_stage_free(session->stage_next);
 		session->stage_next = stage;
-		/* If no save is under way, no other function swaps. */
+		/* Swap here, as only saves call the swap otherwise. */
 		r = kv_staging_swap_locked(session);
 	}
 	if (make->large)

@@ -29,7 +29,7 @@ struct kv_extent {
 	bool free;
 };
 
-/* Other files only read the fields. */
+/* Only staging.c writes to the fields. */
 struct kv_stage {
 	int fd;
 	uint8_t *base;

@@ -43,12 +43,12 @@
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/xfer.h"
 
-/* Nanoseconds between looks at event waits that are not done: at first, and at
- * most. */
+/* Shortest and longest pause between two polls of unfinished event waits, in
+ * ns. */
 #define LOOK_FIRST_NS 30000u
 #define LOOK_LAST_NS 1000000u
-/* In one look out of so many, also look at event waits behind others in their
- * stream, as the handle may stand for another stream by now. */
+/* One poll in LOOK_AT_ALL includes event waits behind others of their stream,
+ * as the handle may mean another stream by now. */
 #define LOOK_AT_ALL 32u
 
 TAILQ_HEAD(event_waits, kv_event_wait);
@@ -59,9 +59,9 @@ struct kv_stream_sync {
 	pthread_cond_t work;
 	struct event_waits waiting; /* lock */
 	struct event_waits ended;   /* guarded by lock; to be freed */
-	uint64_t pause; /* guarded by lock; nanoseconds until the next look */
-	unsigned looks; /* of the thread */
-	_Atomic uint64_t made; /* event waits */
+	uint64_t pause; /* guarded by lock; nanoseconds until the next poll */
+	unsigned looks; /* polls by the thread */
+	_Atomic uint64_t made; /* event waits made so far */
 	bool stop;	       /* lock */
 };
 
@@ -248,7 +248,7 @@ static void *run(void *arg)
 		} else if (look_around(sync)) {
 			sync->pause = LOOK_FIRST_NS;
 		} else if (TAILQ_EMPTY(&sync->ended)) {
-			/* Back off: a look is several calls of the driver, and
+			/* Back off: a poll is several calls of the driver, and
 			 * a long wait can take a little longer. */
 			at = kv_now_ns() + sync->pause;
 			sync->pause = KV_MIN(sync->pause + sync->pause / 4,
