@@ -60,11 +60,11 @@ struct copy {
 
 struct kv_copy_stream {
 	struct kv_gpu *gpu;
-	const struct kv_driver *driver; /* the GPU's */
+	const struct kv_driver *driver; /* gpu->driver */
 	bool busy;  /* guarded by gpu->lock; a batch uses the copy stream */
 	bool loads; /* the batch is a load */
 	CUstream streams[2]; /* of normal priority, and urgent */
-	CUstream stream;     /* the one of this batch */
+	CUstream stream;     /* the stream of this batch */
 	CUevent end;
 	CUdeviceptr staging;
 	uint64_t staging_bytes;
@@ -571,7 +571,7 @@ int kv_copy_streams_new(struct kv_gpu *gpu)
 				    &gpu->copy_streams[gpu->n_copy_streams]);
 		gpu->n_copy_streams += r == 0;
 	}
-	/* A batch works with fewer copy streams, but slower. */
+	/* Fewer copy streams than planned are slower, but enough. */
 	if (r == 0 || (r == -ENOMEM && gpu->n_copy_streams > 0))
 		r = warm_up(gpu);
 	return r;

@@ -15,7 +15,7 @@
  *   (2) While the list is not empty, attached memory is being registered.
  *   (3) The stream of an event wait waits for nothing else, so event waits do
  *       not wait for each other.
- *   (4) Free event waits are done.
+ *   (4) The work of a free event wait is complete.
  *
  * LOCKING   load_lock is held while the driver is loaded.
  *           opening is held during kv_gpu_get and kv_gpu_put, which make and end
@@ -420,7 +420,7 @@ static int check_stream(const struct kv_driver *driver, CUstream stream)
 	return status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : -EBUSY;
 }
 
-/* Make @event_wait stand for @event, if that is not done. */
+/* Make @event_wait stand for @event, unless @event is complete. */
 static int record_event(struct kv_event_wait *event_wait, CUevent event)
 {
 	const struct kv_driver *driver = event_wait->gpu->driver;

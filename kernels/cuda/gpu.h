@@ -52,9 +52,9 @@ struct kv_gpu {
 	pthread_mutex_t lock;	       /* a leaf */
 	pthread_cond_t put;	       /* a copy stream was put */
 	struct kv_gpu_buffers buffers; /* guarded by lock */
-	unsigned n_copy_streams;       /* fixed after get, as the array */
+	unsigned n_copy_streams;       /* with the array: fixed after get */
 	struct kv_copy_stream *copy_streams[KV_COPY_STREAMS];
-	/* guarded by lock; those that are not in use */
+	/* guarded by lock; free event waits, for reuse */
 	LIST_HEAD(, kv_event_wait) event_waits;
 };
 

@@ -202,7 +202,7 @@ static TAILQ_HEAD(, attached) list = TAILQ_HEAD_INITIALIZER(list);
 static pthread_t worker;
 static struct kv_gpu *worker_gpu; /* NULL: there is no thread */
 static bool stopping;
-static unsigned removals; /* under way */
+static unsigned removals; /* calls of kv_pinned_remove in progress */
 static enum kv_pinned_way way_taken;
 
 static uint64_t chunk_bytes(const struct attached *a, size_t i)

@@ -191,8 +191,8 @@ int kv_plan_init(struct kv_plan *plan, const struct kvfs_strides *strides,
 	for (size_t i = 0; i < plan->n_passes; i++)
 		plan->passes[i].stride =
 			kv_round_up(plan->passes[i].stride, ALIGN);
-	/* The threads that copy a run together cover at most most runs of the
-	 * pool. */
+	/* Use fewer lanes for short sections, in which further threads would be
+	 * idle. */
 	for (size_t i = 0; i < plan->n_sections; i++)
 		longest = KV_MAX(longest, plan->sections[i].bytes);
 	for (plan->lanes = 32;
@@ -235,8 +235,8 @@ int kv_plan_each_run(const struct kv_section *section, const int64_t *pages,
 			continue;
 		pool = section->base + (uint64_t)page * section->block_stride +
 		       run % section->count * section->segment_stride + skip;
-		/* With one run a page, the run of the next page may follow in
-		 * memory. */
+		/* If a page has one run, runs of adjacent pages may be
+		 * contiguous. */
 		while (section->count == 1 && done + n < section->length &&
 		       section->block_stride == section->bytes) {
 			next = (section->first + done + n) / section->bytes;

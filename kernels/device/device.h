@@ -30,8 +30,8 @@ const struct kvfs_device *kv_device_find(const char *name);
 int kv_device_check(const struct kvfs_device *device, const char *name,
 		    char *ret_why, size_t room);
 
-/* Return @r, the result of a call of kvfs_device.h, or -EIO if it is none: also
- * for -EAGAIN and -EINPROGRESS, which would make callers wait for ever. */
+/* Return @r, the result of a device's call; or -EIO if @r is positive, no
+ * errno, or -EAGAIN or -EINPROGRESS, for which callers would wait for ever. */
 int kv_device_result(int r);
 
 /* Load (@loads) or save a batch.  A failure is always -EIO, as other errors of a

@@ -27,8 +27,8 @@
 #define KV_SCATTER_UNIT 4096u
 #define KV_SCATTER_THREADS 256u
 
-/* The bytes first .. first + length of a stride.  The runs are counted page by
- * page: run r is segment r % count of page r / count. */
+/* A section: @length bytes of a stride, from byte @first on.  The stride's runs
+ * are numbered page by page: run r is in page r / count. */
 struct kv_section {
 	uint64_t base; /* address in the pool */
 	uint64_t block_stride, segment_stride;
