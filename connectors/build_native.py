@@ -52,7 +52,7 @@ def declarations(header):
 
 
 def native():
-    """native.c, and what of it Python calls: everything between the two markers."""
+    """Return native.c, and the declarations between its two markers, for Python."""
     text = open(f"{here}/native.c").read()
     calls = re.search(r"/\* Python calls: \*/(.*?)/\* \. \*/", text, flags=re.S).group(1)
     return text, re.sub(r"/\*.*?\*/|static ", " ", calls, flags=re.S)

@@ -251,8 +251,8 @@ class Export:
         seconds, ns = divmod(st.st_mtime_ns, 10**9)
         info.mtime = seconds
         headers = {}
-        # A name that is not ASCII is bytes, which a header says.  tarfile adds that header
-        # itself if the name is not UTF-8, which has surrogates here.
+        # Names are bytes: hdrcharset=BINARY tells readers so if a name is not ASCII.  tarfile adds
+        # that header itself if the name is not UTF-8, for which the str has surrogates.
         if not self.name.isascii() and not re.search("[\ud800-\udfff]", self.name):
             headers["hdrcharset"] = "BINARY"
         if ns and kind == tarfile.REGTYPE:
@@ -348,8 +348,8 @@ class Import:
         self.name: str | None = None  # None until the first member has been read
         self.space: int | None = None  # the space's directory
         self.has_layout = False
-        self.blocks = 0  # that came
-        self.taken: list[str] = []  # keys of blocks that are imported, or checked and right
+        self.blocks = 0  # blocks read so far
+        self.taken: list[str] = []  # keys of blocks that were imported, or passed the check
 
     def _members(self) -> Iterator[tarfile.TarInfo]:
         """Yield the members of the stream, until it ends or is cut.  A stream that is no archive

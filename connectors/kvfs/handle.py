@@ -83,7 +83,7 @@ def apart(call: Any, *what: Any, keep: object = None) -> Any:
     """Return @call(*@what), which may take a second or more.  The main thread has another
     thread make the call, and handles signals meanwhile.  @keep lives until the call returns."""
     got: list[Any] = []
-    done = _thread.allocate_lock()  # a signal cannot leave it in between, as it can a Condition
+    done = _thread.allocate_lock()  # unlike a Condition, no signal can interrupt it half-way
 
     def run(_keep: object) -> None:
         try:
@@ -123,7 +123,7 @@ class Handle:
         self._keep = keep
 
     def made(self) -> Handle:
-        # A tuple releases its last item first.
+        # Order matters: a tuple releases its last item first, so `out` before _keep.
         self.c: Any = ffi.gc(lib.held_what(self.held), partial(is_, (self._keep, self.out)))
         self._keep = self.out = None
         return self

@@ -284,7 +284,7 @@ class Sizes:
         self._session = session
         self._space = space
         self._remote = remote
-        self._known: dict[str, dict[int, int]] = {}  # by scope and place
+        self._known: dict[str, dict[int, int]] = {}  # sizes by scope and place
 
     @staticmethod
     def _keys(name: str, places: Iterable[int]) -> kvfs.Keys:

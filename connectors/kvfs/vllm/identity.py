@@ -104,7 +104,7 @@ def engine_core() -> Any:
 
 
 def _hash(config: Any) -> list[Any] | None:
-    """Return vLLM's hash of @config without BLANK, and EXTRA; None for None."""
+    """Return vLLM's hash of @config without the fields in BLANK, and the fields in EXTRA."""
     if config is None:
         return None
     kind = type(config).__name__
@@ -130,7 +130,7 @@ def _plain(value: Any) -> Any:
 
 
 def _model(config: Any, load: Any, cache: str) -> dict[str, Any]:
-    """Return the parts of a model, the target or a draft."""
+    """Return the part of the identity that describes a target or draft model."""
     def clean(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: clean(one) for key, one in value.items()
@@ -143,7 +143,7 @@ def _model(config: Any, load: Any, cache: str) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise ValueError(f"kvfs: the model's config has no form in JSON: {error}".split("\n")[0]) from error
     return {"config": _hash(config), "weights": _weights(config, load, cache), "hf": hf,
-            # Rotary embeddings were made for the length before it was fitted to the memory.
+            # -1: vLLM chose the length to fit the memory, after it made rotary embeddings.
             "fitted": getattr(config, "original_max_model_len", None) == -1}
 
 

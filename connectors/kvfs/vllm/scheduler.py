@@ -286,7 +286,7 @@ class Scheduler:
         known = self.new(request)
         held = known.held
         if tokens == 0 or held is None:
-            # The match was discarded, or these are blocks after an asynchronous load.
+            # vLLM discarded the match, or allocates further blocks after an asynchronous load.
             if held is not None and not any(load.request == request.request_id for load in self._loads):
                 self._drop(known)
             return

@@ -79,8 +79,8 @@ class KvfsTier(SecondaryTierManager):
         self._patience = Patience(log, "look-ups", self._session.stats)
         self._asked: dict[str, dict[bytes, bool | None]] = {}  # by request; None: not answered yet
         self._places: dict[str, dict[tuple[bytes, int], bytes]] = {}
-        self._wanted: list[tuple[list[bytes], kvfs.Lease]] = []  # of other nodes
-        self._coming: set[bytes] = set()  # all of these
+        self._wanted: list[tuple[list[bytes], kvfs.Lease]] = []  # keys requested from other nodes
+        self._coming: set[bytes] = set()  # all keys in _wanted
         self._lost: OrderedDict[bytes, None] = OrderedDict()
         if not self._session.connected:
             log.warning("kvfs: no daemon answers at %s: the tier is empty until one does",

@@ -131,8 +131,8 @@ class Worker:
 
     def load(self, plan: Plan) -> None:
         # vLLM starts an asynchronous load after it has launched the forward pass, which does
-        # not touch its pages, but the pass before may.  Nor are its pages zeroed in this step
-        # (skip_zeroing_group_ids); those of a synchronous load may be, just before.
+        # not touch its pages, but the pass before may.  vLLM may zero pages of a synchronous load
+        # just before, but none of an asynchronous load (skip_zeroing_group_ids).
         order = {}
         if plan.loads and self._stream:
             order = {"stream": self._stream()} if self._sync else {"event": self._before.cuda_event}
