@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench_calls.py - what KvfsConnector's calls take of Python's thread, without a model.
+"""bench_calls.py - CPU time of KvfsConnector's calls in Python's thread, without a model.
 
 12 blocks of 3 MiB are saved, matched and loaded from DRAM, and matched and loaded from SSD,
 by the calls of vLLM's steps (steps.py).  CPU time is that of the calling thread, in C and
@@ -21,7 +21,7 @@ from models import make
 from mount import BUILD, Mount
 
 ROUNDS = 40
-BEHIND = 20  # requests until a prompt's blocks are no more in DRAM
+BEHIND = 20  # requests that evict an earlier prompt's blocks from DRAM
 
 
 def measure(model: str) -> dict[str, list[tuple[float, int, dict[str, float]]]]:
@@ -58,7 +58,7 @@ def main() -> None:
         shutil.rmtree(folder)
     lines = []
     for state, all in results.items():
-        all = all[len(all) // 8:]  # the first ones come to know the daemon
+        all = all[len(all) // 8:]  # the first calls include connecting to the daemon
         whole, calls = (statistics.median(column) for column in list(zip(*all))[:2])
         least = min(one[0] for one in all)
         parts = {name: round(statistics.median(one[2].get(name, 0.0) for one in all), 1)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench_lmcache.py - KvfsClient beside LMCache's own `fs` adapter, both behind LMCache's
-interface: its connector does not run in vLLM on a CPU, so there is no time to first token.
+"""bench_lmcache.py - KvfsClient beside LMCache's own `fs` adapter, both called by LMCache's
+interface.  There is no time to first token: LMCache's connector does not run in vLLM on a CPU.
 
-16 objects of 3 MiB, as a prompt of 2,049 tokens has, are stored, then looked up and loaded:
-from memory (of `fs` from the kernel's cache), and from the disk (`fs`: dropped from that
-cache; kvfs: the daemon was restarted).  The two take turns.  Results go to standard output
+16 objects of 3 MiB, a prompt of 2,049 tokens, are stored, then looked up and loaded: from memory
+(`fs`: the kernel's page cache) and from disk (`fs`: after the page cache is dropped; kvfs: after a
+restart of the daemon).  Rounds of the two adapters alternate.  Results go to standard output
 and to bench-lmcache.json in the build.
 """
 from __future__ import annotations
@@ -32,7 +32,7 @@ results: dict[str, dict[str, list[float]]] = {}
 
 
 def dropped(folder: str) -> None:
-    """The adapter's files are on the disk, and not in the kernel's cache."""
+    """Sync the adapter's files to disk, and drop them from the page cache."""
     subprocess.run(["sync", "-f", folder], check=True)
     for path in glob.glob(f"{folder}/*"):
         fd = os.open(path, os.O_RDONLY)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench_machine - whether a figure measured now would say anything."""
+"""bench_machine - check that the machine is idle enough to measure on."""
 import time
 
 
 def idle() -> None:
-    """Return when the machine has been idle for a second; SystemExit after a minute."""
+    """Wait until the machine is idle for a second; raise SystemExit after a minute."""
     for _ in range(60):
         one = [int(n) for n in open("/proc/stat").readline().split()[1:9]]
         time.sleep(1)

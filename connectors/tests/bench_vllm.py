@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """bench_vllm.py - time to first token inside vLLM on the CPU, a model of 110 M parameters.
 
-Each way of caching is an engine of its own; in it the states follow each other in every
-round, so that what disturbs one disturbs all, and each is compared with a hit in vLLM's
-own prefix cache in the same process.  A loaded machine is refused.  Results go to
-standard output and to bench-engines.json in the build.
+Each cache runs in an engine of its own.  Every round measures all cases in turn, so that noise hits
+all of them, and compares each with a hit in vLLM's own prefix cache in the same process.  The
+program waits for an idle machine, or fails.  Results go to standard output and to
+bench-engines.json in the build.
 """
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from mount import BUILD, Between, Mount, Web
 ROUNDS = 5
 LENGTHS = (2049, 4001)
 OPTIONS = {"max_num_batched_tokens": 4096, "max_model_len": 4200}
-# As a user mounts it; the tests' segments and pages are small.
+# A user's options; other tests use small segments and pages.
 MOUNT = "dram=1G,ssd=4G,segment=16M,hugepages=auto"
 PIECE = 4 << 20
-STEPS = 8  # after the first token, while blocks are being saved
-# Seconds to the first token, of a step then, of CPU; microseconds and calls of the connector.
+STEPS = 8  # tokens after the first, while blocks are being saved
+# Seconds to the first token, of a later step, of CPU time; the connector's microseconds and calls.
 Result = tuple[float, float, float, float, int]
 results: dict[str, dict[str, list[Result]]] = {}
 
@@ -54,8 +54,8 @@ def plain(model: str) -> None:
 
 
 def read_alone(store: str, n: int) -> float:
-    """Seconds that reading @n bytes of the store takes with nothing else, past the kernel's
-    cache: what a hit on SSD takes at the least beyond one in the engine's own cache."""
+    """Return the seconds of reading @n bytes of the store by O_DIRECT, with no other load: the
+    least that a hit on SSD adds to one in the engine's own cache."""
     paths = sorted(glob.glob(f"{store}/segments/*"))
     places = [(path, at) for path in paths for at in range(0, os.path.getsize(path), PIECE)]
 
@@ -101,8 +101,8 @@ def kvfs(model: str) -> None:
 
 
 def nodes(model: str) -> None:
-    """Blocks that another node has handed over; this node's store is empty.  The files are on
-    this machine, in the kernel's cache."""
+    """Measure hits in blocks that another node copied to the remote tier, while this node's store
+    is empty.  The remote files are in this machine's page cache."""
     with Between() as folder, Web() as web, Mount(MOUNT) as mount, \
             Engine(model, mount.path, extra={"remote": True}, **OPTIONS) as engine:
         places = (("another node's, dir:", folder), ("another node's, http:", web))
@@ -130,7 +130,7 @@ def nodes(model: str) -> None:
 
 
 def tiers(model: str, way: str, tier: dict[str, str]) -> None:
-    """Behind vLLM's CPU buffer; its plain copies on this machine are Python's."""
+    """Measure tiers behind vLLM's CPU buffer, which Python fills on a machine without GPU."""
     id = f"kvfs-bench-{os.getpid()}-{time.monotonic_ns()}"
     try:
         with Engine(model, kv_transfer_config={
@@ -142,7 +142,7 @@ def tiers(model: str, way: str, tier: dict[str, str]) -> None:
                 for seed in range(ROUNDS):
                     take(way, n, "recomputed and saved", engine, 300 + seed)
                     take(way, n, "own prefix cache", engine, 300 + seed)
-                    engine.do("generate", prompts=[prompt(999, 100)])  # steps, to hand blocks on
+                    engine.do("generate", prompts=[prompt(999, 100)])  # steps in which vLLM saves
                     time.sleep(2)
                     engine.do("reset", connector=True)
                     take(way, n, "from the tier", engine, 300 + seed)
@@ -154,7 +154,7 @@ def tiers(model: str, way: str, tier: dict[str, str]) -> None:
 
 
 def example(model: str) -> None:
-    """vLLM's own connector to a directory; its files stay in the kernel's cache."""
+    """Measure vLLM's own connector to a directory, with its files in the page cache."""
     files = tempfile.mkdtemp(prefix="kvfs-files.")
     try:
         with Engine(model, kv_transfer_config={
@@ -164,7 +164,7 @@ def example(model: str) -> None:
                 for seed in range(ROUNDS):
                     take("Example", n, "recomputed and saved", engine, 500 + seed)
                     engine.do("reset")
-                    # The engine finds a prompt with one more token than the saved one.
+                    # The connector finds a prompt only if it is longer than the saved one.
                     take("Example", n, "from its files", engine, 500 + seed, more=1)
                     take("Example", n, "own prefix cache", engine, 500 + seed)
                     engine.do("reset")

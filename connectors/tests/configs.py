@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""configs - vLLM's own configuration and the connector's two sides, without an engine."""
+"""configs - make vLLM's configuration and both sides of the connector without an engine."""
 from __future__ import annotations
 
 import os
@@ -37,7 +37,7 @@ def full(heads: int = 4, size: int = 64, block: int = BLOCK,
 
 
 def caches(*groups: tuple[list[str], Any], pages: int = 64) -> KVCacheConfig:
-    """A KVCacheConfig of (layers, spec) a group."""
+    """Return a KVCacheConfig; each group is a pair of layer names and spec."""
     return KVCacheConfig(num_blocks=pages, kv_cache_tensors=[],
                          kv_cache_groups=[KVCacheGroupSpec(layers, spec) for layers, spec in groups])
 
@@ -53,7 +53,7 @@ class Core(EngineCore):
 
     def connectors(self, caches: KVCacheConfig, pages: dict[str, torch.Tensor] | None = None
                    ) -> tuple[Any, Any]:
-        """The scheduler's side and the worker's, in vLLM's order."""
+        """Make the scheduler's and the worker's connector, in vLLM's order."""
         create = KVConnectorFactory.create_connector
         worker = create(self.vllm_config, KVConnectorRole.WORKER, caches)
         worker.register_kv_caches(pages or {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpu_spec - vLLM's tiering on a machine without a GPU, for the tests: its scheduler,
-manager and tiers are vLLM's, only the copies between the cache and the CPU buffer are
-plain ones, since the release refuses them."""
+"""cpu_spec - vLLM's tiering on a machine without a GPU, for the tests.  Scheduler, manager and
+tiers are vLLM's.  Only the copies between KV cache and CPU buffer are made here, because this
+release of vLLM copies from GPUs only."""
 import torch
 from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
@@ -15,7 +15,7 @@ class PlainWorker(OffloadingWorker):
         self.done = []
 
     def copy(self, id, gpu, cpu, store):
-        # One group, one block a chunk: the tensors' pages stand one behind the other.
+        # There is one group, and a chunk is one block: the tensors' pages, end to end.
         for block, chunk in zip(gpu.block_ids, cpu.block_ids):
             at = 0
             for tensor in self.tensors:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engine.py SOCKET - vLLMs on the CPU that obey commands, for the tests.
+"""engine.py SOCKET - start vLLM engines on the CPU for the tests, and run their commands.
 
-Importing vLLM takes most of the time until one is up, so it is done once: for each
-configuration that comes from SOCKET, with the descriptors of a log, of commands and of
-answers, a process is forked off that is an engine.  The engine takes commands as JSON lines and
-answers in JSON lines.  Answers come from inside the engine, never from a counter: bytes of the
-pages of its prefix cache by hash, and tokens that went through the model.
+Importing vLLM takes most of an engine's start, so this process imports vLLM once.  For each
+configuration received from SOCKET, with descriptors for a log, commands and answers, this process
+forks a child that runs an engine.  The engine takes commands as JSON lines and answers in JSON
+lines.  Answers are facts, not vLLM's counters: digests of the prefix cache's pages, and the number
+of tokens that the model computed.
 """
 import hashlib
 import json
@@ -25,7 +25,7 @@ os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_
 import models
 import torch
 
-# Virtual machines that half hide AMX die of it (SIGILL), in torch and in oneDNN.
+# Disable AMX: some virtual machines report AMX but raise SIGILL, in torch and in oneDNN.
 torch.cpu._is_amx_tile_supported = lambda: False
 torch.cpu._init_amx = lambda: False
 import vllm._custom_ops
@@ -63,7 +63,7 @@ class Engine:
             self.runner = core.model_executor.driver_worker.worker.model_runner
 
     def generate(self, prompts, tokens=8, salt=None, lora=None, serial=False, **sampling):
-        """Tokens of each prompt, how many were forwarded, and statistics that vLLM gives."""
+        """Return each prompt's generated tokens, the number of computed tokens, and statistics."""
         global forwarded
         before, cpu, self.connector = forwarded, time.process_time(), {}
         params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False,
@@ -121,13 +121,13 @@ class Engine:
                 if "preempt" in m.name and hasattr(m, "value")}
 
     def leases(self):
-        """The connector's remaining state."""
+        """Return the number of requests and loads that the connector still tracks."""
         side = self.scheduler.connector._scheduler
         return {"requests": len(side._requests), "loads": len(side._loads)}
 
     def time_connector(self):
-        """Note from now on how often the connector is called, and what its calls take of
-        Python's thread in microseconds."""
+        """Count the connector's calls from now on, and their CPU time in Python's thread in
+        microseconds."""
         def timed(name, method):
             def call(*args, **kwargs):
                 start = time.thread_time_ns()
@@ -150,13 +150,13 @@ class Engine:
         return {}
 
     def save(self, on):
-        """Whether blocks are offered to the connector from now on."""
+        """Switch the saving of blocks by the connector on or off."""
         side = self.scheduler.connector._scheduler
         side._offer = type(side)._offer.__get__(side) if on else lambda plan, offers, tables: None
         return {}
 
     def before_load(self, command=None, evict=None):
-        """Once, just before the next load: run @command, or remove that block of it."""
+        """Just before the next load: run @command, or evict its block number @evict."""
         worker = get_kv_transfer_group()._worker
         load = worker.load
 
@@ -203,7 +203,7 @@ def serve(config, commands, answers):
 
 
 def be_child(wanted, log, commands, answers):
-    """An engine, or for a while the maker of a model."""
+    """Run an engine in this child process, or make a model and exit."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.dup2(log, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engines - start engine.py, talk to it, and take it away whatever happens."""
+"""engines - start engine.py, send commands to its engines, and always end them."""
 from __future__ import annotations
 
 import contextlib
@@ -24,14 +24,14 @@ class EngineError(Exception):
 
 
 class Nursery:
-    """engine.py, from which all engines of this process come; it ends with this process."""
+    """The process engine.py, which forks all engines of this test program, and ends with it."""
 
     process: subprocess.Popen[bytes] | None = None
     socket: socket.socket
 
     @classmethod
     def model(cls, kind: str, folder: str, seed: int = 1) -> str:
-        """@folder, with one of models.py's in it."""
+        """Make the model @kind of models.py in @folder, and return @folder."""
         with tempfile.TemporaryFile("w+") as log, open(os.devnull, "r+") as nothing:
             pid = cls.child({"make": [kind, folder, seed]}, log.fileno(), nothing.fileno(),
                             nothing.fileno())
@@ -46,8 +46,8 @@ class Nursery:
 
     @classmethod
     def child(cls, wanted: dict[str, Any], *fds: int) -> int:
-        """The process of an engine with that configuration, with the descriptors of its log,
-        of commands and of answers."""
+        """Have engine.py fork a child for the configuration @wanted, with @fds for its log,
+        commands and answers.  Return its pid."""
         if cls.process is None:
             cls.socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             cls.process = subprocess.Popen([sys.executable, f"{here}/engine.py", str(other.fileno())],
@@ -62,7 +62,7 @@ class Nursery:
 
 
 class Engine:
-    """One engine process.  Calls are engine.py's; each answers within a time limit."""
+    """One engine process.  `do` runs a method of engine.py's engine, within a time limit."""
 
     def __init__(self, model: str, path: str | None = None, extra: dict[str, Any] | None = None,
                  policy: str = "recompute", **options: Any) -> None:
@@ -123,8 +123,7 @@ class Engine:
         return self.log.read()
 
     def _shared(self) -> list[str]:
-        """The files in /dev/shm by which several ranks communicate: a killed process leaves
-        them."""
+        """Return the files in /dev/shm that ranks communicate by, which stay after a kill."""
         inodes: set[int] = set()
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
@@ -164,7 +163,7 @@ def statistics(path: str) -> str:
 
 
 def settled(path: str, space: str = "", limit: float = 30) -> None:
-    """Return when no save is under way, and all is on SSD."""
+    """Wait until no save is in flight and all blocks are on SSD."""
     end = time.monotonic() + limit
     while time.monotonic() < end:
         stats = statistics(path)

@@ -41,7 +41,7 @@ def deepseek(seed):
     from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
 
     torch.manual_seed(seed)
-    # vLLM's class has an output layer of its own, which a tied one would leave uninitialized.
+    # Do not tie the output layer to the embeddings: vLLM would not initialize it.
     return DeepseekV2ForCausalLM(DeepseekV2Config(
         vocab_size=1024, hidden_size=256, intermediate_size=512, moe_intermediate_size=128,
         num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=8, kv_lora_rank=512,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mount - a real daemon on a real mount for one test, and what nodes have between them, taken
-away whatever happens."""
+"""mount - a daemon on a real mount for one test, and remote tiers that nodes share; both are always
+removed."""
 from __future__ import annotations
 
 import glob
@@ -16,7 +16,7 @@ BUILD = os.path.realpath(os.environ.get("B", os.path.join(os.path.dirname(__file
 
 
 class Mount:
-    """STORE and mount point in a directory of its own; `with` unmounts and removes it."""
+    """A mount; `with` unmounts it, and removes its store and mount point."""
 
     def __init__(self, options: str = "dram=64M,ssd=512M", mounted: bool = True) -> None:
         self.options = options
@@ -54,7 +54,7 @@ class Mount:
 
     @staticmethod
     def _stopped(pid: int) -> bool:
-        """All threads of it."""
+        """Return whether all threads of the process are stopped by a signal."""
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/status") as file:
                 if "State:\tT" not in file.read():
@@ -62,7 +62,7 @@ class Mount:
         return True
 
     def kill(self) -> None:
-        """SIGKILL, and what is left of the mount goes."""
+        """Kill the daemon by SIGKILL, and detach the dead mount."""
         self.signal(signal.SIGKILL)
         self._gone()
         subprocess.run(["umount", "-l", self.path], capture_output=True)
@@ -84,7 +84,7 @@ class Mount:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def blocks(self, space: str | None = None) -> list[str]:
-        """Paths of the blocks, of all spaces or of one."""
+        """Return the paths of the blocks of all spaces, or of one."""
         found = []
         for folder, _, files in os.walk(f"{self.path}/{space}" if space else self.path):
             found += [f"{folder}/{file}" for file in files
@@ -93,7 +93,7 @@ class Mount:
 
 
 class Between:
-    """A directory that mounts have between them (`option`); `with` removes it."""
+    """A remote tier in a directory, for mounts with `option`; `with` removes it."""
 
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="kvfs-between.")
@@ -106,11 +106,11 @@ class Between:
         self.remove()
 
     def blocks(self) -> list[str]:
-        """Paths of the objects of the blocks that are there."""
+        """Return the paths of the blocks' objects in the remote tier."""
         return glob.glob(f"{self.path}/*/2-*/*")
 
     def has(self, n: int, limit: float = 60) -> None:
-        """Return when there are so many of them."""
+        """Wait until the remote tier has @n blocks."""
         end = time.monotonic() + limit
         while len(found := self.blocks()) < n:
             if time.monotonic() > end:
@@ -122,7 +122,7 @@ class Between:
 
 
 class Web(Between):
-    """The same behind nginx on this machine.  FileNotFoundError: there is none."""
+    """A remote tier served by nginx on this machine.  FileNotFoundError: nginx is not installed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,11 +155,11 @@ class Web(Between):
             raise OSError(f"nginx ended: {log.read()}")
 
     def hang(self) -> None:
-        """Connections are made still, by the kernel, and nothing is answered."""
+        """Stop nginx: the kernel still accepts connections, but no request is answered."""
         self._server.send_signal(signal.SIGSTOP)
 
     def answer(self) -> None:
-        """Waiting calls continue."""
+        """Continue nginx, which answers the waiting requests."""
         self._server.send_signal(signal.SIGCONT)
 
     def remove(self) -> None:

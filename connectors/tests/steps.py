@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""steps - KvfsConnector's two sides, made from vLLM's own configuration and driven by the
-calls of vLLM's steps on a real mount, without a model."""
+"""steps - call KvfsConnector's scheduler and worker sides as vLLM's steps do, with vLLM's
+configuration and a real mount, but without a model."""
 from __future__ import annotations
 
 import pickle
@@ -47,8 +47,8 @@ class Forward:
 
 
 class Driver:
-    """Make the calls of vLLM's scheduler and model runner to a connector.  Counts the calls and
-    what they take of this thread, in microseconds."""
+    """Make the calls of vLLM's scheduler and model runner to a connector.  Counts the calls, and
+    their CPU time in this thread in microseconds."""
 
     def __init__(self, model: str, path: str, **extra: Any) -> None:
         config = self.config = configs.engine(model, path, extra=extra)
@@ -91,7 +91,7 @@ class Driver:
         return self.call(self.scheduler, "get_num_new_matched_tokens", request, computed)[0]
 
     def matched(self, request: Request) -> int:
-        """The same, asked in as many steps as it takes."""
+        """Repeat match(), a step each time, until the result is not None."""
         while (hit := self.match(request)) is None:
             self.step({}, [])
         return hit
@@ -103,8 +103,8 @@ class Driver:
         self.call(self.scheduler, "request_finished_all_groups", request, (pages,))
 
     def step(self, tokens: dict[str, int], pages: list[int]) -> KVConnectorOutput:
-        """One step, as vLLM's mixin for model runners goes through it.  Messages between the
-        sides are pickled, as between processes of several workers."""
+        """Do one step with the calls of vLLM's mixin for model runners.  Messages between scheduler
+        and worker are pickled, as between processes."""
         plan = self.call(self.scheduler, "build_connector_meta", Step(tokens, pages))
         plan = pickle.loads(pickle.dumps(plan))
         worker, output = self.worker, KVConnectorOutput()
@@ -123,12 +123,12 @@ class Driver:
         return output
 
     def sealed(self) -> None:
-        """Return when nothing is being saved."""
+        """Wait for all saves."""
         for save in self.worker._worker._saves:
             save.transfer.wait()
 
     def save(self, id: str, seed: int, pages: list[int]) -> None:
-        """A request of which nothing is there, in one step; and another step."""
+        """Run and save a request without cached blocks in one step, and do another step."""
         request = self.request(id, seed)
         hit = self.matched(request)
         assert hit == 0, hit
@@ -139,8 +139,8 @@ class Driver:
         self.step({}, pages)
 
     def load(self, id: str, seed: int, pages: list[int]) -> int:
-        """A request of which all is there, but the last token.  Return how often the scheduler
-        had to ask again."""
+        """Run a request all of whose tokens but the last are cached.  Return how often the match
+        had to be repeated."""
         request, asked = self.request(id, seed), 0
         while (hit := self.match(request)) is None:
             asked += 1

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""stubs.py SITE_PACKAGES - empty stand-ins for the CUDA libraries that PyPI's torch is
-linked against, so that it loads on a machine that has none.  The functions of these libraries
+"""stubs.py SITE_PACKAGES - empty stand-ins for the CUDA libraries that PyPI's torch is linked
+against, so that torch loads without CUDA.  The functions of these libraries
 return "no device"."""
 import glob
 import os
@@ -12,7 +12,7 @@ import tempfile
 lib = os.path.join(sys.argv[1], "torch", "lib")
 SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|ld-linux|libgomp)")
 CUDA = re.compile(r"^(_{0,2}(cu|nv|nccl|cufile|cudnn)[A-Za-z]|Nv)")
-# The library of a name without a version: the first that fits.
+# Library of an unversioned symbol, by the first prefix that matches.
 HOMES = [("nccl", "libnccl"), ("cudnn", "libcudnn"), ("cusparseLt", "libcusparseLt"),
          ("cusparse", "libcusparse"), ("cublasLt", "libcublasLt"), ("cublas", "libcublas"),
          ("cufft", "libcufft"), ("cuFile", "libcufile"), ("cupti", "libcupti"),
@@ -25,7 +25,7 @@ def output(*command):
 
 
 def wanted():
-    """Libraries that are missing, the versions asked of each, and undefined names with theirs."""
+    """Return missing libraries with their versions, and undefined symbols with theirs."""
     have = {os.path.basename(path) for path in glob.glob(f"{lib}/*.so*")}
     needed, versions, names = set(), {}, {}
     for path in sorted(glob.glob(f"{lib}/*.so*")):
