@@ -92,7 +92,7 @@ class Blocks(Case):
 
     def test_host_memory_has_no_streams(self) -> None:
         pool, _, _ = self.pool()
-        for stream in (0, None):  # the default one, and none
+        for stream in (0, None):  # default stream; no stream
             keys = names(2, f"{stream}")
             self.assertEqual(pool.save(self.space, keys, range(2), stream=stream).wait(), 2)
             self.assertEqual(pool.fetch(self.space, keys, range(2), stream=stream).wait(), 2)
@@ -147,7 +147,7 @@ class Blocks(Case):
         self.assertEqual(self.held(), 0)
 
     def held(self) -> int:
-        """Blocks of the daemon that somebody holds, once it has heard of all."""
+        """Return the number of leased blocks, after the daemon has handled all releases."""
         for _ in range(100):
             held = int(re.search(r"(\d+) leased", self.session.stats())[1])
             if held == 0:
@@ -163,7 +163,7 @@ class Blocks(Case):
             tensor = lease[0]["k"]
             with self.assertRaises(BufferError):
                 tensor.__dlpack__()
-            tensor.__dlpack__(max_version=(1, 0))  # and nobody takes it
+            tensor.__dlpack__(max_version=(1, 0))  # a capsule that no consumer takes
         array = numpy.from_dlpack(tensor) if numpy.lib.NumpyVersion(numpy.__version__) >= "2.1.0" \
             else numpy.asarray(tensor)
         self.assertEqual(array.ctypes.data, numpy.asarray(tensor).ctypes.data)
@@ -268,7 +268,7 @@ class Blocks(Case):
 
 
 class Chains(Case):
-    """The calls of an engine for a request: keys once, one call for a match and a hold."""
+    """Chain and Together: an engine makes keys once, and matches and leases in one call."""
 
     def test_keys_grow_with_their_chain(self) -> None:
         for length, salt in ((32, b""), (16, b""), (36, b""), (32, b"adapter")):
@@ -385,7 +385,7 @@ class Chains(Case):
         pool.save(self.space, small[:9], range(9)).wait()
         pool.save(large, names(3, "large"), range(3)).wait()
         both, keys = [self.space, large], [small, kvfs.Keys(names(3, "large"))]
-        # 9 blocks of 16 tokens and 3 of 64: a multiple of both.
+        # 9 blocks of 16 tokens and 3 of 64: the match is a multiple of both sizes.
         self.assertEqual(kvfs.match_tokens(both, keys), 128)
         # The prompt ends within the second large block.
         self.assertEqual(kvfs.match_tokens(both, keys, tokens=100), 64)
@@ -582,7 +582,7 @@ class Listing(Case):
         pages = list(self.space.pages(64))
         self.assertGreater(len(pages), 4)
         self.assertTrue(all(len(some) <= 64 for some in pages))
-        # A page is keys that every call takes.
+        # Every call takes a page of the listing as its keys.
         self.assertEqual(self.space.evict(pages[0]), len(pages[0]))
         self.assertEqual(len(set(self.space.keys())), 600 - len(pages[0]))
 
@@ -648,7 +648,7 @@ class Reaping(Case):
         self.session.reap()
         pool, _, _ = self.pool()
         saves = []
-        for i in range(8):  # one after the other: the order is that of their ends
+        for i in range(8):  # wait for each, so that the saves end in this order
             save = pool.save(self.space, names(1, str(i)), [i], user=i + 1)
             save.wait()
             saves.append(save)
@@ -899,7 +899,7 @@ class Interrupts(Case):
     """Ctrl-C while the daemon hangs."""
 
     def saved(self, pool: kvfs.Pool, keys: kvfs.Keys) -> None:
-        """Save again what a busy machine's daemon did not take within a second."""
+        """Save @keys, and repeat blocks that a slow daemon did not take within a second."""
         end = time.monotonic() + 30
         while pool.save(self.space, keys, range(len(keys))).wait() < len(keys):
             self.assertLess(time.monotonic(), end, "the daemon takes no blocks")
@@ -964,7 +964,7 @@ class Interrupts(Case):
         for name, call in calls.items():
             with self.subTest(name):
                 took = []
-                while not took or took[-1] >= 0.2 and len(took) < 3:  # this machine may be busy
+                while not took or took[-1] >= 0.2 and len(took) < 3:  # repeat if busy
                     self.answers()
                     closing.append(self.session.pool(self.space, [
                         kvfs.View("k", k.ctypes.data, K, K), kvfs.View("v", v.ctypes.data, V, V)], 32))
@@ -1020,7 +1020,7 @@ class TokenIds(Case):
         self.plain, self.space = self.space, self.session.space(
             "kept", {**LAYOUT, "token_ids": True}, create=True)
         self.ids = [list(range(1000 * i, 1000 * i + 16)) for i in range(32)]
-        self.ids[31] = [2**32 - 1, 0, 7]  # a tail
+        self.ids[31] = [2**32 - 1, 0, 7]  # the last, partial block
 
     def save(self, n: int = 32, **more: object) -> list[bytes]:
         pool, _k, _v = self.pool()
@@ -1109,7 +1109,7 @@ class TokenIds(Case):
 
 
 class Weights(unittest.TestCase):
-    """The hash of a model's files; those of 2 MiB are kept in a cache."""
+    """The hash of a model's files.  Digests of files of 2 MiB are cached on disk."""
 
     def setUp(self) -> None:
         self.root = tempfile.mkdtemp(prefix="kvfs-weights.")
@@ -1130,7 +1130,7 @@ class Weights(unittest.TestCase):
             file.write(data)
 
     def hash(self, path: str = "", again: bool = False) -> tuple[str, list[str]]:
-        """The fingerprint, and which files were read for it by threads."""
+        """Return the fingerprint, and the names of the files that threads read for it."""
         read: list[str] = []
         pread = os.pread
 

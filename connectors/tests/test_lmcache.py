@@ -77,7 +77,7 @@ class Case(unittest.TestCase):
     def test_stored_looked_up_and_loaded_by_another_bit_exact(self) -> None:
         first = self.adapter()
         stored = self.objects(6, seed=1)
-        odd = self.objects(1, (3, 7, 5), seed=2)  # of a size that no page divides
+        odd = self.objects(1, (3, 7, 5), seed=2)  # no page size divides this size
         self.assertTrue(self.store(first, keys(6), stored))
         self.assertTrue(self.store(first, keys(1, of=9), odd))
         client = first._client
@@ -136,8 +136,8 @@ class Case(unittest.TestCase):
                 self.adapter(**params)
 
     def nodes(self, kind: type[Between] = Between) -> tuple[Between, Mount, list]:
-        """A node that has handed six objects of one size over, and one of another, and is
-        gone; and another node."""
+        """Start a node, copy six objects of one size and four of another to the remote tier, and
+        kill the node.  Return the tier, a second node and the objects."""
         between = kind()
         self.addCleanup(between.remove)
         self.mount.stop()
@@ -145,7 +145,7 @@ class Case(unittest.TestCase):
         stored = self.objects(6, seed=1) + self.objects(4, (3, 7, 5), seed=2)
         adapter = self.adapter(remote=True)
         self.assertTrue(self.store(adapter, keys(6) + keys(4, of=9), stored))
-        between.has(10 + 2)  # and their sizes
+        between.has(10 + 2)  # the objects, and two blocks with their sizes
         self.mount.kill()
         other = Mount(f"dram=64M,ssd=512M,{between.option}")
         self.addCleanup(other.remove)
@@ -167,7 +167,7 @@ class Case(unittest.TestCase):
         self.assertEqual(self.lookup(reader, keys(4, of=9)), [True] * 4)
         self.assertEqual(self.load(reader, keys(4, of=9), odd), [True] * 4)
         self.same(odd, stored[6:])
-        # And it stores under the sizes that it has learnt.
+        # The reader also stores objects of the sizes that it learnt from the other node.
         self.assertTrue(self.store(reader, keys(2, of=7), loaded[:2]))
         self.assertEqual(self.lookup(self.adapter(path=other.path), keys(2, of=7)), [True] * 2)
 
@@ -184,7 +184,7 @@ class Case(unittest.TestCase):
         start = time.monotonic()
         self.assertEqual(self.lookup(reader, keys(6)), [False] * 6)
         self.assertEqual(self.load(reader, keys(6), self.objects(6)), [False] * 6)
-        # Each of the two; the daemon itself would wait for two seconds.
+        # Look-up and load each gave up before the two seconds that the daemon waits.
         self.assertLess(time.monotonic() - start, 2)
         self.assertEqual(self.lookup(reader, keys(2, of=3)), [True] * 2)
         between.answer()

@@ -32,7 +32,7 @@ def tearDownModule() -> None:
 
 class Refusals(unittest.TestCase):
     def made(self, config: Any, *groups: tuple[list[str], Any]) -> None:
-        """Both sides of the connector."""
+        """Check that both sides of the connector refuse @config."""
         self.refuse(configs.Core(config), *groups)
 
     def refuse(self, core: configs.Core, *groups: tuple[list[str], Any]) -> None:
@@ -110,8 +110,8 @@ class Refusals(unittest.TestCase):
         self.refused("decode_context_parallel_size is 2", configs.engine(
             models["deepseek"], "/nowhere", decode_context_parallel_size=2, tensor_parallel_size=2,
             distributed_executor_backend="mp"))
-        # vLLM itself refuses this one with the model runner that a CPU has: the object of
-        # another configuration is changed.
+        # vLLM's CPU model runner refuses this setting itself, so change a valid configuration
+        # object.
         config = self.config()
         self.assertEqual(config.parallel_config.prefill_context_parallel_size, 1)
         config.parallel_config.prefill_context_parallel_size = 2

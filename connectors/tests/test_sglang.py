@@ -96,7 +96,7 @@ class Case(unittest.TestCase):
                     self.assertEqual(reader.batch_get_v1(keys(n), indices(places)), [True] * n)
                     got = other.get_page_buffer_meta(indices(places))
                     self.assertEqual(self.bytes(*got), self.bytes(*wanted))
-                    # Nothing else was touched.
+                    # No other page was changed.
                     touched = (whole(other) != before).sum().item()
                     self.assertLessEqual(touched, sum(got[1]))
                     self.assertGreater(touched, 0.9 * sum(got[1]))
@@ -114,7 +114,7 @@ class Case(unittest.TestCase):
         self.assertEqual(backend.batch_get_v1(keys(4) + keys(2, "x"), indices(range(6, 12))),
                          [True] * 4 + [False] * 2)
         self.assertEqual(backend.batch_get_v1([], indices([0])[:0]), [])
-        self.assertEqual(backend.batch_get_v1(keys(2), indices([0])), [False] * 2)  # too few pages
+        self.assertEqual(backend.batch_get_v1(keys(2), indices([0])), [False] * 2)  # one page, two keys
         self.assertEqual(backend.batch_get_v1(keys(1), torch.tensor([1 << 40] * PAGE)), [False])
         self.assertEqual(backend.batch_exists(["not hex"]), 0)
         self.assertEqual(backend.batch_set_v1(["not hex"], indices([0])), [True])
@@ -182,7 +182,7 @@ class Case(unittest.TestCase):
                 self.backend(mha("page_first"), **extra)
 
     def nodes(self, kind: type[Between] = Between, **extra):
-        """A node that has handed eight pages of two pools over and is gone, and another one."""
+        """Copy eight pages of two pools to the remote tier, kill that node, and start another."""
         between = kind()
         self.addCleanup(between.remove)
         self.mount.stop()
@@ -233,7 +233,7 @@ class Case(unittest.TestCase):
         start = time.monotonic()
         self.assertEqual(reader.batch_exists(keys(8)), 0)
         self.assertEqual(reader.batch_get_v1(keys(8), indices(range(8))), [False] * 8)
-        # Each of the two; the daemon itself would wait for two seconds.
+        # Look-up and load each gave up before the two seconds that the daemon waits.
         self.assertLess(time.monotonic() - start, 2)
         self.assertEqual(reader.batch_exists(keys(4, "own")), 4)
         self.assertEqual(reader.batch_get_v1(keys(4, "own"), indices(range(4, 8))), [True] * 4)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KvfsConnector's two sides step by step on a real mount, without a model: moments that an
-engine does not wait for."""
+"""KvfsConnector's two sides step by step on a real mount, without a model: states that last too
+short to be tested with an engine."""
 from __future__ import annotations
 
 import os
@@ -54,7 +54,7 @@ class Case(unittest.TestCase):
         return [tensor[pages[:HIT]].clone() for tensor in driver.pages.values()]
 
     def loads(self, driver: Driver, id: str, seed: int, wanted: list[torch.Tensor]) -> int:
-        """All of the prompt is loaded, to other pages, as it was saved."""
+        """Check that the whole prompt is loaded to the pages OTHERS with the saved bytes."""
         asked = driver.load(id, seed, OTHERS)
         for tensor, was in zip(driver.pages.values(), wanted):
             self.assertTrue(torch.equal(tensor[OTHERS[:HIT]], was))
@@ -63,7 +63,7 @@ class Case(unittest.TestCase):
 
 class Saves(Case):
     def begin(self, driver: Driver, seed: int) -> None:
-        """A save that has begun, from FIRST, and cannot get on."""
+        """Begin a save of the pages FIRST, with the daemon stopped."""
         request = driver.request(f"s{seed}", seed)
         self.assertEqual(driver.matched(request), 0)
         driver.allocate(request, FIRST, 0)
@@ -91,7 +91,7 @@ class Saves(Case):
         threading.Timer(1, self.mount.signal, [signal.SIGCONT]).start()
         driver.step({"another": 1}, [50, FIRST[HIT - 1], 51])
         for tensor in driver.pages.values():
-            tensor[FIRST] = 0  # as the other's forward pass would
+            tensor[FIRST] = 0  # as the other request's forward pass would
         self.assertEqual(self.save.wait(), HIT)
         self.loads(driver, "l", 1, wanted)
 
@@ -105,7 +105,7 @@ class Saves(Case):
         self.mount.signal(signal.SIGCONT)
         time.sleep(0.2)
         settled(self.mount.path)
-        # The block is absent; or, if the daemon had it by then, unchanged.
+        # No block was saved from the changed pages.
         self.assertEqual(self.mount.blocks(), [])
 
     def test_what_is_not_saved_while_the_daemon_hangs_is_saved_later(self) -> None:
@@ -113,11 +113,11 @@ class Saves(Case):
         wanted = self.copies(driver, OTHERS)
         with self.assertLogs("vllm.kvfs", "WARNING") as logs:
             self.begin(driver, 1)
-            driver.step({"another": 1}, FIRST)  # waits, and gives the save up
+            driver.step({"another": 1}, FIRST)  # waits for the save, then abandons it
             request = driver.request("s2", 2)
             self.assertEqual(driver.matched(request), 0)
             driver.allocate(request, OTHERS, 0)
-            driver.step({"s2": TOKENS}, OTHERS)  # is dropped, by the worker or before
+            driver.step({"s2": TOKENS}, OTHERS)  # this save is dropped
             request.num_computed_tokens = TOKENS
             self.mount.signal(signal.SIGCONT)
             end = time.monotonic() + 20
@@ -161,14 +161,14 @@ class Saves(Case):
         self.mount.start()
         while not driver.connected():
             time.sleep(0.01)
-        # s3 still runs; of the others vLLM has the blocks, and a request uses them.
+        # s3 still runs.  The blocks of s1 and s2 are in vLLM's cache, and a request uses them.
         for seed, pages in ((1, FIRST), (2, OTHERS)):
             lost, end = 1, time.monotonic() + 60
-            while lost and time.monotonic() < end:  # a busy daemon may not take a save in time
+            while lost and time.monotonic() < end:  # a slow daemon may drop a save
                 driver.worker.get_kv_connector_stats()
                 self.use(driver, seed, pages, {"s3": 1})
                 driver.sealed()
-                settled(self.mount.path)  # the memory has not room for all before
+                settled(self.mount.path)  # frees room in DRAM for the next save
                 driver.step({}, [])
                 lost = (driver.worker.get_kv_connector_stats() or Stats()).data.get("dropped", 0)
         self.assertEqual([space.match(some) for some in keys], [HIT, HIT, HIT])
@@ -191,7 +191,7 @@ class Saves(Case):
         self.assertEqual(driver.worker.get_kv_connector_stats().data["dropped"], HIT)
 
     def use(self, driver: Driver, seed: int, pages: list[int], others: dict[str, int]) -> None:
-        """Two steps of a request whose blocks vLLM has in @pages, with @others."""
+        """Do two steps of @others and of a request whose blocks are in vLLM's cache, in @pages."""
         again = driver.request(f"again{seed}", seed)
         self.assertEqual(driver.match(again, HIT * BLOCK), 0)
         again.num_computed_tokens = HIT * BLOCK
@@ -216,10 +216,10 @@ class Saves(Case):
 
 
 class Streams(Case):
-    """The model runs in a stream; here the calls are looked at, tests/gpu has their effect."""
+    """Which stream and event calls are given; tests/gpu tests the effect."""
 
     def orders(self, how: str) -> list[tuple[str, int, int]]:
-        """The stream and the event that a save, and a load after it, were given."""
+        """Return the stream and event that were passed to a save and to the load after it."""
         driver = self.driver(load=how)
         worker, seen = driver.worker._worker, []
         pool = worker._pools[0]
@@ -262,15 +262,15 @@ class Streams(Case):
 
 class Asking(Case):
     def lookups(self, driver: Driver) -> list[int]:
-        """How often the daemon is asked from now on, in the list's only item.  After that
-        it hangs, before any block comes from SSD."""
+        """Count look-ups from now on in the only item of the returned list.  Stop the daemon after
+        each one, before any block is read from SSD."""
         count, together = [0], driver.scheduler._scheduler._together
         hold, pids = together.hold, self.mount.pids()
 
         def counted(*arguments, **options):
             count[0] += 1
             held = hold(*arguments, **options)
-            for pid in pids:  # found before: the blocks take some milliseconds
+            for pid in pids:  # pids were found earlier: a read takes only milliseconds
                 os.kill(pid, signal.SIGSTOP)
             return held
 
@@ -355,7 +355,7 @@ class Asking(Case):
                 i += 1
                 time.sleep(0.01)
             self.assertEqual(count, [2])
-            self.assertIn(len(trials), (1, 2))  # one after 1 s, the next 2 s after that has failed
+            self.assertIn(len(trials), (1, 2))  # after 1 s; then 2 s after that failed
             self.assertNotIn(threading.main_thread(), trials)
             self.assertEqual(len(logs.output), 1, logs.output)
             self.mount.signal(signal.SIGCONT)
@@ -380,7 +380,7 @@ class Asking(Case):
         # Blocks of the engine's own cache are offered, because kvfs may have lost them.
         self.from_own_cache(driver, "own")
         self.assertEqual(plans[-1].saves, [], "it was offered just now")
-        for _ in range(2):  # a half minute each
+        for _ in range(2):  # pass half a minute each time
             driver.scheduler._scheduler._offered._turn = 0.0
             driver.scheduler._scheduler._offered.after(b"", [], 0, 0)
         self.from_own_cache(driver, "later")
@@ -399,7 +399,7 @@ class Asking(Case):
         self.assertEqual(len(self.mount.blocks()), HIT)
 
     def from_own_cache(self, driver: Driver, id: str) -> None:
-        """A request all of whose blocks vLLM has in pages."""
+        """Run a request whose blocks are all in vLLM's own cache."""
         request = driver.request(id, 1)
         self.assertEqual(driver.match(request, HIT * BLOCK), 0)
         request.num_computed_tokens = HIT * BLOCK
@@ -422,7 +422,7 @@ class Asking(Case):
         self.assertEqual(output.invalid_block_ids, {OTHERS[5]})
         self.assertEqual(driver.worker.get_kv_connector_stats().data["errors"], 1)
         self.assertEqual(driver.matched(request), 5 * BLOCK)
-        driver.allocate(request, OTHERS, 0)  # and vLLM computes all
+        driver.allocate(request, OTHERS, 0)  # 0: vLLM computes all tokens
         for tensor, was in zip(driver.pages.values(), wanted):
             tensor[OTHERS[:HIT]] = was
         driver.step({"l": TOKENS}, OTHERS)
@@ -486,12 +486,12 @@ class Figures(Case):
         while not driver.connected():
             time.sleep(0.05)
         request = driver.request("l2", 1)
-        Asking.lookups(self, driver)  # the daemon hangs when it has been asked
+        Asking.lookups(self, driver)  # stops the daemon after the look-up
         self.assertIsNone(driver.match(request))
         held = driver.scheduler._scheduler._requests["l2"].held
         self.assertEqual(driver.scheduler.get_external_cache_hit_sources(request, HIT * BLOCK),
                          {CacheHitSource.HOST: HIT * BLOCK})
-        time.sleep(0.1)  # it is being asked where they are
+        time.sleep(0.1)  # a thread asks the daemon for the tiers
         self.mount.signal(signal.SIGCONT)
         hit = driver.matched(request)
         end = time.monotonic() + 20
@@ -499,7 +499,7 @@ class Figures(Case):
             time.sleep(0.01)
         self.assertLessEqual(set(held.states), {kvfs.State.DRAM, kvfs.State.SSD})
         self.assertEqual(len(held.states), HIT)
-        # Some may have been read before the daemon said where they are.
+        # Set the tiers: the daemon may have read some blocks before it answered.
         held.states = [kvfs.State.DRAM] * 5 + [kvfs.State.SSD] * (HIT - 5)
         self.assertEqual(driver.scheduler.get_external_cache_hit_sources(request, hit),
                          {CacheHitSource.HOST: 5 * BLOCK, CacheHitSource.DISK: (HIT - 5) * BLOCK})

@@ -18,12 +18,12 @@ import unittest
 from engines import Engine, EngineError, Nursery, prompt, settled, statistics
 from mount import Between, Mount, Web
 
-BLOCK = 128  # vLLM's on a CPU
+BLOCK = 128  # vLLM's block size on a CPU
 models = ""
 
 
 def model(kind: str, seed: int = 1) -> str:
-    """A folder with that model, made once."""
+    """Return the folder of the model, which is made at the first call."""
     folder = f"{models}/{kind}{seed}"
     return folder if os.path.exists(folder) else Nursery.model(kind, folder, seed)
 
@@ -38,7 +38,7 @@ def tearDownModule() -> None:
 
 
 def full(n: int) -> int:
-    """Tokens of a prompt of @n that need not be computed: full blocks, and one token is."""
+    """Return how many of @n prompt tokens can be loaded: full blocks, without the last token."""
     return (n - 1) // BLOCK * BLOCK
 
 
@@ -53,7 +53,7 @@ class Case(unittest.TestCase):
         return engine
 
     def same_pages(self, got: dict, wanted: dict, at_least: int) -> None:
-        """The bytes of every block that both have."""
+        """Check that blocks in both caches have the same bytes."""
         both = got.keys() & wanted.keys()
         self.assertGreaterEqual(len(both), at_least)
         self.assertEqual({key: got[key] for key in both}, {key: wanted[key] for key in both})
@@ -74,18 +74,18 @@ class Restart(Case):
         second = self.engine()
         got = second.do("generate", prompts=prompts, serial=True)
         self.assertEqual(got["tokens"], wanted["tokens"])
-        # Computed tokens: the rest of each prompt, and the tokens that follow.
+        # The model computes the tokens after the full blocks, and 7 of the 8 generated tokens.
         self.assertEqual(got["forwarded"], sum(len(p) - full(len(p)) + 7 for p in prompts))
         self.same_pages(second.do("pages"), pages, 25)
 
-        # Half in the engine's own cache, half in kvfs.
+        # The first half of the prompt is in the engine's own cache, the rest in kvfs.
         second.do("reset")
         second.do("generate", prompts=[prompts[2][:700]])
         half = second.do("generate", prompts=prompts[2:])
         self.assertEqual(half["tokens"], wanted["tokens"][2:])
         self.assertEqual(half["forwarded"], 1500 - full(1500) + 7)
 
-        # Every fourth block is removed by its name: computed, saved, and there again.
+        # Remove every fourth block with unlink(2): the engine computes and saves them again.
         blocks = self.mount.blocks()
         for path in blocks[::4]:
             os.unlink(path)
@@ -96,7 +96,7 @@ class Restart(Case):
         settled(self.mount.path)
         self.assertEqual(self.mount.blocks(), blocks)
 
-        # Bytes on the disk change: found, computed again, saved again.
+        # Change bytes on the disk: kvfs detects that, and the engine computes and saves again.
         self.mount.kill()
         self.assertGreater(self.damage(), 0)
         self.mount.start()
@@ -172,7 +172,7 @@ class Faults(Case):
         self.assertEqual(engine.said().count("no daemon answers"), 2)  # scheduler and worker
         self.mount.start()
         self.comes_back(engine, p, wanted)
-        # Killed while requests are loaded, computed and saved.
+        # Kill the daemon while requests are loaded, computed and saved.
         engine.do("reset")
         several = [p, *(prompt(20 + i, 900) for i in range(4))]
         before = self.sealed(statistics(self.mount.path))
@@ -199,22 +199,22 @@ class Faults(Case):
         engine.do("abort", prompt=p, steps=1)
         self.assertEqual(engine.do("leases"), {"requests": 0, "loads": 0})
         self.until_statistics(lambda text: " 0 leased" in text)
-        # The prompt's own likelihoods need every token: the match is discarded.
+        # prompt_logprobs needs every prompt token computed: vLLM discards the match.
         engine.do("reset")
         got = engine.do("generate", prompts=[p], prompt_logprobs=1)
         self.assertEqual(got["tokens"], wanted["tokens"])
         self.assertEqual(got["forwarded"], n + 7)
-        # A reset of the connector's cache: nothing from before is found.
+        # After a reset of the connector's cache earlier blocks are not found.
         engine.do("reset", connector=True)
         self.assertEqual(engine.do("generate", prompts=[p])["forwarded"], n + 7)
 
     @staticmethod
     def sealed(text: str) -> int:
-        """Blocks so far, which a look cannot miss, as it can those being saved."""
+        """Return the blocks sealed so far: a counter, unlike the number being saved."""
         return int(re.search(r"^sealed +(\d+)", text, re.M)[1])
 
     def comes_back(self, engine: Engine, p: list, wanted: dict) -> None:
-        """Hits, without a restart of the engine."""
+        """Check that blocks are found again without a restart of the engine."""
         for _ in range(60):
             engine.do("reset")
             got = engine.do("generate", prompts=[p])
@@ -242,7 +242,7 @@ class Faults(Case):
             if fault == "kill":
                 engine.do("before_load", command=["kill", "-KILL", *map(str, self.mount.pids())])
             else:
-                # Dropped from under the lease: one block in the middle of the match.
+                # Remove one leased block in the middle of the match.
                 gone = self.mount.blocks()
                 engine.do("before_load", evict=5)
             got = engine.do("generate", prompts=[later])
@@ -311,7 +311,7 @@ class Faults(Case):
         got3 = third.do("generate", prompts=prompts, serial=True)
         self.assertEqual(got3["tokens"], got["tokens"])
         self.assertEqual(got3["forwarded"], 12 * (1500 - full(1500) + 7))
-        # Killed with leases and copies under way: they are given back, the other goes on.
+        # Kill an engine during its copies: its leases are released, and the other engine continues.
         third.do("reset")
         third.begin("generate", prompts=prompts)
         self.until_statistics(lambda text: " 0 leased" not in text)
@@ -324,7 +324,7 @@ class Faults(Case):
 
 
 class Nodes(Case):
-    """A prompt that one node has computed and handed over; the node is gone."""
+    """One node computes a prompt, copies its blocks to the remote tier, and is killed."""
 
     def computed(self, engine, kind: type[Between]) -> tuple[Between, list, dict, Mount]:
         between = kind()
@@ -399,7 +399,7 @@ class Apart(Case):
         self.assertNotEqual(adapted[1], plain[1])
         self.assertEqual(forwarded(first, lora=["a", 1, adapters]), (rest, adapted[1]))
         first.kill()
-        # The adapter is trained further, under the same name, in the same place.
+        # The adapter's weights change under the same name and path.
         Nursery.model("lora", adapters, 2)
         second = self.engine(**lora)
         trained = forwarded(second, lora=["a", 1, adapters])
@@ -407,11 +407,11 @@ class Apart(Case):
         self.assertNotEqual(trained[1], adapted[1])
         self.assertEqual(forwarded(second), (rest, plain[1]))
         second.kill()
-        # Another model of the same shape, in the same place.
+        # Put another model of the same shape at the same path.
         place = f"{models}/place"
         shutil.copytree(model("qwen", 1), place)
         third = self.engine(place, self.mount.path)
-        self.assertEqual(forwarded(third)[0], whole)  # without adapters it is another engine
+        self.assertEqual(forwarded(third)[0], whole)  # without adapters the identity differs
         self.assertEqual(forwarded(third), (rest, plain[1]))
         third.kill()
         shutil.rmtree(place)
@@ -445,7 +445,7 @@ class Apart(Case):
         wanted = first.do("generate", prompts=[p])
         settled(self.mount.path)
         first.kill()
-        # A copy with other settings that change no block.
+        # A copy of the model, with other settings that change no block.
         second = self.engine(f"{models}/elsewhere", self.mount.path, max_logprobs=5,
                              generation_config="vllm", served_model_name="other",
                              gpu_memory_utilization=0.5)
@@ -468,11 +468,11 @@ class Apart(Case):
 
 class Kinds(Case):
     def kind(self, name: str, spaces: int, **options) -> tuple[Engine, list, list, int]:
-        """The engine, and what it was asked, answered and went through the model."""
+        """Return a restarted engine, the prompt, its output, and the number of computed tokens."""
         p = prompt(1, 1500)
         first = self.engine(model(name), self.mount.path, **options)
         wanted = first.do("generate", prompts=[p])
-        # The answer depends on the prompt: logits that are all alike would prove nothing.
+        # Check that the output depends on the prompt: with equal logits the test proves nothing.
         self.assertNotEqual(first.do("generate", prompts=[prompt(2, 1500)])["tokens"],
                             wanted["tokens"])
         settled(self.mount.path)
@@ -494,7 +494,7 @@ class Kinds(Case):
     def test_tensor_parallelism(self) -> None:
         engine, p, wanted, loaded = self.kind("qwen", 2, tensor_parallel_size=2,
                                               distributed_executor_backend="mp")
-        # A block that only one rank has is of no use, and is saved again.
+        # A block that only one rank has is a miss, and is saved again.
         blocks = self.mount.blocks()
         os.unlink([path for path in blocks if ".r1/" in path][3])
         for forwarded in (True, False):
