@@ -34,7 +34,7 @@
 
 enum { WELL = 0, DEAD = 1, DEGRADED = 3 };
 
-/* What the child is doing or has found, in memory that it shares with its parent. */
+/* The child's progress and findings, in memory shared with its parent. */
 static char (*words)[400];
 
 __attribute__((format(printf, 2, 3))) static int report(int status,

@@ -755,7 +755,7 @@ class Waiting(Case):
         task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     def test_what_is_closed_under_a_call_ends_after_it(self) -> None:
-        """The same from another thread, which also owns the memory."""
+        """Close pools, which own their memory, while other threads use them in calls."""
         pool, _, _ = self.pool()
         pool.save(self.space, names(8), range(8)).wait()
         wrong: list[BaseException] = []

@@ -36,7 +36,7 @@ struct kv_mount {
 		    char **ret_text);
 	void *arg;
 
-	pthread_mutex_t lock;		/* the notifier's lock nests in it */
+	pthread_mutex_t lock;		/* held around the notifier's lock */
 	LIST_HEAD(, kv_handle) handles; /* lock */
 	/* Layouts that are hidden from the processes that removed them: see
 	 * tree.c. */

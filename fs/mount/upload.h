@@ -198,7 +198,7 @@ void kv_upload_closed(struct kv_upload *upload, bool keep);
 /* Remove the name.  Open files can still be used, but the upload is never sealed. */
 void kv_upload_unlink(struct kv_upload *upload);
 
-bool kv_upload_sealed(struct kv_upload *upload); /* it is a block now */
+bool kv_upload_sealed(struct kv_upload *upload); /* as a block */
 
 /* Seal as kv_draft_seal does, and apply the time and pin of the upload to the block.
  * Returns 0, without sealing, if the upload was unlinked. */

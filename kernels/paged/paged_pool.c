@@ -72,8 +72,8 @@ static int grow_locked(struct kv_paged_pool *paged, uint64_t pages)
 
 	paged->growing = true;
 	pthread_mutex_unlock(&session->lock);
-	/* Allocate the pages of lent memory in its file, too.  An open pool keeps
-	 * its lending, so no lock is needed. */
+	/* Allocate the pages of lent memory in its file as well.  An open pool
+	 * keeps its lending, so no lock is needed. */
 	if (fd >= 0 &&
 	    fallocate(fd, 0, 0, (off_t)(pages * paged->page_bytes)) < 0)
 		r = -ENOMEM;
