@@ -20,7 +20,7 @@
 
 static const struct kv_remote_driver *driver;
 static struct kv_ops *backend;
-static _Atomic bool no_room; /* there is no memory for objects */
+static _Atomic bool no_room; /* let each GET's room() fail */
 
 #define OBJECT "1000/2-space/00112233445566778899aabbccddeeff"
 
@@ -38,7 +38,7 @@ static struct kv_remote_op op_of(enum kv_remote_call call, const char *name)
 	return op;
 }
 
-/* The bytes of a PUT, cut into two parts. */
+/* Return a PUT whose @n bytes at @data are in two parts. */
 static inline struct kv_remote_op put_of(const char *name, const void *data,
 					 size_t n)
 {
@@ -51,7 +51,7 @@ static inline struct kv_remote_op put_of(const char *name, const void *data,
 	return op;
 }
 
-/* Reap so many operations, in any order. */
+/* Wait until @n operations have ended, in any order. */
 static inline void await(size_t n)
 {
 	struct kv_remote_op *ended[16];
@@ -64,7 +64,7 @@ static inline void await(size_t n)
 	}
 }
 
-/* Submit one, and wait for it; returns its status. */
+/* Submit @op, wait for its end and return its status. */
 static inline int do_op(struct kv_remote_op *op)
 {
 	kv_ops_submit(backend, &op, 1);
@@ -103,7 +103,7 @@ static inline int status_of(enum kv_remote_call call, const char *name)
 	return r;
 }
 
-/* Carry out @op, which ends with @status and a cause that has @word. */
+/* Check that @op ends with @status, and that the cause in op.why has @word. */
 static inline void must_fail(struct kv_remote_op op, int status,
 			     const char *word)
 {
@@ -227,7 +227,7 @@ static inline void test_many_at_once(void **state)
 	}
 }
 
-/* At once, and at several moments later. */
+/* Cancel operations right after their submission, and at later moments. */
 static inline void test_an_operation_that_is_cancelled_ends(void **state)
 {
 	static struct kv_remote_op ops[MANY];
@@ -259,7 +259,8 @@ static inline void test_an_operation_that_is_cancelled_ends(void **state)
 	assert_memory_equal(room, data, sizeof(data));
 }
 
-/* A reader beside a writer gets a whole object, the old one or the new one. */
+/* A GET that runs beside a PUT of the same object gets the old bytes or the new
+ * bytes, never a mixture. */
 static inline void test_an_object_is_replaced_in_one_step(void **state)
 {
 	enum { BYTES = 300000, PAIRS = 60 };
@@ -289,7 +290,8 @@ static inline void test_an_object_is_replaced_in_one_step(void **state)
 	}
 }
 
-/* Not of moto, which fails two PUTs of one object at once. */
+/* A test of its own, as moto (a test server for S3) fails concurrent PUTs of
+ * one object. */
 #define REPLACE_TEST cmocka_unit_test(test_an_object_is_replaced_in_one_step)
 #define BACKEND_TESTS                                                         \
 	cmocka_unit_test(test_the_backend_is_there),                          \

@@ -3,12 +3,12 @@
  * fake_backend.h - a backend in memory that fails, refuses, hangs, lies or is slow, by the
  * rule of the test.
  *
- * This driver is linked instead of that of dir: URLs.
+ * Tests link this driver instead of the driver of dir: URLs.
  *
  * OWNS      its objects, its thread.
  *
  * LOCKING   fake.lock, taken before that of the operations, for all but the objects' bytes, which do not change while there
- *           are operations.  The rule runs under it.
+ *           are operations.  The rule runs under fake.lock.
  */
 #ifndef KV_TESTS_CACHE_FAKE_BACKEND_H
 #define KV_TESTS_CACHE_FAKE_BACKEND_H
@@ -27,15 +27,14 @@
 
 /* The outcome that the rule chooses for an operation. */
 struct fake_plan {
-	int status;  /* 0: what is true of the object */
-	uint64_t ms; /* until it ends; FAKE_NEVER: when it is cancelled */
-	uint64_t
-		body_ms; /* of a GET: from room() to the end; bytes come meanwhile */
-	bool stalls; /* of a GET: no byte comes after room() */
+	int status;	  /* 0: as the stored objects say */
+	uint64_t ms;	  /* duration; FAKE_NEVER: until a cancel */
+	uint64_t body_ms; /* of a GET: time over which the body arrives */
+	bool stalls;	  /* of a GET: no byte comes after room() */
 	uint64_t retry_after_ms;
 	uint64_t length; /* wrong length that a GET reports; or 0 */
-	bool stuck;	 /* not even cancel() ends it, but fake_release() */
-	bool damaged;	 /* one byte is another one */
+	bool stuck;	 /* only fake_release() ends the operation */
+	bool damaged;	 /* change one byte of the object */
 };
 
 struct fake_object {
@@ -62,16 +61,16 @@ static struct fake {
 	TAILQ_HEAD(, fake_op) pending;
 	struct fake_object *objects;
 	size_t n;
-	/* The rule of the test. */
+	/* Set by the test: chooses the outcome of each operation. */
 	void (*rule)(const struct kv_remote_op *op, struct fake_plan *plan);
-	/* Operations sent, by call, and their replies. */
+	/* Numbers of operations sent, by call, and of replies to them. */
 	unsigned sent[KV_REMOTE_CALLS], replies;
 	struct {
 		enum kv_remote_call call;
 		char name[KV_OBJECT_NAME_MAX + 1];
 		uint64_t ns;
 		unsigned out,
-			replies; /* GETs in flight with it; ended before */
+			replies; /* out: GETs in flight; replies: by then */
 	} log[FAKE_LOG];
 	unsigned logged, out;
 	uint64_t memory, memory_max;
@@ -115,7 +114,8 @@ static inline void fake_forget(void)
 	fake.n = 0;
 }
 
-/* Called with the lock, which is dropped for room().  Returns the status. */
+/* Carry out an operation; return its status.  Call with fake.lock held, which
+ * is dropped while room() runs. */
 static inline int fake_do(struct fake_op *f)
 {
 	struct kv_remote_op *op = f->op;
@@ -183,7 +183,7 @@ static inline int fake_do(struct fake_op *f)
 	}
 }
 
-/* Take the operations that were submitted, in the thread that submits them. */
+/* Begin the operations that were submitted, on the submitting thread. */
 static inline void fake_take(void)
 {
 	struct kv_remote_op *op;
@@ -279,7 +279,7 @@ static inline int fake_make(const char *scheme, const char *rest,
 	return kv_thread_start(&fake.thread, "fake", fake_run, NULL);
 }
 
-/* End all that hangs. */
+/* End all operations that hang. */
 static inline void fake_release(void)
 {
 	struct fake_op *f;
@@ -314,7 +314,7 @@ const struct kv_remote_driver kv_remote_dir = {
 	.close = fake_close,
 };
 
-/* Return the number of operations @call that were sent. */
+/* Return how many operations of the kind @call were sent. */
 static inline unsigned sent(enum kv_remote_call call)
 {
 	unsigned n;

@@ -21,13 +21,14 @@ struct liar {
 	int fd; /* it listens */
 	pthread_t thread;
 	pthread_mutex_t lock;
-	/* Answers to a request whose head begins with @first, once, and to all others;
-	 * NULL: no answer.  Guarded by lock, as the next 3. */
+	/* @once answers one request whose head begins with @first, @object
+	 * all other requests; NULL: no answer.  Guarded by lock, as the next
+	 * 3 fields. */
 	const char *first, *once, *object;
 	size_t object_n;
 	const char *forever;  /* sent repeatedly after object; "": silence */
 	char asked_for[2048]; /* first lines of the requests */
-	/* Keep a connection open for one more request, then close it. */
+	/* Read a second request on a connection, then close it unanswered. */
 	_Atomic bool drops;
 	/* Sent instead of an answer to all but the first request of a connection; or
 	 * NULL. */

@@ -51,7 +51,7 @@ static void test_a_wrong_signature_is_reported(void **state)
 	backend = good;
 }
 
-/* Credentials that are rotated are found after the first answer that blames them. */
+/* The file of credentials is read again after an answer that refuses them. */
 static void test_credentials_are_read_again(void **state)
 {
 	void *good = backend;
@@ -99,7 +99,7 @@ static void test_names_are_not_parts_of_urls(void **state)
 	}
 }
 
-/* More objects than a page has. */
+/* Remove more objects than one page of a listing has. */
 static void test_a_large_folder_is_removed(void **state)
 {
 	enum { OBJECTS = 1100 };

@@ -3,7 +3,7 @@
  * test_remote_dir.c - the remote tier's backend in a directory, and what other users may
  * do there.
  *
- * OWNS      a directory, and with the right to mount a small filesystem.
+ * OWNS      a directory; a small filesystem, if the test may mount one.
  *
  * LOCKING   none.
  */
@@ -50,7 +50,7 @@ static int tear_down(void **state)
 	int r = driver->close(backend);
 
 	(void)state;
-	umount2(away, MNT_DETACH); /* of a test that failed */
+	umount2(away, MNT_DETACH); /* left by a failed test */
 	chmod(root, 0700);
 	tree_remove(root);
 	tree_remove(away);
@@ -85,7 +85,8 @@ static void must_be_refused(enum kv_remote_call call, const char *name,
 		  -EACCES, word);
 }
 
-/* All calls of the object, and others go on. */
+/* Check that HEAD and GET of @name are refused, and that calls for another
+ * object succeed. */
 static void all_are_refused(const char *name, const char *word)
 {
 	must_be_refused(KV_REMOTE_HEAD, name, word);
@@ -172,7 +173,7 @@ static void test_another_directory_is_not_taken_without_part(void **state)
 	must_fail(op_of(KV_REMOTE_HEAD, ""), -ENOTCONN, "without .part");
 	assert_int_equal(mkdir(at(".part"), 0700), 0);
 	assert_int_equal(status_of(KV_REMOTE_HEAD, ""), 0);
-	for (int i = 0; i < 20; i++) /* each thread finds it */
+	for (int i = 0; i < 20; i++) /* every thread notices the rename */
 		status_of(KV_REMOTE_HEAD, OBJECT);
 	assert_int_equal(status_of(KV_REMOTE_HEAD, OBJECT), -ENOENT);
 	tree_remove(root);
@@ -228,7 +229,7 @@ static void test_names_do_not_lead_out(void **state)
 	must_be_refused(KV_REMOTE_DELETE, "/", "not a name");
 }
 
-/* A tenant's folder that is a link to another tenant's, or to another place. */
+/* Refuse a tenant's folder that is a symbolic link, wherever the link leads. */
 static void test_links_as_folders_are_refused(void **state)
 {
 	(void)state;
@@ -258,7 +259,7 @@ static void test_a_link_as_an_object_is_refused(void **state)
 	assert_int_equal(symlink("../../2001/2-s/" KEY, at("2002/2-s/" KEY)),
 			 0);
 	all_are_refused("2002/2-s/" KEY, "a symbolic link");
-	/* Replaced and removed is the link. */
+	/* PUT and DELETE replace and remove the link, not its target. */
 	assert_int_equal(put("2002/2-s/" KEY, "other", 5), 0);
 	assert_int_equal(unlink(at("2002/2-s/" KEY)), 0);
 	assert_int_equal(symlink("../../2001/2-s/" KEY, at("2002/2-s/" KEY)),
@@ -267,7 +268,7 @@ static void test_a_link_as_an_object_is_refused(void **state)
 	assert_int_equal(status_of(KV_REMOTE_HEAD, "2001/2-s/" KEY), 0);
 }
 
-/* A FIFO holds no thread up. */
+/* Refuse objects that are no regular files; opening a FIFO must not block. */
 static void test_other_files_are_refused(void **state)
 {
 	(void)state;
@@ -310,7 +311,7 @@ static void test_a_directory_of_all_users_is_refused(void **state)
 	assert_int_equal(status_of(KV_REMOTE_HEAD, ""), 0);
 }
 
-/* With remote_unsafe, what another user planted is refused, and nothing else. */
+/* With remote_unsafe, only entries that another user planted are refused. */
 static void test_entries_of_other_users_are_refused(void **state)
 {
 	(void)state;
@@ -335,14 +336,15 @@ static void test_entries_of_other_users_are_refused(void **state)
 	all_are_refused("1004/2-s/k", "belongs to user 1002");
 	assert_int_equal(put("1004/2-s/k", "bytes", 5), 0);
 	assert_int_equal(status_of(KV_REMOTE_HEAD, "1004/2-s/k"), 0);
-	/* .part concerns all objects. */
+	/* Every PUT goes through the folder .part. */
 	assert_int_equal(chown(at(".part"), OTHER, OTHER), 0);
 	must_fail(put_of("1001/2-s/k", "bytes", 5), -EIO,
 		  ".part: belongs to user 1002");
 	assert_int_equal(status_of(KV_REMOTE_HEAD, "1001/2-s/" KEY), 0);
 }
 
-/* PATH of a user whose daemon runs as root: both may own objects. */
+/* A user owns the directory, and the daemon runs as root: objects may belong to
+ * either. */
 static void test_the_owner_of_the_directory_may_own_objects(void **state)
 {
 	(void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_remote_fetch.c - chains from a backend that fails, refuses, hangs and lies:
- * retries, windows, budgets, deadlines, and circuit breakers.
+ * test_remote_fetch.c - fetch chains of blocks from a backend that fails, refuses,
+ * hangs and lies: retries, windows, budgets, deadlines, and circuit breakers.
  *
  * OWNS      a small store for each test, and the backend in memory.
  *
@@ -68,7 +68,7 @@ static int tear_down(void **state)
 
 /* ---- blocks and their objects ---- */
 
-/* The file of block @n. */
+/* Make the safetensors file of block @n; the caller frees it. */
 static uint8_t *file_of(unsigned n, size_t payload, size_t *ret_bytes)
 {
 	char header[200];
@@ -194,7 +194,7 @@ static struct kv_remote_stats stats_of(struct node *node)
 	return stats;
 }
 
-/* Count anew. */
+/* Reset the backend's counters and log. */
 static void reset(void)
 {
 	pthread_mutex_lock(&fake.lock);
@@ -245,7 +245,7 @@ static void test_the_window_of_a_chain_doubles(void **state)
 	assert_int_equal(sent(KV_REMOTE_HEAD), 0);
 	pthread_mutex_lock(&fake.lock);
 	for (unsigned i = 0; i < fake.logged; i++) {
-		/* One more with each reply: twice as many after each round. */
+		/* The window grows by one GET with each reply. */
 		assert_true(fake.log[i].out <= 8 + fake.log[i].replies);
 		first += fake.log[i].replies == 0;
 		most = KV_MAX(most, fake.log[i].out);
@@ -269,7 +269,7 @@ static void test_a_chain_ends_at_the_first_miss(void **state)
 	assert_true(sent(KV_REMOTE_GET) < 60);
 	usleep(100000);
 	assert_true(all < sent(KV_REMOTE_GET));
-	/* The miss is known for a second; then it is asked for again. */
+	/* The daemon caches a miss for a second, then sends another GET. */
 	reset();
 	assert_int_equal(acquire(node, 0, 20, 21, NULL), 0);
 	assert_int_equal(sent(KV_REMOTE_GET), 0);
@@ -378,14 +378,14 @@ static void test_a_failed_get_is_sent_three_times(void **state)
 	assert_int_equal(failures_left, 0);
 	assert_int_equal(stats_of(node).failed, 1);
 	assert_string_equal(stats_of(node).failure, "get: the rule said -5");
-	/* Answers are not retried. */
+	/* A refusal (-EACCES) is an answer: no retry. */
 	name_of(node, 0, 203, failing);
 	failure = -EACCES;
 	failures_left = 2;
 	assert_int_equal(acquire(node, 0, 200, 216, NULL), 3);
 	assert_int_equal(failures_left, 1);
 	assert_int_equal(stats_of(node).refused, 1);
-	/* A refused object is not requested again soon. */
+	/* For seconds no GET is sent for a refused object. */
 	failures_left = 0;
 	usleep(1500000);
 	assert_int_equal(acquire(node, 0, 200, 216, NULL), 3);
@@ -422,7 +422,7 @@ static void test_nothing_is_retried_for_nobody(void **state)
 	kv_acquire_release(node->s.cache, a);
 	free(a);
 	usleep(600000);
-	/* The other gets went on: the next acquire hits. */
+	/* The GETs of the other blocks continued, so the next acquire hits. */
 	assert_true(failures_left >= 1);
 	failures_left = 0;
 	reset();
@@ -453,7 +453,8 @@ static void test_retry_after_holds_one_tenant(void **state)
 		else if (held && fake.log[i].ns > held + 20 * FAKE_MS)
 			assert_true(fake.log[i].ns >= held + 700 * FAKE_MS);
 	pthread_mutex_unlock(&fake.lock);
-	/* For longer than a second nobody waits. */
+	/* If Retry-After is above a second, acquires miss instead of
+	 * waiting. */
 	name_of(node, 0, 100, failing);
 	failures_left = 1;
 	asks_for_ms = 3000;
@@ -556,7 +557,7 @@ static void wait_until_closed(struct node *node, unsigned tenants)
 	assert_int_equal(stats_of(node).tenants_closed, tenants);
 }
 
-/* Acquire, block by block, what is not there, or cannot be had. */
+/* Acquire @n short chains whose GETs all fail. */
 static void fail_often(struct node *node, unsigned user, unsigned from,
 		       unsigned n)
 {
@@ -585,13 +586,13 @@ static void test_one_tenant_is_given_up_alone(void **state)
 		wait_until_closed(node, 1);
 		assert_true(stats_of(node).open);
 		assert_false(kv_remote_is_open(node->s.cache->remote, 0));
-		/* Nothing is sent, nobody waits; the other one does not note. */
+		/* User 0's acquires miss without a GET; user 1's succeed. */
 		were = sent(KV_REMOTE_GET);
 		assert_int_equal(acquire(node, 0, from, from + 8, NULL), 0);
 		assert_int_equal(sent(KV_REMOTE_GET), were);
 		assert_int_equal(acquire(node, 1, from, from + CHAIN, NULL),
 				 CHAIN);
-		/* Trials, about one a second. */
+		/* The open breaker sends a probe (HEAD) about once a second. */
 		were = sent(KV_REMOTE_HEAD);
 		usleep(2500000);
 		assert_true(sent(KV_REMOTE_HEAD) > were &&
@@ -672,7 +673,7 @@ static void test_who_waits_for_silence_is_let_go(void **state)
 		assert_int_equal(acquire(node, 0, 32 * i, 32 * i + 32, NULL),
 				 0);
 		assert_true(ms_since(begin) >= 1900 && ms_since(begin) < 8000);
-		/* Eight were late: the tenant is given up, the other one not. */
+		/* Eight late GETs open the breaker of user 0 alone. */
 		wait_until_closed(node, 1);
 		assert_int_equal(acquire(node, 1, 64 * i, 64 * i + 64, NULL),
 				 64);
@@ -680,7 +681,7 @@ static void test_who_waits_for_silence_is_let_go(void **state)
 		if (stuck)
 			fake_release();
 		wait_until_back(node, 0);
-		/* A key that failed is not asked for for a second. */
+		/* For a second no GET is sent for a key that failed. */
 		usleep(1000000);
 		assert_int_equal(acquire(node, 0, 32 * i, 32 * i + 32, NULL),
 				 32);
@@ -748,7 +749,7 @@ static void stall(const struct kv_remote_op *op, struct fake_plan *plan)
 
 static _Atomic bool greedy;
 
-/* User 0 wants other blocks all the time. */
+/* Acquire other blocks for user 0 until `greedy` is false. */
 static void *want_more(void *arg)
 {
 	for (unsigned i = 0; greedy; i = (i + 8) % 64)
@@ -785,7 +786,8 @@ static void test_bodies_that_stall_leave_memory_to_others(void **state)
 	pthread_join(thread, NULL);
 	assert_int_equal(came, 64);
 	assert_int_equal(late, 0);
-	/* No byte for two seconds is a failure, and eight are enough. */
+	/* A GET fails after two seconds without a byte; eight failures open the
+	 * breaker. */
 	assert_true(given_up_ms < 9000);
 	assert_true(fake.memory_max <= 4 << 20);
 }
@@ -912,7 +914,8 @@ static void test_an_optional_backend_may_come_later(void **state)
 	assert_int_equal(acquire(node, 0, 0, 16, NULL), 16);
 }
 
-/* With operations in flight that end, or do not. */
+/* The unmount does not wait for operations in flight, whether they end or
+ * hang. */
 static void test_the_end_waits_for_nobody(void **state)
 {
 	struct node *node = *state;

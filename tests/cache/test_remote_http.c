@@ -18,7 +18,7 @@ static struct kv_remote_op ops[MANY];
 static uint8_t data[MANY][100000];
 static const struct kv_remote_config config = {0};
 
-/* Make a backend of @url, a format of the port. */
+/* Make the backend whose URL is @format with @port put in. */
 static void make(const struct kv_remote_driver *of, const char *format,
 		 unsigned port)
 {
@@ -158,7 +158,8 @@ static void test_failures_are_told_apart(void **state)
 	}
 }
 
-/* A server without listings is there, a missing prefix comes with the first object. */
+/* A backend works if its server refuses to list the prefix (no-list), or if the
+ * prefix does not exist before the first PUT (none/yet). */
 static void test_a_prefix_need_not_be_listed(void **state)
 {
 	(void)state;
@@ -171,7 +172,7 @@ static void test_a_prefix_need_not_be_listed(void **state)
 	assert_int_equal(driver->close(backend), 0);
 }
 
-/* Credentials that are rotated are found after the first answer that blames them. */
+/* The file of credentials is read again after an answer that refuses them. */
 static void test_credentials_are_read_again(void **state)
 {
 	static const char url[] = "//127.0.0.1:%u/private/x?credentials=as";
@@ -241,7 +242,7 @@ static void test_a_socket_of_all_users_is_refused(void **state)
 	assert_int_equal(status_of(KV_REMOTE_HEAD, ""), 0);
 }
 
-/* A listener of another user, in a folder of ours. */
+/* Refuse a UNIX socket on which another user's process listens. */
 static void test_another_user_is_not_asked(void **state)
 {
 	int ready[2], fd;
@@ -283,7 +284,7 @@ static void *come_back(void *arg)
 	return arg;
 }
 
-/* A connection that is refused is tried again, for a second. */
+/* The backend retries a refused connection for a second. */
 static void test_a_program_that_starts_is_waited_for(void **state)
 {
 	pthread_t thread;
@@ -296,7 +297,7 @@ static void test_a_program_that_starts_is_waited_for(void **state)
 	pthread_join(thread, NULL);
 }
 
-/* A listener that takes nothing: its backlog is full. */
+/* A listener that accepts no connection, so that its backlog is full. */
 static void test_a_full_backlog_is_waited_for(void **state)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX,
@@ -316,7 +317,7 @@ static void test_a_full_backlog_is_waited_for(void **state)
 		all[i] = &ops[i];
 	}
 	kv_ops_submit(backend, all, 8);
-	usleep(1500000); /* longer than a refused connection is tried */
+	usleep(1500000); /* longer than refused connections are retried */
 	assert_int_equal(pthread_create(&thread, NULL, come_back, NULL), 0);
 	assert_int_equal(poll(&event, 1, 0), 0); /* none has ended */
 	pthread_join(thread, NULL);
@@ -371,7 +372,7 @@ static void test_only_a_server_with_a_certificate_is_asked(void **state)
 
 /* ---- servers that stop ---- */
 
-/* Of each kind some. */
+/* Submit MANY operations, some of each call. */
 static void submit_many(void)
 {
 	struct kv_remote_op *all[MANY];
@@ -415,7 +416,7 @@ static void test_a_killed_server_is_found_again(void **state)
 	await(MANY);
 	for (size_t i = 0; i < MANY; i++)
 		assert_true(ops[i].status == -EIO);
-	submit_many(); /* one is tried, and all end */
+	submit_many(); /* one operation connects; all fail with it */
 	await(MANY);
 	for (size_t i = 0; i < MANY; i++)
 		assert_int_equal(ops[i].status, -EIO);
@@ -424,7 +425,8 @@ static void test_a_killed_server_is_found_again(void **state)
 	assert_int_equal(put(OBJECT, "bytes", 5), 0);
 }
 
-/* Connections that stayed open are closed by the server: nobody need know. */
+/* A restarted server has closed the idle connections: operations must not
+ * fail. */
 static void test_a_server_that_was_made_anew_is_asked_again(void **state)
 {
 	struct kv_remote_op *all[MANY];
@@ -461,7 +463,7 @@ static unsigned knocking(unsigned port)
 	return n;
 }
 
-/* Nobody takes connections there, and nobody refuses them. */
+/* Return a listener at @port that neither accepts nor refuses connections. */
 static int deaf_server(unsigned port)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET,
@@ -496,7 +498,7 @@ static void test_while_nobody_is_reached_one_tries(void **state)
 		usleep(round * 500000);
 		if (round == 0)
 			await(MANY);
-		else /* all with the one that tried */
+		else /* all fail with the one that connects */
 			assert_int_equal(kv_ops_reap(backend, ended, MANY),
 					 MANY);
 		for (size_t i = 0; i < MANY; i++)

@@ -24,7 +24,8 @@ static struct liar liar;
 static sem_t resolved;
 static _Atomic bool hangs;
 
-/* Replaces that of the C library, also for libcurl. */
+/* Replace the C library's getaddrinfo, also for libcurl: "hangs.invalid"
+ * hangs. */
 int getaddrinfo(const char *node, const char *service,
 		const struct addrinfo *hints, struct addrinfo **ret)
 {
@@ -60,8 +61,8 @@ static void test_a_name_that_does_not_resolve_holds_nobody(void **state)
 	make(&kv_remote_http, "//nobody.invalid/x");
 	must_fail(op_of(KV_REMOTE_HEAD, ""), -EIO, "nobody.invalid");
 	assert_int_equal(driver->close(backend), 0);
-	/* Within the two seconds of a connection; closed although the resolver goes
-	 * on. */
+	/* The operation ends within the connection's time-out of two
+	 * seconds, and the backend can be closed while the resolver hangs. */
 	make(&kv_remote_http, "//hangs.invalid/x");
 	must_fail(op_of(KV_REMOTE_HEAD, ""), -EIO, "Resolving timed out");
 	assert_true(hangs);
@@ -109,9 +110,9 @@ static const struct lie {
 	{SAYS("5") "\r\nbytes", NULL, 0},
 	{"HTTP/1.1 100 Continue\r\n\r\n" SAYS("5") "\r\nbytes", NULL, 0},
 	{SAYS("5") "Content-Encoding: gzip\r\n\r\nbytes", NULL, 0},
-	/* Bytes after the end of the body are not part of it. */
+	/* Bytes after the announced length are ignored. */
 	{SAYS("5") "\r\nbytes and more", NULL, 0},
-	/* Short, of another length, of none. */
+	/* The body is too short, has a wrong length, or has no length. */
 	{SAYS("5") "\r\nbyte", NULL, -EIO},
 	{SAYS("0") "\r\n", NULL, -EBADMSG},
 	{SAYS("9") "\r\nbytes and", NULL, -EAGAIN},
@@ -124,7 +125,7 @@ static const struct lie {
 	 NULL, -EPROTO},
 	{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
 	 "5\r\nbytes\r\n", -EPROTO},
-	/* Another answer than was asked for. */
+	/* The status is not that of a whole object: 206, 204, redirects. */
 	{"HTTP/1.1 206 Partial\r\nContent-Length: 5\r\n"
 	 "\r\nbytes",
 	 NULL, -EPROTO},
@@ -143,7 +144,7 @@ static const struct lie {
 	{"", NULL, -EIO},
 };
 
-/* There is room for 8 bytes. */
+/* Allocate memory for an object of at most 8 bytes. */
 static uint8_t *small_room(struct kv_remote_op *op, uint64_t length)
 {
 	(void)op;
@@ -171,7 +172,7 @@ static void test_lies_are_found(void **state)
 	}
 }
 
-/* Not with these errors, but with some. */
+/* Answers that are not HTTP: each operation fails, with any error. */
 static void test_what_is_no_http_is_no_answer(void **state)
 {
 	static const struct {
@@ -202,7 +203,7 @@ static void test_what_is_no_http_is_no_answer(void **state)
 	}
 }
 
-/* A line of the server is shown without what controls a terminal. */
+/* Error messages show the server's text without control characters. */
 static void test_the_cause_is_one_line(void **state)
 {
 	static const char answer[] =
@@ -217,7 +218,7 @@ static void test_the_cause_is_one_line(void **state)
 	assert_true(op.retry_after_ns == UINT64_C(5000000000));
 }
 
-/* Like Apache: it lacks folders until they are made. */
+/* Like Apache, the server refuses a PUT until MKCOL has made the folders. */
 static void test_missing_folders_are_made(void **state)
 {
 	static const char created[] =
@@ -237,7 +238,8 @@ static void test_missing_folders_are_made(void **state)
 					    "MKCOL /x/1000/ HTTP/1.1\n"
 					    "MKCOL /x/1000/2-s/ HTTP/1.1\n"
 					    "PUT /x/1000/2-s/k HTTP/1.1\n");
-	/* Once: then the PUT has failed, also if the server says 404. */
+	/* The folders are made once; if the second PUT fails (409, 404), the
+	 * operation fails. */
 	liar_tell(&liar, conflict, sizeof(conflict) - 1, NULL);
 	must_fail(put_of("1000/2-s/k", "bytes", 5), -EIO, "409 Conflict");
 	liar_tell(&liar, absent, sizeof(absent) - 1, NULL);
@@ -284,7 +286,8 @@ static void test_error_codes_of_s3_are_shown(void **state)
 	liar_tell(&liar, answer, 0, NULL);
 }
 
-/* Delete what was listed, and nothing else, whatever the server lists. */
+/* A lying server lists objects outside of the folder: none of them is
+ * deleted. */
 static void test_a_list_of_other_objects_deletes_nothing(void **state)
 {
 	static const char *const lists[] = {
@@ -312,7 +315,7 @@ static void test_a_list_of_other_objects_deletes_nothing(void **state)
 	pthread_mutex_unlock(&liar.lock);
 }
 
-/* A server that lists the same objects again and again. */
+/* A server that lists deleted objects again must not cause an endless loop. */
 static void test_deleted_objects_that_stay_end_it(void **state)
 {
 	static const char list[] =
@@ -339,7 +342,7 @@ static void test_a_connection_that_is_closed_costs_nothing(void **state)
 		assert_int_equal(put(OBJECT, "bytes", 5), 0);
 		assert_string_equal(liar.put, "bytes");
 	}
-	/* On the first request of each connection, and on the second. */
+	/* The server answered each PUT on a connection of its own. */
 	assert_true(liar.asked >= 40);
 	liar.drops = false;
 }
@@ -377,8 +380,8 @@ static void submit_gets(void)
 	kv_ops_submit(backend, all, MANY);
 }
 
-/* Wait until the server was asked for an object that it does not tell, or
- * tells half of. */
+/* Wait until the server has received a request, which it answers in part or not
+ * at all. */
 static void wait_until_asked(void)
 {
 	unsigned asked = 0;
@@ -402,7 +405,7 @@ static void test_who_waits_for_silence_is_let_go(void **state)
 	await(MANY);
 	for (size_t i = 0; i < MANY; i++)
 		assert_int_equal(ops[i].status, -ECANCELED);
-	/* And those that nobody let go, at the end. */
+	/* The close of the backend cancels these. */
 	submit_gets();
 }
 
@@ -413,7 +416,7 @@ static void test_half_an_answer_is_let_go(void **state)
 	struct pollfd fd = {backend->event, POLLIN, 0};
 
 	(void)state;
-	/* A byte a second would do no better. */
+	/* Half of the body arrives, and then no byte. */
 	liar_tell(&liar, half, sizeof(half) - 1, "");
 	ops[0] = op_of(KV_REMOTE_GET, OBJECT);
 	kv_ops_submit(backend, &op, 1);

@@ -58,7 +58,8 @@ static struct kv_object_entry entry_of(const struct file *file, bool parent)
 	return entry;
 }
 
-/* Make the object of @file.  Returns kv_object_head's value. */
+/* Make the object of @file: the file with @entry in its header.  Return the
+ * result of kv_object_head. */
 static int object_of(const struct file *file,
 		     const struct kv_object_entry *entry, struct file *ret)
 {
@@ -77,7 +78,8 @@ static int object_of(const struct file *file,
 	return 0;
 }
 
-/* Take the entry out of @object, all of whose bytes a sanitizer guards. */
+/* Restore the file from @object, and get @entry.  The copy has the exact
+ * size, so that a sanitizer finds reads beyond its end. */
 static int file_out_of(const struct file *object, struct kv_object_entry *entry,
 		       struct file *ret)
 {
@@ -124,7 +126,8 @@ static void must_return(const struct file *file, bool parent)
 	free(again.data);
 }
 
-/* Return the header of an object of @header as JSON, and its entry's text. */
+/* Make the object of a file with @header; return the object's header as
+ * JSON, and the entry's text. */
 static json_t *json_of(const char *header, char text[200])
 {
 	const struct file file = small_file(header);
@@ -164,7 +167,7 @@ static const char *const headers[] = {
 	"{ \n\t\"k\" :\r " TENSOR " , \"__metadata__\"\n: { \"a\" : \"b\" } } ",
 	"{\"__metadata__\": { } ,\"k\":" TENSOR "}        ",
 	"{ \"k\" : " TENSOR " }\n",
-	/* Escapes, and names that only look like it. */
+	/* Escapes, and names that only resemble "__metadata__". */
 	"{\"k\\\"__metadata__\":" TENSOR ",\"__metadata__\":{\"{\":\"}\"}}",
 	"{\"__metadata__x\":" TENSOR ",\"x__metadata__\":" TENSOR "}",
 	"{\"__metadata_\":" TENSOR ",\"\\u015f_metadata__\":" TENSOR "}",
@@ -204,7 +207,7 @@ static void test_an_object_is_a_safetensors_file(void **state)
 	}
 }
 
-/* As the manual has it. */
+/* The entry has the form that kvfs-remote(7) documents. */
 static void test_the_entry_has_its_documented_form(void **state)
 {
 	const struct file file = small_file(headers[0]);
@@ -222,7 +225,8 @@ static void test_the_entry_has_its_documented_form(void **state)
 	free(file.data);
 }
 
-/* A file that kvfs makes, and an object that somebody saved as a block. */
+/* Make objects of a file with kvfs's own header, and of a file that is
+ * itself an object. */
 static void test_files_of_kvfs_and_objects_return(void **state)
 {
 	static const char text[] =
@@ -280,7 +284,8 @@ static void test_what_is_no_header_has_no_object(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < KV_ARRAY_LEN(bad); i++) {
-		/* All there is is the header: what is read past it is found. */
+		/* The file ends with its header: a sanitizer finds reads
+		 * past it. */
 		struct file file = file_of(bad[i], strlen(bad[i]), "", 0);
 		struct kv_object_entry entry = entry_of(&file, true);
 		struct kv_object_entry found;
@@ -325,7 +330,7 @@ static void test_lengths_are_bounded(void **state)
 	free(file.data);
 	free(object.data);
 
-	/* With the entry, the header would be too long. */
+	/* The entry would make the header longer than the limit. */
 	long_header = malloc(KV_HEADER_MAX);
 	memset(long_header, ' ', KV_HEADER_MAX);
 	memcpy(long_header, headers[0], strlen(headers[0]));
@@ -339,7 +344,7 @@ static void test_lengths_are_bounded(void **state)
 	free(long_header);
 }
 
-/* Replace @old in the object of @header by @new, and return what the parser says. */
+/* Replace @old in the object of @header by @new; return the parser's result. */
 static int changed(const char *header, const char *old, const char *new)
 {
 	struct file file = small_file(header), object, again = {0}, other;
@@ -402,8 +407,8 @@ static void test_only_the_exact_form_is_an_entry(void **state)
 			 -EBADMSG);
 }
 
-/* With a wrong byte anywhere the parser refuses, or the digest differs, or the file is
- * the same: the damage was in what only the object has. */
+/* Change one byte of an object: the parser refuses the object, or the file's
+ * digest differs, or the file is intact because only the entry was damaged. */
 static void test_damage_never_makes_a_wrong_file(void **state)
 {
 	unsigned accepted = 0;
@@ -445,10 +450,11 @@ static void test_damage_never_makes_a_wrong_file(void **state)
 		free(file.data);
 		free(object.data);
 	}
-	assert_true(accepted > 0); /* key or parent, or no change */
+	assert_true(accepted > 0); /* damage in the entry only */
 }
 
-/* Random texts of JSON's characters: what has an object is returned by it. */
+/* Files with random headers of JSON's characters: a file that can be made
+ * into an object is restored from the object. */
 static void test_random_headers(void **state)
 {
 	static const char *const words[] = {

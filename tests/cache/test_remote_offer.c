@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_remote_offer.c - all that is durable of a shared space gets to the backend,
- * however late that is asked of it or can be.
+ * test_remote_offer.c - every durable block of a shared space is put to the backend,
+ * even if the space is shared later, or the backend fails or is absent at first.
  *
  * OWNS      a small store for each test, and the backend in memory.
  *
@@ -17,7 +17,7 @@
 #define BLOCKS 40u
 #define SMALL 1000u
 #define BIG (600u << 10)
-#define PATIENCE_NS UINT64_C(240000000000) /* a sanitizer is slow */
+#define PATIENCE_NS UINT64_C(240000000000) /* long, as sanitizers are slow */
 
 static char *dir_url = "dir:/nowhere";
 
@@ -72,7 +72,7 @@ static void share(struct small *s, bool shared)
 	assert_int_equal(kv_space_set_shared(s->cache, s->space, shared), 0);
 }
 
-/* The file of block @n. */
+/* Make the safetensors file of block @n; the caller frees it. */
 static uint8_t *file_of(unsigned n, size_t payload, size_t *ret_bytes)
 {
 	char header[200];
@@ -118,7 +118,7 @@ static void save(struct small *s, unsigned from, unsigned n, size_t payload)
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 }
 
-/* ---- what the backend has, and was asked ---- */
+/* ---- objects of the backend, and requests to it ---- */
 
 static unsigned objects(void)
 {
@@ -145,7 +145,8 @@ static struct kv_remote_stats stats_of(struct small *s)
 	return stats;
 }
 
-/* Check that every object is the file of its block, with its entry. */
+/* Check that every object is its block's file, with kvfs's entry in the
+ * header. */
 static void must_be_exact(size_t payload)
 {
 	pthread_mutex_lock(&fake.lock);
@@ -192,7 +193,7 @@ static void must_get_there(unsigned n)
 	must_be_exact(SMALL);
 }
 
-/* Until all that is here was offered. */
+/* Wait until every block of the store was offered to the backend. */
 static void must_be_offered(struct small *s)
 {
 	const uint64_t until = kv_now_ns() + PATIENCE_NS;
@@ -222,7 +223,7 @@ static bool is_remote(struct small *s, unsigned n)
 	return is;
 }
 
-/* ---- what is put ---- */
+/* ---- the blocks that are put ---- */
 
 static void test_what_was_saved_before_is_handed_over(void **state)
 {
@@ -239,7 +240,7 @@ static void test_what_was_saved_before_is_handed_over(void **state)
 	must_be_offered(s);
 	for (unsigned n = 0; n < BLOCKS; n++)
 		assert_true(is_remote(s, n));
-	/* And what was while it was not. */
+	/* Blocks that are saved while the space is not shared are put later. */
 	share(s, false);
 	save(s, BLOCKS, 10, SMALL);
 	share(s, true);
@@ -375,7 +376,7 @@ static void test_a_damaged_object_is_replaced(void **state)
 	assert_true(fetch(s, 0) < 0);
 	set_rule(NULL);
 	sent_nothing();
-	/* Nobody asks whether it is there. */
+	/* The daemon knows that the backend lacks the block: no HEAD. */
 	save(s, 0, 1, BIG);
 	for (unsigned i = 0; i < 6000 && sent(KV_REMOTE_PUT) == 0; i++)
 		usleep(10000);
@@ -470,7 +471,7 @@ static void test_a_full_backend_is_left_in_peace(void **state)
 	for (unsigned n = 0; n < BLOCKS; n++)
 		assert_int_equal(save_one(s->cache, other, n, SMALL), 0);
 	assert_int_equal(kv_space_sync(s->cache, other), 0);
-	must_have(BLOCKS); /* of the other user */
+	must_have(BLOCKS); /* the other user's blocks */
 	usleep(1500000);
 	assert_true(sent(KV_REMOTE_PUT) < 3 * BLOCKS);
 	assert_true(stats_of(s).open);
@@ -544,7 +545,7 @@ static void test_what_failed_is_offered_again_alone(void **state)
 
 /* ---- the end of a mount ---- */
 
-/* As one that is killed does, with all of it waiting. */
+/* Save blocks in a child process that dies before any of them is put. */
 static void save_and_die(struct small *s)
 {
 	pid_t pid = fork();
@@ -653,7 +654,7 @@ static void test_what_is_used_once_it_is_durable_is_handed_over(void **state)
 	must_be_offered(s);
 	save(s, 0, BLOCKS, SMALL);
 	use(s, 5);
-	use(s, 5); /* once is enough */
+	use(s, 5); /* a second use puts no block again */
 	must_get_there(5);
 	assert_int_equal(sent(KV_REMOTE_PUT), 5);
 }

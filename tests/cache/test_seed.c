@@ -91,7 +91,7 @@ static struct kv_space_info info_of(struct node *node)
 	return kv_space_stat(node->s.cache, node->s.space);
 }
 
-/* Other nodes cannot have the keys, and the user can read the reason. */
+/* Check that sharing the space failed, and that the reason can be read. */
 static void must_be_refused(struct node *node, int r)
 {
 	char why[KV_LAYOUT_ERROR_MAX + 1];
@@ -122,7 +122,8 @@ static void test_a_space_without_a_layout_may_be_shared(void **state)
 	assert_true(info_of(node).shared);
 	reopen(node);
 	assert_true(info_of(node).shared);
-	/* Then it gets no layout with which it could not be. */
+	/* A shared space refuses a layout whose keys other nodes cannot
+	 * have. */
 	assert_int_equal(set_layout(node, LAYOUT), -EINVAL);
 	assert_null(info_of(node).layout);
 	assert_int_equal(set_layout(node, "{" TENSORS ", " SEED "}"), 0);
@@ -217,7 +218,8 @@ static void test_nodes_with_a_secret_have_the_same_seed(void **state)
 	assert_true(seed_of(node, USER + 1, model) != seed);
 	assert_true(seed_of(node, USER, LAYOUT) != seed);
 	assert_true(team != seed);
-	/* On another node the user has another number, and the file no newline. */
+	/* On another node the user's uid differs, and the secret has no
+	 * newline. */
 	named.uid = 8;
 	write_secret(node, "correct horse battery", 0400);
 	reopen(node);
@@ -283,7 +285,7 @@ static void test_a_new_owner_does_not_have_the_seed_of_the_former(void **state)
 	must_be_refused(node, share(node));
 }
 
-/* As an older version left it: shared, with a seed that no other node took. */
+/* Make a space as an older version could: shared, with a seed of this node. */
 static void make_old(struct node *node)
 {
 	assert_int_equal(set_layout(node, LAYOUT), 0);

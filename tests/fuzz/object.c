@@ -5,7 +5,7 @@
 #include "common/block.h"
 #include "tests/fuzz/fuzz.h"
 
-/* Take the entry out of an object.  Caller frees; NULL: it has none. */
+/* Return the file of an object; the caller frees it.  NULL: not an object. */
 static uint8_t *take_out(const uint8_t *object, uint64_t n,
 			 struct kv_object_entry *entry)
 {
@@ -29,7 +29,8 @@ static uint8_t *take_out(const uint8_t *object, uint64_t n,
 	return file;
 }
 
-/* A file with an object is returned by it, byte for byte. */
+/* If an object can be made of the file, check that it gives back the same
+ * file. */
 static void check_file(const uint8_t *file, uint64_t n)
 {
 	const struct kv_object_entry entry = {
@@ -58,7 +59,8 @@ static void check_file(const uint8_t *file, uint64_t n)
 	free(again);
 }
 
-/* The length of the header is that of the input, unless the first byte is odd. */
+/* Input: a byte (odd: keep the header's length; even: set it to that of the
+ * rest), then the object. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz f = {data, size};
@@ -74,7 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		input[2] = (uint8_t)((n - 12) >> 16);
 	}
 	file = take_out(input, n, &entry);
-	/* The file that was taken out of the object makes an object again. */
+	/* The file of an object can be made into an object again. */
 	if (file)
 		check_file(file, entry.length);
 	check_file(input, n);
