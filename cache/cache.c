@@ -41,8 +41,8 @@
 
 #define RING_DEPTH 128u
 #define RING_BYTES (96u << 20)
-/* A sync or a commit of the index waits for the reads at the device.  This
- * limit keeps the wait short, and any SSD busy. */
+/* Bytes of reads at the device, for which a sync or a commit of the index
+ * waits: few, for a short wait, but enough to keep any SSD busy. */
 #define RING_READ_BYTES (16u << 20)
 #define AT_ONCE 4096u /* free slots scanned before the lock is released */
 #define BUSY 10u

@@ -38,8 +38,8 @@ bool kv_block_movable(const struct kv_block *block);
  * Return false, and free @new, if the block cannot be moved any more. */
 bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
 			     struct kv_slot *old, struct kv_slot *new);
-/* If its space has another owner or mode than the slot, take a durable block
- * out of the slot, unless held; the next use reads it from SSD. */
+/* Take a durable block that is not held out of a slot with another owner or
+ * mode than its space's; the next use reads the block from SSD. */
 void kv_block_rehome_locked(struct kv_cache *cache, struct kv_block *block);
 /* Take a block that is neither held nor dirty out of its slot.  Leases keep the
  * slot until their release. */
@@ -50,7 +50,7 @@ void kv_slot_quit_locked(struct kv_cache *cache, struct kv_slot *slot);
 struct kv_fill *kv_fill_find_locked(struct kv_cache *cache,
 				    struct kv_space *space,
 				    const struct kv_key *key);
-/* Settle the wants that wait for saves in @space that cannot seal any more. */
+/* Fail the wants (blocks of acquires) that wait for a stale save in @space. */
 void kv_fills_stale_locked(struct kv_cache *cache, struct kv_space *space);
 
 /* ---- lease.c ---- */
@@ -67,7 +67,7 @@ void kv_want_lend_locked(struct kv_cache *cache, struct kv_want *want,
 
 int kv_reader_start(struct kv_cache *cache);
 int kv_reader_stop(struct kv_cache *cache); /* -ETIMEDOUT: a read is stuck */
-/* Settle the wants of reads that have exceeded their deadline. */
+/* End, with -ETIMEDOUT, the wants that wait for reads past their deadline. */
 void kv_reads_expire_locked(struct kv_cache *cache);
 /*
  * Read @block into DRAM, or join the read in flight; @want starts again when

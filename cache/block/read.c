@@ -114,7 +114,7 @@ static int read_once(struct kv_cache *cache, struct kv_block *block,
 	}
 	r = kv_ring_wait(cache->ring, &fetch->io);
 	if (r == -ETIMEDOUT) {
-		*data = NULL; /* ended_late frees the memory and fetch */
+		*data = NULL; /* ended_late frees @data and @fetch */
 		return r;
 	}
 	free(fetch);

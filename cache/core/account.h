@@ -38,8 +38,8 @@ enum kv_finite {
 	KV_FINITE_END
 };
 
-/* A user may hold this many times the rest of a resource that frees itself in
- * time, or can be moved. */
+/* Instead of as much as is still free, a user may hold this many times that of
+ * resources that become free by themselves (KV_FINITE_DIRTY, segments). */
 #define KV_MORE_THAN_LEFT 3u
 
 struct kv_accounts;

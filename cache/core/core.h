@@ -199,16 +199,16 @@ struct kv_space {
 	/* The keys depend on a seed that was drawn here, and that other nodes cannot
 	 * have: the space cannot be shared.  seed.c */
 	bool own_seed;
-	struct kv_offer *offer; /* of all blocks; NULL: done */
+	struct kv_offer *offer; /* blocks to offer to other nodes */
 	bool settling;		/* record in the making: not found by name */
 	struct kv_quota quota;
 	uint64_t file_bytes;	  /* size of the space's file in STORE/spaces */
 	uint64_t index_bytes;	  /* size in the index, including snapshots */
 	struct kv_layout *layout; /* set once, or replaced by space/seed.c */
-	struct kv_layout *former; /* the replaced one: clients have its text */
+	struct kv_layout *former; /* replaced; clients have its text */
 	char layout_error[KV_LAYOUT_ERROR_MAX + 1];
 	struct kv_dir *dirs[256]; /* NULL: not there */
-	uint32_t dirs_removed;	  /* how often any of them was removed */
+	uint32_t dirs_removed;	  /* number of removals from @dirs */
 	uint64_t blocks;
 	struct kv_node in[TIERS];
 	struct kv_lookups lookups;
@@ -222,7 +222,7 @@ struct kv_space {
 	uint64_t removal; /* number of the last change of cache->removed */
 	/* Bytes of kept slots, and of dirty slots that are not kept; slot.c. */
 	uint64_t kept_dram, dirty_dram;
-	struct kv_account *account; /* of the owner; held; pays for all */
+	struct kv_account *account; /* the owner's; held */
 	struct kv_evict_list_list lists[TIERS];
 	struct kv_slots unpersisted; /* slots of unpersisted blocks, by seq */
 	struct kv_slots dirty;	     /* dirty slots, by seq */
@@ -241,7 +241,7 @@ struct kv_space {
 	struct kv_slots under_way;
 	/* pending flushes, in the order of submission */
 	struct kv_flushes flushes;
-	/* first flush with asked_seq to reach; NULL: none */
+	/* first flush that waits for asked_seq; NULL: none */
 	struct kv_flush *collecting;
 	bool awaits_commit; /* the first flush waits for a commit only */
 	/* list ssd->flushing, of spaces with flushes */
@@ -339,7 +339,7 @@ struct kv_segment {
 };
 TAILQ_HEAD(kv_segments, kv_segment);
 
-/* Segments for slots of one size and one access class. */
+/* Segments for slots of one size and access class (same owner and readers). */
 struct kv_class {
 	uint32_t uid, gid, read_bits;
 	struct kv_tenant *tenant; /* of uid */
@@ -387,7 +387,7 @@ struct kv_segfile {
 	uint64_t slot_bytes; /* changes only while the file is empty */
 	struct kv_ssd_class *class;
 	uint32_t slots, used;
-	uint32_t hint; /* all slots below are in use */
+	uint32_t hint; /* no slot below this number is free */
 	uint64_t *bitmap;
 	/* By slot: number of the block that last got the slot.  Entries are not
 	 * cleared: kv_extent_block compares them with the block.  Of an
@@ -437,7 +437,7 @@ struct kv_ssd_class {
 struct kv_deletion_batch;
 
 struct kv_deletions {
-	TAILQ_HEAD(, kv_space) queued; /* spaces with deletions, none in hand */
+	TAILQ_HEAD(, kv_space) queued; /* spaces with deletions but no batch */
 	/* used by the committer only */
 	TAILQ_HEAD(, kv_deletion_batch) to_record;
 	TAILQ_HEAD(, kv_deletion_batch) to_zero;
@@ -453,7 +453,7 @@ struct kv_deletions {
 struct kv_updates {
 	uint32_t *items; /* numbers of blocks, a ring from @head on */
 	size_t head, n, room;
-	uint64_t taken, done; /* updates begun, and committed */
+	uint64_t taken, done; /* counts of updates begun and committed */
 };
 
 /* Blocks being moved from one slot to another, by ssd/move.c. */
@@ -616,7 +616,7 @@ struct kv_health {
 /* The scrubber's progress through the store; cache.c. */
 struct kv_scrubber {
 	struct kv_periodic periodic;
-	uint64_t owed_ns; /* rest that the rate asks for, not taken yet */
+	uint64_t owed_ns; /* pause still to make, to keep to the rate */
 	/* this pass: bytes read, bytes in use */
 	uint64_t pass_bytes, pass_total;
 	uint64_t passes, corrupt;
@@ -636,7 +636,7 @@ struct kv_cache {
 	/* Fixed after open: the store was not clean, or is being shrunk. */
 	bool after_crash;
 	uint64_t generation;   /* next */
-	uint32_t clock;	       /* counts touches; the policies' time */
+	uint32_t clock;	       /* number of touches: the time for policies */
 	struct kv_ghost ghost; /* keys of blocks evicted from all tiers */
 	struct kv_miss_curve *curve;
 	struct kv_index *index; /* fixed; NULL without a store */
@@ -671,8 +671,8 @@ struct kv_cache {
 	struct kv_fill *saving[SAVING_BUCKETS]; /* fills with a key */
 	struct kv_read *reads[READ_BUCKETS];	/* reads in flight, by block */
 	TAILQ_HEAD(, kv_acquire) short_of_room; /* acquires waiting for room */
-	uint64_t hint_reads; /* bytes that hints are reading from SSD */
-	bool room;	     /* room may have appeared since they last looked */
+	uint64_t hint_reads; /* bytes that prefetches are reading from SSD */
+	bool room;	     /* retry short_of_room: there may be room */
 	uint64_t cleaned;    /* number of slots that became clean */
 	uint64_t reads_begun, reads_ended;
 	struct kv_bounce *bounce;     /* own lock */

@@ -21,7 +21,7 @@ struct kv_turn {
 	int64_t credit; /* rest of this turn's amount; negative: overdraft */
 	uint64_t out;	/* cost in flight */
 	bool served;	/* charged since start or resume */
-	bool first;	/* resumed, but not charged before the stop or since */
+	bool first;	/* resumed before served queues; a charge clears it */
 	struct kv_turn *next;
 	TAILQ_ENTRY(kv_turn) link;
 };

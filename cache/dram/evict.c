@@ -23,10 +23,10 @@
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
 
-#define SEGMENTS_TRIED 8 /* segments looked at for one to empty */
-#define SLOTS_TRIED 4096 /* slots looked at for one beside kept slots */
-#define COLD_TRIED 256	 /* idle blocks looked at for one beside kept slots */
-#define QUEUED_TRIED 64	 /* blocks looked at for one that need no write */
+#define SEGMENTS_TRIED 8 /* segments searched for one to empty */
+#define SLOTS_TRIED 4096 /* slots searched in segments with kept slots */
+#define COLD_TRIED 256	 /* idle blocks searched for one there */
+#define QUEUED_TRIED 64	 /* queued blocks searched for a victim */
 
 /* The slot that is needed, and the blocks that may be evicted for it. */
 struct need {

@@ -516,7 +516,7 @@ int kv_snapshot_drop(struct kv_cache *cache, uint64_t id)
 		return -ENOENT;
 	unpin(cache, snapshot, snapshot->n);
 	kv_lock(cache);
-	/* Set only now: the committer frees dropped snapshots. */
+	/* From now on the committer may free the snapshot. */
 	snapshot->dropped = true;
 	snapshot_changed_locked(cache, snapshot);
 	kv_unlock(cache);
@@ -598,7 +598,7 @@ int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 	cache->snapshots.next_id = KV_MAX(cache->snapshots.next_id, record->id);
 	if (!space || !kv_space_name_ok(name) ||
 	    record->count > KV_SNAPSHOT_BLOCKS) {
-		/* Have its record deleted from the index. */
+		/* Let the committer delete the record from the index. */
 		snapshot->dropped = true;
 		snapshot_changed_locked(cache, kv_steal(snapshot));
 		return 0;

@@ -543,7 +543,7 @@ static int set_layout(struct kv_cache *cache, struct kv_space *space,
 			r = put_layout(cache, space, &layout, owner);
 		if (r < 0)
 			return r;
-		/* Another thread has set a layout meanwhile if this one is left. */
+		/* @layout is left if another thread has set one meanwhile. */
 		there = layout ? space->layout : NULL;
 	}
 	if (!there)
@@ -701,7 +701,7 @@ unlock:
 }
 
 struct rights {
-	bool owner; /* the owner changes, too */
+	bool owner; /* owner and mode change, not only the mode */
 	uint64_t until;
 };
 
@@ -757,7 +757,7 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 	space->uid = uid;
 	space->gid = gid;
 	space->mode = mode & 07777;
-	/* Only its owner decides whether it is shared with other nodes. */
+	/* The new owner decides whether other nodes get the blocks. */
 	if (moved) {
 		space->own_seed |= kv_seed_is_of_locked(cache, space, former);
 		space->shared = false;

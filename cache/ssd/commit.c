@@ -150,7 +150,7 @@ static void linger(struct kv_cache *cache)
 	while (!ssd->urgent && !ssd->stop && ssd->written_bytes < enough &&
 	       ssd->n_written < ssd->round_max &&
 	       TAILQ_EMPTY(&ssd->deletions.to_record) && !ssd->awaiting) {
-		/* Slots to be written or moved may need those deleted. */
+		/* Writes and moves may wait for the slots being deleted. */
 		const bool more = more_than_deletions(cache) || ssd->dirty ||
 				  !TAILQ_EMPTY(&ssd->moves.files) ||
 				  kv_snapshots_dirty_locked(cache);

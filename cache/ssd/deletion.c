@@ -440,7 +440,7 @@ static void zero_runs(struct kv_cache *cache, struct kv_deletion *items,
 	}
 }
 
-/* Write zeros once to the prologues of bad @items.  Return the last error. */
+/* Zero the prologues of @items marked as bad, once.  Return the last error. */
 static int zero_all(struct kv_cache *cache, struct kv_deletion *items, size_t n)
 {
 	static const uint8_t zeros[KV_PAGE] __attribute__((aligned(KV_PAGE)));
@@ -479,8 +479,8 @@ static int zero_all(struct kv_cache *cache, struct kv_deletion *items, size_t n)
 
 /*
  * Zero the prologues of @items and sync them.
- *   0   zeroed; slots that cannot be written to are marked as bad
- *   <0  no slot can be written to, and not @others_work
+ *   0   done; slots that cannot be written to are marked as bad
+ *   <0  no slot can be written to; only if @others_work is false
  */
 static int zero_some(struct kv_cache *cache, struct kv_deletion *items,
 		     size_t n, bool others_work)

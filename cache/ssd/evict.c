@@ -44,7 +44,7 @@
 /* blocks also in DRAM that a search for a victim skips */
 #define PASSED_OVER 64
 #define HYSTERESIS 2u /* files */
-/* 1/8 of a file is evicted before a file is sought again */
+/* evict 1/8 of a file before the next search for a file to empty */
 #define WAIT_PART 8u
 
 /* ---- shares: pins ---- */

@@ -44,7 +44,7 @@ struct kv_removed {
 	uint64_t *dirty; /* bit set: the place differs from the file */
 	uint32_t n_dirty;
 	uint32_t max;  /* fixed */
-	uint32_t room; /* places for which the file may have bytes */
+	uint32_t room; /* number of places up to the end of the file */
 	uint32_t at;   /* index of the next place to fill */
 	uint64_t number;
 	/* Counts of changes: all of them, and those that are on disk. */
@@ -69,7 +69,7 @@ struct kv_removed_write {
 
 static void stay(void *place)
 {
-	(void)place; /* part of an array */
+	(void)place; /* not allocated on its own: nothing to free */
 }
 
 void kv_removed_free(struct kv_removed *removed)

@@ -42,7 +42,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#define EVICT_AT_ONCE 32u /* victims at once, for blocks that are moved */
+#define EVICT_AT_ONCE 32u /* most victims to make room for a moved block */
 #define DELAY_DOUBLED 3u  /* times at most */
 
 /* ---- classes ---- */

@@ -178,14 +178,14 @@ int kv_ssd_init(struct kv_cache *cache); /* -ENOMEM */
 void kv_ssd_fini(struct kv_cache *cache);
 /* Resume spaces that rest until a commit or a free slot. */
 void kv_writer_rouse_locked(struct kv_cache *cache);
-/* Let the writer write at once what it lingers over. */
+/* End the writer's linger: let it write the queued blocks at once. */
 void kv_writer_hurry_locked(struct kv_cache *cache);
 /* Start or stop the writer, the committer, the deleter and the mover.  Stopping
  * writes everything out first; -ETIMEDOUT: a request is stuck. */
 int kv_writer_start(struct kv_cache *cache);
 int kv_writer_stop(struct kv_cache *cache);
-/* Queue the write of a block that is not on SSD yet; @must: a caller waits for
- * its durability.  Or give the write up. */
+/* Queue the write of a block that is not on SSD yet (@must: a caller waits for
+ * the block's durability); or take the block off the queue. */
 void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 			     bool must);
 void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block);

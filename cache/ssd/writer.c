@@ -369,7 +369,7 @@ struct write {
 	struct kv_io io; /* first */
 	struct kv_cache *cache;
 	struct kv_slot *slot;
-	/* of the bytes of an open slot; NULL: the slot is not open */
+	/* copy of an open slot's bytes; NULL: clients cannot write there */
 	uint8_t *copy;
 };
 
@@ -527,7 +527,7 @@ static void write_done(struct kv_io *io, int status)
 		ssd->n_written++;
 		pthread_cond_signal(&ssd->commit);
 	}
-	/* An idle or lingering writer does not wait for this. */
+	/* An idle or lingering writer does not wait for writes to end. */
 	if (status < 0 || !(ssd->idle || ssd->linger_until))
 		pthread_cond_signal(&ssd->write);
 	kv_unlock(cache);

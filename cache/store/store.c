@@ -405,7 +405,7 @@ struct adoption {
 	uint32_t *lost_files;
 	uint64_t *lost_slots;
 	size_t n_lost_files, n_lost_slots;
-	size_t lost_at; /* lost_files below it are passed: slots ascend */
+	size_t lost_at; /* first lost file that later slots can be in */
 	uint64_t files, missing; /* counts */
 	char *why;		 /* why a file cannot be opened; or NULL */
 	struct {
