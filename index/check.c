@@ -45,7 +45,7 @@
 #define FREE_FLAGS 44 /* offset of the free list's flags in a meta page */
 #define PIPE 3	      /* the child's descriptor */
 #define LIMIT_MIN 30u /* seconds for the child */
-#define LIMIT_RATE 10000000u /* bytes per second more */
+#define LIMIT_RATE 10000000u /* bytes of file for one second more */
 /* bytes that a file may have beyond twice its pages: of a transaction that was
  * not committed */
 #define BEYOND (UINT64_C(1) << 30)
@@ -64,7 +64,7 @@ struct check {
 	/* number that the meta page claims; the file may be shorter */
 	uint64_t n_pages;
 	uint64_t *used; /* one bit for each page */
-	/* counts of pages: in the file less those that LMDB says it has */
+	/* pages of each kind found in the file, less LMDB's own counts */
 	int64_t branches, overflows;
 	struct result *result;
 };
@@ -248,8 +248,8 @@ static int check_database(struct check *c, MDB_dbi dbi, const char *name)
 					   dbi == 1 ? SUB_DATA : BIG_DATA))
 				r = bad(c, "%s: page %llu is damaged", name,
 					(unsigned long long)number);
-			/* In this order neither search is answered by the leaf
-			 * that the cursor stands on. */
+			/* A search begins in the leaf of the last one: in this
+			 * order each search must pass the branch pages. */
 			if (r == 0)
 				r = search(c, name, finder, key, &value);
 			if (r == 0 && leaf)
@@ -320,7 +320,7 @@ static int check_all(struct check *c, const char *path, uint64_t map_bytes)
 	if (info.me_last_pgno >= (map_bytes + c->file_bytes) / c->page)
 		return bad(c, "it claims %llu pages",
 			   (unsigned long long)info.me_last_pgno);
-	/* Do not read a hole of any size. */
+	/* A hole at the file's end can be of any size: do not read it. */
 	if (c->file_bytes > 2 * c->n_pages * c->page + BEYOND)
 		return bad(c, "the file is much longer than its pages");
 	c->used = calloc(c->n_pages / 64 + 1, sizeof(*c->used));

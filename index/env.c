@@ -51,7 +51,7 @@
 #include "index/record.h"
 
 #define SPARE (1u << 20)
-#define DISK_FULL (1u << 20) /* free space that one batch may exceed */
+#define DISK_FULL (1u << 20) /* with less free space, EIO means ENOSPC */
 #define READERS 512	     /* limit of concurrent kv_index_get calls */
 #define LOCK_FILE "index/lock.mdb"
 /* size of the lock file that LMDB makes */
@@ -304,7 +304,7 @@ static void env_renew(struct kv_index *index)
 
 	pthread_rwlock_wrlock(&index->guard);
 	rc = begin_txn(index, MDB_RDONLY, &txn);
-	if (rc == MDB_PANIC) { /* otherwise another thread has replaced it */
+	if (rc == MDB_PANIC) { /* else index->env was already reopened */
 		if (index->env)
 			mdb_env_close(kv_steal(index->env));
 		index->broken = false;
@@ -340,7 +340,7 @@ int kv_txn_guard_enter(struct kv_index *index, unsigned flags,
 #define RESERVE_MIN 1024 /* pages */
 #define LEAF_VALUE 2000	 /* bytes; longer values may need consecutive pages */
 #define NEAR_IDS 8	 /* number of neighbouring ids in one leaf, usually */
-#define NEAR_FULL 16384	 /* pages; with more left the free list is not read */
+#define NEAR_FULL 16384	 /* unused pages; above, do not read the free list */
 
 struct kv_txn {
 	struct kv_index *index;
@@ -348,7 +348,7 @@ struct kv_txn {
 	bool entered;	   /* the guard */
 	int failed;	   /* first error */
 	uint64_t puttable; /* bytes of the map that puts may still take */
-	/* contiguous unused bytes at the map's end, at least */
+	/* lower bound of the contiguous unused bytes at the map's end */
 	uint64_t unused;
 	uint64_t last_id; /* put into last_part */
 	enum kv_index_part last_part;

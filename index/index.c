@@ -132,7 +132,7 @@ int kv_index_open(const char *path, uint64_t map_bytes, bool read_only,
 		return -ENOMEM;
 	index->read_only = read_only;
 	index->map_bytes = map_bytes;
-	index->room = map_bytes; /* until the first batch counts it */
+	index->room = map_bytes; /* an estimate until the first batch */
 	index->path = strdup(path);
 	pthread_rwlock_init(&index->guard, NULL);
 	if (!index->path)

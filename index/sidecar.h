@@ -42,7 +42,7 @@ int kv_space_file_write(int dir, const struct kv_space_record *record,
  * -EBADMSG, -ENOMEM. */
 int kv_space_file_read(int dir, uint32_t id, struct kv_space_record *ret_record,
 		       char **ret_name, char **ret_layout);
-int kv_space_file_remove(int dir, uint32_t id); /* absent is no error */
+int kv_space_file_remove(int dir, uint32_t id); /* 0 if the file is absent */
 
 void kv_space_file_name(uint32_t id, char name[KV_SPACE_FILE_NAME]);
 /* Parse a file's name: an id as %06u prints it, then @end. */

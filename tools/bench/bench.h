@@ -77,7 +77,7 @@ void kv_bench_daemon_kill(struct kv_bench_daemon *daemon);
 /* Unmount, end the daemon if it was started, remove the store. */
 void kv_bench_daemon_stop(struct kv_bench_daemon *daemon);
 
-#define KV_BENCH_ARENA_GIB 1 /* of a daemon that settles */
+#define KV_BENCH_ARENA_GIB 1 /* size of the daemon's arena */
 
 /* Wait until the daemon has mapped its arena and does no background work, such
  * as write-back; 0.3 s at least, 20 s at most. */
@@ -117,7 +117,7 @@ struct kv_bench_figure {
 		/* name of the block size, or NULL; follows the figure's name */
 		*suffix;
 	double value, reference;
-	/* of value and reference; GB/s: more is better, else less */
+	/* of both values; higher is better for GB/s, lower otherwise */
 	const char *unit;
 	const char *against; /* name of the reference; NULL: none */
 	/* Goals; 0: none. */

@@ -26,7 +26,7 @@
 
 #define ROUNDS 7
 #define ROUNDS_QUICK 5
-/* leases per memcpy: a memcpy takes a thousand times as long */
+/* leases timed per memcpy, which takes a thousand times as long */
 #define LEASES 10
 
 /* ---- from DRAM to a pool ---- */
@@ -209,8 +209,8 @@ int kv_bench_lease(struct kv_bench_rig *rig)
 			if (round > 0)
 				kv_bench_sample_add(&lease, us);
 		}
-		/* The released blocks stay in DRAM: no other client needs
-		 * room. */
+		/* The blocks stay in DRAM after the release, as no other client
+		 * needs room. */
 		for (i = 0; i < KV_BENCH_GROUP && r == 0; i++)
 			pieces[i] = (struct kv_bench_piece){
 				(char *)rig->spare.base + i * bytes,
@@ -313,7 +313,7 @@ int kv_bench_cold(struct kv_bench_rig *rig)
 #define KEYS 128
 #define PRESENT 64
 #define CALLS 20000
-#define TURN 500 /* calls to kvfs before as many to Redis */
+#define TURN 500 /* calls to one cache before the other's turn */
 #define COMMAND_MAX 128
 #define TIMEOUT_MS 10000
 

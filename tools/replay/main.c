@@ -259,7 +259,7 @@ struct sim {
 	bool *resident; /* by block */
 	/* by block: number of the last request with the block */
 	uint32_t *asked;
-	uint32_t request; /* number of the current one, from 1 */
+	uint32_t request; /* number of the current request, from 1 */
 	uint64_t hits;
 	struct kv_eviction eviction;
 	struct kv_policy policy;
