@@ -148,7 +148,7 @@ static inline void script_end(struct script *t)
 	small_remove(&t->s);
 }
 
-/* ---- many of them ---- */
+/* ---- many scripts at a time ---- */
 
 struct batch {
 	unsigned running, runs, failures;

@@ -29,7 +29,7 @@ static uint8_t byte_of(unsigned n, size_t i)
 	return (uint8_t)(n * 31 + i * 7 + (i >> 9));
 }
 
-/* ---- calls, as they end without memory ---- */
+/* ---- calls, and their results without memory ---- */
 
 static int save(struct fixture *f, unsigned n)
 {
@@ -148,7 +148,7 @@ static int set_up(void **state)
 	f->one.config.scrub = 100 << 20;
 	open_cache(f);
 	for (unsigned n = 0; n < OLD; n++)
-		f->removed[n] = true; /* so that the blocks are saved */
+		f->removed[n] = true; /* check_and_close saves block n */
 	check_and_close(f);
 	*state = f;
 	return 0;

@@ -15,7 +15,7 @@
 #define MANY 300u
 #define TINY 4096u
 
-/* ---- a file system that takes its time over zeroing and scanning ---- */
+/* ---- interposed calls that hold up zeroing and scanning ---- */
 
 static _Atomic bool hold, held;
 
@@ -313,7 +313,7 @@ static void deletions_collect_until_somebody_waits(void **state)
 		assert_true(n >= 10);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	assert_int_equal(deletions(s), 0);
-	/* Without a flush too, they end before long. */
+	/* Deletions end soon even if no caller flushes. */
 	assert_int_equal(small_remove_block(s, 10), 0);
 	while (deletions(s) > 0)
 		usleep(10000);

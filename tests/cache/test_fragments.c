@@ -166,7 +166,7 @@ static void pins_in_every_segment_cost_no_guarantee(void **state)
 		pinned += r == 0;
 		kv_block_put(t->cache, block);
 	}
-	/* Pins leave one of the segments free that nobody is guaranteed. */
+	/* Pins may take all segments without a guarantee but one. */
 	assert_int_equal(pinned, SEGMENTS / 2 - 1);
 	saves_all(t);
 }

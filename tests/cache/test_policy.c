@@ -24,7 +24,7 @@ static void start(const char *name)
 	memset(nodes, 0, sizeof(nodes));
 	ticks = 0;
 	asked = 0;
-	kv_eviction_fini(&eviction); /* the policy of the test before */
+	kv_eviction_fini(&eviction); /* the policy of the previous test */
 	assert_int_equal(
 		kv_eviction_init(&eviction, name, &ticks, node_of, NULL), 0);
 	kv_policy_init(&policy, &eviction);

@@ -168,7 +168,7 @@ static void pinned_blocks_stay_when_their_file_is_wanted(void **state)
 		assert_int_equal(small_view(s, n, SMALL), 0);
 }
 
-/* ---- one size has left, another comes ---- */
+/* ---- blocks of another size replace removed blocks ---- */
 
 #define TINY 4096u
 #define BIG (2359296u) /* three such blocks fill a segment */
@@ -193,7 +193,7 @@ static void segments_that_a_size_has_left_are_for_those_that_come(void **state)
 	assert_int_equal(there, COME);
 }
 
-/* ---- nothing is wanted ---- */
+/* ---- idle threads ---- */
 
 static uint64_t processor_ns(void)
 {

@@ -301,7 +301,7 @@ static void writes_of_two_users_take_turns(void **state)
 	pthread_cond_signal(&ssd->write);
 	kv_unlock(t->cache);
 	assert_true(turn_of_a);
-	/* two turns of 8 MiB, of 500 blocks in all */
+	/* a turn is 8 MiB: at most two turns come before A's first block */
 	assert_true(first_of_a < 170);
 	tiers_quiet(t);
 }

@@ -242,7 +242,7 @@ static void a_flush_is_told_what_a_quota_refuses(void **state)
 	assert_false(small_durable(s, 1));
 }
 
-/* ---- one has no room, the others are not told so ---- */
+/* ---- a space without room must not fail flushes of others ---- */
 
 #define ROUNDS 59
 

@@ -150,7 +150,7 @@ static void what_is_cleared_while_it_is_waited_for_is_a_miss(void **state)
 	tiers_release(t, acquire);
 }
 
-/* ---- leases are not waited for ---- */
+/* ---- calls that need leased memory fail without waiting ---- */
 
 struct saver {
 	struct tiers *t;
@@ -207,7 +207,7 @@ static void two_who_hold_half_each_do_not_wait_for_each_other(void **state)
 	pthread_join(saver.thread, NULL);
 }
 
-/* ---- memory that is being made ---- */
+/* ---- an arena that grows ---- */
 
 /* A save that needs memory while the arena grows gets -EBUSY. */
 static void nobody_is_refused_while_the_arena_grows(void **state)

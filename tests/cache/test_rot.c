@@ -255,7 +255,7 @@ static unsigned damage(struct rotting *t, enum rot rot, unsigned n)
 	return 1;
 }
 
-/* ---- and what becomes of it ---- */
+/* ---- reads of damaged blocks ---- */
 
 /* Read all blocks: block n misses if @damaged[n]. Return how many missed. */
 static unsigned read_all(struct rotting *t, const bool *damaged)

@@ -10,7 +10,7 @@
 #define SMALL 24000u
 #define LARGE 300000u
 
-/* ---- the fault: nothing of a segment file can be cleared ---- */
+/* ---- a fault: calls that clear parts of segment files fail ---- */
 
 static _Atomic bool failing;
 static _Atomic unsigned failed;
@@ -139,7 +139,7 @@ static void a_change_of_size_that_failed_is_tried_again(void **state)
 	assert_int_equal(small_fsck(s, ""), 0);
 }
 
-/* ---- one size has all files, another comes ---- */
+/* ---- a new block size while another size has all files ---- */
 
 #define OLD 100000u
 #define NEW (3u << 20)
@@ -187,7 +187,7 @@ static void what_is_not_used_gives_way_to_another_size(struct small *s,
 
 	fill(s, evict, 256);
 	files = (unsigned)small_stats(s).ssd_files;
-	n = 2 * (files - 1) - 2; /* one file stays; 2 % */
+	n = 2 * (files - 1) - 2; /* one file keeps its size; 2 % stay free */
 	for (unsigned pass = 0; pass < 2; pass++)
 		use_all(s, 90000, n, NEW);
 	assert_int_equal(small_count_durable(s, 90000, n), n);

@@ -157,7 +157,7 @@ static void a_removed_block_that_is_held_keeps_its_space(void **state)
 	until_none_is_left(t);
 }
 
-/* ---- all at once ---- */
+/* ---- threads that create, use and remove spaces ---- */
 
 struct worker {
 	struct tiers *t;

@@ -469,7 +469,7 @@ static void of_two_spaces_of_one_name_the_younger_is_there(void **state)
 	}
 }
 
-/* ---- changes of many threads ---- */
+/* ---- spaces created and removed by many threads ---- */
 
 #define MAKERS 16
 #define EACH 8

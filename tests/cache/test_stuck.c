@@ -247,7 +247,7 @@ static void an_index_that_does_not_return_fails_those_who_wait(void **state)
 	small_check(s);
 }
 
-/* ---- the end, each in a process of its own ---- */
+/* ---- closing the cache; each test in a child process ---- */
 
 static void close_with(enum kv_io_op op)
 {

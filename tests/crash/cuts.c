@@ -36,10 +36,10 @@ struct tally {
 };
 
 static struct tally *tally;	/* shared with the children */
-static struct journal *journal; /* as of the cut */
-/* remade: the index of the current image was rebuilt */
+static struct journal *journal; /* the journal as it was at the cut */
+/* remade: kvfs-fsck has rebuilt the index of the image being checked */
 static bool lies, remade;
-static int only = -1; /* this image, if any */
+static int only = -1; /* number of the only image to check; -1: all */
 static const char *type, *directory, *fsck;
 
 /* Return the generation of the block, 0 if absent, or -errno. */

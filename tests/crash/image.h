@@ -30,7 +30,7 @@ struct image_log {
 struct image_maker {
 	struct image_log log;
 	uint8_t *disk; /* everything up to `base` */
-	bool *used;    /* per page: was written */
+	bool *used;    /* for each page: it was written */
 	uint64_t bytes;
 	size_t base;
 };

@@ -44,14 +44,14 @@ struct journal {
 	_Atomic uint64_t ready_ns; /* since then */
 	_Atomic uint64_t mounted;  /* the last daemon with a FUSE mount */
 	_Atomic uint64_t stores;   /* stores begun anew, without blocks */
-	_Atomic uint64_t forgiven; /* times that blocks might be lost */
+	_Atomic uint64_t forgiven; /* events after which blocks may be lost */
 	_Atomic uint64_t rebuilt;  /* times that the index was lost */
 	_Atomic uint64_t snapshot; /* enum journal_snapshot */
 	/* 1: the block was absent when last looked for, but no flush has been
 	 * answered since, so a rebuild of the index may find it. */
 	_Atomic uint8_t seen[JOURNAL_WRITERS][JOURNAL_ITEMS];
 	_Atomic uint32_t active; /* bits of the writers that take part */
-	_Atomic uint64_t settled[JOURNAL_WRITERS]; /* the mount looked at */
+	_Atomic uint64_t settled[JOURNAL_WRITERS]; /* last daemon compared */
 	_Atomic uint64_t lost, wrong, damaged, returned, checked;
 	_Atomic uint64_t refused; /* unexpected misses and errors */
 

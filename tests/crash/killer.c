@@ -35,7 +35,7 @@
 #define PATIENCE_NS (60 * SECOND) /* enough for a slow machine */
 #define OPTIONS "segment=8M,hugepages=off,scrub=0"
 #define FSCK_EVERY 50
-#define ENOUGH 20 /* faults: then it ends */
+#define ENOUGH 20 /* number of faults that ends the test */
 
 struct round {
 	bool points, mounted, clean, settle;
@@ -397,7 +397,7 @@ static void play(unsigned number)
 	report_phase_over(&phases, REPORT_CHECKING);
 }
 
-/* The last one stays. */
+/* Start the last daemon, which is left running. */
 static void last(void)
 {
 	struct round round = {.point = -1, .mounted = true};

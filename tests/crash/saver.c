@@ -268,7 +268,7 @@ static bool compare(struct client *c, const struct batch *b)
 			      journal_get(journal, writer, b->index[i]), gen,
 			      b->ids[i]);
 		if (worked == mount)
-			/* a block that is not durable proves nothing */
+			/* this daemon's blocks need not be durable yet */
 			continue;
 		journal_settle(journal, writer, b->index[i], gen);
 		touched[b->index[i]] = false;

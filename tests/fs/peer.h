@@ -29,7 +29,7 @@ struct peer {
 	int fd;
 	uint64_t tag; /* of the last request */
 	uint32_t space;
-	uint64_t header, payload; /* of the space's blocks */
+	uint64_t header, payload; /* bytes in each block of the space */
 	uint8_t *staging;
 	uint64_t staging_bytes;
 	struct {

@@ -139,7 +139,7 @@ static int lingering(void)
 	return fd;
 }
 
-/* The process that forks. */
+/* Return the pid of the process that forks one process for each user. */
 static int gate_pid(void)
 {
 	char path[64];

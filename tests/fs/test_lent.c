@@ -354,7 +354,7 @@ static void lenders_that_go_away_leave_nothing(void **state)
 	}
 	close(fd);
 	assert_true(daemon_wait_idle(&d) >= 0);
-	/* Unmapped by another thread. */
+	/* A worker unmaps the memory: wait for it. */
 	for (int i = 0;
 	     i < 20000 && (used(KV_FINITE_STAGINGS) || used(KV_FINITE_MAPPED) ||
 			   used(KV_FINITE_MEMORY));

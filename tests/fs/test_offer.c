@@ -106,7 +106,7 @@ static void workers_unmap_in_steps(void **state)
 		assert_int_equal(PEER_HEADER(&p)->status, 0);
 		assert_int_equal(peer_save(&p, 10 + (uint32_t)i, 1), 0);
 	}
-	mapped = used(KV_FINITE_MAPPED) > 0; /* not before Linux 6.5 */
+	mapped = used(KV_FINITE_MAPPED) > 0; /* needs Linux 6.5 */
 	peer_close(&p);
 	close(fd);
 	wait_until_nothing_is_held();
@@ -248,7 +248,7 @@ static void clients_that_leave_while_they_offer_leave_nothing(void **state)
 
 		daemon_peer(&d, &p, 0777);
 		assert_int_not_equal(send_offer(&p, 4 * MIB, fd), 0);
-		if (i % 3 == 0) /* and is cut off */
+		if (i % 3 == 0) /* a bad message ends the connection */
 			peer_raw(&p, "?", 1, -1, 0);
 		peer_close(&p);
 		close(fd);

@@ -18,7 +18,7 @@ enum { KEYS = 12, PAYLOAD = 20000 };
  * that the client has taken them back. */
 enum { LENT = KEYS * PAYLOAD, TAKEN_BACK = LENT + 4, TOLD_AT = LENT + 8 };
 
-/* Behind these words, the blocks once more, each with its tokens. */
+/* After these words: copies of the blocks, each followed by its tokens. */
 enum { TOLD_BYTES = PAYLOAD + 4096, STAGING = TOLD_AT + KEYS * TOLD_BYTES };
 
 static const char layout[] =

@@ -208,7 +208,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	rebuild.store_fd = fd;
 	r = kv_rebuild(&rebuild);
 	fuzz_must(r == 0 || r == -ENOTSUP || r == -ENODATA ||
-		  r == -ENOMEM /* a cap beyond what can be mapped */);
+		  r == -ENOMEM /* ssd= in the record is too large to map */);
 	if (r == 0 && (how & 1))
 		mount_it();
 	nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);

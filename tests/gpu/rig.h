@@ -18,7 +18,7 @@
 
 #define RIG_LAYERS 4u
 #define RIG_PIECE ((uint64_t)24 << 10) /* scattered: by kernel */
-/* bytes that are copied by a copy of their own */
+/* large enough to be moved by a copy call, not by the kernel */
 #define RIG_LONG ((uint64_t)1 << 20)
 #define RIG_BLOCK (RIG_LAYERS * RIG_PIECE + RIG_LONG)
 #define RIG_PAGES 24u

@@ -92,7 +92,7 @@ static inline void shape_by_layer(struct pool_shape *pool, const char *name,
 	}
 }
 
-/* ---- the shapes; names are the tests' ---- */
+/* ---- a function for each layout of an engine's pages ---- */
 
 /* A block is one contiguous run. */
 static inline void page_first(struct pool_shape *pool, const struct dims *d)
@@ -286,7 +286,7 @@ static inline void shape_make(const struct shape *shape,
 		 "],\"tokens\":%lu}", dims->tokens);
 }
 
-/* ---- where things are, worked out without the library ---- */
+/* ---- expected addresses, computed without the library ---- */
 
 /* Return the offset of run @s of page @page of a view in the image. */
 static inline uint64_t shape_at(const struct pool_shape *pool,

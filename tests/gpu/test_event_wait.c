@@ -301,7 +301,7 @@ static void an_event_of_a_capture_is_refused(void **state)
 	GPU_OK(cuStreamDestroy_v2, stream);
 }
 
-/* ---- memory of our own ---- */
+/* ---- device memory that kvfs reserves ---- */
 
 #define UNIT ((uint64_t)2 << 20)
 

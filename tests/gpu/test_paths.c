@@ -40,7 +40,7 @@ static bool is_read_only(const void *at)
 	return is;
 }
 
-/* ---- which way ---- */
+/* ---- the path that the bytes take ---- */
 
 /* Return how many allocations, streams and events were made since @then. */
 static uint64_t made_since(const struct standin_alive *then)
@@ -81,7 +81,7 @@ static void an_arena_that_is_registered_needs_no_staging(void **state)
 	rig_wait_tried(&rig, rig.arena_bytes + rig.staging_bytes);
 	info = rig_info(&rig);
 	if (info.bytes_refused > 0)
-		skip(); /* a real device that cannot */
+		skip(); /* a real GPU that cannot register it */
 	rig_check_load(&rig, 0, RIG_BLOCKS, 3);
 	rig_fill_pool(&rig, 4);
 	rig_check_save(&rig, RIG_BLOCKS);
@@ -191,7 +191,7 @@ static void what_is_detached_is_registered_no_more(void **state)
 	rig_check_load(&rig, 0, 2, 60);
 }
 
-/* ---- others' streams ---- */
+/* ---- streams of the caller ---- */
 
 static void wait_for_word(void *word)
 {

@@ -258,7 +258,7 @@ static void a_call_fails_when_it_is_told_to(void **state)
 	assert_int_equal(gpu.bugs(), 1);
 }
 
-/* ---- as strict as a driver ---- */
+/* ---- calls that wait or are refused as with a strict driver ---- */
 
 /* A call of this thread, observed by another thread. */
 struct meanwhile {
@@ -356,7 +356,8 @@ static void synchronises(const char *call, void (*run)(void), bool sync)
 	GPU_OK(cuStreamSynchronize, a);
 }
 
-/* Each kind of call waits only if it is set. */
+/* Each kind of call waits for the context's work only if its setting says
+ * so. */
 static void calls_synchronise_where_they_are_told_to(void **state)
 {
 	static const struct {

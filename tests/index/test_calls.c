@@ -46,7 +46,7 @@ static void every_call(const struct script *script, void *arg)
 	print_message("%u runs with a fault\n", runs);
 }
 
-/* ---- an index made anew ---- */
+/* ---- an index that is rebuilt ---- */
 
 static void two_files(struct store *s)
 {

@@ -45,7 +45,7 @@ static uint64_t sum_of_file(const char *path)
 	return sum;
 }
 
-/* ---- what is not an index ---- */
+/* ---- files that are no index ---- */
 
 static void overwrite_file(const char *path, const char *text)
 {

@@ -152,7 +152,7 @@ static void readers_share_it_and_keep_a_writer_out(void **state)
 	int first, second, third, other;
 
 	assert_int_equal(take(f, false, &first), 0);
-	assert_int_equal(first, -1); /* no process has locked it yet */
+	assert_int_equal(first, -1); /* -1: STORE/lock does not exist yet */
 	assert_int_equal(take(f, true, &first), 0);
 	close(first);
 	assert_int_equal(take(f, false, &first), 0);

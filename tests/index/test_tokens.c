@@ -260,8 +260,8 @@ static void an_index_without_their_database_is_damaged(void **state)
 	assert_int_equal(open_again(f, false), -EBADMSG);
 }
 
-/* Token ids in the index have at most a 96th of the file's bytes, twice a row;
- * longer ones take whole pages. */
+/* The index stores token ids that take at most a 96th of the block's bytes.  A
+ * short value counts twice, a long value takes whole pages. */
 static void those_that_are_few_beside_their_block_are_taken(void **state)
 {
 	static const struct {
@@ -284,7 +284,7 @@ static void those_that_are_few_beside_their_block_are_taken(void **state)
 	}
 }
 
-/* ---- made anew ---- */
+/* ---- token ids in a rebuilt index ---- */
 
 #define SLOT_BYTES (8 * KV_PAGE)
 #define FILE_AT(slot_number) ((off_t)(slot_number)*SLOT_BYTES + KV_PAGE)

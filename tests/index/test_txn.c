@@ -43,7 +43,7 @@ static void a_full_map_is_enospc_and_deletes_still_commit(void **state)
 
 	info.mounts = 9;
 	assert_int_equal(commit_info(f, &info), 0);
-	/* Each on a leaf of its own: the costliest deletions there are. */
+	/* Each record is on another leaf, which makes deletions most costly. */
 	for (uint64_t i = 0; i < 20; i++)
 		assert_int_equal(delete_slots(f, i, 300, kept / 300), 0);
 	assert_int_equal(kv_index_get(f->index, 0, &record, NULL), -ENOENT);

@@ -48,7 +48,7 @@ static struct {
 	enum { FAKE_ONCE, FAKE_TWICE, FAKE_NOTHING } submits;
 	atomic_int loads, saves;
 	atomic_uint batch_max, ranges_max;
-	atomic_int pools, event_waits; /* that there are */
+	atomic_int pools, event_waits; /* numbers of those open now */
 	atomic_int early;  /* number of copies before their event wait ended */
 	atomic_int locked; /* number of calls that held the session's lock */
 	/* errors, such as a pool closed with event waits left */
@@ -121,7 +121,8 @@ static void fake_look(void *pool, const struct kvfs_batch *batch)
 		fake.ranges_max = (unsigned)batch->n_ranges;
 }
 
-/* Return a stream for the copy; @quiet when the copy ends.  Never freed. */
+/* Return a stream that stands for the copy of @batch: its @quiet is set when
+ * the copy ends. */
 static struct fake_stream *fake_submit(const struct kvfs_batch *batch)
 {
 	static struct fake_stream copies[65536];

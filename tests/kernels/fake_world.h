@@ -92,7 +92,7 @@ static inline kvfs_xfer *begin_save_pages(struct world *w, uint32_t first,
 	return xfer;
 }
 
-/* From pages 0 .. n - 1. */
+/* Begin to save pages 0 .. n - 1 as blocks from number @first on. */
 static inline kvfs_xfer *begin_save(struct world *w, uint32_t first, size_t n,
 				    const kvfs_opts *opts)
 {

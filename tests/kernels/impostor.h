@@ -24,8 +24,8 @@ struct impostor {
 	char dir[64], path[96];
 	int listener, stop[2];
 	pthread_t thread;
-	/* answer @packet on @fd, or ignore it; its descriptor is closed
-	 * afterwards */
+	/* answer @packet on @fd, or ignore @packet, whose descriptor is closed
+	 * after the call */
 	void (*answer)(struct impostor *i, int fd, struct kv_packet *packet);
 	_Atomic uint32_t version; /* for HELLO */
 	_Atomic uint32_t oldest;  /* the same */

@@ -30,7 +30,8 @@ static inline struct kvfs_pool_info info_of(kvfs_pool *pool)
 	return info;
 }
 
-/* Wait until @n pages are mapped; copies return their pages when they end. */
+/* Wait until @n pages are mapped: pages of cancelled maps are given back when
+ * their copies end. */
 static inline void wait_for_mapped(kvfs_pool *pool, uint64_t n)
 {
 	int i;

@@ -77,7 +77,7 @@ static void its_threads_are_named_and_leave_signals_to_the_program(void **s)
 	assert_false(sigismember(&mask, SIGTERM));
 }
 
-/* ---- whose turn it is ---- */
+/* ---- the order of loads and saves ---- */
 
 #define MANY 40
 

@@ -313,7 +313,7 @@ static void a_failed_save_leaves_nothing_behind(void **state)
 	fake.save_error = 0;
 	xfer = begin_save(w, 0, 128, NULL);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 128);
-	/* 0, not KVFS_PRESENT: no block was there before */
+	/* 0, not KVFS_PRESENT: the failed save left no block */
 	for (i = 0; i < 128; i++)
 		assert_int_equal(kvfs_xfer_status(xfer, (size_t)i), 0);
 	kvfs_xfer_free(xfer);

@@ -219,8 +219,8 @@ static void what_was_handed_over_ends_after_a_cancel(void **state)
 	can_be_saved(w);
 }
 
-/* The space of a save or a flush is asked for again when its look-up timed out,
- * and the save waits for the daemon as it does later. */
+/* If the look-up of a space has timed out, a later save or flush looks the
+ * space up again, and waits for the daemon. */
 static void a_save_in_a_space_that_was_not_found_in_time_waits(void **state)
 {
 	struct world *w = *state;
@@ -378,7 +378,8 @@ static void ask_again(struct world *w, unsigned flags, int n)
 	}
 }
 
-/* An engine that polls asks again: outdated requests are dropped. */
+/* An engine that polls sends acquires again and again: the library drops the
+ * outdated ones. */
 static void leases_of_a_hung_daemon_take_no_memory(void **state)
 {
 	struct world *w = *state;
@@ -519,7 +520,7 @@ static void a_map_whose_lease_does_not_settle_ends(void **state)
 	nothing_is_left(w);
 }
 
-/* ---- calls that ask ---- */
+/* ---- calls that wait for one reply ---- */
 
 static void every_question_ends_in_time(void **state)
 {

@@ -33,7 +33,7 @@ static uint32_t any(struct player *p, uint32_t n)
 	return (uint32_t)rand_r(&p->seed) % n;
 }
 
-/* Choose N blocks from a random one on, and pages of the player's. */
+/* Choose N consecutive blocks at random, and N of the player's pages. */
 static void choose(struct player *p, kvfs_key *keys, int64_t *pages,
 		   uint32_t *ret_first)
 {
@@ -239,7 +239,7 @@ static void whatever_the_daemon_does_every_call_ends(void **state)
 	}
 	printf("%lu calls, %lu blocks\n", calls, good);
 	world_wait_stat(w, "leased", 0);
-	/* Blocks may lack parts for ever: the close drops such parts. */
+	/* Some blocks never get all of their parts: the close drops these. */
 	world_freeze(w);
 	before = kv_now_ns();
 	for (unsigned i = 0; i < THREADS; i++)

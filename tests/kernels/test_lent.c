@@ -343,7 +343,8 @@ static void a_file_that_shrinks_meanwhile_harms_nobody(void **state)
 	put_back(w, &s);
 }
 
-/* Count blocks @first .. that are absent or as when they were lent. */
+/* Count the blocks from @first on that are absent or have the bytes that the
+ * pages had while they were lent. */
 static size_t are_old_or_absent(struct world *w, uint32_t first, size_t n)
 {
 	kvfs_key keys[PAGES];

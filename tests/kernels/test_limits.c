@@ -343,7 +343,7 @@ static void a_segment_without_address_space_says_so(void **state)
 	kvfs_release(acquire(w, &key, 1, 1));
 }
 
-/* ---- what became of a block ---- */
+/* ---- statuses of evicted and removed blocks ---- */
 
 /* SSD is small: other blocks evict the block after it was durable. */
 static void was_durable_and_is_evicted_since_is_not_enoent(void **state)

@@ -162,7 +162,8 @@ static void a_daemon_that_does_not_answer_is_a_miss_after_a_second(void **s)
 	assert_int_equal(kvfs_probe(&query, 1, &now), 0);
 	assert_int_equal(now, KVFS_ABSENT);
 	assert_in_range(kv_now_ns() - before, SECOND / 2, 20 * SECOND);
-	/* For a second calls miss at once; this thread may be late. */
+	/* For a second after a time-out, calls miss at once; this thread may be
+	 * late. */
 	for (int i = 0; i < 20 && kv_now_ns() - before >= SECOND / 2; i++) {
 		before = kv_now_ns();
 		assert_int_equal(kvfs_probe(&query, 1, &now), 0);

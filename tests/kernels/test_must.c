@@ -266,7 +266,7 @@ static void one_that_is_freed_early_holds_nothing(void **state)
 	}
 }
 
-/* One sixteenth of DRAM cannot be held. */
+/* KVFS_HOLD can hold all of DRAM but one sixteenth. */
 static void not_all_of_dram_can_be_held(void **state)
 {
 	struct world *w = *state;

@@ -190,7 +190,7 @@ static long reader_sleeps(void)
 	return sleeps;
 }
 
-/* Answer after a time in which the client's thread begins to wait. */
+/* Answer after 2 ms, so that the client's thread is likely to wait already. */
 static void answer_soon(struct impostor *i, int fd, struct kv_packet *packet)
 {
 	if (packet->header.type == WIRE_ACQUIRE)

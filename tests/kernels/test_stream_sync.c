@@ -11,7 +11,7 @@ static void a_stream_that_is_done_holds_nothing_up(void **state)
 
 	world_save(w, 4);
 	slow.quiet = true;
-	fake.held_from = 0; /* no batch begins, and makes an event wait */
+	fake.held_from = 0; /* no batch begins, so there is no event wait */
 	xfer = begin_load(w, 4, &opts);
 	assert_int_equal(fake.event_waits, 0);
 	fake.held_from = UINT64_MAX;
@@ -218,7 +218,8 @@ static void a_transfer_that_failed_holds_nobody_up(void **state)
 	slow.quiet = true;
 }
 
-/* Also if the device fails before it reports the batch as submitted. */
+/* A wait for SUBMITTED ends if the device fails before it reports that
+ * stage. */
 static void a_batch_that_fails_is_submitted_all_the_same(void **state)
 {
 	struct world *w = *state;

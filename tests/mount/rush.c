@@ -19,7 +19,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-/* A slow machine answers late, but answers. */
+/* On a slow machine the daemon may need tens of seconds to answer. */
 #define PEER_WAIT_MS 60000
 #include "tests/fs/peer.h"
 

@@ -279,7 +279,7 @@ static void remap(void)
 	printf("%u\n", n);
 }
 
-/* ---- who works ---- */
+/* ---- the user who works ---- */
 
 enum { CONNECT, PROBE, SAVE, DURABLE, ACQUIRE, OPEN_READ, STATFS, WORKS };
 

@@ -37,7 +37,7 @@ struct CUmod_st {
 	struct CUfunc_st functions[N_KNOWN];
 };
 
-/* ---- the plug-in's ---- */
+/* ---- kernels of the plug-in ---- */
 
 /* Map the arrays' device addresses to their bytes. */
 static bool take_arrays(struct kv_scatter_args *scatter)
@@ -113,7 +113,7 @@ static void run_gather(struct op *op)
 	run_scatter_args(op, true);
 }
 
-/* ---- the tests' (kernels.ptx) ---- */
+/* ---- kernels of the tests (kernels.ptx) ---- */
 
 static void run_spin(struct op *op)
 {
