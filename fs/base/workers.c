@@ -8,7 +8,7 @@
  * INVARIANTS
  *   (1) Work is on its user's queue until a thread takes it or it is withdrawn.
  *   (2) A queue takes turns if and only if it has work, and fewer than config->each
- *       works of its user are being run.
+ *       work items of its user are being run.
  *   (3) Work holds its user's queue until it has been run or withdrawn.
  *   (4) At most config->guests calls of kv_work_run are running work.
  *

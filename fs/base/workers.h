@@ -34,7 +34,7 @@ struct kv_work {
 struct kv_workers_config {
 	const char *name; /* name of the threads in ps -T: at most 15 bytes */
 	unsigned threads;
-	/* most works of one user run at a time; UINT_MAX: no limit */
+	/* most work items of a user run at a time; UINT_MAX: no limit */
 	unsigned each;
 	uint64_t turn; /* largest cost of a turn */
 	bool hashes;   /* each thread has a hash state */
@@ -55,8 +55,8 @@ void kv_work_submit(struct kv_workers *workers, struct kv_work *work,
 		    uint32_t uid, uint64_t cost);
 /*
  * Run @work on the calling thread, without a hash state.  Returns false if the work was
- * not run, because other work of the user waits, or config->each works of the user or
- * config->guests calls are being run.
+ * not run, because other work of the user waits, config->each work items of the user are
+ * being run, or config->guests calls.
  */
 bool kv_work_run(struct kv_workers *workers, struct kv_work *work,
 		 uint32_t uid);

@@ -62,7 +62,7 @@ struct kv_gate_user {
 	uint32_t events;
 	TAILQ_HEAD(, kv_gate_wait) waits;
 	bool receiving; /* the process was sent a socket to read */
-	/* the waiting client; NULL: it was forgotten */
+	/* the waiting client; NULL: the client is gone */
 	struct kv_gate_wait *received;
 	/* messages, and descriptors, not reported closed yet */
 	size_t messages, closing;
@@ -96,8 +96,8 @@ static ssize_t receive(int socket, struct iovec *iov, size_t n, int flags,
 	size_t room;
 
 	*ret_n_fds = 0;
-	/* ECONNRESET, which says that the peer left something unread, comes
-	 * before the messages that the peer had sent. */
+	/* Retry after ECONNRESET (the peer closed with data unread): messages
+	 * that the peer sent can still be read. */
 	do
 		bytes = recvmsg(socket, &m, flags | MSG_CMSG_CLOEXEC);
 	while (bytes < 0 && (errno == EINTR || errno == ECONNRESET));

@@ -25,8 +25,8 @@ pid_t kv_process_of(pid_t tid)
 	return line ? (pid_t)strtol(line + 6, NULL, 10) : tid;
 }
 
-/* Return true if the caller's groups decide its rights: libfuse reads a file of
- * /proc to get them. */
+/* Return true if the caller's rights depend on its groups, which libfuse must
+ * read from a file of /proc. */
 static bool groups_matter(const struct fuse_ctx *ctx,
 			  const struct kv_space_info *info)
 {
