@@ -101,7 +101,7 @@ struct kvfs_batch {
 	 * ignored.
 	 */
 	void (*submitted)(const struct kvfs_batch *batch, void *event_wait);
-	void *owner; /* libkvfs's, for @submitted */
+	void *owner; /* used by libkvfs in @submitted */
 };
 
 struct kvfs_device {
@@ -126,9 +126,9 @@ struct kvfs_device {
 	/*
 	 * Tell the device about host memory for loads, or (@writable) for
 	 * saves: attach before the memory is used, detach before it is
-	 * unmapped, when no batch uses it.  attach only takes a note, and may
-	 * be called with a lock held.  detach, called once for each attach, may
-	 * take long.
+	 * unmapped, when no batch uses it.  attach only records the memory, and
+	 * may be called with a lock held.  detach, called once for each attach,
+	 * may take long.
 	 */
 	void (*attach)(void *base, uint64_t bytes, bool writable);
 	void (*detach)(void *base);
@@ -172,8 +172,8 @@ struct kvfs_device {
 	 * in flight.  -ENOMEM: nothing was changed. */
 	int (*staging)(void *pool, uint64_t bytes, unsigned buffers);
 
-	/* The stream that a caller's NULL means.  NULL: there is none, and such
-	 * a call waits for nothing. */
+	/* The stream that a caller of libkvfs means by NULL.  NULL: the device
+	 * has none, and copies wait for no stream. */
 	void *default_stream;
 };
 

@@ -13,8 +13,8 @@
  * INVARIANTS
  *   (1) A buffer is written, by the host or the device, only while no earlier
  *       work of the stream uses the buffer.
- *   (2) When a copy stream is put, no work is in flight on its stream, unless
- *       the context is broken.
+ *   (2) A copy stream that is put back has no work in flight, unless the context
+ *       is broken.
  *   (3) A submitted copy lies within one chunk of registered memory or one
  *       buffer.
  *   (4) The buffers of a free copy stream are empty, so they can be replaced.
@@ -33,7 +33,7 @@
 /* Initial bytes for the sections and pages of a batch; few batches need
  * more. */
 #define TABLES_MIN ((uint64_t)256 << 10)
-/* Copies out of a host buffer that wait until their bytes are in the buffer. */
+/* Most copies of a save that wait for their bytes to be in a host buffer. */
 #define ITEMS 1024u
 
 struct item {

@@ -14,8 +14,8 @@
 
 /* Runs of the pool of at least this many bytes are copied one by one.  To start
  * a copy costs one or two microseconds, in which the bus moves about 64 KiB.
- * Staging a MiB in device memory would cost as much, some hundredths of its
- * time on the bus. */
+ * Staging a MiB in device memory costs about as much: a few hundredths of the
+ * MiB's time on the bus. */
 #define KV_PLAN_DIRECT ((uint64_t)1 << 20)
 
 /* If the runs of a block in host memory are shorter than this many bytes, as
@@ -29,7 +29,7 @@ struct kv_run {
 };
 
 /* The part of a block that is copied at once: as much as fits into staging or,
- * in place, as a kernel can number. */
+ * in place, as many units as a kernel can number. */
 struct kv_pass {
 	size_t section, n_sections;
 	size_t run, n_runs;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * map.c - maps, whose blocks are kept in pages of a paged pool while in use, and
- * fills, which load a few blocks from the cache into such pages.
+ * map.c - maps (kvfs_map), whose blocks stay in pages of a paged pool until the
+ * unmap, and fills: loads of a few blocks into such pages.
  *
- * OWNS      maps, and a use of the page of each of their blocks; fills, with
- *           their lease and load.
+ * OWNS      maps, and for each of their blocks a use (a hold on a page); fills,
+ *           with their lease and load.
  *
  * STATES    of a block of a map:
  *
@@ -28,8 +28,8 @@
  *       WAITING ones are in page->waiting.
  *   (2) A block's address is returned when it is THERE, or WAITING and a stream
  *       waits for the whole map.
- *   (3) Pages are used in the order of the keys, and released in the opposite
- *       one, so that the end of a chain is given up first.
+ *   (3) A map takes pages in the order of its keys and releases them in
+ *       reverse, so that the pool reuses the end of a chain first.
  *   (4) The pages of a fill are COMING as long as the fill exists: they cannot
  *       be taken, even if no use wants them any more.
  *   (5) A fill has no deadline; the maps that wait for its pages have one.
@@ -44,7 +44,7 @@
 #include "kernels/transfer/lease.h"
 #include "kernels/transfer/stream_sync.h"
 
-#define FILLS 3u /* at a time */
+#define FILLS 3u /* fills begun at a time */
 #define FILL_PAGES 256u
 #define FILL_BYTES ((uint64_t)32 << 20)
 

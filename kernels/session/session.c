@@ -26,20 +26,20 @@
  *   (5) A timer is in the list if and only if its @at is not 0, and the reader
  *       thread sleeps no longer than to the earliest @at.
  *   (6) A session is in the list of sessions from kvfs_open to kvfs_close; in a
- *       child the list is empty, and the descriptors of the parent's sessions
- *       are closed.
+ *       fork's child the list is empty, and the descriptors of the parent's
+ *       sessions are closed.
  *   (7) A thread that sleeps in kv_session_wait is woken by each change: it waits
  *       for the condition, or borrower_sleeps is set and nudge_fd ends its poll.
- *   (8) The reader thread is woken by messages unless a borrower is.
+ *   (8) Messages wake the borrower if there is one, else the reader thread.
  *
  * LOCKING   session->lock guards the fields that session.h marks; the order of
- *           locks is there.  Threads that receive, the reader and the borrower,
- *           take receive_lock, then session->lock, and hold neither while they
- *           sleep or connect.  Only a
- *           finder makes calls that a mount can block.  forks_lock is
- *           a leaf, held across fork, so that the child's list is consistent.
- *           The child takes no lock of a session: a thread that does not exist
- *           in the child may hold it.
+ *           locks is there.  Threads that receive, the reader and the borrower
+ *           (a thread in kv_session_wait), take receive_lock, then
+ *           session->lock, and hold neither while they sleep or connect.  Only
+ *           a finder makes calls that a mount can block.  forks_lock is a leaf,
+ *           held across fork, so that the child's list is consistent.  The child
+ *           takes no lock of a session: a thread that does not exist in the
+ *           child may hold it.
  */
 #include <stdatomic.h>
 #include <poll.h>

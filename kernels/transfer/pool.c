@@ -123,7 +123,7 @@ static int add_tensor(const kvfs_pool_desc *desc,
 			stride.bytes *= view->count;
 			stride.count = 1;
 		}
-		/* Join the stride to the last one if it continues that one on
+		/* Merge the stride into the last one if the two are adjacent on
 		 * every page; with several pages a block the other pages lie in
 		 * between. */
 		last = strides->n > 0 ? &strides->stride[strides->n - 1] : NULL;

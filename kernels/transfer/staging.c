@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * staging.c - stages, and the background work that makes and grows them.
+ * staging.c - stages (memfds for staging), made and grown in the background.
  *
  * OWNS      the memfd of a stage, its mapping and its extents;
  *           session->stage and session->stage_next.
@@ -9,14 +9,14 @@
  *
  *              (none) -> IN USE   kv_stage_get
  *              IN USE -> FREE     kv_stage_put
- *                FREE -> (none)   when all older extents are free, too
+ *                FREE -> (none)   when all older extents are free
  *
  *           of a session's staging:
  *
  *              NONE -> MAKING    kv_staging_need_locked, a small one
  *            MAKING -> NEXT      make_stage
- *              NEXT -> IN USE    kv_staging_swap_locked, when the stage before
- *                                is empty
+ *              NEXT -> IN USE    kv_staging_swap_locked, when the old stage is
+ *                                empty
  *            IN USE -> IN USE    kv_staging_grow_locked makes the next stage
  *                 * -> NONE      the connection is lost (pool.c)
  *

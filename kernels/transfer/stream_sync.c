@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stream_sync.c - copies after a stream's work, and streams after copies.
+ * stream_sync.c - order copies after a stream's work, and streams after copies.
  *
  * OWNS      the session's sync thread; event waits that have begun or ended; the
  *           device's event wait for the end of a submitted batch.
@@ -21,14 +21,14 @@
  *                                   submitted
  *
  * INVARIANTS
- *   (1) No call of the device is made with a lock held: the sync thread makes
- *       the calls that a thread with the lock causes.
+ *   (1) No thread calls the device with a lock held: a thread that holds a lock
+ *       has the sync thread make the call.
  *   (2) Event waits are freed before their pool stops being busy, and so before
  *       the device closes it.
  *   (3) Only the sync thread frees event waits that have begun.
  *   (4) While a transfer waits for its event wait, no copy thread has a job of
- *       it.
- *   (5) Of the event waits in a stream mostly only the first is looked at.
+ *       the transfer.
+ *   (5) Mostly only the first event wait of each stream is polled.
  *   (6) A stream waits only for SUBMITTED batches: they end without further
  *       work by any thread.
  *   (7) A submission is in xfer->submissions if and only if it is SUBMITTED.

@@ -24,11 +24,11 @@ int kv_stream_sync_resolve(const struct kvfs_device *device, void *stream,
 
 /* ---- event waits ---- */
 
-/* The end of the work that a stream was given, or of an event. */
+/* Stands for the end of the work that a stream was given, or of an event. */
 struct kv_event_wait {
 	TAILQ_ENTRY(kv_event_wait) others; /* lock */
-	struct kvfs_pool *pool; /* busy from the begin or the end on */
-	void *handle;		/* the device's */
+	struct kvfs_pool *pool;		   /* kept busy from begin or end on */
+	void *handle;			   /* the device's */
 	/* Of two event waits in the same stream the one with the lower number
 	 * is done first.  NULL: the stream is not known. */
 	const void *stream;
@@ -57,7 +57,7 @@ void kv_event_wait_free(struct kv_event_wait *wait);
  * if there is nothing to wait for. */
 void kv_event_wait_begin_locked(struct kv_event_wait *wait,
 				void (*done_locked)(void *owner), void *owner);
-/* Do not call done_locked.  Return whether it was still to be called. */
+/* Cancel the call of done_locked.  Return false if it was made before. */
 bool kv_event_wait_stop_locked(struct kv_event_wait *wait);
 /* Have the sync thread free an event wait that does not wait. */
 void kv_event_wait_end_locked(struct kv_event_wait *wait);
