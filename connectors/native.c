@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native.c - what the Python package does in C: ends of handles, whole arrays
- * of keys, calls of libkvfs that follow each other, and DLPack.
+ * native.c - what the Python package does in C: release of handles, arrays of keys,
+ * calls of libkvfs that follow each other, and DLPack.
  *
- * OWNS      struct held: a counted handle of libkvfs that keeps what it was
- *           made from.  So a session is closed after its leases, whatever order
+ * OWNS      struct held: a reference-counted handle of libkvfs that holds its
+ *           parent.  So a session is closed after its leases, whatever order
  *           Python gives them up in, and a lease after the last tensor on it.
  *
  * LOCKING   none: counts are atomic.  The last put may come from any thread,

@@ -194,7 +194,7 @@ class Awaited:
 
 
 def _is_over(done: Callable[[], bool]) -> bool:
-    """Whether an object is done, or can no longer be asked; awaiting tasks get that error."""
+    """Return whether an object is done, or closed: then the awaiting tasks get an error."""
     try:
         return done()
     except (ValueError, Error):

@@ -38,7 +38,7 @@ log = logging.getLogger("sglang.kvfs")
 WAIT = 10.0
 SETTINGS = [field.name for field in dataclasses.fields(Tier)]
 KNOWN = {"backend_name", "module_path", "class_name", "interface_v1"}
-# A prefix needs only the last pages of such pools.
+# Pools (sliding window, state) of which a prefix needs only the last pages.
 TRAILING = ("swa", "mamba", "state")
 
 
