@@ -82,9 +82,9 @@ static int may_begin(struct kv_cache *cache, struct kv_space *space,
 	return 0;
 }
 
-/* A save without a slot fails at once.  If users with many more segments are
- * writing blocks, whose slots become free soon, it waits instead (-EBUSY), and
- * so does the writer of a file. */
+/* Take a slot for a save.  -ENOSPC: there is none.  -EBUSY: wait, as writes in
+ * flight free slots soon, and either a file is saved through the mount or other
+ * users have many more segments. */
 static int take_slot(struct kv_cache *cache, struct kv_space *space,
 		     const struct kv_key *key, uint64_t length,
 		     struct kv_slot **ret_slot)

@@ -167,12 +167,12 @@ struct kv_read {
 	struct kv_slot *slot;
 	/* source slot of a move within DRAM, held; or NULL */
 	struct kv_slot *from;
-	/* second try at an open slot: private buffer; or NULL */
+	/* private buffer for the second read to an open slot; or NULL */
 	uint8_t *aside;
 	struct kv_want *wants;
 	uint64_t since;
 	int status;
-	bool again;   /* the second try */
+	bool again;   /* this is the second read */
 	bool expired; /* timed out: no want may wait for it */
 	struct kv_read *bucket;
 	STAILQ_ENTRY(kv_read) link;
@@ -244,8 +244,8 @@ static int block_verify(struct kv_cache *cache, struct kv_block *block,
 		return removed ? -ENOENT : -EBADMSG;
 	if (r < 0)
 		return r;
-	/* A removed block that a reader has open: its prologue is already
-	 * zeroed. */
+	/* A reader has the removed block open: the prologue on SSD may be zero,
+	 * so check the digest only. */
 	if (removed)
 		return digest_agrees(bytes, &record);
 	memcpy(&prologue, bytes, sizeof(prologue));
@@ -564,8 +564,8 @@ int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 
 /* ---- views, by bounce buffers ---- */
 
-/* WAITS: wait for a buffer and for the SSD.  TRIES: -EAGAIN instead.  ONCE:
- * wait, and do not keep the buffer for other readers. */
+/* WAITS: wait for a buffer and for the SSD.  TRIES: return -EAGAIN instead.
+ * ONCE: wait, and free the buffer after this reader. */
 enum how { WAITS, TRIES, ONCE };
 
 static void buffer_free(struct kv_bounce *bounce, struct buffer *buffer)

@@ -100,7 +100,7 @@ struct kv_snapshots {
 	void *by_id, *by_name; /* tsearch trees */
 	uint64_t next_id;
 	uint64_t changes; /* so far */
-	uint64_t cost;	  /* of all snapshots, as snapshot.c computes cost */
+	uint64_t cost;	  /* sum over all snapshots, by snapshot.c's formula */
 	/* Changed snapshots that are not in the index, oldest change first. */
 	struct kv_snapshot_queue dirty;
 	uint64_t retry_at; /* when to retry after a failure; 0: no failure */
@@ -173,7 +173,7 @@ struct kv_tenant {
 	LIST_HEAD(, kv_space) spaces; /* spaces that are not removed */
 	struct kv_node in[TIERS];     /* sums, including removed spaces */
 	uint32_t segments;	      /* number in the user's classes */
-	/* of @segments: number that cannot be emptied */
+	/* number of the segments that cannot be emptied */
 	uint32_t kept_segments;
 	uint32_t registrants;	     /* clients: kv_registrant_add */
 	struct kv_patience patience; /* failures to find a slot in DRAM */
@@ -187,7 +187,7 @@ LIST_HEAD(kv_tenants, kv_tenant);
 struct kv_space {
 	uint32_t id;	/* fixed */
 	uint32_t place; /* fixed */
-	/* of blocks, fills, callers; atomic: needs no lock */
+	/* references of blocks, fills and callers; atomic: needs no lock */
 	_Atomic uint32_t refs;
 	struct kv_tenant *tenant;      /* of uid */
 	LIST_ENTRY(kv_space) siblings; /* list of the tenant, until removal */
@@ -356,7 +356,7 @@ struct kv_arena {
 	uint32_t max; /* fixed; number of segments, with retired ones */
 	uint32_t made, retired_count, kept_count, huge;
 	uint32_t next_id;
-	/* dead: to be unmapped; kept: also, but clients have it mapped */
+	/* dead: to be unmapped; kept: dead, but still mapped by clients */
 	struct kv_segments spare, retired, dead, kept;
 	struct kv_classes classes;
 	uint32_t vacant; /* number of segments without a slot in use */
@@ -389,9 +389,9 @@ struct kv_segfile {
 	uint32_t slots, used;
 	uint32_t hint; /* no slot below this number is free */
 	uint64_t *bitmap;
-	/* By slot: number of the block that last got the slot.  Entries are not
-	 * cleared: kv_extent_block compares them with the block.  Of an
-	 * unqueued deletion: id of the space. */
+	/* For each slot: number of the block that last got the slot, or for an
+	 * unqueued deletion the id of the space.  Entries are not cleared:
+	 * kv_extent_block compares them with the block. */
 	uint32_t *blocks;
 	/* Parts of @bitmap: deletions not queued for lack of memory; those
 	 * whose slots are then reused. */
@@ -426,8 +426,8 @@ struct kv_ssd_class {
 	uint32_t n_files, n_empty; /* n_empty: files with no slot in use */
 	uint32_t n_closed;
 	uint32_t leaving; /* slots whose deletion waits for the commit */
-	/* File being emptied for this class, or NULL; blocks to evict before
-	 * asking for another (ssd/evict.c). */
+	/* awaited: file being emptied for this class, or NULL; file_wait:
+	 * blocks to evict before another file is emptied for it. */
 	struct kv_segfile *awaited;
 	uint32_t file_wait;
 	struct kv_evict_lists lists;
@@ -531,7 +531,7 @@ struct kv_ssd {
 	uint32_t n_adopted;	 /* their slots */
 	struct kv_slots written; /* slots waiting for the commit */
 	uint32_t n_written;
-	uint32_t put_off;     /* slots refused by admission, since the mount */
+	uint32_t put_off;     /* slots that admission refused since the mount */
 	uint32_t unpersisted; /* slots on the lists unpersisted of all spaces */
 	uint64_t seq;
 	uint64_t pinned; /* bytes that pinned blocks hold or will hold */

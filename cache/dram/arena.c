@@ -140,7 +140,7 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 		class->gid = space->gid;
 		class->read_bits = space->mode & (S_IRUSR | S_IRGRP | S_IROTH);
 		class->slot_bytes = slot_bytes;
-		/* of spaces that used the class before */
+		/* free the lists of spaces that used the class before */
 		kv_evict_lists_free(&class->lists);
 	}
 	if (!kv_dram_fit_quota_locked(cache, space, slot_bytes))

@@ -38,8 +38,8 @@ bool kv_slot_pin_fits(const struct kv_cache *cache,
  * otherwise.  Call between kv_slot_before and kv_slot_after. */
 void kv_slot_pin_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_slot_unpin_locked(struct kv_cache *cache, struct kv_slot *slot);
-/* Count the end of a prefetch's hint, if a prefetch filled the slot: the slot
- * is used, or freed. */
+/* If a prefetch filled the slot, count whether its block was @used, or evicted
+ * without a use. */
 void kv_slot_hint_over_locked(struct kv_cache *cache, struct kv_slot *slot,
 			      bool used);
 uint64_t kv_size_class(struct kv_cache *cache,

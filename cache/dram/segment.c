@@ -464,9 +464,9 @@ static void *grower(void *arg)
 			kv_unlock(cache);
 			kv_lock(cache);
 		}
-		/* Short of memory, or kept: retry in a second.  After a kill
-		 * retry soon, because the kernel closes a process's socket
-		 * before its mappings. */
+		/* Memory is short, or a kept segment is mapped: retry in a
+		 * second.  After a kill retry soon, because the kernel closes a
+		 * process's socket before its mappings. */
 		if (!arena->stop && TAILQ_EMPTY(&arena->dead))
 			kv_cond_wait(cache, &arena->grow,
 				     kv_now_ns() - arena->kept_ns < KV_UNMAP_NS

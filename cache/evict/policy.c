@@ -26,8 +26,8 @@
  * child of the previous block, if its position in the chain is the next one. */
 #define BURST_NS 200000000u
 #define SORT 64		  /* steps to search a block's place on its list */
-#define AGEING_MIN 65536u /* touches after which uses halve: the larger of */
-#define AGEING_BLOCKS 16u /* AGEING_MIN and this for each block */
+#define AGEING_MIN 65536u /* least number of touches until uses halve */
+#define AGEING_BLOCKS 16u /* touches for each block until uses halve */
 
 /* ---- the policies ---- */
 
@@ -101,7 +101,7 @@ static float lowest(unsigned index)
 	return (float)((uint64_t)(4 + index % 4) << (index / 4 - 1));
 }
 
-/* Return the worth to assume while nothing is known: that of lru. */
+/* Return the worth to assume before anything is learned: that of lru. */
 static float assumed(unsigned age)
 {
 	return 1 / (lowest(age) + 1);
@@ -642,7 +642,7 @@ struct side {
 
 struct kv_shadow_cache {
 	const struct kv_eviction *tier;
-	struct kv_hit_density density; /* the tier's */
+	struct kv_hit_density density; /* learned from the whole tier */
 	uint32_t clock;		       /* the tier's clock, during a look-up */
 	uint32_t asks;
 	struct side side[KV_WEIGHS];

@@ -129,8 +129,8 @@ bool kv_seed_is_of_locked(struct kv_cache *cache, const struct kv_space *space,
 	       derive(cache, uid, layout, &seed) == 0 && layout->seed == seed;
 }
 
-/* Give a space without blocks the seed that all nodes have.  -EINVAL: it cannot have
- * that. */
+/* Give a space without blocks the seed that all nodes derive.  -EINVAL: the
+ * space has blocks, or its seed cannot be replaced. */
 static int reseed(struct kv_cache *cache, struct kv_space *space)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;

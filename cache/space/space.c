@@ -42,7 +42,7 @@
 #define MOVE_NS 3000000000u
 #define MOVE_AGAIN_US 10000u
 #define INDEX_PART 4	   /* spaces and snapshots may take 1/4 of the index */
-#define CLEAR_AT_ONCE 128u /* blocks removed before a pause, which takes */
+#define CLEAR_AT_ONCE 128u /* blocks removed before a pause */
 #define CLEAR_PAUSE_US 50u
 
 bool kv_spaces_index_fits(struct kv_cache *cache, struct kv_account *account,

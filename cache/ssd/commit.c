@@ -36,8 +36,8 @@
 #define EVICT_AT_ONCE 32u    /* blocks evicted at once for room in the index */
 #define STARVED_NS 2000000u  /* pause after a round without room in the index */
 #define LINGER_NS 100000000u /* longest delay of a commit without a flush */
-/* Longest delay if nothing but deletions waits: a file that is deleted by one
- * transaction costs a fraction of what its blocks cost one by one. */
+/* Longest delay if only deletions wait: to delete all blocks of a file by one
+ * transaction costs a fraction of deleting them one by one. */
 #define DELETIONS_NS 1000000000u
 #define LINGER_SHARE 8u /* commit when 1/8 of the arena is written */
 

@@ -55,8 +55,8 @@
 #define GIVE_UP 3     /* failures after which a slot stays taken */
 #define WINDOW 32u    /* requests of the deleter at the device */
 #define PORTION 2048u /* prologues that are zeroed before a sync */
-#define TURN 128u     /* records of a batch in one turn */
-#define TURNS 4u      /* at least one turn in 4 sweeps a file */
+#define TURN 128u     /* records that the committer deletes at once */
+#define TURNS 4u      /* the deleter sweeps a file at least every 4th turn */
 /* Zero the whole of at least so many adjacent slots by one fallocate(2). */
 #define RUN KV_POINTS_OR(3u, 16u)
 #define RECORD_NS 20000000u
@@ -149,7 +149,7 @@ int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n)
 	return wait_for(&group, 0);
 }
 
-/* ---- QUEUED, or unqueued for want of memory ---- */
+/* ---- state QUEUED, or unqueued because memory was short ---- */
 
 /* Clear the mark of an unqueued deletion.  Return whether to reuse its slot. */
 static bool unmark(struct kv_cache *cache, uint64_t slot_id)

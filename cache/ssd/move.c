@@ -217,7 +217,7 @@ static int copy(struct kv_move *move)
 /* ---- one file ---- */
 
 /* Copy and sync some blocks of @file, and wait until their records are
- * committed.  Return false if they find no room or cannot be read. */
+ * committed.  Return false if a block finds no room or cannot be read. */
 static bool move_some(struct kv_cache *cache, const struct kv_segfile *file,
 		      const uint32_t *numbers, size_t n)
 {

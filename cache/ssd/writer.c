@@ -75,13 +75,13 @@
 /* longest rest of a space that waits for a commit */
 #define MOMENT_NS 10000000u
 #define LINGER_NS 3000000u
-/* The writer lingers no more if the user's share has no room for this many more
+/* The linger ends if the free part of the user's share is less than this many
  * times the bytes that wait to be written: a quarter of the share is dirty. */
 #define LINGER_ROOM 3u
 #define FULL_NS 5000000000u /* pause before a full filesystem is tried again */
 #define DAY_S 86400
 #define ADOPTED_AT_ONCE 64u
-#define MOVER_NS 3600000000000u /* period of the mover, which is also woken */
+#define MOVER_NS 3600000000000u /* longest sleep of the mover */
 
 /* ---- write queues ---- */
 

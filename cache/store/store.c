@@ -86,7 +86,7 @@ static int look_at(const char *path)
 		empty &= strcmp(name, "lock") == 0;
 		index |= strcmp(name, "index") == 0;
 	}
-	/* This file exists even if a store has lost the whole index. */
+	/* STORE/store remains if the whole index is lost. */
 	index |= kv_store_file_there(dirfd(dir));
 	closedir(dir);
 	if (empty)
