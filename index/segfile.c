@@ -267,7 +267,7 @@ int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes)
 #define NEW_DIR "index.new"
 #define A_BATCH 8192u
 #define IDS_A_PUT 64u /* number of token ids that cost as much as a record */
-/* generations to skip: more than a mount uses */
+/* generations to skip after a rebuild: more than one mount uses */
 #define GENERATIONS (1ull << 40)
 
 /* A block, to find duplicates of its key. */

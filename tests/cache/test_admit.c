@@ -351,8 +351,7 @@ static void a_burst_gets_a_part_of_the_budget(void **state)
 		ended |= !is;
 		on_ssd += is;
 	}
-	assert_true(on_ssd >= 15 &&
-		    on_ssd <= 20); /* half of a burst of 4 MiB */
+	assert_true(on_ssd >= 15 && on_ssd <= 20); /* 2 MiB: half the burst */
 	assert_true(tiers_stats(t).unwritten_budget > 0);
 }
 

@@ -165,7 +165,7 @@ int kv_bench_anonymous(struct kv_bench_rig *rig)
 #define SEGMENT (256u << 20)
 #define SLOT (4u * KV_PAGE)
 #define BATCH 65536u
-#define SPARE_FILES 8u /* more than the daemon keeps free */
+#define SPARE_FILES 8u /* room for files that the daemon keeps free */
 
 static uint64_t mix(uint64_t x)
 {

@@ -323,7 +323,7 @@ static void use_block(struct sim *sim, const uint32_t *blocks, size_t at)
 	sim->used++;
 }
 
-/* The daemon's order: hits from the tail, then new blocks from the head. */
+/* Use blocks in the daemon's order: hits from the tail, new from the head. */
 static void run_request(struct sim *sim, const uint32_t *blocks, size_t n)
 {
 	size_t hits = 0;
@@ -396,9 +396,9 @@ struct item {
 };
 
 struct bound {
-	/* by index into the trace: the next request with this block */
+	/* for each index into the trace: number of the block's next request */
 	uint32_t *next;
-	/* by block: key of the block's valid heap item; 0: not resident */
+	/* for each block: key of its valid heap item; 0: not resident */
 	uint64_t *valid;
 	struct item *heap;
 	size_t n;
