@@ -406,8 +406,8 @@ static int check_locked(struct kv_draft *draft)
 	if (draft->key.len == 0)
 		return hole ? -EINVAL : 1;
 	if (draft->state == HEAD) {
-		/* The header may be complete and only the slot missing.  The
-		 * write has reported that, and a check does not wait. */
+		/* If only the slot is missing, the write has reported that; a
+		 * check does not wait for a slot. */
 		r = take_length_locked(draft);
 		if (r < 0)
 			return r == -EAGAIN || r == -EBUSY ? -ENOSPC : r;
