@@ -74,7 +74,7 @@ class Turns:
                 dropped(self.folder)
                 self.mount.stop()
                 self.mount.start()
-                time.sleep(1)  # the library finds the daemon
+                time.sleep(1)  # time for the library to find the daemon
             for way in self.adapters:
                 self.take(way, state, of)
 

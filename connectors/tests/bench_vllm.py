@@ -91,7 +91,7 @@ def kvfs(model: str) -> None:
                 engine.do("reset")
                 mount.stop()
                 mount.start()
-                time.sleep(1)  # the library finds the daemon
+                time.sleep(1)  # time for the library to find the daemon
                 take("kvfs", n, "SSD, the daemon restarted", engine, 100 + seed)
                 engine.do("reset")
                 block = os.path.getsize(mount.blocks()[0])
@@ -112,7 +112,7 @@ def nodes(model: str) -> None:
             mount.stop()
             shutil.rmtree(mount.store)
             mount.start(",".join([MOUNT, *options]))
-            time.sleep(1)  # the library finds the daemon
+            time.sleep(1)  # time for the library to find the daemon
 
         for n in LENGTHS:
             for seed in range(ROUNDS):

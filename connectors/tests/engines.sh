@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# engines.sh test|bench - the connectors inside real engines, on the CPU: an
-# environment of its own below the build (ENGINES=FOLDER takes or makes another), the
-# package installed into it from the path, and the tests, or the figures.  Says what
-# it downloads.
+# engines.sh test|bench - test or measure the connectors inside real engines on the CPU.
+# Makes a Python environment below the build (ENGINES=FOLDER: in FOLDER, or uses the one
+# there), installs the package of this checkout into it, and prints what it downloads.
 set -eu
 B=$(realpath "${B:-build}")
 here=$(dirname "$(realpath "$0")")
@@ -19,8 +18,8 @@ if ! [ -e "$env/ready" ]; then
 	"$env/bin/python" "$here/stubs.py" "$(echo "$env"/lib/python3.*/site-packages)"
 	touch "$env/ready"
 fi
-# SGLang's and LMCache's classes stand on the same torch; vLLM must not see the Triton
-# that SGLang imports, or it takes another model runner.
+# SGLang and LMCache share vLLM's torch, but have an environment of their own: with
+# SGLang's Triton in its path, vLLM would choose another model runner.
 if ! [ -e "$env/others/complete" ]; then
 	echo "fetching sglang 0.5.23, lmcache 0.5.6, Triton, torchvision and small packages (1 GB installed)"
 	python3 -m venv "$env/others"

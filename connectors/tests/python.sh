@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# python.sh [PYTHON...] - install the package from the path into an environment of
-# its own below the build, check its types, and run its tests on a real mount; with
-# each PYTHON named (default: python3).  Says what it downloads.
+# python.sh [PYTHON...] - for each PYTHON (default: python3) install the package of this
+# checkout into an environment below the build, check the package's types, and run its
+# tests on a real mount.  Prints what it downloads.
 set -eu
 B=$(realpath "${B:-build}")
 here=$(dirname "$(realpath "$0")")
@@ -17,8 +17,8 @@ for python; do
 	[ -x "$env/bin/pip" ] || "$python" -m venv "$env"
 	echo "Python $version: pip fetches setuptools, wheel, cffi, numpy, safetensors and mypy (60 MB) into $env"
 	"$env/bin/pip" install -q "setuptools>=68" wheel "cffi>=1.17" numpy safetensors mypy
-	# Built in a copy: nothing is left in the checkout, and nothing of it is used but
-	# what git has, or would have.
+	# Build in a copy, so that the checkout gets no new files, and without
+	# the results of earlier builds.
 	source=$(mktemp -d "$B/python/source.XXXXXX")
 	cp -r "$here/.." "$source/connectors"
 	rm -rf "$source/connectors/build" "$source"/connectors/*.egg-info

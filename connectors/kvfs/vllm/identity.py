@@ -227,7 +227,7 @@ def watch_weights(core: Any, stop: Callable[[], None]) -> None:
 
     worker, whole, stopped = core.vllm_config.parallel_config.worker_cls, core.collective_rpc, False
 
-    @functools.wraps(whole)  # vLLM reads the signature
+    @functools.wraps(whole)  # vLLM inspects the method's signature
     def collective_rpc(method: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal stopped
         known = getattr(resolve_obj_by_qualname(worker), method, None) if isinstance(method, str) else None
