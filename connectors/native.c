@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * native.c - what the Python package does in C: release of handles, arrays of keys,
- * calls of libkvfs that follow each other, and DLPack.
+ * native.c - what the Python package does in C: release of handles, arrays of
+ * keys, calls of libkvfs that follow each other, and DLPack.
  *
  * OWNS      struct held: a reference-counted handle of libkvfs that holds its
  *           parent.  So a session is closed after its leases, whatever order

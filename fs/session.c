@@ -16,8 +16,8 @@
  *   (1) The notifier is stopped while requests are still answered, or after the mount
  *       is gone: it may wait for a lock that only an answer frees.
  *   (2) The signal thread ends before the session is destroyed.
- *   (3) At most READERS - 1 of the threads that read run requests of users (as guests
- *       of the pool), so that one thread can always read.
+ *   (3) At most READERS - 1 of the threads that read run requests of users (as
+ *       guests of the pool), so that one thread can always read.
  *   (4) Requests that the kernel makes by itself are answered at once: no user could be
  *       charged for their turn, and interrupts must overtake other requests.
  *   (5) A request of more than SMALL bytes that waits is charged to its user; a smaller

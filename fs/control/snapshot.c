@@ -2,8 +2,8 @@
 /*
  * snapshot.c - make a snapshot of chosen blocks; list, read and drop snapshots.
  *
- * OWNS      the picks (chosen blocks) of a snapshot, from its first SNAPSHOT message
- *           to the reply.
+ * OWNS      the picks (chosen blocks) of a snapshot, from its first SNAPSHOT
+ *           message to the reply.
  *
  * STATES    of a request that makes or drops a snapshot: the control thread checks the
  *           rights, a worker pins or unpins the blocks (change_run), the control thread

@@ -59,8 +59,8 @@ static int reply(struct kv_client *client, const struct wire_header *header,
 	return 0;
 }
 
-/* Check the rights.  Returns 1 if a worker must go on; 0 or an error: the status
- * of the reply. */
+/* Check the rights.  Returns 1 if a worker must go on; 0 or an error: the
+ * status of the reply. */
 static int begin(struct kv_client *client, struct opening *o)
 {
 	const struct kv_rules *rules = client->server->rules;

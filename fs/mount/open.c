@@ -8,7 +8,7 @@
  * INVARIANTS
  *   (1) The kernel may keep a block's pages for any time: a node id never means other
  *       bytes.
- *   (2) A file being written bypasses the page cache, since its bytes can be rewritten.
+ *   (2) A file being written bypasses the page cache: its bytes may change.
  *   (3) A handle is on the list from open to release; a mount that ends with files open
  *       releases their holds.
  *   (4) The first flush or fsync that finds a file under a block's own name complete

@@ -13,8 +13,8 @@
  * INVARIANTS
  *   (1) A buffer is written, by the host or the device, only while no earlier
  *       work of the stream uses the buffer.
- *   (2) A copy stream that is put back has no work in flight, unless the context
- *       is broken.
+ *   (2) A copy stream that is put back has no work in flight, unless the
+ *       context is broken.
  *   (3) A submitted copy lies within one chunk of registered memory or one
  *       buffer.
  *   (4) The buffers of a free copy stream are empty, so they can be replaced.

@@ -37,9 +37,9 @@
  *           (a thread in kv_session_wait), take receive_lock, then
  *           session->lock, and hold neither while they sleep or connect.  Only
  *           a finder makes calls that a mount can block.  forks_lock is a leaf,
- *           held across fork, so that the child's list is consistent.  The child
- *           takes no lock of a session: a thread that does not exist in the
- *           child may hold it.
+ *           held across fork, so that the child's list is consistent.  The
+ *           child takes no lock of a session: a thread that does not exist in
+ *           the child may hold it.
  */
 #include <stdatomic.h>
 #include <poll.h>
