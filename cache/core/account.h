@@ -27,8 +27,8 @@ enum kv_finite {
 	 * uploads */
 	KV_FINITE_MEMORY,
 	KV_FINITE_DRAM, /* bytes of slots being filled, leased, pinned */
-	/* bytes of other slots that wait to be written; kv_account_fits adds
-	 * KV_FINITE_DRAM */
+	/* bytes of other slots that wait to be written; the limit of DIRTY is
+	 * one for KV_FINITE_DRAM and DIRTY together */
 	KV_FINITE_DIRTY,
 	KV_FINITE_PINNED,    /* bytes of pinned blocks on SSD */
 	KV_FINITE_SNAPSHOTS, /* blocks listed in snapshots */

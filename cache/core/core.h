@@ -161,8 +161,8 @@ struct kv_node {
 	uint64_t fast;	     /* not evictable: busy (DRAM), pinned (SSD) */
 	uint64_t guaranteed; /* the reserve, scaled down with the tier */
 	uint64_t leaving;    /* scratch value of dram/evict.c and ssd/evict.c */
-	/* For a user: sum of its spaces' guarantees, and the part of that sum
-	 * that @fast bytes do not fill. */
+	/* For a user: sums of its spaces' guarantees, and of the parts of these
+	 * that exceed the spaces' @fast bytes. */
 	uint64_t promised, due;
 };
 
@@ -656,7 +656,7 @@ struct kv_cache {
 	struct kv_spaces spaces; /* including removed spaces */
 	uint32_t live_spaces;
 	struct kv_tenants tenants; /* freed by kv_cache_close only */
-	uint64_t due[TIERS];	   /* guarantees that @fast bytes do not fill */
+	uint64_t due[TIERS];	   /* guarantees less @fast bytes, summed up */
 	uint64_t tenants_file;	   /* bytes of STORE/tenants */
 	void *names;		   /* tsearch tree of kv_space by name */
 	pthread_cond_t settled;	   /* signals that a space stopped ->settling */

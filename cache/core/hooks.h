@@ -17,7 +17,7 @@
 struct kv_block_hooks {
 	void (*settle_locked)(struct kv_cache *cache, struct kv_block *block);
 	void (*remove_locked)(struct kv_cache *cache, struct kv_block *block);
-	/* Let wants that are short of room look again. */
+	/* Let acquires that wait for room in DRAM try again. */
 	void (*room_locked)(struct kv_cache *cache);
 	bool (*pinned_by_user)(struct kv_cache *cache,
 			       const struct kv_block *block);
@@ -49,7 +49,7 @@ static inline bool kv_block_pinned_by_user(struct kv_cache *cache,
 struct kv_remote_hooks {
 	/* See kv_remote_want_locked. */
 	int (*want_locked)(struct kv_cache *cache, struct kv_want *want);
-	/* Look for the missing blocks of @acquire: all its wants have begun. */
+	/* Search other nodes for missing blocks once all wants have begun. */
 	void (*look_locked)(struct kv_cache *cache, struct kv_acquire *acquire);
 	/* Return whether the remote tier may have @key; and whether the block
 	 * was found and is being fetched. */

@@ -31,12 +31,12 @@ void kv_tenant_join_locked(struct kv_cache *cache, struct kv_tenant *tenant,
  * counted. */
 void kv_tenant_leave(struct kv_space *space);
 
-/* Return the guaranteed bytes that @fast bytes do not fill, of a space or a
- * user. */
+/* Return how far the unevictable bytes (node->fast) of a space or a user are
+ * below its guarantee. */
 uint64_t kv_due(const struct kv_space *space, enum kv_node_tier tier);
 uint64_t kv_tenant_due(const struct kv_tenant *tenant, enum kv_node_tier tier);
-/* Return the size of the tier; and the part that users share: all but the
- * guarantees that @fast bytes do not fill. */
+/* Return the size of the tier; and the part that users share: the size less
+ * kv_due of all guarantees. */
 uint64_t kv_tier_bytes(const struct kv_cache *cache, enum kv_node_tier tier);
 uint64_t kv_shared(const struct kv_cache *cache, enum kv_node_tier tier);
 
@@ -64,19 +64,19 @@ void kv_guarantee_space(struct kv_cache *cache, struct kv_space *space,
 void kv_guarantee_tenant(struct kv_cache *cache, struct kv_tenant *tenant,
 			 enum kv_node_tier tier, uint64_t bytes);
 
-/* Return whether @space, or its user, would stay within its guarantee with
- * @bytes more.  Then other spaces must make room. */
+/* Return whether @space or its user would stay within the guarantee with @bytes
+ * more: then eviction takes blocks of other spaces. */
 bool kv_entitled(enum kv_node_tier tier, const struct kv_space *space,
 		 uint64_t bytes);
-/* Return whether @space and its user keep their guarantees without @bytes and
- * the bytes counted as leaving.  The guarantees of @taker and of the user
- * @tenant are ignored. */
+/* Return whether @space and its user keep their guarantees after the eviction
+ * of @bytes and of node->leaving.  Ignore the guarantees of @taker and of the
+ * user @tenant. */
 bool kv_keeps_guarantee(enum kv_node_tier tier, const struct kv_space *space,
 			const struct kv_space *taker,
 			const struct kv_tenant *tenant, uint64_t bytes);
 /* Return whether the tier would have too few evictable bytes, or too little for
- * the guarantees of others, if @space held @bytes more fast and @left bytes
- * stayed free. */
+ * the guarantees of others, if @space had @bytes more that cannot be evicted
+ * and @left bytes stayed free. */
 bool kv_crowded(const struct kv_cache *cache, enum kv_node_tier tier,
 		const struct kv_space *space, uint64_t bytes, uint64_t left);
 
@@ -95,8 +95,8 @@ bool kv_tenant_may_keep(const struct kv_cache *cache,
  * after @other got one more. */
 bool kv_tenant_is_rich(const struct kv_tenant *tenant,
 		       const struct kv_tenant *other);
-/* Call when a user finds no slot.  Return whether to try again, as another user
- * is rich compared with it.  False after a second of failures. */
+/* Call when a user finds no slot.  Return whether to try again: another user is
+ * rich (kv_tenant_is_rich), and failures have lasted for less than a second. */
 bool kv_tenant_waits_locked(struct kv_cache *cache, struct kv_tenant *tenant);
 void kv_count_kept_segment(struct kv_cache *cache, struct kv_tenant *tenant,
 			   int by); /* 1 or -1 */

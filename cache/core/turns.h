@@ -47,7 +47,7 @@ void kv_turns_fini(struct kv_turns *turns);
  * queue. */
 struct kv_turn *kv_turn_get(struct kv_turns *turns, uint32_t uid);
 void kv_turn_hold(struct kv_turn *turn);
-/* Release the queue; the last put frees it: then it must have no work. */
+/* Release the queue.  The last put frees the queue, which must have no work. */
 void kv_turn_put(struct kv_turns *turns, struct kv_turn *turn);
 
 /* Mark the queue as having work or none; idempotent.  A held queue keeps its
@@ -55,8 +55,8 @@ void kv_turn_put(struct kv_turns *turns, struct kv_turn *turn);
 void kv_turn_start(struct kv_turns *turns, struct kv_turn *turn);
 void kv_turn_stop(struct kv_turns *turns, struct kv_turn *turn);
 
-/* Restart a held queue after all queues were stopped.  Queues that were not
- * served before the stop come first, in their order. */
+/* Restart a held queue after all queues were stopped.  The queues that had no
+ * turn before the stop come first, in their old order. */
 void kv_turn_resume(struct kv_turns *turns, struct kv_turn *turn);
 
 /* Return the queue whose turn it is; NULL: no queue has work. */
