@@ -17,7 +17,7 @@
 
 struct node {
 	struct small s;			/* first */
-	struct kv_space *spaces[USERS]; /* of users 0 and 1 */
+	struct kv_space *spaces[USERS]; /* by user: 0, 1 */
 };
 
 static char *dir_url = "dir:/nowhere";

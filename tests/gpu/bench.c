@@ -28,7 +28,7 @@ static const char *way;
 static struct kv_bench_report *report;
 static struct world *world;
 
-/* Layouts, and goals of the registered ways. */
+/* Layouts, and the goals of loads and saves through registered memory. */
 static const struct {
 	const char *name;
 	unsigned shape;
@@ -110,7 +110,7 @@ static double load_once(struct engine *e, kvfs_lease *lease,
 	return (double)(kv_now_ns() - start) / 1e9;
 }
 
-/* Measure other ways to copy these bytes to the device. */
+/* Measure CUDA's other ways to copy the bytes of a load to the device. */
 static void bench_others(struct engine *e, struct reference *ref, unsigned l,
 			 struct kv_bench_sample *one)
 {

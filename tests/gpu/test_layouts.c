@@ -189,7 +189,7 @@ static void some_layouts_come_back_from_the_device(void **state)
 	layouts(*state, "cuda", &small, 4096, 7);
 }
 
-/* 286 MiB on a real GPU only: the stand-in would find nothing more. */
+/* All layers (286 MiB) on a real GPU; two are enough for the stand-in. */
 static void qwen3_comes_back_from_the_device(void **state)
 {
 	struct dims dims = qwen3;
@@ -353,7 +353,7 @@ static int run_cuda(const char *name, CMFixtureFunction setup)
 	return cmocka_run_group_tests_name(name, tests, setup, end);
 }
 
-/* Settings that change the path of the bytes. */
+/* Run the tests with settings that change the path of the bytes. */
 static int run_other_way(const char *name, CMFixtureFunction setup,
 			 struct CMUnitTest is_so)
 {

@@ -53,7 +53,7 @@ extern struct settings settings;
 
 /* Guards all state but the counters. */
 extern pthread_mutex_t big_lock;
-/* An operation has ended, or was given. */
+/* Signals that an operation has ended, or that a stream got a new one. */
 extern pthread_cond_t changed;
 
 enum needs { NOTHING, INIT, CONTEXT };
@@ -88,7 +88,8 @@ CUcontext context_of(int device);
  * work of the context has ended, and until its own end.  Every other call of
  * the context waits for the lock, without holding it. */
 void context_pass(CUcontext ctx);
-/* Begin a call of this kind; unless it synchronises, *@ret_held stays. */
+/* Begin a call of this kind.  If such calls synchronise, hold the context's
+ * lock and set *@ret_held. */
 void context_hold(enum sync sync, CUcontext *ret_held);
 void context_release(CUcontext *held);
 

@@ -20,7 +20,8 @@ static const struct {
 	{"cuMemcpyBatchAsync", "cuMemcpyBatchAsync", 12080},
 };
 
-/* Return NULL: not such a call; "": none for so old a version. */
+/* Return the symbol of a call in by_version; "": the version is too old for the
+ * call.  NULL: not in by_version. */
 static const char *symbol_for(const char *name, int version)
 {
 	const char *symbol = NULL;
@@ -37,7 +38,7 @@ static const char *symbol_for(const char *name, int version)
 	return symbol;
 }
 
-/* Of other calls the stand-in has the newest version only. */
+/* For calls not in by_version, the stand-in has the newest version only. */
 CUresult cuGetProcAddress_v2(const char *name, void **fn, int version,
 			     uint64_t flags, int *status)
 {
