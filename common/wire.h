@@ -58,7 +58,8 @@ enum wire_type {
 	WIRE_STAGING,
 	/* wire_key[]; reply: wire_status[]. */
 	WIRE_RESERVE,
-	/* wire_save[]; reply: wire_status[]. */
+	/* Reserved blocks, or with WIRE_FRESH others: wire_save[]; reply:
+	 * wire_status[]. */
 	WIRE_SAVE,
 	/* Drop reservations: wire_key[]; @arg: tag of their RESERVE, 0: any; reply:
 	 * wire_status[]. */
@@ -131,7 +132,10 @@ enum wire_type {
  * all blocks. */
 #define WIRE_AHEAD 64u
 #define WIRE_AHEAD_MIN 4u
-/* WIRE_RESERVE, for all its keys: */
+/* WIRE_SAVE: reserve the blocks too, with the flags and statuses of WIRE_RESERVE.  A
+ * block with a reservation is -EALREADY. */
+#define WIRE_FRESH 16u
+/* WIRE_RESERVE, WIRE_SAVE_PAGES and WIRE_FRESH, for all blocks: */
 #define WIRE_MUST 4u /* do not evict the block before it is durable */
 #define WIRE_HOLD 8u /* lease the block when it seals; -ENOSPC: no room */
 /*
@@ -233,7 +237,7 @@ struct wire_staging {
 };
 
 /*
- * A reserved block: its tensors are at @offset of the staging memfd, which must stay
+ * A block to save: its tensors are at @offset of the staging memfd, which must stay
  * unchanged until the reply.  A SAVE consumes the reservation.
  *
  * Status of a RESERVE:
