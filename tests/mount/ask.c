@@ -6,8 +6,8 @@
  *   ask MOUNT SPACE match KEY...     how long the present prefix is
  *   ask MOUNT SPACE acquire KEY...   how many blocks can be leased, for a moment
  *   ask MOUNT SPACE make             open or make the space: its owner and mode
- *   ask MOUNT SPACE share            the same, for a space of any owner
- *   ask MOUNT SPACE remote           the same, shared with other nodes
+ *   ask MOUNT SPACE share            open or make a space of any owner
+ *   ask MOUNT SPACE remote           make a space, shared with other nodes
  *
  * Prints the number and exits 0, or prints an error and exits 1.
  */

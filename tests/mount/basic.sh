@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# basic.sh - the tree, one block in and out, stat, du, df, seek, mmap, restart.
+# basic.sh - use the mount: make a space, write and read a block, then stat, du, df, seek,
+# mmap, and a restart.
 . "$(dirname "$0")/lib"
 start
 eq "the root lists" "$(ls -A "$M")" .kvfs

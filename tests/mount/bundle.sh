@@ -29,7 +29,7 @@ cat > "$T/layout" <<'L'
 {"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]},
              {"name": "v", "dtype": "BF16", "shape": [4, 16, 64]}], "tokens": 16}
 L
-# Bundles that an export never writes.
+# Make bundles that an export never writes.
 cat > "$T/stream.py" <<'P'
 import io, sys, tarfile
 folder = sys.argv[1]
@@ -71,7 +71,7 @@ eq "parents before children" "$(tar -tf "$T/four" | tr '\n' ' ')" \
 	"s/ s/.layout s/$(place 9) s/$(place 3) s/$(place 7) s/$(place 1) s/ "
 eq "all" "$(tar -tf "$T/five" | wc -l)" 8
 
-# Another node: another store, another mount.
+# Start another node, with a store and a mount of its own.
 N=$T/node
 mkdir "$N"
 node() { "$B/kvfs" -o "$BASE,control=$T/sock2${1:+,$1}" "$T/store2" "$N" || fail "the other node"; }
@@ -386,7 +386,8 @@ for bad in "" "-x -t" "-C $N" "-S $M/s" "-t -S" "-x $M/s" "$M/s a b" "-q"; do
 	eq "usage '$bad'" $? 16
 done
 
-# Blocks that are not durable: without an SSD tier, or without room in it.
+# An import reports blocks that did not become durable, without an SSD tier or without room
+# in it.
 mkdir "$N/s" && setfattr -n user.kvfs.quota.ssd -v 4K "$N/s" || fail "quota"
 status "no room on SSD" 1 bundle -x -C "$N" <"$T/five"
 says "no room on SSD" "s: not all blocks are durable: No space left"

@@ -86,7 +86,8 @@ all_well "40 days later"
 now=$(stat -c %Y "$M/s/$(place "$N")")
 [ $((now - stamp)) -gt $((39 * 86400)) ] || fail "the clock did not move: $stamp, $now"
 eq "the time of an old block" "$(stat -c %Y "$M/s/$(place 1)")" "$stamp"
-# An upload whose process has ended is removed ten seconds later, by another clock.
+# An upload whose process has ended is removed ten seconds later, however the wall clock
+# jumps.
 cp "$T/b1" "$M/s/f0/.$(key 240).tmp" || fail "upload"
 for day in 400 -400; do
 	jump "$day"
@@ -104,7 +105,7 @@ sync "$M/e" || fail sync
 saved=$(metric 'kvfs_space_blocks{space="e"}')
 [ "$saved" -gt 2900 ] || fail "only $saved blocks of the engine"
 
-# Mounts in the past and the future, in order and after SIGKILL.
+# Mount with the clock in the past and in the future, after a clean end and after SIGKILL.
 for day in -400 400 -8000 0; do
 	stop
 	jump "$day"

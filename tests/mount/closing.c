@@ -221,7 +221,7 @@ static int send_all(const char *what, const char *how, const char *path, int n)
 	return 0;
 }
 
-/* ---- others ---- */
+/* ---- other users ---- */
 
 static int probe(const char *path, double seconds)
 {

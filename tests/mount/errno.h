@@ -11,8 +11,8 @@
 
 #include "common/kv.h"
 
-/* Fixed after kv_case_paths: the arguments SPACE KEY FILE, and paths made of
- * them. */
+/* Set once by kv_case_paths: the program's arguments SPACE, KEY and FILE, and
+ * paths made of them. */
 static char space[2048], dir[2048], block[2048];
 static char absent[2048]; /* a name that no block has */
 static char other_dir[2048];

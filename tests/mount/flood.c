@@ -101,7 +101,7 @@ static uint32_t use(const kvfs_key keys[DEPTH])
 	return hits;
 }
 
-/* Blocks sealed by everybody. */
+/* Return how many blocks all clients have sealed so far. */
 static unsigned long sealed(void)
 {
 	unsigned long n = 0;

@@ -75,7 +75,7 @@ def lie(headers, body):
 
 
 def answer_of_server(request, method):
-    """Status line, headers and body."""
+    """Return the server's answer to a request: status line, headers and body."""
     with socket.create_connection(("127.0.0.1", server_port)) as server:
         send(server, request)
         stream = server.makefile("rb")

@@ -42,7 +42,7 @@ mv "$SOCK.away" "$SOCK"
 is 0 well "$M"
 kill -KILL "$pid"
 gone
-is 1 onnect "$M" # either error: the kernel may be that far already
+is 1 onnect "$M" # "not connected" or "connection abort", by the time of the kernel's abort
 is 1 "refused" "$SOCK"
 # A daemon without an SSD tier is healthy.
 S=$T/memory

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# layout.sh - .layout: made once, even by the programs that restore a space; and blocks that
-# do not fit it.
+# layout.sh - a space gets its .layout once, also from programs that restore a space; blocks
+# that do not fit the layout are refused.
 . "$(dirname "$0")/lib"
 start
 cat > "$T/layout" <<'L'

@@ -19,7 +19,7 @@ if [ "$(cat /proc/self/oom_score_adj)" = 0 ]; then
 fi
 eq "it is shown" "$(config oom_score_adj | cut -d' ' -f1)" "$(score)"
 stop
-# A score that was set before stays.
+# A score that the daemon inherits from its parent is kept.
 if (echo 7 > /proc/self/oom_score_adj) 2> /dev/null; then
 	(echo 7 > /proc/self/oom_score_adj && "$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M") || fail "kvfs does not start"
 	eq "a score that was set" "$(score)" 7

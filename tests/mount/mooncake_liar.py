@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """mooncake_liar.py MASTER SPACE LAYOUT <KEYS - replace the value of each third key of
-the operator's space: by one with a wrong byte, a short one, or another key's, with or without
-its note."""
+the operator's space: by one with a wrong byte, by a shorter one, or by another key's value."""
 import hashlib
 import json
 import os

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# names.sh - names that are not keys, in every directory, and what a failed use
-# leaves behind.
+# names.sh - names that are not keys are refused in every directory, and the failed calls
+# leave nothing behind.
 . "$(dirname "$0")/lib"
 start
 block "$T/b"

@@ -113,7 +113,7 @@ static uint64_t draw(void)
 static void meddle(uint8_t *data, uint64_t bytes)
 {
 	if (mprotect(data, bytes, PROT_READ | PROT_WRITE) < 0)
-		return; /* this segment cannot be written to */
+		return; /* the segment is not an open segment */
 	for (unsigned i = 0; i < 500; i++)
 		memset(data + draw() % (bytes - 64), (int)draw(), 64);
 	if (draw() % 8 == 0)

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote.sh - two nodes with a directory between them: what one saved, the other
-# has; what was not shared, removed, damaged or is another's, it has not.
+# remote.sh - two nodes with a remote tier in a directory: each node finds the blocks that
+# the other saved in shared spaces, but no blocks of unshared spaces, of other users,
+# removed ones or damaged ones.
 . "$(dirname "$0")/lib"
 R=$T/remote
 N=$T/node
@@ -11,7 +12,8 @@ node2() {
 	"$B/kvfs" -o "$BASE,control=$T/sock2,remote=dir:$R,remote_threshold=1${1:+,$1}" "$T/store2" "$N" ||
 		fail "the other node does not start"
 }
-# fetch MOUNT SPACE MS N...: how many came, of the keys N.
+# fetch MOUNT SPACE MS N...: acquire the blocks of the keys N within MS ms, and set `got` to
+# how many came.
 fetch() {
 	local mount=$1 space=$2 ms=$3 keys=() out
 	shift 3
@@ -32,7 +34,7 @@ o() { find "$R" -path '*/2-*' -name "$(key "$1")"; }
 # tensors N: compare the tensors of block N with the end of its object.
 PAYLOAD=16384
 tensors() { cmp -s <(tail -c $PAYLOAD "$T/b$1") <(tail -c $PAYLOAD "$(o "$1")"); }
-handed_over() { # N: so many objects are there
+handed_over() { # N: wait until the directory has N objects
 	local i
 	for ((i = 0; i < 600; i++)); do
 		[ "$(objects)" = "$1" ] && return
@@ -79,7 +81,7 @@ ok "sync" sync "$N/s"
 sleep 1
 eq "it hands nothing back" "$(objects)" 6
 
-# Also after the first is gone, its store as well.
+# The blocks also come when the first node and its store are gone.
 ended "$M" "$T/store"
 rm -rf "$T/store"
 rm "$N/s/$(place 1)"
@@ -101,7 +103,7 @@ sleep 0.5
 eq "what is not shared stays here" "$(objects)" 6
 ok "shared from now on" setfattr -n user.kvfs.share -v 1 "$M/private"
 put private 78 "$T/p" && sync "$M/private" || fail "private 78"
-handed_over 8 # with what it had by then
+handed_over 8 # wait until the blocks saved before the space was shared are copied
 ended "$M" "$T/store"
 node1
 eq "it stays so" "$(xattr "$M/private" share)" 1
@@ -110,10 +112,11 @@ mine() { chown "$1" "$N/private" && setfattr -n user.kvfs.share -v 1 "$N/private
 mkdir "$N/private" && mine 1001
 fetched "another user's space of that name" 0 "$N" private 3000 78
 mine 0
-sleep 1.1 # for so long it is not asked for again
+sleep 1.1 # a missing block is not requested again within a second
 fetched "one's own" 1 "$N" private 30000 78
 
-# Damaged, short, long, swapped: a miss, and counted; asked for again later.
+# An object that is damaged, short, long or another block's is a miss, is counted, and is
+# requested again later.
 fresh() {
 	rm -r "$N/s" 2>/dev/null
 	ended "$N" "$T/store2"
@@ -153,8 +156,8 @@ handed_over $((before + 30))
 fetched "all that is there" 30 "$N" c 30000 $(seq 40)
 for i in $(seq 30); do same "block $i of c" "$T/c$i" "$N/c/$(place "$i")"; done
 
-# The threshold counts all requested blocks of the rest, in any number of parts, and
-# including present ones behind a hole.
+# remote_threshold counts all blocks that the request has left, however many messages it is
+# split into, and also present blocks behind a missing one.
 before=$(objects)
 "$B/tests/mount/storm" "$M" p save 16384 144 > "$T/said" || fail "storm: $(cat "$T/said")"
 handed_over $((before + 144))
@@ -178,7 +181,7 @@ come "before the hole" 20 acquire 60 80
 come "behind it" 37 acquire 83 120
 come "a short one" 60 acquire 60 120
 
-# The short end of one part is no hole before the next part.
+# The last message of a request may have fewer keys: the next request finds no hole there.
 before=$(objects)
 "$B/tests/mount/storm" "$M" q save 4096 608 > "$T/said" || fail "storm: $(cat "$T/said")"
 handed_over $((before + 608))
@@ -196,7 +199,7 @@ node2 ro
 come "with ro, what is here" 120 acquire 0 128
 eq "with ro, but for the mount's question" "$(awk '/^kvfs_remote_calls_total/ { n += $2 } END { print n + 0 }' "$N/.kvfs/metrics")" 1
 
-# A directory that is gone: a miss in no time, and a message at mount.
+# A missing directory is an error at mount, reported at once.
 ended "$N" "$T/store2"
 not "no directory" "$T/none: No such file" "$B/kvfs" -o "$BASE,remote=dir:$T/none" "$T/store2" "$N"
 not "two" "there is one remote tier" "$B/kvfs" -o "$BASE,remote=dir:$R,remote=dir:$T" "$T/store2" "$N"

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote_before.sh - a store and a backend that kvfs before 0.2 wrote, whose objects had no
-# entry and other names: every block is read with the right bytes, objects of before count
-# neither as present nor as damaged and are left alone, and in the end another node gets
-# every block.
+# remote_before.sh - a store and a remote directory that kvfs before 0.2 wrote, with objects
+# of another format and other names.  Every block is read from the store with the right
+# bytes.  The old objects count neither as present nor as damaged and are left alone.  In
+# the end another node gets every block.
 . "$(dirname "$0")/lib"
-. "$here/tiers" # wait_for
+. "$here/tiers" # for wait_for
 BASE=dram=32M,ssd=32M,segment=8M,hugepages=off,scrub=0
 N=$T/node R=$T/remote
 mkdir "$N"
@@ -15,7 +15,7 @@ figure() { awk -v n="kvfs_remote_$2" '$1 == n { print $2 }' "$1/.kvfs/metrics"; 
 intact() { (cd "$1" && xxh128sum --quiet -c "$here/../golden/remote1.txt") >"$T/out" 2>&1 || fail "$2: $(cat "$T/out")"; }
 all_there() { [ "$(find "$R" -type f -path '*/2-*' | wc -l)" = 18 ]; }
 node() { "$B/kvfs" -o "$BASE,control=$T/sock2,remote_threshold=1,remote=dir:$R" "$T/store2" "$N" || fail "the other node"; }
-spaces() { # of the other node
+spaces() { # make the spaces on the other node
 	local space
 	for space in agreed seeded; do
 		mkdir "$N/$space" && cp "$M/$space/.layout" "$N/$space/.layout" || fail "the space $space"
@@ -27,7 +27,8 @@ for i in 1 2 3 4 5 6; do keys+=("$(printf 'aa%030x' "$i")"); done
 came() { "$B/tests/mount/fetch" "$N" "$1" acquire 5000 "${keys[@]}" | cut -d' ' -f1; }
 
 before=$(old)
-# Without this store, what was there before is no block and no damage.
+# Until the old store is mounted with the remote tier, the other node finds none of the old
+# objects, and counts no damage.
 start ro
 node
 spaces

@@ -1,14 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote_faults.sh [BACKEND FAULT SECONDS [BLOCKS]] - one node wants blocks all the time that
-# another has saved and goes on saving, while what is between them is in trouble (tiers has
-# backends and faults; "none": it is not).  Says what came and when acquires ended, and what
-# probes of the node's own blocks took alone, beside it while all was well, and beside the
-# fault.  Never a wrong byte, no block of one's own is lost, all memory is back in the end.
-# Where a time is given, acquires end at most 250 ms after their deadlines, 99.9 % at most
-# 50 ms, unless a thread that only sleeps was 10 ms late itself.  n/a: the backend cannot
-# have this fault.
-if [ $# = 0 ]; then # in short
+# remote_faults.sh [BACKEND FAULT SECONDS [BLOCKS]] - one node requests blocks all the time
+# that another node has saved or still saves, while the remote tier between them has the
+# FAULT (tiers has the backends and faults; "none": no fault).  Prints how many blocks came
+# and when acquires ended, and the duration of probes of the node's own blocks: alone,
+# beside the requests before the fault, and during the fault.  No byte is wrong, the node
+# keeps its own blocks, and all memory is free in the end.  With arguments, acquires must
+# end at most 250 ms after their deadlines, and 99.9 % of them at most 50 ms, unless the
+# machine woke a sleeping thread 10 ms late.  Prints n/a if the backend cannot have this
+# fault.
+if [ $# = 0 ]; then # short form: three of the combinations
 	ran=77
 	for cell in "dir owner-stop" "http lying" "http owner-kill"; do
 		# shellcheck disable=SC2086
@@ -23,7 +24,7 @@ fi
 . "$here/tiers"
 kind=$1 fault=$2 seconds=${3:-15}
 BYTES=32768 BLOCKS=${4:-1200}
-OWN=64 # blocks of one's own
+OWN=64 # blocks of the requesting node's own
 THREADS=16 MS=200
 N=$T/node
 mkdir "$N"
@@ -35,7 +36,7 @@ remote_metric() { # MOUNT NAME
 }
 can_have "$kind" "$fault" || { echo "$kind $fault: n/a"; exit 0; }
 
-# Where names are lost, the node has its own.
+# For the fault dns the node runs in a mount namespace with an /etc/hosts of its own.
 start_other() {
 	local options="dram=16M,ssd=0,segment=8M,hugepages=off,control=$T/sock2,remote_threshold=1,remote=$url"
 	local run=("$B/kvfs" -o "$options" "$T/store2" "$N")
@@ -53,7 +54,7 @@ s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("127.0.0.54", 53))
 handed_over() {
 	[ "$(remote_metric "$M" put_bytes_total)" -ge $((BYTES * BLOCKS)) ]
 }
-probes() { # NAME: beside what runs
+probes() { # NAME SECONDS: probe the node's own blocks, with the output in $T/probe-NAME
 	storm "$T/sock2" own probe $BYTES $OWN "$2" >"$T/probe-$1" || fail "one's own blocks, $1: $(cat "$T/probe-$1")"
 }
 wanted() { # SECONDS
@@ -75,7 +76,7 @@ probes alone 2
 wanted $((seconds / 3 + 1)) >"$T/well" & pid=$!
 probes well $((seconds / 3 + 1))
 wait $pid || fail "while all is well: $(cat "$T/well")"
-[ "$fault" != dns ] || [ "$kind" = mooncake ] || sleep 61 # for so long libcurl knows a name
+[ "$fault" != dns ] || [ "$kind" = mooncake ] || sleep 61 # libcurl caches a name for a minute
 
 before=$(remote_metric "$N" got_bytes_total)
 damaged=$(remote_metric "$N" damaged_total)
@@ -125,7 +126,7 @@ else
 		fail "$(word over50 "$said") of $n acquires ended more than 50 ms late"
 fi
 
-# Another user of another node, with a space of the same name, gets none of it.
+# Another user on a third node, with a space of the same name, gets none of the blocks.
 if [ "$fault" = none ] && [ "$(id -u)" = 0 ]; then
 	mkdir "$T/third"
 	"$B/kvfs" -o "$BASE,control=$T/sock3,remote_threshold=1,remote=$url" "$T/store3" "$T/third" || fail "a third node"

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote_forget.sh - kvfs-forget removes blocks and whole spaces here and from the
-# backend, for users who may write there; other tenants' objects stay.  A backend
-# that fails is named, in time.  A daemon that hangs or has ended costs one
-# line and no more.  `kvfs --forget` is refused and names kvfs-forget.
+# remote_forget.sh - kvfs-forget removes blocks and whole spaces from this node and from the
+# backend, for users who may write to the space; other tenants' objects stay.  A backend
+# that fails is named within the time limit.  A daemon that hangs or has ended costs one
+# line.  `kvfs --forget` is refused and names kvfs-forget.
 . "$(dirname "$0")/lib"
 R=$T/remote
 mkdir "$R"
@@ -17,7 +17,7 @@ kv() { block "$@" --tensor k:BF16:4x16x64:8192; }
 make() { mkdir "$1" && cp "$T/layout" "$1/.layout" || fail "the space $1"; }
 came() { "$B/tests/mount/fetch" "$M" "$1" acquire 5000 "$(key "$2")" | cut -d' ' -f1; }
 objects() { find "$R" -type f -path "$R/$1/*" | grep -c '/[0-9a-f]\{32\}$'; }
-handed_over() { # TENANT N: so many objects are there
+handed_over() { # TENANT N: wait until the tenant has N objects
 	local i
 	for ((i = 0; i < 600; i++)); do
 		[ "$(objects "$1")" = "$2" ] && return
@@ -25,7 +25,7 @@ handed_over() { # TENANT N: so many objects are there
 	done
 	fail "$(objects "$1") objects, not $2"
 }
-forget() { # STATUS ARGUMENTS...: what it says is in $said
+forget() { # STATUS ARGUMENTS...: run kvfs-forget, with its output in $said
 	local status=$1
 	shift
 	said=$("$forget" "$@" 2>&1)
@@ -53,7 +53,8 @@ setfattr -n user.kvfs.share -v 1 "$M/other"
 # The first owner's objects do not count for the new owner: its blocks are copied again.
 rm "$M/other/"*/* && save other 1 2 3 && handed_over one 3
 
-# One, many, by names from a pipe: also what is not here, or nowhere.
+# Forget one block, several, and those whose paths come from a pipe; also absent blocks, and
+# paths that do not exist.
 forget 0 "$M/s/$(place 1)"
 says "dir:$R: 1 removed, 0 not there"
 lines 1
@@ -68,13 +69,13 @@ forget 0 "$M/s/$(place 3)" "$M/s/$(place 5)" "$M/other/$(place 1)"
 says "/s: dir:$R: 1 removed, 1 not there"
 says "/other: dir:$R: 1 removed, 0 not there"
 eq "another tenant's space" "$(objects one)" 2
-# By a link, and from within its space.
+# A block may be named by a symbolic link, or by a path from within its space.
 ln -s "$M/s/$(place 8)" "$T/link" && forget 0 "$T/link"
 says "dir:$R: 1 removed, 0 not there"
 said=$(cd "$M/s/07" && "$forget" "./$(key 7)" 2>&1) || fail "from within: $said"
 says "dir:$R: 1 removed, 0 not there"
 save s 7 8 && handed_over root 7
-# Another node puts one of them again: it is not brought here, but where it is wanted.
+# Another node puts a removed block again: this node does not fetch it, another node does.
 cp "$T/two" "$where/$(key 2)"
 eq "put again by another node" "$(came s 2)" 0
 stop
@@ -84,7 +85,7 @@ save s 2
 eq "saved again" "$(came s 2)" 1
 handed_over root 8
 
-# A whole space, with blocks that this node never had.
+# Forget a whole space, including objects of blocks that this node never had.
 save s {21..23} 25 && handed_over root 12
 cp "$T/two" "$where/$(key 99)"
 forget 0 "$M/s"
@@ -95,12 +96,12 @@ eq "objects of the other space" "$(objects one)" 2
 eq "not brought back" "$(came s 25)" 0
 save s 25 && handed_over root 4
 
-# Lines that come late are read.
+# Paths that reach the pipe after the time limit are read as well.
 { sleep 3; echo "$M/s/$(place 25)"; } | "$forget" -t 2 - >"$T/out" 2>&1 || fail "late lines: $(cat "$T/out")"
 grep -q "dir:$R: 1 removed" "$T/out" || fail "late lines: $(cat "$T/out")"
 save s 25 && handed_over root 4
 
-# By whom: not by who may only read; what is no path of a space.
+# A user with read permission only is refused, and so are paths outside of a space.
 as() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }
 if [ "$(id -u)" = 0 ]; then
 	chmod 700 "$M/other"
@@ -131,7 +132,7 @@ says "/other?[m?: "
 lines 2
 "$B/kvfs" --forget "$M/s" 2> "$T/out" && fail "kvfs --forget is accepted"
 grep -qx "kvfs: --forget: use kvfs-forget(1)" "$T/out" || fail "kvfs --forget: $(cat "$T/out")"
-# Nothing is begun before all is read.
+# A bad option is refused before anything is removed.
 for option in -T --time -t5; do
 	forget 1 "$M/s" $option
 	says "usage: kvfs-forget"
@@ -162,7 +163,8 @@ lines 1
 [ -e "$M/s/$(place 8)" ] || fail "without a remote tier the space was cleared"
 stop
 
-# Behind a web server: many at a time, and a space that is not there.
+# Behind a web server: remove many blocks in one call, and a space that the server does not
+# have.
 . "$here/tiers"
 trap 'rm -f "$T/hang"; end_servers; cleanup' EXIT
 S=$T/webbed
@@ -189,7 +191,7 @@ echo "DELETE / 403:AccessDenied" > "$T/fault"
 forget 3 "$M/h/$(place 1)"
 says "1 block removed here may be there still: "
 says "403"
-# Closed by failures, the tier still has the server's error.
+# When failures have opened the breaker, kvfs-forget still reports the server's error.
 echo "* / 503:Unwell" > "$T/fault"
 forget 3 $(for i in {201..220}; do echo "$M/h/$(place $i)"; done)
 says "20 blocks removed here may be there still: "
@@ -206,16 +208,16 @@ eq "not brought back" "$(came h 2)" 0
 forget 0 "$M/h"
 says " 0 removed, 1 not there"
 
-# A daemon hangs, or a call of another filesystem cannot be interrupted: the tool and the
-# reader of its output end in time.
-begin() { # NAME ARGUMENTS...: in the background, what it says in $T/NAME.said
+# kvfs-forget and the reader of its output end in time, even if a daemon hangs or a call of
+# another filesystem cannot be interrupted.
+begin() { # NAME ARGUMENTS...: start kvfs-forget in the background, with its output in $T/NAME.said
 	local name=$1
 	shift
 	{ "$forget" "$@" 2>&1; echo "status $?"; } | cat >"$T/$name.said" &
 	pids[$name]=$!
 }
 daemon() { pgrep -f -- "^[^ ]*kvfs -o .*$T/"; }
-ended() { # NAME TEXT: in one line, with status 3
+ended() { # NAME TEXT: fail unless it printed one line with TEXT, and status 3
 	wait "${pids[$1]}"
 	said=$(cat "$T/$1.said")
 	says "status 3"
@@ -235,7 +237,7 @@ ended looks "kvfs-forget: kvfs does not answer"
 ended other "kvfs-forget: kvfs does not answer"
 rm "$T/hang"
 
-# The daemon is killed while it hangs, or has ended before.
+# The daemon is killed while it hangs, or has ended before kvfs-forget starts.
 begin looks -t 20 "$M/h/$(place 2)"
 kill -KILL "$pid"
 ended looks "$(place 2): its daemon has ended"

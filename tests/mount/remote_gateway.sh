@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote_gateway.sh - the remote tier behind a gateway on a UNIX socket: the example
-# passes the conformance test, two nodes share blocks through it, its end and its
-# return are logged once each and shown, and a socket that others control is refused.
+# remote_gateway.sh - the remote tier behind a gateway on a UNIX socket: the example gateway
+# passes the conformance test, and two nodes share blocks through it.  Its end and its
+# return are logged once each and shown.  A socket that other users control is refused.
 . "$(dirname "$0")/lib"
 root=$here/../..
 gateway=''
@@ -53,7 +53,7 @@ for n in 1 2 3; do same "block $n" "$T/b$n" "$N/s/$(place $n)"; done
 said=$(B=$B "$root/tools/kvfs-forget" "$N/s" 2>&1)
 eq "the space is removed, and counted" "$said" "$N/s: $url: 3 removed, 0 not there"
 
-# The end of the gateway closes the tier: one line, and misses without waiting.
+# When the gateway has ended, the daemon logs one line, and requests are misses at once.
 end
 for n in 4 5 6 7 8 9 10 11 12 13; do
 	"$B/tests/mount/fetch" "$M" s acquire 200 "$(key $n)" > /dev/null

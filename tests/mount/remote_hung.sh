@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote_hung.sh - a directory that does not answer, is full or refuses: acquires end at their
-# deadline, local blocks and saves go on, the daemon ends, and all is well again when the
-# directory is.
+# remote_hung.sh - the remote tier's directory does not answer, is full, or refuses:
+# acquires end at their deadline, local blocks can be read and saved, the daemon ends, and
+# blocks come again when the directory works again.
 . "$(dirname "$0")/lib"
 . "$here/tiers"
 trap 'end_servers; cleanup' EXIT
@@ -17,7 +17,8 @@ make() { mkdir "$1" && cp "$T/layout" "$1/.layout" || fail "the space $1"; }
 kv() { block "$@" --tensor k:BF16:4x16x64:8192 --tensor v:BF16:4x16x64:8192; }
 objects() { find "$T/remote" -type f -path '*/2-*' | wc -l; }
 has_objects() { [ "$(objects)" -ge "$1" ]; }
-# fetch MS N...: got and took, at the second node.
+# fetch MS N...: acquire the blocks N at the second node; set `got` to how many came, `took`
+# to the milliseconds.
 fetch() {
 	local ms=$1 keys=() out
 	shift
@@ -35,7 +36,7 @@ gets() { # WANTED MS N...
 counter() { sed -n "s/^kvfs_remote_$1 //p" "$N/.kvfs/metrics"; }
 is() { [ "$(counter "$1")" = "$2" ]; }
 stats() { grep -A9 ^remote "$N/.kvfs/stats"; }
-save() { # N: at the second node, durable
+save() { # N: save block N at the second node, and make it durable
 	kv "$T/new" --seed "$1"
 	ok "saves go on" sh -c "mkdir -p '$N/s/$(printf %02x "$1")' && cp '$T/new' '$N/s/$(place "$1")' && sync '$N/s'"
 }
@@ -56,7 +57,7 @@ make "$N/s"
 fetch 30000 1 2
 eq "while it is well" "$got" 2
 
-# No call returns.
+# No call on the directory returns.
 : >"$TROUBLE"
 for i in $(seq 11 18); do
 	fetch 300 "$i"
@@ -76,7 +77,7 @@ in_time
 not "health" "the remote tier is not used" "$B/kvfs" --health "$N"
 save 200
 
-# The directory answers again: blocks come without any action, and memory returns.
+# The directory answers again: blocks come again by themselves, and memory is given back.
 rm "$TROUBLE"
 wait_for 120 gets 2 2000 41 42 || fail "it is not asked again: $(stats)"
 eq "and is open" "$(counter open)" 1
@@ -86,7 +87,7 @@ wait_for 60 is lent_bytes 0 || fail "memory does not come back: $(stats)"
 ok "health" "$B/kvfs" --health "$N"
 wait_for 60 has_objects 61 || fail "what was saved meanwhile is not handed over"
 
-# A full directory takes nothing and gives what it has.
+# A full directory takes no new objects, but its objects can be read.
 dropped=$(counter dropped_total)
 echo full >"$TROUBLE"
 save 201
@@ -98,14 +99,15 @@ ok "why" sh -c "grep -q 'No space left' '$N/.kvfs/stats'"
 rm "$TROUBLE"
 wait_for 120 has_objects 62 || fail "what did not fit is not handed over later: $(stats)"
 
-# A directory that is not there any more, and comes back.
+# All calls on the directory fail, then succeed again.
 echo refusing >"$TROUBLE"
 fetch 2000 51 52
 eq "gone: a miss" "$got" 0
 rm "$TROUBLE"
 wait_for 60 gets 2 2000 51 52 || fail "it is not back: $(stats)"
 
-# A tenant's folder that goes away, and comes back: misses, which are remembered for a second.
+# The folder of a tenant disappears and returns: its blocks are misses, and a miss is
+# remembered for a second.
 mv "$T/remote/$(id -u)" "$T/away"
 fetch 2000 53 54
 eq "gone: a miss" "$got" 0

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote_late.sh - a server that answers late: spaces are made in no time, what waits when a
-# mount ends is handed over, and what waits for the server takes no memory from others.
+# remote_late.sh - a server answers late: making a space does not wait for the server,
+# blocks still to be copied when a mount ends are copied before the daemon ends, and blocks
+# waiting for the server take no memory from other blocks.
 . "$(dirname "$0")/lib"
 . "$here/tiers"
 trap 'end_servers; cleanup' EXIT
@@ -9,7 +10,7 @@ LAYOUT='{"tensors":[{"name":"k","dtype":"U8","shape":[65536]}],"keys":"engine"}'
 share() { # SPACE
 	mkdir "$1" && setfattr -n user.kvfs.share -v 1 "$1" && echo "$LAYOUT" >"$1/.layout" || fail "a space, $1"
 }
-begin_late() { # SECONDS [OPTIONS]: a server so late with objects, and a mount
+begin_late() { # SECONDS [OPTIONS]: start a server that answers for objects SECONDS late, and mount
 	port=$(free_port)
 	echo "* /2- late:$1" >"$T/fault"
 	"$here/web.py" "$port" "$T/fault" 2>"$T/web.log" & server=$!
@@ -38,8 +39,8 @@ stop
 eq "all were handed over" "$(curl -s "http://127.0.0.1:$port/objects/" | wc -l)" 40
 end_one "$server"
 
-# Small blocks of each user are in a segment of their own, and must not stay there for a
-# server that hangs, or memory runs out.
+# A segment has blocks of one user: small blocks that wait for a hung server must not keep a
+# segment for each user, or memory runs out.
 if [ "$(id -u)" = 0 ]; then
 	begin_late 60 allow_other
 	as() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote_lazy.sh - a directory on a server that does not answer: mounts begin, spaces are
-# made, and nobody waits longer than asked; it is given up in one line and used again, in
-# another, when it answers or another server is mounted at its place.
+# remote_lazy.sh - the remote tier's directory is on a file server that does not answer:
+# mounts begin, spaces are made, and acquires end at their deadline.  The daemon logs one
+# line when it stops using the directory, and one when it uses the directory again, because
+# the server answers or another server is mounted in its place.
 . "$(dirname "$0")/lib"
 R=$T/remote
 L=$T/lazy
@@ -13,7 +14,7 @@ trap 'unhang; cleanup' EXIT
 cat > "$T/layout" <<'J'
 {"tensors": [{"name": "k", "dtype": "U8", "shape": [8192]}], "keys": "engine", "share": true}
 J
-fetch() { # MS N...: got and took
+fetch() { # MS N...: acquire the blocks N; set `got` to how many came, `took` to the milliseconds
 	local ms=$1 keys=() out
 	shift
 	for n in "$@"; do keys+=("$(key "$n")"); done
@@ -26,12 +27,12 @@ lazy() {
 	for ((i = 0; i < 300; i++)); do mountpoint -q "$L" && return; sleep 0.1; done
 	fail "the lazy directory"
 }
-begin() { # OPTIONS: a daemon that says what it has to say in $T/said
+begin() { # OPTIONS: mount, with the daemon's messages in $T/said
 	"$B/kvfs" -f -o "$BASE,control=$SOCK,remote=dir:$L,remote_threshold=1${1:+,$1}" "$S" "$M" 2>"$T/said" &
 	for ((i = 0; i < 300; i++)); do mountpoint -q "$M" && return; sleep 0.1; done
 	fail "kvfs does not start: $(cat "$T/said")"
 }
-given_up() { # SECONDS-OF-TRIES
+given_up() { # WHAT: acquire blocks until the daemon has stopped using the directory
 	for ((i = 0; i < 600; i++)); do
 		[ "$(metric kvfs_remote_open)" = 0 ] && return
 		fetch 100 $((asked += 1))
@@ -95,8 +96,8 @@ fetch 30000 5 6
 eq "of the one that is mounted anew" "$got" 2
 stop
 
-# One that hangs at mount is reported within seconds; with remote_optional the mount works
-# without it.
+# A directory that hangs at mount is reported within seconds; with remote_optional the mount
+# works without the directory.
 touch "$HANG"
 begun=$SECONDS
 not "at mount" "dir:$L: " "$B/kvfs" -o "$BASE,control=$SOCK,remote=dir:$L" "$S" "$M"

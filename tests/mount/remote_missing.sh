@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote_missing.sh - a backend that is not there at mount, or goes away, is used when it
-# is there, and gets what was saved without it; another directory in its place is not
-# taken in silence; what is damaged there is mended.
+# remote_missing.sh - a backend that is missing at mount, or disappears later, is used as
+# soon as it is there, and then gets the blocks that were saved meanwhile.  Another
+# directory at its path is reported.  Damaged objects are replaced.
 . "$(dirname "$0")/lib"
 R=$T/remote
 N=$T/node
@@ -16,10 +16,10 @@ L
 sed 's/}$/, "share": true}/' "$T/layout" > "$T/sharing"
 kv() { block "$@" --tensor k:BF16:4x16x64:8192; }
 make() { mkdir "$1" && cp "$T/${2:-sharing}" "$1/.layout" || fail "the space $1"; }
-fetched() { # WANTED SPACE N: on the other node
+fetched() { # WANTED SPACE N: fail unless the other node gets WANTED (0 or 1) blocks of key N
 	eq "acquired of $2" "$("$B/tests/mount/fetch" "$N" "$2" acquire 5000 "$(key "$3")" | cut -d' ' -f1)" "$1"
 }
-soon() { # WHAT COMMAND...
+soon() { # WHAT COMMAND...: repeat COMMAND until it succeeds
 	local i what=$1
 	shift
 	for ((i = 0; i < 600; i++)); do
@@ -34,7 +34,7 @@ object() { find "$R" -path '*/2-*' -name "$(key "$1")"; }
 payload() { cmp -s <(tail -c 8192 "$T/b$1") <(tail -c 8192 "$(object "$1")"); }
 for i in 1 2 3 4 5 6; do kv "$T/b$i" --seed "$i"; done
 
-# The backend appears while nobody waits for it.
+# The backend appears while no request waits for it.
 node1 2> "$T/said"
 node2 2>> "$T/said"
 eq "told" "$(grep -c "remote=dir:$R: .*No such file" "$T/said")" 2
@@ -75,14 +75,14 @@ done
 unmount "$N" || fail umount
 stop
 
-# Another directory, of the same name, is not taken in silence, nor is the old one that
-# stands there no more.
+# Another directory at the same path is reported, and the old one is not used at its new
+# path.
 rm -rf "$T/store2"
 "$B/kvfs" -f -o "$BASE,control=$SOCK,$OPTIONS" "$S" "$M" 2> "$T/said" &
 node=$!
 soon "mounted" mountpoint -q "$M"
 soon "used" used "$M"
-# The daemon must not see the moment between the two.
+# The daemon is stopped, so that it never finds the path without a directory.
 kill -STOP "$node" && mv "$R" "$T/away" && mkdir "$R" && kill -CONT "$node" || fail "another directory"
 make "$M/moved"
 for i in 3 {31..42}; do put moved $i "$T/b3" || fail "put $i"; done

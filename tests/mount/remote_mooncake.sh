@@ -41,15 +41,16 @@ done
 ok "durable" sync "$M/s"
 wait_for 30 handed_over $count || fail "not handed over"
 
-# The other node has them; whatever is killed or stopped, nobody waits beyond the deadline.
+# The other node gets the blocks; whichever process is killed or stopped, no acquire exceeds
+# its deadline.
 node "$N" "$T/store2"
 mkdir "$N/s" && cp "$T/layout" "$N/s/.layout" || fail "the space of the other"
 keys=$(for ((i = 1; i <= count; i++)); do echo "$(key $i)"; done)
-fetched() { # MS: acquire all on the other node; prints how many came, and the milliseconds
+fetched() { # MS: acquire all blocks on the other node; print how many came, and the milliseconds
 	# shellcheck disable=SC2086
 	"$B/tests/mount/fetch" "$N" s acquire "$1" $keys
 }
-fresh() { # the other node without blocks, and without memory of removals
+fresh() { # restart the other node with an empty store, and so without its list of removals
 	unmount "$N" || fail "umount"
 	gone
 	rm -rf "$T/store2"

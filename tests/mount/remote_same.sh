@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote_same.sh - two nodes put the same keys with different bytes at the same time: a third
-# node gets each block whole, as the one or the other has it, and finds no object damaged.
+# remote_same.sh - two nodes put objects of the same keys with different bytes at the same
+# time: a third node gets each block complete, with the bytes of one of the two nodes, and
+# finds no object damaged.
 . "$(dirname "$0")/lib"
 . "$here/tiers"
 trap 'end_servers; cleanup' EXIT
@@ -15,7 +16,7 @@ for i in $(seq $BLOCKS); do
 	block "$T/m$i" --seed "$i" --tensor k:BF16:4x16x64:8192
 	block "$T/n$i" --seed "$((i + 1000))" --tensor k:BF16:4x16x64:8192
 done
-node() { # STORE MOUNT SOCKET: with a shared space
+node() { # STORE MOUNT SOCKET: mount, and make a shared space
 	"$B/kvfs" -o "$BASE,control=$3,remote_threshold=1,remote=http://127.0.0.1:$port/kv" "$1" "$2" || fail "the node $2"
 	mkdir "$2/s" && echo '{"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]}], "keys": "engine", "share": true}' >"$2/s/.layout" ||
 		fail "the space of $2"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote_secret.sh - which nodes have each other's blocks: those with the same secret, for
-# keys of libkvfs; all, for keys of an engine and with a seed that the layout gives.  A space
-# that no other node could use is not shared, and the user is told why.
+# remote_secret.sh - which nodes find each other's blocks: with keys of libkvfs only nodes
+# with the same remote_secret; with keys of an engine, or a seed in the layout, all nodes.
+# A space whose blocks no other node could use is not shared, and the user is told why.
 . "$(dirname "$0")/lib"
 R=$T/remote
 N=$T/node
@@ -40,7 +40,7 @@ assert lib.kvfs_key_chain(space, None, (ctypes.c_uint32 * 4)(1, 2, 3, 4), ctypes
 print(key.raw[:16].hex())
 P
 }
-save() { # SPACE KEY: and it is handed over
+save() { # SPACE KEY: save a block, and wait until it is copied to the remote tier
 	local i
 	block "$T/b" --seed $((++n)) --tensor k:U8:8192:8192
 	mkdir -p "$M/$1/${2:0:2}" && cp "$T/b" "$M/$1/${2:0:2}/$2" && sync "$M/$1" || fail "save in $1"
@@ -52,12 +52,13 @@ save() { # SPACE KEY: and it is handed over
 }
 n=0
 came() { "$B/tests/mount/fetch" "$N" "$1" acquire 5000 "$2" | cut -d' ' -f1; }
-refused() { # WHAT COMMAND...
+refused() { # WHAT COMMAND...: fail unless COMMAND fails with EINVAL
 	not "$1" "Invalid argument" "${@:2}"
 }
 why() { case $(xattr "$1" layout.error) in *remote_secret=*"kvfs-remote(7)"*) ;; *) fail "the reason for $1" ;; esac; }
 
-# The same secret: the same seed, the same key for the same prompt, and a hit.
+# Nodes with the same secret have the same seed and make the same keys for a prompt, so one
+# finds the blocks of the other.
 node1 "$T/secret"
 node2 "$T/same"
 make "$M/s" '"share": true, "fingerprint": "0a"' || fail "with a secret"
@@ -76,7 +77,7 @@ if [ "$(id -u)" = 0 ]; then
 	[ "$(seed "$M/u")" != "$(seed "$M/t")" ] || fail "another user has the same seed"
 fi
 
-# Another secret: other keys, and no hits.
+# Nodes with another secret make other keys, and find no blocks.
 ended "$N" "$T/store2"
 rm -rf "$T/store2"
 node2 "$T/other"
@@ -86,7 +87,8 @@ other=$(chain "$N/s")
 [ "$other" != "$k" ] || fail "another secret gives the same keys"
 eq "nothing came" "$(came s "$other")" 0
 
-# None: refused, and said why; what was shared before with a secret is still.
+# A node without a secret refuses to share such spaces, and shows the reason; spaces that
+# were shared with a secret before stay shared.
 ended "$M" "$S"
 node1
 eq "shared as before" "$(xattr "$M/s" share)" 1
@@ -114,12 +116,12 @@ for space in engine given plain; do
 	eq "of $space" "$(came $space "$k")" 1
 	same "of $space" "$T/b" "$N/$space/7f/$k"
 done
-# The owner of a space says later that its keys are an engine's.
+# The owner of a space declares only later that its keys are an engine's.
 ok "keys of an engine, said later" setfattr -n user.kvfs.layout \
 	-v '{"tensors": [{"name": "k", "dtype": "U8", "shape": [8192]}], "keys": "engine"}' "$M/w"
 ok "shared then" setfattr -n user.kvfs.share -v 1 "$M/w"
 
-# With a secret a space without blocks gets the seed of the other nodes.
+# On a node with a secret, a space without blocks gets the seed that the other nodes have.
 make "$M/x" || fail "a space of this node"
 before=$(seed "$M/x")
 ended "$M" "$S"

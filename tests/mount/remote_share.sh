@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote_share.sh - whose word it is whether a space is shared: what waits when its
-# owner takes it back stays here, and who only may write there cannot give it.  What is
-# shared gets there in the end: what was saved before, what a full backend refused, and
-# what waited when the daemon was killed.
+# remote_share.sh - the owner of a space decides whether it is shared.  Blocks that wait to
+# be copied when the owner stops sharing are not copied; a user who may only write to the
+# space cannot share it.  In a shared space all blocks are copied in the end: those saved
+# before, those that a full backend refused, and those that waited when the daemon was
+# killed.
 . "$(dirname "$0")/lib"
 . "$here/tiers"
 trap 'end_servers; cleanup' EXIT
@@ -18,14 +19,14 @@ sed 's/}$/, "share": true}/' "$T/layout" > "$T/shared"
 BLOCKS=12
 for i in $(seq $BLOCKS); do block "$T/b$i" --seed "$i" --tensor k:BF16:4x16x64:8192; done
 make() { mkdir "$M/$1" && cp "$T/layout" "$M/$1/.layout" || fail "the space $1"; }
-# save SPACE: all blocks, durable
+# save SPACE: save all test blocks in SPACE, and make them durable
 save() {
 	local i
 	for i in $(seq $BLOCKS); do put "$1" "$i" "$T/b$i" || fail "put $i"; done
 	sync "$M/$1" || fail "sync"
 }
 there() { curl -s "http://127.0.0.1:$port/objects/" | grep "^/kv/${1:-0}/2-.*/$(key "$2")$"; }
-# objects [TENANT]: of the blocks that save() saves
+# objects [TENANT]: print how many of the blocks that save() saves are in the backend.
 objects() {
 	local i n=0
 	for i in $(seq $BLOCKS); do
@@ -34,8 +35,8 @@ objects() {
 	echo $n
 }
 empty() { curl -s -o /dev/null -X DELETE "http://127.0.0.1:$port/kv/"; }
-# behind: later saves have been copied, so these had their turn. The breaker may have
-# opened: wait until it has closed.
+# behind: save other blocks until one of them is copied: blocks saved earlier were offered
+# by then.  An open breaker closes meanwhile.
 next=100
 behind() {
 	local i j
@@ -53,7 +54,8 @@ share() { setfattr -n user.kvfs.share -v "$2" "$M/$1" || fail "share $1 $2"; }
 
 REMOTE="remote=http://127.0.0.1:$port/kv"
 start "$REMOTE"
-# hold: let every PUT of the space hang, and save more blocks than may be in flight.
+# hold: let every PUT of the operator's objects hang, and save more blocks than may be in
+# flight.
 hold() {
 	local i
 	echo "PUT /kv/0/ hang" > "$T/fault"
@@ -62,14 +64,14 @@ hold() {
 }
 go() { rm -f "$T/fault"; }
 
-arrive() { # WHAT [TENANT]: all of them do
+arrive() { # WHAT [TENANT]: wait until all blocks that save() saves are in the backend
 	local i
 	for ((i = 0; i < 600; i++)); do [ "$(objects "${2:-0}")" = $BLOCKS ] && break; sleep 0.1; done
 	eq "$1" "$(objects "${2:-0}")" $BLOCKS
 	offered
 	empty
 }
-offered() { # until nothing is offered any more
+offered() { # wait until no block is being offered to the backend
 	local i
 	for ((i = 0; i < 600; i++)); do
 		[ "$(metric kvfs_remote_offering)" = 0 ] && return
@@ -83,14 +85,14 @@ make given && share given 1
 save given && behind
 arrive "what is shared"
 
-# Shared only when it is there.
+# A space is shared only after its blocks were saved.
 make late
 save late && behind
 eq "what is not shared" "$(objects)" 0
 share late 1
 arrive "what is shared later"
 
-# Refused, until there is room.
+# The backend refuses blocks until it has room.
 make refused && share refused 1
 echo "PUT /kv/ 507" > "$T/fault"
 save refused
@@ -104,7 +106,7 @@ arrive "what was refused"
 eq "tenants for which it is full" "$(metric kvfs_remote_full)" 0
 ok "health" "$B/kvfs" --health "$M"
 
-# Taken back while all of them wait.
+# The owner stops sharing while all blocks of the space wait to be copied.
 make taken && share taken 1
 hold && save taken
 share taken 0
@@ -137,7 +139,7 @@ if [ "$(id -u)" = 0 ]; then
 	share sold 0
 fi
 
-# All that waits when the daemon is killed is offered by the next one.
+# Blocks that wait when the daemon is killed are offered by the next daemon.
 make killed && share killed 1
 for space in given late refused; do share $space 0; done
 offered
@@ -154,7 +156,7 @@ arrive "what waited"
 
 # Only the owner can share a space that has no layout yet.
 as() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }
-refused() { # WHAT COMMAND...: and nothing of it is there
+refused() { # WHAT COMMAND...: fail unless user 1001 is refused, and no layout or share was set
 	not "$1" "Operation not permitted" as 1001 "${@:2}"
 	absent "$1" "$M/open/.layout"
 	eq "$1" "$(xattr "$M/open" share)" 0

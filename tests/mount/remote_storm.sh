@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote_storm.sh [SECONDS [BACKEND]] - two nodes save and want the same blocks all the
-# time, more of them than either holds, while at random moments one of the daemons is killed,
-# or what is between them (tiers has the backends; s3 is only stopped): never a wrong byte,
-# acquires end in time, and in the end both have what the other has, and all memory back.
+# remote_storm.sh [SECONDS [BACKEND]] - two nodes save and request the same blocks all the
+# time, more of them than either node holds, while at random moments one of the daemons or a
+# server of the BACKEND is killed (s3: stopped).  No byte is wrong, acquires end in time,
+# and in the end each node gets blocks of the other and all memory is free.
 . "$(dirname "$0")/lib"
 . "$here/tiers"
 seconds=${1:-${KVFS_SECONDS:-12}}
@@ -17,7 +17,7 @@ word() { sed -n "s/.*\\b$1 \\([-0-9.]*\\).*/\\1/p" "$2"; }
 remote_metric() { # MOUNT NAME
 	sed -n "s/^kvfs_remote_$2 //p" "$1/.kvfs/metrics"
 }
-node() { # 1 or 2
+node() { # NODE: mount node 1 or 2; retry while a killed daemon still has the store
 	local options="dram=16M,ssd=32M,segment=8M,hugepages=off,remote_threshold=1,remote=$url" i
 	for ((i = 0; i < 100; i++)); do
 		if [ "$1" = 1 ]; then
@@ -31,7 +31,7 @@ node() { # 1 or 2
 }
 mount_of() { [ "$1" = 1 ] && echo "$M" || echo "$N"; }
 store_of() { [ "$1" = 1 ] && echo "$S" || echo "$T/store2"; }
-count_gets() { # NODE: before they are forgotten
+count_gets() { # NODE: add the blocks that the node got, before its counters are lost
 	local bytes
 	bytes=$(remote_metric "$(mount_of "$1")" got_bytes_total)
 	gets=$((gets + ${bytes:-0} / BYTES))
@@ -43,9 +43,9 @@ kill_node() {
 	umount -l "$(mount_of "$1")"
 	node "$1"
 }
-kill_server() { # owner or master
+kill_server() { # ROLE: kill or stop the server that is `owner` or `master` (see tiers), and restart it
 	local how=kill
-	[ "$kind" != s3 ] || how=stop # moto would forget what it has
+	[ "$kind" != s3 ] || how=stop # moto keeps its objects in memory only
 	harm "$1-$how"
 	sleep 0.$((RANDOM % 10))
 	heal "$1-$how"
@@ -61,7 +61,7 @@ memory_back() { # NODE
 	grep -q '^kvfs_leases 0$' "$(mount_of "$1")/.kvfs/metrics" &&
 		[ "$(remote_metric "$(mount_of "$1")" lent_bytes)" = 0 ]
 }
-brings() { # NODE: what only others have
+brings() { # NODE: request blocks until the node gets some from the remote tier
 	local before
 	before=$(remote_metric "$(mount_of "$1")" got_bytes_total)
 	storm "$(socket_of "$1")" s get $BYTES $BLOCKS 1 2000 4 >"$T/last" || fail "in the end: $(cat "$T/last")"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote_tenants.sh - two users with a remote tier: what hangs, is forbidden or fails for
-# the one is nothing to the other, and is over when it is mended.  In a directory that users
-# may write to, none gets at another's blocks.
+# remote_tenants.sh - two users with a remote tier: requests that hang, are forbidden or
+# fail for one user have no effect on the other, and blocks of the first come again when the
+# fault ends.  In a directory to which users may write, no user reaches another's blocks.
 . "$(dirname "$0")/lib"
 needs_root setpriv
 . "$here/tiers"
@@ -22,7 +22,8 @@ for i in $(seq 40); do
 	block "$T/b$i" --seed "$i" --tensor k:BF16:4x16x64:8192
 	chmod 644 "$T/b$i"
 done
-# fetch USER MS N...: got and took, at the second node.
+# fetch USER MS N...: acquire the blocks N at the second node; set `got` to how many came,
+# `took` to the milliseconds.
 fetch() {
 	local user=$1 ms=$2 keys=() out
 	shift 2
@@ -31,7 +32,7 @@ fetch() {
 	took=${out#* }
 	got=${out% *}
 }
-# until WHAT COMMAND...
+# until_ WHAT COMMAND...: repeat COMMAND until it succeeds
 until_() {
 	local i what=$1
 	shift
@@ -81,7 +82,8 @@ for user in 1001 1002; do
 done
 
 at=3 asked=1000
-# harm FAULT WHAT: to 1001 alone, until the daemon knows; 1002 has hits all the while.
+# harm FAULT WHAT: give the requests of user 1001 the FAULT until the daemon has noticed;
+# user 1002 has hits all the while.
 harm() {
 	local i
 	echo "* /kv/1001/ $1" >"$T/fault"
@@ -111,7 +113,8 @@ fetch 1001 30000 3 4 5
 eq "well again" "$got" 3
 for i in 3 4 5; do same "block $i" "$T/b$i" "$N/s1001/$(place $i)"; done
 
-# More removals of the one than the daemon has requests at once, and none is answered.
+# User 1001 removes more blocks than the daemon has requests in flight, and no removal is
+# answered.
 echo "DELETE /kv/1001/ hang" >"$T/fault"
 floods=()
 for i in $(seq 20); do
@@ -125,7 +128,7 @@ rm "$T/fault"
 wait "${floods[@]}"
 end_node2
 
-# A directory that users may write to.
+# The remote tier is a directory to which users may write.
 R=$T/remote
 mkdir -m 1777 "$R" "$T/elsewhere"
 not "writable by others" remote_unsafe "$B/kvfs" -o "$BASE,control=$SOCK,remote=dir:$R" "$S" "$M"

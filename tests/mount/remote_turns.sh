@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote_turns.sh - two users and a web server: what it does not answer one of them, of
-# his own objects or of those of another who lets him read, keeps nobody else waiting.
+# remote_turns.sh - two users and a web server: requests of one user that the server does
+# not answer, for that user's own objects or for readable objects of another user, do not
+# delay the requests of others.
 . "$(dirname "$0")/lib"
 needs_root setpriv
 . "$here/tiers"
@@ -15,7 +16,7 @@ cp "$B/tests/mount/storm" "$B/tests/mount/fetch" "$T/" && chmod 755 "$T/storm" "
 as() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }
 put_bytes() { sed -n 's/^kvfs_remote_put_bytes_total.* //p' "$M/.kvfs/metrics"; }
 all_handed_over() { [ "$(put_bytes)" -ge $((2 * 200 * 4096)) ]; }
-came() { as "$1" "$T/fetch" "$T/sock2" "$2" acquire 5000 "${@:3}" | cut -d' ' -f1; } # UID SPACE KEY...
+came() { as "$1" "$T/fetch" "$T/sock2" "$2" acquire 5000 "${@:3}" | cut -d' ' -f1; } # UID SPACE KEY...: print how many came
 
 start "remote=http://127.0.0.1:$port/kv"
 for uid in 4001 4002; do

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # run.sh: long
-# remote_web.sh - two nodes with a web server, a proxy that ends TLS, or a bucket between them:
-# blocks of one node are on the other, also after the first is gone.  A server that stops,
-# refuses, is full or loses its bucket takes no local block away, is reported with its own
-# error, and is found again.
+# remote_web.sh - two nodes with a web server, a TLS proxy before a web server, or a bucket
+# as the remote tier: each node gets the other's blocks, also after the other has ended.  If
+# the server stops, refuses, is full or loses its bucket, local blocks stay readable, the
+# server's error is shown, and blocks come again when the server works again.
 . "$(dirname "$0")/lib"
 . "$here/tiers"
 trap 'end_servers; cleanup' EXIT
@@ -26,7 +26,8 @@ node2() {
 		fail "the other node does not start"
 }
 make() { mkdir "$1" && cp "$T/layout" "$1/.layout" || fail "the space $1"; }
-# fetched WANTED MS N...: the other node gets so many of them.
+# fetched WANTED MS N...: fail unless the other node gets WANTED of the blocks N within MS
+# ms.
 fetched() {
 	local wanted=$1 ms=$2 keys=() out
 	shift 2
@@ -44,7 +45,7 @@ ended() { # MOUNT STORE
 	wait_for 60 no_daemon "$2" || fail "the daemon of $1 does not end"
 }
 no_daemon() { ! pgrep -f -- "^[^ ]*kvfs .*$1 " >/dev/null; }
-fill() { # SPACE N: a new one, at the other node, with so many blocks
+fill() { # SPACE N: make the space SPACE at the other node, and save N blocks in it
 	local i
 	make "$N/$1"
 	for ((i = 1; i <= $2; i++)); do
@@ -74,7 +75,8 @@ between() {
 	forgotten
 }
 has_remote() { case $(xattr "$1" tier) in *+remote) ;; *) false ;; esac; }
-# Blocks, then a space of more than a server lists at a time, are removed there.
+# kvfs-forget removes blocks from the server, then a space of more blocks than the server
+# lists in one answer.
 forgotten() {
 	local said before
 	before=$(puts)
@@ -89,7 +91,8 @@ forgotten() {
 	rmdir "$N/f" && make "$N/f" || fail "the space, anew"
 	fetched 4 300 1 2 3 4
 }
-# Block 5 is there, and here are the others: the server's process $server stops.
+# The server's process $server stops; block 5 is only there, the other blocks are also on
+# this node.
 without_server() {
 	freeze "$server"
 	fetched 0 300 5
@@ -98,8 +101,8 @@ without_server() {
 	for i in 1 2 3; do fetched 0 300 5; done
 	fetched 4 300 1 2 3 4
 }
-# A server that takes nothing, $1 its status, still gives its objects, while the other node
-# offers it block upon block.
+# A server that answers every PUT with the status $1 still serves its objects, while the
+# other node goes on offering blocks.
 with_a_server_that_refuses() {
 	local before
 	end_one "$server"
@@ -146,7 +149,7 @@ ended "$N" "$T/store2"
 rm -rf "$T/store2" "$T/web"
 end_one "$server"
 
-# A proxy that ends TLS before the server.
+# A proxy decrypts TLS and forwards the requests to the server.
 start_nginx
 server=$owner
 tls=$(free_port)
@@ -168,7 +171,7 @@ rm -rf "$T/store2"
 start_moto
 server=$moto
 servers+=("$moto")
-s3() { # PYTHON: with the server's client, whose credentials are $1's
+s3() { # PYTHON: run PYTHON with boto3's resource `s3`, authorized by the file good
 	AWS_ACCESS_KEY_ID=$(sed -n 's/.*id = //p' good) AWS_SECRET_ACCESS_KEY=$(sed -n 's/.*secret.* = //p' good) \
 		AWS_DEFAULT_REGION=us-east-1 "$B/moto/bin/python" -c "import boto3
 s3 = boto3.resource('s3', endpoint_url='http://127.0.0.1:$port')
@@ -177,7 +180,7 @@ $1" || fail "boto3: $1"
 url="s3://kvfs/some/prefix?endpoint=http://127.0.0.1:$port&credentials=$T/good"
 between "$url"
 ok "no secret in it" test -z "$(grep -rF "$(sed -n 's/.*secret.*= //p' good)" "$N/.kvfs" 2>/dev/null)"
-# A bucket that is deleted: failures, and blocks that are not handed over.
+# The bucket is deleted: requests fail, and blocks are not copied.
 s3 "s3.Bucket('kvfs').objects.delete(); s3.Bucket('kvfs').delete()"
 before=$(counter failed_total)
 fill gone 20

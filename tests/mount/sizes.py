@@ -5,10 +5,11 @@
 save SPACE BYTES FIRST N         save N blocks from FIRST on, and sync
 pin SPACE FIRST N STEP           pin each STEP-th block
 count SPACE FIRST N              print how many blocks are durable
-check SPACE BYTES FIRST N STEP   check that they are intact on SSD, and durable
-hold SPACE FIRST N STEP          keep them open until standard input ends
+check SPACE BYTES FIRST N STEP   check that each STEP-th block is intact and durable
+hold SPACE FIRST N STEP          keep each STEP-th block open until standard input ends
 sizes SPACE N [pin]              save N blocks of different sizes, print how many succeeded
-churn SPACE FIRST N STEP         unpin or remove them in turn, and print those that are done
+churn SPACE FIRST N STEP         unpin or remove each STEP-th block in turn, and print
+                                 its number when done
 verify SPACE BYTES FIRST N STEP  check that blocks that `churn` printed (standard input)
                                  are unpinned or removed, and others pinned and intact
 """

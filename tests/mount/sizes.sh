@@ -17,8 +17,8 @@ again() {
 	start
 }
 
-# A's blocks fill the tier, with a pinned block in each file; then with an open
-# one.
+# User A's blocks fill the tier, first with a pinned block in each file, then with a block
+# in each file that a process has open.
 again
 limit 1002 reserve.ssd 32M || fail "reserve"
 made 1001 a && made 1002 c
@@ -47,7 +47,7 @@ eq "all of them" "$($py 0 count "$M/c" 0 24)" 24
 exec 9>&-
 wait %1 || fail "A cannot read what it has open"
 
-# A's pins in all files do not hold up A's own saves of another size.
+# User A's pinned blocks in all files do not hold up A's saves of another size.
 again
 made 1001 a
 ok "A fills all files" $py 1001 save "$M/a" 100000 0 1050
@@ -58,7 +58,7 @@ eq "all of them are durable" "$($py 0 count "$M/a" 5000 200)" 200
 [ $((SECONDS - began)) -le 30 ] || fail "200 saves took $((SECONDS - began)) s"
 ok "A's pinned blocks are whole" $py 1001 check "$M/a" 100000 0 1050 15
 
-# A pins blocks of many sizes: each size needs a file.
+# User A pins blocks of many sizes: each size needs a file.
 again
 limit 1002 reserve.ssd 32M || fail "reserve"
 made 1001 a && made 1002 c
@@ -67,7 +67,7 @@ n=$($py 1001 sizes "$M/a" 40 pin) || fail "A pins"
 ok "C has room for blocks of another size" $py 1002 save "$M/c" 1048576 0 24
 eq "all of them" "$($py 0 count "$M/c" 0 24)" 24
 
-# A saves blocks of many sizes, within a quota of bytes.
+# User A saves blocks of many sizes, within a quota of bytes.
 again
 limit 1001 quota.ssd 4M || fail "quota"
 made 1001 a && made 1002 c

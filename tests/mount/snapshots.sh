@@ -119,7 +119,7 @@ ok "rm -r of a space" rm -r "$M/s"
 mkdir "$M/s" || fail "mkdir again"
 eq "a new space has none" "$(ls -A "$D")" ""
 
-# Others.
+# Other users can read a snapshot, but not change it; nobody can in a read-only mount.
 chmod 755 "$M/copy" && snap copy make f "$(key 1)" || fail "make f"
 su nobody -s /bin/sh -c "readlink '$M/copy/.snapshots/f/00000000'" >/dev/null || fail "a reader may read"
 not "but not unpin" "ermission" su nobody -s /bin/sh -c "rm -f '$M/copy/.snapshots/f/00000000'"

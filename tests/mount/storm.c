@@ -3,7 +3,7 @@
  * storm.c - blocks that are requested all the time from a node that must fetch them.
  *
  *   storm MOUNT SPACE save BYTES N           save N blocks of BYTES, durably
- *   storm MOUNT SPACE keep BYTES N           the same, in a space that is not shared
+ *   storm MOUNT SPACE keep BYTES N           save them in a space that is not shared
  *   storm MOUNT SPACE churn BYTES N SECONDS FROM
  *                                            save any of N blocks from FROM on,
  *                                            again and again, ignoring failures
@@ -18,9 +18,10 @@
  *   storm MOUNT SPACE keys BYTES N           print the blocks' names
  *
  * A block's bytes follow from its number, and are checked after each acquire.  Prints how
- * many blocks came, how many had wrong bytes, when acquires ended (after their deadline;
- * before it with a minus), how late a thread was that only sleeps, 10 ms at a time, and how
- * long probes took.  Exits 1 if a byte was wrong, or a held block was missing.
+ * many blocks came, how many had wrong bytes, when acquires ended (time after
+ * the deadline; negative: before the deadline), how late a thread that sleeps for 10 ms at
+ * a time woke up, and how long probes took.  Exits 1 if a byte
+ * was wrong, or a held block was missing.
  *
  * OWNS      its connection and threads.
  *
@@ -34,11 +35,11 @@
 
 #define BATCH 8u
 #define THREADS_MAX 64u
-#define SAMPLES (1u << 17) /* of a thread */
+#define SAMPLES (1u << 17) /* most measurements of a thread */
 #define MS INT64_C(1000000)
 #define PACE_NS (10 * MS)
 #define PROBE_PACE_NS MS
-#define LEASE_EVERY 8u /* probes */
+#define LEASE_EVERY 8u /* number of probes between two leases */
 #define PULL_NS UINT64_C(60000000000)
 
 struct samples {

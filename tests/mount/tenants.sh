@@ -46,7 +46,7 @@ eq "what A may not write stays in memory" "$(xattr "$M/read/$(place 1)" tier)" d
 ok "C syncs the root" $C sync "$M"
 eq "C's is written" "$(xattr "$M/own/$(place 1)" tier)" dram+ssd
 
-# Admitted users (allow=).
+# Only users that allow= names can use the mount.
 restart allow=1000:@1000
 ok "A is" $A ls "$M"
 ok "A is, by the socket" $A "$ask" "$M" model probe
@@ -61,7 +61,7 @@ not "C is not" "$E" $C getfattr -n user.kvfs.quota.dram "$M/.kvfs/tenants/1000"
 not "C makes nothing" "$E" $C mkdir "$M/new"
 not "C is not, by the socket" "not connected" $C "$ask" "$SOCK" model make
 
-# Users who may make spaces (mkdir=).
+# Only users that mkdir= or root_mode= admit can make spaces.
 restart mkdir=operator
 not "A does not" "$E" $A mkdir "$M/new"
 not "A does not, by the socket" "$E" $A "$ask" "$M" new make
@@ -77,7 +77,7 @@ restart root_mode=0700
 not "nobody else is let in" "not connected" $A "$ask" "$SOCK" new make
 not "nobody else is let in" "$E" $A ls "$M"
 
-# Uid 0 without special rights.
+# With root=squash uid 0 has no special rights.
 restart root=squash
 P="Operation not permitted"
 not "root lists" "$E" ls "$M/own"

@@ -59,7 +59,7 @@ not "a layout where a block has none" "Bad message" cp "$T/layout" "$M/late/.lay
 rm "$M/late/aa/$(key aa 2)"
 ok "a layout where all have them" cp "$T/layout" "$M/late/.layout"
 
-# Copied to another space, after a restart, and after a lost index.
+# Token ids survive a copy to another space, a restart, and the loss of the index.
 ok "tar" sh -c "mkdir $M/copy && tar --format=pax -C $M/s -cf - . | tar -C $M/copy -xf -"
 ok sync sync "$M/s" "$M/copy" "$M/late"
 list() { (cd "$M" && find s copy late -type f ! -name .layout -print0 | LC_ALL=C sort -z | xargs -0 xxh128sum); }
@@ -78,7 +78,7 @@ list > "$T/after"
 same "after the loss of the index" "$T/before" "$T/after"
 ok fsck-ready sync "$M/s"
 
-# A user without the right to read the space.
+# A user without the right to read the space cannot read its blocks.
 if [ "$(id -u)" = 0 ]; then
 	chmod 700 "$M/s"
 	not "another user" "Permission denied" setpriv --reuid 12345 --regid 12345 --clear-groups cat "$M/s/aa/$(key aa 1)"

@@ -28,7 +28,7 @@ kill -KILL "$pid" 2>/dev/null
 start dram=256M
 diff -r "$T/in" "$M/killed" || fail "blocks are lost"
 
-# Without the helper.
+# Unmount without the helper.
 for round in $(seq 10); do
 	cp "$T/b" "$M/killed/00/$(printf '00%030x' "$round")" 2>/dev/null ||
 		put killed $((round * 256)) "$T/b" || fail cp
@@ -56,7 +56,7 @@ if [ "$(id -u)" = 0 ]; then
 	same "it goes on" "$T/b" "$M/killed/$(place 1)"
 fi
 
-# A daemon that no longer answers.
+# Unmount while the daemon is dead, and while it is hung.
 pid=$(daemon_pids)
 kill -KILL "$pid"
 ok "umount of a dead one" helper "$M"

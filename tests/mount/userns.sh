@@ -35,7 +35,7 @@ ok "another makes one for itself" as 1001 mkdir -m 700 "$M/private"
 for how in -U -Ur; do
 	eq "unshare $how: by the socket" "$(as 1000 unshare $how "$ask" "$SOCK" inside acquire "$(key 1)")" 1
 	eq "unshare $how: by the mount" "$(as 1000 unshare $how "$ask" "$M" inside acquire "$(key 1)")" 1
-	# Root of a namespace is its user outside, and no operator.
+	# Root of a namespace has only the rights of its user outside, and is no operator.
 	not "unshare $how: another user's" "Permission denied" as 1000 unshare $how "$ask" "$SOCK" private probe
 done
 ok "saves, leases and reads in a namespace" as 1000 unshare -Ur "$D/bin/blocks" durable "$SOCK" 0 24
