@@ -18,7 +18,7 @@
 #include "common/rate.h"
 
 #define BUCKETS 256u
-#define OPERATORS_PART 16u /* 1 / OPERATORS_PART of each total */
+#define OPERATORS_PART 16u /* 1 / this of a total is for operators */
 /* Ids of spaces are never reused: a user may create SPACES_AT_ONCE spaces in a
  * burst, and then one per second. */
 #define SPACES_AT_ONCE 1024
@@ -28,13 +28,13 @@ struct kv_account {
 	uint32_t uid;		      /* fixed */
 	unsigned refs;
 	uint64_t held[KV_FINITE_END];
-	struct kv_bucket spaces; /* kv_account_pace */
+	struct kv_bucket spaces; /* credit for new spaces: kv_account_pace */
 	struct kv_account *next;
 };
 
 struct kv_accounts {
 	pthread_mutex_t lock;
-	uint32_t own;	 /* fixed: the daemon's user */
+	uint32_t own;	 /* fixed: uid of the daemon's user */
 	bool squash;	 /* fixed: uid 0 is no operator */
 	uint64_t memory; /* fixed: total of KV_FINITE_MEMORY */
 	uint64_t used[KV_FINITE_END];
@@ -161,7 +161,7 @@ static uint64_t counted(const uint64_t n[], enum kv_finite what)
 	return n[what] + (what == KV_FINITE_DIRTY ? n[KV_FINITE_DRAM] : 0);
 }
 
-/* Return whether @account may take @n more of @what and have @spare left. */
+/* Return whether @account may take @n more of @what and keep @spare unused. */
 static bool fits_locked(const struct kv_account *account, enum kv_finite what,
 			uint64_t total, uint64_t n, uint64_t spare)
 {

@@ -6,7 +6,7 @@
  * alone, a third each when there are two.  The last 1/16 is for operators (root
  * and the daemon's user), who may take everything.
  *
- * Threads: any.  No call blocks for longer than a look into a table.
+ * Threads: any.  No call blocks for longer than a table look-up.
  */
 #ifndef KV_CACHE_CORE_ACCOUNT_H
 #define KV_CACHE_CORE_ACCOUNT_H
@@ -19,16 +19,15 @@ enum kv_finite {
 	KV_FINITE_LEASES,	/* blocks leased or being acquired */
 	KV_FINITE_RESERVATIONS, /* blocks reserved to be saved */
 	KV_FINITE_STAGINGS,
-	KV_FINITE_MAPPED,      /* bytes of stagings; limits page tables */
-	KV_FINITE_DESCRIPTORS, /* queued for clients that do not read */
+	KV_FINITE_MAPPED,      /* bytes of staging memory; limits page tables */
+	KV_FINITE_DESCRIPTORS, /* sent, but not yet received by a client */
 	KV_FINITE_OPENS,       /* opened files and directories of the mount */
 	KV_FINITE_UPLOADS,     /* files being written through the mount */
-	/* bytes of requests, queued replies, listings, texts, heads of
-	 * uploads */
+	/* bytes of requests, queued replies, listings, buffered uploads */
 	KV_FINITE_MEMORY,
 	KV_FINITE_DRAM, /* bytes of slots being filled, leased, pinned */
-	/* bytes of other slots that wait to be written; the limit of DIRTY is
-	 * one for KV_FINITE_DRAM and DIRTY together */
+	/* bytes of other slots that wait to be written; one limit applies to
+	 * the sum of KV_FINITE_DRAM and KV_FINITE_DIRTY */
 	KV_FINITE_DIRTY,
 	KV_FINITE_PINNED,    /* bytes of pinned blocks on SSD */
 	KV_FINITE_SNAPSHOTS, /* blocks listed in snapshots */
@@ -38,12 +37,12 @@ enum kv_finite {
 	KV_FINITE_END
 };
 
-/* Instead of as much as is still free, a user may hold this many times that of
- * resources that become free by themselves (KV_FINITE_DIRTY, segments). */
+/* A user may hold as much of a resource as is free, but of one that becomes
+ * free by itself (KV_FINITE_DIRTY, segments) this many times as much. */
 #define KV_MORE_THAN_LEFT 3u
 
 struct kv_accounts;
-struct kv_account; /* one user's */
+struct kv_account; /* account of one user */
 
 int kv_accounts_new(struct kv_accounts **ret_accounts); /* -ENOMEM */
 void kv_accounts_free(struct kv_accounts *accounts);	/* takes NULL */
@@ -54,7 +53,7 @@ void kv_accounts_limit_memory(struct kv_accounts *accounts, uint64_t bytes);
 /* Return whether @uid is an operator. */
 bool kv_accounts_operator(const struct kv_accounts *accounts, uint32_t uid);
 
-/* Get the account of @uid, held; NULL: out of memory. */
+/* Find or create the account of @uid and hold it; NULL: out of memory. */
 struct kv_account *kv_account_get(struct kv_accounts *accounts, uint32_t uid);
 uint32_t kv_account_uid(const struct kv_account *account);
 struct kv_account *kv_account_hold(struct kv_account *account);
@@ -72,9 +71,9 @@ void kv_account_credit(struct kv_account *account, enum kv_finite what,
 
 /*
  * Check and charge in two steps, for a resource with another @total.
- * kv_account_fits returns whether the user may take @n more and, unless an
- * operator, would have @spare of its share left.  kv_account_take charges
- * without a check.
+ * kv_account_fits returns whether the user may take @n more and would then have
+ * @spare of its share left, which operators need not have.  kv_account_take
+ * charges without a check.
  */
 bool kv_account_fits(struct kv_account *account, enum kv_finite what,
 		     uint64_t total, uint64_t n, uint64_t spare);

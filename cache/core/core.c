@@ -2,8 +2,8 @@
 /*
  * core.c - the cache's lock, and work that is deferred until it is released.
  *
- * OWNS     cache->deferred: blocks that are gone, acquires that are settled,
- *          flushes that ended, segments that clients must unmap.
+ * OWNS     cache->deferred: blocks that were removed, acquires that are
+ *          settled, flushes that ended, segments that clients must unmap.
  *
  * LOCKING  defines cache->lock.  Deferred callbacks run without the lock, on
  *          the thread that released it.
@@ -62,7 +62,7 @@ void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns)
 	    cache->deferred.flushed) {
 		kv_unlock(cache);
 		kv_lock(cache);
-		return; /* the condition may have become true meanwhile */
+		return; /* callbacks may have made the condition true */
 	}
 	kv_cond_wait_until(cond, &cache->lock, kv_now_ns() + ns);
 }
@@ -81,8 +81,8 @@ struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id)
 	return id < cache->ssd.n_files ? cache->ssd.files[id] : NULL;
 }
 
-/* Without memory the hint is lost, which only means that the kernel's cached name
- * lives out its second. */
+/* Without memory for it the notice of a removed block is dropped: the kernel
+ * then caches the block's name for at most one second. */
 void kv_defer_gone(struct kv_cache *cache, const struct kv_block *block)
 {
 	struct kv_deferred *deferred = &cache->deferred;

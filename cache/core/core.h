@@ -5,8 +5,8 @@
  * LOCKING  cache->lock guards every field here that is not marked otherwise.
  *          The lock is held for short, bounded stretches, never across I/O or a
  *          callback: kv_unlock() releases the lock, and then runs the deferred
- *          callbacks (of blocks that are gone, of acquires that are settled).
- *          "fixed": set before other threads can see the object.
+ *          callbacks (of removed blocks, of settled acquires).  "fixed": set
+ *          before other threads can see the object.
  */
 #ifndef KV_CACHE_CORE_CORE_H
 #define KV_CACHE_CORE_CORE_H
@@ -28,40 +28,40 @@
 enum block_flag {
 	BLOCK_LONG_KEY = 1, /* the key has 32 bytes, not 16 */
 	BLOCK_PINNED = 2,
-	BLOCK_REMOVED = 4,  /* in no directory any more */
-	BLOCK_READING = 8,  /* SSD to DRAM */
+	BLOCK_REMOVED = 4,  /* the block is in no directory */
+	BLOCK_READING = 8,  /* being read from SSD into DRAM */
 	BLOCK_QUEUED = 16,  /* on a write queue by slot->link */
 	BLOCK_WRITING = 32, /* being written, or written and not committed */
 	BLOCK_USED = 64,    /* atime and hits differ from the index */
 	BLOCK_UPDATE = 128, /* in cache->ssd.updates */
 };
 
-/* A block in DRAM, on SSD or both.  There are millions: facts that need not be
- * here are in its slot's prologue or in the index. */
+/* A block in DRAM, on SSD or both.  There are millions: other facts of a block
+ * are in its slot's prologue or in the index. */
 struct kv_block {
 	uint8_t key[KV_KEY_MAX];
 	uint32_t next;	 /* next in the hash bucket, or in the free list */
 	uint32_t number; /* fixed */
-	/* incremented when @number is reused: makes the id unique */
+	/* incremented when @number is reused: makes the block's id unique */
 	uint32_t generation;
 	uint32_t place : 24; /* index in spaces.at; the block holds its space */
 	uint32_t flags : 8;
 	uint32_t length;
-	uint32_t file, slot_number; /* on SSD; file is KV_NONE if not there */
-	uint32_t refs;		    /* gets, and reads in flight */
+	uint32_t file, slot_number; /* place on SSD; file KV_NONE: none */
+	uint32_t refs;		    /* references: gets, reads in flight */
 	uint32_t hits : 31;
 	uint32_t remote : 1; /* the remote tier has it, as far as is known */
 	uint32_t atime;	     /* seconds of wall time */
 	int64_t mtime_ns;
 	struct kv_slot *slot;	   /* slot in DRAM, READY; or NULL */
-	struct kv_evict_node node; /* SSD policy */
+	struct kv_evict_node node; /* for the SSD's eviction policy */
 };
 
 _Static_assert(sizeof(struct kv_block) == 104,
 	       "112 bytes with 4 in its bucket and 4 in kv_segfile.blocks");
 
 struct kv_dir {
-	uint32_t *buckets; /* 1 << bits of them, by the hash's highest bits */
+	uint32_t *buckets; /* 1 << bits, chosen by the hash's first bits */
 	unsigned bits;
 	uint32_t blocks;
 	uint32_t life;	  /* space->dirs_removed when the directory was made */
@@ -78,8 +78,8 @@ struct kv_snapshot {
 	uint32_t space_id;		  /* fixed */
 	char name[KV_SPACE_NAME_MAX + 1]; /* fixed */
 	int64_t mtime_ns;		  /* fixed */
-	bool ready;   /* all blocks are pinned; else hidden */
-	bool dropped; /* hidden; only its deletion is left */
+	bool ready;   /* all blocks are pinned; else it is hidden */
+	bool dropped; /* hidden; its record is to be deleted */
 	bool dirty;   /* in snapshots->dirty */
 	/* Blocks by ascending position; key_len 0: the item was unlinked. */
 	struct kv_snapshot_item *items;
@@ -99,7 +99,7 @@ struct kv_snapshots {
 	void (*write)(struct kv_cache *cache);
 	void *by_id, *by_name; /* tsearch trees */
 	uint64_t next_id;
-	uint64_t changes; /* so far */
+	uint64_t changes; /* number of changes so far */
 	uint64_t cost;	  /* sum over all snapshots, by snapshot.c's formula */
 	/* Changed snapshots that are not in the index, oldest change first. */
 	struct kv_snapshot_queue dirty;
@@ -123,10 +123,10 @@ TAILQ_HEAD(kv_flushes, kv_flush);
 /* A slot whose record is to be deleted. */
 struct kv_deletion {
 	uint64_t slot_id;
-	bool reuse;	/* reuse the slot after its prologue is zeroed */
+	bool reuse;	/* reuse the SSD slot after zeroing its prologue */
 	bool bad;	/* the prologue could not be zeroed */
 	bool token_ids; /* delete the block's token ids, too */
-	uint8_t failed; /* number of failures */
+	uint8_t failed; /* number of failures to zero the prologue */
 };
 
 /* Deletions of a space that the committer has not taken yet. */
@@ -137,7 +137,7 @@ struct kv_deletion_queue {
 	uint64_t begun, done;
 };
 
-/* Start and last time of a row of failures.  A success sets seen_ns to 0. */
+/* Times of the first and last failure in a row; a success sets seen_ns to 0. */
 struct kv_patience {
 	uint64_t since_ns, seen_ns;
 };
@@ -156,9 +156,9 @@ static inline bool kv_patient(struct kv_patience *patience, uint64_t most_ns)
 
 /* Bytes of one tier that a space holds, or a user in all its spaces. */
 struct kv_node {
-	uint64_t bytes;	     /* of blocks */
-	uint64_t coming;     /* of slots being filled (DRAM) or written (SSD) */
-	uint64_t fast;	     /* not evictable: busy (DRAM), pinned (SSD) */
+	uint64_t bytes;	 /* bytes of blocks */
+	uint64_t coming; /* in slots being filled (DRAM), written (SSD) */
+	uint64_t fast;	 /* not evictable: busy (DRAM), pinned (SSD) bytes */
 	uint64_t guaranteed; /* the reserve, scaled down with the tier */
 	uint64_t leaving;    /* scratch value of dram/evict.c and ssd/evict.c */
 	/* For a user: sums of its spaces' guarantees, and of the parts of these
@@ -172,14 +172,14 @@ struct kv_tenant {
 	struct kv_quota quota;
 	LIST_HEAD(, kv_space) spaces; /* spaces that are not removed */
 	struct kv_node in[TIERS];     /* sums, including removed spaces */
-	uint32_t segments;	      /* number in the user's classes */
+	uint32_t segments;	      /* segments in the user's classes */
 	/* number of the segments that cannot be emptied */
 	uint32_t kept_segments;
-	uint32_t registrants;	     /* clients: kv_registrant_add */
+	uint32_t registrants;	     /* clients noted by kv_registrant_add */
 	struct kv_patience patience; /* failures to find a slot in DRAM */
 	uint64_t records;	     /* scratch value of ssd/evict.c */
 	double files;	       /* scratch of ssd/evict.c: shares of files */
-	struct kv_bucket puts; /* rate_put */
+	struct kv_bucket puts; /* credit for saves under the quota rate_put */
 	LIST_ENTRY(kv_tenant) link;
 };
 LIST_HEAD(kv_tenants, kv_tenant);
@@ -189,25 +189,25 @@ struct kv_space {
 	uint32_t place; /* fixed */
 	/* references of blocks, fills and callers; atomic: needs no lock */
 	_Atomic uint32_t refs;
-	struct kv_tenant *tenant;      /* of uid */
+	struct kv_tenant *tenant;      /* record of the user @uid */
 	LIST_ENTRY(kv_space) siblings; /* list of the tenant, until removal */
 	char name[KV_SPACE_NAME_MAX + 1]; /* fixed */
 	uint32_t uid, gid, mode;
 	int64_t mtime_ns;
 	bool removed;
 	bool shared; /* visible to other nodes through the remote tier */
-	/* The keys depend on a seed that was drawn here, and that other nodes cannot
-	 * have: the space cannot be shared.  seed.c */
+	/* The keys depend on a seed that this node drew at random.  Other nodes
+	 * do not have the seed, so the space cannot be shared; see seed.c. */
 	bool own_seed;
 	struct kv_offer *offer; /* blocks to offer to other nodes */
-	bool settling;		/* record in the making: not found by name */
+	bool settling;		/* being created: not found by its name */
 	struct kv_quota quota;
 	uint64_t file_bytes;	  /* size of the space's file in STORE/spaces */
 	uint64_t index_bytes;	  /* size in the index, including snapshots */
-	struct kv_layout *layout; /* set once, or replaced by space/seed.c */
-	struct kv_layout *former; /* replaced; clients have its text */
+	struct kv_layout *layout; /* set once; space/seed.c may replace it */
+	struct kv_layout *former; /* old layout: clients have its text */
 	char layout_error[KV_LAYOUT_ERROR_MAX + 1];
-	struct kv_dir *dirs[256]; /* NULL: not there */
+	struct kv_dir *dirs[256]; /* NULL: the directory does not exist */
 	uint32_t dirs_removed;	  /* number of removals from @dirs */
 	uint64_t blocks;
 	struct kv_node in[TIERS];
@@ -222,7 +222,7 @@ struct kv_space {
 	uint64_t removal; /* number of the last change of cache->removed */
 	/* Bytes of kept slots, and of dirty slots that are not kept; slot.c. */
 	uint64_t kept_dram, dirty_dram;
-	struct kv_account *account; /* the owner's; held */
+	struct kv_account *account; /* account of the owner; held */
 	struct kv_evict_list_list lists[TIERS];
 	struct kv_slots unpersisted; /* slots of unpersisted blocks, by seq */
 	struct kv_slots dirty;	     /* dirty slots, by seq */
@@ -249,21 +249,21 @@ struct kv_space {
 	/* list ssd->collecting, if @collecting is set */
 	TAILQ_ENTRY(kv_space) collects;
 	struct kv_bucket puts;
-	uint32_t clears; /* counts kv_clear_begin */
+	uint32_t clears; /* number of calls of kv_clear_begin */
 	struct kv_snapshot_list snapshots;
 	uint32_t n_snapshots;
 };
 
-/* table.c */
+/* The table of spaces; see table.c. */
 struct kv_spaces {
 	struct kv_space **sorted; /* sorted by id; @n spaces */
-	struct kv_space **at;	  /* by place; NULL: free place */
+	struct kv_space **at;	  /* index: space->place; NULL: free place */
 	uint32_t n, room, places_hint;
 };
 
 struct kv_table {
 	struct kv_block **chunks;
-	/* used: blocks; free: head of the list of numbers */
+	/* used: number of blocks; free: first of the free block numbers */
 	uint32_t n_chunks, used, free;
 	uint64_t seed; /* fixed */
 };
@@ -275,7 +275,7 @@ enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY, SLOT_LEFT };
 struct kv_slot {
 	struct kv_segment *segment; /* fixed */
 	struct kv_evict_list *list; /* list of the space; NULL if FREE */
-	struct kv_block *block;	    /* READY */
+	struct kv_block *block;	    /* NULL unless the slot is READY */
 	uint64_t seq;		    /* order of becoming unpersisted or dirty */
 	/* head of @link's list, if dirty or an orphan */
 	struct kv_slots *queue;
@@ -284,25 +284,25 @@ struct kv_slot {
 	TAILQ_ENTRY(kv_slot) unwritten; /* the space's list unwritten */
 	/* flushes that wait for the block to be durable */
 	LIST_HEAD(, kv_flush) syncs;
-	struct kv_evict_node node; /* DRAM policy */
-	uint32_t leases;	   /* clients' */
-	uint32_t holds;		   /* views, writes */
-	/* SSD extent while the block is being written */
+	struct kv_evict_node node; /* for the DRAM's eviction policy */
+	uint32_t leases;	   /* number of leases by clients */
+	uint32_t holds;		   /* number of holds by views and writes */
+	/* place on SSD to which the block is being written */
 	uint32_t file, slot_number;
 	uint32_t payload; /* offset of the tensors in the file, bytes */
 	uint8_t state;
 	bool must;    /* a flush waits for the block to be durable */
 	bool hinted;  /* prefetched, and not used yet */
 	bool alone;   /* saved as a file: no parent needed on SSD */
-	bool written; /* the last write that began has ended */
+	bool written; /* the write that began last has ended */
 	bool pulled;  /* moved to the front of its write queue, for a child */
 	bool pinned;  /* counted in pins.bytes: the block is pinned */
 };
 
 /* A memfd, mapped. */
 struct kv_memory {
-	int fd; /* the daemon's own */
-	/* Descriptors for clients; -1: none, and fd is sealed. */
+	int fd; /* the daemon's own descriptor */
+	/* Descriptors to send to clients; -1: none, and fd is sealed. */
 	int read_fd, write_fd;
 	uint8_t *base;
 	bool huge, locked;
@@ -327,11 +327,11 @@ struct kv_segment {
 	uint32_t kept;		    /* slots being filled, leased or pinned */
 	uint32_t hand;		    /* where the search for a victim begins */
 	struct kv_slots free_list;
-	struct kv_slot *slot; /* array */
+	struct kv_slot *slot; /* array of @slots slots */
 	/* NULL: each prologue is in its slot, as clients cannot write there. */
 	struct kv_prologue *prologues;
-	uint32_t holders; /* sum over all mappers */
-	bool seen_in_use; /* found in use while KEPT */
+	uint32_t holders; /* clients that have it mapped: sum over mappers */
+	bool seen_in_use; /* found mapped by a process while KEPT */
 	LIST_HEAD(, kv_mapper) mappers;
 	struct kv_tenant *owner;  /* if RETIRED: owner of its former class */
 	struct kv_tenant *keeper; /* user in whose kept_segments this counts */
@@ -356,14 +356,14 @@ struct kv_arena {
 	uint32_t max; /* fixed; number of segments, with retired ones */
 	uint32_t made, retired_count, kept_count, huge;
 	uint32_t next_id;
-	/* dead: to be unmapped; kept: dead, but still mapped by clients */
+	/* dead: to be unmapped; kept: still mapped by clients */
 	struct kv_segments spare, retired, dead, kept;
 	struct kv_classes classes;
 	uint32_t vacant; /* number of segments without a slot in use */
 	uint64_t idle;	 /* bytes of slots that may be evicted */
 	uint64_t used;	 /* bytes of slots that are not FREE */
 	struct kv_eviction eviction;
-	uint64_t hinted;     /* bytes being prefetched, or not used yet */
+	uint64_t hinted;     /* bytes prefetched (or to come) and unused */
 	uint32_t claimed;    /* segments that users claim: kv_tenant_may_keep */
 	uint64_t retired_ns; /* when a segment was last retired */
 	/* When a KEPT segment was last found in use although its holders had
@@ -393,22 +393,23 @@ struct kv_segfile {
 	 * unqueued deletion the id of the space.  Entries are not cleared:
 	 * kv_extent_block compares them with the block. */
 	uint32_t *blocks;
-	/* Parts of @bitmap: deletions not queued for lack of memory; those
-	 * whose slots are then reused. */
+	/* Slots whose deletion was not queued for lack of memory; and which of
+	 * these are to be reused. */
 	uint64_t *unqueued, *unqueued_back;
 	uint32_t round; /* round of the committer that last synced the file */
 	bool trailer;	/* the file's last page holds the slot size */
 	bool unswept;	/* free slots may hold old prologues: do not use them */
 	bool closed;	/* allocate no slot in this file */
-	/* Class for which the file is closed and emptied; NULL: none. */
+	/* Class that gets the file once it is closed and empty; NULL: none. */
 	struct kv_ssd_class *heir;
-	uint32_t wanted_by; /* id of the space whose block needed the file */
+	uint32_t wanted_by; /* id of the space whose block needs the file */
 	uint32_t taker;	    /* id of the space giving up blocks; 0: none */
 	bool spares;   /* move blocks warmer than the heir's coldest block */
 	bool emptying; /* is on the list moves->files */
-	/* While emptying: the heir evicts none of its own blocks until then.
-	 * Emptied: the file is kept for the heir until then.  In use: earliest
-	 * time to empty it. */
+	/* The meaning of this time depends on the file.  Being emptied:
+	 * until then the heir evicts none of its own blocks.  Emptied: until
+	 * then the file is kept for the heir.  In use: the file is not
+	 * emptied before. */
 	uint64_t until;
 	uint8_t failures; /* failed changes of the slot size, in a row */
 	bool sweeping;
@@ -421,13 +422,14 @@ TAILQ_HEAD(kv_segfiles, kv_segfile);
 /* SSD slots of one size. */
 struct kv_ssd_class {
 	uint64_t slot_bytes;
-	uint64_t free, total; /* free: without those of closed files */
+	uint64_t free, total; /* free slots, except in closed files */
 	struct kv_segfiles files;
 	uint32_t n_files, n_empty; /* n_empty: files with no slot in use */
 	uint32_t n_closed;
 	uint32_t leaving; /* slots whose deletion waits for the commit */
 	/* awaited: file being emptied for this class, or NULL; file_wait:
-	 * blocks to evict before another file is emptied for it. */
+	 * number of blocks to evict before another file is emptied for this
+	 * class. */
 	struct kv_segfile *awaited;
 	uint32_t file_wait;
 	struct kv_evict_lists lists;
@@ -460,9 +462,9 @@ struct kv_updates {
 TAILQ_HEAD(kv_move_list, kv_move);
 struct kv_moves {
 	struct kv_periodic thread;
-	/* Files that are being emptied, in this order. */
+	/* Files that are being emptied, the next one first. */
 	TAILQ_HEAD(, kv_segfile) files;
-	/* copied, to be recorded by the next commit */
+	/* moves whose copy is written and waits for the next commit */
 	struct kv_move_list copied;
 	struct kv_move_list recording; /* used by the committer only */
 	uint32_t n; /* number of moves that are not finished */
@@ -477,12 +479,12 @@ struct kv_unlinked {
 
 /* Blocks that wait for their common parent to be written first. */
 struct kv_orphans {
-	struct kv_slots slots;	      /* first */
-	uint32_t n;		      /* slots */
+	struct kv_slots slots;	      /* first member: casts rely on it */
+	uint32_t n;		      /* number of slots */
 	struct kv_key parent;	      /* fixed */
 	struct kv_space *space;	      /* fixed; held by each slot */
 	bool adopted;		      /* the parent is being written */
-	TAILQ_ENTRY(kv_orphans) turn; /* of ssd->adopted */
+	TAILQ_ENTRY(kv_orphans) turn; /* entry in ssd->adopted */
 };
 
 #define UNLINKED_BUCKETS 16384u
@@ -497,15 +499,15 @@ struct kv_ssd {
 	bool frozen;
 	bool buffered; /* fixed: the filesystem lacks O_DIRECT */
 	int dir;       /* fixed: STORE/segments */
-	/* fixed; budget: bytes for segment files */
+	/* fixed; file_budget: bytes for segment files */
 	uint64_t cap, segment_bytes, file_budget;
 	uint32_t round_max;   /* fixed: records in a commit */
 	uint64_t records_max; /* fixed: slots in use that the index can hold */
 	/* fixed: bytes of the index for open transactions */
 	uint64_t index_reserve;
 	uint64_t records; /* slots in use */
-	uint64_t leaving; /* slots that are freed once their deletion is over */
-	struct kv_segfile **files; /* by id; NULL: none */
+	uint64_t leaving; /* slots that are free once they are deleted */
+	struct kv_segfile **files; /* index: file id; NULL: no such file */
 	uint32_t n_files, live_files;
 	LIST_HEAD(, kv_ssd_class) classes;
 	struct kv_eviction eviction;
@@ -514,25 +516,25 @@ struct kv_ssd {
 	uint32_t n_unswept;   /* files that are still to be swept */
 	uint64_t sweep_first; /* slot_bytes to sweep first */
 	uint64_t swept;	      /* prologues zeroed by the sweep */
-	/* Empty files of no class, because the change of their slot size
+	/* Empty files without a class, because the change of their slot size
 	 * failed; earliest failure first. */
 	struct kv_segfiles unusable;
-	uint32_t evicted[KV_EVICTED_KNOWN]; /* ssd/evict.c: marks */
-	uint32_t changed[KV_CHANGED_KNOWN]; /* ssd/flush.c: marks */
+	uint32_t evicted[KV_EVICTED_KNOWN]; /* marks: ssd/evict.c */
+	uint32_t changed[KV_CHANGED_KNOWN]; /* marks: ssd/flush.c */
 	uint64_t used;			    /* bytes of slots in use */
 	struct kv_turns write_queues; /* turns of users with slots to write */
 	/* Spaces with deferred writes, one list for each reason. */
 	struct kv_turn_list resting[3];
 	/* slots on write queues; dirty: also those being written */
 	uint32_t queued, dirty;
-	uint32_t stalled; /* slots on write queues of spaces with no_room */
-	void *orphans;	  /* tsearch tree by parent, of orphans not adopted */
+	uint32_t stalled; /* slots on write queues of spaces with no_room set */
+	void *orphans;	  /* tsearch tree of orphans, by parent */
 	TAILQ_HEAD(, kv_orphans) adopted;
-	uint32_t n_adopted;	 /* their slots */
+	uint32_t n_adopted;	 /* number of slots in @adopted */
 	struct kv_slots written; /* slots waiting for the commit */
 	uint32_t n_written;
 	uint32_t put_off;     /* slots that admission refused since the mount */
-	uint32_t unpersisted; /* slots on the lists unpersisted of all spaces */
+	uint32_t unpersisted; /* slots of unpersisted blocks, of all spaces */
 	uint64_t seq;
 	uint64_t pinned; /* bytes that pinned blocks hold or will hold */
 	struct kv_bucket ssd_write; /* bytes that ssd_write= allows now */
@@ -544,22 +546,22 @@ struct kv_ssd {
 	struct kv_unlinked *unlinked[UNLINKED_BUCKETS];	 /* by block number */
 	LIST_HEAD(, kv_open_charge) opens[OPEN_BUCKETS]; /* by block number */
 	struct kv_updates updates;
-	/* commits_begun: rounds of the committer; put: blocks that it has
-	 * recorded in the index */
+	/* commits_begun: number of the committer's rounds; put: number of
+	 * blocks that the committer has recorded in the index */
 	uint64_t commits_begun, put;
 	LIST_HEAD(, kv_space) flushing;
 	TAILQ_HEAD(, kv_space) collecting;
-	uint32_t awaiting;	     /* spaces with awaits_commit */
+	uint32_t awaiting;	     /* spaces with awaits_commit set */
 	LIST_HEAD(, kv_flush) syncs; /* all flushes of a single block */
-	/* flushes that wait for updates, by number */
+	/* flushes that wait for record updates, in order of update number */
 	struct kv_flushes recording;
-	uint64_t failures; /* number of failures; waiters look for a change */
-	int error;	   /* -errno: why degraded; 0: online */
+	uint64_t failures; /* count of failures; waiters detect a change */
+	int error;	   /* -errno: why the tier is degraded; 0: online */
 	bool full;	   /* the filesystem had no room for another file */
 	uint64_t full_until;
 	bool urgent;	 /* some caller waits for the next commit */
 	bool committing; /* a round is being committed */
-	bool noted;	 /* the committer was woken and has not looked yet */
+	bool noted;	 /* the committer was woken and has not run yet */
 	bool idle;	 /* the writer waits for a slot to write */
 	/* when the writer begins to write; 0: at once */
 	uint64_t linger_until;
@@ -577,7 +579,7 @@ struct kv_bounce;
 
 /* Callbacks for kv_unlock to run. */
 struct kv_deferred {
-	uint64_t *gone; /* ids */
+	uint64_t *gone; /* ids of removed blocks */
 	size_t n_gone;
 	struct kv_acquire *settled;
 	struct kv_flush *flushed;
@@ -593,10 +595,10 @@ struct kv_fill {
 	uint64_t length;
 	uint32_t clears;	/* value of space->clears when the fill began */
 	bool must;		/* keep the block until it is durable */
-	bool fetched;		/* from the remote tier */
-	struct kv_want *holder; /* to lease the block at the seal; or NULL */
+	bool fetched;		/* the block comes from the remote tier */
+	struct kv_want *holder; /* want that leases the block; or NULL */
 	struct kv_want *waiters; /* wants waiting for the seal */
-	struct kv_fill *next;	 /* bucket of cache->saving */
+	struct kv_fill *next;	 /* next in the bucket of cache->saving */
 };
 
 #define SAVING_BUCKETS 4096
@@ -605,19 +607,19 @@ struct kv_fill {
 /* Whether the SSD answers; updated by health.c. */
 struct kv_health {
 	bool probing;
-	uint32_t turn;	       /* place of the next probe */
+	uint32_t turn;	       /* number of the segment file to probe next */
 	uint32_t errors;       /* failed reads in a row */
-	unsigned stuck;	       /* stuck requests at the last look */
+	unsigned stuck;	       /* stuck requests at the last check */
 	const char *why;       /* why reads are refused; NULL: online */
-	uint64_t commit_since; /* begin of the index's commit; 0: none */
-	uint64_t zero_since;   /* begin of zeroing a run of slots; 0: none */
+	uint64_t commit_since; /* start of the index's commit; 0: none */
+	uint64_t zero_since;   /* start of zeroing a run of slots; 0: none */
 };
 
 /* The scrubber's progress through the store; cache.c. */
 struct kv_scrubber {
 	struct kv_periodic periodic;
-	uint64_t owed_ns; /* pause still to make, to keep to the rate */
-	/* this pass: bytes read, bytes in use */
+	uint64_t owed_ns; /* rest still due, to keep to the rate */
+	/* in the current pass: bytes read, bytes in use */
 	uint64_t pass_bytes, pass_total;
 	uint64_t passes, corrupt;
 	int64_t pass_ended_ns; /* wall time; 0: no pass has ended */
@@ -633,17 +635,17 @@ struct kv_cache {
 	int spaces_dir;	       /* fixed: STORE/spaces */
 	struct kv_store_info info;
 	uint64_t epoch; /* fixed */
-	/* Fixed after open: the store was not clean, or is being shrunk. */
+	/* Fixed after open: the store was not clean, or it is being shrunk. */
 	bool after_crash;
-	uint64_t generation;   /* next */
-	uint32_t clock;	       /* number of touches: the time for policies */
+	uint64_t generation;   /* generation of the next saved block */
+	uint32_t clock;	       /* number of touches: serves policies as time */
 	struct kv_ghost ghost; /* keys of blocks evicted from all tiers */
 	struct kv_miss_curve *curve;
 	struct kv_index *index; /* fixed; NULL without a store */
 	struct kv_ring *ring;	/* fixed */
 	struct kv_periodic housekeeper;
-	struct kv_remote *remote;		    /* NULL: none */
-	const struct kv_remote_hooks *remote_hooks; /* as remote; hooks.h */
+	struct kv_remote *remote;		    /* NULL: no remote tier */
+	const struct kv_remote_hooks *remote_hooks; /* hooks.h; NULL: no tier */
 	const struct kv_block_hooks *block_hooks;   /* fixed; hooks.h */
 	/* fixed; digest of the file of remote_secret=, or NULL; seed.c */
 	uint8_t *secret;
@@ -656,7 +658,7 @@ struct kv_cache {
 	struct kv_spaces spaces; /* including removed spaces */
 	uint32_t live_spaces;
 	struct kv_tenants tenants; /* freed by kv_cache_close only */
-	uint64_t due[TIERS];	   /* guarantees less @fast bytes, summed up */
+	uint64_t due[TIERS];	   /* sum of guarantees less @fast bytes */
 	uint64_t tenants_file;	   /* bytes of STORE/tenants */
 	void *names;		   /* tsearch tree of kv_space by name */
 	pthread_cond_t settled;	   /* signals that a space stopped ->settling */
@@ -672,14 +674,14 @@ struct kv_cache {
 	struct kv_read *reads[READ_BUCKETS];	/* reads in flight, by block */
 	TAILQ_HEAD(, kv_acquire) short_of_room; /* acquires waiting for room */
 	uint64_t hint_reads; /* bytes that prefetches are reading from SSD */
-	bool room;	     /* retry short_of_room: there may be room */
-	uint64_t cleaned;    /* number of slots that became clean */
+	bool room;	     /* there may be room: retry short_of_room */
+	uint64_t cleaned;    /* slots that became clean since the mount */
 	uint64_t reads_begun, reads_ended;
-	struct kv_bounce *bounce;     /* own lock */
-	struct kv_verifier *verifier; /* own lock */
+	struct kv_bounce *bounce;     /* guarded by a lock of its own */
+	struct kv_verifier *verifier; /* guarded by a lock of its own */
 	struct kv_deferred deferred;
-	struct kv_cache_stats stats; /* counters; gauges are derived */
-	char *notes; /* fallbacks and their reasons, lines "key=value\n" */
+	struct kv_cache_stats stats; /* counters; gauges are computed */
+	char *notes; /* fallbacks and their reasons: lines "key=value\n" */
 };
 
 void kv_lock(struct kv_cache *cache);
@@ -697,11 +699,11 @@ void kv_defer_flushed(struct kv_cache *cache, struct kv_flush *flush,
 void kv_defer_retired(struct kv_cache *cache, uint32_t segment);
 void kv_note(struct kv_cache *cache, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
-/* Write the name that the backend of the remote tier has for the user @uid: that of
- * remote_tenant=, or the number. */
+/* Write the name of the user @uid in the remote tier: that of remote_tenant=,
+ * or else the number. */
 void kv_tenant_name(const struct kv_cache *cache, uint32_t uid,
 		    char name[KV_REMOTE_NAME_MAX + 1]);
-/* Add a note, and pass the line to config.warn. */
+/* Record a fallback as the line "key=text", and print it by config.warn. */
 void kv_warn(struct kv_cache *cache, const char *key, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 

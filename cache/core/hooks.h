@@ -12,7 +12,7 @@
 
 #include "cache/core/core.h"
 
-/* ---- block/: the end of a block, wants without room, a user's pin ---- */
+/* ---- block/: freeing blocks, wants without room, pins by users ---- */
 
 struct kv_block_hooks {
 	void (*settle_locked)(struct kv_cache *cache, struct kv_block *block);
@@ -23,7 +23,7 @@ struct kv_block_hooks {
 			       const struct kv_block *block);
 };
 
-/* Free the parts of a removed block that are not in use any more. */
+/* Free the slot and the extent of a removed block, unless they are in use. */
 static inline void kv_block_settle_locked(struct kv_cache *cache,
 					  struct kv_block *block)
 {
@@ -36,7 +36,7 @@ static inline void kv_block_remove_locked(struct kv_cache *cache,
 	cache->block_hooks->remove_locked(cache, block);
 }
 
-/* Return whether the block's user pinned it, not only snapshots. */
+/* Return whether the user pinned the block; pins by snapshots do not count. */
 static inline bool kv_block_pinned_by_user(struct kv_cache *cache,
 					   const struct kv_block *block)
 {
@@ -47,24 +47,24 @@ static inline bool kv_block_pinned_by_user(struct kv_cache *cache,
 
 /* The table is NULL without a remote tier. */
 struct kv_remote_hooks {
-	/* See kv_remote_want_locked. */
+	/* Called by kv_remote_want_locked. */
 	int (*want_locked)(struct kv_cache *cache, struct kv_want *want);
 	/* Search other nodes for missing blocks once all wants have begun. */
 	void (*look_locked)(struct kv_cache *cache, struct kv_acquire *acquire);
-	/* Return whether the remote tier may have @key; and whether the block
-	 * was found and is being fetched. */
+	/* Return whether the remote tier may have the block @key.  Also return
+	 * whether it has found the block and is fetching it. */
 	bool (*may_locked)(struct kv_cache *cache, struct kv_space *space,
 			   const struct kv_key *key);
 	bool (*coming_locked)(struct kv_cache *cache, struct kv_space *space,
 			      const struct kv_key *key);
-	/* Note that a block is durable here; with remote_write=reuse also its first
-	 * use after that. */
+	/* Note that a block is durable here; with remote_write=reuse, also that
+	 * a durable block was used for the first time. */
 	void (*durable_locked)(struct kv_cache *cache,
 			       const struct kv_block *block);
 };
 
-/* Let @want, whose block is missing, wait for the remote tier: -EINPROGRESS; or
- * -ENOENT. */
+/* Let @want, whose block is missing, wait for the remote tier.  -EINPROGRESS:
+ * it waits; -ENOENT: the remote tier does not have the block. */
 static inline int kv_remote_want_locked(struct kv_cache *cache,
 					struct kv_want *want)
 {

@@ -7,8 +7,8 @@
  * INVARIANTS
  *   (1) A tenant's node is the sum of the nodes of its spaces.  Removed spaces
  *       are on no list, and their siblings.le_prev is NULL.
- *   (2) cache->due is the sum of kv_tenant_due of all tenants.  The guarantees
- *       of a tenant and of its spaces overlap, and the larger counts.
+ *   (2) cache->due is the sum of kv_tenant_due of all tenants.  A tenant's
+ *       guarantee overlaps with those of its spaces: the larger counts.
  *   (3) arena->claimed is the sum of the segments that all tenants claim.
  *
  * LOCKING   cache->lock.
@@ -177,8 +177,8 @@ bool kv_tenant_waits_locked(struct kv_cache *cache, struct kv_tenant *tenant)
 	return other && kv_patient(&tenant->patience, PATIENCE_NS);
 }
 
-/* Subtract the tenant (@by -1) before, and add it (@by 1) after, each change of
- * its fields that count in cache->due and arena->claimed. */
+/* Call with @by -1 before, and with @by 1 after, each change of the tenant's
+ * fields that count in cache->due and arena->claimed. */
 static void count(struct kv_cache *cache, const struct kv_tenant *tenant,
 		  int by)
 {

@@ -14,8 +14,8 @@
 
 #include "cache/core/core.h"
 
-/* 1 / KV_FLOOR_PART of a tier, and of a user's share of DRAM, is kept free of
- * leases and pins, for new blocks. */
+/* A part of a tier, and of a user's share of DRAM, 1 / KV_FLOOR_PART of it, is
+ * kept free of leases and pins, for new blocks. */
 #define KV_FLOOR_PART 16u
 
 struct kv_tenant *kv_tenant_find(struct kv_cache *cache,
@@ -27,16 +27,15 @@ void kv_tenants_free(struct kv_cache *cache);
 /* Move @space and its counts to @tenant. */
 void kv_tenant_join_locked(struct kv_cache *cache, struct kv_tenant *tenant,
 			   struct kv_space *space);
-/* Take a removed space off its user's list; the bytes that it still holds stay
- * counted. */
+/* Take a removed space off its user's list; its bytes stay counted. */
 void kv_tenant_leave(struct kv_space *space);
 
-/* Return how far the unevictable bytes (node->fast) of a space or a user are
- * below its guarantee. */
+/* Return by how much the guarantee of a space or a user exceeds its unevictable
+ * bytes (node->fast). */
 uint64_t kv_due(const struct kv_space *space, enum kv_node_tier tier);
 uint64_t kv_tenant_due(const struct kv_tenant *tenant, enum kv_node_tier tier);
-/* Return the size of the tier; and the part that users share: the size less
- * kv_due of all guarantees. */
+/* Return the size of the tier; the second call returns the part that users
+ * share: the size less kv_due of all guarantees. */
 uint64_t kv_tier_bytes(const struct kv_cache *cache, enum kv_node_tier tier);
 uint64_t kv_shared(const struct kv_cache *cache, enum kv_node_tier tier);
 
@@ -65,7 +64,7 @@ void kv_guarantee_tenant(struct kv_cache *cache, struct kv_tenant *tenant,
 			 enum kv_node_tier tier, uint64_t bytes);
 
 /* Return whether @space or its user would stay within the guarantee with @bytes
- * more: then eviction takes blocks of other spaces. */
+ * more: if so, eviction takes blocks of other spaces. */
 bool kv_entitled(enum kv_node_tier tier, const struct kv_space *space,
 		 uint64_t bytes);
 /* Return whether @space and its user keep their guarantees after the eviction
@@ -91,14 +90,14 @@ uint32_t kv_guaranteed_segments(const struct kv_cache *cache,
 /* Return whether the user may have one more segment that cannot be emptied. */
 bool kv_tenant_may_keep(const struct kv_cache *cache,
 			const struct kv_tenant *tenant);
-/* Return whether @tenant would have more than twice the segments of @other even
- * after @other got one more. */
+/* Return whether @tenant has over twice the segments of @other plus one. */
 bool kv_tenant_is_rich(const struct kv_tenant *tenant,
 		       const struct kv_tenant *other);
-/* Call when a user finds no slot.  Return whether to try again: another user is
- * rich (kv_tenant_is_rich), and failures have lasted for less than a second. */
+/* Call when a user finds no slot.  Return whether it may retry: another user is
+ * rich (kv_tenant_is_rich), and the user's failures have lasted for less than a
+ * second. */
 bool kv_tenant_waits_locked(struct kv_cache *cache, struct kv_tenant *tenant);
 void kv_count_kept_segment(struct kv_cache *cache, struct kv_tenant *tenant,
-			   int by); /* 1 or -1 */
+			   int by); /* @by: 1 to add, -1 to subtract */
 
 #endif

@@ -88,7 +88,7 @@ void kv_evict_list_add(struct kv_cache *cache, struct kv_evict_list *list,
 {
 	const struct kv_slot_record *record =
 		&kv_slot_prologue(block->slot)->record;
-	/* the block's node in the other tier, which counted its uses */
+	/* its node in the other tier, which counted its uses */
 	const struct kv_evict_node *other = promoted ? &block->node
 					    : list->tier == SSD
 						    ? &block->slot->node
@@ -211,13 +211,12 @@ void kv_victim_look(const struct kv_evict_lists *lists,
 
 	TAILQ_FOREACH(list, lists, link) {
 		if (!list->blocks)
-			break; /* empty lists are last */
+			break; /* empty lists are at the end of @lists */
 		look_at(coldest, list, giving);
 	}
 }
 
-/* Evict a block of @list, unless @list is the coldest, which was tried
- * before. */
+/* Evict a block of @list; skip the coldest list, which was tried before. */
 static bool evict_other(struct kv_evict_list *list,
 			const struct kv_coldest *coldest,
 			const struct kv_giving *giving)

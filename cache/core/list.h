@@ -33,8 +33,8 @@ struct kv_evict_list {
 	uint32_t pinned, writing; /* SSD: blocks that are not on the list */
 	struct kv_policy policy;
 	struct kv_evict_lists *lists;	 /* fixed: the class's */
-	TAILQ_ENTRY(kv_evict_list) link; /* of the class; empty lists last */
-	LIST_ENTRY(kv_evict_list) own;	 /* of the space */
+	TAILQ_ENTRY(kv_evict_list) link; /* class's list, empty ones last */
+	LIST_ENTRY(kv_evict_list) own;	 /* list of the space */
 };
 TAILQ_HEAD(kv_evict_lists, kv_evict_list);
 LIST_HEAD(kv_evict_list_list, kv_evict_list);
@@ -55,7 +55,7 @@ void kv_evict_list_add(struct kv_cache *cache, struct kv_evict_list *list,
 /* Add a block that is on SSD only, whose place in its chain is unknown. */
 void kv_evict_list_add_plain(struct kv_evict_list *list,
 			     const struct kv_block *block);
-/* Remember the uses of a block that is about to be evicted for good. */
+/* Add a block to the ghost before its eviction from all tiers. */
 void kv_evict_list_gone(struct kv_cache *cache,
 			const struct kv_evict_list *list,
 			const struct kv_block *block);
@@ -70,19 +70,19 @@ void kv_evict_lists_leave(struct kv_space *space);
 /* A need for room in a tier, and the blocks that may be evicted for it. */
 struct kv_giving {
 	struct kv_cache *cache;
-	/* @taker's own blocks, and those of all spaces of @tenant, may be
-	 * evicted even below the guarantee; NULL: nobody's. */
+	/* Blocks of @taker, and of all spaces of @tenant, may be evicted even
+	 * below the guarantee.  NULL: no such exception. */
 	const struct kv_space *taker;
 	const struct kv_tenant *tenant;
-	/* Evict nothing of this space, and nothing of its user's other spaces
-	 * below the user's guarantee; NULL: no exception. */
+	/* Evict nothing of this space; of its user's other spaces evict nothing
+	 * below the user's guarantee.  NULL: no such space. */
 	const struct kv_space *but;
-	bool regardless; /* ignore guarantees */
-	/* Return whether the tier's own rules let @list give up a block; NULL:
+	bool regardless; /* evict also what is guaranteed */
+	/* Return whether the tier's rules let @list give up a block; NULL:
 	 * yes. */
 	bool (*may)(const struct kv_evict_list *list,
 		    const struct kv_giving *giving);
-	/* Evict a block of @list; return false if all are in use. */
+	/* Evict a block of @list; return false if all its blocks are in use. */
 	bool (*evict)(struct kv_evict_list *list,
 		      const struct kv_giving *giving);
 };
@@ -94,15 +94,16 @@ bool kv_victim_gives(const struct kv_evict_list *list,
 
 /* The list with the coldest next victim of all lists compared so far. */
 struct kv_coldest {
-	struct kv_evict_list *list; /* NULL: none gives */
-	uint32_t age;		    /* age of its next victim */
+	struct kv_evict_list *list; /* NULL: no list may give up a block */
+	uint32_t age;		    /* coldness of its next victim */
 };
 
-/* Compare the lists of a class with *@coldest; the first of equals wins. */
+/* Make *@coldest the list of the class whose next victim is colder; of equally
+ * cold ones the first stays. */
 void kv_victim_look(const struct kv_evict_lists *lists,
 		    const struct kv_giving *giving, struct kv_coldest *coldest);
 /* Evict a block of the class's coldest list, or else of any list that may give
- * one; return false if none can. */
+ * up one; return false if none can. */
 bool kv_victim_evict(const struct kv_evict_lists *lists,
 		     const struct kv_giving *giving);
 /* Evict a block of the coldest of the space's own lists. */

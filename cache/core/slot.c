@@ -95,15 +95,15 @@ bool kv_slot_idle(const struct kv_slot *slot)
 	       !slot->pinned && !kv_block_dirty(slot->block);
 }
 
-/* Return whether a user can hold the slot as long as it likes.  A write to SSD
- * does not count: it ends by itself. */
+/* Return whether a client or a reader can hold the slot for an unlimited time.
+ * A write to SSD does not count: it ends by itself. */
 static bool is_kept(const struct kv_slot *slot)
 {
 	return slot->state == SLOT_FILLING || slot->leases || slot->pinned;
 }
 
-/* Return the bytes charged for a slot: the rest of a segment, too small for one
- * more slot, is divided among its slots. */
+/* Return the bytes charged for a slot.  The remainder of a segment, too small
+ * for one more slot, is divided among its slots. */
 static uint64_t share_of(const struct kv_cache *cache, uint64_t slot_bytes)
 {
 	const uint64_t segment_bytes = cache->arena.segment_bytes;
@@ -192,9 +192,9 @@ bool kv_arena_over_share(const struct kv_cache *cache,
 				share_of(cache, bytes), 0);
 }
 
-/* Return whether one more slot of @bytes must not be leased or pinned.  Leases
- * and pins leave a part of the user's share to saves, and saves leave a part to
- * leases and pins.  @dirty: the slot is charged to the share already. */
+/* Return whether one more slot of @bytes must not be leased or pinned, because
+ * saves need a part of the user's share, as leases and pins do.  @dirty: the
+ * slot is charged to the share already. */
 static bool over_kept_share(const struct kv_cache *cache,
 			    const struct kv_space *space, uint64_t bytes,
 			    bool dirty)

@@ -31,7 +31,8 @@ void kv_unpersisted_add_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_unpersisted_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* Return whether the slot may be evicted right now. */
 bool kv_slot_idle(const struct kv_slot *slot);
-/* Call around every change of the slot's state, leases, holds, pin or dirt. */
+/* Call before and after every change of the slot's state, leases, holds, pin,
+ * or whether it is dirty. */
 void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot);
 void kv_slot_after(struct kv_cache *cache, struct kv_slot *slot);
 void kv_slot_lease_locked(struct kv_cache *cache, struct kv_slot *slot, int by);
@@ -46,11 +47,10 @@ bool kv_class_fits(const struct kv_class *class, const struct kv_space *space);
 bool kv_segment_may_keep(const struct kv_cache *cache,
 			 const struct kv_segment *segment);
 
-/*
- * Return whether one more slot of @bytes would exceed the fair share of the
- * space's owner, and the guarantees of space and owner.  @what: KV_FINITE_DIRTY
- * counts all slots that cannot be evicted now, KV_FINITE_DRAM only kept slots.
- */
+/* Return whether one more slot of @bytes exceeds the fair share of the space's
+ * owner, and also the guarantees of the space and the owner.  @what:
+ * KV_FINITE_DIRTY counts all slots that cannot be evicted now, KV_FINITE_DRAM
+ * only kept slots. */
 bool kv_arena_over_share(const struct kv_cache *cache,
 			 const struct kv_space *space, enum kv_finite what,
 			 uint64_t bytes);
@@ -58,7 +58,7 @@ bool kv_arena_over_share(const struct kv_cache *cache,
  * exceed the owner's share, or leave too little to evict or for guarantees. */
 bool kv_arena_over_floor(const struct kv_cache *cache,
 			 const struct kv_space *space, uint64_t bytes);
-/* Like kv_arena_over_floor, for a slot in use; false if it is kept already. */
+/* Like kv_arena_over_floor, for a slot in use; false for a kept slot. */
 bool kv_slot_over_floor(const struct kv_cache *cache,
 			const struct kv_slot *slot);
 

@@ -26,13 +26,13 @@
 #include <sys/random.h>
 #include <xxhash.h>
 
-#define CHUNK (1u << 18)      /* blocks; fill 13 huge pages */
-#define FIRST_BITS 2u	      /* of the buckets of a directory */
-#define BUCKET_BLOCKS 2u      /* average at which buckets double */
+#define CHUNK (1u << 18)      /* blocks in a chunk of 13 huge pages */
+#define FIRST_BITS 2u	      /* initial bits of a directory */
+#define BUCKET_BLOCKS 2u      /* average at which buckets are doubled */
 #define AHEAD 16u	      /* buckets prefetched ahead of a walk */
 #define LINE 64u	      /* bytes of a line of the processor's cache */
 #define PLACES_MAX (1u << 24) /* kv_block.place has 24 bits */
-#define FIRST_ROOM 16u	      /* spaces */
+#define FIRST_ROOM 16u	      /* initial room for spaces */
 
 int kv_table_init(struct kv_table *table)
 {
@@ -58,7 +58,7 @@ struct kv_block *kv_table_at(const struct kv_table *table, uint32_t number)
 
 static uint32_t hash(const struct kv_table *table, const uint8_t *key)
 {
-	/* Seeded, so that clients cannot choose keys for one bucket. */
+	/* The hash is seeded, so clients cannot choose keys for one bucket. */
 	return (uint32_t)XXH3_64bits_withSeed(key, KV_KEY_MAX, table->seed);
 }
 
@@ -212,7 +212,7 @@ int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
 		if (!chunks)
 			return -ENOMEM;
 		table->chunks = chunks;
-		/* Pages become memory when they are first used. */
+		/* Pages of a chunk take memory only once they are used. */
 		block = mmap(NULL, CHUNK * sizeof(*block),
 			     PROT_READ | PROT_WRITE,
 			     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -410,7 +410,7 @@ int kv_dir_remove(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
 
 /* ---- listing by cursor ---- */
 
-#define LOOK_MAX 4096u /* buckets looked at in one call */
+#define LOOK_MAX 4096u /* buckets examined in one call */
 
 /*
  * Put the keys with a hash from *@at on, whole buckets of @dir, into @ret_keys.

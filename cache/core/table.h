@@ -9,16 +9,16 @@
 int kv_table_init(struct kv_table *table);
 void kv_table_fini(struct kv_table *table);
 struct kv_block *kv_table_at(const struct kv_table *table, uint32_t number);
-/* Return the block with this kv_block_id, a removed one only if held; or
- * NULL. */
+/* Return the block with this kv_block_id, or NULL.  A removed block is returned
+ * only while it is held. */
 struct kv_block *kv_table_find_id(struct kv_cache *cache, uint64_t id);
 struct kv_block *kv_table_find(struct kv_cache *cache, struct kv_space *space,
 			       const struct kv_key *key);
 /* Create a block, and its directory if needed; -EEXIST, -ENOMEM. */
 int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
 		    const struct kv_key *key, struct kv_block **ret_block);
-/* Prefetch into the processor's cache the bucket of @key, which has KV_KEY_MAX
- * bytes, or, after the bucket has arrived, its first block. */
+/* Prefetch the bucket of @key, which has KV_KEY_MAX bytes, into the processor's
+ * cache; call again to prefetch the bucket's first block. */
 enum kv_table_ahead { KV_AHEAD_BUCKET, KV_AHEAD_BLOCK };
 void kv_table_look_ahead(const struct kv_cache *cache,
 			 const struct kv_space *space, const uint8_t *key,

@@ -3,7 +3,7 @@
  * turns.h - deficit round robin among users with work.
  *
  * Each user's queue begins with a kv_turn.  In its turn a queue may spend a
- * fixed amount of cost; a queue pays its overdraft in later rounds.
+ * fixed cost; later turns pay for its overdraft.
  *
  * Call all functions with one lock held, or from one thread.
  */
@@ -18,10 +18,10 @@ struct kv_turn {
 	uint32_t uid;
 	unsigned refs;
 	bool busy;	/* has work and takes turns */
-	int64_t credit; /* rest of this turn's amount; negative: overdraft */
+	int64_t credit; /* rest of this turn's credit; negative: overdraft */
 	uint64_t out;	/* cost in flight */
-	bool served;	/* charged since start or resume */
-	bool first;	/* resumed before served queues; a charge clears it */
+	bool served;	/* a cost was charged since start or resume */
+	bool first;	/* resumed before served queues; cleared by a charge */
 	struct kv_turn *next;
 	TAILQ_ENTRY(kv_turn) link;
 };
@@ -29,7 +29,7 @@ struct kv_turn {
 struct kv_turns {
 	TAILQ_HEAD(, kv_turn) busy; /* in the order of their turns */
 	struct kv_turn *buckets[64];
-	struct kv_turn *shared; /* for users without memory for a queue */
+	struct kv_turn *shared; /* shared by users without memory for a queue */
 	size_t bytes, n_busy;
 	uint64_t out; /* cost in flight of all queues */
 	int64_t amount;
@@ -40,7 +40,7 @@ struct kv_turns {
  * @amount: cost of one turn.  -ENOMEM. */
 int kv_turns_init(struct kv_turns *turns, size_t bytes, int64_t amount,
 		  void (*init)(struct kv_turn *turn));
-/* Frees the queues.  Takes a zeroed struct. */
+/* Free the queues.  Takes a zeroed struct. */
 void kv_turns_fini(struct kv_turns *turns);
 
 /* Find or create the queue of @uid and hold it; without memory the shared
@@ -61,12 +61,13 @@ void kv_turn_resume(struct kv_turns *turns, struct kv_turn *turn);
 
 /* Return the queue whose turn it is; NULL: no queue has work. */
 struct kv_turn *kv_turns_next(struct kv_turns *turns);
-/* Return whether the queue may have @more in flight, of @max for all: nothing else is in
- * flight, or a quarter is left to others.  A queue with nothing in flight may always begin,
- * up to four times @max in all: several queues together cannot shut others out. */
+/* Return whether the queue may have cost @more in flight, of @max for all
+ * queues: if nothing else is in flight, or a quarter of @max is left to others.
+ * A queue with nothing in flight may begin until all have four times @max, so
+ * several queues together cannot shut others out. */
 bool kv_turn_may(const struct kv_turns *turns, const struct kv_turn *turn,
 		 uint64_t max, uint64_t more);
-/* Return the next queue that may have more in flight; NULL: none. */
+/* Return the next queue in turn that may have more in flight; NULL: none. */
 struct kv_turn *kv_turns_next_within(struct kv_turns *turns, uint64_t max);
 /* Count @amount as in flight, and hold the queue; kv_turn_end undoes both. */
 void kv_turn_begin(struct kv_turns *turns, struct kv_turn *turn,

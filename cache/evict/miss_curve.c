@@ -15,7 +15,7 @@
  */
 #include "cache/evict/miss_curve.h"
 
-#define KEYS 8192u	  /* followed at most */
+#define KEYS 8192u	  /* most keys in the sample */
 #define SLOTS (2u * KEYS) /* slots of the hash table of keys */
 #define MOMENTS (4u * KEYS)
 #define FIRST_PART 12u	     /* at first one key in FIRST_PART is sampled */
@@ -55,7 +55,7 @@ static void tree_add(struct kv_miss_curve *curve, uint32_t moment, uint64_t by)
 		curve->tree[i] += by;
 }
 
-/* Return the sum of the pages of the moments up to and including @moment. */
+/* Return the pages of all sampled keys last used at @moment or before. */
 static uint64_t tree_sum(const struct kv_miss_curve *curve, uint32_t moment)
 {
 	uint64_t sum = 0;
@@ -74,14 +74,14 @@ static uint32_t slot_of(const struct kv_miss_curve *curve, uint64_t hash)
 	return i;
 }
 
-/* Renumber the moments of the keys below the threshold, and drop the others. */
+/* Renumber moments of keys with hashes below the threshold, drop other keys. */
 static void compact(struct kv_miss_curve *curve)
 {
 	struct key *old = malloc(sizeof(curve->keys));
 	uint32_t n = 0;
 
 	if (!old)
-		return; /* the next use tries again */
+		return; /* the next use of a key tries again */
 	memcpy(old, curve->keys, sizeof(curve->keys));
 	memset(curve->keys, 0, sizeof(curve->keys));
 	memset(curve->tree, 0, sizeof(curve->tree));
@@ -133,8 +133,8 @@ void kv_miss_curve_use(struct kv_miss_curve *curve, uint64_t hash,
 	key = &curve->keys[slot];
 	curve->followed += part;
 	if (key->hash) {
-		/* Count a hit for each cache size that would still have the
-		 * block. */
+		/* Count a hit for each cache size at which an LRU cache would
+		 * still have the block. */
 		uint64_t since = tree_sum(curve, MOMENTS - 1) -
 				 tree_sum(curve, key->moment);
 		double reuse = ((double)since * part + key->pages) * 4096;
@@ -156,8 +156,8 @@ void kv_miss_curve_use(struct kv_miss_curve *curve, uint64_t hash,
 void kv_miss_curve_estimate(const struct kv_miss_curve *curve,
 			    double ret_rates[KV_MISS_CURVE_SIZES])
 {
-	/* By chance the sampled uses are more, or fewer, than expected.  A few
-	 * keys with very many uses cause the difference: count it as hits. */
+	/* The sample represents more, or fewer, uses than there were, because
+	 * of a few keys with very many uses: count the difference as hits. */
 	double more = curve->uses - curve->followed;
 
 	for (unsigned i = 0; i < KV_MISS_CURVE_SIZES; i++) {

@@ -14,7 +14,7 @@
 
 #include "common/kv.h"
 
-/* 1, 2 and 4 times the cache's memory, and unlimited memory. */
+/* Sizes: 1, 2 and 4 times the cache's memory, and unlimited memory. */
 #define KV_MISS_CURVE_SIZES 4
 
 struct kv_miss_curve;

@@ -25,16 +25,14 @@
 /* In a burst of seals, a block whose parent is unknown is assumed to be the
  * child of the previous block, if its position in the chain is the next one. */
 #define BURST_NS 200000000u
-#define SORT 64		  /* steps to search a block's place on its list */
+#define SORT 64		  /* most steps to find a block's place on its list */
 #define AGEING_MIN 65536u /* least number of touches until uses halve */
 #define AGEING_BLOCKS 16u /* touches for each block until uses halve */
 
 /* ---- the policies ---- */
 
-/*
- * Blocks used once are on lists by their position in the chain, the others on
- * lists by their number of uses, 2 to @most and more.
- */
+/* Blocks used once are on lists by their position in the chain.  Blocks used
+ * more often are on lists by their number of uses, 2 to @most. */
 struct kv_policy_kind {
 	const char *name;
 	unsigned depths; /* lists of blocks used once */
@@ -60,28 +58,29 @@ static unsigned list_for(const struct kv_policy_kind *kind, unsigned uses,
 	return kind->depths - 1 + KV_MIN(uses, kind->most);
 }
 
-/* ---- lhd: how soon a block on a list with an age is used again ---- */
+/* ---- lhd: learn how soon blocks are used again ---- */
 
-#define AGES 124 /* ages are in groups, four to an octave */
-/* least number of uses between two computations of the worth */
+#define AGES 124 /* number of age groups, four to an octave */
+/* least number of uses between two computations of the lists' worth */
 #define PERIOD 8192u
 #define FADE 0.9f
-#define DOUBT 1.0f  /* weight of the assumed worth, in blocks */
-#define FIRST 1024u /* uses until the worth is first computed */
-#define HORIZON 32  /* ages looked ahead: eight octaves */
+#define DOUBT 1.0f  /* weight of the assumed worth, in number of blocks */
+#define FIRST 1024u /* uses until worth is first computed */
+#define HORIZON 32  /* age groups looked ahead: eight octaves */
 
 /*
  * Learned from the ages at which blocks were used again, by list: for each age
  * the best rate of hits per touch of the cache, over any time that a block
- * could still stay.  Evicted blocks that come back count as well, so that the
- * result does not depend on which blocks were kept.  The past fades.
+ * could stay from that age on.  Evicted blocks that come back count as well, so
+ * that the result does not depend on which blocks were kept.  Older uses weigh
+ * less.
  */
 struct kv_hit_density {
 	float entered[KV_POLICY_LISTS];
 	float used[KV_POLICY_LISTS][AGES];
 	float worth[KV_POLICY_LISTS][AGES];
-	uint32_t events;  /* number since the worth was last computed */
-	uint64_t entries; /* of all time */
+	uint32_t events;  /* uses since the worth was last computed */
+	uint64_t entries; /* blocks put on lists since the start */
 };
 
 static unsigned age_group(uint32_t age)
@@ -101,7 +100,7 @@ static float lowest(unsigned index)
 	return (float)((uint64_t)(4 + index % 4) << (index / 4 - 1));
 }
 
-/* Return the worth to assume before anything is learned: that of lru. */
+/* Return the worth that lru gives: assumed before any use was observed. */
 static float assumed(unsigned age)
 {
 	return 1 / (lowest(age) + 1);
@@ -113,7 +112,7 @@ float kv_lhd_learned(const struct kv_eviction *eviction, unsigned list,
 	return eviction->density->worth[list][age_group(age)];
 }
 
-/* Return the best rate of hits from age @from on, over any time ahead. */
+/* Return the best rate of hits from age @from on, over up to HORIZON groups. */
 static float best_rate(const float *hits, const float *left, unsigned from)
 {
 	float sum = 0, time = 0, best = 0;
@@ -135,8 +134,8 @@ static void learn_list(struct kv_hit_density *density, unsigned list)
 
 	left[0] = density->entered[list] + 1;
 	for (unsigned a = 0; a < AGES; a++) {
-		/* Smooth over neighbours, as a few events must not change the
-		 * order. */
+		/* Smooth over neighbouring ages: a few uses must not
+		 * reorder. */
 		hits[a] = (used[a ? a - 1 : 0] + 2 * used[a] +
 			   used[a + 1 < AGES ? a + 1 : a]) /
 			  4;
@@ -166,7 +165,8 @@ static void learn_entry(struct kv_eviction *eviction, unsigned list)
 	density->entered[list]++;
 	density->events++;
 	density->entries++;
-	/* Compute the worth again after a period, shorter in the beginning. */
+	/* Compute the worth of all lists and ages after every period, which is
+	 * shorter in the beginning. */
 	if (density->events < KV_MAX(PERIOD, eviction->blocks) &&
 	    (density->events < FIRST || density->events < density->entries / 2))
 		return;
@@ -287,8 +287,8 @@ struct kv_past kv_policy_past(const struct kv_policy *policy, uint32_t block)
 	return (struct kv_past){node->tick, node->uses};
 }
 
-/* Count a use of a block at @age.  Older uses fade, so that a block used often
- * long ago does not stay for ever. */
+/* Count a use of a block at @age.  Older uses weigh less, so that a block used
+ * often long ago is not kept for ever. */
 static uint8_t one_more(const struct kv_eviction *eviction, unsigned uses,
 			uint32_t age)
 {
@@ -300,8 +300,8 @@ static uint8_t one_more(const struct kv_eviction *eviction, unsigned uses,
 	return (uint8_t)KV_MIN(uses + 1, KV_USES_MAX);
 }
 
-/* Insert @block so that it is evicted before @parent.  @known: @parent is its
- * parent for sure; else a guess. */
+/* Insert @block so that it is evicted before @parent.  @known: @parent is
+ * certainly its parent; else @parent is a guess. */
 static void insert_before_parent(struct kv_policy *policy, uint32_t block,
 				 uint32_t parent, bool known)
 {
@@ -317,7 +317,7 @@ static void insert_before_parent(struct kv_policy *policy, uint32_t block,
 	}
 	list = known && above->list == KV_LIST_ENDED ? KV_LIST_ENDED
 						     : list_of(policy, node);
-	/* search the place for its age on the parent's list */
+	/* find the place by its age on the parent's list */
 	if (list != above->list) {
 		uint32_t at = policy->newest[list];
 
@@ -396,7 +396,7 @@ void kv_policy_touch(struct kv_policy *policy, uint32_t block)
 		return;
 	if (policy->burst == block)
 		policy->burst = KV_NONE;
-	/* The use that promoted the block is counted already. */
+	/* The use for which the block was promoted is counted already. */
 	if (!node->promoted) {
 		learn_use(eviction, node->list, age);
 		node->uses = one_more(eviction, node->uses, age);
@@ -459,8 +459,8 @@ uint32_t kv_policy_victim(struct kv_policy *policy,
 
 		if (block == KV_NONE)
 			continue;
-		/* An older block on a lower list may be a child of this
-		 * block. */
+		/* An older block on a lower list may be a child of this block:
+		 * examine that list too. */
 		age = age_of(policy, node_of(policy, block));
 		if (best != KV_NONE && age <= oldest)
 			continue;
@@ -519,12 +519,12 @@ uint32_t kv_policy_colder(const struct kv_policy *policy, uint32_t age,
 
 /* ---- ghosts ---- */
 
-#define PAST_USES_MAX 15u /* limit of the four low bits of an entry's time */
+#define PAST_USES_MAX 15u /* maximum of the four low bits of an entry's time */
 
 struct kv_ghost_entry {
 	uint32_t hash;
-	uint32_t time; /* tick; the low bits are the number of uses */
-	uint32_t next; /* in its bucket */
+	uint32_t time; /* tick of the last use; the low bits count uses */
+	uint32_t next; /* next entry in the bucket */
 };
 
 int kv_ghost_init(struct kv_ghost *ghost, uint64_t entries)
@@ -533,7 +533,7 @@ int kv_ghost_init(struct kv_ghost *ghost, uint64_t entries)
 
 	while (n < entries && n < 1u << 28)
 		n *= 2;
-	/* The kernel allocates the pages when they are first written. */
+	/* The kernel allocates the ring's pages when they are first written. */
 	ghost->entries = calloc(n, sizeof(*ghost->entries));
 	ghost->buckets = calloc(n, sizeof(*ghost->buckets));
 	ghost->mask = (uint32_t)n - 1;
@@ -583,7 +583,7 @@ void kv_ghost_put(struct kv_ghost *ghost, uint64_t hash, struct kv_past past)
 	if (!ghost->entries || !past.uses)
 		return;
 	entry = &ghost->entries[ghost->at];
-	if (entry->time & PAST_USES_MAX) { /* the oldest */
+	if (entry->time & PAST_USES_MAX) { /* the oldest entry of the ring */
 		link = ghost_bucket(ghost, entry->hash);
 		while (*link != ghost->at + 1)
 			link = &ghost->entries[*link - 1].next;
@@ -621,12 +621,12 @@ struct kv_past kv_ghost_take(struct kv_ghost *ghost, uint64_t hash)
 	return past;
 }
 
-/* ---- shadow cache: three small caches, one for each way to weigh ---- */
+/* ---- shadow cache: three small caches, one for each ranking ---- */
 
-#define ENTRIES 1024u /* limit of a small cache */
+#define ENTRIES 1024u /* most blocks in a small cache */
 #define NODES (ENTRIES + 1)
-#define MARGIN 1.002	 /* factor by which another order must beat age alone */
-#define FADE_ASKS 16384u /* look-ups after which counts halve */
+#define MARGIN 1.002	 /* another ranking must beat age this much */
+#define FADE_ASKS 16384u /* look-ups after which hit counts are halved */
 
 struct side {
 	struct kv_eviction eviction;
@@ -643,7 +643,7 @@ struct side {
 struct kv_shadow_cache {
 	const struct kv_eviction *tier;
 	struct kv_hit_density density; /* learned from the whole tier */
-	uint32_t clock;		       /* the tier's clock, during a look-up */
+	uint32_t clock;		       /* copy of the tier's clock */
 	uint32_t asks;
 	struct side side[KV_WEIGHS];
 };
@@ -678,7 +678,7 @@ static int shadow_new(struct kv_eviction *tier)
 	for (unsigned how = 0; how < KV_WEIGHS && r == 0; how++) {
 		struct side *side = &shadow->side[how];
 
-		/* Like the tier, but without learning. */
+		/* Rank blocks like the tier, but learn nothing from them. */
 		side->eviction.kind = tier->kind;
 		side->eviction.weigh = how;
 		side->eviction.density = tier->density;
@@ -743,7 +743,7 @@ static void ask_side(struct side *side, uint64_t hash, uint32_t position,
 		side->next[node] = side->free;
 		side->free = node;
 	}
-	/* Evicting a node may have changed the bucket. */
+	/* Evicting a node may have changed the bucket's list. */
 	link = find_key(side, hash);
 	node = side->free;
 	side->free = side->next[node];
@@ -786,7 +786,7 @@ enum kv_weigh kv_shadow_cache_winner(const struct kv_shadow_cache *shadow)
 	return (enum kv_weigh)best;
 }
 
-/* ---- the eviction of a tier ---- */
+/* ---- initialising a tier's eviction ---- */
 
 const char *kv_policy_name(unsigned i)
 {

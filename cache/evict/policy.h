@@ -30,16 +30,16 @@
 #define KV_NONE UINT32_MAX
 #define KV_LIST_ENDED 0 /* blocks of ended conversations: evicted first */
 #define KV_USES_MAX 255
-#define KV_DEPTHS 4 /* groups of positions in a chain; the head's is last */
+#define KV_DEPTHS 4 /* groups of positions in a chain; the head is last */
 
 struct kv_evict_node {
-	uint32_t prev, next; /* block numbers; KV_NONE */
+	uint32_t prev, next; /* block numbers; KV_NONE: none */
 	uint32_t tick;	     /* time of the last use, in touches */
 	uint8_t list;
 	uint8_t uses;  /* number of uses; halved from time to time */
 	uint8_t depth; /* group of the block's position in its chain */
 	bool linked : 1;
-	/* came from the other tier, for a use still to come */
+	/* came from the other tier for a use to be counted */
 	bool promoted : 1;
 };
 
@@ -48,12 +48,12 @@ _Static_assert(sizeof(struct kv_evict_node) == 16, "there are millions");
 struct kv_policy_kind;
 struct kv_shadow_cache;
 
-#define KV_POLICY_LISTS 12 /* with KV_LIST_ENDED; lhd has all */
+#define KV_POLICY_LISTS 12 /* KV_LIST_ENDED included; lhd uses all lists */
 
-/* Ways to weigh the blocks at the heads of lists. */
+/* Rankings of the blocks at the heads of lists. */
 enum kv_weigh { KV_WEIGH_LEARNED, KV_WEIGH_AGE, KV_WEIGH_USES, KV_WEIGHS };
 
-struct kv_hit_density; /* learned by lhd */
+struct kv_hit_density; /* hit rates that lhd has learned */
 
 /* State of a tier's eviction that its policies share. */
 struct kv_eviction {
@@ -61,11 +61,11 @@ struct kv_eviction {
 	uint32_t *clock; /* counter of touches, of all tiers of a cache */
 	struct kv_evict_node *(*node)(void *arg, uint32_t block);
 	void *arg;
-	uint32_t blocks; /* on all lists */
-	/* remembered: new blocks found in the ghost */
+	uint32_t blocks; /* number of blocks on all lists */
+	/* remembered: number of new blocks found in the ghost */
 	uint64_t refused, remembered;
 	uint64_t ended;	     /* evicted blocks of ended chains */
-	enum kv_weigh weigh; /* if there is no @shadow */
+	enum kv_weigh weigh; /* ranking, if there is no @shadow */
 	/* used by lhd; NULL for other policies */
 	struct kv_hit_density *density;
 	struct kv_shadow_cache *shadow;
@@ -78,7 +78,7 @@ float kv_lhd_learned(const struct kv_eviction *eviction, unsigned list,
 struct kv_policy {
 	struct kv_eviction *eviction;
 	uint32_t oldest[KV_POLICY_LISTS], newest[KV_POLICY_LISTS];
-	uint32_t burst; /* last block inserted, if its burst goes on */
+	uint32_t burst; /* last block inserted, while the burst lasts */
 	uint32_t burst_position;
 	uint64_t burst_ns;
 };
@@ -86,15 +86,15 @@ struct kv_policy {
 /* Uses of a block before its last eviction. */
 struct kv_past {
 	uint32_t tick;
-	uint8_t uses; /* 0: nothing */
+	uint8_t uses; /* 0: no use is known */
 };
 
 /* A block that is inserted. */
 struct kv_arrival {
 	uint32_t parent;   /* KV_NONE: unknown, or not in this tier */
-	uint32_t position; /* in its chain */
+	uint32_t position; /* position of the block in its chain */
 	struct kv_past past;
-	bool promoted; /* comes from the other tier, for a use still to come */
+	bool promoted; /* came from the other tier for a use to be counted */
 	/* restore the block as @past describes: count no use, and treat it as
 	 * no block's child */
 	bool same;
@@ -104,7 +104,7 @@ struct kv_arrival {
 /* Return the name of policy @i, the default first; NULL after the last. */
 const char *kv_policy_name(unsigned i);
 
-/* @name: a name from kv_policy_name.  -EINVAL: unknown; -ENOMEM. */
+/* @name is from kv_policy_name.  -EINVAL: unknown name; -ENOMEM. */
 int kv_eviction_init(struct kv_eviction *eviction, const char *name,
 		     uint32_t *clock,
 		     struct kv_evict_node *(*node)(void *, uint32_t),
@@ -115,21 +115,22 @@ void kv_policy_init(struct kv_policy *policy, struct kv_eviction *eviction);
 /* Insert a block that was just sealed or read from SSD. */
 void kv_policy_insert(struct kv_policy *policy, uint32_t block,
 		      const struct kv_arrival *arrival);
-/* Count a use. */
+/* Count a use of the block. */
 void kv_policy_touch(struct kv_policy *policy, uint32_t block);
-/* Treat the block as used now, without counting a use: a use has ended. */
+/* Treat the block as used now, as a use of it ends, but count no use. */
 void kv_policy_renew(struct kv_policy *policy, uint32_t block);
 /* Evict the block first: its conversation is over.  Call for a chain from its
  * last block to its first. */
 void kv_policy_end(struct kv_policy *policy, uint32_t block);
-void kv_policy_remove(struct kv_policy *policy, uint32_t block); /* if on it */
+void kv_policy_remove(struct kv_policy *policy,
+		      uint32_t block); /* if it is on a list */
 bool kv_policy_has(const struct kv_policy *policy, uint32_t block);
 /* Return the past to remember of a block that is being evicted. */
 struct kv_past kv_policy_past(const struct kv_policy *policy, uint32_t block);
 
-/* Return the best victim that @may (NULL: any) allows, or KV_NONE.  A block that @may
- * refuses is in use: move it to the other end of its list, so that the next
- * call does not look at it again. */
+/* Return the best victim that @may (NULL: any) allows, or KV_NONE.  A block
+ * that @may refuses is in use: it is moved to the other end of its list, so
+ * that the next call does not examine it again. */
 uint32_t kv_policy_victim(struct kv_policy *policy,
 			  bool (*may)(void *arg, uint32_t block), void *arg);
 
@@ -138,7 +139,7 @@ uint32_t kv_policy_victim(struct kv_policy *policy,
 uint32_t kv_policy_age(const struct kv_policy *policy);
 /* Return the coldness of @block, as kv_policy_age; 0: it is on no list. */
 uint32_t kv_policy_age_of(const struct kv_policy *policy, uint32_t block);
-/* Count blocks that are colder than @age, up to @most, in as many steps. */
+/* Count at most @most blocks colder than @age, in at most @most steps. */
 uint32_t kv_policy_colder(const struct kv_policy *policy, uint32_t age,
 			  uint32_t most);
 
@@ -155,11 +156,11 @@ uint32_t kv_policy_colder(const struct kv_policy *policy, uint32_t age,
 #define KV_GHOST_MIN 4096u
 
 struct kv_ghost {
-	/* a ring; NULL: the ghost remembers nothing */
+	/* a ring of entries; NULL: the ghost remembers nothing */
 	struct kv_ghost_entry *entries;
-	uint32_t *buckets; /* by hash */
-	uint32_t mask, at; /* at: index of the entry to use next */
-	uint32_t limit;	   /* entries in use */
+	uint32_t *buckets; /* heads of buckets, by hash */
+	uint32_t mask, at; /* at: index of the next entry to overwrite */
+	uint32_t limit;	   /* number of entries in use */
 };
 
 /* Allocate at least @entries.  -ENOMEM. */
@@ -169,8 +170,8 @@ void kv_ghost_fit(struct kv_ghost *ghost, uint32_t blocks);
 void kv_ghost_fini(struct kv_ghost *ghost);
 /* Remember a block.  @hash: seeded hash of its space and key. */
 void kv_ghost_put(struct kv_ghost *ghost, uint64_t hash, struct kv_past past);
-/* Return and forget the past of a block that is inserted again; uses is 0 if it
- * is unknown. */
+/* Return what the ghost knows of a block that is inserted again, and forget it;
+ * uses is 0 if the block is unknown. */
 struct kv_past kv_ghost_take(struct kv_ghost *ghost, uint64_t hash);
 
 /* ---- is the learned order better than a simple one? ---- */
@@ -182,8 +183,8 @@ struct kv_past kv_ghost_take(struct kv_ghost *ghost, uint64_t hash);
  * uses the ranking with most recent hits.
  */
 
-/* Count a look-up of a block.  @hash: seeded hash of its key; @position: in its
- * chain, needed for sampled keys only. */
+/* Count a look-up of a block.  @hash: seeded hash of its key; @position: of the
+ * block in its chain, needed for sampled keys only. */
 void kv_shadow_cache_ask(struct kv_shadow_cache *shadow, uint64_t hash,
 			 uint32_t position);
 bool kv_shadow_cache_follows(const struct kv_shadow_cache *shadow,

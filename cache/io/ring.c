@@ -61,7 +61,7 @@ struct kv_io *kv_ring_next_locked(struct kv_ring *ring)
 {
 	const struct kv_io *other = TAILQ_FIRST(&ring->others);
 	/* Reads go first until they have moved READ_SHARE times the bytes of
-	 * the write at the head of the other queue. */
+	 * the first write that waits. */
 	const bool read =
 		!TAILQ_EMPTY(&ring->reads) &&
 		(!other ||
@@ -100,8 +100,8 @@ bool kv_ring_fixed_locked(struct kv_ring *ring, const struct kv_io *io)
 	       (uint64_t)(data - buffer->data) <= buffer->bytes - io->bytes;
 }
 
-/* O_DIRECT can only continue from a whole page.  A transfer of less than a page
- * is the end of a truncated file, or of the space on the disk. */
+/* An O_DIRECT request must begin at a whole page, so it cannot continue after a
+ * transfer of less than a page: the file or the disk's space ends there. */
 int kv_io_advance(struct kv_io *io, int64_t res)
 {
 	if (res == -EAGAIN || res == -EINTR)
@@ -203,8 +203,7 @@ struct kv_ring_stuck kv_ring_stuck(struct kv_ring *ring)
 	return stuck;
 }
 
-/* Wait on @cond for a short time; return whether any request is stuck after
- * it. */
+/* Wait on @cond briefly; return whether a request is stuck then. */
 static bool wait_a_little(struct kv_ring *ring, pthread_cond_t *cond)
 {
 	struct kv_ring_stuck stuck;
@@ -396,7 +395,7 @@ struct workers {
 /* Make one system call for @io; return its result or -errno. */
 static int64_t once(const struct kv_io *io)
 {
-	/* NULL for a sync */
+	/* memory of the request; NULL for a sync */
 	uint8_t *data = io->data ? (uint8_t *)io->data + io->moved : NULL;
 	const off_t at = (off_t)(io->offset + io->moved);
 	const ssize_t n = io->op == KV_IO_READ

@@ -5,9 +5,10 @@
  *
  * A short transfer is continued where it stopped.  A request ends with 0 when
  * all of its bytes moved, else with -errno; -ENODATA: the file ends too early.
- * Reads go before writes and syncs, but one of these follows reads of four
- * times its bytes.  At most @depth requests of @bytes in all are at the device,
- * or a single larger one; the others wait in the queue, in order.
+ * Reads go before writes and syncs, but a write or sync waits for at most four
+ * times its own bytes of reads.  At most @depth requests of @bytes in all are
+ * at the device, or a single larger one; the others wait in the queue, in
+ * order.
  *
  * A request ends when the device no longer uses its memory, and never before,
  * however long that takes.  A caller may give up waiting, but the memory stays
@@ -25,23 +26,24 @@
 #include "common/kv.h"
 
 struct kv_ring;
-struct kv_ring_backend; /* ring_backend.h */
+struct kv_ring_backend; /* defined in ring_backend.h */
 
-/* A request is stuck once it has been at the device for longer. */
+/* A request is stuck if it has been at the device for longer than this. */
 #define KV_IO_PATIENCE 30000000000ull /* ns */
 
 enum kv_io_op { KV_IO_READ, KV_IO_WRITE, KV_IO_SYNC /* fdatasync */ };
 
-/* Memory of the caller, which must not touch it from submit until @done. */
+/* A disk request.  Its memory is the caller's, which must not touch it from
+ * submit until @done. */
 struct kv_io {
 	enum kv_io_op op;
-	int fd;	    /* open until done */
-	int buffer; /* from kv_ring_add_buffer, or -1 */
+	int fd;	    /* must stay open until @done */
+	int buffer; /* registered buffer from kv_ring_add_buffer, or -1 */
 	void *data; /* page aligned */
 	uint64_t offset;
 	uint64_t bytes; /* multiple of KV_PAGE */
 	void (*done)(struct kv_io *io, int status);
-	/* the ring's own */
+	/* used by the ring only */
 	TAILQ_ENTRY(kv_io) link;
 	struct kv_io_waiter *waiter;
 	uint64_t moved, since;
@@ -50,12 +52,12 @@ struct kv_io {
 struct kv_ring_config {
 	unsigned depth; /* most requests at the device */
 	uint64_t bytes; /* most bytes of requests at the device; 0: no limit */
-	/* most bytes of reads at the device; 0: as bytes */
+	/* most bytes of reads at the device; 0: same limit as @bytes */
 	uint64_t read_bytes;
 	unsigned buffers;  /* most buffers registered at a time */
 	uint64_t patience; /* ns; 0: KV_IO_PATIENCE */
-	/* NULL: io_uring or, if refused, threads; then kv_ring_describe says
-	 * why. */
+	/* NULL: io_uring or, if the kernel refuses it, threads;
+	 * kv_ring_describe then has the reason. */
 	const struct kv_ring_backend *backend;
 };
 
@@ -69,15 +71,13 @@ void kv_ring_free(struct kv_ring *ring);
  * if the kernel refuses (then use buffer = -1). */
 int kv_ring_add_buffer(struct kv_ring *ring, void *data, uint64_t bytes);
 void kv_ring_remove_buffer(struct kv_ring *ring,
-			   int buffer); /* idle ones only */
+			   int buffer); /* only buffers not in use */
 
 void kv_ring_submit(struct kv_ring *ring, struct kv_io *io);
 
-/*
- * Submit @io and wait, not on the reactor thread; @done does not run.
- *   -ETIMEDOUT  the ring's patience ended and something is stuck.  Then @io
- *               stays lent until @done has run after all.
- */
+/* Submit @io and wait, not on the reactor thread; @done does not run.
+ * -ETIMEDOUT: a request was stuck until the ring's patience ended.  @io then
+ * belongs to the ring until @done runs. */
 int kv_ring_wait(struct kv_ring *ring, struct kv_io *io);
 
 /* Numbers of stuck requests; syncs count as writes. */

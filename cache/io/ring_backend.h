@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ring_backend.h - between the ring's queue and its backends; for
+ * ring_backend.h - interface between the ring's queue and its backends; for
  * cache/io/ring*.c and for tests with a faulty backend.
  */
 #ifndef KV_CACHE_IO_RING_BACKEND_H
@@ -11,13 +11,14 @@
 struct kv_ring_backend {
 	/* Start the threads.  After a failure nothing may be left behind. */
 	int (*start)(struct kv_ring *ring);
-	/* Wake a thread: a request was queued while one slept.  The lock is not
-	 * held. */
+	/* Wake a thread, because a request was queued while a thread slept.
+	 * Called without the lock. */
 	void (*wake)(struct kv_ring *ring);
-	/* End the threads: nothing is pending and ring->stopping is set. */
+	/* End the threads.  Called when no request is pending and
+	 * ring->stopping is set. */
 	void (*stop)(struct kv_ring *ring);
-	/* Register a buffer at @index; without @data, remove the one there.
-	 * NULL: the backend has no fixed buffers. */
+	/* Register a buffer at @index; without @data, unregister the buffer at
+	 * @index.  NULL: the backend has no fixed buffers. */
 	int (*set_buffer)(struct kv_ring *ring, unsigned index, void *data,
 			  uint64_t bytes);
 };
@@ -27,7 +28,7 @@ extern const struct kv_ring_backend kv_ring_threads;
 
 struct kv_ring_buffer {
 	bool taken;
-	uint8_t *data; /* NULL: not registered (yet) */
+	uint8_t *data; /* NULL: no buffer registered here */
 	uint64_t bytes;
 };
 
@@ -41,15 +42,16 @@ struct kv_ring {
 	uint64_t patience;		    /* fixed after new */
 
 	pthread_mutex_t lock;
-	pthread_cond_t work; /* queued, or stopping */
-	pthread_cond_t idle; /* pending is 0 */
+	pthread_cond_t work; /* signals a queued request, or @stopping */
+	pthread_cond_t idle; /* signals that no request is pending */
 	/* signals the end of a request that a caller waits for */
 	pthread_cond_t ended;
-	struct kv_ios reads, others; /* lock; queued */
+	struct kv_ios reads, others; /* lock; requests not yet at the device */
 	struct kv_ios flying; /* lock; requests at the device, oldest first */
-	uint64_t queued, pending;   /* lock; pending: not yet ended */
-	uint64_t bytes, read_bytes; /* lock; sums over flying */
-	/* lock; bytes of reads started while the first of others waits */
+	uint64_t queued, pending;   /* lock; pending: requests not yet ended */
+	uint64_t bytes, read_bytes; /* lock; sums over @flying */
+	/* lock; bytes of reads started since the first request in @others
+	 * became first */
 	uint64_t passed;
 	unsigned sleepers; /* lock; threads that wait for work */
 	bool stopping;	   /* lock */

@@ -49,7 +49,7 @@ struct uring {
 	struct flight *flying;
 	unsigned *free_at;
 	unsigned n_flying;
-	bool failed; /* the reactor's copy */
+	bool failed; /* copy of ring->failed for the reactor */
 };
 
 static struct io_uring_sqe *next_sqe(struct uring *u)
@@ -133,9 +133,9 @@ static void nap(long ms)
 	nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
 }
 
-/* Run after the ring has failed, until it stops: end queued requests, and those
- * that the kernel has not taken from its queue; reap requests at the device as
- * they end. */
+/* Run the reactor after the ring has failed, until it is stopped.  End queued
+ * requests, and those that the kernel has not taken; reap requests at the
+ * device as they end. */
 static void carry_on_failed(struct kv_ring *ring, struct uring *u)
 {
 	const struct io_uring_sq *sq = &u->uring.sq;
@@ -178,7 +178,7 @@ static void *react(void *arg)
 
 	arm_event(u);
 	while (r >= 0 || r == -EINTR || r == -EAGAIN || r == -EBUSY) {
-		/* Start requests up to the depth. */
+		/* Start queued requests, up to the ring's depth. */
 		pthread_mutex_lock(&ring->lock);
 		while (u->n_flying < ring->depth &&
 		       (io = kv_ring_next_locked(ring))) {
