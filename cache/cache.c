@@ -8,8 +8,8 @@
  *            the SSD (health.c).  The housekeeper does no I/O, because it must
  *            notice I/O that does not end.
  *            The scrubber and its buffer.  The scrubber reads the whole store
- *            again and again, at a limited rate, to find damage before a client
- *            asks for the block: one segment file after the other, from
+ *            again and again, at a limited rate, to find damaged blocks before
+ *            a client asks for them: one segment file after the other, from
  *            beginning to end.
  *
  * INVARIANTS
@@ -41,12 +41,12 @@
 
 #define RING_DEPTH 128u
 #define RING_BYTES (96u << 20)
-/* Bytes of reads at the device, for which a sync or a commit of the index
- * waits: few, for a short wait, but enough to keep any SSD busy. */
+/* A sync or a commit waits for reads at the device: allow few bytes, for a
+ * short wait, but enough to keep any SSD busy. */
 #define RING_READ_BYTES (16u << 20)
 #define AT_ONCE 4096u /* free slots scanned before the lock is released */
 #define BUSY 10u
-#define REST_NS 20000000u /* shortest rest between blocks */
+#define REST_NS 20000000u /* shortest rest of the scrubber */
 #define SECOND 1000000000u
 
 /* ---- the scrubber ---- */
@@ -100,7 +100,7 @@ static void scrub_block(struct kv_cache *cache, struct buffer *buffer,
 	kv_lock(cache);
 	if (cache->ssd.writing)
 		ns *= BUSY;
-	/* Rest seldom: small blocks take less time than a wake-up. */
+	/* Rest seldom: reading a small block takes less time than waking up. */
 	cache->scrubber.owed_ns += ns - KV_MIN(ns, kv_now_ns() - begun);
 	if (cache->scrubber.owed_ns >= REST_NS) {
 		rest(cache, cache->scrubber.owed_ns);
@@ -146,7 +146,7 @@ static void scrub_all(void *arg)
 	kv_pages_free(buffer.data, buffer.room);
 }
 
-/* ---- opened and closed ---- */
+/* ---- opening and closing ---- */
 
 static void free_extras(struct kv_cache *cache)
 {
@@ -219,8 +219,7 @@ static int close_parts(struct kv_cache *cache, bool clean)
 	kv_arena_close(cache);
 	kv_ring_free(cache->ring);
 	kv_bounce_free(cache->bounce);
-	/* Blocks without room on SSD are lost, like evicted blocks: still a
-	 * clean end. */
+	/* Blocks without room on SSD are lost, but the store is still clean. */
 	kv_store_close(cache, clean && !ssd->deletions.n &&
 				      !ssd->deletions.unqueued &&
 				      !ssd->updates.n &&
@@ -262,7 +261,8 @@ static int start(struct kv_cache *cache, char **ret_why)
 	if (r < 0)
 		return kv_why(ret_why, r, "evict=%s: %s", config->evict,
 			      r == -EINVAL ? "no such policy" : strerror(-r));
-	/* One block per 64 KiB; untouched pages of the ghost take no memory. */
+	/* Expect a block per 64 KiB; unused pages of the ghost take no
+	 * memory. */
 	r = kv_ghost_init(&cache->ghost, KV_MAX(config->dram >> 16, 1u << 14) *
 						 KV_GHOST_FOR_A_BLOCK);
 	if (r == 0)
@@ -341,7 +341,8 @@ int kv_cache_open(const struct kv_cache_config *config,
 	}
 	r = start(cache, ret_why);
 	if (r < 0) {
-		/* A clean store stays clean unless it was changed. */
+		/* A store that was clean at mount is clean unless it was
+		 * changed. */
 		close_parts(cache, !cache->after_crash && !cache->info.clean);
 		return r;
 	}

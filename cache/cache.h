@@ -30,12 +30,12 @@ enum kv_hugepages { KV_HUGE_AUTO, KV_HUGE_ON, KV_HUGE_OFF };
 enum kv_arena_mode { KV_ARENA_AUTO, KV_ARENA_SEALED, KV_ARENA_RW };
 enum kv_writeback { KV_WRITEBACK_ALL, KV_WRITEBACK_REUSE, KV_WRITEBACK_NONE };
 
-#define KV_REMOTE_NAME_MAX 64u /* of a tenant */
+#define KV_REMOTE_NAME_MAX 64u /* uid of a tenant */
 
 /* The options of the remote tier. */
 struct kv_remote_name {
 	uint32_t uid;
-	char *name; /* of the tenant, on all nodes */
+	char *name; /* name of the tenant, on all nodes */
 };
 struct kv_remote_config {
 	char *url;    /* NULL: there is no remote tier */
@@ -66,12 +66,12 @@ struct kv_cache_config {
 	struct kv_remote_config remote;
 	uint64_t io_patience; /* ns until a request counts as stuck; 0: 30 s */
 	uint64_t io_retry; /* ns before a failed request is retried; 0: 1 s */
-	/* Functions that carry out disk requests; NULL: io_uring or threads. */
+	/* Functions that carry out disk requests; NULL: built-in ones. */
 	const struct kv_ring_backend *io;
 
-	/* A visible block is gone; @id is kv_block_info.id.  May be NULL.  The
-	 * listener must not notify the kernel from this callback, but queue @id
-	 * for a thread of its own. */
+	/* A visible block was removed; @id is kv_block_info.id.  May be NULL.
+	 * Do not notify the kernel from this callback: queue @id for another
+	 * thread. */
 	void (*gone)(void *arg, uint64_t id);
 	/* kv_cache_open waits for the store's previous daemon, process @owner,
 	 * which is ending.  May be NULL. */
@@ -81,7 +81,7 @@ struct kv_cache_config {
 	void (*warn)(void *arg, const char *line);
 	/* Clients that have segment @id mapped must unmap it. */
 	void (*retire)(void *arg, uint32_t id);
-	/* DRAM that was full may have room again.  May be NULL. */
+	/* Called when DRAM that was full may have room again.  May be NULL. */
 	void (*room)(void *arg);
 	void *arg;
 };
@@ -115,7 +115,7 @@ struct kv_accounts *kv_cache_accounts(struct kv_cache *cache);
  * hit is a block found by acquire, a miss a block that acquire or probe did not
  * find. */
 struct kv_lookups {
-	uint64_t asked, found; /* by probe */
+	uint64_t asked, found; /* counts of keys probed */
 	uint64_t hits_dram, hits_ssd, misses;
 };
 
@@ -124,7 +124,7 @@ struct kv_space_info {
 	uint32_t uid, gid, mode; /* mode: permission bits, 07777 */
 	int64_t mtime_ns;
 	bool removed;
-	bool shared;   /* with other nodes, by the remote tier */
+	bool shared;   /* shared with other nodes, by the remote tier */
 	bool own_seed; /* its keys depend on a seed that no other node has */
 	struct kv_quota quota;
 	/* The reserves, scaled down if the tiers are too small for all. */
@@ -149,8 +149,7 @@ struct kv_space *kv_space_by_id(struct kv_cache *cache, uint32_t id);
 const char *kv_space_name(const struct kv_space *space);
 struct kv_space_info kv_space_stat(struct kv_cache *cache,
 				   struct kv_space *space);
-/* Return the live space with the lowest id above @after (0: the first), or
- * NULL. */
+/* Return the live space with the lowest id above @after (from 0), or NULL. */
 struct kv_space *kv_space_next(struct kv_cache *cache, uint32_t after);
 /*
  * Create a space.  @name: 1..255 bytes, no '/', not beginning with '.'.
@@ -276,14 +275,14 @@ struct kv_block_info {
 	uint64_t id;		/* 60 bits, never reused while mounted */
 	struct kv_space *space; /* valid while the space or the block is held */
 	struct kv_key key;
-	uint64_t length; /* of the file */
-	uint64_t held;	 /* bytes in all tiers, > 0 */
+	uint64_t length; /* of the block's file */
+	uint64_t held;	 /* bytes that it takes in all tiers, > 0 */
 	unsigned tiers;
 	uint32_t hits;
-	uint32_t leases; /* clients holding it */
+	uint32_t leases; /* number of leases by clients */
 	bool durable, pinned, removed;
 	int64_t atime_ns, mtime_ns;
-	uint32_t uid, gid, mode; /* its space's */
+	uint32_t uid, gid, mode; /* those of its space */
 };
 
 /* Return the block, held; -ENOENT.  By id also a removed block that is held. */
@@ -329,7 +328,8 @@ int kv_block_get_token_ids(struct kv_cache *cache, struct kv_block *block,
 			   struct kv_meta *ret_meta,
 			   struct kv_token_ids **ret_ids);
 
-void kv_block_touch(struct kv_cache *cache, struct kv_block *block); /* a use */
+void kv_block_touch(struct kv_cache *cache,
+		    struct kv_block *block); /* count a use */
 /* Evict the block first: its conversation is over.  Call it from a chain's last
  * block to its first, not for shared blocks.  A use of the block cancels it. */
 void kv_block_end(struct kv_cache *cache, struct kv_block *block);
@@ -346,7 +346,7 @@ int kv_block_remove(struct kv_cache *cache, struct kv_block *block);
 int kv_block_unlink(struct kv_cache *cache, struct kv_block *block);
 int kv_block_pin(struct kv_cache *cache, struct kv_block *block,
 		 bool pin); /* -ENOSPC: too little would stay evictable */
-/* Free the slot in DRAM of a durable block.  -EAGAIN: not durable, -EBUSY:
+/* Free the DRAM slot of a durable block.  -EAGAIN: not durable; -EBUSY:
  * leased. */
 int kv_block_demote_try(struct kv_cache *cache, struct kv_block *block);
 
@@ -360,7 +360,7 @@ int kv_block_demote_try(struct kv_cache *cache, struct kv_block *block);
 struct kv_view {
 	const uint8_t *data;
 	uint64_t length;
-	void *owner; /* the cache's */
+	void *owner; /* used by the cache only */
 	bool bounce;
 };
 int kv_view_get(struct kv_cache *cache, struct kv_block *block,
@@ -368,24 +368,24 @@ int kv_view_get(struct kv_cache *cache, struct kv_block *block,
 /* Like kv_view_get, but bytes read from SSD are not kept for other readers. */
 int kv_view_get_once(struct kv_cache *cache, struct kv_block *block,
 		     struct kv_view *ret_view);
-/* Without waiting; -EAGAIN: the bytes must be read from SSD first. */
+/* Like kv_view_get without waiting; -EAGAIN: the block is only on SSD. */
 int kv_view_get_try(struct kv_cache *cache, struct kv_block *block,
 		    struct kv_view *ret_view);
 void kv_view_put(struct kv_cache *cache, struct kv_view *view);
 
 /* ---- snapshots: blocks of a chain, pinned under a name ---- */
 
-#define KV_SNAPSHOT_BLOCKS (1u << 17)  /* in one, at most */
-#define KV_SNAPSHOT_POSITION 99999999u /* links have eight digits */
+#define KV_SNAPSHOT_BLOCKS (1u << 17)  /* most blocks in a snapshot */
+#define KV_SNAPSHOT_POSITION 99999999u /* the mount's links show eight digits */
 
 struct kv_pick {
 	struct kv_key key;
-	uint32_t position; /* in its chain */
+	uint32_t position; /* position in its chain */
 };
 
 struct kv_snapshot_info {
 	uint64_t id;	 /* 32 bits, never reused while mounted */
-	uint32_t space;	 /* id */
+	uint32_t space;	 /* id of the space */
 	uint32_t blocks; /* number listed, whether the blocks exist or not */
 	int64_t mtime_ns;
 	char name[KV_SPACE_NAME_MAX + 1];
@@ -441,7 +441,7 @@ int kv_snapshot_list(struct kv_cache *cache, struct kv_space *space,
 int kv_fill_begin(struct kv_cache *cache, struct kv_space *space,
 		  const struct kv_key *key, uint64_t length,
 		  struct kv_fill **ret_fill);
-uint8_t *kv_fill_data(struct kv_fill *fill); /* @length writable bytes */
+uint8_t *kv_fill_data(struct kv_fill *fill); /* @length bytes to write to */
 /* Keep the sealed block until it is durable, if the SSD has room for it. */
 void kv_fill_must(struct kv_fill *fill);
 /*
@@ -450,12 +450,12 @@ void kv_fill_must(struct kv_fill *fill);
  * the lease by kv_acquire_release.
  */
 void kv_fill_hold(struct kv_fill *fill, struct kv_want *want);
-/* Return whether a block of @length may be leased: 0, -ENOSPC, -EFBIG. */
+/* Check whether a block of @length may be leased: 0, -ENOSPC, -EFBIG. */
 int kv_fill_may_hold(struct kv_cache *cache, struct kv_space *space,
 		     uint64_t length);
 
 /* Mark the fill as fetched from another node: kv_fill_seal returns -ESTALE if
- * its user has removed the block here meanwhile. */
+ * a user has removed the block since kv_fill_begin. */
 void kv_fill_fetched(struct kv_fill *fill);
 
 /*
@@ -477,35 +477,35 @@ enum kv_state { KV_ABSENT, KV_SAVING, KV_REMOTE, KV_SSD, KV_DRAM };
 
 void kv_probe(struct kv_cache *cache, struct kv_space *space,
 	      const struct kv_key *keys, size_t n, uint8_t *ret_states);
-/* Count a client's look-up of blocks, which returned these states. */
+/* Count a client's look-up of blocks; the arguments are its results. */
 void kv_asked(struct kv_cache *cache, struct kv_space *space,
 	      const uint8_t *states, size_t n);
 
 /* Request for one block to be in DRAM and leased. */
 struct kv_want {
-	struct kv_key key; /* in */
-	int status;	   /* 0 leased, -EINPROGRESS, or as wire_place */
+	struct kv_key key; /* input: key of the block */
+	int status;	   /* 0: leased; -EINPROGRESS; or as in wire_place */
 	uint32_t segment;
-	uint64_t offset; /* of the file in the segment */
+	uint64_t offset; /* offset of the file in the segment */
 	uint64_t length, payload;
-	/* the cache's own */
+	/* used by the cache only */
 	struct kv_acquire *acquire;
 	struct kv_slot *slot;
 	struct kv_block *block;
 	struct kv_want *next, **prev;
 	bool short_of_room;	/* waits for room */
-	uint64_t writes, reads; /* in flight when it began to wait */
-	/* Bytes on their way to DRAM, those from SSD, charged to all hints. */
+	uint64_t writes, reads; /* in flight when the want began to wait */
+	/* Bytes charged to hints: read to DRAM; and those read from SSD. */
 	uint64_t hinted, hint_reads;
 };
 
 struct kv_acquire {
-	/* In, up to arg. */
+	/* Input: the fields down to @arg. */
 	struct kv_space *space;
 	size_t n;
 	bool again; /* repeat of an earlier request: count no hit */
 	bool wait_saving;
-	bool resident; /* do not wait: a block that is not in DRAM is -EAGAIN */
+	bool resident; /* do not wait: -EAGAIN for blocks not in DRAM */
 	/* Only check if blocks are sealed (0) or absent, on any tier: lease
 	 * nothing, count no use. */
 	bool sealed;
@@ -522,24 +522,24 @@ struct kv_acquire {
 	 * @uid, and wait for them. */
 	bool remote;
 	uint32_t uid;
-	/* The chain probably goes on in another request. */
+	/* The chain probably continues in another request. */
 	bool more;
-	/* 0, or run @done also whenever this many bytes of leading wants were leased
-	 * since submit or the last kv_acquire_take. */
+	/* 0, or run @done also each time that leading wants of this many bytes
+	 * were leased since submit or the last kv_acquire_take. */
 	uint64_t part;
 	/* Runs once when all wants are settled, unless submit returned 0. */
 	void (*done)(struct kv_acquire *acquire, void *arg);
 	void *arg;
-	/* The cache's own. */
+	/* The fields from here on are used by the cache only. */
 	struct kv_remote_look *look; /* the remote look-up of missing blocks */
-	/* Leading blocks that the remote tier looked up at once; 0: none. */
+	/* Leading blocks that the remote tier looked up together; 0: none. */
 	size_t rest;
 	bool submitting;
-	bool told; /* @done runs, or ran without a kv_acquire_take since */
+	bool told; /* @done has run since the last kv_acquire_take */
 	size_t pending;
-	size_t leading;		/* wants before the first that is not settled */
-	uint64_t leading_bytes; /* of these, leased since kv_acquire_take */
-	size_t short_of_room, room_at; /* how many wants, and the first */
+	size_t leading;		/* number of wants before the first pending */
+	uint64_t leading_bytes; /* leased by them since kv_acquire_take */
+	size_t short_of_room, room_at; /* number of wants; index of the first */
 	TAILQ_ENTRY(kv_acquire) link;
 	struct kv_acquire *next_deferred;
 	struct kv_want wants[];
@@ -554,8 +554,8 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire);
 size_t kv_acquire_take(struct kv_cache *cache, struct kv_acquire *acquire);
 /* Report the use of the leased blocks to the eviction policy. */
 void kv_acquire_touch(struct kv_cache *cache, struct kv_acquire *acquire);
-/* Settle pending wants with @status now; @done runs, unless it has already.
- * Reads that a hint has begun go on, and @done runs after them. */
+/* Settle pending wants with @status now.  @done runs, unless it already has.
+ * Reads that a hint began go on, and @done runs after these. */
 void kv_acquire_cancel(struct kv_cache *cache, struct kv_acquire *acquire,
 		       int status);
 /* End the leases of a settled acquire.  The caller frees @acquire. */
@@ -565,14 +565,14 @@ void kv_acquire_release(struct kv_cache *cache, struct kv_acquire *acquire);
 struct kv_flush {
 	void (*done)(struct kv_flush *flush, int status);
 	void *arg;
-	/* Input: a client's change of its user's own block does not fail the
-	 * flush; the caller asks kv_block_past. */
+	/* Input: if a client has changed a block of its own user, do not fail
+	 * the flush; the caller then calls kv_block_past. */
 	bool each;
-	/* the cache's own */
+	/* used by the cache only */
 	struct kv_flush *next;
 	TAILQ_ENTRY(kv_flush) link;
-	uint64_t asked;	   /* seq of unpersisted blocks to wait for */
-	uint64_t ticket;   /* then seq of dirty blocks to wait for */
+	uint64_t asked;	   /* wait for unpersisted blocks up to this seq, */
+	uint64_t ticket;   /* and then for dirty blocks up to this seq */
 	uint64_t deletion; /* number of the space's deletions to wait for */
 	uint64_t update;   /* number of record updates to wait for */
 	uint64_t change;   /* number of a snapshot's change to wait for */
@@ -585,17 +585,14 @@ struct kv_flush {
 	int status;
 	bool pending;
 };
-/* Make all blocks sealed and removals made in @space so far durable; @done may
- * run before this returns. */
+/* Make seals and removals up to now durable; @done may run before the
+ * return. */
 void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
 		     struct kv_flush *flush);
-/*
- * Return what is remembered of a block that is absent or not durable:
- *   -EBADMSG  its owner's client changed its bytes, so it was dropped (of the
- *             last thousands of such blocks)
- *   1         it was durable, and then evicted (of the last ten thousands)
- *   0         nothing
- */
+/* Return what is remembered of a block that is absent or not durable.
+ * -EBADMSG: its owner's client changed its bytes, so it was dropped (kept for
+ * thousands of blocks); 1: it was durable, and then evicted (kept for 10,000
+ * blocks); 0: nothing. */
 int kv_block_past(struct kv_cache *cache, const struct kv_space *space,
 		  const struct kv_key *key);
 /*
@@ -639,93 +636,92 @@ void kv_segment_returned(struct kv_cache *cache, uint32_t id, uint32_t uid);
 /* ---- statistics ---- */
 
 struct kv_cache_stats {
-	uint64_t dram_total, dram_used, dram_blocks; /* used: by slots in use */
+	uint64_t dram_total, dram_used,
+		dram_blocks; /* dram_used: in slots in use */
 	uint64_t dram_segments, dram_segments_max, dram_retired, dram_huge;
 	uint64_t ssd_total, ssd_used, ssd_blocks, ssd_files;
 	uint64_t blocks, spaces, leases, pinned, saving, dirty_blocks;
 	uint64_t dram_alone; /* blocks neither on SSD nor being written there */
-	uint64_t pinned_bytes; /* of DRAM */
+	uint64_t pinned_bytes; /* bytes of pinned blocks in DRAM */
 	uint64_t snapshots;
 	struct kv_lookups lookups;
 	uint64_t sealed, conflicts, corrupt;
 	uint64_t evicted_dram, evicted_ssd, removed, dropped_saves;
-	uint64_t moved_ssd;    /* moved between segment files, to make place */
+	uint64_t moved_ssd;    /* blocks moved between files to empty a file */
 	uint64_t evicted_last; /* part of evicted_dram that was dram_alone */
 	/* Blocks not written to SSD, because their parent was not there,
 	 * because of ssd_write=, or because of a quota. */
 	uint64_t unwritten_orphans, unwritten_budget, unwritten_quota;
-	uint64_t refused_rate; /* saves refused beyond their space's rate */
-	/* Bytes read by prefetches; bytes of these used, and evicted unused. */
+	uint64_t refused_rate; /* saves refused because of a rate */
+	/* Bytes read by prefetches; those used; those evicted unused. */
 	uint64_t prefetched, prefetch_used, prefetch_unused;
 	uint64_t bytes_read_ssd, bytes_written_ssd, commits, io_errors;
 	uint64_t index_bytes;
-	uint64_t stuck;	      /* requests in flight beyond their deadline */
-	uint64_t ssd_outages; /* how often reads went offline */
+	uint64_t stuck;	      /* requests past their deadline */
+	uint64_t ssd_outages; /* how often the tier went offline */
 	uint64_t bad_slots;   /* SSD slots unusable until the next mount */
 	/* Failed changes of a segment file's slot size; files that stay
 	 * unusable until such a change succeeds. */
 	uint64_t resize_failures, ssd_unusable_files;
-	uint64_t scrubbed; /* bytes */
+	uint64_t scrubbed; /* bytes read by the scrubber */
 	uint64_t scrub_passes, scrub_percent, scrub_corrupt;
-	int64_t scrub_ended_ns;		  /* last whole pass; 0: none yet */
-	const char *evict, *evict_weighs; /* policy; lhd's choice */
-	/* Evicted blocks of ended chains; blocks in use, thus not evicted; new
-	 * blocks remembered from before. */
+	int64_t scrub_ended_ns;		  /* end of the last pass; 0: none */
+	const char *evict, *evict_weighs; /* policy's name; lhd's ranking */
+	/* Evicted blocks of ended chains; victims refused because they were in
+	 * use; new blocks found in the ghost. */
 	uint64_t victims_ended, victims_refused, remembered;
-	/* Hit rates estimated for 1, 2, 4 times the DRAM, and unlimited
-	 * DRAM. */
+	/* Hit rates estimated for 1, 2, 4 times the DRAM, and any DRAM. */
 	double estimated[4];
 	bool ssd_degraded;
-	const char *ssd_state; /* "online", "off", or why degraded */
+	const char *ssd_state; /* "online", "off", or a cause */
 };
 void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats);
 
 /* Calls of the backend of the remote tier. */
 enum kv_remote_call {
-	KV_REMOTE_HEAD, /* whether the object exists */
-	KV_REMOTE_GET,	/* the bytes of the object */
-	KV_REMOTE_PUT,	/* replaces the object in one step */
-	KV_REMOTE_DELETE, /* of the object, or of all below a name that ends in '/' */
+	KV_REMOTE_HEAD,	  /* check whether the object exists */
+	KV_REMOTE_GET,	  /* get the bytes of the object */
+	KV_REMOTE_PUT,	  /* replace the object atomically */
+	KV_REMOTE_DELETE, /* delete it, or all below a name ending in '/' */
 	KV_REMOTE_CALLS,
 };
 #define KV_REMOTE_FAILURE_MAX 160u
 struct kv_remote_stats {
 	const char *url; /* lives as long as the cache */
-	bool open;	 /* requests are sent; false: the breaker is open */
-	uint64_t calls[KV_REMOTE_CALLS], ns[KV_REMOTE_CALLS]; /* that ended */
+	bool open;	 /* false: the breaker is open, nothing is sent */
+	uint64_t calls[KV_REMOTE_CALLS],
+		ns[KV_REMOTE_CALLS]; /* of ended calls */
 	uint64_t got_bytes, put_bytes;
 	uint64_t failed;  /* calls that failed after their retries */
 	uint64_t retried; /* calls that were sent again */
-	uint64_t late;	  /* of the failed calls: over their deadline */
+	uint64_t late;	  /* failed calls that passed their deadline */
 	uint64_t refused; /* calls refused for one object: 403, symbolic link */
 	uint64_t damaged; /* objects whose bytes did not match their digest */
-	uint64_t dropped; /* blocks that were not put at once */
+	uint64_t dropped; /* blocks that the first try did not put */
 	uint64_t offering;	 /* spaces that are being offered */
 	uint64_t tenants_closed; /* tenants whose breaker is open */
 	uint64_t full;	     /* tenants for which the backend takes no blocks */
-	uint64_t lent_bytes; /* memory of calls in flight, or abandoned */
-	char failure[KV_REMOTE_FAILURE_MAX]; /* the last one; "": none yet */
+	uint64_t lent_bytes; /* bytes lent to calls in flight or abandoned */
+	char failure[KV_REMOTE_FAILURE_MAX]; /* the last failure; "": none */
 };
 
-/*
- * Remove blocks here and then from the backend.  The caller fills in @done, @arg,
- * @space (held until @done), @n and @keys; n == 0: the whole space, which the caller
- * has cleared here.
- */
+/* Remove blocks here, then from the backend.  Input: @done, @arg, @space (held
+ * until @done), @n and @keys; n == 0: the whole space, which the caller has
+ * already cleared. */
 struct kv_forget {
 	void (*done)(struct kv_forget *forget); /* runs once, on any thread */
 	void *arg;
 	struct kv_space *space;
-	/* Set before @done: objects removed, absent, and failed, which the backend may
-	 * still have.  Of a whole space @absent or @failed is 1, or @removed the number
-	 * of objects, 0 if the backend does not tell. */
+	/* Set before @done: numbers of objects removed, absent, and failed,
+	 * which the backend may still have.  For a whole space, @removed is the
+	 * number of objects (0: unknown), or else @absent or @failed is 1. */
 	uint64_t removed, absent, failed;
 	int status; /* set before @done: the first failure, or 0 */
-	char why[KV_REMOTE_FAILURE_MAX]; /* set before @done: its text; "": none */
-	/* used by the cache until @done: */
+	char why[KV_REMOTE_FAILURE_MAX]; /* set before @done: cause, or "" */
+	/* The fields from here to @cancelled are used by the cache only. */
 	TAILQ_ENTRY(kv_forget) link;
 	char prefix[160];
-	struct kv_turn *turn; /* the tenant's; held */
+	struct kv_turn *turn; /* turn of the tenant; held */
 	size_t next;
 	unsigned under_way;
 	uint64_t until_ns;
@@ -742,7 +738,7 @@ struct kv_forget {
  */
 int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
 		     uint64_t ns);
-/* Let @done run soon, unless it has run. */
+/* Cancel a forget: @done runs soon, unless it has run. */
 void kv_forget_cancel(struct kv_cache *cache, struct kv_forget *forget);
 
 /* Return whether the scheme of @url is one of a backend. */

@@ -70,7 +70,8 @@ static void settle_locked(struct kv_cache *cache, struct kv_block *block)
 }
 
 /* Remove the block.  @own: number of references that the caller holds and
- * releases next; if any, the caller informs the kernel of the removal. */
+ * releases next; if @own is not 0, the caller informs the kernel of the
+ * removal. */
 static void remove_locked(struct kv_cache *cache, struct kv_block *block,
 			  uint32_t own)
 {
@@ -91,8 +92,7 @@ static void remove_locked(struct kv_cache *cache, struct kv_block *block,
 	KV_POINT("remove.unlinked");
 	kv_table_unlink(cache, block);
 	space->dirs[block->key[0]]->mtime_ns = kv_wall_ns();
-	/* Delete the record with the next sync, even if the block is still
-	 * open. */
+	/* Delete the record with the next commit, even of an open block. */
 	if (block->file != KV_NONE &&
 	    (block->refs > own || (block->slot && !kv_slot_idle(block->slot))))
 		kv_extent_delete_locked(cache, space, slot_id_of(block), false);
@@ -114,7 +114,7 @@ void kv_block_unwanted_locked(struct kv_cache *cache,
 }
 
 /* Remove the block.  @put_next: the caller drops its own reference next, and
- * informs the kernel of the removal itself. */
+ * its reply informs the kernel of the removal. */
 static int remove_block(struct kv_cache *cache, struct kv_block *block,
 			bool put_next)
 {
@@ -122,9 +122,9 @@ static int remove_block(struct kv_cache *cache, struct kv_block *block,
 	int r = 0;
 
 	kv_lock(cache);
-	if (block->refs > put_next) { /* a reader's */
+	if (block->refs > put_next) { /* a reference of a reader */
 		kv_unlock(cache);
-		/* A removed file that is still open keeps its extent and needs
+		/* A removed block keeps its extent while it is open, and needs
 		 * its record. */
 		unlinked = calloc(1, sizeof(*unlinked));
 		if (unlinked &&
@@ -161,8 +161,8 @@ int kv_block_unlink(struct kv_cache *cache, struct kv_block *block)
 	return remove_block(cache, block, true);
 }
 
-/* Return 0 and the record, if it is in memory; else 1 and the id of its
- * slot. */
+/* Return 0 and the record, if a slot in DRAM has it; else 1 and the id of the
+ * SSD slot. */
 static int record_in_memory(struct kv_cache *cache,
 			    const struct kv_block *block,
 			    struct kv_slot_record *ret_record, uint64_t *ret_id)
@@ -197,8 +197,9 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 			    ? kv_index_get(cache->index, id, ret_record, NULL)
 			    : -ENOENT;
 		kv_lock(cache);
-		/* move.c may have moved the block meanwhile; the index has the
-		 * new record before the block has its new slot. */
+		/* move.c may have moved the block while the lock was released;
+		 * the index has the new record before the block has its new SSD
+		 * slot. */
 		while (r == -ENOENT && slot_id_of(block) == id &&
 		       cache->ssd.committing && cache->ssd.moves.n)
 			kv_cond_wait(cache, &cache->ssd.done, MOMENT_NS);
@@ -211,7 +212,7 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 }
 
 struct kv_open_charge {
-	/* list in ssd->opens, of KV_FINITE_PINNED charges */
+	/* list in ssd->opens, which has the charges of KV_FINITE_PINNED */
 	LIST_ENTRY(kv_open_charge) link;
 	struct kv_block *block;
 	struct kv_account *account; /* held */
@@ -278,7 +279,8 @@ int kv_open_charge(struct kv_cache *cache, struct kv_block *block,
 		charge->bytes =
 			kv_ssd_pin_bytes(cache, kv_extent_bytes(cache, block));
 		charge->waived = is_pinned_for(cache, block, account);
-		/* An owner may open blocks within its guarantee. */
+		/* Within its guarantee, a space's owner opens blocks without
+		 * charge. */
 		fits = charge->waived ||
 		       kv_account_fits(account, charge->what,
 				       kv_shared(cache, SSD), charge->bytes,
@@ -445,7 +447,7 @@ int kv_block_get_token_ids(struct kv_cache *cache, struct kv_block *block,
 	if (durable && cache->index &&
 	    kv_index_get(cache->index, id, &record, ret_ids) < 0)
 		*ret_ids = NULL;
-	/* The slot may have been given to another block meanwhile. */
+	/* The slot may have another block by now. */
 	if (*ret_ids && memcmp(record.key, block->key, sizeof(record.key)) != 0)
 		free(kv_steal(*ret_ids));
 	if (*ret_ids) {
@@ -485,7 +487,7 @@ void kv_block_asked_locked(struct kv_cache *cache, const struct kv_block *block)
 	ask_shadow(cache->ssd.eviction.shadow, hash, block);
 }
 
-/* Call @call for the block in the eviction orders of both tiers. */
+/* Call @call for the block's entries in the eviction lists of both tiers. */
 static void in_policies(struct kv_cache *cache, const struct kv_block *block,
 			void (*call)(struct kv_policy *policy, uint32_t block))
 {
@@ -599,7 +601,7 @@ int kv_block_demote_try(struct kv_cache *cache, struct kv_block *block)
 	return r;
 }
 
-/* Return whether no reader has the block open and no flush waits for it. */
+/* Return whether the block is not open, and no flush waits for it. */
 static bool is_quiet(const struct kv_block *block)
 {
 	const struct kv_slot *slot = block->slot;
@@ -638,7 +640,7 @@ bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
 			     struct kv_slot *old, struct kv_slot *new)
 {
 	kv_assert_locked(&cache->lock);
-	/* A lease may keep @old only if @old is of a wrong access class. */
+	/* Leases keep @old only if @old is of a wrong access class. */
 	if (block->slot != old || !is_quiet(block) ||
 	    (old->leases && kv_class_fits(old->segment->class,
 					  kv_block_space(cache, block))) ||

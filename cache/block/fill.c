@@ -37,8 +37,7 @@ static bool stale(const struct kv_fill *fill)
 {
 	const struct kv_space *space = fill->space;
 
-	/* A fill is stale after a change of owner: its slot is of the wrong
-	 * access class. */
+	/* The slot of a stale fill may be of a former owner's access class. */
 	return space->removed || space->clears != fill->clears ||
 	       !kv_class_fits(fill->slot->segment->class, space);
 }
@@ -82,9 +81,9 @@ static int may_begin(struct kv_cache *cache, struct kv_space *space,
 	return 0;
 }
 
-/* Take a slot for a save.  -ENOSPC: there is none.  -EBUSY: wait, as writes in
- * flight free slots soon, and either a file is saved through the mount or other
- * users have many more segments. */
+/* Take a slot for a save.  -ENOSPC: there is none.  -EBUSY: writes in flight
+ * will free slots, and the save is of a file, or the user must wait because
+ * others have many more segments. */
 static int take_slot(struct kv_cache *cache, struct kv_space *space,
 		     const struct kv_key *key, uint64_t length,
 		     struct kv_slot **ret_slot)
@@ -98,11 +97,11 @@ static int take_slot(struct kv_cache *cache, struct kv_space *space,
 		return -EFBIG;
 	if (kv_arena_over_share(cache, space, KV_FINITE_DRAM, bytes))
 		return -ENOSPC;
-	/* Drop the owner's oldest blocks that cannot be written to SSD. */
+	/* Evict the owner's oldest blocks that wait for an SSD without room. */
 	while (fits &&
 	       kv_arena_over_share(cache, space, KV_FINITE_DIRTY, bytes))
 		fits = kv_dram_shed_own_locked(cache, space);
-	/* Leave room to others while writes in flight may make more. */
+	/* Leave evictable slots to others while writes may free more. */
 	if (fits &&
 	    (cache->ssd.error || !kv_writes_may_make_room_locked(cache) ||
 	     !kv_crowded(cache, DRAM, space, bytes, 0) ||
@@ -125,9 +124,9 @@ static void rate_add(struct kv_space *space, double bytes)
 	space->tenant->puts.credit += bytes;
 }
 
-/* Take a slot, and charge the save to the rates.  The credit is at most one
- * second's worth; a save may begin with any credit left, and the next save
- * waits until the debt is paid. */
+/* Take a slot, and charge the save to the space's and the user's rates.  The
+ * credit of a rate is at most one second's worth.  A save may begin with any
+ * credit left; later saves wait until the overdraft is paid. */
 static int reserve_slot(struct kv_cache *cache, struct kv_space *space,
 			const struct kv_key *key, uint64_t length,
 			struct kv_slot **ret_slot)
@@ -228,7 +227,7 @@ int kv_fill_may_hold(struct kv_cache *cache, struct kv_space *space,
 	return !bytes ? -EFBIG : over ? -ENOSPC : 0;
 }
 
-/* End the fill, and restart the acquires that waited for it. */
+/* End the fill, and restart the wants that wait for it. */
 static void end_locked(struct kv_cache *cache, struct kv_fill *fill)
 {
 	struct kv_fill **link = bucket_of(cache, &fill->key);
@@ -288,9 +287,8 @@ static int publish_locked(struct kv_cache *cache, struct kv_fill *fill,
 	block->mtime_ns = meta->mtime_ns;
 	block->remote = fill->fetched;
 	block->atime = (uint32_t)(now_ns / 1000000000);
-	/* A file's directory changed when the file was created: closing the
-	 * file, a fill without a key, must not change the directory's time
-	 * again. */
+	/* Creating a file set its directory's time: sealing it when the file is
+	 * closed (a fill without a key) must not set the time again. */
 	if (fill->key.len > 0 || is_first)
 		space->dirs[key->b[0]]->mtime_ns = now_ns;
 	if (is_first)

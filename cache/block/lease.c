@@ -3,16 +3,16 @@
  * lease.c - blocks wanted in DRAM: leased by acquires, or brought there by
  * hints, unleased and within a budget.
  *
- * OWNS       the state of every kv_want between submit and release.
+ * OWNS the state of every kv_want between submit and release.
  *
  * STATES     of a want:
  *
  *              (new) -> LEASED | -errno   want_start_locked, at once
  *              (new) -> WAITING           for a read, a save, or room
- *            WAITING -> (new)             that has ended
- *            WAITING -> -errno            kv_acquire_cancel
+ *            WAITING -> (new) the read, save or wait for room ended WAITING ->
+ *            -errno kv_acquire_cancel
  *
- *            A hint settles with 0 where an acquire leases.
+ *            A want of a hint settles with 0 where one of an acquire is leased.
  *
  *            A block in a segment that must stay free of leases is first moved
  *            beside other leased blocks; its want waits for the move.
@@ -24,12 +24,13 @@
  *   (3) A lease is held exactly by the wants with status 0.
  *   (4) want->block is valid while the leased slot has the block.  A slot in
  *       state LEFT has no block any more.
- *   (5) Blocks that hints read from SSD at once take at most 1 / HINT_READS of
- *       the arena, or there is only one; the other hints wait, and take turns.
+ *   (5) The blocks that hints are reading from SSD take at most 1 / HINT_READS
+ *       of the arena, or there is only one such block; the other hints wait,
+ *       and take turns.
  *   (6) Slots that hints filled and that are not used yet, and blocks that hints
  *       have begun to bring, take at most half of the arena: hints do not drive
- *       out used blocks.  A hint begins nothing that it does not end, so that
- *       it is charged whatever its caller cancels.
+ *       out used blocks.  A read that a hint began goes on, and stays charged,
+ *       if the caller cancels the hint.
  *
  * LOCKING    cache->lock.
  */
@@ -42,7 +43,7 @@
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
 
-#define AHEAD 8u   /* keys */
+#define AHEAD 8u   /* keys whose memory is prefetched ahead of a look-up */
 #define LOOKS 256u /* blocks of waiting acquires retried in one pass */
 #define HINT_READS 16u
 
@@ -66,7 +67,7 @@ static void want_unlink(struct kv_want *want)
 	want->next = NULL;
 }
 
-/* Return whether the leased slot still has its block; the block may be gone. */
+/* Return whether the leased slot has a block: the block may be removed. */
 static bool has_block(const struct kv_want *want)
 {
 	return want->slot && want->slot->block;
@@ -90,7 +91,7 @@ static void touch_all(struct kv_cache *cache, struct kv_acquire *acquire)
 			kv_block_touch_locked(cache, acquire->wants[n].block);
 }
 
-/* Stop charging a hint for bytes that it brings to DRAM. */
+/* Stop charging a hint's want for bytes that are read to DRAM. */
 static void uncharge(struct kv_cache *cache, struct kv_want *want)
 {
 	cache->arena.hinted -= want->hinted;
@@ -98,7 +99,8 @@ static void uncharge(struct kv_cache *cache, struct kv_want *want)
 	want->hinted = want->hint_reads = 0;
 }
 
-/* Count the leading wants that are settled.  Return whether they are a part to report. */
+/* Count the leading wants that are settled.  Return whether they are enough
+ * bytes to report to the client. */
 static bool count_leading(struct kv_acquire *acquire)
 {
 	const struct kv_want *want = &acquire->wants[acquire->leading];
@@ -170,10 +172,10 @@ static int wait_in_line(struct kv_cache *cache, struct kv_want *want)
 
 /*
  * Let @want wait for room: for new segments, and for the writes and reads that
- * were in flight when it first found no room.  Wants do not wait for leases:
+ * were in flight when @want first found no room.  Wants do not wait for leases:
  * two clients that each lease half of the same blocks would wait for each
  * other.
- *   -ENOSPC  no room is to come
+ *   -ENOSPC no room can be expected
  */
 static int wait_for_room(struct kv_cache *cache, struct kv_want *want)
 {
@@ -222,8 +224,8 @@ void kv_wants_look_again_locked(struct kv_cache *cache)
 			acquire = next;
 			continue;
 		}
-		/* Counted one too many, so that the acquire stays on the
-		 * list while its wants restart in order. */
+		/* One more than there are wants, so that the acquire stays on
+		 * the list while its wants restart in order. */
 		acquire->short_of_room++;
 		for (; left && acquire->short_of_room > 1; i++) {
 			struct kv_want *want = &acquire->wants[i];
@@ -240,16 +242,16 @@ void kv_wants_look_again_locked(struct kv_cache *cache)
 		if (--acquire->short_of_room == 0) {
 			TAILQ_REMOVE(&cache->short_of_room, acquire, link);
 		} else if (acquire->hint) {
-			/* Another hint's turn. */
+			/* Let the next hint take its turn. */
 			hints_wait = true;
 			TAILQ_REMOVE(&cache->short_of_room, acquire, link);
 			TAILQ_INSERT_TAIL(&cache->short_of_room, acquire, link);
 		}
 		acquire = next;
 	}
-	/* The remaining wants retry at the next unlock; but if none succeeded,
-	 * only when there is new room: otherwise kv_cond_wait would not
-	 * sleep. */
+	/* At the next unlock the remaining wants retry.  If no want succeeded,
+	 * they retry only when there is new room: otherwise kv_cond_wait would
+	 * not sleep. */
 	cache->room = left == 0 && any;
 }
 
@@ -262,8 +264,8 @@ static void count_misses(struct kv_cache *cache, struct kv_space *space,
 	space->lookups.misses += n;
 }
 
-/* Bring the hinted @block (NULL: missing) to DRAM, unleased.  @came, and the
- * result: as of try_want. */
+/* Read the hinted @block (NULL: missing) into DRAM, without a lease.  @came and
+ * the return value are those of try_want. */
 static int try_hint(struct kv_cache *cache, struct kv_want *want,
 		    struct kv_block *block, bool came)
 {
@@ -299,7 +301,7 @@ static int try_hint(struct kv_cache *cache, struct kv_want *want,
 	if (block && cache->hint_reads &&
 	    cache->hint_reads + bytes > all / HINT_READS)
 		return wait_in_line(cache, want);
-	/* The remote tier has a budget of its own. */
+	/* Fetches from the remote tier have a budget of their own. */
 	r = block ? kv_read_join_locked(cache, block, want)
 		  : kv_remote_want_locked(cache, want);
 	if (r != -EINPROGRESS)
@@ -311,11 +313,9 @@ static int try_hint(struct kv_cache *cache, struct kv_want *want,
 	return r;
 }
 
-/*
- * Lease the want's block, or let the want wait.  @first: the want did not wait
- * before.  @came: the read or save that it waited for has ended.  Return 0,
- * -EINPROGRESS, or the error.
- */
+/* Lease the want's block, or let the want wait.  @first: this is the want's
+ * first try.  @came: the read or save that it waited for has ended.  Return 0,
+ * -EINPROGRESS, or the error. */
 static int try_want(struct kv_cache *cache, struct kv_want *want, bool first,
 		    bool came)
 {
@@ -415,8 +415,8 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 	size_t pending;
 
 	kv_lock(cache);
-	/* Counted one too many, so that nothing settles before all wants have
-	 * begun. */
+	/* One more than there are wants, so that the acquire does not settle
+	 * before all wants have begun. */
 	acquire->pending = acquire->n + 1;
 	acquire->submitting = true;
 	acquire->told = false;
@@ -424,8 +424,7 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 	acquire->look = NULL;
 	acquire->short_of_room = 0;
 	acquire->room_at = acquire->n;
-	/* In chain order: if room runs out, the client gets a prefix of the
-	 * chain. */
+	/* Begin in chain order: without room the client gets a prefix. */
 	for (size_t i = 0; i < acquire->n; i++) {
 		struct kv_want *want = &acquire->wants[i];
 
@@ -508,8 +507,8 @@ void kv_probe(struct kv_cache *cache, struct kv_space *space,
 	for (size_t i = 0; i < n; i++) {
 		struct kv_block *block;
 
-		/* Among many blocks each look-up waits for the memory of a
-		 * bucket and of a block: fetch those of the keys to come. */
+		/* Each look-up waits for the memory of a bucket and of a block:
+		 * prefetch the memory for the keys that come next. */
 		if (i + 2 * AHEAD < n)
 			kv_table_look_ahead(cache, space, keys[i + 2 * AHEAD].b,
 					    KV_AHEAD_BUCKET);

@@ -7,7 +7,7 @@
  *
  * INVARIANTS
  *   (1) A block is BLOCK_PINNED if its user pinned it or a snapshot has its
- *       key; the pin of the one does not end that of the other.
+ *       key; removing one pin does not remove the other.
  *   (2) The user's pin is in the key's record, if the key has one; otherwise it
  *       is BLOCK_PINNED itself.
  *   (3) Only slots of pinned blocks are pinned, and pins.bytes counts them.  A
@@ -27,7 +27,7 @@
 
 struct kv_pin {
 	uint8_t key[KV_KEY_MAX];
-	uint32_t space; /* id */
+	uint32_t space; /* id of the space */
 	uint32_t count; /* number of snapshots with this key */
 	uint8_t len;
 	bool user;

@@ -59,14 +59,13 @@ static uint64_t slot_bytes(const struct kv_block *block)
 }
 
 struct fetch {
-	struct kv_io io; /* first */
+	struct kv_io io; /* first member: ended_late casts it back */
 	struct kv_cache *cache;
 	struct kv_block *block;
 	uint64_t room;
 };
 
-/* Called when a timed-out read has ended.  Until then the block kept its
- * extent. */
+/* Free a timed-out read when it ends: until now its block keeps the extent. */
 static void ended_late(struct kv_io *io, int status)
 {
 	struct fetch *fetch = (struct fetch *)io;
@@ -123,14 +122,12 @@ static int read_once(struct kv_cache *cache, struct kv_block *block,
 	return r;
 }
 
-/*
- * Decide what becomes of a block whose second read ended with status @io, or
- * whose verification returned @r.  Return the status for its readers.
- */
+/* Forget or keep a block whose second read ended with status @io, or whose
+ * verification returned @r.  Return the status for its readers. */
 static int block_judge(struct kv_cache *cache, struct kv_block *block, int io,
 		       int r)
 {
-	/* @io: the file is too short, or the device reported lost data. */
+	/* @lost: the file is too short, or the device reported lost data. */
 	const bool lost = io == -ENODATA || io == -EILSEQ;
 	bool offline;
 
@@ -148,8 +145,8 @@ static int block_judge(struct kv_cache *cache, struct kv_block *block, int io,
 		kv_extent_detach_locked(cache, block, false);
 		cache->stats.bad_slots++;
 		if (block->slot) {
-			/* The copy in DRAM is intact: write it to SSD
-			 * elsewhere. */
+			/* The block is intact in DRAM: write it to another
+			 * slot. */
 			kv_unpersisted_add_locked(cache, block->slot);
 			kv_write_enqueue_locked(cache, block, false);
 		} else {
@@ -161,13 +158,13 @@ static int block_judge(struct kv_cache *cache, struct kv_block *block, int io,
 }
 
 struct kv_read {
-	struct kv_io io; /* first, so that read_of is a cast */
+	struct kv_io io; /* first member: read_of casts it back */
 	struct kv_cache *cache;
 	struct kv_block *block;
 	struct kv_slot *slot;
-	/* source slot of a move within DRAM, held; or NULL */
+	/* a move within DRAM: its source slot, held; else NULL */
 	struct kv_slot *from;
-	/* private buffer for the second read to an open slot; or NULL */
+	/* second read to an open slot: its private buffer; else NULL */
 	uint8_t *aside;
 	struct kv_want *wants;
 	uint64_t since;
@@ -193,7 +190,7 @@ struct buffer {
 	uint64_t room;
 	unsigned users;
 	bool filling;
-	bool once; /* free the buffer with its last user */
+	bool once; /* free the buffer when its last user is done */
 	uint64_t used_ns;
 };
 
@@ -240,12 +237,12 @@ static int block_verify(struct kv_cache *cache, struct kv_block *block,
 	space = kv_block_space(cache, block)->id;
 	removed = block->flags & BLOCK_REMOVED;
 	kv_unlock(cache);
-	if (r == -ENOENT) /* removed, or missing in the index */
+	if (r == -ENOENT) /* the block was removed, or the index has lost it */
 		return removed ? -ENOENT : -EBADMSG;
 	if (r < 0)
 		return r;
-	/* A reader has the removed block open: the prologue on SSD may be zero,
-	 * so check the digest only. */
+	/* The block was removed while open, so its prologue on SSD may be zero:
+	 * check the digest only. */
 	if (removed)
 		return digest_agrees(bytes, &record);
 	memcpy(&prologue, bytes, sizeof(prologue));
@@ -276,7 +273,7 @@ int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
 		if (io == -ETIMEDOUT || io == -ENOENT || io == -ENOMEM)
 			return io;
 		r = io == 0 ? block_verify(cache, block, *data, &prologue) : io;
-		if (r == -ENOENT) /* removed meanwhile */
+		if (r == -ENOENT) /* the block was removed during the read */
 			return r;
 	}
 	return r < 0 ? block_judge(cache, block, io, r) : 0;
@@ -297,7 +294,8 @@ static void read_done(struct kv_io *io, int status)
 static void settle_wants(struct kv_cache *cache, struct kv_read *read,
 			 int status)
 {
-	if (status == 0 || status == -ENOENT) { /* removed: look again */
+	if (status == 0 ||
+	    status == -ENOENT) { /* -ENOENT: look up the key again */
 		kv_wants_restart_locked(cache, &read->wants);
 		return;
 	}
@@ -375,8 +373,9 @@ static void verify(struct kv_read *read)
 	if (r == 0)
 		r = block_verify(cache, read->block, read->io.data, &prologue);
 	if (r < 0 && r != -ENOENT && !read->again) {
-		/* Bytes that a client may write may disagree without a fault of
-		 * the SSD: the second try reads to memory of the daemon. */
+		/* Clients may write to these bytes, so wrong ones need not
+		 * mean a faulty SSD: the second read goes to memory of the
+		 * daemon. */
 		if (open)
 			read->aside = kv_pages_new(read->io.bytes);
 		if (open && !read->aside) {
@@ -456,7 +455,7 @@ int kv_reader_stop(struct kv_cache *cache)
 
 	if (!verifier)
 		return 0;
-	/* No new reads begin; wait for those that timed out. */
+	/* No new reads begin here; wait for the reads that timed out. */
 	while (any && !stuck) {
 		any = false;
 		kv_lock(cache);
@@ -480,7 +479,7 @@ int kv_reader_stop(struct kv_cache *cache)
 	return 0;
 }
 
-/* Create a read of @block to a new slot; for a block in DRAM, a move. */
+/* Create a read of @block to a new slot; for a block in DRAM, a move there. */
 static int read_new(struct kv_cache *cache, struct kv_block *block,
 		    struct kv_read **ret_read)
 {
@@ -500,7 +499,7 @@ static int read_new(struct kv_cache *cache, struct kv_block *block,
 	read = calloc(1, sizeof(*read));
 	if (!read)
 		return -ENOMEM;
-	if (from) /* keeps the slot from eviction */
+	if (from) /* prevents eviction of the slot */
 		kv_slot_hold_locked(cache, from, 1);
 	r = kv_slot_take_locked(cache, space, block->length, &slot);
 	if (r < 0) {
@@ -564,8 +563,8 @@ int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 
 /* ---- views, by bounce buffers ---- */
 
-/* WAITS: wait for a buffer and for the SSD.  TRIES: return -EAGAIN instead.
- * ONCE: wait, and free the buffer after this reader. */
+/* Ways to get a view.  WAITS: wait for a buffer and for the SSD.  TRIES: return
+ * -EAGAIN instead of waiting.  ONCE: wait, and free the buffer afterwards. */
 enum how { WAITS, TRIES, ONCE };
 
 static void buffer_free(struct kv_bounce *bounce, struct buffer *buffer)
@@ -661,7 +660,7 @@ void kv_bounce_trim(struct kv_bounce *bounce)
 	pthread_mutex_unlock(&bounce->lock);
 }
 
-/* @how TRIES: return -EAGAIN instead of waiting. */
+/* @how TRIES: return -EAGAIN instead of waiting for a buffer or the SSD. */
 static int bounce_get(struct kv_cache *cache, struct kv_block *block,
 		      enum how how, struct buffer **ret_buffer)
 {
@@ -692,7 +691,7 @@ static int bounce_get(struct kv_cache *cache, struct kv_block *block,
 		buffer->filling = false;
 		if (r < 0)
 			buffer->id = 0;
-		if (!buffer->data) { /* the timed-out request owns it */
+		if (!buffer->data) { /* freed by the timed-out request */
 			bounce->bytes -= buffer->room;
 			buffer->room = 0;
 		}
@@ -769,8 +768,7 @@ void kv_view_put(struct kv_cache *cache, struct kv_view *view)
 		return;
 	}
 	kv_lock(cache);
-	/* The caller has the block open: kv_block_put frees its parts if
-	 * needed. */
+	/* The caller has the block open: kv_block_put frees its parts later. */
 	kv_slot_hold_locked(cache, view->owner, -1);
 	kv_unlock(cache);
 }

@@ -5,8 +5,8 @@
  * A model's blocks are all of one size.  So four slot sizes may be in use
  * between two powers of two: three are exact, for the first block sizes that
  * come, and the fourth is the power of two itself.  Later sizes are rounded up
- * to one of these.  An exact size that no segment and no file uses any more is
- * replaced.
+ * to one of these.  An exact size that no segment and no file uses is replaced
+ * by a new one.
  *
  * OWNS     the classes (one access class and one slot size each) and the
  *          slots of their segments; cache->sizes.
@@ -140,7 +140,7 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 		class->gid = space->gid;
 		class->read_bits = space->mode & (S_IRUSR | S_IRGRP | S_IROTH);
 		class->slot_bytes = slot_bytes;
-		/* free the lists of spaces that used the class before */
+		/* free the eviction lists that spaces had in the class */
 		kv_evict_lists_free(&class->lists);
 	}
 	if (!kv_dram_fit_quota_locked(cache, space, slot_bytes))

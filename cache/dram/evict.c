@@ -3,12 +3,13 @@
  * evict.c - make room in DRAM: a free slot, a spare segment, a victim, or a
  * segment of another class.
  *
- * OWNS       nothing; it decides.
+ * OWNS nothing.
  *
  * INVARIANTS
  *   (1) Eviction for another space never takes a space, or its user, below the
- *       guarantee.  Blocks that are scattered over more segments than their
- *       user's guarantee needs give way to users who are guaranteed these.
+ *       guarantee.  Blocks scattered over more segments than their user's
+ *       guarantee needs are evicted for users to whom these segments are
+ *       guaranteed.
  *   (2) A space below its guarantee evicts blocks of others before its own, and
  *       so does a user.
  *
@@ -23,26 +24,26 @@
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
 
-#define SEGMENTS_TRIED 8 /* segments searched for one to empty */
-#define SLOTS_TRIED 4096 /* slots searched in segments with kept slots */
-#define COLD_TRIED 256	 /* idle blocks searched for one there */
-#define QUEUED_TRIED 64	 /* queued blocks searched for a victim */
+#define SEGMENTS_TRIED 8 /* most segments examined to find one to empty */
+#define SLOTS_TRIED 4096 /* most slots examined in segments with kept slots */
+#define COLD_TRIED 256	 /* most idle blocks examined in one segment */
+#define QUEUED_TRIED 64	 /* most queued blocks examined to find a victim */
 
-/* The slot that is needed, and the blocks that may be evicted for it. */
+/* The space and class that need a slot, and the blocks that may be evicted. */
 struct need {
-	struct kv_giving giving; /* first: callbacks cast it back to the need */
+	struct kv_giving giving; /* first member: callbacks cast it back */
 	struct kv_class *class;
 	bool entitled; /* the space is below its guarantee */
-	/* To empty a segment, evict these blocks besides idle ones: */
+	/* To empty a segment, evict not only idle blocks but also these: */
 	bool over_pins;	  /* pinned blocks that are on SSD */
 	bool over_queued; /* blocks that wait to be written */
-	/* blocks waiting to be written, of users with many segments */
+	/* blocks waiting to be written of users with many segments */
 	bool over_rich;
-	/* Blocks of users with more segments than their guarantee needs, while
-	 * they keep their guarantee in bytes. */
+	/* Blocks of users with more segments than their guarantee needs, but
+	 * not below the guarantee in bytes. */
 	bool over_scattered;
 	bool sheds;    /* evict blocks that wait to be written, not idle ones */
-	bool own_only; /* with @sheds: only blocks of the space itself */
+	bool own_only; /* with @sheds: evict only blocks of the taker */
 	bool beside;   /* evict in segments with kept slots only */
 };
 
@@ -53,11 +54,11 @@ static bool may_evict(void *arg, uint32_t number)
 
 	if (!kv_slot_idle(block->slot))
 		return false;
-	/* The SSD still has the bytes of an open block that was removed. */
+	/* An open, removed block can still be read from SSD. */
 	if (block->file != KV_NONE)
 		return true;
-	/* An open file holds the bytes, and a flush waits for them to be
-	 * written. */
+	/* The block has no copy on SSD: it is needed by open files, and by a
+	 * flush that waits for its write. */
 	return !block->refs &&
 	       block->slot->seq > block->slot->list->space->asked_seq;
 }
@@ -99,10 +100,11 @@ static bool queued_gives_way(const struct kv_slot *slot)
 struct search {
 	const struct need *need;
 	unsigned tried;
-	bool over; /* no victim: too many blocks were tried */
+	bool over; /* stopped without a victim: too many blocks were tried */
 };
 
-/* Return true also after too many blocks, which ends the search. */
+/* Return whether to stop the search at this block: it may be evicted, or too
+ * many blocks were tried. */
 static bool may_take(void *arg, uint32_t number)
 {
 	struct search *search = arg;
@@ -210,14 +212,13 @@ static bool may_leave(const struct need *need, const struct kv_slot *slot)
 	       queued_gives_way(slot);
 }
 
-/* Return whether blocks that are not idle may be evicted, too. */
+/* Return whether blocks may be evicted that are not idle. */
 static bool forces(const struct need *need)
 {
 	return need->over_scattered || need->over_rich;
 }
 
-/* Return whether all blocks of @segment may be evicted without violating a
- * guarantee. */
+/* Return whether evicting all blocks of @segment respects all guarantees. */
 static bool may_empty(const struct need *need, struct kv_segment *segment)
 {
 	uint64_t bytes = segment->class->slot_bytes;
@@ -303,9 +304,9 @@ static struct kv_segment *segment_of(const struct need *need,
 	return best;
 }
 
-/* Give @segment, a vacant segment of another class, to the class in need; or
- * retire the segment, so that a new one can be made, if users of the other
- * class have it mapped. */
+/* Give @segment, a vacant segment of another class, to the class in need.  If
+ * users of the other class have it mapped, retire it instead, so that a new one
+ * can be made. */
 static bool take_over(const struct need *need, struct kv_segment *segment)
 {
 	const struct kv_class *old = segment->class, *new = need->class;
@@ -319,7 +320,7 @@ static bool take_over(const struct need *need, struct kv_segment *segment)
 	return kv_segment_use(cache, segment, need->class) == 0;
 }
 
-/* Empty a segment of another class: of the coldest class, or of any. */
+/* Empty a segment of another class: the coldest other class, or any. */
 static bool steal(const struct need *need)
 {
 	struct kv_cache *cache = need->giving.cache;
@@ -347,7 +348,7 @@ static bool steal(const struct need *need)
 		block_drop_dram_locked(cache, slot->block);
 	}
 	if (segment->free != segment->slots)
-		return true; /* an open file kept a slot: choose again */
+		return true; /* an open file kept a slot: try another segment */
 	return take_over(need, segment);
 }
 
@@ -380,7 +381,7 @@ static struct kv_segment *vacant_segment(const struct need *need)
 	return NULL;
 }
 
-/* Free a slot of the class; return false if none can be had. */
+/* Free a slot of the class; return false if that is impossible now. */
 static bool make_room(struct need *need)
 {
 	struct kv_cache *cache = need->giving.cache;
@@ -395,8 +396,7 @@ static bool make_room(struct need *need)
 	if (need->entitled && (evict_one(need, need->giving.taker) ||
 			       steal(need) || steal(&scattered)))
 		return true;
-	/* A busy class with few segments takes one from a class with many cold
-	 * segments. */
+	/* A busy class takes a segment of a class with more, colder ones. */
 	other = coldest_of_others(need);
 	cold = other.list ? other.list->class : NULL;
 	if (cold && need->class->n_segments < cold->n_segments) {
@@ -406,13 +406,13 @@ static bool make_room(struct need *need)
 	}
 	if (evict_one(need, NULL) || steal(need))
 		return true;
-	/* While the SSD fails, a block waiting for it is worth no more than a
-	 * new block, and never more than a guarantee. */
+	/* While the SSD fails, a block that waits to be written is evicted for
+	 * a new block; it is always evicted for a guarantee. */
 	need->over_queued = cache->ssd.error || need->entitled;
 	if (need->over_queued || cache->ssd.stalled) {
 		shed = *need;
 		shed.sheds = true;
-		/* A space without room on SSD loses its own blocks first. */
+		/* A space without room on SSD evicts its own blocks first. */
 		shed.own_only = shed.giving.taker->no_room && !shed.entitled;
 		if (shed.own_only &&
 		    kv_victim_evict(&shed.class->lists, &shed.giving))
@@ -437,7 +437,7 @@ static struct kv_slot *free_beside(const struct need *need)
 }
 
 /* Find or free a slot in a segment that has kept slots already, because users
- * are guaranteed the other segments.  NULL: there is none. */
+ * are guaranteed the other segments.  NULL: no such slot. */
 static struct kv_slot *slot_beside(const struct need *for_whom)
 {
 	struct need need = *for_whom;

@@ -6,9 +6,9 @@
  * The memory is a memfd that is allocated in full, locked, mapped once for
  * writing and then sealed, so that clients with the descriptor can map it only
  * for reading.  Until the segment's first class is known, the memfd is sealed
- * only against changes of its size, and an open segment stays so: clients of
- * other users then get a descriptor open for reading, and the file's mode keeps
- * them from opening it again for writing (/proc/self/fd).
+ * only against changes of its size.  An open segment is never sealed further:
+ * clients of other users then get a descriptor open for reading, and the file's
+ * mode keeps them from opening it again for writing (/proc/self/fd).
  *
  * Clients never get the daemon's own descriptor but others of the same file, so
  * that the kernel can tell whether any of these is open or mapped anywhere: the
@@ -41,10 +41,11 @@
  *       open segment keeps its prologues elsewhere, and its owner's removal of
  *       a page is noticed.
  *   (3) When a segment is retired its mappers are charged until they report the
- *       unmap; the last mapper until the kernel confirms it.  Nobody can tell
- *       which mapper of a KEPT segment lied: all are charged except the
- *       segment's owner, whom others could harm otherwise; the owner only if it
- *       is the only mapper.  One of the charged mappers claims the segment.
+ *       unmap; the last mapper until the kernel confirms it.  The kernel does
+ *       not tell which mapper of a KEPT segment lied: all are charged except
+ *       the segment's owner, whom others could harm otherwise; the owner only
+ *       if it is the only mapper.  One of the charged mappers claims the
+ *       segment.
  *   (4) The line in STORE/lock is written before the limit is raised and
  *       removed after it was lowered.  Other boots ignore the line.
  *
@@ -81,7 +82,7 @@
 
 /* ---- memory ---- */
 
-/* Change the system's limit of huge pages; return whether that succeeded. */
+/* Change the system's limit of huge pages; return whether it changed. */
 static bool change_limit(int64_t pages)
 {
 	_cleanup_(kv_closep) int fd = open(LIMIT, O_RDWR | O_CLOEXEC);
@@ -182,8 +183,8 @@ static int open_again(int fd, int flags)
 static pthread_once_t lease_once = PTHREAD_ONCE_INIT;
 static bool lease_granted;
 
-/* Ask for a lease of a file that no other process has: a kernel that refuses
- * this lease refuses all. */
+/* Ask for a lease of a file that no other process has: if the kernel refuses
+ * this one, it refuses every lease. */
 static void try_lease(void)
 {
 	_cleanup_(kv_closep) int fd = memfd_create("kvfs-lease", MFD_CLOEXEC);
@@ -237,8 +238,8 @@ int kv_memory_new(uint64_t bytes, enum kv_hugepages huge, bool seal,
 		r = map_segment(bytes, false, &m);
 	}
 	if (r == 0) {
-		/* Without /proc no other descriptors can be opened: then all
-		 * clients get a sealed one. */
+		/* Without /proc no second descriptor opens: clients get sealed
+		 * ones. */
 		if (fchmod(m.fd, S_IRUSR | S_IWUSR) == 0)
 			m.read_fd = open_again(m.fd, O_RDONLY);
 		m.undecided = !seal && m.read_fd >= 0;
@@ -370,8 +371,8 @@ static bool keeps(const struct kv_segment *segment,
 	return alone || mapper->tenant != segment->owner;
 }
 
-/* A retired segment is charged to the clients that still map it.  Charge exactly
- * these clients, after the segment was retired or a client reported an unmap,
+/* A retired segment is charged to the users whose clients still map it.  Update
+ * the charges after the segment was retired or a client reported an unmap,
  * truly or not. */
 static void charge_keepers(struct kv_cache *cache, struct kv_segment *segment)
 {
@@ -393,8 +394,8 @@ static void charge_keepers(struct kv_cache *cache, struct kv_segment *segment)
 	}
 }
 
-/* Free the dead segments that nobody has mapped, and keep the others.  Drops
- * the lock meanwhile; only this thread takes segments from arena->dead. */
+/* Free the dead segments that no process has mapped, and keep the others.
+ * Drops the lock meanwhile; only this thread takes segments off arena->dead. */
 static void bury_dead(struct kv_cache *cache)
 {
 	struct kv_arena *arena = &cache->arena;
@@ -459,8 +460,8 @@ static void *grower(void *arg)
 			arena->growing = false;
 			cache->room = true;
 			pthread_cond_broadcast(&arena->grown);
-			/* Let acquires that wait for room retry now: otherwise
-			 * the wait below would end at once. */
+			/* Let acquires that wait for room retry now: their
+			 * deferred retry would end the wait below at once. */
 			kv_unlock(cache);
 			kv_lock(cache);
 		}
@@ -578,7 +579,7 @@ void kv_segment_retire_locked(struct kv_cache *cache,
 }
 
 /* A linear search: there are at most a few thousand segments, and each client
- * gets a segment once. */
+ * asks for a segment once. */
 static struct kv_segment *segment_find(struct kv_arena *arena, uint32_t id)
 {
 	struct kv_segment *segment;
