@@ -55,7 +55,7 @@ struct kv_remote_op {
 	uint64_t retry_after_ns; /* out: as the server asked; 0: it did not */
 	char why[KV_REMOTE_FAILURE_MAX]; /* out, of a failure: the cause; "": none */
 	/* Used by the backend until the operation is reaped. */
-	bool cancelled;
+	_Atomic bool cancelled;
 	TAILQ_ENTRY(kv_remote_op) link;
 };
 TAILQ_HEAD(kv_remote_ops, kv_remote_op);
@@ -65,12 +65,12 @@ TAILQ_HEAD(kv_remote_ops, kv_remote_op);
 /* The operations of a backend: queued, taken by its threads, ended, reaped. */
 struct kv_ops {
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* an operation, or stop, or running */
+	pthread_cond_t changed;		    /* an operation, or stop */
 	struct kv_remote_ops queued, ended; /* lock, as are these */
 	bool cancels;			    /* operations were cancelled */
 	bool stop;
 	pthread_t threads[KV_OPS_THREADS];
-	unsigned n_threads, running;
+	unsigned n_threads; /* the remote thread's */
 	int event; /* fixed; eventfd, readable while operations have ended */
 	void (*wake)(
 		struct kv_ops *ops); /* fixed; wakes a thread; may be NULL */
@@ -82,31 +82,29 @@ void kv_ops_fini(struct kv_ops *ops);
 /* Start one more of at most KV_OPS_THREADS threads. */
 int kv_ops_start(struct kv_ops *ops, const char *name, void *(*run)(void *),
 		 void *arg);
-/* The thread ends. */
-void kv_ops_ended(struct kv_ops *ops);
 /* Let the threads end, and join them; -EBUSY: one of them does not within a second. */
 int kv_ops_stop(struct kv_ops *ops);
 
-/* Take the first queued operation; @wait: until there is one.  NULL: none, or stop. */
-struct kv_remote_op *kv_ops_take(struct kv_ops *ops, bool wait);
+/* Take the first queued operation.  NULL: none, or stop. */
+struct kv_remote_op *kv_ops_take(struct kv_ops *ops);
+/* Wait for an operation, without @deletes for one that is no DELETE, and take it.
+ * NULL: stop. */
+struct kv_remote_op *kv_ops_await(struct kv_ops *ops, bool deletes);
 /* End @op with @status, and without a cause if that is no failure. */
 void kv_ops_end(struct kv_ops *ops, struct kv_remote_op *op, int status);
-bool kv_op_is_cancelled(const struct kv_remote_op *op);
 /* Set the cause of a failure as one line of printable characters; returns @status. */
 int kv_op_failed(struct kv_remote_op *op, int status, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
 /* The calls of the remote thread. */
 
-/* Begin the operations in this order.  Never waits and never fails: an operation that
- * cannot begin is reaped with its status. */
-void kv_ops_submit(struct kv_ops *ops, struct kv_remote_op *const *submitted,
-		   size_t n);
+/* Begin @op.  Never waits and never fails: an operation that cannot begin is reaped with
+ * its status. */
+void kv_ops_submit(struct kv_ops *ops, struct kv_remote_op *op);
 /* Let the operation end soon, with any status. */
 void kv_ops_cancel(struct kv_ops *ops, struct kv_remote_op *op);
-/* Return up to @max operations that have ended. */
-size_t kv_ops_reap(struct kv_ops *ops, struct kv_remote_op **ret_ops,
-		   size_t max);
+/* Return an operation that has ended.  NULL: there is none. */
+struct kv_remote_op *kv_ops_reap(struct kv_ops *ops);
 
 struct kv_remote_driver {
 	const char *scheme; /* of URLs, without the colon */

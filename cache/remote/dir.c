@@ -194,7 +194,7 @@ static int get(const struct worker *w, struct kv_remote_op *op)
 	for (uint64_t done = 0; done < op->length; done += (uint64_t)n) {
 		n = kv_read_at(fd, done, op->data + done,
 			       KV_MIN(op->length - done, CHUNK));
-		if (kv_op_is_cancelled(op))
+		if (op->cancelled)
 			return -ECANCELED;
 		if (n < 0)
 			return failed(op, last, (int)-n);
@@ -242,7 +242,7 @@ static int put(const struct worker *w, struct kv_remote_op *op)
 		r = -errno;
 	if (r < 0)
 		r = failed(op, PART, -r);
-	else if (kv_op_is_cancelled(op))
+	else if (op->cancelled)
 		r = -ECANCELED;
 	/* The second time if somebody has removed the folder meanwhile. */
 	for (int tries = 0; r == 0; tries++) {
@@ -268,7 +268,7 @@ static int remove_folder(const struct worker *w, struct kv_remote_op *op,
 	const int flags = O_RDONLY | O_DIRECTORY;
 	struct dirent *entry;
 
-	while (!kv_op_is_cancelled(op)) {
+	while (!op->cancelled) {
 		int fd = open_folder(w, op, at, name, flags, false), r = 0;
 		DIR *folder;
 
@@ -280,8 +280,7 @@ static int remove_folder(const struct worker *w, struct kv_remote_op *op,
 			close(fd);
 			return r;
 		}
-		while (r == 0 && !kv_op_is_cancelled(op) &&
-		       (entry = readdir(folder))) {
+		while (r == 0 && !op->cancelled && (entry = readdir(folder))) {
 			const char *below = entry->d_name;
 
 			if (strcmp(below, ".") == 0 || strcmp(below, "..") == 0)
@@ -460,6 +459,8 @@ static void *worker(void *arg)
 {
 	struct worker *w = arg;
 	struct kv_ops *ops = &w->dir->ops;
+	/* A removal of a whole folder may take long: half of the threads do none. */
+	const bool removes = w < &w->dir->workers[KV_OPS_THREADS / 2];
 	const unsigned event = (unsigned)ops->event;
 	struct kv_remote_op *op;
 
@@ -470,10 +471,9 @@ static void *worker(void *arg)
 			close_range(0, event - 1, 0);
 		close_range(event + 1, ~0u, 0);
 	}
-	while ((op = kv_ops_take(ops, true)))
+	while ((op = kv_ops_await(ops, removes)))
 		kv_ops_end(ops, op, run(w, op));
 	close_root(&w);
-	kv_ops_ended(ops);
 	return NULL;
 }
 

@@ -516,8 +516,7 @@ static void took(struct transfer *t, CURLcode code)
 	t->fresh = false;
 	r = transfer_result(t, code);
 	/* Not after one failure, which may be that of one connection. */
-	while (unreached && http->unreached &&
-	       (op = kv_ops_take(&http->ops, false))) {
+	while (unreached && http->unreached && (op = kv_ops_take(&http->ops))) {
 		memcpy(op->why, t->x.op->why, sizeof(op->why));
 		kv_ops_end(&http->ops, op, r);
 	}
@@ -537,7 +536,7 @@ static void begin_queued(struct http *http)
 	struct transfer *t;
 
 	while (http->active < (http->unreached ? 1 : TRANSFERS) &&
-	       (op = kv_ops_take(&http->ops, false))) {
+	       (op = kv_ops_take(&http->ops))) {
 		t = calloc(1, sizeof(*t));
 		if (!t) {
 			kv_ops_end(&http->ops, op, -ENOMEM);
@@ -565,7 +564,7 @@ static bool end_cancelled(struct http *http)
 	pthread_mutex_unlock(&http->ops.lock);
 	for (t = any ? TAILQ_FIRST(&http->transfers) : NULL; t; t = next) {
 		next = TAILQ_NEXT(t, link);
-		if (stop || kv_op_is_cancelled(t->x.op))
+		if (stop || t->x.op->cancelled)
 			end(t, -ECANCELED);
 	}
 	return stop;
@@ -614,7 +613,6 @@ static void *http_run(void *arg)
 		/* Does not wait for transfers that have just begun. */
 		curl_multi_poll(http->multi, NULL, 0, begin_again(http), NULL);
 	}
-	kv_ops_ended(&http->ops);
 	return NULL;
 }
 

@@ -40,50 +40,58 @@ void kv_ops_fini(struct kv_ops *ops)
 int kv_ops_start(struct kv_ops *ops, const char *name, void *(*run)(void *),
 		 void *arg)
 {
-	int r;
-
-	pthread_mutex_lock(&ops->lock);
-	r = kv_thread_start(&ops->threads[ops->n_threads], name, run, arg);
-	ops->running += r == 0;
+	int r = kv_thread_start(&ops->threads[ops->n_threads], name, run, arg);
 	ops->n_threads += r == 0;
-	pthread_mutex_unlock(&ops->lock);
 	return r;
-}
-
-void kv_ops_ended(struct kv_ops *ops)
-{
-	pthread_mutex_lock(&ops->lock);
-	ops->running--;
-	pthread_cond_broadcast(&ops->changed);
-	pthread_mutex_unlock(&ops->lock);
 }
 
 int kv_ops_stop(struct kv_ops *ops)
 {
 	const uint64_t until = kv_now_ns() + STOP_NS;
-	int r = 0;
 
 	pthread_mutex_lock(&ops->lock);
 	ops->stop = true;
 	pthread_cond_broadcast(&ops->changed);
-	if (ops->wake && ops->running)
-		ops->wake(ops);
-	while (ops->running && r == 0)
-		r = kv_cond_wait_until(&ops->changed, &ops->lock, until);
-	r = ops->running ? -EBUSY : 0;
 	pthread_mutex_unlock(&ops->lock);
-	while (r == 0 && ops->n_threads > 0)
-		pthread_join(ops->threads[--ops->n_threads], NULL);
-	return r;
+	if (ops->wake && ops->n_threads > 0)
+		ops->wake(ops);
+	while (ops->n_threads > 0) {
+		if (pthread_tryjoin_np(ops->threads[ops->n_threads - 1],
+				       NULL) == 0)
+			ops->n_threads--;
+		else if (kv_now_ns() < until)
+			usleep(1000);
+		else
+			return -EBUSY;
+	}
+	return 0;
 }
 
-struct kv_remote_op *kv_ops_take(struct kv_ops *ops, bool wait)
+struct kv_remote_op *kv_ops_take(struct kv_ops *ops)
+{
+	struct kv_remote_op *op;
+
+	pthread_mutex_lock(&ops->lock);
+	op = ops->stop ? NULL : TAILQ_FIRST(&ops->queued);
+	if (op)
+		TAILQ_REMOVE(&ops->queued, op, link);
+	pthread_mutex_unlock(&ops->lock);
+	return op;
+}
+
+struct kv_remote_op *kv_ops_await(struct kv_ops *ops, bool deletes)
 {
 	struct kv_remote_op *op = NULL;
 
 	pthread_mutex_lock(&ops->lock);
-	while (!ops->stop && !(op = TAILQ_FIRST(&ops->queued)) && wait)
+	while (!ops->stop) {
+		TAILQ_FOREACH(op, &ops->queued, link)
+			if (deletes || op->call != KV_REMOTE_DELETE)
+				break;
+		if (op)
+			break;
 		pthread_cond_wait(&ops->changed, &ops->lock);
+	}
 	if (op)
 		TAILQ_REMOVE(&ops->queued, op, link);
 	pthread_mutex_unlock(&ops->lock);
@@ -106,11 +114,6 @@ void kv_ops_end(struct kv_ops *ops, struct kv_remote_op *op, int status)
 	pthread_mutex_unlock(&ops->lock);
 }
 
-bool kv_op_is_cancelled(const struct kv_remote_op *op)
-{
-	return __atomic_load_n(&op->cancelled, __ATOMIC_RELAXED);
-}
-
 int kv_op_failed(struct kv_remote_op *op, int status, const char *format, ...)
 {
 	va_list args;
@@ -124,20 +127,15 @@ int kv_op_failed(struct kv_remote_op *op, int status, const char *format, ...)
 	return status;
 }
 
-void kv_ops_submit(struct kv_ops *ops, struct kv_remote_op *const *submitted,
-		   size_t n)
+void kv_ops_submit(struct kv_ops *ops, struct kv_remote_op *op)
 {
+	op->cancelled = false;
+	op->data = NULL;
+	op->length = op->retry_after_ns = 0;
+	atomic_store(&op->progress, 0);
+	op->why[0] = '\0';
 	pthread_mutex_lock(&ops->lock);
-	for (size_t i = 0; i < n; i++) {
-		struct kv_remote_op *op = submitted[i];
-
-		op->cancelled = false;
-		op->data = NULL;
-		op->length = op->retry_after_ns = 0;
-		atomic_store(&op->progress, 0);
-		op->why[0] = '\0';
-		TAILQ_INSERT_TAIL(&ops->queued, op, link);
-	}
+	TAILQ_INSERT_TAIL(&ops->queued, op, link);
 	pthread_cond_broadcast(&ops->changed);
 	pthread_mutex_unlock(&ops->lock);
 	if (ops->wake)
@@ -156,7 +154,7 @@ void kv_ops_cancel(struct kv_ops *ops, struct kv_remote_op *op)
 		TAILQ_REMOVE(&ops->queued, op, link);
 		end_locked(ops, op, -ECANCELED);
 	} else {
-		__atomic_store_n(&op->cancelled, true, __ATOMIC_RELAXED);
+		op->cancelled = true;
 		ops->cancels = true;
 	}
 	pthread_mutex_unlock(&ops->lock);
@@ -164,20 +162,17 @@ void kv_ops_cancel(struct kv_ops *ops, struct kv_remote_op *op)
 		ops->wake(ops);
 }
 
-size_t kv_ops_reap(struct kv_ops *ops, struct kv_remote_op **ret_ops,
-		   size_t max)
+struct kv_remote_op *kv_ops_reap(struct kv_ops *ops)
 {
 	struct kv_remote_op *op;
 	eventfd_t count;
-	size_t n = 0;
 
 	pthread_mutex_lock(&ops->lock);
-	while (n < max && (op = TAILQ_FIRST(&ops->ended))) {
+	op = TAILQ_FIRST(&ops->ended);
+	if (op)
 		TAILQ_REMOVE(&ops->ended, op, link);
-		ret_ops[n++] = op;
-	}
 	if (TAILQ_EMPTY(&ops->ended))
 		eventfd_read(ops->event, &count);
 	pthread_mutex_unlock(&ops->lock);
-	return n;
+	return op;
 }

@@ -39,7 +39,6 @@
 #define MS UINT64_C(1000000)
 #define REST_NS (1000 * MS)
 #define TICK_NS (10 * MS)
-#define REAP 64u
 #define END_NS (500 * MS)
 
 #define RETRIES 2u
@@ -155,14 +154,12 @@ static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 
 static void send(struct kv_remote *remote, struct kv_remote_job *job)
 {
-	struct kv_remote_op *op = &job->op;
-
 	job->seen = job->retry_ns = 0;
 	job->sent_ns = kv_now_ns();
 	kv_lock(remote->cache);
 	remote->stats.lent_bytes += lent(job);
 	kv_unlock(remote->cache);
-	kv_ops_submit(remote->ops, &op, 1);
+	kv_ops_submit(remote->ops, &job->op);
 }
 
 void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
@@ -257,11 +254,10 @@ static void reap_one(struct kv_remote *remote, struct kv_remote_job *job)
 
 static void reap(struct kv_remote *remote)
 {
-	struct kv_remote_op *ended[REAP];
-	size_t n = kv_ops_reap(remote->ops, ended, REAP);
+	struct kv_remote_op *op;
 
-	for (size_t i = 0; i < n; i++)
-		reap_one(remote, (struct kv_remote_job *)ended[i]);
+	while ((op = kv_ops_reap(remote->ops)))
+		reap_one(remote, (struct kv_remote_job *)op);
 }
 
 /* Return when @job is late.  A GET of an object is late as soon as no GET of its tenant

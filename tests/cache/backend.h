@@ -54,20 +54,19 @@ static inline struct kv_remote_op put_of(const char *name, const void *data,
 /* Wait until @n operations have ended, in any order. */
 static inline void await(size_t n)
 {
-	struct kv_remote_op *ended[16];
-
 	while (n > 0) {
 		struct pollfd fd = {backend->event, POLLIN, 0};
 
 		assert_int_equal(poll(&fd, 1, WAIT_MS), 1);
-		n -= kv_ops_reap(backend, ended, n < 16 ? n : 16);
+		while (kv_ops_reap(backend))
+			n--;
 	}
 }
 
 /* Submit @op, wait for its end and return its status. */
 static inline int do_op(struct kv_remote_op *op)
 {
-	kv_ops_submit(backend, &op, 1);
+	kv_ops_submit(backend, op);
 	await(1);
 	return op->status;
 }
@@ -200,7 +199,6 @@ static inline void test_many_at_once(void **state)
 {
 	static struct kv_remote_op ops[MANY];
 	static uint8_t data[MANY][3000];
-	struct kv_remote_op *all[MANY];
 	char name[100];
 
 	(void)state;
@@ -208,16 +206,15 @@ static inline void test_many_at_once(void **state)
 		snprintf(name, sizeof(name), "7/2-many/%032zx", i);
 		memset(data[i], (int)i, sizeof(data[i]));
 		ops[i] = put_of(name, data[i], sizeof(data[i]));
-		all[i] = &ops[i];
+		kv_ops_submit(backend, &ops[i]);
 	}
-	kv_ops_submit(backend, all, MANY);
 	await(MANY);
 	for (size_t i = 0; i < MANY; i++) {
 		assert_int_equal(ops[i].status, 0);
 		snprintf(name, sizeof(name), "7/2-many/%032zx", i);
 		ops[i] = op_of(KV_REMOTE_GET, name);
+		kv_ops_submit(backend, &ops[i]);
 	}
-	kv_ops_submit(backend, all, MANY);
 	await(MANY);
 	for (size_t i = 0; i < MANY; i++) {
 		assert_int_equal(ops[i].status, 0);
@@ -244,7 +241,7 @@ static inline void test_an_operation_that_is_cancelled_ends(void **state)
 				 : op_of(i % 3 ? KV_REMOTE_GET : KV_REMOTE_HEAD,
 					 OBJECT);
 		op = &ops[i];
-		kv_ops_submit(backend, &op, 1);
+		kv_ops_submit(backend, op);
 		usleep(i % 7 * 300);
 		kv_ops_cancel(backend, op);
 	}
@@ -265,8 +262,7 @@ static inline void test_an_object_is_replaced_in_one_step(void **state)
 {
 	enum { BYTES = 300000, PAIRS = 60 };
 	static uint8_t data[2][BYTES];
-	struct kv_remote_op writes[2], read,
-		*all[3] = {&writes[0], &writes[1], &read};
+	struct kv_remote_op writes[2], read;
 
 	(void)state;
 	memset(data[0], 'a', BYTES);
@@ -277,7 +273,9 @@ static inline void test_an_object_is_replaced_in_one_step(void **state)
 		writes[1] =
 			put_of(OBJECT, data[1 - i % 2], BYTES / (2 - i % 2));
 		read = op_of(KV_REMOTE_GET, OBJECT);
-		kv_ops_submit(backend, all, 3);
+		kv_ops_submit(backend, &writes[0]);
+		kv_ops_submit(backend, &writes[1]);
+		kv_ops_submit(backend, &read);
 		await(3);
 		assert_int_equal(writes[0].status, 0);
 		assert_int_equal(writes[1].status, 0);

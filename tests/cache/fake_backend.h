@@ -188,7 +188,7 @@ static inline void fake_take(void)
 {
 	struct kv_remote_op *op;
 
-	while ((op = kv_ops_take(&fake.ops, false))) {
+	while ((op = kv_ops_take(&fake.ops))) {
 		struct fake_op *f = calloc(1, sizeof(*f));
 
 		f->op = op;
@@ -220,9 +220,8 @@ static inline void *fake_run(void *arg)
 		uint64_t now = kv_now_ns(), due = now + 100 * FAKE_MS;
 
 		for (f = TAILQ_FIRST(&fake.pending); f; f = next) {
-			const bool let_go =
-				f->released ||
-				(kv_op_is_cancelled(f->op) && !f->plan.stuck);
+			const bool let_go = f->released || (f->op->cancelled &&
+							    !f->plan.stuck);
 			int status;
 
 			next = TAILQ_NEXT(f, link);

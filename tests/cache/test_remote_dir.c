@@ -7,7 +7,9 @@
  *
  * LOCKING   none.
  */
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <semaphore.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 
@@ -18,6 +20,21 @@
 #define KEY "00112233445566778899aabbccddeeff"
 
 static char root[64], away[80];
+
+/* The removal of files of this name waits. */
+#define HELD "held"
+static sem_t let_go;
+
+/* Replace the C library's unlinkat. */
+int unlinkat(int fd, const char *name, int flags)
+{
+	int (*real)(int, const char *, int);
+
+	if (strcmp(name, HELD) == 0)
+		sem_wait(&let_go);
+	*(void **)&real = dlsym(RTLD_NEXT, "unlinkat");
+	return real(fd, name, flags);
+}
 
 static struct kv_remote_config config = {.write = KV_WRITEBACK_ALL};
 
@@ -358,6 +375,33 @@ static void test_the_owner_of_the_directory_may_own_objects(void **state)
 	assert_int_equal(status_of(KV_REMOTE_HEAD, "1001/2-s/" KEY), 0);
 }
 
+/* ---- turns ---- */
+
+static void test_removals_leave_half_of_the_threads(void **state)
+{
+	struct kv_remote_op removals[2 * KV_OPS_THREADS];
+	char name[100];
+
+	(void)state;
+	sem_init(&let_go, 0, 0);
+	assert_int_equal(put(OBJECT, "bytes", 5), 0);
+	for (unsigned i = 0; i < KV_ARRAY_LEN(removals); i++) {
+		snprintf(name, sizeof(name), "%u/2-s/" HELD, i);
+		assert_int_equal(put(name, "bytes", 5), 0);
+		snprintf(name, sizeof(name), "%u/2-s/", i);
+		removals[i] = op_of(KV_REMOTE_DELETE, name);
+		kv_ops_submit(backend, &removals[i]);
+	}
+	for (unsigned i = 0; i < KV_OPS_THREADS; i++)
+		assert_int_equal(status_of(KV_REMOTE_HEAD, OBJECT), 0);
+	assert_null(kv_ops_reap(backend)); /* no removal has ended */
+	for (unsigned i = 0; i < KV_ARRAY_LEN(removals); i++)
+		sem_post(&let_go);
+	await(KV_ARRAY_LEN(removals));
+	for (unsigned i = 0; i < KV_ARRAY_LEN(removals); i++)
+		assert_int_equal(removals[i].status, 0);
+}
+
 /* ---- a full filesystem ---- */
 
 static void test_a_full_filesystem_is_full_for_puts(void **state)
@@ -407,6 +451,7 @@ int main(void)
 		WITH(test_a_directory_of_all_users_is_refused),
 		WITH(test_entries_of_other_users_are_refused),
 		WITH(test_the_owner_of_the_directory_may_own_objects),
+		WITH(test_removals_leave_half_of_the_threads),
 		WITH(test_a_full_filesystem_is_full_for_puts),
 	};
 	int failed = cmocka_run_group_tests(one, set_up, tear_down);
