@@ -19,7 +19,8 @@
 
 #include "cache/cache.h"
 
-/* TENANT, "2-" and SPACE, KEY: 64, 66 and KV_NAME_MAX characters at most. */
+/* TENANT, "2-" and SPACE, KEY: 64, 66 and KV_NAME_MAX characters at most, of letters,
+ * digits, '-' and '_'. */
 #define KV_OBJECT_NAME_MAX 204u
 #define KV_OBJECT_TENANT_MAX KV_REMOTE_NAME_MAX
 

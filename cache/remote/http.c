@@ -275,9 +275,8 @@ static int on_connected(void *arg, char *address, char *own, int port,
 void kv_http_ask(struct kv_exchange *x, const char *method)
 {
 	x->method = method;
-	/* KV_URL_MAX has room for every name. */
-	snprintf(x->url, sizeof(x->url), "%s", x->site->base);
-	kv_site_encode(x->url, sizeof(x->url), x->op->name);
+	/* No character of a name means more in a URL than itself. */
+	snprintf(x->url, sizeof(x->url), "%s%s", x->site->base, x->op->name);
 }
 
 int kv_http_header(struct kv_exchange *x, const char *name, const char *value)

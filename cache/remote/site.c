@@ -46,23 +46,6 @@ static void site_freep(struct kv_site **site)
 	kv_site_free(*site);
 }
 
-/* ---- characters ---- */
-
-int kv_site_encode(char *url, size_t room, const char *text)
-{
-	size_t n = strlen(url);
-
-	for (; *text; text++) {
-		const bool plain = strchr(PLAIN "/", *text);
-
-		if (n + (plain ? 1 : 3) >= room)
-			return -ENAMETOOLONG;
-		n += (size_t)sprintf(url + n, plain ? "%c" : "%%%02X",
-				     (unsigned char)*text);
-	}
-	return 0;
-}
-
 /* Decode %XX in place.  -EINVAL: a percent sign without two digits, or a control
  * character. */
 static int decode(char *text)

@@ -53,8 +53,4 @@ int kv_site_check_peer(const struct kv_site *site, int fd, char *why,
 int kv_site_read_credentials(struct kv_site *site, char *text, bool s3,
 			     char **ret_why);
 
-/* Append @text to @url, of @room bytes, percent-encoded except for slashes.
- * -ENAMETOOLONG. */
-int kv_site_encode(char *url, size_t room, const char *text);
-
 #endif

@@ -82,7 +82,7 @@ static int next_of_probe(struct kv_exchange *x, int r)
 	if (x->step == 2 || (x->status != 403 && x->status / 100 != 3))
 		return r;
 	kv_http_ask(x, "HEAD");
-	kv_site_encode(x->url, sizeof(x->url), "kvfs-probe");
+	strcat(x->url, "kvfs-probe");
 	return KV_HTTP_ASK;
 }
 

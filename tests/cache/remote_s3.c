@@ -82,23 +82,6 @@ static void test_a_missing_bucket_is_a_failure(void **state)
 	backend = good;
 }
 
-static void test_names_are_not_parts_of_urls(void **state)
-{
-	static const char *const names[] = {
-		"a b/s/k", "a%2e/s/k", "a?b/s/k", "a+b/s/k", "\xc3\xa4/s/k",
-	};
-	char room[8];
-	uint64_t n;
-
-	(void)state;
-	for (size_t i = 0; i < KV_ARRAY_LEN(names); i++) {
-		assert_int_equal(put(names[i], "bytes", 5), 0);
-		assert_int_equal(get(names[i], room, sizeof(room), &n), 0);
-		assert_int_equal(status_of(KV_REMOTE_DELETE, names[i]), 0);
-		assert_int_equal(status_of(KV_REMOTE_HEAD, names[i]), -ENOENT);
-	}
-}
-
 /* Remove more objects than one page of a listing has. */
 static void test_a_large_folder_is_removed(void **state)
 {
@@ -126,7 +109,6 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		BACKEND_TESTS,
-		cmocka_unit_test(test_names_are_not_parts_of_urls),
 		cmocka_unit_test(test_a_wrong_signature_is_reported),
 		cmocka_unit_test(test_credentials_are_read_again),
 		cmocka_unit_test(test_a_missing_bucket_is_a_failure),

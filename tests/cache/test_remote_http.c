@@ -76,24 +76,6 @@ static int tear_down(void **state)
 
 /* ---- objects ---- */
 
-static void test_names_are_not_parts_of_urls(void **state)
-{
-	static const char *const names[] = {
-		"a b/s/k", "a%2e/s/k", "a?b/s/k", "a#b/s/k", "\xc3\xa4/s/k",
-	};
-	char room[8];
-	uint64_t n;
-
-	(void)state;
-	for (size_t i = 0; i < KV_ARRAY_LEN(names); i++) {
-		assert_int_equal(put(names[i], "bytes", 5), 0);
-		assert_int_equal(get(names[i], room, sizeof(room), &n), 0);
-		assert_int_equal(status_of(KV_REMOTE_DELETE, names[i]), 0);
-	}
-	assert_int_equal(put("a b/s/l", "bytes", 5), 0);
-	assert_int_equal(access("data/some/prefix/a b/s/l", F_OK), 0);
-}
-
 /* A PUT that is cut off shows no object. */
 static void test_a_put_that_is_cut_off_leaves_nothing(void **state)
 {
@@ -510,7 +492,6 @@ int main(void)
 {
 	const struct CMUnitTest one[] = {BACKEND_TESTS, REPLACE_TEST};
 	const struct CMUnitTest tests[] = {
-		WITH(test_names_are_not_parts_of_urls),
 		WITH(test_a_put_that_is_cut_off_leaves_nothing),
 		cmocka_unit_test(test_failures_are_told_apart),
 		cmocka_unit_test(test_a_prefix_need_not_be_listed),

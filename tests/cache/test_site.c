@@ -237,17 +237,6 @@ static void test_a_file_that_others_may_read_is_refused(void **state)
 	must_refuse("http", DAV, -EACCES, "it belongs to user 1234");
 }
 
-static void test_names_are_encoded_and_bounded(void **state)
-{
-	char url[16] = "x/";
-
-	(void)state;
-	assert_int_equal(kv_site_encode(url, sizeof(url), "a/b %\xff"), 0);
-	assert_string_equal(url, "x/a/b%20%25%FF");
-	assert_int_equal(kv_site_encode(url, sizeof(url), "ab"), -ENAMETOOLONG);
-	assert_int_equal(strlen(url), 15);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -260,7 +249,6 @@ int main(void)
 					  tear_down),
 		cmocka_unit_test_teardown(
 			test_a_file_that_others_may_read_is_refused, tear_down),
-		cmocka_unit_test(test_names_are_encoded_and_bounded),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
