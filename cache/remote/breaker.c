@@ -42,13 +42,6 @@ struct kv_breakers {
 	struct kv_breaker tenants[TENANTS];
 };
 
-/* A HEAD of an object, or of the backend. */
-struct trial {
-	struct kv_remote_job job; /* first */
-	struct kv_breaker *breaker;
-	bool probe; /* of the backend, because a tenant's operations fail */
-};
-
 int kv_breakers_init(struct kv_remote *remote)
 {
 	struct kv_breakers *breakers = calloc(1, sizeof(*breakers));
@@ -192,9 +185,8 @@ void kv_remote_describe(const struct kv_remote_job *job, int status,
 static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
 			int status)
 {
-	const struct trial *trial = (struct trial *)job;
 	struct kv_breakers *breakers = remote->breakers;
-	struct kv_breaker *breaker = trial->breaker;
+	struct kv_breaker *breaker = (struct kv_breaker *)job;
 	struct kv_breaker *backend = &breakers->backend;
 	const bool first = breakers->answer > 0;
 	/* Of the backend itself a refusal is an answer, but absence is not. */
@@ -205,9 +197,9 @@ static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
 		breaker->told = !ok;
 	if (status == -ECANCELED || remote->stop || !breaker->open) {
 		; /* the outcome tells nothing, or nobody asks any more */
-	} else if (trial->probe && ok) {
+	} else if (breaker->probe && ok) {
 		tell(remote, breaker, false);
-	} else if (trial->probe) {
+	} else if (breaker->probe) {
 		kv_remote_describe(job, status, backend->why);
 		set_open(remote, backend, true);
 		set_open(remote, breaker, false);
@@ -239,31 +231,25 @@ static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
 static void trial_given_back(struct kv_remote *remote,
 			     struct kv_remote_job *job)
 {
-	struct trial *trial = (struct trial *)job;
-
 	(void)remote;
-	trial->breaker->trying = false;
-	free(trial);
+	((struct kv_breaker *)job)->trying = false;
 }
 
 /* Ask for the object @name; "": for the backend itself. */
 static void begin_trial(struct kv_remote *remote, struct kv_breaker *breaker,
 			const char *name, bool probe, uint64_t ns)
 {
-	struct trial *trial = calloc(1, sizeof(*trial));
-
-	if (!trial)
-		return;
-	trial->breaker = breaker;
-	trial->probe = probe;
 	breaker->trying = true;
-	trial->job.trial = true;
-	trial->job.op.call = KV_REMOTE_HEAD;
-	snprintf(trial->job.op.name, sizeof(trial->job.op.name), "%s", name);
-	trial->job.uid = breaker->uid;
-	trial->job.ended = trial_ended;
-	trial->job.given_back = trial_given_back;
-	kv_remote_submit(remote, &trial->job, ns);
+	breaker->probe = probe;
+	breaker->trial = (struct kv_remote_job){
+		.op.call = KV_REMOTE_HEAD,
+		.uid = breaker->uid,
+		.trial = true,
+		.ended = trial_ended,
+		.given_back = trial_given_back,
+	};
+	strcpy(breaker->trial.op.name, name);
+	kv_remote_submit(remote, &breaker->trial, ns);
 }
 
 int kv_breakers_wait(struct kv_remote *remote,

@@ -584,10 +584,14 @@ static void land(struct kv_remote *remote, struct get *get)
 	struct kv_digest digest;
 	struct kv_fill *fill;
 	struct kv_meta meta;
+	bool same;
 	int r = -ESTALE;
 
+	kv_lock(cache);
+	same = get->space->uid == get->uid;
+	kv_unlock(cache);
 	/* With another owner the space's blocks are other objects. */
-	if (!remote->stop && kv_remote_user(cache, get->space) == get->uid)
+	if (!remote->stop && same)
 		r = kv_fill_begin(cache, get->space, &get->key, entry->length,
 				  &fill);
 	if ((r == -EBUSY || r == -ENOSPC || r == -EAGAIN) &&

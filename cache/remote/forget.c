@@ -9,7 +9,7 @@
  *
  * STATES    of a forget:
  *             (new) -> FRESH      kv_forget_submit
- *             FRESH -> UNDER WAY  kv_forgets_run
+ *             FRESH -> UNDER WAY  go_on: it has a turn
  *         UNDER WAY -> (over)     kv_forgets_run: nothing is left, or its time is over
  *
  * INVARIANTS
@@ -17,8 +17,8 @@
  *       each tenant besides: tenants share them by turns.h.
  *   (2) It ends when none is in flight: the deadlines of its operations are its own.
  *
- * LOCKING   cache->lock for the list of fresh ones and for `cancelled`; all else is
- *           the remote thread's.
+ * LOCKING   cache->lock for the list, from which only the remote thread removes, and for
+ *           `cancelled`; all else is the remote thread's.
  */
 #include <stdio.h>
 
@@ -69,12 +69,13 @@ int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
 	forget->why[0] = '\0';
 	forget->next = 0;
 	forget->under_way = 0;
+	forget->turn = NULL;
 	forget->until_ns = kv_now_ns() + ns;
 	forget->cancelled = false;
 	kv_lock(cache);
 	running = cache->remote != NULL;
 	if (running) {
-		TAILQ_INSERT_TAIL(&cache->remote->fresh_forgets, forget, link);
+		TAILQ_INSERT_TAIL(&cache->remote->forgets, forget, link);
 		kv_remote_wake(cache->remote);
 	}
 	kv_unlock(cache);
@@ -137,14 +138,21 @@ static void give_up(struct kv_forget *forget, int status, const char *why)
 /* Begin what can begin. */
 static void go_on(struct kv_remote *remote, struct kv_forget *forget)
 {
-	const uint32_t uid = kv_remote_user(remote->cache, forget->space);
 	const uint64_t now = kv_now_ns();
 	struct kv_remote_job *job;
 	bool cancelled;
+	uint32_t uid;
 
 	kv_lock(remote->cache);
 	cancelled = forget->cancelled || remote->stop;
+	uid = forget->space->uid;
 	kv_unlock(remote->cache);
+	if (!forget->turn) {
+		forget->turn = kv_turn_get(&remote->forgetters, uid);
+		if (kv_remote_prefix(remote->cache, forget->space,
+				     forget->prefix) < 0)
+			give_up(forget, -ENOMEM, "");
+	}
 	if (cancelled) {
 		TAILQ_FOREACH(job, &remote->jobs, link)
 			if (job->ended == ended &&
@@ -194,29 +202,20 @@ void kv_forgets_run(struct kv_remote *remote)
 	struct kv_cache *cache = remote->cache;
 	struct kv_forget *forget, *next;
 
-	for (;;) {
-		kv_lock(cache);
-		forget = TAILQ_FIRST(&remote->fresh_forgets);
-		if (forget)
-			TAILQ_REMOVE(&remote->fresh_forgets, forget, link);
-		kv_unlock(cache);
-		if (!forget)
-			break;
-		TAILQ_INSERT_TAIL(&remote->forgets, forget, link);
-		forget->turn =
-			kv_turn_get(&remote->forgetters,
-				    kv_remote_user(cache, forget->space));
-		if (kv_remote_prefix(cache, forget->space, forget->prefix) < 0)
-			give_up(forget, -ENOMEM, "");
-	}
+	kv_lock(cache);
 	for (forget = TAILQ_FIRST(&remote->forgets); forget; forget = next) {
-		next = TAILQ_NEXT(forget, link);
+		kv_unlock(cache);
 		go_on(remote, forget);
+		kv_lock(cache);
+		next = TAILQ_NEXT(forget, link);
 		if (forget->under_way > 0 ||
 		    forget->next < KV_MAX(forget->n, 1u))
 			continue;
 		TAILQ_REMOVE(&remote->forgets, forget, link);
+		kv_unlock(cache);
 		kv_turn_put(&remote->forgetters, forget->turn);
 		forget->done(forget);
+		kv_lock(cache);
 	}
+	kv_unlock(cache);
 }

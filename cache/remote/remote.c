@@ -59,16 +59,6 @@ void kv_remote_wake(struct kv_remote *remote)
 
 /* ---- names ---- */
 
-uint32_t kv_remote_user(struct kv_cache *cache, const struct kv_space *space)
-{
-	uint32_t uid;
-
-	kv_lock(cache);
-	uid = space->uid;
-	kv_unlock(cache);
-	return uid;
-}
-
 int kv_remote_prefix(struct kv_cache *cache, struct kv_space *space,
 		     char prefix[KV_REMOTE_PREFIX_MAX + 1])
 {
@@ -397,7 +387,6 @@ int kv_remote_start(struct kv_cache *cache, char **ret_why)
 		return kv_why(ret_why, -ENOMEM, "remote: no memory");
 	remote->cache = cache;
 	TAILQ_INIT(&remote->jobs);
-	TAILQ_INIT(&remote->fresh_forgets);
 	TAILQ_INIT(&remote->forgets);
 	remote->stats.url = config->url;
 	r = kv_turns_init(&remote->forgetters, sizeof(struct kv_turn), 1, NULL);

@@ -51,8 +51,7 @@ struct kv_remote {
 	struct kv_breakers *breakers; /* breaker.c */
 	struct kv_fetch *fetch;	      /* fetch.c */
 	struct kv_backups *backup;    /* backup.c */
-	/* forget.c; those that are fresh are guarded by cache->lock */
-	TAILQ_HEAD(, kv_forget) fresh_forgets, forgets;
+	TAILQ_HEAD(, kv_forget) forgets; /* forget.c */
 	struct kv_turns forgetters;   /* operations of each tenant's forgets */
 	struct kv_remote_stats stats; /* guarded by cache->lock */
 };
@@ -67,9 +66,6 @@ void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 /* Return whether an object whose name begins with @name is being put.  Called by the
  * remote thread. */
 bool kv_remote_puts(const struct kv_remote *remote, const char *name);
-
-/* Return the uid of the owner of @space. */
-uint32_t kv_remote_user(struct kv_cache *cache, const struct kv_space *space);
 
 /* "TENANT/2-SPACE/", with which the names of a space's objects begin.  -ENOMEM. */
 #define KV_REMOTE_PREFIX_MAX (KV_OBJECT_TENANT_MAX + 1 + 66 + 1)
@@ -97,6 +93,8 @@ bool kv_remote_is_open(struct kv_remote *remote, uint32_t uid);
 bool kv_remote_takes(struct kv_remote *remote, uint32_t uid);
 
 struct kv_breaker {
+	/* First; breaker.c's: a HEAD of an object, or of the backend. */
+	struct kv_remote_job trial;
 	uint32_t uid;	   /* fixed */
 	_Atomic bool open; /* given up */
 	/* Nothing is sent before this time, as the backend asked; remote.c. */
@@ -105,8 +103,9 @@ struct kv_breaker {
 	/* Nothing is put before this time: the backend was full for this tenant. */
 	_Atomic uint64_t full_until_ns;
 	/* breaker.c's: */
-	bool trying, told;	     /* a trial is in flight; the user knows */
-	bool full;		     /* and the user knows */
+	bool trying, told; /* the trial is in flight; the user knows */
+	bool probe; /* the trial is of the backend, as the tenant's fail */
+	bool full;  /* and the user knows */
 	uint64_t full_ns;	     /* the last pause of puts */
 	unsigned failures, refusals; /* in a row */
 	uint64_t pause_ns, try_ns;   /* before the next trial; when */
