@@ -55,8 +55,9 @@ static inline int liar_say(int fd, const char *what, size_t n)
 	return 0;
 }
 
-/* Read the head of a request.  Return false if the connection ended before. */
-static inline bool liar_listen(int fd, char *head, size_t room)
+/* Read the head of a request, maybe with bytes of its body, and return the number of
+ * bytes; 0: the connection ended before. */
+static inline size_t liar_listen(int fd, char *head, size_t room)
 {
 	size_t n = 0;
 
@@ -64,17 +65,19 @@ static inline bool liar_listen(int fd, char *head, size_t room)
 		ssize_t got = recv(fd, head + n, room - 1 - n, 0);
 
 		if (got <= 0)
-			return false;
+			return 0;
 		n += (size_t)got;
 		head[n] = '\0';
 		if (strstr(head, "\r\n\r\n"))
-			return true;
+			break;
 	}
-	return true;
+	return n;
 }
 
-/* Read the body that follows @head, if it fits into liar->put. */
-static inline void liar_take(struct liar *liar, int fd, const char *head)
+/* Read the body that follows @head, of which @have bytes were read with it, if it fits
+ * into liar->put. */
+static inline void liar_take(struct liar *liar, int fd, const char *head,
+			     size_t have)
 {
 	const char *length = strcasestr(head, "\r\nContent-Length: ");
 	const char *body = strstr(head, "\r\n\r\n");
@@ -83,7 +86,7 @@ static inline void liar_take(struct liar *liar, int fd, const char *head)
 
 	if (n == 0 || n >= sizeof(liar->put) || !body)
 		return;
-	got = strlen(body + 4);
+	got = have - (size_t)(body + 4 - head);
 	memcpy(liar->put, body + 4, KV_MIN(got, n));
 	for (; got < n && more > 0; got += (size_t)more)
 		more = recv(fd, liar->put + got, n - got, 0);
@@ -112,14 +115,14 @@ static inline bool liar_answer(struct liar *liar, int fd, bool first)
 	char head[16384];
 	const char *said, *forever;
 	char *what = NULL; /* copy, as the test may free its answer early */
-	size_t n;
+	size_t n = liar_listen(fd, head, sizeof(head));
 
-	if (!liar_listen(fd, head, sizeof(head)))
+	if (n == 0)
 		return false;
 	pthread_mutex_lock(&liar->lock);
 	liar->asked++;
 	liar->at = fd;
-	liar_take(liar, fd, head);
+	liar_take(liar, fd, head, n);
 	n = strlen(liar->asked_for);
 	snprintf(liar->asked_for + n, sizeof(liar->asked_for) - n, "%.*s\n",
 		 (int)strcspn(head, "\r"), head);
@@ -147,8 +150,9 @@ static inline bool liar_answer(struct liar *liar, int fd, bool first)
 		while (liar_say(fd, forever, strlen(forever)) == 0)
 			;
 	free(what);
-	if (liar->drops && liar_listen(fd, head, sizeof(head)))
-		liar_take(liar, fd, head);
+	n = liar->drops ? liar_listen(fd, head, sizeof(head)) : 0;
+	if (n > 0)
+		liar_take(liar, fd, head, n);
 	if (!liar->keeps)
 		shutdown(fd, SHUT_WR);
 	return liar->keeps;
