@@ -2,7 +2,7 @@
 /*
  * bench.h - what the files of kvfs-bench share.
  *
- * The order; a file uses only files above it:
+ * Each file uses only files above it in this list:
  *   run.c        the directory, the processes, the daemon under test
  *   report.c     samples and figures: a table, and JSON lines
  *   reference.c  memory, threads that memcpy, and fio, to compare with
@@ -22,11 +22,11 @@
 
 struct kv_bench {
 	const char *build; /* folder of the program kvfs and of bench.json */
-	const char *only;  /* measure only figures that begin so; NULL: all */
-	char *dir;	   /* all files of this run are below it */
+	const char *only;  /* prefix of the figures to measure; NULL: all */
+	char *dir;	   /* directory of all files of this run */
 	bool quick;
 	unsigned threads;     /* number of copy threads, as in libkvfs */
-	char memcpy_text[32]; /* "memcpy, N threads" */
+	char memcpy_text[32]; /* text "memcpy, N threads" */
 	struct kv_bench_report *report;
 };
 
@@ -45,16 +45,16 @@ int kv_bench_child_start(char *const argv[], const char *log, pid_t *ret_pid);
 /* Start @argv and wait for its end.  -EIO: the exit status is not 0. */
 int kv_bench_child_run(char *const argv[], const char *log);
 
-/* Return whether the child runs; if not, set *@pid to 0. */
+/* Return whether the child @pid runs; if not, set *@pid to 0. */
 bool kv_bench_child_alive(pid_t *pid);
 
-/* Send SIGTERM, and SIGKILL after 30 s, and set *@pid to 0, if it is not. */
+/* End child *@pid by SIGTERM, after 30 s by SIGKILL.  Set *@pid to 0. */
 void kv_bench_child_end(pid_t *pid);
 
 /* Return whether @program is installed. */
 bool kv_bench_program_found(const char *program);
 
-/* Remove one file or tree. */
+/* Remove a file, or a directory with its contents. */
 void kv_bench_remove(const char *path);
 
 struct kv_bench_daemon {
@@ -114,16 +114,15 @@ int kv_bench_rounds(int (*round)(void *arg, unsigned i, double *ret_values),
 struct kv_bench_figure {
 	const char *name;
 	const char
-		/* name of the block size, or NULL; follows the figure's name */
+		/* name of the block size, appended to @name; NULL: none */
 		*suffix;
 	double value, reference;
-	/* of both values; higher is better for GB/s, lower otherwise */
+	/* unit of both numbers; GB/s: more is better; else: less is better */
 	const char *unit;
 	const char *against; /* name of the reference; NULL: none */
-	/* Goals; 0: none. */
-	/* smallest ratio of value to reference that meets the goal */
+	/* smallest ratio to the reference that meets the goal; 0: no goal */
 	double least_ratio;
-	double most; /* value */
+	double most; /* largest value that meets the goal; 0: no goal */
 };
 
 struct kv_bench_report;
@@ -204,11 +203,11 @@ int kv_bench_fio(struct kv_bench *bench, uint64_t block, uint64_t bytes,
 struct kv_bench_size {
 	const char *suffix;
 	unsigned layers;
-	size_t blocks; /* number of blocks, about 280 MiB in all */
+	size_t blocks; /* number of blocks, together about 280 MiB */
 };
 
-#define KV_BENCH_LAYER 32768u /* 16 tokens, 8 heads, 128, BF16 */
-#define KV_BENCH_HEAD 4096u   /* bytes of one head in KV_BENCH_LAYER */
+#define KV_BENCH_LAYER 32768u /* bytes of 16 tokens, 8 heads, 128 BF16 */
+#define KV_BENCH_HEAD 4096u   /* bytes of one of the 8 heads */
 #define KV_BENCH_GROUP 127u   /* blocks of one load or lease */
 #define KV_BENCH_SPACE "bench"
 
@@ -227,10 +226,10 @@ struct kv_bench_rig {
 	struct kv_bench_memory pages, spare; /* each has room for all blocks */
 	kvfs_session *session;
 	kvfs_space *space;
-	kvfs_pool *page_first;	/* a block is one run of bytes */
-	kvfs_pool *split;	/* one run for K, one for V */
-	kvfs_pool *layer_first; /* a run for each layer, as in vLLM */
-	kvfs_pool *head_first;	/* a run of 4 KiB for each head of each layer */
+	kvfs_pool *page_first;	/* pool whose blocks are one run of bytes */
+	kvfs_pool *split;	/* pool with a run for K and one for V */
+	kvfs_pool *layer_first; /* run per layer, as in vLLM */
+	kvfs_pool *head_first;	/* run of 4 KiB per head and layer */
 	/* array of size->blocks keys of durable blocks */
 	kvfs_key *keys;
 	uint32_t next_token;
@@ -240,11 +239,11 @@ struct kv_bench_rig {
 /* Start the daemon and save @size->blocks blocks under rig->keys, durable. */
 int kv_bench_rig_open(struct kv_bench *bench, const struct kv_bench_size *size,
 		      struct kv_bench_rig *rig);
-void kv_bench_rig_close(struct kv_bench_rig *rig); /* takes half-open rigs */
+void kv_bench_rig_close(struct kv_bench_rig *rig); /* after a failed open too */
 
 /* Open a session, the space @name on it, and the four pools over rig->pages. */
 int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name);
-void kv_bench_rig_close_space(struct kv_bench_rig *rig); /* all of these */
+void kv_bench_rig_close_space(struct kv_bench_rig *rig); /* and the pools */
 
 /* Compute the keys of a chain of @n new blocks. */
 int kv_bench_rig_keys(struct kv_bench_rig *rig, kvfs_key *ret_keys, size_t n);
@@ -275,8 +274,8 @@ void kv_bench_rig_path(const char *root, const kvfs_key *key, char *ret_path,
 
 /* ---- figures ---- */
 
-/* Each function measures its figures on @rig, reports them, and leaves
- * rig->keys durable; -errno: the measurement failed. */
+/* Each function measures the figures named beside it on @rig, reports them, and
+ * leaves rig->keys durable; -errno: the measurement failed. */
 int kv_bench_load(struct kv_bench_rig *rig); /* load_dram* */
 int kv_bench_lease(struct kv_bench_rig *rig);
 int kv_bench_cold(struct kv_bench_rig *rig);  /* load_ssd_cold */

@@ -34,7 +34,7 @@
 struct shape {
 	const char *name;
 	kvfs_pool *pool;
-	size_t pieces; /* of a block */
+	size_t pieces; /* pieces of a block */
 	double goal;
 };
 
@@ -313,7 +313,7 @@ int kv_bench_cold(struct kv_bench_rig *rig)
 #define KEYS 128
 #define PRESENT 64
 #define CALLS 20000
-#define TURN 500 /* calls to one cache before the other's turn */
+#define TURN 500 /* calls to kvfs, or to Redis, timed in a row */
 #define COMMAND_MAX 128
 #define TIMEOUT_MS 10000
 

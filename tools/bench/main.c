@@ -24,7 +24,7 @@ static const struct kv_bench_size sizes[] = {
 	{"128k", 2, 16 * KV_BENCH_GROUP},
 };
 
-/* In this order no measurement evicts blocks that the next one needs. */
+/* Measurements, ordered so that none evicts blocks that the next needs. */
 static const struct measurement {
 	const char *figures[4];
 	/* ONCE: measured with the last block size only, named without a

@@ -31,7 +31,7 @@ enum { MOUNT_FIRST, MOUNT_SECOND, PLAIN_FIRST, PLAIN_SECOND, READ_SERIES };
 
 struct reading {
 	struct kv_bench_rig *rig;
-	/* the mount's space, and the copies of its files */
+	/* paths of the mount's space, and of the copies of its files */
 	char mount[PATH_MAX], plain[PATH_MAX];
 	char *buffer;
 };
@@ -248,7 +248,7 @@ static int make_store(struct kv_bench *bench, uint64_t blocks,
 		.next_space = 2,
 		.version = KV_FORMAT_VERSION,
 		.clean = true,
-		/* The index takes a part of the cap. */
+		/* The index takes a part of the bytes of ssd=. */
 		.cap = (uint64_t)(files + SPARE_FILES) * SEGMENT / 22 * 23,
 	};
 	char dir[PATH_MAX], path[PATH_MAX + 32];

@@ -55,15 +55,16 @@ void kv_bench_memory_unmap(struct kv_bench_memory *memory)
 }
 
 struct kv_bench_crew {
-	pthread_barrier_t begin, end;	     /* of a job */
-	const struct kv_bench_piece *pieces; /* NULL: the helpers end */
+	pthread_barrier_t begin, end;	     /* begin and end of a job */
+	const struct kv_bench_piece *pieces; /* NULL: the helper threads end */
 	size_t n;
 	atomic_size_t next;
-	unsigned helpers; /* fixed after new */
+	unsigned helpers; /* fixed after crew_new */
 	pthread_t threads[];
 };
 
-/* Do a job, as one of all threads.  Return false if there is none any more. */
+/* Copy pieces with the other threads of the crew until a job's end.  Return
+ * false if the helpers are to end. */
 static bool take_pieces(struct kv_bench_crew *crew)
 {
 	size_t i;
@@ -98,8 +99,7 @@ int kv_bench_crew_new(unsigned threads, struct kv_bench_crew **ret_crew)
 	while (crew->helpers + 1 < threads) {
 		r = pthread_create(&crew->threads[crew->helpers], NULL,
 				   run_helper, crew);
-		/* The helpers wait for the missing one until the process
-		 * ends. */
+		/* Helpers that run wait at @begin until the process ends. */
 		if (r)
 			return -r;
 		crew->helpers++;

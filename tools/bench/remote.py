@@ -41,8 +41,8 @@ def own_seconds() -> float:
 
 
 def taken(do, pid: int | None = None) -> tuple[float, float]:
-    """Return the seconds of DO, as DO returns them or of the whole call, and the CPU seconds of
-    PID, or of this process."""
+    """Call DO.  Return its result, or if that is 0 the seconds of the call; and the CPU seconds
+    that the process PID used meanwhile, or this process."""
     cpu = used(pid) if pid else own_seconds()
     begun = time.monotonic()
     seconds = do()

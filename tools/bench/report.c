@@ -76,7 +76,7 @@ struct kv_bench_report {
 	char *lines, *path;
 	size_t bytes;
 	const char *only;
-	bool shown; /* the previous figure was printed */
+	bool shown; /* the last figure is in the table */
 	unsigned figures, with_goal, met, skipped;
 };
 

@@ -19,7 +19,7 @@
 
 #include "tools/bench/bench.h"
 
-#define TOKENS 16 /* per block */
+#define TOKENS 16 /* tokens of a block */
 
 static uint64_t word(uint64_t block, uint64_t i)
 {

@@ -250,7 +250,7 @@ void kv_bench_daemon_stop(struct kv_bench_daemon *daemon)
 	*daemon = (struct kv_bench_daemon){0};
 }
 
-/* Return the processor time of the daemon in clock ticks; -1: gone. */
+/* Return the daemon's processor time in clock ticks; -1: it has ended. */
 static long ticks_of(const struct kv_bench_daemon *daemon)
 {
 	long user = -1, kernel = -1;

@@ -189,7 +189,7 @@ echo "    one block, opened by Python's safetensors:"
 engine open-block --file "$(block 1)"
 
 step 4 "the engine has ended; kill the daemon with SIGKILL"
-{ kill -9 "$daemon" && wait "$daemon"; } 2>/dev/null # bash would announce it
+{ kill -9 "$daemon" && wait "$daemon"; } 2>/dev/null # wait: bash prints no message
 daemon=
 fusermount3 -uz "$mnt" || fail "cannot unmount what the daemon left"
 

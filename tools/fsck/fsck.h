@@ -14,7 +14,7 @@
 #include "index/index.h"
 #include "index/segfile.h"
 
-/* Kinds of faults; main.c has the text of each. */
+/* Kinds of faults; main.c has the message of each. */
 enum fault {
 	FAULT_INDEX_MISSING,
 	FAULT_INDEX_DAMAGED,
@@ -45,7 +45,7 @@ struct entry {
 	XXH128_hash_t name; /* kv_record_name */
 	uint64_t content; /* hash of the fields that index and prologue share */
 	uint32_t space;
-	bool drop; /* to be deleted */
+	bool drop; /* repair: delete this record */
 };
 
 struct segment {
@@ -76,13 +76,13 @@ struct fsck {
 	const char *path;
 	bool repair, rebuild, json, quiet, data;
 
-	int store, segments_dir, spaces_dir, lock; /* -1: none */
+	int store, segments_dir, spaces_dir, lock; /* -1: not open */
 	char index_path[4096];
 	struct kv_store_info info;
 	bool known;    /* @info is valid */
 	bool readable; /* the index can be read */
 
-	struct entry *entries; /* by slot id */
+	struct entry *entries; /* sorted by slot id */
 	size_t n_entries;
 	struct segment *segments;
 	size_t n_segments;
@@ -91,10 +91,10 @@ struct fsck {
 	struct ids bad_slots;	/* slot ids of damaged records */
 	struct ids bad_tokens;	/* slot ids of damaged token ids */
 	struct ids stale;	/* slot ids whose prologue is to be zeroed */
-	struct ids stray_files; /* in STORE/spaces */
-	struct ids unknown;	/* segment files */
+	struct ids stray_files; /* unknown files in STORE/spaces */
+	struct ids unknown;	/* ids of unknown segment files */
 	bool write_store_file;
-	struct kv_tenant_record *tenants; /* the undamaged ones */
+	struct kv_tenant_record *tenants; /* undamaged records of users */
 	size_t n_tenants;
 
 	uint64_t count[N_FAULTS], fixed[N_FAULTS];
@@ -104,7 +104,7 @@ struct fsck {
 	bool rebuilt;
 };
 
-/* check.c: return 0, or -errno if the check cannot go on. */
+/* Functions of check.c.  Return 0, or -errno if the check cannot go on. */
 int fsck_index(struct fsck *f);
 int fsck_sidecar(struct fsck *f);
 int fsck_slots(struct fsck *f);

@@ -81,7 +81,7 @@ int fsck_error(const char *format, ...)
 	return -EIO;
 }
 
-/* Return whether this fault needs no repair: a note, or left by a crash. */
+/* Return whether no repair is needed: a note, or left by a crash. */
 static bool expected(const struct fsck *f, enum fault fault)
 {
 	return faults[fault].kind == NOTE ||

@@ -33,11 +33,11 @@
 struct trace {
 	/* block numbers, dense from 0, request after request */
 	uint32_t *blocks;
-	/* index into @blocks of each request's first block; n + 1 entries */
+	/* index in @blocks of each request's first block; the end at [n] */
 	size_t *start;
 	size_t n;
 	uint32_t unique;
-	uint32_t block_size; /* tokens per block, as in the last line */
+	uint32_t block_size; /* tokens per block, from the last line */
 };
 
 struct known {
@@ -51,7 +51,7 @@ struct reader {
 	gzFile file;
 	char *text;
 	size_t room;
-	void *ids; /* tree of struct known */
+	void *ids; /* binary tree of struct known */
 	struct trace *trace;
 	size_t room_blocks, room_requests;
 };
@@ -256,15 +256,15 @@ static int trace_read(const char *path, uint32_t block_size,
 
 struct sim {
 	uint32_t capacity, used;
-	bool *resident; /* by block */
-	/* by block: number of the last request with the block */
+	bool *resident; /* for each block: it is in the cache */
+	/* for each block: number of the last request for it */
 	uint32_t *asked;
 	uint32_t request; /* number of the current request, from 1 */
 	uint64_t hits;
 	struct kv_eviction eviction;
 	struct kv_policy policy;
 	struct kv_ghost ghost;
-	struct kv_evict_node *nodes; /* by block */
+	struct kv_evict_node *nodes; /* node of each block */
 	uint32_t clock;
 };
 
@@ -505,7 +505,7 @@ struct args {
 	size_t n_policies;
 	uint32_t capacities[CAPACITIES]; /* ascending, in blocks */
 	size_t n_capacities;
-	/* capacity in bytes, 0: none; bytes of a token */
+	/* bytes of the cache, 0: not given; bytes of a token */
 	uint64_t bytes, token_bytes;
 	uint64_t block_size;
 	bool json, bound;
