@@ -37,7 +37,7 @@ def library():
 
 
 def declarations(header):
-    """kvfs.h as cffi reads it: no comments, no preprocessor but integer constants."""
+    """Return kvfs.h as cffi reads it: no comments, of the preprocessor only integer constants."""
     text = re.sub(r"/\*.*?\*/", " ", open(header).read(), flags=re.S).replace("\\\n", " ")
     text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text, flags=re.S)
     lines = []

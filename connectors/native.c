@@ -23,13 +23,13 @@
 enum held_kind { HELD_SESSION, HELD_SPACE, HELD_LEASE, HELD_POOL, HELD_XFER };
 
 struct held {
-	void *what; /* first: held_end */
+	void *what; /* first member, for held_end */
 	enum held_kind kind;
-	struct held *parent; /* kept; NULL: none */
+	struct held *parent; /* holds a reference to it; NULL: none */
 	atomic_uint refs;
 };
 
-/* Python calls: */
+/* Functions that Python calls: */
 struct held;
 /* Make a holder, with one reference, for a handle that libkvfs is still to
  * make.  The holder keeps @parent.  NULL: no memory. */

@@ -47,7 +47,7 @@ using Pool = std::unique_ptr<kvfs_pool, Ends<kvfs_pool_close>>;
 using Lease = std::unique_ptr<kvfs_lease, Ends<kvfs_release>>;
 using Xfer = std::unique_ptr<kvfs_xfer, Ends<kvfs_xfer_free>>;
 
-// Wait until the transfer begun with @word is at @stage; how many blocks are.
+// Wait for @stage of the transfer @word.  Return how many blocks reached it.
 int64_t wait_for(kvfs_session *session, uint64_t word, uint32_t stage)
 {
 	pollfd fd = {static_cast<int>(check("fd", kvfs_fd(session))), POLLIN,

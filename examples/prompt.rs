@@ -74,7 +74,7 @@ impl Cache {
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        // SAFETY: all of them take null, and nothing uses them any more.
+        // SAFETY: these functions accept null, and the handles are not used again.
         unsafe {
             kvfs_pool_close(self.pool);
             kvfs_space_close(self.space);
@@ -89,7 +89,7 @@ fn run(path: &str) -> Result<(), String> {
     let pages: Vec<i64> = (0..BLOCKS as i64).collect();
     let cache = Cache::open(path, &mut memory)?;
     let (loaded, hit, saved);
-    // SAFETY: as above; pages are not touched while a transfer has them.
+    // SAFETY: pointers outlive the calls; no page is used during its transfer.
     unsafe {
         let mut keys: Vec<kvfs_key> = vec![zeroed(); BLOCKS];
         check("keys", kvfs_key_chain(cache.space, null_mut(), tokens.as_ptr(), tokens.len() as _,

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#define WINDOW 64 /* blocks, a few MiB */
+#define WINDOW 64 /* number of blocks, a few MiB */
 
 static size_t check(long r, const char *what)
 {

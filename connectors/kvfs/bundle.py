@@ -85,7 +85,7 @@ class _Hash(ctypes.Structure):
 
 
 def _libkvfs() -> ctypes.CDLL:
-    """The library of the installation or checkout that this file is in, else the system's."""
+    """Load libkvfs of the installation or checkout that has this file, else the system's."""
     top = os.path.realpath(__file__)
     for _ in range(3):  # TOP/libexec/kvfs/bundle.py, or TOP/connectors/kvfs/bundle.py
         top = os.path.dirname(top)
@@ -564,7 +564,7 @@ class Import:
 
     def _copy(self, info: tarfile.TarInfo, wanted: str,
               put: Callable[[bytes], None]) -> None:
-        """Pass the block's bytes to @put; Rejected if their digest is not @wanted."""
+        """Pass the block's bytes to @put; raise Rejected if their digest is not @wanted."""
         digest = Digest()
         for part in self._data(info):
             digest.update(part)

@@ -123,7 +123,7 @@ class Handle:
         self._keep = keep
 
     def made(self) -> Handle:
-        # Order matters: a tuple releases its last item first, so `out` before _keep.
+        # A tuple releases its last item first: `out` must end before _keep.
         self.c: Any = ffi.gc(lib.held_what(self.held), partial(is_, (self._keep, self.out)))
         self._keep = self.out = None
         return self

@@ -31,7 +31,7 @@ def open(path: str | os.PathLike[str]) -> Session:
 
 
 class What(enum.IntEnum):
-    """The subject of an event."""
+    """The kind of object that an event reports."""
 
     CONNECTION = lib.KVFS_EVENT_CONNECTION
     LEASE = lib.KVFS_EVENT_LEASE

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class State(enum.IntEnum):
-    """Where a block is."""
+    """The state of a block: absent, being saved, or the tier that has it."""
 
     ABSENT = lib.KVFS_ABSENT
     SAVING = lib.KVFS_SAVING

@@ -409,7 +409,7 @@ class Readme(Case):
 
 
 class Misuse(Case):
-    """Errors are reported in the caller's words."""
+    """Errors name the caller's arguments, not those of cffi or of inner functions."""
 
     def refused(self, call: object, kind: type, words: str) -> None:
         with self.assertRaisesRegex(kind, words) as caught:

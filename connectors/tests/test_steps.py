@@ -216,7 +216,7 @@ class Saves(Case):
 
 
 class Streams(Case):
-    """Which stream and event calls are given; tests/gpu tests the effect."""
+    """Loads and saves get the right stream and event; tests/gpu tests the effect."""
 
     def orders(self, how: str) -> list[tuple[str, int, int]]:
         """Return the stream and event that were passed to a save and to the load after it."""

@@ -9,7 +9,7 @@ Blocks on SSD are read into DRAM before they count as a match; the request waits
 vLLM asks again in every step. The daemon gets one message for all candidate blocks; afterwards
 the lease has the result. A step that computes nothing waits for it.
 
-kvfs may have evicted blocks that vLLM's own prefix cache serves. Such blocks are offered again,
+kvfs may have evicted blocks that vLLM's own prefix cache serves. They are offered to kvfs again,
 except blocks that were offered in the last half minute and not missed by a look-up since.
 """
 from __future__ import annotations
@@ -43,7 +43,7 @@ AT_ONCE = 512  # blocks of one message; a longer chain is matched first
 
 
 class Offered:
-    """The blocks offered in the last 30 to 60 seconds, or in less time if there are many."""
+    """Blocks offered to kvfs in the last 30 to 60 seconds, or in less if there are many."""
 
     AGE, MOST = 30.0, 65536
 
@@ -102,7 +102,7 @@ class Request:
         """Give the request's blocks new keys."""
         self.salt = salt
         self.chain = kvfs.Chain(salt)
-        self.saved = 0  # leading blocks that are in kvfs, or were offered
+        self.saved = 0  # leading blocks that are in kvfs, or were offered to it
         self.counted = 0  # leading blocks that were counted as saved or dropped
 
     def offer_again(self) -> None:
