@@ -36,7 +36,7 @@ enum {
 	CU_NOT_FOUND = 500,
 	CU_NOT_READY = 600,
 	CU_ILLEGAL_ADDRESS = 700,
-	CU_OUT_OF_RESOURCES = 701, /* of a launch */
+	CU_OUT_OF_RESOURCES = 701, /* a launch needs too much */
 	CU_ALREADY_REGISTERED = 712,
 	CU_NOT_REGISTERED = 713,
 	CU_NOT_PERMITTED = 800,
@@ -51,7 +51,7 @@ enum {
 	CU_CAPTURE_WRONG_THREAD = 908,
 };
 
-enum { /* of cuFuncGetAttribute */
+enum { /* attributes of cuFuncGetAttribute */
        CU_FUNC_MAX_THREADS = 0,
        CU_FUNC_LOCAL_BYTES = 3,
        CU_FUNC_REGISTERS = 4,
@@ -80,7 +80,7 @@ enum { /* numbers of device attributes */
 
 enum { /* numbers of pointer attributes */
        CU_PTR_CONTEXT = 1,
-       CU_PTR_MEMORY_TYPE = 2, /* 1: host, 2: device */
+       CU_PTR_MEMORY_TYPE = 2, /* memory of the host: 1, device: 2 */
        CU_PTR_DEVICE_POINTER = 3,
        CU_PTR_HOST_POINTER = 4,
        CU_PTR_IS_MANAGED = 8,
@@ -102,10 +102,10 @@ enum {
 #define CU_PER_THREAD ((CUstream)2)
 
 typedef struct CUmemProp {
-	int type;	  /* 1: pinned, the only type known */
-	int handle_types; /* 0: none */
+	int type;	  /* 1: pinned; no other is known */
+	int handle_types; /* 0: no handle can be exported */
 	struct {
-		int type; /* 1: a device */
+		int type; /* 1: the location is a device */
 		int id;
 	} location;
 	void *win32;
@@ -121,10 +121,11 @@ typedef struct CUmemAccess {
 		int type;
 		int id;
 	} location;
-	int flags; /* 1: read, 3: read and write */
+	int flags; /* access: 1 to read, 3 also to write */
 } CUmemAccess;
 
-/* Attributes of a batch's copies.  The call of 12.8 has @fail, 13.0 not. */
+/* Attributes of a batch's copies.  The call of CUDA 12.8 has a parameter @fail,
+ * that of 13.0 does not. */
 typedef struct CUcopyAttributes {
 	int order; /* 1: sources are read in the stream's order */
 	struct {

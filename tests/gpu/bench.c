@@ -226,7 +226,7 @@ static void bench_save(struct engine *e, struct reference *ref, unsigned l,
 	add("save_by_piece", layouts[l].name, ref->bytes, &each, &one, 0);
 }
 
-/* ---- harm to a kernel that runs all the time ---- */
+/* ---- slowing a kernel that runs all the time ---- */
 
 #define MATRIX 1024u
 #define STRETCH (64ull << 20) /* bytes that a kernel copies on the device */
@@ -315,7 +315,7 @@ static void report_harm(const char *what, struct kv_bench_sample *alone,
 		.reference = p99_alone,
 		.unit = "ms",
 		.against = "the same with nothing beside it",
-		.least_ratio = 1 / 1.05, /* 5 % longer */
+		.least_ratio = 1 / 1.05, /* at most 5 % longer */
 	};
 
 	snprintf(name, sizeof(name), "gpu_harm_p99_%s", what);
@@ -372,7 +372,7 @@ static void bench_all_harm(void)
 	beside.flags = KVFS_BY_LAYER;
 	bench_harm("compute_load_by_layer", true, &beside, load_on);
 	bench_harm("bandwidth_load_by_layer", false, &beside, load_on);
-	/* as many as the plug-in registers at once */
+	/* as many bytes as the plug-in registers at once */
 	beside.bytes = 64ull << 20;
 	beside.memory = mmap(NULL, beside.bytes, PROT_READ | PROT_WRITE,
 			     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -407,7 +407,7 @@ static void bench_layout(unsigned l)
 	free(to);
 }
 
-/* ---- registering much ---- */
+/* ---- registering much memory ---- */
 
 /* Save @n times BLOCKS blocks, which stay in the daemon. */
 static void fill(struct engine *e, unsigned n, const int64_t *pages)

@@ -79,7 +79,7 @@ struct gpu {
 #define GPU_MEMBER(call) __typeof__(&call) call;
 	GPU_CALLS(GPU_MEMBER)
 #undef GPU_MEMBER
-	/* hook of the stand-in; NULL: the driver is real */
+	/* hooks of the stand-in; NULL if the driver is real */
 	__typeof__(&standin_set) set;
 	__typeof__(&standin_hold) hold;
 	__typeof__(&standin_pending) pending;
@@ -309,8 +309,8 @@ static inline CUresult gpu_copy_batch(CUdeviceptr *dsts, CUdeviceptr *srcs,
 	return CU_NOT_FOUND;
 }
 
-/* Check that the library freed everything since @before, and that nobody
- * misused the driver. */
+/* Check that the library freed all objects made since @before, and that no
+ * driver call was misused. */
 static inline struct standin_alive gpu_alive(void)
 {
 	struct standin_alive alive = {0};

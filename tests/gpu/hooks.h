@@ -53,7 +53,8 @@ uint64_t standin_pending(void);
 
 struct standin_alive {
 	uint64_t streams, events, modules, contexts;
-	uint64_t device, host, registered, reserved; /* allocations */
+	uint64_t device, host, registered,
+		reserved; /* number of live allocations */
 	uint64_t device_bytes, host_bytes, registered_bytes;
 };
 void standin_alive(struct standin_alive *ret_alive);

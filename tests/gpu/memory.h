@@ -12,7 +12,7 @@
 
 /* An engine's memory, and a pool of one shape over all of it. */
 struct engine {
-	const char *device; /* "host", "cuda" */
+	const char *device; /* name of the device: "host" or "cuda" */
 	struct pool_shape shape;
 	uint8_t *image; /* the expected contents, on the host */
 	kvfs_session *session;

@@ -79,7 +79,7 @@ static void probe_device(void)
 struct mode {
 	const char *name;
 	bool sealed; /* F_SEAL_FUTURE_WRITE: only earlier mappings can write */
-	int mapped, after; /* protection; 0: stays so */
+	int mapped, after; /* protection of mappings; 0: unchanged */
 	unsigned flags;
 };
 

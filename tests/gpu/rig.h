@@ -17,7 +17,7 @@
 #endif
 
 #define RIG_LAYERS 4u
-#define RIG_PIECE ((uint64_t)24 << 10) /* scattered: by kernel */
+#define RIG_PIECE ((uint64_t)24 << 10) /* pieces copied by a kernel */
 /* large enough to be moved by a copy call, not by the kernel */
 #define RIG_LONG ((uint64_t)1 << 20)
 #define RIG_BLOCK (RIG_LAYERS * RIG_PIECE + RIG_LONG)
@@ -34,7 +34,7 @@ struct rig {
 	kvfs_pool_desc desc;
 	struct kvfs_stride strides[RIG_LAYERS + 1], on_host[RIG_LAYERS + 1];
 	uint8_t *image, *now; /* expected and actual contents of the pool */
-	uint8_t *arena;	      /* mapped for reading */
+	uint8_t *arena;	      /* arena, mapped for reading */
 	uint8_t *alias;	      /* the daemon's mapping of the staging */
 	uint64_t arena_bytes;
 	uint8_t *staging;

@@ -102,7 +102,7 @@ try() { # NAME COMMAND...
 		failed=$((failed + 1))
 		;;
 	esac
-	# Skipped tests: those that need the stand-in, and others.
+	# List the skipped tests: those that need the stand-in, and others.
 	sed -n 's/^\[  SKIPPED \] \([a-z].*\)/    skipped: \1/p' "$log" | sort -u
 }
 sum() {

@@ -19,7 +19,7 @@
 
 /* The shape of a model's KV; bf16 unless set. */
 struct dims {
-	uint64_t layers, heads, dim, tokens; /* tokens a block */
+	uint64_t layers, heads, dim, tokens; /* number of tokens in a block */
 };
 
 struct pool_shape {
@@ -29,7 +29,7 @@ struct pool_shape {
 	size_t n_views;
 	uint32_t pages_per_block;
 	uint64_t pages;
-	/* of the memory; @bytes grows while the shape is made */
+	/* address and size of the memory; @bytes grows with each part */
 	uint64_t base, bytes;
 	uint64_t block; /* bytes of a block */
 };

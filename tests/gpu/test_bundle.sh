@@ -20,7 +20,7 @@ tar -C "$T/empty" -xJf "$T/bundle.tar.xz" || fail "unpack"
 run=$T/empty/kvfs-gpu/run.sh
 cd "$T/cwd" || exit 1
 
-# From here on, only the stand-in comes from the build.
+# From here on the bundle is used, and of the build only the stand-in.
 mkdir "$T/standin" && cp "$B/tests/gpu/libcuda.so.1" "$T/standin/"
 within() { # PATH of a driver, COMMAND...
 	local standin=$1
@@ -82,14 +82,14 @@ for way in registered:25 staged:6 rw:6 harm:6; do
 	[ "$(grep -c '"figure"' "gpu-${way%:*}.json")" = "${way#*:}" ] ||
 		fail "gpu-${way%:*}.json"
 done
-# On a GPU every skipped test is reported.
+# With a real driver, tests that are skipped say why.
 for t in calls faults owner standin; do
 	KVFS_GPU=1 "$B/tests/gpu/test_$t" >"$T/log" 2>&1
 	[ $? = 77 ] || fail "test_$t on a GPU"
 	[ -s "$T/log" ] || fail "test_$t does not say why it is left out"
 done
 
-# Missing and unusable pieces are named.
+# run.sh names pieces of the bundle that are missing or unusable.
 plugin=$T/empty/kvfs-gpu/lib/libkvfs-cuda.so.1
 without() { # PART, FILE of the bundle
 	mv "$T/empty/kvfs-gpu/$2" "$T/away"

@@ -11,9 +11,10 @@
 
 static const struct dims dims = {36, 4, 128, 16};
 static bool registered;
-static size_t every = 1; /* shape is tried */
+static size_t every = 1; /* step from one tested shape to the next */
 
-/* Number of calls that give the device work, and of copies among them. */
+/* Number of driver calls that give the device work, and of copies and launches
+ * among them. */
 struct count {
 	uint64_t copies, launches, calls;
 };

@@ -153,7 +153,7 @@ static void a_mark_of_nothing_is_refused(void **state)
 
 struct ordering {
 	CUstream stream;
-	void *fence; /* NULL: nothing was submitted yet */
+	void *fence; /* NULL: no batch was submitted yet */
 	int r;
 };
 
@@ -281,7 +281,8 @@ static void a_stream_that_is_captured_is_refused_and_not_disturbed(void **state)
 	GPU_OK(cuStreamDestroy_v2, other);
 }
 
-/* Only the driver knows, and asking may end the capture. */
+/* Only the driver knows whether an event belongs to a capture, and asking may
+ * end the capture. */
 static void an_event_of_a_capture_is_refused(void **state)
 {
 	CUstream stream = gpu_stream();

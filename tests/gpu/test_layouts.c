@@ -4,8 +4,8 @@
 #include "tests/gpu/memory.h"
 
 static const struct dims middle = {2, 4, 64, 8};   /* strides of 4 KiB */
-static const struct dims small = {2, 1, 32, 4};	   /* of 256 bytes */
-static const struct dims qwen3 = {36, 8, 128, 16}; /* of 32 KiB */
+static const struct dims small = {2, 1, 32, 4};	   /* strides of 256 bytes */
+static const struct dims qwen3 = {36, 8, 128, 16}; /* strides of 32 KiB */
 
 /* Set some pages of a load to -1. */
 static void skip_some(int64_t *pages, size_t n)

@@ -4,7 +4,7 @@
 #include "tests/kernels/world.h"
 #include "tests/gpu/gpu.h"
 
-#define A_WHILE 30000000u /* ns that a kernel takes */
+#define A_WHILE 30000000u /* nanoseconds that a kernel takes */
 #define MANY 12u
 
 static CUstream compute;

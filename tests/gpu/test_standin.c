@@ -15,7 +15,7 @@
 #define TRIES 200
 
 static CUdeviceptr memory;
-static uint8_t *pinned; /* 2 * N bytes, allocated by the driver */
+static uint8_t *pinned; /* 2 * N bytes, pinned by the driver */
 static CUstream a, b;
 
 static int setup(void **state)
@@ -260,10 +260,10 @@ static void a_call_fails_when_it_is_told_to(void **state)
 
 /* ---- calls that wait or are refused as with a strict driver ---- */
 
-/* A call of this thread, observed by another thread. */
+/* A call of this thread, which another thread observes. */
 struct meanwhile {
 	const char *call;
-	uint64_t before; /* number of such calls before */
+	uint64_t before; /* number of earlier calls of @call */
 	atomic_bool other_returned;
 	bool let_by;
 };

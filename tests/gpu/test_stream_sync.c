@@ -8,7 +8,7 @@
 #define ROUNDS 6u
 #define A_WHILE 150000000u /* duration of a kernel, in nanoseconds */
 
-static const struct dims dims = {4, 4, 64, 8}; /* strides of 4 KiB */
+static const struct dims dims = {4, 4, 64, 8}; /* runs at strides of 4 KiB */
 static CUstream compute;
 static struct engine e;
 static struct standin_alive before;
@@ -407,7 +407,8 @@ static void an_order_before_it_is_submitted_orders_nothing(void **state)
 	gpu_free(seen);
 }
 
-/* The call begins nothing and takes no pages. */
+/* A load for a captured stream is refused: it begins nothing and holds no
+ * pages. */
 static void a_stream_that_is_captured_is_refused(void **state)
 {
 	kvfs_opts opts = {.size = sizeof(opts), .stream = compute};

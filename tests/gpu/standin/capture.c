@@ -25,7 +25,7 @@ struct capture {
 	struct CUstream_st *origin;
 	pthread_t owner;
 	int mode;
-	bool invalid, joined; /* big_lock */
+	bool invalid, joined; /* guarded by big_lock */
 	struct op *first, **last;
 	size_t n;
 };
@@ -33,11 +33,11 @@ struct capture {
 struct CUgraph_st {
 	struct op *first;
 	size_t n;
-	unsigned refs; /* big_lock: count of the graph and its executables */
+	unsigned refs; /* the graph and its executables; under big_lock */
 };
 
-static struct capture *captures; /* big_lock */
-static uint64_t captured;	 /* big_lock: number of captures so far */
+static struct capture *captures; /* guarded by big_lock */
+static uint64_t captured;	 /* number of captures made; under big_lock */
 
 /* ---- captures ---- */
 

@@ -10,16 +10,16 @@
 
 struct CUevent_st {
 	struct CUevent_st *next;
-	CUcontext ctx; /* fixed after new */
+	CUcontext ctx; /* fixed when the event is made */
 	struct moment moment;
-	/* id of the capture it was recorded in; 0: none */
+	/* id of the capture that recorded the event; 0: none */
 	uint64_t capture;
-	/* for events with timing; set by the stream's thread */
+	/* time at which the stream reached the event, if @timing */
 	struct timespec over;
 	bool timing;
 };
 
-static struct CUevent_st *events; /* big_lock */
+static struct CUevent_st *events; /* all events; guarded by big_lock */
 
 static struct CUevent_st **find_locked(CUevent handle)
 {

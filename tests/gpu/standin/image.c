@@ -24,13 +24,13 @@
 struct fatbin {
 	uint32_t magic;
 	uint16_t version, header;
-	uint64_t bytes; /* behind the header */
+	uint64_t bytes; /* number of bytes after this header */
 };
 
 struct entry {
 	uint16_t kind, version;
 	uint32_t header;
-	uint64_t bytes; /* behind the header */
+	uint64_t bytes; /* number of bytes after this header */
 	uint32_t compressed, options;
 	uint16_t minor, major;
 	uint32_t arch, name, name_bytes;

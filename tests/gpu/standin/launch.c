@@ -19,7 +19,7 @@
 /* A kernel that the stand-in implements. */
 struct known {
 	const char *name;
-	size_t parameters; /* bytes of the only parameter */
+	size_t parameters; /* bytes of the kernel's only parameter */
 	void (*run)(struct op *op);
 };
 
@@ -28,8 +28,8 @@ struct known {
 struct CUfunc_st {
 	const struct known *known;
 	CUmodule module;
-	struct kernel kernel; /* fixed after load */
-	bool launched;	      /* big_lock */
+	struct kernel kernel; /* fixed when the module is loaded */
+	bool launched;	      /* guarded by big_lock */
 };
 
 struct CUmod_st {

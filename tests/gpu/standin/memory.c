@@ -19,14 +19,14 @@
 
 #include "tests/gpu/standin/standin.h"
 
-#define DEVICE_RANGE (1ull << 38) /* bytes; sanitizers leave no more room */
+#define DEVICE_RANGE (1ull << 38) /* bytes that sanitizers leave free */
 #define ALIGN 512u
 
 struct standin_alive alive;
 
-static struct range *ranges;	/* big_lock */
-static uintptr_t device, bytes; /* fixed after the first use */
-static uintptr_t next_device;	/* big_lock */
+static struct range *ranges;	/* guarded by big_lock */
+static uintptr_t device, bytes; /* fixed after first use */
+static uintptr_t next_device;	/* guarded by big_lock */
 static pthread_once_t reserved = PTHREAD_ONCE_INIT;
 
 static void reserve(void)
@@ -186,8 +186,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t n)
 	return r;
 }
 
-/* Operations in flight find no memory.  A real device would wait for the
- * operations, but programs should not rely on that. */
+/* Operations in flight on freed memory are bugs.  A real device would wait for
+ * the operations, but programs should not rely on that. */
 CUresult cuMemFree_v2(CUdeviceptr ptr)
 {
 	CUresult r = enter("cuMemFree_v2", CONTEXT);

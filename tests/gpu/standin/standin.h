@@ -41,8 +41,8 @@ struct settings {
 	int devices;
 	bool read_only, mem_ops, pageable;
 	uint64_t memory;
-	unsigned syncs; /* bits by enum sync */
-	/* hardware queues per priority; 0: one per stream */
+	unsigned syncs; /* kinds of calls that wait, as bits by enum sync */
+	/* number of hardware queues per priority; 0: one per stream */
 	unsigned queues;
 	unsigned register_us; /* microseconds to register a MiB */
 	bool one_host_thread;
@@ -68,7 +68,7 @@ CUresult bug(CUresult code, const char *format, ...)
 /* Let all later calls fail with @code: a stream's operation failed. */
 void break_device(CUresult code);
 extern __thread bool in_host_function;
-/* mode of this thread; 0: global, 2: relaxed */
+/* capture mode of this thread; 0: global, 2: relaxed */
 extern __thread int capture_mode;
 extern uint64_t copied[2];
 
@@ -77,7 +77,7 @@ extern uint64_t copied[2];
 struct CUctx_st {
 	int device;
 	unsigned refs; /* big_lock */
-	bool held;     /* big_lock; a synchronising call holds the context */
+	bool held; /* under big_lock; a synchronising call holds the context */
 };
 bool context_is_live(CUcontext ctx);
 CUcontext context_of(int device);
@@ -134,7 +134,7 @@ struct capture;
 
 /* A moment in a stream: the end of its first @seq operations. */
 struct moment {
-	/* holds a reference; NULL: the moment has passed */
+	/* holds a reference to the stream; NULL: the moment has passed */
 	struct CUstream_st *stream;
 	uint64_t seq;
 };
@@ -145,9 +145,9 @@ struct op {
 	struct op *next;
 	/* called without big_lock; NULL: nothing to do */
 	void (*run)(struct op *op);
-	bool is_work;	 /* held by standin_hold */
+	bool is_work;	 /* standin_hold() holds up this operation */
 	bool is_wait;	 /* blocks its whole hardware queue while it runs */
-	uint64_t ticket; /* place in the hardware queue */
+	uint64_t ticket; /* its place in the hardware queue */
 	struct moment after[MAX_DEPENDENCIES];
 	unsigned n_after;
 	/* Arguments of @run. */
@@ -157,22 +157,24 @@ struct op {
 	unsigned flags;
 	CUhostFn *fn;
 	void *arg;
-	void *parameters; /* freed with it */
+	void *parameters; /* freed with the operation */
 	size_t parameters_bytes;
 };
 
 struct op *op_new(void (*run)(struct op *op));
 void op_free(struct op *op);
-/* Queue @op and own it.  @ret, unless NULL: the moment of its end. */
+/* Queue @op, which is owned from now on.  @ret, unless NULL: the moment at
+ * which @op ends. */
 CUresult give(CUstream stream, struct op *op, struct moment *ret);
 CUresult give_and_wait(CUstream stream, struct op *op);
-/* Return the stream of a handle, also 0 and the legacy one; NULL: none. */
+/* Return the stream of a handle, which may be 0 or the legacy stream; NULL:
+ * there is none. */
 struct CUstream_st *stream_of_locked(CUstream handle);
 /* Return the stream's context; NULL: no such stream. */
 CUcontext context_of_stream(CUstream handle);
 /* Wait until all work given to the context has ended. */
 void wait_for_context_locked(CUcontext ctx);
-/* Get the capture of a stream, or NULL; set it. */
+/* Get or set the capture of a stream; NULL: no capture. */
 struct capture **stream_capture_locked(struct CUstream_st *stream);
 /* Return the active capture with which legacy work conflicts, or NULL. */
 struct capture *legacy_capture_locked(struct CUstream_st *stream);
@@ -195,12 +197,13 @@ CUresult event_moment_locked(CUevent event, struct moment *ret,
 
 /* Check the arguments of a launch. */
 struct kernel {
-	unsigned registers;   /* per thread; 0: unknown */
-	unsigned max_threads; /* of a block */
+	unsigned registers;   /* registers per thread; 0: unknown */
+	unsigned max_threads; /* most threads of a block */
 	unsigned local;	      /* bytes of stack and spills per thread */
 };
 
-/* Return CU_OK; CU_NO_BINARY: no code for the device; CU_INVALID_IMAGE. */
+/* Check the image of a module.  Return CU_OK, CU_INVALID_IMAGE, or CU_NO_BINARY
+ * if it has no code for the device. */
 CUresult image_check(const void *image);
 void image_kernel(const void *image, const char *name, struct kernel *ret);
 
@@ -223,8 +226,8 @@ void capture_spoil_locked(struct capture *capture);
 
 /* Return whether the device may touch these bytes; if not, break the device. */
 bool may_touch(uintptr_t at, size_t bytes, const char *what);
-/* Likewise for a kernel, for which adjacent registrations of host memory are
- * one; @write: the kernel writes. */
+/* Like may_touch(), for a kernel: adjacent registrations of host memory count
+ * as one.  @write: the kernel writes. */
 bool kernel_may_touch(uintptr_t at, size_t bytes, bool write, const char *what);
 
 #endif

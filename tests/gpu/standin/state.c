@@ -43,12 +43,12 @@ static struct {
 } calls[MAX_CALLS]; /* lock */
 static struct {
 	char call[48];
-	unsigned in; /* calls; 0: free */
+	unsigned in; /* calls until the fault; 0: unused entry */
 	CUresult code;
 } faults[MAX_FAULTS];	  /* lock */
 static uint64_t bugs;	  /* lock */
 static CUresult broken;	  /* lock */
-static pid_t initialised; /* lock; 0: not yet */
+static pid_t initialised; /* guarded by the lock; 0: not initialised */
 static __thread CUcontext current[8];
 static __thread unsigned depth;
 

@@ -29,21 +29,21 @@
 
 /* A hardware queue: operations in the order of the calls. */
 struct queue {
-	uint64_t given, begun; /* big_lock */
+	uint64_t given, begun; /* number of operations; guarded by big_lock */
 };
 
 struct CUstream_st {
 	struct CUstream_st *next;
-	CUcontext ctx;	     /* fixed after new */
-	struct queue *queue; /* fixed after new; NULL: a queue of its own */
-	unsigned refs;	     /* big_lock */
-	/* fixed after new; synchronises with the legacy stream */
+	CUcontext ctx;	     /* fixed when the stream is made */
+	struct queue *queue; /* fixed; NULL: the stream has its own */
+	unsigned refs;	     /* guarded by big_lock */
+	/* fixed; true: the stream and the legacy stream wait for each other */
 	bool blocking;
 	bool destroyed;		 /* big_lock */
-	unsigned random;	 /* of the thread */
-	uint64_t seq;		 /* big_lock; operations given */
-	uint64_t done;		 /* big_lock; operations over */
-	struct capture *capture; /* big_lock; NULL: not captured */
+	unsigned random;	 /* state of the thread's random numbers */
+	uint64_t seq;		 /* operations queued; under big_lock */
+	uint64_t done;		 /* operations ended; under big_lock */
+	struct capture *capture; /* under big_lock; NULL: no capture */
 	struct op *first;	 /* big_lock */
 	struct op **last;	 /* big_lock */
 	pthread_cond_t go;	 /* big_lock */
@@ -53,11 +53,12 @@ struct CUstream_st {
 static struct CUstream_st *streams;
 /* the legacy streams, created at first use; guarded by big_lock */
 static struct CUstream_st *legacy[MAX_DEVICES];
-static struct queue queues[MAX_DEVICES][PRIORITIES][MAX_QUEUES]; /* big_lock */
-static unsigned made;	 /* big_lock; number of streams made */
+static struct queue queues[MAX_DEVICES][PRIORITIES]
+			  [MAX_QUEUES]; /* under big_lock */
+static unsigned made;	 /* number of streams made; under big_lock */
 static uint64_t pending; /* big_lock */
-static uint64_t over;	 /* big_lock; number of operations that have ended */
-static bool held;	 /* big_lock */
+static uint64_t over; /* number of operations that have ended; under big_lock */
+static bool held;     /* big_lock */
 
 /* ---- moments ---- */
 
@@ -94,8 +95,8 @@ struct moment now_in_locked(struct CUstream_st *stream)
 /* Detects a deadlock: no operation has ended for a long time. */
 struct patience {
 	const char *what;
-	struct timespec until; /* {0}: not yet known */
-	/* the counter at the last check */
+	struct timespec until; /* {0}: no time limit was set yet */
+	/* value of the counter @over at the last check */
 	uint64_t over;
 };
 
@@ -166,7 +167,7 @@ static void pause_at_random(struct CUstream_st *stream)
 		usleep(x / 64 % us);
 }
 
-/* Let the operations behind it in the queue begin. */
+/* Let the operations behind this one in the hardware queue begin. */
 static void go_on_locked(struct CUstream_st *stream)
 {
 	if (stream->queue == NULL)
@@ -300,7 +301,7 @@ CUcontext context_of_stream(CUstream handle)
 	return ctx;
 }
 
-/* ---- giving ---- */
+/* ---- queueing operations ---- */
 
 struct op *op_new(void (*run)(struct op *op))
 {
@@ -440,7 +441,7 @@ static bool is_busy_locked(CUcontext ctx)
 	return false;
 }
 
-/* The context is held: it gets no new work meanwhile. */
+/* The caller holds the context, which gets no new work meanwhile. */
 void wait_for_context_locked(CUcontext ctx)
 {
 	struct patience patience = {.what = "a call that synchronises"};

@@ -18,11 +18,11 @@
 #define GRANULE (2u << 20)
 #define MAX_MAPPINGS 4096
 
-/* Mappings that are not accessible yet. */
+/* Mappings to which no access has been given yet. */
 static struct {
 	uintptr_t at;
 	size_t bytes;
-} waiting[MAX_MAPPINGS]; /* big_lock; bytes 0: free */
+} waiting[MAX_MAPPINGS]; /* guarded by big_lock; bytes 0: unused entry */
 
 static bool is_whole(size_t n)
 {
