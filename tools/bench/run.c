@@ -8,7 +8,7 @@
  *
  * INVARIANTS
  *   (1) The first process only waits, for the end of the measurement or for a
- *       signal, and cleans up.  It adopts the processes that a killed
+ *       signal, and cleans up.  That process adopts processes that a killed
  *       measurement leaves.
  *   (2) A pid is 0 once the process was waited for, so that no other process
  *       is signalled.

@@ -9,7 +9,7 @@ Blocks on SSD are read into DRAM before they count as a match; the request waits
 vLLM asks again in every step. The daemon gets one message for all candidate blocks; afterwards
 the lease has the result. A step that computes nothing waits for it.
 
-kvfs may have evicted blocks that vLLM's own prefix cache serves. They are offered to kvfs again,
+kvfs may have evicted blocks that vLLM's own prefix cache serves. Such blocks are offered again,
 except blocks that were offered in the last half minute and not missed by a look-up since.
 """
 from __future__ import annotations

@@ -147,7 +147,7 @@ struct op {
 	void (*run)(struct op *op);
 	bool is_work;	 /* standin_hold() holds up this operation */
 	bool is_wait;	 /* blocks its whole hardware queue while it runs */
-	uint64_t ticket; /* its place in the hardware queue */
+	uint64_t ticket; /* place of the operation in its queue */
 	struct moment after[MAX_DEPENDENCIES];
 	unsigned n_after;
 	/* Arguments of @run. */
