@@ -21,7 +21,7 @@
 #define BATCH 8u
 
 static unsigned done, absent, refused;
-static int error; /* the last one */
+static int error; /* last error of a call */
 static uint64_t slowest;
 
 static void count(int status)

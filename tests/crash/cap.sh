@@ -9,8 +9,8 @@ seed=${KVFS_SEED:-$RANDOM}
 echo "seed $seed"
 cap() { timeout 300 "$H/cap" "$1" "$S" "${@:2}" || fail "cap $*"; }
 
-# Blocks of all sizes, twice as many as fit.  The cap is such that the files could fill
-# it without a gap.
+# Save and remove blocks of all sizes, twice as many as fit.  The cap is such that the
+# segment files could fill it without a gap.
 cap churn $((68 * M1)) 0 2 "$seed"
 "$H/cap" churn "$S" $((68 * M1)) 0 60 $((seed + 1)) & workers+=($!)
 sleep 1.5
@@ -20,8 +20,7 @@ cap open $((52 * M1)) $((68 * M1))
 cap churn $((52 * M1)) 0 2 $((seed + 3))
 rm -rf "$S"
 
-# An index that must be compacted, because of removals and because the cap is too small
-# for it.
+# The index must be compacted, because of removals and because the cap is too small for it.
 cap fill $((1024 * M1)) 0 24000 4000
 cap thin $((1024 * M1)) 0 3
 cap open $((60 * M1)) $((1024 * M1))
@@ -29,7 +28,7 @@ cap open $((60 * M1)) $((1024 * M1))
 cap churn $((60 * M1)) 0 2 $((seed + 4))
 rm -rf "$S"
 
-# A daemon whose disk other writers fill, and empty again.
+# Other writers fill the daemon's disk, and empty it again.
 disk=$T/disk
 mkdir "$disk"
 truncate -s 96M "$T/image"

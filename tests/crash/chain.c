@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * chain.c - save a chain, and leave it alone: no client waits for its blocks.
+ * chain.c - save a chain and exit: no client waits until its blocks are durable.
  *
  *   chain SOCKET ROUND save    save in one call with the second half first, or in two
  *                              calls; ROUND decides

@@ -18,7 +18,7 @@
 #include "common/layout.h"
 
 #define CONTENT_MAGIC 0x4b56465354455354ull
-#define CONTENT_MAX (2u << 20) /* of a file */
+#define CONTENT_MAX (2u << 20) /* most bytes of a file */
 #define CONTENT_TOKENS 4
 #define SECOND 1000000000ull
 
@@ -110,7 +110,7 @@ static inline void content_line(struct content_line *line, uint64_t id,
 		line->fill[i] = mixed * (2 * i + 1);
 }
 
-/* The tensors. */
+/* Write the bytes of the block's tensors. */
 static inline void content_fill(void *at, uint64_t id, uint64_t gen)
 {
 	struct content_line line;

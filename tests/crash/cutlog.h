@@ -19,9 +19,9 @@ enum cut_type { CUT_WRITE = 1, CUT_FLUSH, CUT_WORD };
 struct cut_record {
 	uint32_t magic, type;
 	uint32_t bytes;		/* WRITE */
-	uint32_t writer, index; /* WORD: of the journal */
+	uint32_t writer, index; /* WORD: place of the word in the journal */
 	uint32_t reserved;
-	uint64_t at; /* WRITE: offset; WORD: the word */
+	uint64_t at; /* WRITE: offset on the disk; WORD: the word's value */
 };
 
 #endif

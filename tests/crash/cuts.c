@@ -27,7 +27,7 @@
 #include "tests/cache/alone.h"
 
 #define LIE 400	     /* records that a lying disk may forget */
-#define PATIENCE 120 /* seconds for one image */
+#define PATIENCE 120 /* seconds allowed for one image */
 
 struct tally {
 	unsigned images, unmountable, unopened, died;
@@ -35,7 +35,7 @@ struct tally {
 	uint64_t unflushed;
 };
 
-static struct tally *tally;	/* shared with the children */
+static struct tally *tally;	/* memory shared with the children */
 static struct journal *journal; /* the journal as it was at the cut */
 /* remade: kvfs-fsck has rebuilt the index of the image being checked */
 static bool lies, remade;
@@ -222,7 +222,7 @@ static void check_image(const struct image *image, unsigned number)
 	}
 }
 
-/* Set the journal to its state at record @cut. */
+/* Set the journal to its state when record @cut was logged. */
 static void move_journal(const struct image_log *log, size_t *at, size_t cut)
 {
 	for (; *at < cut; ++*at) {

@@ -131,8 +131,8 @@ stop_load() {
 	workers=()
 }
 
-# All reads and writes fail, and the filesystem gives up.  A pinned block is never
-# evicted from SSD, so it can only be lost.
+# All reads and writes fail, and the filesystem stops working.  Pinned blocks are checked
+# afterwards: they are never evicted, so a missing one is lost.
 add 32
 eq "pinned" "$(figure done "$(blocks pin $((saved - 32)) 32)")" 32
 eq "pins are durable" "$(figure done "$(blocks flush)")" 1

@@ -13,7 +13,7 @@
  */
 #include "tests/crash/client.h"
 
-#define BLOCKS 64u /* blocks 0 to 63, which the script has saved before */
+#define BLOCKS 64u /* blocks 0 to 63, saved by the script */
 #define LEASES 8
 #define SAVED 8
 
@@ -50,8 +50,7 @@ static void hold(struct client *c, unsigned round)
 		client_must(client_save(c, ids, gens, SAVED, &xfer), "save");
 		kvfs_xfer_wait(xfer, KVFS_COPIED, KVFS_FOREVER);
 		kvfs_xfer_free(xfer);
-		/* Segments that are mapped, but whose blocks are no longer
-		 * leased. */
+		/* The blocks' segments stay mapped after the lease. */
 		client_must(client_acquire(c, ids, SAVED, &lease), "acquire");
 		kvfs_lease_wait(lease, KVFS_FOREVER);
 		kvfs_release(lease);

@@ -52,7 +52,7 @@ assert o["status"] == 0 and o["blocks"] == 20 and not o["clean"] and o["version"
 assert o["bytes_accounted"] == o["bytes_held"] > 20 * 4096, o
 P
 
-# The index is lost, and is rebuilt.
+# The index is lost, and the next mount rebuilds it.
 index_lost
 grep -q '^index=rebuilt (missing): 20 blocks, 1 spaces, 0 left out' "$M/.kvfs/config" || fail "config does not tell of the rebuilt index"
 all_there 1 20
@@ -73,7 +73,7 @@ start
 all_there 1 20
 stop
 
-# Something else has the name of a segment file.
+# Something that is no file has the name of a segment file.
 mv "$S/segments/000000.seg" "$T/seg"
 mkdir "$S/segments/000000.seg"
 not "a directory" "000000.seg: Is a directory; if this is not a segment file, move it away" \
@@ -133,7 +133,7 @@ absent "the damaged block" "$(key_path 7)"
 same "another one" "$T/b8" "$(key_path 8)"
 stop
 
-# Files beside the index.
+# Files beside the index are lost, cut, or unknown.
 rm "$S/store" "$S/spaces/000001"
 truncate -s 8M "$S/segments/000000.seg"
 touch "$S/odd" "$S/spaces/odd"
@@ -147,7 +147,7 @@ start
 eq "blocks after all that" "$(find "$M/s" -type f ! -name .layout | wc -l)" 17
 stop
 
-# Quotas of users.
+# The file of users' quotas is damaged, or not a file.
 start
 for uid in 1000 1001 1002; do
 	setfattr -n user.kvfs.quota.ssd -v ${uid}K "$M/.kvfs/tenants/$uid" || fail "quota of $uid"
@@ -182,7 +182,7 @@ start
 stop
 fsck 0 "last end clean"
 
-# Wrong arguments.
+# Wrong arguments are refused.
 "$F" > /dev/null 2>&1
 eq "no store" $? 16
 "$F" --odd "$S" > /dev/null 2>&1

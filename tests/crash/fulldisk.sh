@@ -25,7 +25,7 @@ balloon() {
 B1=$T/b1
 "$H/blocks" file 5000 "$B1"
 
-# The disk is full from the beginning: the index has room, but no segment file.
+# The disk is full before the mount: the index has room, but no segment file.
 balloon 6000
 start
 out=$(blocks save 0 64)
@@ -50,7 +50,7 @@ eq "saved while older ones give way" "$(figure done "$out")" 512
 [ "$(figure slowest "$out")" -lt 30000 ] || fail "a save on a full disk took long: $out"
 blocks check 0 600 > /dev/null
 
-# Room again.
+# The disk has room again: the tier recovers.
 rm "$D/balloon"
 wait_until 30 degraded 0 || fail "still degraded with room on the disk"
 eq "flush with room again" "$(figure done "$(blocks flush)")" 1
@@ -95,7 +95,7 @@ out=$(blocks check 7000 32)
 eq "after a crash" "$(figure done "$out")" 32
 stop
 
-# The disk is full to the last byte before the mount.
+# The disk is filled to the last byte before the mount.
 cat /dev/zero >> "$D/balloon" 2> /dev/null
 for ((i = 0; i < 10000; i++)); do mkdir "$D/balloon.$i" 2> /dev/null || break; done
 sync -f "$D"

@@ -40,7 +40,7 @@ intact "$name"
 stop
 echo "$name: mounted, checked, rebuilt"
 
-# Stores of other formats, with an index and with a lost index.
+# Stores of other formats are refused, with their index and without it.
 refused() { # WHAT [REASON OF --rebuild]
 	local before
 	before=$(state)

@@ -23,14 +23,14 @@
 
 struct image_log {
 	const struct cut_record **record;
-	/* first: the first record after the disk's initial contents */
+	/* first record after the disk's initial contents */
 	size_t n, first;
 };
 
 struct image_maker {
 	struct image_log log;
-	uint8_t *disk; /* everything up to `base` */
-	bool *used;    /* for each page: it was written */
+	uint8_t *disk; /* contents of the disk up to record @base */
+	bool *used;    /* for each page: it was written to */
 	uint64_t bytes;
 	size_t base;
 };
@@ -137,7 +137,7 @@ static inline unsigned image_scatter(const struct image_maker *m, int memory,
 				     size_t cut, uint64_t *seed)
 {
 	const struct cut_record **late;
-	long keep = client_random(seed, 5); /* quarters of the writes */
+	long keep = client_random(seed, 5); /* quarters of writes to keep */
 	size_t n = 0;
 
 	late = malloc((cut - m->base + 1) * sizeof(*late));

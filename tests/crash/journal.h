@@ -38,26 +38,26 @@ struct journal {
 	_Atomic uint64_t acknowledged, removed, sealed, read, faults;
 	_Atomic uint64_t word[JOURNAL_WRITERS][JOURNAL_ITEMS];
 
-	/* Only killer.c sets the following; without it they stay 0. */
-	_Atomic uint64_t mounts;   /* daemons that were begun */
+	/* Only killer.c sets these fields; without killer.c they stay 0. */
+	_Atomic uint64_t mounts;   /* number of daemons that were begun */
 	_Atomic uint64_t ready;	   /* number of the last daemon that answers */
-	_Atomic uint64_t ready_ns; /* since then */
-	_Atomic uint64_t mounted;  /* the last daemon with a FUSE mount */
-	_Atomic uint64_t stores;   /* stores begun anew, without blocks */
+	_Atomic uint64_t ready_ns; /* time since which it answers */
+	_Atomic uint64_t mounted;  /* number of the last daemon with a mount */
+	_Atomic uint64_t stores;   /* number of new stores, without blocks */
 	_Atomic uint64_t forgiven; /* events after which blocks may be lost */
 	_Atomic uint64_t rebuilt;  /* times that the index was lost */
-	_Atomic uint64_t snapshot; /* enum journal_snapshot */
-	/* 1: the block was absent when last looked for, but no flush has been
-	 * answered since, so a rebuild of the index may find it. */
+	_Atomic uint64_t snapshot; /* a value of enum journal_snapshot */
+	/* 1: the block was absent when last looked for, but no flush was
+	 * answered since, so a rebuild of the index may find the block. */
 	_Atomic uint8_t seen[JOURNAL_WRITERS][JOURNAL_ITEMS];
-	_Atomic uint32_t active; /* bits of the writers that take part */
+	_Atomic uint32_t active; /* bit for each writer that takes part */
 	_Atomic uint64_t settled[JOURNAL_WRITERS]; /* last daemon compared */
 	_Atomic uint64_t lost, wrong, damaged, returned, checked;
 	_Atomic uint64_t refused; /* unexpected misses and errors */
 
 	struct journal_times reconnect, recovery;
 	_Atomic uint64_t pointers; /* times that leased blocks were reread */
-	_Atomic uint64_t maps, sigbus, notconn; /* see mapper.c */
+	_Atomic uint64_t maps, sigbus, notconn; /* counts of mapper.c */
 };
 
 /* The state of the one snapshot that saver.c makes and drops. */

@@ -35,20 +35,20 @@
 #define PATIENCE_NS (60 * SECOND) /* enough for a slow machine */
 #define OPTIONS "segment=8M,hugepages=off,scrub=0"
 #define FSCK_EVERY 50
-#define ENOUGH 20 /* number of faults that ends the test */
+#define ENOUGH 20 /* number of faults after which the test ends */
 
 struct round {
 	bool points, mounted, clean, settle;
-	/* before the daemon starts: make, shrink the store, lose the index */
+	/* before the daemon starts: make or shrink the store, lose the index */
 	bool fresh, shrink, lose;
-	int point; /* -1: none */
+	int point; /* number of the kill point; -1: none */
 	uint64_t hit, delay_ns;
 };
 
 static struct journal *journal;
 static struct points points;
 static const char *dir, *fsck;
-static const char *daemons[2]; /* without points, with */
+static const char *daemons[2]; /* program without kill points, and with */
 static uint64_t seed;
 static FILE *rounds_log;
 static char store[512], mountpoint[512], control[512], logfile[512];

@@ -14,7 +14,7 @@
 
 /* The file of KVFS_POINTS; its reader makes it and fills it with zeros. */
 struct kv_point_table {
-	_Atomic uint32_t n; /* number of entries, that is, of all points */
+	_Atomic uint32_t n; /* number of entries, one for each kill point */
 	struct {
 		char name[KV_POINT_NAME];
 		_Atomic uint64_t hits;

@@ -16,8 +16,8 @@
 #include "tests/crash/point_table.h"
 
 struct points {
-	struct kv_point_table *table; /* shared with the daemon */
-	uint64_t most[KV_POINTS_MAX]; /* most hits in one life of a daemon */
+	struct kv_point_table *table; /* memory shared with the daemon */
+	uint64_t most[KV_POINTS_MAX]; /* most hits in one daemon's life */
 	uint64_t kills[KV_POINTS_MAX], armed[KV_POINTS_MAX];
 };
 

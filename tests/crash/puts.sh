@@ -12,7 +12,7 @@ storm() { "$B/tests/mount/storm" "$@"; }
 objects() { find "$R" -type f -path '*/2-*'; }
 all_there() { [ "$(objects | wc -l)" = $((kills * EACH)) ]; }
 had() { [ "$(objects | wc -l)" -gt "$1" ]; }
-# Files of puts that the kills interrupted.
+# parts: print the number of files of puts that a kill interrupted.
 parts() { find "$R/.part" -type f | wc -l; }
 
 for ((i = 1; i <= kills; i++)); do

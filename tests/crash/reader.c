@@ -24,7 +24,7 @@
 #define SPACES 4
 
 struct held {
-	kvfs_lease *lease; /* NULL: none yet */
+	kvfs_lease *lease; /* NULL: no lease yet */
 	uint64_t mount;	   /* number of the daemon that granted the lease */
 	unsigned n;
 	struct {

@@ -26,7 +26,7 @@ static inline void report_times(const char *what, struct journal_times *times)
 	       us[n / 2] / 1e3, us[n - 1 - n / 100] / 1e3, us[n - 1] / 1e3);
 }
 
-/* Phases into which the time of a round is split. */
+/* Phases of a round, whose times are reported. */
 enum report_phase {
 	REPORT_PREPARING,
 	REPORT_STARTING,

@@ -329,8 +329,8 @@ static bool settle(struct client *c)
 	return all;
 }
 
-/* Begin with a new daemon: blocks neither durable nor acknowledged may be in any
- * state. */
+/* Begin with a new daemon: blocks that were not acknowledged as durable may be
+ * present or absent. */
 static void begin(void)
 {
 	if (journal_begin(journal, writer, &era)) {

@@ -136,7 +136,8 @@ static void give_back(struct held *h)
 	kvfs_release(kv_steal(h->lease));
 }
 
-/* Acquire a lease, keep it for some turns, and reread it before the release. */
+/* Acquire a lease, keep it while other calls run, and reread its blocks before
+ * the release. */
 static void do_acquire(unsigned space)
 {
 	struct held *h = &held[client_random(&seed, HELD)];
@@ -148,7 +149,8 @@ static void do_acquire(unsigned space)
 	if (client_random(&seed, 10) == 0)
 		kvfs_lease_cancel(h->lease);
 	if (client_random(&seed, 20) == 0) {
-		kvfs_release(kv_steal(h->lease)); /* not settled */
+		kvfs_release(
+			kv_steal(h->lease)); /* the lease has not settled */
 		return;
 	}
 	if (kvfs_lease_wait(h->lease, 30 * SECOND) == -ETIMEDOUT)

@@ -19,7 +19,7 @@ done
 whole=$(sums "$M/s")
 stop
 
-# Another build, and back.
+# Another build mounts the store, then this build again.
 if [ -x "$P" ]; then
 	"$P" -o "$BASE,control=$SOCK" "$S" "$M" || fail "the other build does not start"
 	eq "with another build" "$(sums "$M/s")" "$whole"
@@ -35,7 +35,7 @@ else
 	start
 fi
 
-# Copy to another mount, in any order.
+# Copy a space to another mount, its files in any order.
 S2=$T/store2 M2=$T/mnt2
 mkdir "$M2"
 "$B/kvfs" -o "$BASE,control=$T/sock2" "$S2" "$M2" || fail "a second store"

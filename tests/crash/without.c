@@ -18,7 +18,7 @@
 
 static const struct {
 	const char *what;
-	/* flag: in the second argument of the call; 0: refuse always */
+	/* flag in the second argument for which to refuse; 0: always */
 	unsigned call, flag;
 	int error;
 } refusals[] = {
