@@ -24,14 +24,14 @@
 #include <sys/syscall.h>
 
 enum { PEERS = 3, OPEN = 16 };
-enum { WIDE, NARROW, TOLD /* blocks tell their tokens */, SPACES };
+enum { WIDE, NARROW, TOLD /* TOLD: blocks with token ids */, SPACES };
 enum { POOLS = 2 };
 
 /* Seconds without progress after which the daemon counts as hung. */
 #define PROGRESS_S 20
 
 struct request {
-	uint64_t tag; /* 0: none */
+	uint64_t tag; /* 0: unused entry */
 	uint16_t type;
 	uint16_t flags;
 	bool answered, leases;
@@ -41,10 +41,11 @@ struct request {
 struct player {
 	struct peer peer;
 	uint32_t spaces[SPACES];
-	uint64_t headers[SPACES]; /* bytes, of their blocks */
+	uint64_t
+		headers[SPACES]; /* bytes of the header of the space's blocks */
 	struct request requests[OPEN];
 	unsigned next;
-	uint32_t uid;		  /* 0: whoever runs it */
+	uint32_t uid;		  /* 0: the user who runs the test */
 	bool holds[SPACES][KEYS]; /* keys reserved with WIRE_HOLD */
 };
 
@@ -53,7 +54,7 @@ static struct kv_control *control;
 static struct kv_gate *gate;
 static struct player players[PEERS];
 static int staging = -1;
-static bool narrow_is_new; /* an input removed it */
+static bool narrow_is_new; /* an input has removed the second space */
 static char dir[64], path[80], store[80];
 
 static const char *volatile doing;
@@ -301,7 +302,7 @@ struct move {
 	struct fuzz *input;
 	struct player *player;
 	uint32_t space, first, n; /* keys */
-	bool told;		  /* of that space */
+	bool told;		  /* the space keeps token ids */
 };
 
 static struct wire_header about(const struct move *m, enum wire_type type)
@@ -713,7 +714,7 @@ static void move(struct fuzz *input)
 	move_once(&m, what);
 }
 
-/* ---- all have left ---- */
+/* ---- when all clients have left ---- */
 
 static bool quiet(void)
 {

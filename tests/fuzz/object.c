@@ -76,7 +76,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		input[2] = (uint8_t)((n - 12) >> 16);
 	}
 	file = take_out(input, n, &entry);
-	/* The file of an object can be made into an object again. */
+	/* If the object gives a file, an object can be made of that file again.
+	 * */
 	if (file)
 		check_file(file, entry.length);
 	check_file(input, n);

@@ -71,7 +71,7 @@ static bool answer_with(int socket, const struct kv_packet *request,
 	return how & 2;
 }
 
-/* False: hang up. */
+/* Answer one message.  Return false to hang up. */
 static bool answer(int socket)
 {
 	static uint8_t items[WIRE_MAX];

@@ -12,8 +12,8 @@ static void check_one_line(const char *why)
 		fuzz_must((unsigned char)*why >= ' ');
 }
 
-/* Check that the URL has only characters that a URL is made of: no end of a line, no user,
- * and no part that leads upwards. */
+/* Check that the URL has only characters that a URL is made of: no newline, no
+ * user name, and no ".." that leads upwards. */
 static void check_base(const struct kv_site *site)
 {
 	const char *base = site->base;

@@ -14,11 +14,12 @@
 
 enum { KEYS = 12, PAYLOAD = 20000 };
 
-/* At the end of the staging: a word that says that pages are lent, and a word that says
- * that the client has taken them back. */
+/* At the end of the staging are two words: one says that pages are lent, the
+ * other that the client has taken them back. */
 enum { LENT = KEYS * PAYLOAD, TAKEN_BACK = LENT + 4, TOLD_AT = LENT + 8 };
 
-/* After these words: copies of the blocks, each followed by its tokens. */
+/* After these words the staging has copies of the blocks, each followed by its
+ * tokens. */
 enum { TOLD_BYTES = PAYLOAD + 4096, STAGING = TOLD_AT + KEYS * TOLD_BYTES };
 
 static const char layout[] =
@@ -44,8 +45,8 @@ static inline struct kv_token_ids *ids_of(uint32_t key)
 	return ids;
 }
 
-/* Return the offset of the bytes of @key, in a block with tokens (@told) or
- * without. */
+/* Return the offset in the staging of the bytes of @key, for a block with
+ * tokens (@told) or without. */
 static inline uint32_t staged_at(bool told, uint32_t key)
 {
 	return told ? TOLD_AT + key * TOLD_BYTES : key * PAYLOAD;
@@ -94,8 +95,8 @@ static inline int make_staging(void)
 	return staging;
 }
 
-/* Check the reply to WIRE_TOKEN_IDS, which has the tokens of the first keys that were
- * asked for, from @key on, at least of one. */
+/* Check the reply to WIRE_TOKEN_IDS for the keys from @key on: it has the
+ * tokens of at least the first. */
 static inline void check_tokens(struct peer *p, uint32_t key)
 {
 	const uint32_t first = key;

@@ -11,18 +11,18 @@
 #include "tests/fuzz/fuzz.h"
 
 #define PEERS 2
-/* spaces made by inputs, before the cache is made anew */
+/* most spaces that inputs make before the cache is made anew */
 #define SPACES_MAX 200
 
 static const char layout[] =
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[512]}]}";
 
 static struct kv_server server;
-/* Rules under which the only user of this test has all rights. */
+/* Rules that give the only user of this test all rights. */
 static struct kv_rules rules;
 static struct kv_watch on_mail;
 static struct peer peers[PEERS];
-/* may be freed: only compare these pointers */
+/* clients that may be freed: only compare the pointers */
 static struct kv_client *clients[PEERS];
 
 static void run_mail(struct kv_watch *watch, uint32_t events)
