@@ -54,7 +54,7 @@ static struct kv_key key_of(uint8_t byte, uint8_t len)
 	return key;
 }
 
-/* ---- names ---- */
+/* ---- names of a block's file ---- */
 
 static void a_name_that_is_not_exactly_a_key_is_refused(void **state)
 {
@@ -100,7 +100,7 @@ static void names_of_both_lengths_come_back(void **state)
 	assert_int_equal(key.b[31], 0);
 }
 
-/* ---- headers of kvfs ---- */
+/* ---- headers that kvfs writes ---- */
 
 static void a_key_of_another_length_is_refused(void **state)
 {
@@ -189,7 +189,7 @@ static void the_same_arguments_give_the_same_bytes(void **state)
 	memset(a, 1, bytes);
 	memset(b, 2, bytes);
 	assert_int_equal(kv_block_header_write(layout, &key, &meta, a), 0);
-	meta.mtime_ns = 77; /* the mtime is not in the file */
+	meta.mtime_ns = 77; /* a block's file does not store its mtime */
 	assert_int_equal(kv_block_header_write(layout, &key, &meta, b), 0);
 	assert_memory_equal(a, b, bytes);
 }

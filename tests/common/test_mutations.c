@@ -24,7 +24,7 @@
 
 #define ROUNDS 20000
 #define TEXT_MAX 4096
-#define MUTATIONS 6 /* mutations of one text, at most */
+#define MUTATIONS 6 /* at most this many mutations of one text */
 
 struct text {
 	char bytes[TEXT_MAX];
@@ -118,24 +118,24 @@ static void mutate(struct text *text)
 	char copy[40];
 
 	switch (below(6)) {
-	case 0: /* one bit */
+	case 0: /* flip one bit */
 		if (at < text->len)
 			text->bytes[at] ^= (char)(1u << below(8));
 		break;
 	case 1: /* insert a word, or replace text by it */
 		replace(text, at, below(2) ? n : 0, word, strlen(word));
 		break;
-	case 2: /* something is lost */
+	case 2: /* remove some bytes */
 		replace(text, at, n, "", 0);
 		break;
-	case 3: /* something comes twice */
+	case 3: /* repeat some bytes */
 		memcpy(copy, text->bytes + at, n);
 		replace(text, below(text->len + 1), 0, copy, n);
 		break;
 	case 4: /* cut off the end of the text */
 		text->len = below(8) ? text->len : at;
 		break;
-	default: /* another digit */
+	default: /* replace a digit by another one */
 		for (size_t i = at; i < text->len; i++)
 			if (text->bytes[i] >= '0' && text->bytes[i] <= '9') {
 				text->bytes[i] = (char)('0' + below(10));

@@ -118,7 +118,7 @@ static void a_guarded_call_can_leave_by_itself(void **state)
 	(void)state;
 	take_sigbus();
 	assert_int_equal(kv_sigbus_guard(leave, NULL), -EFAULT);
-	kv_sigbus_guard_leave(); /* in none: returns */
+	kv_sigbus_guard_leave(); /* no guard is active: the call returns */
 }
 
 static void a_guard_within_a_guard_catches_its_own(void **state)
@@ -139,7 +139,8 @@ static void one_outside_goes_to_whose_signal_it_was(void **state)
 	assert_int_equal(kv_sigbus_guard(touch, page), -EFAULT);
 }
 
-/* A client has punched a hole into its memory, and no page can be allocated. */
+/* A client punched a hole into its memory, and the kernel has no free page for
+ * the hole. */
 static void memory_that_heals_is_zeros_where_its_file_has_no_page(void **state)
 {
 	int fd = memfd_create("mended", MFD_CLOEXEC);
@@ -156,7 +157,7 @@ static void memory_that_heals_is_zeros_where_its_file_has_no_page(void **state)
 	assert_int_equal(touch(at + 3 * KV_PAGE), 0);
 	at[2 * KV_PAGE] = 'y';
 	assert_int_equal(touch(at + 2 * KV_PAGE), 'y');
-	assert_int_equal(touch(at), 'x'); /* the page is readable again */
+	assert_int_equal(touch(at), 'x'); /* the page can be read again */
 	assert_int_equal(kv_sigbus_guard(touch, page), -EFAULT);
 	kv_sigbus_mend_end(at);
 	assert_int_equal(kv_sigbus_guard(touch, at + KV_PAGE), -EFAULT);

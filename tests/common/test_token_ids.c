@@ -108,7 +108,7 @@ static void a_header_without_them_is_as_it_was(void **state)
 	assert_null(memmem(header, KV_PAGE, "token_ids", 9));
 	assert_non_null(
 		memmem(header, KV_PAGE, "\"tokens\":\"4\"},\"k\":", 18));
-	meta.ids = ids; /* token ids that were not requested */
+	meta.ids = ids; /* the layout does not ask for token ids */
 	assert_int_equal(kv_block_header_write(layout, &key, &meta, header),
 			 -EINVAL);
 	free(ids);
@@ -252,7 +252,8 @@ static void a_file_that_does_not_say_them_is_refused(void **state)
 			      "\"extras\":\"00ff\"",
 			      &tokens),
 			 0);
-	/* Without a layout that has token ids, the text is not checked. */
+	/* Without a layout that has token ids, the text of "token_ids" is not
+	 * checked. */
 	assert_int_equal(take(NULL, "\"token_ids\":\"x\"", &tokens), 0);
 }
 
