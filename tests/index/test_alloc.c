@@ -50,7 +50,7 @@ static const struct alloc_script use_script = {.run = use};
 
 static void what_cannot_be_written_or_read_says_enomem(void **state)
 {
-	use(*state); /* so that there is a record to read */
+	use(*state); /* the script needs a record to read */
 	assert_true(alloc_every(&use_script, *state, 1) > 3);
 	assert_true(alloc_every(&use_script, *state, 1000) > 3);
 }
@@ -101,10 +101,10 @@ static void compact(void *arg)
 	struct fixture *f = arg;
 	int r = kv_index_compact(&f->index, f->directory, MAP);
 
-	alloc_among(r, 1, -ENOMEM, -EAGAIN /* pthread_create */);
+	alloc_among(r, 1, -ENOMEM, -EAGAIN /* from pthread_create */);
 }
 
-/* Check that no record is lost, whether the index was compacted or not. */
+/* Check that the index, compacted or not, has all its records. */
 static void look(void *arg)
 {
 	static struct seen seen;

@@ -9,7 +9,7 @@
 
 struct script {
 	void (*before)(void *arg);
-	int (*run)(void *arg); /* calls of this function fail */
+	int (*run)(void *arg); /* calls that this function makes fail */
 	void (*after)(void *arg, int r);
 };
 
@@ -46,7 +46,7 @@ static void every_call(const struct script *script, void *arg)
 	print_message("%u runs with a fault\n", runs);
 }
 
-/* ---- an index that is rebuilt ---- */
+/* ---- rebuilding the index ---- */
 
 static void two_files(struct store *s)
 {
@@ -55,7 +55,8 @@ static void two_files(struct store *s)
 	store_put(s, 0, 5, store_record(1, 1, 100));
 	store_put(s, 0, 6, store_record(1, 2, 101));
 	store_put(s, 3, 0, store_record(2, 1, 102));
-	store_put(s, 3, 1, store_record(1, 2, 103)); /* newer than 0, 6 */
+	/* newer than the record of file 0, slot 6 */
+	store_put(s, 3, 1, store_record(1, 2, 103));
 }
 
 static int rebuild(void *arg)
@@ -73,7 +74,7 @@ static void all_or_said(void *arg, int r)
 {
 	struct store *s = arg;
 
-	/* Unreadable records were counted, or the whole call failed. */
+	/* If no read failed, all blocks are back. */
 	if (r == 0 && !s->rebuild.odd_files && !s->rebuild.unreadable &&
 	    !s->rebuild.strays)
 		assert_int_equal(s->rebuild.blocks, 3);
@@ -92,7 +93,7 @@ static void a_rebuild_that_fails_can_be_tried_again(void **state)
 	every_call(&script, *state);
 }
 
-/* ---- files beside the index ---- */
+/* ---- the files beside the index ---- */
 
 static const struct kv_space_record three = {.id = 3, .uid = 8, .mode = 0750};
 
@@ -158,7 +159,7 @@ static void a_file_beside_the_index_is_the_old_or_the_new_one(void **state)
 	every_call(&reads, *state);
 }
 
-/* ---- segment files ---- */
+/* ---- opening segment files ---- */
 
 static int use_segment(void *arg)
 {
@@ -207,7 +208,7 @@ static void what_cannot_be_done_to_a_segment_is_told(void **state)
 	every_call(&script, *state);
 }
 
-/* ---- the index itself ---- */
+/* ---- using the index ---- */
 
 static int use_index(void *arg)
 {
@@ -263,8 +264,8 @@ static void ten_are_there(void *arg, int r)
 	memset(&seen, 0, sizeof(seen));
 	assert_int_equal(walk(f, &seen), 0);
 	assert_int_equal(seen.damaged, 0);
-	/* A transaction that failed left no record, unless only its end was
-	 * reported as failed. */
+	/* A failed transaction left no record, unless it failed after its
+	 * commit. */
 	assert_true(seen.slots == 10 || (r < 0 && seen.slots == 13));
 	kv_index_close(kv_steal(f->index));
 }

@@ -136,7 +136,7 @@ static void damage(uint8_t *image, size_t bytes, unsigned round)
 		const size_t length = (size_t)random() % 64;
 
 		switch (random() % 4) {
-		case 0: /* the numbers at the start of a page */
+		case 0: /* damage the numbers at the start of a page */
 			at = at / 4096 * 4096 + (size_t)random() % 64;
 			image[at] ^= (uint8_t)(1u << random() % 8);
 			break;
@@ -147,7 +147,7 @@ static void damage(uint8_t *image, size_t bytes, unsigned round)
 			memset(image + at, random() % 2 ? 0 : 0xff,
 			       KV_MIN(bytes - at, length));
 			break;
-		default: /* one page copied over another one */
+		default: /* overwrite a page by a copy of another one */
 			memcpy(image + at / 4096 * 4096,
 			       image + (size_t)random() % (bytes / 4096) * 4096,
 			       4096);

@@ -52,7 +52,7 @@ static void compaction_halves_a_shrunken_index_and_only_that(void **state)
 	assert_int_equal(seen.slots, 2000);
 }
 
-/* The cap was lowered, and the map became smaller than the index. */
+/* A mount with a lower cap made the map smaller than the index. */
 static void an_index_larger_than_its_map_is_compacted_for_any_gain(void **state)
 {
 	struct fixture *f = *state;

@@ -16,7 +16,7 @@
 #include "tests/index/index_fixture.h"
 
 #define SLOTS 20000
-#define KEPT (2 * KV_PAGE) /* the meta pages */
+#define KEPT (2 * KV_PAGE) /* the two meta pages of an LMDB file */
 
 /* Memory that LMDB had allocated when the fault came leaks; see
  * index/fault.c. */
@@ -86,7 +86,8 @@ static void change_what_is_cut_off(struct fixture *f)
 	restore(f, saved);
 }
 
-/* One test, as cmocka replaces the handler of SIGBUS before each. */
+/* All checks are in one test, as cmocka replaces SIGBUS's handler before each
+ * test. */
 static void an_index_that_cannot_be_read_fails_and_works_again(void **state)
 {
 	struct fixture *f = *state;

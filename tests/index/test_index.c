@@ -45,7 +45,7 @@ static uint64_t sum_of_file(const char *path)
 	return sum;
 }
 
-/* ---- files that are no index ---- */
+/* ---- files in place of the index that are no index ---- */
 
 static void overwrite_file(const char *path, const char *text)
 {
@@ -147,7 +147,7 @@ static void a_missing_directory_is_enoent(void **state)
 			 -ENOENT);
 }
 
-/* ---- records ---- */
+/* ---- records of slots, spaces and segment files ---- */
 
 static void a_slot_that_is_not_there_is_enoent(void **state)
 {
@@ -289,7 +289,7 @@ static void spaces_and_segments_come_back_whole(void **state)
 	assert_int_equal(seen.spaces, 0);
 }
 
-/* ---- files ---- */
+/* ---- opening and closing the index's file ---- */
 
 static void read_only_reads_and_changes_nothing(void **state)
 {

@@ -68,8 +68,8 @@ static int look(struct fixture *f)
 	return state;
 }
 
-/* Start a process that takes the lock and keeps it until @ms after its end has
- * begun. 0: it goes on. */
+/* Start a process that takes the lock, announces its end and ends after @ms. 0:
+ * the process keeps the lock until killed. */
 static pid_t owner(struct fixture *f, unsigned ms)
 {
 	int pipes[2], fd, store;

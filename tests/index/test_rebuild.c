@@ -84,7 +84,8 @@ static void of_two_with_one_key_the_newer_stays(void **state)
 	store_put(s, 0, 1, store_record(1, 1, 30));
 	store_put(s, 0, 2, store_record(1, 1, 10));
 	store_put(s, 0, 3, store_record(1, 1, 20));
-	store_put(s, 0, 4, store_record(2, 1, 15)); /* another space's */
+	/* a block of another space */
+	store_put(s, 0, 4, store_record(2, 1, 15));
 	assert_int_equal(store_rebuild(s), 0);
 	assert_int_equal(s->rebuild.duplicates, 2);
 	assert_int_equal(s->rebuild.blocks, 2);
@@ -114,7 +115,8 @@ static void impossible_numbers_are_left_out(void **state)
 	struct kv_slot_record record = store_record(1, 1, 10);
 
 	store_add_file(s, 0);
-	record.length = SLOT; /* and the prologue */
+	/* with the prologue, the block is longer than its slot */
+	record.length = SLOT;
 	store_put(s, 0, 1, record);
 	record.length = UINT64_MAX - 100;
 	store_put(s, 0, 2, record);
@@ -129,7 +131,8 @@ static void impossible_numbers_are_left_out(void **state)
 	record.payload = 6000;
 	store_put(s, 0, 6, record);
 	record = store_record(1, 1, 10);
-	record.length = 2 * KV_PAGE; /* just fits */
+	/* with the prologue, the block just fits into its slot */
+	record.length = 2 * KV_PAGE;
 	store_put(s, 0, 7, record);
 	assert_int_equal(store_rebuild(s), 0);
 	assert_int_equal(s->rebuild.strays, 6);
@@ -206,7 +209,7 @@ static void files_of_others_are_left_out(void **state)
 	assert_int_equal(
 		kv_trailer_write(fd, 5, store_info.store, SEGMENT, SLOT), 0);
 	close(fd);
-	fd = store_open_file(s, 3); /* none */
+	fd = store_open_file(s, 3); /* this file gets no trailer */
 	assert_int_equal(ftruncate(fd, SEGMENT), 0);
 	close(fd);
 	assert_int_equal(symlinkat("000001.seg", s->fd, "segments/000004.seg"),

@@ -10,9 +10,10 @@
 #include "index/env.h"
 #include "store_fixture.h"
 
-/* Calls that will fail with EINTR; and the most bytes that a call moves. */
+/* Number of calls that will fail with EINTR; and the most bytes that a call
+ * moves. */
 static _Atomic int interrupts;
-static _Atomic size_t at_most; /* 0: no limit */
+static _Atomic size_t at_most; /* 0: calls move any number of bytes */
 
 static bool interrupted(void)
 {
@@ -115,7 +116,7 @@ static void only_a_small_regular_file_is_read(void **state)
 	assert_int_equal(mkdirat(s->spaces, "000005", 0700), 0);
 	assert_int_equal(read_space(s, 5), -EBADMSG);
 	fd = openat(s->spaces, "000006", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-	assert_int_equal(read_space(s, 6), -EBADMSG); /* empty */
+	assert_int_equal(read_space(s, 6), -EBADMSG); /* the file is empty */
 	assert_int_equal(ftruncate(fd, 2 << 20), 0);
 	assert_int_equal(read_space(s, 6), -EBADMSG);
 	close(fd);
@@ -140,7 +141,7 @@ static void only_the_very_name_is_a_spaces(void **state)
 	assert_int_equal(id, UINT32_MAX);
 }
 
-/* ---- trailers ---- */
+/* ---- trailers of segment files ---- */
 
 static int read_changed(int fd, const struct kv_trailer *changed)
 {
@@ -232,7 +233,7 @@ static void a_store_files_numbers_are_possible_or_it_is_none(void **state)
 	assert_int_equal(kv_store_file_read(s->fd, &info), -EBADMSG);
 }
 
-/* ---- LMDB's numbers ---- */
+/* ---- errors of LMDB ---- */
 
 static void each_of_lmdbs_numbers_becomes_one_of_ours(void **state)
 {

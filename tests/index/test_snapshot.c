@@ -73,7 +73,8 @@ static void what_was_put_is_seen_and_what_was_deleted_is_not(void **state)
 	put(f, 3, "long", LONG_ONE);
 	put(f, 1, "empty", 0);
 	put(f, 2, "gone", 3);
-	put(f, 3, "long", LONG_ONE - 1); /* a link less */
+	/* one of the snapshot's items is left out */
+	put(f, 3, "long", LONG_ONE - 1);
 	assert_int_equal(kv_txn_begin(f->index, &batch), 0);
 	assert_int_equal(kv_txn_delete(batch, KV_PART_SNAPSHOTS, 2), 0);
 	assert_int_equal(kv_txn_delete(batch, KV_PART_SNAPSHOTS, 99), 0);

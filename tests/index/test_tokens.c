@@ -43,7 +43,8 @@ static int put(struct kv_index *index, uint64_t id, uint32_t n, uint32_t first)
 	return r < 0 ? kv_txn_abort(batch), r : kv_txn_commit(batch);
 }
 
-/* Return the first token id of a slot; 0: no token ids, or no record. */
+/* Return the first token id of slot @id; 0: the slot has no token ids or no
+ * record. */
 static uint32_t first_of(struct kv_index *index, uint64_t id)
 {
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
@@ -198,8 +199,8 @@ static void a_full_map_is_enospc_and_all_of_it_can_be_deleted(void **state)
 	assert_int_equal(put(f->index, 1, 2000, 1), 0);
 }
 
-/* Put records of the slots from @id on, with token ids while these have room.
- * Return 0 if there is no room for all records. */
+/* Put records of the slots from @id on. Leave out the token ids that do not
+ * fit. Return 0 if the records do not fit. */
 static unsigned put_what_fits(struct fixture *f, uint64_t id, unsigned slots,
 			      uint32_t n)
 {
