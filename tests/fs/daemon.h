@@ -27,9 +27,12 @@
 struct daemon {
 	char dir[64], store[80], path[80];
 	struct kv_cache *cache;
-	struct kv_rules rules; /* the default rules; a test may change them */
+	/* rules of FUSE's callers: the default ones, unless a test changes
+	 * them */
+	struct kv_rules rules;
 	pthread_mutex_t lock;
-	struct kv_control *control; /* lock, for daemon_retire */
+	/* guarded by lock, as daemon_retire reads it */
+	struct kv_control *control;
 	struct kv_gate *gate;
 };
 
@@ -54,7 +57,7 @@ static inline void daemon_wait_grown(struct daemon *d)
 	} while (stats.dram_segments < stats.dram_segments_max);
 }
 
-/* @ssd 0: DRAM only. */
+/* Start the daemon with an SSD tier of @ssd bytes; 0: without the tier. */
 static inline void daemon_start(struct daemon *d, uint64_t ssd)
 {
 	struct kv_cache_config config = {

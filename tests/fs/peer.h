@@ -27,7 +27,7 @@
 
 struct peer {
 	int fd;
-	uint64_t tag; /* of the last request */
+	uint64_t tag; /* tag of the last request */
 	uint32_t space;
 	uint64_t header, payload; /* bytes in each block of the space */
 	uint8_t *staging;
@@ -35,11 +35,11 @@ struct peer {
 	struct {
 		const uint8_t *data;
 		uint64_t bytes;
-	} segments[PEER_SEGMENTS]; /* by id */
+	} segments[PEER_SEGMENTS]; /* mapped segments, by id */
 	unsigned n_segments, n_retired;
 	/* The last message received. */
 	_Alignas(8) uint8_t in[WIRE_MAX];
-	int in_fd; /* -1: none */
+	int in_fd; /* descriptor that came with the message; -1: none */
 };
 
 #define PEER_HEADER(p) ((struct wire_header *)(p)->in)
@@ -341,7 +341,7 @@ static inline int peer_saved(struct peer *p, uint64_t tag)
 	return r;
 }
 
-/* Reserve and save. */
+/* Reserve @n keys from number @first on, and save their blocks. */
 static inline int peer_save(struct peer *p, uint32_t first, uint32_t n)
 {
 	int r = peer_do(p, WIRE_RESERVE, first, n);

@@ -29,7 +29,7 @@
 static struct kv_server server;
 static _Atomic uint64_t unmapped, most;
 
-/* Instead of libc's. */
+/* Replace munmap(2) of libc, to count the bytes that are unmapped. */
 int munmap(void *at, size_t n)
 {
 	atomic_store(&most, KV_MAX(atomic_load(&most), n));
@@ -118,7 +118,7 @@ static void only_files_in_memory_are_taken(void **state)
 	close(fd);
 }
 
-/* Return true if @bytes from @at on of @fd get mapped; closes @fd. */
+/* Return true if the daemon maps @bytes from @at on of @fd. Closes @fd. */
 static bool maps(int fd, uint64_t at, uint64_t bytes)
 {
 	struct kv_client_memory *memory;
@@ -139,7 +139,8 @@ static void only_what_can_lose_no_page_is_mapped(void **state)
 
 	(void)state;
 	if (!maps(file(BYTES, ALL, WRITTEN), 0, BYTES))
-		skip(); /* before Linux 6.5 */
+		/* kernels before Linux 6.5 cannot find holes in the mapping */
+		skip();
 	assert_true(maps(file(BYTES, ALL, ALLOCATED), 0, BYTES));
 	assert_true(maps(file(BYTES, ALL, WRITTEN), 5000, 300000));
 	assert_true(maps(file(BYTES, ALL | F_SEAL_SEAL, WRITTEN), 0, BYTES));
@@ -196,7 +197,8 @@ static void more_than_so_much_is_not_mapped(void **state)
 	while (kv_accounts_used(accounts, KV_FINITE_STAGINGS) > 0)
 		usleep(1000);
 	assert_int_equal(kv_accounts_used(accounts, KV_FINITE_MAPPED), 0);
-	/* A worker puts the account only after it has released the charges. */
+	/* A worker puts the user's account only after it has released the
+	 * charges. */
 	kv_workers_free(server.waits);
 	kv_accounts_free(accounts);
 	assert_int_equal(start(NULL), 0);
@@ -226,8 +228,8 @@ static void it_is_mapped_and_unmapped_in_steps(void **state)
 	assert_int_equal(atomic_load(&most), 16 * MIB);
 }
 
-/* Assert that @n bytes from @at on are copied, and hashed, as they are in the
- * file. */
+/* Assert that the daemon copies and hashes @n bytes from @at on as they are in
+ * the file. */
 static void copies(const struct kv_client_memory *memory, int fd, uint64_t at,
 		   uint64_t n)
 {

@@ -146,7 +146,7 @@ static void a_saved_block_is_found_and_read_by_another_client(void **state)
 		assert_true(peer_right(&b, i, i));
 	assert_int_equal(daemon_stats(&d).leases, 8);
 	assert_true(peer_release(&b, tag));
-	/* Segments are sent once. */
+	/* A second acquire of the blocks does not send their segment again. */
 	assert_int_equal(peer_acquire(&b, 1, 8), 8);
 	assert_int_equal(b.n_segments, 1);
 	assert_int_equal(daemon_stats(&d).leases, 8);
@@ -196,7 +196,7 @@ static void a_save_that_cannot_be_gives_its_reservation_back(void **state)
 	assert_true(daemon_is_idle(&d));
 }
 
-/* Send a WIRE_FRESH of @n keys, which the caller may change. */
+/* Send a WIRE_SAVE with WIRE_FRESH for the @n entries of @saves. */
 static int fresh(struct peer *p, const struct wire_save *saves, uint32_t n,
 		 uint16_t flags)
 {
@@ -246,20 +246,20 @@ static void one_message_reserves_and_saves(void **state)
 	assert_int_equal(statuses[2].status, 0);
 	assert_int_equal(peer_probe(&b, 1), WIRE_DRAM);
 	assert_int_equal(peer_probe(&b, 4), WIRE_ABSENT);
-	/* A reserved block. */
+	/* A block that another client has reserved. */
 	assert_int_equal(peer_do(&b, WIRE_RESERVE, 20, 1), 0);
 	fresh_keys(&a, saves, 20, 1);
 	assert_int_equal(fresh(&a, saves, 1, 0), 0);
 	assert_int_equal(statuses[0].status, -EALREADY);
 	assert_int_equal(peer_do(&b, WIRE_DROP, 20, 1), 0);
-	/* No staging. */
+	/* A client that has offered no staging. */
 	assert_true(peer_connect(&p, d.path));
 	assert_int_equal(peer_hello(&p), 0);
 	assert_int_equal(peer_space(&p, "s", "", 0, 0), 0);
 	assert_int_equal(fresh(&p, saves, 1, 0), 0);
 	assert_int_equal(PEER_ITEMS(&p, struct wire_status)->status, -EINVAL);
 	peer_close(&p);
-	/* Workers copy so many. */
+	/* 17 blocks are too many for the control thread: workers copy them. */
 	fresh_keys(&a, saves, 30, 17);
 	saves[16].offset = 0;
 	assert_int_equal(fresh(&a, saves, 17, WIRE_MUST), 0);
@@ -355,7 +355,7 @@ static void who_removes_a_space_does_not_go_on_holding_it(void **state)
 	assert_int_equal(peer_call(&b, &remove, NULL, 0, -1), -ENOTEMPTY);
 	assert_int_equal(peer_call(&a, &clear, NULL, 0, -1), 0);
 	assert_int_equal(peer_call(&b, &remove, NULL, 0, -1), 0);
-	/* Another thread puts the last hold of the clear. */
+	/* A worker drops the clear's last reference to the space. */
 	for (int i = 0; i < 5000 && atomic_load(&space->refs) > refs; i++)
 		usleep(1000);
 	assert_true(atomic_load(&space->refs) <= refs);
@@ -464,7 +464,8 @@ static void a_release_of_a_miss_or_twice_does_nothing(void **state)
 	assert_int_equal(daemon_counts(&d).stray_releases, 2);
 }
 
-/* Fill DRAM with slots of one size, in segments that client b has all mapped. */
+/* Fill DRAM with blocks of one size, and let client b map all their
+ * segments. */
 static void fill_dram(void)
 {
 	for (uint32_t i = 0; i < 512; i += 16) {
@@ -498,7 +499,7 @@ static void a_segment_that_others_need_is_unmapped_by_who_has_it(void **state)
 	assert_int_equal(b.n_retired, 1);
 	assert_int_equal(a.n_retired, 0);
 	assert_int_equal(daemon_stats(&d).dram_retired, 0);
-	/* The segment's id is not used again. */
+	/* A segment that is made later has another id. */
 	assert_int_equal(peer_space(&b, "t", "", 0, 0), 0);
 	assert_int_equal(peer_acquire(&b, 1, 1), 1);
 	assert_true(peer_right(&b, 0, 1));
@@ -514,7 +515,7 @@ one_that_hoards_retired_segments_gives_them_back_by_going(void **state)
 	fill_dram();
 	assert_int_equal(
 		peer_space(&a, "t", DAEMON_LAYOUT, WIRE_SPACE_CREATE, 0755), 0);
-	while (r == -EBUSY) /* until the client's time to unmap has passed */
+	while (r == -EBUSY) /* until b's time to unmap has passed */
 		r = peer_save(&a, 1, 1);
 	assert_int_equal(r, -ENOSPC);
 	peer_close(&b);

@@ -24,7 +24,7 @@ enum { STRANGER = 65534 };
 	"{\"fingerprint\":\"ab12\",\"tensors\":[{\"name\":\"k\"," \
 	"\"dtype\":\"U8\",\"shape\":[65536]}]}"
 
-/* ---- the roles of the other processes ---- */
+/* ---- roles of the client processes ---- */
 
 #define EXPECT(condition)                                          \
 	do {                                                       \
@@ -40,7 +40,8 @@ static int ready(void)
 	return write(STDOUT_FILENO, "+", 1) == 1 ? 0 : 1;
 }
 
-/* Save and lease blocks 1..4, reserve 5..8, and wait for 9. */
+/* Save and lease blocks 1 to 4, reserve 5 to 8, and acquire 9, which no client
+ * saves. */
 static int load_up(struct peer *p, const char *path)
 {
 	EXPECT(peer_connect(p, path));
@@ -103,7 +104,8 @@ static int be_parent(const char *path)
 	return 0;
 }
 
-/* Release all leases and reservations when told to, and exit at once. */
+/* When the test says so, release all leases and reservations, and exit at
+ * once. */
 static int be_leaver(const char *path)
 {
 	uint64_t tags[2];
@@ -122,7 +124,8 @@ static int be_leaver(const char *path)
 	return peer_release(&p, tags[0]) && peer_release(&p, tags[1]) ? 0 : 1;
 }
 
-/* Check that the space @id of another user looks like one that does not exist. */
+/* Check that requests for the space @id of another user fail as for an unused
+ * id. */
 static bool is_none(struct peer *p, uint32_t id)
 {
 	const struct wire_header pin = {.type = WIRE_PIN, .arg = 1};
@@ -203,7 +206,8 @@ static int be_stranger(const char *path)
 	return 0;
 }
 
-/* Reserve in "open", wait until told that its mode has changed, and save. */
+/* Reserve a block in "open", wait until the test has changed the space's mode,
+ * and save. */
 static int be_writer(const char *path)
 {
 	struct peer p;
@@ -223,11 +227,11 @@ static int be_writer(const char *path)
 	return 0;
 }
 
-/* ---- the tests ---- */
+/* ---- tests ---- */
 
 struct process {
 	pid_t pid;
-	int in, out; /* standard input and output of the process */
+	int in, out; /* pipes to the standard input and output of the process */
 };
 
 static struct process run(const char *role)
@@ -327,7 +331,7 @@ static void clients_killed_at_any_moment_leak_nothing(void **state)
 		assert_true(waited >= 0);
 		within_a_second += waited < 1000;
 	}
-	/* The machine may be slow at times. */
+	/* On a busy machine some clean-ups may take longer than a second. */
 	assert_true(within_a_second >= 10);
 	assert_int_equal(peer_call(&good,
 				   &(struct wire_header){.type = WIRE_CLEAR},
@@ -337,7 +341,8 @@ static void clients_killed_at_any_moment_leak_nothing(void **state)
 	assert_int_equal(peer_save(&good, 1, 16), 0);
 }
 
-/* While the test holds the cache's lock, the daemon reads at most one message. */
+/* The test holds the cache's lock, so that the daemon reads at most one message
+ * of the process. */
 static void a_process_that_has_died_has_given_back_what_it_said(void **state)
 {
 	struct process p;
@@ -356,7 +361,7 @@ static void a_process_that_has_died_has_given_back_what_it_said(void **state)
 	assert_int_equal(daemon_counts(&d).forced_releases, 0);
 }
 
-/* Connect, and lease blocks 1 and 2, each by an acquire of its own. */
+/* Connect a client that leases blocks 1 and 2 by two acquires. */
 static void hold_two(struct peer *p, uint64_t tags[2])
 {
 	daemon_peer(&d, p, 0700);

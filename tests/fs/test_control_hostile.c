@@ -98,12 +98,13 @@ static void versions_without_one_in_common_are_told_and_end(void **state)
 		{WIRE_VERSION + 2, WIRE_VERSION + 1},
 		{WIRE_OLDEST - 1, 0},
 		{WIRE_OLDEST - 1, 1},
-		{4,
-		 2}, /* message types of releases before 0.2, as are the next three */
+		/* releases before 0.2 speak versions 2 to 4 */
+		{4, 2},
 		{4, 0},
 		{3, 2},
 		{2, 2},
-		{WIRE_VERSION, WIRE_VERSION + 1}, /* not even a range */
+		/* the oldest version is above the newest */
+		{WIRE_VERSION, WIRE_VERSION + 1},
 		{UINT32_MAX, UINT32_MAX},
 		{0, 0},
 	};
@@ -146,7 +147,7 @@ static void the_newest_version_in_common_is_spoken(void **state)
 	}
 }
 
-/* A LIST may not ask for more keys than fit into a message. */
+/* A LIST that asks for more keys than fit into a message is refused. */
 static void a_list_is_asked_for_in_measure(void **state)
 {
 	const uint32_t wrong[] = {0, 63, WIRE_BATCH + 1, UINT32_MAX};
@@ -373,7 +374,8 @@ static void one_that_is_cut_off_keeps_its_leases_until_it_goes(void **state)
 	assert_int_equal(peer_acquire(&p, 1, 2), 2);
 	assert_true(peer_raw(&p, &bad, sizeof(bad), -1, 0));
 	assert_true(peer_at_end(&p));
-	/* The reservation is dropped, the leases stay: the client may be copying. */
+	/* The client's reservation is dropped.  The leases stay, as the client
+	 * may be copying. */
 	assert_int_equal(peer_probe(&good, 3), WIRE_ABSENT);
 	assert_int_equal(daemon_stats(&d).leases, 2);
 	/* The daemon reads no further messages of the client. */

@@ -24,7 +24,8 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* Pick keys from @first on as the same positions of the set @set. */
+/* Pick keys @first to @first + @n - 1 for the snapshot set @set, at equal
+ * positions. */
 static int pick(struct peer *p, uint64_t set, uint32_t first, uint32_t n)
 {
 	struct wire_key keys[WIRE_BATCH];
@@ -69,7 +70,8 @@ static void picks_of_several_messages_make_one_snapshot(void **state)
 	(void)state;
 	assert_int_equal(peer_save(&a, 1, 8), 0);
 	assert_int_equal(pick(&a, 5, 1, 4), 0);
-	assert_int_equal(pick(&a, 6, 1, 1), 0); /* another set meanwhile */
+	/* client a also adds to another set */
+	assert_int_equal(pick(&a, 6, 1, 1), 0);
 	assert_int_equal(pick(&a, 5, 5, 4), 0);
 	assert_int_equal(named(&a, WIRE_SNAPSHOT, "x", 5, 8), 0);
 	assert_int_equal(named(&b, WIRE_SNAPSHOT_READ, "x", 0, 0), 0);
@@ -77,7 +79,7 @@ static void picks_of_several_messages_make_one_snapshot(void **state)
 	assert_int_equal(reply->blocks, 8);
 	assert_int_equal(PEER_HEADER(&b)->count, 8);
 	assert_int_equal(((struct wire_pick *)(reply + 1))[7].position, 8);
-	/* A part of the snapshot can be read. */
+	/* Read two blocks of the snapshot, from index 3 on. */
 	memset(&m, 0, sizeof(m));
 	m.head.from = 3;
 	m.name = 'x';
@@ -87,7 +89,7 @@ static void picks_of_several_messages_make_one_snapshot(void **state)
 	assert_int_equal(PEER_HEADER(&b)->count, 2);
 	assert_int_equal(reply->blocks, 8);
 	assert_int_equal(((struct wire_pick *)(reply + 1))[1].position, 4);
-	/* The set has ended. */
+	/* Set 5 ended when its snapshot was made. */
 	assert_int_equal(named(&a, WIRE_SNAPSHOT, "y", 5, 8), -ESTALE);
 	assert_int_equal(named(&a, WIRE_SNAPSHOT, "y", 6, 1), 0);
 	assert_int_equal(named(&b, WIRE_SNAPSHOT_READ, "x", reply->id + 1, 0),
@@ -110,7 +112,8 @@ static void a_set_dies_with_its_connection(void **state)
 	(void)state;
 	assert_int_equal(peer_save(&a, 1, 4), 0);
 	assert_int_equal(pick(&a, 5, 1, 3), 0);
-	assert_int_equal(pick(&b, 5, 4, 1), 0); /* nobody else's */
+	/* client b cannot add to the set of client a */
+	assert_int_equal(pick(&b, 5, 4, 1), 0);
 	peer_close(&a);
 	daemon_peer(&d, &a, 0);
 	assert_int_equal(named(&a, WIRE_SNAPSHOT, "x", 5, 3), -ESTALE);
@@ -168,7 +171,7 @@ static void others_see_nothing_and_change_nothing(void **state)
 	assert_int_equal(pick(&a, 5, 1, 1), 0);
 	assert_int_equal(named(&a, WIRE_SNAPSHOT, "x", 5, 1), 0);
 	assert_int_equal(kv_space_stat(d.cache, space).uid, getuid());
-	b.space = 77; /* there is none */
+	b.space = 77; /* no space has this id */
 	assert_int_equal(named(&b, WIRE_SNAPSHOT_READ, "x", 0, 0), -ENOENT);
 	assert_int_equal(pick(&b, 5, 1, 1), 0);
 	assert_int_equal(named(&b, WIRE_SNAPSHOT, "y", 5, 1), -ENOENT);

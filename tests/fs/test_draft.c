@@ -26,7 +26,7 @@ struct fixture {
 	struct kv_uploads *uploads;
 	struct kv_key key;
 	struct kv_account *account;
-	uint8_t file[FILE_BYTES]; /* a valid block */
+	uint8_t file[FILE_BYTES]; /* a valid block's file */
 };
 
 /* A header of one U8 tensor, and bytes that are not zero. */
@@ -256,7 +256,7 @@ static void what_was_written_reads_back_before_and_after_the_seal(void **state)
 	memset(got, 0xff, sizeof(got));
 	assert_int_equal(kv_draft_read(draft, got, 1000, 50), 250);
 	assert_memory_equal(got, f->file + 50, 50);
-	assert_int_equal(got[50], 0); /* the hole */
+	assert_int_equal(got[50], 0); /* the hole reads as zeros */
 	assert_memory_equal(got + 150, f->file + 200, 100);
 	write_draft(draft, f->file, FILE_BYTES, 0);
 	assert_int_equal(kv_draft_read(draft, got, 1000, FILE_BYTES - 10), 10);

@@ -28,9 +28,9 @@ static struct kv_gate *gate;
 static int epoll_fd;
 
 struct waiter {
-	struct kv_gate_wait wait; /* first */
+	struct kv_gate_wait wait; /* must be the first field */
 	struct peer peer;
-	int socket; /* the daemon's end */
+	int socket; /* the daemon's end of the client's connection */
 	unsigned came, lost;
 	ssize_t bytes;
 	size_t fds;
@@ -115,7 +115,8 @@ static void receive(struct waiter *w)
 		assert_true(turn());
 }
 
-/* Return a TCP socket with unsent data, whose last close(2) takes two minutes. */
+/* Return a TCP socket with unsent data: its last close(2) blocks for two
+ * minutes. */
 static int lingering(void)
 {
 	const struct linger linger = {1, 120};
@@ -177,8 +178,8 @@ static void kill_processes(void)
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", gate_pid(),
 		 gate_pid());
 	f = fopen(path, "re");
-	/* A process that dies while it is sent a descriptor leaves the close to this test
-	 * program: wait until each process is dead. */
+	/* If a process dies while the daemon sends it a descriptor, this test
+	 * program closes the descriptor: wait until each process is dead. */
 	while (fscanf(f, "%d", &pid) == 1) {
 		kill(pid, SIGKILL);
 		while (is_alive(pid))
@@ -259,7 +260,8 @@ static void a_socket_without_descriptors_is_closed_at_once(void **state)
 	peer_close(&w.peer);
 }
 
-/* The descriptor comes behind an empty message, which looks like the end. */
+/* The descriptor follows an empty message, which looks like the end of the
+ * connection. */
 static void a_socket_with_descriptors_is_closed_elsewhere(void **state)
 {
 	int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
@@ -299,7 +301,8 @@ static void what_hangs_delays_only_its_user(void **state)
 	assert_true(other.memory);
 	kv_gate_hang_up(gate, UID + 1, other.socket);
 	peer_close(&other.peer);
-	/* Only a bounded number of the stuck messages is received. */
+	/* Of the user's messages whose descriptors take long to close, only
+	 * four are received. */
 	while (n < 4) {
 		assert_true(turn());
 		n = 0;
@@ -307,16 +310,19 @@ static void what_hangs_delays_only_its_user(void **state)
 			n += stuck[i].came;
 	}
 	assert_int_equal(stuck[4].came + stuck[5].came, 0);
-	/* A message that is forgotten is not received. */
+	/* After kv_gate_forget, the gate does not receive the client's
+	 * message. */
 	kv_gate_forget(&stuck[4].wait);
-	/* When the user's process is killed, the next one goes on with the queue. */
+	/* When the process of a user is killed, the user's next process
+	 * continues with the queue. */
 	while (!stuck[5].came) {
 		kill_processes();
 		(void)turn_within(20);
 	}
 	for (size_t i = 0; i < KV_ARRAY_LEN(stuck); i++)
 		finish(&stuck[i]);
-	/* The user's next process may not have been forked yet. */
+	/* The gate may not have forked the user's next process yet: try
+	 * again. */
 	while (kv_gate_is_busy(gate)) {
 		kill_processes();
 		(void)turn_within(20);

@@ -131,7 +131,7 @@ static void pools_that_cannot_be_are_refused(void **state)
 	close(fd);
 }
 
-/* ---- messages ---- */
+/* ---- messages that lend a pool and save from its pages ---- */
 
 struct pool_message {
 	struct wire_pool pool;
@@ -165,7 +165,8 @@ static struct save_message message(uint32_t key, uint64_t page)
 	return m;
 }
 
-/* Send a SAVE_PAGES and return the status of the message, or of its block. */
+/* Send a SAVE_PAGES of one block. Return the status of the message if it
+ * failed, else of the block. */
 static int save(struct peer *p, const struct save_message *m)
 {
 	const struct wire_header header = {.type = WIRE_SAVE_PAGES,
@@ -314,7 +315,7 @@ static void nobody_lends_more_than_so_many(void **state)
 	m.what.pool = 7;
 	assert_int_equal(save(&p, &m), 0);
 	assert_true(peer_raw(&p, &close_it, sizeof(close_it), -1, 0));
-	close_it.arg = UINT64_MAX; /* none */
+	close_it.arg = UINT64_MAX; /* no pool has this id */
 	assert_true(peer_raw(&p, &close_it, sizeof(close_it), -1, 0));
 	m = message(5, 0);
 	m.what.pool = 7;
@@ -354,7 +355,8 @@ static void lenders_that_go_away_leave_nothing(void **state)
 	}
 	close(fd);
 	assert_true(daemon_wait_idle(&d) >= 0);
-	/* A worker unmaps the memory: wait for it. */
+	/* A worker unmaps the memory: wait until the user's charges are
+	 * gone. */
 	for (int i = 0;
 	     i < 20000 && (used(KV_FINITE_STAGINGS) || used(KV_FINITE_MAPPED) ||
 			   used(KV_FINITE_MEMORY));

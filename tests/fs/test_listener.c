@@ -148,7 +148,8 @@ static void a_directory_made_for_a_socket_that_fails_goes_again(void **state)
 	char below[128], *why = NULL;
 
 	(void)state;
-	snprintf(below, sizeof(below), "%s/a/", dir); /* ends with "/" */
+	/* a name that ends with "/" */
+	snprintf(below, sizeof(below), "%s/a/", dir);
 	assert_int_not_equal(kv_listener_open(&listener, below, &why), 0);
 	free(why);
 	assert_int_equal(access(below, F_OK), -1);

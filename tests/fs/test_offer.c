@@ -106,7 +106,8 @@ static void workers_unmap_in_steps(void **state)
 		assert_int_equal(PEER_HEADER(&p)->status, 0);
 		assert_int_equal(peer_save(&p, 10 + (uint32_t)i, 1), 0);
 	}
-	mapped = used(KV_FINITE_MAPPED) > 0; /* needs Linux 6.5 */
+	/* the daemon maps client memory on Linux 6.5 and later */
+	mapped = used(KV_FINITE_MAPPED) > 0;
 	peer_close(&p);
 	close(fd);
 	wait_until_nothing_is_held();
@@ -176,8 +177,8 @@ static void workers_free_what_clients_leave(void **state)
 	assert_in_range(spent, 0, own / 2);
 }
 
-/* Offer @fd, and at once save the block @key from its end.  Return the tag of the save,
- * which gets the third reply. */
+/* Offer @bytes of @fd, and at once save block @key from the end of this memory.
+ * Return the tag of the save, whose reply is the third. */
 static uint64_t offer_and_save(struct peer *p, int fd, uint64_t bytes,
 			       uint32_t key)
 {

@@ -37,7 +37,8 @@ static struct kv_options good(const char *words)
 	return options;
 }
 
-/* Assert that the option is refused, in one line that names it. */
+/* Assert that the option in @words is refused by one line that names the
+ * option. */
 static void bad(const char *words)
 {
 	_cleanup_(kv_freep) char *name = strdup(words);
@@ -261,7 +262,8 @@ static void sizes_have_units_and_percentages(void **state)
 	assert_int_equal(o.cache.dram, 16 * MIB);
 	assert_int_equal(o.cache.ssd, 2048 * MIB);
 	assert_true(o.cache.ssd_given);
-	assert_int_equal(o.cache.segment, 8 * MIB); /* whole huge pages */
+	/* rounded up to whole huge pages */
+	assert_int_equal(o.cache.segment, 8 * MIB);
 	assert_int_equal(o.cache.scrub, 0);
 	assert_int_equal(o.cache.ssd_write, MIB * MIB);
 	kv_options_fini(&o);

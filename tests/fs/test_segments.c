@@ -19,7 +19,7 @@
 		}                                                          \
 	} while (0)
 
-/* Save a block; retry while the memory for it is being made. */
+/* Save a block; retry while the arena grows. */
 static int save_a_block(struct peer *p)
 {
 	int r = -EBUSY;
@@ -120,7 +120,8 @@ static void be_stranger(const char *path)
 	int fd;
 
 	EXPECT(setgid(STRANGER) == 0 && setuid(STRANGER) == 0);
-	/* As after execve(2): the process may open its own /proc/self/fd again. */
+	/* Set the flag that execve(2) would set: the process may then open its
+	 * own /proc/self/fd. */
 	EXPECT(prctl(PR_SET_DUMPABLE, 1) == 0);
 	begin(&p, path);
 	EXPECT(peer_space(&p, "s", "", 0, 0) == 0);

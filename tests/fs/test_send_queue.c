@@ -45,8 +45,8 @@ static int send_number(uint32_t n, int fd)
 	return kv_send_queue_send(&box, pair[0], message, sizeof(message), fd);
 }
 
-/* Return the number in the next message, or -1; close a descriptor that came with
- * it. */
+/* Return the number in the next message, or -1; close the message's
+ * descriptor. */
 static long next_number(bool *ret_fd)
 {
 	union {

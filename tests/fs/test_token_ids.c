@@ -16,7 +16,8 @@
 #define LAYOUT                                                                \
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[65536]}]," \
 	"\"tokens\":4,\"token_ids\":true}"
-#define IDS_AT DAEMON_PAYLOAD /* behind the tensors */
+/* token ids follow the tensors in staging memory */
+#define IDS_AT DAEMON_PAYLOAD
 
 static struct daemon d;
 
@@ -163,7 +164,7 @@ static void they_end_inside_the_staging(void **state)
 	/* The numbers lie inside the staging, but the ids that they announce do
 	 * not. */
 	at_end.offset -= 8;
-	write_ids(&p, 0, 4, 1); /* anything */
+	write_ids(&p, 0, 4, 1); /* token ids of any value */
 	memcpy(p.staging + p.staging_bytes - 8, &(struct kv_token_ids){.n = 4},
 	       8);
 	assert_int_equal(peer_do(&p, WIRE_RESERVE, 2, 1), 0);

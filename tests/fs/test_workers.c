@@ -20,7 +20,7 @@
 enum { A, B, C, USERS };
 
 struct job {
-	struct kv_work job; /* first */
+	struct kv_work job; /* must be the first field */
 	unsigned user;
 };
 
@@ -102,7 +102,7 @@ static void a_user_with_all_he_may_have_leaves_threads_to_others(void **state)
 static void users_take_turns_of_equal_cost(void **state)
 {
 	static const struct kv_workers_config work = {"test", 1, UINT_MAX, 4};
-	/* B's first job ran before another one was submitted. */
+	/* B's first job began before the test submitted another job. */
 	static const unsigned turns[] = {B, A, A, A, A, B, A, A, A, A, B, B, B};
 	struct kv_workers *workers;
 	struct job jobs[13];
@@ -189,14 +189,14 @@ static void a_guest_runs_nothing_out_of_turn(void **state)
 	assert_int_equal(n_done, 2);
 }
 
-/* Run for longer than other work takes on a busy machine. */
+/* Take longer than other jobs take on a busy machine. */
 static void pass_time(struct kv_work *job, struct kv_hash *hash)
 {
 	usleep(1000000);
 	count(job, hash);
 }
 
-/* A's work has the same cost, but takes long. */
+/* The jobs of A are cheap by their stated cost, but run long. */
 static void what_takes_long_is_charged_by_time(void **state)
 {
 	static const struct kv_workers_config work = {.name = "test",
@@ -209,8 +209,8 @@ static void what_takes_long_is_charged_by_time(void **state)
 
 	(void)state;
 	assert_int_equal(kv_workers_new(&work, &workers), 0);
-	/* C's job runs until all others are submitted, and is charged for that
-	 * time. */
+	/* C's job runs until all other jobs are submitted, and C is charged for
+	 * this time. */
 	submit(workers, jobs, 1, C, 1);
 	until_running(C, 1);
 	submit(workers, jobs + 1, 2, A, 1);
