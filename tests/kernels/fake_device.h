@@ -20,44 +20,48 @@
 struct fake_stream {
 	/* all work of the stream has ended */
 	atomic_bool quiet;
-	/* number of event waits for this stream */
+	/* number of event waits made for this stream */
 	atomic_int waits;
-	/* the stream of the last event wait */
+	/* stream that the last event wait on this stream was made for */
 	struct fake_stream *_Atomic after;
 };
 
 static struct {
 	/* no device call may hold this session's lock */
 	struct kvfs_session *session;
-	/* thread of the caller, which must make no copies */
+	/* thread that calls the library; the device counts copies on this
+	 * thread */
 	pthread_t caller;
 	atomic_int on_caller;
-	atomic_int one_load_error; /* result of the next load only */
+	/* result of the next load; later loads succeed again */
+	atomic_int one_load_error;
 	atomic_int open_error, load_error, save_error, event_wait_error,
 		order_error;
-	/* Hold up loads from this byte on; 0: all, UINT64_MAX: none. */
+	/* The device holds up loads of bytes from this offset on; 0: all loads,
+	 * UINT64_MAX: none. */
 	_Atomic uint64_t held_from;
 	atomic_bool saves_held;
-	/* Saves, and loads from this byte of the block on, are submitted and
-	 * stay under way; UINT64_MAX: none. */
+	/* The device submits saves, and loads of bytes from this offset on, but
+	 * does not end them; UINT64_MAX: it ends all. */
 	_Atomic uint64_t running_from;
 	atomic_bool saves_running;
-	atomic_int submitted; /* batches */
-	/* Batches are reported submitted once, twice, or without an event
-	 * wait. */
+	atomic_int submitted; /* number of submitted batches */
+	/* How the device reports a batch as submitted: once, twice, or once
+	 * without an event wait. */
 	enum { FAKE_ONCE, FAKE_TWICE, FAKE_NOTHING } submits;
 	atomic_int loads, saves;
 	atomic_uint batch_max, ranges_max;
-	atomic_int pools, event_waits; /* numbers of those open now */
+	/* numbers of open pools and event waits */
+	atomic_int pools, event_waits;
 	atomic_int early;  /* number of copies before their event wait ended */
 	atomic_int locked; /* number of calls that held the session's lock */
-	/* errors, such as a pool closed with event waits left */
+	/* number of errors, such as a pool closed before its event waits */
 	atomic_int wrong;
 	int priorities[64];
-	/* memory ranges that are attached now */
+	/* numbers of memory ranges that are attached now */
 	atomic_int attached, writable;
 	atomic_int attached_ever;
-	void *memory[64]; /* fake_lock: that memory */
+	void *memory[64]; /* fake_lock: the memory that was locked */
 } fake;
 
 static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;

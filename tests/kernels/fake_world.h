@@ -8,7 +8,7 @@
 
 #include "tests/kernels/fake_device.h"
 
-#define BLOCKS 64u /* 8 MiB in all: two steps of a load layer by layer */
+#define BLOCKS 64u /* 8 MiB, which a load layer by layer copies in two steps */
 #define LAST_LAYER 65535u
 
 static struct fake_stream slow, compute;

@@ -27,14 +27,14 @@ struct impostor {
 	/* answer @packet on @fd, or ignore @packet, whose descriptor is closed
 	 * after the call */
 	void (*answer)(struct impostor *i, int fd, struct kv_packet *packet);
-	_Atomic uint32_t version; /* for HELLO */
-	_Atomic uint32_t oldest;  /* the same */
+	_Atomic uint32_t version; /* the daemon's newest version, for HELLO */
+	_Atomic uint32_t oldest;  /* the daemon's oldest version, for HELLO */
 	atomic_bool strict;	  /* refuse clients of other versions */
-	atomic_int connections;	  /* accepted so far */
-	atomic_int mode;	  /* for answer() */
+	atomic_int connections;	  /* number of connections accepted so far */
+	atomic_int mode;	  /* set by the test for answer() */
 	/* set by answer(): close this connection now */
 	bool hang_up;
-	_Atomic uint64_t seen; /* written by answer(), read by the test */
+	_Atomic uint64_t seen; /* set by answer(), read by the test */
 	/* set by answer(): a connection to remember */
 	int other;
 };

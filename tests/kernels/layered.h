@@ -77,13 +77,13 @@ static inline long world_stat(struct world *w, const char *word)
 	return n;
 }
 
-/* Wait until world_stat(@word) is @n. */
+/* Wait until the daemon's statistics have the number @n before @word. */
 static inline void world_wait_stat(struct world *w, const char *word, long n)
 {
 	long now = world_stat(w, word);
 	int i;
 
-	/* A block that was acquired and released stays visible for a moment. */
+	/* The statistics count a block for a moment after its release. */
 	for (i = 0; i < 2000 && now != n; i++) {
 		usleep(10000);
 		now = world_stat(w, word);
@@ -115,7 +115,8 @@ static inline void layered_fill(struct world *w, size_t n)
 		world_fill(w, (int64_t)i, (uint32_t)i);
 }
 
-/* Wait for @stage and free @xfer.  Return how many blocks reached the stage. */
+/* Wait until @xfer reaches @stage, and free it. Return how many blocks reached
+ * the stage. */
 static inline long layered_end(kvfs_xfer *xfer, enum kvfs_stage stage)
 {
 	long n = kvfs_xfer_wait(xfer, stage, 60 * SECOND);

@@ -16,14 +16,14 @@
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t opened;
-	bool shut;		/* copies wait */
-	atomic_size_t loads;	/* blocks, begun */
-	atomic_size_t saves;	/* blocks, begun */
+	bool shut;		/* copies wait until slow_shut(false) */
+	atomic_size_t loads;	/* number of blocks whose load has begun */
+	atomic_size_t saves;	/* number of blocks whose save has begun */
 	atomic_int fail;	/* result of each copy, 0 or -errno */
-	atomic_bool full;	/* no more memory */
-	bool kept;		/* copies are not submitted before the end */
-	atomic_int event_waits; /* that are there */
-	bool plain;		/* no streams */
+	atomic_bool full;	/* the device has no free memory */
+	bool kept;		/* a copy is submitted only when it ends */
+	atomic_int event_waits; /* number of event waits not freed yet */
+	bool plain;		/* the device has no calls for streams */
 } slow = {.lock = PTHREAD_MUTEX_INITIALIZER,
 	  .opened = PTHREAD_COND_INITIALIZER};
 
@@ -42,7 +42,7 @@ static void slow_shut(bool shut)
 	pthread_mutex_unlock(&slow.lock);
 }
 
-/* Streams are never freed: other threads may still wait for one. */
+/* The copies' streams are never freed: other threads may still wait for one. */
 static struct slow_stream slow_copies[4096];
 static atomic_size_t slow_copied;
 

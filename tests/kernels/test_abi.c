@@ -31,7 +31,7 @@ static void the_number_and_the_text_are_one_version(void **state)
 	assert_string_equal(kvfs_version_text(), text);
 }
 
-/* Programs built with an older header rely on these numbers. */
+/* Programs built with an older header use these numbers of stages. */
 _Static_assert(KVFS_COPIED == 1 && KVFS_SEALED == 2 && KVFS_DURABLE == 3 &&
 		       KVFS_SUBMITTED == 4,
 	       "a stage's number has changed");
@@ -166,7 +166,7 @@ static void reserved_fields_must_be_zero(void **state)
 	assert_int_equal(kvfs_save(w->pool, w->space, &key, &meta, 1, &page,
 				   NULL, &xfer),
 			 -EINVAL);
-	/* a block of a space without token ids */
+	/* Extras need a space that keeps token ids. */
 	meta = (kvfs_meta){.extras_len = 1};
 	assert_int_equal(kvfs_save(w->pool, w->space, &key, &meta, 1, &page,
 				   NULL, &xfer),

@@ -7,7 +7,7 @@
 
 #define BLOCKS 4
 
-/* A client with a session of its own; its calls may fail. */
+/* A client with its own session, whose calls may fail for want of memory. */
 struct client {
 	struct world *w;
 	kvfs_session *session;
@@ -119,7 +119,7 @@ static void map_pages(struct client *c, kvfs_pool *pool)
 	alloc_must(kvfs_map_wait(map, 20 * SECOND) >= 0);
 	for (size_t i = 0; i < BLOCKS; i++) {
 		r = kvfs_map_status(map, i);
-		if (r != -EIO) /* the segment could not be mapped */
+		if (r != -EIO) /* -EIO: the segment could not be mapped */
 			ALLOC_MISS(r);
 		if (kvfs_map_addr(map, i, NULL))
 			alloc_must(world_is(kvfs_map_addr(map, i, NULL),
@@ -150,8 +150,8 @@ static void seal_pages(struct client *c, kvfs_pool *pool)
 	kvfs_pages_free(pages);
 }
 
-/* Reserve a pool.  After a map and a save that may have failed, all its pages
- * can still be taken. */
+/* Reserve a pool, then map and save, which may fail. Afterwards, all pages of
+ * the pool can be taken. */
 static void reserve(struct client *c)
 {
 	kvfs_pages *all;
@@ -227,7 +227,8 @@ static void use(void *arg)
 	kvfs_close(kv_steal(c->session));
 }
 
-/* Fill the blocks' pages, and other bytes in the pages to load to. */
+/* Write the blocks' bytes to the pages that are saved, and other bytes to the
+ * pages that blocks are loaded to. */
 static void fill(void *arg)
 {
 	struct client *c = arg;

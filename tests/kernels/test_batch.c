@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saves to a daemon that stops half-way: who may write to the staging. */
+/* Saves to a daemon that stops half-way: the staging memory that the library
+ * may write to. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -9,15 +10,15 @@
 #include "tests/kernels/impostor.h"
 
 #define BLOCK (512u << 10)
-#define SMALL 4096u /* is reserved and saved by one message */
+#define SMALL 4096u /* size of a block that one message reserves and saves */
 #define SECOND 1000000000u
 
 /* The daemon's reaction to a SAVE; but REFUSING refuses the staging memory, and
- * BUSY delays the reply to a RESERVE until the test allows it.  FULL: no room for
- * the first SAVE. */
+ * BUSY delays the reply to a RESERVE until the test allows it. FULL: the first
+ * SAVE gets no room. */
 enum mode { SEALING, HANGING_UP, SILENT, REFUSING, BUSY, FULL };
 
-/* A block in staging memory, in the stage that was offered last. */
+/* A block in staging memory: the memfd of its stage, and its offset. */
 struct saved {
 	int stage;
 	off_t at;
@@ -25,11 +26,11 @@ struct saved {
 
 static uint8_t pages[8 * BLOCK];
 static uint64_t block_bytes = BLOCK;
-static int full;       /* status of a block without room */
-static int stage = -1; /* offered last */
+static int full;       /* status of the blocks that get no room */
+static int stage = -1; /* memfd of the stage that was offered last */
 static struct saved saved[2];
 static atomic_int n_saved, n_drops;
-/* RESERVEs that the daemon received, and may answer */
+/* number of RESERVEs that the daemon received; and whether it may answer */
 static atomic_int n_reserves, let_reserve;
 
 static void take_space(int fd, struct kv_packet *packet)
@@ -203,7 +204,8 @@ static ino_t memory_of(const struct saved *block)
 	return st.st_ino;
 }
 
-/* The daemon may still read staging for a request without an answer. */
+/* The daemon may still read the staging of a request that it has not
+ * answered. */
 static void staging_of_a_lost_connection_is_never_written_again(void **state)
 {
 	struct impostor *i = *state;
@@ -262,7 +264,7 @@ static bool larger_is_made(kvfs_session *session)
 	return made;
 }
 
-/* The next save uses a stage that was made while a save was under way. */
+/* A large stage that was made during a save is used by the next save. */
 static void larger_staging_is_taken_when_the_smaller_is_empty(void **state)
 {
 	struct impostor *i = *state;
@@ -326,7 +328,8 @@ static void what_was_reserved_is_dropped_when_it_is_cancelled(void **state)
 	xfer = save(&c, 0, NULL);
 	wait_seen(i, 2);
 	kvfs_xfer_cancel(xfer);
-	/* No byte was read from the pages: they are free without an answer. */
+	/* The library has read no byte of the pages: the engine gets them back
+	 * before the answer. */
 	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 1);
 	assert_int_equal(sealed_status(xfer), -ECANCELED);
 	let_reserve = 1;
@@ -335,7 +338,7 @@ static void what_was_reserved_is_dropped_when_it_is_cancelled(void **state)
 	assert_int_equal(i->seen & 1, 0);
 }
 
-/* Pages that two saves share stay in use when the first save ends. */
+/* If two saves share pages, the pages stay in use when the first save ends. */
 static void pages_of_saves_under_way_are_counted_not_flagged(void **state)
 {
 	struct impostor *i = *state;

@@ -77,7 +77,7 @@ static void its_threads_are_named_and_leave_signals_to_the_program(void **s)
 	assert_false(sigismember(&mask, SIGTERM));
 }
 
-/* ---- the order of loads and saves ---- */
+/* ---- the order in which copy threads take loads and saves ---- */
 
 #define MANY 40
 
@@ -104,11 +104,12 @@ static void block_one(struct kv_job *job)
 
 static void note(struct kv_job *job)
 {
-	ran[n_ran] = job; /* one thread runs */
+	ran[n_ran] = job; /* only one copy thread runs */
 	n_ran++;
 }
 
-/* Make a copier with all threads held; release_one lets one thread go. */
+/* Make a copier whose threads are all blocked; release_one unblocks one
+ * thread. */
 static struct kv_copier *held_copier(void)
 {
 	static struct kv_job blockers[4];
@@ -162,7 +163,8 @@ static void loads_go_before_saves_and_higher_priorities_before_lower(void **s)
 	kv_copier_free(copier);
 }
 
-/* Loads overtake the save only for a while, and keep their order. */
+/* A limited number of loads overtakes the waiting save. Loads keep their
+ * order. */
 static void no_job_waits_for_ever(void **state)
 {
 	struct kv_job save = {.run = note, .kind = KV_JOB_SAVE};
@@ -201,7 +203,8 @@ static void a_waiting_thread_withdraws_jobs_of_its_transfer_only(void **state)
 	for (int i = 0; i < 3; i++)
 		kv_copier_submit(copier, &jobs[i]);
 	assert_ptr_equal(kv_copier_withdraw(copier, &mine), &jobs[1]);
-	assert_true(kv_copier_presses(copier, &jobs[1])); /* as a brief job */
+	/* kv_copier_withdraw has marked the job as brief */
+	assert_true(kv_copier_presses(copier, &jobs[1]));
 	assert_ptr_equal(kv_copier_withdraw(copier, &mine), &jobs[2]);
 	assert_null(kv_copier_withdraw(copier, &mine));
 	assert_false(kv_copier_presses(copier, &jobs[0]));

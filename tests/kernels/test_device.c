@@ -40,7 +40,7 @@ static void a_pool_is_opened_and_closed_on_its_device(void **state)
 	assert_string_equal(info.reason, "a fake");
 	fake.open_error = -ENODEV;
 	assert_int_equal(kvfs_pool_register(w->session, &desc, &pool), -EINVAL);
-	/* the views are checked before the device opens a pool */
+	/* invalid views are refused before the device opens a pool */
 	assert_int_equal(fake.pools, 1);
 	kvfs_pool_close(kv_steal(w->pool));
 	assert_int_equal(fake.pools, 0);
@@ -72,8 +72,8 @@ static void what_the_device_cannot_open_is_not_registered(void **state)
 	assert_int_equal(fake.pools, 1);
 }
 
-/* Arena and staging are attached once, in any order, and detached before they
- * are unmapped (fake_detach reads a byte). */
+/* The device attaches arena and staging once, in any order, and detaches both
+ * before they are unmapped (fake_detach reads a byte). */
 static void a_device_knows_of_memory_while_it_is_mapped(void **state)
 {
 	struct world *w = *state;
@@ -103,7 +103,7 @@ static void a_device_knows_of_memory_while_it_is_mapped(void **state)
 	kvfs_pool_close(other);
 }
 
-/* Return @value after it has settled: staging comes and goes. */
+/* Return @value when it no longer changes: staging memory comes and goes. */
 static int settled(const atomic_int *value)
 {
 	int now = *value, same = 0;
@@ -170,8 +170,8 @@ static void a_failed_load_fails_its_blocks_and_no_others(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* The library replaces a device's invalid results by -EIO: other numbers would
- * leave blocks without a state, or in a reserved one. */
+/* The library replaces invalid results of a device by -EIO. Other numbers could
+ * stand for a block that is pending or for a reserved status. */
 static void what_a_device_may_not_answer_is_eio(void **state)
 {
 	static const int answers[] = {1,	INT32_MAX, -EINPROGRESS,
@@ -237,7 +237,7 @@ static void a_block_that_failed_in_one_layer_has_failed(void **state)
 	size_t i, failed = 0;
 
 	world_save(w, BLOCKS);
-	fake.held_from = 1; /* the second step */
+	fake.held_from = 1; /* hold up the second step of the load */
 	fake.one_load_error = -EIO;
 	xfer = begin_load(w, BLOCKS, &opts);
 	wait_until(&fake.one_load_error, 0);
@@ -256,7 +256,7 @@ static void a_block_that_failed_in_one_layer_has_failed(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Waiting for a layer needs no streams of the device. */
+/* A wait for a layer needs no stream of the device. */
 static void a_layer_is_waited_for_while_others_are_to_come(void **state)
 {
 	struct world *w = *state;
@@ -264,7 +264,7 @@ static void a_layer_is_waited_for_while_others_are_to_come(void **state)
 	kvfs_xfer *xfer;
 
 	world_save(w, BLOCKS);
-	fake.held_from = 1; /* the second step */
+	fake.held_from = 1; /* hold up the second step of the load */
 	xfer = begin_load(w, BLOCKS, &opts);
 	assert_int_equal(kvfs_xfer_wait_layer(xfer, 0, 60 * SECOND), 0);
 	assert_int_equal(kvfs_xfer_poll_layer(xfer, 0), 1);
@@ -286,8 +286,8 @@ static void a_layer_is_waited_for_while_others_are_to_come(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* No block is sealed, and all reservations and staging are freed: the test
- * saves more than staging holds. */
+/* A failed save seals no block, and its reservations and staging are freed: the
+ * test saves more than staging holds. */
 static void a_failed_save_leaves_nothing_behind(void **state)
 {
 	struct world *w = *state;
@@ -313,13 +313,14 @@ static void a_failed_save_leaves_nothing_behind(void **state)
 	fake.save_error = 0;
 	xfer = begin_save(w, 0, 128, NULL);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 128);
-	/* 0, not KVFS_PRESENT: the failed save left no block */
+	/* 0 (absent), not KVFS_PRESENT: the failed save left no block */
 	for (i = 0; i < 128; i++)
 		assert_int_equal(kvfs_xfer_status(xfer, (size_t)i), 0);
 	kvfs_xfer_free(xfer);
 }
 
-/* Neither a cancel nor a deadline gives back pages that the device writes. */
+/* A cancel or a deadline does not give back pages that the device still
+ * writes. */
 static void pages_stay_the_loads_until_the_device_is_done(void **state)
 {
 	struct world *w = *state;
@@ -374,11 +375,12 @@ static void transfers_are_counted_by_their_owner(void **state)
 	waits = begin_load(w, 8, &opts);
 	assert_pages_loading(w, 8);
 	other = begin_load(w, 4, &opts);
-	assert_pages_loading(w, 8); /* the same pages */
+	/* the second load has the same pages as the first */
+	assert_pages_loading(w, 8);
 	kvfs_xfer_cancel(other);
 	assert_pages_loading(w, 8);
 	kvfs_xfer_free(other);
-	/* free without waiting: the load keeps its pages */
+	/* free the transfer before its end: the load keeps its pages */
 	kvfs_xfer_free(waits);
 	assert_pages_loading(w, 8);
 	slow.quiet = true;
@@ -395,7 +397,8 @@ static void pages_in_flight_are_charged_once(void **state)
 	kvfs_xfer *a, *b, *load;
 
 	world_save(w, 6);
-	/* Two requests with the same first pages save their conversations. */
+	/* Save the pages of two requests whose first eight pages are the
+	 * same. */
 	a = begin_save(w, 100, 8, &opts);
 	b = begin_save(w, 200, 12, &opts);
 	assert_pages_saving(w, 12);
@@ -414,7 +417,7 @@ static void pages_in_flight_are_charged_once(void **state)
 	kvfs_xfer_free(load);
 }
 
-/* The pages are unmapped while the calls are made. */
+/* Unmap the pages before the calls: a call that reads a page would crash. */
 static void no_call_touches_a_page(void **state)
 {
 	struct world *w = *state;
@@ -517,7 +520,8 @@ static void flags_and_layers_that_are_not_there_are_refused(void **state)
 	kvfs_release(lease);
 }
 
-/* The layers are the tensors' first dimension: bytes 100 .. 149 of each. */
+/* The layers are the tensors' first dimension. The loaded layers are bytes 100
+ * .. 149 of each tensor. */
 static void a_load_of_some_layers_touches_no_others(void **state)
 {
 	struct world *w = *state;
@@ -540,7 +544,7 @@ static void a_load_of_some_layers_touches_no_others(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Hold all threads, then check the order in which the loads begin. */
+/* Hold all copy threads, then check the order in which the loads begin. */
 static void a_load_of_higher_priority_goes_first(void **state)
 {
 	struct world *w = *state;
@@ -574,7 +578,8 @@ static void a_load_of_higher_priority_goes_first(void **state)
 		if (fake.priorities[k] == -1)
 			last_low = k;
 	}
-	/* The long load gives way to the urgent one at its next unit. */
+	/* After its current unit of copying, the long load lets the urgent load
+	 * go first. */
 	assert_in_range(first_high, info.threads, info.threads + 1);
 	assert_true(last_low > first_high);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Durable, and barriers. */
+/* Flushes, saves that wait until their blocks are durable, and barriers. */
 #include "tests/kernels/world.h"
 
 static void arguments_that_cannot_be_are_refused(void **state)

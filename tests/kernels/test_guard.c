@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Required calls of a device's table, and valid results of the calls. */
+/* The guard of a device: required calls of its table, and valid results of its
+ * calls. */
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +10,7 @@
 #include "kernels/device/device.h"
 #include "kernels/kvfs.h"
 
-/* The device's results and outputs, as set by the test. */
+/* Results and outputs of the device's calls, as set by the test. */
 static struct {
 	int r;
 	void *given, *base;
@@ -281,7 +282,8 @@ static void what_is_no_answer_is_eio(void **state)
 	assert_int_equal(kv_device_copy(&whole, NULL, NULL, true), 0);
 }
 
-/* Any other error would report the block's pages as untouched. */
+/* Another error than -EIO would say that the copy left the block's pages
+ * unchanged. */
 static void a_copy_that_fails_is_eio_whatever_it_says(void **state)
 {
 	static const int others[] = {-ENOENT,	 -ESTALE,    -EBADMSG,

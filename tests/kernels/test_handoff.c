@@ -8,7 +8,7 @@
 
 #define N 24
 
-/* ---- P ---- */
+/* ---- the prefill process P ---- */
 
 static bool say(char c)
 {
@@ -69,7 +69,8 @@ static kvfs_xfer *prefill_shut(struct world *w, uint32_t first)
 	return xfer;
 }
 
-/* Let half of the blocks be sealed while the others are being copied. */
+/* Seal the first half of the blocks, and hold up the copies of the second
+ * half. */
 static void prefill_half(struct world *w)
 {
 	kvfs_xfer_wait(prefill(w, 0, N / 2), KVFS_SEALED, KVFS_FOREVER);
@@ -135,7 +136,7 @@ static int be_prefill(const char *stage, const char *path, const char *space)
 	return 0;
 }
 
-/* ---- D ---- */
+/* ---- the decode process D ---- */
 
 struct prefill {
 	pid_t pid;
@@ -237,9 +238,9 @@ static double dram_used(struct world *w)
 	return used;
 }
 
-/* Check that P left no reservation or lease, and a clear leaves no block. */
 static uint64_t longest;
 
+/* Check that P left no reservation or lease, and a clear leaves no block. */
 static void nothing_leaked(struct world *w, double before)
 {
 	uint64_t since = kv_now_ns();

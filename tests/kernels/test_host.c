@@ -52,7 +52,7 @@ static bool untouched(const uint8_t *at, size_t n)
 	return true;
 }
 
-/* Two pages per block; each page is one run. */
+/* Each block has two pages; each page is one run of bytes. */
 static struct kvfs_stride whole = {0, pool, PAGE_BYTES, PAGE_BYTES, 1, 0};
 static const struct kvfs_strides two_pages = {2, 1, &whole};
 
@@ -87,7 +87,8 @@ static void pages_in_a_row_and_apart_get_the_same_bytes(void **state)
 
 static void strided_segments_go_there_and_back(void **state)
 {
-	/* A page has two segments of the first tensor, one of the second. */
+	/* A page has two runs of the first tensor's bytes, and one of the
+	 * second's. */
 	struct kvfs_stride strides[] = {
 		{0, pool, 256, 256, 2, PAGES * 256},
 		{1024, pool + 2 * PAGES * 256, 100, 100, 1, 0},
@@ -118,7 +119,8 @@ static void a_saved_row_of_pages_is_what_was_loaded(void **state)
 	assert_memory_equal(back, block, sizeof(block));
 }
 
-/* Two tensors of two pages: a page has two runs of one, one of the other. */
+/* A block has two tensors and two pages: a page has two runs of the first
+ * tensor and one of the second. */
 #define STRIDED 1224
 static struct kvfs_stride strided[] = {
 	{0, pool, 256, 256, 2, PAGES * 256},

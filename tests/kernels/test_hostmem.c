@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library's own memory: it grows in place, and is mapped at once. */
+/* The memory that the library allocates: it grows in place, and its pages are
+ * mapped at once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

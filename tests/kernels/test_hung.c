@@ -52,7 +52,7 @@ static kvfs_xfer *save(struct world *w, uint32_t first, const kvfs_opts *opts)
 	return layered_save_by(w->pool, w->space, first, N, opts);
 }
 
-/* Check that blocks 0 .. N - 1 can be saved like new ones. */
+/* Check that blocks 0 .. N - 1 can be saved as if they had never been saved. */
 static void can_be_saved(struct world *w)
 {
 	layered_fill(w, N);
@@ -73,7 +73,7 @@ static void make_staging(struct world *w)
 	assert_true(info.bytes_staging >= 16u << 20);
 }
 
-/* ---- saves ---- */
+/* ---- saves to a hung daemon ---- */
 
 static void a_saves_deadline_is_kept(void **state)
 {
@@ -120,7 +120,8 @@ static void a_cancelled_save_ends(void **state)
 	can_be_saved(w);
 }
 
-/* A save that was cancelled without an answer does not delay the next save. */
+/* A save that was cancelled without an answer does not delay a save of the same
+ * keys. */
 static void the_same_keys_can_be_saved_right_after_a_cancel(void **state)
 {
 	struct world *w = *state;
@@ -310,7 +311,7 @@ static void many_saves_end(void **state)
 	can_be_saved(w);
 }
 
-/* ---- leases, loads, prefetches, maps ---- */
+/* ---- leases, loads, prefetches and maps on a hung daemon ---- */
 
 static kvfs_lease *acquire(struct world *w, size_t n, uint64_t deadline)
 {
@@ -356,8 +357,8 @@ static size_t count_pending(struct kvfs_session *session)
 	return n;
 }
 
-/* Acquire all blocks and cancel at once, @n times.  If @flags is not 0, also
- * hint that the blocks' request has ended. */
+/* Acquire all blocks with @flags and cancel at once, @n times. If @flags is not
+ * 0, also hint that the request for the blocks has ended. */
 static void ask_again(struct world *w, unsigned flags, int n)
 {
 	kvfs_key keys[PAGES];
@@ -393,7 +394,8 @@ static void leases_of_a_hung_daemon_take_no_memory(void **state)
 	nothing_is_left(w);
 }
 
-/* Hints cannot be cancelled, and take no memory either. */
+/* Hints to a hung daemon cannot be cancelled: the library limits their
+ * number. */
 static void hints_to_a_hung_daemon_take_no_memory(void **state)
 {
 	struct world *w = *state;
@@ -520,7 +522,7 @@ static void a_map_whose_lease_does_not_settle_ends(void **state)
 	nothing_is_left(w);
 }
 
-/* ---- calls that wait for one reply ---- */
+/* ---- calls that wait for one reply of a hung daemon ---- */
 
 static void every_question_ends_in_time(void **state)
 {
@@ -571,7 +573,7 @@ static void a_session_opens_and_closes(void **state)
 	world_thaw(w);
 }
 
-/* ---- closing ---- */
+/* ---- closing a session while the daemon hangs ---- */
 
 /* Thaw the daemon in a child process: a close that hangs fails the test. */
 static pid_t thaw_later(struct world *w)

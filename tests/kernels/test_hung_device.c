@@ -9,7 +9,8 @@
 #define N 200u
 #define SHORT (SECOND / 50)
 
-/* Return how many blocks ended with @status; the others must be under way. */
+/* Return how many of @n blocks ended with @status; the others must be under
+ * way. */
 static size_t ended_with(kvfs_xfer *xfer, size_t n, int status)
 {
 	size_t ended = 0, i;
@@ -23,7 +24,7 @@ static size_t ended_with(kvfs_xfer *xfer, size_t n, int status)
 	return ended;
 }
 
-/* Wait until ended_with() is @n, or for a while. */
+/* Wait until @n blocks ended with @status, or until a time limit. */
 static size_t wait_ended(kvfs_xfer *xfer, size_t n, int status)
 {
 	const long ended = kvfs_xfer_wait_some(xfer, 1, 60 * SECOND);
@@ -156,7 +157,7 @@ static void so_is_a_save(void **state)
 	recover();
 	assert_int_equal(kvfs_xfer_wait(hung, KVFS_COPIED, 60 * SECOND), N);
 	kvfs_xfer_free(hung);
-	/* Save other bytes under the same keys. */
+	/* Save other bytes under the keys of the save that hung. */
 	xfer = begin_save_pages(w, 1000, 4, pages, NULL);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 4);
 	assert_int_equal(kvfs_xfer_status(xfer, 0), 0);
@@ -208,7 +209,7 @@ static void what_the_device_has_can_be_ordered_after_a_cancel(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Stop at any moment, by layer or not, beside other loads. */
+/* Cancel a load at any moment, by layer or not, beside other loads. */
 static void whenever_it_is_stopped_every_block_ends_once(void **state)
 {
 	struct world *w = *state;

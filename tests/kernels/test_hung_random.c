@@ -10,8 +10,8 @@
 #include "tests/kernels/layered.h"
 
 #define THREADS 6
-#define N 12u	  /* blocks a call */
-#define KEYS 400u /* blocks there are */
+#define N 12u	  /* blocks in one call */
+#define KEYS 400u /* number of different keys */
 #define SHORT (SECOND / 5)
 #define SOON (20 * SECOND)
 #define SECONDS 6
@@ -75,7 +75,8 @@ static void play_save(struct player *p)
 	assert_int_equal(kvfs_save(p->w->pool, p->w->space, keys, NULL, N,
 				   pages, &opts, &xfer),
 			 0);
-	/* Wait for the end: the next call writes to these pages again. */
+	/* Wait until the pages are copied: the next call writes to these
+	 * pages. */
 	p->good += end(p, xfer, KVFS_SEALED, true) > 0;
 	assert_true(kvfs_xfer_wait(xfer, KVFS_COPIED, SOON) >= 0);
 	kvfs_xfer_free(xfer);
@@ -239,7 +240,8 @@ static void whatever_the_daemon_does_every_call_ends(void **state)
 	}
 	printf("%lu calls, %lu blocks\n", calls, good);
 	world_wait_stat(w, "leased", 0);
-	/* Some blocks never get all of their parts: the close drops these. */
+	/* Some blocks of the paged pools were loaded in part only: the close
+	 * drops them. */
 	world_freeze(w);
 	before = kv_now_ns();
 	for (unsigned i = 0; i < THREADS; i++)

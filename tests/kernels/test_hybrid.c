@@ -19,7 +19,8 @@ enum group { FULL, WINDOW, STATES, GROUPS };
 static const char *const layouts[GROUPS] = {
 	[FULL] = "{\"tensors\":[{\"name\":\"kv\",\"dtype\":\"U8\","
 		 "\"shape\":[2,16,256]}],\"tokens\":16}",
-	/* Two pages of eight tokens, twice as wide. */
+	/* A block has two pages of eight tokens; a token takes twice the bytes
+	 * of FULL. */
 	[WINDOW] = "{\"tensors\":[{\"name\":\"kv\",\"dtype\":\"U8\","
 		   "\"shape\":[2,16,512]}],\"tokens\":16,"
 		   "\"reuse\":\"window:2\"}",
@@ -29,7 +30,7 @@ static const char *const layouts[GROUPS] = {
 static const uint32_t per_block[GROUPS] = {1, 2, 1};
 
 struct rank {
-	uint8_t *memory; /* of two layers */
+	uint8_t *memory; /* pages of two layers */
 	kvfs_space *spaces[GROUPS];
 	kvfs_pool *pools[GROUPS];
 };
@@ -198,7 +199,8 @@ static void every_group_of_every_rank_must_be_able_to_go_on(void **state)
 	assert_int_equal(match_all(), 0);
 }
 
-/* Return how many blocks a group needs to go on at @p, and the first. */
+/* Return how many blocks before @p a group needs to continue there. Store the
+ * first block's number. */
 static uint32_t need(int group, uint32_t p, uint32_t *ret_first)
 {
 	const uint32_t n = group == FULL ? p : group == WINDOW ? 2 : 1;
@@ -207,7 +209,8 @@ static uint32_t need(int group, uint32_t p, uint32_t *ret_first)
 	return n;
 }
 
-/* Load the group to pages from @page on.  Return the next free page. */
+/* Load a group's blocks to its pages from @page on. Return the next free
+ * page. */
 static int64_t load_group(int r, int group, kvfs_lease *lease, size_t at,
 			  uint32_t n, int64_t page, int64_t *pages)
 {
@@ -225,7 +228,8 @@ static int64_t load_group(int r, int group, kvfs_lease *lease, size_t at,
 	return page;
 }
 
-/* One lease over six spaces, loaded group by group into shared memory. */
+/* Acquire one lease over six spaces, and load its blocks group by group into
+ * shared memory. */
 static void one_lease_serves_all_groups_and_ranks(void **state)
 {
 	int64_t pages[RANKS * GROUPS][2 * CHAIN], page = 0;
@@ -267,7 +271,8 @@ static void one_lease_serves_all_groups_and_ranks(void **state)
 	kvfs_release(lease);
 }
 
-/* A lease of several groups, in a pool of one: the other blocks fail. */
+/* Load a lease of several groups into a pool of one group: the blocks of other
+ * groups fail. */
 static void blocks_of_another_group_do_not_fit(void **state)
 {
 	kvfs_query queries[] = {{ranks[0].spaces[FULL], keys, 2},

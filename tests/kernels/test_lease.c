@@ -114,7 +114,7 @@ static void pointers_show_the_tensors_and_the_whole_file(void **state)
 	kvfs_release(lease);
 }
 
-/* Each result belongs to its key, in any order of the keys. */
+/* Each key has its own status, whatever the order of the keys. */
 static void results_are_in_the_order_of_the_keys_asked(void **state)
 {
 	struct world *w = *state;
@@ -192,7 +192,8 @@ static void every_lease_ends_with_its_release_or_its_session(void **state)
 				 0);
 		kvfs_release(lease);
 	}
-	/* The daemon answers in order: this answer comes after all others. */
+	/* The daemon answers in order: all earlier requests are answered before
+	 * this one. */
 	kvfs_release(world_acquire(w, 1, 1));
 	wait_for_no_leases(w);
 }

@@ -90,7 +90,7 @@ static void use_file(struct world *w, struct shared *s)
 
 static void put_back(struct world *w, struct shared *s)
 {
-	w->memory = NULL; /* world_setup makes it again */
+	w->memory = NULL; /* NULL: world_setup allocates the memory again */
 	kvfs_pool_close(kv_steal(w->pool));
 	munmap(s->memory, BYTES);
 	close(s->fd);
@@ -120,7 +120,7 @@ static kvfs_xfer *save(struct world *w, uint32_t first, size_t n,
 	return xfer;
 }
 
-/* Check that the blocks are sealed. */
+/* Check that saving the blocks finds all of them sealed. */
 static void is_saved(struct world *w, uint32_t first, size_t n)
 {
 	kvfs_xfer *xfer = save(w, first, n, NULL);
@@ -158,7 +158,7 @@ static void a_part_of_a_file_is_found_at_its_offset(void **state)
 	put_back(w, &s);
 }
 
-/* Save blocks of several pages, each with a part of k and a part of v. */
+/* Save blocks of several pages. Each page has a part of k and a part of v. */
 static void pages_of_many_runs_are_gathered(void **state)
 {
 	enum { EACH = 4, RUNS = 8, RUN = TENSOR / EACH / RUNS };
@@ -242,7 +242,8 @@ static void what_is_no_mapping_of_the_file_is_refused(void **state)
 	close(s.fd);
 }
 
-/* The blocks are saved by staging; kvfs_pool_info has the reason. */
+/* The pool cannot be lent: blocks are saved by staging, and kvfs_pool_info has
+ * the reason. */
 static void files_that_are_not_taken_are_saved_all_the_same(void **state)
 {
 	struct world *w = *state;

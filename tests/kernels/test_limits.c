@@ -87,7 +87,7 @@ static kvfs_lease *acquire(struct world *w, const kvfs_key *keys, size_t n,
 	return lease;
 }
 
-/* ---- of a session ---- */
+/* ---- limits of a session ---- */
 
 static void ten_thousand_small_blocks_in_one_save_seal(void **state)
 {
@@ -115,7 +115,8 @@ static void ten_thousand_blocks_can_be_held_and_leased(void **state)
 	free(keys);
 }
 
-/* Each message has one existing block, and counts as a whole. */
+/* Each message of the acquire has one existing block, but all its keys count
+ * against the limit. */
 static void too_many_leased_blocks_are_no_full_disk(void **state)
 {
 	struct world *w = *state;
@@ -179,12 +180,12 @@ static void too_many_requests_are_no_full_disk(void **state)
 		kvfs_release(leases[i]);
 }
 
-/* ---- of the process ---- */
+/* ---- limits of the process ---- */
 
 static int taken[4096];
 static size_t n_taken;
 
-/* Use up all descriptors but @spare, staging's included. */
+/* Use up all descriptors but @spare, once the session has made its staging. */
 static void take_descriptors(struct world *w, int spare)
 {
 	struct rlimit limit;
@@ -270,7 +271,7 @@ static void without_a_descriptor_there_is_no_connection_and_why(void **state)
 	kvfs_lease *lease;
 	int status = 0;
 
-	take_descriptors(w, 3); /* the session's own */
+	take_descriptors(w, 3); /* descriptors that the session itself needs */
 	assert_int_equal(kvfs_open(w->path, &session), 0);
 	assert_int_equal(kvfs_space_open(session, "x", NULL, 0, &space),
 			 -EMFILE);
@@ -329,7 +330,8 @@ static void a_segment_without_address_space_says_so(void **state)
 	if (SHADOWED)
 		skip();
 	assert_int_equal(layered_end(save(w, 0, 1, NULL), KVFS_SEALED), 1);
-	world_wait_staged(w); /* staging takes address space */
+	/* the staging memory counts as address space, so wait for it */
+	world_wait_staged(w);
 	statm = fopen("/proc/self/statm", "re");
 	assert_int_equal(fscanf(statm, "%lu", &pages), 1);
 	fclose(statm);
@@ -343,7 +345,7 @@ static void a_segment_without_address_space_says_so(void **state)
 	kvfs_release(acquire(w, &key, 1, 1));
 }
 
-/* ---- statuses of evicted and removed blocks ---- */
+/* ---- statuses of blocks that were evicted or removed ---- */
 
 /* SSD is small: other blocks evict the block after it was durable. */
 static void was_durable_and_is_evicted_since_is_not_enoent(void **state)

@@ -125,7 +125,7 @@ static void a_removed_space_is_gone_and_is_not_made_again(void **state)
 		kvfs_space_open(w->session, w->space_name, NULL, 0, &again),
 		-ENOENT);
 	assert_int_equal(kvfs_space_remove(w->space), -ENOENT);
-	/* A space of this name can now have another layout. */
+	/* After the removal, a space with this name can have another layout. */
 	world_space_open(w->session, w->space_name,
 			 "{\"tensors\":[{\"name\":\"x\",\"dtype\":\"U8\","
 			 "\"shape\":[64]}]}",

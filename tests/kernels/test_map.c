@@ -2,7 +2,7 @@
 /* Maps of a paged pool: a block has one page, kept while it is used. */
 #include "tests/kernels/paged.h"
 
-/* ---- pools ---- */
+/* ---- paged pools ---- */
 
 static void pools_that_cannot_be_are_refused(void **state)
 {
@@ -33,7 +33,7 @@ static void pools_that_cannot_be_are_refused(void **state)
 	assert_int_equal(
 		kvfs_pool_reserve(w->session, "tape", w->space, 1, 1, &pool),
 		-ENODEV);
-	/* More memory than any machine has. */
+	/* Ask for more memory than any machine has. */
 	assert_int_equal(kvfs_pool_reserve(w->session, "host", w->space,
 					   UINT32_MAX, UINT32_MAX, &pool),
 			 -ENOMEM);
@@ -125,7 +125,8 @@ static void more_than_dram_holds_is_mapped(void **state)
 	for (uint32_t i = 0; i < n; i++)
 		assert_true(is_block(m, i, i));
 	unmap(m);
-	/* Close the pool while most of the map is still being loaded. */
+	/* Close the pool while most blocks of the map are still being
+	 * loaded. */
 	assert_int_equal(kvfs_evict(w->space, keys, 1, NULL), 1);
 	kvfs_pool_close(pool);
 	pool = reserve(w, n, n);
@@ -157,7 +158,7 @@ static void staging_is_made_as_large_as_was_asked(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* ---- maps ---- */
+/* ---- maps of blocks to pages ---- */
 
 static void maps_that_cannot_be_are_refused(void **state)
 {
@@ -305,7 +306,8 @@ static void the_page_unmapped_for_longest_goes_first(void **state)
 		unmap(map(w, pool, i, 1, 1));
 	unmap(map(w, pool, 0, 1, 1));
 	assert_int_equal(slow.loads, 3);
-	unmap(map(w, pool, 3, 1, 1)); /* takes the page of block 1 */
+	/* block 3 gets the page of block 1, which was unmapped first */
+	unmap(map(w, pool, 3, 1, 1));
 	unmap(map(w, pool, 2, 1, 1));
 	unmap(map(w, pool, 0, 1, 1));
 	assert_int_equal(slow.loads, 4);
@@ -321,7 +323,8 @@ static void of_a_chain_the_end_goes_first(void **state)
 
 	world_save(w, 4);
 	unmap(map(w, pool, 0, 3, 3));
-	unmap(map(w, pool, 3, 1, 1)); /* takes the page of block 2 */
+	/* block 3 gets the page of block 2, the end of the chain */
+	unmap(map(w, pool, 3, 1, 1));
 	unmap(map(w, pool, 0, 2, 2));
 	assert_int_equal(slow.loads, 4);
 	kvfs_pool_close(pool);
@@ -336,7 +339,8 @@ static void a_map_gives_up_others_blocks_before_its_own(void **state)
 	world_save(w, 6);
 	for (i = 2; i < 6; i++)
 		unmap(map(w, pool, i, 1, 1));
-	/* block 2 keeps its page, though it is the oldest */
+	/* The map of blocks 0 to 2 reuses the page of block 2, though it was
+	 * unmapped first. */
 	unmap(map(w, pool, 0, 3, 3));
 	assert_int_equal(slow.loads, 6);
 	kvfs_pool_close(pool);

@@ -130,7 +130,7 @@ static void without_a_daemon_pages_are_still_hits(void **state)
 	world_stop_daemon(w, SIGKILL);
 	world_wait_connected(w->session, 0);
 	slow_shut(false);
-	/* The copy in flight may succeed or fail. */
+	/* The copies of blocks in flight may succeed or fail. */
 	assert_true(kvfs_map_wait(b, LONG) >= 0);
 	for (i = 0; i < 2; i++)
 		assert_true(kvfs_map_status(b, i) < 0 ||
@@ -195,7 +195,7 @@ static void in_the_child_of_a_fork_there_is_nothing(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* ---- streams ---- */
+/* ---- maps and streams ---- */
 
 static void a_device_without_streams_says_so(void **state)
 {
@@ -278,7 +278,7 @@ static void a_map_orders_nothing_before_it_is_submitted(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* A page that a stream still reads is not written. */
+/* A page that a stream still reads is not overwritten. */
 static void a_page_is_taken_only_after_the_streams_work(void **state)
 {
 	struct world *w = *state;
@@ -294,7 +294,7 @@ static void a_page_is_taken_only_after_the_streams_work(void **state)
 	assert_int_equal(kvfs_unmap(b, &two), 0);
 	assert_int_equal(info_of(pool).pages_mapped, 2);
 	assert_int_equal(kvfs_pages_take(pool, 1, &taken), -ENOSPC);
-	/* the pages hold the blocks all the time */
+	/* the pages still hold the blocks: nothing is loaded */
 	unmap(map(w, pool, 0, 2, 2));
 	assert_int_equal(slow.loads, 2);
 	one.over = true;

@@ -34,7 +34,8 @@ static uint32_t draw(struct random *r, uint32_t n)
 	return (uint32_t)(((uint64_t)r->seed * n) >> 32);
 }
 
-/* Compare the first bytes and a few others: all would take too long. */
+/* Compare the first bytes and a few others: comparing all bytes would take too
+ * long. */
 static bool looks_like(const uint8_t *at, uint32_t block)
 {
 	size_t i;
@@ -91,7 +92,7 @@ static void map_some(struct random *r, struct one *o)
 	if (draw(r, 8) == 0)
 		kvfs_map_cancel(o->map);
 	if (draw(r, 4) == 0)
-		return; /* settles later */
+		return; /* the map settles later */
 	assert_true(kvfs_map_wait(o->map, LONG) >= 0);
 	for (i = 0; i < o->n; i++) {
 		status = kvfs_map_status(o->map, i);
@@ -179,7 +180,7 @@ static void random_operations_keep_blocks_apart(void **state)
 	kvfs_pool_close(r.pool);
 }
 
-/* ---- threads ---- */
+/* ---- operations from several threads ---- */
 
 struct thread {
 	pthread_t thread;

@@ -10,7 +10,8 @@
 	"{\"tensors\":[{\"name\":\"t\",\"dtype\":\"U8\",\"shape\":[64]}]," \
 	"\"tokens\":" tokens ",\"reuse\":\"" reuse "\"}"
 
-/* A group.  @window 0: all blocks before, UINT32_MAX: the last one. */
+/* A layout's saved blocks. @window: blocks that must be present before a
+ * match's end; 0: all, UINT32_MAX: the last one. */
 struct group {
 	const char *layout;
 	uint32_t tokens, window;
@@ -85,8 +86,8 @@ static kvfs_pool *small_pool(struct world *w)
 	return pool;
 }
 
-/* Return whether block @b is present.  Blocks before @q->start, where @q's keys
- * begin, count as present. */
+/* Return whether block @b is present. Blocks before @q->start have no keys in
+ * @q, and count as present. */
 static bool is_there(const struct group *g, const kvfs_query *q, uint64_t b)
 {
 	const uint64_t before = q->start / g->tokens;
@@ -173,7 +174,7 @@ static void the_longest_prefix_of_whole_blocks_is_found(void **state)
 
 static void a_tail_is_never_counted(void **state)
 {
-	struct world *w = *state; /* four tokens a block */
+	struct world *w = *state; /* a world whose blocks have four tokens */
 	const kvfs_meta tail = {.position = 2, .tokens = 3};
 	kvfs_key keys[3] = {world_key(0), world_key(1), world_key(2)};
 	kvfs_query query = {.space = w->space, .keys = keys, .n = 3};
@@ -224,7 +225,7 @@ static void queries_that_cannot_be_measured_are_refused(void **state)
 	kvfs_space_close(silent);
 }
 
-/* Block lengths without a common multiple in the prompt. */
+/* Block lengths whose least common multiple exceeds every prompt. */
 static void lengths_without_a_common_multiple_match_nothing(void **state)
 {
 	static const char *const tokens[] = {"4294967291", "4294967279",

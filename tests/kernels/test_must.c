@@ -37,7 +37,7 @@ static void take_all(struct world *w)
 	assert_int_equal(peer_space(&hog, w->space_name, "", 0, 0), 0);
 	hogged = 0;
 	wait_grown(w);
-	/* The daemon can evict these blocks only after writing them to SSD. */
+	/* The daemon can evict only blocks that are on SSD. */
 	world_wait_stat(w, "not yet on SSD", 0);
 	for (i = 0; i < 10; i++) {
 		while (peer_do(&hog, WIRE_RESERVE, 1000 + hogged, 1) == 0)
@@ -85,7 +85,7 @@ static void without_it_a_save_is_refused_where_there_is_no_room(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* The save waits for room and loses no block. */
+/* A save with KVFS_MUST waits for room and loses no block. */
 static void with_it_a_save_waits_for_room(void **state)
 {
 	struct world *w = *state;
@@ -101,7 +101,8 @@ static void with_it_a_save_waits_for_room(void **state)
 	assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
 	assert_int_equal(info.pages_saving, N);
 	give(3);
-	/* The save's blocks can be evicted once they are durable. */
+	/* Blocks that the save has sealed can be evicted once they are
+	 * durable. */
 	assert_true(kvfs_xfer_wait_some(xfer, 3, 20 * SECOND) >= 3);
 	give(N);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 20 * SECOND), N);
@@ -124,7 +125,8 @@ static void while_it_waits_others_go_on(void **state)
 	must = save(w, N, KVFS_MUST, 0);
 	assert_int_equal(kvfs_xfer_wait(must, KVFS_SEALED, SECOND / 20),
 			 -ETIMEDOUT);
-	/* Other saves and loads do not wait; a save without room fails. */
+	/* Other saves and loads do not wait. A save without KVFS_MUST fails if
+	 * it gets no room. */
 	xfer = save(w, 2, 0, 0);
 	assert_int_equal(layered_end(xfer, KVFS_SEALED), 2);
 	assert_int_equal(
@@ -143,7 +145,8 @@ static void while_it_waits_others_go_on(void **state)
 	layered_check(w, N);
 }
 
-/* A wait ends by deadline, cancel or disconnect, and leaves nothing. */
+/* A save's wait for room ends by deadline, cancel or disconnect, and leaves no
+ * reservation. */
 static void a_wait_for_room_ends_as_any_other(void **state)
 {
 	struct world *w = *state;
@@ -266,7 +269,7 @@ static void one_that_is_freed_early_holds_nothing(void **state)
 	}
 }
 
-/* KVFS_HOLD can hold all of DRAM but one sixteenth. */
+/* KVFS_HOLD can hold all of DRAM but a sixteenth. */
 static void not_all_of_dram_can_be_held(void **state)
 {
 	struct world *w = *state;

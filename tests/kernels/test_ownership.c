@@ -37,7 +37,7 @@ static void every_lease_is_released_once_on_every_path(void **state)
 			 -EINVAL);
 	kvfs_release(lease);
 	wait_leased(w, 0);
-	/* A cancelled load gives up the lease. */
+	/* A cancelled load releases the lease that it owns. */
 	pages[2] = 2;
 	lease = world_acquire(w, 3, 3);
 	assert_int_equal(kvfs_load(w->pool, lease, 3, pages, NULL, &xfer), 0);
@@ -60,7 +60,7 @@ static void a_lease_that_nobody_reads_is_freed_all_the_same(void **state)
 	world_save(w, 100);
 	world_chain(0, 100, keys, pages);
 	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
-	kvfs_release(lease); /* settled or not */
+	kvfs_release(lease); /* release the lease, settled or not */
 	assert_int_equal(kvfs_prefetch(&query, 1, NULL, &xfer), 0);
 	kvfs_xfer_free(xfer);
 	wait_leased(w, 0);
@@ -104,7 +104,8 @@ static void a_miss_owns_nothing(void **state)
 static pid_t holder; /* forked while this process has no other threads */
 static int go[2], holds[2];
 
-/* Wait for the space's name on a pipe, then lease 20 blocks of the space. */
+/* As a child process, read the space's name from a pipe, then lease 20 blocks
+ * of the space. */
 static void hold_until_killed(const struct world *w)
 {
 	struct world child = *w;
@@ -134,7 +135,7 @@ static int setup_with_holder(void **state)
 	return world_setup(state);
 }
 
-/* Only the end of the connection releases the leases, and always does. */
+/* Only the end of the connection releases the leases of a killed process. */
 static void what_a_killed_client_had_is_nobodys(void **state)
 {
 	struct world *w = *state;
@@ -172,7 +173,8 @@ static void results_are_of_their_own_operation(void **state)
 	for (k = 0; k < 3; k++) {
 		kvfs_query query = {w->space, keys[k], 8};
 
-		/* request k has blocks 2k .., and gaps if k is 1 */
+		/* request k asks for blocks 2k to 2k + 7; request 1 for absent
+		 * blocks in between */
 		for (i = 0; i < 8; i++) {
 			keys[k][i] = world_key(k == 1 && i % 2 ? 900 + i
 							       : 2 * k + i);
@@ -205,7 +207,7 @@ static void results_are_of_their_own_operation(void **state)
 	}
 }
 
-/* The caller may change its arrays right after the call. */
+/* The caller may change its arrays as soon as a call has returned. */
 static void a_pending_lease_is_of_the_keys_it_began_with(void **state)
 {
 	struct world *w = *state;

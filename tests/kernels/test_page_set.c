@@ -63,7 +63,7 @@ static void what_was_sealed_is_mapped_without_a_copy(void **state)
 					 TENSOR);
 	}
 	assert_int_equal(seal(w, pages, 0, 4, NULL, &xfer), 0);
-	m = map(w, pool, 0, 5, 4); /* hits at once */
+	m = map(w, pool, 0, 5, 4); /* the four sealed blocks hit in the pool */
 	for (i = 0; i < 4; i++) {
 		assert_int_equal(kvfs_map_page(m, i), page[i]);
 		assert_true(is_block(m, i, (uint32_t)i));
@@ -192,7 +192,7 @@ static void pages_are_taken_all_or_none(void **state)
 	pages = take(pool, 2);
 	assert_int_equal(kvfs_pages_take(pool, 2, &more), -ENOSPC);
 	unmap(m);
-	more = take(pool, 4); /* evicts the cached pages */
+	more = take(pool, 4); /* the pool evicts its cached pages */
 	kvfs_pages_free(more);
 	kvfs_pages_free(pages);
 	kvfs_pages_free(take(pool, 0));
@@ -246,7 +246,7 @@ static void a_page_is_not_taken_before_it_was_saved(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* A page that the stream still writes is neither saved nor mapped. */
+/* A page that a stream still writes is neither saved nor mapped. */
 static void pages_are_sealed_after_the_streams_work(void **state)
 {
 	struct world *w = *state;
@@ -281,7 +281,7 @@ static void pages_are_sealed_after_the_streams_work(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* A stream's late writes land in pages that still belong to the set. */
+/* Dropped pages stay with the set until the stream has ended its writes. */
 static void dropped_pages_are_free_after_the_streams_work(void **state)
 {
 	struct world *w = *state;
@@ -366,7 +366,7 @@ static void a_clear_forgets_what_is_being_sealed(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* ---- sizes ---- */
+/* ---- blocks of different sizes ---- */
 
 static void one_size(struct world *w, unsigned payload)
 {

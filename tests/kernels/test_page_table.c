@@ -25,7 +25,7 @@ static struct kv_page_table *new_roster(uint64_t max, uint64_t pages)
 	return page_table;
 }
 
-/* Return a READY page of block @i without users. */
+/* Return a READY page with block @i, which has no users. */
 static struct kv_page *cache(struct kv_page_table *page_table,
 			     struct kv_page_table_space *space, uint32_t i)
 {
@@ -145,7 +145,7 @@ static void what_was_forgotten_is_not_found_and_goes_when_unused(void **state)
 	kv_page_table_free(page_table);
 }
 
-/* ---- random operations ---- */
+/* ---- random operations on the table ---- */
 
 #define MAX 24u
 #define KEYS 40u

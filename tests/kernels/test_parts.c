@@ -15,8 +15,9 @@
 	"}"
 
 static uint8_t pages[N * BLOCK];
-static struct kv_packet asked;	    /* the acquire; ready when seen & 1 */
-static struct wire_place places[N]; /* of the last answer */
+/* the acquire that was received; valid if seen & 1 */
+static struct kv_packet asked;
+static struct wire_place places[N]; /* places in the last answer */
 static atomic_int n_releases;
 
 static void take_space(int fd, struct kv_packet *packet)
@@ -62,14 +63,15 @@ static void answer(struct impostor *i, int fd, struct kv_packet *packet)
 		i->seen |= packet->header.flags & WIRE_PARTS ? 0 : 2;
 		send_segment(fd);
 		asked = *packet;
-		i->other = dup(fd); /* the impostor closes fd itself */
+		/* a duplicate, as the impostor closes fd itself */
+		i->other = dup(fd);
 		i->seen |= 1;
 	}
 	n_releases += packet->header.type == WIRE_RELEASE;
 }
 
-/* Answer for the blocks @first .. + @n: with @status, or with places.  The answer
- * is the last one if it is so for all blocks. */
+/* Answer for the blocks @first .. @first + @n - 1: with @status, or with their
+ * places. If no block is left, this is the last part. */
 static void reply(struct impostor *i, uint32_t first, uint32_t n, int status)
 {
 	for (int k = 0; k < 3000 && !(i->seen & 1); k++)
@@ -130,7 +132,8 @@ static void enter(struct impostor *i, struct client *c, uint64_t deadline)
 		kvfs_load(c->pool, c->lease, N, numbers, NULL, &c->load), 0);
 }
 
-/* @releases: the daemon's answers name blocks under one tag. */
+/* Free the client. @releases: number of WIRE_RELEASE messages that it must
+ * send. */
 static void leave(struct impostor *i, struct client *c, int releases)
 {
 	kvfs_xfer_free(c->load);
@@ -195,7 +198,7 @@ static void a_load_can_be_cancelled_between_two_parts(void **state)
 	leave(*state, &c, 1);
 }
 
-/* The daemon holds all blocks of a lease under one tag. */
+/* The daemon names all blocks of a lease by one tag. */
 static void a_lease_given_up_between_two_parts_keeps_the_first(void **state)
 {
 	struct client c;
@@ -240,7 +243,7 @@ static void a_part_about_other_keys_ends_the_connection(void **state)
 		usleep(10000);
 		kvfs_connection(c.session, &generation);
 	}
-	leave(*state, &c, 0); /* nothing to release on the next connection */
+	leave(*state, &c, 0); /* the lost connection's lease needs no release */
 }
 
 static void the_daemon_dies_between_two_parts(void **state)

@@ -90,7 +90,8 @@ static void blocks_come_back_to_dram(void **state)
 
 	save_from(w, 0, 10);
 	drive_out(w, 0, 10);
-	world_chain(0, 11, keys, pages); /* block 10 does not exist */
+	/* blocks 0 to 9 were saved, block 10 was not */
+	world_chain(0, 11, keys, pages);
 	assert_int_equal(kvfs_prefetch(&query, 1, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 10);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_DURABLE, 60 * SECOND), 10);
@@ -250,15 +251,15 @@ static void the_rest_of_a_chain_comes_behind_its_head_if_asked(void **state)
 			 -EINVAL);
 	save_from(w, 0, 10);
 	drive_out(w, 0, 10);
-	/* With three blocks in DRAM nothing is read ahead.  The prefetch of the
-	 * last block would end after such reads. */
+	/* With three blocks in DRAM, KVFS_READ_AHEAD reads no blocks. Such
+	 * reads would end before the prefetch of the last block. */
 	use(w, keys, 3);
 	ahead(w, keys, 10, 3);
 	assert_int_equal(kvfs_prefetch(&last, 1, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 1);
 	kvfs_xfer_free(xfer);
 	assert_int_equal(count(w, 3, 6, KVFS_SSD), 6);
-	/* Without the flag nothing is read ahead. */
+	/* An acquire without KVFS_READ_AHEAD reads no other blocks. */
 	use(w, keys, 6);
 	assert_int_equal(count(w, 6, 3, KVFS_SSD), 3);
 	query.n = 9;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Completions with a user value: one each, and none of a freed transfer. */
+/* Events of transfers with a user value: one event each, and none of a freed
+ * transfer. */
 #include <poll.h>
 
 #include "tests/kernels/world.h"
@@ -14,7 +15,7 @@ static bool is_readable(kvfs_session *session)
 	return poll(&fd, 1, 0) == 1;
 }
 
-/* Return the next event; fail without one. */
+/* Return the session's next event; fail if there is none. */
 static kvfs_event next(kvfs_session *session)
 {
 	struct pollfd fd = {.fd = kvfs_fd(session), .events = POLLIN};
@@ -285,11 +286,11 @@ static void statuses_come_in_one_call(void **state)
 	kvfs_release(l);
 }
 
-/* ---- from many threads ---- */
+/* ---- events reaped by many threads ---- */
 
 struct reaper {
 	kvfs_session *session;
-	_Atomic unsigned *seen; /* by word */
+	_Atomic unsigned *seen; /* number of events for each word */
 	_Atomic unsigned *total;
 };
 

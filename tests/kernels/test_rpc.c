@@ -110,7 +110,7 @@ static void a_daemon_that_hangs_up_is_found_again(void **state)
 	ends_and_recovers(*state, HANG_UP, -ENOTCONN);
 }
 
-/* ---- threads that wait ---- */
+/* ---- threads that wait for replies ---- */
 
 #define WAITERS 4
 #define LEASES 50
@@ -141,8 +141,8 @@ static void *acquire_often(void *space)
 	return NULL;
 }
 
-/* Each round of answers needs all threads: a thread that misses its wake-up
- * stops the others, and its lease ends by the deadline. */
+/* The daemon answers only when all threads wait. A thread that misses its wake-
+ * up stops the others, and its lease ends by the deadline. */
 static void threads_that_wait_at_once_all_hear_their_answers(void **state)
 {
 	struct impostor *i = *state;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saves: refused calls, blocks that exist, and the view of other clients. */
+/* Saves: refused calls, blocks that exist already, and what other clients
+ * see. */
 #include "tests/kernels/world.h"
 
 static void arguments_that_cannot_be_are_refused(void **state)
@@ -170,7 +171,7 @@ static void transfers_on_the_same_pages_are_counted(void **state)
 	kvfs_xfer_free(b);
 }
 
-/* A cancel ends waiting; every block is saved whole, or not at all. */
+/* A cancelled save seals each of its blocks whole, or not at all. */
 static void a_cancelled_save_seals_whole_blocks_or_none(void **state)
 {
 	struct world *w = *state;
@@ -183,7 +184,7 @@ static void a_cancelled_save_seals_whole_blocks_or_none(void **state)
 	size_t i;
 	int s;
 
-	world_save(w, 1); /* makes the staging */
+	world_save(w, 1); /* the first save makes the staging */
 	assert_int_equal(kvfs_space_clear(w->space), 0);
 	world_chain(0, 200, keys, pages);
 	for (i = 0; i < 200; i++)

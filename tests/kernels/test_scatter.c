@@ -18,8 +18,9 @@ struct layout {
 	uint32_t ppb;
 	uint64_t pages;
 	size_t n;
-	uint64_t memory;			/* bytes of the pool */
-	struct kvfs_stride stride[STRIDES_MAX]; /* base: offset in the memory */
+	uint64_t memory; /* bytes of the pool */
+	/* base: an offset in the pool's memory */
+	struct kvfs_stride stride[STRIDES_MAX];
 };
 
 static void add(struct layout *l, uint64_t base, uint64_t block_stride,
@@ -119,7 +120,8 @@ static struct layout mixed(void)
 
 struct world {
 	struct layout l;
-	struct kvfs_strides mine, theirs; /* equal strides, in two pools */
+	/* equal strides, over the memory of two pools */
+	struct kvfs_strides mine, theirs;
 	uint8_t *pool, *other, *staging;
 	uint8_t *tensors[BLOCKS_MAX], *back[BLOCKS_MAX];
 	int64_t pages[BLOCKS_MAX][PPB_MAX];
@@ -221,7 +223,7 @@ static void move(uint8_t *staging, const struct kv_run *run, uint8_t *tensors,
 		memcpy(tensors + run->from, staging + run->at, run->bytes);
 }
 
-/* Run a launch's threads one after the other. */
+/* Run the threads of a GPU launch one after the other. */
 static void launch(const struct kv_scatter_args *scatter, bool loads)
 {
 	uint32_t thread, threads = 4 * scatter->lanes;
@@ -230,7 +232,8 @@ static void launch(const struct kv_scatter_args *scatter, bool loads)
 		kv_scatter_run(scatter, thread, threads, loads);
 }
 
-/* Copy block @i through staging, which must not be exceeded. */
+/* Copy block @i through staging memory, and check that the copies stay inside
+ * it. */
 static void pass_block(struct world *w, const struct kv_plan *plan,
 		       const struct kv_pass *pass, size_t i, bool loads)
 {
@@ -486,7 +489,7 @@ static void pages_in_a_row_are_one_copy(void **state)
 	assert_int_equal(sizes[2], 1 << 20);
 }
 
-/* Tensors with long runs are copied run by run, others by kernel. */
+/* Tensors with long runs are copied run by run, other tensors by the kernel. */
 static void the_way_of_a_piece_follows_from_the_length_of_its_runs(void **state)
 {
 	struct layout l = mixed();

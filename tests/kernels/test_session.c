@@ -159,7 +159,7 @@ static void saves_under_way_end_with_the_daemon_and_later_ones_work(void **s)
 	kvfs_release(world_acquire(w, 3, 3));
 }
 
-/* Begin and end work without a call that waits. */
+/* Begin transfers and see them end by poll(2), without a call that waits. */
 static void a_descriptor_tells_of_what_has_completed(void **state)
 {
 	struct world *w = *state;
@@ -203,7 +203,7 @@ static void a_descriptor_tells_of_a_daemon_that_goes_and_comes(void **state)
 	struct world *w = *state;
 	struct pollfd fd = {.fd = kvfs_fd(w->session), .events = POLLIN};
 
-	/* Finding a daemon in kvfs_open is no event. */
+	/* A daemon found in kvfs_open is not reported as an event. */
 	assert_int_equal(poll(&fd, 1, 0), 0);
 	assert_connection(w, 1, 1);
 	world_stop_daemon(w, SIGKILL);
@@ -287,7 +287,8 @@ static int in_the_child(struct world *w, kvfs_lease *lease, kvfs_xfer *xfer)
 	       kvfs_space_layout(w->space) == NULL;
 }
 
-/* Return 0 if the child's handles are dead and its own session works. */
+/* As a forked child: return 0 if inherited handles are dead and a new session
+ * works. */
 static int child(struct world *w, kvfs_lease *lease, kvfs_xfer *xfer)
 {
 	kvfs_session *own;
@@ -376,7 +377,8 @@ static void a_session_leaves_no_descriptor_behind(void **state)
 	kvfs_space *space;
 	int i, before;
 
-	world_wait_staged(w); /* opens and closes descriptors */
+	/* making the staging opens and closes descriptors */
+	world_wait_staged(w);
 	before = open_fds();
 	for (i = 0; i < 20; i++) {
 		assert_int_equal(kvfs_open(w->path, &session), 0);
@@ -399,7 +401,8 @@ static void *hold_lock(void *arg)
 	return NULL;
 }
 
-/* Return whether a call without the lock aborts; @held: locked elsewhere. */
+/* Return whether a call that needs the session's lock aborts without it. @held:
+ * another thread holds the lock. */
 static bool a_call_without_the_lock_aborts(kvfs_session *session, bool held)
 {
 	pthread_t thread;

@@ -170,7 +170,7 @@ static void spaces_have_names_of_their_own(void **state)
 	kvfs_space_close(other);
 }
 
-/* Sparse positions: each message must continue at the right one. */
+/* Positions with gaps: each message must continue at the right position. */
 static void more_blocks_than_a_message_has(void **state)
 {
 	static kvfs_key keys[MANY], got[MANY];

@@ -39,7 +39,7 @@ static uint64_t staging_of_all(size_t n)
 	return bytes;
 }
 
-/* Large staging for all sessions would be 4 GiB. */
+/* A large staging for each session would take 4 GiB in all. */
 static void small_saves_of_many_sessions_wait_for_no_staging(void **state)
 {
 	struct world *w = *state;
@@ -151,7 +151,7 @@ static void sessions_of_a_process_share(void **state)
 		usleep(10000);
 	assert_in_range(staging_of_all(n), KV_STAGE_BYTES,
 			KV_STAGE_SHARE + n * KV_STAGE_FIRST);
-	/* Ask for more staging, on the session that needs it. */
+	/* Request more staging for the last session. */
 	assert_int_equal(
 		kvfs_pool_staging(sessions[n - 1].pool, KV_STAGE_BYTES / 2, 2),
 		0);

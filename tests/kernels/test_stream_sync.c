@@ -11,7 +11,8 @@ static void a_stream_that_is_done_holds_nothing_up(void **state)
 
 	world_save(w, 4);
 	slow.quiet = true;
-	fake.held_from = 0; /* no batch begins, so there is no event wait */
+	/* hold up all loads: no batch begins, so no event wait is made */
+	fake.held_from = 0;
 	xfer = begin_load(w, 4, &opts);
 	assert_int_equal(fake.event_waits, 0);
 	fake.held_from = UINT64_MAX;
@@ -19,7 +20,8 @@ static void a_stream_that_is_done_holds_nothing_up(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* More saves wait than there are copy threads, and occupy none of them. */
+/* The saves that wait for a stream outnumber the copy threads, but occupy none
+ * of them. */
 static void a_slow_stream_holds_up_nobody_else(void **state)
 {
 	struct world *w = *state;
@@ -165,7 +167,8 @@ static void work_after_a_load_waits_until_it_is_copied(void **state)
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 60 * SECOND), 4);
 	units = fake.submitted;
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
-	assert_int_equal(compute.waits, units); /* for each batch */
+	/* compute waits for each batch */
+	assert_int_equal(compute.waits, units);
 	assert_int_equal(kvfs_xfer_order_layer(xfer, 7, &compute), 0);
 	assert_int_equal(compute.waits, 2 * units);
 	assert_false(compute.after->quiet);
@@ -197,7 +200,7 @@ static void work_after_a_save_waits_until_it_is_copied(void **state)
 	wait_quiet(compute.after);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 8);
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
-	/* no wait for copies that have ended */
+	/* compute does not wait for copies that have ended */
 	assert_int_equal(compute.waits, waits);
 	kvfs_xfer_free(xfer);
 }
@@ -236,7 +239,7 @@ static void a_batch_that_fails_is_submitted_all_the_same(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Missing blocks do not hold up SUBMITTED. */
+/* A transfer with missing blocks reaches SUBMITTED without them. */
 static void blocks_that_are_missing_do_not_hold_the_stage_up(void **state)
 {
 	struct world *w = *state;
@@ -452,7 +455,8 @@ static void what_cannot_be_ordered_is_refused(void **state)
 	assert_int_equal(kvfs_load(w->pool, lease, 1, &page, &one, &xfer),
 			 -ENOMEM);
 	fake.event_wait_error = 0;
-	page = PAGES; /* the event wait is made, and freed again */
+	/* an invalid page: the event wait is made, and freed again */
+	page = PAGES;
 	assert_int_equal(kvfs_load(w->pool, lease, 1, &page, &one, &xfer),
 			 -EINVAL);
 	page = 0;
@@ -472,7 +476,8 @@ static void what_cannot_be_ordered_is_refused(void **state)
 	fake.running_from = UINT64_MAX;
 	assert_int_equal(kvfs_xfer_order(xfer, NULL), -EINVAL);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 1);
-	/* The device is not asked after the transfer has ended. */
+	/* After the transfer has ended, kvfs_xfer_order makes no device
+	 * call. */
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
 	assert_int_equal(kvfs_xfer_order(xfer, NULL), -EINVAL);
 	assert_int_equal(kvfs_xfer_order_layer(xfer, 0, NULL), -EINVAL);

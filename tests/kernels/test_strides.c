@@ -55,7 +55,7 @@ static int make(const kvfs_view *views, size_t n, uint64_t pages,
 	return r;
 }
 
-/* Make strides from the good views, with the first replaced by @change. */
+/* Make strides from the two good views, the first one replaced by @change. */
 static int make_changed(kvfs_view change)
 {
 	kvfs_view views[2] = {change, good[1]};

@@ -26,7 +26,7 @@ struct fixture {
 	kvfs_meta meta[N];
 	int64_t pages[N];
 	uint32_t ids[N + TOKENS];
-	int fd; /* descriptor of the pool's memory, or -1 */
+	int fd; /* descriptor of the memory that the pool lends; -1: none */
 };
 
 static struct fixture f;
@@ -68,7 +68,7 @@ static kvfs_pool *make_pool(int fd)
 	return pool;
 }
 
-/* Block i has the ids i, i + 1 .. and extras of its number; all ids differ. */
+/* Give block i the token ids i, i + 1 .. and its own extras. */
 static int setup(void **state)
 {
 	struct world *w = *state;
@@ -235,7 +235,7 @@ static void other_spaces_take_none(void **state)
 					   sizeof(buffer)),
 			 -EINVAL);
 	kvfs_space_close(plain);
-	/* This layout differs. */
+	/* A space exists already with another layout. */
 	assert_int_equal(
 		kvfs_space_open(w->session, "plain", LAYOUT, 0, &plain),
 		-EEXIST);
@@ -296,7 +296,7 @@ static void thousands_at_once_all_have_theirs(void **state)
 {
 	struct world *w = *state;
 
-	f.meta[N - 1].tokens = 3; /* a tail */
+	f.meta[N - 1].tokens = 3; /* the last block is a tail of three tokens */
 	save_all(w->pool, N, KVFS_DURABLE);
 	assert_int_equal(tell_all(KVFS_TOKENS_ROOM), N);
 	assert_int_equal(tell_all(1 << 20), N);

@@ -37,8 +37,8 @@
 
 struct world {
 	char dir[64], store[96], path[96];
-	const char *options; /* of the daemon */
-	pid_t daemon;	     /* 0: none */
+	const char *options; /* options of the daemon */
+	pid_t daemon;	     /* process of the daemon; 0: none */
 	unsigned spaces;
 	kvfs_session *session;
 	kvfs_space *space;
@@ -47,14 +47,14 @@ struct world {
 	uint8_t *memory; /* PAGES pages of PAYLOAD bytes: k, then v */
 };
 
-/* The library gives up on a link after a second, as engines and tests of hung
- * daemons need.  On a slow machine other tests would fail by this limit: while
- * no daemon is frozen, a link waits for WORLD_PATIENCE_S. */
+/* The library closes a connection after a second without progress, as engines
+ * need. On a slow machine this limit would fail tests: unless the test has
+ * frozen the daemon, it is WORLD_PATIENCE_S. */
 #define WORLD_PATIENCE_S 60
 #define WORLD_LINKS 1024
 
 static atomic_bool world_frozen;
-/* sockets whose time-out the library has set */
+/* sockets for which the library has set a time-out */
 static atomic_bool world_link[WORLD_LINKS];
 
 static inline int world_set_timeout(int fd, int name)
@@ -65,7 +65,8 @@ static inline int world_set_timeout(int fd, int name)
 			    sizeof(wait));
 }
 
-/* Replace the C library's call to learn of the links' time-outs. */
+/* Replace setsockopt(2) of libc, to see and change the time-outs of
+ * connections. */
 int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes)
 {
 	if (level != SOL_SOCKET || fd < 0 || fd >= WORLD_LINKS ||
@@ -76,7 +77,7 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes)
 	return world_set_timeout(fd, name);
 }
 
-/* Set the time-out of all open links.  A closed descriptor has none. */
+/* Set the time-out of all open connections to the daemon. */
 static inline void world_set_frozen(bool frozen)
 {
 	world_frozen = frozen;
@@ -253,7 +254,7 @@ static inline int world_setup(void **state)
 
 	if (w->daemon == 0)
 		world_start_daemon(w);
-	world_thaw(w); /* a failed test may have left the daemon frozen */
+	world_thaw(w); /* a test that failed may have left the daemon frozen */
 	if (w->memory == NULL)
 		w->memory = malloc((size_t)PAGES * PAYLOAD);
 	memset(w->memory, 0xee, (size_t)PAGES * PAYLOAD);
