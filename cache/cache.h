@@ -200,8 +200,9 @@ int kv_space_check_layout(struct kv_cache *cache, struct kv_space *space,
  * refused. */
 int kv_space_layout_error(struct kv_cache *cache, struct kv_space *space,
 			  char *ret_why);
-/* Share the space with other nodes by the remote tier, or no more.  -EINVAL: they
- * cannot have its keys; kv_space_layout_error has the reason.  Waits. */
+/* Begin or end sharing the space with other nodes by the remote tier.  Waits.
+ * -EINVAL: other nodes cannot have its keys; the reason is in
+ * kv_space_layout_error. */
 int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 			bool shared);
 /* -ENOSPC: the sum of all guarantees would exceed the tier. */
@@ -239,8 +240,8 @@ int kv_clear_some(struct kv_cache *cache, struct kv_clear *clear);
 void kv_clear_end(struct kv_clear *clear); /* takes NULL */
 
 /* Two-digit directories.  @byte: the first byte of the keys in one. */
-/* Return true if the directory exists.  A directory that is removed and made again gets
- * another life. */
+/* Return true if the directory exists.  *@ret_life changes when it is made
+ * anew. */
 bool kv_dir_exists(struct kv_cache *cache, struct kv_space *space, uint8_t byte,
 		   uint32_t *ret_life);
 /* Return when a name appeared in or vanished from the directory: of a block, or
@@ -347,7 +348,7 @@ int kv_block_unlink(struct kv_cache *cache, struct kv_block *block);
 int kv_block_pin(struct kv_cache *cache, struct kv_block *block,
 		 bool pin); /* -ENOSPC: too little would stay evictable */
 /* Free the DRAM slot of a durable block.  -EAGAIN: not durable; -EBUSY:
- * leased. */
+ * leases. */
 int kv_block_demote_try(struct kv_cache *cache, struct kv_block *block);
 
 /*
@@ -509,8 +510,8 @@ struct kv_acquire {
 	/* Only check if blocks are sealed (0) or absent, on any tier: lease
 	 * nothing, count no use. */
 	bool sealed;
-	/* A want without room in DRAM waits for the writes and reads in flight,
-	 * but never for leases. */
+	/* A want without room waits for reads and writes in flight, not for
+	 * leases. */
 	bool wait_room;
 	/*
 	 * Prefetch: bring blocks to DRAM soon, a few at a time, and lease

@@ -3,14 +3,14 @@
  * lease.c - blocks wanted in DRAM: leased by acquires, or brought there by
  * hints, unleased and within a budget.
  *
- * OWNS the state of every kv_want between submit and release.
+ * OWNS       the state of every kv_want between submit and release.
  *
  * STATES     of a want:
  *
  *              (new) -> LEASED | -errno   want_start_locked, at once
  *              (new) -> WAITING           for a read, a save, or room
- *            WAITING -> (new) the read, save or wait for room ended WAITING ->
- *            -errno kv_acquire_cancel
+ *            WAITING -> (new)             the read, save or wait for room ended
+ *            WAITING -> -errno            kv_acquire_cancel
  *
  *            A want of a hint settles with 0 where one of an acquire is leased.
  *

@@ -2,7 +2,7 @@
 /*
  * turns.c - a table of users' queues, and the order of those with work.
  *
- * OWNS the kv_turn that each queue begins with.
+ * OWNS      the kv_turn that each queue begins with.
  *
  * INVARIANTS
  *   (1) Exactly the queues with work are on turns->busy; n_busy counts them.

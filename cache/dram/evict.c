@@ -3,7 +3,7 @@
  * evict.c - make room in DRAM: a free slot, a spare segment, a victim, or a
  * segment of another class.
  *
- * OWNS nothing.
+ * OWNS       nothing.
  *
  * INVARIANTS
  *   (1) Eviction for another space never takes a space, or its user, below the

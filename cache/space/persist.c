@@ -4,10 +4,10 @@
  * file in STORE/spaces, a copy outside of the index.
  *
  * One thread at a time writes a space.  So a commit of blocks waits for at most
- * one transaction of spaces, and for no file's sync; no change begins while a
- * commit of blocks is under way.
+ * one transaction of spaces, and for no file's sync.  No thread begins to write
+ * a space during a commit of blocks.
  *
- * OWNS       the files, and their part of the cap.
+ * OWNS       the files in STORE/spaces, and their part of the cap.
  *
  * INVARIANTS
  *   (1) A space has its file before its record is committed, and so before any
@@ -50,7 +50,7 @@ void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space)
 	cache->ssd.sidecars += space->file_bytes;
 }
 
-/* Remove the file @name of no known space, or a half-written one. */
+/* Remove a file @name that is half-written or belongs to no space. */
 static int remove_stray(void *cache, int dir, const char *name)
 {
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;

@@ -82,8 +82,8 @@ static uint64_t reserve(const struct kv_quota *quota, enum kv_node_tier tier)
 }
 
 /* Sum up the reserves of all tenants and their spaces.  @ret_segments (may be
- * NULL): segments of DRAM, including those that cannot be taken from other
- * users now. */
+ * NULL): the same in segments of DRAM, including users' segments that cannot be
+ * emptied now. */
 static uint64_t sum_reserves(const struct kv_cache *cache,
 			     enum kv_node_tier tier, uint64_t *ret_segments)
 {
@@ -99,7 +99,7 @@ static uint64_t sum_reserves(const struct kv_cache *cache,
 			bytes += reserve(&space->quota, tier);
 		bytes = KV_MAX(bytes, reserve(&tenant->quota, tier));
 		sum += bytes;
-		/* At mount a smaller SSD is handled before the arena exists. */
+		/* A smaller SSD is handled before the arena is made. */
 		if (one)
 			segments += KV_MAX(tenant->kept_segments,
 					   (bytes + one - 1) / one);
@@ -197,7 +197,7 @@ int kv_tenants_adopt(struct kv_cache *cache)
 	size_t n = 0, damaged = 0;
 	int r = kv_tenants_read(cache->store_fd, &records, &n, &damaged);
 
-	/* After a read error, do not replace the file. */
+	/* STORE/tenants could not be read: do not overwrite it. */
 	if (r < 0 && r != -EBADMSG)
 		return r;
 	if (r < 0 || damaged)

@@ -31,13 +31,13 @@
 #define CONTEXT "kvfs-seed-1"
 #define TELL_NS UINT64_C(60000000000)
 
-#define SECRET_BYTES 32u /* of cache->secret, the SHA-256 of the file */
+#define SECRET_BYTES 32u /* of cache->secret: SHA-256 of the file */
 
 static const char unshareable[] =
 	"sharing needs \"seed\" or \"keys\": \"engine\" in the layout, or "
 	"remote_secret= on the mount: see kvfs-remote(7)";
 
-/* Hash the @n parts at @data with their lengths.  -ENOMEM. */
+/* Hash the @n parts at @data, each with its length.  -ENOMEM. */
 static int sha256(const struct iovec *parts, size_t n, uint8_t digest[32])
 {
 	EVP_MD_CTX *context = EVP_MD_CTX_new();
@@ -83,8 +83,9 @@ int kv_seeds_open(struct kv_cache *cache, char **ret_why)
 		     : 0;
 }
 
-/* Derive the seed of the spaces of @uid with the fingerprint of @layout: ranks and
- * layer groups of a model have other tensors, and the same keys. */
+/* Derive the seed of the spaces of @uid from the fingerprint of @layout: the
+ * ranks and layer groups of one model have different tensors, but equal
+ * keys. */
 static int derive(const struct kv_cache *cache, uint32_t uid,
 		  const struct kv_layout *layout, uint64_t *ret_seed)
 {
@@ -130,7 +131,7 @@ bool kv_seed_is_of_locked(struct kv_cache *cache, const struct kv_space *space,
 }
 
 /* Give a space without blocks the seed that all nodes derive.  -EINVAL: the
- * space has blocks, or its seed cannot be replaced. */
+ * space has blocks, or its layout gives the seed. */
 static int reseed(struct kv_cache *cache, struct kv_space *space)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
@@ -152,7 +153,7 @@ static int reseed(struct kv_cache *cache, struct kv_space *space)
 	if (r < 0)
 		return r;
 	kv_lock(cache);
-	/* The charges of the index are for a text of the same length. */
+	/* The space was charged for a text of the present length. */
 	if (space->blocks || space->removed || space->former ||
 	    space->uid != uid || strlen(there->json) != strlen(layout->json)) {
 		r = -EINVAL;

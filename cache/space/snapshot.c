@@ -3,34 +3,34 @@
  * snapshot.c - snapshots: blocks of a chain, pinned under a name.
  *
  * OWNS       every kv_snapshot; their trees, by id and by name; the list of
- *            those that changed since they were written.  pins.c owns the pins.
+ *            snapshots that changed since they were written.  pins.c owns the
+ *            pins.
  *
  * STATES     of a snapshot, and the function that makes each step:
  *
  *               (new) -> MADE      kv_snapshot_create: it has its name
- *                MADE -> READY     the same, once all blocks are pinned
- *                MADE -> (freed)   the same, if a block could not be pinned
+ *                MADE -> READY     kv_snapshot_create: all blocks are pinned
+ *                MADE -> (freed)   kv_snapshot_create: a block cannot be pinned
  *               READY -> LEAVING   kv_snapshot_drop: hidden from now on
- *             LEAVING -> DROPPED   the same, once all blocks are unpinned
+ *             LEAVING -> DROPPED   kv_snapshot_drop: all blocks are unpinned
  *             DROPPED -> (freed)   kv_snapshots_write, when its record is
  *                                  deleted from the index
  *
  * INVARIANTS
  *   (1) Each item that is not unlinked has one pin of its key, which is dropped
  *       with the item.
- *   (2) A LEAVING or DROPPED snapshot is in no tree and no space.  A MADE one
- *       has its name and its id, but cannot be found.
+ *   (2) A LEAVING or DROPPED snapshot is in no tree and no space.  A MADE
+ *       snapshot has its name and its id, but cannot be found.
  *   (3) The items of a snapshot ascend by position, unlinked ones too.
- *   (4) A snapshot is on the list of changed ones if and only if the index does
- *       not have its latest change; its oldest such change is
- *       snapshot->change.
- *   (5) Without an SSD tier, or read-only, nothing is written and that list is
- *       empty: snapshots end with the mount, as the blocks do.
+ *   (4) A snapshot is on the list of changed snapshots if and only if the index
+ *       lacks a change of it; snapshot->change is the oldest such change.
+ *   (5) Without an SSD tier, or read-only, no snapshot is written and the list
+ *       of changed snapshots is empty: snapshots end with the mount.
  *
- * LOCKING    cache->lock, let go of after every STRETCH items.  The items of a
- *            MADE or LEAVING snapshot belong to the thread that pins or unpins
- *            them; the committer may read them.  Only the committer writes the
- *            index, without the lock, and only it frees a snapshot on the list.
+ * LOCKING    cache->lock, released after every STRETCH items.  The items of a MADE
+ *            or LEAVING snapshot belong to the thread that pins or unpins them;
+ *            the committer may read them.  Only the committer writes the index,
+ *            without the lock, and only it frees a snapshot on the list.
  */
 #include "cache/space/space.h"
 #include "cache/block/block.h"
@@ -83,7 +83,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* Return a ready snapshot, or NULL. */
+/* Return the snapshot if it is READY, or NULL. */
 static struct kv_snapshot *snapshot_by_id_locked(struct kv_cache *cache,
 						 uint64_t id)
 {
@@ -95,7 +95,7 @@ static struct kv_snapshot *snapshot_by_id_locked(struct kv_cache *cache,
 	return snapshot && snapshot->ready ? snapshot : NULL;
 }
 
-/* Return a snapshot, ready or not; or NULL. */
+/* Return the snapshot, READY or MADE; or NULL. */
 static struct kv_snapshot *snapshot_by_name_locked(struct kv_cache *cache,
 						   uint32_t space_id,
 						   const char *name)
@@ -184,7 +184,7 @@ static uint32_t snapshot_at(const struct kv_snapshot *snapshot,
 	return low;
 }
 
-/* Describe a snapshot, or NULL; drops the lock. */
+/* Fill in the information about a snapshot (may be NULL); drop the lock. */
 static int describe(struct kv_cache *cache, const struct kv_snapshot *snapshot,
 		    struct kv_snapshot_info *ret_info)
 {
@@ -380,7 +380,7 @@ static void freep(struct kv_snapshot **snapshot)
 	snapshot_free(*snapshot);
 }
 
-/* @space: NULL if the space @space_id does not exist. */
+/* @space is NULL if the space @space_id does not exist. */
 static int snapshot_new(struct kv_space *space, uint32_t space_id,
 			const char *name, size_t n,
 			struct kv_snapshot **ret_snapshot)
@@ -516,7 +516,7 @@ int kv_snapshot_drop(struct kv_cache *cache, uint64_t id)
 		return -ENOENT;
 	unpin(cache, snapshot, snapshot->n);
 	kv_lock(cache);
-	/* From now on the committer may free the snapshot. */
+	/* From now on the committer may free the snapshot: do not use it. */
 	snapshot->dropped = true;
 	snapshot_changed_locked(cache, snapshot);
 	kv_unlock(cache);
@@ -598,12 +598,12 @@ int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 	cache->snapshots.next_id = KV_MAX(cache->snapshots.next_id, record->id);
 	if (!space || !kv_space_name_ok(name) ||
 	    record->count > KV_SNAPSHOT_BLOCKS) {
-		/* Let the committer delete the record from the index. */
+		/* Drop the invalid snapshot; the committer deletes it. */
 		snapshot->dropped = true;
 		snapshot_changed_locked(cache, kv_steal(snapshot));
 		return 0;
 	}
-	/* The older snapshot was being dropped when the daemon was killed. */
+	/* A kill interrupted the drop of an older snapshot with this name. */
 	older = snapshot_by_name_locked(cache, space->id, name);
 	if (older) {
 		snapshot_unlink_locked(cache, older);

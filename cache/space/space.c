@@ -9,9 +9,8 @@
  *               (new) -> settling   its record is being written
  *            settling -> live       kv_space_create
  *                live -> removed    kv_space_remove; its name is free
- *             removed -> (freed)    kv_spaces_reap, once nobody holds the space
- *             and the
- *                                   cache has no part of it any more
+ *             removed -> (freed)    kv_spaces_reap, once the space is not held
+ *                                   and the cache has no part of it
  *
  * LOCKING    cache->lock for the fields, released between blocks; a block is
  *            held meanwhile.
@@ -37,8 +36,7 @@
 
 #define SETTLED_NS 1000000000u
 #define REAPED_AT_ONCE 64u
-/* A change of owner waits up to this long for blocks being read or written: an
- * SSD may hang. */
+/* A change of owner waits this long for reads and writes of its blocks. */
 #define MOVE_NS 3000000000u
 #define MOVE_AGAIN_US 10000u
 #define INDEX_PART 4	   /* spaces and snapshots may take 1/4 of the index */
@@ -242,9 +240,9 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	if (!kv_space_name_ok(name) || record->id == 0 ||
 	    kv_space_with_id(cache, record->id))
 		return -EBADMSG;
-	/* Older versions, which did not wait for a removal, could leave two
-	 * spaces with one name: the space with the lower id is the removed
-	 * one. */
+	/* Daemons of older versions could leave two spaces with one name, as
+	 * they did not wait for a removal: the space with the lower id is the
+	 * removed one. */
 	space = find_locked(cache, name);
 	if (space && space->id > record->id)
 		return -EBADMSG;
@@ -298,8 +296,8 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 		return -EROFS;
 	account = kv_account_get(cache->accounts, uid);
 	kv_lock(cache);
-	/* Wait until a space of this name has settled.  A crash must not leave
-	 * blocks whose space has no record, nor two spaces with one name. */
+	/* Wait until no space of this name is settling: a crash must not leave
+	 * blocks of a space without a record, nor two spaces with one name. */
 	while ((space = find_locked(cache, name)) && space->settling)
 		kv_cond_wait(cache, &cache->settled, SETTLED_NS);
 	if (space) {
@@ -344,7 +342,7 @@ int kv_space_remove(struct kv_cache *cache, struct kv_space *space)
 
 	if (cache->config.read_only)
 		return -EROFS;
-	/* Without any block in the space its snapshots are useless. */
+	/* A space without blocks has no use for its snapshots. */
 	if (kv_space_stat(cache, space).blocks == 0)
 		kv_snapshots_drop(cache, space);
 	kv_lock(cache);
@@ -361,8 +359,7 @@ int kv_space_remove(struct kv_cache *cache, struct kv_space *space)
 		return r;
 	r = kv_space_persist(cache, space);
 	if (r < 0) {
-		/* Write the file again: it may be deleted although deleting the
-		 * record failed. */
+		/* Its file may be deleted already: write it again. */
 		kv_lock(cache);
 		space->removed = false;
 		kv_unlock(cache);
@@ -391,7 +388,7 @@ void kv_spaces_reap(struct kv_cache *cache)
 		struct kv_space *space =
 			i < cache->spaces.n ? cache->spaces.sorted[i] : NULL;
 
-		/* Free a space that nothing refers to and nothing can find. */
+		/* Free a space that is not referenced and cannot be found. */
 		if (!space || !space->removed || space->settling ||
 		    atomic_load_explicit(&space->refs, memory_order_acquire) ||
 		    space->in[DRAM].bytes || space->in[DRAM].coming ||
@@ -437,8 +434,7 @@ int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,
 	return kv_space_persist(cache, space);
 }
 
-/* Call @each on every block, held, without the lock, until a call returns !=
- * 0. */
+/* Call @each on every block, held, without the lock, until it returns != 0. */
 static int for_each_block(struct kv_cache *cache, struct kv_space *space,
 			  int (*each)(struct kv_cache *, struct kv_block *,
 				      void *),
@@ -482,8 +478,9 @@ static int fits_layout(struct kv_cache *cache, struct kv_block *block,
 	return r < 0 ? -EBADMSG : 0;
 }
 
-/* Take *@layout, made for a space of the user @owner, if @space has none by now.
- * -EINVAL: the space is, or is to be, shared, and cannot be with this layout. */
+/* Take *@layout, made for a space of @owner, unless @space has a layout by
+ * now.  -EINVAL: a space with this layout cannot be shared, but @space is or
+ * will be. */
 static int put_layout(struct kv_cache *cache, struct kv_space *space,
 		      struct kv_layout **layout, uint32_t owner)
 {
@@ -543,7 +540,7 @@ static int set_layout(struct kv_cache *cache, struct kv_space *space,
 			r = put_layout(cache, space, &layout, owner);
 		if (r < 0)
 			return r;
-		/* @layout is left if another thread has set one meanwhile. */
+		/* @layout is left if another thread has set one. */
 		there = layout ? space->layout : NULL;
 	}
 	if (!there)
@@ -553,7 +550,7 @@ static int set_layout(struct kv_cache *cache, struct kv_space *space,
 		return r == 0 ? -EEXIST : r;
 	if (!engine_keys || !may_share)
 		return 0;
-	/* The keys are an engine's: the seed does not matter to them. */
+	/* The engine makes the keys, so own_seed is without effect. */
 	kv_lock(cache);
 	changed = space->own_seed && space->uid == owner;
 	space->own_seed &= !changed;
@@ -648,10 +645,10 @@ int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 	return r < 0 ? r : kv_space_persist(cache, space);
 }
 
-/* ---- another owner, or mode ---- */
+/* ---- change of owner or mode ---- */
 
-/* Move a block that is worth keeping to a slot of the space's new access class.
- * -EBUSY: the block is being read or written, or a flush waits for it. */
+/* Move the block to a slot of its space's access class, if it is worth keeping.
+ * -EBUSY: it is being read or written, or a flush waits for it. */
 static int move(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_slot *old, *new;
@@ -701,7 +698,7 @@ unlock:
 }
 
 struct rights {
-	bool owner; /* owner and mode change, not only the mode */
+	bool owner; /* the owner changes, not only the mode */
 	uint64_t until;
 };
 
@@ -710,13 +707,13 @@ static int move_or_drop(struct kv_cache *cache, struct kv_block *block,
 {
 	const struct rights *rights = arg;
 
-	/* A block that is being written becomes durable, and leaves its slot. */
+	/* -EBUSY ends when the write of the block ends. */
 	while (move(cache, block) == -EBUSY && kv_now_ns() < rights->until)
 		usleep(MOVE_AGAIN_US);
-	/* A block still in its old slot leaves the slot once the block is
-	 * durable; remove it now if no SSD takes the block. */
+	/* A block still in its old slot leaves it once durable; without an SSD
+	 * that takes the block, remove the block. */
 	kv_lock(cache);
-	if (rights->owner) /* another owner's objects have other names */
+	if (rights->owner) /* objects of other owners have other names */
 		block->remote = false;
 	if (block->slot && !(block->flags & BLOCK_REMOVED) &&
 	    (!cache->ssd.on ||
@@ -780,8 +777,8 @@ struct place {
 
 struct kv_clear {
 	struct kv_space *space;
-	uint64_t generation;  /* generation of the first block to keep */
-	struct place *places; /* NULL: not collected yet */
+	uint64_t generation;  /* blocks from this generation on are kept */
+	struct place *places; /* NULL: the places are not collected yet */
 	size_t n, room, at;
 };
 
@@ -813,8 +810,7 @@ static int by_place(const void *a, const void *b)
 	return x->slot_id < y->slot_id ? -1 : x->slot_id > y->slot_id;
 }
 
-/* Collect the blocks in the order of their SSD slots, which is the fastest
- * order to delete them. */
+/* Delete the blocks in the order of their SSD slots, which is fastest. */
 static int gather_places(struct kv_cache *cache, struct kv_clear *clear)
 {
 	int r = 0;

@@ -10,8 +10,7 @@
 /* ---- space.c ---- */
 
 bool kv_space_name_ok(const char *name);
-/* Return whether a user may use @bytes more of the index for spaces and
- * snapshots. */
+/* Return whether a user may use @bytes more for spaces and snapshots. */
 bool kv_spaces_index_fits(struct kv_cache *cache, struct kv_account *account,
 			  uint64_t bytes);
 /* Charge the space for @to instead of @from bytes of the index. */
@@ -19,7 +18,7 @@ void kv_space_index_locked(struct kv_cache *cache, struct kv_space *space,
 			   uint64_t from, uint64_t to);
 int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 		   const char *name, const char *layout);
-/* Free removed spaces that nothing refers to; drops the lock now and then. */
+/* Free removed spaces without references; drops the lock now and then. */
 void kv_spaces_reap(struct kv_cache *cache);
 void kv_spaces_free(struct kv_cache *cache);
 
@@ -41,22 +40,23 @@ int kv_space_files_check(struct kv_cache *cache, bool clean);
 
 /* ---- seed.c ---- */
 
-/* Read the file of remote_secret=.  -EACCES, -EINVAL, -ENOMEM, errors of reading. */
+/* Read the file of remote_secret=.  -EACCES, -EINVAL, -ENOMEM, read(2)'s
+ * errors. */
 int kv_seeds_open(struct kv_cache *cache, char **ret_why);
-/* At mount: unshare the spaces whose keys no other node can have. */
+/* At mount: unshare the spaces whose keys other nodes cannot have. */
 void kv_seeds_settle(struct kv_cache *cache);
 /* If there is a secret, replace a random seed of @layout, of a space of the user @uid,
  * by the seed that all nodes with the same secret have.  -ENOMEM. */
 int kv_seed_layout(struct kv_cache *cache, uint32_t uid,
 		   struct kv_layout *layout);
-/* Return whether the space's seed is derived for the user @uid. */
+/* Return whether the space's seed is the one derived for the user @uid. */
 bool kv_seed_is_of_locked(struct kv_cache *cache, const struct kv_space *space,
 			  uint32_t uid);
-/* Check that other nodes can have the keys of the space; one without blocks gets the
- * seed that they have.  -EINVAL: they cannot; the space's layout error has the reason.
- * -ENOMEM. */
+/* Check that other nodes can have the keys of the space; a space without blocks
+ * gets the seed that other nodes derive.  -EINVAL: they cannot have the keys;
+ * the space's layout error has the reason.  -ENOMEM. */
 int kv_seed_may_share(struct kv_cache *cache, struct kv_space *space);
-/* Keep, and log, the reason for which a space is not shared. */
+/* Store and log the reason for which a space is not shared. */
 void kv_seed_refused(struct kv_cache *cache, struct kv_space *space);
 
 /* ---- quota.c ---- */
@@ -64,8 +64,7 @@ void kv_seed_refused(struct kv_cache *cache, struct kv_space *space);
 /* Call at mount: read STORE/tenants.  A damaged file is no error.  -ENOMEM, and
  * the errors of reading a file. */
 int kv_tenants_adopt(struct kv_cache *cache);
-/* Evict until all spaces and users are within their quotas; drops the lock now
- * and then. */
+/* Evict until all spaces and users are within quota; may drop the lock. */
 void kv_quotas_keep(struct kv_cache *cache);
 /* Compute all guarantees; call at mount, and after a change of a reserve. */
 void kv_quotas_settle(struct kv_cache *cache);
@@ -76,7 +75,7 @@ void kv_quotas_settle(struct kv_cache *cache);
  * -ENOMEM. */
 int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 		      const char *name, const struct kv_snapshot_item *items);
-/* Return the cost of a space's snapshots, as snapshot.c limits it. */
+/* Return the cost of the space's snapshots; snapshot.c limits the sum. */
 uint64_t kv_snapshots_cost_locked(struct kv_cache *cache,
 				  const struct kv_space *space);
 void kv_snapshots_drop(struct kv_cache *cache, struct kv_space *space);

@@ -21,8 +21,8 @@
  * them in the processor's caches.  So the memory of a record is prefetched when
  * the record is read, and the record is adopted some records later.
  *
- * OWNS       the lock, the index handle, the store's description; records that
- *            were read and are not adopted yet.
+ * OWNS       the lock, the index handle, the store's description; the records
+ *            that were read but not adopted yet.
  *
  * INVARIANTS
  *   (1) Records are adopted in the order in which they were read.
@@ -61,14 +61,13 @@
 /* Bytes of the index's map for each record of a commit: a record may take three
  * pages, twice, and env.c reserves an eighth of the map. */
 #define ROUND_SHARE (256u << 10)
-#define AHEAD 32u /* records prefetched ahead; buckets half as far */
+#define AHEAD 32u /* records prefetched ahead; their buckets half as far */
 #define DIGIT 11u
 #define DIGITS (1u << DIGIT)
 
 /* ---- the directory ---- */
 
-/* Return 1 if @path is empty, 0 if it is a store, -EEXIST if it is something
- * else. */
+/* Return 1 if @path is empty, 0 if it is a store, -EEXIST otherwise. */
 static int look_at(const char *path)
 {
 	DIR *dir = opendir(path);
@@ -86,7 +85,7 @@ static int look_at(const char *path)
 		empty &= strcmp(name, "lock") == 0;
 		index |= strcmp(name, "index") == 0;
 	}
-	/* STORE/store remains if the whole index is lost. */
+	/* STORE/store replaces the record that is lost with the index. */
 	index |= kv_store_file_there(dirfd(dir));
 	closedir(dir);
 	if (empty)
@@ -103,7 +102,7 @@ static int take_lock(struct kv_cache *cache, char **ret_why)
 	bool shared;
 	int fd, r, n;
 
-	/* Several daemons may read a store on a read-only filesystem. */
+	/* Daemons may share a store on a read-only filesystem. */
 	shared = cache->config.read_only &&
 		 fstatvfs(cache->store_fd, &fs) == 0 && (fs.f_flag & ST_RDONLY);
 	r = kv_lock_take(cache->store_fd, !shared, &wait, &fd);
@@ -121,8 +120,7 @@ static int take_lock(struct kv_cache *cache, char **ret_why)
 	}
 	kv_overcommit_recover(fd);
 	n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
-	/* Write before truncating: truncated bytes are lost if the disk is
-	 * full. */
+	/* Write before truncating: on a full disk the old text stays. */
 	if (pwrite(fd, pid, (size_t)n, 0) < 0 || ftruncate(fd, n) < 0)
 		return kv_why(ret_why, -errno, "%s: cannot lock it: %s",
 			      cache->store, strerror(errno));
@@ -175,7 +173,7 @@ static int open_dir(struct kv_cache *cache, char **ret_why)
 	return 0;
 }
 
-/* ---- the index: opened, or rebuilt ---- */
+/* ---- the index: opening or rebuilding it ---- */
 
 /* Pins and snapshots of an index that is older than the segment files. */
 struct carried {
@@ -206,8 +204,8 @@ static int remake(struct kv_cache *cache, const char *why,
 			      "rebuild it: kvfs-fsck --rebuild can",
 			      cache->store, why);
 	r = kv_rebuild(&rebuild);
-	/* Segment files without any trailer hold blocks that only the lost
-	 * index could name: do not touch them. */
+	/* Only the lost index could name the blocks in segment files without
+	 * any trailer: do not touch these files. */
 	if (r == -ENODATA && kv_rebuild_possible(cache->store_fd))
 		return kv_why(
 			ret_why, -EBADMSG,
@@ -322,7 +320,8 @@ static int open_or_remake(struct kv_cache *cache, const char *path,
 	if (r == 0)
 		r = kv_index_open(path, map, ro, fresh, &cache->info,
 				  &cache->index);
-	/* A damaged record of a space or file would lose all its blocks. */
+	/* Skipping a damaged record of a space or file would lose all its
+	 * blocks: rebuild the index. */
 	if (r == 0) {
 		e = kv_index_walk(cache->index, &frame, &damaged);
 		if (e == -EBADMSG || e == -EIO || damaged > 0) {
@@ -330,8 +329,7 @@ static int open_or_remake(struct kv_cache *cache, const char *path,
 			r = -EBADMSG;
 		}
 	}
-	/* STORE/store is written after the index, and has the number of mounts
-	 * too. */
+	/* STORE/store has more mounts than an old copy of the index. */
 	if (r == 0 && kv_store_file_read(cache->store_fd, &file) == 0 &&
 	    memcmp(file.store, cache->info.store, sizeof(file.store)) == 0 &&
 	    file.mounts > cache->info.mounts) {
@@ -383,8 +381,8 @@ static int open_index(struct kv_cache *cache, char **ret_why)
 	if (getrandom(fresh.store, sizeof(fresh.store), 0) < 0)
 		memcpy(fresh.store, &cache->epoch, sizeof(cache->epoch));
 	r = open_or_remake(cache, path, &fresh, ret_why);
-	/* The cap of the store is known only now.  A smaller cap gets its map
-	 * after the index has shrunk. */
+	/* The store's cap is known only now.  If it became smaller, the index
+	 * must shrink before its map. */
 	if (r == 0 && cache->info.cap != config->ssd &&
 	    (!config->ssd_given || cache->info.cap > config->ssd))
 		r = reopen_index(cache, path, cache->info.cap);
@@ -397,7 +395,7 @@ static int open_index(struct kv_cache *cache, char **ret_why)
 	return r;
 }
 
-/* ---- the index: read ---- */
+/* ---- the index: reading it ---- */
 
 struct adoption {
 	struct kv_cache *cache;
@@ -405,14 +403,14 @@ struct adoption {
 	uint32_t *lost_files;
 	uint64_t *lost_slots;
 	size_t n_lost_files, n_lost_slots;
-	size_t lost_at; /* first lost file that later slots can be in */
-	uint64_t files, missing; /* counts */
+	size_t lost_at; /* first lost file that later records can name */
+	uint64_t files, missing; /* numbers of segment files */
 	char *why;		 /* why a file cannot be opened; or NULL */
 	struct {
 		uint64_t slot_id;
 		struct kv_slot_record record;
 	} waiting[AHEAD];
-	uint64_t come, gone; /* counts */
+	uint64_t come, gone; /* numbers of records read and adopted */
 };
 
 static int visit_space(void *arg, const struct kv_space_record *record,
@@ -440,7 +438,7 @@ static int visit_segment(void *arg, const struct kv_segfile_record *record)
 		adoption->lost_files[adoption->n_lost_files++] = record->id;
 		return 0;
 	}
-	/* Fail the mount: a temporary error must not lose the blocks. */
+	/* A temporary error must not lose blocks: fail the mount. */
 	return r < 0 ? kv_why(&adoption->why, r,
 			      "%s/segments/%06u.seg: %s; if this is not a "
 			      "segment file, move it away: a mount goes on "
@@ -462,11 +460,9 @@ static struct kv_space *space_of(const struct kv_cache *cache,
 	return space && !space->removed ? space : NULL;
 }
 
-/*
- * Make a block of a record.  If two records have the same key, the record with
- * the lower generation belongs to a removed block: its deletion continues.  The
- * slot of a record that is left out is free, and its prologue must be swept.
- */
+/* Adopt the record of a block.  Of two records with one key, that with the
+ * lower generation is of a removed block: its deletion continues.  If a record
+ * is not adopted, its slot is free and its prologue must be swept. */
 static int take_in(struct kv_cache *cache, uint64_t slot_id,
 		   const struct kv_slot_record *record)
 {
@@ -582,7 +578,7 @@ struct age {
 	uint32_t atime, block;
 };
 
-/* One pass of a radix sort, by the digit of atime at @shift. */
+/* Do one pass of a radix sort, by the digit of atime at @shift. */
 static void sort_digit(const struct age *from, struct age *to, size_t n,
 		       unsigned shift)
 {
@@ -596,8 +592,8 @@ static void sort_digit(const struct age *from, struct age *to, size_t n,
 		to[at[(from[i].atime >> shift) % DIGITS]++] = from[i];
 }
 
-/* Put all blocks on their eviction lists, oldest first.  Of blocks with the
- * same atime, the last one put into the index is deeper in its chain. */
+/* Put all blocks on their eviction lists, oldest first.  Of blocks with equal
+ * atime, the one put last into the index is deeper in its chain. */
 static int order_blocks(struct kv_cache *cache)
 {
 	_cleanup_(kv_freep) struct age *ages = NULL;
@@ -660,7 +656,7 @@ static int adopt_index(struct kv_cache *cache, char **ret_why)
 			   "lost, kvfs-fsck --rebuild goes on with the others",
 			   cache->store, (unsigned long long)adoption.missing,
 			   (unsigned long long)adoption.files);
-	/* Numbers of lost files are reused: delete their records. */
+	/* New files get the numbers of lost files: delete the old records. */
 	if (r == 0 && !cache->config.read_only) {
 		r = kv_records_delete(
 			cache, adoption.lost_slots, adoption.n_lost_slots,
@@ -732,15 +728,15 @@ static int settle_cap(struct kv_cache *cache, char **ret_why)
 	const struct kv_cache_config *config = &cache->config;
 	uint64_t cap = cache->info.cap, back;
 
-	/* ssd=0 and ro leave an existing tier unchanged. */
+	/* With ssd=0 or ro an existing tier is not changed. */
 	cache->ssd.frozen = config->ssd_given && config->ssd == 0 && cap > 0;
 	if (config->ssd_given && config->ssd > 0 && !config->read_only)
 		cap = config->ssd;
 	cache->config.ssd = cache->ssd.frozen ? 0 : cap;
 	cache->ssd.cap = cap;
 	cache->ssd.segment_bytes = cache->info.segment_bytes;
-	/* The index, and half its size for its compaction; the other half is
-	 * for trailers, STORE/spaces and an old index. */
+	/* @back: bytes for the index, and half its size for compaction; the
+	 * other half is for trailers, STORE/spaces and an old index. */
 	back = 2 * kv_index_map_bytes(cap);
 	cache->ssd.on = cap > 0;
 	cache->ssd.round_max = (uint32_t)KV_MIN(
@@ -773,8 +769,8 @@ static int compact_index(struct kv_cache *cache)
 	if (cache->index && cache->info.cap > cache->ssd.cap)
 		r = reopen_index(cache, path, cache->ssd.cap);
 	free(path);
-	/* Without a compaction the index is still valid: a full disk must not
-	 * prevent the mount. */
+	/* The index is valid without compaction: mount even if the disk is
+	 * full. */
 	return cache->index ? 0 : r;
 }
 
@@ -795,8 +791,7 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 
 	if (r == 0)
 		r = open_index(cache, ret_why);
-	/* Only after the format is known: do not change a store of another
-	 * format. */
+	/* First check the format: leave a store of another one as it is. */
 	if (r == 0 && !cache->config.read_only) {
 		cache->spaces_dir = kv_spaces_dir(cache->store_fd, true);
 		if (cache->spaces_dir < 0)
@@ -827,8 +822,8 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	KV_POINT("mount.read");
 	kv_segfiles_sweep(cache);
 	r = kv_removed_trim(cache);
-	/* Even after a failure the store is left as after a crash; it keeps its
-	 * old cap until everything fits into the new one. */
+	/* On a failure the store stays as after a crash.  It keeps its old cap
+	 * until all blocks fit into the new one. */
 	if (r == 0 && shrinks) {
 		kv_quotas_settle(cache);
 		cache->after_crash = true;
@@ -844,8 +839,8 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 		kv_sweep_later(cache);
 		r = kv_space_files_check(cache, false);
 	} else if (r == 0) {
-		/* The files are needed only if the index is lost: a full disk
-		 * must not prevent the mount. */
+		/* Only a rebuild needs these files: a full disk may lack
+		 * them. */
 		e = kv_space_files_check(cache, true);
 		if (e < 0)
 			kv_warn(cache, "spaces_lost",
@@ -856,7 +851,7 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	}
 	if (r == 0)
 		r = compact_index(cache);
-	/* From here until kv_store_close, an end counts as a crash. */
+	/* From here until kv_store_close succeeds, an end counts as a crash. */
 	if (r == 0) {
 		kv_index_keep_room(cache->index);
 		cache->info.cap = cache->ssd.cap;
@@ -881,7 +876,7 @@ void kv_store_before_stop(struct kv_cache *cache)
 {
 	if (!cache->index || cache->config.read_only)
 		return;
-	/* Record the uses of all blocks. */
+	/* Record the atime and hits of all used blocks. */
 	kv_lock(cache);
 	for (uint32_t i = 0; i < cache->table.used; i++) {
 		struct kv_block *block = kv_table_at(&cache->table, i);
