@@ -3,7 +3,7 @@
  * commit.c - the group commit: make written blocks durable, and delete the
  * records of removed blocks.
  *
- * A round holds no more records than the index surely has room for.  The
+ * A round has no more records than the index certainly has room for.  The
  * committer syncs the segment files with fdatasync(2), runs one LMDB
  * transaction, and only then reports success.  Deletions get a short part of
  * the round (deletion.c).  Prologues are zeroed after the round, so no record
@@ -21,7 +21,7 @@
  *   (3) After a failed round, written blocks are queued again, and deletions
  *       wait for the next round.
  *   (4) Blocks that the index has no room for wait for the next round, in their
- *       order; a round that has room for none evicts some, or has failed.
+ *       order; a round without room for any of them evicts blocks, or fails.
  *       If the index has no room for a block's token ids, the block is recorded
  *       without the ids.
  *
@@ -36,24 +36,24 @@
 #define EVICT_AT_ONCE 32u    /* blocks evicted at once for room in the index */
 #define STARVED_NS 2000000u  /* pause after a round without room in the index */
 #define LINGER_NS 100000000u /* longest delay of a commit without a flush */
-/* Longest delay if only deletions wait: to delete all blocks of a file by one
+/* Longest delay if only deletions wait: deleting all blocks of a file in one
  * transaction costs a fraction of deleting them one by one. */
 #define DELETIONS_NS 1000000000u
 #define LINGER_SHARE 8u /* commit when 1/8 of the arena is written */
 
 struct put {
 	struct kv_slot *slot;
-	bool removed;	/* removed before the round: the block gets no record */
+	bool removed;	/* the block was removed before the round */
 	bool token_ids; /* put the block's token ids into the index */
 	struct kv_slot_record record;
 	uint64_t slot_id;
 };
 
 struct update {
-	uint64_t slot_id; /* first, for kv_by_u64 */
+	uint64_t slot_id; /* first member: kv_by_u64 compares it */
 	int64_t mtime_ns;
 	uint32_t atime, hits;
-	uint32_t block; /* number */
+	uint32_t block; /* number of the block */
 	bool pinned;
 };
 
@@ -64,7 +64,7 @@ struct round {
 	bool starved; /* the index had no room for any put */
 	struct update *updates;
 	size_t n_updates;
-	/* ssd->updates.taken after this round's updates were taken */
+	/* value of ssd->updates.taken after this round was taken */
 	uint64_t updates_taken;
 	struct kv_removed_write *removed; /* tombstones to write; NULL: none */
 	/* result of writing the tombstones; -EAGAIN: not begun */
@@ -137,9 +137,9 @@ static bool anything(const struct kv_cache *cache)
 	       more_than_deletions(cache);
 }
 
-/* Wait until a caller needs a commit, or a commit is due.  A commit waits three
- * times for requests at the device, so a useless commit would delay the next,
- * useful one. */
+/* Wait until a caller needs a commit, or a commit is due.  A useless commit
+ * would delay the next one, as it waits three times for requests at the
+ * device. */
 static void linger(struct kv_cache *cache)
 {
 	const uint64_t enough =
@@ -165,10 +165,10 @@ static void linger(struct kv_cache *cache)
 	}
 }
 
-/* ---- a round begins ---- */
+/* ---- begin of a round ---- */
 
-/* Return how many records the index surely has room for, but at least 1: if
- * there is no room for one, its transaction fails with -ENOSPC. */
+/* Return how many records certainly fit into the index, but at least 1: if that
+ * one does not fit, the transaction fails with -ENOSPC. */
 static size_t puts_max(const struct kv_cache *cache)
 {
 	uint64_t n = kv_index_room(cache->index) / KV_PUT_FAR;
@@ -205,8 +205,8 @@ static int round_begin(struct kv_cache *cache, struct round *round)
 	ssd->commits_begun++;
 	kv_deletions_take_locked(cache);
 	kv_moves_take_locked(cache);
-	/* New blocks leave half of the round to updates, so that a pin is soon
-	 * durable even during large saves. */
+	/* Leave half of the round to updates, so that a pin is soon durable
+	 * even during large saves. */
 	n = puts_max(cache);
 	if (!TAILQ_EMPTY(&ssd->written))
 		n = n > 1 ? n / 2 : ssd->commits_begun % 2;
@@ -262,7 +262,7 @@ static int round_begin(struct kv_cache *cache, struct round *round)
 	return 0;
 }
 
-/* ---- a round is written ---- */
+/* ---- writing a round ---- */
 
 /*
  * Parse the token ids of a block whose slot is in memory.  The slot keeps its
@@ -382,7 +382,7 @@ static int write_round(struct kv_cache *cache, struct round *round)
 	return r;
 }
 
-/* ---- a round ends ---- */
+/* ---- end of a round ---- */
 
 static void put_ended(struct kv_cache *cache, struct put *put, int status)
 {
@@ -400,7 +400,7 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 		if (put->record.pinned !=
 			    kv_block_pinned_by_user(cache, block) ||
 		    put->record.mtime_ns != block->mtime_ns) {
-			/* The pin or the mtime changed during the round:
+			/* The pin or mtime changed during the round: let
 			 * flushes wait for the update. */
 			int r = kv_update_locked(cache, block);
 
@@ -443,7 +443,7 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 			n++;
 		puts = n > 0 ? 0 : -ENOSPC;
 	}
-	/* Blocks that had no room in the index come first in the next round. */
+	/* Put blocks without room in the index first into the next round. */
 	for (; puts == 0 && round->n_puts > round->n_put; round->n_puts--) {
 		struct kv_slot *slot = round->puts[round->n_puts - 1].slot;
 
@@ -467,8 +467,8 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 		kv_write_failed_locked(cache, puts);
 	else if (round->n_puts || (!ssd->writing && !ssd->queued))
 		ssd->error = 0;
-	/* Flushes that waited for failed updates have failed.  Later flushes
-	 * wait for a higher count of updates. */
+	/* The flushes that waited for failed updates have ended with the error.
+	 * Later flushes wait for a higher count. */
 	ssd->updates.done = round->updates_taken;
 	KV_POINT("commit.before_telling");
 	kv_flushes_settle_locked(cache, 0);
@@ -482,7 +482,7 @@ void *kv_committer(void *arg)
 	struct kv_cache *cache = arg;
 	struct kv_ssd *ssd = &cache->ssd;
 	struct round round;
-	int r, failed = 0; /* rounds that failed while stopping */
+	int r, failed = 0; /* number of failed rounds while stopping */
 
 	kv_lock(cache);
 	/* When a batch is over, its space may queue more deletions. */

@@ -14,8 +14,8 @@
  * segment files.  After a crash a free slot may hold the prologue of a write
  * that was never committed, or of a removed block.  Between batches the deleter
  * sweeps files: it zeroes such prologues before any free slot of the file is
- * taken.  Only then does it write a trailer that is missing or names another
- * slot size, because before the sweep the free slots could hold anything.
+ * taken.  Only after the sweep of a file, when its free slots hold no prologue,
+ * does it write a trailer that is missing or names another slot size.
  *
  * The deleter waits for its requests without a limit: a late zero would destroy
  * the next block in the slot.  health.c reports the delay meanwhile.
@@ -52,12 +52,12 @@
 #include <fcntl.h>
 
 #define TRIES 2
-#define GIVE_UP 3     /* failures after which a slot stays taken */
+#define GIVE_UP 3     /* failed tries to zero, after which a slot stays taken */
 #define WINDOW 32u    /* requests of the deleter at the device */
 #define PORTION 2048u /* prologues that are zeroed before a sync */
 #define TURN 128u     /* records that the committer deletes at once */
-#define TURNS 4u      /* the deleter sweeps a file at least every 4th turn */
-/* Zero the whole of at least so many adjacent slots by one fallocate(2). */
+#define TURNS 4u      /* every 4th turn the deleter sweeps a file */
+/* Zero this many or more adjacent slots, as a whole, by one fallocate(2). */
 #define RUN KV_POINTS_OR(3u, 16u)
 #define RECORD_NS 20000000u
 #define NEAR_IDS 8u /* slot ids that usually share a leaf of the index */
@@ -76,7 +76,7 @@ struct group {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	size_t left, wanted; /* wanted: number of requests to wait for */
-	int status;	     /* of the last request that failed; 0: none */
+	int status;	     /* of the last failed request; 0: none */
 };
 
 #define GROUP_INIT                                                           \
@@ -85,9 +85,9 @@ struct group {
 	}
 
 struct member {
-	struct kv_io io; /* first */
+	struct kv_io io; /* first member: member_done casts it back */
 	struct group *group;
-	struct kv_deletion *deletion; /* NULL: a sync */
+	struct kv_deletion *deletion; /* deletion to mark; NULL: a sync */
 };
 
 static void member_done(struct kv_io *io, int status)
@@ -140,7 +140,7 @@ int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n)
 
 	if (!all)
 		return -ENOMEM;
-	/* Sync all files at once: then the filesystem needs one journal commit. */
+	/* Sync all files in a row: it costs the filesystem one commit. */
 	for (size_t i = 0; i < n; i++) {
 		all[i].io.op = KV_IO_SYNC;
 		all[i].io.fd = fds[i];
@@ -151,7 +151,7 @@ int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n)
 
 /* ---- state QUEUED, or unqueued because memory was short ---- */
 
-/* Clear the mark of an unqueued deletion.  Return whether to reuse its slot. */
+/* Unmark an unqueued deletion.  Return whether the slot may be reused. */
 static bool unmark(struct kv_cache *cache, uint64_t slot_id)
 {
 	struct kv_segfile *file = kv_segfile_of(cache, slot_id);
@@ -175,8 +175,8 @@ void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 	if (cache->config.read_only)
 		return;
 	if (kv_array_reserve(&queue->items, &queue->room, queue->n + 1) < 0) {
-		/* At the next mount the record would bring the block back:
-		 * mark the slot, and try again later. */
+		/* No memory: mark the slot, and queue its deletion later.
+		 * Until then a new mount would bring the block back. */
 		struct kv_segfile *file = kv_segfile_of(cache, slot_id);
 		const uint32_t word = (uint32_t)slot_id / 64;
 		const uint64_t bit = 1ull << slot_id % 64;
@@ -240,7 +240,7 @@ void kv_deletions_requeue_locked(struct kv_cache *cache)
 	kv_flushes_settle_locked(cache, r);
 }
 
-/* ---- IN HAND ---- */
+/* ---- state IN HAND ---- */
 
 int kv_by_u64(const void *a, const void *b)
 {
@@ -272,10 +272,10 @@ void kv_deletions_take_locked(struct kv_cache *cache)
 	}
 }
 
-/* ---- RECORDED ---- */
+/* ---- state RECORDED ---- */
 
-/* Delete up to TURN records of @batch.  Take NEAR_IDS off *@left, the budget,
- * for each leaf of the index that changes. */
+/* Delete up to TURN records of @batch.  Subtract NEAR_IDS from *@left, the
+ * budget, for each changed leaf of the index. */
 static int record_some(struct kv_deletion_batch *batch, struct kv_txn *txn,
 		       int64_t *left)
 {
@@ -393,7 +393,7 @@ int kv_records_delete(struct kv_cache *cache, uint64_t *slots, size_t n_slots,
 	return r;
 }
 
-/* ---- zeroed ---- */
+/* ---- zeroing ---- */
 
 static uint32_t file_id(const struct kv_deletion *deletion)
 {
@@ -440,7 +440,7 @@ static void zero_runs(struct kv_cache *cache, struct kv_deletion *items,
 	}
 }
 
-/* Zero the prologues of @items marked as bad, once.  Return the last error. */
+/* Try once to zero the bad prologues of @items.  Return the last error. */
 static int zero_all(struct kv_cache *cache, struct kv_deletion *items, size_t n)
 {
 	static const uint8_t zeros[KV_PAGE] __attribute__((aligned(KV_PAGE)));
@@ -470,7 +470,7 @@ static int zero_all(struct kv_cache *cache, struct kv_deletion *items, size_t n)
 		all[i].deletion = &items[i];
 		member_submit(cache, &group, &all[i]);
 		KV_POINT("tombstone.submitted");
-		/* Submit requests in bursts: this thread wakes up less often. */
+		/* Submit in bursts: this thread wakes up less often. */
 		if (++submitted % (WINDOW / 2) == 0)
 			wait_for(&group, WINDOW / 2);
 	}
@@ -480,7 +480,7 @@ static int zero_all(struct kv_cache *cache, struct kv_deletion *items, size_t n)
 /*
  * Zero the prologues of @items and sync them.
  *   0   done; slots that cannot be written to are marked as bad
- *   <0  no slot can be written to; only if @others_work is false
+ *   <0  no slot can be written to, and @others_work is false
  */
 static int zero_some(struct kv_cache *cache, struct kv_deletion *items,
 		     size_t n, bool others_work)
@@ -495,7 +495,7 @@ static int zero_some(struct kv_cache *cache, struct kv_deletion *items,
 	zero_runs(cache, items, n);
 	for (int try = 0; try < TRIES && r < 0; try++)
 		r = zero_all(cache, items, n);
-	/* A slot that is not reused need not be zeroed. */
+	/* A slot that is not reused may keep its prologue: ignore its error. */
 	for (size_t i = 0; i < n; i++) {
 		others_work |= items[i].reuse && !items[i].bad;
 		failed |= items[i].reuse && items[i].bad;
@@ -568,10 +568,10 @@ static void zeroed_locked(struct kv_cache *cache,
 	KV_POINT("deletion.before_telling");
 	kv_flushes_settle_space_locked(cache, space);
 	pthread_cond_broadcast(&ssd->done);
-	kv_writer_rouse_locked(cache); /* there may be free slots now */
+	kv_writer_rouse_locked(cache); /* slots may have become free */
 }
 
-/* ---- the sweep ---- */
+/* ---- sweeping files ---- */
 
 void kv_sweep_later(struct kv_cache *cache)
 {
@@ -603,7 +603,7 @@ static bool sweep_one(struct kv_cache *cache)
 	size_t bytes;
 	int r;
 
-	/* Choose a file with the slot size that a write waits for, else any. */
+	/* Prefer a file with the slot size that a write waits for. */
 	for (uint32_t id = 0; ssd->n_unswept && id < ssd->n_files; id++) {
 		struct kv_segfile *one = ssd->files[id];
 
@@ -650,7 +650,7 @@ static bool sweep_one(struct kv_cache *cache)
 	cache->stats.io_errors += unreadable;
 	if (r < 0)
 		kv_note(cache, "sweep_failed=%s", strerror(-r));
-	if (file->unswept) { /* not converted meanwhile */
+	if (file->unswept) { /* skip it if the file was converted meanwhile */
 		file->unswept = false;
 		ssd->n_unswept--;
 		kv_segfile_relink(file);
@@ -671,7 +671,7 @@ void *kv_deleter(void *arg)
 	struct kv_cache *cache = arg;
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_deletions *all = &ssd->deletions;
-	unsigned failed = 0; /* failures in a row while stopping */
+	unsigned failed = 0; /* number of failures in a row while stopping */
 	unsigned turns = 0;
 	uint64_t put = UINT64_MAX; /* ssd->put at the first failure in a row */
 

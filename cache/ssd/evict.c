@@ -6,17 +6,17 @@
  * A file has slots of one size, so a user with blocks of many sizes has many
  * files, however few bytes these blocks have.
  *
- * OWNS       no state: it reads the counts of lists and tenants.
+ * OWNS       nothing: uses the counts of lists and tenants.
  *
  * INVARIANTS
  *   (1) Eviction for another space never takes a space below its guarantee.
- *   (2) A space below its guarantee takes blocks of other spaces, and gives up
- *       own blocks only if all blocks of others are guaranteed, pinned, or in
- *       one file with such blocks.
+ *   (2) A space below its guarantee takes blocks of other spaces, and evicts
+ *       blocks of its own only if all blocks of others are guaranteed, pinned,
+ *       or in one file with such blocks.
  *   (3) Victims that are also in DRAM are skipped unless most blocks are there:
  *       an evicted block must leave all tiers, not stay in DRAM alone.
  *   (4) Room in the index is made by the user with most records beyond its
- *       guarantee: many small blocks of a user drive out that user's own.
+ *       guarantee: a user with many small blocks evicts blocks of its own.
  *   (5) A space that can evict no block of a size gets a whole file: of a user
  *       with more files than its quota fills, or else of the user with most
  *       files.  Blocks in the file that must not be evicted are moved.
@@ -38,13 +38,13 @@
 #include "common/crash_point.h"
 
 #define FREE_PART 16u /* 1/16 of the files and bytes is never pinned */
-#define FEW 3u	      /* a tier with fewer files keeps none free of pins */
+#define FEW 3u	      /* with fewer files, pins may take all */
 #define SLOTS_AT_ONCE 1024u
 #define PATIENCE_NS 5000000000u
-/* blocks also in DRAM that a search for a victim skips */
+/* most blocks in DRAM that a search for a victim skips */
 #define PASSED_OVER 64
-#define HYSTERESIS 2u /* files */
-/* evict 1/8 of a file before the next search for a file to empty */
+#define HYSTERESIS 2u /* number of files; see invariant (6) */
+/* evict 1/8 of a file before searching again for a file to empty */
 #define WAIT_PART 8u
 
 /* ---- shares: pins ---- */
@@ -59,7 +59,7 @@ uint64_t kv_ssd_pin_bytes(const struct kv_cache *cache, uint64_t slot_bytes)
 }
 
 /* Return whether one more pinned slot needs a file that is reserved for other
- * users or kept free. */
+ * users, or that is kept free of pins. */
 static bool needs_too_many_files(const struct kv_cache *cache,
 				 const struct kv_space *space,
 				 uint64_t slot_bytes)
@@ -71,8 +71,9 @@ static bool needs_too_many_files(const struct kv_cache *cache,
 		KV_MAX(tenant->in[SSD].guaranteed, space->in[SSD].guaranteed);
 	const struct kv_ssd_class *class;
 	const struct kv_evict_list *list;
-	/* Files that pinned slots of all users need, and those of this user;
-	 * files that other users are guaranteed and have not pinned yet. */
+	/* Number of files for pinned slots of all users, and of this user;
+	 * number of files that other users are guaranteed and have not
+	 * pinned. */
 	uint64_t all = 0, own = 0, due = 0, spare;
 	bool needs = true;
 
@@ -92,7 +93,7 @@ static bool needs_too_many_files(const struct kv_cache *cache,
 		all += kv_round_up(slots + same, one) / one;
 		own += kv_round_up(own_slots + same, one) / one;
 		if (same)
-			slot_bytes = 0; /* counted */
+			slot_bytes = 0; /* this class is counted */
 	}
 	all += slot_bytes > 0;
 	own += slot_bytes > 0;
@@ -125,7 +126,7 @@ bool kv_ssd_over_floor(const struct kv_cache *cache,
 		return false;
 	if (kv_crowded(cache, SSD, space, bytes, 0))
 		return true;
-	/* Beyond its guarantee a user has a fair share. */
+	/* Beyond its guarantee a user may pin its fair share. */
 	if (own->fast + bytes > own->guaranteed &&
 	    all->fast + siblings + bytes > all->guaranteed &&
 	    !kv_account_fits(space->account, KV_FINITE_PINNED,
@@ -236,7 +237,7 @@ static bool evict_from(struct kv_evict_list *list,
 {
 	const struct kv_space *space = list->space;
 	struct kv_cache *cache = giving->cache;
-	/* Skip blocks in DRAM, unless most blocks of the space are there. */
+	/* Skip blocks in DRAM, unless most of the space's are there. */
 	const bool passes_over =
 		space->in[SSD].bytes / 2 > space->in[DRAM].bytes;
 	struct search search = {
@@ -256,7 +257,7 @@ static bool evict_from(struct kv_evict_list *list,
 	return true;
 }
 
-/* Describe a search for room for @taker that evicts no block of @spared. */
+/* Describe a search for blocks to evict for @taker; evict none of @spared. */
 static struct kv_giving giving_to(struct kv_cache *cache,
 				  const struct kv_space *taker,
 				  const struct kv_space *spared)
@@ -268,8 +269,8 @@ static struct kv_giving giving_to(struct kv_cache *cache,
 				  .evict = evict_from};
 }
 
-/* Look for the coldest list of @class with a victim for @taker.  Replace
- * *@coldest if that list is colder. */
+/* Compare *@coldest with the lists of @class that have a victim for @taker, and
+ * replace it by a colder one. */
 static void look_at(const struct kv_ssd_class *class,
 		    const struct kv_space *taker, const struct kv_space *spared,
 		    struct kv_coldest *coldest)
@@ -318,8 +319,8 @@ bool kv_ssd_evict_tenant_locked(struct kv_cache *cache,
 }
 
 /* Evict a block of the user with most records that may be evicted, or else the
- * coldest block.  Records have one size, so bytes do not tell who fills the
- * index. */
+ * coldest block.  Bytes do not tell which user fills the index, as all records
+ * have one size. */
 static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
 			 const struct kv_space *spared)
 {
@@ -334,7 +335,7 @@ static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
 	LIST_FOREACH(class, &cache->ssd.classes, link)
 		TAILQ_FOREACH(list, &class->lists, link) {
 			if (!list->blocks)
-				break; /* the rest is empty */
+				break; /* the other lists are empty */
 			if (kv_victim_gives(list, &giving))
 				list->space->tenant->records +=
 					list->blocks + list->writing;
@@ -351,7 +352,7 @@ static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
 	first = coldest.list ? coldest.list->class : NULL;
 	if (first && kv_victim_evict(&first->lists, &giving))
 		return true;
-	/* No block of the coldest class may be evicted: try the others. */
+	/* The coldest class may not evict a block: try the others. */
 	LIST_FOREACH(class, &cache->ssd.classes, link)
 		if (class != first && kv_victim_evict(&class->lists, &giving))
 			return true;
@@ -393,7 +394,7 @@ int kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 	return 0;
 }
 
-/* ---- files that are emptied ---- */
+/* ---- emptying files ---- */
 
 /* Return the age above which a block in @file is evicted rather than moved:
  * that of the coldest block of the file's heir. 0: evict any. */
@@ -428,7 +429,7 @@ size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
 		if (i % SLOTS_AT_ONCE == SLOTS_AT_ONCE - 1)
 			kv_yield(cache);
 	}
-	/* Sort the numbers of blocks that are to be moved to the front. */
+	/* Sort @numbers: first the blocks to be moved. */
 	taker = kv_space_with_id(cache, file->taker);
 	user = taker ? taker->tenant : NULL;
 	age = spared_age(file);
@@ -438,7 +439,7 @@ size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
 		const struct kv_evict_list *list;
 
 		if (block->file != file->id)
-			continue; /* gone meanwhile */
+			continue; /* the block left the file meanwhile */
 		list = kv_evict_list_ssd(cache, block);
 		space->in[SSD].leaving += bytes;
 		space->tenant->in[SSD].leaving += bytes;
@@ -530,7 +531,7 @@ static bool can_spare(const struct kv_segfile *file,
 
 	TAILQ_FOREACH(list, &class->lists, link) {
 		if (!list->blocks || colder >= enough)
-			break; /* the rest is empty */
+			break; /* the other lists are empty */
 		if (!kv_victim_gives(list, giving))
 			continue;
 		all += list->blocks;
@@ -540,16 +541,16 @@ static bool can_spare(const struct kv_segfile *file,
 	       (!age || colder >= KV_MIN(all, enough));
 }
 
-/* The order in which users and their lists lose blocks and files. */
+/* What decides which list, and which file, loses blocks first. */
 struct choice {
 	struct kv_giving giving;
-	/* Only blocks colder than this are evicted, the coldest first. 0: any
-	 * block, and users with most files are first. */
+	/* Evict only blocks colder than this, the coldest first.  0: evict any
+	 * block, first those of the user with most files. */
 	uint32_t age;
 	bool own_only; /* evict only blocks of the taker's user */
 };
 
-/* Return the list of @class that loses a block first, before @best; or NULL. */
+/* Return the list of @class that loses a block before @best; or NULL. */
 static struct kv_evict_list *first_giver(struct kv_cache *cache,
 					 const struct kv_ssd_class *class,
 					 const struct choice *choice,
@@ -564,12 +565,12 @@ static struct kv_evict_list *first_giver(struct kv_cache *cache,
 		bool first;
 
 		if (!list->blocks)
-			break; /* the rest is empty */
+			break; /* the other lists are empty */
 		if (!kv_victim_gives(list, &choice->giving) ||
 		    (choice->own_only && a != taker))
 			continue;
-		/* Users over quota lose blocks first, and then those with most
-		 * files; of one user's lists, the colder one. */
+		/* The first to lose blocks are users over quota, then users
+		 * with most files; of one user's lists, the colder one. */
 		if (choice->age || a == b)
 			first = kv_policy_age(&list->policy) >
 				(best ? kv_policy_age(&best->policy)
@@ -588,10 +589,10 @@ static struct kv_evict_list *first_giver(struct kv_cache *cache,
 
 /*
  * Choose a file and empty it for @heir, whose slots @taker needs.  With @age,
- * only blocks colder than @age are evicted.  Without, and if no block may be
+ * only blocks colder than @age are evicted.  If @age is 0 and no block may be
  * evicted, choose the file with the fewest bytes, whose blocks fit into other
- * files of its class.  Return whether there is a file; *@ret_later: whether a
- * file may be chosen later.
+ * files of its class.  Return whether a file was chosen; *@ret_later: whether
+ * one may be chosen later.
  */
 static bool empty_file_for(struct kv_cache *cache, struct kv_ssd_class *heir,
 			   const struct kv_space *taker,
@@ -608,8 +609,8 @@ static bool empty_file_for(struct kv_cache *cache, struct kv_ssd_class *heir,
 	*ret_later = false;
 	count_files(cache, taker);
 	over_quota = is_over_quota(cache, tenant);
-	/* A user over quota first waits for files that are emptied for it, and
-	 * for its writes: then it has a file of its own to lose. */
+	/* A user over quota first waits for its writes and for files being
+	 * emptied for it: then it can lose a file of its own. */
 	LIST_FOREACH(class, &cache->ssd.classes, link) {
 		const struct kv_evict_list *list;
 		bool blocks = false, writes = false;
@@ -692,8 +693,7 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 	    (!waits && kv_ssd_evict_one_locked(cache, class, taker)))
 		return 0;
 	waits = waits || class->awaited;
-	/* If all blocks of a slot size are being deleted, whole files will
-	 * become free. */
+	/* A class with nothing but deletions will have free files. */
 	LIST_FOREACH(other, &cache->ssd.classes, link) {
 		const struct kv_evict_list *list;
 		uint64_t slots = 0;
@@ -705,8 +705,7 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 	if (!waits)
 		empties = empty_file_for(cache, class, taker,
 					 due ? taker : NULL, 0, &later);
-	/* Others have blocks of this size beyond their guarantees, but these
-	 * blocks are in use. */
+	/* Other users' blocks exceed guarantees, but are in use. */
 	if (due)
 		look_at(class, taker, taker, &in_use);
 	waits = waits || empties || later || in_use.list;
@@ -715,8 +714,8 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 		return 0;
 	if (!due || waits)
 		return -ENOSPC;
-	/* Evict a block of @taker, though it is guaranteed.  If other users'
-	 * blocks fill most of a file, empty that file: it costs @taker least. */
+	/* Evict a block of @taker, though it is guaranteed.  If blocks of
+	 * others fill most of a file, empty the file: @taker loses least. */
 	LIST_FOREACH(other, &cache->ssd.classes, link)
 		look_at(other, taker, taker, &of_others);
 	if (!of_others.list && evict_one(cache, class, taker, NULL))

@@ -8,7 +8,7 @@
  * STATES     of a flush, and the function that makes each step:
  *
  *                (new) -> COLLECTING   kv_flush_submit
- *           COLLECTING -> WAITING      collect: what was to be written is dirty
+ *           COLLECTING -> WAITING      collect: the blocks to write are dirty
  *              WAITING -> (over)       kv_flushes_settle_space_locked
  *             (either) -> (over)       end_flush, with an error
  *
@@ -18,8 +18,8 @@
  *       of its space are over, including deletions of slots whose block was
  *       removed during its write.  After a removal the flush also waits for the
  *       sweep of the store, which may hold an older copy of the block.
- *   (2) A block that a flush waits for is written or removed, or the flush fails
- *       with the reason: the block is not refused or evicted silently.
+ *   (2) A block that a flush waits for is written or removed, or else the flush
+ *       fails with the reason why the block was not written.
  *   (3) The flushes of a space end in the order of their submission, except
  *       those that fail.  COLLECTING flushes are behind WAITING ones.
  *   (4) ssd->awaiting counts the spaces whose first flush needs nothing but
@@ -35,7 +35,7 @@
 
 #define COLLECT_AT_ONCE 64u
 
-/* Return the count of updates after which all present ones are committed. */
+/* Return at which count of updates all present updates are committed. */
 static uint64_t updates_needed(const struct kv_cache *cache)
 {
 	return cache->ssd.updates.taken + cache->ssd.updates.n;
@@ -90,7 +90,7 @@ static void end_flush(struct kv_cache *cache, struct kv_space *space,
 {
 	struct kv_flush *next = TAILQ_NEXT(flush, link);
 
-	/* The next flush also waits for the deletions and updates of @flush. */
+	/* @next also waits for the deletions and updates of @flush. */
 	if (next) {
 		next->deletion = KV_MAX(next->deletion, flush->deletion);
 		next->update = KV_MAX(next->update, flush->update);
@@ -105,8 +105,8 @@ static void end_flush(struct kv_cache *cache, struct kv_space *space,
 	kv_defer_flushed(cache, flush, status);
 }
 
-/* Update must_seq after flushes of @space have ended: slots that only they
- * needed may be given up. */
+/* Update must_seq after flushes of @space have ended: the writes of slots that
+ * no other flush waits for may be given up. */
 static void recount(struct kv_cache *cache, struct kv_space *space)
 {
 	const struct kv_flush *last = TAILQ_LAST(&space->flushes, kv_flushes);
@@ -299,7 +299,7 @@ void kv_flushes_fail_removals_locked(struct kv_cache *cache, uint64_t changes,
 	}
 }
 
-/* ---- blocks that were evicted, or that their owner's client has changed ---- */
+/* ---- evicted blocks, and blocks that their owner's client has changed ---- */
 
 int kv_block_past(struct kv_cache *cache, const struct kv_space *space,
 		  const struct kv_key *key)
@@ -337,7 +337,7 @@ void kv_block_changed_locked(struct kv_cache *cache, struct kv_block *block)
 		     kv_key_hash(cache, space, block->key));
 	cache->stats.corrupt++;
 	if (kv_write_must(block->slot)) {
-		/* Flushes of single blocks go on: other blocks are intact. */
+		/* Flushes with @each set go on: they ask for each block. */
 		for (flush = TAILQ_FIRST(&space->flushes); flush;
 		     flush = next) {
 			next = TAILQ_NEXT(flush, link);
@@ -383,7 +383,7 @@ void kv_flushes_collect_locked(struct kv_cache *cache)
 	if (!space)
 		return;
 	if (!collect(cache, space, COLLECT_AT_ONCE)) {
-		/* Another space's turn. */
+		/* Let another space take its turn. */
 		TAILQ_REMOVE(&ssd->collecting, space, collects);
 		TAILQ_INSERT_TAIL(&ssd->collecting, space, collects);
 	}
@@ -396,7 +396,7 @@ void kv_flushes_prolong_locked(struct kv_cache *cache,
 	struct kv_flush *flush;
 
 	kv_assert_locked(&cache->lock);
-	/* Later flushes end after the first one that waits for @slot. */
+	/* Extend the first flush with @slot; later ones end after it. */
 	TAILQ_FOREACH(flush, &slot->list->space->flushes, link) {
 		if (flush->ticket < slot->seq)
 			continue;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * health.c - notice that the SSD does not answer, and stop using it until it
+ * health.c - notice that the SSD does not answer, and stop reading it until it
  * does.
  *
  * OWNS       cache->health.
@@ -70,12 +70,12 @@ bool kv_health_offline_locked(const struct kv_cache *cache)
 }
 
 struct probe {
-	struct kv_io io; /* first */
+	struct kv_io io; /* first member: casts rely on it */
 	struct kv_cache *cache;
 	uint8_t page[KV_PAGE] __attribute__((aligned(KV_PAGE)));
 };
 
-/* Runs when a probe has ended that no thread waits for. */
+/* End a probe that no thread waits for. */
 static void probe_done(struct kv_io *io, int status)
 {
 	struct kv_cache *cache = ((struct probe *)io)->cache;
@@ -90,8 +90,8 @@ static void probe_done(struct kv_io *io, int status)
 	free(io);
 }
 
-/* Prepare a read of a page of a segment file, each time of another file.
- * Return NULL if there is no file, or no memory. */
+/* Prepare a read of a page, each time of another segment file.  Return NULL if
+ * there is no file, or no memory. */
 static struct probe *probe_new_locked(struct kv_cache *cache)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
