@@ -125,7 +125,7 @@ struct kv_space_info {
 	int64_t mtime_ns;
 	bool removed;
 	bool shared;   /* shared with other nodes, by the remote tier */
-	bool own_seed; /* its keys depend on a seed that no other node has */
+	bool own_seed; /* keys depend on a seed that no other node has */
 	struct kv_quota quota;
 	/* The reserves, scaled down if the tiers are too small for all. */
 	uint64_t guaranteed_dram, guaranteed_ssd;

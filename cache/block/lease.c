@@ -175,7 +175,7 @@ static int wait_in_line(struct kv_cache *cache, struct kv_want *want)
  * were in flight when @want first found no room.  Wants do not wait for leases:
  * two clients that each lease half of the same blocks would wait for each
  * other.
- *   -ENOSPC no room can be expected
+ *   -ENOSPC  no room can be expected
  */
 static int wait_for_room(struct kv_cache *cache, struct kv_want *want)
 {

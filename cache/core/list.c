@@ -88,7 +88,7 @@ void kv_evict_list_add(struct kv_cache *cache, struct kv_evict_list *list,
 {
 	const struct kv_slot_record *record =
 		&kv_slot_prologue(block->slot)->record;
-	/* its node in the other tier, which counted its uses */
+	/* the other tier's node, which counted the block's uses */
 	const struct kv_evict_node *other = promoted ? &block->node
 					    : list->tier == SSD
 						    ? &block->slot->node

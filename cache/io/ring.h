@@ -33,7 +33,7 @@ struct kv_ring_backend; /* defined in ring_backend.h */
 
 enum kv_io_op { KV_IO_READ, KV_IO_WRITE, KV_IO_SYNC /* fdatasync */ };
 
-/* A disk request.  Its memory is the caller's, which must not touch it from
+/* A disk request.  The caller owns the memory, but must not touch it from
  * submit until @done. */
 struct kv_io {
 	enum kv_io_op op;

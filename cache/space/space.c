@@ -359,7 +359,7 @@ int kv_space_remove(struct kv_cache *cache, struct kv_space *space)
 		return r;
 	r = kv_space_persist(cache, space);
 	if (r < 0) {
-		/* Its file may be deleted already: write it again. */
+		/* The file may be deleted already: write it again. */
 		kv_lock(cache);
 		space->removed = false;
 		kv_unlock(cache);

@@ -541,7 +541,7 @@ static bool can_spare(const struct kv_segfile *file,
 	       (!age || colder >= KV_MIN(all, enough));
 }
 
-/* What decides which list, and which file, loses blocks first. */
+/* The order in which lists and files lose blocks. */
 struct choice {
 	struct kv_giving giving;
 	/* Evict only blocks colder than this, the coldest first.  0: evict any

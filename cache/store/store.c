@@ -822,7 +822,7 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	KV_POINT("mount.read");
 	kv_segfiles_sweep(cache);
 	r = kv_removed_trim(cache);
-	/* On a failure the store stays as after a crash.  It keeps its old cap
+	/* On a failure the store stays as after a crash.  The store keeps its old cap
 	 * until all blocks fit into the new one. */
 	if (r == 0 && shrinks) {
 		kv_quotas_settle(cache);
