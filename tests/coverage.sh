@@ -14,8 +14,8 @@ scripts="tests/fuzz/replay.sh tests/crash/golden.sh tests/crash/upgrade.sh tests
 helpers=$(ls tests/fuzz/*.c tests/crash/*.c)
 tier='(io|ssd|store)/|block/(read|view)\.c|space/(quota|space)\.c|scrub\.c'
 
-# Without optimization, so that each branch is one of the source; and with exit
-# for _exit, or what a child did is not counted.
+# Compile without optimization, so that each branch is one of the source, and replace _exit
+# by exit, or the branches that a child took are not counted.
 export CFLAGS="-O0 -g -w --coverage -D_exit=exit" LDFLAGS=--coverage
 make --no-print-directory -s -j2 B="$B" all \
 	$(printf "$B/%s " ${tests//.c/} ${helpers//.c/}) || exit 1

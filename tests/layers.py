@@ -23,20 +23,21 @@ INNER = {
     "kernels": ["device", "session", "transfer", "paged"],
     "fs": ["base", ("control", "mount")],
 }
-# The interface of a tree; the tree's own files may include it as well.
+# Headers that are the interface of a tree; files of the tree may include them as well.
 CONTRACTS = ["cache/cache.h"]
 # Folders outside the order, each a library of its own, with the folders that they may use.
 BESIDE = {"kernels/cuda": ["kernels/device"]}
 HOOKS = {
-    # A block may end when it loses its slot or its extent.
+    # A block that loses its slot or its extent may have to end.
     "kv_block_settle_locked": "cache/block",
     "kv_block_remove_locked": "cache/block",
-    # Callers that wait for room look again when the lock is released.
+    # When the lock is released, callers that wait for room check again whether there is
+    # room.
     "kv_wants_room_locked": "cache/block",
-    # The block's record has the owner of the pin.
+    # The record of a block says which user has pinned it.
     "kv_block_pinned_by_user": "cache/block",
 }
-# Headers that a tool may include besides common/ and kvfs.h, because it judges them.
+# Headers of lower folders that a tool may include, as it simulates or checks these folders.
 TOOLS = {
     "fsck": ["index/"],
     "bench": ["index/"],
@@ -66,7 +67,7 @@ def allowed(user, used):
             return True
         if user in BESIDE:
             return used in BESIDE[user]
-        # A file of the top folder itself stands above its sub-folders.
+        # A file directly in a top folder counts as above that folder's sub-folders.
         rank = {f"{top}/{name}": i for i, names in enumerate(order)
                 for name in ([names] if isinstance(names, str) else names)}
         return rank.get(used, len(order)) < rank.get(user, len(order))
@@ -133,7 +134,8 @@ def objects(tree, build):
 
 def upward(objs):
     """Yield (user, name, used) for each upward link between files, hooks excepted."""
-    # fs/ and kernels/ may have functions of equal names: look in the user's own program.
+    # fs/ and kernels/ may define functions of the same name: prefer the one in the user's
+    # own program.
     home = defaultdict(list)
     for path, (defined, _) in objs.items():
         for name in defined:

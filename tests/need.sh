@@ -9,7 +9,7 @@ done
 echo "installing:$missing"
 SUDO=
 [ "$(id -u)" = 0 ] || SUDO=sudo
-# Debian starts services when it installs them; nothing here wants one.
+# Debian starts services when it installs them; the tests want none.
 export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
 $SUDO apt-get install -y -qq $missing >/dev/null 2>&1 ||
 	{ $SUDO apt-get update -qq && $SUDO apt-get install -y -qq $missing >/dev/null; } ||

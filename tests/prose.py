@@ -78,7 +78,7 @@ def is_prose(literal):
 
 
 def read_c(text, strings):
-    """Block comments by paragraph, runs of line comments, and string literals."""
+    """Yield block comments by paragraph, runs of line comments, and string literals."""
     token = re.compile(r"/\*(.*?)\*/|((?:[ \t]*//[^\n]*\n)+)|((?:\"(?:[^\"\\\n]|\\.)*\"\s*)+)"
                        r"|'(?:[^'\\\n]|\\.)+'|//[^\n]*", re.S)
     for m in token.finditer(text):
@@ -101,7 +101,7 @@ def read_c(text, strings):
 
 
 def read_hashes(lines):
-    """Runs of lines that begin with a hash."""
+    """Yield runs of lines that begin with a hash."""
     block, at = [], 0
     for n, line in enumerate([*lines, ""], 1):
         m = re.match(r"\s*# ?(?!!)(.*)", line)
@@ -156,7 +156,8 @@ def read_shell(text, strings):
 
 
 def read_man(text):
-    """Paragraphs: font macros are words, other macros end one; examples are left out."""
+    """Yield paragraphs: font macros are words, other macros end one; examples are left
+    out."""
     block, at, example = [], 0, False
     for n, line in enumerate([*text.splitlines(), ".PP"], 1):
         macro = re.match(r"\.(\w+|\\\")\s*(.*)", line)
@@ -181,7 +182,7 @@ def read_man(text):
 
 
 def read_markdown(text):
-    """Paragraphs, items and cells of tables; code is left out."""
+    """Yield paragraphs, items and cells of tables; code is left out."""
     text = re.sub(r"```.*?```", lambda m: "\n" * m.group(0).count("\n"), text, flags=re.S)
     block, at = [], 0
     for n, line in enumerate([*text.splitlines(), ""], 1):

@@ -88,7 +88,7 @@ def comments(text):
 
 
 def group(path):
-    """Return the folders in which a name is looked up first."""
+    """Return the folders in which a name used by the file at @path is looked up first."""
     top = path.split("/")[0] if "/" in path else "common"
     if top == "tools":
         return os.path.dirname(path)

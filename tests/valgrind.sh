@@ -6,7 +6,7 @@ tests/need.sh valgrind || exit 1
 export B=${B:-build}
 B=$(realpath -m "$B")
 
-# Left out, and why.
+# left_out TEST: print why the test cannot run under valgrind, or nothing.
 left_out() { # TEST
 	case $1 in
 	*/test_alloc) echo "has malloc itself, as valgrind does" ;;
