@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh PART [quick] - in an unpacked bundle: one part of what there is to learn
-# on the GPU of this machine.  Each part is of use by itself, and ends within nine
-# minutes, what it has found by then said.  In this order, if time is short:
+# run.sh PART [quick] - in an unpacked bundle: run one part of the tests and figures
+# on the GPU of this machine.  Each part is useful by itself and ends within nine
+# minutes; results found by then are printed.  In this order, if time is short:
 #
 #   probe     what the driver does: registration, calls under a waiting stream,
 #             capture, copies; JSON, also in ./gpu-probe.json         (1 minute)

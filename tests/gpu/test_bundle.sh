@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# test_bundle.sh - the bundle unpacks and runs anywhere: in an empty folder, with
-# an empty environment, and the stand-in for a driver; and says so without one.
+# test_bundle.sh - the bundle unpacks and runs anywhere: in an empty folder, with an empty
+# environment, and with the stand-in as the driver.  Without a driver run.sh reports that
+# there is none.
 set -u
 [ "$(uname -m)" = x86_64 ] || { echo "the bundle is for x86-64"; exit 77; }
 B=$(realpath "${B:-build}")

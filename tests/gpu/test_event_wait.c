@@ -22,7 +22,7 @@ static int tear_down(void **state)
 
 /* ---- event waits ---- */
 
-/* Write the pages in a compute stream for a while. */
+/* Let a kernel of the compute stream write the pages for a while. */
 static void write_late(CUstream stream, unsigned char value)
 {
 	gpu_spin(stream, 30000000);

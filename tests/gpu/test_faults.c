@@ -53,7 +53,7 @@ static void fail_one(const char *call)
 	gpu_set(text);
 }
 
-/* Some blocks fail, the others are right, and all are right the next time. */
+/* Some blocks fail and the others are right; the next load brings all. */
 static void a_load_that_fails(const char *call)
 {
 	kvfs_lease *lease;

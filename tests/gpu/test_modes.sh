@@ -1,11 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# test_modes.sh [all] - the tests of the CUDA device in other modes of the
-# stand-in driver than the one in which each runs by itself (everything that a
-# driver may wait for, eight hardware queues): everything with one queue; half of
-# it and the other half, so that each kind of call waits in one of them and does
-# not in the other; nothing of it.  all: each kind alone, all and none, with one
-# queue and with eight, every test whole (under an hour on two busy cores).
+# test_modes.sh [all] - run the tests of the CUDA device in other modes of the stand-in
+# driver than its default, in which every kind of call that may wait does wait and there are
+# eight hardware queues: all kinds with one queue; half of the kinds, then the other half;
+# and no kind.  all: each kind alone, all kinds and none, with one queue and with eight,
+# every test whole (under an hour on two busy cores).
 set -u
 B=$(realpath "${B:-build}")
 export B

@@ -198,7 +198,7 @@ static void a_save_waits_for_the_event_of_what_computes_its_pages(void **state)
 	write_later(compute, 2);
 	GPU_OK(cuEventRecord, written, compute);
 	xfer = save(0, &opts);
-	/* The event is used during the call only. */
+	/* The library uses the caller's event only during the call. */
 	GPU_OK(cuEventDestroy_v2, written);
 	finish(xfer, KVFS_SEALED);
 	assert_saved(0, 2);

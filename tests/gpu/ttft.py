@@ -221,7 +221,7 @@ class Engine:
         g = torch.Generator().manual_seed(2)
         self.tokens = torch.randint(0, self.model.vocab, (tokens,), generator=g)
         self.on_device = self.tokens.to(self.device)
-        # Twice as many pages as are used, in random order.
+        # The pool has twice as many pages as are used, in random order.
         m = self.model
         self.cache = torch.zeros(2 * self.n, m.n, 2, TOKENS, m.kv_heads, m.dim,
                                  dtype=torch.bfloat16, device=self.device)
