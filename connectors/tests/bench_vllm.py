@@ -25,7 +25,7 @@ from mount import BUILD, Between, Mount, Web
 ROUNDS = 5
 LENGTHS = (2049, 4001)
 OPTIONS = {"max_num_batched_tokens": 4096, "max_model_len": 4200}
-# A user's options; other tests use small segments and pages.
+# Mount options as of a user; other tests use small segments and pages.
 MOUNT = "dram=1G,ssd=4G,segment=16M,hugepages=auto"
 PIECE = 4 << 20
 STEPS = 8  # tokens after the first, while blocks are being saved

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package by itself, on a real mount."""
+"""The package kvfs without an engine, on a real mount."""
 from __future__ import annotations
 
 import asyncio

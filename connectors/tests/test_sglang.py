@@ -96,7 +96,7 @@ class Case(unittest.TestCase):
                     self.assertEqual(reader.batch_get_v1(keys(n), indices(places)), [True] * n)
                     got = other.get_page_buffer_meta(indices(places))
                     self.assertEqual(self.bytes(*got), self.bytes(*wanted))
-                    # No other page was changed.
+                    # The load changed no other page.
                     touched = (whole(other) != before).sum().item()
                     self.assertLessEqual(touched, sum(got[1]))
                     self.assertGreater(touched, 0.9 * sum(got[1]))

@@ -351,8 +351,8 @@ status "beyond a quota" 1 bundle -x -C "$N" <"$T/five"
 says "beyond a quota" " of 5: removed, or evicted for want of room"
 rm -r "$N/s"
 
-# Blocks that are removed during an export: all are listed before the first byte
-# is written.
+# Remove blocks during an export, which has listed all blocks before it writes the first
+# byte.
 mkdir "$M/many"
 for i in {1..40}; do put many "$i" "$T/plain" && keys[i]=$(key "$i") || fail "put $i"; done
 ok "a snapshot of many" snap many make all "${keys[@]:1:40}"

@@ -78,7 +78,7 @@ eq "SIGHUP unmounts" "$(grep -c " $M " /proc/self/mountinfo)" 0
 
 if [ "$(id -u)" = 0 ]; then
 	start
-	# As /sbin/mount.fuse calls kvfs for mount(8).
+	# Start kvfs with the arguments that /sbin/mount.fuse passes for mount(8).
 	for word in ro bogus; do
 		not "remount,$word" "remount: not supported" "$B/kvfs" "$S" "$M" \
 			-o "rw,nosuid,user_id=0,group_id=0,allow_other,remount,$word"

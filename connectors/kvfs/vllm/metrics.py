@@ -8,7 +8,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (KVConnectorPro
                                                                   KVConnectorStats)
 from vllm.v1.metrics.utils import create_metric_per_engine
 
-# Counters.  Without another unit they count blocks.
+# Counters of blocks, unless the name has another unit.
 WHAT = {
     "dram_hits": "Blocks that requests took from kvfs and that were in DRAM",
     "ssd_hits": "Blocks that requests took from kvfs and that were read from SSD",
