@@ -153,7 +153,7 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self, log: logging.Logger) -> Iterator[None]:
-        """One process at a time.  Without the directory, hash without a lock."""
+        """One process hashes at a time; without the directory there is no lock."""
         with contextlib.ExitStack() as stack:
             try:
                 os.makedirs(self.folder, 0o700, exist_ok=True)

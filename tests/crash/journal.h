@@ -93,8 +93,8 @@ static inline bool journal_set_up(const char *mountpoint)
 		if (setxattr(path, "user.kvfs.reserve.ssd", reserve[i][1],
 			     strlen(reserve[i][1]), 0) < 0)
 			return false;
-		/* A shared space makes the daemon record removals in one more
-		 * place. */
+		/* In a shared space the daemon records removals also for the
+		 * remote tier. */
 		if (setxattr(path, "user.kvfs.share", "1", 1, 0) < 0)
 			return false;
 	}

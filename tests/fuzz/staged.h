@@ -75,7 +75,7 @@ static inline void stage_told(uint8_t *all, uint32_t key)
 	free(ids);
 }
 
-/* Make a staging.  The bytes of a key are the same for all clients. */
+/* Make a staging.  A key has the same bytes for all clients. */
 static inline int make_staging(void)
 {
 	int staging;

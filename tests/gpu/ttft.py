@@ -183,8 +183,8 @@ class Model:
         return out[0].transpose(0, 1).reshape(q.shape[0], -1)
 
     def forward(self, tokens, first, cache, pages, before_layer=None):
-        """Logits after the last of @tokens, which come at position @first; what
-        is before them is in @pages of @cache, and so is what they add then."""
+        """Return the logits after the last of @tokens, which begin at position @first.  The KV of
+        earlier tokens is in @pages of @cache; the KV of @tokens is added there."""
         n = first + len(tokens)
         positions = torch.arange(first, n, device=self.device)
         x = self.embed[tokens]

@@ -28,7 +28,7 @@
 
 #define BLOCK (1u << 20)
 #define BLOCKS 128
-#define UNTOUCHED 251 /* no block is filled with this */
+#define UNTOUCHED 251 /* byte with which no block is filled */
 #define LAYOUT                                                                 \
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[1048576]}]" \
 	"}"
