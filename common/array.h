@@ -10,8 +10,8 @@
 
 #include "common/kv.h"
 
-/* @items is the address of a pointer: copied by memcpy, so that no alias is
- * made. */
+/* @items is the address of a pointer.  memcpy reads and writes that pointer,
+ * because an access as void ** would break C's aliasing rules. */
 static inline int kv_array_resize(void *items, size_t room, size_t size)
 {
 	void *old, *resized;

@@ -26,7 +26,7 @@
 	"\"parent\":\"%s\",\"position\":\"%" PRIu32 "\",\"tokens\":\"" \
 	"%" PRIu32 "\","
 #define METADATA_MAX (sizeof(METADATA "}") + 2 * KV_NAME_MAX + 3 * 10)
-/* JSON values in a header; bounds the memory that parsing one takes. */
+/* most JSON values in a header; bounds the memory that parsing takes */
 #define VALUES_MAX (1u << 17)
 #define DIGITS 10 /* most digits of a number */
 
@@ -91,7 +91,7 @@ int kv_block_header_write(const struct kv_layout *layout,
 	assert(n > 0 && (size_t)n < METADATA_MAX);
 	if (meta->ids)
 		n += (int)kv_token_ids_write(meta->ids, text + n);
-	n--; /* the comma after the last member */
+	n--; /* drop the comma after the last member */
 	text[n++] = '}';
 	text[n++] = ',';
 	memcpy(text + n, layout->header, layout->header_len);
@@ -117,7 +117,7 @@ static const char *parse_digits(const char *at, uint32_t *ret_number)
 	return at;
 }
 
-/* Parse a string of one number; -EINVAL. */
+/* Parse a JSON string that holds one number.  -EINVAL. */
 static int parse_number(const json_t *json, uint32_t *ret_number)
 {
 	const char *text = json_string_value(json);
@@ -385,7 +385,7 @@ int kv_block_parse(const void *head, size_t have,
 #define EXTRAS "\",\"extras\":\""
 #define END "\","
 
-/* Read the first bytes only once: other processes may write there. */
+/* Copy the head of token ids, as other processes may write there. */
 static long read_head(const void *data, size_t bytes,
 		      struct kv_token_ids *ret_head)
 {

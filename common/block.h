@@ -11,7 +11,7 @@
 #include "common/kv.h"
 #include "common/layout.h"
 
-#define KV_BLOCK_FORMAT 1	 /* `kvfs` in __metadata__ */
+#define KV_BLOCK_FORMAT 1 /* value of `kvfs` in a header's __metadata__ */
 #define KV_HEADER_MAX (8u << 20) /* a longer JSON header is refused */
 
 /* Write @key as lowercase hex; @name has room for KV_NAME_MAX + 1 bytes. */

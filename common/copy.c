@@ -31,7 +31,7 @@
 
 #define LINE 64
 #define RUN (4 * LINE) /* bytes copied at once */
-#define SIDE 4	       /* rows copied side by side */
+#define SIDE 4	       /* rows or pages copied side by side */
 #define GROUP (SIDE * KV_PAGE)
 #define PIECE GROUP /* bytes hashed at once; stays in the first-level cache */
 #define AHEAD (8 * LINE) /* bytes prefetched of each page of the next piece */
@@ -45,8 +45,8 @@ typedef void (*run_fn)(uint8_t *dst, const uint8_t *src, uint8_t *keep);
 typedef void (*runs_fn)(uint8_t *dst, const uint8_t *src, size_t n,
 			uint8_t *keep);
 
-/* Rows of @n bytes each, a multiple of RUN, with constant distances between
- * their beginnings. */
+/* Copy rows of @n bytes each, a multiple of RUN, with constant distances
+ * between the beginnings of rows. */
 struct rows {
 	uint8_t *dst;
 	const uint8_t *src;
@@ -305,7 +305,7 @@ void kv_hash_update(struct kv_hash *hash, const void *data, size_t n)
 	(hash->state, data, n);
 }
 
-/* Let memory load the next piece while this piece is hashed. */
+/* Prefetch the next piece, at @next, while another piece is hashed. */
 static void fetch_ahead(const uint8_t *next)
 {
 	for (size_t page = 0; page < PIECE; page += KV_PAGE)

@@ -42,7 +42,7 @@
 #define kv_container(pointer, type, member) \
 	((type *)((char *)(pointer)-offsetof(type, member)))
 
-/* Abort unless this thread holds @mutex; glibc records the owner. */
+/* Abort unless this thread holds @mutex, whose owner glibc records. */
 #define kv_assert_locked(mutex) \
 	assert((mutex)->__data.__owner == kv_thread_id())
 pid_t kv_thread_id(void); /* thread.c: gettid(2), cached */
@@ -65,13 +65,12 @@ static inline bool kv_key_equal(const struct kv_key *a, const struct kv_key *b)
 
 struct kv_token_ids;
 
-/* A block's attributes. */
 struct kv_meta {
-	struct kv_key parent; /* len 0: none or unknown */
+	struct kv_key parent; /* len 0: no or unknown parent */
 	uint32_t position;    /* position in its chain, from 0 */
 	uint32_t tokens;      /* number of tokens in the block; 0: unknown */
 	int64_t mtime_ns; /* CLOCK_REALTIME when sealed, or as utimens set it */
-	const struct kv_token_ids *ids; /* for the header; NULL: none */
+	const struct kv_token_ids *ids; /* token ids; NULL: none */
 };
 
 /* Return whether @r means too few resources, as opposed to damaged data. */

@@ -296,7 +296,7 @@ static int parse_member(const char *name, const json_t *value,
 			struct kv_layout *layout)
 {
 	if (strcmp(name, "tensors") == 0)
-		return 0; /* parse_object has parsed it already */
+		return 0; /* parse_object has parsed "tensors" */
 	if (strcmp(name, "tokens") == 0) {
 		layout->tokens = (uint32_t)json_integer_value(value);
 		return json_is_integer(value) && json_integer_value(value) ==
@@ -582,7 +582,7 @@ int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 		const json_t *a = json_object_get(ours, name);
 		const json_t *b = json_object_get(theirs, name);
 
-		/* Both may lack "token_ids", if it is false. */
+		/* a == b: both texts lack the member "token_ids" */
 		if (strcmp(name, "share") != 0 && strcmp(name, "keys") != 0 &&
 		    a != b && !json_equal(a, b))
 			return 0;

@@ -24,33 +24,30 @@ struct kv_tensor {
 	char dtype[12]; /* as safetensors spells it: "BF16" */
 	uint32_t ndim;
 	uint64_t shape[KV_DIM_MAX];
-	uint64_t offset, bytes; /* in the payload */
-	uint32_t layer; /* index of its layer, if layers are whole tensors */
+	uint64_t offset, bytes; /* of the tensor in a block's payload */
+	uint32_t layer; /* the tensor's layer, if layers are whole tensors */
 };
 
 struct kv_layout {
 	struct kv_tensor *tensors; /* in file order, without gaps */
 	uint32_t n_tensors;
 	uint64_t payload; /* bytes of all tensors: > 0 */
-	uint32_t tokens;  /* per block; 0: unknown */
+	uint32_t tokens;  /* tokens per block; 0: unknown */
 	enum kv_reuse reuse;
 	uint32_t window; /* N of "window:N" */
 	uint8_t fingerprint[KV_BLOB_MAX], salt[KV_BLOB_MAX];
 	uint32_t fingerprint_len, salt_len;
 	uint64_t seed;
-	bool seed_drawn; /* the text gave no seed: it was drawn at random */
-	uint32_t layers; /* of the model */
-	/* dimension of every tensor that counts layers, or -1: see
-	 * tensor->layer */
-	int layer_dim;
-	/* most pieces of memory that one layer consists of */
-	size_t layer_pieces;
-	bool layers_given; /* the text has "layers" */
-	bool token_ids;	   /* blocks have token ids */
+	bool seed_drawn;     /* seed is random: the text has none */
+	uint32_t layers;     /* number of the model's layers */
+	int layer_dim;	     /* dimension of layers; -1: layers are tensors */
+	size_t layer_pieces; /* most pieces of memory in one layer */
+	bool layers_given;   /* the text has "layers" */
+	bool token_ids;	     /* blocks have token ids */
 	bool engine_keys; /* "keys": "engine": keys do not depend on the seed */
 	bool share;   /* the space is shared with other nodes from the start */
 	char *json;   /* canonical text */
-	char *header; /* the tensors as a block's header has them (block.c) */
+	char *header; /* the tensors' part of a block's header (block.c) */
 	size_t header_len;
 };
 

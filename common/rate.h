@@ -12,7 +12,7 @@
 /* A token bucket; a zeroed bucket is full. */
 struct kv_bucket {
 	double credit; /* negative: debt */
-	uint64_t ns;   /* time of the last refill; 0: never */
+	uint64_t ns;   /* time of the last refill; 0: no refill yet */
 };
 
 /* Add the tokens since the last call, @rate per second, up to @most.  Return

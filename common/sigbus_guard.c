@@ -77,7 +77,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
 		before.sa_sigaction(number, info, context);
 	else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
 		before.sa_handler(number);
-	else /* The access is repeated and kills the process. */
+	else /* The CPU repeats the access, which kills the process. */
 		signal(number, SIG_DFL);
 }
 
@@ -110,7 +110,7 @@ int kv_sigbus_mend(void *base, size_t bytes, size_t page)
 	if (m) {
 		m->base = (uintptr_t)base;
 		m->page = page;
-		m->bytes = bytes; /* last: the handler uses it from now on */
+		m->bytes = bytes; /* set last: the handler now uses the entry */
 	}
 	pthread_mutex_unlock(&mending_lock);
 	return m ? 0 : -ENOMEM;

@@ -32,89 +32,92 @@
 #define WIRE_VERSION 5
 #define WIRE_OLDEST 5
 #define WIRE_MAX 65536
-#define WIRE_BATCH 512 /* items a message, at most */
+#define WIRE_BATCH 512 /* most items in a message */
 
-/* Limits of a connection; items beyond a limit fail with -ENOLCK. */
-#define WIRE_PENDING_MAX 4096  /* requests without a reply */
+/* Limits of a connection; requests or blocks beyond a limit get -ENOLCK. */
+#define WIRE_PENDING_MAX 4096  /* requests that await a reply */
 #define WIRE_LEASED_MAX 65536  /* blocks leased or being acquired */
-#define WIRE_RESERVED_MAX 4096 /* blocks */
+#define WIRE_RESERVED_MAX 4096 /* blocks reserved */
 
 enum wire_type {
 	/* First message of a connection.  wire_hello; reply: wire_hello. */
 	WIRE_HELLO = 1,
-	/* wire_space + text; reply: wire_space + text. */
+	/* Open a space.  wire_space + text; reply: wire_space + text. */
 	WIRE_SPACE,
-	/* wire_key[]; reply: wire_state[]. */
+	/* Report the states of keys.  wire_key[]; reply: wire_state[]. */
 	WIRE_PROBE,
-	/* wire_key[]; reply: wire_place[]. */
+	/* Lease blocks.  wire_key[]; reply: wire_place[]. */
 	WIRE_ACQUIRE,
-	/* No items, no reply.  @tag of an acquire that leased a block, or of a save that
-	 * sealed blocks reserved with WIRE_HOLD. */
+	/* Release the leases of the acquire with the tag @tag, or of the save
+	 * that sealed blocks reserved with WIRE_HOLD.  No items, no reply. */
 	WIRE_RELEASE,
-	/* No items, no reply.  Settle the acquire, flush or prefetch @tag at
-	 * once. */
+	/* Settle the acquire, flush or prefetch with the tag @tag at once.  No
+	 * items, no reply. */
 	WIRE_CANCEL,
-	/* wire_staging and a descriptor; reply: no items. */
+	/* Set the staging.  wire_staging and a descriptor; reply: no items. */
 	WIRE_STAGING,
-	/* wire_key[]; reply: wire_status[]. */
+	/* Reserve room for blocks.  wire_key[]; reply: wire_status[]. */
 	WIRE_RESERVE,
-	/* Reserved blocks, or with WIRE_FRESH others: wire_save[]; reply:
-	 * wire_status[]. */
+	/* Save blocks, which are reserved unless the flag is WIRE_FRESH.
+	 * wire_save[]; reply: wire_status[]. */
 	WIRE_SAVE,
-	/* Drop reservations: wire_key[]; @arg: tag of their RESERVE, 0: any; reply:
-	 * wire_status[]. */
+	/* Drop reservations made by the RESERVE with the tag @arg, 0: by any.
+	 * wire_key[]; reply: wire_status[]. */
 	WIRE_DROP,
-	/* wire_key[], none: the whole space; reply: wire_status[], WIRE_EVICTED: the
-	 * block was durable, and was evicted since. */
+	/* Wait until blocks are durable.  wire_key[], none: the whole space;
+	 * reply: wire_status[], WIRE_EVICTED: durable, then evicted. */
 	WIRE_FLUSH,
-	/* wire_key[]; reply: wire_status[]. */
+	/* Remove blocks.  wire_key[]; reply: wire_status[]. */
 	WIRE_EVICT,
-	/* wire_key[]; @arg: 1 pin, 0 unpin; reply: wire_status[]. */
+	/* Pin (@arg 1) or unpin (0) blocks: wire_key[]; reply: wire_status[]. */
 	WIRE_PIN,
 	/* Drop every block of the space: no items; reply: no items. */
 	WIRE_CLEAR,
-	/* No items; reply: text of @count bytes. */
+	/* Report statistics.  No items; reply: text of @count bytes. */
 	WIRE_STATS,
-	/* From the daemon: wire_segment and a descriptor. */
+	/* The daemon sends a segment: wire_segment and a descriptor. */
 	WIRE_SEGMENT,
-	/* From the daemon: wire_segment.  The client sends WIRE_UNMAPPED. */
+	/* The daemon asks the client to unmap a segment: wire_segment. */
 	WIRE_RETIRE,
-	/* wire_segment; no reply. */
+	/* The client has unmapped a segment: wire_segment; no reply. */
 	WIRE_UNMAPPED,
-	/* wire_key[]; reply, after all blocks are settled: wire_status[]. */
+	/* Read blocks to DRAM: wire_key[]; reply at the end: wire_status[]. */
 	WIRE_PREFETCH,
-	/* wire_key[], no reply: evict these blocks first, as their conversation
-	 * is over. */
+	/* Evict these blocks before others, as their conversation is over.
+	 * wire_key[]; no reply. */
 	WIRE_ENDED,
-	/* wire_pick[]; @arg: id of their set; reply: no items. */
+	/* Add blocks to the set with the id @arg, for a snapshot.  wire_pick[];
+	 * reply: no items. */
 	WIRE_PICK,
-	/* wire_snapshot + name; reply: wire_snapshot. */
+	/* Snapshot a set: wire_snapshot + name; reply: wire_snapshot. */
 	WIRE_SNAPSHOT,
-	/* Name; reply: no items. */
+	/* Drop the snapshot whose name is the text; reply: no items. */
 	WIRE_SNAPSHOT_DROP,
-	/* wire_snapshot + name; reply: wire_snapshot + wire_pick[]. */
+	/* List the blocks of a snapshot.  wire_snapshot + name; reply:
+	 * wire_snapshot + wire_pick[]. */
 	WIRE_SNAPSHOT_READ,
-	/* No items; @arg: see wire_snapshot; reply: wire_snapshot + text. */
+	/* List the names of snapshots.  No items; @arg: see wire_snapshot;
+	 * reply: wire_snapshot + text. */
 	WIRE_SNAPSHOT_LIST,
-	/* wire_list; reply: wire_list + wire_key[]. */
+	/* List keys of the space.  wire_list; reply: wire_list + wire_key[]. */
 	WIRE_LIST,
 	/* Remove the space, which must be empty (-ENOTEMPTY): no items; reply: no
 	 * items. */
 	WIRE_SPACE_REMOVE,
-	/* wire_pool + wire_stride[] and a descriptor; reply: no items. */
+	/* Lend memory: wire_pool + wire_stride[], a file; reply: no items. */
 	WIRE_POOL,
-	/* No items, no reply; @arg: id of the pool. */
+	/* Take the memory of pool @arg back.  No items, no reply. */
 	WIRE_POOL_CLOSE,
-	/* wire_save_pages + text; reply: wire_status[]. */
+	/* Save lent pages: wire_save_pages + text; reply: wire_status[]. */
 	WIRE_SAVE_PAGES,
-	/* wire_key[]; reply: @count bytes of wire_tokens, for one or more of
-	 * the first keys. */
+	/* Read token ids.  wire_key[]; reply: @count bytes of wire_tokens, for
+	 * one or more of the first keys. */
 	WIRE_TOKEN_IDS,
-	/* No items, no reply: the client's device cannot register read-only
-	 * memory. */
+	/* The client's device cannot register read-only memory, and needs open
+	 * segments.  No items, no reply. */
 	WIRE_REGISTERS,
-	/* wire_key[], none: the whole space; @arg: nanoseconds for the remote tier, at
-	 * most WIRE_FORGET_NS; reply: one wire_forgot. */
+	/* Remove blocks here and from the remote tier, within @arg nanoseconds
+	 * (<= WIRE_FORGET_NS).  wire_key[], none: all; reply: wire_forgot. */
 	WIRE_FORGET,
 	WIRE_TYPE_END,
 };
@@ -122,20 +125,20 @@ enum wire_type {
 /* Flags of wire_header. */
 #define WIRE_REPLY 1u
 #define WIRE_WAIT_SAVING 2u /* WIRE_ACQUIRE: wait for saves in flight */
-#define WIRE_AGAIN 256u	    /* WIRE_ACQUIRE: not a new use, counts no hit */
-#define WIRE_RESIDENT 32u   /* WIRE_ACQUIRE: blocks in DRAM; others: -EAGAIN */
+#define WIRE_AGAIN 256u	    /* WIRE_ACQUIRE: repeated use, count no hit */
+#define WIRE_RESIDENT 32u   /* WIRE_ACQUIRE: blocks not in DRAM are -EAGAIN */
 /* WIRE_ACQUIRE: reply also with the first blocks, while others are being read.  The
  * status of such a reply is WIRE_MORE, and that of the blocks to come is -EINPROGRESS. */
 #define WIRE_PARTS 512u
 #define WIRE_MORE 1
-/* WIRE_PREFETCH: only if the first WIRE_AHEAD_MIN blocks are in DRAM; else -EAGAIN for
- * all blocks. */
+/* WIRE_PREFETCH: unless the first WIRE_AHEAD_MIN blocks are in DRAM, read none and
+ * reply -EAGAIN for all. */
 #define WIRE_AHEAD 64u
 #define WIRE_AHEAD_MIN 4u
 /* WIRE_SAVE: reserve the blocks too, with the flags and statuses of WIRE_RESERVE.  A
  * block with a reservation is -EALREADY. */
 #define WIRE_FRESH 16u
-/* WIRE_RESERVE, WIRE_SAVE_PAGES and WIRE_FRESH, for all blocks: */
+/* Flags of WIRE_RESERVE, WIRE_SAVE_PAGES and WIRE_SAVE with WIRE_FRESH: */
 #define WIRE_MUST 4u /* do not evict the block before it is durable */
 #define WIRE_HOLD 8u /* lease the block when it seals; -ENOSPC: no room */
 /*
@@ -151,23 +154,23 @@ enum wire_type {
 struct wire_header {
 	uint16_t type;
 	uint16_t flags;
-	uint32_t count; /* items; of text: bytes */
+	uint32_t count; /* number of items; bytes, if the message is text */
 	uint64_t tag; /* chosen by the client; unique among its open requests */
-	uint32_t space; /* from WIRE_SPACE; 0: none */
+	uint32_t space; /* id of a space, from WIRE_SPACE; 0: none */
 	int32_t status;
-	uint64_t arg; /* WIRE_ACQUIRE, _FLUSH, _PREFETCH: nanoseconds to wait at
-			 most, 0: for ever */
+	uint64_t arg; /* ACQUIRE, FLUSH, PREFETCH: most nanoseconds to wait, 0:
+			 for ever */
 };
 
 struct wire_hello {
 	uint32_t version;
 	uint32_t oldest;
-	uint64_t epoch;	   /* reply: differs after each start of the daemon */
-	uint8_t store[16]; /* reply: store id */
+	uint64_t epoch;	   /* in a reply: differs after each start */
+	uint8_t store[16]; /* in a reply: id of the store */
 };
 
 #define WIRE_SPACE_CREATE 1u
-#define WIRE_SPACE_SHARED 2u /* with _CREATE: also another user's space */
+#define WIRE_SPACE_SHARED 2u /* also accept another user's space */
 
 /*
  * Followed by header.count bytes of text: the name, a NUL, then the layout's JSON (may be
@@ -182,11 +185,11 @@ struct wire_hello {
 struct wire_space {
 	uint32_t id; /* reply */
 	uint32_t flags;
-	uint32_t mode;	   /* permission bits of a new space; reply: its bits */
-	uint32_t writable; /* reply: 1 if this client may save and evict */
-	uint32_t uid, gid; /* reply: owner of the space */
-	uint64_t payload;  /* reply: bytes of a block's tensors, 0 untyped */
-	uint64_t header; /* reply: bytes before the tensors in a block's file */
+	uint32_t mode;	   /* permission bits of a new space, or in a reply */
+	uint32_t writable; /* in a reply: 1 if this client may save and evict */
+	uint32_t uid, gid; /* in a reply: owner of the space */
+	uint64_t payload;  /* in a reply: bytes of a block's tensors, or 0 */
+	uint64_t header;   /* in a reply: bytes before a block's tensors */
 };
 
 struct wire_key {
@@ -221,8 +224,8 @@ struct wire_status {
 struct wire_place {
 	int32_t status;
 	uint32_t segment;
-	uint64_t offset;  /* offset of the file in the segment */
-	uint64_t length;  /* of the file */
+	uint64_t offset;  /* offset of the block's file in the segment */
+	uint64_t length;  /* length of the block's file */
 	uint64_t payload; /* offset of the tensors in the file */
 };
 
@@ -260,7 +263,7 @@ struct wire_staging {
 struct wire_save {
 	uint8_t key[32];
 	uint8_t parent[32];
-	uint32_t len; /* length of both keys; parent_len 0: parent unknown */
+	uint32_t len; /* bytes of the key; parent_len 0: parent unknown */
 	uint32_t parent_len;
 	uint32_t position;
 	uint32_t tokens;
