@@ -78,7 +78,7 @@ const char *kvfs_version_text(void);
 
 /* Limits of a session.  Blocks beyond a limit end with -ENOLCK.  A call with
  * too many keys returns -EINVAL.  A save may have any number of blocks. */
-#define KVFS_KEYS_MAX 16777216 /* in one call */
+#define KVFS_KEYS_MAX 16777216 /* most keys in one call */
 #define KVFS_LEASED_MAX 65536  /* blocks leased, or being acquired */
 /* Unanswered messages: an acquire, a prefetch and the flush of a save send one
  * for each 512 keys of a space. */
@@ -157,10 +157,10 @@ typedef struct kvfs_opts {
 	 *    not sealed one second after their copy, end with -ETIMEDOUT. */
 	uint64_t deadline;
 	uint64_t reserved[2];	      /* zero */
-	uint32_t first_layer, layers; /* of a load; 0 layers: all */
-	uint32_t flags;		      /* KVFS_MUST and the like */
-	/* Transfers of a higher priority come first, among loads and among
-	 * saves.  Loads come before saves, but each transfer gets its turn. */
+	uint32_t first_layer, layers; /* layers to load; layers 0: all */
+	uint32_t flags; /* a set of KVFS_MUST to KVFS_TELL_SUBMITTED */
+	/* Transfers of higher priority are copied first, among loads and among
+	 * saves.  Loads come before saves, but no transfer starves. */
 	int priority;
 	void *stream; /* NULL, without event: the default stream */
 	void *event;  /* NULL: none */
@@ -201,8 +201,8 @@ int kvfs_process(kvfs_session *session);
  * of them.
  */
 enum kvfs_event_what {
-	KVFS_EVENT_CONNECTION = 1, /* @result: as kvfs_connection returns */
-	KVFS_EVENT_LEASE, /* the lease has settled; @result: blocks held */
+	KVFS_EVENT_CONNECTION = 1, /* @result: the result of kvfs_connection */
+	KVFS_EVENT_LEASE, /* a lease has settled; @result: blocks held */
 	/*
 	 * Every block has reached @stage or failed.  @result: the number of
 	 * blocks that reached it (for SUBMITTED: that had not failed before).
@@ -212,17 +212,16 @@ enum kvfs_event_what {
 	 * KVFS_TELL_SUBMITTED.
 	 */
 	KVFS_EVENT_XFER,
-	/* kvfs_map is over; @stage: KVFS_COPIED; @result: blocks mapped */
+	/* A kvfs_map is over.  @stage: KVFS_COPIED; @result: blocks mapped. */
 	KVFS_EVENT_MAP,
 };
 
 typedef struct kvfs_event {
 	uint32_t what, stage;
-	uint64_t user; /* 0: the connection */
+	uint64_t user; /* kvfs_opts.user of the call; 0: the connection */
 	int64_t result;
-	uint64_t n; /* blocks in all */
-	/* number of the connection at the time of kvfs_reap */
-	uint64_t generation;
+	uint64_t n;	      /* blocks of the lease, map or transfer */
+	uint64_t generation;  /* the connection's number at kvfs_reap */
 	uint64_t reserved[3]; /* zero */
 } kvfs_event;
 
@@ -402,7 +401,7 @@ typedef struct kvfs_query {
 	kvfs_space *space;
 	const kvfs_key *keys;
 	size_t n;
-	uint64_t start, tokens; /* of kvfs_match_tokens; ignored elsewhere */
+	uint64_t start, tokens; /* for kvfs_match_tokens only */
 	uint64_t reserved[1];
 } kvfs_query;
 
@@ -503,13 +502,13 @@ typedef struct kvfs_view {
 typedef struct kvfs_pool_desc {
 	size_t size;
 	const char *device; /* "host", or "cuda", "cuda:N" */
-	kvfs_space *space;  /* has a layout, which gives the tensors */
+	kvfs_space *space;  /* space with the layout of the tensors */
 	const kvfs_view *views;
 	size_t n_views;
-	uint64_t pages;		  /* in each view */
+	uint64_t pages;		  /* number of pages in each view */
 	uint32_t pages_per_block; /* >= 1 */
-	/* The memory that contains all views.  NULL and 0: views are checked
-	 * only for overflow of addresses. */
+	/* The memory that contains all views.  NULL, and 0 bytes: views are
+	 * checked only for overflow of addresses. */
 	const void *memory;
 	uint64_t memory_bytes;
 	/*
@@ -520,7 +519,7 @@ typedef struct kvfs_pool_desc {
 	 * sealed against shrinking, growing and new writers.
 	 */
 	uint64_t memory_offset;
-	int memory_fd; /* 0: none; readable, never descriptor 0 */
+	int memory_fd; /* descriptor of the file, readable; 0: no file */
 	uint32_t reserved;
 } kvfs_pool_desc;
 
@@ -562,13 +561,13 @@ void kvfs_pool_close(kvfs_pool *pool);
 struct kvfs_pool_info {
 	size_t size; /* set by the caller */
 	const char *device;
-	const char *path;   /* of the bytes, e.g. "arena, streaming stores" */
-	const char *reason; /* for @path; valid until the pool is closed */
-	uint64_t bytes_pinned;	   /* by the device, for its pools */
+	const char *path; /* way of the bytes, e.g. "arena, streaming stores" */
+	const char *reason;    /* why @path; valid until the pool is closed */
+	uint64_t bytes_pinned; /* bytes pinned by the device for its pools */
 	uint64_t bytes_registered; /* bytes of arena and staging */
-	uint64_t bytes_refused;	   /* of these, refused by the device */
+	uint64_t bytes_refused;	   /* bytes that the device refused */
 	uint64_t threads;	   /* copy threads */
-	uint64_t bytes_staging;	   /* pinned for saves */
+	uint64_t bytes_staging;	   /* bytes pinned for saves */
 	/* Pages in use by transfers; a page counts once, however many transfers
 	 * use it.  An engine subtracts pages_saving from its free pages. */
 	uint64_t pages_loading, pages_saving;
@@ -582,13 +581,13 @@ struct kvfs_pool_info {
 	uint64_t pages, pages_max;
 	uint64_t pages_free;
 	uint64_t pages_cached; /* pages with a block that is not mapped */
-	uint64_t pages_mapped; /* mapped, or being filled for a map */
+	uint64_t pages_mapped; /* pages mapped, or being filled for a map */
 	uint64_t pages_taken;
 	uint64_t lent;		 /* 1: the daemon saves blocks from the pages */
-	const char *lent_reason; /* why it does not save so, or "" */
+	const char *lent_reason; /* why the daemon does not, or "" */
 };
-/* Fill @ret_info, of which the caller has set the size.
- * -EINVAL: no size
+/* Fill @ret_info, whose member size the caller has set.
+ * -EINVAL: size is too small
  * -E2BIG: a size of more than 4096 */
 int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info);
 
@@ -621,14 +620,14 @@ int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 	      kvfs_xfer **ret_xfer);
 
 #define KVFS_EXTRAS_MAX 2048u
-#define KVFS_CHAIN UINT32_MAX /* kvfs_meta.parent.len: the key before */
+#define KVFS_CHAIN UINT32_MAX /* parent.len: parent is the previous key */
 
 typedef struct kvfs_meta {
-	/* len 0: unknown; len KVFS_CHAIN: the key before in this call (the
-	 * first key then has no parent) */
+	/* len 0: the parent is unknown; len KVFS_CHAIN: the parent is the
+	 * previous key in this call (the first key then has no parent) */
 	kvfs_key parent;
 	uint32_t position;
-	uint32_t tokens; /* 0: the layout's number */
+	uint32_t tokens; /* tokens in the block; 0: the layout's number */
 	/* The ids of the block's tokens, and up to KVFS_EXTRAS_MAX bytes about
 	 * its other inputs, in the caller's format.  A space with "token_ids"
 	 * in its layout needs the ids; other spaces refuse both. */

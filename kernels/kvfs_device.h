@@ -79,18 +79,18 @@ struct kvfs_range {
 /* A block: its tensors in host memory, and its pages_per_block pages.  If the
  * batch has ranges, only these bytes of the tensors are used. */
 struct kvfs_copy {
-	uint8_t *tensors;     /* read-only in a load */
-	const int64_t *pages; /* -1: not copied */
+	uint8_t *tensors;     /* the device must not write them in a load */
+	const int64_t *pages; /* page numbers; -1: skip the page */
 };
 
 /* Blocks to be copied in one call, and the bytes to copy of each. */
 struct kvfs_batch {
 	const struct kvfs_strides *strides;
-	const struct kvfs_range *ranges; /* ascending, apart; NULL: all bytes */
+	const struct kvfs_range *ranges; /* disjoint, ascending; or NULL: all */
 	size_t n_ranges;
 	const struct kvfs_copy *copies;
 	size_t n;
-	void *event_wait; /* the copies wait for its end; NULL: no wait */
+	void *event_wait; /* copies wait for its end; NULL: do not wait */
 	int priority;
 	/*
 	 * Load or save calls this once, on its thread, when the device was
@@ -101,7 +101,7 @@ struct kvfs_batch {
 	 * ignored.
 	 */
 	void (*submitted)(const struct kvfs_batch *batch, void *event_wait);
-	void *owner; /* used by libkvfs in @submitted */
+	void *owner; /* for libkvfs's function @submitted */
 };
 
 struct kvfs_device {

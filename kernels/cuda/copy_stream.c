@@ -30,8 +30,8 @@
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/plan.h"
 
-/* Initial bytes for the sections and pages of a batch; few batches need
- * more. */
+/* Initial bytes of a copy stream's tables, which hold a batch's sections and
+ * pages; few batches need more. */
 #define TABLES_MIN ((uint64_t)256 << 10)
 /* Most copies of a save that wait for their bytes to be in a host buffer. */
 #define ITEMS 1024u
@@ -44,9 +44,9 @@ struct item {
 struct buffer {
 	uint8_t *host;
 	uint64_t used;
-	CUevent over; /* recorded after the last copy from or to the buffer */
-	bool busy;    /* over has been recorded */
-	struct item *items; /* of a save */
+	CUevent over; /* event: the last copy from or to the buffer ended */
+	bool busy;    /* the event `over` has been recorded */
+	struct item *items; /* copies of a save */
 	size_t n_items;
 };
 
@@ -63,7 +63,7 @@ struct kv_copy_stream {
 	const struct kv_driver *driver; /* gpu->driver */
 	bool busy;  /* guarded by gpu->lock; a batch uses the copy stream */
 	bool loads; /* the batch is a load */
-	CUstream streams[2]; /* of normal priority, and urgent */
+	CUstream streams[2]; /* streams of normal and urgent priority */
 	CUstream stream;     /* the stream of this batch */
 	CUevent end;
 	CUdeviceptr staging;
@@ -72,7 +72,7 @@ struct kv_copy_stream {
 	CUdeviceptr tables;
 	uint64_t tables_bytes;
 	struct buffer buffer[KV_COPY_STREAM_BUFFERS_MAX];
-	struct kv_gpu_buffers buffers; /* number and size */
+	struct kv_gpu_buffers buffers; /* number and size of the buffers */
 	unsigned current;
 	struct copy copy;
 };
@@ -383,8 +383,7 @@ static int room_in_buffer(struct kv_copy_stream *copy_stream,
 
 /* ---- copies ---- */
 
-/* Add a copy.  @room: the number of bytes from @host on that one copy may
- * have. */
+/* Add a copy.  @room: most bytes from @host on that one copy may have. */
 static int add_copy(struct kv_copy_stream *copy_stream, uint8_t *host,
 		    CUdeviceptr device, uint64_t bytes, uint64_t room)
 {
@@ -523,7 +522,7 @@ struct transfer {
 	struct kv_copy_stream *copy_stream;
 	struct kv_plan plan;
 	uint64_t pages_at,
-		/* offsets of page numbers and block addresses in the tables */
+		/* offsets in the tables of page numbers and block addresses */
 		blocks_at;
 	uint8_t *tensors; /* tensors of the block that copy_run copies */
 };

@@ -34,7 +34,7 @@
 
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kv_driver table;
-static pid_t loaded_by; /* 0: not loaded yet */
+static pid_t loaded_by; /* process that loaded the driver; 0: none */
 
 int kv_driver_errno(CUresult result)
 {
@@ -152,7 +152,7 @@ const unsigned char kv_cuda_image[64] = {0};
  * multiprocessors and an eighth of all registers.
  */
 #define GRID_SHARE 8
-#define BEGIN_WITH 16u /* event waits that a GPU begins with */
+#define BEGIN_WITH 16u /* event waits made when a GPU is first used */
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, kv_gpu) all = LIST_HEAD_INITIALIZER(all);

@@ -18,12 +18,12 @@ struct kv_copy_stream;
 /* The most copy threads of a session. */
 #define KV_COPY_STREAMS 4u
 
-/* Stands for the work that a stream had at some time; see the calls below. */
+/* An event that stands for the work that a stream had at some time. */
 struct kv_event_wait {
 	LIST_ENTRY(kv_event_wait) others;
 	struct kv_gpu *gpu;
 	CUevent event;
-	CUstream stream; /* NULL until it is needed */
+	CUstream stream; /* waits for a caller's event; NULL: none yet */
 };
 
 /* Pinned host buffers of a copy stream. */
@@ -34,7 +34,7 @@ struct kv_gpu_buffers {
 
 struct kv_gpu {
 	LIST_ENTRY(kv_gpu) others; /* guarded by opening (gpu.c) */
-	/* fixed after get */
+	/* fixed after kv_gpu_get, up to same_addresses */
 	const struct kv_driver *driver;
 	int ordinal;
 	CUdevice device;
@@ -42,19 +42,19 @@ struct kv_gpu {
 	CUmodule module;
 	CUfunction scatter, gather;
 	unsigned grid;	     /* thread blocks of a kernel launch */
-	int urgent, patient; /* priorities of streams */
-	bool maps_read_only; /* claims to register read-only memory */
-	bool same_addresses; /* registered memory keeps its address */
+	int urgent, patient; /* stream priorities: highest, lowest but one */
+	bool maps_read_only; /* the device claims to register read-only memory */
+	bool same_addresses; /* the GPU uses the host's addresses */
 
 	_Atomic int broken; /* -errno once the context is unusable */
 	_Atomic uint64_t bytes_pinned;
 
-	pthread_mutex_t lock;	       /* a leaf */
-	pthread_cond_t put;	       /* a copy stream was put */
+	pthread_mutex_t lock; /* a leaf */
+	pthread_cond_t put;   /* signalled when a copy stream was put */
 	struct kv_gpu_buffers buffers; /* guarded by lock */
-	unsigned n_copy_streams;       /* with the array: fixed after get */
+	unsigned n_copy_streams; /* fixed after kv_gpu_get, like the array */
 	struct kv_copy_stream *copy_streams[KV_COPY_STREAMS];
-	/* guarded by lock; free event waits, for reuse */
+	/* guarded by lock; event waits without a user, kept for reuse */
 	LIST_HEAD(, kv_event_wait) event_waits;
 };
 
@@ -73,7 +73,7 @@ struct kv_gpu_entry {
 	int capture_mode;
 };
 int kv_gpu_enter(struct kv_gpu *gpu, struct kv_gpu_entry *entry);
-/* Enter the context as kv_gpu_enter does, but also that of a broken GPU, to
+/* Enter the context as kv_gpu_enter does, but also if the GPU is broken, to
  * free resources. */
 int kv_gpu_enter_to_free(struct kv_gpu *gpu, struct kv_gpu_entry *entry);
 void kv_gpu_leave(struct kv_gpu_entry *entry);
@@ -134,10 +134,10 @@ void kv_gpu_memory_free(void *memory);
 
 /* How memory of the arena is registered. */
 enum kv_pinned_way {
-	KV_PINNED_NONE,	     /* not tried yet */
-	KV_PINNED_READ_ONLY, /* as mapped */
-	KV_PINNED_WRITABLE,  /* while it was mapped writable */
-	KV_PINNED_REFUSED,   /* not at all */
+	KV_PINNED_NONE,	     /* no registration was tried yet */
+	KV_PINNED_READ_ONLY, /* registered as mapped read-only */
+	KV_PINNED_WRITABLE, /* registered while the arena was mapped writable */
+	KV_PINNED_REFUSED,  /* the driver registers no memory of the arena */
 };
 
 struct kv_pinned_info {
@@ -178,13 +178,13 @@ void kv_pinned_get_info(struct kv_pinned_info *ret_info);
  * is halved, down to the minimum. */
 #define KV_COPY_STREAM_STAGING ((uint64_t)16 << 20)
 #define KV_COPY_STREAM_STAGING_MIN ((uint64_t)1 << 20)
-/* Default number and size of a copy stream's host buffers.  One is filled or
- * emptied while the others are being copied. */
+/* Default number and size of a copy stream's host buffers.  The host fills or
+ * empties one buffer while the device copies the others. */
 #define KV_COPY_STREAM_BUFFERS 2u
 #define KV_COPY_STREAM_BUFFER ((uint64_t)8 << 20)
 #define KV_COPY_STREAM_BUFFERS_MAX 8u
 #define KV_COPY_STREAM_BUFFER_MIN ((uint64_t)64 << 10)
-#define KV_COPY_STREAM_BUFFERED_MAX ((uint64_t)64 << 20) /* of a copy stream */
+#define KV_COPY_STREAM_BUFFERED_MAX ((uint64_t)64 << 20) /* per copy stream */
 
 /* Make all copy streams, or as many as memory allows, and launch each kernel
  * once.

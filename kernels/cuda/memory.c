@@ -38,9 +38,9 @@ struct part {
 
 struct kv_gpu_memory {
 	struct kv_gpu *gpu;
-	CUdeviceptr base; /* 0: nothing is reserved */
+	CUdeviceptr base; /* 0: no addresses are reserved */
 	uint64_t bytes, max_bytes;
-	uint64_t unit; /* the driver's */
+	uint64_t unit; /* granularity of the driver */
 	struct part *parts;
 	size_t n_parts;
 };
@@ -191,16 +191,16 @@ struct attached {
 	uint8_t *base;
 	uint64_t bytes;
 	bool writable;
-	bool going; /* guarded by lock; being removed */
+	bool going; /* guarded by lock; the memory is being removed */
 	size_t n;
-	uint8_t state[]; /* of each chunk; guarded by lock */
+	uint8_t state[]; /* state of each chunk; guarded by lock */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static TAILQ_HEAD(, attached) list = TAILQ_HEAD_INITIALIZER(list);
 static pthread_t worker;
-static struct kv_gpu *worker_gpu; /* NULL: there is no thread */
+static struct kv_gpu *worker_gpu; /* NULL: no thread registers memory */
 static bool stopping;
 static unsigned removals; /* calls of kv_pinned_remove in progress */
 static enum kv_pinned_way way_taken;

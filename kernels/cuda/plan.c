@@ -99,8 +99,8 @@ static int add_section(struct kv_plan *plan, struct kv_section section,
 		units = n == 0 ? 0
 			       : kv_scatter_units(section.bytes, section.first,
 						  n);
-		/* The runs are shorter than a unit: take as many as a kernel
-		 * can number. */
+		/* The runs are shorter than a unit: take as many runs as a
+		 * kernel can number units. */
 		if (units > UNITS_MAX) {
 			n = KV_MIN(n, section.bytes * (UNITS_MAX - 1));
 			units = kv_scatter_units(section.bytes, section.first,
@@ -179,7 +179,7 @@ int kv_plan_init(struct kv_plan *plan, const struct kvfs_strides *strides,
 		ranges = &all;
 		n_ranges = 1;
 	}
-	/* Ranges and strides are few, so compare each with each. */
+	/* Compare each range with each stride, as both are few. */
 	for (size_t i = 0; i < n_ranges && r == 0; i++)
 		for (size_t p = 0; p < strides->n && r == 0; p++)
 			r = add_part(plan, strides, &strides->stride[p],

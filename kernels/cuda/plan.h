@@ -24,8 +24,8 @@
 
 /* Bytes that lie end to end both in host memory and in staging. */
 struct kv_run {
-	uint64_t from, bytes; /* of the block's tensors */
-	uint64_t at;	      /* in staging */
+	uint64_t from, bytes; /* range of the block's tensors */
+	uint64_t at;	      /* offset of the bytes in staging */
 };
 
 /* The part of a block that is copied at once: as much as fits into staging or,
@@ -33,13 +33,13 @@ struct kv_run {
 struct kv_pass {
 	size_t section, n_sections;
 	size_t run, n_runs;
-	uint64_t stride; /* staging bytes a block */
-	uint32_t units;	 /* of work a block */
+	uint64_t stride; /* bytes of staging for each block */
+	uint32_t units;	 /* units of each block */
 };
 
 struct kv_plan {
 	bool in_place; /* a kernel accesses host memory; no runs, no strides */
-	struct kv_section *sections; /* in the order of the passes */
+	struct kv_section *sections; /* sections in the order of passes */
 	struct kv_run *runs;
 	struct kv_pass *passes;
 	struct kv_section *direct; /* @at: offset in the block's tensors */

@@ -16,7 +16,7 @@
 #include "kernels/kvfs.h"
 
 #define NAME_MAX_LEN 31
-#define WHY 512 /* bytes: a path and the message of the linker */
+#define WHY 512 /* most bytes of a path and the linker's message */
 
 /* Print the reason for which there is no device, because -ENODEV does not
  * explain it.  Callers without a device ask again, so a line is not printed

@@ -67,7 +67,7 @@ struct kv_job {
 	void (*run)(struct kv_job *job);
 	enum kv_job_kind kind;
 	int priority;
-	/* for kv_copier_withdraw; NULL: only copy threads run the job */
+	/* owner, which may run the job (kv_copier_withdraw); NULL: nobody */
 	const void *owner;
 	/* set by kv_copier_withdraw: copy one unit, then submit the rest */
 	bool brief;
@@ -90,8 +90,8 @@ void kv_copier_submit(struct kv_copier *copier, struct kv_job *job);
  * copy threads have taken all of them. */
 struct kv_job *kv_copier_withdraw(struct kv_copier *copier, const void *owner);
 
-/* Return whether a queued job should run before the rest of @job, or @job is to
- * be brief.  A long job then submits itself again and returns. */
+/* Return whether @job is to be brief, or a queued job should run before the
+ * rest of @job: then a long @job submits itself again and returns. */
 bool kv_copier_presses(struct kv_copier *copier, const struct kv_job *job);
 
 #endif

@@ -15,7 +15,7 @@
 #include "kernels/device/device.h"
 #include "kernels/kvfs.h"
 
-#define ERRNO_LAST 4095 /* the highest of Linux */
+#define ERRNO_LAST 4095 /* highest errno of Linux */
 
 /* A device with the call @has must also have the call @needs. */
 struct rule {

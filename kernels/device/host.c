@@ -36,7 +36,7 @@ static uint32_t run_of(const struct kvfs_stride *stride, const int64_t *pages,
 	return run;
 }
 
-/* Copy the bytes @part of a block's stride, run by run. */
+/* Copy the range @part of a block's stride, run by run. */
 static void copy_stride(const struct kvfs_stride *stride, uint32_t n_pages,
 			const struct kvfs_copy *copy, struct kvfs_range part,
 			enum way way)

@@ -30,10 +30,10 @@
 /* A section: @length bytes of a stride, from byte @first on.  The stride's runs
  * are numbered page by page: run r is in page r / count. */
 struct kv_section {
-	uint64_t base; /* address in the pool */
+	uint64_t base; /* address of the stride in the pool */
 	uint64_t block_stride, segment_stride;
-	uint64_t bytes; /* of a run */
-	uint64_t count; /* runs a page */
+	uint64_t bytes; /* bytes of a run */
+	uint64_t count; /* runs in a page */
 	uint64_t first, length;
 	uint64_t at;   /* offset of byte @first in the block's bytes */
 	uint32_t unit; /* number of the section's first unit in the block */
@@ -42,14 +42,14 @@ struct kv_section {
 
 struct kv_scatter_args {
 	const struct kv_section *sections; /* in device memory, like @pages */
-	const int64_t *pages; /* of each block, in order; -1: skip the page */
+	const int64_t *pages; /* page numbers of each block; -1: skip */
 	/* Address of each block's bytes on the host; NULL: the bytes are in
 	 * staging. */
 	const uint64_t *blocks;
 	uint64_t staging;	 /* address of the first block's bytes */
 	uint64_t staging_stride; /* distance between two blocks' bytes */
 	uint32_t n_sections, pages_per_block;
-	uint32_t block_units; /* units of a block */
+	uint32_t block_units; /* number of units of a block */
 	uint32_t units;	      /* block_units times the number of blocks */
 	uint32_t lanes; /* threads that copy a unit: a power of two, up to 32 */
 	uint32_t reserved;

@@ -44,7 +44,7 @@
 #include "kernels/transfer/lease.h"
 #include "kernels/transfer/stream_sync.h"
 
-#define FILLS 3u /* fills begun at a time */
+#define FILLS 3u /* most fills begun at a time */
 #define FILL_PAGES 256u
 #define FILL_BYTES ((uint64_t)32 << 20)
 
@@ -53,7 +53,7 @@ struct kv_use {
 	/* in page->waiting until the use has settled */
 	LIST_ENTRY(kv_use) others;
 	struct kvfs_mapping *map;
-	struct kv_page *page; /* held; or NULL */
+	struct kv_page *page; /* used by this block; NULL: no page */
 };
 
 struct kvfs_mapping {
@@ -62,23 +62,23 @@ struct kvfs_mapping {
 	 * holds it. */
 	struct kvfs_xfer *xfer;
 	LIST_ENTRY(kvfs_mapping) others; /* in paged->maps until kvfs_unmap */
-	bool ordered; /* guarded by lock; a stream waits for the blocks */
+	bool ordered; /* guarded by lock; a stream waits for the map */
 	size_t n;
 	struct kv_use uses[]; /* lock */
 };
 
 struct kv_page_fill {
-	struct kv_job job; /* first; begins the fill */
-	/* in a caller's list, or in paged->fills */
+	struct kv_job job; /* first; job that begins the fill */
+	/* entry in a caller's list of fills, or in paged->fills */
 	TAILQ_ENTRY(kv_page_fill) others;
-	kvfs_opts opts; /* for the load */
+	kvfs_opts opts; /* options of the load */
 	struct kv_paged_pool *paged;
 	struct kvfs_space *space; /* held */
 	kvfs_lease *lease;	  /* lock */
-	struct kvfs_xfer *load;	  /* guarded by lock; or NULL */
-	size_t wanted; /* guarded by lock; uses that wait for the fill */
+	struct kvfs_xfer *load;	  /* guarded by lock; NULL: none yet */
+	size_t wanted;		  /* guarded by lock; number of waiting uses */
 	size_t n, limit;
-	struct kv_page *page[FILL_PAGES]; /* COMING; page->fill is this fill */
+	struct kv_page *page[FILL_PAGES]; /* COMING; its @fill is this fill */
 };
 
 /* ---- uses ---- */
@@ -297,15 +297,14 @@ static void start_fills(struct kv_paged_pool *paged,
 	pthread_mutex_unlock(&session->lock);
 }
 
-/* A call of kvfs_map. */
 struct placing {
 	struct kvfs_mapping *map;
 	kvfs_space *space;
-	struct kv_page_table_space *known; /* the page table's @space */
+	struct kv_page_table_space *known; /* record of the space */
 	const kvfs_key *keys;
 	uint8_t *states; /* state of each block, as kvfs_probe reports */
 	struct kv_page_fills fills;
-	size_t limit; /* pages of a fill */
+	size_t limit; /* most pages of a fill */
 };
 
 /* ---- stopping ---- */
@@ -331,7 +330,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 	}
 }
 
-/* ---- where a block goes ---- */
+/* ---- finding or taking the page of a block ---- */
 
 /* Find the page that holds block @i, or take a page for the block and add the
  * page to a fill. */

@@ -48,7 +48,7 @@ struct kv_page_table {
 	uint64_t mask;
 	struct idle free, cached;
 	uint64_t n_free, n_cached, n_taken; /* pages */
-	/* an unsorted list, as an engine has few spaces */
+	/* spaces: an unsorted list, as an engine has few of them */
 	LIST_HEAD(, kv_page_table_space) spaces;
 };
 

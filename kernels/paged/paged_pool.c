@@ -173,8 +173,8 @@ struct kvfs_pages {
 	LIST_ENTRY(kvfs_pages) others; /* in paged->sets */
 	unsigned refs;
 	enum set_state state;
-	unsigned pending;	/* save and fence that are not over */
-	struct kvfs_xfer *save; /* in flight; or NULL */
+	unsigned pending;	/* how many of save and fence are not over */
+	struct kvfs_xfer *save; /* the save in flight; NULL: none */
 	struct kv_page *page[];
 };
 

@@ -22,8 +22,8 @@ struct kv_use;	     /* map.c */
 
 enum kv_page_state {
 	KV_PAGE_FREE,
-	KV_PAGE_TAKEN,	/* in use, without a key */
-	KV_PAGE_COMING, /* has a key; its bytes are being loaded */
+	KV_PAGE_TAKEN,	/* a caller's page in use, without a key */
+	KV_PAGE_COMING, /* the page has a key; its bytes are being loaded */
 	KV_PAGE_READY,
 };
 
@@ -32,14 +32,14 @@ struct kv_page_table_space;
 
 struct kv_page {
 	enum kv_page_state state;
-	unsigned refs;			   /* COMING, READY: users */
-	struct kv_page_table_space *space; /* NULL: no key */
-	kvfs_key key;			   /* COMING, READY */
-	LIST_ENTRY(kv_page) bucket;	   /* with a key */
-	TAILQ_ENTRY(kv_page) idle;	   /* without a user */
+	unsigned refs;			   /* users of a COMING or READY page */
+	struct kv_page_table_space *space; /* NULL: page without a key */
+	kvfs_key key;			   /* key of a COMING or READY page */
+	LIST_ENTRY(kv_page) bucket;	   /* entry of a page with a key */
+	TAILQ_ENTRY(kv_page) idle;	   /* entry of a page without users */
 	/* blocks of maps (map.c) that wait for the bytes */
 	LIST_HEAD(, kv_use) waiting;
-	struct kv_page_fill *fill; /* loads the bytes; or NULL */
+	struct kv_page_fill *fill; /* fill that loads the bytes; NULL: none */
 };
 
 struct kv_page_table;
@@ -87,9 +87,9 @@ void kv_page_table_put(struct kv_page_table *page_table, struct kv_page *page);
 
 struct kv_page_table_counts {
 	uint64_t pages, free;
-	uint64_t cached; /* READY without users */
+	uint64_t cached; /* READY pages without users */
 	uint64_t taken;
-	uint64_t mapped; /* all others */
+	uint64_t mapped; /* all other pages */
 };
 struct kv_page_table_counts
 kv_page_table_count(const struct kv_page_table *page_table);
@@ -111,9 +111,9 @@ struct kv_paged_pool {
 	/* lock */
 	struct kv_page_table *page_table;
 	bool growing;
-	struct kv_page_fills fills; /* waiting to begin */
+	struct kv_page_fills fills; /* fills that wait to begin */
 	unsigned filling;	    /* begun fills */
-	bool dram_is_short;	    /* begin one fill at a time */
+	bool dram_is_short;	    /* so run only one fill at a time */
 	LIST_HEAD(, kvfs_mapping) maps;
 	LIST_HEAD(, kvfs_pages) sets;
 };

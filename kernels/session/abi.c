@@ -120,7 +120,7 @@ int kv_abi_out(void *ret, const void *from, size_t known)
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "little-endian only");
 
-#define MAGIC "kvfs-key-1" /* hashed with its NUL */
+#define MAGIC "kvfs-key-1" /* MAGIC is hashed with its NUL */
 
 static void add_field(XXH3_state_t *state, const char *prefix, const char *tag,
 		      const void *data, uint64_t len)

@@ -25,9 +25,9 @@ struct kv_packet {
 	/* Bytes at @items.  kv_link_receive takes the size of the buffer, and
 	 * sets the length of the message. */
 	size_t bytes;
-	int fd; /* passed along; -1: none */
-	/* Set by kv_link_receive: a descriptor was lost, because the process
-	 * has too many open. */
+	int fd; /* descriptor that the message carries; -1: none */
+	/* Set by kv_link_receive: the message's descriptor was lost, because
+	 * the process has too many open descriptors. */
 	bool fd_lost;
 };
 
@@ -47,7 +47,7 @@ int kv_link_find(const char *path, char ret_socket[KV_SOCKET_PATH_MAX]);
  */
 int kv_link_open(const char *socket_path, struct kv_link *ret_link,
 		 struct wire_hello *ret_hello);
-void kv_link_close(struct kv_link *link); /* takes a closed link */
+void kv_link_close(struct kv_link *link); /* no effect on a closed link */
 /* Translate an error of kv_link_open for requests: -EMFILE, -ENFILE and -ENOMEM
  * stay, and all other errors become -ENOTCONN. */
 int kv_link_lost(int r);

@@ -225,9 +225,9 @@ long kvfs_unpin(kvfs_space *space, const kvfs_key *keys, size_t first,
 /* Buffer for the items of a reply, and the time to wait for the reply. */
 struct room {
 	void *items;
-	uint32_t n;    /* most items */
+	uint32_t n;    /* most items in the buffer */
 	size_t item;   /* bytes of one item */
-	uint64_t wait; /* nanoseconds; 0: CLEAR_NS */
+	uint64_t wait; /* nanoseconds to wait; 0: CLEAR_NS */
 };
 
 /* A request to which a thread waits for the reply.  The thread or the reply
@@ -235,7 +235,7 @@ struct room {
 struct question {
 	struct kv_call call; /* first */
 	struct kvfs_session *session;
-	struct room room; /* not written once @abandoned is set */
+	struct room room; /* room.items is not written once @abandoned is set */
 	bool over, abandoned;
 	int status;
 };
@@ -363,7 +363,7 @@ static long forget_some(kvfs_space *space, const kvfs_key *keys, size_t n,
 	return r == 0 ? -EPROTO : r;
 }
 
-/* Describe the outcome in a line (caller frees).  NULL: no memory. */
+/* Describe a forget's outcome in a line (caller frees).  NULL: no memory. */
 static char *print_forgot(const struct wire_forgot *sum, bool space)
 {
 	char *line = NULL;
@@ -410,7 +410,7 @@ long kvfs_space_forget(kvfs_space *space, const kvfs_key *keys, size_t n,
 	if (!kv_wire_keys_are_valid(keys, n) || !ret_text)
 		return -EINVAL;
 	if (n == 0) {
-		/* Fails without a remote tier: then do not clear. */
+		/* Without a remote tier this fails, and nothing is cleared. */
 		r = forget_some(space, NULL, 0, 0, &some);
 		if (r >= 0)
 			r = kvfs_space_clear(space);
@@ -455,7 +455,7 @@ int kvfs_space_remove(kvfs_space *space)
 	}
 	if (r < 0)
 		return r;
-	/* Later uses must not create the space again. */
+	/* Later calls with this space must not create the space again. */
 	pthread_mutex_lock(&space->session->lock);
 	space->flags &= ~KVFS_CREATE;
 	kv_lib_space_forget_locked(space);
@@ -636,11 +636,11 @@ struct group {
 	const kvfs_query *query;
 	enum kv_reuse reuse;
 	uint32_t window;
-	uint64_t tokens; /* of a block; 1 in kvfs_match (blocks) */
+	uint64_t tokens; /* tokens in a block; kvfs_match counts blocks: 1 */
 	uint64_t before; /* blocks before the query's first key */
 	uint64_t n;	 /* whole blocks of the query */
-	/* For each block the number of present blocks in a row that end with
-	 * it; UINT32_MAX if every block up to it is present. */
+	/* For each block the length of the run of present blocks that ends with
+	 * the block; UINT32_MAX if all blocks up to the block are present. */
 	uint32_t *runs;
 };
 

@@ -31,7 +31,7 @@
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
 
-#define HINTS_MAX 1024u /* queued messages, beyond which hints are dropped */
+#define HINTS_MAX 1024u /* hints are dropped if more messages are queued */
 
 struct kv_parcel {
 	TAILQ_ENTRY(kv_parcel) others;
@@ -43,7 +43,7 @@ struct kv_parcel {
 /* Size of one item in a reply of each type; 0: the daemon sends no reply of
  * that type on the asynchronous connection. */
 static const size_t reply_bytes[WIRE_TYPE_END] = {
-	[WIRE_SPACE] = 1, /* and a wire_space before the items */
+	[WIRE_SPACE] = 1, /* the text's bytes, which follow a wire_space */
 	[WIRE_ACQUIRE] = sizeof(struct wire_place),
 	[WIRE_STAGING] = 1,
 	[WIRE_CLEAR] = 1,

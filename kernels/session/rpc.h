@@ -12,19 +12,19 @@
 #include "kernels/kvfs.h"
 
 struct kvfs_session;
-struct kv_parcel; /* a message in the queue, because the socket was full */
+struct kv_parcel; /* a message that waits for room in the socket */
 
 /* A request without its reply.  Embedded in its owner, which must keep it until
  * @done has run or the request was withdrawn. */
 struct kv_call {
 	LIST_ENTRY(kv_call) others;
 	struct kv_parcel *parcel; /* the queued message; NULL: it was sent */
-	uint64_t tag;		  /* never 0 once submitted */
-	/* Number of items that a successful reply must have.  In @done: the
-	 * number that it has. */
+	uint64_t tag;		  /* of the message; never 0 once submitted */
+	/* Number of items that a successful reply must have; during @done, the
+	 * number of items that the reply has. */
 	uint32_t count;
 	bool at_most; /* a successful reply may also have fewer items */
-	/* NULL, or called like @done with the items of a reply with WIRE_MORE. */
+	/* Called with the items of a WIRE_MORE reply; NULL: none is expected. */
 	void (*part)(struct kv_call *call, const void *items);
 	/* Called exactly once, with session->lock held; may free the call.
 	 * @status < 0: the error (-ENOTCONN: the connection broke).  Otherwise
@@ -97,7 +97,7 @@ long kv_ask(struct kvfs_session *session, struct kv_question *question);
 /* Return whether the connected daemon hangs, by sending it an empty look-up.
  * Takes 20 microseconds if the daemon answers, else at most two seconds. */
 bool kv_ask_hangs(struct kvfs_session *session);
-#define KV_LOOK_NS 250000000u /* how often waiting threads do so */
+#define KV_LOOK_NS 250000000u /* period at which waiting threads check that */
 
 /* ---- notices ---- */
 
@@ -106,7 +106,7 @@ bool kv_ask_hangs(struct kvfs_session *session);
 struct kv_notice {
 	/* in session->notices while @pending is not 0 */
 	TAILQ_ENTRY(kv_notice) others;
-	uint64_t user;	  /* kvfs_opts.user; 0: do not report */
+	uint64_t user;	  /* kvfs_opts.user; 0: report nothing */
 	uint32_t what;	  /* enum kvfs_event_what */
 	unsigned stages;  /* bit set of stages that are not posted yet */
 	unsigned pending; /* bit set of stages that kvfs_reap has to report */

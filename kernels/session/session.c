@@ -56,7 +56,7 @@
 #define FIRST_CONNECT_NS 1000000000u
 #define RETRY_FIRST_NS 5000000u
 #define RETRY_LAST_NS 1000000000u
-#define PATIENCE_NS 5000000000u /* first time-out for a hung mount */
+#define PATIENCE_NS 5000000000u /* first time-out of a finder that hangs */
 
 /* ---- forks ---- */
 
@@ -102,7 +102,7 @@ static void forget_forks(struct kvfs_session *session)
 	pthread_mutex_unlock(&forks_lock);
 }
 
-/* ---- checking handles, waking and waiting ---- */
+/* ---- checking handles, waking threads and waiting ---- */
 
 int kv_session_check(const struct kvfs_session *session)
 {

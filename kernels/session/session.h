@@ -35,12 +35,12 @@ TAILQ_HEAD(kv_attached_list, kv_attached);
 struct kv_mapped_segment {
 	TAILQ_ENTRY(kv_mapped_segment) others;
 	uint32_t id;
-	uint64_t generation; /* of its connection */
-	int error;	     /* errno of the failed mmap, negative; or 0 */
+	uint64_t generation; /* number of the segment's connection */
+	int error;	     /* -errno of a failed mmap(2), or 0 */
 	const uint8_t *base; /* NULL: not mapped */
 	uint64_t bytes;
 	unsigned refs; /* held blocks and copies that use the segment */
-	bool retired;  /* to be unmapped with the last reference */
+	bool retired;  /* unmap the segment with the last reference */
 	struct kv_attached attached;
 };
 TAILQ_HEAD(kv_mapped_segments, kv_mapped_segment);
@@ -61,7 +61,7 @@ struct kv_session_user {
 	/* The connection has ended, and all requests on it were answered with
 	 * an error. */
 	void (*broken_locked)(struct kvfs_session *session);
-	/* There is a connection. */
+	/* A connection was made. */
 	void (*connected_locked)(struct kvfs_session *session);
 	/* The caller closes the session: end all transfers, and make no more
 	 * staging.  Called with session->lock held; releases the lock
@@ -80,7 +80,7 @@ struct kvfs_session {
 	/* fixed after open */
 	char *path;
 	unsigned fork_count; /* number of forks before kvfs_open */
-	int epoll_fd;	     /* the reader thread sleeps in it */
+	int epoll_fd;	     /* epoll in which the reader thread sleeps */
 	int wake_fd;	     /* eventfd that ends the reader thread's sleep */
 	int nudge_fd;	     /* eventfd that ends the borrower's sleep */
 	pthread_t reader;
@@ -91,24 +91,24 @@ struct kvfs_session {
 	pthread_mutex_t lookup_lock;
 	struct kv_link lookup; /* lookup_lock */
 	uint64_t lookup_tags;  /* lookup_lock */
-	uint64_t quiet_until;  /* lookup_lock; all look-ups miss until then */
+	uint64_t quiet_until;  /* lookup_lock; look-ups miss until this time */
 
 	/* Held from the receipt of a message until the message was handled, so
 	 * that messages take effect in order. */
 	pthread_mutex_t receive_lock;
-	uint8_t *received; /* guarded by receive_lock; WIRE_MAX bytes */
-	bool broken; /* guarded by receive_lock; the link must be closed */
+	uint8_t *received; /* WIRE_MAX bytes, guarded by receive_lock */
+	bool broken; /* the link must be closed; guarded by receive_lock */
 
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* a completion; the link made or lost */
+	pthread_cond_t changed; /* a lease, a transfer or the link changed */
 
 	/* All fields from here on are guarded by lock.  A change of link needs
 	 * receive_lock as well. */
 	struct kv_link link;
 	char socket_path[KV_SOCKET_PATH_MAX];
 	uint64_t generations;  /* connections so far */
-	_Atomic uint64_t live; /* number of the connection; 0: none */
-	_Atomic int lost;      /* last error of connecting (kv_link_lost) */
+	_Atomic uint64_t live; /* number of the open connection; 0: none */
+	_Atomic int lost;      /* error of the last attempt to connect */
 	/* -EPROTONOSUPPORT or -EPERM if a daemon exists that cannot be used;
 	 * else 0 */
 	_Atomic int refused;
@@ -120,11 +120,11 @@ struct kvfs_session {
 	unsigned heirs;		      /* waiting threads that may borrow next */
 	_Atomic bool borrower_sleeps; /* set with lock */
 	bool wants_room; /* the reader thread waits for room in the socket */
-	uint64_t sleeps_until; /* the reader thread */
+	uint64_t sleeps_until; /* time when the reader thread wakes by itself */
 	int event_fd;	       /* -1 until kvfs_fd */
-	unsigned completed;    /* leases, transfers since kvfs_process */
-	bool link_changed;     /* made or lost since kvfs_process, kvfs_open */
-	bool link_unreaped;    /* made or lost since the last kvfs_reap */
+	unsigned completed; /* leases and transfers ended since kvfs_process */
+	bool link_changed; /* link made or lost since kvfs_process, kvfs_open */
+	bool link_unreaped;	   /* link made or lost since kvfs_reap */
 	struct kv_notices notices; /* rpc.c */
 	struct kv_rpc rpc;
 	struct kv_timers timers;
@@ -134,12 +134,12 @@ struct kvfs_session {
 	struct kv_attached_list detaching;
 	pthread_cond_t detach;
 	pthread_t detacher;
-	uint64_t asked_open; /* connection of the last WIRE_REGISTERS */
+	uint64_t asked_open; /* connection that got the last WIRE_REGISTERS */
 	const struct kv_session_user *user; /* NULL until the first pool */
 	struct kv_copier *copier;	    /* NULL until the first pool */
 	struct kv_stream_sync *stream_sync; /* NULL: no pool has streams */
-	struct kv_stage *stage;		    /* of this connection, or NULL */
-	struct kv_stage *stage_next;	    /* not offered to the daemon yet */
+	struct kv_stage *stage;	     /* stage of this connection, or NULL */
+	struct kv_stage *stage_next; /* the daemon does not know it yet */
 	bool stage_making, stage_growing;
 	bool stage_full; /* a save did not fit into the stage */
 	/* bytes of the largest block that a pool saves by staging; 0: there is
@@ -147,10 +147,10 @@ struct kvfs_session {
 	uint64_t stage_payload;
 	uint64_t stage_grows_at; /* earliest time of the next attempt to grow */
 	bool staging_asked;	 /* kvfs_pool_staging was called */
-	uint64_t staging_bytes;	 /* bytes of staging, at least */
-	struct kv_xfers active;	 /* in flight, oldest first */
+	uint64_t staging_bytes;	 /* smallest size of staging */
+	struct kv_xfers active;	 /* transfers in flight, oldest first */
 	struct kv_xfers saves; /* saves with blocks to reserve, oldest first */
-	size_t reserved;       /* blocks, by the daemon or under way */
+	size_t reserved;       /* blocks reserved, or being reserved */
 	LIST_HEAD(, kvfs_pool) pools;
 	uint32_t lending_ids;
 };

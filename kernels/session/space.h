@@ -18,12 +18,12 @@ struct kvfs_space {
 	char *name, *text; /* fixed; @text: the caller's layout, or "" */
 	unsigned flags;	   /* fixed; flags and mode given to kvfs_space_open */
 	unsigned refs;	   /* guarded by lock */
-	uint32_t id;	   /* guarded by lock; from the daemon */
+	uint32_t id;	   /* guarded by lock; the daemon's id of the space */
 	uint64_t known_by; /* guarded by lock; @id's connection, or 0 */
-	/* guarded by lock; as last reported by the daemon, if @told */
+	/* guarded by lock; last values that the daemon has reported, if @told */
 	uint32_t uid, mode;
 	bool told;
-	struct kv_layout_seen *layouts; /* guarded by lock; newest first */
+	struct kv_layout_seen *layouts; /* newest first; guarded by lock */
 };
 
 /* Return the daemon's id of the space, valid on connection *@ret_generation.

@@ -43,7 +43,7 @@
 #include "kernels/transfer/staging.h"
 #include "kernels/transfer/stream_sync.h"
 
-/* wait this long for the daemon's answer to a copied batch */
+/* longest wait for the daemon's answer to a copied batch */
 #define SEAL_GRACE_NS 1000000000u
 #define BATCH_BYTES ((uint64_t)4 << 20)
 /* bytes of the blocks in a WIRE_SAVE_PAGES message, at most */
@@ -62,13 +62,13 @@ struct kv_save_batch {
 	/* in xfer->batches, unless the batch is FAILED */
 	LIST_ENTRY(kv_save_batch) others;
 	enum batch_state state;
-	bool lent; /* fixed; from lent pages, not from staging */
-	/* fixed; the message that saves the blocks reserves them, too */
+	bool lent; /* fixed; blocks are copied from lent pages */
+	/* fixed; one message reserves and saves the blocks */
 	bool fresh;
 	/* The blocks count as COPIED.  If they do not, the answer of a fresh batch
 	 * may make them be copied again. */
 	bool copied;
-	unsigned refs; /* messages without an answer, and the job */
+	unsigned refs; /* one for each unanswered message and the job */
 	struct kv_job job;
 	struct kv_submission submission; /* while COPYING */
 	size_t submitted;		 /* blocks counted in xfer->submitted */
@@ -139,7 +139,7 @@ static void count(struct kvfs_xfer *xfer, uint32_t block, int status,
 		kv_lib_space_forget_locked(xfer->space);
 	if (status == -EEXIST || status == -EALREADY)
 		status = KVFS_PRESENT;
-	else if (status == -EBUSY) /* the pages cannot be copied again */
+	else if (status == -EBUSY) /* pages may have changed: do not retry */
 		status = -ENOSPC;
 	else if (status > 0)
 		status = -EPROTO;

@@ -15,9 +15,9 @@
 #include "kernels/session/session.h"
 
 enum kv_keys_state {
-	KV_KEYS_OVER,  /* settled, and no answer will come */
-	KV_KEYS_ASKED, /* sent to the daemon, not settled */
-	/* settled without the daemon, which may still answer */
+	KV_KEYS_OVER,  /* call is settled, and no answer will come */
+	KV_KEYS_ASKED, /* message was sent to the daemon, call is not settled */
+	/* call was settled without the daemon, which may still answer */
 	KV_KEYS_ABANDONED
 };
 
@@ -37,7 +37,7 @@ struct kv_keys_ops {
 	 * one status for each key in @items.  Called once for each call. */
 	void (*settle_locked)(struct kv_keys_call *call, int status,
 			      const void *items);
-	/* Handle an answer with WIRE_MORE; may be NULL. */
+	/* Handle an early answer, with status WIRE_MORE; may be NULL. */
 	void (*part_locked)(struct kv_keys_call *call, const void *items);
 	/* Handle the daemon's late answer to an ABANDONED call; may be NULL. */
 	void (*late_locked)(struct kv_keys_call *call, int status,
@@ -53,11 +53,11 @@ struct kv_keys_ops {
 struct kv_keys {
 	struct kvfs_session *session;
 	const struct kv_keys_ops *ops;
-	uint64_t generation; /* connection of all calls; 0: none yet */
+	uint64_t generation; /* connection of all calls; 0: no call was sent */
 	size_t n;
 	struct kv_keys_call *calls;
-	int cancelled;	       /* status of the first cancel; or 0 */
-	struct kv_timer timer; /* fires when the request is to be given up */
+	int cancelled; /* status given by the first cancel; 0: not cancelled */
+	struct kv_timer timer; /* fires when the request must be given up */
 };
 
 /* Allocate @n calls.  No lock needed.  -ENOMEM. */

@@ -74,7 +74,7 @@ static void arrived_locked(struct kvfs_lease *lease)
 	while (lease->arrived < lease->n &&
 	       lease->items[lease->arrived].status != -EINPROGRESS)
 		lease->arrived++;
-	lease->refs++; /* because the loads may end at once */
+	lease->refs++; /* keep the lease, as loads that end release it */
 	for (xfer = TAILQ_FIRST(&lease->waiting); xfer; xfer = next) {
 		next = TAILQ_NEXT(xfer, queue);
 		kv_load_begin_locked(xfer);
@@ -322,7 +322,7 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
 					   .stages = 1,
 					   .n = lease->n,
 					   .user = known.user};
-	lease->unsettled = n_calls + 1; /* one more, until all calls are made */
+	lease->unsettled = n_calls + 1; /* one more until all calls are made */
 	TAILQ_INIT(&lease->waiting);
 	for (size_t i = 0; i < lease->n; i++)
 		lease->items[i].status = -EINPROGRESS;

@@ -13,8 +13,8 @@
 
 /* A block of a lease. */
 struct kv_held {
-	int status;			   /* -EINPROGRESS: to come */
-	uint32_t call;			   /* index in lease->keys.calls */
+	int status;    /* -EINPROGRESS: the block is still to come */
+	uint32_t call; /* index in lease->keys.calls */
 	struct kv_mapped_segment *mapping; /* NULL unless @status is 0 */
 	const uint8_t *file;
 	uint64_t length, payload; /* bytes of the file; offset of its tensors */
@@ -24,14 +24,14 @@ struct kvfs_lease {
 	struct kvfs_session *session;
 	size_t n;
 	_Atomic bool settled;
-	unsigned refs;		 /* guarded by lock */
-	unsigned loads;		 /* guarded by lock; loads among @refs */
-	size_t unsettled;	 /* guarded by lock; calls without an outcome */
-	size_t arrived;		 /* guarded by lock; blocks before the first to
-				  * come */
-	long held;		 /* blocks; guarded by lock until settled */
+	unsigned refs;	  /* guarded by lock */
+	unsigned loads;	  /* guarded by lock; number of loads in @refs */
+	size_t unsettled; /* guarded by lock; number of unsettled calls */
+	size_t arrived;	  /* guarded by lock; number of leading blocks
+				  * that have an outcome */
+	long held; /* number of blocks held; guarded by lock until settled */
 	struct kv_notice notice; /* lock */
-	struct kv_xfers waiting; /* guarded by lock; loads to begin */
+	struct kv_xfers waiting; /* guarded by lock; waiting loads */
 	struct kv_keys keys;	 /* lock */
 	struct kv_held items[];
 };

@@ -42,14 +42,14 @@
 
 struct load_job {
 	struct kv_job job; /* first */
-	bool active;	   /* guarded by lock; queued or running */
+	bool active;	   /* guarded by lock; the job is queued or running */
 	struct kvfs_xfer *xfer;
-	struct kv_submission submission;    /* of the unit under copy */
-	const struct kvfs_space *looked_at; /* of the last block checked */
+	struct kv_submission submission;    /* the unit being copied */
+	const struct kvfs_space *looked_at; /* the last block's space */
 	bool fits;	  /* the layout of @looked_at equals the pool's */
-	size_t good, bad; /* outcomes of blocks, of a load in one step */
+	size_t good, bad; /* in a load in one step: blocks copied, failed */
 	size_t step;	  /* the step whose bytes @ranges describes */
-	struct kvfs_range *ranges; /* of a load layer by layer, else NULL */
+	struct kvfs_range *ranges; /* bytes of @step; NULL: all bytes */
 	size_t n_ranges;
 	struct kvfs_copy *copies; /* room for the blocks of a unit */
 	size_t *blocks; /* the index in the load of each copy's block */
@@ -61,11 +61,11 @@ struct kv_load {
 	size_t n_jobs;
 	struct load_job *jobs;
 
-	atomic_size_t ready; /* grows with lock */
+	atomic_size_t ready; /* number of arrived units; set with lock */
 	atomic_size_t next;  /* unit that the next free job takes */
 	atomic_size_t *left; /* units that are not over, for each step */
-	atomic_uint busy;    /* jobs that may have a unit; put with the lock */
-	bool counted;	     /* guarded by lock; count_all_locked is done */
+	atomic_uint busy; /* jobs that may have a unit; decremented with lock */
+	bool counted;	  /* guarded by lock; count_all_locked has counted */
 	/* Guarded by lock; units that a device with streams was not given yet,
 	 * for each step and in all. */
 	size_t *unsubmitted, units_unsubmitted;
@@ -235,7 +235,7 @@ static void run(struct kv_job *kv_job)
 	 * load sees this job. */
 	atomic_fetch_add(&load->busy, 1);
 	while (!pressed && take_unit(load, &unit)) {
-		/* exists as long as blocks are left */
+		/* the lease exists as long as blocks are left */
 		struct kv_copier *copier = session->copier;
 
 		copy_unit(job, unit);

@@ -28,13 +28,13 @@ struct kv_paged_pool_ops {
 
 /* The loan of a pool's memory to the daemon; guarded by lock. */
 struct kv_lending {
-	int fd;		       /* of the memory; -1: nothing is lent */
+	int fd;		       /* the memory's file; -1: nothing is lent */
 	struct wire_pool item; /* item.id names the loan in messages */
 	const uint8_t *memory;
-	struct kv_pool_offer *offer; /* message under way; NULL: none */
-	/* The last connections that got and that accepted the offer; or 0. */
+	struct kv_pool_offer *offer; /* the offer in flight; NULL: none */
+	/* Connection that last got the offer, that last accepted it; or 0. */
 	uint64_t asked, taken;
-	int refused; /* errno of the last offer, negative; or 0 */
+	int refused; /* -errno of the last offer, or 0 */
 };
 
 struct kvfs_pool {
@@ -51,9 +51,9 @@ struct kvfs_pool {
 	struct kv_lending lending;
 
 	/* lock */
-	uint8_t *seen; /* a bit for each page, all clear between calls */
-	size_t busy;   /* transfers and fences that still use the pool */
-	uint32_t *loads, *saves; /* for each page, transfers in flight */
+	uint8_t *seen; /* bit of each page of a call; all clear between calls */
+	size_t busy;   /* number of transfers and fences that use the pool */
+	uint32_t *loads, *saves; /* for each page, loads and saves in flight */
 	uint64_t pages_loading, pages_saving;
 
 	/* State of a pool of kvfs_pool_reserve, which chooses the pages itself;

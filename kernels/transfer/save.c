@@ -44,7 +44,7 @@
 #include "kernels/transfer/staging.h"
 #include "kernels/transfer/stream_sync.h"
 
-/* saves of up to this size begin on the caller's thread */
+/* largest save that begins on the caller's thread */
 #define SOON_BYTES ((uint64_t)4 << 20)
 #define IDS_ALIGN 8u
 #define PAUSE_FIRST_NS 2000000u
@@ -225,7 +225,7 @@ static int advance_locked(struct kvfs_xfer *xfer)
 		return -ENOTCONN;
 	kv_lending_offer_locked(xfer->pool);
 	lent = kv_lending_is_taken_locked(xfer->pool, xfer->generation);
-	if (lent) /* lent pages need staging only for a word and token ids */
+	if (lent) /* lent pages need staging only for a word and for token ids */
 		block_bytes = KV_SAVE_ALIGN + xfer->ids_bytes;
 	r = kv_staging_need_locked(session, block_bytes);
 	if (r < 0)

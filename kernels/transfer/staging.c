@@ -241,7 +241,7 @@ struct offer {
 struct make_stage {
 	struct kvfs_session *session;
 	uint64_t generation, bytes;
-	bool large; /* saves go on with the present stage meanwhile */
+	bool large; /* saves use the present stage until this one is made */
 	bool asked; /* the caller has set the size (kvfs_pool_staging) */
 };
 
@@ -324,7 +324,7 @@ static void *make_stage(void *arg)
 	} else if (r == 0) {
 		kv_stage_free(session->stage_next);
 		session->stage_next = stage;
-		/* Swap here, as only saves call the swap otherwise. */
+		/* Swap stages here, as otherwise only saves swap them. */
 		r = kv_staging_swap_locked(session);
 	}
 	if (make->large)

@@ -39,7 +39,7 @@ struct kv_stage {
 	bool abandoned;
 	struct kvfs_session *session; /* NULL: the memory is not attached */
 	struct kv_attached attached;
-	uint64_t head; /* offset of the end of the youngest extent */
+	uint64_t head; /* offset of the youngest extent's end */
 	TAILQ_HEAD(, kv_extent) extents; /* oldest first */
 };
 

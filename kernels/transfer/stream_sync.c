@@ -58,10 +58,10 @@ struct kv_stream_sync {
 	pthread_t thread;	      /* fixed */
 	pthread_cond_t work;
 	struct event_waits waiting; /* lock */
-	struct event_waits ended;   /* guarded by lock; to be freed */
+	struct event_waits ended; /* guarded by lock; event waits to be freed */
 	uint64_t pause; /* guarded by lock; nanoseconds until the next poll */
-	unsigned looks; /* polls by the thread */
-	_Atomic uint64_t made; /* event waits made so far */
+	unsigned looks; /* number of polls by the thread */
+	_Atomic uint64_t made; /* number of event waits made so far */
 	bool stop;	       /* lock */
 };
 
@@ -107,7 +107,7 @@ int kv_event_wait_new(struct kvfs_pool *pool, void *stream, void *event,
 		return -ENOMEM;
 	}
 	/* Two threads may take their numbers in the wrong order: then one event
-	 * wait is looked at a little late.  A handle that is no address, such
+	 * wait is polled a little late.  A handle that is no address, such
 	 * as (void *)2, may stand for another stream in each thread. */
 	*wait = (struct kv_event_wait){
 		.pool = pool,
@@ -191,8 +191,8 @@ static bool is_behind_locked(const struct kv_stream_sync *sync,
 	return false;
 }
 
-/* Look at the event waits that wait now, at the first of each stream, without
- * the lock.  Return whether any was done. */
+/* Poll the first event wait of each stream, without the lock.  Return whether
+ * any event wait was done. */
 static bool look_around(struct kv_stream_sync *sync)
 {
 	struct kvfs_session *session = sync->session;

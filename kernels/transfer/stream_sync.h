@@ -27,8 +27,8 @@ int kv_stream_sync_resolve(const struct kvfs_device *device, void *stream,
 /* Stands for the end of the work that a stream was given, or of an event. */
 struct kv_event_wait {
 	TAILQ_ENTRY(kv_event_wait) others; /* lock */
-	struct kvfs_pool *pool;		   /* kept busy from begin or end on */
-	void *handle;			   /* the device's */
+	struct kvfs_pool *pool;		   /* busy once the wait has begun */
+	void *handle; /* the device's handle of the event wait */
 	/* Of two event waits in the same stream the one with the lower number
 	 * is done first.  NULL: the stream is not known. */
 	const void *stream;
@@ -73,7 +73,7 @@ struct kv_submission {
 	struct kvfs_xfer *xfer;
 	size_t step;
 	void *fence;	/* guarded by lock; event wait of the batch */
-	unsigned users; /* guarded by lock; callers in device->order */
+	unsigned users; /* guarded by lock; callers that order a stream */
 	bool told;	/* guarded by lock; submitted_locked was called */
 	/* Called once for each batch, when the device was given all of it. */
 	void (*submitted_locked)(struct kv_submission *submission);

@@ -32,9 +32,9 @@
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 
-/* bytes of all blocks that a step copies, at least */
+/* least number of bytes that a step copies, in all blocks together */
 #define STEP_BYTES ((uint64_t)4 << 20)
-#define STREAM_NS 5000000000u /* limit for waiting for a stream */
+#define STREAM_NS 5000000000u /* longest wait of a close for a stream */
 
 static void check_locked(const struct kvfs_xfer *xfer)
 {
@@ -532,8 +532,8 @@ static bool help_locked(struct kvfs_xfer *xfer)
 	return true;
 }
 
-/* Wait until @result_locked, of @what, is not -EAGAIN, and return the result; or
- * -ETIMEDOUT after @deadline nanoseconds. */
+/* Call @result_locked with @what until its result is not -EAGAIN, and return
+ * the result; or -ETIMEDOUT after @deadline nanoseconds. */
 static long wait_for(struct kvfs_xfer *xfer, size_t what,
 		     long (*result_locked)(const struct kvfs_xfer *xfer,
 					   size_t what),

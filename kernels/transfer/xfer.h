@@ -63,21 +63,21 @@ struct kvfs_xfer {
 	struct kvfs_session *session;
 	const struct kv_xfer_ops *ops;
 	size_t n;		  /* number of blocks; 1 for a barrier */
-	struct kvfs_pool *pool;	  /* of a load or save; NULL once COPIED */
-	struct kvfs_space *space; /* held by a save or barrier */
+	struct kvfs_pool *pool;	  /* pool of a load or save; NULL once COPIED */
+	struct kvfs_space *space; /* space, held by a save or barrier */
 	uint32_t space_id;
 	uint64_t generation; /* connection on which the transfer began */
 	int64_t *pages;
-	size_t n_pages;			  /* -1 included */
+	size_t n_pages; /* number of pages, skipped ones (-1) included */
 	const struct kvfs_device *device; /* NULL: a transfer without pages */
-	uint32_t first_layer, layers;	  /* of the layout */
-	struct kvfs_range *ranges;	  /* of the chosen layers; NULL: all */
+	uint32_t first_layer, layers;	  /* layers of the layout to copy */
+	struct kvfs_range *ranges; /* bytes of the chosen layers; NULL: all */
 	size_t n_ranges;
-	size_t steps; /* of a load layer by layer; otherwise 0 */
+	size_t steps; /* steps of a load layer by layer; otherwise 0 */
 	uint32_t layers_a_step;
 	unsigned flags; /* of kvfs_opts */
 	int priority;
-	struct wire_save *blocks; /* of a save; without offsets */
+	struct wire_save *blocks; /* items of a save, without offsets */
 	/* Of a save: token ids in the format of common/block.h, @ids_bytes (a
 	 * multiple of 8; 0: none) for each block. */
 	uint8_t *ids;
@@ -93,21 +93,20 @@ struct kvfs_xfer {
 	unsigned refs;
 	/* for each stage, blocks that have neither reached it nor failed */
 	size_t left[KVFS_DURABLE + 1];
-	/* for each stage, blocks that have reached it */
-	size_t got[KVFS_DURABLE + 1];
+	size_t got[KVFS_DURABLE + 1]; /* blocks that have reached the stage */
 	struct kv_timer timer;
 	struct kv_notice notice;
 	/* Called once for each stage, when every block has reached it or
 	 * failed; NULL: no function. */
 	void (*over)(struct kvfs_xfer *xfer, enum kvfs_stage stage);
-	void *owner; /* for @over: a map, a fill or a set */
+	void *owner; /* the map, fill or set that @over is called for */
 
 	/* stream_sync.c */
 	struct kv_event_wait *event_wait; /* fixed until COPIED; NULL: none */
 	/* guarded by lock; the SUBMITTED batches */
 	TAILQ_HEAD(, kv_submission) submissions;
-	size_t submitted;     /* guarded by lock; blocks not COPIED */
-	bool all_submitted;   /* lock */
+	size_t submitted;   /* guarded by lock; SUBMITTED blocks, not COPIED */
+	bool all_submitted; /* lock */
 	size_t got_submitted; /* guarded by lock; not failed then */
 
 	/* guarded by lock; save.c */
@@ -119,21 +118,21 @@ struct kvfs_xfer {
 
 	/* load */
 	struct kvfs_lease *lease; /* until COPIED */
-	size_t first;		  /* in the lease */
+	size_t first;		  /* index in the lease of the first block */
 	struct kv_load *load;
 
 	/* save; lock */
 	uint32_t *todo;		/* ring buffer of blocks that are in no batch */
-	size_t todo_at, todo_n; /* first entry, number of entries */
+	size_t todo_at, todo_n; /* first index and number of entries */
 	struct kv_timer again;	/* runs while the save waits for room */
 	uint64_t pause; /* nanoseconds until the next try; 0: there was room */
-	LIST_HEAD(, kv_save_batch) batches; /* under way, and wanted */
+	LIST_HEAD(, kv_save_batch) batches; /* batches that have not FAILED */
 	/* For one block of each message with sealed blocks, the tag of their
 	 * lease; NULL: no KVFS_HOLD, or freed. */
 	uint64_t *held;
 
 	_Atomic unsigned layer_waiters; /* threads that wait for a step */
-	_Atomic int stopped;		/* status of blocks not begun, or 0 */
+	_Atomic int stopped;		/* status of unbegun blocks, or 0 */
 	/* of each block; written by the job or batch that has the block */
 	_Atomic int status[];
 };
