@@ -186,7 +186,7 @@ static int make_socket_base(const struct kv_daemon *daemon)
 	*strrchr(base, '/') = '\0';
 	*strrchr(base, '/') = '\0';
 	if (mkdir(base, 0755) < 0)
-		/* EEXIST; or opening the socket reports the error */
+		/* ignore errors: EEXIST is good, others the socket reports */
 		return 0;
 	/* Let other users connect in spite of the umask. */
 	return chmod(base, 0755) < 0 ? -errno : 0;
@@ -299,7 +299,7 @@ void kv_daemon_close(struct kv_daemon *daemon)
 	slash = control && !daemon->options->control
 			? strrchr(daemon->control_path, '/')
 			: NULL;
-	if (slash) { /* made by this daemon or an earlier one */
+	if (slash) { /* remove the directory of the socket */
 		*slash = '\0';
 		(void)rmdir(daemon->control_path);
 	}

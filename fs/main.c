@@ -29,7 +29,7 @@
 #include "fs/mountpoint.h"
 #include "fs/daemon.h"
 
-#define OOM_SCORE_MAX 900u /* -1000 would forbid to kill kvfs */
+#define OOM_SCORE_MAX 900u /* below 1000, with which kvfs is never killed */
 
 static int complain(const char *why, int error)
 {
@@ -43,7 +43,7 @@ static int complain(const char *why, int error)
 /* longest wait for syslog(3) when the process ends */
 #define LOG_FLUSH_NS UINT64_C(1000000000)
 
-/* Lines for syslog(3), which may block, so that a thread of its own calls it. */
+/* Lines for syslog(3), which a thread of its own calls, as it may block. */
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;

@@ -32,20 +32,20 @@
 /* A size whose limits depend on the machine; messages show the text as typed. */
 struct typed_size {
 	struct kv_quantity quantity;
-	char *text; /* NULL: not given */
+	char *text; /* text as typed; NULL: the option was not given */
 };
 
-/* The state of a command line's parser. */
+/* State of the parser of the command line. */
 struct parsing {
 	struct kv_options options; /* first */
-	bool by_mount;		   /* called as mount.kvfs */
+	bool by_mount;		   /* the program was called as mount.kvfs */
 	bool sloppy;		   /* -s: unknown options are ignored */
 	struct typed_size dram, ssd;
 };
 
 /* Where the value of an option is printed. */
 enum shown {
-	NOWHERE, /* not in .kvfs/config by this file */
+	NOWHERE, /* this file does not print it in .kvfs/config */
 	ALWAYS,	 /* in .kvfs/config */
 	REMOTE,	 /* in .kvfs/config if a remote tier is configured */
 };
@@ -55,12 +55,12 @@ enum shown {
  * field. */
 struct word {
 	const char *name;
-	/* Parse @value (NULL: the option takes none) and store it at @where.
+	/* Parse @value (NULL: the option takes none) and store the result at @where.
 	 * Returns 0, or -errno with a constant text in *@ret_why. */
 	int (*take)(const struct word *word, void *where, const char *value,
 		    const char **ret_why);
 	size_t where;	    /* offset of the value in struct parsing */
-	const char *values; /* for the usage; NULL: the option takes no value */
+	const char *values; /* in the usage; NULL: option without value */
 	enum shown shown;
 	unsigned base; /* base of a number: 8 or 10 */
 	uint64_t max;

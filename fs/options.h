@@ -20,21 +20,21 @@ enum kv_action { KV_RUN, KV_SHOW_HELP, KV_SHOW_VERSION, KV_FAKE };
 /* The lowest memory limit of this process's control groups (version 2). */
 struct kv_cgroup_limit {
 	uint64_t bytes;	     /* UINT64_MAX: none */
-	char file[PATH_MAX]; /* the file with the limit */
+	char file[PATH_MAX]; /* the file that has the limit */
 };
 
 struct kv_options {
 	enum kv_action action;
-	char *store;	  /* absolute */
-	char *mountpoint; /* as given; NULL for `none` */
-	char *control;	  /* socket's path, absolute; NULL: the default path */
+	char *store;	  /* absolute path of the store */
+	char *mountpoint; /* mount point as given; NULL: `none` was given */
+	char *control;	  /* absolute path of the socket; NULL: the default */
 	bool foreground, debug;
 	bool allow_other;
 	uint32_t umask;
 	struct kv_rules rules;
 	char *fuse;		       /* options for FUSE; NULL: none */
-	struct kv_cgroup_limit memory; /* that limits dram= */
-	struct kv_cache_config cache;  /* without callbacks */
+	struct kv_cgroup_limit memory; /* limit that dram= respects */
+	struct kv_cache_config cache;  /* the callbacks are not set */
 };
 
 /*

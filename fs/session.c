@@ -65,7 +65,7 @@ struct session {
 	unsigned n_readers;
 	pthread_t signals;
 	sem_t over;	    /* posted by a thread that reads, and by end() */
-	_Atomic int status; /* errno of reading a request, or 0 */
+	_Atomic int status; /* errno of a failed read of a request, or 0 */
 	_Atomic bool ended; /* no thread reads requests any more */
 	_Atomic bool unanswered; /* the mount did not answer a first request */
 };
@@ -74,7 +74,7 @@ struct request {
 	struct kv_work work; /* first */
 	struct session *session;
 	struct fuse_buf buffer;
-	/* charged with the buffer; NULL: not charged */
+	/* account charged with the buffer; NULL: none */
 	struct kv_account *account;
 	char bytes[];
 };
@@ -183,7 +183,7 @@ static void *receive(void *arg)
 
 /* ---- the session ---- */
 
-/* The last error that libfuse has logged. */
+/* The last error message of libfuse. */
 static char last_words[256];
 
 static void listen_to_libfuse(enum fuse_log_level level, const char *format,
@@ -209,7 +209,7 @@ void kv_session_block_signals(void)
 	sigset_t set = ending_signals();
 
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGXFSZ, SIG_IGN); /* at RLIMIT_FSIZE, EFBIG is enough */
+	signal(SIGXFSZ, SIG_IGN); /* write(2) then returns EFBIG */
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 

@@ -25,7 +25,7 @@ struct kv_id {
 
 /* The rules that mount options set for users; fixed while the daemon runs. */
 struct kv_rules {
-	uint32_t uid, gid, mode; /* of the root directory */
+	uint32_t uid, gid, mode; /* owner and mode of the root directory */
 	unsigned mkdir;	 /* 0: every user may make spaces; 1: operators only */
 	unsigned squash; /* 1: uid 0 has no special rights */
 	struct kv_id *allow; /* users and groups that may use the mount */

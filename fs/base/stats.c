@@ -9,7 +9,7 @@
 #include "common/array.h"
 #include "fs/base/stats.h"
 
-#define SPACES_MAX 100u /* spaces with metrics of their own */
+#define SPACES_MAX 100u /* most spaces that have metrics of their own */
 #define OTHERS "other"
 
 typedef unsigned long long ull; /* for %llu */
@@ -17,10 +17,10 @@ typedef unsigned long long ull; /* for %llu */
 /* One figure: a row of a table.  A metric is a counter if its name ends in
  * _total, else a gauge. */
 struct figure {
-	const char *metric; /* without "kvfs_" */
+	const char *metric; /* name of the metric without "kvfs_" */
 	const char *label;  /* such as tier="dram"; or NULL */
-	const char *help; /* NULL: same metric as the row before, other label */
-	size_t at;	  /* offset of the value in its structure */
+	const char *help;   /* NULL: other label of the row before */
+	size_t at;	    /* offset of the value in its structure */
 	enum { U64, BOOL, RATIO, NS } type;
 };
 

@@ -11,7 +11,7 @@
 
 /* Figures of the control socket, which its thread counts and any thread reads. */
 struct kv_control_counts {
-	_Atomic uint64_t connections; /* now */
+	_Atomic uint64_t connections; /* connections at present */
 	_Atomic uint64_t refused;     /* connections over a limit */
 	_Atomic uint64_t messages;
 	_Atomic uint64_t
@@ -21,7 +21,7 @@ struct kv_control_counts {
 	_Atomic uint64_t stray_releases;
 	_Atomic uint64_t
 		forced_releases; /* blocks leased when their client ended */
-	/* like forced_releases, for reservations */
+	/* reservations left when their client ended */
 	_Atomic uint64_t dropped_reservations;
 };
 

@@ -36,9 +36,9 @@ struct kv_workers_config {
 	unsigned threads;
 	/* most work items of a user run at a time; UINT_MAX: no limit */
 	unsigned each;
-	uint64_t turn; /* largest cost of a turn */
+	uint64_t turn; /* largest cost of a user's turn */
 	bool hashes;   /* each thread has a hash state */
-	/* charge the time in nanoseconds if that exceeds the cost */
+	/* charge a work's time in nanoseconds if above its cost */
 	bool timed;
 	unsigned guests; /* most calls of kv_work_run at a time */
 };
@@ -74,22 +74,22 @@ struct kv_wait_kind {
 	/* Make the work end soon with @status, unless it has ended.  NULL: the work
 	 * cannot be cancelled. */
 	void (*cancel)(struct kv_wait *wait, int status);
-	/* Release what the request holds besides its account and space; NULL:
-	 * nothing. */
+	/* Release the holds of the request except its account and space;
+	 * NULL: there are none. */
 	void (*fini)(struct kv_wait *wait);
 };
 
-/* A request of either front end begins with this. */
+/* A waiting request, of the mount or the control socket, begins with this. */
 struct kv_wait {
 	struct kv_work work; /* first */
 	const struct kv_wait_kind *kind;
 	/* The work has ended with wait->status; any thread calls this. */
 	void (*done)(struct kv_wait *wait);
 	struct kv_account *account; /* held; charged with @bytes of memory */
-	struct kv_space *space;	    /* held; or NULL */
+	struct kv_space *space;	    /* held; NULL: no space */
 	size_t bytes;
 	int status;
-	uint64_t cost; /* of one call of kind->run */
+	uint64_t cost; /* cost of one call of kind->run */
 };
 
 /* Make a zeroed request of @bytes that begins with a kv_wait.  NULL as @account means that
@@ -104,7 +104,7 @@ void kv_wait_run(struct kv_wait *wait, struct kv_workers *workers,
 void kv_wait_end(struct kv_wait *wait, int status); /* the work has ended */
 /* Cancel the work if it can be cancelled. */
 void kv_wait_cancel(struct kv_wait *wait, int status);
-/* End the work with @status, unless a thread has begun it: for kind->cancel. */
+/* As kind->cancel: end the work with @status unless a thread has begun it. */
 void kv_wait_withdraw(struct kv_wait *wait, int status);
 
 #endif

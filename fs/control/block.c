@@ -21,7 +21,7 @@
 #include "fs/base/stats.h"
 #include "fs/control/server.h"
 
-/* reply to an acquire with WIRE_PARTS for so many bytes of blocks */
+/* bytes of blocks after which an acquire with WIRE_PARTS gets a reply */
 #define PART_BYTES (UINT64_C(4) << 20)
 #define WARN_EVERY_NS UINT64_C(60000000000)
 
@@ -143,7 +143,7 @@ int kv_request_cancel(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_request *request = kv_request_find(client, m->header->tag);
 
-	/* The tag is unknown if the reply was sent before the CANCEL came. */
+	/* A CANCEL's tag is unknown if the request's reply was sent before. */
 	if (request && request->pending)
 		kv_wait_cancel(&request->wait, -ECANCELED);
 	return 0;
@@ -209,8 +209,8 @@ int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 
 struct acquire {
 	struct kv_request request; /* first */
-	bool at_once;		   /* settled by kv_acquire_submit */
-	struct kv_acquire leases;  /* last: the array of its wants follows */
+	bool at_once; /* kv_acquire_submit has settled the acquire */
+	struct kv_acquire leases; /* last: the array of its wants follows */
 };
 
 static void acquired(struct kv_acquire *leases, void *arg)
@@ -255,7 +255,7 @@ static int acquire_finish(struct kv_request *request)
 	}
 	kv_reply(client, &request->header, arrived < n ? WIRE_MORE : 0,
 		 (uint32_t)n, n * sizeof(*places));
-	if (arrived < n) { /* keep the deadline */
+	if (arrived < n) { /* wait on until the first deadline */
 		uint64_t now = kv_now_ns(), at = request->deadline.at_ns;
 
 		kv_request_pend(request, request->header.arg
@@ -263,7 +263,7 @@ static int acquire_finish(struct kv_request *request)
 						 : 0);
 		return 0;
 	}
-	if (acquire->at_once) /* the client does not wait for the policy */
+	if (acquire->at_once) /* update the eviction policy after the reply */
 		kv_acquire_touch(request->server->cache, &acquire->leases);
 	request->release |= leased == 0;
 	return 0;
@@ -340,8 +340,8 @@ int kv_request_release(struct kv_client *client, const struct kv_message *m)
 
 /* ---- flush: wait until a space, or some of its blocks, are durable ----
  *
- * First wait for saves of these blocks that are under way, but not for long: the saving
- * client may be stopped. */
+ * First wait for saves of these blocks that are in flight, for two seconds at most, as the
+ * saving client may be stopped. */
 
 #define SEALING_NS UINT64_C(2000000000)
 
@@ -585,7 +585,7 @@ int kv_request_forget(struct kv_client *client, const struct kv_message *m)
 struct token_ids {
 	struct kv_request request; /* first */
 	uint32_t n, done;	   /* keys */
-	size_t bytes;		   /* of the reply */
+	size_t bytes;		   /* length of the reply */
 	struct kv_key *keys;
 	uint8_t *reply; /* ROOM bytes */
 };
@@ -614,7 +614,7 @@ static bool add_tokens(struct token_ids *t, const struct kv_key *key)
 	if (r == 0) {
 		r = kv_block_get_token_ids(cache, block, &meta, &ids);
 		kv_block_put(cache, block);
-		if (r == -ETIMEDOUT) /* the SSD does not answer */
+		if (r == -ETIMEDOUT) /* the SSD has not answered */
 			r = -EIO;
 		if (r == -EBADMSG)
 			r = -ENOENT;

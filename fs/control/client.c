@@ -42,7 +42,7 @@
 #define SO_PEERPIDFD 77
 #endif
 
-#define TURN_NS 250000 /* tens of messages */
+#define TURN_NS 250000 /* nanoseconds: time for tens of messages */
 
 /* ---- messages that wait to be sent ---- */
 
@@ -283,13 +283,13 @@ static void watch_again(struct kv_client *client)
 {
 	uint32_t events = EPOLLIN;
 
-	/* epoll always reports a peer's end; edge-triggered, it does so once. */
+	/* epoll always reports a peer's end, with EPOLLET only once. */
 	if (client->offers || client->gate.user)
 		events = EPOLLET;
 	if (client->send_queue.first)
 		events |= EPOLLOUT;
 	if (client->server->stopping || client->cut)
-		events = 0; /* epoll reports only the peer's end */
+		events = 0; /* ask epoll only for the peer's end */
 	if (events != client->events && !client->ended)
 		(void)watch(client, EPOLL_CTL_MOD, events);
 }
@@ -440,7 +440,7 @@ int kv_client_new(struct kv_server *server, int socket,
 
 void kv_client_break(struct kv_client *client, enum kv_break why)
 {
-	/* GONE replaces other reasons: then the client's leases need not be kept. */
+	/* KV_BREAK_GONE overrides other reasons: drop a dead client's leases. */
 	if (!client->broken || why == KV_BREAK_GONE)
 		client->broken = why;
 	kv_user_ready(client);
@@ -453,7 +453,7 @@ static void forget_unread(struct kv_client *client)
 	struct kv_server *server = client->server;
 
 	kv_requests_cancel(client, true);
-	/* so that watch_again() watches for the peer's end */
+	/* clear `offers`, so that watch_again() watches for the peer's end */
 	client->offers = false;
 	server->tally.dropped_reservations +=
 		kv_reservations_drop(&client->reservations, server->cache);
@@ -478,8 +478,8 @@ void kv_client_end(struct kv_client *client)
 	if (client->registers)
 		kv_registrant_remove(server->cache, client->caller.uid);
 	kv_gate_forget(&client->gate);
-	/* Needed if another process has copies of the socket, as close(2) is not
-	 * enough. */
+	/* If another process has copies of the socket, close(2) alone does not
+	 * end epoll's watch. */
 	epoll_ctl(server->epoll, EPOLL_CTL_DEL, client->socket, NULL);
 	if (client->pidfd >= 0)
 		epoll_ctl(server->epoll, EPOLL_CTL_DEL, client->pidfd, NULL);
@@ -693,7 +693,7 @@ bool kv_users_serve(struct kv_server *server)
 		user = (struct kv_user *)kv_turns_next(&server->users);
 		if (!user)
 			break;
-		/* The user may lose its last connection in its turn. */
+		/* The user's last connection may end during the turn. */
 		kv_turn_hold(&user->turn);
 		serve(server, user);
 		kv_user_put(server, user);

@@ -36,7 +36,7 @@
 #endif
 
 #define STEP (UINT64_C(16) << 20)
-#define STEP_COST (64u << 10) /* cost of a step, in a turn of KV_COPY_TURN */
+#define STEP_COST (64u << 10) /* cost of a step, of KV_COPY_TURN a turn */
 /* Bytes read at once; they stay in the second-level cache until they are hashed
  * (measured: 1.2 times as fast as pieces of 16 KiB). */
 #define PIECE ((uint64_t)64 << 10)
@@ -46,7 +46,7 @@ struct kv_client_memory {
 	struct kv_server *server;
 	struct kv_account *account; /* held */
 	int fd;
-	uint64_t offset, bytes; /* of the file */
+	uint64_t offset, bytes; /* the part of the file that is used */
 	uint64_t page, step;	/* bytes of a page, and of a step */
 	/* the file is known to have all pages below this offset */
 	uint64_t counted;

@@ -34,7 +34,7 @@
 #include "common/thread.h"
 #include "fs/control/server.h"
 
-#define TURN_EVENTS 512 /* enough for the events of all clients */
+#define TURN_EVENTS 512 /* most events read at once */
 #define TURN_ACCEPTS 16
 #define BACKLOG 128
 
@@ -43,10 +43,10 @@ struct kv_control {
 	struct kv_listener listener;
 	struct kv_watch on_connect, on_mail;
 	struct kv_mail stop;
-	/* descriptor to be closed so that a connection can be refused when none
-	 * is left */
+	/* reserve descriptor: closed when no other is left, to accept and refuse
+	 * a connection */
 	int spare;
-	bool deaf; /* `spare` is lost: do not accept connections */
+	bool deaf; /* `spare` is lost: accept no connections */
 	pthread_t thread;
 	bool started;
 };
@@ -79,7 +79,7 @@ void kv_mailbox_post(struct kv_mailbox *box, struct kv_mail *mail)
 	first = !box->first;
 	*box->last = mail;
 	box->last = &mail->next;
-	/* Under the lock, so that the mailbox may be freed once its mail has run. */
+	/* Hold the lock: the mailbox may be freed once its mail has run. */
 	if (first)
 		(void)eventfd_write(box->fd, 1);
 	pthread_mutex_unlock(&box->lock);
@@ -121,7 +121,7 @@ static int make_dir(struct kv_listener *listener)
 	if (mkdir(copy, 0755) < 0)
 		return errno == EEXIST ? 0 : -errno;
 	listener->made_dir = true;
-	/* Other users connect, whatever the umask. */
+	/* Let other users connect, whatever the umask. */
 	return chmod(copy, 0755) < 0 ? -errno : 0;
 }
 
@@ -335,7 +335,7 @@ static void *serve(void *arg)
 			     SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0)
 		close_unseen(control, fd);
 	kv_gate_close(server->gate);
-	/* Handle the messages of kv_control_retire that are left, which frees them. */
+	/* Run, and so free, the mail of kv_control_retire that is left. */
 	kv_mailbox_run(&server->mailbox);
 	return NULL;
 }

@@ -37,11 +37,11 @@
 #include "common/bytes.h"
 #include "fs/control/server.h"
 
-#define FDS_MAX 253	  /* SCM_MAX_FD of the kernel */
-#define MESSAGES_MAX 4u	  /* of a user */
-#define PROCESSES_MAX 256 /* of all users */
+#define FDS_MAX 253 /* most descriptors in a message: the kernel's SCM_MAX_FD */
+#define MESSAGES_MAX 4u	  /* messages of a user with open descriptors */
+#define PROCESSES_MAX 256 /* processes of all users together */
 #define QUEUE_BYTES (1 << 20)
-#define DRAIN_MAX 512 /* messages; the user's process drops further ones */
+#define DRAIN_MAX 512 /* most messages that the daemon drops of a socket */
 
 enum command { RECEIVE, CLOSE };
 enum event { MESSAGE, CLOSED_MESSAGE, CLOSED };
@@ -64,7 +64,7 @@ struct kv_gate_user {
 	bool receiving; /* the process was sent a socket to read */
 	/* the waiting client; NULL: the client is gone */
 	struct kv_gate_wait *received;
-	/* messages, and descriptors, not reported closed yet */
+	/* messages and descriptors that are not reported closed */
 	size_t messages, closing;
 	int *fds; /* descriptors that the process has not taken yet */
 	size_t n_fds;
@@ -121,7 +121,7 @@ static ssize_t receive(int socket, struct iovec *iov, size_t n, int flags,
 #define END_OF(event) (-1 - (int)(event))
 
 struct closer {
-	int from, to; /* ends of the pipe */
+	int from, to; /* ends of the pipe to the closing thread */
 	int socket;
 };
 
@@ -301,7 +301,7 @@ void kv_gate_stop(struct kv_gate *gate)
 	if (!gate)
 		return;
 	close(gate->fd);
-	/* Do not wait long: the gate may be retrying fork(2). */
+	/* Do not wait long for the gate, which may be retrying fork(2). */
 	for (int i = 0; i < 1000 && waitpid(gate->pid, NULL, WNOHANG) == 0; i++)
 		usleep(1000);
 	free(gate);

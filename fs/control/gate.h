@@ -35,12 +35,12 @@ struct kv_gate_message {
 
 /* A client that waits for the gate to receive its next message. */
 struct kv_gate_wait {
-	/* Called when the message has come.  @message is valid during the call, its
-	 * fd until kv_gate_dispose.  NULL: the message is lost. */
+	/* Called when the message has come.  @message is valid during the call,
+	 * message->fd until kv_gate_dispose.  NULL: the message is lost. */
 	void (*came)(struct kv_gate_wait *wait,
 		     const struct kv_gate_message *message);
 	int socket;
-	struct kv_gate_user *user; /* NULL: does not wait */
+	struct kv_gate_user *user; /* NULL: the client does not wait */
 	TAILQ_ENTRY(kv_gate_wait) link;
 };
 

@@ -143,7 +143,7 @@ static void mail_came(struct kv_mail *mail)
 	kv_user_finish(request);
 }
 
-/* The request's work is done. */
+/* Post the mail of a request whose work is done. */
 static void post(struct kv_wait *wait)
 {
 	struct kv_request *request = (struct kv_request *)wait;
@@ -257,7 +257,7 @@ void kv_request_pend(struct kv_request *request, uint64_t wait)
 	if (!wait)
 		return;
 	now = kv_now_ns();
-	/* If memory for the deadline is short, cancel the request at once. */
+	/* Without memory for the deadline, cancel the request at once. */
 	if (kv_deadline_set(&server->deadlines, &request->deadline,
 			    wait > UINT64_MAX - now ? UINT64_MAX : now + wait))
 		kv_wait_cancel(&request->wait, -ETIMEDOUT);
@@ -347,7 +347,7 @@ void kv_reply_all(struct kv_client *client, const struct wire_header *header,
 
 	switch (n > 0 || header->type == WIRE_PROBE ? header->type
 						    : WIRE_TYPE_END) {
-	case WIRE_PROBE: /* without rights, every block is reported absent */
+	case WIRE_PROBE: /* report every block absent to a user without rights */
 		memset(items, WIRE_ABSENT, n * sizeof(struct wire_state));
 		kv_reply(client, header, 0, n, n * sizeof(struct wire_state));
 		return;
@@ -384,7 +384,7 @@ int kv_wire_key(const uint8_t *bytes, uint32_t len, struct kv_key *ret_key)
 
 /* The right in the space that a message needs. */
 enum right {
-	ANY,  /* the handler checks */
+	ANY,  /* the handler checks the space and the rights */
 	OWN,  /* the space must exist; the handler checks rights */
 	READ, /* without this right the space is reported absent: -ENOENT */
 	WRITE,
@@ -393,14 +393,14 @@ enum right {
 
 #define KEYS 1u /* items are keys: check them, and store them in server->keys */
 #define HAS_FD 2u   /* exactly one descriptor must come with the message */
-#define OPEN_TAG 4u /* gets no reply, so the tag need not be new */
+#define OPEN_TAG 4u /* the message gets no reply, so its tag need not be new */
 
 #define ITEM(type) sizeof(struct wire_##type)
 
 static const struct shape {
 	kv_handler *handle;
-	size_t fixed, item; /* bytes before the items, and of an item */
-	uint32_t min, max;  /* items */
+	size_t fixed, item; /* bytes before the items, bytes of an item */
+	uint32_t min, max;  /* number of items */
 	uint16_t flags;	    /* flags that the header may have */
 	enum right right;
 	unsigned what;

@@ -62,7 +62,7 @@ struct kv_lent {
 	struct kv_account *account; /* held */
 	_Atomic unsigned refs;
 	pthread_mutex_t lock;
-	/* guarded by lock; socket -1: kv_lent_drop was called */
+	/* the lender's; guarded by lock; socket -1: kv_lent_drop was called */
 	int socket, pidfd;
 	size_t n;
 	struct wire_stride strides[];
@@ -164,9 +164,9 @@ void kv_lent_drop(struct kv_client *client, struct kv_lent *lent)
 	kv_lent_put(lent);
 }
 
-/* A block of a saving.  The control thread fills it in before a worker copies it. */
+/* A block of a saving, filled in by the control thread, copied by a worker. */
 struct saving_item {
-	struct kv_work work; /* first; of the worker that copies the block */
+	struct kv_work work; /* first; work of copying the block */
 	struct saving *saving;
 	int status; /* 0: to be copied, or sealed; else an error */
 	struct kv_key key;
@@ -189,7 +189,7 @@ struct saving {
 	uint64_t is_lent;     /* offset in the staging of a word, WIRE_LENT
 			     * until the client takes the pages back */
 	uint64_t header_bytes;
-	/* kv_client_memory_copy; kv_client_memory_read: the control thread copies */
+	/* kv_client_memory_copy; on the control thread kv_client_memory_read */
 	int (*read)(const struct kv_client_memory *memory, uint64_t at,
 		    uint64_t n, struct kv_hash *hash, void *dst);
 	bool with_ids; /* the message has the blocks' token ids */
@@ -212,7 +212,7 @@ static int check_lent(const struct saving *saving)
 	uint32_t word;
 	int r;
 
-	__sync_synchronize(); /* a barrier after all reads of the copy */
+	__sync_synchronize(); /* order all reads of the copy before the check */
 	r = saving->read(saving->staging, saving->is_lent, sizeof(word), NULL,
 			 &word);
 	if (r < 0)
@@ -388,7 +388,7 @@ static void copy_items(struct saving *saving, const struct wire_save *wire,
 		kv_request_answer(&saving->request);
 		return;
 	}
-	/* Count one for this loop, so that no copy ends the request before. */
+	/* Count this loop as an item: no copy may end the request before it. */
 	atomic_init(&saving->left, 1);
 	kv_request_pend(&saving->request, 0);
 	for (uint32_t i = 0; i < saving->n; i++) {
@@ -709,7 +709,7 @@ static int set_place(const struct saving *saving, const struct wire_save *wire,
 	return set_ids(saving, kv_round_up(wire->offset + bytes, 8), item);
 }
 
-/* Return true if the client has a reservation for @wire. */
+/* Return true if the client has a reservation for the key in @wire. */
 static bool has_reservation(struct kv_client *client, uint32_t space,
 			    const struct wire_save *wire,
 			    struct kv_key *ret_key)
@@ -866,7 +866,7 @@ int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 
 struct offer {
 	struct kv_request request; /* first */
-	/* Either of the following is held: */
+	/* one of the following two is held, the other NULL */
 	struct kv_client_memory *staging;
 	struct kv_lent *lent;
 };

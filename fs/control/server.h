@@ -68,10 +68,10 @@ void kv_listener_close(struct kv_listener *listener);
 
 /* ---- deadlines of requests, in a heap ---- */
 
-/* A deadline, in its owner's memory, zeroed at first; in one heap at most. */
+/* A deadline, embedded in its owner, zeroed at first; in one heap at most. */
 struct kv_deadline {
 	uint64_t at_ns; /* kv_now_ns() */
-	size_t place;	/* index in the heap; 0: not set */
+	size_t place;	/* index in the heap; 0: the deadline is not set */
 };
 
 struct kv_deadlines {
@@ -104,7 +104,7 @@ TAILQ_HEAD(kv_clients, kv_client);
 #define KV_SMALL_BYTES (256u << 10)
 #define KV_SMALL_BLOCKS 16u
 #define KV_COPY_TURN (4u << 20)	 /* bytes */
-#define KV_COPY_COST (64u << 10) /* cost of a copy, besides its bytes */
+#define KV_COPY_COST (64u << 10) /* cost of a copy, added to its bytes */
 
 struct kv_server {
 	struct kv_cache *cache;	      /* fixed */
@@ -115,7 +115,7 @@ struct kv_server {
 	struct kv_workers *copies, *waits;
 	/* fixed; most bytes of clients' memory that may be mapped */
 	uint64_t mapped_max;
-	struct kv_mailbox mailbox;	/* any thread posts */
+	struct kv_mailbox mailbox;	/* any thread posts mail */
 	struct kv_control_counts tally; /* any thread */
 	int epoll;			/* fixed */
 	uint64_t seed; /* fixed; seed of hash tables, unknown to clients */
@@ -125,14 +125,14 @@ struct kv_server {
 	uint64_t version_warned_ns; /* when that version was logged */
 	struct kv_hash
 		*hash;	 /* for small saves, which the control thread copies */
-	uint64_t copied; /* bytes of such saves in the present user's turn */
+	uint64_t copied; /* bytes of small saves copied in this user's turn */
 	size_t pending;	 /* number of requests whose mail is still to come */
 	struct kv_deadlines deadlines;
-	struct kv_turns users;	   /* with work */
+	struct kv_turns users;	   /* users with work */
 	struct kv_clients clients; /* connected, or cut off with leases */
-	struct kv_clients ended;   /* to be freed before the next events */
+	struct kv_clients ended;   /* clients to be freed soon */
 
-	/* Of the message being handled: */
+	/* keys, bytes and reply of the message being handled */
 	struct kv_key keys[WIRE_BATCH];
 	_Alignas(8) uint8_t in[WIRE_MAX + 8];
 	_Alignas(8) uint8_t out[WIRE_MAX];
@@ -217,7 +217,7 @@ void kv_lent_drop(struct kv_client *client, struct kv_lent *lent);
 struct kv_send_queue {
 	struct kv_outgoing *first, **last;
 	size_t bytes, fds;
-	/* charged with the bytes and descriptors; borrowed */
+	/* account charged with the bytes and descriptors; borrowed */
 	struct kv_account *account;
 };
 
@@ -244,7 +244,7 @@ int kv_send_queue_drain(struct kv_send_queue *box, int socket);
 struct kv_reservation {
 	struct kv_fill *fill;
 	bool hold;    /* lease the block when it is sealed */
-	uint64_t tag; /* of the RESERVE */
+	uint64_t tag; /* tag of the RESERVE */
 };
 
 struct kv_reservations {
@@ -279,9 +279,9 @@ void kv_sets_drop(struct kv_client *client);
 /* Why a connection is ended. */
 enum kv_break {
 	KV_BREAK_NOT,
-	KV_BREAK_GONE, /* closed by the peer, or its process is dead */
+	KV_BREAK_GONE, /* peer has closed the socket, or its process is dead */
 	KV_BREAK_PROTOCOL,
-	KV_BREAK_SLOW, /* does not read */
+	KV_BREAK_SLOW, /* client does not read its messages */
 };
 
 struct kv_request;
@@ -291,9 +291,9 @@ struct kv_client {
 	struct kv_server *server;
 	struct kv_watch on_socket, on_death;
 	TAILQ_ENTRY(kv_client) link; /* in server->clients or server->ended */
-	TAILQ_ENTRY(kv_client) ready_link; /* of its user */
+	TAILQ_ENTRY(kv_client) ready_link; /* in the user's `ready` list */
 	struct kv_user *user;		   /* held */
-	int socket, pidfd; /* -1: the process is in another pid namespace */
+	int socket, pidfd; /* pidfd -1: process of another pid namespace */
 	struct kv_caller caller;
 	gid_t *groups;
 	struct kv_account *account; /* held; its user's */
@@ -308,16 +308,16 @@ struct kv_client {
 	/* why to end the connection in the user's next turn */
 	enum kv_break broken;
 	uint32_t happened; /* epoll events since the last turn */
-	uint32_t events;   /* that epoll watches */
-	/* while it waits for the gate, read no message */
+	uint32_t events;   /* events that epoll watches */
+	/* while the client waits for the gate, read no message */
 	struct kv_gate_wait gate;
 	struct kv_send_queue send_queue;
-	/* NULL: the client has given none yet */
+	/* NULL: the client has sent no staging yet */
 	struct kv_client_memory *staging;
 	struct kv_lents lents;
 	size_t n_lents;
 	struct kv_request *requests[256];   /* hash table by tag */
-	size_t n_requests, n_held, n_wants; /* n_held: of n_requests */
+	size_t n_requests, n_held, n_wants; /* n_held: HELD requests */
 	uint64_t last_acquire; /* highest tag of a request with leases */
 	struct kv_reservations reservations;
 	struct kv_segments segments;
@@ -410,17 +410,17 @@ struct kv_request {
 	struct kv_wait wait;	 /* first */
 	struct kv_mail mail;	 /* posted when the work is done */
 	struct kv_request *next; /* in the hash table of the client */
-	TAILQ_ENTRY(kv_request) finished_link; /* of its user */
+	TAILQ_ENTRY(kv_request) finished_link; /* user->finished */
 	struct kv_user *user;		       /* held */
-	struct kv_client *client;	       /* NULL: gone */
+	struct kv_client *client;	       /* NULL: the client is gone */
 	struct kv_server *server;
-	struct kv_acquire *acquire; /* leases; NULL: none */
-	size_t leases;		    /* charged */
+	struct kv_acquire *acquire; /* acquire with leases; NULL: no leases */
+	size_t leases;		    /* number of leases charged */
 	struct kv_deadline deadline;
-	struct wire_header header; /* of the message */
+	struct wire_header header; /* header of the message */
 	bool pending;		   /* the work is still to be done */
-	bool release; /* free the leases after the reply: RELEASE has come */
-	bool held;    /* was replied to; its leases stay */
+	bool release; /* RELEASE has come: free the leases after the reply */
+	bool held;    /* the request was replied to; its leases stay */
 };
 
 /*

@@ -15,12 +15,12 @@
 #include "fs/control/server.h"
 
 struct opening {
-	/* first; its space is NULL if it is to be made */
+	/* first; request.wait.space is NULL if the space must be made */
 	struct kv_request request;
 	struct kv_caller caller; /* without groups */
 	uint32_t flags, mode;
 	bool sharing; /* the space may belong to another user */
-	bool again;   /* another client made the space meanwhile */
+	bool again; /* another client made the space: begin the request again */
 	size_t json_len;
 	/* the layout, in text; json_len 0: the client gave none */
 	const char *json;
@@ -78,8 +78,8 @@ static int begin(struct kv_client *client, struct opening *o)
 	info = kv_space_stat(cache, o->request.wait.space);
 	if (!kv_access_ok(rules, &info, &client->caller, R_OK | X_OK))
 		return -EACCES;
-	/* Otherwise another user would own the blocks read and saved under this
-	 * name. */
+	/* The owner of a space controls the blocks that this client would read
+	 * and save. */
 	if (!o->sharing && info.uid != o->caller.uid &&
 	    !kv_rules_operator(rules, info.uid))
 		return -EACCES;

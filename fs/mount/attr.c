@@ -22,7 +22,7 @@
 
 /* st_blksize: the size of reads and writes for cp(1) */
 #define BLOCK_IO_BYTES (1 << 20)
-#define SEC_MAX INT64_C(9000000000) /* year 2255; 64 bits of ns end in 2262 */
+#define SEC_MAX INT64_C(9000000000) /* year 2255; nanoseconds end in 2262 */
 #define SET_OWNER (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)
 
 /* ---- node ids ---- */
@@ -312,7 +312,7 @@ void kv_reply_entry(fuse_req_t req, int r, uint64_t ino)
 
 	if (r == 0 && kv_attr_of(fuse_req_userdata(req), ino, &entry.attr,
 				 &entry.attr_timeout) < 0)
-		r = -ENOENT; /* the node is gone again */
+		r = -ENOENT; /* the node was removed meanwhile */
 	entry.entry_timeout = kv_name_timeout(ino, entry.attr_timeout);
 	if (r < 0)
 		fuse_reply_err(req, -r);

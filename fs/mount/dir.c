@@ -17,7 +17,7 @@
 #include "fs/mount/mount.h"
 
 #define READ_PICKS 512u
-#define DOTS 2 /* "." and ".." have the offsets 1 and 2 */
+#define DOTS 2 /* entries "." and "..", at the offsets 1 and 2 */
 
 static int add(struct kv_handle *dir, uint64_t node)
 {
@@ -132,7 +132,7 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 		return r;
 	}
 	if (node.type == KV_NODE_DELAYED || node.type == KV_NODE_DELAYED_LAYOUT)
-		return 0; /* the directory above .~tmp~ lists the contents */
+		return 0; /* .~tmp~ lists nothing: the directory above does */
 	if (node.type != KV_NODE_DIR)
 		return list_snapshots(mount, space, &node, &dir->nodes,
 				      &dir->n);
@@ -226,7 +226,7 @@ static void reply_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
 		struct fuse_entry_param entry = {0};
 
 		if (off < DOTS) {
-			/* Of "." and "..", the kernel uses only type and number. */
+			/* Of "." and ".." the kernel uses only type and number. */
 			strcpy(name, off == 0 ? "." : "..");
 			entry.attr.st_ino =
 				off == 0 ? ino
@@ -276,7 +276,7 @@ void kv_fs_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fuse_reply_err(req, 0);
 }
 
-/* An array of spaces that are held. */
+/* An array of spaces, each held. */
 struct spaces {
 	struct kv_space **items;
 	size_t n, room;

@@ -43,16 +43,16 @@ struct kv_draft {
 	struct kv_account *account; /* fixed after new */
 
 	pthread_mutex_t lock;
-	pthread_cond_t sealed; /* SEALING is over */
+	pthread_cond_t sealed; /* signalled when SEALING is over */
 	enum state state;
-	int error; /* cause of FAILED */
+	int error; /* cause of the state FAILED */
 	struct kv_coverage coverage;
 	uint8_t *head;
 	uint64_t head_room;
-	bool complete; /* HEAD of a layout: the text is a valid layout */
+	bool complete; /* in HEAD: the text is a valid layout */
 	struct kv_fill *fill;
-	uint64_t length;	/* of the whole file, in FILLING */
-	struct kv_block *block; /* in SEALED; NULL: gone, or not charged */
+	uint64_t length;	/* length of the whole file, in FILLING */
+	struct kv_block *block; /* sealed block; NULL: gone, or not charged */
 	struct kv_open_charge *charge; /* charge for @block */
 };
 
@@ -247,7 +247,7 @@ static int write_head_locked(struct kv_draft *draft, const void *data, size_t n,
 
 	kv_assert_locked(&draft->lock);
 	if (end > (is_block ? HEAD_MAX : KV_LAYOUT_TEXT_MAX)) {
-		if (!is_block) /* records the reason */
+		if (!is_block) /* this call records the reason */
 			(void)kv_space_check_layout(draft->cache, draft->space,
 						    NULL, end);
 		return fail_locked(draft, -EFBIG);

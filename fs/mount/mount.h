@@ -21,13 +21,13 @@
 #define KV_NOTICES 4096u
 
 struct kv_mount {
-	/* fixed after start, as are all other fields that are not marked */
+	/* fields without a mark are fixed after start */
 	struct kv_cache *cache;
 	struct kv_uploads *uploads;
 	struct kv_parking *parking;
 	const char *control_path;
 	const struct kv_rules *rules;
-	uint32_t umask; /* cleared from the mode of new spaces */
+	uint32_t umask; /* bits cleared in the mode of new spaces */
 	int64_t started_ns;
 	uint32_t max_write, max_readahead; /* bytes, agreed with the kernel */
 	/* Make the text of a file below .kvfs, as @reader may see it; caller
@@ -48,13 +48,12 @@ struct kv_mount {
 	} hidden[KV_HIDDEN_RECORDS]; /* lock */
 	unsigned next_hidden;	     /* lock */
 
-	/* only notify.c uses the following fields */
+	/* queue of notices; only notify.c uses these fields */
 	struct kv_periodic notifier;
 	struct fuse_session *session;
-	bool notifying; /* guarded by lock: the notifier was started, and not stopped */
+	bool notifying; /* guarded by lock: the notifier runs */
 	unsigned first_notice, n_notices; /* lock */
-	uint64_t notices
-		[KV_NOTICES]; /* guarded by lock: nodes of blocks and spaces */
+	uint64_t notices[KV_NOTICES];	  /* guarded by lock: queue of nodes */
 };
 
 /* The FUSE handlers, each of which replies exactly once. */
@@ -106,7 +105,7 @@ enum kv_node_type {
 	KV_NODE_FIXED, /* the root and .kvfs; value: KV_NODE_ROOT and following */
 	KV_NODE_BLOCK, /* value: kv_block_info.id */
 	KV_NODE_SPACE,
-	KV_NODE_DIR, /* such as "ab"; has byte, and life: new if made again */
+	KV_NODE_DIR, /* such as "ab"; has byte, life: changes with each mkdir */
 	KV_NODE_LAYOUT,
 	KV_NODE_UPLOAD,	   /* a file being written; value: its serial */
 	KV_NODE_SNAPSHOTS, /* a space's .snapshots */
@@ -252,10 +251,10 @@ void kv_notify_node(struct kv_mount *mount, uint64_t node);
 struct kv_upload; /* upload.h */
 
 enum kv_handle_kind {
-	KV_HANDLE_BLOCK,  /* `block`, held and charged */
-	KV_HANDLE_UPLOAD, /* `upload`, held and counted as opened */
-	KV_HANDLE_TEXT,	  /* `text`, made at open */
-	KV_HANDLE_DIR,	  /* `nodes`, listed at open */
+	KV_HANDLE_BLOCK,  /* a block: `block`, held and charged */
+	KV_HANDLE_UPLOAD, /* an upload: `upload`, held and counted as opened */
+	KV_HANDLE_TEXT,	  /* a file of .kvfs: `text`, made at open */
+	KV_HANDLE_DIR,	  /* a directory: `nodes`, listed at open */
 };
 
 struct kv_handle {
@@ -272,8 +271,8 @@ struct kv_handle {
 			size_t n, room;
 		};
 	};
-	struct kv_account *account; /* held; of the user who opened the file */
-	size_t bytes;		    /* charged to @account */
+	struct kv_account *account; /* held; of the opener of the file */
+	size_t bytes;		    /* bytes charged to @account */
 	LIST_ENTRY(kv_handle) all;  /* mount->lock */
 };
 
@@ -306,11 +305,11 @@ void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
 struct kv_change {
 	/* Make the change, and reply to @req as a handler does. */
 	void (*make)(fuse_req_t req, const struct kv_change *change);
-	fuse_ino_t ino, other; /* a directory or a node; another directory */
+	fuse_ino_t ino, other; /* a directory or node; a second directory */
 	const char *name, *text;
 	unsigned flags;
 	struct stat attr;
-	struct kv_upload *upload; /* open until the reply */
+	struct kv_upload *upload; /* upload, open until the reply */
 };
 
 /*
@@ -345,6 +344,7 @@ void kv_parking_stop(struct kv_parking *parking);
 /* Wait for the threads, which may still use the cache, after kv_parking_stop.
  * Takes NULL. */
 void kv_parking_join(struct kv_parking *parking);
-void kv_parking_free(struct kv_parking *parking); /* joined; takes NULL */
+/* Free a parking that was joined.  Takes NULL. */
+void kv_parking_free(struct kv_parking *parking);
 
 #endif

@@ -14,7 +14,7 @@
 
 #define IDLE_NS   \
 	UINT64_C( \
-		3600000000000) /* the notifier sleeps until a notice wakes it */
+		3600000000000) /* period: a notice wakes the notifier earlier */
 
 void kv_notify_node(struct kv_mount *mount, uint64_t node)
 {

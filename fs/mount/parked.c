@@ -34,18 +34,18 @@
 #include "fs/base/workers.h"
 #include "fs/mount/upload.h"
 
-/* period of retries, as a rate's credit grows with time */
+/* period of retries of writes beyond their space's rate */
 #define RETRY_NS 20000000u
 #define PAUSE_NS 5000000u /* shortest pause between two retries */
 #define PATIENCE_NS UINT64_C(30000000000) /* longest wait of a write for room */
 
 struct parked {
 	struct kv_wait wait; /* first */
-	fuse_req_t req;	     /* unused once the request is claimed */
+	fuse_req_t req;	     /* FUSE request, unused once claimed */
 	struct kv_mount *mount;
-	struct kv_block *block; /* held; or NULL */
-	unsigned refs; /* guarded by parking->lock, as are the next three */
-	bool armed, asked, claimed; /* asked: is to be cancelled */
+	struct kv_block *block; /* held; NULL: no block */
+	unsigned refs; /* guarded by parking->lock, like the flags below */
+	bool armed, asked, claimed; /* asked: cancel the request */
 	LIST_ENTRY(parked) all;
 	TAILQ_ENTRY(parked) link; /* in parking->cancels */
 };
@@ -53,7 +53,7 @@ struct parked {
 struct write {
 	struct parked parked; /* first */
 	struct kv_draft *draft;
-	struct queue *queue; /* held; queue of its space */
+	struct queue *queue; /* held; queue of the write's space */
 	uint64_t offset, since;
 	size_t n;
 	TAILQ_ENTRY(write) link;
@@ -61,26 +61,26 @@ struct write {
 };
 
 struct queue {
-	struct kv_turn turn; /* first; its id is the space's */
+	struct kv_turn turn; /* first; turn.id is the id of the space */
 	TAILQ_HEAD(, write) writes;
 };
 
 struct kv_parking {
 	pthread_t thread; /* fixed after new */
 	bool running; /* used by the thread that starts and stops the parking */
-	_Atomic bool waiting; /* some write waits for room */
+	_Atomic bool waiting; /* a write waits for room */
 	struct kv_workers *readers, *changes;
 
 	pthread_mutex_t lock;
 	pthread_cond_t wake, none;
 	bool ending, stop, room;
-	unsigned n; /* requests without a reply */
+	unsigned n; /* number of requests without a reply */
 	LIST_HEAD(, parked) all;
 	TAILQ_HEAD(, parked) cancels;
-	struct kv_turns queues; /* busy: has writes */
+	struct kv_turns queues; /* queues with writes take turns */
 };
 
-/* ---- life ---- */
+/* ---- making, claiming and freeing requests ---- */
 
 static void cancel_locked(struct kv_parking *parking, struct parked *parked)
 {
@@ -298,7 +298,7 @@ void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
 
 struct change {
 	struct parked parked;	 /* first */
-	struct kv_change change; /* a copy, with its strings in text */
+	struct kv_change change; /* a copy, with its strings in `text` */
 	char text[];
 };
 
@@ -438,7 +438,7 @@ int kv_sync_demote(fuse_req_t req, struct kv_block *block)
 
 struct promote {
 	struct parked parked;	   /* first */
-	struct kv_acquire acquire; /* last: ends with an array */
+	struct kv_acquire acquire; /* last, as it ends with an array */
 };
 
 static void acquired(struct kv_acquire *acquire, void *arg)

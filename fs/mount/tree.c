@@ -405,7 +405,7 @@ void kv_fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 struct place {
 	struct kv_space *space; /* held */
 	struct kv_space_info info;
-	/* of the two-digit directory; -1: the space's own directory */
+	/* value of the two-digit directory; -1: the space's own directory */
 	int byte;
 	const char *text;
 };
@@ -480,7 +480,7 @@ static int seal_as(struct kv_upload *upload, const struct place *to,
 		return -EINVAL;
 	r = kv_upload_seal(upload, &is_new);
 	if (r == 0)
-		return -EINVAL; /* the file is empty */
+		return -EINVAL; /* an empty file cannot be sealed */
 	if (r == 1 && !is_new && (flags & RENAME_NOREPLACE) != 0)
 		return -EEXIST;
 	return KV_MIN(r, 0);

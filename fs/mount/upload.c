@@ -24,7 +24,7 @@
 #define SECOND_NS UINT64_C(1000000000)
 /* idle time after which a staging file is removed */
 #define IDLE_NS (60 * SECOND_NS)
-#define ORPHAN_NS (10 * SECOND_NS) /* the same if its process has died */
+#define ORPHAN_NS (10 * SECOND_NS) /* idle time if its process died */
 
 struct kv_uploads {
 	struct kv_cache *cache; /* fixed after new */
@@ -85,7 +85,7 @@ int kv_name_parse(const char *text, int byte, struct kv_name *ret_name)
 	return 0;
 }
 
-/* ---- life ---- */
+/* ---- making and freeing uploads ---- */
 
 static void free_upload(struct kv_upload *upload)
 {
@@ -109,7 +109,7 @@ static void unlink_locked(struct kv_upload *upload)
 		link = &(*link)->next;
 	*link = upload->next;
 	upload->linked = false;
-	upload->refs--; /* the caller has another reference */
+	upload->refs--; /* not the last reference: the caller has one */
 }
 
 static void link_locked(struct kv_upload *upload)
@@ -289,7 +289,7 @@ int kv_upload_restart(struct kv_upload *old, const struct fuse_ctx *ctx,
 	same = kv_upload_is_for(old, ctx);
 	pthread_mutex_lock(&uploads->lock);
 	u->props = old->props;
-	if (!same) { /* set by another process, for its own file */
+	if (!same) { /* another process has set time and pin for its own file */
 		u->props.mtime_ns = 0;
 		u->props.pin = false;
 	}

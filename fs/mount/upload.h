@@ -33,7 +33,7 @@ int kv_draft_new(struct kv_cache *cache, struct kv_space *space,
 		 const struct kv_key *key, struct kv_account *account,
 		 struct kv_draft **ret_draft);
 void kv_draft_free(
-	struct kv_draft *draft); /* takes NULL; drops unsealed bytes */
+	struct kv_draft *draft); /* drops unsealed bytes; takes NULL */
 
 /*
  * Write to the draft.  Returns 0, or:
@@ -53,7 +53,7 @@ int kv_draft_write(struct kv_draft *draft, const void *data, size_t n,
 ssize_t kv_draft_read(struct kv_draft *draft, void *data, size_t n,
 		      uint64_t offset);
 
-/* end of the last byte written */
+/* Return the end of the last byte that was written. */
 uint64_t kv_draft_size(struct kv_draft *draft);
 
 /* Forget all written bytes.  Returns 0, or -EPERM if the draft is sealed. */
@@ -91,7 +91,7 @@ struct kv_coverage {
 	size_t n, room;
 };
 
-/* afterwards @coverage covers nothing */
+/* Free the ranges; @coverage then covers nothing. */
 void kv_coverage_fini(struct kv_coverage *coverage);
 
 /* Add [start, end).  -ENOMEM, -EFBIG (too many holes): @coverage is
@@ -131,7 +131,7 @@ struct kv_upload_props {
 	mode_t mode;
 	uid_t uid;
 	gid_t gid;
-	int64_t mtime_ns; /* 0: not set */
+	int64_t mtime_ns; /* 0: no time was set */
 	bool pin;
 };
 
@@ -149,7 +149,7 @@ struct kv_upload {
 	struct kv_account *account;
 
 	/* only upload.c uses the following fields, under uploads->lock */
-	struct kv_upload *next; /* in the bucket */
+	struct kv_upload *next; /* next upload of the bucket */
 	unsigned refs, opens;
 	bool linked;
 	bool dropped; /* removed by unlink(2): never seal it */
@@ -198,7 +198,7 @@ void kv_upload_closed(struct kv_upload *upload, bool keep);
 /* Remove the name.  Open files can still be used, but the upload is never sealed. */
 void kv_upload_unlink(struct kv_upload *upload);
 
-bool kv_upload_sealed(struct kv_upload *upload); /* as a block */
+bool kv_upload_sealed(struct kv_upload *upload); /* true: sealed as a block */
 
 /* Seal as kv_draft_seal does, and apply the time and pin of the upload to the block.
  * Returns 0, without sealing, if the upload was unlinked. */

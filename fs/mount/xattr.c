@@ -27,7 +27,7 @@
 #define NAMESPACE "user."
 #define PIN PREFIX "pin"
 #define SHARE PREFIX "share"
-/* bytes of any value except a layout */
+/* most bytes of a value that is not a layout */
 #define VALUE_MAX KV_MAX(KV_LAYOUT_ERROR_MAX + 1, 128)
 
 /* The block, file, space or user whose attribute is read or set. */
@@ -38,8 +38,8 @@ struct object {
 	struct kv_upload *upload; /* pinned (get/put); NULL: no unsealed file */
 	struct kv_space *space;	  /* pinned (get/put); NULL: no space */
 	struct kv_space_info info;
-	uint32_t uid;	       /* of a user */
-	struct kv_quota quota; /* of the space or user */
+	uint32_t uid;	       /* uid of the user */
+	struct kv_quota quota; /* quota of the space or user */
 	const char *text; /* the value, unless it is in the caller's buffer */
 };
 
@@ -60,7 +60,7 @@ enum level { BLOCK = 1, SPACE = 2, USER = 4, UPLOAD = 8 };
  * object->text. */
 struct attr {
 	const char *name;
-	unsigned levels; /* of enum level */
+	unsigned levels; /* set of enum level */
 	int (*get)(const struct attr *attr, struct object *object,
 		   char *value); /* NULL: the attribute has no value */
 	/* Return 0, -errno, or 1 if the request was or will be answered. */
