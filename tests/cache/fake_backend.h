@@ -27,19 +27,23 @@
 
 /* The outcome that the rule chooses for an operation. */
 struct fake_plan {
-	int status;	  /* 0: as the stored objects say */
-	uint64_t ms;	  /* duration; FAKE_NEVER: until a cancel */
-	uint64_t body_ms; /* of a GET: time over which the body arrives */
-	bool stalls;	  /* of a GET: no byte comes after room() */
+	/* status of the operation; 0: the status follows from the stored
+	 * objects */
+	int status;
+	/* duration in ms; FAKE_NEVER: until the operation is cancelled */
+	uint64_t ms;
+	uint64_t body_ms; /* time over which the body of a GET arrives */
+	bool stalls;	  /* no byte of a GET's body comes after room() */
 	uint64_t retry_after_ms;
-	uint64_t length; /* wrong length that a GET reports; or 0 */
-	bool stuck;	 /* only fake_release() ends the operation */
-	bool damaged;	 /* change one byte of the object */
+	/* wrong length that a GET reports; 0: the right length */
+	uint64_t length;
+	bool stuck;   /* the operation ends only by fake_release() */
+	bool damaged; /* one byte of the object is changed */
 };
 
 struct fake_object {
 	char name[KV_OBJECT_NAME_MAX + 1];
-	uint64_t hash; /* of the name */
+	uint64_t hash; /* hash of the name */
 	uint8_t *data;
 	uint64_t bytes;
 };
@@ -53,7 +57,7 @@ struct fake_op {
 };
 
 static struct fake {
-	struct kv_ops ops; /* first */
+	struct kv_ops ops; /* must be the first field */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	pthread_t thread;
@@ -63,14 +67,17 @@ static struct fake {
 	size_t n;
 	/* Set by the test: chooses the outcome of each operation. */
 	void (*rule)(const struct kv_remote_op *op, struct fake_plan *plan);
-	/* Numbers of operations sent, by call, and of replies to them. */
+	/* Numbers of operations that were sent, by call, and number of replies
+	 * to them. */
 	unsigned sent[KV_REMOTE_CALLS], replies;
 	struct {
 		enum kv_remote_call call;
 		char name[KV_OBJECT_NAME_MAX + 1];
 		uint64_t ns;
 		unsigned out,
-			replies; /* out: GETs in flight; replies: by then */
+			/* out: GETs in flight; replies: number of replies
+			 * when this operation was sent */
+			replies;
 	} log[FAKE_LOG];
 	unsigned logged, out;
 	uint64_t memory, memory_max;

@@ -26,15 +26,17 @@ enum fault {
 	FAULT_EAGAIN,
 	FAULT_ENODEV,
 	FAULT_EINTR,
-	FAULT_TORN, /* the first half is done, then EIO */
+	/* the first half of the request is carried out, then it fails with
+	 * EIO */
+	FAULT_TORN,
 	FAULT_SHORT_0,
 	FAULT_SHORT_1,
 	FAULT_SHORT_511,
 	FAULT_SHORT_512_LESS,
-	FAULT_GARBAGE, /* a read succeeds, with other bytes */
-	FAULT_LATE,    /* ends after the next four requests */
-	FAULT_REORDER, /* ends after the next request */
-	FAULT_NEVER,   /* until disk_release */
+	FAULT_GARBAGE, /* a read succeeds, but returns other bytes */
+	FAULT_LATE,    /* the request ends after the next four requests */
+	FAULT_REORDER, /* the request ends after the next request */
+	FAULT_NEVER,   /* the request does not end before disk_release */
 	FAULTS
 };
 
@@ -48,18 +50,20 @@ static const char *const fault_names[FAULTS] = {
 
 static struct {
 	pthread_mutex_t lock;
-	_Atomic unsigned reads; /* reads since the start of the program */
-	/* reads at a lower offset than the read before */
+	/* number of reads since the start of the program */
+	_Atomic unsigned reads;
+	/* number of reads at a lower offset than the read before */
 	_Atomic unsigned backwards;
 	uint64_t last_read;
-	unsigned percent; /* share of these requests that misbehaves; 0: all */
-	int only;	  /* kind of request that misbehaves; -1: any */
+	/* percentage of the chosen requests that misbehave; 0: all */
+	unsigned percent;
+	int only; /* kind of request that misbehaves; -1: any */
 	enum fault fault;
 	uint64_t random;
 	struct {
 		struct kv_io *io;
 		int status;
-		long due; /* the request ends when inject.seen is so high */
+		long due; /* value of inject.seen at which the request ends */
 	} held[HELD_MAX];
 	unsigned n_held;
 	bool release; /* end all held requests */

@@ -18,7 +18,7 @@
 
 struct liar {
 	unsigned port;
-	int fd; /* it listens */
+	int fd; /* the listening socket */
 	pthread_t thread;
 	pthread_mutex_t lock;
 	/* @once answers one request whose head begins with @first, @object
@@ -26,16 +26,18 @@ struct liar {
 	 * 3 fields. */
 	const char *first, *once, *object;
 	size_t object_n;
-	const char *forever;  /* sent repeatedly after object; "": silence */
-	char asked_for[2048]; /* first lines of the requests */
+	/* repeated after object until the client closes; "": the server
+	 * sends no more bytes */
+	const char *forever;
+	char asked_for[2048]; /* first lines of all requests received */
 	/* Read a second request on a connection, then close it unanswered. */
 	_Atomic bool drops;
 	/* Sent instead of an answer to all but the first request of a connection; or
 	 * NULL. */
 	_Atomic(const char *) surplus;
-	/* Keep a connection open until another one arrives. */
+	/* Keep a connection open until the client opens another one. */
 	_Atomic bool keeps;
-	int at; /* the connection */
+	int at; /* socket of the current connection */
 	unsigned asked;
 	char put[16]; /* body of the last request with a Content-Length */
 };

@@ -28,7 +28,7 @@ struct fixture {
 	bool threads;
 	char directory[32], path[64];
 	int fd;		 /* FILE_PAGES long; page i is full of bytes i */
-	uint8_t *memory; /* FILE_PAGES, page aligned */
+	uint8_t *memory; /* memory of FILE_PAGES pages, page aligned */
 };
 
 /* Open a file with O_DIRECT, or without if the filesystem has no O_DIRECT. */

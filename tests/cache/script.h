@@ -21,7 +21,9 @@
 struct script {
 	struct small s;
 	bool saved[BLOCKS], durable[BLOCKS], removed[BLOCKS], gone[BLOCKS];
-	bool may_lose; /* the disk returned other bytes than were written */
+	/* blocks may be lost, as the disk returned other bytes than were
+	 * written */
+	bool may_lose;
 };
 
 static inline void script_save(struct script *t, unsigned from, unsigned to)

@@ -79,7 +79,8 @@ static void what_is_promised_to_one_is_not_given_to_another(void **state)
 	for (unsigned i = 0; i < 600; i++)
 		n += acquire->wants[i].status == 0;
 	assert_true(n > 100 && n * (uint64_t)BYTES < 32 * MIB);
-	/* Memory is shared by whole segments, which may cost A one of the 8. */
+	/* Memory is shared by whole segments: this may cost A one of the 8
+	 * segments. */
 	while (of_a < 230 &&
 	       tiers_begin(t, t->space, 1, of_a, &fills[of_a]) == 0)
 		of_a++;
@@ -183,7 +184,8 @@ static void a_block_being_written_is_never_a_victim(void **state)
 	struct tiers *t = *state;
 	unsigned before, sealed = 0;
 
-	/* Let the writer see so many writes under way that it begins none. */
+	/* Raise the writer's count of writes under way, so that it begins no
+	 * writes. */
 	kv_lock(t->cache);
 	t->cache->ssd.writing += 1000;
 	kv_unlock(t->cache);
@@ -359,7 +361,8 @@ static void drops_are_counted_and_seen(void **state)
 	struct tiers *t = *state;
 	struct kv_block *block;
 
-	tiers_must_save(t, t->space, 0, 3); /* without its parent */
+	/* save the block without its parent */
+	tiers_must_save(t, t->space, 0, 3);
 	tiers_quiet(t);
 	assert_int_equal(tiers_stats(t).unwritten_orphans, 1);
 	assert_int_equal(tiers_of(t, t->space, 0, 3), KV_TIER_DRAM);

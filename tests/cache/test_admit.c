@@ -66,7 +66,8 @@ static void if_that_save_fails_the_child_is_not_written(void **state)
 	assert_int_equal(tiers_stats(t).unwritten_orphans, 1);
 }
 
-/* Reserve @n blocks of a chain, and then seal them in the order @order. */
+/* Reserve @n blocks of a chain, and then seal them in the order that @order
+ * lists. */
 static void sealed_in_order(struct tiers *t, const unsigned *order, unsigned n)
 {
 	struct kv_fill *fills[24];
@@ -324,7 +325,7 @@ static void a_block_that_is_on_ssd_is_not_written_again(void **state)
 	assert_int_equal(tiers_stats(t).bytes_written_ssd, written);
 }
 
-/* ---- the budget ---- */
+/* ---- the write budget (ssd_write=) ---- */
 
 static void with_budget(struct tiers *t, uint64_t bytes)
 {
@@ -351,7 +352,8 @@ static void a_burst_gets_a_part_of_the_budget(void **state)
 		ended |= !is;
 		on_ssd += is;
 	}
-	assert_true(on_ssd >= 15 && on_ssd <= 20); /* 2 MiB: half the burst */
+	/* 2 MiB are written: half of the budget's burst */
+	assert_true(on_ssd >= 15 && on_ssd <= 20);
 	assert_true(tiers_stats(t).unwritten_budget > 0);
 }
 
@@ -410,7 +412,7 @@ static void it_flows_in_all_day(void **state)
 			 KV_TIER_DRAM | KV_TIER_SSD);
 }
 
-/* ---- leaf-first ---- */
+/* ---- leaf-first eviction: the order of blocks on SSD ---- */
 
 static void ordered(struct tiers *t, unsigned n)
 {

@@ -19,8 +19,8 @@ static const char text[] =
 
 struct fixture {
 	struct one one;
-	bool durable[ALL]; /* acknowledged */
-	/* removed by the test, whether the call succeeded or not */
+	bool durable[ALL]; /* the cache has reported the block as durable */
+	/* the test has tried to remove the block */
 	bool removed[ALL];
 };
 
@@ -86,7 +86,7 @@ static void sync_all(struct fixture *f)
 			f->durable[n] = true;
 }
 
-/* ---- before and after ---- */
+/* ---- checks before and after a run with failed allocations ---- */
 
 static void open_cache(void *arg)
 {
@@ -148,7 +148,8 @@ static int set_up(void **state)
 	f->one.config.scrub = 100 << 20;
 	open_cache(f);
 	for (unsigned n = 0; n < OLD; n++)
-		f->removed[n] = true; /* check_and_close saves block n */
+		/* as if removed: check_and_close saves block n */
+		f->removed[n] = true;
 	check_and_close(f);
 	*state = f;
 	return 0;
@@ -353,7 +354,7 @@ static void forget_space(struct fixture *f)
 		assert_int_equal(kv_space_remove(f->one.cache, space), 0);
 }
 
-/* A space may still be there after a restart, if its removal failed. */
+/* If the removal of a space failed, a restart may bring the space back. */
 static void open_without_space(void *arg)
 {
 	open_cache(arg);

@@ -267,7 +267,7 @@ static void a_full_cache_evicts_on_both_tiers_and_keeps_its_cap(void **state)
 	struct kv_block *block;
 	unsigned found = 0;
 
-	for (unsigned i = 0; i < 1500; i++) /* 150 MB into 64 MB of SSD */
+	for (unsigned i = 0; i < 1500; i++) /* save 150 MB into 64 MB of SSD */
 		assert_int_equal(save(f, i), 0);
 	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
 	kv_cache_stats(f->cache, &stats);

@@ -52,7 +52,7 @@ ssize_t pread(int fd, void *data, size_t n, off_t offset)
 	return real(fd, data, n, offset);
 }
 
-/* ---- ---- */
+/* ---- the store of a test, and its blocks ---- */
 
 static int set_up(void **state)
 {
@@ -80,7 +80,8 @@ static void record_some(struct small *s, uint32_t n)
 	kv_unlock(s->cache);
 }
 
-/* Go on with a copy of the mounted store, as it would be after SIGKILL. */
+/* Close the cache, and replace the store by a copy of the mounted store, as
+ * SIGKILL would leave it. */
 static void crash(struct small *s)
 {
 	char copy[72], command[200];
@@ -309,7 +310,8 @@ static void deletions_collect_until_somebody_waits(void **state)
 		assert_int_equal(small_remove_block(s, i), 0);
 	usleep(300000);
 	n = deletions(s);
-	if (kv_now_ns() - begun < 900000000u) /* not on a busy machine */
+	if (kv_now_ns() - begun <
+	    900000000u) /* check only if the machine was not busy */
 		assert_true(n >= 10);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	assert_int_equal(deletions(s), 0);
@@ -352,7 +354,7 @@ static void a_removal_wakes_nobody_while_a_batch_is_in_hand(void **state)
 	assert_int_equal(kv_space_clear(s->cache, s->space), 0);
 	wait_until_held();
 	save_durably(s, s->space, 1);
-	while (noted) { /* until the committer rests */
+	while (noted) { /* wait until the committer has no work */
 		usleep(1000);
 		kv_lock(s->cache);
 		noted = s->cache->ssd.noted;

@@ -34,8 +34,8 @@ static int save_must(struct tiers *t, struct kv_space *space, unsigned chain,
 	return tiers_seal(t, fill, chain, position);
 }
 
-/* The space's blocks must all persist, so they are kept until they are durable;
- * test_accounting has spaces without that. */
+/* The space's blocks must all persist, so that none is evicted before it is
+ * durable; test_accounting has spaces whose blocks need not persist. */
 static void what_must_persist_gives_way_to_nobody(void **state)
 {
 	struct tiers *t = *state;
@@ -57,7 +57,8 @@ static void what_must_persist_gives_way_to_nobody(void **state)
 		assert_true(tiers_of(t, b, i, 0) & KV_TIER_SSD);
 }
 
-/* Blocks that must persist are written with writeback=none, and as orphans. */
+/* Blocks that must persist are written also with writeback=none, and also as
+ * orphans. */
 static void what_must_persist_is_written_whatever_the_rules_are(void **state)
 {
 	struct tiers *t = *state;
@@ -193,7 +194,8 @@ static void who_waits_for_it_misses_at_once(void **state)
 	free(acquire);
 }
 
-/* Blocks that come out of order are reported when those before have come. */
+/* Blocks that arrive out of order are reported when all earlier blocks have
+ * arrived. */
 static void an_acquire_reports_its_leading_blocks_in_parts(void **state)
 {
 	struct tiers *t = *state;

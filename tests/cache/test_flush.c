@@ -2,7 +2,8 @@
 /* A flush, or the sync of a block, ends when its blocks are durable. */
 #include "tests/cache/tiers.h"
 
-#define FEW 8u /* records in one commit: a few saves fill it */
+#define FEW \
+	8u /* most records in one commit, so that a few saves fill a commit */
 
 struct load {
 	struct tiers *t;
@@ -37,7 +38,7 @@ static void load_end(struct load *load)
 	pthread_join(load->thread, NULL);
 }
 
-/* Return the block's record in the index, all that is left after a crash. */
+/* Return the block's record in the index, which a crash would leave. */
 static struct kv_slot_record recorded(struct tiers *t, unsigned chain,
 				      unsigned position)
 {
@@ -231,7 +232,8 @@ static void nothing_that_it_asks_for_is_evicted_meanwhile(void **state)
 
 struct one {
 	struct kv_flush flush;
-	_Atomic int status; /* 1: none yet */
+	/* status of the flush; 1: the flush has not ended */
+	_Atomic int status;
 };
 
 static void note(struct kv_flush *flush, int status)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Guarantees, against a user who keeps a few blocks in every segment. */
+/* Memory guarantees of a user, while another user keeps a few blocks in each
+ * segment. */
 
 #include "cache/core/ledger.h"
 #include "tests/cache/tiers.h"
 
 #define MIB (1ull << 20)
 #define SEGMENTS 8u
-#define USER 1 /* owner of space "a"; half of the memory is guaranteed */
+#define USER 1 /* owner of space "a", with half of the memory guaranteed */
 #define MANY 660u
 #define WANTED 256u
 
@@ -19,7 +20,7 @@ static int open_reserved(struct tiers *t, bool ssd)
 	return kv_tenant_set_quota(t->cache, USER, &quota);
 }
 
-/* Fill the memory with blocks of another user, each in a chain of its own. */
+/* Fill the memory with blocks of user 2, each in a chain of its own. */
 static struct kv_space *fill_all(struct tiers *t)
 {
 	struct kv_space *space = tiers_space(t, "b", 2, PREFIX_LAYOUT);
@@ -31,8 +32,8 @@ static struct kv_space *fill_all(struct tiers *t)
 	return space;
 }
 
-/* Find the first block of @space in each segment.  Return how many were
- * found. */
+/* Find the first block of @space in each segment. Return the number of segments
+ * that have one. */
 static unsigned one_in_each(struct tiers *t, struct kv_space *space,
 			    unsigned ret_chains[SEGMENTS])
 {
@@ -63,7 +64,8 @@ static void check(struct tiers *t)
 	kv_unlock(t->cache);
 }
 
-/* Check that the user can save all its guaranteed blocks, and that they stay. */
+/* Check that USER can save all its guaranteed blocks, and that these stay in
+ * memory. */
 static void saves_all(struct tiers *t)
 {
 	for (unsigned i = 0; i < WANTED; i++)
@@ -166,12 +168,14 @@ static void pins_in_every_segment_cost_no_guarantee(void **state)
 		pinned += r == 0;
 		kv_block_put(t->cache, block);
 	}
-	/* Pins may take all segments without a guarantee but one. */
+	/* Pins may take all segments that are guaranteed to no user, except
+	 * one. */
 	assert_int_equal(pinned, SEGMENTS / 2 - 1);
 	saves_all(t);
 }
 
-/* A removed block that is open may leave DRAM: it can be read from SSD. */
+/* A removed block that is still open may leave DRAM: the mount can read it from
+ * SSD. */
 static void removed_ones_that_are_open_cost_no_guarantee(void **state)
 {
 	struct tiers *t = *state;
@@ -198,7 +202,7 @@ static void removed_ones_that_are_open_cost_no_guarantee(void **state)
 	}
 }
 
-/* The other user holds less than its own guarantee in each segment. */
+/* User 2 has blocks in each segment, in all no more than its own guarantee. */
 static void what_is_scattered_costs_no_guarantee_of_another(void **state)
 {
 	struct tiers *t = *state;

@@ -10,7 +10,7 @@
 #define CHAINS 2500u
 #define LENGTH 32u
 #define REQUESTS 30000u
-#define FITS 4000u /* blocks in memory */
+#define FITS 4000u /* number of blocks that fit into memory */
 
 /* An exact LRU cache of @capacity blocks, to compare the estimates with. */
 struct lru {
@@ -104,7 +104,7 @@ static void it_says_what_more_memory_would_give(void **state)
 		print_message("%u: %.3f, in truth %.3f\n", i, rates[i], real);
 		assert_true(rates[i] - real < 0.03 && real - rates[i] < 0.03);
 	}
-	/* more memory must give more hits in this trace */
+	/* in this trace, more memory must give more hits */
 	assert_true(rates[0] + 0.05 < rates[2]);
 	free(curve);
 }

@@ -47,7 +47,7 @@ static struct kv_segfile *vacate(struct small *s)
 	return file;
 }
 
-/* Is it empty? */
+/* Return whether the segment file is empty. */
 static bool vacated(struct small *s, const struct kv_segfile *file)
 {
 	bool busy = true, empty = false;

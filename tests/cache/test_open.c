@@ -21,9 +21,9 @@
 /* Block @position of chain 1, as mapped writable by the owner's client. */
 struct mapped {
 	struct kv_acquire *acquire;
-	int fd; /* the cache's */
+	int fd; /* descriptor of the cache for the segment */
 	uint8_t *base;
-	uint64_t bytes, offset; /* of the file */
+	uint64_t bytes, offset; /* of the segment's file */
 };
 
 static struct mapped map_as_owner(struct tiers *t, unsigned position)
@@ -381,7 +381,7 @@ static void what_came_from_ssd_is_told_from_what_was_changed(void **state)
 	for (unsigned i = 0; i < N; i++)
 		assert_int_equal(flush(t, i), 0);
 	tiers_demote(t, t->space, 1, N);
-	m = map_as_owner(t, 3); /* read again */
+	m = map_as_owner(t, 3); /* the block is read from SSD again */
 	assert_true(is_right(t, 3));
 	memset(m.base, 0xff, m.bytes);
 	block = tiers_get(t, t->space, 1, 3);

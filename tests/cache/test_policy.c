@@ -24,7 +24,7 @@ static void start(const char *name)
 	memset(nodes, 0, sizeof(nodes));
 	ticks = 0;
 	asked = 0;
-	kv_eviction_fini(&eviction); /* the policy of the previous test */
+	kv_eviction_fini(&eviction); /* free the policy of the previous test */
 	assert_int_equal(
 		kv_eviction_init(&eviction, name, &ticks, node_of, NULL), 0);
 	kv_policy_init(&policy, &eviction);
@@ -43,7 +43,7 @@ static bool not_this(void *arg, uint32_t block)
 	return block != *(uint32_t *)arg;
 }
 
-/* Accept blocks with numbers from *@arg on. */
+/* Accept the eviction of blocks with numbers from *@arg on. */
 static bool from(void *arg, uint32_t block)
 {
 	asked++;
@@ -110,8 +110,8 @@ a_child_leaves_before_its_parent_whenever_it_was_sealed(void **state)
 	(void)state;
 	for (unsigned i = 0; kv_policy_name(i); i++) {
 		start(kv_policy_name(i));
-		/* Seal a block of the chain every ten seconds, others
-		 * between. */
+		/* Seal a block of the chain every ten seconds, and other blocks
+		 * in between. */
 		for (uint32_t b = 0; b < 40; b++) {
 			uint64_t now = b * 10000000000ull;
 
@@ -298,7 +298,7 @@ static void uses_of_long_ago_count_less(void **state)
 	assert_int_equal(nodes[0].uses, 8);
 	ticks += 3 * 65536;
 	kv_policy_touch(&policy, 0);
-	/* 8 was halved three times, then one use added */
+	/* 8 uses were halved three times, then one use was added */
 	assert_int_equal(nodes[0].uses, 2);
 }
 
@@ -342,7 +342,7 @@ static void what_ended_goes_first_and_from_its_tail(void **state)
 			put(b, 5000000000);
 		for (uint32_t b = 4; b-- > 1;)
 			kv_policy_end(&policy, b);
-		/* a use withdraws the hint that the chain ended */
+		/* a use withdraws the hint that the chain has ended */
 		kv_policy_touch(&policy, 2);
 		assert_int_equal(pop(), 3);
 		assert_int_equal(pop(), 1);

@@ -12,7 +12,8 @@ static void wake(struct kv_acquire *hint, void *arg)
 
 struct hint {
 	struct kv_waiter waiter;
-	struct kv_acquire fetch; /* last: its wants follow */
+	/* must be the last field: its wants follow it in memory */
+	struct kv_acquire fetch;
 };
 
 static struct hint *hint_new(struct tiers *t, unsigned chain, unsigned n)

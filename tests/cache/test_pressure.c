@@ -75,7 +75,7 @@ static void readers_beyond_the_bounce_pool_take_turns(void **state)
 	small_must_open(s); /* after this mount the blocks are on SSD alone */
 	for (unsigned i = 0; i < READERS; i++) {
 		readers[i].s = s;
-		/* pairs of readers read the same blocks */
+		/* each two readers read the same blocks */
 		readers[i].first = i / 2 * 4;
 		assert_int_equal(pthread_create(&readers[i].thread, NULL,
 						read_all, &readers[i]),
@@ -90,7 +90,7 @@ static void readers_beyond_the_bounce_pool_take_turns(void **state)
 	assert_int_equal(small_stats(s).dram_blocks, 0);
 }
 
-/* ---- two sizes, two spaces, no room ---- */
+/* ---- blocks of two sizes and two spaces on a full SSD ---- */
 
 /* Save block @n of @space and sync it.  Return whether it is durable. */
 static bool durable(struct small *s, struct kv_space *space, unsigned n,
@@ -137,7 +137,8 @@ static void what_is_guaranteed_is_had_in_any_size(void **state)
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	for (unsigned n = 0; n < 8; n++)
 		assert_true(durable(s, mine, 200000 + n, LARGE));
-	/* Beyond its guarantee the space competes with the others. */
+	/* Beyond its guarantee, the space "mine" competes with the other
+	 * spaces. */
 	for (unsigned n = 8; n < 24; n++)
 		durable(s, mine, 200000 + n, LARGE);
 	assert_in_range(kv_space_stat(s->cache, mine).bytes_ssd, 16 << 20,

@@ -140,7 +140,8 @@ static void saves_beyond_the_rate_are_refused(void **state)
 	assert_int_equal(r, -EAGAIN);
 	assert_true(n >= 5);
 	assert_int_equal(tiers_stats(t).refused_rate, 1);
-	/* The refusal ends with time, and does not affect other spaces. */
+	/* The save rate's refusal ends with time, and does not affect other
+	 * spaces. */
 	assert_int_equal(tiers_save(t, tiers_space(t, "b", 1, NULL), 0, 0), 0);
 	while ((r = tiers_save(t, t->space, n, 0)) == -EAGAIN)
 		usleep(10000);
@@ -159,7 +160,7 @@ static void what_was_not_sealed_costs_no_rate(void **state)
 	}
 }
 
-/* ---- the flood ---- */
+/* ---- reserves against the flood of another user ---- */
 
 #define WORK 24 /* chains of user A, of DEPTH blocks each */
 #define DEPTH 16
@@ -177,7 +178,7 @@ static unsigned replay(struct tiers *t, struct kv_space *b, unsigned rounds)
 {
 	unsigned hits = 0, n = 0;
 
-	/* Let B fill the cache first. */
+	/* Let user B fill the cache first. */
 	for (unsigned i = 0; b && i < 40; i++)
 		flood(t, b, &n);
 	for (unsigned chain = 0; chain < WORK; chain++)
@@ -301,7 +302,8 @@ static void writes_of_two_users_take_turns(void **state)
 	pthread_cond_signal(&ssd->write);
 	kv_unlock(t->cache);
 	assert_true(turn_of_a);
-	/* a turn is 8 MiB: at most two turns come before A's first block */
+	/* a user's turn is 8 MiB: at most two turns come before A's first
+	 * block */
 	assert_true(first_of_a < 170);
 	tiers_quiet(t);
 }

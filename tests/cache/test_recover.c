@@ -17,7 +17,7 @@
 
 struct told {
 	unsigned n;
-	char line[256]; /* the last */
+	char line[256]; /* the last line */
 };
 
 static int set_up(void **state)
@@ -46,7 +46,8 @@ static unsigned present(struct small *s)
 	return n;
 }
 
-/* Go on with a copy of the mounted store, as it would be after SIGKILL. */
+/* Close the cache, and replace the store by a copy of the mounted store, as
+ * SIGKILL would leave it. */
 static void crash(struct small *s)
 {
 	char copy[72], command[200];
@@ -253,7 +254,8 @@ static void what_was_never_committed_is_swept(void **state)
 	assert_int_equal(small_save(s, 100), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	for (unsigned i = 0; i < 10000 && !says(s, "swept="); i++)
-		usleep(1000); /* the sweep goes on while the first saves end */
+		/* wait: the sweep goes on while the first saves end */
+		usleep(1000);
 	assert_true(says(s, "swept=1 "));
 	crash(s);
 	lose_index(s);
@@ -289,7 +291,8 @@ static void what_a_reader_holds_open_stays_away(void **state)
 	assert_int_equal(kv_block_remove(s->cache, block), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	{
-		/* as crash() does, but with the block open */
+		/* copy the store as crash() does, but while the block is
+		 * open */
 		char copy[72], command[200];
 
 		snprintf(copy, sizeof(copy), "%s.copy", s->path);
@@ -379,7 +382,7 @@ static void nor_after_the_slots_have_changed(void **state)
 	small_close(s);
 	small_remove(s);
 	mkdir(s->path, 0700);
-	s->config.ssd = 16 << 20; /* one segment file */
+	s->config.ssd = 16 << 20; /* room for one segment file */
 	small_must_open(s);
 	assert_int_equal(save_forged(s, 3 << 20), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
@@ -602,14 +605,15 @@ static void many_spaces_keep_within_the_cap(void **state)
 	assert_non_null(fgets(out, sizeof(out), du));
 	pclose(du);
 	assert_true(strtoull(out, NULL, 10) <= s->config.ssd);
-	/* A space can be removed and another one made in its place. */
+	/* When no more spaces fit, one can be removed to make room for
+	 * another. */
 	space = kv_space_find(s->cache, "space3");
 	assert_int_equal(kv_space_remove(s->cache, space), 0);
 	assert_int_equal(kv_space_create(s->cache, "new", 0, 0, 0755, &space),
 			 0);
 }
 
-/* ---- anything in place of the index ---- */
+/* ---- random bytes in place of the index ---- */
 
 static void damage(uint8_t *b, size_t bytes, unsigned round)
 {
@@ -639,7 +643,7 @@ static int try_it(struct small *s)
 		alarm(120);
 		small_must_open(s);
 		for (unsigned i = 0; i < BLOCKS; i++)
-			/* reads the right bytes, or misses */
+			/* the block has the right bytes, or misses */
 			small_view(s, i, BYTES);
 		must(small_save(s, 200) >= -ENOSPC);
 		must(kv_space_sync(s->cache, s->space) == 0);
@@ -677,7 +681,7 @@ static void any_bytes_in_the_index_give_exact_blocks_or_none(void **state)
 	}
 }
 
-/* ---- files and index that do not belong together ---- */
+/* ---- index and segment files that do not belong together ---- */
 
 #define LARGE 1500000u /* five such blocks fill a file */
 

@@ -16,8 +16,8 @@
 #define USERS 2u
 
 struct node {
-	struct small s;			/* first */
-	struct kv_space *spaces[USERS]; /* by user: 0, 1 */
+	struct small s;			/* must be the first field */
+	struct kv_space *spaces[USERS]; /* spaces of users 0 and 1 */
 };
 
 static char *dir_url = "dir:/nowhere";
@@ -142,8 +142,9 @@ static void withdraw(struct node *node, unsigned user, unsigned n)
 	pthread_mutex_unlock(&fake.lock);
 }
 
-/* Acquire blocks @from to @to, check every byte, and return how many came before the
- * first miss; *@ret_all (may be NULL): how many came. */
+/* Acquire blocks @from to @to and check every byte. Return the number of
+ * blocks before the first miss. *@ret_all (may be NULL): number of all
+ * blocks found. */
 static unsigned acquire(struct node *node, unsigned user, unsigned from,
 			unsigned to, unsigned *ret_all)
 {
@@ -217,13 +218,13 @@ static uint64_t ms_since(uint64_t begin_ns)
 	return (kv_now_ns() - begin_ns) / FAKE_MS;
 }
 
-/* Return whether @name is of the space of @user. */
+/* Return whether @name is an object of @user's space. */
 static bool is_of(const char *name, unsigned user)
 {
 	return name[0] == (char)('0' + user) && name[1] == '/';
 }
 
-/* ---- windows ---- */
+/* ---- windows of GETs in flight ---- */
 
 static void slowly(const struct kv_remote_op *op, struct fake_plan *plan)
 {
@@ -385,7 +386,7 @@ static void test_a_failed_get_is_sent_three_times(void **state)
 	assert_int_equal(acquire(node, 0, 200, 216, NULL), 3);
 	assert_int_equal(failures_left, 1);
 	assert_int_equal(stats_of(node).refused, 1);
-	/* For seconds no GET is sent for a refused object. */
+	/* For a few seconds, no GET is sent for a refused object. */
 	failures_left = 0;
 	usleep(1500000);
 	assert_int_equal(acquire(node, 0, 200, 216, NULL), 3);
@@ -468,7 +469,7 @@ static void test_retry_after_holds_one_tenant(void **state)
 	assert_int_equal(acquire(node, 0, 200, 264, NULL), 64);
 }
 
-/* ---- breakers ---- */
+/* ---- circuit breakers ---- */
 
 static _Atomic unsigned ill;
 static _Atomic bool all_ill;
@@ -681,7 +682,7 @@ static void test_who_waits_for_silence_is_let_go(void **state)
 		if (stuck)
 			fake_release();
 		wait_until_back(node, 0);
-		/* For a second no GET is sent for a key that failed. */
+		/* For a second no GET is sent for a key whose GET failed. */
 		usleep(1000000);
 		assert_int_equal(acquire(node, 0, 32 * i, 32 * i + 32, NULL),
 				 32);
@@ -719,7 +720,8 @@ static void test_memory_is_bounded(void **state)
 	struct node *node = *state;
 	uint64_t most = 0;
 
-	node->s.config.dram = 32 << 20; /* 2 MiB for objects */
+	/* of this DRAM, objects may take 2 MiB */
+	node->s.config.dram = 32 << 20;
 	open_node(node);
 	provide(node, 0, 0, 60, 300000);
 	set_rule(a_little_later);
@@ -765,7 +767,7 @@ static void test_bodies_that_stall_leave_memory_to_others(void **state)
 	uint64_t given_up_ms;
 	pthread_t thread;
 
-	open_node(node); /* 4 MiB for objects */
+	open_node(node); /* of this DRAM, objects may take 4 MiB */
 	provide(node, 0, 0, 64, 1000000);
 	provide(node, 1, 0, 64, 1000000);
 	set_rule(stall);
@@ -818,7 +820,7 @@ static void test_what_is_too_long_is_not_read(void **state)
 	assert_true(sent(KV_REMOTE_GET) <= 7);
 }
 
-/* ---- lies ---- */
+/* ---- objects with wrong bytes ---- */
 
 static void damage(const struct kv_remote_op *op, struct fake_plan *plan)
 {
@@ -866,7 +868,7 @@ static void test_an_object_of_another_key_is_no_block(void **state)
 	kv_unlock(node->s.cache);
 }
 
-/* ---- at mount ---- */
+/* ---- a backend that fails at mount ---- */
 
 static void not_there(const struct kv_remote_op *op, struct fake_plan *plan)
 {

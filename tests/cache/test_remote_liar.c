@@ -70,7 +70,7 @@ static void test_a_name_that_does_not_resolve_holds_nobody(void **state)
 	sem_post(&resolved);
 }
 
-/* ---- lies ---- */
+/* ---- servers that send wrong answers ---- */
 
 static void open_on(const struct kv_remote_driver *of, const char *format)
 {
@@ -106,13 +106,14 @@ static const struct lie {
 	const char *answer, *forever;
 	int status;
 } lies[] = {
-	/* The truth, first. */
+	/* The first answers are correct. */
 	{SAYS("5") "\r\nbytes", NULL, 0},
 	{"HTTP/1.1 100 Continue\r\n\r\n" SAYS("5") "\r\nbytes", NULL, 0},
 	{SAYS("5") "Content-Encoding: gzip\r\n\r\nbytes", NULL, 0},
 	/* Bytes after the announced length are ignored. */
 	{SAYS("5") "\r\nbytes and more", NULL, 0},
-	/* The body is too short, has a wrong length, or has no length. */
+	/* The answer's body is too short, has a wrong length, or has no
+	 * length. */
 	{SAYS("5") "\r\nbyte", NULL, -EIO},
 	{SAYS("0") "\r\n", NULL, -EBADMSG},
 	{SAYS("9") "\r\nbytes and", NULL, -EAGAIN},
@@ -125,7 +126,8 @@ static const struct lie {
 	 NULL, -EPROTO},
 	{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
 	 "5\r\nbytes\r\n", -EPROTO},
-	/* The status is not that of a whole object: 206, 204, redirects. */
+	/* The answer's status is not that of a whole object: 206, 204,
+	 * redirects. */
 	{"HTTP/1.1 206 Partial\r\nContent-Length: 5\r\n"
 	 "\r\nbytes",
 	 NULL, -EPROTO},
@@ -365,7 +367,7 @@ static void test_surplus_bytes_spoil_no_other_answer(void **state)
 	status_of(KV_REMOTE_HEAD, OBJECT);
 }
 
-/* ---- silence ---- */
+/* ---- servers that stop answering ---- */
 
 static struct kv_remote_op ops[MANY];
 
@@ -402,7 +404,7 @@ static void test_who_waits_for_silence_is_let_go(void **state)
 	await(MANY);
 	for (size_t i = 0; i < MANY; i++)
 		assert_int_equal(ops[i].status, -ECANCELED);
-	/* The close of the backend cancels these. */
+	/* Closing the backend cancels these operations. */
 	submit_gets();
 }
 

@@ -155,7 +155,8 @@ static json_t *json_of(const char *header, char text[200])
 #define TENSOR "{\"dtype\":\"U8\",\"shape\":[13],\"data_offsets\":[0,13]}"
 
 static const char *const headers[] = {
-	/* __metadata__ is first, last, in between, empty, absent. */
+	/* Headers whose __metadata__ is first, last, in between, empty or
+	 * absent. */
 	"{\"__metadata__\":{\"a\":\"b\"},\"k\":" TENSOR "}",
 	"{\"k\":" TENSOR ",\"__metadata__\":{\"a\":\"b\",\"c\":\"d\"}}",
 	"{\"k\":" TENSOR ",\"__metadata__\":{\"a\":\"b\"},\"l\":" TENSOR "}",
@@ -163,11 +164,12 @@ static const char *const headers[] = {
 	"{\"k\":" TENSOR ",\"__metadata__\":{}}",
 	"{\"k\":" TENSOR "}",
 	"{\"__metadata__\":{}}",
-	/* White space. */
+	/* Headers with white space. */
 	"{ \n\t\"k\" :\r " TENSOR " , \"__metadata__\"\n: { \"a\" : \"b\" } } ",
 	"{\"__metadata__\": { } ,\"k\":" TENSOR "}        ",
 	"{ \"k\" : " TENSOR " }\n",
-	/* Escapes, and names that only resemble "__metadata__". */
+	/* Headers with escapes, and with names that only resemble
+	 * "__metadata__". */
 	"{\"k\\\"__metadata__\":" TENSOR ",\"__metadata__\":{\"{\":\"}\"}}",
 	"{\"__metadata__x\":" TENSOR ",\"x__metadata__\":" TENSOR "}",
 	"{\"__metadata_\":" TENSOR ",\"\\u015f_metadata__\":" TENSOR "}",
@@ -450,7 +452,7 @@ static void test_damage_never_makes_a_wrong_file(void **state)
 		free(file.data);
 		free(object.data);
 	}
-	assert_true(accepted > 0); /* damage in the entry only */
+	assert_true(accepted > 0); /* only damage in the entry is accepted */
 }
 
 /* Files with random headers of JSON's characters: a file that can be made

@@ -17,7 +17,8 @@
 #define BLOCKS 40u
 #define SMALL 1000u
 #define BIG (600u << 10)
-#define PATIENCE_NS UINT64_C(240000000000) /* long, as sanitizers are slow */
+#define PATIENCE_NS \
+	UINT64_C(240000000000) /* a long time limit, as sanitizers are slow */
 
 static char *dir_url = "dir:/nowhere";
 
@@ -223,7 +224,7 @@ static bool is_remote(struct small *s, unsigned n)
 	return is;
 }
 
-/* ---- the blocks that are put ---- */
+/* ---- which blocks are put to the backend ---- */
 
 static void test_what_was_saved_before_is_handed_over(void **state)
 {
@@ -279,7 +280,8 @@ static void test_what_the_backend_has_is_not_put_again(void **state)
 	sent_nothing();
 	small_must_open(s);
 	must_be_offered(s);
-	assert_int_equal(sent(KV_REMOTE_HEAD), BLOCKS + 1); /* one at mount */
+	/* the daemon sends one HEAD more at mount */
+	assert_int_equal(sent(KV_REMOTE_HEAD), BLOCKS + 1);
 	assert_int_equal(sent(KV_REMOTE_PUT), 0);
 	assert_int_equal(small_stats(s).bytes_read_ssd, 0);
 	assert_true(is_remote(s, 0));
@@ -384,7 +386,7 @@ static void test_a_damaged_object_is_replaced(void **state)
 	assert_int_equal(sent(KV_REMOTE_HEAD), 0);
 }
 
-/* ---- failures ---- */
+/* ---- backends that fail ---- */
 
 static void fail_all(const struct kv_remote_op *op, struct fake_plan *plan)
 {
@@ -471,7 +473,7 @@ static void test_a_full_backend_is_left_in_peace(void **state)
 	for (unsigned n = 0; n < BLOCKS; n++)
 		assert_int_equal(save_one(s->cache, other, n, SMALL), 0);
 	assert_int_equal(kv_space_sync(s->cache, other), 0);
-	must_have(BLOCKS); /* the other user's blocks */
+	must_have(BLOCKS); /* the other user's blocks are put */
 	usleep(1500000);
 	assert_true(sent(KV_REMOTE_PUT) < 3 * BLOCKS);
 	assert_true(stats_of(s).open);
@@ -543,7 +545,7 @@ static void test_what_failed_is_offered_again_alone(void **state)
 	assert_true(sent(KV_REMOTE_HEAD) < 2 * BLOCKS + 20);
 }
 
-/* ---- the end of a mount ---- */
+/* ---- kills and unmounts before all blocks are put ---- */
 
 /* Save blocks in a child process that dies before any of them is put. */
 static void save_and_die(struct small *s)
@@ -625,7 +627,7 @@ static void test_what_waits_stays_when_it_is_taken_back(void **state)
 	set_rule(NULL);
 	fake_release();
 	usleep(500000);
-	/* Blocks in flight may be sent once more. */
+	/* Blocks that were in flight at the kill may be sent once more. */
 	assert_true(objects() <= n);
 	usleep(500000);
 	assert_true(objects() <= n);
@@ -690,7 +692,7 @@ static void test_a_read_only_store_is_not_handed_over(void **state)
 	assert_int_equal(objects(), 0);
 }
 
-/* ---- turns ---- */
+/* ---- turns of users at the backend ---- */
 
 #define MANY 3000u
 #define OTHERS 10u
@@ -733,12 +735,12 @@ static void test_others_keep_their_turns(void **state)
 		assert_int_equal(objects_of_another(), n + 1);
 	}
 	assert_true(sent(KV_REMOTE_PUT) < MANY);
-	share(s, false); /* ends the offer */
+	share(s, false); /* the end of sharing ends the offer */
 	must_be_offered(s);
 	kv_space_put(other);
 }
 
-#define BEYOND 13000u /* 12288 may wait */
+#define BEYOND 13000u /* more blocks than the 12288 that may wait */
 
 static void test_what_found_no_room_gets_there(void **state)
 {

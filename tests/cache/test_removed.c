@@ -91,7 +91,8 @@ static void test_it_is_remembered_from_mount_to_mount(void **state)
 			assert_int_equal(is_removed(s, n), n < 10);
 		reopen(s);
 	}
-	/* A save removes the tombstone; also after the next mount. */
+	/* A save of the block removes its tombstone, also after the next
+	 * mount. */
 	assert_int_equal(small_save(s, 3), 0);
 	assert_false(is_removed(s, 3));
 	reopen(s);
@@ -166,7 +167,7 @@ static void test_the_newest_are_remembered(void **state)
 		reopen(s);
 	}
 	assert_int_equal(file_bytes(s), PLACES * 64);
-	/* New tombstones then replace the oldest ones. */
+	/* In a full file, new tombstones replace the oldest ones. */
 	add(s, all);
 	for (unsigned n = 0; n <= all; n++)
 		assert_int_equal(is_removed(s, n), n >= 101);
@@ -219,10 +220,10 @@ static void test_places_that_are_damaged_are_passed_over(void **state)
 	assert_true(is_removed(s, 5));
 }
 
-/* ---- a file system that fails ---- */
+/* ---- a filesystem on which calls fail ---- */
 
 enum { NOTHING, WRITE, SYNC };
-static _Atomic int failing; /* the call that fails on STORE/removed */
+static _Atomic int failing; /* kind of call that fails on STORE/removed */
 
 static bool fails(int fd, int what)
 {

@@ -12,7 +12,7 @@
 #include "tests/cache/small_store.h"
 
 #define SMALL 341 /* small blocks that fill one file */
-#define LARGE 14  /* two files' worth */
+#define LARGE 14  /* number of large blocks that fill two files */
 #define LARGE_BYTES (1u << 20)
 #define MIB (1ull << 20)
 
@@ -319,7 +319,8 @@ static void only_what_has_no_room_on_ssd_gives_way_in_dram(void **state)
 	while (small_stats(s).dropped_saves < 100) {
 		int r = save_in(s, none, n++);
 
-		if (r == -ENOSPC) /* the writer is trying the block again */
+		if (r ==
+		    -ENOSPC) /* the writer is trying to write @none again */
 			usleep(1000);
 		else
 			assert_int_equal(r, 0);

@@ -11,7 +11,7 @@
 
 #include "tests/cache/ring_fixture.h"
 
-/* ---- failures ---- */
+/* ---- requests that fail ---- */
 
 static void a_read_past_the_end_is_enodata(void **state)
 {
@@ -81,7 +81,7 @@ static void a_short_write_goes_on_and_ends_with_the_true_error(void **state)
 	assert_int_equal(lseek(f->fd, 0, SEEK_END), 2 * KV_PAGE);
 }
 
-/* ---- what works ---- */
+/* ---- requests that succeed ---- */
 
 static void what_is_written_is_read_back(void **state)
 {
@@ -161,7 +161,7 @@ static void reads_go_before_writes_and_each_in_order(void **state)
 /* A read that starts the next one when it ends, until the sync has ended or the
  * number of reads is far too high. */
 struct endless {
-	struct kv_io io; /* first */
+	struct kv_io io; /* must be the first field */
 	struct ending *ending;
 };
 
@@ -210,7 +210,8 @@ static void endless_reads_do_not_starve_a_write_or_a_sync(void **state)
 	kv_ring_submit(e.ring, &e.reads[1].io);
 	kv_ring_submit(e.ring, &e.write.io);
 	kv_ring_free(e.ring);
-	/* Four reads are as large as the write; some were there before it. */
+	/* Four reads are as large as the write. Some reads were queued before
+	 * the write. */
 	assert_in_range(e.before_write, 4, 20);
 	assert_in_range(e.before_sync - e.before_write, 4, 6);
 }
@@ -290,7 +291,7 @@ static void reads_at_the_device_are_bounded_and_leave_room(void **state)
 	kv_ring_free(ring);
 }
 
-/* ---- ---- */
+/* ---- the end of a ring ---- */
 
 static void free_waits_for_everything_and_done_runs_alone(void **state)
 {

@@ -87,7 +87,8 @@ static void a_ring_that_fails_ends_all_but_what_is_at_the_device(void **state)
 	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
 	stuck.io.fd = pipes[0];
 	submit_counted(f, &stuck, &stuck_count);
-	/* When this request has ended, the stuck request is at the device. */
+	/* When the request behind has ended, the stuck request has reached the
+	 * device. */
 	assert_int_equal(kv_ring_wait(f->ring, &behind), 0);
 	assert_false(kv_ring_failed(f->ring));
 
@@ -111,7 +112,7 @@ static void a_ring_that_fails_ends_all_but_what_is_at_the_device(void **state)
 	sem_destroy(&stuck_count.each);
 }
 
-/* ---- at the device ---- */
+/* ---- requests that the kernel has given to the device ---- */
 
 static void *feed_a_page_at_a_time(void *arg)
 {
@@ -202,7 +203,8 @@ static void check_buffer(struct fixture *f, unsigned flags)
 	io.offset = 10 * KV_PAGE;
 	assert_int_equal(kv_ring_wait(f->ring, &io), 0);
 	io = request(f, KV_IO_READ, 12, 1);
-	/* the memory is not that buffer's: read without the buffer */
+	/* the memory is not in buffer 0: the ring reads without the registered
+	 * buffer */
 	io.buffer = 0;
 	assert_int_equal(kv_ring_wait(f->ring, &io), 0);
 	assert_page(f->memory + 12 * KV_PAGE, 2);

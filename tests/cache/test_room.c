@@ -84,8 +84,8 @@ static void those_that_do_not_wait_are_told_at_once(void **state)
 	stall(t, -1000);
 }
 
-/* Leases of blocks that wait for their write leave room for saves; a waiting
- * block counts once. */
+/* Leases of blocks that are not written yet leave room for saves. A block that
+ * waits counts once. */
 static void leases_of_what_waits_leave_a_part_to_save_by(void **state)
 {
 	struct tiers *t = *state;
@@ -194,7 +194,7 @@ static void two_who_hold_half_each_do_not_wait_for_each_other(void **state)
 		if (!kv_acquire_submit(t->cache, more[c]))
 			waiters[c].done = true;
 	}
-	/* The slots that one client releases are given to the other. */
+	/* The slots that a client releases are given to the other client. */
 	for (unsigned c = 0; c < 2; c++)
 		kv_waiter_wait(&waiters[c]);
 	for (unsigned c = 0; c < 2; c++) {

@@ -25,9 +25,9 @@ enum rot {
 	ROT_SECTOR,
 	ROT_ZEROED,
 	ROT_ALL_ZEROED,
-	/* exchanged with the next slot, which has no other fault */
+	/* the slot is exchanged with the next slot, which has no other fault */
 	ROT_SWAPPED,
-	ROT_OLD, /* the slot as it was in an earlier round */
+	ROT_OLD, /* the slot has its bytes of an earlier round */
 	ROT_OTHERS_PROLOGUE,
 	ROT_OTHERS_DATA,
 	ROT_RECORD_LIES, /* a record of other bytes, with a valid checksum */
@@ -142,7 +142,7 @@ static void lay_out(struct rotting *t)
 	}
 }
 
-/* ---- damage ---- */
+/* ---- kinds of damage ---- */
 
 static uint8_t some(struct rotting *t)
 {

@@ -12,7 +12,7 @@
 #include "cache/ssd/ssd.h"
 #include "small_store.h"
 
-#define TINY 4000u /* such a block needs a slot of 8 KiB */
+#define TINY 4000u /* bytes of a block, which needs a slot of 8 KiB */
 #ifndef FEW
 #define FEW 500u
 #define MANY 8000u
@@ -38,8 +38,8 @@ static uint64_t processor_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* With @n removed files open: the cost of one look-up of such a file's record
- * and of one close, in ns. */
+/* Measure with @n removed files open: ns for looking up such a file's record,
+ * and for closing such a file. */
 static void cost_with_open_files(struct small *s, unsigned n,
 				 uint64_t *ret_look, uint64_t *ret_close)
 {

@@ -17,7 +17,7 @@
 #define USER 1001
 
 struct node {
-	struct small s; /* first */
+	struct small s; /* must be the first field */
 	char secret[80];
 	char warned[512];
 };
@@ -91,7 +91,7 @@ static struct kv_space_info info_of(struct node *node)
 	return kv_space_stat(node->s.cache, node->s.space);
 }
 
-/* Check that sharing the space failed, and that the reason can be read. */
+/* Check that sharing the space failed, and that the space shows the reason. */
 static void must_be_refused(struct node *node, int r)
 {
 	char why[KV_LAYOUT_ERROR_MAX + 1];
@@ -230,7 +230,7 @@ static void test_nodes_with_a_secret_have_the_same_seed(void **state)
 	assert_true(seed_of(node, USER, model) != seed);
 	assert_int_equal(set_layout(node, "{" TENSORS ", \"share\": true}"), 0);
 	assert_true(info_of(node).shared);
-	/* A seed that the layout gives stays. */
+	/* A seed that the layout gives is kept. */
 	assert_true(seed_of(node, USER, "{" TENSORS ", " SEED "}") ==
 		    0x0123456789abcdef);
 }

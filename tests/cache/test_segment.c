@@ -17,14 +17,15 @@
 
 struct keeper {
 	struct tiers *t;
-	bool answers; /* releases a retired segment as soon as asked */
+	/* the clients release a retired segment as soon as told to */
+	bool answers;
 	_Atomic unsigned n_told;
 	uint32_t told[RETIRED * 4];
 	void *mapped[ROUNDS];
 	unsigned n;
 };
 
-static struct keeper keeper; /* clients of the user LIAR */
+static struct keeper keeper; /* the clients of user LIAR */
 
 static void told(void *arg, uint32_t id)
 {
@@ -147,7 +148,7 @@ static void what_is_kept_is_within_the_memory_and_the_share(void **state)
 	assert_in_range(keeper.n, 2, SEGMENTS - 2);
 	assert_in_range(charged(t), 2, SEGMENTS - 2);
 	assert_int_equal(tiers_stats(t).dram_retired, charged(t));
-	/* Another user can use the rest of the memory. */
+	/* Another user can use the memory that LIAR does not hold. */
 	assert_true(save_a_segment(t, &chain));
 	assert_int_equal(take_segment(t, t->space, chain - 1, USER), 0);
 	/* The segment is free again when no client maps it. */
@@ -167,7 +168,7 @@ static void so_is_what_nobody_says_was_unmapped(void **state)
 	assert_int_equal(lie(t, &chain), -ENOLCK);
 	assert_in_range(charged(t), 2, SEGMENTS - 2);
 	let_go(t);
-	/* The client's process has ended. */
+	/* The kernel reports the end of the client's process. */
 	for (unsigned i = 0; i < keeper.n_told; i++)
 		kv_segment_returned(t->cache, keeper.told[i], LIAR);
 	while (charged(t) || tiers_stats(t).dram_segments < SEGMENTS)

@@ -183,7 +183,8 @@ static void snapshots_are_shared(void **state)
 	unsigned of_a, of_others;
 	uint64_t part;
 
-	tiers_without_ssd(t); /* with an SSD, the index would be full earlier */
+	/* with an SSD tier, the index would be full first */
+	tiers_without_ssd(t);
 	c = tiers_space(t, "c", C, PREFIX_LAYOUT);
 	of_root = tiers_space(t, "root", 0, PREFIX_LAYOUT);
 	part = snapshot_all(t, t->space, &of_a);

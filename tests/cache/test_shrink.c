@@ -25,7 +25,7 @@ static void pin(struct small *s, unsigned n)
 	kv_block_put(s->cache, block);
 }
 
-/* Set the last use of block @n to @seconds after the others. */
+/* Make the last use of block @n @seconds later than that of other blocks. */
 static void used(struct small *s, unsigned n, uint32_t seconds)
 {
 	struct kv_block *block = small_get(s, n);
@@ -114,7 +114,7 @@ static void the_least_valuable_blocks_go_whatever_their_file(void **state)
 	assert_int_equal(stats.evicted_ssd, MANY + N_LARGE - stats.blocks);
 	assert_true(config_has(s, " blocks evicted"));
 	assert_int_equal(all_there(s), stats.blocks);
-	/* Saves work with the new size. */
+	/* Saves work in the smaller tier. */
 	for (n = 0; n < MANY; n++) {
 		small_save_seed(s, 5000 + n, n, BLOCK);
 		must(kv_space_sync(s->cache, s->space) == 0);
@@ -167,7 +167,7 @@ static void pinned_blocks_are_a_reason_to_refuse(void **state)
 	need = size_in(s->why);
 	assert_in_range(need, 25 << 20, 63 << 20);
 
-	/* Nothing was changed. */
+	/* The refused mount has changed nothing. */
 	s->config.ssd_given = false;
 	small_must_open(s);
 	assert_int_equal(small_stats(s).ssd_total, 64 << 20);
@@ -211,7 +211,7 @@ static void pinned_blocks_go_if_the_user_says_so(void **state)
 	assert_int_equal(small_fsck(s, "--data"), 0);
 }
 
-/* ---- reserves ---- */
+/* ---- reserves in a smaller tier ---- */
 
 static void what_a_reserve_has_left_can_be_read(void **state)
 {
@@ -266,7 +266,7 @@ static void reserved_blocks_stay(void **state)
 	assert_int_equal(there(s, 0, 40, 1), 40);
 }
 
-/* ---- killed meanwhile ---- */
+/* ---- mounts that are killed while they shrink the tier ---- */
 
 static void a_kill_meanwhile_costs_no_pinned_block(void **state)
 {
@@ -309,7 +309,7 @@ static void a_kill_meanwhile_costs_no_pinned_block(void **state)
 	assert_int_equal(small_fsck(s, "--data"), 0);
 }
 
-/* ---- without the tier ---- */
+/* ---- mounts without the SSD tier ---- */
 
 static void without_the_tier_it_waits_as_it_is(void **state)
 {

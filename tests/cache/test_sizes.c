@@ -56,7 +56,7 @@ ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
 	return real(fd, data, n, offset);
 }
 
-/* ---- ---- */
+/* ---- the store of a test, and its blocks ---- */
 
 static int set_up(void **state)
 {
@@ -301,7 +301,8 @@ static void two_sizes_of_equal_use_keep_their_files(void **state)
 
 /* ---- the hit rate of a trace of several sizes, against kvfs-replay ---- */
 
-#define UNIT 65536u /* bytes of a slot; 128 slots fill a file */
+#define UNIT \
+	65536u /* bytes of a unit, which fills a slot; 128 slots fill a file */
 #define REQUESTS 6000u
 
 struct object {
@@ -321,7 +322,7 @@ static void make_trace(struct object trace[REQUESTS])
 {
 	static const unsigned units[] = {1, 4, 16}, n[] = {4000, 1000, 250};
 	static const unsigned first[] = {200000, 210000, 220000};
-	/* Of 10 requests. */
+	/* Of 10 requests in each third of the trace: objects of each size. */
 	static const unsigned mix[3][3] = {{7, 2, 1}, {1, 2, 7}, {4, 3, 3}};
 	unsigned seed = 7;
 

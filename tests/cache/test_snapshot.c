@@ -97,9 +97,9 @@ static void pins_of_snapshots_and_of_users_add_up(void **state)
 	user_pin(f, 1, false);
 	assert_true(pinned(f, 1));
 	assert_int_equal(kv_snapshot_drop(f->cache, id_of(f, "a")), 0);
-	assert_true(pinned(f, 0)); /* by its user */
+	assert_true(pinned(f, 0)); /* block 0 is still pinned by its user */
 	assert_false(pinned(f, 1));
-	assert_true(pinned(f, 2)); /* by b */
+	assert_true(pinned(f, 2)); /* block 2 is still pinned by snapshot "b" */
 	assert_int_equal(kv_snapshot_unlink(f->cache, id_of(f, "b"), 0), 0);
 	assert_false(pinned(f, 2));
 	assert_int_equal(kv_snapshot_unlink(f->cache, id_of(f, "b"), 0),
@@ -226,7 +226,7 @@ static void snapshots_leave_room_to_work(void **state)
 static void a_snapshot_may_be_larger_than_dram(void **state)
 {
 	struct one *f = *state;
-	const unsigned n = 400; /* 40 MB */
+	const unsigned n = 400; /* 40 MB of blocks */
 
 	f->config.ssd = 128 << 20;
 	one_reopen(f);

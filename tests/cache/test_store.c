@@ -62,7 +62,7 @@ static void an_empty_filesystem_is_taken(void **state)
 
 	snprintf(path, sizeof(path), "%s/lost+found", s->path);
 	assert_int_equal(mkdir(path, 0700), 0);
-	touch(s, "lock"); /* of a daemon that died at its first start */
+	touch(s, "lock"); /* left by a daemon that died at its first start */
 	small_must_open(s);
 }
 
@@ -72,7 +72,7 @@ static void read_only_makes_nothing(void **state)
 
 	s->config.read_only = true;
 	refused(s, -ENOENT);
-	/* nothing was made in the directory */
+	/* the refused open has made nothing in the directory */
 	assert_int_equal(rmdir(s->path), 0);
 	refused(s, -ENOENT);
 	assert_int_equal(mkdir(s->path, 0700) == 0 || errno == EEXIST, 1);
@@ -92,7 +92,7 @@ static void a_store_in_use_is_busy_and_names_its_owner(void **state)
 	free(other.why);
 }
 
-/* ---- a smaller cap ---- */
+/* ---- a mount with a smaller ssd= ---- */
 
 static void a_smaller_cap_gives_files_up_and_keeps_the_rest(void **state)
 {
@@ -115,7 +115,8 @@ static void a_smaller_cap_gives_files_up_and_keeps_the_rest(void **state)
 	assert_int_equal(small_count_exact(s, 0, MANY, BLOCK), after.blocks);
 	assert_int_equal(small_close(s), 0);
 
-	s->config.ssd_given = false; /* take the size of the last mount */
+	/* ssd= is not given: the size of the last mount is used */
+	s->config.ssd_given = false;
 	small_must_open(s);
 	assert_int_equal(small_count_exact(s, 0, MANY, BLOCK), after.blocks);
 	assert_int_equal(small_stats(s).ssd_total, after.ssd_total);
@@ -185,16 +186,18 @@ static void add_odd_slots(struct kv_txn *batch,
 
 	for (unsigned i = 0; i < KV_ARRAY_LEN(odd); i++) {
 		odd[i] = *good;
-		odd[i].key[5] = (uint8_t)(i + 1); /* another block */
+		odd[i].key[5] = (uint8_t)(i + 1); /* a key that no block has */
 		ids[i] = kv_slot_id(0, 100 + i);
 	}
 	odd[0].space = 77;
 	odd[1].key_len = 20;
 	odd[2].length = 0;
 	odd[3].length = 1ull << 40;
-	ids[4] = kv_slot_id(55, 0);	  /* no such file */
-	ids[5] = kv_slot_id(0, 1u << 30); /* no such slot */
-	odd[6] = *good;			  /* a key twice */
+	/* a record of a file that does not exist */
+	ids[4] = kv_slot_id(55, 0);
+	/* a record of a slot that does not exist */
+	ids[5] = kv_slot_id(0, 1u << 30);
+	odd[6] = *good; /* a second record of one key */
 	for (unsigned i = 0; i < KV_ARRAY_LEN(odd); i++)
 		assert_int_equal(kv_txn_put_slot(batch, ids[i], &odd[i]), 0);
 }
@@ -202,11 +205,13 @@ static void add_odd_slots(struct kv_txn *batch,
 static void add_odd_segments(struct kv_txn *batch)
 {
 	static const struct kv_segfile_record odd[] = {
-		{.id = 20, .slots = 9, .slot_bytes = 4096}, /* too small */
+		/* the slots are too small */
+		{.id = 20, .slots = 9, .slot_bytes = 4096},
 		{.id = 21, .slots = 9, .slot_bytes = 12345},
 		{.id = 22, .slots = 9, .slot_bytes = 1ull << 40},
 		{.id = UINT32_MAX, .slots = 9, .slot_bytes = 65536},
-		{.id = 23, .slots = 9, .slot_bytes = 65536}, /* not there */
+		/* the file does not exist */
+		{.id = 23, .slots = 9, .slot_bytes = 65536},
 	};
 
 	for (unsigned i = 0; i < KV_ARRAY_LEN(odd); i++)
@@ -285,7 +290,7 @@ static void change_prologue(struct kv_slot_record *record, unsigned n)
 	case 4:
 		record->digest[3] ^= 1;
 		break;
-	default: /* as it was */
+	default: /* leave the prologue as it was */
 		break;
 	}
 }

@@ -6,7 +6,7 @@
 #include "tests/cache/faulty.h"
 #include "tests/cache/script.h"
 
-#define PATIENCE 300000000u /* ns */
+#define PATIENCE 300000000u /* time limit of a disk request, in ns */
 
 /* ---- an index whose fdatasync does not return ---- */
 
@@ -25,7 +25,7 @@ int fdatasync(int fd)
 	return real(fd);
 }
 
-/* ---- ---- */
+/* ---- reads and writes that do not end ---- */
 
 static int set_up(void **state)
 {
@@ -264,12 +264,12 @@ static void close_with(enum kv_io_op op)
 	}
 	must(kv_cache_close(s->cache) == -ETIMEDOUT);
 	must(disk.n_held == 1);
-	if (op == KV_IO_READ) /* still its own */
+	if (op == KV_IO_READ) /* its memory must not be freed yet */
 		memset(disk.held[0].io->data, 0x66, disk.held[0].io->bytes);
 	disk_behave();
 	usleep(50000);
 	small_remove(s);
-	_exit(0); /* do not free what the stuck request may still use */
+	_exit(0); /* memory that the stuck request may still use is not freed */
 }
 
 static void closing_gives_up_and_leaves_everything_as_it_is(void **state)

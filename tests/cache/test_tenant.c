@@ -7,7 +7,7 @@
 #include "tests/cache/tiers.h"
 
 #define MIB (1ull << 20)
-#define USER 1 /* owns space "a" */
+#define USER 1 /* uid that owns space "a" */
 
 static void set_quota(struct tiers *t, uint32_t uid, struct kv_quota quota)
 {
@@ -254,9 +254,10 @@ static void nor_do_they_take_it_on_ssd(void **state)
 	check_sums(t, 2);
 }
 
-#define WORK 24 /* chains of the user, in two spaces, of DEPTH blocks each */
+#define WORK \
+	24 /* number of USER's chains in two spaces, each of DEPTH blocks */
 #define DEPTH 16
-#define FLOOD 40 /* blocks of another user between two uses */
+#define FLOOD 40 /* blocks that another user saves between two uses by USER */
 
 static struct kv_space *space_of(struct tiers *t, unsigned chain)
 {

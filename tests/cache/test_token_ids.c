@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_token_ids.c - token ids of blocks: in the index if they are small beside
- * their block, else in the block's header alone.  They can be read, are deleted
- * with their block, and evict no blocks of other users.
+ * their block, else in the block's header alone.  Token ids can be read, are
+ * deleted with their block, and evict no blocks of other users.
  *
  * OWNS      a small store for each test.
  *
@@ -20,11 +20,11 @@
 #define PLAIN "{" TENSORS ",\"tokens\":16}"
 #define TOKENS 16u
 #define PAYLOAD 16384u
-#define LONG 100000u /* blocks from this one on have long extras */
+#define LONG 100000u /* number of the first block with long extras */
 
 static struct kv_layout *layout;
-static struct kv_space *kept; /* space "kept" of the store that is open */
-static uint32_t owner;	      /* owner of the space, if it must be made */
+static struct kv_space *kept; /* space "kept" of the open store */
+static uint32_t owner;	      /* owner that a new space "kept" gets */
 
 static void open_kept(struct small *s)
 {

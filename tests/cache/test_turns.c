@@ -17,7 +17,7 @@
 #define AMOUNT 100
 
 struct queue {
-	struct kv_turn turn; /* first */
+	struct kv_turn turn; /* must be the first field */
 	bool made;
 	uint64_t done;
 };
@@ -113,8 +113,8 @@ static void who_yields_comes_after_the_others(void **state)
 	assert_ptr_equal(kv_turns_next(&turns), &b->turn);
 }
 
-/* Queues that got nothing come first when all resume: otherwise, with little
- * work at a time, the first queue would do all of its own. */
+/* When all queues resume, queues that got nothing come first. Otherwise the
+ * first queue would run all its work first if little work runs at a time. */
 static void who_got_nothing_comes_first_when_all_go_on(void **state)
 {
 	struct kv_turn *c = kv_turn_get(&turns, 5), *got[7];
@@ -142,7 +142,7 @@ static void who_got_nothing_comes_first_when_all_go_on(void **state)
 	kv_turn_put(&turns, c);
 }
 
-/* The requests of one queue never end. */
+/* A queue whose requests never end leaves resources to other queues. */
 static void who_has_very_much_under_way_leaves_some_to_others(void **state)
 {
 	struct kv_turn *turn, *c;

@@ -52,7 +52,7 @@ static const char webserver_tls[] =
 
 struct webserver {
 	pid_t pid;
-	unsigned port, tls; /* tls 0: none */
+	unsigned port, tls; /* ports of HTTP and TLS; tls 0: no TLS */
 };
 
 static inline unsigned free_port(void)
@@ -102,7 +102,7 @@ static inline int webserver_start(struct webserver *server)
 
 	if (!getcwd(here, sizeof(here)))
 		return -1;
-	unlink("web.sock"); /* of a server that was killed */
+	unlink("web.sock"); /* socket of a server that was killed */
 	server->pid = fork();
 	if (server->pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
