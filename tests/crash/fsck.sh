@@ -52,6 +52,12 @@ assert o["status"] == 0 and o["blocks"] == 20 and not o["clean"] and o["version"
 assert o["bytes_accounted"] == o["bytes_held"] > 20 * 4096, o
 P
 
+# A rebuild would drop the blocks of a space without a file: it is refused.
+mv "$S/spaces/000001" "$T/space"
+before=$(state)
+fsck 8 "are missing or disagree" --rebuild
+eq "a refused rebuild changes the store" "$(state)" "$before"
+mv "$T/space" "$S/spaces/000001"
 # The index is lost, and the next mount rebuilds it.
 index_lost
 grep -q '^index=rebuilt (missing): 20 blocks, 1 spaces, 0 left out' "$M/.kvfs/config" || fail "config does not tell of the rebuilt index"

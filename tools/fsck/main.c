@@ -495,11 +495,26 @@ static int repair_store(struct fsck *f)
 	return 0;
 }
 
+/* Refused if the index is whole and names spaces that have no file in STORE/spaces: a
+ * rebuild would drop their blocks. */
 static int rebuild_index(struct fsck *f)
 {
 	struct kv_rebuild rebuild = {.store_fd = f->store, .path = f->path};
-	int r = kv_rebuild(&rebuild);
+	const bool quiet = f->quiet;
+	int r;
 
+	f->quiet = true;
+	if (f->spaces_dir >= 0 && fsck_index(f) == 0)
+		(void)fsck_sidecar(f);
+	f->quiet = quiet;
+	if (f->count[FAULT_SPACE_FILE])
+		return fsck_error("%s: the index is whole, but files in "
+				  "spaces/ are missing or disagree with it; "
+				  "nothing was changed: --repair writes them",
+				  f->path);
+	f->known = false; /* do not report the index as it was */
+	memset(f->count, 0, sizeof(f->count));
+	r = kv_rebuild(&rebuild);
 	if (r == -ENODATA)
 		return fsck_error("%s: nothing to rebuild it from: no `store`, "
 				  "and no segment file with a trailer",
