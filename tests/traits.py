@@ -23,12 +23,12 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 
 LIMITS = {
-    "files .c": 134,
-    "lines": 69362,
+    "files .c": 130,
+    "lines": 68519,
     "lines of Python": 6056,
     "largest circle": 9,
     "upward calls": 0,
-    "helpers with one caller, %": 15,
+    "helpers with one caller, %": 14,
 }
 
 
