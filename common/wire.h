@@ -8,8 +8,7 @@
  * its length is exactly that; anything else closes the connection.
  *
  * The client sends requests; each gets exactly one reply of the same type and
- * tag, with WIRE_REPLY set in @flags; one with WIRE_PARTS may get earlier replies
- * with the status WIRE_MORE.  Replies come in any order.  The daemon
+ * tag, with WIRE_REPLY set in @flags.  Replies come in any order.  The daemon
  * also sends WIRE_SEGMENT and WIRE_RETIRE by itself (tag 0): a WIRE_SEGMENT
  * always goes out before the reply that names its segment for the first time.
  *
@@ -58,8 +57,7 @@ enum wire_type {
 	WIRE_STAGING,
 	/* Reserve room for blocks.  wire_key[]; reply: wire_status[]. */
 	WIRE_RESERVE,
-	/* Save blocks, which are reserved unless the flag is WIRE_FRESH.
-	 * wire_save[]; reply: wire_status[]. */
+	/* wire_save[]; reply: wire_status[]. */
 	WIRE_SAVE,
 	/* Drop reservations made by the RESERVE with the tag @arg, 0: by any.
 	 * wire_key[]; reply: wire_status[]. */
@@ -125,20 +123,13 @@ enum wire_type {
 /* Flags of wire_header. */
 #define WIRE_REPLY 1u
 #define WIRE_WAIT_SAVING 2u /* WIRE_ACQUIRE: wait for saves in flight */
-#define WIRE_AGAIN 256u	    /* WIRE_ACQUIRE: repeated use, count no hit */
-#define WIRE_RESIDENT 32u   /* WIRE_ACQUIRE: blocks not in DRAM are -EAGAIN */
-/* WIRE_ACQUIRE: reply also with the first blocks, while others are being read.  The
- * status of such a reply is WIRE_MORE, and that of the blocks to come is -EINPROGRESS. */
-#define WIRE_PARTS 512u
-#define WIRE_MORE 1
-/* WIRE_PREFETCH: unless the first WIRE_AHEAD_MIN blocks are in DRAM, read none and
- * reply -EAGAIN for all. */
+#define WIRE_AGAIN 256u	    /* WIRE_ACQUIRE: not a new use, counts no hit */
+#define WIRE_RESIDENT 32u   /* WIRE_ACQUIRE: blocks in DRAM; others: -EAGAIN */
+/* WIRE_PREFETCH: only if the first WIRE_AHEAD_MIN blocks are in DRAM; else -EAGAIN for
+ * all blocks. */
 #define WIRE_AHEAD 64u
 #define WIRE_AHEAD_MIN 4u
-/* WIRE_SAVE: reserve the blocks too, with the flags and statuses of WIRE_RESERVE.  A
- * block with a reservation is -EALREADY. */
-#define WIRE_FRESH 16u
-/* Flags of WIRE_RESERVE, WIRE_SAVE_PAGES and WIRE_SAVE with WIRE_FRESH: */
+/* WIRE_RESERVE, for all its keys: */
 #define WIRE_MUST 4u /* do not evict the block before it is durable */
 #define WIRE_HOLD 8u /* lease the block when it seals; -ENOSPC: no room */
 /*
@@ -240,7 +231,7 @@ struct wire_staging {
 };
 
 /*
- * A block to save: its tensors are at @offset of the staging memfd, which must stay
+ * A reserved block: its tensors are at @offset of the staging memfd, which must stay
  * unchanged until the reply.  A SAVE consumes the reservation.
  *
  * Status of a RESERVE:

@@ -99,44 +99,15 @@ static void uncharge(struct kv_cache *cache, struct kv_want *want)
 	want->hinted = want->hint_reads = 0;
 }
 
-/* Count the leading wants that are settled.  Return whether they are enough
- * bytes to report to the client. */
-static bool count_leading(struct kv_acquire *acquire)
-{
-	const struct kv_want *want = &acquire->wants[acquire->leading];
-
-	for (; acquire->leading < acquire->n && want->status != -EINPROGRESS;
-	     acquire->leading++, want++)
-		if (want->status == 0)
-			acquire->leading_bytes += want->length;
-	return acquire->leading_bytes >= acquire->part;
-}
-
 static void settle(struct kv_cache *cache, struct kv_want *want, int status)
 {
-	struct kv_acquire *acquire = want->acquire;
-
 	kv_assert_locked(&cache->lock);
 	uncharge(cache, want);
 	want->status = status;
-	if (--acquire->pending == 0)
-		touch_all(cache, acquire);
-	else if (!acquire->part || acquire->submitting ||
-		 !count_leading(acquire))
+	if (--want->acquire->pending)
 		return;
-	if (!acquire->told)
-		kv_defer_settled(cache, acquire);
-	acquire->told = true;
-}
-
-size_t kv_acquire_take(struct kv_cache *cache, struct kv_acquire *acquire)
-{
-	kv_lock(cache);
-	count_leading(acquire);
-	acquire->leading_bytes = 0;
-	acquire->told = false;
-	kv_unlock(cache);
-	return acquire->leading;
+	touch_all(cache, want->acquire);
+	kv_defer_settled(cache, want->acquire);
 }
 
 void kv_want_lend_locked(struct kv_cache *cache, struct kv_want *want,
@@ -419,8 +390,6 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 	 * before all wants have begun. */
 	acquire->pending = acquire->n + 1;
 	acquire->submitting = true;
-	acquire->told = false;
-	acquire->leading = acquire->leading_bytes = 0;
 	acquire->look = NULL;
 	acquire->short_of_room = 0;
 	acquire->room_at = acquire->n;

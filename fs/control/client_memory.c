@@ -2,8 +2,8 @@
 /*
  * client_memory.c - a client's file in memory, read by pread(2) or mapped.
  *
- * OWNS      a descriptor of the file, and maybe a mapping of it, until the last put, and
- *           the charges for them.
+ * OWNS      a descriptor of the file, or a mapping of it, until the last put, and the
+ *           charges for them.
  *
  * INVARIANTS
  *   (1) Reading the memory allocates nothing: a page in a hole of a mapped file would be
@@ -15,7 +15,7 @@
  *       hold the inode's lock for any time, by a write(2) from memory that does not
  *       answer.  cachestat(2) takes no lock.
  *   (4) The control thread neither maps nor unmaps; a worker does so in steps of at most
- *       STEP bytes.  It reads only by pread(2): a page fault may have to wait.
+ *       STEP bytes.
  *
  * LOCKING   none: the count is atomic, and other fields are fixed after map.  After the
  *           last put only one worker uses the memory.
@@ -45,9 +45,9 @@ struct kv_client_memory {
 	struct kv_work unmap;
 	struct kv_server *server;
 	struct kv_account *account; /* held */
-	int fd;
-	uint64_t offset, bytes; /* the part of the file that is used */
-	uint64_t page, step;	/* bytes of a page, and of a step */
+	int fd;			    /* -1: mapped */
+	uint64_t offset, bytes;	    /* of the file */
+	uint64_t page, step;	    /* bytes of a page, and of a step */
 	/* the file is known to have all pages below this offset */
 	uint64_t counted;
 	const uint8_t *data; /* mapped byte at @offset; NULL: not mapped */
@@ -191,6 +191,8 @@ int kv_client_memory_map(struct kv_client_memory *memory)
 	memory->charged = memory->mapped = n;
 	memory->map = map;
 	memory->data = memory->map + (memory->offset - from);
+	kv_closep(&memory->fd);
+	memory->fd = -1;
 	return 0;
 }
 
@@ -242,20 +244,14 @@ static int copy_mapped(void *arg)
 int kv_client_memory_copy(const struct kv_client_memory *memory, uint64_t at,
 			  uint64_t n, struct kv_hash *hash, void *dst)
 {
+	uint8_t *to = dst, private[PIECE];
+	uint64_t piece;
+
 	/* A page that cannot be swapped in, and broken memory, raise SIGBUS. */
 	if (memory->data)
 		return kv_sigbus_guard(
 			copy_mapped,
 			&(struct copy){memory->data + at, n, hash, dst});
-	return kv_client_memory_read(memory, at, n, hash, dst);
-}
-
-int kv_client_memory_read(const struct kv_client_memory *memory, uint64_t at,
-			  uint64_t n, struct kv_hash *hash, void *dst)
-{
-	uint8_t *to = dst, private[PIECE];
-	uint64_t piece;
-
 	/* Hash a private copy: the owner of the block may have the slot mapped, and
 	 * write to it meanwhile. */
 	for (; n > 0; n -= piece, at += piece, to += piece) {

@@ -14,7 +14,7 @@
  *           (cache) -> RESERVED   kv_request_reserve  (client->reservations)
  *          RESERVED -> COPYING    prepare             (a saving)
  *          RESERVED -> (cache)    kv_request_drop, or the client's end
- *           (cache) -> COPYING    prepare_fresh
+ *           (cache) -> COPYING    prepare_lent
  *           COPYING -> (cache)    copy_item: sealed, or dropped
  *           of an offer:
  *             (new) -> MAPPED     offer_run: by a worker, in steps
@@ -22,8 +22,8 @@
  *
  * INVARIANTS
  *   (1) A SAVE item consumes its reservation, whatever its outcome.
- *   (2) Only its worker, or the control thread in copy_items, touches a COPYING item, also
- *       after the client has disconnected: the item ends as if the client were connected.
+ *   (2) Only its worker touches a COPYING item, also after the client has disconnected:
+ *       the item ends as if the client were connected.
  *   (3) A block is leased in the critical section that seals it: eviction cannot come in
  *       between.
  *   (4) A copy of lent pages is sealed only if the pages were lent until the copy had
@@ -164,7 +164,39 @@ void kv_lent_drop(struct kv_client *client, struct kv_lent *lent)
 	kv_lent_put(lent);
 }
 
-/* A block of a saving, filled in by the control thread, copied by a worker. */
+/* Copy and hash the block in @pages, whose numbers are valid.  Returns 0, or
+ * -EFAULT if the file has become shorter. */
+static int copy_lent(const struct kv_lent *lent, const uint64_t *pages,
+		     struct kv_hash *hash, uint8_t *tensors)
+{
+	const struct wire_stride *s;
+	uint32_t run;
+	uint64_t n, at;
+	int r;
+
+	for (s = lent->strides; s < lent->strides + lent->n; s++)
+		for (uint32_t p = 0; p < lent->pages_per_block; p += run) {
+			/* Copy adjacent pages as one run. */
+			run = 1;
+			while (s->count == 1 && s->bytes == s->block_stride &&
+			       p + run < lent->pages_per_block &&
+			       pages[p + run] == pages[p] + run)
+				run++;
+			n = run * s->bytes;
+			at = s->at + pages[p] * s->block_stride;
+			for (uint64_t i = 0; i < s->count; i++) {
+				r = kv_client_memory_copy(lent->memory, at, n,
+							  hash, tensors);
+				if (r < 0)
+					return r;
+				tensors += n;
+				at += s->segment_stride;
+			}
+		}
+	return 0;
+}
+
+/* A block of a saving.  The control thread fills it in before a worker copies it. */
 struct saving_item {
 	struct kv_work work; /* first; work of copying the block */
 	struct saving *saving;
@@ -189,9 +221,6 @@ struct saving {
 	uint64_t is_lent;     /* offset in the staging of a word, WIRE_LENT
 			     * until the client takes the pages back */
 	uint64_t header_bytes;
-	/* kv_client_memory_copy; on the control thread kv_client_memory_read */
-	int (*read)(const struct kv_client_memory *memory, uint64_t at,
-		    uint64_t n, struct kv_hash *hash, void *dst);
 	bool with_ids; /* the message has the blocks' token ids */
 	uint32_t n;
 	uint32_t uid;
@@ -212,9 +241,9 @@ static int check_lent(const struct saving *saving)
 	uint32_t word;
 	int r;
 
-	__sync_synchronize(); /* order all reads of the copy before the check */
-	r = saving->read(saving->staging, saving->is_lent, sizeof(word), NULL,
-			 &word);
+	__sync_synchronize(); /* a barrier after all reads of the copy */
+	r = kv_client_memory_copy(saving->staging, saving->is_lent,
+				  sizeof(word), NULL, &word);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&lent->lock);
@@ -239,7 +268,7 @@ static int read_ids(struct saving_item *item, struct kv_token_ids **ret_ids)
 
 	if (!ids)
 		return -ENOMEM;
-	r = item->saving->read(staging, item->ids_at, n, NULL, ids);
+	r = kv_client_memory_copy(staging, item->ids_at, n, NULL, ids);
 	if (r < 0)
 		return r;
 	if (kv_token_ids_check(ids, n) < 0)
@@ -249,40 +278,6 @@ static int read_ids(struct saving_item *item, struct kv_token_ids **ret_ids)
 	if (ids->n != item->meta.tokens)
 		return -EINVAL;
 	*ret_ids = kv_steal(ids);
-	return 0;
-}
-
-/* Copy and hash the pages of @item, whose numbers are valid.  Returns 0, or
- * -EFAULT if the file has become shorter. */
-static int copy_lent(const struct saving_item *item, struct kv_hash *hash,
-		     uint8_t *tensors)
-{
-	const struct kv_lent *lent = item->saving->lent;
-	const uint64_t *pages = item->pages;
-	const struct wire_stride *s;
-	uint32_t run;
-	uint64_t n, at;
-	int r;
-
-	for (s = lent->strides; s < lent->strides + lent->n; s++)
-		for (uint32_t p = 0; p < lent->pages_per_block; p += run) {
-			/* Copy adjacent pages as one run. */
-			run = 1;
-			while (s->count == 1 && s->bytes == s->block_stride &&
-			       p + run < lent->pages_per_block &&
-			       pages[p + run] == pages[p] + run)
-				run++;
-			n = run * s->bytes;
-			at = s->at + pages[p] * s->block_stride;
-			for (uint64_t i = 0; i < s->count; i++) {
-				r = item->saving->read(lent->memory, at, n,
-						       hash, tensors);
-				if (r < 0)
-					return r;
-				tensors += n;
-				at += s->segment_stride;
-			}
-		}
 	return 0;
 }
 
@@ -310,9 +305,10 @@ static int make_block(struct saving_item *item, struct kv_hash *hash)
 		kv_hash_update(hash, file, saving->header_bytes);
 		file += saving->header_bytes;
 		r = saving->lent
-			    ? copy_lent(item, hash, file)
-			    : saving->read(saving->staging, item->from,
-					   saving->layout->payload, hash, file);
+			    ? copy_lent(saving->lent, item->pages, hash, file)
+			    : kv_client_memory_copy(saving->staging, item->from,
+						    saving->layout->payload,
+						    hash, file);
 	}
 	if (r == 0 && saving->lent)
 		r = check_lent(saving);
@@ -346,49 +342,15 @@ static void copy_item(struct kv_work *work, struct kv_hash *hash)
 	ended(saving);
 }
 
-/* Return whether the control thread copies the blocks of @saving: that takes less time
- * than waking a worker.  Reserved blocks are left to workers, because the seal of a block
- * that was made since as a file may wait for the disk. */
-static bool is_small(const struct saving *saving)
-{
-	struct kv_server *server = saving->request.server;
-	const uint64_t ids =
-		kv_token_ids_bytes(saving->layout->tokens, KV_EXTRAS_MAX);
-	const uint64_t each =
-		saving->layout->payload + (saving->with_ids ? ids : 0);
-
-	return (saving->lent || (saving->request.header.flags & WIRE_FRESH)) &&
-	       saving->n <= KV_SMALL_BLOCKS && each <= KV_SMALL_BYTES &&
-	       server->copied + saving->n * each <= KV_SMALL_BYTES;
-}
-
-/* Prepare the items, unless @r is an error, and copy a small saving, or have workers copy
- * the items: the first while later ones are being prepared. */
+/* Prepare the items, unless @r is an error, and have workers copy them: the first while
+ * later ones are being prepared. */
 static void copy_items(struct saving *saving, const struct wire_save *wire,
 		       int r,
 		       int (*prepare_item)(struct saving *saving,
 					   const struct wire_save *wire,
 					   struct saving_item *item))
 {
-	if (is_small(saving)) {
-		struct kv_server *server = saving->request.server;
-
-		saving->read = kv_client_memory_read;
-		for (uint32_t i = 0; i < saving->n; i++) {
-			struct saving_item *item = &saving->items[i];
-
-			item->status =
-				r < 0 ? r
-				      : prepare_item(saving, &wire[i], item);
-			if (item->status < 0)
-				continue;
-			server->copied += saving->layout->payload;
-			item->status = make_block(item, server->hash);
-		}
-		kv_request_answer(&saving->request);
-		return;
-	}
-	/* Count this loop as an item: no copy may end the request before it. */
+	/* Count one for this loop, so that no copy ends the request before. */
 	atomic_init(&saving->left, 1);
 	kv_request_pend(&saving->request, 0);
 	for (uint32_t i = 0; i < saving->n; i++) {
@@ -479,7 +441,6 @@ static int saving_new(struct kv_client *client,
 	saving->layout = m.info.layout;
 	saving->header_bytes = kv_block_header_bytes(m.info.layout);
 	saving->with_ids = m.info.layout->token_ids;
-	saving->read = kv_client_memory_copy;
 	saving->staging = client->staging;
 	if (saving->staging)
 		kv_client_memory_hold(saving->staging);
@@ -696,20 +657,7 @@ static int set_ids(const struct saving *saving, uint64_t at,
 	return 0;
 }
 
-/* Set the place of the item in the staging. */
-static int set_place(const struct saving *saving, const struct wire_save *wire,
-		     struct saving_item *item)
-{
-	const uint64_t bytes = saving->layout->payload;
-
-	item->from = wire->offset;
-	if (!saving->staging ||
-	    !kv_client_memory_has(saving->staging, wire->offset, bytes))
-		return -EINVAL;
-	return set_ids(saving, kv_round_up(wire->offset + bytes, 8), item);
-}
-
-/* Return true if the client has a reservation for the key in @wire. */
+/* Return true if the client has a reservation for @wire. */
 static bool has_reservation(struct kv_client *client, uint32_t space,
 			    const struct wire_save *wire,
 			    struct kv_key *ret_key)
@@ -721,6 +669,7 @@ static bool has_reservation(struct kv_client *client, uint32_t space,
 static int prepare(struct saving *saving, const struct wire_save *wire,
 		   struct saving_item *item)
 {
+	const uint64_t bytes = saving->layout->payload;
 	struct kv_client *client = saving->request.client;
 	uint32_t space = saving->request.header.space;
 	struct kv_reservation reservation;
@@ -731,37 +680,19 @@ static int prepare(struct saving *saving, const struct wire_save *wire,
 	reservation =
 		take_reservation(&client->reservations, space, &item->key);
 	item->hold = reservation.hold;
+	item->from = wire->offset;
 	r = set_meta(saving, wire, item);
+	if (r == 0 &&
+	    (!saving->staging ||
+	     !kv_client_memory_has(saving->staging, wire->offset, bytes)))
+		r = -EINVAL;
 	if (r == 0)
-		r = set_place(saving, wire, item);
+		r = set_ids(saving, kv_round_up(wire->offset + bytes, 8), item);
 	if (r == 0)
 		item->fill = reservation.fill;
 	else
 		kv_fill_drop(client->server->cache, reservation.fill);
 	return r;
-}
-
-/* Prepare a block that is not reserved. */
-static int prepare_fresh(struct saving *saving, const struct wire_save *wire,
-			 struct saving_item *item)
-{
-	const uint64_t pages = saving->lent ? saving->lent->pages_per_block : 0;
-	struct kv_client *client = saving->request.client;
-	uint16_t flags = saving->request.header.flags;
-	int r;
-
-	r = kv_wire_key(wire->key, wire->len, &item->key);
-	if (r == 0)
-		r = set_meta(saving, wire, item);
-	if (r == 0)
-		r = saving->lent ? set_ids(saving, wire->offset, item)
-				 : set_place(saving, wire, item);
-	for (uint64_t i = 0; r == 0 && i < pages; i++)
-		r = item->pages[i] < saving->lent->pages ? 0 : -EINVAL;
-	item->hold = flags & WIRE_HOLD;
-	return r < 0 ? r
-		     : begin_fill(client, flags, saving->request.wait.space,
-				  saving->layout, &item->key, &item->fill);
 }
 
 /* Reply that no block of the message can be saved, and drop the reservations. */
@@ -786,25 +717,39 @@ static void give_up(struct kv_client *client, const struct kv_message *m,
 int kv_request_save(struct kv_client *client, const struct kv_message *m)
 {
 	const struct wire_save *wire = m->items;
-	const uint16_t flags = m->header->flags;
 	const uint32_t n = m->header->count;
 	struct saving *saving;
 	int r;
 
-	if ((flags & (WIRE_MUST | WIRE_HOLD)) && !(flags & WIRE_FRESH))
-		return -EPROTO;
 	r = saving_new(client, m, n, &saving);
-	if (r < 0 && (flags & WIRE_FRESH))
-		return r;
 	if (r < 0)
 		give_up(client, m, r);
 	else
-		copy_items(saving, wire, 0,
-			   flags & WIRE_FRESH ? prepare_fresh : prepare);
+		copy_items(saving, wire, 0, prepare);
 	return 0;
 }
 
 /* ---- blocks in lent pages ---- */
+
+static int prepare_lent(struct saving *saving, const struct wire_save *wire,
+			struct saving_item *item)
+{
+	struct kv_client *client = saving->request.client;
+	uint16_t flags = saving->request.header.flags;
+	int r;
+
+	r = kv_wire_key(wire->key, wire->len, &item->key);
+	if (r == 0)
+		r = set_meta(saving, wire, item);
+	for (uint32_t i = 0; r == 0 && i < saving->lent->pages_per_block; i++)
+		r = item->pages[i] < saving->lent->pages ? 0 : -EINVAL;
+	if (r == 0)
+		r = set_ids(saving, wire->offset, item);
+	item->hold = flags & WIRE_HOLD;
+	return r < 0 ? r
+		     : begin_fill(client, flags, saving->request.wait.space,
+				  saving->layout, &item->key, &item->fill);
+}
 
 /* Set what all blocks have in common, and the pages of each block. */
 static int lend(struct saving *saving, struct kv_lent *lent,
@@ -858,7 +803,7 @@ int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 	if (r < 0)
 		return r;
 	r = lend(saving, lent, what, wire + what->n);
-	copy_items(saving, wire, r, prepare_fresh);
+	copy_items(saving, wire, r, prepare_lent);
 	return 0;
 }
 

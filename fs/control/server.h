@@ -100,9 +100,6 @@ struct kv_watch {
 
 TAILQ_HEAD(kv_clients, kv_client);
 
-/* most bytes and blocks that the control thread copies in a user's turn */
-#define KV_SMALL_BYTES (256u << 10)
-#define KV_SMALL_BLOCKS 16u
 #define KV_COPY_TURN (4u << 20)	 /* bytes */
 #define KV_COPY_COST (64u << 10) /* cost of a copy, added to its bytes */
 
@@ -123,10 +120,7 @@ struct kv_server {
 	/* last version that was logged as refused; 0: none */
 	uint32_t version_refused;
 	uint64_t version_warned_ns; /* when that version was logged */
-	struct kv_hash
-		*hash;	 /* for small saves, which the control thread copies */
-	uint64_t copied; /* bytes of small saves copied in this user's turn */
-	size_t pending;	 /* number of requests whose mail is still to come */
+	size_t pending; /* number of requests whose mail is still to come */
 	struct kv_deadlines deadlines;
 	struct kv_turns users;	   /* users with work */
 	struct kv_clients clients; /* connected, or cut off with leases */
@@ -138,8 +132,7 @@ struct kv_server {
 	_Alignas(8) uint8_t out[WIRE_MAX];
 };
 
-/* Make server->hash, and start server->copies and server->waits.  Returns 0, -ENOMEM or
- * -EAGAIN. */
+/* Start server->copies and server->waits.  Returns 0, -ENOMEM or -EAGAIN. */
 int kv_server_start_workers(struct kv_server *server);
 
 /* ---- a client's file in memory: its staging, or memory that it lends ---- */
@@ -182,9 +175,6 @@ bool kv_client_memory_has(const struct kv_client_memory *memory, uint64_t at,
  * or cannot be read.
  */
 int kv_client_memory_copy(const struct kv_client_memory *memory, uint64_t at,
-			  uint64_t n, struct kv_hash *hash, void *dst);
-/* Do the same by pread(2) only: for the control thread. */
-int kv_client_memory_read(const struct kv_client_memory *memory, uint64_t at,
 			  uint64_t n, struct kv_hash *hash, void *dst);
 
 /* ---- paged memory that an engine lends ---- */

@@ -10,7 +10,6 @@
  *
  *               (new) -> RESERVING kv_save_batch_locked
  *               (new) -> SAVING    kv_save_batch_locked, of lent pages
- *               (new) -> QUEUED    kv_save_batch_locked, of a small save
  *           RESERVING -> QUEUED    reserved: some blocks are new to the daemon
  *           RESERVING -> over      reserved: no block is to be saved
  *              QUEUED -> COPYING   copy: a copy thread reads the pages
@@ -48,7 +47,6 @@
 #define BATCH_BYTES ((uint64_t)4 << 20)
 /* bytes of the blocks in a WIRE_SAVE_PAGES message, at most */
 #define LENT_BYTES ((uint64_t)8 << 20)
-#define SMALL_BYTES ((uint64_t)256 << 10)
 #define WORD_BYTES 64u /* a cache line for the WIRE_LENT word */
 #define PAGES_ROOM                                         \
 	(WIRE_MAX - (uint32_t)sizeof(struct wire_header) - \
@@ -62,13 +60,8 @@ struct kv_save_batch {
 	/* in xfer->batches, unless the batch is FAILED */
 	LIST_ENTRY(kv_save_batch) others;
 	enum batch_state state;
-	bool lent; /* fixed; blocks are copied from lent pages */
-	/* fixed; one message reserves and saves the blocks */
-	bool fresh;
-	/* The blocks count as COPIED.  If they do not, the answer of a fresh batch
-	 * may make them be copied again. */
-	bool copied;
-	unsigned refs; /* one for each unanswered message and the job */
+	bool lent;     /* fixed; from lent pages, not from staging */
+	unsigned refs; /* messages without an answer, and the job */
 	struct kv_job job;
 	struct kv_submission submission; /* while COPYING */
 	size_t submitted;		 /* blocks counted in xfer->submitted */
@@ -89,20 +82,6 @@ struct tally {
 static uint8_t *extent_of(const struct kv_save_batch *batch)
 {
 	return batch->stage->base + batch->extent->offset;
-}
-
-/* Return the stage that the blocks of a SAVING batch have not reached. */
-static enum kvfs_stage next_stage(const struct kv_save_batch *batch)
-{
-	return batch->copied ? KVFS_SEALED : KVFS_COPIED;
-}
-
-static void copied_locked(struct kv_save_batch *batch)
-{
-	if (batch->copied)
-		return;
-	batch->copied = true;
-	kv_xfer_reach_locked(batch->xfer, KVFS_COPIED, batch->n);
 }
 
 /* Free a batch that no answer and no job refers to any more. */
@@ -139,8 +118,6 @@ static void count(struct kvfs_xfer *xfer, uint32_t block, int status,
 		kv_lib_space_forget_locked(xfer->space);
 	if (status == -EEXIST || status == -EALREADY)
 		status = KVFS_PRESENT;
-	else if (status == -EBUSY) /* pages may have changed: do not retry */
-		status = -ENOSPC;
 	else if (status > 0)
 		status = -EPROTO;
 	if (status == KVFS_PRESENT)
@@ -297,7 +274,7 @@ static void drop_locked(struct kv_save_batch *batch, uint64_t of)
 {
 	kv_assert_locked(&batch->xfer->session->lock);
 	batch->drop.done = dropped;
-	if (!batch->fresh &&
+	if (!batch->lent &&
 	    send_keys_locked(batch, &batch->drop, WIRE_DROP, of) == 0)
 		batch->refs++;
 }
@@ -306,7 +283,7 @@ static void drop_locked(struct kv_save_batch *batch, uint64_t of)
 static void saved(struct kv_call *call, int status, const void *items)
 {
 	struct kv_save_batch *batch = (struct kv_save_batch *)call;
-	const enum kvfs_stage stage = next_stage(batch);
+	const enum kvfs_stage stage = batch->lent ? KVFS_COPIED : KVFS_SEALED;
 	const struct wire_status *statuses = items;
 	struct kvfs_xfer *xfer = batch->xfer;
 	struct tally tally = {0};
@@ -334,16 +311,16 @@ static void saved(struct kv_call *call, int status, const void *items)
 	}
 	take_back(batch);
 	for (size_t i = 0; i < batch->n; i++)
-		if (!batch->copied && is_full(xfer, statuses[i].status))
+		if (batch->lent && is_full(xfer, statuses[i].status))
 			kv_save_again_locked(xfer, batch->block[i]);
 		else
 			count(xfer, batch->block[i], statuses[i].status,
 			      &tally);
 	tally.good += tally.present;
-	if (batch->fresh && tally.good > 0)
+	if (batch->lent && tally.good > 0)
 		xfer->pause = 0;
 	kv_xfer_fail_locked(xfer, stage, tally.bad);
-	if (!batch->copied)
+	if (batch->lent)
 		kv_xfer_reach_locked(xfer, KVFS_COPIED, tally.good);
 	kv_xfer_reach_locked(xfer, KVFS_SEALED, tally.good);
 	put_locked(batch);
@@ -400,10 +377,7 @@ static void copy(struct kv_job *job)
 	struct wire_save blocks[WIRE_BATCH];
 	struct kv_packet packet = {
 		.header = {.type = WIRE_SAVE,
-			   .flags = (xfer->ids ? WIRE_WITH_IDS : 0) |
-				    (batch->fresh
-					     ? WIRE_FRESH | reserve_flags(xfer)
-					     : 0),
+			   .flags = xfer->ids ? WIRE_WITH_IDS : 0,
 			   .count = (uint32_t)batch->n,
 			   .space = xfer->space_id},
 		.items = blocks,
@@ -441,10 +415,9 @@ static void copy(struct kv_job *job)
 	r = kv_session_is_live(session, xfer->generation)
 		    ? kv_rpc_submit_locked(session, &batch->call, &packet)
 		    : -ENOTCONN;
-	if (!batch->fresh || atomic_load(&xfer->stopped) != 0)
-		copied_locked(batch);
+	kv_xfer_reach_locked(xfer, KVFS_COPIED, batch->n);
 	if (r < 0) {
-		fail_locked(batch, next_stage(batch), r);
+		fail_locked(batch, KVFS_SEALED, r);
 		put_locked(batch);
 	}
 	pthread_mutex_unlock(&session->lock);
@@ -490,15 +463,6 @@ static void reserved(struct kv_call *call, int status, const void *items)
 	kv_copier_submit(xfer->session->copier, &batch->job);
 }
 
-/* Return whether one message reserves and saves all blocks of the save: a round
- * trip less.  A block without room is copied again then, but pages that are
- * SUBMITTED may change behind their copy. */
-static bool is_small(const struct kvfs_xfer *xfer)
-{
-	return !xfer->device->order && xfer->n <= WIRE_BATCH &&
-	       xfer->n * kv_save_block_bytes(xfer) <= SMALL_BYTES;
-}
-
 size_t kv_save_batch_blocks(const struct kvfs_xfer *xfer, bool lent)
 {
 	const struct kvfs_session *session = xfer->session;
@@ -518,9 +482,7 @@ size_t kv_save_batch_blocks(const struct kvfs_xfer *xfer, bool lent)
 		 * copied. */
 		threads = kv_copier_threads(session->copier);
 		n = KV_MIN(BATCH_BYTES, half) / kv_save_block_bytes(xfer);
-		if (!is_small(xfer))
-			n = KV_MIN(n, (xfer->n + threads - 1) / threads);
-		n = KV_MAX(n, 1u);
+		n = KV_MIN(KV_MAX(n, 1u), (xfer->n + threads - 1) / threads);
 		n = KV_MIN(n, WIRE_RESERVED_MAX - session->reserved);
 	}
 	return KV_MIN(KV_MIN(n, (size_t)WIRE_BATCH), xfer->todo_n);
@@ -538,10 +500,9 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent)
 	if (!batch)
 		return -ENOMEM;
 	batch->lent = lent;
-	batch->fresh = lent || is_small(xfer);
 	batch->refs = 1;
 	batch->call.done = lent ? saved : reserved;
-	batch->state = lent ? SAVING : batch->fresh ? QUEUED : RESERVING;
+	batch->state = lent ? SAVING : RESERVING;
 	batch->job.run = copy;
 	batch->job.kind = KV_JOB_SAVE;
 	if (xfer->device == &kv_device_host &&
@@ -571,8 +532,6 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent)
 		__atomic_store_n((uint32_t *)(void *)extent_of(batch),
 				 WIRE_LENT, __ATOMIC_SEQ_CST);
 		r = send_pages_locked(batch);
-	} else if (batch->fresh) {
-		kv_copier_submit(session->copier, &batch->job);
 	} else {
 		batch->reserved = n;
 		session->reserved += n;
@@ -611,7 +570,7 @@ static void give_back_locked(struct kv_save_batch *batch, int status)
 static void leave_locked(struct kv_save_batch *batch, int status)
 {
 	kv_assert_locked(&batch->xfer->session->lock);
-	fail_locked(batch, next_stage(batch), status);
+	fail_locked(batch, batch->lent ? KVFS_COPIED : KVFS_SEALED, status);
 	if (!kv_rpc_withdraw_locked(batch->xfer->session, &batch->call))
 		return;
 	drop_locked(batch, 0);
@@ -638,22 +597,12 @@ static void give_up_locked(struct kv_timer *timer)
 	kv_xfer_put_locked(xfer);
 }
 
-void kv_save_leave_pages_locked(struct kvfs_xfer *xfer)
-{
-	struct kv_save_batch *batch;
-
-	kv_assert_locked(&xfer->session->lock);
-	LIST_FOREACH(batch, &xfer->batches, others)
-		if (batch->state == SAVING && !batch->lent)
-			copied_locked(batch);
-}
-
 void kv_save_batches_stop_locked(struct kvfs_xfer *xfer)
 {
 	int stopped = atomic_load(&xfer->stopped);
 	struct kv_save_batch *batch, *next;
 
-	kv_save_leave_pages_locked(xfer);
+	kv_assert_locked(&xfer->session->lock);
 	for (batch = LIST_FIRST(&xfer->batches); batch; batch = next) {
 		next = LIST_NEXT(batch, others);
 		if (batch->lent)

@@ -64,15 +64,6 @@ static void done(struct kv_call *kv_call, int status, const void *items)
 	keys->ops->put_locked(keys);
 }
 
-/* Handle the daemon's answer about some of the keys. */
-static void part(struct kv_call *kv_call, const void *items)
-{
-	struct kv_keys_call *call = (struct kv_keys_call *)kv_call;
-
-	if (call->state == KV_KEYS_ASKED)
-		call->keys->ops->part_locked(call, items);
-}
-
 void kv_keys_ask_locked(struct kv_keys_call *call,
 			const struct wire_header *like, struct wire_key *items,
 			size_t n, int status)
@@ -89,7 +80,6 @@ void kv_keys_ask_locked(struct kv_keys_call *call,
 	kv_assert_locked(&keys->session->lock);
 	packet.header.count = call->call.count = (uint32_t)n;
 	call->call.done = done;
-	call->call.part = keys->ops->part_locked ? part : NULL;
 	if (r == 0)
 		r = kv_rpc_submit_locked(keys->session, &call->call, &packet);
 	if (r < 0) {

@@ -37,8 +37,6 @@ struct kv_keys_ops {
 	 * one status for each key in @items.  Called once for each call. */
 	void (*settle_locked)(struct kv_keys_call *call, int status,
 			      const void *items);
-	/* Handle an early answer, with status WIRE_MORE; may be NULL. */
-	void (*part_locked)(struct kv_keys_call *call, const void *items);
 	/* Handle the daemon's late answer to an ABANDONED call; may be NULL. */
 	void (*late_locked)(struct kv_keys_call *call, int status,
 			    const void *items);

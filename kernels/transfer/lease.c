@@ -9,8 +9,7 @@
  *           the lease is freed; if ABANDONED, when its answer comes.
  *
  * INVARIANTS
- *   (1) The first lease->arrived blocks do not change; these are all blocks when
- *       the lease has settled.
+ *   (1) Blocks do not change after the lease has settled.
  *   (2) Each call for which the daemon holds blocks is released exactly once.
  *   (3) A lease is freed with its last reference.
  *   (4) A prefetch sets a key's status before it counts the key.
@@ -64,28 +63,12 @@ void kv_lease_put_locked(struct kvfs_lease *lease)
 	unref_locked(lease);
 }
 
-/* Count the leading blocks that have an outcome, and begin to copy those for the
- * loads that wait for them. */
-static void arrived_locked(struct kvfs_lease *lease)
-{
-	struct kvfs_xfer *xfer, *next;
-
-	kv_assert_locked(&lease->session->lock);
-	while (lease->arrived < lease->n &&
-	       lease->items[lease->arrived].status != -EINPROGRESS)
-		lease->arrived++;
-	lease->refs++; /* keep the lease, as loads that end release it */
-	for (xfer = TAILQ_FIRST(&lease->waiting); xfer; xfer = next) {
-		next = TAILQ_NEXT(xfer, queue);
-		kv_load_begin_locked(xfer);
-	}
-	unref_locked(lease);
-}
-
-/* Count one more call of the lease as settled.  The last one settles the
- * lease. */
+/* Count one more call of the lease as settled.  The last one settles the lease
+ * and begins the loads that wait for it. */
 static void call_settled_locked(struct kvfs_lease *lease)
 {
+	struct kvfs_xfer *xfer;
+
 	kv_assert_locked(&lease->session->lock);
 	assert(lease->unsettled > 0);
 	if (--lease->unsettled > 0)
@@ -94,7 +77,10 @@ static void call_settled_locked(struct kvfs_lease *lease)
 	atomic_store_explicit(&lease->settled, true, memory_order_release);
 	kv_notice_post_locked(lease->session, &lease->notice, 0, lease->held);
 	kv_session_completed_locked(lease->session);
-	arrived_locked(lease);
+	lease->refs++; /* because the loads may end at once */
+	while ((xfer = TAILQ_FIRST(&lease->waiting)))
+		kv_load_begin_locked(xfer);
+	unref_locked(lease);
 }
 
 static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
@@ -129,47 +115,31 @@ static bool any_held(const struct wire_place *places, size_t n)
 	return false;
 }
 
-/* Set the outcome of the call's blocks, except of those that have one already, or
- * are still to come (-EINPROGRESS). */
-static void place_all_locked(struct kv_keys_call *call, int status,
-			     const struct wire_place *places)
+static void settle_locked(struct kv_keys_call *call, int status,
+			  const void *items)
 {
 	struct kvfs_lease *lease =
 		kv_container(call->keys, struct kvfs_lease, keys);
+	const struct wire_place *places = items;
 
 	kv_assert_locked(&lease->session->lock);
-	call->held |= status == 0 && any_held(places, call->n);
+	call->held = status == 0 && any_held(places, call->n);
 	for (size_t i = 0; i < call->n; i++) {
 		struct kv_held *item = &lease->items[call->first + i];
 
-		if (item->status != -EINPROGRESS)
-			continue;
 		item->call = (uint32_t)(call - lease->keys.calls);
 		item->status = status < 0
 				       ? status
 				       : place_locked(lease, item, &places[i]);
 	}
+	call_settled_locked(lease);
 }
 
-static void part_locked(struct kv_keys_call *call, const void *items)
-{
-	place_all_locked(call, 0, items);
-	arrived_locked(kv_container(call->keys, struct kvfs_lease, keys));
-}
-
-static void settle_locked(struct kv_keys_call *call, int status,
-			  const void *items)
-{
-	place_all_locked(call, status, items);
-	call_settled_locked(kv_container(call->keys, struct kvfs_lease, keys));
-}
-
-/* Release the blocks that the daemon holds for an abandoned call, unless an earlier
- * part of the answer had blocks: then they are released with the lease. */
+/* Release the blocks that the daemon holds for an abandoned call. */
 static void late_locked(struct kv_keys_call *call, int status,
 			const void *items)
 {
-	if (status == 0 && !call->held && any_held(items, call->n))
+	if (status == 0 && any_held(items, call->n))
 		kv_rpc_post_tag_locked(call->keys->session, WIRE_RELEASE,
 				       call->call.tag);
 }
@@ -186,7 +156,6 @@ static void put_locked(struct kv_keys *keys)
 
 static const struct kv_keys_ops lease_ops = {
 	.settle_locked = settle_locked,
-	.part_locked = part_locked,
 	.late_locked = late_locked,
 	.get_locked = get_locked,
 	.put_locked = put_locked,
@@ -285,7 +254,7 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
 		 const kvfs_opts *opts, kvfs_lease **ret_lease)
 {
 	const unsigned excluding = KVFS_WAIT_SAVING | KVFS_READ_AHEAD;
-	struct wire_header like = {.type = WIRE_ACQUIRE, .flags = WIRE_PARTS};
+	struct wire_header like = {.type = WIRE_ACQUIRE};
 	struct kvfs_lease *lease;
 	kvfs_session *session;
 	kvfs_opts known = {0};

@@ -11,10 +11,10 @@
 #include "kernels/kvfs.h"
 #include "kernels/transfer/xfer.h"
 
-/* A block of a lease. */
+/* A block of a lease, which does not change once the lease has settled. */
 struct kv_held {
-	int status;    /* -EINPROGRESS: the block is still to come */
-	uint32_t call; /* index in lease->keys.calls */
+	int status;
+	uint32_t call;			   /* index in lease->keys.calls */
 	struct kv_mapped_segment *mapping; /* NULL unless @status is 0 */
 	const uint8_t *file;
 	uint64_t length, payload; /* bytes of the file; offset of its tensors */
@@ -24,12 +24,10 @@ struct kvfs_lease {
 	struct kvfs_session *session;
 	size_t n;
 	_Atomic bool settled;
-	unsigned refs;	  /* guarded by lock */
-	unsigned loads;	  /* guarded by lock; number of loads in @refs */
-	size_t unsettled; /* guarded by lock; number of unsettled calls */
-	size_t arrived;	  /* guarded by lock; number of leading blocks
-				  * that have an outcome */
-	long held; /* number of blocks held; guarded by lock until settled */
+	unsigned refs;		 /* guarded by lock */
+	unsigned loads;		 /* guarded by lock; loads among @refs */
+	size_t unsettled;	 /* guarded by lock; calls without an outcome */
+	long held;		 /* blocks; guarded by lock until settled */
 	struct kv_notice notice; /* lock */
 	struct kv_xfers waiting; /* guarded by lock; waiting loads */
 	struct kv_keys keys;	 /* lock */
@@ -46,8 +44,8 @@ void kv_lease_release_locked(struct kvfs_lease *lease);
 /* Return the space of block @i, valid as long as the lease. */
 struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i);
 
-/* Copy the blocks of the load @xfer that have arrived, once the stream's work
- * before the load is over.  (load.c) */
+/* Begin the load @xfer if its lease has settled and the stream's work before it
+ * is over.  (load.c) */
 void kv_load_begin_locked(struct kvfs_xfer *xfer);
 /* Do the work of kvfs_load, also for a pool of kvfs_pool_reserve.  (load.c) */
 int kv_lib_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,

@@ -71,9 +71,6 @@ size_t kv_save_batch_blocks(const struct kvfs_xfer *xfer, bool lent);
  */
 int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent);
 
-/* Count the blocks in staging memory as COPIED. */
-void kv_save_leave_pages_locked(struct kvfs_xfer *xfer);
-
 /* Stop the batches of @xfer with the status xfer->stopped, without the daemon:
  * end blocks whose pages are not being copied, and take lent pages back.
  * Blocks under copy end with the daemon's answer, or a second after their

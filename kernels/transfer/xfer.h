@@ -36,9 +36,6 @@ struct kv_xfer_ops {
 	bool to_daemon;
 	/* xfer->stopped was set: end the blocks that have not begun. */
 	void (*stopped_locked)(struct kvfs_xfer *xfer);
-	/* Count blocks as COPIED whose pages are read again only if the daemon
-	 * has no room. */
-	void (*leave_pages_locked)(struct kvfs_xfer *xfer);
 	/* Every block is COPIED (or SEALED), or has failed. */
 	void (*copied_locked)(struct kvfs_xfer *xfer);
 	void (*sealed_locked)(struct kvfs_xfer *xfer);
