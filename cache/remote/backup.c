@@ -93,7 +93,7 @@ struct kv_backup {
 
 struct kv_offer {
 	struct kv_space *space; /* fixed; held */
-	uint32_t uid;		/* its owner when the walk began */
+	uint32_t uid;		/* owner of @space when the walk began */
 	bool all; /* ask also for blocks that the backend is known to have */
 	/* Repeat the walk, over all blocks or those that were missed. */
 	enum { OFFER_ONCE, OFFER_MISSED, OFFER_ALL } again;

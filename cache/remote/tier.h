@@ -32,7 +32,7 @@ struct kv_remote_job {
 	void (*given_back)(struct kv_remote *remote, struct kv_remote_job *job);
 	/* remote.c's: */
 	uint64_t began_ns, sent_ns, until_ns;
-	uint64_t retry_ns; /* it waits until then; 0: it is in flight */
+	uint64_t retry_ns; /* when to send the job again; 0: in flight */
 	unsigned tries;
 	bool abandoned; /* @ended has run, the backend still has the memory */
 	uint64_t seen;	/* op.progress that was counted as a sign of life */

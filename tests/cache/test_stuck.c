@@ -264,7 +264,7 @@ static void close_with(enum kv_io_op op)
 	}
 	must(kv_cache_close(s->cache) == -ETIMEDOUT);
 	must(disk.n_held == 1);
-	if (op == KV_IO_READ) /* its memory must not be freed yet */
+	if (op == KV_IO_READ) /* the memory of the read must not be freed yet */
 		memset(disk.held[0].io->data, 0x66, disk.held[0].io->bytes);
 	disk_behave();
 	usleep(50000);
