@@ -46,7 +46,7 @@ struct kv_mount {
 		pid_t process;
 		uint64_t until_ns;
 	} hidden[KV_HIDDEN_RECORDS]; /* lock */
-	unsigned next_hidden;	     /* lock */
+	unsigned next_hidden;	     /* guarded by lock; the oldest record */
 
 	/* queue of notices; only notify.c uses these fields */
 	struct kv_periodic notifier;

@@ -551,14 +551,12 @@ static int unlink_file(fuse_req_t req, const struct place *place)
 
 	if (place->byte < 0 && strcmp(place->text, ".layout") == 0 &&
 	    place->info.layout) {
-		const struct kv_hidden_record record = {
-			place->info.id, ctx->uid, kv_process_of(ctx->pid),
-			kv_now_ns() + HIDDEN_NS};
+		const struct kv_hidden_record new = {place->info.id, ctx->uid,
+						     kv_process_of(ctx->pid),
+						     kv_now_ns() + HIDDEN_NS};
 
-		/* This may overwrite the oldest record. */
 		pthread_mutex_lock(&mount->lock);
-		mount->hidden[mount->next_hidden++ % KV_HIDDEN_RECORDS] =
-			record;
+		mount->hidden[mount->next_hidden++ % KV_HIDDEN_RECORDS] = new;
 		pthread_mutex_unlock(&mount->lock);
 		return 0;
 	}
