@@ -19,7 +19,7 @@
  *       in time has met a damaged file.
  *
  * LOCKING   none: the child uses only memory of its own and of the C library,
- *           whose locks fork(2) hands over.
+ *           whose locks fork(2) leaves usable.
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -34,9 +34,9 @@
 
 #include "index/env.h"
 
-#define HEADER 16u  /* bytes before a page's list of nodes */
-#define NODE 8u	    /* bytes before a node's key */
-#define KEY_MAX 511 /* bytes */
+#define HEADER 16u  /* bytes of a page before its list of nodes */
+#define NODE 8u	    /* bytes of a node before its key */
+#define KEY_MAX 511 /* most bytes of a key */
 #define BRANCH 1u   /* flags of a page */
 #define LEAF 2u
 #define OVERFLOW 4u
@@ -44,10 +44,10 @@
 #define SUB_DATA 2u
 #define FREE_FLAGS 44 /* offset of the free list's flags in a meta page */
 #define PIPE 3	      /* the child's descriptor */
-#define LIMIT_MIN 30u /* seconds for the child */
-#define LIMIT_RATE 10000000u /* bytes of file for one second more */
-/* bytes that a file may have beyond twice its pages: of a transaction that was
- * not committed */
+#define LIMIT_MIN 30u /* seconds that the child may take at least */
+#define LIMIT_RATE 10000000u /* bytes of the file for a second more */
+/* a file may have so many bytes beyond twice its pages: an uncommitted
+ * transaction leaves them */
 #define BEYOND (UINT64_C(1) << 30)
 
 struct result {
@@ -60,10 +60,10 @@ struct check {
 	MDB_txn *txn;
 	uint64_t file_bytes;
 	uint8_t *map;
-	uint32_t page; /* bytes of one */
-	/* number that the meta page claims; the file may be shorter */
+	uint32_t page; /* bytes of a page */
+	/* number of pages that the meta page claims; the file may be shorter */
 	uint64_t n_pages;
-	uint64_t *used; /* one bit for each page */
+	uint64_t *used; /* one bit for each page; set: the page was found */
 	/* pages of each kind found in the file, less LMDB's own counts */
 	int64_t branches, overflows;
 	struct result *result;
@@ -117,8 +117,8 @@ static int claim(struct check *c, const char *by, uint64_t number, uint64_t n)
 	return 0;
 }
 
-/* Return whether page @number has these flags and its nodes fill the page from
- * its upper bound to its end. */
+/* Return whether page @number has the flags @flags, and its nodes fill the page
+ * from its upper bound to its end. */
 static bool page_is_whole(const struct check *c, uint64_t number,
 			  unsigned flags, unsigned node_flags)
 {
@@ -155,7 +155,7 @@ static bool page_is_whole(const struct check *c, uint64_t number,
 	return used == c->page - upper;
 }
 
-/* Mark the pages of a value that is not in its leaf. */
+/* Mark the overflow pages that hold a long value as used. */
 static int claim_value(struct check *c, const char *name, const MDB_val *value)
 {
 	const uint64_t at = (uint64_t)((uint8_t *)value->mv_data - c->map);
@@ -175,8 +175,8 @@ static int claim_value(struct check *c, const char *name, const MDB_val *value)
 	return claim(c, name, number, n);
 }
 
-/* Mark the pages of a record of the free list: a count, then page numbers,
- * descending. */
+/* Mark the pages that a record of the free list names: the record is a count,
+ * then page numbers, descending. */
 static int claim_free(struct check *c, const MDB_val *key, const MDB_val *value)
 {
 	const uint8_t *list = value->mv_data;
@@ -210,7 +210,7 @@ static int search(struct check *c, const char *name, MDB_cursor *cursor,
 }
 
 /* Check the order of the keys, each leaf and value, and the counts of a
- * database: 0 is the free list, 1 has the named databases. */
+ * database: database 0 is LMDB's free list, database 1 lists the named ones. */
 static int check_database(struct check *c, MDB_dbi dbi, const char *name)
 {
 	_cleanup_(kv_cursor_closep) MDB_cursor *cursor = NULL, *finder = NULL;
@@ -248,8 +248,8 @@ static int check_database(struct check *c, MDB_dbi dbi, const char *name)
 					   dbi == 1 ? SUB_DATA : BIG_DATA))
 				r = bad(c, "%s: page %llu is damaged", name,
 					(unsigned long long)number);
-			/* A search begins in the leaf of the last one: in this
-			 * order each search must pass the branch pages. */
+			/* LMDB first tries the leaf of the last search: only a
+			 * search in another leaf passes the branch pages. */
 			if (r == 0)
 				r = search(c, name, finder, key, &value);
 			if (r == 0 && leaf)
@@ -350,7 +350,7 @@ static int check_all(struct check *c, const char *path, uint64_t map_bytes)
 	return 0;
 }
 
-/* Run in the child: give up what the parent shares with it, check, report. */
+/* Child: close the parent's descriptors, check the file, report the result. */
 static _Noreturn void run(const char *path, uint64_t map_bytes, int pipe)
 {
 	const struct rlimit no_core = {0, 0};
@@ -361,7 +361,7 @@ static _Noreturn void run(const char *path, uint64_t map_bytes, int pipe)
 	if (dup2(pipe, PIPE) < 0)
 		_exit(1);
 	close_range(PIPE + 1, ~0u, 0);
-	close(STDERR_FILENO); /* LMDB prints its assertions */
+	close(STDERR_FILENO); /* drop the messages of LMDB's assertions */
 	setrlimit(RLIMIT_CORE, &no_core);
 	for (int i = 1; i < NSIG; i++)
 		signal(i, SIG_DFL);
@@ -397,8 +397,8 @@ int kv_index_check(const char *path, uint64_t map_bytes, char why[KV_WHY_MAX])
 		close(pipes[0]);
 		return -errno;
 	}
-	/* Wait in steps: time in which this process was stopped does not
-	 * count. */
+	/* Wait in steps of a second, so that time in which this process was
+	 * stopped is not counted. */
 	poll_fd.fd = pipes[0];
 	for (; seconds && poll(&poll_fd, 1, 1000) <= 0; seconds--)
 		;

@@ -23,8 +23,8 @@
  *       that were taken and freed in one transaction, nor read them.
  *   (2) The map is at least SPARE bytes larger than the file was when opened,
  *       so that a store whose cap became smaller can still delete.
- *   (3) After a fault inside LMDB its memory and the writers' mutex are leaked
- *       together with the environment, which is never used again.
+ *   (3) After a fault inside LMDB, LMDB's memory and the writers' mutex are
+ *       leaked together with the environment, which is never used again.
  *   (4) Each thread with a transaction holds the guard shared; a thread that
  *       replaces the environment holds the guard alone.
  *   (5) Puts never take the last RESERVE of the map: a deletion copies pages
@@ -51,7 +51,7 @@
 #include "index/record.h"
 
 #define SPARE (1u << 20)
-#define DISK_FULL (1u << 20) /* with less free space, EIO means ENOSPC */
+#define DISK_FULL (1u << 20) /* EIO with fewer free bytes means ENOSPC */
 #define READERS 512	     /* limit of concurrent kv_index_get calls */
 #define LOCK_FILE "index/lock.mdb"
 /* size of the lock file that LMDB makes */
@@ -157,8 +157,8 @@ void kv_index_lock_file_check(int store_fd)
 		       O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	struct stat st;
 
-	/* If the first byte is not locked, LMDB locks it and initializes the
-	 * file, whatever its contents. */
+	/* LMDB locks the first byte of its lock file unless that byte is
+	 * locked, and then initializes the file, whatever its contents. */
 	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
 	    st.st_nlink != 1 || st.st_size != LOCK_BYTES ||
 	    fcntl(fd, F_GETLK, &lock) < 0 || lock.l_type != F_UNLCK)
@@ -205,7 +205,7 @@ int kv_env_open(const char *path, uint64_t map_bytes, bool read_only,
 	return 0;
 }
 
-/* Ask in windows: the kernel truncates requests to its read-ahead size. */
+/* Read ahead in pieces: the kernel cuts requests to its read-ahead size. */
 void kv_env_fetch(MDB_env *env)
 {
 	const uint64_t bytes = kv_env_file_bytes(env);
@@ -304,7 +304,7 @@ static void env_renew(struct kv_index *index)
 
 	pthread_rwlock_wrlock(&index->guard);
 	rc = begin_txn(index, MDB_RDONLY, &txn);
-	if (rc == MDB_PANIC) { /* else index->env was already reopened */
+	if (rc == MDB_PANIC) { /* else another thread reopened it */
 		if (index->env)
 			mdb_env_close(kv_steal(index->env));
 		index->broken = false;
@@ -339,18 +339,18 @@ int kv_txn_guard_enter(struct kv_index *index, unsigned flags,
 #define RESERVE 8	 /* 1 / RESERVE of the map's pages */
 #define RESERVE_MIN 1024 /* pages */
 #define LEAF_VALUE 2000	 /* bytes; longer values may need consecutive pages */
-#define NEAR_IDS 8	 /* number of neighbouring ids in one leaf, usually */
-#define NEAR_FULL 16384	 /* unused pages; above, do not read the free list */
+#define NEAR_IDS 8	 /* so many consecutive ids usually share a leaf */
+#define NEAR_FULL 16384	 /* with more unused pages do not read the free list */
 
 struct kv_txn {
 	struct kv_index *index;
 	MDB_txn *txn;
-	bool entered;	   /* the guard */
-	int failed;	   /* first error */
+	bool entered;	   /* this thread holds the guard */
+	int failed;	   /* first error of the batch */
 	uint64_t puttable; /* bytes of the map that puts may still take */
 	/* lower bound of the contiguous unused bytes at the map's end */
 	uint64_t unused;
-	uint64_t last_id; /* put into last_part */
+	uint64_t last_id; /* last id put into last_part */
 	enum kv_index_part last_part;
 	uint64_t last_tokens; /* last id put into the tokens database */
 };
@@ -376,7 +376,7 @@ uint64_t kv_index_records_max(uint64_t cap)
 {
 	uint64_t pages = kv_index_map_bytes(cap) / KV_PAGE;
 
-	/* 1/16 is for the other databases and for pages of the last commit. */
+	/* 1/16 is for other databases and pages freed by the last commit. */
 	return (pages - reserve_of(pages) - pages / 16) * KV_PAGE / KV_PUT_NEAR;
 }
 
@@ -408,7 +408,7 @@ static int count_room(void *arg)
 	return 0;
 }
 
-/* Call LMDB.  MDB_PANIC: the transaction is lost, and the batch with it. */
+/* Call LMDB.  MDB_PANIC: the transaction of @batch is lost. */
 static int call_guarded(struct kv_txn *batch, int (*call)(void *arg), void *arg)
 {
 	int rc = MDB_PANIC;
@@ -431,7 +431,7 @@ int kv_txn_begin(struct kv_index *index, struct kv_txn **ret_txn)
 	if (!batch)
 		return -ENOMEM;
 	batch->index = index;
-	batch->last_tokens = UINT64_MAX / 2; /* near no id */
+	batch->last_tokens = UINT64_MAX / 2; /* no id is near */
 	batch->last_part = KV_PARTS;
 	r = kv_txn_guard_enter(index, 0, &batch->txn);
 	if (r < 0)
@@ -455,7 +455,7 @@ static int note(struct kv_txn *batch, int r)
 struct change {
 	MDB_txn *txn;
 	MDB_dbi dbi;
-	MDB_val key, value; /* a value without data: delete the record */
+	MDB_val key, value; /* a value without data deletes the record */
 };
 
 static int do_change(void *arg)
@@ -485,12 +485,10 @@ static int put_value(struct kv_txn *batch, enum kv_index_part part, uint64_t id,
 		batch->last_part = part;
 		batch->last_id = id;
 	}
-	/*
-	 * The most bytes that this put may take, as LMDB knows only at commit.
-	 * Leaves are at least half full, so consecutive records cost twice
-	 * their bytes.  Other records copy and split a leaf, and change its
-	 * parent.
-	 */
+	/* Charge the most bytes that this put may take; LMDB knows the number
+	 * only at commit.  Leaves are at least half full, so consecutive
+	 * records cost twice their bytes.  Other records copy and split a leaf,
+	 * and change its parent. */
 	cost = 2 * (value.mv_size + 2 * sizeof(id)) +
 	       (near ? 0 : KV_PUT_FAR - KV_PUT_NEAR);
 	if (batch->puttable < cost)
@@ -597,7 +595,7 @@ int kv_txn_put_segfile(struct kv_txn *batch,
 			 (MDB_val){sizeof(copy), &copy});
 }
 
-/* Allowed in a full map, like deletions: the record's size does not change. */
+/* Put the store record: allowed in a full map, for its size stays the same. */
 int kv_txn_put_info(struct kv_txn *batch, const struct kv_store_info *info)
 {
 	struct kv_store_record record;

@@ -39,8 +39,8 @@ int kv_env_open(const char *path, uint64_t map_bytes, bool read_only,
  */
 int kv_fault_guard(struct kv_index *index, int (*call)(void *arg), void *arg);
 
-/* Begin a transaction.  After 0 the caller also unlocks index->guard once the
- * transaction has ended. */
+/* Begin a transaction.  On success the caller also unlocks index->guard once
+ * the transaction has ended. */
 int kv_txn_guard_enter(struct kv_index *index, unsigned flags,
 		       MDB_txn **ret_txn);
 

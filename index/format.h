@@ -3,7 +3,7 @@
  * format.h - bytes on disk: the index's records and a slot's prologue.
  *
  * All little-endian (the build refuses another machine), fixed size, packed by
- * construction, each with a checksum over everything before it.  A
+ * construction, each with a checksum over all fields before the checksum.  A
  * change to these structs raises KV_FORMAT_VERSION.  man/kvfs-store.5 describes
  * them.
  */
@@ -13,7 +13,7 @@
 #include "common/kv.h"
 
 #define KV_FORMAT_VERSION 3
-/* Text for messages: why a call returned -ENOTSUP. */
+/* Why a call returned -ENOTSUP, as text for messages. */
 #define KV_FORMAT_REFUSED                                                    \
 	"made by an older or newer kvfs: this one reads store format "       \
 	"3 only, and changed nothing; mount it with the kvfs that made it, " \
@@ -22,7 +22,7 @@
 #define KV_PROLOGUE_MAGIC 0x314b434f4c42564bull /* "KVBLOCK1" */
 #define KV_STORE_MAGIC 0x3145524f5453564bull	/* "KVSTORE1" */
 #define KV_TRAILER_MAGIC 0x314c49415254564bull	/* "KVTRAIL1" */
-/* size of a segment file is a multiple of this */
+/* the size of a segment file is a multiple of this */
 #define KV_SEGMENT_UNIT (2u << 20)
 #define KV_SEGMENT_MAX (2ull << 30)
 
@@ -54,7 +54,7 @@ struct kv_prologue {
 	uint32_t reserved;
 	uint8_t store[16];
 	struct kv_slot_record
-		/* atime, hits and pinned are 0; its checksum has seed 0 */
+		/* atime, hits and pinned are 0 here; the checksum has seed 0 */
 		record;
 };
 
@@ -65,11 +65,11 @@ struct kv_prologue {
  */
 struct kv_tokens_record {
 	uint64_t generation;
-	/* XXH3-64 of all that follows, seeded with the slot id XOR twice the
-	 * generation */
+	/* XXH3-64 of the rest of the value, seeded with the slot id XOR twice
+	 * the generation */
 	uint64_t checksum;
 	uint32_t n;
-	uint32_t extras_len; /* then n numbers of 4 bytes, then the extras */
+	uint32_t extras_len; /* then n ids of 4 bytes, then the extras */
 };
 
 /* Bits of mode besides permissions: the space is shared with other nodes; this
@@ -81,7 +81,7 @@ struct kv_tokens_record {
 struct kv_quota {
 	uint64_t quota_dram, quota_ssd; /* 0: none */
 	uint64_t reserve_dram, reserve_ssd;
-	uint64_t rate_put; /* bytes a second that may be saved; 0: any */
+	uint64_t rate_put; /* bytes that users may save a second; 0: any */
 };
 
 struct kv_space_record {
@@ -101,10 +101,10 @@ struct kv_tenant_record {
 	uint64_t checksum;
 };
 
-/* STORE/removed: tombstones of blocks that users removed from shared spaces.  An
- * empty place is all zero. */
+/* STORE/removed: tombstones of blocks that users removed from shared spaces.
+ * An unused record is all zero. */
 struct kv_removed_record {
-	uint64_t number; /* of the removal, from 1 */
+	uint64_t number; /* number of the removal, counted from 1 */
 	uint32_t space;
 	uint8_t key_len;
 	uint8_t reserved[11];

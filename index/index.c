@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * index.c - the index: opening it, reading all of it or one record, giving back
- * the disk space when it has shrunk.
+ * index.c - the index: opening it, reading all of it or one record, compacting
+ * its file.
  *
  * OWNS      the LMDB environment and the handles of its six databases: meta,
  *           spaces, snapshots, segments, slots, tokens; the read transaction of
@@ -59,7 +59,7 @@ static int open_databases(struct kv_index *index, MDB_txn *txn, unsigned flags)
 	return rc == MDB_NOTFOUND ? -EBADMSG : kv_env_errno(rc);
 }
 
-/* Open the databases of an environment.  -ENODATA: it is empty. */
+/* Open the databases of an environment.  -ENODATA: the environment is empty. */
 static int open_existing(struct kv_index *index, struct kv_store_info *ret_info)
 {
 	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
@@ -183,8 +183,8 @@ uint64_t kv_index_room(const struct kv_index *index)
 	return atomic_load(&index->room);
 }
 
-/* Allocate blocks for holes as well: LMDB never wrote the pages that it took and
- * freed in one transaction. */
+/* Allocate disk blocks for holes as well: LMDB never wrote the pages that it
+ * took and freed in one transaction. */
 void kv_index_keep_room(struct kv_index *index)
 {
 	MDB_envinfo info;
@@ -478,7 +478,7 @@ int kv_index_compact(struct kv_index **index, const char *path,
 	if (snprintf(from, sizeof(from), "%s/" COPY_NAME, path) >= PATH_MAX ||
 	    snprintf(to, sizeof(to), "%s/data.mdb", path) >= PATH_MAX)
 		return -ENAMETOOLONG;
-	unlink(from); /* may be left by a crash */
+	unlink(from); /* a crash may have left this file */
 	r = kv_env_free_pages((*index)->env, &free_pages);
 	if (r < 0)
 		return r;

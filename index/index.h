@@ -89,11 +89,11 @@ uint64_t kv_index_puttable(uint64_t map_bytes);
 uint64_t kv_index_space_bytes(size_t name_len, size_t layout_len);
 uint64_t kv_index_snapshot_bytes(size_t n);
 
-/* Return how many slot records always fit, whatever was deleted before. */
+/* Return how many slot records fit in any case into the map for this cap. */
 uint64_t kv_index_records_max(uint64_t cap);
 /* Return the bytes that puts may take, counted when the last batch began. */
 uint64_t kv_index_room(const struct kv_index *index);
-/* The most bytes that one put takes: beside the last put, and anywhere. */
+/* Map bytes a put takes at most: next to the last key put, or elsewhere. */
 #define KV_PUT_NEAR (2 * (sizeof(struct kv_slot_record) + 16))
 #define KV_PUT_FAR (KV_PUT_NEAR + 3 * KV_PAGE)
 
@@ -160,8 +160,8 @@ int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
 		    const struct kv_slot_record *record);
 /* Delete a record; an absent one is no error. */
 int kv_txn_delete(struct kv_txn *batch, enum kv_index_part part, uint64_t id);
-/* Return whether puts may still take @bytes of the map; and whether the token
- * ids of a block fit and leave @bytes. */
+/* Return whether puts may take @bytes more of the map; _for_ids: the token ids
+ * of a block, and then @bytes more. */
 bool kv_txn_has_room(const struct kv_txn *batch, uint64_t bytes);
 bool kv_txn_has_room_for_ids(const struct kv_txn *batch, uint32_t n,
 			     uint32_t extras_len, uint64_t bytes);
@@ -188,7 +188,7 @@ uint64_t kv_index_bytes(struct kv_index *index);
  * is larger than @map_bytes and would shrink.  Only while no other thread uses
  * *@index (at mount).  If the copy cannot be opened, *@index is NULL.
  * 1: replaced
- * 0: not worth it
+ * 0: a copy would save too little
  */
 int kv_index_compact(struct kv_index **index, const char *path,
 		     uint64_t map_bytes);

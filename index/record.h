@@ -34,7 +34,7 @@ int kv_tokens_pack(const struct kv_token_ids *ids, uint64_t slot_id,
 int kv_tokens_unpack(const void *value, size_t bytes, uint64_t slot_id,
 		     uint64_t *ret_generation, struct kv_token_ids **ret_ids);
 
-/* Check the checksum and the lengths. */
+/* Check the checksum of a tombstone and the lengths in it. */
 bool kv_removed_record_whole(const struct kv_removed_record *record);
 
 /* Make the value of a space: the sealed record, the name and the layout.  The

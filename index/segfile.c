@@ -36,7 +36,7 @@
 #include "index/sidecar.h"
 
 #define READERS 16
-#define SLOTS_A_READER 16 /* worth a thread */
+#define SLOTS_A_READER 16 /* so many slots justify a thread */
 #define GENERATION_MAX (UINT64_MAX / 4)
 #define PIECE ((uint64_t)1 << 20) /* bytes of a block read at once */
 
@@ -250,7 +250,7 @@ int kv_segfile_zero(int fd, uint64_t slot_bytes, uint32_t slot_number)
 int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes)
 {
 	const uint32_t slots = kv_segfile_slots_of(segment_bytes, slot_bytes);
-	/* Not every filesystem has ZERO_RANGE. */
+	/* Not every filesystem has FALLOC_FL_ZERO_RANGE. */
 	const bool all = fallocate(fd, FALLOC_FL_ZERO_RANGE, 0,
 				   (off_t)segment_bytes) == 0;
 	int r = 0;
@@ -272,7 +272,7 @@ int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes)
 
 /* A block, to find duplicates of its key. */
 struct item {
-	XXH128_hash_t hash; /* kv_record_name */
+	XXH128_hash_t hash; /* kv_record_name of the block */
 	uint64_t generation, slot_id;
 	bool damaged;
 };
@@ -296,8 +296,8 @@ struct work {
 	struct known *known; /* known spaces, sorted by id */
 	size_t n_known;
 	uint64_t spare;	 /* bytes of the map reserved for records */
-	int fd;		 /* descriptor of the current file */
-	uint8_t *header; /* of a block */
+	int fd;		 /* descriptor of the current segment file */
+	uint8_t *header; /* first bytes of a block's file */
 	size_t header_room;
 	struct item *items;
 	size_t n_items;
@@ -589,8 +589,8 @@ static int add_slot(struct work *work, const struct file *file,
 	if (read < 0 && read != -EBADMSG)
 		return read;
 	r = add_block(work, slot_id, record, read == -EBADMSG);
-	/* Put token ids by the same rule as a commit.  Leave room for the
-	 * records of all blocks before token ids of any. */
+	/* Put token ids under the same conditions as a commit, but leave room
+	 * for the records of all blocks that follow. */
 	if (r == 0 && ids)
 		r = batch_of(work, &batch);
 	if (r < 0 || !ids ||
@@ -678,11 +678,9 @@ static void remove_new(int store_fd)
 	unlinkat(store_fd, NEW_DIR, AT_REMOVEDIR);
 }
 
-/*
- * Fill a map of twice the size: the records of a full map that grew over weeks
- * might not fit when they are put at once.  The next mount opens the file with
- * the size that it has.
- */
+/* Use a map of twice the size: the records of a map that filled over weeks may
+ * not fit into that size when they are put at once.  The next mount opens the
+ * file with its actual size. */
 static int fill_new(struct work *work, const char *path)
 {
 	struct kv_store_info *info = &work->out->info;
@@ -766,7 +764,7 @@ int kv_rebuild(struct kv_rebuild *rebuild)
 		return r;
 	remove_new(store);
 	/* Keep the old index only if it is small, for an inspection of the
-	 * damage: the cap might have no room for two. */
+	 * damage: the cap may have no room for two indexes. */
 	unlinkat(store, KV_DAMAGED_NAME, 0);
 	if (!rebuild->keep ||
 	    fstatat(store, "index/data.mdb", &st, AT_SYMLINK_NOFOLLOW) < 0 ||

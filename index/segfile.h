@@ -100,7 +100,7 @@ int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes);
 
 struct kv_rebuild {
 	int store_fd;	  /* in: STORE */
-	const char *path; /* in: the same */
+	const char *path; /* in: path of STORE */
 	uint64_t cap;	  /* input: used if STORE/store is lost */
 	bool keep;	  /* input: keep a small old index as KV_DAMAGED_NAME */
 	/* Input, may be NULL: sorted records of pinned blocks, which stay
@@ -111,11 +111,11 @@ struct kv_rebuild {
 	struct kv_store_info info; /* output; so are all fields below */
 	uint64_t files, blocks, spaces;
 	uint64_t pinned;    /* blocks of @pins that were found */
-	uint64_t odd_files; /* files without a trailer of this store */
+	uint64_t odd_files; /* segment files without a trailer of this store */
 	/* prologues of unknown spaces, and invalid prologues */
 	uint64_t strays;
-	uint64_t duplicates; /* older blocks with the same key */
-	uint64_t unreadable; /* slots */
+	uint64_t duplicates; /* older blocks with the key of a newer one */
+	uint64_t unreadable; /* slots that could not be read */
 	uint64_t damaged;    /* blocks whose digest does not match */
 };
 

@@ -272,7 +272,7 @@ int kv_tenants_read(int store_fd, struct kv_tenant_record **ret_records,
 	if (r < 0 && r != -ENOENT)
 		return r;
 	all = bytes / sizeof(*records);
-	/* A truncated last record is damaged as well. */
+	/* Count a truncated last record as damaged. */
 	*ret_damaged = bytes % sizeof(*records) != 0;
 	records = (struct kv_tenant_record *)kv_steal(data);
 	for (size_t i = 0; i < all; i++)

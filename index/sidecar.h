@@ -24,7 +24,7 @@
 
 /* Call @each with every name in the directory @name of @at, but . and .., until
  * a call returns another value than 0.  Return that value, or the error of
- * openat(2), which follows no symbolic link; @dir is the directory. */
+ * openat(2), which follows no symbolic link; @dir is the open directory. */
 int kv_dir_walk(int at, const char *name,
 		int (*each)(void *arg, int dir, const char *name), void *arg);
 
