@@ -5,10 +5,10 @@
  *
  * evict.c chooses a file and its heir, the class that gets the file.  From then
  * on no slot of the file is taken.  Blocks are evicted, or moved to other files
- * of their size if they are pinned, guaranteed, open, or warmer than the heir's.
- * A file that cannot be emptied is used again as before.  A move copies the
- * whole slot: a reader of the old slot, and a rebuild after a crash, find the
- * same bytes with the same generation in both slots.
+ * of their size if they are pinned, guaranteed, open, or warmer than the heir's
+ * blocks.  A file that cannot be emptied is used again as before.  A move
+ * copies the whole slot: a reader of the old slot, and a rebuild after a crash,
+ * find the same bytes with the same generation in both slots.
  *
  * At a mount with a smaller cap, the mount is refused before any change on disk
  * if pinned blocks do not fit.  Else the least valuable blocks are evicted until
@@ -56,20 +56,20 @@
 
 #define PIECE (1u << 20) /* bytes that kv_shrink copies at once */
 #define AT_ONCE 32u
-#define PATIENCE_NS 5000000000u /* without progress */
+#define PATIENCE_NS 5000000000u /* longest time without progress */
 #define AGAIN_NS 2000000000u	/* pause before a file is emptied again */
-/* the heir may evict its own blocks after this time */
+/* after this time the heir may evict its own blocks */
 #define AWAITED_NS 1000000000u
-/* an empty file waits for its heir for so long */
+/* time for which an empty file is kept for its heir */
 #define KEPT_NS 2000000000u
 /* pause while deletions and writes are under way */
 #define WAIT_NS 20000000u
 
 struct kv_move {
-	struct kv_io io; /* first */
+	struct kv_io io; /* first member */
 	struct kv_cache *cache;
 	struct kv_block *block;
-	uint64_t from, to; /* slots */
+	uint64_t from, to; /* ids of the old and the new slot */
 	struct kv_slot_record record;
 	uint8_t *data;
 	uint64_t bytes;
@@ -429,7 +429,7 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 
 /* ---- a smaller cap: what fits ---- */
 
-/* Slots in use, and the files that they fill if packed by slot size. */
+/* Count of slots in use, and of the files that they fill if packed by size. */
 struct shrink_need {
 	uint64_t records, files;
 };
@@ -490,18 +490,18 @@ int kv_shrink_check(struct kv_cache *cache, char **ret_why)
 
 struct shrink {
 	struct kv_cache *cache;
-	uint64_t *victims; /* slots of evicted blocks */
+	uint64_t *victims; /* ids of the slots of evicted blocks */
 	size_t n_victims;
 	uint8_t *piece;
-	/* file written since the last sync; NULL: none */
+	/* file that was written since the last sync; NULL: none */
 	struct kv_segfile *to;
 	struct kv_txn *txn;
 	size_t in_txn;
-	uint64_t unreadable; /* a count */
+	uint64_t unreadable; /* count of unreadable blocks */
 };
 
-/* Evict the coldest blocks until the rest fits; with @regardless, guaranteed
- * blocks as well.  Return false if it cannot. */
+/* Evict the coldest blocks until the others fit; with @regardless, guaranteed
+ * blocks as well.  Return false if they do not fit. */
 static bool evict_until_all_fit(struct shrink *shrink, bool regardless)
 {
 	const struct kv_giving giving = {.regardless = regardless};
@@ -535,7 +535,7 @@ static bool evict_until_all_fit(struct shrink *shrink, bool regardless)
 static int evict_pinned(struct shrink *shrink)
 {
 	struct kv_cache *cache = shrink->cache;
-	/* atime in the upper half, and the number of the block */
+	/* atime in the upper half, number of the block in the lower one */
 	_cleanup_(kv_freep) uint64_t *pinned =
 		calloc(cache->table.used + 1u, sizeof(*pinned));
 	size_t n = 0;
@@ -734,8 +734,8 @@ int kv_shrink(struct kv_cache *cache)
 	int r = victims && shrink.piece ? 0 : -ENOMEM;
 
 	kv_assert_locked(&cache->lock);
-	/* Guarantees were scaled down to the tier's bytes, but blocks of many
-	 * sizes may need more files. */
+	/* Guaranteed blocks fit the tier's bytes, but if their slots have many
+	 * sizes they may need more files: evict some as a second step. */
 	if (r == 0 && !evict_until_all_fit(&shrink, false) &&
 	    !evict_until_all_fit(&shrink, true))
 		r = evict_pinned(&shrink);

@@ -35,23 +35,23 @@
 #define NAME "removed"
 #define PLACES_MAX (1u << 18)
 #define PART 64u /* the file has at most 1/64 of the cap */
-#define AT_ONCE (KV_PAGE / sizeof(struct kv_removed_record)) /* places */
+#define AT_ONCE (KV_PAGE / sizeof(struct kv_removed_record)) /* in a page */
 #define RETRY_NS UINT64_C(1000000000)
 
 struct kv_removed {
 	struct kv_removed_record *places;
-	void *tree;	 /* of places that are not empty, by key */
+	void *tree;	 /* tree of the places that are not empty, by key */
 	uint64_t *dirty; /* bit set: the place differs from the file */
 	uint32_t n_dirty;
-	uint32_t max;  /* fixed */
+	uint32_t max;  /* fixed: number of places */
 	uint32_t room; /* number of places up to the end of the file */
 	uint32_t at;   /* index of the next place to fill */
 	uint64_t number;
-	/* Counts of changes: all of them, and those that are on disk. */
+	/* Number of changes so far, and of those that are on disk. */
 	uint64_t changes, written;
 	/* when a failed write is tried again; 0: none failed */
 	uint64_t retry_at;
-	bool noted; /* a failed write */
+	bool noted; /* a failed write was reported */
 	bool kept;  /* fixed: tombstones are kept in the file */
 	int fd;	    /* used by the committer; -1: no file yet */
 };
@@ -69,7 +69,7 @@ struct kv_removed_write {
 
 static void stay(void *place)
 {
-	(void)place; /* not allocated on its own: nothing to free */
+	(void)place; /* places are parts of one array: nothing to free */
 }
 
 void kv_removed_free(struct kv_removed *removed)
@@ -84,7 +84,7 @@ void kv_removed_free(struct kv_removed *removed)
 	free(removed);
 }
 
-/* Return an empty table; NULL: no memory.  Unused places touch no page. */
+/* Return an empty table; NULL: no memory.  Unused places take no memory. */
 static struct kv_removed *removed_new(const struct kv_cache *cache)
 {
 	const uint64_t n =

@@ -43,7 +43,7 @@
 #include <sys/stat.h>
 
 #define EVICT_AT_ONCE 32u /* most victims to make room for a moved block */
-#define DELAY_DOUBLED 3u  /* times at most */
+#define DELAY_DOUBLED 3u  /* doublings of the delay at most */
 
 /* ---- classes ---- */
 

@@ -26,15 +26,15 @@ int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes);
 /* Return the bytes of STORE/spaces, STORE/tenants and STORE/removed beyond the
  * quarter of the index that is set aside for them. */
 uint64_t kv_sidecars_over(const struct kv_cache *cache);
-/* Count @bytes more of these files.  Return whether the cap has room for them;
- * if not, nothing is counted. */
+/* Count @bytes more of the files beside the index.  Return whether the cap has
+ * room for them; if not, nothing is counted. */
 bool kv_sidecars_grow_locked(struct kv_cache *cache, uint64_t bytes);
 /* Remove segment files without a record in the index. */
 void kv_segfiles_sweep(struct kv_cache *cache);
 /* Close an empty segment file that was unlinked. */
 void kv_segfile_forget(struct kv_cache *cache, struct kv_segfile *file);
 void kv_segfiles_close(struct kv_cache *cache);
-/* Forbid taking slots of @file; or allow that again, and forget its heir. */
+/* Forbid taking slots of @file; or allow taking slots, and forget the heir. */
 void kv_extents_close_file(struct kv_segfile *file);
 void kv_extents_open_file(struct kv_segfile *file);
 /* Put the file at the front of its class if it has room, else at the end. */
@@ -59,7 +59,7 @@ void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 /* Move the block off its eviction list, or back, after a change of its pin. */
 void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
 			  bool pin);
-/* Count one more, or one less, pinned block of @space in slots of that size. */
+/* Count one pinned block of @space more, or less, in slots of @slot_bytes. */
 void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
 			  uint64_t slot_bytes, bool more);
 /* Attach a slot that holds the block's bytes: at mount, or after a commit. */
@@ -92,7 +92,7 @@ void kv_extent_moved_locked(struct kv_cache *cache, struct kv_block *block,
 void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id);
 /*
  * At mount:
- * adopt_stale  delete the record in this slot, of a block that was removed
+ * adopt_stale  delete the record of a block that was removed from this slot
  * drop         forget @block and free its slot; the caller deletes the record
  * relocate     give the block a free slot in another file, where the caller
  *              copies it and its record; -ENOSPC
@@ -127,11 +127,11 @@ static inline void kv_marks_lift(uint32_t *marks, size_t n, uint64_t hash)
 
 /* ---- evict.c ---- */
 
-/* Return whether one more pin of @space would leave others too little. */
+/* Return whether one more pin of @space would take others' fair shares. */
 bool kv_ssd_over_floor(const struct kv_cache *cache,
 		       const struct kv_space *space, uint64_t slot_bytes);
-/* Return the bytes that the pin of a block in such a slot counts: at least its
- * record's share of the index, however small the slot is. */
+/* Return the bytes that a pinned block in a slot of @slot_bytes counts: at
+ * least its record's share of the index, however small the slot is. */
 uint64_t kv_ssd_pin_bytes(const struct kv_cache *cache, uint64_t slot_bytes);
 /* Evict a block of @class for @taker (NULL: for nobody).  Other spaces keep
  * their guarantees. */
@@ -153,7 +153,7 @@ bool kv_ssd_balance_locked(struct kv_cache *cache, struct kv_ssd_class *class,
  * file, and return how many there are.  Releases the lock. */
 size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
 			 uint32_t *numbers);
-/* Evict a block of the class of @file, so that one of @file can be moved. */
+/* Evict a block of the size of @file's blocks, so that one can be moved. */
 bool kv_ssd_evict_beside_locked(struct kv_cache *cache,
 				const struct kv_segfile *file);
 /* Evict a block of any size, for room in the index for a record of @taker. */
@@ -229,7 +229,7 @@ bool kv_is_removed_locked(struct kv_cache *cache, struct kv_space *space,
 bool kv_removed_written_locked(const struct kv_cache *cache, uint64_t changes);
 /* Return whether changed tombstones are to be written now. */
 bool kv_removed_dirty_locked(const struct kv_cache *cache);
-/* End the pause after a failed write. */
+/* End the pause after a failed write of STORE/removed. */
 void kv_removed_retry_locked(struct kv_cache *cache);
 /* Take the changed tombstones (NULL: none; -ENOMEM); write them without the
  * lock; end the write with its status, -EAGAIN if it was not begun. */
@@ -275,11 +275,11 @@ void kv_syncs_end_locked(struct kv_cache *cache, struct kv_slot *slot,
 			 int error);
 /* Let the syncs of a block that became durable wait for its pin and mtime. */
 void kv_syncs_durable_locked(struct kv_cache *cache, struct kv_slot *slot);
-/* End the syncs whose updates are committed. */
+/* End the syncs whose updates of records are committed. */
 void kv_syncs_settle_locked(struct kv_cache *cache);
-/* Note that the bytes of @slot are in its file, or will not be written. */
+/* End the wait of flushes for @slot: its file has the bytes, or never will. */
 void kv_flushes_written_locked(struct kv_cache *cache, struct kv_slot *slot);
-/* Let the flushes of @space wait for a deletion that was unqueued before. */
+/* Let the flushes of @space wait for a deletion whose queueing failed once. */
 void kv_flushes_queued_locked(struct kv_cache *cache, struct kv_space *space);
 /* Let flushes that wait for @slot also wait for later changes of its record. */
 void kv_flushes_prolong_locked(struct kv_cache *cache,
@@ -292,8 +292,8 @@ void kv_deletions_free(struct kv_cache *cache);
  * and, if @reuse, free the slot. */
 void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 			     uint64_t slot_id, bool reuse);
-/* For the committer: take all deletions; delete some of their records in @txn,
- * for a short time; note that the transaction has ended. */
+/* For the committer: take all deletions; delete as many of their records in
+ * @txn as a short time allows; note that the transaction has ended. */
 void kv_deletions_take_locked(struct kv_cache *cache);
 int kv_deletions_record(struct kv_cache *cache, struct kv_txn *txn);
 void kv_deletions_recorded_locked(struct kv_cache *cache, int status);
@@ -314,8 +314,8 @@ int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n);
 
 /* ---- move.c ---- */
 
-/* Empty files, one after the other: the tick of ssd->moves.thread.  A stop lets
- * the move under way end, and moves that wait for their commit go on. */
+/* Empty files, one after the other: the tick of ssd->moves.thread.  A stop
+ * waits for the copy under way, but not for moves whose commit is due. */
 void kv_mover_tick(void *cache);
 /*
  * Empty @file for @heir: evict its blocks, and move blocks to other files of

@@ -34,7 +34,7 @@
  *              none -> WAITING      admit
  *           WAITING -> ADOPTED      kv_write_enqueue_locked of the parent
  *           WAITING -> none         kv_orphan_drop_locked of the last orphan
- *           ADOPTED -> none         the same
+ *           ADOPTED -> none         kv_orphan_drop_locked, too
  *
  * INVARIANTS
  *   (1) QUEUED, WRITING and WRITTEN slots are on their space's dirty list, by
@@ -76,9 +76,9 @@
 #define MOMENT_NS 10000000u
 #define LINGER_NS 3000000u
 /* The linger ends if the free part of the user's share is less than this many
- * times the bytes that wait to be written: a quarter of the share is dirty. */
+ * times the queued bytes: a quarter of the share is then dirty. */
 #define LINGER_ROOM 3u
-#define FULL_NS 5000000000u /* pause before a full filesystem is tried again */
+#define FULL_NS 5000000000u /* pause before a write to a full filesystem */
 #define DAY_S 86400
 #define ADOPTED_AT_ONCE 64u
 #define MOVER_NS 3600000000000u /* longest sleep of the mover */
@@ -87,7 +87,7 @@
 
 /* The write queue of one user. */
 struct write_queue {
-	struct kv_turn turn; /* first */
+	struct kv_turn turn; /* first member */
 	struct kv_turn_list spaces;
 };
 
@@ -366,7 +366,7 @@ static bool admit(struct kv_cache *cache, struct kv_slot *slot)
 /* ---- writes ---- */
 
 struct write {
-	struct kv_io io; /* first */
+	struct kv_io io; /* first member */
 	struct kv_cache *cache;
 	struct kv_slot *slot;
 	/* copy of an open slot's bytes; NULL: clients cannot write there */
@@ -411,7 +411,7 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 		TAILQ_INSERT_TAIL(&slot->list->space->unwritten, slot,
 				  unwritten);
 		ssd->dirty++;
-		/* The writer queues this block's children, some at a time. */
+		/* The writer queues children of this block, some at a time. */
 		orphans =
 			orphans_find(cache, kv_block_space(cache, block), &key);
 		if (orphans) {
@@ -733,7 +733,7 @@ static int turn(struct kv_cache *cache)
 		return 0;
 	}
 	if (!admit(cache, slot)) {
-		/* There may be as many such slots as blocks: release the lock
+		/* All blocks of a cache may be refused here: release the lock
 		 * now and then. */
 		if (++ssd->put_off % PUT_OFF_AT_ONCE == 0)
 			kv_cond_wait(cache, &ssd->write, 1);
