@@ -41,8 +41,7 @@
  */
 #include "kernels/paged/paged_pool.h"
 #include "kernels/session/space.h"
-#include "kernels/transfer/lease.h"
-#include "kernels/transfer/stream_sync.h"
+#include "kernels/transfer/xfer.h"
 
 #define FILLS 3u /* most fills begun at a time */
 #define FILL_PAGES 256u

@@ -32,9 +32,8 @@
 
 #include "kernels/paged/paged_pool.h"
 #include "kernels/session/space.h"
-#include "kernels/transfer/save.h"
 #include "kernels/transfer/staging.h"
-#include "kernels/transfer/stream_sync.h"
+#include "kernels/transfer/xfer.h"
 
 /* ---- checks, growth and addresses, for maps and sets ---- */
 

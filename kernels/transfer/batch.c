@@ -38,9 +38,8 @@
 #include "kernels/device/device.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/pool.h"
-#include "kernels/transfer/save.h"
 #include "kernels/transfer/staging.h"
-#include "kernels/transfer/stream_sync.h"
+#include "kernels/transfer/xfer.h"
 
 /* longest wait for the daemon's answer to a copied batch */
 #define SEAL_GRACE_NS 1000000000u

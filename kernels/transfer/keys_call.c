@@ -21,7 +21,7 @@
  * LOCKING   session->lock.
  */
 #include "kernels/session/space.h"
-#include "kernels/transfer/keys_call.h"
+#include "kernels/transfer/xfer.h"
 
 int kv_keys_init(struct kv_keys *keys, struct kvfs_session *session,
 		 const struct kv_keys_ops *ops, size_t n)

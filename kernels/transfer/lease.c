@@ -18,7 +18,7 @@
  *           settled is true.
  */
 #include "kernels/session/space.h"
-#include "kernels/transfer/lease.h"
+#include "kernels/transfer/xfer.h"
 
 struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i)
 {

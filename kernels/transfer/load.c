@@ -31,9 +31,8 @@
  *           copying.
  */
 #include "kernels/session/space.h"
-#include "kernels/transfer/lease.h"
 #include "kernels/transfer/pool.h"
-#include "kernels/transfer/stream_sync.h"
+#include "kernels/transfer/xfer.h"
 
 #define UNIT_MAX 512u /* blocks */
 

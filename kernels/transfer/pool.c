@@ -32,9 +32,8 @@
 #include "kernels/device/device.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/pool.h"
-#include "kernels/transfer/save.h"
 #include "kernels/transfer/staging.h"
-#include "kernels/transfer/stream_sync.h"
+#include "kernels/transfer/xfer.h"
 
 #define SKIP (-1)
 

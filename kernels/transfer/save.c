@@ -40,9 +40,8 @@
 #include "common/rate.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/pool.h"
-#include "kernels/transfer/save.h"
 #include "kernels/transfer/staging.h"
-#include "kernels/transfer/stream_sync.h"
+#include "kernels/transfer/xfer.h"
 
 /* largest save that begins on the caller's thread */
 #define SOON_BYTES ((uint64_t)4 << 20)

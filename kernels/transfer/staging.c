@@ -41,7 +41,7 @@
 #include "common/thread.h"
 #include "kernels/device/device.h"
 #include "kernels/session/session.h"
-#include "kernels/transfer/save.h"
+#include "kernels/transfer/xfer.h"
 #include "kernels/transfer/staging.h"
 
 #define GROW_AGAIN_NS 1000000000u

@@ -40,7 +40,6 @@
  */
 #include "common/thread.h"
 #include "kernels/transfer/pool.h"
-#include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/xfer.h"
 
 /* Shortest and longest pause between two polls of unfinished event waits, in

@@ -27,8 +27,6 @@
  *           read without the lock.
  */
 #include "kernels/transfer/pool.h"
-#include "kernels/transfer/stream_sync.h"
-#include "kernels/session/rpc.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 

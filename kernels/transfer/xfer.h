@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * xfer.h - a transfer: blocks that are copied between pages and the daemon, and
- * the stage that each has reached.
+ * the stage that each has reached; with the requests, leases and waits that
+ * transfers use.
  *
- * Functions named _locked, and kv_xfers_drain, are called with session->lock
- * held.
+ * Functions named _locked, kv_xfers_drain and kv_save_batch_blocks are called
+ * with session->lock held.
  */
 #ifndef KV_KERNELS_TRANSFER_XFER_H
 #define KV_KERNELS_TRANSFER_XFER_H
@@ -16,11 +17,177 @@
 #include "kernels/kvfs.h"
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
-#include "kernels/transfer/keys_call.h"
 #include "common/layout.h"
 #include "common/wire.h"
 
-struct kvfs_xfer;
+/* ---- asynchronous requests about any number of keys, with one message for each
+ * WIRE_BATCH keys; a request can be cancelled, and is given up when the daemon does
+ * not answer (keys_call.c) ---- */
+
+enum kv_keys_state {
+	KV_KEYS_OVER,  /* call is settled, and no answer will come */
+	KV_KEYS_ASKED, /* message was sent to the daemon, call is not settled */
+	/* call was settled without the daemon, which may still answer */
+	KV_KEYS_ABANDONED
+};
+
+/* One message of a request, about its keys @first .. + @n. */
+struct kv_keys_call {
+	struct kv_call call; /* first */
+	struct kv_keys *keys;
+	struct kvfs_space *space; /* held; NULL: the owner holds it */
+	size_t first, n;
+	enum kv_keys_state state;
+	bool held; /* the daemon holds blocks under call.tag */
+};
+
+/* Operations of the struct that embeds a request, such as a lease. */
+struct kv_keys_ops {
+	/* Set the outcome of the call's keys: @status if that is negative, else
+	 * one status for each key in @items.  Called once for each call. */
+	void (*settle_locked)(struct kv_keys_call *call, int status,
+			      const void *items);
+	/* Handle the daemon's late answer to an ABANDONED call; may be NULL. */
+	void (*late_locked)(struct kv_keys_call *call, int status,
+			    const void *items);
+	/* Take and drop a reference to the owner; each call that is not OVER
+	 * has one. */
+	void (*get_locked)(struct kv_keys *keys);
+	void (*put_locked)(struct kv_keys *keys);
+};
+
+/* A request, embedded in its owner.  Zeroed memory is a request without
+ * calls. */
+struct kv_keys {
+	struct kvfs_session *session;
+	const struct kv_keys_ops *ops;
+	uint64_t generation; /* connection of all calls; 0: no call was sent */
+	size_t n;
+	struct kv_keys_call *calls;
+	int cancelled; /* status given by the first cancel; 0: not cancelled */
+	struct kv_timer timer; /* fires when the request must be given up */
+};
+
+/* Allocate @n calls.  No lock needed.  -ENOMEM. */
+int kv_keys_init(struct kv_keys *keys, struct kvfs_session *session,
+		 const struct kv_keys_ops *ops, size_t n);
+/* Free the calls, none of which is ASKED or ABANDONED. */
+void kv_keys_fini_locked(struct kv_keys *keys);
+
+/* Return the number of calls that kv_keys_ask_queries makes.  No lock
+ * needed. */
+size_t kv_keys_count(const kvfs_query *queries, size_t n_queries);
+/* Send messages like @like about all keys of @queries.  The caller holds no
+ * lock. */
+void kv_keys_ask_queries(struct kv_keys *keys, const kvfs_query *queries,
+			 size_t n_queries, const struct wire_header *like);
+/* Send @call about the @n @items.  If @status is negative, or the request was
+ * cancelled, settle the call at once instead. */
+void kv_keys_ask_locked(struct kv_keys_call *call,
+			const struct wire_header *like, struct wire_key *items,
+			size_t n, int status);
+
+/* Give the request up if it is not settled @deadline nanoseconds and a grace
+ * period from now.  The grace period is there because the daemon also keeps the
+ * deadline, and answers. */
+void kv_keys_deadline_locked(struct kv_keys *keys, uint64_t deadline);
+/* Cancel the request: settle calls that were not sent with @status, and ask the
+ * daemon to cancel the others.  Calls that the daemon does not confirm soon are
+ * given up.  Later cancels do nothing. */
+void kv_keys_cancel_locked(struct kv_keys *keys, int status);
+
+/* ---- event waits, for work that the device must end before a transfer or a page's
+ * new use begins, and submissions, for streams that continue after copies
+ * (stream_sync.c) ---- */
+
+struct kv_stream_sync;
+
+/* Start the session's sync thread, if it does not run.  -ENOMEM, -EAGAIN. */
+int kv_stream_sync_start_locked(struct kvfs_session *session);
+/* End the thread.  No transfer may be under way.  Takes NULL. */
+void kv_stream_sync_free(struct kv_stream_sync *sync);
+
+/* Return the stream that a caller's handle @stream means: for NULL without an
+ * @event the device's default stream, for KVFS_NO_STREAM no stream (NULL).
+ * -EINVAL: both a stream and an event are given
+ * -EOPNOTSUPP: the device has no streams */
+int kv_stream_sync_resolve(const struct kvfs_device *device, void *stream,
+			   const void *event, void **ret_stream);
+
+/* Stands for the end of the work that a stream was given, or of an event. */
+struct kv_event_wait {
+	TAILQ_ENTRY(kv_event_wait) others; /* lock */
+	struct kvfs_pool *pool;		   /* busy once the wait has begun */
+	void *handle; /* the device's handle of the event wait */
+	/* Of two event waits in the same stream the one with the lower number
+	 * is done first.  NULL: the stream is not known. */
+	const void *stream;
+	uint64_t number;
+	/* true: the owner calls kv_event_wait_end_locked, when the device has
+	 * used the handle.  false: the event wait ends when it is done. */
+	bool kept;
+	bool begun, waiting; /* lock */
+	void (*done_locked)(void *owner);
+	void *owner;
+};
+
+/*
+ * Make an event wait for the work that @stream was given so far, or for @event,
+ * as in kv_stream_sync_resolve.  *@ret_wait is NULL if there is nothing to wait
+ * for; all functions below take NULL.  The caller holds no lock.
+ * -EINVAL, -EOPNOTSUPP: as kv_stream_sync_resolve
+ * -ENOMEM, errors of the device
+ */
+int kv_event_wait_new(struct kvfs_pool *pool, void *stream, void *event,
+		      struct kv_event_wait **ret_wait);
+/* Free an event wait that has neither begun nor ended.  No lock held. */
+void kv_event_wait_free(struct kv_event_wait *wait);
+
+/* Call @done_locked(@owner) when the work is over, on the sync thread; or now,
+ * if there is nothing to wait for. */
+void kv_event_wait_begin_locked(struct kv_event_wait *wait,
+				void (*done_locked)(void *owner), void *owner);
+/* Cancel the call of done_locked.  Return false if it was made before. */
+bool kv_event_wait_stop_locked(struct kv_event_wait *wait);
+/* Have the sync thread free an event wait that does not wait. */
+void kv_event_wait_end_locked(struct kv_event_wait *wait);
+
+#define KV_ALL_STEPS SIZE_MAX
+
+/* A batch that the device copies, embedded in the job that copies it.  Zeroed
+ * memory is a submission at rest. */
+struct kv_submission {
+	TAILQ_ENTRY(kv_submission) others; /* lock; while there is a fence */
+	struct kvfs_xfer *xfer;
+	size_t step;
+	void *fence;	/* guarded by lock; event wait of the batch */
+	unsigned users; /* guarded by lock; callers that order a stream */
+	bool told;	/* guarded by lock; submitted_locked was called */
+	/* Called once for each batch, when the device was given all of it. */
+	void (*submitted_locked)(struct kv_submission *submission);
+};
+
+/* Have the device copy @batch, of step @step of the submission's transfer, to
+ * the pages (@loads) or from them.  Meanwhile streams can be ordered after the
+ * copies.  A batch without blocks counts as submitted.  -EIO. */
+int kv_submission_run(struct kv_submission *submission, size_t step,
+		      struct kvfs_batch *batch, bool loads);
+
+/* Replace *@stream, a caller's handle, by the stream that the handle means.
+ * -EINVAL: the handle means no stream, or @device is NULL
+ * -EOPNOTSUPP: streams of @device cannot be ordered */
+int kv_submission_check(const struct kvfs_device *device, void **stream);
+/*
+ * Order the work that @stream is given from now on after step @step of @xfer,
+ * or after all steps (KV_ALL_STEPS).  The caller has a reference to @xfer.
+ * Releases the lock while the device is called.
+ * -EAGAIN: not all of the copies are submitted, and nothing was ordered
+ * errors of the device
+ */
+int kv_submission_order_locked(struct kvfs_xfer *xfer, size_t step,
+			       void *stream);
+
+/* ---- transfers ---- */
 
 /* A thread in kvfs_xfer_wait copies pieces of its transfer, of at most this many
  * bytes, which take less time than waking a copy thread.  The jobs that it may
@@ -50,8 +217,6 @@ struct kv_xfer_ops {
 	void (*drop)(struct kvfs_xfer *xfer);
 };
 
-struct kv_event_wait; /* stream_sync.c */
-struct kv_submission; /* stream_sync.c */
 struct kv_load;	      /* load.c */
 struct kv_save_batch; /* batch.c */
 
@@ -215,5 +380,111 @@ int kv_opts_take(struct kvfs_xfer *xfer, struct kvfs_pool *pool,
  * ascend, do not touch and are not empty.  Return their number. */
 size_t kv_layout_ranges(const struct kv_layout *layout, uint32_t first,
 			uint32_t n, struct kvfs_range *ret_ranges);
+
+/* ---- leases, for which the daemon holds blocks in DRAM (lease.c) ---- */
+
+/* A block of a lease, which does not change once the lease has settled. */
+struct kv_held {
+	int status;
+	uint32_t call;			   /* index in lease->keys.calls */
+	struct kv_mapped_segment *mapping; /* NULL unless @status is 0 */
+	const uint8_t *file;
+	uint64_t length, payload; /* bytes of the file; offset of its tensors */
+};
+
+struct kvfs_lease {
+	struct kvfs_session *session;
+	size_t n;
+	_Atomic bool settled;
+	unsigned refs;		 /* guarded by lock */
+	unsigned loads;		 /* guarded by lock; loads among @refs */
+	size_t unsettled;	 /* guarded by lock; calls without an outcome */
+	long held;		 /* blocks; guarded by lock until settled */
+	struct kv_notice notice; /* lock */
+	struct kv_xfers waiting; /* guarded by lock; waiting loads */
+	struct kv_keys keys;	 /* lock */
+	struct kv_held items[];
+};
+
+/* Keep the lease for a load until kv_lease_put_locked. */
+void kv_lease_get_locked(struct kvfs_lease *lease);
+void kv_lease_put_locked(struct kvfs_lease *lease);
+
+/* Do the work of kvfs_release with session->lock held. */
+void kv_lease_release_locked(struct kvfs_lease *lease);
+
+/* Return the space of block @i, valid as long as the lease. */
+struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i);
+
+/* Begin the load @xfer if its lease has settled and the stream's work before it
+ * is over.  (load.c) */
+void kv_load_begin_locked(struct kvfs_xfer *xfer);
+/* Do the work of kvfs_load, also for a pool of kvfs_pool_reserve.  (load.c) */
+int kv_lib_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
+		const int64_t *pages, const kvfs_opts *opts,
+		kvfs_xfer **ret_xfer);
+
+/* ---- saves: pages go to the daemon, which seals them as blocks and can lease the
+ * sealed blocks (KVFS_HOLD) ---- */
+
+#define KV_SAVE_ALIGN 64u
+
+/* Do the work of kvfs_save, also for a pool of kvfs_pool_reserve. */
+int kv_lib_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
+		const kvfs_meta *meta, size_t n, const int64_t *pages,
+		const kvfs_opts *opts, kvfs_xfer **ret_xfer);
+
+/* Begin batches of the queued saves, as many as there is room for in the
+ * staging. */
+void kv_save_pump_locked(struct kvfs_session *session);
+
+/* Fail all blocks that are in no batch with @status, because there is no
+ * staging. */
+void kv_saves_fail_locked(struct kvfs_session *session, int status);
+
+/* Stop the session's saves to the space @name; their blocks end with
+ * -ESTALE. */
+void kv_saves_stop_locked(struct kvfs_session *session, const char *name);
+
+/* Take @n blocks from the list of blocks that are in no batch. */
+void kv_save_take_locked(struct kvfs_xfer *xfer, uint32_t *ret_blocks,
+			 size_t n);
+/* Put a block that found no room back in the list, to be tried again after some
+ * milliseconds. */
+void kv_save_again_locked(struct kvfs_xfer *xfer, uint32_t block);
+
+/* Return the most bytes that the ids of a block of @layout take. */
+uint64_t kv_save_ids_most(const struct kv_layout *layout);
+/* Return the offset of a block's ids from its first byte in staging. */
+uint64_t kv_save_ids_offset(const struct kv_layout *layout);
+/* Copy the ids of block @block to @at, if the save has ids. */
+void kv_save_ids_put(const struct kvfs_xfer *xfer, size_t block, uint8_t *at);
+
+/* Return the bytes of staging for a block of @xfer with its ids. */
+uint64_t kv_save_block_bytes(const struct kvfs_xfer *xfer);
+
+/* Keep the daemon's lease of the blocks that the message @tag has sealed, of
+ * which @block is one, until the transfer is freed.  Release the lease now if the
+ * transfer was freed. */
+void kv_save_hold_locked(struct kvfs_xfer *xfer, uint32_t block, uint64_t tag);
+
+/* Return the number of blocks for the next batch, from @lent pages or by way of
+ * session->stage.  0: other batches must end first. */
+size_t kv_save_batch_blocks(const struct kvfs_xfer *xfer, bool lent);
+
+/*
+ * Begin to save the next @n blocks.  At its end the batch frees its staging and
+ * calls kv_save_pump_locked.
+ * -EAGAIN: no room in the staging now
+ * -ENOMEM: nothing was begun
+ * other errors: these blocks have failed
+ */
+int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent);
+
+/* Stop the batches of @xfer with the status xfer->stopped, without the daemon:
+ * end blocks whose pages are not being copied, and take lent pages back.
+ * Blocks under copy end with the daemon's answer, or a second after their
+ * copy. */
+void kv_save_batches_stop_locked(struct kvfs_xfer *xfer);
 
 #endif
