@@ -35,7 +35,7 @@
 
 #include "common/bytes.h"
 #include "common/userns.h"
-#include "kernels/session/link.h"
+#include "kernels/session/rpc.h"
 #include "common/thread.h"
 
 int kv_link_find(const char *path, char ret_socket[KV_SOCKET_PATH_MAX])

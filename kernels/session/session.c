@@ -48,7 +48,6 @@
 #include <sys/eventfd.h>
 
 #include "kernels/device/device.h"
-#include "kernels/session/link.h"
 #include "kernels/session/session.h"
 #include "common/rate.h"
 #include "common/thread.h"

@@ -11,7 +11,6 @@
 #include <sys/queue.h>
 
 #include "kernels/kvfs.h"
-#include "kernels/session/link.h"
 #include "kernels/session/rpc.h"
 
 struct kvfs_device;

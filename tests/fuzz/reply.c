@@ -10,7 +10,7 @@
 #include <sys/un.h>
 
 #include "kernels/kvfs.h"
-#include "kernels/session/link.h"
+#include "kernels/session/rpc.h"
 #include "tests/fuzz/fuzz.h"
 
 #define SLOTS 8

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "kernels/kvfs.h"
-#include "kernels/session/link.h"
+#include "kernels/session/rpc.h"
 
 #define IMPOSTOR_SLOTS 32
 
