@@ -21,7 +21,7 @@
 #include "fs/base/stats.h"
 #include "fs/control/control.h"
 #include "fs/daemon.h"
-#include "fs/mount/upload.h"
+#include "fs/mount/mount.h"
 
 static void on_gone(void *arg, uint64_t id)
 {

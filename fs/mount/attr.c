@@ -18,7 +18,7 @@
 #include <stdio.h>
 
 #include "common/bytes.h"
-#include "fs/mount/upload.h"
+#include "fs/mount/mount.h"
 
 /* st_blksize: the size of reads and writes for cp(1) */
 #define BLOCK_IO_BYTES (1 << 20)

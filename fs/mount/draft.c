@@ -29,7 +29,7 @@
 
 #include "common/array.h"
 #include "common/copy.h"
-#include "fs/mount/upload.h"
+#include "fs/mount/mount.h"
 
 #define HEAD_MAX (KV_HEADER_MAX + KV_PAGE)
 #define HEAD_FIRST (64u << 10)

@@ -20,7 +20,7 @@
  */
 #include <fcntl.h>
 
-#include "fs/mount/upload.h"
+#include "fs/mount/mount.h"
 
 /* ---- handles ---- */
 

@@ -32,7 +32,7 @@
 
 #include "common/thread.h"
 #include "fs/base/workers.h"
-#include "fs/mount/upload.h"
+#include "fs/mount/mount.h"
 
 /* period of retries of writes beyond their space's rate */
 #define RETRY_NS 20000000u

@@ -24,7 +24,7 @@
 #include <stdio.h>
 #include <sys/statvfs.h>
 
-#include "fs/mount/upload.h"
+#include "fs/mount/mount.h"
 #include "fs/base/quantity.h"
 
 #define DELAYED ".~tmp~"

@@ -17,7 +17,7 @@
  */
 #include <signal.h>
 
-#include "fs/mount/upload.h"
+#include "fs/mount/mount.h"
 #include "common/thread.h"
 
 #define BUCKETS 256u

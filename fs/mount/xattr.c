@@ -21,7 +21,7 @@
 #include "common/bytes.h"
 #include "fs/base/quantity.h"
 #include "fs/base/stats.h"
-#include "fs/mount/upload.h"
+#include "fs/mount/mount.h"
 
 #define PREFIX "user.kvfs."
 #define NAMESPACE "user."

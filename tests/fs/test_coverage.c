@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "fs/mount/upload.h"
+#include "fs/mount/mount.h"
 
 static void too_many_holes_are_refused_and_change_nothing(void **state)
 {

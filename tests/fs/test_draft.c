@@ -15,7 +15,7 @@
 #include <stdio.h>
 
 #include "common/copy.h"
-#include "fs/mount/upload.h"
+#include "fs/mount/mount.h"
 
 #define FILE_BYTES 300000u
 #define KEY_TEXT "ab000000000000000000000000000001"

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "fs/mountpoint.h"
-#include "fs/mount/upload.h"
+#include "fs/mount/mount.h"
 
 #define K "ab000000000000000000000000000001"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names in the tree: a key has exactly one name. */
-#include "fs/mount/upload.h"
+#include "fs/mount/mount.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_key(const char *text)
