@@ -47,13 +47,13 @@ struct kv_remote_op {
 	 * Called once, by any thread, without locks. */
 	uint8_t *(*room)(struct kv_remote_op *op, uint64_t length);
 	uint8_t *data; /* out, of a GET; the caller frees it */
-	/* Of a GET: room() adds to it, and the backend with each part of the body. */
+	/* Of a GET: raised by room() and by each received part of the body. */
 	_Atomic uint64_t progress;
 	/* Out, of GET and HEAD: bytes of the object; of a DELETE of all below a name:
 	 * objects that were removed, 0 if the backend does not tell. */
 	uint64_t length;
 	int status;		 /* out */
-	uint64_t retry_after_ns; /* out: as the server asked; 0: it did not */
+	uint64_t retry_after_ns; /* out: pause that the server asks for; or 0 */
 	char why[KV_REMOTE_FAILURE_MAX]; /* out, of a failure: the cause; "": none */
 	/* Used by the backend until the operation is reaped. */
 	_Atomic bool cancelled;
@@ -63,21 +63,21 @@ TAILQ_HEAD(kv_remote_ops, kv_remote_op);
 
 #define KV_OPS_THREADS 8u
 
-/* The operations of a backend: queued, taken by its threads, ended, reaped. */
+/* The queue of a backend's operations, and the threads that take them. */
 struct kv_ops {
 	pthread_mutex_t lock;
-	pthread_cond_t changed;		    /* an operation, or stop */
-	struct kv_remote_ops queued, ended; /* lock, as are these */
-	bool cancels;			    /* operations were cancelled */
+	pthread_cond_t changed;		    /* signals an operation, or stop */
+	struct kv_remote_ops queued, ended; /* lock; so is the next */
+	bool cancels; /* set when operations were cancelled */
 	bool stop;
 	pthread_t threads[KV_OPS_THREADS];
-	unsigned n_threads; /* the remote thread's */
+	unsigned n_threads; /* used by the remote thread only */
 	int event; /* fixed; eventfd, readable while operations have ended */
 	void (*wake)(
 		struct kv_ops *ops); /* fixed; wakes a thread; may be NULL */
 };
 
-/* Errors of eventfd(2); @ops must be finished all the same. */
+/* Initialize @ops; after an error of eventfd(2) it must be finished, too. */
 int kv_ops_init(struct kv_ops *ops, void (*wake)(struct kv_ops *ops));
 void kv_ops_fini(struct kv_ops *ops);
 /* Start one more of at most KV_OPS_THREADS threads. */
@@ -86,12 +86,12 @@ int kv_ops_start(struct kv_ops *ops, const char *name, void *(*run)(void *),
 /* Let the threads end, and join them; -EBUSY: one of them does not within a second. */
 int kv_ops_stop(struct kv_ops *ops);
 
-/* Take the first queued operation.  NULL: none, or stop. */
+/* Take the first queued operation.  NULL: none is queued, or stop. */
 struct kv_remote_op *kv_ops_take(struct kv_ops *ops);
-/* Wait for an operation, without @deletes for one that is no DELETE, and take it.
- * NULL: stop. */
+/* Wait for an operation, with @deletes also for a DELETE, and take it.  NULL:
+ * stop. */
 struct kv_remote_op *kv_ops_await(struct kv_ops *ops, bool deletes);
-/* End @op with @status, and without a cause if that is no failure. */
+/* End @op with @status; clear the cause unless @status is a failure. */
 void kv_ops_end(struct kv_ops *ops, struct kv_remote_op *op, int status);
 /* Set the cause of a failure as one line of printable characters; returns @status. */
 int kv_op_failed(struct kv_remote_op *op, int status, const char *format, ...)
@@ -102,13 +102,13 @@ int kv_op_failed(struct kv_remote_op *op, int status, const char *format, ...)
 /* Begin @op.  Never waits and never fails: an operation that cannot begin is reaped with
  * its status. */
 void kv_ops_submit(struct kv_ops *ops, struct kv_remote_op *op);
-/* Let the operation end soon, with any status. */
+/* Cancel the operation: it ends soon, with any status. */
 void kv_ops_cancel(struct kv_ops *ops, struct kv_remote_op *op);
 /* Return an operation that has ended.  NULL: there is none. */
 struct kv_remote_op *kv_ops_reap(struct kv_ops *ops);
 
 struct kv_remote_driver {
-	const char *scheme; /* of URLs, without the colon */
+	const char *scheme; /* scheme of its URLs, without the colon */
 	/*
 	 * Check the rest of a URL, after "@scheme:", and make a backend, whose structure
 	 * begins with its struct kv_ops.  Does not touch the network or the directory.
@@ -118,8 +118,8 @@ struct kv_remote_driver {
 	int (*make)(const char *scheme, const char *rest,
 		    const struct kv_remote_config *config,
 		    struct kv_ops **ret_ops, char **ret_why);
-	/* Called when all is cancelled.  -EBUSY: an operation has not ended after a
-	 * second or so; the memory stays the backend's. */
+	/* Free the backend, whose operations are all cancelled.  -EBUSY: one
+	 * has not ended after a second or so; the backend keeps its memory. */
 	int (*close)(struct kv_ops *ops);
 };
 

@@ -6,7 +6,7 @@
  * older blocks, which offers bring.  An offer is a walk over all keys of a space that is
  * shared newly, was shared at mount, or had a block that was not put, as nobody knows
  * which of its blocks the backend lacks.  Users take turns, by deficit round robin.  A
- * queued key holds nothing: a block that is evicted meanwhile is not put.
+ * queued key holds no block: a block that is evicted meanwhile is not put.
  *
  * One thread takes the keys in turn and makes the blocks ready.  A new small block is
  * put at once.  For others the backend is asked first, and the bytes are read from SSD
@@ -49,22 +49,22 @@
 #define FRESH_MAX 16384u
 #define TURN 8	  /* blocks */
 #define COPIED 16 /* copy blocks of at most 1/COPIED of a segment */
-/* In small blocks; a large one counts as LARGE.  One user may have 30. */
+/* Most in flight, in small blocks; large ones count as LARGE; a user's: 30. */
 #define UNDER_WAY_MAX 40u
 #define SMALL_MAX (512u << 10)
 #define LARGE 4u
 #define ASK_NS UINT64_C(2000000000)
 #define PUT_NS UINT64_C(10000000000)
 #define REST_NS UINT64_C(1000000000)
-#define END_NS UINT64_C(2000000000)   /* for waiting blocks, at unmount */
-#define PAGE 32u		      /* keys of an offer */
-#define PAUSE_NS UINT64_C(1000000000) /* the first; then doubled, */
-#define PAUSE_MAX (PAUSE_NS << 11)    /* to half an hour */
+#define END_NS UINT64_C(2000000000)   /* time for waiting blocks at unmount */
+#define PAGE 32u		      /* keys in a page of an offer */
+#define PAUSE_NS UINT64_C(1000000000) /* pause of an offer; doubled */
+#define PAUSE_MAX (PAUSE_NS << 11)    /* up to half an hour */
 
 TAILQ_HEAD(backup_queue, kv_backup);
 
 struct user {
-	struct kv_turn turn; /* first */
+	struct kv_turn turn; /* first member */
 	struct queue {
 		struct backup_queue blocks;
 		unsigned n;
@@ -74,33 +74,33 @@ struct user {
 struct kv_backup {
 	struct kv_remote_job job; /* first; used by the remote thread only */
 	struct kv_space *space;	  /* held */
-	uint32_t uid;		  /* the space's owner when it was queued */
+	uint32_t uid;		  /* owner of the space when queued */
 	struct kv_key key;
-	uint64_t hash;		/* of space and key */
+	uint64_t hash;		/* hash of space and key */
 	struct user *user;	/* held */
-	unsigned weight;	/* of UNDER_WAY_MAX, once it is taken */
-	struct kv_offer *offer; /* that it is a block of; NULL: it is new */
-	bool wanted;		/* the backend lacks it */
+	unsigned weight;	/* part of UNDER_WAY_MAX that the block takes */
+	struct kv_offer *offer; /* offer that queued it; NULL: a new block */
+	bool wanted;		/* the backend does not have the block */
 	bool held;		/* the block's bytes are held */
 	struct kv_block *block; /* held, once ready */
 	struct kv_view view;
 	uint8_t *copy; /* NULL: none */
-	uint8_t *head; /* first bytes of the object */
+	uint8_t *head; /* first bytes of the object to put */
 	struct kv_object_entry entry;
 	char prefix[KV_REMOTE_PREFIX_MAX + 1];
-	TAILQ_ENTRY(kv_backup) link; /* of a queue, ready or unread */
+	TAILQ_ENTRY(kv_backup) link; /* entry in a queue, ready or unread */
 };
 
 struct kv_offer {
 	struct kv_space *space; /* fixed; held */
 	uint32_t uid;		/* owner of @space when the walk began */
-	bool all; /* ask also for blocks that the backend is known to have */
-	/* Repeat the walk, over all blocks or those that were missed. */
+	bool all; /* offer even blocks that the backend probably has */
+	/* Walk once more: over all blocks, or those that were missed. */
 	enum { OFFER_ONCE, OFFER_MISSED, OFFER_ALL } again;
-	bool begun, walked; /* the first key was listed; and the last one */
+	bool begun, walked; /* the first, and the last key, was listed */
 	uint64_t cursor;
-	unsigned out;		     /* blocks that have not ended */
-	uint64_t pause_ns, until_ns; /* last one before a walk; its end */
+	unsigned out;		     /* its blocks that have not ended */
+	uint64_t pause_ns, until_ns; /* last pause before a walk; its end */
 	TAILQ_ENTRY(kv_offer) link;
 };
 
@@ -108,13 +108,13 @@ struct kv_backups {
 	bool writes; /* fixed: blocks are to be put to the backend */
 	pthread_t thread;
 	bool running, stop, ending; /* ending: put new blocks only */
-	pthread_cond_t more, over;  /* work for the thread; a block has ended */
+	pthread_cond_t more, over;  /* work for the thread; end of a block */
 	struct kv_turns turns;	    /* struct user */
-	unsigned n_fresh;	    /* blocks */
-	bool flushing;		    /* a space, at unmount */
+	unsigned n_fresh;	    /* blocks in the queues `fresh` */
+	bool flushing;		    /* a space is being flushed, at unmount */
 	struct backup_queue ready, unread;
-	TAILQ_HEAD(, kv_offer) offers; /* in turn */
-	uint64_t look_ns;	       /* when to look at offers next */
+	TAILQ_HEAD(, kv_offer) offers; /* offers, served in turn */
+	uint64_t look_ns;	       /* when to continue the offers */
 };
 
 static void user_init(struct kv_turn *turn)
@@ -143,7 +143,7 @@ int kv_backup_init(struct kv_remote *remote)
 
 /* ---- queues ---- */
 
-/* Queue @block, of @offer or a new one.  False: there is no room for it. */
+/* Queue @block, of @offer or (NULL) a new one.  False: the queue is full. */
 static bool enqueue_locked(struct kv_remote *remote,
 			   const struct kv_block *block, struct kv_offer *offer)
 {
@@ -198,8 +198,8 @@ static struct kv_backup *take_locked(struct kv_backups *b, struct user *user)
 
 /* ---- offers ---- */
 
-/* Offer @space, or once more if it is being offered.  @all: at once, and also blocks that
- * the backend is known to have. */
+/* Offer @space; if it is being offered, once more.  @all: offer at once, and
+ * even blocks that the backend probably has. */
 static void offer_locked(struct kv_remote *remote, struct kv_space *space,
 			 bool all)
 {
@@ -212,7 +212,7 @@ static void offer_locked(struct kv_remote *remote, struct kv_space *space,
 	if (!offer) {
 		offer = calloc(1, sizeof(*offer));
 		if (!offer)
-			return; /* the next mount offers it */
+			return; /* no memory: the next mount offers the space */
 		offer->space = kv_space_get(space);
 		offer->uid = space->uid;
 		space->offer = offer;
@@ -245,7 +245,7 @@ static void offer_free_locked(struct kv_remote *remote, struct kv_offer *offer)
 	free(offer);
 }
 
-/* Begin the walk anew, after @pause_ns. */
+/* Begin the walk of the offer anew, after @pause_ns. */
 static void restart(struct kv_offer *offer, uint64_t pause_ns)
 {
 	offer->begun = offer->walked = false;
@@ -276,8 +276,8 @@ static void list_locked(struct kv_remote *remote, struct kv_offer *offer)
 	}
 }
 
-/* Look through the offers in turn until one has listed a page, and end or repeat those
- * that were walked through.  False: no offer may go on now. */
+/* Continue the offers in turn until one has listed a page; end or repeat offers
+ * whose walk is over.  False: no offer can go on now. */
 static bool look_locked(struct kv_remote *remote)
 {
 	struct kv_backups *b = remote->backup;
@@ -294,7 +294,7 @@ static bool look_locked(struct kv_remote *remote)
 
 		TAILQ_REMOVE(&b->offers, offer, link);
 		TAILQ_INSERT_TAIL(&b->offers, offer, link);
-		/* With another owner the objects have other names. */
+		/* After a change of owner the objects have other names. */
 		if (offer->uid != space->uid) {
 			offer->uid = space->uid;
 			restart(offer, 0);
@@ -341,7 +341,7 @@ void kv_backup_durable_locked(struct kv_cache *cache,
 	offer_locked(remote, space, false);
 }
 
-/* Free a backup that is in no list. */
+/* Free a backup that is on no list. */
 static void backup_free(struct kv_remote *remote, struct kv_backup *backup)
 {
 	struct kv_cache *cache = remote->cache;
@@ -365,7 +365,7 @@ static void backup_free(struct kv_remote *remote, struct kv_backup *backup)
 	free(backup);
 }
 
-/* Return whether the owner still shares the block, and there is time. */
+/* Return whether the block may be put: still shared, and no late offer's. */
 static bool may_leave_locked(struct kv_remote *remote,
 			     const struct kv_backup *backup)
 {
@@ -374,7 +374,7 @@ static bool may_leave_locked(struct kv_remote *remote,
 	       !(backup->offer && remote->backup->ending);
 }
 
-/* Count a block that is not put now, and offer it later unless @final. */
+/* Count a block that is not put now; offer it later unless @final. */
 static void missed_locked(struct kv_remote *remote, struct kv_backup *backup,
 			  bool final)
 {
@@ -403,7 +403,7 @@ static struct kv_backup *next_locked(struct kv_remote *remote)
 	return user && !b->stop ? take_locked(b, user) : NULL;
 }
 
-/* Hold the bytes of the block; those on the SSD are read for this alone.  Make the
+/* Get the bytes of the block, from SSD if needed for this alone, and make the
  * first bytes of its object. */
 static int hold(struct kv_cache *cache, struct kv_backup *backup)
 {
@@ -518,8 +518,7 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 	kv_lock(remote->cache);
 	if (backup->space->uid == backup->uid)
 		backup->block->remote = status == 0;
-	/* A block that is too large stays so.  While an object alone is refused, its key is
-	 * not tried again. */
+	/* Offer no block again that is too large or refused by itself. */
 	if (status < 0 && (put || status != -ENOENT))
 		missed_locked(remote, backup,
 			      status == -EFBIG ||
@@ -552,7 +551,7 @@ void kv_backup_run(struct kv_remote *remote)
 		struct kv_remote_job *job = &backup->job;
 
 		TAILQ_REMOVE(&b->ready, backup, link);
-		/* A damaged object is there, and is to be replaced. */
+		/* The backend has a damaged object: replace it. */
 		backup->wanted |=
 			kv_fetch_is_damaged_locked(remote, backup->hash);
 		const bool leaves = may_leave_locked(remote, backup);
@@ -655,7 +654,7 @@ void kv_backup_stop(struct kv_remote *remote)
 
 	if (!b->running)
 		return;
-	/* Put what waits, and what becomes durable now, while the backend takes it. */
+	/* Put blocks that wait or are durable by now, if the backend works. */
 	if (remote->stats.open)
 		flush_shared(remote, until);
 	kv_lock(cache);

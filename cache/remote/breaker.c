@@ -5,14 +5,13 @@
  * OWNS      the breakers, and the trials.
  *
  * STATES    of a breaker:
- *             CLOSED -> OPEN      kv_breaker_note, trial_ended: nothing is sent any more
+ *             CLOSED -> OPEN      kv_breaker_note, trial_ended: no operation is sent
  *               OPEN -> CLOSED    trial_ended
  *
  * INVARIANTS
  *   (1) Breakers are added, never removed; only the remote thread changes them.
  *   (2) A breaker has at most one trial in flight, an abandoned one included.
- *   (3) Between two lines that say that a breaker has opened is one that says that it
- *       has closed.
+ *   (3) The lines printed about a breaker alternate: it opened, it closed.
  *
  * LOCKING   cache->lock for the statistics.  Any thread reads the atomics.
  */
@@ -23,22 +22,22 @@
 #include "common/thread.h"
 
 #define MS UINT64_C(1000000)
-#define FAILURES 8u	     /* in a row */
-#define TRIAL_NS (1000 * MS) /* for a trial, and before the first */
-#define MOUNT_NS (3000 * MS) /* for the first trial of all */
+#define FAILURES 8u	     /* failures in a row that open a breaker */
+#define TRIAL_NS (1000 * MS) /* for a trial; first pause before one */
+#define MOUNT_NS (3000 * MS) /* time for the trial at mount */
 #define PAUSE_MAX_NS (30000 * MS)
-#define HELD_WAIT_NS (1000 * MS) /* operations wait so long, else they fail */
-#define FULL_NS (1000 * MS)	 /* the first pause of puts */
+#define HELD_WAIT_NS (1000 * MS) /* longest wait until a tenant is not held */
+#define FULL_NS (1000 * MS)	 /* first pause of puts */
 #define FULL_MAX_NS (64 * FULL_NS)
-#define TENANTS 256u /* more than these share the last breaker */
+#define TENANTS 256u /* most breakers; further users share the last one */
 
 struct kv_breakers {
 	struct kv_breaker backend;
-	bool was_there; /* the backend, since the mount */
-	int answer;	/* cache->lock; of the first trial; 1: not yet */
+	bool was_there; /* the backend answered since the mount */
+	int answer;	/* cache->lock; result of the first trial; 1: none */
 	pthread_cond_t answered;
 	_Atomic unsigned n;
-	uint32_t uids[TENANTS]; /* fixed, of the first n */
+	uint32_t uids[TENANTS]; /* the first n are fixed */
 	struct kv_breaker tenants[TENANTS];
 };
 
@@ -62,7 +61,7 @@ void kv_breakers_fini(struct kv_remote *remote)
 	free(kv_steal(remote->breakers));
 }
 
-/* NULL: nothing was sent for this user yet. */
+/* Return the user's breaker; NULL: no operation of this user was sent yet. */
 static struct kv_breaker *find_breaker(struct kv_breakers *breakers,
 				       uint32_t uid)
 {
@@ -107,7 +106,7 @@ bool kv_remote_takes(struct kv_remote *remote, uint32_t uid)
 		kv_now_ns() >= atomic_load(&breaker->full_until_ns));
 }
 
-/* Print a line about the tenant, or about all.  @why: NULL if all is well. */
+/* Print a line about the breaker's owner.  @why: NULL if operations succeed. */
 static void print_line(struct kv_remote *remote,
 		       const struct kv_breaker *breaker, const char *what,
 		       const char *why)
@@ -124,7 +123,7 @@ static void print_line(struct kv_remote *remote,
 		why ? why : "");
 }
 
-/* Print that operations of the tenant, or of all, are not sent, or sent again. */
+/* Print that operations of a tenant, or of all, stop or go on. */
 static void tell(struct kv_remote *remote, struct kv_breaker *breaker,
 		 bool back)
 {
@@ -144,7 +143,7 @@ static void set_open(struct kv_remote *remote, struct kv_breaker *breaker,
 
 	if (breaker->open == open)
 		return;
-	/* Longer pauses for a tenant whose trials succeed, but nothing else. */
+	/* Pause ever longer for a tenant whose trials alone succeed. */
 	if (open && (is_backend || now - breaker->changed_ns > PAUSE_MAX_NS))
 		breaker->pause_ns = 0;
 	if (open)
@@ -173,10 +172,10 @@ void kv_remote_describe(const struct kv_remote_job *job, int status,
 		[KV_REMOTE_PUT] = "put",
 		[KV_REMOTE_DELETE] = "delete",
 	};
-	/* The text of an abandoned operation still belongs to the backend. */
+	/* The backend may still write the cause of an abandoned operation. */
 	const char *why = job->abandoned ? "" : job->op.why;
 
-	/* Without a name it is a question of ours. */
+	/* A trial of the backend has no name: omit the call. */
 	snprintf(text, KV_REMOTE_FAILURE_MAX, "%s%s%.140s",
 		 *job->op.name ? calls[job->op.call] : "",
 		 *job->op.name ? ": " : "", *why ? why : strerror(-status));
@@ -189,14 +188,14 @@ static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
 	struct kv_breaker *breaker = (struct kv_breaker *)job;
 	struct kv_breaker *backend = &breakers->backend;
 	const bool first = breakers->answer > 0;
-	/* Of the backend itself a refusal is an answer, but absence is not. */
+	/* For the backend itself a refusal is an answer, absence is none. */
 	const bool ok =
 		status == 0 || status == (job->op.name[0] ? -ENOENT : -EACCES);
 
 	if (first)
 		breaker->told = !ok;
 	if (status == -ECANCELED || remote->stop || !breaker->open) {
-		; /* the outcome tells nothing, or nobody asks any more */
+		; /* the status tells nothing, or the breaker is closed */
 	} else if (breaker->probe && ok) {
 		tell(remote, breaker, false);
 	} else if (breaker->probe) {
@@ -219,7 +218,7 @@ static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
 	}
 	if (!first)
 		return;
-	/* The mount ends its wait when the breaker has its state. */
+	/* The mount waits for the trial: set the breaker's state first. */
 	kv_lock(remote->cache);
 	breakers->answer = ok ? 0 : status;
 	if (!ok)
@@ -235,7 +234,7 @@ static void trial_given_back(struct kv_remote *remote,
 	((struct kv_breaker *)job)->trying = false;
 }
 
-/* Ask for the object @name; "": for the backend itself. */
+/* Send a HEAD of the object @name; "": of the backend itself. */
 static void begin_trial(struct kv_remote *remote, struct kv_breaker *breaker,
 			const char *name, bool probe, uint64_t ns)
 {
@@ -305,7 +304,7 @@ bool kv_remote_has_failed(const struct kv_remote_job *job, int status)
 	}
 }
 
-/* Let the tenant's puts pause while the backend is full. */
+/* Pause the tenant's puts while the backend is full. */
 static void note_room(struct kv_remote *remote, struct kv_breaker *breaker,
 		      const struct kv_remote_job *job, int status)
 {
@@ -353,7 +352,7 @@ void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
 	if (job->op.call != KV_REMOTE_DELETE)
 		strcpy(breaker->name, job->op.name);
 	note_room(remote, breaker, job, status);
-	if (status == -EAGAIN) /* there was no memory for its bytes */
+	if (status == -EAGAIN) /* room() had no memory for the object */
 		return;
 	if (!failed && status != -EACCES) {
 		breaker->failures = breaker->refusals = 0;

@@ -29,10 +29,10 @@
 #include "common/bytes.h"
 
 #define PART ".part"
-#define PART_SECONDS 86400 /* after that the writer is dead */
-#define CHUNK (1u << 20)   /* bytes read between two looks at op->cancelled */
-#define DEPTH 4u	   /* of folders that are removed */
-#ifdef __SANITIZE_THREAD__ /* which takes descriptors for those of the process */
+#define PART_SECONDS 86400 /* then the writer of a file in .part is dead */
+#define CHUNK (1u << 20)   /* bytes read between two checks of op->cancelled */
+#define DEPTH 4u	   /* depth of folders that a removal enters */
+#ifdef __SANITIZE_THREAD__ /* TSan assumes that all threads share descriptors */
 #define OWN_FILES 0
 #else
 #define OWN_FILES 1
@@ -42,16 +42,16 @@
 /* A thread and its own descriptor of the directory. */
 struct worker {
 	struct dir *dir; /* fixed */
-	int root;	 /* -1: not open */
-	struct stat st;	 /* of root */
+	int root;	 /* descriptor of the directory; -1: not open */
+	struct stat st;	 /* attributes of the descriptor @root */
 };
 
 struct dir {
-	struct kv_ops ops; /* first */
+	struct kv_ops ops; /* first member */
 	char *path;	   /* fixed, as are these */
 	bool unsafe, writes;
 	_Atomic bool swept; /* old files in .part were removed */
-	/* ops.lock, as are these: the last directory that had .part; 0: none yet. */
+	/* Under ops.lock: the last directory that had .part; 0: none yet. */
 	dev_t device;
 	ino_t inode;
 	struct worker workers[KV_OPS_THREADS];
@@ -59,8 +59,7 @@ struct dir {
 
 /* ---- files and folders ---- */
 
-/* Set the cause, and return the status, of an operation on one object that ended with
- * @error. */
+/* Set the cause of @error of an operation on one object; return the status. */
 static int failed(struct kv_remote_op *op, const char *name, int error)
 {
 	const char *why = error == ELOOP ? "a symbolic link" : strerror(error);
@@ -166,7 +165,7 @@ static int open_parent(const struct worker *w, struct kv_remote_op *op,
 
 /* ---- operations ---- */
 
-/* GET or HEAD. */
+/* Do a GET or HEAD. */
 static int get(const struct worker *w, struct kv_remote_op *op)
 {
 	char last[KV_OBJECT_NAME_MAX + 1];
@@ -237,14 +236,14 @@ static int put(const struct worker *w, struct kv_remote_op *op)
 	for (size_t i = 0; i < KV_ARRAY_LEN(op->parts) && r == 0; i++)
 		r = kv_write_all(fd, op->parts[i].iov_base,
 				 op->parts[i].iov_len);
-	/* NFS reports a full disk here. */
+	/* NFS reports a full disk at close(2). */
 	if (close(fd) < 0 && r == 0)
 		r = -errno;
 	if (r < 0)
 		r = failed(op, PART, -r);
 	else if (op->cancelled)
 		r = -ECANCELED;
-	/* The second time if somebody has removed the folder meanwhile. */
+	/* Try again if another process has removed the folder meanwhile. */
 	for (int tries = 0; r == 0; tries++) {
 		if (renameat(part, name, at, last) == 0)
 			return 0;
@@ -260,8 +259,8 @@ static int put(const struct worker *w, struct kv_remote_op *op)
 	return r;
 }
 
-/* Remove the folder @name in @at with all that is below it.  A folder that changes may not
- * list all: repeat until it is empty. */
+/* Remove the folder @name in @at with all below it.  The list of a folder that
+ * changes may be incomplete: repeat until the folder is empty. */
 static int remove_folder(const struct worker *w, struct kv_remote_op *op,
 			 int at, const char *name, unsigned depth)
 {
@@ -292,7 +291,7 @@ static int remove_folder(const struct worker *w, struct kv_remote_op *op,
 				r = remove_folder(w, op, fd, below, depth - 1);
 			else
 				r = failed(op, below, errno);
-			if (r == -ENOENT) /* somebody else removed it */
+			if (r == -ENOENT) /* another process removed it */
 				r = 0;
 		}
 		closedir(folder);
@@ -306,7 +305,7 @@ static int remove_folder(const struct worker *w, struct kv_remote_op *op,
 	return -ECANCELED;
 }
 
-/* DELETE of an object, or of a folder with all below it. */
+/* Do a DELETE of an object, or of a folder with all below it. */
 static int remove_object(const struct worker *w, struct kv_remote_op *op)
 {
 	char last[KV_OBJECT_NAME_MAX + 1];
@@ -352,7 +351,7 @@ static int open_root(struct worker *w, struct kv_remote_op *op)
 				    "%04o): chmod go-w, or remote_unsafe",
 				    dir->path, w->st.st_mode & 07777);
 	pthread_mutex_lock(&dir->ops.lock);
-	/* Another one than before must have .part: it may be a mount point. */
+	/* If the directory is another one than before, it must have .part. */
 	known = dir->inode;
 	other = known &&
 		(dir->inode != w->st.st_ino || dir->device != w->st.st_dev);
@@ -363,13 +362,13 @@ static int open_root(struct worker *w, struct kv_remote_op *op)
 				    "%.80s: another directory stands there, "
 				    "without " PART,
 				    dir->path);
-	/* Later a directory that is read-only serves reads. */
+	/* Only the first directory must be writable; later ones serve reads. */
 	if (dir->writes && !known &&
 	    (part < 0 || faccessat(part, ".", W_OK | X_OK, AT_EACCESS) < 0)) {
 		if (part >= 0)
 			kv_op_failed(op, 0, "%.80s: not writable: %s",
 				     dir->path, strerror(errno));
-		return -ENOTCONN; /* or open_part set the cause */
+		return -ENOTCONN; /* open_part may have set the cause */
 	}
 	pthread_mutex_lock(&dir->ops.lock);
 	if (part >= 0) {
@@ -381,7 +380,7 @@ static int open_root(struct worker *w, struct kv_remote_op *op)
 	return 0;
 }
 
-/* Remove files of writers that have died. */
+/* Remove files in .part whose writers have died. */
 static void sweep(const struct worker *w, struct kv_remote_op *op)
 {
 	int fd = open_part(w, op, O_RDONLY | O_DIRECTORY, false);
@@ -440,8 +439,8 @@ static int run(struct worker *w, struct kv_remote_op *op)
 		}
 		if (is_there(w))
 			return r;
-		/* Another directory stands there now: do the same in that one, but
-		 * room() is called only once. */
+		/* The path leads to another directory now: repeat the operation
+		 * there, but room() is called only once. */
 		r = open_root(w, op);
 		if (r == 0 && (again || op->data))
 			return kv_op_failed(op, -ENOTCONN,
@@ -459,7 +458,7 @@ static void *worker(void *arg)
 {
 	struct worker *w = arg;
 	struct kv_ops *ops = &w->dir->ops;
-	/* A removal of a whole folder may take long: half of the threads do none. */
+	/* Half of the threads remove no folders, as that may take long. */
 	const bool removes = w < &w->dir->workers[KV_OPS_THREADS / 2];
 	const unsigned event = (unsigned)ops->event;
 	struct kv_remote_op *op;

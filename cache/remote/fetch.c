@@ -2,11 +2,11 @@
 /*
  * fetch.c - fetch missing blocks from the backend.
  *
- * An acquire that misses blocks makes a look of them.  A GET is the look-up: nobody asks
- * before whether an object exists.  In a chain, blocks behind a missing one are useless:
- * the first miss ends the look, and the GETs in flight are bounded by a window, which
- * begins at remote_threshold and grows by one with each block that arrives.  That doubles
- * it in the time of one GET.  Of other spaces all blocks are requested.
+ * The missing blocks of an acquire are a look: a set of gets, sent without a
+ * HEAD before.  In a chain, blocks behind a missing one are useless: the first
+ * miss ends the look, and a window limits the GETs in flight: remote_threshold,
+ * and one more for each block that arrives, so it doubles in the time of a GET.
+ * Of spaces without chains all blocks are requested.
  *
  * The bytes of an object land in memory of their own, within a budget.  They are copied
  * without the entry of the object (object.h) into a slot and hashed in one pass, and are
@@ -25,7 +25,7 @@
  * INVARIANTS
  *   (1) A key of a space has at most one get in the table, with all wants for this
  *       key, of all acquires.
- *   (2) A get goes on if nobody waits for it any more: the next acquire hits.
+ *   (2) A get goes on if no want waits for it: the next acquire hits.
  *   (3) Memory for gets, abandoned ones included, is at most landing_max, or one
  *       get's.
  *   (4) Users take turns.  One whose GETs stall leaves a quarter of the memory, and of
@@ -45,14 +45,14 @@
 #include "common/rate.h"
 
 #define GET_NS UINT64_C(10000000000)
-#define QUEUE_NS UINT64_C(60000000000) /* in the queue */
-#define ROOM_NS UINT64_C(1000000000)   /* waiting for a slot */
-#define TICK_NS UINT64_C(10000000)     /* while something waits */
-#define GETTING_MAX 42u		       /* gets; 31 of one user */
+#define QUEUE_NS UINT64_C(60000000000) /* longest time in the queue */
+#define ROOM_NS UINT64_C(1000000000)   /* longest wait for a slot */
+#define TICK_NS UINT64_C(10000000)     /* pause of the thread while gets wait */
+#define GETTING_MAX 42u		       /* most gets; one user may have 31 */
 #define TURN 4194304		       /* bytes */
 #define GUESS 65536u		       /* bytes of an object */
 
-#define ABSENT_NS UINT64_C(1000000000) /* until it is requested again */
+#define ABSENT_NS UINT64_C(1000000000) /* until an absent object is requested */
 #define DAMAGED_NS UINT64_C(10000000000)
 #define ABSENT (1u << 14)
 #define BUCKETS 4096u
@@ -64,19 +64,19 @@ struct get {
 	struct kv_want *wants;	     /* cache->lock */
 	struct get *bucket;	     /* cache->lock */
 	struct kv_remote_look *look; /* NULL once LANDED or missed */
-	size_t at;		     /* fixed: number in the look */
+	size_t at;		     /* fixed: number of the get in the look */
 	struct kv_key key;	     /* fixed */
 	struct kv_space *space;	     /* fixed; held */
-	uint32_t uid;		     /* fixed: of the space's owner */
+	uint32_t uid;		     /* fixed: uid of the space's owner */
 	uint64_t hash;		     /* fixed */
-	uint64_t guess;	   /* bytes that it probably has; 0: not begun */
-	struct user *user; /* held, with `share` in flight; or NULL */
-	/* Of landing_max: the guess, the length if that is more, or 1/GETTING_MAX. */
+	uint64_t guess;		     /* estimate of its length; 0: not begun */
+	struct user *user;	     /* held, with `share` in flight; or NULL */
+	/* Share of landing_max: estimate or length, at least 1/GETTING_MAX. */
 	uint64_t share;
 	uint8_t *memory;	 /* for `bytes`, or NULL */
 	uint64_t bytes;		 /* of the object */
-	bool lent;		 /* the backend has it */
-	bool ended;		 /* free it when the backend gives it back */
+	bool lent;		 /* the backend uses the get's memory */
+	bool ended;		 /* free the get when the backend returns it */
 	struct kv_object object; /* once LANDED */
 	uint64_t since_ns;	 /* of QUEUED, and of LANDED */
 	TAILQ_ENTRY(get) link;	 /* QUEUED: of the look; LANDED: of landed */
@@ -92,17 +92,17 @@ struct user {
 
 /* The missing blocks of one acquire. */
 struct kv_remote_look {
-	struct user *user;	/* held; NULL: it may not begin a get now */
+	struct user *user;	/* held; NULL: the look may not begin a get */
 	struct kv_space *space; /* held */
-	uint32_t uid;		/* the user to charge */
+	uint32_t uid;		/* uid of the user to charge */
 	bool chain;
 	char prefix[KV_REMOTE_PREFIX_MAX + 1];
 	struct gets queued; /* in key order */
-	size_t n;	/* gets; those from here on, if any, are in flight */
-	size_t out;	/* gets in flight */
-	size_t window;	/* most gets in flight, of a chain */
-	uint64_t bytes; /* length of its latest object; 0: unknown */
-	TAILQ_ENTRY(kv_remote_look) link; /* of fresh, or of the user's */
+	size_t n;	    /* gets; gets with higher numbers are in flight */
+	size_t out;	    /* gets in flight */
+	size_t window;	    /* most gets in flight of a chain */
+	uint64_t bytes;	    /* length of its latest object; 0: unknown */
+	TAILQ_ENTRY(kv_remote_look) link; /* in `fresh` or user->looks */
 };
 
 struct absent {
@@ -112,8 +112,8 @@ struct absent {
 
 struct kv_fetch {
 	struct get *gets[BUCKETS]; /* cache->lock, as the next two */
-	/* Newer entries replace older ones: at worst an object is requested once more,
-	 * or is not put anew. */
+	/* Newer entries replace older ones: at worst an object is requested
+	 * once more, or is not put again. */
 	struct absent absent[ABSENT];
 	TAILQ_HEAD(, kv_remote_look) fresh;
 	struct kv_turns users;
@@ -169,7 +169,7 @@ static void memory_free_locked(struct get *get)
 
 /* ---- absent and damaged objects ---- */
 
-/* Return the entry of the object; with @make, in the place of another one's. */
+/* Return the object's entry; with @make, let it replace another object's. */
 static struct absent *absent_of(struct kv_remote *remote, uint64_t hash,
 				bool make)
 {
@@ -218,7 +218,7 @@ static struct get *get_find_locked(struct kv_remote *remote,
 	return get;
 }
 
-/* Free the get's memory, and its share; with @all, the get. */
+/* Free the memory and the share of the get; with @all, also the get. */
 static void get_release_locked(struct get *get, bool all)
 {
 	memory_free_locked(get);
@@ -233,7 +233,7 @@ static void get_release_locked(struct get *get, bool all)
 
 /*
  * End @get: its wants restart if the block @came, else they miss.  Do not request the
- * key again for @shun_ns.  The get is freed when the backend does not have it.
+ * key again for @shun_ns.  The get is freed once the backend does not use it.
  */
 static void get_end_locked(struct kv_remote *remote, struct get *get, bool came,
 			   uint64_t shun_ns)
@@ -352,7 +352,7 @@ void kv_fetch_begin_locked(struct kv_cache *cache, struct kv_acquire *acquire)
 	kv_assert_locked(&cache->lock);
 	if (!look)
 		return;
-	/* Too few missing blocks of a chain are not worth it. */
+	/* Fetch nothing if too few blocks of a chain are missing. */
 	if (look->n == 0 ||
 	    (look->chain && acquire->rest < threshold && !acquire->more)) {
 		while ((get = TAILQ_FIRST(&look->queued))) {
@@ -369,7 +369,7 @@ void kv_fetch_begin_locked(struct kv_cache *cache, struct kv_acquire *acquire)
 
 /* ---- looks ---- */
 
-/* Let the gets from number @n on miss; those in flight go on. */
+/* End queued gets from number @n on as misses; those in flight go on. */
 static void look_cut(struct kv_remote *remote, struct kv_remote_look *look,
 		     size_t n)
 {
@@ -382,8 +382,8 @@ static void look_cut(struct kv_remote *remote, struct kv_remote_look *look,
 	}
 }
 
-/* Begin more gets when it is the user's turn, or free the look when it has none any
- * more. */
+/* Queue the look for the user's turns while it may begin gets; free it when it
+ * has none. */
 static void look_go_on(struct kv_remote *remote, struct kv_remote_look *look)
 {
 	struct kv_turns *turns = &remote->fetch->users;
@@ -413,7 +413,7 @@ static void look_go_on(struct kv_remote *remote, struct kv_remote_look *look)
 
 /* ---- gets ---- */
 
-/* Runs on any thread.  A get that is retried comes here again. */
+/* Return memory for an object.  Runs on any thread, and again after a retry. */
 static uint8_t *get_room(struct kv_remote_op *op, uint64_t length)
 {
 	struct get *get = (struct get *)op;
@@ -429,7 +429,7 @@ static uint8_t *get_room(struct kv_remote_op *op, uint64_t length)
 	kv_lock(get->remote->cache);
 	memory_free_locked(get);
 	get->bytes = length;
-	/* Charge the length instead of the guess. */
+	/* Charge the length in place of the estimate. */
 	turn->out -= get->share;
 	fetch->users.out -= get->share;
 	if (memory &&
@@ -520,14 +520,14 @@ static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
 	look_go_on(remote, look);
 }
 
-/* Begin the next get of @look, whose user's turn it is.  False: not now. */
+/* Begin the next get of @look in its user's turn.  False: none may begin. */
 static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 {
 	struct kv_fetch *fetch = remote->fetch;
 	const double rate = (double)remote->cache->config.remote.rate;
 	const struct kv_layout *layout = look->space->layout;
 	const uint64_t max = fetch->landing_max;
-	/* A guess of the object's bytes counts until its length is known. */
+	/* Charge an estimate until the object's length is known. */
 	const uint64_t bytes =
 		look->bytes ? look->bytes
 		: layout    ? kv_block_header_bytes(layout) + layout->payload
@@ -590,7 +590,7 @@ static void land(struct kv_remote *remote, struct get *get)
 	kv_lock(cache);
 	same = get->space->uid == get->uid;
 	kv_unlock(cache);
-	/* With another owner the space's blocks are other objects. */
+	/* After a change of owner the blocks of the space are other objects. */
 	if (!remote->stop && same)
 		r = kv_fill_begin(cache, get->space, &get->key, entry->length,
 				  &fill);
@@ -645,7 +645,7 @@ uint64_t kv_fetch_run(struct kv_remote *remote)
 	struct kv_remote_look *look;
 	struct get *get, *next;
 	struct kv_turn *turn;
-	size_t passed = 0; /* users in a row who may not begin a get now */
+	size_t passed = 0; /* users in a row whose turn began no get */
 
 	for (get = TAILQ_FIRST(&fetch->landed); get; get = next) {
 		next = TAILQ_NEXT(get, link);

@@ -10,12 +10,12 @@
  * STATES    of a forget:
  *             (new) -> FRESH      kv_forget_submit
  *             FRESH -> UNDER WAY  go_on: it has a turn
- *         UNDER WAY -> (over)     kv_forgets_run: nothing is left, or its time is over
+ *         UNDER WAY -> (over) kv_forgets_run: all ended, or too late
  *
  * INVARIANTS
  *   (1) At most AT_ONCE operations are in flight, abandoned ones included, and one of
  *       each tenant besides: tenants share them by turns.h.
- *   (2) It ends when none is in flight: the deadlines of its operations are its own.
+ *   (2) A forget ends when its operations have: at its deadline at the latest.
  *
  * LOCKING   cache->lock for the list, from which only the remote thread removes, and for
  *           `cancelled`; all else is the remote thread's.
@@ -27,11 +27,11 @@
 #include "cache/remote/tier.h"
 #include "cache/ssd/ssd.h"
 
-#define AT_ONCE 21u /* of all tenants; a tenant alone may have 16 */
+#define AT_ONCE 21u /* operations in flight; a tenant alone may have 16 */
 
 /* An operation of a forget. */
 struct errand {
-	struct kv_remote_job job; /* first */
+	struct kv_remote_job job; /* first member */
 	struct kv_forget *forget;
 	struct kv_turn *turn; /* held */
 };
@@ -50,7 +50,7 @@ int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
 	if (cache->config.read_only)
 		return -EROFS;
 	for (size_t i = 0; i < forget->n; i++) {
-		/* In one critical section, so that no get fetches it in between. */
+		/* Keep the lock, so that no get fetches the block now. */
 		kv_lock(cache);
 		block = kv_table_find(cache, forget->space, &forget->keys[i]);
 		if (block)
@@ -128,14 +128,14 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 
 /* ---- all operations ---- */
 
-/* Count all that has not begun as ended with @status. */
+/* Count the operations that have not begun as ended with @status. */
 static void give_up(struct kv_forget *forget, int status, const char *why)
 {
 	count(forget, KV_MAX(forget->n, 1u) - forget->next, status, why);
 	forget->next = KV_MAX(forget->n, 1u);
 }
 
-/* Begin what can begin. */
+/* Begin as many operations of the forget as its tenant may begin. */
 static void go_on(struct kv_remote *remote, struct kv_forget *forget)
 {
 	const uint64_t now = kv_now_ns();

@@ -24,44 +24,44 @@
 
 #define TRANSFERS 256u
 #define CONNECT_MS 2000l
-#define EXPECT_MS 100l /* for "100 Continue" */
+#define EXPECT_MS 100l /* longest wait for "100 Continue" */
 #define BUFFER_MIN (16l << 10)
 #define BUFFER_MAX (128l << 10)
 #define MS_NS UINT64_C(1000000)
 #define SECOND_NS UINT64_C(1000000000)
-#define REFUSED_NS SECOND_NS /* of a UNIX socket without a listener */
+#define REFUSED_NS SECOND_NS /* longest wait for a listener on the socket */
 #define REFUSED_MS 50
 #define HEADERS_MAX 65536u
-#define TEXT_MAX 65536u	    /* bytes of the text of an answer */
-#define PAGE_MAX (4u << 20) /* bytes of a page */
+#define TEXT_MAX 65536u	    /* most bytes of an answer's text */
+#define PAGE_MAX (4u << 20) /* most bytes of a page of a list */
 #define IDLE_MS 60000
 
 /* An operation in flight, and its current request. */
 struct transfer {
 	struct http *http;
 	struct kv_exchange x;
-	CURL *easy; /* NULL: waits for again_ns */
+	CURL *easy; /* NULL: no request until again_ns */
 	uint64_t sent, received, header_bytes;
 	int verdict;   /* status with which the answer was cut off */
-	int fd;	       /* of a new connection to the UNIX socket; -1: none */
-	char line[64]; /* of the status: "404 Not Found" */
+	int fd;	       /* of a new connection to a UNIX socket; -1: none */
+	char line[64]; /* text of the HTTP status: "404 Not Found" */
 	char error[CURL_ERROR_SIZE];
-	uint64_t refused_ns; /* since when it is refused; 0: it is not */
+	uint64_t refused_ns; /* first refusal by the socket; 0: none */
 	uint64_t again_ns;
-	unsigned version; /* of the credentials */
+	unsigned version; /* version of the credentials used */
 	bool anew;  /* the operation was begun again with other credentials */
 	bool fresh; /* the request was sent again on a new connection */
 	TAILQ_ENTRY(transfer) link;
 };
 
 struct http {
-	struct kv_ops ops; /* first */
+	struct kv_ops ops; /* first member */
 	CURLM *multi;	   /* fixed */
 
-	struct kv_site *site; /* the thread's, as are these */
+	struct kv_site *site; /* thread only; so are the next */
 	TAILQ_HEAD(, transfer) transfers;
 	unsigned active;
-	bool unreached; /* by the last request: begin one at a time */
+	bool unreached; /* no server was reached: begin one at a time */
 };
 
 /* ---- statuses ---- */
@@ -86,7 +86,7 @@ static int transfer_result(struct transfer *t, CURLcode code)
 	x->status = transfer_status(t);
 	if (t->verdict < 0)
 		return t->verdict;
-	/* A status of failure counts, however the answer ended. */
+	/* An HTTP status of failure counts, even if the answer was cut off. */
 	if (x->status >= 300) {
 		curl_easy_getinfo(t->easy, CURLINFO_RETRY_AFTER, &n);
 		op->retry_after_ns =
@@ -119,7 +119,7 @@ static int transfer_result(struct transfer *t, CURLcode code)
 
 /* ---- an answer, as it comes ---- */
 
-/* All headers of an object have come: ask for memory. */
+/* All headers of an object have arrived: ask for memory. */
 static int take_length(struct transfer *t)
 {
 	struct kv_remote_op *op = t->x.op;
@@ -195,7 +195,7 @@ static size_t on_body(char *data, size_t one, size_t n, void *arg)
 			memcpy(op->data + t->received, data, n);
 		atomic_fetch_add(&op->progress, n);
 	} else if (end > (x->page ? PAGE_MAX : TEXT_MAX)) {
-		if (!good) /* the status is known */
+		if (!good) /* the status is already known */
 			return 0;
 		t->verdict =
 			kv_op_failed(op, -EPROTO, "the answer does not end");
@@ -275,7 +275,7 @@ static int on_connected(void *arg, char *address, char *own, int port,
 void kv_http_ask(struct kv_exchange *x, const char *method)
 {
 	x->method = method;
-	/* No character of a name means more in a URL than itself. */
+	/* Names have no character with a special meaning in a URL. */
 	snprintf(x->url, sizeof(x->url), "%s%s", x->site->base, x->op->name);
 }
 
@@ -328,7 +328,7 @@ static CURLcode set_options(struct transfer *t)
 	SET(UPLOAD_BUFFERSIZE,
 	    (long)KV_MAX(KV_MIN(bytes, BUFFER_MAX), BUFFER_MIN));
 	SET(PROTOCOLS_STR, "http,https");
-	SET(PROXY, ""); /* not that of the environment */
+	SET(PROXY, ""); /* ignore the proxy of the environment */
 	SET(USERAGENT, "kvfs/" KV_VERSION);
 	SET(URL, x->url);
 	SET(HTTPHEADER, x->headers);
@@ -371,8 +371,8 @@ static CURLcode set_options(struct transfer *t)
  * Begin the request that the exchange has prepared.  -ENOMEM, -EIO.
  *
  * Each request has a new handle.  A used one counts how often a connection that was
- * kept turned out to be closed, and gives up after some; and in libcurl 7.88 an answer
- * whose first header is folded makes it read freed headers of the answer before.
+ * kept turned out to be closed, and gives up after some; and in libcurl 7.88 it
+ * reads freed headers of the last answer if the first header is folded.
  */
 static int transfer_begin(struct transfer *t)
 {
@@ -411,7 +411,7 @@ static void end(struct transfer *t, int status)
 	struct http *http = t->http;
 	struct kv_remote_op *op = t->x.op;
 
-	/* Without its bucket or folder a PUT has failed. */
+	/* A PUT without its bucket or folder has failed. */
 	if (op->call == KV_REMOTE_PUT && status == -ENOENT)
 		status = -EIO;
 	drop_handle(t);
@@ -424,7 +424,7 @@ static void end(struct transfer *t, int status)
 	kv_ops_end(&http->ops, op, status);
 }
 
-/* The last request ended with @r: begin the next one, or end the operation. */
+/* After a request that ended with @r begin the next, or end the operation. */
 static void go_on(struct transfer *t, int r)
 {
 	struct kv_exchange *x = &t->x;
@@ -443,8 +443,8 @@ static void go_on(struct transfer *t, int r)
 	end(t, r);
 }
 
-/* Return whether the UNIX socket refused the connection, and is tried again soon: for a
- * second if nobody listens, and longer if the backlog has no place. */
+/* Return whether the refused connection to the UNIX socket is tried again: for
+ * a second if nobody listens, and longer if the backlog is full. */
 static bool connects_again(struct transfer *t, CURLcode code)
 {
 	const uint64_t now = kv_now_ns();
@@ -463,8 +463,8 @@ static bool connects_again(struct transfer *t, CURLcode code)
 	return true;
 }
 
-/* Return whether the request went to a connection that was kept, and no answer of HTTP
- * came: the server may have sent more than the answer before.  Once for each request. */
+/* Return whether a kept connection was spoiled, as by bytes after the last
+ * answer: it gave no HTTP answer.  True once for each request. */
 static bool was_spoiled(struct transfer *t, CURLcode code)
 {
 	long connects = 0;
@@ -476,8 +476,8 @@ static bool was_spoiled(struct transfer *t, CURLcode code)
 	return connects == 0;
 }
 
-/* Return whether the answer blames the credentials, and others are there by now.  Then
- * the operation begins again, once. */
+/* Return whether the server refused the credentials, and newer ones were read:
+ * then the operation begins again, once. */
 static bool begins_anew(struct transfer *t, int r)
 {
 	struct kv_exchange *x = &t->x;
@@ -492,7 +492,7 @@ static bool begins_anew(struct transfer *t, int r)
 	return true;
 }
 
-/* A request has ended. */
+/* Handle the end of a request. */
 static void took(struct transfer *t, CURLcode code)
 {
 	struct http *http = t->http;
@@ -514,7 +514,7 @@ static void took(struct transfer *t, CURLcode code)
 	}
 	t->fresh = false;
 	r = transfer_result(t, code);
-	/* Not after one failure, which may be that of one connection. */
+	/* Fail waiting operations only after a second failure to connect. */
 	while (unreached && http->unreached && (op = kv_ops_take(&http->ops))) {
 		memcpy(op->why, t->x.op->why, sizeof(op->why));
 		kv_ops_end(&http->ops, op, r);
@@ -550,7 +550,7 @@ static void begin_queued(struct http *http)
 	}
 }
 
-/* End cancelled operations; at the end, all.  Returns whether it is the end. */
+/* End cancelled operations; on stop, end all.  Return whether to stop. */
 static bool end_cancelled(struct http *http)
 {
 	struct transfer *t, *next;
@@ -569,7 +569,7 @@ static bool end_cancelled(struct http *http)
 	return stop;
 }
 
-/* Connect again where it is time; returns the milliseconds until the next time. */
+/* Connect again where it is time; return milliseconds until the next time. */
 static int begin_again(struct http *http)
 {
 	const uint64_t now = kv_now_ns();
@@ -609,7 +609,7 @@ static void *http_run(void *arg)
 		if (end_cancelled(http))
 			break;
 		begin_queued(http);
-		/* Does not wait for transfers that have just begun. */
+		/* curl_multi_poll ignores transfers that have just begun. */
 		curl_multi_poll(http->multi, NULL, 0, begin_again(http), NULL);
 	}
 	return NULL;
@@ -647,7 +647,7 @@ static int http_make(const char *scheme, const char *rest,
 	*ret_why = NULL;
 	if (!http)
 		return -ENOMEM;
-	curl_global_init(CURL_GLOBAL_DEFAULT); /* counts its callers */
+	curl_global_init(CURL_GLOBAL_DEFAULT); /* libcurl counts the calls */
 	TAILQ_INIT(&http->transfers);
 	r = kv_ops_init(&http->ops, wake);
 	if (r == 0)

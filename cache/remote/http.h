@@ -13,7 +13,7 @@
 
 /* The longest URL is a list's, with a name in its query. */
 #define KV_URL_MAX (6 * KV_SITE_BASE_MAX + 6 * KV_OBJECT_NAME_MAX + 128)
-#define KV_HTTP_ASK 1 /* next: there is one more request */
+#define KV_HTTP_ASK 1 /* result of next(): there is one more request */
 
 /* An operation in flight, and its current request. */
 struct kv_exchange {
@@ -29,25 +29,25 @@ struct kv_exchange {
 	bool object;		    /* the answer is the object of a GET */
 	bool page;		    /* the answer is a text of any length */
 
-	/* The last answer: its HTTP status, 0: none; its text, with a NUL, or
+	/* The last answer: its HTTP status (0: none), its text with a NUL, or
 	 * NULL. */
 	long status;
 	char *text;
 	size_t text_bytes;
 
-	/* next()'s own, from one request to the next. */
+	/* State that next() keeps from one request to the next. */
 	int phase;
 	size_t at;
 	char *made; /* a request body that next() allocated; freed at the end */
 };
 
 /*
- * Prepare the next request; the one before ended with @r, and op->why has the cause.
- * Returns KV_HTTP_ASK, or the status of the operation.
+ * Prepare the next request; the last request ended with @r, and op->why has the
+ * cause.  Returns KV_HTTP_ASK, or the status of the operation.
  */
 int kv_web_next(struct kv_exchange *x, int r);
 int kv_s3_next(struct kv_exchange *x, int r);
-/* Return the status of an answer of failure, which HTTP alone makes @r, and set the
+/* Return the status for an error answer, which HTTP alone makes @r, and set the
  * cause. */
 int kv_s3_judge(struct kv_exchange *x, int r);
 

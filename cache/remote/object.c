@@ -9,8 +9,8 @@
  *   __metadata__ is empty         ENTRY
  *   there is no __metadata__      "__metadata__":{ ENTRY },      behind the first brace
  *
- * These differ in length.  As the entry holds the length of the file without it, it tells
- * how many bytes were inserted, and thus which of the three it is.
+ * The three forms differ in length.  The entry holds the length of the file
+ * without the entry, so the number of inserted bytes tells the form.
  *
  * OWNS      nothing that outlives a call.
  *
@@ -28,7 +28,7 @@
 #include "common/block.h"
 #include "common/bytes.h"
 
-#define PREFIX 8u /* little-endian length of the JSON */
+#define PREFIX 8u /* bytes of the JSON's length, little-endian */
 #define BEFORE "\"__metadata__\":{"
 #define AFTER "},"
 #define NAME "\"kvfs.object\":"
@@ -81,8 +81,8 @@ static const char *skip_value(const char *at, const char *end)
 
 /*
  * Find the place behind the brace of the header's __metadata__, or, without one, behind
- * the first brace.  *@ret_any: whether members follow there.  -EINVAL: it is no object
- * with members.
+ * the first brace.  *@ret_any: whether members follow there.  -EINVAL: the JSON
+ * is no object with members.
  */
 static int find_place(const char *text, uint64_t len, const char **ret_at,
 		      bool *ret_there, bool *ret_any)
@@ -96,7 +96,7 @@ static int find_place(const char *text, uint64_t len, const char **ret_at,
 		at = skip_string(name, end);
 		if (!at)
 			return -EINVAL;
-		/* Nobody escapes its characters. */
+		/* Writers of headers do not escape the name __metadata__. */
 		const bool is =
 			at - name == strlen("\"__metadata__\"") &&
 			memcmp(name, "\"__metadata__\"", at - name) == 0;
@@ -280,7 +280,7 @@ void kv_object_copy(const struct kv_object *object, const uint8_t *data,
 		    uint64_t bytes, struct kv_hash *hash, uint8_t *to)
 {
 	const uint64_t cut = object->cut, rest = bytes - object->next;
-	/* Whole pages are copied fastest. */
+	/* copy whole pages, which is fastest */
 	const uint64_t unaligned =
 		KV_MIN(kv_round_up(cut, KV_PAGE) - cut, rest);
 

@@ -18,8 +18,8 @@ struct kv_object_entry {
 	struct kv_digest digest;   /* of the file without the entry */
 };
 
-/* An object's file is the prefix, and the bytes of the object from 8 to @cut and from
- * @next to the end: entry.length bytes. */
+/* A block's file is the prefix, then the bytes of its object from 8 to @cut,
+ * then those from @next to the end: entry.length bytes. */
 struct kv_object {
 	struct kv_object_entry entry;
 	uint8_t prefix[8];
@@ -39,8 +39,8 @@ int kv_object_head(const void *file, uint64_t have,
 		   uint64_t *ret_head_bytes, uint64_t *ret_rest);
 
 /*
- * Find the entry of the object of @bytes at @data, which nobody vouches for: no number
- * in it is used before it is bounded.
+ * Find the entry of the object of @bytes at @data, which may be forged: its
+ * numbers are checked before use.
  * -EBADMSG  there is no such entry, or its numbers do not agree with the object
  */
 int kv_object_parse(const uint8_t *data, uint64_t bytes,

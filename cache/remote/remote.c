@@ -2,7 +2,7 @@
 /*
  * remote.c - the thread that talks to the backend, retries, and the names of objects.
  *
- * A backend may hang, lie, fail, or be gone.  Every operation has a deadline; after it
+ * A backend may hang, fail, or send wrong bytes.  Every operation has a deadline; after it
  * the memory is left to the backend until the backend gives it back, and counts until
  * then.  An operation that failed is retried while somebody waits.
  *
@@ -42,8 +42,8 @@
 #define END_NS (500 * MS)
 
 #define RETRIES 2u
-#define SILENT_NS (2000 * MS)	 /* without progress of a tenant's GETs */
-#define HELD_MAX_NS (60000 * MS) /* by Retry-After */
+#define SILENT_NS (2000 * MS)	 /* longest silence of a tenant's GETs */
+#define HELD_MAX_NS (60000 * MS) /* longest pause by Retry-After */
 
 static const uint64_t retry_ns[RETRIES] = {50 * MS, 200 * MS};
 
@@ -184,7 +184,7 @@ bool kv_remote_puts(const struct kv_remote *remote, const char *name)
 	return false;
 }
 
-/* End a job that the backend does not have. */
+/* End a job whose memory the backend does not use. */
 static void end(struct kv_remote *remote, struct kv_remote_job *job, int status)
 {
 	TAILQ_REMOVE(&remote->jobs, job, link);
@@ -223,10 +223,10 @@ static void reap_one(struct kv_remote *remote, struct kv_remote_job *job)
 	if (asked && kv_remote_has_failed(job, status))
 		atomic_store(&breaker->held_until_ns,
 			     KV_MAX(breaker->held_until_ns, now + asked));
-	/* A body may have been cut off. */
+	/* -EBADMSG: the body may have been cut off, so retry. */
 	if ((kv_remote_has_failed(job, status) || status == -EBADMSG) &&
 	    job->tries < RETRIES && kv_remote_is_open(remote, job->uid)) {
-		/* Between 3/4 and 5/4 of it, so that nodes do not go in step. */
+		/* Wait 3/4 to 5/4 of it: nodes must not retry together. */
 		pause = retry_ns[job->tries];
 		pause = pause * 3 / 4 + now % (pause / 2);
 		pause = KV_MAX(pause, asked);
@@ -250,8 +250,8 @@ static void reap(struct kv_remote *remote)
 		reap_one(remote, (struct kv_remote_job *)op);
 }
 
-/* Return when @job is late.  A GET of an object is late as soon as no GET of its tenant
- * has made progress for a while, headers included. */
+/* Return the deadline of @job.  A GET is late when no GET of its tenant has
+ * made progress, headers included, for SILENT_NS. */
 static uint64_t late_ns(struct kv_remote *remote, struct kv_remote_job *job)
 {
 	const uint64_t progress = atomic_load(&job->op.progress);
@@ -446,7 +446,7 @@ void kv_remote_stop(struct kv_cache *cache)
 	}
 	kv_fetch_run(remote); /* `stop` is set: every waiting get is a miss */
 	expire(remote, UINT64_MAX);
-	kv_forgets_run(remote); /* all are cancelled */
+	kv_forgets_run(remote); /* all forgets are cancelled */
 	until = kv_now_ns() + END_NS;
 	fd = (struct pollfd){.fd = remote->ops->event, .events = POLLIN};
 	while (!TAILQ_EMPTY(&remote->jobs) && kv_now_ns() < until) {
@@ -462,7 +462,7 @@ void kv_remote_stop(struct kv_cache *cache)
 		TAILQ_REMOVE(&remote->jobs, job, link);
 		job->given_back(remote, job);
 	}
-	/* Else the backend may still use it. */
+	/* If it is not closed, the backend may still use the memory. */
 	if (r == 0)
 		remote_free(remote);
 }

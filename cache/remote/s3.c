@@ -64,7 +64,7 @@ static char *element(char **at, const char *open, const char *close, size_t *n)
 	return begin;
 }
 
-/* Delete the objects of the page that has come.  0: there are none. */
+/* Delete the objects of the listed page.  0: the page is empty. */
 static int delete_listed(struct kv_exchange *x)
 {
 	const char *prefix = x->site->base + x->site->root;
@@ -79,7 +79,7 @@ static int delete_listed(struct kv_exchange *x)
 		return -ENOMEM;
 	to += sprintf(to, "<Delete><Quiet>true</Quiet>");
 	for (; (key = element(&at, "<Key>", "</Key>", &n)); keys++) {
-		/* Nothing else is to be deleted, whatever the server lists. */
+		/* Delete names below the folder only, whatever is listed. */
 		if (n <= root + below || memcmp(key, prefix, root) != 0 ||
 		    memcmp(key + root, x->op->name, below) != 0)
 			return kv_op_failed(x->op, -EPROTO,

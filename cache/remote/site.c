@@ -194,7 +194,7 @@ static int check_folders(const char *socket, char *why, size_t room)
 
 		if (stat(folder, &st) < 0)
 			break;
-		/* In a folder above, like /tmp, the sticky bit protects the next one. */
+		/* The sticky bit of /tmp, further up, protects its entries. */
 		if ((st.st_uid != 0 && st.st_uid != geteuid()) ||
 		    ((st.st_mode & 022) &&
 		     (nearest || !(st.st_mode & S_ISVTX)))) {
@@ -240,7 +240,7 @@ static int parse_query(struct kv_site *site, char *text, char **ret_why)
 	} parameters[] = {
 		{"ca", &site->ca},
 		{"credentials", &site->credentials},
-		{"endpoint", &site->endpoint}, /* this and the next of s3 */
+		{"endpoint", &site->endpoint}, /* for s3; so is the next */
 		{"region", &site->region},
 	};
 	const size_t known = site->s3 ? 4 : 2;

@@ -35,7 +35,7 @@ struct kv_remote_job {
 	uint64_t retry_ns; /* when to send the job again; 0: in flight */
 	unsigned tries;
 	bool abandoned; /* @ended has run, the backend still has the memory */
-	uint64_t seen;	/* op.progress that was counted as a sign of life */
+	uint64_t seen;	/* op.progress when progress was last noticed */
 	TAILQ_ENTRY(kv_remote_job) link; /* of remote->jobs */
 };
 TAILQ_HEAD(kv_remote_jobs, kv_remote_job);
@@ -78,9 +78,9 @@ void kv_remote_name(struct kv_remote_op *op, const char *prefix,
 /*
  * ---- breaker.c: circuit breakers: whose operations are sent ----
  *
- * Each tenant has a breaker, and so has the backend.  After eight failures of a tenant in
- * a row, or eight refusals, the tenant is given up, and the backend is probed.  If the
- * probe fails, too, the backend is given up instead.  Trials tell when to go on.
+ * Each tenant has a breaker, and so has the backend.  After eight failures of a
+ * tenant in a row, or eight refusals, its breaker opens; a probe of the backend
+ * follows, and if it fails only the backend's breaker opens.  Trials close it.
  *
  * All calls but the first two, and kv_breakers_wait, are made by the remote thread.
  */
@@ -89,26 +89,26 @@ void kv_remote_name(struct kv_remote_op *op, const char *prefix,
  * backend nor that of the tenant is open, and the tier does not stop.  Any thread; takes
  * no lock. */
 bool kv_remote_is_open(struct kv_remote *remote, uint32_t uid);
-/* As kv_remote_is_open, of puts, which pause while the backend is full. */
+/* Return the same for puts, which also pause while the backend is full. */
 bool kv_remote_takes(struct kv_remote *remote, uint32_t uid);
 
 struct kv_breaker {
 	/* First; breaker.c's: a HEAD of an object, or of the backend. */
 	struct kv_remote_job trial;
 	uint32_t uid;	   /* fixed */
-	_Atomic bool open; /* given up */
+	_Atomic bool open; /* no operation is sent */
 	/* Nothing is sent before this time, as the backend asked; remote.c. */
 	_Atomic uint64_t held_until_ns;
 	uint64_t heard_ns; /* of the last sign of life for this tenant */
 	/* Nothing is put before this time: the backend was full for this tenant. */
 	_Atomic uint64_t full_until_ns;
 	/* breaker.c's: */
-	bool trying, told; /* the trial is in flight; the user knows */
-	bool probe; /* the trial is of the backend, as the tenant's fail */
-	bool full;  /* and the user knows */
-	uint64_t full_ns;	     /* the last pause of puts */
-	unsigned failures, refusals; /* in a row */
-	uint64_t pause_ns, try_ns;   /* before the next trial; when */
+	bool trying, told; /* the trial is in flight; a failure was printed */
+	bool probe; /* the trial is of the backend: the tenant has failed */
+	bool full;  /* that the backend is full was printed */
+	uint64_t full_ns;	     /* length of the last pause of puts */
+	unsigned failures, refusals; /* counts in a row */
+	uint64_t pause_ns, try_ns;   /* pause before the next trial; its time */
 	uint64_t changed_ns;
 	char name[KV_OBJECT_NAME_MAX + 1]; /* of the last operation's object */
 	char why[KV_REMOTE_FAILURE_MAX];
@@ -119,7 +119,7 @@ void kv_breakers_fini(struct kv_remote *remote);
 
 /* Return the breaker of the tenant @uid; it lives as long as the tier. */
 struct kv_breaker *kv_breaker_of(struct kv_remote *remote, uint32_t uid);
-/* Count the outcome of @job, which was not retried, or not again. */
+/* Count the final outcome of @job. */
 void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
 		     int status);
 /* Return whether @status means that the backend or the network failed. */
@@ -132,7 +132,7 @@ void kv_remote_describe(const struct kv_remote_job *job, int status,
  * seconds at most.  Until then its breaker is open.  Return 0, or -errno and the cause. */
 int kv_breakers_wait(struct kv_remote *remote,
 		     char ret_why[KV_REMOTE_FAILURE_MAX]);
-/* Begin the trials that are due; return when the next one is. */
+/* Begin the trials that are due; return when the next trial is due. */
 uint64_t kv_trials_run(struct kv_remote *remote);
 
 /* Return why nothing is sent for @uid, or "".  Called by the remote thread. */
@@ -140,7 +140,7 @@ const char *kv_remote_why(struct kv_remote *remote, uint32_t uid);
 
 /* ---- fetch.c ---- */
 
-/* As core/hooks.h has them. */
+/* core/hooks.h documents these calls. */
 int kv_fetch_want_locked(struct kv_cache *cache, struct kv_want *want);
 void kv_fetch_begin_locked(struct kv_cache *cache, struct kv_acquire *acquire);
 bool kv_fetch_may_locked(struct kv_cache *cache, struct kv_space *space,
@@ -149,26 +149,26 @@ bool kv_fetch_is_coming_locked(struct kv_cache *cache, struct kv_space *space,
 			       const struct kv_key *key);
 
 int kv_fetch_init(struct kv_remote *remote);
-void kv_fetch_fini(struct kv_remote *remote); /* takes half-built ones */
+void kv_fetch_fini(struct kv_remote *remote); /* also if init failed */
 /* Seal the blocks that have arrived, and begin GETs; at the end, end all that is not in
  * flight.  Return when to call it again
  * without an event, as kv_now_ns(); UINT64_MAX: never. */
 uint64_t kv_fetch_run(struct kv_remote *remote);
 
-/* The object was saved here: forget that the backend does not have it. */
+/* Forget that the backend lacks the object: the block is durable here. */
 void kv_fetch_present_locked(struct kv_remote *remote, uint64_t hash);
-/* Note that the object with this kv_key_hash is damaged, or has been put anew. */
+/* Note that the object with this kv_key_hash is damaged, or was put again. */
 void kv_fetch_damaged(struct kv_remote *remote, uint64_t hash, bool damaged);
 bool kv_fetch_is_damaged_locked(struct kv_remote *remote, uint64_t hash);
 
 /* ---- backup.c ---- */
 
-/* As core/hooks.h has them. */
+/* core/hooks.h documents this call. */
 void kv_backup_durable_locked(struct kv_cache *cache,
 			      const struct kv_block *block);
 
 int kv_backup_init(struct kv_remote *remote);
-void kv_backup_fini(struct kv_remote *remote); /* takes half-built ones */
+void kv_backup_fini(struct kv_remote *remote); /* also if init failed */
 int kv_backup_start(struct kv_remote *remote);
 /* Spend up to two seconds on blocks that wait, then end the backup thread. */
 void kv_backup_stop(struct kv_remote *remote);

@@ -23,7 +23,7 @@ int kv_http_errno(enum kv_remote_call call, long status)
 	case 404:
 	case 410:
 		return -ENOENT;
-	case 405: /* a server that takes no objects may serve them */
+	case 405: /* a server that takes no PUT may still serve objects */
 		return reads		       ? -EOPNOTSUPP
 		       : call == KV_REMOTE_PUT ? -ENOSPC
 					       : -EACCES;
