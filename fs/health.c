@@ -27,7 +27,7 @@
 #include "common/kv.h"
 #include "common/wire.h"
 #include "fs/base/quantity.h"
-#include "fs/mountpoint.h"
+#include "fs/daemon.h"
 
 #define SECONDS 5 /* default */
 #define SECONDS_MAX 3600

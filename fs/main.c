@@ -25,8 +25,7 @@
 
 #include "common/bytes.h"
 #include "common/thread.h"
-#include "fs/control/gate.h"
-#include "fs/mountpoint.h"
+#include "fs/control/control.h"
 #include "fs/daemon.h"
 
 #define OOM_SCORE_MAX 900u /* below 1000, with which kvfs is never killed */

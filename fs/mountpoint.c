@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 
 #include "common/bytes.h"
-#include "fs/mountpoint.h"
+#include "fs/daemon.h"
 #include "index/sidecar.h"
 
 #define NOTICE_NS \

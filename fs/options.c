@@ -27,7 +27,7 @@
 #include "common/bytes.h"
 #include "fs/base/quantity.h"
 #include "fs/base/stats.h"
-#include "fs/options.h"
+#include "fs/daemon.h"
 
 /* A size whose limits depend on the machine; messages show the text as typed. */
 struct typed_size {

@@ -41,7 +41,6 @@
 #include "common/bytes.h"
 #include "fs/base/workers.h"
 #include "fs/daemon.h"
-#include "fs/mountpoint.h"
 
 #define READAHEAD (1u << 20)
 #define READERS 8u

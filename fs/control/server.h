@@ -18,7 +18,6 @@
 #include "fs/base/access.h"
 #include "fs/base/workers.h"
 #include "fs/control/control.h"
-#include "fs/control/gate.h"
 
 /* ---- work that other threads pass to the control thread ---- */
 

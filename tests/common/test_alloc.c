@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "common/block.h"
-#include "fs/options.h"
+#include "fs/daemon.h"
 #include "tests/alloc.h"
 
 static const char text[] =

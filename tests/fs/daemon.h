@@ -15,7 +15,6 @@
 
 #include "fs/base/access.h"
 #include "fs/control/control.h"
-#include "fs/control/gate.h"
 #include "tests/fs/peer.h"
 
 #define DAEMON_LAYOUT \

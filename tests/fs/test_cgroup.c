@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#include "fs/options.h"
+#include "fs/daemon.h"
 
 static char root[64];
 

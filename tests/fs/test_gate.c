@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <cmocka.h>
 
-#include "fs/control/gate.h"
+#include "fs/control/control.h"
 #include "fs/control/server.h"
 #include "tests/fs/peer.h"
 

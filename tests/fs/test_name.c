@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "fs/mountpoint.h"
+#include "fs/daemon.h"
 #include "fs/mount/mount.h"
 
 #define K "ab000000000000000000000000000001"

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 #include <stdio.h>
 
-#include "fs/options.h"
+#include "fs/daemon.h"
 
 #define MIB (UINT64_C(1) << 20)
 

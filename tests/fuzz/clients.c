@@ -15,7 +15,6 @@
 #include "tests/cache/check_arena.h"
 #include "fs/base/access.h"
 #include "fs/control/control.h"
-#include "fs/control/gate.h"
 #include "tests/fs/peer.h"
 #include "tests/fuzz/staged.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line of the daemon.  Input: one argument per line. */
-#include "fs/options.h"
+#include "fs/daemon.h"
 #include "fs/base/quantity.h"
 #include "tests/fuzz/fuzz.h"
 
