@@ -69,11 +69,6 @@ static struct mounted find_mount(FILE *mounts, const char *path,
 	return m;
 }
 
-static int kind_at(const char *path)
-{
-	return find_mount(setmntent(MOUNTS, "re"), path, NULL).kind;
-}
-
 int kv_mounts_find(const char *text, const char *path)
 {
 	return find_mount(fmemopen((void *)text, strlen(text), "r"), path, NULL)
@@ -148,7 +143,7 @@ int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 
 	if (!whole)
 		return kv_why(ret_why, -errno, "%s: %s", path, strerror(errno));
-	kind = kind_at(whole);
+	kind = find_mount(setmntent(MOUNTS, "re"), whole, NULL).kind;
 	/* Not stat(2): the kernel may still have the attributes of a dead mount. */
 	if (kind == KVFS && statvfs(whole, &fs) < 0 && is_dead(errno)) {
 		if (umount2(whole, MNT_DETACH) < 0)

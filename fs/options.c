@@ -274,18 +274,8 @@ static int take_remote(const struct word *word, void *where, const char *value,
 	return remote->url ? 0 : -ENOMEM;
 }
 
-/* Check the name of a tenant, which becomes part of file names, paths and URLs.
- * A number is refused, because users without a name are called by their number. */
-static bool is_tenant_name(const char *name)
-{
-	size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyz"
-				"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_");
-
-	return n > 0 && n <= KV_REMOTE_NAME_MAX && name[n] == '\0' &&
-	       strspn(name, "0123456789") < n;
-}
-
-/* Append one tenant, UID:NAME. */
+/* Append one tenant, UID:NAME.  The name becomes part of file names, paths and URLs.  A
+ * number is refused, because users without a name are called by their number. */
 static int take_tenant(const struct word *word, void *where, const char *value,
 		       const char **ret_why)
 {
@@ -294,6 +284,7 @@ static int take_tenant(const struct word *word, void *where, const char *value,
 	struct kv_remote_name *more;
 	char *name = copy;
 	uint64_t uid = 0;
+	size_t n;
 
 	(void)word;
 	*ret_why = "out of memory";
@@ -306,7 +297,11 @@ static int take_tenant(const struct word *word, void *where, const char *value,
 	*ret_why =
 		"not UID:NAME, a name of letters, digits, - and _ that is no "
 		"number";
-	if (!name || !is_tenant_name(name) ||
+	n = name ? strspn(name, "abcdefghijklmnopqrstuvwxyz"
+				"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+		 : 0;
+	if (n == 0 || n > KV_REMOTE_NAME_MAX || name[n] != '\0' ||
+	    strspn(name, "0123456789") == n ||
 	    kv_number_parse(copy, 10, UINT32_MAX - 1, &uid) < 0)
 		return -EINVAL;
 	*ret_why = "another user has that name";
@@ -715,16 +710,13 @@ static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 	o->cache.store = o->store;
 	/* Refuse newlines: .kvfs/config and messages are read by lines. */
 	for (unsigned i = 0; i < 3; i++) {
-		const char *of = i == 0	  ? o->store
-				 : i == 1 ? o->mountpoint
-					  : o->control;
+		const char *const names[] = {"STORE", "MOUNTPOINT", "control"};
+		const char *of[] = {o->store, o->mountpoint, o->control};
 
-		if (of && strchr(of, '\n'))
+		if (of[i] && strchr(of[i], '\n'))
 			return kv_why(ret_why, -EINVAL,
 				      "%s: its path has a newline in it",
-				      i == 0   ? "STORE"
-				      : i == 1 ? "MOUNTPOINT"
-					       : "control");
+				      names[i]);
 	}
 	if (o->control &&
 	    strlen(o->control) >= sizeof(((struct sockaddr_un *)0)->sun_path))

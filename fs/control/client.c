@@ -170,18 +170,6 @@ static bool segments_has(const struct kv_segments *set, uint32_t id)
 	return i < set->n && set->ids[i] == id;
 }
 
-static int segments_add(struct kv_segments *set, uint32_t id)
-{
-	size_t i = place(set, id);
-
-	if (kv_array_reserve(&set->ids, &set->room, set->n + 1) < 0)
-		return -ENOMEM;
-	memmove(&set->ids[i + 1], &set->ids[i], (set->n - i) * sizeof(id));
-	set->ids[i] = id;
-	set->n++;
-	return 0;
-}
-
 bool kv_segments_remove(struct kv_segments *set, uint32_t id)
 {
 	size_t i = place(set, id);
@@ -191,15 +179,6 @@ bool kv_segments_remove(struct kv_segments *set, uint32_t id)
 	set->n--;
 	memmove(&set->ids[i], &set->ids[i + 1], (set->n - i) * sizeof(id));
 	return true;
-}
-
-static void segments_return(struct kv_segments *set, struct kv_cache *cache,
-			    uint32_t uid)
-{
-	for (size_t i = 0; i < set->n; i++)
-		kv_segment_returned(cache, set->ids[i], uid);
-	free(set->ids);
-	*set = (struct kv_segments){0};
 }
 
 /* ---- users ---- */
@@ -474,7 +453,11 @@ void kv_client_end(struct kv_client *client)
 	client->ended = true;
 	forget_unread(client);
 	kv_requests_release(client);
-	segments_return(&client->segments, server->cache, client->caller.uid);
+	for (size_t i = 0; i < client->segments.n; i++)
+		kv_segment_returned(server->cache, client->segments.ids[i],
+				    client->caller.uid);
+	free(client->segments.ids);
+	client->segments = (struct kv_segments){0};
 	if (client->registers)
 		kv_registrant_remove(server->cache, client->caller.uid);
 	kv_gate_forget(&client->gate);
@@ -602,19 +585,23 @@ static void send_segment(struct kv_client *client, enum wire_type type,
 int kv_client_give_segment(struct kv_client *client, uint32_t id)
 {
 	struct kv_cache *cache = client->server->cache;
+	struct kv_segments *set = &client->segments;
+	const size_t i = place(set, id);
 	uint64_t bytes;
 	int fd, r;
 
-	if (segments_has(&client->segments, id))
+	if (segments_has(set, id))
 		return 0;
 	r = kv_segment_give(cache, id, client->caller.uid, &fd, &bytes);
 	if (r < 0)
 		return r;
-	r = segments_add(&client->segments, id);
-	if (r < 0) {
+	if (kv_array_reserve(&set->ids, &set->room, set->n + 1) < 0) {
 		kv_segment_returned(cache, id, client->caller.uid);
-		return r;
+		return -ENOMEM;
 	}
+	memmove(&set->ids[i + 1], &set->ids[i], (set->n - i) * sizeof(id));
+	set->ids[i] = id;
+	set->n++;
 	send_segment(client, WIRE_SEGMENT, id, bytes, fd);
 	return 0;
 }
