@@ -20,6 +20,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 
+#include "common/bytes.h"
 #include "index/sidecar.h"
 #include "tools/fsck/fsck.h"
 
@@ -222,26 +223,19 @@ static int parse(int argc, char **argv, struct fsck *f)
 	return 0;
 }
 
-static void print_id(const struct fsck *f)
-{
-	for (unsigned i = 0; i < sizeof(f->info.store); i++)
-		printf("%02x", f->info.store[i]);
-}
-
 static void print_json(const struct fsck *f, int status)
 {
 	const char *comma = "";
+	char id[2 * sizeof(f->info.store) + 1];
 
+	kv_hex(f->info.store, sizeof(f->info.store), id);
 	printf("{\"status\": %d, \"known\": %s, ", status,
 	       f->known ? "true" : "false");
-	if (f->known) {
-		printf("\"store\": \"");
-		print_id(f);
-		printf("\", \"version\": %u, \"clean\": %s, \"cap\": %" PRIu64
-		       ", ",
-		       f->info.version, f->info.clean ? "true" : "false",
+	if (f->known)
+		printf("\"store\": \"%s\", \"version\": %u, \"clean\": %s, "
+		       "\"cap\": %" PRIu64 ", ",
+		       id, f->info.version, f->info.clean ? "true" : "false",
 		       f->info.cap);
-	}
 	printf("\"spaces\": %zu, \"files\": %zu, \"blocks\": %zu, "
 	       "\"snapshots\": %" PRIu64 ", \"bytes_accounted\": %" PRIu64
 	       ", \"bytes_held\": %" PRIu64 ", \"rebuilt\": %s, ",
@@ -267,11 +261,12 @@ static void print_json(const struct fsck *f, int status)
 
 static void print_lines(const struct fsck *f, int status)
 {
+	char id[2 * sizeof(f->info.store) + 1];
+
+	kv_hex(f->info.store, sizeof(f->info.store), id);
 	if (f->known && !f->quiet) {
-		printf("store ");
-		print_id(f);
-		printf(", format %u, last end %s\n", f->info.version,
-		       f->info.clean ? "clean" : "a crash");
+		printf("store %s, format %u, last end %s\n", id,
+		       f->info.version, f->info.clean ? "clean" : "a crash");
 		printf("%zu spaces, %zu segment files, %zu blocks, %" PRIu64
 		       " snapshots\n",
 		       f->n_spaces, f->n_segments, f->n_entries, f->snapshots);
