@@ -31,7 +31,6 @@
 #include <fcntl.h>
 
 #include "kernels/paged/paged_pool.h"
-#include "kernels/session/space.h"
 #include "kernels/transfer/staging.h"
 #include "kernels/transfer/xfer.h"
 

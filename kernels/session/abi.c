@@ -25,7 +25,6 @@
 
 #include "common/block.h"
 #include "kernels/session/session.h"
-#include "kernels/session/space.h"
 
 /* Larger than any struct of kvfs.h: kv_abi_in and kv_abi_out refuse a larger
  * size. */

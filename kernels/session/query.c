@@ -14,7 +14,6 @@
 
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
-#include "kernels/session/space.h"
 
 #define CLEAR_NS 60000000000u
 

@@ -24,7 +24,6 @@
 
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
-#include "kernels/session/space.h"
 
 struct kv_layout_seen {
 	struct kv_layout_seen *older;

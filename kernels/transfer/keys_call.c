@@ -20,7 +20,6 @@
  *
  * LOCKING   session->lock.
  */
-#include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 
 int kv_keys_init(struct kv_keys *keys, struct kvfs_session *session,

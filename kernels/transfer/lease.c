@@ -17,7 +17,6 @@
  * LOCKING   session->lock; blocks and their count are read without it once
  *           settled is true.
  */
-#include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 
 struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i)

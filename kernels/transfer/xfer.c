@@ -27,7 +27,6 @@
  *           read without the lock.
  */
 #include "kernels/transfer/pool.h"
-#include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 
 /* least number of bytes that a step copies, in all blocks together */
