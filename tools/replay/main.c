@@ -217,15 +217,6 @@ static int read_lines(struct reader *reader, uint32_t block_size)
 	return r;
 }
 
-static void trace_free(struct trace *trace)
-{
-	if (!trace)
-		return;
-	free(trace->blocks);
-	free(trace->start);
-	free(trace);
-}
-
 /* Read @path, gzipped or not.  @block_size applies to lines without one.
  * -EINVAL after printing file, line and reason; -ENOMEM. */
 static int trace_read(const char *path, uint32_t block_size,
@@ -520,14 +511,6 @@ static const char help[] =
 	"  TRACE[.gz]\n"
 	"policies:";
 
-static void show_help(FILE *f)
-{
-	fputs(help, f);
-	for (unsigned i = 0; kv_policy_name(i); i++)
-		fprintf(f, " %s", kv_policy_name(i));
-	fputs("\nSee kvfs-replay(1).\n", f);
-}
-
 enum { BOUND = 256, HELP, JSON, WITHDRAWN };
 
 __attribute__((format(printf, 1, 2))) static int refuse(const char *format, ...)
@@ -674,7 +657,12 @@ static int parse(int argc, char **argv, struct args *ret_args)
 		else if (c == WITHDRAWN)
 			r = refuse("--csv, --plot and --mount are withdrawn");
 		else if (c == HELP || c == '?') {
-			show_help(c == HELP ? stdout : stderr);
+			FILE *f = c == HELP ? stdout : stderr;
+
+			fputs(help, f);
+			for (unsigned i = 0; kv_policy_name(i); i++)
+				fprintf(f, " %s", kv_policy_name(i));
+			fputs("\nSee kvfs-replay(1).\n", f);
 			r = c == HELP ? 1 : -EINVAL;
 		}
 	}
@@ -778,7 +766,11 @@ int main(int argc, char **argv)
 	}
 	if (r < 0 && r != -EINVAL)
 		fprintf(stderr, "kvfs-replay: %s\n", strerror(-r));
-	trace_free(trace);
+	if (trace) {
+		free(trace->blocks);
+		free(trace->start);
+	}
+	free(trace);
 	free(args.words);
 	return r < 0 || fflush(stdout) != 0 ? 1 : 0;
 }
