@@ -40,7 +40,6 @@
  * LOCKING   session->lock.
  */
 #include "kernels/paged/paged_pool.h"
-#include "kernels/transfer/xfer.h"
 
 #define FILLS 3u /* most fills begun at a time */
 #define FILL_PAGES 256u

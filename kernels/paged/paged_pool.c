@@ -32,7 +32,6 @@
 
 #include "kernels/paged/paged_pool.h"
 #include "kernels/transfer/staging.h"
-#include "kernels/transfer/xfer.h"
 
 /* ---- checks, growth and addresses, for maps and sets ---- */
 

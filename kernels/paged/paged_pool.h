@@ -5,9 +5,7 @@
 
 #include <sys/queue.h>
 
-#include "kernels/kvfs.h"
-#include "kernels/transfer/pool.h"
-#include "kernels/session/session.h"
+#include "kernels/transfer/xfer.h"
 
 /*
  * ---- which page holds which block ----

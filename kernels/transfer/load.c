@@ -30,7 +30,6 @@
  * LOCKING   session->lock to begin and to account for blocks; none while
  *           copying.
  */
-#include "kernels/transfer/pool.h"
 #include "kernels/transfer/xfer.h"
 
 #define UNIT_MAX 512u /* blocks */

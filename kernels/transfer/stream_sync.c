@@ -39,7 +39,6 @@
  * LOCKING   session->lock for all but the calls of the device.
  */
 #include "common/thread.h"
-#include "kernels/transfer/pool.h"
 #include "kernels/transfer/xfer.h"
 
 /* Shortest and longest pause between two polls of unfinished event waits, in

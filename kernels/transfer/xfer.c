@@ -26,7 +26,6 @@
  * LOCKING   session->lock.  The owner of a block writes its status[], which is
  *           read without the lock.
  */
-#include "kernels/transfer/pool.h"
 #include "kernels/transfer/xfer.h"
 
 /* least number of bytes that a step copies, in all blocks together */

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "kernels/transfer/pool.h"
+#include "kernels/transfer/xfer.h"
 
 /* Tensors: k 4096 bytes, v 4096 bytes. */
 #define LAYOUT                                                              \
