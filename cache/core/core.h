@@ -14,7 +14,6 @@
 #include <sys/queue.h>
 
 #include "cache/cache.h"
-#include "cache/evict/miss_curve.h"
 #include "cache/evict/policy.h"
 #include "cache/io/ring.h"
 #include "cache/core/list.h"

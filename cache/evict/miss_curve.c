@@ -13,7 +13,7 @@
  *
  * LOCKING    cache->lock.
  */
-#include "cache/evict/miss_curve.h"
+#include "cache/evict/policy.h"
 
 #define KEYS 8192u	  /* most keys in the sample */
 #define SLOTS (2u * KEYS) /* slots of the hash table of keys */

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-#include "cache/evict/miss_curve.h"
+#include "cache/evict/policy.h"
 
 #define BLOCK 65536u
 #define CHAINS 2500u
