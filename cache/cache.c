@@ -27,7 +27,7 @@
 #include "cache/core/core.h"
 #include "cache/core/table.h"
 #include "cache/dram/dram.h"
-#include "cache/remote/remote.h"
+#include "cache/remote/tier.h"
 #include "cache/space/space.h"
 #include "cache/ssd/ssd.h"
 #include "cache/store/store.h"

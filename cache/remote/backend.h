@@ -3,7 +3,7 @@
  * backend.h - a backend, which keeps the objects of the remote tier: a queue of
  * operations, and threads that do them.
  *
- * An object is the file of a block with one entry inserted (object.h), named
+ * An object is the file of a block with one entry inserted, named
  * TENANT/2-SPACE/KEY.  Every backend replaces an object atomically: a reader gets the
  * whole old object or the whole new one.
  *
@@ -18,6 +18,7 @@
 #include <sys/uio.h>
 
 #include "cache/cache.h"
+#include "common/copy.h"
 
 /* TENANT, "2-" and SPACE, KEY: 64, 66 and KV_NAME_MAX characters at most, of letters,
  * digits, '-' and '_'. */
@@ -126,5 +127,49 @@ struct kv_remote_driver {
 extern const struct kv_remote_driver kv_remote_dir, kv_remote_s3;
 extern const struct kv_remote_driver kv_remote_http, kv_remote_https;
 extern const struct kv_remote_driver kv_remote_http_unix; /* http+unix: */
+
+/* ---- object.c: the entry of an object ---- */
+
+/*
+ * The entry "kvfs.object" stands in the header's __metadata__ and holds digest, key,
+ * length and parent of the block.  The digest and the length are those of the file
+ * without the entry.  An object remains a valid safetensors file.
+ */
+struct kv_object_entry {
+	struct kv_key key, parent; /* parent.len 0: none */
+	uint64_t length;	   /* bytes of the file without the entry */
+	struct kv_digest digest;   /* of the file without the entry */
+};
+
+/* A block's file is the prefix, then the bytes of its object from 8 to @cut,
+ * then those from @next to the end: entry.length bytes. */
+struct kv_object {
+	struct kv_object_entry entry;
+	uint8_t prefix[8];
+	uint64_t cut, next;
+};
+
+/*
+ * Make the first bytes of the object of the file that begins with the @have bytes at
+ * @file.  *@ret_head (caller frees) has *@ret_head_bytes; the object continues with the
+ * file from offset *@ret_rest on.
+ * -EINVAL  @file does not begin with a whole safetensors header
+ * -EFBIG   the header would be longer than KV_HEADER_MAX
+ * -ENOMEM
+ */
+int kv_object_head(const void *file, uint64_t have,
+		   const struct kv_object_entry *entry, uint8_t **ret_head,
+		   uint64_t *ret_head_bytes, uint64_t *ret_rest);
+
+/*
+ * Find the entry of the object of @bytes at @data, which may be forged: its
+ * numbers are checked before use.
+ * -EBADMSG  there is no such entry, or its numbers do not agree with the object
+ */
+int kv_object_parse(const uint8_t *data, uint64_t bytes,
+		    struct kv_object *ret_object);
+/* Copy the file of the object, of @bytes at @data, to @to, and add it to @hash. */
+void kv_object_copy(const struct kv_object *object, const uint8_t *data,
+		    uint64_t bytes, struct kv_hash *hash, uint8_t *to);
 
 #endif

@@ -39,7 +39,6 @@
  */
 #include "cache/block/block.h"
 #include "cache/core/table.h"
-#include "cache/remote/object.h"
 #include "cache/remote/tier.h"
 #include "common/rate.h"
 #include "common/thread.h"

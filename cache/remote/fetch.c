@@ -9,7 +9,7 @@
  * Of spaces without chains all blocks are requested.
  *
  * The bytes of an object land in memory of their own, within a budget.  They are copied
- * without the entry of the object (object.h) into a slot and hashed in one pass, and are
+ * without the entry of the object (backend.h) into a slot and hashed in one pass, and are
  * sealed if key, length and digest agree.
  *
  * OWNS      every look and every get; the table of absent and damaged objects.
@@ -39,7 +39,6 @@
  */
 #include "cache/block/block.h"
 #include "cache/core/table.h"
-#include "cache/remote/object.h"
 #include "cache/remote/tier.h"
 #include "cache/ssd/ssd.h"
 #include "common/rate.h"

@@ -66,6 +66,31 @@ struct http {
 
 /* ---- statuses ---- */
 
+/* Return the status of an operation that an HTTP status of failure ends. */
+static int errno_of(enum kv_remote_call call, long status)
+{
+	const bool reads = call == KV_REMOTE_GET || call == KV_REMOTE_HEAD;
+
+	switch (status) {
+	case 401:
+		return -EPERM;
+	case 403:
+		return -EACCES;
+	case 404:
+	case 410:
+		return -ENOENT;
+	case 405: /* a server that takes no PUT may still serve objects */
+		return reads		       ? -EOPNOTSUPP
+		       : call == KV_REMOTE_PUT ? -ENOSPC
+					       : -EACCES;
+	case 413:
+	case 507:
+		return reads ? -EIO : -ENOSPC;
+	default:
+		return status >= 400 ? -EIO : -EPROTO;
+	}
+}
+
 static long transfer_status(const struct transfer *t)
 {
 	long status = 0;
@@ -91,7 +116,7 @@ static int transfer_result(struct transfer *t, CURLcode code)
 		curl_easy_getinfo(t->easy, CURLINFO_RETRY_AFTER, &n);
 		op->retry_after_ns =
 			(uint64_t)KV_MIN(KV_MAX(n, 0), 3600) * SECOND_NS;
-		r = kv_op_failed(op, kv_http_errno(op->call, x->status), "%s",
+		r = kv_op_failed(op, errno_of(op->call, x->status), "%s",
 				 t->line);
 		return x->site->s3 ? kv_s3_judge(x, r) : r;
 	}

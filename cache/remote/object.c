@@ -24,7 +24,7 @@
 #include <endian.h>
 #include <stdio.h>
 
-#include "cache/remote/object.h"
+#include "cache/remote/backend.h"
 #include "common/block.h"
 #include "common/bytes.h"
 

@@ -130,22 +130,16 @@ static int next_of_clear(struct kv_exchange *x, int r)
 	return list(x, LISTED);
 }
 
-/* DELETE succeeds, too, if there is no object: send a HEAD request first. */
-static int next_of_remove(struct kv_exchange *x, int r)
-{
-	if (x->step == 0)
-		return ask(x, "HEAD");
-	return r < 0 || x->step == 2 ? r : ask(x, "DELETE");
-}
-
 int kv_s3_next(struct kv_exchange *x, int r)
 {
 	const char *name = x->op->name;
 
-	if (x->op->call == KV_REMOTE_DELETE)
-		return name[0] && name[strlen(name) - 1] == '/'
-			       ? next_of_clear(x, r)
-			       : next_of_remove(x, r);
+	if (x->op->call == KV_REMOTE_DELETE && name[0] &&
+	    name[strlen(name) - 1] == '/')
+		return next_of_clear(x, r);
+	/* DELETE succeeds, too, if there is no object: send a HEAD request first. */
+	if (x->op->call == KV_REMOTE_DELETE && x->step == 1 && r == 0)
+		return ask(x, "DELETE");
 	if (x->step > 0)
 		return r;
 	switch (x->op->call) {
@@ -153,6 +147,8 @@ int kv_s3_next(struct kv_exchange *x, int r)
 		/* Without a name, list the bucket: the answer to a HEAD would
 		 * have no error code. */
 		return name[0] ? ask(x, "HEAD") : list(x, "1");
+	case KV_REMOTE_DELETE:
+		return ask(x, "HEAD");
 	case KV_REMOTE_GET:
 		x->object = true;
 		return ask(x, "GET");

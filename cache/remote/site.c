@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "cache/remote/site.h"
+#include "cache/remote/http.h"
 #include "common/bytes.h"
 
 #define CREDENTIALS_MAX 65536

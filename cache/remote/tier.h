@@ -11,9 +11,9 @@
 
 #include <stdatomic.h>
 
+#include "cache/core/core.h"
 #include "cache/core/turns.h"
 #include "cache/remote/backend.h"
-#include "cache/remote/remote.h"
 
 /* An operation, and what to do when it has ended.  Used by the remote thread only. */
 struct kv_remote_job {
@@ -55,6 +55,20 @@ struct kv_remote {
 	struct kv_turns forgetters;   /* operations of each tenant's forgets */
 	struct kv_remote_stats stats; /* guarded by cache->lock */
 };
+
+/* ---- calls of the rest of the cache; core/hooks.h has the others ---- */
+
+/* Make the backend of config->remote, ask it whether it is there (three seconds), and
+ * start the threads.  With remote_optional a backend that does not answer is an open
+ * circuit breaker.  On failure *@ret_why is a message for the user (caller frees). */
+int kv_remote_start(struct kv_cache *cache, char **ret_why);
+/* End all waiting requests as misses.  Memory that the backend does not give back is
+ * left to the backend. */
+void kv_remote_stop(struct kv_cache *cache);
+
+/* Offer all durable blocks of @space, which is shared, to the backend, unless
+ * remote_write=none. */
+void kv_remote_offer_locked(struct kv_cache *cache, struct kv_space *space);
 
 /* ---- remote.c ---- */
 

@@ -11,30 +11,6 @@
 
 enum { FIRST, FOLDERS, AGAIN };
 
-int kv_http_errno(enum kv_remote_call call, long status)
-{
-	const bool reads = call == KV_REMOTE_GET || call == KV_REMOTE_HEAD;
-
-	switch (status) {
-	case 401:
-		return -EPERM;
-	case 403:
-		return -EACCES;
-	case 404:
-	case 410:
-		return -ENOENT;
-	case 405: /* a server that takes no PUT may still serve objects */
-		return reads		       ? -EOPNOTSUPP
-		       : call == KV_REMOTE_PUT ? -ENOSPC
-					       : -EACCES;
-	case 413:
-	case 507:
-		return reads ? -EIO : -ENOSPC;
-	default:
-		return status >= 400 ? -EIO : -EPROTO;
-	}
-}
-
 static int put(struct kv_exchange *x)
 {
 	kv_http_ask(x, "PUT");

@@ -25,7 +25,7 @@
 #include "cache/core/table.h"
 #include "cache/core/ledger.h"
 #include "cache/dram/dram.h"
-#include "cache/remote/remote.h"
+#include "cache/remote/tier.h"
 #include "cache/ssd/ssd.h"
 #include "common/array.h"
 #include "common/bytes.h"

@@ -7,7 +7,6 @@
  *
  * LOCKING   none of its own.
  */
-#include "cache/remote/object.h"
 #include "cache/remote/tier.h"
 #include "tests/cache/fake_backend.h"
 #include "tests/cache/small_store.h"

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "cache/remote/object.h"
+#include "cache/remote/backend.h"
 #include "common/block.h"
 #include "common/bytes.h"
 #include "common/copy.h"

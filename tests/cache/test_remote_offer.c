@@ -9,7 +9,6 @@
  */
 #include <sys/wait.h>
 
-#include "cache/remote/object.h"
 #include "cache/remote/tier.h"
 #include "tests/cache/fake_backend.h"
 #include "tests/cache/small_store.h"

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <cmocka.h>
 
-#include "cache/remote/site.h"
+#include "cache/remote/http.h"
 
 static struct kv_site *site;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Objects of the remote tier, as any node, or anybody with the bucket, may write them;
  * and objects of files that anybody may write. */
-#include "cache/remote/object.h"
+#include "cache/remote/backend.h"
 #include "common/block.h"
 #include "tests/fuzz/fuzz.h"
 

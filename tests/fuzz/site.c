@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* URLs of web servers that keep a remote tier, and files of credentials. */
-#include "cache/remote/site.h"
+#include "cache/remote/http.h"
 #include "tests/fuzz/fuzz.h"
 
 static const char *const schemes[] = {"http", "https", "s3", "http+unix"};
