@@ -208,16 +208,6 @@ static struct kv_read **bucket_of(struct kv_cache *cache,
 	return &cache->reads[block->number % READ_BUCKETS];
 }
 
-static int digest_agrees(const uint8_t *bytes,
-			 const struct kv_slot_record *record)
-{
-	struct kv_digest digest = kv_digest_of(bytes + KV_PAGE, record->length);
-
-	return memcmp(digest.b, record->digest, sizeof(digest.b)) == 0
-		       ? 0
-		       : -EBADMSG;
-}
-
 /*
  * Verify @bytes, which were read from the block's extent; clients may write to
  * @bytes meanwhile.  Return 0 and their prologue, or
@@ -244,7 +234,8 @@ static int block_verify(struct kv_cache *cache, struct kv_block *block,
 	/* The block was removed while open, so its prologue on SSD may be zero:
 	 * check the digest only. */
 	if (removed)
-		return digest_agrees(bytes, &record);
+		return kv_record_agrees(&record, bytes + KV_PAGE) ? 0
+								  : -EBADMSG;
 	memcpy(&prologue, bytes, sizeof(prologue));
 	r = kv_prologue_check(&prologue, cache->info.store);
 	if (r < 0)
@@ -256,10 +247,11 @@ static int block_verify(struct kv_cache *cache, struct kv_block *block,
 	    memcmp(record.key, block->key, sizeof(record.key)) != 0 ||
 	    memcmp(record.key, prologue.record.key, sizeof(record.key)) != 0 ||
 	    memcmp(record.digest, prologue.record.digest,
-		   sizeof(record.digest)) != 0)
+		   sizeof(record.digest)) != 0 ||
+	    !kv_record_agrees(&record, bytes + KV_PAGE))
 		return -EBADMSG;
 	*ret_prologue = prologue;
-	return digest_agrees(bytes, &record);
+	return 0;
 }
 
 int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,

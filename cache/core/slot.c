@@ -45,20 +45,24 @@ struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot)
 				  : (struct kv_prologue *)kv_slot_bytes(slot);
 }
 
+bool kv_record_agrees(const struct kv_slot_record *record, const void *bytes)
+{
+	const struct kv_digest digest = kv_digest_of(bytes, record->length);
+
+	return memcmp(digest.b, record->digest, sizeof(digest.b)) == 0;
+}
+
 int kv_slot_copy(const struct kv_slot *to, const struct kv_slot *from,
 		 uint64_t length)
 {
-	const struct kv_slot_record *record = &kv_slot_prologue(to)->record;
-	struct kv_digest digest;
-
 	memcpy(kv_slot_file(to), kv_slot_file(from),
 	       kv_round_up(length, KV_PAGE));
 	*kv_slot_prologue(to) = *kv_slot_prologue(from);
-	if (!kv_slot_is_open(from))
-		return 0;
-	digest = kv_digest_of(kv_slot_file(to), record->length);
-	return memcmp(digest.b, record->digest, sizeof(digest.b)) ? -EBADMSG
-								  : 0;
+	return !kv_slot_is_open(from) ||
+			       kv_record_agrees(&kv_slot_prologue(to)->record,
+						kv_slot_file(to))
+		       ? 0
+		       : -EBADMSG;
 }
 
 bool kv_block_dirty(const struct kv_block *block)

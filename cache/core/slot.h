@@ -16,6 +16,8 @@ uint8_t *kv_slot_file(const struct kv_slot *slot);
  * or in the daemon's own memory if a client may write to the slot. */
 struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot);
 bool kv_slot_is_open(const struct kv_slot *slot);
+/* Return whether the file @bytes of a block has the digest of its @record. */
+bool kv_record_agrees(const struct kv_slot_record *record, const void *bytes);
 /* Copy the block in @from, which is held, to @to.  Call without the lock.
  * -EBADMSG: a client has changed the block. */
 int kv_slot_copy(const struct kv_slot *to, const struct kv_slot *from,

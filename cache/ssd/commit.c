@@ -284,14 +284,11 @@ static int token_ids_of(const struct kv_txn *batch, const struct put *put,
 	    !kv_index_takes_token_ids(record->tokens, 0, record->length))
 		return 0;
 	if (kv_slot_is_open(put->slot)) {
-		struct kv_digest digest;
-
 		copy = malloc(record->length);
 		if (!copy)
 			return 0;
 		memcpy(copy, bytes, record->length);
-		digest = kv_digest_of(copy, record->length);
-		if (memcmp(digest.b, record->digest, sizeof(digest.b)) != 0)
+		if (!kv_record_agrees(record, copy))
 			return 0;
 		bytes = copy;
 	}

@@ -190,7 +190,6 @@ static int copy(struct kv_move *move)
 	struct kv_cache *cache = move->cache;
 	const struct kv_slot_record *record = &move->record;
 	struct kv_prologue prologue;
-	struct kv_digest digest;
 	int r = request(move, KV_IO_READ, move->from);
 
 	if (r == 0)
@@ -204,12 +203,10 @@ static int copy(struct kv_move *move)
 	     record->length != move->block->length ||
 	     memcmp(record->key, move->block->key, sizeof(record->key)) != 0))
 		r = -EBADMSG;
-	if (r == 0) {
-		digest = kv_digest_of(move->data + KV_PAGE, record->length);
-		r = memcmp(digest.b, record->digest, sizeof(digest.b)) == 0
+	if (r == 0)
+		r = kv_record_agrees(record, move->data + KV_PAGE)
 			    ? request(move, KV_IO_WRITE, move->to)
 			    : -EBADMSG;
-	}
 	KV_POINT("move.written");
 	return r;
 }
