@@ -329,10 +329,11 @@ int kv_cache_open(const struct kv_cache_config *config,
 	kv_cond_init(&cache->settled);
 	kv_cond_init(&cache->changed);
 	cache->info.next_space = 1;
-	if (getrandom(&cache->epoch, sizeof(cache->epoch), 0) < 0)
+	cache->table.free = KV_NONE;
+	if (getrandom(&cache->epoch, sizeof(cache->epoch), 0) < 0 ||
+	    getrandom(&cache->table.seed, sizeof(cache->table.seed), 0) < 0)
 		r = -EIO;
-	else if (kv_table_init(&cache->table) < 0 || !cache->store ||
-		 kv_accounts_new(&cache->accounts) < 0 ||
+	else if (!cache->store || kv_accounts_new(&cache->accounts) < 0 ||
 		 kv_ssd_init(cache) < 0)
 		r = -ENOMEM;
 	if (r < 0) {

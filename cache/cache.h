@@ -455,10 +455,6 @@ void kv_fill_hold(struct kv_fill *fill, struct kv_want *want);
 int kv_fill_may_hold(struct kv_cache *cache, struct kv_space *space,
 		     uint64_t length);
 
-/* Mark the fill as fetched from another node: kv_fill_seal returns -ESTALE if
- * a user has removed the block since kv_fill_begin. */
-void kv_fill_fetched(struct kv_fill *fill);
-
 /*
  * Make the fill visible as block @key.  Consumes the fill, whatever is
  * returned.  @payload: offset of the tensors in the file.

@@ -204,11 +204,6 @@ void kv_fill_must(struct kv_fill *fill)
 	fill->must = true;
 }
 
-void kv_fill_fetched(struct kv_fill *fill)
-{
-	fill->fetched = true;
-}
-
 void kv_fill_hold(struct kv_fill *fill, struct kv_want *want)
 {
 	fill->holder = want;

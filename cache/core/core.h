@@ -592,10 +592,12 @@ struct kv_fill {
 	struct kv_slot *slot;
 	struct kv_key key; /* len 0: no key is reserved */
 	uint64_t length;
-	uint32_t clears;	/* value of space->clears when the fill began */
-	bool must;		/* keep the block until it is durable */
-	bool fetched;		/* the block comes from the remote tier */
-	struct kv_want *holder; /* want that leases the block; or NULL */
+	uint32_t clears; /* value of space->clears when the fill began */
+	bool must;	 /* keep the block until it is durable */
+	/* The block comes from the remote tier: kv_fill_seal returns -ESTALE if
+	 * a user has removed the block since kv_fill_begin. */
+	bool fetched;
+	struct kv_want *holder;	 /* want that leases the block; or NULL */
 	struct kv_want *waiters; /* wants waiting for the seal */
 	struct kv_fill *next;	 /* next in the bucket of cache->saving */
 };

@@ -43,16 +43,6 @@ struct kv_tenant *kv_tenant_make(struct kv_cache *cache, uint32_t uid)
 	return tenant;
 }
 
-void kv_tenants_free(struct kv_cache *cache)
-{
-	struct kv_tenant *tenant;
-
-	while ((tenant = LIST_FIRST(&cache->tenants))) {
-		LIST_REMOVE(tenant, link);
-		free(tenant);
-	}
-}
-
 static uint64_t beyond(uint64_t whole, uint64_t part)
 {
 	return whole > part ? whole - part : 0;

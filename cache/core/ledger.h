@@ -22,7 +22,6 @@ struct kv_tenant *kv_tenant_find(struct kv_cache *cache,
 				 uint32_t uid); /* NULL */
 /* Find or create the user's record; NULL: no memory. */
 struct kv_tenant *kv_tenant_make(struct kv_cache *cache, uint32_t uid);
-void kv_tenants_free(struct kv_cache *cache);
 
 /* Move @space and its counts to @tenant. */
 void kv_tenant_join_locked(struct kv_cache *cache, struct kv_tenant *tenant,

@@ -23,7 +23,6 @@
 
 #include <stdatomic.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <xxhash.h>
 
 #define CHUNK (1u << 18)      /* blocks in a chunk of 13 huge pages */
@@ -33,16 +32,6 @@
 #define LINE 64u	      /* bytes of a line of the processor's cache */
 #define PLACES_MAX (1u << 24) /* kv_block.place has 24 bits */
 #define FIRST_ROOM 16u	      /* initial room for spaces */
-
-int kv_table_init(struct kv_table *table)
-{
-	memset(table, 0, sizeof(*table));
-	table->free = KV_NONE;
-	return getrandom(&table->seed, sizeof(table->seed), 0) ==
-			       sizeof(table->seed)
-		       ? 0
-		       : -EIO;
-}
 
 void kv_table_fini(struct kv_table *table)
 {

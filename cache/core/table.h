@@ -6,7 +6,6 @@
 
 #include "cache/core/core.h"
 
-int kv_table_init(struct kv_table *table);
 void kv_table_fini(struct kv_table *table);
 struct kv_block *kv_table_at(const struct kv_table *table, uint32_t number);
 /* Return the block with this kv_block_id, or NULL.  A removed block is returned

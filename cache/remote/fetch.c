@@ -600,7 +600,7 @@ static void land(struct kv_remote *remote, struct get *get)
 	if (r == 0) {
 		uint8_t *data = kv_fill_data(fill);
 
-		kv_fill_fetched(fill);
+		fill->fetched = true;
 		kv_hash_begin(hash);
 		kv_object_copy(&get->object, get->memory, get->bytes, hash,
 			       data);

@@ -42,14 +42,6 @@ int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes)
 	return fits ? 0 : -ENOSPC;
 }
 
-void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space)
-{
-	space->file_bytes = kv_space_file_bytes(
-		strlen(space->name),
-		space->layout ? strlen(space->layout->json) : 0);
-	cache->ssd.sidecars += space->file_bytes;
-}
-
 /* Remove a file @name that is half-written or belongs to no space. */
 static int remove_stray(void *cache, int dir, const char *name)
 {

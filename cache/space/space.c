@@ -29,6 +29,7 @@
 #include "cache/ssd/ssd.h"
 #include "common/array.h"
 #include "common/bytes.h"
+#include "index/sidecar.h"
 
 #include <search.h>
 #include <stdatomic.h>
@@ -263,7 +264,10 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	kv_space_index_locked(
 		cache, space, space->index_bytes,
 		kv_index_space_bytes(strlen(space->name), strlen(layout)));
-	kv_space_file_adopt(cache, space);
+	space->file_bytes = kv_space_file_bytes(
+		strlen(space->name),
+		space->layout ? strlen(space->layout->json) : 0);
+	cache->ssd.sidecars += space->file_bytes;
 	cache->info.next_space = KV_MAX(cache->info.next_space, space->id + 1);
 	return r;
 }
@@ -409,6 +413,8 @@ void kv_spaces_reap(struct kv_cache *cache)
 
 void kv_spaces_free(struct kv_cache *cache)
 {
+	struct kv_tenant *tenant;
+
 	for (uint32_t i = 0; i < cache->spaces.n; i++) {
 		struct kv_space *space = cache->spaces.sorted[i];
 
@@ -420,7 +426,10 @@ void kv_spaces_free(struct kv_cache *cache)
 	}
 	free(cache->spaces.sorted);
 	free(cache->spaces.at);
-	kv_tenants_free(cache);
+	while ((tenant = LIST_FIRST(&cache->tenants))) {
+		LIST_REMOVE(tenant, link);
+		free(tenant);
+	}
 }
 
 int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,

@@ -32,10 +32,9 @@ int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes);
  * without the lock.  -ENOSPC, -EIO, -ENOMEM.
  */
 int kv_space_persist(struct kv_cache *cache, struct kv_space *space);
-/* Call at mount: count the file of @space; then write missing files again, and
- * unless the last end was @clean check that each space's file agrees with its
- * record, and that no other files exist.  -ENOSPC, -EIO, -ENOMEM. */
-void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space);
+/* Call at mount: write missing files again, and unless the last end was @clean
+ * check that each space's file agrees with its record, and that no other files
+ * exist.  -ENOSPC, -EIO, -ENOMEM. */
 int kv_space_files_check(struct kv_cache *cache, bool clean);
 
 /* ---- seed.c ---- */

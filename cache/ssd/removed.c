@@ -76,8 +76,7 @@ void kv_removed_free(struct kv_removed *removed)
 {
 	if (!removed)
 		return;
-	if (removed->fd >= 0)
-		close(removed->fd);
+	kv_closep(&removed->fd);
 	tdestroy(removed->tree, stay);
 	free(removed->places);
 	free(removed->dirty);

@@ -797,8 +797,7 @@ int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes)
 		(void)record(cache, id, 0);
 		kv_segfile_name(id, name);
 		unlinkat(ssd->dir, name, 0);
-		if (fd >= 0)
-			close(fd);
+		kv_closep(&fd);
 		kv_lock(cache);
 	}
 	return r;

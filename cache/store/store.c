@@ -907,12 +907,8 @@ void kv_store_close(struct kv_cache *cache, bool clean)
 	}
 	kv_index_close(cache->index);
 	kv_segfiles_close(cache);
-	if (cache->ssd.dir >= 0)
-		close(cache->ssd.dir);
-	if (cache->spaces_dir >= 0)
-		close(cache->spaces_dir);
-	if (cache->store_fd >= 0)
-		close(cache->store_fd);
-	if (cache->lock_fd >= 0)
-		close(cache->lock_fd);
+	kv_closep(&cache->ssd.dir);
+	kv_closep(&cache->spaces_dir);
+	kv_closep(&cache->store_fd);
+	kv_closep(&cache->lock_fd);
 }
