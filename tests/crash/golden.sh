@@ -41,16 +41,17 @@ stop
 echo "$name: mounted, checked, rebuilt"
 
 # Stores of other formats are refused, with their index and without it.
-refused() { # WHAT [REASON OF --rebuild]
+refused() { # WHAT
 	local before
 	before=$(state)
 	not "$1" "newer kvfs" "$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M"
 	not "$1, ro" "newer kvfs" "$B/kvfs" -o "$BASE,ro,control=$SOCK" "$S" "$M"
-	not "$1, kvfs-fsck --rebuild" "${2:-newer kvfs}" "$F" --rebuild "$S"
+	not "$1, kvfs-fsck --rebuild" "newer kvfs" "$F" --rebuild "$S"
+	eq "$1, kvfs-fsck --rebuild: lines" "$("$F" --rebuild "$S" 2>&1 | wc -l)" 1
 	eq "$1: the store" "$(state)" "$before"
 }
 unpack v1
-refused "a store of format 1" "nothing to rebuild it from"
+refused "a store of format 1"
 unpack v2
 refused "a store of format 2"
 not "a store of format 2, kvfs-fsck" "newer kvfs" "$F" "$S"

@@ -198,8 +198,8 @@ int fsck_index(struct fsck *f)
 	}
 	if (r == 0)
 		r = read_index(f);
-	if (r == -ENOTSUP)
-		return fsck_error("%s: " KV_FORMAT_REFUSED, f->path);
+	if (r == -ENOTSUP) /* main() reports the format */
+		return r;
 	if (r == -EBADMSG) {
 		fsck_found(f, FAULT_INDEX_DAMAGED,
 			   "the index is damaged (%s): --rebuild makes it anew",

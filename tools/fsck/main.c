@@ -496,10 +496,11 @@ static int rebuild_index(struct fsck *f)
 {
 	struct kv_rebuild rebuild = {.store_fd = f->store, .path = f->path};
 	const bool quiet = f->quiet;
-	int r;
+	int r, index;
 
 	f->quiet = true;
-	if (f->spaces_dir >= 0 && fsck_index(f) == 0)
+	index = fsck_index(f);
+	if (f->spaces_dir >= 0 && index == 0)
 		(void)fsck_sidecar(f);
 	f->quiet = quiet;
 	if (f->count[FAULT_SPACE_FILE])
@@ -510,12 +511,12 @@ static int rebuild_index(struct fsck *f)
 	f->known = false; /* do not report the index as it was */
 	memset(f->count, 0, sizeof(f->count));
 	r = kv_rebuild(&rebuild);
+	if (r == -ENOTSUP || (r < 0 && index == -ENOTSUP))
+		return -ENOTSUP;
 	if (r == -ENODATA)
 		return fsck_error("%s: nothing to rebuild it from: no `store`, "
 				  "and no segment file with a trailer",
 				  f->path);
-	if (r == -ENOTSUP)
-		return fsck_error("%s: " KV_FORMAT_REFUSED, f->path);
 	if (r == -ENOTDIR)
 		return fsck_error("%s: " KV_SPACES_MISSING, f->path);
 	if (r < 0)
@@ -552,6 +553,8 @@ int main(int argc, char **argv)
 		if (r == 0 && f.repair)
 			r = repair_store(&f);
 	}
+	if (r == -ENOTSUP)
+		(void)fsck_error("%s: " KV_FORMAT_REFUSED, f.path);
 	status = r < 0 ? STATUS_ERROR : report(&f);
 	close_store(&f);
 	return status;
