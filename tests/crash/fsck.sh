@@ -179,6 +179,26 @@ fsck 1 "put right" --repair
 fsck 0 "held
 clean"
 
+# Directories stand in place of files: a repair names them, leaves them, and mends the rest.
+cp -a "$S" "$T/whole"
+rm "$S/store" "$S/spaces/000001"
+mkdir "$S/store" "$S/spaces/000001" "$S/spaces/000099" "$S/segments/000099.seg"
+echo x > "$S/spaces/000098"
+for name in ./store spaces/000001 spaces/000099 segments/000099.seg; do
+	rm -rf "$T/again" && cp -a "$S" "$T/again"
+	fsck 4 "$name: a directory in place of a file: move it away"
+	fsck 4 "$name: a directory in place of a file: move it away" --repair
+	absent "a stray file beside directories" "$S/spaces/000098"
+	rm -rf "$S" && mv "$T/again" "$S"
+done
+fsck 4 "4 directories in place of files" --repair --quiet
+eq "JSON of a repair" "$("$F" --repair --json "$S" | grep -o '"kind": "space_file", "count": 1, "fixed": 0')" '"kind": "space_file", "count": 1, "fixed": 0'
+rmdir "$S/store" "$S/spaces/000001" "$S/spaces/000099" "$S/segments/000099.seg"
+fsck 1 "put right" --repair
+fsck 0 "held
+clean"
+rm -rf "$S" && mv "$T/whole" "$S"
+
 # A mount that fails leaves a clean store clean.
 rm "$S/store" && mkdir "$S/store"
 not "no file of the store" "cannot write the index" "$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M"

@@ -237,11 +237,10 @@ struct segment *fsck_segment(const struct fsck *f, uint32_t id)
 			     : NULL;
 }
 
-static const char *const own[] = {
-	"lock",	       "store",	     "store.tmp", "tenants",
-	"tenants.tmp", "index",	     "index.new", "segments",
-	"spaces",      "lost+found", "removed",
-};
+static const char *const own[] = {"lock", "store", "store.tmp", "tenants",
+				  "tenants.tmp"};
+static const char *const own_dirs[] = {"index",	 "index.new",  "segments",
+				       "spaces", "lost+found", "removed"};
 static const char *const own_index[] = {"data.mdb", "lock.mdb", "compact.tmp"};
 
 static bool is_in(const char *name, const char *const *names, size_t n)
@@ -257,19 +256,22 @@ struct folder {
 	const char *name;
 };
 
-/* Report the file @name of a folder if it is unknown; note it if a repair
- * removes it. */
+/* Report the file @name of a folder if it is unknown, or a directory; note the file if a
+ * repair removes it. */
 static int check_file(void *arg, int fd, const char *name)
 {
 	const struct folder *folder = arg;
 	const char *dir = folder->name;
 	struct fsck *f = folder->f;
-	bool known;
+	const bool segment = strcmp(dir, "segments") == 0;
+	bool known, stray = false;
+	struct stat st;
 	uint32_t id;
 
-	(void)fd;
 	if (strcmp(dir, ".") == 0) {
 		known = is_in(name, own, KV_ARRAY_LEN(own));
+		if (is_in(name, own_dirs, KV_ARRAY_LEN(own_dirs)))
+			return 0;
 		if (strcmp(name, KV_DAMAGED_NAME) == 0) {
 			fsck_found(f, FAULT_STRANGER,
 				   "index.damaged: a damaged index that the "
@@ -278,27 +280,29 @@ static int check_file(void *arg, int fd, const char *name)
 		}
 	} else if (strcmp(dir, "index") == 0) {
 		known = is_in(name, own_index, KV_ARRAY_LEN(own_index));
-	} else if (strcmp(dir, "segments") == 0) {
+	} else if (segment) {
 		known = kv_segfile_parse(name, &id);
-		if (known && f->readable && !fsck_segment(f, id)) {
-			fsck_found(f, FAULT_FILE_UNKNOWN,
-				   "file %06u.seg: the index does not have it",
-				   id);
-			return note(&f->unknown, id);
-		}
+		stray = known && f->readable && !fsck_segment(f, id);
 	} else {
 		known = kv_space_file_parse(name, &id);
-		if (known && f->readable && !space_of(f, id)) {
-			fsck_found(f, FAULT_SPACE_FILE,
-				   "spaces/%06u: a file of a space that does "
-				   "not exist",
-				   id);
-			return note(&f->stray_files, id);
-		}
+		stray = known && f->readable && !space_of(f, id);
 	}
-	if (!known)
+	if (!known) {
 		fsck_found(f, FAULT_STRANGER,
 			   "%s/%s: not the store's, left alone", dir, name);
+	} else if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		   S_ISDIR(st.st_mode)) {
+		fsck_found(f, FAULT_DIRECTORY,
+			   "%s/%s: a directory in place of a file: move it "
+			   "away",
+			   dir, name);
+	} else if (stray) {
+		fsck_found(f, segment ? FAULT_FILE_UNKNOWN : FAULT_SPACE_FILE,
+			   "%s/%s: %s", dir, name,
+			   segment ? "the index does not have it"
+				   : "a file of a space that does not exist");
+		return note(segment ? &f->unknown : &f->stray_files, id);
+	}
 	return 0;
 }
 
@@ -569,7 +573,8 @@ static void check_segment(struct fsck *f, struct segment *segment)
 	if (fd < 0) {
 		fsck_found(f, FAULT_FILE_MISSING, "file %06u.seg: %s",
 			   segment->id,
-			   fd == -EBADMSG ? "too short" : strerror(-fd));
+			   fd == -EBADMSG ? "too short, or not a file"
+					  : strerror(-fd));
 		return;
 	}
 	segment->present = true;

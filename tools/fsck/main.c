@@ -57,7 +57,6 @@ static const struct {
 	{"slot_other", "records whose slot has another block or no prologue",
 	 ERROR},
 	{"slot_leaked", "prologues in slots that are free", CRASH},
-	{"slot_unreadable", "slots that cannot be read", ERROR},
 	{"data_damaged", "blocks with other bytes than sealed", ERROR},
 	{"file_missing", "missing segment files", ERROR},
 	{"file_unknown", "segment files that the index does not have", CRASH},
@@ -67,6 +66,8 @@ static const struct {
 	{"space_file", "files in spaces/ that disagree with the index", CRASH},
 	{"store_file", "the file `store` disagrees with the index", CRASH},
 	{"tenants", "damaged records of users' quotas", ERROR},
+	{"slot_unreadable", "slots that cannot be read", ERROR},
+	{"directory", "directories in place of files", ERROR},
 	{"stranger", "files that are not the store's", NOTE},
 };
 
@@ -146,7 +147,7 @@ static int open_store(struct fsck *f)
 				  "first",
 				  f->path, kv_lock_owner(f->store));
 	if (r < 0)
-		return fsck_error("%s: cannot lock it: %s", f->path,
+		return fsck_error("%s/lock: cannot lock it: %s", f->path,
 				  strerror(-r));
 	index = open_dir(f, "index");
 	if (index >= 0)
@@ -439,27 +440,39 @@ static int mend_segment_files(struct fsck *f)
 	return r;
 }
 
+/* Count @n faults as put right if the repair's step returned 0.  Go on if a directory
+ * stands in place of the file: the check has reported that, and a person must decide. */
+static int mended(struct fsck *f, enum fault fault, uint64_t n, int r)
+{
+	f->fixed[fault] += r == 0 ? n : 0;
+	return r == -EISDIR ? 0 : r;
+}
+
 static int mend_sidecar(struct fsck *f)
 {
+	const uint64_t tenants = f->count[FAULT_TENANTS];
 	int r = 0;
 
 	for (size_t i = 0; r == 0 && i < f->n_spaces; i++)
 		if (f->spaces[i].write)
-			r = kv_space_file_write(
-				f->spaces_dir, &f->spaces[i].record,
-				f->spaces[i].name, f->spaces[i].layout);
+			r = mended(f, FAULT_SPACE_FILE, 1,
+				   kv_space_file_write(f->spaces_dir,
+						       &f->spaces[i].record,
+						       f->spaces[i].name,
+						       f->spaces[i].layout));
 	for (size_t i = 0; r == 0 && i < f->stray_files.n; i++)
-		r = kv_space_file_remove(f->spaces_dir,
-					 (uint32_t)f->stray_files.ids[i]);
+		r = mended(
+			f, FAULT_SPACE_FILE, 1,
+			kv_space_file_remove(f->spaces_dir,
+					     (uint32_t)f->stray_files.ids[i]));
 	if (r == 0 && f->write_store_file)
-		r = kv_store_file_write(f->store, &f->info);
-	if (r < 0 || !f->count[FAULT_TENANTS])
-		return r;
-	r = kv_tenants_write(f->store, f->tenants, f->n_tenants);
-	if (r == 0)
-		f->fixed[FAULT_TENANTS] = f->count[FAULT_TENANTS];
-	/* A directory named `tenants` is unknown, and is left alone. */
-	return r == -EISDIR ? 0 : r;
+		r = mended(f, FAULT_STORE_FILE, 1,
+			   kv_store_file_write(f->store, &f->info));
+	if (r == 0 && tenants)
+		r = mended(
+			f, FAULT_TENANTS, tenants,
+			kv_tenants_write(f->store, f->tenants, f->n_tenants));
+	return r;
 }
 
 static int repair_store(struct fsck *f)
@@ -483,10 +496,8 @@ static int repair_store(struct fsck *f)
 	if (r < 0)
 		return fsck_error("%s: cannot repair it: %s", f->path,
 				  strerror(-r));
-	for (unsigned i = 0; i < N_FAULTS; i++)
-		if (i != FAULT_SLOT_UNREADABLE && i != FAULT_STRANGER &&
-		    i != FAULT_TENANTS)
-			f->fixed[i] = f->count[i];
+	for (unsigned i = 0; i < FAULT_SPACE_FILE; i++)
+		f->fixed[i] = f->count[i];
 	return 0;
 }
 
