@@ -20,7 +20,7 @@
 
 #include "tests/inject.h"
 
-/* Count one in so many preads of a page, as scans make them. */
+/* Count only one of so many preads of a page, of which scans make many. */
 static unsigned calls_pages = 1;
 static _Atomic bool calls_eio; /* a read has failed with EIO */
 

@@ -28,7 +28,7 @@ CONTRACTS = ["cache/cache.h"]
 # Folders outside the order, each a library of its own, with the folders that they may use.
 BESIDE = {"kernels/cuda": ["kernels/device"]}
 HOOKS = {
-    # A block that loses its slot or its extent may have to end.
+    # Free slot and extent of a removed block once they are unused; or remove a block.
     "kv_block_settle_locked": "cache/block",
     "kv_block_remove_locked": "cache/block",
     # When the lock is released, callers that wait for room check again whether there is

@@ -288,8 +288,8 @@ static inline void test_an_object_is_replaced_in_one_step(void **state)
 	}
 }
 
-/* A test of its own, as moto (a test server for S3) fails concurrent PUTs of
- * one object. */
+/* Kept apart from BACKEND_TESTS, as moto (a test server for S3) fails
+ * concurrent PUTs of one object. */
 #define REPLACE_TEST cmocka_unit_test(test_an_object_is_replaced_in_one_step)
 #define BACKEND_TESTS                                                         \
 	cmocka_unit_test(test_the_backend_is_there),                          \

@@ -67,8 +67,8 @@ static struct fake {
 	size_t n;
 	/* Set by the test: chooses the outcome of each operation. */
 	void (*rule)(const struct kv_remote_op *op, struct fake_plan *plan);
-	/* Numbers of operations that were sent, by call, and number of replies
-	 * to them. */
+	/* Number of operations that were sent, by call, and of replies to
+	 * them. */
 	unsigned sent[KV_REMOTE_CALLS], replies;
 	struct {
 		enum kv_remote_call call;

@@ -26,14 +26,14 @@ struct liar {
 	 * 3 fields. */
 	const char *first, *once, *object;
 	size_t object_n;
-	/* repeated after object until the client closes; "": the server
-	 * sends no more bytes */
+	/* text repeated after @object until the client closes; "": no more
+	 * bytes */
 	const char *forever;
 	char asked_for[2048]; /* first lines of all requests received */
 	/* Read a second request on a connection, then close it unanswered. */
 	_Atomic bool drops;
-	/* Sent instead of an answer to all but the first request of a connection; or
-	 * NULL. */
+	/* Sent in place of an answer to any but the first request of a
+	 * connection; NULL: the answer is sent. */
 	_Atomic(const char *) surplus;
 	/* Keep a connection open until the client opens another one. */
 	_Atomic bool keeps;
@@ -42,8 +42,8 @@ struct liar {
 	char put[16]; /* body of the last request with a Content-Length */
 };
 
-/* Send @n bytes. -1: the client has closed the connection, as many answers make
- * it do. */
+/* Send @n bytes.  -1: the client has closed the connection, as it may after a
+ * wrong answer. */
 static inline int liar_say(int fd, const char *what, size_t n)
 {
 	while (n > 0) {
@@ -116,7 +116,7 @@ static inline bool liar_answer(struct liar *liar, int fd, bool first)
 {
 	char head[16384];
 	const char *said, *forever;
-	char *what = NULL; /* copy, as the test may free its answer early */
+	char *what = NULL; /* copy of an answer that the test may free */
 	size_t n = liar_listen(fd, head, sizeof(head));
 
 	if (n == 0)

@@ -97,7 +97,7 @@ static inline void script_steps(struct script *t)
 	script_fetch_all(t);
 }
 
-/* Check that everything works again after the fault, without a restart. */
+/* Check that saves and reads work again after the fault, without a restart. */
 static inline void script_recovers(struct script *t)
 {
 	const uint64_t until = kv_now_ns() + 60000000000ull;

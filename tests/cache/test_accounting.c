@@ -219,7 +219,7 @@ static void only_what_nobody_holds_is_evicted(void **state)
 		assert_true(tiers_of(t, t->space, 0, i) & KV_TIER_DRAM);
 	s = tiers_stats(t);
 	used = arena_of(t).used;
-	/* The count of used bytes fell with each evicted block. */
+	/* With each evicted block the count of used bytes must have fallen. */
 	assert_int_equal((900 - s.evicted_dram) * (used / s.dram_blocks), used);
 	tiers_release(t, acquire);
 }

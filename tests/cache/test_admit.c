@@ -274,7 +274,8 @@ static void with_reuse_a_used_chain_goes_whole(void **state)
 	}
 	tiers_quiet(t);
 	assert_int_equal(tiers_stats(t).bytes_written_ssd, 0);
-	/* A use touches the chain's tail first; its head is written first. */
+	/* A use touches the chain from its tail to its head; the head is
+	 * written first. */
 	assert_int_equal(tiers_use(t, t->space, 0, 12), 12);
 	tiers_quiet(t);
 	for (unsigned i = 0; i < 20; i++) {

@@ -148,7 +148,7 @@ static int set_up(void **state)
 	f->one.config.scrub = 100 << 20;
 	open_cache(f);
 	for (unsigned n = 0; n < OLD; n++)
-		/* as if removed: check_and_close saves block n */
+		/* counts as removed, so that check_and_close saves it */
 		f->removed[n] = true;
 	check_and_close(f);
 	*state = f;

@@ -296,7 +296,8 @@ static void nothing_is_evicted_while_files_are_empty(void **state)
 
 	for (unsigned i = 0; i < 500; i++)
 		assert_int_equal(save(f, i), 0);
-	/* Write all blocks: one that is removed earlier would need no file. */
+	/* Write all blocks: a block that is removed before its write needs no
+	 * file. */
 	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
 	for (unsigned i = 0; i < 500; i++) {
 		block = one_get(f, i);

@@ -181,7 +181,7 @@ static void others_do_not_wait_for_what_a_space_deletes(void **state)
 	small_check(s);
 }
 
-/* Save block 7 again while the deletion of the removed one is held up. */
+/* Save block 7 again while the deletion of its removed version is held up. */
 static void save_again_before_it_is_deleted(struct small *s)
 {
 	struct kv_block *block;
@@ -328,7 +328,8 @@ static void a_pin_does_not_wait_for_deletions_to_collect(void **state)
 	uint64_t took = UINT64_MAX;
 
 	save_many(s);
-	/* On a busy machine any try may be slow. */
+	/* Measure up to three times: on a busy machine any of them may be
+	 * slow. */
 	for (unsigned try = 0; try < 3 && took > 900000000u; try++) {
 		struct kv_block *block = small_get(s, 100 + try);
 		const uint64_t begun = kv_now_ns();

@@ -271,7 +271,7 @@ static void many_flushes_of_many_spaces_end_each_as_it_must(void **state)
 	for (unsigned s = 0; s < SPACES; s++)
 		assert_int_equal(kv_space_sync(t->cache, spaces[s]), 0);
 	for (unsigned i = 0; i < SPACES * EACH; i++) {
-		/* The last flush may end before its callback has run. */
+		/* The last flush may be durable before its callback has run. */
 		while (all[i].status == 1)
 			usleep(1000);
 		if (all[i].status != -ECANCELED)

@@ -302,8 +302,8 @@ static void writes_of_two_users_take_turns(void **state)
 	pthread_cond_signal(&ssd->write);
 	kv_unlock(t->cache);
 	assert_true(turn_of_a);
-	/* a user's turn is 8 MiB: at most two turns come before A's first
-	 * block */
+	/* a user's turn is 8 MiB: A's first block comes after two turns at
+	 * most */
 	assert_true(first_of_a < 170);
 	tiers_quiet(t);
 }

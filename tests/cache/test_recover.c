@@ -549,7 +549,7 @@ static void the_lock_file_of_the_index_stays(void **state)
 	assert_int_equal(present(s), BLOCKS);
 }
 
-/* If a space's record in the index is damaged, its file has the space. */
+/* A space whose record in the index is damaged is restored from its file. */
 static void a_damaged_space_record_costs_no_block(void **state)
 {
 	struct small *s = *state;

@@ -21,7 +21,7 @@
 
 static char root[64], away[80];
 
-/* The removal of files of this name waits. */
+/* A removal of a file of this name waits for `let_go`. */
 #define HELD "held"
 static sem_t let_go;
 

@@ -719,7 +719,7 @@ static void test_memory_is_bounded(void **state)
 	struct node *node = *state;
 	uint64_t most = 0;
 
-	/* of this DRAM, objects may take 2 MiB */
+	/* objects may take 2 of these 32 MiB */
 	node->s.config.dram = 32 << 20;
 	open_node(node);
 	provide(node, 0, 0, 60, 300000);
@@ -766,7 +766,7 @@ static void test_bodies_that_stall_leave_memory_to_others(void **state)
 	uint64_t given_up_ms;
 	pthread_t thread;
 
-	open_node(node); /* of this DRAM, objects may take 4 MiB */
+	open_node(node); /* objects may take 4 MiB of DRAM */
 	provide(node, 0, 0, 64, 1000000);
 	provide(node, 1, 0, 64, 1000000);
 	set_rule(stall);

@@ -296,7 +296,7 @@ static void test_a_full_backlog_is_waited_for(void **state)
 		ops[i] = op_of(KV_REMOTE_HEAD, "");
 		kv_ops_submit(backend, &ops[i]);
 	}
-	usleep(1500000); /* longer than refused connections are retried */
+	usleep(1500000); /* longer than a refused connection is retried */
 	assert_int_equal(pthread_create(&thread, NULL, come_back, NULL), 0);
 	assert_int_equal(poll(&event, 1, 0), 0); /* none has ended */
 	pthread_join(thread, NULL);
@@ -304,7 +304,7 @@ static void test_a_full_backlog_is_waited_for(void **state)
 	await(8);
 	for (size_t i = 0, good = 0; i < 8; i++) {
 		good += ops[i].status == 0;
-		assert_true(i < 7 || good >= 6); /* two were in the backlog */
+		assert_true(i < 7 || good >= 6); /* the backlog has 2 */
 	}
 }
 
@@ -472,7 +472,7 @@ static void test_while_nobody_is_reached_one_tries(void **state)
 		usleep(round * 500000);
 		if (round == 0)
 			await(MANY);
-		else /* all fail with the one that connects */
+		else /* all operations fail with the one that connects */
 			for (size_t i = 0; i < MANY; i++)
 				assert_non_null(kv_ops_reap(backend));
 		for (size_t i = 0; i < MANY; i++)

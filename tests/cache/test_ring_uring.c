@@ -87,8 +87,8 @@ static void a_ring_that_fails_ends_all_but_what_is_at_the_device(void **state)
 	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
 	stuck.io.fd = pipes[0];
 	submit_counted(f, &stuck, &stuck_count);
-	/* When the request behind has ended, the stuck request has reached the
-	 * device. */
+	/* When the request behind the stuck one has ended, the stuck request
+	 * has reached the device. */
 	assert_int_equal(kv_ring_wait(f->ring, &behind), 0);
 	assert_false(kv_ring_failed(f->ring));
 

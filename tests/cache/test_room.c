@@ -84,8 +84,8 @@ static void those_that_do_not_wait_are_told_at_once(void **state)
 	stall(t, -1000);
 }
 
-/* Leases of blocks that are not written yet leave room for saves. A block that
- * waits counts once. */
+/* Leases of unwritten blocks leave room for saves.  A block that waits to be
+ * written counts once. */
 static void leases_of_what_waits_leave_a_part_to_save_by(void **state)
 {
 	struct tiers *t = *state;

@@ -17,7 +17,7 @@
 
 struct keeper {
 	struct tiers *t;
-	/* the clients release a retired segment as soon as told to */
+	/* the clients release a retired segment as soon as they are told */
 	bool answers;
 	_Atomic unsigned n_told;
 	uint32_t told[RETIRED * 4];

@@ -205,12 +205,12 @@ static void add_odd_slots(struct kv_txn *batch,
 static void add_odd_segments(struct kv_txn *batch)
 {
 	static const struct kv_segfile_record odd[] = {
-		/* the slots are too small */
+		/* records whose slots are too small or too large */
 		{.id = 20, .slots = 9, .slot_bytes = 4096},
 		{.id = 21, .slots = 9, .slot_bytes = 12345},
 		{.id = 22, .slots = 9, .slot_bytes = 1ull << 40},
 		{.id = UINT32_MAX, .slots = 9, .slot_bytes = 65536},
-		/* the file does not exist */
+		/* a record whose file does not exist */
 		{.id = 23, .slots = 9, .slot_bytes = 65536},
 	};
 

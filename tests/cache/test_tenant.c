@@ -380,8 +380,8 @@ static int large_space(struct tiers *t, uint32_t uid, unsigned n)
 	return r;
 }
 
-/* Make such spaces of @uid until one is refused.  Return the number of the
- * first that was refused. */
+/* Make spaces of @uid with large layouts until one is refused.  Return the
+ * number of the first that was refused. */
 static unsigned large_spaces(struct tiers *t, uint32_t uid, unsigned first)
 {
 	unsigned n = first;

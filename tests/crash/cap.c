@@ -99,7 +99,7 @@ static void save(struct kv_cache *cache, struct kv_space *space,
 	memcpy(key.b, &mixed, 8);
 	memcpy(key.b + 8, &number, 8);
 	while ((r = kv_fill_begin(cache, space, &key, bytes, &fill)) == -EBUSY)
-		usleep(1000); /* memory for the block is being made */
+		usleep(1000); /* the arena is growing: try again */
 	if (r == 0) {
 		memset(kv_fill_data(fill), (int)mixed, bytes);
 		digest = kv_digest_of(kv_fill_data(fill), bytes);

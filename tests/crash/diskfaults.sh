@@ -74,8 +74,8 @@ for error in 5 28; do
 	add 16
 done
 
-# No write succeeds.  The rules do not cover a segment file made after them, and a write
-# into it ends the state: then set the rules again.
+# No write succeeds.  The disk's rules do not cover a segment file that is made later, and a
+# write into that file ends the degraded state: then set the rules again.
 nothing_written() {
 	fail_data w 5 1000
 	fresh=$((fresh + 8))

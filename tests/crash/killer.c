@@ -173,8 +173,8 @@ static bool settled(bool mounted)
 	return true;
 }
 
-/* Wait until the programs have compared.  Return false if the daemon died
- * meanwhile. */
+/* Wait until all programs have compared their blocks.  Return false if the
+ * daemon died meanwhile. */
 static bool wait_settled(pid_t pid, bool mounted, int *ret_status)
 {
 	uint64_t until = kv_now_ns() + PATIENCE_NS;

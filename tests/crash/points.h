@@ -36,7 +36,8 @@ static const struct {
 	{"checkpoint.", .clean = true},
 	{"update.", .clean = true},
 	{"rebuild.", .lose = true},
-	/* Blocks of so many sizes make files change their slot size. */
+	/* Only the mounted rounds have the blocks of many sizes that make files
+	 * change their slot size. */
 	{"file.reclass", .mounted = true},
 	{"file.cleared", .mounted = true},
 	{"file.trailer", .mounted = true},

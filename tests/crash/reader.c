@@ -162,8 +162,8 @@ static void reread(const struct held *held)
 static void replace(struct held *held)
 {
 	struct held next;
-	/* The last writer's blocks have many sizes, for which a mounted daemon
-	 * has more DRAM. */
+	/* Lease from the last writer only with a mounted daemon, which has more
+	 * DRAM for that writer's blocks of many sizes. */
 	bool mounted = journal->mounted == journal->mounts;
 	unsigned writer = (unsigned)client_random(
 		&seed, JOURNAL_WRITERS - (mounted ? 0 : 1));

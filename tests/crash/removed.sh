@@ -78,7 +78,7 @@ make "$M/s"
 restart "$REMOTE"
 eq "of a space that is made anew" "$(came 2)" 1
 
-# Killed at each step: the block is present here, or is not fetched.
+# The daemon is killed at each step of a removal: the block is still here, or is not fetched.
 kills=0 kept=0
 [ -x "$P" ] || fail "no build with kill points"
 for point in removed.written removed.synced commit.before commit.after \

@@ -18,7 +18,7 @@
 
 static const struct {
 	const char *what;
-	/* flag in the second argument for which to refuse; 0: always */
+	/* refuse a call with this flag in the second argument; 0: any call */
 	unsigned call, flag;
 	int error;
 } refusals[] = {

@@ -22,7 +22,7 @@ static struct kv_server server;
 static struct kv_rules rules;
 static struct kv_watch on_mail;
 static struct peer peers[PEERS];
-/* clients that may be freed: only compare the pointers */
+/* clients that may be freed already: compare the pointers only */
 static struct kv_client *clients[PEERS];
 
 static void run_mail(struct kv_watch *watch, uint32_t events)

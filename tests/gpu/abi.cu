@@ -12,7 +12,7 @@ namespace ours {
 #undef CU_LEGACY
 #undef CU_PER_THREAD
 #include <cuda.h>
-/* From here on, names are those of the symbols. */
+/* Below, the names of calls must be symbols, not CUDA's macros. */
 #undef cuMemcpyBatchAsync
 #undef cuStreamBeginCapture
 #undef cuEventElapsedTime
@@ -147,7 +147,7 @@ SAME_CALL(cuModuleGetFunction)
 SAME_CALL(cuFuncGetAttribute)
 SAME_CALL(cuLaunchKernel)
 
-/* Calls that newer headers rename. */
+/* Calls whose symbols have other names in newer headers. */
 #if CUDA_VERSION >= 13000
 SAME_CALL(cuMemcpyBatchAsync_v2)
 static_assert(same_call<decltype(&ours::cuEventElapsedTime),

@@ -63,7 +63,7 @@ void standin_alive(struct standin_alive *ret_alive);
  * all, such as copies of freed memory, use of destroyed handles, calls from a
  * stream's host function or from a fork's child.  Each is printed on stderr. */
 uint64_t standin_bugs(void);
-/* Repair the device, and forget the bugs so far, which were intended. */
+/* Repair the device, and forget the bugs so far, which the test intended. */
 void standin_forgive(void);
 
 /* Return how often @call was called. */

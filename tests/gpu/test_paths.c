@@ -81,7 +81,7 @@ static void an_arena_that_is_registered_needs_no_staging(void **state)
 	rig_wait_tried(&rig, rig.arena_bytes + rig.staging_bytes);
 	info = rig_info(&rig);
 	if (info.bytes_refused > 0)
-		skip(); /* a real GPU that cannot register it */
+		skip(); /* a real GPU that cannot register the memory */
 	rig_check_load(&rig, 0, RIG_BLOCKS, 3);
 	rig_fill_pool(&rig, 4);
 	rig_check_save(&rig, RIG_BLOCKS);

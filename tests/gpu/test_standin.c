@@ -383,7 +383,7 @@ static void calls_synchronise_where_they_are_told_to(void **state)
 		gpu_set(kinds[i].setting);
 		synchronises(kinds[i].call, kinds[i].run, true);
 	}
-	/* Only the first launch waited. */
+	/* Only the first launch of the kernel waited. */
 	gpu_set("sync=launch");
 	synchronises("cuLaunchKernel", do_launch, false);
 	munmap(registered, N);

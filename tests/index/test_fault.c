@@ -18,8 +18,7 @@
 #define SLOTS 20000
 #define KEPT (2 * KV_PAGE) /* the two meta pages of an LMDB file */
 
-/* Memory that LMDB had allocated when the fault came leaks; see
- * index/fault.c. */
+/* Memory that LMDB had allocated when the fault came leaks; see index/env.c. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {

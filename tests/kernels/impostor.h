@@ -35,7 +35,7 @@ struct impostor {
 	/* set by answer(): close this connection now */
 	bool hang_up;
 	_Atomic uint64_t seen; /* set by answer(), read by the test */
-	/* set by answer(): a connection to remember */
+	/* a connection that answer() remembers */
 	int other;
 };
 

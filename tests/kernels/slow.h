@@ -42,7 +42,7 @@ static void slow_shut(bool shut)
 	pthread_mutex_unlock(&slow.lock);
 }
 
-/* The copies' streams are never freed: other threads may still wait for one. */
+/* Streams of copies are never freed: other threads may still wait for them. */
 static struct slow_stream slow_copies[4096];
 static atomic_size_t slow_copied;
 

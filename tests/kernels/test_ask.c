@@ -201,7 +201,7 @@ a_daemon_of_another_version_is_named_once_and_no_miss_alone(void **s)
 	assert_non_null(strstr(text, versions));
 	assert_non_null(strstr(text, i->path));
 
-	/* Replace the daemon by one that speaks our version. */
+	/* Replace the daemon by one that speaks the version of the library. */
 	i->strict = false;
 	i->oldest = WIRE_OLDEST;
 	i->version = WIRE_VERSION;

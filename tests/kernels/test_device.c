@@ -117,7 +117,7 @@ static int settled(const atomic_int *value)
 }
 
 /* A session with a host pool saves and leases; a device that joins later gets
- * all of that memory attached. */
+ * all the memory of the session attached. */
 static void memory_of_before_the_pool_is_told_of(void **state)
 {
 	struct world other = *(struct world *)*state;

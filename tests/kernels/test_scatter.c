@@ -19,7 +19,7 @@ struct layout {
 	uint64_t pages;
 	size_t n;
 	uint64_t memory; /* bytes of the pool */
-	/* base: an offset in the pool's memory */
+	/* in these strides, base is an offset in the pool's memory */
 	struct kvfs_stride stride[STRIDES_MAX];
 };
 

@@ -7,7 +7,7 @@
 needs_root setpriv
 A="setpriv --reuid=4001 --regid=4001 --clear-groups"
 C="setpriv --reuid=4002 --regid=4002 --clear-groups"
-# Users who may not read the build get a copy.
+# Copy the program for users who may not read the build.
 cp "$B/tests/mount/crowd" "$T/crowd"
 chmod 755 "$T/crowd"
 block "$T/b" && chmod 644 "$T/b"

@@ -160,7 +160,8 @@ static void pause_at_random(struct CUstream_st *stream)
 		return;
 	x = stream->random = stream->random * 1103515245u + 12345u;
 	x >>= 8;
-	/* Sometimes pause for long, often not at all. */
+	/* Pause for long now and then, and not at all in a quarter of the
+	 * cases. */
 	if (x % 64 == 0)
 		usleep(us * 20);
 	else if (x % 4 != 0)
@@ -441,7 +442,8 @@ static bool is_busy_locked(CUcontext ctx)
 	return false;
 }
 
-/* The caller holds the context, which gets no new work meanwhile. */
+/* The caller holds the context's lock, so that no new work arrives
+ * meanwhile. */
 void wait_for_context_locked(CUcontext ctx)
 {
 	struct patience patience = {.what = "a call that synchronises"};
