@@ -72,18 +72,26 @@ void kv_sets_drop(struct kv_client *client)
 		free_set(take_set(sets, sets->first->id), client->account);
 }
 
-/* Add picks to the set @id, and make the set if it does not exist.  Returns 0, or:
+/* Add picks to a set, and make the set if it does not exist.  Returns 0, or:
+ *   -EPROTO  a key of another length
  *   -ENOSPC  more picks than a snapshot may have, or too many sets
  *   -ENOLCK  beyond the user's share
  *   -ENOMEM */
-static int add_picks(struct kv_client *client, uint64_t id,
-		     const struct kv_pick *picks, size_t n)
+int kv_request_pick(struct kv_client *client, const struct kv_message *m)
 {
-	const size_t bytes = n * sizeof(*picks);
+	const struct wire_pick *wire = m->items;
+	const uint32_t n = m->header->count;
+	const size_t bytes = n * sizeof(struct kv_pick);
 	struct kv_sets *sets = &client->sets;
-	struct kv_set *set = *find_set(sets, id);
+	struct kv_set *set = *find_set(sets, m->header->arg);
+	struct kv_pick picks[WIRE_BATCH];
 	int r;
 
+	for (uint32_t i = 0; i < n; i++) {
+		if (kv_wire_key(wire[i].key, wire[i].len, &picks[i].key) < 0)
+			return -EPROTO;
+		picks[i].position = wire[i].position;
+	}
 	if (sets->picks + n > KV_SNAPSHOT_BLOCKS ||
 	    (!set && sets->n >= SETS_MAX))
 		return -ENOSPC;
@@ -91,7 +99,7 @@ static int add_picks(struct kv_client *client, uint64_t id,
 		set = calloc(1, sizeof(*set));
 		if (!set)
 			return -ENOMEM;
-		set->id = id;
+		set->id = m->header->arg;
 		set->next = sets->first;
 		sets->first = set;
 		sets->n++;
@@ -107,25 +115,8 @@ static int add_picks(struct kv_client *client, uint64_t id,
 	memcpy(set->picks + set->n, picks, bytes);
 	set->n += n;
 	sets->picks += n;
+	kv_reply(client, m->header, 0, 0, 0);
 	return 0;
-}
-
-int kv_request_pick(struct kv_client *client, const struct kv_message *m)
-{
-	const struct wire_pick *wire = m->items;
-	struct kv_pick picks[WIRE_BATCH];
-	uint32_t n = m->header->count;
-	int r;
-
-	for (uint32_t i = 0; i < n; i++) {
-		if (kv_wire_key(wire[i].key, wire[i].len, &picks[i].key) < 0)
-			return -EPROTO;
-		picks[i].position = wire[i].position;
-	}
-	r = add_picks(client, m->header->arg, picks, n);
-	if (r == 0)
-		kv_reply(client, m->header, 0, 0, 0);
-	return r;
 }
 
 /* Copy the name of a snapshot.  Returns 0, or -EINVAL if @text cannot be a name. */

@@ -55,21 +55,6 @@ bool kv_layout_hidden(struct kv_mount *mount, uint32_t space,
 
 /* ---- look-up ---- */
 
-/* Find a user.  A user without spaces can have a quota already. */
-static int find_tenant(const char *name, uint64_t *ret_node)
-{
-	char again[KV_TENANT_NAME];
-	uint64_t uid;
-
-	if (kv_number_parse(name, 10, UINT32_MAX - 1, &uid) < 0)
-		return -ENOENT;
-	snprintf(again, sizeof(again), "%u", (uint32_t)uid);
-	if (strcmp(name, again) != 0)
-		return -ENOENT;
-	*ret_node = kv_node_of(KV_NODE_TENANT, (uint32_t)uid);
-	return 0;
-}
-
 /* Find an upload.  Returns 0, -ENOENT, or -EALREADY if it is sealed and its name
  * is the block's now. */
 static int find_upload(fuse_req_t req, struct kv_space *space, const char *name,
@@ -182,6 +167,8 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 	struct kv_node node = kv_node_decode(parent);
 	struct kv_space_info info;
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
+	char again[KV_TENANT_NAME];
+	uint64_t uid;
 	int r;
 
 	if (strlen(name) > KV_SPACE_NAME_MAX)
@@ -211,8 +198,16 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 			}
 		return -ENOENT;
 	}
-	if (parent == KV_NODE_TENANTS)
-		return find_tenant(name, ret_node);
+	if (parent == KV_NODE_TENANTS) {
+		/* A user without spaces can have a quota already. */
+		if (kv_number_parse(name, 10, UINT32_MAX - 1, &uid) < 0)
+			return -ENOENT;
+		snprintf(again, sizeof(again), "%u", (uint32_t)uid);
+		if (strcmp(name, again) != 0)
+			return -ENOENT;
+		*ret_node = kv_node_of(KV_NODE_TENANT, (uint32_t)uid);
+		return 0;
+	}
 	r = kv_attr_space(mount, &node, &space, &info);
 	if (r < 0)
 		return r;
