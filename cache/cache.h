@@ -184,16 +184,17 @@ int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,
 int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 			uint32_t uid, const char *text, size_t len);
 /*
- * Check a layout's text that may still be growing.
+ * Check a layout's text that may still be growing, on behalf of the user @uid.
  *   1         complete and valid, and the space has no other layout
  *   0         incomplete so far
- *   -EEXIST   the space has another layout
- *   -EINVAL, -EFBIG, -ENOMEM   as kv_layout_parse
+ *   -EEXIST, -EPERM   as kv_space_set_layout
+ *   -EINVAL   as kv_layout_parse or kv_space_set_layout
+ *   -EFBIG, -ENOMEM   as kv_layout_parse
  * kv_space_check_layout and kv_space_set_layout keep the reason of a refusal
  * for kv_space_layout_error, and forget it after a success.
  */
 int kv_space_check_layout(struct kv_cache *cache, struct kv_space *space,
-			  const char *text, size_t len);
+			  uint32_t uid, const char *text, size_t len);
 #define KV_LAYOUT_ERROR_MAX 119 /* bytes */
 /* Copy the reason for the last refusal of a layout into @ret_why, of
  * KV_LAYOUT_ERROR_MAX + 1 bytes.  Return its length; 0: no layout was

@@ -548,13 +548,13 @@ int kv_layout_parse(const char *text, size_t len, struct kv_layout **ret_layout)
 	return r == 1 ? -EINVAL : r;
 }
 
-int kv_layout_check(const char *text, size_t len, char **ret_why)
+int kv_layout_check(const char *text, size_t len, struct kv_layout **ret_layout,
+		    char **ret_why)
 {
-	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
 	int r;
 
 	*ret_why = NULL;
-	r = parse(text, len, &layout, ret_why);
+	r = parse(text, len, ret_layout, ret_why);
 	return r < 0 ? r : r == 0;
 }
 

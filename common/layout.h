@@ -67,13 +67,14 @@ int kv_layout_parse(const char *text, size_t len,
 		    struct kv_layout **ret_layout);
 /*
  * Check a text that may still grow.  Returns
- *   1         a layout; *@ret_why is NULL
+ *   1         a layout, *@ret_layout; *@ret_why is NULL
  *   0         the beginning of a JSON text; *@ret_why: where it ends
  *   -EINVAL   no layout, whatever follows; *@ret_why: the reason
  *   -EFBIG, -ENOMEM
  * The caller frees *@ret_why.
  */
-int kv_layout_check(const char *text, size_t len, char **ret_why);
+int kv_layout_check(const char *text, size_t len, struct kv_layout **ret_layout,
+		    char **ret_why);
 /* Change the seed of an unshared layout.  -ENOMEM: free the layout. */
 int kv_layout_set_seed(struct kv_layout *layout, uint64_t seed);
 void kv_layout_free(struct kv_layout *layout);

@@ -588,18 +588,27 @@ int kv_space_layout_error(struct kv_cache *cache, struct kv_space *space,
 }
 
 int kv_space_check_layout(struct kv_cache *cache, struct kv_space *space,
-			  const char *text, size_t len)
+			  uint32_t uid, const char *text, size_t len)
 {
+	const struct kv_space_info info = kv_space_stat(cache, space);
+	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
 	_cleanup_(kv_freep) char *why = NULL;
-	int r = kv_layout_check(text, len, &why);
+	int r = kv_layout_check(text, len, &layout, &why);
 
-	if (r == 1) {
-		const struct kv_layout *there =
-			kv_space_stat(cache, space).layout;
-
-		if (there && kv_layout_agrees(there, text, len) == 0)
+	if (r == 1 && info.layout) {
+		if (kv_layout_agrees(info.layout, text, len) == 0)
 			r = kv_why(&why, -EEXIST,
 				   "the space has another layout");
+	} else if (r == 1 && layout->share && uid != info.uid &&
+		   !kv_accounts_operator(cache->accounts, uid)) {
+		r = kv_why(&why, -EPERM,
+			   "only the space's owner and operators may set "
+			   "\"share\"");
+	} else if (r == 1 && (layout->share || info.shared) &&
+		   layout->seed_drawn && !layout->engine_keys &&
+		   !cache->secret) {
+		kv_seed_refused(cache, space);
+		return -EINVAL;
 	}
 	keep_layout_error(cache, space, why);
 	return r;
@@ -612,18 +621,14 @@ int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 
 	if (cache->config.read_only)
 		return -EROFS;
-	r = kv_space_check_layout(cache, space, text, len);
+	r = kv_space_check_layout(cache, space, uid, text, len);
 	if (r <= 0)
 		return r == 0 ? -EINVAL : r;
 	r = set_layout(cache, space, uid, text, len);
-	if (r == -EINVAL)
-		kv_seed_refused(cache, space);
-	else if (r < 0)
+	if (r < 0)
 		keep_layout_error(
 			cache, space,
 			r == -EBADMSG ? "a block in the space does not fit it"
-			: r == -EPERM ? "only the space's owner and operators "
-					"may set \"share\""
 				      : strerror(-r));
 	return r;
 }

@@ -230,7 +230,8 @@ static int check_layout_locked(struct kv_draft *draft, const char *data,
 	if (len == 0 || len != kv_coverage_end(&draft->coverage) ||
 	    (!draft->complete && text[0] == '{' && !memchr(data, '}', n)))
 		return 0;
-	r = kv_space_check_layout(draft->cache, draft->space, text, len);
+	r = kv_space_check_layout(draft->cache, draft->space,
+				  kv_account_uid(draft->account), text, len);
 	draft->complete = r == 1;
 	return r < 0 && r != -ENOMEM ? fail_locked(draft, r) : KV_MIN(r, 0);
 }
@@ -249,7 +250,7 @@ static int write_head_locked(struct kv_draft *draft, const void *data, size_t n,
 	if (end > (is_block ? HEAD_MAX : KV_LAYOUT_TEXT_MAX)) {
 		if (!is_block) /* this call records the reason */
 			(void)kv_space_check_layout(draft->cache, draft->space,
-						    NULL, end);
+						    0, NULL, end);
 		return fail_locked(draft, -EFBIG);
 	}
 	if (end > draft->head_room) {

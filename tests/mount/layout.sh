@@ -36,6 +36,7 @@ refused 'line 1' x
 refused 'must be an array' '{}'
 refused 'tensor 0' '{"tensors": [{"name": "k", "dtype": "BF17", "shape": [1]}]}'
 refused '"bogus"' "$one, \"bogus\": 1}"
+refused 'sharing needs "seed"' "$one, \"share\": true}"
 refused 'end of file expected' "$one}}"
 refused 'end of file expected' "$one} junk"
 for byte in 'x' '}'; do

@@ -165,6 +165,7 @@ if [ "$(id -u)" = 0 ]; then
 	chmod 644 "$T/layout" "$T/shared"
 	mkdir "$M/open" && chmod 777 "$M/open"
 	refused "another's layout" cp "$T/shared" "$M/open/.layout"
+	refused "by redirection" bash -c 'echo "$1" >"$2"' sh "$(cat "$T/shared")" "$M/open/.layout"
 	refused "renamed" sh -c "cp '$T/shared' '$M/open/.layout.new' && mv '$M/open/.layout.new' '$M/open/.layout'"
 	refused "an attribute" setfattr -n user.kvfs.share -v 1 "$M/open"
 	refused "by libkvfs" "$B/tests/mount/ask" "$M" open remote
