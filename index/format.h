@@ -69,7 +69,7 @@ struct kv_tokens_record {
 	 * the generation */
 	uint64_t checksum;
 	uint32_t n;
-	uint32_t extras_len; /* then n ids of 4 bytes, then the extras */
+	uint32_t extras_len; /* followed by n ids of 4 bytes and the extras */
 };
 
 /* Bits of mode besides permissions: the space is shared with other nodes; this
@@ -90,7 +90,7 @@ struct kv_space_record {
 	int64_t mtime_ns;
 	struct kv_quota quota;
 	uint32_t name_len, layout_len; /* the texts follow the record */
-	uint64_t checksum; /* of the record up to here, and of the texts */
+	uint64_t checksum; /* covers the record up to here, and the texts */
 };
 
 /* STORE/tenants: one record for each user with a quota or reserve. */
@@ -108,13 +108,13 @@ struct kv_removed_record {
 	uint32_t space;
 	uint8_t key_len;
 	uint8_t reserved[11];
-	uint8_t key[32]; /* bytes past the length are zero */
+	uint8_t key[32]; /* bytes from key_len on are zero */
 	uint64_t checksum;
 };
 
 /* A block of a snapshot, on disk and in memory. */
 struct kv_snapshot_item {
-	uint8_t key[32]; /* bytes past the length are zero */
+	uint8_t key[32]; /* bytes from key_len on are zero */
 	uint32_t position;
 	uint8_t key_len;
 	uint8_t reserved[3];
@@ -128,7 +128,7 @@ struct kv_snapshot_record {
 	uint32_t count; /* number of items, which follow the name */
 	uint32_t reserved;
 	int64_t mtime_ns;
-	uint64_t checksum; /* of the record up to here, the name, the items */
+	uint64_t checksum; /* covers the record up to here, name and items */
 };
 
 struct kv_segfile_record {

@@ -20,8 +20,8 @@
 #include "cache/cache.h"
 #include "common/copy.h"
 
-/* TENANT, "2-" and SPACE, KEY: 64, 66 and KV_NAME_MAX characters at most, of letters,
- * digits, '-' and '_'. */
+/* Parts of a name, TENANT/2-SPACE/KEY, have at most 64, 66 and KV_NAME_MAX
+ * characters: letters, digits, '-' and '_'. */
 #define KV_OBJECT_NAME_MAX 204u
 #define KV_OBJECT_TENANT_MAX KV_REMOTE_NAME_MAX
 
@@ -68,7 +68,7 @@ TAILQ_HEAD(kv_remote_ops, kv_remote_op);
 struct kv_ops {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;		    /* signals an operation, or stop */
-	struct kv_remote_ops queued, ended; /* lock; so is the next */
+	struct kv_remote_ops queued, ended; /* lock, as is `cancels` */
 	bool cancels; /* set when operations were cancelled */
 	bool stop;
 	pthread_t threads[KV_OPS_THREADS];
@@ -138,7 +138,7 @@ extern const struct kv_remote_driver kv_remote_http_unix; /* http+unix: */
 struct kv_object_entry {
 	struct kv_key key, parent; /* parent.len 0: none */
 	uint64_t length;	   /* bytes of the file without the entry */
-	struct kv_digest digest;   /* of the file without the entry */
+	struct kv_digest digest;   /* digest of the file without the entry */
 };
 
 /* A block's file is the prefix, then the bytes of its object from 8 to @cut,

@@ -48,7 +48,7 @@
 #define FRESH_MAX 16384u
 #define TURN 8	  /* blocks */
 #define COPIED 16 /* copy blocks of at most 1/COPIED of a segment */
-/* Most in flight, in small blocks; large ones count as LARGE; a user's: 30. */
+/* Most blocks in flight: a large one counts as LARGE; one user may have 30. */
 #define UNDER_WAY_MAX 40u
 #define SMALL_MAX (512u << 10)
 #define LARGE 4u
@@ -57,8 +57,8 @@
 #define REST_NS UINT64_C(1000000000)
 #define END_NS UINT64_C(2000000000)   /* time for waiting blocks at unmount */
 #define PAGE 32u		      /* keys in a page of an offer */
-#define PAUSE_NS UINT64_C(1000000000) /* pause of an offer; doubled */
-#define PAUSE_MAX (PAUSE_NS << 11)    /* up to half an hour */
+#define PAUSE_NS UINT64_C(1000000000) /* first pause of an offer */
+#define PAUSE_MAX (PAUSE_NS << 11)    /* longest pause of an offer */
 
 TAILQ_HEAD(backup_queue, kv_backup);
 
@@ -71,7 +71,7 @@ struct user {
 };
 
 struct kv_backup {
-	struct kv_remote_job job; /* first; used by the remote thread only */
+	struct kv_remote_job job; /* first member; remote thread only */
 	struct kv_space *space;	  /* held */
 	uint32_t uid;		  /* owner of the space when queued */
 	struct kv_key key;
@@ -96,9 +96,9 @@ struct kv_offer {
 	bool all; /* offer even blocks that the backend probably has */
 	/* Walk once more: over all blocks, or those that were missed. */
 	enum { OFFER_ONCE, OFFER_MISSED, OFFER_ALL } again;
-	bool begun, walked; /* the first, and the last key, was listed */
+	bool begun, walked; /* the first key was listed; the last key was */
 	uint64_t cursor;
-	unsigned out;		     /* its blocks that have not ended */
+	unsigned out;		     /* blocks of the offer that did not end */
 	uint64_t pause_ns, until_ns; /* last pause before a walk; its end */
 	TAILQ_ENTRY(kv_offer) link;
 };
@@ -106,8 +106,8 @@ struct kv_offer {
 struct kv_backups {
 	bool writes; /* fixed: blocks are to be put to the backend */
 	pthread_t thread;
-	bool running, stop, ending; /* ending: put new blocks only */
-	pthread_cond_t more, over;  /* work for the thread; end of a block */
+	bool running, stop, ending; /* the mount ends: put only new blocks */
+	pthread_cond_t more, over;  /* signals of new work; of a block's end */
 	struct kv_turns turns;	    /* struct user */
 	unsigned n_fresh;	    /* blocks in the queues `fresh` */
 	bool flushing;		    /* a space is being flushed, at unmount */
@@ -176,7 +176,7 @@ static bool enqueue_locked(struct kv_remote *remote,
 	return true;
 }
 
-/* Take the first block of @user, which has one. */
+/* Take the first queued block of @user, who has at least one. */
 static struct kv_backup *take_locked(struct kv_backups *b, struct user *user)
 {
 	struct queue *queue = user->fresh.n ? &user->fresh : &user->old;
@@ -364,7 +364,8 @@ static void backup_free(struct kv_remote *remote, struct kv_backup *backup)
 	free(backup);
 }
 
-/* Return whether the block may be put: still shared, and no late offer's. */
+/* Return whether the block may be put: its owner still shares it, and the mount
+ * is not ending unless the block is new. */
 static bool may_leave_locked(struct kv_remote *remote,
 			     const struct kv_backup *backup)
 {
@@ -517,7 +518,7 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 	kv_lock(remote->cache);
 	if (backup->space->uid == backup->uid)
 		backup->block->remote = status == 0;
-	/* Offer no block again that is too large or refused by itself. */
+	/* Do not offer a block again that is too large or was refused alone. */
 	if (status < 0 && (put || status != -ENOENT))
 		missed_locked(remote, backup,
 			      status == -EFBIG ||

@@ -23,7 +23,7 @@
 
 #define MS UINT64_C(1000000)
 #define FAILURES 8u	     /* failures in a row that open a breaker */
-#define TRIAL_NS (1000 * MS) /* for a trial; first pause before one */
+#define TRIAL_NS (1000 * MS) /* time limit of a trial; first pause */
 #define MOUNT_NS (3000 * MS) /* time for the trial at mount */
 #define PAUSE_MAX_NS (30000 * MS)
 #define HELD_WAIT_NS (1000 * MS) /* longest wait until a tenant is not held */
@@ -188,7 +188,7 @@ static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
 	struct kv_breaker *breaker = (struct kv_breaker *)job;
 	struct kv_breaker *backend = &breakers->backend;
 	const bool first = breakers->answer > 0;
-	/* For the backend itself a refusal is an answer, absence is none. */
+	/* A refused trial of the backend succeeds; absence is failure. */
 	const bool ok =
 		status == 0 || status == (job->op.name[0] ? -ENOENT : -EACCES);
 

@@ -29,7 +29,7 @@
 #include "common/bytes.h"
 
 #define PART ".part"
-#define PART_SECONDS 86400 /* then the writer of a file in .part is dead */
+#define PART_SECONDS 86400 /* age at which files in .part are removed */
 #define CHUNK (1u << 20)   /* bytes read between two checks of op->cancelled */
 #define DEPTH 4u	   /* depth of folders that a removal enters */
 #ifdef __SANITIZE_THREAD__ /* TSan assumes that all threads share descriptors */

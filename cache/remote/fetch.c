@@ -51,14 +51,14 @@
 #define TURN 4194304		       /* bytes */
 #define GUESS 65536u		       /* bytes of an object */
 
-#define ABSENT_NS UINT64_C(1000000000) /* until an absent object is requested */
+#define ABSENT_NS UINT64_C(1000000000) /* delay of GETs of absent objects */
 #define DAMAGED_NS UINT64_C(10000000000)
 #define ABSENT (1u << 14)
 #define BUCKETS 4096u
 
 /* A block that is fetched. */
 struct get {
-	struct kv_remote_job job;    /* first; used by the remote thread only */
+	struct kv_remote_job job;    /* first member; remote thread only */
 	struct kv_remote *remote;    /* fixed */
 	struct kv_want *wants;	     /* cache->lock */
 	struct get *bucket;	     /* cache->lock */
@@ -68,7 +68,7 @@ struct get {
 	struct kv_space *space;	     /* fixed; held */
 	uint32_t uid;		     /* fixed: uid of the space's owner */
 	uint64_t hash;		     /* fixed */
-	uint64_t guess;		     /* estimate of its length; 0: not begun */
+	uint64_t guess;		     /* estimated length; 0: GET not begun */
 	struct user *user;	     /* held, with `share` in flight; or NULL */
 	/* Share of landing_max: estimate or length, at least 1/GETTING_MAX. */
 	uint64_t share;
@@ -77,8 +77,8 @@ struct get {
 	bool lent;		 /* the backend uses the get's memory */
 	bool ended;		 /* free the get when the backend returns it */
 	struct kv_object object; /* once LANDED */
-	uint64_t since_ns;	 /* of QUEUED, and of LANDED */
-	TAILQ_ENTRY(get) link;	 /* QUEUED: of the look; LANDED: of landed */
+	uint64_t since_ns;	 /* when the get became QUEUED or LANDED */
+	TAILQ_ENTRY(get) link;	 /* in look->queued, or in fetch->landed */
 };
 
 TAILQ_HEAD(gets, get);
@@ -97,7 +97,7 @@ struct kv_remote_look {
 	bool chain;
 	char prefix[KV_REMOTE_PREFIX_MAX + 1];
 	struct gets queued; /* in key order */
-	size_t n;	    /* gets; gets with higher numbers are in flight */
+	size_t n;	    /* number of gets that were not cut off */
 	size_t out;	    /* gets in flight */
 	size_t window;	    /* most gets in flight of a chain */
 	uint64_t bytes;	    /* length of its latest object; 0: unknown */
@@ -110,7 +110,7 @@ struct absent {
 };
 
 struct kv_fetch {
-	struct get *gets[BUCKETS]; /* cache->lock, as the next two */
+	struct get *gets[BUCKETS]; /* guarded by cache->lock, as the next two */
 	/* Newer entries replace older ones: at worst an object is requested
 	 * once more, or is not put again. */
 	struct absent absent[ABSENT];
@@ -627,7 +627,7 @@ static void land(struct kv_remote *remote, struct get *get)
 		r = kv_fill_seal(cache, fill, &get->key, &meta, payload,
 				 &digest);
 	}
-	/* -EEXIST, -EALREADY: another client saved it, or is about to. */
+	/* -EEXIST, -EALREADY: another client has saved it or will. */
 	if (r >= 0 || r == -EEXIST || r == -EALREADY)
 		get_end(remote, get, true, 0);
 	else

@@ -50,7 +50,8 @@ int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
 	if (cache->config.read_only)
 		return -EROFS;
 	for (size_t i = 0; i < forget->n; i++) {
-		/* Keep the lock, so that no get fetches the block now. */
+		/* Look up the block and add its tombstone under one lock, so
+		 * that no get fetches the block in between. */
 		kv_lock(cache);
 		block = kv_table_find(cache, forget->space, &forget->keys[i]);
 		if (block)

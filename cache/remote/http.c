@@ -40,13 +40,13 @@
 struct transfer {
 	struct http *http;
 	struct kv_exchange x;
-	CURL *easy; /* NULL: no request until again_ns */
+	CURL *easy; /* NULL: the request waits until again_ns */
 	uint64_t sent, received, header_bytes;
 	int verdict;   /* status with which the answer was cut off */
 	int fd;	       /* of a new connection to a UNIX socket; -1: none */
 	char line[64]; /* text of the HTTP status: "404 Not Found" */
 	char error[CURL_ERROR_SIZE];
-	uint64_t refused_ns; /* first refusal by the socket; 0: none */
+	uint64_t refused_ns; /* time of the first refused connection; 0: none */
 	uint64_t again_ns;
 	unsigned version; /* version of the credentials used */
 	bool anew;  /* the operation was begun again with other credentials */
@@ -58,7 +58,7 @@ struct http {
 	struct kv_ops ops; /* first member */
 	CURLM *multi;	   /* fixed */
 
-	struct kv_site *site; /* thread only; so are the next */
+	struct kv_site *site; /* owned by the thread, as the next three */
 	TAILQ_HEAD(, transfer) transfers;
 	unsigned active;
 	bool unreached; /* no server was reached: begin one at a time */

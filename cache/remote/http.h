@@ -18,18 +18,18 @@
 /* Fixed, except for the credentials.  The site owns the texts; NULL: not given. */
 struct kv_site {
 	char *base;	   /* "http://HOST:PORT/PREFIX/", percent-encoded */
-	size_t root;	   /* length of its part up to the server or bucket */
+	size_t root;	   /* length of @base up to the server or bucket */
 	char *socket;	   /* of http+unix */
 	char *ca;	   /* file of the only trusted certificates */
 	char *region;	   /* of s3 */
 	char *endpoint;	   /* of s3 */
 	char *credentials; /* file */
 	bool s3;	   /* credentials are those of s3 */
-	char *secrets;	   /* text of that file; the next three are in it */
+	char *secrets;	   /* text of `credentials`; holds the next three */
 	const char *user, *secret; /* both or none */
 	const char *token;	   /* of s3 */
-	unsigned version; /* of the credentials: how often others were read */
-	uint64_t read_ns; /* when they were read */
+	unsigned version;	   /* how often new credentials were read */
+	uint64_t read_ns;	   /* when they were read */
 };
 
 /*

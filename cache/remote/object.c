@@ -28,7 +28,7 @@
 #include "common/block.h"
 #include "common/bytes.h"
 
-#define PREFIX 8u /* bytes of the JSON's length, little-endian */
+#define PREFIX 8u /* bytes of the length before the JSON */
 #define BEFORE "\"__metadata__\":{"
 #define AFTER "},"
 #define NAME "\"kvfs.object\":"

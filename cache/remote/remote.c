@@ -226,7 +226,7 @@ static void reap_one(struct kv_remote *remote, struct kv_remote_job *job)
 	/* -EBADMSG: the body may have been cut off, so retry. */
 	if ((kv_remote_has_failed(job, status) || status == -EBADMSG) &&
 	    job->tries < RETRIES && kv_remote_is_open(remote, job->uid)) {
-		/* Wait 3/4 to 5/4 of it: nodes must not retry together. */
+		/* Wait 3/4 to 5/4 of the pause, lest nodes retry together. */
 		pause = retry_ns[job->tries];
 		pause = pause * 3 / 4 + now % (pause / 2);
 		pause = KV_MAX(pause, asked);
@@ -462,7 +462,7 @@ void kv_remote_stop(struct kv_cache *cache)
 		TAILQ_REMOVE(&remote->jobs, job, link);
 		job->given_back(remote, job);
 	}
-	/* If it is not closed, the backend may still use the memory. */
+	/* A backend that is not closed may still use the memory. */
 	if (r == 0)
 		remote_free(remote);
 }

@@ -240,7 +240,7 @@ static int parse_query(struct kv_site *site, char *text, char **ret_why)
 	} parameters[] = {
 		{"ca", &site->ca},
 		{"credentials", &site->credentials},
-		{"endpoint", &site->endpoint}, /* for s3; so is the next */
+		{"endpoint", &site->endpoint}, /* for s3, as is "region" */
 		{"region", &site->region},
 	};
 	const size_t known = site->s3 ? 4 : 2;

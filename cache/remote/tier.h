@@ -47,7 +47,7 @@ struct kv_remote {
 	pthread_t thread;		       /* the remote thread */
 	bool running; /* the thread was started; fixed */
 	_Atomic bool stop;
-	struct kv_remote_jobs jobs;   /* that run; used by the remote thread */
+	struct kv_remote_jobs jobs;   /* running; used by the remote thread */
 	struct kv_breakers *breakers; /* breaker.c */
 	struct kv_fetch *fetch;	      /* fetch.c */
 	struct kv_backups *backup;    /* backup.c */
@@ -103,7 +103,7 @@ void kv_remote_name(struct kv_remote_op *op, const char *prefix,
  * backend nor that of the tenant is open, and the tier does not stop.  Any thread; takes
  * no lock. */
 bool kv_remote_is_open(struct kv_remote *remote, uint32_t uid);
-/* Return the same for puts, which also pause while the backend is full. */
+/* Return whether puts of @uid are sent: not while the backend is full. */
 bool kv_remote_takes(struct kv_remote *remote, uint32_t uid);
 
 struct kv_breaker {
@@ -113,18 +113,18 @@ struct kv_breaker {
 	_Atomic bool open; /* no operation is sent */
 	/* Nothing is sent before this time, as the backend asked; remote.c. */
 	_Atomic uint64_t held_until_ns;
-	uint64_t heard_ns; /* of the last sign of life for this tenant */
+	uint64_t heard_ns; /* last sign of life for this tenant */
 	/* Nothing is put before this time: the backend was full for this tenant. */
 	_Atomic uint64_t full_until_ns;
 	/* breaker.c's: */
 	bool trying, told; /* the trial is in flight; a failure was printed */
 	bool probe; /* the trial is of the backend: the tenant has failed */
-	bool full;  /* that the backend is full was printed */
+	bool full;  /* printed that the backend is full */
 	uint64_t full_ns;	     /* length of the last pause of puts */
 	unsigned failures, refusals; /* counts in a row */
 	uint64_t pause_ns, try_ns;   /* pause before the next trial; its time */
 	uint64_t changed_ns;
-	char name[KV_OBJECT_NAME_MAX + 1]; /* of the last operation's object */
+	char name[KV_OBJECT_NAME_MAX + 1]; /* object of the last operation */
 	char why[KV_REMOTE_FAILURE_MAX];
 };
 
@@ -143,7 +143,8 @@ void kv_remote_describe(const struct kv_remote_job *job, int status,
 			char text[KV_REMOTE_FAILURE_MAX]);
 
 /* Wait for the end of the first trial, which asks whether the backend is there, for three
- * seconds at most.  Until then its breaker is open.  Return 0, or -errno and the cause. */
+ * seconds at most.  Until then the backend's breaker is open.  Return 0, or
+ * -errno and the cause. */
 int kv_breakers_wait(struct kv_remote *remote,
 		     char ret_why[KV_REMOTE_FAILURE_MAX]);
 /* Begin the trials that are due; return when the next trial is due. */

@@ -75,7 +75,7 @@ int kv_web_next(struct kv_exchange *x, int r)
 	if (!x->op->name[0])
 		return next_of_probe(x, r);
 	if (x->step > 0) {
-		/* Of all below a name, the answer may be the number of objects. */
+		/* The answer to a DELETE of a folder may count its objects. */
 		if (r == 0 && x->text && x->op->call == KV_REMOTE_DELETE)
 			x->op->length = strtoull(x->text, NULL, 10);
 		return r;

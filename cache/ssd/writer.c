@@ -67,7 +67,7 @@
 
 #include <search.h>
 
-#define TURN_BYTES (8 << 20) /* large enough for writes in long runs */
+#define TURN_BYTES (8 << 20) /* bytes; allows a user a long run of writes */
 #define WRITES_AT_ONCE 128u
 #define PUT_OFF_AT_ONCE 64u
 /* Bytes being written at the device: later syncs and reads wait for these. */
@@ -129,7 +129,7 @@ static void set_no_room(struct kv_cache *cache, struct kv_space *space, bool is)
 		return;
 	space->no_room = is;
 	cache->ssd.stalled += is ? space->queued : -space->queued;
-	cache->room = true; /* acquires that wait for room look again */
+	cache->room = true; /* acquires that wait for room try again */
 }
 
 static void push(struct kv_cache *cache, struct kv_slot *slot, bool front)
