@@ -37,6 +37,8 @@
 #define TURN_EVENTS 512 /* most events read at once */
 #define TURN_ACCEPTS 16
 #define BACKLOG 128
+#define ENDING_NS (UINT64_C(3) * 1000000000) /* wait for an ending daemon */
+#define POLL_US 50000
 
 struct kv_control {
 	struct kv_server server;
@@ -125,7 +127,7 @@ static int make_dir(struct kv_listener *listener)
 	return chmod(copy, 0755) < 0 ? -errno : 0;
 }
 
-/* Remove a socket on which no daemon listens. */
+/* Remove a socket on which no daemon listens.  -EADDRINUSE: a daemon listens. */
 static int sweep_socket(const struct sockaddr_un *address, char **ret_why)
 {
 	const char *path = address->sun_path;
@@ -146,9 +148,7 @@ static int sweep_socket(const struct sockaddr_un *address, char **ret_why)
 	if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) ==
 		    0 ||
 	    errno == EAGAIN || errno == EPROTOTYPE)
-		return kv_why(ret_why, -EADDRINUSE,
-			      "control socket %s: another daemon answers there",
-			      path);
+		return -EADDRINUSE;
 	if (errno != ECONNREFUSED)
 		return -errno;
 	return unlink(path) < 0 ? -errno : 0;
@@ -157,6 +157,7 @@ static int sweep_socket(const struct sockaddr_un *address, char **ret_why)
 int kv_listener_open(struct kv_listener *listener, const char *path,
 		     char **ret_why)
 {
+	const uint64_t until_ns = kv_now_ns() + ENDING_NS;
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct stat st = {0};
 	int r;
@@ -166,9 +167,17 @@ int kv_listener_open(struct kv_listener *listener, const char *path,
 		return -ENAMETOOLONG;
 	strcpy(address.sun_path, path);
 	listener->path = strdup(path);
-	r = listener->path ? make_dir(listener) : -ENOMEM;
-	if (r == 0)
+	if (!listener->path)
+		return -ENOMEM;
+	do
 		r = sweep_socket(&address, ret_why);
+	while (r == -EADDRINUSE && kv_now_ns() < until_ns &&
+	       usleep(POLL_US) == 0);
+	if (r == 0) /* after an ending daemon may have removed the directory */
+		r = make_dir(listener);
+	if (r == -EADDRINUSE)
+		kv_why(ret_why, r,
+		       "control socket %s: another daemon answers there", path);
 	if (r == 0) {
 		listener->fd = socket(
 			AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
@@ -277,6 +286,8 @@ static void begin_stop(struct kv_mail *mail)
 
 	server->stopping = true;
 	epoll_ctl(server->epoll, EPOLL_CTL_DEL, control->listener.fd, NULL);
+	/* The socket's name is free for another daemon from now on. */
+	shutdown(control->listener.fd, SHUT_RDWR);
 	TAILQ_FOREACH(client, &server->clients, link)
 		kv_client_quiesce(client);
 }
@@ -330,7 +341,6 @@ static void *serve(void *arg)
 	kv_client_sweep(server);
 	/* Take connections from the backlog: closing the listener would close the
 	 * descriptors queued in them. */
-	shutdown(control->listener.fd, SHUT_RDWR);
 	while ((fd = accept4(control->listener.fd, NULL, NULL,
 			     SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0)
 		close_unseen(control, fd);

@@ -54,9 +54,9 @@ struct kv_listener {
 };
 
 /*
- * Make the socket's directory, remove a socket without a daemon, and listen with mode
- * 0666, as kv_control_start describes.  On failure *@ret_why may be a message, and nothing
- * is left behind.
+ * Wait 3 s for the end of a daemon that listens there, remove a socket without a daemon,
+ * make the socket's directory, and listen with mode 0666, as kv_control_start describes.
+ * On failure *@ret_why may be a message, and nothing is left behind.
  */
 int kv_listener_open(struct kv_listener *listener, const char *path,
 		     char **ret_why);

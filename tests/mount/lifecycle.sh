@@ -124,3 +124,15 @@ subprocess.check_call(["umount", mount])
 assert kvfs.wait(60) == 0
 P
 done
+
+# The socket belongs to a daemon that has not ended yet: the next daemon waits for that.
+start
+pid=$(daemon_pids)
+freeze "$pid"
+umount -l "$M" 2> /dev/null || fusermount3 -uz "$M" || fail "umount of a frozen mount"
+mv "$S" "$S.before"
+(sleep 0.5; kill -CONT "$pid") &
+start
+for ((i = 0; i < 600; i++)); do [ -e "/proc/$pid" ] || break; sleep 0.1; done
+[ -S "$SOCK" ] || fail "the daemon that ended has removed the socket of the next one"
+stop
