@@ -24,7 +24,6 @@
  */
 #include "cache/block/block.h"
 #include "cache/core/account.h"
-#include "cache/core/core.h"
 #include "cache/core/table.h"
 #include "cache/dram/dram.h"
 #include "cache/remote/tier.h"

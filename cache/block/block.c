@@ -18,9 +18,7 @@
  */
 #include "cache/block/block.h"
 #include "cache/core/account.h"
-#include "cache/core/core.h"
 #include "cache/core/hooks.h"
-#include "cache/core/list.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
 #include "cache/core/ledger.h"

@@ -15,7 +15,6 @@
  * LOCKING    cache->lock; the bytes of a FILLING slot belong to the fill.
  */
 #include "cache/block/block.h"
-#include "cache/core/core.h"
 #include "cache/core/hooks.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"

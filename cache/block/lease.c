@@ -35,7 +35,6 @@
  * LOCKING    cache->lock.
  */
 #include "cache/block/block.h"
-#include "cache/core/core.h"
 #include "cache/core/hooks.h"
 #include "cache/core/ledger.h"
 #include "cache/core/slot.h"

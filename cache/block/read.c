@@ -38,7 +38,6 @@
  *            that fills it.
  */
 #include "cache/block/block.h"
-#include "cache/core/core.h"
 #include "cache/core/hooks.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"

@@ -13,7 +13,6 @@
  * LOCKING    cache->lock.
  */
 #include "cache/core/list.h"
-#include "cache/core/core.h"
 #include "cache/core/ledger.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"

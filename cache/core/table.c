@@ -19,7 +19,6 @@
  * LOCKING    cache->lock, for everything but the references of a space.
  */
 #include "cache/core/table.h"
-#include "cache/core/core.h"
 
 #include <stdatomic.h>
 #include <sys/mman.h>

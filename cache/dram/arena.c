@@ -34,7 +34,6 @@
  *          leases.
  */
 #include "cache/dram/dram.h"
-#include "cache/core/list.h"
 #include "cache/core/slot.h"
 #include "cache/core/ledger.h"
 #include "cache/core/table.h"

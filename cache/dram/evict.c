@@ -18,7 +18,6 @@
 #include "cache/dram/dram.h"
 #include "cache/core/hooks.h"
 #include "cache/core/ledger.h"
-#include "cache/core/list.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
 #include "cache/ssd/ssd.h"

@@ -55,9 +55,7 @@
  */
 #include "cache/dram/dram.h"
 #include "cache/core/account.h"
-#include "cache/core/core.h"
 #include "cache/core/ledger.h"
-#include "cache/core/list.h"
 #include "common/sigbus_guard.h"
 #include "common/thread.h"
 

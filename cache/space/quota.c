@@ -17,7 +17,6 @@
  *            transaction.
  */
 #include "cache/space/space.h"
-#include "cache/core/core.h"
 #include "cache/core/ledger.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"

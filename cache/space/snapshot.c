@@ -35,7 +35,6 @@
 #include "cache/space/space.h"
 #include "cache/block/block.h"
 #include "cache/core/account.h"
-#include "cache/core/core.h"
 #include "cache/core/table.h"
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"

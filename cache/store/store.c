@@ -34,7 +34,6 @@
  */
 #include "cache/store/store.h"
 #include "cache/block/block.h"
-#include "cache/core/core.h"
 #include "cache/core/hooks.h"
 #include "cache/core/table.h"
 #include "cache/dram/dram.h"
