@@ -603,7 +603,7 @@ void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush,
  * Count a client of the user @uid as a holder of segment @id.  Return the
  * descriptor to send (the cache's own; do not close) and the segment's size.
  * The descriptor is writable only for the owner of the segment's blocks, and
- * only if the segment is open: with arena=rw, or as kv_registrant_add
+ * only if the segment is open: with arena=rw, or as kv_registrants_count
  * describes.
  *   -ENOENT  the segment was retired meanwhile
  *   -ENOLCK  the user keeps more retired segments than its share
@@ -612,13 +612,13 @@ void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush,
 int kv_segment_give(struct kv_cache *cache, uint32_t id, uint32_t uid,
 		    int *ret_fd, uint64_t *ret_bytes);
 /*
- * Note a client of the user whose device can register only writable memory.
- * While the user has such clients its new segments are open, if no other user
- * may read their blocks, the user is not uid 0, and arena=auto.
- *   -ENOMEM
+ * Count one client more (@by 1) or less (-1) of the user whose device can
+ * register only writable memory.  While the user has such clients its new
+ * segments are open, if no other user may read their blocks, the user is not
+ * uid 0, and arena=auto.
+ *   -ENOMEM  only if @by is 1
  */
-int kv_registrant_add(struct kv_cache *cache, uint32_t uid);
-void kv_registrant_remove(struct kv_cache *cache, uint32_t uid);
+int kv_registrants_count(struct kv_cache *cache, uint32_t uid, int by);
 /* Note that a client of the user unmapped the segment, or has ended. */
 void kv_segment_returned(struct kv_cache *cache, uint32_t id, uint32_t uid);
 
@@ -695,8 +695,8 @@ struct kv_remote_stats {
 };
 
 /* Remove blocks here, then from the backend.  Input: @done, @arg, @space (held
- * until @done), @n and @keys; n == 0: the whole space, which the caller has
- * already cleared. */
+ * until @done), @n and @keys; the other fields are zero.  n == 0: the whole
+ * space, which the caller has already cleared. */
 struct kv_forget {
 	void (*done)(struct kv_forget *forget); /* runs once, on any thread */
 	void *arg;

@@ -174,7 +174,7 @@ struct kv_tenant {
 	uint32_t segments;	      /* segments in the user's classes */
 	/* number of the segments that cannot be emptied */
 	uint32_t kept_segments;
-	uint32_t registrants;	     /* clients noted by kv_registrant_add */
+	uint32_t registrants;	     /* see kv_registrants_count */
 	struct kv_patience patience; /* failures to find a slot in DRAM */
 	uint64_t records;	     /* scratch value of ssd/evict.c */
 	double files;	       /* scratch of ssd/evict.c: shares of files */

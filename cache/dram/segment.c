@@ -654,23 +654,16 @@ void kv_segment_returned(struct kv_cache *cache, uint32_t id, uint32_t uid)
 	kv_unlock(cache);
 }
 
-int kv_registrant_add(struct kv_cache *cache, uint32_t uid)
+int kv_registrants_count(struct kv_cache *cache, uint32_t uid, int by)
 {
 	struct kv_tenant *tenant;
 
 	kv_lock(cache);
 	tenant = kv_tenant_make(cache, uid);
 	if (tenant)
-		tenant->registrants++;
+		tenant->registrants += (uint32_t)by;
 	kv_unlock(cache);
 	return tenant ? 0 : -ENOMEM;
-}
-
-void kv_registrant_remove(struct kv_cache *cache, uint32_t uid)
-{
-	kv_lock(cache);
-	kv_tenant_find(cache, uid)->registrants--;
-	kv_unlock(cache);
 }
 
 int kv_arena_open(struct kv_cache *cache)

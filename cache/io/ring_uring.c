@@ -219,8 +219,7 @@ static void uring_freep(struct uring **u)
 {
 	if (!*u)
 		return;
-	if ((*u)->event >= 0)
-		close((*u)->event);
+	kv_closep(&(*u)->event);
 	free((*u)->flying);
 	free((*u)->free_at);
 	free(*u);

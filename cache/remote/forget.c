@@ -65,14 +65,7 @@ int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
 		kv_block_remove(cache, block);
 		kv_block_put(cache, block);
 	}
-	forget->removed = forget->absent = forget->failed = 0;
-	forget->status = 0;
-	forget->why[0] = '\0';
-	forget->next = 0;
-	forget->under_way = 0;
-	forget->turn = NULL;
 	forget->until_ns = kv_now_ns() + ns;
-	forget->cancelled = false;
 	kv_lock(cache);
 	running = cache->remote != NULL;
 	if (running) {

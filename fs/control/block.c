@@ -163,8 +163,9 @@ int kv_request_registers(struct kv_client *client, const struct kv_message *m)
 {
 	(void)m;
 	if (!client->registers)
-		client->registers = kv_registrant_add(client->server->cache,
-						      client->caller.uid) == 0;
+		client->registers =
+			kv_registrants_count(client->server->cache,
+					     client->caller.uid, 1) == 0;
 	return 0;
 }
 

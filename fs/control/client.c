@@ -459,7 +459,7 @@ void kv_client_end(struct kv_client *client)
 	free(client->segments.ids);
 	client->segments = (struct kv_segments){0};
 	if (client->registers)
-		kv_registrant_remove(server->cache, client->caller.uid);
+		kv_registrants_count(server->cache, client->caller.uid, -1);
 	kv_gate_forget(&client->gate);
 	/* If another process has copies of the socket, close(2) alone does not
 	 * end epoll's watch. */
