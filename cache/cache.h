@@ -365,14 +365,11 @@ struct kv_view {
 	void *owner; /* used by the cache only */
 	bool bounce;
 };
+/* WAIT: wait for a buffer and for the SSD.  TRY: return -EAGAIN instead of
+ * waiting.  ONCE: wait, and keep bytes read from SSD for no other reader. */
+enum kv_view_how { KV_VIEW_WAIT, KV_VIEW_TRY, KV_VIEW_ONCE };
 int kv_view_get(struct kv_cache *cache, struct kv_block *block,
-		struct kv_view *ret_view);
-/* Like kv_view_get, but bytes read from SSD are not kept for other readers. */
-int kv_view_get_once(struct kv_cache *cache, struct kv_block *block,
-		     struct kv_view *ret_view);
-/* Like kv_view_get without waiting; -EAGAIN: the block is only on SSD. */
-int kv_view_get_try(struct kv_cache *cache, struct kv_block *block,
-		    struct kv_view *ret_view);
+		enum kv_view_how how, struct kv_view *ret_view);
 void kv_view_put(struct kv_cache *cache, struct kv_view *view);
 
 /* ---- snapshots: blocks of a chain, pinned under a name ---- */

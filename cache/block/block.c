@@ -454,7 +454,7 @@ int kv_block_get_token_ids(struct kv_cache *cache, struct kv_block *block,
 	}
 	r = kv_block_meta(cache, block, ret_meta, &digest);
 	if (r == 0)
-		r = kv_view_get_once(cache, block, &view);
+		r = kv_view_get(cache, block, KV_VIEW_ONCE, &view);
 	if (r < 0)
 		return r;
 	r = kv_block_parse_token_ids(view.data, view.length, ret_ids);

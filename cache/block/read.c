@@ -28,7 +28,7 @@
  *       agree with the index.
  *   (3) A buffer with users keeps its block and its bytes.
  *   (4) A buffer names a block only after the block was verified.
- *   (5) kv_view_get_once leaves no buffer behind, so that other readers keep
+ *   (5) KV_VIEW_ONCE leaves no buffer behind, so that other readers keep
  *       theirs.
  *
  * LOCKING    cache->lock, but not during I/O; verifier->lock for the queue, a
@@ -554,10 +554,6 @@ int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 
 /* ---- views, by bounce buffers ---- */
 
-/* Ways to get a view.  WAITS: wait for a buffer and for the SSD.  TRIES: return
- * -EAGAIN instead of waiting.  ONCE: wait, and free the buffer afterwards. */
-enum how { WAITS, TRIES, ONCE };
-
 static void buffer_free(struct kv_bounce *bounce, struct buffer *buffer)
 {
 	kv_pages_free(buffer->data, buffer->room);
@@ -651,9 +647,8 @@ void kv_bounce_trim(struct kv_bounce *bounce)
 	pthread_mutex_unlock(&bounce->lock);
 }
 
-/* @how TRIES: return -EAGAIN instead of waiting for a buffer or the SSD. */
 static int bounce_get(struct kv_cache *cache, struct kv_block *block,
-		      enum how how, struct buffer **ret_buffer)
+		      enum kv_view_how how, struct buffer **ret_buffer)
 {
 	struct kv_bounce *bounce = cache->bounce;
 	uint64_t bytes = slot_bytes(block);
@@ -662,7 +657,7 @@ static int bounce_get(struct kv_cache *cache, struct kv_block *block,
 	int r;
 
 	pthread_mutex_lock(&bounce->lock);
-	if (how == TRIES &&
+	if (how == KV_VIEW_TRY &&
 	    (!(buffer = buffer_of(bounce, id)) || buffer->filling)) {
 		pthread_mutex_unlock(&bounce->lock);
 		return -EAGAIN;
@@ -690,7 +685,7 @@ static int bounce_get(struct kv_cache *cache, struct kv_block *block,
 	}
 	if (r == 0) {
 		buffer->users++;
-		buffer->once &= how == ONCE;
+		buffer->once &= how == KV_VIEW_ONCE;
 		buffer->used_ns = kv_now_ns();
 		*ret_buffer = buffer;
 	}
@@ -698,8 +693,8 @@ static int bounce_get(struct kv_cache *cache, struct kv_block *block,
 	return r;
 }
 
-static int view_get(struct kv_cache *cache, struct kv_block *block,
-		    enum how how, struct kv_view *ret_view)
+int kv_view_get(struct kv_cache *cache, struct kv_block *block,
+		enum kv_view_how how, struct kv_view *ret_view)
 {
 	struct buffer *buffer = NULL;
 	struct kv_slot *slot;
@@ -725,24 +720,6 @@ static int view_get(struct kv_cache *cache, struct kv_block *block,
 	ret_view->owner = buffer;
 	ret_view->bounce = true;
 	return 0;
-}
-
-int kv_view_get(struct kv_cache *cache, struct kv_block *block,
-		struct kv_view *ret_view)
-{
-	return view_get(cache, block, WAITS, ret_view);
-}
-
-int kv_view_get_once(struct kv_cache *cache, struct kv_block *block,
-		     struct kv_view *ret_view)
-{
-	return view_get(cache, block, ONCE, ret_view);
-}
-
-int kv_view_get_try(struct kv_cache *cache, struct kv_block *block,
-		    struct kv_view *ret_view)
-{
-	return view_get(cache, block, TRIES, ret_view);
 }
 
 void kv_view_put(struct kv_cache *cache, struct kv_view *view)

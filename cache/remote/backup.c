@@ -411,7 +411,7 @@ static int hold(struct kv_cache *cache, struct kv_backup *backup)
 	struct kv_view *view = &backup->view;
 	uint64_t rest;
 	uint8_t *data;
-	int r = kv_view_get_once(cache, backup->block, view);
+	int r = kv_view_get(cache, backup->block, KV_VIEW_ONCE, view);
 
 	if (r < 0)
 		return r;

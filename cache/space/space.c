@@ -473,7 +473,7 @@ static int fits_layout(struct kv_cache *cache, struct kv_block *block,
 	uint64_t length, payload;
 	struct kv_meta meta;
 	struct kv_view view;
-	int r = kv_view_get(cache, block, &view);
+	int r = kv_view_get(cache, block, KV_VIEW_WAIT, &view);
 
 	if (r == -EBADMSG || r == -ENOENT)
 		return 0; /* a damaged or removed block needs no check */

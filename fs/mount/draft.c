@@ -335,7 +335,7 @@ ssize_t kv_draft_read(struct kv_draft *draft, void *data, size_t n,
 	int r;
 
 	if (block) {
-		r = kv_view_get(draft->cache, block, &view);
+		r = kv_view_get(draft->cache, block, KV_VIEW_WAIT, &view);
 		if (r == 0) {
 			n = offset < view.length
 				    ? KV_MIN(n, view.length - offset)

@@ -250,7 +250,7 @@ static int read_now(struct kv_wait *wait)
 	struct kv_cache *cache = parked->mount->cache;
 	struct kv_view view;
 
-	if (kv_view_get(cache, parked->block, &view) < 0)
+	if (kv_view_get(cache, parked->block, KV_VIEW_WAIT, &view) < 0)
 		return -EIO;
 	if (claim(parked)) {
 		fuse_reply_buf(parked->req,
@@ -273,7 +273,7 @@ void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
 	struct read *read;
 	int r;
 
-	r = kv_view_get_try(mount->cache, block, &view);
+	r = kv_view_get(mount->cache, block, KV_VIEW_TRY, &view);
 	if (r == 0) {
 		fuse_reply_buf(req, (const char *)view.data + offset,
 			       clip(&view, size, offset));

@@ -233,7 +233,7 @@ static inline int small_view(struct small *s, unsigned n, size_t bytes)
 
 	if (!block)
 		return -ENOENT;
-	r = kv_view_get(s->cache, block, &view);
+	r = kv_view_get(s->cache, block, KV_VIEW_WAIT, &view);
 	if (r == 0) {
 		small_content(want, bytes, n);
 		must(view.length == bytes);

@@ -64,7 +64,7 @@ static int look(struct fixture *f, unsigned n)
 	alloc_among(r, 0, -ENOENT);
 	if (r < 0)
 		return 0;
-	r = kv_view_get(f->one.cache, block, &view);
+	r = kv_view_get(f->one.cache, block, KV_VIEW_WAIT, &view);
 	alloc_among(r, 0, -ENOMEM);
 	if (r == 0) {
 		alloc_must(view.length == BYTES);

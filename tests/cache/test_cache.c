@@ -43,7 +43,7 @@ static bool exact(struct one *f, struct kv_block *block, unsigned seed)
 	struct kv_view view;
 	bool same;
 
-	if (kv_view_get(f->cache, block, &view) < 0)
+	if (kv_view_get(f->cache, block, KV_VIEW_WAIT, &view) < 0)
 		return false;
 	content(want, BYTES, seed);
 	same = view.length == BYTES && memcmp(view.data, want, BYTES) == 0;
@@ -362,7 +362,8 @@ static void a_damaged_block_is_a_miss_and_can_be_saved_again(void **state)
 	one_open(f);
 	block = one_get(f, 3);
 	assert_non_null(block);
-	assert_int_equal(kv_view_get(f->cache, block, &view), -EBADMSG);
+	assert_int_equal(kv_view_get(f->cache, block, KV_VIEW_WAIT, &view),
+			 -EBADMSG);
 	kv_block_put(f->cache, block);
 	assert_null(one_get(f, 3));
 	kv_cache_stats(f->cache, &stats);

@@ -202,7 +202,7 @@ static uint8_t first_byte(struct small *s, unsigned n)
 	uint8_t byte;
 
 	assert_non_null(block);
-	assert_int_equal(kv_view_get(s->cache, block, &view), 0);
+	assert_int_equal(kv_view_get(s->cache, block, KV_VIEW_WAIT, &view), 0);
 	byte = view.data[0];
 	kv_view_put(s->cache, &view);
 	kv_block_put(s->cache, block);
@@ -282,7 +282,7 @@ static void an_open_block_can_be_read_after_a_clear(void **state)
 	assert_int_equal(kv_space_clear(s->cache, s->space), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	small_content(want, sizeof(want), 5);
-	assert_int_equal(kv_view_get(s->cache, block, &view), 0);
+	assert_int_equal(kv_view_get(s->cache, block, KV_VIEW_WAIT, &view), 0);
 	assert_memory_equal(view.data, want, sizeof(want));
 	kv_view_put(s->cache, &view);
 	kv_block_put(s->cache, block);

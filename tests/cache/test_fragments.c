@@ -193,7 +193,9 @@ static void removed_ones_that_are_open_cost_no_guarantee(void **state)
 	}
 	saves_all(t);
 	for (unsigned i = 0; i < SEGMENTS; i++) {
-		assert_int_equal(kv_view_get(t->cache, blocks[i], &view), 0);
+		assert_int_equal(
+			kv_view_get(t->cache, blocks[i], KV_VIEW_WAIT, &view),
+			0);
 		assert_int_equal(view.length, BYTES);
 		for (unsigned j = 0; j < BYTES; j++)
 			assert_int_equal(view.data[j], (uint8_t)chains[i]);

@@ -82,7 +82,7 @@ static bool is_right(struct tiers *t, unsigned position)
 	bool right;
 
 	assert_non_null(block);
-	assert_int_equal(kv_view_get(t->cache, block, &view), 0);
+	assert_int_equal(kv_view_get(t->cache, block, KV_VIEW_WAIT, &view), 0);
 	right = view.length == BYTES;
 	for (unsigned i = 0; right && i < BYTES; i++)
 		right = view.data[i] == 1 + position;
@@ -335,7 +335,7 @@ static void a_block_that_is_being_read_is_moved_later(void **state)
 	struct kv_view view;
 
 	assert_int_equal(flush(t, 3), 0);
-	assert_int_equal(kv_view_get(t->cache, block, &view), 0);
+	assert_int_equal(kv_view_get(t->cache, block, KV_VIEW_WAIT, &view), 0);
 	assert_int_equal(kv_space_chown(t->cache, t->space, HEIR, HEIR, 0700),
 			 0);
 	kv_view_put(t->cache, &view);

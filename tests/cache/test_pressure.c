@@ -44,7 +44,8 @@ static void *read_all(void *arg)
 		struct kv_block *block = small_get(r->s, n);
 		struct kv_view view;
 
-		if (!block || kv_view_get(r->s->cache, block, &view) < 0) {
+		if (!block ||
+		    kv_view_get(r->s->cache, block, KV_VIEW_WAIT, &view) < 0) {
 			r->wrong++;
 			continue;
 		}

@@ -280,7 +280,7 @@ static void what_a_reader_holds_open_stays_away(void **state)
 	assert_null(block->slot);
 	assert_int_equal(kv_block_remove(s->cache, block), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
-	assert_int_equal(kv_view_get(s->cache, block, &view), 0);
+	assert_int_equal(kv_view_get(s->cache, block, KV_VIEW_WAIT, &view), 0);
 	small_content(want, BYTES, 7);
 	assert_memory_equal(view.data, want, BYTES);
 	kv_view_put(s->cache, &view);

@@ -247,7 +247,8 @@ static void a_snapshot_may_be_larger_than_dram(void **state)
 		struct kv_view view;
 
 		assert_non_null(block);
-		assert_int_equal(kv_view_get(f->cache, block, &view), 0);
+		assert_int_equal(
+			kv_view_get(f->cache, block, KV_VIEW_WAIT, &view), 0);
 		assert_int_equal(view.data[BYTES / 2], (uint8_t)i);
 		kv_view_put(f->cache, &view);
 		kv_block_put(f->cache, block);

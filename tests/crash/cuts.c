@@ -55,7 +55,7 @@ static int64_t look(struct kv_cache *cache, struct kv_space *space, uint64_t id)
 	memcpy(key.b, name.bytes, name.len);
 	if (kv_block_get(cache, space, &key, &block) < 0)
 		return 0;
-	r = kv_view_get(cache, block, &view);
+	r = kv_view_get(cache, block, KV_VIEW_WAIT, &view);
 	if (r == 0) {
 		if (content_check_file(view.data, view.length, id, &gen) < 0)
 			r = -EILSEQ;

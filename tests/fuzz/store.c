@@ -140,7 +140,7 @@ static void look_at(struct kv_cache *cache, uint64_t id)
 	if (kv_block_get_id(cache, id, &block) < 0)
 		return;
 	kv_block_meta(cache, block, &meta, &digest);
-	if (kv_view_get(cache, block, &view) == 0)
+	if (kv_view_get(cache, block, KV_VIEW_WAIT, &view) == 0)
 		kv_view_put(cache, &view);
 	kv_block_put(cache, block);
 }
