@@ -170,8 +170,11 @@ int kv_lib_space_submit_locked(struct kvfs_space *space, struct kv_call *call)
 	return kv_rpc_submit_locked(space->session, call, &packet);
 }
 
-/* Ask the daemon about the space, and store its id, owner, mode and layout. */
-static int resolve(struct kvfs_space *space)
+/* Ask the daemon about the space, store its id, owner, mode and layout, and
+ * return the id with its connection: a late reply to a save may make the library
+ * forget a new id at once. */
+static int resolve(struct kvfs_space *space, uint32_t *ret_id,
+		   uint64_t *ret_generation)
 {
 	_cleanup_(kv_freep) struct answer *answer = malloc(sizeof(*answer));
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
@@ -208,11 +211,13 @@ static int resolve(struct kvfs_space *space)
 	if (layout)
 		r = keep_layout_locked(space, kv_steal(layout));
 	if (r == 0) {
-		space->id = answer->head.id;
+		*ret_id = space->id = answer->head.id;
 		space->uid = answer->head.uid;
 		space->mode = answer->head.mode;
 		space->told = true;
-		space->known_by = generation;
+		*ret_generation = space->known_by = generation;
+		if (!kv_session_is_live(session, generation))
+			r = -ENOTCONN;
 	}
 	pthread_mutex_unlock(&session->lock);
 	return r;
@@ -222,21 +227,14 @@ int kv_lib_space_id(struct kvfs_space *space, uint32_t *ret_id,
 		    uint64_t *ret_generation)
 {
 	struct kvfs_session *session = space->session;
-	bool known, asked = false;
-	int r;
+	bool known;
 
-	for (;; asked = true) {
-		pthread_mutex_lock(&session->lock);
-		known = kv_session_is_live(session, space->known_by);
-		*ret_id = space->id;
-		*ret_generation = space->known_by;
-		pthread_mutex_unlock(&session->lock);
-		if (known || asked)
-			return known ? 0 : -ENOTCONN;
-		r = resolve(space);
-		if (r < 0)
-			return r;
-	}
+	pthread_mutex_lock(&session->lock);
+	known = kv_session_is_live(session, space->known_by);
+	*ret_id = space->id;
+	*ret_generation = space->known_by;
+	pthread_mutex_unlock(&session->lock);
+	return known ? 0 : resolve(space, ret_id, ret_generation);
 }
 
 long kv_space_ask(struct kvfs_space *space, struct kv_question *question)

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Spaces: opening, layouts, and a daemon with a new store. */
+#include <malloc.h>
+
 #include "tests/kernels/world.h"
 
 #define OTHER "{\"tensors\":[{\"name\":\"x\",\"dtype\":\"F32\",\"shape\":[8]}]}"
@@ -171,6 +173,80 @@ static void a_space_closed_early_stays_for_what_uses_it(void **state)
 	kvfs_space_close(NULL);
 }
 
+/* ---- a space that is cleared under saves and acquires ---- */
+
+#define CLEAR_NS (2 * SECOND)
+
+struct churn {
+	struct world *w;
+	uint64_t until;
+};
+
+static void *save_often(void *arg)
+{
+	struct churn *c = arg;
+	kvfs_key keys[8];
+	int64_t pages[8];
+	kvfs_xfer *xfers[16];
+
+	for (uint32_t i = 0; kv_now_ns() < c->until; i += 8 * 16) {
+		for (uint32_t k = 0; k < 16; k++) {
+			world_chain(i + k * 8, 8, keys, pages);
+			assert_int_equal(kvfs_save(c->w->pool, c->w->space,
+						   keys, NULL, 8, pages, NULL,
+						   &xfers[k]),
+					 0);
+		}
+		for (uint32_t k = 0; k < 16; k++) {
+			kvfs_xfer_wait(xfers[k], KVFS_SEALED, 20 * SECOND);
+			kvfs_xfer_free(xfers[k]);
+		}
+	}
+	return NULL;
+}
+
+static void *clear_often(void *arg)
+{
+	struct churn *c = arg;
+	kvfs_session *session;
+	kvfs_space *space;
+
+	assert_int_equal(kvfs_open(c->w->path, &session), 0);
+	world_space_open(session, c->w->space_name, NULL, 0, &space);
+	while (kv_now_ns() < c->until)
+		assert_int_equal(kvfs_space_clear(space), 0);
+	kvfs_space_close(space);
+	kvfs_close(session);
+	return NULL;
+}
+
+/* The reply to a save that was cleared (ESTALE) makes the library forget the
+ * space's id.  An acquire that has just got the id from the daemon does not end
+ * with ENOTCONN because of that. */
+static void an_acquire_beside_saves_that_are_cleared_is_answered(void **state)
+{
+	struct churn c = {.w = *state, .until = kv_now_ns() + CLEAR_NS};
+	kvfs_key key = world_key(7);
+	kvfs_query query = {c.w->space, &key, 1};
+	pthread_t threads[2];
+	kvfs_lease *lease;
+	int status;
+
+	/* Let free(3) unmap the reply about the space, which takes long. */
+	mallopt(M_MMAP_THRESHOLD, 4096);
+	pthread_create(&threads[0], NULL, save_often, &c);
+	pthread_create(&threads[1], NULL, clear_often, &c);
+	while (kv_now_ns() < c.until) {
+		assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
+		kvfs_lease_wait(lease, KVFS_FOREVER);
+		status = kvfs_lease_status(lease, 0);
+		assert_true(status == 0 || status == -ENOENT);
+		kvfs_release(lease);
+	}
+	pthread_join(threads[0], NULL);
+	pthread_join(threads[1], NULL);
+}
+
 #define test(name) \
 	cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
 
@@ -185,6 +261,7 @@ int main(void)
 		test(the_seed_is_the_daemons_and_keys_agree_between_sessions),
 		test(a_space_opened_before_is_known_after_a_restart),
 		test(a_space_closed_early_stays_for_what_uses_it),
+		test(an_acquire_beside_saves_that_are_cleared_is_answered),
 	};
 
 	return cmocka_run_group_tests(tests, world_group_setup,
