@@ -81,7 +81,8 @@ static inline void client_close(struct client *c)
 	free(c->memory);
 }
 
-/* Open the space @letter at @path, a socket or a mount; make it if it is missing. */
+/* Open the space @letter at @path, a socket or a mount; make it if it is missing.  Wait
+ * until the daemon has answered. */
 static inline void client_open(struct client *c, const char *path, char letter)
 {
 	const char name[2] = {letter, '\0'};
@@ -98,8 +99,14 @@ static inline void client_open(struct client *c, const char *path, char letter)
 			r = kvfs_space_open(c->session, name,
 					    letter == 'c' ? NULL : layout,
 					    KVFS_CREATE | 0777, &c->space);
-		if (r == -ENOTCONN)
+		/* If the daemon has not answered within a second, the space is
+		 * open without it, and acquires may miss with ENOTCONN. */
+		if (r == 0)
+			r = kvfs_space_owner(c->space, NULL, NULL);
+		if (r == -ENOTCONN) {
+			kvfs_space_close(kv_steal(c->space));
 			usleep(10000);
+		}
 	}
 	client_must(r, "space");
 	if (letter != 'c')
