@@ -444,7 +444,9 @@ long kvfs_match_tokens(const kvfs_query *queries, size_t n_queries);
  * Indices run through all keys, query after query.  Of @opts, deadline, user
  * and the flags for acquire are used; all else is -EINVAL.  Statuses of blocks:
  * 0: held in DRAM
- * -ENOENT, -ETIMEDOUT, -ECANCELED, -EIO, -ENOTCONN
+ * -ENOENT, -ETIMEDOUT, -ECANCELED, -EIO
+ * -ENOTCONN: also if the library must first ask for the space, and gets no
+ *          answer within a second
  * -ENOSPC: no room in DRAM
  * -ENOLCK: more than KVFS_LEASED_MAX
  * -EBADMSG: the block was damaged, and is now absent
