@@ -44,14 +44,10 @@ static int set_up_server(void **state)
 	(void)state;
 	/* htpasswd's {PLAIN} */
 	write_file("users", 0600, "reader:{PLAIN}right\n");
-	for (int tries = 0; tries < 5; tries++) {
-		server.port = free_port();
-		server.tls = 0;
-		webserver_write(&server);
-		if (webserver_start(&server) == 0)
-			return 0;
-	}
-	return -1;
+	server.port = reserve_port();
+	server.tls = 0;
+	webserver_write(&server);
+	return webserver_start(&server);
 }
 
 static int tear_down_server(void **state)
@@ -176,7 +172,7 @@ static void test_credentials_are_read_again(void **state)
 static void test_a_server_that_is_absent_is_named(void **state)
 {
 	(void)state;
-	make(&kv_remote_http, "//127.0.0.1:%u/x", free_port());
+	make(&kv_remote_http, "//127.0.0.1:%u/x", reserve_port());
 	must_fail(op_of(KV_REMOTE_HEAD, ""), -EIO, "127.0.0.1");
 	assert_int_equal(driver->close(backend), 0);
 	make(&kv_remote_https, "//127.0.0.1:%u/x", server.port);
@@ -314,7 +310,7 @@ static int set_up_tls(void **state)
 {
 	(void)state;
 	webserver_kill(&server);
-	server.tls = free_port();
+	server.tls = reserve_port();
 	webserver_write(&server);
 	if (system("openssl req -x509 -newkey rsa:2048 -nodes -days 2 "
 		   "-keyout site.key -out site.pem -subj /CN=site "
@@ -441,14 +437,8 @@ static unsigned knocking(unsigned port)
 /* Return a listener at @port that neither accepts nor refuses connections. */
 static int deaf_server(unsigned port)
 {
-	struct sockaddr_in address = {.sin_family = AF_INET,
-				      .sin_port = htons((uint16_t)port)};
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+	int fd = bound(port);
 
-	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)),
-			 0);
 	assert_int_equal(listen(fd, 0), 0);
 	assert_true(listens(port));
 	return fd;

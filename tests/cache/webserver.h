@@ -24,7 +24,7 @@ static const char webserver_conf[] =
 	"  scgi_temp_path body; root data;\n"
 	"  dav_methods PUT DELETE; create_full_put_path on;\n"
 	"  server {\n"
-	"    listen 127.0.0.1:%u;\n"
+	"    listen 127.0.0.1:%u reuseport;\n"
 	"    location /full/ { return 507; }\n"
 	"    location /forbidden/ { return 403; }\n"
 	"    location /busy/ { return 503; }\n"
@@ -46,7 +46,7 @@ static const char webserver_conf[] =
 
 static const char webserver_tls[] =
 	"  server {\n"
-	"    listen 127.0.0.1:%u ssl;\n"
+	"    listen 127.0.0.1:%u ssl reuseport;\n"
 	"    ssl_certificate site.pem; ssl_certificate_key site.key;\n"
 	"  }\n";
 
@@ -55,17 +55,32 @@ struct webserver {
 	unsigned port, tls; /* ports of HTTP and TLS; tls 0: no TLS */
 };
 
-static inline unsigned free_port(void)
+/* Return a socket that is bound to @port (0: any free one) of this machine and
+ * shares the port with the other sockets of this user that ask for that. */
+static inline int bound(unsigned port)
 {
-	struct sockaddr_in address = {.sin_family = AF_INET};
-	socklen_t n = sizeof(address);
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct sockaddr_in address = {.sin_family = AF_INET,
+				      .sin_port = htons((uint16_t)port)};
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
 
 	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	if (bind(fd, (struct sockaddr *)&address, n) < 0 ||
-	    getsockname(fd, (struct sockaddr *)&address, &n) < 0)
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
+	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
 		abort();
-	close(fd);
+	return fd;
+}
+
+/* Return a port on which nothing listens.  A socket stays bound to the port
+ * until the program ends: nobody else gets the port, not even as the port of a
+ * connection, while the server is down. */
+static inline unsigned reserve_port(void)
+{
+	struct sockaddr_in address;
+	socklen_t n = sizeof(address);
+
+	if (getsockname(bound(0), (struct sockaddr *)&address, &n) < 0)
+		abort();
 	return ntohs(address.sin_port);
 }
 
@@ -111,7 +126,8 @@ static inline int webserver_start(struct webserver *server)
 		      geteuid() == 0 ? "user root;" : "", NULL);
 		_exit(127);
 	}
-	while (!listens(server->port)) {
+	while (!listens(server->port) ||
+	       (server->tls && !listens(server->tls))) {
 		if (waitpid(server->pid, NULL, WNOHANG) != 0)
 			return -1;
 		usleep(10000);
