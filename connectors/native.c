@@ -180,7 +180,7 @@ static int keys_salted(kvfs_key *keys, const char *hashes, size_t n, size_t len,
 	return r;
 }
 
-/* ---- calls that follow each other ---- */
+/* ---- several calls of libkvfs in one ---- */
 
 static long chain_hold(kvfs_query *queries, const uint32_t *windows,
 		       size_t n_queries, const kvfs_key *keys, size_t n,

@@ -60,11 +60,11 @@ status: 0 all blocks, 1 some blocks are missing (reported), 2 error, 16 usage
 
 
 class Failure(Exception):
-    """The command ends with STATUS_ERROR and this message."""
+    """Raised to end the command with STATUS_ERROR and a message."""
 
 
 class Rejected(Exception):
-    """One block is left out; the others follow."""
+    """Raised to leave out one block and go on with the others."""
 
 
 def say(message: str) -> None:

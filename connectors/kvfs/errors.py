@@ -44,7 +44,7 @@ def not_c(error: Exception, **given: tuple[object, tuple[int, int]]) -> Exceptio
 
 def numbers_not_c(error: Exception, what: str, values: Iterable[object], bounds: tuple[int, int]
                   ) -> Exception:
-    """Return the exception of not_c for the first wrong one of many values."""
+    """Return not_c's exception for the first of @values that is wrong."""
     for value in values:
         if (found := not_c(error, **{what: (value, bounds)})) is not error:
             return found

@@ -15,8 +15,8 @@ LENGTHS = {16, 32}
 
 
 class Keys(Sequence[bytes]):
-    """Keys in chain order, made from bytes of 16 or 32 or from names in hex.  A slice shares
-    the memory."""
+    """Keys in chain order, made from bytes objects of 16 or 32 bytes or from names in hex.  A
+    slice shares the memory."""
 
     __slots__ = ("c", "_whole", "_n")
 

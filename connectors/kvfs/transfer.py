@@ -30,10 +30,10 @@ class Stage(enum.IntEnum):
 
 
 class Transfer(Owner):
-    """`await` it for its usual end: COPIED of a load, SEALED of a save.  The result is the
-    number of blocks that got there.  A block that did not is a miss, not an error (`statuses` shows
-    which, `check` raises Error).  A transfer continues without its object; its memory must stay
-    until it is COPIED."""
+    """A transfer in flight.  `await` waits for its usual end: COPIED of a load, SEALED of a save.
+    The result is the number of blocks that got there.  A block that did not is a miss, not an
+    error (`statuses` shows which, `check` raises Error).  A transfer continues without its
+    object; its memory must stay until it is COPIED."""
 
     def __init__(self, handle: Handle, awaited: Awaited, keys: Keys | None, n: int, end: Stage,
                  what: str) -> None:

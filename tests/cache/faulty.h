@@ -136,7 +136,7 @@ static inline int64_t disk_do(const struct kv_io *io, uint64_t bytes)
 
 static inline int64_t disk_short(const struct kv_io *io, uint64_t bytes)
 {
-	/* Move whole pages, whatever count is then reported. */
+	/* Move whole pages, even if the count reported is no multiple. */
 	if (io->op != KV_IO_SYNC)
 		disk_do(io, bytes / KV_PAGE * KV_PAGE);
 	return (int64_t)bytes;

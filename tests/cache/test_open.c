@@ -21,7 +21,7 @@
 /* Block @position of chain 1, as mapped writable by the owner's client. */
 struct mapped {
 	struct kv_acquire *acquire;
-	int fd; /* descriptor of the cache for the segment */
+	int fd; /* the cache's descriptor of the segment */
 	uint8_t *base;
 	uint64_t bytes, offset; /* of the segment's file */
 };

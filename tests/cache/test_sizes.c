@@ -187,7 +187,7 @@ static void what_is_not_used_gives_way_to_another_size(struct small *s,
 
 	fill(s, evict, 256);
 	files = (unsigned)small_stats(s).ssd_files;
-	n = 2 * (files - 1) - 2; /* one file keeps its size; 2 % stay free */
+	n = 2 * (files - 1) - 2; /* 1 file is not converted, 2 % stay free */
 	for (unsigned pass = 0; pass < 2; pass++)
 		use_all(s, 90000, n, NEW);
 	assert_int_equal(small_count_durable(s, 90000, n), n);

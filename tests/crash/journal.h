@@ -310,7 +310,8 @@ struct journal_era {
 	uint64_t stores, forgiven, rebuilt;
 };
 
-/* Begin with a daemon.  Return true if the words no longer apply to its store. */
+/* Note that a writer goes on with the present daemon.  Return true if the words
+ * no longer apply to its store. */
 static inline bool journal_begin(struct journal *j, unsigned writer,
 				 struct journal_era *era)
 {

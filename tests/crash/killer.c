@@ -32,7 +32,7 @@
 #include "tests/crash/report.h"
 
 #define MS 1000000u
-#define PATIENCE_NS (60 * SECOND) /* enough for a slow machine */
+#define PATIENCE_NS (60 * SECOND) /* longest wait for a daemon or program */
 #define OPTIONS "segment=8M,hugepages=off,scrub=0"
 #define FSCK_EVERY 50
 #define ENOUGH 20 /* number of faults after which the test ends */
@@ -240,7 +240,8 @@ static struct round plan(unsigned number)
 		r.mounted |= r.lose;
 		return r;
 	}
-	/* most kill points are passed only after all programs have compared */
+	/* most kill points are passed only after all programs have compared
+	 * their blocks */
 	r.settle = true;
 	r.hit = points_hit(&points, r.point, &seed);
 	name = points_name(&points, r.point);

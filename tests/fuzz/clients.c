@@ -294,7 +294,7 @@ static struct request *post(struct player *player,
 	return post_with(player, header, items, bytes, -1);
 }
 
-/* ---- moves of a client; the input selects move and arguments ---- */
+/* ---- what a client does next, as the fuzzer's input selects ---- */
 
 struct move {
 	struct fuzz *input;

@@ -296,7 +296,7 @@ static inline CUresult gpu_copy_batch(CUdeviceptr *dsts, CUdeviceptr *srcs,
 	int version = 0;
 
 	GPU_OK(cuDriverGetVersion, &version);
-	/* The parameters depend on the version that is requested. */
+	/* The call's parameters depend on the version that is requested. */
 	if (version >= 13000 &&
 	    gpu.cuGetProcAddress_v2("cuMemcpyBatchAsync", (void **)&new, 13000,
 				    0, NULL) == CU_OK)

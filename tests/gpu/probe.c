@@ -560,7 +560,7 @@ static const struct {
 	{"cuMemHostRegister", capture_register},
 };
 
-/* Call in a global capture of this thread, whose own mode is @mode. */
+/* Make call @i during a global capture, by a thread in capture mode @mode. */
 static void probe_capture_of(size_t i, int mode, const char *comma)
 {
 	CUstream stream = gpu_stream();

@@ -120,7 +120,7 @@ static struct layout mixed(void)
 
 struct world {
 	struct layout l;
-	/* equal strides, over the memory of two pools */
+	/* strides of two pools: equal, but over different memory */
 	struct kvfs_strides mine, theirs;
 	uint8_t *pool, *other, *staging;
 	uint8_t *tensors[BLOCKS_MAX], *back[BLOCKS_MAX];

@@ -16,7 +16,7 @@ sanitizer=$(ldd "$B/libkvfs.so" | sed -n 's/.* \(\/[^ ]*lib[at]san[^ ]*\).*/\1/p
 bundle() { "$T/bin/kvfs-bundle" "$@"; }
 snap() { "$B/tests/mount/snap" "$M" "$@"; }
 says() { grep -qF -- "$2" "$T/said" || fail "$1: '$2' is not said, but '$(cat "$T/said")'"; }
-# status WHAT WANTED COMMAND...
+# status WHAT WANTED COMMAND...: fail unless COMMAND exits with WANTED; its errors go to $T/said
 status() {
 	local what=$1 wanted=$2 got
 	shift 2

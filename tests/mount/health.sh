@@ -3,7 +3,7 @@
 # health.sh - `kvfs --health` for a daemon that works, hangs, was killed, has no mount, has
 # no socket, or whose SSD fails; the command never waits longer than its time limit.
 . "$(dirname "$0")/lib"
-# is STATUS TEXT ARGUMENTS...
+# is STATUS TEXT ARGUMENTS...: fail unless `kvfs --health ARGUMENTS` exits so and prints TEXT
 is() {
 	local status=$1 text=$2 out began=$SECONDS
 	shift 2

@@ -22,7 +22,7 @@ fetch() {
 	took=${out#* }
 	got=${out% *}
 }
-# fetched WHAT WANTED MOUNT SPACE MS N...
+# fetched WHAT WANTED MOUNT SPACE MS N...: fail unless fetch() sets `got` to WANTED
 fetched() {
 	local what=$1 wanted=$2
 	shift 2
@@ -144,7 +144,7 @@ for i in 1 2 3 4; do
 	tensors $i || fail "the object $i is as it was"
 done
 
-# After the first blocks of a chain the rest is fetched without asking, at any length.
+# Once the first blocks of a chain have come, the rest is fetched, however long the chain is.
 for m in "$M" "$N"; do mkdir "$m/c" && setfattr -n user.kvfs.share -v 1 "$m/c" || fail "space c"; done
 before=$(objects)
 for i in $(seq 30); do

@@ -95,7 +95,7 @@ static void run_scatter_args(struct op *op, bool gather)
 	for (n = 0; n < scatter.units; n++) {
 		struct kv_unit unit;
 
-		/* Run the units in reverse order. */
+		/* Run the units of the launch in reverse order. */
 		number = scatter.units - 1 - n;
 		unit = kv_scatter_unit(&scatter, number);
 		if (unit.bytes > 0 && !do_unit(&unit, gather))

@@ -169,7 +169,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset,
 	return r;
 }
 
-/* Give access to all mappings in the range, one range each. */
+/* Make each mapping in the range accessible, as a range of its own. */
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes,
 			const CUmemAccess *access, size_t n)
 {
