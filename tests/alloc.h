@@ -126,7 +126,7 @@ void free(void *p)
 #endif
 
 struct alloc_script {
-	void (*run)(void *arg);	   /* allocations of this function fail */
+	void (*run)(void *arg);	   /* function whose allocations fail */
 	void (*before)(void *arg); /* called before each run; NULL: nothing */
 	void (*after)(void *arg);  /* checks, and frees all memory of the run */
 };

@@ -29,7 +29,8 @@ OPTIONS = {"max_num_batched_tokens": 4096, "max_model_len": 4200}
 MOUNT = "dram=1G,ssd=4G,segment=16M,hugepages=auto"
 PIECE = 4 << 20
 STEPS = 8  # tokens after the first, while blocks are being saved
-# Seconds to the first token, of a later step, of CPU time; the connector's microseconds and calls.
+# Seconds to the first token, for a later step, and of CPU time; CPU microseconds and number of
+# the connector's calls.
 Result = tuple[float, float, float, float, int]
 results: dict[str, dict[str, list[Result]]] = {}
 

@@ -210,8 +210,8 @@ static void endless_reads_do_not_starve_a_write_or_a_sync(void **state)
 	kv_ring_submit(e.ring, &e.reads[1].io);
 	kv_ring_submit(e.ring, &e.write.io);
 	kv_ring_free(e.ring);
-	/* Four reads are as large as the write. Some reads were queued before
-	 * the write. */
+	/* Reads of as many bytes as the write, four, may overtake it; others
+	 * were queued before the write. */
 	assert_in_range(e.before_write, 4, 20);
 	assert_in_range(e.before_sync - e.before_write, 4, 6);
 }

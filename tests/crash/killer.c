@@ -327,7 +327,7 @@ static void judge_end(const struct round *round, int status)
 	fault("a daemon ended by itself", text);
 }
 
-/* Check that nothing is held without a holder, and the store after a clean end. */
+/* Check that kvfs-fsck finds no leaked slot, and no fault after a clean end. */
 static void check_store(bool clean)
 {
 	char command[1200];

@@ -181,7 +181,7 @@ come "before the hole" 20 acquire 60 80
 come "behind it" 37 acquire 83 120
 come "a short one" 60 acquire 60 120
 
-# The last message of a request may have fewer keys: the next request finds no hole there.
+# The last message of a request may have fewer keys, which must count as no hole in the chain.
 before=$(objects)
 "$B/tests/mount/storm" "$M" q save 4096 608 > "$T/said" || fail "storm: $(cat "$T/said")"
 handed_over $((before + 608))

@@ -185,7 +185,7 @@ int standin_set(const char *text)
 	return r;
 }
 
-/* ---- what went wrong ---- */
+/* ---- bugs of callers, faults, counts of calls ---- */
 
 CUresult bug(CUresult code, const char *format, ...)
 {
