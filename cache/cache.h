@@ -557,8 +557,8 @@ struct kv_flush {
 	/* used by the cache only */
 	struct kv_flush *next;
 	TAILQ_ENTRY(kv_flush) link;
-	uint64_t asked;	   /* wait for unpersisted blocks up to this seq, */
-	uint64_t ticket;   /* and then for dirty blocks up to this seq */
+	uint64_t asked;	   /* last seq of unpersisted blocks to wait for */
+	uint64_t ticket;   /* last seq of dirty blocks to wait for, then */
 	uint64_t deletion; /* number of the space's deletions to wait for */
 	uint64_t update;   /* number of record updates to wait for */
 	uint64_t change;   /* number of a snapshot's change to wait for */

@@ -120,7 +120,7 @@ static int remove_block(struct kv_cache *cache, struct kv_block *block,
 	int r = 0;
 
 	kv_lock(cache);
-	if (block->refs > put_next) { /* a reference of a reader */
+	if (block->refs > put_next) { /* a reader has the block open */
 		kv_unlock(cache);
 		/* A removed block keeps its extent while it is open, and needs
 		 * its record. */

@@ -18,7 +18,7 @@
 #include "common/rate.h"
 
 #define BUCKETS 256u
-#define OPERATORS_PART 16u /* 1 / this of a total is for operators */
+#define OPERATORS_PART 16u /* operators have 1/16 of each total */
 /* Ids of spaces are never reused: a user may create SPACES_AT_ONCE spaces in a
  * burst, and then one per second. */
 #define SPACES_AT_ONCE 1024
@@ -28,7 +28,7 @@ struct kv_account {
 	uint32_t uid;		      /* fixed */
 	unsigned refs;
 	uint64_t held[KV_FINITE_END];
-	struct kv_bucket spaces; /* credit for new spaces: kv_account_pace */
+	struct kv_bucket spaces; /* spaces that the user may create */
 	struct kv_account *next;
 };
 

@@ -43,7 +43,7 @@ struct kv_block {
 	uint32_t number; /* fixed */
 	/* incremented when @number is reused: makes the block's id unique */
 	uint32_t generation;
-	uint32_t place : 24; /* index in spaces.at; the block holds its space */
+	uint32_t place : 24; /* index of its space, held, in spaces.at */
 	uint32_t flags : 8;
 	uint32_t length;
 	uint32_t file, slot_number; /* place on SSD; file KV_NONE: none */
@@ -203,7 +203,7 @@ struct kv_space {
 	struct kv_quota quota;
 	uint64_t file_bytes;	  /* size of the space's file in STORE/spaces */
 	uint64_t index_bytes;	  /* size in the index, including snapshots */
-	struct kv_layout *layout; /* set once; space/seed.c may replace it */
+	struct kv_layout *layout; /* set once; only seed.c replaces it */
 	struct kv_layout *former; /* old layout: clients have its text */
 	char layout_error[KV_LAYOUT_ERROR_MAX + 1];
 	struct kv_dir *dirs[256]; /* NULL: the directory does not exist */
@@ -235,7 +235,7 @@ struct kv_space {
 	uint64_t rests_until;
 	uint8_t rests; /* index in ssd->resting, plus 1; 0: none */
 	bool no_room;  /* SSD was full at the last write */
-	bool any_must; /* some slot may have ->must set */
+	bool any_must; /* a slot of the space may have ->must */
 	/* slots being written, in the order of submission */
 	struct kv_slots under_way;
 	/* pending flushes, in the order of submission */
@@ -629,7 +629,7 @@ struct kv_scrubber {
 struct kv_cache {
 	pthread_mutex_t lock;
 	struct kv_cache_config config; /* fixed */
-	/* fixed; guarded by a leaf lock of its own */
+	/* fixed; has a leaf lock of its own */
 	struct kv_accounts *accounts;
 	char *store;	       /* fixed */
 	int store_fd, lock_fd; /* fixed */

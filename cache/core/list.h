@@ -77,7 +77,7 @@ struct kv_giving {
 	/* Evict nothing of this space; of its user's other spaces evict nothing
 	 * below the user's guarantee.  NULL: no such space. */
 	const struct kv_space *but;
-	bool regardless; /* evict also what is guaranteed */
+	bool regardless; /* evict guaranteed blocks, too */
 	/* Return whether the tier's rules let @list give up a block; NULL:
 	 * yes. */
 	bool (*may)(const struct kv_evict_list *list,

@@ -319,7 +319,7 @@ static bool take_over(const struct need *need, struct kv_segment *segment)
 	return kv_segment_use(cache, segment, need->class) == 0;
 }
 
-/* Empty a segment of another class: the coldest other class, or any. */
+/* Empty a segment of the coldest other class, or else of any other class. */
 static bool steal(const struct need *need)
 {
 	struct kv_cache *cache = need->giving.cache;
@@ -395,7 +395,8 @@ static bool make_room(struct need *need)
 	if (need->entitled && (evict_one(need, need->giving.taker) ||
 			       steal(need) || steal(&scattered)))
 		return true;
-	/* A busy class takes a segment of a class with more, colder ones. */
+	/* A class takes a segment of a class with more segments, if the blocks
+	 * of the latter are much colder. */
 	other = coldest_of_others(need);
 	cold = other.list ? other.list->class : NULL;
 	if (cold && need->class->n_segments < cold->n_segments) {

@@ -39,7 +39,7 @@ struct kv_evict_node {
 	uint8_t uses;  /* number of uses; halved from time to time */
 	uint8_t depth; /* group of the block's position in its chain */
 	bool linked : 1;
-	/* came from the other tier for a use to be counted */
+	/* came from the other tier; do not count its next use again */
 	bool promoted : 1;
 };
 
@@ -94,7 +94,7 @@ struct kv_arrival {
 	uint32_t parent;   /* KV_NONE: unknown, or not in this tier */
 	uint32_t position; /* position of the block in its chain */
 	struct kv_past past;
-	bool promoted; /* came from the other tier for a use to be counted */
+	bool promoted; /* came from the other tier; its use is counted */
 	/* restore the block as @past describes: count no use, and treat it as
 	 * no block's child */
 	bool same;

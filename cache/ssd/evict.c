@@ -38,7 +38,7 @@
 #include "common/crash_point.h"
 
 #define FREE_PART 16u /* 1/16 of the files and bytes is never pinned */
-#define FEW 3u	      /* with fewer files, pins may take all */
+#define FEW 3u	      /* if there are fewer files, pins may take all */
 #define SLOTS_AT_ONCE 1024u
 #define PATIENCE_NS 5000000000u
 /* most blocks in DRAM that a search for a victim skips */
@@ -237,7 +237,7 @@ static bool evict_from(struct kv_evict_list *list,
 {
 	const struct kv_space *space = list->space;
 	struct kv_cache *cache = giving->cache;
-	/* Skip blocks in DRAM, unless most of the space's are there. */
+	/* Skip blocks in DRAM, unless most of the space's blocks are in DRAM. */
 	const bool passes_over =
 		space->in[SSD].bytes / 2 > space->in[DRAM].bytes;
 	struct search search = {
@@ -335,7 +335,7 @@ static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
 	LIST_FOREACH(class, &cache->ssd.classes, link)
 		TAILQ_FOREACH(list, &class->lists, link) {
 			if (!list->blocks)
-				break; /* the other lists are empty */
+				break; /* empty lists come last: stop */
 			if (kv_victim_gives(list, &giving))
 				list->space->tenant->records +=
 					list->blocks + list->writing;
@@ -531,7 +531,7 @@ static bool can_spare(const struct kv_segfile *file,
 
 	TAILQ_FOREACH(list, &class->lists, link) {
 		if (!list->blocks || colder >= enough)
-			break; /* the other lists are empty */
+			break; /* empty lists come last: stop */
 		if (!kv_victim_gives(list, giving))
 			continue;
 		all += list->blocks;
@@ -565,7 +565,7 @@ static struct kv_evict_list *first_giver(struct kv_cache *cache,
 		bool first;
 
 		if (!list->blocks)
-			break; /* the other lists are empty */
+			break; /* empty lists come last: stop */
 		if (!kv_victim_gives(list, &choice->giving) ||
 		    (choice->own_only && a != taker))
 			continue;

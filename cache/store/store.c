@@ -402,7 +402,7 @@ struct adoption {
 	uint32_t *lost_files;
 	uint64_t *lost_slots;
 	size_t n_lost_files, n_lost_slots;
-	size_t lost_at; /* first lost file that later records can name */
+	size_t lost_at;		 /* index of the next lost file in records */
 	uint64_t files, missing; /* numbers of segment files */
 	char *why;		 /* why a file cannot be opened; or NULL */
 	struct {
