@@ -209,7 +209,7 @@ int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 struct acquire {
 	struct kv_request request; /* first */
 	bool at_once; /* kv_acquire_submit has settled the acquire */
-	struct kv_acquire leases; /* last: the array of its wants follows */
+	struct kv_acquire leases; /* last member: its wants follow */
 };
 
 static void acquired(struct kv_acquire *leases, void *arg)
@@ -335,7 +335,7 @@ struct flush {
 	struct kv_request request; /* first */
 	struct kv_flush flush;
 	bool submitted;
-	struct kv_acquire sealing; /* last: its array of wants has the keys */
+	struct kv_acquire sealing; /* last member: its wants have the keys */
 };
 
 static void flushed(struct kv_flush *flush, int status)
@@ -500,7 +500,7 @@ int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 
 struct forget {
 	struct kv_request request; /* first */
-	struct kv_forget forget;   /* last: the array of its keys follows */
+	struct kv_forget forget;   /* last member: its keys follow */
 };
 
 static void forgotten(struct kv_forget *forget)

@@ -289,7 +289,7 @@ int kv_upload_restart(struct kv_upload *old, const struct fuse_ctx *ctx,
 	same = kv_upload_is_for(old, ctx);
 	pthread_mutex_lock(&uploads->lock);
 	u->props = old->props;
-	if (!same) { /* another process has set time and pin for its own file */
+	if (!same) { /* time and pin were set for another writer's file */
 		u->props.mtime_ns = 0;
 		u->props.pin = false;
 	}

@@ -320,7 +320,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 		page = kv_steal(use->page);
 		LIST_REMOVE(use, others);
 		kv_page_table_put(map->paged->page_table, page);
-		/* A fill without uses is stopped. */
+		/* Stop a fill that no map wants any more. */
 		if (page->fill && --page->fill->wanted == 0 && page->fill->load)
 			kv_xfer_stop_locked(page->fill->load, -ECANCELED);
 		settle_locked(use, atomic_load(&xfer->stopped));

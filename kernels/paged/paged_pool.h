@@ -111,7 +111,7 @@ struct kv_paged_pool {
 	bool growing;
 	struct kv_page_fills fills; /* fills that wait to begin */
 	unsigned filling;	    /* begun fills */
-	bool dram_is_short;	    /* so run only one fill at a time */
+	bool dram_is_short; /* DRAM has no room: run one fill at a time */
 	LIST_HEAD(, kvfs_mapping) maps;
 	LIST_HEAD(, kvfs_pages) sets;
 };

@@ -99,7 +99,7 @@ struct kv_parcel; /* a message that waits for room in the socket */
 struct kv_call {
 	LIST_ENTRY(kv_call) others;
 	struct kv_parcel *parcel; /* the queued message; NULL: it was sent */
-	uint64_t tag;		  /* of the message; never 0 once submitted */
+	uint64_t tag;		  /* tag of the message; not 0 once submitted */
 	/* Number of items that a successful reply must have; during @done, the
 	 * number of items that the reply has. */
 	uint32_t count;

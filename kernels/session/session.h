@@ -49,7 +49,7 @@ TAILQ_HEAD(kv_mapped_segments, kv_mapped_segment);
  * timer is stopped. */
 struct kv_timer {
 	LIST_ENTRY(kv_timer) others;
-	uint64_t at; /* by kv_now_ns; 0: the timer is stopped */
+	uint64_t at; /* time to fire, by kv_now_ns; 0: stopped */
 	/* Called with session->lock held, after the timer was stopped. */
 	void (*fire)(struct kv_timer *timer);
 };

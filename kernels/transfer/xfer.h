@@ -366,7 +366,7 @@ struct kvfs_xfer {
 	TAILQ_HEAD(, kv_submission) submissions;
 	size_t submitted;   /* guarded by lock; SUBMITTED blocks, not COPIED */
 	bool all_submitted; /* lock */
-	size_t got_submitted; /* guarded by lock; not failed then */
+	size_t got_submitted; /* lock; blocks not failed when SUBMITTED */
 
 	/* guarded by lock; save.c */
 	struct kv_call ask; /* asks for space_id, if the look-up failed */
@@ -391,8 +391,8 @@ struct kvfs_xfer {
 	uint64_t *held;
 
 	_Atomic unsigned layer_waiters; /* threads that wait for a step */
-	_Atomic int stopped;		/* status of unbegun blocks, or 0 */
-	/* of each block; written by the job or batch that has the block */
+	_Atomic int stopped;		/* status for blocks not begun, or 0 */
+	/* status of each block, written by the block's job or batch */
 	_Atomic int status[];
 };
 
