@@ -250,14 +250,13 @@ int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
 	mount->rules = &options->rules;
 	/* The daemon's tables and the kernel's socket buffers also need a part of
 	 * the control group's memory. */
-	if (options->memory.bytes != UINT64_MAX)
-		kv_accounts_limit_memory(
-			kv_cache_accounts(daemon->cache),
-			KV_MAX((options->memory.bytes - options->cache.dram) /
-				       REQUESTS_PART,
-			       REQUESTS_MIN));
-	if (options->rules.squash)
-		kv_accounts_squash_root(kv_cache_accounts(daemon->cache));
+	kv_accounts_set(
+		kv_cache_accounts(daemon->cache), options->rules.squash,
+		options->memory.bytes == UINT64_MAX
+			? UINT64_MAX
+			: KV_MAX((options->memory.bytes - options->cache.dram) /
+					 REQUESTS_PART,
+				 REQUESTS_MIN));
 	mount->umask = options->umask;
 	mount->text = text_of;
 	mount->arg = daemon;

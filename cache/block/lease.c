@@ -106,7 +106,8 @@ static void settle(struct kv_cache *cache, struct kv_want *want, int status)
 	if (--want->acquire->pending)
 		return;
 	touch_all(cache, want->acquire);
-	kv_defer_settled(cache, want->acquire);
+	want->acquire->next_deferred = cache->deferred.settled;
+	cache->deferred.settled = want->acquire;
 }
 
 void kv_want_lend_locked(struct kv_cache *cache, struct kv_want *want,

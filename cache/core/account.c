@@ -82,9 +82,10 @@ void kv_accounts_free(struct kv_accounts *accounts)
 	free(accounts);
 }
 
-void kv_accounts_squash_root(struct kv_accounts *accounts)
+void kv_accounts_set(struct kv_accounts *accounts, bool squash, uint64_t memory)
 {
-	accounts->squash = true;
+	accounts->squash = squash;
+	accounts->memory = KV_MIN(memory, totals[KV_FINITE_MEMORY]);
 }
 
 bool kv_accounts_operator(const struct kv_accounts *accounts, uint32_t uid)
@@ -179,11 +180,6 @@ static bool fits_locked(const struct kv_account *account, enum kv_finite what,
 	       counted(account->held, what) + n <=
 		       (what == KV_FINITE_DIRTY ? KV_MORE_THAN_LEFT : 1) *
 			       (total - part - used - n);
-}
-
-void kv_accounts_limit_memory(struct kv_accounts *accounts, uint64_t bytes)
-{
-	accounts->memory = KV_MIN(bytes, totals[KV_FINITE_MEMORY]);
 }
 
 int kv_account_charge(struct kv_account *account, enum kv_finite what,

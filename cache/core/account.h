@@ -46,10 +46,10 @@ struct kv_account; /* account of one user */
 
 int kv_accounts_new(struct kv_accounts **ret_accounts); /* -ENOMEM */
 void kv_accounts_free(struct kv_accounts *accounts);	/* takes NULL */
-/* Treat uid 0 as an ordinary user.  Call before kv_account_get. */
-void kv_accounts_squash_root(struct kv_accounts *accounts);
-/* Limit KV_FINITE_MEMORY of all users together.  Call before kv_account_get. */
-void kv_accounts_limit_memory(struct kv_accounts *accounts, uint64_t bytes);
+/* With @squash uid 0 is an ordinary user.  Limit KV_FINITE_MEMORY of all users
+ * together to @memory bytes.  Call before kv_account_get. */
+void kv_accounts_set(struct kv_accounts *accounts, bool squash,
+		     uint64_t memory);
 /* Return whether @uid is an operator. */
 bool kv_accounts_operator(const struct kv_accounts *accounts, uint32_t uid);
 

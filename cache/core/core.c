@@ -92,12 +92,6 @@ void kv_defer_gone(struct kv_cache *cache, const struct kv_block *block)
 		deferred->gone[deferred->n_gone++] = kv_block_id(block);
 }
 
-void kv_defer_settled(struct kv_cache *cache, struct kv_acquire *acquire)
-{
-	acquire->next_deferred = cache->deferred.settled;
-	cache->deferred.settled = acquire;
-}
-
 void kv_defer_flushed(struct kv_cache *cache, struct kv_flush *flush,
 		      int status)
 {

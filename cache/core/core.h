@@ -694,7 +694,6 @@ void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns);
 /* Return the segment file with this id, or NULL. */
 struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id);
 void kv_defer_gone(struct kv_cache *cache, const struct kv_block *block);
-void kv_defer_settled(struct kv_cache *cache, struct kv_acquire *acquire);
 void kv_defer_flushed(struct kv_cache *cache, struct kv_flush *flush,
 		      int status);
 void kv_defer_retired(struct kv_cache *cache, uint32_t segment);

@@ -110,7 +110,7 @@ static void root_that_is_squashed_has_a_share_as_any_other(void **state)
 	struct kv_account *root;
 
 	(void)state;
-	kv_accounts_squash_root(accounts);
+	kv_accounts_set(accounts, true, UINT64_MAX);
 	root = kv_account_get(accounts, 0);
 	assert_in_range(take_all(root), 1, kv_finite_total(WHAT) / 2);
 	kv_account_put(root);
@@ -157,7 +157,7 @@ static void an_account_lasts_until_its_last_holder_lets_go(void **state)
 static void memory_has_the_total_that_was_set(void **state)
 {
 	(void)state;
-	kv_accounts_limit_memory(accounts, 1 << 20);
+	kv_accounts_set(accounts, false, 1 << 20);
 	assert_int_equal(kv_account_charge(a, KV_FINITE_MEMORY, 1 << 20),
 			 -ENOLCK);
 	assert_int_equal(kv_account_charge(a, KV_FINITE_MEMORY, 1 << 18), 0);
