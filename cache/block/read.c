@@ -157,7 +157,7 @@ static int block_judge(struct kv_cache *cache, struct kv_block *block, int io,
 }
 
 struct kv_read {
-	struct kv_io io; /* first member: read_of casts it back */
+	struct kv_io io; /* first member: read_done casts it back */
 	struct kv_cache *cache;
 	struct kv_block *block;
 	struct kv_slot *slot;

@@ -11,9 +11,9 @@
  *              FREE -> TAKEN     kv_extent_take
  *             TAKEN -> DURABLE   kv_extent_attach_locked, after the commit,
  *                                or kv_extent_moved_locked
- *             TAKEN -> FREE      free_slot_locked       (the write failed)
+ *             TAKEN -> LEAVING   kv_extent_give_up_locked, a failed write
  *           DURABLE -> LEAVING   kv_extent_detach_locked
- *           LEAVING -> FREE      kv_extent_left_locked: deletion.c
+ *           LEAVING -> FREE      kv_extent_free_locked: deletion.c
  *
  * INVARIANTS
  *   (1) A bit is set exactly while its slot is not FREE.

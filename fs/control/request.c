@@ -3,7 +3,7 @@
  * request.c - read messages, check their shape and the rights of their sender, and call
  * their handlers; requests that outlive their message; deadlines; replies.
  *
- * OWNS      each request, from kv_request_new to kv_request_free; the descriptor that
+ * OWNS      each request, from kv_request_new until it is freed; the descriptor that
  *           came with a message, until the handler has returned: then a process of
  *           the gate closes the descriptor.
  *

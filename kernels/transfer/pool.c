@@ -22,7 +22,7 @@
  *   (6) A lending describes the memory that the pool's strides lie in, a shared
  *       mapping of the file according to /proc/self/maps.
  *
- * LOCKING   session->lock for the fields that pool.h marks; the rest is fixed.
+ * LOCKING   session->lock for the fields that xfer.h marks; the rest is fixed.
  */
 #include <fcntl.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
  * STATES    of an event wait:
  *
  *              MADE -> WAITING   kv_event_wait_begin_locked
- *           WAITING -> DONE      look_at: the device reports its end
+ *           WAITING -> DONE      look_around: the device reports its end
  *           WAITING -> STOPPED   kv_event_wait_stop_locked
  *                 * -> freed     run, after kv_event_wait_end_locked
  *

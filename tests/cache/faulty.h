@@ -36,7 +36,7 @@ enum fault {
 	FAULT_GARBAGE, /* a read succeeds, but returns other bytes */
 	FAULT_LATE,    /* the request ends after the next four requests */
 	FAULT_REORDER, /* the request ends after the next request */
-	FAULT_NEVER,   /* the request does not end before disk_release */
+	FAULT_NEVER,   /* the request does not end before disk_behave */
 	FAULTS
 };
 

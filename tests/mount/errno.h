@@ -11,7 +11,7 @@
 
 #include "common/kv.h"
 
-/* Set once by kv_case_paths: the program's arguments SPACE, KEY and FILE, and
+/* Set once by run_cases: the program's arguments SPACE, KEY and FILE, and
  * paths made of them. */
 static char space[2048], dir[2048], block[2048];
 static char absent[2048]; /* a name that no block has */

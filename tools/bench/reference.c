@@ -59,7 +59,7 @@ struct kv_bench_crew {
 	const struct kv_bench_piece *pieces; /* NULL: the helper threads end */
 	size_t n;
 	atomic_size_t next;
-	unsigned helpers; /* fixed after crew_new */
+	unsigned helpers; /* fixed once made */
 	pthread_t threads[];
 };
 
