@@ -62,7 +62,7 @@ struct get {
 	struct kv_remote *remote;    /* fixed */
 	struct kv_want *wants;	     /* cache->lock */
 	struct get *bucket;	     /* cache->lock */
-	struct kv_remote_look *look; /* NULL once LANDED or missed */
+	struct kv_remote_look *look; /* NULL if the get LANDED or missed */
 	size_t at;		     /* fixed: number of the get in the look */
 	struct kv_key key;	     /* fixed */
 	struct kv_space *space;	     /* fixed; held */

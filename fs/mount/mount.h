@@ -107,7 +107,7 @@ enum kv_node_type {
 	KV_NODE_FIXED, /* the root and .kvfs; value: KV_NODE_ROOT and following */
 	KV_NODE_BLOCK, /* value: kv_block_info.id */
 	KV_NODE_SPACE,
-	KV_NODE_DIR, /* such as "ab"; has byte, life: changes with each mkdir */
+	KV_NODE_DIR, /* directory "ab"; has byte, and life: new with each mkdir */
 	KV_NODE_LAYOUT,
 	KV_NODE_UPLOAD,	   /* a file being written; value: its serial */
 	KV_NODE_SNAPSHOTS, /* a space's .snapshots */

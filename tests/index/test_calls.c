@@ -9,7 +9,7 @@
 
 struct script {
 	void (*before)(void *arg);
-	int (*run)(void *arg); /* calls that this function makes fail */
+	int (*run)(void *arg); /* function whose calls fail */
 	void (*after)(void *arg, int r);
 };
 

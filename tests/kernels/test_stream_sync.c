@@ -167,7 +167,7 @@ static void work_after_a_load_waits_until_it_is_copied(void **state)
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 60 * SECOND), 4);
 	units = fake.submitted;
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
-	/* compute waits for each batch */
+	/* stream `compute` waits for each batch */
 	assert_int_equal(compute.waits, units);
 	assert_int_equal(kvfs_xfer_order_layer(xfer, 7, &compute), 0);
 	assert_int_equal(compute.waits, 2 * units);

@@ -7,7 +7,7 @@
 config() { sed -n "s/^$1=//p" "$M/.kvfs/config"; }
 score() { cat "/proc/$(daemon_pids)/oom_score_adj"; }
 
-# The score is lowered by the share of memory that is given to blocks.
+# The OOM score is lowered by the share of memory that is given to blocks.
 memory=$(($(getconf _PHYS_PAGES) * $(getconf PAGESIZE)))
 start dram=1G
 if [ "$(cat /proc/self/oom_score_adj)" = 0 ]; then
