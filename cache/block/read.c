@@ -165,6 +165,8 @@ struct kv_read {
 	struct kv_slot *from;
 	/* second read to an open slot: its private buffer; else NULL */
 	uint8_t *aside;
+	/* SSD slot of the block when the read began, if it had one */
+	uint64_t ssd_slot;
 	struct kv_want *wants;
 	uint64_t since;
 	int status;
@@ -322,6 +324,10 @@ static void read_end(struct kv_read *read, int status)
 		link = &(*link)->bucket;
 	*link = read->bucket;
 	block->flags &= ~BLOCK_READING & 0xff;
+	if (block->moved)
+		kv_extent_delete_locked(cache, kv_block_space(cache, block),
+					read->ssd_slot, true);
+	block->moved = 0;
 	cache->reads_ended++;
 	cache->room = true;
 	if (read->from) {
@@ -346,6 +352,20 @@ static void read_end(struct kv_read *read, int status)
 	kv_unlock(cache);
 	kv_pages_free(read->aside, read->io.bytes);
 	free(read);
+}
+
+/* Read from the block's current slot: move.c may have moved the block since. */
+static void locate_locked(struct kv_read *read)
+{
+	const struct kv_block *block = read->block;
+	const struct kv_segfile *file;
+
+	kv_assert_locked(&read->cache->lock);
+	if (block->file == KV_NONE) /* removed: its old slot is as good */
+		return;
+	file = kv_segfile_at(read->cache, block->file);
+	read->io.fd = file->fd;
+	read->io.offset = block->slot_number * file->slot_bytes;
 }
 
 static void verify(struct kv_read *read)
@@ -378,6 +398,9 @@ static void verify(struct kv_read *read)
 			read->io.buffer = -1;
 		}
 		read->again = true;
+		kv_lock(cache);
+		locate_locked(read);
+		kv_unlock(cache);
 		kv_ring_submit(cache->ring, &read->io);
 		return;
 	}
@@ -476,7 +499,6 @@ static int read_new(struct kv_cache *cache, struct kv_block *block,
 {
 	struct kv_space *space = kv_block_space(cache, block);
 	struct kv_slot *from = block->slot, *slot;
-	const struct kv_segfile *file;
 	struct kv_read *read;
 	int r;
 
@@ -504,13 +526,12 @@ static int read_new(struct kv_cache *cache, struct kv_block *block,
 	read->slot = slot;
 	read->from = from;
 	read->since = kv_now_ns();
+	read->ssd_slot = kv_slot_id(block->file, block->slot_number);
 	if (!from) {
-		file = kv_segfile_at(cache, block->file);
 		read->io.op = KV_IO_READ;
-		read->io.fd = file->fd;
+		locate_locked(read);
 		read->io.buffer = slot->segment->buffer;
 		read->io.data = kv_slot_bytes(slot);
-		read->io.offset = block->slot_number * file->slot_bytes;
 		read->io.bytes = slot_bytes(block);
 		read->io.done = read_done;
 	}

@@ -48,7 +48,8 @@ struct kv_block {
 	uint32_t length;
 	uint32_t file, slot_number; /* place on SSD; file KV_NONE: none */
 	uint32_t refs;		    /* references: gets, reads in flight */
-	uint32_t hits : 31;
+	uint32_t hits : 30;
+	uint32_t moved : 1;  /* to another SSD slot while BLOCK_READING */
 	uint32_t remote : 1; /* the remote tier has it, as far as is known */
 	uint32_t atime;	     /* seconds of wall time */
 	int64_t mtime_ns;

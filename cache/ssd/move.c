@@ -32,8 +32,9 @@
  *   (2) One transaction puts the new record and deletes the old one.  Readers of
  *       the index that miss the old one wait for the end of the commit
  *       (kv_block_record).
- *   (3) A block that was removed, has lost its slot or is being read into memory
- *       when its move is committed is not moved: the new slot is freed.
+ *   (3) A block that is being read into memory when the commit begins, or that is
+ *       removed or loses its slot before the commit ends, is not moved: the new
+ *       slot is freed.
  *   (4) A file is on moves->files while it is ->emptying.  Afterwards it is
  *       empty and waits for its heir, or has no heir.
  *   (5) moves->n counts the moves that are not over; each has a reference
@@ -85,12 +86,12 @@ static bool stopping(const struct kv_cache *cache)
 
 /* ---- one block ---- */
 
-/* Return whether the block still has its old slot and may be moved. */
-static bool is_movable(const struct kv_move *move)
+/* Return whether the block still has its old slot. */
+static bool has_old_slot(const struct kv_move *move)
 {
 	const struct kv_block *block = move->block;
 
-	return !(block->flags & (BLOCK_REMOVED | BLOCK_READING)) &&
+	return !(block->flags & BLOCK_REMOVED) &&
 	       kv_slot_id(block->file, block->slot_number) == move->from;
 }
 
@@ -240,7 +241,7 @@ static bool move_some(struct kv_cache *cache, const struct kv_segfile *file,
 			TAILQ_INSERT_TAIL(&batch, move, link);
 		} else if (r != -ETIMEDOUT) {
 			/* Removing a block while it is copied is no failure. */
-			r = is_movable(move) ? r : 0;
+			r = has_old_slot(move) ? r : 0;
 			cancel(move);
 		}
 		copied++;
@@ -354,7 +355,8 @@ void kv_moves_take_locked(struct kv_cache *cache)
 		const struct kv_layout *layout =
 			kv_block_space(cache, block)->layout;
 
-		move->put = is_movable(move);
+		move->put =
+			has_old_slot(move) && !(block->flags & BLOCK_READING);
 		move->token_ids = layout && layout->token_ids;
 		move->record.mtime_ns = block->mtime_ns;
 		move->record.atime = block->atime;
@@ -411,7 +413,11 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 	KV_POINT("move.recorded");
 	while ((move = TAILQ_FIRST(&moves->recording))) {
 		struct kv_space *space = kv_block_space(cache, move->block);
-		const bool moved = status == 0 && move->put && is_movable(move);
+		/* Move the block even if a read began meanwhile: the old record
+		 * is deleted.  A read that finds the old prologue zeroed reads
+		 * again, from the new slot. */
+		const bool moved =
+			status == 0 && move->put && has_old_slot(move);
 
 		TAILQ_REMOVE(&moves->recording, move, link);
 		cache->stats.moved_ssd += moved;

@@ -447,7 +447,9 @@ void kv_extent_moved_locked(struct kv_cache *cache, struct kv_block *block,
 	kv_assert_locked(&cache->lock);
 	set_block(file, (uint32_t)slot_id, block);
 	count_writing(cache, space, file->class, false);
-	kv_extent_delete_locked(cache, space, from, true);
+	/* A slot that is being read stays taken: read.c frees it afterwards. */
+	block->moved = (block->flags & BLOCK_READING) != 0;
+	kv_extent_delete_locked(cache, space, from, !block->moved);
 }
 
 int kv_extent_relocate(struct kv_cache *cache, struct kv_block *block)

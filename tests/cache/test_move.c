@@ -121,6 +121,35 @@ static void what_is_in_memory_too_is_moved(void **state)
 	check_kept(s);
 }
 
+/* A read into memory that begins while the move is committed gets the block, and
+ * the block is lost in neither slot. */
+static void what_is_read_meanwhile_is_moved(void **state)
+{
+	struct small *s = *state;
+	struct kv_segfile *file;
+	int status[ALL];
+	bool busy = true, commit;
+
+	pin_some(s);
+	file = vacate(s);
+	while (busy) {
+		kv_lock(s->cache);
+		busy = file->emptying;
+		commit = s->cache->ssd.moves.n > 8;
+		kv_unlock(s->cache);
+		if (!commit)
+			continue;
+		for (unsigned i = 0; i < ALL; i += STEP) {
+			small_acquire(s, i, 1, BYTES, status);
+			assert_int_equal(status[0], 0);
+			(void)small_demote(s, i);
+		}
+	}
+	(void)vacated(s, file);
+	assert_int_equal(small_stats(s).corrupt, 0);
+	check_kept(s);
+}
+
 /* A block removed during its move stays removed; its new slot becomes free. */
 static void what_is_removed_meanwhile_stays_away(void **state)
 {
@@ -172,6 +201,7 @@ int main(void)
 		TEST(what_is_pinned_is_moved_and_the_rest_evicted),
 		TEST(what_is_open_is_moved_and_can_be_read),
 		TEST(what_is_in_memory_too_is_moved),
+		TEST(what_is_read_meanwhile_is_moved),
 		TEST(what_is_removed_meanwhile_stays_away),
 		TEST(without_room_nothing_is_lost),
 	};
