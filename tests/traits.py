@@ -24,7 +24,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 130,
-    "lines": 68225,
+    "lines": 67919,
     "lines of Python": 6056,
     "largest circle": 9,
     "upward calls": 0,
