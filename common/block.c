@@ -30,7 +30,7 @@
 #define VALUES_MAX (1u << 17)
 #define DIGITS 10 /* most digits of a number */
 
-/* A tensor in a file's header; the pointers are into its JSON. */
+/* A tensor of a file's JSON header; the pointers point into the JSON. */
 struct entry {
 	const char *name, *dtype;
 	const json_t *shape;
@@ -91,7 +91,7 @@ int kv_block_header_write(const struct kv_layout *layout,
 	assert(n > 0 && (size_t)n < METADATA_MAX);
 	if (meta->ids)
 		n += (int)kv_token_ids_write(meta->ids, text + n);
-	n--; /* drop the comma after the last member */
+	n--; /* drop the comma after the last JSON member */
 	text[n++] = '}';
 	text[n++] = ',';
 	memcpy(text + n, layout->header, layout->header_len);
@@ -102,7 +102,7 @@ int kv_block_header_write(const struct kv_layout *layout,
 	return 0;
 }
 
-/* Parse a number as kvfs writes it.  Return its end, or NULL. */
+/* Parse a decimal number as kvfs writes it.  Return its end, or NULL. */
 static const char *parse_digits(const char *at, uint32_t *ret_number)
 {
 	const char *begin = at;
@@ -263,7 +263,7 @@ static int load_json(const char *head, size_t len, json_t **ret_json)
 	if (!text)
 		return -ENOMEM;
 	memcpy(text, head, len);
-	/* jansson parses padding slowly */
+	/* leave out the padding: jansson parses spaces slowly */
 	while (len > 0 && text[len - 1] == ' ')
 		len--;
 	/* Count JSON values: each but the first follows one of these
@@ -385,7 +385,7 @@ int kv_block_parse(const void *head, size_t have,
 #define EXTRAS "\",\"extras\":\""
 #define END "\","
 
-/* Copy the head of token ids, as other processes may write there. */
+/* Copy the fields before the ids: other processes may write to @data. */
 static long read_head(const void *data, size_t bytes,
 		      struct kv_token_ids *ret_head)
 {

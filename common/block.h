@@ -68,7 +68,7 @@ int kv_block_parse_token_ids(const void *head, size_t have,
 struct kv_token_ids {
 	uint32_t n;
 	uint32_t extras_len;
-	uint32_t ids[]; /* @n ids, then the extras */
+	uint32_t ids[]; /* @n token ids, then @extras_len bytes of extras */
 };
 
 static inline uint64_t kv_token_ids_bytes(uint32_t n, uint32_t extras_len)

@@ -30,10 +30,10 @@
 #endif
 
 #define LINE 64
-#define RUN (4 * LINE) /* bytes copied at once */
+#define RUN (4 * LINE) /* bytes that one step of a copy moves */
 #define SIDE 4	       /* rows or pages copied side by side */
 #define GROUP (SIDE * KV_PAGE)
-#define PIECE GROUP /* bytes hashed at once; stays in the first-level cache */
+#define PIECE GROUP /* bytes hashed in one step; fits the first-level cache */
 #define AHEAD (8 * LINE) /* bytes prefetched of each page of the next piece */
 #define STREAM_MIN 1024	 /* fewer bytes gain nothing from non-temporal stores */
 
@@ -215,7 +215,7 @@ static runs_fn runs(void)
 	return fn;
 }
 
-/* Copy to @dst and, unless NULL, to @keep, without the fence. */
+/* Copy to @dst and, unless NULL, to @keep, without a store fence. */
 static void stream(uint8_t *dst, const uint8_t *src, size_t n, uint8_t *keep)
 {
 	size_t head = -(uintptr_t)dst % LINE, body, tail;

@@ -19,7 +19,7 @@
 
 struct kv_point {
 	const char *name;
-	uint32_t number; /* index of the point in the table of counts */
+	uint32_t number; /* index of this point in the table of counts */
 };
 
 void kv_point_pass(const struct kv_point *point);
@@ -39,7 +39,7 @@ bool kv_point_lies(const char *what);
 
 #define KV_POINT(text) ((void)0)
 #define KV_LIE(what) false
-/* A constant: @real, or with POINTS=1 the @tested value of tests. */
+/* Choose a constant: @tested in builds with POINTS=1, else @real. */
 #define KV_POINTS_OR(tested, real) (real)
 
 #endif

@@ -67,13 +67,13 @@ struct kv_token_ids;
 
 struct kv_meta {
 	struct kv_key parent; /* len 0: no or unknown parent */
-	uint32_t position;    /* position in its chain, from 0 */
+	uint32_t position;    /* position of the block in its chain, from 0 */
 	uint32_t tokens;      /* number of tokens in the block; 0: unknown */
-	int64_t mtime_ns; /* CLOCK_REALTIME when sealed, or as utimens set it */
-	const struct kv_token_ids *ids; /* token ids; NULL: none */
+	int64_t mtime_ns; /* CLOCK_REALTIME of the seal, or set by utimens(2) */
+	const struct kv_token_ids *ids; /* token ids of the block; NULL: none */
 };
 
-/* Return whether @r means too few resources, as opposed to damaged data. */
+/* Return whether the error @r means too few resources, not damaged data. */
 static inline bool kv_is_shortage(int r)
 {
 	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -ENOSPC;

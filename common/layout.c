@@ -205,7 +205,7 @@ static int parse_seed(const json_t *json, struct kv_layout *layout)
 
 /* ---- layers ---- */
 
-/* Set the layers to dimension @dim of every tensor. */
+/* Split every tensor into layers along its dimension @dim. */
 static int layers_by_dimension(struct kv_layout *layout, json_int_t dim)
 {
 	size_t pieces = 0;
@@ -296,7 +296,7 @@ static int parse_member(const char *name, const json_t *value,
 			struct kv_layout *layout)
 {
 	if (strcmp(name, "tensors") == 0)
-		return 0; /* parse_object has parsed "tensors" */
+		return 0; /* parse_object has parsed this member already */
 	if (strcmp(name, "tokens") == 0) {
 		layout->tokens = (uint32_t)json_integer_value(value);
 		return json_is_integer(value) && json_integer_value(value) ==
@@ -570,7 +570,7 @@ int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 
 	if (r < 0)
 		return r;
-	/* Compare canonical members, after "layers" is filled in. */
+	/* Compare the canonical texts, with "layers" filled in. */
 	given = json_loadb(text, len, 0, NULL);
 	ours = json_loads(layout->json, 0, NULL);
 	theirs = json_loads(other->json, 0, NULL);

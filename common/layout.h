@@ -14,36 +14,36 @@
 #define KV_LAYOUT_TEXT_MAX 60000 /* bytes of JSON; fits one control message */
 #define KV_TENSOR_NAME_MAX 255
 #define KV_DIM_MAX 8
-#define KV_PIECES_MAX 65536 /* memory pieces of a layer */
+#define KV_PIECES_MAX 65536 /* most pieces of memory in one layer of a block */
 #define KV_BLOB_MAX 64	    /* bytes of a fingerprint or a salt */
 
 enum kv_reuse { KV_REUSE_PREFIX, KV_REUSE_WINDOW, KV_REUSE_LAST };
 
 struct kv_tensor {
 	char *name;
-	char dtype[12]; /* as safetensors spells it: "BF16" */
+	char dtype[12]; /* data type, in safetensors' spelling: "BF16" */
 	uint32_t ndim;
 	uint64_t shape[KV_DIM_MAX];
-	uint64_t offset, bytes; /* of the tensor in a block's payload */
-	uint32_t layer; /* the tensor's layer, if layers are whole tensors */
+	uint64_t offset, bytes; /* place of the tensor in a block's payload */
+	uint32_t layer; /* number of its layer, if it belongs to a single one */
 };
 
 struct kv_layout {
-	struct kv_tensor *tensors; /* in file order, without gaps */
+	struct kv_tensor *tensors; /* in the order of a block, without gaps */
 	uint32_t n_tensors;
-	uint64_t payload; /* bytes of all tensors: > 0 */
-	uint32_t tokens;  /* tokens per block; 0: unknown */
+	uint64_t payload; /* bytes of all tensors of a block: > 0 */
+	uint32_t tokens;  /* tokens in each block; 0: unknown */
 	enum kv_reuse reuse;
-	uint32_t window; /* N of "window:N" */
+	uint32_t window; /* N of the reuse rule "window:N" */
 	uint8_t fingerprint[KV_BLOB_MAX], salt[KV_BLOB_MAX];
 	uint32_t fingerprint_len, salt_len;
 	uint64_t seed;
-	bool seed_drawn;     /* seed is random: the text has none */
-	uint32_t layers;     /* number of the model's layers */
-	int layer_dim;	     /* dimension of layers; -1: layers are tensors */
+	bool seed_drawn; /* the text gives no seed: it is a random one */
+	uint32_t layers; /* number of the model's layers */
+	int layer_dim; /* tensor dimension of layers; -1: layers are tensors */
 	size_t layer_pieces; /* most pieces of memory in one layer */
-	bool layers_given;   /* the text has "layers" */
-	bool token_ids;	     /* blocks have token ids */
+	bool layers_given;   /* the text has the member "layers" */
+	bool token_ids;	     /* blocks carry the ids of their tokens */
 	bool engine_keys; /* "keys": "engine": keys do not depend on the seed */
 	bool share;   /* the space is shared with other nodes from the start */
 	char *json;   /* canonical text */

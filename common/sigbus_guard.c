@@ -28,7 +28,7 @@
 struct mended {
 	_Atomic uintptr_t base;
 	_Atomic size_t bytes, page;
-	struct mended *next; /* fixed once the entry is on the list */
+	struct mended *next; /* constant while the entry is on the list */
 };
 
 static _Thread_local sigjmp_buf *volatile waiting;
@@ -110,7 +110,7 @@ int kv_sigbus_mend(void *base, size_t bytes, size_t page)
 	if (m) {
 		m->base = (uintptr_t)base;
 		m->page = page;
-		m->bytes = bytes; /* set last: the handler now uses the entry */
+		m->bytes = bytes; /* set last: the signal handler reads it */
 	}
 	pthread_mutex_unlock(&mending_lock);
 	return m ? 0 : -ENOMEM;

@@ -73,7 +73,7 @@ int kv_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock,
 
 /* ---- periodic threads ---- */
 
-/* Sleep for @ns, until a stop or, with @wakes, until kv_periodic_wake. */
+/* Sleep for @ns, or until kv_periodic_stop or (@wakes) kv_periodic_wake. */
 static void pause_locked(struct kv_periodic *periodic, uint64_t ns, bool wakes)
 {
 	const uint64_t until = kv_now_ns() + ns;

@@ -26,7 +26,7 @@ int kv_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock,
 /* A periodic thread, embedded in its owner; a zeroed struct is a stopped
  * thread.  Only thread.c uses the fields. */
 struct kv_periodic {
-	uint64_t period_ns; /* fixed after start, as are all before lock */
+	uint64_t period_ns; /* constant while running, as all before @lock */
 	void (*tick)(void *arg);
 	void *arg;
 	pthread_t thread;
@@ -35,7 +35,7 @@ struct kv_periodic {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool woken;	   /* lock */
-	_Atomic bool stop; /* set under lock */
+	_Atomic bool stop; /* written with @lock held */
 };
 
 /*

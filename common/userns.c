@@ -35,7 +35,7 @@ bool kv_uid_map_is_whole(const char *text)
 		sum += count;
 		text += n;
 	}
-	return sum >= UINT32_MAX; /* UINT32_MAX is not a user */
+	return sum >= UINT32_MAX; /* UINT32_MAX is no valid user id */
 }
 
 bool kv_user_is_hidden(uint32_t uid)

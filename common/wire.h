@@ -34,8 +34,8 @@
 #define WIRE_BATCH 512 /* most items in a message */
 
 /* Limits of a connection; requests or blocks beyond a limit get -ENOLCK. */
-#define WIRE_PENDING_MAX 4096  /* requests that await a reply */
-#define WIRE_LEASED_MAX 65536  /* blocks leased or being acquired */
+#define WIRE_PENDING_MAX 4096  /* most requests without a reply */
+#define WIRE_LEASED_MAX 65536  /* most blocks leased or being acquired */
 #define WIRE_RESERVED_MAX 4096 /* blocks reserved */
 
 enum wire_type {
@@ -57,7 +57,7 @@ enum wire_type {
 	WIRE_STAGING,
 	/* Reserve room for blocks.  wire_key[]; reply: wire_status[]. */
 	WIRE_RESERVE,
-	/* wire_save[]; reply: wire_status[]. */
+	/* Save blocks.  wire_save[]; reply: wire_status[]. */
 	WIRE_SAVE,
 	/* Drop reservations made by the RESERVE with the tag @arg, 0: by any.
 	 * wire_key[]; reply: wire_status[]. */
@@ -87,7 +87,7 @@ enum wire_type {
 	/* Add blocks to the set with the id @arg, for a snapshot.  wire_pick[];
 	 * reply: no items. */
 	WIRE_PICK,
-	/* Snapshot a set: wire_snapshot + name; reply: wire_snapshot. */
+	/* Name a set a snapshot: wire_snapshot + name; reply: wire_snapshot. */
 	WIRE_SNAPSHOT,
 	/* Drop the snapshot whose name is the text; reply: no items. */
 	WIRE_SNAPSHOT_DROP,
@@ -122,14 +122,14 @@ enum wire_type {
 
 /* Flags of wire_header. */
 #define WIRE_REPLY 1u
-#define WIRE_WAIT_SAVING 2u /* WIRE_ACQUIRE: wait for saves in flight */
+#define WIRE_WAIT_SAVING 2u /* WIRE_ACQUIRE: wait for saves of these keys */
 #define WIRE_AGAIN 256u	    /* WIRE_ACQUIRE: not a new use, counts no hit */
-#define WIRE_RESIDENT 32u   /* WIRE_ACQUIRE: blocks in DRAM; others: -EAGAIN */
+#define WIRE_RESIDENT 32u   /* WIRE_ACQUIRE: -EAGAIN for blocks not in DRAM */
 /* WIRE_PREFETCH: only if the first WIRE_AHEAD_MIN blocks are in DRAM; else -EAGAIN for
  * all blocks. */
 #define WIRE_AHEAD 64u
 #define WIRE_AHEAD_MIN 4u
-/* WIRE_RESERVE, for all its keys: */
+/* Flags of WIRE_RESERVE, for all of its keys. */
 #define WIRE_MUST 4u /* do not evict the block before it is durable */
 #define WIRE_HOLD 8u /* lease the block when it seals; -ENOSPC: no room */
 /*
@@ -156,7 +156,7 @@ struct wire_header {
 struct wire_hello {
 	uint32_t version;
 	uint32_t oldest;
-	uint64_t epoch;	   /* in a reply: differs after each start */
+	uint64_t epoch;	   /* in a reply: number of this run of the daemon */
 	uint8_t store[16]; /* in a reply: id of the store */
 };
 
@@ -176,20 +176,20 @@ struct wire_hello {
 struct wire_space {
 	uint32_t id; /* reply */
 	uint32_t flags;
-	uint32_t mode;	   /* permission bits of a new space, or in a reply */
+	uint32_t mode;	   /* permission bits: of a new space, or in a reply */
 	uint32_t writable; /* in a reply: 1 if this client may save and evict */
 	uint32_t uid, gid; /* in a reply: owner of the space */
-	uint64_t payload;  /* in a reply: bytes of a block's tensors, or 0 */
+	uint64_t payload;  /* reply: bytes of a block's tensors; 0: no layout */
 	uint64_t header;   /* in a reply: bytes before a block's tensors */
 };
 
 struct wire_key {
 	uint8_t key[32];
-	uint32_t len; /* 16 or 32 */
+	uint32_t len; /* bytes of the key: 16 or 32 */
 	uint32_t reserved;
 };
 
-/* Values as in kvfs.h. */
+/* The states of keys; values as in kvfs.h. */
 enum wire_state_value {
 	WIRE_ABSENT,
 	WIRE_SAVING,
@@ -311,7 +311,7 @@ struct wire_save_pages {
  */
 struct wire_pick {
 	uint8_t key[32];
-	uint32_t len; /* 16 or 32 */
+	uint32_t len; /* bytes of the key: 16 or 32 */
 	uint32_t position;
 };
 
@@ -378,7 +378,7 @@ struct wire_forgot {
 	char url[128], why[112];
 };
 
-/* Segment ids are never reused within an epoch. */
+/* A segment of the arena.  Ids are never reused in one run of the daemon. */
 struct wire_segment {
 	uint32_t id;
 	uint32_t reserved;
