@@ -37,17 +37,17 @@
 #define HEADER 16u  /* bytes of a page before its list of nodes */
 #define NODE 8u	    /* bytes of a node before its key */
 #define KEY_MAX 511 /* most bytes of a key */
-#define BRANCH 1u   /* flags of a page */
+#define BRANCH 1u   /* types of a page */
 #define LEAF 2u
 #define OVERFLOW 4u
-#define BIG_DATA 1u /* flags of a node */
+#define BIG_DATA 1u /* flags of a node: how its value is stored */
 #define SUB_DATA 2u
 #define FREE_FLAGS 44 /* offset of the free list's flags in a meta page */
-#define PIPE 3	      /* the child's descriptor */
-#define LIMIT_MIN 30u /* seconds that the child may take at least */
-#define LIMIT_RATE 10000000u /* bytes of the file for a second more */
-/* a file may have so many bytes beyond twice its pages: an uncommitted
- * transaction leaves them */
+#define PIPE 3	      /* the child's descriptor for its result */
+#define LIMIT_MIN 30u /* least time limit of the child, seconds */
+#define LIMIT_RATE 10000000u /* the limit grows by a second for so many bytes */
+/* the file may exceed twice its claimed pages by this many bytes: an
+ * uncommitted transaction leaves them */
 #define BEYOND (UINT64_C(1) << 30)
 
 struct result {
@@ -64,7 +64,7 @@ struct check {
 	/* number of pages that the meta page claims; the file may be shorter */
 	uint64_t n_pages;
 	uint64_t *used; /* one bit for each page; set: the page was found */
-	/* pages of each kind found in the file, less LMDB's own counts */
+	/* pages of each kind: number found, less the number by LMDB */
 	int64_t branches, overflows;
 	struct result *result;
 };
@@ -101,7 +101,7 @@ static uint64_t u64(const void *p)
 	return n;
 }
 
-/* Mark @n pages from @number on as used; -EBADMSG if one of them was used
+/* Mark @n pages from @number on as used.  -EBADMSG: one of them was marked
  * already. */
 static int claim(struct check *c, const char *by, uint64_t number, uint64_t n)
 {
@@ -350,7 +350,7 @@ static int check_all(struct check *c, const char *path, uint64_t map_bytes)
 	return 0;
 }
 
-/* Child: close the parent's descriptors, check the file, report the result. */
+/* In the child: close other descriptors, check the file, report the result. */
 static _Noreturn void run(const char *path, uint64_t map_bytes, int pipe)
 {
 	const struct rlimit no_core = {0, 0};

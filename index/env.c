@@ -13,8 +13,8 @@
  * STATES     of a batch, and the function that makes each step:
  *
  *               OPEN -> FAILED   any put or delete that returns an error
- *               OPEN -> gone     kv_txn_commit, kv_txn_abort
- *             FAILED -> gone     kv_txn_abort; kv_txn_commit returns the first
+ *               OPEN -> (freed)  kv_txn_commit, kv_txn_abort
+ *             FAILED -> (freed)  kv_txn_abort; kv_txn_commit returns the first
  *             error
  *
  * INVARIANTS
@@ -51,7 +51,7 @@
 #include "index/record.h"
 
 #define SPARE (1u << 20)
-#define DISK_FULL (1u << 20) /* EIO with fewer free bytes means ENOSPC */
+#define DISK_FULL (1u << 20) /* with fewer free bytes EIO means ENOSPC */
 #define READERS 512	     /* limit of concurrent kv_index_get calls */
 #define LOCK_FILE "index/lock.mdb"
 /* size of the lock file that LMDB makes */
@@ -179,7 +179,7 @@ int kv_env_open(const char *path, uint64_t map_bytes, bool read_only,
 	unsigned flags = MDB_NOTLS | MDB_NORDAHEAD;
 	int r, dead;
 
-	/* STORE is locked, so there is no writer beside a read-only mount. */
+	/* A read-only mount locks STORE: no process writes to the index. */
 	if (read_only)
 		flags |= MDB_RDONLY | MDB_NOLOCK;
 	r = kv_env_errno(mdb_env_create(&env));
@@ -304,7 +304,7 @@ static void env_renew(struct kv_index *index)
 
 	pthread_rwlock_wrlock(&index->guard);
 	rc = begin_txn(index, MDB_RDONLY, &txn);
-	if (rc == MDB_PANIC) { /* else another thread reopened it */
+	if (rc == MDB_PANIC) { /* else another thread has reopened it */
 		if (index->env)
 			mdb_env_close(kv_steal(index->env));
 		index->broken = false;
@@ -339,20 +339,20 @@ int kv_txn_guard_enter(struct kv_index *index, unsigned flags,
 #define RESERVE 8	 /* puts leave 1 / RESERVE of the map's pages */
 #define RESERVE_MIN 1024 /* pages */
 #define LEAF_VALUE 2000	 /* bytes; longer values may need consecutive pages */
-#define NEAR_IDS 8	 /* so many consecutive ids usually share a leaf */
-#define NEAR_FULL 16384	 /* with more unused pages do not read the free list */
+#define NEAR_IDS 8	 /* this many consecutive ids usually share a leaf */
+#define NEAR_FULL 16384	 /* with more unused pages, skip the free list */
 
 struct kv_txn {
 	struct kv_index *index;
 	MDB_txn *txn;
 	bool entered;	   /* this thread holds the guard */
 	int failed;	   /* first error of the batch */
-	uint64_t puttable; /* bytes of the map that puts may still take */
+	uint64_t puttable; /* bytes of the map that may still be put */
 	/* lower bound of the contiguous unused bytes at the map's end */
 	uint64_t unused;
-	uint64_t last_id; /* last id put into last_part */
+	uint64_t last_id; /* id of the record put last */
 	enum kv_index_part last_part;
-	uint64_t last_tokens; /* last id put into the tokens database */
+	uint64_t last_tokens; /* slot id of the token ids put last */
 };
 
 static void txn_abortp(struct kv_txn **batch)
@@ -376,7 +376,7 @@ uint64_t kv_index_records_max(uint64_t cap)
 {
 	uint64_t pages = kv_index_map_bytes(cap) / KV_PAGE;
 
-	/* 1/16 is for other databases and pages freed by the last commit. */
+	/* 1/16 is for other databases, and for pages freed a moment ago. */
 	return (pages - reserve_of(pages) - pages / 16) * KV_PAGE / KV_PUT_NEAR;
 }
 
@@ -408,7 +408,7 @@ static int count_room(void *arg)
 	return 0;
 }
 
-/* Call LMDB.  MDB_PANIC: the transaction of @batch is lost. */
+/* Call LMDB.  MDB_PANIC: LMDB failed, and the transaction of @batch is lost. */
 static int call_guarded(struct kv_txn *batch, int (*call)(void *arg), void *arg)
 {
 	int rc = MDB_PANIC;
@@ -431,7 +431,7 @@ int kv_txn_begin(struct kv_index *index, struct kv_txn **ret_txn)
 	if (!batch)
 		return -ENOMEM;
 	batch->index = index;
-	batch->last_tokens = UINT64_MAX / 2; /* no id is near */
+	batch->last_tokens = UINT64_MAX / 2; /* far from every id */
 	batch->last_part = KV_PARTS;
 	r = kv_txn_guard_enter(index, 0, &batch->txn);
 	if (r < 0)
@@ -444,7 +444,7 @@ int kv_txn_begin(struct kv_index *index, struct kv_txn **ret_txn)
 	return 0;
 }
 
-/* Keep @r, if it is the first error, as the batch's result. */
+/* Note @r as the batch's result if it is the batch's first error. */
 static int note(struct kv_txn *batch, int r)
 {
 	if (r < 0 && batch->failed == 0)
@@ -455,7 +455,7 @@ static int note(struct kv_txn *batch, int r)
 struct change {
 	MDB_txn *txn;
 	MDB_dbi dbi;
-	MDB_val key, value; /* a value without data deletes the record */
+	MDB_val key, value; /* without data the record is deleted */
 };
 
 static int do_change(void *arg)
@@ -595,7 +595,7 @@ int kv_txn_put_segfile(struct kv_txn *batch,
 			 (MDB_val){sizeof(copy), &copy});
 }
 
-/* Put the store record: allowed in a full map, for its size stays the same. */
+/* Put the store record: allowed in a full map, because its size is constant. */
 int kv_txn_put_info(struct kv_txn *batch, const struct kv_store_info *info)
 {
 	struct kv_store_record record;

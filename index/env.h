@@ -11,12 +11,12 @@
 #include "index/index.h"
 
 struct kv_index {
-	pthread_rwlock_t guard; /* shared by threads with a transaction */
-	MDB_env *env;		/* NULL: reopening failed */
-	atomic_bool broken;	/* a fault has made @env unusable */
+	pthread_rwlock_t guard; /* held shared during each transaction */
+	MDB_env *env;		/* NULL: it could not be opened again */
+	atomic_bool broken;	/* after a fault @env must not be used */
 	char *path;
 	uint64_t map_bytes;
-	/* bytes that puts could take when the last batch began */
+	/* bytes that the last batch could put when it began */
 	_Atomic uint64_t room;
 	MDB_dbi meta, parts[KV_PARTS];
 	bool read_only;
@@ -39,8 +39,8 @@ int kv_env_open(const char *path, uint64_t map_bytes, bool read_only,
  */
 int kv_fault_guard(struct kv_index *index, int (*call)(void *arg), void *arg);
 
-/* Begin a transaction.  On success the caller also unlocks index->guard once
- * the transaction has ended. */
+/* Begin a transaction, and lock index->guard, which the caller unlocks once the
+ * transaction has ended. */
 int kv_txn_guard_enter(struct kv_index *index, unsigned flags,
 		       MDB_txn **ret_txn);
 

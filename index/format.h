@@ -13,7 +13,7 @@
 #include "common/kv.h"
 
 #define KV_FORMAT_VERSION 3
-/* Why a call returned -ENOTSUP, as text for messages. */
+/* The cause of -ENOTSUP, as text for messages. */
 #define KV_FORMAT_REFUSED                                                    \
 	"made by an older or newer kvfs: this one reads store format "       \
 	"3 only, and changed nothing; mount it with the kvfs that made it, " \
@@ -32,14 +32,14 @@ struct kv_slot_record {
 	uint8_t parent[32];
 	uint8_t digest[16];
 	uint64_t generation; /* unique number of the block in a store */
-	uint64_t length;     /* of the file */
+	uint64_t length;     /* bytes of the block's file */
 	int64_t mtime_ns;
 	uint32_t space;
 	uint32_t position;
 	uint32_t tokens;
-	uint32_t atime;	  /* seconds of wall time, at the last checkpoint */
-	uint32_t hits;	  /* as checkpointed */
-	uint32_t payload; /* offset of the tensors in the file */
+	uint32_t atime;	  /* seconds of wall time; last use, as last recorded */
+	uint32_t hits;	  /* number of uses, as last recorded */
+	uint32_t payload; /* offset of the tensors in the block's file */
 	uint8_t key_len, parent_len;
 	uint8_t pinned;
 	uint8_t reserved[5];
@@ -90,7 +90,7 @@ struct kv_space_record {
 	int64_t mtime_ns;
 	struct kv_quota quota;
 	uint32_t name_len, layout_len; /* the texts follow the record */
-	uint64_t checksum; /* covers the record up to here, and the texts */
+	uint64_t checksum;	       /* of all fields above and the texts */
 };
 
 /* STORE/tenants: one record for each user with a quota or reserve. */
@@ -104,7 +104,7 @@ struct kv_tenant_record {
 /* STORE/removed: tombstones of blocks that users removed from shared spaces.
  * An unused record is all zero. */
 struct kv_removed_record {
-	uint64_t number; /* number of the removal, counted from 1 */
+	uint64_t number; /* number of this removal, counted from 1 */
 	uint32_t space;
 	uint8_t key_len;
 	uint8_t reserved[11];
@@ -128,7 +128,7 @@ struct kv_snapshot_record {
 	uint32_t count; /* number of items, which follow the name */
 	uint32_t reserved;
 	int64_t mtime_ns;
-	uint64_t checksum; /* covers the record up to here, name and items */
+	uint64_t checksum; /* of all fields above, name and items */
 };
 
 struct kv_segfile_record {
@@ -164,7 +164,7 @@ struct kv_store_record {
 	uint8_t store[16];
 	uint64_t cap, segment_bytes, next_generation;
 	uint32_t next_space;
-	uint32_t clean; /* 0 or 1 */
+	uint32_t clean; /* 1: the last mount ended cleanly; else 0 */
 	uint64_t checksum;
 };
 

@@ -17,7 +17,7 @@
  *   (4) At any moment one whole index is called data.mdb: the copy is on disk
  *       before it takes the name.
  *
- * LOCKING   none of its own.  Struct kv_index is fixed after open; LMDB
+ * LOCKING   none of its own.  Struct kv_index is constant after open; LMDB
  *           synchronizes readers and the writer.  During kv_index_compact no
  *           other thread uses the index.
  */
@@ -30,10 +30,10 @@
 #include <stdio.h>
 
 #define COPY_NAME "compact.tmp"
-/* extra file space for batches on a full disk */
+/* extra bytes of the file, for batches on a full disk */
 #define ROOM (256u << 10)
-#define MAP_SHARE 48 /* the map is ssd= / MAP_SHARE */
-/* Bytes; a smaller file is not compacted. */
+#define MAP_SHARE 48 /* the map has 1 / MAP_SHARE of the bytes of ssd= */
+/* A file of fewer bytes is not compacted. */
 #define SMALL KV_POINTS_OR(128u << 10, 4u << 20)
 
 MDB_val kv_store_key(void)
@@ -132,7 +132,7 @@ int kv_index_open(const char *path, uint64_t map_bytes, bool read_only,
 		return -ENOMEM;
 	index->read_only = read_only;
 	index->map_bytes = map_bytes;
-	index->room = map_bytes; /* an estimate until the first batch */
+	index->room = map_bytes; /* an upper bound until the first batch */
 	index->path = strdup(path);
 	pthread_rwlock_init(&index->guard, NULL);
 	if (!index->path)
@@ -478,7 +478,7 @@ int kv_index_compact(struct kv_index **index, const char *path,
 	if (snprintf(from, sizeof(from), "%s/" COPY_NAME, path) >= PATH_MAX ||
 	    snprintf(to, sizeof(to), "%s/data.mdb", path) >= PATH_MAX)
 		return -ENAMETOOLONG;
-	unlink(from); /* a crash may have left this file */
+	unlink(from); /* left by a crash during a compaction */
 	r = kv_env_free_pages((*index)->env, &free_pages);
 	if (r < 0)
 		return r;

@@ -28,12 +28,12 @@ struct kv_txn;
 struct kv_store_info {
 	uint8_t store[16];	  /* random, made at creation */
 	uint64_t cap;		  /* ssd=, bytes below STORE */
-	uint64_t segment_bytes;	  /* of a segment file */
-	uint64_t next_generation; /* higher than all generations ever used */
+	uint64_t segment_bytes;	  /* bytes of a segment file */
+	uint64_t next_generation; /* above all generations ever used */
 	uint32_t next_space;
 	uint32_t version; /* KV_FORMAT_VERSION; a writer may pass 0 for it */
 	uint32_t mounts;  /* times mounted for writing */
-	bool clean;	  /* the last mount ended cleanly */
+	bool clean;	  /* the last mount ended without a crash */
 };
 
 /*
@@ -82,18 +82,18 @@ uint64_t kv_index_map_bytes(uint64_t cap);
  */
 bool kv_index_takes_token_ids(uint32_t n, uint32_t extras_len, uint64_t length);
 
-/* Return the bytes of an empty map that puts may take. */
+/* Return how many bytes may be put into an empty map of @map_bytes. */
 uint64_t kv_index_puttable(uint64_t map_bytes);
 
-/* Return the bytes of the map that a space, or a snapshot of @n blocks, takes. */
+/* Return the bytes of the map that a space or a snapshot of @n blocks takes. */
 uint64_t kv_index_space_bytes(size_t name_len, size_t layout_len);
 uint64_t kv_index_snapshot_bytes(size_t n);
 
-/* Return how many slot records fit in any case into the map for this cap. */
+/* Return how many slot records always fit into the map of a store of @cap. */
 uint64_t kv_index_records_max(uint64_t cap);
-/* Return the bytes that puts may take, counted when the last batch began. */
+/* Return how many bytes could be put when the last batch began. */
 uint64_t kv_index_room(const struct kv_index *index);
-/* Map bytes a put takes at most: next to the last key put, or elsewhere. */
+/* Most bytes of the map for a record next to the one put last, or elsewhere. */
 #define KV_PUT_NEAR (2 * (sizeof(struct kv_slot_record) + 16))
 #define KV_PUT_FAR (KV_PUT_NEAR + 3 * KV_PAGE)
 
@@ -128,7 +128,7 @@ struct kv_index_visitor {
 		      const struct kv_token_ids *ids);
 	/* called for each skipped record */
 	void (*damaged)(void *arg, enum kv_index_part part, uint64_t id);
-	bool frame; /* read spaces and segment files without a callback, too */
+	bool frame; /* also read spaces and segment files without a callback */
 };
 int kv_index_walk(struct kv_index *index,
 		  const struct kv_index_visitor *visitor,
@@ -160,8 +160,8 @@ int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
 		    const struct kv_slot_record *record);
 /* Delete a record; an absent one is no error. */
 int kv_txn_delete(struct kv_txn *batch, enum kv_index_part part, uint64_t id);
-/* Return whether puts may take @bytes more of the map; _for_ids: the token ids
- * of a block, and then @bytes more. */
+/* Return whether the map has room for records of @bytes; _for_ids: for the
+ * token ids of a block and then records of @bytes. */
 bool kv_txn_has_room(const struct kv_txn *batch, uint64_t bytes);
 bool kv_txn_has_room_for_ids(const struct kv_txn *batch, uint32_t n,
 			     uint32_t extras_len, uint64_t bytes);

@@ -172,7 +172,7 @@ void kv_store_info_pack(const struct kv_store_info *info,
 	ret_record->checksum = KV_SUM_OF(ret_record, NULL, 0);
 }
 
-/* Check the version first: a newer record may have another size. */
+/* Check the version first: a store record of a newer one may be larger. */
 int kv_store_info_unpack(const void *value, size_t bytes,
 			 struct kv_store_info *ret_info)
 {

@@ -36,7 +36,7 @@
 #include "index/sidecar.h"
 
 #define READERS 16
-#define SLOTS_A_READER 16 /* so many slots justify a thread */
+#define SLOTS_A_READER 16 /* one more thread for each so many slots */
 #define GENERATION_MAX (UINT64_MAX / 4)
 #define PIECE ((uint64_t)1 << 20) /* bytes of a block read at once */
 
@@ -266,13 +266,13 @@ int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes)
 
 #define NEW_DIR "index.new"
 #define A_BATCH 8192u
-#define IDS_A_PUT 64u /* number of token ids that cost as much as a record */
-/* generations to skip after a rebuild: more than one mount uses */
+#define IDS_A_PUT 64u /* this many token ids cost as much as one record */
+/* numbers to skip after a rebuild, more than a mount uses */
 #define GENERATIONS (1ull << 40)
 
-/* A block, to find duplicates of its key. */
+/* A block that was found, for the search for duplicates of its key. */
 struct item {
-	XXH128_hash_t hash; /* kv_record_name of the block */
+	XXH128_hash_t hash; /* kv_record_name: hash of space and key */
 	uint64_t generation, slot_id;
 	bool damaged;
 };
@@ -284,7 +284,7 @@ struct file {
 
 struct known {
 	uint32_t id;
-	bool token_ids; /* the layout has "token_ids" */
+	bool token_ids; /* the space's layout has "token_ids" */
 };
 
 struct work {
@@ -305,7 +305,7 @@ struct work {
 	struct kv_txn *batch;
 	size_t in_batch;
 	uint64_t slots, slots_done;
-	uint64_t seed; /* random, against chosen hash collisions */
+	uint64_t seed; /* random: users cannot choose keys with equal hashes */
 };
 
 static void work_fini(struct work *work)
@@ -524,7 +524,7 @@ static int by_generation(const void *a, const void *b)
 					     : x->generation > y->generation;
 }
 
-/* @damaged: put no record for this block, nor for older blocks with its key. */
+/* @damaged: put no record of this block, nor of older blocks with its key. */
 static int add_block(struct work *work, uint64_t slot_id,
 		     const struct kv_slot_record *record, bool damaged)
 {
@@ -589,8 +589,8 @@ static int add_slot(struct work *work, const struct file *file,
 	if (read < 0 && read != -EBADMSG)
 		return read;
 	r = add_block(work, slot_id, record, read == -EBADMSG);
-	/* Put token ids under the same conditions as a commit, but leave room
-	 * for the records of all blocks that follow. */
+	/* Put token ids if a commit would put them, but leave room for the
+	 * records of all blocks that follow. */
 	if (r == 0 && ids)
 		r = batch_of(work, &batch);
 	if (r < 0 || !ids ||
@@ -678,9 +678,9 @@ static void remove_new(int store_fd)
 	unlinkat(store_fd, NEW_DIR, AT_REMOVEDIR);
 }
 
-/* Use a map of twice the size: the records of a map that filled over weeks may
- * not fit into that size when they are put at once.  The next mount opens the
- * file with its actual size. */
+/* Fill a map of twice the size: the records of a map that filled over weeks may
+ * not fit into the same size when all are put at once.  The next mount opens
+ * the file with its actual size. */
 static int fill_new(struct work *work, const char *path)
 {
 	struct kv_store_info *info = &work->out->info;

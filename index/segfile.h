@@ -47,7 +47,7 @@ enum kv_found_state {
 /* The contents of the first page of a slot. */
 struct kv_found {
 	enum kv_found_state state;
-	struct kv_slot_record record; /* of a BLOCK */
+	struct kv_slot_record record; /* valid if the state is KV_FOUND_BLOCK */
 };
 
 #define KV_SCAN_MAX 16384u /* most slots in one call */
@@ -100,15 +100,15 @@ int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes);
 
 struct kv_rebuild {
 	int store_fd;	  /* in: STORE */
-	const char *path; /* in: path of STORE */
-	uint64_t cap;	  /* input: used if STORE/store is lost */
+	const char *path; /* input: path of the directory STORE */
+	uint64_t cap;	  /* input: limit of the store if STORE/store is lost */
 	bool keep;	  /* input: keep a small old index as KV_DAMAGED_NAME */
-	/* Input, may be NULL: sorted records of pinned blocks, which stay
-	 * pinned if the generation is the same. */
+	/* Input, may be NULL: sorted records of pinned blocks.  A block stays
+	 * pinned if its generation is the same. */
 	struct kv_slot_record *pins;
 	size_t n_pins;
 
-	struct kv_store_info info; /* output; so are all fields below */
+	struct kv_store_info info; /* output, as are all fields below */
 	uint64_t files, blocks, spaces;
 	uint64_t pinned;    /* blocks of @pins that were found */
 	uint64_t odd_files; /* segment files without a trailer of this store */

@@ -29,14 +29,14 @@
 #define STORE_NAME "store"
 #define TENANTS_NAME "tenants"
 #define FILE_MAX (1u << 20)
-#define DIRENT_BYTES 512u /* estimate of a directory entry's size */
+#define DIRENT_BYTES 512u /* estimated bytes of a directory entry */
 
 static int sync_dir(int dir)
 {
 	return fsync(dir) < 0 ? -errno : 0;
 }
 
-/* Write NAME.tmp, rename it to NAME, and sync both. */
+/* Write NAME.tmp, rename it to NAME, and sync the file and the directory. */
 static int replace(int dir, const char *name, const void *data, size_t bytes)
 {
 	_cleanup_(kv_closep) int fd = -1;
@@ -144,7 +144,7 @@ int kv_store_file_write(int store_fd, const struct kv_store_info *info)
 	r = replace(store_fd, STORE_NAME, &record, sizeof(record));
 	if (r != -ENOSPC && r != -EDQUOT)
 		return r;
-	/* Overwriting a file of the same size needs no room. */
+	/* The disk is full: overwrite the file, which needs no room. */
 	fd = openat(store_fd, STORE_NAME,
 		    O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
@@ -272,7 +272,7 @@ int kv_tenants_read(int store_fd, struct kv_tenant_record **ret_records,
 	if (r < 0 && r != -ENOENT)
 		return r;
 	all = bytes / sizeof(*records);
-	/* Count a truncated last record as damaged. */
+	/* A truncated last record counts as damaged. */
 	*ret_damaged = bytes % sizeof(*records) != 0;
 	records = (struct kv_tenant_record *)kv_steal(data);
 	for (size_t i = 0; i < all; i++)
@@ -288,8 +288,8 @@ int kv_tenants_read(int store_fd, struct kv_tenant_record **ret_records,
 
 /* ---- STORE/lock ---- */
 
-#define GOING_ON ((off_t)1 << 40) /* the byte that an ending owner releases */
-/* how long to wait for an owner to begin its end */
+#define GOING_ON ((off_t)1 << 40) /* byte that an ending daemon unlocks */
+/* how long a new daemon waits for the old owner to begin to end */
 #define NOTICE_NS (UINT64_C(3) * 1000000000)
 #define ENDING_NS (UINT64_C(30) * 1000000000)
 #define POLL_US 10000

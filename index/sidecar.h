@@ -28,9 +28,9 @@
 int kv_dir_walk(int at, const char *name,
 		int (*each)(void *arg, int dir, const char *name), void *arg);
 
-/* -ENOENT, -EBADMSG damaged, -ENOTSUP another format. */
+/* Read STORE/store.  -ENOENT, -EBADMSG damaged, -ENOTSUP another format. */
 int kv_store_file_read(int store_fd, struct kv_store_info *ret_info);
-bool kv_store_file_there(int store_fd); /* of any format */
+bool kv_store_file_there(int store_fd); /* true for any format */
 int kv_store_file_write(int store_fd, const struct kv_store_info *info);
 
 /* Open STORE/spaces; with @make, create the directory if it is absent. */
@@ -45,16 +45,16 @@ int kv_space_file_read(int dir, uint32_t id, struct kv_space_record *ret_record,
 int kv_space_file_remove(int dir, uint32_t id); /* 0 if the file is absent */
 
 void kv_space_file_name(uint32_t id, char name[KV_SPACE_FILE_NAME]);
-/* Parse a file's name: an id as %06u prints it, then @end. */
+/* Parse the name of a file: an id, as %06u prints it, then @end. */
 bool kv_id_parse(const char *name, const char *end, uint32_t *ret_id);
 bool kv_space_file_parse(const char *name, uint32_t *ret_id);
 
 /* Replace STORE/tenants, or remove it if there are no records. */
 int kv_tenants_write(int store_fd, const struct kv_tenant_record *records,
 		     size_t n);
-/* Read the undamaged records, and count the damaged records in *@ret_damaged;
- * the caller frees *@ret_records.  A missing file counts as empty.  -EBADMSG:
- * not a regular file; -ENOMEM; the errors of open(2) and read(2). */
+/* Read the undamaged records of STORE/tenants; count damaged ones in
+ * *@ret_damaged.  The caller frees *@ret_records.  A missing file counts as
+ * empty.  -EBADMSG: not a regular file; -ENOMEM; errors of open(2), read(2). */
 int kv_tenants_read(int store_fd, struct kv_tenant_record **ret_records,
 		    size_t *ret_n, size_t *ret_damaged);
 #define KV_TENANTS_MAX 4096
@@ -63,12 +63,12 @@ int kv_tenants_read(int store_fd, struct kv_tenant_record **ret_records,
 uint64_t kv_space_file_bytes(size_t name_len, size_t layout_len);
 uint64_t kv_tenants_bytes(size_t n);
 
-/* ---- STORE/lock ---- */
+/* ---- STORE/lock: one daemon owns a store ---- */
 
 enum kv_lock_state { KV_LOCK_FREE, KV_LOCK_HELD, KV_LOCK_ENDING };
 
 struct kv_lock_wait {
-	/* Called once if the store's owner is ending; may be NULL. */
+	/* Called once if the store's daemon is ending; may be NULL. */
 	void (*waiting)(void *arg, long owner);
 	void *arg;
 };
@@ -83,11 +83,11 @@ struct kv_lock_wait {
  */
 int kv_lock_take(int store, bool write, const struct kv_lock_wait *wait,
 		 int *ret_fd);
-/* Announce, as the owner, that the lock will be released soon. */
+/* Announce, as the owner of the lock, that it will be released soon. */
 void kv_lock_end(int fd);
-/* Return the state of the lock; @fd is STORE/lock, open for reading. */
+/* Return the state of the store's lock; @fd is STORE/lock, open for reading. */
 enum kv_lock_state kv_lock_look(int fd);
-/* Return the pid in STORE/lock; 0: none. */
+/* Return the process id in STORE/lock; 0: none. */
 long kv_lock_owner(int store);
 
 #endif
