@@ -35,16 +35,16 @@ enum kv_writeback { KV_WRITEBACK_ALL, KV_WRITEBACK_REUSE, KV_WRITEBACK_NONE };
 /* The options of the remote tier. */
 struct kv_remote_name {
 	uint32_t uid;
-	char *name; /* name of the tenant, on all nodes */
+	char *name; /* name of the user in the remote tier */
 };
 struct kv_remote_config {
 	char *url;    /* NULL: there is no remote tier */
 	char *secret; /* path of the file of remote_secret=, or NULL */
 	enum kv_writeback write;
-	uint32_t threshold; /* missing blocks for which a chain is fetched */
+	uint32_t threshold; /* fetch a chain if so many blocks are missing */
 	uint64_t rate;	    /* bytes a second that may be fetched; 0: any */
 	bool optional;	    /* mount although the backend does not answer */
-	bool unsafe; /* dir: accept a directory that others may write to */
+	bool unsafe; /* accept a directory that other users may write to */
 	struct kv_remote_name *tenants;
 	size_t n_tenants;
 };
@@ -52,15 +52,15 @@ struct kv_remote_config {
 struct kv_cache_config {
 	const char *store; /* directory, or NULL: no store (tests) */
 	uint64_t dram;	   /* bytes, >= 16 MiB */
-	uint64_t ssd;	   /* limit of the store, bytes; 0: no tier */
+	uint64_t ssd;	   /* limit of the store, bytes; 0: no SSD tier */
 	bool ssd_given;	   /* false: keep the size that the store has */
 	bool ssd_evict;	   /* a smaller ssd= may evict pinned blocks */
 	uint64_t segment;  /* bytes */
 	enum kv_hugepages hugepages;
 	enum kv_writeback writeback;
-	const char *evict;  /* one of kv_policy_name */
-	uint64_t scrub;	    /* bytes a second */
-	uint64_t ssd_write; /* bytes a day */
+	const char *evict;  /* name of a policy, see kv_policy_name */
+	uint64_t scrub;	    /* bytes to scrub a second */
+	uint64_t ssd_write; /* bytes that may be written a day */
 	bool read_only;
 	enum kv_arena_mode arena;
 	struct kv_remote_config remote;
@@ -95,7 +95,7 @@ struct kv_cache_config {
  */
 int kv_cache_open(const struct kv_cache_config *config,
 		  struct kv_cache **ret_cache, char **ret_why);
-/* Make a daemon that wants the store wait: kv_cache_close will follow. */
+/* Announce that kv_cache_close will follow, so that the next daemon waits. */
 void kv_cache_ending(struct kv_cache *cache);
 /*
  * Write all queued blocks, commit, mark the store clean, and free the cache.
@@ -115,7 +115,7 @@ struct kv_accounts *kv_cache_accounts(struct kv_cache *cache);
  * hit is a block found by acquire, a miss a block that acquire or probe did not
  * find. */
 struct kv_lookups {
-	uint64_t asked, found; /* counts of keys probed */
+	uint64_t asked, found; /* keys that probe was asked for, and found */
 	uint64_t hits_dram, hits_ssd, misses;
 };
 
@@ -129,9 +129,9 @@ struct kv_space_info {
 	struct kv_quota quota;
 	/* The reserves, scaled down if the tiers are too small for all. */
 	uint64_t guaranteed_dram, guaranteed_ssd;
-	/* NULL: untyped.  Valid while the space is held. */
+	/* NULL: no layout.  Valid while the space is held. */
 	const struct kv_layout *layout;
-	uint64_t blocks, bytes_dram, bytes_ssd; /* bytes: as `du` counts */
+	uint64_t blocks, bytes_dram, bytes_ssd; /* bytes: as `du` counts them */
 	struct kv_lookups lookups;
 };
 
@@ -206,22 +206,22 @@ int kv_space_layout_error(struct kv_cache *cache, struct kv_space *space,
  * kv_space_layout_error. */
 int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 			bool shared);
-/* -ENOSPC: the sum of all guarantees would exceed the tier. */
+/* Set the space's quota.  -ENOSPC: all guarantees together exceed the tier. */
 int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
 		       const struct kv_quota *quota);
 
 /* Sums and limits of a user's spaces together. */
 struct kv_tenant_info {
 	struct kv_quota quota;
-	uint64_t guaranteed_dram, guaranteed_ssd; /* as of a space */
+	uint64_t guaranteed_dram, guaranteed_ssd; /* see kv_space_info */
 	uint64_t spaces, blocks, bytes_dram, bytes_ssd;
 };
 struct kv_tenant_info kv_tenant_stat(struct kv_cache *cache, uint32_t uid);
 /* List the users that own a space or have a quota, unordered; caller frees
  * *@ret_uids.  -ENOMEM. */
 int kv_tenant_list(struct kv_cache *cache, uint32_t **ret_uids, size_t *ret_n);
-/* -ENOSPC: the sum of all guarantees would exceed the tier, there are too many
- * users, or the SSD has no room for the record. */
+/* Set a user's quota.  -ENOSPC: the sum of all guarantees would exceed the
+ * tier, there are too many users, or the SSD has no room for the record. */
 int kv_tenant_set_quota(struct kv_cache *cache, uint32_t uid,
 			const struct kv_quota *quota);
 
@@ -240,7 +240,7 @@ int kv_clear_begin(struct kv_cache *cache, struct kv_space *space,
 int kv_clear_some(struct kv_cache *cache, struct kv_clear *clear);
 void kv_clear_end(struct kv_clear *clear); /* takes NULL */
 
-/* Two-digit directories.  @byte: the first byte of the keys in one. */
+/* Two-digit directories of a space.  @byte: the first byte of their keys. */
 /* Return true if the directory exists.  *@ret_life changes when it is made
  * anew. */
 bool kv_dir_exists(struct kv_cache *cache, struct kv_space *space, uint8_t byte,
@@ -274,20 +274,20 @@ size_t kv_space_keys(struct kv_cache *cache, struct kv_space *space,
 enum kv_tier { KV_TIER_DRAM = 1, KV_TIER_SSD = 2, KV_TIER_REMOTE = 4 };
 
 struct kv_block_info {
-	uint64_t id;		/* 60 bits, never reused while mounted */
+	uint64_t id;		/* 60-bit id, never reused while mounted */
 	struct kv_space *space; /* valid while the space or the block is held */
 	struct kv_key key;
-	uint64_t length; /* of the block's file */
-	uint64_t held;	 /* bytes that it takes in all tiers, > 0 */
+	uint64_t length; /* bytes of the block's file */
+	uint64_t held;	 /* bytes of the block in all tiers, > 0 */
 	unsigned tiers;
 	uint32_t hits;
 	uint32_t leases; /* number of leases by clients */
 	bool durable, pinned, removed;
 	int64_t atime_ns, mtime_ns;
-	uint32_t uid, gid, mode; /* those of its space */
+	uint32_t uid, gid, mode; /* owner and mode of the block's space */
 };
 
-/* Return the block, held; -ENOENT.  By id also a removed block that is held. */
+/* Return the block, held; by id also a removed one that is held.  -ENOENT. */
 int kv_block_get(struct kv_cache *cache, struct kv_space *space,
 		 const struct kv_key *key, struct kv_block **ret_block);
 int kv_block_get_id(struct kv_cache *cache, uint64_t id,
@@ -333,12 +333,12 @@ int kv_block_get_token_ids(struct kv_cache *cache, struct kv_block *block,
 void kv_block_touch(struct kv_cache *cache,
 		    struct kv_block *block); /* count a use */
 /* Evict the block first: its conversation is over.  Call it from a chain's last
- * block to its first, not for shared blocks.  A use of the block cancels it. */
+ * block to its first, not for shared blocks.  A use cancels the order. */
 void kv_block_end(struct kv_cache *cache, struct kv_block *block);
 int kv_block_set_mtime(struct kv_cache *cache, struct kv_block *block,
 		       int64_t mtime_ns);
 /* Evict @keys, in chain order, before other blocks: their conversation is over.
- * Pinned blocks stay; a use of a block cancels it. */
+ * Pinned blocks stay; a use of a block cancels the order for that block. */
 void kv_blocks_ended(struct kv_cache *cache, struct kv_space *space,
 		     const struct kv_key *keys, size_t n);
 /* Remove a block from all tiers; -ENOENT if it is gone already, -EROFS. */
@@ -379,13 +379,13 @@ void kv_view_put(struct kv_cache *cache, struct kv_view *view);
 
 struct kv_pick {
 	struct kv_key key;
-	uint32_t position; /* position in its chain */
+	uint32_t position; /* position of the block in its chain */
 };
 
 struct kv_snapshot_info {
 	uint64_t id;	 /* 32 bits, never reused while mounted */
 	uint32_t space;	 /* id of the space */
-	uint32_t blocks; /* number listed, whether the blocks exist or not */
+	uint32_t blocks; /* number of blocks listed, existing or not */
 	int64_t mtime_ns;
 	char name[KV_SPACE_NAME_MAX + 1];
 };
@@ -415,14 +415,14 @@ int kv_snapshot_find(struct kv_cache *cache, struct kv_space *space,
 		     const char *name, struct kv_snapshot_info *ret_info);
 int kv_snapshot_stat(struct kv_cache *cache, uint64_t id,
 		     struct kv_snapshot_info *ret_info); /* -ENOENT */
-/* Copy and count at most @max blocks from position @from on.  -ENOENT. */
+/* Copy at most @max picks from position @from on, and count them.  -ENOENT. */
 long kv_snapshot_read(struct kv_cache *cache, uint64_t id, uint32_t from,
 		      struct kv_pick *ret_picks, size_t max);
 /* List the ids of the space's snapshots; caller frees *@ret_ids. */
 int kv_snapshot_list(struct kv_cache *cache, struct kv_space *space,
 		     uint64_t **ret_ids, size_t *ret_n);
 
-/* ---- fills: a block on its way in ---- */
+/* ---- fills: blocks being saved ---- */
 
 /*
  * Reserve a slot for a file of @length bytes.  With @key the block's state is
@@ -441,7 +441,7 @@ int kv_fill_begin(struct kv_cache *cache, struct kv_space *space,
 		  const struct kv_key *key, uint64_t length,
 		  struct kv_fill **ret_fill);
 uint8_t *kv_fill_data(struct kv_fill *fill); /* @length bytes to write to */
-/* Keep the sealed block until it is durable, if the SSD has room for it. */
+/* Keep the sealed block in DRAM until it is durable, if the SSD has room. */
 void kv_fill_must(struct kv_fill *fill);
 /*
  * Lease the block for @want when it is sealed, so that it cannot be evicted
@@ -476,7 +476,7 @@ void kv_probe(struct kv_cache *cache, struct kv_space *space,
 void kv_asked(struct kv_cache *cache, struct kv_space *space,
 	      const uint8_t *states, size_t n);
 
-/* Request for one block to be in DRAM and leased. */
+/* The request of an acquire to have one block in DRAM and leased. */
 struct kv_want {
 	struct kv_key key; /* input: key of the block */
 	int status;	   /* 0: leased; -EINPROGRESS; or as in wire_place */
@@ -488,9 +488,9 @@ struct kv_want {
 	struct kv_slot *slot;
 	struct kv_block *block;
 	struct kv_want *next, **prev;
-	bool short_of_room;	/* waits for room */
-	uint64_t writes, reads; /* in flight when the want began to wait */
-	/* Bytes charged to hints: read to DRAM; and those read from SSD. */
+	bool short_of_room;	/* waits for room in DRAM */
+	uint64_t writes, reads; /* in flight when this want began to wait */
+	/* Bytes charged to prefetches: brought to DRAM; being read from SSD. */
 	uint64_t hinted, hint_reads;
 };
 
@@ -524,11 +524,11 @@ struct kv_acquire {
 	void *arg;
 	/* The fields from here on are used by the cache only. */
 	struct kv_remote_look *look; /* the remote look-up of missing blocks */
-	/* Leading blocks that the remote tier looked up together; 0: none. */
+	/* Number of blocks from the first missing one on; 0: none missing. */
 	size_t rest;
 	bool submitting;
 	size_t pending;
-	size_t short_of_room, room_at; /* how many wants, and the first */
+	size_t short_of_room, room_at; /* number of such wants; the first */
 	TAILQ_ENTRY(kv_acquire) link;
 	struct kv_acquire *next_deferred;
 	struct kv_want wants[];
@@ -557,12 +557,12 @@ struct kv_flush {
 	/* used by the cache only */
 	struct kv_flush *next;
 	TAILQ_ENTRY(kv_flush) link;
-	uint64_t asked;	   /* last seq of unpersisted blocks to wait for */
-	uint64_t ticket;   /* last seq of dirty blocks to wait for, then */
-	uint64_t deletion; /* number of the space's deletions to wait for */
-	uint64_t update;   /* number of record updates to wait for */
-	uint64_t change;   /* number of a snapshot's change to wait for */
-	uint64_t removal;  /* change number of the tombstone to wait for */
+	uint64_t asked;	   /* wait for unpersisted slots up to this ->seq */
+	uint64_t ticket;   /* then wait for dirty slots up to this ->seq */
+	uint64_t deletion; /* wait for this many deletions of the space */
+	uint64_t update;   /* wait for this many updates of records */
+	uint64_t change;   /* wait for this change of a snapshot */
+	uint64_t removal;  /* wait for this change of the tombstones */
 	struct kv_space *space;
 	/* wait for this block only; NULL: all of @space */
 	struct kv_block *block;
@@ -623,7 +623,7 @@ void kv_segment_returned(struct kv_cache *cache, uint32_t id, uint32_t uid);
 
 struct kv_cache_stats {
 	uint64_t dram_total, dram_used,
-		dram_blocks; /* dram_used: in slots in use */
+		dram_blocks; /* dram_used: bytes of slots in use */
 	uint64_t dram_segments, dram_segments_max, dram_retired, dram_huge;
 	uint64_t ssd_total, ssd_used, ssd_blocks, ssd_files;
 	uint64_t blocks, spaces, leases, pinned, saving, dirty_blocks;
@@ -634,7 +634,7 @@ struct kv_cache_stats {
 	uint64_t sealed, conflicts, corrupt;
 	uint64_t evicted_dram, evicted_ssd, removed, dropped_saves;
 	uint64_t moved_ssd;    /* blocks moved between files to empty a file */
-	uint64_t evicted_last; /* part of evicted_dram that was dram_alone */
+	uint64_t evicted_last; /* of evicted_dram: blocks in no other tier */
 	/* Blocks not written to SSD, because their parent was not there,
 	 * because of ssd_write=, or because of a quota. */
 	uint64_t unwritten_orphans, unwritten_budget, unwritten_quota;
@@ -644,7 +644,7 @@ struct kv_cache_stats {
 	uint64_t bytes_read_ssd, bytes_written_ssd, commits, io_errors;
 	uint64_t index_bytes;
 	uint64_t stuck;	      /* requests past their deadline */
-	uint64_t ssd_outages; /* how often the tier went offline */
+	uint64_t ssd_outages; /* how often the SSD tier went offline */
 	uint64_t bad_slots;   /* SSD slots unusable until the next mount */
 	/* Failed changes of a segment file's slot size; files that stay
 	 * unusable until such a change succeeds. */
@@ -652,11 +652,11 @@ struct kv_cache_stats {
 	uint64_t scrubbed; /* bytes read by the scrubber */
 	uint64_t scrub_passes, scrub_percent, scrub_corrupt;
 	int64_t scrub_ended_ns;		  /* end of the last pass; 0: none */
-	const char *evict, *evict_weighs; /* policy's name; lhd's ranking */
+	const char *evict, *evict_weighs; /* policy, and its present ranking */
 	/* Evicted blocks of ended chains; victims refused because they were in
 	 * use; new blocks found in the ghost. */
 	uint64_t victims_ended, victims_refused, remembered;
-	/* Hit rates estimated for 1, 2, 4 times the DRAM, and any DRAM. */
+	/* Estimated hit rates with 1, 2, 4 times the DRAM, and unlimited. */
 	double estimated[4];
 	bool ssd_degraded;
 	const char *ssd_state; /* "online", "off", or a cause */
@@ -665,16 +665,16 @@ void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats);
 
 /* Calls of the backend of the remote tier. */
 enum kv_remote_call {
-	KV_REMOTE_HEAD,	  /* check whether the object exists */
-	KV_REMOTE_GET,	  /* get the bytes of the object */
-	KV_REMOTE_PUT,	  /* replace the object atomically */
-	KV_REMOTE_DELETE, /* delete it, or all below a name ending in '/' */
+	KV_REMOTE_HEAD,	  /* check whether an object exists */
+	KV_REMOTE_GET,	  /* get the bytes of an object */
+	KV_REMOTE_PUT,	  /* replace an object atomically */
+	KV_REMOTE_DELETE, /* delete an object, or all below NAME/ */
 	KV_REMOTE_CALLS,
 };
 #define KV_REMOTE_FAILURE_MAX 160u
 struct kv_remote_stats {
 	const char *url; /* lives as long as the cache */
-	bool open;	 /* false: the breaker is open, nothing is sent */
+	bool open; /* false: the backend's breaker is open, nothing is sent */
 	uint64_t calls[KV_REMOTE_CALLS],
 		ns[KV_REMOTE_CALLS]; /* of ended calls */
 	uint64_t got_bytes, put_bytes;
@@ -683,7 +683,7 @@ struct kv_remote_stats {
 	uint64_t late;	  /* failed calls that passed their deadline */
 	uint64_t refused; /* calls refused for one object: 403, symbolic link */
 	uint64_t damaged; /* objects whose bytes did not match their digest */
-	uint64_t dropped; /* blocks that the first try did not put */
+	uint64_t dropped; /* blocks that were not put at the first try */
 	uint64_t offering;	 /* spaces that are being offered */
 	uint64_t tenants_closed; /* tenants whose breaker is open */
 	uint64_t full;	     /* tenants for which the backend takes no blocks */
@@ -707,7 +707,7 @@ struct kv_forget {
 	/* The fields from here to @cancelled are used by the cache only. */
 	TAILQ_ENTRY(kv_forget) link;
 	char prefix[160];
-	struct kv_turn *turn; /* turn of the tenant; held */
+	struct kv_turn *turn; /* queue of the user among all forgets; held */
 	size_t next;
 	unsigned under_way;
 	uint64_t until_ns;

@@ -90,7 +90,7 @@ static void remove_locked(struct kv_cache *cache, struct kv_block *block,
 	KV_POINT("remove.unlinked");
 	kv_table_unlink(cache, block);
 	space->dirs[block->key[0]]->mtime_ns = kv_wall_ns();
-	/* Delete the record with the next commit, even of an open block. */
+	/* Delete the record with the next commit, even if the block is open. */
 	if (block->file != KV_NONE &&
 	    (block->refs > own || (block->slot && !kv_slot_idle(block->slot))))
 		kv_extent_delete_locked(cache, space, slot_id_of(block), false);
@@ -122,8 +122,8 @@ static int remove_block(struct kv_cache *cache, struct kv_block *block,
 	kv_lock(cache);
 	if (block->refs > put_next) { /* a reader has the block open */
 		kv_unlock(cache);
-		/* A removed block keeps its extent while it is open, and needs
-		 * its record. */
+		/* A removed block keeps its slot on SSD, and needs its record,
+		 * while a reader has it open. */
 		unlinked = calloc(1, sizeof(*unlinked));
 		if (unlinked &&
 		    kv_block_record(cache, block, &unlinked->record) < 0)
@@ -210,7 +210,7 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 }
 
 struct kv_open_charge {
-	/* list in ssd->opens, which has the charges of KV_FINITE_PINNED */
+	/* entry in ssd->opens: charges of readers for blocks on SSD */
 	LIST_ENTRY(kv_open_charge) link;
 	struct kv_block *block;
 	struct kv_account *account; /* held */
@@ -445,7 +445,7 @@ int kv_block_get_token_ids(struct kv_cache *cache, struct kv_block *block,
 	if (durable && cache->index &&
 	    kv_index_get(cache->index, id, &record, ret_ids) < 0)
 		*ret_ids = NULL;
-	/* The slot may have another block by now. */
+	/* The slot may hold another block by now. */
 	if (*ret_ids && memcmp(record.key, block->key, sizeof(record.key)) != 0)
 		free(kv_steal(*ret_ids));
 	if (*ret_ids) {
@@ -638,7 +638,7 @@ bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
 			     struct kv_slot *old, struct kv_slot *new)
 {
 	kv_assert_locked(&cache->lock);
-	/* Leases keep @old only if @old is of a wrong access class. */
+	/* Move a leased block only out of a slot of a wrong access class. */
 	if (block->slot != old || !is_quiet(block) ||
 	    (old->leases && kv_class_fits(old->segment->class,
 					  kv_block_space(cache, block))) ||

@@ -36,7 +36,7 @@ static bool stale(const struct kv_fill *fill)
 {
 	const struct kv_space *space = fill->space;
 
-	/* The slot of a stale fill may be of a former owner's access class. */
+	/* A stale fill may have a slot of the former owner's access class. */
 	return space->removed || space->clears != fill->clears ||
 	       !kv_class_fits(fill->slot->segment->class, space);
 }
@@ -100,7 +100,7 @@ static int take_slot(struct kv_cache *cache, struct kv_space *space,
 	while (fits &&
 	       kv_arena_over_share(cache, space, KV_FINITE_DIRTY, bytes))
 		fits = kv_dram_shed_own_locked(cache, space);
-	/* Leave evictable slots to others while writes may free more. */
+	/* While writes may free slots, leave evictable ones to other users. */
 	if (fits &&
 	    (cache->ssd.error || !kv_writes_may_make_room_locked(cache) ||
 	     !kv_crowded(cache, DRAM, space, bytes, 0) ||

@@ -42,8 +42,8 @@
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
 
-#define AHEAD 8u   /* keys whose memory is prefetched ahead of a look-up */
-#define LOOKS 256u /* blocks of waiting acquires retried in one pass */
+#define AHEAD 8u   /* keys whose memory is prefetched ahead of the look-up */
+#define LOOKS 256u /* wants of waiting acquires that are retried in one pass */
 #define HINT_READS 16u
 
 void kv_want_link(struct kv_want **list, struct kv_want *want)
@@ -90,7 +90,7 @@ static void touch_all(struct kv_cache *cache, struct kv_acquire *acquire)
 			kv_block_touch_locked(cache, acquire->wants[n].block);
 }
 
-/* Stop charging a hint's want for bytes that are read to DRAM. */
+/* Stop charging a prefetch for the bytes that @want brings to DRAM. */
 static void uncharge(struct kv_cache *cache, struct kv_want *want)
 {
 	cache->arena.hinted -= want->hinted;
@@ -195,8 +195,8 @@ void kv_wants_look_again_locked(struct kv_cache *cache)
 			acquire = next;
 			continue;
 		}
-		/* One more than there are wants, so that the acquire stays on
-		 * the list while its wants restart in order. */
+		/* Count one want too many, so that the acquire stays on the
+		 * list while its wants restart in order. */
 		acquire->short_of_room++;
 		for (; left && acquire->short_of_room > 1; i++) {
 			struct kv_want *want = &acquire->wants[i];
@@ -213,7 +213,7 @@ void kv_wants_look_again_locked(struct kv_cache *cache)
 		if (--acquire->short_of_room == 0) {
 			TAILQ_REMOVE(&cache->short_of_room, acquire, link);
 		} else if (acquire->hint) {
-			/* Let the next hint take its turn. */
+			/* Let the next prefetch take its turn. */
 			hints_wait = true;
 			TAILQ_REMOVE(&cache->short_of_room, acquire, link);
 			TAILQ_INSERT_TAIL(&cache->short_of_room, acquire, link);
@@ -235,8 +235,8 @@ static void count_misses(struct kv_cache *cache, struct kv_space *space,
 	space->lookups.misses += n;
 }
 
-/* Read the hinted @block (NULL: missing) into DRAM, without a lease.  @came and
- * the return value are those of try_want. */
+/* Read @block (NULL: missing) into DRAM for a prefetch, without a lease.  @came
+ * and the return value are those of try_want. */
 static int try_hint(struct kv_cache *cache, struct kv_want *want,
 		    struct kv_block *block, bool came)
 {
@@ -285,8 +285,8 @@ static int try_hint(struct kv_cache *cache, struct kv_want *want,
 }
 
 /* Lease the want's block, or let the want wait.  @first: this is the want's
- * first try.  @came: the read or save that it waited for has ended.  Return 0,
- * -EINPROGRESS, or the error. */
+ * first try.  @came: the read or save for which the want waited has ended.
+ * Return 0, -EINPROGRESS, or the error. */
 static int try_want(struct kv_cache *cache, struct kv_want *want, bool first,
 		    bool came)
 {
@@ -386,8 +386,8 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 	size_t pending;
 
 	kv_lock(cache);
-	/* One more than there are wants, so that the acquire does not settle
-	 * before all wants have begun. */
+	/* Count one want too many, so that the acquire does not settle before
+	 * all wants have begun. */
 	acquire->pending = acquire->n + 1;
 	acquire->submitting = true;
 	acquire->look = NULL;

@@ -27,8 +27,8 @@
 
 struct kv_pin {
 	uint8_t key[KV_KEY_MAX];
-	uint32_t space; /* id of the space */
-	uint32_t count; /* number of snapshots with this key */
+	uint32_t space; /* id of the key's space */
+	uint32_t count; /* number of snapshots that contain this key */
 	uint8_t len;
 	bool user;
 };

@@ -58,13 +58,13 @@ static uint64_t slot_bytes(const struct kv_block *block)
 }
 
 struct fetch {
-	struct kv_io io; /* first member: ended_late casts it back */
+	struct kv_io io; /* first member: ended_late casts its address */
 	struct kv_cache *cache;
 	struct kv_block *block;
 	uint64_t room;
 };
 
-/* Free a timed-out read when it ends: until now its block keeps the extent. */
+/* End a read that timed out: until now its block keeps the SSD slot. */
 static void ended_late(struct kv_io *io, int status)
 {
 	struct fetch *fetch = (struct fetch *)io;
@@ -126,7 +126,7 @@ static int read_once(struct kv_cache *cache, struct kv_block *block,
 static int block_judge(struct kv_cache *cache, struct kv_block *block, int io,
 		       int r)
 {
-	/* @lost: the file is too short, or the device reported lost data. */
+	/* @lost: the file is too short, or the device reports lost data. */
 	const bool lost = io == -ENODATA || io == -EILSEQ;
 	bool offline;
 
@@ -157,11 +157,11 @@ static int block_judge(struct kv_cache *cache, struct kv_block *block, int io,
 }
 
 struct kv_read {
-	struct kv_io io; /* first member: read_done casts it back */
+	struct kv_io io; /* first member: read_done casts its address */
 	struct kv_cache *cache;
 	struct kv_block *block;
 	struct kv_slot *slot;
-	/* a move within DRAM: its source slot, held; else NULL */
+	/* move within DRAM: the source slot, held; else NULL */
 	struct kv_slot *from;
 	/* second read to an open slot: its private buffer; else NULL */
 	uint8_t *aside;
@@ -170,8 +170,8 @@ struct kv_read {
 	struct kv_want *wants;
 	uint64_t since;
 	int status;
-	bool again;   /* this is the second read */
-	bool expired; /* timed out: no want may wait for it */
+	bool again;   /* the first try failed: this is the second one */
+	bool expired; /* timed out: no more wants may wait for this read */
 	struct kv_read *bucket;
 	STAILQ_ENTRY(kv_read) link;
 };
@@ -186,17 +186,17 @@ struct kv_verifier {
 };
 
 struct buffer {
-	uint64_t id;   /* id of the block; 0: none */
-	uint8_t *data; /* slot bytes, prologue first */
+	uint64_t id;   /* id of the block in this buffer; 0: empty */
+	uint8_t *data; /* bytes of the slot, prologue first */
 	uint64_t room;
 	unsigned users;
 	bool filling;
-	bool once; /* free the buffer when its last user is done */
+	bool once; /* free the buffer when the last user is done */
 	uint64_t used_ns;
 };
 
 struct kv_bounce {
-	uint64_t limit; /* fixed after new */
+	uint64_t limit; /* constant after new */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	uint64_t bytes;
@@ -493,7 +493,7 @@ int kv_reader_stop(struct kv_cache *cache)
 	return 0;
 }
 
-/* Create a read of @block to a new slot; for a block in DRAM, a move there. */
+/* Create a read of @block to a new slot, or a move if the block is in DRAM. */
 static int read_new(struct kv_cache *cache, struct kv_block *block,
 		    struct kv_read **ret_read)
 {
@@ -698,7 +698,7 @@ static int bounce_get(struct kv_cache *cache, struct kv_block *block,
 		buffer->filling = false;
 		if (r < 0)
 			buffer->id = 0;
-		if (!buffer->data) { /* freed by the timed-out request */
+		if (!buffer->data) { /* the timed-out request frees the data */
 			bounce->bytes -= buffer->room;
 			buffer->room = 0;
 		}

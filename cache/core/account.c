@@ -12,7 +12,7 @@
  *       remains free for ordinary users; of DIRTY, KV_MORE_THAN_LEFT times as
  *       much.
  *
- * LOCKING   accounts->lock, a leaf, guards every field not marked fixed.
+ * LOCKING   accounts->lock, a leaf, guards every field not marked constant.
  */
 #include "cache/core/account.h"
 #include "common/rate.h"
@@ -24,8 +24,8 @@
 #define SPACES_AT_ONCE 1024
 
 struct kv_account {
-	struct kv_accounts *accounts; /* fixed */
-	uint32_t uid;		      /* fixed */
+	struct kv_accounts *accounts; /* constant */
+	uint32_t uid;		      /* constant */
 	unsigned refs;
 	uint64_t held[KV_FINITE_END];
 	struct kv_bucket spaces; /* spaces that the user may create */
@@ -34,9 +34,9 @@ struct kv_account {
 
 struct kv_accounts {
 	pthread_mutex_t lock;
-	uint32_t own;	 /* fixed: uid of the daemon's user */
-	bool squash;	 /* fixed: uid 0 is no operator */
-	uint64_t memory; /* fixed: total of KV_FINITE_MEMORY */
+	uint32_t own;	 /* constant: uid of the daemon's user */
+	bool squash;	 /* constant: uid 0 is no operator */
+	uint64_t memory; /* constant: total of KV_FINITE_MEMORY */
 	uint64_t used[KV_FINITE_END];
 	struct kv_account *buckets[BUCKETS];
 };

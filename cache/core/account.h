@@ -16,23 +16,23 @@
 enum kv_finite {
 	KV_FINITE_CONNECTIONS,
 	KV_FINITE_REQUESTS,	/* requests without a reply, or with leases */
-	KV_FINITE_LEASES,	/* blocks leased or being acquired */
-	KV_FINITE_RESERVATIONS, /* blocks reserved to be saved */
+	KV_FINITE_LEASES,	/* blocks that clients lease or acquire */
+	KV_FINITE_RESERVATIONS, /* blocks that clients have reserved to save */
 	KV_FINITE_STAGINGS,
-	KV_FINITE_MAPPED,      /* bytes of staging memory; limits page tables */
-	KV_FINITE_DESCRIPTORS, /* sent, but not yet received by a client */
+	KV_FINITE_MAPPED, /* bytes of staging memory that the daemon maps */
+	KV_FINITE_DESCRIPTORS, /* sent descriptors that await their receipt */
 	KV_FINITE_OPENS,       /* opened files and directories of the mount */
 	KV_FINITE_UPLOADS,     /* files being written through the mount */
 	/* bytes of requests, queued replies, listings, buffered uploads */
 	KV_FINITE_MEMORY,
-	KV_FINITE_DRAM, /* bytes of slots being filled, leased, pinned */
-	/* bytes of other slots that wait to be written; one limit applies to
-	 * the sum of KV_FINITE_DRAM and KV_FINITE_DIRTY */
+	KV_FINITE_DRAM, /* bytes of slots being filled, leased or pinned */
+	/* bytes of other slots that wait to be written to SSD; one limit
+	 * applies to the sum of KV_FINITE_DRAM and KV_FINITE_DIRTY */
 	KV_FINITE_DIRTY,
 	KV_FINITE_PINNED,    /* bytes of pinned blocks on SSD */
 	KV_FINITE_SNAPSHOTS, /* blocks listed in snapshots */
 	KV_FINITE_SPACES,
-	KV_FINITE_SEGMENTS, /* retired segments that are still mapped */
+	KV_FINITE_SEGMENTS, /* retired segments that clients still map */
 	KV_FINITE_INDEX,    /* bytes of the index for spaces and snapshots */
 	KV_FINITE_END
 };
@@ -70,7 +70,7 @@ void kv_account_credit(struct kv_account *account, enum kv_finite what,
 		       uint64_t n);
 
 /*
- * Check and charge in two steps, for a resource with another @total.
+ * Check and charge in two steps, for a resource whose total is @total.
  * kv_account_fits returns whether the user may take @n more and would then have
  * @spare of its share left, which operators need not have.  kv_account_take
  * charges without a check.

@@ -62,7 +62,7 @@ void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns)
 	    cache->deferred.flushed) {
 		kv_unlock(cache);
 		kv_lock(cache);
-		return; /* callbacks may have made the condition true */
+		return; /* the callbacks may have made the condition true */
 	}
 	kv_cond_wait_until(cond, &cache->lock, kv_now_ns() + ns);
 }

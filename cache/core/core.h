@@ -5,7 +5,7 @@
  * LOCKING  cache->lock guards every field here that is not marked otherwise.
  *          The lock is held for short, bounded stretches, never across I/O or a
  *          callback: kv_unlock() releases the lock, and then runs the deferred
- *          callbacks (of removed blocks, of settled acquires).  "fixed": set
+ *          callbacks (of removed blocks, of settled acquires).  "constant": set
  *          before other threads can see the object.
  */
 #ifndef KV_CACHE_CORE_CORE_H
@@ -27,11 +27,11 @@
 enum block_flag {
 	BLOCK_LONG_KEY = 1, /* the key has 32 bytes, not 16 */
 	BLOCK_PINNED = 2,
-	BLOCK_REMOVED = 4,  /* the block is in no directory */
-	BLOCK_READING = 8,  /* being read from SSD into DRAM */
-	BLOCK_QUEUED = 16,  /* on a write queue by slot->link */
-	BLOCK_WRITING = 32, /* being written, or written and not committed */
-	BLOCK_USED = 64,    /* atime and hits differ from the index */
+	BLOCK_REMOVED = 4,  /* removed: in no directory of its space */
+	BLOCK_READING = 8,  /* the block is being read from SSD into DRAM */
+	BLOCK_QUEUED = 16,  /* the block's slot is on a write queue */
+	BLOCK_WRITING = 32, /* being written to SSD, or written, uncommitted */
+	BLOCK_USED = 64,    /* last use and use count differ from the index */
 	BLOCK_UPDATE = 128, /* in cache->ssd.updates */
 };
 
@@ -39,21 +39,21 @@ enum block_flag {
  * are in its slot's prologue or in the index. */
 struct kv_block {
 	uint8_t key[KV_KEY_MAX];
-	uint32_t next;	 /* next in the hash bucket, or in the free list */
-	uint32_t number; /* fixed */
+	uint32_t next; /* next block of the hash bucket, or of the free list */
+	uint32_t number; /* constant */
 	/* incremented when @number is reused: makes the block's id unique */
 	uint32_t generation;
-	uint32_t place : 24; /* index of its space, held, in spaces.at */
+	uint32_t place : 24; /* spaces.at has the block's space at this index */
 	uint32_t flags : 8;
 	uint32_t length;
-	uint32_t file, slot_number; /* place on SSD; file KV_NONE: none */
-	uint32_t refs;		    /* references: gets, reads in flight */
+	uint32_t file, slot_number; /* slot on SSD; file KV_NONE: none */
+	uint32_t refs; /* references by callers and reads in flight */
 	uint32_t hits : 30;
-	uint32_t moved : 1;  /* to another SSD slot while BLOCK_READING */
-	uint32_t remote : 1; /* the remote tier has it, as far as is known */
-	uint32_t atime;	     /* seconds of wall time */
+	uint32_t moved : 1;  /* got another SSD slot while BLOCK_READING */
+	uint32_t remote : 1; /* the remote tier probably has the block */
+	uint32_t atime;	     /* last use, seconds of wall time */
 	int64_t mtime_ns;
-	struct kv_slot *slot;	   /* slot in DRAM, READY; or NULL */
+	struct kv_slot *slot; /* READY slot of the block in DRAM; or NULL */
 	struct kv_evict_node node; /* for the SSD's eviction policy */
 };
 
@@ -61,11 +61,11 @@ _Static_assert(sizeof(struct kv_block) == 104,
 	       "112 bytes with 4 in its bucket and 4 in kv_segfile.blocks");
 
 struct kv_dir {
-	uint32_t *buckets; /* 1 << bits, chosen by the hash's first bits */
+	uint32_t *buckets; /* 1 << bits; the hash's first bits choose one */
 	unsigned bits;
 	uint32_t blocks;
 	uint32_t life;	  /* space->dirs_removed when the directory was made */
-	int64_t mtime_ns; /* when a name was last added or removed */
+	int64_t mtime_ns; /* when a block or file last appeared or vanished */
 };
 
 /* ---- snapshots and pins ---- */
@@ -73,42 +73,41 @@ struct kv_dir {
 struct kv_pin; /* a key that is in snapshots */
 
 struct kv_snapshot {
-	uint64_t id;			  /* fixed */
-	struct kv_space *space;		  /* fixed; held; NULL: space removed */
-	uint32_t space_id;		  /* fixed */
-	char name[KV_SPACE_NAME_MAX + 1]; /* fixed */
-	int64_t mtime_ns;		  /* fixed */
-	bool ready;   /* all blocks are pinned; else it is hidden */
-	bool dropped; /* hidden; its record is to be deleted */
+	uint64_t id;			  /* constant */
+	struct kv_space *space;		  /* constant; held; NULL: removed */
+	uint32_t space_id;		  /* constant */
+	char name[KV_SPACE_NAME_MAX + 1]; /* constant */
+	int64_t mtime_ns;		  /* constant */
+	bool ready;   /* all blocks are pinned; else the snapshot is hidden */
+	bool dropped; /* the snapshot is hidden, and its record to be deleted */
 	bool dirty;   /* in snapshots->dirty */
-	/* Blocks by ascending position; key_len 0: the item was unlinked. */
+	/* Blocks by ascending position; key_len 0: the block was unlinked. */
 	struct kv_snapshot_item *items;
 	uint32_t n, live;
-	uint64_t change, latest; /* numbers of changes that the index lacks */
-	/* guarded by cache->lock; list of the space */
-	LIST_ENTRY(kv_snapshot) link;
+	uint64_t change, latest; /* oldest, newest change not in the index */
+	LIST_ENTRY(kv_snapshot) link;	     /* entry in space->snapshots */
 	TAILQ_ENTRY(kv_snapshot) dirty_link; /* in snapshots->dirty */
 };
 TAILQ_HEAD(kv_snapshot_queue, kv_snapshot);
 LIST_HEAD(kv_snapshot_list, kv_snapshot);
 
 struct kv_snapshots {
-	/* Fixed.  Write changed snapshots to the index, in transactions of
+	/* Constant.  Write changed snapshots to the index, in transactions of
 	 * their own, so that a large snapshot that finds no room does not fail
 	 * the commit of blocks.  Drops the lock meanwhile. */
 	void (*write)(struct kv_cache *cache);
 	void *by_id, *by_name; /* tsearch trees */
 	uint64_t next_id;
-	uint64_t changes; /* number of changes so far */
-	uint64_t cost;	  /* sum over all snapshots, by snapshot.c's formula */
+	uint64_t changes; /* number of changes of snapshots so far */
+	uint64_t cost; /* blocks listed in all snapshots, and 16 for each one */
 	/* Changed snapshots that are not in the index, oldest change first. */
 	struct kv_snapshot_queue dirty;
-	uint64_t retry_at; /* when to retry after a failure; 0: no failure */
+	uint64_t retry_at; /* when to retry a failed write; 0: no failure */
 };
 
 struct kv_pins {
-	void *tree;	/* of kv_pin, by key */
-	uint64_t bytes; /* size of all pinned slots */
+	void *tree;	/* tsearch tree of kv_pin, by key */
+	uint64_t bytes; /* bytes of the DRAM slots of pinned blocks */
 };
 
 /* ---- spaces ---- */
@@ -120,20 +119,20 @@ TAILQ_HEAD(kv_slots, kv_slot);
 TAILQ_HEAD(kv_turn_list, kv_space);
 TAILQ_HEAD(kv_flushes, kv_flush);
 
-/* A slot whose record is to be deleted. */
+/* A slot on SSD whose record in the index is to be deleted. */
 struct kv_deletion {
 	uint64_t slot_id;
-	bool reuse;	/* reuse the SSD slot after zeroing its prologue */
+	bool reuse;	/* free the slot once its prologue is zeroed */
 	bool bad;	/* the prologue could not be zeroed */
 	bool token_ids; /* delete the block's token ids, too */
-	uint8_t failed; /* number of failures to zero the prologue */
+	uint8_t failed; /* how often zeroing the prologue has failed */
 };
 
 /* Deletions of a space that the committer has not taken yet. */
 struct kv_deletion_queue {
 	struct kv_deletion *items;
 	size_t n, room;
-	bool batch; /* a batch of the space is being deleted */
+	bool batch; /* a batch of the space's deletions is under way */
 	uint64_t begun, done;
 };
 
@@ -156,42 +155,42 @@ static inline bool kv_patient(struct kv_patience *patience, uint64_t most_ns)
 
 /* Bytes of one tier that a space holds, or a user in all its spaces. */
 struct kv_node {
-	uint64_t bytes;	 /* bytes of blocks */
-	uint64_t coming; /* in slots being filled (DRAM), written (SSD) */
-	uint64_t fast;	 /* not evictable: busy (DRAM), pinned (SSD) bytes */
+	uint64_t bytes;	 /* bytes of blocks in the tier */
+	uint64_t coming; /* bytes being saved (DRAM) or written (SSD) */
+	uint64_t fast;	 /* unevictable bytes: busy (DRAM) or pinned (SSD) */
 	uint64_t guaranteed; /* the reserve, scaled down with the tier */
-	uint64_t leaving;    /* scratch value of dram/evict.c and ssd/evict.c */
+	uint64_t leaving; /* temporary value of dram/evict.c and ssd/evict.c */
 	/* For a user: sums of its spaces' guarantees, and of the parts of these
 	 * that exceed the spaces' @fast bytes. */
 	uint64_t promised, due;
 };
 
-/* A user: sums and limits of all its spaces. */
+/* A user: sums and limits over all its spaces. */
 struct kv_tenant {
-	uint32_t uid; /* fixed */
+	uint32_t uid; /* constant */
 	struct kv_quota quota;
 	LIST_HEAD(, kv_space) spaces; /* spaces that are not removed */
-	struct kv_node in[TIERS];     /* sums, including removed spaces */
-	uint32_t segments;	      /* segments in the user's classes */
-	/* number of the segments that cannot be emptied */
+	struct kv_node in[TIERS]; /* sums over all spaces, removed ones too */
+	uint32_t segments; /* segments that hold only blocks of the user */
+	/* segments with slots that are filled, leased or pinned */
 	uint32_t kept_segments;
 	uint32_t registrants;	     /* see kv_registrants_count */
 	struct kv_patience patience; /* failures to find a slot in DRAM */
-	uint64_t records;	     /* scratch value of ssd/evict.c */
-	double files;	       /* scratch of ssd/evict.c: shares of files */
+	uint64_t records;	     /* temporary value of ssd/evict.c */
+	double files;		     /* temporary value of ssd/evict.c: files */
 	struct kv_bucket puts; /* credit for saves under the quota rate_put */
 	LIST_ENTRY(kv_tenant) link;
 };
 LIST_HEAD(kv_tenants, kv_tenant);
 
 struct kv_space {
-	uint32_t id;	/* fixed */
-	uint32_t place; /* fixed */
-	/* references of blocks, fills and callers; atomic: needs no lock */
+	uint32_t id;	/* constant */
+	uint32_t place; /* constant */
+	/* references by blocks, fills and callers; atomic: needs no lock */
 	_Atomic uint32_t refs;
 	struct kv_tenant *tenant;      /* record of the user @uid */
 	LIST_ENTRY(kv_space) siblings; /* list of the tenant, until removal */
-	char name[KV_SPACE_NAME_MAX + 1]; /* fixed */
+	char name[KV_SPACE_NAME_MAX + 1]; /* constant */
 	uint32_t uid, gid, mode;
 	int64_t mtime_ns;
 	bool removed;
@@ -199,54 +198,54 @@ struct kv_space {
 	/* The keys depend on a seed that this node drew at random.  Other nodes
 	 * do not have the seed, so the space cannot be shared; see seed.c. */
 	bool own_seed;
-	struct kv_offer *offer; /* blocks to offer to other nodes */
+	struct kv_offer *offer; /* walk that offers the blocks to other nodes */
 	bool settling;		/* being created: not found by its name */
 	struct kv_quota quota;
 	uint64_t file_bytes;	  /* size of the space's file in STORE/spaces */
 	uint64_t index_bytes;	  /* size in the index, including snapshots */
-	struct kv_layout *layout; /* set once; only seed.c replaces it */
-	struct kv_layout *former; /* old layout: clients have its text */
+	struct kv_layout *layout; /* set once, but seed.c may replace it */
+	struct kv_layout *former; /* replaced layout, which clients have read */
 	char layout_error[KV_LAYOUT_ERROR_MAX + 1];
-	struct kv_dir *dirs[256]; /* NULL: the directory does not exist */
-	uint32_t dirs_removed;	  /* number of removals from @dirs */
+	struct kv_dir *dirs[256]; /* two-digit directories; NULL: not made */
+	uint32_t dirs_removed;	  /* number of directories removed from @dirs */
 	uint64_t blocks;
 	struct kv_node in[TIERS];
 	struct kv_lookups lookups;
 	struct kv_patience patience; /* failures to find a slot on SSD */
-	uint64_t must_seq; /* a flush waits for dirty slots up to this seq */
-	/* a flush waits for unpersisted slots up to this seq */
+	uint64_t must_seq; /* a flush waits for dirty slots up to this ->seq */
+	/* a flush waits for unpersisted slots up to this ->seq */
 	uint64_t asked_seq;
 	struct kv_deletion_queue deletions;
 	TAILQ_ENTRY(kv_space) deleting;
 	bool shrunk;	  /* a block was removed since the mount */
-	uint64_t removal; /* number of the last change of cache->removed */
-	/* Bytes of kept slots, and of dirty slots that are not kept; slot.c. */
+	uint64_t removal; /* number of the last tombstone change of the space */
+	/* DRAM charged for kept slots, and for other dirty slots; slot.c. */
 	uint64_t kept_dram, dirty_dram;
 	struct kv_account *account; /* account of the owner; held */
 	struct kv_evict_list_list lists[TIERS];
 	struct kv_slots unpersisted; /* slots of unpersisted blocks, by seq */
-	struct kv_slots dirty;	     /* dirty slots, by seq */
-	struct kv_slots unwritten;   /* dirty slots not yet in files, by seq */
-	struct kv_slots queue;	     /* slots to be written */
+	struct kv_slots dirty;	     /* queued or being written, by seq */
+	struct kv_slots unwritten;   /* of @dirty: not yet written, by seq */
+	struct kv_slots queue;	     /* slots queued to be written */
 	uint32_t queued;	     /* slots on @queue */
-	/* round-robin turn of the user; NULL: not queued */
+	/* write queue of the user; NULL: the space is on none */
 	struct kv_turn *turn;
-	/* list of ->turn, or of ssd->resting */
+	/* entry in the write queue @turn, or in ssd->resting */
 	TAILQ_ENTRY(kv_space) turn_link;
 	uint64_t rests_until;
-	uint8_t rests; /* index in ssd->resting, plus 1; 0: none */
+	uint8_t rests; /* index in ssd->resting, plus 1; 0: does not rest */
 	bool no_room;  /* SSD was full at the last write */
-	bool any_must; /* a slot of the space may have ->must */
+	bool any_must; /* a flush may wait for a slot of the space */
 	/* slots being written, in the order of submission */
 	struct kv_slots under_way;
-	/* pending flushes, in the order of submission */
+	/* flushes that have not ended, in the order of submission */
 	struct kv_flushes flushes;
-	/* first flush that waits for asked_seq; NULL: none */
+	/* first flush that waits for unpersisted slots; NULL: none */
 	struct kv_flush *collecting;
 	bool awaits_commit; /* the first flush waits for a commit only */
-	/* list ssd->flushing, of spaces with flushes */
+	/* entry in ssd->flushing, the spaces with flushes */
 	LIST_ENTRY(kv_space) flushing;
-	/* list ssd->collecting, if @collecting is set */
+	/* entry in ssd->collecting, if @collecting is set */
 	TAILQ_ENTRY(kv_space) collects;
 	struct kv_bucket puts;
 	uint32_t clears; /* number of calls of kv_clear_begin */
@@ -257,7 +256,7 @@ struct kv_space {
 /* The table of spaces; see table.c. */
 struct kv_spaces {
 	struct kv_space **sorted; /* sorted by id; @n spaces */
-	struct kv_space **at;	  /* index: space->place; NULL: free place */
+	struct kv_space **at; /* spaces at index ->place; NULL: none there */
 	uint32_t n, room, places_hint;
 };
 
@@ -265,7 +264,7 @@ struct kv_table {
 	struct kv_block **chunks;
 	/* used: number of blocks; free: first of the free block numbers */
 	uint32_t n_chunks, used, free;
-	uint64_t seed; /* fixed */
+	uint64_t seed; /* constant */
 };
 
 /* ---- DRAM ---- */
@@ -273,33 +272,33 @@ struct kv_table {
 enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY, SLOT_LEFT };
 
 struct kv_slot {
-	struct kv_segment *segment; /* fixed */
-	struct kv_evict_list *list; /* list of the space; NULL if FREE */
-	struct kv_block *block;	    /* NULL unless the slot is READY */
-	uint64_t seq;		    /* order of becoming unpersisted or dirty */
-	/* head of @link's list, if dirty or an orphan */
+	struct kv_segment *segment; /* constant */
+	struct kv_evict_list *list; /* eviction list; NULL if state is FREE */
+	struct kv_block *block;	    /* block in the slot; NULL unless READY */
+	uint64_t seq; /* place in the order of space->dirty or ->unpersisted */
+	/* list that has the slot by @link, if dirty or an orphan */
 	struct kv_slots *queue;
-	TAILQ_ENTRY(kv_slot) link;  /* free list, or queue of writes */
-	TAILQ_ENTRY(kv_slot) dirty; /* the space's list dirty, or unpersisted */
-	TAILQ_ENTRY(kv_slot) unwritten; /* the space's list unwritten */
+	TAILQ_ENTRY(kv_slot) link;  /* entry in the free list or in @queue */
+	TAILQ_ENTRY(kv_slot) dirty; /* entry in space->dirty or ->unpersisted */
+	TAILQ_ENTRY(kv_slot) unwritten; /* entry in space->unwritten */
 	/* flushes that wait for the block to be durable */
 	LIST_HEAD(, kv_flush) syncs;
 	struct kv_evict_node node; /* for the DRAM's eviction policy */
 	uint32_t leases;	   /* number of leases by clients */
 	uint32_t holds;		   /* number of holds by views and writes */
-	/* place on SSD to which the block is being written */
+	/* slot on SSD to which the block is being written */
 	uint32_t file, slot_number;
-	uint32_t payload; /* offset of the tensors in the file, bytes */
+	uint32_t payload; /* offset of the tensors in the block's file */
 	uint8_t state;
 	bool must;    /* a flush waits for the block to be durable */
-	bool hinted;  /* prefetched, and not used yet */
-	bool alone;   /* saved as a file: no parent needed on SSD */
-	bool written; /* the write that began last has ended */
-	bool pulled;  /* moved to the front of its write queue, for a child */
-	bool pinned;  /* counted in pins.bytes: the block is pinned */
+	bool hinted;  /* prefetched, and not used since */
+	bool alone;   /* saved as a file: may be on SSD without its parent */
+	bool written; /* the last write of the block to SSD has ended */
+	bool pulled;  /* moved to the front of the write queue by a child */
+	bool pinned;  /* the block is pinned; counted in pins.bytes */
 };
 
-/* A memfd, mapped. */
+/* A memfd of the arena, and the daemon's mapping of it. */
 struct kv_memory {
 	int fd; /* the daemon's own descriptor */
 	/* Descriptors to send to clients; -1: none, and fd is sealed. */
@@ -311,31 +310,31 @@ struct kv_memory {
 
 /* A user whose clients have a segment mapped. */
 struct kv_mapper {
-	struct kv_account *account; /* fixed; held */
-	struct kv_tenant *tenant;   /* fixed */
+	struct kv_account *account; /* constant; held */
+	struct kv_tenant *tenant;   /* constant */
 	uint32_t holders; /* clients that have not reported an unmap */
-	bool charged;	  /* the retired segment counts against the user */
+	bool charged;	  /* the user is charged for the retired segment */
 	LIST_ENTRY(kv_mapper) link;
 };
 
 struct kv_segment {
-	uint32_t id; /* fixed; never reused */
+	uint32_t id; /* constant; never reused */
 	struct kv_memory memory;
-	int buffer;		    /* registered buffer of the ring, or -1 */
+	int buffer;		    /* number of the ring's buffer, or -1 */
 	struct kv_class *class;	    /* NULL: spare or retired */
 	uint32_t slots, free, idle; /* idle: slots that may be evicted */
 	uint32_t kept;		    /* slots being filled, leased or pinned */
-	uint32_t hand;		    /* where the search for a victim begins */
+	uint32_t hand; /* slot at which the search for a victim begins */
 	struct kv_slots free_list;
 	struct kv_slot *slot; /* array of @slots slots */
 	/* NULL: each prologue is in its slot, as clients cannot write there. */
 	struct kv_prologue *prologues;
 	uint32_t holders; /* clients that have it mapped: sum over mappers */
-	bool seen_in_use; /* found mapped by a process while KEPT */
+	bool seen_in_use; /* if KEPT: some process has the segment mapped */
 	LIST_HEAD(, kv_mapper) mappers;
 	struct kv_tenant *owner;  /* if RETIRED: owner of its former class */
 	struct kv_tenant *keeper; /* user in whose kept_segments this counts */
-	TAILQ_ENTRY(kv_segment) link; /* list of its class or of the arena */
+	TAILQ_ENTRY(kv_segment) link; /* entry in a list of @class or arena */
 };
 TAILQ_HEAD(kv_segments, kv_segment);
 
@@ -352,19 +351,19 @@ struct kv_class {
 LIST_HEAD(kv_classes, kv_class);
 
 struct kv_arena {
-	uint64_t segment_bytes; /* fixed */
-	uint32_t max; /* fixed; number of segments, with retired ones */
+	uint64_t segment_bytes; /* constant */
+	uint32_t max;		/* constant: most segments, with retired ones */
 	uint32_t made, retired_count, kept_count, huge;
 	uint32_t next_id;
-	/* dead: to be unmapped; kept: still mapped by clients */
+	/* dead: to be unmapped; kept: still mapped by some process */
 	struct kv_segments spare, retired, dead, kept;
 	struct kv_classes classes;
 	uint32_t vacant; /* number of segments without a slot in use */
 	uint64_t idle;	 /* bytes of slots that may be evicted */
 	uint64_t used;	 /* bytes of slots that are not FREE */
 	struct kv_eviction eviction;
-	uint64_t hinted;     /* bytes prefetched (or to come) and unused */
-	uint32_t claimed;    /* segments that users claim: kv_tenant_may_keep */
+	uint64_t hinted;  /* bytes being prefetched, or prefetched but unused */
+	uint32_t claimed; /* sum of the segments that users claim; ledger.h */
 	uint64_t retired_ns; /* when a segment was last retired */
 	/* When a KEPT segment was last found in use although its holders had
 	 * reported the unmap or had ended; 0: no segment is kept. */
@@ -382,7 +381,7 @@ struct kv_arena {
 
 /* A segment file. */
 struct kv_segfile {
-	uint32_t id;	     /* fixed */
+	uint32_t id;	     /* constant */
 	int fd;		     /* fixed until the file is closed */
 	uint64_t slot_bytes; /* changes only while the file is empty */
 	struct kv_ssd_class *class;
@@ -397,15 +396,15 @@ struct kv_segfile {
 	 * these are to be reused. */
 	uint64_t *unqueued, *unqueued_back;
 	uint32_t round; /* round of the committer that last synced the file */
-	bool trailer;	/* the file's last page holds the slot size */
+	bool trailer;	/* the file has a trailer, which names the slot size */
 	bool unswept;	/* free slots may hold old prologues: do not use them */
 	bool closed;	/* allocate no slot in this file */
 	/* Class that gets the file once it is closed and empty; NULL: none. */
 	struct kv_ssd_class *heir;
 	uint32_t wanted_by; /* id of the space whose block needs the file */
-	uint32_t taker;	    /* id of the space giving up blocks; 0: none */
-	bool spares;   /* move blocks warmer than the heir's coldest block */
-	bool emptying; /* is on the list moves->files */
+	uint32_t taker; /* id of the space that gives up its reserve; 0: none */
+	bool spares;	/* move blocks warmer than the heir's coldest block */
+	bool emptying;	/* is on the list moves->files */
 	/* The meaning of this time depends on the file.  Being emptied:
 	 * until then the heir evicts none of its own blocks.  Emptied: until
 	 * then the file is kept for the heir.  In use: the file is not
@@ -413,8 +412,8 @@ struct kv_segfile {
 	uint64_t until;
 	uint8_t failures; /* failed changes of the slot size, in a row */
 	bool sweeping;
-	TAILQ_ENTRY(kv_segfile)
-	link; /* list of its class; files with free slots first */
+	/* entry in the list of @class; files with free slots first */
+	TAILQ_ENTRY(kv_segfile) link;
 	TAILQ_ENTRY(kv_segfile) queue; /* moves->files */
 };
 TAILQ_HEAD(kv_segfiles, kv_segfile);
@@ -422,11 +421,11 @@ TAILQ_HEAD(kv_segfiles, kv_segfile);
 /* SSD slots of one size. */
 struct kv_ssd_class {
 	uint64_t slot_bytes;
-	uint64_t free, total; /* free slots, except in closed files */
+	uint64_t free, total; /* slots; free: not those of closed files */
 	struct kv_segfiles files;
 	uint32_t n_files, n_empty; /* n_empty: files with no slot in use */
 	uint32_t n_closed;
-	uint32_t leaving; /* slots whose deletion waits for the commit */
+	uint32_t leaving; /* slots whose deletions have not ended */
 	/* awaited: file being emptied for this class, or NULL; file_wait:
 	 * number of blocks to evict before another file is emptied for this
 	 * class. */
@@ -443,9 +442,9 @@ struct kv_deletions {
 	/* used by the committer only */
 	TAILQ_HEAD(, kv_deletion_batch) to_record;
 	TAILQ_HEAD(, kv_deletion_batch) to_zero;
-	uint64_t n;	   /* deletions that are not finished */
+	uint64_t n;	   /* deletions that have not ended */
 	uint64_t unqueued; /* deletions not queued, for lack of memory */
-	uint32_t budget;   /* index pages per transaction */
+	uint32_t budget;   /* index pages that a transaction may change */
 	pthread_t thread;
 	pthread_cond_t wake;
 	bool ended;
@@ -453,7 +452,7 @@ struct kv_deletions {
 
 /* Blocks whose record is to be changed, oldest change first. */
 struct kv_updates {
-	uint32_t *items; /* numbers of blocks, a ring from @head on */
+	uint32_t *items; /* block numbers: a ring buffer that begins at @head */
 	size_t head, n, room;
 	uint64_t taken, done; /* counts of updates begun and committed */
 };
@@ -481,8 +480,8 @@ struct kv_unlinked {
 struct kv_orphans {
 	struct kv_slots slots;	      /* first member: casts rely on it */
 	uint32_t n;		      /* number of slots */
-	struct kv_key parent;	      /* fixed */
-	struct kv_space *space;	      /* fixed; held by each slot */
+	struct kv_key parent;	      /* constant */
+	struct kv_space *space;	      /* constant; held by each slot */
 	bool adopted;		      /* the parent is being written */
 	TAILQ_ENTRY(kv_orphans) turn; /* entry in ssd->adopted */
 };
@@ -493,28 +492,28 @@ struct kv_orphans {
 #define KV_CHANGED_KNOWN (1u << 12)
 
 struct kv_ssd {
-	bool on; /* fixed */
-	/* Fixed: ssd=0 on a store with an SSD tier.  The blocks on SSD are
+	bool on; /* constant */
+	/* Constant: ssd=0 on a store with an SSD tier.  The blocks on SSD are
 	 * read, removed and pinned as usual, but none is added. */
 	bool frozen;
-	bool buffered; /* fixed: the filesystem lacks O_DIRECT */
-	int dir;       /* fixed: STORE/segments */
-	/* fixed; file_budget: bytes for segment files */
+	bool buffered; /* constant: the filesystem lacks O_DIRECT */
+	int dir;       /* constant: STORE/segments */
+	/* constant; file_budget: bytes for segment files */
 	uint64_t cap, segment_bytes, file_budget;
-	uint32_t round_max;   /* fixed: records in a commit */
-	uint64_t records_max; /* fixed: slots in use that the index can hold */
-	/* fixed: bytes of the index for open transactions */
+	uint32_t round_max;   /* constant: most records in one commit */
+	uint64_t records_max; /* constant: most slots that the index can hold */
+	/* constant: free bytes that the index keeps for open transactions */
 	uint64_t index_reserve;
-	uint64_t records; /* slots in use */
-	uint64_t leaving; /* slots that are free once they are deleted */
-	struct kv_segfile **files; /* index: file id; NULL: no such file */
+	uint64_t records; /* slots in use; each needs a record in the index */
+	uint64_t leaving; /* slots that will be free after their deletion */
+	struct kv_segfile **files; /* segment files by id; NULL: no such file */
 	uint32_t n_files, live_files;
 	LIST_HEAD(, kv_ssd_class) classes;
 	struct kv_eviction eviction;
-	uint64_t sidecars;    /* bytes of STORE/spaces and STORE/tenants */
-	bool unswept;	      /* at mount: every file is to be swept */
-	uint32_t n_unswept;   /* files that are still to be swept */
-	uint64_t sweep_first; /* slot_bytes to sweep first */
+	uint64_t sidecars; /* bytes of STORE/spaces and STORE/tenants */
+	bool unswept; /* after a crash: free slots may hold old prologues */
+	uint32_t n_unswept;   /* files whose free slots are not swept yet */
+	uint64_t sweep_first; /* sweep files of this slot size first */
 	uint64_t swept;	      /* prologues zeroed by the sweep */
 	/* Empty files without a class, because the change of their slot size
 	 * failed; earliest failure first. */
@@ -523,20 +522,20 @@ struct kv_ssd {
 	uint32_t changed[KV_CHANGED_KNOWN]; /* marks: ssd/flush.c */
 	uint64_t used;			    /* bytes of slots in use */
 	struct kv_turns write_queues; /* turns of users with slots to write */
-	/* Spaces with deferred writes, one list for each reason. */
+	/* Spaces whose writes are deferred, one list for each reason. */
 	struct kv_turn_list resting[3];
 	/* slots on write queues; dirty: also those being written */
 	uint32_t queued, dirty;
 	uint32_t stalled; /* slots on write queues of spaces with no_room set */
-	void *orphans;	  /* tsearch tree of orphans, by parent */
+	void *orphans;	  /* tsearch tree of kv_orphans, by parent key */
 	TAILQ_HEAD(, kv_orphans) adopted;
 	uint32_t n_adopted;	 /* number of slots in @adopted */
 	struct kv_slots written; /* slots waiting for the commit */
 	uint32_t n_written;
-	uint32_t put_off;     /* slots that admission refused since the mount */
+	uint32_t put_off; /* slots that admission has refused since the mount */
 	uint32_t unpersisted; /* slots of unpersisted blocks, of all spaces */
 	uint64_t seq;
-	uint64_t pinned; /* bytes that pinned blocks hold or will hold */
+	uint64_t pinned; /* bytes on SSD that pinned blocks take or will take */
 	struct kv_bucket ssd_write; /* bytes that ssd_write= allows now */
 	uint32_t writing;	    /* slots being written */
 	uint64_t writing_bytes;	    /* bytes of slots being written */
@@ -553,13 +552,13 @@ struct kv_ssd {
 	TAILQ_HEAD(, kv_space) collecting;
 	uint32_t awaiting;	     /* spaces with awaits_commit set */
 	LIST_HEAD(, kv_flush) syncs; /* all flushes of a single block */
-	/* flushes that wait for record updates, in order of update number */
+	/* flushes that wait for updates of records, by number of the update */
 	struct kv_flushes recording;
-	uint64_t failures; /* count of failures; waiters detect a change */
+	uint64_t failures; /* number of failures; waiters notice a change */
 	int error;	   /* -errno: why the tier is degraded; 0: online */
 	bool full;	   /* the filesystem had no room for another file */
 	uint64_t full_until;
-	bool urgent;	 /* some caller waits for the next commit */
+	bool urgent;	 /* a caller waits for the next commit */
 	bool committing; /* a round is being committed */
 	bool noted;	 /* the committer was woken and has not run yet */
 	bool idle;	 /* the writer waits for a slot to write */
@@ -591,15 +590,15 @@ struct kv_deferred {
 struct kv_fill {
 	struct kv_space *space; /* held */
 	struct kv_slot *slot;
-	struct kv_key key; /* len 0: no key is reserved */
+	struct kv_key key; /* key that the fill reserves; len 0: none */
 	uint64_t length;
 	uint32_t clears; /* value of space->clears when the fill began */
-	bool must;	 /* keep the block until it is durable */
+	bool must;	 /* keep the sealed block in DRAM until it is durable */
 	/* The block comes from the remote tier: kv_fill_seal returns -ESTALE if
 	 * a user has removed the block since kv_fill_begin. */
 	bool fetched;
-	struct kv_want *holder;	 /* want that leases the block; or NULL */
-	struct kv_want *waiters; /* wants waiting for the seal */
+	struct kv_want *holder;	 /* leases the sealed block; or NULL */
+	struct kv_want *waiters; /* wants of this key that wait for the seal */
 	struct kv_fill *next;	 /* next in the bucket of cache->saving */
 };
 
@@ -620,7 +619,7 @@ struct kv_health {
 /* The scrubber's progress through the store; cache.c. */
 struct kv_scrubber {
 	struct kv_periodic periodic;
-	uint64_t owed_ns; /* rest still due, to keep to the rate */
+	uint64_t owed_ns; /* ns for which to rest, to keep to the rate */
 	/* in the current pass: bytes read, bytes in use */
 	uint64_t pass_bytes, pass_total;
 	uint64_t passes, corrupt;
@@ -629,27 +628,27 @@ struct kv_scrubber {
 
 struct kv_cache {
 	pthread_mutex_t lock;
-	struct kv_cache_config config; /* fixed */
-	/* fixed; has a leaf lock of its own */
+	struct kv_cache_config config; /* constant */
+	/* constant; has a leaf lock of its own */
 	struct kv_accounts *accounts;
-	char *store;	       /* fixed */
-	int store_fd, lock_fd; /* fixed */
-	int spaces_dir;	       /* fixed: STORE/spaces */
+	char *store;	       /* constant */
+	int store_fd, lock_fd; /* constant */
+	int spaces_dir;	       /* constant: STORE/spaces */
 	struct kv_store_info info;
-	uint64_t epoch; /* fixed */
-	/* Fixed after open: the store was not clean, or it is being shrunk. */
+	uint64_t epoch; /* constant */
+	/* Constant after open: the store was not clean, or is being shrunk. */
 	bool after_crash;
 	uint64_t generation;   /* generation of the next saved block */
 	uint32_t clock;	       /* number of touches: serves policies as time */
 	struct kv_ghost ghost; /* keys of blocks evicted from all tiers */
 	struct kv_miss_curve *curve;
-	struct kv_index *index; /* fixed; NULL without a store */
-	struct kv_ring *ring;	/* fixed */
+	struct kv_index *index; /* constant; NULL without a store */
+	struct kv_ring *ring;	/* constant */
 	struct kv_periodic housekeeper;
 	struct kv_remote *remote;		    /* NULL: no remote tier */
 	const struct kv_remote_hooks *remote_hooks; /* hooks.h; NULL: no tier */
-	const struct kv_block_hooks *block_hooks;   /* fixed; hooks.h */
-	/* fixed; digest of the file of remote_secret=, or NULL; seed.c */
+	const struct kv_block_hooks *block_hooks;   /* constant; hooks.h */
+	/* constant; digest of the file of remote_secret=, or NULL; seed.c */
 	uint8_t *secret;
 	uint64_t unshared_ns; /* when a refusal to share was last logged */
 	struct kv_removed *removed; /* tombstones; NULL: none, or no memory */
@@ -660,13 +659,13 @@ struct kv_cache {
 	struct kv_spaces spaces; /* including removed spaces */
 	uint32_t live_spaces;
 	struct kv_tenants tenants; /* freed by kv_cache_close only */
-	uint64_t due[TIERS];	   /* sum of guarantees less @fast bytes */
-	uint64_t tenants_file;	   /* bytes of STORE/tenants */
-	void *names;		   /* tsearch tree of kv_space by name */
-	pthread_cond_t settled;	   /* signals that a space stopped ->settling */
-	bool changing;		   /* a space is being written by persist.c */
-	pthread_cond_t changed;	   /* signals that @changing is false */
-	uint64_t sizes[64][SIZE_CLASSES]; /* slot sizes in use, by octave */
+	uint64_t due[TIERS];   /* guarantees of users, less their @fast bytes */
+	uint64_t tenants_file; /* bytes of STORE/tenants */
+	void *names;	       /* tsearch tree of kv_space by name */
+	pthread_cond_t settled; /* signals that a space stopped ->settling */
+	bool changing;		/* a space is being written by persist.c */
+	pthread_cond_t changed; /* signals that @changing is false */
+	uint64_t sizes[64][SIZE_CLASSES]; /* slot sizes, by power of two */
 
 	struct kv_arena arena;
 	struct kv_pins pins;
@@ -676,13 +675,13 @@ struct kv_cache {
 	struct kv_read *reads[READ_BUCKETS];	/* reads in flight, by block */
 	TAILQ_HEAD(, kv_acquire) short_of_room; /* acquires waiting for room */
 	uint64_t hint_reads; /* bytes that prefetches are reading from SSD */
-	bool room;	     /* there may be room: retry short_of_room */
+	bool room;	     /* there may be room: retry @short_of_room */
 	uint64_t cleaned;    /* slots that became clean since the mount */
 	uint64_t reads_begun, reads_ended;
 	struct kv_bounce *bounce;     /* guarded by a lock of its own */
 	struct kv_verifier *verifier; /* guarded by a lock of its own */
 	struct kv_deferred deferred;
-	struct kv_cache_stats stats; /* counters; gauges are computed */
+	struct kv_cache_stats stats; /* counters; other figures are computed */
 	char *notes; /* fallbacks and their reasons: lines "key=value\n" */
 };
 
@@ -690,7 +689,7 @@ void kv_lock(struct kv_cache *cache);
 void kv_unlock(struct kv_cache *cache);
 /* Release the lock briefly, between two steps of a long walk. */
 void kv_yield(struct kv_cache *cache);
-/* Wait on @cond up to @ns, after running the deferred callbacks unlocked. */
+/* Run the deferred callbacks unlocked, then wait on @cond for @ns at most. */
 void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns);
 /* Return the segment file with this id, or NULL. */
 struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id);

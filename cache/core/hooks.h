@@ -47,7 +47,7 @@ static inline bool kv_block_pinned_by_user(struct kv_cache *cache,
 
 /* The table is NULL without a remote tier. */
 struct kv_remote_hooks {
-	/* Called by kv_remote_want_locked. */
+	/* The implementation of kv_remote_want_locked. */
 	int (*want_locked)(struct kv_cache *cache, struct kv_want *want);
 	/* Search other nodes for missing blocks once all wants have begun. */
 	void (*look_locked)(struct kv_cache *cache, struct kv_acquire *acquire);

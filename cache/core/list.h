@@ -25,16 +25,16 @@ struct kv_tenant;
 enum kv_node_tier { DRAM, SSD, TIERS };
 
 struct kv_evict_list {
-	struct kv_space *space; /* fixed */
-	void *class;		/* fixed: its kv_class or kv_ssd_class */
-	enum kv_node_tier tier; /* fixed */
-	uint32_t blocks;	/* on the list */
-	uint32_t idle; /* DRAM: slots of the list that may be evicted */
-	uint32_t pinned, writing; /* SSD: blocks that are not on the list */
+	struct kv_space *space; /* constant */
+	void *class;		/* constant: its kv_class or kv_ssd_class */
+	enum kv_node_tier tier; /* constant */
+	uint32_t blocks;	/* number of blocks on the list */
+	uint32_t idle; /* DRAM: slots of these blocks that may be evicted */
+	uint32_t pinned, writing; /* SSD: other blocks, not on the list */
 	struct kv_policy policy;
-	struct kv_evict_lists *lists;	 /* fixed: the class's */
-	TAILQ_ENTRY(kv_evict_list) link; /* class's list, empty ones last */
-	LIST_ENTRY(kv_evict_list) own;	 /* list of the space */
+	struct kv_evict_lists *lists;	 /* constant: the class's */
+	TAILQ_ENTRY(kv_evict_list) link; /* class's lists, empty ones last */
+	LIST_ENTRY(kv_evict_list) own;	 /* entry in the list of the space */
 };
 TAILQ_HEAD(kv_evict_lists, kv_evict_list);
 LIST_HEAD(kv_evict_list_list, kv_evict_list);
@@ -77,7 +77,7 @@ struct kv_giving {
 	/* Evict nothing of this space; of its user's other spaces evict nothing
 	 * below the user's guarantee.  NULL: no such space. */
 	const struct kv_space *but;
-	bool regardless; /* evict guaranteed blocks, too */
+	bool regardless; /* evict guaranteed blocks as well */
 	/* Return whether the tier's rules let @list give up a block; NULL:
 	 * yes. */
 	bool (*may)(const struct kv_evict_list *list,

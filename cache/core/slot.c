@@ -196,9 +196,9 @@ bool kv_arena_over_share(const struct kv_cache *cache,
 				share_of(cache, bytes), 0);
 }
 
-/* Return whether one more slot of @bytes must not be leased or pinned, because
- * saves need a part of the user's share, as leases and pins do.  @dirty: the
- * slot is charged to the share already. */
+/* Return whether one more slot of @bytes must not be leased or pinned: a part
+ * of the user's share is kept free for saves.  @dirty: the user is charged for
+ * the slot already. */
 static bool over_kept_share(const struct kv_cache *cache,
 			    const struct kv_space *space, uint64_t bytes,
 			    bool dirty)

@@ -17,21 +17,21 @@
 struct kv_turn {
 	uint32_t uid;
 	unsigned refs;
-	bool busy;	/* has work and takes turns */
-	int64_t credit; /* rest of this turn's credit; negative: overdraft */
-	uint64_t out;	/* cost in flight */
-	bool served;	/* a cost was charged since start or resume */
-	bool first;	/* resumed before served queues; cleared by a charge */
+	bool busy;	/* the queue has work and takes turns */
+	int64_t credit; /* rest of the turn's credit; negative: overdraft */
+	uint64_t out;	/* cost in flight of the queue */
+	bool served;	/* the queue was charged since start or resume */
+	bool first; /* had no turn before the stop: resume the queue first */
 	struct kv_turn *next;
 	TAILQ_ENTRY(kv_turn) link;
 };
 
 struct kv_turns {
-	TAILQ_HEAD(, kv_turn) busy; /* in the order of their turns */
+	TAILQ_HEAD(, kv_turn) busy; /* queues with work, the next one first */
 	struct kv_turn *buckets[64];
 	struct kv_turn *shared; /* shared by users without memory for a queue */
 	size_t bytes, n_busy;
-	uint64_t out; /* cost in flight of all queues */
+	uint64_t out; /* cost in flight, summed over all queues */
 	int64_t amount;
 	void (*init)(struct kv_turn *turn);
 };
