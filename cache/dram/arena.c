@@ -139,7 +139,7 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 		class->gid = space->gid;
 		class->read_bits = space->mode & (S_IRUSR | S_IRGRP | S_IROTH);
 		class->slot_bytes = slot_bytes;
-		/* free the eviction lists that spaces had in the class */
+		/* free the eviction lists that spaces have in this class */
 		kv_evict_lists_free(&class->lists);
 	}
 	if (!kv_dram_fit_quota_locked(cache, space, slot_bytes))

@@ -25,8 +25,8 @@ void kv_slot_leave_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* FILLING to READY: give the slot to @block. */
 void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 			    struct kv_block *block);
-/* Return whether @slot may be pinned besides those pinned now.  @charged: the
- * slot is no longer counted as idle. */
+/* Return whether @slot may be pinned in addition to the pinned slots.
+ * @charged: the slot no longer counts as idle. */
 bool kv_slot_pin_fits(const struct kv_cache *cache,
 		      const struct kv_space *space, const struct kv_slot *slot,
 		      bool charged);
@@ -34,12 +34,12 @@ bool kv_slot_pin_fits(const struct kv_cache *cache,
  * otherwise.  Call between kv_slot_before and kv_slot_after. */
 void kv_slot_pin_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_slot_unpin_locked(struct kv_cache *cache, struct kv_slot *slot);
-/* Count whether the block that a prefetch brought was @used, or evicted
- * unused. */
+/* Count whether the block in @slot, which a prefetch brought, was @used, or
+ * evicted before any use. */
 void kv_slot_hint_over_locked(struct kv_cache *cache, struct kv_slot *slot,
 			      bool used);
 uint64_t kv_size_class(struct kv_cache *cache,
-		       uint64_t length); /* 0: larger than a segment */
+		       uint64_t length); /* 0: larger than any slot */
 void kv_size_used(struct kv_cache *cache, uint64_t slot_bytes);
 
 /* ---- evict.c ---- */

@@ -25,25 +25,25 @@
 
 #define SEGMENTS_TRIED 8 /* most segments examined to find one to empty */
 #define SLOTS_TRIED 4096 /* most slots examined in segments with kept slots */
-#define COLD_TRIED 256	 /* most idle blocks examined in one segment */
+#define COLD_TRIED 256	 /* most idle blocks examined in a segment */
 #define QUEUED_TRIED 64	 /* most queued blocks examined to find a victim */
 
 /* The space and class that need a slot, and the blocks that may be evicted. */
 struct need {
-	struct kv_giving giving; /* first member: callbacks cast it back */
+	struct kv_giving giving; /* first member: callbacks cast its address */
 	struct kv_class *class;
 	bool entitled; /* the space is below its guarantee */
-	/* To empty a segment, evict not only idle blocks but also these: */
+	/* These allow evicting more than idle blocks to empty a segment: */
 	bool over_pins;	  /* pinned blocks that are on SSD */
 	bool over_queued; /* blocks that wait to be written */
-	/* blocks waiting to be written of users with many segments */
+	/* blocks that wait to be written, of users with many segments */
 	bool over_rich;
 	/* Blocks of users with more segments than their guarantee needs, but
 	 * not below the guarantee in bytes. */
 	bool over_scattered;
-	bool sheds;    /* evict blocks that wait to be written, not idle ones */
-	bool own_only; /* with @sheds: evict only blocks of the taker */
-	bool beside;   /* evict in segments with kept slots only */
+	bool sheds;    /* evict blocks that wait to be written, no idle ones */
+	bool own_only; /* if @sheds: evict only blocks of the taker */
+	bool beside;   /* evict only in segments with kept slots */
 };
 
 static bool may_evict(void *arg, uint32_t number)
@@ -99,10 +99,10 @@ static bool queued_gives_way(const struct kv_slot *slot)
 struct search {
 	const struct need *need;
 	unsigned tried;
-	bool over; /* stopped without a victim: too many blocks were tried */
+	bool over; /* the search ended: too many blocks were tried */
 };
 
-/* Return whether to stop the search at this block: it may be evicted, or too
+/* Return true to stop the search at block @number: it may be evicted, or too
  * many blocks were tried. */
 static bool may_take(void *arg, uint32_t number)
 {
@@ -141,7 +141,7 @@ static bool evict_from(struct kv_evict_list *list,
 	return true;
 }
 
-/* @space: the space that needs a slot, or NULL. */
+/* Describe the need of @space for a slot, or with NULL of a class alone. */
 static struct need need_of(struct kv_cache *cache, const struct kv_space *space,
 			   const struct kv_tenant *tenant)
 {

@@ -15,11 +15,11 @@
  */
 #include "cache/evict/policy.h"
 
-#define KEYS 8192u	  /* most keys in the sample */
+#define KEYS 8192u	  /* most keys in the sample of the curve */
 #define SLOTS (2u * KEYS) /* slots of the hash table of keys */
 #define MOMENTS (4u * KEYS)
 #define FIRST_PART 12u	     /* at first one key in FIRST_PART is sampled */
-#define FADE_USES (4u << 20) /* uses after which the counts halve */
+#define FADE_USES (4u << 20) /* uses after which all counts are halved */
 
 struct key {
 	uint64_t hash; /* 0: a free slot */
@@ -29,10 +29,10 @@ struct key {
 
 struct kv_miss_curve {
 	uint64_t threshold;
-	struct key keys[SLOTS];	    /* open addressing */
-	uint32_t n, now;	    /* now: the next moment */
-	uint32_t at[MOMENTS];	    /* slot of the key, plus one; 0: no key */
-	uint64_t tree[MOMENTS + 1]; /* Fenwick tree: sums of pages by moment */
+	struct key keys[SLOTS]; /* open addressing */
+	uint32_t n, now;	/* now: number of the next moment */
+	uint32_t at[MOMENTS]; /* slot of the key used then, plus one; 0: none */
+	uint64_t tree[MOMENTS + 1]; /* Fenwick tree: pages of keys, by moment */
 	/* All uses; sampled uses, each weighted by the uses that it represents;
 	 * and hits among the sampled uses, by cache size. */
 	double uses, followed, hits[KV_MISS_CURVE_SIZES];
@@ -81,7 +81,7 @@ static void compact(struct kv_miss_curve *curve)
 	uint32_t n = 0;
 
 	if (!old)
-		return; /* the next use of a key tries again */
+		return; /* no memory: the next use of a key tries again */
 	memcpy(old, curve->keys, sizeof(curve->keys));
 	memset(curve->keys, 0, sizeof(curve->keys));
 	memset(curve->tree, 0, sizeof(curve->tree));

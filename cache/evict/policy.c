@@ -26,8 +26,8 @@
  * child of the previous block, if its position in the chain is the next one. */
 #define BURST_NS 200000000u
 #define SORT 64		  /* most steps to find a block's place on its list */
-#define AGEING_MIN 65536u /* least number of touches until uses halve */
-#define AGEING_BLOCKS 16u /* touches for each block until uses halve */
+#define AGEING_MIN 65536u /* least number of touches after which uses halve */
+#define AGEING_BLOCKS 16u /* touches for each block after which uses halve */
 
 /* ---- the policies ---- */
 
@@ -61,12 +61,12 @@ static unsigned list_for(const struct kv_policy_kind *kind, unsigned uses,
 /* ---- lhd: learn how soon blocks are used again ---- */
 
 #define AGES 124 /* number of age groups, four to an octave */
-/* least number of uses between two computations of the lists' worth */
+/* least number of uses between two computations of the worth of lists */
 #define PERIOD 8192u
 #define FADE 0.9f
-#define DOUBT 1.0f  /* weight of the assumed worth, in number of blocks */
-#define FIRST 1024u /* uses until worth is first computed */
-#define HORIZON 32  /* age groups looked ahead: eight octaves */
+#define DOUBT 1.0f  /* blocks that the assumed worth of a list counts as */
+#define FIRST 1024u /* uses until the worth of lists is first computed */
+#define HORIZON 32  /* age groups examined from an age on: eight octaves */
 
 /*
  * Learned from the ages at which blocks were used again, by list: for each age
@@ -80,7 +80,7 @@ struct kv_hit_density {
 	float used[KV_POLICY_LISTS][AGES];
 	float worth[KV_POLICY_LISTS][AGES];
 	uint32_t events;  /* uses since the worth was last computed */
-	uint64_t entries; /* blocks put on lists since the start */
+	uint64_t entries; /* blocks put on the lists since the start */
 };
 
 static unsigned age_group(uint32_t age)
@@ -134,8 +134,8 @@ static void learn_list(struct kv_hit_density *density, unsigned list)
 
 	left[0] = density->entered[list] + 1;
 	for (unsigned a = 0; a < AGES; a++) {
-		/* Smooth over neighbouring ages: a few uses must not
-		 * reorder. */
+		/* Smooth over neighbouring ages: a few uses must not change the
+		 * order. */
 		hits[a] = (used[a ? a - 1 : 0] + 2 * used[a] +
 			   used[a + 1 < AGES ? a + 1 : a]) /
 			  4;
@@ -317,7 +317,7 @@ static void insert_before_parent(struct kv_policy *policy, uint32_t block,
 	}
 	list = known && above->list == KV_LIST_ENDED ? KV_LIST_ENDED
 						     : list_of(policy, node);
-	/* find the place by its age on the parent's list */
+	/* find the place for the age of the block on the other list */
 	if (list != above->list) {
 		uint32_t at = policy->newest[list];
 
@@ -523,8 +523,8 @@ uint32_t kv_policy_colder(const struct kv_policy *policy, uint32_t age,
 
 struct kv_ghost_entry {
 	uint32_t hash;
-	uint32_t time; /* tick of the last use; the low bits count uses */
-	uint32_t next; /* next entry in the bucket */
+	uint32_t time; /* time of the last use; its low bits count the uses */
+	uint32_t next; /* next entry in the hash bucket, plus one; 0: none */
 };
 
 int kv_ghost_init(struct kv_ghost *ghost, uint64_t entries)
@@ -583,7 +583,7 @@ void kv_ghost_put(struct kv_ghost *ghost, uint64_t hash, struct kv_past past)
 	if (!ghost->entries || !past.uses)
 		return;
 	entry = &ghost->entries[ghost->at];
-	if (entry->time & PAST_USES_MAX) { /* the oldest entry of the ring */
+	if (entry->time & PAST_USES_MAX) { /* overwrite the oldest entry */
 		link = ghost_bucket(ghost, entry->hash);
 		while (*link != ghost->at + 1)
 			link = &ghost->entries[*link - 1].next;
@@ -625,7 +625,7 @@ struct kv_past kv_ghost_take(struct kv_ghost *ghost, uint64_t hash)
 
 #define ENTRIES 1024u /* most blocks in a small cache */
 #define NODES (ENTRIES + 1)
-#define MARGIN 1.002	 /* another ranking must beat age this much */
+#define MARGIN 1.002	 /* a better ranking has this many times age's hits */
 #define FADE_ASKS 16384u /* look-ups after which hit counts are halved */
 
 struct side {
@@ -634,8 +634,8 @@ struct side {
 	struct kv_ghost ghost;
 	struct kv_evict_node nodes[NODES];
 	uint64_t hash[NODES];
-	uint32_t next[NODES];	   /* next in the bucket, or in the free list */
-	uint32_t buckets[ENTRIES]; /* entry's number plus one; 0: none */
+	uint32_t next[NODES]; /* next node in the bucket, or in the free list */
+	uint32_t buckets[ENTRIES]; /* number of the node plus one; 0: none */
 	uint32_t free;
 	double hits;
 };

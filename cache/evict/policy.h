@@ -30,16 +30,16 @@
 #define KV_NONE UINT32_MAX
 #define KV_LIST_ENDED 0 /* blocks of ended conversations: evicted first */
 #define KV_USES_MAX 255
-#define KV_DEPTHS 4 /* groups of positions in a chain; the head is last */
+#define KV_DEPTHS 4 /* groups of positions; the last group has a chain's head */
 
 struct kv_evict_node {
-	uint32_t prev, next; /* block numbers; KV_NONE: none */
-	uint32_t tick;	     /* time of the last use, in touches */
+	uint32_t prev, next; /* neighbours' block numbers; KV_NONE: none */
+	uint32_t tick;	     /* time of the last use, counted in touches */
 	uint8_t list;
-	uint8_t uses;  /* number of uses; halved from time to time */
-	uint8_t depth; /* group of the block's position in its chain */
+	uint8_t uses;  /* number of uses, halved from time to time */
+	uint8_t depth; /* group that has the block's position in its chain */
 	bool linked : 1;
-	/* came from the other tier; do not count its next use again */
+	/* block came from the other tier: its next use is counted already */
 	bool promoted : 1;
 };
 
@@ -53,7 +53,7 @@ struct kv_shadow_cache;
 /* Rankings of the blocks at the heads of lists. */
 enum kv_weigh { KV_WEIGH_LEARNED, KV_WEIGH_AGE, KV_WEIGH_USES, KV_WEIGHS };
 
-struct kv_hit_density; /* hit rates that lhd has learned */
+struct kv_hit_density; /* hit rates that the policy lhd has learned */
 
 /* State of a tier's eviction that its policies share. */
 struct kv_eviction {
@@ -62,11 +62,11 @@ struct kv_eviction {
 	struct kv_evict_node *(*node)(void *arg, uint32_t block);
 	void *arg;
 	uint32_t blocks; /* number of blocks on all lists */
-	/* remembered: number of new blocks found in the ghost */
+	/* remembered: number of inserted blocks that the ghost knew */
 	uint64_t refused, remembered;
 	uint64_t ended;	     /* evicted blocks of ended chains */
-	enum kv_weigh weigh; /* ranking, if there is no @shadow */
-	/* used by lhd; NULL for other policies */
+	enum kv_weigh weigh; /* ranking of list heads, if there is no @shadow */
+	/* used by the policy lhd; NULL for other policies */
 	struct kv_hit_density *density;
 	struct kv_shadow_cache *shadow;
 };
@@ -78,12 +78,12 @@ float kv_lhd_learned(const struct kv_eviction *eviction, unsigned list,
 struct kv_policy {
 	struct kv_eviction *eviction;
 	uint32_t oldest[KV_POLICY_LISTS], newest[KV_POLICY_LISTS];
-	uint32_t burst; /* last block inserted, while the burst lasts */
+	uint32_t burst; /* block inserted last, while a burst of seals lasts */
 	uint32_t burst_position;
 	uint64_t burst_ns;
 };
 
-/* Uses of a block before its last eviction. */
+/* What is known of a block's uses before its last eviction. */
 struct kv_past {
 	uint32_t tick;
 	uint8_t uses; /* 0: no use is known */
@@ -91,12 +91,12 @@ struct kv_past {
 
 /* A block that is inserted. */
 struct kv_arrival {
-	uint32_t parent;   /* KV_NONE: unknown, or not in this tier */
+	uint32_t parent;   /* parent block; KV_NONE: unknown, or not in tier */
 	uint32_t position; /* position of the block in its chain */
 	struct kv_past past;
-	bool promoted; /* came from the other tier; its use is counted */
-	/* restore the block as @past describes: count no use, and treat it as
-	 * no block's child */
+	bool promoted; /* it came from the other tier, which counted the use */
+	/* restore the block as @past describes: count no use, and do not place
+	 * it behind a parent */
 	bool same;
 	uint64_t now_ns;
 };
@@ -158,9 +158,9 @@ uint32_t kv_policy_colder(const struct kv_policy *policy, uint32_t age,
 struct kv_ghost {
 	/* a ring of entries; NULL: the ghost remembers nothing */
 	struct kv_ghost_entry *entries;
-	uint32_t *buckets; /* heads of buckets, by hash */
+	uint32_t *buckets; /* first entries of the buckets, by hash */
 	uint32_t mask, at; /* at: index of the next entry to overwrite */
-	uint32_t limit;	   /* number of entries in use */
+	uint32_t limit;	   /* number of entries that are used */
 };
 
 /* Allocate at least @entries.  -ENOMEM. */

@@ -38,7 +38,7 @@
 
 #define THREADS 4u
 #define READ_SHARE 4u
-#define SMALL_BYTES (64u << 10) /* cost of a sync, and least cost of a write */
+#define SMALL_BYTES (64u << 10) /* bytes that a sync or small write costs */
 
 static void check_locked(struct kv_ring *ring)
 {
@@ -203,7 +203,7 @@ struct kv_ring_stuck kv_ring_stuck(struct kv_ring *ring)
 	return stuck;
 }
 
-/* Wait on @cond briefly; return whether a request is stuck then. */
+/* Wait on @cond for a short time.  Return whether a request is stuck then. */
 static bool wait_a_little(struct kv_ring *ring, pthread_cond_t *cond)
 {
 	struct kv_ring_stuck stuck;
@@ -388,7 +388,7 @@ void kv_pages_free(uint8_t *pages, uint64_t bytes)
 
 struct workers {
 	pthread_t threads[THREADS];
-	unsigned n; /* fixed after start */
+	unsigned n; /* constant after start */
 	pthread_mutex_t turn;
 };
 

@@ -38,10 +38,10 @@ enum kv_io_op { KV_IO_READ, KV_IO_WRITE, KV_IO_SYNC /* fdatasync */ };
 struct kv_io {
 	enum kv_io_op op;
 	int fd;	    /* must stay open until @done */
-	int buffer; /* registered buffer from kv_ring_add_buffer, or -1 */
+	int buffer; /* number of its buffer from kv_ring_add_buffer, or -1 */
 	void *data; /* page aligned */
 	uint64_t offset;
-	uint64_t bytes; /* multiple of KV_PAGE */
+	uint64_t bytes; /* bytes to move: a multiple of KV_PAGE */
 	void (*done)(struct kv_io *io, int status);
 	/* used by the ring only */
 	TAILQ_ENTRY(kv_io) link;
@@ -55,7 +55,7 @@ struct kv_ring_config {
 	/* most bytes of reads at the device; 0: same limit as @bytes */
 	uint64_t read_bytes;
 	unsigned buffers;  /* most buffers registered at a time */
-	uint64_t patience; /* ns; 0: KV_IO_PATIENCE */
+	uint64_t patience; /* ns until a request is stuck; 0: KV_IO_PATIENCE */
 	/* NULL: io_uring or, if the kernel refuses it, threads;
 	 * kv_ring_describe then has the reason. */
 	const struct kv_ring_backend *backend;
@@ -80,7 +80,7 @@ void kv_ring_submit(struct kv_ring *ring, struct kv_io *io);
  * belongs to the ring until @done runs. */
 int kv_ring_wait(struct kv_ring *ring, struct kv_io *io);
 
-/* Numbers of stuck requests; syncs count as writes. */
+/* Numbers of stuck requests: reads, and writes or syncs. */
 struct kv_ring_stuck {
 	unsigned reads, writes;
 };

@@ -28,39 +28,39 @@ extern const struct kv_ring_backend kv_ring_threads;
 
 struct kv_ring_buffer {
 	bool taken;
-	uint8_t *data; /* NULL: no buffer registered here */
+	uint8_t *data; /* NULL: no buffer is registered with this number */
 	uint64_t bytes;
 };
 
 TAILQ_HEAD(kv_ios, kv_io);
 
 struct kv_ring {
-	const struct kv_ring_backend *backend; /* fixed after new */
-	void *state; /* state of the backend; fixed after start */
-	unsigned depth, max_buffers;	    /* fixed after new */
-	uint64_t max_bytes, max_read_bytes; /* fixed after new */
-	uint64_t patience;		    /* fixed after new */
+	const struct kv_ring_backend *backend; /* constant after new */
+	void *state; /* state of the backend; constant after its start */
+	unsigned depth, max_buffers;	    /* constant after new */
+	uint64_t max_bytes, max_read_bytes; /* constant after new */
+	uint64_t patience;		    /* constant after new */
 
 	pthread_mutex_t lock;
 	pthread_cond_t work; /* signals a queued request, or @stopping */
 	pthread_cond_t idle; /* signals that no request is pending */
 	/* signals the end of a request that a caller waits for */
 	pthread_cond_t ended;
-	struct kv_ios reads, others; /* lock; requests not yet at the device */
-	struct kv_ios flying; /* lock; requests at the device, oldest first */
-	uint64_t queued, pending;   /* lock; pending: requests not yet ended */
-	uint64_t bytes, read_bytes; /* lock; sums over @flying */
-	/* lock; bytes of reads started since the first request in @others
-	 * became first */
+	/* Guarded by @lock, as all fields down to @stopping: */
+	struct kv_ios reads, others; /* requests not yet at the device */
+	struct kv_ios flying;	     /* requests at the device, oldest first */
+	uint64_t queued, pending;    /* pending: requests that have not ended */
+	uint64_t bytes, read_bytes;  /* sums over the requests in @flying */
+	/* bytes of reads started since the first of @others became first */
 	uint64_t passed;
-	unsigned sleepers; /* lock; threads that wait for work */
-	bool stopping;	   /* lock */
+	unsigned sleepers; /* threads that wait for work */
+	bool stopping;
 	_Atomic bool failed;
 	struct kv_ring_buffer *buffers; /* lock */
 
 	const char *_Atomic describe;
-	char working[128]; /* fixed after new */
-	char refused[128]; /* why io_uring was refused; fixed after start */
+	char working[128]; /* constant after new */
+	char refused[128]; /* why io_uring was refused; constant after start */
 };
 
 /* Take the next request to start; NULL if there is none, or if a request at the

@@ -49,7 +49,7 @@ struct uring {
 	struct flight *flying;
 	unsigned *free_at;
 	unsigned n_flying;
-	bool failed; /* copy of ring->failed for the reactor */
+	bool failed; /* the reactor's copy of ring->failed */
 };
 
 static struct io_uring_sqe *next_sqe(struct uring *u)
@@ -212,7 +212,7 @@ static void uring_wake(struct kv_ring *ring)
 	const uint64_t one = 1;
 
 	if (write(u->event, &one, sizeof(one)) < 0)
-		return; /* the counter is full, so the reactor will wake up */
+		return; /* the eventfd is full: the reactor will wake up */
 }
 
 static void uring_freep(struct uring **u)
