@@ -40,15 +40,15 @@
  */
 struct kv_remote_op {
 	enum kv_remote_call call; /* in */
-	/* In: the object.  HEAD of "": whether the backend itself is there, with its
-	 * bucket or directory.  DELETE of a name that ends in '/': all below it. */
+	/* In: the object's name.  HEAD of "": whether the backend itself is
+	 * there, with bucket or directory.  DELETE of "NAME/": all below it. */
 	char name[KV_OBJECT_NAME_MAX + 1];
 	struct iovec parts[2]; /* in, of a PUT: the bytes of the object */
 	/* In, of a GET: return memory for @length bytes, which becomes @data, or NULL.
 	 * Called once, by any thread, without locks. */
 	uint8_t *(*room)(struct kv_remote_op *op, uint64_t length);
 	uint8_t *data; /* out, of a GET; the caller frees it */
-	/* Of a GET: raised by room() and by each received part of the body. */
+	/* Progress of a GET: raised by room() and by each part of the body. */
 	_Atomic uint64_t progress;
 	/* Out, of GET and HEAD: bytes of the object; of a DELETE of all below a name:
 	 * objects that were removed, 0 if the backend does not tell. */
@@ -64,21 +64,21 @@ TAILQ_HEAD(kv_remote_ops, kv_remote_op);
 
 #define KV_OPS_THREADS 8u
 
-/* The queue of a backend's operations, and the threads that take them. */
+/* The queue of a backend's operations, and the threads that carry them out. */
 struct kv_ops {
 	pthread_mutex_t lock;
-	pthread_cond_t changed;		    /* signals an operation, or stop */
-	struct kv_remote_ops queued, ended; /* lock, as is `cancels` */
-	bool cancels; /* set when operations were cancelled */
+	pthread_cond_t changed;		    /* signals an operation, or @stop */
+	struct kv_remote_ops queued, ended; /* under @lock, as is @cancels */
+	bool cancels; /* set once operations were cancelled */
 	bool stop;
 	pthread_t threads[KV_OPS_THREADS];
 	unsigned n_threads; /* used by the remote thread only */
-	int event; /* fixed; eventfd, readable while operations have ended */
+	int event; /* constant; eventfd: readable if an operation has ended */
 	void (*wake)(
-		struct kv_ops *ops); /* fixed; wakes a thread; may be NULL */
+		struct kv_ops *ops); /* constant; wakes a thread; may be NULL */
 };
 
-/* Initialize @ops; after an error of eventfd(2) it must be finished, too. */
+/* Initialize @ops.  After an error of eventfd(2), too, call kv_ops_fini. */
 int kv_ops_init(struct kv_ops *ops, void (*wake)(struct kv_ops *ops));
 void kv_ops_fini(struct kv_ops *ops);
 /* Start one more of at most KV_OPS_THREADS threads. */
@@ -98,7 +98,7 @@ void kv_ops_end(struct kv_ops *ops, struct kv_remote_op *op, int status);
 int kv_op_failed(struct kv_remote_op *op, int status, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* The calls of the remote thread. */
+/* Calls for the remote thread. */
 
 /* Begin @op.  Never waits and never fails: an operation that cannot begin is reaped with
  * its status. */

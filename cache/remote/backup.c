@@ -47,7 +47,7 @@
 
 #define FRESH_MAX 16384u
 #define TURN 8	  /* blocks */
-#define COPIED 16 /* copy blocks of at most 1/COPIED of a segment */
+#define COPIED 16 /* copy a block of at most 1/COPIED of a segment */
 /* Most blocks in flight: a large one counts as LARGE; one user may have 30. */
 #define UNDER_WAY_MAX 40u
 #define SMALL_MAX (512u << 10)
@@ -55,10 +55,10 @@
 #define ASK_NS UINT64_C(2000000000)
 #define PUT_NS UINT64_C(10000000000)
 #define REST_NS UINT64_C(1000000000)
-#define END_NS UINT64_C(2000000000)   /* time for waiting blocks at unmount */
-#define PAGE 32u		      /* keys in a page of an offer */
-#define PAUSE_NS UINT64_C(1000000000) /* first pause of an offer */
-#define PAUSE_MAX (PAUSE_NS << 11)    /* longest pause of an offer */
+#define END_NS UINT64_C(2000000000)   /* time at unmount for blocks that wait */
+#define PAGE 32u		      /* keys that an offer lists at once */
+#define PAUSE_NS UINT64_C(1000000000) /* first pause before a repeated offer */
+#define PAUSE_MAX (PAUSE_NS << 11) /* longest pause before a repeated offer */
 
 TAILQ_HEAD(backup_queue, kv_backup);
 
@@ -73,47 +73,47 @@ struct user {
 struct kv_backup {
 	struct kv_remote_job job; /* first member; remote thread only */
 	struct kv_space *space;	  /* held */
-	uint32_t uid;		  /* owner of the space when queued */
+	uint32_t uid; /* owner of the space when the block was queued */
 	struct kv_key key;
-	uint64_t hash;		/* hash of space and key */
+	uint64_t hash;		/* hash of the space and the key */
 	struct user *user;	/* held */
 	unsigned weight;	/* part of UNDER_WAY_MAX that the block takes */
-	struct kv_offer *offer; /* offer that queued it; NULL: a new block */
-	bool wanted;		/* the backend does not have the block */
+	struct kv_offer *offer; /* offer that queued this; NULL: a new block */
+	bool wanted;		/* the backend lacks the block */
 	bool held;		/* the block's bytes are held */
-	struct kv_block *block; /* held, once ready */
+	struct kv_block *block; /* held, once the backup is ready */
 	struct kv_view view;
 	uint8_t *copy; /* NULL: none */
 	uint8_t *head; /* first bytes of the object to put */
 	struct kv_object_entry entry;
 	char prefix[KV_REMOTE_PREFIX_MAX + 1];
-	TAILQ_ENTRY(kv_backup) link; /* entry in a queue, ready or unread */
+	TAILQ_ENTRY(kv_backup) link; /* entry in a queue, @ready or @unread */
 };
 
 struct kv_offer {
-	struct kv_space *space; /* fixed; held */
+	struct kv_space *space; /* constant; held */
 	uint32_t uid;		/* owner of @space when the walk began */
 	bool all; /* offer even blocks that the backend probably has */
 	/* Walk once more: over all blocks, or those that were missed. */
 	enum { OFFER_ONCE, OFFER_MISSED, OFFER_ALL } again;
-	bool begun, walked; /* the first key was listed; the last key was */
+	bool begun, walked; /* the first key was listed; all keys were */
 	uint64_t cursor;
-	unsigned out;		     /* blocks of the offer that did not end */
+	unsigned out; /* blocks of the offer in a queue or in flight */
 	uint64_t pause_ns, until_ns; /* last pause before a walk; its end */
 	TAILQ_ENTRY(kv_offer) link;
 };
 
 struct kv_backups {
-	bool writes; /* fixed: blocks are to be put to the backend */
+	bool writes; /* constant: blocks are to be put to the backend */
 	pthread_t thread;
-	bool running, stop, ending; /* the mount ends: put only new blocks */
-	pthread_cond_t more, over;  /* signals of new work; of a block's end */
+	bool running, stop, ending; /* ending mount: put only new blocks */
+	pthread_cond_t more, over;  /* signals new work; the end of a block */
 	struct kv_turns turns;	    /* struct user */
-	unsigned n_fresh;	    /* blocks in the queues `fresh` */
-	bool flushing;		    /* a space is being flushed, at unmount */
+	unsigned n_fresh; /* blocks in the queues @fresh of all users */
+	bool flushing;	  /* a space is being flushed, at unmount */
 	struct backup_queue ready, unread;
-	TAILQ_HEAD(, kv_offer) offers; /* offers, served in turn */
-	uint64_t look_ns;	       /* when to continue the offers */
+	TAILQ_HEAD(, kv_offer) offers; /* offers: the next to continue first */
+	uint64_t look_ns;	       /* when to continue the first offer */
 };
 
 static void user_init(struct kv_turn *turn)
@@ -142,7 +142,7 @@ int kv_backup_init(struct kv_remote *remote)
 
 /* ---- queues ---- */
 
-/* Queue @block, of @offer or (NULL) a new one.  False: the queue is full. */
+/* Queue @block for @offer; NULL: a new block.  False: the queue is full. */
 static bool enqueue_locked(struct kv_remote *remote,
 			   const struct kv_block *block, struct kv_offer *offer)
 {
@@ -176,7 +176,7 @@ static bool enqueue_locked(struct kv_remote *remote,
 	return true;
 }
 
-/* Take the first queued block of @user, who has at least one. */
+/* Take the first queued block of @user; there is at least one. */
 static struct kv_backup *take_locked(struct kv_backups *b, struct user *user)
 {
 	struct queue *queue = user->fresh.n ? &user->fresh : &user->old;
@@ -340,7 +340,7 @@ void kv_backup_durable_locked(struct kv_cache *cache,
 	offer_locked(remote, space, false);
 }
 
-/* Free a backup that is on no list. */
+/* Free the backup of a block; the backup is on no list. */
 static void backup_free(struct kv_remote *remote, struct kv_backup *backup)
 {
 	struct kv_cache *cache = remote->cache;
@@ -385,7 +385,7 @@ static void missed_locked(struct kv_remote *remote, struct kv_backup *backup,
 
 /* ---- making ready: the backup thread ---- */
 
-/* Take the next block in turn.  NULL: there is none now.  Drops the lock. */
+/* Take the next block by users' turns.  NULL: none now.  Drops the lock. */
 static struct kv_backup *next_locked(struct kv_remote *remote)
 {
 	struct kv_backups *b = remote->backup;

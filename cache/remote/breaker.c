@@ -23,21 +23,21 @@
 
 #define MS UINT64_C(1000000)
 #define FAILURES 8u	     /* failures in a row that open a breaker */
-#define TRIAL_NS (1000 * MS) /* time limit of a trial; first pause */
-#define MOUNT_NS (3000 * MS) /* time for the trial at mount */
+#define TRIAL_NS (1000 * MS) /* time limit of a trial, and first pause */
+#define MOUNT_NS (3000 * MS) /* time limit of the trial at mount */
 #define PAUSE_MAX_NS (30000 * MS)
-#define HELD_WAIT_NS (1000 * MS) /* longest wait until a tenant is not held */
-#define FULL_NS (1000 * MS)	 /* first pause of puts */
+#define HELD_WAIT_NS (1000 * MS) /* send nothing for a tenant held longer */
+#define FULL_NS (1000 * MS)	 /* first pause of puts to a full backend */
 #define FULL_MAX_NS (64 * FULL_NS)
 #define TENANTS 256u /* most breakers; further users share the last one */
 
 struct kv_breakers {
 	struct kv_breaker backend;
-	bool was_there; /* the backend answered since the mount */
-	int answer;	/* cache->lock; result of the first trial; 1: none */
+	bool was_there; /* the backend has answered since the mount */
+	int answer; /* cache->lock; result of the first trial, or 1 before it */
 	pthread_cond_t answered;
 	_Atomic unsigned n;
-	uint32_t uids[TENANTS]; /* the first n are fixed */
+	uint32_t uids[TENANTS]; /* the first @n do not change */
 	struct kv_breaker tenants[TENANTS];
 };
 
@@ -123,7 +123,7 @@ static void print_line(struct kv_remote *remote,
 		why ? why : "");
 }
 
-/* Print that operations of a tenant, or of all, stop or go on. */
+/* Print that operations of one tenant, or of all tenants, stop or go on. */
 static void tell(struct kv_remote *remote, struct kv_breaker *breaker,
 		 bool back)
 {
@@ -175,7 +175,7 @@ void kv_remote_describe(const struct kv_remote_job *job, int status,
 	/* The backend may still write the cause of an abandoned operation. */
 	const char *why = job->abandoned ? "" : job->op.why;
 
-	/* A trial of the backend has no name: omit the call. */
+	/* A trial of the backend itself has no object's name: omit the call. */
 	snprintf(text, KV_REMOTE_FAILURE_MAX, "%s%s%.140s",
 		 *job->op.name ? calls[job->op.call] : "",
 		 *job->op.name ? ": " : "", *why ? why : strerror(-status));
@@ -188,14 +188,14 @@ static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
 	struct kv_breaker *breaker = (struct kv_breaker *)job;
 	struct kv_breaker *backend = &breakers->backend;
 	const bool first = breakers->answer > 0;
-	/* A refused trial of the backend succeeds; absence is failure. */
+	/* The trial of the backend may be refused, but its root must exist. */
 	const bool ok =
 		status == 0 || status == (job->op.name[0] ? -ENOENT : -EACCES);
 
 	if (first)
 		breaker->told = !ok;
 	if (status == -ECANCELED || remote->stop || !breaker->open) {
-		; /* the status tells nothing, or the breaker is closed */
+		; /* the trial tells nothing, or the breaker is closed */
 	} else if (breaker->probe && ok) {
 		tell(remote, breaker, false);
 	} else if (breaker->probe) {
@@ -352,7 +352,7 @@ void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
 	if (job->op.call != KV_REMOTE_DELETE)
 		strcpy(breaker->name, job->op.name);
 	note_room(remote, breaker, job, status);
-	if (status == -EAGAIN) /* room() had no memory for the object */
+	if (status == -EAGAIN) /* room() found no memory for the object */
 		return;
 	if (!failed && status != -EACCES) {
 		breaker->failures = breaker->refusals = 0;

@@ -41,16 +41,16 @@
 
 /* A thread and its own descriptor of the directory. */
 struct worker {
-	struct dir *dir; /* fixed */
+	struct dir *dir; /* constant */
 	int root;	 /* descriptor of the directory; -1: not open */
-	struct stat st;	 /* attributes of the descriptor @root */
+	struct stat st;	 /* attributes of the directory @root */
 };
 
 struct dir {
 	struct kv_ops ops; /* first member */
-	char *path;	   /* fixed, as are these */
+	char *path;	   /* constant, as are the next two */
 	bool unsafe, writes;
-	_Atomic bool swept; /* old files in .part were removed */
+	_Atomic bool swept; /* old files in .part have been removed */
 	/* Under ops.lock: the last directory that had .part; 0: none yet. */
 	dev_t device;
 	ino_t inode;
@@ -59,7 +59,7 @@ struct dir {
 
 /* ---- files and folders ---- */
 
-/* Set the cause of @error of an operation on one object; return the status. */
+/* Set the cause of an operation's @error at @name; return the status. */
 static int failed(struct kv_remote_op *op, const char *name, int error)
 {
 	const char *why = error == ELOOP ? "a symbolic link" : strerror(error);
@@ -320,7 +320,7 @@ static int remove_object(const struct worker *w, struct kv_remote_op *op)
 
 /* ---- the directory ---- */
 
-/* Close the directory of *@w, unless that is NULL. */
+/* Close the descriptor of the directory in *@w, unless @w points to NULL. */
 static void close_root(struct worker **w)
 {
 	if (!*w)
@@ -351,7 +351,7 @@ static int open_root(struct worker *w, struct kv_remote_op *op)
 				    "%04o): chmod go-w, or remote_unsafe",
 				    dir->path, w->st.st_mode & 07777);
 	pthread_mutex_lock(&dir->ops.lock);
-	/* If the directory is another one than before, it must have .part. */
+	/* If it is another directory than before, it must have .part. */
 	known = dir->inode;
 	other = known &&
 		(dir->inode != w->st.st_ino || dir->device != w->st.st_dev);
@@ -399,7 +399,7 @@ static void sweep(const struct worker *w, struct kv_remote_op *op)
 		close(fd);
 }
 
-/* Return whether the path still leads to the directory of @w. */
+/* Return whether the path still leads to the directory that @w has open. */
 static bool is_there(const struct worker *w)
 {
 	const int flags = AT_STATX_DONT_SYNC;

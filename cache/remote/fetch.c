@@ -44,64 +44,64 @@
 #include "common/rate.h"
 
 #define GET_NS UINT64_C(10000000000)
-#define QUEUE_NS UINT64_C(60000000000) /* longest time in the queue */
-#define ROOM_NS UINT64_C(1000000000)   /* longest wait for a slot */
+#define QUEUE_NS UINT64_C(60000000000) /* longest time of a get in the queue */
+#define ROOM_NS UINT64_C(1000000000)   /* longest wait of a get for a slot */
 #define TICK_NS UINT64_C(10000000)     /* pause of the thread while gets wait */
-#define GETTING_MAX 42u		       /* most gets; one user may have 31 */
-#define TURN 4194304		       /* bytes */
-#define GUESS 65536u		       /* bytes of an object */
+#define GETTING_MAX 42u /* most gets in flight; one user may have 31 */
+#define TURN 4194304	/* bytes */
+#define GUESS 65536u	/* estimated bytes of an object */
 
-#define ABSENT_NS UINT64_C(1000000000) /* delay of GETs of absent objects */
+#define ABSENT_NS UINT64_C(1000000000) /* pause before GETs of absent objects */
 #define DAMAGED_NS UINT64_C(10000000000)
 #define ABSENT (1u << 14)
 #define BUCKETS 4096u
 
-/* A block that is fetched. */
+/* A get: one block that is fetched. */
 struct get {
-	struct kv_remote_job job;    /* first member; remote thread only */
-	struct kv_remote *remote;    /* fixed */
+	struct kv_remote_job job;    /* first member; for the remote thread */
+	struct kv_remote *remote;    /* constant */
 	struct kv_want *wants;	     /* cache->lock */
 	struct get *bucket;	     /* cache->lock */
-	struct kv_remote_look *look; /* NULL if the get LANDED or missed */
-	size_t at;		     /* fixed: number of the get in the look */
-	struct kv_key key;	     /* fixed */
-	struct kv_space *space;	     /* fixed; held */
-	uint32_t uid;		     /* fixed: uid of the space's owner */
-	uint64_t hash;		     /* fixed */
+	struct kv_remote_look *look; /* NULL once the get LANDED or missed */
+	size_t at;		     /* constant: index of the get in @look */
+	struct kv_key key;	     /* constant */
+	struct kv_space *space;	     /* constant; held */
+	uint32_t uid;		     /* constant: uid of the space's owner */
+	uint64_t hash;		     /* constant */
 	uint64_t guess;		     /* estimated length; 0: GET not begun */
-	struct user *user;	     /* held, with `share` in flight; or NULL */
+	struct user *user; /* user charged with @share; held; NULL: none */
 	/* Share of landing_max: estimate or length, at least 1/GETTING_MAX. */
 	uint64_t share;
-	uint8_t *memory;	 /* for `bytes`, or NULL */
-	uint64_t bytes;		 /* of the object */
-	bool lent;		 /* the backend uses the get's memory */
+	uint8_t *memory;	 /* memory of @bytes for the object, or NULL */
+	uint64_t bytes;		 /* bytes of the object */
+	bool lent;		 /* the backend uses @memory */
 	bool ended;		 /* free the get when the backend returns it */
 	struct kv_object object; /* once LANDED */
-	uint64_t since_ns;	 /* when the get became QUEUED or LANDED */
-	TAILQ_ENTRY(get) link;	 /* in look->queued, or in fetch->landed */
+	uint64_t since_ns;	 /* when the state became QUEUED or LANDED */
+	TAILQ_ENTRY(get) link; /* entry in look->queued, or in fetch->landed */
 };
 
 TAILQ_HEAD(gets, get);
 
-/* A user's queue of looks that may begin gets. */
+/* A user's looks that may begin another get. */
 struct user {
 	struct kv_turn turn; /* first */
 	TAILQ_HEAD(, kv_remote_look) looks;
 };
 
-/* The missing blocks of one acquire. */
+/* A look: the missing blocks of one acquire. */
 struct kv_remote_look {
-	struct user *user;	/* held; NULL: the look may not begin a get */
+	struct user *user;	/* held; NULL: no get may begin now */
 	struct kv_space *space; /* held */
 	uint32_t uid;		/* uid of the user to charge */
 	bool chain;
 	char prefix[KV_REMOTE_PREFIX_MAX + 1];
-	struct gets queued; /* in key order */
-	size_t n;	    /* number of gets that were not cut off */
-	size_t out;	    /* gets in flight */
-	size_t window;	    /* most gets in flight of a chain */
-	uint64_t bytes;	    /* length of its latest object; 0: unknown */
-	TAILQ_ENTRY(kv_remote_look) link; /* in `fresh` or user->looks */
+	struct gets queued; /* gets not begun, in the order of the keys */
+	size_t n;	/* number of gets, without those that were cut off */
+	size_t out;	/* number of gets in flight */
+	size_t window;	/* chain: most gets in flight */
+	uint64_t bytes; /* bytes of the latest object; 0: unknown */
+	TAILQ_ENTRY(kv_remote_look) link; /* in fetch->fresh or user->looks */
 };
 
 struct absent {
@@ -110,15 +110,15 @@ struct absent {
 };
 
 struct kv_fetch {
-	struct get *gets[BUCKETS]; /* guarded by cache->lock, as the next two */
+	struct get *gets[BUCKETS]; /* cache->lock, as the next two */
 	/* Newer entries replace older ones: at worst an object is requested
 	 * once more, or is not put again. */
 	struct absent absent[ABSENT];
 	TAILQ_HEAD(, kv_remote_look) fresh;
 	struct kv_turns users;
 	struct gets landed;
-	uint64_t landing_max, object_max; /* fixed */
-	struct kv_bucket bucket;	  /* of remote_rate; bytes */
+	uint64_t landing_max, object_max; /* constant */
+	struct kv_bucket bucket; /* bytes that remote_rate= allows now */
 	struct kv_hash *hash;
 };
 
@@ -166,7 +166,7 @@ static void memory_free_locked(struct get *get)
 	free(kv_steal(get->memory));
 }
 
-/* ---- absent and damaged objects ---- */
+/* ---- objects known to be absent or damaged ---- */
 
 /* Return the object's entry; with @make, let it replace another object's. */
 static struct absent *absent_of(struct kv_remote *remote, uint64_t hash,
@@ -368,7 +368,7 @@ void kv_fetch_begin_locked(struct kv_cache *cache, struct kv_acquire *acquire)
 
 /* ---- looks ---- */
 
-/* End queued gets from number @n on as misses; those in flight go on. */
+/* End queued gets from index @n on as misses; gets in flight go on. */
 static void look_cut(struct kv_remote *remote, struct kv_remote_look *look,
 		     size_t n)
 {
@@ -381,8 +381,8 @@ static void look_cut(struct kv_remote *remote, struct kv_remote_look *look,
 	}
 }
 
-/* Queue the look for the user's turns while it may begin gets; free it when it
- * has none. */
+/* Let the look take turns while it may begin another get; free it once all gets
+ * have ended. */
 static void look_go_on(struct kv_remote *remote, struct kv_remote_look *look)
 {
 	struct kv_turns *turns = &remote->fetch->users;
@@ -644,7 +644,7 @@ uint64_t kv_fetch_run(struct kv_remote *remote)
 	struct kv_remote_look *look;
 	struct get *get, *next;
 	struct kv_turn *turn;
-	size_t passed = 0; /* users in a row whose turn began no get */
+	size_t passed = 0; /* users in a row whose turns began no get */
 
 	for (get = TAILQ_FIRST(&fetch->landed); get; get = next) {
 		next = TAILQ_NEXT(get, link);

@@ -27,7 +27,7 @@
 #include "cache/remote/tier.h"
 #include "cache/ssd/ssd.h"
 
-#define AT_ONCE 21u /* operations in flight; a tenant alone may have 16 */
+#define AT_ONCE 21u /* most operations in flight; one tenant may have 16 */
 
 /* An operation of a forget. */
 struct errand {
@@ -129,7 +129,7 @@ static void give_up(struct kv_forget *forget, int status, const char *why)
 	forget->next = KV_MAX(forget->n, 1u);
 }
 
-/* Begin as many operations of the forget as its tenant may begin. */
+/* Begin as many operations of @forget as its user may have in flight. */
 static void go_on(struct kv_remote *remote, struct kv_forget *forget)
 {
 	const uint64_t now = kv_now_ns();
@@ -182,7 +182,7 @@ static void go_on(struct kv_remote *remote, struct kv_forget *forget)
 			strcpy(job->op.name, forget->prefix);
 		if (kv_remote_puts(remote, job->op.name)) {
 			free(errand);
-			return; /* the end of the put wakes this thread */
+			return; /* the put wakes this thread at its end */
 		}
 		forget->next++;
 		forget->under_way++;

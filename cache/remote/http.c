@@ -40,28 +40,28 @@
 struct transfer {
 	struct http *http;
 	struct kv_exchange x;
-	CURL *easy; /* NULL: the request waits until again_ns */
+	CURL *easy; /* libcurl's handle; NULL: waits until again_ns */
 	uint64_t sent, received, header_bytes;
-	int verdict;   /* status with which the answer was cut off */
-	int fd;	       /* of a new connection to a UNIX socket; -1: none */
+	int verdict;   /* status, if the answer was cut off */
+	int fd;	       /* new connection to a UNIX socket; -1: none */
 	char line[64]; /* text of the HTTP status: "404 Not Found" */
 	char error[CURL_ERROR_SIZE];
 	uint64_t refused_ns; /* time of the first refused connection; 0: none */
 	uint64_t again_ns;
-	unsigned version; /* version of the credentials used */
-	bool anew;  /* the operation was begun again with other credentials */
-	bool fresh; /* the request was sent again on a new connection */
+	unsigned version; /* number of the credentials that the request uses */
+	bool anew;  /* the operation was begun again, with new credentials */
+	bool fresh; /* the request was repeated on a new connection */
 	TAILQ_ENTRY(transfer) link;
 };
 
 struct http {
 	struct kv_ops ops; /* first member */
-	CURLM *multi;	   /* fixed */
+	CURLM *multi;	   /* constant */
 
-	struct kv_site *site; /* owned by the thread, as the next three */
+	struct kv_site *site; /* owned by the thread, as are the next three */
 	TAILQ_HEAD(, transfer) transfers;
 	unsigned active;
-	bool unreached; /* no server was reached: begin one at a time */
+	bool unreached; /* no server was reached: begin operations one by one */
 };
 
 /* ---- statuses ---- */
@@ -79,7 +79,7 @@ static int errno_of(enum kv_remote_call call, long status)
 	case 404:
 	case 410:
 		return -ENOENT;
-	case 405: /* a server that takes no PUT may still serve objects */
+	case 405: /* the server takes no PUT, but may serve objects */
 		return reads		       ? -EOPNOTSUPP
 		       : call == KV_REMOTE_PUT ? -ENOSPC
 					       : -EACCES;
@@ -142,7 +142,7 @@ static int transfer_result(struct transfer *t, CURLcode code)
 	return 0;
 }
 
-/* ---- an answer, as it comes ---- */
+/* ---- an answer of the server, as it comes ---- */
 
 /* All headers of an object have arrived: ask for memory. */
 static int take_length(struct transfer *t)
@@ -220,7 +220,7 @@ static size_t on_body(char *data, size_t one, size_t n, void *arg)
 			memcpy(op->data + t->received, data, n);
 		atomic_fetch_add(&op->progress, n);
 	} else if (end > (x->page ? PAGE_MAX : TEXT_MAX)) {
-		if (!good) /* the status is already known */
+		if (!good) /* the status of the answer is an error already */
 			return 0;
 		t->verdict =
 			kv_op_failed(op, -EPROTO, "the answer does not end");
@@ -254,7 +254,7 @@ static size_t on_send(char *room, size_t one, size_t n, void *arg)
 	return done;
 }
 
-/* libcurl sends the body again when a kept connection turned out to be closed. */
+/* libcurl sends the body again if a kept connection turned out to be closed. */
 static int on_rewind(void *arg, curl_off_t at, int whence)
 {
 	struct transfer *t = arg;
@@ -502,7 +502,7 @@ static bool was_spoiled(struct transfer *t, CURLcode code)
 }
 
 /* Return whether the server refused the credentials, and newer ones were read:
- * then the operation begins again, once. */
+ * the operation is then repeated, once. */
 static bool begins_anew(struct transfer *t, int r)
 {
 	struct kv_exchange *x = &t->x;
@@ -594,7 +594,7 @@ static bool end_cancelled(struct http *http)
 	return stop;
 }
 
-/* Connect again where it is time; return milliseconds until the next time. */
+/* Repeat refused connections that are due; return ms until the next one. */
 static int begin_again(struct http *http)
 {
 	const uint64_t now = kv_now_ns();

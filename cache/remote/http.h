@@ -15,21 +15,21 @@
 #define KV_SITE_BASE_MAX 1024
 #define KV_SITE_TOKEN_MAX 4096
 
-/* Fixed, except for the credentials.  The site owns the texts; NULL: not given. */
+/* Constant but for the credentials.  The site owns the texts; NULL: none. */
 struct kv_site {
 	char *base;	   /* "http://HOST:PORT/PREFIX/", percent-encoded */
-	size_t root;	   /* length of @base up to the server or bucket */
+	size_t root;	   /* bytes of @base before the prefix */
 	char *socket;	   /* of http+unix */
 	char *ca;	   /* file of the only trusted certificates */
 	char *region;	   /* of s3 */
 	char *endpoint;	   /* of s3 */
 	char *credentials; /* file */
-	bool s3;	   /* credentials are those of s3 */
-	char *secrets;	   /* text of `credentials`; holds the next three */
-	const char *user, *secret; /* both or none */
+	bool s3;	   /* the credentials are for the scheme s3 */
+	char *secrets; /* text of the file @credentials, for the next three */
+	const char *user, *secret; /* both are set, or none */
 	const char *token;	   /* of s3 */
-	unsigned version;	   /* how often new credentials were read */
-	uint64_t read_ns;	   /* when they were read */
+	unsigned version; /* how often new credentials have been read */
+	uint64_t read_ns; /* when the credentials were last read */
 };
 
 /*
@@ -60,23 +60,23 @@ int kv_site_read_credentials(struct kv_site *site, char *text, bool s3,
 
 /* ---- requests ---- */
 
-/* The longest URL is a list's, with a name in its query. */
+/* The longest URL is that of a list, with an object's name in the query. */
 #define KV_URL_MAX (6 * KV_SITE_BASE_MAX + 6 * KV_OBJECT_NAME_MAX + 128)
-#define KV_HTTP_ASK 1 /* result of next(): there is one more request */
+#define KV_HTTP_ASK 1 /* result of next(): send one more request */
 
 /* An operation in flight, and its current request. */
 struct kv_exchange {
 	struct kv_remote_op *op;
 	const struct kv_site *site;
-	unsigned step; /* requests that have ended */
+	unsigned step; /* number of requests that have ended */
 
 	/* Set by next(); all zero before each call. */
 	const char *method;
 	char url[KV_URL_MAX];
-	struct iovec body[2]; /* of PUT and POST; lives until the answer */
-	struct curl_slist *headers; /* kv_http_header */
-	bool object;		    /* the answer is the object of a GET */
-	bool page;		    /* the answer is a text of any length */
+	struct iovec body[2]; /* body of PUT or POST; lives until the answer */
+	struct curl_slist *headers; /* set by kv_http_header */
+	bool object;		    /* the answer is an object */
+	bool page; /* the answer may have PAGE_MAX bytes of text */
 
 	/* The last answer: its HTTP status (0: none), its text with a NUL, or
 	 * NULL. */

@@ -28,7 +28,7 @@
 #include "common/block.h"
 #include "common/bytes.h"
 
-#define PREFIX 8u /* bytes of the length before the JSON */
+#define PREFIX 8u /* bytes of the number before the JSON */
 #define BEFORE "\"__metadata__\":{"
 #define AFTER "},"
 #define NAME "\"kvfs.object\":"
@@ -43,7 +43,7 @@ static const char *skip_space(const char *at, const char *end)
 	return at;
 }
 
-/* Return the end of the string that begins at @at, or NULL. */
+/* Return the end of the JSON string that begins at @at, or NULL. */
 static const char *skip_string(const char *at, const char *end)
 {
 	if (at == end || *at != '"')

@@ -71,7 +71,7 @@ int kv_remote_prefix(struct kv_cache *cache, struct kv_space *space,
 
 	kv_lock(cache);
 	kv_tenant_name(cache, space->uid, tenant);
-	layout = space->layout; /* lives as long as the space */
+	layout = space->layout; /* the layout lives as long as the space */
 	kv_unlock(cache);
 	json = layout ? json_loads(layout->json, 0, NULL) : NULL;
 	if (json) {
@@ -109,8 +109,8 @@ void kv_remote_name(struct kv_remote_op *op, const char *prefix,
 
 /* ---- jobs ---- */
 
-/* Return the bytes of memory that the backend has while it has the job; those of GETs are
- * counted in fetch.c. */
+/* Return the bytes of memory that a job lends to the backend; fetch.c counts
+ * those of GETs. */
 static uint64_t lent(const struct kv_remote_job *job)
 {
 	return job->op.call == KV_REMOTE_PUT
@@ -184,7 +184,7 @@ bool kv_remote_puts(const struct kv_remote *remote, const char *name)
 	return false;
 }
 
-/* End a job whose memory the backend does not use. */
+/* End a job whose memory the backend no longer uses. */
 static void end(struct kv_remote *remote, struct kv_remote_job *job, int status)
 {
 	TAILQ_REMOVE(&remote->jobs, job, link);
@@ -444,7 +444,7 @@ void kv_remote_stop(struct kv_cache *cache)
 		kv_remote_wake(remote);
 		pthread_join(remote->thread, NULL);
 	}
-	kv_fetch_run(remote); /* `stop` is set: every waiting get is a miss */
+	kv_fetch_run(remote); /* @stop is set: all waiting gets end as misses */
 	expire(remote, UINT64_MAX);
 	kv_forgets_run(remote); /* all forgets are cancelled */
 	until = kv_now_ns() + END_NS;

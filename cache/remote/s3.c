@@ -16,7 +16,7 @@
 
 #define LISTED "1000" /* objects in a page; DeleteObjects takes as many */
 
-/* Add what every request to @url needs. */
+/* Add the headers and options that every request needs. */
 static int sign(struct kv_exchange *x)
 {
 	int r = kv_http_header(x, "x-amz-content-sha256", "UNSIGNED-PAYLOAD");

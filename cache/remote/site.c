@@ -46,8 +46,8 @@ static void site_freep(struct kv_site **site)
 	kv_site_free(*site);
 }
 
-/* Decode %XX in place.  -EINVAL: a percent sign without two digits, or a control
- * character. */
+/* Decode each %XX in @text.  -EINVAL: a percent sign without two digits, or a
+ * control character. */
 static int decode(char *text)
 {
 	char *to = text;

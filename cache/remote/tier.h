@@ -15,11 +15,11 @@
 #include "cache/core/turns.h"
 #include "cache/remote/backend.h"
 
-/* An operation, and what to do when it has ended.  Used by the remote thread only. */
+/* A job of the remote thread: an operation, and what to do at its end. */
 struct kv_remote_job {
-	struct kv_remote_op op; /* first */
-	uint32_t uid;		/* owner of the space: the tenant */
-	bool trial; /* asks whether the backend is there: counts for no breaker */
+	struct kv_remote_op op; /* first member */
+	uint32_t uid;		/* user that owns the space */
+	bool trial; /* asks whether the backend works: no breaker counts it */
 	/* Retry a failed operation twice with back-off, within the deadline, as long as
 	 * this returns true.  NULL: always. */
 	bool (*waited_for)(const struct kv_remote_job *job);
@@ -35,24 +35,24 @@ struct kv_remote_job {
 	uint64_t retry_ns; /* when to send the job again; 0: in flight */
 	unsigned tries;
 	bool abandoned; /* @ended has run, the backend still has the memory */
-	uint64_t seen;	/* op.progress when progress was last noticed */
-	TAILQ_ENTRY(kv_remote_job) link; /* of remote->jobs */
+	uint64_t seen;	/* value of op.progress when it last changed */
+	TAILQ_ENTRY(kv_remote_job) link; /* entry in remote->jobs */
 };
 TAILQ_HEAD(kv_remote_jobs, kv_remote_job);
 
 struct kv_remote {
-	struct kv_cache *cache;		       /* fixed */
-	const struct kv_remote_driver *driver; /* fixed */
-	struct kv_ops *ops;		       /* fixed: the backend */
-	pthread_t thread;		       /* the remote thread */
-	bool running; /* the thread was started; fixed */
+	struct kv_cache *cache;		       /* constant */
+	const struct kv_remote_driver *driver; /* constant */
+	struct kv_ops *ops; /* constant: operations of the backend */
+	pthread_t thread;   /* the remote thread */
+	bool running;	    /* constant: the thread was started */
 	_Atomic bool stop;
-	struct kv_remote_jobs jobs;   /* running; used by the remote thread */
+	struct kv_remote_jobs jobs;   /* jobs under way; remote thread only */
 	struct kv_breakers *breakers; /* breaker.c */
 	struct kv_fetch *fetch;	      /* fetch.c */
 	struct kv_backups *backup;    /* backup.c */
 	TAILQ_HEAD(, kv_forget) forgets; /* forget.c */
-	struct kv_turns forgetters;   /* operations of each tenant's forgets */
+	struct kv_turns forgetters;   /* queues of users that forget blocks */
 	struct kv_remote_stats stats; /* guarded by cache->lock */
 };
 
@@ -107,22 +107,22 @@ bool kv_remote_is_open(struct kv_remote *remote, uint32_t uid);
 bool kv_remote_takes(struct kv_remote *remote, uint32_t uid);
 
 struct kv_breaker {
-	/* First; breaker.c's: a HEAD of an object, or of the backend. */
+	/* First member; for breaker.c: a HEAD of an object or the backend. */
 	struct kv_remote_job trial;
-	uint32_t uid;	   /* fixed */
-	_Atomic bool open; /* no operation is sent */
-	/* Nothing is sent before this time, as the backend asked; remote.c. */
+	uint32_t uid;	   /* constant */
+	_Atomic bool open; /* open: no operation is sent */
+	/* Send nothing before this time, as the backend has asked; remote.c. */
 	_Atomic uint64_t held_until_ns;
-	uint64_t heard_ns; /* last sign of life for this tenant */
-	/* Nothing is put before this time: the backend was full for this tenant. */
+	uint64_t heard_ns; /* when the backend last answered this tenant */
+	/* Put nothing before this time: the backend was full for the tenant. */
 	_Atomic uint64_t full_until_ns;
 	/* breaker.c's: */
-	bool trying, told; /* the trial is in flight; a failure was printed */
+	bool trying, told; /* a trial is in flight; a failure was printed */
 	bool probe; /* the trial is of the backend: the tenant has failed */
-	bool full;  /* printed that the backend is full */
+	bool full;  /* it was printed that the backend is full */
 	uint64_t full_ns;	     /* length of the last pause of puts */
-	unsigned failures, refusals; /* counts in a row */
-	uint64_t pause_ns, try_ns;   /* pause before the next trial; its time */
+	unsigned failures, refusals; /* numbers in a row */
+	uint64_t pause_ns, try_ns;   /* pause before the next trial; its end */
 	uint64_t changed_ns;
 	char name[KV_OBJECT_NAME_MAX + 1]; /* object of the last operation */
 	char why[KV_REMOTE_FAILURE_MAX];
@@ -131,7 +131,7 @@ struct kv_breaker {
 int kv_breakers_init(struct kv_remote *remote); /* -ENOMEM */
 void kv_breakers_fini(struct kv_remote *remote);
 
-/* Return the breaker of the tenant @uid; it lives as long as the tier. */
+/* Return the breaker of the user @uid; it lives as long as the remote tier. */
 struct kv_breaker *kv_breaker_of(struct kv_remote *remote, uint32_t uid);
 /* Count the final outcome of @job. */
 void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
