@@ -43,9 +43,9 @@
 /* A sync or a commit waits for reads at the device: allow few bytes, for a
  * short wait, but enough to keep any SSD busy. */
 #define RING_READ_BYTES (16u << 20)
-#define AT_ONCE 4096u /* free slots scanned before the lock is released */
+#define AT_ONCE 4096u /* free slots examined before the lock is released */
 #define BUSY 10u
-#define REST_NS 20000000u /* shortest rest of the scrubber */
+#define REST_NS 20000000u /* shortest rest of the scrubber between blocks */
 #define SECOND 1000000000u
 
 /* ---- the scrubber ---- */
@@ -99,7 +99,7 @@ static void scrub_block(struct kv_cache *cache, struct buffer *buffer,
 	kv_lock(cache);
 	if (cache->ssd.writing)
 		ns *= BUSY;
-	/* Rest seldom: reading a small block takes less time than waking up. */
+	/* Rest for several small blocks at once: each rest costs a wake-up. */
 	cache->scrubber.owed_ns += ns - KV_MIN(ns, kv_now_ns() - begun);
 	if (cache->scrubber.owed_ns >= REST_NS) {
 		rest(cache, cache->scrubber.owed_ns);

@@ -42,7 +42,7 @@ int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes)
 	return fits ? 0 : -ENOSPC;
 }
 
-/* Remove a file @name that is half-written or belongs to no space. */
+/* Remove the file @name of a space if it is half-written or has no space. */
 static int remove_stray(void *cache, int dir, const char *name)
 {
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;

@@ -98,7 +98,7 @@ static uint64_t sum_reserves(const struct kv_cache *cache,
 			bytes += reserve(&space->quota, tier);
 		bytes = KV_MAX(bytes, reserve(&tenant->quota, tier));
 		sum += bytes;
-		/* A smaller SSD is handled before the arena is made. */
+		/* @one is 0 while a mount shrinks the SSD: no arena yet. */
 		if (one)
 			segments += KV_MAX(tenant->kept_segments,
 					   (bytes + one - 1) / one);

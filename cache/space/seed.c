@@ -31,7 +31,7 @@
 #define CONTEXT "kvfs-seed-1"
 #define TELL_NS UINT64_C(60000000000)
 
-#define SECRET_BYTES 32u /* of cache->secret: SHA-256 of the file */
+#define SECRET_BYTES 32u /* bytes of the SHA-256 of the secret's file */
 
 static const char unshareable[] =
 	"sharing needs \"seed\" or \"keys\": \"engine\" in the layout, or "

@@ -166,7 +166,7 @@ static void snapshot_unlink_locked(struct kv_cache *cache,
 			      kv_index_snapshot_bytes(snapshot->n), 0);
 }
 
-/* Return the index of the first item at or after @position. */
+/* Return the index of the first item of the snapshot at or after @position. */
 static uint32_t snapshot_at(const struct kv_snapshot *snapshot,
 			    uint32_t position)
 {

@@ -39,7 +39,7 @@
 #define MOVE_NS 3000000000u
 #define MOVE_AGAIN_US 10000u
 #define INDEX_PART 4	   /* spaces and snapshots may take 1/4 of the index */
-#define CLEAR_AT_ONCE 128u /* blocks removed before a pause */
+#define CLEAR_AT_ONCE 128u /* blocks that are removed before a pause */
 #define CLEAR_PAUSE_US 50u
 
 bool kv_spaces_index_fits(struct kv_cache *cache, struct kv_account *account,
@@ -710,7 +710,7 @@ unlock:
 }
 
 struct rights {
-	bool owner; /* the owner changes, not only the mode */
+	bool owner; /* the change is of the owner, not only of the mode */
 	uint64_t until;
 };
 
@@ -719,13 +719,13 @@ static int move_or_drop(struct kv_cache *cache, struct kv_block *block,
 {
 	const struct rights *rights = arg;
 
-	/* -EBUSY ends when the write of the block ends. */
+	/* A block that is being written cannot move: try again. */
 	while (move(cache, block) == -EBUSY && kv_now_ns() < rights->until)
 		usleep(MOVE_AGAIN_US);
 	/* A block still in its old slot leaves it once durable; without an SSD
 	 * that takes the block, remove the block. */
 	kv_lock(cache);
-	if (rights->owner) /* objects of other owners have other names */
+	if (rights->owner) /* another owner's objects have other names */
 		block->remote = false;
 	if (block->slot && !(block->flags & BLOCK_REMOVED) &&
 	    (!cache->ssd.on ||
@@ -784,13 +784,13 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 /* ---- removal of all blocks ---- */
 
 struct place {
-	uint64_t slot_id, block; /* slot on SSD; id of the block */
+	uint64_t slot_id, block; /* id of the slot on SSD; id of the block */
 };
 
 struct kv_clear {
 	struct kv_space *space;
 	uint64_t generation;  /* blocks from this generation on are kept */
-	struct place *places; /* NULL: the places are not collected yet */
+	struct place *places; /* the blocks to remove; NULL: not yet listed */
 	size_t n, room, at;
 };
 

@@ -10,7 +10,7 @@
 /* ---- space.c ---- */
 
 bool kv_space_name_ok(const char *name);
-/* Return whether a user may use @bytes more for spaces and snapshots. */
+/* Return whether a user may use @bytes more of the index for spaces. */
 bool kv_spaces_index_fits(struct kv_cache *cache, struct kv_account *account,
 			  uint64_t bytes);
 /* Charge the space for @to instead of @from bytes of the index. */
@@ -24,8 +24,8 @@ void kv_spaces_free(struct kv_cache *cache);
 
 /* ---- persist.c ---- */
 
-/* Change the bytes charged for a file beside the index from *@has to @bytes;
- * -ENOSPC. */
+/* Change the size charged for one of the files beside the index, from *@has to
+ * @bytes.  -ENOSPC. */
 int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes);
 /*
  * Write the present state of @space, or its removal, to disk.  Waits; call
@@ -44,16 +44,16 @@ int kv_space_files_check(struct kv_cache *cache, bool clean);
 int kv_seeds_open(struct kv_cache *cache, char **ret_why);
 /* At mount: unshare the spaces whose keys other nodes cannot have. */
 void kv_seeds_settle(struct kv_cache *cache);
-/* If there is a secret, replace a random seed of @layout, of a space of the user @uid,
- * by the seed that all nodes with the same secret have.  -ENOMEM. */
+/* If there is a secret, and the seed of @layout is random, replace it by the
+ * seed that all nodes with this secret derive for the user @uid.  -ENOMEM. */
 int kv_seed_layout(struct kv_cache *cache, uint32_t uid,
 		   struct kv_layout *layout);
 /* Return whether the space's seed is the one derived for the user @uid. */
 bool kv_seed_is_of_locked(struct kv_cache *cache, const struct kv_space *space,
 			  uint32_t uid);
 /* Check that other nodes can have the keys of the space; a space without blocks
- * gets the seed that other nodes derive.  -EINVAL: they cannot have the keys;
- * the space's layout error has the reason.  -ENOMEM. */
+ * gets the seed that other nodes derive.  -EINVAL: no; the reason is in the
+ * space's layout error.  -ENOMEM. */
 int kv_seed_may_share(struct kv_cache *cache, struct kv_space *space);
 /* Store and log the reason for which a space is not shared. */
 void kv_seed_refused(struct kv_cache *cache, struct kv_space *space);
@@ -74,7 +74,7 @@ void kv_quotas_settle(struct kv_cache *cache);
  * -ENOMEM. */
 int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 		      const char *name, const struct kv_snapshot_item *items);
-/* Return the cost of the space's snapshots; snapshot.c limits the sum. */
+/* Return the blocks in the space's snapshots, plus 16 for each snapshot. */
 uint64_t kv_snapshots_cost_locked(struct kv_cache *cache,
 				  const struct kv_space *space);
 void kv_snapshots_drop(struct kv_cache *cache, struct kv_space *space);

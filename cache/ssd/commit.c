@@ -34,7 +34,7 @@
 #include "common/crash_point.h"
 
 #define EVICT_AT_ONCE 32u    /* blocks evicted at once for room in the index */
-#define STARVED_NS 2000000u  /* pause after a round without room in the index */
+#define STARVED_NS 2000000u  /* pause after the index had no room for a block */
 #define LINGER_NS 100000000u /* longest delay of a commit without a flush */
 /* Longest delay if only deletions wait: deleting all blocks of a file in one
  * transaction costs a fraction of deleting them one by one. */
@@ -50,26 +50,26 @@ struct put {
 };
 
 struct update {
-	uint64_t slot_id; /* first member: kv_by_u64 compares it */
+	uint64_t slot_id; /* first member: kv_by_u64 compares the slot ids */
 	int64_t mtime_ns;
 	uint32_t atime, hits;
-	uint32_t block; /* number of the block */
+	uint32_t block; /* number of the block that is updated */
 	bool pinned;
 };
 
 struct round {
 	struct put *puts;
 	size_t n_puts;
-	size_t n_put; /* number of puts whose records fit into the index */
-	bool starved; /* the index had no room for any put */
+	size_t n_put; /* number of blocks whose records fit into the index */
+	bool starved; /* the index had no room for any block */
 	struct update *updates;
 	size_t n_updates;
-	/* value of ssd->updates.taken after this round was taken */
+	/* ssd->updates.taken, including the updates of this round */
 	uint64_t updates_taken;
 	struct kv_removed_write *removed; /* tombstones to write; NULL: none */
 	/* result of writing the tombstones; -EAGAIN: not begun */
 	int removed_status;
-	int *fds; /* of segment files to be synced */
+	int *fds; /* descriptors of segment files to be synced */
 	size_t n_fds;
 };
 
@@ -160,7 +160,7 @@ static void linger(struct kv_cache *cache)
 
 		if (now >= until)
 			break;
-		ssd->noted = more; /* other changes shorten the wait */
+		ssd->noted = more; /* only other changes shorten the wait */
 		kv_cond_wait(cache, &ssd->commit, until - now);
 	}
 }

@@ -52,15 +52,15 @@
 #include <fcntl.h>
 
 #define TRIES 2
-#define GIVE_UP 3     /* failed tries to zero, after which a slot stays taken */
-#define WINDOW 32u    /* requests of the deleter at the device */
-#define PORTION 2048u /* prologues that are zeroed before a sync */
-#define TURN 128u     /* records that the committer deletes at once */
+#define GIVE_UP 3  /* failures to zero a prologue until the slot stays taken */
+#define WINDOW 32u /* requests of the deleter at the device */
+#define PORTION 2048u /* prologues zeroed before the files are synced */
+#define TURN 128u     /* records deleted at once by the committer */
 #define TURNS 4u      /* every 4th turn the deleter sweeps a file */
 /* Zero this many or more adjacent slots, as a whole, by one fallocate(2). */
 #define RUN KV_POINTS_OR(3u, 16u)
 #define RECORD_NS 20000000u
-#define NEAR_IDS 8u /* slot ids that usually share a leaf of the index */
+#define NEAR_IDS 8u /* close slot ids, usually in one leaf of the index */
 
 struct kv_deletion_batch {
 	struct kv_space *space;
@@ -75,8 +75,8 @@ struct kv_deletion_batch {
 struct group {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
-	size_t left, wanted; /* wanted: number of requests to wait for */
-	int status;	     /* of the last failed request; 0: none */
+	size_t left, wanted; /* requests under way; at which number to wake */
+	int status; /* error of the last request that failed; 0: none */
 };
 
 #define GROUP_INIT                                                           \
@@ -85,9 +85,9 @@ struct group {
 	}
 
 struct member {
-	struct kv_io io; /* first member: member_done casts it back */
+	struct kv_io io; /* first member: member_done casts its address */
 	struct group *group;
-	struct kv_deletion *deletion; /* deletion to mark; NULL: a sync */
+	struct kv_deletion *deletion; /* its deletion, to mark; NULL: a sync */
 };
 
 static void member_done(struct kv_io *io, int status)
@@ -106,8 +106,8 @@ static void member_done(struct kv_io *io, int status)
 	pthread_mutex_unlock(&group->lock);
 }
 
-/* Wait until at most @left requests of @group are under way.  Return the error
- * of the last that failed. */
+/* Wait until at most @left requests of @group have not ended.  Return the error
+ * of the last request that failed. */
 static int wait_for(struct group *group, size_t left)
 {
 	int r;
@@ -568,7 +568,7 @@ static void zeroed_locked(struct kv_cache *cache,
 	KV_POINT("deletion.before_telling");
 	kv_flushes_settle_space_locked(cache, space);
 	pthread_cond_broadcast(&ssd->done);
-	kv_writer_rouse_locked(cache); /* slots may have become free */
+	kv_writer_rouse_locked(cache); /* the deletions may have freed slots */
 }
 
 /* ---- sweeping files ---- */
@@ -603,7 +603,7 @@ static bool sweep_one(struct kv_cache *cache)
 	size_t bytes;
 	int r;
 
-	/* Prefer a file with the slot size that a write waits for. */
+	/* Prefer a file with the slot size for which a write waits. */
 	for (uint32_t id = 0; ssd->n_unswept && id < ssd->n_files; id++) {
 		struct kv_segfile *one = ssd->files[id];
 

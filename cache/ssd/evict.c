@@ -37,13 +37,13 @@
 #include "cache/core/ledger.h"
 #include "common/crash_point.h"
 
-#define FREE_PART 16u /* 1/16 of the files and bytes is never pinned */
-#define FEW 3u	      /* if there are fewer files, pins may take all */
+#define FREE_PART 16u /* 1/16 of the files and bytes is kept free of pins */
+#define FEW 3u	      /* with fewer files, pins may take all of them */
 #define SLOTS_AT_ONCE 1024u
 #define PATIENCE_NS 5000000000u
-/* most blocks in DRAM that a search for a victim skips */
+/* a search for a victim skips at most so many blocks that are in DRAM */
 #define PASSED_OVER 64
-#define HYSTERESIS 2u /* number of files; see invariant (6) */
+#define HYSTERESIS 2u /* number of files, for invariant (6) */
 /* evict 1/8 of a file before searching again for a file to empty */
 #define WAIT_PART 8u
 
@@ -93,7 +93,7 @@ static bool needs_too_many_files(const struct kv_cache *cache,
 		all += kv_round_up(slots + same, one) / one;
 		own += kv_round_up(own_slots + same, one) / one;
 		if (same)
-			slot_bytes = 0; /* this class is counted */
+			slot_bytes = 0; /* count the class once only */
 	}
 	all += slot_bytes > 0;
 	own += slot_bytes > 0;
@@ -180,7 +180,7 @@ static void count_files(const struct kv_cache *cache,
 	}
 }
 
-/* Return whether @tenant has more files than its quota fills. */
+/* Return whether @tenant has more files than its SSD quota fills. */
 static bool is_over_quota(const struct kv_cache *cache,
 			  const struct kv_tenant *tenant)
 {
@@ -257,7 +257,7 @@ static bool evict_from(struct kv_evict_list *list,
 	return true;
 }
 
-/* Describe a search for blocks to evict for @taker; evict none of @spared. */
+/* Describe a search for blocks to evict for @taker, but none of @spared. */
 static struct kv_giving giving_to(struct kv_cache *cache,
 				  const struct kv_space *taker,
 				  const struct kv_space *spared)
@@ -335,7 +335,7 @@ static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
 	LIST_FOREACH(class, &cache->ssd.classes, link)
 		TAILQ_FOREACH(list, &class->lists, link) {
 			if (!list->blocks)
-				break; /* empty lists come last: stop */
+				break; /* the other lists are empty too */
 			if (kv_victim_gives(list, &giving))
 				list->space->tenant->records +=
 					list->blocks + list->writing;
@@ -439,7 +439,7 @@ size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
 		const struct kv_evict_list *list;
 
 		if (block->file != file->id)
-			continue; /* the block left the file meanwhile */
+			continue; /* the block has left the file meanwhile */
 		list = kv_evict_list_ssd(cache, block);
 		space->in[SSD].leaving += bytes;
 		space->tenant->in[SSD].leaving += bytes;
@@ -531,7 +531,7 @@ static bool can_spare(const struct kv_segfile *file,
 
 	TAILQ_FOREACH(list, &class->lists, link) {
 		if (!list->blocks || colder >= enough)
-			break; /* empty lists come last: stop */
+			break; /* the other lists are empty too */
 		if (!kv_victim_gives(list, giving))
 			continue;
 		all += list->blocks;
@@ -541,7 +541,7 @@ static bool can_spare(const struct kv_segfile *file,
 	       (!age || colder >= KV_MIN(all, enough));
 }
 
-/* The order in which lists and files lose blocks. */
+/* Which blocks may be evicted, and in which order, to empty a file. */
 struct choice {
 	struct kv_giving giving;
 	/* Evict only blocks colder than this, the coldest first.  0: evict any
@@ -565,7 +565,7 @@ static struct kv_evict_list *first_giver(struct kv_cache *cache,
 		bool first;
 
 		if (!list->blocks)
-			break; /* empty lists come last: stop */
+			break; /* the other lists are empty too */
 		if (!kv_victim_gives(list, &choice->giving) ||
 		    (choice->own_only && a != taker))
 			continue;

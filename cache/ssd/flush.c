@@ -35,7 +35,7 @@
 
 #define COLLECT_AT_ONCE 64u
 
-/* Return at which count of updates all present updates are committed. */
+/* Return the number of updates after which all present ones are committed. */
 static uint64_t updates_needed(const struct kv_cache *cache)
 {
 	return cache->ssd.updates.taken + cache->ssd.updates.n;
@@ -90,7 +90,7 @@ static void end_flush(struct kv_cache *cache, struct kv_space *space,
 {
 	struct kv_flush *next = TAILQ_NEXT(flush, link);
 
-	/* @next also waits for the deletions and updates of @flush. */
+	/* Let @next wait for the deletions and updates of @flush, too. */
 	if (next) {
 		next->deletion = KV_MAX(next->deletion, flush->deletion);
 		next->update = KV_MAX(next->update, flush->update);
@@ -383,7 +383,7 @@ void kv_flushes_collect_locked(struct kv_cache *cache)
 	if (!space)
 		return;
 	if (!collect(cache, space, COLLECT_AT_ONCE)) {
-		/* Let another space take its turn. */
+		/* Let another space with flushes take its turn. */
 		TAILQ_REMOVE(&ssd->collecting, space, collects);
 		TAILQ_INSERT_TAIL(&ssd->collecting, space, collects);
 	}
@@ -396,7 +396,7 @@ void kv_flushes_prolong_locked(struct kv_cache *cache,
 	struct kv_flush *flush;
 
 	kv_assert_locked(&cache->lock);
-	/* Extend the first flush with @slot; later ones end after it. */
+	/* Extend the first flush for @slot; later flushes end after it. */
 	TAILQ_FOREACH(flush, &slot->list->space->flushes, link) {
 		if (flush->ticket < slot->seq)
 			continue;

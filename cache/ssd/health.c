@@ -70,7 +70,7 @@ bool kv_health_offline_locked(const struct kv_cache *cache)
 }
 
 struct probe {
-	struct kv_io io; /* first member: casts rely on it */
+	struct kv_io io; /* first member: callbacks cast its address */
 	struct kv_cache *cache;
 	uint8_t page[KV_PAGE] __attribute__((aligned(KV_PAGE)));
 };

@@ -55,15 +55,15 @@
 #include "common/bytes.h"
 #include "index/segfile.h"
 
-#define PIECE (1u << 20) /* bytes that kv_shrink copies at once */
+#define PIECE (1u << 20) /* bytes of a slot that kv_shrink copies at once */
 #define AT_ONCE 32u
-#define PATIENCE_NS 5000000000u /* longest time without progress */
-#define AGAIN_NS 2000000000u	/* pause before a file is emptied again */
-/* after this time the heir may evict its own blocks */
+#define PATIENCE_NS 5000000000u /* give up a file that loses no block so long */
+#define AGAIN_NS 2000000000u /* pause before a failed file is emptied again */
+/* time after which the heir may evict blocks of its own */
 #define AWAITED_NS 1000000000u
-/* time for which an empty file is kept for its heir */
+/* time for which an emptied file is kept for its heir */
 #define KEPT_NS 2000000000u
-/* pause while deletions and writes are under way */
+/* pause of the mover while deletions and writes are under way */
 #define WAIT_NS 20000000u
 
 struct kv_move {
@@ -74,7 +74,7 @@ struct kv_move {
 	struct kv_slot_record record;
 	uint8_t *data;
 	uint64_t bytes;
-	bool put;	/* the new record is in the transaction */
+	bool put;	/* the transaction has the new record of the block */
 	bool token_ids; /* the index may have token ids of the block */
 	TAILQ_ENTRY(kv_move) link;
 };
@@ -132,8 +132,8 @@ static void ended_late(struct kv_io *io, int status)
 	kv_unlock(cache);
 }
 
-/* Begin the move of @block, the first of @n to be moved. -EAGAIN: deletions
- * must be over first; -ENOSPC; -ENOMEM. */
+/* Begin the move of @block, the first of @n blocks to be moved.  -EAGAIN:
+ * deletions must end first; -ENOSPC; -ENOMEM. */
 static int move_new(struct kv_cache *cache, struct kv_block *block, size_t n,
 		    struct kv_move **ret_move)
 {
@@ -148,7 +148,7 @@ static int move_new(struct kv_cache *cache, struct kv_block *block, size_t n,
 	move->from = kv_slot_id(block->file, block->slot_number);
 	move->bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
 	move->data = kv_pages_new(move->bytes);
-	block->refs++; /* the eviction for a slot must spare this block */
+	block->refs++; /* lest the block is evicted to make room for its copy */
 	if (move->data)
 		r = kv_extent_take_beside_locked(cache, block, n, &move->to);
 	if (r < 0) {
@@ -432,7 +432,7 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 
 /* ---- a smaller cap: what fits ---- */
 
-/* Count of slots in use, and of the files that they fill if packed by size. */
+/* Number of slots in use, and of files that they fill if packed by size. */
 struct shrink_need {
 	uint64_t records, files;
 };
@@ -493,14 +493,14 @@ int kv_shrink_check(struct kv_cache *cache, char **ret_why)
 
 struct shrink {
 	struct kv_cache *cache;
-	uint64_t *victims; /* ids of the slots of evicted blocks */
+	uint64_t *victims; /* slot ids of the blocks that were evicted */
 	size_t n_victims;
 	uint8_t *piece;
-	/* file that was written since the last sync; NULL: none */
+	/* file written to since the last sync; NULL: none */
 	struct kv_segfile *to;
 	struct kv_txn *txn;
 	size_t in_txn;
-	uint64_t unreadable; /* count of unreadable blocks */
+	uint64_t unreadable; /* number of blocks that could not be read */
 };
 
 /* Evict the coldest blocks until the others fit; with @regardless, guaranteed

@@ -3,10 +3,10 @@
  * removed.c - tombstones of blocks that users removed from shared spaces, so
  * that no other node brings the blocks back; kept in STORE/removed.
  *
- * The tombstones are a ring of places, in memory and in the file: the newest
- * one takes the place of the oldest.  A place is emptied when its key is saved
- * here again.  Changed places are written and synced before the commit that
- * deletes the blocks' records.
+ * The tombstones are a ring of entries, in memory and in the file: the newest
+ * tombstone replaces the oldest.  An entry is emptied when its key is saved
+ * again.  Changed entries are written and synced before the commit that deletes
+ * the blocks' records.
  *
  * If the file cannot be written, flushes of the blocks' spaces fail, and the
  * tombstones live until the mount ends or a later write succeeds.
@@ -14,12 +14,12 @@
  * OWNS       cache->removed, and with it the file.
  *
  * INVARIANTS
- *   (1) A place that is not empty is in the tree, and no other one has its space
- *       and key.
- *   (2) A place that differs from the file's is dirty, or being written.
- *   (3) Places from @room on are empty.
- *   (4) A key whose block is here has no place: it is emptied when the block is
- *       sealed, and at mount.
+ *   (1) An entry that is not empty is in the tree, and no other entry has its
+ *       space and key.
+ *   (2) An entry that differs from the file's is dirty, or being written.
+ *   (3) Entries from @room on are empty.
+ *   (4) A key whose block is here has no entry: the entry is emptied when the
+ *       block is sealed, and at mount.
  *
  * LOCKING    cache->lock; none while the committer writes the file.
  */
@@ -34,25 +34,25 @@
 
 #define NAME "removed"
 #define PLACES_MAX (1u << 18)
-#define PART 64u /* the file has at most 1/64 of the cap */
+#define PART 64u /* the file has at most 1/64 of the bytes of ssd= */
 #define AT_ONCE (KV_PAGE / sizeof(struct kv_removed_record)) /* in a page */
 #define RETRY_NS UINT64_C(1000000000)
 
 struct kv_removed {
 	struct kv_removed_record *places;
-	void *tree;	 /* tree of the places that are not empty, by key */
-	uint64_t *dirty; /* bit set: the place differs from the file */
+	void *tree;	 /* tree of the entries in use, by space and key */
+	uint64_t *dirty; /* bit set: the entry differs from the file's */
 	uint32_t n_dirty;
-	uint32_t max;  /* fixed: number of places */
-	uint32_t room; /* number of places up to the end of the file */
-	uint32_t at;   /* index of the next place to fill */
+	uint32_t max;  /* constant: number of entries in memory */
+	uint32_t room; /* number of entries for which the file has room */
+	uint32_t at;   /* index of the entry to fill next */
 	uint64_t number;
-	/* Number of changes so far, and of those that are on disk. */
+	/* Numbers of changes of entries so far, and of changes on disk. */
 	uint64_t changes, written;
-	/* when a failed write is tried again; 0: none failed */
+	/* when to retry a failed write; 0: no failure */
 	uint64_t retry_at;
-	bool noted; /* a failed write was reported */
-	bool kept;  /* fixed: tombstones are kept in the file */
+	bool noted; /* a failed write has been reported */
+	bool kept;  /* constant: tombstones are kept in the file */
 	int fd;	    /* used by the committer; -1: no file yet */
 };
 
@@ -65,11 +65,11 @@ struct kv_removed_write {
 	} items[];
 };
 
-/* ---- places ---- */
+/* ---- entries ---- */
 
 static void stay(void *place)
 {
-	(void)place; /* places are parts of one array: nothing to free */
+	(void)place; /* entries are parts of one array: nothing to free */
 }
 
 void kv_removed_free(struct kv_removed *removed)
@@ -83,7 +83,7 @@ void kv_removed_free(struct kv_removed *removed)
 	free(removed);
 }
 
-/* Return an empty table; NULL: no memory.  Unused places take no memory. */
+/* Return an empty table; NULL: no memory.  Unused entries take no memory. */
 static struct kv_removed *removed_new(const struct kv_cache *cache)
 {
 	const uint64_t n =
@@ -121,7 +121,7 @@ static int by_key(const void *a, const void *b)
 	return memcmp(x->key, y->key, sizeof(x->key));
 }
 
-/* Return the key's tombstone; NULL: there is none. */
+/* Return the tombstone of the key in @space; NULL: there is none. */
 static struct kv_removed_record *find(const struct kv_cache *cache,
 				      const struct kv_space *space,
 				      const struct kv_key *key)
@@ -170,7 +170,7 @@ void kv_removed_add_locked(struct kv_cache *cache, struct kv_space *space,
 	removed = cache->removed;
 	if (!removed || find(cache, space, key))
 		return;
-	/* Let the file grow by a page, if the cap has room for it. */
+	/* Let the file grow by one page, if ssd= leaves room for it. */
 	if (removed->at == removed->room && removed->room < removed->max &&
 	    kv_sidecars_grow_locked(cache, KV_PAGE))
 		removed->room += AT_ONCE;
@@ -325,7 +325,7 @@ void kv_removed_end_locked(struct kv_cache *cache,
 	free(write);
 }
 
-/* ---- at mount, and at its end ---- */
+/* ---- mount and unmount ---- */
 
 int kv_removed_adopt(struct kv_cache *cache)
 {

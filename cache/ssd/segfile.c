@@ -42,8 +42,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#define EVICT_AT_ONCE 32u /* most victims to make room for a moved block */
-#define DELAY_DOUBLED 3u  /* doublings of the delay at most */
+#define EVICT_AT_ONCE 32u /* most evictions to make room for a moved block */
+#define DELAY_DOUBLED 3u  /* the delay is doubled at most so often */
 
 /* ---- classes ---- */
 
@@ -311,7 +311,7 @@ static uint32_t first_free(struct kv_segfile *file)
 	return KV_NONE;
 }
 
-/* Count one more, or one less, slot that is being written for @space. */
+/* Count one more, or one less, slot that is written for @space. */
 static void count_writing(struct kv_cache *cache, struct kv_space *space,
 			  struct kv_ssd_class *class, bool more)
 {

@@ -53,7 +53,7 @@ void kv_segfile_relink(struct kv_segfile *file);
 int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 		   uint64_t slot_bytes, uint32_t *ret_file,
 		   uint32_t *ret_slot_number);
-/* Delete a slot that was taken for @space and has no block yet. */
+/* Delete a slot that was taken for @space and to which no block is attached. */
 void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t slot_id);
 /* Move the block off its eviction list, or back, after a change of its pin. */
@@ -130,8 +130,8 @@ static inline void kv_marks_lift(uint32_t *marks, size_t n, uint64_t hash)
 /* Return whether one more pin of @space would take others' fair shares. */
 bool kv_ssd_over_floor(const struct kv_cache *cache,
 		       const struct kv_space *space, uint64_t slot_bytes);
-/* Return the bytes that a pinned block in a slot of @slot_bytes counts: at
- * least its record's share of the index, however small the slot is. */
+/* Return the bytes that a pin of a block in a slot of @slot_bytes counts: at
+ * least the share of the index that its record needs. */
 uint64_t kv_ssd_pin_bytes(const struct kv_cache *cache, uint64_t slot_bytes);
 /* Evict a block of @class for @taker (NULL: for nobody).  Other spaces keep
  * their guarantees. */
@@ -153,10 +153,10 @@ bool kv_ssd_balance_locked(struct kv_cache *cache, struct kv_ssd_class *class,
  * file, and return how many there are.  Releases the lock. */
 size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
 			 uint32_t *numbers);
-/* Evict a block of the size of @file's blocks, so that one can be moved. */
+/* Evict a block with the slot size of @file, to make room for moving one. */
 bool kv_ssd_evict_beside_locked(struct kv_cache *cache,
 				const struct kv_segfile *file);
-/* Evict a block of any size, for room in the index for a record of @taker. */
+/* Evict a block of any size: the index needs room for a record of @taker. */
 bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker);
 /* Evict a block of @space; or of any space of @tenant, for @space (or NULL). */
 bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
@@ -194,11 +194,11 @@ void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block);
 bool kv_writes_may_make_room_locked(const struct kv_cache *cache);
 /* Return whether a caller waits for the durability of this dirty slot. */
 bool kv_write_must(const struct kv_slot *slot);
-/* Note that the block of @slot is written, removed or given up. */
+/* Take @slot off the dirty slots: its block is written, removed or given up. */
 void kv_dirty_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* Count a failed write, and fail all flushes with @error. */
 void kv_write_failed_locked(struct kv_cache *cache, int error);
-/* Stop waiting for the parent of the block in @slot. */
+/* Let the block in @slot, an orphan, no longer wait for its parent. */
 void kv_orphan_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 
 /* ---- commit.c ---- */
@@ -208,7 +208,7 @@ bool kv_snapshots_dirty_locked(const struct kv_cache *cache);
 /* Wake the committer, and the writer if it lingers; @urgent: a caller waits for
  * the commit. */
 void kv_commit_kick_locked(struct kv_cache *cache, bool urgent);
-/* Wake the committer if it rests: there are changes to commit, in no hurry. */
+/* Wake the committer if it rests: there are changes to commit, but no hurry. */
 void kv_commit_note_locked(struct kv_cache *cache);
 void *kv_committer(void *cache);
 /* Queue an update of the block's record: its pin or mtime changed. -ENOMEM. */
@@ -227,7 +227,7 @@ bool kv_is_removed_locked(struct kv_cache *cache, struct kv_space *space,
 			  const struct kv_key *key);
 /* Return whether the changes of tombstones up to number @changes are on disk. */
 bool kv_removed_written_locked(const struct kv_cache *cache, uint64_t changes);
-/* Return whether changed tombstones are to be written now. */
+/* Return whether there are changed tombstones to be written now. */
 bool kv_removed_dirty_locked(const struct kv_cache *cache);
 /* End the pause after a failed write of STORE/removed. */
 void kv_removed_retry_locked(struct kv_cache *cache);
@@ -239,7 +239,7 @@ int kv_removed_take_locked(struct kv_cache *cache,
 int kv_removed_write(struct kv_cache *cache, struct kv_removed_write *write);
 void kv_removed_end_locked(struct kv_cache *cache,
 			   struct kv_removed_write *write, int status);
-/* At mount, once all blocks are known: read the tombstones. */
+/* At mount, once all blocks are known: read the tombstones of STORE/removed. */
 int kv_removed_adopt(struct kv_cache *cache);
 /* Cut STORE/removed to the size that a smaller cap allows. */
 int kv_removed_trim(struct kv_cache *cache);
@@ -267,7 +267,7 @@ void kv_changed_lift_locked(struct kv_cache *cache,
 /* Fail the flushes that wait for a snapshot of @space. */
 void kv_flushes_fail_snapshot_locked(struct kv_cache *cache,
 				     struct kv_space *space, int error);
-/* Fail flushes that wait for a tombstone not on disk, up to number @changes. */
+/* Fail flushes that wait for unwritten tombstones up to change @changes. */
 void kv_flushes_fail_removals_locked(struct kv_cache *cache, uint64_t changes,
 				     int error);
 /* End the syncs of the block in @slot with @error. */
@@ -275,11 +275,11 @@ void kv_syncs_end_locked(struct kv_cache *cache, struct kv_slot *slot,
 			 int error);
 /* Let the syncs of a block that became durable wait for its pin and mtime. */
 void kv_syncs_durable_locked(struct kv_cache *cache, struct kv_slot *slot);
-/* End the syncs whose updates of records are committed. */
+/* End the syncs for which all updates of records are committed. */
 void kv_syncs_settle_locked(struct kv_cache *cache);
 /* End the wait of flushes for @slot: its file has the bytes, or never will. */
 void kv_flushes_written_locked(struct kv_cache *cache, struct kv_slot *slot);
-/* Let the flushes of @space wait for a deletion whose queueing failed once. */
+/* Let flushes of @space wait for a deletion that was not queued at first. */
 void kv_flushes_queued_locked(struct kv_cache *cache, struct kv_space *space);
 /* Let flushes that wait for @slot also wait for later changes of its record. */
 void kv_flushes_prolong_locked(struct kv_cache *cache,
@@ -301,7 +301,7 @@ void kv_deletions_recorded_locked(struct kv_cache *cache, int status);
 void kv_deletions_requeue_locked(struct kv_cache *cache);
 /* Let the deleter sweep all files before any of their free slots is taken. */
 void kv_sweep_later(struct kv_cache *cache);
-/* Compare two structures that begin with a uint64_t, for qsort(3). */
+/* Compare two structures by their first member, a uint64_t, for qsort(3). */
 int kv_by_u64(const void *a, const void *b);
 /* Delete the record and the token ids of a slot in @txn. */
 int kv_record_delete(struct kv_txn *txn, uint64_t slot_id);

@@ -67,21 +67,21 @@
 
 #include <search.h>
 
-#define TURN_BYTES (8 << 20) /* bytes; allows a user a long run of writes */
+#define TURN_BYTES (8 << 20) /* bytes that a user may write in one turn */
 #define WRITES_AT_ONCE 128u
 #define PUT_OFF_AT_ONCE 64u
-/* Bytes being written at the device: later syncs and reads wait for these. */
+/* Most bytes of writes at the device: syncs and reads wait for these. */
 #define WRITING_BYTES (48u << 20)
-/* longest rest of a space that waits for a commit */
+/* longest time for which a space waits for a commit */
 #define MOMENT_NS 10000000u
 #define LINGER_NS 3000000u
 /* The linger ends if the free part of the user's share is less than this many
  * times the queued bytes: a quarter of the share is then dirty. */
 #define LINGER_ROOM 3u
-#define FULL_NS 5000000000u /* pause before a write to a full filesystem */
+#define FULL_NS 5000000000u /* pause after the filesystem was full */
 #define DAY_S 86400
 #define ADOPTED_AT_ONCE 64u
-#define MOVER_NS 3600000000000u /* longest sleep of the mover */
+#define MOVER_NS 3600000000000u /* longest time until the mover wakes up */
 
 /* ---- write queues ---- */
 
@@ -180,7 +180,7 @@ void kv_writer_hurry_locked(struct kv_cache *cache)
 	pthread_cond_signal(&cache->ssd.write);
 }
 
-/* ---- resting spaces ---- */
+/* ---- spaces that rest: their writes are deferred ---- */
 
 /* Why a space rests: for a moment, until deletions under way are over, or until
  * there may be room again.  A commit ends the first two kinds of rest. */
@@ -369,7 +369,7 @@ struct write {
 	struct kv_io io; /* first member */
 	struct kv_cache *cache;
 	struct kv_slot *slot;
-	/* copy of an open slot's bytes; NULL: clients cannot write there */
+	/* copy of an open slot's bytes; NULL: clients cannot write to it */
 	uint8_t *copy;
 };
 
@@ -733,8 +733,8 @@ static int turn(struct kv_cache *cache)
 		return 0;
 	}
 	if (!admit(cache, slot)) {
-		/* All blocks of a cache may be refused here: release the lock
-		 * now and then. */
+		/* Admission may refuse all blocks: release the lock now and
+		 * then. */
 		if (++ssd->put_off % PUT_OFF_AT_ONCE == 0)
 			kv_cond_wait(cache, &ssd->write, 1);
 		return 0;

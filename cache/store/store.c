@@ -55,12 +55,12 @@
 #include <sys/vfs.h>
 
 #define GENERATIONS_A_MOUNT (1ull << 32)
-/* blocks in one step of a walk through all blocks */
+/* blocks handled in one step of a walk through all blocks */
 #define BLOCKS_AT_ONCE 4096u
 /* Bytes of the index's map for each record of a commit: a record may take three
  * pages, twice, and env.c reserves an eighth of the map. */
 #define ROUND_SHARE (256u << 10)
-#define AHEAD 32u /* records prefetched ahead; their buckets half as far */
+#define AHEAD 32u /* records whose memory is prefetched; buckets: half of it */
 #define DIGIT 11u
 #define DIGITS (1u << DIGIT)
 
@@ -402,14 +402,14 @@ struct adoption {
 	uint32_t *lost_files;
 	uint64_t *lost_slots;
 	size_t n_lost_files, n_lost_slots;
-	size_t lost_at;		 /* index of the next lost file in records */
-	uint64_t files, missing; /* numbers of segment files */
-	char *why;		 /* why a file cannot be opened; or NULL */
+	size_t lost_at; /* index in lost_files for the next lost record */
+	uint64_t files, missing; /* numbers of segment files: all, missing */
+	char *why;		 /* cause: a file cannot be opened; or NULL */
 	struct {
 		uint64_t slot_id;
 		struct kv_slot_record record;
 	} waiting[AHEAD];
-	uint64_t come, gone; /* numbers of records read and adopted */
+	uint64_t come, gone; /* numbers of records read, and adopted */
 };
 
 static int visit_space(void *arg, const struct kv_space_record *record,
@@ -508,7 +508,7 @@ static int take_in(struct kv_cache *cache, uint64_t slot_id,
 	return 0;
 }
 
-/* Adopt the prefetched records except the last @n. */
+/* Adopt the records that have been read, except the last @n. */
 static int take_in_but(struct adoption *adoption, uint64_t n)
 {
 	int r = 0;
