@@ -83,7 +83,7 @@ struct kv_policy {
 	uint64_t burst_ns;
 };
 
-/* What is known of a block's uses before its last eviction. */
+/* Uses of a block before its last eviction. */
 struct kv_past {
 	uint32_t tick;
 	uint8_t uses; /* 0: no use is known */
@@ -94,7 +94,7 @@ struct kv_arrival {
 	uint32_t parent;   /* parent block; KV_NONE: unknown, or not in tier */
 	uint32_t position; /* position of the block in its chain */
 	struct kv_past past;
-	bool promoted; /* it came from the other tier, which counted the use */
+	bool promoted; /* the other tier had the block, and counted the use */
 	/* restore the block as @past describes: count no use, and do not place
 	 * it behind a parent */
 	bool same;

@@ -119,7 +119,7 @@ struct kv_breaker {
 	/* breaker.c's: */
 	bool trying, told; /* a trial is in flight; a failure was printed */
 	bool probe; /* the trial is of the backend: the tenant has failed */
-	bool full;  /* it was printed that the backend is full */
+	bool full;  /* a line was printed: the backend is full */
 	uint64_t full_ns;	     /* length of the last pause of puts */
 	unsigned failures, refusals; /* numbers in a row */
 	uint64_t pause_ns, try_ns;   /* pause before the next trial; its end */

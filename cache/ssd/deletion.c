@@ -87,7 +87,7 @@ struct group {
 struct member {
 	struct kv_io io; /* first member: member_done casts its address */
 	struct group *group;
-	struct kv_deletion *deletion; /* its deletion, to mark; NULL: a sync */
+	struct kv_deletion *deletion; /* deletion to mark; NULL: a sync */
 };
 
 static void member_done(struct kv_io *io, int status)

@@ -90,7 +90,7 @@ static void end_flush(struct kv_cache *cache, struct kv_space *space,
 {
 	struct kv_flush *next = TAILQ_NEXT(flush, link);
 
-	/* Let @next wait for the deletions and updates of @flush, too. */
+	/* Let @next also wait for the deletions and updates of @flush. */
 	if (next) {
 		next->deletion = KV_MAX(next->deletion, flush->deletion);
 		next->update = KV_MAX(next->update, flush->update);
