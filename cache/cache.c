@@ -260,8 +260,7 @@ static int start(struct kv_cache *cache, char **ret_why)
 	if (r < 0)
 		return kv_why(ret_why, r, "evict=%s: %s", config->evict,
 			      r == -EINVAL ? "no such policy" : strerror(-r));
-	/* Expect a block per 64 KiB; unused pages of the ghost take no
-	 * memory. */
+	/* Make a ghost for blocks of 64 KiB: unused pages take no memory. */
 	r = kv_ghost_init(&cache->ghost, KV_MAX(config->dram >> 16, 1u << 14) *
 						 KV_GHOST_FOR_A_BLOCK);
 	if (r == 0)

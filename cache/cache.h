@@ -21,8 +21,8 @@ struct kv_cache;
 struct kv_accounts;
 struct kv_ring_backend;
 struct kv_account;
-struct kv_space; /* valid while held, even after its removal */
-struct kv_block; /* valid between a get and its put */
+struct kv_space; /* a space: valid while held, even if removed */
+struct kv_block; /* a block: valid between a get and its put */
 struct kv_fill;	 /* a slot being filled; owned by the caller of kv_fill_begin */
 struct kv_want;
 
@@ -51,7 +51,7 @@ struct kv_remote_config {
 
 struct kv_cache_config {
 	const char *store; /* directory, or NULL: no store (tests) */
-	uint64_t dram;	   /* bytes, >= 16 MiB */
+	uint64_t dram;	   /* bytes of the arena, >= 16 MiB */
 	uint64_t ssd;	   /* limit of the store, bytes; 0: no SSD tier */
 	bool ssd_given;	   /* false: keep the size that the store has */
 	bool ssd_evict;	   /* a smaller ssd= may evict pinned blocks */
@@ -347,7 +347,7 @@ int kv_block_remove(struct kv_cache *cache, struct kv_block *block);
  * block next, and its reply informs the kernel. */
 int kv_block_unlink(struct kv_cache *cache, struct kv_block *block);
 int kv_block_pin(struct kv_cache *cache, struct kv_block *block,
-		 bool pin); /* -ENOSPC: too little would stay evictable */
+		 bool pin); /* -ENOSPC: too few bytes would stay evictable */
 /* Free the DRAM slot of a durable block.  -EAGAIN: not durable; -EBUSY:
  * leases. */
 int kv_block_demote_try(struct kv_cache *cache, struct kv_block *block);
@@ -383,7 +383,7 @@ struct kv_pick {
 };
 
 struct kv_snapshot_info {
-	uint64_t id;	 /* 32 bits, never reused while mounted */
+	uint64_t id;	 /* 32-bit id, never reused while mounted */
 	uint32_t space;	 /* id of the space */
 	uint32_t blocks; /* number of blocks listed, existing or not */
 	int64_t mtime_ns;
@@ -638,12 +638,12 @@ struct kv_cache_stats {
 	/* Blocks not written to SSD, because their parent was not there,
 	 * because of ssd_write=, or because of a quota. */
 	uint64_t unwritten_orphans, unwritten_budget, unwritten_quota;
-	uint64_t refused_rate; /* saves refused because of a rate */
+	uint64_t refused_rate; /* saves refused because of rate_put */
 	/* Bytes read by prefetches; those used; those evicted unused. */
 	uint64_t prefetched, prefetch_used, prefetch_unused;
 	uint64_t bytes_read_ssd, bytes_written_ssd, commits, io_errors;
 	uint64_t index_bytes;
-	uint64_t stuck;	      /* requests past their deadline */
+	uint64_t stuck;	      /* disk requests past their deadline */
 	uint64_t ssd_outages; /* how often the SSD tier went offline */
 	uint64_t bad_slots;   /* SSD slots unusable until the next mount */
 	/* Failed changes of a segment file's slot size; files that stay
@@ -687,7 +687,7 @@ struct kv_remote_stats {
 	uint64_t offering;	 /* spaces that are being offered */
 	uint64_t tenants_closed; /* tenants whose breaker is open */
 	uint64_t full;	     /* tenants for which the backend takes no blocks */
-	uint64_t lent_bytes; /* bytes lent to calls in flight or abandoned */
+	uint64_t lent_bytes; /* memory lent to calls, in flight or abandoned */
 	char failure[KV_REMOTE_FAILURE_MAX]; /* the last failure; "": none */
 };
 

@@ -89,7 +89,7 @@ int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 
 /*
  * Return whether json_load failed because of too little memory, which often
- * leaves @error empty.  (A string without memory looks like a bad string.)
+ * leaves @error empty.  (It reports a string without memory as bad.)
  */
 struct json_error_t;
 bool kv_json_no_memory(const struct json_error_t *error);

@@ -336,7 +336,7 @@ int kv_txn_guard_enter(struct kv_index *index, unsigned flags,
 
 /* ---- batches ---- */
 
-#define RESERVE 8	 /* puts leave 1 / RESERVE of the map's pages */
+#define RESERVE 8	 /* puts leave 1 / RESERVE of the map's pages free */
 #define RESERVE_MIN 1024 /* pages */
 #define LEAF_VALUE 2000	 /* bytes; longer values may need consecutive pages */
 #define NEAR_IDS 8	 /* this many consecutive ids usually share a leaf */

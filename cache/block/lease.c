@@ -251,7 +251,7 @@ static int try_hint(struct kv_cache *cache, struct kv_want *want,
 	if (slot && came) {
 		bytes = slot->segment->class->slot_bytes;
 		cache->stats.prefetched += bytes;
-		if (slot->leases) { /* an acquire has leased it already */
+		if (slot->leases) { /* an acquire has leased the slot already */
 			cache->stats.prefetch_used += bytes;
 		} else if (!slot->hinted) {
 			slot->hinted = true;

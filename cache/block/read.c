@@ -228,7 +228,7 @@ static int block_verify(struct kv_cache *cache, struct kv_block *block,
 	space = kv_block_space(cache, block)->id;
 	removed = block->flags & BLOCK_REMOVED;
 	kv_unlock(cache);
-	if (r == -ENOENT) /* the block was removed, or the index has lost it */
+	if (r == -ENOENT) /* block removed, or its record lost from the index */
 		return removed ? -ENOENT : -EBADMSG;
 	if (r < 0)
 		return r;
@@ -469,7 +469,7 @@ int kv_reader_stop(struct kv_cache *cache)
 
 	if (!verifier)
 		return 0;
-	/* No new reads begin here; wait for the reads that timed out. */
+	/* At unmount no new reads begin: wait for the reads that timed out. */
 	while (any && !stuck) {
 		any = false;
 		kv_lock(cache);
@@ -512,7 +512,7 @@ static int read_new(struct kv_cache *cache, struct kv_block *block,
 	read = calloc(1, sizeof(*read));
 	if (!read)
 		return -ENOMEM;
-	if (from) /* prevents eviction of the slot */
+	if (from) /* this hold prevents eviction of the source */
 		kv_slot_hold_locked(cache, from, 1);
 	r = kv_slot_take_locked(cache, space, block->length, &slot);
 	if (r < 0) {

@@ -18,7 +18,7 @@
 #include "common/rate.h"
 
 #define BUCKETS 256u
-#define OPERATORS_PART 16u /* operators have 1/16 of each total */
+#define OPERATORS_PART 16u /* operators have 1/16 of each resource */
 /* Ids of spaces are never reused: a user may create SPACES_AT_ONCE spaces in a
  * burst, and then one per second. */
 #define SPACES_AT_ONCE 1024

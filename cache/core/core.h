@@ -203,7 +203,7 @@ struct kv_space {
 	struct kv_quota quota;
 	uint64_t file_bytes;	  /* size of the space's file in STORE/spaces */
 	uint64_t index_bytes;	  /* size in the index, including snapshots */
-	struct kv_layout *layout; /* set once, but seed.c may replace it */
+	struct kv_layout *layout; /* layout, set once, or replaced by seed.c */
 	struct kv_layout *former; /* replaced layout, which clients have read */
 	char layout_error[KV_LAYOUT_ERROR_MAX + 1];
 	struct kv_dir *dirs[256]; /* two-digit directories; NULL: not made */
@@ -329,11 +329,11 @@ struct kv_segment {
 	struct kv_slot *slot; /* array of @slots slots */
 	/* NULL: each prologue is in its slot, as clients cannot write there. */
 	struct kv_prologue *prologues;
-	uint32_t holders; /* clients that have it mapped: sum over mappers */
+	uint32_t holders; /* clients that map the segment: sum over mappers */
 	bool seen_in_use; /* if KEPT: some process has the segment mapped */
 	LIST_HEAD(, kv_mapper) mappers;
 	struct kv_tenant *owner;  /* if RETIRED: owner of its former class */
-	struct kv_tenant *keeper; /* user in whose kept_segments this counts */
+	struct kv_tenant *keeper; /* user whose kept_segments counts this one */
 	TAILQ_ENTRY(kv_segment) link; /* entry in a list of @class or arena */
 };
 TAILQ_HEAD(kv_segments, kv_segment);
@@ -382,7 +382,7 @@ struct kv_arena {
 /* A segment file. */
 struct kv_segfile {
 	uint32_t id;	     /* constant */
-	int fd;		     /* fixed until the file is closed */
+	int fd;		     /* constant until the file is closed */
 	uint64_t slot_bytes; /* changes only while the file is empty */
 	struct kv_ssd_class *class;
 	uint32_t slots, used;
@@ -551,18 +551,18 @@ struct kv_ssd {
 	LIST_HEAD(, kv_space) flushing;
 	TAILQ_HEAD(, kv_space) collecting;
 	uint32_t awaiting;	     /* spaces with awaits_commit set */
-	LIST_HEAD(, kv_flush) syncs; /* all flushes of a single block */
+	LIST_HEAD(, kv_flush) syncs; /* flushes that wait for one block only */
 	/* flushes that wait for updates of records, by number of the update */
 	struct kv_flushes recording;
 	uint64_t failures; /* number of failures; waiters notice a change */
-	int error;	   /* -errno: why the tier is degraded; 0: online */
+	int error;	   /* -errno: why the SSD tier is degraded; 0: online */
 	bool full;	   /* the filesystem had no room for another file */
 	uint64_t full_until;
 	bool urgent;	 /* a caller waits for the next commit */
 	bool committing; /* a round is being committed */
 	bool noted;	 /* the committer was woken and has not run yet */
 	bool idle;	 /* the writer waits for a slot to write */
-	/* when the writer begins to write; 0: at once */
+	/* when the lingering writer begins to write; 0: no linger */
 	uint64_t linger_until;
 	bool stop;
 	bool stop_commits, running;
@@ -612,8 +612,8 @@ struct kv_health {
 	uint32_t errors;       /* failed reads in a row */
 	unsigned stuck;	       /* stuck requests at the last check */
 	const char *why;       /* why reads are refused; NULL: online */
-	uint64_t commit_since; /* start of the index's commit; 0: none */
-	uint64_t zero_since;   /* start of zeroing a run of slots; 0: none */
+	uint64_t commit_since; /* when the commit under way began; 0: none */
+	uint64_t zero_since;   /* when zeroing a run of slots began; 0: none */
 };
 
 /* The scrubber's progress through the store; cache.c. */

@@ -52,7 +52,7 @@ struct kv_evict_list *kv_evict_list_make(struct kv_space *space,
  * tier, and will be used soon. */
 void kv_evict_list_add(struct kv_cache *cache, struct kv_evict_list *list,
 		       const struct kv_block *block, bool promoted);
-/* Add a block that is on SSD only, whose place in its chain is unknown. */
+/* Add a block that is on SSD only, and whose parent is unknown. */
 void kv_evict_list_add_plain(struct kv_evict_list *list,
 			     const struct kv_block *block);
 /* Add a block to the ghost before its eviction from all tiers. */
@@ -95,7 +95,7 @@ bool kv_victim_gives(const struct kv_evict_list *list,
 /* The list with the coldest next victim of all lists compared so far. */
 struct kv_coldest {
 	struct kv_evict_list *list; /* NULL: no list may give up a block */
-	uint32_t age;		    /* coldness of its next victim */
+	uint32_t age;		    /* coldness of the list's next victim */
 };
 
 /* Make *@coldest the list of the class whose next victim is colder; of equally

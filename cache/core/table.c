@@ -24,13 +24,13 @@
 #include <sys/mman.h>
 #include <xxhash.h>
 
-#define CHUNK (1u << 18)      /* blocks in a chunk of 13 huge pages */
-#define FIRST_BITS 2u	      /* initial bits of a directory */
-#define BUCKET_BLOCKS 2u      /* average at which buckets are doubled */
-#define AHEAD 16u	      /* buckets prefetched ahead of a walk */
-#define LINE 64u	      /* bytes of a line of the processor's cache */
+#define CHUNK (1u << 18) /* blocks in a chunk of 13 huge pages */
+#define FIRST_BITS 2u	 /* bits of a new directory's hash table */
+#define BUCKET_BLOCKS 2u /* blocks a bucket, above which buckets are doubled */
+#define AHEAD 16u	 /* buckets prefetched ahead of a walk */
+#define LINE 64u	 /* bytes of a line of the processor's cache */
 #define PLACES_MAX (1u << 24) /* kv_block.place has 24 bits */
-#define FIRST_ROOM 16u	      /* initial room for spaces */
+#define FIRST_ROOM 16u	      /* room for spaces in a new table */
 
 void kv_table_fini(struct kv_table *table)
 {

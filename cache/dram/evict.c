@@ -211,7 +211,7 @@ static bool may_leave(const struct need *need, const struct kv_slot *slot)
 	       queued_gives_way(slot);
 }
 
-/* Return whether blocks may be evicted that are not idle. */
+/* Return whether @need allows evicting blocks that are not idle. */
 static bool forces(const struct need *need)
 {
 	return need->over_scattered || need->over_rich;

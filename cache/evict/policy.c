@@ -35,7 +35,7 @@
  * more often are on lists by their number of uses, 2 to @most. */
 struct kv_policy_kind {
 	const char *name;
-	unsigned depths; /* lists of blocks used once */
+	unsigned depths; /* number of lists for blocks used once */
 	unsigned most;
 	enum kv_weigh weigh;
 };
@@ -743,7 +743,7 @@ static void ask_side(struct side *side, uint64_t hash, uint32_t position,
 		side->next[node] = side->free;
 		side->free = node;
 	}
-	/* Evicting a node may have changed the bucket's list. */
+	/* The eviction may have changed the bucket of the key. */
 	link = find_key(side, hash);
 	node = side->free;
 	side->free = side->next[node];

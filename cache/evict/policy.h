@@ -48,7 +48,7 @@ _Static_assert(sizeof(struct kv_evict_node) == 16, "there are millions");
 struct kv_policy_kind;
 struct kv_shadow_cache;
 
-#define KV_POLICY_LISTS 12 /* KV_LIST_ENDED included; lhd uses all lists */
+#define KV_POLICY_LISTS 12 /* most lists of a policy, with KV_LIST_ENDED */
 
 /* Rankings of the blocks at the heads of lists. */
 enum kv_weigh { KV_WEIGH_LEARNED, KV_WEIGH_AGE, KV_WEIGH_USES, KV_WEIGHS };
@@ -89,7 +89,7 @@ struct kv_past {
 	uint8_t uses; /* 0: no use is known */
 };
 
-/* A block that is inserted. */
+/* A block that is inserted into the lists of a tier. */
 struct kv_arrival {
 	uint32_t parent;   /* parent block; KV_NONE: unknown, or not in tier */
 	uint32_t position; /* position of the block in its chain */
@@ -123,7 +123,7 @@ void kv_policy_renew(struct kv_policy *policy, uint32_t block);
  * last block to its first. */
 void kv_policy_end(struct kv_policy *policy, uint32_t block);
 void kv_policy_remove(struct kv_policy *policy,
-		      uint32_t block); /* if it is on a list */
+		      uint32_t block); /* if the block is on a list */
 bool kv_policy_has(const struct kv_policy *policy, uint32_t block);
 /* Return the past to remember of a block that is being evicted. */
 struct kv_past kv_policy_past(const struct kv_policy *policy, uint32_t block);
@@ -151,7 +151,7 @@ uint32_t kv_policy_colder(const struct kv_policy *policy, uint32_t age,
  * leaf-first, the head of a chain is remembered longest.
  */
 
-/* Number of entries for each block in DRAM, and the least number. */
+/* Entries of a ghost for each block in DRAM, and least number of entries. */
 #define KV_GHOST_FOR_A_BLOCK 4u
 #define KV_GHOST_MIN 4096u
 

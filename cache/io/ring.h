@@ -71,7 +71,7 @@ void kv_ring_free(struct kv_ring *ring);
  * if the kernel refuses (then use buffer = -1). */
 int kv_ring_add_buffer(struct kv_ring *ring, void *data, uint64_t bytes);
 void kv_ring_remove_buffer(struct kv_ring *ring,
-			   int buffer); /* in use by no request */
+			   int buffer); /* the buffer is in use by no request */
 
 void kv_ring_submit(struct kv_ring *ring, struct kv_io *io);
 

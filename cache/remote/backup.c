@@ -80,7 +80,7 @@ struct kv_backup {
 	unsigned weight;	/* part of UNDER_WAY_MAX that the block takes */
 	struct kv_offer *offer; /* offer that queued this; NULL: a new block */
 	bool wanted;		/* the backend lacks the block */
-	bool held;		/* the block's bytes are held */
+	bool held;		/* @view or @copy has the block's bytes */
 	struct kv_block *block; /* held, once the backup is ready */
 	struct kv_view view;
 	uint8_t *copy; /* NULL: none */
@@ -142,7 +142,7 @@ int kv_backup_init(struct kv_remote *remote)
 
 /* ---- queues ---- */
 
-/* Queue @block for @offer; NULL: a new block.  False: the queue is full. */
+/* Queue a put of @block; @offer is NULL for a new block.  False: queue full. */
 static bool enqueue_locked(struct kv_remote *remote,
 			   const struct kv_block *block, struct kv_offer *offer)
 {

@@ -476,7 +476,7 @@ static void *worker(void *arg)
 	return NULL;
 }
 
-/* ---- the table ---- */
+/* ---- the driver's table of calls ---- */
 
 static int dir_close(struct kv_ops *ops)
 {

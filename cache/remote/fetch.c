@@ -428,7 +428,7 @@ static uint8_t *get_room(struct kv_remote_op *op, uint64_t length)
 	kv_lock(get->remote->cache);
 	memory_free_locked(get);
 	get->bytes = length;
-	/* Charge the length in place of the estimate. */
+	/* Charge the object's length in place of the estimate. */
 	turn->out -= get->share;
 	fetch->users.out -= get->share;
 	if (memory &&
@@ -627,7 +627,7 @@ static void land(struct kv_remote *remote, struct get *get)
 		r = kv_fill_seal(cache, fill, &get->key, &meta, payload,
 				 &digest);
 	}
-	/* -EEXIST, -EALREADY: another client has saved it or will. */
+	/* -EEXIST, -EALREADY: another client has saved the block, or will. */
 	if (r >= 0 || r == -EEXIST || r == -EALREADY)
 		get_end(remote, get, true, 0);
 	else

@@ -645,7 +645,7 @@ static void wake(struct kv_ops *ops)
 	curl_multi_wakeup(((struct http *)ops)->multi);
 }
 
-/* ---- the table ---- */
+/* ---- the driver's table of calls ---- */
 
 static int http_close(struct kv_ops *ops)
 {
@@ -672,7 +672,7 @@ static int http_make(const char *scheme, const char *rest,
 	*ret_why = NULL;
 	if (!http)
 		return -ENOMEM;
-	curl_global_init(CURL_GLOBAL_DEFAULT); /* libcurl counts the calls */
+	curl_global_init(CURL_GLOBAL_DEFAULT); /* libcurl counts these calls */
 	TAILQ_INIT(&http->transfers);
 	r = kv_ops_init(&http->ops, wake);
 	if (r == 0)

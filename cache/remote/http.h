@@ -70,7 +70,7 @@ struct kv_exchange {
 	const struct kv_site *site;
 	unsigned step; /* number of requests that have ended */
 
-	/* Set by next(); all zero before each call. */
+	/* The request: set by next(); all zero before each call. */
 	const char *method;
 	char url[KV_URL_MAX];
 	struct iovec body[2]; /* body of PUT or POST; lives until the answer */
@@ -96,11 +96,11 @@ struct kv_exchange {
  */
 int kv_web_next(struct kv_exchange *x, int r);
 int kv_s3_next(struct kv_exchange *x, int r);
-/* Return the status for an error answer, which HTTP alone makes @r, and set the
- * cause. */
+/* Return the status for an error answer of an S3 server, and set the cause.
+ * HTTP's own status code gives @r. */
 int kv_s3_judge(struct kv_exchange *x, int r);
 
-/* Set the request's method and its URL: the object's name. */
+/* Set the method of the request, and the URL of the operation's object. */
 void kv_http_ask(struct kv_exchange *x, const char *method);
 /* Add a header to the request, or with "" remove one of libcurl's; -ENOMEM. */
 int kv_http_header(struct kv_exchange *x, const char *name, const char *value);

@@ -194,7 +194,7 @@ static int check_folders(const char *socket, char *why, size_t room)
 
 		if (stat(folder, &st) < 0)
 			break;
-		/* The sticky bit of /tmp, further up, protects its entries. */
+		/* A sticky folder further up, as /tmp, protects its entries. */
 		if ((st.st_uid != 0 && st.st_uid != geteuid()) ||
 		    ((st.st_mode & 022) &&
 		     (nearest || !(st.st_mode & S_ISVTX)))) {

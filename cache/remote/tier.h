@@ -81,7 +81,7 @@ void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
  * remote thread. */
 bool kv_remote_puts(const struct kv_remote *remote, const char *name);
 
-/* "TENANT/2-SPACE/", with which the names of a space's objects begin.  -ENOMEM. */
+/* The prefix "TENANT/2-SPACE/" of the names of a space's objects.  -ENOMEM. */
 #define KV_REMOTE_PREFIX_MAX (KV_OBJECT_TENANT_MAX + 1 + 66 + 1)
 int kv_remote_prefix(struct kv_cache *cache, struct kv_space *space,
 		     char prefix[KV_REMOTE_PREFIX_MAX + 1]);
@@ -103,7 +103,7 @@ void kv_remote_name(struct kv_remote_op *op, const char *prefix,
  * backend nor that of the tenant is open, and the tier does not stop.  Any thread; takes
  * no lock. */
 bool kv_remote_is_open(struct kv_remote *remote, uint32_t uid);
-/* Return whether puts of @uid are sent: not while the backend is full. */
+/* Return whether puts of user @uid are sent: not while the backend is full. */
 bool kv_remote_takes(struct kv_remote *remote, uint32_t uid);
 
 struct kv_breaker {

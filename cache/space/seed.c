@@ -153,7 +153,7 @@ static int reseed(struct kv_cache *cache, struct kv_space *space)
 	if (r < 0)
 		return r;
 	kv_lock(cache);
-	/* The space was charged for a text of the present length. */
+	/* The space was charged for a text of the old one's length. */
 	if (space->blocks || space->removed || space->former ||
 	    space->uid != uid || strlen(there->json) != strlen(layout->json)) {
 		r = -EINVAL;

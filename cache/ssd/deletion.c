@@ -53,7 +53,7 @@
 
 #define TRIES 2
 #define GIVE_UP 3  /* failures to zero a prologue until the slot stays taken */
-#define WINDOW 32u /* requests of the deleter at the device */
+#define WINDOW 32u /* most requests of the deleter at the device */
 #define PORTION 2048u /* prologues zeroed before the files are synced */
 #define TURN 128u     /* records deleted at once by the committer */
 #define TURNS 4u      /* every 4th turn the deleter sweeps a file */

@@ -335,7 +335,7 @@ static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
 	LIST_FOREACH(class, &cache->ssd.classes, link)
 		TAILQ_FOREACH(list, &class->lists, link) {
 			if (!list->blocks)
-				break; /* the other lists are empty too */
+				break; /* all other lists are empty */
 			if (kv_victim_gives(list, &giving))
 				list->space->tenant->records +=
 					list->blocks + list->writing;
@@ -531,7 +531,7 @@ static bool can_spare(const struct kv_segfile *file,
 
 	TAILQ_FOREACH(list, &class->lists, link) {
 		if (!list->blocks || colder >= enough)
-			break; /* the other lists are empty too */
+			break; /* the remaining eviction lists are empty */
 		if (!kv_victim_gives(list, giving))
 			continue;
 		all += list->blocks;
@@ -565,7 +565,7 @@ static struct kv_evict_list *first_giver(struct kv_cache *cache,
 		bool first;
 
 		if (!list->blocks)
-			break; /* the other lists are empty too */
+			break; /* the remaining eviction lists are empty */
 		if (!kv_victim_gives(list, &choice->giving) ||
 		    (choice->own_only && a != taker))
 			continue;

@@ -337,7 +337,7 @@ void kv_block_changed_locked(struct kv_cache *cache, struct kv_block *block)
 		     kv_key_hash(cache, space, block->key));
 	cache->stats.corrupt++;
 	if (kv_write_must(block->slot)) {
-		/* Flushes with @each set go on: they ask for each block. */
+		/* Flushes with @each set go on: their callers ask by block. */
 		for (flush = TAILQ_FIRST(&space->flushes); flush;
 		     flush = next) {
 			next = TAILQ_NEXT(flush, link);

@@ -97,7 +97,7 @@ static void queue_init(struct kv_turn *turn)
 }
 
 /* Put the space on the write queue of its user.  The space holds that queue
- * even if the space changes hands. */
+ * even if the space changes its owner. */
 static struct kv_turn *join_turns(struct kv_cache *cache,
 				  struct kv_space *space)
 {

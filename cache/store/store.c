@@ -404,7 +404,7 @@ struct adoption {
 	size_t n_lost_files, n_lost_slots;
 	size_t lost_at; /* index in lost_files for the next lost record */
 	uint64_t files, missing; /* numbers of segment files: all, missing */
-	char *why;		 /* cause: a file cannot be opened; or NULL */
+	char *why; /* why a segment file cannot be opened; or NULL */
 	struct {
 		uint64_t slot_id;
 		struct kv_slot_record record;
