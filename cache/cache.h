@@ -54,7 +54,7 @@ struct kv_cache_config {
 	uint64_t dram;	   /* bytes of the arena, >= 16 MiB */
 	uint64_t ssd;	   /* limit of the store, bytes; 0: no SSD tier */
 	bool ssd_given;	   /* false: keep the size that the store has */
-	bool ssd_evict;	   /* a smaller ssd= may evict pinned blocks */
+	bool ssd_evict;	   /* allow a smaller ssd= to evict pinned blocks */
 	uint64_t segment;  /* bytes */
 	enum kv_hugepages hugepages;
 	enum kv_writeback writeback;
@@ -315,7 +315,7 @@ int kv_block_stat_id(struct kv_cache *cache, uint64_t id,
 		     struct kv_block_info *ret_info);
 int kv_block_stat_key(struct kv_cache *cache, struct kv_space *space,
 		      const struct kv_key *key, struct kv_block_info *ret_info);
-/* Read further facts from the slot or the index.  -EIO, -EBADMSG. */
+/* Read the block's meta data and digest from slot or index.  -EIO, -EBADMSG. */
 int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
 		  struct kv_meta *ret_meta, struct kv_digest *ret_digest);
 
@@ -478,7 +478,7 @@ void kv_asked(struct kv_cache *cache, struct kv_space *space,
 
 /* The request of an acquire to have one block in DRAM and leased. */
 struct kv_want {
-	struct kv_key key; /* input: key of the block */
+	struct kv_key key; /* input: key of the wanted block */
 	int status;	   /* 0: leased; -EINPROGRESS; or as in wire_place */
 	uint32_t segment;
 	uint64_t offset; /* offset of the file in the segment */
@@ -489,7 +489,7 @@ struct kv_want {
 	struct kv_block *block;
 	struct kv_want *next, **prev;
 	bool short_of_room;	/* waits for room in DRAM */
-	uint64_t writes, reads; /* in flight when this want began to wait */
+	uint64_t writes, reads; /* numbers in flight when the wait began */
 	/* Bytes charged to prefetches: brought to DRAM; being read from SSD. */
 	uint64_t hinted, hint_reads;
 };
@@ -498,7 +498,7 @@ struct kv_acquire {
 	/* Input: the fields down to @arg. */
 	struct kv_space *space;
 	size_t n;
-	bool again; /* repeat of an earlier request: count no hit */
+	bool again; /* the request was made before: count no hit */
 	bool wait_saving;
 	bool resident; /* do not wait: -EAGAIN for blocks not in DRAM */
 	/* Only check if blocks are sealed (0) or absent, on any tier: lease
@@ -523,7 +523,7 @@ struct kv_acquire {
 	void (*done)(struct kv_acquire *acquire, void *arg);
 	void *arg;
 	/* The fields from here on are used by the cache only. */
-	struct kv_remote_look *look; /* the remote look-up of missing blocks */
+	struct kv_remote_look *look; /* missing blocks asked of other nodes */
 	/* Number of blocks from the first missing one on; 0: none missing. */
 	size_t rest;
 	bool submitting;
@@ -651,7 +651,7 @@ struct kv_cache_stats {
 	uint64_t resize_failures, ssd_unusable_files;
 	uint64_t scrubbed; /* bytes read by the scrubber */
 	uint64_t scrub_passes, scrub_percent, scrub_corrupt;
-	int64_t scrub_ended_ns;		  /* end of the last pass; 0: none */
+	int64_t scrub_ended_ns; /* end of the scrubber's last pass; 0: none */
 	const char *evict, *evict_weighs; /* policy, and its present ranking */
 	/* Evicted blocks of ended chains; victims refused because they were in
 	 * use; new blocks found in the ghost. */
@@ -659,7 +659,7 @@ struct kv_cache_stats {
 	/* Estimated hit rates with 1, 2, 4 times the DRAM, and unlimited. */
 	double estimated[4];
 	bool ssd_degraded;
-	const char *ssd_state; /* "online", "off", or a cause */
+	const char *ssd_state; /* "online", "off", or why it is degraded */
 };
 void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats);
 

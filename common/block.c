@@ -20,7 +20,7 @@
 #include "common/block.h"
 #include "common/bytes.h"
 
-#define PREFIX 8 /* bytes of the JSON's little-endian length */
+#define PREFIX 8 /* bytes of the number before the JSON: its length */
 #define METADATA                                                       \
 	"{\"__metadata__\":{\"kvfs\":\"%u\",\"key\":\"%s\","           \
 	"\"parent\":\"%s\",\"position\":\"%" PRIu32 "\",\"tokens\":\"" \
@@ -28,7 +28,7 @@
 #define METADATA_MAX (sizeof(METADATA "}") + 2 * KV_NAME_MAX + 3 * 10)
 /* most JSON values in a header; bounds the memory that parsing takes */
 #define VALUES_MAX (1u << 17)
-#define DIGITS 10 /* most digits of a number */
+#define DIGITS 10 /* most digits of a number in the JSON */
 
 /* A tensor of a file's JSON header; the pointers point into the JSON. */
 struct entry {

@@ -36,7 +36,7 @@ void kv_hash_update(struct kv_hash *hash, const void *data, size_t n);
 void kv_hash_copy(struct kv_hash *hash, void *dst, const void *src, size_t n);
 struct kv_digest kv_hash_end(struct kv_hash *hash);
 
-/* Return the digest of a whole region. */
+/* Return the digest of a region of memory. */
 struct kv_digest kv_digest_of(const void *data, size_t n);
 
 #endif

@@ -66,7 +66,7 @@ static inline bool kv_key_equal(const struct kv_key *a, const struct kv_key *b)
 struct kv_token_ids;
 
 struct kv_meta {
-	struct kv_key parent; /* len 0: no or unknown parent */
+	struct kv_key parent; /* key of the parent; len 0: none or unknown */
 	uint32_t position;    /* position of the block in its chain, from 0 */
 	uint32_t tokens;      /* number of tokens in the block; 0: unknown */
 	int64_t mtime_ns; /* CLOCK_REALTIME of the seal, or set by utimens(2) */

@@ -15,7 +15,7 @@
 #define KV_TENSOR_NAME_MAX 255
 #define KV_DIM_MAX 8
 #define KV_PIECES_MAX 65536 /* most pieces of memory in one layer of a block */
-#define KV_BLOB_MAX 64	    /* bytes of a fingerprint or a salt */
+#define KV_BLOB_MAX 64	    /* most bytes of a fingerprint or a salt */
 
 enum kv_reuse { KV_REUSE_PREFIX, KV_REUSE_WINDOW, KV_REUSE_LAST };
 

@@ -31,7 +31,7 @@
 #define WIRE_VERSION 5
 #define WIRE_OLDEST 5
 #define WIRE_MAX 65536
-#define WIRE_BATCH 512 /* most items in a message */
+#define WIRE_BATCH 512 /* most keys or other items in one message */
 
 /* Limits of a connection; requests or blocks beyond a limit get -ENOLCK. */
 #define WIRE_PENDING_MAX 4096  /* most requests without a reply */
@@ -161,7 +161,7 @@ struct wire_hello {
 };
 
 #define WIRE_SPACE_CREATE 1u
-#define WIRE_SPACE_SHARED 2u /* also accept another user's space */
+#define WIRE_SPACE_SHARED 2u /* also accept a space of another user */
 
 /*
  * Followed by header.count bytes of text: the name, a NUL, then the layout's JSON (may be
@@ -215,7 +215,7 @@ struct wire_status {
 struct wire_place {
 	int32_t status;
 	uint32_t segment;
-	uint64_t offset;  /* offset of the block's file in the segment */
+	uint64_t offset;  /* offset in the segment of the block's file */
 	uint64_t length;  /* length of the block's file */
 	uint64_t payload; /* offset of the tensors in the file */
 };

@@ -36,7 +36,7 @@
 
 #define HEADER 16u  /* bytes of a page before its list of nodes */
 #define NODE 8u	    /* bytes of a node before its key */
-#define KEY_MAX 511 /* most bytes of a key */
+#define KEY_MAX 511 /* most bytes of a key in LMDB */
 #define BRANCH 1u   /* types of a page */
 #define LEAF 2u
 #define OVERFLOW 4u
@@ -248,8 +248,8 @@ static int check_database(struct check *c, MDB_dbi dbi, const char *name)
 					   dbi == 1 ? SUB_DATA : BIG_DATA))
 				r = bad(c, "%s: page %llu is damaged", name,
 					(unsigned long long)number);
-			/* LMDB first tries the leaf of the last search: only a
-			 * search in another leaf passes the branch pages. */
+			/* LMDB first tries the leaf of its last search: change
+			 * leaves, so that it reads the branch pages. */
 			if (r == 0)
 				r = search(c, name, finder, key, &value);
 			if (r == 0 && leaf)
@@ -361,7 +361,7 @@ static _Noreturn void run(const char *path, uint64_t map_bytes, int pipe)
 	if (dup2(pipe, PIPE) < 0)
 		_exit(1);
 	close_range(PIPE + 1, ~0u, 0);
-	close(STDERR_FILENO); /* drop the messages of LMDB's assertions */
+	close(STDERR_FILENO); /* drop what LMDB prints of assertions */
 	setrlimit(RLIMIT_CORE, &no_core);
 	for (int i = 1; i < NSIG; i++)
 		signal(i, SIG_DFL);

@@ -304,7 +304,7 @@ static void env_renew(struct kv_index *index)
 
 	pthread_rwlock_wrlock(&index->guard);
 	rc = begin_txn(index, MDB_RDONLY, &txn);
-	if (rc == MDB_PANIC) { /* else another thread has reopened it */
+	if (rc == MDB_PANIC) { /* else another thread reopened @env */
 		if (index->env)
 			mdb_env_close(kv_steal(index->env));
 		index->broken = false;
@@ -346,7 +346,7 @@ struct kv_txn {
 	struct kv_index *index;
 	MDB_txn *txn;
 	bool entered;	   /* this thread holds the guard */
-	int failed;	   /* first error of the batch */
+	int failed;	   /* first error of a call for the batch */
 	uint64_t puttable; /* bytes of the map that may still be put */
 	/* lower bound of the contiguous unused bytes at the map's end */
 	uint64_t unused;

@@ -11,7 +11,7 @@
 #include "index/index.h"
 
 struct kv_index {
-	pthread_rwlock_t guard; /* held shared during each transaction */
+	pthread_rwlock_t guard; /* held shared during each LMDB transaction */
 	MDB_env *env;		/* NULL: it could not be opened again */
 	atomic_bool broken;	/* after a fault @env must not be used */
 	char *path;

@@ -18,7 +18,7 @@
 	"made by an older or newer kvfs: this one reads store format "       \
 	"3 only, and changed nothing; mount it with the kvfs that made it, " \
 	"and copy its spaces into a new store"
-#define KV_PROLOGUE_VERSION 1 /* the same version in all store formats */
+#define KV_PROLOGUE_VERSION 1 /* prologues' version in all store formats */
 #define KV_PROLOGUE_MAGIC 0x314b434f4c42564bull /* "KVBLOCK1" */
 #define KV_STORE_MAGIC 0x3145524f5453564bull	/* "KVSTORE1" */
 #define KV_TRAILER_MAGIC 0x314c49415254564bull	/* "KVTRAIL1" */
@@ -89,8 +89,8 @@ struct kv_space_record {
 	uint32_t uid, gid, mode;
 	int64_t mtime_ns;
 	struct kv_quota quota;
-	uint32_t name_len, layout_len; /* the texts follow the record */
-	uint64_t checksum;	       /* of all fields above and the texts */
+	uint32_t name_len, layout_len; /* name and layout follow the record */
+	uint64_t checksum; /* of all fields above, the name and the layout */
 };
 
 /* STORE/tenants: one record for each user with a quota or reserve. */
@@ -108,13 +108,13 @@ struct kv_removed_record {
 	uint32_t space;
 	uint8_t key_len;
 	uint8_t reserved[11];
-	uint8_t key[32]; /* bytes from key_len on are zero */
+	uint8_t key[32]; /* the key; its bytes from key_len on are zero */
 	uint64_t checksum;
 };
 
 /* A block of a snapshot, on disk and in memory. */
 struct kv_snapshot_item {
-	uint8_t key[32]; /* bytes from key_len on are zero */
+	uint8_t key[32]; /* the key; its bytes from key_len on are zero */
 	uint32_t position;
 	uint8_t key_len;
 	uint8_t reserved[3];
@@ -132,7 +132,7 @@ struct kv_snapshot_record {
 };
 
 struct kv_segfile_record {
-	uint32_t id; /* NNNNNN of the file's name */
+	uint32_t id; /* number NNNNNN in the name of the file */
 	uint32_t slots;
 	uint64_t slot_bytes; /* prologue included */
 	uint64_t checksum;
@@ -146,9 +146,9 @@ struct kv_segfile_record {
 struct kv_trailer {
 	uint64_t magic;
 	uint32_t version;
-	uint32_t id; /* NNNNNN of the file's name */
+	uint32_t id; /* number NNNNNN in the name of the file */
 	uint8_t store[16];
-	uint64_t segment_bytes; /* size of the file without the trailer */
+	uint64_t segment_bytes; /* bytes of the file without this trailer */
 	uint64_t slot_bytes;
 	uint32_t slots;
 	uint32_t reserved;

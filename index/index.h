@@ -28,8 +28,8 @@ struct kv_txn;
 struct kv_store_info {
 	uint8_t store[16];	  /* random, made at creation */
 	uint64_t cap;		  /* ssd=, bytes below STORE */
-	uint64_t segment_bytes;	  /* bytes of a segment file */
-	uint64_t next_generation; /* above all generations ever used */
+	uint64_t segment_bytes;	  /* bytes of each segment file */
+	uint64_t next_generation; /* above all generations that blocks had */
 	uint32_t next_space;
 	uint32_t version; /* KV_FORMAT_VERSION; a writer may pass 0 for it */
 	uint32_t mounts;  /* times mounted for writing */

@@ -20,7 +20,7 @@ enum kv_finite {
 	KV_FINITE_RESERVATIONS, /* blocks that clients have reserved to save */
 	KV_FINITE_STAGINGS,
 	KV_FINITE_MAPPED, /* bytes of staging memory that the daemon maps */
-	KV_FINITE_DESCRIPTORS, /* sent descriptors that await their receipt */
+	KV_FINITE_DESCRIPTORS, /* descriptors sent, but not yet received */
 	KV_FINITE_OPENS,       /* opened files and directories of the mount */
 	KV_FINITE_UPLOADS,     /* files being written through the mount */
 	/* bytes of requests, queued replies, listings, buffered uploads */

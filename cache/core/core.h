@@ -169,7 +169,7 @@ struct kv_node {
 struct kv_tenant {
 	uint32_t uid; /* constant */
 	struct kv_quota quota;
-	LIST_HEAD(, kv_space) spaces; /* spaces that are not removed */
+	LIST_HEAD(, kv_space) spaces; /* the user's spaces, not removed ones */
 	struct kv_node in[TIERS]; /* sums over all spaces, removed ones too */
 	uint32_t segments; /* segments that hold only blocks of the user */
 	/* segments with slots that are filled, leased or pinned */
@@ -177,7 +177,7 @@ struct kv_tenant {
 	uint32_t registrants;	     /* see kv_registrants_count */
 	struct kv_patience patience; /* failures to find a slot in DRAM */
 	uint64_t records;	     /* temporary value of ssd/evict.c */
-	double files;		     /* temporary value of ssd/evict.c: files */
+	double files; /* temporary value of ssd/evict.c: number of files */
 	struct kv_bucket puts; /* credit for saves under the quota rate_put */
 	LIST_ENTRY(kv_tenant) link;
 };
@@ -201,8 +201,8 @@ struct kv_space {
 	struct kv_offer *offer; /* walk that offers the blocks to other nodes */
 	bool settling;		/* being created: not found by its name */
 	struct kv_quota quota;
-	uint64_t file_bytes;	  /* size of the space's file in STORE/spaces */
-	uint64_t index_bytes;	  /* size in the index, including snapshots */
+	uint64_t file_bytes;  /* bytes of the space's file in STORE/spaces */
+	uint64_t index_bytes; /* bytes in the index, with those of snapshots */
 	struct kv_layout *layout; /* layout, set once, or replaced by seed.c */
 	struct kv_layout *former; /* replaced layout, which clients have read */
 	char layout_error[KV_LAYOUT_ERROR_MAX + 1];
@@ -217,7 +217,7 @@ struct kv_space {
 	uint64_t asked_seq;
 	struct kv_deletion_queue deletions;
 	TAILQ_ENTRY(kv_space) deleting;
-	bool shrunk;	  /* a block was removed since the mount */
+	bool shrunk;	  /* a block of the space was removed since the mount */
 	uint64_t removal; /* number of the last tombstone change of the space */
 	/* DRAM charged for kept slots, and for other dirty slots; slot.c. */
 	uint64_t kept_dram, dirty_dram;
@@ -225,7 +225,7 @@ struct kv_space {
 	struct kv_evict_list_list lists[TIERS];
 	struct kv_slots unpersisted; /* slots of unpersisted blocks, by seq */
 	struct kv_slots dirty;	     /* queued or being written, by seq */
-	struct kv_slots unwritten;   /* of @dirty: not yet written, by seq */
+	struct kv_slots unwritten;   /* dirty slots not yet written, by seq */
 	struct kv_slots queue;	     /* slots queued to be written */
 	uint32_t queued;	     /* slots on @queue */
 	/* write queue of the user; NULL: the space is on none */
@@ -360,7 +360,7 @@ struct kv_arena {
 	struct kv_classes classes;
 	uint32_t vacant; /* number of segments without a slot in use */
 	uint64_t idle;	 /* bytes of slots that may be evicted */
-	uint64_t used;	 /* bytes of slots that are not FREE */
+	uint64_t used;	 /* bytes of slots that are not in state FREE */
 	struct kv_eviction eviction;
 	uint64_t hinted;  /* bytes being prefetched, or prefetched but unused */
 	uint32_t claimed; /* sum of the segments that users claim; ledger.h */
@@ -404,7 +404,7 @@ struct kv_segfile {
 	uint32_t wanted_by; /* id of the space whose block needs the file */
 	uint32_t taker; /* id of the space that gives up its reserve; 0: none */
 	bool spares;	/* move blocks warmer than the heir's coldest block */
-	bool emptying;	/* is on the list moves->files */
+	bool emptying;	/* the file is on the list moves->files */
 	/* The meaning of this time depends on the file.  Being emptied:
 	 * until then the heir evicts none of its own blocks.  Emptied: until
 	 * then the file is kept for the heir.  In use: the file is not
@@ -465,7 +465,7 @@ struct kv_moves {
 	TAILQ_HEAD(, kv_segfile) files;
 	/* moves whose copy is written and waits for the next commit */
 	struct kv_move_list copied;
-	struct kv_move_list recording; /* used by the committer only */
+	struct kv_move_list recording; /* moves of the committer's round */
 	uint32_t n; /* number of moves that are not finished */
 };
 
@@ -473,7 +473,7 @@ struct kv_moves {
 struct kv_unlinked {
 	uint32_t block;
 	struct kv_slot_record record;
-	struct kv_unlinked *next; /* next in the hash bucket */
+	struct kv_unlinked *next; /* next record in the hash bucket */
 };
 
 /* Blocks that wait for their common parent to be written first. */
@@ -529,7 +529,7 @@ struct kv_ssd {
 	uint32_t stalled; /* slots on write queues of spaces with no_room set */
 	void *orphans;	  /* tsearch tree of kv_orphans, by parent key */
 	TAILQ_HEAD(, kv_orphans) adopted;
-	uint32_t n_adopted;	 /* number of slots in @adopted */
+	uint32_t n_adopted; /* number of slots of the orphans in @adopted */
 	struct kv_slots written; /* slots waiting for the commit */
 	uint32_t n_written;
 	uint32_t put_off; /* slots that admission has refused since the mount */
@@ -554,7 +554,7 @@ struct kv_ssd {
 	LIST_HEAD(, kv_flush) syncs; /* flushes that wait for one block only */
 	/* flushes that wait for updates of records, by number of the update */
 	struct kv_flushes recording;
-	uint64_t failures; /* number of failures; waiters notice a change */
+	uint64_t failures; /* number of failed writes; waiters compare it */
 	int error;	   /* -errno: why the SSD tier is degraded; 0: online */
 	bool full;	   /* the filesystem had no room for another file */
 	uint64_t full_until;
@@ -623,7 +623,7 @@ struct kv_scrubber {
 	/* in the current pass: bytes read, bytes in use */
 	uint64_t pass_bytes, pass_total;
 	uint64_t passes, corrupt;
-	int64_t pass_ended_ns; /* wall time; 0: no pass has ended */
+	int64_t pass_ended_ns; /* wall time of the end; 0: no pass has ended */
 };
 
 struct kv_cache {

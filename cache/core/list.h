@@ -30,11 +30,11 @@ struct kv_evict_list {
 	enum kv_node_tier tier; /* constant */
 	uint32_t blocks;	/* number of blocks on the list */
 	uint32_t idle; /* DRAM: slots of these blocks that may be evicted */
-	uint32_t pinned, writing; /* SSD: other blocks, not on the list */
+	uint32_t pinned, writing; /* SSD: pinned blocks, slots being written */
 	struct kv_policy policy;
 	struct kv_evict_lists *lists;	 /* constant: the class's */
 	TAILQ_ENTRY(kv_evict_list) link; /* class's lists, empty ones last */
-	LIST_ENTRY(kv_evict_list) own;	 /* entry in the list of the space */
+	LIST_ENTRY(kv_evict_list) own;	 /* entry in the lists of the space */
 };
 TAILQ_HEAD(kv_evict_lists, kv_evict_list);
 LIST_HEAD(kv_evict_list_list, kv_evict_list);

@@ -64,7 +64,7 @@ struct kv_eviction {
 	uint32_t blocks; /* number of blocks on all lists */
 	/* remembered: number of inserted blocks that the ghost knew */
 	uint64_t refused, remembered;
-	uint64_t ended;	     /* evicted blocks of ended chains */
+	uint64_t ended;	     /* evicted blocks of ended conversations */
 	enum kv_weigh weigh; /* ranking of list heads, if there is no @shadow */
 	/* used by the policy lhd; NULL for other policies */
 	struct kv_hit_density *density;
@@ -160,7 +160,7 @@ struct kv_ghost {
 	struct kv_ghost_entry *entries;
 	uint32_t *buckets; /* first entries of the buckets, by hash */
 	uint32_t mask, at; /* at: index of the next entry to overwrite */
-	uint32_t limit;	   /* number of entries that are used */
+	uint32_t limit;	   /* number of entries of the ring in use */
 };
 
 /* Allocate at least @entries.  -ENOMEM. */

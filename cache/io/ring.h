@@ -50,7 +50,7 @@ struct kv_io {
 };
 
 struct kv_ring_config {
-	unsigned depth; /* most requests at the device */
+	unsigned depth; /* most requests at the device at a time */
 	uint64_t bytes; /* most bytes of requests at the device; 0: no limit */
 	/* most bytes of reads at the device; 0: same limit as @bytes */
 	uint64_t read_bytes;

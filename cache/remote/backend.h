@@ -69,7 +69,7 @@ struct kv_ops {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;		    /* signals an operation, or @stop */
 	struct kv_remote_ops queued, ended; /* under @lock, as is @cancels */
-	bool cancels; /* set once operations were cancelled */
+	bool cancels; /* set once some operation was cancelled */
 	bool stop;
 	pthread_t threads[KV_OPS_THREADS];
 	unsigned n_threads; /* used by the remote thread only */

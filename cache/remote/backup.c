@@ -96,7 +96,7 @@ struct kv_offer {
 	bool all; /* offer even blocks that the backend probably has */
 	/* Walk once more: over all blocks, or those that were missed. */
 	enum { OFFER_ONCE, OFFER_MISSED, OFFER_ALL } again;
-	bool begun, walked; /* the first key was listed; all keys were */
+	bool begun, walked; /* the first key, and the last key, was listed */
 	uint64_t cursor;
 	unsigned out; /* blocks of the offer in a queue or in flight */
 	uint64_t pause_ns, until_ns; /* last pause before a walk; its end */
@@ -106,7 +106,7 @@ struct kv_offer {
 struct kv_backups {
 	bool writes; /* constant: blocks are to be put to the backend */
 	pthread_t thread;
-	bool running, stop, ending; /* ending mount: put only new blocks */
+	bool running, stop, ending; /* mount is ending: put only new blocks */
 	pthread_cond_t more, over;  /* signals new work; the end of a block */
 	struct kv_turns turns;	    /* struct user */
 	unsigned n_fresh; /* blocks in the queues @fresh of all users */
@@ -577,7 +577,7 @@ void kv_backup_run(struct kv_remote *remote)
 	kv_unlock(cache);
 }
 
-/* ---- begin and end ---- */
+/* ---- start and stop of the backup thread ---- */
 
 int kv_backup_start(struct kv_remote *remote)
 {

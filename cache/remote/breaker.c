@@ -26,7 +26,7 @@
 #define TRIAL_NS (1000 * MS) /* time limit of a trial, and first pause */
 #define MOUNT_NS (3000 * MS) /* time limit of the trial at mount */
 #define PAUSE_MAX_NS (30000 * MS)
-#define HELD_WAIT_NS (1000 * MS) /* send nothing for a tenant held longer */
+#define HELD_WAIT_NS (1000 * MS) /* longest pause of a tenant to wait for */
 #define FULL_NS (1000 * MS)	 /* first pause of puts to a full backend */
 #define FULL_MAX_NS (64 * FULL_NS)
 #define TENANTS 256u /* most breakers; further users share the last one */

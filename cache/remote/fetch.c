@@ -100,7 +100,7 @@ struct kv_remote_look {
 	size_t n;	/* number of gets, without those that were cut off */
 	size_t out;	/* number of gets in flight */
 	size_t window;	/* chain: most gets in flight */
-	uint64_t bytes; /* bytes of the latest object; 0: unknown */
+	uint64_t bytes; /* bytes of the look's last object; 0: unknown */
 	TAILQ_ENTRY(kv_remote_look) link; /* in fetch->fresh or user->looks */
 };
 

@@ -42,7 +42,7 @@ struct transfer {
 	struct kv_exchange x;
 	CURL *easy; /* libcurl's handle; NULL: waits until again_ns */
 	uint64_t sent, received, header_bytes;
-	int verdict;   /* status, if the answer was cut off */
+	int verdict;   /* status of an answer that was cut off */
 	int fd;	       /* new connection to a UNIX socket; -1: none */
 	char line[64]; /* text of the HTTP status: "404 Not Found" */
 	char error[CURL_ERROR_SIZE];

@@ -331,7 +331,7 @@ static void *remote_run(void *arg)
 	return NULL;
 }
 
-/* ---- begin and end ---- */
+/* ---- start and stop of the remote thread ---- */
 
 static const struct kv_remote_driver *driver_of(const char *url,
 						const char **ret_rest)

@@ -35,7 +35,7 @@
 
 #define EVICT_AT_ONCE 32u    /* blocks evicted at once for room in the index */
 #define STARVED_NS 2000000u  /* pause after the index had no room for a block */
-#define LINGER_NS 100000000u /* longest delay of a commit without a flush */
+#define LINGER_NS 100000000u /* longest delay of a commit if no flush waits */
 /* Longest delay if only deletions wait: deleting all blocks of a file in one
  * transaction costs a fraction of deleting them one by one. */
 #define DELETIONS_NS 1000000000u

@@ -93,7 +93,7 @@ static bool needs_too_many_files(const struct kv_cache *cache,
 		all += kv_round_up(slots + same, one) / one;
 		own += kv_round_up(own_slots + same, one) / one;
 		if (same)
-			slot_bytes = 0; /* count the class once only */
+			slot_bytes = 0; /* this class has been counted */
 	}
 	all += slot_bytes > 0;
 	own += slot_bytes > 0;

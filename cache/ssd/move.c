@@ -58,7 +58,7 @@
 #define PIECE (1u << 20) /* bytes of a slot that kv_shrink copies at once */
 #define AT_ONCE 32u
 #define PATIENCE_NS 5000000000u /* give up a file that loses no block so long */
-#define AGAIN_NS 2000000000u /* pause before a failed file is emptied again */
+#define AGAIN_NS 2000000000u /* pause before emptying a file is tried again */
 /* time after which the heir may evict blocks of its own */
 #define AWAITED_NS 1000000000u
 /* time for which an emptied file is kept for its heir */
@@ -538,7 +538,7 @@ static bool evict_until_all_fit(struct shrink *shrink, bool regardless)
 static int evict_pinned(struct shrink *shrink)
 {
 	struct kv_cache *cache = shrink->cache;
-	/* atime in the upper half, number of the block in the lower one */
+	/* sort key: atime in the upper half, block number in the lower one */
 	_cleanup_(kv_freep) uint64_t *pinned =
 		calloc(cache->table.used + 1u, sizeof(*pinned));
 	size_t n = 0;

@@ -43,7 +43,7 @@
 #include <sys/stat.h>
 
 #define EVICT_AT_ONCE 32u /* most evictions to make room for a moved block */
-#define DELAY_DOUBLED 3u  /* the delay is doubled at most so often */
+#define DELAY_DOUBLED 3u  /* most doublings of the delay after failures */
 
 /* ---- classes ---- */
 

@@ -81,7 +81,7 @@
 #define FULL_NS 5000000000u /* pause after the filesystem was full */
 #define DAY_S 86400
 #define ADOPTED_AT_ONCE 64u
-#define MOVER_NS 3600000000000u /* longest time until the mover wakes up */
+#define MOVER_NS 3600000000000u /* longest sleep of the mover thread */
 
 /* ---- write queues ---- */
 
