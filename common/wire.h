@@ -81,7 +81,7 @@ enum wire_type {
 	WIRE_UNMAPPED,
 	/* Read blocks to DRAM: wire_key[]; reply at the end: wire_status[]. */
 	WIRE_PREFETCH,
-	/* Evict these blocks before others, as their conversation is over.
+	/* Evict these blocks before others: their conversation is over.
 	 * wire_key[]; no reply. */
 	WIRE_ENDED,
 	/* Add blocks to the set with the id @arg, for a snapshot.  wire_pick[];
@@ -319,7 +319,7 @@ struct wire_pick {
  * Followed by header.count bytes of text.
  *
  * WIRE_SNAPSHOT: make a snapshot, named in the text, of the set @id, which must have
- * @blocks picks (-ESTALE: it has not, as the connection is a new one).  Reply, also with
+ * @blocks picks (-ESTALE: it has fewer, because the connection is new).  Reply, also with
  * -ENOENT and -ENOSPC: @blocks is the index of the pick that was absent, or did not fit.
  * -EEXIST, -EINVAL, -EACCES, -EROFS.
  *

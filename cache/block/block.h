@@ -86,8 +86,8 @@ int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
  *   -EBADMSG    the block was damaged, and is absent from now on
  *   -ENOENT     the block was removed
  *   -EIO
- *   -ETIMEDOUT  the device does not answer; *@data is NULL, as the request
- *               frees the memory when it ends
+ *   -ETIMEDOUT  the device does not answer; *@data is NULL: the request frees
+ *               the memory when it ends
  */
 int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
 		   uint8_t **data, uint64_t room);

@@ -327,7 +327,7 @@ struct kv_segment {
 	uint32_t hand; /* slot at which the search for a victim begins */
 	struct kv_slots free_list;
 	struct kv_slot *slot; /* array of @slots slots */
-	/* NULL: each prologue is in its slot, as clients cannot write there. */
+	/* NULL: clients cannot write to slots, so each has its own prologue. */
 	struct kv_prologue *prologues;
 	uint32_t holders; /* clients that map the segment: sum over mappers */
 	bool seen_in_use; /* if KEPT: some process has the segment mapped */

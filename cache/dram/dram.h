@@ -14,7 +14,7 @@
 #define KV_UNMAP_NS 1000000000u
 
 /* Take a FILLING slot; evict blocks as needed.  -ENOSPC, -EFBIG, -ENOMEM;
- * -EBUSY: retry soon, as segments are being made, or returned by clients */
+ * -EBUSY: retry soon: segments are being made, or returned by clients */
 int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 			uint64_t length, struct kv_slot **ret_slot);
 bool kv_arena_grows_locked(const struct kv_cache *cache);

@@ -117,7 +117,7 @@ void kv_policy_insert(struct kv_policy *policy, uint32_t block,
 		      const struct kv_arrival *arrival);
 /* Count a use of the block. */
 void kv_policy_touch(struct kv_policy *policy, uint32_t block);
-/* Treat the block as used now, as a use of it ends, but count no use. */
+/* Treat the block as used now, because a use of it ends, but count no use. */
 void kv_policy_renew(struct kv_policy *policy, uint32_t block);
 /* Evict the block first: its conversation is over.  Call for a chain from its
  * last block to its first. */

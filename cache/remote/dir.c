@@ -458,7 +458,7 @@ static void *worker(void *arg)
 {
 	struct worker *w = arg;
 	struct kv_ops *ops = &w->dir->ops;
-	/* Half of the threads remove no folders, as that may take long. */
+	/* Half of the threads remove no folders, because that may take long. */
 	const bool removes = w < &w->dir->workers[KV_OPS_THREADS / 2];
 	const unsigned event = (unsigned)ops->event;
 	struct kv_remote_op *op;

@@ -488,8 +488,8 @@ static bool connects_again(struct transfer *t, CURLcode code)
 	return true;
 }
 
-/* Return whether a kept connection was spoiled, as by bytes after the last
- * answer: it gave no HTTP answer.  True once for each request. */
+/* Return whether a kept connection was spoiled, for example by bytes after the
+ * last answer: it gave no HTTP answer.  True once for each request. */
 static bool was_spoiled(struct transfer *t, CURLcode code)
 {
 	long connects = 0;

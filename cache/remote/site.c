@@ -194,7 +194,7 @@ static int check_folders(const char *socket, char *why, size_t room)
 
 		if (stat(folder, &st) < 0)
 			break;
-		/* A sticky folder further up, as /tmp, protects its entries. */
+		/* Further up, a sticky folder (/tmp) protects its entries. */
 		if ((st.st_uid != 0 && st.st_uid != geteuid()) ||
 		    ((st.st_mode & 022) &&
 		     (nearest || !(st.st_mode & S_ISVTX)))) {

@@ -111,7 +111,7 @@ struct kv_breaker {
 	struct kv_remote_job trial;
 	uint32_t uid;	   /* constant */
 	_Atomic bool open; /* open: no operation is sent */
-	/* Send nothing before this time, as the backend has asked; remote.c. */
+	/* Send nothing before this time: the backend asked for a pause. */
 	_Atomic uint64_t held_until_ns;
 	uint64_t heard_ns; /* when the backend last answered this tenant */
 	/* Put nothing before this time: the backend was full for the tenant. */
@@ -166,8 +166,8 @@ bool kv_fetch_is_coming_locked(struct kv_cache *cache, struct kv_space *space,
 int kv_fetch_init(struct kv_remote *remote);
 void kv_fetch_fini(struct kv_remote *remote); /* also if init failed */
 /* Seal the blocks that have arrived, and begin GETs; at the end, end all that is not in
- * flight.  Return when to call it again
- * without an event, as kv_now_ns(); UINT64_MAX: never. */
+ * flight.  Return when to call it again without an event, in the time of
+ * kv_now_ns(); UINT64_MAX: never. */
 uint64_t kv_fetch_run(struct kv_remote *remote);
 
 /* Forget that the backend lacks the object: the block is durable here. */

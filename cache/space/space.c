@@ -239,9 +239,9 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	if (!kv_space_name_ok(name) || record->id == 0 ||
 	    kv_space_with_id(cache, record->id))
 		return -EBADMSG;
-	/* Daemons of older versions could leave two spaces with one name, as
-	 * they did not wait for a removal: the space with the lower id is the
-	 * removed one. */
+	/* Daemons of older versions could leave two spaces with one name,
+	 * because they did not wait for a removal: the space with the lower id
+	 * is the removed one. */
 	space = find_locked(cache, name);
 	if (space && space->id > record->id)
 		return -EBADMSG;

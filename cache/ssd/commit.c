@@ -138,8 +138,7 @@ static bool anything(const struct kv_cache *cache)
 }
 
 /* Wait until a caller needs a commit, or a commit is due.  A useless commit
- * would delay the next one, as it waits three times for requests at the
- * device. */
+ * would delay the next one: each waits three times for the device. */
 static void linger(struct kv_cache *cache)
 {
 	const uint64_t enough =

@@ -538,7 +538,7 @@ static void zeroed_locked(struct kv_cache *cache,
 			kv_extent_free_locked(cache, item->slot_id);
 			continue;
 		}
-		/* Queue the deletion again, as the slot could not be zeroed.
+		/* The slot could not be zeroed: queue the deletion again.
 		 * After GIVE_UP failures the slot stays taken. */
 		cache->stats.io_errors++;
 		if (++item->failed < GIVE_UP)

@@ -319,8 +319,8 @@ bool kv_ssd_evict_tenant_locked(struct kv_cache *cache,
 }
 
 /* Evict a block of the user with most records that may be evicted, or else the
- * coldest block.  Bytes do not tell which user fills the index, as all records
- * have one size. */
+ * coldest block.  Bytes do not tell which user fills the index, because all
+ * records have one size. */
 static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
 			 const struct kv_space *spared)
 {

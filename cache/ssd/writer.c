@@ -189,7 +189,7 @@ enum rest { MOMENT, LEAVING, RETRY };
 static void put_off(struct kv_cache *cache, struct kv_space *space,
 		    enum rest rest)
 {
-	/* The queue may be empty by now, as start_write releases the lock. */
+	/* The queue may be empty by now: start_write has released the lock. */
 	if (TAILQ_EMPTY(&space->queue))
 		return;
 	leave_turns(cache, space);
