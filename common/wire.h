@@ -319,8 +319,9 @@ struct wire_pick {
  * Followed by header.count bytes of text.
  *
  * WIRE_SNAPSHOT: make a snapshot, named in the text, of the set @id, which must have
- * @blocks picks (-ESTALE: it has fewer, because the connection is new).  Reply, also with
- * -ENOENT and -ENOSPC: @blocks is the index of the pick that was absent, or did not fit.
+ * @blocks picks (-ESTALE: it has fewer, because the connection is new).
+ * Reply, also with -ENOENT and -ENOSPC: @blocks is the index of the pick that
+ * was absent, or did not fit.
  * -EEXIST, -EINVAL, -EACCES, -EROFS.
  *
  * WIRE_SNAPSHOT_READ: read its picks from position @from on, header.arg of them (0:

@@ -172,7 +172,7 @@ struct kv_tenant {
 	LIST_HEAD(, kv_space) spaces; /* the user's spaces, not removed ones */
 	struct kv_node in[TIERS]; /* sums over all spaces, removed ones too */
 	uint32_t segments; /* segments that hold only blocks of the user */
-	/* segments with slots that are filled, leased or pinned */
+	/* number of the user's segments that cannot be emptied now */
 	uint32_t kept_segments;
 	uint32_t registrants;	     /* see kv_registrants_count */
 	struct kv_patience patience; /* failures to find a slot in DRAM */
@@ -382,7 +382,7 @@ struct kv_arena {
 /* A segment file. */
 struct kv_segfile {
 	uint32_t id;	     /* constant */
-	int fd;		     /* constant until the file is closed */
+	int fd;		     /* descriptor, until the file is closed */
 	uint64_t slot_bytes; /* changes only while the file is empty */
 	struct kv_ssd_class *class;
 	uint32_t slots, used;
@@ -482,7 +482,7 @@ struct kv_orphans {
 	uint32_t n;		      /* number of slots */
 	struct kv_key parent;	      /* constant */
 	struct kv_space *space;	      /* constant; held by each slot */
-	bool adopted;		      /* the parent is being written */
+	bool adopted;		      /* the parent is being written to SSD */
 	TAILQ_ENTRY(kv_orphans) turn; /* entry in ssd->adopted */
 };
 

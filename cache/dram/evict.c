@@ -141,7 +141,7 @@ static bool evict_from(struct kv_evict_list *list,
 	return true;
 }
 
-/* Describe the need of @space for a slot, or with NULL of a class alone. */
+/* Describe the need of @space, which may be NULL, for a slot in DRAM. */
 static struct need need_of(struct kv_cache *cache, const struct kv_space *space,
 			   const struct kv_tenant *tenant)
 {

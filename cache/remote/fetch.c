@@ -168,7 +168,7 @@ static void memory_free_locked(struct get *get)
 
 /* ---- objects known to be absent or damaged ---- */
 
-/* Return the object's entry; with @make, let it replace another object's. */
+/* Return the object's entry in the table; @make: replace another's. */
 static struct absent *absent_of(struct kv_remote *remote, uint64_t hash,
 				bool make)
 {
