@@ -30,7 +30,8 @@ static void on_gone(void *arg, uint64_t id)
 	kv_notify_node(daemon->mount, kv_node_of(KV_NODE_BLOCK, id));
 }
 
-/* Report the wait on standard error, which is still the user's during the start. */
+/* Report that the store's previous daemon, process @owner, has not ended yet.
+ * Standard error is still the user's during the start. */
 static void on_waiting(void *arg, long owner)
 {
 	struct kv_daemon *daemon = arg;
@@ -151,7 +152,7 @@ static int text_of(void *arg, uint64_t ino, const struct kv_caller *reader,
 	return 0;
 }
 
-/* ---- beginning and end ---- */
+/* ---- opening and closing a daemon ---- */
 
 static char *control_path(const struct kv_daemon *daemon)
 {
@@ -186,7 +187,7 @@ static int make_socket_base(const struct kv_daemon *daemon)
 	*strrchr(base, '/') = '\0';
 	*strrchr(base, '/') = '\0';
 	if (mkdir(base, 0755) < 0)
-		/* ignore errors: EEXIST is good, others the socket reports */
+		/* EEXIST is no error, and the socket will report others */
 		return 0;
 	/* Let other users connect in spite of the umask. */
 	return chmod(base, 0755) < 0 ? -errno : 0;
@@ -219,8 +220,8 @@ int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
 	config.waiting = on_waiting;
 	config.warn = on_warn;
 	config.arg = daemon;
-	/* The daemon's other memory also counts, and beyond the limit the kernel
-	 * kills the daemon. */
+	/* Warn: the daemon needs memory besides dram=, and beyond the limit the
+	 * kernel kills the daemon. */
 	if (options->memory.bytes != UINT64_MAX &&
 	    options->cache.dram > options->memory.bytes / 4 * 3)
 		fprintf(stderr,
@@ -231,7 +232,7 @@ int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
 			(unsigned long long)(options->cache.dram >> 20),
 			(unsigned long long)(options->memory.bytes >> 20),
 			options->memory.file);
-	/* The cache's callbacks use the notices and the parking. */
+	/* The cache's callbacks use the mount's notices and parked requests. */
 	mount = daemon->mount = calloc(1, sizeof(*mount));
 	if (!mount)
 		return -ENOMEM;
@@ -268,7 +269,7 @@ int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
 		return r;
 	r = kv_control_start(daemon->cache, &options->rules, gate,
 			     daemon->control_path, &control, ret_why);
-	/* Add to the reason that the user can choose a place for the socket. */
+	/* Suggest in the error message to choose the socket's path. */
 	if (r < 0 && !options->control && geteuid() != 0 && *ret_why &&
 	    !getenv("XDG_RUNTIME_DIR") &&
 	    asprintf(&why, "%s (XDG_RUNTIME_DIR is not set: give control=PATH)",
@@ -303,7 +304,7 @@ void kv_daemon_close(struct kv_daemon *daemon)
 		(void)rmdir(daemon->control_path);
 	}
 	if (mount) {
-		/* Give blocks of open files back to the cache. */
+		/* Put the blocks of files that are still open. */
 		kv_parking_stop(mount->parking);
 		kv_parking_join(mount->parking);
 		kv_handles_free(mount);
@@ -312,7 +313,7 @@ void kv_daemon_close(struct kv_daemon *daemon)
 	if (daemon->cache && kv_cache_close(daemon->cache) < 0) {
 		fprintf(stderr, "kvfs: the SSD does not answer: the store is "
 				"not closed cleanly\n");
-		return; /* stuck SSD requests may still call back */
+		return; /* a stuck SSD request may still use this memory */
 	}
 	if (mount) {
 		pthread_mutex_destroy(&mount->lock);

@@ -33,8 +33,8 @@ struct kv_options {
 	uint32_t umask;
 	struct kv_rules rules;
 	char *fuse;		       /* options for FUSE; NULL: none */
-	struct kv_cgroup_limit memory; /* limit that dram= respects */
-	struct kv_cache_config cache;  /* the callbacks are not set */
+	struct kv_cgroup_limit memory; /* memory limit that bounds dram= */
+	struct kv_cache_config cache;  /* without the callbacks */
 };
 
 /*
@@ -122,12 +122,12 @@ int kv_session_run(struct kv_daemon *daemon, const char *path,
 int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 			char **ret_why);
 
-/* Return 1 if @file would lie below @mountpoint, else 0, or -ENOMEM.  Both are
- * absolute. */
+/* Return 1 if @file is below @mountpoint, both absolute; else 0, or -ENOMEM. */
 int kv_mountpoint_covers(const char *mountpoint, const char *file);
 
-/* Return what is mounted topmost at @path by @text, which has the form of
- * /proc/self/mounts: 1 kvfs, 2 another FUSE filesystem, 0 something else or nothing. */
+/* Return what is mounted topmost at @path according to @text, which has the
+ * form of /proc/self/mounts: 1 kvfs, 2 another FUSE filesystem, 0 something
+ * else or nothing. */
 int kv_mounts_find(const char *text, const char *path);
 
 /* Make umount(8) call umount.kvfs, if that is installed, for the mount, which must answer.

@@ -74,7 +74,7 @@ static ssize_t ask(int fd, enum wire_type type, void *items, size_t bytes,
 	return header.status < 0 ? header.status : n - (ssize_t)sizeof(header);
 }
 
-/* Find the line at @word, and put a NUL at its end.  NULL: no such line. */
+/* Find @word in @text, and end its line with a NUL.  NULL: not found. */
 static char *line_of(char *text, const char *word)
 {
 	char *line = strstr(text, word);
@@ -114,7 +114,7 @@ static int ask_socket(const char *path)
 		return report(DEAD, "the socket %s: %s", path,
 			      strerror((int)-n));
 	text[n] = '\0';
-	/* Search from the last line: line_of() cuts the text. */
+	/* Search for the last line first, because line_of() cuts the text. */
 	why = line_of(text, "\n          the last failure: ");
 	remote = line_of(text, "\nremote ");
 	line = line_of(text, "\nssd ");
@@ -162,7 +162,8 @@ static int run_child(const char *path)
 	int null = open("/dev/null", O_RDWR);
 	struct stat st;
 
-	/* If the child hangs, readers of the parent's output must see its end. */
+	/* If the child hangs, readers of the parent's output must still get an
+	 * end of file. */
 	for (int fd = 0; null >= 0 && fd <= 2; fd++)
 		dup2(null, fd);
 	if (stat(path, &st) < 0)

@@ -28,7 +28,7 @@
 #include "fs/control/control.h"
 #include "fs/daemon.h"
 
-#define OOM_SCORE_MAX 900u /* below 1000, with which kvfs is never killed */
+#define OOM_SCORE_MAX 900u /* at -1000 the kernel would never kill kvfs */
 
 static int complain(const char *why, int error)
 {
@@ -77,8 +77,8 @@ static void *send_lines(void *arg)
 	return NULL;
 }
 
-/* Queue the lines that are written to stderr.  Always returns @n: otherwise stdio would
- * write the rest again. */
+/* Queue the lines that are written to stderr, for syslog(3).  Always returns
+ * @n: otherwise stdio would write the rest again. */
 static ssize_t queue_lines(void *cookie, const char *text, size_t n)
 {
 	static const char name[] = "kvfs: ";
@@ -198,8 +198,7 @@ static void lower_oom_score(uint64_t dram)
 	fclose(f);
 }
 
-/* Allow as many descriptors as possible: segments, clients and connections need
- * them. */
+/* Allow many descriptors, for segments, clients and connections. */
 static void raise_limits(void)
 {
 	struct rlimit limit;
@@ -208,7 +207,7 @@ static void raise_limits(void)
 		limit.rlim_cur = limit.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &limit);
 	}
-	/* Each arena of malloc keeps the most memory it ever used. */
+	/* Limit malloc(3) to few arenas: each keeps its peak of memory. */
 	mallopt(M_ARENA_MAX, 4);
 }
 

@@ -186,8 +186,8 @@ int kv_mountpoint_covers(const char *mountpoint, const char *file)
 
 /* ---- unmounting ---- */
 
-/* Announce umount.kvfs: without a helper and a system call, mount(8) only records
- * the option helper=. */
+/* Make umount(8) call umount.kvfs.  With -if, mount(8) calls no helper and no
+ * mount(2), and only records the option helper=. */
 void kv_umount_announce(const char *store, const char *path)
 {
 	char *argv[] = {(char *)"mount",

@@ -45,7 +45,7 @@ struct parsing {
 
 /* Where the value of an option is printed. */
 enum shown {
-	NOWHERE, /* this file does not print it in .kvfs/config */
+	NOWHERE, /* options.c does not print it in .kvfs/config */
 	ALWAYS,	 /* in .kvfs/config */
 	REMOTE,	 /* in .kvfs/config if a remote tier is configured */
 };
@@ -60,7 +60,7 @@ struct word {
 	int (*take)(const struct word *word, void *where, const char *value,
 		    const char **ret_why);
 	size_t where;	    /* offset of the value in struct parsing */
-	const char *values; /* in the usage; NULL: option without value */
+	const char *values; /* form of the value; NULL: option without value */
 	enum shown shown;
 	unsigned base; /* base of a number: 8 or 10 */
 	uint64_t max;
@@ -203,7 +203,7 @@ static int take_allow(const struct word *word, void *where, const char *value,
 	return 0;
 }
 
-/* Set a flag; `rw` clears the flag of `ro`. */
+/* Set the flag of an option; `rw` clears that of `ro`. */
 static int take_flag(const struct word *word, void *where, const char *value,
 		     const char **ret_why)
 {
@@ -484,7 +484,7 @@ static int parse_words(struct parsing *p, const char *text, char **ret_why)
 
 	if (!copy)
 		return -ENOMEM;
-	/* Check this first: mount(8) adds options that would fail. */
+	/* Check for `remount` first: mount(8) adds options that would fail. */
 	if (has_word(text, "remount"))
 		return kv_why(ret_why, -EINVAL,
 			      "remount: not supported: unmount, and mount with "
@@ -568,8 +568,8 @@ void kv_cgroup_limit(const char *root, bool huge_pages,
 		if (!type || !find_group(root, group) ||
 		    sscanf(line, "%*s %*s %*s %4095s %4095s", top, at) != 2)
 			continue;
-		/* A group outside of the mounted part has no visible files; the
-		 * nearest visible group is the mounted one. */
+		/* A control group outside of the mounted part has no visible
+		 * files; the nearest visible group is the mounted one. */
 		len = strcmp(top, "/") == 0 ? 0 : strlen(top);
 		if (strncmp(group, top, len) != 0 ||
 		    (group[len] != '/' && group[len] != '\0'))
@@ -681,7 +681,7 @@ static int make_absolute(char **path, int skip, char **ret_why)
 	return 0;
 }
 
-/* Make the paths absolute, relative to the current directory. */
+/* Make the paths of all options absolute. */
 static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 {
 	struct kv_options *o = &p->options;
@@ -728,7 +728,7 @@ static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 
 /* ---- the command line ---- */
 
-/* Parse the letters before and after the positional arguments. */
+/* Parse option letters, such as -o, before and after positional arguments. */
 static int parse_letters(struct parsing *p, int argc, char **argv,
 			 char **ret_why)
 {
@@ -738,7 +738,7 @@ static int parse_letters(struct parsing *p, int argc, char **argv,
 	const char *letters = p->by_mount ? ":o:fsnvt:N:rwhV" : ":o:fdhV";
 	int c, r;
 
-	/* 0 makes glibc start anew: tests parse several command lines */
+	/* 0 resets getopt(3): tests parse several command lines */
 	optind = 0;
 	opterr = 0;
 	while ((c = getopt_long(argc, argv, letters, longs, NULL)) != -1) {

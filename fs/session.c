@@ -63,9 +63,9 @@ struct session {
 	} readers[READERS];
 	unsigned n_readers;
 	pthread_t signals;
-	sem_t over;	    /* posted by a thread that reads, and by end() */
-	_Atomic int status; /* errno of a failed read of a request, or 0 */
-	_Atomic bool ended; /* no thread reads requests any more */
+	sem_t over; /* ends the session; posted by a reading thread or end() */
+	_Atomic int status;	 /* errno of a failed read of a request, or 0 */
+	_Atomic bool ended;	 /* no thread reads requests any more */
 	_Atomic bool unanswered; /* the mount did not answer a first request */
 };
 
@@ -128,7 +128,7 @@ static void queue(const struct request *from,
 		kv_work_submit(s->pool, &request->work, header->uid, 0);
 		return;
 	}
-	/* Reply to a request that neither libfuse nor a handler has seen. */
+	/* Reply without libfuse, which has not seen the request. */
 	reply.error = r == -ENOLCK ? -ENOSPC : r;
 	(void)!write(fuse_session_fd(s->fuse), &reply, sizeof(reply));
 	if (request)
@@ -158,8 +158,7 @@ static void dispatch(struct session *s, const struct fuse_buf *buffer)
 	}
 }
 
-/* Read requests and answer or queue them; the thread can be cancelled while it
- * reads. */
+/* Read requests, and answer or queue them; can be cancelled while reading. */
 static void *receive(void *arg)
 {
 	struct reader *reader = arg;

@@ -27,7 +27,7 @@ struct kv_id {
 struct kv_rules {
 	uint32_t uid, gid, mode; /* owner and mode of the root directory */
 	unsigned mkdir;	 /* 0: every user may make spaces; 1: operators only */
-	unsigned squash; /* 1: uid 0 has no special rights */
+	unsigned squash; /* 1: the user with uid 0 has no special rights */
 	struct kv_id *allow; /* users and groups that may use the mount */
 	size_t n_allow;	     /* 0: everybody */
 };

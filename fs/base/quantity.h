@@ -19,8 +19,7 @@ struct kv_quantity {
  */
 int kv_quantity_parse(const char *text, struct kv_quantity *ret_quantity);
 
-/* Parse a quantity as kv_quantity_parse does, but return -EINVAL for a
- * percentage. */
+/* Parse as kv_quantity_parse does, but refuse a percentage (-EINVAL). */
 int kv_bytes_parse(const char *text, uint64_t *ret_bytes);
 
 /* Parse a number of @base 8 or 10, at most @max.  Returns 0, -EINVAL or -ERANGE. */

@@ -9,7 +9,7 @@
 #include "common/array.h"
 #include "fs/base/stats.h"
 
-#define SPACES_MAX 100u /* most spaces that have metrics of their own */
+#define SPACES_MAX 100u /* most spaces that have their own metrics */
 #define OTHERS "other"
 
 typedef unsigned long long ull; /* for %llu */
@@ -18,9 +18,9 @@ typedef unsigned long long ull; /* for %llu */
  * _total, else a gauge. */
 struct figure {
 	const char *metric; /* name of the metric without "kvfs_" */
-	const char *label;  /* such as tier="dram"; or NULL */
-	const char *help;   /* NULL: other label of the row before */
-	size_t at;	    /* offset of the value in its structure */
+	const char *label;  /* Prometheus label, such as tier="dram"; or NULL */
+	const char *help;   /* help text; NULL: same metric as the row before */
+	size_t at;	    /* offset of the value in the struct of figures */
 	enum { U64, BOOL, RATIO, NS } type;
 };
 
@@ -213,7 +213,7 @@ static double percent(uint64_t part, uint64_t whole)
 	return whole > 0 ? 100.0 * (double)part / (double)whole : 0.0;
 }
 
-/* The first line ends with the state, which --health reads. */
+/* End the first line with the remote tier's state, which --health reads. */
 static void print_remote(FILE *f, const struct kv_remote_stats *s)
 {
 	static const char *const names[KV_REMOTE_CALLS] = {

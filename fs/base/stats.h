@@ -12,7 +12,7 @@
 /* Figures of the control socket, which its thread counts and any thread reads. */
 struct kv_control_counts {
 	_Atomic uint64_t connections; /* connections at present */
-	_Atomic uint64_t refused;     /* connections over a limit */
+	_Atomic uint64_t refused;     /* connections refused beyond a limit */
 	_Atomic uint64_t messages;
 	_Atomic uint64_t
 		protocol_errors; /* connections closed after a bad message */

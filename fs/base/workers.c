@@ -30,7 +30,7 @@ struct worker {
 };
 
 struct kv_workers {
-	/* fixed after new, as are the next two fields */
+	/* this and the next two fields never change after kv_workers_new */
 	const struct kv_workers_config *config;
 	struct worker *all;
 	unsigned n;
@@ -131,8 +131,7 @@ bool kv_work_run(struct kv_workers *workers, struct kv_work *work, uint32_t uid)
 		workers->guests++;
 		run_locked(workers, queue, work, NULL);
 		workers->guests--;
-		/* Queued work of the same user may have waited for this work's
-		 * end. */
+		/* Queued work of the same user may have waited for this one. */
 		if (workers->queues.n_busy > 0)
 			pthread_cond_signal(&workers->more);
 	} else {
@@ -197,7 +196,7 @@ int kv_workers_new(const struct kv_workers_config *config,
 		else
 			kv_hash_free(kv_steal(worker->hash));
 	}
-	/* One thread is enough, if slow. */
+	/* Fail only without any thread: with one, a pool is slow, but works. */
 	if (workers->n == 0) {
 		kv_workers_free(workers);
 		return r;

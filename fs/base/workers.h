@@ -18,15 +18,14 @@
 struct kv_workers;
 struct kv_work_queue;
 
-/* Work for a pool, embedded in its owner, which must not touch it until @run is
- * called. */
+/* Work for a pool, in its owner's memory, which belongs to the pool until
+ * @run. */
 struct kv_work {
-	/* @hash: the hash state of the thread, or NULL if config->hashes is not
-	 * set. */
+	/* @hash: the thread's hash state; NULL if config->hashes is not set. */
 	void (*run)(struct kv_work *work, struct kv_hash *hash);
 	/* Only workers.c uses the following fields: */
 	struct kv_workers *workers;
-	struct kv_work_queue *queue; /* NULL: not queued */
+	struct kv_work_queue *queue; /* queue of its user; NULL: not queued */
 	uint64_t cost;
 	TAILQ_ENTRY(kv_work) link;
 };
@@ -34,13 +33,13 @@ struct kv_work {
 struct kv_workers_config {
 	const char *name; /* name of the threads in ps -T: at most 15 bytes */
 	unsigned threads;
-	/* most work items of a user run at a time; UINT_MAX: no limit */
+	/* most work items of a user that run at once; UINT_MAX: no limit */
 	unsigned each;
-	uint64_t turn; /* largest cost of a user's turn */
-	bool hashes;   /* each thread has a hash state */
-	/* charge a work's time in nanoseconds if above its cost */
+	uint64_t turn; /* largest sum of costs in a user's turn */
+	bool hashes;   /* each thread has a hash state, for kv_work.run */
+	/* charge the run time of work (ns), if that is more than its cost */
 	bool timed;
-	unsigned guests; /* most calls of kv_work_run at a time */
+	unsigned guests; /* most threads in kv_work_run at a time */
 };
 
 /* Make a pool.  @config must outlive the pool.  Returns 0, -ENOMEM or -EAGAIN. */
@@ -74,8 +73,7 @@ struct kv_wait_kind {
 	/* Make the work end soon with @status, unless it has ended.  NULL: the work
 	 * cannot be cancelled. */
 	void (*cancel)(struct kv_wait *wait, int status);
-	/* Release the holds of the request except its account and space;
-	 * NULL: there are none. */
+	/* Release all holds but those on account and space; NULL: none. */
 	void (*fini)(struct kv_wait *wait);
 };
 
@@ -83,13 +81,13 @@ struct kv_wait_kind {
 struct kv_wait {
 	struct kv_work work; /* first */
 	const struct kv_wait_kind *kind;
-	/* The work has ended with wait->status; any thread calls this. */
+	/* Called by any thread when the work has ended, with wait->status. */
 	void (*done)(struct kv_wait *wait);
-	struct kv_account *account; /* held; charged with @bytes of memory */
+	struct kv_account *account; /* held account; charged with @bytes */
 	struct kv_space *space;	    /* held; NULL: no space */
 	size_t bytes;
 	int status;
-	uint64_t cost; /* cost of one call of kind->run */
+	uint64_t cost; /* cost of one call of kind->run, in a user's turn */
 };
 
 /* Make a zeroed request of @bytes that begins with a kv_wait.  NULL as @account means that
@@ -101,10 +99,11 @@ void kv_wait_free(struct kv_wait *wait);
 /* Have a thread of @workers do the work. */
 void kv_wait_run(struct kv_wait *wait, struct kv_workers *workers,
 		 uint64_t cost);
-void kv_wait_end(struct kv_wait *wait, int status); /* the work has ended */
+void kv_wait_end(struct kv_wait *wait, int status); /* call wait->done */
 /* Cancel the work if it can be cancelled. */
 void kv_wait_cancel(struct kv_wait *wait, int status);
-/* As kind->cancel: end the work with @status unless a thread has begun it. */
+/* A kind->cancel for the work of a pool: end the work with @status unless a
+ * thread has begun it. */
 void kv_wait_withdraw(struct kv_wait *wait, int status);
 
 #endif

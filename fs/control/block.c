@@ -23,7 +23,7 @@
 
 #define WARN_EVERY_NS UINT64_C(60000000000)
 
-/* ---- answered at once ---- */
+/* ---- messages that are answered at once ---- */
 
 /* Log that a client speaks another version of the protocol: each version once,
  * and at most one line a minute, as any user can send any version. */
@@ -141,7 +141,7 @@ int kv_request_cancel(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_request *request = kv_request_find(client, m->header->tag);
 
-	/* A CANCEL's tag is unknown if the request's reply was sent before. */
+	/* The tag of a CANCEL is unknown if its request was answered before. */
 	if (request && request->pending)
 		kv_wait_cancel(&request->wait, -ECANCELED);
 	return 0;
@@ -158,7 +158,7 @@ int kv_request_unmapped(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-/* If memory is short, the client's segments stay sealed and are not registered. */
+/* If memory is short, the client gets no open segments for its GPU. */
 int kv_request_registers(struct kv_client *client, const struct kv_message *m)
 {
 	(void)m;
@@ -208,8 +208,8 @@ int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 
 struct acquire {
 	struct kv_request request; /* first */
-	bool at_once; /* kv_acquire_submit has settled the acquire */
-	struct kv_acquire leases; /* last member: its wants follow */
+	bool at_once;		   /* the acquire has settled without a wait */
+	struct kv_acquire leases; /* last member; ends with an array of wants */
 };
 
 static void acquired(struct kv_acquire *leases, void *arg)
@@ -250,7 +250,7 @@ static int acquire_finish(struct kv_request *request)
 		leased += r >= 0;
 	}
 	kv_reply(client, &request->header, 0, (uint32_t)n, n * sizeof(*places));
-	if (acquire->at_once) /* the client does not wait for the policy */
+	if (acquire->at_once) /* count the blocks' use after the reply */
 		kv_acquire_touch(request->server->cache, &acquire->leases);
 	request->release |= leased == 0;
 	return 0;
@@ -310,7 +310,7 @@ int kv_request_release(struct kv_client *client, const struct kv_message *m)
 	struct kv_request *request = kv_request_find(client, m->header->tag);
 
 	if (!request) {
-		/* An acquire without a lease was freed when it ended. */
+		/* An acquire that leased no block was freed with its reply. */
 		client->server->tally.stray_releases++;
 		return m->header->tag <= client->last_acquire ? 0 : -EPROTO;
 	}
@@ -335,7 +335,7 @@ struct flush {
 	struct kv_request request; /* first */
 	struct kv_flush flush;
 	bool submitted;
-	struct kv_acquire sealing; /* last member: its wants have the keys */
+	struct kv_acquire sealing; /* last member; ends with the keys' wants */
 };
 
 static void flushed(struct kv_flush *flush, int status)
@@ -381,7 +381,7 @@ static void flush_submit(struct flush *flush)
 	flush->submitted = true;
 	kv_flush_submit(request->server->cache, request->wait.space,
 			&flush->flush);
-	/* Mail that flushed() has posted already is run later, by this thread. */
+	/* flushed() may have posted mail already: this thread runs it later. */
 	kv_request_pend(request, request->header.arg);
 }
 
@@ -500,7 +500,7 @@ int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 
 struct forget {
 	struct kv_request request; /* first */
-	struct kv_forget forget;   /* last member: its keys follow */
+	struct kv_forget forget;   /* last member: an array of keys follows */
 };
 
 static void forgotten(struct kv_forget *forget)
@@ -566,12 +566,12 @@ int kv_request_forget(struct kv_client *client, const struct kv_message *m)
 /* ---- token ids: from the index, or from the blocks ---- */
 
 #define ROOM (WIRE_MAX - sizeof(struct wire_header))
-#define TURN_NS 20000000u /* time after which a reply ends early */
+#define TURN_NS 20000000u /* ns after which an incomplete reply is sent */
 
 struct token_ids {
 	struct kv_request request; /* first */
 	uint32_t n, done;	   /* keys */
-	size_t bytes;		   /* length of the reply */
+	size_t bytes;		   /* length of the reply so far */
 	struct kv_key *keys;
 	uint8_t *reply; /* ROOM bytes */
 };
@@ -584,8 +584,7 @@ _Static_assert(sizeof(struct wire_tokens) + KV_TOKEN_IDS_MAX * 4 +
 		       ROOM,
 	       "any block fits");
 
-/* Add the token ids of one block to the reply.  Returns false if the reply has no
- * room. */
+/* Add a block's token ids to the reply.  Returns false if there is no room. */
 static bool add_tokens(struct token_ids *t, const struct kv_key *key)
 {
 	struct kv_cache *cache = t->request.server->cache;
@@ -600,7 +599,7 @@ static bool add_tokens(struct token_ids *t, const struct kv_key *key)
 	if (r == 0) {
 		r = kv_block_get_token_ids(cache, block, &meta, &ids);
 		kv_block_put(cache, block);
-		if (r == -ETIMEDOUT) /* the SSD has not answered */
+		if (r == -ETIMEDOUT) /* the SSD did not answer in time */
 			r = -EIO;
 		if (r == -EBADMSG)
 			r = -ENOENT;

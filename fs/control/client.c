@@ -42,7 +42,7 @@
 #define SO_PEERPIDFD 77
 #endif
 
-#define TURN_NS 250000 /* nanoseconds: time for tens of messages */
+#define TURN_NS 250000 /* length of a user's turn: tens of messages */
 
 /* ---- messages that wait to be sent ---- */
 
@@ -148,7 +148,7 @@ int kv_send_queue_drain(struct kv_send_queue *box, int socket)
 
 /* ---- segments ---- */
 
-/* Return the index of the first id that is not below @id. */
+/* Return the index in @set of the first id that is not below @id. */
 static size_t place(const struct kv_segments *set, uint32_t id)
 {
 	size_t low = 0, high = set->n, mid;
@@ -262,13 +262,13 @@ static void watch_again(struct kv_client *client)
 {
 	uint32_t events = EPOLLIN;
 
-	/* epoll always reports a peer's end, with EPOLLET only once. */
+	/* epoll always reports that a peer has closed; EPOLLET: only once. */
 	if (client->offers || client->gate.user)
 		events = EPOLLET;
 	if (client->send_queue.first)
 		events |= EPOLLOUT;
 	if (client->server->stopping || client->cut)
-		events = 0; /* ask epoll only for the peer's end */
+		events = 0; /* epoll still reports that the peer has closed */
 	if (events != client->events && !client->ended)
 		(void)watch(client, EPOLL_CTL_MOD, events);
 }
@@ -320,7 +320,7 @@ static int identify(struct kv_client *client)
 	if (kv_user_is_hidden(cred.uid))
 		return -EACCES;
 	client->caller.gid = cred.gid;
-	/* Without a buffer, the kernel returns the size that is needed. */
+	/* Without a buffer, getsockopt(2) returns the list's size. */
 	if (getsockopt(client->socket, SOL_SOCKET, SO_PEERGROUPS, NULL,
 		       &groups) < 0 &&
 	    errno != ERANGE)
@@ -343,7 +343,7 @@ static int identify(struct kv_client *client)
 		if (errno == ESRCH)
 			return -ESRCH;
 		/* Before Linux 6.5, the pid may be another process's since connect(2).
-		 * Then only the socket reports the client's end. */
+		 * Then only the socket reports that the client has ended. */
 		if (cred.pid > 0)
 			client->pidfd =
 				(int)syscall(SYS_pidfd_open, cred.pid, 0);
@@ -425,14 +425,14 @@ void kv_client_break(struct kv_client *client, enum kv_break why)
 	kv_user_ready(client);
 }
 
-/* Drop all that the client cannot be reading from: everything except leases and
- * segments. */
+/* Release what the client holds, except leases and segments: the client may be
+ * reading their memory. */
 static void forget_unread(struct kv_client *client)
 {
 	struct kv_server *server = client->server;
 
 	kv_requests_cancel(client, true);
-	/* clear `offers`, so that watch_again() watches for the peer's end */
+	/* while `offers` is set, watch_again() uses EPOLLET */
 	client->offers = false;
 	server->tally.dropped_reservations +=
 		kv_reservations_drop(&client->reservations, server->cache);
@@ -488,8 +488,8 @@ static void cut_off(struct kv_client *client)
 		kv_client_end(client);
 		return;
 	}
-	/* Shut down only the daemon's half, so that epoll still reports the
-	 * peer's end. */
+	/* Shut down only the daemon's half: epoll then still reports that the
+	 * peer has closed. */
 	client->cut = true;
 	client->broken = KV_BREAK_NOT;
 	kv_gate_forget(&client->gate);
@@ -529,8 +529,7 @@ static bool serve_client(struct kv_client *client)
 
 	client->happened = 0;
 	if (!client->broken && (client->cut || client->server->stopping)) {
-		/* Wait only for the peer's end: messages stay unread in the
-		 * socket. */
+		/* Wait only until the peer closes: messages stay unread. */
 		if (events & (EPOLLHUP | EPOLLERR))
 			kv_client_break(client, KV_BREAK_GONE);
 	} else if (!client->broken) {
@@ -645,8 +644,8 @@ int kv_client_space(struct kv_client *client, uint32_t id, int want,
 
 /* ---- turns ---- */
 
-/* Serve @user for a turn.  Requests come before connections, as their sender is
- * waiting. */
+/* Serve @user for a turn: first finish requests, whose clients wait for the
+ * replies, then read from connections. */
 static void serve(struct kv_server *server, struct kv_user *user)
 {
 	uint64_t began = kv_now_ns(), spent;
@@ -679,7 +678,7 @@ bool kv_users_serve(struct kv_server *server)
 		user = (struct kv_user *)kv_turns_next(&server->users);
 		if (!user)
 			break;
-		/* The user's last connection may end during the turn. */
+		/* Hold @user: its last connection may end during the turn. */
 		kv_turn_hold(&user->turn);
 		serve(server, user);
 		kv_user_put(server, user);

@@ -36,7 +36,7 @@
 #endif
 
 #define STEP (UINT64_C(16) << 20)
-#define STEP_COST (64u << 10) /* cost of a step, of KV_COPY_TURN a turn */
+#define STEP_COST (64u << 10) /* cost of mapping a STEP, in a user's turn */
 /* Bytes read at once; they stay in the second-level cache until they are hashed
  * (measured: 1.2 times as fast as pieces of 16 KiB). */
 #define PIECE ((uint64_t)64 << 10)
@@ -46,12 +46,12 @@ struct kv_client_memory {
 	struct kv_server *server;
 	struct kv_account *account; /* held */
 	int fd;			    /* -1: mapped */
-	uint64_t offset, bytes;	    /* of the file */
-	uint64_t page, step;	    /* bytes of a page, and of a step */
+	uint64_t offset, bytes;	    /* part of the file that the client uses */
+	uint64_t page, step;	    /* bytes of a page, and of a mapping step */
 	/* the file is known to have all pages below this offset */
 	uint64_t counted;
-	const uint8_t *data; /* mapped byte at @offset; NULL: not mapped */
-	uint8_t *map;	     /* start of the memory that is still mapped */
+	const uint8_t *data; /* address of byte @offset; NULL: not mapped */
+	uint8_t *map;	     /* start of the memory that is not yet unmapped */
 	uint64_t mapped;     /* bytes that are still mapped, from @map on */
 	uint64_t charged;    /* KV_FINITE_MAPPED */
 	_Atomic unsigned refs;
@@ -99,7 +99,7 @@ int kv_client_memory_new(struct kv_server *server, struct kv_account *account,
 	if (bytes == 0 || __builtin_add_overflow(offset, bytes, &end) ||
 	    end > INT64_MAX)
 		return -EINVAL;
-	/* Only files in memory have seals. */
+	/* F_GET_SEALS succeeds only for files in memory. */
 	if (mode < 0 || fcntl(fd, F_GET_SEALS) < 0 || fstatfs(fd, &fs) < 0)
 		return -EMEDIUMTYPE;
 	if (fs.f_type == HUGETLBFS_MAGIC)
@@ -133,9 +133,10 @@ int kv_client_memory_new(struct kv_server *server, struct kv_account *account,
 }
 
 /*
- * Return true if the file has all pages of @n bytes from @at on, swapped out or not.
- * cachestat(2) counts pages, but not in hugetlbfs, and not before Linux 6.5.  Without it, a
- * page counts if its first byte is not 0.
+ * Return true if none of the @n bytes from @at on is in a hole of the file;
+ * their pages may be swapped out. cachestat(2) counts pages, but not in
+ * hugetlbfs, and not before Linux 6.5.  Without it, a page counts if its first
+ * byte is not 0.
  */
 static bool has_pages(int fd, uint64_t at, uint64_t n, uint64_t page)
 {
@@ -247,7 +248,8 @@ int kv_client_memory_copy(const struct kv_client_memory *memory, uint64_t at,
 	uint8_t *to = dst, private[PIECE];
 	uint64_t piece;
 
-	/* A page that cannot be swapped in, and broken memory, raise SIGBUS. */
+	/* An access to a page that cannot be swapped in, or to broken memory,
+	 * raises SIGBUS. */
 	if (memory->data)
 		return kv_sigbus_guard(
 			copy_mapped,

@@ -34,10 +34,10 @@
 #include "common/thread.h"
 #include "fs/control/server.h"
 
-#define TURN_EVENTS 512 /* most events read at once */
+#define TURN_EVENTS 512 /* most epoll events read at once */
 #define TURN_ACCEPTS 16
 #define BACKLOG 128
-#define ENDING_NS (UINT64_C(3) * 1000000000) /* wait for an ending daemon */
+#define ENDING_NS (UINT64_C(3) * 1000000000) /* ns for a daemon to end */
 #define POLL_US 50000
 
 struct kv_control {
@@ -45,8 +45,8 @@ struct kv_control {
 	struct kv_listener listener;
 	struct kv_watch on_connect, on_mail;
 	struct kv_mail stop;
-	/* reserve descriptor: closed when no other is left, to accept and refuse
-	 * a connection */
+	/* reserve descriptor: closed when the process has no other left, to
+	 * accept and then refuse a connection */
 	int spare;
 	bool deaf; /* `spare` is lost: accept no connections */
 	pthread_t thread;
@@ -144,7 +144,8 @@ static int sweep_socket(const struct sockaddr_un *address, char **ret_why)
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;
-	/* A socket with a full backlog, or of another type, has a listener. */
+	/* connect(2) also fails on a full backlog and on another socket type,
+	 * but then a daemon listens. */
 	if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) ==
 		    0 ||
 	    errno == EAGAIN || errno == EPROTOTYPE)
@@ -173,7 +174,7 @@ int kv_listener_open(struct kv_listener *listener, const char *path,
 		r = sweep_socket(&address, ret_why);
 	while (r == -EADDRINUSE && kv_now_ns() < until_ns &&
 	       usleep(POLL_US) == 0);
-	if (r == 0) /* after an ending daemon may have removed the directory */
+	if (r == 0) /* the ended daemon may have removed the directory */
 		r = make_dir(listener);
 	if (r == -EADDRINUSE)
 		kv_why(ret_why, r,
@@ -314,8 +315,8 @@ static void *serve(void *arg)
 	int n, fd;
 
 	while (!server->stopping || server->pending) {
-		/* Wait for events until the next deadline, but not at all while a user
-		 * has work. */
+		/* Wait for events until the next deadline, but not at all while
+		 * a user has work. */
 		now = kv_now_ns();
 		next = UINT64_MAX;
 		waits = server->users.n_busy == 0;
@@ -345,12 +346,12 @@ static void *serve(void *arg)
 			     SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0)
 		close_unseen(control, fd);
 	kv_gate_close(server->gate);
-	/* Run, and so free, the mail of kv_control_retire that is left. */
+	/* Run the remaining mail of kv_control_retire, which frees itself. */
 	kv_mailbox_run(&server->mailbox);
 	return NULL;
 }
 
-/* Free a control, which may be half-built; takes NULL. */
+/* Free a struct kv_control, which may be half-built.  Takes NULL. */
 static void control_freep(struct kv_control **ref)
 {
 	struct kv_control *control = *ref;
@@ -478,8 +479,8 @@ void kv_control_retire(struct kv_control *control, uint32_t segment)
 	if (!control)
 		return;
 	r = malloc(sizeof(*r));
-	/* If memory is short, the segment stays charged until its clients have
-	 * ended. */
+	/* Without memory for the mail, clients keep the segment mapped, and it
+	 * stays charged, until they disconnect. */
 	if (!r)
 		return;
 	*r = (struct retire){.mail.run = retire,

@@ -82,8 +82,8 @@ struct kv_gate_user;
 struct kv_gate_message {
 	ssize_t bytes; /* bytes of @data, or -errno of recvmsg(2) */
 	int flags;     /* msg_flags */
-	size_t fds;    /* number of descriptors */
-	int fd; /* the descriptor, if there is one and it is memory; else -1 */
+	size_t fds;    /* number of descriptors in the message */
+	int fd; /* the only descriptor, if it is a file in memory; else -1 */
 	const void *data;
 };
 
@@ -94,7 +94,7 @@ struct kv_gate_wait {
 	void (*came)(struct kv_gate_wait *wait,
 		     const struct kv_gate_message *message);
 	int socket;
-	struct kv_gate_user *user; /* NULL: the client does not wait */
+	struct kv_gate_user *user; /* user of the client; NULL: no wait */
 	TAILQ_ENTRY(kv_gate_wait) link;
 };
 
@@ -109,18 +109,17 @@ void kv_gate_stop(struct kv_gate *gate);
 
 /* Watch the gate's processes with @epoll, whose events point to a kv_watch. */
 void kv_gate_open(struct kv_gate *gate, int epoll);
-/* Stop watching the processes.  Descriptors that no process has taken stay open. */
+/* Stop watching the gate's processes; descriptors not yet sent stay open. */
 void kv_gate_close(struct kv_gate *gate);
 
-/* Receive the next message of @socket, and call wait->came.  If there can be no process,
- * call it with NULL before the return. */
+/* Receive the next message of @socket, and call wait->came.  If no process can
+ * be started, call wait->came with NULL before the return. */
 void kv_gate_receive(struct kv_gate *gate, uint32_t uid, int socket,
 		     struct kv_gate_wait *wait);
-/* Drop the message of @wait when it comes.  No effect if @wait does not wait. */
+/* Discard the message that @wait waits for, if any, when it comes. */
 void kv_gate_forget(struct kv_gate_wait *wait);
 
-/* Take over @fd, and let the gate's process for the user @uid close it, as close(2) may
- * hang. */
+/* Take over @fd.  The gate's process for @uid closes it: close(2) may hang. */
 void kv_gate_dispose(struct kv_gate *gate, uint32_t uid, int fd);
 
 /* Shut down the client's @socket, and close it: in this thread if no descriptor is queued

@@ -38,15 +38,16 @@
 #include "fs/control/server.h"
 
 #define FDS_MAX 253 /* most descriptors in a message: the kernel's SCM_MAX_FD */
-#define MESSAGES_MAX 4u	  /* messages of a user with open descriptors */
-#define PROCESSES_MAX 256 /* processes of all users together */
+#define MESSAGES_MAX 4u	  /* most messages of a user with open descriptors */
+#define PROCESSES_MAX 256 /* most processes, of all users together */
 #define QUEUE_BYTES (1 << 20)
-#define DRAIN_MAX 512 /* most messages that the daemon drops of a socket */
+#define DRAIN_MAX 512 /* most messages that are discarded from a socket */
 
 enum command { RECEIVE, CLOSE };
 enum event { MESSAGE, CLOSED_MESSAGE, CLOSED };
 
-/* The head of every packet from a process to the daemon; the message follows. */
+/* The header of every packet from a gate's process to the daemon.  A client's
+ * message follows. */
 struct report {
 	uint32_t event;
 	int32_t bytes, flags;
@@ -58,13 +59,13 @@ struct kv_gate_user {
 	TAILQ_ENTRY(kv_gate_user) link;
 	struct kv_gate *gate;
 	uint32_t uid;
-	int fd; /* -1: no process */
+	int fd; /* socket to the user's process; -1: no process */
 	uint32_t events;
 	TAILQ_HEAD(, kv_gate_wait) waits;
-	bool receiving; /* the process was sent a socket to read */
-	/* the waiting client; NULL: the client is gone */
+	bool receiving; /* the process has a socket to receive from */
+	/* the client whose message is received; NULL: the client is gone */
 	struct kv_gate_wait *received;
-	/* messages and descriptors that are not reported closed */
+	/* numbers of messages and descriptors not yet reported as closed */
 	size_t messages, closing;
 	int *fds; /* descriptors that the process has not taken yet */
 	size_t n_fds;
@@ -116,8 +117,8 @@ static ssize_t receive(int socket, struct iovec *iov, size_t n, int flags,
 
 /* ---- the processes ---- */
 
-/* The closing thread reads from its pipe: descriptors to close, and reports to
- * send. */
+/* The closing thread reads numbers from its pipe: a descriptor to close or,
+ * encoded below 0, an event to report to the daemon. */
 #define END_OF(event) (-1 - (int)(event))
 
 struct closer {
@@ -153,7 +154,8 @@ static void queue(const struct closer *closer, const int *fds, size_t n,
 		_exit(1);
 }
 
-/* Pass on the next message of @socket, with its descriptor if that is memory. */
+/* Receive the next message of @socket and pass it to the daemon, with its
+ * descriptor if that is a file in memory. */
 static void pass_message(const struct closer *closer, int socket)
 {
 	static uint8_t data[WIRE_MAX + 8];
@@ -171,7 +173,7 @@ static void pass_message(const struct closer *closer, int socket)
 	out[0] = (struct iovec){&report, sizeof(report)};
 	out[1] = (struct iovec){data, (size_t)KV_MAX(report.bytes, 0)};
 	(void)kv_send_parts(closer->socket, out, 2, memory, 0);
-	/* This close(2) cannot hang: the daemon has a reference as well, or is
+	/* This close(2) cannot hang: the daemon also has the file open, or is
 	 * dead. */
 	close(socket);
 	queue(closer, fds, n, CLOSED_MESSAGE);
@@ -257,8 +259,8 @@ static _Noreturn void serve_gate(int socket)
 			_exit(0);
 		if (n != 1)
 			continue;
-		/* Retry: an exit would close the socket, and all descriptors in
-		 * it. */
+		/* Retry fork(2): an exit would close the socket, and all
+		 * descriptors in it. */
 		while ((pid = fork()) < 0)
 			usleep(100000);
 		if (pid == 0) {
@@ -343,7 +345,7 @@ static int spawn(struct kv_gate_user *user)
 	return 0;
 }
 
-/* Close the process's socket: the process finishes its work, and ends. */
+/* Close the socket of the user's process, which finishes its work and ends. */
 static void leave(struct kv_gate_user *user)
 {
 	if (user->fd < 0)
@@ -368,8 +370,8 @@ static void report_lost(struct kv_gate_wait *wait)
 	wait->came(wait, NULL);
 }
 
-/* Send the process as much work as its socket takes now; end a process without
- * work. */
+/* Send the user's process as much work as its socket takes now, or end the
+ * process if there is no work. */
 static void pump(struct kv_gate_user *user)
 {
 	struct kv_gate_wait *wait;

@@ -49,7 +49,7 @@ static void put(struct kv_deadlines *list, size_t place, struct kv_deadline *d)
 	d->place = place;
 }
 
-/* Put @d into the heap, starting at the free place @at. */
+/* Insert @d into the heap: start at the free index @at, and move up or down. */
 static void settle(struct kv_deadlines *list, size_t at, struct kv_deadline *d)
 {
 	struct kv_deadline **heap = list->heap;
@@ -119,7 +119,7 @@ struct kv_request *kv_request_find(struct kv_client *client, uint64_t tag)
 	return request;
 }
 
-/* Remove @request from its client's table. */
+/* Remove @request from its client's hash table. */
 static void unlink_request(struct kv_request *request)
 {
 	struct kv_request **at = bucket(request->client, request->header.tag);
@@ -133,7 +133,7 @@ static void unlink_request(struct kv_request *request)
 	request->client = NULL;
 }
 
-/* Schedule the end of a request whose work is done. */
+/* Have the next turn of the user finish a request whose work is done. */
 static void mail_came(struct kv_mail *mail)
 {
 	struct kv_request *request =
@@ -143,7 +143,7 @@ static void mail_came(struct kv_mail *mail)
 	kv_user_finish(request);
 }
 
-/* Post the mail of a request whose work is done. */
+/* Tell the control thread, by the request's mail, that the work is done. */
 static void post(struct kv_wait *wait)
 {
 	struct kv_request *request = (struct kv_request *)wait;
@@ -382,7 +382,7 @@ int kv_wire_key(const uint8_t *bytes, uint32_t len, struct kv_key *ret_key)
 
 /* ---- messages ---- */
 
-/* The right in the space that a message needs. */
+/* The right that the sender of a message needs in its space. */
 enum right {
 	ANY,  /* the handler checks the space and the rights */
 	OWN,  /* the space must exist; the handler checks rights */
@@ -393,7 +393,7 @@ enum right {
 
 #define KEYS 1u /* items are keys: check them, and store them in server->keys */
 #define HAS_FD 2u   /* exactly one descriptor must come with the message */
-#define OPEN_TAG 4u /* the message gets no reply, so its tag need not be new */
+#define OPEN_TAG 4u /* the message has no reply: its tag need not be new */
 
 #define ITEM(type) sizeof(struct wire_##type)
 
@@ -457,7 +457,7 @@ static const struct shape {
 	[WIRE_REGISTERS] = {kv_request_registers, .what = OPEN_TAG},
 };
 
-/* Get the space of @m, if the client has the right @right in it. */
+/* Get the space that @m names, if the client has the right @right in it. */
 static int check_right(struct kv_client *client, struct kv_message *m,
 		       enum right right)
 {
@@ -524,8 +524,8 @@ static int dispatch(struct kv_client *client, size_t n, bool has_fd, int fd)
 	return 0;
 }
 
-/* Receive a message.  ECONNRESET, which says that the peer left something unread, comes
- * before the messages that the peer had sent. */
+/* Receive a message.  Retry after ECONNRESET (the peer closed with data
+ * unread): the messages that the peer had sent can still be read. */
 static ssize_t receive(int socket, struct msghdr *m, int flags)
 {
 	ssize_t n = recvmsg(socket, m, flags | MSG_DONTWAIT);

@@ -55,14 +55,14 @@
 
 struct kv_lent {
 	TAILQ_ENTRY(kv_lent) link; /* in client->lents */
-	uint32_t id;		   /* chosen by the client */
+	uint32_t id;		   /* id of the loan, chosen by the client */
 	struct kv_client_memory *memory;
 	uint64_t pages, payload;
 	uint32_t pages_per_block;
 	struct kv_account *account; /* held */
 	_Atomic unsigned refs;
 	pthread_mutex_t lock;
-	/* the lender's; guarded by lock; socket -1: kv_lent_drop was called */
+	/* descriptors of the lender; guarded by lock; -1 after kv_lent_drop */
 	int socket, pidfd;
 	size_t n;
 	struct wire_stride strides[];
@@ -91,8 +91,7 @@ int kv_lent_new(const struct kv_client *client, int fd,
 	if (pool->pages == 0 || pool->pages_per_block == 0 ||
 	    pool->bytes == 0 || pool->bytes > INT64_MAX)
 		return -EINVAL;
-	/* All pages of all strides must lie in the pool, in runs that are long
-	 * enough. */
+	/* Every stride must lie in the pool, in runs that are long enough. */
 	for (size_t i = 0; i < n; i++) {
 		const struct wire_stride *s = &strides[i];
 
@@ -164,8 +163,8 @@ void kv_lent_drop(struct kv_client *client, struct kv_lent *lent)
 	kv_lent_put(lent);
 }
 
-/* Copy and hash the block in @pages, whose numbers are valid.  Returns 0, or
- * -EFAULT if the file has become shorter. */
+/* Copy a block from the lent @pages, whose numbers are valid, to @tensors, and
+ * hash it.  Returns 0, or -EFAULT if the file has become shorter. */
 static int copy_lent(const struct kv_lent *lent, const uint64_t *pages,
 		     struct kv_hash *hash, uint8_t *tensors)
 {
@@ -176,7 +175,7 @@ static int copy_lent(const struct kv_lent *lent, const uint64_t *pages,
 
 	for (s = lent->strides; s < lent->strides + lent->n; s++)
 		for (uint32_t p = 0; p < lent->pages_per_block; p += run) {
-			/* Copy adjacent pages as one run. */
+			/* Copy pages that are adjacent in memory at once. */
 			run = 1;
 			while (s->count == 1 && s->bytes == s->block_stride &&
 			       p + run < lent->pages_per_block &&
@@ -196,14 +195,15 @@ static int copy_lent(const struct kv_lent *lent, const uint64_t *pages,
 	return 0;
 }
 
-/* A block of a saving.  The control thread fills it in before a worker copies it. */
+/* A block of a SAVE or SAVE_PAGES.  The control thread fills this in before a
+ * worker copies the block. */
 struct saving_item {
 	struct kv_work work; /* first; work of copying the block */
 	struct saving *saving;
-	int status; /* 0: to be copied, or sealed; else an error */
+	int status; /* status of the block; 0: to be copied, or sealed */
 	struct kv_key key;
 	struct kv_meta meta;
-	uint64_t from; /* offset in the staging; unused if pages are lent */
+	uint64_t from; /* block's offset in staging; unused if pages are lent */
 	/* page numbers in the lent memory; NULL: in the staging */
 	const uint64_t *pages;
 	/* offset of the token ids in the staging, if saving->with_ids */
@@ -215,8 +215,9 @@ struct saving_item {
 struct saving {
 	struct kv_request request; /* first */
 	const struct kv_layout *layout;
-	struct kv_client_memory *staging; /* held; NULL: the client has none */
-	struct kv_lent *lent; /* held; NULL: copy from the staging */
+	/* client's staging, held; or NULL */
+	struct kv_client_memory *staging;
+	struct kv_lent *lent; /* loan of pages, held; NULL: copy from staging */
 	uint64_t *pages;      /* page numbers of all items; NULL: not lent */
 	uint64_t is_lent;     /* offset in the staging of a word, WIRE_LENT
 			     * until the client takes the pages back */
@@ -225,7 +226,7 @@ struct saving {
 	uint32_t n;
 	uint32_t uid;
 	_Atomic size_t left;
-	struct saving_item items[]; /* n items; the leases follow */
+	struct saving_item items[]; /* n items, then leases of held blocks */
 };
 
 /* ---- copying, by workers ---- */
@@ -241,7 +242,7 @@ static int check_lent(const struct saving *saving)
 	uint32_t word;
 	int r;
 
-	__sync_synchronize(); /* a barrier after all reads of the copy */
+	__sync_synchronize(); /* read the word after all bytes of the copy */
 	r = kv_client_memory_copy(saving->staging, saving->is_lent,
 				  sizeof(word), NULL, &word);
 	if (r < 0)
@@ -256,7 +257,7 @@ static int check_lent(const struct saving *saving)
 }
 
 /* Copy the item's token ids from the staging, where the client may change them.
- * Caller frees. */
+ * The caller frees the copy. */
 static int read_ids(struct saving_item *item, struct kv_token_ids **ret_ids)
 {
 	const struct kv_client_memory *staging = item->saving->staging;
@@ -281,7 +282,7 @@ static int read_ids(struct saving_item *item, struct kv_token_ids **ret_ids)
 	return 0;
 }
 
-/* Write the block to its slot (header and tensors), hash both, and seal the
+/* Write header and tensors to the block's slot, hash both, and seal the
  * block. */
 static int make_block(struct saving_item *item, struct kv_hash *hash)
 {
@@ -350,7 +351,7 @@ static void copy_items(struct saving *saving, const struct wire_save *wire,
 					   const struct wire_save *wire,
 					   struct saving_item *item))
 {
-	/* Count one for this loop, so that no copy ends the request before. */
+	/* Count this loop too: the request must not end before. */
 	atomic_init(&saving->left, 1);
 	kv_request_pend(&saving->request, 0);
 	for (uint32_t i = 0; i < saving->n; i++) {
@@ -369,7 +370,7 @@ static void copy_items(struct saving *saving, const struct wire_save *wire,
 
 /* ---- the request ---- */
 
-/* Put the memory that is copied; only leases may stay. */
+/* Put the staging or the lent memory; the request may keep only leases. */
 static void saving_fini(struct kv_wait *wait)
 {
 	struct saving *saving = (struct saving *)wait;
@@ -396,8 +397,8 @@ static int saving_finish(struct kv_request *request)
 static const struct kv_request_kind kind = {{.fini = saving_fini},
 					    saving_finish};
 
-/* Make a saving of the @n blocks of the message, with zeroed items.  Returns 0, -ENOSPC,
- * -ENOMEM, or an error of kv_client_space. */
+/* Make a request that saves the @n blocks of the message, with zeroed items.
+ * Returns 0, -ENOSPC, -ENOMEM, or an error of kv_client_space. */
 static int saving_new(struct kv_client *client,
 		      const struct kv_message *message, uint32_t n,
 		      struct saving **ret_saving)
@@ -463,8 +464,8 @@ struct kv_reservation_entry {
 	struct kv_key key;
 };
 
-/* Return the bucket of @key.  A seeded hash keeps clients from choosing their
- * buckets to slow down others. */
+/* Return the bucket of @key.  The hash is seeded, so that no client can fill
+ * one bucket to slow down others. */
 static struct kv_reservation_entry **bucket(struct kv_reservations *table,
 					    const struct kv_key *key)
 {
@@ -496,7 +497,7 @@ static int add_reservation(struct kv_reservations *table, uint32_t space,
 	return 0;
 }
 
-/* Return the link to the reservation of @key, or to the NULL at the end of its
+/* Return the link to @key's reservation, or to the NULL that ends its
  * bucket. */
 static struct kv_reservation_entry **
 link_to(struct kv_reservations *table, uint32_t space, const struct kv_key *key)
@@ -546,7 +547,7 @@ size_t kv_reservations_drop(struct kv_reservations *table,
 
 /* ---- reservations ---- */
 
-/* Begin a block in the space of @layout with the @flags of a RESERVE. */
+/* Begin to fill block @key of @space, as the @flags of a RESERVE say. */
 static int begin_fill(struct kv_client *client, uint16_t flags,
 		      struct kv_space *space, const struct kv_layout *layout,
 		      const struct kv_key *key, struct kv_fill **ret_fill)
@@ -644,8 +645,7 @@ static int set_meta(const struct saving *saving, const struct wire_save *wire,
 	return 0;
 }
 
-/* Set the offset @at of the item's token ids in the staging, if the message has
- * ids. */
+/* Set item->ids_at to @at, if the message has token ids. */
 static int set_ids(const struct saving *saving, uint64_t at,
 		   struct saving_item *item)
 {
@@ -657,7 +657,7 @@ static int set_ids(const struct saving *saving, uint64_t at,
 	return 0;
 }
 
-/* Return true if the client has a reservation for @wire. */
+/* Return true if the client has a reservation for the block of @wire. */
 static bool has_reservation(struct kv_client *client, uint32_t space,
 			    const struct wire_save *wire,
 			    struct kv_key *ret_key)
@@ -751,7 +751,7 @@ static int prepare_lent(struct saving *saving, const struct wire_save *wire,
 				  saving->layout, &item->key, &item->fill);
 }
 
-/* Set what all blocks have in common, and the pages of each block. */
+/* Store in @saving the loan, and the page numbers of each block. */
 static int lend(struct saving *saving, struct kv_lent *lent,
 		const struct wire_save_pages *what, const void *pages)
 {
@@ -791,8 +791,7 @@ int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 	struct saving *saving;
 	int r = -ENOENT;
 
-	/* The message must end after what->n blocks and the page numbers of
-	 * each. */
+	/* The message must end after the page numbers of what->n blocks. */
 	if (lent &&
 	    (what->n == 0 || what->n > WIRE_BATCH ||
 	     pages > WIRE_MAX / sizeof(uint64_t) ||
@@ -807,7 +806,7 @@ int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-/* ---- offers of memory ---- */
+/* ---- memory that a client offers, until a worker has mapped it ---- */
 
 struct offer {
 	struct kv_request request; /* first */
@@ -855,7 +854,8 @@ static int offer_finish(struct kv_request *request)
 static const struct kv_request_kind offer_kind = {
 	{offer_run, kv_wait_withdraw, offer_fini}, offer_finish};
 
-/* Offer @staging or @lent, which is taken over in any case, to the client. */
+/* Begin to map what the client offers, @staging or @lent; the other is NULL.
+ * Takes it over in any case. */
 static int offer_begin(struct kv_client *client, const struct kv_message *m,
 		       struct kv_client_memory *staging, struct kv_lent *lent)
 {

@@ -116,13 +116,13 @@ struct kv_server {
 	int epoll;			/* fixed */
 	uint64_t seed; /* fixed; seed of hash tables, unknown to clients */
 	bool stopping; /* the daemon ends: read no more messages */
-	/* last version that was logged as refused; 0: none */
+	/* last protocol version that was logged as refused; 0: none */
 	uint32_t version_refused;
-	uint64_t version_warned_ns; /* when that version was logged */
-	size_t pending; /* number of requests whose mail is still to come */
+	uint64_t version_warned_ns; /* time when version_refused was logged */
+	size_t pending; /* number of requests whose work has not ended */
 	struct kv_deadlines deadlines;
 	struct kv_turns users;	   /* users with work */
-	struct kv_clients clients; /* connected, or cut off with leases */
+	struct kv_clients clients; /* connected, or cut off but with leases */
 	struct kv_clients ended;   /* clients to be freed soon */
 
 	/* keys, bytes and reply of the message being handled */
@@ -159,12 +159,12 @@ int kv_client_memory_map(struct kv_client_memory *memory);
 bool kv_client_memory_is_mapped(const struct kv_client_memory *memory);
 
 void kv_client_memory_hold(struct kv_client_memory *memory);
-/* Unhold the memory.  After the last hold a worker unmaps and closes the file.
- * Takes NULL. */
+/* Drop a hold.  After the last one a worker unmaps and closes the file.  Takes
+ * NULL. */
 void kv_client_memory_put(struct kv_client_memory *memory);
 
 uint64_t kv_client_memory_bytes(const struct kv_client_memory *memory);
-/* Return true if @n bytes from @at on lie inside the memory, for any values. */
+/* Return true if the memory has @n bytes from @at on, without overflow. */
 bool kv_client_memory_has(const struct kv_client_memory *memory, uint64_t at,
 			  uint64_t n);
 
@@ -199,9 +199,9 @@ void kv_lent_drop(struct kv_client *client, struct kv_lent *lent);
 
 /* ---- messages that wait to be sent ---- */
 
-/* most bytes that may wait for one client */
+/* most bytes of messages that may wait for one client */
 #define KV_SEND_QUEUE_BYTES (4u << 20)
-#define KV_SEND_QUEUE_FDS 256 /* most waiting messages with a descriptor */
+#define KV_SEND_QUEUE_FDS 256 /* most messages with a descriptor that wait */
 
 struct kv_send_queue {
 	struct kv_outgoing *first, **last;
@@ -294,14 +294,14 @@ struct kv_client {
 	bool ended;
 	bool is_ready; /* is on the user's list of ready clients */
 	bool offers;   /* offered memory is being mapped: read no message */
-	/* why to end the connection in the user's next turn */
+	/* reason to end the connection in the user's next turn */
 	enum kv_break broken;
 	uint32_t happened; /* epoll events since the last turn */
 	uint32_t events;   /* events that epoll watches */
-	/* while the client waits for the gate, read no message */
+	/* wait for the gate to receive a message: read no other meanwhile */
 	struct kv_gate_wait gate;
 	struct kv_send_queue send_queue;
-	/* NULL: the client has sent no staging yet */
+	/* memory from which blocks are saved; NULL: none was sent yet */
 	struct kv_client_memory *staging;
 	struct kv_lents lents;
 	size_t n_lents;
@@ -375,8 +375,7 @@ bool kv_users_serve(struct kv_server *server);
 
 /* ---- messages and requests ---- */
 
-/* A message whose shape was checked; header->count says how many @items there
- * are. */
+/* A message whose shape was checked, with header->count @items. */
 struct kv_message {
 	const struct wire_header *header;
 	const void *items;
@@ -397,19 +396,20 @@ struct kv_request_kind {
 
 struct kv_request {
 	struct kv_wait wait;	 /* first */
-	struct kv_mail mail;	 /* posted when the work is done */
-	struct kv_request *next; /* in the hash table of the client */
+	struct kv_mail mail;	 /* mail to post when the work is done */
+	struct kv_request *next; /* in a bucket of client->requests */
 	TAILQ_ENTRY(kv_request) finished_link; /* user->finished */
 	struct kv_user *user;		       /* held */
-	struct kv_client *client;	       /* NULL: the client is gone */
+	struct kv_client *client; /* the sender; NULL: it is gone */
 	struct kv_server *server;
-	struct kv_acquire *acquire; /* acquire with leases; NULL: no leases */
-	size_t leases;		    /* number of leases charged */
+	/* the acquire whose blocks are leased; NULL: no leases */
+	struct kv_acquire *acquire;
+	size_t leases; /* number of leases charged to the user */
 	struct kv_deadline deadline;
-	struct wire_header header; /* header of the message */
+	struct wire_header header; /* header of the client's message */
 	bool pending;		   /* the work is still to be done */
 	bool release; /* RELEASE has come: free the leases after the reply */
-	bool held;    /* the request was replied to; its leases stay */
+	bool held;    /* the reply was sent, and the leases stay */
 };
 
 /*
@@ -420,8 +420,8 @@ struct kv_request {
 int kv_request_new(struct kv_client *client, const struct kv_message *m,
 		   const struct kv_request_kind *kind, size_t bytes,
 		   void *ret_request);
-/* Charge @n leases until the request is freed.  Returns 0, or -ENOLCK beyond a
- * limit. */
+/* Charge @n leases to the user until the request is freed.  Returns 0, or
+ * -ENOLCK beyond a limit. */
 int kv_request_lease(struct kv_request *request, size_t n);
 /* Release the leases of a request that is not pending, and free it.  @forced: the client
  * did not ask for the release. */
@@ -430,11 +430,11 @@ void kv_request_end(struct kv_request *request, bool forced);
 /* Mark @request as pending: its work will end.  Cancel it after @wait
  * nanoseconds; 0: never. */
 void kv_request_pend(struct kv_request *request, uint64_t wait);
-/* Mark @request as pending, and have a worker do its work, which may wait for the
- * disk. */
+/* Mark @request as pending, and have a worker do its work, which may wait for
+ * the disk. */
 void kv_request_run(struct kv_request *request);
-/* Reply to a request whose work is done, and free it unless it has leases or pends
- * again. */
+/* Reply to a request whose work is done, and free it unless it has leases or
+ * pends again. */
 void kv_request_answer(struct kv_request *request);
 
 struct kv_request *kv_request_find(struct kv_client *client, uint64_t tag);

@@ -18,14 +18,14 @@
 
 struct kv_set {
 	uint64_t id;
-	struct kv_pick *picks; /* charged to the client's user */
+	struct kv_pick *picks; /* memory charged to the client's user */
 	size_t n, room;
 	struct kv_set *next;
 };
 
 struct change {
 	struct kv_request request; /* first */
-	struct kv_set *set;	   /* NULL: the request drops the snapshot */
+	struct kv_set *set; /* new snapshot's picks; NULL: drop a snapshot */
 	size_t missing;
 	char name[KV_SPACE_NAME_MAX + 1];
 };
@@ -41,7 +41,7 @@ static struct kv_set **find_set(struct kv_sets *sets, uint64_t id)
 	return link;
 }
 
-/* Remove and return the set @id; NULL if there is no such set. */
+/* Remove and return the set of picks @id; NULL if there is none. */
 static struct kv_set *take_set(struct kv_sets *sets, uint64_t id)
 {
 	struct kv_set **link = find_set(sets, id), *set = *link;
@@ -72,7 +72,7 @@ void kv_sets_drop(struct kv_client *client)
 		free_set(take_set(sets, sets->first->id), client->account);
 }
 
-/* Add picks to a set, and make the set if it does not exist.  Returns 0, or:
+/* Add blocks to a set of picks, which is made if necessary.  Returns 0, or:
  *   -EPROTO  a key of another length
  *   -ENOSPC  more picks than a snapshot may have, or too many sets
  *   -ENOLCK  beyond the user's share

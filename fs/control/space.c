@@ -59,8 +59,8 @@ static int reply(struct kv_client *client, const struct wire_header *header,
 	return 0;
 }
 
-/* Check the rights.  Returns 1 if a worker must go on; 0 or an error: the
- * status of the reply. */
+/* Check the client's rights.  Returns 1 if a worker must go on with the
+ * request; 0 or an error: the status of the reply. */
 static int begin(struct kv_client *client, struct opening *o)
 {
 	const struct kv_rules *rules = client->server->rules;
@@ -78,8 +78,7 @@ static int begin(struct kv_client *client, struct opening *o)
 	info = kv_space_stat(cache, o->request.wait.space);
 	if (!kv_access_ok(rules, &info, &client->caller, R_OK | X_OK))
 		return -EACCES;
-	/* The owner of a space controls the blocks that this client would read
-	 * and save. */
+	/* A space's owner controls blocks that this client reads and saves. */
 	if (!o->sharing && info.uid != o->caller.uid &&
 	    !kv_rules_operator(rules, info.uid))
 		return -EACCES;
@@ -145,7 +144,7 @@ static int agree(struct kv_cache *cache, struct opening *o)
 	}
 	if (r != 1)
 		return r < 0 ? r : -EEXIST;
-	/* The owner may declare later that the keys are the engine's. */
+	/* The owner may declare later that the engine computes the keys. */
 	if (info.own_seed && info.uid == o->caller.uid)
 		r = kv_space_set_layout(cache, o->request.wait.space,
 					o->caller.uid, o->json, o->json_len);

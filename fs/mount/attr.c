@@ -22,7 +22,7 @@
 
 /* st_blksize: the size of reads and writes for cp(1) */
 #define BLOCK_IO_BYTES (1 << 20)
-#define SEC_MAX INT64_C(9000000000) /* year 2255; nanoseconds end in 2262 */
+#define SEC_MAX INT64_C(9000000000) /* year 2255; int64_t ns end in 2262 */
 #define SET_OWNER (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)
 
 /* ---- node ids ---- */
@@ -344,8 +344,8 @@ static int set_block(struct kv_mount *mount, struct kv_block *block,
 
 	if (to_set & FUSE_SET_ATTR_SIZE)
 		return -EPERM;
-	/* Touch the block for `touch -a`, or any time "now"; not for cp -a or
-	 * tar, which set both times. */
+	/* Count a use of the block for `touch -a`, or any time "now"; not for
+	 * cp -a or tar, which set both times. */
 	if (to_set & FUSE_SET_ATTR_ATIME_NOW ||
 	    (to_set & FUSE_SET_ATTR_ATIME && !(to_set & FUSE_SET_ATTR_MTIME)))
 		kv_block_touch(mount->cache, block);
@@ -374,8 +374,8 @@ static int set_space(fuse_req_t req, const struct kv_node *node,
 	gid = to_set & FUSE_SET_ATTR_GID ? attr->st_gid : info.gid;
 	mode = to_set & FUSE_SET_ATTR_MODE ? attr->st_mode & 07777 : info.mode;
 	r = to_set & SET_OWNER ? kv_permit_owner(req, &info) : 0;
-	/* Only operators may give a space away: it would look as if its new owner
-	 * had made it. */
+	/* Only operators may change the owner: the space would look as if the
+	 * new owner had made it. */
 	if (r == 0 && uid != info.uid)
 		r = kv_permit_operator(req);
 	if (r == 0 && gid != info.gid)

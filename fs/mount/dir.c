@@ -29,7 +29,7 @@ static int add(struct kv_handle *dir, uint64_t node)
 	return r;
 }
 
-/* List a space's snapshots, or a snapshot. */
+/* List the snapshots of a space, or the links in a snapshot. */
 static int list_snapshots(struct kv_mount *mount, struct kv_space *space,
 			  const struct kv_node *dir, uint64_t **ret_nodes,
 			  size_t *ret_n)
@@ -132,7 +132,7 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 		return r;
 	}
 	if (node.type == KV_NODE_DELAYED || node.type == KV_NODE_DELAYED_LAYOUT)
-		return 0; /* .~tmp~ lists nothing: the directory above does */
+		return 0; /* the directory above .~tmp~ lists its files */
 	if (node.type != KV_NODE_DIR)
 		return list_snapshots(mount, space, &node, &dir->nodes,
 				      &dir->n);

@@ -39,21 +39,21 @@ enum state { HEAD, FILLING, SEALING, SEALED, FAILED };
 struct kv_draft {
 	struct kv_cache *cache; /* fixed after new */
 	struct kv_space *space; /* fixed after new; held */
-	struct kv_key key; /* fixed after new; len 0: the draft is a layout */
+	struct kv_key key; /* fixed; block's key; len 0: a layout's draft */
 	struct kv_account *account; /* fixed after new */
 
 	pthread_mutex_t lock;
 	pthread_cond_t sealed; /* signalled when SEALING is over */
 	enum state state;
-	int error; /* cause of the state FAILED */
+	int error; /* errno that caused the state FAILED */
 	struct kv_coverage coverage;
 	uint8_t *head;
 	uint64_t head_room;
-	bool complete; /* in HEAD: the text is a valid layout */
+	bool complete; /* in state HEAD: the text is a valid layout */
 	struct kv_fill *fill;
-	uint64_t length;	/* length of the whole file, in FILLING */
-	struct kv_block *block; /* sealed block; NULL: gone, or not charged */
-	struct kv_open_charge *charge; /* charge for @block */
+	uint64_t length;	/* in state FILLING: length of the whole file */
+	struct kv_block *block; /* sealed block; NULL: gone, or too much open */
+	struct kv_open_charge *charge; /* charge for the open @block */
 };
 
 /* ---- coverage ---- */
@@ -67,7 +67,7 @@ void kv_coverage_fini(struct kv_coverage *coverage)
 /* Search from the end: writers usually append. */
 int kv_coverage_add(struct kv_coverage *c, uint64_t start, uint64_t end)
 {
-	/* ranges first..last-1 are joined with the new range */
+	/* the ranges first..last-1 are joined with the new one */
 	size_t first = c->n, last;
 	int r;
 
@@ -178,7 +178,8 @@ static int fail_locked(struct kv_draft *draft, int error)
 	return error;
 }
 
-/* If the header is complete, parse the length and move the head into a slot. */
+/* If the header is complete, parse the file's length, and move the bytes so far
+ * into a slot. */
 static int take_length_locked(struct kv_draft *draft)
 {
 	struct kv_space_info info;
@@ -215,9 +216,10 @@ static int take_length_locked(struct kv_draft *draft)
 }
 
 /*
- * Check the text of a layout.  Shells ignore the result of close(2), so the write that
- * completes or spoils the text is refused.  Only a write with a '}' can complete the
- * text, and before that only the first byte can spoil it.
+ * Check the text of a layout.  The write that completes or spoils an invalid
+ * text is refused, because shells ignore the result of close(2).  Only a write
+ * with a '}' can complete the text, and before that only the first byte can
+ * spoil it.
  */
 static int check_layout_locked(struct kv_draft *draft, const char *data,
 			       size_t n)
@@ -248,7 +250,7 @@ static int write_head_locked(struct kv_draft *draft, const void *data, size_t n,
 
 	kv_assert_locked(&draft->lock);
 	if (end > (is_block ? HEAD_MAX : KV_LAYOUT_TEXT_MAX)) {
-		if (!is_block) /* this call records the reason */
+		if (!is_block) /* record why the layout is refused */
 			(void)kv_space_check_layout(draft->cache, draft->space,
 						    0, NULL, end);
 		return fail_locked(draft, -EFBIG);
@@ -407,8 +409,8 @@ static int check_locked(struct kv_draft *draft)
 	if (draft->key.len == 0)
 		return hole ? -EINVAL : 1;
 	if (draft->state == HEAD) {
-		/* If only the slot is missing, the write has reported that; a
-		 * check does not wait for a slot. */
+		/* The write has reported that a slot is missing; a check does
+		 * not wait for one. */
 		r = take_length_locked(draft);
 		if (r < 0)
 			return r == -EAGAIN || r == -EBUSY ? -ENOSPC : r;

@@ -31,31 +31,31 @@ struct kv_mount {
 	const struct kv_rules *rules;
 	uint32_t umask; /* bits cleared in the mode of new spaces */
 	int64_t started_ns;
-	uint32_t max_write, max_readahead; /* bytes, agreed with the kernel */
+	/* largest requests in bytes, agreed with the kernel */
+	uint32_t max_write, max_readahead;
 	/* Make the text of a file below .kvfs, as @reader may see it; caller
 	 * frees. Returns 0, -ENOMEM or -ESTALE. */
 	int (*text)(void *arg, uint64_t ino, const struct kv_caller *reader,
 		    char **ret_text);
 	void *arg;
 
-	pthread_mutex_t lock;		/* held around the notifier's lock */
+	pthread_mutex_t lock;		/* taken before the notifier's lock */
 	LIST_HEAD(, kv_handle) handles; /* lock */
-	/* Layouts that are hidden from the processes that removed them: see
-	 * tree.c. */
+	/* Layouts hidden from the processes that removed them: see tree.c. */
 	struct kv_hidden_record {
 		uint32_t space; /* 0: none */
 		uid_t uid;
 		pid_t process;
 		uint64_t until_ns;
 	} hidden[KV_HIDDEN_RECORDS]; /* lock */
-	unsigned next_hidden;	     /* guarded by lock; the oldest record */
+	unsigned next_hidden;	     /* lock; index of the oldest record */
 
 	/* queue of notices; only notify.c uses these fields */
 	struct kv_periodic notifier;
 	struct fuse_session *session;
 	bool notifying; /* guarded by lock: the notifier runs */
 	unsigned first_notice, n_notices; /* lock */
-	uint64_t notices[KV_NOTICES];	  /* guarded by lock: queue of nodes */
+	uint64_t notices[KV_NOTICES];	  /* lock; ring of node ids */
 };
 
 /* The FUSE handlers, each of which replies exactly once. */
@@ -93,8 +93,9 @@ struct kv_mount {
 	__typeof__(*((struct fuse_lowlevel_ops *)0)->op) kv_fs_##op
 KV_FS_HANDLERS(KV_FS_DECLARE);
 
-/* Return true if the layout of @space is hidden from the process of @ctx; with @show, no
- * longer hide it, as the process makes a layout. */
+/* Return true if the layout of @space is hidden from the process of @ctx, which
+ * has removed that layout.  With @show, end this: the process makes a layout
+ * again. */
 bool kv_layout_hidden(struct kv_mount *mount, uint32_t space,
 		      const struct fuse_ctx *ctx, bool show);
 
@@ -104,16 +105,17 @@ bool kv_layout_hidden(struct kv_mount *mount, uint32_t space,
  * inode, ignores the kernel's FORGET requests, and uses no id twice. */
 
 enum kv_node_type {
-	KV_NODE_FIXED, /* the root and .kvfs; value: KV_NODE_ROOT and following */
+	KV_NODE_FIXED, /* root, .kvfs and its files; value: KV_NODE_ROOT, ... */
 	KV_NODE_BLOCK, /* value: kv_block_info.id */
 	KV_NODE_SPACE,
-	KV_NODE_DIR, /* directory "ab"; has byte, and life: new with each mkdir */
+	KV_NODE_DIR, /* directory "ab": @byte 0xab; mkdir makes a new @life */
 	KV_NODE_LAYOUT,
 	KV_NODE_UPLOAD,	   /* a file being written; value: its serial */
 	KV_NODE_SNAPSHOTS, /* a space's .snapshots */
 	KV_NODE_SNAPSHOT,  /* value: kv_snapshot_info.id */
-	KV_NODE_LINK, /* link to a block; value: snapshot's id; has position */
-	KV_NODE_DELAYED,	/* .~tmp~ of a KV_NODE_DIR; has byte and life */
+	/* link in a snapshot, at @position; value: the snapshot's id */
+	KV_NODE_LINK,
+	KV_NODE_DELAYED, /* .~tmp~ in a KV_NODE_DIR of that @byte and @life */
 	KV_NODE_DELAYED_LAYOUT, /* .~tmp~ of a space */
 	KV_NODE_TENANT,		/* value: a user's id */
 };
@@ -129,7 +131,7 @@ enum {
 	KV_NODE_FIXED_END,
 };
 
-/* Names of the fixed nodes; NULL: none. */
+/* Names of .kvfs and of the files in it; NULL: no name. */
 extern const char *const kv_fixed_names[KV_NODE_FIXED_END];
 
 struct kv_node {
@@ -143,8 +145,7 @@ struct kv_node {
 
 /* Return the node of a block, upload, snapshot or user with the id @value. */
 uint64_t kv_node_of(enum kv_node_type type, uint64_t value);
-/* Return a node that each space has once: the space, its layout or its
- * .snapshots. */
+/* Return the node of a space, its layout or its .snapshots. */
 uint64_t kv_node_in(enum kv_node_type type, uint32_t space);
 uint64_t kv_node_of_dir(uint32_t space, uint8_t byte, uint32_t life);
 /* Return the node of a two-digit directory of the space, or 0 if there is none.  A
@@ -236,9 +237,9 @@ int kv_snapshots_target(struct kv_mount *mount, const struct kv_node *node,
  * hangs (observed).  After it has forgotten an inode's attributes, the kernel asks for
  * them, gets ESTALE if the inode is gone, and looks the name up again. */
 
-/* Start the thread; earlier notices are dropped.  Returns 0 or -EAGAIN. */
+/* Start the notifier's thread; earlier notices are dropped.  0 or -EAGAIN. */
 int kv_notify_start(struct kv_mount *mount, struct fuse_session *session);
-/* Stop the thread, if it runs; later notices are dropped. */
+/* Stop the notifier's thread, if it runs; later notices are dropped. */
 void kv_notify_stop(struct kv_mount *mount);
 
 /*
@@ -271,7 +272,7 @@ struct kv_handle {
 			size_t n, room;
 		};
 	};
-	struct kv_account *account; /* held; of the opener of the file */
+	struct kv_account *account; /* held; of the user who opened the file */
 	size_t bytes;		    /* bytes charged to @account */
 	LIST_ENTRY(kv_handle) all;  /* mount->lock */
 };
@@ -301,11 +302,11 @@ static inline struct kv_handle *kv_handle_of(const struct fuse_file_info *fi)
 void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
 		   uint64_t offset);
 
-/* The arguments of a handler; a handler uses some of them. */
+/* Arguments of a FUSE handler that makes a change; each handler uses some. */
 struct kv_change {
 	/* Make the change, and reply to @req as a handler does. */
 	void (*make)(fuse_req_t req, const struct kv_change *change);
-	fuse_ino_t ino, other; /* a directory or node; a second directory */
+	fuse_ino_t ino, other; /* the call's inode; a rename's new directory */
 	const char *name, *text;
 	unsigned flags;
 	struct stat attr;
@@ -341,10 +342,9 @@ void kv_parking_room(struct kv_parking *parking);
 /* Cancel all parked requests, and wait until they are answered.  No request may be parked
  * later.  Takes NULL, and a stopped parking. */
 void kv_parking_stop(struct kv_parking *parking);
-/* Wait for the threads, which may still use the cache, after kv_parking_stop.
- * Takes NULL. */
+/* After kv_parking_stop, wait for threads that use the cache.  Takes NULL. */
 void kv_parking_join(struct kv_parking *parking);
-/* Free a parking that was joined.  Takes NULL. */
+/* Free @parking, after kv_parking_join.  Takes NULL. */
 void kv_parking_free(struct kv_parking *parking);
 
 /* ---- drafts: the content of a file that is being written, up to the sealed block ----
@@ -423,14 +423,13 @@ struct kv_coverage {
 /* Free the ranges; @coverage then covers nothing. */
 void kv_coverage_fini(struct kv_coverage *coverage);
 
-/* Add [start, end).  -ENOMEM, -EFBIG (too many holes): @coverage is
- * unchanged. */
+/* Add the range [start, end).  -ENOMEM, -EFBIG (too many holes): not added. */
 int kv_coverage_add(struct kv_coverage *coverage, uint64_t start, uint64_t end);
 
-/* Return the bytes from 0 to the first hole. */
+/* Return the number of bytes before the first hole. */
 uint64_t kv_coverage_prefix(const struct kv_coverage *coverage);
 
-/* Return the end of the last range. */
+/* Return the end of the last range, 0 if there is none. */
 uint64_t kv_coverage_end(const struct kv_coverage *coverage);
 
 /* ---- uploads: files that are being written through the mount, and their names ----
@@ -465,7 +464,7 @@ struct kv_upload_props {
 	mode_t mode;
 	uid_t uid;
 	gid_t gid;
-	int64_t mtime_ns; /* 0: no time was set */
+	int64_t mtime_ns; /* time to set at the seal; 0: none */
 	bool pin;
 };
 
@@ -479,11 +478,11 @@ struct kv_upload {
 	pid_t pid;
 	uint64_t serial;
 	struct kv_draft *draft;
-	/* held; charged with the upload and the head of its draft */
+	/* the maker's, held; charged with the upload and its draft's head */
 	struct kv_account *account;
 
 	/* only upload.c uses the following fields, under uploads->lock */
-	struct kv_upload *next; /* next upload of the bucket */
+	struct kv_upload *next; /* next upload in the hash bucket */
 	unsigned refs, opens;
 	bool linked;
 	bool dropped; /* removed by unlink(2): never seal it */
@@ -491,15 +490,14 @@ struct kv_upload {
 	struct kv_upload_props props;
 };
 
-/* Start the thread that removes abandoned uploads.  Returns 0, -ENOMEM or
- * -EAGAIN. */
+/* Start the thread that removes abandoned uploads.  0, -ENOMEM or -EAGAIN. */
 int kv_uploads_new(struct kv_cache *cache, struct kv_uploads **ret_uploads);
 void kv_uploads_free(struct kv_uploads *uploads); /* takes NULL */
 
 /* Find and hold the upload @text that the user @uid made.  Returns 0 or -ENOENT. */
 int kv_upload_find(struct kv_uploads *uploads, struct kv_space *space,
 		   const char *text, uid_t uid, struct kv_upload **ret_upload);
-/* Find and hold the upload with the serial.  Returns 0 or -ENOENT. */
+/* Find and hold the upload with the serial number.  Returns 0 or -ENOENT. */
 int kv_upload_get(struct kv_uploads *uploads, uint64_t serial,
 		  struct kv_upload **ret_upload);
 void kv_upload_put(struct kv_upload *upload);
@@ -538,7 +536,7 @@ bool kv_upload_sealed(struct kv_upload *upload); /* true: sealed as a block */
  * Returns 0, without sealing, if the upload was unlinked. */
 int kv_upload_seal(struct kv_upload *upload, bool *ret_new);
 
-/* Return the attributes of the upload with the serial.  Returns 0 or -ESTALE. */
+/* Return attributes of the upload with the serial number.  0 or -ESTALE. */
 int kv_upload_stat(struct kv_uploads *uploads, uint64_t serial,
 		   struct stat *ret_attr);
 

@@ -30,12 +30,12 @@ void kv_notify_node(struct kv_mount *mount, uint64_t node)
 
 static void forget(struct kv_mount *mount, fuse_ino_t node)
 {
-	/* Only attributes must be forgotten: a block's pages never change. */
+	/* Forget attributes only: cached pages of a block never change. */
 	(void)fuse_lowlevel_notify_inval_inode(mount->session, node, -1, 0);
 }
 
-/* Forget the directories and blocks of the space @id; the kernel has the new attributes of
- * the space itself. */
+/* Tell the kernel to forget attributes of the directories and blocks of the
+ * space @id; the space's own are up to date there. */
 static void forget_space(struct kv_mount *mount, uint32_t id)
 {
 	_cleanup_(kv_space_putp) struct kv_space *space =
@@ -60,7 +60,7 @@ static void forget_space(struct kv_mount *mount, uint32_t id)
 	}
 }
 
-/* Send the notices of the queue. */
+/* Send the queued notices to the kernel. */
 static void notify(void *arg)
 {
 	struct kv_mount *mount = arg;

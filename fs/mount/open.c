@@ -110,7 +110,7 @@ static bool wants_write(const struct fuse_file_info *fi)
 	       (fi->flags & O_TRUNC) != 0;
 }
 
-/* Open a block.  -ESTALE makes the kernel look the name up again: another block
+/* Open a block.  -ESTALE: the kernel looks the name up again, as another block
  * may have it. */
 static int open_block(fuse_req_t req, uint64_t id, struct fuse_file_info *fi,
 		      struct kv_handle *handle)
@@ -199,7 +199,7 @@ static int open_layout(fuse_req_t req, const struct kv_node *node,
 		return r;
 	fi->direct_io = 1;
 	if (wants_write(fi)) {
-		/* Make the upload under a name that no user can find. */
+		/* Give the upload the empty name, which is never looked up. */
 		handle->kind = KV_HANDLE_UPLOAD;
 		r = kv_upload_create(mount->uploads, space, "", &name,
 				     fuse_req_ctx(req), 0600, &handle->upload);

@@ -34,18 +34,18 @@
 #include "fs/base/workers.h"
 #include "fs/mount/mount.h"
 
-/* period of retries of writes beyond their space's rate */
+/* period of retries of a write that exceeds its space's rate */
 #define RETRY_NS 20000000u
 #define PAUSE_NS 5000000u /* shortest pause between two retries */
 #define PATIENCE_NS UINT64_C(30000000000) /* longest wait of a write for room */
 
 struct parked {
 	struct kv_wait wait; /* first */
-	fuse_req_t req;	     /* FUSE request, unused once claimed */
+	fuse_req_t req; /* FUSE request; once claimed, for the claimer only */
 	struct kv_mount *mount;
 	struct kv_block *block; /* held; NULL: no block */
-	unsigned refs; /* guarded by parking->lock, like the flags below */
-	bool armed, asked, claimed; /* asked: cancel the request */
+	unsigned refs; /* guarded by parking->lock, as are the flags below */
+	bool armed, asked, claimed; /* asked: to be cancelled */
 	LIST_ENTRY(parked) all;
 	TAILQ_ENTRY(parked) link; /* in parking->cancels */
 };
@@ -53,7 +53,7 @@ struct parked {
 struct write {
 	struct parked parked; /* first */
 	struct kv_draft *draft;
-	struct queue *queue; /* held; queue of the write's space */
+	struct queue *queue; /* held; queue of writes to the same space */
 	uint64_t offset, since;
 	size_t n;
 	TAILQ_ENTRY(write) link;
@@ -128,8 +128,8 @@ static void parked_fini(struct kv_wait *wait)
 		kv_block_put(parked->mount->cache, parked->block);
 }
 
-/* Claim @parked.  Returns true to one caller only, which replies and then calls
- * replied(). */
+/* Claim the reply to @parked.  Returns true to one caller only, which replies
+ * and then calls replied(). */
 static bool claim(struct parked *parked)
 {
 	struct kv_parking *parking = parked->mount->parking;
@@ -175,7 +175,8 @@ static void done(struct kv_wait *wait)
 	put(parked);
 }
 
-/* Cancel a request that a pool runs: reply at once unless it is claimed. */
+/* Cancel a request on a worker thread: reply unless another thread has claimed
+ * the reply, and withdraw the work if it has not begun. */
 static void work_cancel(struct kv_wait *wait, int status)
 {
 	reply_err((struct parked *)wait, status);
@@ -213,8 +214,8 @@ static int park(fuse_req_t req, const struct kv_wait_kind *kind, size_t bytes,
 	return 0;
 }
 
-/* Allow @parked to be cancelled: its wait has begun, and may be over.  Drops the
- * caller's hold. */
+/* Allow @parked to be cancelled, now that its work was submitted; the work may
+ * have ended.  Drops the caller's hold. */
 static void arm(struct parked *parked)
 {
 	struct kv_parking *parking = parked->mount->parking;
@@ -297,8 +298,9 @@ void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
 /* ---- changes ---- */
 
 struct change {
-	struct parked parked;	 /* first */
-	struct kv_change change; /* a copy, with its strings in `text` */
+	struct parked parked; /* first */
+	/* copy of the caller's change, with its strings in @text */
+	struct kv_change change;
 	char text[];
 };
 
@@ -344,7 +346,7 @@ void kv_change_later(fuse_req_t req, const struct kv_change *change)
 struct sync {
 	struct parked parked; /* first */
 	bool demotes;
-	_Atomic size_t left; /* flushes and submission under way */
+	_Atomic size_t left; /* flushes in flight, and 1 while submitting */
 	_Atomic int status;
 	size_t n;
 	struct kv_flush flushes[];
@@ -437,8 +439,9 @@ int kv_sync_demote(fuse_req_t req, struct kv_block *block)
 /* ---- promotions ---- */
 
 struct promote {
-	struct parked parked;	   /* first */
-	struct kv_acquire acquire; /* last, as it ends with an array */
+	struct parked parked; /* first */
+	/* last member; ends with an array of wants */
+	struct kv_acquire acquire;
 };
 
 static void acquired(struct kv_acquire *acquire, void *arg)
@@ -552,8 +555,8 @@ int kv_park_write(fuse_req_t req, struct kv_upload *upload, const char *data,
 	return 0;
 }
 
-/* Try the first write of each queue in turn, until none succeeds; stop early for
- * cancellations. */
+/* Retry the first write of each queue, in turns, until no write succeeds; stop
+ * early for cancellations. */
 static void retry_writes(struct kv_parking *parking)
 {
 	struct queue *queue;

@@ -199,7 +199,7 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 		return -ENOENT;
 	}
 	if (parent == KV_NODE_TENANTS) {
-		/* A user without spaces can have a quota already. */
+		/* A user without spaces can have a quota: any id resolves. */
 		if (kv_number_parse(name, 10, UINT32_MAX - 1, &uid) < 0)
 			return -ENOENT;
 		snprintf(again, sizeof(again), "%u", (uint32_t)uid);
@@ -396,7 +396,7 @@ void kv_fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 /* ---- rename ---- */
 
-/* A name, and the directory of a space that has it. */
+/* A file's name, and the directory of a space that it is in. */
 struct place {
 	struct kv_space *space; /* held */
 	struct kv_space_info info;

@@ -24,7 +24,7 @@
 #define SECOND_NS UINT64_C(1000000000)
 /* idle time after which a staging file is removed */
 #define IDLE_NS (60 * SECOND_NS)
-#define ORPHAN_NS (10 * SECOND_NS) /* idle time if its process died */
+#define ORPHAN_NS (10 * SECOND_NS) /* idle time if the writing process died */
 
 struct kv_uploads {
 	struct kv_cache *cache; /* fixed after new */
@@ -191,7 +191,7 @@ static bool is_staging(const struct kv_upload *upload)
 	       upload->name.kind == KV_NAME_LAYOUT_TEMP;
 }
 
-/* FUSE passes the caller's thread id, mostly that of the upload's maker. */
+/* FUSE passes thread ids: compare the processes if these differ. */
 bool kv_upload_is_for(const struct kv_upload *upload,
 		      const struct fuse_ctx *ctx)
 {

@@ -27,7 +27,7 @@
 #define NAMESPACE "user."
 #define PIN PREFIX "pin"
 #define SHARE PREFIX "share"
-/* most bytes of a value that is not a layout */
+/* most bytes of an attribute's value, except a layout */
 #define VALUE_MAX KV_MAX(KV_LAYOUT_ERROR_MAX + 1, 128)
 
 /* The block, file, space or user whose attribute is read or set. */
@@ -40,7 +40,7 @@ struct object {
 	struct kv_space_info info;
 	uint32_t uid;	       /* uid of the user */
 	struct kv_quota quota; /* quota of the space or user */
-	const char *text; /* the value, unless it is in the caller's buffer */
+	const char *text; /* attribute's value, if not in the caller's buffer */
 };
 
 static void object_fini(struct object *object)
@@ -52,7 +52,7 @@ static void object_fini(struct object *object)
 	kv_space_put(object->space);
 }
 
-/* UPLOAD: the attribute of a block also exists while its file is written. */
+/* UPLOAD: this attribute of a block also exists while its file is written. */
 enum level { BLOCK = 1, SPACE = 2, USER = 4, UPLOAD = 8 };
 
 /* A row of the table of attributes.  Functions return -errno on failure; @get
@@ -60,12 +60,12 @@ enum level { BLOCK = 1, SPACE = 2, USER = 4, UPLOAD = 8 };
  * object->text. */
 struct attr {
 	const char *name;
-	unsigned levels; /* set of enum level */
+	unsigned levels; /* bit set of enum level */
 	int (*get)(const struct attr *attr, struct object *object,
-		   char *value); /* NULL: the attribute has no value */
+		   char *value); /* @get NULL: the attribute has no value */
 	/* Return 0, -errno, or 1 if the request was or will be answered. */
 	int (*set)(const struct attr *attr, struct object *object,
-		   const char *value); /* NULL: the attribute cannot be set */
+		   const char *value); /* NULL: @set is not possible */
 	/* offset in struct kv_quota, or one of the enumerators below */
 	size_t at;
 };
@@ -85,7 +85,7 @@ static int set_tier(const struct attr *attr, struct object *object,
 	return r < 0 ? r : 1;
 }
 
-/* The figures of a block that are in memory; values of attr->at. */
+/* Figures of a block that the daemon has in memory; values of attr->at. */
 enum { TIER, HITS, DURABLE, LEASES };
 
 static int get_info(const struct attr *attr, struct object *object, char *value)
@@ -246,8 +246,7 @@ static int get_quota(const struct attr *attr, struct object *object,
 		       (unsigned long long)*quota_of(attr, object));
 }
 
-/* Parse a quota; a quota of a tier may be a percentage of the tier's present
- * size. */
+/* Parse a quota, of a tier also as a percentage of the tier's size. */
 static int parse_quota(struct kv_mount *mount, const char *name,
 		       const char *value, uint64_t *ret_bytes)
 {
@@ -342,7 +341,7 @@ static const struct attr *find_attr(const char *name, unsigned level)
 	return NULL;
 }
 
-/* Fill in *@ret_object, which is zero, for @node. */
+/* Fill in the zeroed *@ret_object with what @node refers to. */
 static int find_object(fuse_req_t req, const struct kv_node *node,
 		       struct object *ret_object)
 {
@@ -444,8 +443,7 @@ void kv_fs_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 
 /* ---- set ---- */
 
-/* Set an attribute.  Returns 0, -errno, or 1 if the request was or will be
- * answered. */
+/* Set an attribute.  Returns 0, -errno, or 1: the request will be answered. */
 static int set_attr(fuse_req_t req, fuse_ino_t ino, const char *name,
 		    const char *value)
 {
@@ -515,7 +513,7 @@ void kv_fs_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 
 	if (level == BLOCK && strncmp(name, PREFIX, strlen(PREFIX)) == 0) {
 		r = set_attr(req, ino, name, "0");
-		/* An attribute without a value does not exist. */
+		/* An attribute that can only be set counts as absent. */
 		if (r == -EOPNOTSUPP || (r == -EINVAL && attr && !attr->get))
 			r = -ENODATA;
 		if (attr && attr->set == set_tier)
