@@ -79,7 +79,7 @@ const char *kvfs_version_text(void);
 /* Limits of a session.  Blocks beyond a limit end with -ENOLCK.  A call with
  * too many keys returns -EINVAL.  A save may have any number of blocks. */
 #define KVFS_KEYS_MAX 16777216 /* most keys in one call */
-#define KVFS_LEASED_MAX 65536  /* blocks leased, or being acquired */
+#define KVFS_LEASED_MAX 65536  /* most blocks leased, or being acquired */
 /* Unanswered messages: an acquire, a prefetch and the flush of a save send one
  * for each 512 keys of a space. */
 #define KVFS_PENDING_MAX 4096
@@ -117,8 +117,8 @@ enum kvfs_stage { KVFS_COPIED = 1, KVFS_SEALED, KVFS_DURABLE, KVFS_SUBMITTED };
 #define KVFS_HOLD 2u	    /* save: lease sealed blocks until kvfs_xfer_free */
 #define KVFS_BY_LAYER 4u    /* load: copy layer after layer */
 #define KVFS_WAIT_SAVING 8u /* acquire: also wait for saves under way */
-#define KVFS_READ_AHEAD 16u /* acquire: do not wait for SSD, have it read */
-#define KVFS_AGAIN 64u	    /* acquire: repeats a use, do not count a hit */
+#define KVFS_READ_AHEAD 16u /* acquire: do not wait for SSD, have blocks read */
+#define KVFS_AGAIN 64u	    /* acquire: a repeated use, not counted as a hit */
 #define KVFS_TELL_SUBMITTED 32u /* load, save: kvfs_reap reports SUBMITTED */
 
 /*
@@ -158,11 +158,11 @@ typedef struct kvfs_opts {
 	uint64_t deadline;
 	uint64_t reserved[2];	      /* zero */
 	uint32_t first_layer, layers; /* layers to load; layers 0: all */
-	uint32_t flags; /* a set of KVFS_MUST to KVFS_TELL_SUBMITTED */
+	uint32_t flags; /* flags KVFS_MUST to KVFS_TELL_SUBMITTED */
 	/* Transfers of higher priority are copied first, among loads and among
 	 * saves.  Loads come before saves, but no transfer starves. */
 	int priority;
-	void *stream; /* NULL, without event: the default stream */
+	void *stream; /* NULL: the default stream, unless @event is set */
 	void *event;  /* NULL: none */
 } kvfs_opts;
 
@@ -220,8 +220,8 @@ typedef struct kvfs_event {
 	uint32_t what, stage;
 	uint64_t user; /* kvfs_opts.user of the call; 0: the connection */
 	int64_t result;
-	uint64_t n;	      /* blocks of the lease, map or transfer */
-	uint64_t generation;  /* the connection's number at kvfs_reap */
+	uint64_t n; /* number of blocks of the lease, map or transfer */
+	uint64_t generation;  /* number of the connection at kvfs_reap */
 	uint64_t reserved[3]; /* zero */
 } kvfs_event;
 
@@ -250,7 +250,7 @@ int kvfs_stats(kvfs_session *session, char **ret_text);
 
 /* ---- spaces ---- */
 
-#define KVFS_CREATE 01000u /* make an absent space; with its mode, 0: 0700 */
+#define KVFS_CREATE 01000u /* make an absent space; add its mode (0: 0700) */
 #define KVFS_SHARED 02000u /* with KVFS_CREATE: accept any owner */
 
 /*
@@ -461,7 +461,7 @@ long kvfs_match_tokens(const kvfs_query *queries, size_t n_queries);
  */
 int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
 		 const kvfs_opts *opts, kvfs_lease **ret_lease);
-int kvfs_lease_poll(kvfs_lease *lease); /* 1: settled, 0: not yet */
+int kvfs_lease_poll(kvfs_lease *lease); /* return 1: settled, 0: not yet */
 /* Wait until the lease has settled, at most @deadline nanoseconds.  Returns the
  * number of blocks held, or -ETIMEDOUT. */
 long kvfs_lease_wait(kvfs_lease *lease, uint64_t deadline);
@@ -497,7 +497,7 @@ typedef struct kvfs_view {
 	uint64_t block_stride;
 	uint64_t bytes;
 	uint64_t count;
-	uint64_t segment_stride; /* 0 if count is 1 */
+	uint64_t segment_stride; /* bytes between segments; 0 if @count is 1 */
 	uint64_t reserved[2];
 } kvfs_view;
 
@@ -563,11 +563,11 @@ void kvfs_pool_close(kvfs_pool *pool);
 struct kvfs_pool_info {
 	size_t size; /* set by the caller */
 	const char *device;
-	const char *path; /* way of the bytes, e.g. "arena, streaming stores" */
-	const char *reason;    /* why @path; valid until the pool is closed */
+	const char *path;   /* way of copying, e.g. "arena, streaming stores" */
+	const char *reason; /* why this path; valid until the pool is closed */
 	uint64_t bytes_pinned; /* bytes pinned by the device for its pools */
-	uint64_t bytes_registered; /* bytes of arena and staging */
-	uint64_t bytes_refused;	   /* bytes that the device refused */
+	uint64_t bytes_registered; /* registered bytes of arena and staging */
+	uint64_t bytes_refused;	   /* bytes that the device did not register */
 	uint64_t threads;	   /* copy threads */
 	uint64_t bytes_staging;	   /* bytes pinned for saves */
 	/* Pages in use by transfers; a page counts once, however many transfers
@@ -577,7 +577,7 @@ struct kvfs_pool_info {
 	/* Pinned buffers of each copy thread, for bytes that the device cannot
 	 * copy directly. */
 	uint64_t buffers, buffer_bytes;
-	/* Reserved pages; all 0 for a pool of the engine's memory. */
+	/* Pages of kvfs_pool_reserve; 0 for a pool of the engine's memory. */
 	void *base;	     /* page p is at base + p * page_bytes */
 	uint64_t page_bytes; /* a block's tensors, rounded up to 4096 */
 	uint64_t pages, pages_max;
@@ -621,7 +621,7 @@ int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 	      kvfs_xfer **ret_xfer);
 
 #define KVFS_EXTRAS_MAX 2048u
-#define KVFS_CHAIN UINT32_MAX /* parent.len: parent is the previous key */
+#define KVFS_CHAIN UINT32_MAX /* parent.len: the previous key is parent */
 
 typedef struct kvfs_meta {
 	/* len 0: the parent is unknown; len KVFS_CHAIN: the parent is the
@@ -684,7 +684,7 @@ typedef struct kvfs_meta {
  * -EOPNOTSUPP: @opts->layers, as blocks are always saved whole
  */
 #define KVFS_PRESENT 1
-#define KVFS_EVICTED 2 /* also a success */
+#define KVFS_EVICTED 2 /* a success, see kvfs_save */
 int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 	      const kvfs_meta *meta, size_t n, const int64_t *pages,
 	      const kvfs_opts *opts, kvfs_xfer **ret_xfer);
@@ -883,7 +883,7 @@ void kvfs_pages_free(kvfs_pages *pages);
 /* ---- snapshots: a long context, kept under a name ---- */
 
 #define KVFS_SNAPSHOT_MAX 131072u   /* blocks */
-#define KVFS_POSITION_MAX 99999999u /* of a block in its chain */
+#define KVFS_POSITION_MAX 99999999u /* position of a block in its chain */
 
 /*
  * Pin the blocks @keys under @name, all or none.  No byte is copied.  Until the

@@ -79,18 +79,18 @@ struct kvfs_range {
 /* A block: its tensors in host memory, and its pages_per_block pages.  If the
  * batch has ranges, only these bytes of the tensors are used. */
 struct kvfs_copy {
-	uint8_t *tensors;     /* the device must not write them in a load */
+	uint8_t *tensors;     /* a load must not write to them */
 	const int64_t *pages; /* page numbers; -1: skip the page */
 };
 
 /* Blocks to be copied in one call, and the bytes to copy of each. */
 struct kvfs_batch {
 	const struct kvfs_strides *strides;
-	const struct kvfs_range *ranges; /* disjoint, ascending; or NULL: all */
+	const struct kvfs_range *ranges; /* disjoint, ascending; NULL: all */
 	size_t n_ranges;
 	const struct kvfs_copy *copies;
 	size_t n;
-	void *event_wait; /* copies wait for its end; NULL: do not wait */
+	void *event_wait; /* what the copies wait for; NULL: nothing */
 	int priority;
 	/*
 	 * Load or save calls this once, on its thread, when the device was
@@ -101,16 +101,15 @@ struct kvfs_batch {
 	 * ignored.
 	 */
 	void (*submitted)(const struct kvfs_batch *batch, void *event_wait);
-	void *owner; /* for libkvfs's function @submitted */
+	void *owner; /* libkvfs's, for its function @submitted */
 };
 
 struct kvfs_device {
 	uint32_t version;     /* KVFS_DEVICE_VERSION */
 	const char *name;     /* NAME, before a colon in kvfs_pool_desc */
-	uint64_t batch_bytes; /* preferred size of a batch; 0: one block */
+	uint64_t batch_bytes; /* preferred bytes of a batch; 0: one block */
 
-	/* Open a pool.  -EINVAL: the memory of the views does not exist;
-	 * -ENODEV. */
+	/* Open a pool.  -EINVAL: the views' memory does not exist; -ENODEV. */
 	int (*open)(const struct kvfs_pool_desc *desc, void **ret_pool);
 	void (*close)(void *pool);
 	/* Set path and reason (texts valid until close), bytes_pinned,
@@ -159,7 +158,8 @@ struct kvfs_device {
 	 * kvfs_pool_reserve() is -EOPNOTSUPP.  -ENOMEM. */
 	int (*reserve)(const char *name, uint64_t bytes, uint64_t max_bytes,
 		       void **ret_memory, void **ret_base);
-	int (*grow)(void *memory, uint64_t bytes); /* new size; -ENOMEM */
+	/* Grow the memory to @bytes.  -ENOMEM. */
+	int (*grow)(void *memory, uint64_t bytes);
 	void (*release)(void *memory);
 	/* Return, and give to the caller, the descriptor of the file of
 	 * @max_bytes that is mapped at the memory; -1, or a NULL call: there is

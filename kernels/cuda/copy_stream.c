@@ -44,9 +44,10 @@ struct item {
 struct buffer {
 	uint8_t *host;
 	uint64_t used;
-	CUevent over; /* event: the last copy from or to the buffer ended */
+	CUevent over; /* recorded after the last copy from or to the buffer */
 	bool busy;    /* the event `over` has been recorded */
-	struct item *items; /* copies of a save */
+	/* in a save: copies from the buffer to the blocks */
+	struct item *items;
 	size_t n_items;
 };
 
@@ -77,7 +78,7 @@ struct kv_copy_stream {
 	struct copy copy;
 };
 
-/* ---- making and freeing ---- */
+/* ---- making and freeing copy streams ---- */
 
 static void buffers_free(struct kv_gpu *gpu, struct kv_gpu_buffers kind,
 			 struct buffer *buffer)
@@ -248,7 +249,7 @@ void kv_copy_streams_free(struct kv_gpu *gpu)
 		copy_stream_freep(&gpu->copy_streams[--gpu->n_copy_streams]);
 }
 
-/* ---- getting and putting ---- */
+/* ---- getting a copy stream, and putting it back ---- */
 
 /* Take the copy stream @only, or any (NULL), as soon as it is free. */
 static struct kv_copy_stream *take(struct kv_gpu *gpu,
@@ -383,7 +384,7 @@ static int room_in_buffer(struct kv_copy_stream *copy_stream,
 
 /* ---- copies ---- */
 
-/* Add a copy.  @room: most bytes from @host on that one copy may have. */
+/* Add a copy.  @room: most bytes from @host on that the copy may grow to. */
 static int add_copy(struct kv_copy_stream *copy_stream, uint8_t *host,
 		    CUdeviceptr device, uint64_t bytes, uint64_t room)
 {
@@ -403,7 +404,7 @@ static int add_copy(struct kv_copy_stream *copy_stream, uint8_t *host,
 
 /* Copy between host memory, registered or not, and the device, in order with
  * earlier work of the copy stream: to the device in a load, else to @host.  The
- * bytes at @host must not change until put. */
+ * bytes at @host must not change until the copy stream is put back. */
 static int copy_all(struct kv_copy_stream *copy_stream, uint8_t *host,
 		    CUdeviceptr device, uint64_t bytes)
 {
@@ -446,7 +447,7 @@ static int upload(struct kv_copy_stream *copy_stream, uint64_t bytes)
 		copy_stream->stream));
 }
 
-/* Launch the scatter kernel (in a load) or the gather kernel, in order with the
+/* Launch the scatter (load) or gather (save) kernel, in order with the
  * copies. */
 static int run_kernel(struct kv_copy_stream *copy_stream,
 		      struct kv_scatter_args args)
@@ -522,7 +523,7 @@ struct transfer {
 	struct kv_copy_stream *copy_stream;
 	struct kv_plan plan;
 	uint64_t pages_at,
-		/* offsets in the tables of page numbers and block addresses */
+		/* offsets in the tables: page numbers, block addresses */
 		blocks_at;
 	uint8_t *tensors; /* tensors of the block that copy_run copies */
 };
@@ -618,8 +619,7 @@ static int upload_tables(struct transfer *t)
 	return upload(t->copy_stream, bytes);
 }
 
-/* Copy the runs of the blocks @first .. + @n between their tensors and
- * staging. */
+/* Copy the runs of blocks @first .. + @n between tensors and staging. */
 static int copy_runs(struct transfer *t, const struct kv_pass *pass,
 		     size_t first, size_t n)
 {

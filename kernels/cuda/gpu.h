@@ -23,7 +23,7 @@ struct kv_event_wait {
 	LIST_ENTRY(kv_event_wait) others;
 	struct kv_gpu *gpu;
 	CUevent event;
-	CUstream stream; /* waits for a caller's event; NULL: none yet */
+	CUstream stream; /* waits for a caller's event; NULL: no stream */
 };
 
 /* Pinned host buffers of a copy stream. */
@@ -52,9 +52,10 @@ struct kv_gpu {
 	pthread_mutex_t lock; /* a leaf */
 	pthread_cond_t put;   /* signalled when a copy stream was put */
 	struct kv_gpu_buffers buffers; /* guarded by lock */
-	unsigned n_copy_streams; /* fixed after kv_gpu_get, like the array */
+	/* fixed after kv_gpu_get, as is the array copy_streams */
+	unsigned n_copy_streams;
 	struct kv_copy_stream *copy_streams[KV_COPY_STREAMS];
-	/* guarded by lock; event waits without a user, kept for reuse */
+	/* guarded by lock; unused event waits, kept for reuse */
 	LIST_HEAD(, kv_event_wait) event_waits;
 };
 
@@ -78,8 +79,7 @@ int kv_gpu_enter(struct kv_gpu *gpu, struct kv_gpu_entry *entry);
 int kv_gpu_enter_to_free(struct kv_gpu *gpu, struct kv_gpu_entry *entry);
 void kv_gpu_leave(struct kv_gpu_entry *entry);
 
-/* Allocate pinned host memory that the GPU can access in place.  -ENOMEM,
- * -EIO. */
+/* Allocate pinned host memory that the GPU uses in place.  -ENOMEM, -EIO. */
 int kv_gpu_host_alloc(struct kv_gpu *gpu, uint64_t bytes, void **ret_host);
 void kv_gpu_host_free(struct kv_gpu *gpu, void *host, uint64_t bytes);
 

@@ -38,9 +38,9 @@ struct part {
 
 struct kv_gpu_memory {
 	struct kv_gpu *gpu;
-	CUdeviceptr base; /* 0: no addresses are reserved */
+	CUdeviceptr base; /* first reserved address; 0: none is reserved */
 	uint64_t bytes, max_bytes;
-	uint64_t unit; /* granularity of the driver */
+	uint64_t unit; /* bytes: the driver's granularity */
 	struct part *parts;
 	size_t n_parts;
 };
@@ -200,7 +200,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static TAILQ_HEAD(, attached) list = TAILQ_HEAD_INITIALIZER(list);
 static pthread_t worker;
-static struct kv_gpu *worker_gpu; /* NULL: no thread registers memory */
+static struct kv_gpu *worker_gpu; /* GPU of the thread; NULL: no thread */
 static bool stopping;
 static unsigned removals; /* calls of kv_pinned_remove in progress */
 static enum kv_pinned_way way_taken;
@@ -234,8 +234,8 @@ static CUresult register_writable(const struct kv_driver *driver, void *at,
 	return CUDA_ERROR_NOT_PERMITTED;
 }
 
-/* Register a chunk as read-only or else as writable memory.  Trying is the only
- * way to find out, as some devices support more than they claim. */
+/* Register a chunk as read-only or else as writable memory.  Only trying shows
+ * which works, because some devices support more than they claim. */
 static enum kv_pinned_way register_chunk(struct kv_gpu *gpu, void *at,
 					 uint64_t bytes, bool writable)
 {

@@ -153,8 +153,7 @@ static int add_part(struct kv_plan *plan, const struct kvfs_strides *strides,
 
 	if (from >= to)
 		return 0;
-	/* The part is shorter than a run, but lies in two runs: add each
-	 * piece. */
+	/* A part shorter than a run lies in two runs: add both pieces. */
 	if (section.length < stride->bytes && section.length > first) {
 		section.length = first;
 		r = add_section(plan, section, from, staging);
@@ -191,8 +190,8 @@ int kv_plan_init(struct kv_plan *plan, const struct kvfs_strides *strides,
 	for (size_t i = 0; i < plan->n_passes; i++)
 		plan->passes[i].stride =
 			kv_round_up(plan->passes[i].stride, ALIGN);
-	/* Use fewer lanes for short sections, in which further threads would be
-	 * idle. */
+	/* Use fewer lanes (threads for a unit) if sections are short: others
+	 * would be idle. */
 	for (size_t i = 0; i < plan->n_sections; i++)
 		longest = KV_MAX(longest, plan->sections[i].bytes);
 	for (plan->lanes = 32;
@@ -235,8 +234,7 @@ int kv_plan_each_run(const struct kv_section *section, const int64_t *pages,
 			continue;
 		pool = section->base + (uint64_t)page * section->block_stride +
 		       run % section->count * section->segment_stride + skip;
-		/* If a page has one run, runs of adjacent pages may be
-		 * contiguous. */
+		/* With one run in a page, runs of adjacent pages may touch. */
 		while (section->count == 1 && done + n < section->length &&
 		       section->block_stride == section->bytes) {
 			next = (section->first + done + n) / section->bytes;

@@ -24,7 +24,7 @@
 
 /* Bytes that lie end to end both in host memory and in staging. */
 struct kv_run {
-	uint64_t from, bytes; /* range of the block's tensors */
+	uint64_t from, bytes; /* range of bytes in the block's tensors */
 	uint64_t at;	      /* offset of the bytes in staging */
 };
 
@@ -34,7 +34,7 @@ struct kv_pass {
 	size_t section, n_sections;
 	size_t run, n_runs;
 	uint64_t stride; /* bytes of staging for each block */
-	uint32_t units;	 /* units of each block */
+	uint32_t units;	 /* number of units (scatter.h) of each block */
 };
 
 struct kv_plan {
@@ -42,7 +42,7 @@ struct kv_plan {
 	struct kv_section *sections; /* sections in the order of passes */
 	struct kv_run *runs;
 	struct kv_pass *passes;
-	struct kv_section *direct; /* @at: offset in the block's tensors */
+	struct kv_section *direct; /* no kernel; @at: offset in the tensors */
 	size_t n_sections, n_runs, n_passes, n_direct;
 	uint32_t lanes;
 };

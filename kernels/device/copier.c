@@ -24,10 +24,10 @@ struct kv_copier {
 	pthread_mutex_t lock;
 	pthread_cond_t work;
 	TAILQ_HEAD(, kv_job) jobs; /* lock */
-	_Atomic int64_t best;	   /* highest rank; set with lock */
-	unsigned picks; /* guarded by lock; jobs taken since the oldest was */
-	bool stop;	/* lock */
-	unsigned n_threads;		/* fixed after new */
+	_Atomic int64_t best; /* highest rank of a queued job; set with lock */
+	unsigned picks;	      /* lock; jobs taken since the oldest was */
+	bool stop;	      /* lock */
+	unsigned n_threads;   /* fixed after new */
 	pthread_t threads[THREADS_MAX]; /* fixed after new */
 };
 

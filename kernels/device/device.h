@@ -39,7 +39,7 @@ int kv_device_result(int r);
 int kv_device_copy(const struct kvfs_device *device, void *pool,
 		   const struct kvfs_batch *batch, bool loads);
 
-/* Make an event wait; *@ret_event_wait is set only after 0. */
+/* Make an event wait; *@ret_event_wait is set if 0 is returned. */
 int kv_device_event_wait(const struct kvfs_device *device, void *pool,
 			 void *stream, void *event, void **ret_event_wait);
 
@@ -60,8 +60,7 @@ struct kv_copier;
 
 enum kv_job_kind { KV_JOB_LOAD, KV_JOB_SAVE };
 
-/* A job, embedded in its owner.  @run is called without a lock, and may free
- * the job. */
+/* A job, in its owner's memory.  @run is called unlocked; may free the job. */
 struct kv_job {
 	TAILQ_ENTRY(kv_job) others;
 	void (*run)(struct kv_job *job);

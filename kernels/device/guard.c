@@ -19,7 +19,7 @@
 
 /* A device with the call @has must also have the call @needs. */
 struct rule {
-	const char *has; /* NULL: every device needs the call @needs */
+	const char *has; /* a call; NULL: every device needs the call @needs */
 	size_t has_at;
 	const char *needs;
 	size_t needs_at;

@@ -82,8 +82,7 @@ static uint64_t bytes_of(const struct kvfs_strides *strides,
 	return strides->pages_per_block * stride->count * stride->bytes;
 }
 
-/* Copy a block.  Ranges and strides both ascend, so each stride is visited
- * about once. */
+/* Copy a block.  Ranges and strides ascend: a stride is visited about once. */
 static void copy_block(const struct kvfs_batch *batch,
 		       const struct kvfs_copy *copy, enum way way)
 {

@@ -41,12 +41,12 @@ struct kv_section {
 };
 
 struct kv_scatter_args {
-	const struct kv_section *sections; /* in device memory, like @pages */
+	/* sections of a batch; in device memory, as @pages is */
+	const struct kv_section *sections;
 	const int64_t *pages; /* page numbers of each block; -1: skip */
-	/* Address of each block's bytes on the host; NULL: the bytes are in
-	 * staging. */
+	/* host address of each block's bytes; NULL: they are in staging */
 	const uint64_t *blocks;
-	uint64_t staging;	 /* address of the first block's bytes */
+	uint64_t staging; /* address of the first block's bytes in staging */
 	uint64_t staging_stride; /* distance between two blocks' bytes */
 	uint32_t n_sections, pages_per_block;
 	uint32_t block_units; /* number of units of a block */

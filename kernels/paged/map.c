@@ -41,16 +41,16 @@
  */
 #include "kernels/paged/paged_pool.h"
 
-#define FILLS 3u /* most fills begun at a time */
+#define FILLS 3u /* most fills that run at a time */
 #define FILL_PAGES 256u
 #define FILL_BYTES ((uint64_t)32 << 20)
 
 /* A block of a map, and the page that holds the block. */
 struct kv_use {
-	/* in page->waiting until the use has settled */
+	/* entry in page->waiting while the page is being filled */
 	LIST_ENTRY(kv_use) others;
 	struct kvfs_mapping *map;
-	struct kv_page *page; /* used by this block; NULL: no page */
+	struct kv_page *page; /* page of this block; NULL: none */
 };
 
 struct kvfs_mapping {
@@ -72,10 +72,10 @@ struct kv_page_fill {
 	struct kv_paged_pool *paged;
 	struct kvfs_space *space; /* held */
 	kvfs_lease *lease;	  /* lock */
-	struct kvfs_xfer *load;	  /* guarded by lock; NULL: none yet */
-	size_t wanted;		  /* guarded by lock; number of waiting uses */
+	struct kvfs_xfer *load;	  /* lock; load of the blocks, or NULL */
+	size_t wanted; /* guarded by lock; uses that wait for the fill */
 	size_t n, limit;
-	struct kv_page *page[FILL_PAGES]; /* COMING; its @fill is this fill */
+	struct kv_page *page[FILL_PAGES]; /* pages to fill, all COMING */
 };
 
 /* ---- uses ---- */
@@ -113,8 +113,8 @@ void kv_page_settle_locked(struct kv_paged_pool *paged, struct kv_page *page,
 
 static void start_fill(struct kv_job *job);
 
-/* Add @page, for a block of @space, to the last of @fills, or to a new fill of at
- * most @limit pages.  -ENOMEM. */
+/* Add @page, which is to get a block of @space, to the last of @fills, or to a
+ * new fill of at most @limit pages.  -ENOMEM. */
 static int add_to_fill_locked(struct kv_page_fills *fills, size_t limit,
 			      struct kv_paged_pool *paged,
 			      struct kvfs_space *space, struct kv_page *page,
@@ -142,8 +142,8 @@ static int add_to_fill_locked(struct kv_page_fills *fills, size_t limit,
 	return 0;
 }
 
-/* Begin waiting fills, as many as may run at a time, on copy threads:
- * kvfs_acquire may ask the daemon, and so block. */
+/* Begin waiting fills (loads into pages), up to FILLS at a time, on copy
+ * threads: kvfs_acquire may wait for the daemon. */
 static void begin_fills_locked(struct kv_paged_pool *paged)
 {
 	struct kvfs_session *session = paged->pool->session;
@@ -160,9 +160,9 @@ static void begin_fills_locked(struct kv_paged_pool *paged)
 	}
 }
 
-/* Load a page again after its block found no room in DRAM, if other fills run,
- * whose end makes room, or if a smaller fill might fit.  Return false if the
- * page has failed. */
+/* Load a page again after its block found no room in DRAM: the end of another
+ * fill may make room, or a smaller fill may fit.  Return false if the page has
+ * failed. */
 static bool go_again_locked(const struct kv_page_fill *fill,
 			    struct kv_page_fills *again, struct kv_page *page)
 {
@@ -181,7 +181,7 @@ static bool go_again_locked(const struct kv_page_fill *fill,
 	return true;
 }
 
-/* End a fill.  @status: 0, or the error for which nothing was loaded. */
+/* End a fill.  @status: 0, or the error because of which nothing was loaded. */
 static void fill_over_locked(struct kv_page_fill *fill, int status)
 {
 	struct kv_page_fills again = TAILQ_HEAD_INITIALIZER(again);
@@ -223,9 +223,9 @@ static void load_over(struct kvfs_xfer *load, enum kvfs_stage stage)
 		fill_over_locked(load->owner, 0);
 }
 
-/* Acquire a lease of the fill's blocks and load them, unless no use wants the
- * fill any more.  The caller holds no lock.  Frees the fill, now or when the load
- * is over. */
+/* Acquire a lease of the fill's blocks and load them, unless no map waits for
+ * them any more.  The caller holds no lock.  Frees the fill, now or when the
+ * load is over. */
 static void start_fill(struct kv_job *job)
 {
 	struct kv_page_fill *fill = (struct kv_page_fill *)job;
@@ -320,7 +320,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 		page = kv_steal(use->page);
 		LIST_REMOVE(use, others);
 		kv_page_table_put(map->paged->page_table, page);
-		/* Stop a fill that no map wants any more. */
+		/* Stop loading pages that no map waits for any more. */
 		if (page->fill && --page->fill->wanted == 0 && page->fill->load)
 			kv_xfer_stop_locked(page->fill->load, -ECANCELED);
 		settle_locked(use, atomic_load(&xfer->stopped));
@@ -368,8 +368,7 @@ static void place_locked(struct placing *m, size_t i)
 		page->fill->wanted++;
 }
 
-/* Ask the daemon about blocks that no page holds.  Return how many of these
- * exist. */
+/* Ask the daemon how many of the blocks that no page holds exist. */
 static long look_up(struct placing *m)
 {
 	struct kvfs_session *session = m->space->session;

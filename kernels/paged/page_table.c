@@ -88,8 +88,7 @@ static void freep(struct kv_page_table **page_table)
 	kv_page_table_free(*page_table);
 }
 
-/* Allocate for the largest number of pages: memory that is not touched costs
- * nothing. */
+/* Allocate for the most pages: memory that is not touched costs nothing. */
 int kv_page_table_new(uint64_t max, struct kv_page_table **ret_page_table)
 {
 	_cleanup_(freep) struct kv_page_table *page_table =

@@ -69,8 +69,8 @@ static int grow_locked(struct kv_paged_pool *paged, uint64_t pages)
 
 	paged->growing = true;
 	pthread_mutex_unlock(&session->lock);
-	/* Allocate the pages of lent memory in its file as well.  An open pool
-	 * keeps its lending, so no lock is needed. */
+	/* If the memory is lent to the daemon, allocate the pages in its file
+	 * too.  The file stays while the pool is open, so no lock is needed. */
 	if (fd >= 0 &&
 	    fallocate(fd, 0, 0, (off_t)(pages * paged->page_bytes)) < 0)
 		r = -ENOMEM;
@@ -170,7 +170,8 @@ struct kvfs_pages {
 	LIST_ENTRY(kvfs_pages) others; /* in paged->sets */
 	unsigned refs;
 	enum set_state state;
-	unsigned pending;	/* how many of save and fence are not over */
+	/* 1 for the save and 1 for the stream's work, until over */
+	unsigned pending;
 	struct kvfs_xfer *save; /* the save in flight; NULL: none */
 	struct kv_page *page[];
 };
@@ -192,7 +193,7 @@ static void give_back_locked(struct kvfs_pages *set)
 		kv_page_table_give(set->paged->page_table, set->page[i]);
 }
 
-/* Drop the pages of a set that is neither sealed nor dropped. */
+/* Drop the pages of a set (kvfs_pages) that is neither sealed nor dropped. */
 static void drop_taken_locked(struct kvfs_pages *set)
 {
 	if (set->state != SET_TAKEN)
@@ -322,8 +323,8 @@ void kvfs_pages_free(kvfs_pages *pages)
 	pthread_mutex_unlock(&session->lock);
 }
 
-/* Count the save or the fence as over.  After both the pool may use the pages
- * for other blocks. */
+/* Count the end of the set's save, or of the stream's work on its pages.  After
+ * both, the pool may use the pages for other blocks. */
 static void pending_over_locked(struct kvfs_pages *set)
 {
 	struct kv_page_table *page_table = set->paged->page_table;
@@ -445,7 +446,7 @@ int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 	return r;
 }
 
-/* ---- opening and closing ---- */
+/* ---- opening and closing pools ---- */
 
 static void free_paged(struct kv_paged_pool *paged,
 		       const struct kvfs_device *device)
@@ -507,8 +508,7 @@ static const struct kv_paged_pool_ops ops = {
 	.free = free_paged,
 };
 
-/* Register the pages as a pool, in which a page is one block, with its tensors
- * end to end. */
+/* Register the pages: each is one block, with its tensors end to end. */
 static int register_pages(struct kvfs_session *session, const char *device,
 			  struct kvfs_space *space, uint64_t pages,
 			  struct kv_paged_pool *paged)

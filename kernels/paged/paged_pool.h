@@ -20,24 +20,26 @@ struct kv_use;	     /* map.c */
 
 enum kv_page_state {
 	KV_PAGE_FREE,
-	KV_PAGE_TAKEN,	/* a caller's page in use, without a key */
+	KV_PAGE_TAKEN,	/* a caller writes to the page, which has no key */
 	KV_PAGE_COMING, /* the page has a key; its bytes are being loaded */
 	KV_PAGE_READY,
 };
 
-/* A space, by name, with blocks in pages or with a caller that holds it. */
+/* A space, by name, that has blocks in pages, or a caller that holds it. */
 struct kv_page_table_space;
 
 struct kv_page {
 	enum kv_page_state state;
 	unsigned refs;			   /* users of a COMING or READY page */
-	struct kv_page_table_space *space; /* NULL: page without a key */
+	struct kv_page_table_space *space; /* space of @key; NULL: no key */
 	kvfs_key key;			   /* key of a COMING or READY page */
-	LIST_ENTRY(kv_page) bucket;	   /* entry of a page with a key */
-	TAILQ_ENTRY(kv_page) idle;	   /* entry of a page without users */
+	/* entry in the hash table, if the page has a key */
+	LIST_ENTRY(kv_page) bucket;
+	TAILQ_ENTRY(kv_page) idle; /* entry in a list of pages without users */
 	/* blocks of maps (map.c) that wait for the bytes */
 	LIST_HEAD(, kv_use) waiting;
-	struct kv_page_fill *fill; /* fill that loads the bytes; NULL: none */
+	/* load that brings the bytes (map.c); NULL: none */
+	struct kv_page_fill *fill;
 };
 
 struct kv_page_table;
@@ -53,8 +55,7 @@ void kv_page_table_grow(struct kv_page_table *page_table, uint64_t pages);
 struct kv_page_table_space *
 kv_page_table_space_get(struct kv_page_table *page_table, const char *name);
 void kv_page_table_space_put(struct kv_page_table_space *space);
-/* Forget the keys of all pages of the space @name.  Pages in use stay with
- * their users. */
+/* Forget the keys of the space @name in all pages.  Used pages stay in use. */
 void kv_page_table_forget(struct kv_page_table *page_table, const char *name);
 
 /* Return the page of a block, or NULL. */
@@ -74,8 +75,7 @@ void kv_page_table_give(struct kv_page_table *page_table, struct kv_page *page);
 /* Make a TAKEN page COMING, under a key that no other page of the space has. */
 void kv_page_table_name(struct kv_page_table *page_table, struct kv_page *page,
 			struct kv_page_table_space *space, const kvfs_key *key);
-/* Make a COMING page READY; or FREE, if it has no users and its space was
- * forgotten. */
+/* Make a COMING page READY; or FREE, if unused and of a forgotten space. */
 void kv_page_table_ready(struct kv_page_table *page_table,
 			 struct kv_page *page);
 
@@ -87,7 +87,7 @@ struct kv_page_table_counts {
 	uint64_t pages, free;
 	uint64_t cached; /* READY pages without users */
 	uint64_t taken;
-	uint64_t mapped; /* all other pages */
+	uint64_t mapped; /* pages with users: neither free, cached nor taken */
 };
 struct kv_page_table_counts
 kv_page_table_count(const struct kv_page_table *page_table);
@@ -101,7 +101,7 @@ TAILQ_HEAD(kv_page_fills, kv_page_fill);
 
 struct kv_paged_pool {
 	/* fixed */
-	struct kvfs_pool *pool; /* a page is one block */
+	struct kvfs_pool *pool; /* each page is for one block */
 	void *memory;
 	uint8_t *base;
 	uint64_t page_bytes, max_pages;
@@ -133,8 +133,8 @@ int kv_paged_pool_check_call(const struct kvfs_pool *pool,
  * the lock while the device allocates memory. */
 void kv_paged_pool_room_locked(struct kv_paged_pool *paged, uint64_t n);
 
-/* Return the address of tensor @tensor in the page, or of the page (NULL).
- * NULL: no such tensor. */
+/* Return the address of tensor @tensor in the page, or of the page if @tensor
+ * is NULL.  NULL: there is no such tensor. */
 void *kv_paged_pool_addr(const struct kv_paged_pool *paged,
 			 const struct kv_page *page, const char *tensor);
 

@@ -71,7 +71,7 @@ static void populate(struct kv_job *job)
 	free(p);
 }
 
-/* Find the segment @id of this connection. */
+/* Find the segment @id of the present connection. */
 static struct kv_mapped_segment *find_locked(struct kvfs_session *session,
 					     uint32_t id)
 {
@@ -200,7 +200,7 @@ void kv_mapped_segment_retire_locked(struct kvfs_session *session, uint32_t id)
 		tell_unmapped_locked(session, id);
 		return;
 	}
-	/* The daemon was informed that an UNMAPPED segment is not mapped. */
+	/* UNMAPPED: the daemon was already informed that it is not mapped. */
 	if (!m->base)
 		return;
 	m->retired = true;
@@ -273,7 +273,7 @@ void kv_attach_ask_locked(struct kvfs_session *session)
 	kv_rpc_post_tag_locked(session, WIRE_REGISTERS, 0);
 }
 
-/* Detach memory, which may take long, until kv_attach_end. */
+/* Detach memory from devices, which may take long, until kv_attach_end. */
 static void *run_detacher(void *arg)
 {
 	struct kvfs_session *session = arg;

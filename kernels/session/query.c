@@ -229,8 +229,8 @@ struct room {
 	uint64_t wait; /* nanoseconds to wait; 0: CLEAR_NS */
 };
 
-/* A request to which a thread waits for the reply.  The thread or the reply
- * frees the struct, whichever comes last. */
+/* A request whose reply a thread waits for.  The thread or the reply frees the
+ * struct, whichever comes last. */
 struct question {
 	struct kv_call call; /* first */
 	struct kvfs_session *session;
@@ -307,7 +307,7 @@ static long ask_and_wait(kvfs_space *space, struct kv_packet *packet,
 	return r;
 }
 
-/* Send a request @type about the whole space, and wait. */
+/* Send a request @type about the whole space, and wait for the reply. */
 static int change_space(kvfs_space *space, enum wire_type type)
 {
 	struct kv_packet packet = {.header = {.type = type}, .fd = -1};
@@ -635,15 +635,17 @@ struct group {
 	const kvfs_query *query;
 	enum kv_reuse reuse;
 	uint32_t window;
-	uint64_t tokens; /* tokens in a block; kvfs_match counts blocks: 1 */
-	uint64_t before; /* blocks before the query's first key */
+	/* tokens in a block; 1 in kvfs_match, which counts blocks */
+	uint64_t tokens;
+	uint64_t before; /* blocks of the prompt before the query's first key */
 	uint64_t n;	 /* whole blocks of the query */
 	/* For each block the length of the run of present blocks that ends with
 	 * the block; UINT32_MAX if all blocks up to the block are present. */
 	uint32_t *runs;
 };
 
-/* Compute the query's place in the prompt, in whole blocks.
+/* Compute, in whole blocks, where the query begins in the prompt, and its
+ * length.
  * -EINVAL: the layout has no number of tokens a block, or query->start lies
  *          within a block */
 static int measure(const kvfs_query *query, bool in_tokens,

@@ -31,11 +31,11 @@
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
 
-#define HINTS_MAX 1024u /* hints are dropped if more messages are queued */
+#define HINTS_MAX 1024u /* more queued messages: send no hint */
 
 struct kv_parcel {
 	TAILQ_ENTRY(kv_parcel) others;
-	struct kv_call *call; /* NULL: the message has no reply */
+	struct kv_call *call; /* call that gets the reply; NULL: no reply */
 	struct kv_packet packet;
 	uint8_t items[];
 };
@@ -43,7 +43,7 @@ struct kv_parcel {
 /* Size of one item in a reply of each type; 0: the daemon sends no reply of
  * that type on the asynchronous connection. */
 static const size_t reply_bytes[WIRE_TYPE_END] = {
-	[WIRE_SPACE] = 1, /* the text's bytes, which follow a wire_space */
+	[WIRE_SPACE] = 1, /* bytes of the text after a wire_space */
 	[WIRE_ACQUIRE] = sizeof(struct wire_place),
 	[WIRE_STAGING] = 1,
 	[WIRE_CLEAR] = 1,
@@ -71,8 +71,7 @@ static void parcel_free_locked(struct kvfs_session *session,
 	free(parcel);
 }
 
-/* Send @packet, or queue it if the socket is full or other messages are
- * queued. */
+/* Send @packet, or queue it if the socket is full or messages are queued. */
 static int send_locked(struct kvfs_session *session,
 		       const struct kv_packet *packet, struct kv_call *call)
 {

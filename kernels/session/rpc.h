@@ -20,7 +20,7 @@
 
 struct kv_link {
 	int fd;		/* -1: none */
-	uint64_t epoch; /* epoch of the daemon, from its HELLO */
+	uint64_t epoch; /* number that differs after each start of the daemon */
 };
 
 /* A message to send, or buffers for a message to receive. */
@@ -57,8 +57,7 @@ void kv_link_close(struct kv_link *link); /* no effect on a closed link */
  * stay, and all other errors become -ENOTCONN. */
 int kv_link_lost(int r);
 
-/* Send one message.  @flags: 0, or MSG_DONTWAIT to get -EAGAIN instead of
- * waiting. */
+/* Send a message.  @flags: 0, or MSG_DONTWAIT: -EAGAIN instead of waiting. */
 int kv_link_send(int fd, const struct kv_packet *packet, int flags);
 
 /* Receive one message into @packet; the caller closes packet->fd.
@@ -79,8 +78,7 @@ struct kv_finder;
 int kv_finder_start(const char *path, int wake_fd,
 		    struct kv_finder **ret_finder);
 
-/* Return whether the finder's thread has finished.  Any thread may call
- * this. */
+/* Return whether the finder's thread has finished.  Any thread. */
 bool kv_finder_is_done(const struct kv_finder *finder);
 
 /* Free the finder and return the path of the socket without symbolic links.
@@ -94,11 +92,11 @@ int kv_finder_end(struct kv_finder *finder,
 
 struct kv_parcel; /* a message that waits for room in the socket */
 
-/* A request without its reply.  Embedded in its owner, which must keep it until
- * @done has run or the request was withdrawn. */
+/* A request that waits for its reply.  Embedded in its owner, which must keep
+ * it until @done has run or the request was withdrawn. */
 struct kv_call {
 	LIST_ENTRY(kv_call) others;
-	struct kv_parcel *parcel; /* the queued message; NULL: it was sent */
+	struct kv_parcel *parcel; /* queued message of the call; NULL: sent */
 	uint64_t tag;		  /* tag of the message; not 0 once submitted */
 	/* Number of items that a successful reply must have; during @done, the
 	 * number of items that the reply has. */
@@ -128,8 +126,8 @@ int kv_rpc_submit_locked(struct kvfs_session *session, struct kv_call *call,
  * called.  Return false if the message was sent. */
 bool kv_rpc_withdraw_locked(struct kvfs_session *session, struct kv_call *call);
 
-/* Return whether hints may be sent: no more than a thousand messages are
- * queued, which only happens if the daemon hangs. */
+/* Return whether hints, such as prefetches, may be sent: at most a thousand
+ * messages are queued.  More are queued only if the daemon hangs. */
 bool kv_rpc_takes_hints_locked(const struct kvfs_session *session);
 
 /* Send a message that has no reply, if possible: errors are ignored. */
@@ -139,8 +137,7 @@ void kv_rpc_post_locked(struct kvfs_session *session, struct kv_packet *packet);
 void kv_rpc_post_tag_locked(struct kvfs_session *session, enum wire_type type,
 			    uint64_t tag);
 
-/* Send queued messages until the socket is full.  Return 1 if some remain
- * queued. */
+/* Send queued messages until the socket is full.  Return 1 if some remain. */
 int kv_rpc_push_locked(struct kvfs_session *session);
 
 /* End every pending request with -ENOTCONN, after the connection has ended. */
@@ -175,7 +172,8 @@ long kv_ask(struct kvfs_session *session, struct kv_question *question);
 /* Return whether the connected daemon hangs, by sending it an empty look-up.
  * Takes 20 microseconds if the daemon answers, else at most two seconds. */
 bool kv_ask_hangs(struct kvfs_session *session);
-#define KV_LOOK_NS 250000000u /* period at which waiting threads check that */
+/* period (ns) at which waiting threads call kv_ask_hangs */
+#define KV_LOOK_NS 250000000u
 
 /* ---- notices ---- */
 
@@ -186,7 +184,7 @@ struct kv_notice {
 	TAILQ_ENTRY(kv_notice) others;
 	uint64_t user;	  /* kvfs_opts.user; 0: report nothing */
 	uint32_t what;	  /* enum kvfs_event_what */
-	unsigned stages;  /* bit set of stages that are not posted yet */
+	unsigned stages;  /* bit set of stages that are not reached yet */
 	unsigned pending; /* bit set of stages that kvfs_reap has to report */
 	uint64_t n;
 	int64_t result[KVFS_SUBMITTED + 1];

@@ -55,7 +55,7 @@
 #define FIRST_CONNECT_NS 1000000000u
 #define RETRY_FIRST_NS 5000000u
 #define RETRY_LAST_NS 1000000000u
-#define PATIENCE_NS 5000000000u /* first time-out of a finder that hangs */
+#define PATIENCE_NS 5000000000u /* first time-out of a search for the socket */
 
 /* ---- forks ---- */
 
@@ -195,10 +195,11 @@ static int receive_all(struct kvfs_session *session)
 	return r;
 }
 
-/* Receive the daemon's messages until something changed.  A change by another
- * thread nudges this one: the flag borrower_sleeps is set before the lock is
- * released, so that each later change sees it.  The descriptor of a lost
- * connection may be another file's by now; losing it is such a change. */
+/* Receive the daemon's messages until something changed.  Another thread that
+ * makes a change wakes this one by nudge_fd: the flag borrower_sleeps is set
+ * before the lock is released, so that each later change sees it.  The
+ * descriptor of a lost connection may be another file's by now; losing it is
+ * such a change. */
 static void borrow_locked(struct kvfs_session *session, uint64_t at)
 {
 	struct pollfd fds[2] = {
@@ -270,8 +271,7 @@ void kv_timer_stop_locked(struct kvfs_session *session, struct kv_timer *timer)
 	timer->at = 0;
 }
 
-/* Fire the timers that are due.  Return the time of the next timer, or
- * UINT64_MAX. */
+/* Fire due timers.  Return the time of the next one, or UINT64_MAX. */
 static uint64_t run_timers_locked(struct kvfs_session *session)
 {
 	uint64_t first = UINT64_MAX, now = kv_now_ns();
@@ -302,8 +302,8 @@ static uint64_t run_timers_locked(struct kvfs_session *session)
 struct retry {
 	uint64_t at; /* kv_now_ns */
 	uint64_t wait;
-	struct kv_finder *finder; /* NULL: no finder is running */
-	uint64_t patience; /* nanoseconds that the next finder may take */
+	struct kv_finder *finder; /* running search; NULL: none */
+	uint64_t patience; /* nanoseconds that the next search may take */
 };
 
 static void disconnect(struct kvfs_session *session)
@@ -347,7 +347,7 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 	}
 	if (r == 0)
 		r = kv_link_open(path, &link, &theirs);
-	/* Print the versions once for each version of the daemon. */
+	/* Print the protocol versions, once for each version of a daemon. */
 	if (r == -EPROTONOSUPPORT &&
 	    atomic_exchange(&printed, theirs.version) != theirs.version)
 		fprintf(stderr,
@@ -441,7 +441,7 @@ static void *run_reader(void *arg)
 	return NULL;
 }
 
-/* ---- opening and closing ---- */
+/* ---- opening and closing sessions ---- */
 
 static void session_freep(struct kvfs_session **sessionp)
 {

@@ -100,7 +100,8 @@ struct kvfs_session {
 	bool broken; /* the link must be closed; guarded by receive_lock */
 
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* a lease, a transfer or the link changed */
+	/* signalled when a lease, transfer or link changed */
+	pthread_cond_t changed;
 
 	/* All fields from here on are guarded by lock.  A change of link needs
 	 * receive_lock as well. */
@@ -117,40 +118,43 @@ struct kvfs_session {
 	/* A thread in kv_session_wait has borrowed the socket: it receives the
 	 * messages, and the reader thread sleeps on. */
 	bool borrowed;
-	unsigned heirs;		      /* waiting threads that may borrow next */
-	_Atomic bool borrower_sleeps; /* set with lock */
+	unsigned heirs; /* waiting threads that may borrow the socket */
+	_Atomic bool borrower_sleeps; /* the borrower polls; set with lock */
 	bool wants_room; /* the reader thread waits for room in the socket */
 	uint64_t sleeps_until; /* time when the reader thread wakes by itself */
 	int event_fd;	       /* -1 until kvfs_fd */
 	unsigned completed; /* leases and transfers ended since kvfs_process */
-	bool link_changed; /* link made or lost since kvfs_process, kvfs_open */
-	bool link_unreaped;	   /* link made or lost since kvfs_reap */
+	bool link_changed;  /* connection changed since the last kvfs_process */
+	bool link_unreaped; /* connection changed since kvfs_reap */
 	struct kv_notices notices; /* rpc.c */
 	struct kv_rpc rpc;
 	struct kv_timers timers;
 	/* mapped_segment.c */
 	struct kv_mapped_segments mappings;
-	const struct kvfs_device *attacher; /* NULL: the detacher ends */
+	/* device of attached memory; NULL: end the detacher */
+	const struct kvfs_device *attacher;
 	struct kv_attached_list detaching;
 	pthread_cond_t detach;
 	pthread_t detacher;
-	uint64_t asked_open; /* connection that got the last WIRE_REGISTERS */
+	/* connection on which WIRE_REGISTERS asked for open segments, or 0 */
+	uint64_t asked_open;
 	const struct kv_session_user *user; /* NULL until the first pool */
 	struct kv_copier *copier;	    /* NULL until the first pool */
-	struct kv_stream_sync *stream_sync; /* NULL: no pool has streams */
-	struct kv_stage *stage;	     /* stage of this connection, or NULL */
-	struct kv_stage *stage_next; /* the daemon does not know it yet */
+	/* sync thread; NULL: no pool has streams */
+	struct kv_stream_sync *stream_sync;
+	struct kv_stage *stage; /* staging memory of this connection, or NULL */
+	struct kv_stage *stage_next; /* next staging, unknown to the daemon */
 	bool stage_making, stage_growing;
-	bool stage_full; /* a save did not fit into the stage */
+	bool stage_full; /* a save did not fit into @stage */
 	/* bytes of the largest block that a pool saves by staging; 0: there is
 	 * no such pool */
 	uint64_t stage_payload;
-	uint64_t stage_grows_at; /* earliest time of the next attempt to grow */
+	uint64_t stage_grows_at; /* earliest time to try to grow @stage */
 	bool staging_asked;	 /* kvfs_pool_staging was called */
 	uint64_t staging_bytes;	 /* smallest size of staging */
 	struct kv_xfers active;	 /* transfers in flight, oldest first */
 	struct kv_xfers saves; /* saves with blocks to reserve, oldest first */
-	size_t reserved;       /* blocks reserved, or being reserved */
+	size_t reserved;       /* blocks that the daemon reserves for saves */
 	LIST_HEAD(, kvfs_pool) pools;
 	uint32_t lending_ids;
 };
@@ -166,8 +170,7 @@ int kv_session_wait_for(struct kvfs_session *session, pthread_cond_t *cond,
  * -EBADF: the session was opened by the parent of this process */
 int kv_session_check(const struct kvfs_session *session);
 
-/* Return whether connection number @generation still exists.  Any thread may
- * call this. */
+/* Return whether connection number @generation still exists.  Any thread. */
 static inline bool kv_session_is_live(struct kvfs_session *session,
 				      uint64_t generation)
 {
@@ -177,8 +180,7 @@ static inline bool kv_session_is_live(struct kvfs_session *session,
 /* Wake the reader thread; any thread. */
 void kv_session_wake(struct kvfs_session *session);
 
-/* Count a completed lease or transfer, make kvfs_fd readable and wake waiting
- * threads. */
+/* Count a completed lease or transfer; make kvfs_fd readable, wake waiters. */
 void kv_session_completed_locked(struct kvfs_session *session);
 
 /* Wake the threads in kv_session_wait: something changed. */
@@ -191,8 +193,7 @@ unsigned kv_session_clear_news_locked(struct kvfs_session *session);
 /* Return 1, 0 or -errno, as kvfs_connection does. */
 int kv_session_state_locked(const struct kvfs_session *session);
 
-/* Return the time that is @deadline nanoseconds from now; UINT64_MAX means
- * never. */
+/* Return the time @deadline nanoseconds from now; UINT64_MAX: never. */
 uint64_t kv_time_after(uint64_t deadline);
 
 /* Sleep until something changed, which may be nothing of interest, or until
@@ -251,7 +252,7 @@ void kv_mapped_segment_put_locked(struct kvfs_session *session,
  * them.  -EAGAIN: the thread cannot start. */
 int kv_attach_device_locked(struct kvfs_session *session,
 			    const struct kvfs_device *device);
-/* Detach the memory that is left, and end the thread. */
+/* Detach the remaining memory from devices, and end the detacher thread. */
 void kv_attach_end(struct kvfs_session *session);
 
 /* Ask the daemon for segments that may be mapped writable, if the device needs
@@ -281,7 +282,7 @@ struct kvfs_space {
 	unsigned flags;	   /* fixed; flags and mode given to kvfs_space_open */
 	unsigned refs;	   /* guarded by lock */
 	uint32_t id;	   /* guarded by lock; the daemon's id of the space */
-	uint64_t known_by; /* guarded by lock; @id's connection, or 0 */
+	uint64_t known_by; /* lock; connection on which @id is valid */
 	/* guarded by lock; last values that the daemon has reported, if @told */
 	uint32_t uid, mode;
 	bool told;
@@ -312,8 +313,7 @@ int kv_lib_space_miss(int r);
  * next use asks the daemon again. */
 void kv_lib_space_forget_locked(struct kvfs_space *space);
 
-/* Return the current layout, valid until the space is freed; NULL: the space is
- * untyped. */
+/* Return the current layout, valid while the space exists; NULL: untyped. */
 const struct kv_layout *kv_lib_space_layout(struct kvfs_space *space);
 
 /* Return whether @a and @b have the same tensors in the same order. */

@@ -102,8 +102,8 @@ bool kv_lib_layout_same_tensors(const struct kv_layout *a,
 	return true;
 }
 
-/* Make @layout the current layout of the space, and take it over.  A copy of
- * the current layout is freed. */
+/* Make @layout the current layout of the space, and take it over; free it if it
+ * equals the current one. */
 static int keep_layout_locked(struct kvfs_space *space,
 			      struct kv_layout *layout)
 {
@@ -142,7 +142,7 @@ static uint8_t *make_message(const struct kvfs_space *space,
 
 	if (!items)
 		return NULL;
-	/* The space's name, a NUL, and the layout's text. */
+	/* Send the space's name, a NUL, and the layout's text. */
 	memcpy(items, &head, sizeof(head));
 	memcpy(items + sizeof(head), space->name, name + 1);
 	memcpy(items + sizeof(head) + name + 1, space->text, text);
@@ -376,8 +376,7 @@ uint64_t kvfs_space_payload(kvfs_space *space)
 
 /* ---- snapshots ---- */
 
-/* Ask a question about @space.  -ENOTCONN without a daemon, or if the daemon
- * hangs. */
+/* Ask the daemon about @space.  -ENOTCONN: there is no daemon, or it hangs. */
 static long ask(kvfs_space *space, struct kv_question *question)
 {
 	long r = kv_space_ask(space, question);

@@ -57,17 +57,17 @@ struct kv_save_batch {
 	/* in xfer->batches, unless the batch is FAILED */
 	LIST_ENTRY(kv_save_batch) others;
 	enum batch_state state;
-	bool lent;     /* fixed; from lent pages, not from staging */
-	unsigned refs; /* messages without an answer, and the job */
+	bool lent; /* fixed; the daemon copies from lent pages, not staging */
+	unsigned refs; /* references of unanswered messages and of the job */
 	struct kv_job job;
 	struct kv_submission submission; /* while COPYING */
-	size_t submitted;		 /* blocks counted in xfer->submitted */
+	size_t submitted; /* number of the batch's blocks in xfer->submitted */
 	struct kvfs_xfer *xfer;
 	struct kv_stage *stage;
 	struct kv_extent *extent;
 	uint64_t block_bytes; /* bytes of staging for each block */
 	size_t n;
-	size_t reserved;  /* blocks that session->reserved counts */
+	size_t reserved;  /* number of its blocks in session->reserved */
 	uint32_t block[]; /* indices of the blocks in the transfer */
 };
 
@@ -91,7 +91,7 @@ static void free_locked(struct kv_save_batch *batch)
 	free(batch);
 }
 
-/* Count an answer or the job as over; the last one ends the batch. */
+/* Drop the reference of an answer or of the job.  The last ends the batch. */
 static void put_locked(struct kv_save_batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
@@ -106,8 +106,7 @@ static void put_locked(struct kv_save_batch *batch)
 	kv_xfer_put_locked(xfer);
 }
 
-/* Set the status of block @block from the daemon's @status, and count the block
- * in @tally. */
+/* Set block @block's status from the daemon's @status; count it in @tally. */
 static void count(struct kvfs_xfer *xfer, uint32_t block, int status,
 		  struct tally *tally)
 {
@@ -134,10 +133,10 @@ static void take_back(struct kv_save_batch *batch)
 		return;
 	__atomic_store_n((uint32_t *)(void *)extent_of(batch), 0,
 			 __ATOMIC_SEQ_CST);
-	__sync_synchronize(); /* before the engine writes to the pages */
+	__sync_synchronize(); /* barrier: before the engine writes to pages */
 }
 
-/* Fail every block of the batch before it reaches @stage. */
+/* Fail all blocks of the batch, of which none has reached @stage. */
 static void fail_locked(struct kv_save_batch *batch, enum kvfs_stage stage,
 			int status)
 {
@@ -422,8 +421,7 @@ static void copy(struct kv_job *job)
 
 /* ---- beginning ---- */
 
-/* Handle the reply to WIRE_RESERVE: copy the blocks that the daemon has
- * reserved. */
+/* Handle the reply to WIRE_RESERVE: copy the blocks that are reserved. */
 static void reserved(struct kv_call *call, int status, const void *items)
 {
 	struct kv_save_batch *batch = (struct kv_save_batch *)call;
@@ -586,8 +584,8 @@ static void give_up_locked(struct kv_timer *timer)
 		if (batch->state == SAVING)
 			leave_locked(batch, atomic_load(&xfer->stopped));
 	}
-	/* Copies under way are sent when they end; their answers may take as
-	 * long again. */
+	/* Copies under way are sent when they end; wait as long again for the
+	 * daemon's answers to them. */
 	if (xfer->left[KVFS_SEALED] > 0)
 		kv_timer_start_locked(xfer->session, timer,
 				      kv_time_after(SEAL_GRACE_NS));

@@ -133,10 +133,9 @@ void kv_keys_ask_queries(struct kv_keys *keys, const kvfs_query *queries,
 	}
 }
 
-/* ---- ending without the daemon ---- */
+/* ---- ending calls without the daemon ---- */
 
-/* Settle @call without the daemon: withdraw its message, or ignore the
- * answer. */
+/* Settle @call here: withdraw its message, or ignore the daemon's answer. */
 static void abandon_locked(struct kv_keys_call *call, int status)
 {
 	struct kv_keys *keys = call->keys;

@@ -76,7 +76,7 @@ static void call_settled_locked(struct kvfs_lease *lease)
 	atomic_store_explicit(&lease->settled, true, memory_order_release);
 	kv_notice_post_locked(lease->session, &lease->notice, 0, lease->held);
 	kv_session_completed_locked(lease->session);
-	lease->refs++; /* because the loads may end at once */
+	lease->refs++; /* the loads may end at once and put the lease */
 	while ((xfer = TAILQ_FIRST(&lease->waiting)))
 		kv_load_begin_locked(xfer);
 	unref_locked(lease);
@@ -290,7 +290,8 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
 					   .stages = 1,
 					   .n = lease->n,
 					   .user = known.user};
-	lease->unsettled = n_calls + 1; /* one more until all calls are made */
+	/* 1 more, so that the lease settles only after all calls were made */
+	lease->unsettled = n_calls + 1;
 	TAILQ_INIT(&lease->waiting);
 	for (size_t i = 0; i < lease->n; i++)
 		lease->items[i].status = -EINPROGRESS;

@@ -38,14 +38,14 @@ struct load_job {
 	struct kv_job job; /* first */
 	struct kvfs_xfer *xfer;
 	struct kv_submission submission;    /* the unit being copied */
-	const struct kvfs_space *looked_at; /* the last block's space */
+	const struct kvfs_space *looked_at; /* space compared last */
 	bool fits;	  /* the layout of @looked_at equals the pool's */
 	size_t good, bad; /* in a load in one step: blocks copied, failed */
 	size_t step;	  /* the step whose bytes @ranges describes */
 	struct kvfs_range *ranges; /* bytes of @step; NULL: all bytes */
 	size_t n_ranges;
 	struct kvfs_copy *copies; /* room for the blocks of a unit */
-	size_t *blocks; /* the index in the load of each copy's block */
+	size_t *blocks; /* index in the load of each block in @copies */
 };
 
 struct kv_load {
@@ -55,7 +55,7 @@ struct kv_load {
 	struct load_job *jobs;
 
 	atomic_size_t next;  /* unit that the next free job takes */
-	atomic_size_t *left; /* units that are not over, for each step */
+	atomic_size_t *left; /* units not yet copied, for each step */
 	atomic_uint busy; /* jobs that may have a unit; decremented with lock */
 	bool counted;	  /* guarded by lock; count_all_locked has counted */
 	/* Guarded by lock; units that a device with streams was not given yet,
@@ -210,7 +210,7 @@ static void run(struct kv_job *kv_job)
 	struct kvfs_xfer *xfer = job->xfer;
 	struct kvfs_session *session = xfer->session;
 	struct kv_load *load = xfer->load;
-	struct kv_copier *copier = NULL; /* exists as long as blocks are left */
+	struct kv_copier *copier = NULL; /* valid only while blocks are left */
 	bool pressed = false;
 	size_t unit;
 
@@ -238,7 +238,7 @@ static void run(struct kv_job *kv_job)
 		kv_copier_submit(copier, kv_job);
 }
 
-/* ---- beginning and stopping ---- */
+/* ---- beginning and stopping loads ---- */
 
 static void unqueue_locked(struct kvfs_xfer *xfer)
 {

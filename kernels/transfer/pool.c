@@ -174,7 +174,7 @@ int kv_strides_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
 /* A WIRE_POOL message that was not answered yet. */
 struct kv_pool_offer {
 	struct kv_call call;	/* first */
-	struct kvfs_pool *pool; /* NULL: the pool was closed */
+	struct kvfs_pool *pool; /* offered pool; NULL: it was closed */
 	uint64_t generation;
 };
 
@@ -190,7 +190,7 @@ static bool is_mapped(const struct stat *st, uint64_t memory, uint64_t bytes,
 	unsigned long from, to, from_offset, inode;
 	unsigned major, minor;
 	size_t room = 0;
-	char shared; /* 's' shared or 'p' private */
+	char shared; /* mapping: 's' shared, or 'p' private */
 
 	while (f && at < end && getline(&line, &room, f) > 0) {
 		if (sscanf(line, "%lx-%lx %*c%*c%*c%c %lx %x:%x %lu", &from,
@@ -222,7 +222,7 @@ static bool fits(const struct kvfs_pool *pool)
 		       (room - sizeof(struct wire_save)) / sizeof(uint64_t);
 }
 
-/* Lend the memory of the file @fd, which is taken over. */
+/* Lend the memory of the file @fd to the daemon.  Takes @fd over. */
 static void lend(struct kvfs_pool *pool, int fd, const void *memory,
 		 struct wire_pool item)
 {
@@ -474,7 +474,7 @@ static void closed(struct kvfs_session *session)
 	kv_stream_sync_free(kv_steal(session->stream_sync));
 }
 
-/* Close the child's copies of the descriptors after a fork. */
+/* After a fork, close the child's copies of memory descriptors. */
 static void forked(struct kvfs_session *session)
 {
 	struct kvfs_pool *pool;
@@ -518,7 +518,7 @@ void kv_lib_transfers_use_locked(struct kvfs_session *session)
 	session->staging_bytes = KV_STAGE_BYTES;
 }
 
-/* ---- opening and closing ---- */
+/* ---- opening and closing pools ---- */
 
 int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 			 uint64_t there, kvfs_pool **ret_pool)

@@ -125,7 +125,7 @@ void kv_save_ids_put(const struct kvfs_xfer *xfer, size_t block, uint8_t *at)
 		       xfer->ids_bytes);
 }
 
-/* ---- blocks to do ---- */
+/* ---- blocks that a save has yet to send ---- */
 
 static void unqueue_locked(struct kvfs_xfer *xfer)
 {
@@ -277,8 +277,8 @@ static void end_holds_locked(struct kvfs_xfer *xfer)
 	_cleanup_(kv_freep) uint64_t *held = kv_steal(xfer->held);
 
 	kv_assert_locked(&xfer->session->lock);
-	/* From the last block to the first, so that a parent is more recent
-	 * than its children. */
+	/* Release from the last block to the first, so that a parent is more
+	 * recent than its children. */
 	for (size_t i = xfer->n; held && i-- > 0;)
 		if (held[i] != 0)
 			kv_save_hold_locked(xfer, (uint32_t)i, held[i]);
@@ -456,7 +456,7 @@ static void barrier_stopped_locked(struct kvfs_xfer *barrier)
 	kv_xfer_fail_locked(barrier, KVFS_COPIED, 1);
 }
 
-/* Begin a save whose space is known. */
+/* Begin a save, now that the daemon's id of its space is known. */
 static void start_locked(struct kvfs_xfer *xfer)
 {
 	kv_assert_locked(&xfer->session->lock);
@@ -474,7 +474,7 @@ static void start_locked(struct kvfs_xfer *xfer)
 	}
 }
 
-/* Handle the reply to ask_locked. */
+/* Handle the daemon's reply to ask_locked, with the id of a space. */
 static void asked(struct kv_call *call, int status, const void *items)
 {
 	struct kvfs_xfer *xfer = kv_container(call, struct kvfs_xfer, ask);

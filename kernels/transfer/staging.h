@@ -37,7 +37,7 @@ struct kv_stage {
 	uint64_t share; /* bytes that count against KV_STAGE_SHARE */
 	bool huge;
 	bool abandoned;
-	struct kvfs_session *session; /* NULL: the memory is not attached */
+	struct kvfs_session *session; /* of @attached; NULL: not attached */
 	struct kv_attached attached;
 	uint64_t head; /* offset of the youngest extent's end */
 	TAILQ_HEAD(, kv_extent) extents; /* oldest first */

@@ -41,12 +41,11 @@
 #include "common/thread.h"
 #include "kernels/transfer/xfer.h"
 
-/* Shortest and longest pause between two polls of unfinished event waits, in
- * ns. */
+/* Shortest and longest pause (ns) between two polls of event waits. */
 #define LOOK_FIRST_NS 30000u
 #define LOOK_LAST_NS 1000000u
 /* One poll in LOOK_AT_ALL includes event waits behind others of their stream,
- * as the handle may mean another stream by now. */
+ * because the handle may mean another stream by now. */
 #define LOOK_AT_ALL 32u
 
 TAILQ_HEAD(event_waits, kv_event_wait);

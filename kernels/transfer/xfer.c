@@ -30,7 +30,7 @@
 
 /* least number of bytes that a step copies, in all blocks together */
 #define STEP_BYTES ((uint64_t)4 << 20)
-#define STREAM_NS 5000000000u /* longest wait of a close for a stream */
+#define STREAM_NS 5000000000u /* longest time that a close waits for a stream */
 
 static void check_locked(const struct kvfs_xfer *xfer)
 {

@@ -27,7 +27,7 @@ struct kv_paged_pool;
 
 /* Functions of the folder paged/, for pools of kvfs_pool_reserve. */
 struct kv_paged_pool_ops {
-	/* End maps and sets; releases the lock to wait for their transfers. */
+	/* End maps and sets of pages; releases the lock until transfers end. */
 	void (*close_locked)(struct kv_paged_pool *paged);
 	void (*info_locked)(const struct kv_paged_pool *paged,
 			    struct kvfs_pool_info *ret_info);
@@ -41,10 +41,11 @@ struct kv_paged_pool_ops {
 /* The loan of a pool's memory to the daemon; guarded by lock. */
 struct kv_lending {
 	int fd;		       /* the memory's file; -1: nothing is lent */
-	struct wire_pool item; /* item.id names the loan in messages */
+	struct wire_pool item; /* the loan; item.id names it in messages */
 	const uint8_t *memory;
 	struct kv_pool_offer *offer; /* the offer in flight; NULL: none */
-	/* Connection that last got the offer, that last accepted it; or 0. */
+	/* Connections that last got the offer, and that last accepted it; or
+	 * 0. */
 	uint64_t asked, taken;
 	int refused; /* -errno of the last offer, or 0 */
 };
@@ -55,7 +56,7 @@ struct kvfs_pool {
 	const struct kvfs_device *device;
 	void *on_device; /* the device's handle of the pool, from its open */
 	bool opened;	 /* the device's open has succeeded */
-	struct kvfs_space *space; /* held; gives the pool its layout */
+	struct kvfs_space *space; /* held; space whose layout the pool has */
 	const struct kv_layout *layout;
 	uint64_t pages;
 	struct kvfs_strides strides;
@@ -63,7 +64,7 @@ struct kvfs_pool {
 	struct kv_lending lending;
 
 	/* lock */
-	uint8_t *seen; /* bit of each page of a call; all clear between calls */
+	uint8_t *seen; /* a bit for each page of a call; clear between calls */
 	size_t busy;   /* number of transfers and fences that use the pool */
 	uint32_t *loads, *saves; /* for each page, loads and saves in flight */
 	uint64_t pages_loading, pages_saving;
@@ -112,8 +113,7 @@ void kv_lending_own(struct kvfs_pool *pool, int fd, const void *memory,
 
 /* Offer the pool's memory to the daemon, once for each connection. */
 void kv_lending_offer_locked(struct kvfs_pool *pool);
-/* Return whether the daemon of connection @generation has accepted the
- * offer. */
+/* Return whether connection @generation's daemon has accepted the offer. */
 bool kv_lending_is_taken_locked(const struct kvfs_pool *pool,
 				uint64_t generation);
 
@@ -132,7 +132,8 @@ enum kv_keys_state {
 struct kv_keys_call {
 	struct kv_call call; /* first */
 	struct kv_keys *keys;
-	struct kvfs_space *space; /* held; NULL: the owner holds it */
+	/* space of the keys, held; NULL: the owner holds it */
+	struct kvfs_space *space;
 	size_t first, n;
 	enum kv_keys_state state;
 	bool held; /* the daemon holds blocks under call.tag */
@@ -147,14 +148,13 @@ struct kv_keys_ops {
 	/* Handle the daemon's late answer to an ABANDONED call; may be NULL. */
 	void (*late_locked)(struct kv_keys_call *call, int status,
 			    const void *items);
-	/* Take and drop a reference to the owner; each call that is not OVER
-	 * has one. */
+	/* Take and drop a reference to the owner, for a call that is not
+	 * OVER. */
 	void (*get_locked)(struct kv_keys *keys);
 	void (*put_locked)(struct kv_keys *keys);
 };
 
-/* A request, embedded in its owner.  Zeroed memory is a request without
- * calls. */
+/* A request, embedded in its owner.  Zeroed memory has no calls. */
 struct kv_keys {
 	struct kvfs_session *session;
 	const struct kv_keys_ops *ops;
@@ -162,7 +162,7 @@ struct kv_keys {
 	size_t n;
 	struct kv_keys_call *calls;
 	int cancelled; /* status given by the first cancel; 0: not cancelled */
-	struct kv_timer timer; /* fires when the request must be given up */
+	struct kv_timer timer; /* fires when the request is to be given up */
 };
 
 /* Allocate @n calls.  No lock needed.  -ENOMEM. */
@@ -171,11 +171,9 @@ int kv_keys_init(struct kv_keys *keys, struct kvfs_session *session,
 /* Free the calls, none of which is ASKED or ABANDONED. */
 void kv_keys_fini_locked(struct kv_keys *keys);
 
-/* Return the number of calls that kv_keys_ask_queries makes.  No lock
- * needed. */
+/* Return how many calls kv_keys_ask_queries makes.  No lock needed. */
 size_t kv_keys_count(const kvfs_query *queries, size_t n_queries);
-/* Send messages like @like about all keys of @queries.  The caller holds no
- * lock. */
+/* Send messages like @like about all keys of @queries.  Call without a lock. */
 void kv_keys_ask_queries(struct kv_keys *keys, const kvfs_query *queries,
 			 size_t n_queries, const struct wire_header *like);
 /* Send @call about the @n @items.  If @status is negative, or the request was
@@ -201,7 +199,7 @@ struct kv_stream_sync;
 
 /* Start the session's sync thread, if it does not run.  -ENOMEM, -EAGAIN. */
 int kv_stream_sync_start_locked(struct kvfs_session *session);
-/* End the thread.  No transfer may be under way.  Takes NULL. */
+/* End the sync thread.  No transfer may be under way.  Takes NULL. */
 void kv_stream_sync_free(struct kv_stream_sync *sync);
 
 /* Return the stream that a caller's handle @stream means: for NULL without an
@@ -211,11 +209,11 @@ void kv_stream_sync_free(struct kv_stream_sync *sync);
 int kv_stream_sync_resolve(const struct kvfs_device *device, void *stream,
 			   const void *event, void **ret_stream);
 
-/* Stands for the end of the work that a stream was given, or of an event. */
+/* An event wait: the end of work that a stream was given, or of an event. */
 struct kv_event_wait {
 	TAILQ_ENTRY(kv_event_wait) others; /* lock */
-	struct kvfs_pool *pool;		   /* busy once the wait has begun */
-	void *handle; /* the device's handle of the event wait */
+	struct kvfs_pool *pool; /* its pool, busy once the wait has begun */
+	void *handle;		/* the device's handle of the event wait */
 	/* Of two event waits in the same stream the one with the lower number
 	 * is done first.  NULL: the stream is not known. */
 	const void *stream;
@@ -246,7 +244,7 @@ void kv_event_wait_begin_locked(struct kv_event_wait *wait,
 				void (*done_locked)(void *owner), void *owner);
 /* Cancel the call of done_locked.  Return false if it was made before. */
 bool kv_event_wait_stop_locked(struct kv_event_wait *wait);
-/* Have the sync thread free an event wait that does not wait. */
+/* Have the sync thread free an event wait that has not begun or has ended. */
 void kv_event_wait_end_locked(struct kv_event_wait *wait);
 
 #define KV_ALL_STEPS SIZE_MAX
@@ -254,11 +252,11 @@ void kv_event_wait_end_locked(struct kv_event_wait *wait);
 /* A batch that the device copies, embedded in the job that copies it.  Zeroed
  * memory is a submission at rest. */
 struct kv_submission {
-	TAILQ_ENTRY(kv_submission) others; /* lock; while there is a fence */
+	TAILQ_ENTRY(kv_submission) others; /* lock; in xfer->submissions */
 	struct kvfs_xfer *xfer;
 	size_t step;
-	void *fence;	/* guarded by lock; event wait of the batch */
-	unsigned users; /* guarded by lock; callers that order a stream */
+	void *fence;	/* guarded by lock; event wait for the batch's end */
+	unsigned users; /* lock; callers that order streams after it */
 	bool told;	/* guarded by lock; submitted_locked was called */
 	/* Called once for each batch, when the device was given all of it. */
 	void (*submitted_locked)(struct kv_submission *submission);
@@ -328,7 +326,7 @@ struct kvfs_xfer {
 	uint64_t generation; /* connection on which the transfer began */
 	int64_t *pages;
 	size_t n_pages; /* number of pages, skipped ones (-1) included */
-	const struct kvfs_device *device; /* NULL: a transfer without pages */
+	const struct kvfs_device *device; /* of the pages; NULL: no pages */
 	uint32_t first_layer, layers;	  /* layers of the layout to copy */
 	struct kvfs_range *ranges; /* bytes of the chosen layers; NULL: all */
 	size_t n_ranges;
@@ -336,7 +334,8 @@ struct kvfs_xfer {
 	uint32_t layers_a_step;
 	unsigned flags; /* of kvfs_opts */
 	int priority;
-	struct wire_save *blocks; /* items of a save, without offsets */
+	/* message items of a save's blocks, without offsets */
+	struct wire_save *blocks;
 	/* Of a save: token ids in the format of common/block.h, @ids_bytes (a
 	 * multiple of 8; 0: none) for each block. */
 	uint8_t *ids;
@@ -350,9 +349,11 @@ struct kvfs_xfer {
 	/* references of the caller, of being active, and of jobs, batches and
 	 * calls */
 	unsigned refs;
-	/* for each stage, blocks that have neither reached it nor failed */
+	/* for each stage, number of blocks that have neither reached it nor
+	 * failed */
 	size_t left[KVFS_DURABLE + 1];
-	size_t got[KVFS_DURABLE + 1]; /* blocks that have reached the stage */
+	/* number of blocks that have reached the stage */
+	size_t got[KVFS_DURABLE + 1];
 	struct kv_timer timer;
 	struct kv_notice notice;
 	/* Called once for each stage, when every block has reached it or
@@ -361,19 +362,22 @@ struct kvfs_xfer {
 	void *owner; /* the map, fill or set that @over is called for */
 
 	/* stream_sync.c */
-	struct kv_event_wait *event_wait; /* fixed until COPIED; NULL: none */
+	/* wait before the copies; fixed until COPIED; or NULL */
+	struct kv_event_wait *event_wait;
 	/* guarded by lock; the SUBMITTED batches */
 	TAILQ_HEAD(, kv_submission) submissions;
-	size_t submitted;   /* guarded by lock; SUBMITTED blocks, not COPIED */
+	size_t submitted; /* lock; number of blocks SUBMITTED but not COPIED */
 	bool all_submitted; /* lock */
-	size_t got_submitted; /* lock; blocks not failed when SUBMITTED */
+	/* lock; number of blocks not failed when SUBMITTED */
+	size_t got_submitted;
 
 	/* guarded by lock; save.c */
-	struct kv_call ask; /* asks for space_id, if the look-up failed */
+	struct kv_call ask; /* request for space_id, after a failed look-up */
 	bool asking;
 	bool flush_asked; /* a caller waits until the transfer is DURABLE */
 	bool flush_sent;
-	struct kv_keys keys; /* guarded by lock; flush or prefetch */
+	/* guarded by lock; requests of a flush or prefetch */
+	struct kv_keys keys;
 
 	/* load */
 	struct kvfs_lease *lease; /* until COPIED */
@@ -381,9 +385,10 @@ struct kvfs_xfer {
 	struct kv_load *load;
 
 	/* save; lock */
-	uint32_t *todo;		/* ring buffer of blocks that are in no batch */
-	size_t todo_at, todo_n; /* first index and number of entries */
-	struct kv_timer again;	/* runs while the save waits for room */
+	uint32_t *todo; /* ring buffer of blocks that are in no batch */
+	/* in @todo: first index and number of entries */
+	size_t todo_at, todo_n;
+	struct kv_timer again; /* runs while the save waits for room */
 	uint64_t pause; /* nanoseconds until the next try; 0: there was room */
 	LIST_HEAD(, kv_save_batch) batches; /* batches that have not FAILED */
 	/* For one block of each message with sealed blocks, the tag of their
@@ -391,7 +396,7 @@ struct kvfs_xfer {
 	uint64_t *held;
 
 	_Atomic unsigned layer_waiters; /* threads that wait for a step */
-	_Atomic int stopped;		/* status for blocks not begun, or 0 */
+	_Atomic int stopped; /* status for blocks that have not begun, or 0 */
 	/* status of each block, written by the block's job or batch */
 	_Atomic int status[];
 };
@@ -403,8 +408,8 @@ int kv_xfer_new(struct kvfs_session *session, const struct kv_xfer_ops *ops,
 void kv_xfer_free(struct kvfs_xfer *xfer);
 void kv_xfer_freep(struct kvfs_xfer **xfer);
 
-/* Have kvfs_reap report the bit set @stages with the word @user (0: no report).
- * Call this before the transfer is activated. */
+/* Have kvfs_reap report the bit set @stages with the number @user (0: no
+ * report).  Call this before the transfer is activated. */
 void kv_xfer_tell_locked(struct kvfs_xfer *xfer, enum kvfs_event_what what,
 			 uint64_t user, unsigned stages);
 
@@ -424,8 +429,7 @@ void kv_xfer_reach_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
  * count @n less, before they are counted as COPIED or failed. */
 void kv_xfer_submit_locked(struct kvfs_xfer *xfer, size_t n);
 void kv_xfer_unsubmit_locked(struct kvfs_xfer *xfer, size_t n);
-/* Return whether the device was given all blocks, so that only its copies touch
- * the pages. */
+/* Return whether the device has all blocks: only its copies touch the pages. */
 bool kv_xfer_is_submitted_locked(const struct kvfs_xfer *xfer);
 
 /* End a transfer that ends with COPIED: @good blocks have succeeded and @bad
@@ -448,8 +452,7 @@ void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool);
 bool kv_load_step_is_over(const struct kvfs_xfer *xfer, size_t step);
 bool kv_load_step_is_submitted_locked(const struct kvfs_xfer *xfer,
 				      size_t step);
-/* Wake the threads that wait for a step of @xfer, which is over.  No lock
- * held. */
+/* Wake the threads that wait for a step of @xfer, which is over.  Unlocked. */
 void kv_xfer_step_over(struct kvfs_xfer *xfer);
 /* Check that @layer is one of the layers of @xfer.  -EINVAL, -EBADF. */
 int kv_xfer_check_layer(const struct kvfs_xfer *xfer, uint32_t layer);
@@ -484,7 +487,7 @@ size_t kv_layout_ranges(const struct kv_layout *layout, uint32_t first,
 struct kv_held {
 	int status;
 	uint32_t call;			   /* index in lease->keys.calls */
-	struct kv_mapped_segment *mapping; /* NULL unless @status is 0 */
+	struct kv_mapped_segment *mapping; /* NULL: @status is not 0 */
 	const uint8_t *file;
 	uint64_t length, payload; /* bytes of the file; offset of its tensors */
 };
@@ -493,12 +496,12 @@ struct kvfs_lease {
 	struct kvfs_session *session;
 	size_t n;
 	_Atomic bool settled;
-	unsigned refs;		 /* guarded by lock */
-	unsigned loads;		 /* guarded by lock; loads among @refs */
-	size_t unsettled;	 /* guarded by lock; calls without an outcome */
-	long held;		 /* blocks; guarded by lock until settled */
+	unsigned refs;	  /* guarded by lock */
+	unsigned loads;	  /* guarded by lock; loads that hold the lease */
+	size_t unsettled; /* guarded by lock; number of unanswered messages */
+	long held;	  /* blocks held; guarded by lock until settled */
 	struct kv_notice notice; /* lock */
-	struct kv_xfers waiting; /* guarded by lock; waiting loads */
+	struct kv_xfers waiting; /* lock; loads that wait for the lease */
 	struct kv_keys keys;	 /* lock */
 	struct kv_held items[];
 };
@@ -513,7 +516,7 @@ void kv_lease_release_locked(struct kvfs_lease *lease);
 /* Return the space of block @i, valid as long as the lease. */
 struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i);
 
-/* Begin the load @xfer if its lease has settled and the stream's work before it
+/* Begin the load @xfer if its lease has settled and the stream's earlier work
  * is over.  (load.c) */
 void kv_load_begin_locked(struct kvfs_xfer *xfer);
 /* Do the work of kvfs_load, also for a pool of kvfs_pool_reserve.  (load.c) */
@@ -531,16 +534,13 @@ int kv_lib_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		const kvfs_meta *meta, size_t n, const int64_t *pages,
 		const kvfs_opts *opts, kvfs_xfer **ret_xfer);
 
-/* Begin batches of the queued saves, as many as there is room for in the
- * staging. */
+/* Begin batches of queued saves, as many as the staging has room for. */
 void kv_save_pump_locked(struct kvfs_session *session);
 
-/* Fail all blocks that are in no batch with @status, because there is no
- * staging. */
+/* Fail all blocks that are in no batch with @status: there is no staging. */
 void kv_saves_fail_locked(struct kvfs_session *session, int status);
 
-/* Stop the session's saves to the space @name; their blocks end with
- * -ESTALE. */
+/* Stop the session's saves to the space @name: blocks end with -ESTALE. */
 void kv_saves_stop_locked(struct kvfs_session *session, const char *name);
 
 /* Take @n blocks from the list of blocks that are in no batch. */
