@@ -95,7 +95,7 @@ struct kv_bench_sample {
 	size_t n;
 };
 
-/* Add @value.  Without memory add nothing: a percentile of no values is 0. */
+/* Add @value to @sample; without memory add nothing. */
 void kv_bench_sample_add(struct kv_bench_sample *sample, double value);
 
 /* Sort @sample and return the value that @percent of all values do not exceed;
@@ -114,15 +114,15 @@ int kv_bench_rounds(int (*round)(void *arg, unsigned i, double *ret_values),
 struct kv_bench_figure {
 	const char *name;
 	const char
-		/* name of the block size, appended to @name; NULL: none */
+		/* block size's name, appended to @name; NULL: none */
 		*suffix;
 	double value, reference;
-	/* unit of both numbers; GB/s: more is better; else: less is better */
+	/* unit of @value and @reference.  GB/s: more is better; others: less */
 	const char *unit;
 	const char *against; /* name of the reference; NULL: none */
-	/* smallest ratio to the reference that meets the goal; 0: no goal */
+	/* smallest @value / @reference that meets the goal; 0: no goal */
 	double least_ratio;
-	double most; /* largest value that meets the goal; 0: no goal */
+	double most; /* largest @value that meets the goal; 0: no goal */
 };
 
 struct kv_bench_report;
@@ -137,7 +137,7 @@ int kv_bench_report_new(const char *path, const char *only,
  * written. */
 int kv_bench_report_close(struct kv_bench_report *report);
 
-/* Return whether the user asked for this figure. */
+/* Return whether the command line asks for the figure @name. */
 bool kv_bench_report_wants(const struct kv_bench_report *report,
 			   const char *name, const char *suffix);
 
@@ -206,8 +206,8 @@ struct kv_bench_size {
 	size_t blocks; /* number of blocks, together about 280 MiB */
 };
 
-#define KV_BENCH_LAYER 32768u /* bytes of 16 tokens, 8 heads, 128 BF16 */
-#define KV_BENCH_HEAD 4096u   /* bytes of one of the 8 heads */
+#define KV_BENCH_LAYER 32768u /* K or V: 16 tokens, 8 heads, 128 BF16 */
+#define KV_BENCH_HEAD 4096u   /* bytes of one of these 8 heads */
 #define KV_BENCH_GROUP 127u   /* blocks of one load or lease */
 #define KV_BENCH_SPACE "bench"
 
@@ -228,8 +228,8 @@ struct kv_bench_rig {
 	kvfs_space *space;
 	kvfs_pool *page_first;	/* pool whose blocks are one run of bytes */
 	kvfs_pool *split;	/* pool with a run for K and one for V */
-	kvfs_pool *layer_first; /* run per layer, as in vLLM */
-	kvfs_pool *head_first;	/* run of 4 KiB per head and layer */
+	kvfs_pool *layer_first; /* pool with a run for each layer, as in vLLM */
+	kvfs_pool *head_first;	/* pool with 4 KiB runs, by head and layer */
 	/* array of size->blocks keys of durable blocks */
 	kvfs_key *keys;
 	uint32_t next_token;
@@ -239,13 +239,14 @@ struct kv_bench_rig {
 /* Start the daemon and save @size->blocks blocks under rig->keys, durable. */
 int kv_bench_rig_open(struct kv_bench *bench, const struct kv_bench_size *size,
 		      struct kv_bench_rig *rig);
-void kv_bench_rig_close(struct kv_bench_rig *rig); /* after a failed open too */
+/* Call this also after kv_bench_rig_open has failed. */
+void kv_bench_rig_close(struct kv_bench_rig *rig);
 
 /* Open a session, the space @name on it, and the four pools over rig->pages. */
 int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name);
 void kv_bench_rig_close_space(struct kv_bench_rig *rig); /* and the pools */
 
-/* Compute the keys of a chain of @n new blocks. */
+/* Compute the keys of a chain of @n blocks that were never saved. */
 int kv_bench_rig_keys(struct kv_bench_rig *rig, kvfs_key *ret_keys, size_t n);
 
 /* Save all pages of @pool under @keys.  @ret_sealed, @ret_durable: nanoseconds

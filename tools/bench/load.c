@@ -26,7 +26,7 @@
 
 #define ROUNDS 7
 #define ROUNDS_QUICK 5
-/* leases timed per memcpy, which takes a thousand times as long */
+/* leases timed in a row; one memcpy takes a thousand times as long */
 #define LEASES 10
 
 /* ---- from DRAM to a pool ---- */
@@ -34,7 +34,7 @@
 struct shape {
 	const char *name;
 	kvfs_pool *pool;
-	size_t pieces; /* pieces of a block */
+	size_t pieces; /* contiguous pieces of a block */
 	double goal;
 };
 
@@ -313,7 +313,7 @@ int kv_bench_cold(struct kv_bench_rig *rig)
 #define KEYS 128
 #define PRESENT 64
 #define CALLS 20000
-#define TURN 500 /* calls to kvfs, or to Redis, timed in a row */
+#define TURN 500 /* probes, or Redis requests, timed in a row */
 #define COMMAND_MAX 128
 #define TIMEOUT_MS 10000
 
@@ -411,7 +411,7 @@ static int redis_start(struct redis *redis, const char *dir, char (*names)[65])
 /* Send an EXISTS for each name in one write.  Return how many names exist. */
 static long redis_exists(struct redis *redis)
 {
-	char answers[4 * KEYS] = {0}; /* ":1\r\n" or ":0\r\n" */
+	char answers[4 * KEYS] = {0}; /* for each key ":1\r\n" or ":0\r\n" */
 	size_t i, bytes = sizeof(answers);
 	long present = 0;
 	int r;

@@ -27,8 +27,7 @@ static const struct kv_bench_size sizes[] = {
 /* Measurements, ordered so that none evicts blocks that the next needs. */
 static const struct measurement {
 	const char *figures[4];
-	/* ONCE: measured with the last block size only, named without a
-	 * suffix */
+	/* ONCE: measured for the last size only, named without suffix */
 	enum { EACH, ONCE } of;
 	int (*measure)(struct kv_bench_rig *rig);
 } measurements[] = {

@@ -165,7 +165,7 @@ int kv_bench_anonymous(struct kv_bench_rig *rig)
 #define SEGMENT (256u << 20)
 #define SLOT (4u * KV_PAGE)
 #define BATCH 65536u
-#define SPARE_FILES 8u /* room for files that the daemon keeps free */
+#define SPARE_FILES 8u /* room for segment files that the daemon keeps free */
 
 static uint64_t mix(uint64_t x)
 {
@@ -248,7 +248,7 @@ static int make_store(struct kv_bench *bench, uint64_t blocks,
 		.next_space = 2,
 		.version = KV_FORMAT_VERSION,
 		.clean = true,
-		/* The index takes a part of the bytes of ssd=. */
+		/* The index takes a share of ssd=, here 1/23. */
 		.cap = (uint64_t)(files + SPARE_FILES) * SEGMENT / 22 * 23,
 	};
 	char dir[PATH_MAX], path[PATH_MAX + 32];
@@ -258,7 +258,8 @@ static int make_store(struct kv_bench *bench, uint64_t blocks,
 	uint32_t id;
 	int fd, r;
 
-	/* The files are empty: scrubbing would find every block damaged. */
+	/* No scrubbing: it would find every block of the empty files
+	 * damaged. */
 	snprintf(ret_options, 64, "dram=64M,scrub=0,ssd=%llu",
 		 (unsigned long long)info.cap);
 	snprintf(dir, sizeof(dir), "%s/store", bench->dir);

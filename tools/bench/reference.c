@@ -55,8 +55,9 @@ void kv_bench_memory_unmap(struct kv_bench_memory *memory)
 }
 
 struct kv_bench_crew {
-	pthread_barrier_t begin, end;	     /* begin and end of a job */
-	const struct kv_bench_piece *pieces; /* NULL: the helper threads end */
+	pthread_barrier_t begin, end; /* begin and end of a job */
+	/* pieces of the job; NULL: the helper threads are to end */
+	const struct kv_bench_piece *pieces;
 	size_t n;
 	atomic_size_t next;
 	unsigned helpers; /* fixed once made */
@@ -176,7 +177,8 @@ int kv_bench_fio(struct kv_bench *bench, uint64_t block, uint64_t bytes,
 		r = kv_bench_child_run(argv, "/dev/null");
 	f = r == 0 ? fopen(json, "re") : NULL;
 	if (f) {
-		/* the number after "bw_bytes" in the object of the direction */
+		/* the number after "bw_bytes" in the object "write" or
+		 * "read" */
 		text[fread(text, 1, sizeof(text) - 1, f)] = 0;
 		fclose(f);
 		at = strstr(text, writers ? "\"write\" :" : "\"read\" :");

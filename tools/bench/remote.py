@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 MANY, PROMPT = 32, 128
-SIZES = {2304 << 10: 128, 128 << 10: 2048}  # number of blocks by their bytes
+SIZES = {2304 << 10: 128, 128 << 10: 2048}  # bytes of a block: number of blocks
 HZ = os.sysconf("SC_CLK_TCK")
 GATEWAYS = [int(pid) for pid in sys.argv[6:7] if pid]
 
@@ -62,7 +62,7 @@ class Node:
         subprocess.run([f"{build}/kvfs", "-o", options, self.store, self.mount], check=True)
         self.pid = int(subprocess.check_output(["pgrep", "-f", f"^[^ ]*kvfs .*{self.store} "]))
 
-        self.keep("warm", 1 << 20, 1024)  # fill the arena once
+        self.keep("warm", 1 << 20, 1024)  # fill the arena before the rounds
 
     def storm(self, *words: object) -> str:
         command = [f"{self.build}/tests/mount/storm", self.socket, *map(str, words)]

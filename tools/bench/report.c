@@ -72,11 +72,11 @@ int kv_bench_rounds(int (*round)(void *arg, unsigned i, double *ret_values),
 }
 
 struct kv_bench_report {
-	FILE *json; /* writes into @lines */
+	FILE *json; /* stream that writes into @lines */
 	char *lines, *path;
 	size_t bytes;
 	const char *only;
-	bool shown; /* the last figure is in the table */
+	bool shown; /* the last figure was printed in the table */
 	unsigned figures, with_goal, met, skipped;
 };
 

@@ -46,8 +46,8 @@ int kv_bench_rig_verify(struct kv_bench_rig *rig, kvfs_lease *lease)
 	return 0;
 }
 
-/* Place of tensors k and v in a pool: @count runs of @run bytes, @stride apart;
- * pages are @next bytes apart; v begins at @second. */
+/* Where tensors k and v lie in a pool: @count runs of @run bytes, @stride
+ * apart; pages are @next bytes apart; v begins at @second. */
 struct shape {
 	uint64_t run, count, stride, next, second;
 };

@@ -151,7 +151,7 @@ int kv_bench_save_heads(struct kv_bench_rig *rig)
 /* ---- several engines ---- */
 
 struct writer {
-	/* session, space and pools belong to the writer; the rest is shared */
+	/* its session, space and pools are the writer's; the rest is shared */
 	struct kv_bench_rig rig;
 	kvfs_key *keys;
 	size_t n; /* number of blocks in a save */
@@ -257,7 +257,7 @@ int kv_bench_writers(struct kv_bench_rig *rig)
 	if (r == 0)
 		kv_bench_report_speeds(rig->bench->report, figure, &samples[0],
 				       &samples[1]);
-	/* The first writer made all keys: let later figures make other keys. */
+	/* The first writer made all keys: make other keys from now on. */
 	rig->next_token = writers[0].rig.next_token;
 	if (r == 0)
 		rig->saved +=

@@ -20,14 +20,14 @@ import time
 import kvfs
 import numpy as np
 
-TOKENS = 64  # of a block
+TOKENS = 64  # in a block
 PROMPT = 2000
 BLOCKS = PROMPT // TOKENS
 WHOLE = BLOCKS * TOKENS
-SHARED = BLOCKS // 2  # blocks that both prompts begin with
-CONTEXT = 4096  # tokens that a sequence may have
+SHARED = BLOCKS // 2  # blocks that the demo's two prompts share
+CONTEXT = 4096  # most tokens of a sequence
 GENERATED = 32
-ROUNDS = 5  # of loading from DRAM
+ROUNDS = 5  # timed loads from DRAM
 F16, ELEMENT = 1, 2
 POISON = 0xa5
 DEADLINE = 60.0
@@ -74,7 +74,7 @@ class State:
 
     def heads(self):
         magic, rot_k, rot_v, layers, width = self.shape
-        cells = np.zeros((self.cells, 3), "<u4")  # position, 1, sequence
+        cells = np.zeros((self.cells, 3), "<u4")  # for each cell: position, 1, sequence
         cells[:, 0], cells[:, 1] = np.arange(self.cells), 1
         yield 0, [magic, 0, 1, self.cells]
         yield 16, cells.ravel()
@@ -285,7 +285,7 @@ class Synthetic:
 
     def __init__(self):
         self.fingerprint = hashlib.sha256(b"synthetic 2").hexdigest()
-        self.rows = np.zeros((self.LAYERS, CONTEXT, 2 * self.WORDS), np.uint64)  # K and V
+        self.rows = np.zeros((self.LAYERS, CONTEXT, 2 * self.WORDS), np.uint64)  # K, V by token
         self.sums = np.zeros(self.LAYERS, np.uint64)  # results of each layer's attention
         self.cells = 0
         # Sum of each layer's rows, where row i of n has the factor 5^(n - 1 - i): an odd
@@ -407,7 +407,7 @@ class Process:
             raise Differs(f"the match: it should be {expected} blocks")
 
     def prefill(self, first):
-        """Decode the prompt from token @first on: the blocks and the tail apart, as every
+        """Decode the prompt from token @first on: first the blocks, then the tail, as every
         process does.  Return the seconds for the blocks."""
         start = time.monotonic()
         if first < WHOLE:

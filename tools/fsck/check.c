@@ -101,7 +101,8 @@ static int by_slot(const void *a, const void *b)
 	return x->slot_id < y->slot_id ? -1 : x->slot_id > y->slot_id;
 }
 
-/* Note token ids without a block: a repair deletes this text of a user. */
+/* Note token ids that have no block: a repair deletes them, as a user's
+ * text. */
 static int see_tokens(void *arg, uint64_t slot_id, uint64_t generation,
 		      const struct kv_token_ids *ids)
 {
@@ -198,7 +199,7 @@ int fsck_index(struct fsck *f)
 	}
 	if (r == 0)
 		r = read_index(f);
-	if (r == -ENOTSUP) /* main() reports the format */
+	if (r == -ENOTSUP) /* main() reports an unknown format */
 		return r;
 	if (r == -EBADMSG) {
 		fsck_found(f, FAULT_INDEX_DAMAGED,
@@ -311,7 +312,7 @@ int fsck_files(struct fsck *f)
 	static const char *const dirs[] = {".", "index", "segments", "spaces"};
 	int r = 0;
 
-	/* A folder that cannot be opened has no files to report. */
+	/* Ignore a folder that cannot be opened: it has no files to report. */
 	for (size_t i = 0; r != -ENOMEM && i < KV_ARRAY_LEN(dirs); i++)
 		r = kv_dir_walk(f->store, dirs[i], check_file,
 				&(struct folder){f, dirs[i]});
@@ -408,7 +409,7 @@ struct pass {
 	const struct segment *segment;
 	int fd;
 	struct kv_found *found;
-	size_t entry, end; /* index of the next entry, and end */
+	size_t entry, end; /* index of the next entry, and of the end */
 };
 
 int fsck_open_segment(const struct fsck *f, uint32_t id, int flags)
@@ -594,7 +595,7 @@ static void check_segment(struct fsck *f, struct segment *segment)
 			   segment->id);
 }
 
-/* Drop entries whose slot or space does not exist.  Needs all segments. */
+/* Mark entries without a slot or space to be dropped.  Needs all segments. */
 static void drop_strays(struct fsck *f)
 {
 	for (size_t i = 0; i < f->n_entries; i++) {

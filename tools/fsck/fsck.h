@@ -30,7 +30,8 @@ enum fault {
 	FAULT_TRAILER,
 	FAULT_SPACE_RECORD,
 	FAULT_SEGMENT_RECORD,
-	/* A repair counts what it mends of these kinds, and mends all of the others. */
+	/* A repair mends all faults of the kinds above; of those below it
+	 * counts what it mends. */
 	FAULT_SPACE_FILE,
 	FAULT_STORE_FILE,
 	FAULT_TENANTS,
@@ -40,7 +41,7 @@ enum fault {
 	N_FAULTS,
 };
 
-/* A slot record of the index. */
+/* A record of the index, of the block in slot @slot_id. */
 struct entry {
 	uint64_t slot_id;
 	uint64_t generation;
@@ -57,15 +58,15 @@ struct segment {
 	bool recorded; /* the index has a record of the file */
 	bool present;
 	bool trailer; /* the segment file ends with a valid trailer */
-	bool put;     /* damaged record: repair from the trailer */
+	bool put;     /* damaged record: repair it from the trailer */
 };
 
 struct space {
 	uint32_t id;
 	struct kv_space_record record;
 	char *name, *layout;
-	bool put;   /* damaged record: repair from the space's file, if any */
-	bool write; /* damaged file: repair from the record */
+	bool put; /* damaged record: repair it from the space's file, if any */
+	bool write; /* damaged file: repair it from the record */
 };
 
 /* Ids of records, slots or files that a repair deletes. */
@@ -81,8 +82,8 @@ struct fsck {
 	int store, segments_dir, spaces_dir, lock; /* -1: not open */
 	char index_path[4096];
 	struct kv_store_info info;
-	bool known;    /* @info is valid */
-	bool readable; /* the index can be read */
+	bool known;    /* @info was read from the index */
+	bool readable; /* true if the index can be read */
 
 	struct entry *entries; /* sorted by slot id */
 	size_t n_entries;

@@ -39,15 +39,15 @@ static const char usage[] =
 	"status: 0 clean, 1 put right, 4 errors are left, 8 could not check,\n"
 	"16 usage\n";
 
-/* lines printed per kind; further faults are only counted */
+/* most lines printed for a kind of fault; others are only counted */
 #define LINES_A_FAULT 10
 
 static const struct {
 	const char *word, *text;
-	/* CRASH: left by a crash, and repaired by the next mount. */
+	/* CRASH: a crash left this fault, and the next mount repairs it. */
 	enum { ERROR, CRASH, NOTE } kind;
 } faults[N_FAULTS] = {
-	/* one line per kind, in the order of enum fault */
+	/* a row for each kind, in the order of enum fault */
 	{"index_missing", "no index", ERROR},
 	{"index_damaged", "damaged index", ERROR},
 	{"record_damaged", "damaged records", ERROR},
@@ -83,7 +83,7 @@ int fsck_error(const char *format, ...)
 	return -EIO;
 }
 
-/* Return whether no repair is needed: a note, or left by a crash. */
+/* Return whether @fault needs no repair: it is a note, or left by a crash. */
 static bool expected(const struct fsck *f, enum fault fault)
 {
 	return faults[fault].kind == NOTE ||
@@ -315,14 +315,14 @@ static int report(struct fsck *f)
 
 /* ---- repairs ---- */
 
-/* most changes in a transaction: so few fit into a full index */
+/* most changes in a transaction: this few fit even into a full index */
 #define A_BATCH 256
 
 struct writer {
 	struct kv_index *index;
 	struct kv_txn *batch;
 	unsigned in_batch;
-	int r; /* the first error; no step runs after it */
+	int r; /* error of the first step that failed; no step runs after it */
 };
 
 static struct kv_txn *batch_of(struct writer *w)
@@ -440,8 +440,9 @@ static int mend_segment_files(struct fsck *f)
 	return r;
 }
 
-/* Count @n faults as put right if the repair's step returned 0.  Go on if a directory
- * stands in place of the file: the check has reported that, and a person must decide. */
+/* Count @n faults as repaired if the repair's step returned 0.  Go on if a
+ * directory stands in place of the file: the check has reported that, and a
+ * person must decide. */
 static int mended(struct fsck *f, enum fault fault, uint64_t n, int r)
 {
 	f->fixed[fault] += r == 0 ? n : 0;
@@ -501,8 +502,8 @@ static int repair_store(struct fsck *f)
 	return 0;
 }
 
-/* Refused if the index is whole and names spaces that have no file in STORE/spaces: a
- * rebuild would drop their blocks. */
+/* Rebuild the index, unless it is whole and names spaces that have no file in
+ * STORE/spaces: their blocks would be lost. */
 static int rebuild_index(struct fsck *f)
 {
 	struct kv_rebuild rebuild = {.store_fd = f->store, .path = f->path};
@@ -519,7 +520,7 @@ static int rebuild_index(struct fsck *f)
 				  "spaces/ are missing or disagree with it; "
 				  "nothing was changed: --repair writes them",
 				  f->path);
-	f->known = false; /* do not report the index as it was */
+	f->known = false; /* the report is about the rebuilt index */
 	memset(f->count, 0, sizeof(f->count));
 	r = kv_rebuild(&rebuild);
 	if (r == -ENOTSUP || (r < 0 && index == -ENOTSUP))

@@ -33,7 +33,7 @@
 struct trace {
 	/* block numbers, dense from 0, request after request */
 	uint32_t *blocks;
-	/* index in @blocks of each request's first block; the end at [n] */
+	/* index in @blocks of each request's first block; [n]: the end */
 	size_t *start;
 	size_t n;
 	uint32_t unique;
@@ -255,7 +255,7 @@ struct sim {
 	struct kv_eviction eviction;
 	struct kv_policy policy;
 	struct kv_ghost ghost;
-	struct kv_evict_node *nodes; /* node of each block */
+	struct kv_evict_node *nodes; /* eviction node of each block */
 	uint32_t clock;
 };
 
@@ -314,7 +314,8 @@ static void use_block(struct sim *sim, const uint32_t *blocks, size_t at)
 	sim->used++;
 }
 
-/* Use blocks in the daemon's order: hits from the tail, new from the head. */
+/* Use a request's blocks in the daemon's order: hits from the tail on, new
+ * blocks from the head on. */
 static void run_request(struct sim *sim, const uint32_t *blocks, size_t n)
 {
 	size_t hits = 0;
@@ -381,7 +382,8 @@ static int simulate(const struct trace *trace, const char *policy,
 #define NEVER UINT32_MAX
 
 struct item {
-	/* next request << 32 | position: the highest key is evicted first */
+	/* number of the block's next request << 32 | its position: the highest
+	 * key is evicted first */
 	uint64_t key;
 	uint32_t block;
 };
@@ -496,7 +498,7 @@ struct args {
 	size_t n_policies;
 	uint32_t capacities[CAPACITIES]; /* ascending, in blocks */
 	size_t n_capacities;
-	/* bytes of the cache, 0: not given; bytes of a token */
+	/* bytes of the cache, 0: not given; KV bytes of a token */
 	uint64_t bytes, token_bytes;
 	uint64_t block_size;
 	bool json, bound;
@@ -619,7 +621,7 @@ static int take_blocks(struct args *args, const char *text)
 	return r;
 }
 
-/* 0; 1: help was printed; -EINVAL: the error was printed */
+/* Returns 0; 1: help was printed; -EINVAL: the error was printed. */
 static int parse(int argc, char **argv, struct args *ret_args)
 {
 	static const struct option longs[] = {
