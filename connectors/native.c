@@ -25,7 +25,7 @@ enum held_kind { HELD_SESSION, HELD_SPACE, HELD_LEASE, HELD_POOL, HELD_XFER };
 struct held {
 	void *what; /* first member, for held_end */
 	enum held_kind kind;
-	struct held *parent; /* holds a reference to it; NULL: none */
+	struct held *parent; /* parent, of which this has a reference */
 	atomic_uint refs;
 };
 
@@ -38,7 +38,7 @@ static struct held *held_new(int kind, struct held *parent);
  * the handle, also if the interpreter raises an exception. */
 static void *held_out(struct held *held);
 static void *held_what(struct held *held);
-/* Drop the reference to the holder that has this held_out. */
+/* Drop the reference to the holder whose held_out is @out. */
 static void held_end(void *out);
 
 /* Make @n keys from hashes of @len bytes each: as they are with 16 or 32 bytes,

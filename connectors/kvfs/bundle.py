@@ -36,9 +36,9 @@ DIGEST = "user.kvfs.digest"
 SCHILY = "SCHILY.xattr."  # the prefix of an extended attribute in a pax header
 BEGIN, END = "kvfs bundle 1", "blocks "
 
-DIGITS = 32  # of a digest
+DIGITS = 32  # hex digits of a digest
 IO_BYTES = 1 << 20
-HEADER_MAX = 4 << 20  # bytes that one header may ask for
+HEADER_MAX = 4 << 20  # most bytes that one tar header may ask to read
 LAYOUT_MAX = 60000  # bytes
 NAME_MAX = 255  # bytes of a space's name
 MESSAGE_MAX = 8192  # bytes
@@ -148,7 +148,7 @@ def canonical_layout(text: bytes) -> dict[str, object] | None:
         kvfs.kvfs_close(session)
 
 
-# ---- both ways ----
+# ---- for export and import ----
 
 def open_directory(path: bytes | str, dir_fd: int | None = None, flags: int = 0) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags, dir_fd=dir_fd)
@@ -598,7 +598,7 @@ class Import:
                     raise
                 raise Rejected(reason) from None
         finally:
-            with contextlib.suppress(OSError):  # another error would hide the first one
+            with contextlib.suppress(OSError):  # an error here would hide the first one
                 if not sealed:
                     os.unlink(staging, dir_fd=self.space)
             with contextlib.suppress(OSError):

@@ -44,7 +44,7 @@ def not_c(error: Exception, **given: tuple[object, tuple[int, int]]) -> Exceptio
 
 def numbers_not_c(error: Exception, what: str, values: Iterable[object], bounds: tuple[int, int]
                   ) -> Exception:
-    """Return not_c's exception for the first of @values that is wrong."""
+    """Return not_c's exception for the first of @values that is no number or out of bounds."""
     for value in values:
         if (found := not_c(error, **{what: (value, bounds)})) is not error:
             return found

@@ -22,7 +22,7 @@ OPTIONS_SIZE = ffi.sizeof("kvfs_opts")
 
 
 def within(deadline: float | None) -> int:
-    """Return the deadline of a kvfs_opts, where 0 means for ever; a @deadline of 0 seconds has
+    """Return @deadline for a kvfs_opts, where 0 means for ever; a @deadline of 0 seconds has
     passed at once."""
     return 0 if deadline is None else max(1, nanoseconds(deadline))
 
@@ -83,7 +83,7 @@ def apart(call: Any, *what: Any, keep: object = None) -> Any:
     """Return @call(*@what), which may take a second or more.  The main thread has another
     thread make the call, and handles signals meanwhile.  @keep lives until the call returns."""
     got: list[Any] = []
-    done = _thread.allocate_lock()  # unlike a Condition, no signal can interrupt it half-way
+    done = _thread.allocate_lock()  # no signal can interrupt it half-way, as it can a Condition
 
     def run(_keep: object) -> None:
         try:
@@ -97,7 +97,7 @@ def apart(call: Any, *what: Any, keep: object = None) -> Any:
     done.acquire()
     try:
         _thread.start_new_thread(run, (keep,))
-    except RuntimeError:  # the interpreter ends
+    except RuntimeError:  # the interpreter is shutting down
         return call(*what)
     done.acquire()
     if isinstance(got[0], BaseException):
@@ -123,7 +123,7 @@ class Handle:
         self._keep = keep
 
     def made(self) -> Handle:
-        # A tuple releases its last item first: `out` must end before _keep.
+        # A tuple releases its last item first, so `out` ends before _keep, as it must.
         self.c: Any = ffi.gc(lib.held_what(self.held), partial(is_, (self._keep, self.out)))
         self._keep = self.out = None
         return self

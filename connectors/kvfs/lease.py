@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .session import Awaited
     from .space import Space
 
-# safetensors' types: DLPack code, bits, and NumPy's typestr; None: NumPy has no such type
+# safetensors' type: its DLPack code, bits, and NumPy typestr (None: NumPy has no such type)
 DTYPES: dict[str, tuple[int, int, str | None]] = {
     "BOOL": (6, 8, "|b1"), "U8": (1, 8, "|u1"), "I8": (0, 8, "|i1"),
     "U16": (1, 16, "<u2"), "I16": (0, 16, "<i2"), "U32": (1, 32, "<u4"), "I32": (0, 32, "<i4"),
@@ -195,7 +195,7 @@ class Tensor:
         if copy or dl_device not in (None, (1, 0)):
             raise BufferError("kvfs: memory of the arena is shared in place, on the CPU")
         if max_version is None or max_version < (1, 0):
-            # Older consumers would write to the memory, and crash.
+            # Consumers of older DLPack versions would write to the memory, and crash.
             raise BufferError("kvfs: read-only memory needs DLPack 1.0 (max_version)")
         code, bits, _ = DTYPES[self.dtype]
         shape = ffi.new("int64_t[]", list(self.shape) or [0])

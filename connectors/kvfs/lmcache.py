@@ -34,22 +34,22 @@ from .weights import fingerprint
 
 log = logging.getLogger("lmcache.kvfs")
 WAIT = 10.0
-REGION = 32  # log2 of the bytes that a pool of LMCache's memory spans
+REGION = 32  # log2 of the bytes of LMCache's memory in a pool
 UNIT_MIN = 512
-SIZES_MAX = 16  # of a scope
+SIZES_MAX = 16  # most sizes of objects of a scope
 SCOPE = re.compile(r"(.*@[0-9a-f]{8}@[0-9a-f]+)@[0-9a-f]+(@.*)?")
 Completion = tuple[int, bool, str, list[bool] | None]
 
 
 @dataclass(frozen=True)
 class Settings(Tier):
-    """`model`: the name of a model, or the folder of its weights."""
+    """The settings of Tier, and `model`: the name of a model, or the folder of its weights."""
 
     model: str = ""
 
 
 def scope(key: str) -> str:
-    """Return the part of a key that decides the sizes of objects: model, rank and group."""
+    """Return the scope of a key, which decides its object's size: model, rank and group."""
     found = SCOPE.fullmatch(key)
     return found[1] if found else ""
 
@@ -277,14 +277,15 @@ class KvfsClient:
 
 
 class Sizes:
-    """The sizes of objects of a scope.  Each size is a number in a pinned block that every
-    process finds.  The number determines its block, so nodes agree without messages."""
+    """The sizes of objects of a scope: a model, rank and group.  Each size is a number in a
+    pinned block that every process finds.  The number determines its block, so nodes agree
+    without messages."""
 
     def __init__(self, session: kvfs.Session, space: kvfs.Space, remote: bool) -> None:
         self._session = session
         self._space = space
         self._remote = remote
-        self._known: dict[str, dict[int, int]] = {}  # sizes by scope and place
+        self._known: dict[str, dict[int, int]] = {}  # by scope: the size at each place
 
     @staticmethod
     def _keys(name: str, places: Iterable[int]) -> kvfs.Keys:

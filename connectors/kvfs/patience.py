@@ -23,9 +23,9 @@ class Patience:
         self._what = what
         self._trial = trial
         self._until = 0.0  # time of the next trial; 0: there is no pause
-        self._wait = 1.0  # seconds from the next trial to the one after
+        self._wait = 1.0  # seconds between the next trial and the one after it
         self._trying = False
-        self._ended = 0.0  # end of the last pause
+        self._ended = 0.0  # time when the last pause ended
         self._pauses = 0
 
     @property
@@ -39,7 +39,7 @@ class Patience:
     def _try(self) -> None:
         try:
             self._trial()
-        except (OSError, ValueError):  # no answer; or the session was closed
+        except (OSError, ValueError):  # the daemon did not answer, or the session was closed
             self._until = self._next()
         else:
             self._ended = time.monotonic()

@@ -113,7 +113,7 @@ class Pool(Owner):
     def info(self) -> dict[str, Any]:
         """Return how bytes are copied (`path`, `reason`), and how much is pinned and in use."""
         info = ffi.new("struct kvfs_pool_info *", {"size": ffi.sizeof("struct kvfs_pool_info")})
-        handle = self.handle  # owns the texts
+        handle = self.handle  # owns the texts in @info
         check(lib.kvfs_pool_info(handle.c, info), "pool info")
         found: dict[str, Any] = {}
         for name, field in ffi.typeof(info[0]).fields:
@@ -149,7 +149,7 @@ class Pool(Owner):
               deadline: float | None = None, stream: int | None = 0, event: int = 0,
               user: int = 0, again: bool = False) -> Transfer:
         """Acquire, load and release in one call: copy the blocks @keys to @pages.  The blocks
-        are brought to DRAM within @deadline, and copied within another.  Absent blocks are
+        are brought to DRAM within @deadline, and copied within @deadline.  Absent blocks are
         misses: the transfer's result is the number of present ones.  @stream and @event are as
         for `load`.  @again: another lease has the blocks for the same use, so both count as one
         hit."""
@@ -170,7 +170,7 @@ class Pool(Owner):
         return Transfer(made, self._awaited, some, n, Stage.COPIED, "load")
 
     def _numbers(self, pages: Iterable[int]) -> tuple[Any, int]:
-        """Return an int64_t array, and its number of blocks."""
+        """Return @pages as an int64_t array, and the number of blocks that they make up."""
         some = list(pages)
         if len(some) % self._pages_per_block != 0:
             raise ValueError(f"{len(some)} pages are not a whole number of blocks")

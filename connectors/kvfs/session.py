@@ -189,7 +189,7 @@ class Awaited:
                 (over if _is_over(item[2]) else waiting).append(item)
             self._waiting = waiting
         for loop, future, _ in over:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(_settle, future)
 
 

@@ -37,7 +37,7 @@ class Tier(Common):
     remote_wait: float = 2.0
 
     def patience(self, alone: float) -> float:
-        """Return the seconds that a load may take; @alone if no other node is asked."""
+        """Return the seconds that a load may take: @alone if no other node is asked."""
         return self.remote_wait if self.remote else alone
 
 

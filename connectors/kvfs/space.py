@@ -116,7 +116,7 @@ class Together:
         self._windows = list(windows) if windows is not None else [0] * len(spaces)
         if not spaces or len(self._windows) != len(self._spaces):
             raise ValueError("each space needs a window, and at least one space is needed")
-        self._handles = [space.handle for space in self._spaces]  # also if a space is closed
+        self._handles = [space.handle for space in self._spaces]  # keeps a closed space's handle
         try:
             self._c_windows = ffi.new("uint32_t[]", self._windows)
         except (TypeError, OverflowError) as error:
@@ -197,7 +197,7 @@ class Space(Owner):
     @property
     def layout(self) -> dict[str, Any] | None:
         """Return the canonical layout; None: the space has none."""
-        handle = self.handle  # owns the text
+        handle = self.handle  # owns the text of @layout
         layout = lib.kvfs_space_layout(handle.c)
         return None if layout == ffi.NULL else dict(json.loads(ffi.string(layout)))
 

@@ -27,7 +27,7 @@ IGNORED = {"generation_config.json", "tokenizer.json", "tokenizer_config.json", 
            "special_tokens_map.json", "added_tokens.json", "chat_template.json"}
 PIECE = 64 << 20  # bytes that one thread hashes
 BUFFER = 1 << 20
-SMALL = 1 << 20  # files below this size are hashed each time
+SMALL = 1 << 20  # files below this size are not cached
 FRESH = 2.0  # seconds: a file that changed so recently may change again within one timestamp
 PROGRESS = 10.0  # seconds between two lines of progress
 
@@ -106,7 +106,7 @@ def _id(status: os.stat_result) -> Id:
 class Store:
     """The digests of files: in this process, and in a small file of this user for each."""
 
-    known: dict[str, str] = {}  # digest by the file's path, inode, size and times
+    known: dict[str, str] = {}  # a file's path, inode, size and times: its digest
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

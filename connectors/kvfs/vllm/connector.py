@@ -44,7 +44,7 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
         check_engine(vllm_config, kv_cache_config, self._settings)
         groups(kv_cache_config)
         if role == KVConnectorRole.SCHEDULER:
-            # The workers' connectors exist already.
+            # vLLM has made the workers' connectors before: hand the identity to them.
             core = engine_core()
             found = identity(core, self._settings.weights_cache, self._settings.salt)
             self._scheduler = Scheduler(vllm_config, kv_cache_config, self._settings, found)

@@ -13,7 +13,7 @@ from .settings import Settings
 
 log = logging.getLogger("vllm.kvfs")
 
-# safetensors' names of torch's types
+# torch's types, and their names in safetensors
 DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "float8_e4m3fn": "F8_E4M3",
           "float8_e5m2": "F8_E5M2", "uint8": "U8", "int8": "I8"}
 
@@ -24,7 +24,7 @@ class Group:
 
     index: int
     layers: list[str]
-    pages: list[int]  # bytes of a block, by layer
+    pages: list[int]  # bytes of a block in each layer
     layout: dict[str, Any]
     window: int
 
@@ -121,7 +121,7 @@ class Spaces:
         self.session = kvfs.open(settings.path)
         self._was_connected: bool | None = None
         self._path = settings.path
-        # The spaces of group 0 by rank, then those of group 1, and so on.
+        # For each layer group a list of its spaces, one for each rank.
         self.by_group = [[self._open(vllm_config, kv_cache_config, settings, group, shard, shards)
                           for shard in mine] for group in self.groups]
 

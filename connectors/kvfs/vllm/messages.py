@@ -9,7 +9,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorMetada
 
 import kvfs
 
-NULL_BLOCK = 0  # entry of vLLM's block tables without a block
+NULL_BLOCK = 0  # entry of vLLM's block tables that stands for no block
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Blocks:
     first: int
     keys: kvfs.Keys
     parent: kvfs.Keys | None  # key of the block before @first; None: @first is 0
-    pages: list[list[int]]  # by group; NULL_BLOCK: none
+    pages: list[list[int]]  # of each group; NULL_BLOCK: no page
     tokens: list[list[int]] | None = None  # of each block; None: the space keeps no tokens
     extras: bytes = b""  # JSON text of the other inputs of the blocks
 

@@ -39,11 +39,11 @@ EXTRAS_MAX = 2048
 # Seconds.  Blocks in DRAM are held within DRAM_WAIT.  A step that computes nothing waits
 # IDLE_WAIT at most, because it delays requests that arrive meanwhile.
 DRAM_WAIT, IDLE_WAIT = 0.002, 0.01
-AT_ONCE = 512  # blocks of one message; a longer chain is matched first
+AT_ONCE = 512  # most blocks in one acquire without a match before it
 
 
 class Offered:
-    """Blocks offered to kvfs in the last 30 to 60 seconds, or in less if there are many."""
+    """Blocks offered to kvfs for saving in the last 30 to 60 seconds, or less if there are many."""
 
     AGE, MOST = 30.0, 65536
 
@@ -53,7 +53,7 @@ class Offered:
         self._turn = 0.0
 
     def after(self, salt: bytes, hashes: list[bytes], first: int, end: int) -> int:
-        """Return the first block from @first on that was not offered lately, or @end."""
+        """Return the first block from @first on that was not offered for saving lately, or @end."""
         if (now := time.monotonic()) >= self._turn or len(self._young) > self.MOST:
             self._old = self._young if now < self._turn + self.AGE else {}
             self._young, self._turn = {}, now + self.AGE
@@ -85,7 +85,7 @@ class Held:
         self.keys = keys
         self.lease = lease
         self.n: int | None = None  # number of usable blocks; None: the lease has not settled
-        self.states: list[kvfs.State] = []  # tiers before the lease; empty: all in DRAM
+        self.states: list[kvfs.State] = []  # each block's tier before the lease; empty: all in DRAM
 
 
 class Request:
@@ -102,8 +102,8 @@ class Request:
         """Give the request's blocks new keys."""
         self.salt = salt
         self.chain = kvfs.Chain(salt)
-        self.saved = 0  # leading blocks that are in kvfs, or were offered to it
-        self.counted = 0  # leading blocks that were counted as saved or dropped
+        self.saved = 0  # blocks from the first on that are in kvfs, or were offered to it
+        self.counted = 0  # blocks from the first on that were counted as saved or dropped
 
     def offer_again(self) -> None:
         self.counted, self.saved = max(self.counted, self.saved), 0
@@ -127,7 +127,7 @@ class Scheduler:
                                        self._windows)
         self._tokens: int = self._spaces.block_tokens
         self._settings = settings
-        # A space that was shared by its attribute counts as unshared: other nodes are not
+        # A space that an attribute, not its layout, shares counts as unshared: other nodes are not
         # asked for its missing blocks.
         self._at_once = AT_ONCE if not any((space.layout or {}).get("share") for spaces in
                                            self._spaces.by_group for space in spaces) else 0
@@ -136,7 +136,7 @@ class Scheduler:
         self._unsettled: dict[str, Held] = {}  # by request
         self._loads: list[Blocks] = []
         self._loading: set[str] = set()  # ids of requests whose loads the workers have not ended
-        self._idle = False  # the last step computed nothing
+        self._idle = False  # the last step computed no token
         self._failed: dict[bytes, None] = {}  # blocks that did not load, oldest first
         self._offered = Offered()
         self._failures_seen = 0
@@ -146,7 +146,7 @@ class Scheduler:
         self._stopped = False
         self.stats = Stats()
         if self._spaces.connected:
-            with contextlib.suppress(kvfs.Error):  # the daemon was lost
+            with contextlib.suppress(kvfs.Error):  # the connection was lost meanwhile
                 log.info("kvfs: %s: blocks of %d tokens: %s", settings.path, self._tokens, "; ".join(
                     f"space {space.name}, {space.payload} bytes, {sum(map(len, space.pages(65536)))} present"
                     for spaces in self._spaces.by_group for space in spaces))
@@ -244,7 +244,7 @@ class Scheduler:
         if first + n < end:
             self._offered.forget(known.salt, known.request.block_hashes[first + n:end])
         if lease is None:
-            self._spaces.connected  # logs a change
+            self._spaces.connected  # the property logs a lost or new connection
             return None
         held = Held(first, keys if n == len(keys) else keys[:n], lease)
         if got is None:

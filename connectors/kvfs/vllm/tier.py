@@ -75,12 +75,12 @@ class KvfsTier(SecondaryTierManager):
             self._space, [kvfs.View("kv", base, self.block_size_bytes, self.block_size_bytes)],
             chunks, memory=self._memory(offloading_spec, base), keep=self._view)
         self._jobs: dict[int, Job] = {}
-        self._dropped: list[int] = []  # jobs that saved nothing
+        self._dropped: list[int] = []  # ids of jobs that saved nothing
         self._patience = Patience(log, "look-ups", self._session.stats)
-        self._asked: dict[str, dict[bytes, bool | None]] = {}  # by request; None: not answered yet
+        self._asked: dict[str, dict[bytes, bool | None]] = {}  # by request, key; None: no answer
         self._places: dict[str, dict[tuple[bytes, int], bytes]] = {}
         self._wanted: list[tuple[list[bytes], kvfs.Lease]] = []  # keys requested from other nodes
-        self._coming: set[bytes] = set()  # all keys in _wanted
+        self._coming: set[bytes] = set()  # the set of all keys in _wanted
         self._lost: OrderedDict[bytes, None] = OrderedDict()
         if not self._session.connected:
             log.warning("kvfs: no daemon answers at %s: the tier is empty until one does",

@@ -26,8 +26,8 @@ from .metrics import Stats
 from .settings import Settings
 
 log = logging.getLogger("vllm.kvfs")
-LOAD_WAIT = 5.0  # seconds; the scheduler holds the blocks in DRAM, so loads are fast or lost
-# Errors after which a repeated save may succeed at once.
+LOAD_WAIT = 5.0  # seconds for a load: its blocks are leased in DRAM, so it is fast or lost
+# Errors of a save that may succeed if it is repeated at once.
 LOST = {errno.ECANCELED, errno.ETIMEDOUT, errno.ENOTCONN}
 IDLE_WAIT = 0.005  # seconds that a step without computation waits for a load
 
@@ -85,7 +85,7 @@ class Worker:
         self.stats = Stats()
         self._told: dict[int, float] = {}
         self._stream: Any = None  # the model's stream; None: no GPU
-        self._before: Any = None  # torch's event before the current forward pass
+        self._before: Any = None  # torch's event recorded before the current forward pass
 
     def register(self, caches: dict[str, Any]) -> None:
         self._caches = caches
@@ -254,7 +254,7 @@ class Worker:
         self._saves.append(Save(blocks.request, transfer, pages))
 
     def _forget(self) -> None:
-        """Finish sealed saves: the oldest, two in each step and for each new save."""
+        """Finish the oldest saves that are sealed: two in each step, and two for each new save."""
         for _ in range(2):
             if not self._saves or self._saves[0].transfer.there(Stage.SEALED) is None:
                 return
@@ -338,7 +338,7 @@ class Worker:
 
 
 def _runs(pages: list[int]) -> Iterator[tuple[int, int]]:
-    """Return ranges of the pages that exist."""
+    """Yield ranges of indices in @pages without a NULL_BLOCK."""
     first = None
     for i, page in enumerate([*pages, NULL_BLOCK]):
         if page != NULL_BLOCK and first is None:
