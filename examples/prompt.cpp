@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // prompt.cpp - the blocks of a prompt: what the cache has is loaded, the rest
-// is computed and saved.  Completions come from kvfs_reap, by the words that
-// the transfers were begun with.
+// is computed and saved.  kvfs_reap reports the end of each transfer with the
+// number (kvfs_opts.user) that the transfer was begun with.
 //
 //   c++ -std=c++17 examples/prompt.cpp -o prompt $(pkg-config --cflags --libs kvfs)
 //   ./prompt /kvfs
@@ -47,7 +47,7 @@ using Pool = std::unique_ptr<kvfs_pool, Ends<kvfs_pool_close>>;
 using Lease = std::unique_ptr<kvfs_lease, Ends<kvfs_release>>;
 using Xfer = std::unique_ptr<kvfs_xfer, Ends<kvfs_xfer_free>>;
 
-// Wait for @stage of the transfer @word.  Return how many blocks reached it.
+// Wait for @stage of the transfer numbered @word.  Return how many blocks reached it.
 int64_t wait_for(kvfs_session *session, uint64_t word, uint32_t stage)
 {
 	pollfd fd = {static_cast<int>(check("fd", kvfs_fd(session))), POLLIN,

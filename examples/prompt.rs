@@ -16,9 +16,9 @@ use std::mem::{size_of, zeroed};
 use std::os::raw::c_void;
 use std::ptr::null_mut;
 
-const TOKENS: usize = 16; // of a block
+const TOKENS: usize = 16; // in a block
 const BYTES: usize = 65536; // of a block
-const BLOCKS: usize = 8; // of the prompt
+const BLOCKS: usize = 8; // in the prompt
 const LAYOUT: &str = r#"{"tensors": [{"name": "kv", "dtype": "BF16",
     "shape": [4, 2, 16, 2, 128]}], "tokens": 16, "layers": 0}"#;
 

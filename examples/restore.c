@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#define WINDOW 64 /* number of blocks, a few MiB */
+#define WINDOW 64 /* blocks loaded at a time: a few MiB */
 
 static size_t check(long r, const char *what)
 {
@@ -19,7 +19,7 @@ static size_t check(long r, const char *what)
 
 static void load(kvfs_pool *pool, kvfs_query window, size_t first)
 {
-	int64_t pages[WINDOW]; /* pages have their blocks' numbers */
+	int64_t pages[WINDOW]; /* block i of the snapshot has page i */
 	kvfs_lease *lease;
 	kvfs_xfer *xfer;
 
