@@ -55,7 +55,7 @@ void kv_work_submit(struct kv_workers *workers, struct kv_work *work,
 /*
  * Run @work on the calling thread, without a hash state.  Returns false if the work was
  * not run, because other work of the user waits, config->each work items of the user are
- * being run, or config->guests calls.
+ * being run, or config->guests threads are in this function.
  */
 bool kv_work_run(struct kv_workers *workers, struct kv_work *work,
 		 uint32_t uid);
