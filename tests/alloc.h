@@ -19,7 +19,8 @@
 
 static _Atomic long alloc_live; /* allocations not yet freed */
 
-/* Assert @condition while faults are injected: cmocka's assertions allocate. */
+/* Assert @condition without allocating memory, because allocations may be set
+ * to fail. */
 #define alloc_must(condition)                                              \
 	do {                                                               \
 		if (!(condition)) {                                        \
@@ -128,7 +129,8 @@ void free(void *p)
 struct alloc_script {
 	void (*run)(void *arg);	   /* function whose allocations fail */
 	void (*before)(void *arg); /* called before each run; NULL: nothing */
-	void (*after)(void *arg);  /* checks, and frees all memory of the run */
+	/* called after each run: checks the result and frees the memory */
+	void (*after)(void *arg);
 };
 
 /* Run @script once.  Return how many allocations failed; *@ret_leaked: how many

@@ -23,7 +23,7 @@ command -v mmdebstrap >/dev/null || skip "no mmdebstrap: run \"make deps FOR=bar
 T=$(mktemp -d "${TMPDIR:-/tmp}/kvfs-bare.XXXXXX") || exit 1
 trap 'rm -rf --one-file-system "$T"' EXIT
 trap 'exit 1' INT TERM
-# apt's sandbox user reads and writes below $T.
+# apt drops its rights to a user of its own, which must reach the files below $T.
 chmod 755 "$T"
 R=$T/root
 apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT)' \
@@ -63,7 +63,7 @@ git ls-files -co --exclude-standard | while read -r f; do [ ! -e "$f" ] || echo 
 	echo 'for n in 9 8; do printf '\''\065\0\0\0\0\0\0\0%sKVKV'\'' "$json" >/kvfs/llama/0a/0a1b2c3d4e5f60718293a4b5c6d7e8f$n; done'
 	typed_page man/kvfs-forget.1
 	echo '[ "$(find /kvfs/llama -type f)" = "" ]; umount /kvfs'
-	# Run the container's example with less memory and disk.
+	# Run the container example of kvfs(1), but with less memory and disk.
 	typed_page man/kvfs.1 3 | sed 's/16G/64M/; s/200G/256M/; s/$/ \&/'
 	echo 'until [ -S /run/kvfs/control ]; do sleep 0.1; done'
 	typed_page man/kvfs.1 8 | sed 's/.* CMD //'

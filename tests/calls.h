@@ -20,7 +20,8 @@
 
 #include "tests/inject.h"
 
-/* Count only one of so many preads of a page, of which scans make many. */
+/* Count only one of this many preads of a single page: scans of slots make very
+ * many. */
 static unsigned calls_pages = 1;
 static _Atomic bool calls_eio; /* a read has failed with EIO */
 
@@ -29,7 +30,8 @@ static int lmdb_error(void)
 	return inject.error == ENOSPC ? MDB_MAP_FULL : inject.error;
 }
 
-/* Count a read of an open file; a read fails with EIO only. */
+/* Count a read of a file that is open; if the read is to fail, its error is
+ * EIO. */
 static bool fails_to_read(void)
 {
 	if (!inject_fails())
@@ -39,14 +41,15 @@ static bool fails_to_read(void)
 	return true;
 }
 
-/* Count an open.  On a full disk an existing file needs no room: EIO. */
+/* Count an open.  On a full disk the open of an existing file needs no room, so
+ * it fails with EIO. */
 static bool fails_to_open(int flags)
 {
 	return inject.error == ENOSPC && !(flags & O_CREAT) ? fails_to_read()
 							    : inject_fails();
 }
 
-/* Define `real` as the function that is interposed. */
+/* Define `real` as the library's own function of that name. */
 #define REAL(name)                     \
 	static __typeof__(&name) real; \
 	if (!real)                     \
@@ -117,7 +120,7 @@ LMDB_WRITE(mdb_put,
 LMDB_WRITE(mdb_del, (MDB_txn * txn, MDB_dbi dbi, MDB_val *key, MDB_val *value),
 	   (txn, dbi, key, value))
 
-/* A transaction ends with its commit, also if the commit fails. */
+/* A transaction ends with its commit, even if the commit fails. */
 int mdb_txn_commit(MDB_txn *txn)
 {
 	REAL(mdb_txn_commit);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* alone.h - begin a fill as the writer of a file does: wait while the arena
- * grows, and while writes to SSD make room. */
+/* alone.h - reserve room for a new block as the mount does for a file that is
+ * being written: wait while the arena grows, and while writes to SSD make
+ * room. */
 #ifndef KV_TESTS_CACHE_ALONE_H
 #define KV_TESTS_CACHE_ALONE_H
 

@@ -20,7 +20,8 @@
 
 static const struct kv_remote_driver *driver;
 static struct kv_ops *backend;
-static _Atomic bool no_room; /* let each GET's room() fail */
+/* true: the room() callback of each GET gives no memory */
+static _Atomic bool no_room;
 
 #define OBJECT "1000/2-space/00112233445566778899aabbccddeeff"
 
@@ -38,7 +39,7 @@ static struct kv_remote_op op_of(enum kv_remote_call call, const char *name)
 	return op;
 }
 
-/* Return a PUT whose @n bytes at @data are in two parts. */
+/* Return a PUT of the @n bytes at @data, which are split into two parts. */
 static inline struct kv_remote_op put_of(const char *name, const void *data,
 					 size_t n)
 {
@@ -102,7 +103,8 @@ static inline int status_of(enum kv_remote_call call, const char *name)
 	return r;
 }
 
-/* Check that @op ends with @status, and that the cause in op.why has @word. */
+/* Check that @op ends with @status, and that the error text op.why contains
+ * @word. */
 static inline void must_fail(struct kv_remote_op op, int status,
 			     const char *word)
 {
@@ -224,7 +226,7 @@ static inline void test_many_at_once(void **state)
 	}
 }
 
-/* Cancel operations right after their submission, and at later moments. */
+/* Cancel operations right after their submission, or a little later. */
 static inline void test_an_operation_that_is_cancelled_ends(void **state)
 {
 	static struct kv_remote_op ops[MANY];
@@ -288,7 +290,7 @@ static inline void test_an_object_is_replaced_in_one_step(void **state)
 	}
 }
 
-/* Kept apart from BACKEND_TESTS, as moto (a test server for S3) fails
+/* Kept apart from BACKEND_TESTS, because moto (a test server for S3) fails
  * concurrent PUTs of one object. */
 #define REPLACE_TEST cmocka_unit_test(test_an_object_is_replaced_in_one_step)
 #define BACKEND_TESTS                                                         \

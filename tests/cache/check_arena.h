@@ -12,8 +12,9 @@
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
 
-/* Check that the slots on the space's lists ascend by seq; return the number of
- * unpersisted blocks. */
+/* Check that the lists of a space have their slots in the order in which these
+ * became dirty or unpersisted (slot->seq).  Return the number of unpersisted
+ * blocks. */
 static inline uint64_t check_lists(const struct kv_space *space)
 {
 	const struct kv_slot *slot;
@@ -74,7 +75,8 @@ static inline void check_claims(const struct kv_cache *cache)
 	assert(claimed == cache->arena.claimed);
 }
 
-/* Check that the tenants' sums equal the sums of their spaces' nodes. */
+/* Check that a user's counts of bytes (struct kv_node) are the sums of those of
+ * its spaces. */
 static inline void check_ledger(struct kv_cache *cache)
 {
 	const struct kv_tenant *tenant;

@@ -32,8 +32,10 @@ struct fake_plan {
 	int status;
 	/* duration in ms; FAKE_NEVER: until the operation is cancelled */
 	uint64_t ms;
-	uint64_t body_ms; /* time over which the body of a GET arrives */
-	bool stalls;	  /* no byte of a GET's body comes after room() */
+	/* milliseconds that the body of a GET takes to arrive */
+	uint64_t body_ms;
+	/* the body of a GET never arrives, though its length did */
+	bool stalls;
 	uint64_t retry_after_ms;
 	/* wrong length that a GET reports; 0: the right length */
 	uint64_t length;
@@ -57,7 +59,8 @@ struct fake_op {
 };
 
 static struct fake {
-	struct kv_ops ops; /* must be the first field */
+	/* must be the first field: its address is cast to this struct */
+	struct kv_ops ops;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	pthread_t thread;
@@ -67,16 +70,16 @@ static struct fake {
 	size_t n;
 	/* Set by the test: chooses the outcome of each operation. */
 	void (*rule)(const struct kv_remote_op *op, struct fake_plan *plan);
-	/* Number of operations that were sent, by call, and of replies to
-	 * them. */
+	/* sent: number of operations that were sent, for each kind of call;
+	 * replies: number of replies to operations of all kinds */
 	unsigned sent[KV_REMOTE_CALLS], replies;
 	struct {
 		enum kv_remote_call call;
 		char name[KV_OBJECT_NAME_MAX + 1];
 		uint64_t ns;
 		unsigned out,
-			/* out: GETs in flight; replies: number of replies
-			 * when this operation was sent */
+			/* out: number of GETs in flight when this operation was
+			 * sent; replies: number of replies sent by then */
 			replies;
 	} log[FAKE_LOG];
 	unsigned logged, out;
@@ -122,7 +125,7 @@ static inline void fake_forget(void)
 }
 
 /* Carry out an operation; return its status.  Call with fake.lock held, which
- * is dropped while room() runs. */
+ * is dropped while the operation's room() callback allocates memory. */
 static inline int fake_do(struct fake_op *f)
 {
 	struct kv_remote_op *op = f->op;

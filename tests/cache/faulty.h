@@ -63,7 +63,9 @@ static struct {
 	struct {
 		struct kv_io *io;
 		int status;
-		long due; /* value of inject.seen at which the request ends */
+		/* value of the counter inject.seen at which this request
+		 * ends */
+		long due;
 	} held[HELD_MAX];
 	unsigned n_held;
 	bool release; /* end all held requests */
@@ -136,7 +138,8 @@ static inline int64_t disk_do(const struct kv_io *io, uint64_t bytes)
 
 static inline int64_t disk_short(const struct kv_io *io, uint64_t bytes)
 {
-	/* Move whole pages, even if the count reported is no multiple. */
+	/* Transfer whole pages only, even if the number of bytes that is
+	 * reported is no multiple of a page. */
 	if (io->op != KV_IO_SYNC)
 		disk_do(io, bytes / KV_PAGE * KV_PAGE);
 	return (int64_t)bytes;
@@ -193,8 +196,9 @@ static inline void disk_hold(struct kv_io *io, int status, enum fault fault)
 	pthread_mutex_unlock(&disk.lock);
 }
 
-/* End one request that was held long enough.  With @idle, end any but those
- * that never end.  Return whether there was one. */
+/* End one request that was held back for long enough; with @idle, end a request
+ * however short it was held, unless it is never to end.  Return whether there
+ * was one. */
 static inline bool disk_end_held(struct kv_ring *ring, bool idle)
 {
 	struct kv_io *io = NULL;

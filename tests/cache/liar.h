@@ -21,9 +21,9 @@ struct liar {
 	int fd; /* the listening socket */
 	pthread_t thread;
 	pthread_mutex_t lock;
-	/* @once answers one request whose head begins with @first, @object
-	 * all other requests; NULL: no answer.  Guarded by lock, as the next
-	 * 3 fields. */
+	/* @once answers one request whose head begins with @first, @object all
+	 * other requests; NULL: no answer.  Guarded by lock, like the next 3
+	 * fields. */
 	const char *first, *once, *object;
 	size_t object_n;
 	/* text repeated after @object until the client closes; "": no more
@@ -116,7 +116,8 @@ static inline bool liar_answer(struct liar *liar, int fd, bool first)
 {
 	char head[16384];
 	const char *said, *forever;
-	char *what = NULL; /* copy of an answer that the test may free */
+	/* copy of the answer, because the test may free the original */
+	char *what = NULL;
 	size_t n = liar_listen(fd, head, sizeof(head));
 
 	if (n == 0)

@@ -16,13 +16,13 @@
 #include "tests/cache/small_store.h"
 
 #define BLOCKS 12
-#define AT_ONCE 16 /* concurrent processes, which mostly wait */
+#define AT_ONCE 16 /* number of child processes at a time; they mostly wait */
 
 struct script {
 	struct small s;
 	bool saved[BLOCKS], durable[BLOCKS], removed[BLOCKS], gone[BLOCKS];
-	/* blocks may be lost, as the disk returned other bytes than were
-	 * written */
+	/* true: blocks may be lost, because the disk returned other bytes than
+	 * were written to it */
 	bool may_lose;
 };
 
@@ -141,7 +141,7 @@ static inline void script_end(struct script *t)
 	must(small_close(&t->s) == 0);
 	small_must_open(&t->s);
 	script_verify(t);
-	/* Wait until records without a file are deleted. */
+	/* Wait until index records without a segment file are deleted. */
 	while (small_busy(&t->s))
 		usleep(1000);
 	small_check(&t->s);

@@ -36,7 +36,8 @@ struct small {
 	char *why;
 };
 
-/* Assert also in a child process, which has no cmocka. */
+/* Like assert(), for tests and their child processes, which cannot use
+ * cmocka. */
 #define must(x)                                                          \
 	do {                                                             \
 		if (!(x)) {                                              \

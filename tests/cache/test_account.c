@@ -44,8 +44,8 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* Charge units one by one until one is refused.  Return how many were
- * charged. */
+/* Charge the account one unit at a time until a charge is refused.  Return the
+ * number of units charged. */
 static uint64_t take_all(struct kv_account *account)
 {
 	uint64_t n = 0;

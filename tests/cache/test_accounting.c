@@ -79,8 +79,8 @@ static void what_is_promised_to_one_is_not_given_to_another(void **state)
 	for (unsigned i = 0; i < 600; i++)
 		n += acquire->wants[i].status == 0;
 	assert_true(n > 100 && n * (uint64_t)BYTES < 32 * MIB);
-	/* Memory is shared by whole segments: this may cost A one of the 8
-	 * segments. */
+	/* Users get memory in whole segments, so A may get one of the 8
+	 * segments less. */
 	while (of_a < 230 &&
 	       tiers_begin(t, t->space, 1, of_a, &fills[of_a]) == 0)
 		of_a++;
@@ -184,8 +184,8 @@ static void a_block_being_written_is_never_a_victim(void **state)
 	struct tiers *t = *state;
 	unsigned before, sealed = 0;
 
-	/* Raise the writer's count of writes under way, so that it begins no
-	 * writes. */
+	/* Pretend that 1,000 more writes to SSD are under way, so that the
+	 * writer begins no write. */
 	kv_lock(t->cache);
 	t->cache->ssd.writing += 1000;
 	kv_unlock(t->cache);
@@ -219,7 +219,8 @@ static void only_what_nobody_holds_is_evicted(void **state)
 		assert_true(tiers_of(t, t->space, 0, i) & KV_TIER_DRAM);
 	s = tiers_stats(t);
 	used = arena_of(t).used;
-	/* With each evicted block the count of used bytes must have fallen. */
+	/* Each eviction must have lowered the count of used bytes by one
+	 * block. */
 	assert_int_equal((900 - s.evicted_dram) * (used / s.dram_blocks), used);
 	tiers_release(t, acquire);
 }
@@ -250,7 +251,7 @@ static void what_waits_to_be_written_gives_way_to_a_guarantee(void **state)
 	assert_true(tiers_stats(t).dropped_saves > 0);
 }
 
-/* While the SSD takes no writes, DRAM must work as a cache without it. */
+/* While the SSD takes no writes, DRAM must work as if there was no SSD tier. */
 static void newest_stay(struct tiers *t, const char *evict, unsigned chain)
 {
 	unsigned sealed = 0, kept = 0, oldest;

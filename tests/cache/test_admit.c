@@ -29,7 +29,7 @@ static void a_child_whose_parent_is_nowhere_stays_in_dram(void **state)
 	for (unsigned i = 5; i < 10; i++)
 		assert_int_equal(tiers_of(t, t->space, 0, i), KV_TIER_DRAM);
 	assert_int_equal(tiers_stats(t).unwritten_orphans, 5);
-	/* A sync makes orphans durable. */
+	/* A sync makes orphans (blocks whose parent is absent) durable. */
 	assert_int_equal(kv_space_sync(t->cache, t->space), 0);
 	assert_int_equal(tiers_of(t, t->space, 0, 7),
 			 KV_TIER_DRAM | KV_TIER_SSD);
@@ -77,7 +77,7 @@ static void sealed_in_order(struct tiers *t, const unsigned *order, unsigned n)
 	for (unsigned i = 0; i < n; i++) {
 		assert_int_equal(tiers_seal(t, fills[order[i]], 0, order[i]),
 				 0);
-		/* Let the writer run between some seals. */
+		/* Give the writer time to run between some of the seals. */
 		usleep(i % 3 * 1000);
 	}
 	tiers_quiet(t);
@@ -166,7 +166,8 @@ static void many_children_of_one_parent_follow_it(void **state)
 				 KV_TIER_DRAM | KV_TIER_SSD);
 }
 
-/* A child without its parent is an orphan, not to be written once removed. */
+/* A child without its parent is an orphan, which must not be written once it is
+ * removed. */
 static void
 a_child_that_is_removed_while_leased_is_waited_for_by_nobody(void **state)
 {
@@ -353,7 +354,7 @@ static void a_burst_gets_a_part_of_the_budget(void **state)
 		ended |= !is;
 		on_ssd += is;
 	}
-	/* 2 MiB are written: half of the budget's burst */
+	/* 2 MiB are written, half of the burst that ssd_write= allows */
 	assert_true(on_ssd >= 15 && on_ssd <= 20);
 	assert_true(tiers_stats(t).unwritten_budget > 0);
 }
@@ -374,7 +375,7 @@ static void what_is_left_is_for_chains_that_are_used_again(void **state)
 	for (unsigned i = 0; i < 5; i++)
 		assert_int_equal(tiers_of(t, t->space, 1, i),
 				 KV_TIER_DRAM | KV_TIER_SSD);
-	/* A new block of a chain that was used is also written. */
+	/* A new block at the end of a chain that was used is also written. */
 	tiers_must_save(t, t->space, 1, 5);
 	tiers_quiet(t);
 	assert_int_equal(tiers_of(t, t->space, 1, 5),
@@ -436,7 +437,7 @@ static void a_use_leaves_no_parent_older_than_its_child(void **state)
 	for (unsigned i = 0; i < 50; i++)
 		tiers_must_save(t, t->space, 0, i);
 	tiers_quiet(t);
-	/* The order is kept when the blocks come back from SSD. */
+	/* Blocks that are read back from SSD keep their order of eviction. */
 	for (unsigned round = 0; round < 2; round++) {
 		acquire = tiers_acquire(t, t->space, 0, 50);
 		ordered(t, 50);

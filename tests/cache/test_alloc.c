@@ -10,7 +10,8 @@
 #include "tests/cache/one_cache.h"
 
 #define BYTES 20000u
-/* blocks that are durable before each run, which saves later numbers */
+/* number of blocks that are durable before each run; a run saves blocks with
+ * higher numbers */
 #define OLD 4
 #define ALL 8
 
@@ -19,8 +20,8 @@ static const char text[] =
 
 struct fixture {
 	struct one one;
-	bool durable[ALL]; /* the cache has reported the block as durable */
-	/* the test has tried to remove the block */
+	bool durable[ALL]; /* the cache has reported these blocks as durable */
+	/* the test has tried to remove these blocks */
 	bool removed[ALL];
 };
 
@@ -148,7 +149,8 @@ static int set_up(void **state)
 	f->one.config.scrub = 100 << 20;
 	open_cache(f);
 	for (unsigned n = 0; n < OLD; n++)
-		/* counts as removed, so that check_and_close saves it */
+		/* count the block as removed, so that check_and_close saves
+		 * it */
 		f->removed[n] = true;
 	check_and_close(f);
 	*state = f;

@@ -286,7 +286,8 @@ static void a_full_cache_evicts_on_both_tiers_and_keeps_its_cap(void **state)
 	assert_true(found > 300);
 }
 
-/* Empty files of one slot size are converted before any block is evicted. */
+/* Empty files with slots of one size get slots of another size before any block
+ * is evicted. */
 static void nothing_is_evicted_while_files_are_empty(void **state)
 {
 	struct one *f = *state;
@@ -296,8 +297,8 @@ static void nothing_is_evicted_while_files_are_empty(void **state)
 
 	for (unsigned i = 0; i < 500; i++)
 		assert_int_equal(save(f, i), 0);
-	/* Write all blocks: a block that is removed before its write needs no
-	 * file. */
+	/* Write all blocks to SSD, so that they get files: a block that is
+	 * removed before its write needs none. */
 	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
 	for (unsigned i = 0; i < 500; i++) {
 		block = one_get(f, i);
@@ -455,8 +456,8 @@ static void without_an_ssd_everything_stays_in_dram(void **state)
 	one_open(f);
 	for (unsigned i = 0; i < 600; i++)
 		assert_int_equal(save(f, i), 0);
-	/* The burst counts as one chain, so its head is kept: find the first
-	 * block that is left. */
+	/* Blocks that were saved in one burst count as one chain, whose head is
+	 * kept: find the first block that is left. */
 	while (n < 600 && !(block = one_get(f, n)))
 		n++;
 	assert_true(n < 600 && exact(f, block, n));

@@ -47,7 +47,8 @@ static void run(int error, unsigned from, unsigned n)
 	exit(0);
 }
 
-/* Run the script while calls fail, but end the fault before the close. */
+/* Run the script while calls fail, but end the fault before the store is
+ * closed. */
 static void outage(int error, unsigned from, unsigned n)
 {
 	struct script t;

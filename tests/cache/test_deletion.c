@@ -19,7 +19,8 @@
 
 static _Atomic bool hold, held;
 
-static pthread_t mounter; /* the thread whose calls are never held */
+/* the thread that mounts the store; its calls are never held up */
+static pthread_t mounter;
 
 static void wait_here(void)
 {
@@ -36,7 +37,8 @@ int fallocate(int fd, int mode, off_t offset, off_t len)
 	if (!real)
 		real = (int (*)(int, int, off_t, off_t))dlsym(RTLD_NEXT,
 							      "fallocate");
-	if (mode != 0) /* the store makes files and memory with mode 0 */
+	/* mode 0 allocates space for the store's files and memory */
+	if (mode != 0)
 		wait_here();
 	return real(fd, mode, offset, len);
 }
@@ -418,7 +420,7 @@ static void what_a_crash_left_is_swept_before_its_slot_is_taken(void **state)
 	crash(s);
 	snprintf(path, sizeof(path), "%s/index/data.mdb", s->path);
 	assert_int_equal(unlink(path), 0);
-	small_must_open(s); /* rebuilt from prologues */
+	small_must_open(s); /* the index is rebuilt from the prologues on SSD */
 	assert_int_equal(present(s), 0);
 }
 

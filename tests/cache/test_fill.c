@@ -12,8 +12,8 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-/* Keep the writer from beginning writes: raise its count of writes under way by
- * @by; lower it to end the stall. */
+/* Stall the writer: pretend that @by more writes to SSD are under way, so that
+ * it begins no write.  A negative @by ends the stall. */
 static void stall(struct tiers *t, int by)
 {
 	kv_lock(t->cache);
@@ -57,8 +57,8 @@ static void what_must_persist_gives_way_to_nobody(void **state)
 		assert_true(tiers_of(t, b, i, 0) & KV_TIER_SSD);
 }
 
-/* Blocks that must persist are written also with writeback=none, and also as
- * orphans. */
+/* Blocks that must persist are written to SSD even with writeback=none, and
+ * even if their parent is absent. */
 static void what_must_persist_is_written_whatever_the_rules_are(void **state)
 {
 	struct tiers *t = *state;
@@ -137,7 +137,7 @@ static void there_is_an_end_to_what_may_be_held(void **state)
 		n++;
 	assert_int_equal(kv_fill_may_hold(t->cache, t->space, BYTES), -ENOSPC);
 	assert_int_equal(kv_fill_may_hold(t->cache, t->space, 9 * MIB), -EFBIG);
-	/* A sixteenth of DRAM is left for saves. */
+	/* Held blocks leave a sixteenth of DRAM to saves. */
 	assert_int_equal(tiers_save(t, t->space, 1, 0), 0);
 	while (n > 0)
 		kv_fill_drop(t->cache, fills[--n]);

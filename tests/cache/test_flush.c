@@ -38,7 +38,8 @@ static void load_end(struct load *load)
 	pthread_join(load->thread, NULL);
 }
 
-/* Return the block's record in the index, which a crash would leave. */
+/* Return the block's record in the index, as a mount after a crash would find
+ * it. */
 static struct kv_slot_record recorded(struct tiers *t, unsigned chain,
 				      unsigned position)
 {
@@ -98,8 +99,9 @@ a_flush_covers_pins_and_mtimes_while_saves_fill_every_commit(void **state)
 		load_end(&load[i]);
 }
 
-/* Save a block without a flush, until the writer lingers over one, and make it
- * linger for ever.  Return the block's chain. */
+/* Save a block without a flush, and again until the writer lingers (waits for
+ * more blocks before it writes); make it linger for ever.  Return the chain of
+ * the last block. */
 static unsigned lingers(struct tiers *t)
 {
 	static unsigned chain = 5000;
@@ -135,7 +137,8 @@ static void so_do_lack_of_room_and_the_end_of_the_mount(void **state)
 {
 	struct tiers *t = *state;
 
-	/* The linger ends when a quarter of the user's share is dirty. */
+	/* The writer stops lingering when a quarter of the user's share of DRAM
+	 * is dirty. */
 	lingers(t);
 	for (unsigned i = 0; i < 400; i++)
 		tiers_must_save(t, t->space, i, 0);

@@ -7,7 +7,7 @@
 
 #define MIB (1ull << 20)
 #define SEGMENTS 8u
-#define USER 1 /* owner of space "a", with half of the memory guaranteed */
+#define USER 1 /* owner of space "a", which has half of the memory guaranteed */
 #define MANY 660u
 #define WANTED 256u
 
@@ -174,8 +174,8 @@ static void pins_in_every_segment_cost_no_guarantee(void **state)
 	saves_all(t);
 }
 
-/* A removed block that is still open may leave DRAM: the mount can read it from
- * SSD. */
+/* A removed block that is still open need not stay in DRAM, because the mount
+ * can read it from SSD. */
 static void removed_ones_that_are_open_cost_no_guarantee(void **state)
 {
 	struct tiers *t = *state;
@@ -204,7 +204,8 @@ static void removed_ones_that_are_open_cost_no_guarantee(void **state)
 	}
 }
 
-/* User 2 has blocks in each segment, in all no more than its own guarantee. */
+/* User 2 has blocks in each segment, but in all no more bytes than its own
+ * guarantee. */
 static void what_is_scattered_costs_no_guarantee_of_another(void **state)
 {
 	struct tiers *t = *state;

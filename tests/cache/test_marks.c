@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_marks.c - the lossy set of hashes of ssd.h.
+ * test_marks.c - the set of hashes in ssd.h that forgets a hash when another
+ * one takes its place in the array.
  *
  * OWNS      its marks.
  *
@@ -16,7 +17,8 @@
 
 #define N 16u
 
-/* Return a hash for the place @at; different @who give different hashes. */
+/* Return a hash whose place in the array is @at; another @who gives another
+ * hash for the same place. */
 static uint64_t hash_of(uint64_t who, uint32_t at)
 {
 	return who << 33 | at;

@@ -173,8 +173,8 @@ static void what_is_removed_meanwhile_stays_away(void **state)
 		assert_null(small_get(s, i));
 }
 
-/* If other files lack room for all blocks, the blocks stay, and their file is
- * used as before. */
+/* If the other files lack room for the blocks of the file that is to be
+ * emptied, the blocks stay, and the file is used as before. */
 static void without_room_nothing_is_lost(void **state)
 {
 	struct small *s = *state;

@@ -18,12 +18,14 @@
 #define HEIR 2u
 #define N 8u
 
-/* Block @position of chain 1, as mapped writable by the owner's client. */
+/* A block of chain 1, whose segment the test has mapped for writing like a
+ * client of the block's owner. */
 struct mapped {
 	struct kv_acquire *acquire;
 	int fd; /* the cache's descriptor of the segment */
 	uint8_t *base;
-	uint64_t bytes, offset; /* of the segment's file */
+	/* length of the segment's file; the block's offset in it */
+	uint64_t bytes, offset;
 };
 
 static struct mapped map_as_owner(struct tiers *t, unsigned position)
@@ -168,7 +170,8 @@ static void a_changed_block_is_not_handed_on(void **state)
 	assert_int_equal(tiers_stats(t).corrupt, 1);
 }
 
-/* Flush the whole space, or @each of its blocks; return the status. */
+/* Flush the space; return the status.  @each: a block that a client has changed
+ * does not fail the flush. */
 static int flush_space(struct tiers *t, bool each)
 {
 	struct kv_waiter waiter = KV_WAITER_INIT;
@@ -248,7 +251,7 @@ static void who_holds_blocks_keeps_them_from_nobody(struct tiers *t,
 	struct mapped m = map_as_owner(t, 0);
 
 	assert_int_equal(kv_space_chown(t->cache, t->space, uid, uid, mode), 0);
-	/* The former owner writes to memory that it still holds. */
+	/* The former owner writes to memory that it still has mapped. */
 	memset(m.base, 0xff, m.bytes);
 	assert_acquired(t, uid, N);
 	for (unsigned i = 0; i < N; i++)
@@ -326,7 +329,7 @@ static void what_was_left_to_a_holder_outlives_its_block(void **state)
 	assert_acquired(t, HEIR, N);
 }
 
-/* A block stays in its slot while it is being read. */
+/* A block is not moved to another slot while it is being read. */
 static void a_block_that_is_being_read_is_moved_later(void **state)
 {
 	struct tiers *t = *state;

@@ -43,7 +43,7 @@ static bool not_this(void *arg, uint32_t block)
 	return block != *(uint32_t *)arg;
 }
 
-/* Accept the eviction of blocks with numbers from *@arg on. */
+/* Allow the eviction of blocks with the number *@arg or a higher one. */
 static bool from(void *arg, uint32_t block)
 {
 	asked++;
@@ -196,7 +196,8 @@ static void leaf_first(const char *name)
 	for (unsigned request = 0; request < 3000; request++) {
 		uint32_t n = 0, block;
 
-		/* Walk down a tree of eight roots by random turns. */
+		/* Walk down a tree with eight roots, along branches chosen at
+		 * random. */
 		seed = seed * 1103515245 + 12345;
 		block = seed >> 16 & 7;
 		for (uint32_t bits = seed >> 8; n < 5; bits >>= 2) {
@@ -302,7 +303,8 @@ static void uses_of_long_ago_count_less(void **state)
 	assert_int_equal(nodes[0].uses, 2);
 }
 
-/* Some blocks are used once, others again after a fixed number of uses. */
+/* Use some blocks once, and use others again after a fixed number of other
+ * uses. */
 static void lhd_learns_who_comes_back(void **state)
 {
 	uint32_t at = 0;
@@ -342,7 +344,7 @@ static void what_ended_goes_first_and_from_its_tail(void **state)
 			put(b, 5000000000);
 		for (uint32_t b = 4; b-- > 1;)
 			kv_policy_end(&policy, b);
-		/* a use withdraws the hint that the chain has ended */
+		/* a use cancels the hint that the chain has ended */
 		kv_policy_touch(&policy, 2);
 		assert_int_equal(pop(), 3);
 		assert_int_equal(pop(), 1);

@@ -12,7 +12,8 @@ static void wake(struct kv_acquire *hint, void *arg)
 
 struct hint {
 	struct kv_waiter waiter;
-	/* must be the last field: its wants follow it in memory */
+	/* must be the last field, because the wants of the acquire follow it in
+	 * memory */
 	struct kv_acquire fetch;
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_pressure.c - more demand than room: more readers through the mount than
- * the bounce pool serves, and blocks of two sizes and two spaces on a full
+/* test_pressure.c - more demand than room: more readers of the mount than the
+ * bounce pool has buffers for, and blocks of two sizes and two spaces on a full
  * SSD. */
 #include "tests/cache/small_store.h"
 
@@ -24,7 +24,7 @@ static size_t size_of(unsigned n)
 	return n % 6 == 5 ? LARGER : LARGE;
 }
 
-/* ---- the bounce pool ---- */
+/* ---- the bounce pool: buffers to read from SSD without a slot ---- */
 
 struct reader {
 	struct small *s;
@@ -73,7 +73,7 @@ static void readers_beyond_the_bounce_pool_take_turns(void **state)
 		assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	}
 	assert_int_equal(small_close(s), 0);
-	small_must_open(s); /* after this mount the blocks are on SSD alone */
+	small_must_open(s); /* after this mount the blocks are on SSD only */
 	for (unsigned i = 0; i < READERS; i++) {
 		readers[i].s = s;
 		/* each two readers read the same blocks */

@@ -140,8 +140,8 @@ static void saves_beyond_the_rate_are_refused(void **state)
 	assert_int_equal(r, -EAGAIN);
 	assert_true(n >= 5);
 	assert_int_equal(tiers_stats(t).refused_rate, 1);
-	/* The save rate's refusal ends with time, and does not affect other
-	 * spaces. */
+	/* A save that the rate limit refuses succeeds later; saves to other
+	 * spaces succeed at once. */
 	assert_int_equal(tiers_save(t, tiers_space(t, "b", 1, NULL), 0, 0), 0);
 	while ((r = tiers_save(t, t->space, n, 0)) == -EAGAIN)
 		usleep(10000);
@@ -164,7 +164,7 @@ static void what_was_not_sealed_costs_no_rate(void **state)
 
 #define WORK 24 /* chains of user A, of DEPTH blocks each */
 #define DEPTH 16
-#define FLOOD 40 /* blocks of user B between two uses by A */
+#define FLOOD 40 /* number of blocks that user B saves between two uses by A */
 
 static void flood(struct tiers *t, struct kv_space *b, unsigned *n)
 {
@@ -241,7 +241,8 @@ static void without_a_reserve_it_costs_many(void **state)
 	assert_true(replay(t, b, 4) < asked(4) * 90 / 100);
 }
 
-/* Repeat with a small quota in DRAM for B, so that hits of A come from SSD. */
+/* Replay with a small quota in DRAM for B's space, so that hits of A come from
+ * SSD. */
 static unsigned replay_from_ssd(struct tiers *t, struct kv_space *b)
 {
 	set_quota(t, b, (struct kv_quota){.quota_dram = 8 * MIB});
@@ -282,7 +283,8 @@ static void writes_of_two_users_take_turns(void **state)
 	bool turn_of_a;
 	uint64_t bytes;
 
-	/* Save while the writer is stalled, and look at whose turn it is. */
+	/* Save blocks while the writer is stalled, and see whose block it would
+	 * write next. */
 	for (unsigned i = 0; i < 300; i++)
 		assert_int_equal(tiers_save(t, b, i, 0), 0);
 	tiers_quiet(t);

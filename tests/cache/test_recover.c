@@ -17,7 +17,7 @@
 
 struct told {
 	unsigned n;
-	char line[256]; /* the last line */
+	char line[256]; /* the last line that was printed */
 };
 
 static int set_up(void **state)
@@ -275,7 +275,7 @@ static void what_a_reader_holds_open_stays_away(void **state)
 
 	save_all(s);
 	small_close(s);
-	small_must_open(s); /* after this mount the block is on SSD alone */
+	small_must_open(s); /* after this mount the block is on SSD only */
 	block = small_get(s, 7);
 	assert_null(block->slot);
 	assert_int_equal(kv_block_remove(s->cache, block), 0);
@@ -633,7 +633,8 @@ static void damage(uint8_t *b, size_t bytes, unsigned round)
 	}
 }
 
-/* Open and use the store in a child process.  Return the child's status. */
+/* Open the store and use it, in a child process.  Return the child's exit
+ * status. */
 static int try_it(struct small *s)
 {
 	pid_t pid = fork();
@@ -643,7 +644,7 @@ static int try_it(struct small *s)
 		alarm(120);
 		small_must_open(s);
 		for (unsigned i = 0; i < BLOCKS; i++)
-			/* the block has the right bytes, or misses */
+			/* a read gives the right bytes or misses */
 			small_view(s, i, BYTES);
 		must(small_save(s, 200) >= -ENOSPC);
 		must(kv_space_sync(s->cache, s->space) == 0);
@@ -710,7 +711,7 @@ static void records_go_with_a_file_that_is_missing(void **state)
 	assert_int_equal(small_count_exact(s, 0, 20, LARGE), 15);
 	assert_true(says(s, "1 files are missing or too short, and 5 blocks "
 			    "with them"));
-	/* A new file gets the number of the missing one. */
+	/* A new segment file gets the number of the missing file. */
 	for (unsigned n = 100; n < 105; n++)
 		assert_int_equal(small_save(s, n), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);

@@ -21,7 +21,7 @@
 
 static char root[64], away[80];
 
-/* A removal of a file of this name waits for `let_go`. */
+/* Name of a file whose removal waits for the semaphore `let_go`. */
 #define HELD "held"
 static sem_t let_go;
 
@@ -67,7 +67,7 @@ static int tear_down(void **state)
 	int r = driver->close(backend);
 
 	(void)state;
-	umount2(away, MNT_DETACH); /* left by a failed test */
+	umount2(away, MNT_DETACH); /* mounted by a test that failed */
 	chmod(root, 0700);
 	tree_remove(root);
 	tree_remove(away);

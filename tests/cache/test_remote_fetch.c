@@ -15,7 +15,8 @@
 #define USERS 2u
 
 struct node {
-	struct small s;			/* must be the first field */
+	/* must be the first field: its address is cast to this struct */
+	struct small s;
 	struct kv_space *spaces[USERS]; /* spaces of users 0 and 1 */
 };
 
@@ -265,7 +266,8 @@ static void test_a_chain_ends_at_the_first_miss(void **state)
 	withdraw(node, 0, 20);
 	set_rule(slowly);
 	assert_int_equal(acquire(node, 0, 0, CHAIN, &all), 20);
-	/* Only GETs in flight together with the missing block were sent. */
+	/* Only GETs that were in flight together with the GET of the missing
+	 * block were sent. */
 	assert_true(sent(KV_REMOTE_GET) < 60);
 	usleep(100000);
 	assert_true(all < sent(KV_REMOTE_GET));
@@ -504,7 +506,8 @@ static void printed(char *text, size_t room)
 		print_message("%s", text);
 }
 
-/* Wait until the file has @word: the breaker changes its state before it prints. */
+/* Wait until the file has @word.  The breaker changes its state first, and then
+ * prints. */
 static void wait_for_text(const char *word)
 {
 	const uint64_t begin = kv_now_ns();

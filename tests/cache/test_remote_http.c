@@ -18,7 +18,7 @@ static struct kv_remote_op ops[MANY];
 static uint8_t data[MANY][100000];
 static const struct kv_remote_config config = {0};
 
-/* Make the backend whose URL is @format with @port put in. */
+/* Make a backend for the URL @format, in which %u stands for @port. */
 static void make(const struct kv_remote_driver *of, const char *format,
 		 unsigned port)
 {
@@ -72,7 +72,7 @@ static int tear_down(void **state)
 
 /* ---- objects ---- */
 
-/* A PUT that is cut off shows no object. */
+/* After a PUT that is cut off, the server has no object. */
 static void test_a_put_that_is_cut_off_leaves_nothing(void **state)
 {
 	struct kv_remote_op op = put_of("7/2-s/k", data, sizeof(data));
@@ -292,15 +292,17 @@ static void test_a_full_backlog_is_waited_for(void **state)
 		ops[i] = op_of(KV_REMOTE_HEAD, "");
 		kv_ops_submit(backend, &ops[i]);
 	}
-	usleep(1500000); /* longer than a refused connection is retried */
+	/* longer than the backend retries a refused connection */
+	usleep(1500000);
 	assert_int_equal(pthread_create(&thread, NULL, come_back, NULL), 0);
-	assert_int_equal(poll(&event, 1, 0), 0); /* none has ended */
+	assert_int_equal(poll(&event, 1, 0), 0); /* no operation has ended */
 	pthread_join(thread, NULL);
 	close(fd);
 	await(8);
 	for (size_t i = 0, good = 0; i < 8; i++) {
 		good += ops[i].status == 0;
-		assert_true(i < 7 || good >= 6); /* the backlog has 2 */
+		/* the listener's backlog holds 2 connections */
+		assert_true(i < 7 || good >= 6);
 	}
 }
 
@@ -371,7 +373,7 @@ static void test_a_stopped_server_holds_nobody(void **state)
 	await(MANY);
 	for (size_t i = 0; i < MANY; i++)
 		assert_int_equal(ops[i].status, -ECANCELED);
-	/* Closing ends operations in flight. */
+	/* Closing the backend cancels operations in flight. */
 	submit_many();
 	assert_int_equal(driver->close(backend), 0);
 	kill(server.pid, SIGCONT);
@@ -389,7 +391,7 @@ static void test_a_killed_server_is_found_again(void **state)
 	await(MANY);
 	for (size_t i = 0; i < MANY; i++)
 		assert_true(ops[i].status == -EIO);
-	submit_many(); /* one operation connects; all fail with it */
+	submit_many(); /* only one operation connects; if it fails, all fail */
 	await(MANY);
 	for (size_t i = 0; i < MANY; i++)
 		assert_int_equal(ops[i].status, -EIO);
@@ -423,7 +425,7 @@ static void test_a_server_that_was_made_anew_is_asked_again(void **state)
  * other connections come and go, the file may list one connection twice. */
 static unsigned knocking(unsigned port)
 {
-	bool seen[65536] = {false}; /* by the connection's own port */
+	bool seen[65536] = {false}; /* indexed by the connection's own port */
 	char line[300], wanted[64];
 	FILE *file = fopen("/proc/net/tcp", "r");
 	unsigned n = 0, own;
@@ -468,7 +470,9 @@ static void test_while_nobody_is_reached_one_tries(void **state)
 		usleep(round * 500000);
 		if (round == 0)
 			await(MANY);
-		else /* all operations fail with the one that connects */
+		else
+			/* all operations fail together with the one that
+			 * connects */
 			for (size_t i = 0; i < MANY; i++)
 				assert_non_null(kv_ops_reap(backend));
 		for (size_t i = 0; i < MANY; i++)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_remote_object.c - an object is the file of a block and one entry, which is found
- * and taken out again, byte for byte.
+ * test_remote_object.c - an object is the file of a block with one more entry
+ * in its header; the entry is found and removed again, and the file is the same
+ * byte for byte.
  *
  * OWNS      nothing.
  *

@@ -223,7 +223,8 @@ static void test_places_that_are_damaged_are_passed_over(void **state)
 /* ---- a filesystem on which calls fail ---- */
 
 enum { NOTHING, WRITE, SYNC };
-static _Atomic int failing; /* kind of call that fails on STORE/removed */
+/* kind of call that fails on the file STORE/removed */
+static _Atomic int failing;
 
 static bool fails(int fd, int what)
 {

@@ -119,7 +119,9 @@ static void a_store_that_cannot_be_opened_is_opened_later(void **state)
 		end = sites(kind);
 		assert_true(end > 20);
 		all += end;
-		step = end / 100 + 1; /* most calls read prologues: skip some */
+		/* most calls read prologues: let only every @step-th call
+		 * fail */
+		step = end / 100 + 1;
 		for (unsigned n = 0; n < end; n += step)
 			if (batch_fork(&batch, kinds[kind], n))
 				run(kind, errors[n % 3], n, 1);

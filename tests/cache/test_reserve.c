@@ -289,8 +289,9 @@ static void no_flush_fails_for_want_of_room_of_another_space(void **state)
 	assert_int_equal(kv_space_sync(s->cache, none), -ENOSPC);
 }
 
-/* Stop all writes while the writer skips @none for want of room, and keep it skipping
- * @none: a retry would clear no_room, and no write would set it again. */
+/* Stop all writes while the writer skips the space @none for want of room, so
+ * that it goes on skipping @none: a retry would clear no_room, and no write
+ * would set it again. */
 static bool stall_without_room(struct small *s, struct kv_space *none)
 {
 	bool is;

@@ -158,10 +158,11 @@ static void reads_go_before_writes_and_each_in_order(void **state)
 	assert_string_equal(order.seen, "0ABCabc");
 }
 
-/* A read that starts the next one when it ends, until the sync has ended or the
- * number of reads is far too high. */
+/* A read request that submits the next one when it ends, until the sync has
+ * ended or the number of reads is far too high. */
 struct endless {
-	struct kv_io io; /* must be the first field */
+	/* must be the first field: its address is cast to this struct */
+	struct kv_io io;
 	struct ending *ending;
 };
 
@@ -210,8 +211,9 @@ static void endless_reads_do_not_starve_a_write_or_a_sync(void **state)
 	kv_ring_submit(e.ring, &e.reads[1].io);
 	kv_ring_submit(e.ring, &e.write.io);
 	kv_ring_free(e.ring);
-	/* Reads of as many bytes as the write, four, may overtake it; others
-	 * were queued before the write. */
+	/* Reads may overtake the write until they have read as many bytes as it
+	 * writes, which takes four reads; the others were queued before the
+	 * write. */
 	assert_in_range(e.before_write, 4, 20);
 	assert_in_range(e.before_sync - e.before_write, 4, 6);
 }

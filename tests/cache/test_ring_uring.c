@@ -87,8 +87,8 @@ static void a_ring_that_fails_ends_all_but_what_is_at_the_device(void **state)
 	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
 	stuck.io.fd = pipes[0];
 	submit_counted(f, &stuck, &stuck_count);
-	/* When the request behind the stuck one has ended, the stuck request
-	 * has reached the device. */
+	/* When the request that was queued after the stuck one has ended, the
+	 * stuck request has reached the device. */
 	assert_int_equal(kv_ring_wait(f->ring, &behind), 0);
 	assert_false(kv_ring_failed(f->ring));
 
@@ -203,8 +203,8 @@ static void check_buffer(struct fixture *f, unsigned flags)
 	io.offset = 10 * KV_PAGE;
 	assert_int_equal(kv_ring_wait(f->ring, &io), 0);
 	io = request(f, KV_IO_READ, 12, 1);
-	/* the memory is not in buffer 0: the ring reads without the registered
-	 * buffer */
+	/* the memory does not lie in registered buffer 0, so the ring reads
+	 * without that buffer */
 	io.buffer = 0;
 	assert_int_equal(kv_ring_wait(f->ring, &io), 0);
 	assert_page(f->memory + 12 * KV_PAGE, 2);
@@ -327,7 +327,8 @@ static void without_io_uring_there_are_threads_and_it_says_why(void **state)
 
 static int refuse_locked_memory(void)
 {
-	/* Allow only the rings themselves, whose memory newer kernels count. */
+	/* Allow only as much locked memory as the rings themselves need, which
+	 * newer kernels count. */
 	const struct rlimit little = {256 << 10, 256 << 10};
 	uint8_t *data = map_pages(1024);
 	struct kv_ring *ring;

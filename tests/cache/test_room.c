@@ -10,10 +10,10 @@
 #include "tests/cache/tiers.h"
 #include "tests/cache/alone.h"
 
-#define STORED 40u /* blocks of chain 0, which are only on SSD */
+#define STORED 40u /* number of blocks of chain 0, which are only on SSD */
 
-/* Keep the writer from beginning writes: raise its count of writes under way by
- * @by; lower it to end the stall. */
+/* Stall the writer: pretend that @by more writes to SSD are under way, so that
+ * it begins no write.  A negative @by ends the stall. */
 static void stall(struct tiers *t, int by)
 {
 	kv_lock(t->cache);
@@ -30,7 +30,8 @@ static void store(struct tiers *t)
 	tiers_demote(t, t->space, 0, STORED);
 }
 
-/* Fill DRAM with unwritten blocks of root, whose share is all of DRAM. */
+/* Fill DRAM with blocks of root that are not on SSD yet; root's share is all of
+ * DRAM. */
 static void fill_with_dirty(struct tiers *t)
 {
 	struct kv_space *space =
@@ -84,8 +85,8 @@ static void those_that_do_not_wait_are_told_at_once(void **state)
 	stall(t, -1000);
 }
 
-/* Leases of unwritten blocks leave room for saves.  A block that waits to be
- * written counts once. */
+/* Leases of blocks that are not on SSD yet leave room for saves.  A leased
+ * block that also waits to be written counts once. */
 static void leases_of_what_waits_leave_a_part_to_save_by(void **state)
 {
 	struct tiers *t = *state;
@@ -150,7 +151,7 @@ static void what_is_cleared_while_it_is_waited_for_is_a_miss(void **state)
 	tiers_release(t, acquire);
 }
 
-/* ---- calls that need leased memory fail without waiting ---- */
+/* ---- calls that find only leased memory fail at once ---- */
 
 struct saver {
 	struct tiers *t;
@@ -185,7 +186,8 @@ static void two_who_hold_half_each_do_not_wait_for_each_other(void **state)
 	half[0] = tiers_acquire(t, saver.space, 0, n);
 	half[1] = tiers_acquire(t, saver.space, 1, n);
 	assert_int_equal(leased(half[0]) + leased(half[1]), 2 * n);
-	/* Writes under way free no leased slot: the clients need not wait. */
+	/* Writes under way free no leased slot, so the clients need not wait
+	 * for the writes. */
 	assert_int_equal(pthread_create(&saver.thread, NULL, save_on, &saver),
 			 0);
 	for (unsigned c = 0; c < 2; c++) {

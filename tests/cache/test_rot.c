@@ -15,7 +15,7 @@
 #define LENGTH 4000u
 #define SLOT 8192u
 #define FAULTS_IN_ALL 100000u
-#define WINDOW 2 /* rounds until a new mount frees bad slots */
+#define WINDOW 2 /* number of rounds until a new mount frees bad slots */
 
 enum rot {
 	ROT_BIT_PROLOGUE,
@@ -25,12 +25,14 @@ enum rot {
 	ROT_SECTOR,
 	ROT_ZEROED,
 	ROT_ALL_ZEROED,
-	/* the slot is exchanged with the next slot, which has no other fault */
+	/* the slot has exchanged its bytes with the next slot, which gets no
+	 * other fault */
 	ROT_SWAPPED,
-	ROT_OLD, /* the slot has its bytes of an earlier round */
+	ROT_OLD, /* the slot has the bytes of an earlier round */
 	ROT_OTHERS_PROLOGUE,
 	ROT_OTHERS_DATA,
-	ROT_RECORD_LIES, /* a record of other bytes, with a valid checksum */
+	/* the index has a record of other bytes, with a valid checksum */
+	ROT_RECORD_LIES,
 	ROT_RECORD_BIT,
 	ROTS
 };
@@ -220,7 +222,8 @@ static void damage_record(struct rotting *t, enum rot rot, unsigned n)
 	must(mdb_txn_begin(index->env, NULL, 0, &txn) == 0);
 	((uint8_t *)&record)[below(t, sizeof(record))] ^=
 		(uint8_t)(1u << below(t, 8));
-	/* The damaged copy keeps its checksum, so it is hardly ever valid. */
+	/* The record keeps its old checksum, so after the damage it is hardly
+	 * ever valid. */
 	must(mdb_put(txn, index->parts[KV_PART_SLOTS], &key, &value, 0) == 0);
 	must(mdb_txn_commit(txn) == 0);
 }
@@ -330,7 +333,8 @@ static void F7_a_hundred_thousand_faults_and_none_is_served(void **state)
 		lay_out(t);
 		memset(damaged, 0, BLOCKS);
 		for (unsigned n = 0; n < BLOCKS;) {
-			/* Faults in the index need a slow commit: make few. */
+			/* Damage in the index needs a slow commit: make few of
+			 * these faults. */
 			enum rot rot = (enum rot)below(
 				t, below(t, 20) ? ROT_RECORD_LIES : ROTS);
 			unsigned m = damage(t, rot, n);

@@ -12,7 +12,7 @@
 #include "cache/ssd/ssd.h"
 #include "small_store.h"
 
-#define TINY 4000u /* bytes of a block, which needs a slot of 8 KiB */
+#define TINY 4000u /* bytes of a small block, whose slot has 8 KiB */
 #ifndef FEW
 #define FEW 500u
 #define MANY 8000u
@@ -90,7 +90,8 @@ static void removed_files_that_are_open_slow_nobody_down(void **state)
 	assert_true(many[1] < 3 * few[1] + 3000);
 }
 
-/* After saves and removals, each slot of a file leads to its block. */
+/* After saves and removals, each slot of a segment file leads to the block in
+ * it. */
 static void a_file_knows_its_blocks(void **state)
 {
 	struct small *s = *state;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_seed.c - which spaces may be shared with other nodes, and which seeds nodes
- * with the same secret have.
+ * test_seed.c - which spaces may be shared with other nodes, and that nodes
+ * with the same secret give a space the same seed (the start of its chains'
+ * hashes).
  *
  * OWNS      a small store for each test, and a file with a secret.
  *
@@ -17,7 +18,8 @@
 #define USER 1001
 
 struct node {
-	struct small s; /* must be the first field */
+	/* must be the first field: its address is cast to this struct */
+	struct small s;
 	char secret[80];
 	char warned[512];
 };
@@ -122,8 +124,8 @@ static void test_a_space_without_a_layout_may_be_shared(void **state)
 	assert_true(info_of(node).shared);
 	reopen(node);
 	assert_true(info_of(node).shared);
-	/* A shared space refuses a layout whose keys other nodes cannot
-	 * have. */
+	/* A shared space refuses a layout with which other nodes would make
+	 * other keys. */
 	assert_int_equal(set_layout(node, LAYOUT), -EINVAL);
 	assert_null(info_of(node).layout);
 	assert_int_equal(set_layout(node, "{" TENSORS ", " SEED "}"), 0);
@@ -156,7 +158,8 @@ static void test_keys_of_an_engine_are_shared(void **state)
 	reopen(node);
 	assert_true(info_of(node).shared);
 	assert_true(info_of(node).layout->engine_keys);
-	/* The layout without "keys" counts as the same layout. */
+	/* A layout that differs only by a missing "keys" counts as the same
+	 * layout. */
 	assert_int_equal(set_layout(node, LAYOUT), 0);
 }
 
@@ -230,7 +233,7 @@ static void test_nodes_with_a_secret_have_the_same_seed(void **state)
 	assert_true(seed_of(node, USER, model) != seed);
 	assert_int_equal(set_layout(node, "{" TENSORS ", \"share\": true}"), 0);
 	assert_true(info_of(node).shared);
-	/* A seed that the layout gives is kept. */
+	/* A seed that is written in the layout is kept. */
 	assert_true(seed_of(node, USER, "{" TENSORS ", " SEED "}") ==
 		    0x0123456789abcdef);
 }
@@ -285,7 +288,8 @@ static void test_a_new_owner_does_not_have_the_seed_of_the_former(void **state)
 	must_be_refused(node, share(node));
 }
 
-/* Make a space as an older version could: shared, with a seed of this node. */
+/* Make a space as an older version could make it: shared, with a seed that only
+ * this node has. */
 static void make_old(struct node *node)
 {
 	assert_int_equal(set_layout(node, LAYOUT), 0);

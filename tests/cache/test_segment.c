@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Segments that clients keep mapped after they were retired: the users that are
- * charged, and the effect on others.
+ * Segments that clients keep mapped after the daemon has retired them: which
+ * users are charged, and how other users are affected.
  */
 #include <sys/mman.h>
 
@@ -17,7 +17,8 @@
 
 struct keeper {
 	struct tiers *t;
-	/* the clients release a retired segment as soon as they are told */
+	/* true: the clients unmap a retired segment as soon as they are told
+	 * to */
 	bool answers;
 	_Atomic unsigned n_told;
 	uint32_t told[RETIRED * 4];
@@ -42,8 +43,8 @@ static void begin(struct tiers *t, bool answers)
 	tiers_without_ssd(t);
 }
 
-/* Lease the first block of a chain as @uid, and count its segment as mapped by
- * a client of @uid.  Return 0 or -errno. */
+/* Lease the first block of @chain as the user @uid, and count its segment as
+ * mapped by a client of @uid.  Return 0 or -errno. */
 static int take_segment(struct tiers *t, struct kv_space *space, unsigned chain,
 			uint32_t uid)
 {

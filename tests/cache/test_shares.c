@@ -8,7 +8,7 @@
 #define C 2
 #define BATCH 64u
 #define MANY 2000u
-#define LISTED 2048u /* blocks that a snapshot lists */
+#define LISTED 2048u /* number of blocks that a snapshot lists */
 
 static int pin(struct tiers *t, struct kv_space *space, unsigned chain)
 {
@@ -183,7 +183,7 @@ static void snapshots_are_shared(void **state)
 	unsigned of_a, of_others;
 	uint64_t part;
 
-	/* with an SSD tier, the index would be full first */
+	/* no SSD tier: its index would be full before the limit is reached */
 	tiers_without_ssd(t);
 	c = tiers_space(t, "c", C, PREFIX_LAYOUT);
 	of_root = tiers_space(t, "root", 0, PREFIX_LAYOUT);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_site.c - URLs of web servers that keep a remote tier, and files of
+ * test_site.c - URLs of remote tiers on web servers, and the files with their
  * credentials.
  *
  * OWNS      the file "as" in the current directory.

@@ -187,7 +187,8 @@ static void what_is_not_used_gives_way_to_another_size(struct small *s,
 
 	fill(s, evict, 256);
 	files = (unsigned)small_stats(s).ssd_files;
-	n = 2 * (files - 1) - 2; /* 1 file is not converted, 2 % stay free */
+	/* all files but 1 are converted, and 2 % of the tier stay free */
+	n = 2 * (files - 1) - 2;
 	for (unsigned pass = 0; pass < 2; pass++)
 		use_all(s, 90000, n, NEW);
 	assert_int_equal(small_count_durable(s, 90000, n), n);
@@ -301,8 +302,8 @@ static void two_sizes_of_equal_use_keep_their_files(void **state)
 
 /* ---- the hit rate of a trace of several sizes, against kvfs-replay ---- */
 
-#define UNIT \
-	65536u /* bytes of a unit, which fills a slot; 128 slots fill a file */
+/* bytes of a unit of the trace, which fills a slot; 128 slots fill a file */
+#define UNIT 65536u
 #define REQUESTS 6000u
 
 struct object {

@@ -5,8 +5,9 @@
 #include "tests/cache/one_cache.h"
 
 #define BYTES 100000u
-#define HUGE_ONE \
-	60000u /* items that need more room than the index of a small store */
+/* number of items of a snapshot that is too large for the index of a small
+ * store */
+#define HUGE_ONE 60000u
 
 static int set_up(void **state)
 {
@@ -226,7 +227,7 @@ static void snapshots_leave_room_to_work(void **state)
 static void a_snapshot_may_be_larger_than_dram(void **state)
 {
 	struct one *f = *state;
-	const unsigned n = 400; /* 40 MB of blocks */
+	const unsigned n = 400; /* blocks with 40 MB in all */
 
 	f->config.ssd = 128 << 20;
 	one_reopen(f);

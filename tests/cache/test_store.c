@@ -177,7 +177,8 @@ static struct kv_slot_record first_slot(struct kv_index *index)
 	return record;
 }
 
-/* Add records that no daemon writes, beside the records of blocks 0 to 3. */
+/* Add slot records that no daemon would write, beside the records of blocks 0
+ * to 3. */
 static void add_odd_slots(struct kv_txn *batch,
 			  const struct kv_slot_record *good)
 {
@@ -205,7 +206,8 @@ static void add_odd_slots(struct kv_txn *batch,
 static void add_odd_segments(struct kv_txn *batch)
 {
 	static const struct kv_segfile_record odd[] = {
-		/* records whose slots are too small or too large */
+		/* records of segment files whose slots are too small or too
+		 * large */
 		{.id = 20, .slots = 9, .slot_bytes = 4096},
 		{.id = 21, .slots = 9, .slot_bytes = 12345},
 		{.id = 22, .slots = 9, .slot_bytes = 1ull << 40},
@@ -290,7 +292,7 @@ static void change_prologue(struct kv_slot_record *record, unsigned n)
 	case 4:
 		record->digest[3] ^= 1;
 		break;
-	default: /* leave the prologue as it was */
+	default: /* leave the prologue unchanged */
 		break;
 	}
 }

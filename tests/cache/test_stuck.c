@@ -100,7 +100,8 @@ static void its_slot_is_not_used_for_anything_else(void **state)
 	for (unsigned i = 100; i < 1200; i++)
 		small_save(s, i);
 	assert_int_equal(disk.n_held, 1);
-	/* Fill the memory of the late read: no other block may be in it. */
+	/* Fill the memory of the read that is late: no other block may lie
+	 * there. */
 	memset(disk.held[0].io->data, 0x66, disk.held[0].io->bytes);
 	for (unsigned i = 100; i < 1200; i++)
 		small_view(s, i, BYTES);
@@ -158,8 +159,8 @@ static void while_reads_are_offline_nothing_is_asked_of_the_disk(void **state)
 	small_check(s);
 }
 
-/* The only block of a new file is removed before its write, so no commit
- * records the file. */
+/* The only block of a new segment file is removed before it is written, so no
+ * commit records the file. */
 static void a_file_that_nothing_was_written_to_is_known_in_the_end(void **state)
 {
 	struct small *s = *state;

@@ -184,7 +184,8 @@ static void reserves_of_a_user_and_his_spaces_overlap(void **state)
 	set_quota(t, USER, quota);
 	quota.reserve_dram = 30 * MIB;
 	assert_int_equal(kv_space_set_quota(t->cache, t->space, &quota), 0);
-	/* Of the user's 40 MiB this space has 30; 24 are left for others. */
+	/* This space has 30 of the 40 MiB that are guaranteed to the user; 24
+	 * MiB of DRAM are left for the guarantees of other users. */
 	assert_int_equal(kv_tenant_set_quota(t->cache, 2, &quota), -ENOSPC);
 	assert_int_equal(kv_space_set_quota(t->cache, x, &quota), -ENOSPC);
 	quota.reserve_dram = 24 * MIB;
@@ -406,7 +407,7 @@ static void remove_large(struct tiers *t, uint32_t uid, unsigned n)
 }
 
 /* A quarter of the index of 3 MiB is for layouts.  A single user may have half
- * of that quarter, without root's part. */
+ * of what root's layouts leave of that quarter. */
 static void layouts_leave_the_index_to_blocks_and_to_others(void **state)
 {
 	struct tiers *t = *state;

@@ -24,7 +24,8 @@
 
 static struct kv_layout *layout;
 static struct kv_space *kept; /* space "kept" of the open store */
-static uint32_t owner;	      /* owner that a new space "kept" gets */
+/* uid of the owner that a new space "kept" gets */
+static uint32_t owner;
 
 static void open_kept(struct small *s)
 {
@@ -268,8 +269,8 @@ static void they_move_with_their_block(void **state)
 		assert_int_equal(told(s, n), 1);
 }
 
-/* A client may have changed the header of a block in an open segment: token ids
- * count only if the digest agrees. */
+/* A client may have changed the header of a block in an open segment: its token
+ * ids count only if the block's digest agrees. */
 static void open_memory_is_read_with_care(void **state)
 {
 	struct small *s = *state;

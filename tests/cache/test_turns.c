@@ -17,7 +17,8 @@
 #define AMOUNT 100
 
 struct queue {
-	struct kv_turn turn; /* must be the first field */
+	/* must be the first field: its address is cast to this struct */
+	struct kv_turn turn;
 	bool made;
 	uint64_t done;
 };
@@ -52,8 +53,8 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* Take @n steps of the queue whose turn it is: a step of A costs @cost_a, one
- * of B @cost_b. */
+/* Take @n steps, each of the queue whose turn it is.  A step of queue A costs
+ * @cost_a, a step of B @cost_b. */
 static void work(size_t n, uint64_t cost_a, uint64_t cost_b)
 {
 	struct queue *queue;
@@ -113,8 +114,9 @@ static void who_yields_comes_after_the_others(void **state)
 	assert_ptr_equal(kv_turns_next(&turns), &b->turn);
 }
 
-/* When all queues resume, queues that got nothing come first. Otherwise the
- * first queue would run all its work first if little work runs at a time. */
+/* When all queues resume, queues that have done no work yet come first.
+ * Otherwise the first queue would do all its work first if few requests run at
+ * a time. */
 static void who_got_nothing_comes_first_when_all_go_on(void **state)
 {
 	struct kv_turn *c = kv_turn_get(&turns, 5), *got[7];
@@ -142,7 +144,8 @@ static void who_got_nothing_comes_first_when_all_go_on(void **state)
 	kv_turn_put(&turns, c);
 }
 
-/* A queue whose requests never end leaves resources to other queues. */
+/* A queue whose requests never end leaves the others their share of the
+ * resources. */
 static void who_has_very_much_under_way_leaves_some_to_others(void **state)
 {
 	struct kv_turn *turn, *c;
@@ -164,7 +167,8 @@ static void who_has_very_much_under_way_leaves_some_to_others(void **state)
 		of_b++;
 	}
 	assert_int_equal(of_b, 16);
-	/* Others can begin, however much two queues have in flight. */
+	/* Other queues can begin requests, however much two queues have in
+	 * flight. */
 	kv_turn_begin(&turns, &b->turn, 5);
 	c = kv_turn_get(&turns, 5);
 	kv_turn_start(&turns, c);

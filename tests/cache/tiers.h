@@ -30,7 +30,7 @@ struct tiers {
 	char path[64];
 	struct kv_cache_config config;
 	struct kv_cache *cache;
-	/* space "a" of user 1: typed, with reuse "prefix" */
+	/* space "a" of user 1: it has a layout, with "reuse": "prefix" */
 	struct kv_space *space;
 };
 

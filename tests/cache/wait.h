@@ -39,7 +39,8 @@ static inline void kv_flush_wake(struct kv_flush *flush, int status)
 	kv_waiter_wake(flush->arg);
 }
 
-/* Wait until the block is durable. -ENOSPC, -EIO, -EOPNOTSUPP (no SSD tier). */
+/* Wait until the block is durable.  Return 0, -ENOSPC, -EIO, or -EOPNOTSUPP (no
+ * SSD tier). */
 static inline int kv_block_sync(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_waiter waiter = KV_WAITER_INIT;
@@ -61,8 +62,8 @@ static inline int kv_space_sync(struct kv_cache *cache, struct kv_space *space)
 	return flush.status;
 }
 
-/* Wait until the block is durable, and free its slot. -EBUSY (leased),
- * -ENOSPC. */
+/* Wait until the block is durable, and drop it from DRAM.  Return 0, -EBUSY
+ * (the block is leased), or -ENOSPC. */
 static inline int kv_block_demote(struct kv_cache *cache,
 				  struct kv_block *block)
 {
@@ -77,7 +78,7 @@ static inline void kv_acquire_wake(struct kv_acquire *acquire, void *arg)
 	kv_waiter_wake(arg);
 }
 
-/* Wait until the block is in DRAM. -ENOSPC. */
+/* Wait until the block is in DRAM.  Return 0 or -ENOSPC. */
 static inline int kv_block_promote(struct kv_cache *cache,
 				   struct kv_block *block)
 {
@@ -104,7 +105,7 @@ static inline int kv_block_promote(struct kv_cache *cache,
 	return r;
 }
 
-/* Drop every block. */
+/* Remove every block of the space. */
 static inline int kv_space_clear(struct kv_cache *cache, struct kv_space *space)
 {
 	struct kv_clear *clear;

@@ -52,7 +52,8 @@ static const char webserver_tls[] =
 
 struct webserver {
 	pid_t pid;
-	unsigned port, tls; /* ports of HTTP and TLS; tls 0: no TLS */
+	/* TCP ports for HTTP and for TLS; tls is 0 without TLS */
+	unsigned port, tls;
 };
 
 /* Return a socket that is bound to @port (0: any free one) of this machine and

@@ -15,7 +15,8 @@ static const char text[] =
 	"{\"name\":\"v\",\"dtype\":\"U8\",\"shape\":[5]}],\"tokens\":4,"
 	"\"salt\":\"00ff\",\"fingerprint\":\"ab\",\"reuse\":\"window:3\"}";
 
-/* When jansson has no memory for a string, it reports the string as invalid. */
+/* Return whether @r is the result of a failed allocation: if jansson has no
+ * memory for a string, it reports the string as invalid. */
 static bool may(int r)
 {
 	return r == -ENOMEM || r == -EINVAL;

@@ -29,7 +29,7 @@ static void reserved_room_holds_what_was_asked_for(void **state)
 
 static void an_array_that_cannot_grow_stays(void **state)
 {
-	/* volatile: else the compiler warns that the size is too large */
+	/* volatile: otherwise the compiler warns that the size is too large */
 	volatile size_t too_many = SIZE_MAX / 2;
 	uint64_t *items = NULL, *before;
 	size_t room = 0;
@@ -57,7 +57,7 @@ static void items_are_appended_one_by_one(void **state)
 		}
 		for (size_t i = 0; i < n; i++)
 			assert_int_equal(items[i], i);
-		n = 100; /* the owner of an array may drop the last items */
+		n = 100; /* the owner of an array may drop its last items */
 	}
 	free(items);
 }

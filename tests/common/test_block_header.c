@@ -194,7 +194,8 @@ static void the_same_arguments_give_the_same_bytes(void **state)
 	assert_memory_equal(a, b, bytes);
 }
 
-/* Try names of all lengths, to leave any room in the last page. */
+/* Try tensor names of all lengths, so that the last page of the header has any
+ * number of free bytes. */
 static void the_longest_values_fit_whatever_the_names(void **state)
 {
 	struct kv_key key = key_of(0xff, 32);

@@ -274,8 +274,8 @@ static void a_longer_text_is_too_big(void **state)
 	assert_int_equal(kv_layout_parse(text, KV_LAYOUT_TEXT_MAX, &layout), 0);
 }
 
-/* Any canonical text must fit into the limit, so that it can be written to
- * another space. */
+/* The canonical text of any layout must fit into the limit, so that it can be
+ * written to another space. */
 static void a_text_whose_canonical_form_is_longer_is_too_big(void **state)
 {
 	_cleanup_(kv_freep) char *text = malloc(KV_LAYOUT_TEXT_MAX + 64);

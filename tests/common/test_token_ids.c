@@ -108,7 +108,8 @@ static void a_header_without_them_is_as_it_was(void **state)
 	assert_null(memmem(header, KV_PAGE, "token_ids", 9));
 	assert_non_null(
 		memmem(header, KV_PAGE, "\"tokens\":\"4\"},\"k\":", 18));
-	meta.ids = ids; /* the layout does not ask for token ids */
+	/* the block has token ids, but its layout does not ask for them */
+	meta.ids = ids;
 	assert_int_equal(kv_block_header_write(layout, &key, &meta, header),
 			 -EINVAL);
 	free(ids);
