@@ -17,12 +17,12 @@
 #include "common/kv.h"
 
 static struct {
-	_Atomic bool on;     /* calls are counted and may fail */
-	_Atomic long seen;   /* calls since inject_arm */
+	_Atomic bool on;     /* true: calls are counted and may fail */
+	_Atomic long seen;   /* number of calls since inject_arm */
 	_Atomic long from;   /* number of the first call that fails, from 0 */
 	_Atomic long before; /* number of the first call after the faults */
-	_Atomic long failed; /* calls that failed since inject_arm */
-	_Atomic int error;   /* errno of a call that fails */
+	_Atomic long failed; /* number of calls that failed since inject_arm */
+	_Atomic int error;   /* errno that a failing call sets */
 } inject;
 
 /* Let the calls from number @from on, @n of them, fail with @error. */

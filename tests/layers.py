@@ -28,16 +28,18 @@ CONTRACTS = ["cache/cache.h"]
 # Folders outside the order, each a library of its own, with the folders that they may use.
 BESIDE = {"kernels/cuda": ["kernels/device"]}
 HOOKS = {
-    # Free slot and extent of a removed block once they are unused; or remove a block.
+    # Called by lower folders: free the slot and the extent of a removed block once they are
+    # unused; remove a block.
     "kv_block_settle_locked": "cache/block",
     "kv_block_remove_locked": "cache/block",
-    # When the lock is released, callers that wait for room check again whether there is
-    # room.
+    # Called when the lock is released: callers that wait for room check again whether there
+    # is room.
     "kv_wants_room_locked": "cache/block",
-    # The record of a block says which user has pinned it.
+    # Called for the record of a block: says which user has pinned the block.
     "kv_block_pinned_by_user": "cache/block",
 }
-# Headers of lower folders that a tool may include, as it simulates or checks these folders.
+# Headers of lower folders that a tool may include, because it simulates or checks these
+# folders.
 TOOLS = {
     "fsck": ["index/"],
     "bench": ["index/"],

@@ -21,7 +21,7 @@
 #define BATCH 8u
 
 static unsigned done, absent, refused;
-static int error; /* last error of a call */
+static int error; /* error of the last call that failed */
 static uint64_t slowest;
 
 static void count(int status)

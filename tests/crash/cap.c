@@ -85,7 +85,7 @@ static void *measure(void *arg)
 	return arg;
 }
 
-/* Block @number has @bytes. */
+/* Save block @number, which has @bytes bytes. */
 static void save(struct kv_cache *cache, struct kv_space *space,
 		 uint64_t number, uint64_t bytes)
 {

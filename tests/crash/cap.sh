@@ -9,8 +9,8 @@ seed=${KVFS_SEED:-$RANDOM}
 echo "seed $seed"
 cap() { timeout 300 "$H/cap" "$1" "$S" "${@:2}" || fail "cap $*"; }
 
-# Save and remove blocks of all sizes, twice as many as fit.  The cap is such that the
-# segment files could fill it without a gap.
+# Save and remove blocks of all sizes, twice as many as fit.  The segment files alone can
+# fill this cap to the last byte.
 cap churn $((68 * M1)) 0 2 "$seed"
 "$H/cap" churn "$S" $((68 * M1)) 0 60 $((seed + 1)) & workers+=($!)
 sleep 1.5
@@ -20,7 +20,8 @@ cap open $((52 * M1)) $((68 * M1))
 cap churn $((52 * M1)) 0 2 $((seed + 3))
 rm -rf "$S"
 
-# The index must be compacted, because of removals and because the cap is too small for it.
+# The index must be compacted, because blocks were removed and because the new cap is too
+# small for the index as it is.
 cap fill $((1024 * M1)) 0 24000 4000
 cap thin $((1024 * M1)) 0 3
 cap open $((60 * M1)) $((1024 * M1))

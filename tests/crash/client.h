@@ -18,7 +18,7 @@
 struct client {
 	kvfs_session *session;
 	kvfs_space *space;
-	kvfs_pool *pool; /* NULL: the space has no layout */
+	kvfs_pool *pool; /* NULL if the space has no layout */
 	uint8_t *memory;
 	uint64_t payload;
 };
@@ -99,8 +99,9 @@ static inline void client_open(struct client *c, const char *path, char letter)
 			r = kvfs_space_open(c->session, name,
 					    letter == 'c' ? NULL : layout,
 					    KVFS_CREATE | 0777, &c->space);
-		/* If the daemon has not answered within a second, the space is
-		 * open without it, and acquires may miss with ENOTCONN. */
+		/* If the daemon does not answer within a second, the library
+		 * opens the space without it, and acquires may fail with
+		 * ENOTCONN. */
 		if (r == 0)
 			r = kvfs_space_owner(c->space, NULL, NULL);
 		if (r == -ENOTCONN) {

@@ -12,8 +12,8 @@ find "$M/a" -type f ! -name .layout -exec setfattr -n user.kvfs.pin -v 1 {} + ||
 daemon=$(daemon_pids)
 descriptors() { ls -l "/proc/$daemon/fd" | grep -vc '\.seg$'; }
 held() { [ "$(metric kvfs_leases)" -ge "$1" ]; }
-# Succeed if clients hold nothing: no leases, saves, retired segments,
-# connections.
+# Succeed if clients hold nothing: no leases, no unfinished saves, no retired segments and
+# no connections.
 nothing_held() {
 	awk '/^kvfs_(leases|saving_blocks|retired_segments|connections) / { n += $2 } END { exit n != 0 }' "$M/.kvfs/metrics"
 }
@@ -26,8 +26,8 @@ for ((round = 0; round < 30; round++)); do
 	workers=($engine)
 	wait_until 60 grep -q holds "$T/out" || fail "the engine does not start"
 	held 64 || fail "round $round: no leases: $(cat "$T/out" "$M/.kvfs/stats")"
-	# A stopped client has segments mapped that are retired, because other clients need
-	# segments of another access class.
+	# A stopped client keeps segments mapped that the daemon retires, because other
+	# clients need segments of another access class.
 	if [ $((round % 3)) = 0 ]; then
 		sleep 0.2
 		kill -STOP $engine

@@ -80,7 +80,8 @@ static inline void content_layout_text(uint64_t payload, char text[256])
 		 (unsigned long long)payload / 2, CONTENT_TOKENS);
 }
 
-/* Return the layout for a payload; it lives as long as the program. */
+/* Return the layout of blocks with @payload bytes; it lives as long as the
+ * program. */
 static inline const struct kv_layout *content_layout(uint64_t payload)
 {
 	static struct kv_layout *known[16];
@@ -214,7 +215,7 @@ static inline int content_check_file(const void *file, uint64_t length,
 	return 0;
 }
 
-/* SPACE/xx/KEY below @mount. */
+/* Store the path of the block @id below @mount in @path: SPACE/xx/KEY. */
 static inline void content_path(const char *mount, uint64_t id, char path[512])
 {
 	kvfs_key key = content_key(id);

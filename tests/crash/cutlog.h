@@ -18,10 +18,12 @@ enum cut_type { CUT_WRITE = 1, CUT_FLUSH, CUT_WORD };
 
 struct cut_record {
 	uint32_t magic, type;
-	uint32_t bytes;		/* WRITE */
-	uint32_t writer, index; /* WORD: place of the word in the journal */
+	uint32_t bytes; /* WRITE */
+	/* type WORD: the journal's word, by its writer and its index */
+	uint32_t writer, index;
 	uint32_t reserved;
-	uint64_t at; /* WRITE: offset on the disk; WORD: the word's value */
+	/* type WRITE: offset on the disk; type WORD: value of the word */
+	uint64_t at;
 };
 
 #endif

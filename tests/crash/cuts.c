@@ -26,8 +26,8 @@
 #include "tests/crash/journal.h"
 #include "tests/cache/alone.h"
 
-#define LIE 400	     /* records that a lying disk may forget */
-#define PATIENCE 120 /* seconds allowed for one image */
+#define LIE 400	     /* number of records that a lying disk may forget */
+#define PATIENCE 120 /* seconds that the check of one image may take */
 
 struct tally {
 	unsigned images, unmountable, unopened, died;
@@ -35,8 +35,9 @@ struct tally {
 	uint64_t unflushed;
 };
 
-static struct tally *tally;	/* memory shared with the children */
-static struct journal *journal; /* the journal as it was at the cut */
+static struct tally *tally; /* memory shared with the children */
+/* the journal as it was when the power was cut */
+static struct journal *journal;
 /* remade: kvfs-fsck has rebuilt the index of the image being checked */
 static bool lies, remade;
 static int only = -1; /* number of the only image to check; -1: all */
@@ -242,8 +243,8 @@ static int by_value(const void *a, const void *b)
 	return *x < *y ? -1 : *x > *y;
 }
 
-/* Choose a cut at any write or flush; every second time where most writes are in
- * flight. */
+/* Choose a record before which to cut the power: any write or flush; in half of
+ * the cases a flush, before which most writes are in flight. */
 static size_t choose_cut(const struct image_log *log, uint64_t *seed)
 {
 	size_t cut;

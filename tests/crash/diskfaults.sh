@@ -32,7 +32,7 @@ again() {
 
 disk_begin ext4 $((256 << 20))
 start
-saved=0 # blocks from 0 to this one are durable
+saved=0 # number of durable blocks, from block 0 on
 add() {
 	eq "saved" "$(figure done "$(blocks durable $saved "$1")")" "$1"
 	saved=$((saved + $1))
@@ -160,8 +160,7 @@ bounded unmount "$M"
 gone
 disk_lost
 
-# The disk disappears, and with it the pages of the index that are not in
-# memory.
+# The disk disappears, so that pages of the index that are not in memory cannot be read.
 disk_begin ext4 $((256 << 20))
 saved=0
 start

@@ -13,7 +13,7 @@
  */
 #include "tests/crash/client.h"
 
-#define BLOCKS 64u /* blocks 0 to 63, saved by the script */
+#define BLOCKS 64u /* number of blocks, which the test's script has saved */
 #define LEASES 8
 #define SAVED 8
 
@@ -50,7 +50,8 @@ static void hold(struct client *c, unsigned round)
 		client_must(client_save(c, ids, gens, SAVED, &xfer), "save");
 		kvfs_xfer_wait(xfer, KVFS_COPIED, KVFS_FOREVER);
 		kvfs_xfer_free(xfer);
-		/* The blocks' segments stay mapped after the lease. */
+		/* The segments of the blocks stay mapped after the lease has
+		 * ended. */
 		client_must(client_acquire(c, ids, SAVED, &lease), "acquire");
 		kvfs_lease_wait(lease, KVFS_FOREVER);
 		kvfs_release(lease);
@@ -92,7 +93,8 @@ static void read_on(struct client *c)
 	const void *files[BLOCKS];
 	uint64_t ids[BLOCKS], length = 0, looks = 0;
 	kvfs_lease *lease = lease_all(c, BLOCKS), *next;
-	bool stale = false; /* the daemon that granted the lease has ended */
+	/* true: the daemon that granted the lease has ended */
+	bool stale = false;
 
 	ids_from(ids, 0, 0, BLOCKS);
 	while (!client_stop && pointers(lease, files, &length) == 0) {

@@ -74,7 +74,7 @@ few() { prlimit --nofile=64 "$B/kvfs" -o "$BASE,hugepages=off,control=$SOCK" "$S
 few || fail "64 descriptors: kvfs does not start"
 exact "64 descriptors" few
 
-# huge pages: not wanted
+# Huge pages are switched off.
 no_huge() { start hugepages=off; }
 no_huge
 says "hugepages=off" hugepage_segments '0 of '

@@ -30,7 +30,7 @@ static struct journal_era era;
 static uint8_t bytes[CONTENT_MAX];
 
 static bool gone[JOURNAL_ITEMS], sealed[JOURNAL_ITEMS];
-/* blocks that changed since they were last compared */
+/* marks blocks that changed since they were last compared with the record */
 static bool touched[JOURNAL_ITEMS];
 
 static bool daemon_died(int error)
@@ -39,8 +39,8 @@ static bool daemon_died(int error)
 	       error == EINTR;
 }
 
-/* Return true for an error that is expected: all of DRAM is leased, or the daemon
- * is dead. */
+/* Return true for an error that is expected: all of DRAM is leased (ENOSPC), or
+ * the daemon is dead. */
 static bool excused(int error)
 {
 	return error == ENOSPC || daemon_died(error);
@@ -97,7 +97,7 @@ static int write_bytes(int fd, size_t n)
 	return 0;
 }
 
-/* Write a part of the file: close(2) must report an error. */
+/* Write half of the file: close(2) must then report an error. */
 static void write_part(int fd, unsigned index, size_t n)
 {
 	if (write_bytes(fd, n / 2) == 0 && close(fd) == 0)
@@ -198,7 +198,8 @@ static void evict(unsigned index)
 	journal_remove_begun(journal, writer, index);
 	touched[index] = true;
 	sealed[index] = false;
-	/* A block that was only sealed may not have found room on the SSD. */
+	/* A block that was sealed but never synced may be gone, because it
+	 * found no room on the SSD. */
 	if (unlink(path) == 0)
 		gone[index] = true;
 	else if (errno == ENOENT && known)

@@ -23,21 +23,23 @@
 
 struct image_log {
 	const struct cut_record **record;
-	/* first record after the disk's initial contents */
+	/* number of records; index of the first one after the disk's initial
+	 * contents */
 	size_t n, first;
 };
 
 struct image_maker {
 	struct image_log log;
 	uint8_t *disk; /* contents of the disk up to record @base */
-	bool *used;    /* for each page: it was written to */
+	/* for each page of the disk: whether it was written to */
+	bool *used;
 	uint64_t bytes;
 	size_t base;
 };
 
 struct image {
 	int memory, loop;
-	unsigned unflushed; /* writes since the last flush */
+	unsigned unflushed; /* number of writes since the last flush */
 };
 
 static inline void image_must(bool good, const char *what)

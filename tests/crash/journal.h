@@ -38,26 +38,34 @@ struct journal {
 	_Atomic uint64_t acknowledged, removed, sealed, read, faults;
 	_Atomic uint64_t word[JOURNAL_WRITERS][JOURNAL_ITEMS];
 
-	/* Only killer.c sets these fields; without killer.c they stay 0. */
-	_Atomic uint64_t mounts;   /* number of daemons that were begun */
-	_Atomic uint64_t ready;	   /* number of the last daemon that answers */
-	_Atomic uint64_t ready_ns; /* time since which it answers */
-	_Atomic uint64_t mounted;  /* number of the last daemon with a mount */
-	_Atomic uint64_t stores;   /* number of new stores, without blocks */
-	_Atomic uint64_t forgiven; /* events after which blocks may be lost */
-	_Atomic uint64_t rebuilt;  /* times that the index was lost */
+	/* Only killer.c sets the next 7 fields; without killer.c they stay 0.
+	 * Daemons are numbered by their starts. */
+	_Atomic uint64_t mounts; /* number of daemons that were started */
+	/* number of the newest daemon that answers clients */
+	_Atomic uint64_t ready;
+	/* time at which that daemon began to answer, in ns */
+	_Atomic uint64_t ready_ns;
+	/* number of the newest daemon with a FUSE mount */
+	_Atomic uint64_t mounted;
+	_Atomic uint64_t stores; /* how often a new, empty store was made */
+	/* number of events after which blocks may be lost */
+	_Atomic uint64_t forgiven;
+	_Atomic uint64_t rebuilt;  /* how often the index was lost */
 	_Atomic uint64_t snapshot; /* a value of enum journal_snapshot */
 	/* 1: the block was absent when last looked for, but no flush was
 	 * answered since, so a rebuild of the index may find the block. */
 	_Atomic uint8_t seen[JOURNAL_WRITERS][JOURNAL_ITEMS];
-	_Atomic uint32_t active; /* bit for each writer that takes part */
-	_Atomic uint64_t settled[JOURNAL_WRITERS]; /* last daemon compared */
+	_Atomic uint32_t active; /* one bit for each writer that takes part */
+	/* number of the last daemon with which the writer compared its
+	 * blocks */
+	_Atomic uint64_t settled[JOURNAL_WRITERS];
 	_Atomic uint64_t lost, wrong, damaged, returned, checked;
 	_Atomic uint64_t refused; /* unexpected misses and errors */
 
 	struct journal_times reconnect, recovery;
-	_Atomic uint64_t pointers; /* times that leased blocks were reread */
-	_Atomic uint64_t maps, sigbus, notconn; /* counts of mapper.c */
+	_Atomic uint64_t pointers; /* how often leased blocks were reread */
+	/* mappings, SIGBUS signals and ENOTCONN errors, counted by mapper.c */
+	_Atomic uint64_t maps, sigbus, notconn;
 };
 
 /* The state of the one snapshot that saver.c makes and drops. */
@@ -224,8 +232,8 @@ static inline bool journal_same(const struct journal *j, uint64_t mount)
 	return atomic_load(&j->mounts) == mount;
 }
 
-/* Compare the result of a look-up (a generation, 0 if absent, or -errno) with the
- * word. */
+/* Compare the result of a look-up (a generation, 0 if absent, or -errno) with
+ * what the block's word allows. */
 static inline void journal_judge(struct journal *j, struct journal_entry e,
 				 int64_t gen, uint64_t id)
 {
@@ -257,13 +265,14 @@ static inline void journal_judge(struct journal *j, struct journal_entry e,
 		       (unsigned long long)j->mounts);
 }
 
-/* Set the word to the result of a look-up. */
+/* Set the block's word to the result of a look-up. */
 static inline void journal_settle(struct journal *j, unsigned writer,
 				  unsigned index, int64_t gen)
 {
 	struct journal_entry e = journal_get(j, writer, index);
 
-	/* The block was evicted, but not yet durably: it may be found once more. */
+	/* The block was evicted, but its eviction may not be durable: a later
+	 * look-up may find the block once more. */
 	if (gen == 0 && writer == JOURNAL_CHURN)
 		return;
 	j->seen[writer][index] = gen == 0;
@@ -273,7 +282,8 @@ static inline void journal_settle(struct journal *j, unsigned writer,
 	journal_put(j, writer, index, e);
 }
 
-/* Forget the words of another store, or of one that may have lost blocks. */
+/* Forget what the words say, because the store was replaced, or may have lost
+ * blocks. */
 static inline void journal_forget(struct journal *j, unsigned writer,
 				  bool everything)
 {
@@ -287,7 +297,7 @@ static inline void journal_forget(struct journal *j, unsigned writer,
 	}
 }
 
-/* A flush was answered: blocks that are absent now stay absent. */
+/* Note that a flush was answered: blocks that are absent now stay absent. */
 static inline void journal_flushed(struct journal *j, unsigned writer)
 {
 	for (unsigned i = 0; i < JOURNAL_ITEMS; i++)
@@ -305,13 +315,14 @@ static inline void journal_rebuilt(struct journal *j, unsigned writer)
 	}
 }
 
-/* The store and daemon that a writer's words are about. */
+/* Counters that identify the store and the index to which a writer's words
+ * apply. */
 struct journal_era {
 	uint64_t stores, forgiven, rebuilt;
 };
 
-/* Note that a writer goes on with the present daemon.  Return true if the words
- * no longer apply to its store. */
+/* Note that a writer goes on with the present daemon.  Return true if its words
+ * no longer apply to the store. */
 static inline bool journal_begin(struct journal *j, unsigned writer,
 				 struct journal_era *era)
 {

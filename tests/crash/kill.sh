@@ -15,7 +15,7 @@ rounds=${KVFS_ROUNDS:-2000}
 seconds=${KVFS_SECONDS:-120}
 seed=${KVFS_SEED:-$$}
 J=$T/journal
-SSD=$((112 << 20)) # short of room: files change their slot size
+SSD=$((112 << 20)) # so little room that segment files change their slot size
 BASE=dram=64M,ssd=$SSD,segment=8M,hugepages=off,scrub=0
 P=$B-points/kvfs
 [ -x "$P" ] || fail "$P is not built: make POINTS=1"
@@ -55,7 +55,7 @@ begin_load "$T"
 "$H/killer" "$T" "$B/kvfs" "$P" "$rounds" "$seconds" "$seed" $fsck > "$T/out" ||
 	fail "$(tail -qn 8 "$T/out" "$T/log" "$T/fsck" 2>/dev/null)"
 cat "$T/out"
-end_load 0 3 # 3: was opening a session when it was told to end
+end_load 0 3 # exit status 3: the client was opening a session when it was told to end
 grep -vE ' blocks (evicted|found no room on SSD, and end with the mount)$|: the index was rebuilt \(missing\): ' "$T/log" > "$T/said" && fail "a daemon said: $(cat "$T/said")"
 check "after the last daemon's start"
 stop

@@ -39,22 +39,26 @@
 
 struct round {
 	bool points, mounted, clean, settle;
-	/* before the daemon starts: make or shrink the store, lose the index */
+	/* before the daemon starts: make a new store, shrink the store, lose
+	 * its index */
 	bool fresh, shrink, lose;
-	int point; /* number of the kill point; -1: none */
+	/* number of the kill point at which the daemon is to die; -1: none */
+	int point;
 	uint64_t hit, delay_ns;
 };
 
 static struct journal *journal;
 static struct points points;
 static const char *dir, *fsck;
-static const char *daemons[2]; /* program without kill points, and with */
+/* paths of the daemon's program: without kill points, and with them */
+static const char *daemons[2];
 static uint64_t seed;
 static FILE *rounds_log;
 static char store[512], mountpoint[512], control[512], logfile[512];
 
-static bool stale; /* a dead mount covers the mount point */
-static bool made;  /* the store has its spaces and reserves */
+static bool stale; /* true: the mount of a dead daemon covers the mount point */
+/* true: the store has its spaces, and their reserves are set */
+static bool made;
 static unsigned faults, point_kills, mounts, stale_starts, ends, stores, fscks,
 	losses;
 static struct report_phases phases;
@@ -66,7 +70,7 @@ static void fault(const char *what, const char *detail)
 	faults++;
 }
 
-/* Return the number of faults found so far. */
+/* Return the number of faults that all programs have found so far. */
 static uint64_t bad(void)
 {
 	const struct journal *j = journal;
@@ -192,8 +196,8 @@ static bool wait_settled(pid_t pid, bool mounted, int *ret_status)
 	return true;
 }
 
-/* Return how long to wait for a kill point; less for a point that has killed
- * before. */
+/* Return how long to wait for the daemon to die at its kill point; less if that
+ * point has killed before. */
 static uint64_t patience(const struct round *round)
 {
 	bool known = points.kills[round->point] > 0;
@@ -240,8 +244,8 @@ static struct round plan(unsigned number)
 		r.mounted |= r.lose;
 		return r;
 	}
-	/* most kill points are passed only after all programs have compared
-	 * their blocks */
+	/* wait until all programs have compared their blocks: most kill points
+	 * are passed only afterwards */
 	r.settle = true;
 	r.hit = points_hit(&points, r.point, &seed);
 	name = points_name(&points, r.point);
@@ -303,7 +307,8 @@ static void prepare(const struct round *round)
 	atomic_fetch_add(&journal->mounts, 1);
 }
 
-/* Unmount a dead daemon's mount, sometimes; mostly the next daemon does it. */
+/* In some rounds, unmount a dead daemon's mount; mostly the next daemon does
+ * that. */
 static void after_mount(void)
 {
 	stale = true;
@@ -420,8 +425,8 @@ static void last(void)
 
 static char idle_points[1000];
 
-/* Print the report.  Return how many points never killed; idle_points has their
- * names. */
+/* Print the report.  Return how many kill points never killed a daemon, with
+ * their names in idle_points. */
 static unsigned report(unsigned rounds, uint64_t ns)
 {
 	unsigned never =

@@ -38,7 +38,7 @@ static void share(const char *path)
 		table = at;
 }
 
-/* Return the number of a point; equal names are one point. */
+/* Return the number of a kill point; points of one name are one point. */
 static uint32_t number_of(const char *name, uint32_t n)
 {
 	uint32_t i = 0;

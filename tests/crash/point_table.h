@@ -12,7 +12,8 @@
 #define KV_POINTS_MAX 256
 #define KV_POINT_NAME 40
 
-/* The file of KVFS_POINTS; its reader makes it and fills it with zeros. */
+/* Contents of the file that KVFS_POINTS names; the program that reads the file
+ * makes it, filled with zeros. */
 struct kv_point_table {
 	_Atomic uint32_t n; /* number of entries, one for each kill point */
 	struct {

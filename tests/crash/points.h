@@ -16,12 +16,14 @@
 #include "tests/crash/point_table.h"
 
 struct points {
-	struct kv_point_table *table; /* memory shared with the daemon */
-	uint64_t most[KV_POINTS_MAX]; /* most hits in one daemon's life */
+	/* table in memory shared with the daemon */
+	struct kv_point_table *table;
+	/* for each point: most hits in one daemon's life */
+	uint64_t most[KV_POINTS_MAX];
 	uint64_t kills[KV_POINTS_MAX], armed[KV_POINTS_MAX];
 };
 
-/* Conditions of a round that are needed to pass a point. */
+/* What a round must have for the daemon to pass a kill point. */
 static const struct {
 	const char *prefix;
 	bool fresh, shrink, clean, lose, mounted;
@@ -58,7 +60,7 @@ static inline void points_open(struct points *p, const char *path)
 		abort();
 }
 
-/* Note the points that a daemon passed in its life. */
+/* Count the kill points that a daemon passed in its life. */
 static inline void points_learn(struct points *p)
 {
 	for (uint32_t i = 0; i < p->table->n; i++) {
@@ -68,7 +70,8 @@ static inline void points_learn(struct points *p)
 	}
 }
 
-/* Return the point to arm, or -1 if none is known yet. */
+/* Return the number of the kill point to arm, or -1 if no point is known
+ * yet. */
 static inline int points_choose(struct points *p, uint64_t *seed)
 {
 	uint32_t n = p->table->n, best = 0;
@@ -104,7 +107,8 @@ static inline const char *points_name(const struct points *p, int point)
 	return p->table->entry[point].name;
 }
 
-/* Print the table; return how many points never killed, and append their names. */
+/* Print the table; return how many kill points never killed, and append their
+ * names. */
 static inline unsigned points_print(const struct points *p, char *ret_names,
 				    size_t room)
 {

@@ -5,14 +5,14 @@
 # KVFS_KILLS=300: the long form.
 . "$(dirname "$0")/lib"
 kills=${KVFS_KILLS:-12}
-BYTES=131072 EACH=8 # new blocks of each round
+BYTES=131072 EACH=8 # number of new blocks in each round
 N=$T/node R=$T/remote
 mkdir "$N" "$R"
 storm() { "$B/tests/mount/storm" "$@"; }
 objects() { find "$R" -type f -path '*/2-*'; }
 all_there() { [ "$(objects | wc -l)" = $((kills * EACH)) ]; }
 had() { [ "$(objects | wc -l)" -gt "$1" ]; }
-# parts: print the number of files of puts that a kill interrupted.
+# parts: print the number of files that interrupted PUTs have left.
 parts() { find "$R/.part" -type f | wc -l; }
 
 for ((i = 1; i <= kills; i++)); do

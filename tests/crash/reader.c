@@ -24,7 +24,7 @@
 #define SPACES 4
 
 struct held {
-	kvfs_lease *lease; /* NULL: no lease yet */
+	kvfs_lease *lease; /* NULL: no blocks are leased yet */
 	uint64_t mount;	   /* number of the daemon that granted the lease */
 	unsigned n;
 	struct {
@@ -53,8 +53,8 @@ static bool same_entry(struct journal_entry a, struct journal_entry b)
 	return a.min == b.min && a.gen == b.gen && a.must == b.must;
 }
 
-/* Return true if the answer came from daemon @mount, and @writer has compared its
- * blocks with it. */
+/* Return true if the answer to a request came from daemon @mount, and @writer
+ * has compared its blocks with that daemon's. */
 static bool certain(unsigned writer, uint64_t mount)
 {
 	return kvfs_connected(session) == 1 && journal_same(journal, mount) &&

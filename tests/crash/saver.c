@@ -23,22 +23,24 @@
 #include "tests/crash/journal.h"
 
 #define BATCH 8
-/* batches of unchanged blocks to compare with each daemon */
+/* number of batches of unchanged blocks to compare with each daemon */
 #define LOOK_AGAIN 3
 
 static struct journal *journal;
 static unsigned writer;
 static uint64_t seed;
-static uint64_t mount;	/* number of the daemon that is being asked */
-static uint64_t worked; /* number of the last daemon that was given blocks */
-static bool churn;	/* other writers make the daemon evict these blocks */
+static uint64_t mount; /* number of the daemon to which requests go now */
+/* number of the last daemon to which blocks were saved */
+static uint64_t worked;
+/* true: other writers make the daemon evict blocks of this writer */
+static bool churn;
 static struct journal_era era;
 
-/* blocks that changed since they were last compared */
+/* marks blocks that changed since they were last compared */
 static bool touched[JOURNAL_ITEMS];
-/* blocks that were removed, but perhaps not durably */
+/* marks blocks that were removed, but perhaps not durably */
 static bool gone[JOURNAL_ITEMS];
-/* blocks that are sealed, but perhaps not durable */
+/* marks blocks that are sealed, but perhaps not durable */
 static bool sealed[JOURNAL_ITEMS];
 
 struct batch {
@@ -268,7 +270,8 @@ static bool compare(struct client *c, const struct batch *b)
 			      journal_get(journal, writer, b->index[i]), gen,
 			      b->ids[i]);
 		if (worked == mount)
-			/* this daemon's blocks need not be durable yet */
+			/* blocks that were saved to this daemon need not be
+			 * durable yet */
 			continue;
 		journal_settle(journal, writer, b->index[i], gen);
 		touched[b->index[i]] = false;
@@ -277,7 +280,7 @@ static bool compare(struct client *c, const struct batch *b)
 	return all;
 }
 
-/* Check that every block that must be present is, without reading it. */
+/* Check, without reading it, that every block that must be present is. */
 static void probe(struct client *c)
 {
 	uint8_t states[JOURNAL_ITEMS];

@@ -149,8 +149,8 @@ static void do_acquire(unsigned space)
 	if (client_random(&seed, 10) == 0)
 		kvfs_lease_cancel(h->lease);
 	if (client_random(&seed, 20) == 0) {
-		kvfs_release(
-			kv_steal(h->lease)); /* the lease has not settled */
+		/* release the lease before it has settled */
+		kvfs_release(kv_steal(h->lease));
 		return;
 	}
 	if (kvfs_lease_wait(h->lease, 30 * SECOND) == -ETIMEDOUT)

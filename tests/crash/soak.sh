@@ -27,7 +27,7 @@ while [ $SECONDS -lt $end ]; do
 	done
 done
 [ "$most" -le $SSD ] || fail "the store had $most bytes, more than ssd="
-end_load 0 3 # 3: was opening a session when it was told to end
+end_load 0 3 # exit status 3: the client was opening a session when it was told to end
 nothing_held() {
 	[ "$(metric kvfs_leases) $(metric kvfs_saving_blocks) $(metric kvfs_connections)" = "0 0 0" ]
 }

@@ -59,7 +59,7 @@ for point in seal.after_publish write.before_submit write.done sync.data commit.
 		KVFS_POINT=$point:$n "$P" -o "$BASE,control=$SOCK" "$S" "$M" > "$T/out" 2>&1 || continue
 		work
 		if [ -n "$(daemon_pids)" ]; then
-			kill_daemon # the kill point was not passed so often
+			kill_daemon # the daemon has passed the kill point fewer than $n times
 		else
 			kills=$((kills + 1))
 		fi

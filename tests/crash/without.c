@@ -18,7 +18,8 @@
 
 static const struct {
 	const char *what;
-	/* refuse a call with this flag in the second argument; 0: any call */
+	/* refuse only calls with this flag in the second argument; 0: all
+	 * calls */
 	unsigned call, flag;
 	int error;
 } refusals[] = {

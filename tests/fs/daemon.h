@@ -26,11 +26,11 @@
 struct daemon {
 	char dir[64], store[80], path[80];
 	struct kv_cache *cache;
-	/* rules of FUSE's callers: the default ones, unless a test changes
-	 * them */
+	/* rules for the callers of the mount: the default ones, unless a test
+	 * changes them */
 	struct kv_rules rules;
 	pthread_mutex_t lock;
-	/* guarded by lock, as daemon_retire reads it */
+	/* guarded by lock, because daemon_retire reads it on other threads */
 	struct kv_control *control;
 	struct kv_gate *gate;
 };

@@ -29,13 +29,15 @@ struct peer {
 	int fd;
 	uint64_t tag; /* tag of the last request */
 	uint32_t space;
-	uint64_t header, payload; /* bytes in each block of the space */
+	/* bytes of the header, and of the tensors, of each block of the
+	 * space */
+	uint64_t header, payload;
 	uint8_t *staging;
 	uint64_t staging_bytes;
 	struct {
 		const uint8_t *data;
 		uint64_t bytes;
-	} segments[PEER_SEGMENTS]; /* mapped segments, by id */
+	} segments[PEER_SEGMENTS]; /* mapped segments, indexed by segment id */
 	unsigned n_segments, n_retired;
 	/* The last message received. */
 	_Alignas(8) uint8_t in[WIRE_MAX];
@@ -300,7 +302,7 @@ static inline int peer_do(struct peer *p, enum wire_type type, uint32_t first,
 			 first, n);
 }
 
-/* Return the byte that fills block @key. */
+/* Return the byte with which block @key is filled. */
 static inline uint8_t peer_fill(uint32_t key)
 {
 	return (uint8_t)(key * 37 + 11);

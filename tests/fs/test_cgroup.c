@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cgroup.c - memory limits in files as the kernel, container engines and systemd
- * lay them out; tests/mount/memory.sh uses real control groups where the machine has them.
+ * test_cgroup.c - memory limits, read from files as the kernel, container
+ * engines and systemd lay them out; tests/mount/memory.sh uses real control
+ * groups where the machine has them.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -160,7 +160,8 @@ static void only_what_can_lose_no_page_is_mapped(void **state)
 	assert_true(maps(dup(fd), 0, MIB));
 	assert_false(maps(dup(fd), 0, MIB + 1));
 	assert_true(maps(dup(fd), MIB + KV_PAGE, MIB - KV_PAGE));
-	/* Pages behind the end of the file do not count for a hole in it. */
+	/* Pages that are allocated behind the end of the file do not make up
+	 * for a hole in the file. */
 	fd = file(BYTES, 0, SPARSE);
 	assert_int_equal(
 		fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)BYTES, (off_t)BYTES),
@@ -197,7 +198,7 @@ static void more_than_so_much_is_not_mapped(void **state)
 	while (kv_accounts_used(accounts, KV_FINITE_STAGINGS) > 0)
 		usleep(1000);
 	assert_int_equal(kv_accounts_used(accounts, KV_FINITE_MAPPED), 0);
-	/* A worker puts the user's account only after it has released the
+	/* A worker releases the user's account after it has released the
 	 * charges. */
 	kv_workers_free(server.waits);
 	kv_accounts_free(accounts);

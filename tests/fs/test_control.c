@@ -187,7 +187,8 @@ static void a_save_that_cannot_be_gives_its_reservation_back(void **state)
 {
 	(void)state;
 	assert_int_equal(peer_saved(&a, peer_send_saves(&a, 1, 1)), -ENOENT);
-	/* The 17th block is beyond the staging. */
+	/* The staging memory has room for 16 blocks: the 17th lies beyond
+	 * it. */
 	assert_int_equal(peer_do(&a, WIRE_RESERVE, 1, 17), 0);
 	assert_int_equal(peer_saved(&a, peer_send_saves(&a, 1, 17)), -EINVAL);
 	assert_int_equal(peer_probe(&b, 16), WIRE_DRAM);
@@ -253,7 +254,8 @@ static void what_was_reserved_before_a_clear_never_seals(void **state)
 	assert_int_equal(peer_save(&a, 2, 1), 0);
 }
 
-/* If the connection kept holding a removed space, the space would never be freed. */
+/* If the connection held on to a removed space, the space would never be
+ * freed. */
 static void who_removes_a_space_does_not_go_on_holding_it(void **state)
 {
 	const struct wire_header remove = {.type = WIRE_SPACE_REMOVE};
@@ -414,7 +416,7 @@ static void a_segment_that_others_need_is_unmapped_by_who_has_it(void **state)
 	assert_int_equal(b.n_retired, 1);
 	assert_int_equal(a.n_retired, 0);
 	assert_int_equal(daemon_stats(&d).dram_retired, 0);
-	/* A segment that is made later has another id. */
+	/* A segment that is made after a segment was retired has another id. */
 	assert_int_equal(peer_space(&b, "t", "", 0, 0), 0);
 	assert_int_equal(peer_acquire(&b, 1, 1), 1);
 	assert_true(peer_right(&b, 0, 1));
@@ -430,7 +432,8 @@ one_that_hoards_retired_segments_gives_them_back_by_going(void **state)
 	fill_dram();
 	assert_int_equal(
 		peer_space(&a, "t", DAEMON_LAYOUT, WIRE_SPACE_CREATE, 0755), 0);
-	while (r == -EBUSY) /* until b's time to unmap has passed */
+	/* until client b's time to unmap its segments has passed */
+	while (r == -EBUSY)
 		r = peer_save(&a, 1, 1);
 	assert_int_equal(r, -ENOSPC);
 	peer_close(&b);

@@ -173,8 +173,9 @@ static int be_stranger(const char *path)
 	EXPECT(peer_do(&p, WIRE_RESERVE, 2, 1) == -EACCES);
 	EXPECT(peer_do(&p, WIRE_EVICT, 1, 1) == -EACCES);
 
-	/* Another user has made "theirs".  Only an operator's space can be used
-	 * without WIRE_SPACE_SHARED. */
+	/* Another user has made the space "theirs", which this user can use
+	 * only with WIRE_SPACE_SHARED; only spaces of an operator need no such
+	 * flag. */
 	EXPECT(peer_space(&p, "theirs", DAEMON_LAYOUT, WIRE_SPACE_CREATE,
 			  0777) == -EACCES);
 	EXPECT(peer_space(&p, "theirs", DAEMON_LAYOUT,
@@ -224,7 +225,9 @@ static int be_writer(const char *path)
 
 struct process {
 	pid_t pid;
-	int in, out; /* pipes to the standard input and output of the process */
+	/* pipes to the standard input and from the standard output of the
+	 * process */
+	int in, out;
 };
 
 static struct process run(const char *role)

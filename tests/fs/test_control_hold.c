@@ -115,7 +115,7 @@ static void tokens_beyond_the_layouts_are_refused(void **state)
 		-EINVAL);
 }
 
-/* One client cannot hold all of the arena. */
+/* One client cannot hold all of the arena by WIRE_HOLD. */
 static void held_blocks_leave_others_room(void **state)
 {
 	uint32_t key = 1;
@@ -138,7 +138,8 @@ static void what_is_held_is_leased_until_its_release(void **state)
 	tag = peer_send_saves(&p, 1, 4);
 	assert_int_equal(peer_saved(&p, tag), 0);
 	assert_int_equal(daemon_stats(&d).leases, 4);
-	/* A save without held blocks has nothing to release. */
+	/* A save without WIRE_HOLD holds no blocks, so there is nothing to
+	 * release. */
 	assert_int_equal(peer_save(&p, 10, 1), 0);
 	assert_int_equal(daemon_stats(&d).leases, 4);
 	assert_true(peer_release(&p, tag));

@@ -24,8 +24,8 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* Pick keys @first to @first + @n - 1 for the snapshot set @set, at equal
- * positions. */
+/* Add keys @first to @first + @n - 1 to the set of keys @set, of which a
+ * snapshot can be made.  The position of each key is its number. */
 static int pick(struct peer *p, uint64_t set, uint32_t first, uint32_t n)
 {
 	struct wire_key keys[WIRE_BATCH];
@@ -70,7 +70,7 @@ static void picks_of_several_messages_make_one_snapshot(void **state)
 	(void)state;
 	assert_int_equal(peer_save(&a, 1, 8), 0);
 	assert_int_equal(pick(&a, 5, 1, 4), 0);
-	/* client a also adds to another set */
+	/* client a also adds keys to another set */
 	assert_int_equal(pick(&a, 6, 1, 1), 0);
 	assert_int_equal(pick(&a, 5, 5, 4), 0);
 	assert_int_equal(named(&a, WIRE_SNAPSHOT, "x", 5, 8), 0);
@@ -89,7 +89,7 @@ static void picks_of_several_messages_make_one_snapshot(void **state)
 	assert_int_equal(PEER_HEADER(&b)->count, 2);
 	assert_int_equal(reply->blocks, 8);
 	assert_int_equal(((struct wire_pick *)(reply + 1))[1].position, 4);
-	/* Set 5 ended when its snapshot was made. */
+	/* The set of keys 5 ended when a snapshot was made of it. */
 	assert_int_equal(named(&a, WIRE_SNAPSHOT, "y", 5, 8), -ESTALE);
 	assert_int_equal(named(&a, WIRE_SNAPSHOT, "y", 6, 1), 0);
 	assert_int_equal(named(&b, WIRE_SNAPSHOT_READ, "x", reply->id + 1, 0),
@@ -106,13 +106,14 @@ static void an_incomplete_set_makes_none(void **state)
 	assert_int_equal(daemon_stats(&d).pinned, 0);
 }
 
-/* The picks of a connection end with it: the next connection has none. */
+/* The sets of keys that a connection has added end with the connection: the
+ * next connection has none. */
 static void a_set_dies_with_its_connection(void **state)
 {
 	(void)state;
 	assert_int_equal(peer_save(&a, 1, 4), 0);
 	assert_int_equal(pick(&a, 5, 1, 3), 0);
-	/* client b cannot add to the set of client a */
+	/* client b cannot add keys to the set of client a */
 	assert_int_equal(pick(&b, 5, 4, 1), 0);
 	peer_close(&a);
 	daemon_peer(&d, &a, 0);
@@ -132,7 +133,8 @@ static void sets_and_picks_have_limits(void **state)
 	assert_int_equal(pick(&a, 99, 1, 1), -ENOSPC);
 	assert_int_equal(named(&a, WIRE_SNAPSHOT, "x", 100, 2), -ESTALE);
 	assert_int_equal(pick(&a, 99, 1, 1), 0);
-	/* The limit holds for all sets of a client together. */
+	/* The limit on the number of keys holds for all sets of a client
+	 * together. */
 	for (i = 0; i + WIRE_BATCH <= KV_SNAPSHOT_BLOCKS - 16; i += WIRE_BATCH)
 		assert_int_equal(pick(&a, 99, 2 + i, WIRE_BATCH), 0);
 	assert_int_equal(pick(&a, 99, 2 + i, WIRE_BATCH), -ENOSPC);

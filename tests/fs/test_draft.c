@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_draft.c - the content of a file being written, over a real cache without a store;
- * and the names of such files.
+ * test_draft.c - drafts, the files of the mount that are still being written:
+ * their content, over a real cache without a store, and their names.
  *
  * OWNS      one cache for each test.
  *
@@ -26,10 +26,9 @@ struct fixture {
 	struct kv_uploads *uploads;
 	struct kv_key key;
 	struct kv_account *account;
-	uint8_t file[FILE_BYTES]; /* a valid block's file */
+	uint8_t file[FILE_BYTES]; /* the file of a valid block */
 };
 
-/* A header of one U8 tensor, and bytes that are not zero. */
 /* Write to a draft as the mount does, which retries when there may be room. */
 static int write_draft(struct kv_draft *draft, const void *data, size_t n,
 		       uint64_t offset)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_gate.c - descriptors of memory reach the daemon; other descriptors are closed by
- * another process, however long that takes.
+ * test_gate.c - the gate, which receives descriptors from clients: descriptors
+ * of memory reach the daemon, other descriptors are closed by another process,
+ * however long that takes.
  *
  * OWNS      the gate, and an epoll descriptor.
  *
@@ -28,7 +29,8 @@ static struct kv_gate *gate;
 static int epoll_fd;
 
 struct waiter {
-	struct kv_gate_wait wait; /* must be the first field */
+	/* must be the first field: its address is cast to this struct */
+	struct kv_gate_wait wait;
 	struct peer peer;
 	int socket; /* the daemon's end of the client's connection */
 	unsigned came, lost;
@@ -285,8 +287,8 @@ static void what_hangs_delays_only_its_user(void **state)
 	assert_true(other.memory);
 	kv_gate_hang_up(gate, UID + 1, other.socket);
 	peer_close(&other.peer);
-	/* Of the user's messages whose descriptors take long to close, only
-	 * four are received. */
+	/* Of the messages of a user with descriptors that take long to close,
+	 * only four are received at a time. */
 	while (n < 4) {
 		assert_true(turn());
 		n = 0;
@@ -294,19 +296,18 @@ static void what_hangs_delays_only_its_user(void **state)
 			n += stuck[i].came;
 	}
 	assert_int_equal(stuck[4].came + stuck[5].came, 0);
-	/* After kv_gate_forget, the gate does not receive the client's
-	 * message. */
+	/* After kv_gate_forget, the gate no longer receives the message of that
+	 * client. */
 	kv_gate_forget(&stuck[4].wait);
-	/* When the process of a user is killed, the user's next process
-	 * continues with the queue. */
+	/* When the gate's process for a user is killed, the next process for
+	 * that user continues with the queue. */
 	while (!stuck[5].came) {
 		kill_processes();
 		(void)turn_within(20);
 	}
 	for (size_t i = 0; i < KV_ARRAY_LEN(stuck); i++)
 		finish(&stuck[i]);
-	/* The gate may not have forked the user's next process yet: try
-	 * again. */
+	/* The gate may not have forked that next process yet: try again. */
 	while (kv_gate_is_busy(gate)) {
 		kill_processes();
 		(void)turn_within(20);

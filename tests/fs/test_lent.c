@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_lent.c - which memory a client may lend, and messages that save from it.  Wrong
- * messages harm only their sender.
+ * test_lent.c - which memory a client may lend to the daemon, and messages that
+ * save from lent memory.  Wrong messages harm only their sender.
  *
  * OWNS      a daemon for all tests, and the descriptors it makes.
  *
@@ -355,8 +355,8 @@ static void lenders_that_go_away_leave_nothing(void **state)
 	}
 	close(fd);
 	assert_true(daemon_wait_idle(&d) >= 0);
-	/* A worker unmaps the memory: wait until the user's charges are
-	 * gone. */
+	/* A worker unmaps the memory: wait until nothing is charged to the
+	 * user. */
 	for (int i = 0;
 	     i < 20000 && (used(KV_FINITE_STAGINGS) || used(KV_FINITE_MAPPED) ||
 			   used(KV_FINITE_MEMORY));

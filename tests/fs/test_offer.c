@@ -20,8 +20,8 @@
 #define ALL (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE)
 
 static struct daemon d;
-/* Bytes that the control thread has mapped or unmapped, and the most that a
- * worker has unmapped at once. */
+/* Bytes that the control thread has mapped or unmapped, and the most bytes that
+ * a worker has unmapped in one call. */
 static _Atomic uint64_t by_control, most;
 
 static bool is_called(const char *name)

@@ -17,7 +17,7 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/* Parse "NAME -o WORDS STORE MOUNTPOINT". */
+/* Parse the command line "NAME -o WORDS /s/tore /m". */
 static int parse_as(const char *name, const char *words,
 		    struct kv_options *ret_options, char **ret_why)
 {
@@ -262,7 +262,7 @@ static void sizes_have_units_and_percentages(void **state)
 	assert_int_equal(o.cache.dram, 16 * MIB);
 	assert_int_equal(o.cache.ssd, 2048 * MIB);
 	assert_true(o.cache.ssd_given);
-	/* rounded up to whole huge pages */
+	/* segment= is rounded up to whole huge pages */
 	assert_int_equal(o.cache.segment, 8 * MIB);
 	assert_int_equal(o.cache.scrub, 0);
 	assert_int_equal(o.cache.ssd_write, MIB * MIB);

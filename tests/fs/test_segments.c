@@ -9,7 +9,7 @@
 #define LAYOUT \
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[65536]}]}"
 
-/* End the process with a message that has the failing line. */
+/* Unless @condition holds, print the failing line and end the process. */
 #define EXPECT(condition)                                                  \
 	do {                                                               \
 		if (!(condition)) {                                        \

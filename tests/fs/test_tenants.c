@@ -54,8 +54,8 @@ static bool get_in(struct peer *p, uint32_t uid)
 	return false;
 }
 
-/* Connect as @uid until refused, as peers from @first on.  Return the number of
- * connections. */
+/* Connect the peers from number @first on as the user @uid, until the daemon
+ * refuses one.  Return the number of that peer. */
 static size_t flood(uint32_t uid, size_t first)
 {
 	size_t n = first;
@@ -188,9 +188,9 @@ static void many_connections_have_no_more_turns_than_one(void **state)
 		assert_int_equal(peer_probe(&other, 1), WIRE_ABSENT);
 		soon += daemon_counts(&d).messages - before < waiting / 3;
 	}
-	/* The probe of B waits for one turn of A, which is some tens of
-	 * messages. On a busy machine the count may be read late, so one low
-	 * count is enough. */
+	/* User B's probe waits for at most one turn of user A, which is some
+	 * tens of messages.  On a busy machine the test may read the count
+	 * late, so one low count is enough. */
 	assert_true(soon > 0);
 	peer_close(&other);
 	close_all(n);

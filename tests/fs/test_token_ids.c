@@ -161,10 +161,10 @@ static void they_end_inside_the_staging(void **state)
 	at_end.offset = p.staging_bytes - DAEMON_PAYLOAD;
 	assert_int_equal(peer_do(&p, WIRE_RESERVE, 2, 1), 0);
 	assert_int_equal(send_save(&p, at_end, WIRE_WITH_IDS), -EINVAL);
-	/* The numbers lie inside the staging, but the ids that they announce do
+	/* The number of the ids lies inside the staging memory, but the ids do
 	 * not. */
 	at_end.offset -= 8;
-	write_ids(&p, 0, 4, 1); /* token ids of any value */
+	write_ids(&p, 0, 4, 1); /* write token ids, with any values */
 	memcpy(p.staging + p.staging_bytes - 8, &(struct kv_token_ids){.n = 4},
 	       8);
 	assert_int_equal(peer_do(&p, WIRE_RESERVE, 2, 1), 0);

@@ -2,7 +2,7 @@
 /*
  * test_workers.c - which user's job a thread takes next.
  *
- * OWNS      workers, and jobs without a request, which end by being counted.
+ * OWNS workers, and jobs that belong to no request and only count their runs.
  *
  * LOCKING   lock guards the counters of the jobs.  Jobs wait for the gate; alarm(2) ends
  *           a test that hangs.
@@ -20,7 +20,8 @@
 enum { A, B, C, USERS };
 
 struct job {
-	struct kv_work job; /* must be the first field */
+	/* must be the first field: its address is cast to this struct */
+	struct kv_work job;
 	unsigned user;
 };
 
@@ -102,7 +103,8 @@ static void a_user_with_all_he_may_have_leaves_threads_to_others(void **state)
 static void users_take_turns_of_equal_cost(void **state)
 {
 	static const struct kv_workers_config work = {"test", 1, UINT_MAX, 4};
-	/* B's first job began before the test submitted another job. */
+	/* User B's first job had begun before the test submitted the other
+	 * jobs. */
 	static const unsigned turns[] = {B, A, A, A, A, B, A, A, A, A, B, B, B};
 	struct kv_workers *workers;
 	struct job jobs[13];
@@ -189,14 +191,14 @@ static void a_guest_runs_nothing_out_of_turn(void **state)
 	assert_int_equal(n_done, 2);
 }
 
-/* Take longer than other jobs take on a busy machine. */
+/* Run for longer than any other job, even on a busy machine. */
 static void pass_time(struct kv_work *job, struct kv_hash *hash)
 {
 	usleep(1000000);
 	count(job, hash);
 }
 
-/* The jobs of A are cheap by their stated cost, but run long. */
+/* The jobs of user A state a small cost, but run long. */
 static void what_takes_long_is_charged_by_time(void **state)
 {
 	static const struct kv_workers_config work = {.name = "test",
@@ -209,8 +211,8 @@ static void what_takes_long_is_charged_by_time(void **state)
 
 	(void)state;
 	assert_int_equal(kv_workers_new(&work, &workers), 0);
-	/* C's job runs until all other jobs are submitted, and C is charged for
-	 * this time. */
+	/* User C's job runs until all other jobs are submitted, and C is
+	 * charged for this time. */
 	submit(workers, jobs, 1, C, 1);
 	until_running(C, 1);
 	submit(workers, jobs + 1, 2, A, 1);

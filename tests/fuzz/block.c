@@ -34,8 +34,8 @@ static struct verdict parse(const uint8_t *data, size_t n,
 	return v;
 }
 
-/* Check that a verdict on fewer bytes holds for more, as a writer's bytes arrive
- * in pieces. */
+/* Check that the verdict on the first bytes of a file still holds when more
+ * bytes are known, because a writer's bytes arrive in pieces. */
 static void check(const uint8_t *data, size_t n, size_t fewer,
 		  const struct kv_layout *layout)
 {
@@ -76,7 +76,7 @@ static void check_ids(const uint8_t *data, size_t n,
 			 kv_token_ids_bytes(ids->n, ids->extras_len)) == 0);
 }
 
-/* Input: how many bytes arrive first, then the file. */
+/* Input: the number of bytes of the file that arrive first, then the file. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static struct kv_layout *layout, *kept;

@@ -23,14 +23,15 @@
 #include <sys/syscall.h>
 
 enum { PEERS = 3, OPEN = 16 };
-enum { WIDE, NARROW, TOLD /* TOLD: blocks with token ids */, SPACES };
+/* TOLD: the space whose blocks have token ids */
+enum { WIDE, NARROW, TOLD, SPACES };
 enum { POOLS = 2 };
 
 /* Seconds without progress after which the daemon counts as hung. */
 #define PROGRESS_S 20
 
 struct request {
-	uint64_t tag; /* 0: unused entry */
+	uint64_t tag; /* tag of the request; 0: unused entry */
 	uint16_t type;
 	uint16_t flags;
 	bool answered, leases;
@@ -192,7 +193,7 @@ static void check_bytes(struct player *player, const struct request *request)
 			fuzz_must(peer_right(p, i, first + i));
 }
 
-/* Note whether the client has a lease now that must be released. */
+/* Note for each key whether the client now has a lease that it must release. */
 static void note_statuses(struct player *player, struct request *request)
 {
 	struct peer *p = &player->peer;
@@ -299,8 +300,9 @@ static struct request *post(struct player *player,
 struct move {
 	struct fuzz *input;
 	struct player *player;
-	uint32_t space, first, n; /* keys */
-	bool told;		  /* the space keeps token ids */
+	/* @n keys from number @first on */
+	uint32_t space, first, n;
+	bool told; /* true: the space keeps token ids */
 };
 
 static struct wire_header about(const struct move *m, enum wire_type type)
@@ -330,7 +332,8 @@ static void move_reserve(const struct move *m)
 	move_keys(m, header, true);
 }
 
-/* Mostly return WIRE_WITH_IDS for spaces with token ids. */
+/* Return WIRE_WITH_IDS for most saves to spaces with token ids, and for few
+ * other saves. */
 static uint16_t ids_flag(const struct move *m, uint8_t how)
 {
 	const bool with = m->told != (how >= 250);
@@ -338,7 +341,7 @@ static uint16_t ids_flag(const struct move *m, uint8_t how)
 	return with ? WIRE_WITH_IDS : 0;
 }
 
-/* Save blocks whose parent is the previous key, or any key. */
+/* Save blocks, each with the previous key or with any key as its parent. */
 static void move_save(const struct move *m)
 {
 	const uint8_t how = fuzz_byte(m->input);
@@ -607,7 +610,8 @@ static void move_demote(const struct move *m)
 	kv_space_put(space);
 }
 
-/* Ask for tokens, mostly of recently saved blocks, in any tier. */
+/* Ask for the token ids of blocks, mostly of recently saved ones, in any
+ * tier. */
 static void move_tell(const struct move *m)
 {
 	const uint8_t how = fuzz_byte(m->input);

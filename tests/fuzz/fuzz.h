@@ -34,7 +34,7 @@ struct fuzz {
 	size_t left;
 };
 
-/* Zero at the end. */
+/* Take the next byte of the input; 0 at its end. */
 static inline uint8_t fuzz_byte(struct fuzz *f)
 {
 	if (f->left == 0)

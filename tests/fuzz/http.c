@@ -58,8 +58,9 @@ static uint8_t *room(struct kv_remote_op *op, uint64_t length)
 	return length <= room_bytes ? calloc(1, length + 1) : NULL;
 }
 
-/* Input: the kind of server, the operation, the largest object that room() takes, in
- * units of 16 bytes, and the server's answer. */
+/* Input: the kind of server, the operation, the size of the largest object for
+ * which the operation has memory (in units of 16 bytes), and the server's
+ * answer. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct kv_remote_op op = {.name = "1/s/" KEY};

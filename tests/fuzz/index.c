@@ -209,8 +209,8 @@ static void open_again(void)
 	reopen();
 }
 
-/* Input: bits (1 open the index again, 2 keys of another length, of which LMDB wants one
- * per database); then the records. */
+/* Input: a byte of bits (1: open the index again; 2: use keys of 4 instead of 8
+ * bytes, as LMDB wants keys of one length in a database); then the records. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz f = {data, size};

@@ -39,9 +39,10 @@ static int segment(unsigned seals)
 }
 
 /*
- * Answer a message.  Bits of the input: 1 the right header, with count and status from the
- * input; 2 more packets for this message; 4 with a sealed memfd; 8 with a memfd that may
- * shrink.  Returns true if there is more to send.
+ * Answer a message, as the next byte of the input says by its bits: 1 the right
+ * header, with count and status from the input; 2 more packets for this
+ * message; 4 with a sealed memfd; 8 with a memfd that may shrink.  Return true
+ * if there is more to send.
  */
 static bool answer_with(int socket, const struct kv_packet *request,
 			struct fuzz *f)
@@ -244,8 +245,8 @@ static void use(kvfs_session *session, kvfs_space *space, unsigned order)
 	kvfs_pool_close(pool);
 }
 
-/* Input: the calls (1 look-ups, 2 saves, 4 with the layout of the daemon), then
- * the answers. */
+/* Input: a byte that selects the calls (1 look-ups, 2 saves, 4 with the layout
+ * of the daemon), then the daemon's answers. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz f = {data, size};

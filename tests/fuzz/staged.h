@@ -14,12 +14,13 @@
 
 enum { KEYS = 12, PAYLOAD = 20000 };
 
-/* At the end of the staging are two words: one says that pages are lent, the
- * other that the client has taken them back. */
+/* Offsets of two words at the end of the staging memory: one says that its
+ * pages are lent to the daemon, the other that the client has taken them
+ * back. */
 enum { LENT = KEYS * PAYLOAD, TAKEN_BACK = LENT + 4, TOLD_AT = LENT + 8 };
 
-/* After these words the staging has copies of the blocks, each followed by its
- * tokens. */
+/* After these words the staging memory has copies of the blocks, each followed
+ * by its token ids. */
 enum { TOLD_BYTES = PAYLOAD + 4096, STAGING = TOLD_AT + KEYS * TOLD_BYTES };
 
 static const char layout[] =
@@ -28,8 +29,8 @@ static const char told_layout[] =
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[20000]}],"
 	"\"tokens\":4,\"token_ids\":true}";
 
-/* Return the tokens of a key.  Depending on the size of its extras, the index has them, or
- * only the block. */
+/* Return the token ids of a key.  Depending on the size of the block's extras,
+ * the index has the ids, or only the block has them. */
 static inline struct kv_token_ids *ids_of(uint32_t key)
 {
 	static const uint32_t extras[] = {0, 60, KV_EXTRAS_MAX};
@@ -45,20 +46,20 @@ static inline struct kv_token_ids *ids_of(uint32_t key)
 	return ids;
 }
 
-/* Return the offset in the staging of the bytes of @key, for a block with
- * tokens (@told) or without. */
+/* Return the offset in the staging memory of the bytes of block @key, with
+ * token ids (@told) or without. */
 static inline uint32_t staged_at(bool told, uint32_t key)
 {
 	return told ? TOLD_AT + key * TOLD_BYTES : key * PAYLOAD;
 }
 
-/* Return the offset of the tokens of @key, for pages that are lent. */
+/* Return the offset of the token ids of block @key in pages that are lent. */
 static inline uint32_t ids_at(bool told, uint32_t key)
 {
 	return told ? staged_at(true, key) + PAYLOAD : 0;
 }
 
-/* Return the number of tokens that a save announces: all, none, or a wrong
+/* Return the number of token ids that a save announces: all, none, or a wrong
  * number. */
 static inline uint32_t tokens_said(uint32_t key, uint8_t how)
 {
@@ -75,7 +76,7 @@ static inline void stage_told(uint8_t *all, uint32_t key)
 	free(ids);
 }
 
-/* Make a staging.  A key has the same bytes for all clients. */
+/* Make staging memory, in which a key has the same bytes for all clients. */
 static inline int make_staging(void)
 {
 	int staging;
@@ -95,8 +96,8 @@ static inline int make_staging(void)
 	return staging;
 }
 
-/* Check the reply to WIRE_TOKEN_IDS for the keys from @key on: it has the
- * tokens of at least the first. */
+/* Check the reply to WIRE_TOKEN_IDS for the keys from @key on: it has the token
+ * ids of at least the first key. */
 static inline void check_tokens(struct peer *p, uint32_t key)
 {
 	const uint32_t first = key;

@@ -207,8 +207,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		close(segments[i]);
 	rebuild.store_fd = fd;
 	r = kv_rebuild(&rebuild);
-	fuzz_must(r == 0 || r == -ENOTSUP || r == -ENODATA ||
-		  r == -ENOMEM /* ssd= in the record is too large to map */);
+	/* -ENOMEM: ssd= in the store's record is too large to map */
+	fuzz_must(r == 0 || r == -ENOTSUP || r == -ENODATA || r == -ENOMEM);
 	if (r == 0 && (how & 1))
 		mount_it();
 	nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);

@@ -11,7 +11,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #define PEERS 2
-/* most spaces that inputs make before the cache is made anew */
+/* number of spaces that inputs may make before the cache is made anew */
 #define SPACES_MAX 200
 
 static const char layout[] =
@@ -165,8 +165,8 @@ static void retire(size_t i, uint32_t segment)
 			kv_client_retire(client, segment);
 }
 
-/* Version 1 in an input stands for the current version, so that inputs stay
- * useful. */
+/* In an input, version 1 stands for the current version of the protocol, so
+ * that inputs stay useful. */
 static void bring_up_to_date(uint8_t *packet, size_t n)
 {
 	struct {

@@ -12,7 +12,8 @@ namespace ours {
 #undef CU_LEGACY
 #undef CU_PER_THREAD
 #include <cuda.h>
-/* Below, the names of calls must be symbols, not CUDA's macros. */
+/* From here on, the names of calls must be symbols, not macros of CUDA's
+ * header. */
 #undef cuMemcpyBatchAsync
 #undef cuStreamBeginCapture
 #undef cuEventElapsedTime

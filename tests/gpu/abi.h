@@ -36,7 +36,8 @@ enum {
 	CU_NOT_FOUND = 500,
 	CU_NOT_READY = 600,
 	CU_ILLEGAL_ADDRESS = 700,
-	CU_OUT_OF_RESOURCES = 701, /* a launch needs too much */
+	/* a launch needs more resources than the GPU has */
+	CU_OUT_OF_RESOURCES = 701,
 	CU_ALREADY_REGISTERED = 712,
 	CU_NOT_REGISTERED = 713,
 	CU_NOT_PERMITTED = 800,
@@ -80,7 +81,7 @@ enum { /* numbers of device attributes */
 
 enum { /* numbers of pointer attributes */
        CU_PTR_CONTEXT = 1,
-       CU_PTR_MEMORY_TYPE = 2, /* memory of the host: 1, device: 2 */
+       CU_PTR_MEMORY_TYPE = 2, /* type of the memory: 1 host, 2 device */
        CU_PTR_DEVICE_POINTER = 3,
        CU_PTR_HOST_POINTER = 4,
        CU_PTR_IS_MANAGED = 8,
@@ -102,8 +103,8 @@ enum {
 #define CU_PER_THREAD ((CUstream)2)
 
 typedef struct CUmemProp {
-	int type;	  /* 1: pinned; no other is known */
-	int handle_types; /* 0: no handle can be exported */
+	int type;	  /* 1: pinned memory; no other type is known */
+	int handle_types; /* 0: handles cannot be exported to other processes */
 	struct {
 		int type; /* 1: the location is a device */
 		int id;
@@ -121,13 +122,13 @@ typedef struct CUmemAccess {
 		int type;
 		int id;
 	} location;
-	int flags; /* access: 1 to read, 3 also to write */
+	int flags; /* kind of access: 1 read, 3 read and write */
 } CUmemAccess;
 
 /* Attributes of a batch's copies.  The call of CUDA 12.8 has a parameter @fail,
  * that of 13.0 does not. */
 typedef struct CUcopyAttributes {
-	int order; /* 1: sources are read in the stream's order */
+	int order; /* 1: the sources are read in stream order */
 	struct {
 		int type;
 		int id;

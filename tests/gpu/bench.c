@@ -45,7 +45,8 @@ static bool is_staged(void)
 	return strcmp(way, "staged") == 0;
 }
 
-/* Report @bytes in @seconds, with the reference's time. */
+/* Add to the report how fast @bytes were moved in @seconds, and the time of the
+ * reference copy. */
 static void add(const char *what, const char *layout, uint64_t bytes,
 		struct kv_bench_sample *seconds,
 		struct kv_bench_sample *reference, double asked)
@@ -231,7 +232,7 @@ static void bench_save(struct engine *e, struct reference *ref, unsigned l,
 #define MATRIX 1024u
 #define STRETCH (64ull << 20) /* bytes that a kernel copies on the device */
 
-/* Work that runs beside the kernel. */
+/* Work that a thread does while the kernel runs. */
 struct beside {
 	struct engine *e;
 	const int64_t *pages;
@@ -409,7 +410,7 @@ static void bench_layout(unsigned l)
 
 /* ---- registering much memory ---- */
 
-/* Save @n times BLOCKS blocks, which stay in the daemon. */
+/* Save @n groups of BLOCKS blocks, which stay in the daemon's arena. */
 static void fill(struct engine *e, unsigned n, const int64_t *pages)
 {
 	kvfs_key *keys = calloc(BLOCKS, sizeof(*keys));
@@ -461,8 +462,8 @@ static void report_register(uint64_t bytes, double all, double first,
 			     first * 1e3, later * 1e3);
 }
 
-/* Open a client when the daemon is full: it leases all blocks, which maps the
- * whole arena, and loads at once. */
+/* Open a client while the daemon's arena is full of blocks: the client leases
+ * all of them, which maps the whole arena, and begins to load immediately. */
 static void bench_register(void)
 {
 	uint64_t bytes = memory_to_register();
@@ -475,7 +476,7 @@ static void bench_register(void)
 
 	engine_open(&e, world, "cuda", &shapes[0], &qwen3, BLOCKS);
 	fill(&e, n, pages);
-	/* Close the pool: a new session has no mapped memory. */
+	/* Close the pool, so that a new session has no mapped memory. */
 	kvfs_pool_close(e.pool);
 	kvfs_space_close(e.space);
 	kvfs_close(e.session);
@@ -619,7 +620,8 @@ int main(int argc, char **argv)
 	}
 	if (probe() != 0)
 		return 1;
-	/* Make the stand-in behave like the driver that this way needs. */
+	/* Make the stand-in behave like the driver for which this way
+	 * (registered, staged or rw) exists. */
 	gpu_set(is_staged() || strcmp(way, "rw") == 0 ? "readonly=0"
 						      : "readonly=1");
 	gpu_set("delay=0");

@@ -39,7 +39,7 @@ static inline void reference_close(struct reference *ref)
 	GPU_OK(cuMemFreeHost, ref->host);
 }
 
-/* Return the seconds to copy all bytes, in copies of @stride bytes. */
+/* Return the seconds to copy all bytes of @ref, by copies of @stride bytes. */
 static inline double reference_copy(struct reference *ref, bool to_device,
 				    uint64_t stride)
 {
@@ -115,7 +115,8 @@ static inline double processors(pid_t daemon)
 	       (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
 }
 
-/* Return the bytes of arena to register: 32 GiB, or less on a small machine. */
+/* Return how many bytes of the arena to register: 32 GiB, or less on a small
+ * machine. */
 static inline uint64_t memory_to_register(void)
 {
 	uint64_t most = gpu_is_real() ? 32ull << 30 : 512ull << 20, kib = 0;

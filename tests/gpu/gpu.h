@@ -79,7 +79,8 @@ struct gpu {
 #define GPU_MEMBER(call) __typeof__(&call) call;
 	GPU_CALLS(GPU_MEMBER)
 #undef GPU_MEMBER
-	/* hooks of the stand-in; NULL if the driver is real */
+	/* calls of the stand-in that no driver has; NULL if the driver is
+	 * real */
 	__typeof__(&standin_set) set;
 	__typeof__(&standin_hold) hold;
 	__typeof__(&standin_pending) pending;
@@ -195,7 +196,8 @@ static inline int gpu_open(void)
 	gpu.library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (gpu.library == NULL)
 		return -1;
-	/* denied.c has only the calls that the plug-in uses. */
+	/* The library of denied.c has only the calls that the plug-in uses:
+	 * take the calls from the real driver behind it. */
 	*(void **)&behind = dlsym(gpu.library, "denied_driver");
 	if (behind != NULL)
 		gpu.library = behind();

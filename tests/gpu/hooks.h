@@ -59,11 +59,13 @@ struct standin_alive {
 };
 void standin_alive(struct standin_alive *ret_alive);
 
-/* Return the number of bugs: uses that a real device punishes late or not at
- * all, such as copies of freed memory, use of destroyed handles, calls from a
- * stream's host function or from a fork's child.  Each is printed on stderr. */
+/* Return the number of bugs of the caller: uses that a real device punishes
+ * late or not at all, such as copies of freed memory, use of destroyed handles,
+ * calls from a stream's host function or from a fork's child.  Each bug is
+ * printed on stderr. */
 uint64_t standin_bugs(void);
-/* Repair the device, and forget the bugs so far, which the test intended. */
+/* Repair the device, and forget the bugs so far, which the test caused on
+ * purpose. */
 void standin_forgive(void);
 
 /* Return how often @call was called. */

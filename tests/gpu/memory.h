@@ -34,7 +34,8 @@ static inline uint64_t engine_memory(const char *device, uint64_t bytes)
 	return gpu_alloc(bytes);
 }
 
-/* Copy the image to the memory, or the memory to @to. */
+/* Copy the image (the expected contents) to the engine's memory, or the
+ * engine's memory to @to. */
 static inline void engine_write(struct engine *e)
 {
 	if (engine_is_host(e))
@@ -52,7 +53,7 @@ static inline void engine_read(const struct engine *e, uint8_t *to)
 		GPU_OK(cuMemcpyDtoH_v2, to, e->shape.base, e->shape.bytes);
 }
 
-/* Fill the image: every eight bytes differ. */
+/* Fill the image with pseudo-random bytes: every eight bytes differ. */
 static inline void engine_fill(struct engine *e, uint64_t seed)
 {
 	uint64_t x = seed * 0x9e3779b97f4a7c15ull + 1, i;
@@ -66,7 +67,7 @@ static inline void engine_fill(struct engine *e, uint64_t seed)
 	engine_write(e);
 }
 
-/* Check that the memory equals the image. */
+/* Check that the engine's memory equals the image. */
 static inline void engine_assert_is_image(const struct engine *e,
 					  const char *when)
 {
@@ -158,7 +159,8 @@ static inline int64_t *engine_pages(size_t n, uint64_t pages, unsigned seed)
 		all[i] = all[j];
 		all[j] = swap;
 	}
-	/* Move the first third, which is in order, to the end. */
+	/* Move the first third of the page numbers, which is in order, to the
+	 * end. */
 	for (i = 0; i < n / 2; i++) {
 		swap = all[i];
 		all[i] = all[n - 1 - i];

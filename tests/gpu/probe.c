@@ -78,8 +78,12 @@ static void probe_device(void)
 
 struct mode {
 	const char *name;
-	bool sealed; /* F_SEAL_FUTURE_WRITE: only earlier mappings can write */
-	int mapped, after; /* protection of mappings; 0: unchanged */
+	/* true: F_SEAL_FUTURE_WRITE is set, so only earlier mappings can
+	 * write */
+	bool sealed;
+	/* protection of a mapping when it is made, and its later protection (0:
+	 * unchanged) */
+	int mapped, after;
 	unsigned flags;
 };
 

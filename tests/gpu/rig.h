@@ -17,8 +17,9 @@
 #endif
 
 #define RIG_LAYERS 4u
-#define RIG_PIECE ((uint64_t)24 << 10) /* pieces copied by a kernel */
-/* large enough to be moved by a copy call, not by the kernel */
+/* bytes of a piece that a kernel copies */
+#define RIG_PIECE ((uint64_t)24 << 10)
+/* bytes of a piece that is large enough for a copy call instead of a kernel */
 #define RIG_LONG ((uint64_t)1 << 20)
 #define RIG_BLOCK (RIG_LAYERS * RIG_PIECE + RIG_LONG)
 #define RIG_PAGES 24u
@@ -29,7 +30,7 @@ struct rig {
 	const struct kvfs_device *device;
 	void *pool;
 	CUdeviceptr memory;
-	CUdeviceptr copy; /* copy of the pool's memory, for one test */
+	CUdeviceptr copy; /* copy of the pool's memory, which one test needs */
 	kvfs_view views[RIG_LAYERS + 1];
 	kvfs_pool_desc desc;
 	struct kvfs_stride strides[RIG_LAYERS + 1], on_host[RIG_LAYERS + 1];
@@ -39,7 +40,7 @@ struct rig {
 	uint64_t arena_bytes;
 	uint8_t *staging;
 	uint64_t staging_bytes;
-	/* objects alive before the rig was opened */
+	/* numbers of driver objects that existed before the rig was opened */
 	struct standin_alive before;
 };
 
@@ -51,7 +52,8 @@ static inline void *rig_map(int fd, uint64_t bytes, int protection)
 	return at;
 }
 
-/* Make an arena.  @sealed: like arena=sealed, else like arena=rw. */
+/* Make an arena that clients can only read, as with arena=sealed, or write to
+ * (@sealed is false), as with arena=rw. */
 static inline void rig_arena(struct rig *rig, uint64_t bytes, bool sealed)
 {
 	int fd = memfd_create("rig-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -152,7 +154,8 @@ static inline void rig_close(struct rig *rig)
 	gpu_assert_same(&rig->before);
 }
 
-/* Fill the whole pool with other bytes. */
+/* Fill the whole pool, and its expected contents, with bytes that depend on
+ * @seed. */
 static inline void rig_fill_pool(struct rig *rig, uint64_t seed)
 {
 	uint64_t at;
@@ -170,7 +173,8 @@ static inline struct kvfs_pool_info rig_info(struct rig *rig)
 	return info;
 }
 
-/* Wait until as many bytes were tried to be registered as are attached. */
+/* Wait until the device has registered @bytes of the attached memory, or failed
+ * to register them. */
 static inline void rig_wait_tried(struct rig *rig, uint64_t bytes)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -188,7 +192,8 @@ static inline void rig_wait_tried(struct rig *rig, uint64_t bytes)
 
 /* ---- batches ---- */
 
-/* Blocks at @host, @stride apart, for pages @first .. @first + @n - 1. */
+/* A batch of @n blocks in host memory, the first at @host, one each @stride
+ * bytes, for pages @first .. @first + @n - 1. */
 struct rig_batch {
 	struct kvfs_copy copies[RIG_BLOCKS];
 	int64_t pages[RIG_BLOCKS];
@@ -222,7 +227,8 @@ static inline void rig_make_load(struct rig *rig, struct rig_batch *b,
 	rig_make(rig, b, rig->arena + at, RIG_BLOCK, 3, n);
 }
 
-/* Run the batch on the host device, to or from the image. */
+/* Let the device "host" run the batch, with the image (the pool's expected
+ * contents) in place of the pool. */
 static inline void rig_on_image(struct rig *rig, const struct rig_batch *b,
 				bool loads)
 {

@@ -15,9 +15,10 @@
 #include "common/kv.h"
 
 #define SHAPE_VIEWS 160
-#define SHAPE_GAP 768u /* bytes between an engine's tensors */
+#define SHAPE_GAP 768u /* bytes between two tensors of an engine */
 
-/* The shape of a model's KV; bf16 unless set. */
+/* The shape of a model's KV; its type is bf16 unless a layout says
+ * otherwise. */
 struct dims {
 	uint64_t layers, heads, dim, tokens; /* number of tokens in a block */
 };
@@ -29,7 +30,7 @@ struct pool_shape {
 	size_t n_views;
 	uint32_t pages_per_block;
 	uint64_t pages;
-	/* address and size of the memory; @bytes grows with each part */
+	/* address and size of the memory; @bytes grows with each tensor */
 	uint64_t base, bytes;
 	uint64_t block; /* bytes of a block */
 };
@@ -40,7 +41,7 @@ struct shape {
 	uint32_t pages_per_block;
 };
 
-/* ---- parts ---- */
+/* ---- building blocks of shapes ---- */
 
 /* Add a tensor of the engine, and return its address. */
 static inline uint64_t shape_memory(struct pool_shape *pool, uint64_t bytes)
@@ -268,7 +269,8 @@ static const struct shape shapes[] = {
 	{"fp8, scales and indexer, 2 pages a block", indexer, 2},
 };
 
-/* Make the shape for a pool of @pages at @base; 0: only to learn its bytes. */
+/* Make the shape of a pool of @pages pages at the address @base; @base is 0 if
+ * the caller wants to learn the size only. */
 static inline void shape_make(const struct shape *shape,
 			      const struct dims *dims, uint64_t pages,
 			      uint64_t base, struct pool_shape *ret_pool)
@@ -319,8 +321,9 @@ static inline uint64_t shape_page_bytes(const struct pool_shape *pool)
 	return pool->block / pool->pages_per_block;
 }
 
-/* Copy the block in these pages from the image, or if @back to the image, in
- * the order of its tensors: a tensor's views in order, each page by page. */
+/* Copy the block in these pages from the image to @block, or with @back from
+ * @block to the image.  A block has its tensors in order: of each tensor the
+ * views in order, of each view the pages in order. */
 static inline void shape_block(const struct pool_shape *pool, uint8_t *image,
 			       const int64_t *pages, uint8_t *block, bool back)
 {

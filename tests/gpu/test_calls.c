@@ -11,10 +11,10 @@
 
 static const struct dims dims = {36, 4, 128, 16};
 static bool registered;
-static size_t every = 1; /* step from one tested shape to the next */
+static size_t every = 1; /* test one of this many shapes */
 
-/* Number of driver calls that give the device work, and of copies and launches
- * among them. */
+/* Number of driver calls that give the device work, and of the copies and
+ * launches that these calls contain. */
 struct count {
 	uint64_t copies, launches, calls;
 };
@@ -48,7 +48,7 @@ static struct count count_now(void)
 	return count;
 }
 
-/* Wait until all blocks' memory was tried to be registered. */
+/* Wait until the library has tried to register the memory of all blocks. */
 static void settle(struct engine *e)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};

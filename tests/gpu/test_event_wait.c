@@ -157,7 +157,7 @@ struct ordering {
 	int r;
 };
 
-/* Order a stream behind the batch in flight, on the copy thread. */
+/* On the copy thread, make a stream wait for the batch in flight. */
 static void order_behind(const struct kvfs_batch *batch, void *event_wait)
 {
 	struct ordering *ordering = batch->owner;

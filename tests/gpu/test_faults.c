@@ -5,7 +5,7 @@
 
 #define BLOCKS 32u
 
-/* Blocks of 256 KiB: long enough for a copy of their own. */
+/* Blocks of 256 KiB, each of which gets a copy call of its own. */
 static const struct dims dims = {4, 8, 128, 16};
 static struct engine e;
 static struct standin_alive before;
@@ -53,7 +53,8 @@ static void fail_one(const char *call)
 	gpu_set(text);
 }
 
-/* Some blocks fail and the others are right; the next load brings all. */
+/* Check that some blocks of a load fail and the others are right, and that the
+ * next load loads all blocks. */
 static void a_load_that_fails(const char *call)
 {
 	kvfs_lease *lease;

@@ -7,7 +7,7 @@ static const struct dims middle = {2, 4, 64, 8};   /* strides of 4 KiB */
 static const struct dims small = {2, 1, 32, 4};	   /* strides of 256 bytes */
 static const struct dims qwen3 = {36, 8, 128, 16}; /* strides of 32 KiB */
 
-/* Set some pages of a load to -1. */
+/* Set some page numbers of a load to -1, so that these pages are skipped. */
 static void skip_some(int64_t *pages, size_t n)
 {
 	size_t i;
@@ -35,8 +35,8 @@ static void assert_blocks_are(struct engine *e, kvfs_lease *lease, size_t n,
 	free(block);
 }
 
-/* Expect the bytes of layers @first .. + @layers of the blocks at pages @to,
- * and 0xa5 elsewhere. */
+/* Set the expected contents: the bytes of layers @first .. + @layers of the
+ * blocks in the pages @to, and 0xa5 elsewhere. */
 static void expect_layers(struct engine *e, uint8_t *saved, size_t n,
 			  const int64_t *from, const int64_t *to,
 			  uint32_t first, uint32_t layers)
@@ -200,7 +200,8 @@ static void qwen3_comes_back_from_the_device(void **state)
 	there_and_back(*state, "cuda", &shapes[2], &dims, 127);
 }
 
-/* Check the path that the pool reports; registration may take a moment. */
+/* Check that the pool reports @path as the way of its bytes.  The path may be
+ * reported late, because memory is registered in the background. */
 static void assert_path(struct world *w, const char *path, const char *reason)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -353,7 +354,7 @@ static int run_cuda(const char *name, CMFixtureFunction setup)
 	return cmocka_run_group_tests_name(name, tests, setup, end);
 }
 
-/* Run the tests with settings that change the path of the bytes. */
+/* Run the tests with settings that make the bytes take another path. */
 static int run_other_way(const char *name, CMFixtureFunction setup,
 			 struct CMUnitTest is_so)
 {

@@ -102,7 +102,8 @@ static void there_and_back(struct engine *e)
 			assert_int_equal(kvfs_xfer_status(xfer, i), 0);
 		kvfs_xfer_free(xfer);
 		engine_assert_is_image(e, "a load");
-		/* The first load did not wait for the registration. */
+		/* Wait for the registration, for which the first load did not
+		 * wait. */
 		(void)info_when_tried(e);
 	}
 	kvfs_release(lease);

@@ -8,7 +8,7 @@
 #define MANY 12u
 
 static CUstream compute;
-static CUdeviceptr copy; /* device memory that streams copy a page to */
+static CUdeviceptr copy; /* device memory to which streams copy a page */
 static struct standin_alive before;
 static kvfs_pool *pool;
 
@@ -87,7 +87,7 @@ static CUdeviceptr addr_of(kvfs_mapping *map, size_t i)
 	return (CUdeviceptr)(uintptr_t)at;
 }
 
-/* Copy a page in the compute stream, after a while. */
+/* Copy a page in the compute stream, after a kernel that runs for a while. */
 static void copy_later(CUdeviceptr from)
 {
 	gpu_spin(compute, A_WHILE);

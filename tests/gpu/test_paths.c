@@ -199,7 +199,8 @@ static void wait_for_word(void *word)
 		usleep(1000);
 }
 
-/* Load like rig_check_load, but do not read the pool: reading would wait. */
+/* Load like rig_check_load, but do not read the pool afterwards, because
+ * reading would wait for all streams. */
 static void load_beside(uint64_t seed)
 {
 	struct rig_batch b;
@@ -217,9 +218,9 @@ static void save_beside(void)
 	assert_int_equal(rig.device->save(rig.pool, &b.batch), 0);
 }
 
-/* A caller's stream is blocked by the test.  A driver may wait for all streams
- * when an object is made, freed or launched for the first time: batches do none
- * of these. */
+/* The test blocks a stream of the caller.  A driver may wait for all streams
+ * when an object is made, freed or launched for the first time: a load or save
+ * must do none of these. */
 static void no_batch_waits_for_the_stream_of_another(void **state)
 {
 	CUstream stream = gpu_stream();

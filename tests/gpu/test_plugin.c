@@ -20,7 +20,8 @@ static void a_plugin_of_this_version_is_taken(void **state)
 	assert_ptr_equal(kv_device_find("present"), device);
 }
 
-/* Move a block and a part of it: two pages, in runs, one skipped. */
+/* Copy a block, and a part of one, by the plug-in.  The block has two pages:
+ * the first has its bytes in runs, the second is skipped. */
 static void a_plugin_moves_what_the_host_moves(void **state)
 {
 	static uint8_t memory[2][8 * 256], tensors[2][1024];

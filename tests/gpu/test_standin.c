@@ -260,7 +260,7 @@ static void a_call_fails_when_it_is_told_to(void **state)
 
 /* ---- calls that wait or are refused as with a strict driver ---- */
 
-/* A call of this thread, which another thread observes. */
+/* A driver call of this thread, which another thread observes. */
 struct meanwhile {
 	const char *call;
 	uint64_t before; /* number of earlier calls of @call */
@@ -332,9 +332,9 @@ static void do_unregister(void)
 	GPU_OK(cuMemHostUnregister, registered);
 }
 
-/* @sync: @call must return only after stream a has passed a word that another
- * thread sets, and block other calls until then.  Else @call must return at
- * once. */
+/* If @sync, check that @call returns only after stream a has passed a word that
+ * another thread sets, and that @call blocks other calls until then.  Else
+ * check that @call returns at once. */
 static void synchronises(const char *call, void (*run)(void), bool sync)
 {
 	struct meanwhile meanwhile = {call, gpu.calls(call), false, false};
@@ -418,7 +418,8 @@ static void streams_of_a_priority_share_the_hardware_queues(void **state)
 	GPU_OK(cuStreamDestroy_v2, urgent);
 }
 
-/* Wait for the first of the two words @arg; set the second at the start. */
+/* Set the second of the two words @arg, then wait until the first one is
+ * set. */
 static void wait_for_word(void *arg)
 {
 	uint32_t *words = arg;
@@ -470,7 +471,8 @@ static void streams_and_events_are_of_one_context(void **state)
 	assert_int_equal(gpu.cuLaunchKernel(gpu.spin, 1, 1, 1, 1, 1, 1, 0,
 					    stream, parameters, NULL),
 			 CU_INVALID_HANDLE);
-	/* These are allowed. */
+	/* An event may be recorded in a stream of its own context, and a stream
+	 * of another context may wait for the event. */
 	GPU_OK(cuEventRecord, there, stream);
 	GPU_OK(cuStreamWaitEvent, a, there, 0);
 	GPU_OK(cuEventDestroy_v2, there);
@@ -500,8 +502,8 @@ static void an_image_without_code_for_the_device_is_refused(void **state)
  * the number of registers that it declares. */
 static CUfunction kernel_of_plugin(uint32_t registers)
 {
-	static const char begin[] = {4, 0x2f, 8,
-				     0}; /* followed by a symbol and a number */
+	/* head of an attribute, which a symbol and a number follow */
+	static const char begin[] = {4, 0x2f, 8, 0};
 	const char *build = getenv("B");
 	CUfunction kernel;
 	CUmodule module;
@@ -553,7 +555,8 @@ static void a_kernel_is_launched_as_its_image_allows(void **state)
 	assert_in_range(registers, 8, 64);
 	assert_int_equal(local, 0);
 	assert_int_equal(launch(kernel, 512), CU_INVALID_VALUE);
-	kernel = kernel_of_plugin(300); /* a multiprocessor has 65536 */
+	/* more registers than the 65,536 of a multiprocessor */
+	kernel = kernel_of_plugin(300);
 	assert_int_equal(launch(kernel, 256), CU_OUT_OF_RESOURCES);
 }
 

@@ -37,14 +37,14 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Set all of the pool's memory to @value, in @stream after a while. */
+/* In @stream, after a while, set all of the pool's memory to @value. */
 static void write_later(CUstream stream, uint8_t value)
 {
 	gpu_spin(stream, A_WHILE);
 	GPU_OK(cuMemsetD8Async, e.shape.base, value, e.shape.bytes, stream);
 }
 
-/* Round @round's blocks. */
+/* Make the keys of the blocks of round @round. */
 static void keys_of(unsigned round, kvfs_key *keys)
 {
 	uint32_t i;
@@ -158,7 +158,8 @@ static void assert_device(CUdeviceptr at, uint64_t bytes, uint8_t value,
 	free(now);
 }
 
-/* Check every page of the pool, or of its copy at @at, without the gaps. */
+/* Check that every page of the pool, or of its copy at @at, is full of @value;
+ * leave out the gaps between pages. */
 static void assert_pages_at(CUdeviceptr at, uint8_t value, const char *what)
 {
 	uint8_t *image = malloc(e.shape.bytes);
@@ -524,7 +525,7 @@ pages_of_a_cancelled_load_are_not_written_once_it_is_copied(void **state)
 	kvfs_release(lease);
 }
 
-/* A cancel during the copy gives no page back. */
+/* A load that is cancelled during the copy gives no page back. */
 static void
 a_cancelled_load_keeps_its_pages_until_the_copy_is_over(void **state)
 {

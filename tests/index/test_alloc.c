@@ -50,7 +50,7 @@ static const struct alloc_script use_script = {.run = use};
 
 static void what_cannot_be_written_or_read_says_enomem(void **state)
 {
-	use(*state); /* the script needs a record to read */
+	use(*state); /* make the record that the script reads */
 	assert_true(alloc_every(&use_script, *state, 1) > 3);
 	assert_true(alloc_every(&use_script, *state, 1000) > 3);
 }

@@ -68,8 +68,8 @@ static int look(struct fixture *f)
 	return state;
 }
 
-/* Start a process that takes the lock, announces its end and ends after @ms. 0:
- * the process keeps the lock until killed. */
+/* Start a process that takes the lock, announces its end and ends after @ms
+ * milliseconds.  @ms is 0: the process keeps the lock until it is killed. */
 static pid_t owner(struct fixture *f, unsigned ms)
 {
 	int pipes[2], fd, store;

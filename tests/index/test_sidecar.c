@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_sidecar.c - the files beside the index and the trailers of segment files:
- * each field is checked when they are read; reads and writes may be short.
+ * test_sidecar.c - the files beside the index and the trailers of segment
+ * files: each field is checked when its file is read; calls may read or write
+ * fewer bytes than requested.
  */
 #include <dlfcn.h>
 #include <lmdb.h>
@@ -10,10 +11,10 @@
 #include "index/env.h"
 #include "store_fixture.h"
 
-/* Number of calls that will fail with EINTR; and the most bytes that a call
- * moves. */
+/* Number of calls that will fail with EINTR, and the most bytes that one call
+ * reads or writes. */
 static _Atomic int interrupts;
-static _Atomic size_t at_most; /* 0: calls move any number of bytes */
+static _Atomic size_t at_most; /* 0: calls read or write any number of bytes */
 
 static bool interrupted(void)
 {

@@ -43,8 +43,8 @@ static void a_full_map_is_enospc_and_deletes_still_commit(void **state)
 
 	info.mounts = 9;
 	assert_int_equal(commit_info(f, &info), 0);
-	/* Each record is on another leaf page, so that each deletion copies a
-	 * page. */
+	/* Each of these records lies on another leaf page of LMDB's tree, so
+	 * that each deletion copies a page. */
 	for (uint64_t i = 0; i < 20; i++)
 		assert_int_equal(delete_slots(f, i, 300, kept / 300), 0);
 	assert_int_equal(kv_index_get(f->index, 0, &record, NULL), -ENOENT);

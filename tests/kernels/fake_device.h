@@ -18,16 +18,16 @@
 #include "kernels/session/session.h"
 
 struct fake_stream {
-	/* all work of the stream has ended */
+	/* true: all work of the stream has ended */
 	atomic_bool quiet;
 	/* number of event waits made for this stream */
 	atomic_int waits;
-	/* stream that the last event wait on this stream was made for */
+	/* stream for whose work the last event wait on this stream waits */
 	struct fake_stream *_Atomic after;
 };
 
 static struct {
-	/* no device call may hold this session's lock */
+	/* session whose lock no device call may hold */
 	struct kvfs_session *session;
 	/* thread that calls the library; the device counts copies on this
 	 * thread */
@@ -53,15 +53,19 @@ static struct {
 	atomic_uint batch_max, ranges_max;
 	/* numbers of open pools and event waits */
 	atomic_int pools, event_waits;
-	atomic_int early;  /* number of copies before their event wait ended */
-	atomic_int locked; /* number of calls that held the session's lock */
+	/* number of copies that began before their event wait ended */
+	atomic_int early;
+	/* number of calls made with the session's lock held */
+	atomic_int locked;
 	/* number of errors, such as a pool closed before its event waits */
 	atomic_int wrong;
 	int priorities[64];
-	/* numbers of memory ranges that are attached now */
+	/* number of memory ranges that are attached now: all ranges, and
+	 * writable ones */
 	atomic_int attached, writable;
 	atomic_int attached_ever;
-	void *memory[64]; /* fake_lock: the memory that was locked */
+	/* the memory that is attached; guarded by fake_lock */
+	void *memory[64];
 } fake;
 
 static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -246,7 +250,8 @@ static void fake_attach(void *base, uint64_t bytes, bool writable)
 	fake.writable += writable;
 }
 
-/* Read one byte: the memory must still be mapped when it is detached. */
+/* Read one byte, because the memory must still be mapped when it is
+ * detached. */
 static void fake_detach(void *base)
 {
 	int i, last;

@@ -24,17 +24,19 @@ struct impostor {
 	char dir[64], path[96];
 	int listener, stop[2];
 	pthread_t thread;
-	/* answer @packet on @fd, or ignore @packet, whose descriptor is closed
-	 * after the call */
+	/* Answer @packet on @fd, or ignore it; the descriptor of @packet is
+	 * closed after the call. */
 	void (*answer)(struct impostor *i, int fd, struct kv_packet *packet);
 	_Atomic uint32_t version; /* the daemon's newest version, for HELLO */
 	_Atomic uint32_t oldest;  /* the daemon's oldest version, for HELLO */
 	atomic_bool strict;	  /* refuse clients of other versions */
 	atomic_int connections;	  /* number of connections accepted so far */
-	atomic_int mode;	  /* set by the test for answer() */
+	/* tells answer() what to do; set by the test */
+	atomic_int mode;
 	/* set by answer(): close this connection now */
 	bool hang_up;
-	_Atomic uint64_t seen; /* set by answer(), read by the test */
+	/* a value that answer() sets and the test reads */
+	_Atomic uint64_t seen;
 	/* a connection that answer() remembers */
 	int other;
 };

@@ -16,19 +16,20 @@
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t opened;
-	bool shut;		/* copies wait until slow_shut(false) */
-	atomic_size_t loads;	/* number of blocks whose load has begun */
-	atomic_size_t saves;	/* number of blocks whose save has begun */
-	atomic_int fail;	/* result of each copy, 0 or -errno */
-	atomic_bool full;	/* the device has no free memory */
-	bool kept;		/* a copy is submitted only when it ends */
+	bool shut;	     /* copies wait until slow_shut(false) */
+	atomic_size_t loads; /* number of blocks whose load has begun */
+	atomic_size_t saves; /* number of blocks whose save has begun */
+	atomic_int fail;     /* result of every copy, 0 or -errno */
+	atomic_bool full;    /* true: the device has no free memory */
+	/* true: a copy counts as submitted only when it ends */
+	bool kept;
 	atomic_int event_waits; /* number of event waits not freed yet */
-	bool plain;		/* the device has no calls for streams */
+	bool plain;		/* true: the device has no calls for streams */
 } slow = {.lock = PTHREAD_MUTEX_INITIALIZER,
 	  .opened = PTHREAD_COND_INITIALIZER};
 
 struct slow_stream {
-	/* all work of the stream has ended */
+	/* true: all work of the stream has ended */
 	atomic_bool over;
 	/* stream that this stream waits for */
 	struct slow_stream *_Atomic waits;
@@ -42,7 +43,8 @@ static void slow_shut(bool shut)
 	pthread_mutex_unlock(&slow.lock);
 }
 
-/* Streams of copies are never freed: other threads may still wait for them. */
+/* Stand for the copies; never freed, because other threads may still wait for
+ * them. */
 static struct slow_stream slow_copies[4096];
 static atomic_size_t slow_copied;
 

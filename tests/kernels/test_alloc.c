@@ -150,8 +150,8 @@ static void seal_pages(struct client *c, kvfs_pool *pool)
 	kvfs_pages_free(pages);
 }
 
-/* Reserve a pool, then map and save, which may fail. Afterwards, all pages of
- * the pool can be taken. */
+/* Reserve a pool, map blocks and save pages, each of which may fail.
+ * Afterwards, check that all pages of the pool can be taken. */
 static void reserve(struct client *c)
 {
 	kvfs_pages *all;

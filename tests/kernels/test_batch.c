@@ -14,11 +14,11 @@
 #define BLOCK 4096
 #define SECOND 1000000000u
 
-/* The daemon's reaction to a SAVE; but REFUSING refuses the staging memory, and
- * BUSY delays the reply to a RESERVE until the test allows it. */
+/* What the daemon does with a SAVE; but REFUSING refuses the staging memory,
+ * and BUSY delays the reply to a RESERVE until the test allows it. */
 enum mode { SEALING, HANGING_UP, SILENT, REFUSING, BUSY };
 
-/* A block in staging memory: the memfd of its stage, and its offset. */
+/* A block in staging memory: the memfd that has it, and the offset there. */
 struct saved {
 	int stage;
 	off_t at;
@@ -28,7 +28,7 @@ static uint8_t pages[8 * BLOCK];
 static int stage = -1; /* offered last */
 static struct saved saved[2];
 static atomic_int n_saved, n_drops;
-/* number of RESERVEs that the daemon received; and whether it may answer */
+/* number of RESERVEs that the daemon received, and number that it may answer */
 static atomic_int n_reserves, let_reserve;
 
 static void take_space(int fd, struct kv_packet *packet)
@@ -191,7 +191,7 @@ static ino_t memory_of(const struct saved *block)
 	return st.st_ino;
 }
 
-/* The daemon may still read the staging of a request that it has not
+/* The daemon may still read the staging memory of a request that it has not
  * answered. */
 static void staging_of_a_lost_connection_is_never_written_again(void **state)
 {

@@ -163,8 +163,8 @@ static void loads_go_before_saves_and_higher_priorities_before_lower(void **s)
 	kv_copier_free(copier);
 }
 
-/* A limited number of loads overtakes the waiting save. Loads keep their
- * order. */
+/* A save that waits is overtaken by a limited number of loads.  Loads keep
+ * their order. */
 static void no_job_waits_for_ever(void **state)
 {
 	struct kv_job save = {.run = note, .kind = KV_JOB_SAVE};
@@ -203,7 +203,8 @@ static void a_waiting_thread_withdraws_jobs_of_its_transfer_only(void **state)
 	for (int i = 0; i < 3; i++)
 		kv_copier_submit(copier, &jobs[i]);
 	assert_ptr_equal(kv_copier_withdraw(copier, &mine), &jobs[1]);
-	/* kv_copier_withdraw has marked the job as brief */
+	/* kv_copier_withdraw has marked the job as brief: it copies one unit
+	 * only */
 	assert_true(kv_copier_presses(copier, &jobs[1]));
 	assert_ptr_equal(kv_copier_withdraw(copier, &mine), &jobs[2]);
 	assert_null(kv_copier_withdraw(copier, &mine));

@@ -84,7 +84,7 @@ static void a_device_knows_of_memory_while_it_is_mapped(void **state)
 	world_wait_staged(w);
 	world_save(w, 8);
 	lease = world_acquire(w, 8, 8);
-	/* the small staging may be attached as well */
+	/* the small staging memory may be attached as well as the large one */
 	assert_in_range(fake.writable, 1, 2);
 	assert_true(fake.attached >= 2);
 	attached = fake.attached_ever;
@@ -103,7 +103,8 @@ static void a_device_knows_of_memory_while_it_is_mapped(void **state)
 	kvfs_pool_close(other);
 }
 
-/* Return @value when it no longer changes: staging memory comes and goes. */
+/* Wait until @value no longer changes, because staging memory comes and goes;
+ * return the value. */
 static int settled(const atomic_int *value)
 {
 	int now = *value, same = 0;
@@ -207,7 +208,7 @@ static void what_a_device_may_not_answer_is_eio(void **state)
 	assert_pages_loading(w, 0);
 }
 
-/* A batch may be reported submitted twice, or without an event wait. */
+/* A device may report a batch as submitted twice, or without an event wait. */
 static void a_batch_is_submitted_once(void **state)
 {
 	struct world *w = *state;
@@ -227,8 +228,8 @@ static void a_batch_is_submitted_once(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* One copy of the first step fails: its blocks stay failed after the second
- * step, and the load keeps their pages until all copies have ended. */
+/* One copy of the load's first step fails: its blocks stay failed after the
+ * second step, and the load keeps their pages until all copies have ended. */
 static void a_block_that_failed_in_one_layer_has_failed(void **state)
 {
 	struct world *w = *state;
@@ -319,7 +320,7 @@ static void a_failed_save_leaves_nothing_behind(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* A cancel or a deadline does not give back pages that the device still
+/* After a cancel or a deadline, a load keeps the pages that the device still
  * writes. */
 static void pages_stay_the_loads_until_the_device_is_done(void **state)
 {
@@ -520,8 +521,8 @@ static void flags_and_layers_that_are_not_there_are_refused(void **state)
 	kvfs_release(lease);
 }
 
-/* The layers are the tensors' first dimension. The loaded layers are bytes 100
- * .. 149 of each tensor. */
+/* The layers are the first dimension of each tensor.  Loading layers 100 to 149
+ * writes bytes 100 .. 149 of each tensor. */
 static void a_load_of_some_layers_touches_no_others(void **state)
 {
 	struct world *w = *state;

@@ -250,7 +250,8 @@ static void nothing_leaked(struct world *w, double before)
 	longest = KV_MAX(longest, kv_now_ns() - since);
 	assert_int_equal(kvfs_space_clear(w->space), 0);
 	world_wait_stat(w, "not yet on SSD", 0);
-	/* Slots removed while they are written are freed later. */
+	/* Slots of blocks that are removed while they are written to SSD are
+	 * freed later. */
 	for (int i = 0; i < 2000 && dram_used(w) > before; i++)
 		usleep(10000);
 	assert_true(dram_used(w) <= before);

@@ -116,7 +116,8 @@ static void a_cleared_space_has_no_blocks(void **state)
 	assert_int_equal(kvfs_probe(&query, 1, &s), 1);
 }
 
-/* More blocks than staging holds: some are reserved after the clear. */
+/* The saves have more blocks than staging memory holds, so some blocks are
+ * reserved only after the clear. */
 static void saves_begun_before_a_clear_never_seal(void **state)
 {
 	struct world *w = *state;

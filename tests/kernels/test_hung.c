@@ -10,7 +10,8 @@
 #define SOON (10 * SECOND)
 #define SHORT (SECOND / 5)
 
-/* Send a request: the answer comes after all requests sent during the hang. */
+/* Send a request and wait for its answer, which comes after the answers to all
+ * requests that were sent during the hang. */
 static void ask_for_nothing(struct world *w)
 {
 	kvfs_key absent = world_key(99999);
@@ -210,8 +211,8 @@ static void what_was_handed_over_ends_after_a_cancel(void **state)
 	kvfs_xfer_cancel(xfer);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, SOON), 0);
 	assert_int_equal(kvfs_xfer_status(xfer, 0), -ECANCELED);
-	/* When the daemon continues, it seals the block but takes no lease for
-	 * KVFS_HOLD. */
+	/* When the daemon continues, it seals the block, but it takes no lease
+	 * for the flag KVFS_HOLD. */
 	world_thaw(w);
 	world_wait_stat(w, "being saved", 0);
 	world_wait_stat(w, "leased", 0);
@@ -293,7 +294,8 @@ static void a_save_that_must_ends_too(void **state)
 	can_be_saved(w);
 }
 
-/* More blocks than staging holds, more requests than the socket holds. */
+/* Save more blocks than the staging memory has room for, by more requests than
+ * the socket has room for. */
 static void many_saves_end(void **state)
 {
 	struct world *w = *state;

@@ -74,7 +74,8 @@ static void a_loads_deadline_ends_what_has_not_begun(void **state)
 	kvfs_xfer *xfer = hang_in_load(w, N, &opts);
 	size_t ended = wait_ended(xfer, N, -ETIMEDOUT);
 
-	/* The device keeps one unit of 8 blocks per thread, with its pages. */
+	/* The device keeps a unit of 8 blocks for each copy thread, and the
+	 * pages of these blocks. */
 	assert_in_range(ended, N - 4 * 8, N - 1);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, SHORT), -ETIMEDOUT);
 	assert_pages_loading(w, N);
@@ -246,8 +247,9 @@ static void whenever_it_is_stopped_every_block_ends_once(void **state)
 	}
 }
 
-/* The large stage, made on a thread of its own, may be ready before the copy
- * threads make the small one, which then must not replace it. */
+/* The large staging memory, which a thread of its own makes, may be ready
+ * before the copy threads make the small one, which then must not replace the
+ * large one. */
 static void a_small_stage_that_is_made_late_is_not_used(void **state)
 {
 	struct world *w = *state;

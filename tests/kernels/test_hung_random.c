@@ -10,13 +10,13 @@
 #include "tests/kernels/layered.h"
 
 #define THREADS 6
-#define N 12u	  /* blocks in one call */
+#define N 12u	  /* number of blocks in one call */
 #define KEYS 400u /* number of different keys */
 #define SHORT (SECOND / 5)
 #define SOON (20 * SECOND)
 #define SECONDS 6
 
-/* A thread and its own part of the pages. */
+/* A thread of the test, and the pages that only this thread uses. */
 struct player {
 	struct world *w;
 	unsigned seed;
@@ -33,7 +33,7 @@ static uint32_t any(struct player *p, uint32_t n)
 	return (uint32_t)rand_r(&p->seed) % n;
 }
 
-/* Choose N consecutive blocks at random, and N of the player's pages. */
+/* Choose N consecutive blocks at random, and N of the pages of @p. */
 static void choose(struct player *p, kvfs_key *keys, int64_t *pages,
 		   uint32_t *ret_first)
 {
@@ -240,8 +240,8 @@ static void whatever_the_daemon_does_every_call_ends(void **state)
 	}
 	printf("%lu calls, %lu blocks\n", calls, good);
 	world_wait_stat(w, "leased", 0);
-	/* Some blocks of the paged pools were loaded in part only: the close
-	 * drops them. */
+	/* Some blocks of the paged pools were loaded in part only: closing a
+	 * pool drops these blocks. */
 	world_freeze(w);
 	before = kv_now_ns();
 	for (unsigned i = 0; i < THREADS; i++)

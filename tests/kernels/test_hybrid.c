@@ -30,7 +30,7 @@ static const char *const layouts[GROUPS] = {
 static const uint32_t per_block[GROUPS] = {1, 2, 1};
 
 struct rank {
-	uint8_t *memory; /* pages of two layers */
+	uint8_t *memory; /* memory for the pages of two layers */
 	kvfs_space *spaces[GROUPS];
 	kvfs_pool *pools[GROUPS];
 };
@@ -199,8 +199,8 @@ static void every_group_of_every_rank_must_be_able_to_go_on(void **state)
 	assert_int_equal(match_all(), 0);
 }
 
-/* Return how many blocks before @p a group needs to continue there. Store the
- * first block's number. */
+/* Return how many blocks before block @p a group needs to continue at @p.
+ * Store the number of the first of these blocks. */
 static uint32_t need(int group, uint32_t p, uint32_t *ret_first)
 {
 	const uint32_t n = group == FULL ? p : group == WINDOW ? 2 : 1;
@@ -209,8 +209,8 @@ static uint32_t need(int group, uint32_t p, uint32_t *ret_first)
 	return n;
 }
 
-/* Load a group's blocks to its pages from @page on. Return the next free
- * page. */
+/* Load the blocks of a group into its pages from @page on.  Return the next
+ * free page. */
 static int64_t load_group(int r, int group, kvfs_lease *lease, size_t at,
 			  uint32_t n, int64_t page, int64_t *pages)
 {

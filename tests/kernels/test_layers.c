@@ -106,7 +106,8 @@ static void all_layers_are_all_bytes_once(void **state)
 #define SAID(tensors, layers) \
 	"{\"tensors\":[" tensors "],\"layers\":" layers "}"
 
-/* Check that each byte is in one layer, and count the pieces. */
+/* Check that each byte of a block is in exactly one layer, and that the number
+ * of pieces is right. */
 static void assert_whole(const struct kv_layout *layout)
 {
 	_cleanup_(kv_freep) struct kvfs_range *ranges =

@@ -192,8 +192,8 @@ static void every_lease_ends_with_its_release_or_its_session(void **state)
 				 0);
 		kvfs_release(lease);
 	}
-	/* The daemon answers in order: all earlier requests are answered before
-	 * this one. */
+	/* The daemon answers in order: when it has answered this request, it
+	 * has answered all earlier ones. */
 	kvfs_release(world_acquire(w, 1, 1));
 	wait_for_no_leases(w);
 }

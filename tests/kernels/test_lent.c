@@ -72,7 +72,7 @@ static void wait_lent(kvfs_pool *pool)
 	assert_true(info_of(pool).lent);
 }
 
-/* Replace the world's pool and memory by those of @s. */
+/* Replace the pool and the memory of @w by those of @s. */
 static void use(struct world *w, struct shared *s)
 {
 	kvfs_pool_close(w->pool);
@@ -329,7 +329,7 @@ static void a_file_that_shrinks_meanwhile_harms_nobody(void **state)
 		for (size_t i = 0; i < 60; i++) {
 			int r = kvfs_xfer_status(xfer, i);
 
-			/* ENOSPC: the disk is slower than the saves. */
+			/* ENOSPC: the SSD was slower than the saves. */
 			if (r != 0 && r != -EFAULT && r != -ENOSPC)
 				fail_msg("round %d, block %zu: %s", round, i,
 					 strerror(-r));
@@ -462,7 +462,8 @@ static void a_client_killed_between_copy_and_seal_seals_no_other(void **state)
 		child = fork();
 		if (child == 0)
 			run_lender(w, &s, first);
-		/* Wait for the first block: the others are being saved. */
+		/* Wait until the first block is sealed: then the others are
+		 * being saved. */
 		for (int i = 0; i < 100000; i++) {
 			kvfs_key key = world_key(first + (uint32_t)round);
 			kvfs_query query = {w->space, &key, 1};

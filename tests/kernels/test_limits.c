@@ -15,7 +15,8 @@
 
 static uint8_t small_pages[16][SMALL];
 
-/* Replace the pool by one of few pages, which saves name repeatedly. */
+/* Replace the pool by one with few pages, which the saves use again for many
+ * blocks. */
 static kvfs_pool *small_pool(struct world *w)
 {
 	kvfs_view view = {"k", small_pages, SMALL, SMALL, 1, 0};
@@ -115,8 +116,8 @@ static void ten_thousand_blocks_can_be_held_and_leased(void **state)
 	free(keys);
 }
 
-/* Each message of the acquire has one existing block, but all its keys count
- * against the limit. */
+/* Each message of the acquire names one block that exists, but all its keys
+ * count against the limit. */
 static void too_many_leased_blocks_are_no_full_disk(void **state)
 {
 	struct world *w = *state;
@@ -228,7 +229,7 @@ static void a_segment_without_a_descriptor_says_so_and_comes_again(void **state)
 	world_wait_stat(w, "leased", 0);
 }
 
-/* Open a session without a pool: it makes no staging yet. */
+/* Open a session without a pool, so that it makes no staging memory yet. */
 static void without_pool_open(struct world *w)
 {
 	assert_int_equal(kvfs_open(w->path, &w->session), 0);

@@ -11,7 +11,7 @@
 	"},{\"name\":\"v\",\"dtype\":\"U8\",\"shape\":[65536]}],"          \
 	"\"reuse\":\"window:2\"}"
 
-/* Save block @block of @space, whose tensors are the pool's. */
+/* Save block @block of @space, which has the same tensors as the pool. */
 static void save_one(struct world *w, kvfs_space *space, uint32_t block)
 {
 	kvfs_key key = world_key(block);
@@ -162,8 +162,8 @@ static void a_daemon_that_does_not_answer_is_a_miss_after_a_second(void **s)
 	assert_int_equal(kvfs_probe(&query, 1, &now), 0);
 	assert_int_equal(now, KVFS_ABSENT);
 	assert_in_range(kv_now_ns() - before, SECOND / 2, 20 * SECOND);
-	/* For a second after a time-out, calls miss at once; this thread may be
-	 * late. */
+	/* For a second after a time-out, calls miss at once.  Try again if this
+	 * thread was late. */
 	for (int i = 0; i < 20 && kv_now_ns() - before >= SECOND / 2; i++) {
 		before = kv_now_ns();
 		assert_int_equal(kvfs_probe(&query, 1, &now), 0);

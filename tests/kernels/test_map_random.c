@@ -77,7 +77,7 @@ static void check_maps(struct random *r)
 			taken++;
 		}
 	}
-	/* Pages of sets that are being saved also count as taken. */
+	/* Pages of page sets that are being saved also count as taken. */
 	assert_true(info_of(r->pool).pages_taken >= taken);
 }
 

@@ -10,8 +10,8 @@
 	"{\"tensors\":[{\"name\":\"t\",\"dtype\":\"U8\",\"shape\":[64]}]," \
 	"\"tokens\":" tokens ",\"reuse\":\"" reuse "\"}"
 
-/* A layout's saved blocks. @window: blocks that must be present before a
- * match's end; 0: all, UINT32_MAX: the last one. */
+/* The saved blocks of one layout.  @window: number of blocks that must be
+ * present before the end of a match; 0: all, UINT32_MAX: the last one. */
 struct group {
 	const char *layout;
 	uint32_t tokens, window;
@@ -174,7 +174,7 @@ static void the_longest_prefix_of_whole_blocks_is_found(void **state)
 
 static void a_tail_is_never_counted(void **state)
 {
-	struct world *w = *state; /* a world whose blocks have four tokens */
+	struct world *w = *state; /* the blocks of this test have four tokens */
 	const kvfs_meta tail = {.position = 2, .tokens = 3};
 	kvfs_key keys[3] = {world_key(0), world_key(1), world_key(2)};
 	kvfs_query query = {.space = w->space, .keys = keys, .n = 3};

@@ -37,7 +37,8 @@ static void take_all(struct world *w)
 	assert_int_equal(peer_space(&hog, w->space_name, "", 0, 0), 0);
 	hogged = 0;
 	wait_grown(w);
-	/* The daemon can evict only blocks that are on SSD. */
+	/* The daemon can evict only blocks that are on SSD: wait until all
+	 * are. */
 	world_wait_stat(w, "not yet on SSD", 0);
 	for (i = 0; i < 10; i++) {
 		while (peer_do(&hog, WIRE_RESERVE, 1000 + hogged, 1) == 0)
@@ -202,7 +203,7 @@ static void a_daemon_that_dies_ends_the_wait(void **state)
 
 /* ---- KVFS_HOLD ---- */
 
-/* Save more blocks than DRAM holds in another space. */
+/* Save more blocks than DRAM holds, in another space. */
 static void flood(struct world *w)
 {
 	kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_MUST};
@@ -311,8 +312,9 @@ static void a_clear_takes_what_is_held(void **state)
 
 /* ---- blocks with fewer tokens ---- */
 
-/* The layout does not map bytes to tokens: a block's file holds its whole page,
- * and bytes past the tail are zero because the page's owner zeroed them. */
+/* The layout does not say which bytes belong to which token, so the file of a
+ * tail (a block with fewer tokens) holds a whole page.  Bytes past the tail are
+ * zero because the page's owner zeroed them. */
 static void a_tail_is_what_its_page_is(void **state)
 {
 	struct world *w = *state;

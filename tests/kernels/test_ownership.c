@@ -101,7 +101,8 @@ static void a_miss_owns_nothing(void **state)
 	kvfs_release(lease);
 }
 
-static pid_t holder; /* forked while this process has no other threads */
+/* child process, forked while this process has no other threads */
+static pid_t holder;
 static int go[2], holds[2];
 
 /* As a child process, read the space's name from a pipe, then lease 20 blocks

@@ -18,7 +18,7 @@ static void fill(void *at, uint32_t block)
 		((uint8_t *)at)[i] = world_byte(block, i);
 }
 
-/* Take @n pages and write blocks @first .. to them. */
+/* Take @n pages of the pool and write the bytes of blocks @first .. to them. */
 static kvfs_pages *compute(kvfs_pool *pool, uint32_t first, size_t n)
 {
 	kvfs_pages *pages = take(pool, n);
@@ -63,7 +63,7 @@ static void what_was_sealed_is_mapped_without_a_copy(void **state)
 					 TENSOR);
 	}
 	assert_int_equal(seal(w, pages, 0, 4, NULL, &xfer), 0);
-	m = map(w, pool, 0, 5, 4); /* the four sealed blocks hit in the pool */
+	m = map(w, pool, 0, 5, 4); /* the pool has the four sealed blocks */
 	for (i = 0; i < 4; i++) {
 		assert_int_equal(kvfs_map_page(m, i), page[i]);
 		assert_true(is_block(m, i, (uint32_t)i));
@@ -192,7 +192,8 @@ static void pages_are_taken_all_or_none(void **state)
 	pages = take(pool, 2);
 	assert_int_equal(kvfs_pages_take(pool, 2, &more), -ENOSPC);
 	unmap(m);
-	more = take(pool, 4); /* the pool evicts its cached pages */
+	/* this take evicts the blocks that the pool has cached */
+	more = take(pool, 4);
 	kvfs_pages_free(more);
 	kvfs_pages_free(pages);
 	kvfs_pages_free(take(pool, 0));

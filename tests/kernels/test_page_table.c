@@ -25,7 +25,7 @@ static struct kv_page_table *new_roster(uint64_t max, uint64_t pages)
 	return page_table;
 }
 
-/* Return a READY page with block @i, which has no users. */
+/* Return a page in state READY with block @i, which has no users. */
 static struct kv_page *cache(struct kv_page_table *page_table,
 			     struct kv_page_table_space *space, uint32_t i)
 {

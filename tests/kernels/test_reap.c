@@ -290,7 +290,7 @@ static void statuses_come_in_one_call(void **state)
 
 struct reaper {
 	kvfs_session *session;
-	_Atomic unsigned *seen; /* number of events for each word */
+	_Atomic unsigned *seen; /* number of events for each user value */
 	_Atomic unsigned *total;
 };
 

@@ -55,7 +55,8 @@ static int acquire(kvfs_space *space)
 	return status;
 }
 
-/* After a bad reply the request ends; the next one connects anew. */
+/* Check that a bad reply ends its request, and that the next request connects
+ * anew. */
 static void ends_and_recovers(struct impostor *i, enum mode mode, int status)
 {
 	kvfs_session *session;
@@ -115,7 +116,7 @@ static void a_daemon_that_hangs_up_is_found_again(void **state)
 #define WAITERS 4
 #define LEASES 50
 
-/* Answer acquires in reverse order, WAITERS at a time. */
+/* Wait for WAITERS acquires, then answer them in reverse order. */
 static void answer_late(struct impostor *i, int fd, struct kv_packet *packet)
 {
 	static struct kv_packet kept[WAITERS];
@@ -161,7 +162,7 @@ static void threads_that_wait_at_once_all_hear_their_answers(void **state)
 	kvfs_close(session);
 }
 
-/* Return how often the reader thread of this process has slept. */
+/* Return how often the library's reader thread has slept. */
 static long reader_sleeps(void)
 {
 	char path[64], line[128];

@@ -120,7 +120,7 @@ static struct layout mixed(void)
 
 struct world {
 	struct layout l;
-	/* strides of two pools: equal, but over different memory */
+	/* strides of two pools, which differ only by the pool's memory */
 	struct kvfs_strides mine, theirs;
 	uint8_t *pool, *other, *staging;
 	uint8_t *tensors[BLOCKS_MAX], *back[BLOCKS_MAX];
@@ -233,7 +233,7 @@ static void launch(const struct kv_scatter_args *scatter, bool loads)
 }
 
 /* Copy block @i through staging memory, and check that the copies stay inside
- * it. */
+ * that memory. */
 static void pass_block(struct world *w, const struct kv_plan *plan,
 		       const struct kv_pass *pass, size_t i, bool loads)
 {

@@ -188,7 +188,8 @@ static void a_descriptor_tells_of_what_has_completed(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Check the number of the connection, and whether it is live. */
+/* Check the generation number of the connection, and whether the connection is
+ * live. */
 static void assert_connection(struct world *w, int live, uint64_t generation)
 {
 	uint64_t n = 99;
@@ -401,8 +402,8 @@ static void *hold_lock(void *arg)
 	return NULL;
 }
 
-/* Return whether a call that needs the session's lock aborts without it. @held:
- * another thread holds the lock. */
+/* Return whether a call that needs the session's lock aborts the process if the
+ * caller does not hold the lock.  @held: another thread holds the lock. */
 static bool a_call_without_the_lock_aborts(kvfs_session *session, bool held)
 {
 	pthread_t thread;

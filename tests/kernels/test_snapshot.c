@@ -95,7 +95,8 @@ static void a_snapshot_lists_its_keys_and_positions(void **state)
 	assert_int_equal(kvfs_snapshot_keys(w->space, "turn 1", got, at, 3), 3);
 	assert_memory_equal(got, keys, sizeof(keys));
 	assert_memory_equal(at, positions, sizeof(positions));
-	/* Get as many keys as fit, and return the number of all. */
+	/* Get as many keys as the array has room for; the call returns the
+	 * number of all. */
 	memset(got, 0, sizeof(got));
 	assert_int_equal(kvfs_snapshot_keys(w->space, "turn 1", got, NULL, 1),
 			 3);
@@ -170,7 +171,7 @@ static void spaces_have_names_of_their_own(void **state)
 	kvfs_space_close(other);
 }
 
-/* Positions with gaps: each message must continue at the right position. */
+/* The positions have gaps: each message must continue at the right position. */
 static void more_blocks_than_a_message_has(void **state)
 {
 	static kvfs_key keys[MANY], got[MANY];

@@ -82,7 +82,8 @@ static void extents_do_not_overlap_and_come_back_in_ring_order(void **state)
 	assert_int_equal(kv_stage_get(stage, 1, &a), -EAGAIN);
 	kv_stage_put(stage, d);
 	kv_stage_put(stage, c);
-	/* b is the oldest allocation: the ring has no free room yet. */
+	/* Allocations are freed in ring order: while the oldest one, b, is in
+	 * use, the ring has no free room. */
 	assert_int_equal(kv_stage_get(stage, 1, &a), -EAGAIN);
 	kv_stage_put(stage, b);
 	assert_true(TAILQ_EMPTY(&stage->extents));

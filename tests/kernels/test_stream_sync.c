@@ -2,7 +2,8 @@
 /* Order between transfers and the caller's streams, on the fake device. */
 #include "tests/kernels/fake_world.h"
 
-/* A stream that was done at the call is not polled; its event wait is freed. */
+/* A stream that has no work left when the load begins is not polled, and its
+ * event wait is freed. */
 static void a_stream_that_is_done_holds_nothing_up(void **state)
 {
 	struct world *w = *state;
@@ -351,7 +352,7 @@ static void a_pool_is_closed_after_its_marks(void **state)
 
 	world_save(w, 4);
 	xfer = begin_load(w, 4, &opts);
-	/* fake_close counts event waits that are left */
+	/* fake_close counts event waits that were not freed */
 	kvfs_pool_close(kv_steal(w->pool));
 	assert_int_equal(fake.pools, 0);
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);

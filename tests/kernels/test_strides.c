@@ -30,7 +30,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* k in the first half of each page's 8192 bytes, v in the second. */
+/* Two views: k in the first half of each page's 8192 bytes, v in the second. */
 static kvfs_view good[2] = {
 	{"k", memory, 8192, 4096, 1, 0},
 	{"v", memory + 4096, 8192, 4096, 1, 0},

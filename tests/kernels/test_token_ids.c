@@ -26,7 +26,9 @@ struct fixture {
 	kvfs_meta meta[N];
 	int64_t pages[N];
 	uint32_t ids[N + TOKENS];
-	int fd; /* descriptor of the memory that the pool lends; -1: none */
+	/* descriptor of the memory that the pool lends to the daemon; -1:
+	 * none */
+	int fd;
 };
 
 static struct fixture f;

@@ -37,7 +37,7 @@
 
 struct world {
 	char dir[64], store[96], path[96];
-	const char *options; /* options of the daemon */
+	const char *options; /* options on the daemon's command line */
 	pid_t daemon;	     /* process of the daemon; 0: none */
 	unsigned spaces;
 	kvfs_session *session;
@@ -47,14 +47,15 @@ struct world {
 	uint8_t *memory; /* PAGES pages of PAYLOAD bytes: k, then v */
 };
 
-/* The library closes a connection after a second without progress, as engines
- * need. On a slow machine this limit would fail tests: unless the test has
- * frozen the daemon, it is WORLD_PATIENCE_S. */
+/* The library closes a connection after a second without progress, because
+ * engines need that.  On a slow machine this limit would fail tests, so it is
+ * WORLD_PATIENCE_S here unless the test has frozen the daemon. */
 #define WORLD_PATIENCE_S 60
 #define WORLD_LINKS 1024
 
 static atomic_bool world_frozen;
-/* sockets for which the library has set a time-out */
+/* for each descriptor: whether the library has set a time-out for that
+ * socket */
 static atomic_bool world_link[WORLD_LINKS];
 
 static inline int world_set_timeout(int fd, int name)

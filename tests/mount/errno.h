@@ -14,13 +14,14 @@
 /* Set once by run_cases: the program's arguments SPACE, KEY and FILE, and
  * paths made of them. */
 static char space[2048], dir[2048], block[2048];
-static char absent[2048]; /* a name that no block has */
+static char absent[2048]; /* a name that is the key of no block */
 static char other_dir[2048];
-static const char *sample; /* FILE, which has the bytes of the block KEY */
+/* the argument FILE, a file with the bytes of the block KEY */
+static const char *sample;
 
 struct kv_case {
 	const char *name;
-	int (*call)(void); /* returns an errno */
+	int (*call)(void); /* makes the call; returns its errno */
 	int error;
 };
 

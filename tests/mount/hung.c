@@ -54,7 +54,7 @@ static bool has_stopped(const char *task)
 	n = fread(text, 1, sizeof(text) - 1, f);
 	fclose(f);
 	text[n] = '\0';
-	state = strrchr(text, ')'); /* pid (name) state */
+	state = strrchr(text, ')'); /* the text begins with: pid (name) state */
 	return state && strncmp(state, ") T", 3) == 0;
 }
 

@@ -26,8 +26,8 @@
 static int root;
 static const char *trouble;
 
-/* Return true if the file `trouble` names the fault @what.  The fault "": answer no
- * call. */
+/* Return true if the file `trouble` names the fault @what.  The fault "" means
+ * that no call is answered. */
 static bool is_fault(const char *what)
 {
 	char said[16] = "";

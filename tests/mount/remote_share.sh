@@ -35,8 +35,8 @@ objects() {
 	echo $n
 }
 empty() { curl -s -o /dev/null -X DELETE "http://127.0.0.1:$port/kv/"; }
-# behind: save other blocks until one of them is copied: blocks saved earlier were offered
-# by then.  An open breaker closes meanwhile.
+# behind: save other blocks until one of them is copied to the remote tier, so that blocks
+# saved earlier were offered to it.  An open circuit breaker closes meanwhile.
 next=100
 behind() {
 	local i j

@@ -417,7 +417,7 @@ static int work(void)
 
 /* ---- readers of the SSD ---- */
 
-#define COLD 192 /* blocks: three times dram= */
+#define COLD 192 /* number of blocks, whose bytes are three times dram= */
 #define AT_ONCE 8
 #define READERS 3
 

@@ -16,7 +16,8 @@
 
 #include "kernels/cuda/driver.h"
 
-/* The answer of cuDeviceGetAttribute is changed, not passed on. */
+/* Do not hand on calls of cuDeviceGetAttribute, because this library changes
+ * the answer. */
 #define cuDeviceGetAttribute denied_handed_on
 
 #define HAND_ON(member, symbol, parameters) HAND_ON_(member, symbol)

@@ -95,7 +95,8 @@ const struct kvfs_device kvfs_device_future = {
 	.version = KVFS_DEVICE_VERSION + 1,
 	.name = "future",
 };
-/* event_wait without event_wait_free: event waits would leak. */
+/* A device with event_wait, but without event_wait_free, would leak event
+ * waits. */
 static int event_wait(void *pool, void *stream, void *event,
 		      void **ret_event_wait)
 {

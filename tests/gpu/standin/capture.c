@@ -33,11 +33,13 @@ struct capture {
 struct CUgraph_st {
 	struct op *first;
 	size_t n;
-	unsigned refs; /* the graph and its executables; under big_lock */
+	/* counts the graph and its executables; guarded by big_lock */
+	unsigned refs;
 };
 
 static struct capture *captures; /* guarded by big_lock */
-static uint64_t captured;	 /* number of captures made; under big_lock */
+/* number of captures made so far; guarded by big_lock */
+static uint64_t captured;
 
 /* ---- captures ---- */
 

@@ -14,7 +14,8 @@ struct CUevent_st {
 	struct moment moment;
 	/* id of the capture that recorded the event; 0: none */
 	uint64_t capture;
-	/* time at which the stream reached the event, if @timing */
+	/* time at which the stream reached the event; only if @timing is
+	 * true */
 	struct timespec over;
 	bool timing;
 };
@@ -95,7 +96,7 @@ CUresult cuEventDestroy_v2(CUevent handle)
 	return CU_OK;
 }
 
-/* The event may be destroyed before its stream arrives here. */
+/* The event may be destroyed before its stream has reached it. */
 static void stamp(struct op *op)
 {
 	struct CUevent_st *event;
@@ -107,7 +108,8 @@ static void stamp(struct op *op)
 	pthread_mutex_unlock(&big_lock);
 }
 
-/* Record a place in the capture instead of an operation. */
+/* Record the event as a place in the capture, not as an operation of the
+ * stream. */
 static CUresult record_in_capture_locked(struct CUevent_st *event,
 					 struct CUstream_st *stream)
 {

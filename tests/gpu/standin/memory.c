@@ -19,7 +19,8 @@
 
 #include "tests/gpu/standin/standin.h"
 
-#define DEVICE_RANGE (1ull << 38) /* bytes that sanitizers leave free */
+/* size of a range of addresses that sanitizers leave free */
+#define DEVICE_RANGE (1ull << 38)
 #define ALIGN 512u
 
 struct standin_alive alive;

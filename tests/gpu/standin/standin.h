@@ -41,7 +41,9 @@ struct settings {
 	int devices;
 	bool read_only, mem_ops, pageable;
 	uint64_t memory;
-	unsigned syncs; /* kinds of calls that wait, as bits by enum sync */
+	/* kinds of calls that wait for all work of their context, one bit for
+	 * each enum sync */
+	unsigned syncs;
 	/* number of hardware queues per priority; 0: one per stream */
 	unsigned queues;
 	unsigned register_us; /* microseconds to register a MiB */
@@ -51,9 +53,9 @@ struct settings {
 };
 extern struct settings settings;
 
-/* Guards all state but the counters. */
+/* Guards all state of the stand-in but its counters. */
 extern pthread_mutex_t big_lock;
-/* Signals that an operation has ended, or that a stream got a new one. */
+/* Signals that an operation has ended, or that a stream got a new operation. */
 extern pthread_cond_t changed;
 
 enum needs { NOTHING, INIT, CONTEXT };
@@ -62,10 +64,11 @@ enum needs { NOTHING, INIT, CONTEXT };
 CUresult enter(const char *call, enum needs needs);
 /* Return this thread's context, inside a call that needs one. */
 CUcontext current_context(void);
-/* Print and count a bug.  Return @code. */
+/* Print and count a bug of the caller.  Return @code. */
 CUresult bug(CUresult code, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
-/* Let all later calls fail with @code: a stream's operation failed. */
+/* Let all later calls fail with @code, because an operation of a stream has
+ * failed. */
 void break_device(CUresult code);
 extern __thread bool in_host_function;
 /* capture mode of this thread; 0: global, 2: relaxed */
@@ -77,7 +80,8 @@ extern uint64_t copied[2];
 struct CUctx_st {
 	int device;
 	unsigned refs; /* big_lock */
-	bool held; /* under big_lock; a synchronising call holds the context */
+	/* a synchronising call holds the context's lock; guarded by big_lock */
+	bool held;
 };
 bool context_is_live(CUcontext ctx);
 CUcontext context_of(int device);
@@ -88,8 +92,8 @@ CUcontext context_of(int device);
  * work of the context has ended, and until its own end.  Every other call of
  * the context waits for the lock, without holding it. */
 void context_pass(CUcontext ctx);
-/* Begin a call of this kind.  If such calls synchronise, hold the context's
- * lock and set *@ret_held. */
+/* Begin a call of the kind @sync.  If calls of this kind synchronise, hold the
+ * context's lock and set *@ret_held. */
 void context_hold(enum sync sync, CUcontext *ret_held);
 void context_release(CUcontext *held);
 
@@ -113,12 +117,13 @@ struct range {
 
 /* Return the live allocation that contains @bytes at @at, or NULL. */
 const struct range *range_of_locked(uintptr_t at, size_t bytes);
-/* Return whether a live allocation has any of these bytes. */
+/* Return whether a live allocation has any of the @bytes at @at. */
 bool range_touches_locked(uintptr_t at, size_t bytes);
-/* Return the place of the bytes of a device or host address. */
+/* Return where this process has the bytes of a device or host address. */
 void *bytes_at(uintptr_t at);
 bool is_device_address(uintptr_t at);
-/* Return addresses that no allocation has had before; 0: none are left. */
+/* Return the first of @bytes addresses that no allocation has had before; 0:
+ * none are left. */
 uintptr_t device_addresses_locked(size_t bytes, size_t align);
 const struct range *range_add_locked(enum range_kind kind, uintptr_t base,
 				     size_t bytes, unsigned flags);
@@ -143,32 +148,33 @@ struct moment {
 
 struct op {
 	struct op *next;
-	/* called without big_lock; NULL: nothing to do */
+	/* function to call without big_lock; NULL: nothing to do */
 	void (*run)(struct op *op);
-	bool is_work;	 /* standin_hold() holds up this operation */
-	bool is_wait;	 /* blocks its whole hardware queue while it runs */
-	uint64_t ticket; /* place of the operation in its queue */
+	bool is_work; /* true: standin_hold() holds up this operation */
+	/* true: the operation blocks its whole hardware queue while it runs */
+	bool is_wait;
+	uint64_t ticket; /* place of the operation in its hardware queue */
 	struct moment after[MAX_DEPENDENCIES];
 	unsigned n_after;
-	/* Arguments of @run. */
+	/* Arguments of the function @run. */
 	uintptr_t dst, src;
 	size_t bytes;
 	uint32_t value;
 	unsigned flags;
 	CUhostFn *fn;
 	void *arg;
-	void *parameters; /* freed with the operation */
+	void *parameters; /* memory that is freed with the operation */
 	size_t parameters_bytes;
 };
 
 struct op *op_new(void (*run)(struct op *op));
 void op_free(struct op *op);
-/* Queue @op, which is owned from now on.  @ret, unless NULL: the moment at
- * which @op ends. */
+/* Queue @op, which then belongs to the stream.  If @ret is not NULL, store the
+ * moment at which @op ends. */
 CUresult give(CUstream stream, struct op *op, struct moment *ret);
 CUresult give_and_wait(CUstream stream, struct op *op);
-/* Return the stream of a handle, which may be 0 or the legacy stream; NULL:
- * there is none. */
+/* Return the stream for which a handle stands; the handle may be 0 or that of
+ * the legacy stream.  NULL: there is no such stream. */
 struct CUstream_st *stream_of_locked(CUstream handle);
 /* Return the stream's context; NULL: no such stream. */
 CUcontext context_of_stream(CUstream handle);
@@ -176,7 +182,8 @@ CUcontext context_of_stream(CUstream handle);
 void wait_for_context_locked(CUcontext ctx);
 /* Get or set the capture of a stream; NULL: no capture. */
 struct capture **stream_capture_locked(struct CUstream_st *stream);
-/* Return the active capture with which legacy work conflicts, or NULL. */
+/* Return the active capture that work of the legacy stream would disturb, or
+ * NULL. */
 struct capture *legacy_capture_locked(struct CUstream_st *stream);
 /* Take all streams out of the capture. */
 void streams_leave_locked(struct capture *capture);
@@ -188,14 +195,15 @@ void wait_until_past_locked(const struct moment *moment);
 
 /* ---- event.c ---- */
 
-/* Return the operation that @event stands for, referenced; {NULL}: none.
- * CU_CAPTURED_EVENT: a place in the capture *@ret_capture. */
+/* Return the moment for which @event stands, with a reference; {NULL}: the
+ * event was never recorded.  CU_CAPTURED_EVENT: the event is a place in the
+ * capture *@ret_capture. */
 CUresult event_moment_locked(CUevent event, struct moment *ret,
 			     uint64_t *ret_capture);
 
 /* ---- image.c ---- */
 
-/* Check the arguments of a launch. */
+/* Properties of a kernel that limit its launches. */
 struct kernel {
 	unsigned registers;   /* registers per thread; 0: unknown */
 	unsigned max_threads; /* most threads of a block */
@@ -219,12 +227,13 @@ struct capture *capture_find_locked(uint64_t id);
 uint64_t capture_id(const struct capture *capture);
 /* Let another stream join the capture. */
 void capture_join_locked(struct capture *capture, struct CUstream_st *stream);
-/* Invalidate the capture. */
+/* Invalidate the capture, as a call that a capture forbids does. */
 void capture_spoil_locked(struct capture *capture);
 
 /* ---- copy.c ---- */
 
-/* Return whether the device may touch these bytes; if not, break the device. */
+/* Return whether the device may access these bytes; if not, let all later calls
+ * fail. */
 bool may_touch(uintptr_t at, size_t bytes, const char *what);
 /* Like may_touch(), for a kernel: adjacent registrations of host memory count
  * as one.  @write: the kernel writes. */

@@ -43,12 +43,14 @@ static struct {
 } calls[MAX_CALLS]; /* lock */
 static struct {
 	char call[48];
-	unsigned in; /* calls until the fault; 0: unused entry */
+	/* number of calls of @call until the fault; 0: unused entry */
+	unsigned in;
 	CUresult code;
-} faults[MAX_FAULTS];	  /* lock */
-static uint64_t bugs;	  /* lock */
-static CUresult broken;	  /* lock */
-static pid_t initialised; /* guarded by the lock; 0: not initialised */
+} faults[MAX_FAULTS];	/* lock */
+static uint64_t bugs;	/* lock */
+static CUresult broken; /* lock */
+/* process that initialised the driver; 0: none; guarded by the lock */
+static pid_t initialised;
 static __thread CUcontext current[8];
 static __thread unsigned depth;
 
@@ -274,7 +276,7 @@ static CUresult fault_locked(const char *call)
 	return CU_OK;
 }
 
-/* Return whether a capture may forbid @call to other threads. */
+/* Return whether @call is a call that a capture may forbid to other threads. */
 static bool is_unsafe(const char *call)
 {
 	static const char *const unsafe[] = {

@@ -29,24 +29,32 @@
 
 /* A hardware queue: operations in the order of the calls. */
 struct queue {
-	uint64_t given, begun; /* number of operations; guarded by big_lock */
+	/* numbers of operations that were queued, and that have begun; guarded
+	 * by big_lock */
+	uint64_t given, begun;
 };
 
 struct CUstream_st {
 	struct CUstream_st *next;
-	CUcontext ctx;	     /* fixed when the stream is made */
-	struct queue *queue; /* fixed; NULL: the stream has its own */
-	unsigned refs;	     /* guarded by big_lock */
-	/* fixed; true: the stream and the legacy stream wait for each other */
+	CUcontext ctx; /* fixed when the stream is made */
+	/* NULL: the stream has a queue of its own; fixed when the stream is
+	 * made */
+	struct queue *queue;
+	unsigned refs; /* number of references; guarded by big_lock */
+	/* true: the stream and the legacy stream wait for each other; fixed
+	 * when the stream is made */
 	bool blocking;
-	bool destroyed;		 /* big_lock */
-	unsigned random;	 /* state of the thread's random numbers */
-	uint64_t seq;		 /* operations queued; under big_lock */
-	uint64_t done;		 /* operations ended; under big_lock */
-	struct capture *capture; /* under big_lock; NULL: no capture */
-	struct op *first;	 /* big_lock */
-	struct op **last;	 /* big_lock */
-	pthread_cond_t go;	 /* big_lock */
+	bool destroyed;	 /* big_lock */
+	unsigned random; /* state of the thread's random numbers */
+	/* number of operations queued so far; guarded by big_lock */
+	uint64_t seq;
+	/* number of operations that have ended; guarded by big_lock */
+	uint64_t done;
+	/* NULL: the stream is not captured; guarded by big_lock */
+	struct capture *capture;
+	struct op *first;  /* big_lock */
+	struct op **last;  /* big_lock */
+	pthread_cond_t go; /* big_lock */
 };
 
 /* list of all streams; guarded by big_lock */
@@ -160,7 +168,7 @@ static void pause_at_random(struct CUstream_st *stream)
 		return;
 	x = stream->random = stream->random * 1103515245u + 12345u;
 	x >>= 8;
-	/* Pause for long now and then, and not at all in a quarter of the
+	/* Pause for long in one of 64 cases, and not at all in a quarter of the
 	 * cases. */
 	if (x % 64 == 0)
 		usleep(us * 20);
@@ -565,7 +573,8 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *ctx)
 	return *ctx != NULL ? CU_OK : CU_INVALID_HANDLE;
 }
 
-/* Make @stream wait for a place in the capture @id. */
+/* Make @stream wait for an event recorded in the capture @id, which @stream
+ * joins. */
 static CUresult join_locked(struct CUstream_st *stream, uint64_t id)
 {
 	struct capture *capture = capture_find_locked(id);

@@ -112,7 +112,7 @@ CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUmemProp *prop,
 	memset(at, DEVICE_POISON_NEW, bytes);
 	munmap(at, bytes);
 	pthread_mutex_lock(&big_lock);
-	alive.device++; /* counts handles and mappings */
+	alive.device++; /* counts handles and mappings together */
 	pthread_mutex_unlock(&big_lock);
 	*handle = (CUmemHandle)fd + 1;
 	return CU_OK;
