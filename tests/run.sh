@@ -22,7 +22,7 @@ declare -A test_of name_of log_of began
 isolate=
 [ "$(id -u)" = 0 ] && unshare -m true 2> /dev/null && isolate='unshare -m'
 
-begin() { # TEST
+begin() { # begin TEST
 	local at log=$run/${1//\//_}$retrying
 	at=$(realpath "$1")
 	mkdir "$log.dir"

@@ -100,7 +100,7 @@ echo "data: $(faults) requests failed"
 
 seen_or_dead() { ! alive || degraded 1; }
 # Check the daemon while its disk is unusable; `begun` is when that began.
-dram_only() { # WHAT FIRST
+dram_only() { # dram_only WHAT FIRST
 	wait_until 60 seen_or_dead
 	alive || fail "$1: the daemon is gone"
 	degraded 1 || fail "$1: the state cannot be seen"

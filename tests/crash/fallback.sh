@@ -9,7 +9,7 @@ config() { sed -n "s/^$1=//p" "$M/.kvfs/config"; }
 says() { grep -qE "^$2=$3" "$M/.kvfs/config" || fail "$1: config says '$2=$(config "$2")'"; }
 blocks() { "$H/blocks" "$1" "$SOCK" "${@:2}" || fail "blocks $*"; }
 # Save, read from a cold cache and through the mount, and evict from both tiers.
-exact() { # WHAT COMMAND...: the command starts a daemon on $S
+exact() { # exact WHAT COMMAND...: the command starts a daemon on $S
 	local what=$1 out
 	shift
 	out=$(blocks durable 0 64)

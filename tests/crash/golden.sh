@@ -41,7 +41,7 @@ stop
 echo "$name: mounted, checked, rebuilt"
 
 # Stores of other formats are refused, with their index and without it.
-refused() { # WHAT
+refused() { # refused WHAT
 	local before
 	before=$(state)
 	not "$1" "newer kvfs" "$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M"
@@ -57,7 +57,7 @@ refused "a store of format 2"
 not "a store of format 2, kvfs-fsck" "newer kvfs" "$F" "$S"
 rm "$S/index/data.mdb"
 refused "a store of format 2 without its index"
-newer() { # FILE: gives the store record format 4
+newer() { # newer FILE: gives the store record format 4
 	python3 - "$1" <<'P' || fail "no store record in $1"
 import sys
 with open(sys.argv[1], "r+b") as f:

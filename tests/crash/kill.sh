@@ -109,7 +109,7 @@ fi
 start
 
 # Negative controls: the checker must find a planted fault.
-must_find() { # WHAT VERDICT
+must_find() { # must_find WHAT VERDICT
 	local out
 	out=$("$H/checker" "$SOCK" "$M" "$J") && fail "the checker does not see $1"
 	grep -q "$2" <<< "$out" || fail "the checker takes $1 for: $out"

@@ -32,7 +32,7 @@ life() {
 	end_load 0
 }
 end_daemon() { kill -TERM $(daemon_pids) && gone; }
-cut_power() { # IMAGES LOG [lies]
+cut_power() { # cut_power IMAGES LOG [lies]
 	nice "$H/cuts" "$2" $bytes "$type" "$F" "$1" "$seed" "$B/kvfs-fsck" ${3:+"$3"}
 }
 

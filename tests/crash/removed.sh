@@ -21,7 +21,7 @@ crash() {
 	kill_daemon
 	umount -l "$M"
 }
-save() { # N...
+save() { # save N...
 	local i
 	for i in "$@"; do
 		kv "$T/b$i" --seed "$i"
@@ -30,7 +30,7 @@ save() { # N...
 	sync "$M/s" || fail sync
 	for i in "$@"; do wait_until 60 handed_over "$i" || fail "block $i is not handed over"; done
 }
-forget_here() { # N: lose the block without a removal: its copy is found damaged
+forget_here() { # forget_here N: lose the block without a removal: its copy is found damaged
 	python3 - "$T/b$1" "$S"/segments/*.seg <<'P' || fail "block $1 is not in the segment files"
 import sys
 part, n = open(sys.argv[1], "rb").read()[-4096:], 0

@@ -88,7 +88,7 @@ denied() {
 failed=0
 log=$(mktemp) || exit 1
 trap 'rm -f "$log"' EXIT
-try() { # NAME COMMAND...
+try() { # try NAME COMMAND...
 	local name=$1 rc
 	shift
 	"$@" >"$log" 2>&1
@@ -154,7 +154,7 @@ sanitize() {
 	sum
 }
 
-figures() { # WAY...
+figures() { # figures WAY...
 	local way run
 	for way; do
 		run=denied

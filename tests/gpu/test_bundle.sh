@@ -23,7 +23,7 @@ cd "$T/cwd" || exit 1
 
 # From here on the bundle is used, and of the build only the stand-in.
 mkdir "$T/standin" && cp "$B/tests/gpu/libcuda.so.1" "$T/standin/"
-within() { # PATH of a driver, COMMAND...
+within() { # within PATH of a driver, COMMAND...
 	local standin=$1
 	shift
 	env -i PATH="$PATH" ${standin:+KVFS_STANDIN_PATH="$standin"} "$@"
@@ -92,7 +92,7 @@ done
 
 # run.sh names pieces of the bundle that are missing or unusable.
 plugin=$T/empty/kvfs-gpu/lib/libkvfs-cuda.so.1
-without() { # PART, FILE of the bundle
+without() { # without PART, FILE of the bundle
 	mv "$T/empty/kvfs-gpu/$2" "$T/away"
 	within "$T/standin" "$run" "$1" quick >"$T/log" 2>&1
 	[ $? = 1 ] || fail "run.sh $1 without $2"

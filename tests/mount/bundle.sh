@@ -178,7 +178,7 @@ rm -r "$N/s"
 
 # One changed byte of a block's payload: that block is rejected, the others are imported.
 # One changed byte of the layout: nothing is imported, since the keys depend on it.
-flip() { # NEEDLE-FILE AT: flip a bit at AT in the first match of NEEDLE-FILE in the stream
+flip() { # flip NEEDLE-FILE AT: flip a bit at AT in the first match of NEEDLE-FILE in the stream
 	python3 - "$T/four" "$@" <<'P'
 import sys
 stream, needle = (open(name, "rb").read() for name in sys.argv[1:3])
@@ -356,7 +356,7 @@ rm -r "$N/s"
 mkdir "$M/many"
 for i in {1..40}; do put many "$i" "$T/plain" && keys[i]=$(key "$i") || fail "put $i"; done
 ok "a snapshot of many" snap many make all "${keys[@]:1:40}"
-meanwhile() { # COMMAND ARGUMENTS...: export, and run COMMAND once the export has begun
+meanwhile() { # meanwhile COMMAND ARGUMENTS...: export, and run COMMAND once the export has begun
 	local command=$1
 	shift
 	bundle "$@" 2>"$T/said" >"$T/pipe" & writer=$!

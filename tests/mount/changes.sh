@@ -34,7 +34,7 @@ layout='{"tensors":[{"name":"k","dtype":"U8","shape":[64]}]}'
 waiting() {
 	cat "$T/fuse/$connection/waiting"
 }
-until_waiting() { # N
+until_waiting() { # until_waiting N
 	local i
 	for ((i = 0; i < 600; i++)); do
 		[ "$(waiting)" -ge "$1" ] && return
@@ -42,7 +42,7 @@ until_waiting() { # N
 	done
 	fail "$(waiting) of $1 changes come to wait"
 }
-ended() { # PID...
+ended() { # ended PID...
 	local i pid
 	for ((i = 0; i < 1200; i++)); do
 		for pid; do kill -0 "$pid" 2> /dev/null && break; done
@@ -52,7 +52,7 @@ ended() { # PID...
 	return 1
 }
 # Start a change of each space of user 1001, of N kinds, in the background.
-change() { # N MODE QUOTA TIME
+change() { # change N MODE QUOTA TIME
 	local i s call
 	pids=()
 	for ((i = 0; i < SPACES; i++)); do
@@ -72,7 +72,7 @@ change() { # N MODE QUOTA TIME
 	done
 }
 tried=0
-try() { # WHAT COMMAND...
+try() { # try WHAT COMMAND...
 	local pid
 	"${@:2}" > "$T/out" 2>&1 &
 	pid=$!

@@ -8,7 +8,7 @@
 needs_root setpriv
 cp "$B/tests/mount/closing" "$T/closing"
 chmod 755 "$T/closing"
-as() { # UID COMMAND...
+as() { # as UID COMMAND...
 	setpriv --reuid "$1" --regid "$1" --clear-groups "$T/closing" "${@:2}"
 }
 mkdir "$T/fuse"
@@ -49,7 +49,7 @@ attack() {
 	kill -CONT "$daemon"
 	[ "$i" -lt 200 ] || fail "attack $*: it hangs"
 }
-others() { # WHAT
+others() { # others WHAT
 	local longest
 	longest=$(as 1002 probe "$SOCK" 0.3 2>&1) || fail "$1: another user: $longest"
 	as 1002 stage "$SOCK" || fail "$1: another user cannot save"

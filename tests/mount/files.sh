@@ -8,7 +8,7 @@ block "$T/b"
 size=$(stat -c %s "$T/b")
 mkdir "$M/s" "$M/s/01" || fail mkdir
 F=$M/s/$(place 1)
-try() { # WHAT ERROR FILE
+try() { # try WHAT ERROR FILE
 	not "$1" "$2" cp "$3" "$F"
 	absent "$1" "$F"
 	eq "$1: nothing is listed" "$(ls -A "$M/s/01")" ""

@@ -9,7 +9,7 @@ export LD_LIBRARY_PATH=$to/lib
 flags=$(pkg-config --cflags --libs kvfs) || fail "pkg-config"
 cc=${CC:-cc}
 missing=
-try() { # PROGRAM: fails without a daemon; a first run saves, a second run loads
+try() { # try PROGRAM: fails without a daemon; a first run saves, a second run loads
 	not "$1 without a daemon" "no kvfs answers" "$T/$1" "$M"
 	start
 	eq "$1, first run" "$("$T/$1" "$M" 2>/dev/null)" "0 blocks loaded, 8 saved"

@@ -26,7 +26,7 @@ for bad in x '{' '[]' '{}' '{"tensors": []}' '{"tensors": [{"name": "k"}]}' \
 	absent "layout $bad" "$M/s/.layout"
 done
 # The shell ignores the result of close(2), so the write itself must fail.
-refused() { # REASON TEXT
+refused() { # refused REASON TEXT
 	not "redirection of $2" "Invalid argument" bash -c 'printf %s "$1" >"$2"' sh "$2" "$M/s/.layout"
 	absent "after redirection of $2" "$M/s/.layout"
 	case $(xattr "$M/s" layout.error) in *"$1"*) ;; *) fail "reason of $2: $(xattr "$M/s" layout.error)" ;; esac

@@ -34,7 +34,7 @@ o() { find "$R" -path '*/2-*' -name "$(key "$1")"; }
 # tensors N: compare the tensors of block N with the end of its object.
 PAYLOAD=16384
 tensors() { cmp -s <(tail -c $PAYLOAD "$T/b$1") <(tail -c $PAYLOAD "$(o "$1")"); }
-handed_over() { # N: wait until the directory has N objects
+handed_over() { # handed_over N: wait until the directory has N objects
 	local i
 	for ((i = 0; i < 600; i++)); do
 		[ "$(objects)" = "$1" ] && return
@@ -162,7 +162,7 @@ before=$(objects)
 "$B/tests/mount/storm" "$M" p save 16384 144 > "$T/said" || fail "storm: $(cat "$T/said")"
 handed_over $((before + 144))
 read -ra keys <<< "$("$B/tests/mount/storm" "$M" p keys 16384 144 | tr '\n' ' ')"
-come() { # WHAT WANTED VERB FROM TO
+come() { # come WHAT WANTED VERB FROM TO
 	eq "$1" "$("$B/tests/mount/fetch" "$N" p "$3" 30000 "${keys[@]:$4:$5-$4}" | cut -d' ' -f1)" "$2"
 }
 for threshold in 4 17 100; do
@@ -187,7 +187,7 @@ before=$(objects)
 handed_over $((before + 608))
 read -ra more <<< "$("$B/tests/mount/storm" "$M" q keys 4096 608 | tr '\n' ' ')"
 mkdir "$N/q" && cp "$M/q/.layout" "$N/q/.layout" || fail "the space q"
-fetch_of_q() { # WHAT WANTED VERB N
+fetch_of_q() { # fetch_of_q WHAT WANTED VERB N
 	eq "$1" "$("$B/tests/mount/fetch" "$N" q "$3" 30000 "${more[@]:0:$4}" | cut -d' ' -f1)" "$2"
 }
 fetch_of_q "nearly a part" 510 acquire 510

@@ -17,7 +17,7 @@ kv() { block "$@" --tensor k:BF16:4x16x64:8192; }
 make() { mkdir "$1" && cp "$T/layout" "$1/.layout" || fail "the space $1"; }
 came() { "$B/tests/mount/fetch" "$M" "$1" acquire 5000 "$(key "$2")" | cut -d' ' -f1; }
 objects() { find "$R" -type f -path "$R/$1/*" | grep -c '/[0-9a-f]\{32\}$'; }
-handed_over() { # TENANT N: wait until the tenant has N objects
+handed_over() { # handed_over TENANT N: wait until the tenant has N objects
 	local i
 	for ((i = 0; i < 600; i++)); do
 		[ "$(objects "$1")" = "$2" ] && return
@@ -25,7 +25,7 @@ handed_over() { # TENANT N: wait until the tenant has N objects
 	done
 	fail "$(objects "$1") objects, not $2"
 }
-forget() { # STATUS ARGUMENTS...: run kvfs-forget, with its output in $said
+forget() { # forget STATUS ARGUMENTS...: run kvfs-forget, with its output in $said
 	local status=$1
 	shift
 	said=$("$forget" "$@" 2>&1)
@@ -35,7 +35,7 @@ trap 'rm -f "$T/hang"; cleanup' EXIT
 lines() { eq "the lines of '$said'" "$(printf '%s\n' "$said" | wc -l)" "$1"; }
 says() { case $said in *"$1"*) ;; *) fail "it says '$said', not '$1'" ;; esac; }
 for i in {1..9} 20 {21..23} 25; do kv "$T/b$i" --seed "$i"; done
-save() { # SPACE N...
+save() { # save SPACE N...
 	local i space=$1
 	shift
 	for i in "$@"; do put "$space" "$i" "$T/b$i" || fail "put $i"; done
@@ -217,7 +217,7 @@ begin() { # NAME ARGUMENTS...: start kvfs-forget in the background, with its out
 	pids[$name]=$!
 }
 daemon() { pgrep -f -- "^[^ ]*kvfs -o .*$T/"; }
-ended() { # NAME TEXT: fail unless it printed one line with TEXT, and status 3
+ended() { # ended NAME TEXT: fail unless it printed one line with TEXT, and status 3
 	wait "${pids[$1]}"
 	said=$(cat "$T/$1.said")
 	says "status 3"

@@ -27,7 +27,7 @@ fetch() {
 	took=${out#* }
 	got=${out% *}
 }
-gets() { # WANTED MS N...
+gets() { # gets WANTED MS N...
 	local wanted=$1
 	shift
 	fetch "$@"
@@ -36,7 +36,7 @@ gets() { # WANTED MS N...
 counter() { sed -n "s/^kvfs_remote_$1 //p" "$N/.kvfs/metrics"; }
 is() { [ "$(counter "$1")" = "$2" ]; }
 stats() { grep -A9 ^remote "$N/.kvfs/stats"; }
-save() { # N: save block N at the second node, and make it durable
+save() { # save N: save block N at the second node, and make it durable
 	kv "$T/new" --seed "$1"
 	ok "saves go on" sh -c "mkdir -p '$N/s/$(printf %02x "$1")' && cp '$T/new' '$N/s/$(place "$1")' && sync '$N/s'"
 }

@@ -27,12 +27,12 @@ lazy() {
 	for ((i = 0; i < 300; i++)); do mountpoint -q "$L" && return; sleep 0.1; done
 	fail "the lazy directory"
 }
-begin() { # OPTIONS: mount, with the daemon's messages in $T/said
+begin() { # begin OPTIONS: mount, with the daemon's messages in $T/said
 	"$B/kvfs" -f -o "$BASE,control=$SOCK,remote=dir:$L,remote_threshold=1${1:+,$1}" "$S" "$M" 2>"$T/said" &
 	for ((i = 0; i < 300; i++)); do mountpoint -q "$M" && return; sleep 0.1; done
 	fail "kvfs does not start: $(cat "$T/said")"
 }
-given_up() { # WHAT: acquire blocks until the daemon has stopped using the directory
+given_up() { # given_up WHAT: acquire blocks until the daemon has stopped using the directory
 	for ((i = 0; i < 600; i++)); do
 		[ "$(metric kvfs_remote_open)" = 0 ] && return
 		fetch 100 $((asked += 1))

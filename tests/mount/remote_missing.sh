@@ -19,7 +19,7 @@ make() { mkdir "$1" && cp "$T/${2:-sharing}" "$1/.layout" || fail "the space $1"
 fetched() { # WANTED SPACE N: fail unless the other node gets WANTED (0 or 1) blocks of key N
 	eq "acquired of $2" "$("$B/tests/mount/fetch" "$N" "$2" acquire 5000 "$(key "$3")" | cut -d' ' -f1)" "$1"
 }
-soon() { # WHAT COMMAND...: repeat COMMAND until it succeeds
+soon() { # soon WHAT COMMAND...: repeat COMMAND until it succeeds
 	local i what=$1
 	shift
 	for ((i = 0; i < 600; i++)); do

@@ -16,12 +16,12 @@ for i in $(seq $BLOCKS); do
 	block "$T/m$i" --seed "$i" --tensor k:BF16:4x16x64:8192
 	block "$T/n$i" --seed "$((i + 1000))" --tensor k:BF16:4x16x64:8192
 done
-node() { # STORE MOUNT SOCKET: mount, and make a shared space
+node() { # node STORE MOUNT SOCKET: mount, and make a shared space
 	"$B/kvfs" -o "$BASE,control=$3,remote_threshold=1,remote=http://127.0.0.1:$port/kv" "$1" "$2" || fail "the node $2"
 	mkdir "$2/s" && echo '{"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]}], "keys": "engine", "share": true}' >"$2/s/.layout" ||
 		fail "the space of $2"
 }
-save() { # MOUNT PREFIX
+save() { # save MOUNT PREFIX
 	local i
 	for i in $(seq $BLOCKS); do
 		mkdir -p "$1/s/$(printf %02x "$i")" && cp "$T/$2$i" "$1/s/$(place "$i")" || fail "put $i"

@@ -18,7 +18,7 @@ node2() {
 	"$B/kvfs" -o "$BASE,control=$T/sock2,$REMOTE${1:+,remote_secret=$1}" "$T/store2" "$N" ||
 		fail "the other node does not start"
 }
-make() { # SPACE MEMBERS
+make() { # make SPACE MEMBERS
 	mkdir "$1" && echo "{\"tensors\": [{\"name\": \"k\", \"dtype\": \"U8\", \"shape\": [8192]}], \"tokens\": 4${2:+, $2}}" \
 		>"$T/layout" && cp "$T/layout" "$1/.layout"
 }
@@ -40,7 +40,7 @@ assert lib.kvfs_key_chain(space, None, (ctypes.c_uint32 * 4)(1, 2, 3, 4), ctypes
 print(key.raw[:16].hex())
 P
 }
-save() { # SPACE KEY: save a block, and wait until it is copied to the remote tier
+save() { # save SPACE KEY: save a block, and wait until it is copied to the remote tier
 	local i
 	block "$T/b" --seed $((++n)) --tensor k:U8:8192:8192
 	mkdir -p "$M/$1/${2:0:2}" && cp "$T/b" "$M/$1/${2:0:2}/$2" && sync "$M/$1" || fail "save in $1"
@@ -52,7 +52,7 @@ save() { # SPACE KEY: save a block, and wait until it is copied to the remote ti
 }
 n=0
 came() { "$B/tests/mount/fetch" "$N" "$1" acquire 5000 "$2" | cut -d' ' -f1; }
-refused() { # WHAT COMMAND...: fail unless COMMAND fails with EINVAL
+refused() { # refused WHAT COMMAND...: fail unless COMMAND fails with EINVAL
 	not "$1" "Invalid argument" "${@:2}"
 }
 why() { case $(xattr "$1" layout.error) in *remote_secret=*"kvfs-remote(7)"*) ;; *) fail "the reason for $1" ;; esac; }

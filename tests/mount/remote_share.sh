@@ -64,7 +64,7 @@ hold() {
 }
 go() { rm -f "$T/fault"; }
 
-arrive() { # WHAT [TENANT]: wait until all blocks that save() saves are in the backend
+arrive() { # arrive WHAT [TENANT]: wait until all blocks that save() saves are in the backend
 	local i
 	for ((i = 0; i < 600; i++)); do [ "$(objects "${2:-0}")" = $BLOCKS ] && break; sleep 0.1; done
 	eq "$1" "$(objects "${2:-0}")" $BLOCKS

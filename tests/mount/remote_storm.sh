@@ -14,10 +14,10 @@ mkdir "$N"
 trap 'end_servers; cleanup' EXIT
 storm() { "$B/tests/mount/storm" "$@"; }
 word() { sed -n "s/.*\\b$1 \\([-0-9.]*\\).*/\\1/p" "$2"; }
-remote_metric() { # MOUNT NAME
+remote_metric() { # remote_metric MOUNT NAME
 	sed -n "s/^kvfs_remote_$2 //p" "$1/.kvfs/metrics"
 }
-node() { # NODE: mount node 1 or 2; retry while a killed daemon still has the store
+node() { # node NODE: mount node 1 or 2; retry while a killed daemon still has the store
 	local options="dram=16M,ssd=32M,segment=8M,hugepages=off,remote_threshold=1,remote=$url" i
 	for ((i = 0; i < 100; i++)); do
 		if [ "$1" = 1 ]; then
@@ -31,7 +31,7 @@ node() { # NODE: mount node 1 or 2; retry while a killed daemon still has the st
 }
 mount_of() { [ "$1" = 1 ] && echo "$M" || echo "$N"; }
 store_of() { [ "$1" = 1 ] && echo "$S" || echo "$T/store2"; }
-count_gets() { # NODE: add the blocks that the node got, before its counters are lost
+count_gets() { # count_gets NODE: add the blocks that the node got, before its counters are lost
 	local bytes
 	bytes=$(remote_metric "$(mount_of "$1")" got_bytes_total)
 	gets=$((gets + ${bytes:-0} / BYTES))
@@ -57,11 +57,11 @@ strike() {
 	2-* | 3-*) kill_server owner; killed=$((killed + 1)) ;;
 	esac
 }
-memory_back() { # NODE
+memory_back() { # memory_back NODE
 	grep -q '^kvfs_leases 0$' "$(mount_of "$1")/.kvfs/metrics" &&
 		[ "$(remote_metric "$(mount_of "$1")" lent_bytes)" = 0 ]
 }
-brings() { # NODE: request blocks until the node gets some from the remote tier
+brings() { # brings NODE: request blocks until the node gets some from the remote tier
 	local before
 	before=$(remote_metric "$(mount_of "$1")" got_bytes_total)
 	storm "$(socket_of "$1")" s get $BYTES $BLOCKS 1 2000 4 >"$T/last" || fail "in the end: $(cat "$T/last")"

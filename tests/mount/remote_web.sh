@@ -40,12 +40,12 @@ puts() { counter 'calls_total{call="put"}'; }
 at_least() { [ "$($1)" -ge "$2" ]; }
 is_fetched() { [ "$("$B/tests/mount/fetch" "$N" s acquire 1000 "$(key "$1")" | cut -d' ' -f1)" = 1 ]; }
 handed_over() { wait_for 60 is_fetched "$1" || fail "block $1 is not handed over: $(grep -A9 ^remote "$N/.kvfs/stats")"; }
-ended() { # MOUNT STORE
+ended() { # ended MOUNT STORE
 	unmount "$1" || fail "umount $1"
 	wait_for 60 no_daemon "$2" || fail "the daemon of $1 does not end"
 }
 no_daemon() { ! pgrep -f -- "^[^ ]*kvfs .*$1 " >/dev/null; }
-fill() { # SPACE N: make the space SPACE at the other node, and save N blocks in it
+fill() { # fill SPACE N: make the space SPACE at the other node, and save N blocks in it
 	local i
 	make "$N/$1"
 	for ((i = 1; i <= $2; i++)); do
@@ -171,7 +171,7 @@ rm -rf "$T/store2"
 start_moto
 server=$moto
 servers+=("$moto")
-s3() { # PYTHON: run PYTHON with boto3's resource `s3`, authorized by the file good
+s3() { # s3 PYTHON: run PYTHON with boto3's resource `s3`, authorized by the file good
 	AWS_ACCESS_KEY_ID=$(sed -n 's/.*id = //p' good) AWS_SECRET_ACCESS_KEY=$(sed -n 's/.*secret.* = //p' good) \
 		AWS_DEFAULT_REGION=us-east-1 "$B/moto/bin/python" -c "import boto3
 s3 = boto3.resource('s3', endpoint_url='http://127.0.0.1:$port')

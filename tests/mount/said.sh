@@ -15,7 +15,7 @@ for f in fuse null zero urandom; do touch /dev/$f && mount --bind "$T/dev/$f" /d
 umount -l "$T/dev"
 mkdir -m 1777 /dev/shm
 
-soon() { # WHAT FILE TEXT
+soon() { # soon WHAT FILE TEXT
 	local i
 	for ((i = 0; i < 300; i++)); do grep -qF "$3" "$2" 2>/dev/null && return; sleep 0.1; done
 	fail "$1: $(cat "$2")"
@@ -37,7 +37,7 @@ stop
 
 # The log appears after the daemon has started.
 optional 2>/dev/null
-listen() { # FILE: the log's datagrams
+listen() { # listen FILE: the log's datagrams
 	rm -f /dev/log
 	python3 -c '
 import socket, sys

@@ -47,7 +47,7 @@ until grep -q memfd:staging "/proc/$(daemon_pids)/maps"; do
 	sleep 0.05
 done
 echo "while staging memory is mapped:"
-cpu() { # THREADS: their CPU time in microseconds
+cpu() { # cpu THREADS: their CPU time in microseconds
 	local task
 	for task in $(grep -lx "$1" "/proc/$(daemon_pids)"/task/*/comm); do
 		cut -d' ' -f1 "${task%comm}schedstat"
