@@ -31,7 +31,7 @@ static _Atomic long alloc_live; /* allocations not yet freed */
 		}                                                          \
 	} while (0)
 
-/* Assert that @r is one of the listed results. */
+/* Assert that the result @r is one of the listed values. */
 #define alloc_among(r, ...)                                                \
 	do {                                                               \
 		const int among[] = {__VA_ARGS__};                         \

@@ -40,7 +40,7 @@ git ls-files -co --exclude-standard | while read -r f; do [ ! -e "$f" ] || echo 
 
 {
 	typed_readme README.md
-	# README promises that the next mount has the block again.
+	# README.md promises that the next mount has the block again.
 	echo 'kvfs -o dram=64M,ssd=256M /var/lib/kvfs /kvfs'
 	echo 'xxh128sum <$block'
 	echo 'apt-get install -y jq xxd lmdb-utils'

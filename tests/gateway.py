@@ -47,7 +47,7 @@ def connect() -> http.client.HTTPConnection:
 
 def call(connection: http.client.HTTPConnection, verb: str, name: str,
          body: bytes | None = None) -> tuple[int, bytes, int]:
-    """Return status, body and Content-Length."""
+    """Return the status, the body and the Content-Length of the gateway's answer."""
     connection.request(verb, prefix + urllib.parse.quote(name), body)
     answer = connection.getresponse()
     return answer.status, answer.read(), int(answer.getheader("Content-Length") or 0)

@@ -35,7 +35,7 @@ static inline void inject_arm(int error, long from, long n)
 	inject.on = true;
 }
 
-/* End the faults.  Return how many calls failed. */
+/* End the injected faults.  Return how many calls failed. */
 static inline long inject_disarm(void)
 {
 	inject.on = false;

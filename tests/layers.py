@@ -101,7 +101,7 @@ def includes():
 
 def include_ok(user, name):
     if user == "connectors":
-        return False  # built separately, with <kvfs.h> alone
+        return False  # built separately, including only <kvfs.h>
     if user.startswith("tools/"):
         tool = user.split("/")[1]
         own = ["tools/", "common/", "kernels/kvfs.h"] + TOOLS.get(tool, [])

@@ -68,7 +68,7 @@ def joined(text):
 
 
 def words_only(literal):
-    """Return a string without escapes and conversions."""
+    """Return a string literal without escapes and printf conversions."""
     literal = re.sub(r"\\[ntre0]|%[-+ #0-9.*]*(?:hh|ll|[hlzjt])?[a-zA-Z]", " ", literal)
     return joined(literal.replace('\\"', '"'))
 
@@ -101,7 +101,7 @@ def read_c(text, strings):
 
 
 def read_hashes(lines):
-    """Yield runs of lines that begin with a hash."""
+    """Yield runs of comment lines that begin with a hash."""
     block, at = [], 0
     for n, line in enumerate([*lines, ""], 1):
         m = re.match(r"\s*# ?(?!!)(.*)", line)

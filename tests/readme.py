@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import prose  # noqa: E402
 
 WORDS = {"README.md": 2300, "man/kvfs.1": 6000}  # at most
-SENTENCE = 20  # words, on average
+SENTENCE = 20  # average number of words in a sentence
 
 os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"],

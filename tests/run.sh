@@ -41,7 +41,7 @@ end() { # wait for one test, and count it
 	77) verdict="skip: $(tail -n 1 "$log")" missed=1 ;;
 	*) verdict="FAILED ($rc)" failed=$((failed + 1)) ;;
 	esac
-	if [ -n "$retrying" ]; then # the first run was counted as failed
+	if [ -n "$retrying" ]; then # the test's first run was counted as failed
 		failed=$((failed - 1))
 		[ $rc != 0 ] || unsteady=$((unsteady + 1)) verdict="ok, alone"
 	fi

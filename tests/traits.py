@@ -112,7 +112,8 @@ def uses(objs):
 
 
 def circles(pairs):
-    """Return the groups of mutually dependent files, by Kosaraju's algorithm."""
+    """Return the groups of files that use each other in a circle, by Kosaraju's
+    algorithm."""
     after, before = defaultdict(set), defaultdict(set)
     for user, used in pairs:
         after[user].add(used)
@@ -141,7 +142,7 @@ def circles(pairs):
 
 
 def single(objs, joined):
-    """Return files that have one user only."""
+    """Return the files that only one other file uses."""
     users = defaultdict(set)
     for user, used in joined:
         users[used].add(user)

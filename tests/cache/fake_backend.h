@@ -39,13 +39,14 @@ struct fake_plan {
 	uint64_t retry_after_ms;
 	/* wrong length that a GET reports; 0: the right length */
 	uint64_t length;
-	bool stuck;   /* the operation ends only by fake_release() */
-	bool damaged; /* one byte of the object is changed */
+	bool stuck; /* the operation ends only by fake_release() */
+	/* true: one byte of the object that a GET returns is changed */
+	bool damaged;
 };
 
 struct fake_object {
 	char name[KV_OBJECT_NAME_MAX + 1];
-	uint64_t hash; /* hash of the name */
+	uint64_t hash; /* hash of the object's name */
 	uint8_t *data;
 	uint64_t bytes;
 };
@@ -193,7 +194,8 @@ static inline int fake_do(struct fake_op *f)
 	}
 }
 
-/* Begin the operations that were submitted, on the submitting thread. */
+/* Begin all operations that were submitted; called by the thread that
+ * submits. */
 static inline void fake_take(void)
 {
 	struct kv_remote_op *op;
@@ -288,7 +290,7 @@ static inline int fake_make(const char *scheme, const char *rest,
 	return kv_thread_start(&fake.thread, "fake", fake_run, NULL);
 }
 
-/* End all operations that hang. */
+/* End all operations that the rule has made to hang. */
 static inline void fake_release(void)
 {
 	struct fake_op *f;

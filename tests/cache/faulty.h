@@ -68,7 +68,7 @@ static struct {
 		long due;
 	} held[HELD_MAX];
 	unsigned n_held;
-	bool release; /* end all held requests */
+	bool release; /* true: end all requests that are held back */
 } disk = {.lock = PTHREAD_MUTEX_INITIALIZER, .only = -1};
 
 static _Thread_local bool disk_thread __attribute__((unused));

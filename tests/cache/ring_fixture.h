@@ -27,7 +27,8 @@ struct fixture {
 	struct kv_ring *ring;
 	bool threads;
 	char directory[32], path[64];
-	int fd;		 /* FILE_PAGES long; page i is full of bytes i */
+	/* a file of FILE_PAGES pages; page i is full of bytes i */
+	int fd;
 	uint8_t *memory; /* memory of FILE_PAGES pages, page aligned */
 };
 

@@ -113,7 +113,7 @@ static inline void script_recovers(struct script *t)
 	must(r == 0);
 	must(small_save(&t->s, 9) == 0);
 	t->saved[9] = true;
-	/* A sync may report an earlier failure first. */
+	/* A sync may report an earlier failure of a write first. */
 	while (!t->durable[9] && kv_now_ns() < until)
 		script_sync(t);
 	must(t->durable[9]);
@@ -150,7 +150,7 @@ static inline void script_end(struct script *t)
 	small_remove(&t->s);
 }
 
-/* ---- many scripts at a time ---- */
+/* ---- many scripts at a time, each in a child process ---- */
 
 struct batch {
 	unsigned running, runs, failures;

@@ -362,7 +362,7 @@ static void drops_are_counted_and_seen(void **state)
 	struct tiers *t = *state;
 	struct kv_block *block;
 
-	/* save the block without its parent */
+	/* save the block, but not its parent */
 	tiers_must_save(t, t->space, 0, 3);
 	tiers_quiet(t);
 	assert_int_equal(tiers_stats(t).unwritten_orphans, 1);

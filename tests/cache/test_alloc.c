@@ -30,7 +30,7 @@ static uint8_t byte_of(unsigned n, size_t i)
 	return (uint8_t)(n * 31 + i * 7 + (i >> 9));
 }
 
-/* ---- calls, and their results without memory ---- */
+/* ---- calls, and what they return without memory ---- */
 
 static int save(struct fixture *f, unsigned n)
 {

@@ -267,7 +267,8 @@ static void a_full_cache_evicts_on_both_tiers_and_keeps_its_cap(void **state)
 	struct kv_block *block;
 	unsigned found = 0;
 
-	for (unsigned i = 0; i < 1500; i++) /* save 150 MB into 64 MB of SSD */
+	/* save 150 MB of blocks into an SSD tier of 64 MB */
+	for (unsigned i = 0; i < 1500; i++)
 		assert_int_equal(save(f, i), 0);
 	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
 	kv_cache_stats(f->cache, &stats);

@@ -15,7 +15,7 @@
 #define MANY 300u
 #define TINY 4096u
 
-/* ---- interposed calls that hold up zeroing and scanning ---- */
+/* ---- interposed calls: zeroing and scanning of slots can be held up ---- */
 
 static _Atomic bool hold, held;
 
@@ -317,7 +317,8 @@ static void deletions_collect_until_somebody_waits(void **state)
 		assert_true(n >= 10);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	assert_int_equal(deletions(s), 0);
-	/* Deletions end soon even if no caller flushes. */
+	/* Removed blocks are soon deleted from SSD even if no caller
+	 * flushes. */
 	assert_int_equal(small_remove_block(s, 10), 0);
 	while (deletions(s) > 0)
 		usleep(10000);
@@ -408,7 +409,7 @@ static void what_a_crash_left_is_swept_before_its_slot_is_taken(void **state)
 	char path[128];
 
 	save_many(s);
-	hold = true; /* hold the deleter before it zeroes prologues */
+	hold = true; /* hold up the deletion before it zeroes prologues */
 	assert_int_equal(kv_space_clear(s->cache, s->space), 0);
 	wait_until_held();
 	crash(s);

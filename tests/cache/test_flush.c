@@ -235,7 +235,7 @@ static void nothing_that_it_asks_for_is_evicted_meanwhile(void **state)
 
 struct one {
 	struct kv_flush flush;
-	/* status of the flush; 1: the flush has not ended */
+	/* status of the flush; 1: the flush has not ended yet */
 	_Atomic int status;
 };
 

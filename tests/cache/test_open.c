@@ -207,14 +207,15 @@ static void a_changed_block_ends_no_flush_of_others(void **state)
 						 KV_TIER_SSD,
 					 i == 3 ? 0 : KV_TIER_SSD);
 		}
-		/* After the block was saved again it counts as unchanged. */
+		/* After the block was saved again it no longer counts as
+		 * changed. */
 		tiers_must_save(t, t->space, 1, 3);
 		assert_false(was_changed(t, 3));
 	}
 	assert_int_equal(flush(t, 3), 0);
 }
 
-/* Check the blocks that @uid leases and maps now. */
+/* Check the blocks that a client of @uid can lease and map now. */
 static void assert_acquired(struct tiers *t, uint32_t uid, unsigned gone)
 {
 	struct kv_acquire *acquire = tiers_acquire(t, t->space, 1, N);

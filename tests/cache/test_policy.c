@@ -257,7 +257,8 @@ static void a_victim_costs_little_where_most_may_not_go(void **state)
 	(void)state;
 	for (unsigned i = 0; kv_policy_name(i); i++) {
 		start(kv_policy_name(i));
-		/* The older half of the blocks may not be evicted. */
+		/* The older half of the blocks may not be evicted, so the
+		 * victims are in the other half. */
 		for (uint32_t b = 0; b < N; b++)
 			put(b, b * 1000000000ull);
 		for (uint32_t n = 0; n < N / 2; n++) {

@@ -87,7 +87,7 @@ static void readers_beyond_the_bounce_pool_take_turns(void **state)
 		assert_int_equal(readers[i].wrong, 0);
 		assert_int_equal(readers[i].exact, 2 * MANY);
 	}
-	/* Reading through the mount brings no block into DRAM. */
+	/* A read through the mount brings no block into DRAM. */
 	assert_int_equal(small_stats(s).dram_blocks, 0);
 }
 
@@ -195,7 +195,7 @@ static void segments_that_a_size_has_left_are_for_those_that_come(void **state)
 	assert_int_equal(there, COME);
 }
 
-/* ---- idle threads ---- */
+/* ---- threads that are idle use no processor time ---- */
 
 static uint64_t processor_ns(void)
 {

@@ -162,7 +162,7 @@ static void what_was_not_sealed_costs_no_rate(void **state)
 
 /* ---- reserves against the flood of another user ---- */
 
-#define WORK 24 /* chains of user A, of DEPTH blocks each */
+#define WORK 24 /* number of chains of user A, each of DEPTH blocks */
 #define DEPTH 16
 #define FLOOD 40 /* number of blocks that user B saves between two uses by A */
 
@@ -178,7 +178,7 @@ static unsigned replay(struct tiers *t, struct kv_space *b, unsigned rounds)
 {
 	unsigned hits = 0, n = 0;
 
-	/* Let user B fill the cache first. */
+	/* Let user B fill the cache before A saves. */
 	for (unsigned i = 0; b && i < 40; i++)
 		flood(t, b, &n);
 	for (unsigned chain = 0; chain < WORK; chain++)

@@ -106,7 +106,7 @@ static void a_lost_index_is_made_anew(void **state)
 	assert_int_equal(meta.tokens, 16);
 	assert_int_equal(meta.mtime_ns, 77);
 	kv_block_put(s->cache, block);
-	/* The rebuilt store works like any other. */
+	/* A store with a rebuilt index works like any other. */
 	assert_int_equal(small_remove_block(s, 3), 0);
 	assert_int_equal(small_save(s, 3), 0);
 	small_close(s);
@@ -254,7 +254,8 @@ static void what_was_never_committed_is_swept(void **state)
 	assert_int_equal(small_save(s, 100), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	for (unsigned i = 0; i < 10000 && !says(s, "swept="); i++)
-		/* wait: the sweep goes on while the first saves end */
+		/* wait: the sweep of free slots goes on while the first saves
+		 * end */
 		usleep(1000);
 	assert_true(says(s, "swept=1 "));
 	crash(s);
@@ -382,7 +383,7 @@ static void nor_after_the_slots_have_changed(void **state)
 	small_close(s);
 	small_remove(s);
 	mkdir(s->path, 0700);
-	s->config.ssd = 16 << 20; /* room for one segment file */
+	s->config.ssd = 16 << 20; /* an SSD tier of one segment file */
 	small_must_open(s);
 	assert_int_equal(save_forged(s, 3 << 20), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
@@ -500,7 +501,8 @@ static void a_lost_file_without_room_is_no_reason_not_to_mount(void **state)
 	assert_int_equal(access(command, F_OK), 0);
 }
 
-/* On some full filesystems a removed lock file could not be made again. */
+/* LMDB's lock file is kept: on some full filesystems it could not be made
+ * again. */
 static void the_lock_file_of_the_index_stays(void **state)
 {
 	struct small *s = *state;
@@ -515,7 +517,7 @@ static void the_lock_file_of_the_index_stays(void **state)
 	small_close(s);
 	assert_int_equal(fstat(fd, &st), 0);
 	assert_int_equal(st.st_nlink, 1);
-	/* The contents of the lock file do not matter. */
+	/* It does not matter what the index's lock file contains. */
 	for (unsigned round = 0; round < 3; round++) {
 		memset(garbage, round == 1 ? 0xff : 0, sizeof(garbage));
 		if (round == 2)
@@ -532,7 +534,7 @@ static void the_lock_file_of_the_index_stays(void **state)
 	assert_int_equal(fstat(fd, &st), 0);
 	assert_int_equal(st.st_nlink, 1);
 
-	/* A lock file of another size is replaced. */
+	/* A lock file of the index that has another size is replaced. */
 	assert_int_equal(ftruncate(fd, 1 << 20), 0);
 	small_must_open(s);
 	assert_int_equal(present(s), BLOCKS);
@@ -541,7 +543,8 @@ static void the_lock_file_of_the_index_stays(void **state)
 	assert_int_equal(st.st_nlink, 0);
 	close(fd);
 
-	/* A symbolic link is replaced, and its target stays. */
+	/* A symbolic link in place of the index's lock file is replaced, and
+	 * its target stays. */
 	snprintf(path, sizeof(path), "%s/index/lock.mdb", s->path);
 	assert_int_equal(unlink(path), 0);
 	assert_int_equal(symlink("data.mdb", path), 0);
@@ -684,7 +687,7 @@ static void any_bytes_in_the_index_give_exact_blocks_or_none(void **state)
 
 /* ---- index and segment files that do not belong together ---- */
 
-#define LARGE 1500000u /* five such blocks fill a file */
+#define LARGE 1500000u /* five such blocks fill a segment file */
 
 static void remove_files(struct small *s, unsigned from, unsigned to)
 {
@@ -813,7 +816,8 @@ static void an_index_older_than_the_files_is_made_anew(void **state)
 	assert_int_equal(system(command), 0);
 	close_with_old_index(s);
 
-	/* kvfs-fsck does not remove the newer files. */
+	/* kvfs-fsck does not remove segment files that are newer than the
+	 * index. */
 	assert_int_equal(small_fsck(s, "--repair"), 4);
 	small_must_open(s);
 	assert_true(says(s, "older than the segment files"));

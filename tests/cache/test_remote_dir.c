@@ -174,7 +174,7 @@ static void test_an_absent_directory_is_named(void **state)
 	backend = mine;
 }
 
-/* Refuse operations if the directory was moved away or replaced. */
+/* Refuse operations if the backend's directory was moved away or replaced. */
 static void test_another_directory_is_not_taken_without_part(void **state)
 {
 	(void)state;
@@ -190,7 +190,8 @@ static void test_another_directory_is_not_taken_without_part(void **state)
 	must_fail(op_of(KV_REMOTE_HEAD, ""), -ENOTCONN, "without .part");
 	assert_int_equal(mkdir(at(".part"), 0700), 0);
 	assert_int_equal(status_of(KV_REMOTE_HEAD, ""), 0);
-	for (int i = 0; i < 20; i++) /* every thread notices the rename */
+	/* every thread of the backend notices the rename */
+	for (int i = 0; i < 20; i++)
 		status_of(KV_REMOTE_HEAD, OBJECT);
 	assert_int_equal(status_of(KV_REMOTE_HEAD, OBJECT), -ENOENT);
 	tree_remove(root);
@@ -228,7 +229,7 @@ static void test_a_reader_writes_nothing(void **state)
 	backend = mine;
 }
 
-/* ---- confinement ---- */
+/* ---- confinement: paths that lead out of the directory ---- */
 
 static void test_names_do_not_lead_out(void **state)
 {
@@ -353,7 +354,7 @@ static void test_entries_of_other_users_are_refused(void **state)
 	all_are_refused("1004/2-s/k", "belongs to user 1002");
 	assert_int_equal(put("1004/2-s/k", "bytes", 5), 0);
 	assert_int_equal(status_of(KV_REMOTE_HEAD, "1004/2-s/k"), 0);
-	/* Every PUT goes through the folder .part. */
+	/* Every PUT first writes to the folder .part. */
 	assert_int_equal(chown(at(".part"), OTHER, OTHER), 0);
 	must_fail(put_of("1001/2-s/k", "bytes", 5), -EIO,
 		  ".part: belongs to user 1002");
@@ -375,7 +376,7 @@ static void test_the_owner_of_the_directory_may_own_objects(void **state)
 	assert_int_equal(status_of(KV_REMOTE_HEAD, "1001/2-s/" KEY), 0);
 }
 
-/* ---- turns ---- */
+/* ---- many removals do not hold up other operations ---- */
 
 static void test_removals_leave_half_of_the_threads(void **state)
 {
@@ -418,7 +419,8 @@ static void test_a_full_filesystem_is_full_for_puts(void **state)
 	must_fail(put_of("1/2-s/large", large, sizeof(large)), -ENOSPC,
 		  "No space left");
 	assert_int_equal(status_of(KV_REMOTE_HEAD, "1/2-s/large"), -ENOENT);
-	assert_int_equal(put("1/2-s/k2", "bytes", 5), 0); /* nothing is left */
+	/* the failed PUT has left nothing behind */
+	assert_int_equal(put("1/2-s/k2", "bytes", 5), 0);
 	assert_int_equal(status_of(KV_REMOTE_HEAD, "1/2-s/k"), 0);
 	assert_int_equal(
 		mount("none", away, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);

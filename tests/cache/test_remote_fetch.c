@@ -246,7 +246,7 @@ static void test_the_window_of_a_chain_doubles(void **state)
 	assert_int_equal(sent(KV_REMOTE_HEAD), 0);
 	pthread_mutex_lock(&fake.lock);
 	for (unsigned i = 0; i < fake.logged; i++) {
-		/* The window grows by one GET with each reply. */
+		/* The window of GETs in flight grows by one with each reply. */
 		assert_true(fake.log[i].out <= 8 + fake.log[i].replies);
 		first += fake.log[i].replies == 0;
 		most = KV_MAX(most, fake.log[i].out);
@@ -311,7 +311,7 @@ static void test_without_an_order_every_block_is_asked_for(void **state)
 	assert_int_equal(sent(KV_REMOTE_GET), CHAIN);
 }
 
-/* ---- failures and retries ---- */
+/* ---- GETs that fail, and retries ---- */
 
 static void fail_one_in_100(const struct kv_remote_op *op,
 			    struct fake_plan *plan)
@@ -589,7 +589,8 @@ static void test_one_tenant_is_given_up_alone(void **state)
 		wait_until_closed(node, 1);
 		assert_true(stats_of(node).open);
 		assert_false(kv_remote_is_open(node->s.cache->remote, 0));
-		/* User 0's acquires miss without a GET; user 1's succeed. */
+		/* Acquires of user 0 miss without a GET; those of user 1
+		 * succeed. */
 		were = sent(KV_REMOTE_GET);
 		assert_int_equal(acquire(node, 0, from, from + 8, NULL), 0);
 		assert_int_equal(sent(KV_REMOTE_GET), were);
@@ -708,7 +709,7 @@ static void test_who_answers_has_more_time(void **state)
 	assert_int_equal(acquire(node, 0, 0, 8, NULL), 8);
 }
 
-/* ---- memory ---- */
+/* ---- DRAM for objects that are being fetched ---- */
 
 static void a_little_later(const struct kv_remote_op *op,
 			   struct fake_plan *plan)
@@ -722,7 +723,7 @@ static void test_memory_is_bounded(void **state)
 	struct node *node = *state;
 	uint64_t most = 0;
 
-	/* objects may take 2 of these 32 MiB */
+	/* remote objects may take 2 of these 32 MiB */
 	node->s.config.dram = 32 << 20;
 	open_node(node);
 	provide(node, 0, 0, 60, 300000);
@@ -769,7 +770,7 @@ static void test_bodies_that_stall_leave_memory_to_others(void **state)
 	uint64_t given_up_ms;
 	pthread_t thread;
 
-	open_node(node); /* objects may take 4 MiB of DRAM */
+	open_node(node); /* remote objects may take 4 MiB of DRAM */
 	provide(node, 0, 0, 64, 1000000);
 	provide(node, 1, 0, 64, 1000000);
 	set_rule(stall);
@@ -870,7 +871,7 @@ static void test_an_object_of_another_key_is_no_block(void **state)
 	kv_unlock(node->s.cache);
 }
 
-/* ---- a backend that fails at mount ---- */
+/* ---- a backend that fails when the store is mounted ---- */
 
 static void not_there(const struct kv_remote_op *op, struct fake_plan *plan)
 {

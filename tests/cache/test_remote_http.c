@@ -336,7 +336,7 @@ static void test_only_a_server_with_a_certificate_is_asked(void **state)
 	make(&kv_remote_https, "//127.0.0.1:%u/x", server.tls);
 	must_fail(op_of(KV_REMOTE_HEAD, ""), -EIO, "certificate");
 	assert_int_equal(driver->close(backend), 0);
-	/* The certificate is for another host. */
+	/* The server's certificate is for another host. */
 	make(&kv_remote_https, "//localhost:%u/x?ca=site.pem", server.tls);
 	must_fail(op_of(KV_REMOTE_HEAD, ""), -EIO, "localhost");
 	assert_int_equal(driver->close(backend), 0);

@@ -106,11 +106,11 @@ static const struct lie {
 	const char *answer, *forever;
 	int status;
 } lies[] = {
-	/* The first answers are correct. */
+	/* These first answers are correct. */
 	{SAYS("5") "\r\nbytes", NULL, 0},
 	{"HTTP/1.1 100 Continue\r\n\r\n" SAYS("5") "\r\nbytes", NULL, 0},
 	{SAYS("5") "Content-Encoding: gzip\r\n\r\nbytes", NULL, 0},
-	/* Bytes after the announced length are ignored. */
+	/* Bytes after the announced length of the body are ignored. */
 	{SAYS("5") "\r\nbytes and more", NULL, 0},
 	/* The answer's body is too short, has a wrong length, or has no
 	 * length. */
@@ -415,7 +415,7 @@ static void test_half_an_answer_is_let_go(void **state)
 	struct pollfd fd = {backend->event, POLLIN, 0};
 
 	(void)state;
-	/* Half of the body arrives, and then no byte. */
+	/* Half of the answer's body arrives, and then no byte. */
 	liar_tell(&liar, half, sizeof(half) - 1, "");
 	ops[0] = op_of(KV_REMOTE_GET, OBJECT);
 	kv_ops_submit(backend, op);

@@ -453,7 +453,8 @@ static void test_damage_never_makes_a_wrong_file(void **state)
 		free(file.data);
 		free(object.data);
 	}
-	assert_true(accepted > 0); /* only damage in the entry is accepted */
+	/* damage is accepted only in the entry that kvfs has added */
+	assert_true(accepted > 0);
 }
 
 /* Files with random headers of JSON's characters: a file that can be made

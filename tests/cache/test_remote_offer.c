@@ -259,7 +259,7 @@ static void test_nobody_asks_for_new_small_blocks(void **state)
 	must_get_there(BLOCKS);
 	assert_int_equal(sent(KV_REMOTE_HEAD), 0);
 	assert_int_equal(sent(KV_REMOTE_PUT), BLOCKS);
-	/* Large blocks are put only if the backend lacks them. */
+	/* A large block is put only if the backend lacks its object. */
 	save(s, BLOCKS, 2, BIG);
 	must_have(BLOCKS + 2);
 	assert_int_equal(sent(KV_REMOTE_HEAD), 2);
@@ -472,7 +472,7 @@ static void test_a_full_backend_is_left_in_peace(void **state)
 	for (unsigned n = 0; n < BLOCKS; n++)
 		assert_int_equal(save_one(s->cache, other, n, SMALL), 0);
 	assert_int_equal(kv_space_sync(s->cache, other), 0);
-	must_have(BLOCKS); /* the other user's blocks are put */
+	must_have(BLOCKS); /* the blocks of the other user are put */
 	usleep(1500000);
 	assert_true(sent(KV_REMOTE_PUT) < 3 * BLOCKS);
 	assert_true(stats_of(s).open);
@@ -655,7 +655,7 @@ static void test_what_is_used_once_it_is_durable_is_handed_over(void **state)
 	must_be_offered(s);
 	save(s, 0, BLOCKS, SMALL);
 	use(s, 5);
-	use(s, 5); /* a second use puts no block again */
+	use(s, 5); /* the second use of a block does not put it again */
 	must_get_there(5);
 	assert_int_equal(sent(KV_REMOTE_PUT), 5);
 }
@@ -691,7 +691,7 @@ static void test_a_read_only_store_is_not_handed_over(void **state)
 	assert_int_equal(objects(), 0);
 }
 
-/* ---- turns of users at the backend ---- */
+/* ---- users take turns at the backend ---- */
 
 #define MANY 3000u
 #define OTHERS 10u
@@ -734,7 +734,8 @@ static void test_others_keep_their_turns(void **state)
 		assert_int_equal(objects_of_another(), n + 1);
 	}
 	assert_true(sent(KV_REMOTE_PUT) < MANY);
-	share(s, false); /* the end of sharing ends the offer */
+	/* blocks of a space that is no longer shared are no longer offered */
+	share(s, false);
 	must_be_offered(s);
 	kv_space_put(other);
 }

@@ -14,7 +14,7 @@
 
 #include "tests/cache/small_store.h"
 
-/* tombstones that a store of 32 MiB can keep */
+/* number of tombstones that a store of 32 MiB can keep */
 #define PLACES ((32u << 20) / 64 / 64)
 
 static int set_up(void **state)
@@ -167,7 +167,8 @@ static void test_the_newest_are_remembered(void **state)
 		reopen(s);
 	}
 	assert_int_equal(file_bytes(s), PLACES * 64);
-	/* In a full file, new tombstones replace the oldest ones. */
+	/* If the file of tombstones is full, new ones replace the oldest
+	 * ones. */
 	add(s, all);
 	for (unsigned n = 0; n <= all; n++)
 		assert_int_equal(is_removed(s, n), n >= 101);

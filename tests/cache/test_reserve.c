@@ -11,7 +11,7 @@
 
 #include "tests/cache/small_store.h"
 
-#define SMALL 341 /* small blocks that fill one file */
+#define SMALL 341 /* number of small blocks that fill one file */
 #define LARGE 14  /* number of large blocks that fill two files */
 #define LARGE_BYTES (1u << 20)
 #define MIB (1ull << 20)

@@ -209,7 +209,7 @@ static void two_who_hold_half_each_do_not_wait_for_each_other(void **state)
 	pthread_join(saver.thread, NULL);
 }
 
-/* ---- an arena that grows ---- */
+/* ---- an arena that still grows in the background ---- */
 
 /* A save that needs memory while the arena grows gets -EBUSY. */
 static void nobody_is_refused_while_the_arena_grows(void **state)

@@ -38,8 +38,8 @@ static uint64_t processor_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Measure with @n removed files open: ns for looking up such a file's record,
- * and for closing such a file. */
+/* Measure with @n removed files open: the ns to look up the record of such a
+ * file, and the ns to close such a file. */
 static void cost_with_open_files(struct small *s, unsigned n,
 				 uint64_t *ret_look, uint64_t *ret_close)
 {

@@ -169,7 +169,7 @@ static void so_is_what_nobody_says_was_unmapped(void **state)
 	assert_int_equal(lie(t, &chain), -ENOLCK);
 	assert_in_range(charged(t), 2, SEGMENTS - 2);
 	let_go(t);
-	/* The kernel reports the end of the client's process. */
+	/* The kernel reports that the client's process has ended. */
 	for (unsigned i = 0; i < keeper.n_told; i++)
 		kv_segment_returned(t->cache, keeper.told[i], LIAR);
 	while (charged(t) || tiers_stats(t).dram_segments < SEGMENTS)

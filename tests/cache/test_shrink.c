@@ -114,7 +114,7 @@ static void the_least_valuable_blocks_go_whatever_their_file(void **state)
 	assert_int_equal(stats.evicted_ssd, MANY + N_LARGE - stats.blocks);
 	assert_true(config_has(s, " blocks evicted"));
 	assert_int_equal(all_there(s), stats.blocks);
-	/* Saves work in the smaller tier. */
+	/* Saves work in the smaller SSD tier. */
 	for (n = 0; n < MANY; n++) {
 		small_save_seed(s, 5000 + n, n, BLOCK);
 		must(kv_space_sync(s->cache, s->space) == 0);
@@ -175,7 +175,7 @@ static void pinned_blocks_are_a_reason_to_refuse(void **state)
 	assert_true(config_has(s, "last_end=clean"));
 	must(small_close(s) == 0);
 
-	/* One MiB less than the pinned blocks need is refused. */
+	/* An SSD tier of 1 MiB less than the pinned blocks need is refused. */
 	s->config.ssd_given = true;
 	s->config.ssd = need - (1 << 20);
 	assert_int_equal(small_open(s), -ENOSPC);
@@ -278,7 +278,8 @@ static void a_kill_meanwhile_costs_no_pinned_block(void **state)
 		pin(s, n);
 	must(small_close(s) == 0);
 	s->config.ssd = 32 << 20;
-	/* Kill mounts until one ends before its kill. */
+	/* Kill mounts while they shrink the tier, until one ends before its
+	 * kill. */
 	for (bool ended = false; !ended && rounds < 400; rounds++) {
 		int status;
 		pid_t child = fork();

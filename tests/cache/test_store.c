@@ -62,7 +62,8 @@ static void an_empty_filesystem_is_taken(void **state)
 
 	snprintf(path, sizeof(path), "%s/lost+found", s->path);
 	assert_int_equal(mkdir(path, 0700), 0);
-	touch(s, "lock"); /* left by a daemon that died at its first start */
+	/* files left by a daemon that died at its first start */
+	touch(s, "lock");
 	small_must_open(s);
 }
 
@@ -187,18 +188,19 @@ static void add_odd_slots(struct kv_txn *batch,
 
 	for (unsigned i = 0; i < KV_ARRAY_LEN(odd); i++) {
 		odd[i] = *good;
-		odd[i].key[5] = (uint8_t)(i + 1); /* a key that no block has */
+		/* a record with a key that no block has */
+		odd[i].key[5] = (uint8_t)(i + 1);
 		ids[i] = kv_slot_id(0, 100 + i);
 	}
 	odd[0].space = 77;
 	odd[1].key_len = 20;
 	odd[2].length = 0;
 	odd[3].length = 1ull << 40;
-	/* a record of a file that does not exist */
+	/* a record of a segment file that does not exist */
 	ids[4] = kv_slot_id(55, 0);
-	/* a record of a slot that does not exist */
+	/* a record of a slot beyond the end of its file */
 	ids[5] = kv_slot_id(0, 1u << 30);
-	odd[6] = *good; /* a second record of one key */
+	odd[6] = *good; /* a record whose key another record has as well */
 	for (unsigned i = 0; i < KV_ARRAY_LEN(odd); i++)
 		assert_int_equal(kv_txn_put_slot(batch, ids[i], &odd[i]), 0);
 }
@@ -212,7 +214,7 @@ static void add_odd_segments(struct kv_txn *batch)
 		{.id = 21, .slots = 9, .slot_bytes = 12345},
 		{.id = 22, .slots = 9, .slot_bytes = 1ull << 40},
 		{.id = UINT32_MAX, .slots = 9, .slot_bytes = 65536},
-		/* a record whose file does not exist */
+		/* a record of a segment file that does not exist */
 		{.id = 23, .slots = 9, .slot_bytes = 65536},
 	};
 
@@ -259,7 +261,7 @@ static void blocks_of_a_file_that_is_gone_or_short_are_misses(void **state)
 	for (unsigned round = 0; round < 2; round++) {
 		small_must_open(s);
 		assert_int_equal(small_save(s, 0), 0);
-		/* Blocks of another size are in another file. */
+		/* The blocks of the other size are in another segment file. */
 		assert_in_range(small_save_seed(s, 1, 1, 2 * BYTES), 0, 1);
 		assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 		assert_int_equal(small_close(s), 0);

@@ -70,7 +70,7 @@ static void a_read_that_does_not_end_is_a_miss(void **state)
 	assert_int_equal(small_acquire(s, 1, 1, BYTES, status), 0);
 	assert_int_equal(status[0], -ETIMEDOUT);
 	assert_int_equal(small_stats(s).stuck, 1);
-	/* A second acquire does not wait for the stuck read. */
+	/* A second acquire does not wait for the read that is stuck. */
 	assert_int_equal(small_acquire(s, 1, 1, BYTES, status), 0);
 
 	/* Once a probe succeeds, all but the stuck block are served. */
@@ -265,7 +265,8 @@ static void close_with(enum kv_io_op op)
 	}
 	must(kv_cache_close(s->cache) == -ETIMEDOUT);
 	must(disk.n_held == 1);
-	if (op == KV_IO_READ) /* the memory of the read must not be freed yet */
+	/* memory that the stuck read may still fill must not be freed */
+	if (op == KV_IO_READ)
 		memset(disk.held[0].io->data, 0x66, disk.held[0].io->bytes);
 	disk_behave();
 	usleep(50000);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums and limits of a user over all its spaces. */
+/* The sums and limits of a user, which cover all its spaces. */
 #include <fcntl.h>
 
 #include "cache/core/ledger.h"
@@ -258,7 +258,8 @@ static void nor_do_they_take_it_on_ssd(void **state)
 #define WORK \
 	24 /* number of USER's chains in two spaces, each of DEPTH blocks */
 #define DEPTH 16
-#define FLOOD 40 /* blocks that another user saves between two uses by USER */
+/* number of blocks that another user saves between two uses by USER */
+#define FLOOD 40
 
 static struct kv_space *space_of(struct tiers *t, unsigned chain)
 {

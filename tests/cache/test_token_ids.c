@@ -20,7 +20,8 @@
 #define PLAIN "{" TENSORS ",\"tokens\":16}"
 #define TOKENS 16u
 #define PAYLOAD 16384u
-#define LONG 100000u /* number of the first block with long extras */
+/* number of the first block with long extras beside its token ids */
+#define LONG 100000u
 
 static struct kv_layout *layout;
 static struct kv_space *kept; /* space "kept" of the open store */

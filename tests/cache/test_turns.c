@@ -128,7 +128,7 @@ static void who_got_nothing_comes_first_when_all_go_on(void **state)
 	for (size_t round = 0; round < 7; round++) {
 		got[round] = kv_turns_next(&turns);
 		kv_turn_charge(got[round], 1);
-		/* Stop the queues one after the other. */
+		/* Stop one queue after the other. */
 		for (size_t i = 0; i < 3; i++) {
 			all[i] = kv_turns_next(&turns);
 			kv_turn_stop(&turns, all[i]);

@@ -25,7 +25,8 @@
 #define FILL 0xa5
 
 struct buffers {
-	uint8_t *src, *dst; /* BYTES each, with guard bytes before and after */
+	/* buffers of BYTES bytes, with guard bytes before and after */
+	uint8_t *src, *dst;
 	struct kv_hash *hash;
 };
 

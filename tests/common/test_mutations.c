@@ -24,7 +24,7 @@
 
 #define ROUNDS 20000
 #define TEXT_MAX 4096
-#define MUTATIONS 6 /* at most this many mutations of one text */
+#define MUTATIONS 6 /* highest number of mutations of one text */
 
 struct text {
 	char bytes[TEXT_MAX];

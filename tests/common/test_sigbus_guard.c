@@ -118,7 +118,8 @@ static void a_guarded_call_can_leave_by_itself(void **state)
 	(void)state;
 	take_sigbus();
 	assert_int_equal(kv_sigbus_guard(leave, NULL), -EFAULT);
-	kv_sigbus_guard_leave(); /* no guard is active: the call returns */
+	/* no guard is active, so this call just returns */
+	kv_sigbus_guard_leave();
 }
 
 static void a_guard_within_a_guard_catches_its_own(void **state)
@@ -157,7 +158,8 @@ static void memory_that_heals_is_zeros_where_its_file_has_no_page(void **state)
 	assert_int_equal(touch(at + 3 * KV_PAGE), 0);
 	at[2 * KV_PAGE] = 'y';
 	assert_int_equal(touch(at + 2 * KV_PAGE), 'y');
-	assert_int_equal(touch(at), 'x'); /* the page can be read again */
+	/* the page has memory again and can be read */
+	assert_int_equal(touch(at), 'x');
 	assert_int_equal(kv_sigbus_guard(touch, page), -EFAULT);
 	kv_sigbus_mend_end(at);
 	assert_int_equal(kv_sigbus_guard(touch, at + KV_PAGE), -EFAULT);

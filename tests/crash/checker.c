@@ -117,7 +117,8 @@ static void check_writer(struct journal *j, const char *socket,
 			ids[i] = journal_id(writer, first + i);
 		lease_all(&c, ids, BATCH, gens);
 		for (unsigned i = 0; i < BATCH; i++) {
-			/* DRAM has no room for all blocks at once. */
+			/* Try again: DRAM has no room for all blocks at
+			 * once. */
 			for (int try = 0; try < 500 && gens[i] == -ENOSPC;
 			     try++)
 				lease_all(&c, ids + i, 1, gens + i);

@@ -18,7 +18,7 @@
 #include "common/layout.h"
 
 #define CONTENT_MAGIC 0x4b56465354455354ull
-#define CONTENT_MAX (2u << 20) /* most bytes of a file */
+#define CONTENT_MAX (2u << 20) /* highest number of bytes of a block's file */
 #define CONTENT_TOKENS 4
 #define SECOND 1000000000ull
 

@@ -35,7 +35,8 @@ struct tally {
 	uint64_t unflushed;
 };
 
-static struct tally *tally; /* memory shared with the children */
+/* counts, in memory shared with the child processes */
+static struct tally *tally;
 /* the journal as it was when the power was cut */
 static struct journal *journal;
 /* remade: kvfs-fsck has rebuilt the index of the image being checked */

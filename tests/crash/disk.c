@@ -118,7 +118,7 @@ static void command(const char *name)
 	}
 }
 
-/* Return 0, or the error that this request must get. */
+/* Return 0, or the error with which the disk must answer this request. */
 static int fault(char op, uint64_t from, uint64_t n)
 {
 	for (unsigned i = 0; i < n_rules; i++) {

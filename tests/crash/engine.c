@@ -45,7 +45,8 @@ static void hold(struct client *c, unsigned round)
 		held += kvfs_lease_wait(lease_all(c, 16), KVFS_FOREVER);
 	printf("holds %ld\n", held);
 	for (unsigned n = 0; !client_stop; n += SAVED) {
-		/* Look up blocks that no client saved: these look-ups never end. */
+		/* Look up blocks that no client saves, so that these look-ups
+		 * never end. */
 		ids_from(ids, 1 + round, n % 4096, SAVED);
 		client_must(client_save(c, ids, gens, SAVED, &xfer), "save");
 		kvfs_xfer_wait(xfer, KVFS_COPIED, KVFS_FOREVER);

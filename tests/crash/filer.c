@@ -24,7 +24,7 @@
 
 static struct journal *journal;
 static unsigned writer;
-static char mount[64]; /* descriptor of the mount, as /proc/self/fd/N */
+static char mount[64]; /* descriptor of the mount, as a path /proc/self/fd/N */
 static uint64_t seed;
 static struct journal_era era;
 static uint8_t bytes[CONTENT_MAX];

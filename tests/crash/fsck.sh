@@ -139,7 +139,7 @@ absent "the damaged block" "$(key_path 7)"
 same "another one" "$T/b8" "$(key_path 8)"
 stop
 
-# Files beside the index are lost, cut, or unknown.
+# Files beside the index are missing, cut short, or unknown.
 rm "$S/store" "$S/spaces/000001"
 truncate -s 8M "$S/segments/000000.seg"
 touch "$S/odd" "$S/spaces/odd"
@@ -199,7 +199,7 @@ fsck 0 "held
 clean"
 rm -rf "$S" && mv "$T/whole" "$S"
 
-# A mount that fails leaves a clean store clean.
+# A mount that fails leaves a store that was cleanly unmounted clean.
 rm "$S/store" && mkdir "$S/store"
 not "no file of the store" "cannot write the index" "$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M"
 rmdir "$S/store"
@@ -208,7 +208,7 @@ start
 stop
 fsck 0 "last end clean"
 
-# Wrong arguments are refused.
+# Wrong arguments of kvfs-fsck are refused.
 "$F" > /dev/null 2>&1
 eq "no store" $? 16
 "$F" --odd "$S" > /dev/null 2>&1
@@ -223,7 +223,7 @@ not "a symbolic link" "must be directories" "$F" --repair "$S"
 rm "$S/index" && mv "$T/index" "$S/index"
 fsck 0 clean
 
-# Random changes: kvfs-fsck may find errors, but must not die.
+# Random changes of the store: kvfs-fsck may find errors, but must not die.
 python3 - "$F" "$S" "$T/hostile" 100 <<'P' || fail "a hostile store"
 import os, random, shutil, subprocess, sys
 tool, store, copy, rounds = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])

@@ -50,7 +50,7 @@ eq "saved while older ones give way" "$(figure done "$out")" 512
 [ "$(figure slowest "$out")" -lt 30000 ] || fail "a save on a full disk took long: $out"
 blocks check 0 600 > /dev/null
 
-# The disk has room again: the tier recovers.
+# The disk has room again: the SSD tier recovers.
 rm "$D/balloon"
 wait_until 30 degraded 0 || fail "still degraded with room on the disk"
 eq "flush with room again" "$(figure done "$(blocks flush)")" 1

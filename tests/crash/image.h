@@ -139,7 +139,8 @@ static inline unsigned image_scatter(const struct image_maker *m, int memory,
 				     size_t cut, uint64_t *seed)
 {
 	const struct cut_record **late;
-	long keep = client_random(seed, 5); /* quarters of writes to keep */
+	/* number of quarters of the writes to keep */
+	long keep = client_random(seed, 5);
 	size_t n = 0;
 
 	late = malloc((cut - m->base + 1) * sizeof(*late));

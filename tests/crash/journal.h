@@ -50,8 +50,9 @@ struct journal {
 	_Atomic uint64_t stores; /* how often a new, empty store was made */
 	/* number of events after which blocks may be lost */
 	_Atomic uint64_t forgiven;
-	_Atomic uint64_t rebuilt;  /* how often the index was lost */
-	_Atomic uint64_t snapshot; /* a value of enum journal_snapshot */
+	_Atomic uint64_t rebuilt; /* how often the index was lost */
+	/* what is known of saver.c's snapshot, an enum journal_snapshot */
+	_Atomic uint64_t snapshot;
 	/* 1: the block was absent when last looked for, but no flush was
 	 * answered since, so a rebuild of the index may find the block. */
 	_Atomic uint8_t seen[JOURNAL_WRITERS][JOURNAL_ITEMS];
@@ -60,7 +61,7 @@ struct journal {
 	 * blocks */
 	_Atomic uint64_t settled[JOURNAL_WRITERS];
 	_Atomic uint64_t lost, wrong, damaged, returned, checked;
-	_Atomic uint64_t refused; /* unexpected misses and errors */
+	_Atomic uint64_t refused; /* number of unexpected misses and errors */
 
 	struct journal_times reconnect, recovery;
 	_Atomic uint64_t pointers; /* how often leased blocks were reread */

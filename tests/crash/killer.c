@@ -32,7 +32,8 @@
 #include "tests/crash/report.h"
 
 #define MS 1000000u
-#define PATIENCE_NS (60 * SECOND) /* longest wait for a daemon or program */
+/* longest wait for a daemon or another program */
+#define PATIENCE_NS (60 * SECOND)
 #define OPTIONS "segment=8M,hugepages=off,scrub=0"
 #define FSCK_EVERY 50
 #define ENOUGH 20 /* number of faults after which the test ends */
@@ -225,7 +226,7 @@ static int end_daemon(pid_t pid, const struct round *round)
 	return status;
 }
 
-/* ---- a round ---- */
+/* ---- a round: a daemon's life and its end ---- */
 
 static struct round plan(unsigned number)
 {
@@ -281,7 +282,7 @@ static void new_store(void)
 	atomic_fetch_add(&journal->stores, 1);
 }
 
-/* Remove the index, and with it all reserves. */
+/* Remove the index, and with it all reserves of spaces. */
 static void lose_index(void)
 {
 	char path[600];

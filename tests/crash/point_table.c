@@ -19,7 +19,8 @@
 extern struct kv_point __start_kv_points[], __stop_kv_points[];
 
 static struct kv_point_table own, *table = &own;
-/* number of the point that kills the process */
+/* number of the kill point that is to kill the process; set from the
+ * environment */
 static uint32_t deadly = UINT32_MAX;
 static uint64_t deadly_hit;
 static const char *lie;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* report.h - print the results in a journal. */
+/* report.h - print the results that the journal of a test has collected. */
 #ifndef KV_TESTS_CRASH_REPORT_H
 #define KV_TESTS_CRASH_REPORT_H
 
@@ -26,7 +26,7 @@ static inline void report_times(const char *what, struct journal_times *times)
 	       us[n / 2] / 1e3, us[n - 1 - n / 100] / 1e3, us[n - 1] / 1e3);
 }
 
-/* Phases of a round, whose times are reported. */
+/* Phases of a round of killer.c; the report has their times. */
 enum report_phase {
 	REPORT_PREPARING,
 	REPORT_STARTING,

@@ -71,7 +71,8 @@ static void pick(struct batch *b, bool present)
 	}
 }
 
-/* Flush: all sealed blocks and removals so far become durable. */
+/* Flush the space: all blocks sealed and removals made so far become
+ * durable. */
 static void flush(struct client *c)
 {
 	if (client_flush(c) != 0 || !journal_same(journal, mount))

@@ -58,7 +58,7 @@ static void check_file(const void *file, uint64_t length, uint64_t id)
 	checked++;
 }
 
-/* Pick a run of neighbours, as in a chain. */
+/* Pick a run of blocks with neighbouring numbers, as in a chain. */
 static size_t pick(unsigned space, uint64_t *ids, size_t max)
 {
 	long at = client_random(&seed, counts[space]);
@@ -225,7 +225,7 @@ static void do_housekeeping(unsigned space)
 	}
 }
 
-/* Return true once SIGTERM came: give up waiting. */
+/* Return true after SIGTERM, so that the caller stops waiting. */
 static bool interrupted(void)
 {
 	return errno == EINTR && client_stop;

@@ -19,7 +19,7 @@ done
 whole=$(sums "$M/s")
 stop
 
-# Another build mounts the store, then this build again.
+# Another build of kvfs mounts the store, then this build mounts it again.
 if [ -x "$P" ]; then
 	"$P" -o "$BASE,control=$SOCK" "$S" "$M" || fail "the other build does not start"
 	eq "with another build" "$(sums "$M/s")" "$whole"
@@ -60,7 +60,7 @@ for pid in 999999999 1 $$ rubbish; do
 	stop
 done
 
-# The lock file is deleted while it is held.
+# The store's lock file is deleted while a daemon holds the lock.
 start
 rm "$S/lock"
 not "a second daemon without a lock file" "in use by another kvfs" "$B/kvfs" -o "$BASE,control=$T/sock2" "$S" none

@@ -121,7 +121,7 @@ static inline void daemon_stop(struct daemon *d)
 	assert_int_equal(system(command), 0);
 }
 
-/* The fields of struct kv_control_counts, not atomic. */
+/* Copies of the fields of struct kv_control_counts, which are not atomic. */
 struct daemon_counts {
 	uint64_t connections, messages, stray_releases, forced_releases;
 	uint64_t dropped_reservations, protocol_errors, slow, refused;

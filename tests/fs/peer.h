@@ -70,7 +70,7 @@ static inline void peer_close(struct peer *p)
 	kv_closep(&p->in_fd);
 }
 
-/* Send any bytes, with @n_fds copies of @fd. */
+/* Send any bytes in one message, with @n_fds copies of the descriptor @fd. */
 static inline bool peer_raw(struct peer *p, const void *data, size_t n, int fd,
 			    size_t n_fds)
 {
@@ -421,7 +421,7 @@ static inline bool peer_cancel(struct peer *p, uint64_t tag)
 	return peer_raw(p, &m, sizeof(m), -1, 0);
 }
 
-/* Return the state of a key, or an error. */
+/* Return the state of a key (absent, in DRAM, on SSD), or an error. */
 static inline int peer_probe(struct peer *p, uint32_t key)
 {
 	struct wire_key wire;

@@ -272,7 +272,8 @@ static void who_removes_a_space_does_not_go_on_holding_it(void **state)
 	assert_int_equal(peer_call(&b, &remove, NULL, 0, -1), -ENOTEMPTY);
 	assert_int_equal(peer_call(&a, &clear, NULL, 0, -1), 0);
 	assert_int_equal(peer_call(&b, &remove, NULL, 0, -1), 0);
-	/* A worker drops the clear's last reference to the space. */
+	/* The worker that clears the space drops its reference to the space
+	 * last. */
 	for (int i = 0; i < 5000 && atomic_load(&space->refs) > refs; i++)
 		usleep(1000);
 	assert_true(atomic_load(&space->refs) <= refs);

@@ -306,7 +306,7 @@ static void a_killed_client_gives_everything_back(void **state)
 	daemon_wait_connections(&d, 1);
 	assert_int_equal(daemon_counts(&d).forced_releases, 4);
 	assert_int_equal(daemon_counts(&d).dropped_reservations, 5);
-	/* All slots can be filled again: none is lost. */
+	/* All slots can be filled again, so no slot is lost. */
 	assert_int_equal(peer_save(&good, 5, 5), 0);
 }
 

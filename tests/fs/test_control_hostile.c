@@ -42,7 +42,8 @@ static size_t open_fds(void)
 	return n;
 }
 
-/* Check that the good client can save, find, read and release a block. */
+/* Check that the client that keeps to the protocol can save, find, read and
+ * release a block. */
 static int good_still_works(void **state)
 {
 	uint32_t key = next_key++;
@@ -56,7 +57,8 @@ static int good_still_works(void **state)
 	return daemon_wait_idle(&d) < 0;
 }
 
-/* Assert that these bytes, with these descriptors, end the connection. */
+/* Assert that a message of these bytes, with these descriptors, ends the
+ * connection. */
 static void ends(bool greet, const void *data, size_t n, size_t n_fds)
 {
 	uint64_t errors = daemon_counts(&d).protocol_errors;
@@ -98,12 +100,12 @@ static void versions_without_one_in_common_are_told_and_end(void **state)
 		{WIRE_VERSION + 2, WIRE_VERSION + 1},
 		{WIRE_OLDEST - 1, 0},
 		{WIRE_OLDEST - 1, 1},
-		/* releases before 0.2 speak versions 2 to 4 */
+		/* releases before 0.2 speak versions 2 to 4 of the protocol */
 		{4, 2},
 		{4, 0},
 		{3, 2},
 		{2, 2},
-		/* the oldest version is above the newest */
+		/* the client's oldest version is above its newest */
 		{WIRE_VERSION, WIRE_VERSION + 1},
 		{UINT32_MAX, UINT32_MAX},
 		{0, 0},

@@ -79,7 +79,7 @@ static void picks_of_several_messages_make_one_snapshot(void **state)
 	assert_int_equal(reply->blocks, 8);
 	assert_int_equal(PEER_HEADER(&b)->count, 8);
 	assert_int_equal(((struct wire_pick *)(reply + 1))[7].position, 8);
-	/* Read two blocks of the snapshot, from index 3 on. */
+	/* Read two blocks of the snapshot's list, from index 3 on. */
 	memset(&m, 0, sizeof(m));
 	m.head.from = 3;
 	m.name = 'x';

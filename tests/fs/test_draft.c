@@ -255,7 +255,7 @@ static void what_was_written_reads_back_before_and_after_the_seal(void **state)
 	memset(got, 0xff, sizeof(got));
 	assert_int_equal(kv_draft_read(draft, got, 1000, 50), 250);
 	assert_memory_equal(got, f->file + 50, 50);
-	assert_int_equal(got[50], 0); /* the hole reads as zeros */
+	assert_int_equal(got[50], 0); /* the hole in the file reads as zeros */
 	assert_memory_equal(got + 150, f->file + 200, 100);
 	write_draft(draft, f->file, FILE_BYTES, 0);
 	assert_int_equal(kv_draft_read(draft, got, 1000, FILE_BYTES - 10), 10);

@@ -331,7 +331,7 @@ static uint64_t used(enum kv_finite what)
 	return kv_accounts_used(kv_cache_accounts(d.cache), what);
 }
 
-/* A lender that dies at any moment leaves no charge. */
+/* A client that dies at any moment leaves no charge for memory that it lent. */
 static void lenders_that_go_away_leave_nothing(void **state)
 {
 	int fd = memory(BYTES, true);

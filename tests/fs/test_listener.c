@@ -148,7 +148,7 @@ static void a_directory_made_for_a_socket_that_fails_goes_again(void **state)
 	char below[128], *why = NULL;
 
 	(void)state;
-	/* a name that ends with "/" */
+	/* a socket name that ends with "/" */
 	snprintf(below, sizeof(below), "%s/a/", dir);
 	assert_int_not_equal(kv_listener_open(&listener, below, &why), 0);
 	free(why);

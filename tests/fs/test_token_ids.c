@@ -94,7 +94,7 @@ static int ask(struct peer *p, uint32_t first, uint32_t n)
 		keys, n * sizeof(*keys), -1);
 }
 
-/* Return the number of blocks whose ids the reply has. */
+/* Return the number of blocks whose token ids the reply has. */
 static unsigned told(struct peer *p)
 {
 	const uint8_t *at = PEER_ITEMS(p, uint8_t);

@@ -45,8 +45,9 @@ struct player {
 		headers[SPACES]; /* bytes of the header of the space's blocks */
 	struct request requests[OPEN];
 	unsigned next;
-	uint32_t uid;		  /* 0: the user who runs the test */
-	bool holds[SPACES][KEYS]; /* keys reserved with WIRE_HOLD */
+	uint32_t uid; /* 0: the user who runs the test */
+	/* keys that this client has reserved with WIRE_HOLD */
+	bool holds[SPACES][KEYS];
 };
 
 static struct kv_cache *cache;
@@ -456,7 +457,7 @@ static void move_again(const struct move *m)
 	join(m->player);
 }
 
-/* Send any header and items, sometimes of a fitting length. */
+/* Send a message with any header and items, whose length is sometimes right. */
 static void send_nonsense(struct peer *p, struct fuzz *input)
 {
 	const uint8_t how = fuzz_byte(input);
@@ -692,7 +693,7 @@ static void move_once(const struct move *m, uint8_t what)
 	case 12:
 		if (fuzz_byte(m->input) < 64)
 			return move_nonsense(m);
-		/* Let the daemon's other threads proceed. */
+		/* Let the daemon's other threads run. */
 		usleep(fuzz_byte(m->input) * 4u);
 		return;
 	default:

@@ -196,7 +196,7 @@ static void empty(void)
 	fuzz_must(mdb_txn_commit(txn) == 0);
 }
 
-/* A store record of another format must be refused. */
+/* A record of the store with another format version must be refused. */
 static void open_again(void)
 {
 	struct kv_store_info info;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names in the tree: a key has exactly one name. */
+/* Names of files in the mount: a key has exactly one name. */
 #include "fs/mount/mount.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -14,7 +14,7 @@ static void check_key(const char *text)
 	fuzz_must(strcmp(name, text) == 0);
 }
 
-/* Input: the directory, then the name. */
+/* Input: a byte for the kind of directory, then the name of an entry. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz f = {data, size};

@@ -10,7 +10,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #define MAP (4u << 20)
-#define RECORDS 200 /* two levels of pages */
+#define RECORDS 200 /* records enough for a tree with two levels of pages */
 #define IMAGE_MAX (1u << 20)
 
 static char directory[] = "/tmp/kvfs-fuzz-pages-XXXXXX";

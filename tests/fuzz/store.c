@@ -186,7 +186,8 @@ static void mount_it(void)
 	kv_cache_close(cache);
 }
 
-/* Input: whether to mount the store; then the files. */
+/* Input: a byte that says whether to mount the store, then changes of its
+ * files. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz f = {data, size};

@@ -84,7 +84,7 @@ static void read_replies(struct peer *p)
 	}
 }
 
-/* Run one turn of the control thread's loop.  Return true if there was work. */
+/* Run the control thread's loop once.  Return true if there was work. */
 static bool turn(int wait_ms)
 {
 	struct epoll_event events[16];

@@ -148,7 +148,7 @@ SAME_CALL(cuModuleGetFunction)
 SAME_CALL(cuFuncGetAttribute)
 SAME_CALL(cuLaunchKernel)
 
-/* Calls whose symbols have other names in newer headers. */
+/* Calls that have other symbols in newer headers. */
 #if CUDA_VERSION >= 13000
 SAME_CALL(cuMemcpyBatchAsync_v2)
 static_assert(same_call<decltype(&ours::cuEventElapsedTime),

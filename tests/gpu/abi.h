@@ -52,7 +52,7 @@ enum {
 	CU_CAPTURE_WRONG_THREAD = 908,
 };
 
-enum { /* attributes of cuFuncGetAttribute */
+enum { /* attributes that cuFuncGetAttribute returns */
        CU_FUNC_MAX_THREADS = 0,
        CU_FUNC_LOCAL_BYTES = 3,
        CU_FUNC_REGISTERS = 4,
@@ -69,7 +69,7 @@ enum { /* numbers of device attributes */
        CU_UNIFIED_ADDRESSING = 41,
        CU_CAPABILITY_MAJOR = 75,
        CU_CAPABILITY_MINOR = 76,
-       /* registered memory has equal addresses on host and device */
+       /* attribute: registered memory has equal addresses on host and device */
        CU_SAME_ADDRESSES = 91,
        CU_STREAM_MEM_OPS_V1 = 92,
        CU_HOST_REGISTER = 99,
@@ -106,7 +106,7 @@ typedef struct CUmemProp {
 	int type;	  /* 1: pinned memory; no other type is known */
 	int handle_types; /* 0: handles cannot be exported to other processes */
 	struct {
-		int type; /* 1: the location is a device */
+		int type; /* 1: the location of the memory is a device */
 		int id;
 	} location;
 	void *win32;

@@ -174,7 +174,7 @@ static void bench_load(struct engine *e, struct reference *ref, unsigned l,
 	kvfs_release(lease);
 }
 
-/* Save once.  Return the seconds until COPIED and until SEALED. */
+/* Save all blocks once.  Return the seconds until COPIED and until SEALED. */
 static void save_once(struct engine *e, const int64_t *pages,
 		      double *ret_copied, double *ret_sealed)
 {
@@ -230,7 +230,8 @@ static void bench_save(struct engine *e, struct reference *ref, unsigned l,
 /* ---- slowing a kernel that runs all the time ---- */
 
 #define MATRIX 1024u
-#define STRETCH (64ull << 20) /* bytes that a kernel copies on the device */
+/* number of bytes that a kernel copies on the device */
+#define STRETCH (64ull << 20)
 
 /* Work that a thread does while the kernel runs. */
 struct beside {
@@ -316,7 +317,8 @@ static void report_harm(const char *what, struct kv_bench_sample *alone,
 		.reference = p99_alone,
 		.unit = "ms",
 		.against = "the same with nothing beside it",
-		.least_ratio = 1 / 1.05, /* at most 5 % longer */
+		/* the kernel may take at most 5 % longer */
+		.least_ratio = 1 / 1.05,
 	};
 
 	snprintf(name, sizeof(name), "gpu_harm_p99_%s", what);
@@ -373,7 +375,7 @@ static void bench_all_harm(void)
 	beside.flags = KVFS_BY_LAYER;
 	bench_harm("compute_load_by_layer", true, &beside, load_on);
 	bench_harm("bandwidth_load_by_layer", false, &beside, load_on);
-	/* as many bytes as the plug-in registers at once */
+	/* number of bytes that the plug-in registers at once */
 	beside.bytes = 64ull << 20;
 	beside.memory = mmap(NULL, beside.bytes, PROT_READ | PROT_WRITE,
 			     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -386,7 +388,7 @@ static void bench_all_harm(void)
 	free(to);
 }
 
-/* ---- one layout ---- */
+/* ---- loads and saves in one layout ---- */
 
 static void bench_layout(unsigned l)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench.h - measuring helpers of the GPU figures. */
+/* bench.h - functions that measure the copies with which bench.c compares. */
 #ifndef KV_TESTS_GPU_BENCH_H
 #define KV_TESTS_GPU_BENCH_H
 

@@ -226,7 +226,8 @@ static inline void gpu_set(const char *settings)
 		abort();
 }
 
-/* Reset all settings to the environment's or the defaults. */
+/* Reset all settings of the stand-in to those of the environment, or the
+ * defaults. */
 static inline void gpu_set_again(void)
 {
 	const char *settings = getenv("KVFS_STANDIN");
@@ -266,7 +267,7 @@ static inline CUevent gpu_event(void)
 	return event;
 }
 
-/* Make @stream wait for @ns. */
+/* Make @stream busy for @ns nanoseconds. */
 static inline void gpu_spin(CUstream stream, uint64_t ns)
 {
 	void *parameters[] = {&ns};
@@ -298,7 +299,8 @@ static inline CUresult gpu_copy_batch(CUdeviceptr *dsts, CUdeviceptr *srcs,
 	int version = 0;
 
 	GPU_OK(cuDriverGetVersion, &version);
-	/* The call's parameters depend on the version that is requested. */
+	/* The parameters of cuMemcpyBatchAsync depend on the version that is
+	 * requested. */
 	if (version >= 13000 &&
 	    gpu.cuGetProcAddress_v2("cuMemcpyBatchAsync", (void **)&new, 13000,
 				    0, NULL) == CU_OK)

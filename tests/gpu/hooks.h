@@ -48,7 +48,7 @@ int standin_set(const char *settings);
 /* Hold up copies, fills and kernels of all streams, or let them run. */
 void standin_hold(bool held);
 
-/* Return the number of operations that are queued or running. */
+/* Return the number of operations of streams that are queued or running. */
 uint64_t standin_pending(void);
 
 struct standin_alive {
@@ -68,9 +68,9 @@ uint64_t standin_bugs(void);
  * purpose. */
 void standin_forgive(void);
 
-/* Return how often @call was called. */
+/* Return how often the driver call @call was made. */
 uint64_t standin_calls(const char *call);
-/* Return the bytes moved by copy calls, or by kernels. */
+/* Return the number of bytes moved by copy calls, or by kernels. */
 uint64_t standin_copied(bool by_kernel);
 
 #endif

@@ -14,7 +14,8 @@
 struct engine {
 	const char *device; /* name of the device: "host" or "cuda" */
 	struct pool_shape shape;
-	uint8_t *image; /* the expected contents, on the host */
+	/* expected contents of the engine's memory, on the host */
+	uint8_t *image;
 	kvfs_session *session;
 	bool own_session;
 	kvfs_space *space;

@@ -21,7 +21,7 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-#define CHUNK ((uint64_t)64 << 20) /* bytes registered at a time */
+#define CHUNK ((uint64_t)64 << 20) /* number of bytes registered at a time */
 #define PIECE ((uint64_t)32 << 10)
 #define PIECES 1024u
 
@@ -126,7 +126,8 @@ static uint8_t *map_arena(const struct mode *mode, uint64_t bytes)
 	return at;
 }
 
-/* Measure the host time of launches while another thread registers. */
+/* Measure how long launches take on the host while another thread registers
+ * memory. */
 struct stall {
 	atomic_bool stop;
 	double longest, all;
@@ -252,7 +253,7 @@ static void probe_registering(void)
 
 /* ---- calls under a stream that waits ---- */
 
-/* Objects for the calls, made before the stream waits. */
+/* Objects that the calls use, made before the stream waits. */
 static struct {
 	CUstream other, spare;
 	CUevent event, spare_event;
@@ -451,7 +452,7 @@ static void probe_call(size_t i, uint32_t *word)
 	for (ms = 0; ms < patience_ms && !atomic_load(&a.returned); ms++)
 		usleep(1000);
 	returned = atomic_load(&a.returned);
-	/* Check whether other streams continue. */
+	/* Check whether other streams continue during the call. */
 	for (ms = 0; returned && ms < patience_ms && !ran; ms++) {
 		ran = gpu.cuStreamQuery(need.other) == CU_OK;
 		usleep(1000);
@@ -608,7 +609,7 @@ static void probe_capture(void)
 
 /* ---- copies ---- */
 
-/* Measure the copies of many pieces; @batched: by one call. */
+/* Measure copies of many pieces; @batched: all by one call. */
 static void probe_copies_of(bool batched, const char *comma)
 {
 	static CUdeviceptr to[PIECES], from[PIECES];

@@ -35,8 +35,9 @@ struct rig {
 	kvfs_pool_desc desc;
 	struct kvfs_stride strides[RIG_LAYERS + 1], on_host[RIG_LAYERS + 1];
 	uint8_t *image, *now; /* expected and actual contents of the pool */
-	uint8_t *arena;	      /* arena, mapped for reading */
-	uint8_t *alias;	      /* the daemon's mapping of the staging */
+	uint8_t *arena;	      /* address of the arena, mapped for reading */
+	/* the daemon's writable mapping of the staging memory */
+	uint8_t *alias;
 	uint64_t arena_bytes;
 	uint8_t *staging;
 	uint64_t staging_bytes;
@@ -105,7 +106,7 @@ static inline void rig_layout(struct rig *rig)
 	};
 }
 
-/* Fill a block with bytes that depend on @seed. */
+/* Fill the block with bytes that depend on @seed. */
 static inline void rig_fill(uint8_t *at, uint64_t seed)
 {
 	uint64_t x = seed * 0x9e3779b97f4a7c15ull + 1, i;
@@ -135,7 +136,7 @@ static inline void rig_open(struct rig *rig)
 	assert_int_equal(rig->device->open(&rig->desc, &rig->pool), 0);
 }
 
-/* Close the rig and check that nothing is left. */
+/* Close the rig and check that no object is left in the driver. */
 static inline void rig_close(struct rig *rig)
 {
 	if (rig->arena != NULL) {
@@ -264,7 +265,7 @@ static inline void rig_check_load(struct rig *rig, uint64_t at, size_t n,
 	rig_assert_is_image(rig);
 }
 
-/* Save @n blocks to the staging, and check the staging. */
+/* Save @n blocks to the staging memory, and check that memory. */
 static inline void rig_check_save(struct rig *rig, size_t n)
 {
 	uint8_t *want = malloc(n * RIG_BLOCK);

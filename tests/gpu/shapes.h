@@ -20,7 +20,8 @@
 /* The shape of a model's KV; its type is bf16 unless a layout says
  * otherwise. */
 struct dims {
-	uint64_t layers, heads, dim, tokens; /* number of tokens in a block */
+	/* numbers of layers, heads, values of a head, and tokens in a block */
+	uint64_t layers, heads, dim, tokens;
 };
 
 struct pool_shape {
@@ -95,7 +96,7 @@ static inline void shape_by_layer(struct pool_shape *pool, const char *name,
 
 /* ---- a function for each layout of an engine's pages ---- */
 
-/* A block is one contiguous run. */
+/* A layout in which a block is one contiguous run. */
 static inline void page_first(struct pool_shape *pool, const struct dims *d)
 {
 	uint64_t page = 4 * d->layers * d->heads * d->dim * d->tokens /
@@ -315,7 +316,7 @@ static inline void shape_page(const struct pool_shape *pool, uint8_t *image,
 		}
 }
 
-/* Return the bytes of one page in all views. */
+/* Return the bytes of one page, added up over all views. */
 static inline uint64_t shape_page_bytes(const struct pool_shape *pool)
 {
 	return pool->block / pool->pages_per_block;

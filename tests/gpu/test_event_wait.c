@@ -39,7 +39,7 @@ static void load_behind(void *event_wait, uint64_t seed)
 	rig_on_image(&rig, &b, true);
 }
 
-/* Earlier work of the stream must not overwrite the load. */
+/* Earlier work of the stream must not overwrite the bytes of the load. */
 static void a_load_comes_after_what_the_stream_was_given(void **state)
 {
 	CUstream stream = gpu_stream();
@@ -110,7 +110,8 @@ static void a_mark_does_not_wait_for_another_one(void **state)
 	int i;
 
 	(void)state;
-	/* With a single hardware queue the stream waits for others. */
+	/* With a single hardware queue the stream waits for work of other
+	 * streams. */
 	if (queues != NULL && atoi(queues) == 1) {
 		GPU_OK(cuEventDestroy_v2, late);
 		GPU_OK(cuEventDestroy_v2, now);
@@ -153,7 +154,9 @@ static void a_mark_of_nothing_is_refused(void **state)
 
 struct ordering {
 	CUstream stream;
-	void *fence; /* NULL: no batch was submitted yet */
+	/* event wait of the batch in flight; NULL: no batch was submitted
+	 * yet */
+	void *fence;
 	int r;
 };
 
@@ -194,7 +197,8 @@ static void a_stream_comes_after_what_was_submitted(void **state)
 		load_and_order(&ordering, 100 * (uint64_t)round);
 		assert_non_null(ordering.fence);
 		assert_int_equal(ordering.r, 0);
-		/* The batch has ended, and so has its event wait. */
+		/* The batch has ended, so nothing waits for its event wait any
+		 * more. */
 		assert_true(rig.device->event_wait_is_done(ordering.fence));
 		rig.device->event_wait_free(ordering.fence);
 		GPU_OK(cuStreamSynchronize, ordering.stream);

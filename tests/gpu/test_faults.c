@@ -44,7 +44,7 @@ static void assert_nothing_held(void)
 	assert_int_equal(info.pages_saving, 0);
 }
 
-/* Let the next call of @call fail. */
+/* Let the next driver call of the name @call fail. */
 static void fail_one(const char *call)
 {
 	char text[64];

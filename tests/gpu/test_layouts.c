@@ -3,9 +3,12 @@
  * on the GPU, by each path of the bytes. */
 #include "tests/gpu/memory.h"
 
-static const struct dims middle = {2, 4, 64, 8};   /* strides of 4 KiB */
-static const struct dims small = {2, 1, 32, 4};	   /* strides of 256 bytes */
-static const struct dims qwen3 = {36, 8, 128, 16}; /* strides of 32 KiB */
+/* a model whose layouts have strides of 4 KiB */
+static const struct dims middle = {2, 4, 64, 8};
+/* a model whose layouts have strides of 256 bytes */
+static const struct dims small = {2, 1, 32, 4};
+/* a model whose layouts have strides of 32 KiB */
+static const struct dims qwen3 = {36, 8, 128, 16};
 
 /* Set some page numbers of a load to -1, so that these pages are skipped. */
 static void skip_some(int64_t *pages, size_t n)
@@ -140,7 +143,7 @@ static void there_and_back(struct world *w, const char *device,
 	free(to);
 }
 
-/* Test @n layouts, every @step-th one. */
+/* Test @n layouts: every @step-th one of all. */
 static void layouts(struct world *w, const char *device,
 		    const struct dims *dims, size_t n, size_t step)
 {
@@ -372,7 +375,7 @@ static void a_few_layouts_come_back_from_the_device(void **state)
 	layouts(*state, "cuda", &middle, 9, 1);
 }
 
-/* `test_layouts quick`: for tools that make everything slow. */
+/* `test_layouts quick`: fewer layouts, for tools that make everything slow. */
 static int run_quick(void)
 {
 	const struct CMUnitTest tests[] = {

@@ -118,7 +118,7 @@ static void blocks_are_mapped_and_the_pool_grows(void **state)
 	assert_int_equal(kvfs_unmap(all, NULL), 0);
 }
 
-/* The save and later maps come after the stream's work. */
+/* The save, and maps made later, come after the work of the stream. */
 static void what_a_stream_computes_is_sealed_when_it_is_done(void **state)
 {
 	struct world *w = *state;

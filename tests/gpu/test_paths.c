@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The paths between host memory and pages, and their failures. */
+/* The paths of bytes between host memory and pages of the GPU, and their
+ * failures. */
 #include <sys/wait.h>
 
 #include <stdatomic.h>
@@ -40,7 +41,7 @@ static bool is_read_only(const void *at)
 	return is;
 }
 
-/* ---- the path that the bytes take ---- */
+/* ---- the path of the bytes: registered or staged memory ---- */
 
 /* Return how many allocations, streams and events were made since @then. */
 static uint64_t made_since(const struct standin_alive *then)
@@ -81,7 +82,7 @@ static void an_arena_that_is_registered_needs_no_staging(void **state)
 	rig_wait_tried(&rig, rig.arena_bytes + rig.staging_bytes);
 	info = rig_info(&rig);
 	if (info.bytes_refused > 0)
-		skip(); /* a real GPU that cannot register the memory */
+		skip(); /* a real GPU that cannot register this memory */
 	rig_check_load(&rig, 0, RIG_BLOCKS, 3);
 	rig_fill_pool(&rig, 4);
 	rig_check_save(&rig, RIG_BLOCKS);
@@ -172,7 +173,7 @@ static void a_block_may_lie_in_two_chunks(void **state)
 	rig_check_load(&rig, CHUNK - 2 * RIG_PIECE, 3, 57);
 }
 
-/* Detach at any step of the registering thread. */
+/* Detach memory while the plug-in's thread that registers it is at any step. */
 static void what_is_detached_is_registered_no_more(void **state)
 {
 	unsigned i;
@@ -271,7 +272,7 @@ static void nothing_lands_after_a_load_has_failed(void **state)
 	memcpy(rig.image, rig.now, RIG_BYTES);
 	usleep(20000);
 	rig_assert_is_image(&rig);
-	/* The copy stream works again. */
+	/* After the failure the copy stream works again. */
 	rig_check_load(&rig, 0, RIG_BLOCKS, 70);
 }
 
@@ -419,7 +420,7 @@ static void memory_of_the_host_is_no_pool_of_the_device(void **state)
 	assert_int_equal(rig.device->open(&desc, &pool), -EINVAL);
 	desc.device = "cuda:0";
 	assert_int_equal(rig.device->open(&desc, &pool), -EINVAL);
-	/* The end of this view lies outside the device's memory. */
+	/* The end of this view lies outside of the device's memory. */
 	view = rig.views[0];
 	view.bytes = (uint64_t)1 << 40;
 	assert_int_equal(rig.device->open(&desc, &pool), -EINVAL);

@@ -15,7 +15,7 @@
 #define TRIES 200
 
 static CUdeviceptr memory;
-static uint8_t *pinned; /* 2 * N bytes, pinned by the driver */
+static uint8_t *pinned; /* 2 * N bytes of host memory, pinned by the driver */
 static CUstream a, b;
 
 static int setup(void **state)
@@ -69,7 +69,7 @@ static void
 streams_overtake_each_other_unless_an_event_orders_them(void **state)
 {
 	(void)state;
-#ifndef __SANITIZE_THREAD__ /* ThreadSanitizer would report the race */
+#ifndef __SANITIZE_THREAD__ /* ThreadSanitizer would report the intended race */
 	assert_true(misses(false) > 0);
 #endif
 	assert_int_equal(misses(true), 0);
@@ -405,7 +405,8 @@ static void streams_of_a_priority_share_the_hardware_queues(void **state)
 	       1, 0);
 	gpu_spin(same[1], 0);
 	gpu_spin(urgent, 0);
-	gpu_spin(b, 0); /* b was made when each stream had a hardware queue */
+	/* stream b was made when each stream had a hardware queue of its own */
+	gpu_spin(b, 0);
 	GPU_OK(cuStreamSynchronize, urgent);
 	GPU_OK(cuStreamSynchronize, b);
 	usleep(20000);

@@ -8,7 +8,8 @@
 #define ROUNDS 6u
 #define A_WHILE 150000000u /* duration of a kernel, in nanoseconds */
 
-static const struct dims dims = {4, 4, 64, 8}; /* runs at strides of 4 KiB */
+/* a model whose layouts have strides of 4 KiB */
+static const struct dims dims = {4, 4, 64, 8};
 static CUstream compute;
 static struct engine e;
 static struct standin_alive before;
@@ -194,7 +195,7 @@ static void a_save_waits_for_the_event_of_what_computes_its_pages(void **state)
 
 	(void)state;
 	fill_now(1);
-	/* warm up: the first save takes longer */
+	/* warm up, because the first save takes longer */
 	finish(save(1, NULL), KVFS_SEALED);
 	write_later(compute, 2);
 	GPU_OK(cuEventRecord, written, compute);
@@ -333,7 +334,7 @@ static void a_stream_reads_what_each_load_brought(void **state)
 		GPU_OK(cuMemcpyDtoDAsync_v2, seen + round * e.shape.bytes,
 		       e.shape.base, e.shape.bytes, compute);
 	}
-	/* The transfer may be freed: the order stays. */
+	/* The transfer may be freed: the stream stays ordered after it. */
 	for (round = 0; round < ROUNDS; round++)
 		kvfs_xfer_free(xfers[round]);
 	GPU_OK(cuStreamSynchronize, compute);
@@ -568,7 +569,7 @@ static void *let_go(void *arg)
 	return NULL;
 }
 
-/* The engine frees the memory right after the close. */
+/* The engine frees its memory right after it has closed the pool. */
 static void closing_a_pool_waits_for_its_copies(void **state)
 {
 	kvfs_xfer *loading, *saving;

@@ -110,7 +110,7 @@ class Library:
 
 
 class Daemon:
-    """kvfs without a mount, in a directory of its own."""
+    """A kvfs daemon without a mount, in a directory of its own."""
 
     def __init__(self, program, directory):
         self.program, self.directory = program, directory
@@ -324,7 +324,7 @@ class Engine:
         return logits
 
     def load(self):
-        """Load the bytes of a warm run, without computing."""
+        """Load as many bytes as a warm run, but compute nothing."""
         lib, n = self.lib, self.n - 1
         lease, xfer = c.c_void_p(), c.c_void_p()
         query = Query(self.space, self.keys, n)
@@ -368,7 +368,7 @@ class Engine:
             list(readers.map(lambda part: read_direct(*part, piece), parts))
 
     def forget(self):
-        """Wipe the prompt from the pages."""
+        """Overwrite the pages of the prompt."""
         self.cache.fill_(0)
         self.settle()
 
@@ -409,7 +409,7 @@ def difference(a, b):
 
 
 def median(engine, rounds, run, before=None):
-    """Return the median of the times, and the last logits."""
+    """Return the median of the times, and the logits of the last run."""
     times = []
     for _ in range(rounds):
         if before:

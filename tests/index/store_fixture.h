@@ -21,7 +21,7 @@
 struct store {
 	char path[40], index[64];
 	int fd, spaces;
-	/* arguments and results of the last rebuild */
+	/* arguments and results of the last rebuild of the index */
 	struct kv_rebuild rebuild;
 	struct kv_index *made;
 	struct kv_store_info info;

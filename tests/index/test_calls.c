@@ -55,7 +55,7 @@ static void two_files(struct store *s)
 	store_put(s, 0, 5, store_record(1, 1, 100));
 	store_put(s, 0, 6, store_record(1, 2, 101));
 	store_put(s, 3, 0, store_record(2, 1, 102));
-	/* newer than the record of file 0, slot 6 */
+	/* newer than the record with the same key in file 0, slot 6 */
 	store_put(s, 3, 1, store_record(1, 2, 103));
 }
 
@@ -74,7 +74,7 @@ static void all_or_said(void *arg, int r)
 {
 	struct store *s = arg;
 
-	/* If no read failed, all blocks are back. */
+	/* If no read of the store failed, all blocks are back. */
 	if (r == 0 && !s->rebuild.odd_files && !s->rebuild.unreadable &&
 	    !s->rebuild.strays)
 		assert_int_equal(s->rebuild.blocks, 3);

@@ -86,7 +86,7 @@ static void a_file_that_is_cut_off_is_damaged(void **state)
 	}
 }
 
-/* The check does not read a hole of 1 TiB. */
+/* The check of a file does not read a hole of 1 TiB. */
 static void a_file_that_is_far_too_long_is_damaged(void **state)
 {
 	struct fixture *f = *state;
@@ -136,7 +136,9 @@ static void damage(uint8_t *image, size_t bytes, unsigned round)
 		const size_t length = (size_t)random() % 64;
 
 		switch (random() % 4) {
-		case 0: /* damage the numbers at the start of a page */
+		case 0:
+			/* damage one of the numbers at the start of an LMDB
+			 * page */
 			at = at / 4096 * 4096 + (size_t)random() % 64;
 			image[at] ^= (uint8_t)(1u << random() % 8);
 			break;
@@ -147,7 +149,7 @@ static void damage(uint8_t *image, size_t bytes, unsigned round)
 			memset(image + at, random() % 2 ? 0 : 0xff,
 			       KV_MIN(bytes - at, length));
 			break;
-		default: /* overwrite a page by a copy of another one */
+		default: /* overwrite an LMDB page by a copy of another one */
 			memcpy(image + at / 4096 * 4096,
 			       image + (size_t)random() % (bytes / 4096) * 4096,
 			       4096);

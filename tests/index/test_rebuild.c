@@ -115,7 +115,7 @@ static void impossible_numbers_are_left_out(void **state)
 	struct kv_slot_record record = store_record(1, 1, 10);
 
 	store_add_file(s, 0);
-	/* with the prologue, the block is longer than its slot */
+	/* with its prologue, the block is longer than the slot */
 	record.length = SLOT;
 	store_put(s, 0, 1, record);
 	record.length = UINT64_MAX - 100;
@@ -131,7 +131,7 @@ static void impossible_numbers_are_left_out(void **state)
 	record.payload = 6000;
 	store_put(s, 0, 6, record);
 	record = store_record(1, 1, 10);
-	/* with the prologue, the block just fits into its slot */
+	/* with its prologue, the block just fits into the slot */
 	record.length = 2 * KV_PAGE;
 	store_put(s, 0, 7, record);
 	assert_int_equal(store_rebuild(s), 0);
@@ -205,11 +205,12 @@ static void files_of_others_are_left_out(void **state)
 
 	assert_int_equal(kv_trailer_write(fd, 1, other, SEGMENT, SLOT), 0);
 	close(fd);
-	fd = store_open_file(s, 2); /* the file gets the trailer of file 5 */
+	/* segment file 2 gets the trailer of file 5 */
+	fd = store_open_file(s, 2);
 	assert_int_equal(
 		kv_trailer_write(fd, 5, store_info.store, SEGMENT, SLOT), 0);
 	close(fd);
-	fd = store_open_file(s, 3); /* this file gets no trailer */
+	fd = store_open_file(s, 3); /* segment file 3 gets no trailer */
 	assert_int_equal(ftruncate(fd, SEGMENT), 0);
 	close(fd);
 	assert_int_equal(symlinkat("000001.seg", s->fd, "segments/000004.seg"),

@@ -86,7 +86,7 @@ static void calls_that_do_less_are_made_again(void **state)
 		kv_trailer_write(fd, 0, store_info.store, SEGMENT, SLOT), 0);
 	interrupts = 1;
 	assert_int_equal(kv_trailer_read(fd, 0, &trailer), 0);
-	/* A page that is written in part is an error. */
+	/* A page of a file that is written in part only is an error. */
 	at_most = 100;
 	assert_int_equal(kv_trailer_read(fd, 0, &trailer), 0);
 	assert_int_equal(
@@ -117,7 +117,8 @@ static void only_a_small_regular_file_is_read(void **state)
 	assert_int_equal(mkdirat(s->spaces, "000005", 0700), 0);
 	assert_int_equal(read_space(s, 5), -EBADMSG);
 	fd = openat(s->spaces, "000006", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-	assert_int_equal(read_space(s, 6), -EBADMSG); /* the file is empty */
+	/* the space's file is empty */
+	assert_int_equal(read_space(s, 6), -EBADMSG);
 	assert_int_equal(ftruncate(fd, 2 << 20), 0);
 	assert_int_equal(read_space(s, 6), -EBADMSG);
 	close(fd);

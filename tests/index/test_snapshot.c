@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_snapshot.c - snapshots in the index. */
+/* test_snapshot.c - records of snapshots in the index. */
 #include "tests/index/index_fixture.h"
 
 #define LONG_ONE 20000u

@@ -20,7 +20,7 @@
 struct fake_stream {
 	/* true: all work of the stream has ended */
 	atomic_bool quiet;
-	/* number of event waits made for this stream */
+	/* number of event waits that this stream was made to wait for */
 	atomic_int waits;
 	/* stream for whose work the last event wait on this stream waits */
 	struct fake_stream *_Atomic after;
@@ -33,7 +33,7 @@ static struct {
 	 * thread */
 	pthread_t caller;
 	atomic_int on_caller;
-	/* result of the next load; later loads succeed again */
+	/* result of the next load; later loads succeed */
 	atomic_int one_load_error;
 	atomic_int open_error, load_error, save_error, event_wait_error,
 		order_error;

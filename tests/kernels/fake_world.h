@@ -8,7 +8,9 @@
 
 #include "tests/kernels/fake_device.h"
 
-#define BLOCKS 64u /* 8 MiB, which a load layer by layer copies in two steps */
+/* number of blocks, 8 MiB in all, which a load layer by layer copies in two
+ * steps */
+#define BLOCKS 64u
 #define LAST_LAYER 65535u
 
 static struct fake_stream slow, compute;
@@ -55,7 +57,8 @@ static inline int fake_teardown(void **state)
 {
 	struct world *w = *state;
 
-	/* Reset the settings, also after a test that failed. */
+	/* Reset the settings of the fake device, also after a test that
+	 * failed. */
 	fake.held_from = fake.running_from = UINT64_MAX;
 	fake.saves_held = fake.saves_running = false;
 	slow.quiet = true;

@@ -27,10 +27,12 @@ struct impostor {
 	/* Answer @packet on @fd, or ignore it; the descriptor of @packet is
 	 * closed after the call. */
 	void (*answer)(struct impostor *i, int fd, struct kv_packet *packet);
-	_Atomic uint32_t version; /* the daemon's newest version, for HELLO */
-	_Atomic uint32_t oldest;  /* the daemon's oldest version, for HELLO */
-	atomic_bool strict;	  /* refuse clients of other versions */
-	atomic_int connections;	  /* number of connections accepted so far */
+	/* newest protocol version that the daemon reports in HELLO */
+	_Atomic uint32_t version;
+	/* oldest protocol version that the daemon reports in HELLO */
+	_Atomic uint32_t oldest;
+	atomic_bool strict;	/* true: refuse clients of other versions */
+	atomic_int connections; /* number of connections accepted so far */
 	/* tells answer() what to do; set by the test */
 	atomic_int mode;
 	/* set by answer(): close this connection now */

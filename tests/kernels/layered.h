@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * layered.h - the world with a space of four layers.
- */
+/* layered.h - the world (world.h) with a space of four layers. */
 #ifndef KV_TESTS_KERNELS_LAYERED_H
 #define KV_TESTS_KERNELS_LAYERED_H
 
@@ -51,7 +49,7 @@ static inline int layered_setup_space(struct world *w)
 	return 0;
 }
 
-/* Set up the world with a space of four layers. */
+/* Set up the test's daemon and client, with a space of four layers. */
 static inline int layered_setup(void **state)
 {
 	world_setup(state);

@@ -16,7 +16,7 @@
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t opened;
-	bool shut;	     /* copies wait until slow_shut(false) */
+	bool shut;	     /* true: copies wait until slow_shut(false) */
 	atomic_size_t loads; /* number of blocks whose load has begun */
 	atomic_size_t saves; /* number of blocks whose save has begun */
 	atomic_int fail;     /* result of every copy, 0 or -errno */
@@ -31,7 +31,7 @@ static struct {
 struct slow_stream {
 	/* true: all work of the stream has ended */
 	atomic_bool over;
-	/* stream that this stream waits for */
+	/* the stream for whose work this stream waits */
 	struct slow_stream *_Atomic waits;
 };
 

@@ -166,7 +166,7 @@ static void reserved_fields_must_be_zero(void **state)
 	assert_int_equal(kvfs_save(w->pool, w->space, &key, &meta, 1, &page,
 				   NULL, &xfer),
 			 -EINVAL);
-	/* Extras need a space that keeps token ids. */
+	/* Extras beside token ids need a space that keeps token ids. */
 	meta = (kvfs_meta){.extras_len = 1};
 	assert_int_equal(kvfs_save(w->pool, w->space, &key, &meta, 1, &page,
 				   NULL, &xfer),

@@ -212,7 +212,7 @@ static void use(void *arg)
 	r = kvfs_space_open(c->session, c->w->space_name, WORLD_LAYOUT,
 			    KVFS_CREATE | 0700, &c->space);
 	alloc_among(r, 0, -ENOMEM,
-		    -EINVAL /* a failed allocation in jansson: layout.h */);
+		    -EINVAL /* jansson had no memory for a string: layout.h */);
 	if (r == 0) {
 		c->pool = make_pool(c);
 		if (c->pool) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests whose answers are wrong, late or missing. */
+/* Requests of the library whose answers are wrong, late or missing. */
 #include <fcntl.h>
 
 #include "tests/kernels/impostor.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The copy threads. */
+/* The copy threads of the library, and the order of their jobs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -104,7 +104,8 @@ static void block_one(struct kv_job *job)
 
 static void note(struct kv_job *job)
 {
-	ran[n_ran] = job; /* only one copy thread runs */
+	/* no lock is needed, because only one copy thread runs */
+	ran[n_ran] = job;
 	n_ran++;
 }
 

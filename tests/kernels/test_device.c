@@ -238,7 +238,8 @@ static void a_block_that_failed_in_one_layer_has_failed(void **state)
 	size_t i, failed = 0;
 
 	world_save(w, BLOCKS);
-	fake.held_from = 1; /* hold up the second step of the load */
+	/* the device holds up the second step of the load */
+	fake.held_from = 1;
 	fake.one_load_error = -EIO;
 	xfer = begin_load(w, BLOCKS, &opts);
 	wait_until(&fake.one_load_error, 0);
@@ -265,7 +266,8 @@ static void a_layer_is_waited_for_while_others_are_to_come(void **state)
 	kvfs_xfer *xfer;
 
 	world_save(w, BLOCKS);
-	fake.held_from = 1; /* hold up the second step of the load */
+	/* the device holds up the second step of the load */
+	fake.held_from = 1;
 	xfer = begin_load(w, BLOCKS, &opts);
 	assert_int_equal(kvfs_xfer_wait_layer(xfer, 0, 60 * SECOND), 0);
 	assert_int_equal(kvfs_xfer_poll_layer(xfer, 0), 1);
@@ -314,7 +316,7 @@ static void a_failed_save_leaves_nothing_behind(void **state)
 	fake.save_error = 0;
 	xfer = begin_save(w, 0, 128, NULL);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 128);
-	/* 0 (absent), not KVFS_PRESENT: the failed save left no block */
+	/* 0 means absent: the failed save has left no block */
 	for (i = 0; i < 128; i++)
 		assert_int_equal(kvfs_xfer_status(xfer, (size_t)i), 0);
 	kvfs_xfer_free(xfer);
@@ -376,7 +378,7 @@ static void transfers_are_counted_by_their_owner(void **state)
 	waits = begin_load(w, 8, &opts);
 	assert_pages_loading(w, 8);
 	other = begin_load(w, 4, &opts);
-	/* the second load has the same pages as the first */
+	/* the second load has the same pages as the first one */
 	assert_pages_loading(w, 8);
 	kvfs_xfer_cancel(other);
 	assert_pages_loading(w, 8);
@@ -559,7 +561,7 @@ static void a_load_of_higher_priority_goes_first(void **state)
 	fake.held_from = 0;
 	assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
 	xfers[0] = begin_load(w, BLOCKS, NULL);
-	/* each thread copies a part of the load */
+	/* each copy thread copies a part of the load */
 	wait_until(&fake.loads, (int)info.threads);
 	for (i = 1; i < 5; i++)
 		xfers[i] = begin_load(w, 1, &low);

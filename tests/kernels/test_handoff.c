@@ -42,7 +42,7 @@ static void prefill_open(struct world *w)
 	w->session = l.session;
 	w->space = l.space;
 	w->pool = l.pool;
-	/* Staging has room for all N blocks at once. */
+	/* The staging memory has room for all N blocks at once. */
 	kvfs_pool_staging(w->pool, 16u << 20, 1);
 	while (info.bytes_staging < 16u << 20) {
 		usleep(1000);
@@ -91,7 +91,7 @@ static void after_reserving(struct world *w)
 	say('+');
 }
 
-/* Copy the blocks when the test sends a byte. */
+/* Copy the held blocks when the test sends a byte. */
 static void when_told(struct world *w)
 {
 	kvfs_xfer *xfer = prefill_shut(w, 0);
@@ -272,7 +272,7 @@ static void P_hands_over_to_D(void **state)
 	assert_int_equal(write(p.in, "+", 1), 1);
 	assert_int_equal(decode(w, lease), N);
 	heard(&p);
-	/* P holds its leases until P frees them or dies. */
+	/* P's leases stay until P frees them or dies. */
 	assert_int_equal(world_stat(w, "leased"), N);
 	end(&p);
 	nothing_leaked(w, before);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The device "host": source and destination of each byte. */
+/* The device "host": from where and to where it copies each byte. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

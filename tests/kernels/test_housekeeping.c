@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Evict, pin, clear, statistics. */
+/* The calls that evict, pin and clear blocks, and statistics. */
 #include "tests/kernels/world.h"
 
 static void arguments_that_cannot_be_are_refused(void **state)

@@ -61,7 +61,7 @@ static void can_be_saved(struct world *w)
 	layered_check(w, N);
 }
 
-/* Make staging with room for all N blocks at once. */
+/* Make staging memory with room for all N blocks at once. */
 static void make_staging(struct world *w)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -589,7 +589,7 @@ static pid_t thaw_later(struct world *w)
 	_exit(0);
 }
 
-/* Close all objects within SOON. */
+/* Close all objects, which must take less than SOON. */
 static void closes(struct world *w)
 {
 	uint64_t before = kv_now_ns();
@@ -688,7 +688,7 @@ static void a_pool_of_reserved_pages_closes(void **state)
 	closes(w);
 }
 
-/* A close waits for a daemon that is only busy. */
+/* A close waits for a daemon that is busy but not hung. */
 static void a_close_waits_for_a_daemon_that_answers(void **state)
 {
 	struct world *w = *state;

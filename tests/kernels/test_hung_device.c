@@ -153,7 +153,8 @@ static void so_is_a_save(void **state)
 	kvfs_xfer_free(xfer);
 	assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
 	assert_int_equal(info.pages_saving, 0);
-	/* The reservations end without waiting for the copy threads. */
+	/* The reservations of the save end without waiting for the copy
+	 * threads. */
 	world_wait_stat(w, "being saved", 0);
 	recover();
 	assert_int_equal(kvfs_xfer_wait(hung, KVFS_COPIED, 60 * SECOND), N);

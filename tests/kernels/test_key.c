@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys: the encoding, and the forms of a name. */
+/* Keys: how they are computed, and the forms of their names. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -2,7 +2,7 @@
 /* Leases: statuses, pointers, and the events that end a lease. */
 #include "tests/kernels/world.h"
 
-/* The daemon's count of leased blocks, from its statistics. */
+/* Return the number of leased blocks that the daemon's statistics have. */
 static long leases(struct world *w)
 {
 	char *text, *at;

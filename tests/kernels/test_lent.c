@@ -8,7 +8,7 @@
 
 #define BYTES ((size_t)PAGES * PAYLOAD)
 
-/* A pool's file, and the description of the pool. */
+/* The file with the memory of a pool, and the description of the pool. */
 struct shared {
 	int fd;
 	uint8_t *memory;
@@ -41,7 +41,7 @@ static void share(struct world *w, struct shared *s, int fd, uint64_t offset)
 	};
 }
 
-/* Make an unlinked file without seals, as vLLM does. */
+/* Make an unlinked file without file seals, as vLLM does. */
 static int make_file(const char *dir, uint64_t bytes, bool allocated)
 {
 	char path[96];
@@ -232,7 +232,8 @@ static void what_is_no_mapping_of_the_file_is_refused(void **state)
 	assert_int_equal(kvfs_pool_register(w->session, &s.desc, &pool),
 			 -EINVAL);
 	s.desc.reserved = 0;
-	/* A private page in the middle belongs to no file. */
+	/* A page that is mapped privately, in the middle of the memory, belongs
+	 * to no file. */
 	other = mmap(s.memory + BYTES / 2, 4096, PROT_READ | PROT_WRITE,
 		     MAP_PRIVATE | MAP_FIXED, s.fd, BYTES / 2);
 	assert_true(other != MAP_FAILED);

@@ -272,7 +272,8 @@ static void without_a_descriptor_there_is_no_connection_and_why(void **state)
 	kvfs_lease *lease;
 	int status = 0;
 
-	take_descriptors(w, 3); /* descriptors that the session itself needs */
+	/* number of descriptors that the session itself needs */
+	take_descriptors(w, 3);
 	assert_int_equal(kvfs_open(w->path, &session), 0);
 	assert_int_equal(kvfs_space_open(session, "x", NULL, 0, &space),
 			 -EMFILE);

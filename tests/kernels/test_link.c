@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One connection: the peers and the messages that it accepts. */
+/* One connection of the library: which daemons and which messages it
+ * accepts. */
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -50,7 +51,7 @@ static void no_common_version_is_told_with_theirs(void **state)
 	assert_int_equal(link.fd, -1);
 }
 
-/* Releases before 0.2 have version 4. */
+/* Releases before 0.2 speak version 4 of the protocol. */
 static void a_daemon_of_version_4_is_refused_and_not_asked_again(void **state)
 {
 	struct impostor *i = *state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Probe and match. */
+/* The calls that look blocks up: probe and match. */
 #include "tests/kernels/world.h"
 
 #define LAST                                                               \

@@ -33,7 +33,7 @@ static void pools_that_cannot_be_are_refused(void **state)
 	assert_int_equal(
 		kvfs_pool_reserve(w->session, "tape", w->space, 1, 1, &pool),
 		-ENODEV);
-	/* Ask for more memory than any machine has. */
+	/* Ask for a pool of more memory than any machine has. */
 	assert_int_equal(kvfs_pool_reserve(w->session, "host", w->space,
 					   UINT32_MAX, UINT32_MAX, &pool),
 			 -ENOMEM);
@@ -98,7 +98,7 @@ static kvfs_xfer *begin_save_must(struct world *w, const kvfs_key *keys,
 	return xfer;
 }
 
-/* DRAM is 64 MiB, and holds half of the blocks. */
+/* DRAM has 64 MiB, room for half of the blocks. */
 static void more_than_dram_holds_is_mapped(void **state)
 {
 	struct world *w = *state;
@@ -355,7 +355,7 @@ static void a_pool_smaller_than_the_prompt_has_its_prefix(void **state)
 	size_t i;
 
 	world_save(w, 12);
-	/* the last blocks are useless without the first */
+	/* without the first block the last blocks are useless */
 	m = map(w, pool, 7, 5, 5);
 	unmap(m);
 	m = map(w, pool, 0, 12, 5);

@@ -130,7 +130,7 @@ static void without_a_daemon_pages_are_still_hits(void **state)
 	world_stop_daemon(w, SIGKILL);
 	world_wait_connected(w->session, 0);
 	slow_shut(false);
-	/* The copies of blocks in flight may succeed or fail. */
+	/* The copies of blocks that were in flight may succeed or fail. */
 	assert_true(kvfs_map_wait(b, LONG) >= 0);
 	for (i = 0; i < 2; i++)
 		assert_true(kvfs_map_status(b, i) < 0 ||
@@ -221,7 +221,8 @@ static void a_device_without_streams_says_so(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* A map returns the address early to a caller whose stream waits. */
+/* A caller whose stream waits gets the address of a page before its bytes are
+ * loaded. */
 static void a_stream_that_waits_may_have_the_address(void **state)
 {
 	struct world *w = *state;
@@ -253,7 +254,7 @@ static void a_stream_that_waits_may_have_the_address(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* A map cannot order streams after copies not yet submitted. */
+/* A map cannot order streams after copies that are not yet submitted. */
 static void a_map_orders_nothing_before_it_is_submitted(void **state)
 {
 	struct world *w = *state;
@@ -294,7 +295,7 @@ static void a_page_is_taken_only_after_the_streams_work(void **state)
 	assert_int_equal(kvfs_unmap(b, &two), 0);
 	assert_int_equal(info_of(pool).pages_mapped, 2);
 	assert_int_equal(kvfs_pages_take(pool, 1, &taken), -ENOSPC);
-	/* the pages still hold the blocks: nothing is loaded */
+	/* the pages still hold their blocks, so nothing is loaded */
 	unmap(map(w, pool, 0, 2, 2));
 	assert_int_equal(slow.loads, 2);
 	one.over = true;

@@ -4,7 +4,8 @@
  * blocks share a page, and at the end all pages are free or cached. */
 #include "tests/kernels/paged.h"
 
-#define BLOCKS 24u /* blocks of the space; two thirds are in the cache */
+/* number of blocks of the space; two thirds are in the cache */
+#define BLOCKS 24u
 #define SAVED 16u
 #define POOL 12u
 #define MAPS 6u
@@ -92,7 +93,7 @@ static void map_some(struct random *r, struct one *o)
 	if (draw(r, 8) == 0)
 		kvfs_map_cancel(o->map);
 	if (draw(r, 4) == 0)
-		return; /* the map settles later */
+		return; /* the status of the map comes later */
 	assert_true(kvfs_map_wait(o->map, LONG) >= 0);
 	for (i = 0; i < o->n; i++) {
 		status = kvfs_map_status(o->map, i);

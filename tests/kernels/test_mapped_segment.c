@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Segments: mapping, life time, and valid offsets. */
+/* Segments in the library: mapping, life time, and valid offsets. */
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -165,7 +165,7 @@ static void wait_seen(struct impostor *i, uint64_t seen)
 	assert_int_equal(i->seen & seen, seen);
 }
 
-/* This daemon retires the segment on a probe. */
+/* This daemon retires the segment when it gets a probe. */
 static void a_retired_segment_stays_until_its_last_block_is_released(void **s)
 {
 	struct impostor *i = *s;

@@ -3,7 +3,7 @@
  * and replies to other requests. */
 #include "tests/kernels/world.h"
 
-/* Wait until the daemon reports @n leased blocks. */
+/* Wait until the daemon reports that @n blocks are leased. */
 static void wait_leased(struct world *w, unsigned long n)
 {
 	unsigned long leased = n + 1;
@@ -60,7 +60,8 @@ static void a_lease_that_nobody_reads_is_freed_all_the_same(void **state)
 	world_save(w, 100);
 	world_chain(0, 100, keys, pages);
 	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
-	kvfs_release(lease); /* release the lease, settled or not */
+	/* release the lease, whether it has settled or not */
+	kvfs_release(lease);
 	assert_int_equal(kvfs_prefetch(&query, 1, NULL, &xfer), 0);
 	kvfs_xfer_free(xfer);
 	wait_leased(w, 0);

@@ -321,7 +321,7 @@ static void a_pool_is_closed_before_its_saves_are_sealed(void **state)
 	wait_for(xfer, KVFS_SEALED, 2);
 }
 
-/* Without a daemon the pages in the pool still hit. */
+/* Without a daemon, sealed blocks are still found in the pool. */
 static void without_a_daemon_sealed_pages_are_still_hits(void **state)
 {
 	struct world *w = *state;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registering pools.  test_strides.c tests the views. */
+/* Registering a pool of the engine's memory.  test_strides.c tests the
+ * views. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -108,7 +108,7 @@ static void each_stage_is_told_once_by_its_word(void **state)
 				    KVFS_OPTS(.user = 14), &flushed),
 			 0);
 	assert_next(w->session, KVFS_EVENT_XFER, KVFS_DURABLE, 14, 1);
-	/* Waiting for a reported stage does not report it again. */
+	/* Waiting for a stage that was reported does not report it again. */
 	assert_int_equal(kvfs_xfer_wait(saved, KVFS_DURABLE, KVFS_FOREVER), 8);
 	assert_int_equal(kvfs_xfer_wait(loaded, KVFS_COPIED, KVFS_FOREVER), 8);
 	assert_nothing(w->session);

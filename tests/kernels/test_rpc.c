@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replies that match no request, and requests whose connection breaks. */
+/* Replies that match no request, and requests during which the connection
+ * ends. */
 #include <dirent.h>
 
 #include "tests/kernels/impostor.h"

@@ -184,7 +184,7 @@ static void a_cancelled_save_seals_whole_blocks_or_none(void **state)
 	size_t i;
 	int s;
 
-	world_save(w, 1); /* the first save makes the staging */
+	world_save(w, 1); /* the first save makes the staging memory */
 	assert_int_equal(kvfs_space_clear(w->space), 0);
 	world_chain(0, 200, keys, pages);
 	for (i = 0; i < 200; i++)

@@ -18,7 +18,7 @@ struct layout {
 	uint32_t ppb;
 	uint64_t pages;
 	size_t n;
-	uint64_t memory; /* bytes of the pool */
+	uint64_t memory; /* number of bytes of the pool */
 	/* in these strides, base is an offset in the pool's memory */
 	struct kvfs_stride stride[STRIDES_MAX];
 };

@@ -217,7 +217,8 @@ static void a_descriptor_tells_of_a_daemon_that_goes_and_comes(void **state)
 	assert_connection(w, 1, 2);
 	assert_int_equal(kvfs_process(w->session), 0);
 	assert_int_equal(poll(&fd, 1, 0), 0);
-	/* A restart between two calls changes the connection's number. */
+	/* A restart of the daemon between two calls changes the connection's
+	 * number. */
 	world_stop_daemon(w, SIGKILL);
 	world_start_daemon(w);
 	world_wait_connected(w->session, 1);
@@ -335,7 +336,7 @@ static void handles_are_dead_in_a_child_and_alive_in_the_parent(void **state)
 	kvfs_release(lease);
 }
 
-/* A child does not keep the parent's connections open. */
+/* A forked child does not keep the parent's connections open. */
 static void a_child_has_none_of_the_parents_connections(void **state)
 {
 	struct world *w = *state;
@@ -378,7 +379,8 @@ static void a_session_leaves_no_descriptor_behind(void **state)
 	kvfs_space *space;
 	int i, before;
 
-	/* making the staging opens and closes descriptors */
+	/* wait, because making the staging memory opens and closes
+	 * descriptors */
 	world_wait_staged(w);
 	before = open_fds();
 	for (i = 0; i < 20; i++) {

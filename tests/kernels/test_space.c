@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Spaces: opening, layouts, and a daemon with a new store. */
+/* Spaces: how they are opened, layouts, and a daemon with a new store. */
 #include <malloc.h>
 
 #include "tests/kernels/world.h"

@@ -151,7 +151,7 @@ static void sessions_of_a_process_share(void **state)
 		usleep(10000);
 	assert_in_range(staging_of_all(n), KV_STAGE_BYTES,
 			KV_STAGE_SHARE + n * KV_STAGE_FIRST);
-	/* Request more staging for the last session. */
+	/* Make the last session request more staging memory. */
 	assert_int_equal(
 		kvfs_pool_staging(sessions[n - 1].pool, KV_STAGE_BYTES / 2, 2),
 		0);
@@ -160,7 +160,7 @@ static void sessions_of_a_process_share(void **state)
 		usleep(10000);
 	assert_true(staging_of(sessions[n - 1].pool) >= KV_STAGE_BYTES);
 	close_all(n);
-	/* All memory is free for the next sessions. */
+	/* All staging memory is free for the next sessions. */
 	staging_is_made_before_anything_is_saved(state);
 }
 

@@ -168,12 +168,13 @@ static void work_after_a_load_waits_until_it_is_copied(void **state)
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 60 * SECOND), 4);
 	units = fake.submitted;
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
-	/* stream `compute` waits for each batch */
+	/* stream `compute` waits for each batch of the transfer */
 	assert_int_equal(compute.waits, units);
 	assert_int_equal(kvfs_xfer_order_layer(xfer, 7, &compute), 0);
 	assert_int_equal(compute.waits, 2 * units);
 	assert_false(compute.after->quiet);
-	kvfs_xfer_free(xfer); /* the transfer continues without its handle */
+	/* the transfer continues after its handle was freed */
+	kvfs_xfer_free(xfer);
 	usleep(10000);
 	assert_false(compute.after->quiet);
 	fake.running_from = UINT64_MAX;
@@ -201,7 +202,7 @@ static void work_after_a_save_waits_until_it_is_copied(void **state)
 	wait_quiet(compute.after);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 8);
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
-	/* compute does not wait for copies that have ended */
+	/* stream `compute` does not wait for copies that have ended */
 	assert_int_equal(compute.waits, waits);
 	kvfs_xfer_free(xfer);
 }
@@ -240,7 +241,7 @@ static void a_batch_that_fails_is_submitted_all_the_same(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* A transfer with missing blocks reaches SUBMITTED without them. */
+/* A transfer reaches SUBMITTED although some of its blocks are missing. */
 static void blocks_that_are_missing_do_not_hold_the_stage_up(void **state)
 {
 	struct world *w = *state;
@@ -314,7 +315,7 @@ static void a_layer_is_waited_for_by_itself(void **state)
 	world_save(w, BLOCKS);
 	fake.submitted = 0;
 	fake.running_from = 0;
-	fake.held_from = 1; /* hold up all layers but the first */
+	fake.held_from = 1; /* hold up the copies of all layers but the first */
 	xfer = begin_load(w, BLOCKS, &opts);
 	wait_for_some(&fake.submitted);
 	fake.running_from = 1;
@@ -408,7 +409,7 @@ static void *order_until_it_does(void *arg)
 	return (void *)(intptr_t)r;
 }
 
-/* Order streams at any point of a copy thread's work. */
+/* Order streams at any point of a copy thread's work on a transfer. */
 static void streams_are_ordered_while_batches_come_and_go(void **state)
 {
 	struct world *w = *state;

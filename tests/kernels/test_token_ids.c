@@ -237,7 +237,7 @@ static void other_spaces_take_none(void **state)
 					   sizeof(buffer)),
 			 -EINVAL);
 	kvfs_space_close(plain);
-	/* A space exists already with another layout. */
+	/* The space exists already, with another layout. */
 	assert_int_equal(
 		kvfs_space_open(w->session, "plain", LAYOUT, 0, &plain),
 		-EEXIST);
@@ -293,12 +293,13 @@ static void they_are_in_the_file(void **state)
 	kvfs_release(lease);
 }
 
-/* Messages and staging are much smaller than all blocks. */
+/* A message and the staging memory have room for a few of the blocks only. */
 static void thousands_at_once_all_have_theirs(void **state)
 {
 	struct world *w = *state;
 
-	f.meta[N - 1].tokens = 3; /* the last block is a tail of three tokens */
+	/* the last block is a tail: it has three tokens */
+	f.meta[N - 1].tokens = 3;
 	save_all(w->pool, N, KVFS_DURABLE);
 	assert_int_equal(tell_all(KVFS_TOKENS_ROOM), N);
 	assert_int_equal(tell_all(1 << 20), N);

@@ -44,7 +44,8 @@ struct world {
 	kvfs_space *space;
 	char space_name[16];
 	kvfs_pool *pool;
-	uint8_t *memory; /* PAGES pages of PAYLOAD bytes: k, then v */
+	/* PAGES pages of PAYLOAD bytes; in each page tensor k, then v */
+	uint8_t *memory;
 };
 
 /* The library closes a connection after a second without progress, because

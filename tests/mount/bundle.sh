@@ -29,7 +29,7 @@ cat > "$T/layout" <<'L'
 {"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]},
              {"name": "v", "dtype": "BF16", "shape": [4, 16, 64]}], "tokens": 16}
 L
-# Make bundles that an export never writes.
+# Make bundles such as an export never writes.
 cat > "$T/stream.py" <<'P'
 import io, sys, tarfile
 folder = sys.argv[1]
@@ -97,7 +97,7 @@ eq "by tar: what it says" "$(tar -C "$N" -xf "$T/five" 2>&1)" ""
 diff -r "$M/s" "$N/s" || fail "tar: the trees differ"
 rm -r "$N/s"
 
-# Names are bytes, in every locale.
+# Names of spaces are bytes, in every locale.
 for name in mödel $'\xff\xfe' $'a \n\\b' "$(printf 'ö%.0s' {1..127})x"; do
 	cp -r "$M/s" "$M/$name" || fail "the space '$name'"
 	for LC_ALL in C C.UTF-8; do

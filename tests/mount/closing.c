@@ -24,7 +24,8 @@
 #include "tests/fs/peer.h"
 
 static const char *const files[] = {"flush", "statfs", "getattr", "write"};
-static _Atomic bool hanging; /* GETATTR is answered until the file is open */
+/* true once the file is open: its GETATTR is no longer answered */
+static _Atomic bool hanging;
 
 static void must(bool condition, const char *what)
 {

@@ -13,7 +13,7 @@ as() { # as UID COMMAND...
 }
 mkdir "$T/fuse"
 server=
-# Hanging calls end when their FUSE server is aborted.
+# Calls that hang end when their FUSE server is aborted.
 abort() {
 	[ -n "$server" ] && kill -KILL "$server" 2> /dev/null && wait "$server" 2> /dev/null
 	umount -l "$T/fuse" 2> /dev/null
@@ -68,7 +68,7 @@ if [ $# = 3 ]; then
 	gone
 	exit 0
 fi
-for attacker in 1001 1003; do # 1003 is not let in
+for attacker in 1001 1003; do # user 1003 may not use the daemon
 	for what in linger "$T/fuse/flush" "$T/fuse/statfs" "$T/fuse/getattr"; do
 		for how in stats staging pool queued; do
 			attack $attacker "$what" $how 2

@@ -36,7 +36,7 @@ for who in A C; do
 	ok "$who saves" ${!who} cp "$T/b" "$M/$who/$(place 1)"
 done
 begin read "$M/.kvfs/metrics"
-# Wait until calls of the crowd queue up.
+# Wait until calls of the crowd queue up at the daemon.
 for ((i = 0; i < 50; i++)); do
 	own=$(p50 "$A" 1 A)
 	[ "$own" -gt 20000 ] && break

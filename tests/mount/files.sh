@@ -135,7 +135,8 @@ eq "nothing is being saved" "$(metric kvfs_saving_blocks)" 0
 ok "a good file still goes in" cp "$T/b" "$F"
 same "a good file" "$T/b" "$F"
 
-# Staging names: made beside the key, sealed by the rename.
+# Files with staging names are made beside the file of their key, and sealed by the rename
+# to it.
 D=$M/s/01
 stage() { cp "$1" "$D/.$(key 257).x"; }
 not "a cut staging file" "Invalid argument" stage "$T/short"

@@ -17,7 +17,7 @@ begin() {
 	ok "A's space" $A mkdir "$M/a"
 	ok "B's space" $C mkdir "$M/b"
 }
-# hits STEP: print how many of A's 1152 look-ups hit
+# hits STEP: print how many of user A's 1152 look-ups hit
 hits() {
 	local out
 	out=$($A "$T/flood" "$M" a replay "$1") || fail "replay: $out"

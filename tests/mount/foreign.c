@@ -23,8 +23,8 @@
 #define LAYOUT \
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[4096]}]}"
 #define KEYS 64u
-#define OWN 1000u    /* first key in the space of the user that measures */
-#define ABSENT 2000u /* first of the keys that no user has */
+#define OWN 1000u    /* first key in the own space of the user that measures */
+#define ABSENT 2000u /* first of the keys that no user has saved */
 
 static struct peer peer;
 static const char *mount;
@@ -173,7 +173,7 @@ static int by_time(const void *a, const void *b)
 	return (x->ns > y->ns) - (x->ns < y->ns);
 }
 
-/* Equal times count half. */
+/* A pair of equal times counts half. */
 static double auc(struct timed *times, size_t n)
 {
 	double below = 0, sum = 0, there = 0;

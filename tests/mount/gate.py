@@ -21,7 +21,7 @@ import threading
 import time
 
 server_port, fault_file, raw = int(sys.argv[2]), sys.argv[3], "raw" in sys.argv[4:]
-last_got = (b"", b"")  # headers and body
+last_got = (b"", b"")  # headers and body of the last answer to a GET
 
 
 def fault():
@@ -118,7 +118,7 @@ def serve_http(client):
         while exchange(client, stream):
             pass
     except (OSError, IndexError):
-        reset(client)  # the server is gone
+        reset(client)  # the server has closed the connection
     stream.close()
     client.close()
 

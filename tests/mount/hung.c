@@ -14,7 +14,7 @@
 #include "common/kv.h"
 #include "kernels/kvfs.h"
 
-#define FOR_EVER 120 /* seconds; longer than any time limit of the library */
+#define FOR_EVER 120 /* in seconds; longer than any time limit of the library */
 
 static void must(bool condition, const char *what)
 {

@@ -20,7 +20,7 @@
 #include "tests/fs/peer.h"
 
 #define BATCH 64u
-#define KEYS (32 * BATCH) /* twice what fits into memory */
+#define KEYS (32 * BATCH) /* number of blocks: twice what fits into memory */
 #define LAYOUT \
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[65536]}]}"
 
@@ -113,7 +113,7 @@ static uint64_t draw(void)
 static void meddle(uint8_t *data, uint64_t bytes)
 {
 	if (mprotect(data, bytes, PROT_READ | PROT_WRITE) < 0)
-		return; /* the segment is not an open segment */
+		return; /* the client may not write to this segment */
 	for (unsigned i = 0; i < 500; i++)
 		memset(data + draw() % (bytes - 64), (int)draw(), 64);
 	if (draw() % 8 == 0)

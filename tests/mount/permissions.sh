@@ -67,7 +67,7 @@ ok "chmod and chown of a block succeed" $A chmod 777 "$F"
 ok "chmod and chown of a block succeed" chown 0:0 "$F"
 eq "and change nothing" "$(stat -c %u:%g:%a "$F")" 1001:1001:600
 
-# Only the process that writes a file can see it.
+# Only the process that writes a file can see it before its seal.
 ok "both may write here" mkdir -m 777 "$M/both"
 mkdir "$M/both/01" "$M/both/02"
 K=$M/both/$(place 1)

@@ -48,7 +48,7 @@ said() { grep -c "remote=dir:$L: $1" "$T/said"; }
 asked=1000
 lazy
 
-# Blocks that only the backend has.
+# Make blocks that only the backend has.
 begin
 mkdir "$M/s" && cp "$T/layout" "$M/s/.layout" || fail "the space"
 for i in $(seq 8); do

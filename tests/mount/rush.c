@@ -61,7 +61,8 @@ static int saves(uint32_t bytes)
 	if (!join(&p, bytes, n))
 		return 1;
 	for (; !input_ended(); first += n) {
-		/* SAVE reports again the blocks that RESERVE has refused. */
+		/* A SAVE reports once more the blocks that RESERVE has
+		 * refused. */
 		if (peer_each(&p, &must, first, n) == -EPIPE)
 			return 1;
 		(void)peer_saved(&p, peer_send_saves(&p, first, n));

@@ -31,11 +31,11 @@ mkdir "$T/late"
 soon "in the file" "$T/log" "kvfs: $HERE"
 stop
 
-# The daemon keeps no pipe of its caller open.
+# The daemon keeps no pipe open that it got from its caller.
 timeout 30 bash -c "'$B/kvfs' -o '$BASE,control=$SOCK' '$S' '$M' 2>&1 | cat" || fail "a pipe is kept"
 stop
 
-# The log appears after the daemon has started.
+# The system log appears after the daemon has started.
 optional 2>/dev/null
 listen() { # listen FILE: the log's datagrams
 	rm -f /dev/log
@@ -55,7 +55,7 @@ grep -qE '^<28>[A-Z][a-z]{2} [ 0-9]{2} [0-9:]{8} kvfs\[[0-9]+\]: remote=' "$T/fi
 kill $first
 stop
 
-# The log accepts no more messages.
+# The system log accepts no more messages.
 rm -f /dev/log
 python3 -c '
 import socket, time

@@ -332,7 +332,8 @@ static long save(struct peer *p, uint32_t key)
 {
 	long r;
 
-	/* EBUSY: memory is being made; retry as the library does. */
+	/* EBUSY: the daemon is still making memory; retry as the library
+	 * does. */
 	while ((r = peer_save(p, key, 1)) == -EBUSY && go_on())
 		usleep(1000);
 	return r == -EBUSY ? 0 : r;

@@ -47,7 +47,7 @@ same "from the archive" "$T/b4" "$T/x/turn 1/00000004"
 ok "tar of the links" tar -C "$M/s" -cf "$T/l.tar" .snapshots
 eq "links in it" "$(tar -tvf "$T/l.tar" | grep -c -- '-> ../../')" 8
 
-# Absent snapshots and links.
+# Snapshots and links that do not exist.
 for n in 0 000000000 0000000a 00000005 +0000001 " 0000001" 99999999; do
 	not "no link '$n'" "No such file" readlink -v "$A/$n"
 done

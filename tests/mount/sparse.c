@@ -64,7 +64,7 @@ static int save_staging(struct peer *p, uint64_t *ret_held)
 		peer_keys(&wire, key, 1);
 		memcpy(save.key, wire.key, 32);
 		while ((r = peer_do(p, WIRE_RESERVE, key, 1)) == -EBUSY)
-			usleep(1000); /* memory is being made */
+			usleep(1000); /* the daemon is still making memory */
 		if (r == 0)
 			r = peer_saved(p, peer_send(p, &header, &save,
 						    sizeof(save), -1));

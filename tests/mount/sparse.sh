@@ -9,7 +9,7 @@ C="setpriv --reuid 1002 --regid 1002 --clear-groups"
 cp "$B/tests/mount/sparse" "$T/sparse"
 chmod 755 "$T/sparse"
 
-# Without a control group the files' sizes are still compared.
+# Without a control group the test still compares the sizes of files.
 if [ -e /sys/fs/cgroup/memory/memory.limit_in_bytes ]; then
 	G=/sys/fs/cgroup/memory/kvfs-sparse.$$
 	limit=memory.limit_in_bytes

@@ -35,7 +35,7 @@
 
 #define BATCH 8u
 #define THREADS_MAX 64u
-#define SAMPLES (1u << 17) /* most measurements of a thread */
+#define SAMPLES (1u << 17) /* highest number of measurements of a thread */
 #define MS INT64_C(1000000)
 #define PACE_NS (10 * MS)
 #define PROBE_PACE_NS MS
@@ -388,7 +388,7 @@ static int pull_some(uint64_t first, uint64_t n, kvfs_lease **ret_lease)
 	return r;
 }
 
-/* Check the bytes after the time was taken. */
+/* Lease all blocks once, and check their bytes after the time was taken. */
 static int pull(void)
 {
 	const uint64_t begun = kv_now_ns(), many = storm.many;

@@ -28,7 +28,7 @@ not "A cannot share what it may not read" "$E" $A "$ask" "$M" own share
 ok "C makes one in A's group" $C mkdir -m 777 "$M/gift"
 not "C gives it away" "Operation not permitted" $C chown 1000 "$M/gift"
 
-# Only users who may read a space see its figures.
+# Only users who may read a space see its figures in the statistics.
 of() { "$@" cat "$M/.kvfs/metrics" | sed -n 's/^kvfs_space_blocks{space="\(.*\)"}.*/\1/p' | sort | xargs; }
 eq "A sees what it may read" "$(of $A)" "gift house model"
 eq "C sees its own, too" "$(of $C)" "gift house model own"

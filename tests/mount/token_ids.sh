@@ -7,7 +7,7 @@ start
 LAYOUT='{"tensors": [{"name": "k", "dtype": "U8", "shape": [4, 1024]}], "tokens": 4, "token_ids": true}'
 kept() { block "$1" --seed "${#1}" --tensor k:U8:4x1024:4096 "${@:2}"; } # FILE META...
 key() { printf '%s%030x' "$1" "$2"; }
-ids() { # ids FILE: print the ids in its header
+ids() { # ids FILE: print the token ids in its header
 	python3 -c '
 import json, struct, sys
 with open(sys.argv[1], "rb") as f:

@@ -28,7 +28,7 @@ kill -KILL "$pid" 2>/dev/null
 start dram=256M
 diff -r "$T/in" "$M/killed" || fail "blocks are lost"
 
-# Unmount without the helper.
+# Unmount without the helper umount.kvfs.
 for round in $(seq 10); do
 	cp "$T/b" "$M/killed/00/$(printf '00%030x' "$round")" 2>/dev/null ||
 		put killed $((round * 256)) "$T/b" || fail cp

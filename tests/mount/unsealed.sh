@@ -62,7 +62,7 @@ assert subprocess.run(["cp", sys.argv[2], other]).returncode == 0
 os.write(slow, data[1000:-1] + b"?")
 fails(errno.EEXIST, os.close, slow)
 assert open(other, "rb").read() == data
-# Every process of its user can see a staging name.
+# Every process of a file's user can see its staging name.
 temp = os.path.join(os.path.dirname(path), "." + os.path.basename(path) + ".x")
 with open(temp, "wb") as f:
     f.write(data)

@@ -29,7 +29,7 @@
 KV_CUDA_CALLS(HAND_ON)
 #undef cuDeviceGetAttribute
 
-/* The real driver, for tests. */
+/* The real driver behind this library, for tests. */
 void *denied_driver(void);
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
 

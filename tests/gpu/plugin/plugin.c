@@ -114,7 +114,7 @@ const struct kvfs_device kvfs_device_partial = {
 	.save = save,
 	.event_wait = event_wait,
 };
-/* A device with the name of the library's own device. */
+/* A device with the name of a device that is built into the library. */
 const struct kvfs_device kvfs_device_other = {
 	.version = KVFS_DEVICE_VERSION,
 	.name = "host",

@@ -10,7 +10,7 @@
 
 struct CUevent_st {
 	struct CUevent_st *next;
-	CUcontext ctx; /* fixed when the event is made */
+	CUcontext ctx; /* set when the event is made, then constant */
 	struct moment moment;
 	/* id of the capture that recorded the event; 0: none */
 	uint64_t capture;
@@ -20,7 +20,7 @@ struct CUevent_st {
 	bool timing;
 };
 
-static struct CUevent_st *events; /* all events; guarded by big_lock */
+static struct CUevent_st *events; /* list of all events; guarded by big_lock */
 
 static struct CUevent_st **find_locked(CUevent handle)
 {

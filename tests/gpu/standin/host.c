@@ -16,7 +16,8 @@
 
 #include "tests/gpu/standin/standin.h"
 
-/* Return whether all bytes are mapped; *@ret_writable: and writable. */
+/* Return whether all bytes are mapped.  *@ret_writable: all are also
+ * writable. */
 static bool is_mapped(uintptr_t at, size_t n, bool *ret_writable)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -40,7 +41,7 @@ static bool is_mapped(uintptr_t at, size_t n, bool *ret_writable)
 	return at >= end;
 }
 
-/* Wait as long as registering @n bytes takes. */
+/* Wait for as long as a driver takes to register @n bytes. */
 static void pin_pages(size_t n)
 {
 	usleep((useconds_t)((n >> 10) * settings.register_us >> 10));

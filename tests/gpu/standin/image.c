@@ -16,7 +16,7 @@
 #define KIND_ELF 2
 /* flag: only drivers from 12.8 on can read the PTX */
 #define PTX_ZSTD 0x8000u
-#define ATTR_MAX_THREADS 5 /* attribute numbers in .nv.info */
+#define ATTR_MAX_THREADS 5 /* numbers of attributes in the section .nv.info */
 #define ATTR_FRAME 0x11
 #define ATTR_REGISTERS 0x2f
 #define WITH_PAYLOAD 4
@@ -24,13 +24,13 @@
 struct fatbin {
 	uint32_t magic;
 	uint16_t version, header;
-	uint64_t bytes; /* number of bytes after this header */
+	uint64_t bytes; /* number of bytes that follow this header */
 };
 
 struct entry {
 	uint16_t kind, version;
 	uint32_t header;
-	uint64_t bytes; /* number of bytes after this header */
+	uint64_t bytes; /* number of bytes that follow this header */
 	uint32_t compressed, options;
 	uint16_t minor, major;
 	uint32_t arch, name, name_bytes;
@@ -49,7 +49,7 @@ static bool is_for_us(const struct entry *entry)
 	       ((entry->flags & PTX_ZSTD) == 0 || settings.version >= 12080);
 }
 
-/* Return the best entry: code before PTX, newer before older. */
+/* Return the entry to use: code before PTX, newer before older. */
 static const struct entry *entry_of(const struct fatbin *fatbin)
 {
 	const char *at = (const char *)fatbin + fatbin->header;

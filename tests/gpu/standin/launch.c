@@ -19,7 +19,7 @@
 /* A kernel that the stand-in implements. */
 struct known {
 	const char *name;
-	size_t parameters; /* bytes of the kernel's only parameter */
+	size_t parameters; /* number of bytes of the kernel's only parameter */
 	void (*run)(struct op *op);
 };
 
@@ -28,7 +28,7 @@ struct known {
 struct CUfunc_st {
 	const struct known *known;
 	CUmodule module;
-	struct kernel kernel; /* fixed when the module is loaded */
+	struct kernel kernel; /* set when the module is loaded, then constant */
 	bool launched;	      /* guarded by big_lock */
 };
 

@@ -25,9 +25,11 @@
 
 struct standin_alive alive;
 
-static struct range *ranges;	/* guarded by big_lock */
-static uintptr_t device, bytes; /* fixed after first use */
-static uintptr_t next_device;	/* guarded by big_lock */
+static struct range *ranges; /* guarded by big_lock */
+/* first device address, and where its byte is; set at first use, then
+ * constant */
+static uintptr_t device, bytes;
+static uintptr_t next_device; /* guarded by big_lock */
 static pthread_once_t reserved = PTHREAD_ONCE_INIT;
 
 static void reserve(void)

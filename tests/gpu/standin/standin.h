@@ -62,7 +62,8 @@ enum needs { NOTHING, INIT, CONTEXT };
 
 /* Begin a call.  Return 0, or the error that the call must return. */
 CUresult enter(const char *call, enum needs needs);
-/* Return this thread's context, inside a call that needs one. */
+/* Return the current context of this thread, in a driver call that needs a
+ * context. */
 CUcontext current_context(void);
 /* Print and count a bug of the caller.  Return @code. */
 CUresult bug(CUresult code, const char *format, ...)
@@ -176,7 +177,7 @@ CUresult give_and_wait(CUstream stream, struct op *op);
 /* Return the stream for which a handle stands; the handle may be 0 or that of
  * the legacy stream.  NULL: there is no such stream. */
 struct CUstream_st *stream_of_locked(CUstream handle);
-/* Return the stream's context; NULL: no such stream. */
+/* Return the context of a stream; NULL: there is no such stream. */
 CUcontext context_of_stream(CUstream handle);
 /* Wait until all work given to the context has ended. */
 void wait_for_context_locked(CUcontext ctx);
@@ -185,7 +186,7 @@ struct capture **stream_capture_locked(struct CUstream_st *stream);
 /* Return the active capture that work of the legacy stream would disturb, or
  * NULL. */
 struct capture *legacy_capture_locked(struct CUstream_st *stream);
-/* Take all streams out of the capture. */
+/* Take all streams out of the capture, so that their operations run again. */
 void streams_leave_locked(struct capture *capture);
 void moment_put_locked(struct moment *moment);
 bool moment_is_past_locked(const struct moment *moment);

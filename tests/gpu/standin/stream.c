@@ -36,7 +36,7 @@ struct queue {
 
 struct CUstream_st {
 	struct CUstream_st *next;
-	CUcontext ctx; /* fixed when the stream is made */
+	CUcontext ctx; /* set when the stream is made, then constant */
 	/* NULL: the stream has a queue of its own; fixed when the stream is
 	 * made */
 	struct queue *queue;
@@ -44,8 +44,9 @@ struct CUstream_st {
 	/* true: the stream and the legacy stream wait for each other; fixed
 	 * when the stream is made */
 	bool blocking;
-	bool destroyed;	 /* big_lock */
-	unsigned random; /* state of the thread's random numbers */
+	bool destroyed; /* big_lock */
+	/* state of the generator of the thread's random pauses */
+	unsigned random;
 	/* number of operations queued so far; guarded by big_lock */
 	uint64_t seq;
 	/* number of operations that have ended; guarded by big_lock */
@@ -63,10 +64,12 @@ static struct CUstream_st *streams;
 static struct CUstream_st *legacy[MAX_DEVICES];
 static struct queue queues[MAX_DEVICES][PRIORITIES]
 			  [MAX_QUEUES]; /* under big_lock */
-static unsigned made;	 /* number of streams made; under big_lock */
+/* number of streams made so far; guarded by big_lock */
+static unsigned made;
 static uint64_t pending; /* big_lock */
-static uint64_t over; /* number of operations that have ended; under big_lock */
-static bool held;     /* big_lock */
+/* number of operations that have ended so far; guarded by big_lock */
+static uint64_t over;
+static bool held; /* big_lock */
 
 /* ---- moments ---- */
 
@@ -603,7 +606,8 @@ static CUresult wait_event_locked(CUstream handle, CUevent event)
 		return join_locked(stream, id);
 	}
 	if (r == CU_OK && stream->capture != NULL) {
-		/* A captured stream cannot wait for work outside. */
+		/* A captured stream cannot wait for work outside of its
+		 * capture. */
 		capture_spoil_locked(stream->capture);
 		r = CU_CAPTURE_ISOLATION;
 	}
