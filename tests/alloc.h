@@ -134,7 +134,7 @@ struct alloc_script {
 };
 
 /* Run @script once.  Return how many allocations failed; *@ret_leaked: how many
- * more are live than before. */
+ * more allocations are live than before. */
 static inline long alloc_run(const struct alloc_script *script, void *arg,
 			     long n, long burst, long *ret_leaked)
 {
@@ -152,11 +152,10 @@ static inline long alloc_run(const struct alloc_script *script, void *arg,
 }
 
 /*
- * Run @script with its first, second, ... allocation failing, and the @burst - 1
- * next ones, until a run has no fault.  Return how many runs had one.
- *
- * libc never frees some allocations, such as those for a thread's stack, so only
- * five leaks in a row fail the test.
+ * Run @script again and again, with its first, second, ... allocation and the
+ * next @burst - 1 ones failing, until no allocation fails.  Return the number
+ * of runs with a failure.  libc never frees some allocations, such as those for
+ * a thread's stack, so only five leaks in a row fail the test.
  */
 static inline long alloc_every(const struct alloc_script *script, void *arg,
 			       long burst)

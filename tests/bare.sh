@@ -102,8 +102,8 @@ mount -t proc proc "$R/proc"
 mount -t tmpfs tmpfs "$R/run"
 exec chroot "$R" bash -exc 'cd /root/kvfs; . /root/typed'
 END_INSIDE
-# The shell is the first process of a PID namespace, so its children end with it.
-# pip inside trusts the same certificates as outside.
+# The shell is the first process of a PID namespace, so its children end with it.  Inside,
+# pip trusts the same certificates as outside.
 if [ -n "${PIP_CERT:-}" ]; then cp "$PIP_CERT" "$R/root/certificates" && pip_cert=/root/certificates || fail "PIP_CERT"; fi
 R=$R timeout 1800 unshare --mount --pid --fork --kill-child \
 	env -i R="$R" HOME=/root TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * calls.h - inject faults into the calls of LMDB and of the system.
- *
- * The calls are interposed: the daemon's code and LMDB call the functions that
- * are defined here.  Requests of io_uring do not pass here: cache/faulty.h.
+ * calls.h - inject faults into the calls of LMDB and of the system.  The calls
+ * are interposed: the daemon's code and LMDB call the functions that are
+ * defined here.  Requests of io_uring do not come here; see cache/faulty.h.
  */
 #ifndef KV_TESTS_CALLS_H
 #define KV_TESTS_CALLS_H

@@ -23,7 +23,8 @@ INNER = {
     "kernels": ["device", "session", "transfer", "paged"],
     "fs": ["base", ("control", "mount")],
 }
-# Headers that are the interface of a tree; files of the tree may include them as well.
+# Headers that are the interface of a whole tree; the tree's own files may include them as
+# well.
 CONTRACTS = ["cache/cache.h"]
 # Folders outside the order, each a library of its own, with the folders that they may use.
 BESIDE = {"kernels/cuda": ["kernels/device"]}
@@ -32,8 +33,7 @@ HOOKS = {
     # unused; remove a block.
     "kv_block_settle_locked": "cache/block",
     "kv_block_remove_locked": "cache/block",
-    # Called when the lock is released: callers that wait for room check again whether there
-    # is room.
+    # Called when the cache's lock is released: callers that wait for room check again.
     "kv_wants_room_locked": "cache/block",
     # Called for the record of a block: says which user has pinned the block.
     "kv_block_pinned_by_user": "cache/block",

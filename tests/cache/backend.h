@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * backend.h - calls of a backend of the remote tier that wait, and what every backend
- * does.
+ * backend.h - call the operations of a backend of the remote tier and wait for
+ * them; and tests that every backend must pass.
  */
 #ifndef KV_TESTS_CACHE_BACKEND_H
 #define KV_TESTS_CACHE_BACKEND_H

@@ -27,8 +27,8 @@
 
 /* The outcome that the rule chooses for an operation. */
 struct fake_plan {
-	/* status of the operation; 0: the status follows from the stored
-	 * objects */
+	/* status that the operation gets; 0: the status that follows from the
+	 * stored objects */
 	int status;
 	/* duration in ms; FAKE_NEVER: until the operation is cancelled */
 	uint64_t ms;

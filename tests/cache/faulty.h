@@ -145,7 +145,8 @@ static inline int64_t disk_short(const struct kv_io *io, uint64_t bytes)
 	return (int64_t)bytes;
 }
 
-/* Damage all of a read but the prologue: only the digest detects this. */
+/* Damage all bytes of a read except the prologue, so that only the block's
+ * digest detects the damage. */
 static inline int64_t disk_garbage(const struct kv_io *io, uint64_t bytes)
 {
 	int64_t res = disk_do(io, bytes);

@@ -32,8 +32,8 @@ struct liar {
 	char asked_for[2048]; /* first lines of all requests received */
 	/* Read a second request on a connection, then close it unanswered. */
 	_Atomic bool drops;
-	/* Sent in place of an answer to any but the first request of a
-	 * connection; NULL: the answer is sent. */
+	/* Sent in place of the answer to any but the first request of a
+	 * connection; NULL: the normal answer is sent. */
 	_Atomic(const char *) surplus;
 	/* Keep a connection open until the client opens another one. */
 	_Atomic bool keeps;
@@ -42,8 +42,8 @@ struct liar {
 	char put[16]; /* body of the last request with a Content-Length */
 };
 
-/* Send @n bytes.  -1: the client has closed the connection, as it may after a
- * wrong answer. */
+/* Send @n bytes.  Return -1 if the client has closed the connection, which it
+ * may do after a wrong answer. */
 static inline int liar_say(int fd, const char *what, size_t n)
 {
 	while (n > 0) {
@@ -57,8 +57,8 @@ static inline int liar_say(int fd, const char *what, size_t n)
 	return 0;
 }
 
-/* Read the head of a request, maybe with bytes of its body, and return the number of
- * bytes; 0: the connection ended before. */
+/* Read the head of a request, maybe with bytes of its body, and return the
+ * number of bytes; 0: the connection has ended before. */
 static inline size_t liar_listen(int fd, char *head, size_t room)
 {
 	size_t n = 0;
@@ -102,8 +102,8 @@ static inline void liar_wait_for_end(int fd)
 	poll(&until, 1, -1);
 }
 
-/* Wait for a request on @fd or for another connection.  Return true if the
- * latter came alone. */
+/* Wait for a request on @fd or for another connection.  Return true if only
+ * another connection came. */
 static inline bool liar_sees_another(struct liar *liar, int fd)
 {
 	struct pollfd fds[] = {{liar->fd, POLLIN, 0}, {fd, POLLIN, 0}};

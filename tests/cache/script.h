@@ -178,7 +178,8 @@ static inline void batch_wait_one(struct batch *batch)
 	}
 }
 
-/* Fork, and wait first if AT_ONCE children run.  Return true in the child. */
+/* Fork a child, but wait first while AT_ONCE children run.  Return true in the
+ * child. */
 static inline bool batch_fork(struct batch *batch, const char *what, unsigned n)
 {
 	unsigned at = 0;

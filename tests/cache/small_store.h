@@ -343,7 +343,7 @@ static inline uint64_t small_taken(const struct kv_segfile *file)
 	return n;
 }
 
-/* Return whether any write, deletion or read is still under way. */
+/* Return whether a write, deletion or read of the SSD is under way. */
 static inline bool small_busy(struct small *s)
 {
 	struct kv_cache *cache = s->cache;
@@ -358,8 +358,8 @@ static inline bool small_busy(struct small *s)
 	return any;
 }
 
-/* Check, with nothing under way, that every slot that is taken belongs to a
- * block, or is counted as bad. */
+/* Check, while no request is under way, that each slot in use belongs to a
+ * block or is counted as bad. */
 static inline void small_check(struct small *s)
 {
 	struct kv_cache *cache = s->cache;

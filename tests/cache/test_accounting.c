@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Regressions in counting bytes and choosing victims.  Prefetches are tested in
- * test_prefetch.c, ranges of pins in tests/kernels. */
+/* Fixed bugs in the counts of bytes and the choice of victims.  Prefetches are
+ * tested in test_prefetch.c, ranges of pins in tests/kernels. */
 #include "tests/cache/tiers.h"
 
 #define MIB (1ull << 20)
@@ -70,7 +70,8 @@ static void what_is_promised_to_one_is_not_given_to_another(void **state)
 
 	assert_int_equal(kv_space_set_quota(t->cache, t->space, &quota), 0);
 	assert_int_equal(t->cache->due[DRAM], 32 * MIB);
-	/* User B leases all it can get; A's guaranteed half stays free. */
+	/* User B leases as many blocks as it can; A's guaranteed half of DRAM
+	 * stays free. */
 	for (unsigned i = 0; i < 600; i++)
 		tiers_must_save(t, b, 0, i);
 	tiers_quiet(t);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which blocks are written to SSD without a request, in which order, and which
- * of them are kept there. */
+/* Which blocks the writer writes to SSD although no client asks for it, in
+ * which order, and which of them stay on SSD. */
 #include "tests/cache/tiers.h"
 #include "tests/cache/alone.h"
 
@@ -275,8 +275,8 @@ static void with_reuse_a_used_chain_goes_whole(void **state)
 	}
 	tiers_quiet(t);
 	assert_int_equal(tiers_stats(t).bytes_written_ssd, 0);
-	/* A use touches the chain from its tail to its head; the head is
-	 * written first. */
+	/* A use of a chain touches its blocks from tail to head, but the head
+	 * is written first. */
 	assert_int_equal(tiers_use(t, t->space, 0, 12), 12);
 	tiers_quiet(t);
 	for (unsigned i = 0; i < 20; i++) {
@@ -286,7 +286,8 @@ static void with_reuse_a_used_chain_goes_whole(void **state)
 	}
 }
 
-/* Two blocks are each other's parents, as only a faulty client makes them. */
+/* Two blocks are each other's parents: only a faulty client makes such
+ * blocks. */
 static void a_circle_of_parents_ends(void **state)
 {
 	struct tiers *t = *state;
@@ -346,7 +347,7 @@ static void a_burst_gets_a_part_of_the_budget(void **state)
 	for (unsigned i = 0; i < 100; i++)
 		tiers_must_save(t, t->space, 0, i);
 	tiers_quiet(t);
-	/* The head of a chain is on SSD, never a tail without its head. */
+	/* If a block of a chain is on SSD, so are all blocks before it. */
 	for (unsigned i = 0; i < 100; i++) {
 		bool is = tiers_of(t, t->space, 0, i) & KV_TIER_SSD;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run.sh: long */
-/* test_alloc.c - the cache when allocations fail, on a real store: each call
- * reports its failure, durable blocks stay, and no byte is wrong. */
+/* test_alloc.c - the cache on a real store when allocations fail: each call
+ * reports its failure, durable blocks stay, and every byte is right. */
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -356,7 +356,8 @@ static void forget_space(struct fixture *f)
 		assert_int_equal(kv_space_remove(f->one.cache, space), 0);
 }
 
-/* If the removal of a space failed, a restart may bring the space back. */
+/* If the removal of the space failed, the space may be there again after a
+ * restart. */
 static void open_without_space(void *arg)
 {
 	open_cache(arg);

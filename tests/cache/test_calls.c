@@ -36,7 +36,7 @@ static void run(int error, unsigned from, unsigned n)
 	must(small_fds() == fds);
 	small_must_open(&t.s);
 	script_verify(&t);
-	/* Forget saves and removals that were lost in the outage: they were not
+	/* Forget saves and removals that the outage has undone: they were not
 	 * durable. */
 	for (unsigned i = 0; i < BLOCKS; i++) {
 		t.saved[i] = small_view(&t.s, i, BYTES) == 0;

@@ -221,7 +221,8 @@ static void of_two_records_of_a_key_the_later_one_counts(void **state)
 	crash(s);
 	small_must_open(s);
 	assert_int_equal(first_byte(s, 7), later[0]);
-	/* The older block must not reappear when the later one is removed. */
+	/* When the later block is removed, the older block of the same key must
+	 * not reappear. */
 	assert_int_equal(small_remove_block(s, 7), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	while (small_busy(s))

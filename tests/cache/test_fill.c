@@ -34,7 +34,7 @@ static int save_must(struct tiers *t, struct kv_space *space, unsigned chain,
 	return tiers_seal(t, fill, chain, position);
 }
 
-/* The space's blocks must all persist, so that none is evicted before it is
+/* All blocks of the space must persist, so that none is evicted before it is
  * durable; test_accounting has spaces whose blocks need not persist. */
 static void what_must_persist_gives_way_to_nobody(void **state)
 {

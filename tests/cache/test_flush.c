@@ -2,8 +2,9 @@
 /* A flush, or the sync of a block, ends when its blocks are durable. */
 #include "tests/cache/tiers.h"
 
-#define FEW \
-	8u /* most records in one commit, so that a few saves fill a commit */
+/* highest number of records in a commit: small, so that a few saves fill a
+ * commit */
+#define FEW 8u
 
 struct load {
 	struct tiers *t;
@@ -274,7 +275,8 @@ static void many_flushes_of_many_spaces_end_each_as_it_must(void **state)
 	for (unsigned s = 0; s < SPACES; s++)
 		assert_int_equal(kv_space_sync(t->cache, spaces[s]), 0);
 	for (unsigned i = 0; i < SPACES * EACH; i++) {
-		/* The last flush may be durable before its callback has run. */
+		/* The last flush may have made its blocks durable before its
+		 * callback has run. */
 		while (all[i].status == 1)
 			usleep(1000);
 		if (all[i].status != -ECANCELED)

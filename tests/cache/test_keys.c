@@ -59,7 +59,8 @@ static void a_million_keys_are_listed_while_others_come_and_go(void **state)
 			if (number < STAY && seen[number]++ > 0)
 				twice++;
 		}
-		/* Add half as many keys as the space had, and remove some. */
+		/* Add half as many keys as the space had at first, and remove
+		 * some keys. */
 		for (int i = 0; i < 250; i++)
 			insert(&s, come++);
 		for (int i = 0; i < 100 && gone < come; i++)

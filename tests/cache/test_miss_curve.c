@@ -83,7 +83,7 @@ static void it_says_what_more_memory_would_give(void **state)
 		uint32_t chain = (uint32_t)(CHAINS * u);
 		uint32_t n = 1 + (uint32_t)(uniform(&seed) * LENGTH);
 
-		/* A third of the requests are for chains that are hardly
+		/* A third of the requests are for chains that are hardly ever
 		 * requested again. */
 		if (r % 3 == 0)
 			chain = r % CHAINS;
@@ -132,7 +132,8 @@ static void blocks_of_other_sizes_count_by_bytes(void **state)
 
 	(void)state;
 	assert_int_equal(kv_miss_curve_new(&curve), 0);
-	/* Use 3,000 MiB in turn, in blocks of 1 and 2 MiB. */
+	/* Use blocks of 1 and 2 MiB one after the other, 3,000 MiB in all,
+	 * again and again. */
 	for (unsigned turn = 0; turn < 20; turn++)
 		for (uint64_t i = 0; i < 2000; i++)
 			kv_miss_curve_use(curve, mix(i), (1 + i % 2) << 20,

@@ -245,7 +245,7 @@ static void assert_acquired(struct tiers *t, uint32_t uid, unsigned gone)
 	tiers_release(t, acquire);
 }
 
-/* Half of the blocks are also on SSD, the others in memory alone. */
+/* Half of the blocks are in memory and on SSD, the others in memory only. */
 static void who_holds_blocks_keeps_them_from_nobody(struct tiers *t,
 						    uint32_t uid, uint32_t mode)
 {
@@ -303,7 +303,8 @@ static void a_leased_block_that_was_changed_is_not_handed_on(void **state)
 	assert_acquired(t, HEIR, 3);
 }
 
-/* Remove, evict and save a block again while the former owner has it mapped. */
+/* Remove, evict and save a block again while the former owner of its space has
+ * it mapped. */
 static void what_was_left_to_a_holder_outlives_its_block(void **state)
 {
 	struct tiers *t = *state;
@@ -399,8 +400,8 @@ static void what_came_from_ssd_is_told_from_what_was_changed(void **state)
 	assert_int_equal(tiers_stats(t).corrupt, 0);
 }
 
-/* The client changes the bytes before they are verified, so that no try agrees;
- * the SSD slot must not be counted as bad. */
+/* The client changes the bytes again before each check, so that no check
+ * succeeds; the block's slot on SSD must not be counted as bad. */
 static void what_is_changed_while_it_is_read_costs_no_room_on_ssd(void **state)
 {
 	struct tiers *t = *state;

@@ -300,7 +300,7 @@ static void uses_of_long_ago_count_less(void **state)
 	assert_int_equal(nodes[0].uses, 8);
 	ticks += 3 * 65536;
 	kv_policy_touch(&policy, 0);
-	/* 8 uses were halved three times, then one use was added */
+	/* 8 uses were halved three times, then one use was added: 2 */
 	assert_int_equal(nodes[0].uses, 2);
 }
 

@@ -33,7 +33,7 @@ struct reader {
 	_Atomic unsigned wrong, exact;
 };
 
-/* Read with two views open at a time, of blocks of different sizes. */
+/* Read blocks of different sizes, with two views (open reads) at a time. */
 static void *read_all(void *arg)
 {
 	struct reader *r = arg;
@@ -138,7 +138,7 @@ static void what_is_guaranteed_is_had_in_any_size(void **state)
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	for (unsigned n = 0; n < 8; n++)
 		assert_true(durable(s, mine, 200000 + n, LARGE));
-	/* Beyond its guarantee, the space "mine" competes with the other
+	/* What the space "mine" has beyond its guarantee competes with other
 	 * spaces. */
 	for (unsigned n = 8; n < 24; n++)
 		durable(s, mine, 200000 + n, LARGE);

@@ -102,8 +102,8 @@ static void reserves_cannot_exceed_the_tier(void **state)
 	set_quota(t, b, quota);
 	quota = (struct kv_quota){.reserve_ssd = 1ull << 62};
 	assert_int_equal(kv_space_set_quota(t->cache, b, &quota), -ENOSPC);
-	/* After a mount with less memory, each reserve is scaled down; it can
-	 * then be lowered by its user. */
+	/* After a mount with less memory, each reserve is scaled down; its user
+	 * can then lower the reserve. */
 	t->config.dram = 32 * MIB;
 	tiers_reopen(t);
 	b = tiers_space(t, "b", 2, NULL);
@@ -172,8 +172,8 @@ static void flood(struct tiers *t, struct kv_space *b, unsigned *n)
 		tiers_must_save(t, b, 1000 + (*n)++, 0);
 }
 
-/* Return how many blocks are hit in @rounds rounds over A's working set.  @b:
- * space of the user who floods the cache; NULL: no flood. */
+/* Return how many blocks are hit when A uses its working set @rounds times.
+ * @b: space of the user who floods the cache meanwhile; NULL: no flood. */
 static unsigned replay(struct tiers *t, struct kv_space *b, unsigned rounds)
 {
 	unsigned hits = 0, n = 0;
@@ -275,7 +275,8 @@ static void without_one_it_costs_many_there_too(void **state)
 static void writes_of_two_users_take_turns(void **state)
 {
 	struct tiers *t = *state;
-	/* The hash of this uid has the same bucket as the uid of A. */
+	/* The hash of this uid falls into the same bucket as that of A's
+	 * uid. */
 	struct kv_space *b = tiers_space(t, "b", 65, PREFIX_LAYOUT);
 	struct kv_ssd *ssd = &t->cache->ssd;
 	struct kv_turn *turn;
@@ -304,8 +305,8 @@ static void writes_of_two_users_take_turns(void **state)
 	pthread_cond_signal(&ssd->write);
 	kv_unlock(t->cache);
 	assert_true(turn_of_a);
-	/* a user's turn is 8 MiB: A's first block comes after two turns at
-	 * most */
+	/* a user's turn at the writer is 8 MiB: A's first block is written
+	 * after at most two turns */
 	assert_true(first_of_a < 170);
 	tiers_quiet(t);
 }

@@ -418,7 +418,8 @@ static void a_space_is_gone_with_its_file(void **state)
 	assert_int_equal(present(s), BLOCKS);
 }
 
-/* After a crash, the files in STORE/spaces are made to agree with the index. */
+/* After a crash, the mount makes the files in STORE/spaces agree with the
+ * index. */
 static void files_of_spaces_are_put_right(void **state)
 {
 	struct small *s = *state;
@@ -443,7 +444,7 @@ static void files_of_spaces_are_put_right(void **state)
 	close(store);
 }
 
-/* Lost files of spaces are written again also after a clean unmount. */
+/* The mount writes lost files of spaces again, also after a clean unmount. */
 static void lost_files_of_spaces_are_written_again(void **state)
 {
 	struct small *s = *state;
@@ -483,7 +484,8 @@ static void a_lost_file_without_room_is_no_reason_not_to_mount(void **state)
 
 	save_all(s);
 	small_close(s);
-	/* A directory in the way keeps the file from being written. */
+	/* A directory of the file's name keeps the mount from writing the
+	 * file. */
 	snprintf(command, sizeof(command),
 		 "rm %s/spaces/000001 && mkdir %s/spaces/000001.tmp", s->path,
 		 s->path);
@@ -608,8 +610,8 @@ static void many_spaces_keep_within_the_cap(void **state)
 	assert_non_null(fgets(out, sizeof(out), du));
 	pclose(du);
 	assert_true(strtoull(out, NULL, 10) <= s->config.ssd);
-	/* When no more spaces fit, one can be removed to make room for
-	 * another. */
+	/* When the index has no room for more spaces, one can be removed to
+	 * make room for another. */
 	space = kv_space_find(s->cache, "space3");
 	assert_int_equal(kv_space_remove(s->cache, space), 0);
 	assert_int_equal(kv_space_create(s->cache, "new", 0, 0, 0755, &space),
@@ -735,7 +737,8 @@ static void most_files_missing_is_a_mistake(void **state)
 	small_must_open(s);
 	small_save_durable(s, 0, 20, LARGE);
 	small_close(s);
-	/* The files of segments/ are on a mount that is missing. */
+	/* The files of STORE/segments are on a filesystem that is not
+	 * mounted. */
 	snprintf(from, sizeof(from), "%s/segments", s->path);
 	snprintf(to, sizeof(to), "%s/spaces/away", s->path);
 	assert_int_equal(rename(from, to), 0);
@@ -748,7 +751,8 @@ static void most_files_missing_is_a_mistake(void **state)
 	small_must_open(s);
 	assert_int_equal(small_count_exact(s, 0, 20, LARGE), 20);
 	small_close(s);
-	/* With three of four files lost, kvfs-fsck --rebuild is the remedy. */
+	/* When three of four segment files are lost, the daemon names kvfs-fsck
+	 * --rebuild as the remedy. */
 	remove_files(s, 0, 3);
 	assert_int_equal(small_open(s), -ENOENT);
 	assert_int_equal(small_fsck(s, "--rebuild"), 1);

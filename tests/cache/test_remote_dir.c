@@ -209,7 +209,7 @@ static void test_part_is_made_again(void **state)
 	assert_int_equal(put(OBJECT, "bytes", 5), 0);
 }
 
-/* A reader may use a directory that it cannot write to. */
+/* A daemon that only reads may use a directory to which it cannot write. */
 static void test_a_reader_writes_nothing(void **state)
 {
 	void *mine = backend;

@@ -424,7 +424,8 @@ static void test_nothing_is_retried_for_nobody(void **state)
 	kv_acquire_release(node->s.cache, a);
 	free(a);
 	usleep(600000);
-	/* The GETs of the other blocks continued, so the next acquire hits. */
+	/* The GETs of the other blocks have continued, so the next acquire
+	 * hits. */
 	assert_true(failures_left >= 1);
 	failures_left = 0;
 	reset();
@@ -455,7 +456,7 @@ static void test_retry_after_holds_one_tenant(void **state)
 		else if (held && fake.log[i].ns > held + 20 * FAKE_MS)
 			assert_true(fake.log[i].ns >= held + 700 * FAKE_MS);
 	pthread_mutex_unlock(&fake.lock);
-	/* If Retry-After is above a second, acquires miss instead of
+	/* If a server's Retry-After is above a second, acquires miss instead of
 	 * waiting. */
 	name_of(node, 0, 100, failing);
 	failures_left = 1;

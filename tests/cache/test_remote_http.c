@@ -162,7 +162,8 @@ static void test_credentials_are_read_again(void **state)
 	usleep(1100000);
 	assert_int_equal(put(OBJECT, "bytes", 5), 0);
 	assert_int_equal(status_of(KV_REMOTE_HEAD, OBJECT), 0);
-	/* A file that other users can read is refused: the old credentials stay. */
+	/* A file of credentials that other users can read is refused: the old
+	 * credentials stay. */
 	write_file("as", 0644, "user = reader\npassword = wrong\n");
 	usleep(1100000);
 	assert_int_equal(status_of(KV_REMOTE_HEAD, OBJECT), 0);

@@ -174,7 +174,7 @@ static void test_lies_are_found(void **state)
 	}
 }
 
-/* Answers that are not HTTP: each operation fails, with any error. */
+/* Answers that are not HTTP: each operation must fail, with any error. */
 static void test_what_is_no_http_is_no_answer(void **state)
 {
 	static const struct {
@@ -240,8 +240,8 @@ static void test_missing_folders_are_made(void **state)
 					    "MKCOL /x/1000/ HTTP/1.1\n"
 					    "MKCOL /x/1000/2-s/ HTTP/1.1\n"
 					    "PUT /x/1000/2-s/k HTTP/1.1\n");
-	/* The folders are made once; if the second PUT fails (409, 404), the
-	 * operation fails. */
+	/* The folders are made only once: if the PUT after that fails (409,
+	 * 404), so does the operation. */
 	liar_tell(&liar, conflict, sizeof(conflict) - 1, NULL);
 	must_fail(put_of("1000/2-s/k", "bytes", 5), -EIO, "409 Conflict");
 	liar_tell(&liar, absent, sizeof(absent) - 1, NULL);
@@ -329,8 +329,8 @@ static void test_deleted_objects_that_stay_end_it(void **state)
 	must_fail(op_of(KV_REMOTE_DELETE, "1000/2-s/"), -EIO, "stay");
 }
 
-/* The server closes the connection after the request and before an answer, any number of
- * times: the request is sent again on another connection. */
+/* Any number of times, the server closes the connection after the request,
+ * without an answer: the request is sent again on another connection. */
 static void test_a_connection_that_is_closed_costs_nothing(void **state)
 {
 	static const char taken[] =
@@ -349,8 +349,8 @@ static void test_a_connection_that_is_closed_costs_nothing(void **state)
 	liar.drops = false;
 }
 
-/* The rest of an answer arrives as the next answer: the request is sent again on a new
- * connection. */
+/* The rest of an earlier answer arrives as the next answer: the request is sent
+ * again on a new connection. */
 static void test_surplus_bytes_spoil_no_other_answer(void **state)
 {
 	static const char answer[] = SAYS("5") "\r\nbytes";

@@ -228,7 +228,7 @@ static void test_the_entry_has_its_documented_form(void **state)
 	free(file.data);
 }
 
-/* Make objects of a file with kvfs's own header, and of a file that is
+/* Make objects of a file with a header that kvfs wrote, and of a file that is
  * itself an object. */
 static void test_files_of_kvfs_and_objects_return(void **state)
 {
@@ -347,7 +347,8 @@ static void test_lengths_are_bounded(void **state)
 	free(long_header);
 }
 
-/* Replace @old in the object of @header by @new; return the parser's result. */
+/* Replace @old by @new in the object of @header; return the result of the
+ * parser. */
 static int changed(const char *header, const char *old, const char *new)
 {
 	struct file file = small_file(header), object, again = {0}, other;
@@ -457,8 +458,8 @@ static void test_damage_never_makes_a_wrong_file(void **state)
 	assert_true(accepted > 0);
 }
 
-/* Files with random headers of JSON's characters: a file that can be made
- * into an object is restored from the object. */
+/* Files whose headers are random characters of JSON: if an object can be made
+ * of a file, the file is restored from the object. */
 static void test_random_headers(void **state)
 {
 	static const char *const words[] = {

@@ -16,8 +16,8 @@
 #define BLOCKS 40u
 #define SMALL 1000u
 #define BIG (600u << 10)
-#define PATIENCE_NS \
-	UINT64_C(240000000000) /* a long time limit, as sanitizers are slow */
+/* a long time limit, because sanitizers are slow */
+#define PATIENCE_NS UINT64_C(240000000000)
 
 static char *dir_url = "dir:/nowhere";
 
@@ -328,7 +328,8 @@ static int fetch(struct small *s, unsigned n)
 	return r;
 }
 
-/* Open a new, empty store whose space is shared: its blocks are at the backend alone. */
+/* Open a new, empty store whose space is shared: only the backend has the
+ * blocks. */
 static void begin_without_blocks(struct small *s)
 {
 	close_store(s);
@@ -539,14 +540,15 @@ static void test_what_failed_is_offered_again_alone(void **state)
 	set_rule(NULL);
 	must_get_there(2 * BLOCKS);
 	must_be_offered(s);
-	/* Only the failed block was requested again: in two immediate retries, and in some
-	 * later passes over the space. */
+	/* Only the block whose PUT failed was requested again: in two immediate
+	 * retries, and in some later passes over the space. */
 	assert_true(sent(KV_REMOTE_HEAD) < 2 * BLOCKS + 20);
 }
 
 /* ---- kills and unmounts before all blocks are put ---- */
 
-/* Save blocks in a child process that dies before any of them is put. */
+/* Save blocks in a child process that dies before any of them is put to the
+ * backend. */
 static void save_and_die(struct small *s)
 {
 	pid_t pid = fork();
@@ -626,7 +628,7 @@ static void test_what_waits_stays_when_it_is_taken_back(void **state)
 	set_rule(NULL);
 	fake_release();
 	usleep(500000);
-	/* Blocks that were in flight at the kill may be sent once more. */
+	/* Blocks whose PUT was in flight at the kill may be put once more. */
 	assert_true(objects() <= n);
 	usleep(500000);
 	assert_true(objects() <= n);

@@ -36,7 +36,7 @@ static void prepare(struct script *t, enum kind kind)
 		must(unlink(path) == 0);
 }
 
-/* Leave the store by a crash: kill a child process that saves blocks. */
+/* Leave the store as after a crash: kill a child process that saves blocks. */
 static void crash(struct script *t)
 {
 	pid_t pid = fork();

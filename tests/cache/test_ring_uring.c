@@ -100,7 +100,7 @@ static void a_ring_that_fails_ends_all_but_what_is_at_the_device(void **state)
 	assert_int_equal(kv_ring_wait(f->ring, &later), -EIO);
 	assert_true(kv_ring_add_buffer(f->ring, f->memory, KV_PAGE) < 0);
 
-	/* The kernel may still write to the stuck request's memory, so the
+	/* The kernel may still write to the memory of the stuck request, so the
 	 * request must not end early. */
 	assert_int_equal(sem_trywait(&stuck_count.each), -1);
 	assert_int_equal(write(pipes[1], page, KV_PAGE), KV_PAGE);
@@ -276,7 +276,8 @@ static const struct fixture fallback;
 
 static int read_something(struct kv_ring *ring, int buffer, void *data)
 {
-	/* A memfd, as another uid may not read the build's files. */
+	/* Use a memfd, because another uid may not be allowed to read the files
+	 * of the build. */
 	_cleanup_(kv_closep) int fd = memfd_create("kvfs-test", MFD_CLOEXEC);
 	struct kv_io io = {.op = KV_IO_READ,
 			   .fd = fd,

@@ -169,7 +169,8 @@ static void *save_on(void *arg)
 	return NULL;
 }
 
-/* Two clients lease half of DRAM each, and want the other half. */
+/* Two clients lease half of DRAM each, and each requests more blocks, for which
+ * only the half of the other has room. */
 static void two_who_hold_half_each_do_not_wait_for_each_other(void **state)
 {
 	struct tiers *t = *state;

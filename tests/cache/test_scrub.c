@@ -138,7 +138,8 @@ static void it_reads_in_the_order_of_the_disk(void **state)
 	disk.reads = disk.backwards = 0;
 	reopen(s, 1 << 30);
 	wait_for_passes(s, 1);
-	/* Reads go backwards only at a new file and at a new pass. */
+	/* Offsets of the reads go down only at a new file and at a new pass of
+	 * the scrub. */
 	assert_true(disk.reads >= MANY);
 	assert_true(disk.backwards <= 2 * small_stats(s).ssd_files);
 }

@@ -93,7 +93,8 @@ static struct kv_space_info info_of(struct node *node)
 	return kv_space_stat(node->s.cache, node->s.space);
 }
 
-/* Check that sharing the space failed, and that the space shows the reason. */
+/* Check that the space could not be shared, and that the space shows the
+ * reason. */
 static void must_be_refused(struct node *node, int r)
 {
 	char why[KV_LAYOUT_ERROR_MAX + 1];

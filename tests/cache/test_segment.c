@@ -114,7 +114,7 @@ static void remove_block(struct tiers *t, struct kv_space *space,
 	kv_block_put(t->cache, block);
 }
 
-/* Save, lease and map segments of LIAR, and keep them mapped when they are
+/* Save, lease and map segments as LIAR, and keep them mapped when they are
  * retired.  Return the error that ends this. */
 static int lie(struct tiers *t, unsigned *chain)
 {

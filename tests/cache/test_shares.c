@@ -138,8 +138,9 @@ static void an_owner_may_open_all_that_it_has_pinned(void **state)
 	kv_account_put(account);
 }
 
-/* Create snapshots that list one block many times until one is refused; return
- * the percentage of all snapshots' blocks that all users have then. */
+/* Create snapshots that list one block many times, until one is refused.
+ * Return how much of the limit on blocks in snapshots all users then use, in
+ * percent. */
 static uint64_t snapshot_all(struct tiers *t, struct kv_space *space,
 			     unsigned *ret_n)
 {

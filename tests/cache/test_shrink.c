@@ -25,7 +25,7 @@ static void pin(struct small *s, unsigned n)
 	kv_block_put(s->cache, block);
 }
 
-/* Make the last use of block @n @seconds later than that of other blocks. */
+/* Set the last use of block @n to @seconds after that of other blocks. */
 static void used(struct small *s, unsigned n, uint32_t seconds)
 {
 	struct kv_block *block = small_get(s, n);
@@ -285,7 +285,8 @@ static void a_kill_meanwhile_costs_no_pinned_block(void **state)
 		pid_t child = fork();
 
 		if (child == 0) {
-			/* On a busy machine the mount is slower than the kill. */
+			/* Mount at the lowest priority, so that most kills come
+			 * before the mount has ended. */
 			(void)setpriority(PRIO_PROCESS, 0, 19);
 			small_open(s);
 			_exit(s->cache ? 0 : 1);

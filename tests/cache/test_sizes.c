@@ -89,7 +89,7 @@ static int save(struct small *s, unsigned from, unsigned n, size_t bytes)
 	return r < 0 ? r : kv_space_sync(s->cache, s->space);
 }
 
-/* Return how many files have the slot size of block @n. */
+/* Return how many segment files have slots of the size that block @n needs. */
 static unsigned files_of(struct small *s, unsigned n)
 {
 	struct kv_block *block = small_get(s, n);
@@ -156,7 +156,8 @@ static int use(struct small *s, unsigned n, size_t bytes)
 	return small_view(s, n, bytes);
 }
 
-/* Use @n blocks from @from on in turn, and save those that are missing. */
+/* Use @n blocks from @from on one after the other, and save those that are
+ * missing. */
 static void use_all(struct small *s, unsigned from, unsigned n, size_t bytes)
 {
 	for (unsigned i = from; i < from + n; i++) {
@@ -258,7 +259,8 @@ static void settle_and_check(struct small *s)
 	small_check(s);
 }
 
-/* Blocks of several new sizes are saved in turn: every size gets files. */
+/* Blocks of several new sizes are saved one after the other: every size gets
+ * files. */
 static void each_of_several_new_sizes_gets_room(void **state)
 {
 	static const size_t sizes[] = {SMALL, LARGE, 1000000, NEW};
@@ -278,7 +280,8 @@ static void each_of_several_new_sizes_gets_room(void **state)
 	settle_and_check(s);
 }
 
-/* Use blocks of two sizes in turn, of each more than the tier holds. */
+/* Use blocks of two sizes one after the other, of each size more than the tier
+ * holds. */
 static void two_sizes_of_equal_use_keep_their_files(void **state)
 {
 	struct small *s = *state;
@@ -323,7 +326,8 @@ static void make_trace(struct object trace[REQUESTS])
 {
 	static const unsigned units[] = {1, 4, 16}, n[] = {4000, 1000, 250};
 	static const unsigned first[] = {200000, 210000, 220000};
-	/* Of 10 requests in each third of the trace: objects of each size. */
+	/* Of each 10 requests in a third of the trace: number of requests for
+	 * objects of each size. */
 	static const unsigned mix[3][3] = {{7, 2, 1}, {1, 2, 7}, {4, 3, 3}};
 	unsigned seed = 7;
 

@@ -275,7 +275,8 @@ static void a_space_without_blocks_takes_its_snapshots_along(void **state)
 	assert_int_equal(id_of(f, "a"), 0);
 }
 
-/* A crash may leave two records of one name, or one of a removed space. */
+/* A crash may leave records of two snapshots with one name, or the record of a
+ * snapshot in a removed space. */
 static void records_that_a_crash_left_behind_go(void **state)
 {
 	struct one *f = *state;
@@ -374,7 +375,8 @@ static void *race(void *arg)
 	return NULL;
 }
 
-/* Two threads make and drop snapshots of one name, a third of another. */
+/* Two threads make and drop snapshots of the same name, a third one of another
+ * name. */
 static void threads_do_not_undo_each_other(void **state)
 {
 	struct one *f = *state;

@@ -28,7 +28,8 @@ static uint32_t left(struct tiers *t)
 	return n;
 }
 
-/* Wait until the committer and the deleter have released all removed spaces. */
+/* Wait until the threads that commit and delete have released all removed
+ * spaces. */
 static void until_none_is_left(struct tiers *t)
 {
 	for (unsigned i = 0; i < 10000 && left(t) > 0; i++)

@@ -31,7 +31,8 @@ static void touch(struct small *s, const char *name)
 	close(fd);
 }
 
-/* Check that the open fails with @error, for a reason that names the store. */
+/* Check that opening the store fails with @error, and that the reason names the
+ * store. */
 static void refused(struct small *s, int error)
 {
 	assert_int_equal(small_open(s), error);
@@ -444,7 +445,8 @@ static void a_name_is_given_again_only_when_its_removal_is_durable(void **state)
 	assert_int_equal(records_named(s, "again"), 0);
 }
 
-/* Two spaces have one name, as a crash of an older daemon could leave them. */
+/* Two spaces have the same name: a crash of an older daemon could leave such
+ * records. */
 static void of_two_spaces_of_one_name_the_younger_is_there(void **state)
 {
 	struct small *s = *state;

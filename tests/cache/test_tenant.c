@@ -383,7 +383,7 @@ static int large_space(struct tiers *t, uint32_t uid, unsigned n)
 }
 
 /* Make spaces of @uid with large layouts until one is refused.  Return the
- * number of the first that was refused. */
+ * number of the space that was refused. */
 static unsigned large_spaces(struct tiers *t, uint32_t uid, unsigned first)
 {
 	unsigned n = first;

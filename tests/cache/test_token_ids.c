@@ -290,14 +290,16 @@ static void open_memory_is_read_with_care(void **state)
 	assert_true(kv_slot_is_open(block->slot));
 	assert_int_equal(kv_space_sync(s->cache, kept), 0);
 	assert_int_equal(indexed(s), 1);
-	/* After the sync, change the header: the index keeps its ids. */
+	/* Change the block's header after the sync: the index keeps its token
+	 * ids. */
 	file = kv_slot_file(block->slot);
 	*(uint8_t *)memmem(file, 4096, "token_ids", 9) = 'T';
 	kv_block_put(s->cache, block);
 	assert_int_equal(told(s, 1), 1);
 }
 
-/* Put token ids of no block into the index: they must be deleted. */
+/* Put token ids that belong to no block into the index: the daemon must delete
+ * them. */
 static void those_of_no_block_are_found_and_taken_away(void **state)
 {
 	struct small *s = *state;
@@ -400,7 +402,7 @@ static void a_listing_takes_no_readers_buffer(void **state)
 }
 
 /* Blocks with long prompts and extras: the index takes only token ids that are
- * small beside their block, so it is not full before the tier. */
+ * small beside their block, so the index is not full before the SSD tier is. */
 static void long_ones_drive_nobody_out(void **state)
 {
 	struct small *s = *state;
@@ -418,8 +420,8 @@ static void long_ones_drive_nobody_out(void **state)
 		assert_int_equal(told(s, n), 1);
 }
 
-/* The index is full of small blocks before the tier is: the user with most
- * blocks gives them up, not the oldest user. */
+/* Small blocks fill the index before the SSD tier is full: the user with most
+ * blocks gives some up, not the user who saved first. */
 static void who_fills_the_index_makes_its_room(void **state)
 {
 	struct small *s = *state;
@@ -469,7 +471,7 @@ static void pins_of_small_blocks_leave_the_index_room(void **state)
 	kv_space_put(pinned);
 }
 
-/* Save more blocks with token ids at once than the tier can hold. */
+/* Save at once more blocks with token ids than the SSD tier can hold. */
 static void a_flood_of_them_harms_nobody(void **state)
 {
 	struct small *s = *state;

@@ -198,7 +198,7 @@ static inline struct kv_cache_stats tiers_stats(struct tiers *t)
 	return stats;
 }
 
-/* Wait until all blocks that may be written are on SSD. */
+/* Wait until all blocks that the writer may write are on SSD. */
 static inline void tiers_quiet(struct tiers *t)
 {
 	while (tiers_stats(t).dirty_blocks)

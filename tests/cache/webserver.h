@@ -73,8 +73,8 @@ static inline int bound(unsigned port)
 }
 
 /* Return a port on which nothing listens.  A socket stays bound to the port
- * until the program ends: nobody else gets the port, not even as the port of a
- * connection, while the server is down. */
+ * until the program ends, so that no other process gets the port while the
+ * server is down, not even for an outgoing connection. */
 static inline unsigned reserve_port(void)
 {
 	struct sockaddr_in address;
@@ -111,7 +111,7 @@ static inline void webserver_write(const struct webserver *server)
 	mkdir("data", 0700);
 }
 
-/* Start the server on its ports. -1: it does not answer. */
+/* Start the server on its ports.  Return -1 if it does not answer. */
 static inline int webserver_start(struct webserver *server)
 {
 	char here[4096];

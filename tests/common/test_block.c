@@ -27,7 +27,8 @@ struct parsed {
 	struct kv_meta meta;
 };
 
-/* Parse a file with header @json, whose first @have bytes are in memory. */
+/* Parse a file with the header @json, of which the first @have bytes are in
+ * memory. */
 static int parse_some(const char *json, size_t have,
 		      const struct kv_layout *layout, struct parsed *ret_parsed)
 {

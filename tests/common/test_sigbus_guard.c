@@ -62,7 +62,8 @@ static int touch_and_leave(void *arg)
 	return 0;
 }
 
-/* Install the guard's handler again, as cmocka replaces it before each test. */
+/* Install the guard's handler again, because cmocka replaces it before each
+ * test. */
 static void take_sigbus(void)
 {
 	static struct sigaction guard;

@@ -33,7 +33,8 @@
 struct sum {
 	uint64_t bytes;
 	unsigned n;
-	/* inodes seen in this walk: a file renamed meanwhile counts once */
+	/* inodes seen in this walk of the store, so that a file renamed
+	 * meanwhile counts once */
 	uint64_t seen[4096];
 };
 

@@ -20,8 +20,8 @@ cap open $((52 * M1)) $((68 * M1))
 cap churn $((52 * M1)) 0 2 $((seed + 3))
 rm -rf "$S"
 
-# The index must be compacted, because blocks were removed and because the new cap is too
-# small for the index as it is.
+# The index must be compacted: blocks were removed, and the index is too large for the
+# smaller cap.
 cap fill $((1024 * M1)) 0 24000 4000
 cap thin $((1024 * M1)) 0 3
 cap open $((60 * M1)) $((1024 * M1))

@@ -34,8 +34,8 @@ static inline uint64_t content_mix(uint64_t x)
 	return x ^ (x >> 31);
 }
 
-/* Return an id.  @space: the one-letter name; a, b, d, e have a layout, c has
- * none. */
+/* Return the id of a block.  @space: the one-letter name of its space; a, b, d,
+ * e have a layout, c has none. */
 static inline uint64_t content_id(char space, unsigned writer, unsigned index)
 {
 	return (uint64_t)space << 32 | (uint64_t)writer << 16 | index;
@@ -51,7 +51,7 @@ static inline kvfs_key content_key(uint64_t id)
 	return key;
 }
 
-/* Return the bytes of the tensors, a multiple of the line's length. */
+/* Return the number of bytes of the tensors, a multiple of 64. */
 static inline uint64_t content_payload(uint64_t id, uint64_t gen)
 {
 	static const uint64_t sizes[] = {4096, 30080, 131072, 300032};

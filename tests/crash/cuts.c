@@ -69,7 +69,7 @@ static int64_t look(struct kv_cache *cache, struct kv_space *space, uint64_t id)
 	return (int64_t)gen;
 }
 
-/* Check the blocks of the space @letter, and that it has no others. */
+/* Check the blocks of the space @letter, and that the space has no others. */
 static void check_space(struct kv_cache *cache, char letter)
 {
 	const char name[2] = {letter, '\0'};
@@ -224,7 +224,7 @@ static void check_image(const struct image *image, unsigned number)
 	}
 }
 
-/* Set the journal to its state when record @cut was logged. */
+/* Set the journal to its state at the time when record @cut was logged. */
 static void move_journal(const struct image_log *log, size_t *at, size_t cut)
 {
 	for (; *at < cut; ++*at) {
@@ -272,8 +272,8 @@ static size_t *choose_cuts(const struct image_log *log, unsigned n,
 	return cuts;
 }
 
-/* Return a record up to which all writes survive a cut before record @cut: the last
- * flush, or an earlier record if the disk lies. */
+/* Return a record: all writes before it survive a cut before record @cut.  It
+ * is the last flush, or an earlier record if the disk lies. */
 static size_t surely(const struct image_maker *m, size_t cut, uint64_t *seed)
 {
 	size_t base = cut, forgotten;

@@ -99,7 +99,8 @@ eq "corrupt blocks" "$(metric kvfs_corrupt_blocks_total)" 0
 echo "data: $(faults) requests failed"
 
 seen_or_dead() { ! alive || degraded 1; }
-# Check the daemon while its disk is unusable; `begun` is when that began.
+# Check that the daemon works in DRAM while its disk is unusable; `begun` is when that
+# began.
 dram_only() { # dram_only WHAT FIRST
 	wait_until 60 seen_or_dead
 	alive || fail "$1: the daemon is gone"

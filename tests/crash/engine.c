@@ -112,7 +112,8 @@ static void read_on(struct client *c)
 		stale |= kvfs_connected(c->session) != 1;
 		if (!stale)
 			continue;
-		/* The old lease is held and reread until there is a new one. */
+		/* Hold the old lease and reread its blocks until there is a new
+		 * lease. */
 		next = lease_all(c, BLOCKS);
 		if (pointers(next, fresh, &length) == 0) {
 			kvfs_release(next);

@@ -92,8 +92,8 @@ if [ "$(id -u)" = 0 ] && mkdir "$T/ram" && mount -t ramfs ramfs "$T/ram" 2> /dev
 	S=$T/store
 fi
 
-# A user without rights: 64 KiB of locked memory.  Huge pages are off, since a user gets
-# them if a daemon of root has raised nr_overcommit_hugepages.
+# A user without special rights, who may lock 64 KiB of memory.  Huge pages are off, because
+# this user gets them if a daemon of root has raised nr_overcommit_hugepages.
 [ "$(id -u)" = 0 ] || exit 0
 command -v setpriv > /dev/null || exit 0
 U=$T/user

@@ -145,8 +145,8 @@ static void write_renamed(const char *path, unsigned index, size_t n)
 	atomic_fetch_add(&journal->sealed, r == 0);
 }
 
-/* Create a file; retry, as the kernel may know the name of an evicted block for a
- * second. */
+/* Create a file; retry, because the kernel may know the name of an evicted
+ * block for a second. */
 static int create(const char *path)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -245,7 +245,8 @@ static bool settle(bool all)
 		gen = generation(journal_id(writer, i));
 		if (gen < 0 && daemon_died((int)-gen))
 			return false;
-		/* An error is not a wrong byte: count and report it. */
+		/* An error of a read is no wrong byte: count and report the
+		 * error. */
 		if (gen < 0 && gen != -EILSEQ && gen != -EBADMSG) {
 			atomic_fetch_add(&journal->refused, 1);
 			printf("block %llx: not read: %s\n",

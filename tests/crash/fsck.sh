@@ -52,7 +52,7 @@ assert o["status"] == 0 and o["blocks"] == 20 and not o["clean"] and o["version"
 assert o["bytes_accounted"] == o["bytes_held"] > 20 * 4096, o
 P
 
-# A rebuild would drop the blocks of a space without a file: it is refused.
+# If the file of a space is missing, a rebuild would drop the space's blocks: it is refused.
 mv "$S/spaces/000001" "$T/space"
 before=$(state)
 fsck 8 "are missing or disagree" --rebuild
@@ -153,7 +153,7 @@ start
 eq "blocks after all that" "$(find "$M/s" -type f ! -name .layout | wc -l)" 17
 stop
 
-# The file of users' quotas is damaged, or not a file.
+# The file of users' quotas is damaged, or is not a regular file.
 start
 for uid in 1000 1001 1002; do
 	setfattr -n user.kvfs.quota.ssd -v ${uid}K "$M/.kvfs/tenants/$uid" || fail "quota of $uid"

@@ -66,7 +66,7 @@ out=$(blocks durable 2000 1600)
 out=$(blocks check 3200 400)
 [ "$(figure done "$out")" -gt 200 ] || fail "the latest blocks are gone: $out"
 grep -q 'no room on the disk' "$M/.kvfs/stats" || fail "stats does not tell that the disk is full"
-# The block may be evicted; if present, it must be unchanged.
+# The block may have been evicted; if it is present, it must be unchanged.
 [ ! -e "$M/files/00/$key" ] || same "a file on a full disk" "$B1" "$M/files/00/$key"
 [ -e "$M/files/00/$key" ] || cp "$B1" "$M/files/00/$key" || fail "cp once more"
 ok "fsync once more" timeout 60 sync "$M/files/00/$key"
@@ -103,7 +103,7 @@ eq "room on the disk" "$(df -k --output=avail "$D" | tail -n 1 | tr -d ' ')" 0
 mounts_while_full 7000 32
 umount "$D" || fail "umount of the disk"
 
-# The cap: save three times ssd=, as files and by libkvfs.
+# The cap holds when three times ssd= is saved, as files and by libkvfs.
 S=$T/store
 CAP=$((64 << 20))
 BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0

@@ -134,7 +134,7 @@ static inline void image_tear(int memory, const struct cut_record *r,
 				   "tearing a write");
 }
 
-/* Write some of the records after the base, in any order. */
+/* Write some of the records after the base to the image, in any order. */
 static inline unsigned image_scatter(const struct image_maker *m, int memory,
 				     size_t cut, uint64_t *seed)
 {
@@ -195,7 +195,8 @@ static inline int image_attach(struct image *image)
 	return r;
 }
 
-/* Make the disk as a cut before record @cut leaves it, behind a loop device. */
+/* Make the disk as a power cut before record @cut leaves it, and put it behind
+ * a loop device. */
 static inline void image_make(struct image_maker *m, size_t cut, uint64_t seed,
 			      struct image *image)
 {
@@ -222,7 +223,8 @@ static inline int image_mount(const struct image *image, const char *type,
 	return mount(path, at, type, MS_NOATIME, options) < 0 ? -errno : 0;
 }
 
-/* Unmount and free the image; the loop device ends with its last user. */
+/* Unmount and free the image; the loop device ends with the last program that
+ * uses it. */
 static inline void image_free(struct image *image, const char *at)
 {
 	if (umount(at) < 0 && errno == EBUSY)

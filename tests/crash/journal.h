@@ -135,8 +135,8 @@ static inline uint64_t journal_id(unsigned writer, unsigned index)
 	return content_id(journal_space[writer], writer, index);
 }
 
-/* Return a block's word.  All zeros: nothing may be found, the first generation
- * will be 1. */
+/* Return the decoded word of a block.  A word of zeros says that nothing may be
+ * found, and the first generation will be 1. */
 static inline struct journal_entry journal_get(const struct journal *j,
 					       unsigned writer, unsigned index)
 {
@@ -148,7 +148,8 @@ static inline struct journal_entry journal_get(const struct journal *j,
 	return e;
 }
 
-/* The directory served by disk.c, whose log also gets every word; NULL: none. */
+/* The directory that disk.c serves if its log is to get every word as well;
+ * NULL: none. */
 static const char *journal_mirror;
 
 static inline void journal_tell(unsigned writer, unsigned index, uint64_t word)
@@ -226,8 +227,8 @@ static inline void journal_took(struct journal_times *times, uint64_t ns)
 		times->us[i] = (uint32_t)(ns / 1000);
 }
 
-/* Return true if the daemon is still number @mount; otherwise its answer does not
- * count. */
+/* Return true if the newest daemon is still number @mount; otherwise the answer
+ * of daemon @mount does not count. */
 static inline bool journal_same(const struct journal *j, uint64_t mount)
 {
 	return atomic_load(&j->mounts) == mount;
@@ -283,8 +284,8 @@ static inline void journal_settle(struct journal *j, unsigned writer,
 	journal_put(j, writer, index, e);
 }
 
-/* Forget what the words say, because the store was replaced, or may have lost
- * blocks. */
+/* Forget what the journal's words say of a writer's blocks, because the store
+ * was replaced, or may have lost blocks. */
 static inline void journal_forget(struct journal *j, unsigned writer,
 				  bool everything)
 {
@@ -346,8 +347,8 @@ static inline void journal_fault(struct journal *j, const char *what,
 	       (unsigned long long)id, (unsigned long long)j->mounts);
 }
 
-/* Count a reported miss.  The next start, and the end, show whether the block is
- * lost. */
+/* Count a miss that a program reports.  The next start, and the end of the
+ * test, show whether the block is lost. */
 static inline void journal_missed(struct journal *j, const char *what,
 				  uint64_t id)
 {

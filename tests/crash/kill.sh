@@ -88,8 +88,8 @@ done
 echo "18 chains left alone and killed: each was whole"
 stop
 
-# The limit of huge pages is as before, although the killed daemons could not lower it.
-# Other programs may change the limit meanwhile, so try three times.
+# The system's limit of huge pages is as before, although the killed daemons could not lower
+# it.  Other programs may change the limit meanwhile, so try three times.
 if [ "$(id -u)" = 0 ] && [ -w /proc/sys/vm/nr_overcommit_hugepages ]; then
 	huge() { cat /proc/sys/vm/nr_overcommit_hugepages; }
 	for try in 1 2 3; do

@@ -333,7 +333,8 @@ static void judge_end(const struct round *round, int status)
 	fault("a daemon ended by itself", text);
 }
 
-/* Check that kvfs-fsck finds no leaked slot, and no fault after a clean end. */
+/* Check that kvfs-fsck finds no leaked slot, and no fault at all after a clean
+ * end of the daemon. */
 static void check_store(bool clean)
 {
 	char command[1200];

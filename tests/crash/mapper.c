@@ -70,7 +70,8 @@ static bool map_one(const char *root, struct map *map)
 		return false;
 	}
 	atomic_fetch_add(&journal->maps, 1);
-	/* Half of the blocks are mapped, but not cached by a read. */
+	/* Map half of the blocks without reading them first, so that the kernel
+	 * has not cached their pages. */
 	if (client_random(&seed, 2) == 0) {
 		madvise((void *)map->at, map->length, MADV_DONTNEED);
 		posix_fadvise(map->fd, 0, 0, POSIX_FADV_DONTNEED);

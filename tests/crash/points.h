@@ -94,7 +94,8 @@ static inline int points_choose(struct points *p, uint64_t *seed)
 static inline uint64_t points_hit(const struct points *p, int point,
 				  uint64_t *seed)
 {
-	/* Use half the maximum: most lives are shorter than the longest. */
+	/* Use at most half of the highest number of hits: most lives are
+	 * shorter than the longest. */
 	uint64_t most = KV_MIN((p->most[point] + 1) / 2, 100u);
 
 	return most < 2 || client_random(seed, 3) == 0

@@ -16,7 +16,8 @@ had() { [ "$(objects | wc -l)" -gt "$1" ]; }
 parts() { find "$R/.part" -type f | wc -l; }
 
 for ((i = 1; i <= kills; i++)); do
-	# Half of the objects are lost, and are offered again beside the new blocks.
+	# Half of the objects are lost.  The daemon offers their blocks again, beside the
+	# new blocks.
 	objects | awk 'NR % 2' | xargs -r rm
 	left=$(objects | wc -l)
 	start "remote=dir:$R"

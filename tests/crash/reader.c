@@ -61,7 +61,7 @@ static bool certain(unsigned writer, uint64_t mount)
 	       journal->settled[writer] == mount;
 }
 
-/* Look at the bytes of a new lease for the first time. */
+/* Check the bytes of a newly leased block, and note their generation. */
 static void meet(struct held *held, uint64_t id, const void *file,
 		 uint64_t length)
 {

@@ -14,7 +14,7 @@ cat > "$T/layout" <<'L'
 L
 kv() { python3 "$here/../mount/mkblock.py" "$@" --tensor k:BF16:4x16x64:8192 || fail mkblock.py; }
 make() { mkdir "$1" && cp "$T/layout" "$1/.layout" || fail "the space $1"; }
-# came N: print 1 if block N is fetched, 0 if not
+# came N: print 1 if block N is fetched from the remote tier, 0 if not
 came() { "$B/tests/mount/fetch" "$M" s acquire 5000 "$(key "$1")" | cut -d' ' -f1; }
 handed_over() { find "$R" -name "$(key "$1")" ! -path "*/.part/*" | grep -q .; }
 crash() {
@@ -78,7 +78,8 @@ make "$M/s"
 restart "$REMOTE"
 eq "of a space that is made anew" "$(came 2)" 1
 
-# The daemon is killed at each step of a removal: the block is still here, or is not fetched.
+# The daemon is killed at each step of a removal: the block is either still on this node, or
+# is not fetched again.
 kills=0 kept=0
 [ -x "$P" ] || fail "no build with kill points"
 for point in removed.written removed.synced commit.before commit.after \
@@ -106,8 +107,7 @@ done
 [ $kept -gt 0 ] && [ $kept -lt $kills ] || fail "$kept of $kills were kept"
 echo "killed $kills times: $kept removals were lost, and none brought back"
 
-# A file of removals that is damaged, or missing, does not keep the store from
-# mounting.
+# A damaged or missing file of removals does not keep the store from mounting.
 stop
 ok "a check" "$B/kvfs-fsck" --data --quiet "$S"
 head -c 1000 /dev/urandom > "$S/removed"

@@ -107,8 +107,8 @@ static void evict(struct client *c, struct batch *b)
 	bool known[BATCH];
 
 	for (size_t i = 0; i < b->n; i++) {
-		/* A block that was only sealed may not have found room on the
-		 * SSD. */
+		/* A block that was sealed but never synced may be gone, because
+		 * it found no room on the SSD. */
 		known[i] = journal_get(journal, writer, b->index[i]).must;
 		journal_remove_begun(journal, writer, b->index[i]);
 		sealed[b->index[i]] = false;
@@ -333,8 +333,8 @@ static bool settle(struct client *c)
 	return all;
 }
 
-/* Begin with a new daemon: blocks that were not acknowledged as durable may be
- * present or absent. */
+/* Begin with a new daemon: blocks not acknowledged as durable by the old daemon
+ * may be present or absent. */
 static void begin(void)
 {
 	if (journal_begin(journal, writer, &era)) {
@@ -348,7 +348,8 @@ static void begin(void)
 
 static void work(struct client *c)
 {
-	/* In some rounds no block is saved: only read, removed, flushed. */
+	/* In some rounds no block is saved: the round only reads, removes and
+	 * flushes. */
 	bool settled, saves = client_random(&seed, 3) != 0;
 
 	begin();

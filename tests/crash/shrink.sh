@@ -35,8 +35,7 @@ for point in shrink.begun:1 shrink.deleted:1 shrink.copied:1 shrink.copied:3 shr
 		fail "$point: stderr says '$(cat "$T/err")'"
 	out=$($py 1001 verify "$M/a" 262144 0 440 5 < /dev/null 2>&1) || fail "$point: $out"
 	[ "$(du -sB1 "$S" | cut -f1)" -le $((48 << 20)) ] || fail "$point: $(du -sh "$S")"
-	# A user who is no operator can read blocks of a reserve that has
-	# shrunk.
+	# When a reserve has shrunk, users who are no operators can still read the blocks.
 	ok "$point: another user reads" setpriv --reuid 1002 --clear-groups \
 		cat "$M/a/00/$(printf '%02x%030x' 0 0)"
 	stop

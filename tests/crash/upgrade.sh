@@ -35,7 +35,7 @@ else
 	start
 fi
 
-# Copy a space to another mount, its files in any order.
+# Copy a space to another mount, file by file in any order.
 S2=$T/store2 M2=$T/mnt2
 mkdir "$M2"
 "$B/kvfs" -o "$BASE,control=$T/sock2" "$S2" "$M2" || fail "a second store"

@@ -266,7 +266,8 @@ static inline int peer_staging(struct peer *p, uint64_t bytes)
 	return r;
 }
 
-/* Fill in @n keys from number @first on: 32 bytes, all different. */
+/* Fill in the @n keys from number @first on: each has 32 bytes, and all
+ * differ. */
 static inline void peer_keys(struct wire_key *keys, uint32_t first, uint32_t n)
 {
 	memset(keys, 0, n * sizeof(*keys));
@@ -308,8 +309,8 @@ static inline uint8_t peer_fill(uint32_t key)
 	return (uint8_t)(key * 37 + 11);
 }
 
-/* Send a SAVE of reserved blocks, each from its own place in the staging, without
- * waiting for the reply. */
+/* Send a SAVE of reserved blocks, each from an offset of its own in the staging
+ * memory, without waiting for the reply. */
 static inline uint64_t peer_send_saves(struct peer *p, uint32_t first,
 				       uint32_t n)
 {

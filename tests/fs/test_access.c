@@ -108,7 +108,8 @@ static void who_is_not_listed_is_not_let_in(void **state)
 	assert_true(kv_rules_admit(&some, &caller));
 	caller = (struct kv_caller){OWNER, EXTRA, NULL, 0};
 	assert_true(kv_rules_admit(&some, &caller));
-	/* A group's number does not match a user with the same number. */
+	/* A gid in a rule does not match a user whose uid has the same
+	 * number. */
 	caller = (struct kv_caller){GROUP, OWNER, NULL, 0};
 	assert_false(kv_rules_admit(&some, &caller));
 	caller = (struct kv_caller){0};

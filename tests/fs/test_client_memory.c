@@ -309,7 +309,8 @@ static void a_file_that_became_shorter_is_an_error(void **state)
 	free(got);
 }
 
-/* Pages of 2 MiB cannot be counted: a page counts if its first byte is not 0. */
+/* In huge pages of 2 MiB the single pages cannot be counted: a page counts if
+ * its first byte is not 0. */
 static void huge_pages_are_mapped_if_they_begin_so(void **state)
 {
 	struct kv_client_memory *memory;

@@ -328,8 +328,8 @@ static void an_acquire_ends_at_its_deadline(void **state)
 	assert_int_equal(PEER_ITEMS(&b, struct wire_place)[1].status,
 			 -ETIMEDOUT);
 	assert_in_range(kv_now_ns() - start, 50000000, 20000000000);
-	/* An acquire's deadline is not delayed by an earlier one's longer
-	 * deadline. */
+	/* A long deadline of an earlier acquire does not delay the deadline of
+	 * a later one. */
 	peer_send_acquire(&b, 2, 1, WIRE_WAIT_SAVING, 100000000000);
 	tag = peer_send_acquire(&b, 2, 1, WIRE_WAIT_SAVING, 1);
 	assert_int_equal(peer_acquired(&b, tag), 0);
@@ -346,7 +346,8 @@ static void a_cancelled_acquire_is_answered_now(void **state)
 	assert_true(peer_cancel(&b, tag));
 	assert_int_equal(peer_acquired(&b, tag), 0);
 	assert_int_equal(PEER_ITEMS(&b, struct wire_place)->status, -ECANCELED);
-	/* A second cancel may cross the reply: it has no effect. */
+	/* A second cancel may cross the reply to the acquire: it has no
+	 * effect. */
 	assert_true(peer_cancel(&b, tag));
 	assert_int_equal(peer_probe(&b, 1), WIRE_SAVING);
 }
@@ -476,7 +477,8 @@ static void stopping_finishes_saves_and_answers_what_waits(void **state)
 	wait = peer_send_acquire(&b, 17, 1, WIRE_WAIT_SAVING, 0);
 	assert_int_equal(peer_reply(&b, wait, 50), -ETIMEDOUT);
 	save = peer_send_saves(&a, 1, 16);
-	/* Wait for the reply, so that the message has been read. */
+	/* Wait for the reply, which shows that the daemon has read the
+	 * message. */
 	assert_int_equal(peer_saved(&a, save), 0);
 	save = peer_send_saves(&a, 17, 1);
 	daemon_stop_control(&d);

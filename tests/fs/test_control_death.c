@@ -85,7 +85,8 @@ static int be_saver(const char *path)
 	}
 }
 
-/* Make a child that outlives this process and has copies of all its descriptors. */
+/* Make a child that outlives this process and has copies of all its
+ * descriptors, so that the connection stays open. */
 static int be_parent(const char *path)
 {
 	struct peer p;
@@ -124,8 +125,8 @@ static int be_leaver(const char *path)
 	return peer_release(&p, tags[0]) && peer_release(&p, tags[1]) ? 0 : 1;
 }
 
-/* Check that requests for the space @id of another user fail as for an unused
- * id. */
+/* Check that requests for another user's space @id fail like those for an
+ * unused id. */
 static bool is_none(struct peer *p, uint32_t id)
 {
 	const struct wire_header pin = {.type = WIRE_PIN, .arg = 1};

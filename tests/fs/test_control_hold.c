@@ -71,7 +71,8 @@ static void a_clear_is_before_the_whole_block_or_after_it(void **state)
 	(void)state;
 	assert_int_equal(reserve(1, 1, 0), 0);
 	assert_int_equal(peer_call(&other, &clear, NULL, 0, -1), 0);
-	/* The reservation does not block other saves, and is never sealed. */
+	/* A held reservation does not block other saves, and is never
+	 * sealed. */
 	assert_int_equal(peer_probe(&other, 1), WIRE_ABSENT);
 	assert_int_equal(peer_save(&other, 1, 1), 0);
 	assert_int_equal(peer_saved(&p, peer_send_saves(&p, 1, 1)), -ESTALE);

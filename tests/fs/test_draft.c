@@ -165,8 +165,8 @@ static void heads_are_bounded_by_their_users_share(void **state)
 	int r = 0;
 	size_t n;
 
-	/* Bytes far behind the header must wait in memory until the header is
-	 * complete. */
+	/* Bytes of the tensors that arrive far behind the header wait in memory
+	 * until the header is complete. */
 	for (n = 0; n < KV_ARRAY_LEN(drafts) && r == 0; n++) {
 		drafts[n] = new_draft(f);
 		r = write_draft(drafts[n], "x", 1, at);

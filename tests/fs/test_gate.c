@@ -142,7 +142,7 @@ static int lingering(void)
 	return fd;
 }
 
-/* Return the pid of the process that forks one process for each user. */
+/* Return the pid of the gate's process that forks one process for each user. */
 static int gate_pid(void)
 {
 	char path[64];

@@ -149,7 +149,8 @@ static pid_t control_thread(void)
 	return tid;
 }
 
-/* Freeing memory takes time, which the thread spends that closes the memory last. */
+/* Freeing memory takes time.  The thread that closes the memory last spends
+ * this time. */
 static void workers_free_what_clients_leave(void **state)
 {
 	const uint64_t bytes = 128 * MIB;
@@ -177,8 +178,9 @@ static void workers_free_what_clients_leave(void **state)
 	assert_in_range(spent, 0, own / 2);
 }
 
-/* Offer @bytes of @fd, and at once save block @key from the end of this memory.
- * Return the tag of the save, whose reply is the third. */
+/* Offer @bytes of @fd as staging memory, and at once save block @key from the
+ * end of this memory.  Return the tag of the save, whose reply is the third
+ * one. */
 static uint64_t offer_and_save(struct peer *p, int fd, uint64_t bytes,
 			       uint32_t key)
 {

@@ -54,8 +54,8 @@ static bool can_make_writable(int fd, uint64_t bytes)
 	return can;
 }
 
-/* Return true if the file can be opened for writing, by its name in /proc, and
- * mapped. */
+/* Return true if the file can be opened for writing by its name in /proc, and
+ * then mapped. */
 static bool can_open_and_map(int fd, uint64_t bytes)
 {
 	char path[64];
@@ -112,7 +112,7 @@ static void expect_read_only(int fd, uint64_t bytes)
 	EXPECT(pwrite(fd, "x", 1, 0) < 0);
 }
 
-/* Be a client of another user, whom the space's owner allows to read. */
+/* Act as a client of another user, whom the space's owner allows to read. */
 static void be_stranger(const char *path)
 {
 	struct peer p;

@@ -44,8 +44,8 @@ static void connect_to(struct peer *p, const char *space)
 	assert_int_equal(peer_staging(p, 16 * DAEMON_PAYLOAD), 0);
 }
 
-/* Write @n ids from @first on at offset @at of the staging, with the extras
- * "xyz". */
+/* Write @n token ids from @first on, with the extras "xyz", at offset @at of
+ * the staging memory. */
 static void write_ids(struct peer *p, uint64_t at, uint32_t n, uint32_t first)
 {
 	struct kv_token_ids head = {.n = n, .extras_len = 3};
@@ -76,7 +76,7 @@ static int send_save(struct peer *p, struct wire_save save, uint16_t flags)
 				       &save, sizeof(save), -1));
 }
 
-/* Save block @key, with the ids that are in the staging. */
+/* Save block @key, with the token ids that are in the staging memory. */
 static int save(struct peer *p, uint32_t key, uint32_t tokens, uint16_t flags)
 {
 	int r = peer_do(p, WIRE_RESERVE, key, 1);
@@ -107,8 +107,8 @@ static unsigned told(struct peer *p)
 	return n;
 }
 
-/* Return the first id of block @key if it has @n ids and the extras; else an
- * error. */
+/* Return the first token id of block @key if the block has @n ids and the
+ * extras; else an error. */
 static long first_id(struct peer *p, uint32_t key, uint32_t n)
 {
 	const struct wire_tokens *tokens = PEER_ITEMS(p, struct wire_tokens);
@@ -265,7 +265,8 @@ static void pages_that_are_lent_have_them(void **state)
 	peer_close(&p);
 }
 
-/* A reply has the ids of as many blocks as fit, and of at least one. */
+/* A reply has the token ids of as many blocks as fit into it, and of at least
+ * one. */
 static void a_long_answer_is_cut_off(void **state)
 {
 	static const char layout[] =

@@ -479,8 +479,8 @@ static void send_nonsense(struct peer *p, struct fuzz *input)
 	peer_raw(p, &m, sizeof(m.header) + n, staging, how >> 6);
 }
 
-/* Send nonsense, which may be answered or not.  The daemon drops the leases of
- * its sender, but none of other clients. */
+/* Send nonsense, which the daemon may or may not answer.  The daemon drops the
+ * leases of its sender, but no leases of other clients. */
 static void move_nonsense(const struct move *m)
 {
 	struct player *player = m->player;

@@ -80,8 +80,8 @@ static void seal(enum database database, uint64_t id, uint8_t *value, size_t n)
 	space->checksum = kv_space_sum(space, (const char *)(space + 1));
 }
 
-/* Put one record.  Input: the database (16: with a checksum), the key, the
- * length, the value. */
+/* Put one record.  Input: the database (plus 16: add a checksum), the key, the
+ * length and the value. */
 static int put_one(MDB_txn *txn, struct fuzz *f, size_t key_len)
 {
 	const MDB_dbi *part = handle->parts;

@@ -5,7 +5,8 @@
 #include "common/block.h"
 #include "tests/fuzz/fuzz.h"
 
-/* Return the file of an object; the caller frees it.  NULL: not an object. */
+/* Return the file that an object contains, for the caller to free; NULL: not an
+ * object. */
 static uint8_t *take_out(const uint8_t *object, uint64_t n,
 			 struct kv_object_entry *entry)
 {
@@ -29,8 +30,8 @@ static uint8_t *take_out(const uint8_t *object, uint64_t n,
 	return file;
 }
 
-/* If an object can be made of the file, check that it gives back the same
- * file. */
+/* If an object can be made of the file, check that the object gives back the
+ * same file. */
 static void check_file(const uint8_t *file, uint64_t n)
 {
 	const struct kv_object_entry entry = {
@@ -59,8 +60,8 @@ static void check_file(const uint8_t *file, uint64_t n)
 	free(again);
 }
 
-/* Input: a byte (odd: keep the header's length; even: set it to that of the
- * rest), then the object. */
+/* Input: a byte (odd: keep the length of the header that the object states;
+ * even: set it to the number of the bytes that follow), then the object. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz f = {data, size};

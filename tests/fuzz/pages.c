@@ -100,7 +100,8 @@ static void use(void)
 	kv_index_close(index);
 }
 
-/* Input: the page, the offset in it, the number of bytes, and the bytes. */
+/* Input: the number of the page, the offset in it, the number of bytes, and the
+ * bytes. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz f = {data, size};

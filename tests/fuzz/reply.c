@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Answers of a daemon to libkvfs: a session makes its calls while a thread answers each
- * message with the input's next packet, and hangs up at the end of the input.
+ * Answers of a daemon to libkvfs: a session makes its calls while a thread
+ * answers each message with the next packet of the input, and closes the
+ * connection at the end of the input.
  */
 #include <fcntl.h>
 #include <poll.h>

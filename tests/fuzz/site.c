@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* URLs of web servers that keep a remote tier, and files of credentials. */
+/* URLs of remote tiers on web servers, and files of their credentials. */
 #include "cache/remote/http.h"
 #include "tests/fuzz/fuzz.h"
 

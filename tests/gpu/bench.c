@@ -80,7 +80,7 @@ static void note_pool(struct engine *e, double cpu, uint64_t bytes)
 			     cpu * 1e9 / (double)bytes);
 }
 
-/* Wait until the library has registered all memory, or failed to. */
+/* Wait until the library has registered all memory, or has failed to. */
 static void settle(struct engine *e)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -431,7 +431,8 @@ static void fill(struct engine *e, unsigned n, const int64_t *pages)
 	free(keys);
 }
 
-/* Return the time from @start until all memory is registered or refused. */
+/* Return the time from @start until each piece of memory is registered or
+ * refused. */
 static double wait_registered(struct engine *e, uint64_t bytes, uint64_t start)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -556,7 +557,8 @@ static int plugin(void)
 	return kv_device_find("cuda") == NULL;
 }
 
-/* Run as a cmocka test, so that cmocka prints failed assertions. */
+/* Run the measurements as a cmocka test, so that cmocka prints failed
+ * assertions. */
 static void run(void **state)
 {
 	unsigned l;

@@ -38,7 +38,7 @@ cp "$b/tests/gpu/denied/libcuda.so.1" "$to/tests/gpu/denied/"
 cp "$here/run.sh" "$to/"
 [ ! -e "$here/ttft.py" ] || cp "$here/ttft.py" "$to/"
 
-# The target's driver needs the C library of its own machine.
+# On the target machine the driver needs the C library of that machine.
 find "$to" -type f -exec ldd {} + 2>/dev/null |
 	awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
 	while read -r library; do

@@ -166,8 +166,8 @@ static inline void gpu_check(CUresult r, const char *call)
 }
 #define GPU_OK(call, ...) gpu_check(gpu.call(__VA_ARGS__), #call)
 
-/* Launch the tests' kernels once: a first launch loads the kernel, which may
- * wait for all streams. */
+/* Launch the tests' kernels once: the first launch of a kernel loads it, which
+ * may wait for all streams. */
 static inline void gpu_launch_first(void)
 {
 	CUdeviceptr matrices;
@@ -187,7 +187,8 @@ static inline void gpu_launch_first(void)
 	GPU_OK(cuMemFree_v2, matrices);
 }
 
-/* Make the first device current in this thread.  -1: no device. */
+/* Make the first device current in this thread.  Return -1 if there is no
+ * device. */
 static inline int gpu_open(void)
 {
 	void *(*behind)(void);

@@ -145,7 +145,7 @@ static inline void engine_close(struct engine *e)
 
 /* ---- pages ---- */
 
-/* Return @n different pages of a pool of @pages, partly in order. */
+/* Return @n different page numbers of a pool of @pages, partly in order. */
 static inline int64_t *engine_pages(size_t n, uint64_t pages, unsigned seed)
 {
 	int64_t *all = malloc(pages * sizeof(*all)), swap;

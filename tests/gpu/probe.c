@@ -565,7 +565,8 @@ static const struct {
 	{"cuMemHostRegister", capture_register},
 };
 
-/* Make call @i during a global capture, by a thread in capture mode @mode. */
+/* Make call @i during a capture in global mode, by a thread in capture mode
+ * @mode. */
 static void probe_capture_of(size_t i, int mode, const char *comma)
 {
 	CUstream stream = gpu_stream();
@@ -678,7 +679,8 @@ int main(int argc, char **argv)
 		perror(argv[1]);
 		return 1;
 	}
-	/* The riskiest probe comes last, after the others are in the file. */
+	/* The riskiest measurement comes last, after the results of the others
+	 * are in the file. */
 	probe_device();
 	probe_registering();
 	probe_copies();

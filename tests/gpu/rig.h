@@ -193,8 +193,8 @@ static inline void rig_wait_tried(struct rig *rig, uint64_t bytes)
 
 /* ---- batches ---- */
 
-/* A batch of @n blocks in host memory, the first at @host, one each @stride
- * bytes, for pages @first .. @first + @n - 1. */
+/* A batch of @n blocks in host memory, which begin at @host and are @stride
+ * bytes apart, for pages @first .. @first + @n - 1. */
 struct rig_batch {
 	struct kvfs_copy copies[RIG_BLOCKS];
 	int64_t pages[RIG_BLOCKS];

@@ -78,8 +78,8 @@ export LD_LIBRARY_PATH=$path
 "$here/tests/gpu/bench" probe || exit 1
 [ "$what" = probe ] || "$here/tests/gpu/bench" plugin || exit 1
 
-# allowed COMMAND..., denied COMMAND...: with a driver that may register
-# read-only memory if it can, and one that will not.
+# allowed COMMAND..., denied COMMAND...: run COMMAND with a driver that may register
+# read-only memory if it can, or with one that refuses.
 allowed() { LD_LIBRARY_PATH=$path "$@"; }
 denied() {
 	KVFS_DENIED=$driver LD_LIBRARY_PATH=$here/tests/gpu/denied:$path "$@"
@@ -137,8 +137,8 @@ layouts() {
 	sum
 }
 
-# Omit racecheck, which checks shared memory only: the kernels use none.  A replacement
-# is beside the stand-in.
+# Omit racecheck, which checks only shared memory: the kernels use none.  Tests of this
+# script put a replacement of compute-sanitizer beside the stand-in.
 sanitize() {
 	local sanitizer tool
 	sanitizer=$(PATH=${KVFS_STANDIN_PATH:-$PATH:/usr/local/cuda/bin} \

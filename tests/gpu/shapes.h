@@ -291,7 +291,7 @@ static inline void shape_make(const struct shape *shape,
 
 /* ---- expected addresses, computed without the library ---- */
 
-/* Return the offset of run @s of page @page of a view in the image. */
+/* Return the offset in the image of run @s of page @page of a view. */
 static inline uint64_t shape_at(const struct pool_shape *pool,
 				const kvfs_view *view, uint64_t page,
 				uint64_t s)
@@ -300,7 +300,8 @@ static inline uint64_t shape_at(const struct pool_shape *pool,
 	       s * view->segment_stride;
 }
 
-/* Copy page @page of every view from the image to @bytes, or back. */
+/* Copy page @page of every view from the image to @bytes, or with @back from
+ * @bytes to the image. */
 static inline void shape_page(const struct pool_shape *pool, uint8_t *image,
 			      uint64_t page, uint8_t *bytes, bool back)
 {

@@ -21,7 +21,7 @@ tar -C "$T/empty" -xJf "$T/bundle.tar.xz" || fail "unpack"
 run=$T/empty/kvfs-gpu/run.sh
 cd "$T/cwd" || exit 1
 
-# From here on the bundle is used, and of the build only the stand-in.
+# From here on the test uses the bundle, and of the build only the stand-in.
 mkdir "$T/standin" && cp "$B/tests/gpu/libcuda.so.1" "$T/standin/"
 within() { # within PATH of a driver, COMMAND...
 	local standin=$1
@@ -90,7 +90,7 @@ for t in calls faults owner standin; do
 	[ -s "$T/log" ] || fail "test_$t does not say why it is left out"
 done
 
-# run.sh names pieces of the bundle that are missing or unusable.
+# If a piece of the bundle is missing or unusable, run.sh prints its name.
 plugin=$T/empty/kvfs-gpu/lib/libkvfs-cuda.so.1
 without() { # without PART, FILE of the bundle
 	mv "$T/empty/kvfs-gpu/$2" "$T/away"

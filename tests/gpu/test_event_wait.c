@@ -184,7 +184,7 @@ static void load_and_order(struct ordering *ordering, uint64_t seed)
 	rig_on_image(&rig, &b, true);
 }
 
-/* After the order the stream reads the bytes of the load. */
+/* A stream that was ordered after the load reads the loaded bytes. */
 static void a_stream_comes_after_what_was_submitted(void **state)
 {
 	struct ordering ordering = {.stream = gpu_stream()};
@@ -254,8 +254,8 @@ static void end_capture(CUstream stream, size_t nodes)
 	GPU_OK(cuGraphDestroy, graph);
 }
 
-/* The graph has no operation of the plug-in, the capture stays valid, and
- * copies continue meanwhile. */
+/* The captured graph has no operation of the plug-in, the capture stays valid,
+ * and copies continue meanwhile. */
 static void a_stream_that_is_captured_is_refused_and_not_disturbed(void **state)
 {
 	CUstream stream = gpu_stream(), other = gpu_stream();

@@ -202,7 +202,7 @@ static void a_pool_of_no_device_memory_is_refused(void **state)
 	free(host);
 }
 
-/* Run this in a process of its own, whose driver has no device. */
+/* Run this test in a process of its own, whose driver has no device. */
 static int no_device(void)
 {
 	struct world *w = NULL;

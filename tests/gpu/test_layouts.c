@@ -192,7 +192,8 @@ static void some_layouts_come_back_from_the_device(void **state)
 	layouts(*state, "cuda", &small, 4096, 7);
 }
 
-/* All layers (286 MiB) on a real GPU; two are enough for the stand-in. */
+/* Test all layers (286 MiB) on a real GPU; two layers are enough for the
+ * stand-in. */
 static void qwen3_comes_back_from_the_device(void **state)
 {
 	struct dims dims = qwen3;
@@ -243,7 +244,7 @@ static void the_arena_is_registered_while_it_is_writable(void **state)
 	assert_path(*state, "registered", "while it was writable");
 }
 
-/* Check that a pool with view @at replaced by @change is refused. */
+/* Check that a pool is refused if its view @at is replaced by @change. */
 static void assert_refused(const struct engine *e, size_t at, kvfs_view change,
 			   const char *what)
 {

@@ -19,7 +19,7 @@
 static const struct dims middle = {2, 4, 64, 8};
 static int64_t pages[BLOCKS];
 
-/* Change this thread's user, but not that of the library's threads. */
+/* Change the user of this thread, but not that of the library's threads. */
 static void become(uid_t uid)
 {
 	assert_int_equal(syscall(SYS_setresuid, -1, uid, -1), 0);

@@ -162,7 +162,7 @@ static void what_a_stream_computes_is_sealed_when_it_is_done(void **state)
 	kvfs_pool_close(host);
 }
 
-/* The pages are not reused until the stream has read them. */
+/* The pages of the pool are not reused until the stream has read them. */
 static void what_a_stream_reads_is_not_overwritten(void **state)
 {
 	struct world *w = *state;

@@ -360,7 +360,8 @@ static void without_any_memory_the_device_is_not_opened(void **state)
 	rig_check_load(&rig, 0, RIG_BLOCKS, 81);
 }
 
-/* Run this in a process of its own: the context cannot be repaired. */
+/* Run this test in a process of its own, because the context cannot be
+ * repaired. */
 static int use_a_broken_context(void)
 {
 	struct rig_batch b;
@@ -486,7 +487,8 @@ static void an_open_that_fails_leaves_nothing(void **state)
 	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
 }
 
-/* The remedy is printed once, because an errno alone does not tell. */
+/* The library prints the remedy once, because an errno alone does not tell
+ * it. */
 static void a_driver_that_is_too_old_is_said_to_be(void **state)
 {
 	char text[512] = "";
@@ -515,7 +517,8 @@ static void a_driver_that_is_too_old_is_said_to_be(void **state)
 	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
 }
 
-/* GPUs newer than nvcc knows work as well, with each GPU's oldest driver. */
+/* The plug-in also works on GPUs newer than nvcc knows, with the oldest driver
+ * of each GPU. */
 static void every_generation_has_code_or_text(void **state)
 {
 	static const char *const generations[] = {

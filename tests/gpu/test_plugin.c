@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Libraries that are accepted as devices, and messages for others.  The
+/* Which libraries are accepted as devices, and the messages for others.  The
  * libraries lie beside this program; no GPU is used. */
 #include <dlfcn.h>
 #include <setjmp.h>

@@ -44,7 +44,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Return how often stream b misses bytes that stream a wrote. */
+/* Return how often stream b does not see bytes that stream a wrote before. */
 static unsigned misses(bool ordered)
 {
 	CUevent written = gpu_event();

@@ -159,8 +159,8 @@ static void assert_device(CUdeviceptr at, uint64_t bytes, uint8_t value,
 	free(now);
 }
 
-/* Check that every page of the pool, or of its copy at @at, is full of @value;
- * leave out the gaps between pages. */
+/* Check that every page of the pool, or of its copy at @at, is full of @value.
+ * The gaps between pages do not count. */
 static void assert_pages_at(CUdeviceptr at, uint8_t value, const char *what)
 {
 	uint8_t *image = malloc(e.shape.bytes);
@@ -288,8 +288,8 @@ static void a_load_waits_for_what_still_reads_its_pages(void **state)
 	gpu_free(seen);
 }
 
-/* Round by round: the stream writes, the save comes after that, and the next
- * write after the save, which is waited for on the device. */
+/* In each round, on the device: the stream writes the pages, then they are
+ * saved, then the stream writes again after it has waited for the save. */
 static void a_stream_that_goes_on_writing_is_saved_round_by_round(void **state)
 {
 	kvfs_opts opts = {.size = sizeof(opts), .stream = compute};
@@ -312,7 +312,7 @@ static void a_stream_that_goes_on_writing_is_saved_round_by_round(void **state)
 		assert_saved(round, (uint8_t)(round + 1));
 }
 
-/* Round by round: load, let the stream read the pages, load again. */
+/* In each round: load, let the stream read the pages, load again. */
 static void a_stream_reads_what_each_load_brought(void **state)
 {
 	CUdeviceptr seen = gpu_alloc(ROUNDS * e.shape.bytes);
@@ -467,8 +467,8 @@ static void transfers_that_wait_ask_the_driver_seldom(void **state)
 	calls = calls_to_look();
 	usleep(300000);
 	calls = calls_to_look() - calls;
-	/* A poll makes two calls; one poll per ms, of all loads one in 32; more
-	 * polls at the beginning. */
+	/* A poll makes two driver calls.  Each ms there is one poll, of one in
+	 * 32 of the loads; at the beginning there are more. */
 	assert_true(calls < 300 + 3 * (kv_now_ns() - start) / 1000000);
 	assert_true(calls > 0);
 	gpu.hold(false);

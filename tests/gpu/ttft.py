@@ -171,7 +171,8 @@ class Model:
         return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
 
     def attend(self, q, k, v, first):
-        """q: tokens from @first on; k, v: all tokens up to the last of q."""
+        """q: queries of the tokens from @first on; k, v: keys and values of all tokens
+        up to the last of q."""
         mask = None
         if first > 0:
             row = torch.arange(first, first + q.shape[0], device=self.device)[:, None]
@@ -338,7 +339,8 @@ class Engine:
         lib.free("release", lease)
 
     def keep(self):
-        """Keep a copy of the saved pages, in pinned memory for CUDA."""
+        """Keep a copy of the pages that were saved, in pinned memory if the device is
+        CUDA."""
         self.kept = self.cache[self.pages_there[:self.n - 1]].to("cpu")
         if self.cuda:
             self.kept = self.kept.pin_memory()
@@ -472,7 +474,7 @@ def report(e, args):
     again = e.timed(e.cold)[1]
     steps = e.timed(e.two_steps)[1]
     floor_s = median(e, args.rounds, e.floor)[0]
-    # The saved blocks are exactly the state that the two steps wrote.
+    # The saved blocks are exactly the state that the cold run in two steps wrote.
     e.save()
     e.keep()
     median(e, 2, e.warm, e.forget)

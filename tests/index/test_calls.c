@@ -240,7 +240,7 @@ static int compact_index(void *arg)
 	return r;
 }
 
-/* Leave ten records of many, so that the index is worth compacting. */
+/* Leave ten of many records, so that the index is worth compacting. */
 static void ten_of_many(void *arg)
 {
 	struct fixture *f = arg;

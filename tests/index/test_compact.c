@@ -10,7 +10,8 @@
 
 #include "tests/index/index_fixture.h"
 
-/* A directory in place of the copy keeps even root from making the copy. */
+/* Make a directory with the name of the copy, so that not even root can make
+ * the copy. */
 static void a_copy_that_cannot_be_made_leaves_the_index_as_it_was(void **state)
 {
 	struct fixture *f = *state;
@@ -52,7 +53,7 @@ static void compaction_halves_a_shrunken_index_and_only_that(void **state)
 	assert_int_equal(seen.slots, 2000);
 }
 
-/* A mount with a lower cap made the map smaller than the index. */
+/* A mount with a lower cap has made LMDB's map smaller than the index. */
 static void an_index_larger_than_its_map_is_compacted_for_any_gain(void **state)
 {
 	struct fixture *f = *state;

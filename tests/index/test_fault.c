@@ -85,8 +85,8 @@ static void change_what_is_cut_off(struct fixture *f)
 	restore(f, saved);
 }
 
-/* All checks are in one test, as cmocka replaces SIGBUS's handler before each
- * test. */
+/* All checks are in one test, because cmocka replaces SIGBUS's handler before
+ * each test. */
 static void an_index_that_cannot_be_read_fails_and_works_again(void **state)
 {
 	struct fixture *f = *state;

@@ -72,7 +72,8 @@ a_sealed_prologue_is_good_and_says_nothing_that_changes(void **state)
 	assert_int_equal(prologue.reserved, 0);
 }
 
-/* Users' disks have these bytes: others need a new format version. */
+/* Users' disks have prologues of these bytes: other bytes need a new format
+ * version. */
 static void the_bytes_on_disk_are_those_of_version_1(void **state)
 {
 	struct kv_prologue prologue = {0};

@@ -91,7 +91,7 @@ static void what_was_put_is_seen_and_what_was_deleted_is_not(void **state)
 	assert_true(found.items_right);
 }
 
-/* Change one byte of @text, which is in the index's file once. */
+/* Change one byte of @text, which occurs once in the index's file. */
 static void damage(struct fixture *f, const char *text, size_t n, long offset)
 {
 	char *data, *at;

@@ -199,8 +199,8 @@ static void a_full_map_is_enospc_and_all_of_it_can_be_deleted(void **state)
 	assert_int_equal(put(f->index, 1, 2000, 1), 0);
 }
 
-/* Put records of the slots from @id on. Leave out the token ids that do not
- * fit. Return 0 if the records do not fit. */
+/* Put records of the slots from @id on, without those token ids that do not
+ * fit.  Return 0 if the records do not fit. */
 static unsigned put_what_fits(struct fixture *f, uint64_t id, unsigned slots,
 			      uint32_t n)
 {

@@ -42,7 +42,7 @@ static struct {
 	_Atomic uint64_t held_from;
 	atomic_bool saves_held;
 	/* The device submits saves, and loads of bytes from this offset on, but
-	 * does not end them; UINT64_MAX: it ends all. */
+	 * does not end these copies; UINT64_MAX: it ends all. */
 	_Atomic uint64_t running_from;
 	atomic_bool saves_running;
 	atomic_int submitted; /* number of submitted batches */

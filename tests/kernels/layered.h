@@ -81,7 +81,7 @@ static inline void world_wait_stat(struct world *w, const char *word, long n)
 	long now = world_stat(w, word);
 	int i;
 
-	/* The statistics count a block for a moment after its release. */
+	/* The statistics still count a block for a moment after its release. */
 	for (i = 0; i < 2000 && now != n; i++) {
 		usleep(10000);
 		now = world_stat(w, word);

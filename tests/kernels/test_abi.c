@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Programs of an older or newer header: sizes, reserved fields, version. */
+/* Programs built with an older or newer header: sizes of structs, reserved
+ * fields, version. */
 #include "tests/kernels/world.h"
 
 #include <sys/mman.h>
@@ -31,7 +32,8 @@ static void the_number_and_the_text_are_one_version(void **state)
 	assert_string_equal(kvfs_version_text(), text);
 }
 
-/* Programs built with an older header use these numbers of stages. */
+/* Programs built with an older header use these numbers for stages of a
+ * transfer. */
 _Static_assert(KVFS_COPIED == 1 && KVFS_SEALED == 2 && KVFS_DURABLE == 3 &&
 		       KVFS_SUBMITTED == 4,
 	       "a stage's number has changed");

@@ -73,7 +73,8 @@ static void misses_then_recovers(struct impostor *i, enum mode mode)
 	assert_int_equal(probe(i, space, &state), 0);
 	assert_int_equal(state, KVFS_ABSENT);
 	i->mode = HONEST;
-	/* After a time-out the library does not ask again for a second. */
+	/* After a time-out the library does not ask the daemon again for a
+	 * second. */
 	for (k = 0; mode == LATE && k < 600 && probe(i, space, &state) != 2;
 	     k++)
 		usleep(50000);
@@ -100,7 +101,8 @@ static void a_connection_closed_in_between_is_made_anew(void **state)
 	kvfs_close(session);
 }
 
-/* A request that the ending daemon cancels does not make a block absent. */
+/* If a daemon that ends cancels a request for a block, the block does not count
+ * as absent. */
 static void a_daemon_that_ends_has_not_said_that_a_block_is_absent(void **state)
 {
 	struct impostor *i = *state;
@@ -201,7 +203,8 @@ a_daemon_of_another_version_is_named_once_and_no_miss_alone(void **s)
 	assert_non_null(strstr(text, versions));
 	assert_non_null(strstr(text, i->path));
 
-	/* Replace the daemon by one that speaks the version of the library. */
+	/* Replace the daemon by one that speaks the library's version of the
+	 * protocol. */
 	i->strict = false;
 	i->oldest = WIRE_OLDEST;
 	i->version = WIRE_VERSION;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saves to a daemon that stops half-way: the staging memory that the library
- * may write to. */
+/* Saves to a daemon that stops half-way: to which staging memory the library
+ * may write afterwards. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -251,7 +251,8 @@ static bool larger_is_made(kvfs_session *session)
 	return made;
 }
 
-/* A large stage that was made during a save is used by the next save. */
+/* The large staging memory (stage) that is made during a save is used by the
+ * next save. */
 static void larger_staging_is_taken_when_the_smaller_is_empty(void **state)
 {
 	struct impostor *i = *state;

@@ -64,7 +64,7 @@ static void each_block_has_its_own_durable_status(void **state)
 	kvfs_xfer_free(second);
 }
 
-/* A barrier has one status, also if only one of its blocks fails. */
+/* A barrier has a single status, even if only one of its blocks fails. */
 static void a_barrier_is_told(void **state)
 {
 	struct world *w = *state;

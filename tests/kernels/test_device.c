@@ -72,8 +72,8 @@ static void what_the_device_cannot_open_is_not_registered(void **state)
 	assert_int_equal(fake.pools, 1);
 }
 
-/* The device attaches arena and staging once, in any order, and detaches both
- * before they are unmapped (fake_detach reads a byte). */
+/* The device attaches the arena and the staging memory once, in any order, and
+ * detaches both before they are unmapped (fake_detach reads a byte). */
 static void a_device_knows_of_memory_while_it_is_mapped(void **state)
 {
 	struct world *w = *state;
@@ -289,8 +289,8 @@ static void a_layer_is_waited_for_while_others_are_to_come(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* A failed save seals no block, and its reservations and staging are freed: the
- * test saves more than staging holds. */
+/* A failed save seals no block, and its reservations and its staging memory are
+ * freed: the test saves more than that memory holds. */
 static void a_failed_save_leaves_nothing_behind(void **state)
 {
 	struct world *w = *state;

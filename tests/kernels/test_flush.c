@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Flushes, saves that wait until their blocks are durable, and barriers. */
+/* Flushes, saves that wait until their blocks are durable, and barriers (waits
+ * for several saves). */
 #include "tests/kernels/world.h"
 
 static void arguments_that_cannot_be_are_refused(void **state)

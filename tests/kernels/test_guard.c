@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The guard of a device: required calls of its table, and valid results of its
- * calls. */
+/* The library's guard of a device: required calls in the device's table, and
+ * valid results of its calls. */
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -231,7 +231,8 @@ static void what_needs_a_group_does_not_come_without_it(void **state)
 	assert_null(why_not(&device));
 }
 
-/* The library reads only the version of a table of another version. */
+/* Of a device's table with another version, the library reads only the
+ * version. */
 static void a_table_has_its_version_and_its_name(void **state)
 {
 	struct kvfs_device device = {.version = KVFS_DEVICE_VERSION + 1,
@@ -282,7 +283,7 @@ static void what_is_no_answer_is_eio(void **state)
 	assert_int_equal(kv_device_copy(&whole, NULL, NULL, true), 0);
 }
 
-/* Another error than -EIO would say that the copy left the block's pages
+/* An error other than -EIO would say that the copy has left the block's pages
  * unchanged. */
 static void a_copy_that_fails_is_eio_whatever_it_says(void **state)
 {

@@ -52,7 +52,7 @@ static bool untouched(const uint8_t *at, size_t n)
 	return true;
 }
 
-/* Each block has two pages; each page is one run of bytes. */
+/* Each block has two pages, and each page is one run of bytes. */
 static struct kvfs_stride whole = {0, pool, PAGE_BYTES, PAGE_BYTES, 1, 0};
 static const struct kvfs_strides two_pages = {2, 1, &whole};
 

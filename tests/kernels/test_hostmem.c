@@ -23,7 +23,8 @@ static void *reserve(uint64_t bytes, uint64_t max, uint8_t **ret_base)
 	return memory;
 }
 
-/* Return whether the byte is mapped, by a system call that reads it. */
+/* Return whether the byte is mapped; a system call reads it, so that nothing
+ * crashes. */
 static bool is_there(const uint8_t *at)
 {
 	int fds[2];

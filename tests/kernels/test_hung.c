@@ -93,7 +93,8 @@ static void a_saves_deadline_is_kept(void **state)
 	can_be_saved(w);
 }
 
-/* A session's first save has no staging yet, and keeps its deadline as well. */
+/* The first save of a session has no staging memory yet, and keeps its deadline
+ * nevertheless. */
 static void a_first_saves_deadline_is_kept(void **state)
 {
 	struct world *w = *state;
@@ -178,8 +179,8 @@ static kvfs_xfer *freeze_under_copy(struct world *w, const kvfs_opts *opts)
 	return xfer;
 }
 
-/* Copies that have begun end, and the save keeps the pages until then; requests
- * that the daemon has not confirmed end after the copies. */
+/* Copies that have begun go on to their end, and the save keeps the pages until
+ * then.  Requests that the daemon has not confirmed end after the copies. */
 static void pages_under_copy_stay_the_saves(void **state)
 {
 	struct world *w = *state;
@@ -500,7 +501,7 @@ static void a_map_ends(void **state)
 	assert_true(kvfs_map_wait(cancelled, SOON) >= 0);
 	unmap(late);
 	unmap(cancelled);
-	/* A map that begins while the daemon hangs: its look-up misses. */
+	/* A map begins while the daemon hangs: its blocks are not found. */
 	late = begin(w, pool, 50, 3, &opts);
 	assert_int_equal(kvfs_map_wait(late, SOON), 0);
 	unmap(late);

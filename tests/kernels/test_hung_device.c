@@ -186,7 +186,7 @@ static void a_load_by_layer_ends_too(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Streams can be ordered after the copies that the device has. */
+/* Streams can be ordered after the copies that the device has begun. */
 static void what_the_device_has_can_be_ordered_after_a_cancel(void **state)
 {
 	struct world *w = *state;

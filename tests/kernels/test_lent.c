@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pools by descriptor: the daemon saves straight from the pages, and seals no
- * block whose pages were no longer lent. */
+/* Pools that lend their memory by a descriptor: the daemon saves straight from
+ * the pages, and seals no block whose pages were no longer lent. */
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -243,8 +243,8 @@ static void what_is_no_mapping_of_the_file_is_refused(void **state)
 	close(s.fd);
 }
 
-/* The pool cannot be lent: blocks are saved by staging, and kvfs_pool_info has
- * the reason. */
+/* The pool cannot be lent: blocks are saved by staging memory, and
+ * kvfs_pool_info has the reason. */
 static void files_that_are_not_taken_are_saved_all_the_same(void **state)
 {
 	struct world *w = *state;

@@ -261,7 +261,8 @@ static void a_save_without_a_descriptor_says_so(void **state)
 	other_close(&w);
 }
 
-/* A session without a free descriptor does not take the daemon for absent. */
+/* A session that can get no descriptor does not conclude that the daemon is
+ * absent. */
 static void without_a_descriptor_there_is_no_connection_and_why(void **state)
 {
 	struct world *w = *state;

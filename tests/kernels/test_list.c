@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A space's keys, page by page, and the end of a space. */
+/* Listing a space's keys, page by page, and the end of a space. */
 #include "tests/kernels/world.h"
 
 #define BLOCKS 200u

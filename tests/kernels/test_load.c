@@ -151,7 +151,8 @@ static void a_cancelled_load_touches_nothing_after_copied(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Two loads on different pages: when one ends, only its pages stop counting. */
+/* Two loads on different pages: when one ends, only its pages are no longer
+ * counted. */
 static void loads_under_way_are_counted_not_flagged(void **state)
 {
 	struct world *w = *state;

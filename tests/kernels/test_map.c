@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Maps of a paged pool: a block has one page, kept while it is used. */
+/* Maps of blocks to pages of a paged pool: a block has one page, kept while the
+ * block is used. */
 #include "tests/kernels/paged.h"
 
 /* ---- paged pools ---- */
@@ -339,14 +340,14 @@ static void a_map_gives_up_others_blocks_before_its_own(void **state)
 	world_save(w, 6);
 	for (i = 2; i < 6; i++)
 		unmap(map(w, pool, i, 1, 1));
-	/* The map of blocks 0 to 2 reuses the page of block 2, though it was
+	/* The map of blocks 0 to 2 reuses the page of block 2, although it was
 	 * unmapped first. */
 	unmap(map(w, pool, 0, 3, 3));
 	assert_int_equal(slow.loads, 6);
 	kvfs_pool_close(pool);
 }
 
-/* A map larger than the pool gets pages for a prefix. */
+/* A map of more blocks than the pool has pages gets pages for a prefix. */
 static void a_pool_smaller_than_the_prompt_has_its_prefix(void **state)
 {
 	struct world *w = *state;
@@ -494,7 +495,8 @@ static void one_key_in_two_spaces_is_two_pages(void **state)
 	kvfs_space_close(other);
 }
 
-/* A page outlives its block's eviction, but not a clear of the space. */
+/* A page stays usable after its block was evicted, but not after a clear of the
+ * space. */
 static void eviction_leaves_pages_and_a_clear_does_not(void **state)
 {
 	struct world *w = *state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matches in tokens, by the manual's rules: groups of different block lengths,
- * rules and starts, with any blocks missing. */
+/* Matches, in tokens, by the rules of the manual: groups of different block
+ * lengths, rules and starts, with any blocks missing. */
 #include "tests/kernels/world.h"
 
 #define GROUPS 4

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saves that wait for room, and saves that hold their sealed blocks.  A raw
- * client fills DRAM by reserving blocks. */
+/* Saves that wait for room (KVFS_MUST), and saves that hold their sealed blocks
+ * (KVFS_HOLD).  A client of raw messages fills DRAM by reserving blocks. */
 #include "tests/fs/peer.h"
 #include "tests/kernels/layered.h"
 
@@ -126,8 +126,8 @@ static void while_it_waits_others_go_on(void **state)
 	must = save(w, N, KVFS_MUST, 0);
 	assert_int_equal(kvfs_xfer_wait(must, KVFS_SEALED, SECOND / 20),
 			 -ETIMEDOUT);
-	/* Other saves and loads do not wait. A save without KVFS_MUST fails if
-	 * it gets no room. */
+	/* Other saves and loads do not wait meanwhile.  A save without
+	 * KVFS_MUST fails if it gets no room. */
 	xfer = save(w, 2, 0, 0);
 	assert_int_equal(layered_end(xfer, KVFS_SEALED), 2);
 	assert_int_equal(

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Owners: leases without readers, clients that die, replies without a waiter,
- * and replies to other requests. */
+/* Owners of leases: leases without readers, clients that die, replies for which
+ * nobody waits, and replies to other requests. */
 #include "tests/kernels/world.h"
 
 /* Wait until the daemon reports that @n blocks are leased. */

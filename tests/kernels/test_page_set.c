@@ -301,7 +301,8 @@ static void dropped_pages_are_free_after_the_streams_work(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* A close waits for copies from the pages, not for the daemon. */
+/* The close of a pool waits for copies from its pages, but not for the
+ * daemon. */
 static void a_pool_is_closed_before_its_saves_are_sealed(void **state)
 {
 	struct world *w = *state;

@@ -251,8 +251,8 @@ static void the_rest_of_a_chain_comes_behind_its_head_if_asked(void **state)
 			 -EINVAL);
 	save_from(w, 0, 10);
 	drive_out(w, 0, 10);
-	/* With three blocks in DRAM, KVFS_READ_AHEAD reads no blocks. Such
-	 * reads would end before the prefetch of the last block. */
+	/* With three of the blocks in DRAM, KVFS_READ_AHEAD reads no blocks:
+	 * such reads would end before the prefetch of the last block. */
 	use(w, keys, 3);
 	ahead(w, keys, 10, 3);
 	assert_int_equal(kvfs_prefetch(&last, 1, NULL, &xfer), 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events of transfers with a user value: one event each, and none of a freed
- * transfer. */
+/* Events of transfers that have a user value: one event for each, and none of a
+ * transfer that was freed. */
 #include <poll.h>
 
 #include "tests/kernels/world.h"
@@ -195,7 +195,8 @@ static void a_few_at_a_time_leave_the_descriptor_readable(void **state)
 		kvfs_release(leases[i]);
 }
 
-/* A map reports one event: its leases and loads are internal. */
+/* A map reports one event, and none for the leases and loads that it makes
+ * inside. */
 static void a_map_is_told_as_one(void **state)
 {
 	struct world *w = *state;

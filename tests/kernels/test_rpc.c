@@ -143,8 +143,8 @@ static void *acquire_often(void *space)
 	return NULL;
 }
 
-/* The daemon answers only when all threads wait. A thread that misses its wake-
- * up stops the others, and its lease ends by the deadline. */
+/* The daemon answers only when all threads wait.  If a thread misses its
+ * wake-up, the others stop, and their leases end by the deadline. */
 static void threads_that_wait_at_once_all_hear_their_answers(void **state)
 {
 	struct impostor *i = *state;
@@ -192,7 +192,7 @@ static long reader_sleeps(void)
 	return sleeps;
 }
 
-/* Answer after 2 ms, so that the client's thread is likely to wait already. */
+/* Answer after 2 ms, so that the client's thread is likely to wait by then. */
 static void answer_soon(struct impostor *i, int fd, struct kv_packet *packet)
 {
 	if (packet->header.type == WIRE_ACQUIRE)

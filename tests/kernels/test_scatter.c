@@ -296,8 +296,8 @@ static void do_plan(struct world *w, const struct kv_plan *plan, bool loads)
 	}
 }
 
-/* Load the ranges by the scatter kernel and by the host device, and compare the pages;
- * then save the pages by both, and compare the blocks. */
+/* Load the ranges by the GPU's scatter kernel and by the device "host", and
+ * compare the pages; then save the pages by both, and compare the blocks. */
 static void compare(struct layout l, const struct kvfs_range *ranges,
 		    size_t n_ranges, uint64_t staging, bool skips)
 {

@@ -8,7 +8,8 @@
 #include "kernels/session/session.h"
 #include "tests/kernels/world.h"
 
-/* ThreadSanitizer cannot follow a child of threads that starts its own. */
+/* ThreadSanitizer cannot follow a child of a process with threads that starts
+ * threads of its own. */
 #ifdef __SANITIZE_THREAD__
 #define CHILD_MAY_OPEN false
 #else
@@ -289,8 +290,8 @@ static int in_the_child(struct world *w, kvfs_lease *lease, kvfs_xfer *xfer)
 	       kvfs_space_layout(w->space) == NULL;
 }
 
-/* As a forked child: return 0 if inherited handles are dead and a new session
- * works. */
+/* In a forked child: return 0 if the inherited handles are dead and a new
+ * session works. */
 static int child(struct world *w, kvfs_lease *lease, kvfs_xfer *xfer)
 {
 	kvfs_session *own;

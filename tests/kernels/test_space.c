@@ -232,7 +232,8 @@ static void an_acquire_beside_saves_that_are_cleared_is_answered(void **state)
 	kvfs_lease *lease;
 	int status;
 
-	/* Let free(3) unmap the reply about the space, which takes long. */
+	/* Let free(3) unmap the reply about the space, which makes the library
+	 * slow at this point. */
 	mallopt(M_MMAP_THRESHOLD, 4096);
 	pthread_create(&threads[0], NULL, save_often, &c);
 	pthread_create(&threads[1], NULL, clear_often, &c);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring of staging memory. */
+/* The ring from which staging memory is allocated. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -21,8 +21,8 @@ static void a_stream_that_is_done_holds_nothing_up(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* The saves that wait for a stream outnumber the copy threads, but occupy none
- * of them. */
+/* More saves wait for a stream than there are copy threads, but the saves
+ * occupy none of the threads. */
 static void a_slow_stream_holds_up_nobody_else(void **state)
 {
 	struct world *w = *state;
@@ -303,7 +303,8 @@ static void what_is_absent_is_not_told_as_submitted(void **state)
 	}
 }
 
-/* The second step is held up: a stream can wait for the first alone. */
+/* The second step of the load is held up: a stream can wait for the first step
+ * alone. */
 static void a_layer_is_waited_for_by_itself(void **state)
 {
 	struct world *w = *state;
@@ -362,7 +363,8 @@ static void a_pool_is_closed_after_its_marks(void **state)
 	slow.quiet = true;
 }
 
-/* Events and their order: SUBMITTED only for a caller that asks for it. */
+/* Events of a transfer and their order; SUBMITTED is only for a caller that
+ * asks for it. */
 static void submitted_is_reaped_by_who_asked_for_it(void **state)
 {
 	struct world *w = *state;
@@ -457,7 +459,7 @@ static void what_cannot_be_ordered_is_refused(void **state)
 	assert_int_equal(kvfs_load(w->pool, lease, 1, &page, &one, &xfer),
 			 -ENOMEM);
 	fake.event_wait_error = 0;
-	/* an invalid page: the event wait is made, and freed again */
+	/* the page is invalid: the event wait is made, and freed again */
 	page = PAGES;
 	assert_int_equal(kvfs_load(w->pool, lease, 1, &page, &one, &xfer),
 			 -EINVAL);

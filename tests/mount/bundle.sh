@@ -131,14 +131,14 @@ same "its layout" "$M/s/.layout" "$N/t/.layout"
 eq "share" "$(getfattr --only-values -n user.kvfs.share "$N/t")" 0
 rm -r "$N/t"
 
-# An imported space has the mode of the exported one, less the umask.
+# An imported space has the mode of the exported space, less the umask.
 chmod 700 "$M/s" && bundle "$M/s" >"$T/private" && chmod 775 "$M/s" && bundle "$M/s" >"$T/open"
 chmod 500 "$M/s" && bundle "$M/s" >"$T/locked" && chmod 755 "$M/s"
 (umask 022 && bundle -x -C "$N" <"$T/private") && eq "private" "$(stat -c %a "$N/s")" 700
 rm -r "$N/s"
 (umask 027 && bundle -x -C "$N" <"$T/open") && eq "open" "$(stat -c %a "$N/s")" 750
 
-# A present block with other bytes stays, and is reported; the rest is imported.
+# If a block is present with other bytes, it stays and is reported; the rest is imported.
 rm "$N/s/$(place 3)" "$N/s/$(place 1)"
 kv "$T/other" --seed 99
 cp "$T/other" "$N/s/$(place 3)"
@@ -149,7 +149,7 @@ same "it stays" "$T/other" "$N/s/$(place 3)"
 same "the one after it" "$T/b1" "$N/s/$(place 1)"
 rm -r "$N/s"
 
-# A space with blocks but without a layout gets no layout; a layout is only
+# A space that has blocks but no layout gets no layout; if it has a layout, the two are
 # compared.
 mkdir "$N/s" && sed 's/16\(, 64\)/32\1/g' "$T/layout" >"$N/s/.layout" || fail "another layout"
 not "another layout" "s has another layout here" bundle -x -C "$N" <"$T/four"
@@ -176,8 +176,9 @@ eq "before the cut" "$(find "$N/s" -type f -name '[0-9a-f]*' | wc -l)" 4
 for i in 9 3 7 1; do same "block $i" "$T/b$i" "$N/s/$(place $i)"; done
 rm -r "$N/s"
 
-# One changed byte of a block's payload: that block is rejected, the others are imported.
-# One changed byte of the layout: nothing is imported, since the keys depend on it.
+# One byte of a block's payload is changed: that block is rejected, the others are imported.
+# One byte of the layout is changed: nothing is imported, because the keys depend on the
+# layout.
 flip() { # flip NEEDLE-FILE AT: flip a bit at AT in the first match of NEEDLE-FILE in the stream
 	python3 - "$T/four" "$@" <<'P'
 import sys
@@ -329,7 +330,7 @@ if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
 	rm -r "$N/s"
 fi
 
-# Two imports at once; a killed importer; a full space; a bad command line.
+# Two imports at once, an importer that is killed, a full space, and a bad command line.
 bundle -x -C "$N" <"$T/five" & one=$!
 bundle -x -C "$N" <"$T/five" || fail "two at once: the second"
 wait "$one" || fail "two at once: the first"

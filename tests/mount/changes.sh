@@ -51,7 +51,8 @@ ended() { # ended PID...
 	done
 	return 1
 }
-# Start a change of each space of user 1001, of N kinds, in the background.
+# In the background, start one change of each space of user 1001, in turn of the first N
+# kinds below.
 change() { # change N MODE QUOTA TIME
 	local i s call
 	pids=()
@@ -63,8 +64,8 @@ change() { # change N MODE QUOTA TIME
 		2) call=(touch -d "$4" "$s") ;;
 		3) call=(setfattr -n user.kvfs.layout -v "$layout" "$s") ;;
 		4) call=(cp "$T/layout" "$s/.layout") ;;
-		# mv runs in the process that made the file, which must live
-		# while the rename waits.
+		# The process that made the file must live while the rename waits, so mv
+		# runs in that process.
 		5) call=(sh -c "echo '$layout' > '$s/.layout.tmp' && exec mv '$s/.layout.tmp' '$s/.layout'") ;;
 		esac
 		$A "${call[@]}" 2>> "$T/errors" &
@@ -143,7 +144,7 @@ check
 restart
 check
 
-# Changes that have not begun end when they are interrupted, and with the mount.
+# Changes that have not begun end when they are interrupted, or when the mount ends.
 stand
 change 3 0700 200M 2002-02-03T04:05:06
 until_waiting $SPACES

@@ -82,8 +82,8 @@ static void flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, 0);
 }
 
-/* The kernel writes pages back after write(2), at the latest at the release of
- * the file; the server never answers. */
+/* The kernel writes dirty pages of the file after write(2), at the latest when
+ * the file is released; the server never answers. */
 static void init(void *arg, struct fuse_conn_info *conn)
 {
 	(void)arg;

@@ -79,7 +79,7 @@ done
 threads=$(used task) fds=$(used fd)
 attack 1001 "$T/fuse/flush" stats 60
 attack 1003 "$T/fuse/flush" queued 60
-# These messages are not even received; the end of the daemon releases them.
+# The daemon does not even receive these messages; the end of the daemon releases them.
 attack 1001 "$T/fuse/write" stats 8
 others "a flood"
 echo "of 128 messages: $(($(used fd) - fds)) descriptors, $(($(used task) - threads)) threads"

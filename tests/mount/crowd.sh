@@ -57,8 +57,8 @@ done
 pgrep -u 4001 >/dev/null && fail "killed processes do not end"
 exec 7>&-
 
-# Changes of the root directory lock it, even those that fail: a user's rate of
-# them is limited.
+# Changes of the root directory lock it, even changes that fail: the rate of a user's
+# changes is limited.
 full() { printf "$M/%s\n" $(yes "$1" | head -1100) | LC_ALL=C ${2:-} xargs rmdir 2>&1 | sed 's/.*: //' | sort -u | xargs; }
 eq "an operator goes on" "$(full A)" "Directory not empty"
 eq "a user does not" "$(full A "$A")" "Directory not empty Resource temporarily unavailable"

@@ -6,7 +6,7 @@
 needs_root setpriv
 A="setpriv --reuid=4001 --regid=4001 --clear-groups"
 C="setpriv --reuid=4002 --regid=4002 --clear-groups"
-# Copy the program for users who may not read the build.
+# Copy the program for users who may not read the files of the build.
 cp "$B/tests/mount/flood" "$T/flood"
 chmod 755 "$T/flood"
 BASE=dram=64M,ssd=144M,segment=8M,hugepages=off,scrub=0

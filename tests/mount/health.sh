@@ -27,7 +27,7 @@ start
 is 0 "well; the SSD tier: online" "$M"
 is 0 "well; the SSD tier: online" "$SOCK"
 is 0 "well; the SSD tier: online" "$M" 60
-# A hung daemon, asked repeatedly by the mount and by the socket.
+# A daemon hangs: its health is asked repeatedly, by the mount and by the socket.
 pid=$(daemon_pids)
 freeze "$pid"
 for i in 1 2 3; do is 1 "the mount does not answer" "$M" 1; done

@@ -40,7 +40,7 @@ static void wait_until_connected(kvfs_session *session)
 		usleep(10000);
 }
 
-/* Return true if the thread of that directory below /proc has stopped. */
+/* Return true if the thread whose directory below /proc this is has stopped. */
 static bool has_stopped(const char *task)
 {
 	char path[512], text[512], *state;

@@ -100,7 +100,7 @@ total=$(df -k --output=size "$M" | tail -n 1)
 eq "ssd=0: df's total is dram=" $((total)) $((64 * 1024))
 stop
 
-# A lock that the caller holds does not stay locked by the daemon.
+# A lock that the caller of kvfs holds does not stay locked by the daemon.
 exec 7> "$T/lock"
 flock 7
 start
@@ -125,7 +125,7 @@ assert kvfs.wait(60) == 0
 P
 done
 
-# The socket belongs to a daemon that has not ended yet: the next daemon waits for that.
+# The socket belongs to a daemon that has not ended yet: the next daemon waits for its end.
 start
 pid=$(daemon_pids)
 freeze "$pid"

@@ -7,7 +7,8 @@
 config() { sed -n "s/^$1=//p" "$M/.kvfs/config"; }
 score() { cat "/proc/$(daemon_pids)/oom_score_adj"; }
 
-# The OOM score is lowered by the share of memory that is given to blocks.
+# The daemon lowers its OOM score by the share of the machine's memory that is given to
+# blocks.
 memory=$(($(getconf _PHYS_PAGES) * $(getconf PAGESIZE)))
 start dram=1G
 if [ "$(cat /proc/self/oom_score_adj)" = 0 ]; then
@@ -27,7 +28,7 @@ if (echo 7 > /proc/self/oom_score_adj) 2> /dev/null; then
 fi
 
 # Make a control group below that of this process.  If the memory controller is not of
-# version 2, use files that look like it, over a mount of control groups.
+# version 2, mount files that look like it over the control groups.
 G=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup | sed 's:/$::')/kvfs-test.$$
 release() {
 	cleanup

@@ -78,7 +78,8 @@ kill -INT "$(daemon_pids)"
 wait $!
 eq "-f: exit status" $? 0
 
-# A socket that cannot be made (below a file): one line, no daemon.
+# If the socket cannot be made, because its path lies below a file, the daemon prints one
+# line and ends.
 out=$(hidden "$B/kvfs" -o "${BASE%control=*}control=$S/lock/sock" "$S" none 2>&1) &&
 	fail "a socket below a file"
 eq "one line says why" "$(wc -l <<<"$out")" 1

@@ -82,7 +82,8 @@ static bool look_at(uint32_t first)
 	return release(tag);
 }
 
-/* Save a batch.  Blocks may find no room, but the connection must stay. */
+/* Save a batch of blocks.  Some may find no room, but the connection must
+ * stay. */
 static bool save(uint32_t first)
 {
 	return peer_do(&p, WIRE_RESERVE, first, BATCH) != -EPIPE &&

@@ -152,7 +152,7 @@ for copy in backup backup.tar backup.rs; do
 done
 ok "rm -rf of everything" rm -rf "$M"/[a-z]*
 eq "nothing is left" "$(ls "$M")" ""
-# Copy it back: tar and rsync also restore the root's own times, owner and mode.
+# Copy the files back: tar and rsync also restore the times, owner and mode of the root.
 ok "the tar back" sh -c "tar -C $T/backup.tar -cf - . | tar -C $M -xf -"
 diff -r --exclude=.kvfs "$M" "$T/backup.tar" || fail "tar back"
 touch -d 2024-01-01 "$T/backup.rs"

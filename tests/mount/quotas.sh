@@ -60,14 +60,15 @@ eq "not listed without spaces and quotas" "$(ls "$U")" 1000
 
 restart
 eq "it lasts" "$(xattr "$U/1000" quota.dram)" $((4 << 20))
-# A smaller quota is met by evicting blocks in all spaces of the user.
+# When a quota becomes smaller, blocks in all spaces of the user are evicted.
 ok "less" limit 1000 quota.ssd 2M
 for _ in $(seq 600); do
 	[ "$(field 1000 bytes.ssd)" -le $((2 << 20)) ] && break
 	sleep 0.1
 done
 [ "$(field 1000 bytes.ssd)" -le $((2 << 20)) ] || fail "still $(field 1000 bytes.ssd)"
-# A smaller tier scales reserves down, and shows what is in force.
+# When the SSD tier becomes smaller, reserves are scaled down, and the attributes show the
+# new values.
 ok "a reserve" limit 1002 reserve.ssd 192M
 eq "in force" "$(field 1002 guaranteed.ssd)" $((192 << 20))
 restart ssd=64M

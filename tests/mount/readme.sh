@@ -19,7 +19,8 @@ typed_readme "$root/README.md" >"$T/typed"
 if command -v git make >/dev/null; then
 	sed -i '/^apt-get /d' "$T/typed"
 fi
-# These need packages that the tests do not install; languages.sh, python.sh and bare.sh run them.
+# These examples need packages that the tests do not install; languages.sh, python.sh and
+# bare.sh run them.
 sed -Ei '/^(python|bindgen|rustc|c\+\+|\.\/prompt)/d' "$T/typed"
 
 # The daemon of one example ends before the next example begins.
@@ -42,7 +43,8 @@ mount --rbind /dev "$T/root/dev"
 mount --rbind /sys "$T/root/sys"
 mount -t proc proc "$T/root/proc"
 mount -t tmpfs tmpfs "$T/root/run"
-# The examples expect that their directories do not exist; this removes them in the overlay.
+# The examples expect that their directories do not exist; this removes the directories in
+# the overlay.
 rm -rf "$T/root/tmp/store" "$T/root/var/lib/kvfs"
 exec chroot "$T/root" sh -ec "cd '$root'; . '$T/typed'"
 END

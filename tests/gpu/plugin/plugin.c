@@ -18,7 +18,7 @@
 extern const struct kvfs_device kvfs_device_past, kvfs_device_present,
 	kvfs_device_future, kvfs_device_partial, kvfs_device_other;
 
-/* Return whether the batch's ranges include byte @at of a block. */
+/* Return whether the ranges of the batch include byte @at of a block. */
 static bool is_wanted(const struct kvfs_batch *batch, uint64_t at)
 {
 	size_t i;

@@ -168,7 +168,8 @@ CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
 
 /* ---- batches ---- */
 
-/* Refuse batches in the legacy stream and in captures, as drivers do. */
+/* Refuse batches in the legacy stream and in captures, because drivers refuse
+ * them. */
 static CUresult give_batch(const CUdeviceptr *dsts, const CUdeviceptr *srcs,
 			   const size_t *sizes, size_t n, CUstream stream)
 {

@@ -237,8 +237,8 @@ CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function)
 	return CU_OK;
 }
 
-/* Return whether the registers of a multiprocessor suffice for the launch: it
- * has 64 Ki, of which each warp gets a multiple of 256. */
+/* Return whether a multiprocessor has enough registers for the launch: it has
+ * 64 Ki, and each warp takes a multiple of 256. */
 static bool fits(const struct kernel *kernel, uint64_t threads)
 {
 	uint64_t warps = (threads + 31) / 32;

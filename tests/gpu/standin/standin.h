@@ -140,7 +140,7 @@ struct capture;
 
 /* A moment in a stream: the end of its first @seq operations. */
 struct moment {
-	/* holds a reference to the stream; NULL: the moment has passed */
+	/* the stream, with a reference; NULL: the moment has passed */
 	struct CUstream_st *stream;
 	uint64_t seq;
 };
@@ -228,7 +228,7 @@ struct capture *capture_find_locked(uint64_t id);
 uint64_t capture_id(const struct capture *capture);
 /* Let another stream join the capture. */
 void capture_join_locked(struct capture *capture, struct CUstream_st *stream);
-/* Invalidate the capture, as a call that a capture forbids does. */
+/* Invalidate the capture, after a call that captures forbid. */
 void capture_spoil_locked(struct capture *capture);
 
 /* ---- copy.c ---- */

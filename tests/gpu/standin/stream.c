@@ -37,12 +37,12 @@ struct queue {
 struct CUstream_st {
 	struct CUstream_st *next;
 	CUcontext ctx; /* set when the stream is made, then constant */
-	/* NULL: the stream has a queue of its own; fixed when the stream is
-	 * made */
+	/* NULL: the stream has a queue of its own; set when the stream is made,
+	 * then constant */
 	struct queue *queue;
 	unsigned refs; /* number of references; guarded by big_lock */
-	/* true: the stream and the legacy stream wait for each other; fixed
-	 * when the stream is made */
+	/* true: the stream and the legacy stream wait for each other; set when
+	 * the stream is made, then constant */
 	bool blocking;
 	bool destroyed; /* big_lock */
 	/* state of the generator of the thread's random pauses */
@@ -453,8 +453,7 @@ static bool is_busy_locked(CUcontext ctx)
 	return false;
 }
 
-/* The caller holds the context's lock, so that no new work arrives
- * meanwhile. */
+/* The caller holds the context's lock, so that no new work can arrive. */
 void wait_for_context_locked(CUcontext ctx)
 {
 	struct patience patience = {.what = "a call that synchronises"};

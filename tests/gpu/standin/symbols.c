@@ -11,7 +11,8 @@
 
 #include "tests/gpu/standin/standin.h"
 
-/* Calls whose symbol depends on the versions of driver and request. */
+/* Driver calls whose symbol depends on the version of the driver and on the
+ * version that is requested. */
 static const struct {
 	const char *name, *symbol;
 	int since;
@@ -20,8 +21,8 @@ static const struct {
 	{"cuMemcpyBatchAsync", "cuMemcpyBatchAsync", 12080},
 };
 
-/* Return the symbol of a call in by_version; "": the version is too old for the
- * call.  NULL: not in by_version. */
+/* Return the symbol of a call that is listed in by_version; "": the version is
+ * too old for the call; NULL: by_version does not list the call. */
 static const char *symbol_for(const char *name, int version)
 {
 	const char *symbol = NULL;
@@ -38,7 +39,8 @@ static const char *symbol_for(const char *name, int version)
 	return symbol;
 }
 
-/* For calls not in by_version, the stand-in has the newest version only. */
+/* Of calls that by_version does not list, the stand-in has the newest version
+ * only. */
 CUresult cuGetProcAddress_v2(const char *name, void **fn, int version,
 			     uint64_t flags, int *status)
 {

@@ -169,7 +169,8 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset,
 	return r;
 }
 
-/* Make each mapping in the range accessible, as a range of its own. */
+/* Make each mapping in the range accessible.  Each becomes a range of its
+ * own. */
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes,
 			const CUmemAccess *access, size_t n)
 {
