@@ -3,8 +3,8 @@
  * faulty.h - a disk that misbehaves: a backend of the ring that carries requests
  * out with pread and pwrite, and injects faults into some of them.
  *
- * OWNS      `disk`, one for each test program, as tests open one cache at a
- *           time; and requests that are held back.
+ * OWNS      `disk`, one for each test program, because a test opens one cache
+ *           at a time; and requests that are held back.
  *
  * LOCKING   disk.lock, and ring->lock by its rules; never both.
  */

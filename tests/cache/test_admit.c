@@ -328,7 +328,7 @@ static void a_block_that_is_on_ssd_is_not_written_again(void **state)
 	assert_int_equal(tiers_stats(t).bytes_written_ssd, written);
 }
 
-/* ---- the write budget (ssd_write=) ---- */
+/* ---- the budget for writes to SSD (ssd_write=) ---- */
 
 static void with_budget(struct tiers *t, uint64_t bytes)
 {

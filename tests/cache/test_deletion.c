@@ -37,7 +37,8 @@ int fallocate(int fd, int mode, off_t offset, off_t len)
 	if (!real)
 		real = (int (*)(int, int, off_t, off_t))dlsym(RTLD_NEXT,
 							      "fallocate");
-	/* mode 0 allocates space for the store's files and memory */
+	/* the store allocates its files and memory by fallocate() with mode
+	 * 0 */
 	if (mode != 0)
 		wait_here();
 	return real(fd, mode, offset, len);
@@ -374,7 +375,7 @@ static void a_removal_wakes_nobody_while_a_batch_is_in_hand(void **state)
 	assert_int_equal(deletions(s), 0);
 }
 
-/* ---- after a crash ---- */
+/* ---- removed blocks after a crash ---- */
 
 static void the_first_save_after_a_crash_waits_for_no_sweep(void **state)
 {

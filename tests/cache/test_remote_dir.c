@@ -403,7 +403,7 @@ static void test_removals_leave_half_of_the_threads(void **state)
 		assert_int_equal(removals[i].status, 0);
 }
 
-/* ---- a full filesystem ---- */
+/* ---- a directory on a full filesystem ---- */
 
 static void test_a_full_filesystem_is_full_for_puts(void **state)
 {

@@ -92,7 +92,7 @@ static void test_a_put_that_is_cut_off_leaves_nothing(void **state)
 	}
 }
 
-/* ---- servers that refuse ---- */
+/* ---- servers that refuse requests ---- */
 
 static void test_failures_are_told_apart(void **state)
 {

@@ -19,7 +19,7 @@
 static const char found[] = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 static struct liar liar;
 
-/* ---- a name that does not resolve ---- */
+/* ---- a host name that does not resolve ---- */
 
 static sem_t resolved;
 static _Atomic bool hangs;

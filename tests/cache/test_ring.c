@@ -293,7 +293,7 @@ static void reads_at_the_device_are_bounded_and_leave_room(void **state)
 	kv_ring_free(ring);
 }
 
-/* ---- the end of a ring ---- */
+/* ---- the end of a ring by kv_ring_free ---- */
 
 static void free_waits_for_everything_and_done_runs_alone(void **state)
 {

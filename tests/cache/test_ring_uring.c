@@ -259,7 +259,7 @@ static void fixed_buffers_on_a_huge_memfd_carry_the_bytes(void **state)
 	check_buffer(*state, MFD_HUGETLB);
 }
 
-/* ---- refusals, each in a child of its own ---- */
+/* ---- refusals by the kernel, each in a child process ---- */
 
 static int in_child(int (*run)(void))
 {

@@ -6,7 +6,7 @@
  * OWNS      two buffers with guard bytes around what is copied.
  *
  * LOCKING   the test of a changing source writes it from a second thread
- *           without a lock: that race is what it is about.
+ *           without a lock: the test is about this race.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -714,7 +714,7 @@ static void move(struct fuzz *input)
 	move_once(&m, what);
 }
 
-/* ---- when all clients have left ---- */
+/* ---- checks when all clients have left ---- */
 
 static bool quiet(void)
 {

@@ -251,7 +251,7 @@ static void probe_registering(void)
 	fputs("]", out);
 }
 
-/* ---- calls under a stream that waits ---- */
+/* ---- driver calls while a stream waits ---- */
 
 /* Objects that the calls use, made before the stream waits. */
 static struct {

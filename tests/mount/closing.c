@@ -35,7 +35,7 @@ static void must(bool condition, const char *what)
 	exit(1);
 }
 
-/* ---- the file system ---- */
+/* ---- the FUSE file system of `closing serve` ---- */
 
 static struct stat stat_of(fuse_ino_t ino)
 {

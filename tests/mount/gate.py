@@ -123,7 +123,7 @@ def serve_http(client):
     client.close()
 
 
-# ---- what is not HTTP ----
+# ---- protocols other than HTTP ----
 def pump(source, sink):
     try:
         while data := source.recv(1 << 18):

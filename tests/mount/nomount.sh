@@ -70,7 +70,7 @@ grep -q '\b24\b' <<<"$out" || fail "after SIGTERM: $out"
 kill -TERM "$(daemon_pids)"
 gone
 
-# In the foreground: the exit status.
+# In the foreground (-f) kvfs ends with the exit status of the daemon.
 hidden "$B/kvfs" -f -o "$BASE" "$S" none &
 for ((i = 0; i < 600; i++)); do [ -S "$SOCK" ] && break; sleep 0.1; done
 [ -S "$SOCK" ] || fail "-f: no socket"

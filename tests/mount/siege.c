@@ -279,7 +279,7 @@ static void remap(void)
 	printf("%u\n", n);
 }
 
-/* ---- the user who works ---- */
+/* ---- the user who works during the attack ---- */
 
 enum { CONNECT, PROBE, SAVE, DURABLE, ACQUIRE, OPEN_READ, STATFS, WORKS };
 

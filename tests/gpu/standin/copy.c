@@ -266,7 +266,7 @@ CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t n,
 	return r != CU_OK ? r : give_fill(dst, value, 4 * n, stream);
 }
 
-/* ---- host functions and values ---- */
+/* ---- host functions and values in streams ---- */
 
 /* Like a driver, run host functions one at a time: a blocked one blocks all. */
 static pthread_mutex_t host_thread = PTHREAD_MUTEX_INITIALIZER;

@@ -187,7 +187,7 @@ int standin_set(const char *text)
 	return r;
 }
 
-/* ---- bugs of callers, faults, counts of calls ---- */
+/* ---- bugs of callers, faults on demand, counts of calls ---- */
 
 CUresult bug(CUresult code, const char *format, ...)
 {
