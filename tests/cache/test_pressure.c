@@ -138,7 +138,7 @@ static void what_is_guaranteed_is_had_in_any_size(void **state)
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	for (unsigned n = 0; n < 8; n++)
 		assert_true(durable(s, mine, 200000 + n, LARGE));
-	/* What the space "mine" has beyond its guarantee competes with other
+	/* Bytes of the space "mine" beyond its guarantee compete with other
 	 * spaces. */
 	for (unsigned n = 8; n < 24; n++)
 		durable(s, mine, 200000 + n, LARGE);

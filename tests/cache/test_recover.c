@@ -519,7 +519,7 @@ static void the_lock_file_of_the_index_stays(void **state)
 	small_close(s);
 	assert_int_equal(fstat(fd, &st), 0);
 	assert_int_equal(st.st_nlink, 1);
-	/* It does not matter what the index's lock file contains. */
+	/* The contents of the index's lock file do not matter. */
 	for (unsigned round = 0; round < 3; round++) {
 		memset(garbage, round == 1 ? 0xff : 0, sizeof(garbage));
 		if (round == 2)

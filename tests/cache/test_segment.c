@@ -17,8 +17,8 @@
 
 struct keeper {
 	struct tiers *t;
-	/* true: the clients unmap a retired segment as soon as they are told
-	 * to */
+	/* true: the clients unmap a retired segment as soon as the daemon asks
+	 * for that */
 	bool answers;
 	_Atomic unsigned n_told;
 	uint32_t told[RETIRED * 4];

@@ -408,7 +408,7 @@ static void remove_large(struct tiers *t, uint32_t uid, unsigned n)
 }
 
 /* A quarter of the index of 3 MiB is for layouts.  A single user may have half
- * of what root's layouts leave of that quarter. */
+ * of the part of that quarter that root's layouts do not use. */
 static void layouts_leave_the_index_to_blocks_and_to_others(void **state)
 {
 	struct tiers *t = *state;

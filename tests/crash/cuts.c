@@ -272,8 +272,8 @@ static size_t *choose_cuts(const struct image_log *log, unsigned n,
 	return cuts;
 }
 
-/* Return a record: all writes before it survive a cut before record @cut.  It
- * is the last flush, or an earlier record if the disk lies. */
+/* Return a record before which all writes survive a cut at record @cut: the
+ * last flush, or an earlier record if the disk lies. */
 static size_t surely(const struct image_maker *m, size_t cut, uint64_t *seed)
 {
 	size_t base = cut, forgotten;

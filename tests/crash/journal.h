@@ -51,7 +51,7 @@ struct journal {
 	/* number of events after which blocks may be lost */
 	_Atomic uint64_t forgiven;
 	_Atomic uint64_t rebuilt; /* how often the index was lost */
-	/* what is known of saver.c's snapshot, an enum journal_snapshot */
+	/* state of saver.c's snapshot, an enum journal_snapshot */
 	_Atomic uint64_t snapshot;
 	/* 1: the block was absent when last looked for, but no flush was
 	 * answered since, so a rebuild of the index may find the block. */
@@ -235,7 +235,7 @@ static inline bool journal_same(const struct journal *j, uint64_t mount)
 }
 
 /* Compare the result of a look-up (a generation, 0 if absent, or -errno) with
- * what the block's word allows. */
+ * the generations that the block's word allows. */
 static inline void journal_judge(struct journal *j, struct journal_entry e,
 				 int64_t gen, uint64_t id)
 {

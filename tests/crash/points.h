@@ -23,7 +23,7 @@ struct points {
 	uint64_t kills[KV_POINTS_MAX], armed[KV_POINTS_MAX];
 };
 
-/* What a round must have for the daemon to pass a kill point. */
+/* Properties that a round must have for the daemon to pass a kill point. */
 static const struct {
 	const char *prefix;
 	bool fresh, shrink, clean, lose, mounted;

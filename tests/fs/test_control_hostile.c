@@ -376,8 +376,8 @@ static void one_that_is_cut_off_keeps_its_leases_until_it_goes(void **state)
 	assert_int_equal(peer_acquire(&p, 1, 2), 2);
 	assert_true(peer_raw(&p, &bad, sizeof(bad), -1, 0));
 	assert_true(peer_at_end(&p));
-	/* The client's reservation is dropped.  Its leases stay, because the
-	 * client may still be copying. */
+	/* The client's reservation is dropped.  The client's leases stay,
+	 * because it may still be copying. */
 	assert_int_equal(peer_probe(&good, 3), WIRE_ABSENT);
 	assert_int_equal(daemon_stats(&d).leases, 2);
 	/* The daemon reads no further messages of the client. */

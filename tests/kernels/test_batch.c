@@ -14,7 +14,7 @@
 #define BLOCK 4096
 #define SECOND 1000000000u
 
-/* What the daemon does with a SAVE; but REFUSING refuses the staging memory,
+/* Reaction of the daemon to a SAVE; but REFUSING refuses the staging memory,
  * and BUSY delays the reply to a RESERVE until the test allows it. */
 enum mode { SEALING, HANGING_UP, SILENT, REFUSING, BUSY };
 
