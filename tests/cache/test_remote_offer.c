@@ -742,7 +742,8 @@ static void test_others_keep_their_turns(void **state)
 	kv_space_put(other);
 }
 
-#define BEYOND 13000u /* more blocks than the 12288 that may be queued */
+/* number of blocks: more than the 12,288 that may be queued */
+#define BEYOND 13000u
 
 static void test_what_found_no_room_gets_there(void **state)
 {

@@ -55,7 +55,7 @@ static void two_files(struct store *s)
 	store_put(s, 0, 5, store_record(1, 1, 100));
 	store_put(s, 0, 6, store_record(1, 2, 101));
 	store_put(s, 3, 0, store_record(2, 1, 102));
-	/* newer than the record with the same key in file 0, slot 6 */
+	/* newer than the other record of this key, in file 0, slot 6 */
 	store_put(s, 3, 1, store_record(1, 2, 103));
 }
 

@@ -212,7 +212,7 @@ static void use(void *arg)
 	r = kvfs_space_open(c->session, c->w->space_name, WORLD_LAYOUT,
 			    KVFS_CREATE | 0700, &c->space);
 	alloc_among(r, 0, -ENOMEM,
-		    -EINVAL /* jansson had no memory for a string: layout.h */);
+		    -EINVAL /* no memory in jansson, see layout.h */);
 	if (r == 0) {
 		c->pool = make_pool(c);
 		if (c->pool) {

@@ -20,7 +20,7 @@ eq "the head and the tail come first" "$(head -n 3 "$T/order")" \
 	$'64 blocks from 0 on\n64 blocks from 8128 on\n64 blocks from 64 on'
 eq "windows" "$(wc -l <"$T/order")" 128
 
-# Again after a restart: from SSD alone.
+# Restore the snapshot again after a restart, when its blocks are on SSD only.
 restart
 "$T/restore" "$M" s turn 2>/dev/null | cmp - "$T/context" || fail "bytes after a restart differ"
 
