@@ -3,7 +3,8 @@
  * rpc.c - requests, questions on the look-up connection, and notices.
  *
  * OWNS      the table of calls that wait for a reply, and the queue of messages
- *           for which the socket had no room; not the calls.  session->lookup.
+ *           for which the socket had no room, with duplicates of their
+ *           descriptors; not the calls.  session->lookup.
  *           session->notices: a notice is embedded in its lease or transfer, so
  *           posting one needs no memory.
  *
@@ -26,6 +27,7 @@
  *           takes session->lock to handle a message.  lookup_lock for a
  *           question, held for the round trip.
  */
+#include <fcntl.h>
 #include <sys/socket.h>
 
 #include "kernels/session/rpc.h"
@@ -68,6 +70,7 @@ static void parcel_free_locked(struct kvfs_session *session,
 	session->rpc.n_out--;
 	if (parcel->call)
 		parcel->call->parcel = NULL;
+	kv_closep(&parcel->packet.fd);
 	free(parcel);
 }
 
@@ -89,6 +92,13 @@ static int send_locked(struct kvfs_session *session,
 	if (!parcel)
 		return -ENOMEM;
 	parcel->packet = *packet;
+	/* The caller may close its descriptor before the message is sent. */
+	if (packet->fd >= 0)
+		parcel->packet.fd = fcntl(packet->fd, F_DUPFD_CLOEXEC, 0);
+	if (packet->fd >= 0 && parcel->packet.fd < 0) {
+		free(parcel);
+		return -EMFILE;
+	}
 	parcel->call = call;
 	if (call)
 		call->parcel = parcel;
@@ -172,6 +182,10 @@ int kv_rpc_push_locked(struct kvfs_session *session)
 				 MSG_DONTWAIT);
 		if (r == -EAGAIN)
 			return 1;
+		/* A lost message would never be answered: have the receiving
+		 * thread find the end of the connection. */
+		if (r < 0)
+			shutdown(session->link.fd, SHUT_RDWR);
 		parcel_free_locked(session, parcel);
 	}
 	return 0;

@@ -117,8 +117,9 @@ struct kv_rpc {
 };
 
 /* Send @packet with a new tag; call->done is called with the reply.  Never
- * blocks.
- * -ENOTCONN, -ENOMEM: nothing was sent, and call->done will not be called */
+ * blocks, and does not keep packet->fd.
+ * -ENOTCONN, -ENOMEM, -EMFILE: nothing was sent, and call->done will not be
+ * called */
 int kv_rpc_submit_locked(struct kvfs_session *session, struct kv_call *call,
 			 struct kv_packet *packet);
 

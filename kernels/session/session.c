@@ -27,7 +27,7 @@
  *       thread sleeps no longer than to the earliest @at.
  *   (6) A session is in the list of sessions from kvfs_open to kvfs_close; in a
  *       fork's child the list is empty, and the descriptors of the parent's
- *       sessions are closed.
+ *       sessions are closed, but for those of queued messages.
  *   (7) A thread that sleeps in kv_session_wait is woken by each change: it waits
  *       for the condition, or borrower_sleeps is set and nudge_fd ends its poll.
  *   (8) Messages wake the borrower if there is one, else the reader thread.

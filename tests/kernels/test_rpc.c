@@ -2,10 +2,22 @@
 /* Replies that match no request, and requests during which the connection
  * ends. */
 #include <dirent.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
+#include "kernels/session/session.h"
 #include "tests/kernels/impostor.h"
 
-enum mode { ABSENT, WRONG_TAG, TOO_MANY, WRONG_TYPE, UNASKED, SHORT, HANG_UP };
+enum mode {
+	ABSENT,
+	WRONG_TAG,
+	TOO_MANY,
+	WRONG_TYPE,
+	UNASKED,
+	SHORT,
+	HANG_UP,
+	HELD
+};
 
 static void acquired(struct impostor *i, int fd, struct kv_packet *packet)
 {
@@ -221,6 +233,122 @@ static void a_thread_that_waits_receives_its_answer_itself(void **state)
 	kvfs_close(session);
 }
 
+/* ---- messages that wait for room in the socket ---- */
+
+#define KEYS 200 /* a message of more bytes than the least SO_SNDBUF */
+#define SENT 2000
+
+/* Receive nothing while the mode is HELD.  i->seen: inode of the last file
+ * received. */
+static void answer_when_released(struct impostor *i, int fd,
+				 struct kv_packet *packet)
+{
+	struct wire_place places[KEYS];
+	struct stat st;
+
+	while (i->mode == HELD)
+		usleep(1000);
+	if (packet->fd >= 0 && fstat(packet->fd, &st) == 0)
+		i->seen = st.st_ino;
+	for (size_t k = 0; k < KEYS; k++)
+		places[k] = (struct wire_place){.status = -ENOENT};
+	if (packet->header.type == WIRE_ACQUIRE)
+		impostor_reply(fd, packet, places, sizeof(places), KEYS);
+	else
+		answer(i, fd, packet);
+}
+
+struct queue {
+	kvfs_session *session;
+	kvfs_space *space;
+	kvfs_lease *leases[SENT];
+	size_t n;
+};
+
+/* Send requests to a daemon that receives none, until one of them is queued. */
+static void queue_setup(struct queue *q, struct impostor *i)
+{
+	kvfs_key keys[KEYS] = {0};
+	bool queued = false;
+	kvfs_query query;
+
+	memset(q, 0, sizeof(*q));
+	impostor_start(i, answer_when_released);
+	assert_int_equal(kvfs_open(i->path, &q->session), 0);
+	assert_int_equal(kvfs_space_open(q->session, "s", NULL, 0, &q->space),
+			 0);
+	i->mode = HELD;
+	for (size_t k = 0; k < KEYS; k++)
+		keys[k].len = 16;
+	query = (kvfs_query){q->space, keys, KEYS};
+	while (!queued) {
+		assert_true(q->n < SENT);
+		assert_int_equal(
+			kvfs_acquire(&query, 1, NULL, &q->leases[q->n++]), 0);
+		pthread_mutex_lock(&q->session->lock);
+		queued = q->session->rpc.n_out > 0;
+		pthread_mutex_unlock(&q->session->lock);
+	}
+}
+
+/* Have the daemon receive again.  Check that the last request ends with
+ * @status. */
+static void queue_teardown(struct queue *q, struct impostor *i, int status)
+{
+	i->mode = ABSENT;
+	for (size_t k = 0; k < q->n; k++)
+		assert_int_equal(kvfs_lease_wait(q->leases[k], 10000000000u),
+				 0);
+	assert_int_equal(kvfs_lease_status(q->leases[q->n - 1], 0), status);
+	while (q->n > 0)
+		kvfs_release(q->leases[--q->n]);
+	kvfs_space_close(q->space);
+	kvfs_close(q->session);
+}
+
+/* The queued message no longer fits into the socket's buffer (EMSGSIZE), which
+ * stands for all errors that leave the socket open, as ENOBUFS does. */
+static void
+a_queued_message_that_cannot_be_sent_ends_the_connection(void **state)
+{
+	struct queue q;
+	int least = 1;
+
+	queue_setup(&q, *state);
+	pthread_mutex_lock(&q.session->lock);
+	assert_int_equal(setsockopt(q.session->link.fd, SOL_SOCKET, SO_SNDBUF,
+				    &least, sizeof(least)),
+			 0);
+	pthread_mutex_unlock(&q.session->lock);
+	queue_teardown(&q, *state, -ENOTCONN);
+}
+
+static void a_queued_message_keeps_its_descriptor(void **state)
+{
+	struct impostor *i = *state;
+	struct wire_staging item = {.bytes = 1};
+	struct kv_packet packet = {
+		.header = {.type = WIRE_STAGING, .count = 1},
+		.items = &item,
+		.bytes = sizeof(item),
+	};
+	struct queue q;
+	struct stat st;
+
+	queue_setup(&q, i);
+	packet.fd = memfd_create("queued", MFD_CLOEXEC);
+	assert_int_equal(fstat(packet.fd, &st), 0);
+	pthread_mutex_lock(&q.session->lock);
+	kv_rpc_post_locked(q.session, &packet);
+	pthread_mutex_unlock(&q.session->lock);
+	close(packet.fd);
+	i->mode = ABSENT;
+	for (int k = 0; k < 10000 && i->seen == 0; k++)
+		usleep(1000);
+	assert_int_equal(i->seen, st.st_ino);
+	queue_teardown(&q, i, -ENOENT);
+}
+
 #define test(name) \
 	cmocka_unit_test_setup_teardown(name, impostor_setup, impostor_teardown)
 
@@ -235,6 +363,8 @@ int main(void)
 		test(a_daemon_that_hangs_up_is_found_again),
 		test(threads_that_wait_at_once_all_hear_their_answers),
 		test(a_thread_that_waits_receives_its_answer_itself),
+		test(a_queued_message_that_cannot_be_sent_ends_the_connection),
+		test(a_queued_message_keeps_its_descriptor),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
