@@ -389,8 +389,12 @@ static void begin_flush_locked(struct kvfs_xfer *xfer)
 static void stop_durable_locked(struct kvfs_xfer *xfer, int status)
 {
 	kv_assert_locked(&xfer->session->lock);
-	if (xfer->keys.calls && xfer->left[KVFS_DURABLE] > 0)
+	if (xfer->left[KVFS_DURABLE] == 0)
+		return;
+	if (xfer->keys.calls)
 		kv_keys_cancel_locked(&xfer->keys, status);
+	else if (xfer->flush_asked) /* begin_flush_locked is to ask nothing */
+		xfer->keys.cancelled = status;
 }
 
 static void want_durable_locked(struct kvfs_xfer *xfer)

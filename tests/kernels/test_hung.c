@@ -482,6 +482,24 @@ static void a_flush_can_be_cancelled(void **state)
 	layered_check(w, N);
 }
 
+/* The cancel comes while the flush waits for the blocks to seal. */
+static void a_flush_can_be_cancelled_before_it_is_sent(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *xfer = freeze_under_copy(w, NULL);
+
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_DURABLE, SHORT), -ETIMEDOUT);
+	slow_shut(false);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, SOON), N);
+	kvfs_xfer_cancel(xfer);
+	world_thaw(w);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, SOON), N);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_DURABLE, SOON), 0);
+	assert_int_equal(kvfs_xfer_status(xfer, 0), -ECANCELED);
+	kvfs_xfer_free(xfer);
+	nothing_is_left(w);
+}
+
 static void a_map_ends(void **state)
 {
 	struct world *w = *state;
@@ -739,6 +757,7 @@ int main(void)
 		hung(a_load_ends_by_its_deadline_and_by_a_cancel),
 		hung(a_prefetch_ends),
 		hung(a_flush_can_be_cancelled),
+		hung(a_flush_can_be_cancelled_before_it_is_sent),
 		hung(a_map_ends),
 		hung(a_map_whose_lease_does_not_settle_ends),
 		hung(every_question_ends_in_time),
