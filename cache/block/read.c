@@ -747,6 +747,7 @@ void kv_view_put(struct kv_cache *cache, struct kv_view *view)
 {
 	struct kv_bounce *bounce = cache->bounce;
 	struct buffer *buffer = view->owner;
+	struct kv_slot *slot = view->owner;
 
 	if (view->bounce) {
 		pthread_mutex_lock(&bounce->lock);
@@ -757,7 +758,8 @@ void kv_view_put(struct kv_cache *cache, struct kv_view *view)
 		return;
 	}
 	kv_lock(cache);
-	/* The caller has the block open: kv_block_put frees its parts later. */
-	kv_slot_hold_locked(cache, view->owner, -1);
+	kv_slot_hold_locked(cache, slot, -1);
+	/* The block may have been removed and closed during the view. */
+	kv_block_settle_locked(cache, slot->block);
 	kv_unlock(cache);
 }

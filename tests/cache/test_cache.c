@@ -351,6 +351,42 @@ static void flip(struct one *f, const char *file, long at)
 	fclose(s);
 }
 
+static uint64_t dram_used(struct one *f)
+{
+	struct kv_cache_stats stats;
+
+	kv_cache_stats(f->cache, &stats);
+	return stats.dram_used;
+}
+
+/* The kernel closes a file as soon as a read has its reply: before the daemon's
+ * view ends. */
+static void a_view_may_end_after_the_last_close_of_a_removed_block(void **state)
+{
+	struct one *f = *state;
+	const uint64_t used = dram_used(f);
+
+	for (unsigned durable = 0; durable < 2; durable++) {
+		struct kv_block *block;
+		struct kv_view view;
+
+		assert_int_equal(save(f, 1), 0);
+		block = one_get(f, 1);
+		if (durable)
+			assert_int_equal(kv_block_sync(f->cache, block), 0);
+		assert_int_equal(
+			kv_view_get(f->cache, block, KV_VIEW_TRY, &view), 0);
+		assert_int_equal(kv_block_remove(f->cache, block), 0);
+		kv_block_put(f->cache, block);
+		kv_view_put(f->cache, &view);
+		assert_int_equal(kv_space_sync(f->cache, f->space), 0);
+		assert_int_equal(dram_used(f), used);
+		check(f);
+	}
+	for (unsigned i = 2; i < 500; i++)
+		assert_int_equal(save(f, i), 0);
+}
+
 static void a_damaged_block_is_a_miss_and_can_be_saved_again(void **state)
 {
 	struct one *f = *state;
@@ -557,6 +593,7 @@ int main(void)
 		TEST(a_full_cache_evicts_on_both_tiers_and_keeps_its_cap),
 		TEST(nothing_is_evicted_while_files_are_empty),
 		TEST(two_sizes_share_the_tiers),
+		TEST(a_view_may_end_after_the_last_close_of_a_removed_block),
 		TEST(a_damaged_block_is_a_miss_and_can_be_saved_again),
 		TEST(a_save_begun_before_a_clear_never_seals),
 		TEST(chmod_moves_blocks_to_segments_of_their_own),
