@@ -221,7 +221,8 @@ struct wire_place {
 };
 
 /*
- * Replace the client's staging memory by a file in memory (memfd).
+ * Replace the client's staging memory by a file in memory (memfd).  After an error the
+ * client has no staging memory.
  *   -EINVAL       no bytes
  *   -EMEDIUMTYPE  not a file in memory
  *   -EACCES, -ENOLCK, -EMFILE, -ENOMEM

@@ -842,7 +842,6 @@ static int offer_finish(struct kv_request *request)
 		client->n_lents++;
 		offer->lent = NULL;
 	} else if (r == 0) {
-		kv_client_memory_put(client->staging);
 		client->staging = kv_steal(offer->staging);
 	}
 	client->offers = false;
@@ -881,6 +880,9 @@ int kv_request_staging(struct kv_client *client, const struct kv_message *m)
 	int r = kv_client_memory_new(client->server, client->account, m->fd, 0,
 				     wanted->bytes, &staging);
 
+	/* A client whose offer is refused has no staging: blocks that the client
+	 * saves from the refused memory must not be copied from the old one. */
+	kv_client_memory_put(kv_steal(client->staging));
 	return r < 0 ? r : offer_begin(client, m, staging, NULL);
 }
 

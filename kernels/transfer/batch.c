@@ -408,9 +408,10 @@ static void copy(struct kv_job *job)
 		blocks[i].offset =
 			batch->extent->offset + i * batch->block_bytes;
 	}
-	r = kv_session_is_live(session, xfer->generation)
-		    ? kv_rpc_submit_locked(session, &batch->call, &packet)
-		    : -ENOTCONN;
+	/* abandoned: the connection is lost, or the daemon refused the stage */
+	r = batch->stage->abandoned
+		    ? -ENOTCONN
+		    : kv_rpc_submit_locked(session, &batch->call, &packet);
 	kv_xfer_reach_locked(xfer, KVFS_COPIED, batch->n);
 	if (r < 0) {
 		fail_locked(batch, KVFS_SEALED, r);

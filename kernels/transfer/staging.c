@@ -18,6 +18,7 @@
  *              NEXT -> IN USE    kv_staging_swap_locked, when the old stage is
  *                                empty
  *            IN USE -> IN USE    kv_staging_grow_locked makes the next stage
+ *            IN USE -> NONE      staging_taken: the daemon refuses the stage
  *                 * -> NONE      the connection is lost (pool.c)
  *
  * INVARIANTS
@@ -248,10 +249,16 @@ struct make_stage {
 static void staging_taken(struct kv_call *call, int status, const void *items)
 {
 	struct offer *offer = (struct offer *)call;
+	struct kvfs_session *session = offer->session;
 
 	(void)items;
-	if (status < 0)
-		kv_saves_fail_locked(offer->session, status);
+	if (status < 0 && atomic_load(&session->live) != 0) {
+		/* The daemon has no staging now. */
+		if (session->stage && session->stage->offer == call->tag)
+			kv_stage_abandon(kv_steal(session->stage));
+		session->stage_grows_at = kv_time_after(GROW_AGAIN_NS);
+		kv_saves_fail_locked(session, status);
+	}
 	free(offer);
 }
 
@@ -298,6 +305,7 @@ int kv_staging_swap_locked(struct kvfs_session *session)
 	}
 	kv_stage_abandon(kv_steal(session->stage));
 	session->stage = stage;
+	stage->offer = offer->call.tag;
 	session->stage_full = false;
 	kv_stage_attach_locked(stage, session);
 	grow_asked_locked(session);

@@ -37,6 +37,7 @@ struct kv_stage {
 	uint64_t share; /* bytes that count against KV_STAGE_SHARE */
 	bool huge;
 	bool abandoned;
+	uint64_t offer;		      /* tag of the WIRE_STAGING message */
 	struct kvfs_session *session; /* of @attached; NULL: not attached */
 	struct kv_attached attached;
 	uint64_t head; /* offset of the youngest extent's end */

@@ -317,20 +317,28 @@ static void descriptors_where_none_belong_are_closed(void **state)
 	assert_true(open_fds() < before + 8);
 }
 
-static void a_staging_that_is_none_is_refused(void **state)
+/* A client that goes on must not save from the memory before. */
+static void a_refused_staging_leaves_the_client_without_any(void **state)
 {
 	struct wire_header like = {.type = WIRE_STAGING, .count = 1};
 	struct wire_staging bytes = {4096};
 	int file = open("/proc/self/exe", O_RDONLY);
 	int dir = open("/", O_RDONLY | O_DIRECTORY);
-	size_t before = open_fds();
+	struct peer p;
+	size_t before;
 
 	(void)state;
-	assert_int_equal(peer_call(&good, &like, &bytes, sizeof(bytes), file),
+	daemon_peer(&d, &p, 0);
+	assert_int_equal(peer_save(&p, 60, 1), 0);
+	before = open_fds();
+	assert_int_equal(peer_call(&p, &like, &bytes, sizeof(bytes), file),
 			 -EMEDIUMTYPE);
-	assert_int_equal(peer_call(&good, &like, &bytes, sizeof(bytes), dir),
+	assert_int_equal(peer_call(&p, &like, &bytes, sizeof(bytes), dir),
 			 -EMEDIUMTYPE);
 	assert_true(open_fds() <= before + 4);
+	assert_int_equal(peer_save(&p, 61, 1), -EINVAL);
+	assert_int_equal(peer_probe(&p, 61), WIRE_ABSENT);
+	peer_close(&p);
 	close(file);
 	close(dir);
 }
@@ -442,7 +450,7 @@ int main(void)
 		HOSTILE_TEST(a_message_that_is_too_long_ends_the_connection),
 		HOSTILE_TEST(a_key_of_a_wrong_length_ends_the_connection),
 		HOSTILE_TEST(descriptors_where_none_belong_are_closed),
-		HOSTILE_TEST(a_staging_that_is_none_is_refused),
+		HOSTILE_TEST(a_refused_staging_leaves_the_client_without_any),
 		HOSTILE_TEST(a_tag_in_use_ends_the_connection),
 		HOSTILE_TEST(releasing_what_was_never_had_ends_the_connection),
 		HOSTILE_TEST(

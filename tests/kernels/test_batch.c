@@ -14,9 +14,10 @@
 #define BLOCK 4096
 #define SECOND 1000000000u
 
-/* Reaction of the daemon to a SAVE; but REFUSING refuses the staging memory,
- * and BUSY delays the reply to a RESERVE until the test allows it. */
-enum mode { SEALING, HANGING_UP, SILENT, REFUSING, BUSY };
+/* Reaction of the daemon to a SAVE; but REFUSING refuses the staging memory and
+ * keeps the memory before, REFUSING_LARGE does so if the staging is large, and
+ * BUSY delays the reply to a RESERVE until the test allows it. */
+enum mode { SEALING, HANGING_UP, SILENT, REFUSING, REFUSING_LARGE, BUSY };
 
 /* A block in staging memory: the memfd that has it, and the offset there. */
 struct saved {
@@ -25,7 +26,7 @@ struct saved {
 };
 
 static uint8_t pages[8 * BLOCK];
-static int stage = -1; /* offered last */
+static int stage = -1; /* taken last */
 static struct saved saved[2];
 static atomic_int n_saved, n_drops;
 /* number of RESERVEs that the daemon received, and number that it may answer */
@@ -44,11 +45,19 @@ static void take_space(int fd, struct kv_packet *packet)
 
 static void take_stage(struct impostor *i, int fd, struct kv_packet *packet)
 {
-	packet->header.status = i->mode == REFUSING ? -EPERM : 0;
-	if (stage >= 0)
+	const struct wire_staging *staging = packet->items;
+	const bool refuses =
+		i->mode == REFUSING ||
+		(i->mode == REFUSING_LARGE && staging->bytes > KV_STAGE_FIRST);
+
+	packet->header.status = refuses ? -EPERM : 0;
+	if (!refuses && stage >= 0)
 		close(stage);
-	stage = dup(packet->fd);
+	if (!refuses)
+		stage = dup(packet->fd);
 	impostor_reply(fd, packet, NULL, 0, 0);
+	if (refuses)
+		i->seen |= 4;
 }
 
 static void take_save(const struct wire_save *item)
@@ -228,8 +237,36 @@ static void staging_that_the_daemon_refuses_fails_the_save(void **state)
 		xfers[k] = save(&c, k, NULL);
 	for (k = 0; k < 2; k++) {
 		status = sealed_status(xfers[k]);
-		assert_true(status == -EPERM || status == 0);
+		assert_true(status == -EPERM || status == -ENOTCONN ||
+			    status == 0);
 	}
+	leave(&c);
+}
+
+static void save_until_sealed(struct client *c, int64_t page)
+{
+	int k;
+
+	for (k = 0; k < 1000 && sealed_status(save(c, page, NULL)) != 0; k++)
+		usleep(10000);
+	assert_true(k < 1000);
+}
+
+static void staging_that_the_daemon_refuses_is_not_used(void **state)
+{
+	struct impostor *i = *state;
+	struct client c;
+
+	i->mode = REFUSING_LARGE;
+	enter(i, &c);
+	memset(pages, 11, sizeof(pages));
+	save_until_sealed(&c, 0);
+	wait_seen(i, 4);
+	memset(pages, 22, sizeof(pages));
+	save_until_sealed(&c, 1);
+	assert_int_equal(n_saved, 2);
+	assert_int_equal(first_byte(&saved[0]), 11);
+	assert_int_equal(first_byte(&saved[1]), 22);
 	leave(&c);
 }
 
@@ -375,6 +412,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test(staging_of_a_lost_connection_is_never_written_again),
 		test(staging_that_the_daemon_refuses_fails_the_save),
+		test(staging_that_the_daemon_refuses_is_not_used),
 		test(larger_staging_is_taken_when_the_smaller_is_empty),
 		test(pages_are_the_engines_again_when_copied),
 		test(what_was_reserved_is_dropped_when_it_is_cancelled),
