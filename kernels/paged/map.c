@@ -160,13 +160,14 @@ static void begin_fills_locked(struct kv_paged_pool *paged)
 	}
 }
 
-/* Load a page again after its block found no room in DRAM: the end of another
- * fill may make room, or a smaller fill may fit.  Return false if the page has
- * failed. */
+/* Load a page again if a map waits for the page.  If the block found no room in
+ * DRAM (@full), the end of another fill or a smaller fill must make that likely
+ * to succeed.  Return false if the page has failed. */
 static bool go_again_locked(const struct kv_page_fill *fill,
-			    struct kv_page_fills *again, struct kv_page *page)
+			    struct kv_page_fills *again, struct kv_page *page,
+			    bool full)
 {
-	const bool alone = fill->paged->filling == 1;
+	const bool alone = full && fill->paged->filling == 1;
 	struct kv_use *use;
 
 	/* Do not wait for the stream again: its earlier work was over before
@@ -186,6 +187,9 @@ static void fill_over_locked(struct kv_page_fill *fill, int status)
 {
 	struct kv_page_fills again = TAILQ_HEAD_INITIALIZER(again);
 	struct kv_paged_pool *paged = fill->paged;
+	/* The fill was stopped, but a later map may wait for its pages. */
+	const bool stopped = fill->load ? atomic_load(&fill->load->stopped) != 0
+					: status == -ECANCELED;
 	int r;
 
 	kv_assert_locked(&paged->pool->session->lock);
@@ -194,19 +198,19 @@ static void fill_over_locked(struct kv_page_fill *fill, int status)
 		if (r == 0)
 			r = atomic_load(&fill->load->status[i]);
 		fill->page[i]->fill = NULL;
-		if (r == -ENOSPC &&
-		    go_again_locked(fill, &again, fill->page[i]))
+		if ((r == -ENOSPC || (r == -ECANCELED && stopped)) &&
+		    go_again_locked(fill, &again, fill->page[i],
+				    r == -ENOSPC)) {
+			/* Run one fill at a time from now on. */
+			paged->dram_is_short |= r == -ENOSPC;
 			continue;
+		}
 		kv_page_settle_locked(paged, fill->page[i], r);
 	}
 	paged->filling--;
-	if (!TAILQ_EMPTY(&again)) {
-		/* Load the pages again before other fills, and one fill at a
-		 * time from now on. */
-		paged->dram_is_short = true;
-		TAILQ_CONCAT(&again, &paged->fills, others);
-		TAILQ_CONCAT(&paged->fills, &again, others);
-	}
+	/* Load the pages again before other fills. */
+	TAILQ_CONCAT(&again, &paged->fills, others);
+	TAILQ_CONCAT(&paged->fills, &again, others);
 	begin_fills_locked(paged);
 	kv_session_changed_locked(paged->pool->session);
 	if (fill->load)

@@ -60,6 +60,29 @@ static void a_page_is_not_taken_before_its_copy_has_ended(void **state)
 	kvfs_pool_close(pool);
 }
 
+/* A load that was stopped, because its only map was cancelled, goes on for as
+ * long as the device copies. */
+static void a_map_of_pages_whose_load_was_stopped_gets_them(void **state)
+{
+	struct world *w = *state;
+	kvfs_pool *pool = reserve(w, PAGES, PAGES);
+	kvfs_mapping *a, *b;
+
+	world_save(w, PAGES);
+	slow_shut(true);
+	a = begin(w, pool, 0, PAGES, NULL);
+	wait_for_loads(1);
+	kvfs_map_cancel(a);
+	b = begin(w, pool, 0, PAGES, NULL);
+	slow_shut(false);
+	assert_int_equal(kvfs_map_wait(b, LONG), PAGES);
+	for (uint32_t i = 0; i < PAGES; i++)
+		assert_true(is_block(b, i, i));
+	unmap(a);
+	unmap(b);
+	kvfs_pool_close(pool);
+}
+
 static void what_others_wait_for_comes_although_its_first_left(void **state)
 {
 	struct world *w = *state;
@@ -339,6 +362,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 		T(a_failed_copy_frees_its_page_and_is_nobodys_hit),
 		T(a_page_is_not_taken_before_its_copy_has_ended),
+		T(a_map_of_pages_whose_load_was_stopped_gets_them),
 		T(what_others_wait_for_comes_although_its_first_left),
 		T(a_deadline_is_the_maps_own),
 		T(a_pool_is_closed_with_all_that_is_mapped_in_it),
