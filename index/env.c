@@ -26,7 +26,8 @@
  *   (3) After a fault inside LMDB, LMDB's memory and the writers' mutex are
  *       leaked together with the environment, which is never used again.
  *   (4) Each thread with a transaction holds the guard shared; a thread that
- *       replaces the environment holds the guard alone.
+ *       replaces the environment holds the guard alone.  A thread with a batch
+ *       does not replace it: it would wait for itself.
  *   (5) Puts never take the last RESERVE of the map: a deletion copies pages
  *       before it frees any.  LMDB reuses pages freed by one transaction two
  *       transactions later: the reserve is enough for batches of 300 deletions,
@@ -296,6 +297,9 @@ static int reopen_guarded(void *index)
 	return kv_index_reopen(index);
 }
 
+/* number of batches of this thread; each holds the guard */
+static _Thread_local unsigned batches;
+
 /* Replace the environment after LMDB began to refuse every transaction. */
 static void env_renew(struct kv_index *index)
 {
@@ -326,7 +330,7 @@ int kv_txn_guard_enter(struct kv_index *index, unsigned flags,
 		if (rc == 0)
 			return 0;
 		pthread_rwlock_unlock(&index->guard);
-		if (rc != MDB_PANIC)
+		if (rc != MDB_PANIC || batches > 0)
 			break;
 		if (try == 0)
 			env_renew(index);
@@ -437,6 +441,7 @@ int kv_txn_begin(struct kv_index *index, struct kv_txn **ret_txn)
 	if (r < 0)
 		return r;
 	batch->entered = true;
+	batches++;
 	r = call_guarded(batch, count_room, batch);
 	if (r < 0)
 		return r == MDB_PANIC ? -EIO : r;
@@ -636,7 +641,9 @@ void kv_txn_abort(struct kv_txn *batch)
 		return;
 	if (batch->txn)
 		mdb_txn_abort(batch->txn);
-	if (batch->entered)
+	if (batch->entered) {
 		pthread_rwlock_unlock(&batch->index->guard);
+		batches--;
+	}
 	free(batch);
 }

@@ -395,9 +395,11 @@ int kv_moves_record(struct kv_cache *cache, struct kv_txn *txn)
 		if (!move->put)
 			continue;
 		if (move->token_ids)
-			(void)kv_index_get(cache->index, move->from, &record,
-					   &ids);
-		r = put_record(txn, move->to, &move->record, ids);
+			r = kv_index_get(cache->index, move->from, &record,
+					 &ids);
+		/* -EIO: the batch's pages cannot be read either. */
+		if (r != -EIO)
+			r = put_record(txn, move->to, &move->record, ids);
 		if (r == 0)
 			r = kv_record_delete(txn, move->from);
 	}

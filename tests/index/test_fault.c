@@ -85,6 +85,23 @@ static void change_what_is_cut_off(struct fixture *f)
 	restore(f, saved);
 }
 
+/* A thread that replaced the environment during its own batch would wait for
+ * itself. */
+static void get_during_a_batch(struct fixture *f)
+{
+	struct kv_slot_record record;
+	struct kv_txn *batch;
+	struct saved saved;
+
+	assert_int_equal(kv_txn_begin(f->index, &batch), 0);
+	saved = cut_off(f);
+	assert_int_equal(kv_index_get(f->index, 5, &record, NULL), -EIO);
+	restore(f, saved);
+	assert_int_equal(kv_index_get(f->index, 5, &record, NULL), -EIO);
+	kv_txn_abort(batch);
+	assert_int_equal(kv_index_get(f->index, 5, &record, NULL), 0);
+}
+
 /* All checks are in one test, because cmocka replaces SIGBUS's handler before
  * each test. */
 static void an_index_that_cannot_be_read_fails_and_works_again(void **state)
@@ -95,6 +112,7 @@ static void an_index_that_cannot_be_read_fails_and_works_again(void **state)
 	assert_int_equal(put_slots(f, 0, SLOTS), 0);
 	get_from_what_is_cut_off(f);
 	change_what_is_cut_off(f);
+	get_during_a_batch(f);
 	assert_int_equal(put_slots(f, SLOTS, 10), 0);
 	assert_int_equal(walk(f, &seen), 0);
 	assert_int_equal(seen.slots, SLOTS + 10);
