@@ -190,8 +190,11 @@ static void count_all_locked(struct kvfs_xfer *xfer)
 	int running;
 
 	kv_assert_locked(&xfer->session->lock);
-	if (xfer->steps <= 1 || load->counted || atomic_load(&load->busy) > 0 ||
-	    atomic_load(&load->next) < load->steps * load->units_a_step)
+	/* Load next before busy: run() increments them in the other order, so
+	 * that busy counts each job that has taken a unit. */
+	if (xfer->steps <= 1 || load->counted ||
+	    atomic_load(&load->next) < load->steps * load->units_a_step ||
+	    atomic_load(&load->busy) > 0)
 		return;
 	load->counted = true;
 	for (size_t i = 0; i < xfer->n; i++) {
