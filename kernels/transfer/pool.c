@@ -464,7 +464,9 @@ static void connected_locked(struct kvfs_session *session)
 static void closing(struct kvfs_session *session)
 {
 	kv_xfers_drain(session, NULL);
-	session->stage_payload = 0; /* 0: make no more stages */
+	/* Make no more stages. */
+	session->stage_payload = 0;
+	session->staging_asked = false;
 	while (session->stage_making || session->stage_growing)
 		kv_session_wait(session, UINT64_MAX);
 }

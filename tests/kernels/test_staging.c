@@ -3,6 +3,7 @@
  * all sessions of a process together. */
 #include "tests/kernels/layered.h"
 
+#include "kernels/session/session.h"
 #include "kernels/transfer/staging.h"
 
 #define SESSIONS 64
@@ -186,6 +187,31 @@ static void staging_is_made_anew_with_the_daemon(void **state)
 	layered_check(w, PAGES);
 }
 
+/* A late answer swaps stages after the session has begun to close: the stage is
+ * smaller than the size that the caller has set. */
+static void a_session_that_closes_makes_no_staging(void **state)
+{
+	struct world *w = *state;
+	struct kvfs_session *session = w->session;
+	struct kv_stage *next;
+	bool makes;
+
+	assert_int_equal(kvfs_pool_staging(w->pool, 16u << 20, 1), 0);
+	for (int i = 0; i < 2000 && staging_of(w->pool) < 16u << 20; i++)
+		usleep(10000);
+	assert_int_equal(kv_stage_new(1u << 20, false, false, &next), 0);
+	pthread_mutex_lock(&session->lock);
+	session->user->closing(session);
+	session->staging_bytes = 32u << 20;
+	session->stage_next = next;
+	assert_int_equal(kv_staging_swap_locked(session), 0);
+	while (session->rpc.n_pending > 0)
+		kv_session_wait(session, UINT64_MAX);
+	makes = session->stage_making || session->stage_growing;
+	pthread_mutex_unlock(&session->lock);
+	assert_false(makes);
+}
+
 #define test(name) \
 	cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
 
@@ -197,6 +223,7 @@ int main(void)
 		test(staging_grows_while_it_is_in_use),
 		test(sessions_of_a_process_share),
 		test(staging_is_made_anew_with_the_daemon),
+		test(a_session_that_closes_makes_no_staging),
 	};
 
 	return cmocka_run_group_tests(tests, world_group_setup,
