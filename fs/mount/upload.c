@@ -449,9 +449,10 @@ static void sweep(void *arg)
 	struct kv_upload *u;
 
 	do {
-		const uint64_t now_ns = kv_now_ns();
+		uint64_t now_ns;
 
 		pthread_mutex_lock(&uploads->lock);
+		now_ns = kv_now_ns(); /* after each used_ns */
 		u = NULL;
 		for (unsigned i = 0; !u && i < BUCKETS; i++) {
 			u = uploads->buckets[i];

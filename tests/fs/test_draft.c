@@ -13,6 +13,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
 
 #include "common/copy.h"
 #include "fs/mount/mount.h"
@@ -28,6 +31,20 @@ struct fixture {
 	struct kv_account *account;
 	uint8_t file[FILE_BYTES]; /* the file of a valid block */
 };
+
+static _Atomic bool sweeper_dawdles;
+
+/* Interpose the clock: the sweeper is preempted after each look at it. */
+int clock_gettime(clockid_t clock, struct timespec *ret_time)
+{
+	int r = (int)syscall(SYS_clock_gettime, clock, ret_time);
+	char name[16];
+
+	if (sweeper_dawdles && prctl(PR_GET_NAME, name) == 0 &&
+	    strcmp(name, "kvfs-sweep") == 0)
+		usleep(20000);
+	return r;
+}
 
 /* Write to a draft as the mount does, which retries when there may be room. */
 static int write_draft(struct kv_draft *draft, const void *data, size_t n,
@@ -356,6 +373,23 @@ static void only_a_complete_staging_file_outlives_its_close(void **state)
 	kv_upload_put(upload);
 }
 
+static void a_file_that_is_used_while_the_sweeper_looks_stays(void **state)
+{
+	const char *temp = "." KEY_TEXT ".part";
+	struct fixture *f = *state;
+	struct kv_upload *upload = create(f, temp, 7, 0), *found;
+	const uint64_t serial = upload->serial, since = kv_now_ns();
+
+	kv_upload_closed(upload, true);
+	sweeper_dawdles = true;
+	while (kv_now_ns() - since < UINT64_C(2500000000)) {
+		assert_int_equal(kv_upload_get(f->uploads, serial, &found), 0);
+		kv_upload_put(found);
+		usleep(1000);
+	}
+	sweeper_dawdles = false;
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -373,6 +407,7 @@ int main(void)
 		TEST(a_restart_takes_the_name_and_leaves_the_old_bytes),
 		TEST(an_unlinked_upload_seals_nothing),
 		TEST(only_a_complete_staging_file_outlives_its_close),
+		TEST(a_file_that_is_used_while_the_sweeper_looks_stays),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
