@@ -234,8 +234,13 @@ bool kv_slot_over_floor(const struct kv_cache *cache,
 				  : over_kept_share(cache, space, bytes, true);
 }
 
+uint32_t kv_read_bits(uint32_t mode)
+{
+	return mode & (mode & 0111) << 2;
+}
+
 bool kv_class_fits(const struct kv_class *class, const struct kv_space *space)
 {
 	return class->uid == space->uid && class->gid == space->gid &&
-	       class->read_bits == (space->mode & 0444);
+	       class->read_bits == kv_read_bits(space->mode);
 }

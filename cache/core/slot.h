@@ -40,6 +40,10 @@ void kv_slot_after(struct kv_cache *cache, struct kv_slot *slot);
 void kv_slot_lease_locked(struct kv_cache *cache, struct kv_slot *slot, int by);
 void kv_slot_hold_locked(struct kv_cache *cache, struct kv_slot *slot, int by);
 
+/* Return the r bits of @mode without those whose x bit is missing: only a user
+ * with both may lease blocks. */
+uint32_t kv_read_bits(uint32_t mode);
+
 /* Return whether new blocks of the space belong in this access class. */
 bool kv_class_fits(const struct kv_class *class, const struct kv_space *space);
 

@@ -137,7 +137,7 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 		class->uid = space->uid;
 		class->tenant = space->tenant;
 		class->gid = space->gid;
-		class->read_bits = space->mode & (S_IRUSR | S_IRGRP | S_IROTH);
+		class->read_bits = kv_read_bits(space->mode);
 		class->slot_bytes = slot_bytes;
 		/* free the eviction lists that spaces have in this class */
 		kv_evict_lists_free(&class->lists);

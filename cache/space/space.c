@@ -760,7 +760,7 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 	}
 	kv_tenant_join_locked(cache, tenant, space);
 	same = space->uid == uid && space->gid == gid &&
-	       (space->mode & 0444) == (mode & 0444);
+	       kv_read_bits(space->mode) == kv_read_bits(mode);
 	if (!space->removed)
 		own_locked(cache, space, kv_steal(account));
 	space->uid = uid;
