@@ -596,18 +596,21 @@ void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush,
 
 /* ---- the arena's segments, for clients ---- */
 
+struct kv_given_segment {
+	int fd; /* to send; the cache's own: do not close */
+	uint64_t bytes;
+	uint32_t uid, gid, mode; /* owner and read bits of all its blocks */
+};
 /*
- * Count a client of the user @uid as a holder of segment @id.  Return the
- * descriptor to send (the cache's own; do not close) and the segment's size.
- * The descriptor is writable only for the owner of the segment's blocks, and
- * only if the segment is open: with arena=rw, or as kv_registrants_count
- * describes.
+ * Count a client of the user @uid as a holder of segment @id.  The descriptor
+ * is writable only for the owner of the segment's blocks, and only if the
+ * segment is open: with arena=rw, or as kv_registrants_count describes.
  *   -ENOENT  the segment was retired meanwhile
  *   -ENOLCK  the user keeps more retired segments than its share
  *   -ENOMEM
  */
 int kv_segment_give(struct kv_cache *cache, uint32_t id, uint32_t uid,
-		    int *ret_fd, uint64_t *ret_bytes);
+		    struct kv_given_segment *ret_given);
 /*
  * Count one client more (@by 1) or less (-1) of the user whose device can
  * register only writable memory.  While the user has such clients its new

@@ -594,14 +594,13 @@ static struct kv_segment *segment_find(struct kv_arena *arena, uint32_t id)
 }
 
 int kv_segment_give(struct kv_cache *cache, uint32_t id, uint32_t uid,
-		    int *ret_fd, uint64_t *ret_bytes)
+		    struct kv_given_segment *ret_given)
 {
 	struct kv_mapper *mapper = NULL;
 	struct kv_segment *segment;
 	int r = 0;
 
 	kv_lock(cache);
-	*ret_bytes = cache->arena.segment_bytes;
 	segment = segment_find(&cache->arena, id);
 	if (segment && segment->class)
 		mapper = mapper_of(cache, segment, uid);
@@ -614,15 +613,20 @@ int kv_segment_give(struct kv_cache *cache, uint32_t id, uint32_t uid,
 		r = -ENOLCK;
 	if (r == 0) {
 		const struct kv_memory *memory = &segment->memory;
+		const struct kv_class *class = segment->class;
 
 		segment->holders++;
 		mapper->holders++;
-		if (memory->write_fd >= 0 &&
-		    segment->class->tenant == mapper->tenant)
-			*ret_fd = memory->write_fd;
-		else
-			*ret_fd = memory->read_fd >= 0 ? memory->read_fd
-						       : memory->fd;
+		*ret_given = (struct kv_given_segment){
+			.fd = memory->read_fd >= 0 ? memory->read_fd
+						   : memory->fd,
+			.bytes = cache->arena.segment_bytes,
+			.uid = class->uid,
+			.gid = class->gid,
+			.mode = class->read_bits,
+		};
+		if (memory->write_fd >= 0 && class->tenant == mapper->tenant)
+			ret_given->fd = memory->write_fd;
 	}
 	kv_unlock(cache);
 	return r;

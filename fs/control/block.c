@@ -635,9 +635,15 @@ static int token_ids_run(struct kv_wait *wait)
 static int token_ids_finish(struct kv_request *request)
 {
 	const struct token_ids *t = (struct token_ids *)request;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
+	struct kv_space_info info;
+	int r = request->wait.status;
 
-	if (request->wait.status < 0)
-		return request->wait.status;
+	if (r == 0) /* the client may have lost its right meanwhile */
+		r = kv_client_space(request->client, request->header.space,
+				    R_OK | X_OK, &space, &info);
+	if (r < 0)
+		return r == -EACCES ? -ENOENT : r;
 	memcpy(kv_reply_items(request->server), t->reply, t->bytes);
 	kv_reply(request->client, &request->header, 0, (uint32_t)t->bytes,
 		 t->bytes);

@@ -586,22 +586,31 @@ int kv_client_give_segment(struct kv_client *client, uint32_t id)
 	struct kv_cache *cache = client->server->cache;
 	struct kv_segments *set = &client->segments;
 	const size_t i = place(set, id);
-	uint64_t bytes;
-	int fd, r;
+	struct kv_given_segment given;
+	struct kv_space_info access;
+	int r;
 
 	if (segments_has(set, id))
 		return 0;
-	r = kv_segment_give(cache, id, client->caller.uid, &fd, &bytes);
+	r = kv_segment_give(cache, id, client->caller.uid, &given);
 	if (r < 0)
 		return r;
-	if (kv_array_reserve(&set->ids, &set->room, set->n + 1) < 0) {
+	/* The client may have lost its right since it asked for the block. */
+	access = (struct kv_space_info){
+		.uid = given.uid, .gid = given.gid, .mode = given.mode};
+	if (!kv_access_ok(client->server->rules, &access, &client->caller,
+			  R_OK))
+		r = -ENOENT;
+	else
+		r = kv_array_reserve(&set->ids, &set->room, set->n + 1);
+	if (r < 0) {
 		kv_segment_returned(cache, id, client->caller.uid);
-		return -ENOMEM;
+		return r;
 	}
 	memmove(&set->ids[i + 1], &set->ids[i], (set->n - i) * sizeof(id));
 	set->ids[i] = id;
 	set->n++;
-	send_segment(client, WIRE_SEGMENT, id, bytes, fd);
+	send_segment(client, WIRE_SEGMENT, id, given.bytes, given.fd);
 	return 0;
 }
 

@@ -342,7 +342,8 @@ void kv_client_send(struct kv_client *client, const void *data, size_t n,
 		    int fd);
 
 /* Send the client the descriptor of segment @id, unless the client has it.  Returns 0,
- * -ENOENT if the segment is retired, -ENOLCK beyond the user's share, or -ENOMEM. */
+ * -ENOENT if the segment is retired or has blocks that the client may not read, -ENOLCK
+ * beyond the user's share, or -ENOMEM. */
 int kv_client_give_segment(struct kv_client *client, uint32_t id);
 /* Ask the client to unmap segment @id, if the client has it. */
 void kv_client_retire(struct kv_client *client, uint32_t id);

@@ -22,10 +22,9 @@
  * client of the block's owner. */
 struct mapped {
 	struct kv_acquire *acquire;
-	int fd; /* the cache's descriptor of the segment */
+	struct kv_given_segment segment;
 	uint8_t *base;
-	/* length of the segment's file; the block's offset in it */
-	uint64_t bytes, offset;
+	uint64_t offset; /* of the block, in the segment's file */
 };
 
 static struct mapped map_as_owner(struct tiers *t, unsigned position)
@@ -35,11 +34,10 @@ static struct mapped map_as_owner(struct tiers *t, unsigned position)
 
 	assert_int_equal(want->status, 0);
 	m.offset = want->offset;
-	assert_int_equal(kv_segment_give(t->cache, want->segment, OWNER, &m.fd,
-					 &m.bytes),
-			 0);
-	m.base = mmap(NULL, m.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m.fd,
-		      0);
+	assert_int_equal(
+		kv_segment_give(t->cache, want->segment, OWNER, &m.segment), 0);
+	m.base = mmap(NULL, m.segment.bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+		      m.segment.fd, 0);
 	assert_ptr_not_equal(m.base, MAP_FAILED);
 	kv_segment_returned(t->cache, want->segment, OWNER);
 	return m;
@@ -47,7 +45,7 @@ static struct mapped map_as_owner(struct tiers *t, unsigned position)
 
 static void unmap(struct tiers *t, struct mapped *m)
 {
-	munmap(m->base, m->bytes);
+	munmap(m->base, m->segment.bytes);
 	tiers_release(t, m->acquire);
 }
 
@@ -138,11 +136,11 @@ static void pages_that_are_taken_away_are_missed_by_nobody_else(void **state)
 	struct tiers *t = *state;
 	struct mapped m = map_as_owner(t, 3);
 
-	assert_int_equal(fallocate(m.fd,
+	assert_int_equal(fallocate(m.segment.fd,
 				   FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-				   0, (off_t)m.bytes),
+				   0, (off_t)m.segment.bytes),
 			 0);
-	assert_true(ftruncate(m.fd, 0) < 0);
+	assert_true(ftruncate(m.segment.fd, 0) < 0);
 	unmap(t, &m);
 	for (unsigned i = 0; i < N; i++)
 		assert_int_equal(flush(t, i), -EBADMSG);
@@ -220,23 +218,23 @@ static void assert_acquired(struct tiers *t, uint32_t uid, unsigned gone)
 {
 	struct kv_acquire *acquire = tiers_acquire(t, t->space, 1, N);
 	struct kv_want *want;
-	uint64_t bytes;
+	struct kv_given_segment given;
 	uint8_t *at;
-	int fd;
 
 	for (unsigned i = 0; i < N; i++) {
 		want = &acquire->wants[i];
 		assert_int_equal(want->status, i == gone ? -ENOENT : 0);
 		if (i == gone)
 			continue;
-		assert_int_equal(kv_segment_give(t->cache, want->segment, uid,
-						 &fd, &bytes),
-				 0);
-		at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+		assert_int_equal(
+			kv_segment_give(t->cache, want->segment, uid, &given),
+			0);
+		at = mmap(NULL, given.bytes, PROT_READ, MAP_SHARED, given.fd,
+			  0);
 		assert_ptr_not_equal(at, MAP_FAILED);
 		for (unsigned b = 0; b < BYTES; b++)
 			assert_int_equal(at[want->offset + b], 1 + i);
-		munmap(at, bytes);
+		munmap(at, given.bytes);
 		kv_segment_returned(t->cache, want->segment, uid);
 	}
 	kv_lock(t->cache);
@@ -253,7 +251,7 @@ static void who_holds_blocks_keeps_them_from_nobody(struct tiers *t,
 
 	assert_int_equal(kv_space_chown(t->cache, t->space, uid, uid, mode), 0);
 	/* The former owner writes to memory that it still has mapped. */
-	memset(m.base, 0xff, m.bytes);
+	memset(m.base, 0xff, m.segment.bytes);
 	assert_acquired(t, uid, N);
 	for (unsigned i = 0; i < N; i++)
 		assert_true(is_right(t, i));
@@ -388,7 +386,7 @@ static void what_came_from_ssd_is_told_from_what_was_changed(void **state)
 	tiers_demote(t, t->space, 1, N);
 	m = map_as_owner(t, 3); /* the block is read from SSD again */
 	assert_true(is_right(t, 3));
-	memset(m.base, 0xff, m.bytes);
+	memset(m.base, 0xff, m.segment.bytes);
 	block = tiers_get(t, t->space, 1, 3);
 	assert_int_equal(kv_block_meta(t->cache, block, &meta, &digest), 0);
 	assert_int_equal(meta.position, 3);
@@ -423,7 +421,7 @@ static void what_is_changed_while_it_is_read_costs_no_room_on_ssd(void **state)
 		again = tiers_acquire_new(t->space, 1, N, &waiter);
 		if (kv_acquire_submit(t->cache, again))
 			while (!stop) {
-				memset(m.base, (int)round, m.bytes);
+				memset(m.base, (int)round, m.segment.bytes);
 				pthread_mutex_lock(&waiter.lock);
 				stop = waiter.done;
 				pthread_mutex_unlock(&waiter.lock);
@@ -433,7 +431,7 @@ static void what_is_changed_while_it_is_read_costs_no_room_on_ssd(void **state)
 			assert_int_equal(status, 0);
 		}
 		tiers_release(t, again);
-		munmap(m.base, m.bytes);
+		munmap(m.base, m.segment.bytes);
 	}
 	tiers_demote(t, t->space, 1, N);
 	for (unsigned i = 0; i < N; i++)

@@ -50,14 +50,15 @@ static int take_segment(struct tiers *t, struct kv_space *space, unsigned chain,
 {
 	struct kv_acquire *lease = tiers_acquire(t, space, chain, 1);
 	const struct kv_want *want = &lease->wants[0];
-	uint64_t bytes;
+	struct kv_given_segment given;
 	void *at;
-	int fd, r = want->status;
+	int r = want->status;
 
 	if (r == 0)
-		r = kv_segment_give(t->cache, want->segment, uid, &fd, &bytes);
+		r = kv_segment_give(t->cache, want->segment, uid, &given);
 	if (r == 0) {
-		at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+		at = mmap(NULL, given.bytes, PROT_READ, MAP_SHARED, given.fd,
+			  0);
 		assert_ptr_not_equal(at, MAP_FAILED);
 		assert_true(keeper.n < ROUNDS);
 		keeper.mapped[keeper.n++] = at;

@@ -309,6 +309,40 @@ static void others_save_and_read_when_one_leased_all_it_gets(void **state)
 	close_all(1);
 }
 
+/* B's acquire waits for a save while A, the owner, makes the space private; then
+ * another fill, in memory of A's private blocks, takes the save's place. */
+static void a_waiting_reader_gets_no_memory_that_became_private(void **state)
+{
+	struct kv_space *space;
+	uint64_t tag;
+
+	(void)state;
+	if (!may_become_others())
+		skip();
+	settle_in(&peers[0], A, "a");
+	settle_in(&peers[1], A, "a");
+	space = kv_space_find(d.cache, "a");
+	assert_int_equal(kv_space_chown(d.cache, space, A, 0, 0755), 0);
+	assert_true(get_in(&other, B));
+	assert_int_equal(peer_space(&other, "a", "", 0, 0), 0);
+	assert_int_equal(peer_do(&peers[0], WIRE_RESERVE, 1, 1), 0);
+	tag = peer_send_acquire(&other, 1, 1, WIRE_WAIT_SAVING, 0);
+	assert_int_equal(peer_reply(&other, tag, 50), -ETIMEDOUT);
+	assert_int_equal(kv_space_chown(d.cache, space, A, 0, 0700), 0);
+	kv_space_put(space);
+	assert_int_equal(peer_do(&peers[1], WIRE_RESERVE, 1, 1), 0);
+	assert_int_equal(peer_do(&peers[0], WIRE_DROP, 1, 1), 0);
+	assert_int_equal(
+		peer_saved(&peers[1], peer_send_saves(&peers[1], 1, 1)), 0);
+	assert_int_equal(peer_acquired(&other, tag), 0);
+	assert_int_equal(PEER_ITEMS(&other, struct wire_place)->status,
+			 -ENOENT);
+	assert_int_equal(other.n_segments, 0);
+	assert_int_equal(peer_acquire(&peers[0], 1, 1), 1);
+	peer_close(&other);
+	close_all(2);
+}
+
 static void spaces_are_made_no_faster_than_ids_last(void **state)
 {
 	char name[16];
@@ -344,6 +378,7 @@ int main(void)
 		TEST(a_save_waits_for_nobody_elses_layouts),
 		TEST(others_save_and_read_when_one_reserved_all_it_gets),
 		TEST(others_save_and_read_when_one_leased_all_it_gets),
+		TEST(a_waiting_reader_gets_no_memory_that_became_private),
 		TEST(spaces_are_made_no_faster_than_ids_last),
 	};
 
