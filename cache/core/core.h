@@ -81,6 +81,7 @@ struct kv_snapshot {
 	bool ready;   /* all blocks are pinned; else the snapshot is hidden */
 	bool dropped; /* the snapshot is hidden, and its record to be deleted */
 	bool dirty;   /* in snapshots->dirty */
+	bool recorded; /* the index may have a record of it */
 	/* Blocks by ascending position; key_len 0: the block was unlinked. */
 	struct kv_snapshot_item *items;
 	uint32_t n, live;
@@ -100,7 +101,7 @@ struct kv_snapshots {
 	uint64_t next_id;
 	uint64_t changes; /* number of changes of snapshots so far */
 	uint64_t cost; /* blocks listed in all snapshots, and 16 for each one */
-	/* Changed snapshots that are not in the index, oldest change first. */
+	/* Changed snapshots that are not in the index, in order of writing. */
 	struct kv_snapshot_queue dirty;
 	uint64_t retry_at; /* when to retry a failed write; 0: no failure */
 };

@@ -14,7 +14,8 @@
  *               READY -> LEAVING   kv_snapshot_drop: hidden from now on
  *             LEAVING -> DROPPED   kv_snapshot_drop: all blocks are unpinned
  *             DROPPED -> (freed)   kv_snapshots_write, when its record is
- *                                  deleted from the index
+ *                                  deleted from the index; at once if it never
+ *                                  had a record
  *
  * INVARIANTS
  *   (1) Each item that is not unlinked has one pin of its key, which is dropped
@@ -30,7 +31,7 @@
  * LOCKING    cache->lock, released after every STRETCH items.  The items of a MADE
  *            or LEAVING snapshot belong to the thread that pins or unpins them;
  *            the committer may read them.  Only the committer writes the index,
- *            without the lock, and only it frees a snapshot on the list.
+ *            without the lock, and only it frees a snapshot that is recorded.
  */
 #include "cache/space/space.h"
 #include "cache/block/block.h"
@@ -44,6 +45,7 @@
 #define COST_EACH 16u
 #define RETRY_NS 1000000000u
 #define STRETCH 256u
+#define WRITES_NS 20000000u /* longest delay of a commit of blocks */
 /* All snapshots together may list COST_FREE blocks, plus COST_BLOCKS times the
  * number of blocks. */
 #define COST_BLOCKS 4u
@@ -286,18 +288,23 @@ void kv_snapshots_fini(struct kv_cache *cache)
 }
 
 /* Queue the snapshot's change for the index.  Frees a dropped snapshot that has
- * no record in the index. */
+ * no record in the index: nothing is left to be written. */
 static void snapshot_changed_locked(struct kv_cache *cache,
 				    struct kv_snapshot *snapshot)
 {
+	const bool written = cache->ssd.on && !cache->config.read_only;
 	struct kv_snapshots *all = &cache->snapshots;
 
 	kv_assert_locked(&cache->lock);
-	if (!cache->ssd.on || cache->config.read_only) {
-		if (snapshot->dropped)
-			snapshot_free(snapshot);
+	if (snapshot->dropped && !(written && snapshot->recorded)) {
+		if (snapshot->dirty)
+			TAILQ_REMOVE(&all->dirty, snapshot, dirty_link);
+		snapshot_free(snapshot);
+		kv_flushes_settle_locked(cache, 0);
 		return;
 	}
+	if (!written)
+		return;
 	snapshot->latest = ++all->changes;
 	if (!snapshot->dirty) {
 		snapshot->dirty = true;
@@ -309,7 +316,7 @@ static void snapshot_changed_locked(struct kv_cache *cache,
 
 /* Write a snapshot's record to the index, or delete it.  Drops the lock
  * meanwhile. */
-static int write_one(struct kv_cache *cache, const struct kv_snapshot *snapshot)
+static int write_one(struct kv_cache *cache, struct kv_snapshot *snapshot)
 {
 	_cleanup_(kv_freep) struct kv_snapshot_item *items =
 		malloc((snapshot->live + 1) * sizeof(*items));
@@ -322,6 +329,7 @@ static int write_one(struct kv_cache *cache, const struct kv_snapshot *snapshot)
 	struct kv_txn *batch;
 	int r;
 
+	snapshot->recorded = true;
 	if (!items)
 		return -ENOMEM;
 	for (uint32_t i = 0; !dropped && i < snapshot->n; i++)
@@ -346,25 +354,29 @@ static int write_one(struct kv_cache *cache, const struct kv_snapshot *snapshot)
 void kv_snapshots_write(struct kv_cache *cache)
 {
 	struct kv_snapshots *all = &cache->snapshots;
-	struct kv_snapshot *snapshot, *next;
+	struct kv_snapshot *snapshot, *again = NULL; /* first one put back */
+	const uint64_t until = kv_now_ns() + WRITES_NS;
 	uint64_t retry_at = 0;
 
 	if (!kv_snapshots_dirty_locked(cache))
 		return;
-	for (snapshot = TAILQ_FIRST(&all->dirty); snapshot; snapshot = next) {
+	while ((snapshot = TAILQ_FIRST(&all->dirty)) && snapshot != again &&
+	       kv_now_ns() < until) {
 		const uint64_t latest = snapshot->latest;
 		int r = write_one(cache, snapshot);
 
-		next = TAILQ_NEXT(snapshot, dirty_link);
+		TAILQ_REMOVE(&all->dirty, snapshot, dirty_link);
 		if (r < 0 && snapshot->space)
 			kv_flushes_fail_snapshot_locked(cache, snapshot->space,
 							r);
-		if (r < 0) {
+		if (r < 0)
 			retry_at = kv_now_ns() + RETRY_NS;
-		} else if (snapshot->latest != latest) {
+		else
 			snapshot->change = latest + 1;
+		if (r < 0 || snapshot->latest != latest) {
+			TAILQ_INSERT_TAIL(&all->dirty, snapshot, dirty_link);
+			again = again ? again : snapshot;
 		} else {
-			TAILQ_REMOVE(&all->dirty, snapshot, dirty_link);
 			snapshot->dirty = false;
 			if (snapshot->dropped)
 				snapshot_free(snapshot);
@@ -593,6 +605,7 @@ int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 	if (r < 0)
 		return r;
 	snapshot->id = record->id;
+	snapshot->recorded = true;
 	snapshot->mtime_ns = record->mtime_ns;
 	cache->snapshots.next_id = KV_MAX(cache->snapshots.next_id, record->id);
 	if (!space || !kv_space_name_ok(name) ||

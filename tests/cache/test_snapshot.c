@@ -4,10 +4,25 @@
 #include "common/copy.h"
 #include "tests/cache/one_cache.h"
 
+#include <dlfcn.h>
+
 #define BYTES 100000u
 /* number of items of a snapshot that is too large for the index of a small
  * store */
 #define HUGE_ONE 60000u
+
+static _Atomic bool slow; /* the index's device */
+
+int fdatasync(int fd)
+{
+	static int (*real)(int);
+
+	if (!real)
+		real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
+	if (slow)
+		usleep(2000);
+	return real(fd);
+}
 
 static int set_up(void **state)
 {
@@ -398,6 +413,56 @@ static void threads_do_not_undo_each_other(void **state)
 	assert_int_equal(f->cache->snapshots.cost, 0);
 }
 
+static void *drop_on(void *arg)
+{
+	struct racer *r = arg;
+	uint32_t i = 0;
+
+	while (slow) {
+		assert_int_equal(take(r->f, r->name, 0, 2, NULL), 0);
+		/* give the committer time to begin to write some */
+		if (++i % 2)
+			usleep(1000);
+		assert_int_equal(
+			kv_snapshot_drop(r->f->cache, id_of(r->f, r->name)), 0);
+	}
+	return NULL;
+}
+
+/* Users who make and drop snapshots without end do not keep blocks from becoming
+ * durable. */
+static void changes_without_end_delay_no_block_for_long(void **state)
+{
+	static const char *const names[] = {"a", "b", "c", "d"};
+	struct one *f = *state, other = *f;
+	struct racer racers[4];
+	pthread_t threads[4];
+
+	assert_int_equal(save(f, 0), 0);
+	assert_int_equal(save(f, 1), 0);
+	assert_int_equal(
+		kv_space_create(f->cache, "other", 7, 7, 0700, &other.space),
+		0);
+	slow = true;
+	for (int i = 0; i < 4; i++) {
+		racers[i] = (struct racer){f, names[i], 0};
+		assert_int_equal(
+			pthread_create(&threads[i], NULL, drop_on, &racers[i]),
+			0);
+	}
+	alarm(60); /* ends a test that hangs */
+	for (unsigned i = 2; i < 5; i++) {
+		assert_int_equal(save(&other, i), 0);
+		assert_int_equal(kv_space_sync(f->cache, other.space), 0);
+	}
+	alarm(0);
+	slow = false;
+	for (int i = 0; i < 4; i++)
+		pthread_join(threads[i], NULL);
+	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
+	assert_true(TAILQ_EMPTY(&f->cache->snapshots.dirty));
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, one_tear_down)
 
 int main(void)
@@ -414,6 +479,7 @@ int main(void)
 		TEST(a_snapshot_without_room_in_the_index_is_refused),
 		TEST(a_read_only_mount_shows_them_and_changes_nothing),
 		TEST(threads_do_not_undo_each_other),
+		TEST(changes_without_end_delay_no_block_for_long),
 	};
 
 	return cmocka_run_group_tests_name("snapshot", tests, NULL, NULL);
