@@ -230,6 +230,8 @@ uint64_t kv_account_held(struct kv_account *account, enum kv_finite what)
 {
 	uint64_t held;
 
+	if (!account)
+		return 0;
 	pthread_mutex_lock(&account->accounts->lock);
 	held = account->held[what];
 	pthread_mutex_unlock(&account->accounts->lock);

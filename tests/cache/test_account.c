@@ -131,6 +131,7 @@ static void a_part_is_left_over_by_all_but_operators(void **state)
 	assert_false(kv_account_fits(a, WHAT, total, spare + 1, 0));
 	assert_true(kv_account_fits(own, WHAT, total, total - n, total));
 	assert_true(kv_account_fits(NULL, WHAT, total, total, total));
+	assert_int_equal(kv_account_held(NULL, WHAT), 0);
 	kv_account_credit(a, WHAT, n);
 }
 
