@@ -221,12 +221,13 @@ static bool forces(const struct need *need)
 static bool may_empty(const struct need *need, struct kv_segment *segment)
 {
 	uint64_t bytes = segment->class->slot_bytes;
+	uint32_t looked = 0;
 	bool may = true;
 
 	if (!forces(need) && segment->idle + segment->free < segment->slots)
 		return false;
-	for (uint32_t i = 0; may && i < segment->slots; i++) {
-		struct kv_slot *slot = &segment->slot[i];
+	while (may && looked < segment->slots) {
+		struct kv_slot *slot = &segment->slot[looked++];
 		struct kv_tenant *tenant;
 		struct kv_space *space;
 
@@ -244,7 +245,7 @@ static bool may_empty(const struct need *need, struct kv_segment *segment)
 		       kv_keeps_guarantee(DRAM, space, need->giving.taker,
 					  need->giving.tenant, 0));
 	}
-	for (uint32_t i = 0; i < segment->slots; i++)
+	for (uint32_t i = 0; i < looked; i++)
 		if (segment->slot[i].state != SLOT_FREE) {
 			struct kv_space *space = segment->slot[i].list->space;
 
