@@ -21,7 +21,8 @@
  *   (3) After a failed round, written blocks are queued again, and deletions
  *       wait for the next round.
  *   (4) Blocks that the index has no room for wait for the next round, in their
- *       order; a round without room for any of them evicts blocks, or fails.
+ *       order, and so do updates; a round without room for any block or for an
+ *       update evicts blocks, or fails, but deletions are committed.
  *       If the index has no room for a block's token ids, the block is recorded
  *       without the ids.
  *
@@ -61,9 +62,10 @@ struct round {
 	struct put *puts;
 	size_t n_puts;
 	size_t n_put; /* number of blocks whose records fit into the index */
-	bool starved; /* the index had no room for any block */
+	bool starved; /* the index had no room for any block or an update */
 	struct update *updates;
 	size_t n_updates;
+	size_t n_updated; /* number of updates that fit into the index */
 	/* ssd->updates.taken, including the updates of this round */
 	uint64_t updates_taken;
 	struct kv_removed_write *removed; /* tombstones to write; NULL: none */
@@ -307,8 +309,10 @@ static int write_index(struct kv_cache *cache, struct round *round)
 
 	if (r < 0)
 		return r;
-	for (size_t i = 0; r == 0 && i < round->n_updates; i++) {
-		const struct update *update = &round->updates[i];
+	for (; r == 0 && round->n_updated < round->n_updates &&
+	       kv_txn_has_room(batch, KV_PUT_FAR);
+	     round->n_updated++) {
+		const struct update *update = &round->updates[round->n_updated];
 		struct kv_slot_record record;
 
 		r = kv_index_get(cache->index, update->slot_id, &record, NULL);
@@ -422,16 +426,20 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 	kv_block_settle_locked(cache, block);
 }
 
-static void round_end(struct kv_cache *cache, struct round *round, int status)
+/* Return the error of the round; -ENOSPC: the index had no room. */
+static int round_end(struct kv_cache *cache, struct round *round, int status)
 {
 	struct kv_ssd *ssd = &cache->ssd;
+	const size_t n_updated = status == 0 ? round->n_updated : 0;
 	int puts = status;
 
-	/* Evict blocks if the index had room for no record, unless deletions
+	/* Evict blocks if the index had no room for a record, unless deletions
 	 * under way will make room. */
-	round->starved = round->n_puts > 0 && round->n_put == 0;
+	round->starved = n_updated < round->n_updates ||
+			 (round->n_puts > 0 && round->n_put == 0);
 	if (status == 0 && round->starved && !ssd->deletions.n) {
-		struct kv_space *space = round->puts[0].slot->list->space;
+		const struct put *put = round->n_puts ? round->puts : NULL;
+		struct kv_space *space = put ? put->slot->list->space : NULL;
 		unsigned n = 0;
 
 		while (n < EVICT_AT_ONCE &&
@@ -454,9 +462,9 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 	kv_moves_recorded_locked(cache, status);
 	ssd->put += puts == 0 ? round->n_puts : 0;
 	cache->stats.commits += status == 0;
-	if (status == 0)
+	if (status == 0 && n_updated == round->n_updates)
 		ssd->updates.done = round->updates_taken;
-	for (size_t i = 0; status < 0 && i < round->n_updates; i++)
+	for (size_t i = n_updated; i < round->n_updates; i++)
 		kv_update_locked(cache, kv_table_at(&cache->table,
 						    round->updates[i].block));
 	if (puts < 0)
@@ -465,12 +473,14 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 		ssd->error = 0;
 	/* The flushes that waited for failed updates have ended with the error.
 	 * Later flushes wait for a higher count. */
-	ssd->updates.done = round->updates_taken;
+	if (puts < 0)
+		ssd->updates.done = round->updates_taken;
 	KV_POINT("commit.before_telling");
 	kv_flushes_settle_locked(cache, 0);
 	kv_syncs_settle_locked(cache);
 	pthread_cond_broadcast(&ssd->done);
 	kv_writer_rouse_locked(cache);
+	return puts;
 }
 
 void *kv_committer(void *arg)
@@ -506,7 +516,7 @@ void *kv_committer(void *arg)
 			r = write_round(cache, &round);
 			kv_lock(cache);
 			ssd->committing = false;
-			round_end(cache, &round, r);
+			r = round_end(cache, &round, r);
 			round_free(&round);
 		} else {
 			kv_write_failed_locked(cache, r);

@@ -618,6 +618,58 @@ static void many_spaces_keep_within_the_cap(void **state)
 			 0);
 }
 
+/* Put records until the index has no room for another one, and return their
+ * number; with @n, delete that many. */
+static uint64_t fill_index(struct small *s, uint64_t n)
+{
+	const struct kv_slot_record record = {.length = 1};
+	const uint64_t file = 1ull << 40;
+	struct kv_index *index = s->cache->index;
+	struct kv_txn *batch;
+	uint64_t made = 0, last = UINT64_MAX;
+
+	for (uint64_t i = 0; i < n; i += 100) {
+		assert_int_equal(kv_txn_begin(index, &batch), 0);
+		for (uint64_t k = i; k < KV_MIN(i + 100, n); k++)
+			kv_txn_delete(batch, KV_PART_SLOTS, file + k);
+		assert_int_equal(kv_txn_commit(batch), 0);
+	}
+	while (!n && made != last) {
+		assert_int_equal(kv_txn_begin(index, &batch), 0);
+		for (last = made; kv_txn_has_room(batch, KV_PUT_FAR);)
+			assert_int_equal(
+				kv_txn_put_slot(batch, file + made++, &record),
+				0);
+		assert_int_equal(kv_txn_commit(batch), 0);
+	}
+	return made;
+}
+
+/* Deletions are committed although a pin finds no room in the index. */
+static void a_full_index_commits_deletions(void **state)
+{
+	struct small *s = *state;
+	const unsigned n = 1000;
+	struct kv_block *block;
+	uint64_t filled;
+
+	small_save_durable(s, 0, n, 4096);
+	filled = fill_index(s, 0);
+	block = small_get(s, 0);
+	assert_int_equal(kv_block_pin(s->cache, block, true), 0);
+	kv_block_put(s->cache, block);
+	for (unsigned i = 1; i < n; i++)
+		assert_int_equal(small_remove_block(s, i), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	fill_index(s, filled);
+	small_close(s);
+	small_must_open(s);
+	assert_int_equal(small_count_durable(s, 0, n), 1);
+	block = small_get(s, 0);
+	assert_true(kv_block_stat(s->cache, block).pinned);
+	kv_block_put(s->cache, block);
+}
+
 /* ---- random bytes in place of the index ---- */
 
 static void damage(uint8_t *b, size_t bytes, unsigned round)
@@ -857,6 +909,7 @@ int main(void)
 		TEST(the_lock_file_of_the_index_stays),
 		TEST(a_damaged_space_record_costs_no_block),
 		TEST(many_spaces_keep_within_the_cap),
+		TEST(a_full_index_commits_deletions),
 		TEST(records_go_with_a_file_that_is_missing),
 		TEST(most_files_missing_is_a_mistake),
 		TEST(a_file_that_cannot_be_opened_is_kept),
