@@ -239,7 +239,8 @@ struct wire_staging {
  *   0          reserved
  *   -EEXIST    present
  *   -EALREADY  being saved
- *   -EBUSY     memory is being made: ask again
+ *   -EBUSY     memory is being made, or this client's save from before a CLEAR has not
+ *              ended: ask again
  *   -ENOLCK    too many
  *   -EINVAL    untyped space, or bad key
  *   -ENOSPC, -EACCES, -EROFS, -EFBIG

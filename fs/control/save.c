@@ -31,8 +31,8 @@
  *   (5) Every byte of every page of a stride lies in the lent memory.
  *   (6) No message of the client is read before its offer has ended: the next message
  *       may save from the offered memory.
- *   (7) A key is in a table of reservations at most once: the cache gives a second fill
- *       for the key only when the first has ended.
+ *   (7) A key of a space is in a table of reservations at most once.  The cache gives a
+ *       second fill after a CLEAR; kv_request_reserve then replies -EBUSY.
  *
  * LOCKING   control thread only, except the items[] of a pending saving, each of which
  *           one worker uses; the worker that takes `left` to 0 posts the saving's mail.
@@ -585,6 +585,8 @@ int kv_request_reserve(struct kv_client *client, const struct kv_message *m)
 		if (r == 0)
 			r = begin_fill(client, header->flags, m->space,
 				       m->info.layout, &key, &reservation.fill);
+		if (r == 0 && *link_to(&client->reservations, m->info.id, &key))
+			r = -EBUSY; /* the older one is stale */
 		if (r == 0)
 			r = add_reservation(&client->reservations, m->info.id,
 					    &key, &reservation);

@@ -254,6 +254,27 @@ static void what_was_reserved_before_a_clear_never_seals(void **state)
 	assert_int_equal(peer_save(&a, 2, 1), 0);
 }
 
+static void a_clear_is_no_reason_to_reserve_a_key_twice(void **state)
+{
+	const struct wire_header clear = {.type = WIRE_CLEAR};
+	struct wire_header drop = {.type = WIRE_DROP};
+
+	(void)state;
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 2, 1), 0);
+	assert_int_equal(peer_call(&b, &clear, NULL, 0, -1), 0);
+	/* A save that the client began before the clear would take the second
+	 * reservation. */
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 2, 1), -EBUSY);
+	assert_int_equal(peer_saved(&a, peer_send_saves(&a, 2, 1)), -ESTALE);
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 2, 1), 0);
+	drop.arg = a.tag;
+	assert_int_equal(peer_call(&b, &clear, NULL, 0, -1), 0);
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 2, 1), -EBUSY);
+	assert_int_equal(peer_each(&a, &drop, 2, 1), 0);
+	assert_true(daemon_is_idle(&d));
+	assert_int_equal(peer_save(&a, 2, 1), 0);
+}
+
 /* If the connection held on to a removed space, the space would never be
  * freed. */
 static void who_removes_a_space_does_not_go_on_holding_it(void **state)
@@ -503,6 +524,7 @@ int main(void)
 		CONTROL_TEST(a_parent_of_another_length_is_refused),
 		CONTROL_TEST(evicting_goes_on_past_missing_keys),
 		CONTROL_TEST(what_was_reserved_before_a_clear_never_seals),
+		CONTROL_TEST(a_clear_is_no_reason_to_reserve_a_key_twice),
 		DRAM_TEST(who_removes_a_space_does_not_go_on_holding_it),
 		DRAM_TEST(a_flush_without_a_tier_says_so),
 		DRAM_TEST(what_does_not_fit_in_dram_is_refused_not_waited_for),
