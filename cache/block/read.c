@@ -306,6 +306,8 @@ void kv_reads_expire_locked(struct kv_cache *cache)
 		for (read = cache->reads[i]; read; read = read->bucket) {
 			if (now - read->since < patience)
 				continue;
+			cache->room |= !read->expired;
+			cache->reads_ended += !read->expired;
 			read->expired = true;
 			settle_wants(cache, read, -ETIMEDOUT);
 		}
@@ -328,7 +330,7 @@ static void read_end(struct kv_read *read, int status)
 		kv_extent_delete_locked(cache, kv_block_space(cache, block),
 					read->ssd_slot, true);
 	block->moved = 0;
-	cache->reads_ended++;
+	cache->reads_ended += !read->expired;
 	cache->room = true;
 	if (read->from) {
 		kv_slot_hold_locked(cache, read->from, -1);
