@@ -184,7 +184,7 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 		    struct kv_slot_record *ret_record)
 {
 	uint64_t id, now;
-	int r;
+	int r, again;
 
 	kv_lock(cache);
 	r = record_in_memory(cache, block, ret_record, &now);
@@ -201,9 +201,10 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 		while (r == -ENOENT && slot_id_of(block) == id &&
 		       cache->ssd.committing && cache->ssd.moves.n)
 			kv_cond_wait(cache, &cache->ssd.done, MOMENT_NS);
-		now = slot_id_of(block);
-		if (now != id)
-			r = record_in_memory(cache, block, ret_record, &now);
+		/* A removal may have taken the record meanwhile. */
+		again = record_in_memory(cache, block, ret_record, &now);
+		if (again == 0 || now != id)
+			r = again;
 	}
 	kv_unlock(cache);
 	return r;

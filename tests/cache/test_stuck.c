@@ -2,6 +2,7 @@
 /* test_stuck.c - disk requests that do not end: no caller waits for ever, and a
  * request's slot and memory are used for nothing else before it has ended. */
 #include <dlfcn.h>
+#include <lmdb.h>
 
 #include "tests/cache/faulty.h"
 #include "tests/cache/script.h"
@@ -58,6 +59,17 @@ static int tear_down(void **state)
 			usleep(5000); \
 	} while (0)
 
+/* Wants that find no room wait for the reads that have not ended. */
+static uint64_t awaited_reads(struct small *s)
+{
+	uint64_t n;
+
+	kv_lock(s->cache);
+	n = s->cache->reads_begun - s->cache->reads_ended;
+	kv_unlock(s->cache);
+	return n;
+}
+
 static void a_read_that_does_not_end_is_a_miss(void **state)
 {
 	struct small *s = *state;
@@ -70,6 +82,7 @@ static void a_read_that_does_not_end_is_a_miss(void **state)
 	assert_int_equal(small_acquire(s, 1, 1, BYTES, status), 0);
 	assert_int_equal(status[0], -ETIMEDOUT);
 	assert_int_equal(small_stats(s).stuck, 1);
+	assert_int_equal(awaited_reads(s), 0);
 	/* A second acquire does not wait for the read that is stuck. */
 	assert_int_equal(small_acquire(s, 1, 1, BYTES, status), 0);
 
@@ -84,6 +97,7 @@ static void a_read_that_does_not_end_is_a_miss(void **state)
 	disk_behave();
 	wait_until(small_stats(s).stuck == 0);
 	wait_until(small_acquire(s, 0, 6, BYTES, status) == 6);
+	assert_int_equal(awaited_reads(s), 0);
 	small_check(s);
 }
 
@@ -248,6 +262,42 @@ static void an_index_that_does_not_return_fails_those_who_wait(void **state)
 	small_check(s);
 }
 
+static struct small *reader;
+static struct kv_block *removed_next; /* by the next read of the index */
+
+int mdb_txn_begin(MDB_env *env, MDB_txn *parent, unsigned flags, MDB_txn **txn)
+{
+	static int (*real)(MDB_env *, MDB_txn *, unsigned, MDB_txn **);
+	struct kv_block *block = removed_next;
+
+	if (!real)
+		real = (int (*)(MDB_env *, MDB_txn *, unsigned,
+				MDB_txn **))dlsym(RTLD_NEXT, "mdb_txn_begin");
+	if (block && flags & MDB_RDONLY) {
+		removed_next = NULL;
+		assert_int_equal(kv_block_remove(reader->cache, block), 0);
+		assert_int_equal(kv_space_sync(reader->cache, reader->space),
+				 0);
+	}
+	return real(env, parent, flags, txn);
+}
+
+static void an_open_block_keeps_its_record_when_it_is_removed(void **state)
+{
+	struct small *s = *state;
+	struct kv_key key = small_key(1);
+	struct kv_slot_record record;
+	struct kv_block *block;
+
+	assert_int_equal(kv_block_get(s->cache, s->space, &key, &block), 0);
+	reader = s;
+	removed_next = block;
+	assert_int_equal(kv_block_record(s->cache, block, &record), 0);
+	assert_null(removed_next);
+	assert_memory_equal(record.key, key.b, key.len);
+	kv_block_put(s->cache, block);
+}
+
 /* ---- closing the cache; each test in a child process ---- */
 
 static void close_with(enum kv_io_op op)
@@ -326,6 +376,7 @@ int main(void)
 		cmocka_unit_test(
 			closing_gives_up_and_leaves_everything_as_it_is),
 		TEST(a_read_that_does_not_end_is_a_miss),
+		TEST(an_open_block_keeps_its_record_when_it_is_removed),
 		TEST(its_slot_is_not_used_for_anything_else),
 		TEST(a_reader_through_the_mount_waits_no_longer_either),
 		TEST(while_reads_are_offline_nothing_is_asked_of_the_disk),
