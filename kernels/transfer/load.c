@@ -177,6 +177,10 @@ static void copy_unit(struct load_job *job, size_t unit)
 	}
 	batch.n = gather(job, first, KV_MIN(xfer->n - first, load->unit));
 	r = kv_submission_run(&job->submission, step, &batch, true);
+	/* The daemon may have used the memory again during the copy. */
+	if (r == 0 &&
+	    !kv_session_is_live(xfer->session, xfer->lease->keys.generation))
+		r = -ESTALE;
 	for (size_t i = 0; i < batch.n; i++)
 		end_block(job, job->blocks[i], r);
 }

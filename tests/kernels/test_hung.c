@@ -436,6 +436,32 @@ static void a_load_ends_by_its_deadline_and_by_a_cancel(void **state)
 	nothing_is_left(w);
 }
 
+/* The daemon uses the memory of leased blocks again when the connection ends. */
+static void a_load_under_copy_fails_when_the_connection_ends(void **state)
+{
+	struct world *w = *state;
+	kvfs_key keys[PAGES];
+	int64_t pages[PAGES];
+	kvfs_xfer *xfer;
+	kvfs_lease *lease;
+
+	world_save(w, N);
+	lease = world_acquire(w, N, N);
+	world_chain(0, N, keys, pages);
+	slow.loads = 0;
+	slow_shut(true);
+	assert_int_equal(kvfs_load(w->pool, lease, N, pages, NULL, &xfer), 0);
+	kvfs_release(lease);
+	for (int i = 0; i < 2000 && slow.loads == 0; i++)
+		usleep(5000);
+	world_stop_daemon(w, SIGKILL);
+	world_wait_connected(w->session, 0);
+	slow_shut(false);
+	ended_with(xfer, N, -ESTALE);
+	world_start_daemon(w);
+	world_wait_connected(w->session, 1);
+}
+
 static void a_prefetch_ends(void **state)
 {
 	struct world *w = *state;
@@ -755,6 +781,7 @@ int main(void)
 		hung(leases_of_a_hung_daemon_take_no_memory),
 		hung(hints_to_a_hung_daemon_take_no_memory),
 		hung(a_load_ends_by_its_deadline_and_by_a_cancel),
+		hung(a_load_under_copy_fails_when_the_connection_ends),
 		hung(a_prefetch_ends),
 		hung(a_flush_can_be_cancelled),
 		hung(a_flush_can_be_cancelled_before_it_is_sent),
