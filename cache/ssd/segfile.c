@@ -398,16 +398,19 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 	*ret_file = file->id;
 	KV_POINT("extent.taken");
 	/* Keep about 2 % of the slots free, so that saves need not wait for a
-	 * deletion, unless files can be made or taken from other classes. */
+	 * deletion, unless files can be made or taken from other classes.
+	 * Evictions free no slot while deletions wait for memory. */
 	want = class->total / 50 + 1;
 	if (class->free + class->leaving < want &&
 	    (room_for_file(cache) || empty_file(cache, slot_bytes) ||
 	     kv_ssd_balance_locked(cache, class, space)))
 		want = 0;
 	while (class->free + class->leaving < want &&
+	       !ssd->deletions.unqueued &&
 	       kv_ssd_evict_one_locked(cache, class, NULL))
 		continue;
 	while (records_free(ssd) + ssd->leaving < want_records &&
+	       !ssd->deletions.unqueued &&
 	       kv_ssd_evict_record_locked(cache, NULL))
 		continue;
 	return 0;
@@ -427,6 +430,7 @@ int kv_extent_take_beside_locked(struct kv_cache *cache,
 	if (index_is_full(cache))
 		return -ENOSPC;
 	while (!file && class->leaving < KV_MIN(n, EVICT_AT_ONCE) &&
+	       !cache->ssd.deletions.unqueued &&
 	       kv_ssd_evict_beside_locked(cache, from))
 		continue;
 	if (!file)

@@ -8,6 +8,13 @@
 #define ALL 900u /* almost fills three files of 341 slots each */
 #define STEP 5u	 /* every fifth block is pinned or held open */
 
+static bool no_memory; /* the arrays of the cache cannot grow */
+
+void *reallocarray(void *p, size_t n, size_t size)
+{
+	return no_memory ? NULL : realloc(p, n * size);
+}
+
 static int set_up(void **state)
 {
 	struct small *s = malloc(sizeof(*s));
@@ -173,6 +180,29 @@ static void what_is_removed_meanwhile_stays_away(void **state)
 		assert_null(small_get(s, i));
 }
 
+/* Evicted blocks whose deletions cannot be queued free no slots: do not evict
+ * more and more blocks. */
+static void without_memory_few_blocks_are_evicted(void **state)
+{
+	struct small *s = *state;
+	const uint64_t slot_bytes = s->cache->ssd.files[0]->slot_bytes;
+	uint64_t taken[200], evicted;
+	uint32_t file, slot;
+	unsigned n = 0;
+
+	kv_lock(s->cache);
+	no_memory = true;
+	while (n < 200 && kv_extent_take(s->cache, s->space, slot_bytes, &file,
+					 &slot) == 0)
+		taken[n++] = kv_slot_id(file, slot);
+	no_memory = false;
+	evicted = s->cache->stats.evicted_ssd;
+	while (n > 0)
+		kv_extent_give_up_locked(s->cache, s->space, taken[--n]);
+	kv_unlock(s->cache);
+	assert_in_range(evicted, 1, 100);
+}
+
 /* If the other files lack room for the blocks of the file that is to be
  * emptied, the blocks stay, and the file is used as before. */
 static void without_room_nothing_is_lost(void **state)
@@ -203,6 +233,7 @@ int main(void)
 		TEST(what_is_in_memory_too_is_moved),
 		TEST(what_is_read_meanwhile_is_moved),
 		TEST(what_is_removed_meanwhile_stays_away),
+		TEST(without_memory_few_blocks_are_evicted),
 		TEST(without_room_nothing_is_lost),
 	};
 
