@@ -32,7 +32,7 @@
 #include <signal.h>
 #include <stdio.h>
 
-#include "cache/io/ring_backend.h"
+#include "cache/io/ring.h"
 #include "common/thread.h"
 #include <sys/mman.h>
 

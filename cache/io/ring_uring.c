@@ -31,7 +31,7 @@
 #include <sys/eventfd.h>
 
 #include "common/thread.h"
-#include "cache/io/ring_backend.h"
+#include "cache/io/ring.h"
 
 #define WAKE_TAG 0
 

@@ -31,7 +31,7 @@
 #include <fcntl.h>
 
 #include "kernels/paged/paged_pool.h"
-#include "kernels/transfer/staging.h"
+#include "kernels/transfer/xfer.h"
 
 /* ---- checks, growth and addresses, for maps and sets ---- */
 

@@ -36,7 +36,6 @@
  * LOCKING   session->lock.  The copy thread has the batch's extent for itself.
  */
 #include "kernels/device/device.h"
-#include "kernels/transfer/staging.h"
 #include "kernels/transfer/xfer.h"
 
 /* longest wait for the daemon's answer to a copied batch */

@@ -30,7 +30,6 @@
 #include <sys/sysmacros.h>
 
 #include "kernels/device/device.h"
-#include "kernels/transfer/staging.h"
 #include "kernels/transfer/xfer.h"
 
 #define SKIP (-1)

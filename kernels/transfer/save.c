@@ -38,7 +38,6 @@
  */
 #include "common/block.h"
 #include "common/rate.h"
-#include "kernels/transfer/staging.h"
 #include "kernels/transfer/xfer.h"
 
 /* largest save that begins on the caller's thread */

@@ -43,7 +43,6 @@
 #include "kernels/device/device.h"
 #include "kernels/session/session.h"
 #include "kernels/transfer/xfer.h"
-#include "kernels/transfer/staging.h"
 
 #define GROW_AGAIN_NS 1000000000u
 #define HUGE_PAGE ((uint64_t)2 << 20)

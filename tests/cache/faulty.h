@@ -15,7 +15,7 @@
 #include <stdio.h>
 
 #include "common/thread.h"
-#include "cache/io/ring_backend.h"
+#include "cache/io/ring.h"
 #include "tests/inject.h"
 
 enum fault {

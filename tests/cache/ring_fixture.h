@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
-#include "cache/io/ring_backend.h"
+#include "cache/io/ring.h"
 
 #define DEPTH 4
 #define BUFFERS 4

@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 #include "fs/control/server.h"
-#include "kernels/transfer/staging.h"
+#include "kernels/transfer/xfer.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define BYTES (2 * MIB)

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "cache/cache.h"
-#include "cache/io/ring_backend.h"
+#include "cache/io/ring.h"
 #include "index/sidecar.h"
 #include "index/segfile.h"
 #include "index/record.h"

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 
 #include "kernels/session/session.h"
-#include "kernels/transfer/staging.h"
+#include "kernels/transfer/xfer.h"
 #include "tests/kernels/impostor.h"
 
 #define LAYOUT \

@@ -7,7 +7,7 @@
 #include <fcntl.h>
 #include <cmocka.h>
 
-#include "kernels/transfer/staging.h"
+#include "kernels/transfer/xfer.h"
 
 #define SIZE ((uint64_t)4 << 20)
 #define MIB ((uint64_t)1 << 20)

@@ -4,7 +4,7 @@
 #include "tests/kernels/layered.h"
 
 #include "kernels/session/session.h"
-#include "kernels/transfer/staging.h"
+#include "kernels/transfer/xfer.h"
 
 #define SESSIONS 64
 #define LONG (60 * SECOND)
