@@ -127,4 +127,16 @@ static inline int64_t kv_wall_ns(void)
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* ---- users that this process cannot tell apart ----
+ *
+ * In a user namespace the kernel shows every user without a number there as the
+ * overflow user, among them root of the machine. */
+
+/* Return whether @uid, as the kernel reports it, may be any of several users.  If
+ * /proc cannot be read, the overflow user may. */
+bool kv_user_is_hidden(uint32_t uid);
+
+/* Return whether @text, in the form of /proc/self/uid_map, maps every user. */
+bool kv_uid_map_is_whole(const char *text);
+
 #endif

@@ -10,7 +10,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 
-#include "common/userns.h"
+#include "common/kv.h"
 
 #define OVERFLOW_UID 65534u /* the default */
 

@@ -35,7 +35,6 @@
 
 #include "common/array.h"
 #include "common/bytes.h"
-#include "common/userns.h"
 #include "fs/control/server.h"
 
 #ifndef SO_PEERPIDFD

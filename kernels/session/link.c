@@ -34,7 +34,6 @@
 #include <sys/eventfd.h>
 
 #include "common/bytes.h"
-#include "common/userns.h"
 #include "kernels/session/rpc.h"
 #include "common/thread.h"
 

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "common/userns.h"
+#include "common/kv.h"
 
 static void a_map_of_all_users_is_whole(void **state)
 {
