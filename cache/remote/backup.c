@@ -46,8 +46,10 @@
 #include <stdio.h>
 
 #define FRESH_MAX 16384u
-#define TURN 8	  /* blocks */
-#define COPIED 16 /* copy a block of at most 1/COPIED of a segment */
+#define TURN 8 /* blocks */
+/* Copy a block of at most 1/COPIED of a segment, and one read into a buffer:
+ * readers wait for buffers, and a backend may never end a put. */
+#define COPIED 16
 /* Most blocks in flight: a large one counts as LARGE; one user may have 30. */
 #define UNDER_WAY_MAX 40u
 #define SMALL_MAX (512u << 10)
@@ -417,7 +419,7 @@ static int hold(struct kv_cache *cache, struct kv_backup *backup)
 		return r;
 	backup->held = true;
 	backup->entry.length = view->length;
-	if (view->length <= cache->arena.segment_bytes / COPIED)
+	if (view->bounce || view->length <= cache->arena.segment_bytes / COPIED)
 		backup->copy = malloc(view->length);
 	if (backup->copy) {
 		memcpy(backup->copy, view->data, view->length);

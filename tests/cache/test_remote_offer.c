@@ -611,6 +611,43 @@ static void test_the_end_waits_only_seconds_for_the_backend(void **state)
 	must_get_there(3 * BLOCKS);
 }
 
+#define HUGE_ONE (4608u << 10)
+#define HUGE_ONES 9u /* more than there are buffers for reads */
+
+static void be_stuck(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	never(op, plan);
+	plan->stuck = op->call == KV_REMOTE_PUT;
+}
+
+static void test_puts_that_do_not_return_leave_buffers_to_readers(void **state)
+{
+	struct small *s = *state;
+
+	s->config.ssd = 128 << 20;
+	small_must_open(s);
+	for (unsigned n = 0; n < HUGE_ONES; n++)
+		save(s, n, 1, HUGE_ONE);
+	reopen(s);
+	set_rule(be_stuck);
+	share(s, true);
+	sleep(2);  /* most puts begin meanwhile */
+	alarm(60); /* ends a test that hangs */
+	for (unsigned n = 0; n < HUGE_ONES; n++) {
+		struct kv_block *block = small_get(s, n);
+		struct kv_view view;
+
+		assert_non_null(block);
+		assert_int_equal(
+			kv_view_get(s->cache, block, KV_VIEW_WAIT, &view), 0);
+		kv_view_put(s->cache, &view);
+		kv_block_put(s->cache, block);
+	}
+	alarm(0);
+	set_rule(NULL);
+	fake_release();
+}
+
 static void test_what_waits_stays_when_it_is_taken_back(void **state)
 {
 	struct small *s = *state;
@@ -780,6 +817,7 @@ int main(void)
 		TEST(test_what_failed_is_offered_again_alone),
 		TEST(test_what_waited_at_a_kill_gets_there),
 		TEST(test_what_the_end_makes_durable_is_handed_over),
+		TEST(test_puts_that_do_not_return_leave_buffers_to_readers),
 		TEST(test_the_end_waits_only_seconds_for_the_backend),
 		TEST(test_what_waits_stays_when_it_is_taken_back),
 		TEST(test_what_is_used_once_it_is_durable_is_handed_over),
