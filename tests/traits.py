@@ -23,9 +23,9 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 
 LIMITS = {
-    "files .c": 130,
-    "lines": 67919,
-    "lines of Python": 6056,
+    "files .c": 129,
+    "lines": 67998,
+    "lines of Python": 6057,
     "largest circle": 9,
     "upward calls": 0,
     "helpers with one caller, %": 14,
