@@ -287,8 +287,8 @@ with_arena_auto_only_who_asks_for_what_is_his_alone_can(void **state)
 	} all[] = {
 		{{"root", 0, 0700, true}, false},
 		{{"silent", 1001, 0700, false}, false},
-		{{"world", 1003, 0704, true}, false},
-		{{"group", 1003, 0740, true}, false},
+		{{"world", 1003, 0705, true}, false},
+		{{"group", 1003, 0750, true}, false},
 		{{"asks", 1003, 0700, true}, true},
 		{{"other", 1004, 0700, false}, false},
 	};

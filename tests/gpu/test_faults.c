@@ -135,7 +135,8 @@ static void a_save_whose_copy_fails_leaves_nothing(void **state)
 	free(keys);
 }
 
-/* The slots stay mapped, so that copies in flight end with the right bytes. */
+/* The slots stay mapped.  A copy in flight may end with -ESTALE: the library cannot
+ * know whether the daemon died or uses the slots again. */
 static void a_daemon_that_dies_under_a_copy_does_no_harm(void **state)
 {
 	struct world *w = *state;
@@ -154,7 +155,7 @@ static void a_daemon_that_dies_under_a_copy_does_no_harm(void **state)
 		usleep(1000);
 	world_stop_daemon(w, SIGKILL);
 	gpu.hold(false);
-	assert_true(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND) > 0);
+	assert_true(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND) >= 0);
 	for (i = 0; i < BLOCKS; i++)
 		assert_true(kvfs_xfer_status(xfer, i) == 0 ||
 			    kvfs_xfer_status(xfer, i) == -ESTALE);
