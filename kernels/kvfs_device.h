@@ -90,7 +90,7 @@ struct kvfs_batch {
 	size_t n_ranges;
 	const struct kvfs_copy *copies;
 	size_t n;
-	void *event_wait; /* what the copies wait for; NULL: nothing */
+	void *event_wait; /* the copies wait for its end; NULL: none */
 	int priority;
 	/*
 	 * Load or save calls this once, on its thread, when the device was

@@ -793,7 +793,7 @@ int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 	struct saving *saving;
 	int r = -ENOENT;
 
-	/* The message must end after the page numbers of what->n blocks. */
+	/* The message must end after the page numbers of its last block. */
 	if (lent &&
 	    (what->n == 0 || what->n > WIRE_BATCH ||
 	     pages > WIRE_MAX / sizeof(uint64_t) ||

@@ -341,7 +341,7 @@ static const struct attr *find_attr(const char *name, unsigned level)
 	return NULL;
 }
 
-/* Fill in the zeroed *@ret_object with what @node refers to. */
+/* Find the object of @node and store it in the zeroed *@ret_object. */
 static int find_object(fuse_req_t req, const struct kv_node *node,
 		       struct object *ret_object)
 {

@@ -212,7 +212,7 @@ int kv_stream_sync_resolve(const struct kvfs_device *device, void *stream,
 /* An event wait: the end of work that a stream was given, or of an event. */
 struct kv_event_wait {
 	TAILQ_ENTRY(kv_event_wait) others; /* lock */
-	struct kvfs_pool *pool; /* its pool, busy once the wait has begun */
+	struct kvfs_pool *pool; /* busy once the event wait has begun */
 	void *handle;		/* the device's handle of the event wait */
 	/* Of two event waits in the same stream the one with the lower number
 	 * is done first.  NULL: the stream is not known. */
@@ -588,8 +588,8 @@ void kv_save_batches_stop_locked(struct kvfs_xfer *xfer);
 
 /*
  * A stage is a memfd that is sealed against shrinking, and is used as a ring of
- * extents.  It belongs to one connection: when the connection breaks, the daemon
- * may still be reading, so the memory is never written again.
+ * extents.  Each stage belongs to one connection: when the connection breaks, the
+ * daemon may still be reading, so the memory is never written again.
  *
  * Any thread may call kv_stage_new; other functions of stages need session->lock.
  */
