@@ -153,7 +153,7 @@ struct kv_object {
  * Make the first bytes of the object of the file that begins with the @have bytes at
  * @file.  *@ret_head (caller frees) has *@ret_head_bytes; the object continues with the
  * file from offset *@ret_rest on.
- * -EINVAL  @file does not begin with a whole safetensors header
+ * -EINVAL  @file does not begin with the whole header of a block
  * -EFBIG   the header would be longer than KV_HEADER_MAX
  * -ENOMEM
  */

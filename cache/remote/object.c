@@ -43,87 +43,26 @@ static const char *skip_space(const char *at, const char *end)
 	return at;
 }
 
-/* Return the end of the JSON string that begins at @at, or NULL. */
-static const char *skip_string(const char *at, const char *end)
+/*
+ * Return the place behind the brace of the __metadata__ in the header at @text, or NULL.
+ * kv_block_parse has accepted the file, or is going to check it: so the name of a member,
+ * before a colon and a brace, is that of __metadata__, unless its first quote is escaped
+ * and belongs to a longer name.  Writers of headers do not escape the name __metadata__.
+ */
+static const char *find_metadata(const char *text, const char *end)
 {
-	if (at == end || *at != '"')
-		return NULL;
-	for (at++; at < end && *at != '"'; at++)
-		if (*at == '\\' && ++at == end)
-			return NULL;
-	return at < end ? at + 1 : NULL;
-}
+	static const char name[] = "\"__metadata__\"";
+	const char *at = text, *found;
 
-/* Return the end of the JSON value that begins at @at, or NULL.  Brackets are counted,
- * not checked: kv_block_parse has accepted the file, or is going to check it. */
-static const char *skip_value(const char *at, const char *end)
-{
-	unsigned depth = 0;
-
-	for (; at < end; at++) {
-		if (*at == '"') {
-			at = skip_string(at, end);
-			if (!at)
-				return NULL;
-			at--;
-		} else if (*at == '{' || *at == '[') {
-			depth++;
-		} else if (*at == '}' || *at == ']') {
-			if (depth == 0)
-				return at;
-			depth--;
-		} else if (*at == ',' && depth == 0) {
-			return at;
-		}
+	while ((found = memmem(at, (size_t)(end - at), name, strlen(name)))) {
+		at = skip_space(found + strlen(name), end);
+		if (at == end || *at != ':')
+			continue;
+		at = skip_space(at + 1, end);
+		if (at < end && *at == '{' && found > text && found[-1] != '\\')
+			return at + 1;
 	}
 	return NULL;
-}
-
-/*
- * Find the place behind the brace of the header's __metadata__, or, without one, behind
- * the first brace.  *@ret_any: whether members follow there.  -EINVAL: the JSON
- * is no object with members.
- */
-static int find_place(const char *text, uint64_t len, const char **ret_at,
-		      bool *ret_there, bool *ret_any)
-{
-	const char *at = text + 1, *end = text + len, *name;
-
-	if (len < 2 || *text != '{')
-		return -EINVAL;
-	do {
-		name = skip_space(at, end);
-		at = skip_string(name, end);
-		if (!at)
-			return -EINVAL;
-		/* Writers of headers do not escape the name __metadata__. */
-		const bool is =
-			at - name == strlen("\"__metadata__\"") &&
-			memcmp(name, "\"__metadata__\"", at - name) == 0;
-
-		at = skip_space(at, end);
-		if (at == end || *at != ':')
-			return -EINVAL;
-		at = skip_space(at + 1, end);
-		if (is) {
-			if (at == end || *at != '{')
-				return -EINVAL;
-			*ret_at = at + 1;
-			at = skip_space(at + 1, end);
-			*ret_there = true;
-			*ret_any = at < end && *at != '}';
-			return at < end ? 0 : -EINVAL;
-		}
-		at = skip_value(at, end);
-		if (!at)
-			return -EINVAL;
-	} while (*at++ == ',');
-	if (at[-1] != '}')
-		return -EINVAL;
-	*ret_at = text + 1;
-	*ret_there = false;
-	*ret_any = true;
-	return 0;
 }
 
 static uint64_t read_prefix(const void *bytes)
@@ -193,13 +132,11 @@ int kv_object_head(const void *file, uint64_t have,
 		   const struct kv_object_entry *entry, uint8_t **ret_head,
 		   uint64_t *ret_head_bytes, uint64_t *ret_rest)
 {
-	const char *text = (const char *)file + PREFIX, *at;
+	const char *text = (const char *)file + PREFIX, *at, *end, *there;
 	char inserted[sizeof(BEFORE) + ENTRY_MAX + sizeof(AFTER)] = "";
 	char member[ENTRY_MAX];
 	uint64_t len, before, n;
-	bool there, any;
 	uint8_t *head;
-	int r;
 
 	if (have < PREFIX)
 		return -EINVAL;
@@ -208,18 +145,20 @@ int kv_object_head(const void *file, uint64_t have,
 		return -EFBIG;
 	if (len > have - PREFIX)
 		return -EINVAL;
-	r = find_place(text, len, &at, &there, &any);
-	if (r < 0)
-		return r;
+	end = text + len;
+	there = find_metadata(text, end);
+	at = skip_space(there ? there : text + 1, end);
+	if (at >= end || *text != '{')
+		return -EINVAL;
 	write_entry(entry, member);
 	n = (uint64_t)snprintf(inserted, sizeof(inserted), "%s%s%s",
 			       there ? "" : BEFORE, member,
-			       !there ? AFTER
-			       : any  ? ","
-				      : "");
+			       !there	    ? AFTER
+			       : *at == '}' ? ""
+					    : ",");
 	if (len + n > KV_HEADER_MAX)
 		return -EFBIG;
-	before = (uint64_t)(at - (const char *)file);
+	before = there ? (uint64_t)(there - (const char *)file) : PREFIX + 1;
 	head = malloc(before + n);
 	if (!head)
 		return -ENOMEM;
@@ -238,16 +177,17 @@ int kv_object_parse(const uint8_t *data, uint64_t bytes,
 	const char *text = (const char *)data + PREFIX, *at, *cut, *end, *next;
 	struct kv_object_entry entry;
 	uint64_t len, member, extra;
-	bool there, any;
 	int n;
 
 	if (bytes < PREFIX)
 		return -EBADMSG;
 	len = read_prefix(data);
-	if (len > KV_HEADER_MAX || len > bytes - PREFIX ||
-	    find_place(text, len, &at, &there, &any) < 0 || !there)
+	if (len > KV_HEADER_MAX || len > bytes - PREFIX)
 		return -EBADMSG;
 	end = text + len;
+	at = find_metadata(text, end);
+	if (!at)
+		return -EBADMSG;
 	n = read_entry(at, (uint64_t)(end - at), &entry);
 	if (n < 0)
 		return n;
