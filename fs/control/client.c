@@ -305,7 +305,8 @@ static void message_came(struct kv_gate_wait *wait,
 
 static int identify(struct kv_client *client)
 {
-	struct epoll_event event = {.events = EPOLLIN,
+	/* EPOLLONESHOT: the pidfd of a dead process stays readable. */
+	struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT,
 				    .data.ptr = &client->on_death};
 	struct ucred cred;
 	socklen_t len = sizeof(cred), groups = 0;
@@ -488,7 +489,7 @@ static void cut_off(struct kv_client *client)
 		return;
 	}
 	/* Shut down only the daemon's half: epoll then still reports that the
-	 * peer has closed. */
+	 * peer has closed, or both halves if the peer's process has died. */
 	client->cut = true;
 	client->broken = KV_BREAK_NOT;
 	kv_gate_forget(&client->gate);

@@ -386,8 +386,6 @@ struct kv_message {
 	struct kv_space_info info;
 };
 
-struct kv_request;
-
 struct kv_request_kind {
 	struct kv_wait_kind wait; /* first */
 	/* Reply to the connected client when the work is done.  Returns 0, or an error

@@ -86,11 +86,13 @@ static int be_saver(const char *path)
 }
 
 /* Make a child that outlives this process and has copies of all its
- * descriptors, so that the connection stays open. */
+ * descriptors, so that the connection stays open.  When the test says so, send a
+ * message that is too short, and exit at once. */
 static int be_parent(const char *path)
 {
 	struct peer p;
 	pid_t child;
+	char go;
 
 	EXPECT(load_up(&p, path) == 0);
 	child = fork();
@@ -101,8 +103,8 @@ static int be_parent(const char *path)
 	}
 	/* The test kills the child by this pid. */
 	EXPECT(write(STDOUT_FILENO, &child, sizeof(child)) == sizeof(child));
-	pause();
-	return 0;
+	EXPECT(read(STDIN_FILENO, &go, 1) == 1);
+	return peer_raw(&p, &go, 1, -1, 0) ? 0 : 1;
 }
 
 /* When the test says so, release all leases and reservations, and exit at
@@ -433,6 +435,27 @@ static void a_child_that_keeps_the_socket_keeps_nothing_else(void **state)
 	kill(child, SIGKILL);
 }
 
+/* The test holds the cache's lock, so that the control thread learns of the death before
+ * it reads the message. */
+static void a_dead_process_that_is_cut_off_keeps_nothing(void **state)
+{
+	struct process p = run("parent");
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(read(p.out, &child, sizeof(child)), sizeof(child));
+	kv_lock(d.cache);
+	ask(&good);
+	usleep(50000);
+	assert_int_equal(write(p.in, "+", 1), 1);
+	assert_int_equal(end_of(&p), 0);
+	kv_unlock(d.cache);
+	assert_in_range(daemon_wait_idle(&d), 0, 10000);
+	daemon_wait_connections(&d, 1);
+	assert_int_equal(daemon_counts(&d).protocol_errors, 1);
+	assert_int_equal(kill(child, SIGKILL), 0);
+}
+
 /* Make a space of another user to which all users may write. */
 static void make_foreign(const char *name, const char *layout)
 {
@@ -514,6 +537,7 @@ int main(int argc, char **argv)
 		DEATH_TEST(who_left_replies_unread_has_given_back_what_it_said),
 		DEATH_TEST(who_awaits_no_reply_has_given_back_what_it_said),
 		DEATH_TEST(a_child_that_keeps_the_socket_keeps_nothing_else),
+		DEATH_TEST(a_dead_process_that_is_cut_off_keeps_nothing),
 		DEATH_TEST(another_user_finds_nothing_and_is_refused),
 		DEATH_TEST(a_mode_changed_later_counts_from_then_on),
 	};

@@ -38,9 +38,11 @@ attack() {
 	freeze "$daemon"
 	mkfifo "$T/end$n"
 	sleep 1000 > "$T/end$n" &
+	input=$!
 	touch "$T/sent$n"
 	as "$1" send "$2" "$3" "$SOCK" "$4" < "$T/end$n" > "$T/sent$n" 2>&1 &
-	local pid=$! i
+	pid=$!
+	local i
 	for ((i = 0; i < 200; i++)); do
 		grep -q sent "$T/sent$n" && break
 		kill -0 $pid 2> /dev/null || fail "attack $*: $(cat "$T/sent$n")"
@@ -56,6 +58,9 @@ others() { # others WHAT
 	echo "$1: another user waits for ${longest} ms at most"
 }
 used() { ls "/proc/$(daemon_pids)/$1" | wc -l; }
+cpu() { # print the daemon's CPU time in ticks of 10 ms
+	awk '{ print $14 + $15 }' "/proc/$(daemon_pids)/stat"
+}
 
 start allow=1001:1002
 serve
@@ -84,6 +89,18 @@ attack 1001 "$T/fuse/write" stats 8
 others "a flood"
 echo "of 128 messages: $(($(used fd) - fds)) descriptors, $(($(used task) - threads)) threads"
 [ "$(used task)" -le $((threads + 4)) ] || fail "threads"
+
+# The gate receives four messages of a user whose descriptors it cannot close; the
+# connections with the others wait, also after their process has died.
+attack 1001 linger stats 8
+kill $input
+wait $pid
+sleep 0.5
+before=$(cpu)
+sleep 2
+spent=$(($(cpu) - before))
+echo "connections of a dead process wait: the daemon uses $spent ticks of 200"
+[ "$spent" -le 20 ] || fail "the daemon spins"
 
 kill -KILL "$(daemon_pids)"
 gone
