@@ -88,6 +88,7 @@ static inline void kv_closep(int *fd)
 {
 	if (*fd >= 0)
 		close(*fd);
+	*fd = -1;
 }
 
 /* Hand over a descriptor: *@fd becomes -1. */
@@ -97,6 +98,13 @@ static inline int kv_steal_fd(int *fd)
 
 	*fd = -1;
 	return own;
+}
+
+/* Set *@ret to a * b + c.  Return false on overflow. */
+static inline bool kv_mul_add(uint64_t a, uint64_t b, uint64_t c, uint64_t *ret)
+{
+	return !__builtin_mul_overflow(a, b, ret) &&
+	       !__builtin_add_overflow(*ret, c, ret);
 }
 
 static inline uint64_t kv_round_up(uint64_t n, uint64_t unit)

@@ -203,7 +203,6 @@ int kv_memory_seal(struct kv_memory *m, bool open)
 		seals |= F_SEAL_FUTURE_WRITE;
 	if (fcntl(m->fd, F_ADD_SEALS, seals) < 0) {
 		kv_closep(&m->write_fd);
-		m->write_fd = -1;
 		return -errno;
 	}
 	m->undecided = false;
@@ -216,7 +215,6 @@ bool kv_memory_in_use(struct kv_memory *m)
 
 	kv_closep(&m->read_fd);
 	kv_closep(&m->write_fd);
-	m->read_fd = m->write_fd = -1;
 	fd = open_again(m->fd, O_RDWR);
 	pthread_once(&lease_once, try_lease);
 	return lease_granted && fd >= 0 && fcntl(fd, F_SETLEASE, F_WRLCK) < 0 &&

@@ -323,10 +323,8 @@ static int remove_object(const struct worker *w, struct kv_remote_op *op)
 /* Close the descriptor of the directory in *@w, unless @w points to NULL. */
 static void close_root(struct worker **w)
 {
-	if (!*w)
-		return;
-	kv_closep(&(*w)->root);
-	(*w)->root = -1;
+	if (*w)
+		kv_closep(&(*w)->root);
 }
 
 /*

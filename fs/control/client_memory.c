@@ -193,7 +193,6 @@ int kv_client_memory_map(struct kv_client_memory *memory)
 	memory->map = map;
 	memory->data = memory->map + (memory->offset - from);
 	kv_closep(&memory->fd);
-	memory->fd = -1;
 	return 0;
 }
 

@@ -352,7 +352,6 @@ static void leave(struct kv_gate_user *user)
 		return;
 	epoll_ctl(user->gate->epoll, EPOLL_CTL_DEL, user->fd, NULL);
 	kv_closep(&user->fd);
-	user->fd = -1;
 	user->gate->processes--;
 }
 

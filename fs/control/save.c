@@ -68,13 +68,6 @@ struct kv_lent {
 	struct wire_stride strides[];
 };
 
-/* Set *@ret to a * b + c.  Returns false on overflow. */
-static bool mul_add(uint64_t a, uint64_t b, uint64_t c, uint64_t *ret)
-{
-	return !__builtin_mul_overflow(a, b, ret) &&
-	       !__builtin_add_overflow(*ret, c, ret);
-}
-
 static size_t lent_bytes(const struct kv_lent *lent)
 {
 	return sizeof(*lent) + lent->n * sizeof(lent->strides[0]);
@@ -96,13 +89,15 @@ int kv_lent_new(const struct kv_client *client, int fd,
 		const struct wire_stride *s = &strides[i];
 
 		if (s->bytes == 0 || s->count == 0 ||
-		    !mul_add(s->count - 1, s->segment_stride, s->bytes, &end) ||
-		    !mul_add(pool->pages - 1, s->block_stride, end, &end) ||
+		    !kv_mul_add(s->count - 1, s->segment_stride, s->bytes,
+				&end) ||
+		    !kv_mul_add(pool->pages - 1, s->block_stride, end, &end) ||
 		    __builtin_add_overflow(end, s->at, &end) ||
 		    end > pool->bytes ||
-		    !mul_add(s->bytes, s->count, 0, &bytes) ||
-		    !mul_add(bytes, pool->pages_per_block, payload, &payload) ||
-		    !mul_add(s->count, pool->pages_per_block, runs, &runs))
+		    !kv_mul_add(s->bytes, s->count, 0, &bytes) ||
+		    !kv_mul_add(bytes, pool->pages_per_block, payload,
+				&payload) ||
+		    !kv_mul_add(s->count, pool->pages_per_block, runs, &runs))
 			return -EINVAL;
 	}
 	if (runs > payload / RUN_MIN + RUNS_FREE)

@@ -276,9 +276,8 @@ int kvfs_space_open(kvfs_session *session, const char *name, const char *layout,
 	struct kv_layout *parsed;
 	uint64_t generation;
 	uint32_t id;
-	int r;
+	int r = kv_session_check(session);
 
-	r = kv_session_check(session);
 	if (r < 0)
 		return r;
 	if (!ret_space || check_name(name) < 0 ||
@@ -326,11 +325,8 @@ void kvfs_space_close(kvfs_space *space)
 
 int kvfs_space_owner(kvfs_space *space, uint32_t *ret_uid, uint32_t *ret_mode)
 {
-	int r;
+	int r = kv_session_check(space ? space->session : NULL);
 
-	if (!space)
-		return -EINVAL;
-	r = kv_session_check(space->session);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&space->session->lock);

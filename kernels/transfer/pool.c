@@ -36,13 +36,6 @@
 
 /* ---- strides, from the views of a descriptor ---- */
 
-/* Compute a * b + c into *@ret.  Return false on overflow. */
-static bool mul_add(uint64_t a, uint64_t b, uint64_t c, uint64_t *ret)
-{
-	return !__builtin_mul_overflow(a, b, ret) &&
-	       !__builtin_add_overflow(*ret, c, ret);
-}
-
 /* Check that runs and pages of the view do not overlap.  Either each page lies
  * within one block_stride, or pages interleave (as in head-first layouts): one
  * run of every page lies within one segment_stride.  *@ret_extent: bytes from
@@ -54,13 +47,13 @@ static bool keeps_apart(const kvfs_view *view, uint64_t pages, uint64_t page,
 
 	if (view->count > 1 && view->segment_stride < view->bytes)
 		return false;
-	if (!mul_add(pages - 1, view->block_stride, page, ret_extent))
+	if (!kv_mul_add(pages - 1, view->block_stride, page, ret_extent))
 		return false;
 	if (pages == 1 || view->block_stride >= page)
 		return true;
 	return view->block_stride >= view->bytes &&
-	       mul_add(pages - 1, view->block_stride, view->bytes,
-		       &all_pages) &&
+	       kv_mul_add(pages - 1, view->block_stride, view->bytes,
+			  &all_pages) &&
 	       view->segment_stride >= all_pages;
 }
 
@@ -74,8 +67,8 @@ static int check_view(const kvfs_pool_desc *desc, const kvfs_view *view)
 	    !view->tensor || !view->base || view->bytes == 0 ||
 	    view->count == 0 || (view->block_stride == 0 && desc->pages > 1))
 		return -EINVAL;
-	if (!mul_add(view->count - 1, view->segment_stride, view->bytes,
-		     &page) ||
+	if (!kv_mul_add(view->count - 1, view->segment_stride, view->bytes,
+			&page) ||
 	    !keeps_apart(view, desc->pages, page, &extent) ||
 	    __builtin_add_overflow(base, extent, &end))
 		return -EINVAL;
@@ -109,8 +102,8 @@ static int add_tensor(const kvfs_pool_desc *desc,
 
 		if (strcmp(view->tensor, tensor->name) != 0)
 			continue;
-		if (!mul_add(view->bytes, view->count, 0, &bytes) ||
-		    !mul_add(bytes, desc->pages_per_block, 0, &bytes) ||
+		if (!kv_mul_add(view->bytes, view->count, 0, &bytes) ||
+		    !kv_mul_add(bytes, desc->pages_per_block, 0, &bytes) ||
 		    bytes > tensor->bytes - at)
 			return -EINVAL;
 		at += bytes;
@@ -484,10 +477,8 @@ static void forked(struct kvfs_session *session)
 		kv_closep(&session->stage->fd);
 	if (session->stage_next)
 		kv_closep(&session->stage_next->fd);
-	LIST_FOREACH(pool, &session->pools, others) {
+	LIST_FOREACH(pool, &session->pools, others)
 		kv_closep(&pool->lending.fd);
-		pool->lending.fd = -1;
-	}
 }
 
 static void cleared_locked(struct kvfs_session *session, const char *name)

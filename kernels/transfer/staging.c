@@ -92,7 +92,6 @@ static void unmap(struct kv_stage *stage)
 		munmap(stage->base, stage->bytes);
 	stage->base = NULL;
 	kv_closep(&stage->fd);
-	stage->fd = -1;
 }
 
 /* Unmap the memory of a stage without extents, and free the stage. */
