@@ -187,7 +187,6 @@ int kv_link_lost(int r)
 void kv_link_close(struct kv_link *link)
 {
 	kv_closep(&link->fd);
-	link->fd = -1;
 }
 
 int kv_link_send(int fd, const struct kv_packet *packet, int flags)
@@ -196,8 +195,10 @@ int kv_link_send(int fd, const struct kv_packet *packet, int flags)
 		{(void *)&packet->header, sizeof(packet->header)},
 		{packet->items, packet->bytes},
 	};
+	int r = kv_send_parts(fd, parts, 2, packet->fd, flags);
 
-	return kv_send_parts(fd, parts, 2, packet->fd, flags);
+	/* without memory for the message, the kernel returns -ENOBUFS */
+	return r == -ENOBUFS && flags & MSG_DONTWAIT ? -EAGAIN : r;
 }
 
 int kv_link_receive(int fd, struct kv_packet *packet, int flags)

@@ -57,7 +57,8 @@ void kv_link_close(struct kv_link *link); /* no effect on a closed link */
  * stay, and all other errors become -ENOTCONN. */
 int kv_link_lost(int r);
 
-/* Send a message.  @flags: 0, or MSG_DONTWAIT: -EAGAIN instead of waiting. */
+/* Send a message.  @flags: 0, or MSG_DONTWAIT: -EAGAIN instead of waiting for
+ * room or memory. */
 int kv_link_send(int fd, const struct kv_packet *packet, int flags);
 
 /* Receive one message into @packet; the caller closes packet->fd.
