@@ -264,12 +264,16 @@ static void dropped(struct kv_call *call, int status, const void *items)
 
 /* Give the reservations of a FAILED batch back to the daemon.  @of: as in
  * send_keys_locked.  Without memory for the message, the reservations end with
- * the connection. */
+ * the connection.  On a later connection the same keys can be reserved for
+ * another save. */
 static void drop_locked(struct kv_save_batch *batch, uint64_t of)
 {
-	kv_assert_locked(&batch->xfer->session->lock);
+	struct kvfs_xfer *xfer = batch->xfer;
+
+	kv_assert_locked(&xfer->session->lock);
 	batch->drop.done = dropped;
 	if (!batch->lent &&
+	    kv_session_is_live(xfer->session, xfer->generation) &&
 	    send_keys_locked(batch, &batch->drop, WIRE_DROP, of) == 0)
 		batch->refs++;
 }
@@ -379,6 +383,7 @@ static void copy(struct kv_job *job)
 		.bytes = batch->n * sizeof(blocks[0]),
 		.fd = -1,
 	};
+	enum kvfs_stage stage = KVFS_COPIED;
 	int r;
 
 	pthread_mutex_lock(&session->lock);
@@ -392,14 +397,6 @@ static void copy(struct kv_job *job)
 	r = copy_pages(batch);
 	pthread_mutex_lock(&session->lock);
 	kv_xfer_unsubmit_locked(xfer, batch->submitted);
-	if (r < 0) {
-		fail_locked(batch, KVFS_COPIED, r);
-		drop_locked(batch, 0);
-		put_locked(batch);
-		pthread_mutex_unlock(&session->lock);
-		return;
-	}
-	batch->state = SAVING;
 	batch->call.done = saved;
 	batch->call.count = (uint32_t)batch->n;
 	for (size_t i = 0; i < batch->n; i++) {
@@ -407,13 +404,20 @@ static void copy(struct kv_job *job)
 		blocks[i].offset =
 			batch->extent->offset + i * batch->block_bytes;
 	}
-	/* abandoned: the connection is lost, or the daemon refused the stage */
-	r = batch->stage->abandoned
-		    ? -ENOTCONN
-		    : kv_rpc_submit_locked(session, &batch->call, &packet);
-	kv_xfer_reach_locked(xfer, KVFS_COPIED, batch->n);
+	if (r == 0) {
+		stage = KVFS_SEALED;
+		batch->state = SAVING;
+		/* abandoned: the connection is lost, or the daemon refused the
+		 * stage */
+		r = batch->stage->abandoned
+			    ? -ENOTCONN
+			    : kv_rpc_submit_locked(session, &batch->call,
+						   &packet);
+		kv_xfer_reach_locked(xfer, KVFS_COPIED, batch->n);
+	}
 	if (r < 0) {
-		fail_locked(batch, KVFS_SEALED, r);
+		fail_locked(batch, stage, r);
+		drop_locked(batch, 0);
 		put_locked(batch);
 	}
 	pthread_mutex_unlock(&session->lock);

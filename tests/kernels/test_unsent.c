@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages that the kernel does not take, and saves whose connection ends: the
+ * daemon keeps no lease and no reservation of them, and other saves go on. */
+#include "tests/kernels/paged.h"
+#include "kernels/session/session.h"
+#include "tests/kernels/layered.h"
+
+#define N 20
+
+/* sendmsg(2) fails for the next @left messages of @type. */
+static struct {
+	atomic_int left, error;
+	enum wire_type type;
+} unsent;
+
+/* Replace sendmsg(2) of libc. */
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+	const struct wire_header *header = message->msg_iov[0].iov_base;
+
+	if (unsent.left > 0 && header->type == unsent.type) {
+		unsent.left--;
+		errno = unsent.error;
+		return -1;
+	}
+	return syscall(SYS_sendmsg, fd, message, flags);
+}
+
+static void fail_to_send(enum wire_type type, int error, int n)
+{
+	unsent.type = type;
+	unsent.error = error;
+	unsent.left = n;
+}
+
+static kvfs_xfer *save(struct world *w, uint32_t first)
+{
+	return layered_save_by(w->pool, w->space, first, N, NULL);
+}
+
+/* Wait for the answer to a request: all answers before it were handled. */
+static void ask_for_nothing(struct world *w)
+{
+	kvfs_key absent = world_key(99999);
+	kvfs_query query = {w->space, &absent, 1};
+	kvfs_lease *lease;
+
+	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
+	assert_int_equal(kvfs_lease_wait(lease, 60 * SECOND), 0);
+	kvfs_release(lease);
+}
+
+/* End the connection, and wait for the next one to the same daemon. */
+static void cut(struct world *w)
+{
+	const uint64_t before = atomic_load(&w->session->live);
+	uint64_t live = before;
+
+	pthread_mutex_lock(&w->session->lock);
+	shutdown(w->session->link.fd, SHUT_RDWR);
+	pthread_mutex_unlock(&w->session->lock);
+	for (int i = 0; i < 3000 && (live == before || live == 0); i++) {
+		usleep(10000);
+		live = atomic_load(&w->session->live);
+	}
+	assert_true(live > before);
+	world_wait_stat(w, "being saved", 0);
+	world_wait_staged(w);
+}
+
+/* ---- saves ---- */
+
+/* Have all copy threads wait in one save, then return another, for whose
+ * blocks the daemon has made reservations. */
+static kvfs_xfer *queue_behind(struct world *w, kvfs_xfer **ret_copying)
+{
+	kvfs_xfer *queued;
+
+	world_wait_staged(w);
+	slow_shut(true);
+	*ret_copying = save(w, 100);
+	for (int i = 0; i < 3000 && slow.saves < N; i++)
+		usleep(10000);
+	queued = save(w, 0);
+	world_wait_stat(w, "being saved", 2 * N);
+	ask_for_nothing(w);
+	return queued;
+}
+
+/* A save that was begun before the connection ended is cancelled.  The same
+ * blocks are reserved anew for another save. */
+static void a_cancel_leaves_reservations_of_a_later_connection(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *copying, *before, *after;
+
+	before = queue_behind(w, &copying);
+	cut(w);
+	layered_fill(w, N);
+	after = save(w, 0);
+	world_wait_stat(w, "being saved", N);
+	kvfs_xfer_cancel(before);
+	ask_for_nothing(w);
+	slow_shut(false);
+	assert_int_equal(layered_end(after, KVFS_SEALED), N);
+	layered_check(w, N);
+	assert_int_equal(layered_end(before, KVFS_SEALED), 0);
+	assert_int_equal(layered_end(copying, KVFS_SEALED), 0);
+	world_wait_stat(w, "being saved", 0);
+}
+
+static void a_save_that_cannot_be_sent_leaves_no_reservation(void **state)
+{
+	struct world *w = *state;
+	const uint64_t live = atomic_load(&w->session->live);
+	kvfs_xfer *xfer;
+
+	fail_to_send(WIRE_SAVE, ENOMEM, 100);
+	xfer = save(w, 0);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 0);
+	assert_int_equal(kvfs_xfer_status(xfer, 0), -ENOTCONN);
+	kvfs_xfer_free(xfer);
+	fail_to_send(WIRE_SAVE, 0, 0);
+	world_wait_stat(w, "being saved", 0);
+	layered_fill(w, N);
+	assert_int_equal(layered_end(save(w, 0), KVFS_SEALED), N);
+	layered_check(w, N);
+	assert_int_equal(atomic_load(&w->session->live), live);
+}
+
+/* ---- releases ---- */
+
+static void release_later(struct world *w, kvfs_lease *lease)
+{
+	const uint64_t live = atomic_load(&w->session->live);
+
+	kvfs_release(lease);
+	world_thaw(w);
+	world_wait_stat(w, "leased", 0);
+	assert_int_equal(atomic_load(&w->session->live), live);
+}
+
+static void a_release_without_memory_is_sent_later(void **state)
+{
+	struct world *w = *state;
+	kvfs_lease *lease;
+
+	world_save(w, N);
+	lease = world_acquire(w, N, N);
+	world_wait_stat(w, "leased", N);
+	fail_to_send(WIRE_RELEASE, ENOBUFS, 3);
+	release_later(w, lease);
+	assert_int_equal(unsent.left, 0);
+}
+
+static void a_release_that_finds_the_socket_full_is_sent_later(void **state)
+{
+	struct world *w = *state;
+	kvfs_key key = world_key(0);
+	bool full = false;
+	kvfs_lease *lease;
+
+	world_save(w, N);
+	lease = world_acquire(w, N, N);
+	world_wait_stat(w, "leased", N);
+	world_freeze(w);
+	while (!full) {
+		assert_int_equal(kvfs_ended(w->space, &key, 1), 0);
+		pthread_mutex_lock(&w->session->lock);
+		full = w->session->rpc.n_out > 0;
+		pthread_mutex_unlock(&w->session->lock);
+	}
+	release_later(w, lease);
+}
+
+static int all_is_sent(void **state)
+{
+	unsent.left = 0;
+	return teardown(state);
+}
+
+#define test(name) cmocka_unit_test_setup_teardown(name, setup, all_is_sent)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(a_cancel_leaves_reservations_of_a_later_connection),
+		test(a_save_that_cannot_be_sent_leaves_no_reservation),
+		test(a_release_without_memory_is_sent_later),
+		test(a_release_that_finds_the_socket_full_is_sent_later),
+	};
+
+	return cmocka_run_group_tests(tests, world_group_setup,
+				      world_group_teardown);
+}
