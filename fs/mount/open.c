@@ -331,8 +331,11 @@ static int create(fuse_req_t req, fuse_ino_t parent, const char *text,
 			  &name);
 	if (r < 0)
 		return r;
-	if (name.kind == KV_NAME_LAYOUT)
+	if (name.kind == KV_NAME_LAYOUT) {
 		(void)kv_layout_hidden(mount, info.id, ctx, true);
+		/* If no text follows, keep why there is no layout. */
+		(void)kv_space_check_layout(mount->cache, space, 0, "", 0);
+	}
 	if (name.kind == KV_NAME_KEY && (flags & O_EXCL) != 0 &&
 	    kv_block_get(mount->cache, space, &name.key, &block) == 0) {
 		kv_block_put(mount->cache, block);

@@ -317,7 +317,6 @@ void kv_upload_opened(struct kv_upload *upload)
 void kv_upload_closed(struct kv_upload *upload, bool keep)
 {
 	struct kv_uploads *uploads = upload->uploads;
-	bool last;
 
 	keep = keep ||
 	       (is_staging(upload) && kv_draft_check(upload->draft) >= 0);
@@ -325,10 +324,8 @@ void kv_upload_closed(struct kv_upload *upload, bool keep)
 	upload->used_ns = kv_now_ns();
 	if (--upload->opens == 0 && upload->linked && !keep)
 		unlink_locked(upload);
-	last = --upload->refs == 0;
 	pthread_mutex_unlock(&uploads->lock);
-	if (last)
-		free_upload(upload);
+	kv_upload_put(upload);
 }
 
 void kv_upload_unlink(struct kv_upload *upload)

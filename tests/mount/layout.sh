@@ -60,6 +60,11 @@ eq "the reason" "$(xattr "$M/s" layout.error)" "it is longer than 60000 bytes"
 not "by setfattr" "Invalid argument" setfattr -n user.kvfs.layout -v '{' "$M/s"
 : > "$M/s/.layout"
 absent "an empty one" "$M/s/.layout"
+mkdir "$M/w" && : > "$M/w/.layout"
+case $(xattr "$M/w" layout.error) in *"expected near end of file"*) ;; *) fail "reason of an empty one" ;; esac
+ok "a close before the write" bash -c '{ sleep 0 & printf %s "$1"; wait; } > "$2"' sh "$one}" "$M/w/.layout"
+not "no reason" "No such attribute" getfattr -n user.kvfs.layout.error "$M/w"
+rm -r "$M/w" || fail "rm"
 
 ok "make it" cp "$T/layout" "$M/s/.layout"
 python3 -c "
