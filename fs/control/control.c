@@ -35,7 +35,6 @@
 #include "fs/control/server.h"
 
 #define TURN_EVENTS 512 /* most epoll events read at once */
-#define TURN_ACCEPTS 16
 #define BACKLOG 128
 #define ENDING_NS (UINT64_C(3) * 1000000000) /* ns for a daemon to end */
 #define POLL_US 50000
@@ -256,17 +255,13 @@ static void connection_ready(struct kv_watch *watch, uint32_t events)
 	int fd;
 
 	(void)events;
-	for (int i = 0; i < TURN_ACCEPTS; i++) {
-		fd = accept4(control->listener.fd, NULL, NULL,
-			     SOCK_CLOEXEC | SOCK_NONBLOCK);
-		if (fd < 0 && (errno == EMFILE || errno == ENFILE) &&
-		    !control->deaf)
-			refuse(control);
-		if (fd < 0)
-			return;
-		if (kv_client_new(server, fd, &client) < 0)
-			server->tally.refused++;
-	}
+	/* Accept one connection, as users with work wait meanwhile. */
+	fd = accept4(control->listener.fd, NULL, NULL,
+		     SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (fd < 0 && (errno == EMFILE || errno == ENFILE) && !control->deaf)
+		refuse(control);
+	if (fd >= 0 && kv_client_new(server, fd, &client) < 0)
+		server->tally.refused++;
 }
 
 static void mail_ready(struct kv_watch *watch, uint32_t events)
