@@ -295,20 +295,17 @@ void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
 	KV_POINT("extent.reusable");
 }
 
-static uint32_t first_free(struct kv_segfile *file)
+/* Take the first free slot of @file, which has_room(). */
+static uint32_t take_first(struct kv_cache *cache, struct kv_segfile *file)
 {
-	for (uint32_t word = file->hint / 64; word < (file->slots + 63) / 64;
-	     word++) {
-		uint32_t slot_number;
+	uint32_t word = file->hint / 64;
 
-		if (file->bitmap[word] == UINT64_MAX)
-			continue;
-		slot_number = word * 64 +
-			      (uint32_t)__builtin_ctzll(~file->bitmap[word]);
-		file->hint = slot_number;
-		return slot_number < file->slots ? slot_number : KV_NONE;
-	}
-	return KV_NONE;
+	while (file->bitmap[word] == UINT64_MAX)
+		word++;
+	file->hint = word * 64 + (uint32_t)__builtin_ctzll(~file->bitmap[word]);
+	assert(file->hint < file->slots);
+	set_taken(cache, file, file->hint);
+	return file->hint;
 }
 
 /* Count one more, or one less, slot that is written for @space. */
@@ -321,19 +318,6 @@ static void count_writing(struct kv_cache *cache, struct kv_space *space,
 			more ? class->slot_bytes : -class->slot_bytes);
 	if (list)
 		list->writing += more ? 1 : UINT32_MAX;
-}
-
-static int take_from(struct kv_cache *cache, struct kv_segfile *file,
-		     struct kv_space *space, uint32_t *ret_slot_number)
-{
-	uint32_t slot_number = first_free(file);
-
-	if (slot_number == KV_NONE)
-		return -EIO;
-	set_taken(cache, file, slot_number);
-	count_writing(cache, space, file->class, true);
-	*ret_slot_number = slot_number;
-	return 0;
 }
 
 static uint64_t records_free(const struct kv_ssd *ssd)
@@ -391,9 +375,8 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 	/* A change of slot size may succeed later: try again. */
 	if (!file)
 		return TAILQ_EMPTY(&ssd->unusable) ? -ENOSPC : -EIO;
-	r = take_from(cache, file, space, ret_slot_number);
-	if (r < 0)
-		return r;
+	*ret_slot_number = take_first(cache, file);
+	count_writing(cache, space, class, true);
 	space->patience.seen_ns = 0;
 	*ret_file = file->id;
 	KV_POINT("extent.taken");
@@ -423,8 +406,6 @@ int kv_extent_take_beside_locked(struct kv_cache *cache,
 	struct kv_segfile *from = kv_segfile_at(cache, block->file);
 	struct kv_ssd_class *class = from->class;
 	struct kv_segfile *file = file_with_room(class);
-	uint32_t slot_number;
-	int r;
 
 	kv_assert_locked(&cache->lock);
 	if (index_is_full(cache))
@@ -435,10 +416,9 @@ int kv_extent_take_beside_locked(struct kv_cache *cache,
 		continue;
 	if (!file)
 		return class->leaving ? -EAGAIN : -ENOSPC;
-	r = take_from(cache, file, kv_block_space(cache, block), &slot_number);
-	if (r == 0)
-		*ret_slot_id = kv_slot_id(file->id, slot_number);
-	return r;
+	*ret_slot_id = kv_slot_id(file->id, take_first(cache, file));
+	count_writing(cache, kv_block_space(cache, block), class, true);
+	return 0;
 }
 
 void kv_extent_moved_locked(struct kv_cache *cache, struct kv_block *block,
@@ -461,13 +441,11 @@ int kv_extent_relocate(struct kv_cache *cache, struct kv_block *block)
 	const uint64_t old = kv_slot_id(block->file, block->slot_number);
 	struct kv_segfile *to =
 		file_with_room(kv_segfile_at(cache, block->file)->class);
-	const uint32_t slot_number = to ? first_free(to) : KV_NONE;
 
-	if (slot_number == KV_NONE)
+	if (!to)
 		return -ENOSPC;
-	set_taken(cache, to, slot_number);
+	set_block(to, take_first(cache, to), block);
 	kv_extent_free_locked(cache, old);
-	set_block(to, slot_number, block);
 	return 0;
 }
 
