@@ -383,7 +383,11 @@ static const char *ssd_state(struct kv_cache *cache)
 		return "writes do not end";
 	if (ssd->error)
 		return strerror(-ssd->error);
-	return ssd->full ? "no room on the disk for more" : "online";
+	if (ssd->full == -ENOSPC)
+		return "no room on the disk for more";
+	return ssd->full || (ssd->stalled && !TAILQ_EMPTY(&ssd->unusable))
+		       ? strerror(EIO)
+		       : "online";
 }
 
 void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)

@@ -557,7 +557,7 @@ struct kv_ssd {
 	struct kv_flushes recording;
 	uint64_t failures; /* number of failed writes; waiters compare it */
 	int error;	   /* -errno: why the SSD tier is degraded; 0: online */
-	bool full;	   /* the filesystem had no room for another file */
+	int full; /* -ENOSPC or -EIO: a file could not be made or converted */
 	uint64_t full_until;
 	bool urgent;	 /* a caller waits for the next commit */
 	bool committing; /* a round is being committed */

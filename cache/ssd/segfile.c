@@ -372,9 +372,10 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 		return -ENOENT;
 	if (!file && kv_ssd_evict_for(cache, class, space) == 0)
 		return -EAGAIN;
-	/* A change of slot size may succeed later: try again. */
+	if (!file && !TAILQ_EMPTY(&ssd->unusable))
+		return -EIO;
 	if (!file)
-		return TAILQ_EMPTY(&ssd->unusable) ? -ENOSPC : -EIO;
+		return ssd->full ? ssd->full : -ENOSPC;
 	*ret_slot_number = take_first(cache, file);
 	count_writing(cache, space, class, true);
 	space->patience.seen_ns = 0;

@@ -47,6 +47,7 @@ void kv_segfile_relink(struct kv_segfile *file);
  *   -ENOENT  a file must be created first
  *   -EAGAIN  a deletion or a sweep must end first
  *   -ENOSPC  no block may be evicted
+ *   -EIO     the same, and a file could not be made or converted
  *   -EDQUOT  @space is at its quota, and none of its blocks may be evicted
  *   -EBUSY   @space is at its quota until writes under way have ended
  */

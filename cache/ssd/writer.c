@@ -711,7 +711,7 @@ static int turn(struct kv_cache *cache)
 	}
 	ssd->linger_until = 0;
 	if (ssd->full && kv_now_ns() > ssd->full_until)
-		ssd->full = false;
+		ssd->full = 0;
 	if (!slot || ssd->writing >= WRITES_AT_ONCE ||
 	    ssd->writing_bytes >= WRITING_BYTES) {
 		const uint64_t now = kv_now_ns();
@@ -745,11 +745,15 @@ static int turn(struct kv_cache *cache)
 	switch (r) {
 	case -ENOENT:
 		r = kv_segfile_create(cache, slot_bytes);
-		if (r != -ENOSPC)
-			return r;
-		/* Other programs filled the disk: use existing files only. */
-		ssd->full = true;
-		ssd->full_until = kv_now_ns() + FULL_NS;
+		if (r == 0)
+			return 0;
+		/* Use other files only, if any: other programs filled the
+		 * disk, or it failed. */
+		ssd->full = r == -ENOSPC ? r : -EIO;
+		cache->stats.io_errors += r != -ENOSPC;
+		ssd->full_until =
+			kv_now_ns() +
+			(r == -ENOSPC ? FULL_NS : cache->config.io_retry);
 		return 0;
 	case -EDQUOT:
 		cache->stats.unwritten_quota++;
@@ -760,6 +764,7 @@ static int turn(struct kv_cache *cache)
 		kv_commit_kick_locked(cache, true);
 		put_off(cache, space, ssd->leaving ? LEAVING : MOMENT);
 		return 0;
+	case -EIO:
 	case -ENOSPC:
 		/* Fail the flushes and syncs that wait for the space's blocks.
 		 * The blocks are tried again, after those of other spaces. */
@@ -767,11 +772,11 @@ static int turn(struct kv_cache *cache)
 			deny(cache, slot);
 		if (ssd->stop)
 			return 0;
-		kv_flushes_fail_locked(cache, space, -ENOSPC);
+		kv_flushes_fail_locked(cache, space, r);
 		if (space->any_must)
 			TAILQ_FOREACH(slot, &space->queue, link) {
 				slot->must = false;
-				kv_syncs_end_locked(cache, slot, -ENOSPC);
+				kv_syncs_end_locked(cache, slot, r);
 			}
 		space->any_must = false;
 		set_no_room(cache, space, true);
