@@ -474,7 +474,7 @@ long kvfs_lease_statuses(kvfs_lease *lease, size_t first, size_t n,
 			 int *ret_statuses);
 /* Return the block's tensors, read-only in the daemon's arena, and their
  * length.  NULL unless the block's status is 0.  Valid until kvfs_release, also
- * if the daemon dies. */
+ * if the daemon dies or ends the connection. */
 const void *kvfs_lease_data(kvfs_lease *lease, size_t i, uint64_t *ret_bytes);
 /* Return the block's whole file, as kvfs_lease_data, with the safetensors
  * header. */

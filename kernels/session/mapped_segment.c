@@ -2,8 +2,9 @@
 /*
  * mapped_segment.c - mapped segments of the daemon's arena, and attached memory.
  *
- * OWNS      the mappings, and the list of memory to be detached.  Not the
- *           descriptors: they are closed once mapped.
+ * OWNS      the mappings, the sockets of lost connections that have mappings
+ *           in use, and the list of memory to be detached.  Not the descriptors
+ *           of segments: they are closed once mapped.
  *
  * STATES    of a mapping:
  *
@@ -32,6 +33,9 @@
  *       must not find other memory at its address.
  *   (5) Detaching takes long, so it runs on a thread without other work, with
  *       no lock held.
+ *   (6) The socket of a connection that the daemon has cut is open while a
+ *       mapping of the connection has references: until the socket is closed,
+ *       the daemon does not use the leased memory again.
  *
  * LOCKING   all under session->lock.
  */
@@ -142,6 +146,7 @@ void kv_mapped_segment_add_locked(struct kvfs_session *session,
 		m = calloc(1, sizeof(*m));
 		if (!m)
 			return;
+		m->kept = -1;
 		m->id = segment->id;
 		m->generation = atomic_load(&session->live);
 		TAILQ_INSERT_HEAD(&session->mappings, m, others);
@@ -179,11 +184,28 @@ static void segment_detached(struct kvfs_session *session,
 	pthread_mutex_unlock(&session->lock);
 }
 
+/* Have a mapping of the lost connection @generation keep the connection's socket
+ * @fd (-1: none).  Close the socket if there is no such mapping. */
+static void keep_locked(struct kvfs_session *session, uint64_t generation,
+			int fd)
+{
+	struct kv_mapped_segment *m;
+
+	kv_assert_locked(&session->lock);
+	TAILQ_FOREACH(m, &session->mappings, others)
+		if (m->generation == generation)
+			break;
+	if (m && fd >= 0)
+		m->kept = kv_steal_fd(&fd);
+	kv_closep(&fd);
+}
+
 static void unmap_locked(struct kvfs_session *session,
 			 struct kv_mapped_segment *m)
 {
 	kv_assert_locked(&session->lock);
 	TAILQ_REMOVE(&session->mappings, m, others);
+	keep_locked(session, m->generation, m->kept);
 	if (kv_detach_locked(session, &m->attached, segment_detached))
 		return;
 	if (m->base)
@@ -208,7 +230,7 @@ void kv_mapped_segment_retire_locked(struct kvfs_session *session, uint32_t id)
 		unmap_locked(session, m);
 }
 
-void kv_mapped_segment_retire_all_locked(struct kvfs_session *session)
+void kv_mapped_segment_retire_all_locked(struct kvfs_session *session, int fd)
 {
 	struct kv_mapped_segment *m, *next;
 
@@ -219,6 +241,7 @@ void kv_mapped_segment_retire_all_locked(struct kvfs_session *session)
 		if (m->refs == 0)
 			unmap_locked(session, m);
 	}
+	keep_locked(session, session->generations, fd);
 }
 
 int kv_mapped_segment_get_locked(struct kvfs_session *session, uint32_t id,

@@ -27,7 +27,8 @@
  *       thread sleeps no longer than to the earliest @at.
  *   (6) A session is in the list of sessions from kvfs_open to kvfs_close; in a
  *       fork's child the list is empty, and the descriptors of the parent's
- *       sessions are closed, but for those of queued messages.
+ *       sessions are closed, but for those of queued messages and of cut
+ *       connections.
  *   (7) A thread that sleeps in kv_session_wait is woken by each change: it waits
  *       for the condition, or borrower_sleeps is set and nudge_fd ends its poll.
  *   (8) Messages wake the borrower if there is one, else the reader thread.
@@ -46,6 +47,7 @@
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 
 #include "kernels/device/device.h"
 #include "kernels/session/session.h"
@@ -306,15 +308,30 @@ struct retry {
 	uint64_t patience; /* nanoseconds that the next search may take */
 };
 
+/* Return whether the daemon has ended the connection @fd: all its messages were
+ * received, and no more can come. */
+static bool is_cut(int fd)
+{
+	char byte;
+
+	return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 static void disconnect(struct kvfs_session *session)
 {
+	int fd;
+
 	pthread_mutex_lock(&session->receive_lock);
 	pthread_mutex_lock(&session->lock);
 	atomic_store(&session->live, 0);
-	kv_link_close(&session->link);
+	listen_locked(session, EPOLL_CTL_DEL);
+	fd = kv_steal_fd(&session->link.fd);
+	/* After any other error the daemon must learn of the end. */
+	if (!is_cut(fd))
+		kv_closep(&fd);
 	session->broken = false;
 	kv_rpc_break_locked(session);
-	kv_mapped_segment_retire_all_locked(session);
+	kv_mapped_segment_retire_all_locked(session, fd);
 	if (session->user)
 		session->user->broken_locked(session);
 	link_changed_locked(session);

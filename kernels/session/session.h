@@ -41,6 +41,7 @@ struct kv_mapped_segment {
 	uint64_t bytes;
 	unsigned refs; /* held blocks and copies that use the segment */
 	bool retired;  /* unmap the segment with the last reference */
+	int kept;      /* socket of the lost connection; -1: another has it */
 	struct kv_attached attached;
 };
 TAILQ_HEAD(kv_mapped_segments, kv_mapped_segment);
@@ -232,8 +233,10 @@ void kv_mapped_segment_add_locked(struct kvfs_session *session,
  * memory back. */
 void kv_mapped_segment_retire_locked(struct kvfs_session *session, uint32_t id);
 
-/* Retire all segments, because the connection to their daemon has ended. */
-void kv_mapped_segment_retire_all_locked(struct kvfs_session *session);
+/* Retire all segments, because the connection to their daemon has ended.  Takes
+ * over its socket @fd (-1: none), and closes the socket when no segment of the
+ * connection is in use. */
+void kv_mapped_segment_retire_all_locked(struct kvfs_session *session, int fd);
 
 /* Take a reference to the segment @id of this connection, in which the @length
  * bytes at @offset must lie.

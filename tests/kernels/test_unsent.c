@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages that the kernel does not take, and saves whose connection ends: the
- * daemon keeps no lease and no reservation of them, and other saves go on. */
+/* Messages that the kernel does not take, and connections that end: the daemon
+ * keeps no lease and no reservation of them, other saves go on, and blocks that
+ * a client still reads stay. */
 #include "tests/kernels/paged.h"
 #include "kernels/session/session.h"
 #include "tests/kernels/layered.h"
@@ -50,14 +51,18 @@ static void ask_for_nothing(struct world *w)
 	kvfs_release(lease);
 }
 
-/* End the connection, and wait for the next one to the same daemon. */
-static void cut(struct world *w)
+/* End the connection, or (@by_daemon) have the daemon end it, and wait for the
+ * next one to the same daemon. */
+static void cut(struct world *w, bool by_daemon)
 {
 	const uint64_t before = atomic_load(&w->session->live);
 	uint64_t live = before;
 
 	pthread_mutex_lock(&w->session->lock);
-	shutdown(w->session->link.fd, SHUT_RDWR);
+	if (by_daemon) /* a packet that is no message */
+		assert_int_equal(send(w->session->link.fd, "", 1, 0), 1);
+	else
+		shutdown(w->session->link.fd, SHUT_RDWR);
 	pthread_mutex_unlock(&w->session->lock);
 	for (int i = 0; i < 3000 && (live == before || live == 0); i++) {
 		usleep(10000);
@@ -95,7 +100,7 @@ static void a_cancel_leaves_reservations_of_a_later_connection(void **state)
 	kvfs_xfer *copying, *before, *after;
 
 	before = queue_behind(w, &copying);
-	cut(w);
+	cut(w, false);
 	layered_fill(w, N);
 	after = save(w, 0);
 	world_wait_stat(w, "being saved", N);
@@ -128,7 +133,41 @@ static void a_save_that_cannot_be_sent_leaves_no_reservation(void **state)
 	assert_int_equal(atomic_load(&w->session->live), live);
 }
 
-/* ---- releases ---- */
+/* ---- leases ---- */
+
+/* Fill the daemon's memory with other blocks. */
+static void use_all_memory(struct world *w)
+{
+	const kvfs_opts must = {.size = sizeof(must), .flags = KVFS_MUST};
+
+	memset(w->memory, 0x55, (size_t)PAGES * PAYLOAD);
+	for (uint32_t i = 1; i <= 3; i++)
+		assert_int_equal(
+			layered_end(layered_save_by(w->pool, w->space, 1000 * i,
+						    PAGES, &must),
+				    KVFS_SEALED),
+			PAGES);
+}
+
+/* A cut connection ends for the daemon when the library has closed it, as the
+ * client may still read the memory. */
+static void a_lease_of_a_connection_that_the_daemon_cuts_stays(void **state)
+{
+	struct world *w = *state;
+	kvfs_lease *lease;
+
+	world_wait_staged(w);
+	world_save(w, N);
+	lease = world_acquire(w, N, N);
+	cut(w, true);
+	assert_int_equal(kvfs_space_clear(w->space), 0);
+	use_all_memory(w);
+	for (uint32_t i = 0; i < N; i++)
+		assert_true(world_is(kvfs_lease_data(lease, i, NULL), i));
+	world_wait_stat(w, "leased", N);
+	kvfs_release(lease);
+	world_wait_stat(w, "leased", 0);
+}
 
 static void release_later(struct world *w, kvfs_lease *lease)
 {
@@ -186,6 +225,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test(a_cancel_leaves_reservations_of_a_later_connection),
 		test(a_save_that_cannot_be_sent_leaves_no_reservation),
+		test(a_lease_of_a_connection_that_the_daemon_cuts_stays),
 		test(a_release_without_memory_is_sent_later),
 		test(a_release_that_finds_the_socket_full_is_sent_later),
 	};
