@@ -14,8 +14,7 @@
  *
  * INVARIANTS
  *   (1) After each block the scrubber rests for as long as the block's bytes
- *       take at the given rate: it never reads more than rate * time and one
- *       block.
+ *       take at the given rate: it reads at most rate * time and one block.
  *   (2) While blocks are being written the scrubber rests up to BUSY times as
  *       long and no longer, so that a busy tier is scrubbed as well.
  *

@@ -34,8 +34,7 @@
  *       each in a leaf of its own.
  *   (6) Nothing of a FAILED batch reaches the disk.
  *
- * LOCKING    index->guard.  A thread with a transaction may begin another one:
- * the
+ * LOCKING    index->guard.  A thread with a transaction may begin another one: the
  *            guard admits readers while a writer waits.  LMDB admits one writer
  *            at a time; a batch belongs to the thread that began it.
  */

@@ -68,8 +68,7 @@ static void settle_locked(struct kv_cache *cache, struct kv_block *block)
 }
 
 /* Remove the block.  @own: number of references that the caller holds and
- * releases next; if @own is not 0, the caller informs the kernel of the
- * removal. */
+ * releases next; if not 0, the caller informs the kernel of the removal. */
 static void remove_locked(struct kv_cache *cache, struct kv_block *block,
 			  uint32_t own)
 {
@@ -196,8 +195,7 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 			    : -ENOENT;
 		kv_lock(cache);
 		/* move.c may have moved the block while the lock was released;
-		 * the index has the new record before the block has its new SSD
-		 * slot. */
+		 * the index has the new record before the block has its slot. */
 		while (r == -ENOENT && slot_id_of(block) == id &&
 		       cache->ssd.committing && cache->ssd.moves.n)
 			kv_cond_wait(cache, &cache->ssd.done, MOMENT_NS);

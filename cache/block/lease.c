@@ -73,8 +73,7 @@ static bool has_block(const struct kv_want *want)
 }
 
 /* Touch the leased blocks; of a chain, only those before the first missing
- * block.  Touch children before parents, so that a parent is always more
- * recent. */
+ * block.  Touch children before parents, so that a parent stays more recent. */
 static void touch_all(struct kv_cache *cache, struct kv_acquire *acquire)
 {
 	const struct kv_layout *layout = acquire->space->layout;
@@ -144,8 +143,7 @@ static int wait_in_line(struct kv_cache *cache, struct kv_want *want)
 /*
  * Let @want wait for room: for new segments, and for the writes and reads that
  * were in flight when @want first found no room.  Wants do not wait for leases:
- * two clients that each lease half of the same blocks would wait for each
- * other.
+ * two clients with half of the same blocks each would wait for each other.
  *   -ENOSPC  no room can be expected
  */
 static int wait_for_room(struct kv_cache *cache, struct kv_want *want)
@@ -310,8 +308,7 @@ static int try_want(struct kv_cache *cache, struct kv_want *want, bool first,
 						 : kv_read_join_locked(
 							   cache, block, want);
 		/* A slot taken for this want is charged already.  A segment of
-		 * another access class may hold blocks that this client may not
-		 * read. */
+		 * another class may hold blocks that the client may not read. */
 		if ((!came && kv_slot_over_floor(cache, block->slot)) ||
 		    !kv_class_fits(block->slot->segment->class, space))
 			return -ENOSPC;

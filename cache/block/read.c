@@ -31,8 +31,7 @@
  *   (5) KV_VIEW_ONCE leaves no buffer behind, so that other readers keep
  *       theirs.
  *
- * LOCKING    cache->lock, but not during I/O; verifier->lock for the queue, a
- * leaf;
+ * LOCKING    cache->lock, but not during I/O; verifier->lock for the queue, a leaf;
  *            bounce->lock for the buffers, never taken together with
  *            cache->lock. A buffer that is being filled belongs to the thread
  *            that fills it.
@@ -387,8 +386,7 @@ static void verify(struct kv_read *read)
 		r = block_verify(cache, read->block, read->io.data, &prologue);
 	if (r < 0 && r != -ENOENT && !read->again) {
 		/* Clients may write to these bytes, so wrong ones need not
-		 * mean a faulty SSD: the second read goes to memory of the
-		 * daemon. */
+		 * mean a faulty SSD: the second read goes to private memory. */
 		if (open)
 			read->aside = kv_pages_new(read->io.bytes);
 		if (open && !read->aside) {

@@ -93,8 +93,7 @@ bool kv_tenant_may_keep(const struct kv_cache *cache,
 bool kv_tenant_is_rich(const struct kv_tenant *tenant,
 		       const struct kv_tenant *other);
 /* Call when a user finds no slot.  Return whether it may retry: another user is
- * rich (kv_tenant_is_rich), and the user's failures have lasted for less than a
- * second. */
+ * rich (kv_tenant_is_rich), and the user's failures last for less than a second. */
 bool kv_tenant_waits_locked(struct kv_cache *cache, struct kv_tenant *tenant);
 void kv_count_kept_segment(struct kv_cache *cache, struct kv_tenant *tenant,
 			   int by); /* @by: 1 to add, -1 to subtract */

@@ -9,8 +9,7 @@
  * INVARIANTS
  *   (1) A block that is not BLOCK_REMOVED is in exactly one bucket of its
  *       space's directory; a removed or free block is in none.
- *   (2) A block number is reused only with a higher generation, so ids are
- *       unique.
+ *   (2) A block number is reused only with a higher generation: ids are unique.
  *   (3) spaces->sorted has every space once, by ascending id.  Ids are never
  *       reused: files on disk, messages and inode numbers contain them.
  *   (4) spaces->at has each space at index space->place, and NULL at free

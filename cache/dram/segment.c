@@ -44,8 +44,7 @@
  *       unmap; the last mapper until the kernel confirms it.  The kernel does
  *       not tell which mapper of a KEPT segment lied: all are charged except
  *       the segment's owner, whom others could harm otherwise; the owner only
- *       if it is the only mapper.  One of the charged mappers claims the
- *       segment.
+ *       if it is the only mapper.  One of the charged mappers claims it.
  *   (4) The line in STORE/lock is written before the limit is raised and
  *       removed after it was lowered.  Other boots ignore the line.
  *

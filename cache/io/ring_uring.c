@@ -20,8 +20,7 @@
  *   (3) A request whose memory the kernel may still write is not ended, even if
  *       the ring has failed.
  *
- * LOCKING   ring->lock, by ring.c's rules.  Only the reactor uses struct uring,
- * except
+ * LOCKING   ring->lock, by ring.c's rules.  Only the reactor uses struct uring, except
  *           the eventfd and the registration of buffers, which the kernel
  *           locks. IORING_SETUP_SINGLE_ISSUER is not set, because any thread
  *           registers buffers.

@@ -6,8 +6,7 @@
  *
  * INVARIANTS
  *   (1) A slot is given only if the space stays within its quota, counting
- *       bytes present, coming and new, and its tenant within the tenant's
- *       quota.
+ *       bytes present, coming and new, and its tenant within its own quota.
  *   (2) All guarantees together never exceed the tier.  The guarantees of a
  *       tenant and of its spaces overlap, and the larger counts.  DRAM is
  *       counted in segments, without other users' segments that cannot be

@@ -84,8 +84,7 @@ int kv_seeds_open(struct kv_cache *cache, char **ret_why)
 }
 
 /* Derive the seed of the spaces of @uid from the fingerprint of @layout: the
- * ranks and layer groups of one model have different tensors, but equal
- * keys. */
+ * ranks and layer groups of one model have other tensors, but equal keys. */
 static int derive(const struct kv_cache *cache, uint32_t uid,
 		  const struct kv_layout *layout, uint64_t *ret_seed)
 {

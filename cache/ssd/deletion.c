@@ -26,8 +26,7 @@
  * STATES     of a deletion, and the function that makes each step:
  *
  *             QUEUED -> IN HAND    kv_deletions_take_locked
- *            IN HAND -> RECORDED   kv_deletions_recorded_locked, after the
- *                                  commit
+ *            IN HAND -> RECORDED   kv_deletions_recorded_locked, once committed
  *           RECORDED -> over       zeroed_locked
  *
  * INVARIANTS

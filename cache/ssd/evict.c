@@ -71,9 +71,8 @@ static bool needs_too_many_files(const struct kv_cache *cache,
 		KV_MAX(tenant->in[SSD].guaranteed, space->in[SSD].guaranteed);
 	const struct kv_ssd_class *class;
 	const struct kv_evict_list *list;
-	/* Number of files for pinned slots of all users, and of this user;
-	 * number of files that other users are guaranteed and have not
-	 * pinned. */
+	/* Numbers of files: for pinned slots of all users, and of this user;
+	 * guaranteed to other users, and not pinned by them. */
 	uint64_t all = 0, own = 0, due = 0, spare;
 	bool needs = true;
 

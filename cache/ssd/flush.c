@@ -22,8 +22,7 @@
  *       fails with the reason why the block was not written.
  *   (3) The flushes of a space end in the order of their submission, except
  *       those that fail.  COLLECTING flushes are behind WAITING ones.
- *   (4) ssd->awaiting counts the spaces whose first flush needs nothing but
- *       the commit.
+ *   (4) ssd->awaiting counts the spaces whose first flush needs only the commit.
  *   (5) The sync of a block is on the list of its slot until the block is
  *       durable, and then on ssd->recording until its updates are committed.
  *

@@ -27,8 +27,7 @@
  *
  * INVARIANTS
  *   (1) The new record is committed after its bytes were synced, and only then
- *       does the block get the new slot.  The old slot is then deleted like any
- *       other.
+ *       does the block get the new slot.  Then the old slot is deleted.
  *   (2) One transaction puts the new record and deletes the old one.  Readers of
  *       the index that miss the old one wait for the end of the commit
  *       (kv_block_record).

@@ -47,10 +47,8 @@
  *       are pulled before their children.
  *   (4) A space with no_room rests, and no flush waits for its slots;
  *       ssd->stalled counts its queued slots.
- *   (5) The block of an orphan is unpersisted and not removed; its slot may be
- *       evicted.
- *   (6) At most one WAITING kv_orphans has a given space and parent; none is
- *       empty.
+ *   (5) The block of an orphan is unpersisted and not removed; its slot is evictable.
+ *   (6) At most one WAITING kv_orphans has a given space and parent; none is empty.
  *   (7) The writer lingers only while ssd->linger_until is set, for at most
  *       LINGER_NS, and only if it had nothing to write before.  The linger ends
  *       at once when a caller waits for a write, a commit or room.
@@ -315,8 +313,7 @@ static double write_credit(struct kv_cache *cache)
 }
 
 /* Return whether the block of @slot, the first on its write queue, may be
- * written now.  If not, take the slot off the queue, or pull its parent to the
- * front. */
+ * written now.  If not, take the slot off the queue, or put its parent first. */
 static bool admit(struct kv_cache *cache, struct kv_slot *slot)
 {
 	const struct kv_slot_record *record = &kv_slot_prologue(slot)->record;

@@ -3,10 +3,8 @@
  * store.c - make, lock and read the STORE directory at mount, and leave it
  * clean.
  *
- *   STORE/lock        an OFD lock, never unlinked; the owner's pid, and a line
- *   of
- *                     dram/segment.c.  STORE itself is locked by flock(2) as
- *                     well
+ *   STORE/lock        an OFD lock, never unlinked; the owner's pid, and a line of
+ *                     dram/segment.c.  STORE is locked by flock(2), too
  *   STORE/store       the store record, as of the last mount
  *   STORE/tenants     quotas of users
  *   STORE/removed     blocks that the remote tier must not fetch again
@@ -28,8 +26,7 @@
  *   (1) Records are adopted in the order in which they were read.
  *   (2) All records are adopted before a snapshot is read, and at the end.
  *
- * LOCKING    cache->lock where records are adopted; otherwise none needed:
- * store.c
+ * LOCKING    cache->lock where records are adopted; otherwise none needed: store.c
  *            runs before the threads start and after they end.
  */
 #include "cache/store/store.h"
