@@ -70,8 +70,7 @@ struct kv_cache_config {
 	const struct kv_ring_backend *io;
 
 	/* A visible block was removed; @id is kv_block_info.id.  May be NULL.
-	 * Do not notify the kernel from this callback: queue @id for another
-	 * thread. */
+	 * Do not notify the kernel from this callback: let another thread do it. */
 	void (*gone)(void *arg, uint64_t id);
 	/* kv_cache_open waits for the store's previous daemon, process @owner,
 	 * which is ending.  May be NULL. */
@@ -112,8 +111,7 @@ struct kv_accounts *kv_cache_accounts(struct kv_cache *cache);
 /* ---- spaces ---- */
 
 /* Look-ups of blocks, counted by probe (which kvfs_match uses) and acquire.  A
- * hit is a block found by acquire, a miss a block that acquire or probe did not
- * find. */
+ * hit is a block found by acquire, a miss one that acquire or probe did not find. */
 struct kv_lookups {
 	uint64_t asked, found; /* keys that probe was asked for, and found */
 	uint64_t hits_dram, hits_ssd, misses;
@@ -177,6 +175,7 @@ int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,
  *             allows sharing
  *   -EEXIST   the space has another layout
  *   -EBADMSG  a block in the space does not fit the layout
+ *   -EBUSY    others sealed blocks all the time while the blocks were checked
  *   -EPERM    the layout says "share", and @uid is neither owner nor operator
  *   -EINVAL   the layout says "share", and other nodes cannot have the space's keys
  * and the errors of kv_layout_parse.
@@ -197,8 +196,7 @@ int kv_space_check_layout(struct kv_cache *cache, struct kv_space *space,
 			  uint32_t uid, const char *text, size_t len);
 #define KV_LAYOUT_ERROR_MAX 119 /* bytes */
 /* Copy the reason for the last refusal of a layout into @ret_why, of
- * KV_LAYOUT_ERROR_MAX + 1 bytes.  Return its length; 0: no layout was
- * refused. */
+ * KV_LAYOUT_ERROR_MAX + 1 bytes.  Return its length; 0: none was refused. */
 int kv_space_layout_error(struct kv_cache *cache, struct kv_space *space,
 			  char *ret_why);
 /* Begin or end sharing the space with other nodes by the remote tier.  Waits.
@@ -460,6 +458,7 @@ int kv_fill_may_hold(struct kv_cache *cache, struct kv_space *space,
  *   1        the block was present with the same digest
  *   -EEXIST  the block was present with another digest, and stays
  *   -ESTALE  the space was cleared or removed meanwhile
+ *   -EBADMSG, -EINVAL, -ENOMEM  of kv_block_parse, if the space got a layout
  */
 int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 		 const struct kv_key *key, const struct kv_meta *meta,

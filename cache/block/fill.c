@@ -2,14 +2,12 @@
 /*
  * fill.c - saving a block: reserve, fill, seal.
  *
- * OWNS       every kv_fill, the table of keys being saved, and the rate credit
- * of
+ * OWNS       every kv_fill, the table of keys being saved, and the rate credit of
  *            each space and each tenant.
  *
  * INVARIANTS
  *   (1) At most one fill that may still seal reserves a given key of a space.
- *   (2) A name resolves only after kv_fill_seal: the slot is FILLING until
- *       then.
+ *   (2) A name resolves only after kv_fill_seal; until then the slot is FILLING.
  *   (3) The first fill to seal a key wins; the sealed block never changes.
  *
  * LOCKING    cache->lock; the bytes of a FILLING slot belong to the fill.
@@ -176,6 +174,7 @@ int kv_fill_begin(struct kv_cache *cache, struct kv_space *space,
 		fill->length = length;
 		slot->alone = !key;
 		fill->clears = space->clears;
+		fill->layout = space->layout;
 		if (key) {
 			fill->key = *key;
 			bucket = bucket_of(cache, key);
@@ -280,6 +279,7 @@ static int publish_locked(struct kv_cache *cache, struct kv_fill *fill,
 	block->length = (uint32_t)fill->length;
 	block->mtime_ns = meta->mtime_ns;
 	block->remote = fill->fetched;
+	space->sealed++;
 	block->atime = (uint32_t)(now_ns / 1000000000);
 	/* Creating a file set its directory's time: sealing it when the file is
 	 * closed (a fill without a key) must not set the time again. */
@@ -306,19 +306,28 @@ int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 		 uint64_t payload, const struct kv_digest *digest)
 {
 	struct kv_slot_record record = {.payload = (uint32_t)payload};
-	uint64_t padded = kv_round_up(fill->length, KV_PAGE);
+	uint64_t padded = kv_round_up(fill->length, KV_PAGE), length, offset;
+	const struct kv_layout *layout;
 	struct kv_block *there;
-	int r;
+	struct kv_meta parsed;
+	int r = 0;
 
 	KV_POINT("seal.begin");
 	memcpy(record.digest, digest->b, sizeof(record.digest));
 	memset(kv_fill_data(fill) + fill->length, 0, padded - fill->length);
 	kv_lock(cache);
+	layout = fill->layout ? NULL : fill->space->layout;
+	if (layout) { /* it may be newer than the caller's check */
+		kv_unlock(cache);
+		r = kv_block_parse(kv_fill_data(fill), fill->length, layout,
+				   &length, &offset, &parsed);
+		kv_lock(cache);
+	}
 	there = kv_table_find(cache, fill->space, key);
 	if (stale(fill) ||
 	    (fill->fetched && kv_is_removed_locked(cache, fill->space, key))) {
 		r = -ESTALE;
-	} else if (there) {
+	} else if (r == 0 && there) {
 		there->refs++;
 		kv_unlock(cache);
 		r = kv_block_record(cache, there, &record);
@@ -330,7 +339,7 @@ int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 			    ? 1
 			    : -EEXIST;
 		cache->stats.conflicts += r < 0;
-	} else {
+	} else if (r == 0) {
 		r = publish_locked(cache, fill, key, meta, &record);
 		KV_POINT("seal.after_publish");
 	}

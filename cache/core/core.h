@@ -210,6 +210,7 @@ struct kv_space {
 	struct kv_dir *dirs[256]; /* two-digit directories; NULL: not made */
 	uint32_t dirs_removed;	  /* number of directories removed from @dirs */
 	uint64_t blocks;
+	uint64_t sealed; /* number of blocks sealed since the mount */
 	struct kv_node in[TIERS];
 	struct kv_lookups lookups;
 	struct kv_patience patience; /* failures to find a slot on SSD */
@@ -594,7 +595,8 @@ struct kv_fill {
 	struct kv_key key; /* key that the fill reserves; len 0: none */
 	uint64_t length;
 	uint32_t clears; /* value of space->clears when the fill began */
-	bool must;	 /* keep the sealed block in DRAM until it is durable */
+	const struct kv_layout *layout; /* space's, when the fill began */
+	bool must; /* keep the sealed block in DRAM until it is durable */
 	/* The block comes from the remote tier: kv_fill_seal returns -ESTALE if
 	 * a user has removed the block since kv_fill_begin. */
 	bool fetched;

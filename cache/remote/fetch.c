@@ -524,14 +524,9 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 {
 	struct kv_fetch *fetch = remote->fetch;
 	const double rate = (double)remote->cache->config.remote.rate;
-	const struct kv_layout *layout = look->space->layout;
+	const struct kv_layout *layout;
 	const uint64_t max = fetch->landing_max;
-	/* Charge an estimate until the object's length is known. */
-	const uint64_t bytes =
-		look->bytes ? look->bytes
-		: layout    ? kv_block_header_bytes(layout) + layout->payload
-			    : GUESS;
-	const uint64_t share = KV_MIN(KV_MAX(bytes, max / GETTING_MAX), max);
+	uint64_t bytes, share;
 	struct get *get = TAILQ_FIRST(&look->queued);
 	struct kv_turn *turn = &look->user->turn;
 	bool may;
@@ -545,6 +540,12 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 	if (rate > 0 && !kv_bucket_fill(&fetch->bucket, rate, rate))
 		return false;
 	kv_lock(remote->cache);
+	layout = look->space->layout;
+	/* Charge an estimate until the object's length is known. */
+	bytes = look->bytes ? look->bytes
+		: layout    ? kv_block_header_bytes(layout) + layout->payload
+			    : GUESS;
+	share = KV_MIN(KV_MAX(bytes, max / GETTING_MAX), max);
 	may = kv_turn_may(&fetch->users, turn, max, share);
 	if (may)
 		kv_turn_begin(&fetch->users, turn, share);
@@ -606,9 +607,8 @@ static void land(struct kv_remote *remote, struct get *get)
 			       data);
 		digest = kv_hash_end(hash);
 		if (memcmp(&digest, &entry->digest, sizeof(digest)) == 0)
-			r = kv_block_parse(data, entry->length,
-					   get->space->layout, &length,
-					   &payload, &meta);
+			r = kv_block_parse(data, entry->length, fill->layout,
+					   &length, &payload, &meta);
 		else
 			r = -EBADMSG;
 		if (r < 0 && r != -ENOMEM)

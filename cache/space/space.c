@@ -41,6 +41,7 @@
 #define INDEX_PART 4	   /* spaces and snapshots may take 1/4 of the index */
 #define CLEAR_AT_ONCE 128u /* blocks that are removed before a pause */
 #define CLEAR_PAUSE_US 50u
+#define CHECKS_MAX 8u /* checks of the blocks before a layout is refused */
 
 bool kv_spaces_index_fits(struct kv_cache *cache, struct kv_account *account,
 			  uint64_t bytes)
@@ -485,9 +486,9 @@ static int fits_layout(struct kv_cache *cache, struct kv_block *block,
 	return r < 0 ? -EBADMSG : 0;
 }
 
-/* Take *@layout, made for a space of @owner, unless @space has a layout by
- * now.  -EINVAL: a space with this layout cannot be shared, but @space is or
- * will be. */
+/* Take *@layout, made for a space of @owner, if all blocks fit it, unless
+ * @space has a layout by now.  -EINVAL: a space with this layout cannot be
+ * shared, but @space is or will be. */
 static int put_layout(struct kv_cache *cache, struct kv_space *space,
 		      struct kv_layout **layout, uint32_t owner)
 {
@@ -495,17 +496,28 @@ static int put_layout(struct kv_cache *cache, struct kv_space *space,
 	uint64_t from = kv_index_space_bytes(strlen(space->name), 0);
 	uint64_t to = kv_index_space_bytes(strlen(space->name),
 					   strlen((*layout)->json));
-	int r = 0;
+	unsigned checks = 0;
+	uint64_t sealed;
+	int r;
 
 	kv_lock(cache);
-	if (space->removed || space->uid != owner)
+	do {
+		sealed = space->sealed;
+		kv_unlock(cache);
+		r = for_each_block(cache, space, fits_layout, *layout);
+		kv_lock(cache);
+	} while (r == 0 && space->sealed != sealed && ++checks < CHECKS_MAX);
+	if (r == 0 && (space->removed || space->uid != owner))
 		r = -ESTALE;
-	else if (!space->layout && own && (space->shared || (*layout)->share))
+	if (r < 0 || space->layout)
+		goto unlock;
+	if (space->sealed != sealed) {
+		r = -EBUSY;
+	} else if (own && (space->shared || (*layout)->share)) {
 		r = -EINVAL;
-	else if (!space->layout &&
-		 !kv_spaces_index_fits(cache, space->account, to - from))
+	} else if (!kv_spaces_index_fits(cache, space->account, to - from)) {
 		r = -ENOSPC;
-	if (r == 0 && !space->layout) {
+	} else {
 		kv_space_index_locked(cache, space, from, to);
 		space->layout = kv_steal(*layout);
 		space->own_seed = own;
@@ -513,6 +525,7 @@ static int put_layout(struct kv_cache *cache, struct kv_space *space,
 		if (space->shared)
 			kv_remote_offer_locked(cache, space);
 	}
+unlock:
 	kv_unlock(cache);
 	return r;
 }
@@ -540,9 +553,7 @@ static int set_layout(struct kv_cache *cache, struct kv_space *space,
 	if (r < 0)
 		return r;
 	if (!there) {
-		r = for_each_block(cache, space, fits_layout, layout);
-		if (r == 0)
-			r = kv_seed_layout(cache, owner, layout);
+		r = kv_seed_layout(cache, owner, layout);
 		if (r == 0)
 			r = put_layout(cache, space, &layout, owner);
 		if (r < 0)
@@ -627,6 +638,7 @@ int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 		keep_layout_error(
 			cache, space,
 			r == -EBADMSG ? "a block in the space does not fit it"
+			: r == -EBUSY ? "blocks were saved all the time"
 				      : strerror(-r));
 	return r;
 }
