@@ -130,6 +130,8 @@ static void settle_locked(struct kv_keys_call *call, int status,
 		item->status = status < 0
 				       ? status
 				       : place_locked(lease, item, &places[i]);
+		if (item->status == -EINPROGRESS) /* means: not settled */
+			item->status = -EPROTO;
 	}
 	call_settled_locked(lease);
 }

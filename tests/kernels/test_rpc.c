@@ -16,7 +16,9 @@ enum mode {
 	UNASKED,
 	SHORT,
 	HANG_UP,
-	HELD
+	HELD,
+	UNDER_WAY,
+	ALL_UNDER_WAY
 };
 
 static void acquired(struct impostor *i, int fd, struct kv_packet *packet)
@@ -43,6 +45,10 @@ static void acquired(struct impostor *i, int fd, struct kv_packet *packet)
 		i->hang_up = true;
 		return;
 	}
+	if (i->mode == UNDER_WAY)
+		places[0].status = -EINPROGRESS;
+	if (i->mode == ALL_UNDER_WAY)
+		packet->header.status = -EINPROGRESS;
 	impostor_reply(fd, packet, places, count * sizeof(places[0]), count);
 }
 
@@ -122,6 +128,24 @@ static void a_cut_off_reply_ends_the_connection(void **state)
 static void a_daemon_that_hangs_up_is_found_again(void **state)
 {
 	ends_and_recovers(*state, HANG_UP, -ENOTCONN);
+}
+
+/* A lease that has settled has no status that means unsettled. */
+static void a_reply_never_means_that_blocks_are_under_way(void **state)
+{
+	struct impostor *i = *state;
+	kvfs_session *session;
+	kvfs_space *space;
+
+	impostor_start(i, answer);
+	assert_int_equal(kvfs_open(i->path, &session), 0);
+	assert_int_equal(kvfs_space_open(session, "s", NULL, 0, &space), 0);
+	i->mode = UNDER_WAY;
+	assert_int_equal(acquire(space), -EPROTO);
+	i->mode = ALL_UNDER_WAY;
+	assert_int_equal(acquire(space), -EPROTO);
+	kvfs_space_close(space);
+	kvfs_close(session);
 }
 
 /* ---- threads that wait for replies ---- */
@@ -361,6 +385,7 @@ int main(void)
 		test(a_request_from_the_daemon_ends_the_connection),
 		test(a_cut_off_reply_ends_the_connection),
 		test(a_daemon_that_hangs_up_is_found_again),
+		test(a_reply_never_means_that_blocks_are_under_way),
 		test(threads_that_wait_at_once_all_hear_their_answers),
 		test(a_thread_that_waits_receives_its_answer_itself),
 		test(a_queued_message_that_cannot_be_sent_ends_the_connection),
