@@ -88,6 +88,7 @@ static void remove_locked(struct kv_cache *cache, struct kv_block *block,
 		kv_defer_gone(cache, block);
 	KV_POINT("remove.unlinked");
 	kv_table_unlink(cache, block);
+	space->doomed += block->moving;
 	space->dirs[block->key[0]]->mtime_ns = kv_wall_ns();
 	/* Delete the record with the next commit, even if the block is open. */
 	if (block->file != KV_NONE &&

@@ -48,7 +48,8 @@ struct kv_block {
 	uint32_t length;
 	uint32_t file, slot_number; /* slot on SSD; file KV_NONE: none */
 	uint32_t refs; /* references by callers and reads in flight */
-	uint32_t hits : 30;
+	uint32_t hits : 29;
+	uint32_t moving : 1; /* another SSD slot may have the bytes, too */
 	uint32_t moved : 1;  /* got another SSD slot while BLOCK_READING */
 	uint32_t remote : 1; /* the remote tier probably has the block */
 	uint32_t atime;	     /* last use, seconds of wall time */
@@ -219,6 +220,7 @@ struct kv_space {
 	uint64_t asked_seq;
 	struct kv_deletion_queue deletions;
 	TAILQ_ENTRY(kv_space) deleting;
+	uint32_t doomed;  /* removed blocks that are still ->moving */
 	bool shrunk;	  /* a block of the space was removed since the mount */
 	uint64_t removal; /* number of the last tombstone change of the space */
 	/* DRAM charged for kept slots, and for other dirty slots; slot.c. */

@@ -33,7 +33,8 @@
  *       (kv_block_record).
  *   (3) A block that is being read into memory when the commit begins, or that is
  *       removed or loses its slot before the commit ends, is not moved: the new
- *       slot is freed.
+ *       slot is freed.  Flushes after the removal of a block that is ->moving
+ *       wait for this: a rebuild would find the block in the new slot.
  *   (4) A file is on moves->files while it is ->emptying.  Afterwards it is
  *       empty and waits for its heir, or has no heir.
  *   (5) moves->n counts the moves that are not over; each has a reference
@@ -99,13 +100,18 @@ static void settle(struct kv_move *move, bool moved)
 {
 	struct kv_cache *cache = move->cache;
 	struct kv_block *block = move->block;
+	struct kv_space *space = kv_block_space(cache, block);
 
 	kv_assert_locked(&cache->lock);
 	if (moved)
 		kv_extent_moved_locked(cache, block, move->to);
 	else
-		kv_extent_give_up_locked(cache, kv_block_space(cache, block),
-					 move->to);
+		kv_extent_give_up_locked(cache, space, move->to);
+	if (block->moving && (block->flags & BLOCK_REMOVED)) {
+		space->doomed--;
+		kv_flushes_queued_locked(cache, space);
+	}
+	block->moving = 0;
 	kv_pages_free(kv_steal(move->data), move->bytes);
 	block->refs--;
 	cache->ssd.moves.n--;
@@ -163,13 +169,18 @@ static int move_new(struct kv_cache *cache, struct kv_block *block, size_t n,
 }
 
 /* Send a request for a whole slot and wait. -ETIMEDOUT: the request owns @move,
- * and frees it when it ends. */
+ * and frees it when it ends. -ENOENT: no write, as the block left its slot. */
 static int request(struct kv_move *move, enum kv_io_op op, uint64_t slot_id)
 {
 	struct kv_cache *cache = move->cache;
 	struct kv_segfile *file;
 
 	kv_lock(cache);
+	if (op == KV_IO_WRITE && !has_old_slot(move)) {
+		kv_unlock(cache);
+		return -ENOENT;
+	}
+	move->block->moving |= op == KV_IO_WRITE;
 	file = kv_segfile_of(cache, slot_id);
 	move->io = (struct kv_io){
 		.op = op,
@@ -413,7 +424,6 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 	kv_assert_locked(&cache->lock);
 	KV_POINT("move.recorded");
 	while ((move = TAILQ_FIRST(&moves->recording))) {
-		struct kv_space *space = kv_block_space(cache, move->block);
 		/* Move the block even if a read began meanwhile: the old record
 		 * is deleted.  A read that finds the old prologue zeroed reads
 		 * again, from the new slot. */
@@ -423,10 +433,6 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 		TAILQ_REMOVE(&moves->recording, move, link);
 		cache->stats.moved_ssd += moved;
 		settle(move, moved);
-		/* Flushes of a block that was removed meanwhile also wait for
-		 * the deletion of the new record. */
-		if (status == 0 && move->put && !moved)
-			kv_flushes_queued_locked(cache, space);
 		free(move);
 	}
 }

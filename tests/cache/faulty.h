@@ -57,7 +57,8 @@ static struct {
 	uint64_t last_read;
 	/* percentage of the chosen requests that misbehave; 0: all */
 	unsigned percent;
-	int only; /* kind of request that misbehaves; -1: any */
+	int only;	/* kind of request that misbehaves; -1: any */
+	uint64_t above; /* requests of at most so many bytes are carried out */
 	enum fault fault;
 	uint64_t random;
 	struct {
@@ -89,6 +90,7 @@ static inline void disk_misbehave(enum fault fault, unsigned from, unsigned n)
 	disk.fault = fault;
 	disk.percent = 0;
 	disk.only = -1;
+	disk.above = 0;
 	disk.release = false;
 	inject_arm(EIO, (long)from - 1, n);
 	pthread_mutex_unlock(&disk.lock);
@@ -111,7 +113,8 @@ static inline enum fault disk_next(const struct kv_io *io)
 		disk.backwards += io->offset < disk.last_read;
 		disk.last_read = io->offset;
 	}
-	if ((disk.only < 0 || disk.only == (int)io->op) && inject_fails() &&
+	if ((disk.only < 0 || disk.only == (int)io->op) &&
+	    (!disk.above || io->bytes > disk.above) && inject_fails() &&
 	    (!disk.percent || disk_random() % 100 < disk.percent))
 		fault = disk.fault == FAULTS
 				? (enum fault)(1 +

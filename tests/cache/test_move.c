@@ -3,6 +3,7 @@
  * moved, and can be read or removed meanwhile. */
 #include "cache/ssd/ssd.h"
 
+#include "tests/cache/faulty.h"
 #include "tests/cache/small_store.h"
 
 #define ALL 900u /* almost fills three files of 341 slots each */
@@ -180,6 +181,56 @@ static void what_is_removed_meanwhile_stays_away(void **state)
 		assert_null(small_get(s, i));
 }
 
+static void *let_go(void *arg)
+{
+	sleep(2);
+	disk_behave();
+	return arg;
+}
+
+/* Blocks are removed while their copies are being written.  After a sync they
+ * stay away although the machine stops and the index is lost. */
+static void what_is_removed_meanwhile_is_not_rebuilt(void **state)
+{
+	struct small *s = *state, copy;
+	struct kv_segfile *file;
+	char command[240];
+	pthread_t thread;
+	bool held = false;
+
+	assert_int_equal(small_close(s), 0);
+	s->config.io = &disk_backend;
+	small_must_open(s);
+	pin_some(s);
+	disk_misbehave(FAULT_NEVER, 3, 1);
+	disk.only = KV_IO_WRITE;
+	disk.above = KV_PAGE; /* no zeros for prologues */
+	file = vacate(s);
+	while (!held) {
+		usleep(1000);
+		pthread_mutex_lock(&disk.lock);
+		held = disk.n_held;
+		pthread_mutex_unlock(&disk.lock);
+	}
+	for (unsigned i = 0; i < ALL; i += STEP)
+		assert_int_equal(small_remove_block(s, i), 0);
+	assert_int_equal(pthread_create(&thread, NULL, let_go, NULL), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	small_new(&copy);
+	snprintf(command, sizeof(command), "cp -r %s/. %s && rm -r %s/index*",
+		 s->path, copy.path, copy.path);
+	assert_int_equal(system(command), 0);
+	pthread_join(thread, NULL);
+	small_must_open(&copy);
+	for (unsigned i = 0; i < ALL; i += STEP)
+		assert_null(small_get(&copy, i));
+	assert_int_equal(small_close(&copy), 0);
+	small_remove(&copy);
+	free(copy.why);
+	(void)vacated(s, file);
+	small_check(s);
+}
+
 /* Evicted blocks whose deletions cannot be queued free no slots: do not evict
  * more and more blocks. */
 static void without_memory_few_blocks_are_evicted(void **state)
@@ -233,6 +284,7 @@ int main(void)
 		TEST(what_is_in_memory_too_is_moved),
 		TEST(what_is_read_meanwhile_is_moved),
 		TEST(what_is_removed_meanwhile_stays_away),
+		TEST(what_is_removed_meanwhile_is_not_rebuilt),
 		TEST(without_memory_few_blocks_are_evicted),
 		TEST(without_room_nothing_is_lost),
 	};
