@@ -15,6 +15,7 @@
  * LOCKING   uploads->lock guards the buckets and the fields of uploads that are marked
  *           so.  No lock of a draft is taken under it.
  */
+#include <malloc.h>
 #include <signal.h>
 
 #include "fs/mount/mount.h"
@@ -22,6 +23,7 @@
 
 #define BUCKETS 256u
 #define SECOND_NS UINT64_C(1000000000)
+#define TRIM_SWEEPS 10 /* number of sweeps until memory is trimmed */
 /* idle time after which a staging file is removed */
 #define IDLE_NS (60 * SECOND_NS)
 #define ORPHAN_NS (10 * SECOND_NS) /* idle time if the writing process died */
@@ -29,6 +31,7 @@
 struct kv_uploads {
 	struct kv_cache *cache; /* fixed after new */
 	struct kv_periodic sweeper;
+	unsigned sweeps; /* sweeper only */
 
 	pthread_mutex_t lock;
 	struct kv_upload *buckets[BUCKETS]; /* lock */
@@ -439,7 +442,9 @@ static bool is_left_behind(const struct kv_upload *u, uint64_t now_ns)
 	return u->pid > 0 && kill(u->pid, 0) < 0 && errno == ESRCH;
 }
 
-/* Unlink abandoned uploads. */
+/* Unlink abandoned uploads.  Return free memory to the system: free(3) returns
+ * only what lies above the last allocation in use, so 100 MB stayed after a
+ * flood of incomplete files. */
 static void sweep(void *arg)
 {
 	struct kv_uploads *uploads = arg;
@@ -464,6 +469,8 @@ static void sweep(void *arg)
 		if (u)
 			kv_upload_put(u);
 	} while (u);
+	if (++uploads->sweeps % TRIM_SWEEPS == 0)
+		(void)malloc_trim(0);
 }
 
 int kv_uploads_new(struct kv_cache *cache, struct kv_uploads **ret_uploads)

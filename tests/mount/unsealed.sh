@@ -69,4 +69,27 @@ with open(temp, "wb") as f:
     assert subprocess.run(["test", "-e", temp]).returncode == 0
 os.unlink(temp)
 P
+
+# The memory of many incomplete files returns to the system.
+python3 - "$M/s/01" "$(daemon_pids)" <<'P' || fail "the memory of incomplete files"
+import os, sys, time
+def memory():
+    status = open("/proc/%s/status" % sys.argv[2]).read()
+    return int(status.split("RssAnon:")[1].split()[0]) >> 10
+before = memory()
+files = [os.open("%s/01%030x" % (sys.argv[1], i), os.O_WRONLY | os.O_CREAT) for i in range(16, 916)]
+for f in files:
+    os.write(f, b"half")
+held = memory()
+for f in files:
+    try:
+        os.close(f)
+    except OSError:
+        pass
+until = time.monotonic() + 40
+while memory() > before + 8 and time.monotonic() < until:
+    time.sleep(0.5)
+print(f"{before} MiB before, {held} with 900 files, {memory()} after")
+assert held > before + 20 and memory() <= before + 8
+P
 stop
