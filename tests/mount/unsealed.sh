@@ -70,7 +70,11 @@ with open(temp, "wb") as f:
 os.unlink(temp)
 P
 
-# The memory of many incomplete files returns to the system.
+# The memory of many incomplete files returns to the system; a sanitizer keeps it.
+if nm -D "$B/kvfs" | grep -qE ' U __(asan|tsan)_'; then
+	stop
+	exit 0
+fi
 python3 - "$M/s/01" "$(daemon_pids)" <<'P' || fail "the memory of incomplete files"
 import os, sys, time
 def memory():
