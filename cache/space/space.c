@@ -713,8 +713,11 @@ static int move(struct kv_cache *cache, struct kv_block *block)
 	} else {
 		if (queued)
 			kv_write_dequeue_locked(cache, block);
-		if (!kv_block_replace_locked(cache, block, old, new))
+		if (!kv_block_replace_locked(cache, block, old, new)) {
+			if (queued)
+				kv_write_enqueue_locked(cache, block, false);
 			r = -EBUSY;
+		}
 	}
 unlock:
 	kv_unlock(cache);

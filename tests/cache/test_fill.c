@@ -194,6 +194,35 @@ static void who_waits_for_it_misses_at_once(void **state)
 	free(acquire);
 }
 
+/* Pretend that a flush waits for all slots of the space up to @seq. */
+static void ask(struct tiers *t, uint64_t seq)
+{
+	kv_lock(t->cache);
+	t->space->asked_seq = seq;
+	kv_unlock(t->cache);
+}
+
+static void a_block_that_cannot_move_stays_queued(void **state)
+{
+	struct tiers *t = *state;
+	const struct kv_key key = tiers_key(0, 0);
+	struct kv_block *block;
+	bool queued;
+
+	stall(t, 1000);
+	assert_int_equal(tiers_save(t, t->space, 0, 0), 0);
+	assert_int_equal(kv_block_get(t->cache, t->space, &key, &block), 0);
+	ask(t, UINT64_MAX);
+	assert_int_equal(kv_space_chown(t->cache, t->space, 1, 1, 0700), 0);
+	ask(t, 0);
+	queued = block->flags & BLOCK_QUEUED;
+	kv_block_put(t->cache, block);
+	stall(t, -1000);
+	tiers_quiet(t);
+	assert_true(queued);
+	assert_true(tiers_of(t, t->space, 0, 0) & KV_TIER_SSD);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -204,6 +233,7 @@ int main(void)
 		TEST(there_is_an_end_to_what_may_be_held),
 		TEST(a_save_that_was_cleared_is_in_nobodys_way),
 		TEST(who_waits_for_it_misses_at_once),
+		TEST(a_block_that_cannot_move_stays_queued),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
