@@ -395,10 +395,11 @@ static int open_index(struct kv_cache *cache, char **ret_why)
 
 struct adoption {
 	struct kv_cache *cache;
-	/* Missing or truncated segment files; the number of their records. */
+	/* Missing or truncated segment files; slots whose records must go. */
 	uint32_t *lost_files;
 	uint64_t *lost_slots;
 	size_t n_lost_files, n_lost_slots;
+	size_t strays;	/* number of lost_slots that are not of lost_files */
 	size_t lost_at; /* index in lost_files for the next lost record */
 	uint64_t files, missing; /* numbers of segment files: all, missing */
 	char *why; /* why a segment file cannot be opened; or NULL */
@@ -456,12 +457,24 @@ static struct kv_space *space_of(const struct kv_cache *cache,
 	return space && !space->removed ? space : NULL;
 }
 
-/* Adopt the record of a block.  Of two records with one key, that with the
- * lower generation is of a removed block: its deletion continues.  If a record
- * is not adopted, its slot is free and its prologue must be swept. */
-static int take_in(struct kv_cache *cache, uint64_t slot_id,
+/* Have the record of the slot deleted once all records are read. */
+static int lose(struct adoption *adoption, uint64_t slot_id)
+{
+	if (kv_array_more(&adoption->lost_slots, adoption->n_lost_slots) < 0)
+		return -ENOMEM;
+	adoption->lost_slots[adoption->n_lost_slots++] = slot_id;
+	return 0;
+}
+
+/* Adopt the record of a block.  Delete it if its space is gone: a crash can
+ * separate the removal of a space from the deletions of its blocks.  Of two
+ * records with one key, that with the lower generation is of a removed block:
+ * its deletion continues.  If a record is not adopted, its slot is free and its
+ * prologue must be swept. */
+static int take_in(struct adoption *adoption, uint64_t slot_id,
 		   const struct kv_slot_record *record)
 {
+	struct kv_cache *cache = adoption->cache;
 	struct kv_space *space = space_of(cache, record);
 	struct kv_key key = {.len = record->key_len};
 	struct kv_block *block = NULL;
@@ -469,15 +482,18 @@ static int take_in(struct kv_cache *cache, uint64_t slot_id,
 	int r = 0;
 
 	memcpy(key.b, record->key, sizeof(key.b));
-	if (space)
-		block = kv_table_find(cache, space, &key);
-	if (!space || (block &&
-		       kv_index_get(cache->index,
-				    kv_slot_id(block->file, block->slot_number),
-				    &other, NULL) == 0 &&
-		       other.generation >= record->generation)) {
-		if (space)
-			r = kv_extent_adopt_stale(cache, space, slot_id);
+	if (!space) {
+		cache->ssd.unswept = true;
+		adoption->strays++;
+		return lose(adoption, slot_id);
+	}
+	block = kv_table_find(cache, space, &key);
+	if (block &&
+	    kv_index_get(cache->index,
+			 kv_slot_id(block->file, block->slot_number), &other,
+			 NULL) == 0 &&
+	    other.generation >= record->generation) {
+		r = kv_extent_adopt_stale(cache, space, slot_id);
 		cache->ssd.unswept = true;
 		return kv_is_shortage(r) ? r : 0;
 	}
@@ -513,7 +529,7 @@ static int take_in_but(struct adoption *adoption, uint64_t n)
 	while (r == 0 && adoption->come - adoption->gone > n) {
 		const unsigned i = adoption->gone++ % AHEAD;
 
-		r = take_in(adoption->cache, adoption->waiting[i].slot_id,
+		r = take_in(adoption, adoption->waiting[i].slot_id,
 			    &adoption->waiting[i].record);
 	}
 	return r;
@@ -541,13 +557,8 @@ static int visit_slot(void *arg, uint64_t slot_id,
 	       adoption->lost_files[adoption->lost_at] < file)
 		adoption->lost_at++;
 	if (adoption->lost_at < adoption->n_lost_files &&
-	    adoption->lost_files[adoption->lost_at] == file) {
-		if (kv_array_more(&adoption->lost_slots,
-				  adoption->n_lost_slots) < 0)
-			return -ENOMEM;
-		adoption->lost_slots[adoption->n_lost_slots++] = slot_id;
-		return 0;
-	}
+	    adoption->lost_files[adoption->lost_at] == file)
+		return lose(adoption, slot_id);
 	r = take_in_but(adoption, AHEAD - 1);
 	adoption->waiting[adoption->come % AHEAD].slot_id = slot_id;
 	adoption->waiting[adoption->come % AHEAD].record = *record;
@@ -657,12 +668,12 @@ static int adopt_index(struct kv_cache *cache, char **ret_why)
 		r = kv_records_delete(
 			cache, adoption.lost_slots, adoption.n_lost_slots,
 			adoption.lost_files, adoption.n_lost_files);
-		if (r == 0 && adoption.n_lost_slots)
+		if (r == 0 && adoption.n_lost_slots > adoption.strays)
 			kv_warn(cache, "files_lost",
 				"%s/segments: %zu files are missing or too "
 				"short, and %zu blocks with them",
 				cache->store, adoption.n_lost_files,
-				adoption.n_lost_slots);
+				adoption.n_lost_slots - adoption.strays);
 	}
 	free(adoption.lost_files);
 	free(adoption.lost_slots);

@@ -353,6 +353,43 @@ static void a_prologue_says_what_the_index_says_or_it_is_a_miss(void **state)
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, small_tear_down)
 
+static int count_slot(void *arg, uint64_t id,
+		      const struct kv_slot_record *record)
+{
+	(void)id;
+	(void)record;
+	++*(unsigned *)arg;
+	return 0;
+}
+
+/* As after a crash: the removal of a space was durable before the deletions of
+ * its blocks. */
+static void records_of_a_removed_space_are_deleted(void **state)
+{
+	struct small *s = *state;
+	unsigned n = 0;
+	const struct kv_index_visitor visitor = {.arg = &n, .slot = count_slot};
+	struct kv_index *index;
+	struct kv_txn *batch;
+	uint64_t damaged;
+	uint32_t id;
+
+	small_must_open(s);
+	small_save_durable(s, 0, 8, BYTES);
+	id = s->space->id;
+	kv_space_put(s->space);
+	assert_int_equal(small_close(s), 0);
+	index = open_index(s);
+	assert_int_equal(kv_txn_begin(index, &batch), 0);
+	assert_int_equal(kv_txn_delete(batch, KV_PART_SPACES, id), 0);
+	assert_int_equal(kv_txn_commit(batch), 0);
+	kv_index_close(index);
+	small_must_open(s);
+	assert_int_equal(small_count_durable(s, 0, 8), 0);
+	assert_int_equal(kv_index_walk(s->cache->index, &visitor, &damaged), 0);
+	assert_int_equal(n, 0);
+}
+
 /* ---- names of spaces ---- */
 
 struct names {
@@ -555,6 +592,7 @@ int main(void)
 		TEST(without_the_tier_what_is_on_ssd_waits),
 		TEST(odd_records_cost_nothing_but_themselves),
 		TEST(blocks_of_a_file_that_is_gone_or_short_are_misses),
+		TEST(records_of_a_removed_space_are_deleted),
 		TEST(a_prologue_says_what_the_index_says_or_it_is_a_miss),
 		TEST(a_name_is_given_again_only_when_its_removal_is_durable),
 		TEST(of_two_spaces_of_one_name_the_younger_is_there),
