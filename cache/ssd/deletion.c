@@ -248,6 +248,16 @@ int kv_by_u64(const void *a, const void *b)
 	return *x < *y ? -1 : *x > *y;
 }
 
+/* Order by slot.  A slot that is deleted twice, because its block was open when
+ * it was removed, is free after the second deletion: that one comes last, as a
+ * transaction may end between the two. */
+static int by_slot(const void *a, const void *b)
+{
+	const struct kv_deletion *x = a, *y = b;
+
+	return x->slot_id == y->slot_id ? x->reuse - y->reuse : kv_by_u64(a, b);
+}
+
 void kv_deletions_take_locked(struct kv_cache *cache)
 {
 	struct kv_deletions *all = &cache->ssd.deletions;
@@ -314,7 +324,7 @@ int kv_deletions_record(struct kv_cache *cache, struct kv_txn *txn)
 			i++;
 		if (!batch->sorted && i < batch->n)
 			qsort(batch->items, batch->n, sizeof(*batch->items),
-			      kv_by_u64);
+			      by_slot);
 		batch->sorted = true;
 	}
 	until = kv_now_ns() + RECORD_NS;
