@@ -17,7 +17,8 @@
  * STATES     of a read, or of a move within DRAM, which is READ at once:
  *            SUBMITTED -> READ      read_done        (reactor thread)
  *                 READ -> ENDED     read_end         (verifier thread)
- *                 READ -> SUBMITTED once more, if it was damaged or failed
+ *                 READ -> SUBMITTED once more, if it was damaged or failed;
+ *                                   and again if the block has moved meanwhile
  *            A stuck read is SUBMITTED for as long as it takes, but its wants
  *            are settled: kv_reads_expire_locked.
  *
@@ -169,7 +170,7 @@ struct kv_read {
 	struct kv_want *wants;
 	uint64_t since;
 	int status;
-	bool again;   /* the first try failed: this is the second one */
+	bool again; /* a try failed at the block's slot: this is the last one */
 	bool expired; /* timed out: no more wants may wait for this read */
 	struct kv_read *bucket;
 	STAILQ_ENTRY(kv_read) link;
@@ -254,13 +255,27 @@ static int block_verify(struct kv_cache *cache, struct kv_block *block,
 	return 0;
 }
 
+static uint64_t ssd_slot(struct kv_cache *cache, const struct kv_block *block)
+{
+	uint64_t slot_id;
+
+	kv_lock(cache);
+	slot_id = kv_slot_id(block->file, block->slot_number);
+	kv_unlock(cache);
+	return slot_id;
+}
+
 int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
 		   uint8_t **data, uint64_t room)
 {
 	struct kv_prologue prologue;
 	int r = -EIO, io = 0;
+	uint64_t slot_id;
 
-	for (int try = 0; try < 2 && r < 0; try++) {
+	/* A try does not count if move.c has moved the block meanwhile. */
+	for (int try = 0; try < 2 && r < 0;
+	     try += slot_id == ssd_slot(cache, block)) {
+		slot_id = ssd_slot(cache, block);
 		io = read_once(cache, block, data, room);
 		if (io == -ETIMEDOUT || io == -ENOENT || io == -ENOMEM)
 			return io;
@@ -355,18 +370,21 @@ static void read_end(struct kv_read *read, int status)
 	free(read);
 }
 
-/* Read from the block's current slot: move.c may have moved the block since. */
-static void locate_locked(struct kv_read *read)
+/* Read from the block's current slot: move.c may have moved the block since.
+ * Return whether this is another slot than before. */
+static bool locate_locked(struct kv_read *read)
 {
 	const struct kv_block *block = read->block;
 	const struct kv_segfile *file;
+	const struct kv_io before = read->io;
 
 	kv_assert_locked(&read->cache->lock);
 	if (block->file == KV_NONE) /* removed: its old slot is as good */
-		return;
+		return false;
 	file = kv_segfile_at(read->cache, block->file);
 	read->io.fd = file->fd;
 	read->io.offset = block->slot_number * file->slot_bytes;
+	return before.fd != read->io.fd || before.offset != read->io.offset;
 }
 
 static void verify(struct kv_read *read)
@@ -375,6 +393,7 @@ static void verify(struct kv_read *read)
 	const bool open = kv_slot_is_open(read->slot);
 	struct kv_prologue prologue = {0};
 	int r = read->status;
+	bool elsewhere = false;
 
 	if (read->from) {
 		read_end(read, kv_slot_copy(read->slot, read->from,
@@ -384,10 +403,16 @@ static void verify(struct kv_read *read)
 	kv_health_note(cache, r);
 	if (r == 0)
 		r = block_verify(cache, read->block, read->io.data, &prologue);
-	if (r < 0 && r != -ENOENT && !read->again) {
+	/* A try at the slot that the block had before a move does not count. */
+	if (r < 0) {
+		kv_lock(cache);
+		elsewhere = locate_locked(read);
+		kv_unlock(cache);
+	}
+	if (r < 0 && r != -ENOENT && (!read->again || elsewhere)) {
 		/* Clients may write to these bytes, so wrong ones need not
 		 * mean a faulty SSD: the second read goes to private memory. */
-		if (open)
+		if (open && !read->aside)
 			read->aside = kv_pages_new(read->io.bytes);
 		if (open && !read->aside) {
 			read_end(read, -ENOMEM);
@@ -397,10 +422,7 @@ static void verify(struct kv_read *read)
 			read->io.data = read->aside;
 			read->io.buffer = -1;
 		}
-		read->again = true;
-		kv_lock(cache);
-		locate_locked(read);
-		kv_unlock(cache);
+		read->again |= !elsewhere;
 		kv_ring_submit(cache->ring, &read->io);
 		return;
 	}
