@@ -130,7 +130,7 @@ static void scrub_all(void *arg)
 					? kv_extent_block(cache, file, i)
 					: NULL;
 			if (block && block->length &&
-			    !(block->flags & BLOCK_READING))
+			    !(block->flags & (BLOCK_READING | BLOCK_REMOVED)))
 				scrub_block(cache, &buffer, block);
 			else if (i % AT_ONCE == AT_ONCE - 1)
 				kv_yield(cache);

@@ -28,22 +28,6 @@
 
 #define MOMENT_NS 1000000u
 
-static uint64_t slot_id_of(const struct kv_block *block)
-{
-	return kv_slot_id(block->file, block->slot_number);
-}
-
-static struct kv_unlinked **unlinked_find(struct kv_cache *cache,
-					  const struct kv_block *block)
-{
-	struct kv_unlinked **link =
-		&cache->ssd.unlinked[block->number % UNLINKED_BUCKETS];
-
-	while (*link && (*link)->block != block->number)
-		link = &(*link)->next;
-	return link;
-}
-
 static void settle_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_unlinked **link, *unlinked;
@@ -58,7 +42,7 @@ static void settle_locked(struct kv_cache *cache, struct kv_block *block)
 		kv_slot_give_locked(cache, slot);
 	if (block->file != KV_NONE)
 		kv_extent_detach_locked(cache, block, true);
-	link = unlinked_find(cache, block);
+	link = kv_unlinked_find(cache, block);
 	unlinked = *link;
 	if (unlinked) {
 		*link = unlinked->next;
@@ -93,7 +77,9 @@ static void remove_locked(struct kv_cache *cache, struct kv_block *block,
 	/* Delete the record with the next commit, even if the block is open. */
 	if (block->file != KV_NONE &&
 	    (block->refs > own || (block->slot && !kv_slot_idle(block->slot))))
-		kv_extent_delete_locked(cache, space, slot_id_of(block), false);
+		kv_extent_delete_locked(
+			cache, space,
+			kv_slot_id(block->file, block->slot_number), false);
 	KV_POINT("remove.queued");
 	kv_block_settle_locked(cache, block);
 }
@@ -136,7 +122,7 @@ static int remove_block(struct kv_cache *cache, struct kv_block *block,
 		r = -ENOENT;
 	if (r == 0 && unlinked && block->file != KV_NONE) {
 		unlinked->block = block->number;
-		*unlinked_find(cache, block) = kv_steal(unlinked);
+		*kv_unlinked_find(cache, block) = kv_steal(unlinked);
 	}
 	if (r == 0) {
 		cache->stats.removed++;
@@ -159,27 +145,6 @@ int kv_block_unlink(struct kv_cache *cache, struct kv_block *block)
 	return remove_block(cache, block, true);
 }
 
-/* Return 0 and the record, if a slot in DRAM has it; else 1 and the id of the
- * SSD slot. */
-static int record_in_memory(struct kv_cache *cache,
-			    const struct kv_block *block,
-			    struct kv_slot_record *ret_record, uint64_t *ret_id)
-{
-	const struct kv_unlinked *unlinked = *unlinked_find(cache, block);
-
-	kv_assert_locked(&cache->lock);
-	if (block->slot) {
-		*ret_record = kv_slot_prologue(block->slot)->record;
-		return 0;
-	}
-	if (unlinked) {
-		*ret_record = unlinked->record;
-		return 0;
-	}
-	*ret_id = slot_id_of(block);
-	return 1;
-}
-
 int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 		    struct kv_slot_record *ret_record)
 {
@@ -187,7 +152,7 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 	int r, again;
 
 	kv_lock(cache);
-	r = record_in_memory(cache, block, ret_record, &now);
+	r = kv_record_in_memory(cache, block, ret_record, &now);
 	while (r > 0) {
 		id = now;
 		kv_unlock(cache);
@@ -197,11 +162,12 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 		kv_lock(cache);
 		/* move.c may have moved the block while the lock was released;
 		 * the index has the new record before the block has its slot. */
-		while (r == -ENOENT && slot_id_of(block) == id &&
+		while (r == -ENOENT &&
+		       kv_slot_id(block->file, block->slot_number) == id &&
 		       cache->ssd.committing && cache->ssd.moves.n)
 			kv_cond_wait(cache, &cache->ssd.done, MOMENT_NS);
 		/* A removal may have taken the record meanwhile. */
-		again = record_in_memory(cache, block, ret_record, &now);
+		again = kv_record_in_memory(cache, block, ret_record, &now);
 		if (again == 0 || now != id)
 			r = again;
 	}
@@ -440,7 +406,7 @@ int kv_block_get_token_ids(struct kv_cache *cache, struct kv_block *block,
 	*ret_ids = NULL;
 	kv_lock(cache);
 	durable = block->file != KV_NONE;
-	id = slot_id_of(block);
+	id = kv_slot_id(block->file, block->slot_number);
 	kv_unlock(cache);
 	if (durable && cache->index &&
 	    kv_index_get(cache->index, id, &record, ret_ids) < 0)

@@ -99,6 +99,35 @@ bool kv_slot_idle(const struct kv_slot *slot)
 	       !slot->pinned && !kv_block_dirty(slot->block);
 }
 
+struct kv_unlinked **kv_unlinked_find(struct kv_cache *cache,
+				      const struct kv_block *block)
+{
+	struct kv_unlinked **link =
+		&cache->ssd.unlinked[block->number % UNLINKED_BUCKETS];
+
+	while (*link && (*link)->block != block->number)
+		link = &(*link)->next;
+	return link;
+}
+
+int kv_record_in_memory(struct kv_cache *cache, const struct kv_block *block,
+			struct kv_slot_record *ret_record, uint64_t *ret_id)
+{
+	const struct kv_unlinked *unlinked = *kv_unlinked_find(cache, block);
+
+	kv_assert_locked(&cache->lock);
+	if (block->slot) {
+		*ret_record = kv_slot_prologue(block->slot)->record;
+		return 0;
+	}
+	if (unlinked) {
+		*ret_record = unlinked->record;
+		return 0;
+	}
+	*ret_id = kv_slot_id(block->file, block->slot_number);
+	return 1;
+}
+
 /* Return whether a client or a reader can hold the slot for an unlimited time.
  * A write to SSD does not count: it ends by itself. */
 static bool is_kept(const struct kv_slot *slot)

@@ -23,6 +23,15 @@ bool kv_record_agrees(const struct kv_slot_record *record, const void *bytes);
 int kv_slot_copy(const struct kv_slot *to, const struct kv_slot *from,
 		 uint64_t length);
 
+/* Return the link to the record of a removed block that is still open; *link is
+ * NULL if there is none. */
+struct kv_unlinked **kv_unlinked_find(struct kv_cache *cache,
+				      const struct kv_block *block);
+/* Return 0 and the record of @block, if memory has it; else 1 and the id of the
+ * SSD slot, by which the index has it. */
+int kv_record_in_memory(struct kv_cache *cache, const struct kv_block *block,
+			struct kv_slot_record *ret_record, uint64_t *ret_id);
+
 /* Return whether the block is being written to SSD, or queued for that. */
 bool kv_block_dirty(const struct kv_block *block);
 /* Return whether the block is neither durable nor being written to SSD. */

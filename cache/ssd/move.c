@@ -8,7 +8,8 @@
  * of their size if they are pinned, guaranteed, open, or warmer than the heir's
  * blocks.  A file that cannot be emptied is used again as before.  A move
  * copies the whole slot: a reader of the old slot, and a rebuild after a crash,
- * find the same bytes with the same generation in both slots.
+ * find the same bytes with the same generation in both slots.  Of a removed
+ * block that is still open the bytes are copied, but not the prologue.
  *
  * At a mount with a smaller cap, the mount is refused before any change on disk
  * if pinned blocks do not fit.  Else the least valuable blocks are evicted until
@@ -21,6 +22,7 @@
  * STATES     of a move, and the function that makes each step:
  *
  *              (new) -> COPIED     move_some: read, checked, written, synced
+ *             (new) -> (over)     move_some: a removed block has no record
  *             COPIED -> RECORDING  kv_moves_take_locked
  *          RECORDING -> (over)     kv_moves_recorded_locked: the index has the
  *                                  new record only, and the block its new slot
@@ -74,6 +76,7 @@ struct kv_move {
 	struct kv_slot_record record;
 	uint8_t *data;
 	uint64_t bytes;
+	bool removed;	/* the block was removed before the move */
 	bool put;	/* the transaction has the new record of the block */
 	bool token_ids; /* the index may have token ids of the block */
 	TAILQ_ENTRY(kv_move) link;
@@ -91,7 +94,7 @@ static bool has_old_slot(const struct kv_move *move)
 {
 	const struct kv_block *block = move->block;
 
-	return !(block->flags & BLOCK_REMOVED) &&
+	return (move->removed || !(block->flags & BLOCK_REMOVED)) &&
 	       kv_slot_id(block->file, block->slot_number) == move->from;
 }
 
@@ -151,6 +154,7 @@ static int move_new(struct kv_cache *cache, struct kv_block *block, size_t n,
 	move->cache = cache;
 	move->block = block;
 	move->from = kv_slot_id(block->file, block->slot_number);
+	move->removed = block->flags & BLOCK_REMOVED;
 	move->bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
 	move->data = kv_pages_new(move->bytes);
 	block->refs++; /* lest the block is evicted to make room for its copy */
@@ -180,7 +184,7 @@ static int request(struct kv_move *move, enum kv_io_op op, uint64_t slot_id)
 		kv_unlock(cache);
 		return -ENOENT;
 	}
-	move->block->moving |= op == KV_IO_WRITE;
+	move->block->moving |= op == KV_IO_WRITE && !move->removed;
 	file = kv_segfile_of(cache, slot_id);
 	move->io = (struct kv_io){
 		.op = op,
@@ -201,15 +205,24 @@ static int copy(struct kv_move *move)
 	struct kv_cache *cache = move->cache;
 	const struct kv_slot_record *record = &move->record;
 	struct kv_prologue prologue;
+	uint64_t unused;
 	int r = request(move, KV_IO_READ, move->from);
 
-	if (r == 0)
+	if (r == 0 && move->removed) {
+		memset(move->data, 0, KV_PAGE);
+		kv_lock(cache);
+		if (kv_record_in_memory(cache, move->block, &move->record,
+					&unused) > 0)
+			r = -ENOENT;
+		kv_unlock(cache);
+	} else if (r == 0) {
 		r = kv_index_get(cache->index, move->from, &move->record, NULL);
-	if (r == 0) {
+	}
+	if (r == 0 && !move->removed) {
 		memcpy(&prologue, move->data, sizeof(prologue));
 		r = kv_prologue_check(&prologue, cache->info.store);
 	}
-	if (r == 0 &&
+	if (r == 0 && !move->removed &&
 	    (record->generation != prologue.record.generation ||
 	     record->length != move->block->length ||
 	     memcmp(record->key, move->block->key, sizeof(record->key)) != 0))
@@ -238,8 +251,7 @@ static bool move_some(struct kv_cache *cache, const struct kv_segfile *file,
 	for (size_t i = 0; i < n && copied < AT_ONCE && r == 0; i++) {
 		struct kv_block *block = kv_table_at(&cache->table, numbers[i]);
 
-		if (block->file != file->id ||
-		    (block->flags & (BLOCK_REMOVED | BLOCK_READING)))
+		if (block->file != file->id || (block->flags & BLOCK_READING))
 			continue;
 		r = move_new(cache, block, n - i, &move);
 		if (r < 0)
@@ -247,7 +259,10 @@ static bool move_some(struct kv_cache *cache, const struct kv_segfile *file,
 		kv_unlock(cache);
 		r = copy(move);
 		kv_lock(cache);
-		if (r == 0) {
+		if (r == 0 && move->removed) {
+			settle(move, true);
+			free(move);
+		} else if (r == 0) {
 			TAILQ_INSERT_TAIL(&batch, move, link);
 		} else if (r != -ETIMEDOUT) {
 			/* Removing a block while it is copied is no failure. */

@@ -249,8 +249,7 @@ struct kv_block *kv_extent_block(struct kv_cache *cache,
 	      1))
 		return NULL;
 	block = kv_table_at(&cache->table, file->blocks[slot_number]);
-	return block->file == file->id && block->slot_number == slot_number &&
-			       !(block->flags & BLOCK_REMOVED)
+	return block->file == file->id && block->slot_number == slot_number
 		       ? block
 		       : NULL;
 }

@@ -74,7 +74,8 @@ void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block,
 			     bool reuse);
 /* Return the bytes of the block's slot; 0: it is not on SSD. */
 uint64_t kv_extent_bytes(struct kv_cache *cache, const struct kv_block *block);
-/* Return the durable block in a slot of @file; NULL: none, or removed. */
+/* Return the durable block in a slot of @file, which may be removed but still open;
+ * NULL: none. */
 struct kv_block *kv_extent_block(struct kv_cache *cache,
 				 const struct kv_segfile *file,
 				 uint32_t slot_number);

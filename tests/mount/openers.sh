@@ -74,3 +74,35 @@ besieged ssd=256M flush
 besieged ssd=256M ""
 besieged ssd=256M,writeback=none "" write
 besieged ssd=0 "" write
+
+# A user keeps one removed block open in each segment file: the files must still be emptied
+# for blocks of another size.
+start ssd=96M
+ok "1001 makes a space" user 1001 mkdir "$M/s"
+read -r n rest < <(user 1001 python3 "$T/blocks.py" "$M/s" 120 1000000 save)
+eq "saved" "$n $rest" "120 {}"
+cat > "$T/hold.py" << 'EOF'
+"""hold.py FILE...: open and remove each; at the end of the input compare the bytes."""
+import os, sys
+held = []
+for path in sys.argv[1:]:
+    fd = os.open(path, os.O_RDONLY)
+    held.append((fd, os.pread(fd, 1 << 21, 0)))
+    os.unlink(path)
+print(len(held), flush=True)
+sys.stdin.read()
+print(sum(os.pread(fd, 1 << 21, 0) == data for fd, data in held))
+EOF
+mkfifo "$T/end"
+python3 "$T/hold.py" $(ls -tr "$M"/s/*/* | awk 'NR % 4 == 0') > "$T/held" < "$T/end" &
+holder=$!
+exec 9> "$T/end"
+for ((i = 0; i < 600 && ! $(wc -l < "$T/held"); i++)); do sleep 0.1; done
+ok "1002 makes a space" user 1002 mkdir "$M/s1002"
+read -r n rest < <(user 1002 python3 "$T/blocks.py" "$M/s1002" 40 200000 save 9>&-)
+eq "blocks saved beside $(cat "$T/held") removed ones" "$n $rest" "40 {}"
+exec 9>&-
+wait "$holder"
+read -r n same < <(echo $(cat "$T/held"))
+eq "removed blocks with their bytes" "$same" "$n"
+stop
