@@ -27,8 +27,7 @@
  *       thread sleeps no longer than to the earliest @at.
  *   (6) A session is in the list of sessions from kvfs_open to kvfs_close; in a
  *       fork's child the list is empty, and the descriptors of the parent's
- *       sessions are closed, but for those of queued messages and of cut
- *       connections.
+ *       sessions are closed, but for those of queued messages.
  *   (7) A thread that sleeps in kv_session_wait is woken by each change: it waits
  *       for the condition, or borrower_sleeps is set and nudge_fd ends its poll.
  *   (8) Messages wake the borrower if there is one, else the reader thread.
@@ -78,12 +77,15 @@ static void after_fork(void)
 
 static void in_child(void)
 {
+	struct kv_mapped_segment *m;
 	struct kvfs_session *s;
 
 	atomic_fetch_add(&forks, 1);
 	TAILQ_FOREACH(s, &sessions, siblings) {
 		kv_link_close(&s->link);
 		kv_link_close(&s->lookup);
+		TAILQ_FOREACH(m, &s->mappings, others)
+			kv_closep(&m->kept);
 		if (s->user)
 			s->user->forked(s);
 	}

@@ -155,6 +155,7 @@ static void a_lease_of_a_connection_that_the_daemon_cuts_stays(void **state)
 {
 	struct world *w = *state;
 	kvfs_lease *lease;
+	pid_t child;
 
 	world_wait_staged(w);
 	world_save(w, N);
@@ -165,8 +166,17 @@ static void a_lease_of_a_connection_that_the_daemon_cuts_stays(void **state)
 	for (uint32_t i = 0; i < N; i++)
 		assert_true(world_is(kvfs_lease_data(lease, i, NULL), i));
 	world_wait_stat(w, "leased", N);
+	/* A child does not keep the connection. */
+	child = fork();
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			pause();
+	}
 	kvfs_release(lease);
 	world_wait_stat(w, "leased", 0);
+	kill(child, SIGKILL);
+	assert_int_equal(waitpid(child, NULL, 0), child);
 }
 
 static void release_later(struct world *w, kvfs_lease *lease)
