@@ -19,7 +19,6 @@
 
 #include "cache/remote/tier.h"
 #include "common/rate.h"
-#include "common/thread.h"
 
 #define MS UINT64_C(1000000)
 #define FAILURES 8u	     /* failures in a row that open a breaker */
@@ -33,12 +32,8 @@
 
 struct kv_breakers {
 	struct kv_breaker backend;
-	bool was_there; /* the backend has answered since the mount */
-	int answer; /* cache->lock; result of the first trial, or 1 before it */
-	pthread_cond_t answered;
 	_Atomic unsigned n;
-	uint32_t uids[TENANTS]; /* the first @n do not change */
-	struct kv_breaker tenants[TENANTS];
+	struct kv_breaker tenants[TENANTS]; /* the first @n are in use */
 };
 
 int kv_breakers_init(struct kv_remote *remote)
@@ -48,16 +43,13 @@ int kv_breakers_init(struct kv_remote *remote)
 	if (!breakers)
 		return -ENOMEM;
 	breakers->backend.open = true;
-	breakers->answer = 1;
-	kv_cond_init(&breakers->answered);
+	remote->answer = 1;
 	remote->breakers = breakers;
 	return 0;
 }
 
 void kv_breakers_fini(struct kv_remote *remote)
 {
-	if (remote->breakers)
-		pthread_cond_destroy(&remote->breakers->answered);
 	free(kv_steal(remote->breakers));
 }
 
@@ -68,7 +60,7 @@ static struct kv_breaker *find_breaker(struct kv_breakers *breakers,
 	const unsigned n = atomic_load(&breakers->n);
 
 	for (unsigned i = 0; i < n; i++)
-		if (breakers->uids[i] == uid || i == TENANTS - 1)
+		if (breakers->tenants[i].uid == uid || i == TENANTS - 1)
 			return &breakers->tenants[i];
 	return NULL;
 }
@@ -81,7 +73,7 @@ struct kv_breaker *kv_breaker_of(struct kv_remote *remote, uint32_t uid)
 	if (breaker)
 		return breaker;
 	breaker = &breakers->tenants[breakers->n];
-	breaker->uid = breakers->uids[breakers->n] = uid;
+	breaker->uid = uid;
 	atomic_fetch_add(&breakers->n, 1);
 	return breaker;
 }
@@ -139,18 +131,14 @@ static void set_open(struct kv_remote *remote, struct kv_breaker *breaker,
 {
 	struct kv_breakers *breakers = remote->breakers;
 	const bool is_backend = breaker == &breakers->backend;
-	const uint64_t now = kv_now_ns();
 
 	if (breaker->open == open)
 		return;
 	/* Pause ever longer for a tenant whose trials alone succeed. */
-	if (open && (is_backend || now - breaker->changed_ns > PAUSE_MAX_NS))
-		breaker->pause_ns = 0;
-	if (open)
+	if (open && !is_backend)
 		breaker->pause_ns =
 			kv_backoff(breaker->pause_ns, TRIAL_NS, PAUSE_MAX_NS);
-	breaker->try_ns = now + breaker->pause_ns;
-	breaker->changed_ns = now;
+	breaker->try_ns = kv_now_ns() + KV_MAX(breaker->pause_ns, TRIAL_NS);
 	breaker->failures = breaker->refusals = 0;
 	atomic_store(&breaker->open, open);
 	kv_lock(remote->cache);
@@ -184,16 +172,16 @@ void kv_remote_describe(const struct kv_remote_job *job, int status,
 static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
 			int status)
 {
-	struct kv_breakers *breakers = remote->breakers;
 	struct kv_breaker *breaker = (struct kv_breaker *)job;
-	struct kv_breaker *backend = &breakers->backend;
-	const bool first = breakers->answer > 0;
+	struct kv_breaker *backend = &remote->breakers->backend;
 	/* The trial of the backend may be refused, but its root must exist. */
 	const bool ok =
 		status == 0 || status == (job->op.name[0] ? -ENOENT : -EACCES);
 
-	if (first)
+	if (remote->answer > 0) {
 		breaker->told = !ok;
+		remote->answer = ok ? 0 : status;
+	}
 	if (status == -ECANCELED || remote->stop || !breaker->open) {
 		; /* the trial tells nothing, or the breaker is closed */
 	} else if (breaker->probe && ok) {
@@ -206,25 +194,13 @@ static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
 		tell(remote, backend, false);
 	} else if (ok) {
 		set_open(remote, breaker, false);
-		breakers->was_there |= breaker == backend;
 		if (breaker == backend)
 			tell(remote, backend, true);
 	} else {
 		kv_remote_describe(job, status, breaker->why);
-		if (breaker == backend && !breakers->was_there)
-			breaker->pause_ns = kv_backoff(breaker->pause_ns,
-						       TRIAL_NS, PAUSE_MAX_NS);
-		breaker->try_ns = kv_now_ns() + breaker->pause_ns;
+		breaker->try_ns =
+			kv_now_ns() + KV_MAX(breaker->pause_ns, TRIAL_NS);
 	}
-	if (!first)
-		return;
-	/* The mount waits for the trial: set the breaker's state first. */
-	kv_lock(remote->cache);
-	breakers->answer = ok ? 0 : status;
-	if (!ok)
-		kv_remote_describe(job, status, remote->stats.failure);
-	pthread_cond_signal(&breakers->answered);
-	kv_unlock(remote->cache);
 }
 
 static void trial_given_back(struct kv_remote *remote,
@@ -251,19 +227,6 @@ static void begin_trial(struct kv_remote *remote, struct kv_breaker *breaker,
 	kv_remote_submit(remote, &breaker->trial, ns);
 }
 
-int kv_breakers_wait(struct kv_remote *remote,
-		     char ret_why[KV_REMOTE_FAILURE_MAX])
-{
-	struct kv_breakers *breakers = remote->breakers;
-
-	kv_lock(remote->cache);
-	while (breakers->answer > 0)
-		kv_cond_wait(remote->cache, &breakers->answered, MOUNT_NS);
-	strcpy(ret_why, remote->stats.failure);
-	kv_unlock(remote->cache);
-	return breakers->answer;
-}
-
 uint64_t kv_trials_run(struct kv_remote *remote)
 {
 	struct kv_breakers *breakers = remote->breakers;
@@ -278,7 +241,7 @@ uint64_t kv_trials_run(struct kv_remote *remote)
 			continue;
 		if (now >= breaker->try_ns)
 			begin_trial(remote, breaker, breaker->name, false,
-				    breakers->answer > 0 ? MOUNT_NS : TRIAL_NS);
+				    remote->answer > 0 ? MOUNT_NS : TRIAL_NS);
 		else
 			due = KV_MIN(due, breaker->try_ns);
 	}
@@ -309,23 +272,18 @@ static void note_room(struct kv_remote *remote, struct kv_breaker *breaker,
 		      const struct kv_remote_job *job, int status)
 {
 	const bool full = status == -ENOSPC;
+	const bool was_full = breaker->full_ns > 0;
 	const uint64_t now = kv_now_ns();
 	char why[KV_REMOTE_FAILURE_MAX];
 
-	if (job->op.call != KV_REMOTE_PUT || (status != 0 && !full))
+	if (job->op.call != KV_REMOTE_PUT || (status != 0 && !full) ||
+	    now < breaker->full_until_ns)
 		return;
-	if (!full)
-		breaker->full_ns = 0;
-	else if (now >= breaker->full_until_ns)
-		breaker->full_ns =
-			kv_backoff(breaker->full_ns, FULL_NS, FULL_MAX_NS);
-	else
+	breaker->full_ns =
+		full ? kv_backoff(breaker->full_ns, FULL_NS, FULL_MAX_NS) : 0;
+	atomic_store(&breaker->full_until_ns, now + breaker->full_ns);
+	if (was_full == full)
 		return;
-	atomic_store(&breaker->full_until_ns,
-		     full ? now + breaker->full_ns : 0);
-	if (breaker->full == full)
-		return;
-	breaker->full = full;
 	kv_lock(remote->cache);
 	remote->stats.full += full ? 1 : -1;
 	kv_unlock(remote->cache);
@@ -356,6 +314,7 @@ void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
 		return;
 	if (!failed && status != -EACCES) {
 		breaker->failures = breaker->refusals = 0;
+		breaker->pause_ns = 0;
 		if (!breaker->open)
 			tell(remote, breaker, true);
 		return;

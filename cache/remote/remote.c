@@ -131,7 +131,9 @@ static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 	stats->failed += failed || status == -ENOSPC;
 	stats->late += status == -ETIMEDOUT;
 	stats->refused += status == -EACCES;
-	if (failed || status == -ENOSPC || status == -EACCES)
+	/* Without a name: the bucket of a trial may be absent. */
+	if (failed || status == -ENOSPC || status == -EACCES ||
+	    (status < 0 && !*job->op.name))
 		kv_remote_describe(job, status, stats->failure);
 	if (status == 0 && job->op.call == KV_REMOTE_GET)
 		stats->got_bytes += job->op.length;
@@ -256,7 +258,6 @@ static uint64_t late_ns(struct kv_remote *remote, struct kv_remote_job *job)
 {
 	const uint64_t progress = atomic_load(&job->op.progress);
 	struct kv_breaker *breaker;
-	uint64_t silent;
 
 	if (job->op.call != KV_REMOTE_GET)
 		return job->until_ns;
@@ -264,70 +265,74 @@ static uint64_t late_ns(struct kv_remote *remote, struct kv_remote_job *job)
 	if (job->seen != progress)
 		breaker->heard_ns = kv_now_ns();
 	job->seen = progress;
-	silent = KV_MAX(breaker->heard_ns, job->sent_ns) + SILENT_NS;
-	return KV_MIN(job->until_ns, silent);
+	return KV_MAX(breaker->heard_ns, job->sent_ns) + SILENT_NS;
 }
 
-/* Abandon the jobs whose deadline is over at @now, and send those again that have waited
- * long enough. */
-static void expire(struct kv_remote *remote, uint64_t now)
+/* Abandon the jobs whose deadline is over at @now, and send or end those that have waited
+ * long enough.  Return when to call this again. */
+static uint64_t expire(struct kv_remote *remote, uint64_t now)
 {
 	struct kv_remote_job *job, *next;
+	uint64_t due = UINT64_MAX, at;
+	bool open;
 
 	for (job = TAILQ_FIRST(&remote->jobs); job; job = next) {
 		next = TAILQ_NEXT(job, link);
 		if (job->abandoned)
 			continue;
+		open = kv_remote_is_open(remote, job->uid);
+		at = job->retry_ns ? KV_MAX(job->retry_ns,
+					    kv_breaker_of(remote, job->uid)
+						    ->held_until_ns)
+				   : late_ns(remote, job);
+		at = KV_MIN(at, job->until_ns);
+		if (now < at && (open || !job->retry_ns)) {
+			due = KV_MIN(due, at);
+			continue;
+		}
+		due = 0; /* the end of a job may let others begin */
 		if (!job->retry_ns) {
-			if (now < late_ns(remote, job))
-				continue;
 			job->abandoned = true;
 			kv_ops_cancel(remote->ops, &job->op);
 			note(remote, job, -ETIMEDOUT);
 			job->ended(remote, job, -ETIMEDOUT);
 		} else if (now >= job->until_ns) {
 			end(remote, job, job->tries ? -ETIMEDOUT : -ECANCELED);
-		} else if (!kv_remote_is_open(remote, job->uid)) {
+		} else if (open && is_waited_for(job)) {
+			send(remote, job);
+		} else {
 			end(remote, job, job->op.status);
-		} else if (now >=
-			   KV_MAX(job->retry_ns, kv_breaker_of(remote, job->uid)
-							 ->held_until_ns)) {
-			if (is_waited_for(job))
-				send(remote, job);
-			else
-				end(remote, job, job->op.status);
 		}
 	}
+	return due;
 }
 
 /* ---- the thread ---- */
 
+/* Do all that is due, and wait until there is more. */
+static void turn(struct kv_remote *remote)
+{
+	struct pollfd fd = {.fd = remote->ops->event, .events = POLLIN};
+	uint64_t due, now;
+
+	reap(remote);
+	expire(remote, kv_now_ns());
+	due = kv_fetch_run(remote);
+	kv_backup_run(remote);
+	kv_forgets_run(remote);
+	due = KV_MIN(due, kv_trials_run(remote));
+	due = KV_MIN(due, expire(remote, kv_now_ns()));
+	now = kv_now_ns();
+	due = KV_MIN(due, now + REST_NS);
+	poll(&fd, 1, due <= now ? 0 : (int)((due - now) / MS) + 1);
+}
+
 static void *remote_run(void *arg)
 {
 	struct kv_remote *remote = arg;
-	struct pollfd fd = {.fd = remote->ops->event, .events = POLLIN};
-	struct kv_remote_job *job;
-	uint64_t due, now;
 
-	while (!remote->stop) {
-		reap(remote);
-		expire(remote, kv_now_ns());
-		due = kv_fetch_run(remote);
-		kv_backup_run(remote);
-		kv_forgets_run(remote);
-		due = KV_MIN(due, kv_trials_run(remote));
-		TAILQ_FOREACH(job, &remote->jobs, link) {
-			if (job->abandoned)
-				continue;
-			due = KV_MIN(due, !job->retry_ns
-						  ? late_ns(remote, job)
-						  : KV_MIN(job->retry_ns,
-							   job->until_ns));
-		}
-		now = kv_now_ns();
-		due = KV_MIN(due, now + REST_NS);
-		poll(&fd, 1, due <= now ? 0 : (int)((due - now) / MS) + 1);
-	}
+	while (!remote->stop)
+		turn(remote);
 	return NULL;
 }
 
@@ -375,7 +380,6 @@ int kv_remote_start(struct kv_cache *cache, char **ret_why)
 {
 	const struct kv_remote_config *config = &cache->config.remote;
 	_cleanup_(kv_freep) char *why = NULL;
-	char failure[KV_REMOTE_FAILURE_MAX];
 	struct kv_remote *remote;
 	const char *rest = NULL;
 	int r;
@@ -411,20 +415,20 @@ int kv_remote_start(struct kv_cache *cache, char **ret_why)
 	cache->remote = remote;
 	cache->remote_hooks = &hooks;
 	kv_unlock(cache);
-	r = kv_thread_start(&remote->thread, "kvfs-remote", remote_run, remote);
-	if (r < 0)
-		return kv_why(ret_why, r, "remote: %s", strerror(-r));
-	remote->running = true;
-	r = kv_breakers_wait(remote, failure);
-	if (r < 0 && !config->optional)
-		return kv_why(ret_why, r, "remote=%s: %s", config->url,
-			      failure);
-	if (r < 0)
-		kv_why(&why, r, "remote=%s: not used until it is there: %s",
-		       config->url, failure);
+	while (remote->answer > 0)
+		turn(remote);
+	if (remote->answer < 0 && !config->optional)
+		return kv_why(ret_why, remote->answer, "remote=%s: %s",
+			      config->url, kv_remote_why(remote, 0));
+	if (remote->answer < 0)
+		kv_why(&why, 0, "remote=%s: not used until it is there: %s",
+		       config->url, kv_remote_why(remote, 0));
 	if (why && cache->config.warn)
 		cache->config.warn(cache->config.arg, why);
-	r = kv_backup_start(remote);
+	r = kv_thread_start(&remote->thread, "kvfs-remote", remote_run, remote);
+	remote->running = r == 0;
+	if (r == 0)
+		r = kv_backup_start(remote);
 	return r < 0 ? kv_why(ret_why, r, "remote: %s", strerror(-r)) : 0;
 }
 

@@ -47,6 +47,8 @@ struct kv_remote {
 	pthread_t thread;   /* the remote thread */
 	bool running;	    /* constant: the thread was started */
 	_Atomic bool stop;
+	/* Result of the first trial, 1 before its end; used at mount. */
+	int answer;
 	struct kv_remote_jobs jobs;   /* jobs under way; remote thread only */
 	struct kv_breakers *breakers; /* breaker.c */
 	struct kv_fetch *fetch;	      /* fetch.c */
@@ -96,7 +98,8 @@ void kv_remote_name(struct kv_remote_op *op, const char *prefix,
  * tenant in a row, or eight refusals, its breaker opens; a probe of the backend
  * follows, and if it fails only the backend's breaker opens.  Trials close it.
  *
- * All calls but the first two, and kv_breakers_wait, are made by the remote thread.
+ * The backend's breaker is open until its first trial has succeeded.  All calls but the
+ * first two are made by the remote thread, or before it begins.
  */
 
 /* Return whether operations of the space owner @uid are sent: neither the breaker of the
@@ -119,11 +122,9 @@ struct kv_breaker {
 	/* breaker.c's: */
 	bool trying, told; /* a trial is in flight; a failure was printed */
 	bool probe; /* the trial is of the backend: the tenant has failed */
-	bool full;  /* a line was printed: the backend is full */
-	uint64_t full_ns;	     /* length of the last pause of puts */
+	uint64_t full_ns; /* length of the last pause of puts; 0: not full */
 	unsigned failures, refusals; /* numbers in a row */
 	uint64_t pause_ns, try_ns;   /* pause before the next trial; its end */
-	uint64_t changed_ns;
 	char name[KV_OBJECT_NAME_MAX + 1]; /* object of the last operation */
 	char why[KV_REMOTE_FAILURE_MAX];
 };
@@ -142,15 +143,10 @@ bool kv_remote_has_failed(const struct kv_remote_job *job, int status);
 void kv_remote_describe(const struct kv_remote_job *job, int status,
 			char text[KV_REMOTE_FAILURE_MAX]);
 
-/* Wait for the end of the first trial, which asks whether the backend is there, for three
- * seconds at most.  Until then the backend's breaker is open.  Return 0, or
- * -errno and the cause. */
-int kv_breakers_wait(struct kv_remote *remote,
-		     char ret_why[KV_REMOTE_FAILURE_MAX]);
 /* Begin the trials that are due; return when the next trial is due. */
 uint64_t kv_trials_run(struct kv_remote *remote);
 
-/* Return why nothing is sent for @uid, or "".  Called by the remote thread. */
+/* Return why nothing is sent for @uid, or "". */
 const char *kv_remote_why(struct kv_remote *remote, uint32_t uid);
 
 /* ---- fetch.c ---- */
