@@ -87,11 +87,9 @@ int kv_ops_start(struct kv_ops *ops, const char *name, void *(*run)(void *),
 /* Let the threads end, and join them; -EBUSY: one of them does not within a second. */
 int kv_ops_stop(struct kv_ops *ops);
 
-/* Take the first queued operation.  NULL: none is queued, or stop. */
-struct kv_remote_op *kv_ops_take(struct kv_ops *ops);
-/* Wait for an operation, with @deletes also for a DELETE, and take it.  NULL:
- * stop. */
-struct kv_remote_op *kv_ops_await(struct kv_ops *ops, bool deletes);
+/* Take the first queued operation, with @deletes also a DELETE; with @waits, wait for
+ * one.  NULL: none is queued, or stop. */
+struct kv_remote_op *kv_ops_take(struct kv_ops *ops, bool waits, bool deletes);
 /* End @op with @status; clear the cause unless @status is a failure. */
 void kv_ops_end(struct kv_ops *ops, struct kv_remote_op *op, int status);
 /* Set the cause of a failure as one line of printable characters; returns @status. */

@@ -468,7 +468,7 @@ static void *worker(void *arg)
 			close_range(0, event - 1, 0);
 		close_range(event + 1, ~0u, 0);
 	}
-	while ((op = kv_ops_await(ops, removes)))
+	while ((op = kv_ops_take(ops, true, removes)))
 		kv_ops_end(ops, op, run(w, op));
 	close_root(&w);
 	return NULL;

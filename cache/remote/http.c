@@ -511,7 +511,8 @@ static void begin_queued(struct http *http)
 	struct kv_remote_op *op;
 	struct transfer *t;
 
-	while (http->active < TRANSFERS && (op = kv_ops_take(&http->ops))) {
+	while (http->active < TRANSFERS &&
+	       (op = kv_ops_take(&http->ops, false, true))) {
 		t = calloc(1, sizeof(*t));
 		if (!t) {
 			kv_ops_end(&http->ops, op, -ENOMEM);

@@ -67,19 +67,7 @@ int kv_ops_stop(struct kv_ops *ops)
 	return 0;
 }
 
-struct kv_remote_op *kv_ops_take(struct kv_ops *ops)
-{
-	struct kv_remote_op *op;
-
-	pthread_mutex_lock(&ops->lock);
-	op = ops->stop ? NULL : TAILQ_FIRST(&ops->queued);
-	if (op)
-		TAILQ_REMOVE(&ops->queued, op, link);
-	pthread_mutex_unlock(&ops->lock);
-	return op;
-}
-
-struct kv_remote_op *kv_ops_await(struct kv_ops *ops, bool deletes)
+struct kv_remote_op *kv_ops_take(struct kv_ops *ops, bool waits, bool deletes)
 {
 	struct kv_remote_op *op = NULL;
 
@@ -88,7 +76,7 @@ struct kv_remote_op *kv_ops_await(struct kv_ops *ops, bool deletes)
 		TAILQ_FOREACH(op, &ops->queued, link)
 			if (deletes || op->call != KV_REMOTE_DELETE)
 				break;
-		if (op)
+		if (op || !waits)
 			break;
 		pthread_cond_wait(&ops->changed, &ops->lock);
 	}
