@@ -46,30 +46,6 @@ static void site_freep(struct kv_site **site)
 	kv_site_free(*site);
 }
 
-/* Decode each %XX in @text.  -EINVAL: a percent sign without two digits, or a
- * control character. */
-static int decode(char *text)
-{
-	char *to = text;
-
-	for (; *text; text++) {
-		unsigned int c = (unsigned char)*text;
-
-		if (c == '%') {
-			if (!isxdigit((unsigned char)text[1]) ||
-			    !isxdigit((unsigned char)text[2]))
-				return -EINVAL;
-			sscanf(text + 1, "%2x", &c);
-			text += 2;
-		}
-		if (c < ' ')
-			return -EINVAL;
-		*to++ = (char)c;
-	}
-	*to = '\0';
-	return 0;
-}
-
 /* ---- credentials ---- */
 
 static char *trim(char *text)
@@ -244,7 +220,7 @@ static int parse_query(struct kv_site *site, char *text, char **ret_why)
 		{"region", &site->region},
 	};
 	const size_t known = site->s3 ? 4 : 2;
-	char *rest = strchr(text, '?'), *name, *value;
+	char *rest = strchr(text, '?'), *name, *value, *plain;
 	size_t i;
 
 	if (rest)
@@ -259,13 +235,15 @@ static int parse_query(struct kv_site *site, char *text, char **ret_why)
 		if (i == known)
 			return kv_why(ret_why, -EINVAL,
 				      "unknown parameter \"%s\"", name);
-		if (!value || !*value || decode(value) < 0)
-			return kv_why(ret_why, -EINVAL,
-				      "%s= has no value that is one", name);
+		if (!value || !*value)
+			return kv_why(ret_why, -EINVAL, "%s= has no value",
+				      name);
 		if (*parameters[i].at)
 			return kv_why(ret_why, -EINVAL, "%s= is given twice",
 				      name);
-		*parameters[i].at = strdup(value);
+		plain = curl_easy_unescape(NULL, value, 0, NULL);
+		*parameters[i].at = plain ? strdup(plain) : NULL;
+		curl_free(plain);
 		if (!*parameters[i].at)
 			return -ENOMEM;
 	}
