@@ -63,11 +63,11 @@ int kv_remote_prefix(struct kv_cache *cache, struct kv_space *space,
 		     char prefix[KV_REMOTE_PREFIX_MAX + 1])
 {
 	_cleanup_(kv_freep) char *text = NULL, *both = NULL;
-	const size_t name_bytes = strlen(space->name) + 1;
 	char tenant[KV_REMOTE_NAME_MAX + 1], hex[65];
 	unsigned char digest[32];
 	const struct kv_layout *layout;
 	json_t *json;
+	int n;
 
 	kv_lock(cache);
 	kv_tenant_name(cache, space->uid, tenant);
@@ -85,13 +85,11 @@ int kv_remote_prefix(struct kv_cache *cache, struct kv_space *space,
 	} else if (!layout) {
 		text = strdup("");
 	}
-	both = text ? malloc(name_bytes + strlen(text) + 1) : NULL;
-	if (!both)
-		return -ENOMEM;
-	memcpy(both, space->name, name_bytes);
-	strcpy(both + name_bytes, text);
-	if (!EVP_Digest(both, name_bytes + strlen(text), digest, NULL,
-			EVP_sha256(), NULL))
+	n = text ? asprintf(&both, "%s%c%s", space->name, '\0', text) : -1;
+	if (n < 0)
+		both = NULL;
+	if (!both ||
+	    !EVP_Digest(both, (size_t)n, digest, NULL, EVP_sha256(), NULL))
 		return -ENOMEM;
 	kv_hex(digest, sizeof(digest), hex);
 	snprintf(prefix, KV_REMOTE_PREFIX_MAX + 1, "%s/2-%s/", tenant, hex);
