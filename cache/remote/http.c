@@ -17,6 +17,7 @@
  * LOCKING   http->ops has its own lock; all else belongs to the thread.
  */
 #include <stdio.h>
+#include <sys/socket.h>
 
 #include "cache/remote/http.h"
 #include "common/bytes.h"
@@ -31,8 +32,8 @@
 #define REFUSED_NS SECOND_NS /* longest wait for a listener on the socket */
 #define REFUSED_MS 50
 #define HEADERS_MAX 65536u
-#define TEXT_MAX \
-	(4u << 20) /* most bytes of an answer's text: a page of a list */
+#define TEXT_MAX 65536u	    /* most bytes of an answer's text */
+#define PAGE_MAX (4u << 20) /* most bytes of a page of a list */
 #define IDLE_MS 60000
 
 /* An operation in flight, and its current request. */
@@ -48,7 +49,8 @@ struct transfer {
 	uint64_t refused_ns; /* time of the first refused connection; 0: none */
 	uint64_t again_ns;
 	unsigned version; /* number of the credentials that the request uses */
-	bool anew; /* the operation was begun again, with new credentials */
+	bool anew;  /* the operation was begun again, with new credentials */
+	bool fresh; /* the request was repeated on a new connection */
 	TAILQ_ENTRY(transfer) link;
 };
 
@@ -56,9 +58,10 @@ struct http {
 	struct kv_ops ops; /* first member */
 	CURLM *multi;	   /* constant */
 
-	struct kv_site *site; /* owned by the thread, as are the next two */
+	struct kv_site *site; /* owned by the thread, as are the next three */
 	TAILQ_HEAD(, transfer) transfers;
 	unsigned active;
+	bool unreached; /* no server was reached: begin operations one by one */
 };
 
 /* ---- statuses ---- */
@@ -128,7 +131,7 @@ static int transfer_result(struct transfer *t, CURLcode code)
 						: curl_easy_strerror(code));
 	if (x->status < 200)
 		return kv_op_failed(op, -EPROTO, "not an answer of HTTP");
-	if (op->call == KV_REMOTE_GET && t->received != op->length)
+	if (x->object && t->received != op->length)
 		return kv_op_failed(op, -EBADMSG,
 				    "the body is shorter than announced");
 	if (op->call == KV_REMOTE_HEAD) {
@@ -180,9 +183,8 @@ static size_t on_header(char *line, size_t one, size_t n, void *arg)
 	if (t->header_bytes > HEADERS_MAX)
 		t->verdict = kv_op_failed(t->x.op, -EPROTO,
 					  "the headers do not end");
-	else if ((line[0] == '\r' || line[0] == '\n') &&
-		 t->x.op->call == KV_REMOTE_GET && status >= 200 &&
-		 status < 300)
+	else if ((line[0] == '\r' || line[0] == '\n') && t->x.object &&
+		 status >= 200 && status < 300)
 		t->verdict = take_length(t);
 	return t->verdict < 0 ? 0 : n;
 }
@@ -210,14 +212,14 @@ static size_t on_body(char *data, size_t one, size_t n, void *arg)
 	const uint64_t end = t->received + n;
 
 	(void)one;
-	if (good && op->call == KV_REMOTE_GET) {
+	if (good && x->object) {
 		if (end > op->length)
 			t->verdict = kv_op_failed(op, -EBADMSG,
 						  "the body is too long");
 		else
 			memcpy(op->data + t->received, data, n);
 		atomic_fetch_add(&op->progress, n);
-	} else if (end > TEXT_MAX) {
+	} else if (end > (x->page ? PAGE_MAX : TEXT_MAX)) {
 		if (!good) /* the status of the answer is an error already */
 			return 0;
 		t->verdict =
@@ -265,12 +267,15 @@ static int on_rewind(void *arg, curl_off_t at, int whence)
 
 /* ---- UNIX sockets ---- */
 
-/* Note a new socket, which is not connected yet. */
-static int on_socket(void *arg, curl_socket_t fd, curlsocktype purpose)
+static curl_socket_t on_socket(void *arg, curlsocktype purpose,
+			       struct curl_sockaddr *address)
 {
+	struct transfer *t = arg;
+
 	(void)purpose;
-	((struct transfer *)arg)->fd = fd;
-	return CURL_SOCKOPT_OK;
+	t->fd = socket(address->family, address->socktype | SOCK_CLOEXEC,
+		       address->protocol);
+	return t->fd;
 }
 
 /* Before the request is sent, check who listens on a new connection. */
@@ -334,6 +339,7 @@ static CURLcode set_options(struct transfer *t)
 	SET(SEEKFUNCTION, on_rewind);
 	SET(SEEKDATA, t);
 	SET(NOSIGNAL, 1l);
+	SET(FRESH_CONNECT, (long)t->fresh);
 	SET(QUICK_EXIT, 1l); /* do not wait for the resolver */
 	SET(CONNECTTIMEOUT_MS, CONNECT_MS);
 	SET(EXPECT_100_TIMEOUT_MS, EXPECT_MS);
@@ -343,7 +349,7 @@ static CURLcode set_options(struct transfer *t)
 	SET(SSL_VERIFYPEER, 1l);
 	SET(SSL_VERIFYHOST, 2l);
 	SET(PATH_AS_IS, 1l);
-	SET(BUFFERSIZE, x->op->call == KV_REMOTE_GET ? BUFFER_MAX : BUFFER_MIN);
+	SET(BUFFERSIZE, x->object ? BUFFER_MAX : BUFFER_MIN);
 	SET(UPLOAD_BUFFERSIZE,
 	    (long)KV_MAX(KV_MIN(bytes, BUFFER_MAX), BUFFER_MIN));
 	SET(PROTOCOLS_STR, "http,https");
@@ -366,8 +372,8 @@ static CURLcode set_options(struct transfer *t)
 	}
 	if (site->socket) {
 		SET(UNIX_SOCKET_PATH, site->socket);
-		SET(SOCKOPTFUNCTION, on_socket);
-		SET(SOCKOPTDATA, t);
+		SET(OPENSOCKETFUNCTION, on_socket);
+		SET(OPENSOCKETDATA, t);
 		SET(PREREQFUNCTION, on_connected);
 		SET(PREREQDATA, t);
 	}
@@ -386,6 +392,35 @@ static CURLcode set_options(struct transfer *t)
 	return code;
 }
 
+/*
+ * Begin the request that the exchange has prepared.  -ENOMEM, -EIO.
+ *
+ * Each request has a new handle.  A used one counts how often a connection that was
+ * kept turned out to be closed, and gives up after some; and in libcurl 7.88 it
+ * reads freed headers of the last answer if the first header is folded.
+ */
+static int transfer_begin(struct transfer *t)
+{
+	struct kv_exchange *x = &t->x;
+
+	free(kv_steal(x->text));
+	x->text_bytes = 0;
+	x->status = 0;
+	t->sent = t->received = t->header_bytes = 0;
+	t->verdict = 0;
+	t->fd = -1;
+	t->line[0] = t->error[0] = '\0';
+	t->again_ns = 0;
+	t->version = x->site->version;
+	t->easy = curl_easy_init();
+	if (!t->easy)
+		return -ENOMEM;
+	if (set_options(t) != CURLE_OK ||
+	    curl_multi_add_handle(t->http->multi, t->easy) != CURLM_OK)
+		return -ENOMEM;
+	return 0;
+}
+
 static void drop_handle(struct transfer *t)
 {
 	if (!t->easy)
@@ -394,7 +429,8 @@ static void drop_handle(struct transfer *t)
 	curl_easy_cleanup(kv_steal(t->easy));
 }
 
-/* End the operation. */
+/* ---- an operation ---- */
+
 static void end(struct transfer *t, int status)
 {
 	struct http *http = t->http;
@@ -413,32 +449,6 @@ static void end(struct transfer *t, int status)
 	kv_ops_end(&http->ops, op, status);
 }
 
-/*
- * Begin the request that the exchange has prepared.
- *
- * Each request has a new handle.  A used one counts how often a connection that was
- * kept turned out to be closed, and gives up after some; and in libcurl 7.88 it
- * reads freed headers of the last answer if the first header is folded.
- */
-static void begin(struct transfer *t)
-{
-	struct kv_exchange *x = &t->x;
-
-	free(kv_steal(x->text));
-	x->text_bytes = 0;
-	x->status = 0;
-	t->sent = t->received = t->header_bytes = 0;
-	t->verdict = 0;
-	t->fd = -1;
-	t->line[0] = t->error[0] = '\0';
-	t->again_ns = 0;
-	t->version = x->site->version;
-	t->easy = curl_easy_init();
-	if (!t->easy || set_options(t) != CURLE_OK ||
-	    curl_multi_add_handle(t->http->multi, t->easy) != CURLM_OK)
-		end(t, -ENOMEM);
-}
-
 /* After a request that ended with @r begin the next, or end the operation. */
 static void go_on(struct transfer *t, int r)
 {
@@ -448,11 +458,14 @@ static void go_on(struct transfer *t, int r)
 	curl_slist_free_all(kv_steal(x->headers));
 	x->method = NULL;
 	memset(x->body, 0, sizeof(x->body));
+	x->object = x->page = false;
 	r = x->site->s3 ? kv_s3_next(x, r) : kv_web_next(x, r);
-	if (r == KV_HTTP_ASK)
-		begin(t);
-	else
-		end(t, r);
+	if (r == KV_HTTP_ASK) {
+		r = transfer_begin(t);
+		if (r == 0)
+			return;
+	}
+	end(t, r);
 }
 
 /* Return whether the refused connection to the UNIX socket is tried again: for
@@ -475,6 +488,19 @@ static bool connects_again(struct transfer *t, CURLcode code)
 	return true;
 }
 
+/* Return whether a kept connection was spoiled, for example by bytes after the
+ * last answer: it gave no HTTP answer.  True once for each request. */
+static bool was_spoiled(struct transfer *t, CURLcode code)
+{
+	long connects = 0;
+
+	if (code == CURLE_OK || t->fresh || t->verdict < 0 ||
+	    transfer_status(t) != 0)
+		return false;
+	curl_easy_getinfo(t->easy, CURLINFO_NUM_CONNECTS, &connects);
+	return connects == 0;
+}
+
 /* Return whether the server refused the credentials, and newer ones were read:
  * the operation is then repeated, once. */
 static bool begins_anew(struct transfer *t, int r)
@@ -494,11 +520,32 @@ static bool begins_anew(struct transfer *t, int r)
 /* Handle the end of a request. */
 static void took(struct transfer *t, CURLcode code)
 {
+	struct http *http = t->http;
+	struct kv_remote_op *op;
+	const bool unreached = code == CURLE_COULDNT_RESOLVE_HOST ||
+			       code == CURLE_COULDNT_CONNECT ||
+			       code == CURLE_OPERATION_TIMEDOUT;
 	int r;
 
 	if (connects_again(t, code))
 		return;
+	if (was_spoiled(t, code)) {
+		t->fresh = true;
+		drop_handle(t);
+		r = transfer_begin(t);
+		if (r < 0)
+			end(t, r);
+		return;
+	}
+	t->fresh = false;
 	r = transfer_result(t, code);
+	/* Fail waiting operations only after a second failure to connect. */
+	while (unreached && http->unreached &&
+	       (op = kv_ops_take(&http->ops, false, true))) {
+		memcpy(op->why, t->x.op->why, sizeof(op->why));
+		kv_ops_end(&http->ops, op, r);
+	}
+	http->unreached = unreached;
 	t->refused_ns = 0;
 	t->x.step++;
 	go_on(t, begins_anew(t, r) ? 0 : r);
@@ -506,12 +553,14 @@ static void took(struct transfer *t, CURLcode code)
 
 /* ---- the thread ---- */
 
+/* While no server is reached, begin one operation at a time: each may cost a thread
+ * that resolves the server's name. */
 static void begin_queued(struct http *http)
 {
 	struct kv_remote_op *op;
 	struct transfer *t;
 
-	while (http->active < TRANSFERS &&
+	while (http->active < (http->unreached ? 1 : TRANSFERS) &&
 	       (op = kv_ops_take(&http->ops, false, true))) {
 		t = calloc(1, sizeof(*t));
 		if (!t) {
@@ -551,7 +600,7 @@ static int begin_again(struct http *http)
 {
 	const uint64_t now = kv_now_ns();
 	struct transfer *t, *next;
-	int ms = IDLE_MS;
+	int ms = IDLE_MS, r;
 
 	for (t = http->site->socket ? TAILQ_FIRST(&http->transfers) : NULL; t;
 	     t = next) {
@@ -559,8 +608,9 @@ static int begin_again(struct http *http)
 		if (!t->again_ns)
 			continue;
 		ms = REFUSED_MS;
-		if (t->again_ns <= now)
-			begin(t);
+		r = t->again_ns <= now ? transfer_begin(t) : 0;
+		if (r < 0)
+			end(t, r);
 	}
 	return ms;
 }

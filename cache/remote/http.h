@@ -75,6 +75,8 @@ struct kv_exchange {
 	char url[KV_URL_MAX];
 	struct iovec body[2]; /* body of PUT or POST; lives until the answer */
 	struct curl_slist *headers; /* set by kv_http_header */
+	bool object;		    /* the answer is an object */
+	bool page; /* the answer may have PAGE_MAX bytes of text */
 
 	/* The last answer: its HTTP status (0: none), its text with a NUL, or
 	 * NULL. */

@@ -46,6 +46,7 @@ static int list(struct kv_exchange *x, const char *most)
 	snprintf(x->url + x->site->root - 1, sizeof(x->url) - x->site->root,
 		 "?list-type=2&max-keys=%s&prefix=%s", most, escaped);
 	curl_free(escaped);
+	x->page = true;
 	return sign(x);
 }
 
@@ -102,6 +103,7 @@ static int delete_listed(struct kv_exchange *x)
 	EVP_EncodeBlock(text, sum, (int)bytes);
 	kv_http_ask(x, "POST");
 	strcpy(x->url + x->site->root - 1, "?delete=");
+	x->page = true;
 	if (kv_http_header(x, "Content-MD5", (char *)text) < 0 ||
 	    kv_http_header(x, "Content-Type", "application/xml") < 0)
 		return -ENOMEM;
@@ -148,6 +150,7 @@ int kv_s3_next(struct kv_exchange *x, int r)
 	case KV_REMOTE_DELETE:
 		return ask(x, "HEAD");
 	case KV_REMOTE_GET:
+		x->object = true;
 		return ask(x, "GET");
 	default:
 		memcpy(x->body, x->op->parts, sizeof(x->body));

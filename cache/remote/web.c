@@ -81,5 +81,6 @@ int kv_web_next(struct kv_exchange *x, int r)
 		return r;
 	}
 	kv_http_ask(x, methods[x->op->call]);
+	x->object = x->op->call == KV_REMOTE_GET;
 	return KV_HTTP_ASK;
 }

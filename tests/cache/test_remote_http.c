@@ -422,6 +422,69 @@ static void test_a_server_that_was_made_anew_is_asked_again(void **state)
 	}
 }
 
+/* Return the number of connections to @port of this machine in SYN_SENT.  While
+ * other connections come and go, the file may list one connection twice. */
+static unsigned knocking(unsigned port)
+{
+	bool seen[65536] = {false}; /* indexed by the connection's own port */
+	char line[300], wanted[64];
+	FILE *file = fopen("/proc/net/tcp", "r");
+	unsigned n = 0, own;
+
+	assert_non_null(file);
+	snprintf(wanted, sizeof(wanted), " 0100007F:%04X 02 ", port);
+	while (fgets(line, sizeof(line), file))
+		if (strstr(line, wanted) &&
+		    sscanf(line, "%*d: %*8x:%4x", &own) == 1) {
+			n += !seen[own];
+			seen[own] = true;
+		}
+	fclose(file);
+	return n;
+}
+
+/* Return a listener at @port that neither accepts nor refuses connections. */
+static int deaf_server(unsigned port)
+{
+	int fd = bound(port);
+
+	assert_int_equal(listen(fd, 0), 0);
+	assert_true(listens(port));
+	return fd;
+}
+
+static void test_while_nobody_is_reached_one_tries(void **state)
+{
+	unsigned most = 0;
+	int fd;
+
+	(void)state;
+	webserver_kill(&server);
+	fd = deaf_server(server.port);
+	for (int round = 0; round < 2; round++) {
+		struct pollfd event = {backend->event, POLLIN, 0};
+
+		submit_many();
+		most = 0;
+		while (poll(&event, 1, 10) == 0)
+			most = KV_MAX(most, knocking(server.port));
+		usleep(round * 500000);
+		if (round == 0)
+			await(MANY);
+		else
+			/* all operations fail together with the one that
+			 * connects */
+			for (size_t i = 0; i < MANY; i++)
+				assert_non_null(kv_ops_reap(backend));
+		for (size_t i = 0; i < MANY; i++)
+			assert_int_equal(ops[i].status, -EIO);
+	}
+	assert_true(most <= 1);
+	close(fd);
+	assert_int_equal(webserver_start(&server), 0);
+	assert_int_equal(put(OBJECT, "bytes", 5), 0);
+}
+
 #define WITH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 #define BY_UNIX(test) \
 	cmocka_unit_test_setup_teardown(test, set_up_unix, tear_down)
@@ -446,6 +509,7 @@ int main(void)
 		WITH(test_a_stopped_server_holds_nobody),
 		WITH(test_a_killed_server_is_found_again),
 		WITH(test_a_server_that_was_made_anew_is_asked_again),
+		WITH(test_while_nobody_is_reached_one_tries),
 	};
 	int failed;
 

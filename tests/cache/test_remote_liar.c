@@ -349,8 +349,8 @@ static void test_a_connection_that_is_closed_costs_nothing(void **state)
 	liar.drops = false;
 }
 
-/* The rest of an earlier answer arrives as the next answer: the request fails, and
- * succeeds when it is sent again, on a new connection. */
+/* The rest of an earlier answer arrives as the next answer: the request is sent
+ * again on a new connection. */
 static void test_surplus_bytes_spoil_no_other_answer(void **state)
 {
 	static const char answer[] = SAYS("5") "\r\nbytes";
@@ -359,10 +359,8 @@ static void test_surplus_bytes_spoil_no_other_answer(void **state)
 	liar.surplus = "and more bytes than announced\r\n\r\n";
 	liar.keeps = true;
 	liar_tell(&liar, answer, sizeof(answer) - 1, NULL);
-	for (int i = 0; i < 10; i++) {
+	for (int i = 0; i < 10; i++)
 		assert_int_equal(status_of(KV_REMOTE_GET, OBJECT), 0);
-		assert_true(status_of(KV_REMOTE_GET, OBJECT) < 0);
-	}
 	liar.keeps = false;
 	liar.surplus = NULL;
 	liar_tell(&liar, found, sizeof(found) - 1, NULL);
