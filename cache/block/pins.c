@@ -33,19 +33,11 @@ struct kv_pin {
 	bool user;
 };
 
-/* Return the size of the slot that the block has or will have on SSD. */
-static uint64_t ssd_bytes(struct kv_cache *cache, const struct kv_block *block)
-{
-	if (block->file != KV_NONE)
-		return kv_extent_bytes(cache, block);
-	return block->slot ? block->slot->segment->class->slot_bytes : 0;
-}
-
 static bool fits_ssd(struct kv_cache *cache, const struct kv_block *block)
 {
 	return (block->flags & BLOCK_PINNED) ||
 	       !kv_ssd_over_floor(cache, kv_block_space(cache, block),
-				  ssd_bytes(cache, block));
+				  kv_ssd_slot_bytes(cache, block));
 }
 
 static void set_pinned(struct kv_cache *cache, struct kv_block *block, bool pin)
@@ -53,8 +45,6 @@ static void set_pinned(struct kv_cache *cache, struct kv_block *block, bool pin)
 	struct kv_slot *slot = block->slot;
 	const bool changes = pin != ((block->flags & BLOCK_PINNED) != 0);
 
-	if (changes)
-		cache->stats.pinned += pin ? 1 : (uint64_t)-1;
 	if (slot)
 		kv_slot_before(cache, slot);
 	if (pin)
@@ -67,13 +57,13 @@ static void set_pinned(struct kv_cache *cache, struct kv_block *block, bool pin)
 		kv_slot_unpin_locked(cache, slot);
 	if (slot)
 		kv_slot_after(cache, slot);
-	if (changes)
-		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
-				     ssd_bytes(cache, block), pin);
-	if (changes && block->file != KV_NONE)
+	if (!changes)
+		return;
+	cache->stats.pinned += pin ? 1 : (uint64_t)-1;
+	kv_ssd_pinned_locked(cache, block, pin);
+	if (block->file != KV_NONE)
 		kv_extent_pin_locked(cache, block, pin);
-	if (changes)
-		kv_opens_recharge_locked(cache, block, NULL);
+	kv_opens_recharge_locked(cache, block, NULL);
 }
 
 static int by_key(const void *a, const void *b)

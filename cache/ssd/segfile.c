@@ -74,9 +74,18 @@ static struct kv_evict_list *list_make(struct kv_cache *cache,
 				  &cache->ssd.eviction);
 }
 
-void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
-			  uint64_t slot_bytes, bool more)
+uint64_t kv_ssd_slot_bytes(struct kv_cache *cache, const struct kv_block *block)
 {
+	if (block->file != KV_NONE)
+		return kv_extent_bytes(cache, block);
+	return block->slot ? block->slot->segment->class->slot_bytes : 0;
+}
+
+void kv_ssd_pinned_locked(struct kv_cache *cache, const struct kv_block *block,
+			  bool more)
+{
+	const uint64_t slot_bytes = kv_ssd_slot_bytes(cache, block);
+	struct kv_space *space = kv_block_space(cache, block);
 	struct kv_evict_list *list = NULL;
 	struct kv_ssd_class *class = NULL;
 	uint64_t bytes = kv_ssd_pin_bytes(cache, slot_bytes);
@@ -531,13 +540,14 @@ static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 	struct kv_segfile *file = kv_segfile_at(cache, block->file);
 	uint64_t id = kv_slot_id(block->file, block->slot_number);
 
-	/* A pinned block that is also in DRAM will be written again. */
-	if ((block->flags & BLOCK_PINNED) && !block->slot)
-		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
-				     file->slot_bytes, false);
+	if (block->flags & BLOCK_PINNED)
+		kv_ssd_pinned_locked(cache, block, false);
 	kv_evict_list_drop(kv_evict_list_ssd(cache, block), block->number);
 	kv_count_bytes(SSD, kv_block_space(cache, block), -file->slot_bytes);
 	block->file = block->slot_number = KV_NONE;
+	/* A pinned block that is also in DRAM will be written again. */
+	if (block->flags & BLOCK_PINNED)
+		kv_ssd_pinned_locked(cache, block, true);
 	return id;
 }
 

@@ -60,9 +60,13 @@ void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 /* Move the block off its eviction list, or back, after a change of its pin. */
 void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
 			  bool pin);
-/* Count one pinned block of @space more, or less, in slots of @slot_bytes. */
-void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
-			  uint64_t slot_bytes, bool more);
+/* Add kv_ssd_slot_bytes of a pinned block to the counts of pins, or subtract it.
+ * When the block's slot changes, subtract the old size and add the new one. */
+void kv_ssd_pinned_locked(struct kv_cache *cache, const struct kv_block *block,
+			  bool more);
+/* Return the size of the slot that the block has or will have on SSD. */
+uint64_t kv_ssd_slot_bytes(struct kv_cache *cache,
+			   const struct kv_block *block);
 /* Attach a slot that holds the block's bytes: at mount, or after a commit. */
 int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
 		    uint64_t slot_id);

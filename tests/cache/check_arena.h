@@ -11,6 +11,7 @@
 #include "cache/core/list.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
+#include "cache/ssd/ssd.h"
 
 /* Check that the lists of a space have their slots in the order in which these
  * became dirty or unpersisted (slot->seq).  Return the number of unpersisted
@@ -109,6 +110,30 @@ static inline void check_ledger(struct kv_cache *cache)
 	}
 }
 
+/* Check that each pinned block is charged for its slot on SSD, or for the slot
+ * that it will have there. */
+static inline void check_charges(struct kv_cache *cache)
+{
+	uint64_t pinned = 0;
+
+	for (uint32_t i = 0; i < cache->table.used; i++) {
+		const struct kv_block *block = kv_table_at(&cache->table, i);
+
+		if (!(block->flags & BLOCK_PINNED))
+			continue;
+		if (block->file != KV_NONE)
+			pinned += kv_ssd_pin_bytes(
+				cache, kv_extent_bytes(cache, block));
+		else if (block->slot)
+			pinned += kv_ssd_pin_bytes(
+				cache, block->slot->segment->class->slot_bytes);
+	}
+	assert(pinned == cache->ssd.pinned);
+	for (uint32_t i = 0; i < cache->spaces.n; i++)
+		pinned -= cache->spaces.sorted[i]->in[SSD].fast;
+	assert(pinned == 0);
+}
+
 static inline void kv_arena_check_locked(struct kv_cache *cache)
 {
 	uint64_t used = 0, idle_bytes = 0, busy = 0, vacant = 0;
@@ -162,6 +187,7 @@ static inline void kv_arena_check_locked(struct kv_cache *cache)
 	}
 	assert(unpersisted == 0);
 	check_ledger(cache);
+	check_charges(cache);
 	check_claims(cache);
 	assert(busy == used - idle_bytes);
 }

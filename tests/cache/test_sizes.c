@@ -364,6 +364,99 @@ static void two_sizes_of_equal_use_keep_their_files(void **state)
 	settle_and_check(s);
 }
 
+/* ---- slots of different sizes for one block ---- */
+
+/* three sizes in one power of two, and a block for which none is left */
+static const size_t some_sizes[] = {300000, 330000, 360000};
+#define FOURTH 400000u
+
+/* Save and pin block 0 while three other sizes of its power of two are in use:
+ * its slot is larger than it need be. */
+static struct kv_block *save_in_large_slot(struct small *s,
+					   struct kv_fill *fills[3])
+{
+	struct kv_block *block;
+
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(begin_alone(s->cache, s->space, some_sizes[i],
+					     &fills[i]),
+				 0);
+	assert_int_equal(small_save_seed(s, 0, 0, FOURTH), 0);
+	block = small_get(s, 0);
+	assert_non_null(block);
+	assert_int_equal(kv_block_pin(s->cache, block, true), 0);
+	kv_lock(s->cache);
+	must(block->slot->segment->class->slot_bytes == 1 << 19);
+	kv_unlock(s->cache);
+	return block;
+}
+
+/* Check that the pinned block has a smaller slot now, and what is charged for
+ * pins before and after it is unpinned. */
+static void check_and_unpin(struct small *s, struct kv_block *block)
+{
+	kv_lock(s->cache);
+	must(block->slot);
+	must(block->slot->segment->class->slot_bytes < 1 << 19);
+	kv_arena_check_locked(s->cache);
+	kv_unlock(s->cache);
+	assert_int_equal(kv_block_pin(s->cache, block, false), 0);
+	kv_lock(s->cache);
+	must(s->cache->ssd.pinned == 0);
+	kv_arena_check_locked(s->cache);
+	kv_unlock(s->cache);
+	kv_block_put(s->cache, block);
+}
+
+static void a_pin_is_charged_for_the_slot_after_a_move(void **state)
+{
+	struct small *s = *state;
+	struct kv_block *block;
+	struct kv_fill *fills[3];
+
+	assert_int_equal(small_close(s), 0);
+	s->config.dram = 32 << 20; /* a segment for each of four sizes */
+	s->config.writeback = KV_WRITEBACK_NONE;
+	small_must_open(s);
+	block = save_in_large_slot(s, fills);
+	/* Let another power of two take the segment of one of the sizes. */
+	kv_fill_drop(s->cache, fills[0]);
+	assert_int_equal(small_save_seed(s, 1, 1, SMALL), 0);
+	kv_fill_drop(s->cache, fills[1]);
+	kv_fill_drop(s->cache, fills[2]);
+	/* Blocks of a space with other rights go to other segments. */
+	assert_int_equal(kv_space_chown(s->cache, s->space, 0, 0, 0700), 0);
+	check_and_unpin(s, block);
+}
+
+static void a_pin_is_charged_for_the_slot_after_damage_on_ssd(void **state)
+{
+	struct small *s = *state;
+	struct kv_block *block;
+	struct kv_fill *fills[3];
+	struct kv_segfile *file;
+	uint8_t *data = kv_pages_new(1 << 19);
+
+	block = save_in_large_slot(s, fills);
+	kv_block_put(s->cache, block);
+	for (unsigned i = 0; i < 3; i++)
+		kv_fill_drop(s->cache, fills[i]);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(small_close(s), 0);
+	small_must_open(s);
+	assert_int_equal(small_acquire(s, 0, 1, FOURTH, NULL), 1);
+	block = small_get(s, 0);
+	file = kv_segfile_at(s->cache, block->file);
+	assert_int_equal(file->slot_bytes, 1 << 19);
+	assert_int_equal(pwrite(file->fd, data, KV_PAGE,
+				(off_t)(block->slot_number * file->slot_bytes)),
+			 KV_PAGE);
+	assert_int_equal(kv_block_fetch(s->cache, block, &data, 1 << 19),
+			 -EBADMSG);
+	kv_pages_free(data, 1 << 19);
+	check_and_unpin(s, block);
+}
+
 /* ---- the hit rate of a trace of several sizes, against kvfs-replay ---- */
 
 /* bytes of a unit of the trace, which fills a slot; 128 slots fill a file */
@@ -504,6 +597,8 @@ int main(void)
 		TEST(scattered_pins_do_not_hold_up_another_size),
 		TEST(each_of_several_new_sizes_gets_room),
 		TEST(two_sizes_of_equal_use_keep_their_files),
+		TEST(a_pin_is_charged_for_the_slot_after_a_move),
+		TEST(a_pin_is_charged_for_the_slot_after_damage_on_ssd),
 		TEST(by_lru_a_trace_hits_as_replayed),
 		TEST(by_lhd_a_trace_hits_as_replayed),
 	};
