@@ -52,9 +52,9 @@ def declarations(header):
 
 
 def native():
-    """Return native.c, and the declarations between its two markers, for Python."""
+    """Return native.c, and its declarations between PYTHON_CALLS and the #undef."""
     text = open(f"{here}/native.c").read()
-    calls = re.search(r"/\* Python calls: \*/(.*?)/\* \. \*/", text, flags=re.S).group(1)
+    calls = text.split("#define PYTHON_CALLS\n")[1].split("#undef PYTHON_CALLS\n")[0]
     return text, re.sub(r"/\*.*?\*/|static ", " ", calls, flags=re.S)
 
 

@@ -29,7 +29,8 @@ struct held {
 	atomic_uint refs;
 };
 
-/* Functions that Python calls: */
+/* build_native.py gives cffi the declarations from here to the #undef. */
+#define PYTHON_CALLS
 struct held;
 /* Make a holder, with one reference, for a handle that libkvfs is still to
  * make.  The holder keeps @parent.  NULL: no memory. */
@@ -85,7 +86,7 @@ static void *dlpack_destructor(void);
 /* Write the paths of all copies of libkvfs in this process, one a line.  Return
  * their number. */
 static int library_copies(char *ret_paths, size_t size);
-/* . */
+#undef PYTHON_CALLS
 
 static void end(enum held_kind kind, void *what)
 {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # languages.sh - the examples in C++ and Rust, built against an installed library as their
-# first lines describe, and run against a mount.  kvfs.h must be valid C and C++ of every
+# first lines describe, and README's example in Python, run against a mount.  kvfs.h must be valid C and C++ of every
 # standard that the compilers have.
 . "$(dirname "$0")/lib"
 install_library
@@ -42,6 +42,18 @@ if command -v rustc >/dev/null && command -v bindgen >/dev/null; then
 	try rs
 else
 	missing="${missing:+$missing, }rustc and bindgen"
+fi
+py=/usr/bin/python3 # Debian has cffi and numpy for this one
+if $py -c 'import cffi, numpy, sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null; then
+	mkdir "$T/py" && cp -r "$root/connectors/kvfs" "$T/py"
+	(cd "$T/py" && $py "$root/connectors/build_native.py") > "$T/cffi" 2>&1 || fail "build_native.py: $(tail -n 5 "$T/cffi")"
+	sed -n '/^import kvfs, numpy/,/^```/{/^```/d;p}' "$root/README.md" | sed "s#\"/kvfs\"#\"$M\"#" > "$T/py/example.py"
+	not "example.py without a daemon" "no kvfs answers" $py "$T/py/example.py"
+	start
+	eq "example.py" "$($py "$T/py/example.py")" "4 blocks saved, 4 loaded"
+	stop
+else
+	missing="${missing:+$missing, }python3-dev, cffi and numpy"
 fi
 if [ -n "$missing" ]; then
 	echo "not there: $missing (\"make deps FOR=check\" installs them); the rest passed"
