@@ -170,11 +170,12 @@ typedef struct kvfs_opts {
 
 /* Open a session with the daemon at @path, a mount point or a control socket.
  * Without a daemon the call also succeeds; look-ups then miss until a daemon
- * appears. */
+ * appears.  Nobody but the library may close or shut down its sockets: the daemon
+ * would take the process for dead, and use leased memory again. */
 int kvfs_open(const char *path, kvfs_session **ret_session);
 
 /* Wait for the session's transfers, then free the session.  If the daemon
- * hangs, blocks that have not begun are given up after some seconds, as by a
+ * hangs, blocks that have not begun are given up after a second or two, as by a
  * deadline.  The session's spaces, leases, pools and transfers must have been
  * closed or freed before.  Takes NULL. */
 void kvfs_close(kvfs_session *session);
@@ -554,7 +555,7 @@ int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 /*
  * Wait for the pool's transfers, then free the pool; the library no longer
  * touches the pages.  Blocks that have not begun end with -ETIMEDOUT: after
- * some seconds if the daemon hangs, after five seconds if they wait for a
+ * a second or two if the daemon hangs, after five seconds if they wait for a
  * stream or an event.  Copies that a device has begun are waited for without
  * limit.  Transfers and leases may be freed before or after.  Takes NULL.
  */
@@ -603,7 +604,7 @@ int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info);
  * Statuses of blocks:
  * 0: copied
  * -ETIMEDOUT, -ECANCELED: not begun; layer by layer: not complete
- * -ESTALE: the daemon of the lease went away
+ * -ESTALE: the daemon of the lease went away; the pages may hold other bytes
  * -EBADMSG: the block's layout differs from the pool's
  * -EIO: the device failed, and the bytes of the pages are undefined, as after a
  *       load layer by layer that was not completed
