@@ -278,8 +278,8 @@ int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 		r = attr_fixed(mount, ino, ret_attr);
 		break;
 	case KV_NODE_TENANT:
-		/* The daemon's user owns the file and may set its attributes; all
-		 * users may read them. */
+		/* The kernel lets the daemon's user set the attributes of the
+		 * file; kv_permit_tenant() restricts readers. */
 		timeout = KV_TIMEOUT_FIXED;
 		ret_attr->st_mode = S_IFREG | 0644;
 		ret_attr->st_uid = geteuid();

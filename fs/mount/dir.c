@@ -109,7 +109,9 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 	if (ino == KV_NODE_TENANTS) {
 		r = kv_tenant_list(mount->cache, &uids, &n);
 		for (size_t i = 0; r == 0 && i < n; i++)
-			r = add(dir, kv_node_of(KV_NODE_TENANT, uids[i]));
+			if (kv_permit_tenant(req, uids[i]) == 0)
+				r = add(dir,
+					kv_node_of(KV_NODE_TENANT, uids[i]));
 		return r;
 	}
 	r = kv_attr_space(mount, &node, &space, &info);

@@ -204,10 +204,11 @@ struct kv_caller kv_permit_caller(fuse_req_t req, gid_t **ret_groups);
  * that other users looked up. */
 int kv_permit_mount(fuse_req_t req, bool make);
 
-/* Check that the caller has the rights @want (R_OK, W_OK, X_OK) in the space; or may read
- * the block's space.  Return 0 or -EACCES. */
+/* Check that the caller has the rights @want (R_OK, W_OK, X_OK) in the space; may read the
+ * block's space; or may read usage and limits of the user @uid.  Return 0 or -EACCES. */
 int kv_permit(fuse_req_t req, const struct kv_space_info *info, int want);
 int kv_permit_block_read(fuse_req_t req, struct kv_block *block);
+int kv_permit_tenant(fuse_req_t req, uint64_t uid);
 
 /* Check that the caller is an operator (access.h); may give its files to the group @gid,
  * as chown(2) decides; or owns the space, or the block's space, or has root's rights.

@@ -216,10 +216,13 @@ static int open_text(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
 		     struct kv_handle *handle)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
+	const struct kv_node node = kv_node_decode(ino);
 	_cleanup_(kv_freep) gid_t *groups = NULL;
 	struct kv_caller reader;
 	int r = kv_permit_mount(req, false);
 
+	if (r == 0 && node.type == KV_NODE_TENANT)
+		r = kv_permit_tenant(req, node.value);
 	if (r < 0)
 		return r;
 	if (wants_write(fi))

@@ -98,6 +98,13 @@ int kv_permit_operator(fuse_req_t req)
 								       : -EPERM;
 }
 
+int kv_permit_tenant(fuse_req_t req, uint64_t uid)
+{
+	return uid == fuse_req_ctx(req)->uid || kv_permit_operator(req) == 0
+		       ? kv_permit_mount(req, false)
+		       : -EACCES;
+}
+
 int kv_permit_owner(fuse_req_t req, const struct kv_space_info *info)
 {
 	const struct kv_mount *mount = fuse_req_userdata(req);

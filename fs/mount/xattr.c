@@ -408,7 +408,7 @@ void kv_fs_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 	if (level)
 		r = find_object(req, &node, &object);
 	if (r == 0 && level == USER)
-		r = kv_permit_mount(req, false);
+		r = kv_permit_tenant(req, object.uid);
 	else if (r == 0 && level == SPACE)
 		r = kv_permit(req, &object.info, R_OK);
 	else if (r == 0 && object.block)

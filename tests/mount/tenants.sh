@@ -34,6 +34,18 @@ eq "A sees what it may read" "$(of $A)" "gift house model"
 eq "C sees its own, too" "$(of $C)" "gift house model own"
 eq "an operator sees all" "$(of)" "gift house model own"
 
+# Only that user and operators see usage and limits of a user.
+U=$M/.kvfs/tenants
+not "A reads C's usage" "$E" $A cat "$U/1001"
+not "A reads C's limits" "$E" $A getfattr -n user.kvfs.quota.dram "$U/1001"
+eq "A finds no attributes listed" "$($A getfattr --absolute-names "$U/1001")" ""
+eq "A finds no other user listed" "$($A ls "$U")" ""
+eq "C finds itself listed" "$($C ls "$U")" 1001
+eq "C reads its usage" "$($C grep ^spaces= "$U/1001")" spaces=3
+ok "C reads its limits" $C getfattr -n user.kvfs.quota.dram "$U/1001"
+eq "an operator finds all users with spaces" "$(ls "$U" | xargs)" "0 1001"
+eq "an operator reads C's usage" "$(grep ^spaces= "$U/1001")" spaces=3
+
 # A sync of the root writes only spaces to which its caller may write.
 ok "C writes, to memory alone" $C mkdir "$M/own/01"
 ok "C writes, to memory alone" $C cp "$T/b" "$M/own/$(place 1)"
@@ -91,6 +103,7 @@ not "root removes a block" "$E" rm "$M/read/$(place 1)"
 not "root sets a quota" "$P" setfattr -n user.kvfs.quota.dram -v 1M "$M/read"
 not "root takes over" "$P" chown 0 "$M/read"
 not "root changes a mode" "$P" chmod 777 "$M/read"
+not "root reads C's usage" "$E" cat "$U/1001"
 ok "C empties one" $C mkdir "$M/empty"
 not "root removes a space" "$P" rmdir "$M/empty"
 ok "root makes its own" mkdir -m 777 "$M/roots"
