@@ -175,6 +175,9 @@ static void *receive(void *arg)
 	} while (r > 0 || r == -EINTR || r == -EAGAIN);
 	if (r < 0)
 		s->status = r;
+	/* Announce the end before waiting for threads, which takes seconds on a busy
+	 * machine: others wait for the store only if its daemon is ending. */
+	kv_cache_ending(s->daemon->cache);
 	sem_post(&s->over);
 	return NULL;
 }
@@ -280,6 +283,7 @@ static void raise_readahead(const char *path)
 /* Make kv_session_run() end the session. */
 static void end(struct session *s)
 {
+	kv_cache_ending(s->daemon->cache);
 	kv_notify_stop(s->daemon->mount);
 	sem_post(&s->over);
 }

@@ -40,6 +40,29 @@ for round in $(seq 10); do
 	start dram=256M
 done
 
+# The daemon's end is announced at once, also while its main thread gets no CPU time, here as
+# that thread is traced.
+if [ "$(id -u)" = 0 ]; then
+	coproc tracer { exec python3 -c '
+import ctypes, os, sys
+trace, pid = ctypes.CDLL(None).ptrace, int(sys.argv[1])
+assert trace(0x4206, pid, 0, 0) == 0  # PTRACE_SEIZE
+assert trace(0x4207, pid, 0, 0) == 0  # PTRACE_INTERRUPT
+os.waitpid(pid, 0x40000000)  # __WALL
+print(flush=True)
+sys.stdin.read()' "$(daemon_pids)"; }
+	read -r -u "${tracer[0]}" || fail "ptrace"
+	ok "umount without the helper" umount -i "$M"
+	"$B/kvfs-fsck" "$S" > "$T/ending" 2>&1 &
+	fsck=$!
+	until [ -s "$T/ending" ]; do sleep 0.01; done
+	exec {tracer[1]}>&-
+	wait "$fsck" || fail "kvfs-fsck while the daemon ends: $(cat "$T/ending")"
+	eq "fsck waits" "$(grep -c "still ending, waiting" "$T/ending")" 1
+	gone
+	start dram=256M
+fi
+
 exec 5< "$M/killed/$(place 1)"
 not "umount of what is in use" "busy" helper "$M"
 same "it goes on" "$T/b" "$M/killed/$(place 1)"
