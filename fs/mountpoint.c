@@ -280,17 +280,17 @@ static void wait_for_store(const char *store, int lock, int owner)
 		usleep(POLL_US);
 	if (state == KV_LOCK_FREE && owner >= 0)
 		(void)poll(&ended, 1, (int)(NOTICE_NS / 1000000));
+	else if (state == KV_LOCK_HELD)
+		complain(store, "another mount namespace has the mount", EBUSY);
 }
 
 int kv_umount_main(int argc, char **argv)
 {
-	_cleanup_(kv_freep) char *whole = NULL, *name = NULL;
-	_cleanup_(kv_closep) int lock = -1, owner = -1;
+	_cleanup_(kv_freep) char *whole = NULL;
+	_cleanup_(kv_closep) int store = -1, lock = -1, owner = -1;
 	int flags = UMOUNT_NOFOLLOW, c, lost = 0;
 	struct mounted m;
-	char text[32] = {0};
 	const char *path;
-	long pid = 0;
 
 	while ((c = getopt(argc, argv, "flnrvN:t:")) != -1) {
 		if (c == 'l')
@@ -312,13 +312,10 @@ int kv_umount_main(int argc, char **argv)
 	if (m.kind != KVFS)
 		return complain(path, "no kvfs is mounted there", EINVAL);
 	/* The file `lock` has the pid of the process that has locked the store. */
-	if (asprintf(&name, "%s/lock", m.store) >= 0)
-		lock = open(name,
-			    O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	if (lock >= 0 && pread(lock, text, sizeof(text) - 1, 0) > 0)
-		pid = strtol(text, NULL, 10);
-	if (pid > 0)
-		owner = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
+	store = open(m.store, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	lock = openat(store, "lock",
+		      O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	owner = (int)syscall(SYS_pidfd_open, (pid_t)kv_lock_owner(store), 0);
 	if (flags == UMOUNT_NOFOLLOW)
 		lost = sync_spaces(path);
 	if (umount2(path, flags) < 0) {

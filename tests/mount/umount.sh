@@ -79,6 +79,18 @@ if [ "$(id -u)" = 0 ]; then
 	same "it goes on" "$T/b" "$M/killed/$(place 1)"
 fi
 
+# A copy of the mount in another mount namespace keeps the daemon.
+if [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then
+	unshare -m sleep infinity &
+	copy=$!
+	until [ "$(cat "/proc/$copy/comm")" = sleep ]; do sleep 0.01; done
+	eq "umount with a copy of the mount" "$(helper "$M" 2>&1)" \
+		"umount.kvfs: $S: another mount namespace has the mount: Device or resource busy"
+	kill "$copy"
+	gone
+	start dram=256M
+fi
+
 # Unmount while the daemon is dead, and while it is hung.
 pid=$(daemon_pids)
 kill -KILL "$pid"

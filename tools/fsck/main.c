@@ -144,7 +144,7 @@ static int open_store(struct fsck *f)
 	r = kv_lock_take(f->store, f->repair || f->rebuild, &wait, &f->lock);
 	if (r == -EBUSY)
 		return fsck_error("%s: in use by a daemon (pid %ld): umount it "
-				  "first",
+				  "first, in every mount namespace",
 				  f->path, kv_lock_owner(f->store));
 	if (r < 0)
 		return fsck_error("%s/lock: cannot lock it: %s", f->path,
