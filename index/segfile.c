@@ -91,7 +91,6 @@ int kv_trailer_read(int fd, uint32_t id, struct kv_trailer *ret_trailer)
 	if (trailer.version > KV_FORMAT_VERSION)
 		return -ENOTSUP;
 	if (trailer.checksum != KV_SUM_OF(&trailer, NULL, 0) ||
-	    trailer.id != id ||
 	    trailer.segment_bytes != (uint64_t)st.st_size - KV_PAGE ||
 	    trailer.segment_bytes % KV_SEGMENT_UNIT ||
 	    trailer.segment_bytes > KV_SEGMENT_MAX ||
@@ -100,6 +99,8 @@ int kv_trailer_read(int fd, uint32_t id, struct kv_trailer *ret_trailer)
 	    trailer.slots != kv_segfile_slots_of(trailer.segment_bytes,
 						 trailer.slot_bytes))
 		return -EBADMSG;
+	if (trailer.id != id)
+		return -EUCLEAN;
 	*ret_trailer = trailer;
 	return 0;
 }
@@ -342,6 +343,20 @@ static int segment_open(const struct work *work, uint32_t id)
 	return fd < 0 ? -errno : fd;
 }
 
+/* Look for blocks in a file of unknown slot size: a mount would remove it. */
+static bool has_blocks(int fd)
+{
+	_Alignas(KV_PAGE) uint8_t page[KV_PAGE];
+	const struct kv_prologue *prologue = (const void *)page;
+	const off_t end = KV_MIN(lseek(fd, 0, SEEK_END), (off_t)KV_SEGMENT_MAX);
+
+	for (off_t at = 0; at < end; at += KV_PAGE)
+		if (read_page(fd, (uint64_t)at, page) == 0 &&
+		    kv_prologue_check(prologue, prologue->store) == 0)
+			return true;
+	return false;
+}
+
 static int add_file(void *arg, int dir, const char *name)
 {
 	_cleanup_(kv_closep) int fd = -1;
@@ -358,7 +373,8 @@ static int add_file(void *arg, int dir, const char *name)
 		return r;
 	if (r < 0) {
 		work->out->odd_files++;
-		return 0;
+		work->out->odd_file = file.id;
+		return has_blocks(fd) ? -EUCLEAN : 0;
 	}
 	r = kv_array_more(&work->files, work->n_files);
 	if (r == 0)

@@ -29,8 +29,8 @@ static inline uint32_t kv_segfile_slots_of(uint64_t segment_bytes,
 
 /*
  * Read the trailer of file @id; its fields agree with each other and with the
- * file's size.  -EBADMSG: not a trailer of this file; -ENOTSUP: a newer format;
- * the errors of read(2).
+ * file's size.  -EBADMSG: not a trailer; -EUCLEAN: the trailer of another file;
+ * -ENOTSUP: a newer format; the errors of read(2).
  */
 int kv_trailer_read(int fd, uint32_t id, struct kv_trailer *ret_trailer);
 /* Allocate, write and sync the trailer behind @segment_bytes. */
@@ -98,6 +98,11 @@ int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes);
 	"block; nothing was changed: bring it back, or let kvfs-fsck "      \
 	"--repair write it from a whole index; an empty one drops all blocks"
 
+#define KV_REBUILD_REFUSED                                                 \
+	"segments/%06u.seg has blocks and a wrong trailer, so no rebuild " \
+	"finds them; nothing was changed: give the file its own name, or " \
+	"move it away"
+
 struct kv_rebuild {
 	int store_fd;	  /* in: STORE */
 	const char *path; /* input: path of the directory STORE */
@@ -112,6 +117,7 @@ struct kv_rebuild {
 	uint64_t files, blocks, spaces;
 	uint64_t pinned;    /* blocks of @pins that were found */
 	uint64_t odd_files; /* segment files without a trailer of this store */
+	uint32_t odd_file;  /* the file of KV_REBUILD_REFUSED */
 	/* prologues of unknown spaces, and invalid prologues */
 	uint64_t strays;
 	uint64_t duplicates; /* older blocks with the key of a newer one */
@@ -131,6 +137,7 @@ bool kv_rebuild_possible(int store_fd);
  * file, none, or a whole one.  STORE must be locked.
  * -ENOTSUP: another format, nothing was changed
  * -ENODATA: there is no source
+ * -EUCLEAN: KV_REBUILD_REFUSED, nothing was changed
  * -ENOTDIR: KV_SPACES_MISSING, nothing was changed
  * -ENOSPC, -EIO, -ENOMEM
  */

@@ -653,6 +653,7 @@ static bool sweep_one(struct kv_cache *cache)
 		r = kv_trailer_write(file->fd, file->id, cache->info.store,
 				     ssd->segment_bytes, file->slot_bytes);
 	kv_lock(cache);
+	ssd->trailers += r == 0 && !file->trailer;
 	file->trailer |= r == 0;
 	file->sweeping = false;
 	ssd->swept += zeroed;
@@ -666,6 +667,11 @@ static bool sweep_one(struct kv_cache *cache)
 		if (!ssd->n_unswept && ssd->swept)
 			kv_note(cache, "swept=%llu prologues of no block",
 				(unsigned long long)ssd->swept);
+		if (!ssd->n_unswept && ssd->trailers)
+			kv_warn(cache, "trailers",
+				"%s/segments: missing or damaged trailers of "
+				"%u segment files are written again",
+				cache->store, ssd->trailers);
 	}
 	kv_flushes_settle_locked(cache, 0);
 	pthread_cond_broadcast(&ssd->done);

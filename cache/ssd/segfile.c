@@ -630,7 +630,7 @@ int kv_segfile_adopt(struct kv_cache *cache,
 	struct kv_trailer trailer;
 	struct stat st;
 	bool agrees;
-	int fd, r;
+	int e, fd, r;
 
 	if (record->slot_bytes < 2 * KV_PAGE || record->slot_bytes % KV_PAGE ||
 	    record->slot_bytes > ssd->segment_bytes ||
@@ -644,20 +644,17 @@ int kv_segfile_adopt(struct kv_cache *cache,
 	if (r == 0 && (uint64_t)st.st_size < ssd->segment_bytes)
 		r = -EBADMSG;
 	if (r == 0) {
-		/*
-		 * Trust the file size only after a clean end: after a crash the
-		 * trailer may be an older one.  A file that the user has made
-		 * longer has no trailer at the place where readers look for it.
-		 */
-		agrees = (info->clean && !ssd->unswept &&
-			  (uint64_t)st.st_size ==
-				  ssd->segment_bytes + KV_PAGE) ||
-			 (kv_trailer_read(fd, record->id, &trailer) == 0 &&
-			  trailer.slot_bytes == record->slot_bytes &&
-			  memcmp(trailer.store, info->store,
-				 sizeof(info->store)) == 0);
+		/* A file that the user has made longer has no trailer at the
+		 * place where readers look for it. */
+		e = kv_trailer_read(fd, record->id, &trailer);
+		agrees = e == 0 && trailer.slot_bytes == record->slot_bytes &&
+			 memcmp(trailer.store, info->store,
+				sizeof(info->store)) == 0;
 		ssd->unswept |= !agrees;
-		r = file_add(cache, record->id, fd, record->slot_bytes, agrees);
+		/* A sweep would zero the blocks of a file with a wrong name. */
+		r = e == -EUCLEAN ? e
+				  : file_add(cache, record->id, fd,
+					     record->slot_bytes, agrees);
 	}
 	if (r < 0)
 		close(fd);

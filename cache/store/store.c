@@ -200,17 +200,6 @@ static int remake(struct kv_cache *cache, const char *why,
 			      "rebuild it: kvfs-fsck --rebuild can",
 			      cache->store, why);
 	r = kv_rebuild(&rebuild);
-	/* Only the lost index could name the blocks in segment files without
-	 * any trailer: do not touch these files. */
-	if (r == -ENODATA && kv_rebuild_possible(cache->store_fd))
-		return kv_why(
-			ret_why, -EBADMSG,
-			"%s: the index is damaged (%s), and these segment "
-			"files, without trailers, say too little to rebuild it "
-			"from; nothing was changed: kvfs-fsck says more, a "
-			"copy of index/data.mdb would do, an empty "
-			"directory begins anew",
-			cache->store, why);
 	if (r == -ENODATA) {
 		unlinkat(cache->store_fd, "index/data.mdb", 0);
 		unlinkat(cache->store_fd, "index/lock.mdb", 0);
@@ -222,6 +211,9 @@ static int remake(struct kv_cache *cache, const char *why,
 	if (r == -ENOTSUP)
 		return kv_why(ret_why, r, "%s: " KV_FORMAT_REFUSED,
 			      cache->store);
+	if (r == -EUCLEAN)
+		return kv_why(ret_why, r, "%s: " KV_REBUILD_REFUSED,
+			      cache->store, rebuild.odd_file);
 	if (r == -ENOTDIR)
 		return kv_why(
 			ret_why, r,
@@ -440,7 +432,9 @@ static int visit_segment(void *arg, const struct kv_segfile_record *record)
 			      "%s/segments/%06u.seg: %s; if this is not a "
 			      "segment file, move it away: a mount goes on "
 			      "without the blocks of a missing one",
-			      adoption->cache->store, record->id, strerror(-r))
+			      adoption->cache->store, record->id,
+			      r == -EUCLEAN ? "its trailer names another file"
+					    : strerror(-r))
 		     : 0;
 }
 

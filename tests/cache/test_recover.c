@@ -834,6 +834,97 @@ static void a_file_that_cannot_be_opened_is_kept(void **state)
 	assert_int_equal(small_count_exact(s, 0, 20, LARGE), 20);
 }
 
+/* ---- trailers ---- */
+
+/* Flip a bit of the trailer of each segment file. */
+static unsigned flip_trailers(const struct small *s)
+{
+	char path[128];
+	uint8_t byte;
+	unsigned n;
+	int fd;
+
+	for (n = 0;; n++) {
+		snprintf(path, sizeof(path), "%s/segments/%06u.seg", s->path,
+			 n);
+		fd = open(path, O_RDWR | O_CLOEXEC);
+		if (fd < 0)
+			return n;
+		assert_int_equal(pread(fd, &byte, 1, (8 << 20) + 20), 1);
+		byte ^= 1;
+		assert_int_equal(pwrite(fd, &byte, 1, (8 << 20) + 20), 1);
+		close(fd);
+	}
+}
+
+static void a_damaged_trailer_is_written_again(void **state)
+{
+	struct small *s = *state;
+	char told[64];
+
+	save_all(s);
+	small_close(s);
+	flip_trailers(s);
+	small_must_open(s);
+	for (unsigned n = 100; n < 110; n++)
+		assert_int_equal(small_save(s, n), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	small_close(s);
+	assert_int_equal(small_fsck(s, "--data"), 0);
+	lose_index(s);
+	small_must_open(s);
+	assert_true(says(s, "index=rebuilt (missing): 34 blocks"));
+	assert_int_equal(present(s), BLOCKS);
+	/* One line says so. */
+	small_close(s);
+	snprintf(told, sizeof(told), "trailers of %u ", flip_trailers(s));
+	small_must_open(s);
+	for (unsigned i = 0; i < 10000 && !says(s, "trailers="); i++)
+		usleep(1000);
+	assert_true(says(s, told));
+}
+
+/* Without a trailer the slots of a file are unknown. */
+static void no_rebuild_drops_blocks_with_a_damaged_trailer(void **state)
+{
+	struct small *s = *state;
+
+	save_all(s);
+	small_close(s);
+	lose_index(s);
+	flip_trailers(s);
+	assert_int_equal(small_open(s), -EUCLEAN);
+	assert_non_null(strstr(s->why, "segments/000000.seg has blocks"));
+	assert_int_equal(small_fsck(s, "--rebuild"), 8);
+	flip_trailers(s);
+	small_must_open(s);
+	assert_int_equal(present(s), BLOCKS);
+}
+
+static void swapped_files_are_refused(void **state)
+{
+	struct small *s = *state;
+	char a[96], b[96];
+
+	small_close(s);
+	s->config.ssd = 64 << 20;
+	small_must_open(s);
+	small_save_durable(s, 0, 20, LARGE);
+	small_close(s);
+	snprintf(a, sizeof(a), "%s/segments/000001.seg", s->path);
+	snprintf(b, sizeof(b), "%s/segments/000002.seg", s->path);
+	assert_int_equal(renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE),
+			 0);
+	assert_int_equal(small_open(s), -EUCLEAN);
+	assert_non_null(
+		strstr(s->why, "000001.seg: its trailer names another"));
+	assert_int_equal(small_fsck(s, "--repair"), 4);
+	assert_int_equal(renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE),
+			 0);
+	small_must_open(s);
+	assert_int_equal(small_count_exact(s, 0, 20, LARGE), 20);
+}
+
 /* Close the store, and restore the index as it was before the last mount. */
 static void close_with_old_index(struct small *s)
 {
@@ -913,6 +1004,9 @@ int main(void)
 		TEST(records_go_with_a_file_that_is_missing),
 		TEST(most_files_missing_is_a_mistake),
 		TEST(a_file_that_cannot_be_opened_is_kept),
+		TEST(a_damaged_trailer_is_written_again),
+		TEST(no_rebuild_drops_blocks_with_a_damaged_trailer),
+		TEST(swapped_files_are_refused),
 		TEST(an_index_older_than_the_files_is_made_anew),
 		TEST(any_bytes_in_the_index_give_exact_blocks_or_none),
 	};

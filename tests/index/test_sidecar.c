@@ -176,7 +176,7 @@ static void a_trailers_numbers_agree_or_it_is_none(void **state)
 	assert_int_equal(read_changed(fd, &good), 0);
 	assert_int_equal(CHANGED(magic, 1), -EBADMSG);
 	assert_int_equal(CHANGED(version, KV_FORMAT_VERSION + 1), -ENOTSUP);
-	assert_int_equal(CHANGED(id, 1), -EBADMSG);
+	assert_int_equal(CHANGED(id, 1), -EUCLEAN);
 	assert_int_equal(CHANGED(segment_bytes, SEGMENT / 2), -EBADMSG);
 	assert_int_equal(CHANGED(slot_bytes, KV_PAGE), -EBADMSG);
 	assert_int_equal(CHANGED(slot_bytes, SLOT + 1), -EBADMSG);

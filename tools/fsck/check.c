@@ -580,6 +580,13 @@ static void check_segment(struct fsck *f, struct segment *segment)
 	}
 	segment->present = true;
 	r = kv_trailer_read(fd, segment->id, &trailer);
+	if (r == -EUCLEAN) {
+		/* A repair would drop the blocks of both files. */
+		f->readable = false;
+		fsck_found(f, FAULT_FILE_MISSING,
+			   "file %06u.seg: its trailer names another file",
+			   segment->id);
+	}
 	if (r == 0 &&
 	    (memcmp(trailer.store, f->info.store, sizeof(trailer.store)) != 0 ||
 	     trailer.segment_bytes != f->info.segment_bytes))
@@ -657,7 +664,8 @@ int fsck_slots(struct fsck *f)
 	drop_strays(f);
 	r = drop_duplicates(f);
 	for (size_t i = 0; r == 0 && i < f->n_segments; i++)
-		if (f->segments[i].present && f->segments[i].slot_bytes)
+		if (f->readable && f->segments[i].present &&
+		    f->segments[i].slot_bytes)
 			r = check_slots(f, &f->segments[i]);
 	return r < 0 ? fsck_error("%s: %s", f->path, strerror(-r)) : 0;
 }

@@ -531,6 +531,9 @@ static int rebuild_index(struct fsck *f)
 				  f->path);
 	if (r == -ENOTDIR)
 		return fsck_error("%s: " KV_SPACES_MISSING, f->path);
+	if (r == -EUCLEAN)
+		return fsck_error("%s: " KV_REBUILD_REFUSED, f->path,
+				  rebuild.odd_file);
 	if (r < 0)
 		return fsck_error("%s: cannot rebuild it: %s", f->path,
 				  strerror(-r));
