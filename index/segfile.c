@@ -52,6 +52,24 @@ bool kv_segfile_parse(const char *name, uint32_t *ret_id)
 	return kv_id_parse(name, ".seg", ret_id) && *ret_id <= UINT32_MAX / 2;
 }
 
+int kv_segfile_open(int dir, uint32_t id, int flags)
+{
+	char name[KV_SEGFILE_NAME];
+	int fd;
+
+	kv_segfile_name(id, name);
+	fd = openat(dir, name, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
+		    0600);
+	return fd < 0 ? -errno : fd;
+}
+
+int kv_by_id(const void *a, const void *b)
+{
+	const uint32_t *x = a, *y = b;
+
+	return *x < *y ? -1 : *x > *y;
+}
+
 static int read_page(int fd, uint64_t offset, void *page)
 {
 	long n = kv_read_at(fd, offset, page, KV_PAGE);
@@ -324,25 +342,6 @@ static void work_fini(struct work *work)
 
 /* ---- the segment files ---- */
 
-/* Compare structs that begin with an id. */
-static int by_id(const void *a, const void *b)
-{
-	const uint32_t *x = a, *y = b;
-
-	return *x < *y ? -1 : *x > *y;
-}
-
-static int segment_open(const struct work *work, uint32_t id)
-{
-	char name[KV_SEGFILE_NAME];
-	int fd;
-
-	kv_segfile_name(id, name);
-	fd = openat(work->segments, name,
-		    O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	return fd < 0 ? -errno : fd;
-}
-
 /* Look for blocks in a file of unknown slot size: a mount would remove it. */
 static bool has_blocks(int fd)
 {
@@ -367,7 +366,7 @@ static int add_file(void *arg, int dir, const char *name)
 	(void)dir;
 	if (!kv_segfile_parse(name, &file.id))
 		return 0;
-	fd = segment_open(work, file.id);
+	fd = kv_segfile_open(work->segments, file.id, O_RDONLY);
 	r = fd < 0 ? fd : kv_trailer_read(fd, file.id, &file.trailer);
 	if (r == -ENOTSUP || kv_is_shortage(r))
 		return r;
@@ -393,7 +392,8 @@ static int find_files(struct work *work)
 		return errno == ENOENT ? 0 : -errno;
 	r = kv_dir_walk(work->segments, ".", add_file, work);
 	if (work->n_files)
-		qsort(work->files, work->n_files, sizeof(*work->files), by_id);
+		qsort(work->files, work->n_files, sizeof(*work->files),
+		      kv_by_id);
 	return r;
 }
 
@@ -491,7 +491,8 @@ static int add_spaces(struct work *work)
 	int r = kv_dir_walk(work->out->store_fd, "spaces", add_space, work);
 
 	if (work->n_known > 0)
-		qsort(work->known, work->n_known, sizeof(*work->known), by_id);
+		qsort(work->known, work->n_known, sizeof(*work->known),
+		      kv_by_id);
 	return r == -ENOENT ? 0 : r;
 }
 
@@ -594,7 +595,7 @@ static int add_slot(struct work *work, const struct file *file,
 		out->info.next_space =
 			KV_MAX(out->info.next_space, record->space + 1);
 	known = work->n_known ? bsearch(&key, work->known, work->n_known,
-					sizeof(key), by_id)
+					sizeof(key), kv_by_id)
 			      : NULL;
 	if (!known) {
 		out->strays++;
@@ -628,7 +629,8 @@ static int add_file_blocks(struct work *work, const struct file *file)
 						 .slots = trailer->slots,
 						 .slot_bytes =
 							 trailer->slot_bytes};
-	_cleanup_(kv_closep) int fd = segment_open(work, file->id);
+	_cleanup_(kv_closep) int fd =
+		kv_segfile_open(work->segments, file->id, O_RDONLY);
 	struct kv_rebuild *out = work->out;
 	struct kv_txn *batch;
 	int r = fd < 0 ? fd : batch_of(work, &batch);
@@ -801,6 +803,8 @@ int kv_rebuild(struct kv_rebuild *rebuild)
 			r = -errno;
 	}
 	remove_new(store);
+	rebuild->left_out = rebuild->strays + rebuild->duplicates +
+			    rebuild->unreadable + rebuild->damaged;
 	return r < 0 ? r
 		     : KV_MIN(sync_dir(store, "index"), sync_dir(store, "."));
 }

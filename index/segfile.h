@@ -19,6 +19,9 @@
 void kv_segfile_name(uint32_t id, char name[KV_SEGFILE_NAME]);
 /* Parse a name exactly as kv_segfile_name makes it. */
 bool kv_segfile_parse(const char *name, uint32_t *ret_id);
+int kv_segfile_open(int dir, uint32_t id, int flags);
+/* Compare structs that begin with an id. */
+int kv_by_id(const void *a, const void *b);
 
 /* Return the number of slots of @slot_bytes in a file of @segment_bytes. */
 static inline uint32_t kv_segfile_slots_of(uint64_t segment_bytes,
@@ -123,6 +126,7 @@ struct kv_rebuild {
 	uint64_t duplicates; /* older blocks with the key of a newer one */
 	uint64_t unreadable; /* slots that could not be read */
 	uint64_t damaged;    /* blocks whose digest does not match */
+	uint64_t left_out;   /* the sum of the last four */
 };
 
 /* Return whether there is a source for a rebuild: STORE/store or segment files. */

@@ -577,15 +577,8 @@ uint64_t kv_extent_bytes(struct kv_cache *cache, const struct kv_block *block)
 
 static int file_open(struct kv_ssd *ssd, uint32_t id, int flags)
 {
-	char name[KV_SEGFILE_NAME];
-	int fd;
-
-	kv_segfile_name(id, name);
-	fd = openat(ssd->dir, name,
-		    flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK |
-			    (ssd->buffered ? 0 : O_DIRECT),
-		    0600);
-	return fd < 0 ? -errno : fd;
+	return kv_segfile_open(ssd->dir, id,
+			       flags | (ssd->buffered ? 0 : O_DIRECT));
 }
 
 static int file_add(struct kv_cache *cache, uint32_t id, int fd,
@@ -625,7 +618,6 @@ static int file_add(struct kv_cache *cache, uint32_t id, int fd,
 int kv_segfile_adopt(struct kv_cache *cache,
 		     const struct kv_segfile_record *record)
 {
-	const struct kv_store_info *info = &cache->info;
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_trailer trailer;
 	struct stat st;
@@ -648,8 +640,8 @@ int kv_segfile_adopt(struct kv_cache *cache,
 		 * place where readers look for it. */
 		e = kv_trailer_read(fd, record->id, &trailer);
 		agrees = e == 0 && trailer.slot_bytes == record->slot_bytes &&
-			 memcmp(trailer.store, info->store,
-				sizeof(info->store)) == 0;
+			 memcmp(trailer.store, cache->info.store,
+				sizeof(trailer.store)) == 0;
 		ssd->unswept |= !agrees;
 		/* A sweep would zero the blocks of a file with a wrong name. */
 		r = e == -EUCLEAN ? e

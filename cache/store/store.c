@@ -191,7 +191,6 @@ static int remake(struct kv_cache *cache, const char *why,
 		.n_pins = carried ? carried->n : 0,
 	};
 	struct kv_store_info info;
-	uint64_t left_out;
 	int r = kv_store_file_read(cache->store_fd, &info);
 
 	if (cache->config.read_only && r != -ENOTSUP)
@@ -224,21 +223,19 @@ static int remake(struct kv_cache *cache, const char *why,
 			      "%s: the index is damaged (%s), and cannot be "
 			      "rebuilt: %s",
 			      cache->store, why, strerror(-r));
-	left_out = rebuild.strays + rebuild.duplicates + rebuild.unreadable +
-		   rebuild.damaged;
 	cache->ssd.unswept = true;
 	kv_note(cache,
 		"index=rebuilt (%s): %llu blocks, %llu spaces, %llu left out",
 		why, (unsigned long long)rebuild.blocks,
 		(unsigned long long)rebuild.spaces,
-		(unsigned long long)left_out);
+		(unsigned long long)rebuild.left_out);
 	if (!carried)
 		kv_warn(cache, "index_lost",
 			"%s: the index was rebuilt (%s): %llu blocks found, "
 			"%llu left out; lost are pins, snapshots and use "
 			"counts",
 			cache->store, why, (unsigned long long)rebuild.blocks,
-			(unsigned long long)left_out);
+			(unsigned long long)rebuild.left_out);
 	else
 		kv_warn(cache, "index_older",
 			"%s: the index was older than the segment files and "

@@ -214,27 +214,19 @@ int fsck_index(struct fsck *f)
 	return 0;
 }
 
-/* Compare two spaces, or two segments, by their first field, the id. */
-static int by_id(const void *a, const void *b)
-{
-	const uint32_t *x = a, *y = b;
-
-	return *x < *y ? -1 : *x > *y;
-}
-
 static struct space *space_of(const struct fsck *f, uint32_t id)
 {
-	_Static_assert(offsetof(struct space, id) == 0, "by_id");
+	_Static_assert(offsetof(struct space, id) == 0, "kv_by_id");
 	return f->n_spaces ? bsearch(&id, f->spaces, f->n_spaces,
-				     sizeof(*f->spaces), by_id)
+				     sizeof(*f->spaces), kv_by_id)
 			   : NULL;
 }
 
 struct segment *fsck_segment(const struct fsck *f, uint32_t id)
 {
-	_Static_assert(offsetof(struct segment, id) == 0, "by_id");
+	_Static_assert(offsetof(struct segment, id) == 0, "kv_by_id");
 	return f->n_segments ? bsearch(&id, f->segments, f->n_segments,
-				       sizeof(*f->segments), by_id)
+				       sizeof(*f->segments), kv_by_id)
 			     : NULL;
 }
 
@@ -414,15 +406,11 @@ struct pass {
 
 int fsck_open_segment(const struct fsck *f, uint32_t id, int flags)
 {
-	char name[KV_SEGFILE_NAME];
 	struct stat st;
-	int fd;
+	int fd = kv_segfile_open(f->segments_dir, id, flags);
 
-	kv_segfile_name(id, name);
-	fd = openat(f->segments_dir, name,
-		    flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
-		return -errno;
+		return fd;
 	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
 	    (uint64_t)st.st_size < f->info.segment_bytes) {
 		close(fd);

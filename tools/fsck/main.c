@@ -539,8 +539,7 @@ static int rebuild_index(struct fsck *f)
 				  strerror(-r));
 	f->rebuilt = true;
 	f->rebuilt_blocks = rebuild.blocks;
-	f->rebuilt_out = rebuild.strays + rebuild.duplicates +
-			 rebuild.unreadable + rebuild.damaged;
+	f->rebuilt_out = rebuild.left_out;
 	return 0;
 }
 
