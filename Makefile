@@ -11,10 +11,10 @@ PKGS_L   := jansson libxxhash libcrypto
 DEPS     := libfuse3-dev fuse3 liburing-dev liblmdb-dev libxxhash-dev libcmocka-dev \
             libjansson-dev libssl-dev zlib1g-dev libcurl4-openssl-dev pkg-config gcc make attr rsync xxhash e2fsprogs xfsprogs procps \
             python3 python3-venv nginx-light openssl
-DEPS_CHECK := g++ rustc bindgen clang clang-format clang-tidy groff man-db python3-dev python3-cffi python3-numpy
+DEPS_DEMO := python3-dev python3-cffi python3-numpy
+DEPS_CHECK := g++ rustc bindgen clang clang-format clang-tidy groff man-db $(DEPS_DEMO)
 DEPS_BENCH := fio redis-server
 DEPS_BARE := mmdebstrap
-DEPS_DEMO := python3-dev python3-cffi python3-numpy
 # $(call run,WORD): one short line for a command; V=1 shows the command itself, -s nothing.
 run       = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,printf '  %-5s %s\n' $(1) $@;))
 MAKEFLAGS += --no-print-directory

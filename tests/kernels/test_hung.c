@@ -10,19 +10,6 @@
 #define SOON (10 * SECOND)
 #define SHORT (SECOND / 5)
 
-/* Send a request and wait for its answer, which comes after the answers to all
- * requests that were sent during the hang. */
-static void ask_for_nothing(struct world *w)
-{
-	kvfs_key absent = world_key(99999);
-	kvfs_query query = {w->space, &absent, 1};
-	kvfs_lease *lease;
-
-	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
-	assert_int_equal(kvfs_lease_wait(lease, 60 * SECOND), 0);
-	kvfs_release(lease);
-}
-
 /* Check that no client saves or leases a block. */
 static void nothing_is_left(struct world *w)
 {

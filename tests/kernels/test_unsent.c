@@ -39,18 +39,6 @@ static kvfs_xfer *save(struct world *w, uint32_t first)
 	return layered_save_by(w->pool, w->space, first, N, NULL);
 }
 
-/* Wait for the answer to a request: all answers before it were handled. */
-static void ask_for_nothing(struct world *w)
-{
-	kvfs_key absent = world_key(99999);
-	kvfs_query query = {w->space, &absent, 1};
-	kvfs_lease *lease;
-
-	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
-	assert_int_equal(kvfs_lease_wait(lease, 60 * SECOND), 0);
-	kvfs_release(lease);
-}
-
 /* End the connection, or (@by_daemon) have the daemon end it, and wait for the
  * next one to the same daemon. */
 static void cut(struct world *w, bool by_daemon)

@@ -379,4 +379,17 @@ static inline kvfs_lease *world_acquire(struct world *w, size_t n, long held)
 	return lease;
 }
 
+/* Send a request and wait for its answer, which comes after the answers to all
+ * earlier requests. */
+static inline void ask_for_nothing(struct world *w)
+{
+	kvfs_key absent = world_key(99999);
+	kvfs_query query = {w->space, &absent, 1};
+	kvfs_lease *lease;
+
+	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
+	assert_int_equal(kvfs_lease_wait(lease, 60 * SECOND), 0);
+	kvfs_release(lease);
+}
+
 #endif
