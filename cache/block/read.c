@@ -75,8 +75,9 @@ static void ended_late(struct kv_io *io, int status)
 	free(fetch);
 }
 
+/* Read the block's extent, and set *@ret_slot to its slot on SSD. */
 static int read_once(struct kv_cache *cache, struct kv_block *block,
-		     uint8_t **data, uint64_t room)
+		     uint8_t **data, uint64_t room, uint64_t *ret_slot)
 {
 	struct fetch *fetch = calloc(1, sizeof(*fetch));
 	const struct kv_segfile *file;
@@ -88,6 +89,7 @@ static int read_once(struct kv_cache *cache, struct kv_block *block,
 	fetch->block = block;
 	fetch->room = room;
 	kv_lock(cache);
+	*ret_slot = kv_slot_id(block->file, block->slot_number);
 	if (block->file == KV_NONE) {
 		r = -ENOENT;
 	} else if (kv_health_offline_locked(cache)) {
@@ -255,35 +257,26 @@ static int block_verify(struct kv_cache *cache, struct kv_block *block,
 	return 0;
 }
 
-static uint64_t ssd_slot(struct kv_cache *cache, const struct kv_block *block)
-{
-	uint64_t slot_id;
-
-	kv_lock(cache);
-	slot_id = kv_slot_id(block->file, block->slot_number);
-	kv_unlock(cache);
-	return slot_id;
-}
-
 int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
 		   uint8_t **data, uint64_t room)
 {
 	struct kv_prologue prologue;
-	int r = -EIO, io = 0;
 	uint64_t slot_id;
+	int r, io;
 
-	/* A try does not count if move.c has moved the block meanwhile. */
-	for (int try = 0; try < 2 && r < 0;
-	     try += slot_id == ssd_slot(cache, block)) {
-		slot_id = ssd_slot(cache, block);
-		io = read_once(cache, block, data, room);
+	for (int tries = 0; tries < 2;) {
+		io = read_once(cache, block, data, room, &slot_id);
 		if (io == -ETIMEDOUT || io == -ENOENT || io == -ENOMEM)
 			return io;
 		r = io == 0 ? block_verify(cache, block, *data, &prologue) : io;
-		if (r == -ENOENT) /* the block was removed during the read */
+		if (r == 0 || r == -ENOENT) /* -ENOENT: removed meanwhile */
 			return r;
+		/* A try does not count if move.c has moved the block. */
+		kv_lock(cache);
+		tries += slot_id == kv_slot_id(block->file, block->slot_number);
+		kv_unlock(cache);
 	}
-	return r < 0 ? block_judge(cache, block, io, r) : 0;
+	return block_judge(cache, block, io, r);
 }
 
 static void read_done(struct kv_io *io, int status)

@@ -8,9 +8,9 @@
  * and one more for each block that arrives, so it doubles in the time of a GET.
  * Of spaces without chains all blocks are requested.
  *
- * The bytes of an object land in memory of their own, within a budget.  They are copied
- * without the entry of the object (backend.h) into a slot and hashed in one pass, and are
- * sealed if key, length and digest agree.
+ * An object lands in memory of its own, within a budget.  Without its entry (backend.h)
+ * the object is copied into a slot and hashed in one pass, and is sealed if key, length
+ * and digest agree.
  *
  * OWNS      every look and every get; the table of absent and damaged objects.
  *
