@@ -446,13 +446,6 @@ static void broken_locked(struct kvfs_session *session)
 	kv_save_pump_locked(session);
 }
 
-static void connected_locked(struct kvfs_session *session)
-{
-	kv_assert_locked(&session->lock);
-	if (session->stage_payload != 0)
-		kv_staging_begin_locked(session);
-}
-
 static void closing(struct kvfs_session *session)
 {
 	kv_xfers_drain(session, NULL);
@@ -493,7 +486,7 @@ static void cleared_locked(struct kvfs_session *session, const char *name)
 
 static const struct kv_session_user transfers = {
 	.broken_locked = broken_locked,
-	.connected_locked = connected_locked,
+	.connected_locked = kv_staging_begin_locked,
 	.closing = closing,
 	.closed = closed,
 	.forked = forked,
@@ -566,7 +559,7 @@ int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 				KV_MAX(session->stage_payload,
 				       pool->layout->payload +
 					       kv_save_ids_most(pool->layout));
-		connected_locked(session);
+		kv_staging_begin_locked(session);
 		kv_lending_offer_locked(pool);
 		LIST_INSERT_HEAD(&session->pools, pool, others);
 	}

@@ -342,6 +342,9 @@ static void *make_stage(void *arg)
 	else if (r < 0 && r != -ENOTCONN)
 		kv_saves_fail_locked(session, r);
 	kv_save_pump_locked(session);
+	/* The connection made since has begun no stage beside this one. */
+	if (!kv_session_is_live(session, make->generation))
+		kv_staging_begin_locked(session);
 	grow_asked_locked(session);
 	free(make);
 	pthread_detach(pthread_self());
@@ -411,7 +414,7 @@ void kv_staging_begin_locked(struct kvfs_session *session)
 		kv_round_up(session->stage_payload, KV_SAVE_ALIGN);
 
 	kv_assert_locked(&session->lock);
-	if (atomic_load(&session->live) == 0)
+	if (atomic_load(&session->live) == 0 || session->stage_payload == 0)
 		return;
 	if (kv_staging_need_locked(session, bytes) != -ENOTCONN)
 		kv_staging_grow_locked(session, bytes);

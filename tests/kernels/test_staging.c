@@ -187,6 +187,24 @@ static void staging_is_made_anew_with_the_daemon(void **state)
 	layered_check(w, PAGES);
 }
 
+/* A stage that was begun for one connection ends after the next has begun. */
+static void staging_of_a_connection_before_is_made_anew(void **state)
+{
+	struct world *w = *state;
+	struct kvfs_session *session = w->session;
+
+	world_wait_staged(w);
+	pthread_mutex_lock(&session->lock);
+	session->user->broken_locked(session);
+	kv_staging_begin_locked(session);
+	assert_true(session->stage_making && session->stage_growing);
+	session->user->broken_locked(session);
+	atomic_store(&session->live, ++session->generations);
+	session->user->connected_locked(session);
+	pthread_mutex_unlock(&session->lock);
+	world_wait_staged(w);
+}
+
 /* A late answer swaps stages after the session has begun to close: the stage is
  * smaller than the size that the caller has set. */
 static void a_session_that_closes_makes_no_staging(void **state)
@@ -223,6 +241,7 @@ int main(void)
 		test(staging_grows_while_it_is_in_use),
 		test(sessions_of_a_process_share),
 		test(staging_is_made_anew_with_the_daemon),
+		test(staging_of_a_connection_before_is_made_anew),
 		test(a_session_that_closes_makes_no_staging),
 	};
 
