@@ -103,18 +103,20 @@ static void read_boot_id(char id[40])
 	id[KV_MAX(n, 0)] = '\0';
 }
 
-/* Write the number of pages by which the next daemon lowers the limit if this
- * daemon is killed. */
+/* Write by how many pages the next daemon lowers the limit if this one is killed.
+ * The inode number tells a copy of the store, which must not lower it too. */
 static bool write_line(int lock_fd, int64_t pages)
 {
 	char boot[40], text[128];
+	struct stat st;
 	int n;
 
 	read_boot_id(boot);
 	n = snprintf(text, sizeof(text), "%d\n", (int)getpid());
-	if (pages > 0)
+	if (pages > 0 && fstat(lock_fd, &st) == 0)
 		n += snprintf(text + n, sizeof(text) - (size_t)n,
-			      "%" PRId64 " huge pages, boot %s\n", pages, boot);
+			      "%" PRId64 " huge pages, boot %s, inode %ju\n",
+			      pages, boot, (uintmax_t)st.st_ino);
 	return pwrite(lock_fd, text, (size_t)n, 0) == n &&
 	       ftruncate(lock_fd, n) == 0;
 }
@@ -123,13 +125,16 @@ void kv_overcommit_recover(int lock_fd)
 {
 	char text[128] = {0}, boot[40], then[40] = "";
 	int64_t pages = 0;
+	struct stat st;
+	uintmax_t inode;
 
-	if (pread(lock_fd, text, sizeof(text) - 1, 0) < 0)
+	if (pread(lock_fd, text, sizeof(text) - 1, 0) < 0 ||
+	    fstat(lock_fd, &st) < 0)
 		return;
 	read_boot_id(boot);
-	if (sscanf(text, "%*d %" SCNd64 " huge pages, boot %39s", &pages,
-		   then) == 2 &&
-	    pages > 0 && strcmp(boot, then) == 0)
+	if (sscanf(text, "%*d %" SCNd64 " huge pages, boot %39[^,], inode %ju",
+		   &pages, then, &inode) == 3 &&
+	    pages > 0 && strcmp(boot, then) == 0 && inode == st.st_ino)
 		(void)change_limit(-pages);
 }
 

@@ -98,6 +98,11 @@ if [ "$(id -u)" = 0 ] && [ -w /proc/sys/vm/nr_overcommit_hugepages ]; then
 			start hugepages=auto
 			kill_daemon
 		done
+		cp -a "$S" "$T/copy" # its mount must not lower the limit
+		"$B/kvfs" -f -o "$BASE,control=$T/copied" "$T/copy" none &
+		wait_until 60 [ -S "$T/copied" ] || fail "the copy does not start"
+		kill $! && wait $! || fail "the copy does not end"
+		rm -rf "$T/copy"
 		start hugepages=auto
 		stop
 		after=$(huge)
