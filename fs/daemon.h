@@ -130,9 +130,9 @@ int kv_mountpoint_covers(const char *mountpoint, const char *file);
  * else or nothing. */
 int kv_mounts_find(const char *text, const char *path);
 
-/* Make umount(8) call umount.kvfs, if that is installed, for the mount, which must answer.
- * Only root can do this. */
-void kv_umount_announce(const char *store, const char *path);
+/* Make umount(8) call umount.kvfs, if that is installed, for the mount, or copy of a
+ * mount, at @path, which must answer.  Only root can do this. */
+void kv_umount_announce(const char *path);
 /* Return true if the program was called as umount.kvfs. */
 bool kv_umount_called(const char *name);
 /* Run umount.kvfs.  Returns the exit status of umount(8): 0, 1 usage, 32 failed. */

@@ -37,7 +37,7 @@ enum { NOTHING, KVFS, OTHER_FUSE };
 
 struct mounted {
 	int kind;
-	char store[PATH_MAX];
+	char path[PATH_MAX], store[PATH_MAX];
 };
 
 /* Find the topmost mount, which is the last line of @mounts, at @path (NULL: anywhere), of
@@ -51,18 +51,19 @@ static struct mounted find_mount(FILE *mounts, const char *path,
 	char *at;
 
 	while (mounts && getmntent_r(mounts, &e, text, sizeof(text))) {
+		/* The kernel also escapes '#', which the C library does not know. */
+		while ((at = strstr(e.mnt_fsname, "\\043"))) {
+			*at = '#';
+			memmove(at + 1, at + 4, strlen(at + 4) + 1);
+		}
 		if ((path && strcmp(e.mnt_dir, path) != 0) ||
 		    (store && strcmp(e.mnt_fsname, store) != 0))
 			continue;
 		m.kind = strcmp(e.mnt_type, "fuse.kvfs") == 0  ? KVFS
 			 : strncmp(e.mnt_type, "fuse", 4) == 0 ? OTHER_FUSE
 							       : NOTHING;
+		snprintf(m.path, sizeof(m.path), "%s", e.mnt_dir);
 		snprintf(m.store, sizeof(m.store), "%s", e.mnt_fsname);
-		/* The kernel also escapes '#', which the C library does not know. */
-		while ((at = strstr(m.store, "\\043"))) {
-			*at = '#';
-			memmove(at + 1, at + 4, strlen(at + 4) + 1);
-		}
 	}
 	if (mounts)
 		endmntent(mounts);
@@ -187,18 +188,16 @@ int kv_mountpoint_covers(const char *mountpoint, const char *file)
 /* ---- unmounting ---- */
 
 /* Make umount(8) call umount.kvfs.  With -if, mount(8) calls no helper and no
- * mount(2), and only records the option helper=. */
-void kv_umount_announce(const char *store, const char *path)
+ * mount(2), and only records the option helper=; with bind also for a copy of a part. */
+void kv_umount_announce(const char *path)
 {
 	char *argv[] = {(char *)"mount",
 			(char *)"-if",
 			(char *)"--no-canonicalize",
-			(char *)"-t",
-			(char *)"fuse.kvfs",
 			(char *)"-o",
-			(char *)"helper=kvfs",
+			(char *)"bind,helper=kvfs",
 			(char *)"--",
-			(char *)store,
+			(char *)path,
 			(char *)path,
 			NULL};
 
@@ -224,8 +223,7 @@ static int complain(const char *path, const char *what, int error)
  * the mount from being unmounted. */
 static int sync_spaces(const char *path)
 {
-	_cleanup_(kv_closep) int fd =
-		open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	_cleanup_(kv_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
 	_cleanup_(kv_freep) char *name = NULL, *line = NULL;
 	long long n, dirty = -1, alone = -1;
 	size_t room = 0;
@@ -263,18 +261,14 @@ static int sync_spaces(const char *path)
 	return complain(path, what, error);
 }
 
-/* Wait until the daemon has ended.  A daemon that is also mounted elsewhere, perhaps in
- * another namespace, does not end.  A daemon that has unlocked the store is still closing
- * its files. */
+/* Wait until the daemon has ended, which it does not if another namespace has the mount.
+ * A daemon that has unlocked the store is still closing its files. */
 static void wait_for_store(const char *store, int lock, int owner)
 {
 	struct pollfd ended = {.fd = owner, .events = POLLIN};
 	uint64_t until_ns = kv_now_ns() + NOTICE_NS;
 	enum kv_lock_state state;
 
-	if (lock < 0 ||
-	    find_mount(setmntent(MOUNTS, "re"), NULL, store).kind == KVFS)
-		return;
 	while ((state = kv_lock_look(lock)) != KV_LOCK_FREE &&
 	       (state == KV_LOCK_ENDING || kv_now_ns() < until_ns))
 		usleep(POLL_US);
@@ -289,7 +283,7 @@ int kv_umount_main(int argc, char **argv)
 	_cleanup_(kv_freep) char *whole = NULL;
 	_cleanup_(kv_closep) int store = -1, lock = -1, owner = -1;
 	int flags = UMOUNT_NOFOLLOW, c, lost = 0;
-	struct mounted m;
+	struct mounted m, copy;
 	const char *path;
 
 	while ((c = getopt(argc, argv, "flnrvN:t:")) != -1) {
@@ -324,7 +318,13 @@ int kv_umount_main(int argc, char **argv)
 		if (fusermount(path, flags & MNT_DETACH) < 0)
 			return STATUS_FAILED;
 	}
-	if (!(flags & MNT_DETACH))
+	if (flags & MNT_DETACH)
+		return lost;
+	/* The daemon goes on for a copy of the mount, whose umount then waits. */
+	copy = find_mount(setmntent(MOUNTS, "re"), NULL, m.store);
+	if (copy.kind == KVFS)
+		kv_umount_announce(copy.path);
+	else if (lock >= 0)
 		wait_for_store(m.store, lock, owner);
 	return lost;
 }

@@ -331,7 +331,7 @@ static void *guard(void *arg)
 		end(s);
 		return NULL;
 	}
-	kv_umount_announce(s->daemon->options->store, s->path);
+	kv_umount_announce(s->path);
 	s->ready(s->arg);
 	sigwait(&set, &signal_number);
 	if (!s->ended)

@@ -111,11 +111,16 @@ if [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then
 		sbin=$(realpath /sbin)
 		mount -t overlay overlay -o "lowerdir=$1/sbin:$sbin" "$sbin" || exit 77
 		mkdir -p /run/mount && mount -t tmpfs none /run/mount || exit 77
-		for end in umount kill umount; do
+		for end in umount kill umount copies; do
 			"$2/kvfs" -o "$3" "$1/store" "$1/mnt" && cp -r "$1/in" "$1/mnt/$end$RANDOM" || exit 1
 			if [ $end = kill ]; then
 				fusermount3 -u "$1/mnt" || exit 1
 				continue
+			fi
+			if [ $end = copies ]; then
+				mount --bind "$1/mnt" "$1/bound" && umount "$1/mnt" || exit 1
+				mkdir "$1/bound/last" && mount --bind "$1/bound/last" "$1/mnt" && cp -r "$1/in" "$1/bound/copy" || exit 1
+				umount "$1/bound" || exit 1
 			fi
 			umount "$1/mnt" || exit 1
 			flock -n "$1/store" true || exit 1
