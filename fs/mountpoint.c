@@ -245,12 +245,15 @@ static int sync_spaces(const char *path)
 	if (f)
 		fclose(f);
 	n = dirty < 0 || alone < 0 ? -1 : dirty + alone;
-	if (error == EOPNOTSUPP) {
+	if (error == EOPNOTSUPP || error == ENOSPC) {
 		if (n > 0)
-			fprintf(stderr,
-				"umount.kvfs: %s: %lld blocks are lost, as "
-				"they are in memory only (ssd=0)\n",
-				path, n);
+			fprintf(stderr, "umount.kvfs: %s: %lld blocks %s\n",
+				path, n,
+				error == ENOSPC
+					? "found no room on SSD, and end with "
+					  "the mount"
+					: "are lost, as they are in memory "
+					  "only (ssd=0)");
 		return 0;
 	}
 	if (n > 0)

@@ -370,8 +370,12 @@ static void one_ended(struct sync *sync)
 static void flushed(struct kv_flush *flush, int status)
 {
 	struct sync *sync = flush->arg;
+	int none = 0;
 
-	if (status < 0)
+	/* Errors of the SSD have priority: without room, blocks only count as evicted. */
+	if (status == -ENOSPC)
+		atomic_compare_exchange_strong(&sync->status, &none, status);
+	else if (status < 0)
 		sync->status = status;
 	one_ended(sync);
 }

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # lost.sh - the disk below the store becomes read-only: umount reports how many blocks are
-# lost, and why, and exits 32; the daemon logs it.  Blocks without an SSD tier are reported
-# in a line, which is no error.
+# lost, and why, and exits 32; the daemon logs it.  Blocks without an SSD tier, or without
+# room on it, are reported in a line, which is no error.
 . "$(dirname "$0")/lib"
 [ "$(id -u)" = 0 ] || { echo "needs root for a loop device"; exit 77; }
 command -v mkfs.ext4 > /dev/null || { echo "no mkfs.ext4"; exit 77; }
@@ -36,12 +36,17 @@ ends 0 "3 blocks are lost"
 start writeback=none
 save 4 6
 ends 0 ""
+start
+mkdir "$M/full" && setfattr -n user.kvfs.quota.ssd -v 4K "$M/full" || fail "quota"
+put full 1 "$T/b" || fail "cp"
+ends 0 "1 blocks found no room on SSD, and end with the mount"
 
 "$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M" 2> "$T/log" || fail "kvfs does not start"
 sync "$M/s"
 echo test > "$trigger"
 touch "$D/x" 2> /dev/null && fail "the disk can be written"
-save 10 29
+save 10 28
+put full 1 "$T/b" || fail "cp"
 ends 32 "20 blocks are not durable, and are lost: Read-only file system"
 grep -q "20 blocks could not be written to SSD, and are lost: Read-only file system" "$T/log" ||
 	fail "the log says '$(cat "$T/log")'"
