@@ -28,74 +28,46 @@
 #define HELD_WAIT_NS (1000 * MS) /* longest pause of a tenant to wait for */
 #define FULL_NS (1000 * MS)	 /* first pause of puts to a full backend */
 #define FULL_MAX_NS (64 * FULL_NS)
-#define TENANTS 256u /* most breakers; further users share the last one */
 
-struct kv_breakers {
-	struct kv_breaker backend;
-	_Atomic unsigned n;
-	struct kv_breaker tenants[TENANTS]; /* the first @n are in use */
-};
-
-int kv_breakers_init(struct kv_remote *remote)
+/* Return the user's breaker; an unused one, which is closed: no operation of this user was
+ * sent yet. */
+static struct kv_breaker *find_breaker(struct kv_remote *remote, uint32_t uid)
 {
-	struct kv_breakers *breakers = calloc(1, sizeof(*breakers));
+	const unsigned n = atomic_load(&remote->n_breakers);
+	unsigned i = 1;
 
-	if (!breakers)
-		return -ENOMEM;
-	breakers->backend.open = true;
-	remote->answer = 1;
-	remote->breakers = breakers;
-	return 0;
-}
-
-void kv_breakers_fini(struct kv_remote *remote)
-{
-	free(kv_steal(remote->breakers));
-}
-
-/* Return the user's breaker; NULL: no operation of this user was sent yet. */
-static struct kv_breaker *find_breaker(struct kv_breakers *breakers,
-				       uint32_t uid)
-{
-	const unsigned n = atomic_load(&breakers->n);
-
-	for (unsigned i = 0; i < n; i++)
-		if (breakers->tenants[i].uid == uid || i == TENANTS - 1)
-			return &breakers->tenants[i];
-	return NULL;
+	while (i < n && i < KV_BREAKERS - 1 && remote->breakers[i].uid != uid)
+		i++;
+	return &remote->breakers[i];
 }
 
 struct kv_breaker *kv_breaker_of(struct kv_remote *remote, uint32_t uid)
 {
-	struct kv_breakers *breakers = remote->breakers;
-	struct kv_breaker *breaker = find_breaker(breakers, uid);
+	struct kv_breaker *breaker = find_breaker(remote, uid);
 
-	if (breaker)
-		return breaker;
-	breaker = &breakers->tenants[breakers->n];
-	breaker->uid = uid;
-	atomic_fetch_add(&breakers->n, 1);
+	if (breaker == &remote->breakers[remote->n_breakers]) {
+		breaker->uid = uid;
+		atomic_fetch_add(&remote->n_breakers, 1);
+	}
 	return breaker;
 }
 
 bool kv_remote_is_open(struct kv_remote *remote, uint32_t uid)
 {
-	const struct kv_breaker *breaker = find_breaker(remote->breakers, uid);
+	struct kv_breaker *breaker = find_breaker(remote, uid);
 
-	if (remote->stop || atomic_load(&remote->breakers->backend.open))
-		return false;
-	return !breaker || (!atomic_load(&breaker->open) &&
-			    atomic_load(&breaker->held_until_ns) <=
-				    kv_now_ns() + HELD_WAIT_NS);
+	return !remote->stop && !atomic_load(&remote->breakers->open) &&
+	       !atomic_load(&breaker->open) &&
+	       atomic_load(&breaker->held_until_ns) <=
+		       kv_now_ns() + HELD_WAIT_NS;
 }
 
 bool kv_remote_takes(struct kv_remote *remote, uint32_t uid)
 {
-	const struct kv_breaker *breaker = find_breaker(remote->breakers, uid);
+	struct kv_breaker *breaker = find_breaker(remote, uid);
 
 	return kv_remote_is_open(remote, uid) &&
-	       (!breaker ||
-		kv_now_ns() >= atomic_load(&breaker->full_until_ns));
+	       kv_now_ns() >= atomic_load(&breaker->full_until_ns);
 }
 
 /* Print a line about the breaker's owner.  @why: NULL if operations succeed. */
@@ -106,7 +78,7 @@ static void print_line(struct kv_remote *remote,
 	char tenant[KV_REMOTE_NAME_MAX + 32] = "";
 	char name[KV_REMOTE_NAME_MAX + 1];
 
-	if (breaker != &remote->breakers->backend) {
+	if (breaker != remote->breakers) {
 		kv_tenant_name(remote->cache, breaker->uid, name);
 		snprintf(tenant, sizeof(tenant), " for tenant %s", name);
 	}
@@ -129,8 +101,7 @@ static void tell(struct kv_remote *remote, struct kv_breaker *breaker,
 static void set_open(struct kv_remote *remote, struct kv_breaker *breaker,
 		     bool open)
 {
-	struct kv_breakers *breakers = remote->breakers;
-	const bool is_backend = breaker == &breakers->backend;
+	const bool is_backend = breaker == remote->breakers;
 
 	if (breaker->open == open)
 		return;
@@ -173,7 +144,7 @@ static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
 			int status)
 {
 	struct kv_breaker *breaker = (struct kv_breaker *)job;
-	struct kv_breaker *backend = &remote->breakers->backend;
+	struct kv_breaker *backend = remote->breakers;
 	/* The trial of the backend may be refused, but its root must exist. */
 	const bool ok =
 		status == 0 || status == (job->op.name[0] ? -ENOENT : -EACCES);
@@ -229,13 +200,13 @@ static void begin_trial(struct kv_remote *remote, struct kv_breaker *breaker,
 
 uint64_t kv_trials_run(struct kv_remote *remote)
 {
-	struct kv_breakers *breakers = remote->breakers;
-	struct kv_breaker *backend = &breakers->backend, *breaker;
+	struct kv_breaker *backend = remote->breakers;
 	const uint64_t now = kv_now_ns();
 	uint64_t due = UINT64_MAX;
 
-	for (unsigned i = 0; i <= breakers->n; i++) {
-		breaker = i ? &breakers->tenants[i - 1] : backend;
+	for (unsigned i = 0; i < remote->n_breakers; i++) {
+		struct kv_breaker *breaker = &remote->breakers[i];
+
 		if (!breaker->open || breaker->trying ||
 		    (i > 0 && backend->open))
 			continue;
@@ -295,9 +266,7 @@ static void note_room(struct kv_remote *remote, struct kv_breaker *breaker,
 
 const char *kv_remote_why(struct kv_remote *remote, uint32_t uid)
 {
-	struct kv_breakers *breakers = remote->breakers;
-
-	return breakers->backend.open ? breakers->backend.why
+	return remote->breakers->open ? remote->breakers->why
 				      : kv_breaker_of(remote, uid)->why;
 }
 
@@ -322,7 +291,7 @@ void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
 	breaker->failures += failed;
 	breaker->refusals += !failed;
 	kv_remote_describe(job, status, breaker->why);
-	if (breaker->open || remote->breakers->backend.open ||
+	if (breaker->open || remote->breakers->open ||
 	    KV_MAX(breaker->failures, breaker->refusals) < FAILURES)
 		return;
 	set_open(remote, breaker, true);

@@ -361,7 +361,6 @@ static void remote_free(struct kv_remote *remote)
 {
 	kv_fetch_fini(remote);
 	kv_backup_fini(remote);
-	kv_breakers_fini(remote);
 	kv_turns_fini(&remote->forgetters);
 	free(remote);
 }
@@ -391,9 +390,10 @@ int kv_remote_start(struct kv_cache *cache, char **ret_why)
 	TAILQ_INIT(&remote->jobs);
 	TAILQ_INIT(&remote->forgets);
 	remote->stats.url = config->url;
+	remote->answer = 1;
+	remote->n_breakers = 1;
+	remote->breakers->open = true;
 	r = kv_turns_init(&remote->forgetters, sizeof(struct kv_turn), 1, NULL);
-	if (r == 0)
-		r = kv_breakers_init(remote);
 	if (r == 0)
 		r = kv_backup_init(remote);
 	if (r == 0)

@@ -40,6 +40,29 @@ struct kv_remote_job {
 };
 TAILQ_HEAD(kv_remote_jobs, kv_remote_job);
 
+#define KV_BREAKERS 257u /* most breakers; further users share the last one */
+
+/* A circuit breaker, of the backend or of a tenant; see breaker.c. */
+struct kv_breaker {
+	/* First member; for breaker.c: a HEAD of an object or the backend. */
+	struct kv_remote_job trial;
+	uint32_t uid;	   /* constant */
+	_Atomic bool open; /* open: no operation is sent */
+	/* Send nothing before this time: the backend asked for a pause. */
+	_Atomic uint64_t held_until_ns;
+	uint64_t heard_ns; /* when the backend last answered this tenant */
+	/* Put nothing before this time: the backend was full for the tenant. */
+	_Atomic uint64_t full_until_ns;
+	/* breaker.c's: */
+	bool trying, told; /* a trial is in flight; a failure was printed */
+	bool probe; /* the trial is of the backend: the tenant has failed */
+	uint64_t full_ns; /* length of the last pause of puts; 0: not full */
+	unsigned failures, refusals; /* numbers in a row */
+	uint64_t pause_ns, try_ns;   /* pause before the next trial; its end */
+	char name[KV_OBJECT_NAME_MAX + 1]; /* object of the last operation */
+	char why[KV_REMOTE_FAILURE_MAX];
+};
+
 struct kv_remote {
 	struct kv_cache *cache;		       /* constant */
 	const struct kv_remote_driver *driver; /* constant */
@@ -49,10 +72,12 @@ struct kv_remote {
 	_Atomic bool stop;
 	/* Result of the first trial, 1 before its end; used at mount. */
 	int answer;
-	struct kv_remote_jobs jobs;   /* jobs under way; remote thread only */
-	struct kv_breakers *breakers; /* breaker.c */
-	struct kv_fetch *fetch;	      /* fetch.c */
-	struct kv_backups *backup;    /* backup.c */
+	struct kv_remote_jobs jobs; /* jobs under way; remote thread only */
+	/* The first @n_breakers are in use: the backend's, then those of tenants. */
+	struct kv_breaker breakers[KV_BREAKERS];
+	_Atomic unsigned n_breakers;
+	struct kv_fetch *fetch;		 /* fetch.c */
+	struct kv_backups *backup;	 /* backup.c */
 	TAILQ_HEAD(, kv_forget) forgets; /* forget.c */
 	struct kv_turns forgetters;   /* queues of users that forget blocks */
 	struct kv_remote_stats stats; /* guarded by cache->lock */
@@ -108,29 +133,6 @@ void kv_remote_name(struct kv_remote_op *op, const char *prefix,
 bool kv_remote_is_open(struct kv_remote *remote, uint32_t uid);
 /* Return whether puts of user @uid are sent: not while the backend is full. */
 bool kv_remote_takes(struct kv_remote *remote, uint32_t uid);
-
-struct kv_breaker {
-	/* First member; for breaker.c: a HEAD of an object or the backend. */
-	struct kv_remote_job trial;
-	uint32_t uid;	   /* constant */
-	_Atomic bool open; /* open: no operation is sent */
-	/* Send nothing before this time: the backend asked for a pause. */
-	_Atomic uint64_t held_until_ns;
-	uint64_t heard_ns; /* when the backend last answered this tenant */
-	/* Put nothing before this time: the backend was full for the tenant. */
-	_Atomic uint64_t full_until_ns;
-	/* breaker.c's: */
-	bool trying, told; /* a trial is in flight; a failure was printed */
-	bool probe; /* the trial is of the backend: the tenant has failed */
-	uint64_t full_ns; /* length of the last pause of puts; 0: not full */
-	unsigned failures, refusals; /* numbers in a row */
-	uint64_t pause_ns, try_ns;   /* pause before the next trial; its end */
-	char name[KV_OBJECT_NAME_MAX + 1]; /* object of the last operation */
-	char why[KV_REMOTE_FAILURE_MAX];
-};
-
-int kv_breakers_init(struct kv_remote *remote); /* -ENOMEM */
-void kv_breakers_fini(struct kv_remote *remote);
 
 /* Return the breaker of the user @uid; it lives as long as the remote tier. */
 struct kv_breaker *kv_breaker_of(struct kv_remote *remote, uint32_t uid);
