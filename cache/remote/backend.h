@@ -68,9 +68,8 @@ TAILQ_HEAD(kv_remote_ops, kv_remote_op);
 struct kv_ops {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;		    /* signals an operation, or @stop */
-	struct kv_remote_ops queued, ended; /* under @lock, as is @cancels */
-	bool cancels; /* set once some operation was cancelled */
-	bool stop;
+	struct kv_remote_ops queued, ended; /* under @lock */
+	_Atomic bool stop;
 	pthread_t threads[KV_OPS_THREADS];
 	unsigned n_threads; /* used by the remote thread only */
 	int event; /* constant; eventfd: readable if an operation has ended */

@@ -576,39 +576,21 @@ static void begin_queued(struct http *http)
 	}
 }
 
-/* End cancelled operations; on stop, end all.  Return whether to stop. */
-static bool end_cancelled(struct http *http)
-{
-	struct transfer *t, *next;
-	bool any, stop;
-
-	pthread_mutex_lock(&http->ops.lock);
-	stop = http->ops.stop;
-	any = http->ops.cancels || stop;
-	http->ops.cancels = false;
-	pthread_mutex_unlock(&http->ops.lock);
-	for (t = any ? TAILQ_FIRST(&http->transfers) : NULL; t; t = next) {
-		next = TAILQ_NEXT(t, link);
-		if (stop || t->x.op->cancelled)
-			end(t, -ECANCELED);
-	}
-	return stop;
-}
-
-/* Repeat refused connections that are due; return ms until the next one. */
-static int begin_again(struct http *http)
+/* End cancelled operations, with @stop all; repeat refused connections that are due.
+ * Return ms until the next repetition. */
+static int tend(struct http *http, bool stop)
 {
 	const uint64_t now = kv_now_ns();
 	struct transfer *t, *next;
 	int ms = IDLE_MS, r;
 
-	for (t = http->site->socket ? TAILQ_FIRST(&http->transfers) : NULL; t;
-	     t = next) {
+	for (t = TAILQ_FIRST(&http->transfers); t; t = next) {
 		next = TAILQ_NEXT(t, link);
-		if (!t->again_ns)
-			continue;
-		ms = REFUSED_MS;
-		r = t->again_ns <= now ? transfer_begin(t) : 0;
+		r = stop || t->x.op->cancelled ? -ECANCELED : 0;
+		if (r == 0 && t->again_ns) {
+			ms = REFUSED_MS;
+			r = t->again_ns <= now ? transfer_begin(t) : 0;
+		}
 		if (r < 0)
 			end(t, r);
 	}
@@ -619,9 +601,10 @@ static void *http_run(void *arg)
 {
 	struct http *http = arg;
 	CURLMsg *message;
-	int running, left;
+	int running, left, ms;
+	bool stop = false;
 
-	for (;;) {
+	while (!stop) {
 		curl_multi_perform(http->multi, &running);
 		while ((message = curl_multi_info_read(http->multi, &left))) {
 			const CURLcode code = message->data.result;
@@ -632,11 +615,11 @@ static void *http_run(void *arg)
 			if (message->msg == CURLMSG_DONE)
 				took((struct transfer *)(void *)t, code);
 		}
-		if (end_cancelled(http))
-			break;
+		stop = http->ops.stop;
+		ms = tend(http, stop);
 		begin_queued(http);
 		/* curl_multi_poll ignores transfers that have just begun. */
-		curl_multi_poll(http->multi, NULL, 0, begin_again(http), NULL);
+		curl_multi_poll(http->multi, NULL, 0, stop ? 0 : ms, NULL);
 	}
 	return NULL;
 }

@@ -138,12 +138,10 @@ void kv_ops_cancel(struct kv_ops *ops, struct kv_remote_op *op)
 	TAILQ_FOREACH(queued, &ops->queued, link)
 		if (queued == op)
 			break;
+	op->cancelled = !queued;
 	if (queued) {
 		TAILQ_REMOVE(&ops->queued, op, link);
 		end_locked(ops, op, -ECANCELED);
-	} else {
-		op->cancelled = true;
-		ops->cancels = true;
 	}
 	pthread_mutex_unlock(&ops->lock);
 	if (!queued && ops->wake)
