@@ -297,11 +297,22 @@ static int on_connected(void *arg, char *address, char *own, int port,
 
 /* ---- a request ---- */
 
-void kv_http_ask(struct kv_exchange *x, const char *method)
+int kv_http_ask(struct kv_exchange *x, const char *method)
 {
-	x->method = method;
+	static const char *const methods[KV_REMOTE_CALLS] = {
+		[KV_REMOTE_HEAD] = "HEAD",
+		[KV_REMOTE_GET] = "GET",
+		[KV_REMOTE_PUT] = "PUT",
+		[KV_REMOTE_DELETE] = "DELETE",
+	};
+
+	x->method = method ? method : methods[x->op->call];
 	/* Names have no character with a special meaning in a URL. */
 	snprintf(x->url, sizeof(x->url), "%s%s", x->site->base, x->op->name);
+	memcpy(x->body, x->op->parts, sizeof(x->body));
+	x->object = x->op->call == KV_REMOTE_GET;
+	x->page = false;
+	return KV_HTTP_ASK;
 }
 
 int kv_http_header(struct kv_exchange *x, const char *name, const char *value)
@@ -456,9 +467,6 @@ static void go_on(struct transfer *t, int r)
 
 	drop_handle(t);
 	curl_slist_free_all(kv_steal(x->headers));
-	x->method = NULL;
-	memset(x->body, 0, sizeof(x->body));
-	x->object = x->page = false;
 	r = x->site->s3 ? kv_s3_next(x, r) : kv_web_next(x, r);
 	if (r == KV_HTTP_ASK) {
 		r = transfer_begin(t);

@@ -70,7 +70,7 @@ struct kv_exchange {
 	const struct kv_site *site;
 	unsigned step; /* number of requests that have ended */
 
-	/* The request: set by next(); all zero before each call. */
+	/* The request: set by kv_http_ask(), and changed by next() after it. */
 	const char *method;
 	char url[KV_URL_MAX];
 	struct iovec body[2]; /* body of PUT or POST; lives until the answer */
@@ -100,8 +100,9 @@ int kv_s3_next(struct kv_exchange *x, int r);
  * HTTP's own status code gives @r. */
 int kv_s3_judge(struct kv_exchange *x, int r);
 
-/* Set the method of the request, and the URL of the operation's object. */
-void kv_http_ask(struct kv_exchange *x, const char *method);
+/* Begin to prepare a request for the operation's object; @method NULL: that of the
+ * operation.  Returns KV_HTTP_ASK. */
+int kv_http_ask(struct kv_exchange *x, const char *method);
 /* Add a header to the request, or with "" remove one of libcurl's; -ENOMEM. */
 int kv_http_header(struct kv_exchange *x, const char *name, const char *value);
 

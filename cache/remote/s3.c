@@ -16,38 +16,33 @@
 
 #define LISTED "1000" /* objects in a page; DeleteObjects takes as many */
 
-/* Add the headers and options that every request needs. */
-static int sign(struct kv_exchange *x)
-{
-	int r = kv_http_header(x, "x-amz-content-sha256", "UNSIGNED-PAYLOAD");
-
-	if (r == 0 && x->site->token)
-		r = kv_http_header(x, "x-amz-security-token", x->site->token);
-	return r < 0 ? r : KV_HTTP_ASK;
-}
-
+/* Begin a request like kv_http_ask(), with the headers that each one needs; -ENOMEM. */
 static int ask(struct kv_exchange *x, const char *method)
 {
 	kv_http_ask(x, method);
-	return sign(x);
+	if (kv_http_header(x, "x-amz-content-sha256", "UNSIGNED-PAYLOAD") < 0 ||
+	    (x->site->token &&
+	     kv_http_header(x, "x-amz-security-token", x->site->token) < 0))
+		return -ENOMEM;
+	return KV_HTTP_ASK;
 }
 
 /* List the first @most objects below @op->name.  The signature needs sorted parameters. */
 static int list(struct kv_exchange *x, const char *most)
 {
 	char prefix[KV_SITE_BASE_MAX + KV_OBJECT_NAME_MAX + 1], *escaped;
+	const int r = ask(x, "GET");
 
 	snprintf(prefix, sizeof(prefix), "%s%s", x->site->base + x->site->root,
 		 x->op->name);
 	escaped = curl_easy_escape(NULL, prefix, 0);
 	if (!escaped)
 		return -ENOMEM;
-	kv_http_ask(x, "GET");
 	snprintf(x->url + x->site->root - 1, sizeof(x->url) - x->site->root,
 		 "?list-type=2&max-keys=%s&prefix=%s", most, escaped);
 	curl_free(escaped);
 	x->page = true;
-	return sign(x);
+	return r;
 }
 
 /* Return the next text between @open and @close from *@at on, and its length, or NULL. */
@@ -74,6 +69,7 @@ static int delete_listed(struct kv_exchange *x)
 	char *at = x->text, *to = body, *key;
 	size_t n, keys = 0;
 	unsigned int bytes;
+	int r;
 
 	if (!body)
 		return -ENOMEM;
@@ -95,19 +91,18 @@ static int delete_listed(struct kv_exchange *x)
 		return kv_op_failed(x->op, -EIO, "deleted objects stay");
 	free(x->made);
 	x->made = kv_steal(body);
-	x->body[0].iov_base = x->made;
-	x->body[0].iov_len = (size_t)(to - x->made);
-	if (EVP_Digest(x->made, x->body[0].iov_len, sum, &bytes, EVP_md5(),
-		       NULL) != 1)
+	n = (size_t)(to - x->made);
+	if (EVP_Digest(x->made, n, sum, &bytes, EVP_md5(), NULL) != 1)
 		return -ENOMEM;
 	EVP_EncodeBlock(text, sum, (int)bytes);
-	kv_http_ask(x, "POST");
+	r = ask(x, "POST");
+	x->body[0] = (struct iovec){x->made, n};
 	strcpy(x->url + x->site->root - 1, "?delete=");
 	x->page = true;
 	if (kv_http_header(x, "Content-MD5", (char *)text) < 0 ||
 	    kv_http_header(x, "Content-Type", "application/xml") < 0)
 		return -ENOMEM;
-	return sign(x);
+	return r;
 }
 
 /* Prepare the next request that clears a folder: requests to list a page and to delete
@@ -142,20 +137,10 @@ int kv_s3_next(struct kv_exchange *x, int r)
 		return ask(x, "DELETE");
 	if (x->step > 0)
 		return r;
-	switch (x->op->call) {
-	case KV_REMOTE_HEAD:
-		/* Without a name, list the bucket: the answer to a HEAD would
-		 * have no error code. */
-		return name[0] ? ask(x, "HEAD") : list(x, "1");
-	case KV_REMOTE_DELETE:
-		return ask(x, "HEAD");
-	case KV_REMOTE_GET:
-		x->object = true;
-		return ask(x, "GET");
-	default:
-		memcpy(x->body, x->op->parts, sizeof(x->body));
-		return ask(x, "PUT");
-	}
+	/* Without a name, list the bucket: the answer to a HEAD would have no error code. */
+	if (x->op->call == KV_REMOTE_HEAD && !name[0])
+		return list(x, "1");
+	return ask(x, x->op->call == KV_REMOTE_DELETE ? "HEAD" : NULL);
 }
 
 int kv_s3_judge(struct kv_exchange *x, int r)

@@ -14,7 +14,6 @@ enum { FIRST, FOLDERS, AGAIN };
 static int put(struct kv_exchange *x)
 {
 	kv_http_ask(x, "PUT");
-	memcpy(x->body, x->op->parts, sizeof(x->body));
 	return kv_http_header(x, "Expect", "") < 0 ? -ENOMEM : KV_HTTP_ASK;
 }
 
@@ -49,10 +48,8 @@ static int next_of_put(struct kv_exchange *x, int r)
  * then a name below it is requested. */
 static int next_of_probe(struct kv_exchange *x, int r)
 {
-	if (x->step == 0) {
-		kv_http_ask(x, "HEAD");
-		return KV_HTTP_ASK;
-	}
+	if (x->step == 0)
+		return kv_http_ask(x, "HEAD");
 	if (r == 0 || r == -ENOENT || (x->step == 1 && x->status == 405))
 		return 0;
 	if (x->step == 2 || (x->status != 403 && x->status / 100 != 3))
@@ -64,23 +61,14 @@ static int next_of_probe(struct kv_exchange *x, int r)
 
 int kv_web_next(struct kv_exchange *x, int r)
 {
-	static const char *const methods[KV_REMOTE_CALLS] = {
-		[KV_REMOTE_HEAD] = "HEAD",
-		[KV_REMOTE_GET] = "GET",
-		[KV_REMOTE_DELETE] = "DELETE",
-	};
-
 	if (x->op->call == KV_REMOTE_PUT)
 		return next_of_put(x, r);
 	if (!x->op->name[0])
 		return next_of_probe(x, r);
-	if (x->step > 0) {
-		/* The answer to a DELETE of a folder may count its objects. */
-		if (r == 0 && x->text && x->op->call == KV_REMOTE_DELETE)
-			x->op->length = strtoull(x->text, NULL, 10);
-		return r;
-	}
-	kv_http_ask(x, methods[x->op->call]);
-	x->object = x->op->call == KV_REMOTE_GET;
-	return KV_HTTP_ASK;
+	if (x->step == 0)
+		return kv_http_ask(x, NULL);
+	/* The answer to a DELETE of a folder may count its objects. */
+	if (r == 0 && x->text && x->op->call == KV_REMOTE_DELETE)
+		x->op->length = strtoull(x->text, NULL, 10);
+	return r;
 }
