@@ -32,8 +32,8 @@
  *   -EACCES      refused for this object alone (403, a symbolic link, a wrong owner)
  *   -ENOSPC      a PUT: the backend is full, takes no objects, or none as large (507,
  *                405, 413)
- *   -EAGAIN      GET: room() had no memory; the object exists
- *   -EFBIG       GET: longer than a segment
+ *   -EAGAIN      GET: the object exists, but has more than @max bytes, or there is no
+ *                memory for it
  *   -EBADMSG     GET: the body is shorter or longer than announced
  *   -ECANCELED   cancelled
  *   others       the backend or the network failed
@@ -44,11 +44,9 @@ struct kv_remote_op {
 	 * there, with bucket or directory.  DELETE of "NAME/": all below it. */
 	char name[KV_OBJECT_NAME_MAX + 1];
 	struct iovec parts[2]; /* in, of a PUT: the bytes of the object */
-	/* In, of a GET: return memory for @length bytes, which becomes @data, or NULL.
-	 * Called once, by any thread, without locks. */
-	uint8_t *(*room)(struct kv_remote_op *op, uint64_t length);
+	uint64_t max;  /* in, of a GET: most bytes to allocate for the object */
 	uint8_t *data; /* out, of a GET; the caller frees it */
-	/* Progress of a GET: raised by room() and by each part of the body. */
+	/* Progress of a GET: raised by kv_op_room and by each part of the body. */
 	_Atomic uint64_t progress;
 	/* Out, of GET and HEAD: bytes of the object; of a DELETE of all below a name:
 	 * objects that were removed, 0 if the backend does not tell. */
@@ -70,6 +68,7 @@ struct kv_ops {
 	pthread_cond_t changed;		    /* signals an operation, or @stop */
 	struct kv_remote_ops queued, ended; /* under @lock */
 	_Atomic bool stop;
+	_Atomic uint64_t lent; /* memory of operations until they are reaped */
 	pthread_t threads[KV_OPS_THREADS];
 	unsigned n_threads; /* used by the remote thread only */
 	int event; /* constant; eventfd: readable if an operation has ended */
@@ -91,6 +90,8 @@ int kv_ops_stop(struct kv_ops *ops);
 struct kv_remote_op *kv_ops_take(struct kv_ops *ops, bool waits, bool deletes);
 /* End @op with @status; clear the cause unless @status is a failure. */
 void kv_ops_end(struct kv_ops *ops, struct kv_remote_op *op, int status);
+/* Allocate op->data for an object of @length bytes; -EAGAIN. */
+int kv_op_room(struct kv_ops *ops, struct kv_remote_op *op, uint64_t length);
 /* Set the cause of a failure as one line of printable characters; returns @status. */
 int kv_op_failed(struct kv_remote_op *op, int status, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -102,6 +103,8 @@ int kv_op_failed(struct kv_remote_op *op, int status, const char *format, ...)
 void kv_ops_submit(struct kv_ops *ops, struct kv_remote_op *op);
 /* Cancel the operation: it ends soon, with any status. */
 void kv_ops_cancel(struct kv_ops *ops, struct kv_remote_op *op);
+/* Return the bytes of memory that @op lends to the backend, or has from it. */
+uint64_t kv_op_bytes(const struct kv_remote_op *op);
 /* Return an operation that has ended.  NULL: there is none. */
 struct kv_remote_op *kv_ops_reap(struct kv_ops *ops);
 

@@ -520,12 +520,11 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 	kv_lock(remote->cache);
 	if (backup->space->uid == backup->uid)
 		backup->block->remote = status == 0;
-	/* Do not offer a block again that is too large or was refused alone. */
+	/* Do not offer a block again that was refused alone. */
 	if (status < 0 && (put || status != -ENOENT))
 		missed_locked(remote, backup,
-			      status == -EFBIG ||
-				      (status == -EACCES &&
-				       kv_remote_is_open(remote, backup->uid)));
+			      status == -EACCES &&
+				      kv_remote_is_open(remote, backup->uid));
 	kv_unlock(remote->cache);
 }
 

@@ -225,7 +225,6 @@ bool kv_remote_has_failed(const struct kv_remote_job *job, int status)
 	case 0:
 	case -EACCES:
 	case -ENOSPC:
-	case -EFBIG:
 	case -ECANCELED:
 		return false;
 	case -ENOENT:
@@ -279,7 +278,7 @@ void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
 	if (job->op.call != KV_REMOTE_DELETE)
 		strcpy(breaker->name, job->op.name);
 	note_room(remote, breaker, job, status);
-	if (status == -EAGAIN) /* room() found no memory for the object */
+	if (status == -EAGAIN) /* a GET without memory: the object exists */
 		return;
 	if (!failed && status != -EACCES) {
 		breaker->failures = breaker->refusals = 0;

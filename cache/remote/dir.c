@@ -187,9 +187,9 @@ static int get(const struct worker *w, struct kv_remote_op *op)
 		return 0;
 	if (op->length == 0)
 		return kv_op_failed(op, -EBADMSG, "%.80s: empty", last);
-	op->data = op->room(op, op->length);
-	if (!op->data)
-		return -EAGAIN;
+	r = kv_op_room(&w->dir->ops, op, op->length);
+	if (r < 0)
+		return r;
 	for (uint64_t done = 0; done < op->length; done += (uint64_t)n) {
 		n = kv_read_at(fd, done, op->data + done,
 			       KV_MIN(op->length - done, CHUNK));
@@ -438,7 +438,7 @@ static int run(struct worker *w, struct kv_remote_op *op)
 		if (is_there(w))
 			return r;
 		/* The path leads to another directory now: repeat the operation
-		 * there, but room() is called only once. */
+		 * there, but not with the memory of a GET. */
 		r = open_root(w, op);
 		if (r == 0 && (again || op->data))
 			return kv_op_failed(op, -ENOTCONN,

@@ -33,9 +33,8 @@
  *   (5) A look has its gets that are QUEUED or GETTING, and lives until it has none.
  *
  * LOCKING   cache->lock for the table of gets, their wants, a look that is being
- *           submitted, the list of fresh looks, and the table of absent objects.
- *           Also for users' shares in flight.  A get's memory is the backend's while it
- *           is `lent`.  All else is the thread's.
+ *           submitted, the list of fresh looks, and the table of absent objects.  A
+ *           get's memory is the backend's while it is `lent`.  All else is the thread's.
  */
 #include "cache/block/block.h"
 #include "cache/core/table.h"
@@ -59,7 +58,6 @@
 /* A get: one block that is fetched. */
 struct get {
 	struct kv_remote_job job;    /* first member; for the remote thread */
-	struct kv_remote *remote;    /* constant */
 	struct kv_want *wants;	     /* cache->lock */
 	struct get *bucket;	     /* cache->lock */
 	struct kv_remote_look *look; /* NULL once the get LANDED or missed */
@@ -70,12 +68,9 @@ struct get {
 	uint64_t hash;		     /* constant */
 	uint64_t guess;		     /* estimated length; 0: GET not begun */
 	struct user *user; /* user charged with @share; held; NULL: none */
-	/* Share of landing_max: estimate or length, at least 1/GETTING_MAX. */
-	uint64_t share;
-	uint8_t *memory;	 /* memory of @bytes for the object, or NULL */
-	uint64_t bytes;		 /* bytes of the object */
-	bool lent;		 /* the backend uses @memory */
-	bool ended;		 /* free the get when the backend returns it */
+	uint64_t share;	   /* share of landing_max, at least 1/GETTING_MAX */
+	bool lent;	   /* the backend uses job.op.data */
+	bool ended;	   /* free the get when the backend returns it */
 	struct kv_object object; /* once LANDED */
 	uint64_t since_ns;	 /* when the state became QUEUED or LANDED */
 	TAILQ_ENTRY(get) link; /* entry in look->queued, or in fetch->landed */
@@ -100,7 +95,7 @@ struct kv_remote_look {
 	size_t n;	/* number of gets, without those that were cut off */
 	size_t out;	/* number of gets in flight */
 	size_t window;	/* chain: most gets in flight */
-	uint64_t bytes; /* bytes of the look's last object; 0: unknown */
+	uint64_t bytes; /* bytes of the look's last object, or an estimate */
 	TAILQ_ENTRY(kv_remote_look) link; /* in fetch->fresh or user->looks */
 };
 
@@ -157,15 +152,6 @@ void kv_fetch_fini(struct kv_remote *remote)
 	free(kv_steal(remote->fetch));
 }
 
-/* ---- memory ---- */
-
-static void memory_free_locked(struct get *get)
-{
-	if (get->memory)
-		get->remote->stats.lent_bytes -= get->bytes;
-	free(kv_steal(get->memory));
-}
-
 /* ---- objects known to be absent or damaged ---- */
 
 /* Return the object's entry in the table; @make: replace another's. */
@@ -218,12 +204,12 @@ static struct get *get_find_locked(struct kv_remote *remote,
 }
 
 /* Free the memory and the share of the get; with @all, also the get. */
-static void get_release_locked(struct get *get, bool all)
+static void get_release(struct kv_remote *remote, struct get *get, bool all)
 {
-	memory_free_locked(get);
+	free(kv_steal(get->job.op.data));
 	if (get->user)
-		kv_turn_end(&get->remote->fetch->users,
-			    &kv_steal(get->user)->turn, get->share);
+		kv_turn_end(&remote->fetch->users, &kv_steal(get->user)->turn,
+			    get->share);
 	if (!all)
 		return;
 	kv_space_put(get->space);
@@ -252,7 +238,7 @@ static void get_end_locked(struct kv_remote *remote, struct get *get, bool came,
 		kv_wants_fail_locked(cache, &get->wants, -ENOENT);
 	get->ended = true;
 	if (!get->lent)
-		get_release_locked(get, true);
+		get_release(remote, get, true);
 }
 
 static void get_end(struct kv_remote *remote, struct get *get, bool came,
@@ -315,12 +301,15 @@ int kv_fetch_want_locked(struct kv_cache *cache, struct kv_want *want)
 		look->uid = acquire->uid;
 		look->chain = !space->layout ||
 			      space->layout->reuse == KV_REUSE_PREFIX;
+		look->bytes = space->layout
+				      ? kv_block_header_bytes(space->layout) +
+						space->layout->payload
+				      : GUESS;
 	}
 	get = calloc(1, sizeof(*get));
 	if (!get)
 		return -ENOENT;
 	*get = (struct get){
-		.remote = remote,
 		.look = look,
 		.at = look->n++,
 		.key = want->key,
@@ -412,59 +401,24 @@ static void look_go_on(struct kv_remote *remote, struct kv_remote_look *look)
 
 /* ---- gets ---- */
 
-/* Return memory for an object.  Runs on any thread, and again after a retry. */
-static uint8_t *get_room(struct kv_remote_op *op, uint64_t length)
+bool kv_fetch_is_wanted(struct kv_remote *remote,
+			const struct kv_remote_job *job)
 {
-	struct get *get = (struct get *)op;
-	struct kv_fetch *fetch = get->remote->fetch;
-	struct kv_turn *turn = &get->user->turn;
-	uint8_t *memory = NULL;
+	bool wanted;
 
-	atomic_fetch_add(&op->progress, 1);
-	if (get->memory && get->bytes == length)
-		return get->memory;
-	if (length <= fetch->object_max)
-		memory = malloc(KV_MAX(length, 1u));
-	kv_lock(get->remote->cache);
-	memory_free_locked(get);
-	get->bytes = length;
-	/* Charge the object's length in place of the estimate. */
-	turn->out -= get->share;
-	fetch->users.out -= get->share;
-	if (memory &&
-	    (length <= get->share ||
-	     kv_turn_may(&fetch->users, turn, fetch->landing_max, length))) {
-		get->share = KV_MAX(get->share, length);
-		get->memory = kv_steal(memory);
-		get->remote->stats.lent_bytes += length;
-	}
-	turn->out += get->share;
-	fetch->users.out += get->share;
-	kv_unlock(get->remote->cache);
-	free(memory);
-	return get->memory;
-}
-
-static bool get_is_waited_for(const struct kv_remote_job *job)
-{
-	const struct get *get = (const struct get *)job;
-	bool is;
-
-	kv_lock(get->remote->cache);
-	is = get->wants != NULL;
-	kv_unlock(get->remote->cache);
-	return is;
+	kv_lock(remote->cache);
+	wanted = job->op.call != KV_REMOTE_GET || ((struct get *)job)->wants;
+	kv_unlock(remote->cache);
+	return wanted;
 }
 
 static void get_given_back(struct kv_remote *remote, struct kv_remote_job *job)
 {
 	struct get *get = (struct get *)job;
 
-	kv_lock(remote->cache);
 	get->lent = false;
 	if (get->ended || get->look)
-		get_release_locked(get, get->ended);
-	kv_unlock(remote->cache);
+		get_release(remote, get, get->ended);
 }
 
 static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
@@ -475,11 +429,11 @@ static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
 	struct kv_fetch *fetch = remote->fetch;
 	const uint64_t bytes = status == 0 ? job->op.length : 0;
 
-	if (status == -EAGAIN && get->bytes > fetch->object_max)
+	if (status == -EAGAIN && job->op.length > fetch->object_max)
 		status = -EFBIG;
 	look->out--;
 	if (status == -EAGAIN && get->at < look->n) {
-		look->bytes = get->bytes;
+		look->bytes = job->op.length;
 		fetch->bucket.credit += (double)get->guess;
 		TAILQ_FOREACH(next, &look->queued, link)
 			if (next->at > get->at)
@@ -492,16 +446,15 @@ static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
 		return;
 	}
 	if (status == 0 &&
-	    (!get->memory || job->op.length != get->bytes ||
-	     kv_object_parse(get->memory, get->bytes, &get->object) < 0 ||
+	    (kv_object_parse(job->op.data, bytes, &get->object) < 0 ||
 	     !kv_key_equal(&get->object.entry.key, &get->key)))
 		status = -EBADMSG;
 	if (status == -EBADMSG)
 		kv_fetch_damaged(remote, get->hash, true);
 	if (status == 0 || status == -ENOENT)
 		fetch->bucket.credit += (double)get->guess - (double)bytes;
-	if (get->memory && get->bytes > get->guess)
-		kv_turn_charge(&get->user->turn, get->bytes - get->guess);
+	if (bytes > get->guess)
+		kv_turn_charge(&get->user->turn, bytes - get->guess);
 	if (status < 0 && look->chain)
 		look_cut(remote, look, get->at);
 	get->look = NULL;
@@ -524,12 +477,13 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 {
 	struct kv_fetch *fetch = remote->fetch;
 	const double rate = (double)remote->cache->config.remote.rate;
-	const struct kv_layout *layout;
 	const uint64_t max = fetch->landing_max;
-	uint64_t bytes, share;
 	struct get *get = TAILQ_FIRST(&look->queued);
+	/* An estimate, or the length, for which there was no memory. */
+	const uint64_t bytes = KV_MAX(look->bytes, get->job.op.length);
+	/* The entry of an object makes it longer than the block. */
+	const uint64_t share = KV_MAX(bytes + KV_PAGE, max / GETTING_MAX);
 	struct kv_turn *turn = &look->user->turn;
-	bool may;
 
 	if (!kv_remote_is_open(remote, get->uid) ||
 	    kv_now_ns() - get->since_ns > QUEUE_NS) {
@@ -539,31 +493,21 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 	}
 	if (rate > 0 && !kv_bucket_fill(&fetch->bucket, rate, rate))
 		return false;
-	kv_lock(remote->cache);
-	layout = look->space->layout;
-	/* Charge an estimate until the object's length is known. */
-	bytes = look->bytes ? look->bytes
-		: layout    ? kv_block_header_bytes(layout) + layout->payload
-			    : GUESS;
-	share = KV_MIN(KV_MAX(bytes, max / GETTING_MAX), max);
-	may = kv_turn_may(&fetch->users, turn, max, share);
-	if (may)
-		kv_turn_begin(&fetch->users, turn, share);
-	kv_unlock(remote->cache);
-	if (!may)
+	if (!kv_turn_may(&fetch->users, turn, max, share))
 		return false;
+	kv_turn_begin(&fetch->users, turn, share);
 	fetch->bucket.credit -= (double)bytes;
+	kv_turn_charge(turn, bytes);
 	get->guess = bytes;
 	get->share = share;
 	get->user = look->user;
-	kv_turn_charge(turn, bytes);
 	TAILQ_REMOVE(&look->queued, get, link);
 	look->out++;
 	get->lent = true;
 	get->job = (struct kv_remote_job){
-		.op = {.call = KV_REMOTE_GET, .room = get_room},
+		.op = {.call = KV_REMOTE_GET,
+		       .max = KV_MIN(share, fetch->object_max)},
 		.uid = get->uid,
-		.waited_for = get_is_waited_for,
 		.ended = get_ended,
 		.given_back = get_given_back,
 	};
@@ -603,8 +547,8 @@ static void land(struct kv_remote *remote, struct get *get)
 
 		fill->fetched = true;
 		kv_hash_begin(hash);
-		kv_object_copy(&get->object, get->memory, get->bytes, hash,
-			       data);
+		kv_object_copy(&get->object, get->job.op.data,
+			       get->job.op.length, hash, data);
 		digest = kv_hash_end(hash);
 		if (memcmp(&digest, &entry->digest, sizeof(digest)) == 0)
 			r = kv_block_parse(data, entry->length, fill->layout,

@@ -157,9 +157,7 @@ static int take_length(struct transfer *t)
 		return kv_op_failed(op, -EPROTO, "no Content-Length");
 	if (length == 0)
 		return kv_op_failed(op, -EBADMSG, "an empty object");
-	op->length = (uint64_t)length;
-	op->data = op->room(op, op->length);
-	return op->data ? 0 : -EAGAIN;
+	return kv_op_room(&t->http->ops, op, (uint64_t)length);
 }
 
 static size_t on_header(char *line, size_t one, size_t n, void *arg)

@@ -102,6 +102,23 @@ void kv_ops_end(struct kv_ops *ops, struct kv_remote_op *op, int status)
 	pthread_mutex_unlock(&ops->lock);
 }
 
+uint64_t kv_op_bytes(const struct kv_remote_op *op)
+{
+	return op->data ? op->length
+	       : op->call == KV_REMOTE_PUT
+		       ? op->parts[0].iov_len + op->parts[1].iov_len
+		       : 0;
+}
+
+int kv_op_room(struct kv_ops *ops, struct kv_remote_op *op, uint64_t length)
+{
+	atomic_fetch_add(&op->progress, 1);
+	op->length = length;
+	op->data = length <= op->max ? malloc(length) : NULL;
+	ops->lent += kv_op_bytes(op);
+	return op->data ? 0 : -EAGAIN;
+}
+
 int kv_op_failed(struct kv_remote_op *op, int status, const char *format, ...)
 {
 	va_list args;
@@ -118,10 +135,11 @@ int kv_op_failed(struct kv_remote_op *op, int status, const char *format, ...)
 void kv_ops_submit(struct kv_ops *ops, struct kv_remote_op *op)
 {
 	op->cancelled = false;
-	op->data = NULL;
+	free(kv_steal(op->data));
 	op->length = op->retry_after_ns = 0;
 	atomic_store(&op->progress, 0);
 	op->why[0] = '\0';
+	ops->lent += kv_op_bytes(op);
 	pthread_mutex_lock(&ops->lock);
 	TAILQ_INSERT_TAIL(&ops->queued, op, link);
 	pthread_cond_broadcast(&ops->changed);
@@ -160,5 +178,6 @@ struct kv_remote_op *kv_ops_reap(struct kv_ops *ops)
 	if (TAILQ_EMPTY(&ops->ended))
 		eventfd_read(ops->event, &count);
 	pthread_mutex_unlock(&ops->lock);
+	ops->lent -= op ? kv_op_bytes(op) : 0;
 	return op;
 }

@@ -107,15 +107,6 @@ void kv_remote_name(struct kv_remote_op *op, const char *prefix,
 
 /* ---- jobs ---- */
 
-/* Return the bytes of memory that a job lends to the backend; fetch.c counts
- * those of GETs. */
-static uint64_t lent(const struct kv_remote_job *job)
-{
-	return job->op.call == KV_REMOTE_PUT
-		       ? job->op.parts[0].iov_len + job->op.parts[1].iov_len
-		       : 0;
-}
-
 /* Count the outcome of @job. */
 static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 		 int status)
@@ -135,8 +126,8 @@ static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 		kv_remote_describe(job, status, stats->failure);
 	if (status == 0 && job->op.call == KV_REMOTE_GET)
 		stats->got_bytes += job->op.length;
-	if (status == 0)
-		stats->put_bytes += lent(job);
+	if (status == 0 && job->op.call == KV_REMOTE_PUT)
+		stats->put_bytes += kv_op_bytes(&job->op);
 	kv_unlock(remote->cache);
 	if (!job->trial && status != -ECANCELED)
 		kv_breaker_note(remote, job, status);
@@ -146,9 +137,6 @@ static void send(struct kv_remote *remote, struct kv_remote_job *job)
 {
 	job->seen = job->retry_ns = 0;
 	job->sent_ns = kv_now_ns();
-	kv_lock(remote->cache);
-	remote->stats.lent_bytes += lent(job);
-	kv_unlock(remote->cache);
 	kv_ops_submit(remote->ops, &job->op);
 }
 
@@ -193,11 +181,6 @@ static void end(struct kv_remote *remote, struct kv_remote_job *job, int status)
 	job->given_back(remote, job);
 }
 
-static bool is_waited_for(const struct kv_remote_job *job)
-{
-	return !job->waited_for || job->waited_for(job);
-}
-
 static void reap_one(struct kv_remote *remote, struct kv_remote_job *job)
 {
 	const int status = job->op.status;
@@ -205,9 +188,6 @@ static void reap_one(struct kv_remote *remote, struct kv_remote_job *job)
 	struct kv_breaker *breaker;
 	uint64_t pause, asked;
 
-	kv_lock(remote->cache);
-	remote->stats.lent_bytes -= lent(job);
-	kv_unlock(remote->cache);
 	if (job->abandoned) {
 		TAILQ_REMOVE(&remote->jobs, job, link);
 		job->given_back(remote, job);
@@ -230,7 +210,8 @@ static void reap_one(struct kv_remote *remote, struct kv_remote_job *job)
 		pause = retry_ns[job->tries];
 		pause = pause * 3 / 4 + now % (pause / 2);
 		pause = KV_MAX(pause, asked);
-		if (now + pause < job->until_ns && is_waited_for(job)) {
+		if (now + pause < job->until_ns &&
+		    kv_fetch_is_wanted(remote, job)) {
 			job->tries++;
 			kv_lock(remote->cache);
 			remote->stats.retried++;
@@ -296,7 +277,7 @@ static uint64_t expire(struct kv_remote *remote, uint64_t now)
 			job->ended(remote, job, -ETIMEDOUT);
 		} else if (now >= job->until_ns) {
 			end(remote, job, job->tries ? -ETIMEDOUT : -ECANCELED);
-		} else if (open && is_waited_for(job)) {
+		} else if (open && kv_fetch_is_wanted(remote, job)) {
 			send(remote, job);
 		} else {
 			end(remote, job, job->op.status);
@@ -314,7 +295,6 @@ static void turn(struct kv_remote *remote)
 	uint64_t due, now;
 
 	reap(remote);
-	expire(remote, kv_now_ns());
 	due = kv_fetch_run(remote);
 	kv_backup_run(remote);
 	kv_forgets_run(remote);
@@ -475,8 +455,10 @@ bool kv_remote_stats(struct kv_cache *cache, struct kv_remote_stats *ret)
 
 	kv_lock(cache);
 	remote = cache->remote;
-	if (remote)
+	if (remote) {
 		*ret = remote->stats;
+		ret->lent_bytes = remote->ops->lent;
+	}
 	kv_unlock(cache);
 	return remote != NULL;
 }

@@ -20,9 +20,6 @@ struct kv_remote_job {
 	struct kv_remote_op op; /* first member */
 	uint32_t uid;		/* user that owns the space */
 	bool trial; /* asks whether the backend works: no breaker counts it */
-	/* Retry a failed operation twice with back-off, within the deadline, as long as
-	 * this returns true.  NULL: always. */
-	bool (*waited_for)(const struct kv_remote_job *job);
 	/* Runs once, when the operation has ended for its caller; -ETIMEDOUT: the
 	 * deadline is over. */
 	void (*ended)(struct kv_remote *remote, struct kv_remote_job *job,
@@ -100,8 +97,9 @@ void kv_remote_offer_locked(struct kv_cache *cache, struct kv_space *space);
 /* ---- remote.c ---- */
 
 void kv_remote_wake(struct kv_remote *remote);
-/* Submit @job, whose op, uid, waited_for, ended and given_back are set, for @ns at
- * most.  Called by the remote thread. */
+/* Submit @job, whose op, uid, ended and given_back are set, for @ns at most.  An operation
+ * that failed is retried twice with back-off, within the deadline, a GET only as long as
+ * kv_fetch_is_wanted().  Called by the remote thread. */
 void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 		      uint64_t ns);
 /* Return whether an object whose name begins with @name is being put.  Called by the
@@ -168,6 +166,9 @@ void kv_fetch_fini(struct kv_remote *remote); /* also if init failed */
  * kv_now_ns(); UINT64_MAX: never. */
 uint64_t kv_fetch_run(struct kv_remote *remote);
 
+/* Return whether somebody waits for the end of @job; true unless it is a GET. */
+bool kv_fetch_is_wanted(struct kv_remote *remote,
+			const struct kv_remote_job *job);
 /* Forget that the backend lacks the object: the block is durable here. */
 void kv_fetch_present_locked(struct kv_remote *remote, uint64_t hash);
 /* Note that the object with this kv_key_hash is damaged, or was put again. */

@@ -125,8 +125,7 @@ static inline void fake_forget(void)
 	fake.n = 0;
 }
 
-/* Carry out an operation; return its status.  Call with fake.lock held, which
- * is dropped while the operation's room() callback allocates memory. */
+/* Carry out an operation; return its status.  Call with fake.lock held. */
 static inline int fake_do(struct fake_op *f)
 {
 	struct kv_remote_op *op = f->op;
@@ -150,20 +149,16 @@ static inline int fake_do(struct fake_op *f)
 		if (!object)
 			return -ENOENT;
 		if (!f->begun) {
-			pthread_mutex_unlock(&fake.lock);
-			data = op->room(op, bytes);
-			pthread_mutex_lock(&fake.lock);
-			if (!data)
+			if (kv_op_room(&fake.ops, op, bytes) < 0)
 				return -EAGAIN;
-			op->data = data;
 			f->begun = true;
 			fake.memory += bytes;
 			fake.memory_max = KV_MAX(fake.memory_max, fake.memory);
-			object = fake_find(op->name);
-			memcpy(data, object->data,
+			memcpy(op->data, object->data,
 			       KV_MIN(bytes, object->bytes));
 			if (f->plan.damaged)
-				data[(size_t)rand() % bytes] ^= 1 << rand() % 8;
+				op->data[(size_t)rand() % bytes] ^=
+					1 << rand() % 8;
 			if (f->plan.stalls) {
 				f->due_ns = FAKE_NEVER;
 				return 1;

@@ -50,14 +50,6 @@ static void run(unsigned which, struct kv_remote_op *op)
 	fuzz_must(kv_ops_reap(backends[which]) == op && op->status <= 0);
 }
 
-static uint64_t room_bytes;
-
-static uint8_t *room(struct kv_remote_op *op, uint64_t length)
-{
-	(void)op;
-	return length <= room_bytes ? calloc(1, length + 1) : NULL;
-}
-
 /* Input: the kind of server, the operation, the size of the largest object for
  * which the operation has memory (in units of 16 bytes), and the server's
  * answer. */
@@ -71,8 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	set_up();
 	op.call = (enum kv_remote_call)(fuzz_byte(&f) % KV_REMOTE_CALLS);
-	room_bytes = 16u * fuzz_byte(&f);
-	op.room = room;
+	op.max = 16u * fuzz_byte(&f);
 	rest = fuzz_take(&f, f.left, &rest_n);
 	liar_tell(&liar, (const char *)rest, rest_n, NULL);
 	if (op.call == KV_REMOTE_PUT)
@@ -80,7 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	run(which, &op);
 	liar_tell(&liar, NULL, 0, NULL);
 	fuzz_must(op.call != KV_REMOTE_GET || op.status < 0 ||
-		  op.length <= room_bytes);
+		  op.length <= op.max);
 	free(op.data);
 	return 0;
 }
