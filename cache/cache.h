@@ -708,7 +708,7 @@ struct kv_forget {
 	char why[KV_REMOTE_FAILURE_MAX]; /* set before @done: cause, or "" */
 	/* The fields from here to @cancelled are used by the cache only. */
 	TAILQ_ENTRY(kv_forget) link;
-	char prefix[160];
+	uint32_t uid;	      /* owner of @space at the submission */
 	struct kv_turn *turn; /* queue of the user among all forgets; held */
 	size_t next;
 	unsigned under_way;

@@ -201,7 +201,9 @@ struct kv_space {
 	 * do not have the seed, so the space cannot be shared; see seed.c. */
 	bool own_seed;
 	struct kv_offer *offer; /* walk that offers the blocks to other nodes */
-	bool settling;		/* being created: not found by its name */
+	char folder[67]; /* remote.c's: folder of the objects; "": not made */
+	const struct kv_layout *folder_layout; /* layout in @folder */
+	bool settling; /* being created: not found by its name */
 	struct kv_quota quota;
 	uint64_t file_bytes;  /* bytes of the space's file in STORE/spaces */
 	uint64_t index_bytes; /* bytes in the index, with those of snapshots */

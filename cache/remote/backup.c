@@ -88,7 +88,6 @@ struct kv_backup {
 	uint8_t *copy; /* NULL: none */
 	uint8_t *head; /* first bytes of the object to put */
 	struct kv_object_entry entry;
-	char prefix[KV_REMOTE_PREFIX_MAX + 1];
 	TAILQ_ENTRY(kv_backup) link; /* entry in a queue, @ready or @unread */
 };
 
@@ -448,8 +447,6 @@ static int prepare(struct kv_remote *remote, struct kv_backup *backup)
 	r = may_leave_locked(remote, backup) ? 0 : -ENOENT;
 	kv_unlock(cache);
 	if (r == 0)
-		r = kv_remote_prefix(cache, backup->space, backup->prefix);
-	if (r == 0)
 		r = kv_block_get(cache, backup->space, &backup->key,
 				 &backup->block);
 	if (r == 0)
@@ -567,7 +564,7 @@ void kv_backup_run(struct kv_remote *remote)
 		job->uid = backup->uid;
 		job->ended = ended;
 		job->given_back = given_back;
-		kv_remote_name(&job->op, backup->prefix, &backup->key);
+		kv_remote_name(remote, job, backup->space, &backup->key);
 		if (leaves)
 			kv_remote_submit(remote, job,
 					 backup->wanted ? PUT_NS : ASK_NS);

@@ -90,7 +90,6 @@ struct kv_remote_look {
 	struct kv_space *space; /* held */
 	uint32_t uid;		/* uid of the user to charge */
 	bool chain;
-	char prefix[KV_REMOTE_PREFIX_MAX + 1];
 	struct gets queued; /* gets not begun, in the order of the keys */
 	size_t n;	/* number of gets, without those that were cut off */
 	size_t out;	/* number of gets in flight */
@@ -511,7 +510,7 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 		.ended = get_ended,
 		.given_back = get_given_back,
 	};
-	kv_remote_name(&get->job.op, look->prefix, &get->key);
+	kv_remote_name(remote, &get->job, get->space, &get->key);
 	kv_remote_submit(remote, &get->job, GET_NS);
 	look_go_on(remote, look);
 	return true;
@@ -602,8 +601,6 @@ uint64_t kv_fetch_run(struct kv_remote *remote)
 		kv_unlock(cache);
 		if (!look)
 			break;
-		if (kv_remote_prefix(cache, look->space, look->prefix) < 0)
-			look_cut(remote, look, 0);
 		look_go_on(remote, look);
 	}
 	while (passed < fetch->users.n_busy &&

@@ -67,6 +67,7 @@ int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
 	}
 	forget->until_ns = kv_now_ns() + ns;
 	kv_lock(cache);
+	forget->uid = forget->space->uid;
 	running = cache->remote != NULL;
 	if (running) {
 		TAILQ_INSERT_TAIL(&cache->remote->forgets, forget, link);
@@ -135,18 +136,12 @@ static void go_on(struct kv_remote *remote, struct kv_forget *forget)
 	const uint64_t now = kv_now_ns();
 	struct kv_remote_job *job;
 	bool cancelled;
-	uint32_t uid;
 
 	kv_lock(remote->cache);
 	cancelled = forget->cancelled || remote->stop;
-	uid = forget->space->uid;
 	kv_unlock(remote->cache);
-	if (!forget->turn) {
-		forget->turn = kv_turn_get(&remote->forgetters, uid);
-		if (kv_remote_prefix(remote->cache, forget->space,
-				     forget->prefix) < 0)
-			give_up(forget, -ENOMEM, "");
-	}
+	if (!forget->turn)
+		forget->turn = kv_turn_get(&remote->forgetters, forget->uid);
 	if (cancelled) {
 		TAILQ_FOREACH(job, &remote->jobs, link)
 			if (job->ended == ended &&
@@ -155,8 +150,8 @@ static void go_on(struct kv_remote *remote, struct kv_forget *forget)
 		give_up(forget, -ECANCELED, "");
 	} else if (now >= forget->until_ns) {
 		give_up(forget, -ETIMEDOUT, "");
-	} else if (!kv_remote_is_open(remote, uid)) {
-		give_up(forget, -EHOSTDOWN, kv_remote_why(remote, uid));
+	} else if (!kv_remote_is_open(remote, forget->uid)) {
+		give_up(forget, -EHOSTDOWN, kv_remote_why(remote, forget->uid));
 	}
 	while (forget->next < KV_MAX(forget->n, 1u) &&
 	       kv_turn_may(&remote->forgetters, forget->turn, AT_ONCE, 1)) {
@@ -171,15 +166,12 @@ static void go_on(struct kv_remote *remote, struct kv_forget *forget)
 		job = &errand->job;
 		*job = (struct kv_remote_job){
 			.op.call = KV_REMOTE_DELETE,
-			.uid = uid,
+			.uid = forget->uid,
 			.ended = ended,
 			.given_back = given_back,
 		};
-		if (forget->n)
-			kv_remote_name(&job->op, forget->prefix,
-				       &forget->keys[forget->next]);
-		else
-			strcpy(job->op.name, forget->prefix);
+		kv_remote_name(remote, job, forget->space,
+			       forget->n ? &forget->keys[forget->next] : NULL);
 		if (kv_remote_puts(remote, job->op.name)) {
 			free(errand);
 			return; /* the put wakes this thread at its end */

@@ -59,24 +59,17 @@ void kv_remote_wake(struct kv_remote *remote)
 
 /* ---- names ---- */
 
-int kv_remote_prefix(struct kv_cache *cache, struct kv_space *space,
-		     char prefix[KV_REMOTE_PREFIX_MAX + 1])
+/* Make the folder "2-SPACE" of the space's objects from its name and @layout. */
+static void make_folder(struct kv_space *space, const struct kv_layout *layout)
 {
 	_cleanup_(kv_freep) char *text = NULL, *both = NULL;
-	char tenant[KV_REMOTE_NAME_MAX + 1], hex[65];
 	unsigned char digest[32];
-	const struct kv_layout *layout;
-	json_t *json;
+	json_t *json = layout ? json_loads(layout->json, 0, NULL) : NULL;
 	int n;
 
-	kv_lock(cache);
-	kv_tenant_name(cache, space->uid, tenant);
-	layout = space->layout; /* the layout lives as long as the space */
-	kv_unlock(cache);
-	json = layout ? json_loads(layout->json, 0, NULL) : NULL;
 	if (json) {
 		/* Nodes that share objects may differ in these members: omit
-		 * them from the prefix. */
+		 * them from the name. */
 		json_object_del(json, "seed");
 		json_object_del(json, "share");
 		json_object_del(json, "keys");
@@ -88,21 +81,33 @@ int kv_remote_prefix(struct kv_cache *cache, struct kv_space *space,
 	n = text ? asprintf(&both, "%s%c%s", space->name, '\0', text) : -1;
 	if (n < 0)
 		both = NULL;
+	space->folder[0] = '\0';
 	if (!both ||
 	    !EVP_Digest(both, (size_t)n, digest, NULL, EVP_sha256(), NULL))
-		return -ENOMEM;
-	kv_hex(digest, sizeof(digest), hex);
-	snprintf(prefix, KV_REMOTE_PREFIX_MAX + 1, "%s/2-%s/", tenant, hex);
-	return 0;
+		return;
+	memcpy(space->folder, "2-", 2);
+	kv_hex(digest, sizeof(digest), space->folder + 2);
+	space->folder_layout = layout;
 }
 
-void kv_remote_name(struct kv_remote_op *op, const char *prefix,
-		    const struct kv_key *key)
+void kv_remote_name(struct kv_remote *remote, struct kv_remote_job *job,
+		    struct kv_space *space, const struct kv_key *key)
 {
-	char name[KV_NAME_MAX + 1];
+	char tenant[KV_REMOTE_NAME_MAX + 1], name[KV_NAME_MAX + 1] = "";
+	const struct kv_layout *layout;
 
-	kv_key_name(key, name);
-	snprintf(op->name, sizeof(op->name), "%s%s", prefix, name);
+	kv_lock(remote->cache);
+	layout = space->layout; /* the layout lives as long as the space */
+	kv_unlock(remote->cache);
+	if (!space->folder[0] || space->folder_layout != layout)
+		make_folder(space, layout);
+	kv_tenant_name(remote->cache, job->uid, tenant);
+	if (key)
+		kv_key_name(key, name);
+	job->op.name[0] = '\0';
+	if (space->folder[0])
+		snprintf(job->op.name, sizeof(job->op.name), "%s/%s/%s", tenant,
+			 space->folder, name);
 }
 
 /* ---- jobs ---- */
@@ -153,6 +158,8 @@ void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 	TAILQ_INSERT_TAIL(&remote->jobs, job, link);
 	held_ns =
 		job->trial ? 0 : kv_breaker_of(remote, job->uid)->held_until_ns;
+	if (!job->trial && !job->op.name[0]) /* kv_remote_name had no memory */
+		job->until_ns = held_ns = job->began_ns + 1;
 	if (held_ns > job->began_ns)
 		job->retry_ns = held_ns;
 	else

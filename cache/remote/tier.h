@@ -106,13 +106,11 @@ void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
  * remote thread. */
 bool kv_remote_puts(const struct kv_remote *remote, const char *name);
 
-/* The prefix "TENANT/2-SPACE/" of the names of a space's objects.  -ENOMEM. */
-#define KV_REMOTE_PREFIX_MAX (KV_OBJECT_TENANT_MAX + 1 + 66 + 1)
-int kv_remote_prefix(struct kv_cache *cache, struct kv_space *space,
-		     char prefix[KV_REMOTE_PREFIX_MAX + 1]);
-/* Set the name of @op to that of the object of @key. */
-void kv_remote_name(struct kv_remote_op *op, const char *prefix,
-		    const struct kv_key *key);
+/* Set the name of @job, whose uid is set, to that of the object of @key in @space; @key NULL:
+ * to "TENANT/2-SPACE/", with which all names of the space begin.  Without memory the name
+ * is "", and the job will end as cancelled.  Called by the remote thread. */
+void kv_remote_name(struct kv_remote *remote, struct kv_remote_job *job,
+		    struct kv_space *space, const struct kv_key *key);
 
 /*
  * ---- breaker.c: circuit breakers: whose operations are sent ----

@@ -89,14 +89,12 @@ static uint8_t *file_of(unsigned n, size_t payload, size_t *ret_bytes)
 
 static void name_of(struct node *node, unsigned user, unsigned n, char *name)
 {
-	char prefix[KV_REMOTE_PREFIX_MAX + 1];
 	const struct kv_key key = small_key(n);
-	struct kv_remote_op op;
+	struct kv_remote_job job = {.uid = user};
 
-	assert_int_equal(
-		kv_remote_prefix(node->s.cache, node->spaces[user], prefix), 0);
-	kv_remote_name(&op, prefix, &key);
-	strcpy(name, op.name);
+	kv_remote_name(node->s.cache->remote, &job, node->spaces[user], &key);
+	assert_string_not_equal(job.op.name, "");
+	strcpy(name, job.op.name);
 }
 
 /* Store the objects of blocks @from to @to, as if another node had put them. */
