@@ -333,7 +333,8 @@ void kv_backup_durable_locked(struct kv_cache *cache,
 	kv_assert_locked(&cache->lock);
 	if (!remote->backup->running || !space->shared)
 		return;
-	kv_fetch_present_locked(remote, kv_key_hash(cache, space, block->key));
+	kv_fetch_present_locked(remote, kv_key_hash(cache, space, block->key),
+				false);
 	if (!(all || block->hits) || block->remote ||
 	    enqueue_locked(remote, block, NULL))
 		return;
@@ -512,9 +513,9 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 	const bool put = job->op.call == KV_REMOTE_PUT;
 
 	backup->wanted |= status == -ENOENT;
-	if (put && status == 0)
-		kv_fetch_damaged(remote, backup->hash, false);
 	kv_lock(remote->cache);
+	if (put && status == 0)
+		kv_fetch_present_locked(remote, backup->hash, true);
 	if (backup->space->uid == backup->uid)
 		backup->block->remote = status == 0;
 	/* Do not offer a block again that was refused alone. */

@@ -86,9 +86,8 @@ struct user {
 
 /* A look: the missing blocks of one acquire. */
 struct kv_remote_look {
-	struct user *user;	/* held; NULL: no get may begin now */
-	struct kv_space *space; /* held */
-	uint32_t uid;		/* uid of the user to charge */
+	struct user *user; /* held; NULL: no get may begin now */
+	uint32_t uid;	   /* uid of the user to charge */
 	bool chain;
 	struct gets queued; /* gets not begun, in the order of the keys */
 	size_t n;	/* number of gets, without those that were cut off */
@@ -164,24 +163,14 @@ static struct absent *absent_of(struct kv_remote *remote, uint64_t hash,
 	return absent->hash == hash ? absent : NULL;
 }
 
-void kv_fetch_present_locked(struct kv_remote *remote, uint64_t hash)
+void kv_fetch_present_locked(struct kv_remote *remote, uint64_t hash, bool put)
 {
 	struct absent *absent = absent_of(remote, hash, false);
 
-	if (absent)
-		absent->until_ns = 0;
-}
-
-void kv_fetch_damaged(struct kv_remote *remote, uint64_t hash, bool damaged)
-{
-	struct absent *absent;
-
-	kv_lock(remote->cache);
-	remote->stats.damaged += damaged;
-	absent = absent_of(remote, hash, damaged);
-	if (absent)
-		absent->damaged = damaged;
-	kv_unlock(remote->cache);
+	if (!absent)
+		return;
+	absent->until_ns = 0;
+	absent->damaged &= !put;
 }
 
 bool kv_fetch_is_damaged_locked(struct kv_remote *remote, uint64_t hash)
@@ -216,35 +205,41 @@ static void get_release(struct kv_remote *remote, struct get *get, bool all)
 }
 
 /*
- * End @get: its wants restart if the block @came, else they miss.  Do not request the
- * key again for @shun_ns.  The get is freed once the backend does not use it.
+ * End @get: its wants restart if the block came (@status 0), else they miss, and the key
+ * is not requested again for a while, unless @status is -EAGAIN.  The get is freed once
+ * the backend does not use it.
  */
-static void get_end_locked(struct kv_remote *remote, struct get *get, bool came,
-			   uint64_t shun_ns)
+static void get_end_locked(struct kv_remote *remote, struct get *get,
+			   int status)
 {
-	struct kv_cache *cache = remote->cache;
+	const bool lasts =
+		status == -EBADMSG || status == -EFBIG || status == -EACCES;
 	struct get **link = &remote->fetch->gets[get->hash % BUCKETS];
+	struct absent *absent;
 
 	while (*link != get)
 		link = &(*link)->bucket;
 	*link = get->bucket;
-	if (shun_ns)
-		absent_of(remote, get->hash, true)->until_ns =
-			kv_now_ns() + shun_ns;
-	if (came)
-		kv_wants_restart_locked(cache, &get->wants);
+	if (status < 0 && status != -EAGAIN) {
+		absent = absent_of(remote, get->hash, true);
+		absent->until_ns =
+			kv_now_ns() + (lasts ? DAMAGED_NS : ABSENT_NS);
+		absent->damaged |= status == -EBADMSG;
+		remote->stats.damaged += status == -EBADMSG;
+	}
+	if (status == 0)
+		kv_wants_restart_locked(remote->cache, &get->wants);
 	else
-		kv_wants_fail_locked(cache, &get->wants, -ENOENT);
+		kv_wants_fail_locked(remote->cache, &get->wants, -ENOENT);
 	get->ended = true;
 	if (!get->lent)
 		get_release(remote, get, true);
 }
 
-static void get_end(struct kv_remote *remote, struct get *get, bool came,
-		    uint64_t shun_ns)
+static void get_end(struct kv_remote *remote, struct get *get, int status)
 {
 	kv_lock(remote->cache);
-	get_end_locked(remote, get, came, shun_ns);
+	get_end_locked(remote, get, status);
 	kv_unlock(remote->cache);
 }
 
@@ -296,7 +291,6 @@ int kv_fetch_want_locked(struct kv_cache *cache, struct kv_want *want)
 		if (!look)
 			return -ENOENT;
 		TAILQ_INIT(&look->queued);
-		look->space = kv_space_get(space);
 		look->uid = acquire->uid;
 		look->chain = !space->layout ||
 			      space->layout->reuse == KV_REUSE_PREFIX;
@@ -324,12 +318,6 @@ int kv_fetch_want_locked(struct kv_cache *cache, struct kv_want *want)
 	return -EINPROGRESS;
 }
 
-static void look_free(struct kv_remote_look *look)
-{
-	kv_space_put(look->space);
-	free(look);
-}
-
 void kv_fetch_begin_locked(struct kv_cache *cache, struct kv_acquire *acquire)
 {
 	struct kv_remote_look *look = kv_steal(acquire->look);
@@ -344,9 +332,9 @@ void kv_fetch_begin_locked(struct kv_cache *cache, struct kv_acquire *acquire)
 	    (look->chain && acquire->rest < threshold && !acquire->more)) {
 		while ((get = TAILQ_FIRST(&look->queued))) {
 			TAILQ_REMOVE(&look->queued, get, link);
-			get_end_locked(cache->remote, get, false, 0);
+			get_end_locked(cache->remote, get, -EAGAIN);
 		}
-		look_free(look);
+		free(look);
 		return;
 	}
 	look->window = threshold;
@@ -365,7 +353,7 @@ static void look_cut(struct kv_remote *remote, struct kv_remote_look *look,
 	look->n = KV_MIN(look->n, n);
 	while ((get = TAILQ_LAST(&look->queued, gets)) && get->at >= n) {
 		TAILQ_REMOVE(&look->queued, get, link);
-		get_end(remote, get, false, 0);
+		get_end(remote, get, -EAGAIN);
 	}
 }
 
@@ -395,7 +383,7 @@ static void look_go_on(struct kv_remote *remote, struct kv_remote_look *look)
 		kv_turn_put(turns, &user->turn);
 	}
 	if (TAILQ_EMPTY(&look->queued) && look->out == 0)
-		look_free(look);
+		free(look);
 }
 
 /* ---- gets ---- */
@@ -448,8 +436,6 @@ static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
 	    (kv_object_parse(job->op.data, bytes, &get->object) < 0 ||
 	     !kv_key_equal(&get->object.entry.key, &get->key)))
 		status = -EBADMSG;
-	if (status == -EBADMSG)
-		kv_fetch_damaged(remote, get->hash, true);
 	if (status == 0 || status == -ENOENT)
 		fetch->bucket.credit += (double)get->guess - (double)bytes;
 	if (bytes > get->guess)
@@ -462,11 +448,8 @@ static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
 		look->window++;
 		get->since_ns = kv_now_ns();
 		TAILQ_INSERT_TAIL(&fetch->landed, get, link);
-	} else if (status == -EBADMSG || status == -EFBIG ||
-		   status == -EACCES) {
-		get_end(remote, get, false, DAMAGED_NS);
 	} else {
-		get_end(remote, get, false, status == -EAGAIN ? 0 : ABSENT_NS);
+		get_end(remote, get, status);
 	}
 	look_go_on(remote, look);
 }
@@ -549,17 +532,12 @@ static void land(struct kv_remote *remote, struct get *get)
 		kv_object_copy(&get->object, get->job.op.data,
 			       get->job.op.length, hash, data);
 		digest = kv_hash_end(hash);
-		if (memcmp(&digest, &entry->digest, sizeof(digest)) == 0)
-			r = kv_block_parse(data, entry->length, fill->layout,
-					   &length, &payload, &meta);
-		else
+		r = memcmp(&digest, &entry->digest, sizeof(digest)) != 0
+			    ? -EBADMSG
+			    : kv_block_parse(data, entry->length, fill->layout,
+					     &length, &payload, &meta);
+		if (r != -ENOMEM && (r < 0 || length != entry->length))
 			r = -EBADMSG;
-		if (r < 0 && r != -ENOMEM)
-			r = -EBADMSG;
-		if (r == 0 && length != entry->length)
-			r = -EBADMSG;
-		if (r == -EBADMSG)
-			kv_fetch_damaged(remote, get->hash, true);
 		if (r < 0)
 			kv_fill_drop(cache, fill);
 	}
@@ -572,10 +550,10 @@ static void land(struct kv_remote *remote, struct get *get)
 	}
 	/* -EEXIST, -EALREADY: another client has saved the block, or will. */
 	if (r >= 0 || r == -EEXIST || r == -EALREADY)
-		get_end(remote, get, true, 0);
-	else
-		get_end(remote, get, false,
-			r == -EBADMSG || r == -EFBIG ? DAMAGED_NS : 0);
+		r = 0;
+	else if (r != -EBADMSG && r != -EFBIG)
+		r = -EAGAIN; /* the object may be as it should */
+	get_end(remote, get, r);
 }
 
 /* ---- the thread ---- */

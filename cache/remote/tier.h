@@ -167,10 +167,9 @@ uint64_t kv_fetch_run(struct kv_remote *remote);
 /* Return whether somebody waits for the end of @job; true unless it is a GET. */
 bool kv_fetch_is_wanted(struct kv_remote *remote,
 			const struct kv_remote_job *job);
-/* Forget that the backend lacks the object: the block is durable here. */
-void kv_fetch_present_locked(struct kv_remote *remote, uint64_t hash);
-/* Note that the object with this kv_key_hash is damaged, or was put again. */
-void kv_fetch_damaged(struct kv_remote *remote, uint64_t hash, bool damaged);
+/* Forget that the backend lacks the object with this kv_key_hash: the block is durable here,
+ * or with @put that its object is damaged: another one was put. */
+void kv_fetch_present_locked(struct kv_remote *remote, uint64_t hash, bool put);
 bool kv_fetch_is_damaged_locked(struct kv_remote *remote, uint64_t hash);
 
 /* ---- backup.c ---- */
