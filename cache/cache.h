@@ -713,7 +713,7 @@ struct kv_forget {
 	size_t next;
 	unsigned under_way;
 	uint64_t until_ns;
-	bool cancelled;
+	_Atomic bool cancelled;
 	size_t n;
 	struct kv_key keys[];
 };

@@ -387,24 +387,6 @@ static void missed_locked(struct kv_remote *remote, struct kv_backup *backup,
 
 /* ---- making ready: the backup thread ---- */
 
-/* Take the next block by users' turns.  NULL: none now.  Drops the lock. */
-static struct kv_backup *next_locked(struct kv_remote *remote)
-{
-	struct kv_backups *b = remote->backup;
-	struct user *user;
-	bool listed;
-
-	do {
-		user = (struct user *)kv_turns_next_within(&b->turns,
-							   UNDER_WAY_MAX);
-		listed = (!user || !user->fresh.n) && look_locked(remote);
-		if (listed)
-			user = (struct user *)kv_turns_next_within(
-				&b->turns, UNDER_WAY_MAX);
-	} while (!user && listed && !b->stop);
-	return user && !b->stop ? take_locked(b, user) : NULL;
-}
-
 /* Get the bytes of the block, from SSD if needed for this alone, and make the
  * first bytes of its object. */
 static int hold(struct kv_cache *cache, struct kv_backup *backup)
@@ -472,19 +454,26 @@ static void *backup_run(void *arg)
 	struct kv_backups *b = remote->backup;
 	struct kv_cache *cache = remote->cache;
 	struct kv_backup *backup;
+	struct user *user;
 	int r;
 
 	kv_lock(cache);
 	while (!b->stop) {
 		backup = TAILQ_FIRST(&b->unread);
-		if (backup)
+		if (backup) {
 			TAILQ_REMOVE(&b->unread, backup, link);
-		else
-			backup = next_locked(remote);
-		if (!backup && !b->stop)
-			kv_cond_wait(cache, &b->more, REST_NS);
-		if (!backup)
-			continue;
+		} else {
+			user = (struct user *)kv_turns_next_within(
+				&b->turns, UNDER_WAY_MAX);
+			/* List pages of offers while no new block is next. */
+			if ((!user || !user->fresh.n) && look_locked(remote))
+				continue;
+			if (!user) {
+				kv_cond_wait(cache, &b->more, REST_NS);
+				continue;
+			}
+			backup = take_locked(b, user);
+		}
 		kv_unlock(cache);
 		r = prepare(remote, backup);
 		kv_lock(cache);
@@ -654,11 +643,11 @@ void kv_backup_stop(struct kv_remote *remote)
 	if (!b->running)
 		return;
 	/* Put blocks that wait or are durable by now, if the backend works. */
-	if (remote->stats.open)
+	if (!remote->breakers->open)
 		flush_shared(remote, until);
 	kv_lock(cache);
 	b->ending = true;
-	while (remote->stats.open && b->n_fresh + b->turns.out > 0 &&
+	while (!remote->breakers->open && b->n_fresh + b->turns.out > 0 &&
 	       (now = kv_now_ns()) < until)
 		kv_cond_wait(cache, &b->over, until - now);
 	left = b->n_fresh;

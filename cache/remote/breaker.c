@@ -13,7 +13,7 @@
  *   (2) A breaker has at most one trial in flight, an abandoned one included.
  *   (3) The lines printed about a breaker alternate: it opened, it closed.
  *
- * LOCKING   cache->lock for the statistics.  Any thread reads the atomics.
+ * LOCKING   none: any thread reads the atomics.
  */
 #include <stdio.h>
 
@@ -101,25 +101,15 @@ static void tell(struct kv_remote *remote, struct kv_breaker *breaker,
 static void set_open(struct kv_remote *remote, struct kv_breaker *breaker,
 		     bool open)
 {
-	const bool is_backend = breaker == remote->breakers;
-
 	if (breaker->open == open)
 		return;
 	/* Pause ever longer for a tenant whose trials alone succeed. */
-	if (open && !is_backend)
+	if (open && breaker != remote->breakers)
 		breaker->pause_ns =
 			kv_backoff(breaker->pause_ns, TRIAL_NS, PAUSE_MAX_NS);
 	breaker->try_ns = kv_now_ns() + KV_MAX(breaker->pause_ns, TRIAL_NS);
 	breaker->failures = breaker->refusals = 0;
 	atomic_store(&breaker->open, open);
-	kv_lock(remote->cache);
-	if (is_backend)
-		remote->stats.open = !open;
-	else if (open)
-		remote->stats.tenants_closed++;
-	else
-		remote->stats.tenants_closed--;
-	kv_unlock(remote->cache);
 }
 
 void kv_remote_describe(const struct kv_remote_job *job, int status,
@@ -254,9 +244,6 @@ static void note_room(struct kv_remote *remote, struct kv_breaker *breaker,
 	atomic_store(&breaker->full_until_ns, now + breaker->full_ns);
 	if (was_full == full)
 		return;
-	kv_lock(remote->cache);
-	remote->stats.full += full ? 1 : -1;
-	kv_unlock(remote->cache);
 	kv_remote_describe(job, status, why);
 	print_line(remote, breaker,
 		   full ? "it takes no blocks" : "it takes blocks again",

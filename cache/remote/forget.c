@@ -17,8 +17,8 @@
  *       each tenant besides: tenants share them by turns.h.
  *   (2) A forget ends when its operations have: at its deadline at the latest.
  *
- * LOCKING   cache->lock for the list, from which only the remote thread removes, and for
- *           `cancelled`; all else is the remote thread's.
+ * LOCKING   cache->lock for the list, from which only the remote thread removes; all else
+ *           but `cancelled` is the remote thread's.
  */
 #include <stdio.h>
 
@@ -123,6 +123,20 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 
 /* ---- all operations ---- */
 
+/* Return whether an object whose name begins with @name is being put. */
+static bool is_being_put(const struct kv_remote *remote, const char *name)
+{
+	const struct kv_remote_job *job;
+
+	TAILQ_FOREACH(job, &remote->jobs, link)
+		if ((job->op.call == KV_REMOTE_PUT ||
+		     job->op.call == KV_REMOTE_HEAD) &&
+		    !job->trial &&
+		    strncmp(job->op.name, name, strlen(name)) == 0)
+			return true;
+	return false;
+}
+
 /* Count the operations that have not begun as ended with @status. */
 static void give_up(struct kv_forget *forget, int status, const char *why)
 {
@@ -135,14 +149,9 @@ static void go_on(struct kv_remote *remote, struct kv_forget *forget)
 {
 	const uint64_t now = kv_now_ns();
 	struct kv_remote_job *job;
-	bool cancelled;
-
-	kv_lock(remote->cache);
-	cancelled = forget->cancelled || remote->stop;
-	kv_unlock(remote->cache);
 	if (!forget->turn)
 		forget->turn = kv_turn_get(&remote->forgetters, forget->uid);
-	if (cancelled) {
+	if (forget->cancelled || remote->stop) {
 		TAILQ_FOREACH(job, &remote->jobs, link)
 			if (job->ended == ended &&
 			    ((struct errand *)job)->forget == forget)
@@ -172,7 +181,7 @@ static void go_on(struct kv_remote *remote, struct kv_forget *forget)
 		};
 		kv_remote_name(remote, job, forget->space,
 			       forget->n ? &forget->keys[forget->next] : NULL);
-		if (kv_remote_puts(remote, job->op.name)) {
+		if (is_being_put(remote, job->op.name)) {
 			free(errand);
 			return; /* the put wakes this thread at its end */
 		}

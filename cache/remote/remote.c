@@ -166,19 +166,6 @@ void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 		send(remote, job);
 }
 
-bool kv_remote_puts(const struct kv_remote *remote, const char *name)
-{
-	const struct kv_remote_job *job;
-
-	TAILQ_FOREACH(job, &remote->jobs, link)
-		if ((job->op.call == KV_REMOTE_PUT ||
-		     job->op.call == KV_REMOTE_HEAD) &&
-		    !job->trial &&
-		    strncmp(job->op.name, name, strlen(name)) == 0)
-			return true;
-	return false;
-}
-
 /* End a job whose memory the backend no longer uses. */
 static void end(struct kv_remote *remote, struct kv_remote_job *job, int status)
 {
@@ -465,6 +452,11 @@ bool kv_remote_stats(struct kv_cache *cache, struct kv_remote_stats *ret)
 	if (remote) {
 		*ret = remote->stats;
 		ret->lent_bytes = remote->ops->lent;
+		ret->open = !remote->breakers->open;
+		for (unsigned i = 1; i < remote->n_breakers; i++) {
+			ret->tenants_closed += remote->breakers[i].open;
+			ret->full += remote->breakers[i].full_ns > 0;
+		}
 	}
 	kv_unlock(cache);
 	return remote != NULL;

@@ -53,7 +53,7 @@ struct kv_breaker {
 	/* breaker.c's: */
 	bool trying, told; /* a trial is in flight; a failure was printed */
 	bool probe; /* the trial is of the backend: the tenant has failed */
-	uint64_t full_ns; /* length of the last pause of puts; 0: not full */
+	_Atomic uint64_t full_ns;    /* last pause of puts; 0: not full */
 	unsigned failures, refusals; /* numbers in a row */
 	uint64_t pause_ns, try_ns;   /* pause before the next trial; its end */
 	char name[KV_OBJECT_NAME_MAX + 1]; /* object of the last operation */
@@ -102,10 +102,6 @@ void kv_remote_wake(struct kv_remote *remote);
  * kv_fetch_is_wanted().  Called by the remote thread. */
 void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 		      uint64_t ns);
-/* Return whether an object whose name begins with @name is being put.  Called by the
- * remote thread. */
-bool kv_remote_puts(const struct kv_remote *remote, const char *name);
-
 /* Set the name of @job, whose uid is set, to that of the object of @key in @space; @key NULL:
  * to "TENANT/2-SPACE/", with which all names of the space begin.  Without memory the name
  * is "", and the job will end as cancelled.  Called by the remote thread. */
