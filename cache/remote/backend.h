@@ -48,7 +48,7 @@ struct kv_remote_op {
 	uint8_t *data; /* out, of a GET; the caller frees it */
 	/* Progress of a GET: raised by kv_op_room and by each part of the body. */
 	_Atomic uint64_t progress;
-	/* Out, of GET and HEAD: bytes of the object; of a DELETE of all below a name:
+	/* Out, of GET, HEAD and PUT: bytes of the object; of a DELETE of all below a name:
 	 * objects that were removed, 0 if the backend does not tell. */
 	uint64_t length;
 	int status;		 /* out */
@@ -78,12 +78,12 @@ struct kv_ops {
 
 /* Initialize @ops.  After an error of eventfd(2), too, call kv_ops_fini. */
 int kv_ops_init(struct kv_ops *ops, void (*wake)(struct kv_ops *ops));
-void kv_ops_fini(struct kv_ops *ops);
 /* Start one more of at most KV_OPS_THREADS threads. */
 int kv_ops_start(struct kv_ops *ops, const char *name, void *(*run)(void *),
 		 void *arg);
-/* Let the threads end, and join them; -EBUSY: one of them does not within a second. */
-int kv_ops_stop(struct kv_ops *ops);
+/* Let the threads end, and join them; -EBUSY: one of them does not within a second, and
+ * @ops remains. */
+int kv_ops_fini(struct kv_ops *ops);
 
 /* Take the first queued operation, with @deletes also a DELETE; with @waits, wait for
  * one.  NULL: none is queued, or stop. */
@@ -103,8 +103,6 @@ int kv_op_failed(struct kv_remote_op *op, int status, const char *format, ...)
 void kv_ops_submit(struct kv_ops *ops, struct kv_remote_op *op);
 /* Cancel the operation: it ends soon, with any status. */
 void kv_ops_cancel(struct kv_ops *ops, struct kv_remote_op *op);
-/* Return the bytes of memory that @op lends to the backend, or has from it. */
-uint64_t kv_op_bytes(const struct kv_remote_op *op);
 /* Return an operation that has ended.  NULL: there is none. */
 struct kv_remote_op *kv_ops_reap(struct kv_ops *ops);
 

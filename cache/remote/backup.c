@@ -75,20 +75,19 @@ struct user {
 struct kv_backup {
 	struct kv_remote_job job; /* first member; remote thread only */
 	struct kv_space *space;	  /* held */
-	uint32_t uid; /* owner of the space when the block was queued */
-	struct kv_key key;
-	uint64_t hash;		/* hash of the space and the key */
-	struct user *user;	/* held */
-	unsigned weight;	/* part of UNDER_WAY_MAX that the block takes */
+	uint32_t uid;	   /* owner of the space when the block was queued */
+	uint64_t hash;	   /* hash of the space and the key */
+	struct user *user; /* held */
+	unsigned weight;   /* part of UNDER_WAY_MAX that the block takes */
 	struct kv_offer *offer; /* offer that queued this; NULL: a new block */
 	bool wanted;		/* the backend lacks the block */
 	bool held;		/* @view or @copy has the block's bytes */
 	struct kv_block *block; /* held, once the backup is ready */
 	struct kv_view view;
-	uint8_t *copy; /* NULL: none */
-	uint8_t *head; /* first bytes of the object to put */
-	struct kv_object_entry entry;
-	TAILQ_ENTRY(kv_backup) link; /* entry in a queue, @ready or @unread */
+	uint8_t *copy;		      /* NULL: none */
+	uint8_t *head;		      /* first bytes of the object to put */
+	struct kv_object_entry entry; /* at first only its key is set */
+	TAILQ_ENTRY(kv_backup) link;  /* entry in a queue, @ready or @unread */
 };
 
 struct kv_offer {
@@ -162,7 +161,7 @@ static bool enqueue_locked(struct kv_remote *remote,
 	backup->space = kv_space_get(space);
 	backup->uid = space->uid;
 	backup->user = user;
-	backup->key = kv_block_key(block);
+	backup->entry.key = kv_block_key(block);
 	backup->hash = kv_key_hash(remote->cache, space, block->key);
 	backup->weight = block->length > SMALL_MAX ? LARGE : 1;
 	backup->offer = offer;
@@ -430,14 +429,13 @@ static int prepare(struct kv_remote *remote, struct kv_backup *backup)
 	r = may_leave_locked(remote, backup) ? 0 : -ENOENT;
 	kv_unlock(cache);
 	if (r == 0)
-		r = kv_block_get(cache, backup->space, &backup->key,
+		r = kv_block_get(cache, backup->space, &backup->entry.key,
 				 &backup->block);
 	if (r == 0)
 		r = kv_block_meta(cache, backup->block, &meta,
 				  &backup->entry.digest);
 	if (r < 0)
 		return r;
-	backup->entry.key = backup->key;
 	backup->entry.parent = meta.parent;
 	kv_lock(cache);
 	backup->wanted = !backup->offer && backup->weight == 1;
@@ -554,7 +552,7 @@ void kv_backup_run(struct kv_remote *remote)
 		job->uid = backup->uid;
 		job->ended = ended;
 		job->given_back = given_back;
-		kv_remote_name(remote, job, backup->space, &backup->key);
+		kv_remote_name(remote, job, backup->space, &backup->entry.key);
 		if (leaves)
 			kv_remote_submit(remote, job,
 					 backup->wanted ? PUT_NS : ASK_NS);

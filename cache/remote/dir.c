@@ -479,11 +479,10 @@ static void *worker(void *arg)
 static int dir_close(struct kv_ops *ops)
 {
 	struct dir *dir = (struct dir *)ops;
-	int r = kv_ops_stop(&dir->ops);
+	int r = kv_ops_fini(&dir->ops);
 
 	if (r < 0)
 		return r;
-	kv_ops_fini(&dir->ops);
 	free(dir->path);
 	free(dir);
 	return 0;

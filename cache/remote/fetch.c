@@ -59,7 +59,7 @@
 struct get {
 	struct kv_remote_job job;    /* first member; for the remote thread */
 	struct kv_want *wants;	     /* cache->lock */
-	struct get *bucket;	     /* cache->lock */
+	LIST_ENTRY(get) bucket;	     /* cache->lock */
 	struct kv_remote_look *look; /* NULL once the get LANDED or missed */
 	size_t at;		     /* constant: index of the get in @look */
 	struct kv_key key;	     /* constant */
@@ -78,10 +78,12 @@ struct get {
 
 TAILQ_HEAD(gets, get);
 
+TAILQ_HEAD(looks, kv_remote_look);
+
 /* A user's looks that may begin another get. */
 struct user {
 	struct kv_turn turn; /* first */
-	TAILQ_HEAD(, kv_remote_look) looks;
+	struct looks looks;
 };
 
 /* A look: the missing blocks of one acquire. */
@@ -103,11 +105,11 @@ struct absent {
 };
 
 struct kv_fetch {
-	struct get *gets[BUCKETS]; /* cache->lock, as the next two */
+	LIST_HEAD(, get) gets[BUCKETS]; /* cache->lock, as the next two */
 	/* Newer entries replace older ones: at worst an object is requested
 	 * once more, or is not put again. */
 	struct absent absent[ABSENT];
-	TAILQ_HEAD(, kv_remote_look) fresh;
+	struct looks fresh;
 	struct kv_turns users;
 	struct gets landed;
 	uint64_t landing_max, object_max; /* constant */
@@ -184,10 +186,11 @@ static struct get *get_find_locked(struct kv_remote *remote,
 				   const struct kv_space *space,
 				   const struct kv_key *key, uint64_t hash)
 {
-	struct get *get = remote->fetch->gets[hash % BUCKETS];
+	struct get *get;
 
-	while (get && (get->space != space || !kv_key_equal(&get->key, key)))
-		get = get->bucket;
+	LIST_FOREACH(get, &remote->fetch->gets[hash % BUCKETS], bucket)
+		if (get->space == space && kv_key_equal(&get->key, key))
+			break;
 	return get;
 }
 
@@ -214,12 +217,9 @@ static void get_end_locked(struct kv_remote *remote, struct get *get,
 {
 	const bool lasts =
 		status == -EBADMSG || status == -EFBIG || status == -EACCES;
-	struct get **link = &remote->fetch->gets[get->hash % BUCKETS];
 	struct absent *absent;
 
-	while (*link != get)
-		link = &(*link)->bucket;
-	*link = get->bucket;
+	LIST_REMOVE(get, bucket);
 	if (status < 0 && status != -EAGAIN) {
 		absent = absent_of(remote, get->hash, true);
 		absent->until_ns =
@@ -310,9 +310,8 @@ int kv_fetch_want_locked(struct kv_cache *cache, struct kv_want *want)
 		.uid = space->uid,
 		.hash = hash,
 		.since_ns = kv_now_ns(),
-		.bucket = remote->fetch->gets[hash % BUCKETS],
 	};
-	remote->fetch->gets[hash % BUCKETS] = get;
+	LIST_INSERT_HEAD(&remote->fetch->gets[hash % BUCKETS], get, bucket);
 	TAILQ_INSERT_TAIL(&look->queued, get, link);
 	kv_want_link(&get->wants, want);
 	return -EINPROGRESS;
@@ -562,6 +561,7 @@ uint64_t kv_fetch_run(struct kv_remote *remote)
 {
 	struct kv_cache *cache = remote->cache;
 	struct kv_fetch *fetch = remote->fetch;
+	struct looks fresh = TAILQ_HEAD_INITIALIZER(fresh);
 	struct kv_remote_look *look;
 	struct get *get, *next;
 	struct kv_turn *turn;
@@ -571,14 +571,11 @@ uint64_t kv_fetch_run(struct kv_remote *remote)
 		next = TAILQ_NEXT(get, link);
 		land(remote, get);
 	}
-	for (;;) {
-		kv_lock(cache);
-		look = TAILQ_FIRST(&fetch->fresh);
-		if (look)
-			TAILQ_REMOVE(&fetch->fresh, look, link);
-		kv_unlock(cache);
-		if (!look)
-			break;
+	kv_lock(cache);
+	TAILQ_CONCAT(&fresh, &fetch->fresh, link);
+	kv_unlock(cache);
+	while ((look = TAILQ_FIRST(&fresh))) {
+		TAILQ_REMOVE(&fresh, look, link);
 		look_go_on(remote, look);
 	}
 	while (passed < fetch->users.n_busy &&

@@ -149,6 +149,7 @@ static void go_on(struct kv_remote *remote, struct kv_forget *forget)
 {
 	const uint64_t now = kv_now_ns();
 	struct kv_remote_job *job;
+
 	if (!forget->turn)
 		forget->turn = kv_turn_get(&remote->forgetters, forget->uid);
 	if (forget->cancelled || remote->stop) {

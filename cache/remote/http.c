@@ -640,12 +640,11 @@ static void wake(struct kv_ops *ops)
 static int http_close(struct kv_ops *ops)
 {
 	struct http *http = (struct http *)ops;
-	int r = kv_ops_stop(&http->ops);
+	int r = kv_ops_fini(&http->ops);
 
 	if (r < 0)
 		return r;
 	curl_multi_cleanup(http->multi);
-	kv_ops_fini(&http->ops);
 	kv_site_free(http->site);
 	free(http);
 	return 0;

@@ -30,13 +30,6 @@ int kv_ops_init(struct kv_ops *ops, void (*wake)(struct kv_ops *ops))
 	return ops->event < 0 ? -errno : 0;
 }
 
-void kv_ops_fini(struct kv_ops *ops)
-{
-	kv_closep(&ops->event);
-	pthread_mutex_destroy(&ops->lock);
-	pthread_cond_destroy(&ops->changed);
-}
-
 int kv_ops_start(struct kv_ops *ops, const char *name, void *(*run)(void *),
 		 void *arg)
 {
@@ -45,7 +38,7 @@ int kv_ops_start(struct kv_ops *ops, const char *name, void *(*run)(void *),
 	return r;
 }
 
-int kv_ops_stop(struct kv_ops *ops)
+int kv_ops_fini(struct kv_ops *ops)
 {
 	const uint64_t until = kv_now_ns() + STOP_NS;
 
@@ -64,6 +57,9 @@ int kv_ops_stop(struct kv_ops *ops)
 		else
 			return -EBUSY;
 	}
+	kv_closep(&ops->event);
+	pthread_mutex_destroy(&ops->lock);
+	pthread_cond_destroy(&ops->changed);
 	return 0;
 }
 
@@ -102,20 +98,12 @@ void kv_ops_end(struct kv_ops *ops, struct kv_remote_op *op, int status)
 	pthread_mutex_unlock(&ops->lock);
 }
 
-uint64_t kv_op_bytes(const struct kv_remote_op *op)
-{
-	return op->data ? op->length
-	       : op->call == KV_REMOTE_PUT
-		       ? op->parts[0].iov_len + op->parts[1].iov_len
-		       : 0;
-}
-
 int kv_op_room(struct kv_ops *ops, struct kv_remote_op *op, uint64_t length)
 {
 	atomic_fetch_add(&op->progress, 1);
 	op->length = length;
 	op->data = length <= op->max ? malloc(length) : NULL;
-	ops->lent += kv_op_bytes(op);
+	ops->lent += op->data ? length : 0;
 	return op->data ? 0 : -EAGAIN;
 }
 
@@ -136,10 +124,13 @@ void kv_ops_submit(struct kv_ops *ops, struct kv_remote_op *op)
 {
 	op->cancelled = false;
 	free(kv_steal(op->data));
-	op->length = op->retry_after_ns = 0;
+	op->length = op->call == KV_REMOTE_PUT
+			     ? op->parts[0].iov_len + op->parts[1].iov_len
+			     : 0;
+	ops->lent += op->length;
+	op->retry_after_ns = 0;
 	atomic_store(&op->progress, 0);
 	op->why[0] = '\0';
-	ops->lent += kv_op_bytes(op);
 	pthread_mutex_lock(&ops->lock);
 	TAILQ_INSERT_TAIL(&ops->queued, op, link);
 	pthread_cond_broadcast(&ops->changed);
@@ -178,6 +169,7 @@ struct kv_remote_op *kv_ops_reap(struct kv_ops *ops)
 	if (TAILQ_EMPTY(&ops->ended))
 		eventfd_read(ops->event, &count);
 	pthread_mutex_unlock(&ops->lock);
-	ops->lent -= op ? kv_op_bytes(op) : 0;
+	if (op && (op->data || op->call == KV_REMOTE_PUT))
+		ops->lent -= op->length;
 	return op;
 }

@@ -11,12 +11,12 @@
  * STATES    of a job:
  *              (new) -> in flight   kv_remote_submit, send
  *              (new) -> waiting     kv_remote_submit: the tenant is held
- *          in flight -> waiting     reap_one: it failed, and is retried
+ *          in flight -> waiting     reap: it failed, and is retried
  *            waiting -> in flight   expire
- *          in flight -> (ended)     reap_one: ended() runs with its status
+ *          in flight -> (ended)     reap: ended() runs with its status
  *          in flight -> abandoned   expire: ended() runs with -ETIMEDOUT
  *            waiting -> (ended)     expire
- *          abandoned -> (ended)     reap_one: given_back() runs
+ *          abandoned -> (ended)     reap: given_back() runs
  *
  * INVARIANTS
  *   (1) ended() and given_back() of a job run once each, in this order, and not within
@@ -123,6 +123,7 @@ static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 	stats->calls[job->op.call]++;
 	stats->ns[job->op.call] += kv_now_ns() - job->began_ns;
 	stats->failed += failed || status == -ENOSPC;
+	stats->retried += job->tries;
 	stats->late += status == -ETIMEDOUT;
 	stats->refused += status == -EACCES;
 	/* Without a name: the bucket of a trial may be absent. */
@@ -132,7 +133,7 @@ static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 	if (status == 0 && job->op.call == KV_REMOTE_GET)
 		stats->got_bytes += job->op.length;
 	if (status == 0 && job->op.call == KV_REMOTE_PUT)
-		stats->put_bytes += kv_op_bytes(&job->op);
+		stats->put_bytes += job->op.length;
 	kv_unlock(remote->cache);
 	if (!job->trial && status != -ECANCELED)
 		kv_breaker_note(remote, job, status);
@@ -175,54 +176,48 @@ static void end(struct kv_remote *remote, struct kv_remote_job *job, int status)
 	job->given_back(remote, job);
 }
 
-static void reap_one(struct kv_remote *remote, struct kv_remote_job *job)
-{
-	const int status = job->op.status;
-	const uint64_t now = kv_now_ns();
-	struct kv_breaker *breaker;
-	uint64_t pause, asked;
-
-	if (job->abandoned) {
-		TAILQ_REMOVE(&remote->jobs, job, link);
-		job->given_back(remote, job);
-		return;
-	}
-	if (job->trial) {
-		end(remote, job, status);
-		return;
-	}
-	breaker = kv_breaker_of(remote, job->uid);
-	breaker->heard_ns = now;
-	asked = KV_MIN(job->op.retry_after_ns, HELD_MAX_NS);
-	if (asked && kv_remote_has_failed(job, status))
-		atomic_store(&breaker->held_until_ns,
-			     KV_MAX(breaker->held_until_ns, now + asked));
-	/* -EBADMSG: the body may have been cut off, so retry. */
-	if ((kv_remote_has_failed(job, status) || status == -EBADMSG) &&
-	    job->tries < RETRIES && kv_remote_is_open(remote, job->uid)) {
-		/* Wait 3/4 to 5/4 of the pause, lest nodes retry together. */
-		pause = retry_ns[job->tries];
-		pause = pause * 3 / 4 + now % (pause / 2);
-		pause = KV_MAX(pause, asked);
-		if (now + pause < job->until_ns &&
-		    kv_fetch_is_wanted(remote, job)) {
-			job->tries++;
-			kv_lock(remote->cache);
-			remote->stats.retried++;
-			kv_unlock(remote->cache);
-			job->retry_ns = now + pause;
-			return;
-		}
-	}
-	end(remote, job, status);
-}
-
+/* End the jobs whose operations have ended, or let them wait for a retry. */
 static void reap(struct kv_remote *remote)
 {
-	struct kv_remote_op *op;
+	struct kv_remote_job *job;
+	struct kv_breaker *breaker;
+	uint64_t pause, asked, now;
+	bool failed;
 
-	while ((op = kv_ops_reap(remote->ops)))
-		reap_one(remote, (struct kv_remote_job *)op);
+	while ((job = (struct kv_remote_job *)kv_ops_reap(remote->ops))) {
+		if (job->abandoned) {
+			TAILQ_REMOVE(&remote->jobs, job, link);
+			job->given_back(remote, job);
+			continue;
+		}
+		if (job->trial) {
+			end(remote, job, job->op.status);
+			continue;
+		}
+		now = kv_now_ns();
+		failed = kv_remote_has_failed(job, job->op.status);
+		breaker = kv_breaker_of(remote, job->uid);
+		breaker->heard_ns = now;
+		asked = failed ? KV_MIN(job->op.retry_after_ns, HELD_MAX_NS)
+			       : 0;
+		if (asked)
+			atomic_store(
+				&breaker->held_until_ns,
+				KV_MAX(breaker->held_until_ns, now + asked));
+		/* Wait 3/4 to 5/4 of the pause, lest nodes retry together. */
+		pause = retry_ns[KV_MIN(job->tries, RETRIES - 1)];
+		pause = KV_MAX(pause * 3 / 4 + now % (pause / 2), asked);
+		/* -EBADMSG: the body may have been cut off, so retry. */
+		if ((failed || job->op.status == -EBADMSG) &&
+		    job->tries < RETRIES && now + pause < job->until_ns &&
+		    kv_remote_is_open(remote, job->uid) &&
+		    kv_fetch_is_wanted(remote, job)) {
+			job->tries++;
+			job->retry_ns = now + pause;
+		} else {
+			end(remote, job, job->op.status);
+		}
+	}
 }
 
 /* Return the deadline of @job.  A GET is late when no GET of its tenant has
@@ -410,7 +405,6 @@ void kv_remote_stop(struct kv_cache *cache)
 	struct kv_remote_job *job;
 	struct pollfd fd;
 	uint64_t until;
-	int r;
 
 	if (!remote)
 		return;
@@ -433,14 +427,13 @@ void kv_remote_stop(struct kv_cache *cache)
 	cache->remote = NULL;
 	cache->remote_hooks = NULL;
 	kv_unlock(cache);
-	r = remote->driver->close(remote->ops);
-	while (r == 0 && (job = TAILQ_FIRST(&remote->jobs))) {
+	if (remote->driver->close(remote->ops) < 0)
+		return; /* the backend may still use the memory */
+	while ((job = TAILQ_FIRST(&remote->jobs))) {
 		TAILQ_REMOVE(&remote->jobs, job, link);
 		job->given_back(remote, job);
 	}
-	/* A backend that is not closed may still use the memory. */
-	if (r == 0)
-		remote_free(remote);
+	remote_free(remote);
 }
 
 bool kv_remote_stats(struct kv_cache *cache, struct kv_remote_stats *ret)

@@ -141,7 +141,8 @@ static inline int fake_do(struct fake_op *f)
 	if (f->plan.status && f->plan.status != -EBADMSG)
 		return f->plan.status;
 	op->why[0] = '\0';
-	op->length = bytes;
+	if (op->call != KV_REMOTE_PUT)
+		op->length = bytes;
 	switch (op->call) {
 	case KV_REMOTE_HEAD:
 		return object || !op->name[0] ? 0 : -ENOENT;
@@ -279,6 +280,7 @@ static inline int fake_make(const char *scheme, const char *rest,
 	kv_cond_init(&fake.changed);
 	TAILQ_INIT(&fake.pending);
 	fake.stop = false;
+	memset(&fake.ops, 0, sizeof(fake.ops));
 	*ret_ops = &fake.ops;
 	if (kv_ops_init(&fake.ops, fake_wake) < 0)
 		return -EIO;
