@@ -203,6 +203,7 @@ struct kv_space {
 	struct kv_offer *offer; /* walk that offers the blocks to other nodes */
 	char folder[67]; /* remote.c's: folder of the objects; "": not made */
 	const struct kv_layout *folder_layout; /* layout in @folder */
+	_Atomic uint64_t object_bytes; /* last object's, or estimate; 0: none */
 	bool settling; /* being created: not found by its name */
 	struct kv_quota quota;
 	uint64_t file_bytes;  /* bytes of the space's file in STORE/spaces */

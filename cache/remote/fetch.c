@@ -92,10 +92,9 @@ struct kv_remote_look {
 	uint32_t uid;	   /* uid of the user to charge */
 	bool chain;
 	struct gets queued; /* gets not begun, in the order of the keys */
-	size_t n;	/* number of gets, without those that were cut off */
-	size_t out;	/* number of gets in flight */
-	size_t window;	/* chain: most gets in flight */
-	uint64_t bytes; /* bytes of the look's last object, or an estimate */
+	size_t n;      /* number of gets, without those that were cut off */
+	size_t out;    /* number of gets in flight */
+	size_t window; /* chain: most gets in flight */
 	TAILQ_ENTRY(kv_remote_look) link; /* in fetch->fresh or user->looks */
 };
 
@@ -294,10 +293,12 @@ int kv_fetch_want_locked(struct kv_cache *cache, struct kv_want *want)
 		look->uid = acquire->uid;
 		look->chain = !space->layout ||
 			      space->layout->reuse == KV_REUSE_PREFIX;
-		look->bytes = space->layout
-				      ? kv_block_header_bytes(space->layout) +
-						space->layout->payload
-				      : GUESS;
+		if (!space->object_bytes)
+			space->object_bytes =
+				space->layout
+					? kv_block_header_bytes(space->layout) +
+						  space->layout->payload
+					: GUESS;
 	}
 	get = calloc(1, sizeof(*get));
 	if (!get)
@@ -419,7 +420,7 @@ static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
 		status = -EFBIG;
 	look->out--;
 	if (status == -EAGAIN && get->at < look->n) {
-		look->bytes = job->op.length;
+		get->space->object_bytes = job->op.length;
 		fetch->bucket.credit += (double)get->guess;
 		TAILQ_FOREACH(next, &look->queued, link)
 			if (next->at > get->at)
@@ -443,7 +444,7 @@ static void get_ended(struct kv_remote *remote, struct kv_remote_job *job,
 		look_cut(remote, look, get->at);
 	get->look = NULL;
 	if (status == 0) {
-		look->bytes = bytes;
+		get->space->object_bytes = bytes;
 		look->window++;
 		get->since_ns = kv_now_ns();
 		TAILQ_INSERT_TAIL(&fetch->landed, get, link);
@@ -461,7 +462,8 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 	const uint64_t max = fetch->landing_max;
 	struct get *get = TAILQ_FIRST(&look->queued);
 	/* An estimate, or the length, for which there was no memory. */
-	const uint64_t bytes = KV_MAX(look->bytes, get->job.op.length);
+	const uint64_t bytes =
+		KV_MAX(get->space->object_bytes, get->job.op.length);
 	/* The entry of an object makes it longer than the block. */
 	const uint64_t share = KV_MAX(bytes + KV_PAGE, max / GETTING_MAX);
 	struct kv_turn *turn = &look->user->turn;
