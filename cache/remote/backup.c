@@ -497,16 +497,15 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 		  int status)
 {
 	struct kv_backup *backup = (struct kv_backup *)job;
-	const bool put = job->op.call == KV_REMOTE_PUT;
 
 	backup->wanted |= status == -ENOENT;
 	kv_lock(remote->cache);
-	if (put && status == 0)
+	if (status == 0 && job->op.call == KV_REMOTE_PUT)
 		kv_fetch_present_locked(remote, backup->hash, true);
 	if (backup->space->uid == backup->uid)
 		backup->block->remote = status == 0;
 	/* Do not offer a block again that was refused alone. */
-	if (status < 0 && (put || status != -ENOENT))
+	if (status < 0 && status != -ENOENT)
 		missed_locked(remote, backup,
 			      status == -EACCES &&
 				      kv_remote_is_open(remote, backup->uid));

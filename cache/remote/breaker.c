@@ -171,9 +171,9 @@ static void trial_given_back(struct kv_remote *remote,
 	((struct kv_breaker *)job)->trying = false;
 }
 
-/* Send a HEAD of the object @name; "": of the backend itself. */
+/* Send a HEAD of the last object, or with @probe of the backend itself. */
 static void begin_trial(struct kv_remote *remote, struct kv_breaker *breaker,
-			const char *name, bool probe, uint64_t ns)
+			bool probe)
 {
 	breaker->trying = true;
 	breaker->probe = probe;
@@ -184,8 +184,9 @@ static void begin_trial(struct kv_remote *remote, struct kv_breaker *breaker,
 		.ended = trial_ended,
 		.given_back = trial_given_back,
 	};
-	strcpy(breaker->trial.op.name, name);
-	kv_remote_submit(remote, &breaker->trial, ns);
+	strcpy(breaker->trial.op.name, probe ? "" : breaker->name);
+	kv_remote_submit(remote, &breaker->trial,
+			 remote->answer > 0 ? MOUNT_NS : TRIAL_NS);
 }
 
 uint64_t kv_trials_run(struct kv_remote *remote)
@@ -201,27 +202,24 @@ uint64_t kv_trials_run(struct kv_remote *remote)
 		    (i > 0 && backend->open))
 			continue;
 		if (now >= breaker->try_ns)
-			begin_trial(remote, breaker, breaker->name, false,
-				    remote->answer > 0 ? MOUNT_NS : TRIAL_NS);
+			begin_trial(remote, breaker, false);
 		else
 			due = KV_MIN(due, breaker->try_ns);
 	}
 	return due;
 }
 
-bool kv_remote_has_failed(const struct kv_remote_job *job, int status)
+bool kv_remote_has_failed(int status)
 {
 	switch (status) {
 	case 0:
+	case -ENOENT:
 	case -EACCES:
 	case -ENOSPC:
-	case -ECANCELED:
-		return false;
-	case -ENOENT:
-		return job->op.call == KV_REMOTE_PUT;
 	case -EAGAIN:
 	case -EBADMSG:
-		return job->op.call != KV_REMOTE_GET;
+	case -ECANCELED:
+		return false;
 	default:
 		return true;
 	}
@@ -260,7 +258,7 @@ void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
 		     int status)
 {
 	struct kv_breaker *breaker = kv_breaker_of(remote, job->uid);
-	const bool failed = kv_remote_has_failed(job, status);
+	const bool failed = kv_remote_has_failed(status);
 
 	if (job->op.call != KV_REMOTE_DELETE)
 		strcpy(breaker->name, job->op.name);
@@ -282,5 +280,5 @@ void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
 		return;
 	set_open(remote, breaker, true);
 	if (!breaker->trying)
-		begin_trial(remote, breaker, "", true, TRIAL_NS);
+		begin_trial(remote, breaker, true);
 }

@@ -77,7 +77,6 @@ struct get {
 };
 
 TAILQ_HEAD(gets, get);
-
 TAILQ_HEAD(looks, kv_remote_look);
 
 /* A user's looks that may begin another get. */
@@ -269,6 +268,7 @@ int kv_fetch_want_locked(struct kv_cache *cache, struct kv_want *want)
 	struct kv_space *space = acquire->space;
 	struct kv_remote *remote = cache->remote;
 	struct kv_remote_look *look = acquire->look;
+	const struct kv_layout *layout = space->layout;
 	struct get *get;
 	uint64_t hash;
 
@@ -291,14 +291,12 @@ int kv_fetch_want_locked(struct kv_cache *cache, struct kv_want *want)
 			return -ENOENT;
 		TAILQ_INIT(&look->queued);
 		look->uid = acquire->uid;
-		look->chain = !space->layout ||
-			      space->layout->reuse == KV_REUSE_PREFIX;
+		look->chain = !layout || layout->reuse == KV_REUSE_PREFIX;
 		if (!space->object_bytes)
 			space->object_bytes =
-				space->layout
-					? kv_block_header_bytes(space->layout) +
-						  space->layout->payload
-					: GUESS;
+				layout ? kv_block_header_bytes(layout) +
+						 layout->payload
+				       : GUESS;
 	}
 	get = calloc(1, sizeof(*get));
 	if (!get)
@@ -362,14 +360,13 @@ static void look_cut(struct kv_remote *remote, struct kv_remote_look *look,
 static void look_go_on(struct kv_remote *remote, struct kv_remote_look *look)
 {
 	struct kv_turns *turns = &remote->fetch->users;
-	struct user *user;
+	struct user *user = look->user;
 
 	if (remote->stop)
 		look_cut(remote, look, 0);
 	const bool may = !TAILQ_EMPTY(&look->queued) &&
 			 (!look->chain || look->out < look->window);
 
-	user = look->user;
 	if (may && !user) {
 		user = (struct user *)kv_turn_get(turns, look->uid);
 		look->user = user;

@@ -33,7 +33,6 @@
 #define AFTER "},"
 #define NAME "\"kvfs.object\":"
 #define ENTRY_MAX (sizeof(NAME) + 64 + 32 + 20 + 2 * KV_NAME_MAX)
-#define DIGEST_DIGITS 32u
 
 static const char *skip_space(const char *at, const char *end)
 {
@@ -82,7 +81,7 @@ static void write_prefix(void *bytes, uint64_t len)
 /* Write the entry as a member, without a comma.  Returns its length. */
 static size_t write_entry(const struct kv_object_entry *entry, char *text)
 {
-	char digest[DIGEST_DIGITS + 1], key[KV_NAME_MAX + 1];
+	char digest[2 * sizeof(entry->digest.b) + 1], key[KV_NAME_MAX + 1];
 	char parent[KV_NAME_MAX + 1];
 
 	kv_hex(entry->digest.b, sizeof(entry->digest.b), digest);
@@ -114,7 +113,6 @@ static int read_entry(const char *text, uint64_t left,
 	end[1] = '\0';
 	if (sscanf(copy + sizeof(NAME), "1 %[0-9a-f] %[0-9a-f] %19llu %[^\"]",
 		   digest, key, &length, parent) != 4 ||
-	    strlen(digest) != DIGEST_DIGITS ||
 	    kv_unhex(digest, sizeof(entry.digest.b), entry.digest.b) < 0 ||
 	    kv_key_parse(key, &entry.key) < 0 ||
 	    (strcmp(parent, "-") != 0 &&

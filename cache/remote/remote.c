@@ -104,7 +104,6 @@ void kv_remote_name(struct kv_remote *remote, struct kv_remote_job *job,
 	kv_tenant_name(remote->cache, job->uid, tenant);
 	if (key)
 		kv_key_name(key, name);
-	job->op.name[0] = '\0';
 	if (space->folder[0])
 		snprintf(job->op.name, sizeof(job->op.name), "%s/%s/%s", tenant,
 			 space->folder, name);
@@ -116,7 +115,7 @@ void kv_remote_name(struct kv_remote *remote, struct kv_remote_job *job,
 static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 		 int status)
 {
-	const bool failed = kv_remote_has_failed(job, status);
+	const bool failed = kv_remote_has_failed(status);
 	struct kv_remote_stats *stats = &remote->stats;
 
 	kv_lock(remote->cache);
@@ -195,7 +194,7 @@ static void reap(struct kv_remote *remote)
 			continue;
 		}
 		now = kv_now_ns();
-		failed = kv_remote_has_failed(job, job->op.status);
+		failed = kv_remote_has_failed(job->op.status);
 		breaker = kv_breaker_of(remote, job->uid);
 		breaker->heard_ns = now;
 		asked = failed ? KV_MIN(job->op.retry_after_ns, HELD_MAX_NS)

@@ -14,8 +14,6 @@
 
 #include "cache/remote/http.h"
 
-#define LISTED "1000" /* objects in a page; DeleteObjects takes as many */
-
 /* Begin a request like kv_http_ask(), with the headers that each one needs; -ENOMEM. */
 static int ask(struct kv_exchange *x, const char *method)
 {
@@ -122,7 +120,7 @@ static int next_of_clear(struct kv_exchange *x, int r)
 	if (code)
 		return kv_op_failed(x->op, -EACCES, "%.*s", (int)KV_MIN(n, 60),
 				    code);
-	return list(x, LISTED);
+	return list(x, "1000"); /* DeleteObjects takes as many */
 }
 
 int kv_s3_next(struct kv_exchange *x, int r)

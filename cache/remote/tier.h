@@ -35,7 +35,6 @@ struct kv_remote_job {
 	uint64_t seen;	/* value of op.progress when it last changed */
 	TAILQ_ENTRY(kv_remote_job) link; /* entry in remote->jobs */
 };
-TAILQ_HEAD(kv_remote_jobs, kv_remote_job);
 
 #define KV_BREAKERS 257u /* most breakers; further users share the last one */
 
@@ -69,7 +68,8 @@ struct kv_remote {
 	_Atomic bool stop;
 	/* Result of the first trial, 1 before its end; used at mount. */
 	int answer;
-	struct kv_remote_jobs jobs; /* jobs under way; remote thread only */
+	/* jobs under way; remote thread only */
+	TAILQ_HEAD(, kv_remote_job) jobs;
 	/* The first @n_breakers are in use: the backend's, then those of tenants. */
 	struct kv_breaker breakers[KV_BREAKERS];
 	_Atomic unsigned n_breakers;
@@ -132,7 +132,7 @@ struct kv_breaker *kv_breaker_of(struct kv_remote *remote, uint32_t uid);
 void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
 		     int status);
 /* Return whether @status means that the backend or the network failed. */
-bool kv_remote_has_failed(const struct kv_remote_job *job, int status);
+bool kv_remote_has_failed(int status);
 /* Describe the failure of @job. */
 void kv_remote_describe(const struct kv_remote_job *job, int status,
 			char text[KV_REMOTE_FAILURE_MAX]);
