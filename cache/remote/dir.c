@@ -438,7 +438,7 @@ static int run(struct worker *w, struct kv_remote_op *op)
 		if (is_there(w))
 			return r;
 		/* The path leads to another directory now: repeat the operation
-		 * there, but not with the memory of a GET. */
+		 * there, unless a GET has its memory already. */
 		r = open_root(w, op);
 		if (r == 0 && (again || op->data))
 			return kv_op_failed(op, -ENOTCONN,
