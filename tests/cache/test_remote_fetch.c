@@ -309,6 +309,28 @@ static void test_without_an_order_every_block_is_asked_for(void **state)
 	assert_int_equal(sent(KV_REMOTE_GET), CHAIN);
 }
 
+static void test_a_layout_gives_objects_other_names(void **state)
+{
+	static const char layout[] =
+		"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":"
+		"[1000]}],\"seed\":\"0000000000000001\"}";
+	char before[KV_OBJECT_NAME_MAX + 1], after[KV_OBJECT_NAME_MAX + 1];
+	struct node *node = *state;
+
+	open_node(node);
+	name_of(node, 0, 1, before);
+	assert_int_equal(kv_space_set_layout(node->s.cache, node->spaces[0], 0,
+					     layout, strlen(layout)),
+			 0);
+	name_of(node, 0, 1, after);
+	assert_string_not_equal(before, after);
+	provide(node, 0, 0, 8, 1000);
+	assert_int_equal(acquire(node, 0, 0, 8, NULL), 8);
+	/* An owner's objects are in the owner's folder. */
+	name_of(node, 1, 1, before);
+	assert_true(is_of(after, 0) && is_of(before, 1));
+}
+
 /* ---- GETs that fail, and retries ---- */
 
 static void fail_one_in_100(const struct kv_remote_op *op,
@@ -734,6 +756,20 @@ static void test_memory_is_bounded(void **state)
 	assert_int_equal(stats_of(node).lent_bytes, 0);
 }
 
+static void test_only_the_first_gets_of_a_space_are_too_short(void **state)
+{
+	struct node *node = *state;
+
+	node->s.config.dram = 32 << 20;
+	open_node(node);
+	provide(node, 0, 0, 64, 300000);
+	assert_int_equal(acquire(node, 0, 0, 8, NULL), 8);
+	assert_true(sent(KV_REMOTE_GET) > 8);
+	reset();
+	assert_int_equal(acquire(node, 0, 8, 64, NULL), 56);
+	assert_int_equal(sent(KV_REMOTE_GET), 56);
+}
+
 static void test_one_object_may_exceed_the_budget(void **state)
 {
 	struct node *node = *state;
@@ -960,6 +996,7 @@ int main(void)
 		ON(test_a_chain_ends_at_the_first_miss),
 		ON(test_too_few_blocks_are_not_worth_it),
 		ON(test_without_an_order_every_block_is_asked_for),
+		ON(test_a_layout_gives_objects_other_names),
 		ON(test_one_failure_in_100_costs_nothing),
 		ON(test_a_failed_get_is_sent_three_times),
 		ON(test_nothing_is_retried_for_nobody),
@@ -969,6 +1006,7 @@ int main(void)
 		ON(test_who_waits_for_silence_is_let_go),
 		ON(test_who_answers_has_more_time),
 		ON(test_memory_is_bounded),
+		ON(test_only_the_first_gets_of_a_space_are_too_short),
 		ON(test_one_object_may_exceed_the_budget),
 		ON(test_bodies_that_stall_leave_memory_to_others),
 		ON(test_what_is_too_long_is_not_read),
