@@ -420,14 +420,14 @@ void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
 		     struct kv_flush *flush)
 {
 	struct kv_ssd *ssd = &cache->ssd;
+	int r = 0;
 
 	kv_lock(cache);
-	if (cache->config.read_only || !ssd->on || ssd->frozen ||
-	    KV_LIE("ack")) {
-		const bool fails =
-			!cache->config.read_only && (!ssd->on || ssd->frozen);
-
-		kv_defer_flushed(cache, flush, fails ? -EOPNOTSUPP : 0);
+	if (!cache->config.read_only &&
+	    (!ssd->on || (ssd->frozen && !TAILQ_EMPTY(&space->unpersisted))))
+		r = -EOPNOTSUPP;
+	if (cache->config.read_only || r < 0 || KV_LIE("ack")) {
+		kv_defer_flushed(cache, flush, r);
 		kv_unlock(cache);
 		return;
 	}

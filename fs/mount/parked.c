@@ -372,8 +372,8 @@ static void flushed(struct kv_flush *flush, int status)
 	struct sync *sync = flush->arg;
 	int none = 0;
 
-	/* Errors of the SSD have priority: without room, blocks only count as evicted. */
-	if (status == -ENOSPC)
+	/* Errors of the SSD have priority over blocks without room or a tier. */
+	if (status == -ENOSPC || status == -EOPNOTSUPP)
 		atomic_compare_exchange_strong(&sync->status, &none, status);
 	else if (status < 0)
 		sync->status = status;

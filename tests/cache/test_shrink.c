@@ -331,6 +331,7 @@ static void without_the_tier_it_waits_as_it_is(void **state)
 	must(kv_block_pin(s->cache, block, false) == 0);
 	kv_block_put(s->cache, block);
 	must(kv_space_chown(s->cache, s->space, 11, 12, 0700) == 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	assert_int_equal(small_save_seed(s, 2000, 2000, BLOCK), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), -EOPNOTSUPP);
 	assert_int_equal(small_view(s, 2000, BLOCK), 0);

@@ -46,9 +46,11 @@ again
 start ssd=0
 eq "df shows memory" "$(df -B1 --output=size "$M" | tail -1 | tr -d ' ')" $((64 << 20))
 rm "$M/a/00/$(printf '%02x%030x' 0 0)" && chmod 700 "$M/a" || fail "changes without the tier"
+ok "sync without the tier" sync "$M/a"
 kill_daemon
 umount -l "$M"
 start
+absent "what was removed before the kill" "$M/a/00/$(printf '%02x%030x' 0 0)"
 eq "the mode" "$(stat -c %a "$M/a")" 700
 grep -qx "ssd=$((128 << 20))" "$M/.kvfs/config" || fail "the stored size is lost"
 out=$($py 1001 verify "$M/a" 262144 5 435 5 < /dev/null 2>&1) || fail "without the tier: $out"
