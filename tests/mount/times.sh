@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # times.sh - the times of directories: the times that stat(2) returns right after a block
-# was closed stay the same, so that a backup sees no change.
+# was closed stay the same, so that a backup sees no change.  A mount begins with the time that
+# was last set.
 . "$(dirname "$0")/lib"
 start
 block "$T/b"
@@ -41,4 +42,10 @@ for i in $(seq 10); do
 	out=$(tar -C "$M" -cf "$T/s.tar" s 2>&1) || fail "tar after a copy: $out"
 	sleep 0.2
 done
+ok "touch" touch -d @1000000000 "$M/s"
+put s 5 "$T/b" || fail cp
+times() { stat -c %Y "$M/s" "$M/s/03" "$M/s/05" | sort -u; }
+times | grep -x 1000000000 && fail "a new directory does not change the time of its space"
+restart
+eq "after another mount" "$(times)" 1000000000
 stop
