@@ -9,6 +9,8 @@
 #include "common/array.h"
 #include "fs/base/stats.h"
 
+#include <jansson.h>
+
 #define SPACES_MAX 100u /* most spaces that have their own metrics */
 #define OTHERS "other"
 
@@ -413,13 +415,18 @@ static int by_bytes(const void *a, const void *b)
 	return of_x < of_y ? 1 : of_x > of_y ? -1 : x->id > y->id ? 1 : -1;
 }
 
-/* Return the label space="NAME", or NULL if memory is short.  Caller frees. */
+/* Return the label space="NAME", or NULL if memory is short.  Caller frees.  Label
+ * values are UTF-8: in another name each byte above 7f becomes /HH, which is in no
+ * name. */
 static char *label_of(const char *name)
 {
+	json_t *text = json_string(name); /* NULL: not UTF-8 */
+	const bool utf8 = text;
 	char *label = NULL;
 	size_t n;
 	FILE *f = open_memstream(&label, &n);
 
+	json_decref(text);
 	if (!f)
 		return NULL;
 	fputs("space=\"", f);
@@ -428,6 +435,8 @@ static char *label_of(const char *name)
 			fputs("\\n", f);
 		else if (*name == '"' || *name == '\\')
 			fprintf(f, "\\%c", *name);
+		else if (!utf8 && *name & 0x80)
+			fprintf(f, "/%02x", (uint8_t)*name);
 		else
 			fputc(*name, f);
 	fputc('"', f);

@@ -29,6 +29,10 @@ grep -qF 'kvfs_space_asked_blocks_total{space="a \"b\\c"} 1' "$M/.kvfs/metrics" 
 grep -q '^asked *6 by match and probe, 3 found (50.0%)$' "$M/.kvfs/stats" || fail "stats: $(grep asked "$M/.kvfs/stats")"
 eq "blocks" "$(metric 'kvfs_space_blocks{space="s"}')" 2
 [ "$(metric 'kvfs_space_bytes{space="s",tier="dram"}')" -gt 0 ] || fail bytes
+mkdir "$M/"$'caf\xff' "$M/café" || fail mkdir
+iconv -f UTF-8 -t UTF-8 "$M/.kvfs/metrics" > "$T/metrics" || fail "metrics that are not UTF-8"
+eq "a name that is not UTF-8" "$(grep -c '^kvfs_space_blocks{space="caf/ff"}' "$T/metrics")" 1
+eq "a name that is" "$(grep -c '^kvfs_space_blocks{space="café"}' "$T/metrics")" 1
 setfattr -n user.kvfs.quota.ssd -v 10M "$M/s" || fail quota
 eq "quota" "$(metric 'kvfs_space_quota_bytes{space="s",tier="ssd"}')" 10485760
 setfattr -n user.kvfs.reserve.ssd -v 10M "$M/s" || fail reserve
