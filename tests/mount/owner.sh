@@ -33,7 +33,10 @@ meddle() { # meddle OPTIONS
 	for ((i = 0; i < 600; i++)); do harmed && break; sleep 0.1; done
 	exec 9>&-
 	for one in "${all[@]}"; do
-		wait "${one#*:}" || fail "$1: ${one%:*}: $(cat "$T/${one%:*}")"
+		wait "${one#*:}" && continue
+		# A huge page that the user punched away may be in use elsewhere: SIGBUS.
+		[ "$?:$1" = 135:hugepages=auto ] && [ "${one%:*}" != beside ] ||
+			fail "$1: ${one%:*}: $(cat "$T/${one%:*}")"
 	done
 	echo "$1: meddled with $(cat "$T/meddler1"), beside: $(cat "$T/beside")"
 	harmed || fail "nothing was harmed"
