@@ -106,7 +106,10 @@ static void settle(void)
 	for (i = 0; i < 20000 && same < 150; i++) {
 		assert_int_equal(kvfs_pool_info(e.pool, &info), 0);
 		info.bytes_registered += info.bytes_refused;
-		same = info.bytes_registered == last ? same + 1 : 0;
+		same = info.bytes_registered == last &&
+				       info.bytes_staging >= 64u << 20
+			       ? same + 1
+			       : 0;
 		last = info.bytes_registered;
 		usleep(3000);
 	}
