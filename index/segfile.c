@@ -312,6 +312,7 @@ struct work {
 	int segments; /* directory */
 	struct file *files;
 	size_t n_files;
+	const uint8_t *one; /* not NULL: stop at the first file of this store */
 	struct known *known; /* known spaces, sorted by id */
 	size_t n_known;
 	uint64_t spare;	 /* bytes of the map reserved for records */
@@ -373,12 +374,14 @@ static int add_file(void *arg, int dir, const char *name)
 	if (r < 0) {
 		work->out->odd_files++;
 		work->out->odd_file = file.id;
-		return has_blocks(fd) ? -EUCLEAN : 0;
+		return work->out->path && has_blocks(fd) ? -EUCLEAN : 0;
 	}
 	r = kv_array_more(&work->files, work->n_files);
 	if (r == 0)
 		work->files[work->n_files++] = file;
-	return r;
+	return r < 0 || !work->one
+		       ? r
+		       : memcmp(file.trailer.store, work->one, 16) == 0;
 }
 
 static int find_files(struct work *work)
@@ -423,11 +426,14 @@ static int know_store(struct work *work)
 			    0 ||
 		    trailer->segment_bytes != info->segment_bytes) {
 			work->out->odd_files++;
+			work->out->odd_file = work->files[i].id;
 			continue;
 		}
 		work->files[n++] = work->files[i];
 		work->slots += trailer->slots;
 	}
+	if (n == 0 && work->n_files > 0) /* STORE/store is another store's */
+		return -EUCLEAN;
 	work->n_files = n;
 	info->version = KV_FORMAT_VERSION;
 	info->clean = false;
@@ -747,6 +753,24 @@ static int is_segfile(void *arg, int dir, const char *name)
 	(void)arg;
 	(void)dir;
 	return kv_segfile_parse(name, &id);
+}
+
+bool kv_index_is_foreign(int store_fd, const uint8_t store[16])
+{
+	struct kv_rebuild out = {.store_fd = store_fd};
+	_cleanup_(work_fini) struct work work = {.out = &out, .segments = -1};
+	int64_t others = 0; /* files of other stores, less those of @store */
+
+	if (kv_store_file_read(store_fd, &out.info) == 0) {
+		others = memcmp(out.info.store, store, 16) != 0;
+		work.one = others ? NULL : store;
+	}
+	if (find_files(&work) > 0)
+		return false;
+	for (size_t i = 0; i < work.n_files; i++)
+		others +=
+			memcmp(work.files[i].trailer.store, store, 16) ? 1 : -1;
+	return others > 0;
 }
 
 bool kv_rebuild_possible(int store_fd)

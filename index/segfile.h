@@ -101,10 +101,10 @@ int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes);
 	"block; nothing was changed: bring it back, or let kvfs-fsck "      \
 	"--repair write it from a whole index; an empty one drops all blocks"
 
-#define KV_REBUILD_REFUSED                                                 \
-	"segments/%06u.seg has blocks and a wrong trailer, so no rebuild " \
-	"finds them; nothing was changed: give the file its own name, or " \
-	"move it away"
+#define KV_REBUILD_REFUSED                                                   \
+	"segments/%06u.seg has blocks, and a trailer that is damaged or of " \
+	"another file or store, so no rebuild finds them; nothing was "      \
+	"changed: bring back its name or the right `store`, or move it away"
 
 struct kv_rebuild {
 	int store_fd;	  /* in: STORE */
@@ -128,6 +128,11 @@ struct kv_rebuild {
 	uint64_t damaged;    /* blocks whose digest does not match */
 	uint64_t left_out;   /* the sum of the last four */
 };
+
+/* Return whether the index with the id @store is another store's: more segment
+ * files and STORE/store have other ids than segment files have @store.  False if
+ * both STORE/store and a segment file have @store. */
+bool kv_index_is_foreign(int store_fd, const uint8_t store[16]);
 
 /* Return whether there is a source for a rebuild: STORE/store or segment files. */
 bool kv_rebuild_possible(int store_fd);

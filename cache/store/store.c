@@ -190,8 +190,7 @@ static int remake(struct kv_cache *cache, const char *why,
 		.pins = carried ? carried->pins : NULL,
 		.n_pins = carried ? carried->n : 0,
 	};
-	struct kv_store_info info;
-	int r = kv_store_file_read(cache->store_fd, &info);
+	int r = kv_store_file_read(cache->store_fd, &rebuild.info);
 
 	if (cache->config.read_only && r != -ENOTSUP)
 		return kv_why(ret_why, -EBADMSG,
@@ -208,8 +207,7 @@ static int remake(struct kv_cache *cache, const char *why,
 		return 0;
 	}
 	if (r == -ENOTSUP)
-		return kv_why(ret_why, r, "%s: " KV_FORMAT_REFUSED,
-			      cache->store);
+		return r;
 	if (r == -EUCLEAN)
 		return kv_why(ret_why, r, "%s: " KV_REBUILD_REFUSED,
 			      cache->store, rebuild.odd_file);
@@ -292,6 +290,7 @@ static int open_or_remake(struct kv_cache *cache, const char *path,
 	struct kv_store_info file;
 	char why[KV_WHY_MAX];
 	uint64_t damaged = 0;
+	bool foreign = false;
 	int e, r = kv_index_check(path, map, why);
 
 	if (!ro)
@@ -308,8 +307,10 @@ static int open_or_remake(struct kv_cache *cache, const char *path,
 	/* Skipping a damaged record of a space or file would lose all its
 	 * blocks: rebuild the index. */
 	if (r == 0) {
+		foreign =
+			kv_index_is_foreign(cache->store_fd, cache->info.store);
 		e = kv_index_walk(cache->index, &frame, &damaged);
-		if (e == -EBADMSG || e == -EIO || damaged > 0) {
+		if (e == -EBADMSG || e == -EIO || damaged > 0 || foreign) {
 			kv_index_close(kv_steal(cache->index));
 			r = -EBADMSG;
 		}
@@ -325,7 +326,10 @@ static int open_or_remake(struct kv_cache *cache, const char *path,
 				   &carried, ret_why);
 		free(carried.pins);
 	} else if (r == -EBADMSG && !*ret_why) {
-		r = remake(cache, "damaged records", NULL, ret_why);
+		r = remake(cache,
+			   foreign ? "it is another store's"
+				   : "damaged records",
+			   NULL, ret_why);
 	} else {
 		return r;
 	}
@@ -356,7 +360,7 @@ static int open_index(struct kv_cache *cache, char **ret_why)
 		.next_space = 1,
 		.clean = true,
 	};
-	char *path;
+	_cleanup_(kv_freep) char *path = NULL;
 	int r;
 
 	if (asprintf(&path, "%s/index", cache->store) < 0)
@@ -376,7 +380,6 @@ static int open_index(struct kv_cache *cache, char **ret_why)
 	else if (r < 0 && !*ret_why)
 		kv_why(ret_why, r, "%s: cannot read the index: %s", path,
 		       strerror(-r));
-	free(path);
 	return r;
 }
 
@@ -391,7 +394,7 @@ struct adoption {
 	size_t strays;	/* number of lost_slots that are not of lost_files */
 	size_t lost_at; /* index in lost_files for the next lost record */
 	uint64_t files, missing; /* numbers of segment files: all, missing */
-	char *why; /* why a segment file cannot be opened; or NULL */
+	char **ret_why;		 /* set if a segment file cannot be opened */
 	struct {
 		uint64_t slot_id;
 		struct kv_slot_record record;
@@ -425,7 +428,7 @@ static int visit_segment(void *arg, const struct kv_segfile_record *record)
 		return 0;
 	}
 	/* A temporary error must not lose blocks: fail the mount. */
-	return r < 0 ? kv_why(&adoption->why, r,
+	return r < 0 ? kv_why(adoption->ret_why, r,
 			      "%s/segments/%06u.seg: %s; if this is not a "
 			      "segment file, move it away: a mount goes on "
 			      "without the blocks of a missing one",
@@ -627,7 +630,7 @@ static int order_blocks(struct kv_cache *cache)
 /* Read the index into memory. */
 static int adopt_index(struct kv_cache *cache, char **ret_why)
 {
-	struct adoption adoption = {.cache = cache};
+	struct adoption adoption = {.cache = cache, .ret_why = ret_why};
 	const struct kv_index_visitor visitor = {
 		.arg = &adoption,
 		.space = visit_space,
@@ -668,13 +671,11 @@ static int adopt_index(struct kv_cache *cache, char **ret_why)
 	}
 	free(adoption.lost_files);
 	free(adoption.lost_slots);
-	if (adoption.why)
-		*ret_why = adoption.why;
-	if (r < 0 && *ret_why)
-		return r;
 	if (r < 0)
-		return kv_why(ret_why, r, "%s: cannot read the index: %s",
-			      cache->store, strerror(-r));
+		return *ret_why ? r
+				: kv_why(ret_why, r,
+					 "%s: cannot read the index: %s",
+					 cache->store, strerror(-r));
 	cache->stats.corrupt += damaged;
 	cache->ssd.unswept |= damaged > 0;
 	if (damaged)
@@ -757,7 +758,7 @@ static int settle_cap(struct kv_cache *cache, char **ret_why)
 /* Compact the index after it has shrunk to a smaller cap. */
 static int compact_index(struct kv_cache *cache)
 {
-	char *path;
+	_cleanup_(kv_freep) char *path = NULL;
 	int r;
 
 	if (asprintf(&path, "%s/index", cache->store) < 0)
@@ -766,7 +767,6 @@ static int compact_index(struct kv_cache *cache)
 			     kv_index_map_bytes(cache->ssd.cap));
 	if (cache->index && cache->info.cap > cache->ssd.cap)
 		r = reopen_index(cache, path, cache->ssd.cap);
-	free(path);
 	/* The index is valid without compaction: mount even if the disk is
 	 * full. */
 	return cache->index ? 0 : r;

@@ -977,6 +977,102 @@ static void an_index_older_than_the_files_is_made_anew(void **state)
 	assert_int_equal(small_fsck(s, "--data"), 0);
 }
 
+/* Copy a file of another store, mounted more often, over that of the closed
+ * store @s. */
+static void take_from_another(struct small *s, const char *name)
+{
+	struct small other;
+	char command[256];
+
+	small_new(&other);
+	for (unsigned i = 0; i < 4; i++) {
+		small_must_open(&other);
+		assert_int_equal(small_close(&other), 0);
+	}
+	snprintf(command, sizeof(command), "cp %s/%s %s/%s", other.path, name,
+		 s->path, name);
+	assert_int_equal(system(command), 0);
+	small_remove(&other);
+}
+
+static void another_stores_index_is_made_anew(void **state)
+{
+	struct small *s = *state;
+	struct told told = {0};
+	char path[128];
+
+	s->config.warn = remember;
+	s->config.arg = &told;
+	save_all(s);
+	for (unsigned with_store = 0; with_store < 2; with_store++) {
+		small_close(s);
+		take_from_another(s, "index/data.mdb");
+		snprintf(path, sizeof(path), "%s/store", s->path);
+		assert_true(with_store || unlink(path) == 0);
+		assert_int_equal(small_fsck(s, "--repair"), 4);
+		s->config.read_only = true;
+		assert_int_equal(small_open(s), -EBADMSG);
+		assert_non_null(strstr(s->why, "it is another store's"));
+		s->config.read_only = false;
+		told.n = 0;
+		small_must_open(s);
+		assert_true(says(s, "index=rebuilt (it is another store's): 24 "
+				    "blocks, 1 spaces"));
+		assert_int_equal(told.n, 1);
+		assert_non_null(strstr(told.line, "it is another store's"));
+		assert_int_equal(present(s), BLOCKS);
+	}
+	small_close(s);
+	take_from_another(s, "index/data.mdb");
+	assert_int_equal(small_fsck(s, "--rebuild"), 1);
+	assert_int_equal(small_fsck(s, "--data"), 0);
+	small_must_open(s);
+	assert_int_equal(present(s), BLOCKS);
+	small_close(s);
+	/* Without trailers nobody knows whose the segment files are. */
+	take_from_another(s, "index/data.mdb");
+	flip_trailers(s);
+	assert_int_equal(small_open(s), -EUCLEAN);
+	flip_trailers(s);
+	small_must_open(s);
+	assert_int_equal(present(s), BLOCKS);
+}
+
+static void another_stores_description_costs_no_block(void **state)
+{
+	struct small *s = *state;
+	char path[128], own[128];
+
+	snprintf(path, sizeof(path), "%s/store", s->path);
+	snprintf(own, sizeof(own), "%s/spaces/own", s->path);
+	save_all(s);
+	small_close(s);
+	take_from_another(s, "store");
+	small_must_open(s);
+	assert_false(says(s, "index=rebuilt"));
+	assert_int_equal(present(s), BLOCKS);
+	small_close(s);
+	assert_int_equal(small_fsck(s, "--data"), 0);
+	/* If the index is lost or another store's as well, the mount changes
+	 * nothing. */
+	assert_int_equal(link(path, own), 0);
+	for (unsigned lost = 0; lost < 2; lost++) {
+		assert_int_equal(unlink(path), 0);
+		take_from_another(s, "store");
+		if (lost)
+			lose_index(s);
+		else
+			take_from_another(s, "index/data.mdb");
+		assert_int_equal(small_open(s), -EUCLEAN);
+		assert_non_null(strstr(s->why, "of another file or store"));
+		assert_int_equal(small_fsck(s, "--repair"), 4);
+		assert_int_equal(small_fsck(s, "--rebuild"), 8);
+	}
+	assert_int_equal(rename(own, path), 0);
+	small_must_open(s);
+	assert_int_equal(present(s), BLOCKS);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, small_tear_down)
 
 int main(void)
@@ -1008,6 +1104,8 @@ int main(void)
 		TEST(no_rebuild_drops_blocks_with_a_damaged_trailer),
 		TEST(swapped_files_are_refused),
 		TEST(an_index_older_than_the_files_is_made_anew),
+		TEST(another_stores_index_is_made_anew),
+		TEST(another_stores_description_costs_no_block),
 		TEST(any_bytes_in_the_index_give_exact_blocks_or_none),
 	};
 

@@ -94,11 +94,20 @@ static int see_slot(void *arg, uint64_t slot_id,
 	return 0;
 }
 
-static int by_slot(const void *a, const void *b)
+/* Return the index of the first entry at or after @slot_id. */
+static size_t entry_at(const struct fsck *f, uint64_t slot_id)
 {
-	const struct entry *x = a, *y = b;
+	size_t low = 0, high = f->n_entries;
 
-	return x->slot_id < y->slot_id ? -1 : x->slot_id > y->slot_id;
+	while (low < high) {
+		size_t mid = (low + high) / 2;
+
+		if (f->entries[mid].slot_id < slot_id)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low;
 }
 
 /* Note token ids that have no block: a repair deletes them, as a user's
@@ -106,14 +115,12 @@ static int by_slot(const void *a, const void *b)
 static int see_tokens(void *arg, uint64_t slot_id, uint64_t generation,
 		      const struct kv_token_ids *ids)
 {
-	const struct entry key = {.slot_id = slot_id}, *entry;
 	struct fsck *f = arg;
+	const size_t at = entry_at(f, slot_id);
 
 	(void)ids;
-	entry = f->n_entries ? bsearch(&key, f->entries, f->n_entries,
-				       sizeof(key), by_slot)
-			     : NULL;
-	if (entry && entry->generation == generation)
+	if (at < f->n_entries && f->entries[at].slot_id == slot_id &&
+	    f->entries[at].generation == generation)
 		return 0;
 	fsck_found(f, FAULT_RECORD_STRAY,
 		   "slot %u of file %u: token ids of a block that is gone",
@@ -199,6 +206,11 @@ int fsck_index(struct fsck *f)
 	}
 	if (r == 0)
 		r = read_index(f);
+	if (r == 0 && kv_index_is_foreign(f->store, f->info.store)) {
+		f->known = false;
+		strcpy(why, "it is another store's");
+		r = -EBADMSG;
+	}
 	if (r == -ENOTSUP) /* main() reports an unknown format */
 		return r;
 	if (r == -EBADMSG) {
@@ -349,12 +361,12 @@ static void check_store(struct fsck *f)
 {
 	struct kv_store_info info;
 	int r = kv_store_file_read(f->store, &info);
+	const bool same = r == 0 && memcmp(info.store, f->info.store,
+					   sizeof(info.store)) == 0;
 
 	/* The index is older than the store: a repair would remove newer
 	 * blocks. */
-	if (r == 0 &&
-	    memcmp(info.store, f->info.store, sizeof(info.store)) == 0 &&
-	    info.mounts > f->info.mounts) {
+	if (same && info.mounts > f->info.mounts) {
 		f->readable = false;
 		fsck_found(f, FAULT_INDEX_DAMAGED,
 			   "index: of mount %u, and the files are of mount %u: "
@@ -362,9 +374,7 @@ static void check_store(struct fsck *f)
 			   f->info.mounts, info.mounts);
 		return;
 	}
-	if (r == 0 &&
-	    memcmp(info.store, f->info.store, sizeof(info.store)) == 0 &&
-	    info.segment_bytes == f->info.segment_bytes)
+	if (same && info.segment_bytes == f->info.segment_bytes)
 		return;
 	f->write_store_file = true;
 	fsck_found(f, FAULT_STORE_FILE, "store: %s",
@@ -417,22 +427,6 @@ int fsck_open_segment(const struct fsck *f, uint32_t id, int flags)
 		return -EBADMSG;
 	}
 	return fd;
-}
-
-/* Return the index of the first entry at or after @slot_id. */
-static size_t entry_at(const struct fsck *f, uint64_t slot_id)
-{
-	size_t low = 0, high = f->n_entries;
-
-	while (low < high) {
-		size_t mid = (low + high) / 2;
-
-		if (f->entries[mid].slot_id < slot_id)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	return low;
 }
 
 static void drop(struct fsck *f, struct entry *entry, enum fault fault,

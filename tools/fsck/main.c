@@ -303,8 +303,6 @@ static int report(struct fsck *f)
 		fixed |= f->fixed[i] > 0;
 		left |= f->count[i] > f->fixed[i] && !expected(f, i);
 	}
-	if (f->rebuilt)
-		left = false;
 	status = left ? 4 : fixed ? 1 : 0;
 	if (f->json)
 		print_json(f, status);
@@ -337,11 +335,11 @@ static struct kv_txn *batch_of(struct writer *w)
 	return w->r == 0 ? w->batch : NULL;
 }
 
-static void delete_slot(struct writer *w, uint64_t slot_id)
+static void delete_slot(struct writer *w, uint64_t slot_id, bool record)
 {
 	struct kv_txn *batch = batch_of(w);
 
-	if (batch)
+	if (batch && record)
 		w->r = kv_txn_delete(batch, KV_PART_SLOTS, slot_id);
 	if (batch && w->r == 0)
 		w->r = kv_txn_delete(batch, KV_PART_TOKENS, slot_id);
@@ -358,17 +356,12 @@ static int mend_index(struct fsck *f)
 	if (w.r < 0)
 		return w.r;
 	for (size_t i = 0; i < f->bad_slots.n; i++)
-		delete_slot(&w, f->bad_slots.ids[i]);
+		delete_slot(&w, f->bad_slots.ids[i], true);
 	for (size_t i = 0; i < f->n_entries; i++)
 		if (f->entries[i].drop)
-			delete_slot(&w, f->entries[i].slot_id);
-	for (size_t i = 0; i < f->bad_tokens.n; i++) {
-		struct kv_txn *batch = batch_of(&w);
-
-		if (batch)
-			w.r = kv_txn_delete(batch, KV_PART_TOKENS,
-					    f->bad_tokens.ids[i]);
-	}
+			delete_slot(&w, f->entries[i].slot_id, true);
+	for (size_t i = 0; i < f->bad_tokens.n; i++)
+		delete_slot(&w, f->bad_tokens.ids[i], false);
 	for (size_t i = 0; i < f->n_spaces; i++) {
 		const struct space *space = &f->spaces[i];
 		struct kv_txn *batch = space->put ? batch_of(&w) : NULL;
