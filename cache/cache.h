@@ -518,6 +518,9 @@ struct kv_acquire {
 	uint32_t uid;
 	/* The chain probably continues in another request. */
 	bool more;
+	/* 0, or run @done also whenever this many bytes of leading wants were leased
+	 * since submit or the last kv_acquire_take. */
+	uint64_t part;
 	/* Runs once when all wants are settled, unless submit returned 0. */
 	void (*done)(struct kv_acquire *acquire, void *arg);
 	void *arg;
@@ -526,7 +529,10 @@ struct kv_acquire {
 	/* Number of blocks from the first missing one on; 0: none missing. */
 	size_t rest;
 	bool submitting;
+	bool told; /* @done runs, or ran without a kv_acquire_take since */
 	size_t pending;
+	size_t leading;		/* wants before the first that is not settled */
+	uint64_t leading_bytes; /* of these, leased since kv_acquire_take */
 	size_t short_of_room, room_at; /* number of such wants; the first */
 	TAILQ_ENTRY(kv_acquire) link;
 	struct kv_acquire *next_deferred;
@@ -537,6 +543,9 @@ struct kv_acquire {
  * 0: all settled, @done will not run, and the caller is to call
  * kv_acquire_touch, preferably after it has replied. */
 size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire);
+/* Return the number of leading wants that are settled.  If @part is not 0, call this
+ * after @done; @done runs again if the return value is less than @n. */
+size_t kv_acquire_take(struct kv_cache *cache, struct kv_acquire *acquire);
 /* Report the use of the leased blocks to the eviction policy. */
 void kv_acquire_touch(struct kv_cache *cache, struct kv_acquire *acquire);
 /* Settle pending wants with @status now.  @done runs, unless it already has.

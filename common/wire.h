@@ -8,7 +8,8 @@
  * its length is exactly that; anything else closes the connection.
  *
  * The client sends requests; each gets exactly one reply of the same type and
- * tag, with WIRE_REPLY set in @flags.  Replies come in any order.  The daemon
+ * tag, with WIRE_REPLY set in @flags; one with WIRE_PARTS may get earlier replies
+ * with the status WIRE_MORE.  Replies come in any order.  The daemon
  * also sends WIRE_SEGMENT and WIRE_RETIRE by itself (tag 0): a WIRE_SEGMENT
  * always goes out before the reply that names its segment for the first time.
  *
@@ -125,6 +126,10 @@ enum wire_type {
 #define WIRE_WAIT_SAVING 2u /* WIRE_ACQUIRE: wait for saves of these keys */
 #define WIRE_AGAIN 256u	    /* WIRE_ACQUIRE: not a new use, counts no hit */
 #define WIRE_RESIDENT 32u   /* WIRE_ACQUIRE: -EAGAIN for blocks not in DRAM */
+/* WIRE_ACQUIRE: reply also with the first blocks, while others are being read.  The
+ * status of such a reply is WIRE_MORE, and that of the blocks to come is -EINPROGRESS. */
+#define WIRE_PARTS 512u
+#define WIRE_MORE 1
 /* WIRE_PREFETCH: only if the first WIRE_AHEAD_MIN blocks are in DRAM; else -EAGAIN for
  * all blocks. */
 #define WIRE_AHEAD 64u

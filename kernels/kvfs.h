@@ -600,7 +600,8 @@ int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info);
  * Copy the blocks @opts->first .. + @n of @lease to @pages, which has
  * pages_per_block entries for each block; -1 skips a page.  @opts may be NULL.
  * The lease may be released at once.  The caller must not touch the pages until
- * COPIED.  A load of an unsettled lease begins when the lease settles.
+ * COPIED.  A load of an unsettled lease copies the first blocks as they arrive; a
+ * load layer by layer begins when all its blocks have arrived.
  * Statuses of blocks:
  * 0: copied
  * -ETIMEDOUT, -ECANCELED: not begun; layer by layer: not complete

@@ -97,16 +97,48 @@ static void uncharge(struct kv_cache *cache, struct kv_want *want)
 	want->hinted = want->hint_reads = 0;
 }
 
+/* Count the leading wants that are settled.  Return whether they are a part to report. */
+static bool count_leading(struct kv_acquire *acquire)
+{
+	const struct kv_want *want = &acquire->wants[acquire->leading];
+
+	for (; acquire->leading < acquire->n && want->status != -EINPROGRESS;
+	     acquire->leading++, want++)
+		if (want->status == 0)
+			acquire->leading_bytes += want->length;
+	return acquire->leading_bytes >= acquire->part;
+}
+
 static void settle(struct kv_cache *cache, struct kv_want *want, int status)
 {
+	struct kv_acquire *acquire = want->acquire;
+
 	kv_assert_locked(&cache->lock);
 	uncharge(cache, want);
 	want->status = status;
-	if (--want->acquire->pending)
+	if (--acquire->pending == 0)
+		touch_all(cache, acquire);
+	else if (!acquire->part || acquire->submitting ||
+		 !count_leading(acquire))
 		return;
-	touch_all(cache, want->acquire);
-	want->acquire->next_deferred = cache->deferred.settled;
-	cache->deferred.settled = want->acquire;
+	if (acquire->told)
+		return;
+	acquire->told = true;
+	acquire->next_deferred = cache->deferred.settled;
+	cache->deferred.settled = acquire;
+}
+
+size_t kv_acquire_take(struct kv_cache *cache, struct kv_acquire *acquire)
+{
+	size_t leading;
+
+	kv_lock(cache);
+	count_leading(acquire);
+	leading = acquire->leading;
+	acquire->leading_bytes = 0;
+	acquire->told = false;
+	kv_unlock(cache);
+	return leading;
 }
 
 void kv_want_lend_locked(struct kv_cache *cache, struct kv_want *want,
@@ -387,6 +419,8 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 	 * all wants have begun. */
 	acquire->pending = acquire->n + 1;
 	acquire->submitting = true;
+	acquire->told = false;
+	acquire->leading = acquire->leading_bytes = 0;
 	acquire->look = NULL;
 	acquire->short_of_room = 0;
 	acquire->room_at = acquire->n;

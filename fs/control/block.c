@@ -21,6 +21,8 @@
 #include "fs/base/stats.h"
 #include "fs/control/server.h"
 
+/* reply to an acquire with WIRE_PARTS for so many bytes of blocks */
+#define PART_BYTES (UINT64_C(4) << 20)
 #define WARN_EVERY_NS UINT64_C(60000000000)
 
 /* ---- messages that are answered at once ---- */
@@ -233,11 +235,14 @@ static int acquire_finish(struct kv_request *request)
 	struct acquire *acquire = (struct acquire *)request;
 	struct kv_client *client = request->client;
 	struct wire_place *places = kv_reply_items(request->server);
-	size_t n = acquire->leases.n, leased = 0;
+	size_t n = acquire->leases.n, arrived = n, leased = 0;
 
+	if (!acquire->at_once)
+		arrived = kv_acquire_take(request->server->cache,
+					  &acquire->leases);
 	for (size_t i = 0; i < n; i++) {
 		const struct kv_want *want = &acquire->leases.wants[i];
-		int r = want->status;
+		int r = i < arrived ? want->status : -EINPROGRESS;
 
 		if (r == 0)
 			r = kv_client_give_segment(client, want->segment);
@@ -249,7 +254,16 @@ static int acquire_finish(struct kv_request *request)
 						    .payload = want->payload};
 		leased += r >= 0;
 	}
-	kv_reply(client, &request->header, 0, (uint32_t)n, n * sizeof(*places));
+	kv_reply(client, &request->header, arrived < n ? WIRE_MORE : 0,
+		 (uint32_t)n, n * sizeof(*places));
+	if (arrived < n) { /* keep the deadline */
+		uint64_t now = kv_now_ns(), at = request->deadline.at_ns;
+
+		kv_request_pend(request, request->header.arg
+						 ? KV_MAX(at, now + 1) - now
+						 : 0);
+		return 0;
+	}
 	if (acquire->at_once) /* count the blocks' use after the reply */
 		kv_acquire_touch(request->server->cache, &acquire->leases);
 	request->release |= leased == 0;
@@ -269,6 +283,7 @@ static void acquire_submit(struct kv_client *client, const struct kv_message *m,
 	leases->n = n;
 	leases->uid = client->caller.uid;
 	leases->more = n == WIRE_BATCH;
+	leases->part = m->header->flags & WIRE_PARTS ? PART_BYTES : 0;
 	leases->done = acquired;
 	leases->arg = acquire;
 	for (size_t i = 0; i < n; i++)

@@ -410,8 +410,9 @@ static const struct shape {
 	[WIRE_PROBE] = {kv_request_probe, 0, ITEM(key), 0, WIRE_BATCH, 0, READ,
 			KEYS},
 	[WIRE_ACQUIRE] = {kv_request_acquire, 0, ITEM(key), 0, WIRE_BATCH,
-			  WIRE_WAIT_SAVING | WIRE_RESIDENT | WIRE_AGAIN, READ,
-			  KEYS},
+			  WIRE_WAIT_SAVING | WIRE_RESIDENT | WIRE_AGAIN |
+				  WIRE_PARTS,
+			  READ, KEYS},
 	[WIRE_RELEASE] = {kv_request_release, .what = OPEN_TAG},
 	[WIRE_CANCEL] = {kv_request_cancel, .what = OPEN_TAG},
 	[WIRE_STAGING] = {kv_request_staging, 0, ITEM(staging), 1, 1, 0, ANY,

@@ -228,6 +228,11 @@ static int take_reply_locked(struct kvfs_session *session,
 			break;
 	if (!call)
 		return -EPROTO;
+	if (header->status == WIRE_MORE && call->part &&
+	    header->count == call->count) {
+		call->part(call, packet->items);
+		return 0;
+	}
 	remove_call_locked(rpc, call);
 	if (header->status >= 0 &&
 	    (call->at_most ? header->count > call->count

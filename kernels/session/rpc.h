@@ -103,6 +103,8 @@ struct kv_call {
 	 * number of items that the reply has. */
 	uint32_t count;
 	bool at_most; /* a successful reply may also have fewer items */
+	/* NULL, or called like @done with the items of a reply with WIRE_MORE. */
+	void (*part)(struct kv_call *call, const void *items);
 	/* Called exactly once, with session->lock held; may free the call.
 	 * @status < 0: the error (-ENOTCONN: the connection broke).  Otherwise
 	 * @items are the items of the reply, valid during the call. */

@@ -9,7 +9,8 @@
  *           the lease is freed; if ABANDONED, when its answer comes.
  *
  * INVARIANTS
- *   (1) Blocks do not change after the lease has settled.
+ *   (1) The first lease->arrived blocks do not change; these are all blocks when
+ *       the lease has settled.
  *   (2) Each call for which the daemon holds blocks is released exactly once.
  *   (3) A lease is freed with its last reference.
  *   (4) A prefetch sets a key's status before it counts the key.
@@ -62,12 +63,28 @@ void kv_lease_put_locked(struct kvfs_lease *lease)
 	unref_locked(lease);
 }
 
-/* Count one more call of the lease as settled.  The last one settles the lease
- * and begins the loads that wait for it. */
+/* Count the leading blocks that have an outcome, and begin to copy those for the
+ * loads that wait for them. */
+static void arrived_locked(struct kvfs_lease *lease)
+{
+	struct kvfs_xfer *xfer, *next;
+
+	kv_assert_locked(&lease->session->lock);
+	while (lease->arrived < lease->n &&
+	       lease->items[lease->arrived].status != -EINPROGRESS)
+		lease->arrived++;
+	lease->refs++; /* the loads may end at once and put the lease */
+	for (xfer = TAILQ_FIRST(&lease->waiting); xfer; xfer = next) {
+		next = TAILQ_NEXT(xfer, queue);
+		kv_load_begin_locked(xfer);
+	}
+	unref_locked(lease);
+}
+
+/* Count one more call of the lease as settled.  The last one settles the
+ * lease. */
 static void call_settled_locked(struct kvfs_lease *lease)
 {
-	struct kvfs_xfer *xfer;
-
 	kv_assert_locked(&lease->session->lock);
 	assert(lease->unsettled > 0);
 	if (--lease->unsettled > 0)
@@ -76,10 +93,7 @@ static void call_settled_locked(struct kvfs_lease *lease)
 	atomic_store_explicit(&lease->settled, true, memory_order_release);
 	kv_notice_post_locked(lease->session, &lease->notice, 0, lease->held);
 	kv_session_completed_locked(lease->session);
-	lease->refs++; /* the loads may end at once and put the lease */
-	while ((xfer = TAILQ_FIRST(&lease->waiting)))
-		kv_load_begin_locked(xfer);
-	unref_locked(lease);
+	arrived_locked(lease);
 }
 
 static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
@@ -114,33 +128,53 @@ static bool any_held(const struct wire_place *places, size_t n)
 	return false;
 }
 
-static void settle_locked(struct kv_keys_call *call, int status,
-			  const void *items)
+/* Set the statuses of the call's blocks that have none yet.  Unless the answer is
+ * @final, it leaves those of blocks to come at -EINPROGRESS. */
+static void place_all_locked(struct kv_keys_call *call, int status,
+			     const struct wire_place *places, bool final)
 {
 	struct kvfs_lease *lease =
 		kv_container(call->keys, struct kvfs_lease, keys);
-	const struct wire_place *places = items;
 
 	kv_assert_locked(&lease->session->lock);
-	call->held = status == 0 && any_held(places, call->n);
+	call->held |= status == 0 && any_held(places, call->n);
 	for (size_t i = 0; i < call->n; i++) {
 		struct kv_held *item = &lease->items[call->first + i];
 
+		if (item->status != -EINPROGRESS)
+			continue;
 		item->call = (uint32_t)(call - lease->keys.calls);
 		item->status = status < 0
 				       ? status
 				       : place_locked(lease, item, &places[i]);
-		if (item->status == -EINPROGRESS) /* means: not settled */
+		if (final && item->status == -EINPROGRESS)
 			item->status = -EPROTO;
 	}
-	call_settled_locked(lease);
 }
 
-/* Release the blocks that the daemon holds for an abandoned call. */
+static void part_locked(struct kv_call *kv_call, const void *items)
+{
+	struct kv_keys_call *call = (struct kv_keys_call *)kv_call;
+
+	if (call->state != KV_KEYS_ASKED)
+		return;
+	place_all_locked(call, 0, items, false);
+	arrived_locked(kv_container(call->keys, struct kvfs_lease, keys));
+}
+
+static void settle_locked(struct kv_keys_call *call, int status,
+			  const void *items)
+{
+	place_all_locked(call, status, items, true);
+	call_settled_locked(kv_container(call->keys, struct kvfs_lease, keys));
+}
+
+/* Release the blocks that the daemon holds for an abandoned call, unless an earlier
+ * part of the answer had blocks: then they are released with the lease. */
 static void late_locked(struct kv_keys_call *call, int status,
 			const void *items)
 {
-	if (status == 0 && any_held(items, call->n))
+	if (status == 0 && !call->held && any_held(items, call->n))
 		kv_rpc_post_tag_locked(call->keys->session, WIRE_RELEASE,
 				       call->call.tag);
 }
@@ -157,6 +191,7 @@ static void put_locked(struct kv_keys *keys)
 
 static const struct kv_keys_ops lease_ops = {
 	.settle_locked = settle_locked,
+	.part_locked = part_locked,
 	.late_locked = late_locked,
 	.get_locked = get_locked,
 	.put_locked = put_locked,
@@ -255,7 +290,7 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
 		 const kvfs_opts *opts, kvfs_lease **ret_lease)
 {
 	const unsigned excluding = KVFS_WAIT_SAVING | KVFS_READ_AHEAD;
-	struct wire_header like = {.type = WIRE_ACQUIRE};
+	struct wire_header like = {.type = WIRE_ACQUIRE, .flags = WIRE_PARTS};
 	struct kvfs_lease *lease;
 	kvfs_session *session;
 	kvfs_opts known = {0};

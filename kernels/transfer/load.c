@@ -6,7 +6,7 @@
  *
  * STATES    of a load:
  *
- *           WAITING -> SYNCING   kv_load_begin_locked, when the lease settles
+ *           WAITING -> SYNCING   kv_load_begin_locked, when blocks have arrived
  *           WAITING -> COPYING   the same, without an event wait
  *           SYNCING -> COPYING   submit_jobs_locked, when the event wait is done
  *           WAITING -> over      stopped_locked
@@ -15,13 +15,16 @@
  *           COPYING -> over      run, with the last job
  *
  *           A load is cut in units of a few blocks.  A load layer by layer has
- *           all units of its first step, then all units of the second, ...
+ *           all units of its first step, then all units of the second, ..., and
+ *           waits until all its blocks have arrived.
  *
  * INVARIANTS
  *   (1) One job takes a unit, by incrementing load->next, and only that job
- *       writes the unit's pages.
+ *       writes the unit's pages.  The blocks of units before load->ready have
+ *       arrived; only stopped_locked takes later units.
  *   (2) The lease and the pool are held until every block is copied or failed.
- *   (3) Each job has a reference to the transfer, from begin to its end.
+ *   (3) Each active job has a reference to the transfer.  A job is active while
+ *       there are units to take, unless the load is SYNCING.
  *   (4) The first error of a block stays; a status is 0 only after the block's
  *       last unit.
  *   (5) A stopped load waits only for the copy threads that have one of its
@@ -36,6 +39,7 @@
 
 struct load_job {
 	struct kv_job job; /* first */
+	bool active;	   /* guarded by lock; queued or running */
 	struct kvfs_xfer *xfer;
 	struct kv_submission submission;    /* the unit being copied */
 	const struct kvfs_space *looked_at; /* space compared last */
@@ -54,6 +58,7 @@ struct kv_load {
 	size_t n_jobs;
 	struct load_job *jobs;
 
+	atomic_size_t ready; /* grows with lock */
 	atomic_size_t next;  /* unit that the next free job takes */
 	atomic_size_t *left; /* units not yet copied, for each step */
 	atomic_uint busy; /* jobs that may have a unit; decremented with lock */
@@ -209,7 +214,17 @@ static void count_all_locked(struct kvfs_xfer *xfer)
 	kv_xfer_over_locked(xfer, good, xfer->n - good);
 }
 
-/* Copy units of a load until none is left, or until a job of higher priority
+static bool take_unit(struct kv_load *load, size_t *ret_unit)
+{
+	*ret_unit = atomic_load(&load->next);
+	while (*ret_unit < atomic_load(&load->ready))
+		if (atomic_compare_exchange_weak(&load->next, ret_unit,
+						 *ret_unit + 1))
+			return true;
+	return false;
+}
+
+/* Copy units of a load until none is ready, or until a job of higher priority
  * waits.  Runs on a copy thread. */
 static void run(struct kv_job *kv_job)
 {
@@ -217,32 +232,30 @@ static void run(struct kv_job *kv_job)
 	struct kvfs_xfer *xfer = job->xfer;
 	struct kvfs_session *session = xfer->session;
 	struct kv_load *load = xfer->load;
-	struct kv_copier *copier = NULL; /* valid only while blocks are left */
 	bool pressed = false;
 	size_t unit;
 
 	/* Increment busy before taking a unit, so that a thread that stops the
 	 * load sees this job. */
 	atomic_fetch_add(&load->busy, 1);
-	while (!pressed && (unit = atomic_fetch_add(&load->next, 1)) <
-				   load->steps * load->units_a_step) {
-		copier = session->copier;
+	while (!pressed && take_unit(load, &unit)) {
 		copy_unit(job, unit);
 		if (atomic_fetch_sub(&load->left[unit / load->units_a_step],
 				     1) == 1)
 			kv_xfer_step_over(xfer);
-		pressed = kv_copier_presses(copier, kv_job);
+		pressed = kv_copier_presses(session->copier, kv_job);
 	}
 	pthread_mutex_lock(&session->lock);
 	atomic_fetch_sub(&load->busy, 1);
 	kv_xfer_over_locked(xfer, job->good, job->bad);
 	job->good = job->bad = 0;
 	count_all_locked(xfer);
-	if (!pressed)
+	job->active = atomic_load(&load->next) < atomic_load(&load->ready);
+	if (job->active)
+		kv_copier_submit(session->copier, kv_job);
+	else
 		kv_xfer_put_locked(xfer);
 	pthread_mutex_unlock(&session->lock);
-	if (pressed)
-		kv_copier_submit(copier, kv_job);
 }
 
 /* ---- beginning and stopping loads ---- */
@@ -255,21 +268,47 @@ static void unqueue_locked(struct kvfs_xfer *xfer)
 	xfer->queued = false;
 }
 
+/* Submit a job for each unit to take, as far as there are jobs. */
 static void submit_jobs_locked(void *owner)
 {
 	struct kvfs_xfer *xfer = owner;
 	struct kv_load *load = xfer->load;
+	size_t unit = atomic_load(&load->next);
+	struct load_job *job;
 
-	for (size_t i = 0; i < load->n_jobs; i++) {
+	for (job = load->jobs; job < load->jobs + load->n_jobs &&
+			       unit < atomic_load(&load->ready);
+	     job++) {
+		if (job->active)
+			continue;
+		unit++;
+		job->active = true;
 		kv_xfer_get_locked(xfer);
-		kv_copier_submit(xfer->session->copier, &load->jobs[i].job);
+		kv_copier_submit(xfer->session->copier, &job->job);
 	}
 }
 
 void kv_load_begin_locked(struct kvfs_xfer *xfer)
 {
-	unqueue_locked(xfer);
-	kv_event_wait_begin_locked(xfer->event_wait, submit_jobs_locked, xfer);
+	const size_t arrived = xfer->lease->arrived;
+	struct kv_load *load = xfer->load;
+	const bool begun = atomic_load(&load->ready) > 0;
+
+	kv_assert_locked(&xfer->session->lock);
+	if (arrived >= xfer->first + xfer->n) {
+		unqueue_locked(xfer);
+		atomic_store(&load->ready, load->steps * load->units_a_step);
+	} else if (load->steps == 1 && arrived > xfer->first) {
+		atomic_store(&load->ready,
+			     (arrived - xfer->first) / load->unit);
+	}
+	if (atomic_load(&load->ready) == 0)
+		return;
+	if (!begun)
+		kv_event_wait_begin_locked(xfer->event_wait, submit_jobs_locked,
+					   xfer);
+	else if (!xfer->event_wait || !xfer->event_wait->waiting)
+		submit_jobs_locked(xfer);
 }
 
 /* Set the status of the blocks @first .. + @n, which no job copies, to
@@ -298,8 +337,9 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 	kv_assert_locked(&xfer->session->lock);
 	if (xfer->left[KVFS_COPIED] == 0)
 		return;
-	if (kv_event_wait_stop_locked(xfer->event_wait) || xfer->queued) {
-		unqueue_locked(xfer);
+	unqueue_locked(xfer);
+	if (kv_event_wait_stop_locked(xfer->event_wait) ||
+	    atomic_load(&load->ready) == 0) {
 		end_blocks(xfer, 0, xfer->n);
 		kv_xfer_fail_locked(xfer, KVFS_COPIED, xfer->n);
 		return;
@@ -454,12 +494,9 @@ int kv_lib_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 		xfer->lease = lease;
 		kv_lease_get_locked(lease);
 		kv_xfer_activate_locked(xfer);
-		if (atomic_load(&lease->settled)) {
-			kv_load_begin_locked(xfer);
-		} else {
-			xfer->queued = true;
-			TAILQ_INSERT_TAIL(&lease->waiting, xfer, queue);
-		}
+		xfer->queued = true;
+		TAILQ_INSERT_TAIL(&lease->waiting, xfer, queue);
+		kv_load_begin_locked(xfer);
 	}
 	pthread_mutex_unlock(&pool->session->lock);
 	if (used < 0)

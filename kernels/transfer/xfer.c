@@ -749,6 +749,7 @@ void kv_keys_ask_locked(struct kv_keys_call *call,
 	kv_assert_locked(&keys->session->lock);
 	packet.header.count = call->call.count = (uint32_t)n;
 	call->call.done = done;
+	call->call.part = keys->ops->part_locked;
 	if (r == 0)
 		r = kv_rpc_submit_locked(keys->session, &call->call, &packet);
 	if (r < 0) {

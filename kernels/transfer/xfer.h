@@ -145,6 +145,8 @@ struct kv_keys_ops {
 	 * one status for each key in @items.  Called once for each call. */
 	void (*settle_locked)(struct kv_keys_call *call, int status,
 			      const void *items);
+	/* Handle an answer about the first keys (WIRE_MORE); may be NULL. */
+	void (*part_locked)(struct kv_call *call, const void *items);
 	/* Handle the daemon's late answer to an ABANDONED call; may be NULL. */
 	void (*late_locked)(struct kv_keys_call *call, int status,
 			    const void *items);
@@ -483,9 +485,9 @@ size_t kv_layout_ranges(const struct kv_layout *layout, uint32_t first,
 
 /* ---- leases, for which the daemon holds blocks in DRAM (lease.c) ---- */
 
-/* A block of a lease, which does not change once the lease has settled. */
+/* A block of a lease, which does not change once it has arrived. */
 struct kv_held {
-	int status;
+	int status;			   /* -EINPROGRESS: not arrived */
 	uint32_t call;			   /* index in lease->keys.calls */
 	struct kv_mapped_segment *mapping; /* NULL: @status is not 0 */
 	const uint8_t *file;
@@ -499,6 +501,7 @@ struct kvfs_lease {
 	unsigned refs;	  /* guarded by lock */
 	unsigned loads;	  /* guarded by lock; loads that hold the lease */
 	size_t unsettled; /* guarded by lock; number of unanswered messages */
+	size_t arrived;	  /* lock; number of blocks before the first to come */
 	long held;	  /* blocks held; guarded by lock until settled */
 	struct kv_notice notice; /* lock */
 	struct kv_xfers waiting; /* lock; loads that wait for the lease */
@@ -516,8 +519,8 @@ void kv_lease_release_locked(struct kvfs_lease *lease);
 /* Return the space of block @i, valid as long as the lease. */
 struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i);
 
-/* Begin the load @xfer if its lease has settled and the stream's earlier work
- * is over.  (load.c) */
+/* Copy the blocks of the load @xfer that have arrived, once the stream's earlier
+ * work is over.  (load.c) */
 void kv_load_begin_locked(struct kvfs_xfer *xfer);
 /* Do the work of kvfs_load, also for a pool of kvfs_pool_reserve.  (load.c) */
 int kv_lib_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,

@@ -223,6 +223,39 @@ static void a_block_that_cannot_move_stays_queued(void **state)
 	assert_true(tiers_of(t, t->space, 0, 0) & KV_TIER_SSD);
 }
 
+/* Blocks that come out of order are reported when those before have come. */
+static void an_acquire_reports_its_leading_blocks_in_parts(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_acquire *acquire = leases_new(4);
+	struct kv_waiter waiter = KV_WAITER_INIT;
+	struct kv_fill *fills[4];
+
+	for (unsigned i = 0; i < 4; i++) {
+		assert_int_equal(tiers_begin(t, t->space, 0, i, &fills[i]), 0);
+		acquire->wants[i].key = tiers_key(0, i);
+	}
+	acquire->space = t->space;
+	acquire->wait_saving = true;
+	acquire->part = 3 * BYTES / 2;
+	acquire->done = tiers_wake;
+	acquire->arg = &waiter;
+	assert_int_equal(kv_acquire_submit(t->cache, acquire), 4);
+	assert_int_equal(tiers_seal(t, fills[1], 0, 1), 0);
+	assert_false(waiter.done);
+	assert_int_equal(tiers_seal(t, fills[0], 0, 0), 0);
+	assert_true(waiter.done);
+	waiter.done = false;
+	assert_int_equal(kv_acquire_take(t->cache, acquire), 2);
+	assert_int_equal(tiers_seal(t, fills[2], 0, 2), 0);
+	assert_false(waiter.done);
+	assert_int_equal(tiers_seal(t, fills[3], 0, 3), 0);
+	assert_true(waiter.done);
+	assert_int_equal(kv_acquire_take(t->cache, acquire), 4);
+	kv_acquire_release(t->cache, acquire);
+	free(acquire);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -234,6 +267,7 @@ int main(void)
 		TEST(a_save_that_was_cleared_is_in_nobodys_way),
 		TEST(who_waits_for_it_misses_at_once),
 		TEST(a_block_that_cannot_move_stays_queued),
+		TEST(an_acquire_reports_its_leading_blocks_in_parts),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
