@@ -58,7 +58,8 @@ enum wire_type {
 	WIRE_STAGING,
 	/* Reserve room for blocks.  wire_key[]; reply: wire_status[]. */
 	WIRE_RESERVE,
-	/* Save blocks.  wire_save[]; reply: wire_status[]. */
+	/* Save reserved blocks, or with WIRE_FRESH others.  wire_save[]; reply:
+	 * wire_status[]. */
 	WIRE_SAVE,
 	/* Drop reservations made by the RESERVE with the tag @arg, 0: by any.
 	 * wire_key[]; reply: wire_status[]. */
@@ -134,7 +135,10 @@ enum wire_type {
  * all blocks. */
 #define WIRE_AHEAD 64u
 #define WIRE_AHEAD_MIN 4u
-/* Flags of WIRE_RESERVE, for all of its keys. */
+/* WIRE_SAVE: reserve the blocks too, with the flags and statuses of WIRE_RESERVE.  A
+ * block with a reservation is -EALREADY. */
+#define WIRE_FRESH 16u
+/* Flags of WIRE_RESERVE, WIRE_SAVE_PAGES and WIRE_FRESH, for all of their blocks. */
 #define WIRE_MUST 4u /* do not evict the block before it is durable */
 #define WIRE_HOLD 8u /* lease the block when it seals; -ENOSPC: no room */
 /*

@@ -645,9 +645,10 @@ typedef struct kvfs_meta {
  * are a chain from position 0.  A block that is present, or being saved, is not
  * copied and gets the status KVFS_PRESENT, a success.  The caller may reuse the
  * pages when COPIED; other clients find the blocks when SEALED; the blocks
- * survive a power loss when DURABLE.  A block that another client is saving
- * counts as SEALED at once, and is found when that save ends.  DURABLE waits
- * for that save, at most two seconds (-ENOENT).
+ * survive a power loss when DURABLE.  A save of at most 256 KiB is COPIED when
+ * it is SEALED or stopped, and also copies blocks that are present.  A block that another
+ * client is saving counts as SEALED at once, and is found when that save ends.
+ * DURABLE waits for that save, at most two seconds (-ENOENT).
  *
  * A block with fewer tokens than its layout's is saved as it is in the pages.
  * The caller sets the bytes of missing tokens to zero, as a layout does not
@@ -670,7 +671,8 @@ typedef struct kvfs_meta {
  * -ENOLCK: held, and more than KVFS_LEASED_MAX
  * -EAGAIN: beyond the space's rate
  * -ESTALE: the space was cleared
- * -ECANCELED, -ETIMEDOUT: the daemon may still seal a block that was COPIED
+ * -ECANCELED, -ETIMEDOUT: the daemon may still seal a block that was COPIED, or
+ *          of a save of at most 256 KiB
  * -EFAULT: a lent page cannot be read
  * -ENOENT: the block was removed or evicted before it was durable
  * -EBADMSG: a process of the space's owner changed the block's bytes in memory

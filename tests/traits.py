@@ -24,7 +24,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 129,
-    "lines": 67998,
+    "lines": 68120,
     "lines of Python": 6057,
     "largest circle": 9,
     "upward calls": 0,

@@ -661,6 +661,7 @@ static void serve(struct kv_server *server, struct kv_user *user)
 	struct kv_request *request;
 	struct kv_client *client;
 
+	server->copied = 0;
 	do {
 		request = TAILQ_FIRST(&user->finished);
 		client = TAILQ_FIRST(&user->ready);

@@ -2,8 +2,8 @@
 /*
  * client_memory.c - a client's file in memory, read by pread(2) or mapped.
  *
- * OWNS      a descriptor of the file, or a mapping of it, until the last put, and the
- *           charges for them.
+ * OWNS      a descriptor of the file, and a mapping of a file that can be mapped, until
+ *           the last put, and the charges for them.
  *
  * INVARIANTS
  *   (1) Reading the memory allocates nothing: a page in a hole of a mapped file would be
@@ -45,9 +45,9 @@ struct kv_client_memory {
 	struct kv_work unmap;
 	struct kv_server *server;
 	struct kv_account *account; /* held */
-	int fd;			    /* -1: mapped */
-	uint64_t offset, bytes;	    /* part of the file that the client uses */
-	uint64_t page, step;	    /* bytes of a page, and of a mapping step */
+	int fd;
+	uint64_t offset, bytes; /* part of the file that the client uses */
+	uint64_t page, step;	/* bytes of a page, and of a mapping step */
 	/* the file is known to have all pages below this offset */
 	uint64_t counted;
 	const uint8_t *data; /* address of byte @offset; NULL: not mapped */
@@ -192,7 +192,6 @@ int kv_client_memory_map(struct kv_client_memory *memory)
 	memory->charged = memory->mapped = n;
 	memory->map = map;
 	memory->data = memory->map + (memory->offset - from);
-	kv_closep(&memory->fd);
 	return 0;
 }
 
@@ -241,15 +240,16 @@ static int copy_mapped(void *arg)
 	return 0;
 }
 
-int kv_client_memory_copy(const struct kv_client_memory *memory, uint64_t at,
-			  uint64_t n, struct kv_hash *hash, void *dst)
+int kv_client_memory_copy(const struct kv_client_memory *memory, bool by_read,
+			  uint64_t at, uint64_t n, struct kv_hash *hash,
+			  void *dst)
 {
 	uint8_t *to = dst, private[PIECE];
 	uint64_t piece;
 
 	/* An access to a page that cannot be swapped in, or to broken memory,
 	 * raises SIGBUS. */
-	if (memory->data)
+	if (memory->data && !by_read)
 		return kv_sigbus_guard(
 			copy_mapped,
 			&(struct copy){memory->data + at, n, hash, dst});

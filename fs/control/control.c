@@ -359,6 +359,7 @@ static void control_freep(struct kv_control **ref)
 		pthread_join(control->thread, NULL);
 	kv_workers_free(server->copies);
 	kv_workers_free(server->waits);
+	kv_hash_free(server->hash);
 	kv_listener_close(&control->listener);
 	kv_deadlines_fini(&server->deadlines);
 	kv_turns_fini(&server->users);
@@ -385,6 +386,9 @@ int kv_server_start_workers(struct kv_server *server)
 	const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	int r;
 
+	r = kv_hash_new(&server->hash);
+	if (r < 0)
+		return r;
 	copies.threads = (unsigned)KV_MIN(KV_MAX(cpus, 1), 4);
 	r = kv_workers_new(&copies, &server->copies);
 	return r < 0 ? r : kv_workers_new(&waits, &server->waits);

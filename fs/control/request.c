@@ -420,7 +420,7 @@ static const struct shape {
 	[WIRE_RESERVE] = {kv_request_reserve, 0, ITEM(key), 0, WIRE_BATCH,
 			  WIRE_MUST | WIRE_HOLD, WRITE},
 	[WIRE_SAVE] = {kv_request_save, 0, ITEM(save), 0, WIRE_BATCH,
-		       WIRE_WITH_IDS},
+		       WIRE_WITH_IDS | WIRE_FRESH | WIRE_MUST | WIRE_HOLD},
 	[WIRE_DROP] = {kv_request_drop, 0, ITEM(key), 0, WIRE_BATCH, 0, ANY,
 		       KEYS},
 	[WIRE_FLUSH] = {kv_request_flush, 0, ITEM(key), 0, WIRE_BATCH, 0,

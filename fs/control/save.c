@@ -14,7 +14,7 @@
  *           (cache) -> RESERVED   kv_request_reserve  (client->reservations)
  *          RESERVED -> COPYING    prepare             (a saving)
  *          RESERVED -> (cache)    kv_request_drop, or the client's end
- *           (cache) -> COPYING    prepare_lent
+ *           (cache) -> COPYING    prepare_fresh
  *           COPYING -> (cache)    copy_item: sealed, or dropped
  *           of an offer:
  *             (new) -> MAPPED     offer_run: by a worker, in steps
@@ -22,8 +22,8 @@
  *
  * INVARIANTS
  *   (1) A SAVE item consumes its reservation, whatever its outcome.
- *   (2) Only its worker touches a COPYING item, also after the client has disconnected:
- *       the item ends as if the client were connected.
+ *   (2) Only its worker, or the control thread if saving->small, touches a COPYING item.
+ *       The item also ends if the client has disconnected.
  *   (3) A block is leased in the critical section that seals it: eviction cannot come in
  *       between.
  *   (4) A copy of lent pages is sealed only if the pages were lent until the copy had
@@ -161,7 +161,7 @@ void kv_lent_drop(struct kv_client *client, struct kv_lent *lent)
 /* Copy a block from the lent @pages, whose numbers are valid, to @tensors, and
  * hash it.  Returns 0, or -EFAULT if the file has become shorter. */
 static int copy_lent(const struct kv_lent *lent, const uint64_t *pages,
-		     struct kv_hash *hash, uint8_t *tensors)
+		     bool by_read, struct kv_hash *hash, uint8_t *tensors)
 {
 	const struct wire_stride *s;
 	uint32_t run;
@@ -179,8 +179,8 @@ static int copy_lent(const struct kv_lent *lent, const uint64_t *pages,
 			n = run * s->bytes;
 			at = s->at + pages[p] * s->block_stride;
 			for (uint64_t i = 0; i < s->count; i++) {
-				r = kv_client_memory_copy(lent->memory, at, n,
-							  hash, tensors);
+				r = kv_client_memory_copy(lent->memory, by_read,
+							  at, n, hash, tensors);
 				if (r < 0)
 					return r;
 				tensors += n;
@@ -218,6 +218,7 @@ struct saving {
 			     * until the client takes the pages back */
 	uint64_t header_bytes;
 	bool with_ids; /* the message has the blocks' token ids */
+	bool small;    /* the control thread copies the blocks by pread(2) */
 	uint32_t n;
 	uint32_t uid;
 	_Atomic size_t left;
@@ -238,8 +239,8 @@ static int check_lent(const struct saving *saving)
 	int r;
 
 	__sync_synchronize(); /* read the word after all bytes of the copy */
-	r = kv_client_memory_copy(saving->staging, saving->is_lent,
-				  sizeof(word), NULL, &word);
+	r = kv_client_memory_copy(saving->staging, saving->small,
+				  saving->is_lent, sizeof(word), NULL, &word);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&lent->lock);
@@ -264,7 +265,8 @@ static int read_ids(struct saving_item *item, struct kv_token_ids **ret_ids)
 
 	if (!ids)
 		return -ENOMEM;
-	r = kv_client_memory_copy(staging, item->ids_at, n, NULL, ids);
+	r = kv_client_memory_copy(staging, item->saving->small, item->ids_at, n,
+				  NULL, ids);
 	if (r < 0)
 		return r;
 	if (kv_token_ids_check(ids, n) < 0)
@@ -301,8 +303,10 @@ static int make_block(struct saving_item *item, struct kv_hash *hash)
 		kv_hash_update(hash, file, saving->header_bytes);
 		file += saving->header_bytes;
 		r = saving->lent
-			    ? copy_lent(saving->lent, item->pages, hash, file)
-			    : kv_client_memory_copy(saving->staging, item->from,
+			    ? copy_lent(saving->lent, item->pages,
+					saving->small, hash, file)
+			    : kv_client_memory_copy(saving->staging,
+						    saving->small, item->from,
 						    saving->layout->payload,
 						    hash, file);
 	}
@@ -338,29 +342,56 @@ static void copy_item(struct kv_work *work, struct kv_hash *hash)
 	ended(saving);
 }
 
-/* Prepare the items, unless @r is an error, and have workers copy them: the first while
- * later ones are being prepared. */
+/* Return whether the control thread copies the blocks of @saving: that takes less time
+ * than waking a worker.  Reserved blocks are left to workers, because the seal of a block
+ * that was made since as a file may wait for the disk. */
+static bool is_small(const struct saving *saving)
+{
+	const uint64_t ids =
+		kv_token_ids_bytes(saving->layout->tokens, KV_EXTRAS_MAX);
+	const uint64_t each =
+		saving->layout->payload + (saving->with_ids ? ids : 0);
+
+	return (saving->lent || (saving->request.header.flags & WIRE_FRESH)) &&
+	       saving->n <= KV_SMALL_BLOCKS && each <= KV_SMALL_BYTES &&
+	       saving->request.server->copied + saving->n * each <=
+		       KV_SMALL_BYTES;
+}
+
+/* Prepare the items, unless @r is an error, and copy them if they are small; or have
+ * workers copy them: the first while later ones are being prepared. */
 static void copy_items(struct saving *saving, const struct wire_save *wire,
 		       int r,
 		       int (*prepare_item)(struct saving *saving,
 					   const struct wire_save *wire,
 					   struct saving_item *item))
 {
+	struct kv_server *server = saving->request.server;
+
+	saving->small = is_small(saving);
 	/* Count this loop too: the request must not end before. */
 	atomic_init(&saving->left, 1);
-	kv_request_pend(&saving->request, 0);
+	if (!saving->small)
+		kv_request_pend(&saving->request, 0);
 	for (uint32_t i = 0; i < saving->n; i++) {
 		struct saving_item *item = &saving->items[i];
 
 		item->status = r < 0 ? r : prepare_item(saving, &wire[i], item);
 		if (item->status < 0)
 			continue;
+		if (saving->small) {
+			server->copied += saving->layout->payload;
+			item->status = make_block(item, server->hash);
+			continue;
+		}
 		atomic_fetch_add(&saving->left, 1);
-		kv_work_submit(saving->request.server->copies, &item->work,
-			       saving->uid,
+		kv_work_submit(server->copies, &item->work, saving->uid,
 			       KV_COPY_COST + saving->layout->payload);
 	}
-	ended(saving);
+	if (saving->small)
+		kv_request_answer(&saving->request);
+	else
+		ended(saving);
 }
 
 /* ---- the request ---- */
@@ -654,6 +685,19 @@ static int set_ids(const struct saving *saving, uint64_t at,
 	return 0;
 }
 
+/* Set the offsets of the block and of its ids in the staging. */
+static int set_place(const struct saving *saving, const struct wire_save *wire,
+		     struct saving_item *item)
+{
+	const uint64_t bytes = saving->layout->payload;
+
+	item->from = wire->offset;
+	if (!saving->staging ||
+	    !kv_client_memory_has(saving->staging, wire->offset, bytes))
+		return -EINVAL;
+	return set_ids(saving, kv_round_up(wire->offset + bytes, 8), item);
+}
+
 /* Return true if the client has a reservation for the block of @wire. */
 static bool has_reservation(struct kv_client *client, uint32_t space,
 			    const struct wire_save *wire,
@@ -666,7 +710,6 @@ static bool has_reservation(struct kv_client *client, uint32_t space,
 static int prepare(struct saving *saving, const struct wire_save *wire,
 		   struct saving_item *item)
 {
-	const uint64_t bytes = saving->layout->payload;
 	struct kv_client *client = saving->request.client;
 	uint32_t space = saving->request.header.space;
 	struct kv_reservation reservation;
@@ -677,19 +720,37 @@ static int prepare(struct saving *saving, const struct wire_save *wire,
 	reservation =
 		take_reservation(&client->reservations, space, &item->key);
 	item->hold = reservation.hold;
-	item->from = wire->offset;
 	r = set_meta(saving, wire, item);
-	if (r == 0 &&
-	    (!saving->staging ||
-	     !kv_client_memory_has(saving->staging, wire->offset, bytes)))
-		r = -EINVAL;
 	if (r == 0)
-		r = set_ids(saving, kv_round_up(wire->offset + bytes, 8), item);
+		r = set_place(saving, wire, item);
 	if (r == 0)
 		item->fill = reservation.fill;
 	else
 		kv_fill_drop(client->server->cache, reservation.fill);
 	return r;
+}
+
+/* Prepare a block that is not reserved. */
+static int prepare_fresh(struct saving *saving, const struct wire_save *wire,
+			 struct saving_item *item)
+{
+	const uint64_t pages = saving->lent ? saving->lent->pages_per_block : 0;
+	struct kv_client *client = saving->request.client;
+	uint16_t flags = saving->request.header.flags;
+	int r;
+
+	r = kv_wire_key(wire->key, wire->len, &item->key);
+	if (r == 0)
+		r = set_meta(saving, wire, item);
+	if (r == 0)
+		r = saving->lent ? set_ids(saving, wire->offset, item)
+				 : set_place(saving, wire, item);
+	for (uint64_t i = 0; r == 0 && i < pages; i++)
+		r = item->pages[i] < saving->lent->pages ? 0 : -EINVAL;
+	item->hold = flags & WIRE_HOLD;
+	return r < 0 ? r
+		     : begin_fill(client, flags, saving->request.wait.space,
+				  saving->layout, &item->key, &item->fill);
 }
 
 /* Reply that no block of the message can be saved, and drop the reservations. */
@@ -713,40 +774,24 @@ static void give_up(struct kv_client *client, const struct kv_message *m,
 
 int kv_request_save(struct kv_client *client, const struct kv_message *m)
 {
-	const struct wire_save *wire = m->items;
-	const uint32_t n = m->header->count;
+	const bool fresh = m->header->flags & WIRE_FRESH;
 	struct saving *saving;
 	int r;
 
-	r = saving_new(client, m, n, &saving);
+	if ((m->header->flags & (WIRE_MUST | WIRE_HOLD)) && !fresh)
+		return -EPROTO;
+	r = saving_new(client, m, m->header->count, &saving);
+	if (r < 0 && fresh)
+		return r;
 	if (r < 0)
 		give_up(client, m, r);
 	else
-		copy_items(saving, wire, 0, prepare);
+		copy_items(saving, m->items, 0,
+			   fresh ? prepare_fresh : prepare);
 	return 0;
 }
 
 /* ---- blocks in lent pages ---- */
-
-static int prepare_lent(struct saving *saving, const struct wire_save *wire,
-			struct saving_item *item)
-{
-	struct kv_client *client = saving->request.client;
-	uint16_t flags = saving->request.header.flags;
-	int r;
-
-	r = kv_wire_key(wire->key, wire->len, &item->key);
-	if (r == 0)
-		r = set_meta(saving, wire, item);
-	for (uint32_t i = 0; r == 0 && i < saving->lent->pages_per_block; i++)
-		r = item->pages[i] < saving->lent->pages ? 0 : -EINVAL;
-	if (r == 0)
-		r = set_ids(saving, wire->offset, item);
-	item->hold = flags & WIRE_HOLD;
-	return r < 0 ? r
-		     : begin_fill(client, flags, saving->request.wait.space,
-				  saving->layout, &item->key, &item->fill);
-}
 
 /* Store in @saving the loan, and the page numbers of each block. */
 static int lend(struct saving *saving, struct kv_lent *lent,
@@ -799,7 +844,7 @@ int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 	if (r < 0)
 		return r;
 	r = lend(saving, lent, what, wire + what->n);
-	copy_items(saving, wire, r, prepare_lent);
+	copy_items(saving, wire, r, prepare_fresh);
 	return 0;
 }
 

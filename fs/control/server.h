@@ -99,6 +99,9 @@ struct kv_watch {
 
 TAILQ_HEAD(kv_clients, kv_client);
 
+/* most bytes and blocks that the control thread copies in a user's turn */
+#define KV_SMALL_BYTES (256u << 10)
+#define KV_SMALL_BLOCKS 16u
 #define KV_COPY_TURN (4u << 20)	 /* bytes */
 #define KV_COPY_COST (64u << 10) /* cost of a copy, added to its bytes */
 
@@ -119,7 +122,9 @@ struct kv_server {
 	/* last protocol version that was logged as refused; 0: none */
 	uint32_t version_refused;
 	uint64_t version_warned_ns; /* time when version_refused was logged */
-	size_t pending; /* number of requests whose work has not ended */
+	struct kv_hash *hash; /* for blocks that the control thread copies */
+	uint64_t copied;      /* bytes of such blocks in this user's turn */
+	size_t pending;	      /* number of requests whose work has not ended */
 	struct kv_deadlines deadlines;
 	struct kv_turns users;	   /* users with work */
 	struct kv_clients clients; /* connected, or cut off but with leases */
@@ -170,11 +175,13 @@ bool kv_client_memory_has(const struct kv_client_memory *memory, uint64_t at,
 
 /*
  * Copy @n bytes from @at on, which must lie inside the memory, to @dst, and hash the bytes
- * unless @hash is NULL.  Any thread.  Returns 0, or -EFAULT if the file has become shorter
- * or cannot be read.
+ * unless @hash is NULL.  @by_read: read by pread(2), as the control thread must: the page
+ * fault of a mapping may wait.  Any thread.  Returns 0, or -EFAULT if the file has become
+ * shorter or cannot be read.
  */
-int kv_client_memory_copy(const struct kv_client_memory *memory, uint64_t at,
-			  uint64_t n, struct kv_hash *hash, void *dst);
+int kv_client_memory_copy(const struct kv_client_memory *memory, bool by_read,
+			  uint64_t at, uint64_t n, struct kv_hash *hash,
+			  void *dst);
 
 /* ---- paged memory that an engine lends ---- */
 

@@ -10,6 +10,7 @@
  *
  *               (new) -> RESERVING kv_save_batch_locked
  *               (new) -> SAVING    kv_save_batch_locked, of lent pages
+ *               (new) -> QUEUED    kv_save_batch_locked, of a small save
  *           RESERVING -> QUEUED    reserved: some blocks are new to the daemon
  *           RESERVING -> over      reserved: no block is to be saved
  *              QUEUED -> COPYING   copy: a copy thread reads the pages
@@ -43,6 +44,7 @@
 #define BATCH_BYTES ((uint64_t)4 << 20)
 /* bytes of the blocks in a WIRE_SAVE_PAGES message, at most */
 #define LENT_BYTES ((uint64_t)8 << 20)
+#define SMALL_BYTES ((uint64_t)256 << 10)
 #define WORD_BYTES 64u /* a cache line for the WIRE_LENT word */
 #define PAGES_ROOM                                         \
 	(WIRE_MAX - (uint32_t)sizeof(struct wire_header) - \
@@ -57,6 +59,11 @@ struct kv_save_batch {
 	LIST_ENTRY(kv_save_batch) others;
 	enum batch_state state;
 	bool lent; /* fixed; the daemon copies from lent pages, not staging */
+	/* fixed; the message that saves the blocks also reserves them */
+	bool fresh;
+	/* The blocks count as COPIED.  Until then the answer of a fresh batch may
+	 * make them be copied again. */
+	bool copied;
 	unsigned refs; /* references of unanswered messages and of the job */
 	struct kv_job job;
 	struct kv_submission submission; /* while COPYING */
@@ -78,6 +85,20 @@ struct tally {
 static uint8_t *extent_of(const struct kv_save_batch *batch)
 {
 	return batch->stage->base + batch->extent->offset;
+}
+
+/* Return the stage that the blocks of the batch have not reached. */
+static enum kvfs_stage next_stage(const struct kv_save_batch *batch)
+{
+	return batch->copied ? KVFS_SEALED : KVFS_COPIED;
+}
+
+static void copied_locked(struct kv_save_batch *batch)
+{
+	if (batch->copied)
+		return;
+	batch->copied = true;
+	kv_xfer_reach_locked(batch->xfer, KVFS_COPIED, batch->n);
 }
 
 /* Free a batch that no answer and no job refers to any more. */
@@ -113,6 +134,8 @@ static void count(struct kvfs_xfer *xfer, uint32_t block, int status,
 		kv_lib_space_forget_locked(xfer->space);
 	if (status == -EEXIST || status == -EALREADY)
 		status = KVFS_PRESENT;
+	else if (status == -EBUSY) /* the pages cannot be copied again */
+		status = -ENOSPC;
 	else if (status > 0)
 		status = -EPROTO;
 	if (status == KVFS_PRESENT)
@@ -272,7 +295,7 @@ static void drop_locked(struct kv_save_batch *batch, uint64_t of)
 
 	kv_assert_locked(&xfer->session->lock);
 	batch->drop.done = dropped;
-	if (!batch->lent &&
+	if (!batch->fresh &&
 	    kv_session_is_live(xfer->session, xfer->generation) &&
 	    send_keys_locked(batch, &batch->drop, WIRE_DROP, of) == 0)
 		batch->refs++;
@@ -282,7 +305,7 @@ static void drop_locked(struct kv_save_batch *batch, uint64_t of)
 static void saved(struct kv_call *call, int status, const void *items)
 {
 	struct kv_save_batch *batch = (struct kv_save_batch *)call;
-	const enum kvfs_stage stage = batch->lent ? KVFS_COPIED : KVFS_SEALED;
+	const enum kvfs_stage stage = next_stage(batch);
 	const struct wire_status *statuses = items;
 	struct kvfs_xfer *xfer = batch->xfer;
 	struct tally tally = {0};
@@ -310,16 +333,16 @@ static void saved(struct kv_call *call, int status, const void *items)
 	}
 	take_back(batch);
 	for (size_t i = 0; i < batch->n; i++)
-		if (batch->lent && is_full(xfer, statuses[i].status))
+		if (!batch->copied && is_full(xfer, statuses[i].status))
 			kv_save_again_locked(xfer, batch->block[i]);
 		else
 			count(xfer, batch->block[i], statuses[i].status,
 			      &tally);
 	tally.good += tally.present;
-	if (batch->lent && tally.good > 0)
+	if (batch->fresh && tally.good > 0)
 		xfer->pause = 0;
 	kv_xfer_fail_locked(xfer, stage, tally.bad);
-	if (batch->lent)
+	if (!batch->copied)
 		kv_xfer_reach_locked(xfer, KVFS_COPIED, tally.good);
 	kv_xfer_reach_locked(xfer, KVFS_SEALED, tally.good);
 	put_locked(batch);
@@ -376,14 +399,16 @@ static void copy(struct kv_job *job)
 	struct wire_save blocks[WIRE_BATCH];
 	struct kv_packet packet = {
 		.header = {.type = WIRE_SAVE,
-			   .flags = xfer->ids ? WIRE_WITH_IDS : 0,
+			   .flags = (xfer->ids ? WIRE_WITH_IDS : 0) |
+				    (batch->fresh
+					     ? WIRE_FRESH | reserve_flags(xfer)
+					     : 0),
 			   .count = (uint32_t)batch->n,
 			   .space = xfer->space_id},
 		.items = blocks,
 		.bytes = batch->n * sizeof(blocks[0]),
 		.fd = -1,
 	};
-	enum kvfs_stage stage = KVFS_COPIED;
 	int r;
 
 	pthread_mutex_lock(&session->lock);
@@ -405,7 +430,6 @@ static void copy(struct kv_job *job)
 			batch->extent->offset + i * batch->block_bytes;
 	}
 	if (r == 0) {
-		stage = KVFS_SEALED;
 		batch->state = SAVING;
 		/* abandoned: the connection is lost, or the daemon refused the
 		 * stage */
@@ -413,10 +437,11 @@ static void copy(struct kv_job *job)
 			    ? -ENOTCONN
 			    : kv_rpc_submit_locked(session, &batch->call,
 						   &packet);
-		kv_xfer_reach_locked(xfer, KVFS_COPIED, batch->n);
+		if (!batch->fresh || atomic_load(&xfer->stopped) != 0)
+			copied_locked(batch);
 	}
 	if (r < 0) {
-		fail_locked(batch, stage, r);
+		fail_locked(batch, next_stage(batch), r);
 		drop_locked(batch, 0);
 		put_locked(batch);
 	}
@@ -462,6 +487,15 @@ static void reserved(struct kv_call *call, int status, const void *items)
 	kv_copier_submit(xfer->session->copier, &batch->job);
 }
 
+/* Return whether one message reserves and saves all blocks of the save: a round
+ * trip less.  A block without room is copied again then, but pages that are
+ * SUBMITTED may change behind their copy. */
+static bool is_small(const struct kvfs_xfer *xfer)
+{
+	return !xfer->device->order && xfer->n <= WIRE_BATCH &&
+	       xfer->n * kv_save_block_bytes(xfer) <= SMALL_BYTES;
+}
+
 size_t kv_save_batch_blocks(const struct kvfs_xfer *xfer, bool lent)
 {
 	const struct kvfs_session *session = xfer->session;
@@ -481,7 +515,9 @@ size_t kv_save_batch_blocks(const struct kvfs_xfer *xfer, bool lent)
 		 * copied. */
 		threads = kv_copier_threads(session->copier);
 		n = KV_MIN(BATCH_BYTES, half) / kv_save_block_bytes(xfer);
-		n = KV_MIN(KV_MAX(n, 1u), (xfer->n + threads - 1) / threads);
+		if (!is_small(xfer))
+			n = KV_MIN(n, (xfer->n + threads - 1) / threads);
+		n = KV_MAX(n, 1u);
 		n = KV_MIN(n, WIRE_RESERVED_MAX - session->reserved);
 	}
 	return KV_MIN(KV_MIN(n, (size_t)WIRE_BATCH), xfer->todo_n);
@@ -499,9 +535,10 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent)
 	if (!batch)
 		return -ENOMEM;
 	batch->lent = lent;
+	batch->fresh = lent || is_small(xfer);
 	batch->refs = 1;
 	batch->call.done = lent ? saved : reserved;
-	batch->state = lent ? SAVING : RESERVING;
+	batch->state = lent ? SAVING : batch->fresh ? QUEUED : RESERVING;
 	batch->job.run = copy;
 	batch->job.kind = KV_JOB_SAVE;
 	if (xfer->device == &kv_device_host &&
@@ -531,6 +568,8 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent)
 		__atomic_store_n((uint32_t *)(void *)extent_of(batch),
 				 WIRE_LENT, __ATOMIC_SEQ_CST);
 		r = send_pages_locked(batch);
+	} else if (batch->fresh) {
+		kv_copier_submit(session->copier, &batch->job);
 	} else {
 		batch->reserved = n;
 		session->reserved += n;
@@ -569,7 +608,7 @@ static void give_back_locked(struct kv_save_batch *batch, int status)
 static void leave_locked(struct kv_save_batch *batch, int status)
 {
 	kv_assert_locked(&batch->xfer->session->lock);
-	fail_locked(batch, batch->lent ? KVFS_COPIED : KVFS_SEALED, status);
+	fail_locked(batch, next_stage(batch), status);
 	if (!kv_rpc_withdraw_locked(batch->xfer->session, &batch->call))
 		return;
 	drop_locked(batch, 0);
@@ -596,12 +635,22 @@ static void give_up_locked(struct kv_timer *timer)
 	kv_xfer_put_locked(xfer);
 }
 
+void kv_save_leave_pages_locked(struct kvfs_xfer *xfer)
+{
+	struct kv_save_batch *batch;
+
+	kv_assert_locked(&xfer->session->lock);
+	LIST_FOREACH(batch, &xfer->batches, others)
+		if (batch->state == SAVING && !batch->lent)
+			copied_locked(batch);
+}
+
 void kv_save_batches_stop_locked(struct kvfs_xfer *xfer)
 {
 	int stopped = atomic_load(&xfer->stopped);
 	struct kv_save_batch *batch, *next;
 
-	kv_assert_locked(&xfer->session->lock);
+	kv_save_leave_pages_locked(xfer);
 	for (batch = LIST_FIRST(&xfer->batches); batch; batch = next) {
 		next = LIST_NEXT(batch, others);
 		if (batch->lent)

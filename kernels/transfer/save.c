@@ -581,6 +581,7 @@ static void drop(struct kvfs_xfer *xfer)
 static const struct kv_xfer_ops save_ops = {
 	.to_daemon = true,
 	.stopped_locked = stopped_locked,
+	.leave_pages_locked = kv_save_leave_pages_locked,
 	.sealed_locked = sealed_locked,
 	.want_durable_locked = want_durable_locked,
 	.stop_durable_locked = stop_durable_locked,

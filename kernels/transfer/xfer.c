@@ -439,7 +439,9 @@ static void stop_running_locked(struct kvfs_session *session,
 			    (!waits ||
 			     (xfer->event_wait && xfer->event_wait->waiting)))
 				break;
-		if (xfer)
+		if (xfer && xfer->ops->leave_pages_locked)
+			xfer->ops->leave_pages_locked(xfer);
+		if (xfer && (!pool || xfer->pool == pool))
 			kv_xfer_stop_locked(xfer, -ETIMEDOUT);
 	} while (xfer);
 }

@@ -300,6 +300,9 @@ struct kv_xfer_ops {
 	bool to_daemon;
 	/* xfer->stopped was set: end the blocks that have not begun. */
 	void (*stopped_locked)(struct kvfs_xfer *xfer);
+	/* Count blocks as COPIED whose pages are read again only if the daemon
+	 * has no room. */
+	void (*leave_pages_locked)(struct kvfs_xfer *xfer);
 	/* Every block is COPIED (or SEALED), or has failed. */
 	void (*copied_locked)(struct kvfs_xfer *xfer);
 	void (*sealed_locked)(struct kvfs_xfer *xfer);
@@ -580,6 +583,9 @@ size_t kv_save_batch_blocks(const struct kvfs_xfer *xfer, bool lent);
  * other errors: these blocks have failed
  */
 int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent);
+
+/* Count the blocks in staging as COPIED: their pages are not copied again. */
+void kv_save_leave_pages_locked(struct kvfs_xfer *xfer);
 
 /* Stop the batches of @xfer with the status xfer->stopped, without the daemon:
  * end blocks whose pages are not being copied, and take lent pages back.

@@ -240,10 +240,12 @@ static void copies(const struct kv_client_memory *memory, int fd, uint64_t at,
 
 	assert_int_equal(kv_hash_new(&hash), 0);
 	assert_int_equal(pread(fd, wanted, n, (off_t)at), n);
-	assert_int_equal(kv_client_memory_copy(memory, at, n, NULL, got), 0);
+	assert_int_equal(kv_client_memory_copy(memory, false, at, n, NULL, got),
+			 0);
 	assert_memory_equal(got, wanted, n);
 	memset(got, 0, n);
-	assert_int_equal(kv_client_memory_copy(memory, at, n, hash, got), 0);
+	assert_int_equal(kv_client_memory_copy(memory, false, at, n, hash, got),
+			 0);
 	assert_memory_equal(got, wanted, n);
 	digest = kv_hash_end(hash);
 	other = kv_digest_of(wanted, n);
@@ -299,11 +301,14 @@ static void a_file_that_became_shorter_is_an_error(void **state)
 	while (kv_client_memory_map(memory) > 0)
 		;
 	assert_int_equal(ftruncate(fd, (off_t)MIB), 0);
-	assert_int_equal(kv_client_memory_copy(memory, 0, MIB, NULL, got), 0);
-	assert_int_equal(kv_client_memory_copy(memory, 1, MIB, NULL, got),
-			 -EFAULT);
-	assert_int_equal(kv_client_memory_copy(memory, BYTES - 1, 1, NULL, got),
-			 -EFAULT);
+	assert_int_equal(
+		kv_client_memory_copy(memory, false, 0, MIB, NULL, got), 0);
+	assert_int_equal(
+		kv_client_memory_copy(memory, false, 1, MIB, NULL, got),
+		-EFAULT);
+	assert_int_equal(
+		kv_client_memory_copy(memory, false, BYTES - 1, 1, NULL, got),
+		-EFAULT);
 	kv_client_memory_put(memory);
 	close(fd);
 	free(got);
@@ -330,8 +335,9 @@ static void huge_pages_are_mapped_if_they_begin_so(void **state)
 	while (kv_client_memory_map(memory) > 0)
 		;
 	assert_false(kv_client_memory_is_mapped(memory));
-	assert_int_equal(kv_client_memory_copy(memory, HUGE - 1, 1, NULL, &got),
-			 0);
+	assert_int_equal(
+		kv_client_memory_copy(memory, false, HUGE - 1, 1, NULL, &got),
+		0);
 	assert_int_equal(got, 0);
 	kv_client_memory_put(memory);
 	if (fallocate(fd, 0, 0, (off_t)(2 * HUGE)) == 0) {

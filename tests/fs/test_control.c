@@ -197,6 +197,91 @@ static void a_save_that_cannot_be_gives_its_reservation_back(void **state)
 	assert_true(daemon_is_idle(&d));
 }
 
+/* Send a WIRE_FRESH of @n keys, which the caller may change. */
+static int fresh(struct peer *p, const struct wire_save *saves, uint32_t n,
+		 uint16_t flags)
+{
+	return peer_call(p,
+			 &(struct wire_header){.type = WIRE_SAVE,
+					       .flags = WIRE_FRESH | flags,
+					       .count = n},
+			 saves, n * sizeof(*saves), -1);
+}
+
+static void fresh_keys(struct peer *p, struct wire_save *saves, uint32_t first,
+		       uint32_t n)
+{
+	struct wire_key keys[WIRE_BATCH];
+
+	peer_keys(keys, first, n);
+	memset(saves, 0, n * sizeof(*saves));
+	for (uint32_t i = 0; i < n; i++) {
+		memcpy(saves[i].key, keys[i].key, 32);
+		saves[i].len = 32;
+		saves[i].offset = i * p->payload;
+		if (saves[i].offset + p->payload <= p->staging_bytes)
+			memset(p->staging + saves[i].offset,
+			       peer_fill(first + i), p->payload);
+	}
+}
+
+static void one_message_reserves_and_saves(void **state)
+{
+	const struct wire_status *statuses = PEER_ITEMS(&a, struct wire_status);
+	struct wire_save saves[17];
+	static struct peer p;
+
+	(void)state;
+	fresh_keys(&a, saves, 1, 6);
+	saves[1].len = 31;
+	saves[2] = saves[0];
+	saves[3].offset = a.staging_bytes - a.payload + 1;
+	saves[4].parent_len = 16;
+	assert_int_equal(fresh(&a, saves, 3, 0), 0);
+	assert_int_equal(statuses[0].status, 0);
+	assert_int_equal(statuses[1].status, -EINVAL);
+	assert_int_equal(statuses[2].status, -EEXIST);
+	assert_int_equal(fresh(&a, saves + 3, 3, 0), 0);
+	assert_int_equal(statuses[0].status, -EINVAL);
+	assert_int_equal(statuses[1].status, -EINVAL);
+	assert_int_equal(statuses[2].status, 0);
+	assert_int_equal(peer_probe(&b, 1), WIRE_DRAM);
+	assert_int_equal(peer_probe(&b, 4), WIRE_ABSENT);
+	/* A reserved block. */
+	assert_int_equal(peer_do(&b, WIRE_RESERVE, 20, 1), 0);
+	fresh_keys(&a, saves, 20, 1);
+	assert_int_equal(fresh(&a, saves, 1, 0), 0);
+	assert_int_equal(statuses[0].status, -EALREADY);
+	assert_int_equal(peer_do(&b, WIRE_DROP, 20, 1), 0);
+	/* No staging. */
+	assert_true(peer_connect(&p, d.path));
+	assert_int_equal(peer_hello(&p), 0);
+	assert_int_equal(peer_space(&p, "s", "", 0, 0), 0);
+	assert_int_equal(fresh(&p, saves, 1, 0), 0);
+	assert_int_equal(PEER_ITEMS(&p, struct wire_status)->status, -EINVAL);
+	peer_close(&p);
+	/* Workers copy so many. */
+	fresh_keys(&a, saves, 30, 17);
+	saves[16].offset = 0;
+	assert_int_equal(fresh(&a, saves, 17, WIRE_MUST), 0);
+	for (uint32_t i = 0; i < 17; i++)
+		assert_int_equal(statuses[i].status, 0);
+	assert_true(daemon_is_idle(&d));
+}
+
+static void the_flags_of_a_reservation_need_one(void **state)
+{
+	struct wire_save save;
+
+	(void)state;
+	fresh_keys(&a, &save, 1, 1);
+	assert_true(peer_call(&a,
+			      &(struct wire_header){.type = WIRE_SAVE,
+						    .flags = WIRE_MUST,
+						    .count = 1},
+			      &save, sizeof(save), -1) < 0);
+}
+
 static void a_parent_of_another_length_is_refused(void **state)
 {
 	struct wire_save save = {.len = 32, .parent_len = 16};
@@ -521,6 +606,8 @@ int main(void)
 		CONTROL_TEST(a_key_is_reserved_by_one_client_at_a_time),
 		CONTROL_TEST(a_bad_key_cannot_be_reserved_and_others_can),
 		CONTROL_TEST(a_save_that_cannot_be_gives_its_reservation_back),
+		CONTROL_TEST(one_message_reserves_and_saves),
+		CONTROL_TEST(the_flags_of_a_reservation_need_one),
 		CONTROL_TEST(a_parent_of_another_length_is_refused),
 		CONTROL_TEST(evicting_goes_on_past_missing_keys),
 		CONTROL_TEST(what_was_reserved_before_a_clear_never_seals),

@@ -174,6 +174,13 @@ static int be_stranger(const char *path)
 	EXPECT(peer_acquire(&p, 1, 1) == 1);
 	EXPECT(peer_right(&p, 0, 1));
 	EXPECT(peer_do(&p, WIRE_RESERVE, 2, 1) == -EACCES);
+	EXPECT(peer_call(&p,
+			 &(struct wire_header){.type = WIRE_SAVE,
+					       .flags = WIRE_FRESH,
+					       .count = 1},
+			 &(struct wire_save){.len = 32},
+			 sizeof(struct wire_save), -1) == 0);
+	EXPECT(PEER_ITEMS(&p, struct wire_status)->status == -EACCES);
 	EXPECT(peer_do(&p, WIRE_EVICT, 1, 1) == -EACCES);
 
 	/* Another user has made the space "theirs", which this user can use

@@ -235,7 +235,7 @@ static void flags_that_are_none_end_the_connection(void **state)
 	static const struct {
 		uint16_t type, flags;
 	} wrong[] = {
-		{WIRE_SAVE, WIRE_HOLD},	   {WIRE_SAVE, 16},
+		{WIRE_SAVE, WIRE_HOLD},	   {WIRE_SAVE, 32},
 		{WIRE_RESERVE, 32},	   {WIRE_RESERVE, WIRE_WAIT_SAVING},
 		{WIRE_ACQUIRE, WIRE_HOLD}, {WIRE_DROP, 16},
 	};

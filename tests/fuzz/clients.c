@@ -204,7 +204,8 @@ static void note_statuses(struct player *player, struct request *request)
 	for (uint32_t i = 0; i < PEER_HEADER(p)->count; i++)
 		if (statuses[i].status == 0 && request->type == WIRE_RESERVE)
 			holds[request->first + i] = request->flags & WIRE_HOLD;
-		else if (request->type == WIRE_SAVE_PAGES)
+		else if (request->type == WIRE_SAVE_PAGES ||
+			 request->flags & WIRE_FRESH)
 			request->leases |= statuses[i].status == 0 &&
 					   request->flags & WIRE_HOLD;
 		else if (statuses[i].status == 0)
@@ -352,6 +353,9 @@ static void move_save(const struct move *m)
 	struct request *request;
 
 	header.flags = ids_flag(m, how);
+	if (how & 4)
+		header.flags |= WIRE_FRESH | (how & 8 ? WIRE_MUST : 0) |
+				(how & 16 ? WIRE_HOLD : 0);
 	peer_keys(keys, m->first, m->n);
 	for (uint32_t i = 0; i < m->n; i++) {
 		uint32_t of = how & 1 ? how % KEYS : m->first + i + KEYS - 1;

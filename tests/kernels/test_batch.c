@@ -9,15 +9,15 @@
 #include "kernels/transfer/xfer.h"
 #include "tests/kernels/impostor.h"
 
-#define LAYOUT \
-	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[4096]}]}"
-#define BLOCK 4096
+#define BLOCK (512u << 10)
+#define SMALL 4096u /* is reserved and saved by one message */
 #define SECOND 1000000000u
 
 /* Reaction of the daemon to a SAVE; but REFUSING refuses the staging memory and
- * keeps the memory before, REFUSING_LARGE does so if the staging is large, and
- * BUSY delays the reply to a RESERVE until the test allows it. */
-enum mode { SEALING, HANGING_UP, SILENT, REFUSING, REFUSING_LARGE, BUSY };
+ * keeps the memory before, REFUSING_LARGE does so if the staging is large, BUSY
+ * delays the reply to a RESERVE until the test allows it, and FULL has no room for
+ * the first SAVE. */
+enum mode { SEALING, HANGING_UP, SILENT, REFUSING, REFUSING_LARGE, BUSY, FULL };
 
 /* A block in staging memory: the memfd that has it, and the offset there. */
 struct saved {
@@ -26,6 +26,8 @@ struct saved {
 };
 
 static uint8_t pages[8 * BLOCK];
+static uint64_t block_bytes = BLOCK;
+static int full;       /* status of a block without room */
 static int stage = -1; /* taken last */
 static struct saved saved[2];
 static atomic_int n_saved, n_drops;
@@ -34,13 +36,19 @@ static atomic_int n_reserves, let_reserve;
 
 static void take_space(int fd, struct kv_packet *packet)
 {
-	char text[sizeof(struct wire_space) + 2 + sizeof(LAYOUT)];
-	struct wire_space space = {.id = 1, .writable = 1, .payload = BLOCK};
+	char text[sizeof(struct wire_space) + 200] = {0};
+	struct wire_space space = {
+		.id = 1, .writable = 1, .payload = block_bytes};
+	char *layout = text + sizeof(space) + 2;
+	int n = snprintf(layout, 190,
+			 "{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\","
+			 "\"shape\":[%zu]}]}",
+			 (size_t)block_bytes);
 
 	memcpy(text, &space, sizeof(space));
-	memcpy(text + sizeof(space), "s\0" LAYOUT, 2 + sizeof(LAYOUT) - 1);
-	impostor_reply(fd, packet, text, sizeof(text) - 1,
-		       2 + sizeof(LAYOUT) - 1);
+	text[sizeof(space)] = 's';
+	impostor_reply(fd, packet, text, sizeof(space) + 2 + (size_t)n,
+		       2 + (uint32_t)n);
 }
 
 static void take_stage(struct impostor *i, int fd, struct kv_packet *packet)
@@ -82,6 +90,10 @@ static void take_blocks(struct impostor *i, int fd, struct kv_packet *packet)
 	uint32_t n = packet->header.count;
 
 	if (packet->header.type == WIRE_SAVE) {
+		assert((packet->header.flags & WIRE_FRESH) ==
+		       (block_bytes == SMALL ? WIRE_FRESH : 0));
+		if (i->mode == FULL && n_saved == 0)
+			statuses[0].status = full;
 		take_save(packet->items);
 		i->seen |= 1;
 		i->hang_up = i->mode == HANGING_UP;
@@ -112,7 +124,7 @@ struct client {
 
 static void enter(struct impostor *i, struct client *c)
 {
-	kvfs_view view = {"k", pages, BLOCK, BLOCK, 1, 0};
+	kvfs_view view = {"k", pages, block_bytes, block_bytes, 1, 0};
 	kvfs_pool_desc desc = {.size = sizeof(desc),
 			       .device = "host",
 			       .views = &view,
@@ -144,6 +156,7 @@ static int teardown(void **state)
 	if (stage >= 0)
 		close(stage);
 	stage = -1;
+	block_bytes = BLOCK;
 	return 0;
 }
 
@@ -404,6 +417,58 @@ static void a_save_not_begun_by_its_deadline_times_out(void **state)
 	assert_int_equal(i->seen & 1, 0);
 }
 
+/* ---- small saves: one message reserves and saves ---- */
+
+static void a_small_save_without_an_answer_ends_when_it_is_stopped(void **state)
+{
+	struct impostor *i = *state;
+	kvfs_opts opts = {.size = sizeof(opts), .deadline = SECOND / 20};
+	struct client c;
+	kvfs_xfer *xfer;
+
+	block_bytes = SMALL;
+	enter(i, &c);
+	i->mode = SILENT;
+	xfer = save(&c, 0, NULL);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, SECOND / 100),
+			 -ETIMEDOUT);
+	wait_seen(i, 1);
+	kvfs_xfer_cancel(xfer);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 1);
+	assert_int_equal(sealed_status(xfer), -ECANCELED);
+	assert_int_equal(sealed_status(save(&c, 1, &opts)), -ETIMEDOUT);
+	xfer = save(&c, 2, NULL);
+	i->mode = HANGING_UP;
+	kvfs_xfer_free(save(&c, 3, NULL));
+	assert_int_equal(sealed_status(xfer), -ENOTCONN);
+	leave(&c);
+	assert_int_equal(n_drops, 0);
+}
+
+static void a_small_save_without_room_is_copied_again(void **state)
+{
+	const kvfs_opts must = {.size = sizeof(must), .flags = KVFS_MUST};
+	struct impostor *i = *state;
+	struct client c;
+
+	block_bytes = SMALL;
+	enter(i, &c);
+	i->mode = FULL;
+	full = -EBUSY;
+	assert_int_equal(sealed_status(save(&c, 0, NULL)), 0);
+	assert_int_equal(n_saved, 2);
+	while (n_saved > 0)
+		close(saved[--n_saved].stage);
+	full = -ENOSPC;
+	assert_int_equal(sealed_status(save(&c, 1, NULL)), -ENOSPC);
+	assert_int_equal(n_saved, 1);
+	close(saved[--n_saved].stage);
+	assert_int_equal(sealed_status(save(&c, 2, &must)), 0);
+	assert_int_equal(n_saved, 2);
+	leave(&c);
+	assert_int_equal(n_drops, 0);
+}
+
 #define test(name) \
 	cmocka_unit_test_setup_teardown(name, impostor_setup, teardown)
 
@@ -418,6 +483,8 @@ int main(void)
 		test(what_was_reserved_is_dropped_when_it_is_cancelled),
 		test(pages_of_saves_under_way_are_counted_not_flagged),
 		test(a_save_not_begun_by_its_deadline_times_out),
+		test(a_small_save_without_an_answer_ends_when_it_is_stopped),
+		test(a_small_save_without_room_is_copied_again),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
