@@ -25,6 +25,7 @@ struct kv_bench {
 	const char *only;  /* prefix of the figures to measure; NULL: all */
 	char *dir;	   /* directory of all files of this run */
 	bool quick;
+	unsigned rounds;      /* rounds of most figures, after one to warm up */
 	unsigned threads;     /* number of copy threads, as in libkvfs */
 	char memcpy_text[32]; /* text "memcpy, N threads" */
 	struct kv_bench_report *report;
@@ -107,9 +108,8 @@ void kv_bench_samples_free(struct kv_bench_sample *samples, size_t n);
 
 /* Call @round @n + 1 times.  The first call warms up; each later call's @width
  * values are added to as many @samples.  Return the first error. */
-int kv_bench_rounds(int (*round)(void *arg, unsigned i, double *ret_values),
-		    void *arg, unsigned n, struct kv_bench_sample *samples,
-		    size_t width);
+int kv_bench_rounds(int (*round)(void *arg, double *ret_values), void *arg,
+		    unsigned n, struct kv_bench_sample *samples, size_t width);
 
 struct kv_bench_figure {
 	const char *name;
@@ -128,13 +128,13 @@ struct kv_bench_figure {
 struct kv_bench_report;
 
 /* @path: file of JSON lines, written at the end.  @only: report only figures
- * whose names begin with this text; NULL: all figures.  -ENOMEM. */
+ * whose names begin with this text; NULL: all figures.  Both texts must outlive the
+ * report.  -ENOMEM. */
 int kv_bench_report_new(const char *path, const char *only,
 			struct kv_bench_report **ret_report);
 
 /* Print how many figures there are and how many met their goals, write the
- * file, and free @report.  Takes NULL.  Return -errno if the file cannot be
- * written. */
+ * file, and free @report.  Return -errno if the file cannot be written. */
 int kv_bench_report_close(struct kv_bench_report *report);
 
 /* Return whether the command line asks for the figure @name. */
@@ -166,9 +166,9 @@ struct kv_bench_memory {
 	size_t bytes;
 };
 
-/* Allocate touched memory, in 2 MiB pages if the kernel has them.  -ENOMEM. */
+/* Allocate touched memory, in 2 MiB pages if the kernel has them.  The caller frees
+ * ret_memory->base.  -ENOMEM. */
 int kv_bench_memory_map(size_t bytes, struct kv_bench_memory *ret_memory);
-void kv_bench_memory_unmap(struct kv_bench_memory *memory);
 
 struct kv_bench_piece {
 	void *dst;
@@ -182,8 +182,7 @@ struct kv_bench_crew;
 int kv_bench_crew_new(unsigned threads, struct kv_bench_crew **ret_crew);
 void kv_bench_crew_free(struct kv_bench_crew *crew); /* takes NULL */
 
-/* Copy every piece by memcpy, on the caller's thread alone if @crew is NULL.
- * Return the nanoseconds until all pieces are copied. */
+/* Copy every piece by memcpy.  Return the nanoseconds until all are copied. */
 uint64_t kv_bench_crew_copy(struct kv_bench_crew *crew,
 			    const struct kv_bench_piece *pieces, size_t n);
 
@@ -217,6 +216,14 @@ static inline uint64_t kv_bench_payload(const struct kv_bench_size *size)
 	return 2ull * size->layers * KV_BENCH_LAYER;
 }
 
+enum kv_bench_pool {
+	KV_BENCH_PAGES,	 /* pool whose blocks are one run of bytes */
+	KV_BENCH_SPLIT,	 /* pool with a run for K and one for V */
+	KV_BENCH_LAYERS, /* pool with a run for each layer, as in vLLM */
+	KV_BENCH_HEADS,	 /* pool with 4 KiB runs, by head and layer */
+	KV_BENCH_POOLS,
+};
+
 /* A daemon with one space of blocks, and an engine's pools. */
 struct kv_bench_rig {
 	struct kv_bench *bench;
@@ -226,10 +233,7 @@ struct kv_bench_rig {
 	struct kv_bench_memory pages, spare; /* each has room for all blocks */
 	kvfs_session *session;
 	kvfs_space *space;
-	kvfs_pool *page_first;	/* pool whose blocks are one run of bytes */
-	kvfs_pool *split;	/* pool with a run for K and one for V */
-	kvfs_pool *layer_first; /* pool with a run for each layer, as in vLLM */
-	kvfs_pool *head_first;	/* pool with 4 KiB runs, by head and layer */
+	kvfs_pool *pools[KV_BENCH_POOLS];
 	/* array of size->blocks keys of durable blocks */
 	kvfs_key *keys;
 	uint32_t next_token;

@@ -30,32 +30,43 @@ static const struct measurement {
 	/* ONCE: measured for the last size only, named without suffix */
 	enum { EACH, ONCE } of;
 	int (*measure)(struct kv_bench_rig *rig);
+	const char *needs; /* program without which it is skipped; NULL: none */
 } measurements[] = {
 	{{"load_dram", "load_dram_layers", "load_dram_split", "load_dram_4k"},
 	 EACH,
 	 kv_bench_load},
 	{{"lease"}, EACH, kv_bench_lease},
-	{{"probe128_p50", "probe128_p99"}, ONCE, kv_bench_probe},
+	{{"probe128_p50", "probe128_p99"},
+	 ONCE,
+	 kv_bench_probe,
+	 "redis-server"},
 	{{"read_mount_second", "read_mount_first"}, EACH, kv_bench_mount},
-	{{"load_ssd_cold"}, EACH, kv_bench_cold},
+	{{"load_ssd_cold"}, EACH, kv_bench_cold, "fio"},
 	{{"save_sealed", "save_durable"}, EACH, kv_bench_save},
 	{{"save_sealed_4k"}, EACH, kv_bench_save_heads},
-	{{"save_durable_4w"}, EACH, kv_bench_writers},
+	{{"save_durable_4w"}, EACH, kv_bench_writers, "fio"},
 	{{"memory_anon"}, EACH, kv_bench_anonymous},
 };
 
+/* Return whether to measure @m; report its figures as skipped without its program. */
 static bool is_wanted(struct kv_bench *bench, const struct kv_bench_size *size,
 		      const struct measurement *m)
 {
-	bool last = size == &sizes[KV_ARRAY_LEN(sizes) - 1];
+	const bool last = size == &sizes[KV_ARRAY_LEN(sizes) - 1];
+	const bool able = !m->needs || kv_bench_program_found(m->needs);
+	const char *suffix = m->of == EACH ? size->suffix : NULL;
+	bool wanted = false;
 
 	if (m->of == ONCE && !last)
 		return false;
-	for (size_t i = 0; i < KV_ARRAY_LEN(m->figures) && m->figures[i]; i++)
-		if (kv_bench_report_wants(bench->report, m->figures[i],
-					  m->of == EACH ? size->suffix : NULL))
-			return true;
-	return false;
+	for (size_t i = 0; i < KV_ARRAY_LEN(m->figures) && m->figures[i]; i++) {
+		wanted |= kv_bench_report_wants(bench->report, m->figures[i],
+						suffix);
+		if (!able)
+			kv_bench_report_skip(bench->report, m->figures[i],
+					     suffix, m->needs);
+	}
+	return wanted && able;
 }
 
 /* Report the error of a measurement, if any.  Return whether @r is an error. */
@@ -181,6 +192,7 @@ int main(int argc, char **argv)
 
 	if (parse(argc, argv, &bench, &dir) < 0)
 		return usage(stderr);
+	bench.rounds = bench.quick ? 5 : 7;
 	bench.threads = (unsigned)KV_MIN(sysconf(_SC_NPROCESSORS_ONLN),
 					 LIBRARY_THREADS);
 	snprintf(bench.memcpy_text, sizeof(bench.memcpy_text),

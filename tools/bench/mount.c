@@ -24,8 +24,6 @@
 /* ---- reading files ---- */
 
 #define BUFFER (1u << 20)
-#define ROUNDS 7
-#define ROUNDS_QUICK 5
 
 enum { MOUNT_FIRST, MOUNT_SECOND, PLAIN_FIRST, PLAIN_SECOND, READ_SERIES };
 
@@ -64,12 +62,11 @@ static long read_files(struct reading *reading, const char *root, bool drop)
 }
 
 /* Read all files twice from the mount and twice from the copies, in GB/s. */
-static int read_round(void *arg, unsigned round, double *ret_speeds)
+static int read_round(void *arg, double *ret_speeds)
 {
 	struct reading *reading = arg;
 	long bytes = 0;
 
-	(void)round;
 	for (int i = 0; i < READ_SERIES && bytes >= 0; i++) {
 		const char *root =
 			i < PLAIN_FIRST ? reading->mount : reading->plain;
@@ -106,8 +103,7 @@ int kv_bench_mount(struct kv_bench_rig *rig)
 		 reading.plain, reading.plain);
 	r = kv_bench_child_run(argv, log);
 	if (r == 0)
-		r = kv_bench_rounds(read_round, &reading,
-				    rig->bench->quick ? ROUNDS_QUICK : ROUNDS,
+		r = kv_bench_rounds(read_round, &reading, rig->bench->rounds,
 				    samples, READ_SERIES);
 	if (r == 0) {
 		struct kv_bench_figure figure = {
@@ -345,7 +341,7 @@ static int start_daemon(struct million *million, struct kv_bench_daemon *daemon,
 }
 
 /* Time reading the index, a start after a clean end, and one after SIGKILL. */
-static int million_round(void *arg, unsigned round, double *ret_seconds)
+static int million_round(void *arg, double *ret_seconds)
 {
 	struct million *million = arg;
 	struct kv_bench_daemon daemon;
@@ -354,7 +350,6 @@ static int million_round(void *arg, unsigned round, double *ret_seconds)
 	uint64_t begin = kv_now_ns();
 	ssize_t n = chunk && fd >= 0 ? 1 : -1;
 
-	(void)round;
 	while (n > 0)
 		n = read(fd, chunk, BUFFER);
 	ret_seconds[INDEX] = (double)(kv_now_ns() - begin) / 1e9;

@@ -48,12 +48,6 @@ int kv_bench_memory_map(size_t bytes, struct kv_bench_memory *ret_memory)
 	return 0;
 }
 
-void kv_bench_memory_unmap(struct kv_bench_memory *memory)
-{
-	free(memory->base);
-	*memory = (struct kv_bench_memory){0};
-}
-
 struct kv_bench_crew {
 	pthread_barrier_t begin, end; /* begin and end of a job */
 	/* pieces of the job; NULL: the helper threads are to end */
@@ -127,11 +121,6 @@ uint64_t kv_bench_crew_copy(struct kv_bench_crew *crew,
 {
 	uint64_t begin = kv_now_ns();
 
-	if (!crew) {
-		for (size_t i = 0; i < n; i++)
-			memcpy(pieces[i].dst, pieces[i].src, pieces[i].bytes);
-		return kv_now_ns() - begin;
-	}
 	crew->pieces = pieces;
 	crew->n = n;
 	atomic_store(&crew->next, 0);

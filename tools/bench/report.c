@@ -56,15 +56,14 @@ void kv_bench_samples_free(struct kv_bench_sample *samples, size_t n)
 		free(samples[i].values);
 }
 
-int kv_bench_rounds(int (*round)(void *arg, unsigned i, double *ret_values),
-		    void *arg, unsigned n, struct kv_bench_sample *samples,
-		    size_t width)
+int kv_bench_rounds(int (*round)(void *arg, double *ret_values), void *arg,
+		    unsigned n, struct kv_bench_sample *samples, size_t width)
 {
 	double values[WIDTH_MAX] = {0};
 	int r = 0;
 
 	for (unsigned i = 0; i <= n && r == 0; i++) {
-		r = round(arg, i, values);
+		r = round(arg, values);
 		for (size_t w = 0; i > 0 && r == 0 && w < width; w++)
 			kv_bench_sample_add(&samples[w], values[w]);
 	}
@@ -73,9 +72,9 @@ int kv_bench_rounds(int (*round)(void *arg, unsigned i, double *ret_values),
 
 struct kv_bench_report {
 	FILE *json; /* stream that writes into @lines */
-	char *lines, *path;
+	char *lines;
 	size_t bytes;
-	const char *only;
+	const char *path, *only;
 	bool shown; /* the last figure was printed in the table */
 	unsigned figures, with_goal, met, skipped;
 };
@@ -88,13 +87,9 @@ int kv_bench_report_new(const char *path, const char *only,
 	if (!report)
 		return -ENOMEM;
 	report->only = only;
-	report->path = strdup(path);
+	report->path = path;
 	report->json = open_memstream(&report->lines, &report->bytes);
-	if (!report->path || !report->json) {
-		if (report->json)
-			fclose(report->json);
-		free(report->lines);
-		free(report->path);
+	if (!report->json) {
 		free(report);
 		return -ENOMEM;
 	}
@@ -109,8 +104,6 @@ int kv_bench_report_close(struct kv_bench_report *report)
 	FILE *f = NULL;
 	int r;
 
-	if (!report)
-		return 0;
 	printf("%u figures, %u with a goal, %u of these met; %u not measured\n",
 	       report->figures, report->with_goal, report->met,
 	       report->skipped);
@@ -125,7 +118,6 @@ int kv_bench_report_close(struct kv_bench_report *report)
 	if (f && fclose(f) != 0)
 		r = -errno;
 	free(report->lines);
-	free(report->path);
 	free(report);
 	return r;
 }

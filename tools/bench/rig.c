@@ -52,42 +52,21 @@ struct shape {
 	uint64_t run, count, stride, next, second;
 };
 
-static int register_pool(struct kv_bench_rig *rig, const struct shape *s,
-			 kvfs_pool **ret_pool)
-{
-	char *base = rig->pages.base;
-	kvfs_view views[2] = {
-		{"k", base, s->next, s->run, s->count, s->stride},
-		{"v", base + s->second, s->next, s->run, s->count, s->stride},
-	};
-	kvfs_pool_desc desc = {
-		.size = sizeof(desc),
-		.device = "host",
-		.space = rig->space,
-		.views = views,
-		.n_views = 2,
-		.pages = rig->size->blocks,
-		.pages_per_block = 1,
-		.memory = base,
-		.memory_bytes = rig->pages.bytes,
-	};
-
-	return kvfs_pool_register(rig->session, &desc, ret_pool);
-}
-
 int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name)
 {
 	const size_t blocks = rig->size->blocks;
 	const uint64_t half = kv_bench_payload(rig->size) / 2;
 	const uint64_t all = blocks * half;
-	const struct shape pages = {half, 1, 0, 2 * half, half};
-	const struct shape split = {half, 1, 0, half, all};
-	const struct shape layers = {KV_BENCH_LAYER, rig->size->layers,
+	const struct shape shapes[KV_BENCH_POOLS] = {
+		[KV_BENCH_PAGES] = {half, 1, 0, 2 * half, half},
+		[KV_BENCH_SPLIT] = {half, 1, 0, half, all},
+		[KV_BENCH_LAYERS] = {KV_BENCH_LAYER, rig->size->layers,
 				     blocks * KV_BENCH_LAYER, KV_BENCH_LAYER,
-				     all};
-	const struct shape heads = {KV_BENCH_HEAD, half / KV_BENCH_HEAD,
-				    blocks * KV_BENCH_HEAD, KV_BENCH_HEAD, all};
-	char layout[512];
+				     all},
+		[KV_BENCH_HEADS] = {KV_BENCH_HEAD, half / KV_BENCH_HEAD,
+				    blocks * KV_BENCH_HEAD, KV_BENCH_HEAD, all},
+	};
+	char layout[512], *base = rig->pages.base;
 	int r;
 
 	snprintf(layout, sizeof(layout),
@@ -102,13 +81,28 @@ int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name)
 				    KVFS_CREATE | 0755, &rig->space);
 	if (r == 0 && kvfs_connected(rig->session) != 1)
 		r = -ENOTCONN;
-	if (r == 0)
-		r = register_pool(rig, &pages, &rig->page_first);
-	if (r == 0)
-		r = register_pool(rig, &split, &rig->split);
-	if (r == 0)
-		r = register_pool(rig, &layers, &rig->layer_first);
-	return r < 0 ? r : register_pool(rig, &heads, &rig->head_first);
+	for (size_t i = 0; i < KV_BENCH_POOLS && r == 0; i++) {
+		const struct shape *s = &shapes[i];
+		kvfs_view views[2] = {
+			{"k", base, s->next, s->run, s->count, s->stride},
+			{"v", base + s->second, s->next, s->run, s->count,
+			 s->stride},
+		};
+		kvfs_pool_desc desc = {
+			.size = sizeof(desc),
+			.device = "host",
+			.space = rig->space,
+			.views = views,
+			.n_views = 2,
+			.pages = blocks,
+			.pages_per_block = 1,
+			.memory = base,
+			.memory_bytes = rig->pages.bytes,
+		};
+
+		r = kvfs_pool_register(rig->session, &desc, &rig->pools[i]);
+	}
+	return r;
 }
 
 int kv_bench_rig_open(struct kv_bench *bench, const struct kv_bench_size *size,
@@ -143,18 +137,16 @@ int kv_bench_rig_open(struct kv_bench *bench, const struct kv_bench_size *size,
 		for (i = 0; i < words; i++)
 			page[i] = word(block, i);
 	kv_bench_daemon_settle(&rig->daemon);
-	r = kv_bench_rig_save(rig, rig->page_first, rig->keys, &sealed,
-			      &durable);
+	r = kv_bench_rig_save(rig, rig->pools[KV_BENCH_PAGES], rig->keys,
+			      &sealed, &durable);
 	kv_bench_daemon_settle(&rig->daemon);
 	return r;
 }
 
 void kv_bench_rig_close_space(struct kv_bench_rig *rig)
 {
-	kvfs_pool_close(rig->head_first);
-	kvfs_pool_close(rig->layer_first);
-	kvfs_pool_close(rig->split);
-	kvfs_pool_close(rig->page_first);
+	for (size_t i = 0; i < KV_BENCH_POOLS; i++)
+		kvfs_pool_close(rig->pools[i]);
 	kvfs_space_close(rig->space);
 	kvfs_close(rig->session);
 }
@@ -164,10 +156,9 @@ void kv_bench_rig_close(struct kv_bench_rig *rig)
 	kv_bench_rig_close_space(rig);
 	kv_bench_daemon_stop(&rig->daemon);
 	kv_bench_crew_free(rig->crew);
-	kv_bench_memory_unmap(&rig->pages);
-	kv_bench_memory_unmap(&rig->spare);
+	free(rig->pages.base);
+	free(rig->spare.base);
 	free(rig->keys);
-	*rig = (struct kv_bench_rig){0};
 }
 
 int kv_bench_rig_keys(struct kv_bench_rig *rig, kvfs_key *ret_keys, size_t n)

@@ -125,17 +125,10 @@ void kv_bench_remove(const char *path)
 /* Unmount @mount, also if its daemon is dead. */
 static void unmount(const char *mount)
 {
-	pid_t pid;
+	char *argv[] = {"fusermount3", "-uzq", (char *)mount, NULL};
 
-	if (umount2(mount, MNT_DETACH) == 0)
-		return;
-	pid = fork();
-	if (pid == 0) {
-		execlp("fusermount3", "fusermount3", "-uzq", mount, NULL);
-		_exit(127);
-	}
-	if (pid > 0)
-		waitpid(pid, NULL, 0);
+	if (umount2(mount, MNT_DETACH) < 0)
+		kv_bench_child_run(argv, "/dev/null");
 }
 
 /* Unmount the mount at @path/mnt, if any, and remove @path. */
@@ -243,31 +236,29 @@ void kv_bench_daemon_kill(struct kv_bench_daemon *daemon)
 
 void kv_bench_daemon_stop(struct kv_bench_daemon *daemon)
 {
-	if (!daemon->store[0])
-		return;
 	kv_bench_child_end(&daemon->pid);
 	kv_bench_remove(daemon->store);
-	*daemon = (struct kv_bench_daemon){0};
 }
 
 /* Return the daemon's processor time in clock ticks; -1: it has ended. */
 static long ticks_of(const struct kv_bench_daemon *daemon)
 {
-	long user = -1, kernel = -1;
+	long user, kernel;
 	char path[64];
+	bool known;
 	FILE *f;
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", (int)daemon->pid);
 	f = fopen(path, "re");
 	if (!f)
 		return -1;
-	if (fscanf(f,
-		   "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %ld "
-		   "%ld",
-		   &user, &kernel) != 2)
-		user = kernel = -1;
+	known = fscanf(f,
+		       "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u "
+		       "%ld "
+		       "%ld",
+		       &user, &kernel) == 2;
 	fclose(f);
-	return user < 0 ? -1 : user + kernel;
+	return known ? user + kernel : -1;
 }
 
 long kv_bench_daemon_memory(const struct kv_bench_daemon *daemon,

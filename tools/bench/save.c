@@ -30,8 +30,6 @@
 #include "common/kv.h"
 #include "tools/bench/bench.h"
 
-#define ROUNDS 7
-#define ROUNDS_QUICK 5
 #define WRITERS 4
 #define SAVES 4 /* saves of each writer in a round */
 #define WRITER_ROUNDS 5
@@ -49,7 +47,7 @@ struct run {
 	bool has_fio;
 };
 
-static int save_round(void *arg, unsigned round, double *ret_speeds)
+static int save_round(void *arg, double *ret_speeds)
 {
 	struct run *run = arg;
 	struct kv_bench_rig *rig = run->rig;
@@ -58,7 +56,6 @@ static int save_round(void *arg, unsigned round, double *ret_speeds)
 	uint64_t sealed = 1, durable = 1;
 	int r;
 
-	(void)round;
 	r = kv_bench_rig_keys(rig, run->keys, blocks);
 	kv_bench_daemon_settle(&rig->daemon);
 	if (r == 0)
@@ -108,8 +105,7 @@ static int measure_pool(struct kv_bench_rig *rig, kvfs_pool *pool,
 	int r = -ENOMEM;
 
 	if (run.keys && run.pieces)
-		r = kv_bench_rounds(save_round, &run,
-				    rig->bench->quick ? ROUNDS_QUICK : ROUNDS,
+		r = kv_bench_rounds(save_round, &run, rig->bench->rounds,
 				    samples, SERIES);
 	sealed.suffix = durable.suffix = rig->size->suffix;
 	sealed.against = rig->bench->memcpy_text;
@@ -131,7 +127,7 @@ static int measure_pool(struct kv_bench_rig *rig, kvfs_pool *pool,
 int kv_bench_save(struct kv_bench_rig *rig)
 {
 	return measure_pool(
-		rig, rig->page_first, kv_bench_payload(rig->size),
+		rig, rig->pools[KV_BENCH_PAGES], kv_bench_payload(rig->size),
 		(struct kv_bench_figure){.name = "save_sealed",
 					 .least_ratio = 0.9},
 		(struct kv_bench_figure){
@@ -142,7 +138,7 @@ int kv_bench_save(struct kv_bench_rig *rig)
 
 int kv_bench_save_heads(struct kv_bench_rig *rig)
 {
-	return measure_pool(rig, rig->head_first, KV_BENCH_HEAD,
+	return measure_pool(rig, rig->pools[KV_BENCH_HEADS], KV_BENCH_HEAD,
 			    (struct kv_bench_figure){.name = "save_sealed_4k",
 						     .least_ratio = 0.5},
 			    (struct kv_bench_figure){0});
@@ -167,8 +163,7 @@ static int open_writer(const struct kv_bench_rig *rig, unsigned i,
 	writer->rig = *rig;
 	writer->rig.session = NULL;
 	writer->rig.space = NULL;
-	writer->rig.page_first = writer->rig.split = NULL;
-	writer->rig.layer_first = writer->rig.head_first = NULL;
+	memset(writer->rig.pools, 0, sizeof(writer->rig.pools));
 	writer->n = rig->size->blocks / WRITERS;
 	writer->keys = calloc(SAVES * writer->n, sizeof(*writer->keys));
 	if (!writer->keys)
@@ -187,9 +182,9 @@ static void *writer_run(void *arg)
 	for (size_t i = 0; r == 0 && i < writer->n; i++)
 		pages[i] = (int64_t)i;
 	for (unsigned i = 0; i < SAVES && r == 0; i++) {
-		r = kvfs_save(writer->rig.page_first, writer->rig.space,
-			      writer->keys + i * writer->n, NULL, writer->n,
-			      pages, NULL, &xfer);
+		r = kvfs_save(writer->rig.pools[KV_BENCH_PAGES],
+			      writer->rig.space, writer->keys + i * writer->n,
+			      NULL, writer->n, pages, NULL, &xfer);
 		if (r < 0)
 			break;
 		if (kvfs_xfer_wait(xfer, KVFS_DURABLE, KVFS_FOREVER) !=
@@ -203,7 +198,7 @@ static void *writer_run(void *arg)
 }
 
 /* Save with all writers at once, timed until the last writer ends. */
-static int writers_round(void *arg, unsigned round, double *ret_speeds)
+static int writers_round(void *arg, double *ret_speeds)
 {
 	struct writer *writers = arg;
 	struct kv_bench_rig *rig = &writers->rig;
@@ -212,7 +207,6 @@ static int writers_round(void *arg, unsigned round, double *ret_speeds)
 	unsigned i, begun = 0;
 	int r = 0;
 
-	(void)round;
 	for (i = 0; i < WRITERS && r == 0; i++)
 		r = kv_bench_rig_keys(rig, writers[i].keys,
 				      SAVES * writers[i].n);
@@ -244,11 +238,6 @@ int kv_bench_writers(struct kv_bench_rig *rig)
 	unsigned i;
 	int r = 0;
 
-	if (!kv_bench_program_found("fio")) {
-		kv_bench_report_skip(rig->bench->report, figure.name,
-				     figure.suffix, "fio");
-		return 0;
-	}
 	for (i = 0; i < WRITERS && r == 0; i++)
 		r = open_writer(rig, i, &writers[i]);
 	if (r == 0)
