@@ -29,49 +29,27 @@ static int add(struct kv_handle *dir, uint64_t node)
 	return r;
 }
 
-/* List the snapshots of a space, or the links in a snapshot. */
-static int list_snapshots(struct kv_mount *mount, struct kv_space *space,
-			  const struct kv_node *dir, uint64_t **ret_nodes,
-			  size_t *ret_n)
+static int list_links(struct kv_mount *mount, uint64_t snapshot,
+		      struct kv_handle *dir)
 {
-	_cleanup_(kv_freep) uint64_t *nodes = NULL;
-	_cleanup_(kv_freep) struct kv_pick *picks = NULL;
-	struct kv_snapshot_info info;
+	_cleanup_(kv_freep) struct kv_pick *picks =
+		malloc(READ_PICKS * sizeof(*picks));
 	uint32_t from = 0;
-	size_t n = 0;
 	long got;
-	int r;
+	int r = 0;
 
-	if (dir->type == KV_NODE_SNAPSHOTS) {
-		r = kv_snapshot_list(mount->cache, space, &nodes, &n);
-		if (r < 0)
-			return r;
-		for (size_t i = 0; i < n; i++)
-			nodes[i] = kv_node_of(KV_NODE_SNAPSHOT, nodes[i]);
-		*ret_nodes = kv_steal(nodes);
-		*ret_n = n;
-		return 0;
-	}
-	if (kv_snapshot_stat(mount->cache, dir->value, &info) < 0)
-		return -ESTALE;
-	nodes = malloc((info.blocks + 1) * sizeof(*nodes));
-	picks = malloc(READ_PICKS * sizeof(*picks));
-	if (!nodes || !picks)
+	if (!picks)
 		return -ENOMEM;
 	do {
-		got = kv_snapshot_read(mount->cache, dir->value, from, picks,
-				       KV_MIN(READ_PICKS, info.blocks - n));
-		for (long i = 0; i < got; i++) {
-			nodes[n++] =
-				kv_node_of_link(dir->value, picks[i].position);
+		got = kv_snapshot_read(mount->cache, snapshot, from, picks,
+				       READ_PICKS);
+		for (long i = 0; i < got && r == 0; i++) {
+			r = add(dir,
+				kv_node_of_link(snapshot, picks[i].position));
 			from = picks[i].position + 1;
 		}
-	} while (got > 0);
-	if (got < 0)
-		return -ESTALE;
-	*ret_nodes = kv_steal(nodes);
-	*ret_n = n;
-	return 0;
+	} while (got > 0 && r == 0);
+	return got < 0 ? -ESTALE : r;
 }
 
 static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
@@ -83,6 +61,7 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	uint64_t of_byte;
 	uint32_t id = 0;
+	bool of_blocks;
 	size_t n;
 	int r = 0;
 
@@ -135,16 +114,18 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 	}
 	if (node.type == KV_NODE_DELAYED || node.type == KV_NODE_DELAYED_LAYOUT)
 		return 0; /* the directory above .~tmp~ lists its files */
-	if (node.type != KV_NODE_DIR)
-		return list_snapshots(mount, space, &node, &dir->nodes,
-				      &dir->n);
-	r = kv_dir_list(mount->cache, space, node.byte, &dir->nodes, &dir->n);
-	if (r < 0)
-		return r;
-	dir->room = dir->n;
-	for (size_t i = 0; i < dir->n; i++)
-		dir->nodes[i] = kv_node_of(KV_NODE_BLOCK, dir->nodes[i]);
-	return 0;
+	if (node.type == KV_NODE_SNAPSHOT)
+		return list_links(mount, node.value, dir);
+	of_blocks = node.type == KV_NODE_DIR;
+	r = of_blocks ? kv_dir_list(mount->cache, space, node.byte, &dir->nodes,
+				    &dir->n)
+		      : kv_snapshot_list(mount->cache, space, &dir->nodes,
+					 &dir->n);
+	for (size_t i = 0; r == 0 && i < dir->n; i++)
+		dir->nodes[i] =
+			kv_node_of(of_blocks ? KV_NODE_BLOCK : KV_NODE_SNAPSHOT,
+				   dir->nodes[i]);
+	return r;
 }
 
 /* Valid replies: fuse_reply_open, fuse_reply_err. */
