@@ -482,18 +482,12 @@ static void put_spaces(FILE *f, struct kv_cache *cache,
 			all[kept++] = all[i];
 			continue;
 		}
-		rest.blocks += all[i].blocks;
-		rest.bytes_dram += all[i].bytes_dram;
-		rest.bytes_ssd += all[i].bytes_ssd;
-		rest.quota.quota_dram += all[i].quota.quota_dram;
-		rest.quota.quota_ssd += all[i].quota.quota_ssd;
-		rest.guaranteed_dram += all[i].guaranteed_dram;
-		rest.guaranteed_ssd += all[i].guaranteed_ssd;
-		rest.lookups.asked += all[i].lookups.asked;
-		rest.lookups.found += all[i].lookups.found;
-		rest.lookups.hits_dram += all[i].lookups.hits_dram;
-		rest.lookups.hits_ssd += all[i].lookups.hits_ssd;
-		rest.lookups.misses += all[i].lookups.misses;
+		for (size_t k = 0; k < KV_ARRAY_LEN(space_figures); k++) {
+			const size_t at = space_figures[k].at;
+
+			*(uint64_t *)((char *)&rest + at) +=
+				*(uint64_t *)((char *)&all[i] + at);
+		}
 	}
 	if (kept < n && (labels[kept] = label_of(OTHERS)))
 		all[kept++] = rest;
