@@ -65,8 +65,7 @@ static int see_segment(void *arg, const struct kv_segfile_record *record)
 		return r;
 	segment = &f->segments[f->n_segments++];
 	*segment = (struct segment){.id = record->id,
-				    .slot_bytes = record->slot_bytes,
-				    .recorded = true};
+				    .slot_bytes = record->slot_bytes};
 	if (record->slot_bytes < 2 * KV_PAGE || record->slot_bytes % KV_PAGE ||
 	    record->slot_bytes > f->info.segment_bytes)
 		segment->slot_bytes = 0; /* the record is impossible */

@@ -55,7 +55,6 @@ struct segment {
 	uint32_t id;
 	uint64_t slot_bytes;
 	uint32_t slots;
-	bool recorded; /* the index has a record of the file */
 	bool present;
 	bool trailer; /* the segment file ends with a valid trailer */
 	bool put;     /* damaged record: repair it from the trailer */

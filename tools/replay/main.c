@@ -217,20 +217,17 @@ static int read_lines(struct reader *reader, uint32_t block_size)
 	return r;
 }
 
-/* Read @path, gzipped or not.  @block_size applies to lines without one.
+/* Read @path, gzipped or not, into the zeroed @trace.  @block_size applies to
+ * lines without one.
  * -EINVAL after printing file, line and reason; -ENOMEM. */
 static int trace_read(const char *path, uint32_t block_size,
-		      struct trace **ret_trace)
+		      struct trace *trace)
 {
-	struct reader reader = {.path = path};
-	int r;
+	struct reader reader = {.path = path, .trace = trace};
+	int r = kv_array_reserve(&trace->start, &reader.room_requests, 1);
 
-	reader.trace = calloc(1, sizeof(*reader.trace));
-	if (!reader.trace)
-		return -ENOMEM;
-	r = kv_array_reserve(&reader.trace->start, &reader.room_requests, 1);
 	if (r == 0) {
-		reader.trace->start[0] = 0;
+		trace->start[0] = 0;
 		reader.file = gzopen(path, "rb");
 		r = reader.file ? read_lines(&reader, block_size)
 				: refuse_line(&reader, "%s", strerror(errno));
@@ -239,7 +236,6 @@ static int trace_read(const char *path, uint32_t block_size,
 		gzclose(reader.file);
 	free(reader.text);
 	tdestroy(reader.ids, free);
-	*ret_trace = reader.trace;
 	return r;
 }
 
@@ -753,7 +749,7 @@ static int print_all(const struct args *args, const struct trace *trace)
 
 int main(int argc, char **argv)
 {
-	struct trace *trace = NULL;
+	struct trace trace = {0};
 	struct args args;
 	int r = parse(argc, argv, &args);
 
@@ -761,18 +757,15 @@ int main(int argc, char **argv)
 		return r < 0 ? 2 : 0;
 	r = trace_read(args.trace, (uint32_t)args.block_size, &trace);
 	if (r == 0) {
-		choose_capacities(&args, trace);
+		choose_capacities(&args, &trace);
 		printf(args.json ? "[" : "");
-		r = print_all(&args, trace);
+		r = print_all(&args, &trace);
 		printf(args.json ? "\n]\n" : "");
 	}
 	if (r < 0 && r != -EINVAL)
 		fprintf(stderr, "kvfs-replay: %s\n", strerror(-r));
-	if (trace) {
-		free(trace->blocks);
-		free(trace->start);
-	}
-	free(trace);
+	free(trace.blocks);
+	free(trace.start);
 	free(args.words);
 	return r < 0 || fflush(stdout) != 0 ? 1 : 0;
 }
