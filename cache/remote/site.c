@@ -20,6 +20,12 @@
 #define WORD "abcdefghijklmnopqrstuvwxyz0123456789-"
 #define PLAIN WORD "ABCDEFGHIJKLMNOPQRSTUVWXYZ._~"
 
+/* Trusted certificates on Debian, Red Hat, SUSE and Alpine, of which libcurl knows one. */
+static const char *const bundles[] = {"/etc/ssl/certs/ca-certificates.crt",
+				      "/etc/pki/tls/certs/ca-bundle.crt",
+				      "/etc/ssl/ca-bundle.pem",
+				      "/etc/ssl/cert.pem"};
+
 static void free_secrets(char *secrets)
 {
 	if (secrets)
@@ -72,22 +78,18 @@ int kv_site_read_credentials(struct kv_site *site, char *text, bool s3,
 		{s3 ? "aws_session_token" : "", &site->token},
 	};
 	bool ours = true;
-	char *line;
+	char *line, *value;
 
 	for (unsigned n = 1; (line = strsep(&text, "\n")); n++) {
-		char *value;
-
 		line = trim(line);
 		if (*line == '[')
 			ours = strcmp(line, "[default]") == 0;
 		if (!ours || strchr("[#;", *line))
 			continue;
-		value = strchr(line, '=');
-		if (value) {
-			*value = '\0';
-			line = trim(line);
-			value = trim(value + 1);
-		}
+		value = line;
+		line = trim(strsep(&value, "="));
+		if (value)
+			value = trim(value);
 		for (const char *c = value; c && *c; c++)
 			if (*c <= ' ' || *c > '~')
 				value = NULL;
@@ -220,15 +222,13 @@ static int parse_query(struct kv_site *site, char *text, char **ret_why)
 		{"region", &site->region},
 	};
 	const size_t known = site->s3 ? 4 : 2;
-	char *rest = strchr(text, '?'), *name, *value, *plain;
+	char *rest = text, *name, *value, *plain;
 	size_t i;
 
-	if (rest)
-		*rest++ = '\0';
+	strsep(&rest, "?");
 	while ((name = strsep(&rest, "&"))) {
-		value = strchr(name, '=');
-		if (value)
-			*value++ = '\0';
+		value = name;
+		strsep(&value, "=");
 		for (i = 0; i < known; i++)
 			if (strcmp(name, parameters[i].name) == 0)
 				break;
@@ -346,9 +346,9 @@ int kv_site_new(const char *scheme, const char *given,
 		struct kv_site **ret_site, char **ret_why)
 {
 	_cleanup_(site_freep) struct kv_site *site = calloc(1, sizeof(*site));
-	_cleanup_(kv_freep) char *url = strdup(given), *server = NULL;
+	_cleanup_(kv_freep) char *url = strdup(given);
 	const bool local = strcmp(scheme, "http+unix") == 0;
-	const char *bucket = "";
+	const char *bucket = "", *server = "http://localhost";
 	char *path;
 	int n, r;
 
@@ -380,30 +380,28 @@ int kv_site_new(const char *scheme, const char *given,
 	if (site->s3) {
 		bucket = url + 2;
 		r = parse_s3(site, bucket, ret_why);
+		server = site->endpoint;
 	} else if (local) {
 		site->socket = strdup(url);
-		server = strdup("http://localhost");
 	} else {
+		server = url;
 		r = check_server(url + 2, ret_why);
 		if (r == 0 && site->credentials &&
 		    strcmp(scheme, "https") != 0 && !is_local(url + 2))
 			r = kv_why(ret_why, -EINVAL,
 				   "a password would cross the net for all to "
 				   "read: https, or no credentials=");
-		if (r == 0 && asprintf(&server, "%s:%s", scheme, url) < 0) {
-			server = NULL;
-			r = -ENOMEM;
-		}
 	}
 	if (r < 0)
 		return r;
 	/* SCHEME://SERVER/[BUCKET/][PATH/] */
-	n = asprintf(&site->base, "%s/%s%s%s%s",
-		     server ? server : site->endpoint, bucket,
-		     *bucket ? "/" : "", path, *path ? "/" : "");
+	n = asprintf(&site->base, "%s%s%s/%s%s%s%s",
+		     server == url ? scheme : "", server == url ? ":" : "",
+		     server, bucket, *bucket ? "/" : "", path,
+		     *path ? "/" : "");
 	if (n < 0)
 		site->base = NULL;
-	if (n < 0 || (local && (!site->socket || !server)))
+	if (n < 0 || (local && !site->socket))
 		return -ENOMEM;
 	if (n > KV_SITE_BASE_MAX)
 		return kv_why(ret_why, -EINVAL, "it is too long");
@@ -411,6 +409,9 @@ int kv_site_new(const char *scheme, const char *given,
 	if (site->ca && access(site->ca, R_OK) < 0)
 		return kv_why(ret_why, -errno, "ca=%s: %s", site->ca,
 			      strerror(errno));
+	for (size_t i = 0; !site->ca && i < KV_ARRAY_LEN(bundles); i++)
+		if (access(bundles[i], R_OK) == 0)
+			site->ca = strdup(bundles[i]);
 	r = site->credentials ? read_credentials(site, ret_why) : 0;
 	if (r == 0)
 		*ret_site = kv_steal(site);
