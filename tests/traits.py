@@ -25,7 +25,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 LIMITS = {
     "files .c": 129,
     "lines": 68120,
-    "lines of Python": 6057,
+    "lines of Python": 6083,
     "largest circle": 9,
     "upward calls": 0,
     "helpers with one caller, %": 14,

@@ -1,0 +1,115 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# wheel.sh [SUITE...] - install the wheel on a bare Debian 12 and 13 as an ordinary user,
+# start a daemon without a mount, save and load blocks, reach a web server whose certificate the
+# distribution trusts (wherever it keeps its file), and uninstall.  Exits 77 as bare.sh does.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. tests/debian
+skip() {
+	echo "skipped: $*"
+	exit 77
+}
+fail() {
+	[ ! -s "$T/out" ] || cat "$T/out"
+	echo "FAILED: $*"
+	exit 1
+}
+wheel=$(echo "${B:-build}"/wheel/kvfs-*-manylinux_*.whl)
+[ -f "$wheel" ] || fail "there is no wheel: run \"make wheel\""
+T=$(mktemp -d "${TMPDIR:-/tmp}/kvfs-wheel.XXXXXX") || exit 1
+trap 'rm -rf --one-file-system "$T"' EXIT
+trap 'exit 1' INT TERM
+# apt drops its rights to a user of its own, which must reach the files below $T.
+chmod 755 "$T"
+
+openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout "$T/site.key" -out "$T/site.pem" -subj /CN=site \
+	-addext subjectAltName=IP:127.0.0.1 2>"$T/out" || fail "openssl"
+cat >"$T/blocks.py" <<'END'
+import ctypes, sys, kvfs
+with kvfs.open(sys.argv[1]) as session:
+    assert session.connected
+    layout = {"tensors": [{"name": "k", "dtype": "U8", "shape": [4096]}], "tokens": 16}
+    space = session.space("test", layout, create=True)
+    memory = ctypes.create_string_buffer(bytes(range(256)) * 16 * 2, 4 * 4096)
+    view = kvfs.View("k", ctypes.addressof(memory), 4096, 4096)
+    pool = session.pool(space, [view], 4, keep=memory)
+    keys = space.chain(range(32))
+    assert pool.save(space, keys, [0, 1]).wait() == 2
+    assert space.match(keys) == 2
+    with space.acquire(keys) as lease:
+        assert lease.wait() == 2
+        assert pool.load(lease, [2, 3]).wait() == 2
+    assert memory.raw[:8192] == memory.raw[8192:] and memory.raw[255] == 255
+END
+cat >"$T/site.py" <<'END'
+import http.server, ssl
+server = http.server.HTTPServer(("127.0.0.1", 8443), http.server.SimpleHTTPRequestHandler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain("/srv/site.pem", "/srv/site.key")
+server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+END
+cat >"$T/user.sh" <<'END'
+cd ~
+python3 -m venv env
+env/bin/pip install -q --no-cache-dir /srv/kvfs-*.whl
+PATH=$HOME/env/bin:$PATH
+kvfs --version
+kvfs-bundle --version
+kvfs-fsck --help >help
+kvfs-replay --help >>help
+kvfs-bench --help >>help
+kvfs-remote-mooncake --help >>help
+[ -s env/share/man/man1/kvfs.1 ]
+! ldd env/lib/python3*/site-packages/kvfs/bin/kvfs | grep 'not found'
+options=dram=64M,ssd=128M,segment=8M,control=$HOME/run/control
+kvfs -f -o $options store none 2>log &
+until [ -S run/control ]; do sleep 0.1; kill -0 $!; done
+kvfs --health run/control
+python3 /srv/blocks.py ~/run/control
+kvfs-forget nothing 2>&1 | grep 'nothing: No such file'
+kill $!
+wait $!
+cat log
+kvfs-fsck store
+# Nobody has vouched for this server.
+python3 /srv/site.py 2>site.log &
+until (exec 3<>/dev/tcp/127.0.0.1/8443) 2>none; do sleep 0.1; done
+! kvfs -f -o $options,remote=https://127.0.0.1:8443/ store none 2>refused
+cat refused
+END
+cat >"$T/trusted.sh" <<'END'
+cd ~
+python3 /srv/site.py 2>site.log &
+until (exec 3<>/dev/tcp/127.0.0.1/8443) 2>none; do sleep 0.1; done
+env/bin/kvfs -o dram=64M,ssd=128M,segment=8M,control=$HOME/run/control,remote=https://127.0.0.1:8443/ store none
+env/bin/kvfs --health run/control
+END
+echo 'cd ~; env/bin/pip uninstall -q -y kvfs; ! find env -name "*kvfs*" | grep .' >"$T/uninstall.sh"
+
+[ $# -gt 0 ] || set -- bookworm trixie
+for suite; do
+	R=$T/$suite
+	debian $suite "$R" --include=python3-venv,ca-certificates || fail "mmdebstrap $suite"
+	cp "$wheel" "$T"/*.py "$T"/site.{key,pem} "$R/srv"
+	chmod 644 "$R"/srv/*
+	as_user() { # SCRIPT
+		cp "$T/$1" "$R/srv/$1"
+		echo "# $1 on $suite"
+		inside "$R" 600 setpriv --reuid 1000 --regid 1000 --clear-groups env HOME=/home/user bash -eux "/srv/$1"
+	}
+	mkdir -p "$R/home/user" && chown 1000:1000 "$R/home/user"
+	as_user user.sh >"$T/out" 2>&1 || fail "a command fails"
+	grep -q certificate "$R/home/user/refused" || fail "an unknown certificate is not refused"
+	# No bundle where Debian has it, but the site's certificate where others have theirs
+	mv "$R/etc/ssl/certs/ca-certificates.crt" "$R/srv"
+	for bundle in /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem /etc/ssl/cert.pem; do
+		mkdir -p "$R${bundle%/*}" && cp "$T/site.pem" "$R$bundle"
+		as_user trusted.sh >"$T/out" 2>&1 || fail "the certificate in $bundle is not trusted"
+		rm "$R$bundle"
+	done
+	mv "$R/srv/ca-certificates.crt" "$R/etc/ssl/certs"
+	as_user uninstall.sh >"$T/out" 2>&1 || fail "uninstall leaves files"
+	echo "$(. "$R/etc/os-release" && echo "$PRETTY_NAME"): installed, used and uninstalled"
+done
