@@ -156,12 +156,10 @@ int kv_device_reserve(const struct kvfs_device *device, const char *name,
 		device->reserve(name, bytes, max_bytes, &memory, &base));
 	if (r < 0)
 		return r;
-	if (!memory)
-		return -EIO;
-	if (!base) {
+	if (!base && memory)
 		device->release(memory);
+	if (!base || !memory)
 		return -EIO;
-	}
 	*ret_memory = memory;
 	*ret_base = base;
 	return 0;
