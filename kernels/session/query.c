@@ -226,7 +226,7 @@ struct room {
 	void *items;
 	uint32_t n;    /* most items in the buffer */
 	size_t item;   /* bytes of one item */
-	uint64_t wait; /* nanoseconds to wait; 0: CLEAR_NS */
+	uint64_t more; /* nanoseconds to wait longer than CLEAR_NS */
 };
 
 /* A request whose reply a thread waits for.  The thread or the reply frees the
@@ -261,8 +261,7 @@ static void answered(struct kv_call *call, int status, const void *items)
 static long ask_and_wait(kvfs_space *space, struct kv_packet *packet,
 			 const struct room *room)
 {
-	const uint64_t until =
-		kv_time_after(room->wait ? room->wait : CLEAR_NS);
+	const uint64_t until = kv_time_after(CLEAR_NS + room->more);
 	struct kvfs_session *session = space->session;
 	uint64_t generation, look_at;
 	struct question *question;
@@ -353,8 +352,7 @@ static long forget_some(kvfs_space *space, const kvfs_key *keys, size_t n,
 		.bytes = n * sizeof(items[0]),
 		.fd = -1,
 	};
-	const struct room room = {ret_forgot, 1, sizeof(*ret_forgot),
-				  ns + CLEAR_NS};
+	const struct room room = {ret_forgot, 1, sizeof(*ret_forgot), ns};
 	long r;
 
 	kv_wire_keys(keys, n, items);

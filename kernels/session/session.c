@@ -199,6 +199,26 @@ static int receive_all(struct kvfs_session *session)
 	return r;
 }
 
+/* Sleep until @fd has events, the eventfd @event is written to, or the time @until
+ * is reached.  Return whether @fd has events. */
+static bool sleep_until(int event, int fd, uint64_t until)
+{
+	struct pollfd fds[2] = {
+		{.fd = event, .events = POLLIN},
+		{.fd = fd, .events = POLLIN},
+	};
+	const uint64_t now = kv_now_ns();
+	const struct timespec timeout =
+		kv_timespec(until > now ? until - now : 0);
+	eventfd_t ignored;
+
+	ppoll(fds, KV_ARRAY_LEN(fds), until == UINT64_MAX ? NULL : &timeout,
+	      NULL);
+	if (fds[0].revents)
+		eventfd_read(event, &ignored);
+	return fds[1].revents;
+}
+
 /* Receive the daemon's messages until something changed.  Another thread that
  * makes a change wakes this one by nudge_fd: the flag borrower_sleeps is set
  * before the lock is released, so that each later change sees it.  The
@@ -206,25 +226,18 @@ static int receive_all(struct kvfs_session *session)
  * such a change. */
 static void borrow_locked(struct kvfs_session *session, uint64_t at)
 {
-	struct pollfd fds[2] = {
-		{.fd = session->nudge_fd, .events = POLLIN},
-		{.fd = session->link.fd, .events = POLLIN},
-	};
-	const uint64_t now = kv_now_ns();
-	const struct timespec timeout = kv_timespec(at > now ? at - now : 0);
-	eventfd_t ignored;
+	const int fd = session->link.fd;
 	int r = 0;
+	bool ready;
 
 	kv_assert_locked(&session->lock);
 	session->borrowed = true;
 	listen_locked(session, EPOLL_CTL_MOD);
 	atomic_store(&session->borrower_sleeps, true);
 	pthread_mutex_unlock(&session->lock);
-	ppoll(fds, KV_ARRAY_LEN(fds), at == UINT64_MAX ? NULL : &timeout, NULL);
+	ready = sleep_until(session->nudge_fd, fd, at);
 	atomic_store(&session->borrower_sleeps, false);
-	if (fds[0].revents)
-		eventfd_read(session->nudge_fd, &ignored);
-	if (fds[1].revents)
+	if (ready)
 		r = receive_all(session);
 	pthread_mutex_lock(&session->lock);
 	session->borrowed = false;
@@ -401,28 +414,6 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 	retry->at = kv_now_ns() + retry->wait;
 }
 
-/* Sleep until the socket is ready (listen_locked), the session is woken, or
- * @until is reached; then handle all messages.  Return -errno if the connection
- * is broken. */
-static int wait_and_receive(struct kvfs_session *session, uint64_t until)
-{
-	struct pollfd fds[2] = {
-		{.fd = session->wake_fd, .events = POLLIN},
-		{.fd = session->epoll_fd, .events = POLLIN},
-	};
-	const uint64_t now = kv_now_ns();
-	const struct timespec timeout =
-		kv_timespec(until > now ? until - now : 0);
-	eventfd_t ignored;
-
-	if (ppoll(fds, KV_ARRAY_LEN(fds), until == UINT64_MAX ? NULL : &timeout,
-		  NULL) <= 0)
-		return 0;
-	if (fds[0].revents)
-		eventfd_read(session->wake_fd, &ignored);
-	return receive_all(session);
-}
-
 static void *run_reader(void *arg)
 {
 	struct kvfs_session *session = arg;
@@ -450,7 +441,9 @@ static void *run_reader(void *arg)
 			until = KV_MIN(until, retry.at);
 		session->sleeps_until = until;
 		pthread_mutex_unlock(&session->lock);
-		if (wait_and_receive(session, until) < 0)
+		/* until the socket is ready (listen_locked) or the session woken */
+		sleep_until(session->wake_fd, session->epoll_fd, until);
+		if (receive_all(session) < 0)
 			disconnect(session);
 	}
 	pthread_mutex_unlock(&session->lock);

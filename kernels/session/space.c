@@ -66,18 +66,12 @@ void kv_lib_space_put_locked(struct kvfs_space *space)
 		space_freep(&space);
 }
 
-static const struct kv_layout *layout_locked(struct kvfs_space *space)
-{
-	kv_assert_locked(&space->session->lock);
-	return space->layouts ? space->layouts->layout : NULL;
-}
-
 const struct kv_layout *kv_lib_space_layout(struct kvfs_space *space)
 {
 	const struct kv_layout *layout;
 
 	pthread_mutex_lock(&space->session->lock);
-	layout = layout_locked(space);
+	layout = space->layouts ? space->layouts->layout : NULL;
 	pthread_mutex_unlock(&space->session->lock);
 	return layout;
 }
@@ -107,11 +101,10 @@ bool kv_lib_layout_same_tensors(const struct kv_layout *a,
 static int keep_layout_locked(struct kvfs_space *space,
 			      struct kv_layout *layout)
 {
-	const struct kv_layout *known = layout_locked(space);
-	struct kv_layout_seen *seen;
+	struct kv_layout_seen *seen = space->layouts;
 
 	kv_assert_locked(&space->session->lock);
-	if (known && strcmp(known->json, layout->json) == 0) {
+	if (seen && strcmp(seen->layout->json, layout->json) == 0) {
 		kv_layout_free(layout);
 		return 0;
 	}
