@@ -275,9 +275,8 @@ void kv_snapshots_fini(struct kv_cache *cache)
 		while ((snapshot = LIST_FIRST(
 				&cache->spaces.sorted[i]->snapshots))) {
 			LIST_REMOVE(snapshot, link);
-			if (snapshot->dirty)
-				TAILQ_REMOVE(&all->dirty, snapshot, dirty_link);
-			snapshot_free(snapshot);
+			if (!snapshot->dirty)
+				snapshot_free(snapshot);
 		}
 	while ((snapshot = TAILQ_FIRST(&all->dirty))) {
 		TAILQ_REMOVE(&all->dirty, snapshot, dirty_link);
