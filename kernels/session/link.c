@@ -184,11 +184,6 @@ int kv_link_lost(int r)
 	return r == -EMFILE || r == -ENFILE || r == -ENOMEM ? r : -ENOTCONN;
 }
 
-void kv_link_close(struct kv_link *link)
-{
-	kv_closep(&link->fd);
-}
-
 int kv_link_send(int fd, const struct kv_packet *packet, int flags)
 {
 	struct iovec parts[2] = {

@@ -307,12 +307,12 @@ static int try_locked(struct kvfs_session *session,
 	if (fd < 0)
 		return -ENOTCONN;
 	if (session->lookup.fd < 0 || session->lookup.epoch != epoch) {
-		kv_link_close(&session->lookup);
+		kv_closep(&session->lookup.fd);
 		r = kv_link_open(path, &session->lookup, &theirs);
 		if (r < 0)
 			return r == -EAGAIN ? -ETIMEDOUT : kv_link_lost(r);
 		if (session->lookup.epoch != epoch) {
-			kv_link_close(&session->lookup);
+			kv_closep(&session->lookup.fd);
 			return -ENOTCONN;
 		}
 	}
@@ -352,11 +352,11 @@ long kv_ask(struct kvfs_session *session, struct kv_question *question)
 		 * connect again, once. */
 		if (reused &&
 		    (r == -ENOTCONN || r == -EPIPE || r == -ECONNRESET)) {
-			kv_link_close(&session->lookup);
+			kv_closep(&session->lookup.fd);
 			r = try_locked(session, question, &packet);
 		}
 		if (r < 0)
-			kv_link_close(&session->lookup);
+			kv_closep(&session->lookup.fd);
 		if (r == -EAGAIN || r == -ETIMEDOUT) {
 			session->quiet_until = kv_now_ns() + QUIET_NS;
 			r = -ETIMEDOUT;

@@ -19,7 +19,7 @@
 #define KV_SOCKET_PATH_MAX 4096
 
 struct kv_link {
-	int fd;		/* -1: none */
+	int fd;		/* -1: none; the owner closes it */
 	uint64_t epoch; /* number that differs after each start of the daemon */
 };
 
@@ -52,7 +52,6 @@ int kv_link_find(const char *path, char ret_socket[KV_SOCKET_PATH_MAX]);
  */
 int kv_link_open(const char *socket_path, struct kv_link *ret_link,
 		 struct wire_hello *ret_hello);
-void kv_link_close(struct kv_link *link); /* no effect on a closed link */
 /* Translate an error of kv_link_open for requests: -EMFILE, -ENFILE and -ENOMEM
  * stay, and all other errors become -ENOTCONN. */
 int kv_link_lost(int r);

@@ -82,8 +82,8 @@ static void in_child(void)
 
 	atomic_fetch_add(&forks, 1);
 	TAILQ_FOREACH(s, &sessions, siblings) {
-		kv_link_close(&s->link);
-		kv_link_close(&s->lookup);
+		kv_closep(&s->link.fd);
+		kv_closep(&s->lookup.fd);
 		TAILQ_FOREACH(m, &s->mappings, others)
 			kv_closep(&m->kept);
 		if (s->user)
@@ -461,7 +461,7 @@ static void session_freep(struct kvfs_session **sessionp)
 
 	if (!session)
 		return;
-	kv_link_close(&session->lookup);
+	kv_closep(&session->lookup.fd);
 	kv_closep(&session->epoll_fd);
 	kv_closep(&session->wake_fd);
 	kv_closep(&session->nudge_fd);

@@ -21,7 +21,7 @@ static void a_socket_that_is_not_there_is_an_error(void **state)
 	(void)state;
 	assert_true(kv_link_open("/nonexistent/control", &link, &theirs) < 0);
 	assert_int_equal(link.fd, -1);
-	kv_link_close(&link);
+	kv_closep(&link.fd);
 }
 
 static void no_common_version_is_told_with_theirs(void **state)
@@ -96,7 +96,7 @@ static void a_path_longer_than_an_address_is_reached(void **state)
 	assert_int_equal(kv_link_open(command, &link, &theirs), 0);
 	assert_int_equal(link.epoch, 1);
 	assert_true(fcntl(link.fd, F_GETFD) & FD_CLOEXEC);
-	kv_link_close(&link);
+	kv_closep(&link.fd);
 	assert_int_equal(link.fd, -1);
 	unlink(command);
 	rmdir(longer);
