@@ -315,14 +315,9 @@ struct redis {
 /* Read answers until @buffer has @bytes. */
 static int receive(int fd, char *buffer, size_t bytes)
 {
-	ssize_t r;
+	ssize_t r = recv(fd, buffer, bytes, MSG_WAITALL);
 
-	for (; bytes; buffer += r, bytes -= (size_t)r) {
-		r = read(fd, buffer, bytes);
-		if (r <= 0)
-			return r < 0 ? -errno : -EIO;
-	}
-	return 0;
+	return r < 0 ? -errno : (size_t)r == bytes ? 0 : -EIO;
 }
 
 static int redis_store(struct redis *redis, char (*names)[65], size_t n)
@@ -439,7 +434,7 @@ int kv_bench_probe(struct kv_bench_rig *rig)
 		{.name = "probe128_p99", .most = 200},
 	};
 	struct redis redis = {.fd = -1};
-	struct kv_bench_sample probe = {0}, exists = {0}, warm = {0};
+	struct kv_bench_sample us[2] = {0}, warm = {0}; /* probe, Redis */
 	kvfs_key keys[KEYS];
 	char names[KEYS][65];
 	int r, i;
@@ -454,17 +449,17 @@ int kv_bench_probe(struct kv_bench_rig *rig)
 	}
 	r = redis_start(&redis, rig->bench->dir, names);
 	for (i = -TURN; i < CALLS && r == 0; i += TURN) {
-		r = take_turn(rig, keys, NULL, i < 0 ? &warm : &probe);
+		r = take_turn(rig, keys, NULL, i < 0 ? &warm : &us[0]);
 		if (r == 0)
 			r = take_turn(rig, NULL, &redis,
-				      i < 0 ? &warm : &exists);
+				      i < 0 ? &warm : &us[1]);
 	}
 	for (i = 0; i < 2 && r == 0; i++) {
 		struct kv_bench_figure figure = figures[i];
 		double percent = i == 0 ? 50 : 99;
 
-		figure.value = kv_bench_sample_percentile(&probe, percent);
-		figure.reference = kv_bench_sample_percentile(&exists, percent);
+		figure.value = kv_bench_sample_percentile(&us[0], percent);
+		figure.reference = kv_bench_sample_percentile(&us[1], percent);
 		figure.unit = "us";
 		figure.against = "Redis, 128 EXISTS, UNIX socket";
 		figure.least_ratio = 3;
@@ -474,8 +469,7 @@ int kv_bench_probe(struct kv_bench_rig *rig)
 		close(redis.fd);
 	kv_bench_child_end(&redis.pid);
 	free(redis.request);
-	kv_bench_samples_free(&probe, 1);
-	kv_bench_samples_free(&exists, 1);
+	kv_bench_samples_free(us, 2);
 	kv_bench_samples_free(&warm, 1);
 	return r;
 }
