@@ -51,9 +51,8 @@ struct dir {
 	char *path;	   /* constant, as are the next two */
 	bool unsafe, writes;
 	_Atomic bool swept; /* old files in .part have been removed */
-	/* Under ops.lock: the last directory that had .part; 0: none yet. */
-	dev_t device;
-	ino_t inode;
+	/* Under ops.lock: the last directory that had .part; zeros: none yet. */
+	struct stat last;
 	struct worker workers[KV_OPS_THREADS];
 };
 
@@ -336,6 +335,7 @@ static int open_root(struct worker *w, struct kv_remote_op *op)
 	struct dir *dir = w->dir;
 	_cleanup_(close_root) struct worker *wrong = w;
 	_cleanup_(kv_closep) int part = -1;
+	struct stat last;
 	bool known, other;
 
 	close_root(&wrong);
@@ -349,16 +349,17 @@ static int open_root(struct worker *w, struct kv_remote_op *op)
 				    "%04o): chmod go-w, or remote_unsafe",
 				    dir->path, w->st.st_mode & 07777);
 	pthread_mutex_lock(&dir->ops.lock);
-	/* If it is another directory than before, it must have .part. */
-	known = dir->inode;
-	other = known &&
-		(dir->inode != w->st.st_ino || dir->device != w->st.st_dev);
+	last = dir->last;
 	pthread_mutex_unlock(&dir->ops.lock);
+	/* Another directory than before must have .part and the same owner. */
+	known = last.st_ino;
+	other = known &&
+		(last.st_ino != w->st.st_ino || last.st_dev != w->st.st_dev);
 	part = open_part(w, op, FOLDER, dir->writes && !other);
-	if (part < 0 && other)
+	if (other && (part < 0 || last.st_uid != w->st.st_uid))
 		return kv_op_failed(op, -ENOTCONN,
 				    "%.80s: another directory stands there, "
-				    "without " PART,
+				    "without " PART " or with another owner",
 				    dir->path);
 	/* Only the first directory must be writable; later ones serve reads. */
 	if (dir->writes && !known &&
@@ -369,10 +370,8 @@ static int open_root(struct worker *w, struct kv_remote_op *op)
 		return -ENOTCONN; /* open_part may have set the cause */
 	}
 	pthread_mutex_lock(&dir->ops.lock);
-	if (part >= 0) {
-		dir->device = w->st.st_dev;
-		dir->inode = w->st.st_ino;
-	}
+	if (part >= 0)
+		dir->last = w->st;
 	pthread_mutex_unlock(&dir->ops.lock);
 	wrong = NULL;
 	return 0;

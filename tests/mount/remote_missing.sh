@@ -91,6 +91,12 @@ soon "what is wrong is told" grep -q "the last failure: .*: another directory st
 soon "printed" grep -q "given up.*another directory stands" "$T/said"
 eq "and said once" "$(grep -c "^kvfs: warning: remote=dir:$R: " "$T/said")" 1
 eq "nothing in the new one" "$(ls -A "$R")" ""
+if [ "$(id -u)" = 0 ]; then
+	mkdir "$R/.part" && chown -R 1001 "$R" || fail "another user's"
+	sleep 3 # some trials
+	eq "another owner's" "$(has 3 && echo used)" ""
+	rmdir "$R/.part" && chown 0 "$R" || fail "no other user's"
+fi
 mkdir "$R/.part" || fail "it is meant"
 soon "the backend" used "$M"
 soon "handed over" has 3
