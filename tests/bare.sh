@@ -7,6 +7,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/mount/typed
+. tests/debian
 skip() {
 	echo "skipped: $*"
 	exit 77
@@ -16,9 +17,7 @@ fail() {
 	echo "FAILED: $*"
 	exit 1
 }
-[ "$(id -u)" = 0 ] || skip "not root"
 [ -r /dev/fuse ] && [ -w /dev/fuse ] || skip "no /dev/fuse"
-command -v mmdebstrap >/dev/null || skip "no mmdebstrap: run \"make deps FOR=bare\""
 
 T=$(mktemp -d "${TMPDIR:-/tmp}/kvfs-bare.XXXXXX") || exit 1
 trap 'rm -rf --one-file-system "$T"' EXIT
@@ -26,14 +25,7 @@ trap 'exit 1' INT TERM
 # apt drops its rights to a user of its own, which must reach the files below $T.
 chmod 755 "$T"
 R=$T/root
-apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT)' \
-	'Created-By: Packages' 'Origin: Debian' | grep -E ' bookworm(-updates|-security)? ' | sort -u >"$T/sources"
-grep -q ' bookworm ' "$T/sources" || skip "apt knows no source of Debian 12 here"
-while read -r _ uri release _; do
-	timeout 60 /usr/lib/apt/apt-helper download-file "${uri%/}/dists/$release/InRelease" "$T/release" >/dev/null 2>&1 ||
-		skip "$uri does not answer"
-done <"$T/sources"
-mmdebstrap --quiet --variant=minbase bookworm "$R" "$T/sources" || fail "mmdebstrap"
+debian bookworm "$R" || fail "mmdebstrap"
 mkdir "$R/root/kvfs"
 git ls-files -co --exclude-standard | while read -r f; do [ ! -e "$f" ] || echo "$f"; done |
 	tar -cT - | tar -xC "$R/root/kvfs" || fail "the clone"
@@ -94,21 +86,7 @@ END_NOTIFY
 	typed_page man/kvfs-replay.1
 	echo 'make uninstall'
 } >"$R/root/typed"
-cat >"$T/inside" <<'END_INSIDE'
-set -e
-mount --rbind /dev "$R/dev"
-mount --rbind /sys "$R/sys"
-mount -t proc proc "$R/proc"
-mount -t tmpfs tmpfs "$R/run"
-exec chroot "$R" bash -exc 'cd /root/kvfs; . /root/typed'
-END_INSIDE
-# The shell is the first process of a PID namespace, so its children end with it.  Inside,
-# pip trusts the same certificates as outside.
-if [ -n "${PIP_CERT:-}" ]; then cp "$PIP_CERT" "$R/root/certificates" && pip_cert=/root/certificates || fail "PIP_CERT"; fi
-R=$R timeout 1800 unshare --mount --pid --fork --kill-child \
-	env -i R="$R" HOME=/root TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-	${http_proxy:+http_proxy="$http_proxy"} ${pip_cert:+PIP_CERT="$pip_cert"} \
-	${PIP_INDEX_URL:+PIP_INDEX_URL="$PIP_INDEX_URL"} PS4='# ' bash "$T/inside" >"$T/out" 2>&1 ||
+inside "$R" 1800 bash -exc 'cd /root/kvfs; . /root/typed' >"$T/out" 2>&1 ||
 	fail "a command fails: $?"
 
 digest=$(sed -n 's/^user.kvfs.digest="\(.*\)"/\1/p' "$T/out" | head -n 1)
