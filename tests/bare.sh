@@ -8,15 +8,6 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/mount/typed
 . tests/debian
-skip() {
-	echo "skipped: $*"
-	exit 77
-}
-fail() {
-	[ ! -s "$T/out" ] || cat "$T/out"
-	echo "FAILED: $*"
-	exit 1
-}
 [ -r /dev/fuse ] && [ -w /dev/fuse ] || skip "no /dev/fuse"
 
 T=$(mktemp -d "${TMPDIR:-/tmp}/kvfs-bare.XXXXXX") || exit 1

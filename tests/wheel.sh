@@ -6,15 +6,6 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/debian
-skip() {
-	echo "skipped: $*"
-	exit 77
-}
-fail() {
-	[ ! -s "$T/out" ] || cat "$T/out"
-	echo "FAILED: $*"
-	exit 1
-}
 wheel=$(echo "${B:-build}"/wheel/kvfs-*-manylinux_*.whl)
 [ -f "$wheel" ] || fail "there is no wheel: run \"make wheel\""
 T=$(mktemp -d "${TMPDIR:-/tmp}/kvfs-wheel.XXXXXX") || exit 1
