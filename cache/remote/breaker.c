@@ -24,6 +24,7 @@
 #define FAILURES 8u	     /* failures in a row that open a breaker */
 #define TRIAL_NS (1000 * MS) /* time limit of a trial, and first pause */
 #define MOUNT_NS (3000 * MS) /* time limit of the trial at mount */
+#define PROMPT_NS (1000 * MS)
 #define PAUSE_MAX_NS (30000 * MS)
 #define HELD_WAIT_NS (1000 * MS) /* longest pause of a tenant to wait for */
 #define FULL_NS (1000 * MS)	 /* first pause of puts to a full backend */
@@ -211,18 +212,9 @@ uint64_t kv_trials_run(struct kv_remote *remote)
 
 bool kv_remote_has_failed(int status)
 {
-	switch (status) {
-	case 0:
-	case -ENOENT:
-	case -EACCES:
-	case -ENOSPC:
-	case -EAGAIN:
-	case -EBADMSG:
-	case -ECANCELED:
-		return false;
-	default:
-		return true;
-	}
+	return status != 0 && status != -ENOENT && status != -EACCES &&
+	       status != -ENOSPC && status != -EAGAIN && status != -EBADMSG &&
+	       status != -ECANCELED;
 }
 
 /* Pause the tenant's puts while the backend is full. */
@@ -265,6 +257,9 @@ void kv_breaker_note(struct kv_remote *remote, const struct kv_remote_job *job,
 	note_room(remote, breaker, job, status);
 	if (status == -EAGAIN) /* a GET without memory: the object exists */
 		return;
+	if (job->op.call == KV_REMOTE_GET && (failed || status == 0))
+		breaker->prompt =
+			!failed && kv_now_ns() - job->began_ns <= PROMPT_NS;
 	if (!failed && status != -EACCES) {
 		breaker->failures = breaker->refusals = 0;
 		breaker->pause_ns = 0;

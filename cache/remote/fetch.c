@@ -27,9 +27,10 @@
  *       key, of all acquires.
  *   (2) A get goes on if no want waits for it: the next acquire hits.
  *   (3) Memory for gets, abandoned ones included, is at most landing_max, or one
- *       get's.
+ *       get's; first gets of users may use four times as much.
  *   (4) Users take turns.  One whose GETs stall leaves a quarter of the memory, and of
- *       the number of GETs, to others.
+ *       the number of GETs, to others.  First gets of users whose last GET was not
+ *       prompt leave half of the memory for first gets to others.
  *   (5) A look has its gets that are QUEUED or GETTING, and lives until it has none.
  *
  * LOCKING   cache->lock for the table of gets, their wants, a look that is being
@@ -473,7 +474,9 @@ static bool get_begin(struct kv_remote *remote, struct kv_remote_look *look)
 	}
 	if (rate > 0 && !kv_bucket_fill(&fetch->bucket, rate, rate))
 		return false;
-	if (!kv_turn_may(&fetch->users, turn, max, share))
+	if (!kv_turn_may(&fetch->users, turn, max, share) ||
+	    (turn->out == 0 && fetch->users.out > 2 * max &&
+	     !kv_breaker_of(remote, get->uid)->prompt))
 		return false;
 	kv_turn_begin(&fetch->users, turn, share);
 	fetch->bucket.credit -= (double)bytes;

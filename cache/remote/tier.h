@@ -52,6 +52,7 @@ struct kv_breaker {
 	/* breaker.c's: */
 	bool trying, told; /* a trial is in flight; a failure was printed */
 	bool probe; /* the trial is of the backend: the tenant has failed */
+	bool prompt; /* the tenant's last GET of an object took at most a second */
 	_Atomic uint64_t full_ns;    /* last pause of puts; 0: not full */
 	unsigned failures, refusals; /* numbers in a row */
 	uint64_t pause_ns, try_ns;   /* pause before the next trial; its end */

@@ -12,25 +12,28 @@
 #include "tests/cache/small_store.h"
 
 #define CHAIN 128u
-#define USERS 2u
+#define USERS 24u
 
 struct node {
 	/* must be the first field: its address is cast to this struct */
 	struct small s;
-	struct kv_space *spaces[USERS]; /* spaces of users 0 and 1 */
+	struct kv_space *spaces[USERS]; /* the space of each user */
 };
 
 static char *dir_url = "dir:/nowhere";
 
 static void open_node(struct node *node)
 {
-	static const char *const names[USERS] = {"s", "t"};
+	char name[16];
 
 	small_must_open(&node->s);
 	node->spaces[0] = node->s.space;
-	assert_int_equal(kv_space_create(node->s.cache, names[1], 1, 1, 0755,
-					 &node->spaces[1]),
-			 0);
+	for (unsigned i = 1; i < USERS; i++) {
+		snprintf(name, sizeof(name), "t%u", i);
+		assert_int_equal(kv_space_create(node->s.cache, name, i, i,
+						 0755, &node->spaces[i]),
+				 0);
+	}
 	for (unsigned i = 0; i < USERS; i++)
 		assert_int_equal(kv_space_set_shared(node->s.cache,
 						     node->spaces[i], true),
@@ -832,6 +835,54 @@ static void test_bodies_that_stall_leave_memory_to_others(void **state)
 	assert_true(fake.memory_max <= 4 << 20);
 }
 
+/* The bodies of the objects of users 2 and up take a minute. */
+static void trickle(const struct kv_remote_op *op, struct fake_plan *plan)
+{
+	plan->body_ms = is_of(op->name, 0) || is_of(op->name, 1) ? 0 : 60000;
+}
+
+struct asker {
+	struct node *node;
+	unsigned user;
+	pthread_t thread;
+};
+
+static void *ask_again(void *arg)
+{
+	struct asker *asker = arg;
+
+	while (greedy)
+		acquire(asker->node, asker->user, 0, 8, NULL);
+	return NULL;
+}
+
+static void test_tenants_whose_bodies_trickle_leave_memory(void **state)
+{
+	struct node *node = *state;
+	struct asker askers[USERS];
+	uint64_t begin;
+
+	/* Objects of 1 MB: all users together may have 16 in flight. */
+	open_node(node);
+	for (unsigned user = 1; user < USERS; user++)
+		provide(node, user, 0, user == 1 ? 16 : 8, 1000000);
+	set_rule(trickle);
+	assert_int_equal(acquire(node, 1, 0, 8, NULL), 8);
+	greedy = true;
+	for (unsigned i = 2; i < USERS; i++) {
+		askers[i] = (struct asker){.node = node, .user = i};
+		pthread_create(&askers[i].thread, NULL, ask_again, &askers[i]);
+	}
+	usleep(500000);
+	begin = kv_now_ns();
+	assert_int_equal(acquire(node, 1, 8, 16, NULL), 8);
+	assert_true(ms_since(begin) < 1500);
+	greedy = false;
+	set_rule(NULL);
+	for (unsigned i = 2; i < USERS; i++)
+		pthread_join(askers[i].thread, NULL);
+}
+
 static _Atomic uint64_t told_length;
 
 static void tell_length(const struct kv_remote_op *op, struct fake_plan *plan)
@@ -1009,6 +1060,7 @@ int main(void)
 		ON(test_only_the_first_gets_of_a_space_are_too_short),
 		ON(test_one_object_may_exceed_the_budget),
 		ON(test_bodies_that_stall_leave_memory_to_others),
+		ON(test_tenants_whose_bodies_trickle_leave_memory),
 		ON(test_what_is_too_long_is_not_read),
 		ON(test_damaged_objects_are_never_blocks),
 		ON(test_an_object_of_another_key_is_no_block),
