@@ -28,6 +28,7 @@ struct kv_options {
 	char *store;	  /* absolute path of the store */
 	char *mountpoint; /* mount point as given; NULL: `none` was given */
 	char *control;	  /* absolute path of the socket; NULL: the default */
+	uint32_t idle;	  /* seconds without use until the end; 0: no end */
 	bool foreground, debug;
 	bool allow_other;
 	uint32_t umask;

@@ -333,6 +333,8 @@ static const struct word known[] = {
 	{"ssd_write", take_bytes, CACHE(ssd_write), "SIZE", ALWAYS},
 	{"arena", take_choice, CACHE(arena), "auto|sealed|rw", ALWAYS},
 	{"control", take_path, AT(options.control), "PATH", NOWHERE},
+	{"idle", take_number, AT(options.idle), "SECONDS", ALWAYS, 10,
+	 UINT32_MAX},
 	{"uid", take_number, RULES(uid), "N", ALWAYS, 10, UINT32_MAX - 1},
 	{"gid", take_number, RULES(gid), "N", ALWAYS, 10, UINT32_MAX - 1},
 	/* Without the sticky bit, users who may write to the root directory can

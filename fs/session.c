@@ -40,6 +40,7 @@
 #include "common/thread.h"
 #include "common/bytes.h"
 #include "fs/base/workers.h"
+#include "fs/control/control.h"
 #include "fs/daemon.h"
 
 #define READAHEAD (1u << 20)
@@ -47,6 +48,7 @@
 #define THREADS 24u
 #define SMALL 4096u
 #define TURN_NS 1000000u
+#define SECOND_NS UINT64_C(1000000000)
 
 struct session {
 	struct kv_daemon *daemon;
@@ -320,11 +322,40 @@ static bool first_answer(const char *path)
 	return status == 0;
 }
 
+/* Wait for a signal that ends the daemon, or until it has been unused for idle= seconds:
+ * without a client, a message, an open file and an open(2). */
+static void wait_for_end(struct kv_daemon *daemon)
+{
+	const uint64_t idle_ns = daemon->options->idle * SECOND_NS;
+	const struct timespec second = kv_timespec(SECOND_NS);
+	uint64_t used_ns = kv_now_ns(), messages = 0, opens = 0;
+	struct kv_mount *mount = daemon->mount;
+	struct kv_control_counts counts;
+	sigset_t set = ending_signals();
+	bool used;
+
+	while (sigtimedwait(&set, NULL, idle_ns ? &second : NULL) < 0) {
+		kv_control_counts(daemon->control, &counts);
+		pthread_mutex_lock(&mount->lock);
+		used = !LIST_EMPTY(&mount->handles) || mount->opens != opens ||
+		       counts.connections > 0 || counts.messages != messages;
+		opens = mount->opens;
+		pthread_mutex_unlock(&mount->lock);
+		messages = counts.messages;
+		if (used)
+			used_ns = kv_now_ns();
+		if (idle_ns == 0 || kv_now_ns() - used_ns < idle_ns ||
+		    !kv_control_stop_unused(daemon->control))
+			continue;
+		fprintf(stderr, "kvfs: %s: unused for idle=%u seconds: ends\n",
+			daemon->options->store, daemon->options->idle);
+		return;
+	}
+}
+
 static void *guard(void *arg)
 {
 	struct session *s = arg;
-	sigset_t set = ending_signals();
-	int signal_number;
 
 	if (!first_answer(s->path)) {
 		s->unanswered = !s->ended;
@@ -333,7 +364,7 @@ static void *guard(void *arg)
 	}
 	kv_umount_announce(s->path);
 	s->ready(s->arg);
-	sigwait(&set, &signal_number);
+	wait_for_end(s->daemon);
 	if (!s->ended)
 		end(s);
 	return NULL;
@@ -394,13 +425,12 @@ int kv_session_run(struct kv_daemon *daemon, const char *path,
 	struct fuse_lowlevel_ops handlers = {.init = init};
 	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
 	struct kv_mount *mount = daemon->mount;
-	sigset_t set = ending_signals();
-	int r, signal_number;
+	int r;
 
 	*ret_why = NULL;
 	if (!path) {
 		ready(arg);
-		sigwait(&set, &signal_number);
+		wait_for_end(daemon);
 		return 0;
 	}
 	KV_FS_HANDLERS(SET);

@@ -23,6 +23,7 @@
  */
 #include <fcntl.h>
 #include <limits.h>
+#include <semaphore.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -43,7 +44,8 @@ struct kv_control {
 	struct kv_server server;
 	struct kv_listener listener;
 	struct kv_watch on_connect, on_mail;
-	struct kv_mail stop;
+	struct kv_mail stop, unused;
+	sem_t answered; /* posted when `unused` has run */
 	/* reserve descriptor: closed when the process has no other left, to
 	 * accept and then refuse a connection */
 	int spare;
@@ -459,6 +461,26 @@ void kv_control_stop(struct kv_control *control)
 		return;
 	kv_mailbox_post(&control->server.mailbox, &control->stop);
 	control_freep(&control);
+}
+
+static void stop_unused(struct kv_mail *mail)
+{
+	struct kv_control *control =
+		kv_container(mail, struct kv_control, unused);
+
+	if (TAILQ_EMPTY(&control->server.clients))
+		begin_stop(&control->stop);
+	sem_post(&control->answered);
+}
+
+bool kv_control_stop_unused(struct kv_control *control)
+{
+	sem_init(&control->answered, 0, 0);
+	control->unused.run = stop_unused;
+	kv_mailbox_post(&control->server.mailbox, &control->unused);
+	while (sem_wait(&control->answered) < 0)
+		;
+	return control->server.stopping;
 }
 
 static void retire(struct kv_mail *mail)

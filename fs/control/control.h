@@ -54,6 +54,10 @@ int kv_control_start(struct kv_cache *cache, const struct kv_rules *rules,
  * remove the socket.  Takes NULL. */
 void kv_control_stop(struct kv_control *control);
 
+/* Stop listening if no client is connected, and return whether none is.  Clients that
+ * connect then find no daemon; kv_control_stop is still needed. */
+bool kv_control_stop_unused(struct kv_control *control);
+
 /*
  * Ask the clients that have @segment to unmap it.  Any thread; never blocks.  Takes NULL.
  * Do not call this during or after kv_control_stop.

@@ -41,6 +41,7 @@ struct kv_mount {
 
 	pthread_mutex_t lock;		/* taken before the notifier's lock */
 	LIST_HEAD(, kv_handle) handles; /* lock */
+	uint64_t opens;			/* lock; handles made so far */
 	/* Layouts hidden from the processes that removed them: see tree.c. */
 	struct kv_hidden_record {
 		uint32_t space; /* 0: none */

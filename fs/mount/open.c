@@ -58,6 +58,7 @@ int kv_handle_new(fuse_req_t req, const struct kv_handle *from,
 	}
 	pthread_mutex_lock(&mount->lock);
 	LIST_INSERT_HEAD(&mount->handles, handle, all);
+	mount->opens++;
 	pthread_mutex_unlock(&mount->lock);
 	fi->fh = (uintptr_t)handle;
 	return 0;

@@ -78,6 +78,20 @@ static void other_versions_do_not_fill_the_log(void **state)
 	assert_int_equal(lines, 1);
 }
 
+static void only_a_daemon_without_clients_stops_unused(void **state)
+{
+	struct peer p;
+
+	(void)state;
+	peer_close(&b);
+	assert_false(kv_control_stop_unused(d.control));
+	assert_int_equal(peer_space(&a, "none", "", 0, 0), -ENOENT);
+	peer_close(&a);
+	while (!kv_control_stop_unused(d.control))
+		usleep(1000); /* until the thread has read the end of the client */
+	assert_false(peer_connect(&p, d.path));
+}
+
 static void a_space_that_is_not_there_is_not_found(void **state)
 {
 	(void)state;
@@ -621,6 +635,7 @@ int main(void)
 		CONTROL_TEST(a_release_of_a_miss_or_twice_does_nothing),
 		CONTROL_TEST(hello_tells_the_version_the_epoch_and_the_store),
 		CONTROL_TEST(other_versions_do_not_fill_the_log),
+		CONTROL_TEST(only_a_daemon_without_clients_stops_unused),
 		CONTROL_TEST(
 			a_space_opened_again_is_the_same_and_keeps_its_layout),
 		CONTROL_TEST(an_untyped_space_gets_its_layout_once),
