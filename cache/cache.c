@@ -249,6 +249,7 @@ static int start(struct kv_cache *cache, char **ret_why)
 		.backend = config->io,
 	};
 	struct rlimit limit;
+	const char *io;
 	int r;
 
 	r = kv_eviction_init(&cache->arena.eviction, config->evict,
@@ -278,6 +279,9 @@ static int start(struct kv_cache *cache, char **ret_why)
 	r = kv_ring_new(&ring, &cache->ring);
 	if (r < 0)
 		return kv_why(ret_why, r, "cannot start I/O: %s", strerror(-r));
+	io = kv_ring_describe(cache->ring);
+	if (cache->ssd.on && !config->io && strcmp(io, KV_RING_BEST) != 0)
+		kv_warn(cache, "fallback", "requests to the SSD by %s", io);
 	r = kv_arena_open(cache);
 	if (r < 0)
 		return kv_why(ret_why, r, "dram=%llu: cannot get memory: %s",
@@ -463,13 +467,12 @@ char *kv_cache_describe(struct kv_cache *cache)
 	kv_lock(cache);
 	n = asprintf(&text,
 		     "ssd=%llu\nsegment_dram=%llu\nsegment_ssd=%llu\n"
-		     "hugepage_segments=%u of %u\nlocked_segments=%u of %u%s\n"
+		     "hugepage_segments=%u of %u\nlocked_segments=%u of %u\n"
 		     "io=%s\n%s%s%s%s",
 		     (unsigned long long)cache->config.ssd,
 		     (unsigned long long)arena->segment_bytes,
 		     (unsigned long long)cache->ssd.segment_bytes, arena->huge,
 		     arena->made, arena->made - arena->unlocked, arena->made,
-		     arena->unlocked ? " (RLIMIT_MEMLOCK is too low)" : "",
 		     kv_ring_describe(cache->ring),
 		     cache->notes ? cache->notes : "",
 		     arena->grow_error ? "dram_short=" : "",

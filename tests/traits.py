@@ -24,7 +24,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 129,
-    "lines": 68031,
+    "lines": 68057,
     "lines of Python": 6083,
     "largest circle": 9,
     "upward calls": 0,

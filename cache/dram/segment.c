@@ -677,6 +677,8 @@ int kv_arena_open(struct kv_cache *cache)
 	uint64_t bytes = KV_MIN(cache->config.segment, cache->config.dram / 64);
 	const int64_t pages = (int64_t)(cache->config.dram / HUGE_PAGE);
 	struct kv_arena *arena = &cache->arena;
+	bool lockable;
+	void *probe;
 	int r;
 
 	bytes = KV_MAX(bytes / HUGE_PAGE * HUGE_PAGE, 8ull << 20);
@@ -696,6 +698,12 @@ int kv_arena_open(struct kv_cache *cache)
 	    (cache->lock_fd < 0 || write_line(cache->lock_fd, pages)) &&
 	    change_limit(pages))
 		arena->overcommit = pages;
+	/* Probe the limit now, without pages: later segments are locked when standard
+	 * error is no longer the user's. */
+	probe = mmap(NULL, cache->config.dram, PROT_NONE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	lockable = mlock2(probe, cache->config.dram, MLOCK_ONFAULT) == 0;
+	munmap(probe, cache->config.dram);
 	arena->growing = true;
 	r = kv_thread_start(&arena->grower, "kvfs-grow", grower, cache);
 	if (r < 0)
@@ -705,7 +713,13 @@ int kv_arena_open(struct kv_cache *cache)
 	while (arena->made == 0 && arena->growing)
 		kv_cond_wait(cache, &arena->grown, 100000000u);
 	r = arena->made ? 0 : arena->grow_error;
+	lockable |= arena->huge > 0;
 	kv_unlock(cache);
+	if (!lockable)
+		kv_warn(cache, "fallback",
+			"dram: %lluM cannot be locked (RLIMIT_MEMLOCK is too "
+			"low), so that the kernel may swap blocks out",
+			(unsigned long long)(cache->config.dram >> 20));
 	return r;
 }
 

@@ -342,8 +342,7 @@ int kv_ring_new(const struct kv_ring_config *config, struct kv_ring **ret_ring)
 		return -ENOMEM;
 	ring->backend = config->backend ? config->backend : &kv_ring_uring;
 	snprintf(ring->working, sizeof(ring->working), "%s",
-		 config->backend ? "threads (as asked)"
-				 : "io_uring, fixed buffers");
+		 config->backend ? "threads (as asked)" : KV_RING_BEST);
 	r = ring->backend->start(ring);
 	if (r < 0 && !config->backend) {
 		ring->backend = &kv_ring_threads;

@@ -91,8 +91,9 @@ int kv_ring_drain(struct kv_ring *ring);
 
 bool kv_ring_failed(struct kv_ring *ring);
 
-/* Return "io_uring, fixed buffers" or "threads (io_uring_setup: Operation not
- * permitted)"; valid as long as the ring. */
+/* Return KV_RING_BEST or "threads (io_uring_setup: Operation not permitted)"; valid as
+ * long as the ring. */
+#define KV_RING_BEST "io_uring, fixed buffers"
 const char *kv_ring_describe(struct kv_ring *ring);
 
 /* Allocate page-aligned memory to read into; NULL: out of memory. */

@@ -699,6 +699,9 @@ static void probe_direct(struct kv_cache *cache)
 	}
 	cache->ssd.buffered = true;
 	kv_note(cache, "direct_io=off (%s refuses O_DIRECT)", cache->store);
+	kv_warn(cache, "fallback",
+		"%s refuses O_DIRECT: its blocks pass through the page cache",
+		cache->store);
 }
 
 /* Warn if the filesystem is smaller than the SSD tier, or in memory. */

@@ -13,6 +13,7 @@
 
 #define SPACES_MAX 100u /* most spaces that have their own metrics */
 #define OTHERS "other"
+#define FALLBACK "\nfallback="
 
 typedef unsigned long long ull; /* for %llu */
 
@@ -257,7 +258,9 @@ char *kv_stats_text(struct kv_cache *cache)
 {
 	struct kv_remote_stats remote;
 	struct kv_cache_stats s;
+	_cleanup_(kv_freep) char *config = kv_cache_describe(cache);
 	char *text = NULL, ended[32] = "never";
+	const char *line;
 	size_t n;
 	FILE *f = open_memstream(&text, &n);
 	struct tm tm;
@@ -329,6 +332,9 @@ char *kv_stats_text(struct kv_cache *cache)
 		(ull)s.corrupt, (ull)s.bad_slots, mib(s.scrubbed),
 		(ull)s.scrub_passes, ended, (ull)s.scrub_percent,
 		(ull)s.scrub_corrupt);
+	for (line = config; line && (line = strstr(line, FALLBACK)); line++)
+		fprintf(f, "fallback  %.*s\n", (int)strcspn(line + 10, "\n"),
+			line + 10);
 	if (kv_remote_stats(cache, &remote))
 		print_remote(f, &remote);
 	return kv_text_close(f, &text);

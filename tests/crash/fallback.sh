@@ -1,12 +1,19 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # fallback.sh - the system refuses io_uring, O_DIRECT, huge pages, locked memory, root
-# rights.  kvfs works without them, shows that in .kvfs/config, and blocks are exact.
+# rights.  kvfs works without them, shows that in .kvfs/config, and blocks are exact.  What
+# makes it slower is also on standard error and in .kvfs/stats.
 . "$(dirname "$0")/lib"
 BASE=dram=32M,ssd=64M,segment=8M,scrub=0
 config() { sed -n "s/^$1=//p" "$M/.kvfs/config"; }
 # says WHAT NAME PATTERN: fail unless .kvfs/config has NAME=PATTERN
 says() { grep -qE "^$2=$3" "$M/.kvfs/config" || fail "$1: config says '$2=$(config "$2")'"; }
+# reports WHAT PATTERN: fail unless the file `why`, standard error of the start, and
+# .kvfs/stats report PATTERN
+reports() {
+	grep -qE "^kvfs: warning: $2" "$T/why" || fail "$1: standard error is '$(cat "$T/why")'"
+	[ "$M" = none ] || grep -qE "^fallback  $2" "$M/.kvfs/stats" || fail "$1: stats are '$(cat "$M/.kvfs/stats")'"
+}
 blocks() { "$H/blocks" "$1" "$SOCK" "${@:2}" || fail "blocks $*"; }
 # Save, read from a cold cache and through the mount, and evict from both tiers.
 exact() { # exact WHAT COMMAND...: the command starts a daemon on $S
@@ -32,13 +39,21 @@ exact() { # exact WHAT COMMAND...: the command starts a daemon on $S
 	echo "ok: $what"
 }
 
-# io_uring refused
-no_uring() { "$H/without" uring "$B/kvfs" -o "$BASE,hugepages=off,control=$SOCK" "$S" "$M"; }
-if "$H/without" uring true; then
-	no_uring || fail "io_uring refused: kvfs does not start"
-	says "io_uring refused" io '.*thread'
-	exact "io_uring refused" no_uring
-fi
+# io_uring refused, as by Docker, or not in the kernel
+no_uring() { "$H/without" "$kind" "$B/kvfs" -o "$BASE,${1-}hugepages=off,control=$SOCK" "$S" "$M"; }
+for kind in uring nouring; do
+	"$H/without" $kind true || break
+	no_uring 2> "$T/why" || fail "$kind: kvfs does not start"
+	says "$kind" io '.*thread'
+	why='Operation not permitted'
+	[ $kind = uring ] || why='Function not implemented'
+	reports "$kind" "requests to the SSD by threads \\(io_uring_setup: $why\\)"
+	exact "$kind" no_uring
+done
+no_uring ssd=0, 2> "$T/why" || fail "ssd=0 without io_uring: kvfs does not start"
+eq "without an SSD tier nothing is slower" "$(cat "$T/why"; grep fallback "$M/.kvfs/stats")" ""
+stop
+rm -rf "$S"
 
 # The kernel refuses huge pages.
 if "$H/without" hugetlb true; then
@@ -79,13 +94,15 @@ no_huge() { start hugepages=off; }
 no_huge
 says "hugepages=off" hugepage_segments '0 of '
 says "hugepages=off" io 'io_uring'
+eq "hugepages=off" "$(grep fallback "$M/.kvfs/stats")" ""
 exact "hugepages=off" no_huge
 
 # O_DIRECT is refused: ramfs does not support it.
 if [ "$(id -u)" = 0 ] && mkdir "$T/ram" && mount -t ramfs ramfs "$T/ram" 2> /dev/null; then
 	S=$T/ram/store
 	no_direct() { start hugepages=off; }
-	no_direct
+	no_direct 2> "$T/why"
+	reports "O_DIRECT refused" "$S refuses O_DIRECT"
 	says "O_DIRECT refused" direct_io 'off'
 	exact "O_DIRECT refused" no_direct
 	umount "$T/ram" || fail "umount of the ramfs"
@@ -106,10 +123,13 @@ if ! by_user 2> "$T/why"; then
 	grep -qi 'fuse\|mount' "$T/why" || fail "a user's daemon: $(cat "$T/why")"
 	echo "a user may not mount here, so without: $(cat "$T/why")"
 	M=none
-	by_user || fail "a user's daemon without a mount"
+	by_user 2> "$T/why" || fail "a user's daemon without a mount"
 fi
 [ "$M" = none ] || as_user grep -q '^locked_segments=0 of' "$M/.kvfs/config" ||
 	fail "a user's daemon: config says $(as_user grep locked "$M/.kvfs/config")"
+grep() { as_user grep "$@"; }
+reports "a user's daemon" "dram: 32M cannot be locked \(RLIMIT_MEMLOCK is too low\)"
+unset -f grep
 for range in "0 64" "1000 600"; do
 	out=$(as_user "$H/blocks" durable "$SOCK" $range) || fail "a user's blocks"
 	[[ $out == *"refused 0 "* ]] || fail "a user's blocks: $out"
@@ -126,3 +146,25 @@ fi
 gone
 [ ! -e "$SOCK" ] || fail "the socket is left behind"
 echo "ok: a user with 64 KiB of locked memory"
+
+# A container: such a user without io_uring, /dev/fuse and /dev/shm, on a read-only root
+chmod 711 "$T" && mkdir "$T/none" && M=none
+contained() {
+	unshare -m sh -c 'mount --bind "$0" "$0" && mount -o remount,bind,ro / && mount --bind "$0/none" /dev/shm && exec "$@"' "$T" \
+		setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all --no-new-privs \
+		prlimit --memlock=65536 "$H/without" uring "$@"
+}
+if contained true 2> "$T/why"; then
+	rm -rf "$S"
+	contained "$B/kvfs" -o "$BASE,hugepages=off,control=$SOCK" "$S" none 2> "$T/why" || fail "in a container: $(cat "$T/why")"
+	reports "in a container" "dram: 32M cannot be locked"
+	reports "in a container" "requests to the SSD by threads"
+	eq "in a container: lines" "$(wc -l < "$T/why")" 2
+	contained test ! -w "$here" || fail "the root is not read-only"
+	out=$(contained "$H/blocks" durable "$SOCK" 0 64) || fail "in a container: $out"
+	kill -TERM "$(daemon_pids)"
+	gone
+	echo "ok: a container"
+else
+	echo "no container can be made: $(cat "$T/why")"
+fi

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * without.c - without WHAT COMMAND...: run COMMAND while the kernel refuses uring, memfd,
- * hugetlb (memfds of huge pages) or fallocate.  Exits 77 where the kernel cannot be made to
+ * without.c - without WHAT COMMAND...: run COMMAND while the kernel refuses uring, has no
+ * uring (nouring), or refuses memfd, hugetlb (memfds of huge pages) or fallocate.  Exits 77 where the kernel cannot be made to
  * refuse.
  */
 #include <errno.h>
@@ -24,6 +24,7 @@ static const struct {
 	int error;
 } refusals[] = {
 	{"uring", SYS_io_uring_setup, 0, EPERM},
+	{"nouring", SYS_io_uring_setup, 0, ENOSYS},
 	{"memfd", SYS_memfd_create, 0, EPERM},
 	{"hugetlb", SYS_memfd_create, MFD_HUGETLB, EINVAL},
 	{"fallocate", SYS_fallocate, 0, EOPNOTSUPP},
