@@ -6,6 +6,8 @@
 . "$(dirname "$0")/lib"
 BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
 F=$B/kvfs-fsck
+P=$B-points/kvfs
+[ -x "$P" ] || fail "$P is not built: make POINTS=1"
 block() { python3 "$here/../mount/mkblock.py" "$@" || fail mkblock.py; }
 key_path() { printf '%s/s/%s' "$M" "$(place "$1")"; }
 # fsck STATUS WORDS [OPTIONS]: fail unless kvfs-fsck exits with STATUS and
@@ -55,9 +57,22 @@ P
 # If the file of a space is missing, a rebuild would drop the space's blocks: it is refused.
 mv "$S/spaces/000001" "$T/space"
 before=$(state)
-fsck 8 "are missing or disagree" --rebuild
+fsck 8 "lacks the file of space s" --rebuild
 eq "a refused rebuild changes the store" "$(state)" "$before"
 mv "$T/space" "$S/spaces/000001"
+# The file of a space is written before the commit of its record.  A crash in between is no
+# reason to refuse a rebuild.
+for change in "chmod 711 $M/s" "mkdir $M/t" "rmdir $M/t"; do
+	[[ $change != rmdir* ]] || { start && mkdir "$M/t" && stop; }
+	KVFS_POINT=space.before_commit:1 "$P" -o "$BASE,control=$SOCK" "$S" "$M" || fail "no mount"
+	$change 2> /dev/null && fail "$change: the daemon was not killed"
+	umount -l "$M"
+	fsck 1 "20 blocks" --rebuild
+	start
+	all_there 1 20
+	rm -rf "$M/t"
+	stop
+done
 # The index is lost, and the next mount rebuilds it.
 index_lost
 grep -q '^index=rebuilt (missing): 20 blocks, 1 spaces, 0 left out' "$M/.kvfs/config" || fail "config does not tell of the rebuilt index"

@@ -348,6 +348,7 @@ static int check_space(struct fsck *f, struct space *space)
 	}
 	if (!space->put && (r < 0 || !same_space(space, &file))) {
 		space->write = true;
+		space->nameless = r < 0 || strcmp(file.name, space->name) != 0;
 		fsck_found(f, FAULT_SPACE_FILE, "spaces/%06u: %s", space->id,
 			   r < 0 ? strerror(-r) : "differs from the index");
 	}

@@ -65,7 +65,8 @@ struct space {
 	struct kv_space_record record;
 	char *name, *layout;
 	bool put; /* damaged record: repair it from the space's file, if any */
-	bool write; /* damaged file: repair it from the record */
+	bool write;    /* damaged file: repair it from the record */
+	bool nameless; /* no file has this name */
 };
 
 /* Ids of records, slots or files that a repair deletes. */

@@ -495,8 +495,8 @@ static int repair_store(struct fsck *f)
 	return 0;
 }
 
-/* Rebuild the index, unless it is whole and names spaces that have no file in
- * STORE/spaces: their blocks would be lost. */
+/* Rebuild the index, unless it is whole and has blocks of spaces that have no file in
+ * STORE/spaces: these blocks would be lost. */
 static int rebuild_index(struct fsck *f)
 {
 	struct kv_rebuild rebuild = {.store_fd = f->store, .path = f->path};
@@ -508,11 +508,15 @@ static int rebuild_index(struct fsck *f)
 	if (f->spaces_dir >= 0 && index == 0)
 		(void)fsck_sidecar(f);
 	f->quiet = quiet;
-	if (f->count[FAULT_SPACE_FILE])
-		return fsck_error("%s: the index is whole, but files in "
-				  "spaces/ are missing or disagree with it; "
-				  "nothing was changed: --repair writes them",
-				  f->path);
+	for (const struct space *s = f->spaces; s < f->spaces + f->n_spaces;
+	     s++)
+		for (size_t i = 0; s->nameless && i < f->n_entries; i++)
+			if (f->entries[i].space == s->id)
+				return fsck_error(
+					"%s: the index is whole, but spaces/ "
+					"lacks the file of space %s; nothing "
+					"was changed: --repair writes it",
+					f->path, s->name);
 	f->known = false; /* the report is about the rebuilt index */
 	memset(f->count, 0, sizeof(f->count));
 	r = kv_rebuild(&rebuild);
