@@ -317,7 +317,7 @@ int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 	memset(kv_fill_data(fill) + fill->length, 0, padded - fill->length);
 	kv_lock(cache);
 	layout = fill->layout ? NULL : fill->space->layout;
-	if (layout) { /* it may be newer than the caller's check */
+	if (layout) { /* maybe newer than the caller's check */
 		kv_unlock(cache);
 		r = kv_block_parse(kv_fill_data(fill), fill->length, layout,
 				   &length, &offset, &parsed);

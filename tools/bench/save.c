@@ -147,7 +147,7 @@ int kv_bench_save_heads(struct kv_bench_rig *rig)
 /* ---- several engines ---- */
 
 struct writer {
-	/* its session, space and pools are the writer's; the rest is shared */
+	/* the writer's own session, space and pools; the rest is shared */
 	struct kv_bench_rig rig;
 	kvfs_key *keys;
 	size_t n; /* number of blocks in a save */
