@@ -73,7 +73,8 @@ enum wire_type {
 	WIRE_PIN,
 	/* Drop every block of the space: no items; reply: no items. */
 	WIRE_CLEAR,
-	/* Report statistics.  No items; reply: text of @count bytes. */
+	/* Report a text: @arg is a wire_text.  No items; reply: text of @count
+	 * bytes. */
 	WIRE_STATS,
 	/* The daemon sends a segment: wire_segment and a descriptor. */
 	WIRE_SEGMENT,
@@ -119,6 +120,9 @@ enum wire_type {
 	/* Remove blocks here and from the remote tier, within @arg nanoseconds
 	 * (<= WIRE_FORGET_NS).  wire_key[], none: all; reply: wire_forgot. */
 	WIRE_FORGET,
+	/* Set a limit of the space, or without a space of the user @arg: the text
+	 * NAME=VALUE; reply: no items. */
+	WIRE_LIMIT,
 	WIRE_TYPE_END,
 };
 
@@ -389,6 +393,33 @@ struct wire_forgot {
 	int32_t status;
 	char url[128], why[112];
 };
+
+/*
+ * Texts of WIRE_STATS: the low byte of header.arg.
+ *
+ * WIRE_TEXT_SPACES: one JSON object a line for each space that the client may read and
+ * whose id is above the rest of @arg, shifted by WIRE_TEXT_BITS: as many as fit.  Before
+ * them stands a line with the number to ask for next; 0: there are no more spaces.
+ *
+ * WIRE_TEXT_USER: the rest of @arg is a uid.  -EACCES: another user's, and the client is
+ * no operator.
+ */
+#define WIRE_TEXT_BITS 8
+enum wire_text {
+	WIRE_TEXT_STATS,   /* as .kvfs/stats */
+	WIRE_TEXT_CONFIG,  /* as .kvfs/config */
+	WIRE_TEXT_METRICS, /* as .kvfs/metrics, without the spaces */
+	WIRE_TEXT_SPACES,
+	WIRE_TEXT_USER, /* as .kvfs/tenants/UID */
+};
+
+/*
+ * WIRE_LIMIT sets what setxattr(2) sets on the mount, with the same names (without
+ * user.kvfs.), values and rights.
+ *   -EPERM   the client may not set this limit
+ *   -EINVAL  bad name or value
+ *   -ENOENT, -ENOSPC, -EROFS, -ENOLCK, -ENOMEM
+ */
 
 /* A segment of the arena.  Ids are never reused in one run of the daemon. */
 struct wire_segment {

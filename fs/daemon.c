@@ -81,8 +81,9 @@ static struct kv_control *set_control(struct kv_daemon *daemon,
 
 /* ---- the files below .kvfs ---- */
 
-static char *config_text(struct kv_daemon *daemon)
+static char *config_text(void *arg)
 {
+	const struct kv_daemon *daemon = arg;
 	const struct kv_options *o = daemon->options;
 	const struct kv_mount *mount = daemon->mount;
 	_cleanup_(kv_freep) char *cache = kv_cache_describe(daemon->cache);
@@ -268,7 +269,8 @@ int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
 	if (r < 0)
 		return r;
 	r = kv_control_start(daemon->cache, &options->rules, gate,
-			     daemon->control_path, &control, ret_why);
+			     daemon->control_path, config_text, daemon,
+			     &control, ret_why);
 	/* Suggest in the error message to choose the socket's path. */
 	if (r < 0 && !options->control && geteuid() != 0 && *ret_why &&
 	    !getenv("XDG_RUNTIME_DIR") &&

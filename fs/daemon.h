@@ -61,6 +61,9 @@ void kv_options_print(FILE *f, const struct kv_options *options);
 void kv_cgroup_limit(const char *root, bool huge_pages,
 		     struct kv_cgroup_limit *ret_limit);
 
+/* Return true if the program was called as mount.kvfs. */
+bool kv_mount_called(const char *name);
+
 /* Print the usage, as -h does. */
 void kv_options_help(FILE *f);
 

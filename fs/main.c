@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * main.c - the daemon's process: parse, check, open the store, mount, serve, close; and
- * its log while it runs in the background.
+ * main.c - the daemon's process: parse, check, open the store, mount, serve, close; its
+ * log while it runs in the background; and words that name another program.
  *
  * OWNS      the process: parent and child while it becomes a daemon, and its standard
  *           descriptors; the queue of lines for the system's log.
@@ -289,6 +289,72 @@ static int serve_in_background(const struct kv_options *options,
 	return status;
 }
 
+/* ---- words: `kvfs WORD ...` ---- */
+
+/* Words whose programs are called kvfs-WORD. */
+static const char *const programs[] = {"bench", "bundle", "forget", "fsck",
+				       "replay"};
+/* Words of command.py. */
+static const char *const commands[] = {"du",	 "ls",	"pin",	 "rm",	"set",
+				       "status", "top", "unpin", "warm"};
+
+static bool is_one_of(const char *word, const char *const *words, size_t n)
+{
+	size_t i = 0;
+
+	while (i < n && strcmp(words[i], word) != 0)
+		i++;
+	return i < n;
+}
+
+/* Replace this process by the program for the word argv[1].  Returns 0 if that is no word,
+ * or an exit status. */
+static int run_word(int argc, char **argv)
+{
+	/* As they are installed; in the wheel; in a checkout. */
+	static const char *const scripts[] = {"../libexec/kvfs/command.py",
+					      "../command.py",
+					      "../connectors/kvfs/command.py"};
+	static const char *const places[] = {"", "../tools/"};
+	const bool program =
+		is_one_of(argv[1], programs, KV_ARRAY_LEN(programs));
+	char folder[PATH_MAX], path[PATH_MAX + 64];
+	char **args = calloc((size_t)argc + 3, sizeof(*args));
+	ssize_t n = readlink("/proc/self/exe", folder, sizeof(folder) - 1);
+
+	if (!program && !is_one_of(argv[1], commands, KV_ARRAY_LEN(commands)))
+		return 0;
+	if (n < 0 || !args)
+		return complain(NULL, n < 0 ? -errno : -ENOMEM);
+	while (folder[n - 1] != '/')
+		n--;
+	for (size_t i = 0; program && i < KV_ARRAY_LEN(places); i++) {
+		snprintf(path, sizeof(path), "%.*s%skvfs-%s", (int)n, folder,
+			 places[i], argv[1]);
+		memcpy(args, argv + 1, ((size_t)argc - 1) * sizeof(*args));
+		args[0] = path;
+		execv(path, args);
+	}
+	args[0] = (char *)"python3";
+	args[1] = (char *)"-I";
+	args[2] = path;
+	memcpy(args + 3, argv + 1, ((size_t)argc - 1) * sizeof(*args));
+	for (size_t i = 0; !program && i < KV_ARRAY_LEN(scripts); i++) {
+		snprintf(path, sizeof(path), "%.*s%s", (int)n, folder,
+			 scripts[i]);
+		if (access(path, F_OK) < 0)
+			continue;
+		execvp(args[0], args);
+		fprintf(stderr, "kvfs %s: %s: install the package python3\n",
+			argv[1], strerror(errno));
+		return 1;
+	}
+	fprintf(stderr, "kvfs %s: %s is missing: install the package %s\n",
+		argv[1], program ? path : "command.py",
+		program ? "kvfs" : "python3-kvfs");
+	return 1;
+}
+
 int main(int argc, char **argv)
 {
 	_cleanup_(kv_freep) char *why = NULL, *mountpoint = NULL;
@@ -299,6 +365,10 @@ int main(int argc, char **argv)
 	(void)close_range(3, ~0U, 0);
 	if (kv_umount_called(argv[0]))
 		return kv_umount_main(argc, argv);
+	if (argc > 1 && !kv_mount_called(argv[0]))
+		status = run_word(argc, argv);
+	if (status != 0)
+		return status;
 	if (argc > 1 && strcmp(argv[1], "--forget") == 0)
 		return complain("--forget: use kvfs-forget(1)", -EINVAL);
 	if (argc > 1 && strcmp(argv[1], "--health") == 0)

@@ -790,6 +790,13 @@ static int parse_letters(struct parsing *p, int argc, char **argv,
 	return 0;
 }
 
+bool kv_mount_called(const char *name)
+{
+	const char *slash = strrchr(name, '/');
+
+	return strcmp(slash ? slash + 1 : name, "mount.kvfs") == 0;
+}
+
 static int parse(struct parsing *p, int argc, char **argv, char **ret_why)
 {
 	struct kv_options *o = &p->options;
@@ -798,6 +805,12 @@ static int parse(struct parsing *p, int argc, char **argv, char **ret_why)
 	r = parse_letters(p, argc, argv, ret_why);
 	if (r < 0 || o->action != KV_RUN)
 		return r;
+	if (!p->by_mount && argc > optind && argv[optind][0] &&
+	    !strchr(argv[optind], '/') && access(argv[optind], F_OK) < 0)
+		return kv_why(ret_why, -EINVAL,
+			      "%s: neither a command nor a directory: for a "
+			      "new store write ./%s",
+			      argv[optind], argv[optind]);
 	if (argc - optind < 2)
 		return kv_why(ret_why, -EINVAL,
 			      argc - optind < 1 ? "STORE and MOUNTPOINT missing"
@@ -819,7 +832,6 @@ static int parse(struct parsing *p, int argc, char **argv, char **ret_why)
 int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
 		     char **ret_why)
 {
-	const char *slash = strrchr(argv[0], '/');
 	struct parsing p = {
 		.options = {.cache = {.segment = 256u << 20,
 				      .evict = kv_policy_name(0),
@@ -829,8 +841,7 @@ int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
 				      .gid = getegid(),
 				      .mode = geteuid() == 0 ? 01777 : 0755},
 			    .allow_other = geteuid() == 0},
-		.by_mount =
-			strcmp(slash ? slash + 1 : argv[0], "mount.kvfs") == 0,
+		.by_mount = kv_mount_called(argv[0]),
 	};
 	int r;
 
@@ -852,6 +863,7 @@ void kv_options_help(FILE *f)
 	int n, column = 0;
 
 	fputs("usage: kvfs [-f] [-d] [-o OPTION,...] STORE MOUNTPOINT\n"
+	      "       kvfs COMMAND ...    see kvfs-commands(1)\n"
 	      "       kvfs --health MOUNTPOINT|SOCKET [SECONDS]\n"
 	      "\n"
 	      "  -f  stay in the foreground    -d  foreground, show FUSE "

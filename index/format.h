@@ -77,7 +77,7 @@ struct kv_tokens_record {
 #define KV_SPACE_SHARED 010000u
 #define KV_SPACE_OWN_SEED 020000u
 /* Limits and guarantees of a space, or of all spaces of a user together.  Add
- * names of new fields to KV_QUOTAS of fs/base/stats.h. */
+ * names of new fields to KV_QUOTAS of fs/base/access.h. */
 struct kv_quota {
 	uint64_t quota_dram, quota_ssd; /* 0: none */
 	uint64_t reserve_dram, reserve_ssd;

@@ -249,6 +249,40 @@ int kvfs_connection(kvfs_session *session, uint64_t *ret_generation);
  * the caller frees.  -ENOTCONN. */
 int kvfs_stats(kvfs_session *session, char **ret_text);
 
+/* Texts of kvfs_text. */
+enum kvfs_text_what {
+	KVFS_TEXT_STATS,   /* as .kvfs/stats: for people */
+	KVFS_TEXT_CONFIG,  /* as .kvfs/config: key=value lines */
+	KVFS_TEXT_METRICS, /* as .kvfs/metrics, without those of spaces */
+	/* a JSON object a line for each space that the caller may read, in order of age; a
+	 * byte of a name that is not UTF-8 is "\udcXX", as Python's surrogateescape does */
+	KVFS_TEXT_SPACES,
+	KVFS_TEXT_USER, /* as .kvfs/tenants/UID: use and limits of the user @uid */
+};
+
+/*
+ * Store a text about the daemon in *@ret_text, which the caller frees.  @uid is used by
+ * KVFS_TEXT_USER only.
+ * -EACCES: another user's, and the caller is no operator
+ * -EINVAL, -ENOMEM, -ENOTCONN
+ */
+int kvfs_text(kvfs_session *session, enum kvfs_text_what what, uint32_t uid,
+	      char **ret_text);
+
+/*
+ * Set the limit @name, such as "quota.ssd", of @space, or if that is NULL of the user @uid.
+ * Names, values and rights are those of the attributes user.kvfs.* (kvfs-space(5)): bytes
+ * with K, M, G, T, or % of the tier.
+ * -EPERM: only the owner may set a space's limits, only operators may raise one, or set a
+ *         user's
+ * -EINVAL: bad name or value
+ * -ENOSPC: all reserves together would exceed the tier
+ * -ETIMEDOUT: the daemon hangs, and may set the limit yet
+ * -ENOENT, -EROFS, -ENOMEM, -ENOTCONN
+ */
+int kvfs_limit(kvfs_session *session, kvfs_space *space, uint32_t uid,
+	       const char *name, const char *value);
+
 /* ---- spaces ---- */
 
 #define KVFS_CREATE 01000u /* make an absent space; add its mode (0: 0700) */

@@ -24,8 +24,8 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 129,
-    "lines": 68057,
-    "lines of Python": 6083,
+    "lines": 68464,
+    "lines of Python": 6502,
     "largest circle": 9,
     "upward calls": 0,
     "helpers with one caller, %": 14,

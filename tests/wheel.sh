@@ -55,9 +55,14 @@ kvfs-remote-mooncake --help >>help
 [ -s env/share/man/man1/kvfs.1 ]
 ! ldd env/lib/python3*/site-packages/kvfs/bin/kvfs | grep 'not found'
 options=dram=64M,ssd=128M,segment=8M,control=$HOME/run/control
-kvfs -f -o $options store none 2>log &
+kvfs -f -o $options ./store none 2>log &
 until [ -S run/control ]; do sleep 0.1; kill -0 $!; done
 kvfs --health run/control
+kvfs status -p run/control
+kvfs du -p run/control
+kvfs bundle --version
+kvfs forget nothing 2>&1 | grep 'nothing: No such file'
+kvfs fsck --help
 python3 /srv/blocks.py ~/run/control
 kvfs-forget nothing 2>&1 | grep 'nothing: No such file'
 kill $!
@@ -67,14 +72,14 @@ kvfs-fsck store
 # Nobody has vouched for this server.
 python3 /srv/site.py 2>site.log &
 until (exec 3<>/dev/tcp/127.0.0.1/8443) 2>none; do sleep 0.1; done
-! kvfs -f -o $options,remote=https://127.0.0.1:8443/ store none 2>refused
+! kvfs -f -o $options,remote=https://127.0.0.1:8443/ ./store none 2>refused
 cat refused
 END
 cat >"$T/trusted.sh" <<'END'
 cd ~
 python3 /srv/site.py 2>site.log &
 until (exec 3<>/dev/tcp/127.0.0.1/8443) 2>none; do sleep 0.1; done
-env/bin/kvfs -o dram=64M,ssd=128M,segment=8M,control=$HOME/run/control,remote=https://127.0.0.1:8443/ store none
+env/bin/kvfs -o dram=64M,ssd=128M,segment=8M,control=$HOME/run/control,remote=https://127.0.0.1:8443/ ./store none
 env/bin/kvfs --health run/control
 END
 echo 'cd ~; env/bin/pip uninstall -q -y kvfs; ! find env -name "*kvfs*" | grep .' >"$T/uninstall.sh"

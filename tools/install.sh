@@ -44,7 +44,9 @@ for program in kvfs kvfs-bench kvfs-fsck kvfs-replay; do
 done
 put 755 tools/kvfs-forget "$to/bin/kvfs-forget"
 put 755 tools/kvfs-bundle "$to/bin/kvfs-bundle"
-put 644 connectors/kvfs/bundle.py "$to/libexec/kvfs/bundle.py"
+for program in bundle command; do
+	put 644 connectors/kvfs/$program.py "$to/libexec/kvfs/$program.py"
+done
 put 755 connectors/remote/kvfs-remote-mooncake "$to/libexec/kvfs/kvfs-remote-mooncake"
 [ "$verb" = install ] || rmdir "$to/libexec/kvfs" 2>/dev/null || true
 put 644 kernels/kvfs.h "$to/include/kvfs.h"

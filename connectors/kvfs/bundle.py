@@ -85,13 +85,11 @@ class _Hash(ctypes.Structure):
 
 
 def _libkvfs() -> ctypes.CDLL:
-    """Load libkvfs of the installation or checkout that has this file, else the system's."""
-    top = os.path.realpath(__file__)
-    for _ in range(3):  # TOP/libexec/kvfs/bundle.py, or TOP/connectors/kvfs/bundle.py
-        top = os.path.dirname(top)
-    for path in f"{top}/lib/libkvfs.so.1", f"{top}/build/libkvfs.so":
-        if os.path.exists(path):
-            return ctypes.CDLL(path)
+    """Load libkvfs of the wheel, installation or checkout that has this file, else the system's."""
+    here = os.path.dirname(os.path.realpath(__file__))
+    for path in "lib/libkvfs.so.1", "../../lib/libkvfs.so.1", "../../build/libkvfs.so":
+        if os.path.exists(f"{here}/{path}"):
+            return ctypes.CDLL(f"{here}/{path}")
     return ctypes.CDLL("libkvfs.so.1")
 
 

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * access.c - compare the mount's rules, and the permission bits of a space, with the
- * ids of a caller.
+ * ids of a caller; set limits.
  *
  * OWNS      nothing; the caller's arrays are borrowed for the call.
  *
- * LOCKING   none: pure functions.
+ * LOCKING   none.
  */
+#include "common/array.h"
 #include "fs/base/access.h"
+#include "fs/base/quantity.h"
 
 bool kv_caller_in_group(const struct kv_caller *caller, uint32_t gid)
 {
@@ -75,4 +77,54 @@ bool kv_rules_may_make(const struct kv_rules *rules,
 {
 	return kv_rules_operator(rules, caller->uid) ||
 	       (rules->mkdir == 0 && root_dir_ok(rules, caller, W_OK | X_OK));
+}
+
+int kv_limit_set(struct kv_cache *cache, const struct kv_rules *rules,
+		 uint32_t uid, struct kv_space *space, uint32_t tenant,
+		 const char *name, const char *value)
+{
+#define LIMIT(name, field) {name, offsetof(struct kv_quota, field)},
+	static const struct {
+		const char *name;
+		size_t at;
+	} limits[] = {KV_QUOTAS(LIMIT)};
+	const bool is_operator = kv_rules_operator(rules, uid);
+	struct kv_space_info info = {0};
+	struct kv_cache_stats stats;
+	struct kv_quantity q;
+	struct kv_quota quota;
+	uint64_t *limit, old, whole;
+	size_t i = 0;
+
+	if (space)
+		info = kv_space_stat(cache, space);
+	if (space ? !kv_rules_root(rules, uid) && uid != info.uid
+		  : !is_operator)
+		return -EPERM;
+	while (i < KV_ARRAY_LEN(limits) && strcmp(limits[i].name, name) != 0)
+		i++;
+	if (i == KV_ARRAY_LEN(limits) || kv_quantity_parse(value, &q) < 0 ||
+	    (q.percent && strcmp(name, "rate.put") == 0))
+		return -EINVAL;
+	quota = space ? info.quota : kv_tenant_stat(cache, tenant).quota;
+	limit = (uint64_t *)((char *)&quota + limits[i].at);
+	old = *limit;
+	*limit = q.value;
+	if (q.percent) {
+		kv_cache_stats(cache, &stats);
+		whole = strstr(name, ".dram") ? stats.dram_total
+					      : stats.ssd_total;
+		*limit = whole / 100 * q.value + whole % 100 * q.value / 100;
+		/* A quota of 0 would mean no limit. */
+		if (*limit == 0)
+			return -EINVAL;
+	}
+	if (!space)
+		return kv_tenant_set_quota(cache, tenant, &quota);
+	if (!is_operator &&
+	    (strncmp(name, "reserve.", 8) == 0
+		     ? *limit > old
+		     : old != 0 && (*limit == 0 || *limit > old)))
+		return -EPERM;
+	return kv_space_set_quota(cache, space, &quota);
 }

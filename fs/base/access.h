@@ -32,6 +32,14 @@ struct kv_rules {
 	size_t n_allow;	     /* 0: everybody */
 };
 
+/* The fields of struct kv_quota, with the names of their attributes. */
+#define KV_QUOTAS(X)                    \
+	X("quota.dram", quota_dram)     \
+	X("quota.ssd", quota_ssd)       \
+	X("reserve.dram", reserve_dram) \
+	X("reserve.ssd", reserve_ssd)   \
+	X("rate.put", rate_put)
+
 /* Return true if @uid is an operator: the daemon's own uid, or 0 unless squashed. */
 bool kv_rules_operator(const struct kv_rules *rules, uint32_t uid);
 
@@ -56,5 +64,18 @@ bool kv_rules_may_make(const struct kv_rules *rules,
 bool kv_access_ok(const struct kv_rules *rules,
 		  const struct kv_space_info *space,
 		  const struct kv_caller *caller, int want);
+
+/*
+ * Set the limit @name (of KV_QUOTAS) of @space, or if that is NULL of the user @tenant, on
+ * behalf of the user @uid.  @value: bytes with K, M, G, T, or a percentage of the tier.
+ * Waits.  Returns 0, or
+ *   -EINVAL  bad name or value
+ *   -EPERM   @uid may not: owners may lower the limits of their spaces, only operators may
+ *            raise a limit or a reserve, or set a user's
+ *   -ENOSPC, -EROFS, as kv_space_set_quota
+ */
+int kv_limit_set(struct kv_cache *cache, const struct kv_rules *rules,
+		 uint32_t uid, struct kv_space *space, uint32_t tenant,
+		 const char *name, const char *value);
 
 #endif

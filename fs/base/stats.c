@@ -527,9 +527,77 @@ char *kv_metrics_text(struct kv_cache *cache,
 	fprintf(f, "kvfs_eviction_policy{name=\"%s\"} 1\n", s.evict);
 	put_figures(f, remote_figures, KV_ARRAY_LEN(remote_figures), &remote,
 		    kv_remote_stats(cache, &remote), 0, NULL);
-	put_spaces(f, cache, rules, reader);
+	if (reader)
+		put_spaces(f, cache, rules, reader);
 	put_figures(f, control_figures, KV_ARRAY_LEN(control_figures), control,
 		    1, 0, NULL);
+	return kv_text_close(f, &text);
+}
+
+#define SPACES_LOOK 256u /* ids of spaces examined in one call */
+
+char *kv_spaces_text(struct kv_cache *cache, const struct kv_rules *rules,
+		     const struct kv_caller *reader, uint32_t *after,
+		     size_t max)
+{
+	const uint32_t end = *after + KV_MIN(SPACES_LOOK, UINT32_MAX - *after);
+	struct kv_space *space;
+	char *text = NULL;
+	size_t n = 0;
+	FILE *f = open_memstream(&text, &n);
+
+	if (!f)
+		return NULL;
+	while ((space = kv_space_next(cache, *after))) {
+		const struct kv_space_info i = kv_space_stat(cache, space);
+		const char *name = kv_space_name(space);
+		json_t *utf8 = json_string(name); /* NULL: not UTF-8 */
+
+		fflush(f);
+		if (i.id > end || n > max) {
+			/* Do not tell which ids are of other users' spaces. */
+			*after = n > max ? *after : end;
+			json_decref(utf8);
+			kv_space_put(space);
+			return kv_text_close(f, &text);
+		}
+		*after = i.id;
+		if (kv_rules_operator(rules, reader->uid) ||
+		    kv_access_ok(rules, &i, reader, R_OK)) {
+			fputs("{\"name\": \"", f);
+			/* Python's surrogateescape for bytes that are not UTF-8 */
+			for (; *name != '\0'; name++)
+				if (!utf8 && *name & 0x80)
+					fprintf(f, "\\udc%02x", (uint8_t)*name);
+				else if ((uint8_t)*name < ' ' || *name == '"' ||
+					 *name == '\\')
+					fprintf(f, "\\u%04x", *name);
+				else
+					fputc(*name, f);
+			fprintf(f,
+				"\", \"uid\": %u, \"gid\": %u, \"mode\": %u, "
+				"\"shared\": %s, \"blocks\": %llu, "
+				"\"bytes.dram\": %llu, \"bytes.ssd\": %llu, "
+				"\"guaranteed.dram\": %llu, "
+				"\"guaranteed.ssd\": %llu, \"asked\": %llu, "
+				"\"found\": %llu, \"hits.dram\": %llu, "
+				"\"hits.ssd\": %llu, \"misses\": %llu",
+				i.uid, i.gid, i.mode,
+				i.shared ? "true" : "false", (ull)i.blocks,
+				(ull)i.bytes_dram, (ull)i.bytes_ssd,
+				(ull)i.guaranteed_dram, (ull)i.guaranteed_ssd,
+				(ull)i.lookups.asked, (ull)i.lookups.found,
+				(ull)i.lookups.hits_dram,
+				(ull)i.lookups.hits_ssd, (ull)i.lookups.misses);
+#define MEMBER(name, field) \
+	fprintf(f, ", \"" name "\": %llu", (ull)i.quota.field);
+			KV_QUOTAS(MEMBER)
+			fputs("}\n", f);
+		}
+		json_decref(utf8);
+		kv_space_put(space);
+	}
+	*after = 0;
 	return kv_text_close(f, &text);
 }
 

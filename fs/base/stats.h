@@ -25,14 +25,6 @@ struct kv_control_counts {
 	_Atomic uint64_t dropped_reservations;
 };
 
-/* The fields of struct kv_quota, with the names of their attributes. */
-#define KV_QUOTAS(X)                    \
-	X("quota.dram", quota_dram)     \
-	X("quota.ssd", quota_ssd)       \
-	X("reserve.dram", reserve_dram) \
-	X("reserve.ssd", reserve_ssd)   \
-	X("rate.put", rate_put)
-
 /* Close @f, which open_memstream(3) made for *@text.  Return the text, or NULL if memory
  * is short.  Caller frees. */
 char *kv_text_close(FILE *f, char **text);
@@ -41,11 +33,22 @@ char *kv_text_close(FILE *f, char **text);
 char *kv_stats_text(struct kv_cache *cache);
 
 /* Return the text of .kvfs/metrics, or NULL if memory is short.  The text shows
- * the spaces that @reader may read; operators may read all.  Caller frees. */
+ * the spaces that @reader may read; operators may read all.  @reader NULL: no spaces.
+ * Caller frees. */
 char *kv_metrics_text(struct kv_cache *cache,
 		      const struct kv_control_counts *control,
 		      const struct kv_rules *rules,
 		      const struct kv_caller *reader);
+
+/*
+ * Return a JSON object a line for each space that @reader may read (operators: all), or
+ * NULL if memory is short.  The text begins after the space with the id *@after and has
+ * about @max bytes at most.  *@after becomes the id to continue after, 0 at the end.
+ * Takes well under a millisecond.  Caller frees.
+ */
+char *kv_spaces_text(struct kv_cache *cache, const struct kv_rules *rules,
+		     const struct kv_caller *reader, uint32_t *after,
+		     size_t max);
 
 /* Return a user's holdings and limits as lines of key=value, or NULL if memory is
  * short.  Caller frees. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * block.c - messages about blocks: messages that are answered at once, and ACQUIRE,
- * CLEAR, FLUSH, PREFETCH, FORGET and TOKEN_IDS, which wait for the disk or other nodes.
+ * CLEAR, FLUSH, PREFETCH, FORGET and TOKEN_IDS, which wait for the disk or other nodes;
+ * STATS.
  *
  * OWNS      the kv_acquire, kv_flush or kv_forget of each request that waits; the leases
  *           of an ACQUIRE until they are released; the keys and the reply of a TOKEN_IDS.
@@ -24,6 +25,7 @@
 /* reply to an acquire with WIRE_PARTS for so many bytes of blocks */
 #define PART_BYTES (UINT64_C(4) << 20)
 #define WARN_EVERY_NS UINT64_C(60000000000)
+#define TEXT_SPARE 4096u /* more than the text of one space has */
 
 /* ---- messages that are answered at once ---- */
 
@@ -129,13 +131,49 @@ int kv_request_ended(struct kv_client *client, const struct kv_message *m)
 
 int kv_request_stats(struct kv_client *client, const struct kv_message *m)
 {
-	_cleanup_(kv_freep) char *text = kv_stats_text(client->server->cache);
-	size_t n = text ? strlen(text) : 0;
+	const uint64_t of = m->header->arg >> WIRE_TEXT_BITS;
+	const struct kv_caller *caller = &client->caller;
+	struct kv_server *server = client->server;
+	const size_t room = WIRE_MAX - sizeof(struct wire_header);
+	_cleanup_(kv_freep) char *text = NULL;
+	char *reply = kv_reply_items(server);
+	uint32_t id = (uint32_t)of;
+	size_t n, head = 0;
 
-	n = KV_MIN(n, WIRE_MAX - sizeof(struct wire_header));
-	if (n)
-		memcpy(kv_reply_items(client->server), text, n);
-	kv_reply(client, m->header, text ? 0 : -ENOMEM, (uint32_t)n, n);
+	if (of > UINT32_MAX)
+		return -EINVAL;
+	switch ((enum wire_text)(m->header->arg & 0xff)) {
+	case WIRE_TEXT_STATS:
+		text = kv_stats_text(server->cache);
+		break;
+	case WIRE_TEXT_CONFIG:
+		text = server->config ? server->config(server->config_arg)
+				      : NULL;
+		break;
+	case WIRE_TEXT_METRICS:
+		text = kv_metrics_text(server->cache, &server->tally,
+				       server->rules, NULL);
+		break;
+	case WIRE_TEXT_SPACES:
+		text = kv_spaces_text(server->cache, server->rules, caller, &id,
+				      room - TEXT_SPARE);
+		head = (size_t)sprintf(reply, "%u\n", id);
+		break;
+	case WIRE_TEXT_USER:
+		if (id != caller->uid &&
+		    !kv_rules_operator(server->rules, caller->uid))
+			return -EACCES;
+		text = kv_tenant_text(server->cache, id);
+		break;
+	default:
+		return -EINVAL;
+	}
+	if (!text)
+		return -ENOMEM;
+	n = KV_MIN(strlen(text), room - head);
+	memcpy(reply + head, text, n);
+	n += head;
+	kv_reply(client, m->header, 0, (uint32_t)n, n);
 	return 0;
 }
 

@@ -398,6 +398,7 @@ int kv_server_start_workers(struct kv_server *server)
 
 int kv_control_start(struct kv_cache *cache, const struct kv_rules *rules,
 		     struct kv_gate *gate, const char *path,
+		     char *(*config)(void *arg), void *arg,
 		     struct kv_control **ret_control, char **ret_why)
 {
 	_cleanup_(control_freep) struct kv_control *control = NULL;
@@ -414,6 +415,8 @@ int kv_control_start(struct kv_cache *cache, const struct kv_rules *rules,
 	server->cache = cache;
 	server->gate = gate;
 	server->rules = rules;
+	server->config = config;
+	server->config_arg = arg;
 	/* Page tables of mapped memory take 1/512 of its size. */
 	server->mapped_max = 16 * stats.dram_total;
 	TAILQ_INIT(&server->clients);

@@ -37,7 +37,8 @@ struct kv_gate;
 
 /*
  * Serve the users that @rules (borrowed) admit; connections of other users are closed.
- * @gate (borrowed) receives and closes the descriptors that clients send.  Listen at
+ * @gate (borrowed) receives and closes the descriptors that clients send.  @config (or
+ * NULL) returns the text of .kvfs/config, which is then freed.  Listen at
  * @path with mode 0666: permission is checked per space.  A missing directory of @path is
  * made (0755), but none above it, and removed at the end.  A socket file without a daemon
  * is removed.  Returns 0; on failure *@ret_why is a message for the user (caller frees):
@@ -48,6 +49,7 @@ struct kv_gate;
  */
 int kv_control_start(struct kv_cache *cache, const struct kv_rules *rules,
 		     struct kv_gate *gate, const char *path,
+		     char *(*config)(void *arg), void *arg,
 		     struct kv_control **ret_control, char **ret_why);
 
 /* Finish the saves being copied, cancel other requests, close all connections and

@@ -456,6 +456,7 @@ static const struct shape {
 	[WIRE_FORGET] = {kv_request_forget, 0, ITEM(key), 0, WIRE_BATCH, 0,
 			 WRITE, KEYS},
 	[WIRE_REGISTERS] = {kv_request_registers, .what = OPEN_TAG},
+	[WIRE_LIMIT] = {kv_request_limit, 0, 1, 1, WIRE_MAX},
 };
 
 /* Get the space that @m names, if the client has the right @right in it. */

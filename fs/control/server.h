@@ -109,6 +109,8 @@ struct kv_server {
 	struct kv_cache *cache;	      /* fixed */
 	struct kv_gate *gate;	      /* fixed; borrowed */
 	const struct kv_rules *rules; /* fixed */
+	char *(*config)(void *arg);   /* fixed; see kv_control_start */
+	void *config_arg;	      /* fixed */
 	/* Fixed: workers that copy and hash, and workers that wait for the disk, of
 	 * which a user has one at a time. */
 	struct kv_workers *copies, *waits;
@@ -486,6 +488,6 @@ kv_handler kv_request_space_remove, kv_request_list, kv_request_space,
 	kv_request_stats, kv_request_prefetch, kv_request_ended,
 	kv_request_pick, kv_request_snapshot, kv_request_snapshot_drop,
 	kv_request_snapshot_read, kv_request_snapshot_list, kv_request_unmapped,
-	kv_request_forget, kv_request_registers;
+	kv_request_forget, kv_request_registers, kv_request_limit;
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * space.c - SPACE: find a space by name, make it, give it a layout; LIST: the keys of a
- * space; SPACE_REMOVE.
+ * space; SPACE_REMOVE; LIMIT: set a limit of a space or a user.
  *
  * OWNS      the texts of each request.
  *
@@ -271,4 +271,56 @@ int kv_request_space_remove(struct kv_client *client,
 	if (r == 0)
 		kv_request_run(removal);
 	return r;
+}
+
+/* ---- limits ---- */
+
+struct limit {
+	struct kv_request
+		request; /* first; request.wait.space NULL: a user's */
+	uint32_t uid;	 /* the caller's */
+	char text[];	 /* NAME, a NUL, VALUE */
+};
+
+static int limit_run(struct kv_wait *wait)
+{
+	struct limit *limit = (struct limit *)wait;
+	const struct kv_request *request = &limit->request;
+
+	return kv_limit_set(request->server->cache, request->server->rules,
+			    limit->uid, wait->space,
+			    (uint32_t)request->header.arg, limit->text,
+			    limit->text + strlen(limit->text) + 1);
+}
+
+static const struct kv_request_kind limit_kind = {
+	{.run = limit_run, .cancel = kv_wait_withdraw}};
+
+int kv_request_limit(struct kv_client *client, const struct kv_message *m)
+{
+	const size_t n = m->header->count;
+	struct kv_message of = *m;
+	struct limit *limit;
+	char *value;
+	int r = 0;
+
+	if (m->header->arg > UINT32_MAX || memchr(m->items, '\0', n))
+		return -EINVAL;
+	if (m->header->space)
+		r = kv_client_space(client, m->header->space, 0, &of.space,
+				    &of.info);
+	if (r == 0)
+		r = kv_request_new(client, &of, &limit_kind,
+				   sizeof(*limit) + n + 1, &limit);
+	kv_space_put(of.space);
+	if (r < 0)
+		return r;
+	limit->uid = client->caller.uid;
+	memcpy(limit->text, m->items, n);
+	value = strchr(limit->text, '=');
+	if (!value)
+		return -EINVAL;
+	*value = '\0';
+	kv_request_run(&limit->request);
+	return 0;
 }

@@ -19,7 +19,6 @@
 #include <sys/xattr.h>
 
 #include "common/bytes.h"
-#include "fs/base/quantity.h"
 #include "fs/base/stats.h"
 #include "fs/mount/mount.h"
 
@@ -234,62 +233,20 @@ static int set_share(const struct attr *attr, struct object *object,
 					   share);
 }
 
-static uint64_t *quota_of(const struct attr *attr, struct object *object)
-{
-	return (uint64_t *)((char *)&object->quota + attr->at);
-}
-
 static int get_quota(const struct attr *attr, struct object *object,
 		     char *value)
 {
 	return sprintf(value, "%llu",
-		       (unsigned long long)*quota_of(attr, object));
+		       (unsigned long long)*(
+			       uint64_t *)((char *)&object->quota + attr->at));
 }
 
-/* Parse a quota, of a tier also as a percentage of the tier's size. */
-static int parse_quota(struct kv_mount *mount, const char *name,
-		       const char *value, uint64_t *ret_bytes)
-{
-	struct kv_cache_stats stats;
-	struct kv_quantity q;
-	uint64_t whole;
-
-	if (kv_quantity_parse(value, &q) < 0 ||
-	    (q.percent && strcmp(name, "rate.put") == 0))
-		return -EINVAL;
-	*ret_bytes = q.value;
-	if (!q.percent)
-		return 0;
-	kv_cache_stats(mount->cache, &stats);
-	whole = strstr(name, ".dram") ? stats.dram_total : stats.ssd_total;
-	*ret_bytes = whole / 100 * q.value + whole % 100 * q.value / 100;
-	/* A quota of 0 would mean no limit. */
-	return *ret_bytes ? 0 : -EINVAL;
-}
-
-/* Set a quota.  An owner may lower the limits of a space.  Only an operator may
- * raise a limit or a reserve, which costs other users, or set a user's quota. */
 static int set_quota(const struct attr *attr, struct object *object,
 		     const char *value)
 {
-	uint64_t *quota = quota_of(attr, object), old = *quota;
-	struct kv_cache *cache = object->mount->cache;
-	bool grants;
-	int r = object->space ? kv_permit_owner(object->req, &object->info)
-			      : kv_permit_operator(object->req);
-
-	if (r == 0)
-		r = parse_quota(object->mount, attr->name, value, quota);
-	if (r < 0)
-		return r;
-	if (!object->space)
-		return kv_tenant_set_quota(cache, object->uid, &object->quota);
-	grants = strncmp(attr->name, "reserve.", 8) == 0
-			 ? *quota > old
-			 : old != 0 && (*quota == 0 || *quota > old);
-	r = grants ? kv_permit_operator(object->req) : 0;
-	return r < 0 ? r
-		     : kv_space_set_quota(cache, object->space, &object->quota);
+	return kv_limit_set(object->mount->cache, object->mount->rules,
+			    fuse_req_ctx(object->req)->uid, object->space,
+			    object->uid, attr->name, value);
 }
 
 /* ---- the table ---- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * query.c - look-ups by key, and evict, pin, clear, forget, list, remove, stats.
+ * query.c - look-ups by key, and evict, pin, clear, forget, list, remove, texts, limits.
  *
  * OWNS      nothing.
  *
@@ -255,18 +255,19 @@ static void answered(struct kv_call *call, int status, const void *items)
 	kv_session_changed_locked(question->session);
 }
 
-/* Send a request that may take long on the asynchronous connection, so that
- * look-ups of other threads do not wait for it, and wait for the reply.  Return
+/* Send a request, about @space unless NULL, that may take long on the asynchronous
+ * connection, so that look-ups of other threads do not wait for it, and wait for the reply.  Return
  * the number of items in the reply, or its status if @room has no buffer. */
-static long ask_and_wait(kvfs_space *space, struct kv_packet *packet,
-			 const struct room *room)
+static long ask_and_wait(struct kvfs_session *session, kvfs_space *space,
+			 struct kv_packet *packet, const struct room *room)
 {
 	const uint64_t until = kv_time_after(CLEAR_NS + room->more);
-	struct kvfs_session *session = space->session;
-	uint64_t generation, look_at;
+	uint64_t generation = atomic_load(&session->live), look_at;
 	struct question *question;
 	bool hangs;
-	long r = kv_lib_space_id(space, &packet->header.space, &generation);
+	long r = space ? kv_lib_space_id(space, &packet->header.space,
+					 &generation)
+		       : 0;
 
 	if (r < 0)
 		return r;
@@ -311,7 +312,8 @@ static int change_space(kvfs_space *space, enum wire_type type)
 {
 	struct kv_packet packet = {.header = {.type = type}, .fd = -1};
 
-	return (int)ask_and_wait(space, &packet, &(struct room){0});
+	return (int)ask_and_wait(space->session, space, &packet,
+				 &(struct room){0});
 }
 
 int kvfs_space_clear(kvfs_space *space)
@@ -356,7 +358,7 @@ static long forget_some(kvfs_space *space, const kvfs_key *keys, size_t n,
 	long r;
 
 	kv_wire_keys(keys, n, items);
-	r = ask_and_wait(space, &packet, &room);
+	r = ask_and_wait(space->session, space, &packet, &room);
 	return r == 0 ? -EPROTO : r;
 }
 
@@ -574,7 +576,7 @@ long kvfs_space_tokens(kvfs_space *space, const kvfs_key *keys, size_t n,
 			space, &packet.header.space, &generation));
 		if (r == 0)
 			r = ask_and_wait(
-				space, &packet,
+				space->session, space, &packet,
 				&(struct room){at, KVFS_TOKENS_ROOM, 1, 0});
 		used = (size_t)KV_MAX(r, 0);
 		if (r >= 0)
@@ -599,30 +601,83 @@ int kvfs_space_keeps_tokens(kvfs_space *space)
 	return layout ? layout->token_ids : -EMEDIUMTYPE;
 }
 
-int kvfs_stats(kvfs_session *session, char **ret_text)
+/* ---- texts and limits ---- */
+
+_Static_assert((int)KVFS_TEXT_STATS == WIRE_TEXT_STATS &&
+		       (int)KVFS_TEXT_USER == WIRE_TEXT_USER,
+	       "texts are passed on unchanged");
+
+int kvfs_text(kvfs_session *session, enum kvfs_text_what what, uint32_t uid,
+	      char **ret_text)
 {
-	_cleanup_(kv_freep) char *text = NULL;
-	struct kv_question question = {
-		.header = {.type = WIRE_STATS},
-		.room = WIRE_MAX,
-	};
+	_cleanup_(kv_freep) char *part = NULL, *text = NULL;
+	uint64_t of = what == KVFS_TEXT_USER ? uid : 0;
+	size_t bytes = 0, head;
+	char *more;
 	long n;
 	int r = kv_session_check(session);
 
 	if (r < 0)
 		return r;
-	if (!ret_text)
+	if (!ret_text || (unsigned)what > KVFS_TEXT_USER)
 		return -EINVAL;
-	text = malloc(WIRE_MAX + 1);
-	if (!text)
+	part = malloc(WIRE_MAX + 1);
+	if (!part)
 		return -ENOMEM;
-	question.reply = text;
-	n = kv_ask(session, &question);
-	if (n < 0)
-		return n == -ETIMEDOUT ? -ENOTCONN : (int)n;
-	text[n] = '\0';
+	do {
+		n = kv_ask(session,
+			   &(struct kv_question){
+				   .header = {.type = WIRE_STATS,
+					      .arg = (uint64_t)what |
+						     of << WIRE_TEXT_BITS},
+				   .reply = part,
+				   .room = WIRE_MAX});
+		if (n < 0)
+			return n == -ETIMEDOUT ? -ENOTCONN : (int)n;
+		part[n] = '\0';
+		head = 0;
+		if (what == KVFS_TEXT_SPACES) { /* its first line is a number */
+			of = strtoul(part, &more, 10);
+			if (*more != '\n')
+				return -EPROTO;
+			head = (size_t)(more + 1 - part);
+		}
+		more = realloc(text, bytes + (size_t)n + 1 - head);
+		if (!more)
+			return -ENOMEM;
+		text = more;
+		memcpy(text + bytes, part + head, (size_t)n + 1 - head);
+		bytes += (size_t)n - head;
+	} while (what == KVFS_TEXT_SPACES && of != 0);
 	*ret_text = kv_steal(text);
 	return 0;
+}
+
+int kvfs_stats(kvfs_session *session, char **ret_text)
+{
+	return kvfs_text(session, KVFS_TEXT_STATS, 0, ret_text);
+}
+
+int kvfs_limit(kvfs_session *session, kvfs_space *space, uint32_t uid,
+	       const char *name, const char *value)
+{
+	_cleanup_(kv_freep) char *text = NULL;
+	struct kv_packet packet = {
+		.header = {.type = WIRE_LIMIT, .arg = space ? 0 : uid},
+		.fd = -1};
+	int n, r = kv_session_check(session);
+
+	if (r < 0)
+		return r;
+	if (!name || !value || (space && space->session != session) ||
+	    strlen(name) + strlen(value) > KV_SPACE_NAME_MAX)
+		return -EINVAL;
+	n = asprintf(&text, "%s=%s", name, value);
+	if (n < 0)
+		return -ENOMEM;
+	packet.items = text;
+	packet.bytes = packet.header.count = (uint32_t)n;
+	return (int)ask_and_wait(session, space, &packet, &(struct room){0});
 }
 
 /* ---- matching: how much of a prompt exists for all layer groups of a model

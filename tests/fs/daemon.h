@@ -89,8 +89,8 @@ static inline void daemon_start(struct daemon *d, uint64_t ssd)
 	d->rules.uid = geteuid();
 	d->rules.gid = getegid();
 	d->rules.mode = geteuid() == 0 ? 01777 : 0755;
-	r = kv_control_start(d->cache, &d->rules, d->gate, d->path, &control,
-			     &why);
+	r = kv_control_start(d->cache, &d->rules, d->gate, d->path, NULL, NULL,
+			     &control, &why);
 	if (r < 0)
 		fail_msg("kv_control_start: %s (%d)", why ? why : "?", r);
 	pthread_mutex_lock(&d->lock);

@@ -578,6 +578,28 @@ static void stats_are_text(void **state)
 	assert_null(memchr(PEER_ITEMS(&a, char), 0, PEER_HEADER(&a)->count));
 }
 
+/* Ask for the text @arg.  Return the status. */
+static int text(uint64_t arg)
+{
+	return peer_call(&a,
+			 &(struct wire_header){.type = WIRE_STATS, .arg = arg},
+			 NULL, 0, -1);
+}
+
+static void texts_have_names_and_a_client_learns_of_its_own_alone(void **state)
+{
+	const uint64_t uid = geteuid();
+
+	(void)state;
+	assert_int_equal(text(WIRE_TEXT_METRICS), 0);
+	assert_int_equal(memcmp(PEER_ITEMS(&a, char), "# HELP", 6), 0);
+	assert_int_equal(text(WIRE_TEXT_SPACES), 0);
+	assert_int_equal(memcmp(PEER_ITEMS(&a, char), "0\n{\"name\": ", 11), 0);
+	assert_int_equal(text(WIRE_TEXT_USER | uid << WIRE_TEXT_BITS), 0);
+	assert_int_equal(text(WIRE_TEXT_USER + 1), -EINVAL);
+	assert_int_equal(text(WIRE_TEXT_USER | UINT64_C(1) << 40), -EINVAL);
+}
+
 static void what_does_not_fit_in_dram_is_refused_not_waited_for(void **state)
 {
 	int r = 0;
@@ -647,6 +669,8 @@ int main(void)
 		DRAM_TEST(
 			one_that_hoards_retired_segments_gives_them_back_by_going),
 		CONTROL_TEST(stats_are_text),
+		CONTROL_TEST(
+			texts_have_names_and_a_client_learns_of_its_own_alone),
 		CONTROL_TEST(stopping_finishes_saves_and_answers_what_waits),
 	};
 

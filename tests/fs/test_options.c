@@ -393,7 +393,7 @@ static void called_by_mount_options_follow_and_f_is_fake(void **state)
 
 static void paths_become_absolute_and_none_means_no_fuse(void **state)
 {
-	static const char *const argv[] = {"kvfs", "-f", "store", "none"};
+	static const char *const argv[] = {"kvfs", "-f", "./store", "none"};
 	static const char *const debug[] = {"kvfs", "-d", "/s", "/m"};
 	struct kv_options o;
 
@@ -405,6 +405,26 @@ static void paths_become_absolute_and_none_means_no_fuse(void **state)
 	kv_options_fini(&o);
 	assert_int_equal(parse_argv(4, debug, &o), 0);
 	assert_true(o.foreground && o.debug);
+	kv_options_fini(&o);
+}
+
+static void a_store_without_a_slash_must_exist(void **state)
+{
+	static const char *const words[] = {"kvfs", "-f", "topp", "none"};
+	static const char *const by_mount[] = {"/sbin/mount.kvfs", "topp",
+					       "none"};
+	static const char *const there[] = {"kvfs", "-f", "tests", "none"};
+	struct kv_options o;
+	char *why;
+
+	(void)state;
+	assert_int_equal(kv_options_parse(4, (char **)words, &o, &why),
+			 -EINVAL);
+	assert_non_null(strstr(why, "write ./topp"));
+	free(why);
+	assert_int_equal(parse_argv(3, by_mount, &o), 0);
+	kv_options_fini(&o);
+	assert_int_equal(parse_argv(4, there, &o), 0);
 	kv_options_fini(&o);
 }
 
@@ -442,6 +462,7 @@ int main(void)
 		cmocka_unit_test(the_words_of_mount_8_are_accepted),
 		cmocka_unit_test(called_by_mount_options_follow_and_f_is_fake),
 		cmocka_unit_test(paths_become_absolute_and_none_means_no_fuse),
+		cmocka_unit_test(a_store_without_a_slash_must_exist),
 		cmocka_unit_test(help_and_version_need_nothing_else),
 	};
 

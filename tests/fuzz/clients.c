@@ -121,8 +121,8 @@ static void make_daemon(void)
 	signal(SIGALRM, stuck);
 	fuzz_must(kv_gate_start(&gate) == 0);
 	fuzz_must(kv_cache_open(&config, &cache, &why) == 0);
-	fuzz_must(kv_control_start(cache, &rules, gate, path, &control, &why) ==
-		  0);
+	fuzz_must(kv_control_start(cache, &rules, gate, path, NULL, NULL,
+				   &control, &why) == 0);
 	staging = make_staging();
 	atexit(tear_down);
 }

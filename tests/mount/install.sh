@@ -22,6 +22,13 @@ for prefix in "$T/one" "$T/two/"; do
 	ok "run" "$prefix/bin/kvfs" --version
 	ok "run" "$prefix/bin/kvfs-bundle" --version
 	not "without Python" "install the package python3" env PATH="$T/no-python" "$prefix/bin/kvfs-bundle" --version
+	ok "a command" "$prefix/bin/kvfs" top --help
+	ok "a program" "$prefix/bin/kvfs" bundle --version
+	not "a command without Python" "install the package python3" env PATH="$T/no-python" "$prefix/bin/kvfs" top --help
+	mv "$prefix/libexec/kvfs/command.py" "$T/" && mv "$prefix/bin/kvfs-fsck" "$T/"
+	not "a command without its file" "install the package python3-kvfs" "$prefix/bin/kvfs" top --help
+	not "without the program" "kvfs-fsck is missing: install the package kvfs" "$prefix/bin/kvfs" fsck --help
+	mv "$T/command.py" "$prefix/libexec/kvfs/" && mv "$T/kvfs-fsck" "$prefix/bin/"
 done
 same "the same files" <(below "$T/one") <(below "$T/two")
 
@@ -38,7 +45,7 @@ if [ "$(id -u)" = 0 ]; then
 	mkdir -p "$T/src/tools" "$T/src/kernels" "$T/build"
 	cp "$root/tools/install.sh" "$root"/tools/kvfs-* "$T/src/tools/" && cp "$root"/kernels/*.h "$T/src/kernels/"
 	mkdir -p "$T/src/connectors/kvfs" && cp -r "$root/connectors/remote" "$T/src/connectors/"
-	cp "$root/connectors/kvfs/bundle.py" "$T/src/connectors/kvfs/"
+	cp "$root"/connectors/kvfs/{bundle,command}.py "$T/src/connectors/kvfs/"
 	cp -r "$root/man" "$T/src/" && cp "$B"/kvfs* "$B"/libkvfs* "$T/build/" 2>/dev/null
 	chmod -R a+rX "$T/src" "$T/build"
 	ok "as another user" setpriv --reuid=nobody --regid=nogroup --clear-groups \

@@ -4,7 +4,7 @@
 
 The wheel has this file once for each program.  The package is located but not imported,
 because a program must start although libkvfs cannot be loaded.  Programs in Python run
-with this interpreter, and find libkvfs and what is installed next to it.
+with this interpreter, also those that another program starts.
 """
 import importlib.util
 import os
@@ -18,5 +18,5 @@ command = [os.path.join(package, "bin", os.path.basename(sys.argv[0])), *sys.arg
 with open(command[0], "rb") as file:
     if file.read(2) == b"#!":
         command.insert(0, sys.executable)
-        os.environ["LD_LIBRARY_PATH"] = os.path.join(package, "lib")
+os.environ["PATH"] = f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', os.defpath)}"
 os.execv(command[0], command)

@@ -25,13 +25,13 @@ rm -rf "$S/build" "$S"/*.egg-info "$S/tests"
 B=$B DESTDIR='' PREFIX=$W/prefix VERSION=0 "$root/tools/install.sh" install >/dev/null
 mkdir "$S/kvfs/bin" "$S/kvfs/lib" "$S/scripts" "$S/man"
 cp "$W/prefix"/bin/* "$W/prefix"/libexec/kvfs/kvfs-remote-mooncake "$S/kvfs/bin"
-rm "$S/kvfs/bin/kvfs-bundle" # the package's own entry point
 cp "$W/prefix"/lib/lib*.so.1 "$S/kvfs/lib"
 cp -r "$W/prefix/include" "$S/kvfs"
 cp "$W/prefix"/share/man/man*/* "$S/man"
 for program in "$S"/kvfs/bin/*; do
 	cp "$root/tools/wheel/program.py" "$S/scripts/${program##*/}"
 done
+rm "$S/scripts/kvfs-bundle" # the package's own entry point
 binaries=$(grep -l "^.ELF" "$S"/kvfs/bin/* "$S"/kvfs/lib/*)
 strip $binaries
 # libkvfs finds a plug-in next to itself.

@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""command - `kvfs WORD ...`: look at a daemon and change what it keeps, through its control socket.
+
+kvfs(1) starts this file for the words of WORDS below.  man/kvfs-commands.1 is the reference.  The
+module needs Python's standard library and libkvfs.  Bad input costs one line and status 1.
+"""
+from __future__ import annotations
+
+import argparse
+import ctypes
+import errno
+import glob
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
+
+STATS, CONFIG, METRICS, SPACES, USER = range(5)  # enum kvfs_text_what
+QUOTAS = "quota.dram", "quota.ssd", "reserve.dram", "reserve.ssd", "rate.put"
+
+
+KEY_TEXT = re.compile("[0-9a-f]{32}|[0-9a-f]{64}")
+COPIED, FOREVER = 1, (1 << 64) - 1  # KVFS_COPIED, KVFS_FOREVER
+
+
+class Failure(Exception):
+    """Raised to end the command with status 1 and a line."""
+
+
+# ---- libkvfs ----
+
+class Key(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint8 * 32), ("len", ctypes.c_uint32)]
+
+
+class Query(ctypes.Structure):
+    _fields_ = [("space", ctypes.c_void_p), ("keys", ctypes.POINTER(Key)), ("n", ctypes.c_size_t),
+                ("unused", ctypes.c_uint64 * 3)]
+
+
+def load() -> ctypes.CDLL:
+    """Load libkvfs of the wheel, installation or checkout that has this file, else the system's."""
+    here = os.path.dirname(os.path.realpath(__file__))
+    for path in "lib/libkvfs.so.1", "../../lib/libkvfs.so.1", "../../build/libkvfs.so":
+        if os.path.exists(f"{here}/{path}"):
+            return ctypes.CDLL(f"{here}/{path}")
+    return ctypes.CDLL("libkvfs.so.1")
+
+
+def check(result: int, what: str = "") -> int:
+    if result < 0:
+        raise Failure(f"{what}: {os.strerror(-result)}" if what else os.strerror(-result))
+    return result
+
+
+def sockets() -> Iterator[str]:
+    """Yield the control sockets of the machine's and of the user's daemons."""
+    run = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    for folder in dict.fromkeys(("/run", run)):
+        for path in sorted(glob.glob(f"{glob.escape(folder)}/kvfs/*/control")):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+                try:
+                    probe.connect(path)
+                except OSError:
+                    continue
+            yield path
+
+
+class Daemon:
+    """A session with the daemon at a mount point or control socket."""
+
+    def __init__(self, path: str | None) -> None:
+        path = path or os.environ.get("KVFS")
+        if not path:
+            found = list(sockets())
+            if len(found) != 1:
+                raise Failure(f"several daemons run: choose one with -p: {' '.join(found)}" if found else
+                              "no daemon was found: name one with -p MOUNTPOINT or -p SOCKET")
+            path = found[0]
+        try:
+            self.lib = load()
+        except OSError as error:
+            raise Failure(f"{error}: install the package libkvfs1") from None
+        for call in "evict", "pin", "unpin", "space_keys", "xfer_wait", "xfer_statuses":
+            getattr(self.lib, f"kvfs_{call}").restype = ctypes.c_long
+        self.session = ctypes.c_void_p()
+        check(self.lib.kvfs_open(os.fsencode(path), ctypes.byref(self.session)), path)
+        if check(self.lib.kvfs_connection(self.session, None), path) == 0:
+            raise Failure(f"{path}: no kvfs answers")
+
+    def text(self, what: int, uid: int = 0) -> str:
+        text = ctypes.c_char_p()
+        check(self.lib.kvfs_text(self.session, what, ctypes.c_uint32(uid), ctypes.byref(text)),
+              f"user {uid}" if what == USER else "")
+        return os.fsdecode(text.value or b"")
+
+    def pairs(self, what: int, uid: int = 0) -> dict[str, str]:
+        """Return the key=value lines of a text."""
+        return dict(line.partition("=")[::2] for line in self.text(what, uid).splitlines())
+
+    def metrics(self) -> dict[str, float]:
+        samples = (line.rpartition(" ") for line in self.text(METRICS).splitlines() if line[:1] != "#")
+        return {name: float(value) if "." in value else int(value) for name, _, value in samples}
+
+    def spaces(self, names: Iterable[str] = ()) -> list[dict[str, Any]]:
+        """Return what the daemon tells of the spaces @names, or of all, sorted by name."""
+        lines = self.text(SPACES).encode("utf-8", "surrogateescape").splitlines()
+        all_ = {space["name"]: space for space in map(json.loads, lines)}
+        wanted = [name.removeprefix("./") for name in names]
+        for name in wanted:
+            if name not in all_:
+                raise Failure(f"{name}: no such space")
+        return [all_[name] for name in wanted or sorted(all_)]
+
+
+    def space(self, name: str) -> Space:
+        return Space(self, name.removeprefix("./"))
+
+
+class Space:
+    """A space that exists, opened by name."""
+
+    def __init__(self, daemon: Daemon, name: str) -> None:
+        self.lib, self.name, self.c = daemon.lib, name, ctypes.c_void_p()
+        r = self.lib.kvfs_space_open(daemon.session, os.fsencode(name), None, 0, ctypes.byref(self.c))
+        if -r in (errno.ENOENT, errno.EACCES, errno.EINVAL):
+            raise Failure(f"{name}: no such space")
+        check(r, name)
+
+    def pages(self) -> Iterator[ctypes.Array[Key]]:
+        """Yield the keys of all blocks."""
+        cursor, most = ctypes.c_uint64(), 4096
+        while True:
+            keys = (Key * most)()
+            n = check(self.lib.kvfs_space_keys(self.c, ctypes.byref(cursor), keys, ctypes.c_size_t(most)), self.name)
+            yield (Key * n).from_buffer(keys)
+            if cursor.value == 0:
+                return
+
+    def each(self, call: str, keys: ctypes.Array[Key], *first: int) -> None:
+        """Have libkvfs change @keys.  Report the first failure, and how many there are."""
+        n = len(keys)
+        statuses = (ctypes.c_int * n)()
+        check(getattr(self.lib, f"kvfs_{call}")(self.c, keys, *map(ctypes.c_size_t, (*first, n)), statuses), self.name)
+        self.report(keys, statuses)
+
+    def warm(self, keys: ctypes.Array[Key]) -> None:
+        """Have the daemon bring the blocks to DRAM, and wait."""
+        query, transfer = Query(self.c, keys, len(keys)), ctypes.c_void_p()
+        statuses = (ctypes.c_int * len(keys))()
+        check(self.lib.kvfs_prefetch(ctypes.byref(query), ctypes.c_size_t(1), None, ctypes.byref(transfer)), self.name)
+        check(self.lib.kvfs_xfer_wait(transfer, COPIED, ctypes.c_uint64(FOREVER)), self.name)
+        check(self.lib.kvfs_xfer_statuses(transfer, ctypes.c_size_t(0), ctypes.c_size_t(len(keys)), statuses), self.name)
+        self.lib.kvfs_xfer_free(transfer)
+        self.report(keys, statuses)
+
+    def report(self, keys: ctypes.Array[Key], statuses: ctypes.Array[ctypes.c_int]) -> None:
+        failed = [i for i in range(len(keys)) if statuses[i] < 0]
+        if failed:
+            key = bytes(keys[failed[0]].bytes[:keys[failed[0]].len]).hex()
+            others = f"; {len(failed) - 1} more of {len(keys)} failed" if len(failed) > 1 else ""
+            raise Failure(f"{key}: {os.strerror(-statuses[failed[0]])}{others}")
+
+
+# ---- output ----
+
+def size(n: float) -> str:
+    """Return bytes in the form of `ls -h`, with one digit after the point."""
+    for unit in "", "K", "M", "G":
+        if n < 1024:
+            return f"{n:.1f}{unit}" if unit else f"{n:.0f}"
+        n /= 1024
+    return f"{n:.1f}T"
+
+
+def plain(name: str) -> str:
+    """Return a name without what a terminal would take for a command."""
+    return "".join(c if c.isprintable() else "?" for c in name)
+
+
+def user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def show(value: object) -> None:
+    print(json.dumps(value), flush=True)
+
+
+def table(rows: list[tuple[str, ...]]) -> None:
+    """Print rows, the first of which has the titles: numbers to the right, the last column as it is."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        print("  ".join([cell.rjust(width) for cell, width in zip(row[:-1], widths)] + [row[-1]]))
+
+
+# ---- the commands ----
+
+def status(daemon: Daemon, args: argparse.Namespace) -> None:
+    config = daemon.pairs(CONFIG)
+    if args.json:
+        show({"config": config, "metrics": daemon.metrics()})
+        return
+    for name in "version", "store", "mountpoint", "control":
+        print(f"{name:9} {plain(config.get(name, ''))}")
+    print(daemon.text(STATS), end="")
+
+
+RATES = {"asked": "kvfs_asked_blocks_total", "dram": 'kvfs_hits_total{tier="dram"}',
+         "ssd": 'kvfs_hits_total{tier="ssd"}', "miss": "kvfs_misses_total", "sealed": "kvfs_sealed_total",
+         "gone": 'kvfs_evictions_total{tier="dram",reason="space"}', "read": "kvfs_ssd_read_bytes_total",
+         "written": "kvfs_ssd_written_bytes_total"}
+
+
+def top(daemon: Daemon, args: argparse.Namespace) -> None:
+    """Print what happens in each second: lines, or a screen with the busiest spaces."""
+    screen = sys.stdout.isatty() and not args.json
+    before, before_ns, seen, shown = daemon.metrics(), time.monotonic_ns(), {}, 0
+    if screen:
+        seen = {space["name"]: space for space in daemon.spaces()}
+    while args.n is None or shown < args.n:
+        time.sleep(args.i)
+        now, now_ns = daemon.metrics(), time.monotonic_ns()
+        seconds = (now_ns - before_ns) / 1e9
+        rates = {name: (now[metric] - before[metric]) / seconds for name, metric in RATES.items()}
+        full = {tier: now[f'kvfs_bytes{{tier="{tier}"}}'] / (now[f'kvfs_capacity_bytes{{tier="{tier}"}}'] or 1)
+                for tier in ("dram", "ssd")}
+        if args.json:
+            show({"time": round(time.time(), 3), **{f"{name}_per_second": round(rate, 1) for name, rate in rates.items()},
+                  **{f"{tier}_full": round(part, 4) for tier, part in full.items()}})
+        else:
+            cells = [f"{rates[name]:9.0f}" for name in RATES if name not in ("read", "written")]
+            cells += [f"{size(rates[name]):>9}" for name in ("read", "written")]
+            cells += [f"{100 * full[tier]:8.0f}%" for tier in ("dram", "ssd")]
+            if screen:
+                print("\33[H\33[J", end="")
+            if screen or shown == 0:
+                print(" ".join(f"{title:>9}" for title in
+                               ("asked/s", "dram/s", "ssd/s", "miss/s", "sealed/s", "evict/s", "read/s", "write/s",
+                                "dram", "ssd")))
+            print(" ".join(cells), flush=True)
+            if screen:
+                seen = busiest(daemon, seen, seconds)
+        before, before_ns, shown = now, now_ns, shown + 1
+
+
+def busiest(daemon: Daemon, before: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Print the spaces with the most look-ups, as many as fit on the screen.  Return all."""
+    now = {space["name"]: space for space in daemon.spaces()}
+
+    def rate(space: dict[str, Any], what: str) -> float:
+        return float(space[what] - before.get(space["name"], space)[what]) / seconds
+
+    order = sorted(now.values(), key=lambda space: (-rate(space, "asked"), -space["bytes.dram"], space["name"]))
+    print()
+    table([("asked/s", "dram/s", "ssd/s", "miss/s", "dram", "ssd", "space")] +
+          [(*(f"{rate(space, what):.0f}" for what in ("asked", "hits.dram", "hits.ssd", "misses")),
+            size(space["bytes.dram"]), size(space["bytes.ssd"]), plain(space["name"]))
+           for space in order[:max(1, shutil.get_terminal_size().lines - 5)]])
+    return now
+
+
+def ls(daemon: Daemon, args: argparse.Namespace) -> None:
+    spaces = daemon.spaces(args.space)
+    if args.json:
+        show(spaces)
+        return
+    table([("mode", "owner", "blocks", "dram", "ssd", "space")] +
+          [(stat.filemode(stat.S_IFDIR | space["mode"]), user(space["uid"]), str(space["blocks"]),
+            size(space["bytes.dram"]), size(space["bytes.ssd"]), plain(space["name"])) for space in spaces])
+
+
+def du(daemon: Daemon, args: argparse.Namespace) -> None:
+    """Print bytes by space, or with -u by owner, and their sum."""
+    held: dict[str, list[int]] = {}
+    for space in daemon.spaces(args.space):
+        sums = held.setdefault(user(space["uid"]) if args.u else space["name"], [0, 0])
+        sums[0] += space["bytes.dram"]
+        sums[1] += space["bytes.ssd"]
+    total = [sum(column) for column in zip(*held.values())] or [0, 0]
+    if args.json:
+        show({"total": dict(zip(("dram", "ssd"), total)),
+              "users" if args.u else "spaces": {name: dict(zip(("dram", "ssd"), sums)) for name, sums in held.items()}})
+        return
+    table([("dram", "ssd", "both", "user" if args.u else "space")] +
+          [(size(sums[0]), size(sums[1]), size(sum(sums)), plain(name)) for name, sums in held.items()] +
+          [(size(total[0]), size(total[1]), size(sum(total)), "total")])
+
+
+def keys_of(texts: list[str]) -> ctypes.Array[Key]:
+    """Return the keys with these names; - reads names from standard input, one a line."""
+    names = [name for text in texts for name in (sys.stdin.read().split() if text == "-" else [text])]
+    for name in names:
+        if not KEY_TEXT.fullmatch(name):
+            raise Failure(f"{name}: not the key of a block (32 or 64 hexadecimal digits)")
+    return (Key * len(names))(*(Key((ctypes.c_uint8 * 32)(*bytes.fromhex(name)), len(name) // 2) for name in names))
+
+
+def rm(daemon: Daemon, args: argparse.Namespace) -> None:
+    """Remove blocks, or with -r spaces."""
+    if args.r:
+        spaces = [daemon.space(name) for name in [args.space, *args.key]]
+        for space in spaces:
+            check(space.lib.kvfs_space_remove(space.c), space.name)
+    elif args.key:
+        daemon.space(args.space).each("evict", keys_of(args.key))
+    else:
+        raise Failure(f"{args.space}: name blocks of the space, or remove all of it with -r")
+
+
+def pin(daemon: Daemon, args: argparse.Namespace) -> None:
+    daemon.space(args.space).each(args.word, keys_of(args.key), 0)
+
+
+def warm(daemon: Daemon, args: argparse.Namespace) -> None:
+    space = daemon.space(args.space)
+    for keys in [keys_of(args.key)] if args.key else filter(len, space.pages()):
+        space.warm(keys)
+
+
+def set_limits(daemon: Daemon, args: argparse.Namespace) -> None:
+    """Set limits of a space, or of the user whose uid is given; print those that hold."""
+    name, uid = args.of.removeprefix("./"), int(args.of) if re.fullmatch("[0-9]{1,10}", args.of) else None
+    if uid is not None and uid >= 1 << 32 - 1:
+        raise Failure(f"{uid}: no uid")
+    space = None if uid is not None else daemon.space(name)
+    for limit in args.limit:
+        what, equals, value = limit.partition("=")
+        if what not in QUOTAS or not equals:
+            raise Failure(f"{limit}: not one of {' '.join(QUOTAS)} with = and a value")
+        if not re.fullmatch(r"[0-9]{1,19}[KMGT]?" + ("" if what == "rate.put" else "|[0-9]{1,3}%"), value):
+            raise Failure(f"{limit}: not a number of bytes (with K, M, G or T), nor a percentage of the tier")
+    for limit in args.limit:
+        what, _, value = limit.partition("=")
+        check(daemon.lib.kvfs_limit(daemon.session, space.c if space else None, ctypes.c_uint32(uid or 0), what.encode(),
+                                    value.encode()), f"{args.of}: {limit}")
+    if args.limit and not args.json:
+        return
+    held = daemon.spaces([name])[0] if uid is None else daemon.pairs(USER, uid)
+    limits = {what: int(held[what]) for what in QUOTAS}
+    if args.json:
+        show(limits)
+    else:
+        print("\n".join(f"{what}={n}" for what, n in limits.items()))
+
+
+# ---- the command line ----
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Failure(f"{message} (see {self.prog} --help)")
+
+
+def number(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,3})?", text) or float(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return float(text)
+
+
+SPACE: tuple[str, dict[str, Any]] = "space", {"metavar": "SPACE"}
+KEYS: dict[str, Any] = {"nargs": "*", "metavar": "KEY", "help": "name of a block; - reads names, one a line"}
+# For each word: its function, what it does, and its arguments.
+WORDS: dict[str, tuple[Callable[[Daemon, argparse.Namespace], None], str, list[tuple[str, dict[str, Any]]]]] = {
+    "status": (status, "print the state of the daemon", []),
+    "top": (top, "print what happens in each second", [
+        ("-n", {"metavar": "COUNT", "type": number, "help": "end after so many lines or screens"}),
+        ("-i", {"metavar": "SECONDS", "type": number, "default": 1.0, "help": "seconds between them (1)"})]),
+    "ls": (ls, "list the spaces that you may read", [
+        ("space", {"nargs": "*", "metavar": "SPACE", "help": "these spaces only"})]),
+    "du": (du, "print the bytes of spaces", [
+        ("-u", {"action": "store_true", "help": "by owner"}),
+        ("space", {"nargs": "*", "metavar": "SPACE", "help": "these spaces only"})]),
+    "rm": (rm, "remove blocks, or spaces", [
+        ("-r", {"action": "store_true", "help": "remove these spaces, with all blocks"}), SPACE, ("key", KEYS)]),
+    "pin": (pin, "protect blocks from eviction", [SPACE, ("key", {**KEYS, "nargs": "+"})]),
+    "unpin": (pin, "end the protection", [SPACE, ("key", {**KEYS, "nargs": "+"})]),
+    "warm": (warm, "bring blocks, or a whole space, to memory", [SPACE, ("key", KEYS)]),
+    "set": (set_limits, "set, or print, the limits of a space or user", [
+        ("of", {"metavar": "SPACE|UID"}),
+        ("limit", {"nargs": "*", "metavar": "NAME=VALUE", "help": f"NAME: {', '.join(QUOTAS)}"})]),
+}
+
+
+def main(words: list[str]) -> int:
+    word = words[0] if words else ""
+    try:
+        if word not in WORDS:
+            raise Failure(f"no such command; there are: {' '.join(WORDS)}")
+        run, what, arguments = WORDS[word]
+        parser = Parser(prog=f"kvfs {word}", description=what, allow_abbrev=False)
+        parser.add_argument("-p", metavar="PATH", help="mount point or control socket of the daemon")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+        for name, options in arguments:
+            parser.add_argument(name, **options)
+        args = parser.parse_args(words[1:], argparse.Namespace(word=word))
+        run(Daemon(args.p), args)
+        sys.stdout.flush()
+        return 0
+    except Failure as error:
+        print(f"kvfs {word}: {plain(str(error))}", file=sys.stderr)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes once more
+    except OSError as error:
+        print(f"kvfs {word}: standard output: {error.strerror}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,174 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# commands.sh - `kvfs WORD ...` through the control socket, of a mount and of a daemon without
+# one: what users see and may do; words and stores of the same name; refusals.
+. "$(dirname "$0")/lib"
+needs_root setpriv
+# Install where other users can run the programs.
+if nm -D "$B/libkvfs.so" | grep -qE ' U __(asan|tsan)_'; then
+	sanitizer=$(ldd "$B/libkvfs.so" | sed -n 's/.* \(\/[^ ]*lib[at]san[^ ]*\).*/\1/p')
+fi
+PREFIX=$T/kvfs B=$B VERSION=1 "$here/../../tools/install.sh" install >/dev/null || fail "install"
+kvfs() {
+	# Python cannot load a library built with a sanitizer before the sanitizer.
+	env ${sanitizer:+LD_PRELOAD="$sanitizer" ASAN_OPTIONS=detect_leaks=0} "$T/kvfs/bin/kvfs" "$@"
+}
+A="setpriv --reuid 1000 --regid 1000 --clear-groups"
+as_a() { $A env ${sanitizer:+LD_PRELOAD="$sanitizer" ASAN_OPTIONS=detect_leaks=0} "$T/kvfs/bin/kvfs" "$@"; }
+# refused WORDS... : one line on stderr that names the command, nothing on stdout, status 1
+refused() {
+	local what=$1 word=$2 rc
+	shift
+	"${run[@]:-kvfs}" "$@" >"$T/out" 2>"$T/err" </dev/null
+	rc=$?
+	eq "kvfs $*: status, saying '$(cat "$T/err")'" $rc 1
+	eq "kvfs $*: lines" "$(wc -l <"$T/err")" 1
+	eq "kvfs $*: on stdout" "$(cat "$T/out")" ""
+	grep -qF -e "$what" "$T/err" || fail "kvfs $*: '$(cat "$T/err")' does not say '$what'"
+	case $(cat "$T/err") in "kvfs $word: "*) ;; *) fail "kvfs $*: '$(cat "$T/err")' names no command" ;; esac
+}
+member() { python3 -c 'import json, sys; print(eval(sys.argv[1], {"j": json.load(sys.stdin)}))' "$1"; }
+
+start
+N=$T/none.sock
+"$B/kvfs" -o "$BASE,control=$N" "$T/store2" none || fail "a daemon without a mount"
+mkdir -m 700 "$M/own" && mkdir -m 755 "$M/all" "$M/"$'a "\n\\\xff' || fail "spaces"
+for i in 1 2 3; do
+	block "$T/b$i" --seed $i --bytes 20000
+	put own $i "$T/b$i"
+done
+put all 1 "$T/b1"
+sync "$M/own" "$M/all"
+"$B/tests/crash/blocks" durable "$N" 0 24 >/dev/null || fail "blocks without a mount"
+
+# Each daemon is found by its mount point or its socket.
+for path in "$M" "$SOCK" "$N"; do
+	kvfs status -p "$path" >"$T/out" || fail "status -p $path"
+	grep -q '^version  ' "$T/out" && grep -q '^ssd .* online$' "$T/out" || fail "status: $(cat "$T/out")"
+done
+eq "the store" "$(kvfs status -p "$N" | sed -n 's/^store *//p')" "$T/store2"
+eq "\$KVFS" "$(KVFS=$N kvfs status | sed -n 's/^store *//p')" "$T/store2"
+kvfs status --json -p "$N" >"$T/json" || fail "status --json"
+eq "config" "$(member 'j["config"]["mountpoint"]' <"$T/json")" none
+eq "metrics" "$(member 'j["metrics"]["kvfs_blocks{tier=\"ssd\"}"]' <"$T/json")" 24
+same "as on the mount" <(kvfs status --json -p "$M" | member '"\n".join("%s=%s" % i for i in sorted(j["config"].items()))') \
+	<(sort "$M/.kvfs/config")
+
+# Spaces: all for operators, for others those that they may read.
+eq "all spaces" "$(kvfs ls -p "$M" | awk 'NR > 1 { print $1, $3, $NF }')" "$(printf '%s\n' 'drwxr-xr-x 0 "?\?' \
+	'drwxr-xr-x 1 all' 'drwx------ 3 own')"
+eq "A's spaces" "$(as_a ls -p "$SOCK" | awk '{ print $NF }' | xargs -d '\n')" 'space "?\? all'
+eq "a strange name" "$(kvfs ls --json -p "$M" | member 'j[0]["name"].encode("utf-8", "surrogateescape")')" \
+	"b'a \"\\n\\\\\\xff'"
+eq "one space" "$(kvfs ls own -p "$M" | awk 'NR > 1 { print $3 }')" 3
+eq "./ before it" "$(kvfs ls ./own -p "$M" | awk 'NR > 1 { print $3 }')" 3
+run=(as_a)
+refused "own: no such space" ls own -p "$SOCK"
+refused "own: no such space" du own -p "$M"
+run=()
+eq "bytes" "$(kvfs du --json -p "$M" | member '[j["spaces"][s]["ssd"] for s in ("own", "all")]')" \
+	"[$(du -s --block-size=1 "$M/own" "$M/all" | awk '{ print $1 / 2 }' | xargs | sed 's/ /, /')]"
+eq "bytes by owner" "$(kvfs du -u -p "$M" | awk 'NR == 2 { print $NF }')" root
+eq "bytes of one" "$(kvfs du own -p "$M" | awk 'NR > 1 { print $NF }' | xargs)" "own total"
+
+# Many spaces, also those that A may not read: none is lost, and none is shown to A.
+mkdir -m 700 "$M"/many{1..600} || fail "many"
+mkdir "$M/last"
+eq "all of many" "$(kvfs ls -p "$M" | wc -l)" 605
+eq "A's of many" "$(as_a ls -p "$SOCK" | awk '{ print $NF }' | tail -n 2 | xargs)" "all last"
+rmdir "$M"/many*
+
+# top: a line a second when piped, and little of a core.
+eq "top" "$(kvfs top -n 3 -i 0.1 -p "$N" | wc -l)" 4
+eq "top --json" "$(kvfs top -n 2 -i 0.1 --json -p "$N" | tail -n 1 | member 'j["ssd_full"] > 0')" True
+kvfs top -p "$N" | head -n 2 >/dev/null
+eq "top, when its reader has gone" "${PIPESTATUS[*]}" "1 0"
+
+# Blocks are removed, pinned and brought to memory.
+refused "own: name blocks of the space" rm own -p "$M"
+refused "xyz: not the key" rm own "$(key 1)" xyz -p "$M"
+[ -e "$M/own/$(place 1)" ] || fail "a bad key, and the good one before it was removed"
+refused "$(key 9): No such file or directory" rm own "$(key 1)" "$(key 9)" -p "$SOCK"
+absent "block 1" "$M/own/$(place 1)"
+ok "pin" kvfs pin own "$(key 2)" "$(key 3)" -p "$SOCK"
+eq "pinned" "$(xattr "$M/own/$(place 2)" pin)$(xattr "$M/own/$(place 3)" pin)" 11
+ok "unpin, from standard input" sh -c "echo $(key 2) | $T/kvfs/bin/kvfs unpin own - -p $SOCK"
+eq "unpinned" "$(xattr "$M/own/$(place 2)" pin)$(xattr "$M/own/$(place 3)" pin)" 01
+refused "KEY" pin own -p "$SOCK"
+run=(as_a)
+for word in rm pin unpin warm; do refused "own: no such space" $word own "$(key 2)" -p "$SOCK"; done
+refused "own: no such space" set own quota.ssd=1G -p "$SOCK"
+refused "$(key 1): Permission denied" rm all "$(key 1)" -p "$SOCK"
+refused "all: Permission denied" rm -r all -p "$SOCK"
+refused "Operation not permitted" set all quota.ssd=1G -p "$SOCK"
+refused "Operation not permitted" set 1000 quota.ssd=1G -p "$SOCK"
+refused "user 0: Permission denied" set 0 -p "$SOCK"
+run=()
+[ -e "$M/all/$(place 1)" ] || fail "A has removed a block"
+setfattr -n user.kvfs.tier -v ssd "$M/own/$(place 2)" || fail "tier"
+eq "on SSD only" "$(xattr "$M/own/$(place 2)" tier)" ssd
+ok "warm one" kvfs warm own "$(key 2)" -p "$M"
+eq "warm" "$(xattr "$M/own/$(place 2)" tier)" dram+ssd
+setfattr -n user.kvfs.tier -v ssd "$M/own/$(place 3)" || fail "tier"
+ok "warm all" kvfs warm own -p "$SOCK"
+eq "all are warm" "$(xattr "$M/own/$(place 3)" tier)" dram+ssd
+ok "warm an empty space" kvfs warm last -p "$M"
+refused "$(key 9): No such file" warm own "$(key 9)" -p "$M"
+
+# Limits of spaces and users are those of the mount's attributes.
+ok "set" kvfs set own quota.ssd=64M reserve.dram=1M rate.put=1G -p "$SOCK"
+eq "what the mount shows" "$(xattr "$M/own" quota.ssd) $(xattr "$M/own" reserve.dram) $(xattr "$M/own" rate.put)" \
+	"67108864 1048576 1073741824"
+eq "what is printed" "$(kvfs set own -p "$SOCK" | head -n 3 | xargs)" "quota.dram=0 quota.ssd=67108864 reserve.dram=1048576"
+eq "JSON" "$(kvfs set own quota.ssd=1% --json -p "$M" | member 'j["quota.ssd"]')" "$(xattr "$M/own" quota.ssd)"
+for limit in quota quota.ssd quota.ssd= quota.tape=1 quota.ssd=-1 quota.ssd=1.5G rate.put=5% quota.dram=64MB; do
+	refused "$limit: not" set own quota.dram=7M "$limit" -p "$SOCK"
+done
+eq "nothing has changed" "$(xattr "$M/own" quota.dram)" 0
+refused "No space left" set own reserve.dram=1T -p "$SOCK"
+ok "a user's" kvfs set 1000 quota.ssd=32M -p "$N"
+eq "the user's" "$(as_a set 1000 -p "$N" | sed -n 's/^quota.ssd=//p')" 33554432
+refused "no uid" set 4294967295 quota.ssd=1M -p "$N"
+mkdir "$M/1000"
+ok "a space that is called like a user" kvfs set ./1000 quota.ssd=1M -p "$M"
+eq "its limit" "$(xattr "$M/1000" quota.ssd)" 1048576
+ok "warm without a mount" kvfs warm a -p "$N"
+ok "a whole space" kvfs rm -r a -p "$N"
+eq "no space is left" "$(kvfs ls --json -p "$N")" "[]"
+refused "nope: no such space" rm -r last nope -p "$M"
+[ -d "$M/last" ] || fail "rm -r has removed a space beside one that does not exist"
+ok "two spaces" kvfs rm -r last ./1000 -p "$M"
+eq "what rm -r leaves" "$(kvfs ls --json -p "$M" | member '[i["name"] for i in j][1:]')" "['all', 'own']"
+
+# Words and stores
+refused "no kvfs answers" ls -p "$T/nothing"
+refused "unrecognized arguments: x" status x -p "$M"
+refused "-n: '0' is not" top -n 0 -p "$M"
+refused "-n: expected" top -n
+run=(env -i PATH="$PATH" XDG_RUNTIME_DIR="$T" "$T/kvfs/bin/kvfs")
+[ -n "$(ls /run/kvfs/*/control 2>/dev/null)" ] || refused "name one with -p" ls
+run=()
+cd "$T" || exit
+not "a word that is none" "topp: neither a command nor a directory: for a new store write ./topp" kvfs topp "$M"
+not "a command behind options" "write ./top" kvfs -f top none
+absent "a store" "$T/top"
+ok "a store called top" kvfs -o "$BASE,control=$T/top.sock" ./top none
+eq "the store called top" "$(kvfs status -p "$T/top.sock" | sed -n 's/^store *//p')" "$T/./top"
+ok "the command beside it" kvfs top -n 1 -i 0.1 -p "$T/top.sock"
+ln -s "$B/kvfs" "$T/mount.kvfs" && mkdir "$T/m2"
+ok "mount.kvfs knows no words" "$T/mount.kvfs" du "$T/m2" -o "$BASE,control=$T/du.sock"
+[ -d "$T/du" ] && umount "$T/m2" || fail "a store called du, by mount.kvfs"
+eq "a program" "$(kvfs fsck "$T/top.nothing" 2>&1)" "kvfs-fsck: $T/top.nothing: No such file or directory"
+for word in $(kvfs nothing 2>&1 | sed -n 's/.*there are: //p') status top ls du; do
+	kvfs "$word" --help >"$T/help" || fail "$word --help"
+	for option in $(grep -oE '^  (-[a-zA-Z]|--[a-z]+)' "$T/help"); do
+		case $option in -h | --help) continue ;; esac
+		sed -n "/^\.SS $word/,/^\.S[SH] /p; /^\.SH OPTIONS/,/^\.S[SH] [^O]/p" "$here/../../man/kvfs-commands.1" |
+			tr -d '\\' | grep -q -- "$option" || fail "kvfs-commands(1) does not know $word $option"
+	done
+done
+stop_all() {
+	for pid in $(daemon_pids); do kill "$pid"; done
+	gone
+}
+stop_all
