@@ -22,6 +22,7 @@
  *            every AT_ONCE slots.
  */
 #include "cache/block/block.h"
+#include "cache/core/causes.h"
 #include "cache/core/account.h"
 #include "cache/core/table.h"
 #include "cache/dram/dram.h"
@@ -156,6 +157,7 @@ static void free_extras(struct kv_cache *cache)
 	kv_eviction_fini(&cache->arena.eviction);
 	kv_ghost_fini(&cache->ghost);
 	free(cache->curve);
+	kv_causes_fini(cache);
 	free(cache->deferred.gone);
 	free(cache->deferred.retired);
 	kv_accounts_free(cache->accounts);
@@ -335,7 +337,7 @@ int kv_cache_open(const struct kv_cache_config *config,
 	    getrandom(&cache->table.seed, sizeof(cache->table.seed), 0) < 0)
 		r = -EIO;
 	else if (!cache->store || kv_accounts_new(&cache->accounts) < 0 ||
-		 kv_ssd_init(cache) < 0)
+		 kv_causes_init(cache) < 0 || kv_ssd_init(cache) < 0)
 		r = -ENOMEM;
 	if (r < 0) {
 		free_extras(cache);
@@ -416,6 +418,11 @@ void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
 	s->dram_segments_max = arena->max;
 	s->dram_retired = arena->retired_count + arena->kept_count;
 	s->dram_huge = arena->huge;
+	/* Misses after the first of a look-up, and those not looked into. */
+	s->causes[KV_CAUSE_NONE] = s->lookups.misses;
+	for (unsigned i = KV_CAUSE_NONE + 1; i < KV_CAUSES; i++)
+		s->causes[KV_CAUSE_NONE] -=
+			KV_MIN(s->causes[i], s->causes[KV_CAUSE_NONE]);
 	s->ssd_total = ssd->frozen ? 0 : ssd->cap;
 	s->ssd_used = ssd->used;
 	s->ssd_files = ssd->live_files;

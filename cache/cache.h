@@ -61,6 +61,7 @@ struct kv_cache_config {
 	const char *evict;  /* name of a policy, see kv_policy_name */
 	uint64_t scrub;	    /* bytes to scrub a second */
 	uint64_t ssd_write; /* bytes that may be written a day */
+	uint32_t why; /* most causes of misses to remember; 0: report none */
 	bool read_only;
 	enum kv_arena_mode arena;
 	struct kv_remote_config remote;
@@ -471,9 +472,57 @@ enum kv_state { KV_ABSENT, KV_SAVING, KV_REMOTE, KV_SSD, KV_DRAM };
 
 void kv_probe(struct kv_cache *cache, struct kv_space *space,
 	      const struct kv_key *keys, size_t n, uint8_t *ret_states);
-/* Count a client's look-up of blocks; the arguments are its results. */
-void kv_asked(struct kv_cache *cache, struct kv_space *space,
-	      const uint8_t *states, size_t n);
+/* Count a client's look-up of blocks; the arguments are its results.  Return the
+ * index of the absent key at which the look-up ended early: the first one, or if
+ * the space's layout does not reuse prefixes, the one behind the last block
+ * found.  @n: there is none. */
+size_t kv_asked(struct kv_cache *cache, struct kv_space *space,
+		const uint8_t *states, size_t n);
+
+/* ---- causes of misses ---- */
+
+/* Why a block is absent; values as in kvfs.h, but for the last one. */
+enum kv_cause {
+	KV_CAUSE_NONE,
+	KV_CAUSE_UNSEEN,
+	KV_CAUSE_EVICTED_DRAM,
+	KV_CAUSE_EVICTED_SSD,
+	KV_CAUSE_REMOVED,
+	KV_CAUSE_EXPIRED,
+	KV_CAUSE_QUOTA,
+	KV_CAUSE_RATE,
+	KV_CAUSE_ROOM,
+	KV_CAUSE_PARENT,
+	KV_CAUSE_BUDGET,
+	KV_CAUSE_DAMAGED,
+	KV_CAUSE_OFFLINE,
+	KV_CAUSE_CHANGED, /* damaged by a client; not reported */
+	KV_CAUSES = KV_CAUSE_CHANGED,
+};
+
+/* A key, and why its block is absent; in the log also the look-up. */
+struct kv_miss {
+	int64_t asked_ns;     /* wall time of the look-up */
+	uint32_t uid;	      /* user that asked */
+	uint32_t space;	      /* id of the space */
+	uint32_t since, idle; /* as in kvfs.h */
+	uint16_t place, n;    /* index of the key; number of keys */
+	struct kv_key key;
+	uint8_t cause;
+};
+
+/* Log a look-up of @n keys by the user @uid that ended early at @key. */
+void kv_missed(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
+	       const struct kv_key *key, size_t place, size_t n);
+/* Set cause, since and idle of @misses, whose keys are set.  KV_CAUSE_NONE: the
+ * block is present, or being saved. */
+void kv_why_absent(struct kv_cache *cache, struct kv_space *space,
+		   struct kv_miss *misses, size_t n);
+/* Copy at most @max look-ups in @space by the user *@uid (NULL: by any) from
+ * place *@at of the log on, unordered.  Return their number; 0: no more. */
+size_t kv_misses(struct kv_cache *cache, const struct kv_space *space,
+		 const uint32_t *uid, uint64_t *at, struct kv_miss *ret,
+		 size_t max);
 
 /* The request of an acquire to have one block in DRAM and leased. */
 struct kv_want {
@@ -584,9 +633,9 @@ struct kv_flush {
 void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
 		     struct kv_flush *flush);
 /* Return what is remembered of a block that is absent or not durable.
- * -EBADMSG: its owner's client changed its bytes, so it was dropped (kept for
- * thousands of blocks); 1: it was durable, and then evicted (kept for 10,000
- * blocks); 0: nothing. */
+ * -EBADMSG: its owner's client changed its bytes, so it was dropped; 1: it was
+ * durable, and then evicted; 0: nothing.  Kept for 10,000 blocks of each user, or
+ * more: see causes.c. */
 int kv_block_past(struct kv_cache *cache, const struct kv_space *space,
 		  const struct kv_key *key);
 /*
@@ -650,6 +699,9 @@ struct kv_cache_stats {
 	 * because of ssd_write=, or because of a quota. */
 	uint64_t unwritten_orphans, unwritten_budget, unwritten_quota;
 	uint64_t refused_rate; /* saves refused because of rate_put */
+	/* By enum kv_cause: look-ups that ended early; at KV_CAUSE_NONE: the
+	 * other misses. */
+	uint64_t causes[KV_CAUSES];
 	/* Bytes read by prefetches; those used; those evicted unused. */
 	uint64_t prefetched, prefetch_used, prefetch_unused;
 	uint64_t bytes_read_ssd, bytes_written_ssd, commits, io_errors;

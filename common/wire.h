@@ -163,7 +163,8 @@ struct wire_header {
 	uint32_t space; /* id of a space, from WIRE_SPACE; 0: none */
 	int32_t status;
 	uint64_t arg; /* ACQUIRE, FLUSH, PREFETCH: most nanoseconds to wait, 0:
-			 for ever */
+			 for ever; PROBE: 1: of the same look-up, earlier keys
+			 were absent */
 };
 
 struct wire_hello {

@@ -23,9 +23,9 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 
 LIMITS = {
-    "files .c": 129,
-    "lines": 68464,
-    "lines of Python": 6502,
+    "files .c": 130,
+    "lines": 68899,
+    "lines of Python": 6507,
     "largest circle": 9,
     "upward calls": 0,
     "helpers with one caller, %": 14,

@@ -17,6 +17,7 @@
  * LOCKING    cache->lock.
  */
 #include "cache/block/block.h"
+#include "cache/core/causes.h"
 #include "cache/core/account.h"
 #include "cache/core/hooks.h"
 #include "cache/core/slot.h"
@@ -95,6 +96,7 @@ void kv_block_unwanted_locked(struct kv_cache *cache,
 	const struct kv_key key = kv_block_key(block);
 
 	kv_removed_add_locked(cache, kv_block_space(cache, block), &key);
+	kv_cause_note_block(cache, block, KV_CAUSE_REMOVED);
 }
 
 /* Remove the block.  @put_next: the caller drops its own reference next, and

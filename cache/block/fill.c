@@ -13,6 +13,7 @@
  * LOCKING    cache->lock; the bytes of a FILLING slot belong to the fill.
  */
 #include "cache/block/block.h"
+#include "cache/core/causes.h"
 #include "cache/core/hooks.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
@@ -140,6 +141,8 @@ static int reserve_slot(struct kv_cache *cache, struct kv_space *space,
 	has_all = kv_bucket_fill(&tenant->puts, all, all) || all == 0;
 	if (!has_own || !has_all) {
 		cache->stats.refused_rate += key != NULL;
+		if (key)
+			kv_cause_note(cache, space, key, KV_CAUSE_RATE);
 		return -EAGAIN;
 	}
 	rate_add(space, -(double)length);
@@ -152,6 +155,13 @@ static int reserve_slot(struct kv_cache *cache, struct kv_space *space,
 	}
 	if (r < 0)
 		rate_add(space, (double)length);
+	if (key && r == -ENOSPC)
+		kv_cause_note(
+			cache, space, key,
+			kv_dram_fit_quota_locked(cache, space,
+						 kv_size_class(cache, length))
+				? KV_CAUSE_ROOM
+				: KV_CAUSE_QUOTA);
 	return r;
 }
 
@@ -297,7 +307,7 @@ static int publish_locked(struct kv_cache *cache, struct kv_fill *fill,
 		kv_want_lend_locked(cache, fill->holder, block);
 	/* Forget the tombstones of older blocks with this key. */
 	kv_removed_lift_locked(cache, space, key);
-	kv_changed_lift_locked(cache, space, key);
+	kv_cause_lift(cache, space, key);
 	return 0;
 }
 

@@ -35,6 +35,7 @@
  * LOCKING    cache->lock.
  */
 #include "cache/block/block.h"
+#include "cache/core/causes.h"
 #include "cache/core/hooks.h"
 #include "cache/core/ledger.h"
 #include "cache/core/slot.h"
@@ -532,18 +533,74 @@ void kv_probe(struct kv_cache *cache, struct kv_space *space,
 	kv_unlock(cache);
 }
 
-void kv_asked(struct kv_cache *cache, struct kv_space *space,
-	      const uint8_t *states, size_t n)
+size_t kv_asked(struct kv_cache *cache, struct kv_space *space,
+		const uint8_t *states, size_t n)
 {
-	uint64_t found = 0;
+	const struct kv_layout *layout;
+	size_t found = 0, first = n, last = 0;
 
 	for (size_t i = 0; i < n; i++)
-		found += states[i] >= KV_SSD;
+		if (states[i] >= KV_SSD) {
+			found++;
+			last = i + 1;
+		} else if (first == n) {
+			first = i;
+		}
 	kv_lock(cache);
 	cache->stats.lookups.asked += n;
 	cache->stats.lookups.found += found;
 	space->lookups.asked += n;
 	space->lookups.found += found;
 	count_misses(cache, space, n - found);
+	layout = space->layout;
+	if (layout && layout->reuse != KV_REUSE_PREFIX)
+		first = last;
+	kv_unlock(cache);
+	return first < n && states[first] == KV_ABSENT ? first : n;
+}
+
+/* ---- causes of misses ---- */
+
+/* Set the cause of @miss, whose key is set. */
+static void find_cause(struct kv_cache *cache, struct kv_space *space,
+		       struct kv_miss *miss)
+{
+	const struct kv_block *block = kv_table_find(cache, space, &miss->key);
+
+	if (block && !block->slot && kv_health_offline_locked(cache))
+		miss->cause = KV_CAUSE_OFFLINE;
+	else if (block || kv_fill_find_locked(cache, space, &miss->key))
+		miss->cause = KV_CAUSE_NONE;
+	else
+		(void)kv_cause_find(cache, space, miss);
+}
+
+void kv_missed(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
+	       const struct kv_key *key, size_t place, size_t n)
+{
+	struct kv_miss miss = {
+		.asked_ns = kv_wall_ns(),
+		.uid = uid,
+		.space = space->id,
+		.place = (uint16_t)place,
+		.n = (uint16_t)n,
+		.key = *key,
+	};
+
+	if (!cache->config.why)
+		return;
+	kv_lock(cache);
+	find_cause(cache, space, &miss);
+	if (miss.cause != KV_CAUSE_NONE)
+		kv_miss_log(cache, &miss);
+	kv_unlock(cache);
+}
+
+void kv_why_absent(struct kv_cache *cache, struct kv_space *space,
+		   struct kv_miss *misses, size_t n)
+{
+	kv_lock(cache);
+	for (size_t i = 0; i < n; i++)
+		find_cause(cache, space, &misses[i]);
 	kv_unlock(cache);
 }

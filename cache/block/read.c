@@ -38,6 +38,7 @@
  *            that fills it.
  */
 #include "cache/block/block.h"
+#include "cache/core/causes.h"
 #include "cache/core/hooks.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
@@ -151,6 +152,7 @@ static int block_judge(struct kv_cache *cache, struct kv_block *block, int io,
 			kv_unpersisted_add_locked(cache, block->slot);
 			kv_write_enqueue_locked(cache, block, false);
 		} else {
+			kv_cause_note_block(cache, block, KV_CAUSE_DAMAGED);
 			kv_block_remove_locked(cache, block);
 		}
 	}

@@ -495,8 +495,6 @@ struct kv_orphans {
 
 #define UNLINKED_BUCKETS 16384u
 #define OPEN_BUCKETS 1024u
-#define KV_EVICTED_KNOWN (1u << 20)
-#define KV_CHANGED_KNOWN (1u << 12)
 
 struct kv_ssd {
 	bool on; /* constant */
@@ -526,9 +524,7 @@ struct kv_ssd {
 	/* Empty files without a class, because the change of their slot size
 	 * failed; earliest failure first. */
 	struct kv_segfiles unusable;
-	uint32_t evicted[KV_EVICTED_KNOWN]; /* marks: ssd/evict.c */
-	uint32_t changed[KV_CHANGED_KNOWN]; /* marks: ssd/flush.c */
-	uint64_t used;			    /* bytes of slots in use */
+	uint64_t used;		      /* bytes of slots in use */
 	struct kv_turns write_queues; /* turns of users with slots to write */
 	/* Spaces whose writes are deferred, one list for each reason. */
 	struct kv_turn_list resting[3];
@@ -577,6 +573,22 @@ struct kv_ssd {
 	bool writer_ended, committer_ended;
 	pthread_t writer, committer;
 	pthread_cond_t write, commit, done;
+};
+
+/* ---- causes of misses; see causes.c ---- */
+
+#define KV_CAUSE_USERS 4096u
+
+struct kv_causes {
+	struct kv_cause_entry *table; /* constant */
+	uint32_t buckets;	      /* constant: of @table */
+	uint32_t since;		      /* constant: time of the mount */
+	struct kv_miss *log;	      /* constant */
+	uint64_t logged;
+	/* By hash of a user: entries in the table; in the log; time of the
+	 * newest entry of the table that was overwritten. */
+	uint32_t held[KV_CAUSE_USERS], in_log[KV_CAUSE_USERS];
+	uint32_t forgot[KV_CAUSE_USERS];
 };
 
 /* ---- the rest ---- */
@@ -650,6 +662,7 @@ struct kv_cache {
 	uint64_t generation;   /* generation of the next saved block */
 	uint32_t clock;	       /* number of touches: serves policies as time */
 	struct kv_ghost ghost; /* keys of blocks evicted from all tiers */
+	struct kv_causes causes;
 	struct kv_miss_curve *curve;
 	struct kv_index *index; /* constant; NULL without a store */
 	struct kv_ring *ring;	/* constant */

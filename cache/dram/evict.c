@@ -16,6 +16,7 @@
  * LOCKING    cache->lock.
  */
 #include "cache/dram/dram.h"
+#include "cache/core/causes.h"
 #include "cache/core/hooks.h"
 #include "cache/core/ledger.h"
 #include "cache/core/slot.h"
@@ -71,6 +72,10 @@ static void block_drop_dram_locked(struct kv_cache *cache,
 	KV_POINT("evict.dram");
 	if (block->file == KV_NONE) {
 		cache->stats.evicted_last++;
+		kv_cause_note_block(cache, block,
+				    block->flags & BLOCK_QUEUED
+					    ? KV_CAUSE_ROOM
+					    : KV_CAUSE_EVICTED_DRAM);
 		kv_evict_list_gone(cache, block->slot->list, block);
 		kv_block_remove_locked(cache, block);
 		return;
@@ -135,6 +140,7 @@ static bool evict_from(struct kv_evict_list *list,
 	block = kv_table_at(&cache->table, victim);
 	if (need->sheds) {
 		kv_write_dequeue_locked(cache, block);
+		kv_cause_note_block(cache, block, KV_CAUSE_ROOM);
 		cache->stats.dropped_saves++;
 	}
 	block_drop_dram_locked(cache, block);

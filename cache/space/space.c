@@ -16,6 +16,7 @@
  *            held meanwhile.
  */
 #include "cache/space/space.h"
+#include "cache/core/causes.h"
 #include "cache/block/block.h"
 #include "cache/core/account.h"
 #include "cache/core/hooks.h"
@@ -746,8 +747,10 @@ static int move_or_drop(struct kv_cache *cache, struct kv_block *block,
 	    (!cache->ssd.on ||
 	     (cache->ssd.frozen && kv_block_unpersisted(block))) &&
 	    !kv_class_fits(block->slot->segment->class,
-			   kv_block_space(cache, block)))
+			   kv_block_space(cache, block))) {
+		kv_cause_note_block(cache, block, KV_CAUSE_REMOVED);
 		kv_block_remove_locked(cache, block);
+	}
 	kv_unlock(cache);
 	return 0;
 }

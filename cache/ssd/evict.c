@@ -33,6 +33,7 @@
  *            SLOTS_AT_ONCE slots.
  */
 #include "cache/ssd/ssd.h"
+#include "cache/core/causes.h"
 #include "cache/core/hooks.h"
 #include "cache/core/ledger.h"
 #include "common/crash_point.h"
@@ -215,10 +216,7 @@ static bool is_victim(void *arg, uint32_t number)
 
 static void evict(struct kv_cache *cache, struct kv_block *block)
 {
-	const struct kv_space *space = kv_block_space(cache, block);
-
-	kv_marks_set(cache->ssd.evicted, KV_EVICTED_KNOWN,
-		     kv_key_hash(cache, space, block->key));
+	kv_cause_note_block(cache, block, KV_CAUSE_EVICTED_SSD);
 	cache->stats.evicted_ssd++;
 	KV_POINT("evict.ssd");
 	if (block->slot) {

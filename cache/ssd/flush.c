@@ -29,6 +29,7 @@
  * LOCKING    cache->lock.
  */
 #include "cache/ssd/ssd.h"
+#include "cache/core/causes.h"
 #include "cache/core/hooks.h"
 #include "common/crash_point.h"
 
@@ -303,25 +304,13 @@ void kv_flushes_fail_removals_locked(struct kv_cache *cache, uint64_t changes,
 int kv_block_past(struct kv_cache *cache, const struct kv_space *space,
 		  const struct kv_key *key)
 {
-	const uint64_t hash = kv_key_hash(cache, space, key->b);
-	const struct kv_ssd *ssd = &cache->ssd;
+	struct kv_miss miss = {.key = *key};
 	int r;
 
 	kv_lock(cache);
-	r = kv_marks_find(ssd->changed, KV_CHANGED_KNOWN, hash)
-		    ? -EBADMSG
-		    : kv_marks_find(ssd->evicted, KV_EVICTED_KNOWN, hash);
+	r = kv_cause_find(cache, space, &miss);
 	kv_unlock(cache);
 	return r;
-}
-
-void kv_changed_lift_locked(struct kv_cache *cache,
-			    const struct kv_space *space,
-			    const struct kv_key *key)
-{
-	kv_assert_locked(&cache->lock);
-	kv_marks_lift(cache->ssd.changed, KV_CHANGED_KNOWN,
-		      kv_key_hash(cache, space, key->b));
 }
 
 void kv_block_changed_locked(struct kv_cache *cache, struct kv_block *block)
@@ -332,8 +321,7 @@ void kv_block_changed_locked(struct kv_cache *cache, struct kv_block *block)
 	kv_assert_locked(&cache->lock);
 	if (block->flags & BLOCK_REMOVED)
 		return;
-	kv_marks_set(cache->ssd.changed, KV_CHANGED_KNOWN,
-		     kv_key_hash(cache, space, block->key));
+	kv_cause_note_block(cache, block, KV_CAUSE_CHANGED);
 	cache->stats.corrupt++;
 	if (kv_write_must(block->slot)) {
 		/* Flushes with @each set go on: their callers ask by block. */

@@ -51,6 +51,7 @@
  *            committer's.
  */
 #include "cache/ssd/ssd.h"
+#include "cache/core/causes.h"
 #include "cache/core/hooks.h"
 #include "common/copy.h"
 #include "common/crash_point.h"
@@ -550,6 +551,7 @@ static bool evict_until_all_fit(struct shrink *shrink, bool regardless)
 		block = kv_table_at(&cache->table, number);
 		shrink->victims[shrink->n_victims++] =
 			kv_slot_id(block->file, block->slot_number);
+		kv_cause_note_block(cache, block, KV_CAUSE_EVICTED_SSD);
 		kv_extent_drop(cache, block);
 		cache->stats.evicted_ssd++;
 	}
@@ -702,6 +704,7 @@ static int relocate(struct shrink *shrink, struct kv_block *block)
 		return r;
 	if (r == -EBADMSG) {
 		shrink->unreadable++;
+		kv_cause_note_block(cache, block, KV_CAUSE_DAMAGED);
 		kv_extent_drop(cache, block);
 		return kv_record_delete(shrink->txn, old);
 	}

@@ -108,29 +108,6 @@ int kv_extent_adopt_stale(struct kv_cache *cache, struct kv_space *space,
 void kv_extent_drop(struct kv_cache *cache, struct kv_block *block);
 int kv_extent_relocate(struct kv_cache *cache, struct kv_block *block);
 
-/* ---- marks: a lossy set of hashes ---- */
-
-/*
- * The caller owns the array of @n marks, initially zero, and its lock.  A hash
- * has one place; a later hash may overwrite it.  kv_marks_find finds a hash
- * that was never added with a probability of 2^-31.
- */
-static inline bool kv_marks_find(const uint32_t *marks, size_t n, uint64_t hash)
-{
-	return marks[hash % n] == ((uint32_t)(hash >> 32) | 1); /* never 0 */
-}
-
-static inline void kv_marks_set(uint32_t *marks, size_t n, uint64_t hash)
-{
-	marks[hash % n] = (uint32_t)(hash >> 32) | 1;
-}
-
-static inline void kv_marks_lift(uint32_t *marks, size_t n, uint64_t hash)
-{
-	if (kv_marks_find(marks, n, hash))
-		marks[hash % n] = 0;
-}
-
 /* ---- evict.c ---- */
 
 /* Return whether one more pin of @space would take others' fair shares. */
@@ -267,9 +244,6 @@ void kv_flushes_fail_locked(struct kv_cache *cache, struct kv_space *space,
  * and syncs that wait for the block, and remember its key until it is saved
  * again. */
 void kv_block_changed_locked(struct kv_cache *cache, struct kv_block *block);
-void kv_changed_lift_locked(struct kv_cache *cache,
-			    const struct kv_space *space,
-			    const struct kv_key *key);
 /* Fail the flushes that wait for a snapshot of @space. */
 void kv_flushes_fail_snapshot_locked(struct kv_cache *cache,
 				     struct kv_space *space, int error);

@@ -58,6 +58,7 @@
  * LOCKING    cache->lock.
  */
 #include "cache/ssd/ssd.h"
+#include "cache/core/causes.h"
 #include "cache/core/hooks.h"
 #include "cache/core/ledger.h"
 #include "common/copy.h"
@@ -335,6 +336,8 @@ static bool admit(struct kv_cache *cache, struct kv_slot *slot)
 		if (!parent ||
 		    (parent->file == KV_NONE && !kv_block_dirty(parent))) {
 			cache->stats.unwritten_orphans++;
+			kv_cause_note_block(cache, slot->block,
+					    KV_CAUSE_PARENT);
 			kv_write_dequeue_locked(cache, slot->block);
 			orphans_add(cache, slot, &key);
 			return false;
@@ -356,6 +359,7 @@ static bool admit(struct kv_cache *cache, struct kv_slot *slot)
 		    keep)
 		return true;
 	cache->stats.unwritten_budget++;
+	kv_cause_note_block(cache, slot->block, KV_CAUSE_BUDGET);
 	kv_write_dequeue_locked(cache, slot->block);
 	return false;
 }
@@ -754,6 +758,7 @@ static int turn(struct kv_cache *cache)
 		return 0;
 	case -EDQUOT:
 		cache->stats.unwritten_quota++;
+		kv_cause_note_block(cache, slot->block, KV_CAUSE_QUOTA);
 		deny(cache, slot);
 		return 0;
 	case -EBUSY:

@@ -30,6 +30,7 @@
  *            runs before the threads start and after they end.
  */
 #include "cache/store/store.h"
+#include "cache/core/causes.h"
 #include "cache/block/block.h"
 #include "cache/core/hooks.h"
 #include "cache/core/table.h"
@@ -506,6 +507,7 @@ static int take_in(struct adoption *adoption, uint64_t slot_id,
 	if (kv_is_shortage(r))
 		return r;
 	if (r < 0) {
+		kv_cause_note_block(cache, block, KV_CAUSE_DAMAGED);
 		kv_block_remove_locked(cache, block);
 		cache->ssd.unswept = true;
 		return 0;

@@ -222,6 +222,11 @@ RATES = {"asked": "kvfs_asked_blocks_total", "dram": 'kvfs_hits_total{tier="dram
          "written": "kvfs_ssd_written_bytes_total"}
 
 
+def total(metrics: dict[str, float], name: str) -> float:
+    """Return a sample, or the sum of the samples of a metric."""
+    return sum(value for sample, value in metrics.items() if sample == name or sample.startswith(name + "{"))
+
+
 def top(daemon: Daemon, args: argparse.Namespace) -> None:
     """Print what happens in each second: lines, or a screen with the busiest spaces."""
     screen = sys.stdout.isatty() and not args.json
@@ -232,7 +237,7 @@ def top(daemon: Daemon, args: argparse.Namespace) -> None:
         time.sleep(args.i)
         now, now_ns = daemon.metrics(), time.monotonic_ns()
         seconds = (now_ns - before_ns) / 1e9
-        rates = {name: (now[metric] - before[metric]) / seconds for name, metric in RATES.items()}
+        rates = {name: (total(now, metric) - total(before, metric)) / seconds for name, metric in RATES.items()}
         full = {tier: now[f'kvfs_bytes{{tier="{tier}"}}'] / (now[f'kvfs_capacity_bytes{{tier="{tier}"}}'] or 1)
                 for tier in ("dram", "ssd")}
         if args.json:

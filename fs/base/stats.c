@@ -32,6 +32,8 @@ struct figure {
 	{                                 \
 		name, tag, text, S(field) \
 	}
+#define CAUSE(cause, tag) \
+	FIGURE(causes[cause], "misses_total", "cause=\"" tag "\"", NULL)
 #define DRAM "tier=\"dram\""
 #define SSD "tier=\"ssd\""
 
@@ -76,8 +78,22 @@ static const struct figure figures[] = {
 	FIGURE(lookups.hits_dram, "hits_total", DRAM,
 	       "Blocks that acquire found."),
 	FIGURE(lookups.hits_ssd, "hits_total", SSD, NULL),
-	FIGURE(lookups.misses, "misses_total", NULL,
-	       "Blocks that match, probe or acquire did not find."),
+	FIGURE(causes[KV_CAUSE_NONE], "misses_total", "cause=\"other\"",
+	       "Blocks that match, probe or acquire did not find: the first of "
+	       "a "
+	       "look-up by its cause, the others as cause=\"other\"."),
+	CAUSE(KV_CAUSE_UNSEEN, "unseen"),
+	CAUSE(KV_CAUSE_EVICTED_DRAM, "evicted\",tier=\"dram"),
+	CAUSE(KV_CAUSE_EVICTED_SSD, "evicted\",tier=\"ssd"),
+	CAUSE(KV_CAUSE_REMOVED, "removed"),
+	CAUSE(KV_CAUSE_EXPIRED, "expired"),
+	CAUSE(KV_CAUSE_QUOTA, "refused\",reason=\"quota"),
+	CAUSE(KV_CAUSE_RATE, "refused\",reason=\"rate"),
+	CAUSE(KV_CAUSE_ROOM, "refused\",reason=\"room"),
+	CAUSE(KV_CAUSE_PARENT, "refused\",reason=\"parent"),
+	CAUSE(KV_CAUSE_BUDGET, "refused\",reason=\"budget"),
+	CAUSE(KV_CAUSE_DAMAGED, "damaged"),
+	CAUSE(KV_CAUSE_OFFLINE, "offline"),
 	FIGURE(sealed, "sealed_total", NULL, "Blocks sealed."),
 	FIGURE(conflicts, "conflicts_total", NULL,
 	       "Saves of a present key with other bytes."),

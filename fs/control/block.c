@@ -81,6 +81,7 @@ int kv_request_probe(struct kv_client *client, const struct kv_message *m)
 	struct kv_server *server = client->server;
 	uint8_t *states = kv_reply_items(server);
 	const uint32_t n = m->header->count;
+	size_t missed;
 
 	_Static_assert(sizeof(struct wire_state) == 1, "one byte a key");
 	_Static_assert((int)WIRE_SAVING == KV_SAVING &&
@@ -88,8 +89,11 @@ int kv_request_probe(struct kv_client *client, const struct kv_message *m)
 			       (int)WIRE_DRAM == KV_DRAM,
 		       "the cache's states are the wire's");
 	kv_probe(server->cache, m->space, server->keys, n, states);
-	kv_asked(server->cache, m->space, states, n);
+	missed = kv_asked(server->cache, m->space, states, n);
 	kv_reply(client, m->header, 0, n, n);
+	if (missed < n && m->header->arg == 0)
+		kv_missed(server->cache, m->space, client->caller.uid,
+			  &server->keys[missed], missed, n);
 	return 0;
 }
 
@@ -273,7 +277,7 @@ static int acquire_finish(struct kv_request *request)
 	struct acquire *acquire = (struct acquire *)request;
 	struct kv_client *client = request->client;
 	struct wire_place *places = kv_reply_items(request->server);
-	size_t n = acquire->leases.n, arrived = n, leased = 0;
+	size_t n = acquire->leases.n, arrived = n, leased = 0, missed = n;
 
 	if (!acquire->at_once)
 		arrived = kv_acquire_take(request->server->cache,
@@ -291,6 +295,8 @@ static int acquire_finish(struct kv_request *request)
 						    .length = want->length,
 						    .payload = want->payload};
 		leased += r >= 0;
+		if (r == -ENOENT && missed == n)
+			missed = i;
 	}
 	kv_reply(client, &request->header, arrived < n ? WIRE_MORE : 0,
 		 (uint32_t)n, n * sizeof(*places));
@@ -302,6 +308,10 @@ static int acquire_finish(struct kv_request *request)
 						 : 0);
 		return 0;
 	}
+	if (missed < n && !acquire->leases.again)
+		kv_missed(request->server->cache, request->wait.space,
+			  client->caller.uid,
+			  &acquire->leases.wants[missed].key, missed, n);
 	if (acquire->at_once) /* count the blocks' use after the reply */
 		kv_acquire_touch(request->server->cache, &acquire->leases);
 	request->release |= leased == 0;

@@ -68,6 +68,7 @@ void kv_query_probe(const kvfs_query *query, uint8_t *ret_states)
 {
 	struct wire_key items[WIRE_BATCH];
 	size_t n;
+	bool missed = false;
 	long r = 0;
 
 	memset(ret_states, KVFS_ABSENT, query->n);
@@ -77,7 +78,8 @@ void kv_query_probe(const kvfs_query *query, uint8_t *ret_states)
 		r = kv_space_ask(query->space,
 				 &(struct kv_question){
 					 .header = {.type = WIRE_PROBE,
-						    .count = (uint32_t)n},
+						    .count = (uint32_t)n,
+						    .arg = missed},
 					 .items = items,
 					 .bytes = n * sizeof(items[0]),
 					 .reply = ret_states + i,
@@ -90,6 +92,7 @@ void kv_query_probe(const kvfs_query *query, uint8_t *ret_states)
 		for (size_t j = i; j < i + n; j++)
 			if (ret_states[j] > KVFS_DRAM)
 				ret_states[j] = KVFS_ABSENT;
+		missed = ret_states[i + n - 1] < KVFS_SSD;
 	}
 }
 

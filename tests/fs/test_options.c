@@ -288,6 +288,7 @@ static void the_defaults_are_those_of_the_manual(void **state)
 	assert_string_equal(o.cache.evict, "lhd");
 	assert_int_equal(o.cache.scrub, 20 * MIB);
 	assert_int_equal(o.cache.ssd_write, 0);
+	assert_int_equal(o.cache.why, 1u << 20);
 	assert_int_equal(o.cache.arena, KV_ARENA_AUTO);
 	assert_false(o.cache.read_only);
 	assert_null(o.control);

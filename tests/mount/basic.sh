@@ -11,7 +11,7 @@ eq "control points to the socket" "$(readlink "$M/.kvfs/control")" "$SOCK"
 grep -q "^store=$S\$" "$M/.kvfs/config" || fail "config does not name the store"
 grep -vq '=' "$M/.kvfs/config" && fail "config has a line without ="
 grep -q '^dram ' "$M/.kvfs/stats" || fail "stats"
-for m in kvfs_conflicts_total kvfs_corrupt_blocks_total kvfs_misses_total \
+for m in kvfs_conflicts_total kvfs_corrupt_blocks_total 'kvfs_misses_total{cause="unseen"}' \
 	'kvfs_blocks{tier="dram"}' 'kvfs_blocks{tier="ssd"}' 'kvfs_bytes{tier="dram"}' \
 	'kvfs_hits_total{tier="dram"}' 'kvfs_hits_total{tier="ssd"}'; do
 	[ -n "$(metric "$m")" ] || fail "no metric $m"

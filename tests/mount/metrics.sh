@@ -16,7 +16,8 @@ eq "probe of another space" "$(ask 'a "b\c' probe "$(key 1)")" 1
 eq "asked" "$(metric kvfs_asked_blocks_total)" 6
 eq "found" "$(metric kvfs_found_blocks_total)" 3
 eq "hits" "$(metric 'kvfs_hits_total{tier="dram"}')" 2
-eq "misses" "$(metric kvfs_misses_total)" 3
+eq "misses" "$(metric 'kvfs_misses_total{cause="unseen"}')" 2
+eq "misses behind the first of a look-up" "$(metric 'kvfs_misses_total{cause="other"}')" 1
 eq "the same, of the space" "$(metric 'kvfs_space_asked_blocks_total{space="s"}')" 5
 eq "the same, of the space" "$(metric 'kvfs_space_found_blocks_total{space="s"}')" 2
 eq "the same, of the space" "$(metric 'kvfs_space_hits_total{space="s",tier="dram"}')" 2

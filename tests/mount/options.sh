@@ -22,6 +22,7 @@ for v in "" -1 +1G 1GB 1.5G 0x1 1M 99999999999999999999 200% -5%; do refused ssd
 for v in "" 0 -1 7M 10% 64MB; do refused segment -o "segment=$v" "$S" "$M"; done
 for v in "" -1 5% 1M/s; do refused scrub -o "scrub=$v" "$S" "$M"; done
 for v in "" -1 5%; do refused ssd_write -o "ssd_write=$v" "$S" "$M"; done
+for v in "" -1 5% 1M 1073741825 x; do refused why -o "why=$v" "$S" "$M"; done
 refused hugepages -o hugepages=maybe "$S" "$M"
 refused writeback -o writeback=some "$S" "$M"
 refused evict -o evict=arc "$S" "$M"
