@@ -123,6 +123,9 @@ enum wire_type {
 	/* Set a limit of the space, or without a space of the user @arg: the text
 	 * NAME=VALUE; reply: no items. */
 	WIRE_LIMIT,
+	/* Report why keys are absent: wire_key[], at most WIRE_WHY_BATCH; none:
+	 * list look-ups from place @arg of the log on.  Reply: wire_miss[]. */
+	WIRE_WHY,
 	WIRE_TYPE_END,
 };
 
@@ -421,6 +424,24 @@ enum wire_text {
  *   -EINVAL  bad name or value
  *   -ENOENT, -ENOSPC, -EROFS, -ENOLCK, -ENOMEM
  */
+
+/*
+ * Why a key is absent; the fields of kvfs_miss.  A user that is neither the space's owner
+ * nor an operator gets no other cause of an absent block than "room" without times, and
+ * lists only its own look-ups.  @next: place in the log behind this look-up.
+ */
+#define WIRE_WHY_BATCH 256
+struct wire_miss {
+	uint8_t key[32];
+	uint32_t len; /* bytes of the key: 16 or 32 */
+	uint32_t cause;
+	int64_t since;
+	uint32_t idle;
+	uint32_t place, n;
+	uint32_t reserved;
+	int64_t asked_ns;
+	uint64_t next, reserved_more;
+};
 
 /* A segment of the arena.  Ids are never reused in one run of the daemon. */
 struct wire_segment {

@@ -473,6 +473,63 @@ long kvfs_match(const kvfs_query *queries, size_t n_queries);
  */
 long kvfs_match_tokens(const kvfs_query *queries, size_t n_queries);
 
+/* Why a block is absent.  QUOTA to BUDGET: it was refused, and not saved; or the
+ * SSD refused it, and it has left DRAM since. */
+enum kvfs_cause {
+	KVFS_CAUSE_NONE,	 /* the block is present, or being saved */
+	KVFS_CAUSE_UNSEEN,	 /* nothing is remembered of the key */
+	KVFS_CAUSE_EVICTED_DRAM, /* evicted from DRAM, and not on SSD */
+	KVFS_CAUSE_EVICTED_SSD,
+	KVFS_CAUSE_REMOVED, /* by kvfs_evict, kvfs_space_clear or unlink(2) */
+	KVFS_CAUSE_EXPIRED, /* reserved */
+	KVFS_CAUSE_QUOTA,   /* of the space or its user */
+	KVFS_CAUSE_RATE,    /* rate.put of the space or its user */
+	KVFS_CAUSE_ROOM,    /* no room in DRAM, or on SSD */
+	KVFS_CAUSE_PARENT,  /* the parent is not on SSD */
+	KVFS_CAUSE_BUDGET,  /* ssd_write= */
+	KVFS_CAUSE_DAMAGED, /* the bytes did not match their digest */
+	KVFS_CAUSE_OFFLINE, /* the block is on an SSD that fails */
+};
+
+typedef struct kvfs_miss {
+	kvfs_key key;
+	uint32_t cause; /* enum kvfs_cause */
+	/* Unix time in seconds: when that happened; UNSEEN: since when nothing
+	 * has; 0: unknown. */
+	int64_t since;
+	uint32_t idle; /* seconds between the block's last use and @since */
+	/* kvfs_misses only: index of the key among the @n keys of the look-up,
+	 * and its Unix time in nanoseconds. */
+	uint32_t place, n;
+	uint32_t reserved; /* zero */
+	int64_t asked_ns;
+	uint64_t next, reserved_more; /* for the library */
+} kvfs_miss;
+
+/*
+ * Store in @ret_misses why each of @keys is absent.  Returns the number of
+ * absent blocks.  The daemon remembers as many causes as why= says (kvfs(1)),
+ * in fair shares of the users.  A caller that is neither the owner of the space
+ * nor an operator gets KVFS_CAUSE_ROOM, without times, for all that happened.
+ * -ENOENT: no such space, or the caller may not read it
+ * -ENOTCONN
+ */
+long kvfs_why(kvfs_space *space, const kvfs_key *keys, size_t n,
+	      kvfs_miss *ret_misses);
+
+/*
+ * List look-ups of the caller's user, or for an operator of all users, that
+ * ended early: by kvfs_probe and kvfs_match, and by kvfs_acquire for each 512
+ * keys; with the first absent key and its cause at that time.  (In a space
+ * whose layout does not reuse prefixes, the key behind the last block found.)
+ * *@cursor is 0 for the first call.  Stores look-ups, in no order, in
+ * @ret_misses of @max (at least KVFS_MISSES_MIN), and returns their number; 0:
+ * there are no more.  Errors as for kvfs_why.
+ */
+#define KVFS_MISSES_MIN 256
+long kvfs_misses(kvfs_space *space, uint64_t *cursor, kvfs_miss *ret_misses,
+		 size_t max);
+
 /*
  * Bring the blocks to DRAM and hold them there.  The lease exists at once, and
  * settles within @opts->deadline (1: at once, with the blocks in DRAM).

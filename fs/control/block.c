@@ -97,6 +97,46 @@ int kv_request_probe(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
+int kv_request_why(struct kv_client *client, const struct kv_message *m)
+{
+	struct kv_server *server = client->server;
+	struct wire_miss *wire = kv_reply_items(server);
+	const uint32_t uid = client->caller.uid;
+	const bool operates = kv_rules_operator(server->rules, uid);
+	/* Users get no account of events in other users' spaces. */
+	const bool stranger = uid != m->info.uid && !operates;
+	struct kv_miss misses[WIRE_WHY_BATCH];
+	uint64_t at = m->header->arg;
+	size_t n = m->header->count;
+
+	for (size_t i = 0; i < n; i++)
+		misses[i] = (struct kv_miss){.key = server->keys[i]};
+	if (n > 0)
+		kv_why_absent(server->cache, m->space, misses, n);
+	else
+		n = kv_misses(server->cache, m->space, operates ? NULL : &uid,
+			      &at, misses, WIRE_WHY_BATCH);
+	for (size_t i = 0; i < n; i++) {
+		const struct kv_miss *miss = &misses[i];
+		const bool hidden = stranger && miss->cause > KV_CAUSE_UNSEEN &&
+				    miss->cause != KV_CAUSE_OFFLINE;
+
+		wire[i] = (struct wire_miss){
+			.len = miss->key.len,
+			.cause = hidden ? KV_CAUSE_ROOM : miss->cause,
+			.since = stranger ? 0 : miss->since,
+			.idle = stranger ? 0 : miss->idle,
+			.place = miss->place,
+			.n = miss->n,
+			.asked_ns = miss->asked_ns,
+			.next = at,
+		};
+		memcpy(wire[i].key, miss->key.b, sizeof(wire[i].key));
+	}
+	kv_reply(client, m->header, 0, (uint32_t)n, n * sizeof(*wire));
+	return 0;
+}
+
 int kv_request_evict(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_server *server = client->server;

@@ -455,6 +455,8 @@ static const struct shape {
 			    0, READ, KEYS},
 	[WIRE_FORGET] = {kv_request_forget, 0, ITEM(key), 0, WIRE_BATCH, 0,
 			 WRITE, KEYS},
+	[WIRE_WHY] = {kv_request_why, 0, ITEM(key), 0, WIRE_WHY_BATCH, 0, READ,
+		      KEYS},
 	[WIRE_REGISTERS] = {kv_request_registers, .what = OPEN_TAG},
 	[WIRE_LIMIT] = {kv_request_limit, 0, 1, 1, WIRE_MAX},
 };

@@ -488,6 +488,7 @@ kv_handler kv_request_space_remove, kv_request_list, kv_request_space,
 	kv_request_stats, kv_request_prefetch, kv_request_ended,
 	kv_request_pick, kv_request_snapshot, kv_request_snapshot_drop,
 	kv_request_snapshot_read, kv_request_snapshot_list, kv_request_unmapped,
-	kv_request_forget, kv_request_registers, kv_request_limit;
+	kv_request_forget, kv_request_registers, kv_request_limit,
+	kv_request_why;
 
 #endif

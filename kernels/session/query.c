@@ -120,6 +120,81 @@ long kvfs_probe(const kvfs_query *queries, size_t n_queries,
 	return usable;
 }
 
+/* ---- causes of misses ---- */
+
+_Static_assert(sizeof(kvfs_miss) == sizeof(struct wire_miss) &&
+		       offsetof(kvfs_miss, next) ==
+			       offsetof(struct wire_miss, next),
+	       "misses are passed on unchanged");
+
+/* Ask for the causes of @n keys, at most WIRE_WHY_BATCH; or if there are none, for
+ * look-ups from place @at on. */
+static long ask_why(kvfs_space *space, const kvfs_key *keys, size_t n,
+		    uint64_t at, kvfs_miss *ret_misses)
+{
+	kvfs_miss misses[WIRE_WHY_BATCH];
+	struct wire_key items[WIRE_WHY_BATCH];
+	long r;
+
+	kv_wire_keys(keys, n, items);
+	r = kv_space_ask(space, &(struct kv_question){
+					.header = {.type = WIRE_WHY,
+						   .count = (uint32_t)n,
+						   .arg = at},
+					.items = items,
+					.bytes = n * sizeof(items[0]),
+					.reply = misses,
+					.room = sizeof(misses),
+				});
+	if (r < 0)
+		return r == -ETIMEDOUT ? -ENOTCONN : r;
+	if ((size_t)r % sizeof(misses[0]) != 0 ||
+	    (n > 0 && (size_t)r != n * sizeof(misses[0])))
+		return -EPROTO;
+	n = (size_t)r / sizeof(misses[0]);
+	for (size_t i = 0; i < n; i++)
+		if (!kv_wire_keys_are_valid(&misses[i].key, 1))
+			return -EPROTO;
+	memcpy(ret_misses, misses, n * sizeof(misses[0]));
+	return (long)n;
+}
+
+long kvfs_why(kvfs_space *space, const kvfs_key *keys, size_t n,
+	      kvfs_miss *ret_misses)
+{
+	long absent = 0, r = kv_session_check(space ? space->session : NULL);
+
+	if (r < 0)
+		return r;
+	if (!kv_wire_keys_are_valid(keys, n) || (n > 0 && !ret_misses))
+		return -EINVAL;
+	for (size_t i = 0; i < n; i += (size_t)r) {
+		r = ask_why(space, keys + i,
+			    KV_MIN(n - i, (size_t)WIRE_WHY_BATCH), 0,
+			    ret_misses + i);
+		if (r < 0)
+			return r;
+		for (size_t j = i; j < i + (size_t)r; j++)
+			absent += ret_misses[j].cause != KVFS_CAUSE_NONE;
+	}
+	return absent;
+}
+
+long kvfs_misses(kvfs_space *space, uint64_t *cursor, kvfs_miss *ret_misses,
+		 size_t max)
+{
+	long r = kv_session_check(space ? space->session : NULL);
+
+	if (r < 0)
+		return r;
+	if (!cursor || !ret_misses || max < KVFS_MISSES_MIN)
+		return -EINVAL;
+	r = ask_why(space, NULL, 0, *cursor, ret_misses);
+	if (r > 0)
+		*cursor = ret_misses[r - 1].next;
+	return r;
+}
+
 /* ---- housekeeping ---- */
 
 /* Evict, pin or unpin every key.  If the daemon cannot be asked, the error

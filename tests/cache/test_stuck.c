@@ -147,6 +147,7 @@ static void while_reads_are_offline_nothing_is_asked_of_the_disk(void **state)
 {
 	struct small *s = *state;
 	struct kv_key key = small_key(3);
+	struct kv_miss miss = {.key = key};
 	int status[6];
 	uint8_t probe;
 
@@ -161,6 +162,8 @@ static void while_reads_are_offline_nothing_is_asked_of_the_disk(void **state)
 	assert_int_equal(small_view(s, 3, BYTES), -EIO);
 	kv_probe(s->cache, s->space, &key, 1, &probe);
 	assert_int_equal(probe, KV_ABSENT);
+	kv_why_absent(s->cache, s->space, &miss, 1);
+	assert_int_equal(miss.cause, KV_CAUSE_OFFLINE);
 	/* Saves and reads in DRAM still work. */
 	assert_int_equal(small_save(s, 7), 0);
 	assert_int_equal(small_view(s, 7, BYTES), 0);
