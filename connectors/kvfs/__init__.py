@@ -20,11 +20,12 @@ lock.  Ctrl-C ends a wait within 0.1 s, and a look-up while the daemon hangs wit
 failing call raises kvfs.Error, an OSError with the key's name.
 """
 from ._native import ffi, lib
+from .auto import open
 from .errors import Error
 from .keys import Chain, Keys, fold
 from .lease import Block, Lease, Tensor
 from .pool import Memory, Pool, View, views_of
-from .session import Event, Session, What, open
+from .session import Event, Session, What
 from .space import Space, State, Together, Tokens, acquire, match, match_tokens
 from .transfer import Stage, Transfer
 

@@ -135,7 +135,7 @@ class KvfsClient:
 
     def __init__(self, **params: Any) -> None:
         chosen = self._settings = read("adapter_params", params, Settings)
-        self._session = kvfs.open(chosen.path)
+        self._session = kvfs.open(chosen.path, log)
         identity = chosen.model
         if os.path.isdir(chosen.model):
             identity = fingerprint(chosen.model, log, chosen.weights_cache)

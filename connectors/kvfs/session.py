@@ -23,13 +23,6 @@ EVENTS = ffi.typeof("kvfs_event[]")
 POLL_MOST = 2**31 - 1  # ms
 
 
-def open(path: str | os.PathLike[str]) -> Session:
-    """Return a session with the daemon at @path, a mount point or a control socket.  Succeeds
-    without a daemon: everything is a miss until one answers.  The session reconnects by
-    itself."""
-    return Session(path)
-
-
 class What(enum.IntEnum):
     """The kind of object that an event reports."""
 
@@ -206,4 +199,4 @@ def _settle(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-__all__ = ["Awaited", "Error", "Event", "Session", "What", "open"]
+__all__ = ["Awaited", "Error", "Event", "Session", "What"]

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 @dataclass(frozen=True)
 class Common:
-    """`path`: a mount point or a control socket.  `mode`: of new spaces, in octal.
+    """`path`: a mount point, a control socket, or "auto" (see kvfs.open).  `mode`: of new spaces, in octal.
     `shared`: use a space that another user owns.  `salt`: engines with different salts share
     nothing.  `remote`: new spaces are shared with other nodes, and missing blocks are
     requested from them.  `weights_cache`: the directory of digests of weights;
     default: kvfs in the user's cache directory."""
 
-    path: str
+    path: str = "auto"
     mode: str = "0700"
     shared: bool = False
     salt: str = ""
@@ -54,9 +54,6 @@ def read(where: str, given: Mapping[str, Any], cls: type[T]) -> T:
     for key in given:
         if key not in known:
             raise ValueError(f"kvfs: {where} has {key!r}, which is not one of {', '.join(known)}")
-    if not given.get("path"):
-        raise ValueError(f"kvfs: {where} lacks 'path': the mount point, e.g. \"/kvfs\", or the "
-                         "control socket")
     for key, value in given.items():
         if known[key] == "str" and not isinstance(value, str):
             raise wrong(key, "a string")
@@ -65,9 +62,10 @@ def read(where: str, given: Mapping[str, Any], cls: type[T]) -> T:
         if known[key] == "float" and (isinstance(value, bool) or not isinstance(value, (int, float))
                                       or not 0 <= value <= 3600):
             raise wrong(key, "seconds, 0 to 3600")
-    for key in ("path", "weights_cache"):
-        if given.get(key) and not given[key].startswith("/"):
-            raise wrong(key, "an absolute path")
+    if (path := given.get("path", "auto")) != "auto" and not path.startswith("/"):
+        raise wrong("path", 'an absolute path or "auto"')
+    if (folder := given.get("weights_cache")) and not folder.startswith("/"):
+        raise wrong("weights_cache", "an absolute path")
     mode = given.get("mode", "0700")
     if not mode or any(digit not in "01234567" for digit in mode) or int(mode, 8) > 0o777:
         raise wrong("mode", 'an octal mode, e.g. "0750"')

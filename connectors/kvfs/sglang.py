@@ -74,12 +74,12 @@ class KvfsHiCache(HiCacheStorage):
             log.warning("kvfs: extra config has %r, which is none of %s", key, ", ".join(SETTINGS))
         self._settings = read("extra config", {key: extra[key] for key in SETTINGS if key in extra},
                               Tier)
-        self.session = kvfs.open(self._settings.path)
+        self.session = kvfs.open(self._settings.path, log)
         self._pages: dict[str, Pages] = {}
         self._patience = Patience(log, "look-ups", self.session.stats)
         if not self.session.connected:
             log.warning("kvfs: no daemon answers at %s: everything is a miss until one does",
-                        self._settings.path)
+                        self.session.path)
         if not extra.get("interface_v1"):
             log.warning("kvfs: without \"interface_v1\": 1 SGLang copies every page in Python, and "
                         "kvfs answers that path with misses")
@@ -105,7 +105,7 @@ class KvfsHiCache(HiCacheStorage):
                                       self._settings.layout(layout), create=True,
                                       mode=int(self._settings.mode, 8), shared=self._settings.shared)
         except kvfs.Error as error:
-            raise ValueError(f"kvfs: cannot use {self._settings.path}: {error.strerror}") from error
+            raise ValueError(f"kvfs: cannot use {self.session.path}: {error.strerror}") from error
 
     # ---- pools ----
 

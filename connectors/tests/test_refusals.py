@@ -148,7 +148,8 @@ class Refusals(unittest.TestCase):
     def test_settings_that_are_wrong_are_named_in_one_line(self) -> None:
         from kvfs.vllm.settings import settings
 
-        for extra, words in (({}, "lacks 'path'"), ({"path": "kvfs"}, "'path' is 'kvfs'"),
+        self.assertEqual(settings({}).path, "auto")
+        for extra, words in (({"path": ""}, "'path' is ''"), ({"path": "kvfs"}, "'path' is 'kvfs'"),
                              ({"path": "/k", "pth": 1}, "has 'pth'"),
                              ({"path": "/k", "load": "fast"}, "'load' is 'fast'"),
                              ({"path": "/k", "ssd_wait": "2"}, "'ssd_wait' is '2'"),

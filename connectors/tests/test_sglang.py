@@ -174,7 +174,7 @@ class Case(unittest.TestCase):
         self.assertEqual(self.backend(latent, rank=1).batch_exists(keys(4)), 4)
 
     def test_a_wrong_setting_is_named(self) -> None:
-        for extra, words in (({"path": ""}, "lacks 'path'"), ({"salt": 1}, "'salt' is 1"),
+        for extra, words in (({"path": ""}, "'path' is ''"), ({"salt": 1}, "'salt' is 1"),
                              ({"remote": "yes"}, "'remote' is 'yes'"),
                              ({"remote_wait": -1}, "'remote_wait' is -1"),
                              ({"mode": "9"}, "'mode' is '9'")):

@@ -118,9 +118,8 @@ class Spaces:
         size = vllm_config.parallel_config.tensor_parallel_size
         shards = max(1, size // replicas)
         mine = range(shards) if rank is None else [rank % size // replicas]
-        self.session = kvfs.open(settings.path)
+        self.session = kvfs.open(settings.path, log)
         self._was_connected: bool | None = None
-        self._path = settings.path
         # For each layer group a list of its spaces, one for each rank.
         self.by_group = [[self._open(vllm_config, kv_cache_config, settings, group, shard, shards)
                           for shard in mine] for group in self.groups]
@@ -134,7 +133,7 @@ class Spaces:
                                       mode=int(settings.mode, 8), shared=settings.shared)
         except kvfs.Error as error:
             hint = " (another user's space: 'shared' would use it)" if error.errno == 13 else ""
-            raise ValueError(f"kvfs: cannot use {settings.path}: {error.strerror}{hint}") from error
+            raise ValueError(f"kvfs: cannot use {self.session.path}: {error.strerror}{hint}") from error
 
     @property
     def connected(self) -> bool:
@@ -143,8 +142,8 @@ class Spaces:
         if now != self._was_connected:
             if not now:
                 log.warning("kvfs: no daemon answers at %s: nothing is loaded or saved until one does "
-                            "(it is found by itself)", self._path)
+                            "(it is found by itself)", self.session.path)
             elif self._was_connected is not None:
-                log.warning("kvfs: the daemon at %s answers again", self._path)
+                log.warning("kvfs: the daemon at %s answers again", self.session.path)
             self._was_connected = now
         return now

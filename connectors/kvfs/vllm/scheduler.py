@@ -147,7 +147,7 @@ class Scheduler:
         self.stats = Stats()
         if self._spaces.connected:
             with contextlib.suppress(kvfs.Error):  # the connection was lost meanwhile
-                log.info("kvfs: %s: blocks of %d tokens: %s", settings.path, self._tokens, "; ".join(
+                log.info("kvfs: %s: blocks of %d tokens: %s", self._spaces.session.path, self._tokens, "; ".join(
                     f"space {space.name}, {space.payload} bytes, {sum(map(len, space.pages(65536)))} present"
                     for spaces in self._spaces.by_group for space in spaces))
 

@@ -62,14 +62,14 @@ class KvfsTier(SecondaryTierManager):
         self.locality = Locality(locality) if locality is not None else Locality.LOCAL
         self._view = primary_kv_view.cast("B")
         chunks = len(self._view) // self.block_size_bytes
-        self._session = kvfs.open(chosen.path)
+        self._session = kvfs.open(chosen.path, log)
         layout = {"tensors": [{"name": "kv", "dtype": "U8", "shape": [self.block_size_bytes]}]}
         name = self._name(offloading_spec, layout)
         try:
             self._space = self._session.space(name, chosen.layout(layout), create=True,
                                               shared=chosen.shared, mode=int(chosen.mode, 8))
         except kvfs.Error as error:
-            raise ValueError(f"kvfs: cannot use {chosen.path}: {error.strerror}") from error
+            raise ValueError(f"kvfs: cannot use {self._session.path}: {error.strerror}") from error
         base = int(kvfs.ffi.cast("uintptr_t", kvfs.ffi.from_buffer(self._view)))
         self._pool = self._session.pool(
             self._space, [kvfs.View("kv", base, self.block_size_bytes, self.block_size_bytes)],
@@ -84,7 +84,7 @@ class KvfsTier(SecondaryTierManager):
         self._lost: OrderedDict[bytes, None] = OrderedDict()
         if not self._session.connected:
             log.warning("kvfs: no daemon answers at %s: the tier is empty until one does",
-                        chosen.path)
+                        self._session.path)
 
     def _name(self, spec: Any, layout: dict[str, Any]) -> str:
         """Return the identity from the EngineCore that creates the tier: vLLM passes no config."""
