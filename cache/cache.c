@@ -460,6 +460,7 @@ void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
 	s->victims_refused = dram->refused + ssd->eviction.refused;
 	s->remembered = dram->remembered;
 	kv_miss_curve_estimate(cache->curve, s->estimated);
+	kv_ring_times(cache->ring, s->ssd_times);
 	kv_unlock(cache);
 	if (cache->index)
 		s->index_bytes = kv_index_bytes(cache->index);

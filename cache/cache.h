@@ -13,6 +13,7 @@
 #include <sys/queue.h>
 
 #include "common/block.h"
+#include "common/histogram.h"
 #include "common/kv.h"
 #include "common/layout.h"
 #include "index/format.h"
@@ -723,6 +724,11 @@ struct kv_cache_stats {
 	double estimated[4];
 	bool ssd_degraded;
 	const char *ssd_state; /* "online", "off", or why it is degraded */
+	/* Nanoseconds of requests at the SSD, and of commits. */
+	struct kv_histogram ssd_times[3], commit_times; /* [kv_io_op] */
+	/* [0]: DRAM, [1]: SSD: seconds since the last use of the blocks that acquires found,
+	 * and of evicted blocks; uses of evicted blocks. */
+	struct kv_histogram hit_age[2], evicted_age[2], evicted_uses[2];
 };
 void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats);
 

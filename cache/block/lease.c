@@ -259,6 +259,19 @@ void kv_wants_look_again_locked(struct kv_cache *cache)
 
 /* ---- wants ---- */
 
+static void count_hit(struct kv_cache *cache, struct kv_space *space,
+		      const struct kv_block *block)
+{
+	const bool dram = block->slot;
+
+	cache->stats.lookups.hits_dram += dram;
+	space->lookups.hits_dram += dram;
+	cache->stats.lookups.hits_ssd += !dram;
+	space->lookups.hits_ssd += !dram;
+	kv_histogram_add(&cache->stats.hit_age[dram ? DRAM : SSD],
+			 kv_block_age(block));
+}
+
 static void count_misses(struct kv_cache *cache, struct kv_space *space,
 			 uint64_t n)
 {
@@ -334,8 +347,8 @@ static int try_want(struct kv_cache *cache, struct kv_want *want, bool first,
 	if (acquire->hint)
 		return try_hint(cache, want, block, came);
 	if (block && block->slot) {
-		cache->stats.lookups.hits_dram += first;
-		space->lookups.hits_dram += first;
+		if (first)
+			count_hit(cache, space, block);
 		if (!kv_segment_may_keep(cache, block->slot->segment))
 			return acquire->resident ? -EAGAIN
 						 : kv_read_join_locked(
@@ -351,8 +364,8 @@ static int try_want(struct kv_cache *cache, struct kv_want *want, bool first,
 	if (block && acquire->resident)
 		return -EAGAIN;
 	if (block) {
-		cache->stats.lookups.hits_ssd += first;
-		space->lookups.hits_ssd += first;
+		if (first)
+			count_hit(cache, space, block);
 		return kv_read_join_locked(cache, block, want);
 	}
 	fill = acquire->wait_saving

@@ -61,6 +61,14 @@ struct kv_block {
 _Static_assert(sizeof(struct kv_block) == 104,
 	       "112 bytes with 4 in its bucket and 4 in kv_segfile.blocks");
 
+/* Return the seconds since the block's last use, or since its seal. */
+static inline uint32_t kv_block_age(const struct kv_block *block)
+{
+	const uint32_t now = (uint32_t)time(NULL);
+
+	return now - KV_MIN(block->atime, now);
+}
+
 struct kv_dir {
 	uint32_t *buckets; /* 1 << bits; the hash's first bits choose one */
 	unsigned bits;

@@ -82,6 +82,17 @@ void kv_evict_list_gone(struct kv_cache *cache,
 		     kv_policy_past(&list->policy, block->number));
 }
 
+void kv_evicted_locked(struct kv_cache *cache, enum kv_node_tier tier,
+		       const struct kv_block *block)
+{
+	struct kv_cache_stats *stats = &cache->stats;
+
+	kv_assert_locked(&cache->lock);
+	*(tier == SSD ? &stats->evicted_ssd : &stats->evicted_dram) += 1;
+	kv_histogram_add(&stats->evicted_age[tier], kv_block_age(block));
+	kv_histogram_add(&stats->evicted_uses[tier], block->hits);
+}
+
 void kv_evict_list_add(struct kv_cache *cache, struct kv_evict_list *list,
 		       const struct kv_block *block, bool promoted)
 {

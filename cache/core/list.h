@@ -59,6 +59,9 @@ void kv_evict_list_add_plain(struct kv_evict_list *list,
 void kv_evict_list_gone(struct kv_cache *cache,
 			const struct kv_evict_list *list,
 			const struct kv_block *block);
+/* Count an eviction of @block from @tier. */
+void kv_evicted_locked(struct kv_cache *cache, enum kv_node_tier tier,
+		       const struct kv_block *block);
 /* Take @block off the list; no effect if it is not on the list. */
 void kv_evict_list_drop(struct kv_evict_list *list, uint32_t block);
 /* Free the lists of a class, or of a space; they are empty. */

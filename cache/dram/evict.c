@@ -68,7 +68,7 @@ static void block_drop_dram_locked(struct kv_cache *cache,
 				   struct kv_block *block)
 {
 	kv_assert_locked(&cache->lock);
-	cache->stats.evicted_dram++;
+	kv_evicted_locked(cache, DRAM, block);
 	KV_POINT("evict.dram");
 	if (block->file == KV_NONE) {
 		cache->stats.evicted_last++;

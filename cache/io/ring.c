@@ -127,10 +127,12 @@ struct kv_io_waiter {
 
 void kv_ring_finish(struct kv_ring *ring, struct kv_io *io, int status)
 {
+	const uint64_t now = kv_now_ns();
 	struct kv_io_waiter *waiter;
 
 	pthread_mutex_lock(&ring->lock);
 	TAILQ_REMOVE(&ring->flying, io, link);
+	kv_histogram_add(&ring->times[io->op], now - io->since);
 	count_flying(ring, io, false);
 	waiter = io->waiter;
 	if (waiter) {
@@ -201,6 +203,14 @@ struct kv_ring_stuck kv_ring_stuck(struct kv_ring *ring)
 	stuck = stuck_locked(ring);
 	pthread_mutex_unlock(&ring->lock);
 	return stuck;
+}
+
+void kv_ring_times(struct kv_ring *ring,
+		   struct kv_histogram ret[KV_IO_SYNC + 1])
+{
+	pthread_mutex_lock(&ring->lock);
+	memcpy(ret, ring->times, sizeof(ring->times));
+	pthread_mutex_unlock(&ring->lock);
 }
 
 /* Wait on @cond for a short time.  Return whether a request is stuck then. */

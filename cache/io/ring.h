@@ -23,7 +23,7 @@
 
 #include <sys/queue.h>
 
-#include "common/kv.h"
+#include "common/histogram.h"
 
 struct kv_ring;
 struct kv_ring_backend;
@@ -85,6 +85,10 @@ struct kv_ring_stuck {
 	unsigned reads, writes;
 };
 struct kv_ring_stuck kv_ring_stuck(struct kv_ring *ring);
+
+/* Copy the nanoseconds that ended requests took at the device, by kv_io_op. */
+void kv_ring_times(struct kv_ring *ring,
+		   struct kv_histogram ret[KV_IO_SYNC + 1]);
 
 /* Wait until nothing is pending.  -ETIMEDOUT: a request is stuck. */
 int kv_ring_drain(struct kv_ring *ring);
@@ -148,6 +152,7 @@ struct kv_ring {
 	/* bytes of reads started since the first of @others became first */
 	uint64_t passed;
 	unsigned sleepers; /* threads that wait for work */
+	struct kv_histogram times[KV_IO_SYNC + 1];
 	bool stopping;
 	_Atomic bool failed;
 	struct kv_ring_buffer *buffers; /* lock */

@@ -488,6 +488,7 @@ void *kv_committer(void *arg)
 	struct kv_cache *cache = arg;
 	struct kv_ssd *ssd = &cache->ssd;
 	struct round round;
+	uint64_t began_ns;
 	int r, failed = 0; /* number of failed rounds while stopping */
 
 	kv_lock(cache);
@@ -513,8 +514,11 @@ void *kv_committer(void *arg)
 		if (r == 0) {
 			ssd->committing = true;
 			kv_unlock(cache);
+			began_ns = kv_now_ns();
 			r = write_round(cache, &round);
 			kv_lock(cache);
+			kv_histogram_add(&cache->stats.commit_times,
+					 kv_now_ns() - began_ns);
 			ssd->committing = false;
 			r = round_end(cache, &round, r);
 			round_free(&round);

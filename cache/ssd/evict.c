@@ -217,7 +217,7 @@ static bool is_victim(void *arg, uint32_t number)
 static void evict(struct kv_cache *cache, struct kv_block *block)
 {
 	kv_cause_note_block(cache, block, KV_CAUSE_EVICTED_SSD);
-	cache->stats.evicted_ssd++;
+	kv_evicted_locked(cache, SSD, block);
 	KV_POINT("evict.ssd");
 	if (block->slot) {
 		kv_extent_detach_locked(cache, block, true);

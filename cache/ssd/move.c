@@ -553,7 +553,7 @@ static bool evict_until_all_fit(struct shrink *shrink, bool regardless)
 			kv_slot_id(block->file, block->slot_number);
 		kv_cause_note_block(cache, block, KV_CAUSE_EVICTED_SSD);
 		kv_extent_drop(cache, block);
-		cache->stats.evicted_ssd++;
+		kv_evicted_locked(cache, SSD, block);
 	}
 	return true;
 }

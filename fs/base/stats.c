@@ -17,14 +17,15 @@
 
 typedef unsigned long long ull; /* for %llu */
 
-/* One figure: a row of a table.  A metric is a counter if its name ends in
- * _total, else a gauge. */
+/* One figure: a row of a table.  A metric is a histogram by its type, a counter if its
+ * name ends in _total, else a gauge. */
 struct figure {
 	const char *metric; /* name of the metric without "kvfs_" */
 	const char *label;  /* Prometheus label, such as tier="dram"; or NULL */
 	const char *help;   /* help text; NULL: same metric as the row before */
 	size_t at;	    /* offset of the value in the struct of figures */
-	enum { U64, BOOL, RATIO, NS } type;
+	/* From TIMES on, of struct kv_histogram: nanoseconds, seconds, numbers. */
+	enum { U64, BOOL, RATIO, NS, TIMES, AGES, USES } type;
 };
 
 #define S(field) offsetof(struct kv_cache_stats, field)
@@ -148,6 +149,23 @@ static const struct figure figures[] = {
 	{"estimated_hit_rate", "dram=\"2x\"", NULL, S(estimated[1]), RATIO},
 	{"estimated_hit_rate", "dram=\"4x\"", NULL, S(estimated[2]), RATIO},
 	{"estimated_hit_rate", "dram=\"inf\"", NULL, S(estimated[3]), RATIO},
+	{"ssd_seconds", "op=\"read\"",
+	 "Time of requests at the SSD, and of commits to the index.",
+	 S(ssd_times[0]), TIMES},
+	{"ssd_seconds", "op=\"write\"", NULL, S(ssd_times[1]), TIMES},
+	{"ssd_seconds", "op=\"sync\"", NULL, S(ssd_times[2]), TIMES},
+	{"ssd_seconds", "op=\"commit\"", NULL, S(commit_times), TIMES},
+	{"hit_age_seconds", DRAM,
+	 "Time since the last use, or the save, of blocks that acquire found.",
+	 S(hit_age[0]), AGES},
+	{"hit_age_seconds", SSD, NULL, S(hit_age[1]), AGES},
+	{"evicted_age_seconds", DRAM,
+	 "Time since the last use, or the save, of evicted blocks.",
+	 S(evicted_age[0]), AGES},
+	{"evicted_age_seconds", SSD, NULL, S(evicted_age[1]), AGES},
+	{"evicted_uses", DRAM, "Uses that evicted blocks have had.",
+	 S(evicted_uses[0]), USES},
+	{"evicted_uses", SSD, NULL, S(evicted_uses[1]), USES},
 };
 
 #define C(field) offsetof(struct kv_control_counts, field)
@@ -163,6 +181,11 @@ static const struct figure control_figures[] = {
 	 C(stray_releases)},
 	{"forced_releases_total", NULL,
 	 "Leases of clients that ended without a release.", C(forced_releases)},
+	{"request_seconds", "type=\"probe\"",
+	 "Time from a message of a client to the last reply.", C(probe_times),
+	 TIMES},
+	{"request_seconds", "type=\"acquire\"", NULL, C(acquire_times), TIMES},
+	{"request_seconds", "type=\"save\"", NULL, C(save_times), TIMES},
 };
 
 #define R(field) offsetof(struct kv_remote_stats, field)
@@ -358,13 +381,45 @@ char *kv_stats_text(struct kv_cache *cache)
 
 /* ---- metrics ---- */
 
-static void put_head(FILE *f, const char *name, const char *help)
+static void put_head(FILE *f, const char *name, const char *help,
+		     bool histogram)
 {
 	const size_t n = strlen(name);
 	const bool counter = n > 6 && strcmp(name + n - 6, "_total") == 0;
 
 	fprintf(f, "# HELP kvfs_%s %s\n# TYPE kvfs_%s %s\n", name, help, name,
-		counter ? "counter" : "gauge");
+		histogram ? "histogram"
+		: counter ? "counter"
+			  : "gauge");
+}
+
+/* Print a histogram, with buckets that end at powers of 2. */
+static void put_histogram(FILE *f, const struct figure *row,
+			  const struct kv_histogram *h)
+{
+	static const struct {
+		unsigned first, last; /* the exponents of the buckets */
+		double unit;
+	} kinds[] = {[TIMES] = {11, 36, 1e9},
+		     [AGES] = {0, 24, 1},
+		     [USES] = {0, 12, 1}};
+	const char *metric = row->metric, *label = row->label;
+	const double unit = kinds[row->type].unit;
+	uint64_t n = 0;
+
+	for (unsigned i = 0; i <= KV_HISTOGRAM_BITS; i++) {
+		const uint64_t end = (UINT64_C(1) << i) - (row->type == USES);
+
+		n += h->at[i];
+		if (i >= kinds[row->type].first && i <= kinds[row->type].last)
+			fprintf(f, "kvfs_%s_bucket{%s,le=\"%.10g\"} %llu\n",
+				metric, label, (double)end / unit, (ull)n);
+	}
+	fprintf(f,
+		"kvfs_%s_bucket{%s,le=\"+Inf\"} %llu\n"
+		"kvfs_%s_sum{%s} %.6f\nkvfs_%s_count{%s} %llu\n",
+		metric, label, (ull)n, metric, label, (double)h->sum / unit,
+		metric, label, (ull)n);
 }
 
 /* Print the figures in @table of each of @n structures of @size bytes; @labels
@@ -377,10 +432,14 @@ static void put_figures(FILE *f, const struct figure *table, size_t rows,
 		const struct figure *row = &table[i];
 
 		if (row->help)
-			put_head(f, row->metric, row->help);
+			put_head(f, row->metric, row->help, row->type >= TIMES);
 		for (size_t k = 0; k < n; k++) {
 			const void *at = (const char *)all + k * size + row->at;
 
+			if (row->type >= TIMES) {
+				put_histogram(f, row, at);
+				continue;
+			}
 			fprintf(f, "kvfs_%s", row->metric);
 			if (labels || row->label)
 				fprintf(f, "{%s%s%s}", labels ? labels[k] : "",
@@ -536,11 +595,14 @@ char *kv_metrics_text(struct kv_cache *cache,
 	put_figures(f, figures, KV_ARRAY_LEN(figures), &s, 1, 0, NULL);
 	put_head(f, "scrub_ended_seconds",
 		 "When the last whole pass of the scrub ended, in Unix time; "
-		 "0: never.");
+		 "0: never.",
+		 false);
 	fprintf(f, "kvfs_scrub_ended_seconds %llu\n",
 		(ull)(s.scrub_ended_ns / 1000000000));
-	put_head(f, "eviction_policy", "1 for the policy in use.");
+	put_head(f, "eviction_policy", "1 for the policy in use.", false);
 	fprintf(f, "kvfs_eviction_policy{name=\"%s\"} 1\n", s.evict);
+	put_head(f, "build_info", "1 for the version of the daemon.", false);
+	fputs("kvfs_build_info{version=\"" KV_VERSION "\"} 1\n", f);
 	put_figures(f, remote_figures, KV_ARRAY_LEN(remote_figures), &remote,
 		    kv_remote_stats(cache, &remote), 0, NULL);
 	if (reader)

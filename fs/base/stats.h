@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 
+#include "common/histogram.h"
 #include "fs/base/access.h"
 
 /* Figures of the control socket, which its thread counts and any thread reads. */
@@ -23,6 +24,8 @@ struct kv_control_counts {
 		forced_releases; /* blocks leased when their client ended */
 	/* reservations left when their client ended */
 	_Atomic uint64_t dropped_reservations;
+	/* Nanoseconds from a message to its last reply. */
+	struct kv_histogram probe_times, acquire_times, save_times;
 };
 
 /* Close @f, which open_memstream(3) made for *@text.  Return the text, or NULL if memory

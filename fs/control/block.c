@@ -94,6 +94,7 @@ int kv_request_probe(struct kv_client *client, const struct kv_message *m)
 	if (missed < n && m->header->arg == 0)
 		kv_missed(server->cache, m->space, client->caller.uid,
 			  &server->keys[missed], missed, n);
+	kv_server_time(server, &server->tally.probe_times, server->now_ns);
 	return 0;
 }
 
@@ -352,6 +353,8 @@ static int acquire_finish(struct kv_request *request)
 		kv_missed(request->server->cache, request->wait.space,
 			  client->caller.uid,
 			  &acquire->leases.wants[missed].key, missed, n);
+	kv_server_time(request->server, &request->server->tally.acquire_times,
+		       request->came_ns);
 	if (acquire->at_once) /* count the blocks' use after the reply */
 		kv_acquire_touch(request->server->cache, &acquire->leases);
 	request->release |= leased == 0;

@@ -657,11 +657,13 @@ int kv_client_space(struct kv_client *client, uint32_t id, int want,
  * replies, then read from connections. */
 static void serve(struct kv_server *server, struct kv_user *user)
 {
-	uint64_t began = kv_now_ns(), spent;
+	const uint64_t began = kv_now_ns();
+	uint64_t spent;
 	struct kv_request *request;
 	struct kv_client *client;
 
 	server->copied = 0;
+	server->now_ns = began;
 	do {
 		request = TAILQ_FIRST(&user->finished);
 		client = TAILQ_FIRST(&user->ready);
@@ -673,7 +675,11 @@ static void serve(struct kv_server *server, struct kv_user *user)
 			if (serve_client(client))
 				kv_user_ready(client);
 		}
-		spent = kv_now_ns() - began;
+		server->now_ns = kv_now_ns();
+		if (server->timed)
+			kv_histogram_add(kv_steal(server->timed),
+					 server->now_ns - server->timed_ns);
+		spent = server->now_ns - began;
 	} while (!is_idle(user) && spent < (uint64_t)user->turn.credit);
 	kv_turn_charge(&user->turn, KV_MAX(spent, UINT64_C(1)));
 	if (is_idle(user))

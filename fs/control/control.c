@@ -528,4 +528,7 @@ void kv_control_counts(struct kv_control *control,
 		t->forced_releases,
 		t->dropped_reservations,
 	};
+	kv_histogram_copy(&t->probe_times, &ret_counts->probe_times);
+	kv_histogram_copy(&t->acquire_times, &ret_counts->acquire_times);
+	kv_histogram_copy(&t->save_times, &ret_counts->save_times);
 }

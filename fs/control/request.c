@@ -172,6 +172,7 @@ int kv_request_new(struct kv_client *client, const struct kv_message *m,
 	request->mail.run = mail_came;
 	request->client = client;
 	request->server = client->server;
+	request->came_ns = client->server->now_ns;
 	request->header = *m->header;
 	request->wait.space = m->space ? kv_space_get(m->space) : NULL;
 	request->next = *at;

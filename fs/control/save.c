@@ -416,6 +416,8 @@ static int saving_finish(struct kv_request *request)
 		statuses[i].status = saving->items[i].status;
 	kv_reply(request->client, &request->header, 0, n,
 		 n * sizeof(*statuses));
+	kv_server_time(request->server, &request->server->tally.save_times,
+		       request->came_ns);
 	saving_fini(&request->wait);
 	return 0;
 }

@@ -127,6 +127,11 @@ struct kv_server {
 	struct kv_hash *hash; /* for blocks that the control thread copies */
 	uint64_t copied;      /* bytes of such blocks in this user's turn */
 	size_t pending;	      /* number of requests whose work has not ended */
+	uint64_t now_ns;      /* when the turn's present work began */
+	/* histogram in @tally for the request that this work answers, which came at
+	 * @timed_ns; NULL: none */
+	struct kv_histogram *timed;
+	uint64_t timed_ns;
 	struct kv_deadlines deadlines;
 	struct kv_turns users;	   /* users with work */
 	struct kv_clients clients; /* connected, or cut off but with leases */
@@ -414,6 +419,7 @@ struct kv_request {
 	struct kv_acquire *acquire;
 	size_t leases; /* number of leases charged to the user */
 	struct kv_deadline deadline;
+	uint64_t came_ns;
 	struct wire_header header; /* header of the client's message */
 	bool pending;		   /* the work is still to be done */
 	bool release; /* RELEASE has come: free the leases after the reply */
@@ -446,6 +452,15 @@ void kv_request_run(struct kv_request *request);
 void kv_request_answer(struct kv_request *request);
 
 struct kv_request *kv_request_find(struct kv_client *client, uint64_t tag);
+
+/* Count in @times how long the request that came at @came_ns took, when the present work
+ * has ended: the turn reads the clock then in any case. */
+static inline void kv_server_time(struct kv_server *server,
+				  struct kv_histogram *times, uint64_t came_ns)
+{
+	server->timed = times;
+	server->timed_ns = came_ns;
+}
 
 /* Cancel all pending requests of the client; with @abandon also detach them from the
  * client.  Held requests stay. */

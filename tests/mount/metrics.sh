@@ -28,6 +28,10 @@ eq "released is what was held" "$(metric kvfs_stray_releases_total)" 0
 eq "by whoever held it" "$(metric kvfs_forced_releases_total)" 0
 grep -qF 'kvfs_space_asked_blocks_total{space="a \"b\\c"} 1' "$M/.kvfs/metrics" || fail "a name with quotes"
 grep -q '^asked *6 by match and probe, 3 found (50.0%)$' "$M/.kvfs/stats" || fail "stats: $(grep asked "$M/.kvfs/stats")"
+eq "ages of the hits" "$(metric 'kvfs_hit_age_seconds_count{tier="dram"}')" "$(metric 'kvfs_hits_total{tier="dram"}')"
+eq "times of probes" "$(metric 'kvfs_request_seconds_count{type="probe"}')" 3
+eq "times of acquires" "$(metric 'kvfs_request_seconds_count{type="acquire"}')" 3
+eq "version" "$(metric "kvfs_build_info{version=\"$("$B/kvfs" --version | cut -d' ' -f2)\"}")" 1
 eq "blocks" "$(metric 'kvfs_space_blocks{space="s"}')" 2
 [ "$(metric 'kvfs_space_bytes{space="s",tier="dram"}')" -gt 0 ] || fail bytes
 mkdir "$M/"$'caf\xff' "$M/café" || fail mkdir
@@ -48,6 +52,30 @@ put other 7 "$T/b" || fail put
 eq "lines of a metric" "$(grep -c '^kvfs_space_blocks{' "$M/.kvfs/metrics")" 101
 eq "the others, and who has their name" "$(metric 'kvfs_space_blocks{space="other"}')" 1
 eq "the largest is among the hundred" "$(metric 'kvfs_space_blocks{space="s"}')" 2
+
+# Histograms: blocks that engines save, and more than memory takes.
+"$B/tests/crash/blocks" durable "$SOCK" 0 24 >/dev/null || fail "saves"
+block "$T/big" --bytes 7000000
+for i in $(seq 20 31); do put big "$i" "$T/big" || fail put; done
+sync "$M/big"
+cmp "$T/big" "$M/big/$(place 20)" || fail "the first of them"
+for tier in dram ssd; do
+	for what in age_seconds uses; do
+		eq "evicted_$what of $tier" "$(metric "kvfs_evicted_${what}_count{tier=\"$tier\"}")" \
+			"$(metric "kvfs_evictions_total{tier=\"$tier\",reason=\"space\"}")"
+	done
+done
+[ "$(metric 'kvfs_evicted_uses_bucket{tier="dram",le="0"}')" -gt 0 ] || fail "evicted blocks without a use"
+for what in 'request_seconds_sum{type="save"}' ssd_seconds_sum'{op="'{read,write,sync,commit}'"}'; do
+	awk -v n="kvfs_$what" '$1 == n && $2 > 0 && $2 < 600 { found = 1 } END { exit !found }' "$M/.kvfs/metrics" ||
+		fail "kvfs_$what: $(metric "kvfs_$what")"
+done
+eq "commits" "$(metric 'kvfs_ssd_seconds_count{op="commit"}')" "$(metric kvfs_commits_total)"
+# Buckets are cumulative, and the last is the count.
+awk -F'[{}]' '/_bucket\{/ { name = $1 $2; sub(/,?le=.*/, "", name); n = $3 + 0
+		if (name == last && n < before) exit 1
+		last = name; before = n }
+	/_count\{/ && $3 + 0 != before { exit 1 }' "$M/.kvfs/metrics" || fail "buckets"
 eq "a metric is typed once" "$(grep '^# TYPE' "$M/.kvfs/metrics" | sort | uniq -d)" ""
 eq "config has each word once" "$(cut -d= -f1 "$M/.kvfs/config" | sort | uniq -d)" ""
 stop
