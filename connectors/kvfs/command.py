@@ -20,7 +20,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 STATS, CONFIG, METRICS, SPACES, USER = range(5)  # enum kvfs_text_what
@@ -197,7 +197,7 @@ def show(value: object) -> None:
     print(json.dumps(value), flush=True)
 
 
-def table(rows: list[tuple[str, ...]]) -> None:
+def table(rows: Sequence[tuple[str, ...]]) -> None:
     """Print rows, the first of which has the titles: numbers to the right, the last column as it is."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     for row in rows:
