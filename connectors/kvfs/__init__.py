@@ -26,11 +26,11 @@ from .keys import Chain, Keys, fold
 from .lease import Block, Lease, Tensor
 from .pool import Memory, Pool, View, views_of
 from .session import Event, Session, What
-from .space import Space, State, Together, Tokens, acquire, match, match_tokens
+from .space import Cause, Miss, Space, State, Together, Tokens, acquire, match, match_tokens
 from .transfer import Stage, Transfer
 
 __version__ = "0.2.0"
-__all__ = ["Block", "Chain", "Error", "Event", "Keys", "Lease", "Memory", "Pool", "Session", "Space",
+__all__ = ["Block", "Cause", "Chain", "Error", "Event", "Keys", "Lease", "Memory", "Miss", "Pool", "Session", "Space",
            "Stage", "State", "Tensor", "Together", "Tokens", "Transfer", "View", "What", "acquire", "ffi", "fold",
            "lib", "match", "match_tokens", "open", "views_of"]
 

@@ -46,6 +46,23 @@ class Query(ctypes.Structure):
                 ("unused", ctypes.c_uint64 * 3)]
 
 
+class Miss(ctypes.Structure):
+    _fields_ = [("key", Key), ("cause", ctypes.c_uint32), ("since", ctypes.c_int64), ("idle", ctypes.c_uint32),
+                ("place", ctypes.c_uint32), ("n", ctypes.c_uint32), ("unused", ctypes.c_uint32),
+                ("asked_ns", ctypes.c_int64), ("next", ctypes.c_uint64 * 2)]
+
+    def described(self) -> dict[str, Any]:
+        look_up = {"asked": self.asked_ns / 1e9, "block": self.place, "blocks": self.n} if self.asked_ns else {}
+        return {**look_up, "cause": CAUSES[self.cause], "since": self.since, "idle": self.idle,
+                "key": bytes(self.key.bytes[:self.key.len]).hex()}
+
+
+# The words of enum kvfs_cause: the cause, and a tier or a reason.
+CAUSES = ["present", "unseen", "evicted dram", "evicted ssd", "removed", "expired", "refused quota", "refused rate",
+          "refused room", "refused parent", "refused budget", "damaged", "offline"]
+MISSES_MIN, LOGGED = 256, 4096
+
+
 def load() -> ctypes.CDLL:
     """Load libkvfs of the wheel, installation or checkout that has this file, else the system's."""
     here = os.path.dirname(os.path.realpath(__file__))
@@ -89,8 +106,10 @@ class Daemon:
             self.lib = load()
         except OSError as error:
             raise Failure(f"{error}: install the package libkvfs1") from None
-        for call in "evict", "pin", "unpin", "space_keys", "xfer_wait", "xfer_statuses":
+        for call in "evict", "pin", "unpin", "space_keys", "xfer_wait", "xfer_statuses", "why", "misses", \
+                "key_chain", "match_tokens":
             getattr(self.lib, f"kvfs_{call}").restype = ctypes.c_long
+        self.lib.kvfs_space_layout.restype = ctypes.c_char_p
         self.session = ctypes.c_void_p()
         check(self.lib.kvfs_open(os.fsencode(path), ctypes.byref(self.session)), path)
         if check(self.lib.kvfs_connection(self.session, None), path) == 0:
@@ -161,6 +180,30 @@ class Space:
         check(self.lib.kvfs_xfer_statuses(transfer, ctypes.c_size_t(0), ctypes.c_size_t(len(keys)), statuses), self.name)
         self.lib.kvfs_xfer_free(transfer)
         self.report(keys, statuses)
+
+    def why(self, keys: ctypes.Array[Key]) -> list[Miss]:
+        misses = (Miss * len(keys))()
+        check(self.lib.kvfs_why(self.c, keys, ctypes.c_size_t(len(keys)), misses), self.name)
+        return list(misses)
+
+    def misses(self) -> list[Miss]:
+        """Return the last look-ups that ended early, oldest first."""
+        found: list[Miss] = []
+        cursor, n = ctypes.c_uint64(), ctypes.c_size_t(MISSES_MIN)
+        while got := check(self.lib.kvfs_misses(self.c, ctypes.byref(cursor), some := (Miss * MISSES_MIN)(), n), self.name):
+            found += some[:got]
+        return sorted(found, key=lambda miss: miss.asked_ns)[-LOGGED:]
+
+    def leaves(self, tokens: list[int]) -> tuple[int, list[Miss]]:
+        """Return how many of the first tokens are stored, and the absent block behind them, if it is whole."""
+        n, keys = ctypes.c_size_t(len(tokens)), (Key * len(tokens))()
+        ids = (ctypes.c_uint32 * len(tokens))(*tokens)
+        blocks = check(self.lib.kvfs_key_chain(self.c, None, ids, n, None, ctypes.c_size_t(0), keys, n),
+                       f"{self.name}: keys of tokens")
+        query = Query(self.c, keys, blocks)
+        stored = check(self.lib.kvfs_match_tokens(ctypes.byref(query), ctypes.c_size_t(1)), self.name)
+        at = stored // json.loads(self.lib.kvfs_space_layout(self.c))["tokens"]
+        return stored, self.why((Key * 1)(keys[at])) if at < blocks else []
 
     def report(self, keys: ctypes.Array[Key], statuses: ctypes.Array[ctypes.c_int]) -> None:
         failed = [i for i in range(len(keys)) if statuses[i] < 0]
@@ -359,6 +402,37 @@ def set_limits(daemon: Daemon, args: argparse.Namespace) -> None:
         print("\n".join(f"{what}={n}" for what, n in limits.items()))
 
 
+def why(daemon: Daemon, args: argparse.Namespace) -> None:
+    """Print why blocks are absent; the look-ups that ended early; or where a prompt leaves the stored ones."""
+    space, tokens, stored = daemon.space(args.space), list[int](), 0
+    if args.tokens and args.key:
+        raise Failure("give keys or --tokens")
+    if args.tokens:
+        try:
+            with open(0 if args.tokens == "-" else args.tokens, encoding="ascii", errors="replace") as file:
+                words = re.sub(r"[][,\s]+", " ", file.read()).split()
+        except OSError as error:
+            raise Failure(f"{args.tokens}: {error.strerror}") from None
+        if not words or not all(re.fullmatch("[0-9]{1,10}", word) and int(word) < 1 << 32 for word in words):
+            raise Failure(f"{args.tokens}: no list of token ids")
+        tokens = [int(word) for word in words]
+        stored, misses = space.leaves(tokens)
+    else:
+        misses = space.why(keys_of(args.key)) if args.key else space.misses()
+    found = [miss.described() for miss in misses]
+    if args.json:
+        show({"tokens": len(tokens), "stored": stored, "misses": found} if tokens else found)
+        return
+    if tokens:
+        print(f"{stored} of {len(tokens)} tokens are stored")
+    titles = [title for title in ("asked", "block", "cause", "since", "idle", "key") if found and title in found[0]]
+    for miss in found:
+        for title in {"asked", "since"} & miss.keys():
+            miss[title] = time.strftime("%F %T", time.localtime(miss[title])) if miss[title] else "-"
+    if found:
+        table([tuple(titles)] + [tuple(str(miss[title]) for title in titles) for miss in found])
+
+
 # ---- the command line ----
 
 class Parser(argparse.ArgumentParser):
@@ -390,6 +464,9 @@ WORDS: dict[str, tuple[Callable[[Daemon, argparse.Namespace], None], str, list[t
     "pin": (pin, "protect blocks from eviction", [SPACE, ("key", {**KEYS, "nargs": "+"})]),
     "unpin": (pin, "end the protection", [SPACE, ("key", {**KEYS, "nargs": "+"})]),
     "warm": (warm, "bring blocks, or a whole space, to memory", [SPACE, ("key", KEYS)]),
+    "why": (why, "print why blocks are absent, or the look-ups that ended early", [
+        ("--tokens", {"metavar": "FILE", "help": "where a prompt of these token ids leaves the stored ones"}),
+        SPACE, ("key", KEYS)]),
     "set": (set_limits, "set, or print, the limits of a space or user", [
         ("of", {"metavar": "SPACE|UID"}),
         ("limit", {"nargs": "*", "metavar": "NAME=VALUE", "help": f"NAME: {', '.join(QUOTAS)}"})]),

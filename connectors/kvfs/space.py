@@ -31,6 +31,30 @@ class State(enum.IntEnum):
     DRAM = lib.KVFS_DRAM
 
 
+# Why a block is absent, as enum kvfs_cause; QUOTA to BUDGET: the block was refused.
+Cause = enum.IntEnum("Cause", "NONE UNSEEN EVICTED_DRAM EVICTED_SSD REMOVED EXPIRED QUOTA RATE ROOM PARENT BUDGET "
+                              "DAMAGED OFFLINE", start=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Miss:
+    """A key, and why its block is absent; of a look-up also its time, its number of keys and
+    the key's place among them."""
+
+    key: bytes
+    cause: Cause
+    since: int  # Unix time of the cause; UNSEEN: since when nothing is known; 0: hidden
+    idle: int  # seconds between the block's last use and `since`
+    asked: float  # Unix time
+    place: int
+    n: int
+
+    @classmethod
+    def from_c(cls, c: Any) -> Miss:
+        return cls(bytes(ffi.buffer(c.key.bytes, c.key.len)), Cause(c.cause), c.since, c.idle,
+                   c.asked_ns / 1e9, c.place, c.n)
+
+
 LIST_MIN = lib.KVFS_LIST_MIN
 TOKENS_ROOM = 4 * lib.KVFS_TOKENS_ROOM
 TOKENS_AT_ONCE = 512
@@ -255,6 +279,23 @@ class Space(Owner):
         states = ffi.new("uint8_t[]", max(1, len(some)))
         check(apart(lib.kvfs_probe, array, 1, states, keep=kept), f"probe {self.name}")
         return [State(state) for state in states[0:len(some)]]
+
+    def why(self, keys: Iterable[Name]) -> list[Miss]:
+        """Return why each block is absent."""
+        some = Keys.of(keys)
+        misses = ffi.new("kvfs_miss[]", max(1, len(some)))
+        check(apart(lib.kvfs_why, self.handle.c, some.c, len(some), misses, keep=some), f"why {self.name}")
+        return [Miss.from_c(c) for c in misses[0:len(some)]]
+
+    def misses(self) -> list[Miss]:
+        """Return the look-ups that ended early, oldest first, each with its first absent key:
+        those of this user, or for an operator those of all users."""
+        found: list[Miss] = []
+        cursor, misses = ffi.new("uint64_t *"), ffi.new("kvfs_miss[]", lib.KVFS_MISSES_MIN)
+        while n := check(apart(lib.kvfs_misses, self.handle.c, cursor, misses, lib.KVFS_MISSES_MIN),
+                         f"misses of {self.name}"):
+            found += map(Miss.from_c, misses[0:n])
+        return sorted(found, key=lambda miss: miss.asked)
 
     def acquire(self, keys: Iterable[Name], *, deadline: float | None = None,
                 wait_saving: bool = False, read_ahead: bool = False, user: int = 0) -> Lease:

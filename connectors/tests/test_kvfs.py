@@ -378,6 +378,24 @@ class Chains(Case):
         self.assertEqual(lease.held(10), 2)
         self.assertEqual(save.there(Stage.SEALED, 10), 2)
 
+    def test_a_miss_has_a_cause(self) -> None:
+        pool, _, _ = self.pool()
+        keys, begun = kvfs.Keys(names(4)), time.time() - 1
+        pool.save(self.space, keys[:3], range(3)).wait()
+        self.space.evict(keys[1:2])
+        why = self.space.why(keys)
+        self.assertEqual([miss.cause for miss in why],
+                         [kvfs.Cause.NONE, kvfs.Cause.REMOVED, kvfs.Cause.NONE, kvfs.Cause.UNSEEN])
+        self.assertEqual([miss.key for miss in why], list(keys))
+        self.assertLessEqual(begun, why[1].since + 1)
+        self.assertEqual(self.space.misses(), [])
+        self.assertEqual(self.space.match(keys), 1)
+        self.assertEqual(self.space.match(keys[3:]), 0)
+        first, last = self.space.misses()
+        self.assertEqual((first.key, first.cause, first.place, first.n), (keys[1], kvfs.Cause.REMOVED, 1, 4))
+        self.assertEqual((last.key, last.cause, last.place, last.n), (keys[3], kvfs.Cause.UNSEEN, 0, 1))
+        self.assertTrue(begun < first.asked <= last.asked < time.time() + 1)
+
     def test_matching_in_tokens(self) -> None:
         large = self.session.space("large", LAYOUT | {"tokens": 64}, create=True)
         pool, _, _ = self.pool()

@@ -6,11 +6,13 @@
  *                                           layout; orphan: their parents are absent
  *   why MOUNT SPACE acquire FIRST N         lease N blocks for a moment
  *   why MOUNT SPACE match FIRST N
+ *   why MOUNT SPACE tokens FIRST N          save the blocks of a prompt of N tokens, from
+ *                                           FIRST on, in blocks of 16
  *   why MOUNT SPACE cause FIRST N           a line for each block: cause, idle seconds
  *   why MOUNT SPACE misses                  a line for each look-up, oldest first: the
  *                                           key's number, its place, keys, cause
  *
- * The first three print a number: blocks saved, leased, matched.  Numbers of keys are those
+ * The first four print a number: blocks saved, leased, matched.  Numbers of keys are those
  * of key() in lib.  Exits 1 after an error.
  */
 #include <stdio.h>
@@ -22,8 +24,9 @@
 
 #define BYTES (256u << 10)
 #define MOST 4096u
-#define LAYOUT \
-	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[262144]}]}"
+#define LAYOUT                                                                 \
+	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[262144]}]," \
+	"\"tokens\":16}"
 
 static const char *const names[] = {
 	[KVFS_CAUSE_NONE] = "none",
@@ -83,6 +86,16 @@ static long save(kvfs_session *session, kvfs_space *space, unsigned n,
 	kvfs_xfer_free(xfer);
 	kvfs_pool_close(pool);
 	return r;
+}
+
+/* Make the keys of the blocks of a prompt, and return their number. */
+static long chain(kvfs_space *space, unsigned first, unsigned n)
+{
+	static uint32_t tokens[MOST];
+
+	for (unsigned i = 0; i < n; i++)
+		tokens[i] = first + i;
+	return kvfs_key_chain(space, NULL, tokens, n, NULL, 0, keys, MOST);
 }
 
 static long acquire(const kvfs_query *query)
@@ -153,7 +166,10 @@ int main(int argc, char **argv)
 	r = argc < 4 || n > MOST ? -EINVAL : kvfs_open(argv[1], &session);
 	if (r == 0)
 		r = kvfs_space_open(session, argv[2],
-				    strcmp(verb, "save") == 0 ? LAYOUT : NULL,
+				    strcmp(verb, "save") == 0 ||
+						    strcmp(verb, "tokens") == 0
+					    ? LAYOUT
+					    : NULL,
 				    KVFS_CREATE | 0755, &query.space);
 	if (r < 0) {
 		fprintf(stderr, "why: %s\n", strerror((int)-r));
@@ -163,6 +179,9 @@ int main(int argc, char **argv)
 		r = print_causes(query.space, n);
 	else if (strcmp(verb, "misses") == 0)
 		r = print_misses(query.space);
+	else if (strcmp(verb, "tokens") == 0)
+		r = save(session, query.space,
+			 (unsigned)chain(query.space, first, n), false);
 	else if (strcmp(verb, "save") == 0)
 		r = save(session, query.space, n, argc > 6);
 	else

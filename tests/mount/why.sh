@@ -58,6 +58,33 @@ eq "another user's log" "$(other s misses)" ""
 eq "another user's look-up" "$(other s match 60 1)" 0
 eq "another user's log" "$(other s misses)" "60 0/1 room"
 eq "an operator's log" "$(why s misses | tail -1)" "60 0/1 quota"
+
+# The command: causes of keys, the log, and where a prompt leaves the stored ones.
+line() { tail -n 1 | sed 's/  */ /g; s/[0-9-]* [0-9:]* \([0-9]* [0-9a-f]*\)$/\1/'; }
+command() { "$B/kvfs" why -p "$SOCK" "$@"; }
+eq "a key" "$(command s "$(key 2)" | line)" "removed 0 $(key 2)"
+eq "a present one" "$(command --json s "$(key 1)" | grep -o '"cause": "[^"]*"')" '"cause": "present"'
+eq "one of each kind" "$(command s "$(key 99)" "$(key 60)" | sed 's/^ *//; s/  .*//' | xargs -d '\n')" "cause unseen refused quota"
+eq "the log" "$(command s | line | cut -d' ' -f3-)" "0 refused quota 0 $(key 60)"
+eq "its length" "$(command s | wc -l)" 5
+eq "another user's log" "$(setpriv --reuid 1000 --regid 1000 --clear-groups "$B/kvfs" why -p "$SOCK" s | line | cut -d' ' -f3-)" \
+	"0 refused room - 0 $(key 60)"
+eq "the blocks of a prompt" "$(why p tokens 1 100)" 6
+seq 1 80 > "$T/tokens" && seq 1000 1030 >> "$T/tokens"
+command p --tokens "$T/tokens" > "$T/out" || fail "--tokens"
+eq "where it leaves" "$(head -n 1 "$T/out")" "80 of 111 tokens are stored"
+grep -q '^ *unseen ' "$T/out" || fail "--tokens: $(cat "$T/out")"
+eq "a prompt with another beginning" "$(echo '[7, 8, 9' $(seq 20)']' | command p --tokens - | head -n 1)" "0 of 23 tokens are stored"
+eq "all blocks of a prompt" "$(seq 100 | command --json --tokens - p)" '{"tokens": 100, "stored": 96, "misses": []}'
+refused() { not "$1" "kvfs why: $1" command "${@:2}"; }
+refused "no: no such space" no
+refused "xyz: not the key" s xyz
+refused "$T/no: No such file" s --tokens "$T/no"
+for bad in x 1.5 -1 4294967296 ""; do
+	echo "$bad" > "$T/bad"
+	refused "$T/bad: no list of token ids" s --tokens "$T/bad"
+done
+refused "give keys or --tokens" s "$(key 1)" --tokens "$T/tokens"
 chmod 700 "$M/s"
 not "a space that may not be read" "Permission denied" other s cause 1 1
 stop
