@@ -81,14 +81,17 @@ def check(result: int, what: str = "") -> int:
 def sockets() -> Iterator[str]:
     """Yield the control sockets of the machine's and of the user's daemons."""
     run = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-    for folder in dict.fromkeys(("/run", run)):
-        for path in sorted(glob.glob(f"{glob.escape(folder)}/kvfs/*/control")):
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-                try:
-                    probe.connect(path)
-                except OSError:
-                    continue
-            yield path
+    paths = sorted(glob.glob("/run/kvfs/*/control")) + sorted(glob.glob(f"{glob.escape(run)}/kvfs/*/control"))
+    # auto.py starts a daemon here; in /tmp another user may have made the directory.
+    paths += [path for path in (f"{folder}/kvfs-{os.getuid()}/control" for folder in (run, "/tmp"))
+              if os.path.exists(path) and os.stat(path).st_uid == os.getuid()]
+    for path in dict.fromkeys(paths):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            try:
+                probe.connect(path)
+            except OSError:
+                continue
+        yield path
 
 
 class Daemon:

@@ -199,6 +199,12 @@ print(len(os.sched_getaffinity(0)))
             self.open()
         self.assertIn("with 16 MiB", self.logged[0])
 
+    def test_commands_find_the_daemon(self) -> None:
+        control = self.open().path
+        out = subprocess.run([sys.executable, f"{os.path.dirname(kvfs.__file__)}/command.py", "status"],
+                             env=os.environ | {"LD_LIBRARY_PATH": BUILD}, capture_output=True, text=True)
+        self.assertIn(control, out.stdout + out.stderr)
+
     def test_processes_that_start_at_once_get_one_daemon(self) -> None:
         for n in range(3):
             processes = [subprocess.Popen(self.command("s = kvfs.open()\nprint(s.path, s.connected, flush=True)\n"
