@@ -64,6 +64,10 @@ class Session(Owner):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def close(self) -> None:
+        super().close()
+        self.__dict__.pop("_awaited", None)  # the futures' reference to the handle
+
     def space(self, name: str, layout: str | Mapping[str, Any] | None = None, *,
               create: bool = False, mode: int = 0o700, shared: bool = False) -> Space:
         """Open the space @name.  With @create an absent space is made with @layout and @mode;

@@ -573,6 +573,20 @@ class Misuse(Case):
                      lambda: pool.save(self.space, names(1), [0]), lambda: pool.fetch(self.space, names(1), [0])):
             self.refused(call, ValueError, "this space is closed")
 
+    def test_a_closed_session_disconnects_while_its_object_lives(self) -> None:
+        def connections() -> str:
+            with open(f"{self.mount.path}/.kvfs/metrics") as file:
+                return next(line for line in file if line.startswith("kvfs_connections "))
+
+        before, end = connections(), time.monotonic() + 10
+        session = kvfs.open(self.mount.path)
+        self.assertNotEqual(connections(), before)
+        session.close()
+        while connections() != before:
+            self.assertLess(time.monotonic(), end, "the session is still connected")
+            time.sleep(0.01)
+        self.assertTrue(session.closed)
+
     def test_what_is_absent_is_a_miss_and_no_error(self) -> None:
         pool, _, _ = self.pool()
 
