@@ -279,6 +279,7 @@ struct kv_block_info {
 	struct kv_key key;
 	uint64_t length; /* bytes of the block's file */
 	uint64_t held;	 /* bytes of the block in all tiers, > 0 */
+	uint64_t ssd;	 /* of these, on SSD */
 	unsigned tiers;
 	uint32_t hits;
 	uint32_t leases; /* number of leases by clients */

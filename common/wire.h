@@ -100,7 +100,8 @@ enum wire_type {
 	/* List the names of snapshots.  No items; @arg: see wire_snapshot;
 	 * reply: wire_snapshot + text. */
 	WIRE_SNAPSHOT_LIST,
-	/* List keys of the space.  wire_list; reply: wire_list + wire_key[]. */
+	/* List keys of the space.  wire_list; reply: wire_list + wire_key[], or
+	 * with WIRE_DETAILS @count bytes of wire_list + wire_entry[]. */
 	WIRE_LIST,
 	/* Remove the space, which must be empty (-ENOTEMPTY): no items; reply: no
 	 * items. */
@@ -157,6 +158,8 @@ enum wire_type {
  * they lie outside the staging.
  */
 #define WIRE_WITH_IDS 128u
+
+#define WIRE_DETAILS 1024u /* WIRE_LIST */
 
 struct wire_header {
 	uint16_t type;
@@ -366,6 +369,18 @@ struct wire_list {
 	uint64_t cursor;
 	uint32_t max;
 	uint32_t reserved;
+};
+
+struct wire_entry {
+	uint8_t key[32];
+	uint8_t parent[32];
+	uint32_t len;	     /* bytes of the key */
+	uint32_t parent_len; /* 0: unknown */
+	uint32_t position, tokens;
+	uint64_t bytes_dram, bytes_ssd;
+	int64_t used; /* last use, in seconds of Unix time */
+	uint32_t hits;
+	uint32_t pinned; /* 1, or 0 */
 };
 
 /*

@@ -355,6 +355,29 @@ long kvfs_space_forget(kvfs_space *space, const kvfs_key *keys, size_t n,
 long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
 		     size_t max);
 
+/* A block in a listing. */
+typedef struct kvfs_entry {
+	kvfs_key key;
+	kvfs_key parent; /* len 0: unknown */
+	uint32_t position;
+	uint32_t tokens;		/* number of its tokens; 0: unknown */
+	uint64_t bytes_dram, bytes_ssd; /* bytes that it holds in each tier */
+	int64_t used;			/* last use, in seconds of Unix time */
+	uint32_t hits;
+	uint32_t pinned;      /* 1 if a user or a snapshot has pinned it */
+	uint64_t reserved[2]; /* zero */
+} kvfs_entry;
+
+/*
+ * List the space's blocks as kvfs_space_keys does, with the facts that the daemon has of each.  No
+ * data is read from disk, but of blocks that are not in DRAM the index: a million takes
+ * seconds.
+ * -EINVAL: a NULL, or @max below KVFS_LIST_MIN
+ * -ENOENT, -ENOMEM, -ENOTCONN; -ETIMEDOUT: the daemon hangs
+ */
+long kvfs_space_list(kvfs_space *space, uint64_t *cursor,
+		     kvfs_entry *ret_entries, size_t max);
+
 /*
  * Read the token ids of the blocks @keys, of a space with "token_ids" in its
  * layout.  The ids of the first blocks, as many as fit, are stored in @buffer

@@ -7,9 +7,12 @@ module needs Python's standard library and libkvfs.  Bad input costs one line an
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import ctypes
 import errno
+import gc
 import glob
+import itertools
 import json
 import os
 import pwd
@@ -18,8 +21,10 @@ import shutil
 import signal
 import socket
 import stat
+import struct
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -28,6 +33,10 @@ QUOTAS = "quota.dram", "quota.ssd", "reserve.dram", "reserve.ssd", "rate.put"
 
 
 KEY_TEXT = re.compile("[0-9a-f]{32}|[0-9a-f]{64}")
+ENTRY, NAMES = 128, "36s36s56x"  # bytes of a kvfs_entry; its key and parent
+# Where the other members are: element and format.
+FIGURES = {"position": (18, "I"), "tokens": (19, "I"), "bytes.dram": (10, "Q"), "bytes.ssd": (11, "Q"),
+           "last": (12, "q"), "hits": (26, "I"), "pinned": (27, "I")}
 COPIED, FOREVER = 1, (1 << 64) - 1  # KVFS_COPIED, KVFS_FOREVER
 
 
@@ -109,7 +118,7 @@ class Daemon:
             self.lib = load()
         except OSError as error:
             raise Failure(f"{error}: install the package libkvfs1") from None
-        for call in "evict", "pin", "unpin", "space_keys", "xfer_wait", "xfer_statuses", "why", "misses", \
+        for call in "evict", "pin", "unpin", "space_keys", "space_list", "xfer_wait", "xfer_statuses", "why", "misses", \
                 "key_chain", "match_tokens":
             getattr(self.lib, f"kvfs_{call}").restype = ctypes.c_long
         self.lib.kvfs_space_layout.restype = ctypes.c_char_p
@@ -167,6 +176,26 @@ class Space:
             if cursor.value == 0:
                 return
 
+    def listing(self) -> Iterator[memoryview]:
+        """Yield all blocks, as arrays of kvfs_entry.  Another thread asks for the next ones meanwhile."""
+        cursor, most = ctypes.c_uint64(), 8192
+        this, other = bytearray(most * ENTRY), bytearray(most * ENTRY)
+
+        def fetch(into: bytearray) -> int:
+            return int(self.lib.kvfs_space_list(self.c, ctypes.byref(cursor),
+                                                (ctypes.c_char * len(into)).from_buffer(into), ctypes.c_size_t(most)))
+
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            pending = thread.submit(fetch, this)
+            while True:
+                n, last = check(pending.result(), self.name), cursor.value == 0
+                if not last:
+                    pending = thread.submit(fetch, other)
+                yield memoryview(this)[:n * ENTRY]
+                if last:
+                    return
+                this, other = other, this
+
     def each(self, call: str, keys: ctypes.Array[Key], *first: int) -> None:
         """Have libkvfs change @keys.  Report the first failure, and how many there are."""
         n = len(keys)
@@ -216,6 +245,17 @@ class Space:
             raise Failure(f"{key}: {os.strerror(-statuses[failed[0]])}{others}")
 
 
+def column(page: memoryview, figure: str) -> list[int]:
+    """Return one figure of all entries of a page."""
+    first, form = FIGURES[figure]
+    return page.cast(form)[first::ENTRY // struct.calcsize(form)].tolist()
+
+
+def hexadecimal(key: bytes) -> str:
+    """Return the name of a kvfs_key."""
+    return key[:int.from_bytes(key[32:], sys.byteorder)].hex()
+
+
 # ---- output ----
 
 def size(n: float) -> str:
@@ -237,6 +277,15 @@ def user(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def age(when: float) -> str:
+    """Return how long ago that was, in the largest unit of which two have passed."""
+    seconds = max(0, int(time.time() - when))
+    for unit, n in ("d", 86400), ("h", 3600), ("m", 60):
+        if seconds >= 2 * n:
+            return f"{seconds // n}{unit}"
+    return f"{seconds}s"
 
 
 def show(value: object) -> None:
@@ -322,6 +371,9 @@ def busiest(daemon: Daemon, before: dict[str, Any], seconds: float) -> dict[str,
 
 
 def ls(daemon: Daemon, args: argparse.Namespace) -> None:
+    if args.b:
+        list_blocks([daemon.space(name) for name in args.space], args.json)
+        return
     spaces = daemon.spaces(args.space)
     if args.json:
         show(spaces)
@@ -329,6 +381,23 @@ def ls(daemon: Daemon, args: argparse.Namespace) -> None:
     table([("mode", "owner", "blocks", "dram", "ssd", "space")] +
           [(stat.filemode(stat.S_IFDIR | space["mode"]), user(space["uid"]), str(space["blocks"]),
             size(space["bytes.dram"]), size(space["bytes.ssd"]), plain(space["name"])) for space in spaces])
+
+
+def list_blocks(spaces: list[Space], as_json: bool) -> None:
+    """Print a line for each block of the spaces."""
+    if not as_json:
+        print("position  tokens     dram      ssd    hits  last  pin  block")
+    for space in spaces:
+        for page in space.listing():
+            names = struct.iter_unpack(NAMES, page)
+            for (key, parent), *figures in zip(names, *(column(page, figure) for figure in FIGURES)):
+                if as_json:
+                    show({"space": space.name, "key": hexadecimal(key), "parent": hexadecimal(parent),
+                          **dict(zip(FIGURES, figures))})
+                    continue
+                position, tokens, dram, ssd, last, hits, pinned = figures
+                print(f"{position:8} {tokens:7} {size(dram):>8} {size(ssd):>8} {hits:7} {age(last):>5} {pinned:4}  "
+                      f"{hexadecimal(key)}")
 
 
 def du(daemon: Daemon, args: argparse.Namespace) -> None:
@@ -436,6 +505,108 @@ def why(daemon: Daemon, args: argparse.Namespace) -> None:
         table([tuple(titles)] + [tuple(str(miss[title]) for title in titles) for miss in found])
 
 
+# ---- the prefix forest of a space ----
+
+class Forest:
+    """The blocks of a space in runs: a run ends where its last block has no child, or several.  Blocks
+    are numbers, and so are runs."""
+
+    def __init__(self, space: Space) -> None:
+        self.keys: list[bytes] = []
+        parents: list[bytes] = []
+        self.figures: dict[str, list[int]] = {name: [] for name in ("tokens", "bytes.dram", "bytes.ssd", "hits", "last")}
+        for page in space.listing():
+            for key, parent in struct.iter_unpack(NAMES, page):
+                self.keys.append(key)
+                parents.append(parent)
+            for name, values in self.figures.items():
+                values += column(page, name)
+        index = dict(zip(self.keys, range(len(self.keys))))
+        if len(index) < len(self.keys):  # some were listed twice
+            once = list(index.values())
+            self.keys, parents = [self.keys[i] for i in once], [parents[i] for i in once]
+            self.figures = {name: [values[i] for i in once] for name, values in self.figures.items()}
+            index = dict(zip(self.keys, range(len(self.keys))))
+        children, child = Counter(parents), dict(zip(parents, range(len(parents))))
+        heads = [i for i, parent in enumerate(parents) if children[parent] != 1 or parent not in index]
+        self.runs: list[list[int]] = []
+        for i in heads:
+            run, key = [i], self.keys[i]
+            while children.get(key) == 1:
+                i = child[key]
+                run.append(i)
+                key = self.keys[i]
+            self.runs.append(run)
+        ends = {run[-1]: number for number, run in enumerate(self.runs)}
+        self.below: dict[int, list[int]] = {}
+        self.roots: list[int] = []
+        for number, run in enumerate(self.runs):
+            above = ends.get(index.get(parents[run[0]], -1))
+            (self.roots if above is None else self.below.setdefault(above, [])).append(number)
+        order = self.subtree(self.roots)
+        if sum(len(self.runs[number]) for number in order) < len(self.keys):  # parents in a circle
+            inside = set(self.blocks(order))
+            self.roots.append(len(self.runs))
+            self.runs.append([i for i in range(len(self.keys)) if i not in inside])
+        self.weights = list(map(len, self.runs))
+        for number in reversed(order):
+            for branch in self.below.get(number, ()):
+                self.weights[number] += self.weights[branch]
+
+    def subtree(self, runs: Iterable[int]) -> list[int]:
+        """Return the runs and all below them, each before those below it."""
+        found = list(runs)
+        for number in found:
+            found += self.below.get(number, ())
+        return found
+
+    def blocks(self, runs: Iterable[int]) -> list[int]:
+        return list(itertools.chain.from_iterable(self.runs[number] for number in runs))
+
+    def heaviest(self, runs: Iterable[int]) -> list[int]:
+        return sorted(runs, key=lambda number: (-self.weights[number], self.keys[self.runs[number][0]]))
+
+    def sums(self, runs: Iterable[int]) -> dict[str, Any]:
+        blocks = self.blocks(runs)
+        return {"blocks": len(blocks), **{name: (max if name == "last" else sum)(map(values.__getitem__, blocks))
+                                          for name, values in self.figures.items()}}
+
+    def rows(self, runs: list[int], depth: int, most: int) -> list[dict[str, Any]]:
+        """Return a row for each of @runs, and in each those below it, to the @depth; beyond @most runs, one row."""
+        order = self.heaviest(runs)
+        kept, rest = (order[:most], order[most:]) if most else (order, [])
+        rows = []
+        for number in kept:
+            rows.append({"key": hexadecimal(self.keys[self.runs[number][0]]),
+                         **self.sums([number] if depth > 1 else self.subtree([number])),
+                         "branches": self.rows(self.below.get(number, []), depth - 1, most) if depth > 1 else []})
+        if rest:
+            rows.append({"more": len(rest), **self.sums(self.subtree(rest)), "branches": []})
+        return rows
+
+
+def tree(daemon: Daemon, args: argparse.Namespace) -> None:
+    """Print the prefixes that blocks share: a line for each run of blocks without a branch."""
+    gc.disable()  # a million blocks make no circles
+    forest = Forest(daemon.space(args.space))
+    rows = forest.rows(forest.roots, min(args.d, 300), args.n)
+    if args.json:
+        show(rows)
+        return
+    lines = [("tokens", "blocks", "dram", "ssd", "hits", "last", "")]
+
+    def add(rows: list[dict[str, Any]], above: str, top: bool) -> None:
+        for row in rows:
+            end = row is rows[-1]
+            name = f"{row['key'][:8]}…" if "key" in row else f"{row['more']:,} more"
+            lines.append((f"{row['tokens']:,}", f"{row['blocks']:,}", size(row["bytes.dram"]), size(row["bytes.ssd"]),
+                          str(row["hits"]), age(row["last"]), name if top else f"{above}{'└' if end else '├'} {name}"))
+            add(row["branches"], "" if top else f"{above}{' ' if end else '│'} ", False)
+
+    add(rows, "", True)
+    table(lines)
+
+
 # ---- the command line ----
 
 class Parser(argparse.ArgumentParser):
@@ -449,6 +620,12 @@ def number(text: str) -> float:
     return float(text)
 
 
+def whole(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 999999")
+    return int(text)
+
+
 SPACE: tuple[str, dict[str, Any]] = "space", {"metavar": "SPACE"}
 KEYS: dict[str, Any] = {"nargs": "*", "metavar": "KEY", "help": "name of a block; - reads names, one a line"}
 # For each word: its function, what it does, and its arguments.
@@ -458,10 +635,15 @@ WORDS: dict[str, tuple[Callable[[Daemon, argparse.Namespace], None], str, list[t
         ("-n", {"metavar": "COUNT", "type": number, "help": "end after so many lines or screens"}),
         ("-i", {"metavar": "SECONDS", "type": number, "default": 1.0, "help": "seconds between them (1)"})]),
     "ls": (ls, "list the spaces that you may read", [
+        ("-b", {"action": "store_true", "help": "list the blocks of these spaces"}),
         ("space", {"nargs": "*", "metavar": "SPACE", "help": "these spaces only"})]),
     "du": (du, "print the bytes of spaces", [
         ("-u", {"action": "store_true", "help": "by owner"}),
         ("space", {"nargs": "*", "metavar": "SPACE", "help": "these spaces only"})]),
+    "tree": (tree, "print which prefixes the blocks of a space share", [
+        ("-d", {"metavar": "DEPTH", "type": whole, "default": 3, "help": "levels of branches (3)"}),
+        ("-n", {"metavar": "COUNT", "type": whole, "default": 20, "help": "most branches of one level (20); 0: all"}),
+        SPACE]),
     "rm": (rm, "remove blocks, or spaces", [
         ("-r", {"action": "store_true", "help": "remove these spaces, with all blocks"}), SPACE, ("key", KEYS)]),
     "pin": (pin, "protect blocks from eviction", [SPACE, ("key", {**KEYS, "nargs": "+"})]),

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * block.c - messages about blocks: messages that are answered at once, and ACQUIRE,
- * CLEAR, FLUSH, PREFETCH, FORGET and TOKEN_IDS, which wait for the disk or other nodes;
- * STATS.
+ * CLEAR, FLUSH, PREFETCH, FORGET, TOKEN_IDS and LIST, which wait for the disk or other
+ * nodes; STATS.
  *
  * OWNS      the kv_acquire, kv_flush or kv_forget of each request that waits; the leases
- *           of an ACQUIRE until they are released; the keys and the reply of a TOKEN_IDS.
+ *           of an ACQUIRE until they are released; the keys and the reply of a TOKEN_IDS
+ *           or LIST.
  *           A prefetch holds no block.
  *
  * INVARIANTS
@@ -669,17 +670,17 @@ int kv_request_forget(struct kv_client *client, const struct kv_message *m)
 	return r;
 }
 
-/* ---- token ids: from the index, or from the blocks ---- */
+/* ---- token ids and listings: from the index, or from the blocks ---- */
 
 #define ROOM (WIRE_MAX - sizeof(struct wire_header))
 #define TURN_NS 20000000u /* ns after which an incomplete reply is sent */
 
-struct token_ids {
+struct details {
 	struct kv_request request; /* first */
 	uint32_t n, done;	   /* keys */
 	size_t bytes;		   /* length of the reply so far */
 	struct kv_key *keys;
-	uint8_t *reply; /* ROOM bytes */
+	uint8_t reply[ROOM];
 };
 
 _Static_assert(sizeof(struct wire_tokens) - offsetof(struct wire_tokens, n) ==
@@ -691,7 +692,7 @@ _Static_assert(sizeof(struct wire_tokens) + KV_TOKEN_IDS_MAX * 4 +
 	       "any block fits");
 
 /* Add a block's token ids to the reply.  Returns false if there is no room. */
-static bool add_tokens(struct token_ids *t, const struct kv_key *key)
+static bool add_tokens(struct details *t, const struct kv_key *key)
 {
 	struct kv_cache *cache = t->request.server->cache;
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
@@ -729,7 +730,7 @@ static bool add_tokens(struct token_ids *t, const struct kv_key *key)
 
 static int token_ids_run(struct kv_wait *wait)
 {
-	struct token_ids *t = (struct token_ids *)wait;
+	struct details *t = (struct details *)wait;
 	const uint64_t until = kv_now_ns() + TURN_NS;
 
 	while (t->done < t->n && (t->done == 0 || kv_now_ns() < until) &&
@@ -738,9 +739,9 @@ static int token_ids_run(struct kv_wait *wait)
 	return 0;
 }
 
-static int token_ids_finish(struct kv_request *request)
+static int details_finish(struct kv_request *request)
 {
-	const struct token_ids *t = (struct token_ids *)request;
+	const struct details *t = (struct details *)request;
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	struct kv_space_info info;
 	int r = request->wait.status;
@@ -757,25 +758,121 @@ static int token_ids_finish(struct kv_request *request)
 }
 
 static const struct kv_request_kind token_ids_kind = {
-	{.run = token_ids_run, .cancel = kv_wait_withdraw}, token_ids_finish};
+	{.run = token_ids_run, .cancel = kv_wait_withdraw}, details_finish};
 
 int kv_request_token_ids(struct kv_client *client, const struct kv_message *m)
 {
 	const uint32_t n = m->header->count;
 	const size_t keys = n * sizeof(struct kv_key);
-	struct token_ids *t;
+	struct details *t;
 	int r;
 
 	if (!m->info.layout || !m->info.layout->token_ids)
 		return -EINVAL;
-	r = kv_request_new(client, m, &token_ids_kind, sizeof(*t) + keys + ROOM,
-			   &t);
+	r = kv_request_new(client, m, &token_ids_kind, sizeof(*t) + keys, &t);
 	if (r < 0)
 		return r;
 	t->n = n;
 	t->keys = (struct kv_key *)(t + 1);
-	t->reply = (uint8_t *)t->keys + keys;
 	memcpy(t->keys, client->server->keys, keys);
 	kv_request_run(&t->request);
+	return 0;
+}
+
+#define LIST_AT_ONCE 64u /* blocks for which cache->lock is held once */
+
+_Static_assert(sizeof(struct wire_list) +
+			       WIRE_BATCH * sizeof(struct wire_entry) <=
+		       ROOM,
+	       "a full listing fits");
+
+/* List the block @key in @entry.  Returns false if it is absent. */
+static bool list_block(struct kv_cache *cache, struct kv_space *space,
+		       const struct kv_key *key, struct wire_entry *entry)
+{
+	struct kv_block_info info;
+	struct kv_digest digest;
+	struct kv_meta meta;
+	struct kv_block *block;
+
+	if (kv_block_get(cache, space, key, &block) < 0)
+		return false;
+	info = kv_block_stat(cache, block);
+	if (kv_block_meta(cache, block, &meta, &digest) < 0)
+		meta = (struct kv_meta){0};
+	kv_block_put(cache, block);
+	*entry = (struct wire_entry){.len = key->len,
+				     .parent_len = meta.parent.len,
+				     .position = meta.position,
+				     .tokens = meta.tokens,
+				     .bytes_dram = info.held - info.ssd,
+				     .bytes_ssd = info.ssd,
+				     .used = info.atime_ns / 1000000000,
+				     .hits = info.hits,
+				     .pinned = info.pinned};
+	memcpy(entry->key, key->b, sizeof(entry->key));
+	memcpy(entry->parent, meta.parent.b, sizeof(entry->parent));
+	return true;
+}
+
+static int list_run(struct kv_wait *wait)
+{
+	struct details *list = (struct details *)wait;
+	struct kv_cache *cache = list->request.server->cache;
+	struct wire_list *head = (struct wire_list *)list->reply;
+	struct wire_entry *entries = (struct wire_entry *)(head + 1);
+	size_t n;
+
+	do {
+		n = kv_space_keys(cache, wait->space, &head->cursor, list->keys,
+				  KV_MIN(list->n - list->done, LIST_AT_ONCE));
+		for (size_t i = 0; i < n; i++)
+			list->done +=
+				list_block(cache, wait->space, &list->keys[i],
+					   &entries[list->done]);
+	} while (head->cursor != 0 && list->n - list->done >= LIST_AT_ONCE);
+	list->bytes = sizeof(*head) + list->done * sizeof(*entries);
+	return 0;
+}
+
+static const struct kv_request_kind list_kind = {
+	{.run = list_run, .cancel = kv_wait_withdraw}, details_finish};
+
+int kv_request_list(struct kv_client *client, const struct kv_message *m)
+{
+	const struct wire_list *asked = m->items;
+	struct kv_server *server = client->server;
+	struct wire_list *reply = kv_reply_items(server);
+	struct wire_key *keys = (struct wire_key *)(reply + 1);
+	uint64_t cursor = asked->cursor;
+	struct details *list;
+	size_t n;
+	int r;
+
+	if (asked->max < 64 || asked->max > WIRE_BATCH || asked->reserved != 0)
+		return -EINVAL;
+	if (m->header->flags & WIRE_DETAILS) {
+		r = kv_request_new(client, m, &list_kind,
+				   sizeof(*list) +
+					   LIST_AT_ONCE * sizeof(struct kv_key),
+				   &list);
+		if (r < 0)
+			return r;
+		list->n = asked->max;
+		list->keys = (struct kv_key *)(list + 1);
+		memcpy(list->reply, asked, sizeof(*asked));
+		kv_request_run(&list->request);
+		return 0;
+	}
+	n = kv_space_keys(server->cache, m->space, &cursor, server->keys,
+			  asked->max);
+	*reply = (struct wire_list){.cursor = cursor};
+	memset(keys, 0, n * sizeof(*keys));
+	for (size_t i = 0; i < n; i++) {
+		memcpy(keys[i].key, server->keys[i].b, server->keys[i].len);
+		keys[i].len = server->keys[i].len;
+	}
+	kv_reply(client, m->header, 0, (uint32_t)n,
+		 sizeof(*reply) + n * sizeof(*keys));
 	return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space.c - SPACE: find a space by name, make it, give it a layout; LIST: the keys of a
- * space; SPACE_REMOVE; LIMIT: set a limit of a space or a user.
+ * space.c - SPACE: find a space by name, make it, give it a layout; SPACE_REMOVE;
+ * LIMIT: set a limit of a space or a user.
  *
  * OWNS      the texts of each request.
  *
@@ -215,32 +215,6 @@ int kv_request_space(struct kv_client *client, const struct kv_message *m)
 	if (r == 0 && !o->request.pending)
 		kv_request_end(&o->request, false);
 	return r;
-}
-
-/* ---- listing ---- */
-
-int kv_request_list(struct kv_client *client, const struct kv_message *m)
-{
-	const struct wire_list *asked = m->items;
-	struct kv_server *server = client->server;
-	struct wire_list *reply = kv_reply_items(server);
-	struct wire_key *keys = (struct wire_key *)(reply + 1);
-	uint64_t cursor = asked->cursor;
-	size_t n;
-
-	if (asked->max < 64 || asked->max > WIRE_BATCH || asked->reserved != 0)
-		return -EINVAL;
-	n = kv_space_keys(server->cache, m->space, &cursor, server->keys,
-			  asked->max);
-	*reply = (struct wire_list){.cursor = cursor};
-	memset(keys, 0, n * sizeof(*keys));
-	for (size_t i = 0; i < n; i++) {
-		memcpy(keys[i].key, server->keys[i].b, server->keys[i].len);
-		keys[i].len = server->keys[i].len;
-	}
-	kv_reply(client, m->header, 0, (uint32_t)n,
-		 sizeof(*reply) + n * sizeof(*keys));
-	return 0;
 }
 
 /* ---- removal ---- */

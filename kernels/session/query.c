@@ -594,6 +594,60 @@ long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
 	return (long)got;
 }
 
+long kvfs_space_list(kvfs_space *space, uint64_t *cursor,
+		     kvfs_entry *ret_entries, size_t max)
+{
+	_cleanup_(kv_freep) struct wire_list *reply = malloc(WIRE_MAX);
+	const struct wire_entry *wire = (const void *)(reply + 1);
+	struct wire_list asked = {0};
+	struct kv_packet packet = {
+		.items = &asked, .bytes = sizeof(asked), .fd = -1};
+	uint64_t generation;
+	size_t n, got = 0;
+	long r = kv_session_check(space ? space->session : NULL);
+
+	if (r < 0)
+		return r;
+	if (!cursor || !ret_entries || max < KVFS_LIST_MIN)
+		return -EINVAL;
+	if (!reply)
+		return -ENOMEM;
+	do {
+		asked.cursor = *cursor;
+		asked.max = (uint32_t)KV_MIN(max - got, (size_t)WIRE_BATCH);
+		packet.header = (struct wire_header){
+			.type = WIRE_LIST, .flags = WIRE_DETAILS, .count = 1};
+		r = kv_lib_space_miss(kv_lib_space_id(
+			space, &packet.header.space, &generation));
+		if (r == 0)
+			r = ask_and_wait(space->session, space, &packet,
+					 &(struct room){reply, WIRE_MAX, 1, 0});
+		n = ((size_t)r - sizeof(*reply)) / sizeof(*wire);
+		if (r >= 0 && ((size_t)r < sizeof(*reply) || n > asked.max))
+			r = -EPROTO;
+		if (r < 0)
+			return got > 0 ? (long)got : r;
+		for (size_t i = 0; i < n; i++) {
+			kvfs_entry *entry = &ret_entries[got + i];
+
+			*entry = (kvfs_entry){.position = wire[i].position,
+					      .tokens = wire[i].tokens,
+					      .bytes_dram = wire[i].bytes_dram,
+					      .bytes_ssd = wire[i].bytes_ssd,
+					      .used = wire[i].used,
+					      .hits = wire[i].hits,
+					      .pinned = wire[i].pinned};
+			(void)kvfs_key_set(wire[i].key, wire[i].len,
+					   &entry->key);
+			(void)kvfs_key_set(wire[i].parent, wire[i].parent_len,
+					   &entry->parent);
+		}
+		*cursor = reply->cursor;
+		got += n;
+	} while (*cursor != 0 && max - got >= KVFS_LIST_MIN);
+	return (long)got;
+}
+
 /* ---- token ids ---- */
 
 /* Parse the entries of a WIRE_TOKEN_IDS reply, in the @bytes at @at, into at
@@ -714,7 +768,7 @@ int kvfs_text(kvfs_session *session, enum kvfs_text_what what, uint32_t uid,
 			return n == -ETIMEDOUT ? -ENOTCONN : (int)n;
 		part[n] = '\0';
 		head = 0;
-		if (what == KVFS_TEXT_SPACES) { /* its first line is a number */
+		if (what == KVFS_TEXT_SPACES) { /* the first line is a number */
 			of = strtoul(part, &more, 10);
 			if (*more != '\n')
 				return -EPROTO;

@@ -115,6 +115,59 @@ eq "all are warm" "$(xattr "$M/own/$(place 3)" tier)" dram+ssd
 ok "warm an empty space" kvfs warm last -p "$M"
 refused "$(key 9): No such file" warm own "$(key 9)" -p "$M"
 
+# Listings and the tree: a prompt of four blocks that two others continue, one without a
+# parent, and one whose parent is not there.
+mkdir -m 755 "$M/tree"
+chain() { # chain PARENT KEY...
+	local parent=${1:+$(key "$1")} i
+	shift
+	for i; do
+		block "$T/b" --seed "$i" --bytes 20000 --meta "parent=$parent" --meta "position=$((i % 16))" --meta tokens=16
+		put tree "$i" "$T/b"
+		parent=$(key "$i")
+	done
+}
+chain "" 16 17 18 19
+chain 19 36 37 38
+chain 19 52 53
+chain "" 64
+chain 99 80
+sync "$M/tree"
+setfattr -n user.kvfs.tier -v ssd "$M/tree/$(place 17)" || fail "tier"
+ok "warm one twice" kvfs warm tree "$(key 18)" "$(key 19)" -p "$M"
+kvfs ls -b tree -p "$M" >"$T/out" || fail "ls -b"
+eq "blocks" "$(wc -l <"$T/out")" 12
+eq "a block on SSD" "$(grep "$(key 17)" "$T/out" | awk '{ print $1, $2, $3, $5, $7 }')" "1 16 0 0 0"
+kvfs ls -b tree --json -p "$SOCK" >"$T/json" || fail "ls -b --json"
+eq "one object a line" "$(grep "$(key 37)" "$T/json" | head -n 1 | member '(j["position"], j["tokens"], j["parent"], j["bytes.ssd"])')" \
+	"(5, 16, '$(key 36)', $(($(stat -c %b "$M/tree/$(place 37)") * 256)))"
+tree() { kvfs tree tree -p "$SOCK" "$@" | awk 'NR > 1 { $3 = $4 = $6 = ""; print }' | tr -s ' '; }
+eq "the tree" "$(tree)" "\
+64 4 0 10000000…
+48 3 0 ├ 24000000…
+32 2 0 └ 34000000…
+16 1 0 40000000…
+16 1 0 50000000…"
+eq "the tree without branches" "$(tree -d 1)" "\
+144 9 0 10000000…
+16 1 0 40000000…
+16 1 0 50000000…"
+eq "the largest of the tree" "$(tree -n 1)" "\
+64 4 0 10000000…
+48 3 0 ├ 24000000…
+32 2 0 └ 1 more
+32 2 0 2 more"
+eq "the tree's bytes" "$(kvfs tree tree --json -n 0 -p "$M" | member 'sum(i["bytes.ssd"] for r in j for i in [r, *r["branches"]])')" \
+	"$(kvfs ls tree --json -p "$M" | member 'j[0]["bytes.ssd"]')"
+eq "the tree of an empty space" "$(kvfs tree last --json -p "$M")" "[]"
+refused "nope: no such space" tree nope -p "$M"
+refused "-d: 'x'" tree own -d x -p "$M"
+run=(as_a)
+refused "own: no such space" tree own -p "$SOCK"
+refused "own: no such space" ls -b own -p "$SOCK"
+run=()
+kvfs rm -r tree -p "$M" || fail "rm -r tree"
+
 # Limits of spaces and users are those of the mount's attributes.
 ok "set" kvfs set own quota.ssd=64M reserve.dram=1M rate.put=1G -p "$SOCK"
 eq "what the mount shows" "$(xattr "$M/own" quota.ssd) $(xattr "$M/own" reserve.dram) $(xattr "$M/own" rate.put)" \
