@@ -106,7 +106,7 @@ def sockets() -> Iterator[str]:
 class Daemon:
     """A session with the daemon at a mount point or control socket."""
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None, must: bool = True) -> None:
         path = path or os.environ.get("KVFS")
         if not path:
             found = list(sockets())
@@ -124,14 +124,17 @@ class Daemon:
         self.lib.kvfs_space_layout.restype = ctypes.c_char_p
         self.session = ctypes.c_void_p()
         check(self.lib.kvfs_open(os.fsencode(path), ctypes.byref(self.session)), path)
-        if check(self.lib.kvfs_connection(self.session, None), path) == 0:
+        if must and check(self.lib.kvfs_connection(self.session, None), path) == 0:
             raise Failure(f"{path}: no kvfs answers")
 
     def text(self, what: int, uid: int = 0) -> str:
         text = ctypes.c_char_p()
         check(self.lib.kvfs_text(self.session, what, ctypes.c_uint32(uid), ctypes.byref(text)),
               f"user {uid}" if what == USER else "")
-        return os.fsdecode(text.value or b"")
+        try:
+            return os.fsdecode(text.value or b"")
+        finally:
+            self.lib.free(text)
 
     def pairs(self, what: int, uid: int = 0) -> dict[str, str]:
         """Return the key=value lines of a text."""
@@ -607,6 +610,111 @@ def tree(daemon: Daemon, args: argparse.Namespace) -> None:
     table(lines)
 
 
+# ---- the exporter ----
+
+# Metrics of spaces, as the daemon's .kvfs/metrics has them: name, label, member of Daemon.spaces().
+OF_SPACES = [("blocks", "", "blocks")] + [
+    (name, f',tier="{tier}"', f"{member}.{tier}") for name, member in
+    (("bytes", "bytes"), ("quota_bytes", "quota"), ("guaranteed_bytes", "guaranteed")) for tier in ("dram", "ssd")] + [
+    ("asked_blocks_total", "", "asked"), ("found_blocks_total", "", "found"), ("hits_total", ',tier="dram"', "hits.dram"),
+    ("hits_total", ',tier="ssd"', "hits.ssd"), ("misses_total", "", "misses")]
+SPACES_MOST, OTHERS = 100, "other"
+
+
+def of_spaces(spaces: list[dict[str, Any]]) -> str:
+    """Return the metrics of the largest spaces, and the sums of the others."""
+    order = sorted(spaces, key=lambda s: (s["name"] == OTHERS, -s["bytes.dram"] - s["bytes.ssd"], s["name"]))
+    n = min(SPACES_MOST, sum(s["name"] != OTHERS for s in order))
+    rows = order[:n]
+    if order[n:]:
+        rows.append({"name": OTHERS, **{member: sum(s[member] for s in order[n:]) for _, _, member in OF_SPACES}})
+    labels = [re.sub(r'["\\]', r"\\\g<0>", row["name"]).replace("\n", "\\n") for row in rows]
+    # Labels are UTF-8: in another name each byte above 7f becomes /HH, which is in no name.
+    labels = ["".join(chr(b) if b < 128 else f"/{b:02x}" for b in label.encode("utf-8", "surrogateescape"))
+              if re.search("[\udc80-\udcff]", label) else label for label in labels]
+    lines, last = [], ""
+    for name, tier, member in OF_SPACES:
+        if name != last and rows:
+            lines.append(f"# TYPE kvfs_space_{name} {'counter' if name.endswith('_total') else 'gauge'}")
+        lines += [f'kvfs_space_{name}{{space="{label}"{tier}}} {row[member]}' for label, row in zip(labels, rows)]
+        last = name
+    return "".join(f"{line}\n" for line in lines)
+
+
+def listen(at: str) -> socket.socket:
+    """Return a socket that listens at @at, ADDRESS:PORT or unix:PATH; the latter for this user only."""
+    found = re.fullmatch(r"unix:(.+)|(?:\[(.+)\]|([^:]+)):([0-9]{1,5})", at)
+    if not found or int(found[4] or 0) > 65535:
+        raise Failure(f"{at}: neither ADDRESS:PORT nor unix:PATH")
+    path = found[1]
+    try:
+        if not path:
+            family, _, _, _, address = socket.getaddrinfo(found[2] or found[3], int(found[4]), type=socket.SOCK_STREAM)[0]
+            return socket.create_server(address[:2], family=family)
+        with socket.socket(socket.AF_UNIX) as old:
+            if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode) and old.connect_ex(path) == errno.ECONNREFUSED:
+                os.unlink(path)  # its exporter was killed
+        server = socket.socket(socket.AF_UNIX)
+        os.umask(0o177)
+        server.bind(path)
+        server.listen(64)
+        return server
+    except OSError as error:
+        raise Failure(f"{at}: {error.strerror or error}") from None
+
+
+def exporter(daemon: Daemon, args: argparse.Namespace) -> None:
+    """Serve the metrics by HTTP until the process is ended."""
+    import http.server  # which takes longer to load than the other commands to run
+    import socketserver
+
+    at = listen(args.at)
+    local = at.family == socket.AF_UNIX
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        timeout, server_version, sys_version = 10, "kvfs", ""
+
+        def do_GET(self) -> None:
+            status, text = 404, "the metrics are at /metrics\n"
+            if self.path.partition("?")[0] == "/metrics":
+                try:
+                    status, text = 200, daemon.text(METRICS)
+                    if local or args.spaces:
+                        text += of_spaces(daemon.spaces())
+                except Failure as error:
+                    status, text = 503, f"no kvfs answers: {error}\n"
+            body = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            pass  # the client has gone
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    server = Server(("", 0), Handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = at
+    url = args.at if local else f"http://{args.at.rpartition(':')[0]}:{at.getsockname()[1]}/metrics"
+    try:
+        if args.json:
+            show({"url": url})
+        else:
+            print(url, flush=True)
+        server.serve_forever()
+    finally:
+        if local:
+            os.unlink(at.getsockname())
+
+
 # ---- the command line ----
 
 class Parser(argparse.ArgumentParser):
@@ -655,6 +763,9 @@ WORDS: dict[str, tuple[Callable[[Daemon, argparse.Namespace], None], str, list[t
     "set": (set_limits, "set, or print, the limits of a space or user", [
         ("of", {"metavar": "SPACE|UID"}),
         ("limit", {"nargs": "*", "metavar": "NAME=VALUE", "help": f"NAME: {', '.join(QUOTAS)}"})]),
+    "exporter": (exporter, "serve the metrics to Prometheus by HTTP", [
+        ("--spaces", {"action": "store_true", "help": "also those of spaces, with their names (unix: always)"}),
+        ("at", {"nargs": "?", "metavar": "ADDRESS:PORT|unix:PATH", "default": "127.0.0.1:9749"})]),
 }
 
 
@@ -670,7 +781,7 @@ def main(words: list[str]) -> int:
         for name, options in arguments:
             parser.add_argument(name, **options)
         args = parser.parse_args(words[1:], argparse.Namespace(word=word))
-        run(Daemon(args.p), args)
+        run(Daemon(args.p, run is not exporter), args)
         sys.stdout.flush()
         return 0
     except Failure as error:
