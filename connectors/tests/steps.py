@@ -80,9 +80,11 @@ class Driver:
         self.calls += 1
         return result
 
-    def request(self, id: str, seed: int, **options: Any) -> Request:
-        made = Request(id, prompt(seed, TOKENS), SamplingParams(max_tokens=1), None,
-                       block_hasher=self.hasher, **options)
+    def request(self, id: str, seed: int, params: dict[str, Any] | None = None,
+                **options: Any) -> Request:
+        """Begin a request; @params: its kv_transfer_params."""
+        sampling = SamplingParams(max_tokens=1, extra_args={"kv_transfer_params": params})
+        made = Request(id, prompt(seed, TOKENS), sampling, None, block_hasher=self.hasher, **options)
         self.times, self.calls = {}, 0
         self.call(self.scheduler, "on_new_request", made)
         return made

@@ -61,6 +61,24 @@ class Case(unittest.TestCase):
         return asked
 
 
+class Choices(Case):
+    def test_a_request_may_save_nothing_and_load_nothing(self) -> None:
+        driver = self.driver()
+        request = driver.request("unsaved", 1, {"kvfs.save": False})
+        self.assertEqual(driver.matched(request), 0)
+        driver.allocate(request, FIRST, 0)
+        driver.step({"unsaved": TOKENS}, FIRST)
+        self.assertFalse(driver.worker._worker._saves)
+        driver.finish(request, FIRST)
+        driver.save("saved", 1, FIRST)
+        self.assertEqual(driver.matched(driver.request("unloaded", 1, {"kvfs.load": False})), 0)
+        with self.assertLogs("vllm.kvfs") as logs:
+            for id, params in ("a", {"kvfs.load": 0}), ("b", {"kvfs.load": None, "load": False}):
+                self.assertEqual(driver.matched(driver.request(id, 1, params)), HIT * BLOCK)
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn('"kvfs.load" in kv_transfer_params is neither true nor false', logs.output[0])
+
+
 class Saves(Case):
     def begin(self, driver: Driver, seed: int) -> None:
         """Begin a save of the pages FIRST, with the daemon stopped."""

@@ -564,6 +564,20 @@ class Tier(Case):
                 self.assertEqual(engine.do("generate", prompts=[p])["forwarded"], 1507)
             engine.kill()
 
+    def test_a_request_may_save_nothing_and_load_nothing(self) -> None:
+        p, loaded = prompt(1, 1500), full(1500)
+        for params, forwarded, blocks in (({"kvfs.save": False}, 1507, 0),
+                                          ({"kvfs.save": 0, "save": False}, 1507, loaded // BLOCK),
+                                          ({"kvfs.load": False}, 1507, loaded // BLOCK),
+                                          ({"kvfs.load": None}, 1507 - loaded, loaded // BLOCK)):
+            engine = self.tiered()
+            got = engine.do("generate", prompts=[p], extra_args={"kv_transfer_params": params})
+            self.assertEqual(got["forwarded"], forwarded)
+            engine.do("generate", prompts=[prompt(2, 20)])
+            settled(self.mount.path)
+            self.assertEqual(len(self.mount.blocks()), blocks)
+            engine.kill()
+
     def test_a_wrong_setting_is_named(self) -> None:
         with self.assertRaises(EngineError) as caught:
             self.tiered(ssd_wait=3)

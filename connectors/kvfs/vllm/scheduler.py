@@ -31,7 +31,7 @@ from kvfs.weights import fingerprint
 from .groups import Spaces
 from .messages import Blocks, Plan, Report
 from .metrics import Stats
-from .settings import Settings
+from .settings import Settings, allows
 
 log = logging.getLogger("vllm.kvfs")
 FAILED_MAX = 65536
@@ -91,10 +91,12 @@ class Held:
 class Request:
     """The scheduler's record of a request of vLLM's."""
 
-    __slots__ = ("request", "held", "salt", "chain", "saved", "counted")
+    __slots__ = ("request", "held", "salt", "chain", "saved", "counted", "loads", "saves")
 
     def __init__(self, request: Any, salt: bytes) -> None:
         self.request = request
+        params = getattr(request, "kv_transfer_params", None)
+        self.loads, self.saves = allows(params, "load"), allows(params, "save")
         self.held: Held | None = None
         self.salt_with(salt)
 
@@ -208,7 +210,7 @@ class Scheduler:
         """Return the tokens beyond @computed that are held in DRAM; None: ask again."""
         known = self.new(request)
         first = computed // self._tokens
-        if self._stopped or getattr(request, "skip_reading_prefix_cache", False):
+        if self._stopped or not known.loads or getattr(request, "skip_reading_prefix_cache", False):
             return 0
         held = known.held
         if held is None or held.first != first or (self._failed and not self._whole(held)):
@@ -323,7 +325,7 @@ class Scheduler:
         offers = []
         for id, n in scheduled.items():
             known = self._requests.get(id)
-            if known is None:
+            if known is None or not known.saves:
                 continue
             # With asynchronous scheduling the last tokens are placeholders.
             request = known.request

@@ -2,6 +2,8 @@
 """settings - the settings in kv_connector_extra_config, and their errors."""
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,3 +32,19 @@ def settings(extra: Mapping[str, Any]) -> Settings:
         raise ValueError(f"kvfs: kv_connector_extra_config: 'load' is {chosen.load!r}; it must be "
                          "\"async\" or \"sync\"")
     return chosen
+
+
+def allows(params: Any, what: str) -> bool:
+    """Return whether a request's kv_transfer_params let kvfs `load` or `save` blocks for the request:
+    unless "kvfs.load" or "kvfs.save" is false.  Another value than a boolean is ignored."""
+    value = params.get(f"kvfs.{what}", True) if isinstance(params, dict) else True
+    if not isinstance(value, bool):
+        _warn(what)
+    return value is not False
+
+
+@functools.cache
+def _warn(what: str) -> None:
+    logging.getLogger("vllm.kvfs").warning(
+        "kvfs: a request's \"kvfs.%s\" in kv_transfer_params is neither true nor false, and is "
+        "ignored; this warning is not repeated", what)

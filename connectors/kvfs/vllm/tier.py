@@ -34,6 +34,7 @@ try:
 except ImportError as error:
     raise unusable(error) from None
 from .identity import engine_core, identity, watch_weights
+from .settings import allows
 
 log = logging.getLogger("vllm.kvfs")
 LOAD_WAIT = SAVE_WAIT = 10.0
@@ -113,7 +114,8 @@ class KvfsTier(SecondaryTierManager):
     # ---- look-up ----
 
     def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
-        if self._stopped or key in self._lost or not self._patience.left:
+        if self._stopped or key in self._lost or not self._patience.left or \
+                not allows(req_context.kv_transfer_params, "load"):
             return LookupResult.MISS
         asked = self._asked.setdefault(req_context.req_id, {})
         found = asked.setdefault(key, None)
@@ -186,7 +188,7 @@ class KvfsTier(SecondaryTierManager):
 
     def submit_store(self, job_metadata: TransferJob) -> None:
         keys, context = list(job_metadata.keys), job_metadata.req_context
-        if self._stopped:
+        if self._stopped or not allows(context.kv_transfer_params, "save"):
             self._dropped.append(job_metadata.job_id)
             return
         for key in keys:
