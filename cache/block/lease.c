@@ -549,26 +549,27 @@ void kv_probe(struct kv_cache *cache, struct kv_space *space,
 size_t kv_asked(struct kv_cache *cache, struct kv_space *space,
 		const uint8_t *states, size_t n)
 {
-	const struct kv_layout *layout;
-	size_t found = 0, first = n, last = 0;
+	size_t found = 0, first = 0;
+	bool prefix;
 
 	for (size_t i = 0; i < n; i++)
-		if (states[i] >= KV_SSD) {
-			found++;
-			last = i + 1;
-		} else if (first == n) {
-			first = i;
-		}
+		found += states[i] >= KV_SSD;
 	kv_lock(cache);
 	cache->stats.lookups.asked += n;
 	cache->stats.lookups.found += found;
 	space->lookups.asked += n;
 	space->lookups.found += found;
 	count_misses(cache, space, n - found);
-	layout = space->layout;
-	if (layout && layout->reuse != KV_REUSE_PREFIX)
-		first = last;
+	prefix = !space->layout || space->layout->reuse == KV_REUSE_PREFIX;
 	kv_unlock(cache);
+	if (found == n)
+		return n;
+	if (prefix)
+		while (states[first] >= KV_SSD)
+			first++;
+	else
+		for (first = n; first > 0 && states[first - 1] < KV_SSD;)
+			first--;
 	return first < n && states[first] == KV_ABSENT ? first : n;
 }
 
