@@ -320,7 +320,8 @@ static int run_word(int argc, char **argv)
 	const bool program =
 		is_one_of(argv[1], programs, KV_ARRAY_LEN(programs));
 	char folder[PATH_MAX], path[PATH_MAX + 64];
-	char **args = calloc((size_t)argc + 3, sizeof(*args));
+	_cleanup_(kv_freep) char **args =
+		calloc((size_t)argc + 3, sizeof(*args));
 	ssize_t n = readlink("/proc/self/exe", folder, sizeof(folder) - 1);
 
 	if (!program && !is_one_of(argv[1], commands, KV_ARRAY_LEN(commands)))
