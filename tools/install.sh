@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# install.sh install|uninstall - put the build $B below $DESTDIR$PREFIX, or remove
-# the installed files; called by make.
+# install.sh install|uninstall - put the build $B below $DESTDIR$PREFIX, its libraries in
+# $DESTDIR$LIBDIR (default: $PREFIX/lib), or remove the installed files; called by make.
 set -e
 cd "$(dirname "$0")/.."
 case $PREFIX in
@@ -10,6 +10,8 @@ case $PREFIX in
 esac
 PREFIX=${PREFIX%/}
 to=$DESTDIR$PREFIX
+libdir=${LIBDIR:-$PREFIX/lib}
+lib=$DESTDIR$libdir
 verb=$1
 
 put() { # MODE FILE TARGET
@@ -30,10 +32,11 @@ link() { # TEXT LINK
 kvfs_pc() {
 	cat <<-END
 	prefix=$PREFIX
+	libdir=$libdir
 	Name: kvfs
 	Description: KV cache blocks in and out of kvfs
 	Version: $VERSION
-	Libs: -L\${prefix}/lib -lkvfs
+	Libs: -L\${libdir} -lkvfs
 	Libs.private: -ljansson -lxxhash -lcrypto -ldl -pthread
 	Cflags: -I\${prefix}/include
 	END
@@ -51,24 +54,26 @@ put 755 connectors/remote/kvfs-remote-mooncake "$to/libexec/kvfs/kvfs-remote-moo
 [ "$verb" = install ] || rmdir "$to/libexec/kvfs" 2>/dev/null || true
 put 644 kernels/kvfs.h "$to/include/kvfs.h"
 put 644 kernels/kvfs_device.h "$to/include/kvfs_device.h"
-put 644 "$B/libkvfs.a" "$to/lib/libkvfs.a"
-put 755 "$B/libkvfs.so" "$to/lib/libkvfs.so.1"
-link libkvfs.so.1 "$to/lib/libkvfs.so"
+put 644 "$B/libkvfs.a" "$lib/libkvfs.a"
+put 755 "$B/libkvfs.so" "$lib/libkvfs.so.1"
+link libkvfs.so.1 "$lib/libkvfs.so"
 # The plug-in is built only where there is a CUDA compiler.
 if [ "$verb" = uninstall ] || [ -e "$B/libkvfs-cuda.so" ]; then
-	put 755 "$B/libkvfs-cuda.so" "$to/lib/libkvfs-cuda.so.1"
+	put 755 "$B/libkvfs-cuda.so" "$lib/libkvfs-cuda.so.1"
 fi
-kvfs_pc | put 644 /dev/stdin "$to/lib/pkgconfig/kvfs.pc"
+kvfs_pc | put 644 /dev/stdin "$lib/pkgconfig/kvfs.pc"
 for page in man/*.[1-9]; do
 	put 644 "$page" "$to/share/man/man${page##*.}/${page##*/}"
 done
 
 # mount(8) looks for helpers only in /sbin, which belongs to the whole machine: an
-# installation for all users goes there, one with a prefix of its own does not.
+# installation for all users goes there, one with a prefix of its own does not.  A package has
+# them in /usr/sbin, to which /sbin is a link, and may not have files below that link.
 case $PREFIX in
 /usr | /usr/local)
-	link "$PREFIX/bin/kvfs" "$DESTDIR/sbin/mount.kvfs"
-	link "$PREFIX/bin/kvfs" "$DESTDIR/sbin/umount.kvfs" ;;
+	for helper in mount.kvfs umount.kvfs; do
+		link "$PREFIX/bin/kvfs" "$DESTDIR${DESTDIR:+/usr}/sbin/$helper"
+	done ;;
 *)
 	[ "$verb" != install ] ||
 		echo "mount -t kvfs needs /sbin/mount.kvfs, umount that waits /sbin/umount.kvfs: links to $PREFIX/bin/kvfs" ;;

@@ -33,10 +33,14 @@ done
 same "the same files" <(below "$T/one") <(below "$T/two")
 
 DESTDIR=$T/dest PREFIX=/usr/local install_sh install || fail "install to DESTDIR"
-eq "mount helper" "$(readlink "$T/dest/sbin/mount.kvfs")" /usr/local/bin/kvfs
+absent "a package's files below /sbin" "$T/dest/sbin"
+eq "mount helper" "$(readlink "$T/dest/usr/sbin/mount.kvfs")" /usr/local/bin/kvfs
 DESTDIR=$T/dest PREFIX=/opt/kvfs install_sh uninstall || fail "uninstall what is not there"
-eq "another's mount helper" "$(readlink "$T/dest/sbin/mount.kvfs")" /usr/local/bin/kvfs
+eq "another's mount helper" "$(readlink "$T/dest/usr/sbin/mount.kvfs")" /usr/local/bin/kvfs
 DESTDIR=$T/dest PREFIX=/usr/local install_sh uninstall || fail "uninstall"
+DESTDIR=$T/multi PREFIX=/usr LIBDIR=/usr/lib/triplet install_sh install || fail "install to LIBDIR"
+eq "files of the library in and beside LIBDIR" "$(below "$T/multi" | grep '/lib/' | grep -cv '/lib/triplet/')" 0
+eq "libdir of kvfs.pc" "$(PKG_CONFIG_LIBDIR=$T/multi/usr/lib/triplet/pkgconfig pkg-config --libs-only-L kvfs | tr -d ' ')" -L/usr/lib/triplet
 eq "what uninstall leaves" "$(below "$T/dest")" ""
 
 not "relative prefix" "absolute path" env PREFIX=here B="$B" VERSION=1 "$root/tools/install.sh" install
