@@ -76,8 +76,9 @@ $(UNIT) $(HELPERS): $B/%: $B/%.o $B/daemon.a $B/libkvfs.a
 include $(wildcard */*/gpu.mk)
 test: deps                              ## everything that needs no GPU, in 12 minutes; KVFS_STRICT=1: a skipped test fails
 	@$(MAKE) all test-run
-test-all: deps                          ## the same with more kills
+test-all: deps                          ## the same with more kills, and Prometheus if that is installed
 	@KVFS_SECONDS=280 $(MAKE) all test-run
+	@B=$B tests/prometheus.sh || [ $$? = 77 ]
 test-run: $(UNIT) $(HELPERS) $(if $(filter %/kill.sh,$(SCRIPTS)),points)
 	@B=$B tests/run.sh $(UNIT) $(SCRIPTS)
 points: ; @$(MAKE) POINTS=1 B=$B-points $B-points/kvfs
