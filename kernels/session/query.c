@@ -597,7 +597,7 @@ long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
 long kvfs_space_list(kvfs_space *space, uint64_t *cursor,
 		     kvfs_entry *ret_entries, size_t max)
 {
-	_cleanup_(kv_freep) struct wire_list *reply = malloc(WIRE_MAX);
+	_cleanup_(kv_freep) struct wire_list *reply = calloc(1, WIRE_MAX);
 	const struct wire_entry *wire = (const void *)(reply + 1);
 	struct wire_list asked = {0};
 	struct kv_packet packet = {
