@@ -260,13 +260,14 @@ int kv_dir_list(struct kv_cache *cache, struct kv_space *space, uint8_t byte,
 		uint64_t **ret_ids, size_t *ret_n);
 
 /*
- * Copy at most @max keys of the space's blocks into @ret_keys and return how
- * many; 0 keys do not mean the end.  *@cursor is 0 at first, and 0 again at the
+ * Copy at most @max keys of the space's blocks (@in_dram: of those that are not on
+ * SSD) into @ret_keys and return how many; 0 keys do not mean the end.  *@cursor is 0 at first, and 0 again at the
  * end.  Takes well under a millisecond.  A key that is never removed is
  * returned once, or twice if the space grows by half meanwhile.
  */
 size_t kv_space_keys(struct kv_cache *cache, struct kv_space *space,
-		     uint64_t *cursor, struct kv_key *ret_keys, size_t max);
+		     bool in_dram, uint64_t *cursor, struct kv_key *ret_keys,
+		     size_t max);
 
 /* ---- blocks ---- */
 
@@ -287,6 +288,21 @@ struct kv_block_info {
 	int64_t atime_ns, mtime_ns;
 	uint32_t uid, gid, mode; /* owner and mode of the block's space */
 };
+
+/* A block in a listing; @meta is zero if its record cannot be read. */
+struct kv_listed {
+	struct kv_block_info info;
+	struct kv_meta meta;
+	uint64_t parent_id; /* 0: the space has no such block */
+};
+/*
+ * List at most @max of the space's blocks, with the cursor of kv_space_keys: first blocks
+ * that are not on SSD, then the others in the order of the SSD.  Waits for index pages.
+ * A block that gets another slot on SSD meanwhile may be listed twice, or not.
+ */
+size_t kv_space_list(struct kv_cache *cache, struct kv_space *space,
+		     uint64_t *cursor, struct kv_listed *ret_blocks,
+		     size_t max);
 
 /* Return the block, held; by id also a removed one that is held.  -ENOENT. */
 int kv_block_get(struct kv_cache *cache, struct kv_space *space,

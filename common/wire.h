@@ -374,13 +374,15 @@ struct wire_list {
 struct wire_entry {
 	uint8_t key[32];
 	uint8_t parent[32];
-	uint32_t len;	     /* bytes of the key */
-	uint32_t parent_len; /* 0: unknown */
+	uint8_t len, parent_len; /* bytes of the keys; parent_len 0: unknown */
+	uint8_t pinned;		 /* 1, or 0 */
+	uint8_t reserved;
+	uint32_t hits;
 	uint32_t position, tokens;
 	uint64_t bytes_dram, bytes_ssd;
 	int64_t used; /* last use, in seconds of Unix time */
-	uint32_t hits;
-	uint32_t pinned; /* 1, or 0 */
+	/* ids that no other blocks have while the daemon runs; 0: no such block */
+	uint64_t id, parent_id;
 };
 
 /*

@@ -315,6 +315,69 @@ int kv_index_get(struct kv_index *index, uint64_t slot_id,
 	return 0;
 }
 
+#define LOOK_MAX 2048u /* records examined by one kv_index_slots */
+
+struct reading {
+	struct kv_index *index;
+	MDB_txn *txn;
+	uint64_t id;
+	uint32_t space;
+	size_t n, max;
+	struct kv_slot_record *records;
+};
+
+static int read_guarded(void *arg)
+{
+	struct reading *s = arg;
+	MDB_val key = {sizeof(s->id), &s->id}, value;
+	MDB_cursor *cursor;
+	unsigned looks = 0;
+	int rc = mdb_cursor_open(s->txn, s->index->parts[KV_PART_SLOTS],
+				 &cursor);
+
+	if (rc != 0)
+		return rc;
+	rc = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE);
+	for (; rc == 0; rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT)) {
+		struct kv_slot_record *record = &s->records[s->n];
+
+		if (key.mv_size == sizeof(s->id))
+			memcpy(&s->id, key.mv_data, sizeof(s->id));
+		if (s->n == s->max || looks++ == LOOK_MAX)
+			break;
+		if (value.mv_size != sizeof(*record))
+			continue;
+		memcpy(record, value.mv_data, sizeof(*record));
+		s->n += record->space == s->space &&
+			record->checksum == kv_slot_sum(record, s->id);
+	}
+	mdb_cursor_close(cursor);
+	if (rc == MDB_NOTFOUND)
+		s->id = UINT64_MAX;
+	return rc == MDB_NOTFOUND ? 0 : rc;
+}
+
+long kv_index_slots(struct kv_index *index, uint64_t *id, uint32_t space,
+		    struct kv_slot_record *ret_records, size_t max)
+{
+	struct reading s = {.index = index,
+			    .id = *id,
+			    .space = space,
+			    .max = max,
+			    .records = ret_records};
+	int r = kv_txn_guard_enter(index, MDB_RDONLY, &s.txn), rc;
+
+	if (r < 0)
+		return r;
+	rc = kv_fault_guard(index, read_guarded, &s);
+	if (rc != MDB_PANIC)
+		mdb_txn_abort(s.txn);
+	pthread_rwlock_unlock(&index->guard);
+	r = kv_env_errno(rc);
+	*id = s.id;
+	return r < 0 ? r : (long)s.n;
+}
+
 /* Call the visitor for one record; MDB_CORRUPTED: the record is damaged. */
 typedef int (*visit_fn)(const struct kv_index_visitor *visitor, uint64_t id,
 			const MDB_val *value);

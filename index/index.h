@@ -151,6 +151,14 @@ int kv_index_get(struct kv_index *index, uint64_t slot_id,
 		 struct kv_token_ids **ret_ids);
 
 /*
+ * Read records in the order of their ids, from *@id on: store those of blocks of @space, at
+ * most @max, in @ret_records.  *@id becomes the id to go on with; UINT64_MAX: the end.
+ * Looks at a few thousand records at most.  Returns the number of records, or -errno.
+ */
+long kv_index_slots(struct kv_index *index, uint64_t *id, uint32_t space,
+		    struct kv_slot_record *ret_records, size_t max);
+
+/*
  * A batch is one transaction: kv_txn_commit makes all of it durable or nothing.
  * After a call has failed, kv_txn_commit aborts the batch and returns the first
  * error.  commit and abort free the batch; abort takes NULL.  These calls compute the checksums.

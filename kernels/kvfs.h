@@ -364,14 +364,18 @@ typedef struct kvfs_entry {
 	uint64_t bytes_dram, bytes_ssd; /* bytes that it holds in each tier */
 	int64_t used;			/* last use, in seconds of Unix time */
 	uint32_t hits;
-	uint32_t pinned;      /* 1 if a user or a snapshot has pinned it */
+	uint32_t pinned; /* 1 if a user or a snapshot has pinned it */
+	/* Numbers that no other blocks have while the daemon runs; parent_id 0: the space has
+	 * no such block. */
+	uint64_t id, parent_id;
 	uint64_t reserved[2]; /* zero */
 } kvfs_entry;
 
 /*
- * List the space's blocks as kvfs_space_keys does, with the facts that the daemon has of each.  No
- * data is read from disk, but of blocks that are not in DRAM the index: a million takes
- * seconds.
+ * List the space's blocks as kvfs_space_keys does, with the facts that the daemon has of
+ * each: first blocks that are not on SSD, then the others in the order of the SSD.  No data
+ * is read from disk, but the index.  A block that moves on the SSD meanwhile may be listed
+ * twice, or not.
  * -EINVAL: a NULL, or @max below KVFS_LIST_MIN
  * -ENOENT, -ENOMEM, -ENOTCONN; -ETIMEDOUT: the daemon hangs
  */

@@ -395,6 +395,72 @@ int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
 	return 0;
 }
 
+#define LIST_MAX 64u
+#define LIST_ON_SSD \
+	(UINT64_C(1) << 63) /* cursor: the rest is the id of a slot */
+
+/* List the block @key, with its record of the index or NULL.  Returns false if the space
+ * has no such block. */
+static bool list_block(struct kv_cache *cache, struct kv_space *space,
+		       const struct kv_key *key,
+		       const struct kv_slot_record *record,
+		       struct kv_listed *ret_listed)
+{
+	struct kv_slot_record own = {0};
+	struct kv_block *block, *parent;
+	uint64_t id;
+
+	kv_lock(cache);
+	block = space->removed ? NULL : kv_table_find(cache, space, key);
+	if (block && !record &&
+	    kv_record_in_memory(cache, block, &own, &id) == 0)
+		record = &own;
+	if (block) {
+		ret_listed->info = stat_locked(cache, block);
+		ret_listed->meta = meta_of(record ? record : &own);
+		parent = ret_listed->meta.parent.len == 0
+				 ? NULL
+				 : kv_table_find(cache, space,
+						 &ret_listed->meta.parent);
+		ret_listed->parent_id = parent ? kv_block_id(parent) : 0;
+	}
+	kv_unlock(cache);
+	return block;
+}
+
+size_t kv_space_list(struct kv_cache *cache, struct kv_space *space,
+		     uint64_t *cursor, struct kv_listed *ret_blocks, size_t max)
+{
+	struct kv_slot_record records[LIST_MAX];
+	struct kv_key keys[LIST_MAX];
+	uint64_t id = *cursor & ~LIST_ON_SSD;
+	size_t n = 0;
+	long got;
+
+	max = KV_MIN(max, LIST_MAX);
+	if (!(*cursor & LIST_ON_SSD)) {
+		got = (long)kv_space_keys(cache, space, true, cursor, keys,
+					  max);
+		if (*cursor == 0)
+			*cursor = LIST_ON_SSD;
+		for (long i = 0; i < got; i++)
+			n += list_block(cache, space, &keys[i], NULL,
+					&ret_blocks[n]);
+		return n;
+	}
+	got = cache->index ? kv_index_slots(cache->index, &id, space->id,
+					    records, max)
+			   : -ENOENT;
+	*cursor = got < 0 || id == UINT64_MAX ? 0 : LIST_ON_SSD | id;
+	for (long i = 0; i < got; i++) {
+		keys[0] = (struct kv_key){.len = records[i].key_len};
+		memcpy(keys[0].b, records[i].key, sizeof(keys[0].b));
+		n += list_block(cache, space, &keys[0], &records[i],
+				&ret_blocks[n]);
+	}
+	return n;
+}
+
 int kv_block_get_token_ids(struct kv_cache *cache, struct kv_block *block,
 			   struct kv_meta *ret_meta,
 			   struct kv_token_ids **ret_ids)

@@ -398,16 +398,17 @@ int kv_dir_remove(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
 /* ---- listing by cursor ---- */
 
 #define LOOK_MAX 4096u /* buckets examined in one call */
+#define LOOK_IN 256u   /* these, if each block is examined, too */
 
 /*
- * Put the keys with a hash from *@at on, whole buckets of @dir, into @ret_keys.
- * Return true at the end of @dir, with *@at 0.
+ * Put the keys with a hash from *@at on, whole buckets of @dir, into @ret_keys;
+ * @in_dram: only of blocks that are not on SSD.  Return true at the end of @dir, with *@at 0.
  *
  * A bucket has a range of hashes, so the cursor stays valid when buckets double.
  */
 static bool put_dir(const struct kv_cache *cache, const struct kv_dir *dir,
-		    uint32_t *at, unsigned *looks, struct kv_key *ret_keys,
-		    size_t max, size_t *n)
+		    bool in_dram, uint32_t *at, unsigned *looks,
+		    struct kv_key *ret_keys, size_t max, size_t *n)
 {
 	if (!dir || !dir->buckets || dir->blocks == 0) {
 		*at = 0;
@@ -420,7 +421,7 @@ static bool put_dir(const struct kv_cache *cache, const struct kv_dir *dir,
 
 		for (uint32_t i = first; i != KV_NONE; i = block->next) {
 			block = kv_table_at(&cache->table, i);
-			count++;
+			count += !in_dram || block->file == KV_NONE;
 		}
 		if (*looks == 0 || (*n > 0 && count > max - *n))
 			return false;
@@ -429,7 +430,8 @@ static bool put_dir(const struct kv_cache *cache, const struct kv_dir *dir,
 		for (uint32_t i = first; i != KV_NONE && *n < max;
 		     i = block->next) {
 			block = kv_table_at(&cache->table, i);
-			ret_keys[(*n)++] = kv_block_key(block);
+			if (!in_dram || block->file == KV_NONE)
+				ret_keys[(*n)++] = kv_block_key(block);
 		}
 		*at = ((*at >> (32 - dir->bits)) + 1) << (32 - dir->bits);
 	} while (*at != 0);
@@ -437,15 +439,16 @@ static bool put_dir(const struct kv_cache *cache, const struct kv_dir *dir,
 }
 
 size_t kv_space_keys(struct kv_cache *cache, struct kv_space *space,
-		     uint64_t *cursor, struct kv_key *ret_keys, size_t max)
+		     bool in_dram, uint64_t *cursor, struct kv_key *ret_keys,
+		     size_t max)
 {
 	uint32_t byte = (uint32_t)(*cursor >> 32), at = (uint32_t)*cursor;
-	unsigned looks = LOOK_MAX;
+	unsigned looks = in_dram ? LOOK_IN : LOOK_MAX;
 	size_t n = 0;
 
 	kv_lock(cache);
-	while (byte < 256 && put_dir(cache, space->dirs[byte], &at, &looks,
-				     ret_keys, max, &n))
+	while (byte < 256 && put_dir(cache, space->dirs[byte], in_dram, &at,
+				     &looks, ret_keys, max, &n))
 		byte++;
 	kv_unlock(cache);
 	*cursor = byte < 256 ? (uint64_t)byte << 32 | at : 0;

@@ -263,7 +263,8 @@ static void list_locked(struct kv_remote *remote, struct kv_offer *offer)
 
 	offer->begun = true;
 	kv_unlock(cache);
-	n = kv_space_keys(cache, offer->space, &offer->cursor, keys, PAGE);
+	n = kv_space_keys(cache, offer->space, false, &offer->cursor, keys,
+			  PAGE);
 	kv_lock(cache);
 	offer->walked = offer->cursor == 0;
 	for (size_t i = 0; i < n; i++) {

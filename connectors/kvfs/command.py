@@ -33,10 +33,11 @@ QUOTAS = "quota.dram", "quota.ssd", "reserve.dram", "reserve.ssd", "rate.put"
 
 
 KEY_TEXT = re.compile("[0-9a-f]{32}|[0-9a-f]{64}")
-ENTRY, NAMES = 128, "36s36s56x"  # bytes of a kvfs_entry; its key and parent
+ENTRY, NAMES = 144, "36s36s72x"  # bytes of a kvfs_entry; its key and parent
 # Where the other members are: element and format.
 FIGURES = {"position": (18, "I"), "tokens": (19, "I"), "bytes.dram": (10, "Q"), "bytes.ssd": (11, "Q"),
            "last": (12, "q"), "hits": (26, "I"), "pinned": (27, "I")}
+IDS = {"id": (14, "Q"), "parent_id": (15, "Q")}
 COPIED, FOREVER = 1, (1 << 64) - 1  # KVFS_COPIED, KVFS_FOREVER
 
 
@@ -250,7 +251,7 @@ class Space:
 
 def column(page: memoryview, figure: str) -> list[int]:
     """Return one figure of all entries of a page."""
-    first, form = FIGURES[figure]
+    first, form = (FIGURES | IDS)[figure]
     return page.cast(form)[first::ENTRY // struct.calcsize(form)].tolist()
 
 
@@ -514,43 +515,45 @@ class Forest:
     """The blocks of a space in runs: a run ends where its last block has no child, or several.  Blocks
     are numbers, and so are runs."""
 
+    SUMS = "tokens", "bytes.dram", "bytes.ssd", "hits", "last"
+
     def __init__(self, space: Space) -> None:
-        self.keys: list[bytes] = []
-        parents: list[bytes] = []
-        self.figures: dict[str, list[int]] = {name: [] for name in ("tokens", "bytes.dram", "bytes.ssd", "hits", "last")}
+        entries = bytearray()
+        columns: dict[str, list[int]] = {name: [] for name in ("id", "parent_id", *self.SUMS)}
         for page in space.listing():
-            for key, parent in struct.iter_unpack(NAMES, page):
-                self.keys.append(key)
-                parents.append(parent)
-            for name, values in self.figures.items():
+            entries += page
+            for name, values in columns.items():
                 values += column(page, name)
-        index = dict(zip(self.keys, range(len(self.keys))))
-        if len(index) < len(self.keys):  # some were listed twice
+        index = dict(zip(columns["id"], itertools.count()))
+        if len(index) < len(columns["id"]):  # some were listed twice
             once = list(index.values())
-            self.keys, parents = [self.keys[i] for i in once], [parents[i] for i in once]
-            self.figures = {name: [values[i] for i in once] for name, values in self.figures.items()}
-            index = dict(zip(self.keys, range(len(self.keys))))
-        children, child = Counter(parents), dict(zip(parents, range(len(parents))))
-        heads = [i for i, parent in enumerate(parents) if children[parent] != 1 or parent not in index]
+            columns = {name: [values[i] for i in once] for name, values in columns.items()}
+            entries = bytearray().join(entries[i * ENTRY:(i + 1) * ENTRY] for i in once)
+            index = dict(zip(columns["id"], itertools.count()))
+        self.entries, self.figures = entries, {name: columns[name] for name in self.SUMS}
+        above: list[int | None] = list(map(index.get, columns["parent_id"]))
+        only = dict(zip(above, itertools.count()))  # the child of a block that has one child
+        for block, n in Counter(above).items():
+            if n > 1 or block is None:
+                del only[block]
         self.runs: list[list[int]] = []
-        for i in heads:
-            run, key = [i], self.keys[i]
-            while children.get(key) == 1:
-                i = child[key]
-                run.append(i)
-                key = self.keys[i]
+        for block in [block for block, parent in enumerate(above) if parent not in only]:
+            run, next_ = [block], only.get(block)
+            while next_ is not None:
+                run.append(next_)
+                next_ = only.get(next_)
             self.runs.append(run)
-        ends = {run[-1]: number for number, run in enumerate(self.runs)}
+        ends: dict[int | None, int] = {run[-1]: number for number, run in enumerate(self.runs)}
         self.below: dict[int, list[int]] = {}
         self.roots: list[int] = []
         for number, run in enumerate(self.runs):
-            above = ends.get(index.get(parents[run[0]], -1))
-            (self.roots if above is None else self.below.setdefault(above, [])).append(number)
+            run_above = ends.get(above[run[0]])
+            (self.roots if run_above is None else self.below.setdefault(run_above, [])).append(number)
         order = self.subtree(self.roots)
-        if sum(len(self.runs[number]) for number in order) < len(self.keys):  # parents in a circle
+        if sum(len(self.runs[number]) for number in order) < len(above):  # parents in a circle
             inside = set(self.blocks(order))
             self.roots.append(len(self.runs))
-            self.runs.append([i for i in range(len(self.keys)) if i not in inside])
+            self.runs.append([block for block in range(len(above)) if block not in inside])
         self.weights = list(map(len, self.runs))
         for number in reversed(order):
             for branch in self.below.get(number, ()):
@@ -567,7 +570,12 @@ class Forest:
         return list(itertools.chain.from_iterable(self.runs[number] for number in runs))
 
     def heaviest(self, runs: Iterable[int]) -> list[int]:
-        return sorted(runs, key=lambda number: (-self.weights[number], self.keys[self.runs[number][0]]))
+        return sorted(runs, key=lambda number: (-self.weights[number], self.key(number)))
+
+    def key(self, number: int) -> str:
+        """Return the name of a run's first block."""
+        at = self.runs[number][0] * ENTRY
+        return hexadecimal(self.entries[at:at + 36])
 
     def sums(self, runs: Iterable[int]) -> dict[str, Any]:
         blocks = self.blocks(runs)
@@ -580,7 +588,7 @@ class Forest:
         kept, rest = (order[:most], order[most:]) if most else (order, [])
         rows = []
         for number in kept:
-            rows.append({"key": hexadecimal(self.keys[self.runs[number][0]]),
+            rows.append({"key": self.key(number),
                          **self.sums([number] if depth > 1 else self.subtree([number])),
                          "branches": self.rows(self.below.get(number, []), depth - 1, most) if depth > 1 else []})
         if rest:

@@ -779,59 +779,50 @@ int kv_request_token_ids(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-#define LIST_AT_ONCE 64u /* blocks for which cache->lock is held once */
+#define LIST_AT_ONCE 64u
+#define LIST_NS 2000000u /* ns after which a reply that is not full is sent */
 
 _Static_assert(sizeof(struct wire_list) +
 			       WIRE_BATCH * sizeof(struct wire_entry) <=
 		       ROOM,
 	       "a full listing fits");
 
-/* List the block @key in @entry.  Returns false if it is absent. */
-static bool list_block(struct kv_cache *cache, struct kv_space *space,
-		       const struct kv_key *key, struct wire_entry *entry)
-{
-	struct kv_block_info info;
-	struct kv_digest digest;
-	struct kv_meta meta;
-	struct kv_block *block;
-
-	if (kv_block_get(cache, space, key, &block) < 0)
-		return false;
-	info = kv_block_stat(cache, block);
-	if (kv_block_meta(cache, block, &meta, &digest) < 0)
-		meta = (struct kv_meta){0};
-	kv_block_put(cache, block);
-	*entry = (struct wire_entry){.len = key->len,
-				     .parent_len = meta.parent.len,
-				     .position = meta.position,
-				     .tokens = meta.tokens,
-				     .bytes_dram = info.held - info.ssd,
-				     .bytes_ssd = info.ssd,
-				     .used = info.atime_ns / 1000000000,
-				     .hits = info.hits,
-				     .pinned = info.pinned};
-	memcpy(entry->key, key->b, sizeof(entry->key));
-	memcpy(entry->parent, meta.parent.b, sizeof(entry->parent));
-	return true;
-}
-
 static int list_run(struct kv_wait *wait)
 {
 	struct details *list = (struct details *)wait;
-	struct kv_cache *cache = list->request.server->cache;
 	struct wire_list *head = (struct wire_list *)list->reply;
-	struct wire_entry *entries = (struct wire_entry *)(head + 1);
+	struct wire_entry *entry = (struct wire_entry *)(head + 1);
+	const uint64_t until = kv_now_ns() + LIST_NS;
+	struct kv_listed blocks[LIST_AT_ONCE];
 	size_t n;
 
 	do {
-		n = kv_space_keys(cache, wait->space, &head->cursor, list->keys,
-				  KV_MIN(list->n - list->done, LIST_AT_ONCE));
-		for (size_t i = 0; i < n; i++)
-			list->done +=
-				list_block(cache, wait->space, &list->keys[i],
-					   &entries[list->done]);
-	} while (head->cursor != 0 && list->n - list->done >= LIST_AT_ONCE);
-	list->bytes = sizeof(*head) + list->done * sizeof(*entries);
+		n = kv_space_list(list->request.server->cache, wait->space,
+				  &head->cursor, blocks, LIST_AT_ONCE);
+		for (size_t i = 0; i < n; i++, entry++) {
+			const struct kv_block_info *info = &blocks[i].info;
+			const struct kv_meta *meta = &blocks[i].meta;
+
+			*entry = (struct wire_entry){
+				.len = info->key.len,
+				.parent_len = meta->parent.len,
+				.position = meta->position,
+				.tokens = meta->tokens,
+				.bytes_dram = info->held - info->ssd,
+				.bytes_ssd = info->ssd,
+				.used = info->atime_ns / 1000000000,
+				.hits = info->hits,
+				.pinned = info->pinned,
+				.id = info->id,
+				.parent_id = blocks[i].parent_id};
+			memcpy(entry->key, info->key.b, sizeof(entry->key));
+			memcpy(entry->parent, meta->parent.b,
+			       sizeof(entry->parent));
+		}
+		list->done += (uint32_t)n;
+	} while (head->cursor != 0 && list->n - list->done >= LIST_AT_ONCE &&
+		 kv_now_ns() < until);
+	list->bytes = sizeof(*head) + list->done * sizeof(*entry);
 	return 0;
 }
 
@@ -852,19 +843,15 @@ int kv_request_list(struct kv_client *client, const struct kv_message *m)
 	if (asked->max < 64 || asked->max > WIRE_BATCH || asked->reserved != 0)
 		return -EINVAL;
 	if (m->header->flags & WIRE_DETAILS) {
-		r = kv_request_new(client, m, &list_kind,
-				   sizeof(*list) +
-					   LIST_AT_ONCE * sizeof(struct kv_key),
-				   &list);
+		r = kv_request_new(client, m, &list_kind, sizeof(*list), &list);
 		if (r < 0)
 			return r;
 		list->n = asked->max;
-		list->keys = (struct kv_key *)(list + 1);
 		memcpy(list->reply, asked, sizeof(*asked));
 		kv_request_run(&list->request);
 		return 0;
 	}
-	n = kv_space_keys(server->cache, m->space, &cursor, server->keys,
+	n = kv_space_keys(server->cache, m->space, false, &cursor, server->keys,
 			  asked->max);
 	*reply = (struct wire_list){.cursor = cursor};
 	memset(keys, 0, n * sizeof(*keys));

@@ -636,7 +636,9 @@ long kvfs_space_list(kvfs_space *space, uint64_t *cursor,
 					      .bytes_ssd = wire[i].bytes_ssd,
 					      .used = wire[i].used,
 					      .hits = wire[i].hits,
-					      .pinned = wire[i].pinned};
+					      .pinned = wire[i].pinned,
+					      .id = wire[i].id,
+					      .parent_id = wire[i].parent_id};
 			(void)kvfs_key_set(wire[i].key, wire[i].len,
 					   &entry->key);
 			(void)kvfs_key_set(wire[i].parent, wire[i].parent_len,
