@@ -144,10 +144,13 @@ bench: deps                             ## every figure, against a reference of 
 bench-remote: deps                      ## blocks to and from other nodes, against each backend's own client; 5 minutes
 	@$(MAKE) all $B/tests/mount/storm
 	@B=$(abspath $B) tools/bench/remote.sh
+bench-peers: deps                       ## other stores on the same blocks, each at its best settings; 25 minutes, 1 GB of packages the first time
+	@$(MAKE) all $B/tests/mount/peer
+	@tools/bench/peers.py $(abspath $B)
 install: all                            ## DESTDIR= PREFIX=/usr/local LIBDIR=PREFIX/lib; make uninstall takes it away again
 install uninstall:
 	@B='$B' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' VERSION='$(VERSION)' tools/install.sh $@
 clean: ; rm -rf build build-*
 .PHONY: all help found deps test test-all test-run test-bare test-python wheel test-wheel deb test-deb test-engines bench-engines points soak check check-layers check-format check-man check-readme \
-        fuzz coverage valgrind demo bench bench-remote install uninstall clean
+        fuzz coverage valgrind demo bench bench-remote bench-peers install uninstall clean
 -include $(patsubst %.c,$B/%.d,$(SOURCES))
