@@ -51,6 +51,7 @@ for program in bundle command; do
 	put 644 connectors/kvfs/$program.py "$to/libexec/kvfs/$program.py"
 done
 put 755 connectors/remote/kvfs-remote-mooncake "$to/libexec/kvfs/kvfs-remote-mooncake"
+put 644 tools/completion/kvfs.bash "$to/share/bash-completion/completions/kvfs"
 [ "$verb" = install ] || rmdir "$to/libexec/kvfs" 2>/dev/null || true
 put 644 kernels/kvfs.h "$to/include/kvfs.h"
 put 644 kernels/kvfs_device.h "$to/include/kvfs_device.h"

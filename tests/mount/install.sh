@@ -48,6 +48,7 @@ if [ "$(id -u)" = 0 ]; then
 	install -d -o nobody "$T/nobody"
 	mkdir -p "$T/src/tools" "$T/src/kernels" "$T/build"
 	cp "$root/tools/install.sh" "$root"/tools/kvfs-* "$T/src/tools/" && cp "$root"/kernels/*.h "$T/src/kernels/"
+	cp -r "$root/tools/completion" "$T/src/tools/"
 	mkdir -p "$T/src/connectors/kvfs" && cp -r "$root/connectors/remote" "$T/src/connectors/"
 	cp "$root"/connectors/kvfs/{bundle,command}.py "$T/src/connectors/kvfs/"
 	cp -r "$root/man" "$T/src/" && cp "$B"/kvfs* "$B"/libkvfs* "$T/build/" 2>/dev/null
