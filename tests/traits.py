@@ -25,7 +25,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 LIMITS = {
     "files .c": 130,
     "lines": 69610,
-    "lines of Python": 7955,
+    "lines of Python": 7961,
     "largest circle": 9,
     "upward calls": 0,
     "helpers with one caller, %": 14,

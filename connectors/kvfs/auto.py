@@ -101,22 +101,28 @@ def _session(control: str) -> Session | None:
 
 
 def _home() -> str:
-    """Return the user's directory for the daemon, which is made if absent.  ValueError: another
-    user could have made it, or can enter it."""
+    """Return the user's directory for the daemon, which is made if absent, where no other user can
+    replace it.  ValueError: others can enter it, or there is no such place."""
     uid = os.geteuid()
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     for home in (f"{_runtime()}/kvfs-{uid}", f"{TEMPORARY}/kvfs-{uid}",
                  f"{cache}/kvfs-{os.uname().nodename}"):  # nodes may share the cache directory
         try:
+            above = os.stat(os.path.dirname(home))
+            # In a folder of another user, or one that others may write to, home could be replaced.
+            if above.st_uid not in (0, uid) or above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX:
+                continue
             os.mkdir(home, 0o700)
         except FileExistsError:
             pass
         except OSError:
             continue
         status = os.lstat(home)
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != uid or status.st_mode & 0o077:
-            raise ValueError(f"kvfs: {home} must be a directory of user {uid} that no other may enter: "
-                             "remove it, or give the path of a daemon")
+        if status.st_uid != uid:  # another user was there first
+            continue
+        if not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
+            raise ValueError(f"kvfs: {home} must be a directory that no other may enter: remove it, "
+                             "or give the path of a daemon")
         return home
     raise ValueError("kvfs: no directory for a daemon can be made: set XDG_RUNTIME_DIR to one")
 

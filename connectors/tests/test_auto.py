@@ -273,8 +273,14 @@ print(len(os.sched_getaffinity(0)))
         if os.geteuid() == 0:
             os.mkdir(self.home, 0o700)
             os.chown(self.home, 65534, -1)
-            self.refused(self.home, "of user 0")
+            self.assertEqual(auto._home(), f"{self.root}/tmp/kvfs-0")
             os.rmdir(self.home)
+            for owner, mode in (65534, 0o700), (0, 0o777):
+                os.chown(f"{self.root}/run", owner, -1)
+                os.chmod(f"{self.root}/run", mode)
+                self.assertEqual(auto._home(), f"{self.root}/tmp/kvfs-0")
+                self.assertFalse(os.path.exists(self.home))
+            os.chmod(f"{self.root}/run", 0o700)
         Path(self.home).touch()
         self.refused(self.home)
 
