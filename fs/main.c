@@ -363,14 +363,14 @@ int main(int argc, char **argv)
 	struct kv_options options;
 	int r, status = 0, to_parent = -1;
 
+	if (argc > 1 && !kv_mount_called(argv[0]) && !kv_umount_called(argv[0]))
+		status = run_word(argc, argv);
+	if (status != 0)
+		return status;
 	/* The mount must not keep a lock or a pipe of the caller open. */
 	(void)close_range(3, ~0U, 0);
 	if (kv_umount_called(argv[0]))
 		return kv_umount_main(argc, argv);
-	if (argc > 1 && !kv_mount_called(argv[0]))
-		status = run_word(argc, argv);
-	if (status != 0)
-		return status;
 	if (argc > 1 && strcmp(argv[1], "--forget") == 0)
 		return complain("--forget: use kvfs-forget(1)", -EINVAL);
 	if (argc > 1 && strcmp(argv[1], "--health") == 0)

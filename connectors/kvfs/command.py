@@ -108,6 +108,8 @@ class Daemon:
     """A session with the daemon at a mount point or control socket."""
 
     def __init__(self, path: str | None, must: bool = True) -> None:
+        if path == "":  # an unset variable of a script: do not look for another daemon
+            raise Failure("-p needs a MOUNTPOINT or SOCKET")
         path = path or os.environ.get("KVFS")
         if not path:
             found = list(sockets())

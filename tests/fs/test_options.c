@@ -414,7 +414,7 @@ static void a_store_without_a_slash_must_exist(void **state)
 	static const char *const words[] = {"kvfs", "-f", "topp", "none"};
 	static const char *const by_mount[] = {"/sbin/mount.kvfs", "topp",
 					       "none"};
-	static const char *const there[] = {"kvfs", "-f", "tests", "none"};
+	static const char *const there[] = {"kvfs", "-f", ".", "none"};
 	struct kv_options o;
 	char *why;
 

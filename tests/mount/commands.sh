@@ -196,6 +196,7 @@ eq "what rm -r leaves" "$(kvfs ls --json -p "$M" | member '[i["name"] for i in j
 # Words and stores
 refused "no kvfs answers" ls -p "$T/nothing"
 refused "unrecognized arguments: x" status x -p "$M"
+refused "-p needs a MOUNTPOINT or SOCKET" rm -r -p "" s
 refused "-n: '0' is not" top -n 0 -p "$M"
 refused "-n: expected" top -n
 run=(env -i PATH="$PATH" XDG_RUNTIME_DIR="$T" "$T/kvfs/bin/kvfs")
