@@ -13,9 +13,9 @@
  *
  * INVARIANTS
  *   (1) The daemon of an open link has answered HELLO with a version of ours,
- *       and runs as root or as our own user.  In a user namespace it may run as
- *       the overflow user, if only that user, root and our user can change the
- *       directories of its socket.
+ *       and runs as root or as our own user, or as another user whose socket lies
+ *       in directories that only root and our user can change.  In a user
+ *       namespace the overflow user counts as root.
  *   (2) A descriptor that came with a refused message is closed here.
  *   (3) An abandoned finder thread uses only its own memory, and the library,
  *       which is never unloaded (-z nodelete).
@@ -94,22 +94,21 @@ static bool is_guarded(const char *path, uint32_t hidden)
 }
 
 /*
- * Check the socket of a daemon of the overflow user, which stands for root and
- * for every user outside our user namespace.  The daemon is trusted only if the
- * overflow user owns the socket, and if all directories above the socket are
- * guarded.  A user outside the namespace who owns one of these directories can
- * still deceive us.
+ * Check the socket of a daemon of another user: @owner owns the socket, and all
+ * directories above the socket are guarded, so that root has chosen the daemon.  The
+ * overflow user stands for root and for every user outside our user namespace: a user
+ * outside the namespace who owns one of the directories can still deceive us.
  */
-static int check_path(const char *path, uint32_t hidden)
+static int check_path(const char *path, uint32_t owner)
 {
+	const uint32_t hidden = kv_user_is_hidden(owner) ? owner : 0;
 	char dir[PATH_MAX];
 	struct stat st;
 	size_t len = strlen(path);
 
 	if (path[0] != '/' || len >= sizeof(dir))
 		return -EPERM;
-	if (lstat(path, &st) < 0 || !S_ISSOCK(st.st_mode) ||
-	    st.st_uid != hidden)
+	if (lstat(path, &st) < 0 || !S_ISSOCK(st.st_mode) || st.st_uid != owner)
 		return -EPERM;
 	memcpy(dir, path, len + 1);
 	for (char *slash = strrchr(dir, '/'); slash != dir;
@@ -153,10 +152,9 @@ int kv_link_open(const char *socket_path, struct kv_link *ret_link,
 		return r;
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
 		return -errno;
-	if (kv_user_is_hidden(cred.uid))
+	if (kv_user_is_hidden(cred.uid) ||
+	    (cred.uid != 0 && cred.uid != geteuid()))
 		r = check_path(path, cred.uid);
-	else if (cred.uid != 0 && cred.uid != geteuid())
-		r = -EPERM;
 	if (r == 0)
 		r = kv_link_send(fd, &packet, 0);
 	if (r == 0)

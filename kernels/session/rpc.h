@@ -44,9 +44,8 @@ int kv_link_find(const char *path, char ret_socket[KV_SOCKET_PATH_MAX]);
 /*
  * Connect to the daemon's socket and exchange HELLO, within about a second.
  * *@ret_hello is the daemon's HELLO after 0 and -EPROTONOSUPPORT.
- * -EPERM: the daemon belongs neither to root nor to our user; or we are in a user
- *         namespace, and other users can write to the socket's directory or to
- *         one above it
+ * -EPERM: the daemon belongs neither to root nor to our user, and others than root
+ *         and our user can write to the socket's directory or to one above it
  * -EPROTO: the daemon does not speak our protocol
  * -EPROTONOSUPPORT: the daemon and this library have no version in common
  */

@@ -70,6 +70,27 @@ grep -q '\b24\b' <<<"$out" || fail "after SIGTERM: $out"
 kill -TERM "$(daemon_pids)"
 gone
 
+# A daemon of another user is trusted if only root may write the socket's directories.
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null && unshare -m true 2>/dev/null; then
+	unshare -m bash -s "$B/kvfs" "$blocks" "${BASE%control=*}" <<'END' || fail "trust in another user's daemon"
+mount -t tmpfs -o mode=755 tmpfs /mnt && cp "$1" "$2" /mnt || exit 1
+install -d -o 1001 /mnt/run /mnt/store
+A="setpriv --reuid 1001 --regid 1001 --clear-groups"
+C="timeout 20 setpriv --reuid 1002 --regid 1002 --clear-groups /mnt/blocks"
+$A /mnt/kvfs -f -o "$3root_mode=1777,control=/mnt/run/control" /mnt/store none & daemon=$!
+until [ -S /mnt/run/control ]; do sleep 0.1; kill -0 $daemon || exit 1; done
+trusts() { $C durable /mnt/run/control 0 2 >/mnt/out 2>&1; }
+trusts && echo "a socket in a directory of the daemon's user is trusted" && bad=1
+chown 0:0 /mnt/run
+trusts || { cat /mnt/out; echo "a socket in directories of root is not trusted"; bad=1; }
+chmod 775 /mnt/run
+trusts && echo "a socket in a directory that a group may write is trusted" && bad=1
+chmod 755 /mnt/run; chown 1003 /mnt/run/control
+trusts && echo "a socket that the daemon's user does not own is trusted" && bad=1
+kill $daemon && wait $daemon && exit ${bad:-0}
+END
+fi
+
 # In the foreground (-f) kvfs ends with the exit status of the daemon.
 hidden "$B/kvfs" -f -o "$BASE" "$S" none &
 for ((i = 0; i < 600; i++)); do [ -S "$SOCK" ] && break; sleep 0.1; done
