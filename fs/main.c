@@ -14,12 +14,9 @@
  */
 #include <fcntl.h>
 #include <malloc.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <syslog.h>
 
@@ -135,38 +132,11 @@ static void detach(void)
 
 /* ---- the process ---- */
 
-/* Tell the service manager that the mount answers, as sd_notify(3) does: send a
- * datagram to the socket in NOTIFY_SOCKET, an abstract one if it begins with '@'. */
-static void notify_service_manager(void)
-{
-	const char *path = getenv("NOTIFY_SOCKET");
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	size_t n = path ? strlen(path) : 0;
-	int fd;
-
-	if (n < 2 || n >= sizeof(address.sun_path))
-		return;
-	memcpy(address.sun_path, path, n);
-	if (path[0] == '@')
-		address.sun_path[0] = '\0';
-	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (fd < 0 ||
-	    sendto(fd, "READY=1", 7, MSG_DONTWAIT, (struct sockaddr *)&address,
-		   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n)) < 0)
-		fprintf(stderr,
-			"kvfs: %s: cannot tell the service manager that the "
-			"mount is ready: %s\n",
-			path, strerror(errno));
-	if (fd >= 0)
-		close(fd);
-}
-
 /* Report that the mount answers, and go to the background. */
 static void on_ready(void *arg)
 {
 	int *to_parent = arg;
 
-	notify_service_manager();
 	if (*to_parent < 0)
 		return;
 	detach();

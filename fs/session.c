@@ -30,10 +30,13 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 #include "cache/core/account.h"
@@ -322,19 +325,54 @@ static bool first_answer(const char *path)
 	return status == 0;
 }
 
-/* Wait for a signal that ends the daemon, or until it has been unused for idle= seconds:
- * without a client, a message, an open file and an open(2). */
+/* Report a state to the service manager, as sd_notify(3) does: send a datagram to the
+ * socket in NOTIFY_SOCKET, an abstract one if it begins with '@'. */
+static void notify_service_manager(const char *state)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	size_t n = path ? strlen(path) : 0;
+	int fd;
+
+	if (n < 2 || n >= sizeof(address.sun_path))
+		return;
+	memcpy(address.sun_path, path, n);
+	if (path[0] == '@')
+		address.sun_path[0] = '\0';
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 ||
+	    sendto(fd, state, strlen(state), MSG_DONTWAIT,
+		   (struct sockaddr *)&address,
+		   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n)) < 0)
+		fprintf(stderr,
+			"kvfs: %s: cannot send %s to the service manager: %s\n",
+			path, state, strerror(errno));
+	if (fd >= 0)
+		close(fd);
+}
+
+/*
+ * Wait for a signal that ends the daemon, or until it has been unused for idle= seconds:
+ * without a client, a message, an open file and an open(2).  For a service manager with a
+ * watchdog (WATCHDOG_USEC), prove twice in its time that the control thread answers and
+ * that the mount's lock is free.
+ */
 static void wait_for_end(struct kv_daemon *daemon)
 {
+	const char *watchdog = getenv("WATCHDOG_USEC");
+	const uint64_t half_ns =
+		watchdog ? strtoull(watchdog, NULL, 10) * 500 : 0;
 	const uint64_t idle_ns = daemon->options->idle * SECOND_NS;
-	const struct timespec second = kv_timespec(SECOND_NS);
+	const struct timespec period =
+		kv_timespec(half_ns ? KV_MIN(half_ns, SECOND_NS) : SECOND_NS);
 	uint64_t used_ns = kv_now_ns(), messages = 0, opens = 0;
 	struct kv_mount *mount = daemon->mount;
 	struct kv_control_counts counts;
 	sigset_t set = ending_signals();
 	bool used;
 
-	while (sigtimedwait(&set, NULL, idle_ns ? &second : NULL) < 0) {
+	while (sigtimedwait(&set, NULL, idle_ns || half_ns ? &period : NULL) <
+	       0) {
 		kv_control_counts(daemon->control, &counts);
 		pthread_mutex_lock(&mount->lock);
 		used = !LIST_EMPTY(&mount->handles) || mount->opens != opens ||
@@ -342,6 +380,10 @@ static void wait_for_end(struct kv_daemon *daemon)
 		opens = mount->opens;
 		pthread_mutex_unlock(&mount->lock);
 		messages = counts.messages;
+		if (half_ns) {
+			kv_control_await(daemon->control);
+			notify_service_manager("WATCHDOG=1");
+		}
 		if (used)
 			used_ns = kv_now_ns();
 		if (idle_ns == 0 || kv_now_ns() - used_ns < idle_ns ||
@@ -349,8 +391,10 @@ static void wait_for_end(struct kv_daemon *daemon)
 			continue;
 		fprintf(stderr, "kvfs: %s: unused for idle=%u seconds: ends\n",
 			daemon->options->store, daemon->options->idle);
-		return;
+		break;
 	}
+	/* The watchdog does not count the time in which blocks become durable. */
+	notify_service_manager("STOPPING=1");
 }
 
 static void *guard(void *arg)
@@ -363,6 +407,7 @@ static void *guard(void *arg)
 		return NULL;
 	}
 	kv_umount_announce(s->path);
+	notify_service_manager("READY=1");
 	s->ready(s->arg);
 	wait_for_end(s->daemon);
 	if (!s->ended)
@@ -429,6 +474,7 @@ int kv_session_run(struct kv_daemon *daemon, const char *path,
 
 	*ret_why = NULL;
 	if (!path) {
+		notify_service_manager("READY=1");
 		ready(arg);
 		wait_for_end(daemon);
 		return 0;

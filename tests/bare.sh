@@ -56,21 +56,12 @@ git ls-files -co --exclude-standard | while read -r f; do [ ! -e "$f" ] || echo 
 	echo 'mount /kvfs; kvfs --health /kvfs; umount /kvfs'
 	echo 'apt-get install -y systemd'
 	echo "awk '/^# .*service\$/ { unit = \$2 } !/^\\.PP/ { print >\"/etc/systemd/system/\" unit }' <<'EOF'"
-	typed_page man/kvfs.1 9
+	typed_page man/kvfs.1 11
 	echo EOF
-	echo 'systemd-analyze verify /etc/systemd/system/kvfs*.service'
-	cat <<'END_NOTIFY'
-python3 - $(sed -n 's/^ExecStart=//p' /etc/systemd/system/kvfs.service) <<'EOF'
-import os, socket, subprocess, sys
-heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-heard.bind("/run/notify")
-service = subprocess.Popen(sys.argv[1:], env=os.environ | {"NOTIFY_SOCKET": "/run/notify"})
-assert b"READY=1" in heard.recv(4096)
-subprocess.run(["/usr/local/bin/kvfs", "--health", "/kvfs"], check=True)
-service.terminate()
-assert service.wait() == 0
-EOF
-END_NOTIFY
+	echo 'units=/usr/local/lib/systemd/system; for unit in kvfs kvfs-mount; do cp $units/$unit@.service /run/$unit@x.service; done'
+	echo 'useradd --system kvfs; systemd-analyze verify /etc/systemd/system/kvfs*.service /run/*@x.service'
+	echo 'systemd-analyze security --offline=yes --threshold=20 /run/kvfs@x.service'
+	echo 'systemd-analyze security --offline=yes --threshold=50 /run/kvfs-mount@x.service'
 	sed -n 's/^cc \(.*\)/cc \1/p' man/libkvfs-device.7 | sed 's/\\-/-/g'
 	echo 'rm /usr/local/lib/libkvfs-present.so.1'
 	echo "for i in {1..500}; do echo \"{\\\"input_length\\\": 1500, \\\"hash_ids\\\": [1, 2, \$((i % 90 + 3))]}\"; done | gzip >trace.jsonl.gz"

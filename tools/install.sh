@@ -66,6 +66,9 @@ kvfs_pc | put 644 /dev/stdin "$lib/pkgconfig/kvfs.pc"
 for page in man/*.[1-9]; do
 	put 644 "$page" "$to/share/man/man${page##*.}/${page##*/}"
 done
+for unit in packaging/systemd/*.service; do
+	sed "s,/usr/local/bin/,$PREFIX/bin/," "$unit" | put 644 /dev/stdin "$to/lib/systemd/system/${unit##*/}"
+done
 
 # mount(8) looks for helpers only in /sbin, which belongs to the whole machine: an
 # installation for all users goes there, one with a prefix of its own does not.  A package has

@@ -44,8 +44,8 @@ struct kv_control {
 	struct kv_server server;
 	struct kv_listener listener;
 	struct kv_watch on_connect, on_mail;
-	struct kv_mail stop, unused;
-	sem_t answered; /* posted when `unused` has run */
+	struct kv_mail stop, question;
+	sem_t answered; /* posted when `question` has run */
 	/* reserve descriptor: closed when the process has no other left, to
 	 * accept and then refuse a connection */
 	int spare;
@@ -469,21 +469,37 @@ void kv_control_stop(struct kv_control *control)
 static void stop_unused(struct kv_mail *mail)
 {
 	struct kv_control *control =
-		kv_container(mail, struct kv_control, unused);
+		kv_container(mail, struct kv_control, question);
 
 	if (TAILQ_EMPTY(&control->server.clients))
 		begin_stop(&control->stop);
 	sem_post(&control->answered);
 }
 
-bool kv_control_stop_unused(struct kv_control *control)
+static void answer(struct kv_mail *mail)
+{
+	sem_post(&kv_container(mail, struct kv_control, question)->answered);
+}
+
+/* Have the control thread call @run, and wait for that. */
+static void ask(struct kv_control *control, void (*run)(struct kv_mail *mail))
 {
 	sem_init(&control->answered, 0, 0);
-	control->unused.run = stop_unused;
-	kv_mailbox_post(&control->server.mailbox, &control->unused);
+	control->question.run = run;
+	kv_mailbox_post(&control->server.mailbox, &control->question);
 	while (sem_wait(&control->answered) < 0)
 		;
+}
+
+bool kv_control_stop_unused(struct kv_control *control)
+{
+	ask(control, stop_unused);
 	return control->server.stopping;
+}
+
+void kv_control_await(struct kv_control *control)
+{
+	ask(control, answer);
 }
 
 static void retire(struct kv_mail *mail)

@@ -60,6 +60,10 @@ void kv_control_stop(struct kv_control *control);
  * connect then find no daemon; kv_control_stop is still needed. */
 bool kv_control_stop_unused(struct kv_control *control);
 
+/* Wait until the control thread answers.  Not after kv_control_stop_unused has returned
+ * true. */
+void kv_control_await(struct kv_control *control);
+
 /*
  * Ask the clients that have @segment to unmap it.  Any thread; never blocks.  Takes NULL.
  * Do not call this during or after kv_control_stop.

@@ -18,6 +18,7 @@ for prefix in "$T/one" "$T/two/"; do
 	*"needs /sbin/mount.kvfs"*) ;;
 	*) fail "nothing is said of mount -t kvfs: $out" ;;
 	esac
+	eq "units" "$(cat "$prefix"/lib/systemd/system/kvfs*@.service | grep -c "^ExecStart=${prefix%/}/bin/kvfs ")" 2
 	eq "kvfs.pc" "$(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --variable=prefix kvfs)" "${prefix%/}"
 	ok "run" "$prefix/bin/kvfs" --version
 	ok "run" "$prefix/bin/kvfs-bundle" --version
@@ -51,7 +52,7 @@ if [ "$(id -u)" = 0 ]; then
 	cp -r "$root/tools/completion" "$T/src/tools/"
 	mkdir -p "$T/src/connectors/kvfs" && cp -r "$root/connectors/remote" "$T/src/connectors/"
 	cp "$root"/connectors/kvfs/{bundle,command}.py "$T/src/connectors/kvfs/"
-	cp -r "$root/man" "$T/src/" && cp "$B"/kvfs* "$B"/libkvfs* "$T/build/" 2>/dev/null
+	cp -r "$root/man" "$root/packaging" "$T/src/" && cp "$B"/kvfs* "$B"/libkvfs* "$T/build/" 2>/dev/null
 	chmod -R a+rX "$T/src" "$T/build"
 	ok "as another user" setpriv --reuid=nobody --regid=nogroup --clear-groups \
 		env B="$T/build" VERSION=1 DESTDIR= PREFIX="$T/nobody/kvfs" "$T/src/tools/install.sh" install

@@ -108,19 +108,43 @@ exec 7>&-
 flock -n "$T/lock" true || fail "the daemon keeps a descriptor that it inherited"
 stop
 
-# The service manager gets READY=1 when the mount answers, not before.
+# The service manager gets READY=1 when the mount answers, not before; then WATCHDOG=1 at
+# least twice in the watchdog's time, unless the control thread hangs; STOPPING=1 at the end.
 for address in "$T/notify" "@${T#/}/notify"; do
 	python3 - "$address" "$M" "$B/kvfs" -f -o "$BASE,control=$SOCK" "$S" "$M" <<'P' || fail "NOTIFY_SOCKET=$address"
-import os, socket, subprocess, sys
+import ctypes, os, socket, subprocess, sys, time
+PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 address, mount, command = sys.argv[1], sys.argv[2], sys.argv[3:]
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 s.bind(address.replace("@", "\0", 1))
 s.settimeout(60)
 before = os.stat(mount).st_dev
-kvfs = subprocess.Popen(command, env=dict(os.environ, NOTIFY_SOCKET=address))
+kvfs = subprocess.Popen(command, env=dict(os.environ, NOTIFY_SOCKET=address, WATCHDOG_USEC="1000000"))
 assert s.recv(100) == b"READY=1"
 assert os.stat(mount).st_dev != before and os.stat(mount + "/.kvfs/stats").st_size >= 0
+assert s.recv(100) == b"WATCHDOG=1"
+before = time.monotonic()
+assert [s.recv(100) for _ in range(4)] == [b"WATCHDOG=1"] * 4
+assert 1.5 < time.monotonic() - before < 20
+control = next(task for task in os.listdir(f"/proc/{kvfs.pid}/task")
+               if open(f"/proc/{kvfs.pid}/task/{task}/comm").read() == "kvfs-control\n")
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.ptrace(PTRACE_ATTACH, int(control), 0, 0) == 0  # stops this thread only
+s.settimeout(3)
+try:
+    for _ in range(3):
+        s.recv(100)
+    raise SystemExit("WATCHDOG=1 comes although the control thread hangs")
+except TimeoutError:
+    pass
+assert libc.ptrace(PTRACE_DETACH, int(control), 0, 0) == 0
+s.settimeout(60)
+assert s.recv(100) == b"WATCHDOG=1"
 subprocess.check_call(["umount", mount])
+words = []
+while words[-1:] != [b"STOPPING=1"]:
+    words.append(s.recv(100))
+assert set(words[:-1]) <= {b"WATCHDOG=1"}
 assert kvfs.wait(60) == 0
 P
 done
