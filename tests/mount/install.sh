@@ -40,7 +40,7 @@ DESTDIR=$T/dest PREFIX=/opt/kvfs install_sh uninstall || fail "uninstall what is
 eq "another's mount helper" "$(readlink "$T/dest/usr/sbin/mount.kvfs")" /usr/local/bin/kvfs
 DESTDIR=$T/dest PREFIX=/usr/local install_sh uninstall || fail "uninstall"
 DESTDIR=$T/multi PREFIX=/usr LIBDIR=/usr/lib/triplet install_sh install || fail "install to LIBDIR"
-eq "files of the library in and beside LIBDIR" "$(below "$T/multi" | grep '/lib/' | grep -cv '/lib/triplet/')" 0
+eq "files of the library in and beside LIBDIR" "$(below "$T/multi" | grep '/lib/' | grep -cvE '/lib/(triplet|systemd)/')" 0
 eq "libdir of kvfs.pc" "$(PKG_CONFIG_LIBDIR=$T/multi/usr/lib/triplet/pkgconfig pkg-config --libs-only-L kvfs | tr -d ' ')" -L/usr/lib/triplet
 eq "what uninstall leaves" "$(below "$T/dest")" ""
 
