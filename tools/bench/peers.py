@@ -135,7 +135,7 @@ def main() -> None:
     with open("/proc/cpuinfo") as file:
         cpu = next((line.split(": ")[1].strip() for line in file if line.startswith("model name")), "?")
     lines = [f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores of {cpu}, Linux {os.uname().release}, "
-             f"{subprocess.getoutput(f'stat -f -c %T {build}')}; "
+             f"{subprocess.getoutput(f'df --output=fstype {build} | tail -n 1')}; "
              f"{rounds} rounds in {time.monotonic() - begun:.0f} s.  Before the turns other programs used "
              f"{statistics.median(loads):.0f} % of the processors (median; {max(loads):.0f} % at most).", ""]
     lines += [line for label in SIZES for line in table(label, figures, names)]
