@@ -15,7 +15,7 @@
  *   save           write each block to a new file, and rename the file to its path
  *   durable        the same by O_DIRECT, and sync the filesystem
  *   load, cold     read each file to the target; cold: by O_DIRECT
- *   chill, remove  drop each file from the page cache; remove each file
+ *   chill          drop each file from the page cache
  *
  * OWNS      source and target memory, in huge pages if the kernel has them.
  *
@@ -103,8 +103,6 @@ static void *run(void *arg)
 			read_block(i, O_DIRECT);
 		else if (strcmp(command, "chill") == 0)
 			drop_block(i);
-		else if (strcmp(command, "remove") == 0)
-			check(unlink(paths[i]) == 0, paths[i]);
 		else
 			check(false, command);
 	return arg;
