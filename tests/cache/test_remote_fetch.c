@@ -17,6 +17,7 @@
 struct node {
 	/* must be the first field: its address is cast to this struct */
 	struct small s;
+	unsigned users;
 	struct kv_space *spaces[USERS]; /* the space of each user */
 };
 
@@ -28,13 +29,13 @@ static void open_node(struct node *node)
 
 	small_must_open(&node->s);
 	node->spaces[0] = node->s.space;
-	for (unsigned i = 1; i < USERS; i++) {
+	for (unsigned i = 1; i < node->users; i++) {
 		snprintf(name, sizeof(name), "t%u", i);
 		assert_int_equal(kv_space_create(node->s.cache, name, i, i,
 						 0755, &node->spaces[i]),
 				 0);
 	}
-	for (unsigned i = 0; i < USERS; i++)
+	for (unsigned i = 0; i < node->users; i++)
 		assert_int_equal(kv_space_set_shared(node->s.cache,
 						     node->spaces[i], true),
 				 0);
@@ -49,6 +50,7 @@ static int set_up(void **state)
 	node->s.config.remote = (struct kv_remote_config){
 		.url = dir_url, .write = KV_WRITEBACK_NONE, .threshold = 8};
 	node->s.config.dram = 64 << 20;
+	node->users = 2;
 	*state = node;
 	return 0;
 }
@@ -58,7 +60,7 @@ static int tear_down(void **state)
 	struct node *node = *state;
 
 	if (node->s.cache) {
-		for (unsigned i = 0; i < USERS; i++)
+		for (unsigned i = 0; i < node->users; i++)
 			kv_space_put(node->spaces[i]);
 		assert_int_equal(small_close(&node->s), 0);
 	}
@@ -863,6 +865,7 @@ static void test_tenants_whose_bodies_trickle_leave_memory(void **state)
 	uint64_t begin;
 
 	/* Objects of 1 MB: all users together may have 16 in flight. */
+	node->users = USERS;
 	open_node(node);
 	for (unsigned user = 1; user < USERS; user++)
 		provide(node, user, 0, user == 1 ? 16 : 8, 1000000);
