@@ -371,9 +371,10 @@ char *kv_stats_text(struct kv_cache *cache)
 		(ull)s.corrupt, (ull)s.bad_slots, mib(s.scrubbed),
 		(ull)s.scrub_passes, ended, (ull)s.scrub_percent,
 		(ull)s.scrub_corrupt);
-	for (line = config; line && (line = strstr(line, FALLBACK)); line++)
-		fprintf(f, "fallback  %.*s\n", (int)strcspn(line + 10, "\n"),
-			line + 10);
+	for (line = config; line && (line = strstr(line, FALLBACK));) {
+		line += strlen(FALLBACK);
+		fprintf(f, "fallback  %.*s\n", (int)strcspn(line, "\n"), line);
+	}
 	if (kv_remote_stats(cache, &remote))
 		print_remote(f, &remote);
 	return kv_text_close(f, &text);
