@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # fallback.sh - the system refuses io_uring, O_DIRECT, huge pages, locked memory, root
-# rights.  kvfs works without them, shows that in .kvfs/config, and blocks are exact.  What
-# makes it slower is also on standard error and in .kvfs/stats.
+# rights.  kvfs works without them, shows that in .kvfs/config, and blocks are exact.
+# Refusals that make kvfs slower are also on standard error and in .kvfs/stats.
 . "$(dirname "$0")/lib"
 BASE=dram=32M,ssd=64M,segment=8M,scrub=0
 config() { sed -n "s/^$1=//p" "$M/.kvfs/config"; }
