@@ -31,6 +31,10 @@ typedef struct CUevent_st *CUevent;
 	X(CUDA_ERROR_STUB_LIBRARY, 34)                                     \
 	X(CUDA_ERROR_NO_DEVICE, 100)                                       \
 	X(CUDA_ERROR_INVALID_DEVICE, 101)                                  \
+	X(CUDA_ERROR_INVALID_IMAGE, 200)                                   \
+	X(CUDA_ERROR_NO_BINARY_FOR_GPU, 209)                               \
+	X(CUDA_ERROR_INVALID_PTX, 218)                                     \
+	X(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 222)                         \
 	X(CUDA_ERROR_INVALID_HANDLE, 400)                                  \
 	X(CUDA_ERROR_NOT_READY, 600)                                       \
 	X(CUDA_ERROR_NOT_PERMITTED, 800)                                   \
@@ -86,7 +90,9 @@ typedef struct CUmemAccessDesc {
 } CUmemAccessDesc;
 
 /* X(member, symbol, parameters) for each function of the driver.  The version
- * in the symbol's name is the one with these parameters. */
+ * in the symbol's name is the one with these parameters.  Drivers have all of
+ * these symbols since CUDA 11.0 (R450), which added
+ * cuDevicePrimaryCtxRelease_v2. */
 #define KV_CUDA_CALLS(X)                                                       \
 	X(init, cuInit, (unsigned flags))                                      \
 	X(version, cuDriverGetVersion, (int *version))                         \

@@ -125,22 +125,26 @@ int kv_driver_get(const struct kv_driver **ret_driver)
 
 /* ---- GPUs ---- */
 
-/* The compiled kernels, a fat binary for cuModuleLoadData.  In a build without
- * nvcc the image is zeros, for the tests' stand-in driver, which contains the
- * kernels. */
-extern const unsigned char kv_cuda_image[];
+/* The compiled kernels, a fat binary for cuModuleLoadData, and the same kernels as
+ * text (PTX) of an old version, for drivers that cannot read the binary.  In a
+ * build without nvcc both are zeros, for the tests' stand-in driver, which
+ * contains the kernels. */
+extern const unsigned char kv_cuda_image[], kv_cuda_text[];
 #ifdef KV_CUDA_IMAGE
 __asm__(".pushsection .rodata\n"
 	".balign 64\n"
 	".globl kv_cuda_image\n"
 	".hidden kv_cuda_image\n"
 	"kv_cuda_image:\n"
-	".incbin \"" KV_CUDA_IMAGE "\"\n"
+	".incbin \"" KV_CUDA_IMAGE ".fatbin\"\n"
+	".globl kv_cuda_text\n"
+	".hidden kv_cuda_text\n"
+	"kv_cuda_text:\n"
+	".incbin \"" KV_CUDA_IMAGE ".ptx\"\n"
+	".byte 0\n"
 	".popsection\n");
 #else
-const unsigned char kv_cuda_image[64] = {0};
-#define KV_CUDA_MAJOR 0
-#define KV_CUDA_MINOR 0
+const unsigned char kv_cuda_image[64] = {0}, kv_cuda_text[1] = {0};
 #endif
 
 /*
@@ -218,24 +222,29 @@ static int attribute(struct kv_gpu *gpu, int which)
 	return value;
 }
 
-/* Load the kernels.  -ENODEV: the image has no kernel for this GPU. */
+/* Load the kernels: the compiled image or, if the driver is too old to read it,
+ * the text.  -ENODEV: neither fits the driver and the GPU. */
 static int load_kernels(struct kv_gpu *gpu)
 {
 	const struct kv_driver *driver = gpu->driver;
 	CUresult result = driver->module_load(&gpu->module, kv_cuda_image);
 	int version = 0;
 
+	if (result == CUDA_ERROR_INVALID_IMAGE ||
+	    result == CUDA_ERROR_NO_BINARY_FOR_GPU ||
+	    result == CUDA_ERROR_INVALID_PTX ||
+	    result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
+		result = driver->module_load(&gpu->module, kv_cuda_text);
 	if (result != CUDA_SUCCESS) {
 		gpu->module = NULL;
 		driver->version(&version);
 		return complain(
 			-ENODEV,
 			"the driver does not take the kernels (error %d): they "
-			"need one for CUDA %d.%d or later (this one is for "
-			"CUDA %d.%d), and a GPU of compute capability 7.5 or "
-			"later",
-			result, KV_CUDA_MAJOR, KV_CUDA_MINOR, version / 1000,
-			version % 1000 / 10);
+			"need one for CUDA 11.0 (R450) or later (this one is "
+			"for CUDA %d.%d), and a GPU of compute capability 7.5 "
+			"or later",
+			result, version / 1000, version % 1000 / 10);
 	}
 	if (driver->module_function(&gpu->scatter, gpu->module, "kv_scatter") !=
 		    CUDA_SUCCESS ||

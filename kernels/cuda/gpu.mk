@@ -9,7 +9,6 @@ CUDA_GEN   = $(foreach n,$(CUDA_ARCH),-gencode arch=compute_$n,code=sm_$n) \
              -gencode arch=compute_$(firstword $(CUDA_ARCH)),code=compute_$(firstword $(CUDA_ARCH))
 # Older drivers can read the image; a kernel that spills registers does not build.
 CUDA_FLAGS = -std=c++17 -O3 -I. --no-compress -Xptxas -warn-spills -Xptxas -warn-lmem-usage -Xptxas -Werror
-CUDA_VERSION = $(shell $(NVCC) --version | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1 \2/p')
 CUDA      := $(wildcard kernels/cuda/*.c)
 CUDA_OBJS  = $(call objs,$(CUDA) common/thread.c common/copy.c)
 CUDA_MAP  := kernels/cuda/libkvfs-cuda.map
@@ -22,10 +21,15 @@ $B/kernels/cuda/kernels.fatbin: kernels/cuda/kernels.cu kernels/cuda/abi.cu kern
 	@mkdir -p $(@D)
 	$(call run,NVCC)$(NVCC) -std=c++17 -I. -c kernels/cuda/abi.cu -o $(@D)/abi.o
 	$(call run,NVCC)$(NVCC) $(CUDA_FLAGS) $(CUDA_GEN) -fatbin kernels/cuda/kernels.cu -o $@
+# Text for drivers that are older than nvcc: in the oldest version of PTX that knows compute capability
+# 7.5, without the hints of newer versions.  Assemble the text, because only a driver reads it otherwise.
+$B/kernels/cuda/kernels.ptx: $B/kernels/cuda/kernels.fatbin
+	$(call run,NVCC)$(NVCC) -std=c++17 -O3 -I. -arch=compute_75 -ptx kernels/cuda/kernels.cu -o $@.new
+	@sed -i 's/^\.version .*/.version 6.3/;/used_bytes_mask/d' $@.new && mv $@.new $@
+	$(call run,NVCC)$(NVCC) -Xptxas -warn-spills,-warn-lmem-usage,-Werror -arch=sm_75 -cubin $@ -o $(@D)/text.cubin
 ifneq ($(NVCC),)
-$B/kernels/cuda/gpu.o: $B/kernels/cuda/kernels.fatbin
-$B/kernels/cuda/gpu.o: CFLAGS += -DKV_CUDA_IMAGE='"$B/kernels/cuda/kernels.fatbin"' \
-  -DKV_CUDA_MAJOR=$(firstword $(CUDA_VERSION)) -DKV_CUDA_MINOR=$(lastword $(CUDA_VERSION))
+$B/kernels/cuda/gpu.o: $B/kernels/cuda/kernels.fatbin $B/kernels/cuda/kernels.ptx
+$B/kernels/cuda/gpu.o: CFLAGS += -DKV_CUDA_IMAGE='"$B/kernels/cuda/kernels"'
 endif
 $B/libkvfs-cuda.so: $(CUDA_OBJS) $(CUDA_MAP)
 	$(call run,LINK)$(LINK_CUDA) -o $@ && ln -sf libkvfs-cuda.so $B/libkvfs-cuda.so.1

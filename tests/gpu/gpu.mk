@@ -7,7 +7,7 @@ GPU_MAP    := tests/gpu/standin/standin.map
 GPU_BUNDLE := $B/kvfs-gpu.tar.xz
 GPU_DENIED := $B/tests/gpu/denied/libcuda.so.1
 GPU_PLUGIN := $B/tests/gpu/libkvfs-present.so.1
-SCRIPTS    += tests/gpu/test_bundle.sh tests/gpu/test_modes.sh
+SCRIPTS    += tests/gpu/test_bundle.sh tests/gpu/test_modes.sh tests/gpu/test_text.sh
 GPU_THREAD := $B/tests/gpu/libkvfs-threaded.so.1
 SOURCES    += $(STANDIN) tests/gpu/denied/denied.c $(wildcard tests/gpu/plugin/*.c)
 

@@ -21,7 +21,7 @@
  *   memory=BYTES  memory of a device (default 8 GiB)
  *   fail=CALL:N:CODE  the N-th call of CALL from now on fails (1: the next)
  *   arch=N        the device is an sm_N (default 90)
- *   version=N     version of the driver (default 12080)
+ *   version=N     version of the driver (default 13000)
  *
  * The next settings select behaviour that drivers may have, though most runs do
  * not show it.  strict=1 (the default) turns all of them on, with readonly=0;

@@ -6,7 +6,7 @@
 #
 #   probe     what the driver does: registration, calls under a waiting stream,
 #             capture, copies; JSON, also in ./gpu-probe.json         (1 minute)
-#   test      the tests, but that of the layouts                    (3 minutes)
+#   test      the tests, but most layouts                           (3 minutes)
 #   bench     loads and saves by layout, way, whole and by layer, against one
 #             pinned copy and other ways; ./gpu-WAY.json            (5 minutes)
 #   harm      to kernels, beside loads and registering; ./gpu-harm.json (2)
@@ -78,12 +78,14 @@ export LD_LIBRARY_PATH=$path
 "$here/tests/gpu/bench" probe || exit 1
 [ "$what" = probe ] || "$here/tests/gpu/bench" plugin || exit 1
 
-# allowed COMMAND..., denied COMMAND...: run COMMAND with a driver that may register
-# read-only memory if it can, or with one that refuses.
+# allowed COMMAND..., denied COMMAND..., text COMMAND...: run COMMAND with the driver as
+# it is, with one that refuses to register read-only memory, or with one that also refuses
+# compiled kernels, and so compiles the plug-in's text.
 allowed() { LD_LIBRARY_PATH=$path "$@"; }
 denied() {
 	KVFS_DENIED=$driver LD_LIBRARY_PATH=$here/tests/gpu/denied:$path "$@"
 }
+text() { KVFS_DENIED_CODE=1 denied "$@"; }
 
 failed=0
 log=$(mktemp) || exit 1
@@ -127,6 +129,7 @@ tests() {
 			try "$name, no read-only registration" denied "$t" $quick ;;
 		esac
 	done
+	try "some layouts, kernels as text" text "$here/tests/gpu/test_layouts" quick
 	sum
 }
 
@@ -134,6 +137,7 @@ layouts() {
 	try test_layouts allowed "$here/tests/gpu/test_layouts" $quick
 	try "test_layouts, no read-only registration" \
 		denied "$here/tests/gpu/test_layouts" $quick
+	try "test_layouts, kernels as text" text "$here/tests/gpu/test_layouts" $quick
 	sum
 }
 

@@ -44,8 +44,9 @@ grep -q '^0 failed' "$T/log" || fail "run.sh test does not count"
 grep -q '^test_paths: ok' "$T/log" || fail "run.sh test ran no test_paths"
 grep -q '^test_stream_sync, no read-only registration: ok' "$T/log" ||
 	fail "run.sh test ran no test_stream_sync without registration"
+grep -q '^some layouts, kernels as text: ok' "$T/log" || fail "run.sh test loaded no text"
 within "$T/standin" "$run" layouts quick >"$T/log" 2>&1 || fail "run.sh layouts"
-[ "$(grep -c '^test_layouts.*: ok' "$T/log")" = 2 ] || fail "run.sh layouts ran no test_layouts"
+[ "$(grep -c '^test_layouts.*: ok' "$T/log")" = 3 ] || fail "run.sh layouts ran no test_layouts"
 
 # Replace compute-sanitizer, which may be missing, by scripts with and without findings.
 within "$T/standin" "$run" sanitize quick >"$T/log" 2>&1

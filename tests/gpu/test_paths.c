@@ -452,7 +452,7 @@ static void an_open_that_fails_leaves_nothing(void **state)
 {
 	static const char *const faults[] = {
 		"fail=cuDevicePrimaryCtxRetain:1:2",
-		"fail=cuModuleLoadData:1:200",
+		"fail=cuModuleLoadData:1:300",
 		"fail=cuModuleGetFunction:2:500",
 		"fail=cuCtxGetStreamPriorityRange:1:1",
 		"fail=cuStreamCreateWithPriority:1:2",
@@ -503,7 +503,8 @@ static void a_driver_that_is_too_old_is_said_to_be(void **state)
 	assert_true(dup2(fileno(said), 2) == 2);
 	rig.desc.device = "cuda:0";
 	for (i = 0; i < 3; i++) {
-		gpu_set("fail=cuModuleLoadData:1:222");
+		gpu_set("fail=cuModuleLoadData:1:222,"
+			"fail=cuModuleLoadData:1:222");
 		assert_int_equal(rig.device->open(&rig.desc, &pool), -ENODEV);
 	}
 	assert_true(dup2(before_it, 2) == 2);
@@ -512,19 +513,53 @@ static void a_driver_that_is_too_old_is_said_to_be(void **state)
 	fclose(said);
 	close(before_it);
 	assert_non_null(strstr(text, "error 222"));
-	assert_non_null(strstr(text, "or later (this one is for CUDA 12.8)"));
+	assert_non_null(strstr(text, "need one for CUDA 11.0 (R450) or later "
+				     "(this one is for CUDA 13.0)"));
 	assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1);
 	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
 }
 
-/* The plug-in also works on GPUs newer than nvcc knows, with the oldest driver
- * of each GPU. */
+/* Load the kernels as text after the errors of drivers that cannot read the code,
+ * and after no other error. */
+static void a_driver_that_cannot_read_the_code_gets_text(void **state)
+{
+	static const int refusals[] = {200, 209, 218, 222, 1, 2, 300, 719};
+	char fault[64];
+	uint64_t calls;
+	size_t i;
+	int r;
+
+	(void)state;
+	rig_needs_faults();
+	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	rig.desc.device = "cuda:0";
+	for (i = 0; i < KV_ARRAY_LEN(refusals); i++) {
+		rig.device->close(rig.pool);
+		calls = gpu.calls("cuModuleLoadData");
+		snprintf(fault, sizeof(fault), "fail=cuModuleLoadData:1:%d",
+			 refusals[i]);
+		gpu_set(fault);
+		r = rig.device->open(&rig.desc, &rig.pool);
+		assert_int_equal(gpu.calls("cuModuleLoadData") - calls,
+				 i < 4 ? 2 : 1);
+		assert_int_equal(r, i < 4 ? 0 : -ENODEV);
+		if (r < 0)
+			assert_int_equal(rig.device->open(&rig.desc, &rig.pool),
+					 0);
+		rig_check_load(&rig, 0, RIG_BLOCKS, i);
+	}
+}
+
+/* The plug-in also works on GPUs newer than nvcc knows, and with the oldest
+ * driver of each GPU: that of CUDA 11.0, if the driver knows the GPU. */
 static void every_generation_has_code_or_text(void **state)
 {
 	static const char *const generations[] = {
-		"arch=75,version=12000",  "arch=80,version=12000",
-		"arch=87,version=12000",  "arch=90,version=12000",
+		"arch=75,version=11000",  "arch=80,version=11000",
+		"arch=87,version=11040",  "arch=90,version=11080",
+		"arch=75,version=12000",  "arch=90,version=12000",
 		"arch=100,version=12080", "arch=103,version=12090",
+		"arch=75,version=13000",  "arch=90,version=13000",
 		"arch=121,version=13000", "arch=130,version=13000",
 	};
 	size_t i;
@@ -538,7 +573,7 @@ static void every_generation_has_code_or_text(void **state)
 		assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
 		rig_check_load(&rig, 0, RIG_BLOCKS, i);
 	}
-	gpu_set("arch=90,version=12080");
+	gpu_set("arch=90,version=13000");
 }
 
 static void a_child_never_touches_the_driver(void **state)
@@ -578,6 +613,7 @@ int main(int argc, char **argv)
 		TEST(a_device_that_is_not_there_is_not_opened),
 		TEST(every_generation_has_code_or_text),
 		TEST(a_driver_that_is_too_old_is_said_to_be),
+		TEST(a_driver_that_cannot_read_the_code_gets_text),
 		TEST(an_open_that_fails_leaves_nothing),
 		TEST(a_child_never_touches_the_driver),
 	};

@@ -35,7 +35,7 @@ static int teardown(void **state)
 	gpu.hold(false);
 	gpu.forgive();
 	gpu_set("strict=0,delay=100,memops=1,pageable=1,devices=1,arch=90,"
-		"version=12080");
+		"version=13000");
 	GPU_OK(cuCtxSynchronize);
 	GPU_OK(cuStreamDestroy_v2, a);
 	GPU_OK(cuStreamDestroy_v2, b);
@@ -492,7 +492,10 @@ static void an_image_without_code_for_the_device_is_refused(void **state)
 	gpu_set("arch=70");
 	assert_int_equal(gpu.cuModuleLoadData(&module, gpu_kernels),
 			 CU_NO_BINARY);
-	gpu_set("arch=75");
+	gpu_set("arch=75,version=9020");
+	assert_int_equal(gpu.cuModuleLoadData(&module, gpu_kernels),
+			 CU_UNSUPPORTED_PTX);
+	gpu_set("version=10000");
 	GPU_OK(cuModuleLoadData, &module, gpu_kernels);
 	GPU_OK(cuModuleUnload, module);
 	GPU_OK(cuFuncGetAttribute, &value, CU_FUNC_MAX_THREADS, gpu.spin);

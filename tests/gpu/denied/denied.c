@@ -2,7 +2,9 @@
 /*
  * denied.c - a libcuda.so.1 that hands every call on to the real driver, but
  * reports that the device cannot register read-only memory: so the other paths
- * of copies are tested on any GPU.  Empty except on x86-64.
+ * of copies are tested on any GPU.  With KVFS_DENIED_CODE in the environment it
+ * also refuses compiled kernels, as an old driver does, so that the driver
+ * compiles the plug-in's text.  Empty except on x86-64.
  *
  * OWNS      the addresses of the real driver's calls, fixed after loading.  The
  *           environment's KVFS_DENIED names the real driver's file.
@@ -13,12 +15,13 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cuda/driver.h"
 
-/* Do not hand on calls of cuDeviceGetAttribute, because this library changes
- * the answer. */
-#define cuDeviceGetAttribute denied_handed_on
+/* Do not hand on these calls, because this library changes the answers. */
+#define cuDeviceGetAttribute denied_attribute_handed_on
+#define cuModuleLoadData denied_load_handed_on
 
 #define HAND_ON(member, symbol, parameters) HAND_ON_(member, symbol)
 #define HAND_ON_(member, symbol)                                     \
@@ -28,10 +31,12 @@
 		"(%rip)\n");
 KV_CUDA_CALLS(HAND_ON)
 #undef cuDeviceGetAttribute
+#undef cuModuleLoadData
 
 /* The real driver behind this library, for tests. */
 void *denied_driver(void);
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
+CUresult cuModuleLoadData(CUmodule *module, const void *image);
 
 static void *real;
 
@@ -49,6 +54,16 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 	    attribute == CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED)
 		*value = 0;
 	return r;
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+	CUresult (*load)(CUmodule *, const void *) = denied_module_load;
+
+	if (getenv("KVFS_DENIED_CODE") != NULL &&
+	    memcmp(image, "\x50\xed\x55\xba", 4) == 0)
+		return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+	return load(module, image);
 }
 
 __attribute__((constructor)) static void find(void)

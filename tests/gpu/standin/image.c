@@ -8,6 +8,8 @@
  * LOCKING   none.
  */
 #include <elf.h>
+#include <limits.h>
+#include <stdio.h>
 
 #include "tests/gpu/standin/standin.h"
 
@@ -16,6 +18,7 @@
 #define KIND_ELF 2
 /* flag: only drivers from 12.8 on can read the PTX */
 #define PTX_ZSTD 0x8000u
+#define ELF_OF_CUDA_13 8   /* version of the binary interface in the code */
 #define ATTR_MAX_THREADS 5 /* numbers of attributes in the section .nv.info */
 #define ATTR_FRAME 0x11
 #define ATTR_REGISTERS 0x2f
@@ -37,6 +40,33 @@ struct entry {
 	uint64_t flags;
 };
 
+/* Return the version of the first driver that reads the text. */
+static int version_of_text(const char *text)
+{
+	int major = 0, minor = 0;
+
+	text = strstr(text, ".version ");
+	if (text == NULL ||
+	    sscanf(text, ".version %d.%d", &major, &minor) != 2 || major < 6)
+		return INT_MAX;
+	return major == 6 ? 10000 + 10 * (minor - 3)
+			  : 1000 * (major + 4) + 10 * minor;
+}
+
+/* Return whether the driver is new enough for the entry.  Drivers before 13.0
+ * cannot run code made for 13.0. */
+static bool is_readable(const struct entry *entry)
+{
+	const char *content = (const char *)entry + entry->header;
+
+	if (entry->kind == KIND_ELF)
+		return content[EI_ABIVERSION] < ELF_OF_CUDA_13 ||
+		       settings.version >= 13000;
+	return (entry->flags & PTX_ZSTD) != 0
+		       ? settings.version >= 12080
+		       : settings.version >= version_of_text(content);
+}
+
 /* Return whether the device runs the entry: code runs on later GPUs of its
  * generation, PTX on all later GPUs. */
 static bool is_for_us(const struct entry *entry)
@@ -45,8 +75,7 @@ static bool is_for_us(const struct entry *entry)
 
 	if (entry->kind == KIND_ELF)
 		return arch / 10 == settings.arch / 10 && arch <= settings.arch;
-	return entry->kind == KIND_PTX && arch <= settings.arch &&
-	       ((entry->flags & PTX_ZSTD) == 0 || settings.version >= 12080);
+	return entry->kind == KIND_PTX && arch <= settings.arch;
 }
 
 /* Return the entry to use: code before PTX, newer before older. */
@@ -58,7 +87,7 @@ static const struct entry *entry_of(const struct fatbin *fatbin)
 
 	for (; at < end; at += entry->header + entry->bytes) {
 		entry = (const void *)at;
-		if (is_for_us(entry) &&
+		if (is_for_us(entry) && is_readable(entry) &&
 		    (best == NULL || entry->kind > best->kind ||
 		     (entry->kind == best->kind && entry->arch > best->arch)))
 			best = entry;
@@ -82,6 +111,8 @@ CUresult image_check(const void *image)
 		return entry_of(image) != NULL ? CU_OK : CU_NO_BINARY;
 	if (*(const char *)image == '\0')
 		return CU_OK;
+	if (version_of_text(image) > settings.version)
+		return CU_UNSUPPORTED_PTX;
 	target = strstr(image, "\n.target sm_");
 	if (target == NULL)
 		return CU_INVALID_IMAGE;

@@ -28,7 +28,7 @@ struct settings settings = {
 	.memory = 8ull << 30,
 	.patience_s = 60,
 	.arch = 90,
-	.version = 12080,
+	.version = 13000,
 };
 pthread_mutex_t big_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
