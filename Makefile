@@ -7,9 +7,9 @@ SONUM    := 1
 comma    := ,
 B        := build$(addprefix -,$(subst $(comma),-,$(SAN)))$(addprefix -,$(POINTS:1=points))
 PKGS_D   := fuse3 liburing lmdb jansson libxxhash libcrypto libcurl
-PKGS_L   := jansson libxxhash libcrypto
+PKGS_L   := jansson libxxhash libmd
 DEPS     := libfuse3-dev fuse3 liburing-dev liblmdb-dev libxxhash-dev libcmocka-dev \
-            libjansson-dev libssl-dev zlib1g-dev libcurl4-openssl-dev pkg-config gcc make attr rsync xxhash e2fsprogs xfsprogs procps \
+            libjansson-dev libmd-dev libssl-dev zlib1g-dev libcurl4-openssl-dev pkg-config gcc make attr rsync xxhash e2fsprogs xfsprogs procps \
             python3 python3-venv nginx-light openssl
 DEPS_DEMO := python3-dev python3-cffi python3-numpy
 DEPS_CHECK := g++ rustc bindgen clang clang-format clang-tidy groff man-db $(DEPS_DEMO)
@@ -63,13 +63,14 @@ $B/%.o: %.c | found ; @mkdir -p $(@D)
 $B/daemon.a: $(call objs,$(DAEMON) $(SHARED))
 $B/libkvfs.a: $(call objs,$(LIB) $(SHARED))
 $B/daemon.a $B/libkvfs.a: ; $(call run,AR)rm -f $@; ar qcs $@ $^
-$B/kvfs: $B/fs/main.o $B/daemon.a ; $(call run,LINK)$(CC) $(LDFLAGS) -pie $^ $(LIBS_D) -o $@
-$B/libkvfs.so: $(call objs,$(LIB) $(SHARED)) kernels/libkvfs.map
+$B/kvfs $B/tests/gpu/bundle/kvfs: $B/fs/main.o $B/daemon.a ; @mkdir -p $(@D)
+	$(call run,LINK)$(CC) $(LDFLAGS) -pie $^ $(LIBS_D) -o $@
+$B/libkvfs.so $B/tests/gpu/bundle/libkvfs.so: $(call objs,$(LIB) $(SHARED)) kernels/libkvfs.map ; @mkdir -p $(@D)
 	$(call run,LINK)$(CC) $(LDFLAGS) -shared -Wl,-soname,libkvfs.so.$(SONUM) -Wl,-z,nodelete -Wl,--version-script=kernels/libkvfs.map \
-	  $(filter %.o,$^) $(LIBS_L) -o $@ && ln -sf libkvfs.so $B/libkvfs.so.$(SONUM)
+	  $(filter %.o,$^) $(LIBS_L) -o $@ && ln -sf libkvfs.so $(@D)/libkvfs.so.$(SONUM)
 .SECONDEXPANSION:
 $(TOOLS): $B/kvfs-%: $$(call objs,$$(wildcard tools/$$*/*.c)) $$(TOOL_$$*) $B/libkvfs.a
-	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_L) $(if $(TOOL_$*),-llmdb -lz) -lm -ldl -o $@
+	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_L) $(if $(TOOL_$*),-llmdb -lz -lcrypto) -lm -ldl -o $@
 $(UNIT) $(HELPERS): $B/%: $B/%.o $B/daemon.a $B/libkvfs.a
 	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_D) $(LIBS_L) -lcmocka -o $@
 

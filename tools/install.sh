@@ -37,7 +37,7 @@ kvfs_pc() {
 	Description: KV cache blocks in and out of kvfs
 	Version: $VERSION
 	Libs: -L\${libdir} -lkvfs
-	Libs.private: -ljansson -lxxhash -lcrypto -ldl -pthread
+	Libs.private: -ljansson -lxxhash -lmd -ldl -pthread
 	Cflags: -I\${prefix}/include
 	END
 }

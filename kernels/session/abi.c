@@ -20,7 +20,7 @@
  *
  * LOCKING   none, except to read the space's layout.
  */
-#include <openssl/evp.h>
+#include <sha2.h>
 #include <xxhash.h>
 
 #include "common/block.h"
@@ -229,14 +229,14 @@ int kvfs_key_set(const void *data, size_t len, kvfs_key *ret_key)
 
 int kvfs_key_fold(const void *data, size_t len, kvfs_key *ret_key)
 {
-	unsigned size = KVFS_KEY_MAX;
 	kvfs_key key = {.len = KVFS_KEY_MAX};
+	SHA2_CTX sha;
 
 	if (!ret_key || (!data && len > 0))
 		return -EINVAL;
-	if (EVP_Digest(len > 0 ? data : "", len, key.bytes, &size, EVP_sha256(),
-		       NULL) != 1)
-		return -ENOMEM;
+	SHA256Init(&sha);
+	SHA256Update(&sha, len > 0 ? data : "", len);
+	SHA256Final(key.bytes, &sha);
 	*ret_key = key;
 	return 0;
 }

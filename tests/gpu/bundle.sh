@@ -23,8 +23,8 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/kvfs-bundle.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 to=$work/kvfs-gpu
 mkdir -p "$to/lib" "$to/tests/gpu/denied"
-cp "$b/kvfs" "$to/"
-cp "$b/libkvfs.so" "$to/lib/libkvfs.so.1"
+cp "$b/tests/gpu/bundle/kvfs" "$to/"
+cp "$b/tests/gpu/bundle/libkvfs.so" "$to/lib/libkvfs.so.1"
 cp "$plugin" "$to/lib/libkvfs-cuda.so.1"
 for program in "$b"/tests/gpu/test_* "$b/tests/gpu/bench" "$b/tests/gpu/probe"; do
 	case $program in *.[od] | *.sh) continue ;; esac

@@ -6,6 +6,7 @@ GPU_UNIT   := $(filter $B/tests/gpu/%,$(UNIT)) $B/tests/gpu/bench $B/tests/gpu/p
 GPU_MAP    := tests/gpu/standin/standin.map
 GPU_BUNDLE := $B/kvfs-gpu.tar.xz
 GPU_DENIED := $B/tests/gpu/denied/libcuda.so.1
+GPU_OWN    := $B/tests/gpu/bundle/kvfs $B/tests/gpu/bundle/libkvfs.so
 GPU_PLUGIN := $B/tests/gpu/libkvfs-present.so.1
 SCRIPTS    += tests/gpu/test_bundle.sh tests/gpu/test_modes.sh tests/gpu/test_text.sh
 GPU_THREAD := $B/tests/gpu/libkvfs-threaded.so.1
@@ -25,11 +26,18 @@ $B/tests/gpu/test_standin: | $B/tests/gpu/abi-cuda.o
 $B/tests/gpu/abi-cuda.o: tests/gpu/abi.cu tests/gpu/abi.h kernels/cuda/same.cuh ; @mkdir -p $(@D)
 	$(call run,NVCC)$(NVCC) -std=c++17 -I. -c $< -o $@
 endif
+# In the bundle all programs and libkvfs find their libraries below its folder by themselves.  An
+# LD_LIBRARY_PATH would hand these libraries to Python, too.  DT_RPATH, unlike DT_RUNPATH, holds for
+# libraries of libraries and for plug-ins.
+GPU_RPATH  := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN
+$(GPU_UNIT): LDFLAGS += $(GPU_RPATH)/../../lib'
+$B/tests/gpu/bundle/kvfs: LDFLAGS += $(GPU_RPATH)/lib'
+$B/tests/gpu/bundle/libkvfs.so: LDFLAGS += $(GPU_RPATH)'
 $(GPU_UNIT:=.o): tests/gpu/kernels.ptx
 $(GPU_UNIT): | $B/tests/gpu/libcuda.so.1
 $B/tests/gpu/bench: $(call objs,tools/bench/report.c)
-test-run: $(GPU_DENIED)
-gpu-bundle: all $(GPU_UNIT) $(GPU_DENIED)  ## what a machine with a GPU needs, in one file
+test-run: $(GPU_DENIED) $(GPU_OWN)
+gpu-bundle: all $(GPU_UNIT) $(GPU_DENIED) $(GPU_OWN)  ## what a machine with a GPU needs, in one file
 	@tests/gpu/bundle.sh $B $(GPU_BUNDLE) && ls -l $(GPU_BUNDLE)
 gpu-probe gpu-test gpu-bench gpu-harm gpu-ttft gpu-layouts gpu-sanitize:  ## on an NVIDIA GPU, from the bundle: one part of run.sh
 	@tests/gpu/gpu.sh $(GPU_BUNDLE) $@

@@ -72,7 +72,7 @@ fi
 	echo "this machine cannot run the bundle's programs" >&2
 	exit 1
 }
-path=$here/lib:$(dirname "$driver")${libraries:+:$libraries}
+path=$(dirname "$driver")${libraries:+:$libraries}
 export LD_LIBRARY_PATH=$path
 "$here/kvfs" --version >/dev/null || exit 1
 "$here/tests/gpu/bench" probe || exit 1

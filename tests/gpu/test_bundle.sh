@@ -116,9 +116,35 @@ mv "$T/away" "$plugin"
 newer=$(find "$T/empty/kvfs-gpu" -type f -exec objdump -T {} + 2>/dev/null |
 	grep -oE 'GLIBC_2\.[0-9]+' | sort -uV | awk -F. '$2 > 35')
 [ -z "$newer" ] || fail "the bundle needs" $newer
-missing=$(LD_LIBRARY_PATH=$T/empty/kvfs-gpu/lib ldd "$T/empty/kvfs-gpu/kvfs" \
+missing=$(ldd "$T/empty/kvfs-gpu/kvfs" \
 	"$T/empty/kvfs-gpu/lib"/*.so.* | awk '/not found/ { print $1 }')
 [ -z "$missing" ] || fail "the bundle lacks $missing"
+
+# A process that has an OpenSSL of its own, as Python may, keeps it when libkvfs is loaded,
+# in either order.  So libkvfs neither loads nor links one, and the search path names none.
+[ "$(readelf -d "$T/empty/kvfs-gpu/kvfs" "$T/empty/kvfs-gpu/lib/libkvfs.so.1" | grep -c '(RPATH).*\$ORIGIN')" = 2 ] ||
+	fail "the bundle's programs have no DT_RPATH"
+cat >"$T/load.py" <<'EOF'
+import ctypes, sys
+library, ssl_first = sys.argv[1], sys.argv[2] == "first"
+if ssl_first:
+    import ssl
+kvfs = ctypes.CDLL(library)
+key = (ctypes.c_ubyte * 64)()
+assert kvfs.kvfs_key_fold(b"abc", ctypes.c_size_t(3), key) == 0
+assert "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" in bytes(key).hex()
+before = {line.split()[-1] for line in open("/proc/self/maps") if "libcrypto" in line}
+if not ssl_first:
+    assert not before, before
+    import ssl
+assert ssl.create_default_context()
+after = {line.split()[-1] for line in open("/proc/self/maps") if "libcrypto" in line or "libssl" in line}
+assert not [path for path in after if "kvfs-gpu" in path], after
+EOF
+for order in first last; do
+	within "" python3 "$T/load.py" "$T/empty/kvfs-gpu/lib/libkvfs.so.1" $order >"$T/log" 2>&1 ||
+		fail "libkvfs beside Python's OpenSSL, which comes $order"
+done
 
 # Without a GPU run.sh prints one line and exits with 1.
 if [ ! -e /dev/nvidiactl ]; then

@@ -26,6 +26,9 @@ unversioned=$(grep -v '@@KVFS_[0-9]*\.[0-9]*$' <<<"$exported")
 [ "$(soname "$B/libkvfs.so")" = libkvfs.so.1 ] || fail "soname $(soname "$B/libkvfs.so")"
 # When all sessions are closed, a thread of the library may still wait for a
 # hung daemon.
+# Python and others bring an OpenSSL of another version into the process.
+needed=$(readelf -d "$B/libkvfs.so" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | grep -E 'crypto|ssl') &&
+	fail "the library needs $needed"
 readelf -d "$B/libkvfs.so" | grep -q NODELETE || fail "the library can be unloaded"
 [ ! -e "$B/libkvfs-cuda.so" ] || [ "$(soname "$B/libkvfs-cuda.so")" = libkvfs-cuda.so.1 ] ||
 	fail "soname $(soname "$B/libkvfs-cuda.so")"
