@@ -151,8 +151,9 @@ static void cuda_info(void *pool, struct kvfs_pool_info *ret_info)
 				 : "pinned staging, DMA";
 	ret_info->reason = reasons[attached.way];
 	if (attached.way == KV_PINNED_REFUSED && !gpu->maps_read_only)
-		ret_info->reason = "the device does not register read-only "
-				   "memory";
+		ret_info->reason = "the device registers writable memory only: "
+				   "mount with arena=rw, or run as another "
+				   "user than root with a private space";
 	if (atomic_load(&gpu->broken) != 0)
 		ret_info->reason = "the GPU's context has failed";
 	ret_info->bytes_pinned = atomic_load(&gpu->bytes_pinned);

@@ -25,18 +25,33 @@ static void become(uid_t uid)
 	assert_int_equal(syscall(SYS_setresuid, -1, uid, -1), 0);
 }
 
-static int set_up(void **state)
+static int begin(void **state, const char *options, uid_t uid)
 {
 	struct world *w;
-	int r = world_begin(state, OPTIONS);
+	int r = world_begin(state, options);
 
 	w = *state;
 	if (r < 0 || chmod(w->dir, 0755) < 0)
 		return -1;
-	become(OWNER);
+	become(uid);
 	for (size_t i = 0; i < BLOCKS; i++)
 		pages[i] = (int64_t)i;
 	return kvfs_open(w->path, &w->session);
+}
+
+static int set_up(void **state)
+{
+	return begin(state, OPTIONS, OWNER);
+}
+
+static int set_up_root(void **state)
+{
+	return begin(state, OPTIONS, 0);
+}
+
+static int set_up_root_rw(void **state)
+{
+	return begin(state, OPTIONS ",arena=rw", 0);
 }
 
 static int tear_down(void **state)
@@ -146,6 +161,23 @@ static void so_is_that_of_the_next_daemon(void **state)
 	engine_close(&e);
 }
 
+/* Every root of a container without a user namespace is the same uid 0. */
+static void roots_memory_stays_sealed_and_the_reason_names_the_remedy(void **s)
+{
+	struct kvfs_pool_info info;
+	struct engine e;
+
+	engine_open(&e, *s, "cuda", &shapes[0], &middle, BLOCKS);
+	there_and_back(&e);
+	info = info_when_tried(&e);
+	assert_string_equal(info.path, "pinned staging, DMA");
+	assert_string_equal(info.reason,
+			    "the device registers writable memory only: mount "
+			    "with arena=rw, or run as another user than root "
+			    "with a private space");
+	engine_close(&e);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(int argc, char **argv)
@@ -153,6 +185,13 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		TEST(his_memory_is_registered_while_it_is_writable),
 		TEST(so_is_that_of_the_next_daemon),
+		cmocka_unit_test_setup_teardown(
+			roots_memory_stays_sealed_and_the_reason_names_the_remedy,
+			set_up_root, tear_down),
+		/* With arena=rw root gets the memory like other users. */
+		cmocka_unit_test_setup_teardown(
+			his_memory_is_registered_while_it_is_writable,
+			set_up_root_rw, tear_down),
 	};
 
 	(void)argc;
