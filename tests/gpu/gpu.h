@@ -89,6 +89,9 @@ struct gpu {
 	__typeof__(&standin_forgive) forgive;
 	__typeof__(&standin_calls) calls;
 	__typeof__(&standin_copied) copied;
+	/* answers the plug-in, which may have the library of denied.c in front
+	 * of the driver */
+	__typeof__(&cuDeviceGetAttribute) plugins_attribute;
 	void *library;
 	CUcontext ctx;
 	CUmodule module; /* kernels.ptx */
@@ -197,6 +200,8 @@ static inline int gpu_open(void)
 	gpu.library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (gpu.library == NULL)
 		return -1;
+	*(void **)&gpu.plugins_attribute =
+		dlsym(gpu.library, "cuDeviceGetAttribute");
 	/* The library of denied.c has only the calls that the plug-in uses:
 	 * take the calls from the real driver behind it. */
 	*(void **)&behind = dlsym(gpu.library, "denied_driver");

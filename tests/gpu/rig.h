@@ -71,6 +71,18 @@ static inline void rig_arena(struct rig *rig, uint64_t bytes, bool sealed)
 	close(fd);
 }
 
+/* Make an arena that the device can register: a sealed one, if the device
+ * registers read-only memory. */
+static inline void rig_arena_to_register(struct rig *rig, uint64_t bytes)
+{
+	int value = 0;
+
+	assert_int_equal(
+		gpu.plugins_attribute(&value, CU_READ_ONLY_HOST_REGISTER, 0),
+		CU_OK);
+	rig_arena(rig, bytes, value != 0);
+}
+
 static inline void rig_staging(struct rig *rig)
 {
 	rig->staging_bytes = RIG_BLOCKS * RIG_BLOCK;

@@ -75,14 +75,14 @@ static void an_arena_that_is_registered_needs_no_staging(void **state)
 	struct standin_alive made = gpu_alive();
 
 	(void)state;
-	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	rig_arena_to_register(&rig, RIG_BLOCKS * RIG_BLOCK);
 	rig_staging(&rig);
 	rig.device->attach(rig.arena, rig.arena_bytes, false);
 	rig.device->attach(rig.staging, rig.staging_bytes, true);
 	rig_wait_tried(&rig, rig.arena_bytes + rig.staging_bytes);
 	info = rig_info(&rig);
 	if (info.bytes_refused > 0)
-		skip(); /* a real GPU that cannot register this memory */
+		skip(); /* a real GPU that registers neither kind of memory */
 	rig_check_load(&rig, 0, RIG_BLOCKS, 3);
 	rig_fill_pool(&rig, 4);
 	rig_check_save(&rig, RIG_BLOCKS);
@@ -138,7 +138,7 @@ static void a_load_does_not_wait_for_the_registration(void **state)
 	size_t i;
 
 	(void)state;
-	rig_arena(&rig, 3 * CHUNK, true);
+	rig_arena_to_register(&rig, 3 * CHUNK);
 	rig.device->attach(rig.arena, rig.arena_bytes, false);
 	for (i = 0; i < 8; i++)
 		rig_check_load(&rig, i * RIG_BLOCK, 4, 10 * i);
@@ -150,7 +150,7 @@ static void a_chunk_that_is_refused_goes_through_staging(void **state)
 	(void)state;
 	rig_needs_faults();
 	gpu_set("fail=cuMemHostRegister_v2:2:801");
-	rig_arena(&rig, 2 * CHUNK + 4 * RIG_BLOCK, true);
+	rig_arena_to_register(&rig, 2 * CHUNK + 4 * RIG_BLOCK);
 	rig.device->attach(rig.arena, rig.arena_bytes, false);
 	rig_wait_tried(&rig, rig.arena_bytes);
 	assert_int_equal(rig_info(&rig).bytes_refused, CHUNK);
@@ -164,7 +164,7 @@ static void a_chunk_that_is_refused_goes_through_staging(void **state)
 static void a_block_may_lie_in_two_chunks(void **state)
 {
 	(void)state;
-	rig_arena(&rig, 2 * CHUNK, true);
+	rig_arena_to_register(&rig, 2 * CHUNK);
 	rig.device->attach(rig.arena, rig.arena_bytes, false);
 	rig_wait_tried(&rig, rig.arena_bytes);
 	rig_check_load(&rig, CHUNK - RIG_BLOCK / 2, 1, 55);
@@ -178,7 +178,7 @@ static void what_is_detached_is_registered_no_more(void **state)
 	unsigned i;
 
 	(void)state;
-	rig_arena(&rig, 64 * CHUNK, true);
+	rig_arena_to_register(&rig, 64 * CHUNK);
 	for (i = 0; i < 40; i++) {
 		rig.device->attach(rig.arena, rig.arena_bytes, false);
 		usleep(i * 50);
