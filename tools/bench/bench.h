@@ -170,6 +170,12 @@ struct kv_bench_memory {
  * ret_memory->base.  -ENOMEM. */
 int kv_bench_memory_map(size_t bytes, struct kv_bench_memory *ret_memory);
 
+/* Allocate touched memory of a memfd, in 2 MiB pages if some are free, sealed against
+ * shrinking, growing and new writers if @sealed.  The caller unmaps ret_memory->base and
+ * closes *@ret_fd.  -errno. */
+int kv_bench_memory_share(size_t bytes, bool sealed,
+			  struct kv_bench_memory *ret_memory, int *ret_fd);
+
 struct kv_bench_piece {
 	void *dst;
 	const void *src;
@@ -250,6 +256,11 @@ void kv_bench_rig_close(struct kv_bench_rig *rig);
 int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name);
 void kv_bench_rig_close_space(struct kv_bench_rig *rig); /* and the pools */
 
+/* Register a pool like KV_BENCH_PAGES over @memory of the descriptor @fd. */
+int kv_bench_rig_pool(struct kv_bench_rig *rig,
+		      const struct kv_bench_memory *memory, int fd,
+		      kvfs_pool **ret_pool);
+
 /* Compute the keys of a chain of @n blocks that were never saved. */
 int kv_bench_rig_keys(struct kv_bench_rig *rig, kvfs_key *ret_keys, size_t n);
 
@@ -287,6 +298,7 @@ int kv_bench_cold(struct kv_bench_rig *rig);  /* load_ssd_cold */
 int kv_bench_probe(struct kv_bench_rig *rig); /* probe128_* */
 int kv_bench_save(struct kv_bench_rig *rig);  /* save_sealed, save_durable */
 int kv_bench_save_heads(struct kv_bench_rig *rig); /* save_sealed_4k */
+int kv_bench_save_lent(struct kv_bench_rig *rig);  /* save_sealed_fd, _read */
 int kv_bench_writers(struct kv_bench_rig *rig);	   /* save_durable_4w */
 int kv_bench_mount(struct kv_bench_rig *rig);	   /* read_mount_* */
 int kv_bench_anonymous(struct kv_bench_rig *rig);  /* memory_anon */

@@ -44,6 +44,7 @@ static const struct measurement {
 	{{"load_ssd_cold"}, EACH, kv_bench_cold, "fio"},
 	{{"save_sealed", "save_durable"}, EACH, kv_bench_save},
 	{{"save_sealed_4k"}, EACH, kv_bench_save_heads},
+	{{"save_sealed_fd", "save_sealed_read"}, EACH, kv_bench_save_lent},
 	{{"save_durable_4w"}, EACH, kv_bench_writers, "fio"},
 	{{"memory_anon"}, EACH, kv_bench_anonymous},
 };

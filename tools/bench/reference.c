@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -45,6 +46,41 @@ int kv_bench_memory_map(size_t bytes, struct kv_bench_memory *ret_memory)
 	madvise(p, bytes, MADV_DONTFORK);
 	memset(p, 1, bytes);
 	*ret_memory = (struct kv_bench_memory){.base = p, .bytes = bytes};
+	return 0;
+}
+
+int kv_bench_memory_share(size_t bytes, bool sealed,
+			  struct kv_bench_memory *ret_memory, int *ret_fd)
+{
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE;
+	unsigned flags = MFD_HUGETLB | MFD_HUGE_2MB;
+	void *p = MAP_FAILED;
+	int fd;
+
+	bytes = kv_round_up(bytes, HUGE_PAGE);
+	for (;;) {
+		fd = memfd_create("kvfs-bench",
+				  MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+		if (fd >= 0 && fallocate(fd, 0, 0, (off_t)bytes) == 0)
+			p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+				 MAP_SHARED | MAP_POPULATE, fd, 0);
+		if (p != MAP_FAILED)
+			break;
+		if (fd >= 0)
+			close(fd);
+		if (!flags)
+			return -ENOMEM;
+		flags = 0;
+	}
+	madvise(p, bytes, MADV_DONTFORK);
+	memset(p, 1, bytes);
+	if (sealed && fcntl(fd, F_ADD_SEALS, seals) < 0) {
+		munmap(p, bytes);
+		close(fd);
+		return -EPERM;
+	}
+	*ret_memory = (struct kv_bench_memory){.base = p, .bytes = bytes};
+	*ret_fd = fd;
 	return 0;
 }
 

@@ -52,6 +52,41 @@ struct shape {
 	uint64_t run, count, stride, next, second;
 };
 
+static int register_pool(struct kv_bench_rig *rig, const struct shape *s,
+			 const struct kv_bench_memory *memory, int fd,
+			 kvfs_pool **ret_pool)
+{
+	char *base = memory->base;
+	kvfs_view views[2] = {
+		{"k", base, s->next, s->run, s->count, s->stride},
+		{"v", base + s->second, s->next, s->run, s->count, s->stride},
+	};
+	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
+		.device = "host",
+		.space = rig->space,
+		.views = views,
+		.n_views = 2,
+		.pages = rig->size->blocks,
+		.pages_per_block = 1,
+		.memory = base,
+		.memory_bytes = memory->bytes,
+		.memory_fd = fd,
+	};
+
+	return kvfs_pool_register(rig->session, &desc, ret_pool);
+}
+
+int kv_bench_rig_pool(struct kv_bench_rig *rig,
+		      const struct kv_bench_memory *memory, int fd,
+		      kvfs_pool **ret_pool)
+{
+	const uint64_t half = kv_bench_payload(rig->size) / 2;
+
+	return register_pool(rig, &(struct shape){half, 1, 0, 2 * half, half},
+			     memory, fd, ret_pool);
+}
+
 int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name)
 {
 	const size_t blocks = rig->size->blocks;
@@ -66,7 +101,7 @@ int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name)
 		[KV_BENCH_HEADS] = {KV_BENCH_HEAD, half / KV_BENCH_HEAD,
 				    blocks * KV_BENCH_HEAD, KV_BENCH_HEAD, all},
 	};
-	char layout[512], *base = rig->pages.base;
+	char layout[512];
 	int r;
 
 	snprintf(layout, sizeof(layout),
@@ -81,27 +116,9 @@ int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name)
 				    KVFS_CREATE | 0755, &rig->space);
 	if (r == 0 && kvfs_connected(rig->session) != 1)
 		r = -ENOTCONN;
-	for (size_t i = 0; i < KV_BENCH_POOLS && r == 0; i++) {
-		const struct shape *s = &shapes[i];
-		kvfs_view views[2] = {
-			{"k", base, s->next, s->run, s->count, s->stride},
-			{"v", base + s->second, s->next, s->run, s->count,
-			 s->stride},
-		};
-		kvfs_pool_desc desc = {
-			.size = sizeof(desc),
-			.device = "host",
-			.space = rig->space,
-			.views = views,
-			.n_views = 2,
-			.pages = blocks,
-			.pages_per_block = 1,
-			.memory = base,
-			.memory_bytes = rig->pages.bytes,
-		};
-
-		r = kvfs_pool_register(rig->session, &desc, &rig->pools[i]);
-	}
+	for (size_t i = 0; i < KV_BENCH_POOLS && r == 0; i++)
+		r = register_pool(rig, &shapes[i], &rig->pages, 0,
+				  &rig->pools[i]);
 	return r;
 }
 

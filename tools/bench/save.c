@@ -6,6 +6,7 @@
  * before its next save.
  *
  * OWNS      the keys of each round and the list of pieces that memcpy copies;
+ *           a pool by descriptor, and its memory;
  *           each writer's session, space, pools and keys.  The spaces' blocks
  *           stay in the store.
  *
@@ -25,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "common/kv.h"
@@ -41,6 +43,7 @@ enum { SEALED, DURABLE, COPY, FIO, SERIES };
 struct run {
 	struct kv_bench_rig *rig;
 	kvfs_pool *pool;
+	char *from; /* the pool's memory */
 	uint64_t payload, bytes, piece;
 	kvfs_key *keys;
 	struct kv_bench_piece *pieces;
@@ -52,7 +55,7 @@ static int save_round(void *arg, double *ret_speeds)
 	struct run *run = arg;
 	struct kv_bench_rig *rig = run->rig;
 	size_t blocks = rig->size->blocks, of_block, n, i;
-	char *from = rig->pages.base, *to = rig->spare.base;
+	char *from = run->from, *to = rig->spare.base;
 	uint64_t sealed = 1, durable = 1;
 	int r;
 
@@ -84,7 +87,7 @@ static int save_round(void *arg, double *ret_speeds)
 
 /* Measure saves from @pool, whose blocks consist of runs of @piece bytes.
  * Report @sealed, and @durable if its name is not NULL. */
-static int measure_pool(struct kv_bench_rig *rig, kvfs_pool *pool,
+static int measure_pool(struct kv_bench_rig *rig, kvfs_pool *pool, void *memory,
 			uint64_t piece, struct kv_bench_figure sealed,
 			struct kv_bench_figure durable)
 {
@@ -94,6 +97,7 @@ static int measure_pool(struct kv_bench_rig *rig, kvfs_pool *pool,
 	struct run run = {
 		.rig = rig,
 		.pool = pool,
+		.from = memory,
 		.payload = payload,
 		.bytes = rig->size->blocks * payload,
 		.piece = piece,
@@ -127,7 +131,8 @@ static int measure_pool(struct kv_bench_rig *rig, kvfs_pool *pool,
 int kv_bench_save(struct kv_bench_rig *rig)
 {
 	return measure_pool(
-		rig, rig->pools[KV_BENCH_PAGES], kv_bench_payload(rig->size),
+		rig, rig->pools[KV_BENCH_PAGES], rig->pages.base,
+		kv_bench_payload(rig->size),
 		(struct kv_bench_figure){.name = "save_sealed",
 					 .least_ratio = 0.9},
 		(struct kv_bench_figure){
@@ -138,10 +143,55 @@ int kv_bench_save(struct kv_bench_rig *rig)
 
 int kv_bench_save_heads(struct kv_bench_rig *rig)
 {
-	return measure_pool(rig, rig->pools[KV_BENCH_HEADS], KV_BENCH_HEAD,
+	return measure_pool(rig, rig->pools[KV_BENCH_HEADS], rig->pages.base,
+			    KV_BENCH_HEAD,
 			    (struct kv_bench_figure){.name = "save_sealed_4k",
 						     .least_ratio = 0.5},
 			    (struct kv_bench_figure){0});
+}
+
+/* Measure saves from a pool by descriptor, whose pages the daemon copies itself: by a
+ * mapping if @sealed, else by pread(2). */
+static int save_lent(struct kv_bench_rig *rig, bool sealed,
+		     struct kv_bench_figure figure)
+{
+	const uint64_t payload = kv_bench_payload(rig->size);
+	struct kvfs_pool_info info = KVFS_POOL_INFO_INIT;
+	struct kv_bench_memory memory;
+	kvfs_pool *pool = NULL;
+	int fd, r;
+
+	r = kv_bench_memory_share(rig->size->blocks * payload, sealed, &memory,
+				  &fd);
+	if (r < 0)
+		return r;
+	r = kv_bench_rig_pool(rig, &memory, fd, &pool);
+	/* The daemon takes the descriptor in the background. */
+	for (unsigned i = 0; r == 0 && !info.lent && i < 100; i++) {
+		usleep(20000);
+		r = kvfs_pool_info(pool, &info);
+	}
+	if (r == 0 && !info.lent)
+		r = -ETIMEDOUT;
+	if (r == 0)
+		r = measure_pool(rig, pool, memory.base, payload, figure,
+				 (struct kv_bench_figure){0});
+	kvfs_pool_close(pool);
+	munmap(memory.base, memory.bytes);
+	close(fd);
+	return r;
+}
+
+int kv_bench_save_lent(struct kv_bench_rig *rig)
+{
+	const struct kv_bench_figure mapped = {
+		.name = "save_sealed_fd",
+		.least_ratio = rig->size->layers > 2 ? 1.1 : 0.6};
+	const struct kv_bench_figure read = {.name = "save_sealed_read",
+					     .least_ratio = 0.7};
+	int r = save_lent(rig, true, mapped);
+
+	return r < 0 ? r : save_lent(rig, false, read);
 }
 
 /* ---- several engines ---- */
