@@ -52,6 +52,7 @@ for program in bundle command; do
 done
 put 755 connectors/remote/kvfs-remote-mooncake "$to/libexec/kvfs/kvfs-remote-mooncake"
 put 644 tools/completion/kvfs.bash "$to/share/bash-completion/completions/kvfs"
+put 644 tools/completion/_kvfs "$to/share/zsh/site-functions/_kvfs"
 [ "$verb" = install ] || rmdir "$to/libexec/kvfs" 2>/dev/null || true
 put 644 kernels/kvfs.h "$to/include/kvfs.h"
 put 644 kernels/kvfs_device.h "$to/include/kvfs_device.h"
