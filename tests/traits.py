@@ -24,7 +24,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 130,
-    "lines": 69761,
+    "lines": 69846,
     "lines of Python": 7966,
     "largest circle": 9,
     "upward calls": 0,

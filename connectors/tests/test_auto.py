@@ -225,7 +225,9 @@ print(len(os.sched_getaffinity(0)))
         self.assertTrue(os.path.exists(f"{self.home}/mount/.kvfs/stats") or not os.path.exists("/dev/fuse"))
         os.kill(self.daemons()[0], signal.SIGKILL)
         self.ended()
+        self.assertTrue(os.path.exists(f"{self.home}/control"))
         self.assertTrue(self.open().connected)
+        self.assertFalse(os.path.exists(f"{self.home}/control.lock"))
         end = time.monotonic() + 10
         while not before.connected:
             self.assertLess(time.monotonic(), end)
@@ -258,6 +260,7 @@ print(len(os.sched_getaffinity(0)))
         self.assertEqual(out.stdout, "True\n")
         self.ended()
         self.assertNotIn(self.root, Path("/proc/self/mountinfo").read_text())
+        self.assertEqual(glob.glob(f"{self.home}/control*"), [])
         self.assertIn("unused for idle=1 seconds", Path(f"{self.home}/log").read_text())
 
     # ---- what is refused ----

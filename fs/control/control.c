@@ -26,6 +26,7 @@
 #include <semaphore.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -108,6 +109,43 @@ void kv_mailbox_run(struct kv_mailbox *box)
 
 /* ---- the socket's name in the file system ---- */
 
+/*
+ * Lock the name PATH of a socket by the file PATH.lock, which only the user of the daemon
+ * can open.  The holder may make or remove the socket.  Returns a descriptor for unlock_name,
+ * -EWOULDBLOCK if another process holds the lock, or another error.
+ */
+static int lock_name(const char *path)
+{
+	char file[PATH_MAX];
+	struct stat held, named;
+	int fd;
+
+	snprintf(file, sizeof(file), "%s.lock", path);
+	for (;;) {
+		fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
+			  0600);
+		if (fd < 0)
+			return -errno;
+		if (flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &held) < 0)
+			break;
+		if (lstat(file, &named) == 0 && named.st_dev == held.st_dev &&
+		    named.st_ino == held.st_ino)
+			return fd;
+		close(fd); /* its holder has removed the file meanwhile */
+	}
+	close(fd);
+	return -EWOULDBLOCK;
+}
+
+static void unlock_name(const char *path, int fd)
+{
+	char file[PATH_MAX];
+
+	snprintf(file, sizeof(file), "%s.lock", path);
+	unlink(file);
+	close(fd);
+}
+
 /* Make the socket's directory if it is missing, but none above it: a mistyped
  * path must be reported. */
 static int make_dir(struct kv_listener *listener)
@@ -156,13 +194,36 @@ static int sweep_socket(const struct sockaddr_un *address, char **ret_why)
 	return unlink(path) < 0 ? -errno : 0;
 }
 
+/* Remove a socket without a daemon, and listen in its place.  The name is locked. */
+static int take_name(struct kv_listener *listener,
+		     const struct sockaddr_un *address, char **ret_why)
+{
+	struct stat st;
+	int r = sweep_socket(address, ret_why);
+
+	if (r < 0)
+		return r;
+	listener->fd = socket(AF_UNIX,
+			      SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (listener->fd < 0 ||
+	    bind(listener->fd, (const struct sockaddr *)address,
+		 sizeof(*address)) < 0 ||
+	    lstat(listener->path, &st) < 0)
+		return -errno;
+	listener->dev = st.st_dev;
+	listener->ino = st.st_ino;
+	if (chmod(listener->path, 0666) < 0 ||
+	    listen(listener->fd, BACKLOG) < 0)
+		return -errno;
+	return 0;
+}
+
 int kv_listener_open(struct kv_listener *listener, const char *path,
 		     char **ret_why)
 {
 	const uint64_t until_ns = kv_now_ns() + ENDING_NS;
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	struct stat st = {0};
-	int r;
+	int r, lock;
 
 	*listener = (struct kv_listener){.fd = -1};
 	if (strlen(path) >= sizeof(address.sun_path))
@@ -171,44 +232,66 @@ int kv_listener_open(struct kv_listener *listener, const char *path,
 	listener->path = strdup(path);
 	if (!listener->path)
 		return -ENOMEM;
-	do
-		r = sweep_socket(&address, ret_why);
-	while (r == -EADDRINUSE && kv_now_ns() < until_ns &&
-	       usleep(POLL_US) == 0);
-	if (r == 0) /* the ended daemon may have removed the directory */
+	do {
+		kv_closep(&listener->fd);
 		r = make_dir(listener);
+		if (r < 0)
+			break;
+		r = lock = lock_name(path);
+		if (r ==
+		    -ENOENT) /* the ended daemon has removed the directory */
+			r = -EWOULDBLOCK;
+		if (r < 0)
+			continue;
+		r = take_name(listener, &address, ret_why);
+		unlock_name(path, lock);
+	} while ((r == -EADDRINUSE || r == -EWOULDBLOCK) &&
+		 kv_now_ns() < until_ns && usleep(POLL_US) == 0);
 	if (r == -EADDRINUSE)
 		kv_why(ret_why, r,
 		       "control socket %s: another daemon answers there", path);
-	if (r == 0) {
-		listener->fd = socket(
-			AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
-			0);
-		r = listener->fd < 0 ? -errno : 0;
-	}
-	if (r == 0 && (bind(listener->fd, (struct sockaddr *)&address,
-			    sizeof(address)) < 0 ||
-		       lstat(path, &st) < 0))
-		r = -errno;
-	if (r == 0) {
-		listener->dev = st.st_dev;
-		listener->ino = st.st_ino;
-		if (chmod(path, 0666) < 0 || listen(listener->fd, BACKLOG) < 0)
-			r = -errno;
-	}
+	if (r == -EWOULDBLOCK)
+		kv_why(ret_why, r,
+		       "control socket %s: another process holds %s.lock", path,
+		       path);
 	if (r < 0)
 		kv_listener_close(listener);
 	return r;
 }
 
-void kv_listener_close(struct kv_listener *listener)
+static bool has_name(const struct kv_listener *listener)
 {
 	struct stat st;
+
+	return lstat(listener->path, &st) == 0 && st.st_dev == listener->dev &&
+	       st.st_ino == listener->ino;
+}
+
+/* Remove the socket's name if it is still this socket's. */
+static void give_name(const struct kv_listener *listener)
+{
+	const uint64_t until_ns = kv_now_ns() + ENDING_NS;
+	int lock = -EWOULDBLOCK;
+
+	while (has_name(listener)) {
+		lock = lock_name(listener->path);
+		if (lock != -EWOULDBLOCK || kv_now_ns() > until_ns)
+			break;
+		usleep(POLL_US);
+	}
+	if (lock < 0)
+		return;
+	if (has_name(listener))
+		unlink(listener->path);
+	unlock_name(listener->path, lock);
+}
+
+void kv_listener_close(struct kv_listener *listener)
+{
 	char *slash;
 
-	if (listener->path && lstat(listener->path, &st) == 0 &&
-	    st.st_dev == listener->dev && st.st_ino == listener->ino)
-		unlink(listener->path);
+	if (listener->path && listener->ino)
+		give_name(listener);
 	if (listener->path && listener->made_dir) {
 		slash = strrchr(listener->path, '/');
 		*slash = '\0';

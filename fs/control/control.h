@@ -41,8 +41,10 @@ struct kv_gate;
  * NULL) returns the text of .kvfs/config, which is then freed.  Listen at
  * @path with mode 0666: permission is checked per space.  A missing directory of @path is
  * made (0755), but none above it, and removed at the end.  A socket file without a daemon
- * is removed.  Returns 0; on failure *@ret_why is a message for the user (caller frees):
+ * is removed.  The lock of the file @path.lock lets one process make or remove the socket.
+ * Returns 0; on failure *@ret_why is a message for the user (caller frees):
  *   -EADDRINUSE    a daemon answers at @path
+ *   -EWOULDBLOCK   another process has held the lock for 3 s
  *   -EEXIST        @path is no socket
  *   -ENOENT        the directory above the socket's does not exist
  *   -ENAMETOOLONG, -EACCES, and errors of the system calls

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -132,6 +133,31 @@ static void a_dead_socket_is_swept(void **state)
 	opens();
 }
 
+/* Another daemon has locked the name, and its socket does not listen yet. */
+static void a_socket_whose_name_is_locked_stays(void **state)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0), lock;
+	struct stat before, after;
+	char file[128];
+
+	(void)state;
+	snprintf(file, sizeof(file), "%s.lock", path);
+	lock = open(file, O_CREAT | O_RDWR, 0600);
+	assert_int_equal(flock(lock, LOCK_EX), 0);
+	strcpy(address.sun_path, path);
+	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)),
+			 0);
+	assert_int_equal(lstat(path, &before), 0);
+	refuses(path, -EWOULDBLOCK, "another process holds");
+	assert_int_equal(lstat(path, &after), 0);
+	assert_int_equal(before.st_ino, after.st_ino);
+	close(lock);
+	close(fd);
+	opens(); /* the process that held the lock is dead */
+	assert_int_equal(access(file, F_OK), -1);
+}
+
 static void of_a_path_mostly_missing_nothing_is_made(void **state)
 {
 	char deep[128];
@@ -198,6 +224,7 @@ int main(void)
 		LISTENER_TEST(a_path_too_long_for_a_socket_is_refused),
 		LISTENER_TEST(a_parent_that_is_a_file_is_refused),
 		LISTENER_TEST(a_dead_socket_is_swept),
+		LISTENER_TEST(a_socket_whose_name_is_locked_stays),
 		LISTENER_TEST(of_a_path_mostly_missing_nothing_is_made),
 		LISTENER_TEST(
 			a_directory_made_for_a_socket_that_fails_goes_again),
