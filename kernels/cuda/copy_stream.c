@@ -84,10 +84,12 @@ static void buffers_free(struct kv_gpu *gpu, struct kv_gpu_buffers kind,
 			 struct buffer *buffer)
 {
 	for (unsigned i = 0; i < kind.n; i++) {
+		free(buffer[i].items);
+		if (gpu->lost)
+			continue;
 		kv_gpu_host_free(gpu, buffer[i].host, kind.bytes);
 		if (buffer[i].over)
 			gpu->driver->event_free(buffer[i].over);
-		free(buffer[i].items);
 	}
 }
 
@@ -188,6 +190,10 @@ static void copy_stream_freep(struct kv_copy_stream **copy_streamp)
 	driver = copy_stream->driver;
 	buffers_free(copy_stream->gpu, copy_stream->buffers,
 		     copy_stream->buffer);
+	if (copy_stream->gpu->lost) {
+		free(copy_stream);
+		return;
+	}
 	tables_free(copy_stream);
 	if (copy_stream->staging != 0)
 		driver->mem_free(copy_stream->staging);

@@ -222,21 +222,29 @@ static int attribute(struct kv_gpu *gpu, int which)
 	return value;
 }
 
+/* Return whether a driver of another age, or for another GPU, could read what this
+ * one refused. */
+static bool is_refused(CUresult result)
+{
+	return result == CUDA_ERROR_INVALID_IMAGE ||
+	       result == CUDA_ERROR_NO_BINARY_FOR_GPU ||
+	       result == CUDA_ERROR_INVALID_PTX ||
+	       result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+}
+
 /* Load the kernels: the compiled image or, if the driver is too old to read it,
- * the text.  -ENODEV: neither fits the driver and the GPU. */
+ * the text.  -ENODEV: neither fits the driver and the GPU.  -ENOMEM, -EIO. */
 static int load_kernels(struct kv_gpu *gpu)
 {
 	const struct kv_driver *driver = gpu->driver;
 	CUresult result = driver->module_load(&gpu->module, kv_cuda_image);
 	int version = 0;
 
-	if (result == CUDA_ERROR_INVALID_IMAGE ||
-	    result == CUDA_ERROR_NO_BINARY_FOR_GPU ||
-	    result == CUDA_ERROR_INVALID_PTX ||
-	    result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
+	if (is_refused(result))
 		result = driver->module_load(&gpu->module, kv_cuda_text);
-	if (result != CUDA_SUCCESS) {
+	if (result != CUDA_SUCCESS)
 		gpu->module = NULL;
+	if (is_refused(result)) {
 		driver->version(&version);
 		return complain(
 			-ENODEV,
@@ -246,6 +254,8 @@ static int load_kernels(struct kv_gpu *gpu)
 			"or later",
 			result, version / 1000, version % 1000 / 10);
 	}
+	if (result != CUDA_SUCCESS)
+		return kv_driver_errno(result);
 	if (driver->module_function(&gpu->scatter, gpu->module, "kv_scatter") !=
 		    CUDA_SUCCESS ||
 	    driver->module_function(&gpu->gather, gpu->module, "kv_gather") !=
@@ -257,11 +267,15 @@ static int load_kernels(struct kv_gpu *gpu)
 static void event_wait_destroy(struct kv_event_wait *event_wait)
 {
 	const struct kv_driver *driver = event_wait->gpu->driver;
+	struct kv_gpu_entry entry;
 
-	if (event_wait->stream)
-		driver->stream_free(event_wait->stream);
-	if (event_wait->event)
-		driver->event_free(event_wait->event);
+	if (kv_gpu_enter_to_free(event_wait->gpu, &entry) == 0) {
+		if (event_wait->stream)
+			driver->stream_free(event_wait->stream);
+		if (event_wait->event)
+			driver->event_free(event_wait->event);
+		kv_gpu_leave(&entry);
+	}
 	free(event_wait);
 }
 
@@ -327,16 +341,17 @@ static void gpu_freep(struct kv_gpu **gpup)
 
 	if (!gpu)
 		return;
-	if (gpu->context && kv_gpu_enter_to_free(gpu, &entry) == 0) {
-		kv_copy_streams_free(gpu);
-		while ((event_wait = LIST_FIRST(&gpu->event_waits))) {
-			LIST_REMOVE(event_wait, others);
-			event_wait_destroy(event_wait);
-		}
-		if (gpu->module)
-			gpu->driver->module_unload(gpu->module);
-		kv_gpu_leave(&entry);
+	while ((event_wait = LIST_FIRST(&gpu->event_waits))) {
+		LIST_REMOVE(event_wait, others);
+		event_wait_destroy(event_wait);
 	}
+	/* The objects of a context that cannot be entered any more end with it. */
+	gpu->lost = !gpu->context || kv_gpu_enter_to_free(gpu, &entry) < 0;
+	kv_copy_streams_free(gpu);
+	if (gpu->module && !gpu->lost)
+		gpu->driver->module_unload(gpu->module);
+	if (!gpu->lost)
+		kv_gpu_leave(&entry);
 	if (gpu->context)
 		gpu->driver->context_release(gpu->device);
 	pthread_cond_destroy(&gpu->put);
@@ -508,7 +523,6 @@ void kv_event_wait_free(void *arg)
 {
 	struct kv_event_wait *event_wait = arg;
 	struct kv_gpu *gpu = event_wait->gpu;
-	struct kv_gpu_entry entry;
 
 	if (kv_event_wait_is_done(event_wait)) {
 		pthread_mutex_lock(&gpu->lock);
@@ -517,10 +531,7 @@ void kv_event_wait_free(void *arg)
 		return;
 	}
 	/* The driver frees stream and event once they have no more work. */
-	if (kv_gpu_enter_to_free(gpu, &entry) < 0)
-		return;
 	event_wait_destroy(event_wait);
-	kv_gpu_leave(&entry);
 }
 
 int kv_event_wait_order(void *arg, void *stream)

@@ -47,6 +47,7 @@ struct kv_gpu {
 	bool same_addresses; /* the GPU uses the host's addresses */
 
 	_Atomic int broken; /* -errno once the context is unusable */
+	bool lost; /* at the end: the context cannot be entered to free objects */
 	_Atomic uint64_t bytes_pinned;
 
 	pthread_mutex_t lock; /* a leaf */

@@ -85,19 +85,23 @@ static int add_part(struct kv_gpu_memory *memory, uint64_t bytes)
 	return 0;
 }
 
-/* Unmap and free the memory.  The caller has entered the GPU. */
+/* Unmap and free the memory. */
 static void give_up(struct kv_gpu_memory *memory)
 {
 	const struct kv_driver *driver = memory->gpu->driver;
+	struct kv_gpu_entry entry;
 	CUdeviceptr at = memory->base;
 
-	for (size_t i = 0; i < memory->n_parts; i++) {
-		driver->memory_unmap(at, memory->parts[i].bytes);
-		driver->memory_free(memory->parts[i].handle);
-		at += memory->parts[i].bytes;
+	if (kv_gpu_enter_to_free(memory->gpu, &entry) == 0) {
+		for (size_t i = 0; i < memory->n_parts; i++) {
+			driver->memory_unmap(at, memory->parts[i].bytes);
+			driver->memory_free(memory->parts[i].handle);
+			at += memory->parts[i].bytes;
+		}
+		if (memory->base != 0)
+			driver->address_free(memory->base, memory->max_bytes);
+		kv_gpu_leave(&entry);
 	}
-	if (memory->base != 0)
-		driver->address_free(memory->base, memory->max_bytes);
 	free(memory->parts);
 	free(memory);
 }
@@ -173,12 +177,8 @@ void kv_gpu_memory_free(void *arg)
 {
 	struct kv_gpu_memory *memory = arg;
 	struct kv_gpu *gpu = memory->gpu;
-	struct kv_gpu_entry entry;
 
-	if (kv_gpu_enter_to_free(gpu, &entry) == 0) {
-		give_up(memory);
-		kv_gpu_leave(&entry);
-	}
+	give_up(memory);
 	kv_gpu_put(gpu);
 }
 

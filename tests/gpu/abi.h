@@ -39,6 +39,7 @@ enum {
 	CU_ILLEGAL_ADDRESS = 700,
 	/* a launch needs more resources than the GPU has */
 	CU_OUT_OF_RESOURCES = 701,
+	CU_CONTEXT_IS_DESTROYED = 709,
 	CU_ALREADY_REGISTERED = 712,
 	CU_NOT_REGISTERED = 713,
 	CU_NOT_PERMITTED = 800,
@@ -150,6 +151,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags,
 				    int *active);
 CUresult cuThreadExchangeStreamCaptureMode(int *mode);

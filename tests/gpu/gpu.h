@@ -30,6 +30,7 @@
 	X(cuDeviceGetAttribute)              \
 	X(cuDevicePrimaryCtxRetain)          \
 	X(cuDevicePrimaryCtxRelease_v2)      \
+	X(cuDevicePrimaryCtxReset_v2)        \
 	X(cuDriverGetVersion)                \
 	X(cuCtxSetCurrent)                   \
 	X(cuCtxSynchronize)                  \
@@ -190,6 +191,27 @@ static inline void gpu_launch_first(void)
 	GPU_OK(cuMemFree_v2, matrices);
 }
 
+/* Retain the primary context, make it current in this thread, and load the tests'
+ * kernels. */
+static inline void gpu_retain(CUdevice device)
+{
+	GPU_OK(cuDevicePrimaryCtxRetain, &gpu.ctx, device);
+	GPU_OK(cuCtxSetCurrent, gpu.ctx);
+	GPU_OK(cuModuleLoadData, &gpu.module, gpu_kernels);
+	GPU_OK(cuModuleGetFunction, &gpu.spin, gpu.module, "test_spin");
+	GPU_OK(cuModuleGetFunction, &gpu.multiply, gpu.module, "test_multiply");
+	GPU_OK(cuModuleGetFunction, &gpu.copy, gpu.module, "test_copy");
+	gpu_launch_first();
+}
+
+/* Destroy everything in the first device's primary context, and begin again. */
+static inline void gpu_reset(void)
+{
+	GPU_OK(cuDevicePrimaryCtxReset_v2, 0);
+	gpu_retain(0);
+	GPU_OK(cuDevicePrimaryCtxRelease_v2, 0);
+}
+
 /* Make the first device current in this thread.  Return -1 if there is no
  * device. */
 static inline int gpu_open(void)
@@ -215,13 +237,7 @@ static inline int gpu_open(void)
 		      stderr);
 		abort();
 	}
-	GPU_OK(cuDevicePrimaryCtxRetain, &gpu.ctx, device);
-	GPU_OK(cuCtxSetCurrent, gpu.ctx);
-	GPU_OK(cuModuleLoadData, &gpu.module, gpu_kernels);
-	GPU_OK(cuModuleGetFunction, &gpu.spin, gpu.module, "test_spin");
-	GPU_OK(cuModuleGetFunction, &gpu.multiply, gpu.module, "test_multiply");
-	GPU_OK(cuModuleGetFunction, &gpu.copy, gpu.module, "test_copy");
-	gpu_launch_first();
+	gpu_retain(device);
 	return 0;
 }
 

@@ -20,6 +20,11 @@
  *                 registered, and are synchronous then (default 1)
  *   memory=BYTES  memory of a device (default 8 GiB)
  *   fail=CALL:N:CODE  the N-th call of CALL from now on fails (1: the next)
+ *   break=N:CODE  the device breaks at the N-th call from now on, whatever it is:
+ *                 that call and all later ones fail, and submitted work that
+ *                 has not begun is dropped
+ *   enterable=0|1 whether threads can still push the context of a broken device
+ *                 (default 1)
  *   arch=N        the device is an sm_N (default 90)
  *   version=N     version of the driver (default 13000)
  *
@@ -68,7 +73,7 @@ uint64_t standin_bugs(void);
  * purpose. */
 void standin_forgive(void);
 
-/* Return how often the driver call @call was made. */
+/* Return how often the driver call @call was made; "*": all calls. */
 uint64_t standin_calls(const char *call);
 /* Return the number of bytes moved by copy calls, or by kernels. */
 uint64_t standin_copied(bool by_kernel);

@@ -541,7 +541,7 @@ static void a_driver_that_cannot_read_the_code_gets_text(void **state)
 		r = rig.device->open(&rig.desc, &rig.pool);
 		assert_int_equal(gpu.calls("cuModuleLoadData") - calls,
 				 i < 4 ? 2 : 1);
-		assert_int_equal(r, i < 4 ? 0 : -ENODEV);
+		assert_true(i < 4 ? r == 0 : r == -EIO || r == -ENOMEM);
 		if (r < 0)
 			assert_int_equal(rig.device->open(&rig.desc, &rig.pool),
 					 0);

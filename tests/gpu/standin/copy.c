@@ -313,7 +313,7 @@ static bool value_has_come(uint32_t is, uint32_t wanted, unsigned how)
 
 static void wait_value(struct op *op)
 {
-	for (;;) {
+	while (!device_is_broken()) {
 		if (!may_touch(op->dst, 4, "a value waited for"))
 			return;
 		if (value_has_come(

@@ -38,6 +38,7 @@ static const struct {
 	{CU_NO_BINARY, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
 	{CU_UNSUPPORTED_PTX, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"},
 	{CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
+	{CU_CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED"},
 	{CU_NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
 	{CU_NOT_READY, "CUDA_ERROR_NOT_READY"},
 	{CU_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
@@ -157,7 +158,8 @@ bool context_is_live(CUcontext ctx)
 	bool live;
 
 	pthread_mutex_lock(&big_lock);
-	live = (ctx == &contexts[0] || ctx == &contexts[1]) && ctx->refs > 0;
+	live = (ctx == &contexts[0] || ctx == &contexts[1]) && ctx->refs > 0 &&
+	       !ctx->was_reset;
 	pthread_mutex_unlock(&big_lock);
 	return live;
 }
@@ -172,6 +174,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device)
 		return CU_INVALID_DEVICE;
 	pthread_mutex_lock(&big_lock);
 	contexts[device].refs++;
+	contexts[device].was_reset = false;
 	alive.contexts++;
 	pthread_mutex_unlock(&big_lock);
 	*ctx = &contexts[device];
@@ -197,6 +200,26 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 	return r == CU_OK ? r : bug(r, "a context released too often");
 }
 
+/* Destroy everything in the context, whose references stay; the next retain makes
+ * it anew.  A device that an operation broke stays broken. */
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+	CUresult r = enter("cuDevicePrimaryCtxReset_v2", INIT);
+
+	if (r != CU_OK)
+		return r;
+	if (!is_device(device))
+		return CU_INVALID_DEVICE;
+	wait_for_all();
+	pthread_mutex_lock(&big_lock);
+	streams_forget_locked(&contexts[device]);
+	events_forget_locked(&contexts[device]);
+	ranges_forget_locked(device);
+	contexts[device].was_reset = true;
+	pthread_mutex_unlock(&big_lock);
+	return CU_OK;
+}
+
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags,
 				    int *active)
 {
@@ -208,7 +231,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags,
 		return CU_INVALID_DEVICE;
 	pthread_mutex_lock(&big_lock);
 	*flags = 0;
-	*active = contexts[device].refs > 0;
+	*active = contexts[device].refs > 0 && !contexts[device].was_reset;
 	pthread_mutex_unlock(&big_lock);
 	return CU_OK;
 }

@@ -96,6 +96,22 @@ CUresult cuEventDestroy_v2(CUevent handle)
 	return CU_OK;
 }
 
+void events_forget_locked(CUcontext ctx)
+{
+	struct CUevent_st **at = &events, *event;
+
+	while ((event = *at) != NULL) {
+		if (event->ctx != ctx) {
+			at = &event->next;
+			continue;
+		}
+		*at = event->next;
+		moment_put_locked(&event->moment);
+		alive.events--;
+		free(event);
+	}
+}
+
 /* The event may be destroyed before its stream has reached it. */
 static void stamp(struct op *op)
 {

@@ -153,6 +153,29 @@ bool range_remove_locked(enum range_kind kind, uintptr_t base,
 	return false;
 }
 
+void ranges_forget_locked(int of)
+{
+	struct range **at = &ranges, *range;
+
+	while ((range = *at) != NULL) {
+		/* Reserved addresses and what is mapped there (vmm.c) belong to
+		 * no context. */
+		if (range->device != of || range->kind == RESERVED ||
+		    (range->kind == DEVICE && range->flags != 0)) {
+			at = &range->next;
+			continue;
+		}
+		if (range->kind == DEVICE)
+			madvise(bytes_at(range->base), range->bytes,
+				MADV_DONTNEED);
+		else if (range->kind == HOST)
+			munmap((void *)range->base, range->bytes);
+		count(range->kind, -1, range->bytes);
+		*at = range->next;
+		free(range);
+	}
+}
+
 void standin_alive(struct standin_alive *ret_alive)
 {
 	pthread_mutex_lock(&big_lock);

@@ -48,6 +48,8 @@ struct settings {
 	unsigned queues;
 	unsigned register_us; /* microseconds to register a MiB */
 	bool one_host_thread;
+	/* threads can still push the context of a broken device */
+	bool enterable;
 	unsigned patience_s;
 	int arch, version;
 };
@@ -69,8 +71,9 @@ CUcontext current_context(void);
 CUresult bug(CUresult code, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 /* Let all later calls fail with @code, because an operation of a stream has
- * failed. */
+ * failed, and drop all operations that have not begun. */
 void break_device(CUresult code);
+bool device_is_broken(void);
 extern __thread bool in_host_function;
 /* capture mode of this thread; 0: global, 2: relaxed */
 extern __thread int capture_mode;
@@ -83,6 +86,7 @@ struct CUctx_st {
 	unsigned refs; /* big_lock */
 	/* a synchronising call holds the context's lock; guarded by big_lock */
 	bool held;
+	bool was_reset; /* since the last retain; guarded by big_lock */
 };
 bool context_is_live(CUcontext ctx);
 CUcontext context_of(int device);
@@ -128,6 +132,8 @@ bool is_device_address(uintptr_t at);
 uintptr_t device_addresses_locked(size_t bytes, size_t align);
 const struct range *range_add_locked(enum range_kind kind, uintptr_t base,
 				     size_t bytes, unsigned flags);
+/* Remove all allocations of a context that is reset. */
+void ranges_forget_locked(int device);
 /* Remove the allocation that begins at @base.  Return false if there is none,
  * else its size in @ret_bytes. */
 bool range_remove_locked(enum range_kind kind, uintptr_t base,
@@ -179,6 +185,9 @@ CUresult give_and_wait(CUstream stream, struct op *op);
 struct CUstream_st *stream_of_locked(CUstream handle);
 /* Return the context of a stream; NULL: there is no such stream. */
 CUcontext context_of_stream(CUstream handle);
+/* Destroy all streams of a context that is reset; the same for events. */
+void streams_forget_locked(CUcontext ctx);
+void events_forget_locked(CUcontext ctx);
 /* Wait until all work given to the context has ended. */
 void wait_for_context_locked(CUcontext ctx);
 /* Get or set the capture of a stream; NULL: no capture. */

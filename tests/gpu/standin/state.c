@@ -25,6 +25,7 @@ struct settings settings = {
 	.devices = 1,
 	.mem_ops = true,
 	.pageable = true,
+	.enterable = true,
 	.memory = 8ull << 30,
 	.patience_s = 60,
 	.arch = 90,
@@ -49,6 +50,9 @@ static struct {
 } faults[MAX_FAULTS];	/* lock */
 static uint64_t bugs;	/* lock */
 static CUresult broken; /* lock */
+/* number of calls until the device breaks, with which error; 0: it does not */
+static unsigned breaks_in;   /* lock */
+static CUresult breaks_with; /* lock */
 /* process that initialised the driver; 0: none; guarded by the lock */
 static pid_t initialised;
 static __thread CUcontext current[8];
@@ -119,6 +123,8 @@ static bool *flag_of(const char *name)
 		return &settings.read_only;
 	if (strcmp(name, "memops") == 0)
 		return &settings.mem_ops;
+	if (strcmp(name, "enterable") == 0)
+		return &settings.enterable;
 	if (strcmp(name, "pageable") == 0)
 		return &settings.pageable;
 	return strcmp(name, "hostthread") == 0 ? &settings.one_host_thread
@@ -161,6 +167,10 @@ static int set_one_locked(const char *name, const char *value)
 		settings.version = (int)n;
 	else if (strcmp(name, "fail") == 0)
 		return add_fault(value);
+	else if (strcmp(name, "break") == 0)
+		return sscanf(value, "%u:%d", &breaks_in, &breaks_with) == 2
+			       ? 0
+			       : -1;
 	else
 		return -1;
 	return settings.devices <= MAX_DEVICES ? 0 : -1;
@@ -210,6 +220,19 @@ void break_device(CUresult code)
 	if (broken == CU_OK)
 		broken = code;
 	pthread_mutex_unlock(&lock);
+	pthread_mutex_lock(&big_lock);
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&big_lock);
+}
+
+bool device_is_broken(void)
+{
+	bool is;
+
+	pthread_mutex_lock(&lock);
+	is = broken != CU_OK;
+	pthread_mutex_unlock(&lock);
+	return is;
 }
 
 uint64_t standin_bugs(void)
@@ -227,6 +250,7 @@ void standin_forgive(void)
 	pthread_mutex_lock(&lock);
 	bugs = 0;
 	broken = CU_OK;
+	breaks_in = 0;
 	memset(faults, 0, sizeof(faults));
 	pthread_mutex_unlock(&lock);
 }
@@ -238,8 +262,8 @@ uint64_t standin_calls(const char *call)
 
 	pthread_mutex_lock(&lock);
 	for (i = 0; i < MAX_CALLS && calls[i].name != NULL; i++)
-		if (strcmp(calls[i].name, call) == 0)
-			n = calls[i].n;
+		if (strcmp(call, "*") == 0 || strcmp(calls[i].name, call) == 0)
+			n += calls[i].n;
 	pthread_mutex_unlock(&lock);
 	return n;
 }
@@ -297,16 +321,32 @@ static bool is_unsafe(const char *call)
 	return false;
 }
 
+/* Return whether @call is one that a broken device allows: it changes which context
+ * a thread uses. */
+static bool is_allowed_when_broken(const char *call)
+{
+	return strcmp(call, "cuCtxPopCurrent_v2") == 0 ||
+	       (settings.enterable &&
+		(strcmp(call, "cuCtxPushCurrent_v2") == 0 ||
+		 strcmp(call, "cuCtxSetCurrent") == 0));
+}
+
 CUresult enter(const char *call, enum needs needs)
 {
+	bool breaks;
 	CUresult r;
 	pid_t owner;
 
 	pthread_mutex_lock(&lock);
 	count_locked(call);
+	breaks = breaks_in > 0 && --breaks_in == 0;
+	pthread_mutex_unlock(&lock);
+	if (breaks)
+		break_device(breaks_with);
+	pthread_mutex_lock(&lock);
 	r = fault_locked(call);
 	owner = initialised;
-	if (r == CU_OK && needs != NOTHING)
+	if (r == CU_OK && needs != NOTHING && !is_allowed_when_broken(call))
 		r = broken;
 	pthread_mutex_unlock(&lock);
 	if (in_host_function)
@@ -375,6 +415,8 @@ CUresult cuCtxPushCurrent_v2(CUcontext ctx)
 		return r;
 	if (ctx == NULL)
 		return CU_INVALID_CONTEXT;
+	if (!context_is_live(ctx))
+		return CU_CONTEXT_IS_DESTROYED;
 	if (depth == KV_ARRAY_LEN(current))
 		return bug(CU_INVALID_CONTEXT, "contexts are never popped");
 	current[depth++] = ctx;

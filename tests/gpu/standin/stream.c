@@ -192,7 +192,7 @@ static void begin_locked(struct CUstream_st *stream, struct op *op)
 {
 	if (!op->is_wait)
 		go_on_locked(stream);
-	while (held && op->is_work)
+	while (held && op->is_work && !device_is_broken())
 		pthread_cond_wait(&changed, &big_lock);
 }
 
@@ -234,7 +234,8 @@ static void *work(void *arg)
 		}
 		begin_locked(stream, op);
 		pthread_mutex_unlock(&big_lock);
-		if (op->run != NULL) {
+		/* Like a driver, drop work that waits when the device breaks. */
+		if (op->run != NULL && !device_is_broken()) {
 			pause_at_random(stream);
 			op->run(op);
 		}
@@ -451,6 +452,22 @@ static bool is_busy_locked(CUcontext ctx)
 		if (stream->ctx == ctx && stream->done < stream->seq)
 			return true;
 	return false;
+}
+
+void streams_forget_locked(CUcontext ctx)
+{
+	struct CUstream_st *stream, *next;
+
+	for (stream = streams; stream != NULL; stream = next) {
+		next = stream->next;
+		if (stream->ctx != ctx || stream->destroyed ||
+		    stream == legacy[ctx->device])
+			continue;
+		stream->destroyed = true;
+		alive.streams--;
+		pthread_cond_signal(&stream->go);
+		put_locked(stream);
+	}
 }
 
 /* The caller holds the context's lock, so that no new work can arrive. */
