@@ -24,8 +24,8 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 130,
-    "lines": 69846,
-    "lines of Python": 7966,
+    "lines": 69864,
+    "lines of Python": 7983,
     "largest circle": 9,
     "upward calls": 0,
     "helpers with one caller, %": 14,

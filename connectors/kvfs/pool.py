@@ -51,11 +51,15 @@ class Memory:
 
 
 def views_of(tensor: str, base: int, shape: Sequence[int], strides: Sequence[int], itemsize: int,
-             page_dim: int = 0) -> list[View]:
+             page_dim: int = 0, by_stride: bool = False) -> list[View]:
     """Return the views of an array whose dimension @page_dim counts the pages; the other
-    dimensions, in order, are the tensor.  @strides are in elements, as in torch."""
+    dimensions, in order, are the tensor.  @strides are in elements, as in torch.  @by_stride: the
+    tensor has them in the order of memory instead, largest stride first, so that a page whose
+    bytes lie end to end is one view of one run, whatever the order of its dimensions."""
     dims = [(n, s * itemsize) for i, (n, s) in enumerate(zip(shape, strides))
             if i != page_dim and n != 1]
+    if by_stride:
+        dims.sort(key=lambda dim: -dim[1])
     run = itemsize
     while dims and dims[-1][1] == run:
         run *= dims.pop()[0]

@@ -50,7 +50,7 @@ class Driver:
     """Make the calls of vLLM's scheduler and model runner to a connector.  Counts the calls, and
     their CPU time in this thread in microseconds."""
 
-    def __init__(self, model: str, path: str, **extra: Any) -> None:
+    def __init__(self, model: str, path: str, heads_first: bool = True, **extra: Any) -> None:
         config = self.config = configs.engine(model, path, extra=extra)
         hash = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
         init_none_hash(hash)
@@ -58,6 +58,8 @@ class Driver:
         layers = [f"layers.{i}" for i in range(LAYERS)]
         caches = configs.caches((layers, configs.full(HEADS, DIM)), pages=PAGES)
         self.pages = {name: torch.randn(PAGES, HEADS, BLOCK, 2 * DIM) for name in layers}
+        if not heads_first:  # the same memory, with its dimensions in another order
+            self.pages = {name: pages.transpose(1, 2) for name, pages in self.pages.items()}
         self.core = configs.Core(config)
         self.scheduler, self.worker = self.core.connectors(caches, self.pages)
         self.times: dict[str, float] = {}

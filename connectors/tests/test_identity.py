@@ -11,6 +11,7 @@ from unittest import mock
 from typing import Any
 
 import configs
+import torch
 from models import make
 
 folder = ""
@@ -76,6 +77,19 @@ class Identity(unittest.TestCase):
                                        ("/other", "x", ["/other/x"])):
             worker.get_model().secondary_weights = [DefaultModelLoader.Source(path, None, subfolder)]
             self.assertEqual(resolved(worker)[1], found)
+
+    def test_the_order_of_a_cache_in_memory_is_part_of_it(self) -> None:
+        from kvfs.vllm.identity import resolved
+
+        heads_last, heads_first = torch.zeros(9, 2, 16, 4, 8), torch.zeros(9, 2, 4, 16, 8).transpose(2, 3)
+        self.assertEqual(heads_last.shape, heads_first.shape)
+        worker, found = mock.MagicMock(), []
+        for cache in heads_last, heads_first, [], heads_last[:, :, :, :1]:
+            layer = mock.MagicMock(kv_cache=cache)
+            layer.get_attn_backend().full_cls_name.return_value = "FLASH"
+            worker.vllm_config.compilation_config.static_forward_context = {"layer": layer}
+            found.append(resolved(worker)[0]["layer"])
+        self.assertEqual(found, ["FLASH 0 1 2 3 4", "FLASH 0 1 3 2 4", "FLASH ", "FLASH 0 1 2 4"])
 
     def test_after_the_weights_may_have_changed_nothing_is_shared(self) -> None:
         from kvfs.vllm.identity import watch_weights

@@ -240,6 +240,27 @@ class Blocks(Case):
                     numpy.testing.assert_array_equal(lease[i]["t"].numpy(),
                                                      numpy.take(array, page, axis=dim))
 
+    def test_views_by_stride_are_one_run_of_a_page_in_any_order(self) -> None:
+        memory = numpy.arange(6 * 2 * 4 * 3 * 8, dtype=numpy.uint8).reshape(6, 2, 4, 3, 8)
+        space = self.session.space("bystride", {"tensors": [
+            {"name": "t", "dtype": "U8", "shape": [2 * 4 * 3 * 8]}]}, create=True)
+        for i, (axes, dim) in enumerate((((0, 1, 2, 3, 4), 0), ((0, 1, 3, 2, 4), 0), ((1, 0, 2, 4, 3), 1),
+                                         ((4, 3, 2, 1, 0), 4))):
+            array = memory.transpose(axes)
+            views = kvfs.views_of("t", array.ctypes.data, array.shape, array.strides, 1, dim, True)
+            self.assertEqual([(view.block_stride, view.bytes, view.count) for view in views],
+                             [(192, 192, 1)])
+            key = names(10)[i:i + 1]
+            with self.session.pool(space, views, 6, keep=memory) as pool:
+                pool.save(space, key, [5]).wait()
+            with space.acquire(key) as lease:
+                lease.wait(5)
+                numpy.testing.assert_array_equal(lease[0]["t"].numpy(), memory[5].ravel())
+        # Pages inside each half of the memory: a view for each run.
+        array = memory.transpose(1, 0, 2, 3, 4).copy().transpose(1, 0, 3, 2, 4)
+        views = kvfs.views_of("t", array.ctypes.data, array.shape, array.strides, 1, 0, True)
+        self.assertEqual([(view.bytes, view.count) for view in views], [(96, 2)])
+
     def test_keys_by_tokens_chain(self) -> None:
         all = self.space.chain(range(64))
         self.assertEqual(len(all), 4)

@@ -13,9 +13,10 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 import configs
-from steps import BLOCK, HIT, TOKENS, Driver, Step
+from steps import BLOCK, DIM, HEADS, HIT, TOKENS, Driver, Step
 
 import kvfs
 import torch
@@ -276,6 +277,39 @@ class Streams(Case):
 
     def test_a_synchronous_load_comes_after_all_of_the_stream(self) -> None:
         self.assertEqual(self.orders("sync"), [("save", 0, 0), ("fetch", 0, 0)])
+
+
+class Layouts(Case):
+    def test_a_page_is_one_run_in_any_order_of_its_dimensions(self) -> None:
+        views = []
+
+        def views_of(*arguments, **options):
+            views.extend(found := made(*arguments, **options))
+            return found
+
+        made = kvfs.views_of
+        for heads_first in True, False:
+            with unittest.mock.patch("kvfs.views_of", views_of):
+                driver = self.driver(heads_first=heads_first)
+            page = 4 * HEADS * BLOCK * 2 * DIM
+            self.assertEqual({(view.count, view.bytes) for view in views}, {(1, page)})
+            wanted = self.copies(driver, FIRST)
+            driver.save("s", 7 + heads_first, FIRST)
+            self.loads(driver, "l", 7 + heads_first, wanted)
+
+    def test_blocks_in_the_order_of_before_are_misses(self) -> None:
+        made = kvfs.views_of
+        with unittest.mock.patch("kvfs.vllm.identity.ORDER", 1), \
+                unittest.mock.patch("kvfs.views_of", lambda *arguments, by_stride: made(*arguments)):
+            before = self.driver(heads_first=False)
+            wanted = self.copies(before, FIRST)
+            before.save("s", 1, FIRST)
+            self.loads(before, "l", 1, wanted)
+        now = self.driver(heads_first=False)
+        self.assertEqual(now.matched(now.request("l", 1)), 0)
+        wanted = self.copies(now, FIRST)
+        now.save("s", 1, FIRST)
+        self.loads(now, "m", 1, wanted)
 
 
 class Asking(Case):

@@ -73,6 +73,9 @@ EXTRA = {
     "SpeculativeConfig": ("method", "num_speculative_tokens", "quantization",
                           "draft_tensor_parallel_size"),
 }
+# Version of the order of a block's bytes: 2 is that of the engine's memory, 1 was that of the
+# dimensions as the engine counts them.
+ORDER = 2
 # Loaders that read the weights from the model's folder alone.
 LOADERS = {"DefaultModelLoader", "RunaiModelStreamerLoader", "ShardedStateLoader"}
 # Methods of vLLM's workers that change weights, or run a function that might.
@@ -173,13 +176,23 @@ def _weights(config: Any, load: Any, cache: str) -> Any:
         raise ValueError(f"kvfs: cannot hash the weights of {path}: {error}".split("\n")[0]) from error
 
 
+def _order(cache: Any) -> str:
+    """Return the dimensions of a layer's cache in the order of memory, outermost first."""
+    import torch
+
+    if not isinstance(cache, torch.Tensor):
+        return ""
+    dims = [i for i, n in enumerate(cache.shape) if n != 1]  # others have any stride
+    return " ".join(map(str, sorted(dims, key=lambda i: -cache.stride(i))))
+
+
 def resolved(worker: Any) -> tuple[dict[str, str], list[str]]:
-    """Return, in a worker, the attention backend of each layer, and models beside the main
-    one from which weights were loaded."""
+    """Return, in a worker, the attention backend of each layer with the order of its cache's
+    dimensions in memory, and models beside the main one from which weights were loaded."""
     layers = worker.vllm_config.compilation_config.static_forward_context
     model = worker.get_model()
-    return ({name: layer.get_attn_backend().full_cls_name() for name, layer in layers.items()
-             if hasattr(layer, "get_attn_backend")},
+    return ({name: f"{layer.get_attn_backend().full_cls_name()} {_order(getattr(layer, 'kv_cache', None))}"
+             for name, layer in layers.items() if hasattr(layer, "get_attn_backend")},
             sorted({os.path.join(source.model_or_path, source.subfolder or "") for source in
                     getattr(model, "secondary_weights", ()) if hasattr(source, "model_or_path")}
                    - {os.path.join(worker.vllm_config.model_config.model, "")}))
@@ -247,7 +260,7 @@ def space_name(vllm_config: Any, kv_cache_config: Any, identity: str, group: int
                layout: dict[str, Any], shard: int, shards: int) -> str:
     """Return vllm-TYPE-HASH.gGROUP.rSHARD: people read the model's type, the hash identifies the engine."""
     kv_group = kv_cache_config.kv_cache_groups[group]
-    text = json.dumps([identity, type(kv_group.kv_cache_spec).__name__, list(kv_group.layer_names),
+    text = json.dumps([ORDER, identity, type(kv_group.kv_cache_spec).__name__, list(kv_group.layer_names),
                        layout, shards], sort_keys=True, default=str)
     name = str(getattr(vllm_config.model_config.hf_config, "model_type", ""))
     plain = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)[:48].lstrip(".") or "model"

@@ -125,7 +125,8 @@ class Worker:
             raise ValueError(f"kvfs: the cache of layer {layer} has the shape {tuple(tensor.shape)}, "
                              f"not {self._blocks} blocks of {page} bytes")
         name = "kv" if len(group.layout["tensors"]) == 1 else layer
-        return kvfs.views_of(name, tensor.data_ptr(), tensor.shape, tensor.stride(), size, dim)
+        return kvfs.views_of(name, tensor.data_ptr(), tensor.shape, tensor.stride(), size, dim,
+                             by_stride=True)
 
     # ---- loads ----
 
