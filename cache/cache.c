@@ -124,8 +124,7 @@ static void scrub_all(void *arg)
 		     file && i < file->slots && !stopping(cache); i++) {
 			struct kv_block *block;
 
-			while (kv_health_offline_locked(cache) &&
-			       !stopping(cache))
+			while (cache->health.why && !stopping(cache))
 				rest(cache, SECOND);
 			block = i < file->slots
 					? kv_extent_block(cache, file, i)
@@ -175,6 +174,7 @@ static void keep_house(void *arg)
 	kv_lock(cache);
 	kv_quotas_keep(cache);
 	kv_spaces_reap(cache);
+	kv_devices_forget_locked(cache);
 	cache->room = true;
 	if (cache->ssd.on && kv_health_check_locked(cache))
 		kv_reads_expire_locked(cache);
@@ -185,6 +185,7 @@ static void keep_house(void *arg)
 static int close_parts(struct kv_cache *cache, bool clean)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
+	bool failed = false;
 	uint64_t n;
 	int r;
 
@@ -212,15 +213,20 @@ static int close_parts(struct kv_cache *cache, bool clean)
 	KV_POINT("unmount.written");
 	if (r == 0)
 		r = kv_reader_stop(cache);
-	if (r == 0 && cache->ring)
-		r = kv_ring_drain(cache->ring);
+	for (uint32_t i = 0; r == 0 && i < ssd->n_devices; i++)
+		if (ssd->devices[i].ring)
+			r = kv_ring_drain(ssd->devices[i].ring);
 	if (r < 0)
 		return r;
 	kv_arena_close(cache);
-	kv_ring_free(cache->ring);
+	for (uint32_t i = 0; i < ssd->n_devices; i++) {
+		/* The free slots of a device that failed must be swept. */
+		failed |= ssd->devices[i].ring && ssd->devices[i].failed;
+		kv_ring_free(ssd->devices[i].ring);
+	}
 	kv_bounce_free(cache->bounce);
 	/* Blocks without room on SSD are lost, but the store is still clean. */
-	kv_store_close(cache, clean && !ssd->deletions.n &&
+	kv_store_close(cache, clean && !failed && !ssd->deletions.n &&
 				      !ssd->deletions.unqueued &&
 				      !ssd->updates.n &&
 				      (!ssd->dirty || ssd->error == -ENOSPC));
@@ -278,10 +284,13 @@ static int start(struct kv_cache *cache, char **ret_why)
 		if (r < 0)
 			return r;
 	}
-	r = kv_ring_new(&ring, &cache->ring);
+	r = 0;
+	for (uint32_t i = 0; r == 0 && i < cache->ssd.n_devices; i++)
+		if (i == 0 || !cache->ssd.devices[i].failed)
+			r = kv_ring_new(&ring, &cache->ssd.devices[i].ring);
 	if (r < 0)
 		return kv_why(ret_why, r, "cannot start I/O: %s", strerror(-r));
-	io = kv_ring_describe(cache->ring);
+	io = kv_ring_describe(cache->ssd.devices[0].ring);
 	if (cache->ssd.on && !config->io && strcmp(io, KV_RING_BEST) != 0)
 		kv_warn(cache, "fallback", "requests to the SSD by %s", io);
 	r = kv_arena_open(cache);
@@ -323,7 +332,9 @@ int kv_cache_open(const struct kv_cache_config *config,
 	if (!config->io_retry)
 		cache->config.io_retry = 1000000000u;
 	cache->store = strdup(config->store ? config->store : "");
-	cache->store_fd = cache->lock_fd = cache->ssd.dir = -1;
+	cache->store_fd = cache->lock_fd = -1;
+	cache->ssd.devices[0].dir = cache->ssd.devices[0].lock_fd = -1;
+	cache->ssd.n_devices = 1;
 	cache->spaces_dir = -1;
 	TAILQ_INIT(&cache->short_of_room);
 	TAILQ_INIT(&cache->snapshots.dirty);
@@ -380,7 +391,7 @@ static const char *ssd_state(struct kv_cache *cache)
 
 	if (!ssd->on || ssd->frozen)
 		return "off";
-	if (kv_ring_failed(cache->ring))
+	if (kv_ring_failed(ssd->devices[0].ring))
 		return "ring failed";
 	if (cache->health.why)
 		return cache->health.why;
@@ -390,6 +401,10 @@ static const char *ssd_state(struct kv_cache *cache)
 		return strerror(-ssd->error);
 	if (ssd->full == -ENOSPC)
 		return "no room on the disk for more";
+	for (uint32_t i = 1; i < ssd->n_devices; i++)
+		if (ssd->devices[i].failed)
+			return ssd->devices[i].ring ? "a directory failed"
+						    : "a directory is missing";
 	return ssd->full || (ssd->stalled && !TAILQ_EMPTY(&ssd->unusable))
 		       ? strerror(EIO)
 		       : "online";
@@ -460,7 +475,9 @@ void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
 	s->victims_refused = dram->refused + ssd->eviction.refused;
 	s->remembered = dram->remembered;
 	kv_miss_curve_estimate(cache->curve, s->estimated);
-	kv_ring_times(cache->ring, s->ssd_times);
+	for (uint32_t i = 0; i < ssd->n_devices; i++)
+		if (ssd->devices[i].ring)
+			kv_ring_times(ssd->devices[i].ring, s->ssd_times);
 	kv_unlock(cache);
 	if (cache->index)
 		s->index_bytes = kv_index_bytes(cache->index);
@@ -481,7 +498,7 @@ char *kv_cache_describe(struct kv_cache *cache)
 		     (unsigned long long)arena->segment_bytes,
 		     (unsigned long long)cache->ssd.segment_bytes, arena->huge,
 		     arena->made, arena->made - arena->unlocked, arena->made,
-		     kv_ring_describe(cache->ring),
+		     kv_ring_describe(cache->ssd.devices[0].ring),
 		     cache->notes ? cache->notes : "",
 		     arena->grow_error ? "dram_short=" : "",
 		     arena->grow_error ? strerror(-arena->grow_error) : "",

@@ -31,6 +31,7 @@ enum kv_hugepages { KV_HUGE_AUTO, KV_HUGE_ON, KV_HUGE_OFF };
 enum kv_arena_mode { KV_ARENA_AUTO, KV_ARENA_SEALED, KV_ARENA_RW };
 enum kv_writeback { KV_WRITEBACK_ALL, KV_WRITEBACK_REUSE, KV_WRITEBACK_NONE };
 
+#define KV_STORES_MAX 8u       /* directories beside the store */
 #define KV_REMOTE_NAME_MAX 64u /* uid of a tenant */
 
 /* The options of the remote tier. */
@@ -51,12 +52,14 @@ struct kv_remote_config {
 };
 
 struct kv_cache_config {
-	const char *store; /* directory, or NULL: no store (tests) */
-	uint64_t dram;	   /* bytes of the arena, >= 16 MiB */
-	uint64_t ssd;	   /* limit of the store, bytes; 0: no SSD tier */
-	bool ssd_given;	   /* false: keep the size that the store has */
-	bool ssd_evict;	   /* allow a smaller ssd= to evict pinned blocks */
-	uint64_t segment;  /* bytes */
+	const char *store;	   /* directory, or NULL: no store (tests) */
+	char *more[KV_STORES_MAX]; /* directories of store=DIR */
+	unsigned n_more;
+	uint64_t dram;	  /* bytes of the arena, >= 16 MiB */
+	uint64_t ssd;	  /* limit of the store, bytes; 0: no SSD tier */
+	bool ssd_given;	  /* false: keep the size that the store has */
+	bool ssd_evict;	  /* allow a smaller ssd= to evict pinned blocks */
+	uint64_t segment; /* bytes */
 	enum kv_hugepages hugepages;
 	enum kv_writeback writeback;
 	const char *evict;  /* name of a policy, see kv_policy_name */

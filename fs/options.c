@@ -159,6 +159,30 @@ static int take_path(const struct word *word, void *where, const char *value,
 	return *path ? 0 : -ENOMEM;
 }
 
+/* Append a directory for segment files. */
+static int take_store(const struct word *word, void *where, const char *value,
+		      const char **ret_why)
+{
+	struct kv_cache_config *cache = where;
+	size_t n = strlen(value);
+
+	(void)word;
+	*ret_why = "at most eight directories beside STORE";
+	if (cache->n_more == KV_STORES_MAX)
+		return -EINVAL;
+	*ret_why = "not a path that begins with /, without a newline";
+	if (value[0] != '/' || strchr(value, '\n'))
+		return -EINVAL;
+	while (n > 1 && value[n - 1] == '/')
+		n--;
+	*ret_why = "out of memory";
+	cache->more[cache->n_more] = strndup(value, n);
+	if (!cache->more[cache->n_more])
+		return -ENOMEM;
+	cache->n_more++;
+	return 0;
+}
+
 /* Store a number of base word->base, at most word->max. */
 static int take_number(const struct word *word, void *where, const char *value,
 		       const char **ret_why)
@@ -324,6 +348,7 @@ static int take_tenant(const struct word *word, void *where, const char *value,
 static const struct word known[] = {
 	{"dram", take_size, AT(dram), "SIZE", ALWAYS},
 	{"ssd", take_size, AT(ssd), "SIZE", NOWHERE},
+	{"store", take_store, AT(options.cache), "DIR", ALWAYS},
 	{"ssd_evict", take_flag, CACHE(ssd_evict), NULL, NOWHERE},
 	{"segment", take_segment, CACHE(segment), "SIZE", ALWAYS},
 	{"hugepages", take_choice, CACHE(hugepages), "auto|on|off", ALWAYS},
@@ -373,6 +398,11 @@ static void print_word(FILE *f, const struct word *word,
 			fprintf(f, "remote_tenant=%u:%s\n",
 				remote->tenants[i].uid,
 				remote->tenants[i].name);
+		return;
+	}
+	if (word->take == take_store) {
+		for (unsigned i = 0; i < o->cache.n_more; i++)
+			fprintf(f, "store_dir=%s\n", o->cache.more[i]);
 		return;
 	}
 	if ((word->take == take_flag && word->shown == REMOTE &&
@@ -899,6 +929,8 @@ void kv_options_fini(struct kv_options *options)
 	free(options->control);
 	free(options->fuse);
 	free(options->rules.allow);
+	for (unsigned i = 0; i < options->cache.n_more; i++)
+		free(options->cache.more[i]);
 	free(options->cache.remote.url);
 	free(options->cache.remote.secret);
 	for (size_t i = 0; i < options->cache.remote.n_tenants; i++)

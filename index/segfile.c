@@ -54,13 +54,39 @@ bool kv_segfile_parse(const char *name, uint32_t *ret_id)
 
 int kv_segfile_open(int dir, uint32_t id, int flags)
 {
-	char name[KV_SEGFILE_NAME];
-	int fd;
+	char name[KV_SEGFILE_NAME], path[PATH_MAX + KV_SEGFILE_LINK];
+	int fd, r;
+
+	flags |= O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+	kv_segfile_name(id, name);
+	fd = openat(dir, name, flags, 0600);
+	if (fd >= 0 || errno != ELOOP || (flags & O_CREAT))
+		return fd < 0 ? -errno : fd;
+	r = kv_segfile_link(dir, id, path);
+	if (r < 0)
+		return r;
+	snprintf(path + strlen(path), KV_SEGFILE_LINK, "/segments/%s", name);
+	fd = open(path, flags);
+	return fd < 0 ? -ENODEV : fd;
+}
+
+int kv_segfile_link(int dir, uint32_t id, char *ret_path)
+{
+	char name[KV_SEGFILE_NAME], link[PATH_MAX], end[KV_SEGFILE_LINK];
+	ssize_t n;
+	int tail;
 
 	kv_segfile_name(id, name);
-	fd = openat(dir, name, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
-		    0600);
-	return fd < 0 ? -errno : fd;
+	n = readlinkat(dir, name, link, sizeof(link));
+	if (n < 0)
+		return -errno;
+	tail = snprintf(end, sizeof(end), "/segments/%s", name);
+	if (n == sizeof(link) || n <= tail || link[0] != '/' ||
+	    memcmp(link + n - tail, end, (size_t)tail) != 0)
+		return -ELOOP;
+	memcpy(ret_path, link, (size_t)(n - tail));
+	ret_path[n - tail] = '\0';
+	return 0;
 }
 
 int kv_by_id(const void *a, const void *b)

@@ -15,11 +15,21 @@
 #include "index/index.h"
 
 #define KV_SEGFILE_NAME 16
+#define KV_SEGFILE_LINK (KV_SEGFILE_NAME + 10) /* /segments/ and the name */
 
 void kv_segfile_name(uint32_t id, char name[KV_SEGFILE_NAME]);
 /* Parse a name exactly as kv_segfile_name makes it. */
 bool kv_segfile_parse(const char *name, uint32_t *ret_id);
+/*
+ * Open file @id of @dir, which may be a link to DIR/segments/NNNNNN.seg in a
+ * directory that store=DIR has added.
+ *   -ENODEV  the linked file cannot be reached
+ *   -ELOOP   any other link
+ */
 int kv_segfile_open(int dir, uint32_t id, int flags);
+/* Read the link of file @id: copy DIR to @ret_path, which has PATH_MAX bytes.
+ * Return 0; -ENOENT: no file; -EINVAL: the file itself; -ELOOP: another link. */
+int kv_segfile_link(int dir, uint32_t id, char *ret_path);
 /* Compare structs that begin with an id. */
 int kv_by_id(const void *a, const void *b);
 

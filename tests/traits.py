@@ -23,10 +23,10 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 
 LIMITS = {
-    "files .c": 130,
-    "lines": 69864,
+    "files .c": 131,
+    "lines": 70660,
     "lines of Python": 7983,
-    "largest circle": 9,
+    "largest circle": 10,
     "upward calls": 0,
     "helpers with one caller, %": 14,
 }

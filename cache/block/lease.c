@@ -514,10 +514,7 @@ void kv_probe(struct kv_cache *cache, struct kv_space *space,
 	      const struct kv_key *keys, size_t n, uint8_t *ret_states)
 {
 	const struct kv_remote_hooks *remote = cache->remote_hooks;
-	bool offline;
-
 	kv_lock(cache);
-	offline = kv_health_offline_locked(cache);
 	for (size_t i = 0; i < n; i++) {
 		struct kv_block *block;
 
@@ -532,9 +529,12 @@ void kv_probe(struct kv_cache *cache, struct kv_space *space,
 		block = space->removed ? NULL
 				       : kv_table_find(cache, space, &keys[i]);
 		if (block)
-			ret_states[i] = block->slot ? KV_DRAM
-					: offline   ? KV_ABSENT
-						    : KV_SSD;
+			ret_states[i] =
+				block->slot ? KV_DRAM
+				: kv_health_offline_locked(
+					  cache, kv_device_of(cache, block))
+					? KV_ABSENT
+					: KV_SSD;
 		else if (remote &&
 			 remote->coming_locked(cache, space, &keys[i]))
 			ret_states[i] = KV_REMOTE;
@@ -581,7 +581,8 @@ static void find_cause(struct kv_cache *cache, struct kv_space *space,
 {
 	const struct kv_block *block = kv_table_find(cache, space, &miss->key);
 
-	if (block && !block->slot && kv_health_offline_locked(cache))
+	if (block && !block->slot &&
+	    kv_health_offline_locked(cache, kv_device_of(cache, block)))
 		miss->cause = KV_CAUSE_OFFLINE;
 	else if (block || kv_fill_find_locked(cache, space, &miss->key))
 		miss->cause = KV_CAUSE_NONE;

@@ -78,10 +78,12 @@ static void ended_late(struct kv_io *io, int status)
 
 /* Read the block's extent, and set *@ret_slot to its slot on SSD. */
 static int read_once(struct kv_cache *cache, struct kv_block *block,
-		     uint8_t **data, uint64_t room, uint64_t *ret_slot)
+		     uint8_t **data, uint64_t room, uint64_t *ret_slot,
+		     struct kv_device **ret_device)
 {
 	struct fetch *fetch = calloc(1, sizeof(*fetch));
 	const struct kv_segfile *file;
+	struct kv_device *device = cache->ssd.devices;
 	int r = 0;
 
 	if (!fetch)
@@ -91,12 +93,14 @@ static int read_once(struct kv_cache *cache, struct kv_block *block,
 	fetch->room = room;
 	kv_lock(cache);
 	*ret_slot = kv_slot_id(block->file, block->slot_number);
-	if (block->file == KV_NONE) {
+	file = kv_segfile_at(cache, block->file);
+	if (file)
+		*ret_device = device = file->device;
+	if (!file) {
 		r = -ENOENT;
-	} else if (kv_health_offline_locked(cache)) {
+	} else if (kv_health_offline_locked(cache, device)) {
 		r = -EIO;
 	} else {
-		file = kv_segfile_at(cache, block->file);
 		fetch->io = (struct kv_io){
 			.op = KV_IO_READ,
 			.fd = file->fd,
@@ -113,21 +117,21 @@ static int read_once(struct kv_cache *cache, struct kv_block *block,
 		free(fetch);
 		return r;
 	}
-	r = kv_ring_wait(cache->ring, &fetch->io);
+	r = kv_ring_wait(device->ring, &fetch->io);
 	if (r == -ETIMEDOUT) {
 		*data = NULL; /* ended_late frees @data and @fetch */
 		return r;
 	}
 	free(fetch);
-	kv_health_note(cache, r);
+	kv_health_note(cache, device, r);
 	kv_block_put(cache, block);
 	return r;
 }
 
 /* Forget or keep a block whose second read ended with status @io, or whose
  * verification returned @r.  Return the status for its readers. */
-static int block_judge(struct kv_cache *cache, struct kv_block *block, int io,
-		       int r)
+static int block_judge(struct kv_cache *cache, struct kv_block *block,
+		       struct kv_device *device, int io, int r)
 {
 	/* @lost: the file is too short, or the device reports lost data. */
 	const bool lost = io == -ENODATA || io == -EILSEQ;
@@ -136,10 +140,14 @@ static int block_judge(struct kv_cache *cache, struct kv_block *block, int io,
 	if (io == 0 && r != -EBADMSG)
 		return r;
 	kv_lock(cache);
-	offline = kv_health_offline_locked(cache);
+	offline = kv_health_offline_locked(cache, device);
 	kv_unlock(cache);
-	if (io < 0 && !lost && (offline || !kv_health_probe(cache)))
+	if (io < 0 && !lost && (offline || !kv_health_probe(cache, device))) {
+		kv_lock(cache);
+		(void)kv_device_fail_locked(cache, device, io);
+		kv_unlock(cache);
 		return r;
+	}
 	/* Forget a damaged block, and never use its extent again. */
 	kv_lock(cache);
 	cache->stats.corrupt++;
@@ -164,6 +172,7 @@ struct kv_read {
 	struct kv_io io; /* first member: read_done casts its address */
 	struct kv_cache *cache;
 	struct kv_block *block;
+	struct kv_device *device; /* device that is read */
 	struct kv_slot *slot;
 	/* move within DRAM: the source slot, held; else NULL */
 	struct kv_slot *from;
@@ -263,11 +272,12 @@ int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
 		   uint8_t **data, uint64_t room)
 {
 	struct kv_prologue prologue;
+	struct kv_device *device = cache->ssd.devices;
 	uint64_t slot_id;
 	int r, io;
 
 	for (int tries = 0; tries < 2;) {
-		io = read_once(cache, block, data, room, &slot_id);
+		io = read_once(cache, block, data, room, &slot_id, &device);
 		if (io == -ETIMEDOUT || io == -ENOENT || io == -ENOMEM)
 			return io;
 		r = io == 0 ? block_verify(cache, block, *data, &prologue) : io;
@@ -278,7 +288,7 @@ int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
 		tries += slot_id == kv_slot_id(block->file, block->slot_number);
 		kv_unlock(cache);
 	}
-	return block_judge(cache, block, io, r);
+	return block_judge(cache, block, device, io, r);
 }
 
 static void read_done(struct kv_io *io, int status)
@@ -377,6 +387,7 @@ static bool locate_locked(struct kv_read *read)
 	if (block->file == KV_NONE) /* removed: its old slot is as good */
 		return false;
 	file = kv_segfile_at(read->cache, block->file);
+	read->device = file->device;
 	read->io.fd = file->fd;
 	read->io.offset = block->slot_number * file->slot_bytes;
 	return before.fd != read->io.fd || before.offset != read->io.offset;
@@ -395,7 +406,7 @@ static void verify(struct kv_read *read)
 					    read->block->length));
 		return;
 	}
-	kv_health_note(cache, r);
+	kv_health_note(cache, read->device, r);
 	if (r == 0)
 		r = block_verify(cache, read->block, read->io.data, &prologue);
 	/* A try at the slot that the block had before a move does not count. */
@@ -418,11 +429,12 @@ static void verify(struct kv_read *read)
 			read->io.buffer = -1;
 		}
 		read->again |= !elsewhere;
-		kv_ring_submit(cache->ring, &read->io);
+		kv_ring_submit(read->device->ring, &read->io);
 		return;
 	}
 	if (r < 0)
-		r = block_judge(cache, read->block, read->status, r);
+		r = block_judge(cache, read->block, read->device, read->status,
+				r);
 	else if (read->aside)
 		memcpy(kv_slot_bytes(read->slot), read->aside, read->io.bytes);
 	if (r == 0 && open)
@@ -519,7 +531,8 @@ static int read_new(struct kv_cache *cache, struct kv_block *block,
 	struct kv_read *read;
 	int r;
 
-	if (!from && kv_health_offline_locked(cache))
+	if (!from &&
+	    kv_health_offline_locked(cache, kv_device_of(cache, block)))
 		return -EIO;
 	if ((from && !kv_block_movable(block)) ||
 	    kv_arena_over_floor(cache, space,
@@ -586,7 +599,7 @@ int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 	if (read->from)
 		read_done(&read->io, 0);
 	else
-		kv_ring_submit(cache->ring, &read->io);
+		kv_ring_submit(read->device->ring, &read->io);
 	return -EINPROGRESS;
 }
 

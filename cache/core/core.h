@@ -394,11 +394,31 @@ struct kv_arena {
 
 /* ---- SSD ---- */
 
+#define KV_DEVICES 17u /* STORE, 8 of store=DIR, and DIRs not given any more */
+
+/* A directory with segment files: STORE or DIR of store=DIR. */
+struct kv_device {
+	char *path;	      /* constant; NULL: STORE */
+	int dir, lock_fd;     /* constant; -1: missing */
+	bool buffered;	      /* constant: the filesystem lacks O_DIRECT */
+	struct kv_ring *ring; /* constant; NULL: missing */
+	/* A DIR that is missing, or a write or probe of which failed: its files
+	 * are neither read nor written until the next mount. */
+	_Atomic bool failed;
+	bool forgotten;	     /* the table has no block of the failed device */
+	uint32_t files;	     /* number of its segment files */
+	uint64_t away;	     /* records of blocks of a missing device */
+	uint64_t writing;    /* bytes of slots being written */
+	uint64_t placed;     /* bytes of slots written since the mount */
+	uint64_t full_until; /* no room for a file; try again then */
+};
+
 /* A segment file. */
 struct kv_segfile {
-	uint32_t id;	     /* constant */
-	int fd;		     /* descriptor, until the file is closed */
-	uint64_t slot_bytes; /* changes only while the file is empty */
+	uint32_t id;		  /* constant */
+	struct kv_device *device; /* constant */
+	int fd;			  /* descriptor, until the file is closed */
+	uint64_t slot_bytes;	  /* changes only while the file is empty */
 	struct kv_ssd_class *class;
 	uint32_t slots, used;
 	uint32_t hint; /* no slot below this number is free */
@@ -509,8 +529,8 @@ struct kv_ssd {
 	/* Constant: ssd=0 on a store with an SSD tier.  The blocks on SSD are
 	 * read, removed and pinned as usual, but none is added. */
 	bool frozen;
-	bool buffered; /* constant: the filesystem lacks O_DIRECT */
-	int dir;       /* constant: STORE/segments */
+	struct kv_device devices[KV_DEVICES]; /* the first one is STORE */
+	uint32_t n_devices;		      /* constant after open */
 	/* constant; file_budget: bytes for segment files */
 	uint64_t cap, segment_bytes, file_budget;
 	uint32_t round_max;   /* constant: most records in one commit */
@@ -640,6 +660,7 @@ struct kv_health {
 	uint32_t turn;	       /* number of the segment file to probe next */
 	uint32_t errors;       /* failed reads in a row */
 	unsigned stuck;	       /* stuck requests at the last check */
+	unsigned here;	       /* those of STORE and of the index */
 	const char *why;       /* why reads are refused; NULL: online */
 	uint64_t commit_since; /* when the commit under way began; 0: none */
 	uint64_t zero_since;   /* when zeroing a run of slots began; 0: none */
@@ -673,7 +694,6 @@ struct kv_cache {
 	struct kv_causes causes;
 	struct kv_miss_curve *curve;
 	struct kv_index *index; /* constant; NULL without a store */
-	struct kv_ring *ring;	/* constant */
 	struct kv_periodic housekeeper;
 	struct kv_remote *remote;		    /* NULL: no remote tier */
 	const struct kv_remote_hooks *remote_hooks; /* hooks.h; NULL: no tier */

@@ -290,10 +290,15 @@ static int segment_new(struct kv_cache *cache, struct kv_segment **ret_segment)
 		free(segment);
 		return r;
 	}
-	segment->buffer =
-		kv_ring_add_buffer(cache->ring, segment->memory.base, bytes);
+	segment->buffer = kv_ring_add_buffer(cache->ssd.devices[0].ring,
+					     segment->memory.base, bytes);
 	if (segment->buffer < 0)
 		segment->buffer = -1;
+	for (uint32_t i = 1; i < cache->ssd.n_devices; i++)
+		if (segment->buffer >= 0 && cache->ssd.devices[i].ring)
+			kv_ring_share_buffer(cache->ssd.devices[i].ring,
+					     segment->buffer,
+					     segment->memory.base, bytes);
 	TAILQ_INIT(&segment->free_list);
 	*ret_segment = segment;
 	return 0;
@@ -301,8 +306,10 @@ static int segment_new(struct kv_cache *cache, struct kv_segment **ret_segment)
 
 static void segment_free(struct kv_cache *cache, struct kv_segment *segment)
 {
-	if (segment->buffer >= 0)
-		kv_ring_remove_buffer(cache->ring, segment->buffer);
+	for (uint32_t i = 0; i < cache->ssd.n_devices; i++)
+		if (segment->buffer >= 0 && cache->ssd.devices[i].ring)
+			kv_ring_remove_buffer(cache->ssd.devices[i].ring,
+					      segment->buffer);
 	if (segment->prologues)
 		kv_sigbus_mend_end(segment->memory.base);
 	kv_memory_free(&segment->memory, cache->arena.segment_bytes);

@@ -209,7 +209,11 @@ void kv_ring_times(struct kv_ring *ring,
 		   struct kv_histogram ret[KV_IO_SYNC + 1])
 {
 	pthread_mutex_lock(&ring->lock);
-	memcpy(ret, ring->times, sizeof(ring->times));
+	for (unsigned op = 0; op <= KV_IO_SYNC; op++) {
+		ret[op].sum += ring->times[op].sum;
+		for (unsigned i = 0; i < KV_ARRAY_LEN(ret[op].at); i++)
+			ret[op].at[i] += ring->times[op].at[i];
+	}
 	pthread_mutex_unlock(&ring->lock);
 }
 
@@ -295,8 +299,19 @@ int kv_ring_add_buffer(struct kv_ring *ring, void *data, uint64_t bytes)
 	return r;
 }
 
+void kv_ring_share_buffer(struct kv_ring *ring, int index, void *data,
+			  uint64_t bytes)
+{
+	if (ring->backend->set_buffer && (unsigned)index < ring->max_buffers &&
+	    ring->backend->set_buffer(ring, (unsigned)index, data, bytes) == 0)
+		set_buffer(ring, index,
+			   (struct kv_ring_buffer){true, data, bytes});
+}
+
 void kv_ring_remove_buffer(struct kv_ring *ring, int buffer)
 {
+	if (!ring->backend->set_buffer || (unsigned)buffer >= ring->max_buffers)
+		return;
 	set_buffer(ring, buffer, (struct kv_ring_buffer){.taken = true});
 	ring->backend->set_buffer(ring, (unsigned)buffer, NULL, 0);
 	set_buffer(ring, buffer, (struct kv_ring_buffer){0});

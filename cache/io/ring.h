@@ -70,6 +70,10 @@ void kv_ring_free(struct kv_ring *ring);
 /* Register memory for fixed I/O, from any thread.  Return its index, or -errno
  * if the kernel refuses (then use buffer = -1). */
 int kv_ring_add_buffer(struct kv_ring *ring, void *data, uint64_t bytes);
+/* The same for another ring, with the index that the first ring has returned; if
+ * the kernel refuses, requests that name the buffer do without. */
+void kv_ring_share_buffer(struct kv_ring *ring, int index, void *data,
+			  uint64_t bytes);
 void kv_ring_remove_buffer(struct kv_ring *ring,
 			   int buffer); /* the buffer is in use by no request */
 
@@ -86,7 +90,7 @@ struct kv_ring_stuck {
 };
 struct kv_ring_stuck kv_ring_stuck(struct kv_ring *ring);
 
-/* Copy the nanoseconds that ended requests took at the device, by kv_io_op. */
+/* Add up the nanoseconds that ended requests took at the device, by kv_io_op. */
 void kv_ring_times(struct kv_ring *ring,
 		   struct kv_histogram ret[KV_IO_SYNC + 1]);
 

@@ -44,6 +44,7 @@
 
 struct put {
 	struct kv_slot *slot;
+	const struct kv_device *device;
 	bool removed;	/* the block was removed before the round */
 	bool token_ids; /* put the block's token ids into the index */
 	struct kv_slot_record record;
@@ -71,8 +72,8 @@ struct round {
 	struct kv_removed_write *removed; /* tombstones to write; NULL: none */
 	/* result of writing the tombstones; -EAGAIN: not begun */
 	int removed_status;
-	int *fds; /* descriptors of segment files to be synced */
-	size_t n_fds;
+	struct kv_segfile **files; /* segment files to be synced */
+	size_t n_files;
 };
 
 void kv_commit_kick_locked(struct kv_cache *cache, bool urgent)
@@ -181,7 +182,7 @@ static void round_free(struct round *round)
 {
 	free(round->puts);
 	free(round->updates);
-	free(round->fds);
+	free(round->files);
 }
 
 /* Take written blocks, updates, deletions, moves and tombstones for a round.
@@ -196,8 +197,8 @@ static int round_begin(struct kv_cache *cache, struct round *round)
 	memset(round, 0, sizeof(*round));
 	round->puts = calloc(n, sizeof(*round->puts));
 	round->updates = calloc(n, sizeof(*round->updates));
-	round->fds = calloc(ssd->live_files + 1, sizeof(*round->fds));
-	if (!round->puts || !round->updates || !round->fds ||
+	round->files = calloc(ssd->live_files + 1, sizeof(*round->files));
+	if (!round->puts || !round->updates || !round->files ||
 	    kv_removed_take_locked(cache, &round->removed) < 0) {
 		round_free(round);
 		return -ENOMEM;
@@ -246,6 +247,7 @@ static int round_begin(struct kv_cache *cache, struct round *round)
 		ssd->n_written--;
 		ssd->written_bytes -= slot->segment->class->slot_bytes;
 		put->slot = slot;
+		put->device = file->device;
 		put->slot_id = kv_slot_id(slot->file, slot->slot_number);
 		put->token_ids = layout && layout->token_ids;
 		put->removed = block->flags & BLOCK_REMOVED;
@@ -257,7 +259,7 @@ static int round_begin(struct kv_cache *cache, struct round *round)
 		if (file->round == (uint32_t)ssd->commits_begun)
 			continue;
 		file->round = (uint32_t)ssd->commits_begun;
-		round->fds[round->n_fds++] = file->fd;
+		round->files[round->n_files++] = file;
 	}
 	ssd->urgent = ssd->urgent && (all->n || !TAILQ_EMPTY(&ssd->written));
 	return 0;
@@ -334,7 +336,7 @@ static int write_index(struct kv_cache *cache, struct round *round)
 		const struct put *put = &round->puts[round->n_put];
 		_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
 
-		if (put->removed)
+		if (put->removed || put->device->failed)
 			continue;
 		if (!kv_txn_has_room(batch, KV_PUT_FAR))
 			break;
@@ -370,7 +372,7 @@ static int write_round(struct kv_cache *cache, struct round *round)
 
 	KV_POINT("commit.begin");
 	if (round->n_puts)
-		r = kv_segfiles_sync(cache, round->fds, round->n_fds);
+		r = kv_segfiles_sync(cache, round->files, round->n_files);
 	KV_POINT("sync.data");
 	if (r < 0)
 		return r;
@@ -456,7 +458,9 @@ static int round_end(struct kv_cache *cache, struct round *round, int status)
 		ssd->written_bytes += slot->segment->class->slot_bytes;
 	}
 	for (size_t i = 0; i < round->n_puts; i++)
-		put_ended(cache, &round->puts[i], puts);
+		put_ended(cache, &round->puts[i],
+			  puts == 0 && round->puts[i].device->failed ? -EIO
+								     : puts);
 	kv_removed_end_locked(cache, round->removed, round->removed_status);
 	kv_deletions_recorded_locked(cache, status);
 	kv_moves_recorded_locked(cache, status);

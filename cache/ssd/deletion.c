@@ -86,6 +86,8 @@ struct group {
 struct member {
 	struct kv_io io; /* first member: member_done casts its address */
 	struct group *group;
+	struct kv_cache *cache;
+	struct kv_device *device;
 	struct kv_deletion *deletion; /* deletion to mark; NULL: a sync */
 };
 
@@ -95,6 +97,13 @@ static void member_done(struct kv_io *io, int status)
 	struct group *group = member->group;
 
 	KV_POINT("tombstone.written");
+	if (status < 0) {
+		kv_lock(member->cache);
+		if (kv_device_fail_locked(member->cache, member->device,
+					  status))
+			status = 0;
+		kv_unlock(member->cache);
+	}
 	pthread_mutex_lock(&group->lock);
 	if (status < 0)
 		group->status = status;
@@ -121,18 +130,21 @@ static int wait_for(struct group *group, size_t left)
 }
 
 static void member_submit(struct kv_cache *cache, struct group *group,
-			  struct member *member)
+			  struct member *member, struct kv_device *device)
 {
+	member->cache = cache;
+	member->device = device;
 	member->io.buffer = -1;
 	member->io.done = member_done;
 	member->group = group;
 	pthread_mutex_lock(&group->lock);
 	group->left++;
 	pthread_mutex_unlock(&group->lock);
-	kv_ring_submit(cache->ring, &member->io);
+	kv_ring_submit(device->ring, &member->io);
 }
 
-int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n)
+int kv_segfiles_sync(struct kv_cache *cache, struct kv_segfile *const *files,
+		     size_t n)
 {
 	_cleanup_(kv_freep) struct member *all = calloc(n + 1, sizeof(*all));
 	struct group group = GROUP_INIT;
@@ -142,8 +154,8 @@ int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n)
 	/* Sync all files in a row: it costs the filesystem one commit. */
 	for (size_t i = 0; i < n; i++) {
 		all[i].io.op = KV_IO_SYNC;
-		all[i].io.fd = fds[i];
-		member_submit(cache, &group, &all[i]);
+		all[i].io.fd = files[i]->fd;
+		member_submit(cache, &group, &all[i], files[i]->device);
 	}
 	return wait_for(&group, 0);
 }
@@ -468,6 +480,7 @@ static int zero_all(struct kv_cache *cache, struct kv_deletion *items, size_t n)
 		all[i].io.fd = file->fd;
 		all[i].io.offset =
 			(uint32_t)items[i].slot_id * file->slot_bytes;
+		all[i].device = file->device;
 	}
 	kv_unlock(cache);
 	for (size_t i = 0; i < n; i++) {
@@ -477,7 +490,7 @@ static int zero_all(struct kv_cache *cache, struct kv_deletion *items, size_t n)
 		all[i].io.data = (void *)zeros;
 		all[i].io.bytes = KV_PAGE;
 		all[i].deletion = &items[i];
-		member_submit(cache, &group, &all[i]);
+		member_submit(cache, &group, &all[i], all[i].device);
 		KV_POINT("tombstone.submitted");
 		/* Submit in bursts: this thread wakes up less often. */
 		if (++submitted % (WINDOW / 2) == 0)
@@ -490,17 +503,21 @@ static int zero_all(struct kv_cache *cache, struct kv_deletion *items, size_t n)
  * Zero the prologues of @items and sync them.
  *   0   done; slots that cannot be written to are marked as bad
  *   <0  no slot can be written to, and @others_work is false
+ * A failed device keeps its prologues: a mount that finds it again sweeps them.
  */
 static int zero_some(struct kv_cache *cache, struct kv_deletion *items,
 		     size_t n, bool others_work)
 {
+	struct kv_segfile *files[PORTION], *file;
 	bool failed = false;
-	int fds[PORTION];
-	size_t n_fds = 0;
+	size_t n_files = 0;
 	int r = -EAGAIN;
 
+	kv_lock(cache);
 	for (size_t i = 0; i < n; i++)
-		items[i].bad = true;
+		items[i].bad =
+			!kv_segfile_of(cache, items[i].slot_id)->device->failed;
+	kv_unlock(cache);
 	zero_runs(cache, items, n);
 	for (int try = 0; try < TRIES && r < 0; try++)
 		r = zero_all(cache, items, n);
@@ -512,12 +529,14 @@ static int zero_some(struct kv_cache *cache, struct kv_deletion *items,
 	if (failed && !others_work)
 		return r;
 	kv_lock(cache);
-	for (size_t i = 0; i < n; i++)
-		if (i == 0 || file_id(&items[i]) != file_id(&items[i - 1]))
-			fds[n_fds++] =
-				kv_segfile_of(cache, items[i].slot_id)->fd;
+	for (size_t i = 0; i < n; i++) {
+		file = kv_segfile_of(cache, items[i].slot_id);
+		if (!file->device->failed &&
+		    (i == 0 || file_id(&items[i]) != file_id(&items[i - 1])))
+			files[n_files++] = file;
+	}
 	kv_unlock(cache);
-	r = kv_segfiles_sync(cache, fds, n_fds);
+	r = kv_segfiles_sync(cache, files, n_files);
 	KV_POINT("tombstone.synced");
 	if (r == 0 || !others_work)
 		return r;
@@ -589,7 +608,7 @@ void kv_sweep_later(struct kv_cache *cache)
 	for (uint32_t id = 0; id < ssd->n_files; id++) {
 		struct kv_segfile *file = ssd->files[id];
 
-		if (!file || file->unswept)
+		if (!file || !file->class || file->unswept)
 			continue;
 		file->unswept = true;
 		ssd->n_unswept++;

@@ -37,8 +37,15 @@ struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache)
 	struct kv_ring_stuck stuck = {0};
 
 	kv_assert_locked(&cache->lock);
-	if (cache->ring)
-		stuck = kv_ring_stuck(cache->ring);
+	for (uint32_t i = 0; i < cache->ssd.n_devices; i++) {
+		struct kv_ring *ring = cache->ssd.devices[i].ring;
+		struct kv_ring_stuck more = {0};
+
+		if (ring)
+			more = kv_ring_stuck(ring);
+		stuck.reads += more.reads;
+		stuck.writes += more.writes;
+	}
 	stuck.writes += is_stuck(cache, cache->health.commit_since);
 	stuck.writes += is_stuck(cache, cache->health.zero_since);
 	return stuck;
@@ -51,22 +58,36 @@ static void go_offline(struct kv_cache *cache, const char *why)
 	cache->health.why = why;
 }
 
-void kv_health_note(struct kv_cache *cache, int status)
+void kv_health_note(struct kv_cache *cache, const struct kv_device *device,
+		    int status)
 {
 	struct kv_health *health = &cache->health;
 
 	kv_lock(cache);
-	health->errors = status == 0 ? 0 : health->errors + 1;
+	if (device == cache->ssd.devices)
+		health->errors = status == 0 ? 0 : health->errors + 1;
 	cache->stats.io_errors += status != 0;
 	if (health->errors >= ERRORS)
 		go_offline(cache, "offline: reads fail");
 	kv_unlock(cache);
 }
 
-bool kv_health_offline_locked(const struct kv_cache *cache)
+bool kv_health_offline_locked(const struct kv_cache *cache,
+			      const struct kv_device *device)
 {
 	kv_assert_locked(&cache->lock);
-	return cache->health.why;
+	return device == cache->ssd.devices ? cache->health.why != NULL
+					    : device->failed;
+}
+
+const struct kv_device *kv_device_of(struct kv_cache *cache,
+				     const struct kv_block *block)
+{
+	const struct kv_segfile *file =
+		cache->ssd.n_devices > 1 ? kv_segfile_at(cache, block->file)
+					 : NULL;
+
+	return file ? file->device : cache->ssd.devices;
 }
 
 struct probe {
@@ -92,7 +113,8 @@ static void probe_done(struct kv_io *io, int status)
 
 /* Prepare a read of a page, each time of another segment file.  Return NULL if
  * there is no file, or no memory. */
-static struct probe *probe_new_locked(struct kv_cache *cache)
+static struct probe *probe_new_locked(struct kv_cache *cache,
+				      const struct kv_device *device)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
 	const uint32_t turn = cache->health.turn++;
@@ -100,8 +122,11 @@ static struct probe *probe_new_locked(struct kv_cache *cache)
 	struct probe *probe = NULL;
 
 	kv_assert_locked(&cache->lock);
-	for (uint32_t i = 0; i < ssd->n_files && !file; i++)
+	for (uint32_t i = 0; i < ssd->n_files && !file; i++) {
 		file = ssd->files[(turn + i) % ssd->n_files];
+		if (file && file->device != device)
+			file = NULL;
+	}
 	if (!file || posix_memalign((void **)&probe, KV_PAGE, sizeof(*probe)))
 		return NULL;
 	probe->cache = cache;
@@ -121,15 +146,28 @@ bool kv_health_check_locked(struct kv_cache *cache)
 {
 	struct kv_health *health = &cache->health;
 	struct kv_ring_stuck stuck = kv_health_stuck_locked(cache);
-	unsigned n = stuck.reads + stuck.writes;
+	unsigned n = stuck.reads + stuck.writes, here;
 	struct probe *probe;
 
 	kv_assert_locked(&cache->lock);
-	if (n > health->stuck) {
-		cache->stats.io_errors += n - health->stuck;
-		go_offline(cache, "offline: requests do not end");
+	here = n;
+	for (uint32_t i = 1; i < cache->ssd.n_devices; i++) {
+		struct kv_device *device = &cache->ssd.devices[i];
+		struct kv_ring_stuck more = {0};
+
+		if (device->ring)
+			more = kv_ring_stuck(device->ring);
+		if (!(more.reads + more.writes))
+			continue;
+		here -= more.reads + more.writes;
+		(void)kv_device_fail_locked(cache, device, -ETIMEDOUT);
 	}
+	if (n > health->stuck)
+		cache->stats.io_errors += n - health->stuck;
+	if (here > health->here)
+		go_offline(cache, "offline: requests do not end");
 	health->stuck = n;
+	health->here = here;
 	if (stuck.writes > 0) {
 		cache->ssd.error = -ETIMEDOUT;
 		cache->ssd.failures++;
@@ -138,25 +176,25 @@ bool kv_health_check_locked(struct kv_cache *cache)
 	}
 	if (!health->why || health->probing)
 		return n > 0;
-	probe = probe_new_locked(cache);
+	probe = probe_new_locked(cache, cache->ssd.devices);
 	if (!probe) {
 		health->why = NULL;
 		return n > 0;
 	}
 	health->probing = true;
-	kv_ring_submit(cache->ring, &probe->io);
+	kv_ring_submit(cache->ssd.devices[0].ring, &probe->io);
 	return n > 0;
 }
 
-bool kv_health_probe(struct kv_cache *cache)
+bool kv_health_probe(struct kv_cache *cache, const struct kv_device *device)
 {
 	struct probe *probe;
 	int r;
 
 	kv_lock(cache);
-	probe = probe_new_locked(cache);
+	probe = probe_new_locked(cache, device);
 	kv_unlock(cache);
-	r = probe ? kv_ring_wait(cache->ring, &probe->io) : -ENOENT;
+	r = probe ? kv_ring_wait(device->ring, &probe->io) : -ENOENT;
 	if (r != -ETIMEDOUT)
 		free(probe);
 	return r == 0;

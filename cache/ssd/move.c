@@ -179,6 +179,7 @@ static int request(struct kv_move *move, enum kv_io_op op, uint64_t slot_id)
 {
 	struct kv_cache *cache = move->cache;
 	struct kv_segfile *file;
+	int r;
 
 	kv_lock(cache);
 	if (op == KV_IO_WRITE && !has_old_slot(move)) {
@@ -197,7 +198,13 @@ static int request(struct kv_move *move, enum kv_io_op op, uint64_t slot_id)
 		.done = ended_late,
 	};
 	kv_unlock(cache);
-	return kv_ring_wait(cache->ring, &move->io);
+	r = kv_ring_wait(file->device->ring, &move->io);
+	if (r < 0 && r != -ETIMEDOUT && op != KV_IO_READ) {
+		kv_lock(cache);
+		(void)kv_device_fail_locked(cache, file->device, r);
+		kv_unlock(cache);
+	}
+	return r;
 }
 
 /* Read the block, check it against the index, and write it to the new slot. */
@@ -501,6 +508,14 @@ int kv_shrink_check(struct kv_cache *cache, char **ret_why)
 	all.files = KV_MAX(all.files, cache->ssd.live_files);
 	if (!cache->ssd.on || fits(cache, cap, &all))
 		return 0;
+	for (uint32_t i = 1; i < cache->ssd.n_devices; i++)
+		if (cache->ssd.devices[i].failed)
+			return kv_why(ret_why, -ENODEV,
+				      "ssd=%lluM is smaller, and store=%s is "
+				      "missing: mount with it, or remove its "
+				      "links in %s/segments",
+				      (unsigned long long)(cap / unit),
+				      cache->ssd.devices[i].path, cache->store);
 	if (cache->config.ssd_evict || fits(cache, cap, &pinned))
 		return 1;
 	while (!fits(cache, least, &pinned))
@@ -616,7 +631,7 @@ static int choose_files(struct kv_cache *cache, struct kv_segfile ***ret_files,
 	if (!files)
 		return -ENOMEM;
 	for (uint32_t id = 0; id < ssd->n_files; id++)
-		if (ssd->files[id])
+		if (ssd->files[id] && !ssd->files[id]->device->failed)
 			files[all++] = ssd->files[id];
 	qsort(files, all, sizeof(struct kv_segfile *), by_used);
 	for (uint32_t i = 0; i < all && (all - n) * ssd->segment_bytes + over >
@@ -744,7 +759,8 @@ static int remove_file(struct shrink *shrink, struct kv_segfile *file)
 	if (r < 0 || file->used > 0)
 		return r;
 	kv_segfile_name(file->id, name);
-	unlinkat(cache->ssd.dir, name, 0);
+	unlinkat(file->device->dir, name, 0);
+	unlinkat(cache->ssd.devices[0].dir, name, 0);
 	KV_POINT("shrink.unlinked");
 	kv_segfile_forget(cache, file);
 	return 0;

@@ -32,6 +32,7 @@
  *            files, and takes no slot of a file that is being swept.
  */
 #include "cache/ssd/ssd.h"
+#include "cache/core/causes.h"
 #include "cache/core/hooks.h"
 #include "cache/core/ledger.h"
 #include "index/segfile.h"
@@ -40,10 +41,15 @@
 #include "common/crash_point.h"
 
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <sys/stat.h>
 
-#define EVICT_AT_ONCE 32u /* most evictions to make room for a moved block */
-#define DELAY_DOUBLED 3u  /* most doublings of the delay after failures */
+#define EVICT_AT_ONCE 32u   /* most evictions to make room for a moved block */
+#define FILES_LOOKED_AT 64u /* of a class, in search of an idle device */
+/* Make a file on another device if this much is being written to one. */
+#define BUSY_BYTES (4u << 20)
+#define DELAY_DOUBLED 3u /* most doublings of the delay after failures */
 
 /* ---- classes ---- */
 
@@ -144,6 +150,8 @@ static int class_add(struct kv_cache *cache, struct kv_segfile *file)
 	class->free += file->slots;
 	class->total += file->slots;
 	TAILQ_INSERT_HEAD(&class->files, file, link);
+	if (file->device->failed)
+		kv_extents_close_file(file);
 	return 0;
 }
 
@@ -197,21 +205,39 @@ void kv_extents_open_file(struct kv_segfile *file)
 	if (file->heir)
 		file->heir->awaited = NULL;
 	file->heir = NULL;
+	if (file->device->failed)
+		return;
 	file->closed = false;
 	class->n_closed--;
 	class->free += file->slots - file->used;
 	kv_segfile_relink(file);
 }
 
-/* Return a file with a free slot; NULL: none.  If there is none, open files
- * again that were emptied for an heir that did not take them in time. */
-static struct kv_segfile *file_with_room(struct kv_ssd_class *class)
+/* Return whether device @a is less busy than @b, or equally busy and got fewer
+ * bytes. */
+static bool is_idler(const struct kv_device *a, const struct kv_device *b)
+{
+	return a->writing != b->writing ? a->writing < b->writing
+					: a->placed < b->placed;
+}
+
+/* Return a file with a free slot; NULL: none.  Of several devices, prefer the
+ * idlest.  If there is none, open files again that were emptied for an heir that
+ * did not take them in time. */
+static struct kv_segfile *file_with_room(const struct kv_cache *cache,
+					 struct kv_ssd_class *class)
 {
 	struct kv_segfile *file = TAILQ_FIRST(&class->files), *next;
+	unsigned left = cache->ssd.n_devices > 1 ? FILES_LOOKED_AT : 1;
 	const uint64_t now = kv_now_ns();
+	struct kv_segfile *best = NULL;
 
-	if (file && has_room(file))
-		return file;
+	for (next = file; next && has_room(next) && left--;
+	     next = TAILQ_NEXT(next, link))
+		if (!best || is_idler(next->device, best->device))
+			best = next;
+	if (best)
+		return best;
 	for (; file && class->n_closed; file = next) {
 		next = TAILQ_NEXT(file, link);
 		if (file->closed && !file->emptying && file->until < now)
@@ -230,14 +256,14 @@ static struct kv_segfile *empty_file(struct kv_cache *cache,
 	const uint64_t now = kv_now_ns();
 	struct kv_ssd_class *class;
 
-	if (file && file->until <= now)
+	if (file && file->until <= now && !file->device->failed)
 		return file;
 	LIST_FOREACH(class, &cache->ssd.classes, link) {
 		if (class->slot_bytes == slot_bytes || !class->n_empty)
 			continue;
 		TAILQ_FOREACH(file, &class->files, link)
 			if (file->used == 0 && !file->sweeping &&
-			    !file->emptying &&
+			    !file->emptying && !file->device->failed &&
 			    (!file->heir || file->until < now ||
 			     file->heir->slot_bytes == slot_bytes))
 				return file;
@@ -351,6 +377,23 @@ static bool room_for_file(const struct kv_cache *cache)
 				     ssd->file_budget;
 }
 
+/* Return whether a file should be made on an idler device than that of @file,
+ * which is busy: while half of the bytes for files are free. */
+static bool wants_another(const struct kv_cache *cache,
+			  const struct kv_segfile *file)
+{
+	const struct kv_ssd *ssd = &cache->ssd;
+
+	if (file->device->writing < BUSY_BYTES || !room_for_file(cache) ||
+	    2 * (ssd->live_files + 1) * ssd->segment_bytes > ssd->file_budget)
+		return false;
+	for (uint32_t i = 0; i < ssd->n_devices; i++)
+		if (!ssd->devices[i].failed && !ssd->devices[i].full_until &&
+		    ssd->devices[i].writing < file->device->writing / 2)
+			return true;
+	return false;
+}
+
 int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 		   uint64_t slot_bytes, uint32_t *ret_file,
 		   uint32_t *ret_slot_number)
@@ -370,7 +413,9 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 		return ssd->leaving || kv_ssd_evict_record_locked(cache, space)
 			       ? -EAGAIN
 			       : -ENOSPC;
-	file = file_with_room(class);
+	file = file_with_room(cache, class);
+	if (file && ssd->n_devices > 1 && wants_another(cache, file))
+		return -ENOENT;
 	if (!file && class->free) {
 		ssd->sweep_first = slot_bytes;
 		if (!room_for_file(cache))
@@ -414,7 +459,7 @@ int kv_extent_take_beside_locked(struct kv_cache *cache,
 {
 	struct kv_segfile *from = kv_segfile_at(cache, block->file);
 	struct kv_ssd_class *class = from->class;
-	struct kv_segfile *file = file_with_room(class);
+	struct kv_segfile *file = file_with_room(cache, class);
 
 	kv_assert_locked(&cache->lock);
 	if (index_is_full(cache))
@@ -449,7 +494,7 @@ int kv_extent_relocate(struct kv_cache *cache, struct kv_block *block)
 {
 	const uint64_t old = kv_slot_id(block->file, block->slot_number);
 	struct kv_segfile *to =
-		file_with_room(kv_segfile_at(cache, block->file)->class);
+		file_with_room(cache, kv_segfile_at(cache, block->file)->class);
 
 	if (!to)
 		return -ENOSPC;
@@ -560,6 +605,19 @@ void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block,
 	KV_POINT("extent.leaving");
 }
 
+void kv_extent_lose_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	kv_assert_locked(&cache->lock);
+	take_off(cache, block);
+	if (block->slot) {
+		kv_unpersisted_add_locked(cache, block->slot);
+		kv_write_enqueue_locked(cache, block, false);
+	} else {
+		kv_cause_note_block(cache, block, KV_CAUSE_OFFLINE);
+		kv_block_remove_locked(cache, block);
+	}
+}
+
 void kv_extent_drop(struct kv_cache *cache, struct kv_block *block)
 {
 	kv_extent_free_locked(cache, take_off(cache, block));
@@ -575,14 +633,16 @@ uint64_t kv_extent_bytes(struct kv_cache *cache, const struct kv_block *block)
 
 /* ---- files: made, converted, removed ---- */
 
-static int file_open(struct kv_ssd *ssd, uint32_t id, int flags)
+static int file_open(const struct kv_device *device, uint32_t id, int flags)
 {
-	return kv_segfile_open(ssd->dir, id,
-			       flags | (ssd->buffered ? 0 : O_DIRECT));
+	return kv_segfile_open(device->dir, id,
+			       flags | (device->buffered ? 0 : O_DIRECT));
 }
 
-static int file_add(struct kv_cache *cache, uint32_t id, int fd,
-		    uint64_t slot_bytes, bool trailer)
+/* @fd -1: the device is missing; keep the file's number, and its bytes in the
+ * cap. */
+static int file_add(struct kv_cache *cache, struct kv_device *device,
+		    uint32_t id, int fd, uint64_t slot_bytes, bool trailer)
 {
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_segfile *file = calloc(1, sizeof(*file));
@@ -591,6 +651,7 @@ static int file_add(struct kv_cache *cache, uint32_t id, int fd,
 	if (!file)
 		return -ENOMEM;
 	file->id = id;
+	file->device = device;
 	file->fd = fd;
 	file->slot_bytes = slot_bytes;
 	file->trailer = trailer;
@@ -605,13 +666,14 @@ static int file_add(struct kv_cache *cache, uint32_t id, int fd,
 		       (n - ssd->n_files) * sizeof(*ssd->files));
 		ssd->n_files = n;
 	}
-	r = class_add(cache, file);
+	r = fd < 0 ? 0 : class_add(cache, file);
 	if (r < 0) {
 		free(file);
 		return r;
 	}
 	ssd->files[id] = file;
 	ssd->live_files++;
+	device->files++;
 	return 0;
 }
 
@@ -619,6 +681,8 @@ int kv_segfile_adopt(struct kv_cache *cache,
 		     const struct kv_segfile_record *record)
 {
 	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_device *device = ssd->devices;
+	char path[PATH_MAX];
 	struct kv_trailer trailer;
 	struct stat st;
 	bool agrees;
@@ -628,7 +692,16 @@ int kv_segfile_adopt(struct kv_cache *cache,
 	    record->slot_bytes > ssd->segment_bytes ||
 	    record->id > UINT32_MAX / 2 || kv_segfile_at(cache, record->id))
 		return -EBADMSG;
-	fd = file_open(ssd, record->id,
+	if (kv_segfile_link(device->dir, record->id, path) == 0)
+		device = kv_device_get(cache, path);
+	if (!device)
+		return -E2BIG;
+	if (device->failed) {
+		r = file_add(cache, device, record->id, -1, record->slot_bytes,
+			     true);
+		return r < 0 ? r : -ENODEV;
+	}
+	fd = file_open(device, record->id,
 		       cache->config.read_only ? O_RDONLY : O_RDWR);
 	if (fd < 0)
 		return fd;
@@ -645,7 +718,7 @@ int kv_segfile_adopt(struct kv_cache *cache,
 		ssd->unswept |= !agrees;
 		/* A sweep would zero the blocks of a file with a wrong name. */
 		r = e == -EUCLEAN ? e
-				  : file_add(cache, record->id, fd,
+				  : file_add(cache, device, record->id, fd,
 					     record->slot_bytes, agrees);
 	}
 	if (r < 0)
@@ -746,49 +819,76 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 	return r;
 }
 
+/* Link the file of another device from STORE/segments. */
+static int link_file(const struct kv_ssd *ssd, const struct kv_device *device,
+		     uint32_t id)
+{
+	const int dir = ssd->devices[0].dir;
+	_cleanup_(kv_freep) char *to = NULL;
+	char name[KV_SEGFILE_NAME];
+
+	kv_segfile_name(id, name);
+	if (asprintf(&to, "%s/segments/%s", device->path, name) < 0)
+		return -ENOMEM;
+	return (unlinkat(dir, name, 0) < 0 && errno != ENOENT) ||
+			       symlinkat(to, dir, name) < 0 || fsync(dir) < 0
+		       ? -errno
+		       : 0;
+}
+
 int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes)
 {
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_segfile *file =
 		room_for_file(cache) ? NULL : empty_file(cache, slot_bytes);
+	struct kv_device *device = kv_device_choose(cache);
 	char name[KV_SEGFILE_NAME];
 	uint32_t id = 0;
+	bool made;
 	int fd, r;
 
 	if (file)
 		return convert(cache, file, slot_bytes);
+	if (!device)
+		return -ENOSPC;
 	while (id < ssd->n_files && ssd->files[id])
 		id++;
 	kv_unlock(cache);
-	fd = file_open(ssd, id, O_RDWR | O_CREAT | O_TRUNC);
+	fd = file_open(device, id, O_RDWR | O_CREAT | O_TRUNC);
 	KV_POINT("file.made");
 	r = fd < 0 ? fd : -posix_fallocate(fd, 0, (off_t)ssd->segment_bytes);
 	KV_POINT("file.allocated");
 	if (r == 0)
 		r = kv_trailer_write(fd, id, cache->info.store,
 				     ssd->segment_bytes, slot_bytes);
-	if (r == 0 && fsync(ssd->dir) < 0)
+	if (r == 0 && fsync(device->dir) < 0)
 		r = -errno;
+	made = r == 0;
+	if (r == 0 && device->path)
+		r = link_file(ssd, device, id);
 	KV_POINT("file.named");
 	if (r == 0)
 		r = record(cache, id, slot_bytes);
 	kv_lock(cache);
 	if (r == 0)
-		r = file_add(cache, id, fd, slot_bytes, true);
+		r = file_add(cache, device, id, fd, slot_bytes, true);
 	if (r < 0) {
 		kv_unlock(cache);
 		(void)record(cache, id, 0);
 		kv_segfile_name(id, name);
-		unlinkat(ssd->dir, name, 0);
+		unlinkat(device->dir, name, 0);
+		unlinkat(ssd->devices[0].dir, name, 0);
 		kv_closep(&fd);
 		kv_lock(cache);
+		if (!made && kv_device_refused_locked(cache, device, r))
+			r = 0;
 	}
 	return r;
 }
 
 static void file_free(struct kv_segfile *file)
 {
-	close(file->fd);
+	kv_closep(&file->fd);
 	free(file->bitmap);
 	free(file->blocks);
 	free(file);
@@ -799,14 +899,26 @@ void kv_segfile_forget(struct kv_cache *cache, struct kv_segfile *file)
 	class_remove(file);
 	cache->ssd.files[file->id] = NULL;
 	cache->ssd.live_files--;
+	file->device->files--;
 	file_free(file);
 }
 
-static int remove_stray(void *cache, int dir, const char *name)
+struct swept {
+	struct kv_cache *cache;
+	const struct kv_device *device;
+};
+
+/* Remove a file without a record, or a second file with its number. */
+static int remove_stray(void *arg, int dir, const char *name)
 {
+	const struct swept *swept = arg;
+	const struct kv_segfile *file;
 	uint32_t id;
 
-	if (kv_segfile_parse(name, &id) && !kv_segfile_at(cache, id))
+	if (!kv_segfile_parse(name, &id))
+		return 0;
+	file = kv_segfile_at(swept->cache, id);
+	if (!file || (swept->device->path && file->device != swept->device))
 		unlinkat(dir, name, 0);
 	KV_POINT("mount.sweep");
 	return 0;
@@ -814,7 +926,13 @@ static int remove_stray(void *cache, int dir, const char *name)
 
 void kv_segfiles_sweep(struct kv_cache *cache)
 {
-	(void)kv_dir_walk(cache->ssd.dir, ".", remove_stray, cache);
+	struct kv_ssd *ssd = &cache->ssd;
+
+	for (uint32_t i = 0; i < ssd->n_devices; i++)
+		if (!ssd->devices[i].failed)
+			(void)kv_dir_walk(
+				ssd->devices[i].dir, ".", remove_stray,
+				&(struct swept){cache, &ssd->devices[i]});
 }
 
 void kv_segfiles_close(struct kv_cache *cache)

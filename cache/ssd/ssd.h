@@ -10,6 +10,32 @@
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
 
+/* ---- device.c ---- */
+
+/* Open the directories of store=DIR, and note those that links name.  -EBUSY,
+ * -EEXIST, ...: *@ret_why has the reason. */
+int kv_devices_open(struct kv_cache *cache, char **ret_why);
+/* Write the store record of this mount to the directories. */
+int kv_devices_record(struct kv_cache *cache);
+/* Warn of missing directories, whose blocks are misses. */
+void kv_devices_warn(struct kv_cache *cache);
+void kv_devices_close(struct kv_cache *cache);
+/* Find the device with this path, or add a missing one.  NULL: too many. */
+struct kv_device *kv_device_get(struct kv_cache *cache, const char *path);
+/* Return the device for the next segment file, by free share; NULL: all are full.
+ * The first device if it is alone. */
+struct kv_device *kv_device_choose(struct kv_cache *cache);
+/* A file could not be made on @device.  Return whether to try another device. */
+bool kv_device_refused_locked(struct kv_cache *cache, struct kv_device *device,
+			      int status);
+/* A write to @device, or a probe, failed with @status: use the device no more.
+ * Return false for STORE, whose failures concern all blocks. */
+bool kv_device_fail_locked(struct kv_cache *cache, struct kv_device *device,
+			   int status);
+/* Remove the blocks of failed devices from the table, or write them again if
+ * they are in DRAM.  Called once a second.  Releases the lock. */
+void kv_devices_forget_locked(struct kv_cache *cache);
+
 /* ---- segfile.c: files ---- */
 
 static inline struct kv_segfile *kv_segfile_of(struct kv_cache *cache,
@@ -18,7 +44,9 @@ static inline struct kv_segfile *kv_segfile_of(struct kv_cache *cache,
 	return kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 }
 
-/* Open a segment file that has a record in the index; -ENOENT: no such file. */
+/* Open a segment file that has a record in the index.
+ *   -ENOENT  no such file
+ *   -ENODEV  its device is missing: the file is only noted */
 int kv_segfile_adopt(struct kv_cache *cache, const struct kv_segfile_record *r);
 /* Make a segment file with slots of @slot_bytes, or convert an empty file.
  * Releases the lock. */
@@ -76,6 +104,9 @@ void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
  * Without @reuse, quarantine the slot until the next mount. */
 void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block,
 			     bool reuse);
+/* The device of the block failed: take the block off the SSD, but leave its
+ * record in the index.  Remove the block, unless it is in DRAM. */
+void kv_extent_lose_locked(struct kv_cache *cache, struct kv_block *block);
 /* Return the bytes of the block's slot; 0: it is not on SSD. */
 uint64_t kv_extent_bytes(struct kv_cache *cache, const struct kv_block *block);
 /* Return the durable block in a slot of @file, which may be removed but still open;
@@ -290,7 +321,9 @@ int kv_record_delete(struct kv_txn *txn, uint64_t slot_id);
 int kv_records_delete(struct kv_cache *cache, uint64_t *slots, size_t n_slots,
 		      const uint32_t *files, size_t n_files);
 void *kv_deleter(void *cache);
-int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n);
+/* Sync files.  An error of a device that fails with it is not returned. */
+int kv_segfiles_sync(struct kv_cache *cache, struct kv_segfile *const *files,
+		     size_t n);
 
 /* ---- move.c ---- */
 
@@ -326,15 +359,22 @@ int kv_shrink(struct kv_cache *cache);
 /* ---- health.c ---- */
 
 /* Count a read of a block that ended with @status. */
-void kv_health_note(struct kv_cache *cache, int status);
-/* Return whether the tier is offline: blocks only on SSD are then misses. */
-bool kv_health_offline_locked(const struct kv_cache *cache);
+void kv_health_note(struct kv_cache *cache, const struct kv_device *device,
+		    int status);
+/* Return whether blocks on @device are misses, because it failed or does not
+ * answer. */
+bool kv_health_offline_locked(const struct kv_cache *cache,
+			      const struct kv_device *device);
+/* Return the device of the block's slot on SSD; STORE if it has none. */
+const struct kv_device *kv_device_of(struct kv_cache *cache,
+				     const struct kv_block *block);
 /* Count the ring's stuck requests, and a stuck transaction of the index. */
 struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache);
 /* Look for stuck requests, and probe an offline tier; called once a second.
  * Return whether any request is stuck. */
 bool kv_health_check_locked(struct kv_cache *cache);
-/* Read a page of a segment file and wait.  Return whether that succeeded. */
-bool kv_health_probe(struct kv_cache *cache);
+/* Read a page of a segment file of @device and wait.  Return whether that
+ * succeeded. */
+bool kv_health_probe(struct kv_cache *cache, const struct kv_device *device);
 
 #endif

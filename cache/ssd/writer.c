@@ -67,7 +67,7 @@
 #include <search.h>
 
 #define TURN_BYTES (8 << 20) /* bytes that a user may write in one turn */
-#define WRITES_AT_ONCE 128u
+#define WRITES_AT_ONCE 128u  /* for each device, as WRITING_BYTES */
 #define PUT_OFF_AT_ONCE 64u
 /* Most bytes of writes at the device: syncs and reads wait for these. */
 #define WRITING_BYTES (48u << 20)
@@ -498,8 +498,11 @@ static void write_done(struct kv_io *io, int status)
 	struct kv_slot *slot = write->slot;
 	struct kv_space *space = slot->list->space;
 	struct kv_block *block = slot->block;
+	struct kv_device *device;
 
 	kv_lock(cache);
+	device = kv_segfile_at(cache, slot->file)->device;
+	device->writing -= slot->segment->class->slot_bytes;
 	ssd->writing--;
 	ssd->writing_bytes -= slot->segment->class->slot_bytes;
 	if (status == 0) {
@@ -513,7 +516,8 @@ static void write_done(struct kv_io *io, int status)
 			kv_slot_id(slot->file, slot->slot_number));
 		set_flags(cache, block, BLOCK_QUEUED, BLOCK_WRITING);
 		push(cache, slot, true);
-		kv_write_failed_locked(cache, status);
+		if (!kv_device_fail_locked(cache, device, status))
+			kv_write_failed_locked(cache, status);
 		if (block->flags & BLOCK_REMOVED)
 			kv_write_dequeue_locked(cache, block);
 		kv_block_settle_locked(cache, block);
@@ -620,8 +624,10 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 	write->io.offset = slot->slot_number * file->slot_bytes;
 	ssd->writing++;
 	ssd->writing_bytes += slot_bytes;
+	file->device->writing += slot_bytes;
+	file->device->placed += slot_bytes;
 	KV_POINT("write.before_submit");
-	kv_ring_submit(cache->ring, &write->io);
+	kv_ring_submit(file->device->ring, &write->io);
 	KV_POINT("write.submitted");
 	return 0;
 }
@@ -713,8 +719,8 @@ static int turn(struct kv_cache *cache)
 	ssd->linger_until = 0;
 	if (ssd->full && kv_now_ns() > ssd->full_until)
 		ssd->full = 0;
-	if (!slot || ssd->writing >= WRITES_AT_ONCE ||
-	    ssd->writing_bytes >= WRITING_BYTES) {
+	if (!slot || ssd->writing >= WRITES_AT_ONCE * ssd->n_devices ||
+	    ssd->writing_bytes >= WRITING_BYTES * ssd->n_devices) {
 		const uint64_t now = kv_now_ns();
 		uint64_t ns = cache->config.io_retry;
 

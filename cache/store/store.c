@@ -10,7 +10,7 @@
  *   STORE/removed     blocks that the remote tier must not fetch again
  *   STORE/index/      LMDB
  *   STORE/spaces/     NNNNNN, one for each space
- *   STORE/segments/   NNNNNN.seg
+ *   STORE/segments/   NNNNNN.seg, or links to those of other directories
  *
  * A cache fails open: if the index is damaged, the daemon rebuilds it from the
  * segment files, and reports that in `.kvfs/config`.
@@ -162,9 +162,9 @@ static int open_dir(struct kv_cache *cache, char **ret_why)
 		return kv_why(ret_why, r, "%s: cannot make it: %s",
 			      cache->store, strerror(-r));
 	fsync(cache->store_fd);
-	cache->ssd.dir = openat(cache->store_fd, "segments",
-				O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (cache->ssd.dir < 0)
+	cache->ssd.devices[0].dir = openat(cache->store_fd, "segments",
+					   O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (cache->ssd.devices[0].dir < 0)
 		return kv_why(ret_why, -errno, "%s/segments: %s", cache->store,
 			      strerror(errno));
 	return 0;
@@ -395,6 +395,7 @@ struct adoption {
 	size_t strays;	/* number of lost_slots that are not of lost_files */
 	size_t lost_at; /* index in lost_files for the next lost record */
 	uint64_t files, missing; /* numbers of segment files: all, missing */
+	bool away;		 /* a device is missing */
 	char **ret_why;		 /* set if a segment file cannot be opened */
 	struct {
 		uint64_t slot_id;
@@ -418,6 +419,10 @@ static int visit_segment(void *arg, const struct kv_segfile_record *record)
 	int r = kv_segfile_adopt(adoption->cache, record);
 
 	adoption->files++;
+	if (r == -ENODEV) {
+		adoption->away = true;
+		return 0;
+	}
 	if (r == 0)
 		kv_size_used(adoption->cache, record->slot_bytes);
 	if (r == -ENOENT || r == -EBADMSG) {
@@ -542,6 +547,18 @@ static void look_ahead(const struct adoption *adoption, uint64_t n,
 		kv_table_look_ahead(adoption->cache, space, record->key, what);
 }
 
+/* Count a record of a file whose device is missing.  The record stays. */
+static bool is_away(struct kv_cache *cache, uint32_t id)
+{
+	const struct kv_segfile *file = kv_segfile_at(cache, id);
+
+	if (!file || !file->device->failed)
+		return false;
+	file->device->away++;
+	cache->ssd.records++;
+	return true;
+}
+
 static int visit_slot(void *arg, uint64_t slot_id,
 		      const struct kv_slot_record *record)
 {
@@ -555,6 +572,8 @@ static int visit_slot(void *arg, uint64_t slot_id,
 	if (adoption->lost_at < adoption->n_lost_files &&
 	    adoption->lost_files[adoption->lost_at] == file)
 		return lose(adoption, slot_id);
+	if (adoption->away && is_away(adoption->cache, file))
+		return 0;
 	r = take_in_but(adoption, AHEAD - 1);
 	adoption->waiting[adoption->come % AHEAD].slot_id = slot_id;
 	adoption->waiting[adoption->come % AHEAD].record = *record;
@@ -688,33 +707,42 @@ static int adopt_index(struct kv_cache *cache, char **ret_why)
 
 /* ---- mount and unmount ---- */
 
-static void probe_direct(struct kv_cache *cache)
+static void probe_direct(struct kv_cache *cache, struct kv_device *device)
 {
-	int fd = openat(cache->ssd.dir, ".", O_TMPFILE | O_RDWR | O_DIRECT,
-			0600);
+	const char *path = device->path ? device->path : cache->store;
+	int fd = openat(device->dir, ".", O_TMPFILE | O_RDWR | O_DIRECT, 0600);
 
 	if (fd >= 0 || errno != EINVAL) {
-		kv_note(cache, "direct_io=on");
+		if (!device->path)
+			kv_note(cache, "direct_io=on");
 		if (fd >= 0)
 			close(fd);
 		return;
 	}
-	cache->ssd.buffered = true;
-	kv_note(cache, "direct_io=off (%s refuses O_DIRECT)", cache->store);
+	device->buffered = true;
+	kv_note(cache, "direct_io=off (%s refuses O_DIRECT)", path);
 	kv_warn(cache, "fallback",
 		"%s refuses O_DIRECT: its blocks pass through the page cache",
-		cache->store);
+		path);
 }
 
 /* Warn if the filesystem is smaller than the SSD tier, or in memory. */
 static void warn_of_place(struct kv_cache *cache)
 {
-	uint64_t room, held = cache->ssd.live_files * cache->ssd.segment_bytes;
+	struct kv_ssd *ssd = &cache->ssd;
+	uint64_t room = 0;
+	struct statvfs all;
 	struct statfs fs;
 
-	if (!cache->ssd.on || fstatfs(cache->store_fd, &fs) < 0)
+	if (!ssd->on || fstatfs(cache->store_fd, &fs) < 0)
 		return;
-	room = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize + held;
+	for (uint32_t i = 0; i < ssd->n_devices; i++) {
+		const struct kv_device *device = &ssd->devices[i];
+
+		room += device->files * ssd->segment_bytes;
+		if (!device->failed && fstatvfs(device->dir, &all) == 0)
+			room += all.f_bavail * all.f_frsize;
+	}
 	if (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC)
 		kv_warn(cache, "ssd_volatile",
 			"%s is in memory: what it holds ends with the machine, "
@@ -805,7 +833,16 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 		r = settle_cap(cache, ret_why);
 	if (r < 0)
 		return r;
-	probe_direct(cache);
+	if (!cache->ssd.on && cache->config.n_more)
+		return kv_why(ret_why, -EINVAL,
+			      "store=%s: needs an SSD tier, and ssd is 0",
+			      cache->config.more[0]);
+	r = cache->ssd.on ? kv_devices_open(cache, ret_why) : 0;
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < cache->ssd.n_devices; i++)
+		if (i == 0 || !cache->ssd.devices[i].failed)
+			probe_direct(cache, &cache->ssd.devices[i]);
 	cache->after_crash = !cache->info.clean;
 	kv_note(cache, "last_end=%s", cache->after_crash ? "crash" : "clean");
 	cache->generation = cache->info.next_generation;
@@ -822,6 +859,7 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	if (shrinks < 0)
 		return shrinks;
 	warn_of_place(cache);
+	kv_devices_warn(cache);
 	KV_POINT("mount.read");
 	kv_segfiles_sweep(cache);
 	r = kv_removed_trim(cache);
@@ -867,6 +905,8 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	}
 	if (r == 0)
 		r = kv_store_file_write(cache->store_fd, &cache->info);
+	if (r == 0)
+		r = kv_devices_record(cache);
 	if (r < 0)
 		return kv_why(ret_why, r, "%s: cannot write the index: %s%s",
 			      cache->store, strerror(-r),
@@ -910,7 +950,7 @@ void kv_store_close(struct kv_cache *cache, bool clean)
 	}
 	kv_index_close(cache->index);
 	kv_segfiles_close(cache);
-	kv_closep(&cache->ssd.dir);
+	kv_devices_close(cache);
 	kv_closep(&cache->spaces_dir);
 	kv_closep(&cache->store_fd);
 	kv_closep(&cache->lock_fd);

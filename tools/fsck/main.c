@@ -18,6 +18,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdarg.h>
 
 #include "common/bytes.h"
@@ -130,6 +131,28 @@ static int open_dir(struct fsck *f, const char *name)
 	return fd < 0 ? -errno : fd;
 }
 
+/* Refuse a change of a store without one of its directories, whose blocks would be
+ * forgotten. */
+static int check_link(void *arg, int dir, const char *name)
+{
+	const struct fsck *f = arg;
+	char path[PATH_MAX];
+	int fd, r = 0;
+	uint32_t id;
+
+	if (!kv_segfile_parse(name, &id) || kv_segfile_link(dir, id, path) != 0)
+		return 0;
+	fd = kv_segfile_open(dir, id, O_RDONLY);
+	if (fd >= 0)
+		close(fd);
+	else if (fd == -ENODEV)
+		r = fsck_error("%s: segments/%s is in %s, which is missing: "
+			       "bring it back, or remove the link to give up "
+			       "its blocks",
+			       f->path, name, path);
+	return r;
+}
+
 static int open_store(struct fsck *f)
 {
 	const struct kv_lock_wait wait = {.waiting = on_waiting, .arg = f};
@@ -161,6 +184,11 @@ static int open_store(struct fsck *f)
 		return fsck_error("%s: index, segments and spaces must be "
 				  "directories that one may read",
 				  f->path);
+	r = f->segments_dir >= 0 && (f->repair || f->rebuild)
+		    ? kv_dir_walk(f->segments_dir, ".", check_link, f)
+		    : 0;
+	if (r < 0)
+		return r;
 	if (snprintf(f->index_path, sizeof(f->index_path), "%s/index",
 		     f->path) >= (int)sizeof(f->index_path))
 		return fsck_error("%s: the name is too long", f->path);

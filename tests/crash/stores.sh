@@ -1,0 +1,121 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# stores.sh - a store with a second directory (store=DIR): files are in both, locks and
+# foreign directories are refused, a missing directory costs its blocks until it is back,
+# kvfs-fsck sees both, and a directory is retired by moving its files.  Then the disk of the
+# second directory fails under load: no wrong byte, its blocks alone are missed, one line
+# in the log, and the next mount has them again.
+. "$(dirname "$(realpath "$0")")/lib"
+D=$T/more
+BASE=dram=24M,ssd=224M,segment=8M,hugepages=off,scrub=0
+N=1000
+blocks() { timeout 300 "$H/blocks" "$1" "$SOCK" "${@:2}" || fail "blocks $*: $?"; }
+start2() { start "store=$D${1:+,$1}" 2> "$T/log" || fail "start: $(cat "$T/log")"; }
+files() { find "$1/segments" -name '*.seg' -type f | wc -l; }
+refused() { not "$1" "$2" "$B/kvfs" -o "$BASE,control=$T/other.sock,store=$3" "$4" none; }
+
+# Both directories get files, and an owner keeps both.
+start2
+eq "saved" "$(figure done "$(blocks durable 0 $N)")" $N
+[ "$(files "$S")" -gt 2 ] && [ "$(files "$D")" -gt 2 ] ||
+	fail "files: $(files "$S") and $(files "$D")"
+[ $(($(files "$S") - $(files "$D"))) -lt 4 ] || fail "files are not shared"
+grep -qx "store_dir=$D" "$M/.kvfs/config" || fail "config lacks the directory"
+refused "a directory in use" "in use by another kvfs (pid $(daemon_pids))" "$D" "$T/other"
+stop
+refused "another store's directory" "belongs to another store" "$D" "$T/other"
+refused "another store" "a store of its own" "$S" "$T/other"
+refused "a store in its own store" "a store of its own" "$S" "$S"
+mkdir "$T/strange" "$T/strange/x"
+refused "a strange directory" "not empty" "$T/strange" "$S"
+refused "a relative path" "begins with /" more "$S"
+refused "a directory given twice" "given twice" "$D,store=$D/" "$S"
+not "a directory as a store" "not a kvfs store" "$B/kvfs" -o "$BASE" "$D" none
+"$B/kvfs-fsck" --data "$S" > "$T/out" || fail "fsck: $(cat "$T/out")"
+
+# Without the directory its blocks are misses, and nothing is forgotten; what is saved
+# again meanwhile is right afterwards.
+mv "$D" "$D.away"
+mkdir "$D" # the mount point of a disk that is not mounted
+start2
+eq "lines" "$(grep -c 'is not there or not given' "$T/log")" 1
+[ "$(metric kvfs_ssd_degraded)" = 1 ] || fail "not degraded"
+out=$(blocks check 0 $N)
+lost=$(figure absent "$out")
+[ "$lost" -gt $((N / 4)) ] && [ "$lost" -lt $((N * 3 / 4)) ] || fail "without: $out"
+eq "kept" "$(figure done "$out")" $((N - lost))
+eq "saved again" "$(figure done "$(blocks durable 0 200)")" 200
+stop
+eq "made in the mount point" "$(ls -A "$D")" ""
+not "a repair without it" "$D" "$B/kvfs-fsck" --repair "$S"
+rmdir "$D"
+mv "$D.away" "$D"
+start2
+eq "back" "$(figure done "$(blocks check 0 $N)")" $N
+eq "corrupt" "$(metric kvfs_corrupt_blocks_total)" 0
+stop
+"$B/kvfs-fsck" --data "$S" > "$T/out" || fail "fsck after its return: $(cat "$T/out")"
+
+# A rebuild of the index finds the blocks of both, and a kill loses none.
+"$B/kvfs-fsck" --rebuild "$S" > "$T/out"
+eq "rebuild" $? 1
+start2
+eq "after a rebuild" "$(figure done "$(blocks check 0 $N)")" $N
+kill_daemon
+umount -l "$M"
+start2
+eq "after a kill" "$(figure done "$(blocks check 0 $N)")" $N
+stop
+
+# Retired: its files are moved over their links.
+mv "$D"/segments/*.seg "$S/segments/"
+start
+eq "after it was retired" "$(figure done "$(blocks check 0 $N)")" $N
+stop
+echo "a missing directory cost $lost of $N blocks, none for good"
+
+# The disk of the second directory fails under load.
+rm -r "$S" "$D"
+. "$(dirname "$(realpath "$0")")/disks"
+disk_begin ext4 $((256 << 20))
+D2=$D D=$F/more
+start2
+eq "saved" "$(figure done "$(blocks durable 0 $N)")" $N
+(
+	for ((i = 5000; ; i += 8)); do
+		"$H/blocks" durable "$SOCK" $i 8
+		"$H/blocks" check "$SOCK" $((i % N / 8 * 8)) 8 || exit 1
+	done
+) > "$T/load" 2>&1 & workers+=($!)
+sleep 1
+D=$D2
+tell "fail.rwf.5.1000.0.$((256 << 20))"
+for ((i = 0; i < 5; i++)); do blocks check 0 $N > /dev/null; done
+forgotten() { [ "$(grep -c 'store_failed\|failed (' "$T/log")" = 1 ]; }
+wait_until 30 forgotten || fail "no line: $(cat "$T/log")"
+sleep 2
+kill "${workers[@]}"; wait "${workers[@]}" 2> /dev/null; workers=()
+grep -q FAILED "$T/load" && fail "load: $(cat "$T/load")"
+[ -n "$(daemon_pids)" ] || fail "the daemon is gone"
+out=$(blocks check 0 $N)
+eq "refused" "$(figure refused "$out")" 0
+[ "$(figure done "$out")" -gt 100 ] || fail "too few: $out"
+eq "saved elsewhere" "$(figure done "$(blocks durable 20000 200)")" 200
+eq "a flush" "$(figure done "$(blocks flush)")" 1
+eq "lines" "$(grep -c 'failed (' "$T/log")" 1
+echo "while it failed: $out"
+stop
+tell heal
+D=$F/more
+start2
+out=$(blocks check 20000 200)
+eq "saved elsewhere, next mount" "$(figure done "$out")" 200
+now=$(blocks check 0 $N)
+[ "$(figure done "$now")" -gt "$(figure done "$out")" ] || fail "not back: $now"
+eq "corrupt" "$(metric kvfs_corrupt_blocks_total)" 0
+eq "degraded" "$(metric kvfs_ssd_degraded)" 0
+echo "mounted again: $now"
+stop
+D=$D2
+"$B/kvfs-fsck" "$S" > "$T/out" || fail "fsck in the end: $(cat "$T/out")"
+disk_end
