@@ -265,9 +265,9 @@ static int serve_in_background(const struct kv_options *options,
 static const char *const programs[] = {"bench", "bundle", "forget", "fsck",
 				       "replay"};
 /* Words of command.py. */
-static const char *const commands[] = {"du",   "exporter", "ls",     "pin",
-				       "rm",   "set",	   "status", "top",
-				       "tree", "unpin",	   "warm",   "why"};
+static const char *const commands[] = {
+	"du",	  "exporter", "flame", "ls",	"pin",	"rm", "set",
+	"status", "top",      "tree",  "unpin", "warm", "why"};
 
 static bool is_one_of(const char *word, const char *const *words, size_t n)
 {

@@ -17,6 +17,7 @@ import json
 import os
 import pwd
 import re
+import runpy
 import shutil
 import signal
 import socket
@@ -620,6 +621,20 @@ def tree(daemon: Daemon, args: argparse.Namespace) -> None:
     table(lines)
 
 
+def flame(daemon: Daemon, args: argparse.Namespace) -> None:
+    """Print an SVG file in which the prefixes are as wide as their bytes, hits or idle time."""
+    gc.disable()
+    draw = runpy.run_path(f"{os.path.dirname(os.path.realpath(__file__))}/flame.py")
+    forest = Forest(daemon.space(args.space))
+    drawn = list(draw["frames"](forest, draw["figures"](forest, args.by, time.time())))
+    if args.json:
+        show(drawn)
+        return
+    if not drawn:
+        raise Failure(f"{args.space}: no block has {args.by}" if forest.runs else f"{args.space}: no blocks")
+    print(draw["svg"](plain(args.space.removeprefix("./")), args.by, drawn, size, age))
+
+
 # ---- the exporter ----
 
 # Metrics of spaces, as the daemon's .kvfs/metrics has them: name, label, member of Daemon.spaces().
@@ -761,6 +776,9 @@ WORDS: dict[str, tuple[Callable[[Daemon, argparse.Namespace], None], str, list[t
     "tree": (tree, "print which prefixes the blocks of a space share", [
         ("-d", {"metavar": "DEPTH", "type": whole, "default": 3, "help": "levels of branches (3)"}),
         ("-n", {"metavar": "COUNT", "type": whole, "default": 20, "help": "most branches of one level (20); 0: all"}),
+        SPACE]),
+    "flame": (flame, "draw these prefixes as an SVG file that zooms by click", [
+        ("--by", {"choices": ["bytes", "hits", "idle"], "default": "bytes", "help": "the width of a frame (bytes)"}),
         SPACE]),
     "rm": (rm, "remove blocks, or spaces", [
         ("-r", {"action": "store_true", "help": "remove these spaces, with all blocks"}), SPACE, ("key", KEYS)]),
