@@ -25,7 +25,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 LIMITS = {
     "files .c": 131,
     "lines": 70660,
-    "lines of Python": 8128,
+    "lines of Python": 8322,
     "largest circle": 10,
     "upward calls": 0,
     "helpers with one caller, %": 14,

@@ -41,11 +41,11 @@ DRAM_MAX = 4 << 30
 DRAM_MIN = 16 << 20
 
 
-def open(path: str | os.PathLike[str] = "auto", log: logging.Logger = LOG) -> Session:
+def open(path: str | os.PathLike[str] = "auto", log: logging.Logger = LOG, start: bool = True) -> Session:
     """Return a session with the daemon at @path: a mount point, a control socket, or "auto".
     Succeeds without a daemon, except with "auto": everything is a miss until one answers.  The
     session reconnects by itself.  ValueError: no daemon can be found or started, or the one that
-    is found speaks another version of the protocol."""
+    is found speaks another version of the protocol.  Without @start none is started."""
     if os.fspath(path) != "auto":
         return Session(path)
     if given := os.environ.get("KVFS"):
@@ -59,7 +59,11 @@ def open(path: str | os.PathLike[str] = "auto", log: logging.Logger = LOG) -> Se
                 return session
     home = _home()
     with _locked(f"{home}/lock"):
-        return _session(f"{home}/control") or _started(home, log)
+        if session := _session(f"{home}/control"):
+            return session
+        if not start:
+            raise ValueError("kvfs: there is no daemon: start one, or give the path of one")
+        return _started(home, log)
 
 
 def _runtime() -> str:

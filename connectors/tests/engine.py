@@ -16,21 +16,11 @@ import subprocess
 import sys
 import time
 
-os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1",
-                  VLLM_LOGGING_LEVEL="WARNING", VLLM_ENABLE_V1_MULTIPROCESSING="0",
-                  ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16", OMP_WAIT_POLICY="passive",
-                  KMP_BLOCKTIME="0", VLLM_WORKER_MULTIPROC_METHOD="fork",
-                  VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="2")
+os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_WORKER_MULTIPROC_METHOD="fork")
 
+import cpu  # first: changes torch and vLLM
 import models
 import torch
-
-# Disable AMX: some virtual machines report AMX but raise SIGILL, in torch and in oneDNN.
-torch.cpu._is_amx_tile_supported = lambda: False
-torch.cpu._init_amx = lambda: False
-import vllm._custom_ops
-
-vllm._custom_ops._supports_onednn = False
 from vllm import LLM, SamplingParams
 from vllm.distributed.kv_transfer import get_kv_transfer_group
 from vllm.lora.request import LoRARequest

@@ -122,34 +122,36 @@ class Engine:
         self.log.seek(0)
         return self.log.read()
 
-    def _shared(self) -> list[str]:
-        """Return the files in /dev/shm that ranks communicate by, which stay after a kill."""
-        inodes: set[int] = set()
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):
-                if os.getpgid(int(pid)) == self.pid:
-                    with open(f"/proc/{pid}/maps") as maps:
-                        inodes |= {int(line.split()[4]) for line in maps if "/dev/shm/" in line}
-        with os.scandir("/dev/shm") as files:
-            return [file.path for file in files if file.is_file() and file.inode() in inodes]
-
     def kill(self) -> None:
         """Send SIGKILL to the engine and to its children."""
         if self.answers.closed:
             return
-        shared = self._shared()
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._process, signal.SIGKILL)
-            os.killpg(self.pid, signal.SIGKILL)
-        select.select([self._process], [], [])
+        kill_group(self.pid, self._process)
         os.close(self._process)
-        for path in shared:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
         self.answers.close()
         self.commands.close()
         self.last = self.said()
         self.log.close()
+
+
+def kill_group(pid: int, process: int) -> None:
+    """Kill the process group @pid by SIGKILL, and wait for its leader, the pidfd @process.  Remove the
+    files in /dev/shm that ranks communicate by, which stay after a kill."""
+    inodes: set[int] = set()
+    for one in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.getpgid(int(one)) == pid:
+                with open(f"/proc/{one}/maps") as maps:
+                    inodes |= {int(line.split()[4]) for line in maps if "/dev/shm/" in line}
+    with os.scandir("/dev/shm") as files:
+        shared = [file.path for file in files if file.is_file() and file.inode() in inodes]
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
+    select.select([process], [], [])
+    for path in shared:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def prompt(seed: int, n: int, vocabulary: int = 1000) -> list[int]:

@@ -2,7 +2,7 @@
 """models.py KIND FOLDER [SEED] - tiny models with random weights, for the engines' tests.
 
 qwen: full attention; phi: rotary embeddings that depend on max_model_len (longrope); gemma: a sliding-window hybrid; deepseek: latent attention (MLA);
-big: full attention, 110 M parameters; lora: an adapter for qwen.
+big: full attention, 110 M parameters; chat: qwen with a tokenizer of bytes; lora: an adapter for qwen.
 """
 import json
 import os
@@ -82,13 +82,31 @@ def lora(seed, folder):
                    "base_model_name_or_path": "qwen"}, file)
 
 
+def tokenizer(folder):
+    """A token for each byte, and for the rest of the vocabulary names without a meaning."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    names = ["<pad>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    names += [f"<{i}>" for i in range(len(names), 1024)]
+    whole = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[]))
+    whole.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    whole.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=whole, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
+    fast.chat_template = ("{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}"
+                          "{% if add_generation_prompt %}<s>assistant: {% endif %}")
+    fast.save_pretrained(folder)
+
+
 def make(kind, folder, seed=1):
     if kind == "lora":
         lora(seed, folder)
         return
-    made = {"qwen": qwen, "gemma": gemma, "phi": phi, "deepseek": deepseek,
+    made = {"qwen": qwen, "chat": qwen, "gemma": gemma, "phi": phi, "deepseek": deepseek,
             "big": lambda seed: qwen(seed, 2)}[kind](seed)
     made.to(torch.float32).save_pretrained(folder)
+    if kind == "chat":
+        tokenizer(folder)
 
 
 if __name__ == "__main__":

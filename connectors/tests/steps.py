@@ -50,8 +50,9 @@ class Driver:
     """Make the calls of vLLM's scheduler and model runner to a connector.  Counts the calls, and
     their CPU time in this thread in microseconds."""
 
-    def __init__(self, model: str, path: str, heads_first: bool = True, **extra: Any) -> None:
-        config = self.config = configs.engine(model, path, extra=extra)
+    def __init__(self, model: str, path: str, role: str = "kv_both", heads_first: bool = True,
+                 **extra: Any) -> None:
+        config = self.config = configs.engine(model, path, role, extra)
         hash = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
         init_none_hash(hash)
         self.hasher = get_request_block_hasher(BLOCK, hash)
@@ -103,8 +104,9 @@ class Driver:
     def allocate(self, request: Request, pages: list[int], tokens: int) -> None:
         self.call(self.scheduler, "update_state_after_alloc", request, Step({}, pages), tokens)
 
-    def finish(self, request: Request, pages: list[int]) -> None:
-        self.call(self.scheduler, "request_finished_all_groups", request, (pages,))
+    def finish(self, request: Request, pages: list[int]) -> dict[str, Any] | None:
+        """End a request, and return its kv_transfer_params."""
+        return self.call(self.scheduler, "request_finished_all_groups", request, (pages,))[1]
 
     def step(self, tokens: dict[str, int], pages: list[int]) -> KVConnectorOutput:
         """Do one step with the calls of vLLM's mixin for model runners.  Messages between scheduler
@@ -131,16 +133,19 @@ class Driver:
         for save in self.worker._worker._saves:
             save.transfer.wait()
 
-    def save(self, id: str, seed: int, pages: list[int]) -> None:
-        """Run and save a request without cached blocks in one step, and do another step."""
-        request = self.request(id, seed)
+    def save(self, id: str, seed: int, pages: list[int], params: dict[str, Any] | None = None
+             ) -> dict[str, Any] | None:
+        """Run and save a request without cached blocks in one step, and do another step.  Return the
+        kv_transfer_params of its answer."""
+        request = self.request(id, seed, params)
         hit = self.matched(request)
         assert hit == 0, hit
         self.allocate(request, pages, 0)
         self.step({id: TOKENS}, pages)
         self.sealed()
-        self.finish(request, pages)
+        answer = self.finish(request, pages)
         self.step({}, pages)
+        return answer
 
     def load(self, id: str, seed: int, pages: list[int]) -> int:
         """Run a request all of whose tokens but the last are cached.  Return how often the match

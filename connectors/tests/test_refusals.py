@@ -3,6 +3,7 @@
 starts: vLLM's own configuration, without an engine and without a daemon."""
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import unittest
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 import configs
+from kvfs import auto
 from models import make
 
 models: dict[str, str] = {}
@@ -99,9 +101,14 @@ class Refusals(unittest.TestCase):
         self.refused("speculative_config is set", self.config(speculative_config={
             "method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}))
 
-    def test_prefill_and_decode_in_two_engines(self) -> None:
+    def test_roles_without_a_daemon_to_share(self) -> None:
         for role in ("kv_producer", "kv_consumer"):
-            self.refused(f"kv_role is '{role}'", self.config(role=role))
+            self.made(self.config(role=role))
+            with tempfile.TemporaryDirectory() as place, \
+                    mock.patch.multiple(auto, MACHINE=place, TEMPORARY=place, USERS=place), \
+                    mock.patch.dict(os.environ, {"XDG_CACHE_HOME": place, "XDG_RUNTIME_DIR": place}):
+                os.environ.pop("KVFS", None)
+                self.refused("there is no daemon", self.config(role=role, extra={"path": "auto"}))
 
     def test_kinds_of_parallelism(self) -> None:
         self.refused("pipeline_parallel_size is 2", self.config(

@@ -80,6 +80,75 @@ class Choices(Case):
         self.assertIn('"kvfs.load" in kv_transfer_params is neither true nor false', logs.output[0])
 
 
+class Roles(Case):
+    """One engine computes prompts, and another generates."""
+
+    def named(self, seed: int = 1) -> dict[str, str]:
+        """Return the hand-off of a prompt that is nowhere, made by an engine whose mount has gone."""
+        with Mount("dram=64M,ssd=0") as mount:
+            driver = Driver(model, mount.path, "kv_producer")
+            answer = driver.save("elsewhere", seed, FIRST)
+            driver.close()
+        self.assertEqual(list(answer), ["kvfs.block"])
+        return answer
+
+    def test_a_consumer_waits_for_the_blocks_of_a_producer_and_saves_none(self) -> None:
+        producer = self.driver(role="kv_producer")
+        consumer = self.driver(role="kv_consumer", ssd_wait=60)
+        wanted = self.copies(producer, FIRST)
+        request = consumer.request("r", 1, self.named())
+        for _ in range(20):
+            self.assertIsNone(consumer.match(request))
+            consumer.step({}, [])
+        answer = producer.save("s", 1, FIRST)
+        self.assertEqual(answer, self.named())
+        space, key = answer["kvfs.block"].split("/")
+        self.assertEqual(producer.worker._worker._spaces.by_group[0][0].name, space)
+        self.assertIn(key, [os.path.basename(path) for path in self.mount.blocks()])
+        self.assertEqual(consumer.matched(request), HIT * BLOCK)
+        consumer.finish(request, OTHERS)
+        self.loads(consumer, "l", 1, wanted)
+        self.assertEqual(consumer.matched(other := consumer.request("other", 2)), 0)
+        consumer.allocate(other, FIRST, 0)
+        consumer.step({"other": TOKENS}, FIRST)
+        self.assertFalse(consumer.worker._worker._saves)
+        self.assertIsNone(consumer.finish(other, FIRST))
+        # A producer computes saved blocks again, and names the last one.
+        self.assertEqual(producer.save("again", 1, FIRST), answer)
+        self.assertEqual(consumer.scheduler._scheduler._awaited, {})
+
+    def test_a_hand_off_that_does_not_come_is_waited_for_no_longer_than_was_said(self) -> None:
+        consumer, named = self.driver(role="kv_consumer", ssd_wait=0.5), self.named()
+        start = time.monotonic()
+        self.assertEqual(consumer.matched(consumer.request("r1", 1, named)), 0)
+        self.assertGreaterEqual(waited := time.monotonic() - start, 0.5)
+        self.assertLess(waited, 5)
+        self.assertEqual(consumer.match(consumer.request("r2", 1, named | {"kvfs.load": False})), 0)
+        self.assertEqual(consumer.match(consumer.request("r3", 2, named)), 0, "another text")
+        self.mount.kill()
+        while consumer.connected():
+            time.sleep(0.01)
+        self.assertEqual(consumer.match(consumer.request("r4", 1, named)), 0)
+
+    def test_a_hand_off_that_means_nothing_is_ignored_with_one_warning(self) -> None:
+        consumer, space = self.driver(role="kv_consumer", ssd_wait=60), self.named()["kvfs.block"].split("/")[0]
+        for said, blocks in (("is no SPACE/KEY", (7, ["x"], "", f"{space}/xyz")),
+                             ("is of the space other", ("other/" + "0" * 64, "other/" + "1" * 64))):
+            with self.assertLogs("vllm.kvfs") as logs:
+                for i, block in enumerate(blocks):
+                    self.assertEqual(consumer.match(consumer.request(f"{said}{i}", 1, {"kvfs.block": block})), 0)
+            self.assertEqual(len([line for line in logs.output if said in line]), 1, logs.output)
+        self.assertEqual(consumer.match(consumer.request("none", 1, {"kvfs.block": f"{space}/"})), 0)
+
+    def test_an_engine_with_both_roles_names_the_block_if_it_is_asked_to(self) -> None:
+        driver = self.driver()
+        self.assertIsNone(driver.save("s1", 1, FIRST, {"do_remote_decode": False}))
+        self.assertIsNone(driver.save("s2", 2, FIRST, {"do_remote_decode": True, "kvfs.save": False}))
+        self.assertEqual(driver.save("s3", 3, FIRST, {"do_remote_decode": True}), self.named(3))
+        self.assertIsNone(driver.finish(driver.request("aborted", 4, {"do_remote_decode": True}), []))
+        self.assertEqual(driver.load("l", 3, OTHERS), 0)
+
+
 class Saves(Case):
     def begin(self, driver: Driver, seed: int) -> None:
         """Begin a save of the pages FIRST, with the daemon stopped."""

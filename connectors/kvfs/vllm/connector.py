@@ -88,8 +88,7 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
 
     def request_finished_all_groups(self, request: Any, block_ids: tuple[list[int], ...]
                                     ) -> tuple[bool, dict[str, Any] | None]:
-        self._scheduler.finished(request)
-        return False, None
+        return False, self._scheduler.finished(request)
 
     def reset_cache(self) -> bool | None:
         self._scheduler.reset()

@@ -33,9 +33,6 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     """Raise ValueError, in one line, for configurations that would give wrong results or were
     never tested."""
     config, parallel = vllm_config.kv_transfer_config, vllm_config.parallel_config
-    if config.kv_role != "kv_both":
-        raise ValueError(f"kvfs: kv_role is {config.kv_role!r}: KvfsConnector is a cache, not a "
-                         "hand-off from prefill to decode; it must be \"kv_both\"")
     if vllm_config.speculative_config is not None:
         raise ValueError("kvfs: speculative_config is set: blocks of tokens that are rejected later "
                          "could be saved; run without it")
@@ -118,7 +115,9 @@ class Spaces:
         size = vllm_config.parallel_config.tensor_parallel_size
         shards = max(1, size // replicas)
         mine = range(shards) if rank is None else [rank % size // replicas]
-        self.session = kvfs.open(settings.path, log)
+        # Engines with one role share a daemon that neither of them may own.
+        self.session = kvfs.open(settings.path, log,
+                                 start=vllm_config.kv_transfer_config.kv_role == "kv_both")
         self._was_connected: bool | None = None
         # For each layer group a list of its spaces, one for each rank.
         self.by_group = [[self._open(vllm_config, kv_cache_config, settings, group, shard, shards)

@@ -9,6 +9,9 @@ Blocks on SSD are read into DRAM before they count as a match; the request waits
 vLLM asks again in every step. The daemon gets one message for all candidate blocks; afterwards
 the lease has the result. A step that computes nothing waits for it.
 
+A request that another engine has prefilled names the last block that the engine saves.  Until
+all blocks up to it can be held, the request waits, at most `ssd_wait` seconds in all.
+
 kvfs may have evicted blocks that vLLM's own prefix cache serves. Such blocks are offered again,
 except blocks that were offered in the last half minute and not missed by a look-up since.
 """
@@ -31,7 +34,7 @@ from kvfs.weights import fingerprint
 from .groups import Spaces
 from .messages import Blocks, Plan, Report
 from .metrics import Stats
-from .settings import Settings, allows
+from .settings import Settings, allows, handed_over, warn_once
 
 log = logging.getLogger("vllm.kvfs")
 FAILED_MAX = 65536
@@ -40,6 +43,8 @@ EXTRAS_MAX = 2048
 # IDLE_WAIT at most, because it delays requests that arrive meanwhile.
 DRAM_WAIT, IDLE_WAIT = 0.002, 0.01
 AT_ONCE = 512  # most blocks in one acquire without a match before it
+# Seconds between look-ups of blocks that another engine saves, at first and at most.
+SOON, LATER = 0.01, 0.1
 
 
 class Offered:
@@ -88,15 +93,37 @@ class Held:
         self.states: list[kvfs.State] = []  # each block's tier before the lease; empty: all in DRAM
 
 
+class Awaited:
+    """A wait, until the time @until, for the blocks before block @end, which another engine saves.
+    The next look-up is at the time @again."""
+
+    __slots__ = ("end", "until", "again", "wait")
+
+    def __init__(self, end: int, limit: float) -> None:
+        self.end = end
+        self.again = time.monotonic()
+        self.until = self.again + limit
+        self.wait = SOON
+
+    def later(self) -> None:
+        self.again = time.monotonic() + self.wait
+        self.wait = min(2 * self.wait, LATER)
+
+
 class Request:
-    """The scheduler's record of a request of vLLM's."""
+    """The scheduler's record of a request of vLLM's.  `hand_over`: its answer names the last block."""
 
-    __slots__ = ("request", "held", "salt", "chain", "saved", "counted", "loads", "saves")
+    __slots__ = ("request", "held", "salt", "chain", "saved", "counted", "loads", "saves", "named",
+                 "hand_over")
 
-    def __init__(self, request: Any, salt: bytes) -> None:
+    def __init__(self, request: Any, salt: bytes, role: str) -> None:
         self.request = request
         params = getattr(request, "kv_transfer_params", None)
-        self.loads, self.saves = allows(params, "load"), allows(params, "save")
+        self.loads = role != "kv_producer" and allows(params, "load")
+        self.saves = role != "kv_consumer" and allows(params, "save")
+        self.named = handed_over(params) if self.loads else None  # not looked for yet
+        self.hand_over = self.saves and (role == "kv_producer" or isinstance(params, dict)
+                                         and params.get("do_remote_decode") is True)
         self.held: Held | None = None
         self.salt_with(salt)
 
@@ -128,6 +155,7 @@ class Scheduler:
         self._together = kvfs.Together([space for spaces in self._spaces.by_group for space in spaces],
                                        self._windows)
         self._tokens: int = self._spaces.block_tokens
+        self._role = vllm_config.kv_transfer_config.kv_role
         self._settings = settings
         # A space that an attribute, not its layout, shares counts as unshared: other nodes are not
         # asked for its missing blocks.
@@ -136,6 +164,7 @@ class Scheduler:
         self.patience = Patience(log, "look-ups", self._spaces.session.stats)
         self._requests: dict[str, Request] = {}
         self._unsettled: dict[str, Held] = {}  # by request
+        self._awaited: dict[str, Awaited] = {}  # by request
         self._loads: list[Blocks] = []
         self._loading: set[str] = set()  # ids of requests whose loads the workers have not ended
         self._idle = False  # the last step computed no token
@@ -162,7 +191,7 @@ class Scheduler:
             adapter = getattr(request, "lora_request", None)
             if adapter is not None:
                 salt += self._adapter(adapter)
-            known = self._requests[request.request_id] = Request(request, salt)
+            known = self._requests[request.request_id] = Request(request, salt, self._role)
         return known
 
     def _adapter(self, adapter: Any) -> bytes:
@@ -185,11 +214,19 @@ class Scheduler:
         """Stop matching and saving.  Loads that vLLM waits for still end."""
         self._stopped = True
 
-    def finished(self, request: Any) -> None:
+    def finished(self, request: Any) -> dict[str, str] | None:
+        """Return kv_transfer_params for the engine that continues the request: the name of the
+        prompt's last block that was saved or is being saved."""
         known = self._requests.pop(request.request_id, None)
         self._loading.discard(request.request_id)
-        if known is not None:
-            self._drop(known)
+        self._awaited.pop(request.request_id, None)
+        if known is None:
+            return None
+        self._drop(known)
+        n = min(known.saved, request.num_prompt_tokens // self._tokens)
+        if not known.hand_over or n == 0 or self._stopped:
+            return None
+        return {"kvfs.block": f"{self._spaces.by_group[0][0].name}/{known.chain.keys(n - 1, n)[0].hex()}"}
 
     def reset(self) -> None:
         """Hide all earlier blocks from this engine, but not from other engines."""
@@ -212,6 +249,36 @@ class Scheduler:
         first = computed // self._tokens
         if self._stopped or not known.loads or getattr(request, "skip_reading_prefix_cache", False):
             return 0
+        if known.named is not None:
+            self._await(known, *known.named)
+            known.named = None
+        awaited = self._awaited.get(request.request_id)
+        if awaited is not None and known.held is None and time.monotonic() < awaited.again:
+            return None
+        n = self._match(known, first)
+        if awaited is None or n is None:
+            return n
+        if first + n // self._tokens < awaited.end and time.monotonic() < awaited.until \
+                and self.patience.left and self._spaces.connected:
+            self._drop(known)
+            awaited.later()
+            return None
+        del self._awaited[request.request_id]
+        return n
+
+    def _await(self, known: Request, space: str, key: bytes) -> None:
+        """Wait for the blocks up to that with @key, which another engine saves in @space."""
+        if space != (own := self._spaces.by_group[0][0].name):
+            warn_once(f"kvfs: \"kvfs.block\" in kv_transfer_params is of the space {space}, and this engine's "
+                      f"is {own}: engines that hand over must agree in model, version and settings")
+            return
+        n = known.known()
+        keys = known.chain.keys(0, n)
+        end = next((i for i in range(n, 0, -1) if keys[i - 1] == key), 0)
+        if end := min(end, (known.request.num_tokens - 1) // self._tokens):
+            self._awaited[known.request.request_id] = Awaited(end, self._settings.ssd_wait)
+
+    def _match(self, known: Request, first: int) -> int | None:
         held = known.held
         if held is None or held.first != first or (self._failed and not self._whole(held)):
             self._drop(known)
@@ -238,9 +305,11 @@ class Scheduler:
         keys = known.chain.keys(first, end)
         if self._failed:
             keys = keys[:next((i for i, key in enumerate(keys) if key in self._failed), len(keys))]
-        start = time.monotonic()
+        start, limit = time.monotonic(), self._settings.ssd_wait
+        if awaited := self._awaited.get(known.request.request_id):
+            limit = max(SOON, awaited.until - start)
         n, lease, got = self._together.hold(
-            keys, deadline=self._settings.ssd_wait, wait=DRAM_WAIT,
+            keys, deadline=limit, wait=DRAM_WAIT,
             missing=self._settings.remote or len(keys) <= self._at_once)
         self.patience.took(time.monotonic() - start)
         if first + n < end:
@@ -319,8 +388,11 @@ class Scheduler:
         idle, self._idle = self._idle, not scheduled
         if not scheduled:
             # With asynchronous scheduling one step may still be computing, but not two.
-            if idle and self._unsettled and not self._loading:
-                next(iter(self._unsettled.values())).lease.held(IDLE_WAIT)
+            if idle and not self._loading:
+                if self._unsettled:
+                    next(iter(self._unsettled.values())).lease.held(IDLE_WAIT)
+                elif self._awaited:
+                    time.sleep(IDLE_WAIT)
             return plan
         offers = []
         for id, n in scheduled.items():

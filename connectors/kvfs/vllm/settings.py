@@ -39,12 +39,25 @@ def allows(params: Any, what: str) -> bool:
     unless "kvfs.load" or "kvfs.save" is false.  Another value than a boolean is ignored."""
     value = params.get(f"kvfs.{what}", True) if isinstance(params, dict) else True
     if not isinstance(value, bool):
-        _warn(what)
+        warn_once(f"kvfs: a request's \"kvfs.{what}\" in kv_transfer_params is neither true nor false, and "
+                  "is ignored")
     return value is not False
 
 
+def handed_over(params: Any) -> tuple[str, bytes] | None:
+    """Return the space and key of the block that another engine named in a request's
+    kv_transfer_params as "kvfs.block": "SPACE/KEY".  Another value is ignored."""
+    value = params.get("kvfs.block") if isinstance(params, dict) else None
+    if value is None:
+        return None
+    try:
+        space, _, key = value.rpartition("/")
+        return space, bytes.fromhex(key)
+    except (AttributeError, ValueError):
+        warn_once("kvfs: a request's \"kvfs.block\" in kv_transfer_params is no SPACE/KEY, and is ignored")
+        return None
+
+
 @functools.cache
-def _warn(what: str) -> None:
-    logging.getLogger("vllm.kvfs").warning(
-        "kvfs: a request's \"kvfs.%s\" in kv_transfer_params is neither true nor false, and is "
-        "ignored; this warning is not repeated", what)
+def warn_once(what: str) -> None:
+    logging.getLogger("vllm.kvfs").warning("%s; this warning is not repeated", what)
