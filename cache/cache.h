@@ -485,6 +485,19 @@ int kv_fill_may_hold(struct kv_cache *cache, struct kv_space *space,
 int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 		 const struct kv_key *key, const struct kv_meta *meta,
 		 uint64_t payload, const struct kv_digest *digest);
+
+/* A fill to be sealed with others.  The arguments of kv_fill_seal, and its result. */
+struct kv_seal {
+	struct kv_fill *fill;
+	const struct kv_key *key;
+	const struct kv_meta *meta;
+	uint64_t payload;
+	struct kv_digest digest;
+	int status;
+};
+
+/* Seal @n fills in this order, under one hold of the cache's lock.  Consumes the fills. */
+void kv_fills_seal(struct kv_cache *cache, struct kv_seal *seals, size_t n);
 void kv_fill_drop(struct kv_cache *cache, struct kv_fill *fill);
 
 /* ---- batches, for the control socket ---- */

@@ -24,7 +24,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 131,
-    "lines": 70660,
+    "lines": 70755,
     "lines of Python": 8322,
     "largest circle": 10,
     "upward calls": 0,

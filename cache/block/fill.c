@@ -279,7 +279,6 @@ static int publish_locked(struct kv_cache *cache, struct kv_fill *fill,
 	record->space = space->id;
 	record->length = fill->length;
 	record->generation = cache->generation++;
-	memset(kv_slot_bytes(fill->slot), 0, KV_PAGE);
 	prologue->record = *record;
 	kv_prologue_seal(prologue, cache->info.store);
 	KV_POINT("seal.before_publish");
@@ -311,31 +310,30 @@ static int publish_locked(struct kv_cache *cache, struct kv_fill *fill,
 	return 0;
 }
 
-int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
-		 const struct kv_key *key, const struct kv_meta *meta,
-		 uint64_t payload, const struct kv_digest *digest)
+/* Seal one fill, whose padding is zeroed.  May release the lock meanwhile. */
+static void seal_locked(struct kv_cache *cache, struct kv_seal *seal)
 {
-	struct kv_slot_record record = {.payload = (uint32_t)payload};
-	uint64_t padded = kv_round_up(fill->length, KV_PAGE), length, offset;
-	const struct kv_layout *layout;
+	struct kv_slot_record record = {.payload = (uint32_t)seal->payload};
+	struct kv_fill *fill = seal->fill;
+	const struct kv_layout *layout =
+		fill->layout ? NULL : fill->space->layout;
+	uint64_t length, offset;
 	struct kv_block *there;
 	struct kv_meta parsed;
 	int r = 0;
 
-	KV_POINT("seal.begin");
-	memcpy(record.digest, digest->b, sizeof(record.digest));
-	memset(kv_fill_data(fill) + fill->length, 0, padded - fill->length);
-	kv_lock(cache);
-	layout = fill->layout ? NULL : fill->space->layout;
+	kv_assert_locked(&cache->lock);
+	memcpy(record.digest, seal->digest.b, sizeof(record.digest));
 	if (layout) { /* maybe newer than the caller's check */
 		kv_unlock(cache);
 		r = kv_block_parse(kv_fill_data(fill), fill->length, layout,
 				   &length, &offset, &parsed);
 		kv_lock(cache);
 	}
-	there = kv_table_find(cache, fill->space, key);
+	there = kv_table_find(cache, fill->space, seal->key);
 	if (stale(fill) ||
-	    (fill->fetched && kv_is_removed_locked(cache, fill->space, key))) {
+	    (fill->fetched &&
+	     kv_is_removed_locked(cache, fill->space, seal->key))) {
 		r = -ESTALE;
 	} else if (r == 0 && there) {
 		there->refs++;
@@ -344,13 +342,13 @@ int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 		kv_lock(cache);
 		there->refs--;
 		kv_block_settle_locked(cache, there);
-		r = r == 0 && memcmp(record.digest, digest->b,
+		r = r == 0 && memcmp(record.digest, seal->digest.b,
 				     sizeof(record.digest)) == 0
 			    ? 1
 			    : -EEXIST;
 		cache->stats.conflicts += r < 0;
 	} else if (r == 0) {
-		r = publish_locked(cache, fill, key, meta, &record);
+		r = publish_locked(cache, fill, seal->key, seal->meta, &record);
 		KV_POINT("seal.after_publish");
 	}
 	if (r != 0) {
@@ -358,6 +356,32 @@ int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 		rate_add(fill->space, (double)fill->length);
 	}
 	end_locked(cache, fill);
+	seal->status = r;
+}
+
+void kv_fills_seal(struct kv_cache *cache, struct kv_seal *seals, size_t n)
+{
+	KV_POINT("seal.begin");
+	/* Zero what touches cold memory before taking the lock. */
+	for (size_t i = 0; i < n; i++) {
+		struct kv_fill *fill = seals[i].fill;
+
+		memset(kv_fill_data(fill) + fill->length, 0,
+		       kv_round_up(fill->length, KV_PAGE) - fill->length);
+		memset(kv_slot_bytes(fill->slot), 0, KV_PAGE);
+	}
+	kv_lock(cache);
+	for (size_t i = 0; i < n; i++)
+		seal_locked(cache, &seals[i]);
 	kv_unlock(cache);
-	return r;
+}
+
+int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
+		 const struct kv_key *key, const struct kv_meta *meta,
+		 uint64_t payload, const struct kv_digest *digest)
+{
+	struct kv_seal seal = {fill, key, meta, payload, *digest, 0};
+
+	kv_fills_seal(cache, &seal, 1);
+	return seal.status;
 }

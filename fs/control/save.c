@@ -15,7 +15,7 @@
  *          RESERVED -> COPYING    prepare             (a saving)
  *          RESERVED -> (cache)    kv_request_drop, or the client's end
  *           (cache) -> COPYING    prepare_fresh
- *           COPYING -> (cache)    copy_item: sealed, or dropped
+ *           COPYING -> (cache)    copy_blocks: sealed, or dropped
  *           of an offer:
  *             (new) -> MAPPED     offer_run: by a worker, in steps
  *            MAPPED -> (freed)    offer_finish: the client gets the memory
@@ -52,6 +52,12 @@
  * runs keeps a worker from other users for longer than the bytes suggest. */
 #define RUN_MIN 512u
 #define RUNS_FREE 64u
+
+/* Most blocks, and bytes unless one block has more, that a worker copies before it seals
+ * them: waking a worker and taking the cache's lock cost as much as copying a small
+ * block. */
+#define JOB_BLOCKS 8u
+#define JOB_BYTES (1u << 20)
 
 struct kv_lent {
 	TAILQ_ENTRY(kv_lent) link; /* in client->lents */
@@ -193,9 +199,12 @@ static int copy_lent(const struct kv_lent *lent, const uint64_t *pages,
 /* A block of a SAVE or SAVE_PAGES.  The control thread fills this in before a
  * worker copies the block. */
 struct saving_item {
-	struct kv_work work; /* first; work of copying the block */
+	/* first; of the first of @job blocks: work of copying and sealing them */
+	struct kv_work work;
+	uint32_t job;
 	struct saving *saving;
 	int status; /* status of the block; 0: to be copied, or sealed */
+	struct kv_digest digest;
 	struct kv_key key;
 	struct kv_meta meta;
 	uint64_t from; /* block's offset in staging; unused if pages are lent */
@@ -279,66 +288,93 @@ static int read_ids(struct saving_item *item, struct kv_token_ids **ret_ids)
 	return 0;
 }
 
-/* Write header and tensors to the block's slot, hash both, and seal the
- * block. */
-static int make_block(struct saving_item *item, struct kv_hash *hash)
+/* Write header and tensors to the block's slot, and hash both. */
+static int copy_block(struct saving_item *item, struct kv_hash *hash)
 {
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
 	struct saving *saving = item->saving;
-	struct kv_cache *cache = saving->request.server->cache;
-	struct kv_fill *fill = kv_steal(item->fill);
-	uint8_t *file = kv_fill_data(fill);
-	struct kv_digest digest;
+	uint8_t *file = kv_fill_data(item->fill);
 	struct kv_meta meta;
 	int r = saving->with_ids ? read_ids(item, &ids) : 0;
 
-	if (r == 0) {
-		meta = item->meta;
-		meta.ids = ids;
-		r = kv_block_header_write(saving->layout, &item->key, &meta,
-					  file);
-	}
-	if (r == 0) {
-		kv_hash_begin(hash);
-		kv_hash_update(hash, file, saving->header_bytes);
-		file += saving->header_bytes;
-		r = saving->lent
-			    ? copy_lent(saving->lent, item->pages,
-					saving->small, hash, file)
-			    : kv_client_memory_copy(saving->staging,
-						    saving->small, item->from,
-						    saving->layout->payload,
-						    hash, file);
-	}
-	if (r == 0 && saving->lent)
-		r = check_lent(saving);
-	if (r < 0) {
-		kv_fill_drop(cache, fill);
+	if (r < 0)
 		return r;
-	}
-	digest = kv_hash_end(hash);
-	if (item->hold)
-		kv_fill_hold(
-			fill,
-			&saving->request.acquire->wants[item - saving->items]);
-	r = kv_fill_seal(cache, fill, &item->key, &item->meta,
-			 saving->header_bytes, &digest);
-	return r == 1 ? -EEXIST : r;
+	meta = item->meta;
+	meta.ids = ids;
+	r = kv_block_header_write(saving->layout, &item->key, &meta, file);
+	if (r < 0)
+		return r;
+	kv_hash_begin(hash);
+	kv_hash_update(hash, file, saving->header_bytes);
+	file += saving->header_bytes;
+	r = saving->lent
+		    ? copy_lent(saving->lent, item->pages, saving->small, hash,
+				file)
+		    : kv_client_memory_copy(saving->staging, saving->small,
+					    item->from, saving->layout->payload,
+					    hash, file);
+	item->digest = kv_hash_end(hash);
+	return r;
 }
 
-/* Count an item as ended.  The saving may be freed after the last one. */
+/* Copy those of the @n blocks from @first on that are prepared, at most JOB_BLOCKS, and
+ * then seal them. */
+static void copy_blocks(struct saving_item *first, uint32_t n,
+			struct kv_hash *hash)
+{
+	struct saving *saving = first->saving;
+	struct kv_cache *cache = saving->request.server->cache;
+	struct saving_item *sealed[JOB_BLOCKS];
+	struct kv_seal seals[JOB_BLOCKS];
+	uint32_t n_seals = 0;
+	int lent;
+
+	for (struct saving_item *item = first; item < first + n; item++)
+		if (item->fill)
+			item->status = copy_block(item, hash);
+	lent = saving->lent ? check_lent(saving) : 0;
+	for (struct saving_item *item = first; item < first + n; item++) {
+		struct kv_fill *fill = kv_steal(item->fill);
+
+		if (!fill)
+			continue;
+		if (item->status == 0)
+			item->status = lent;
+		if (item->status < 0) {
+			kv_fill_drop(cache, fill);
+			continue;
+		}
+		if (item->hold)
+			kv_fill_hold(fill,
+				     &saving->request.acquire
+					      ->wants[item - saving->items]);
+		sealed[n_seals] = item;
+		seals[n_seals++] =
+			(struct kv_seal){fill,	       &item->key,
+					 &item->meta,  saving->header_bytes,
+					 item->digest, 0};
+	}
+	if (n_seals > 0)
+		kv_fills_seal(cache, seals, n_seals);
+	for (uint32_t i = 0; i < n_seals; i++)
+		sealed[i]->status =
+			seals[i].status == 1 ? -EEXIST : seals[i].status;
+}
+
+/* Count a job as ended.  The saving may be freed after the last one. */
 static void ended(struct saving *saving)
 {
 	if (atomic_fetch_sub(&saving->left, 1) == 1)
 		kv_wait_end(&saving->request.wait, 0);
 }
 
-static void copy_item(struct kv_work *work, struct kv_hash *hash)
+static void copy_job(struct kv_work *work, struct kv_hash *hash)
 {
-	struct saving_item *item = kv_container(work, struct saving_item, work);
-	struct saving *saving = item->saving;
+	struct saving_item *first =
+		kv_container(work, struct saving_item, work);
+	struct saving *saving = first->saving;
 
-	item->status = make_block(item, hash);
+	copy_blocks(first, first->job, hash);
 	ended(saving);
 }
 
@@ -358,6 +394,18 @@ static bool is_small(const struct saving *saving)
 		       KV_SMALL_BYTES;
 }
 
+/* Return how many blocks of @saving are copied before they are sealed together.  A short
+ * message is spread over the workers. */
+static uint32_t job_blocks(const struct saving *saving)
+{
+	const uint64_t payload = KV_MAX(saving->layout->payload, 1u);
+	const uint32_t n = KV_MIN(JOB_BLOCKS, (saving->n + 3) / 4);
+
+	return saving->small
+		       ? 1
+		       : (uint32_t)KV_MAX(KV_MIN(JOB_BYTES / payload, n), 1u);
+}
+
 /* Prepare the items, unless @r is an error, and copy them if they are small; or have
  * workers copy them: the first while later ones are being prepared. */
 static void copy_items(struct saving *saving, const struct wire_save *wire,
@@ -367,26 +415,36 @@ static void copy_items(struct saving *saving, const struct wire_save *wire,
 					   struct saving_item *item))
 {
 	struct kv_server *server = saving->request.server;
+	struct saving_item *first;
+	uint32_t each, good;
 
 	saving->small = is_small(saving);
+	each = job_blocks(saving);
 	/* Count this loop too: the request must not end before. */
 	atomic_init(&saving->left, 1);
 	if (!saving->small)
 		kv_request_pend(&saving->request, 0);
-	for (uint32_t i = 0; i < saving->n; i++) {
-		struct saving_item *item = &saving->items[i];
-
-		item->status = r < 0 ? r : prepare_item(saving, &wire[i], item);
-		if (item->status < 0)
-			continue;
-		if (saving->small) {
-			server->copied += saving->layout->payload;
-			item->status = make_block(item, server->hash);
-			continue;
+	for (uint32_t at = 0; at < saving->n; at += each) {
+		first = &saving->items[at];
+		first->job = KV_MIN(each, saving->n - at);
+		good = 0;
+		for (uint32_t i = 0; i < first->job; i++) {
+			first[i].status =
+				r < 0 ? r
+				      : prepare_item(saving, &wire[at + i],
+						     &first[i]);
+			good += first[i].status == 0;
 		}
-		atomic_fetch_add(&saving->left, 1);
-		kv_work_submit(server->copies, &item->work, saving->uid,
-			       KV_COPY_COST + saving->layout->payload);
+		if (good > 0 && saving->small) {
+			server->copied += good * saving->layout->payload;
+			copy_blocks(first, first->job, server->hash);
+		} else if (good > 0) {
+			atomic_fetch_add(&saving->left, 1);
+			kv_work_submit(server->copies, &first->work,
+				       saving->uid,
+				       good * (KV_COPY_COST +
+					       saving->layout->payload));
+		}
 	}
 	if (saving->small)
 		kv_request_answer(&saving->request);
@@ -475,7 +533,7 @@ static int saving_new(struct kv_client *client,
 		kv_client_memory_hold(saving->staging);
 	for (uint32_t i = 0; i < n; i++) {
 		saving->items[i].saving = saving;
-		saving->items[i].work.run = copy_item;
+		saving->items[i].work.run = copy_job;
 		if (leases)
 			leases->wants[i].status = -ENOENT;
 	}

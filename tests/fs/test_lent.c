@@ -222,6 +222,75 @@ static void what_is_wrong_with_a_save_is_told(void **state)
 	close(fd);
 }
 
+struct save_all {
+	struct wire_save_pages what;
+	struct wire_save saves[N];
+	uint64_t pages[N];
+};
+
+static int save_all(struct peer *p, uint32_t first, struct save_all *m)
+{
+	const struct wire_header header = {.type = WIRE_SAVE_PAGES,
+					   .count = sizeof(m->saves) +
+						    sizeof(m->pages)};
+
+	m->what = (struct wire_save_pages){.pool = 1, .n = N};
+	for (uint32_t i = 0; i < N; i++)
+		m->saves[i] = message(first + i, 0).save;
+	return peer_call(p, &header, m, sizeof(*m), -1);
+}
+
+/* A worker copies several blocks before it seals them.  A block that cannot be
+ * saved does not keep back its neighbours, and has none of their bytes. */
+static void blocks_of_one_job_have_their_own_fates(void **state)
+{
+	static uint8_t bytes[BYTES];
+	int fd = memory(BYTES, true);
+	const struct wire_status *statuses;
+	struct wire_place *places;
+	struct save_message second = message(107, 7);
+	struct save_all m = {0};
+	struct peer p;
+	uint64_t tag;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (uint8_t)(i / DAEMON_PAYLOAD + i % 251);
+	assert_int_equal(pwrite(fd, bytes, sizeof(bytes), 0), sizeof(bytes));
+	daemon_peer(&d, &p, 0777);
+	assert_int_equal(lend(&p, 1, fd), 0);
+	*word(&p) = WIRE_LENT;
+	assert_int_equal(save(&p, &second), 0);
+	for (uint64_t i = 0; i < N; i++)
+		m.pages[i] = i;
+	m.pages[3] = N;
+	assert_int_equal(save_all(&p, 100, &m), 0);
+	statuses = PEER_ITEMS(&p, struct wire_status);
+	for (size_t i = 0; i < N; i++)
+		assert_int_equal(statuses[i].status, i == 3   ? -EINVAL
+						     : i == 7 ? -EEXIST
+							      : 0);
+	assert_int_equal(peer_probe(&p, 103), WIRE_ABSENT);
+	tag = peer_send_acquire(&p, 104, N - 4, 0, 0);
+	assert_int_equal(peer_acquired(&p, tag), N - 4);
+	places = PEER_ITEMS(&p, struct wire_place);
+	for (size_t i = 0; i < N - 4; i++)
+		assert_memory_equal(
+			p.segments[places[i].segment].data + places[i].offset +
+				places[i].payload,
+			bytes + (i + 4) * DAEMON_PAYLOAD, DAEMON_PAYLOAD);
+	/* Pages that were taken back seal no block of the job. */
+	*word(&p) = 0;
+	m.pages[3] = 3;
+	assert_int_equal(save_all(&p, 200, &m), 0);
+	for (size_t i = 0; i < N; i++)
+		assert_int_equal(statuses[i].status, -ECANCELED);
+	assert_int_equal(peer_probe(&p, 200), WIRE_ABSENT);
+	peer_close(&p);
+	close(fd);
+	assert_true(daemon_wait_idle(&d) >= 0);
+}
+
 /* Holes read as zeros and are not filled, even in a file that is empty when it is
  * lent, and grows. */
 static void holes_are_zeros_and_nothing_fills_them(void **state)
@@ -376,6 +445,7 @@ int main(void)
 		cmocka_unit_test(crumbs_are_refused),
 		cmocka_unit_test(pools_that_cannot_be_are_refused),
 		cmocka_unit_test(what_is_wrong_with_a_save_is_told),
+		cmocka_unit_test(blocks_of_one_job_have_their_own_fates),
 		cmocka_unit_test(a_save_of_another_length_ends_the_connection),
 		cmocka_unit_test(another_layouts_block_is_not_saved),
 		cmocka_unit_test(nobody_lends_more_than_so_many),
