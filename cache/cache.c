@@ -173,6 +173,7 @@ static void keep_house(void *arg)
 
 	kv_lock(cache);
 	kv_quotas_keep(cache);
+	kv_blocks_expire(cache);
 	kv_spaces_reap(cache);
 	kv_devices_forget_locked(cache);
 	cache->room = true;
@@ -279,6 +280,7 @@ static int start(struct kv_cache *cache, char **ret_why)
 		limit.rlim_cur = limit.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &limit);
 	}
+	kv_uses_begin(cache, 0);
 	if (config->store) {
 		r = kv_store_open(cache, ret_why);
 		if (r < 0)

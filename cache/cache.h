@@ -726,7 +726,7 @@ struct kv_cache_stats {
 	uint64_t snapshots;
 	struct kv_lookups lookups;
 	uint64_t sealed, conflicts, corrupt;
-	uint64_t evicted_dram, evicted_ssd, removed, dropped_saves;
+	uint64_t evicted_dram, evicted_ssd, removed, expired, dropped_saves;
 	uint64_t moved_ssd;    /* blocks moved between files to empty a file */
 	uint64_t evicted_last; /* of evicted_dram: blocks in no other tier */
 	/* Blocks not written to SSD, because their parent was not there,

@@ -599,16 +599,27 @@ int kv_txn_put_segfile(struct kv_txn *batch,
 			 (MDB_val){sizeof(copy), &copy});
 }
 
-/* Put the store record: allowed in a full map, because its size is constant. */
+/* Put the store record, and if the mount ended cleanly the clock of last uses:
+ * allowed in a full map, because their sizes are constant. */
 int kv_txn_put_info(struct kv_txn *batch, const struct kv_store_info *info)
 {
 	struct kv_store_record record;
+	struct kv_uses_record uses = {.clock = info->clock,
+				      .floor = info->floor,
+				      .mounts = info->mounts};
 	struct change c = {batch->txn,
 			   batch->index->meta,
 			   kv_store_key(),
 			   {sizeof(record), &record}};
+	int r;
 
 	kv_store_info_pack(info, &record);
+	r = note(batch, kv_env_errno(call_guarded(batch, do_change, &c)));
+	if (r < 0 || !info->clean)
+		return r;
+	uses.checksum = KV_SUM_OF(&uses, NULL, 0);
+	c.key = kv_uses_key();
+	c.value = (MDB_val){sizeof(uses), &uses};
 	return note(batch, kv_env_errno(call_guarded(batch, do_change, &c)));
 }
 

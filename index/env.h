@@ -47,8 +47,9 @@ int kv_txn_guard_enter(struct kv_index *index, unsigned flags,
 /* Open index->env and its databases again; on failure index->env is NULL. */
 int kv_index_reopen(struct kv_index *index);
 
-/* Return the key of the store record in `meta`. */
+/* Return the keys in `meta` of the store record and of the clock of last uses. */
 MDB_val kv_store_key(void);
+MDB_val kv_uses_key(void);
 
 uint64_t kv_env_file_bytes(MDB_env *env);
 

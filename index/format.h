@@ -37,7 +37,7 @@ struct kv_slot_record {
 	uint32_t space;
 	uint32_t position;
 	uint32_t tokens;
-	uint32_t atime;	  /* seconds of wall time; last use, as last recorded */
+	uint32_t atime;	  /* last use, as last recorded; see kv_uses_record */
 	uint32_t hits;	  /* number of uses, as last recorded */
 	uint32_t payload; /* offset of the tensors in the block's file */
 	uint8_t key_len, parent_len;
@@ -76,19 +76,57 @@ struct kv_tokens_record {
  * node drew the seed of the layout, and other nodes do not know the seed. */
 #define KV_SPACE_SHARED 010000u
 #define KV_SPACE_OWN_SEED 020000u
-/* Limits and guarantees of a space, or of all spaces of a user together.  Add
- * names of new fields to KV_QUOTAS of fs/base/access.h. */
+/* Limits and guarantees of a space, or of all spaces of a user together, in
+ * memory.  Add names of new fields to KV_QUOTAS of fs/base/access.h. */
 struct kv_quota {
 	uint64_t quota_dram, quota_ssd; /* 0: none */
 	uint64_t reserve_dram, reserve_ssd;
 	uint64_t rate_put; /* bytes that users may save a second; 0: any */
+	uint64_t ttl; /* seconds after which an unused block expires; 0: none */
 };
+
+#define KV_RATE_BITS 40u
+#define KV_RATE_MAX ((1ull << KV_RATE_BITS) - 1)
+#define KV_TTL_MAX ((1ull << (64 - KV_RATE_BITS)) - 1)
+
+/* The same on disk. */
+struct kv_quota_record {
+	uint64_t quota_dram, quota_ssd;
+	uint64_t reserve_dram, reserve_ssd;
+	/* rate_put, at most KV_RATE_MAX, and above these bits ttl: a store
+	 * without a ttl is the same as before there were any */
+	uint64_t rate_and_ttl;
+};
+
+static inline struct kv_quota_record kv_quota_pack(const struct kv_quota *quota)
+{
+	return (struct kv_quota_record){
+		.quota_dram = quota->quota_dram,
+		.quota_ssd = quota->quota_ssd,
+		.reserve_dram = quota->reserve_dram,
+		.reserve_ssd = quota->reserve_ssd,
+		.rate_and_ttl = quota->ttl << KV_RATE_BITS | quota->rate_put,
+	};
+}
+
+static inline struct kv_quota
+kv_quota_unpack(const struct kv_quota_record *record)
+{
+	return (struct kv_quota){
+		.quota_dram = record->quota_dram,
+		.quota_ssd = record->quota_ssd,
+		.reserve_dram = record->reserve_dram,
+		.reserve_ssd = record->reserve_ssd,
+		.rate_put = record->rate_and_ttl & KV_RATE_MAX,
+		.ttl = record->rate_and_ttl >> KV_RATE_BITS,
+	};
+}
 
 struct kv_space_record {
 	uint32_t id;
 	uint32_t uid, gid, mode;
 	int64_t mtime_ns;
-	struct kv_quota quota;
+	struct kv_quota_record quota;
 	uint32_t name_len, layout_len; /* name and layout follow the record */
 	uint64_t checksum; /* of all fields above, the name and the layout */
 };
@@ -97,7 +135,7 @@ struct kv_space_record {
 struct kv_tenant_record {
 	uint32_t uid;
 	uint32_t reserved;
-	struct kv_quota quota;
+	struct kv_quota_record quota;
 	uint64_t checksum;
 };
 
@@ -168,7 +206,22 @@ struct kv_store_record {
 	uint64_t checksum;
 };
 
+/*
+ * The clock of last uses at the end of a mount, in `meta` under "uses".  The
+ * clock counts the seconds in which the store was mounted; it began with the
+ * wall clock's.  The record is void unless the last mount ended cleanly and has
+ * this number.
+ */
+struct kv_uses_record {
+	uint32_t clock;
+	uint32_t floor;	 /* blocks count as used then, or later */
+	uint32_t mounts; /* number of the mount that wrote the record */
+	uint32_t reserved;
+	uint64_t checksum;
+};
+
 _Static_assert(sizeof(struct kv_store_record) == 72, "on disk");
+_Static_assert(sizeof(struct kv_uses_record) == 24, "on disk");
 _Static_assert(sizeof(struct kv_slot_record) == 144, "on disk");
 _Static_assert(sizeof(struct kv_tokens_record) == 24, "on disk");
 _Static_assert(sizeof(struct kv_space_record) == 80, "on disk");

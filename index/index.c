@@ -43,6 +43,13 @@ MDB_val kv_store_key(void)
 	return (MDB_val){sizeof(name) - 1, name};
 }
 
+MDB_val kv_uses_key(void)
+{
+	static char name[] = "uses";
+
+	return (MDB_val){sizeof(name) - 1, name};
+}
+
 static int open_databases(struct kv_index *index, MDB_txn *txn, unsigned flags)
 {
 	static const char *const names[KV_PARTS] = {
@@ -64,6 +71,7 @@ static int open_existing(struct kv_index *index, struct kv_store_info *ret_info)
 {
 	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
 	MDB_val key = kv_store_key(), value;
+	struct kv_uses_record uses;
 	MDB_stat stat;
 	int r, rc;
 
@@ -81,8 +89,18 @@ static int open_existing(struct kv_index *index, struct kv_store_info *ret_info)
 	if (r == 0)
 		r = kv_store_info_unpack(value.mv_data, value.mv_size,
 					 ret_info);
-	if (r < 0)
+	if (r != 0)
 		return r == -ENOENT ? -EBADMSG : r;
+	key = kv_uses_key();
+	if (mdb_get(txn, index->meta, &key, &value) == 0 &&
+	    value.mv_size == sizeof(uses)) {
+		memcpy(&uses, value.mv_data, sizeof(uses));
+		if (ret_info->clean && uses.mounts == ret_info->mounts &&
+		    uses.checksum == KV_SUM_OF(&uses, NULL, 0)) {
+			ret_info->clock = uses.clock;
+			ret_info->floor = uses.floor;
+		}
+	}
 	r = open_databases(index, txn, 0);
 	if (r < 0)
 		return r;

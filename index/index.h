@@ -34,6 +34,10 @@ struct kv_store_info {
 	uint32_t version; /* KV_FORMAT_VERSION; a writer may pass 0 for it */
 	uint32_t mounts;  /* times mounted for writing */
 	bool clean;	  /* the last mount ended without a crash */
+	/* The clock of last uses at the end of the last mount, and the time
+	 * at which blocks count as used at least; 0, 0: unknown.  Stored only
+	 * if @clean. */
+	uint32_t clock, floor;
 };
 
 /*

@@ -584,7 +584,10 @@ static int add_block(struct work *work, uint64_t slot_id,
 
 	if (r == 0)
 		r = batch_of(work, &batch);
-	copy.atime = (uint32_t)(record->mtime_ns / 1000000000);
+	/* The last use is lost; a time in the future would spoil the clock. */
+	copy.atime =
+		(uint32_t)(KV_MIN(KV_MAX(record->mtime_ns, 0), kv_wall_ns()) /
+			   1000000000);
 	if (!damaged && out->n_pins &&
 	    bsearch(record, out->pins, out->n_pins, sizeof(*record),
 		    by_generation)) {

@@ -272,7 +272,7 @@ int kvfs_text(kvfs_session *session, enum kvfs_text_what what, uint32_t uid,
 /*
  * Set the limit @name, such as "quota.ssd", of @space, or if that is NULL of the user @uid.
  * Names, values and rights are those of the attributes user.kvfs.* (kvfs-space(5)): bytes
- * with K, M, G, T, or % of the tier.
+ * with K, M, G, T, or % of the tier; of "ttl", seconds, or with m, h or d.
  * -EPERM: only the owner may set a space's limits, only operators may raise one, or set a
  *         user's
  * -EINVAL: bad name or value
@@ -508,7 +508,7 @@ enum kvfs_cause {
 	KVFS_CAUSE_EVICTED_DRAM, /* evicted from DRAM, and not on SSD */
 	KVFS_CAUSE_EVICTED_SSD,
 	KVFS_CAUSE_REMOVED, /* by kvfs_evict, kvfs_space_clear or unlink(2) */
-	KVFS_CAUSE_EXPIRED, /* reserved */
+	KVFS_CAUSE_EXPIRED, /* unused for the ttl of the space or its user */
 	KVFS_CAUSE_QUOTA,   /* of the space or its user */
 	KVFS_CAUSE_RATE,    /* rate.put of the space or its user */
 	KVFS_CAUSE_ROOM,    /* no room in DRAM, or on SSD */

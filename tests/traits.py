@@ -23,9 +23,9 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 
 LIMITS = {
-    "files .c": 131,
-    "lines": 70755,
-    "lines of Python": 8322,
+    "files .c": 132,
+    "lines": 71034,
+    "lines of Python": 8325,
     "largest circle": 10,
     "upward calls": 0,
     "helpers with one caller, %": 14,

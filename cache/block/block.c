@@ -311,7 +311,7 @@ static struct kv_block_info stat_locked(struct kv_cache *cache,
 		.durable = ssd != 0,
 		.pinned = block->flags & BLOCK_PINNED,
 		.removed = block->flags & BLOCK_REMOVED,
-		.atime_ns = (int64_t)block->atime * 1000000000,
+		.atime_ns = (block->atime + cache->uses.ahead) * 1000000000,
 		.mtime_ns = block->mtime_ns,
 		.tiers = (ssd ? KV_TIER_SSD : 0) |
 			 (block->remote ? KV_TIER_REMOTE : 0),
@@ -536,7 +536,7 @@ void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)
 	if (block->flags & BLOCK_REMOVED)
 		return;
 	block->hits++;
-	block->atime = (uint32_t)time(NULL);
+	block->atime = kv_use_now(cache);
 	block->flags |= BLOCK_USED;
 	kv_block_asked_locked(cache, block);
 	in_policies(cache, block, kv_policy_touch);
@@ -553,6 +553,8 @@ void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)
 void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	kv_assert_locked(&cache->lock);
+	block->atime = kv_use_now(cache);
+	block->flags |= BLOCK_USED;
 	in_policies(cache, block, kv_policy_renew);
 }
 

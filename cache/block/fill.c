@@ -289,7 +289,7 @@ static int publish_locked(struct kv_cache *cache, struct kv_fill *fill,
 	block->mtime_ns = meta->mtime_ns;
 	block->remote = fill->fetched;
 	space->sealed++;
-	block->atime = (uint32_t)(now_ns / 1000000000);
+	block->atime = kv_use_now(cache);
 	/* Creating a file set its directory's time: sealing it when the file is
 	 * closed (a fill without a key) must not set the time again. */
 	if (fill->key.len > 0 || is_first)

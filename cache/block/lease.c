@@ -269,7 +269,7 @@ static void count_hit(struct kv_cache *cache, struct kv_space *space,
 	cache->stats.lookups.hits_ssd += !dram;
 	space->lookups.hits_ssd += !dram;
 	kv_histogram_add(&cache->stats.hit_age[dram ? DRAM : SSD],
-			 kv_block_age(block));
+			 kv_block_age(cache, block));
 }
 
 static void count_misses(struct kv_cache *cache, struct kv_space *space,

@@ -113,11 +113,13 @@ static struct kv_cause_entry *find(const struct kv_cache *cache,
 }
 
 static void note(struct kv_cache *cache, const struct kv_space *space,
-		 const uint8_t *key, enum kv_cause cause, uint32_t used)
+		 const uint8_t *key, enum kv_cause cause, bool durable,
+		 uint32_t idle)
 {
 	struct kv_causes *causes = &cache->causes;
 	struct kv_cause_entry entry = {
 		.at = (uint32_t)time(NULL),
+		.idle = idle,
 		.user = user_of(cache, space->uid),
 	};
 	struct kv_cause_entry *bucket, *old;
@@ -125,8 +127,7 @@ static void note(struct kv_cache *cache, const struct kv_space *space,
 
 	kv_assert_locked(&cache->lock);
 	bucket = find(cache, space, key, &entry.hash, &old);
-	if (!cache->config.why && !old && cause != KV_CAUSE_EVICTED_SSD &&
-	    cause != KV_CAUSE_CHANGED)
+	if (!cache->config.why && !old && !durable && cause != KV_CAUSE_CHANGED)
 		return;
 	/* A block that was refused by the SSD is lost for that reason once it
 	 * leaves DRAM. */
@@ -134,9 +135,8 @@ static void note(struct kv_cache *cache, const struct kv_space *space,
 	    old->cause >= KV_CAUSE_QUOTA && old->cause <= KV_CAUSE_BUDGET)
 		cause = old->cause;
 	entry.cause = (uint8_t)cause;
-	entry.idle = used < entry.at ? entry.at - used : 0;
 	entry.durable =
-		cause == KV_CAUSE_EVICTED_SSD ||
+		durable ||
 		(old && old->durable && cause != KV_CAUSE_REMOVED &&
 		 cause != KV_CAUSE_DAMAGED && cause != KV_CAUSE_CHANGED);
 	for (unsigned i = 0; i < WAYS; i++)
@@ -156,13 +156,15 @@ void kv_cause_note_block(struct kv_cache *cache, const struct kv_block *block,
 			 enum kv_cause cause)
 {
 	note(cache, kv_block_space(cache, block), block->key, cause,
-	     block->atime);
+	     cause == KV_CAUSE_EVICTED_SSD ||
+		     (cause == KV_CAUSE_EXPIRED && block->file != KV_NONE),
+	     kv_block_age(cache, block));
 }
 
 void kv_cause_note(struct kv_cache *cache, const struct kv_space *space,
 		   const struct kv_key *key, enum kv_cause cause)
 {
-	note(cache, space, key->b, cause, UINT32_MAX);
+	note(cache, space, key->b, cause, false, 0);
 }
 
 void kv_cause_lift(struct kv_cache *cache, const struct kv_space *space,

@@ -52,7 +52,7 @@ struct kv_block {
 	uint32_t moving : 1; /* another SSD slot may have the bytes, too */
 	uint32_t moved : 1;  /* got another SSD slot while BLOCK_READING */
 	uint32_t remote : 1; /* the remote tier probably has the block */
-	uint32_t atime;	     /* last use, seconds of wall time */
+	uint32_t atime;	     /* last use, by kv_use_clock */
 	int64_t mtime_ns;
 	struct kv_slot *slot; /* READY slot of the block in DRAM; or NULL */
 	struct kv_evict_node node; /* for the SSD's eviction policy */
@@ -60,14 +60,6 @@ struct kv_block {
 
 _Static_assert(sizeof(struct kv_block) == 104,
 	       "112 bytes with 4 in its bucket and 4 in kv_segfile.blocks");
-
-/* Return the seconds since the block's last use, or since its seal. */
-static inline uint32_t kv_block_age(const struct kv_block *block)
-{
-	const uint32_t now = (uint32_t)time(NULL);
-
-	return now - KV_MIN(block->atime, now);
-}
 
 struct kv_dir {
 	uint32_t *buckets; /* 1 << bits; the hash's first bits choose one */
@@ -666,6 +658,20 @@ struct kv_health {
 	uint64_t zero_since;   /* when zeroing a run of slots began; 0: none */
 };
 
+/*
+ * The clock of last uses: seconds in which the store was mounted, added to the
+ * wall clock's time at the first mount.  Jumps of the wall clock leave this
+ * clock alone, and it stands still while no daemon runs.
+ */
+struct kv_use_clock {
+	/* Constant: the time at the mount, kv_now_ns() then, and the time at
+	 * which all blocks count as used: the last uses before a crash are
+	 * unknown. */
+	uint32_t base, floor;
+	uint64_t from_ns;
+	int64_t ahead; /* seconds by which the wall clock is ahead */
+};
+
 /* The scrubber's progress through the store; cache.c. */
 struct kv_scrubber {
 	struct kv_periodic periodic;
@@ -688,8 +694,10 @@ struct kv_cache {
 	uint64_t epoch; /* constant */
 	/* Constant after open: the store was not clean, or is being shrunk. */
 	bool after_crash;
-	uint64_t generation;   /* generation of the next saved block */
-	uint32_t clock;	       /* number of touches: serves policies as time */
+	uint64_t generation; /* generation of the next saved block */
+	uint32_t clock;	     /* number of touches: serves policies as time */
+	struct kv_use_clock uses;
+	uint32_t expiry_at;    /* number of the block that may expire next */
 	struct kv_ghost ghost; /* keys of blocks evicted from all tiers */
 	struct kv_causes causes;
 	struct kv_miss_curve *curve;
@@ -734,6 +742,22 @@ struct kv_cache {
 	struct kv_cache_stats stats; /* counters; other figures are computed */
 	char *notes; /* fallbacks and their reasons: lines "key=value\n" */
 };
+
+/* Return the time of a use now. */
+static inline uint32_t kv_use_now(const struct kv_cache *cache)
+{
+	return cache->uses.base +
+	       (uint32_t)((kv_now_ns() - cache->uses.from_ns) / 1000000000u);
+}
+
+/* Return the seconds since the block's last use, or since its seal. */
+static inline uint32_t kv_block_age(const struct kv_cache *cache,
+				    const struct kv_block *block)
+{
+	const uint32_t now = kv_use_now(cache);
+
+	return now - KV_MIN(KV_MAX(block->atime, cache->uses.floor), now);
+}
 
 void kv_lock(struct kv_cache *cache);
 void kv_unlock(struct kv_cache *cache);

@@ -89,7 +89,7 @@ void kv_evicted_locked(struct kv_cache *cache, enum kv_node_tier tier,
 
 	kv_assert_locked(&cache->lock);
 	*(tier == SSD ? &stats->evicted_ssd : &stats->evicted_dram) += 1;
-	kv_histogram_add(&stats->evicted_age[tier], kv_block_age(block));
+	kv_histogram_add(&stats->evicted_age[tier], kv_block_age(cache, block));
 	kv_histogram_add(&stats->evicted_uses[tier], block->hits);
 }
 

@@ -65,7 +65,7 @@ static struct kv_space_record space_record_of(const struct kv_space *space)
 		.mode = space->mode | (space->shared ? KV_SPACE_SHARED : 0) |
 			(space->own_seed ? KV_SPACE_OWN_SEED : 0),
 		.mtime_ns = space->mtime_ns,
-		.quota = space->quota,
+		.quota = kv_quota_pack(&space->quota),
 	};
 }
 

@@ -209,7 +209,7 @@ int kv_tenants_adopt(struct kv_cache *cache)
 
 		if (!tenant)
 			return -ENOMEM;
-		tenant->quota = record->quota;
+		tenant->quota = kv_quota_unpack(&record->quota);
 	}
 	cache->tenants_file = kv_tenants_bytes(n);
 	cache->ssd.sidecars += cache->tenants_file;
@@ -257,7 +257,7 @@ int kv_tenant_set_quota(struct kv_cache *cache, uint32_t uid,
 		if (has_any(&tenant->quota) && n < KV_TENANTS_MAX)
 			records[n++] = (struct kv_tenant_record){
 				.uid = tenant->uid,
-				.quota = tenant->quota,
+				.quota = kv_quota_pack(&tenant->quota),
 			};
 	kv_unlock(cache);
 	r = kv_sidecar_charge(cache, &cache->tenants_file, kv_tenants_bytes(n));

@@ -258,7 +258,7 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	space->shared = record->mode & KV_SPACE_SHARED;
 	space->own_seed = record->mode & KV_SPACE_OWN_SEED;
 	space->mtime_ns = record->mtime_ns;
-	space->quota = record->quota;
+	space->quota = kv_quota_unpack(&record->quota);
 	if (*layout)
 		r = kv_layout_parse(layout, strlen(layout), &space->layout);
 	kv_space_index_locked(

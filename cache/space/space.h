@@ -68,6 +68,15 @@ void kv_quotas_keep(struct kv_cache *cache);
 /* Compute all guarantees; call at mount, and after a change of a reserve. */
 void kv_quotas_settle(struct kv_cache *cache);
 
+/* ---- expiry.c ---- */
+
+/* Begin the clock of last uses at the mount, after the last use of any block;
+ * @newest: the time of that use, or 0. */
+void kv_uses_begin(struct kv_cache *cache, uint32_t newest);
+/* Remove some of the blocks that have been unused for the ttl of their space or
+ * of their user.  Drops the lock now and then; call once a second. */
+void kv_blocks_expire(struct kv_cache *cache);
+
 /* ---- snapshot.c ---- */
 
 /* Adopt a snapshot's record of the index at mount, after all blocks are known.

@@ -645,6 +645,7 @@ static int order_blocks(struct kv_cache *cache)
 			kv_evict_list_add_plain(kv_evict_list_ssd(cache, block),
 						block);
 	}
+	kv_uses_begin(cache, n ? half[n - 1].atime : 0);
 	return 0;
 }
 
@@ -943,6 +944,8 @@ void kv_store_close(struct kv_cache *cache, bool clean)
 {
 	if (cache->index && clean && !cache->config.read_only) {
 		cache->info.clean = true;
+		cache->info.clock = kv_use_now(cache);
+		cache->info.floor = cache->uses.floor;
 		kv_index_keep_room(cache->index);
 		KV_POINT("unmount.before_clean");
 		put_info(cache);

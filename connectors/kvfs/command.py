@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 STATS, CONFIG, METRICS, SPACES, USER = range(5)  # enum kvfs_text_what
-QUOTAS = "quota.dram", "quota.ssd", "reserve.dram", "reserve.ssd", "rate.put"
+QUOTAS = "quota.dram", "quota.ssd", "reserve.dram", "reserve.ssd", "rate.put", "ttl"
 
 
 KEY_TEXT = re.compile("[0-9a-f]{32}|[0-9a-f]{64}")
@@ -465,7 +465,10 @@ def set_limits(daemon: Daemon, args: argparse.Namespace) -> None:
         what, equals, value = limit.partition("=")
         if what not in QUOTAS or not equals:
             raise Failure(f"{limit}: not one of {' '.join(QUOTAS)} with = and a value")
-        if not re.fullmatch(r"[0-9]{1,19}[KMGT]?" + ("" if what == "rate.put" else "|[0-9]{1,3}%"), value):
+        if what == "ttl":
+            if not re.fullmatch("[0-9]{1,9}[smhd]?", value):
+                raise Failure(f"{limit}: not a number of seconds (with m, h or d for minutes, hours or days)")
+        elif not re.fullmatch(r"[0-9]{1,19}[KMGT]?" + ("" if what == "rate.put" else "|[0-9]{1,3}%"), value):
             raise Failure(f"{limit}: not a number of bytes (with K, M, G or T), nor a percentage of the tier")
     for limit in args.limit:
         what, _, value = limit.partition("=")

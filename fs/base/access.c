@@ -89,9 +89,10 @@ int kv_limit_set(struct kv_cache *cache, const struct kv_rules *rules,
 		size_t at;
 	} limits[] = {KV_QUOTAS(LIMIT)};
 	const bool is_operator = kv_rules_operator(rules, uid);
+	bool is_ttl;
 	struct kv_space_info info = {0};
 	struct kv_cache_stats stats;
-	struct kv_quantity q;
+	struct kv_quantity q = {0};
 	struct kv_quota quota;
 	uint64_t *limit, old, whole;
 	size_t i = 0;
@@ -103,8 +104,14 @@ int kv_limit_set(struct kv_cache *cache, const struct kv_rules *rules,
 		return -EPERM;
 	while (i < KV_ARRAY_LEN(limits) && strcmp(limits[i].name, name) != 0)
 		i++;
-	if (i == KV_ARRAY_LEN(limits) || kv_quantity_parse(value, &q) < 0 ||
-	    (q.percent && strcmp(name, "rate.put") == 0))
+	if (i == KV_ARRAY_LEN(limits))
+		return -EINVAL;
+	is_ttl = limits[i].at == offsetof(struct kv_quota, ttl);
+	if (is_ttl ? kv_seconds_parse(value, KV_TTL_MAX, &q.value) < 0
+		   : kv_quantity_parse(value, &q) < 0)
+		return -EINVAL;
+	if (limits[i].at == offsetof(struct kv_quota, rate_put) &&
+	    (q.percent || q.value > KV_RATE_MAX))
 		return -EINVAL;
 	quota = space ? info.quota : kv_tenant_stat(cache, tenant).quota;
 	limit = (uint64_t *)((char *)&quota + limits[i].at);

@@ -38,7 +38,8 @@ struct kv_rules {
 	X("quota.ssd", quota_ssd)       \
 	X("reserve.dram", reserve_dram) \
 	X("reserve.ssd", reserve_ssd)   \
-	X("rate.put", rate_put)
+	X("rate.put", rate_put)         \
+	X("ttl", ttl)
 
 /* Return true if @uid is an operator: the daemon's own uid, or 0 unless squashed. */
 bool kv_rules_operator(const struct kv_rules *rules, uint32_t uid);
@@ -67,8 +68,8 @@ bool kv_access_ok(const struct kv_rules *rules,
 
 /*
  * Set the limit @name (of KV_QUOTAS) of @space, or if that is NULL of the user @tenant, on
- * behalf of the user @uid.  @value: bytes with K, M, G, T, or a percentage of the tier.
- * Waits.  Returns 0, or
+ * behalf of the user @uid.  @value: bytes with K, M, G, T, or a percentage of the tier; of
+ * "ttl", seconds with m, h, d.  Waits.  Returns 0, or
  *   -EINVAL  bad name or value
  *   -EPERM   @uid may not: owners may lower the limits of their spaces, only operators may
  *            raise a limit or a reserve, or set a user's

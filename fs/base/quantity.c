@@ -79,3 +79,28 @@ int kv_number_parse(const char *text, unsigned base, uint64_t max,
 	*ret_number = n;
 	return 0;
 }
+
+int kv_seconds_parse(const char *text, uint64_t max, uint64_t *ret_seconds)
+{
+	uint64_t n, unit = 1;
+	char *rest;
+	int r;
+
+	r = digits(text, 10, &n, &rest);
+	if (r < 0)
+		return r;
+	if (*rest != '\0') {
+		unit = *rest == 's'   ? 1
+		       : *rest == 'm' ? 60
+		       : *rest == 'h' ? 3600
+		       : *rest == 'd' ? 86400
+				      : 0;
+		rest++;
+	}
+	if (!unit || *rest != '\0')
+		return -EINVAL;
+	if (n > max / unit)
+		return -ERANGE;
+	*ret_seconds = n * unit;
+	return 0;
+}

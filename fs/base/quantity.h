@@ -26,4 +26,8 @@ int kv_bytes_parse(const char *text, uint64_t *ret_bytes);
 int kv_number_parse(const char *text, unsigned base, uint64_t max,
 		    uint64_t *ret_number);
 
+/* Parse seconds, at most @max: digits, followed by at most one of s m h d.  Returns 0,
+ * -EINVAL or -ERANGE. */
+int kv_seconds_parse(const char *text, uint64_t max, uint64_t *ret_seconds);
+
 #endif

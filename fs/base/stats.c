@@ -108,6 +108,8 @@ static const struct figure figures[] = {
 	FIGURE(evicted_last, "evicted_last_total", NULL,
 	       "Blocks evicted from DRAM that were on no SSD."),
 	FIGURE(removed, "removed_total", NULL, "Blocks removed by users."),
+	FIGURE(expired, "expired_total", NULL,
+	       "Blocks removed because they were unused for their ttl."),
 	FIGURE(dropped_saves, "dropped_saves_total", NULL,
 	       "Saves refused for want of room."),
 	FIGURE(bytes_read_ssd, "ssd_read_bytes_total", NULL,
@@ -332,7 +334,8 @@ char *kv_stats_text(struct kv_cache *cache)
 		"asked     %llu by match and probe, %llu found (%.1f%%)\n"
 		"hits      %llu from dram, %llu from ssd; %llu misses\n"
 		"sealed    %llu; %llu conflicts, %llu saves dropped\n"
-		"gone      %llu removed; evicted: %llu from dram, of which "
+		"gone      %llu removed, %llu expired; evicted: %llu from "
+		"dram, of which "
 		"%llu were nowhere else, %llu from ssd\n",
 		(ull)s.ssd_files, (ull)s.ssd_unusable_files, mib(s.index_bytes),
 		(ull)s.blocks, (ull)s.spaces, (ull)s.dirty_blocks,
@@ -342,8 +345,8 @@ char *kv_stats_text(struct kv_cache *cache)
 		percent(s.lookups.found, s.lookups.asked),
 		(ull)s.lookups.hits_dram, (ull)s.lookups.hits_ssd,
 		(ull)s.lookups.misses, (ull)s.sealed, (ull)s.conflicts,
-		(ull)s.dropped_saves, (ull)s.removed, (ull)s.evicted_dram,
-		(ull)s.evicted_last, (ull)s.evicted_ssd);
+		(ull)s.dropped_saves, (ull)s.removed, (ull)s.expired,
+		(ull)s.evicted_dram, (ull)s.evicted_last, (ull)s.evicted_ssd);
 	fprintf(f,
 		"evict     %s: weighs %s; %llu known from before, %llu of "
 		"ended chains, %llu passed over\n",

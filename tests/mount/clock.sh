@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # clock.sh - the daemon's wall clock jumps by days and decades, forward and back, while
-# blocks are saved, read and uploaded, and between mounts: nothing expires, is lost or hangs.
+# blocks are saved, read and uploaded, and between mounts: nothing expires by that, is lost
+# or hangs.
 . "$(dirname "$0")/lib"
 if nm -D "$B/kvfs" | grep -qE ' U __(asan|tsan)_'; then
 	echo "a library before a sanitizer's"
@@ -78,6 +79,8 @@ all_well() {
 
 mount_moved "at first"
 mkdir "$M/s" "$M/s/f0" "$M/e" || fail mkdir
+# Nothing is unused for an hour here, whatever the wall clock shows.
+for s in s e; do setfattr -n user.kvfs.ttl -v 1h "$M/$s" || fail ttl; done
 setfattr -n user.kvfs.rate.put -v 100M "$M/s" || fail rate.put
 all_well "at first"
 stamp=$(stat -c %Y "$M/s/$(place 1)")
@@ -121,5 +124,17 @@ for day in -400 400 -8000 0; do
 	eq "the engine's blocks" "$(metric 'kvfs_space_blocks{space="e"}')" "$saved"
 done
 [ "$(metric kvfs_corrupt_blocks_total)" = 0 ] || fail "damaged blocks"
+eq "expired" "$(metric kvfs_expired_total)" 0
+
+# A block that is unused expires in time, also if the wall clock goes back meanwhile, and
+# its access time follows the wall clock.
+mkdir "$M/x" && put x 1 "$T/b1" || fail put
+setfattr -n user.kvfs.ttl -v 4 "$M/x" || fail ttl
+jump -30
+sleep 2.5
+[ $(($(moved date +%s) - $(stat -c %X "$M/s/$(place 1)"))) -lt 300 ] || fail "the access time stays"
+for ((i = 0; i < 300; i++)); do [ -e "$M/x/$(place 1)" ] || break; sleep 0.1; done
+absent "an unused block" "$M/x/$(place 1)"
+eq "the engine's blocks" "$(metric 'kvfs_space_blocks{space="e"}')" "$saved"
 stop
 ok "a sound store" "$B/kvfs-fsck" --data "$S"
