@@ -111,6 +111,8 @@ static int open_segments(struct kv_cache *cache, const char *path, bool linked,
 	if (make && mkdirat(top, "segments", 0700) < 0 && errno != EEXIST)
 		return kv_why(ret_why, -errno, "store=%s: cannot make it: %s",
 			      path, strerror(errno));
+	if (make)
+		fsync(top);
 	dir = openat(top, "segments",
 		     O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	return dir < 0 ? -errno : dir;

@@ -110,7 +110,7 @@ static int save_one(struct kv_cache *cache)
 	uint64_t id = content_id('b', 9, 0), n = content_payload(id, 1);
 	struct kv_digest digest;
 	struct kv_space *space;
-	struct kv_fill *fill;
+	struct kv_fill *fill = NULL;
 	struct kv_key key = {.len = 16};
 	int r;
 
@@ -137,6 +137,8 @@ static int check_store(void)
 	struct kv_cache *cache;
 	int r;
 
+	config.more[0] = getenv("KVFS_MORE");
+	config.n_more = config.more[0] != NULL;
 	snprintf(path, sizeof(path), "%s/store", directory);
 	r = kv_cache_open(&config, &cache, &why);
 	if (r < 0) {

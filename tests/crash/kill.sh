@@ -21,6 +21,12 @@ P=$B-points/kvfs
 [ -x "$P" ] || fail "$P is not built: make POINTS=1"
 fsck=$B/kvfs-fsck
 [ -x "$fsck" ] || fsck=
+# KVFS_DIRS=2: half of the segment files are in another directory
+MORE=
+if [ "${KVFS_DIRS:-1}" = 2 ]; then
+	export KVFS_MORE=$T/more
+	MORE=$KVFS_MORE BASE+=,store=$KVFS_MORE
+fi
 echo "seed $seed"
 
 # begin_load DIR: start the programs that work with the daemon of DIR
@@ -36,7 +42,7 @@ leftovers() {
 	local files
 	files=$(sed -n 's/^ *\([0-9]*\) segment files.*/\1/p' "$M/.kvfs/stats")
 	eq "segment files known" "$files" "$(ls -A "$S/segments" | wc -l)"
-	[ "$(du -sB1 "$S" | cut -f1)" -le "$SSD" ] || fail "the store is over its cap"
+	[ "$(du -scB1 "$S" $MORE | tail -n 1 | cut -f1)" -le "$SSD" ] || fail "the store is over its cap"
 	eq "being saved" "$(metric kvfs_saving_blocks)" 0
 	wait_until 60 eval '[ "$(metric kvfs_leases)" = 0 ]' || fail "leases are left"
 	eq "damaged blocks" "$(metric kvfs_corrupt_blocks_total)" 0
@@ -132,7 +138,7 @@ start
 must_find "segment files that are gone" 'lost [1-9][0-9]* wrong 0 '
 restore_journal
 stop
-rm -rf "$S"
+rm -rf "$S" $MORE
 rm -f "$J"
 BASE=${BASE/ssd=$SSD/ssd=512M} # nothing is evicted
 start
@@ -165,6 +171,7 @@ stop
 
 # The checker must find a daemon that acknowledges before it commits.
 mkdir -p "$T/lie/mnt"
+[ -z "$MORE" ] || KVFS_MORE=$T/lie/more
 begin_load "$T/lie" > "$T/lie/out"
 KVFS_LIE=ack "$H/killer" "$T/lie" "$P" "$P" 1000 20 "$seed" > "$T/out" &&
 	fail "a daemon that lies is not noticed: $(tail -n 5 "$T/out")"

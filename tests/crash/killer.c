@@ -89,12 +89,14 @@ static bool chance(long in)
 
 static pid_t daemon_begin(const struct round *round)
 {
-	char options[800], point[100];
+	char options[1400], point[100];
+	const char *more = getenv("KVFS_MORE");
 	pid_t pid;
 
-	snprintf(options, sizeof(options), OPTIONS ",dram=%s,ssd=%s,control=%s",
+	snprintf(options, sizeof(options),
+		 OPTIONS ",dram=%s,ssd=%s,control=%s%s%s",
 		 round->mounted ? "64M" : "32M", round->shrink ? "92M" : "112M",
-		 control);
+		 control, more ? ",store=" : "", more ? more : "");
 	if (round->point >= 0)
 		snprintf(point, sizeof(point), "%s:%llu",
 			 points_name(&points, round->point),
@@ -273,9 +275,11 @@ static void command(const char *text, const char *what)
 
 static void new_store(void)
 {
+	const char *more = getenv("KVFS_MORE");
 	char text[1200];
 
-	snprintf(text, sizeof(text), "rm -rf '%s'", store);
+	snprintf(text, sizeof(text), "rm -rf '%s' '%s'", store,
+		 more ? more : store);
 	command(text, text);
 	made = false;
 	stores++;

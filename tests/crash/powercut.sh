@@ -21,11 +21,14 @@ xfs) bytes=$((320 << 20)) ;; # mkfs.xfs makes no smaller filesystem
 esac
 S=$F/store
 J=$T/journal
+# KVFS_DIRS=2: half of the segment files are in another directory of the same disk
+more=
+[ "${KVFS_DIRS:-1}" = 1 ] || { export KVFS_MORE=$F/more; more=,store=$KVFS_MORE; }
 
 # life SECONDS [RUNNER]: run a daemon and its clients, then kill it
 life() {
 	local i
-	${2:+"$2"} "$B/kvfs" -o "dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0,control=$SOCK" "$S" none ||
+	${2:+"$2"} "$B/kvfs" -o "dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0,control=$SOCK$more" "$S" none ||
 		fail "kvfs does not start"
 	for i in 0 1 2; do "$H/saver" "$SOCK" "$J" $i $RANDOM "$D" & workers+=($!); done
 	sleep "$1"

@@ -27,7 +27,7 @@ $B/tests/gpu/abi-cuda.o: tests/gpu/abi.cu tests/gpu/abi.h kernels/cuda/same.cuh 
 	$(call run,NVCC)$(NVCC) -std=c++17 -I. -c $< -o $@
 endif
 # In the bundle all programs and libkvfs find their libraries below its folder by themselves.  An
-# LD_LIBRARY_PATH would hand these libraries to Python, too.  DT_RPATH, unlike DT_RUNPATH, holds for
+# LD_LIBRARY_PATH would hand these libraries to Python as well.  DT_RPATH, unlike DT_RUNPATH, holds for
 # libraries of libraries and for plug-ins.
 GPU_RPATH  := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN
 $(GPU_UNIT): LDFLAGS += $(GPU_RPATH)/../../lib'
