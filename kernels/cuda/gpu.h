@@ -129,9 +129,10 @@ void kv_gpu_memory_free(void *memory);
 
 /* ---- host memory that is registered with the driver in the background ---- */
 
-/* Bytes of a registration: few enough to end soon, and enough to make the cost
- * of a call negligible. */
-#define KV_PINNED_CHUNK ((uint64_t)64 << 20)
+/* Bytes of a registration, which launches of the engine may have to wait for: a
+ * few milliseconds with pages of 4 KiB.  Enough to make the cost of a call
+ * negligible. */
+#define KV_PINNED_CHUNK ((uint64_t)16 << 20)
 
 /* How memory of the arena is registered. */
 enum kv_pinned_way {
@@ -139,6 +140,7 @@ enum kv_pinned_way {
 	KV_PINNED_READ_ONLY, /* registered as mapped read-only */
 	KV_PINNED_WRITABLE, /* registered while the arena was mapped writable */
 	KV_PINNED_REFUSED,  /* the driver registers no memory of the arena */
+	KV_PINNED_NO_MEMORY, /* the driver had no memory to register any */
 };
 
 struct kv_pinned_info {

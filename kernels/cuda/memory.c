@@ -11,6 +11,8 @@
  *             WAITING -> BUSY         work, the oldest one first
  *                BUSY -> REGISTERED   work
  *                BUSY -> REFUSED      work, for ever
+ *                BUSY -> LATER        work: the driver had no memory
+ *               LATER -> BUSY         work, after a while
  *          REGISTERED -> WAITING      kv_pinned_stop
  *
  * INVARIANTS
@@ -184,7 +186,14 @@ void kv_gpu_memory_free(void *arg)
 
 /* ---- registered host memory ---- */
 
-enum state { WAITING, BUSY, REGISTERED, REFUSED };
+enum state { WAITING, BUSY, REGISTERED, REFUSED, LATER };
+
+/* Seconds until chunks in state LATER are tried again: at first, and at most,
+ * after twice as long each time. */
+#define RETRY_S 1u
+#define RETRY_MAX_S 64u
+/* Most microseconds between two registrations. */
+#define PAUSE_MAX_US 10000u
 
 struct attached {
 	TAILQ_ENTRY(attached) others;
@@ -234,29 +243,39 @@ static CUresult register_writable(const struct kv_driver *driver, void *at,
 	return CUDA_ERROR_NOT_PERMITTED;
 }
 
-/* Register a chunk as read-only or else as writable memory.  Only trying shows
- * which works, because some devices support more than they claim. */
+/*
+ * Register a chunk.  The library's own memory is writable.  The arena's is tried as
+ * read-only if the device claims to register read-only memory; if it does not, or
+ * if that is refused, the arena's memory is tried as writable, which only open
+ * segments can become.
+ */
 static enum kv_pinned_way register_chunk(struct kv_gpu *gpu, void *at,
 					 uint64_t bytes, bool writable)
 {
 	const struct kv_driver *driver = gpu->driver;
 	struct kv_gpu_entry entry;
-	enum kv_pinned_way way = KV_PINNED_REFUSED;
+	enum kv_pinned_way way = KV_PINNED_WRITABLE;
+	CUresult result = CUDA_ERROR_NOT_PERMITTED;
 
 	if (kv_gpu_enter(gpu, &entry) < 0)
 		return KV_PINNED_REFUSED;
 	if (writable) {
-		if (register_as(driver, at, bytes, 0) == CUDA_SUCCESS)
-			way = KV_PINNED_WRITABLE;
-	} else if (gpu->maps_read_only &&
-		   register_as(driver, at, bytes,
-			       CU_MEMHOSTREGISTER_READ_ONLY) == CUDA_SUCCESS) {
+		result = register_as(driver, at, bytes, 0);
+	} else if (gpu->maps_read_only) {
 		way = KV_PINNED_READ_ONLY;
-	} else if (register_writable(driver, at, bytes) == CUDA_SUCCESS) {
+		result = register_as(driver, at, bytes,
+				     CU_MEMHOSTREGISTER_READ_ONLY);
+	}
+	if (!writable && result != CUDA_SUCCESS &&
+	    result != CUDA_ERROR_OUT_OF_MEMORY) {
 		way = KV_PINNED_WRITABLE;
+		result = register_writable(driver, at, bytes);
 	}
 	kv_gpu_leave(&entry);
-	return way;
+	if (result == CUDA_SUCCESS)
+		return way;
+	return result == CUDA_ERROR_OUT_OF_MEMORY ? KV_PINNED_NO_MEMORY
+						  : KV_PINNED_REFUSED;
 }
 
 static void unregister(struct kv_gpu *gpu, void *at)
@@ -286,7 +305,10 @@ static struct attached *first_locked(enum state state, size_t *ret_i)
 
 static void *work(void *arg)
 {
+	unsigned retry_s = RETRY_S;
+	uint64_t took_us, retry_ns = 0;
 	enum kv_pinned_way way;
+	struct timespec until;
 	struct attached *a;
 	size_t i = 0;
 
@@ -294,20 +316,41 @@ static void *work(void *arg)
 	pthread_mutex_lock(&lock);
 	while (!stopping) {
 		a = first_locked(WAITING, &i);
+		if (!a && kv_now_ns() >= retry_ns)
+			a = first_locked(LATER, &i);
 		if (!a) {
-			pthread_cond_wait(&changed, &lock);
+			clock_gettime(CLOCK_REALTIME, &until);
+			until.tv_sec += RETRY_S;
+			pthread_cond_timedwait(&changed, &lock, &until);
 			continue;
 		}
 		a->state[i] = BUSY;
 		pthread_mutex_unlock(&lock);
+		took_us = kv_now_ns() / 1000;
 		way = register_chunk(worker_gpu, a->base + i * KV_PINNED_CHUNK,
 				     chunk_bytes(a, i), a->writable);
+		took_us = kv_now_ns() / 1000 - took_us;
 		pthread_mutex_lock(&lock);
-		a->state[i] = way == KV_PINNED_REFUSED ? REFUSED : REGISTERED;
-		if (!a->writable && (way_taken == KV_PINNED_NONE ||
-				     way_taken == KV_PINNED_REFUSED))
+		if (way == KV_PINNED_NO_MEMORY) {
+			a->state[i] = LATER;
+			retry_ns =
+				kv_now_ns() + retry_s * (uint64_t)1000000000u;
+			retry_s = KV_MIN(2 * retry_s, RETRY_MAX_S);
+		} else if (way == KV_PINNED_REFUSED) {
+			a->state[i] = REFUSED;
+		} else {
+			a->state[i] = REGISTERED;
+			retry_s = RETRY_S;
+		}
+		if (!a->writable && way_taken != KV_PINNED_READ_ONLY &&
+		    way_taken != KV_PINNED_WRITABLE)
 			way_taken = way;
 		pthread_cond_broadcast(&changed);
+		/* Let the engine's launches into the driver, whose lock the
+		 * registration had. */
+		pthread_mutex_unlock(&lock);
+		usleep((useconds_t)KV_MIN(took_us, PAUSE_MAX_US));
+		pthread_mutex_lock(&lock);
 	}
 	pthread_mutex_unlock(&lock);
 	return NULL;
@@ -347,7 +390,7 @@ void kv_pinned_stop(void)
 		pthread_cond_broadcast(&changed);
 	}
 	/* Another GPU, or a later attempt, may accept refused chunks. */
-	while ((a = first_locked(REFUSED, &i)))
+	while ((a = first_locked(REFUSED, &i)) || (a = first_locked(LATER, &i)))
 		a->state[i] = WAITING;
 	while (removals > 0)
 		pthread_cond_wait(&changed, &lock);
@@ -464,7 +507,7 @@ void kv_pinned_get_info(struct kv_pinned_info *ret_info)
 		for (size_t i = 0; i < a->n; i++) {
 			if (a->state[i] == REGISTERED)
 				ret_info->bytes_registered += chunk_bytes(a, i);
-			else if (a->state[i] == REFUSED)
+			else if (a->state[i] == REFUSED || a->state[i] == LATER)
 				ret_info->bytes_refused += chunk_bytes(a, i);
 		}
 	pthread_mutex_unlock(&lock);

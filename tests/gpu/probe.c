@@ -21,7 +21,7 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-#define CHUNK ((uint64_t)64 << 20) /* number of bytes registered at a time */
+#define CHUNK ((uint64_t)16 << 20) /* number of bytes registered at a time */
 #define PIECE ((uint64_t)32 << 10)
 #define PIECES 1024u
 

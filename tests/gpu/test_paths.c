@@ -7,7 +7,7 @@
 
 #include "tests/gpu/rig.h"
 
-#define CHUNK ((uint64_t)64 << 20)
+#define CHUNK ((uint64_t)16 << 20)
 
 static struct rig rig;
 
@@ -159,6 +159,62 @@ static void a_chunk_that_is_refused_goes_through_staging(void **state)
 	rig_check_load(&rig, 2 * CHUNK - 3 * RIG_BLOCK - 8192, 6, 40);
 	rig_check_load(&rig, 2 * CHUNK, 4, 50);
 	assert_string_equal(rig_info(&rig).path, "registered arena, DMA");
+}
+
+static void a_chunk_without_memory_is_tried_again(void **state)
+{
+	struct kvfs_pool_info info;
+	unsigned i;
+
+	(void)state;
+	rig_needs_faults();
+	/* Each chunk fails, and then the first one again. */
+	for (i = 0; i < 3; i++)
+		gpu_set("fail=cuMemHostRegister_v2:1:2");
+	rig_arena_to_register(&rig, 2 * CHUNK);
+	rig.device->attach(rig.arena, rig.arena_bytes, false);
+	rig_wait_tried(&rig, rig.arena_bytes);
+	assert_int_equal(rig_info(&rig).bytes_refused, 2 * CHUNK);
+	assert_string_equal(rig_info(&rig).reason,
+			    "the driver has no memory to register the arena, "
+			    "and will be asked again");
+	rig_check_load(&rig, 0, 4, 21);
+	for (i = 0; i < 1000; i++) {
+		info = rig_info(&rig);
+		if (info.bytes_registered == rig.arena_bytes)
+			break;
+		usleep(10000);
+	}
+	assert_int_equal(info.bytes_registered, rig.arena_bytes);
+	assert_int_equal(info.bytes_refused, 0);
+	assert_string_equal(info.path, "registered arena, DMA");
+	rig_check_load(&rig, CHUNK - RIG_BLOCK / 2, 4, 22);
+}
+
+/* The stand-in holds the context while it registers, for 16 ms a chunk. */
+static void launches_of_the_engine_wait_for_one_chunk_only(void **state)
+{
+	const unsigned chunks = 24;
+	CUstream stream = gpu_stream();
+	unsigned after[25] = {0}, stalled = 0, done;
+
+	(void)state;
+	rig_needs_faults();
+	gpu_set("sync=register,cost=1000");
+	rig_arena_to_register(&rig, chunks * CHUNK);
+	rig.device->attach(rig.arena, rig.arena_bytes, false);
+	do {
+		gpu_spin(stream, 1000);
+		GPU_OK(cuStreamSynchronize, stream);
+		done = (unsigned)(rig_info(&rig).bytes_registered / CHUNK);
+		after[done]++;
+	} while (done < chunks);
+	for (done = 1; done < chunks; done++)
+		stalled += after[done] == 0;
+	if (stalled > chunks / 2)
+		fail_msg("no launch between two chunks, %u times", stalled);
+	GPU_OK(cuStreamDestroy_v2, stream);
+	gpu_set_again();
 }
 
 static void a_block_may_lie_in_two_chunks(void **state)
@@ -599,6 +655,8 @@ int main(int argc, char **argv)
 		TEST(with_arena_rw_it_is_registered_and_read_only_again),
 		TEST(a_load_does_not_wait_for_the_registration),
 		TEST(a_chunk_that_is_refused_goes_through_staging),
+		TEST(a_chunk_without_memory_is_tried_again),
+		TEST(launches_of_the_engine_wait_for_one_chunk_only),
 		TEST(a_block_may_lie_in_two_chunks),
 		TEST(what_is_detached_is_registered_no_more),
 		TEST(no_batch_waits_for_the_stream_of_another),
