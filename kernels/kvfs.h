@@ -654,6 +654,7 @@ typedef struct kvfs_pool_desc {
  * -ENODEV: no such device, or a plug-in that cannot be used (standard error has
  *          the reason)
  * -EIO: the device failed
+ * -EBUSY: the device cannot be used now (libkvfs-cuda(7))
  * -EMEDIUMTYPE: the space is untyped
  * -EBADF, -EMFILE: @memory_fd
  *

@@ -24,7 +24,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 132,
-    "lines": 71036,
+    "lines": 71130,
     "lines of Python": 8325,
     "largest circle": 10,
     "upward calls": 0,

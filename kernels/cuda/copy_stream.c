@@ -500,7 +500,7 @@ static int put(struct kv_copy_stream *copy_stream, int r)
 		r = -EIO;
 	}
 	give_back(copy_stream);
-	return r == -EAGAIN || r == -EINVAL ? -EIO : r;
+	return r == -EAGAIN || r == -EINVAL || r == -EBUSY ? -EIO : r;
 }
 
 /* Get a copy stream, waiting until one is free.  The batch's work begins after
@@ -577,6 +577,8 @@ int kv_copy_streams_new(struct kv_gpu *gpu)
 				    &gpu->copy_streams[gpu->n_copy_streams]);
 		gpu->n_copy_streams += r == 0;
 	}
+	if (gpu->n_copy_streams > 0)
+		gpu->witness = gpu->copy_streams[0]->staging;
 	/* Fewer copy streams than planned are slower, but enough. */
 	if (r == 0 || (r == -ENOMEM && gpu->n_copy_streams > 0))
 		r = warm_up(gpu);
@@ -757,6 +759,12 @@ int kv_transfer(struct kv_gpu *gpu, const struct kvfs_batch *batch, bool loads)
 	r = kv_gpu_enter(gpu, &entry);
 	if (r < 0)
 		return r;
+	/* An engine may have unmapped its pages, to sleep.  A copy from or to
+	 * there would break the context for all of the process. */
+	if (!kv_gpu_has(gpu, (uintptr_t)batch->strides->stride[0].base)) {
+		kv_gpu_leave(&entry);
+		return -EIO;
+	}
 	r = get(gpu, urgent, loads, event_wait ? event_wait->event : NULL,
 		&t.copy_stream);
 	if (r == 0) {

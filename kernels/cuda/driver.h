@@ -26,9 +26,11 @@ typedef struct CUevent_st *CUevent;
 /* X(name, value) for each number of CUDA's header that is not a macro there. */
 #define KV_CUDA_NUMBERS(X)                                                 \
 	X(CUDA_SUCCESS, 0)                                                 \
+	X(CUDA_ERROR_INVALID_VALUE, 1)                                     \
 	X(CUDA_ERROR_OUT_OF_MEMORY, 2)                                     \
 	X(CUDA_ERROR_NOT_INITIALIZED, 3)                                   \
 	X(CUDA_ERROR_STUB_LIBRARY, 34)                                     \
+	X(CUDA_ERROR_DEVICE_UNAVAILABLE, 46)                               \
 	X(CUDA_ERROR_NO_DEVICE, 100)                                       \
 	X(CUDA_ERROR_INVALID_DEVICE, 101)                                  \
 	X(CUDA_ERROR_INVALID_IMAGE, 200)                                   \
@@ -39,6 +41,8 @@ typedef struct CUevent_st *CUevent;
 	X(CUDA_ERROR_NOT_READY, 600)                                       \
 	X(CUDA_ERROR_NOT_PERMITTED, 800)                                   \
 	X(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803)                          \
+	X(CUDA_ERROR_MPS_CONNECTION_FAILED, 805)                           \
+	X(CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED, 809)                     \
 	X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)                      \
 	X(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, 908)                     \
 	X(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 16)                    \
@@ -179,8 +183,8 @@ struct kv_driver {
 int kv_driver_get(const struct kv_driver **ret_driver);
 
 /* Translate a result of the driver: -ENOMEM, -ENODEV, -EINVAL (an invalid
- * handle), -EAGAIN (not ready), -EBUSY (a stream is being captured), else
- * -EIO. */
+ * handle), -EAGAIN (not ready), -EBUSY (a stream is being captured; or no context
+ * can be made now), else -EIO. */
 int kv_driver_errno(CUresult result);
 
 #endif

@@ -49,11 +49,16 @@ int kv_driver_errno(CUresult result)
 	case CUDA_ERROR_INVALID_DEVICE:
 	case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
 		return -ENODEV;
+	case CUDA_ERROR_DEVICE_UNAVAILABLE:
+		return -EBUSY;
 	case CUDA_ERROR_INVALID_HANDLE:
 		return -EINVAL;
 	case CUDA_ERROR_NOT_READY:
 		return -EAGAIN;
 	default:
+		if (result >= CUDA_ERROR_MPS_CONNECTION_FAILED &&
+		    result <= CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED)
+			return -EBUSY;
 		if (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
 		    result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)
 			return -EBUSY;
@@ -162,17 +167,33 @@ static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, kv_gpu) all = LIST_HEAD_INITIALIZER(all);
 static unsigned users; /* number of kv_gpu_get calls without their kv_gpu_put */
 
+bool kv_gpu_has(const struct kv_gpu *gpu, CUdeviceptr at)
+{
+	unsigned type;
+
+	return gpu->driver->pointer_attribute(&type,
+					      CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+					      at) != CUDA_ERROR_INVALID_VALUE;
+}
+
 int kv_gpu_enter_to_free(struct kv_gpu *gpu, struct kv_gpu_entry *entry)
 {
 	CUcontext before;
 
 	entry->gpu = gpu;
 	entry->capture_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	if (gpu->driver->context_push(gpu->context) != CUDA_SUCCESS)
+	if (atomic_load(&gpu->lost) ||
+	    gpu->driver->context_push(gpu->context) != CUDA_SUCCESS)
 		return -EIO;
-	if (gpu->driver->exchange_capture_mode(&entry->capture_mode) ==
-	    CUDA_SUCCESS)
+	/* If the process has reset the context, and uses it again, the handle of
+	 * the context is the same, but all other handles are stale. */
+	if (gpu->witness != 0 && !kv_gpu_has(gpu, gpu->witness)) {
+		atomic_store(&gpu->broken, -EIO);
+		atomic_store(&gpu->lost, true);
+	} else if (gpu->driver->exchange_capture_mode(&entry->capture_mode) ==
+		   CUDA_SUCCESS) {
 		return 0;
+	}
 	gpu->driver->context_pop(&before);
 	return -EIO;
 }
@@ -346,7 +367,8 @@ static void gpu_freep(struct kv_gpu **gpup)
 		event_wait_destroy(event_wait);
 	}
 	/* The objects of a context that cannot be entered any more end with it. */
-	gpu->lost = !gpu->context || kv_gpu_enter_to_free(gpu, &entry) < 0;
+	if (!gpu->context || kv_gpu_enter_to_free(gpu, &entry) < 0)
+		atomic_store(&gpu->lost, true);
 	kv_copy_streams_free(gpu);
 	if (gpu->module && !gpu->lost)
 		gpu->driver->module_unload(gpu->module);
@@ -363,6 +385,7 @@ static int gpu_new(const struct kv_driver *driver, int ordinal,
 		   struct kv_gpu **ret_gpu)
 {
 	_cleanup_(gpu_freep) struct kv_gpu *gpu = calloc(1, sizeof(*gpu));
+	CUresult result;
 	int r;
 
 	if (!gpu)
@@ -375,10 +398,14 @@ static int gpu_new(const struct kv_driver *driver, int ordinal,
 	pthread_cond_init(&gpu->put, NULL);
 	if (driver->device_get(&gpu->device, ordinal) != CUDA_SUCCESS)
 		return -ENODEV;
-	r = kv_driver_errno(driver->context_retain(&gpu->context, gpu->device));
-	if (r < 0) {
+	result = driver->context_retain(&gpu->context, gpu->device);
+	if (result != CUDA_SUCCESS) {
 		gpu->context = NULL;
-		return r;
+		return complain(kv_driver_errno(result),
+				"no context on GPU %d: error %d (46: used by "
+				"another process, in exclusive mode; 805 to "
+				"809: no connection to the MPS server)",
+				ordinal, result);
 	}
 	r = gpu_prepare(gpu);
 	if (r == 0 && LIST_EMPTY(&all))

@@ -47,7 +47,12 @@ struct kv_gpu {
 	bool same_addresses; /* the GPU uses the host's addresses */
 
 	_Atomic int broken; /* -errno once the context is unusable */
-	bool lost; /* at the end: the context cannot be entered to free objects */
+	/* the context was reset, or cannot be entered any more: its objects are
+	 * gone */
+	_Atomic bool lost;
+	/* memory of the GPU that is gone after a reset; 0: none yet.  Fixed
+	 * after kv_gpu_get. */
+	CUdeviceptr witness;
 	_Atomic uint64_t bytes_pinned;
 
 	pthread_mutex_t lock; /* a leaf */
@@ -75,6 +80,8 @@ struct kv_gpu_entry {
 	int capture_mode;
 };
 int kv_gpu_enter(struct kv_gpu *gpu, struct kv_gpu_entry *entry);
+/* Return whether @at is memory that the current context can access. */
+bool kv_gpu_has(const struct kv_gpu *gpu, CUdeviceptr at);
 /* Enter the context as kv_gpu_enter does, but also if the GPU is broken, to
  * free resources. */
 int kv_gpu_enter_to_free(struct kv_gpu *gpu, struct kv_gpu_entry *entry);

@@ -140,8 +140,8 @@ static void cuda_info(void *pool, struct kvfs_pool_info *ret_info)
 			"the owner's memory, registered while it was writable",
 		[KV_PINNED_REFUSED] =
 			"the driver refused to register the arena",
-		[KV_PINNED_NO_MEMORY] = "the driver has no memory to register "
-					"the arena, and will be asked again",
+		[KV_PINNED_NO_MEMORY] =
+			"the driver lacks memory for it, and is asked again",
 	};
 	struct kv_gpu *gpu = pool;
 	struct kv_pinned_info attached;

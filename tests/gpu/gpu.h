@@ -36,6 +36,13 @@
 	X(cuCtxSynchronize)                  \
 	X(cuMemAlloc_v2)                     \
 	X(cuMemFree_v2)                      \
+	X(cuMemAddressReserve)               \
+	X(cuMemAddressFree)                  \
+	X(cuMemCreate)                       \
+	X(cuMemRelease)                      \
+	X(cuMemMap)                          \
+	X(cuMemUnmap)                        \
+	X(cuMemSetAccess)                    \
 	X(cuMemHostAlloc)                    \
 	X(cuMemFreeHost)                     \
 	X(cuMemHostRegister_v2)              \

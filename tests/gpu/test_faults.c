@@ -164,6 +164,37 @@ static void a_daemon_that_dies_under_a_copy_does_no_harm(void **state)
 	assert_nothing_held();
 }
 
+/* The child of a fork makes no driver call, whatever it calls. */
+static void a_child_of_a_fork_makes_no_driver_call(void **state)
+{
+	struct world *w = *state;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
+	uint64_t calls;
+	kvfs_lease *lease;
+	kvfs_xfer *xfer;
+	int status = -1;
+	pid_t child;
+
+	engine_save(&e, BLOCKS, pages, KVFS_SEALED);
+	lease = engine_acquire(&e, BLOCKS);
+	child = fork();
+	if (child == 0) {
+		alarm(60);
+		calls = gpu.calls("*");
+		if (kvfs_load(e.pool, lease, BLOCKS, pages, NULL, &xfer) >= 0)
+			_exit(1);
+		(void)kvfs_pool_info(e.pool, &info);
+		kvfs_release(lease);
+		kvfs_pool_close(e.pool);
+		kvfs_space_close(e.space);
+		kvfs_close(w->session);
+		_exit(gpu.calls("*") == calls && gpu.bugs() == 0 ? 0 : 2);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	kvfs_release(lease);
+}
+
 static int register_as(const char *device, uint64_t base)
 {
 	struct pool_shape shape = e.shape;
@@ -256,6 +287,7 @@ int main(int argc, char **argv)
 		TEST(a_load_whose_kernel_fails_says_so_of_its_blocks),
 		TEST(a_save_whose_copy_fails_leaves_nothing),
 		TEST(a_daemon_that_dies_under_a_copy_does_no_harm),
+		TEST(a_child_of_a_fork_makes_no_driver_call),
 		TEST(a_pool_of_no_device_memory_is_refused),
 		TEST(without_a_device_there_is_none),
 	};

@@ -176,8 +176,8 @@ static void a_chunk_without_memory_is_tried_again(void **state)
 	rig_wait_tried(&rig, rig.arena_bytes);
 	assert_int_equal(rig_info(&rig).bytes_refused, 2 * CHUNK);
 	assert_string_equal(rig_info(&rig).reason,
-			    "the driver has no memory to register the arena, "
-			    "and will be asked again");
+			    "the driver lacks memory for it, and is asked "
+			    "again");
 	rig_check_load(&rig, 0, 4, 21);
 	for (i = 0; i < 1000; i++) {
 		info = rig_info(&rig);

@@ -8,7 +8,7 @@
  *   (1) A copy's memory is looked up when the copy is queued, and again when it
  *       runs: memory that was freed in between is a bug of the caller.
  *   (2) Source and destination each lie within one allocation or registration,
- *       also if two of them are adjacent.
+ *       also if two of them are adjacent, or in adjacent mappings.
  *   (3) Host memory that is not registered is copied while the caller waits, or
  *       not at all.
  *
@@ -22,6 +22,19 @@
 
 enum side { PINNED, PAGEABLE, NOWHERE };
 
+/* Return whether mappings of the device that lie end to end (vmm.c) have all bytes:
+ * copies may cross their boundaries. */
+static bool is_mapped_locked(uintptr_t at, size_t bytes)
+{
+	const struct range *range;
+	uintptr_t to = at + bytes;
+
+	while (at < to && (range = range_of_locked(at, 1)) != NULL &&
+	       range->kind == DEVICE && range->flags != 0)
+		at = range->base + range->bytes;
+	return at >= to;
+}
+
 static enum side side_of(uintptr_t at, size_t bytes, bool write)
 {
 	enum side side = PINNED;
@@ -29,7 +42,9 @@ static enum side side_of(uintptr_t at, size_t bytes, bool write)
 
 	pthread_mutex_lock(&big_lock);
 	range = range_of_locked(at, bytes);
-	if (range == NULL)
+	if (range == NULL && is_mapped_locked(at, bytes))
+		side = PINNED;
+	else if (range == NULL)
 		side = is_device_address(at) || range_touches_locked(at, bytes)
 			       ? NOWHERE
 			       : PAGEABLE;
