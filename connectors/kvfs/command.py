@@ -36,9 +36,9 @@ QUOTAS = "quota.dram", "quota.ssd", "reserve.dram", "reserve.ssd", "rate.put", "
 KEY_TEXT = re.compile("[0-9a-f]{32}|[0-9a-f]{64}")
 ENTRY, NAMES = 144, "36s36s72x"  # bytes of a kvfs_entry; its key and parent
 # Where the other members are: element and format.
-FIGURES = {"position": (18, "I"), "tokens": (19, "I"), "bytes.dram": (10, "Q"), "bytes.ssd": (11, "Q"),
+FIGURES: dict[str, tuple[int, Any]] = {"position": (18, "I"), "tokens": (19, "I"), "bytes.dram": (10, "Q"), "bytes.ssd": (11, "Q"),
            "last": (12, "q"), "hits": (26, "I"), "pinned": (27, "I")}
-IDS = {"id": (14, "Q"), "parent_id": (15, "Q")}
+IDS: dict[str, tuple[int, Any]] = {"id": (14, "Q"), "parent_id": (15, "Q")}
 COPIED, FOREVER = 1, (1 << 64) - 1  # KVFS_COPIED, KVFS_FOREVER
 
 
@@ -255,7 +255,8 @@ class Space:
 def column(page: memoryview, figure: str) -> list[int]:
     """Return one figure of all entries of a page."""
     first, form = (FIGURES | IDS)[figure]
-    return page.cast(form)[first::ENTRY // struct.calcsize(form)].tolist()
+    found: list[int] = page.cast(form)[first::ENTRY // struct.calcsize(form)].tolist()
+    return found
 
 
 def hexadecimal(key: bytes) -> str:
@@ -581,7 +582,7 @@ class Forest:
     def key(self, number: int) -> str:
         """Return the name of a run's first block."""
         at = self.runs[number][0] * ENTRY
-        return hexadecimal(self.entries[at:at + 36])
+        return hexadecimal(bytes(self.entries[at:at + 36]))
 
     def sums(self, runs: Iterable[int]) -> dict[str, Any]:
         blocks = self.blocks(runs)

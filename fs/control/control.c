@@ -131,7 +131,7 @@ static int lock_name(const char *path)
 		if (lstat(file, &named) == 0 && named.st_dev == held.st_dev &&
 		    named.st_ino == held.st_ino)
 			return fd;
-		close(fd); /* its holder has removed the file meanwhile */
+		close(fd); /* the last holder has removed the file */
 	}
 	close(fd);
 	return -EWOULDBLOCK;
