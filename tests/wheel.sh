@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # wheel.sh [SUITE...] - install the wheel on a bare Debian 12 and 13 as an ordinary user,
 # start a daemon without a mount, save and load blocks, reach a web server whose certificate the
-# distribution trusts (wherever it keeps its file), and uninstall.  Exits 77 as bare.sh does.
+# distribution trusts (wherever it keeps its file), start and share a daemon with the path "auto",
+# also under the conditions of containers, and uninstall.  Exits 77 as bare.sh does.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/debian
@@ -32,6 +33,88 @@ with kvfs.open(sys.argv[1]) as session:
         assert lease.wait() == 2
         assert pool.load(lease, [2, 3]).wait() == 2
     assert memory.raw[:8192] == memory.raw[8192:] and memory.raw[255] == 255
+END
+# The program that refuses system calls runs on every Debian.
+"${CC:-cc}" -static -O2 -D_GNU_SOURCE -o "$T/without" tests/crash/without.c || fail "without.c"
+cat >"$T/auto.py" <<'END'
+"""Two processes share the daemon that the first has started, which ends when it is idle; then a
+daemon of another version is refused."""
+import ctypes, glob, os, socket, struct, subprocess, sys, threading, time, kvfs
+from kvfs import auto
+auto.DRAM_MAX, auto.IDLE = 64 << 20, 2
+
+def answer(listening):
+    while True:
+        connection = listening.accept()[0]
+        asked = connection.recv(256)  # a session that closes at once, or HELLO of wire.h
+        if len(asked) >= 24:
+            kind, _, count, tag, *_ = struct.unpack_from("=HHIQIiQ", asked)
+            connection.send(struct.pack("=HHIQIiQ IIQ16x", kind, 1, count, tag, 0, -93, 0, 99, 98, 0))
+        connection.close()
+
+def blocks(save):
+    with kvfs.open() as session:
+        assert session.connected
+        layout = {"tensors": [{"name": "k", "dtype": "U8", "shape": [4096]}], "tokens": 16}
+        space = session.space("test", layout, create=True)
+        memory = ctypes.create_string_buffer(bytes(range(256)) * 32, 4 * 4096)
+        pool = session.pool(space, [kvfs.View("k", ctypes.addressof(memory), 4096, 4096)], 4, keep=memory)
+        keys = space.chain(range(32))
+        if save:
+            assert pool.save(space, keys, [0, 1]).wait() == 2
+            subprocess.run([sys.executable, __file__, "find"], check=True)
+        with space.acquire(keys) as lease:
+            assert lease.wait() == 2 and pool.load(lease, [2, 3]).wait() == 2
+        assert memory.raw[:8192] == memory.raw[8192:]
+        return session.path
+
+if sys.argv[1:]:
+    print(blocks(sys.argv[1] == "save"))
+    sys.exit()
+first, second = subprocess.run([sys.executable, __file__, "save"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+assert first == second
+end = time.monotonic() + 30
+while glob.glob(f"{first}*"):
+    assert time.monotonic() < end, "the daemon does not end"
+    time.sleep(0.1)
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+    listening.bind(first)
+    listening.listen()
+    threading.Thread(target=answer, args=(listening,), daemon=True).start()
+    try:
+        kvfs.open()
+        raise SystemExit("a daemon of another version is used")
+    except ValueError as error:
+        assert "versions 98 to 99" in str(error), error
+os.unlink(first)
+print("shared:", open(f"{os.path.dirname(first)}/log").read())
+END
+cat >"$T/auto.sh" <<'END'
+cd /
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+root=/
+as_user() { # without any capability, and with 64 KiB of locked memory
+	(ulimit -l 64; rm -rf /tmp/kvfs-1000
+	"$@" chroot $root setpriv --reuid 1000 --regid 1000 --clear-groups --bounding-set=-all --inh-caps=-all \
+		env HOME=/home/user /home/user/env/bin/python /srv/auto.py)
+}
+as_user env
+as_user /srv/without uring
+as_user /srv/without nouring
+as_user /srv/without mbind
+as_user /srv/without nouring /srv/without mbind
+mount -t tmpfs -o size=64M tmpfs /dev/shm
+as_user env
+mkdir /tmp/dev && cp -a /dev/null /dev/zero /dev/random /dev/urandom /tmp/dev/
+mount --bind /tmp/dev /dev # also without /dev/shm and /dev/fuse
+as_user env
+root=/mnt # read-only, but for /tmp
+mount --bind / $root
+mount -o remount,bind,ro $root
+for folder in dev proc sys tmp; do mount --rbind /$folder $root/$folder; done
+if touch $root/srv/x; then exit 1; fi
+as_user env
+as_user /srv/without uring /srv/without mbind
 END
 cat >"$T/site.py" <<'END'
 import http.server, ssl
@@ -88,8 +171,9 @@ echo 'cd ~; env/bin/pip uninstall -q -y kvfs; ! find env -name "*kvfs*" | grep .
 for suite; do
 	R=$T/$suite
 	debian $suite "$R" --include=python3-venv,ca-certificates || fail "mmdebstrap $suite"
-	cp "$wheel" "$T"/*.py "$T"/site.{key,pem} "$R/srv"
+	cp "$wheel" "$T"/*.{py,sh} "$T"/site.{key,pem} "$R/srv"
 	chmod 644 "$R"/srv/*
+	cp "$T/without" "$R/srv"
 	as_user() { # SCRIPT
 		cp "$T/$1" "$R/srv/$1"
 		echo "# $1 on $suite"
@@ -106,6 +190,9 @@ for suite; do
 		rm "$R$bundle"
 	done
 	mv "$R/srv/ca-certificates.crt" "$R/etc/ssl/certs"
+	echo "# auto.sh on $suite"
+	inside "$R" 600 bash -eux /srv/auto.sh >"$T/out" 2>&1 || fail "path=auto fails"
+	[ "$(grep -c '^shared:' "$T/out")" = 9 ] || fail "path=auto has not been tried under each condition"
 	as_user uninstall.sh >"$T/out" 2>&1 || fail "uninstall leaves files"
 	echo "$(. "$R/etc/os-release" && echo "$PRETTY_NAME"): installed, used and uninstalled"
 done

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * without.c - without WHAT COMMAND...: run COMMAND while the kernel refuses uring, has no
- * uring (nouring), or refuses memfd, hugetlb (memfds of huge pages) or fallocate.  Exits 77 where the kernel cannot be made to
- * refuse.
+ * uring (nouring), or refuses memfd, hugetlb (memfds of huge pages), fallocate or mbind.
+ * Exits 77 where the kernel cannot be made to refuse.
  */
 #include <errno.h>
 #include <linux/audit.h>
@@ -28,6 +28,7 @@ static const struct {
 	{"memfd", SYS_memfd_create, 0, EPERM},
 	{"hugetlb", SYS_memfd_create, MFD_HUGETLB, EINVAL},
 	{"fallocate", SYS_fallocate, 0, EOPNOTSUPP},
+	{"mbind", SYS_mbind, 0, EPERM},
 };
 
 static int refuse(unsigned call, unsigned flag, unsigned error)
