@@ -648,6 +648,7 @@ static void gone_locked(void *owner)
 	struct kvfs_mapping *map = owner;
 
 	kv_assert_locked(&map->xfer->session->lock);
+	kv_xfer_stop_locked(map->xfer, -ECANCELED);
 	for (size_t i = map->n; i-- > 0;)
 		if (map->uses[i].page)
 			kv_page_table_put(map->paged->page_table,
@@ -660,7 +661,10 @@ static void end_locked(struct kvfs_mapping *map)
 {
 	kv_assert_locked(&map->xfer->session->lock);
 	kv_notice_drop_locked(map->xfer->session, &map->xfer->notice);
-	kv_xfer_stop_locked(map->xfer, -ECANCELED);
+	/* A stream that was ordered after the map reads the pages of blocks in
+	 * flight, so these stay in use until the stream's work is over. */
+	if (!map->ordered)
+		kv_xfer_stop_locked(map->xfer, -ECANCELED);
 	LIST_REMOVE(map, others);
 }
 
