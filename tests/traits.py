@@ -23,8 +23,8 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 
 LIMITS = {
-    "files .c": 132,
-    "lines": 71130,
+    "files .c": 133,
+    "lines": 71232,
     "lines of Python": 8326,
     "largest circle": 10,
     "upward calls": 0,

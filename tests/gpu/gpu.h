@@ -103,7 +103,7 @@ struct gpu {
 	void *library;
 	CUcontext ctx;
 	CUmodule module; /* kernels.ptx */
-	CUfunction spin, multiply, copy;
+	CUfunction spin, multiply, copy, sum;
 };
 
 static struct gpu gpu;
@@ -208,6 +208,7 @@ static inline void gpu_retain(CUdevice device)
 	GPU_OK(cuModuleGetFunction, &gpu.spin, gpu.module, "test_spin");
 	GPU_OK(cuModuleGetFunction, &gpu.multiply, gpu.module, "test_multiply");
 	GPU_OK(cuModuleGetFunction, &gpu.copy, gpu.module, "test_copy");
+	GPU_OK(cuModuleGetFunction, &gpu.sum, gpu.module, "test_sum");
 	gpu_launch_first();
 }
 

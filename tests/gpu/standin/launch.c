@@ -23,7 +23,7 @@ struct known {
 	void (*run)(struct op *op);
 };
 
-#define N_KNOWN 5
+#define N_KNOWN 6
 
 struct CUfunc_st {
 	const struct known *known;
@@ -145,12 +145,37 @@ static void run_copy(struct op *op)
 		memcpy(bytes_at(args->to), bytes_at(args->from), args->n);
 }
 
+struct sum_args {
+	uint64_t array, bytes, sum;
+};
+
+static void run_sum(struct op *op)
+{
+	const struct sum_args *args = op->parameters;
+	const uint64_t *array = bytes_at(args->array);
+	uint64_t all = 0;
+
+	if (!may_touch(args->array, op->value * 8, "an array of pages") ||
+	    !may_touch(args->sum, 8, "a sum"))
+		return;
+	for (uint32_t i = 0; i < op->value; i++) {
+		const uint64_t *words = bytes_at(array[i]);
+
+		if (!kernel_may_touch(array[i], args->bytes, false, "a page"))
+			return;
+		for (uint64_t w = 0; w < args->bytes / 8; w++)
+			all += words[w];
+	}
+	*(uint64_t *)bytes_at(args->sum) += all;
+}
+
 static const struct known known[N_KNOWN] = {
 	{"kv_scatter", sizeof(struct kv_scatter_args), run_scatter},
 	{"kv_gather", sizeof(struct kv_scatter_args), run_gather},
 	{"test_spin", sizeof(uint64_t), run_spin},
 	{"test_multiply", sizeof(uint64_t), run_multiply},
 	{"test_copy", sizeof(struct copy_args), run_copy},
+	{"test_sum", sizeof(struct sum_args), run_sum},
 };
 
 /* ---- calls ---- */
@@ -285,6 +310,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
 	hold_at_first(function, &held);
 	op = op_new(function->known->run);
 	op->is_work = true;
+	op->value = grid_x;
 	op->parameters_bytes = function->known->parameters;
 	op->parameters = malloc(op->parameters_bytes);
 	if (op->parameters == NULL)
