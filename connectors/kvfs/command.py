@@ -647,20 +647,20 @@ OF_SPACES = [("blocks", "", "blocks")] + [
     (("bytes", "bytes"), ("quota_bytes", "quota"), ("guaranteed_bytes", "guaranteed")) for tier in ("dram", "ssd")] + [
     ("asked_blocks_total", "", "asked"), ("found_blocks_total", "", "found"), ("hits_total", ',tier="dram"', "hits.dram"),
     ("hits_total", ',tier="ssd"', "hits.ssd"), ("misses_total", "", "misses")]
-SPACES_MOST, OTHERS = 100, "other"
+SPACES_MOST, OTHERS = 100, "/other"  # no space has a name with a slash
 
 
 def of_spaces(spaces: list[dict[str, Any]]) -> str:
     """Return the metrics of the largest spaces, and the sums of the others."""
-    order = sorted(spaces, key=lambda s: (s["name"] == OTHERS, -s["bytes.dram"] - s["bytes.ssd"], s["name"]))
-    n = min(SPACES_MOST, sum(s["name"] != OTHERS for s in order))
-    rows = order[:n]
-    if order[n:]:
-        rows.append({"name": OTHERS, **{member: sum(s[member] for s in order[n:]) for _, _, member in OF_SPACES}})
+    order = sorted(spaces, key=lambda s: (-s["bytes.dram"] - s["bytes.ssd"], s["name"]))
+    rows, rest = order[:SPACES_MOST], order[SPACES_MOST:]
+    if rest:
+        rows.append({"name": OTHERS, **{member: sum(s[member] for s in rest) for _, _, member in OF_SPACES}})
     labels = [re.sub(r'["\\]', r"\\\g<0>", row["name"]).replace("\n", "\\n") for row in rows]
-    # Labels are UTF-8: in another name each byte above 7f becomes /HH, which is in no name.
+    # Labels are UTF-8: in another name each byte above 7f becomes /HH, which is in no name, and so do control bytes.
     labels = ["".join(chr(b) if b < 128 else f"/{b:02x}" for b in label.encode("utf-8", "surrogateescape"))
               if re.search("[\udc80-\udcff]", label) else label for label in labels]
+    labels = [re.sub("[\0-\x1f\x7f]", lambda found: f"/{ord(found[0]):02x}", label) for label in labels]
     lines, last = [], ""
     for name, tier, member in OF_SPACES:
         if name != last and rows:

@@ -12,7 +12,7 @@
 #include <jansson.h>
 
 #define SPACES_MAX 100u /* most spaces that have their own metrics */
-#define OTHERS "other"
+#define OTHERS "/other" /* no space has a name with a slash */
 #define FALLBACK "\nfallback="
 
 typedef unsigned long long ull; /* for %llu */
@@ -502,7 +502,7 @@ static int by_bytes(const void *a, const void *b)
 
 /* Return the label space="NAME", or NULL if memory is short.  Caller frees.  Label
  * values are UTF-8: in another name each byte above 7f becomes /HH, which is in no
- * name. */
+ * name, and so does each control byte but a newline. */
 static char *label_of(const char *name)
 {
 	json_t *text = json_string(name); /* NULL: not UTF-8 */
@@ -520,7 +520,8 @@ static char *label_of(const char *name)
 			fputs("\\n", f);
 		else if (*name == '"' || *name == '\\')
 			fprintf(f, "\\%c", *name);
-		else if (!utf8 && *name & 0x80)
+		else if ((!utf8 && *name & 0x80) || (uint8_t)*name < ' ' ||
+			 *name == 0x7f)
 			fprintf(f, "/%02x", (uint8_t)*name);
 		else
 			fputc(*name, f);
@@ -529,7 +530,7 @@ static char *label_of(const char *name)
 }
 
 /* Print the figures of the largest spaces that @reader may read, and under the
- * name OTHERS the sum of the other spaces.  A space called OTHERS is in that sum. */
+ * name OTHERS the sum of the other spaces. */
 static void put_spaces(FILE *f, struct kv_cache *cache,
 		       const struct kv_rules *rules,
 		       const struct kv_caller *reader)
@@ -558,10 +559,7 @@ static void put_spaces(FILE *f, struct kv_cache *cache,
 	for (i = 0; i < n; i++) {
 		space = kept < SPACES_MAX ? kv_space_by_id(cache, all[i].id)
 					  : NULL;
-		labels[kept] =
-			space && strcmp(kv_space_name(space), OTHERS) != 0
-				? label_of(kv_space_name(space))
-				: NULL;
+		labels[kept] = space ? label_of(kv_space_name(space)) : NULL;
 		kv_space_put(space);
 		if (labels[kept]) {
 			all[kept++] = all[i];

@@ -97,9 +97,9 @@ done
 eq "without a daemon" "$(tail -n 1 "$T/got")" "no kvfs answers: Transport endpoint is not connected"
 while [ -e "/proc/$pid" ]; do sleep 0.05; done
 start
-mkdir "$M"/n{1..104} "$M/other" "$M/"$'caf\xff\n"\\' "$M/café" || fail "mkdir"
+mkdir "$M"/n{1..104} "$M/other" "$M/"$'caf\xff\n"\\' "$M/"$'\e[1m\x7f' "$M/café" || fail "mkdir"
 block "$T/b"
-put n104 1 "$T/b" && put n7 1 "$T/b" && put other 2 "$T/b" || fail put
+put n104 1 "$T/b" && put n7 1 "$T/b" && put other 2 "$T/b" && put $'\e[1m\x7f' 3 "$T/b" || fail put
 for ((i = 0; i < 100; i++)); do
 	get root >"$T/got"
 	[ "$(head -c 3 "$T/got")" = 200 ] && break
@@ -110,7 +110,8 @@ for f in "$T/got" "$M/.kvfs/metrics"; do
 	grep '^kvfs_space_' "$f" | sort >"$T/${f##*/}.spaces"
 done
 eq "metrics of a hundred spaces and a sum" "$(grep -c '^kvfs_space_blocks' "$T/got.spaces")" 101
-for what in 'space="other"' 'space="n104"' 'space="n7"' 'space="a"'; do
+for what in 'space="other"' 'space="/other"' 'space="/1b[1m/7f"' 'space="n104"' 'space="n7"' 'space="a"'; do
+	grep -qF "$what" "$T/got.spaces" || fail "no $what"
 	same "$what" <(grep -F "$what" "$T/got.spaces") <(grep -F "$what" "$T/metrics.spaces")
 done
 rmdir "$M"/n{1..6} "$M"/n{8..30} && get root | grep '^kvfs_space_' | sort >"$T/got.spaces"

@@ -50,7 +50,8 @@ for i in $(seq 110); do mkdir "$M/n$i" || fail mkdir; done
 mkdir "$M/other" || fail mkdir
 put other 7 "$T/b" || fail put
 eq "lines of a metric" "$(grep -c '^kvfs_space_blocks{' "$M/.kvfs/metrics")" 101
-eq "the others, and who has their name" "$(metric 'kvfs_space_blocks{space="other"}')" 1
+eq "the others" "$(metric 'kvfs_space_blocks{space="/other"}')" 0
+eq "a space with this name" "$(metric 'kvfs_space_blocks{space="other"}')" 1
 eq "the largest is among the hundred" "$(metric 'kvfs_space_blocks{space="s"}')" 2
 
 # Histograms: blocks that engines save, and more than memory takes.
