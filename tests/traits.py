@@ -25,7 +25,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 LIMITS = {
     "files .c": 133,
     "lines": 71230,
-    "lines of Python": 8326,
+    "lines of Python": 8343,
     "largest circle": 10,
     "upward calls": 0,
     "helpers with one caller, %": 14,

@@ -235,6 +235,8 @@ class Space:
 
     def leaves(self, tokens: list[int]) -> tuple[int, list[Miss]]:
         """Return how many of the first tokens are stored, and the absent block behind them, if it is whole."""
+        if not self.lib.kvfs_space_layout(self.c):
+            raise Failure(f"{self.name}: the space has no layout, which says how many tokens a block has")
         n, keys = ctypes.c_size_t(len(tokens)), (Key * len(tokens))()
         ids = (ctypes.c_uint32 * len(tokens))(*tokens)
         blocks = check(self.lib.kvfs_key_chain(self.c, None, ids, n, None, ctypes.c_size_t(0), keys, n),
@@ -249,7 +251,8 @@ class Space:
         if failed:
             key = bytes(keys[failed[0]].bytes[:keys[failed[0]].len]).hex()
             others = f"; {len(failed) - 1} more of {len(keys)} failed" if len(failed) > 1 else ""
-            raise Failure(f"{key}: {os.strerror(-statuses[failed[0]])}{others}")
+            status = -statuses[failed[0]]
+            raise Failure(f"{key}: {'the block is damaged' if status == errno.EBADMSG else os.strerror(status)}{others}")
 
 
 def column(page: memoryview, figure: str) -> list[int]:
@@ -428,6 +431,8 @@ def du(daemon: Daemon, args: argparse.Namespace) -> None:
 def keys_of(texts: list[str]) -> ctypes.Array[Key]:
     """Return the keys with these names; - reads names from standard input, one a line."""
     names = [name for text in texts for name in (sys.stdin.read().split() if text == "-" else [text])]
+    if not names:
+        raise Failure("standard input names no block")
     for name in names:
         if not KEY_TEXT.fullmatch(name):
             raise Failure(f"{name}: not the key of a block (32 or 64 hexadecimal digits)")
@@ -467,10 +472,15 @@ def set_limits(daemon: Daemon, args: argparse.Namespace) -> None:
         if what not in QUOTAS or not equals:
             raise Failure(f"{limit}: not one of {' '.join(QUOTAS)} with = and a value")
         if what == "ttl":
-            if not re.fullmatch("[0-9]{1,9}[smhd]?", value):
-                raise Failure(f"{limit}: not a number of seconds (with m, h or d for minutes, hours or days)")
-        elif not re.fullmatch(r"[0-9]{1,19}[KMGT]?" + ("" if what == "rate.put" else "|[0-9]{1,3}%"), value):
-            raise Failure(f"{limit}: not a number of bytes (with K, M, G or T), nor a percentage of the tier")
+            found = re.fullmatch("([0-9]{1,9})([smhd]?)", value)
+            if not found or int(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]] >> 24:
+                raise Failure(f"{limit}: not a number of seconds (or with m, h or d) of at most 194 days")
+        elif what == "rate.put":
+            found = re.fullmatch(r"([0-9]{1,13})([KMGT]?)", value)
+            if not found or int(found[1]) << 10 * " KMGT".index(found[2] or " ") >> 40:
+                raise Failure(f"{limit}: not a number of bytes (with K, M or G) below 1T")
+        elif not re.fullmatch(r"[0-9]{1,19}[KMGT]?|(100|[1-9][0-9]?)%", value):
+            raise Failure(f"{limit}: not a number of bytes (with K, M, G or T), nor 1% to 100% of the tier")
     for limit in args.limit:
         what, _, value = limit.partition("=")
         check(daemon.lib.kvfs_limit(daemon.session, space.c if space else None, ctypes.c_uint32(uid or 0), what.encode(),
@@ -763,13 +773,19 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def count(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 999999")
+    return int(text)
+
+
 SPACE: tuple[str, dict[str, Any]] = "space", {"metavar": "SPACE"}
 KEYS: dict[str, Any] = {"nargs": "*", "metavar": "KEY", "help": "name of a block; - reads names, one a line"}
 # For each word: its function, what it does, and its arguments.
 WORDS: dict[str, tuple[Callable[[Daemon, argparse.Namespace], None], str, list[tuple[str, dict[str, Any]]]]] = {
     "status": (status, "print the state of the daemon", []),
     "top": (top, "print what happens in each second", [
-        ("-n", {"metavar": "COUNT", "type": number, "help": "end after so many lines or screens"}),
+        ("-n", {"metavar": "COUNT", "type": count, "help": "end after so many lines or screens"}),
         ("-i", {"metavar": "SECONDS", "type": number, "default": 1.0, "help": "seconds between them (1)"})]),
     "ls": (ls, "list the spaces that you may read", [
         ("-b", {"action": "store_true", "help": "list the blocks of these spaces"}),
@@ -822,6 +838,7 @@ def main(words: list[str]) -> int:
         return 128 + signal.SIGINT
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes once more
+        return 128 + signal.SIGPIPE
     except OSError as error:
         print(f"kvfs {word}: standard output: {error.strerror}", file=sys.stderr)
     return 1

@@ -82,7 +82,7 @@ rmdir "$M"/many*
 eq "top" "$(kvfs top -n 3 -i 0.1 -p "$N" | wc -l)" 4
 eq "top --json" "$(kvfs top -n 2 -i 0.1 --json -p "$N" | tail -n 1 | member 'j["ssd_full"] > 0')" True
 kvfs top -p "$N" | head -n 2 >/dev/null
-eq "top, when its reader has gone" "${PIPESTATUS[*]}" "1 0"
+eq "top, when its reader has gone" "${PIPESTATUS[*]}" "141 0"
 
 # Blocks are removed, pinned and brought to memory.
 refused "own: name blocks of the space" rm own -p "$M"
@@ -114,6 +114,9 @@ ok "warm all" kvfs warm own -p "$SOCK"
 eq "all are warm" "$(xattr "$M/own/$(place 3)" tier)" dram+ssd
 ok "warm an empty space" kvfs warm last -p "$M"
 refused "$(key 9): No such file" warm own "$(key 9)" -p "$M"
+for word in rm warm why pin; do
+	refused "standard input names no block" "$word" own - -p "$SOCK" </dev/null
+done
 
 # Listings and the tree: a prompt of four blocks that two others continue, one without a
 # parent, and one whose parent is not there.
@@ -174,7 +177,8 @@ eq "what the mount shows" "$(xattr "$M/own" quota.ssd) $(xattr "$M/own" reserve.
 	"67108864 1048576 1073741824"
 eq "what is printed" "$(kvfs set own -p "$SOCK" | head -n 3 | xargs)" "quota.dram=0 quota.ssd=67108864 reserve.dram=1048576"
 eq "JSON" "$(kvfs set own quota.ssd=1% --json -p "$M" | member 'j["quota.ssd"]')" "$(xattr "$M/own" quota.ssd)"
-for limit in quota quota.ssd quota.ssd= quota.tape=1 quota.ssd=-1 quota.ssd=1.5G rate.put=5% quota.dram=64MB; do
+for limit in quota quota.ssd quota.ssd= quota.tape=1 quota.ssd=-1 quota.ssd=1.5G rate.put=5% quota.dram=64MB quota.ssd=101% \
+	quota.ssd=0% rate.put=1T ttl=195d ttl=1w; do
 	refused "$limit: not" set own quota.dram=7M "$limit" -p "$SOCK"
 done
 eq "nothing has changed" "$(xattr "$M/own" quota.dram)" 0
@@ -197,7 +201,7 @@ eq "what rm -r leaves" "$(kvfs ls --json -p "$M" | member '[i["name"] for i in j
 refused "no kvfs answers" ls -p "$T/nothing"
 refused "unrecognized arguments: x" status x -p "$M"
 refused "-p needs a MOUNTPOINT or SOCKET" rm -r -p "" s
-refused "-n: '0' is not" top -n 0 -p "$M"
+for n in 0 1.5 x; do refused "-n: '$n' is not" top -n "$n" -p "$M"; done
 refused "-n: expected" top -n
 run=(env -i PATH="$PATH" XDG_RUNTIME_DIR="$T" "$T/kvfs/bin/kvfs")
 [ -n "$(ls /run/kvfs/*/control 2>/dev/null)" ] || refused "name one with -p" ls

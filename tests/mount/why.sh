@@ -84,6 +84,8 @@ for bad in x 1.5 -1 4294967296 ""; do
 	echo "$bad" > "$T/bad"
 	refused "$T/bad: no list of token ids" s --tokens "$T/bad"
 done
+mkdir "$M/bare" || fail mkdir
+refused "bare: the space has no layout" bare --tokens "$T/tokens"
 refused "give keys or --tokens" s "$(key 1)" --tokens "$T/tokens"
 chmod 700 "$M/s"
 not "a space that may not be read" "Permission denied" other s cause 1 1
@@ -120,6 +122,7 @@ with open(sys.argv[1], "r+b") as f:
 END
 done
 start
+not "warm" "$(key "$key"): the block is damaged" "$B/kvfs" warm s "$(key "$key")" -p "$M"
 eq "no block is read" "$(why s acquire "$key" 1)" 0
 eq damaged "$(cause s "$key")" damaged
 stop
