@@ -24,7 +24,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 133,
-    "lines": 71230,
+    "lines": 71232,
     "lines of Python": 8343,
     "largest circle": 10,
     "upward calls": 0,

@@ -183,8 +183,8 @@ struct kv_driver {
 int kv_driver_get(const struct kv_driver **ret_driver);
 
 /* Translate a result of the driver: -ENOMEM, -ENODEV, -EINVAL (an invalid
- * handle), -EAGAIN (not ready), -EBUSY (a stream is being captured; or no context
- * can be made now), else -EIO. */
+ * handle), -EAGAIN (not ready), -EBUSY (a stream is being captured), else
+ * -EIO. */
 int kv_driver_errno(CUresult result);
 
 #endif

@@ -49,16 +49,11 @@ int kv_driver_errno(CUresult result)
 	case CUDA_ERROR_INVALID_DEVICE:
 	case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
 		return -ENODEV;
-	case CUDA_ERROR_DEVICE_UNAVAILABLE:
-		return -EBUSY;
 	case CUDA_ERROR_INVALID_HANDLE:
 		return -EINVAL;
 	case CUDA_ERROR_NOT_READY:
 		return -EAGAIN;
 	default:
-		if (result >= CUDA_ERROR_MPS_CONNECTION_FAILED &&
-		    result <= CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED)
-			return -EBUSY;
 		if (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
 		    result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)
 			return -EBUSY;
@@ -401,7 +396,13 @@ static int gpu_new(const struct kv_driver *driver, int ordinal,
 	result = driver->context_retain(&gpu->context, gpu->device);
 	if (result != CUDA_SUCCESS) {
 		gpu->context = NULL;
-		return complain(kv_driver_errno(result),
+		if (result == CUDA_ERROR_DEVICE_UNAVAILABLE ||
+		    (result >= CUDA_ERROR_MPS_CONNECTION_FAILED &&
+		     result <= CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED))
+			r = -EBUSY;
+		else
+			r = kv_driver_errno(result);
+		return complain(r,
 				"no context on GPU %d: error %d (46: used by "
 				"another process, in exclusive mode; 805 to "
 				"809: no connection to the MPS server)",

@@ -68,6 +68,7 @@ struct kv_gpu {
 /* Get the GPU @ordinal; the first call prepares the GPU.  The last kv_gpu_put
  * of any GPU closes all GPUs, so registered memory outlives no context.
  * -ENODEV: no driver, no such device, or no kernels for the device
+ * -EBUSY: no context can be made now
  * -ENOMEM, -EIO */
 int kv_gpu_get(int ordinal, struct kv_gpu **ret_gpu);
 void kv_gpu_put(void *gpu);
