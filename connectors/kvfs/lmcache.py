@@ -12,7 +12,9 @@ between LMCache's memory and kvfs's by libkvfs's threads.
 """
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib.metadata
 import logging
 import math
 import os
@@ -29,10 +31,12 @@ from kvfs import Stage, State
 
 from ._native import ffi, lib
 from .errors import Error
+from .release import check
 from .settings import Tier, read
 from .weights import fingerprint
 
 log = logging.getLogger("lmcache.kvfs")
+TESTED = ("0.5.5", "0.5.6")
 WAIT = 10.0
 REGION = 32  # log2 of the bytes of LMCache's memory in a pool
 UNIT_MIN = 512
@@ -343,3 +347,8 @@ class Sizes:
                 if transfer.statuses()[0] < 0:
                     return
             self._space.pin(key)
+
+
+# LMCache's adapter verifies the methods of KvfsClient itself.
+with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+    check("LMCache", importlib.metadata.version("lmcache"), TESTED, log)

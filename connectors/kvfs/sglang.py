@@ -29,12 +29,13 @@ from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, HiCacheStorage
 from sglang.version import __version__ as version
 
 import kvfs
-from kvfs import Stage, State
+from kvfs import Stage, State, release
 from kvfs.patience import Patience
 from kvfs.settings import Tier, read
 from kvfs.weights import fingerprint
 
 log = logging.getLogger("sglang.kvfs")
+TESTED = ("0.5.22", "0.5.23")
 WAIT = 10.0
 SETTINGS = [field.name for field in dataclasses.fields(Tier)]
 KNOWN = {"backend_name", "module_path", "class_name", "interface_v1"}
@@ -95,7 +96,9 @@ class KvfsHiCache(HiCacheStorage):
             "model": model, "pool": str(name),
             "host": [type(host).__name__, str(getattr(host, "dtype", "")), host.layout, host.page_size],
             "shard": shard, "pp": [c.pp_rank, c.pp_size], "cp": [c.attn_cp_rank, c.attn_cp_size],
-            "dcp": [c.dcp_rank, c.dcp_size, c.logical_page_size], "split": c.should_split_heads,
+            # SGLang 0.5.22 has none of these three.
+            "dcp": [getattr(c, "dcp_rank", 0), getattr(c, "dcp_size", 1), getattr(c, "logical_page_size", None)],
+            "split": c.should_split_heads,
             "engine": [version, torch.__version__], "salt": self._settings.salt,
             "layout": layout,
         }
@@ -182,7 +185,8 @@ class KvfsHiCache(HiCacheStorage):
 
     def _set(self, pages: Pages, keys: list[str], indices: Any,
              extra_info: HiCacheStorageExtraInfo | None) -> list[bool]:
-        if not self.config.is_storage_writer:
+        c = self.config
+        if not getattr(c, "is_storage_writer", c.tp_rank == 0 or not c.is_mla_model):  # not in SGLang 0.5.22
             return [True] * len(keys)
         before = (extra_info.prefix_keys if extra_info else None) or []
         transfer = pages.pool.save(pages.space, _keys(keys), pages.numbers(keys, indices),
@@ -271,3 +275,8 @@ def _keys(keys: list[str]) -> kvfs.Keys:
 def _run(there: list[bool]) -> int:
     """Return the number of leading true values."""
     return there.index(False) if False in there else len(there)
+
+
+release.check("SGLang", version, TESTED, log, KvfsHiCache, {
+    HiCacheStorageConfig: "model_name is_mla_model tp_rank tp_size pp_rank pp_size attn_cp_rank attn_cp_size "
+                          "should_split_heads extra_config"}, "open")

@@ -99,7 +99,7 @@ class Identity(unittest.TestCase):
 
         for method, stops in (("reload_weights", 1), ("update_weights", 1), ("start_weight_update", 1),
                               ("apply_model", 1), ("of_an_extension", 1), (function, 1),
-                              ("list_loras", 0), ("compute_weight_checksums", 0)):
+                              ("list_loras", 0), ("execute_model", 0)):
             core, stopped = configs.Core(configs.engine(f"{folder}/qwen", "/nowhere")), []
             watch_weights(core, lambda: stopped.append(list(core.called)))
             for _ in range(2):

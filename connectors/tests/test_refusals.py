@@ -138,6 +138,9 @@ class Refusals(unittest.TestCase):
     def test_blocks_of_several_sizes(self) -> None:
         self.refused("blocks of [64, 128] tokens", self.config(), (["layers.0"], configs.full()),
                      (["layers.1"], configs.full(block=64)))
+        config, two = self.config(), [([f"layers.{i}"], configs.full()) for i in range(2)]
+        config.cache_config.prefix_match_unit = 64
+        self.refused("prefix_match_unit is 64", config, *two)
 
     def test_layers_without_blocks(self) -> None:
         from vllm.v1.kv_cache_interface import MambaSpec

@@ -13,7 +13,11 @@ import unittest
 import torch
 
 torch.cpu._is_amx_tile_supported = lambda: False
-from sglang.srt.mem_cache.device_pool_info import KVBufferLayout, KVBuffers, MHABufferInfo, MLABufferInfo
+try:
+    from sglang.srt.mem_cache.device_pool_info import KVBufferLayout, KVBuffers, MHABufferInfo, MLABufferInfo
+except ImportError:  # SGLang 0.5.22, whose host pools take the device's pools
+    MHABufferInfo = None
+    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 from sglang.srt.mem_cache.hicache_storage import (HiCacheStorageConfig, HiCacheStorageExtraInfo,
                                                   PoolHitPolicy, PoolName, PoolTransfer)
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
@@ -27,6 +31,9 @@ SHAPE = dict(device_capacity_tokens=PAGE * PAGES, start_layer=0, end_layer=LAYER
 
 
 def mha(layout: str):
+    if MHABufferInfo is None:
+        pool = MHATokenToKVPool(PAGE * PAGES, PAGE, torch.bfloat16, 4, 32, LAYERS, "cpu", False)
+        return MHATokenToKVPoolHost(pool, 2.0, 0, PAGE, layout, pin_memory=False)
     k = tuple(torch.zeros(PAGE * PAGES, 4, 32, dtype=torch.bfloat16) for _ in range(LAYERS))
     table = torch.tensor([t.data_ptr() for t in k], dtype=torch.uint64)
     info = MHABufferInfo(buffers=KVBuffers(k=k, v=k, k_data_ptrs=table, v_data_ptrs=table,
@@ -36,6 +43,9 @@ def mha(layout: str):
 
 
 def mla(layout: str):
+    if MHABufferInfo is None:
+        pool = MLATokenToKVPool(PAGE * PAGES, PAGE, torch.bfloat16, 64, 16, LAYERS, "cpu", False)
+        return MLATokenToKVPoolHost(pool, 2.0, 0, PAGE, layout, pin_memory=False)
     buffers = tuple(torch.zeros(PAGE * PAGES, 1, 80, dtype=torch.bfloat16) for _ in range(LAYERS))
     info = MLABufferInfo(buffers=buffers, data_ptrs=torch.tensor([t.data_ptr() for t in buffers],
                                                                  dtype=torch.uint64),

@@ -3,6 +3,8 @@
 short to be tested with an engine."""
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import re
 import shutil
@@ -13,7 +15,7 @@ import tempfile
 import threading
 import time
 import unittest
-import unittest.mock
+from unittest import mock
 
 import configs
 from steps import BLOCK, DIM, HEADS, HIT, TOKENS, Driver, Step
@@ -21,6 +23,7 @@ from steps import BLOCK, DIM, HEADS, HIT, TOKENS, Driver, Step
 import kvfs
 import torch
 from kvfs import Stage
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
 from engines import prompt, settled, statistics
 from kvfs.vllm.metrics import Stats
@@ -358,7 +361,7 @@ class Layouts(Case):
 
         made = kvfs.views_of
         for heads_first in True, False:
-            with unittest.mock.patch("kvfs.views_of", views_of):
+            with mock.patch("kvfs.views_of", views_of):
                 driver = self.driver(heads_first=heads_first)
             page = 4 * HEADS * BLOCK * 2 * DIM
             self.assertEqual({(view.count, view.bytes) for view in views}, {(1, page)})
@@ -368,8 +371,8 @@ class Layouts(Case):
 
     def test_blocks_in_the_order_of_before_are_misses(self) -> None:
         made = kvfs.views_of
-        with unittest.mock.patch("kvfs.vllm.identity.ORDER", 1), \
-                unittest.mock.patch("kvfs.views_of", lambda *arguments, by_stride: made(*arguments)):
+        with mock.patch("kvfs.vllm.identity.ORDER", 1), \
+                mock.patch("kvfs.views_of", lambda *arguments, by_stride: made(*arguments)):
             before = self.driver(heads_first=False)
             wanted = self.copies(before, FIRST)
             before.save("s", 1, FIRST)
@@ -393,6 +396,8 @@ class Asking(Case):
             held = hold(*arguments, **options)
             for pid in pids:  # pids were found earlier: a read takes only milliseconds
                 os.kill(pid, signal.SIGSTOP)
+            while not all(self.mount._stopped(pid) for pid in pids):
+                pass
             return held
 
         together.hold = counted
@@ -573,7 +578,6 @@ class Figures(Case):
 
     def test_hits_are_counted_by_tier_and_saves_and_loads_once(self) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-        from vllm.v1.metrics.cache_hit_source import CacheHitSource
         from kvfs.vllm import KvfsConnector
 
         driver = self.driver(ssd_wait=60)
@@ -610,8 +614,8 @@ class Figures(Case):
         Asking.lookups(self, driver)  # stops the daemon after the look-up
         self.assertIsNone(driver.match(request))
         held = driver.scheduler._scheduler._requests["l2"].held
-        self.assertEqual(driver.scheduler.get_external_cache_hit_sources(request, HIT * BLOCK),
-                         {CacheHitSource.HOST: HIT * BLOCK})
+        sources = driver.scheduler._scheduler.sources
+        self.assertEqual(sources(request, HIT * BLOCK), (0, 0))
         time.sleep(0.1)  # a thread asks the daemon for the tiers
         self.mount.signal(signal.SIGCONT)
         hit = driver.matched(request)
@@ -622,8 +626,12 @@ class Figures(Case):
         self.assertEqual(len(held.states), HIT)
         # Set the tiers: the daemon may have read some blocks before it answered.
         held.states = [kvfs.State.DRAM] * 5 + [kvfs.State.SSD] * (HIT - 5)
-        self.assertEqual(driver.scheduler.get_external_cache_hit_sources(request, hit),
-                         {CacheHitSource.HOST: 5 * BLOCK, CacheHitSource.DISK: (HIT - 5) * BLOCK})
+        self.assertEqual(sources(request, hit), ((HIT - 5) * BLOCK, 0))
+        if hasattr(KVConnectorBase_V1, "get_external_cache_hit_sources"):  # not in vLLM 0.31
+            from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+            self.assertEqual(driver.scheduler.get_external_cache_hit_sources(request, hit),
+                             {CacheHitSource.HOST: 5 * BLOCK, CacheHitSource.DISK: (HIT - 5) * BLOCK})
         driver.allocate(request, OTHERS, hit)
         self.assertEqual({"dram_hits": 5, "ssd_hits": HIT - 5},
                          {what: n for what, n in stats().items() if "hits" in what})
@@ -637,9 +645,35 @@ class Figures(Case):
         self.assertEqual(registry.get_sample_value("vllm:kvfs_saved_total", {"engine": "0"}), 3)
         self.assertEqual(registry.get_sample_value("vllm:kvfs_load_seconds_total", {"engine": "0"}), 0.5)
 
-    def test_another_version_of_vllm_is_named(self) -> None:
+    def test_another_version_of_vllm_is_named_and_refused_if_it_lacks_something(self) -> None:
+        from vllm.v1.core.sched.output import SchedulerOutput
+        from kvfs import release
+        from kvfs.vllm import ADDED, TESTED, KvfsConnector
+        from kvfs.vllm.connector import USED
+
+        def check() -> None:
+            release.check("vLLM", "0.99.1", TESTED, log, KvfsConnector, USED, ADDED)
+
+        log = logging.getLogger("vllm.kvfs")
+        whole = "kvfs: vLLM 0.99.1 is not tested: kvfs is made for vLLM 0.31 and 0.32"
+        with self.assertLogs(log) as logs:
+            check()
+        self.assertEqual(logs.output, [f"WARNING:vllm.kvfs:{whole}"])
+        fields = dict(SchedulerOutput.__dataclass_fields__)
+        del fields["num_scheduled_tokens"]
+        method, changed = KVConnectorBase_V1.handle_preemptions, lambda self, forward_context, more: None
+        for patch, lack in ((mock.patch.object(SchedulerOutput, "__dataclass_fields__", fields),
+                             "SchedulerOutput.num_scheduled_tokens"),
+                            (mock.patch.object(KVConnectorBase_V1, "start_load_kv", changed), "start_load_kv as it was"),
+                            (contextlib.ExitStack(), "handle_preemptions")):
+            with patch, self.assertRaises(RuntimeError) as caught:
+                if isinstance(patch, contextlib.ExitStack):
+                    patch.callback(setattr, KVConnectorBase_V1, "handle_preemptions", method)
+                    del KVConnectorBase_V1.handle_preemptions
+                check()
+            self.assertEqual(str(caught.exception), f"{whole}, and does not run with this one: it lacks {lack}")
         script = ("import sys, vllm; vllm.__version__ = '0.99.1'\n"
-                  "for missing in ('vllm.v1.metrics.cache_hit_source', 'vllm.v1.kv_offload.tiering.base'):\n"
+                  "for missing in ('vllm.v1.request', 'vllm.v1.kv_offload.tiering.base'):\n"
                   "    sys.modules[missing] = None\n"
                   "    try:\n"
                   "        import kvfs.vllm.tier\n"
@@ -647,8 +681,7 @@ class Figures(Case):
                   "        print(error)\n"
                   "    del sys.modules[missing]\n")
         run = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True)
-        lines = [line for line in run.stdout.splitlines() if line.startswith(
-            "kvfs: vLLM 0.99.1 is not tested: kvfs.vllm is made for vLLM 0.32, and does not run with this one")]
+        lines = [line for line in run.stdout.splitlines() if line.startswith(f"{whole}, and does not run")]
         self.assertEqual(len(lines), 2, run.stdout + run.stderr[-2000:])
 
 

@@ -1,26 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvfs.vllm - KvfsConnector for vLLM, and kvfs.vllm.tier, a tier behind vLLM's CPU cache.
 
-Made for vLLM 0.32; these interfaces change with each release.
+These interfaces change with each release of vLLM.
 """
 import logging
 
 import vllm
 
-TESTED = "0.32"
-_untested = f"kvfs: vLLM {vllm.__version__} is not tested: kvfs.vllm is made for vLLM {TESTED}"
+from kvfs import release
 
-
-def unusable(error: ImportError) -> RuntimeError:
-    """Return the error for a version of vLLM that lacks what kvfs imports."""
-    return RuntimeError(f"{_untested}, and does not run with this one ({error})")
-
+TESTED = ("0.31", "0.32")
+ADDED = "get_external_cache_hit_sources"  # not in all of them
+ENGINE = ("vLLM", vllm.__version__, TESTED)
 
 try:
-    from .connector import KvfsConnector
+    from .connector import KvfsConnector, USED
 except ImportError as error:
-    raise unusable(error) from None
-if not vllm.__version__.startswith(f"{TESTED}."):
-    logging.getLogger("vllm.kvfs").warning("%s", _untested)
+    raise release.unusable(*ENGINE, error) from None
+release.check(*ENGINE, logging.getLogger("vllm.kvfs"), KvfsConnector, USED, ADDED)
 
 __all__ = ["KvfsConnector"]

@@ -14,8 +14,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V
                                                                KVConnectorRole,
                                                                KVConnectorTransferResults,
                                                                SupportsHMA)
+from vllm.config import CacheConfig
 from vllm.distributed.kv_transfer import get_kv_transfer_group
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
+from vllm.v1.core.sched.output import (CachedRequestData, KVConnectorBlockState, NewRequestData,
+                                       SchedulerOutput)
+from vllm.v1.engine.core import EngineCore
+from vllm.v1.request import Request
 
 from .groups import check_engine, groups
 from .identity import caller, engine_core, identity, watch_weights
@@ -24,6 +28,18 @@ from .metrics import Metrics, Stats
 from .scheduler import Scheduler
 from .settings import settings
 from .worker import Worker
+
+
+# Attributes of vLLM's objects that kvfs uses, beside the methods that KvfsConnector overrides.
+USED = {
+    SchedulerOutput: "num_scheduled_tokens scheduled_new_reqs scheduled_cached_reqs kv_connector_block_state "
+                     "kv_cache_block_copies",
+    NewRequestData: "block_ids", CachedRequestData: "new_block_ids",
+    KVConnectorBlockState: "resolve_block_ids",
+    Request: "request_id kv_transfer_params block_hashes num_tokens num_prompt_tokens num_computed_tokens "
+             "all_token_ids lora_request cache_salt mm_features skip_reading_prefix_cache",
+    EngineCore: "collective_rpc vllm_config", CacheConfig: "prefix_match_unit prefix_caching_hash_algo",
+}
 
 
 def hand_over(worker: Any, identity: str) -> None:
@@ -68,8 +84,9 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
         tokens = self._scheduler.match(request, num_computed_tokens)
         return tokens, bool(tokens) and self._settings.load == "async"
 
-    def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int
-                                       ) -> dict[CacheHitSource, int]:
+    def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> dict[Any, int]:
+        from vllm.v1.metrics.cache_hit_source import CacheHitSource  # vLLM 0.31 has none, and does not ask
+
         disk, nodes = self._scheduler.sources(request, num_external_tokens)
         sources = {CacheHitSource.HOST: num_external_tokens - disk - nodes,
                    CacheHitSource.DISK: disk, CacheHitSource.P2P: nodes}

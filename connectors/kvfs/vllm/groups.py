@@ -47,6 +47,11 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
         raise ValueError("kvfs: 'load' is \"sync\": vLLM cannot recompute a block that fails to load "
                          "synchronously with several layer groups, tensor parallelism or its V2 "
                          "model runner; use \"async\"")
+    unit = vllm_config.cache_config.prefix_match_unit
+    size = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+    if several and unit not in (None, size):
+        raise ValueError(f"kvfs: prefix_match_unit is {unit}, and blocks have {size} tokens: KvfsConnector "
+                         "supports one size")
     algorithm = str(vllm_config.cache_config.prefix_caching_hash_algo)
     if "xxhash" in algorithm:
         raise ValueError(f"kvfs: prefix_caching_hash_algo is {algorithm}: other processes do not "
@@ -62,9 +67,10 @@ def groups(kv_cache_config: Any, token_ids: bool = False) -> list[Group]:
     several sizes."""
     found = []
     sizes = {group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups}
-    if len(sizes) != 1 or kv_cache_config.hash_block_size not in (None, *sizes):
+    hashed = getattr(kv_cache_config, "hash_block_size", None)  # not in vLLM 0.31
+    if len(sizes) != 1 or hashed not in (None, *sizes):
         raise ValueError(f"kvfs: layer groups with blocks of {sorted(sizes)} tokens, hashed by "
-                         f"{kv_cache_config.hash_block_size}: KvfsConnector supports one size")
+                         f"{hashed}: KvfsConnector supports one size")
     for index, group in enumerate(kv_cache_config.kv_cache_groups):
         spec = group.kv_cache_spec
         per_layer = getattr(spec, "kv_cache_specs", None) or {name: spec for name in group.layer_names}

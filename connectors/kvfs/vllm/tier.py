@@ -21,18 +21,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import kvfs
-from kvfs import Stage, State
+from kvfs import Stage, State, release
 from kvfs.patience import Patience
 from kvfs.settings import Tier, read
 
-from . import unusable
+from . import ENGINE
 
 try:
     from vllm.v1.kv_offload.base import (Locality, LookupResult, Medium, ReqContext,
                                          RequestOffloadingContext, ScheduleEndContext)
     from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 except ImportError as error:
-    raise unusable(error) from None
+    raise release.unusable(*ENGINE, error) from None
 from .identity import engine_core, identity, watch_weights
 from .settings import allows
 
@@ -260,3 +260,6 @@ class KvfsTier(SecondaryTierManager):
         self._pool.close()
         self._session.close()
         self._view = memoryview(b"")
+
+
+release.check(*ENGINE, log, KvfsTier)
