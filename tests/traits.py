@@ -25,7 +25,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 LIMITS = {
     "files .c": 133,
     "lines": 71232,
-    "lines of Python": 8439,
+    "lines of Python": 8440,
     "largest circle": 10,
     "upward calls": 0,
     "helpers with one caller, %": 14,

@@ -106,9 +106,9 @@ class Engine:
         self.llm.collective_rpc(method)
         return {}
 
-    def preemptions(self):
-        return {m.name: m.value for m in self.llm.get_metrics()
-                if "preempt" in m.name and hasattr(m, "value")}
+    def counters(self, name):
+        """Return the metrics with @name in their names."""
+        return {m.name: m.value for m in self.llm.get_metrics() if name in m.name and hasattr(m, "value")}
 
     def leases(self):
         """Return the number of requests and loads that the connector still tracks."""

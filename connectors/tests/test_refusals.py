@@ -98,8 +98,12 @@ class Refusals(unittest.TestCase):
             Core(self.config(enable_lora=True)).tier()
 
     def test_speculative_decoding(self) -> None:
-        self.refused("speculative_config is set", self.config(speculative_config={
-            "method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}))
+        config = self.config(speculative_config={
+            "method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3})
+        self.made(config)
+        for method in "eagle", "mtp", "draft_model":
+            config.speculative_config.method = method
+            self.refused(f"speculative_config has the method '{method}'", config)
 
     def test_roles_without_a_daemon_to_share(self) -> None:
         for role in ("kv_producer", "kv_consumer"):

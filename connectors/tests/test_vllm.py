@@ -287,7 +287,7 @@ class Faults(Case):
         engine = self.engine(num_gpu_blocks_override=17, max_model_len=1024, max_num_batched_tokens=1024)
         got = engine.do("generate", prompts=prompts, tokens=200)
         self.assertEqual(got["tokens"], wanted["tokens"])
-        self.assertGreater(sum(engine.do("preemptions").values()), 0)
+        self.assertGreater(sum(engine.do("counters", name="preempt").values()), 0)
         self.assertEqual(engine.do("leases"), {"requests": 0, "loads": 0})
         engine.do("reset")
         self.assertEqual(engine.do("generate", prompts=prompts, tokens=200)["tokens"], wanted["tokens"])
@@ -504,6 +504,38 @@ class Kinds(Case):
             self.assertEqual(got["tokens"], wanted)
             self.assertEqual(got["forwarded"] > loaded, forwarded)
         self.assertEqual(self.mount.blocks(), blocks)
+
+
+class Speculation(Case):
+    def test_tokens_that_n_grams_propose(self) -> None:
+        """Prompts that repeat themselves: tokens are proposed, and some are accepted."""
+        prompts = [prompt(i, 40) * 25 + prompt(i, 20) for i in range(4)]
+        plain = self.engine(model("qwen"))
+        wanted = plain.do("generate", prompts=prompts, tokens=150)
+        plain.kill()
+        n_gram = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4,
+                                         "prompt_lookup_max": 2, "prompt_lookup_min": 1}}
+        first = self.engine(**n_gram)
+        got = first.do("generate", prompts=prompts, tokens=150)
+        self.assertEqual(got["tokens"], wanted["tokens"])
+        proposed = first.do("counters", name="spec_decode")
+        self.assertGreater(proposed["vllm:spec_decode_num_accepted_tokens"], 0)
+        self.assertGreater(proposed["vllm:spec_decode_num_draft_tokens"],
+                           proposed["vllm:spec_decode_num_accepted_tokens"])
+        # The generated tokens are in saved blocks, too: the next turn of each conversation.
+        longer = [p + tokens + prompt(9, 40) for p, tokens in zip(prompts, wanted["tokens"])]
+        turns = first.do("generate", prompts=longer)
+        pages = first.do("pages")
+        settled(self.mount.path)
+        first.kill()
+        second = self.engine(**n_gram)
+        again = second.do("generate", prompts=longer)
+        self.assertEqual(again["tokens"], turns["tokens"])
+        self.assertLess(again["forwarded"], sum(len(p) - full(len(p)) + 8 * 5 for p in longer))
+        self.same_pages(second.do("pages"), pages, 4 * (full(len(longer[0])) // BLOCK))
+        second.kill()
+        plain = self.engine(model("qwen"))
+        self.assertEqual(plain.do("generate", prompts=longer)["tokens"], turns["tokens"])
 
 
 class Tier(Case):

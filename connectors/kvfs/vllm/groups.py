@@ -33,9 +33,10 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     """Raise ValueError, in one line, for configurations that would give wrong results or were
     never tested."""
     config, parallel = vllm_config.kv_transfer_config, vllm_config.parallel_config
-    if vllm_config.speculative_config is not None:
-        raise ValueError("kvfs: speculative_config is set: blocks of tokens that are rejected later "
-                         "could be saved; run without it")
+    method = getattr(vllm_config.speculative_config, "method", None)
+    if method not in (None, "ngram"):
+        raise ValueError(f"kvfs: speculative_config has the method {method!r}: its draft layers were never "
+                         "tested; use \"ngram\", or run without it")
     for key in ("pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size",
                 "prefill_context_parallel_size"):
         if getattr(parallel, key, 1) != 1:
