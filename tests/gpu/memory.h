@@ -148,7 +148,7 @@ static inline void engine_close(struct engine *e)
 /* Return @n different page numbers of a pool of @pages, partly in order. */
 static inline int64_t *engine_pages(size_t n, uint64_t pages, unsigned seed)
 {
-	int64_t *all = malloc(pages * sizeof(*all)), swap;
+	int64_t *all = calloc(pages, sizeof(*all)), swap;
 	uint64_t i, j;
 
 	for (i = 0; i < pages; i++)
