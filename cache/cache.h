@@ -307,6 +307,41 @@ size_t kv_space_list(struct kv_cache *cache, struct kv_space *space,
 		     uint64_t *cursor, struct kv_listed *ret_blocks,
 		     size_t max);
 
+/* Describe the block @key as kv_space_list does, but only from memory: the meta of a block
+ * that is on SSD alone is zero.  info.held 0: the block is absent. */
+void kv_block_describe(struct kv_cache *cache, struct kv_space *space,
+		       const struct kv_key *key, struct kv_listed *ret_block);
+
+/* ---- feeds: which blocks of a space have changed their tiers ---- */
+
+struct kv_feed;
+extern const size_t kv_feed_bytes; /* memory of a feed */
+
+/* A subscriber that waits for changes. */
+struct kv_feed_wait {
+	/* Called once, by any thread, when there are changes, or the space is removed. */
+	void (*done)(struct kv_feed_wait *wait);
+	bool waits;
+	LIST_ENTRY(kv_feed_wait) link;
+	struct kv_feed_wait *next;
+};
+
+/* Hold the feed of @space, made if it has none.  -ENOENT: the space is removed; -ENOMEM. */
+int kv_feed_get(struct kv_cache *cache, struct kv_space *space,
+		struct kv_feed **ret_feed);
+void kv_feed_put(struct kv_cache *cache, struct kv_feed *feed);
+
+/*
+ * Read the keys of at most @max changes from *@cursor on, and advance *@cursor.  If there are
+ * none, let @wait wait for some, unless it is NULL.  -ESTALE: changes were lost, or *@cursor
+ * is not of this feed: *@cursor is now that of the next change.
+ */
+long kv_feed_read(struct kv_cache *cache, struct kv_feed *feed,
+		  uint64_t *cursor, struct kv_key *ret_keys, size_t max,
+		  struct kv_feed_wait *wait);
+/* End the wait.  Returns false if it had ended: then wait->done is or will be called. */
+bool kv_feed_forget(struct kv_cache *cache, struct kv_feed_wait *wait);
+
 /* Return the block, held; by id also a removed one that is held.  -ENOENT. */
 int kv_block_get(struct kv_cache *cache, struct kv_space *space,
 		 const struct kv_key *key, struct kv_block **ret_block);

@@ -127,6 +127,9 @@ enum wire_type {
 	/* Report why keys are absent: wire_key[], at most WIRE_WHY_BATCH; none:
 	 * list look-ups from place @arg of the log on.  Reply: wire_miss[]. */
 	WIRE_WHY,
+	/* Read changes of the space, waiting for @arg nanoseconds at most.  wire_list; reply:
+	 * @count bytes of wire_list + wire_entry[]. */
+	WIRE_CHANGES,
 	WIRE_TYPE_END,
 };
 
@@ -368,8 +371,16 @@ struct wire_snapshot {
 struct wire_list {
 	uint64_t cursor;
 	uint32_t max;
-	uint32_t reserved;
+	uint32_t lost; /* see WIRE_CHANGES; else 0 */
 };
+
+/*
+ * WIRE_CHANGES lists blocks that have entered or left a tier since @cursor, with their present
+ * state: no bytes in either tier: gone.  @cursor: any, then that of the last reply.  A
+ * reply with @lost 1 has no blocks: changes before @cursor were lost, list the space.  Parent,
+ * position and tokens of a block that is not in DRAM are 0.  The first WIRE_CHANGES
+ * subscribes the connection.  -ENOLCK, -ENOMEM.
+ */
 
 struct wire_entry {
 	uint8_t key[32];

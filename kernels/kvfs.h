@@ -383,6 +383,25 @@ long kvfs_space_list(kvfs_space *space, uint64_t *cursor,
 		     kvfs_entry *ret_entries, size_t max);
 
 /*
+ * Read changes of the space: the blocks that have entered or left DRAM or SSD since
+ * *@cursor, at most @max, each with the state that it has now; bytes_dram and bytes_ssd 0: the
+ * block is gone.  parent, position, tokens are unknown unless the block is in DRAM.  Waits at
+ * most @timeout nanoseconds (<= KVFS_CHANGES_NS) for the first change.  Returns their number,
+ * 0 in the absence of changes, and advances *@cursor, whose steps number the changes.  Begin with *@cursor 0.
+ * The daemon never waits for a subscriber, and keeps 65,536 changes; it keeps those of this
+ * space until the session closes.  Any thread may call, but not with a cursor in use.
+ * -ESTALE: *@cursor was 0, or changes after *@cursor were lost, also with a former daemon.  *@cursor is
+ *  now that of the next change: list the space with kvfs_space_list, and go on
+ * -EINVAL: a NULL, or @max 0
+ * -ENOENT: no such space, or the caller may not read it
+ * -ENOLCK: beyond the user's share of memory
+ * -ENOMEM, -ENOTCONN; -ETIMEDOUT: the daemon hangs
+ */
+#define KVFS_CHANGES_NS UINT64_C(60000000000)
+long kvfs_space_changes(kvfs_space *space, uint64_t *cursor,
+			kvfs_entry *ret_entries, size_t max, uint64_t timeout);
+
+/*
  * Read the token ids of the blocks @keys, of a space with "token_ids" in its
  * layout.  The ids of the first blocks, as many as fit, are stored in @buffer
  * of @bytes (aligned to 8, at least KVFS_TOKENS_ROOM).  Returns the number of

@@ -23,8 +23,8 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 
 LIMITS = {
-    "files .c": 133,
-    "lines": 71232,
+    "files .c": 134,
+    "lines": 71691,
     "lines of Python": 8440,
     "largest circle": 10,
     "upward calls": 0,

@@ -461,6 +461,13 @@ size_t kv_space_list(struct kv_cache *cache, struct kv_space *space,
 	return n;
 }
 
+void kv_block_describe(struct kv_cache *cache, struct kv_space *space,
+		       const struct kv_key *key, struct kv_listed *ret_block)
+{
+	if (!list_block(cache, space, key, NULL, ret_block))
+		*ret_block = (struct kv_listed){.info.key = *key};
+}
+
 int kv_block_get_token_ids(struct kv_cache *cache, struct kv_block *block,
 			   struct kv_meta *ret_meta,
 			   struct kv_token_ids **ret_ids)

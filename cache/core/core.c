@@ -3,7 +3,8 @@
  * core.c - the cache's lock, and work that is deferred until it is released.
  *
  * OWNS     cache->deferred: blocks that were removed, acquires that are
- *          settled, flushes that ended, segments that clients must unmap.
+ *          settled, flushes that ended, segments that clients must unmap, feeds
+ *          with changes.
  *
  * LOCKING  defines cache->lock.  Deferred callbacks run without the lock, on
  *          the thread that released it.
@@ -49,6 +50,12 @@ void kv_unlock(struct kv_cache *cache)
 		deferred.flushed = flush->next;
 		flush->done(flush, flush->status);
 	}
+	while (deferred.woken) {
+		struct kv_feed_wait *wait = deferred.woken;
+
+		deferred.woken = wait->next;
+		wait->done(wait);
+	}
 	if (deferred.room && config->room)
 		config->room(config->arg);
 	free(deferred.gone);
@@ -59,7 +66,7 @@ void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns)
 {
 	if (cache->room || cache->deferred.n_gone ||
 	    cache->deferred.n_retired || cache->deferred.settled ||
-	    cache->deferred.flushed) {
+	    cache->deferred.flushed || cache->deferred.woken) {
 		kv_unlock(cache);
 		kv_lock(cache);
 		return; /* the callbacks may have made the condition true */

@@ -208,6 +208,7 @@ struct kv_space {
 	struct kv_quota quota;
 	uint64_t file_bytes;  /* bytes of the space's file in STORE/spaces */
 	uint64_t index_bytes; /* bytes in the index, with those of snapshots */
+	struct kv_feed *feed; /* feed.c; NULL: there are no subscribers */
 	struct kv_layout *layout; /* layout, set once, or replaced by seed.c */
 	struct kv_layout *former; /* replaced layout, which clients have read */
 	char layout_error[KV_LAYOUT_ERROR_MAX + 1];
@@ -622,6 +623,7 @@ struct kv_deferred {
 	size_t n_gone;
 	struct kv_acquire *settled;
 	struct kv_flush *flushed;
+	struct kv_feed_wait *woken;
 	bool room;
 	uint32_t *retired;
 	size_t n_retired;

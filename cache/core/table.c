@@ -18,6 +18,7 @@
  * LOCKING    cache->lock, for everything but the references of a space.
  */
 #include "cache/core/table.h"
+#include "cache/core/feed.h"
 
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -245,6 +246,7 @@ void kv_table_unlink(struct kv_cache *cache, struct kv_block *block)
 	dir->blocks--;
 	space->blocks--;
 	block->flags |= BLOCK_REMOVED;
+	kv_feed_note_locked(cache, space, block);
 }
 
 void kv_table_free(struct kv_cache *cache, struct kv_block *block)

@@ -35,6 +35,7 @@
  */
 #include "cache/dram/dram.h"
 #include "cache/core/slot.h"
+#include "cache/core/feed.h"
 #include "cache/core/ledger.h"
 #include "cache/core/table.h"
 #include "cache/ssd/ssd.h"
@@ -246,6 +247,7 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 		kv_evict_list_add(cache, slot->list, block,
 				  block->file != KV_NONE);
 	kv_slot_after(cache, slot);
+	kv_feed_note_locked(cache, space, block);
 }
 
 /* Separate a READY slot from its block. */
@@ -258,6 +260,8 @@ static void part(struct kv_cache *cache, struct kv_slot *slot)
 	kv_count_bytes(DRAM, slot->list->space,
 		       -slot->segment->class->slot_bytes);
 	slot->block->slot = NULL;
+	if (!(slot->block->flags & BLOCK_REMOVED))
+		kv_feed_note_locked(cache, slot->list->space, slot->block);
 	slot->block = NULL;
 }
 

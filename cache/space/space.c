@@ -19,6 +19,7 @@
 #include "cache/core/causes.h"
 #include "cache/block/block.h"
 #include "cache/core/account.h"
+#include "cache/core/feed.h"
 #include "cache/core/hooks.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
@@ -227,6 +228,8 @@ static void forget_locked(struct kv_cache *cache, struct kv_space *space)
 	kv_account_credit(space->account, KV_FINITE_SPACES, 1);
 	kv_space_index_locked(cache, space, space->index_bytes, 0);
 	space->removed = true;
+	if (space->feed)
+		kv_feed_wake_locked(cache, space->feed);
 	kv_guarantee_space(cache, space, DRAM, 0);
 	kv_guarantee_space(cache, space, SSD, 0);
 	kv_dirs_free(space);

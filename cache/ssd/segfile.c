@@ -33,6 +33,7 @@
  */
 #include "cache/ssd/ssd.h"
 #include "cache/core/causes.h"
+#include "cache/core/feed.h"
 #include "cache/core/hooks.h"
 #include "cache/core/ledger.h"
 #include "index/segfile.h"
@@ -516,6 +517,7 @@ void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
 	if (!(block->flags & BLOCK_PINNED))
 		kv_evict_list_add(cache, kv_evict_list_ssd(cache, block), block,
 				  false);
+	kv_feed_note_locked(cache, space, block);
 }
 
 void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
@@ -590,6 +592,8 @@ static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 	kv_evict_list_drop(kv_evict_list_ssd(cache, block), block->number);
 	kv_count_bytes(SSD, kv_block_space(cache, block), -file->slot_bytes);
 	block->file = block->slot_number = KV_NONE;
+	if (!(block->flags & BLOCK_REMOVED))
+		kv_feed_note_locked(cache, kv_block_space(cache, block), block);
 	/* A pinned block that is also in DRAM will be written again. */
 	if (block->flags & BLOCK_PINNED)
 		kv_ssd_pinned_locked(cache, block, true);

@@ -787,6 +787,27 @@ _Static_assert(sizeof(struct wire_list) +
 		       ROOM,
 	       "a full listing fits");
 
+static struct wire_entry entry_of(const struct kv_listed *block)
+{
+	const struct kv_block_info *info = &block->info;
+	const struct kv_meta *meta = &block->meta;
+	struct wire_entry entry = {.len = info->key.len,
+				   .parent_len = meta->parent.len,
+				   .position = meta->position,
+				   .tokens = meta->tokens,
+				   .bytes_dram = info->held - info->ssd,
+				   .bytes_ssd = info->ssd,
+				   .used = info->atime_ns / 1000000000,
+				   .hits = info->hits,
+				   .pinned = info->pinned,
+				   .id = info->id,
+				   .parent_id = block->parent_id};
+
+	memcpy(entry.key, info->key.b, sizeof(entry.key));
+	memcpy(entry.parent, meta->parent.b, sizeof(entry.parent));
+	return entry;
+}
+
 static int list_run(struct kv_wait *wait)
 {
 	struct details *list = (struct details *)wait;
@@ -799,26 +820,8 @@ static int list_run(struct kv_wait *wait)
 	do {
 		n = kv_space_list(list->request.server->cache, wait->space,
 				  &head->cursor, blocks, LIST_AT_ONCE);
-		for (size_t i = 0; i < n; i++, entry++) {
-			const struct kv_block_info *info = &blocks[i].info;
-			const struct kv_meta *meta = &blocks[i].meta;
-
-			*entry = (struct wire_entry){
-				.len = info->key.len,
-				.parent_len = meta->parent.len,
-				.position = meta->position,
-				.tokens = meta->tokens,
-				.bytes_dram = info->held - info->ssd,
-				.bytes_ssd = info->ssd,
-				.used = info->atime_ns / 1000000000,
-				.hits = info->hits,
-				.pinned = info->pinned,
-				.id = info->id,
-				.parent_id = blocks[i].parent_id};
-			memcpy(entry->key, info->key.b, sizeof(entry->key));
-			memcpy(entry->parent, meta->parent.b,
-			       sizeof(entry->parent));
-		}
+		for (size_t i = 0; i < n; i++)
+			*entry++ = entry_of(&blocks[i]);
 		list->done += (uint32_t)n;
 	} while (head->cursor != 0 && list->n - list->done >= LIST_AT_ONCE &&
 		 kv_now_ns() < until);
@@ -840,7 +843,7 @@ int kv_request_list(struct kv_client *client, const struct kv_message *m)
 	size_t n;
 	int r;
 
-	if (asked->max < 64 || asked->max > WIRE_BATCH || asked->reserved != 0)
+	if (asked->max < 64 || asked->max > WIRE_BATCH || asked->lost != 0)
 		return -EINVAL;
 	if (m->header->flags & WIRE_DETAILS) {
 		r = kv_request_new(client, m, &list_kind, sizeof(*list), &list);
@@ -861,5 +864,155 @@ int kv_request_list(struct kv_client *client, const struct kv_message *m)
 	}
 	kv_reply(client, m->header, 0, (uint32_t)n,
 		 sizeof(*reply) + n * sizeof(*keys));
+	return 0;
+}
+
+/* ---- changes of a space: sent to a client that asks, so that none is waited for ---- */
+
+#define LINGER_NS 5000000u /* after the first change, wait for more */
+
+/* A feed that the client holds until it ends; charged to its user. */
+struct kv_subscription {
+	struct kv_subscription *next;
+	uint32_t space;
+	struct kv_feed *feed;
+};
+
+struct changes {
+	struct kv_request request; /* first */
+	struct kv_feed_wait news;
+	struct kv_feed *feed;
+	struct wire_list asked;
+	bool begun, lingers;
+};
+
+void kv_subscriptions_drop(struct kv_client *client)
+{
+	struct kv_subscription *s;
+
+	while ((s = client->subscriptions)) {
+		client->subscriptions = s->next;
+		kv_feed_put(client->server->cache, s->feed);
+		kv_account_credit(client->account, KV_FINITE_MEMORY,
+				  kv_feed_bytes);
+		free(s);
+	}
+}
+
+static int subscribe(struct kv_client *client, const struct kv_message *m,
+		     struct kv_feed **ret_feed)
+{
+	struct kv_subscription *s = client->subscriptions;
+	int r;
+
+	while (s && s->space != m->header->space)
+		s = s->next;
+	if (s) {
+		*ret_feed = s->feed;
+		return 0;
+	}
+	r = kv_account_charge(client->account, KV_FINITE_MEMORY, kv_feed_bytes);
+	if (r < 0)
+		return r;
+	s = calloc(1, sizeof(*s));
+	r = s ? kv_feed_get(client->server->cache, m->space, &s->feed)
+	      : -ENOMEM;
+	if (r < 0) {
+		kv_account_credit(client->account, KV_FINITE_MEMORY,
+				  kv_feed_bytes);
+		free(s);
+		return r;
+	}
+	s->space = m->header->space;
+	s->next = client->subscriptions;
+	client->subscriptions = s;
+	*ret_feed = s->feed;
+	return 0;
+}
+
+static void changed(struct kv_feed_wait *news)
+{
+	kv_wait_end(&kv_container(news, struct changes, news)->request.wait, 0);
+}
+
+static void changes_cancel(struct kv_wait *wait, int status)
+{
+	struct changes *changes = (struct changes *)wait;
+	const bool waits =
+		kv_feed_forget(changes->request.server->cache, &changes->news);
+
+	if (!waits && !changes->lingers)
+		return;
+	changes->lingers = false;
+	kv_wait_end(wait, status);
+}
+
+static int changes_finish(struct kv_request *request)
+{
+	struct changes *changes = (struct changes *)request;
+	struct kv_server *server = request->server;
+	struct wire_list *head = kv_reply_items(server);
+	struct wire_entry *entries = (struct wire_entry *)(head + 1);
+	const bool waits = !changes->begun && request->header.arg > 0;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
+	const int status = request->wait.status;
+	struct kv_space_info info;
+	struct kv_listed block;
+	long n;
+	int r;
+
+	r = kv_client_space(request->client, request->header.space, R_OK | X_OK,
+			    &space, &info);
+	if (r == 0 && status < 0 && status != -ETIMEDOUT)
+		r = status;
+	if (r < 0)
+		return r == -EACCES ? -ENOENT : r;
+	if (changes->begun && status == 0) {
+		changes->lingers = true;
+		kv_request_pend(request, LINGER_NS);
+		return 0;
+	}
+	n = kv_feed_read(server->cache, changes->feed, &changes->asked.cursor,
+			 server->keys, changes->asked.max,
+			 waits ? &changes->news : NULL);
+	if (n == 0 && waits) {
+		changes->begun = true;
+		kv_request_pend(request, request->header.arg);
+		return 0;
+	}
+	*head = (struct wire_list){.cursor = changes->asked.cursor,
+				   .lost = n < 0};
+	for (long i = 0; i < n; i++) {
+		kv_block_describe(server->cache, space, &server->keys[i],
+				  &block);
+		entries[i] = entry_of(&block);
+	}
+	n = (long)sizeof(*head) + KV_MAX(n, 0) * (long)sizeof(*entries);
+	kv_reply(request->client, &request->header, 0, (uint32_t)n, (size_t)n);
+	return 0;
+}
+
+static const struct kv_request_kind changes_kind = {{.cancel = changes_cancel},
+						    changes_finish};
+
+int kv_request_changes(struct kv_client *client, const struct kv_message *m)
+{
+	const struct wire_list *asked = m->items;
+	struct changes *changes;
+	struct kv_feed *feed;
+	int r;
+
+	if (asked->max == 0 || asked->max > WIRE_BATCH || asked->lost != 0)
+		return -EINVAL;
+	r = subscribe(client, m, &feed);
+	if (r == 0)
+		r = kv_request_new(client, m, &changes_kind, sizeof(*changes),
+				   &changes);
+	if (r < 0)
+		return r;
+	changes->feed = feed;
+	changes->asked = *asked;
+	changes->news.done = changed;
+	kv_request_answer(&changes->request);
 	return 0;
 }

@@ -437,6 +437,7 @@ static void forget_unread(struct kv_client *client)
 	server->tally.dropped_reservations +=
 		kv_reservations_drop(&client->reservations, server->cache);
 	kv_sets_drop(client);
+	kv_subscriptions_drop(client);
 	kv_client_memory_put(kv_steal(client->staging));
 	while (!TAILQ_EMPTY(&client->lents))
 		kv_lent_drop(client, TAILQ_FIRST(&client->lents));

@@ -459,6 +459,7 @@ static const struct shape {
 			 WRITE, KEYS},
 	[WIRE_WHY] = {kv_request_why, 0, ITEM(key), 0, WIRE_WHY_BATCH, 0, READ,
 		      KEYS},
+	[WIRE_CHANGES] = {kv_request_changes, 0, ITEM(list), 1, 1, 0, READ},
 	[WIRE_REGISTERS] = {kv_request_registers, .what = OPEN_TAG},
 	[WIRE_LIMIT] = {kv_request_limit, 0, 1, 1, WIRE_MAX},
 };

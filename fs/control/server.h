@@ -277,6 +277,8 @@ struct kv_sets {
 
 void kv_sets_drop(struct kv_client *client);
 
+void kv_subscriptions_drop(struct kv_client *client);
+
 /* ---- the client ---- */
 
 /* Why a connection is ended. */
@@ -325,6 +327,7 @@ struct kv_client {
 	struct kv_reservations reservations;
 	struct kv_segments segments;
 	struct kv_sets sets;
+	struct kv_subscription *subscriptions; /* to spaces */
 };
 
 /*
@@ -504,6 +507,6 @@ kv_handler kv_request_space_remove, kv_request_list, kv_request_space,
 	kv_request_pick, kv_request_snapshot, kv_request_snapshot_drop,
 	kv_request_snapshot_read, kv_request_snapshot_list, kv_request_unmapped,
 	kv_request_forget, kv_request_registers, kv_request_limit,
-	kv_request_why;
+	kv_request_why, kv_request_changes;
 
 #endif

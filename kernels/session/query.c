@@ -594,60 +594,101 @@ long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
 	return (long)got;
 }
 
-long kvfs_space_list(kvfs_space *space, uint64_t *cursor,
-		     kvfs_entry *ret_entries, size_t max)
+/* Ask for entries by a message of @type, with @asked, and wait @ns longer for the reply
+ * than for others.  Store what precedes the entries in *@asked.  Return the number of
+ * entries, or -errno. */
+static long ask_entries(kvfs_space *space, uint16_t type, uint64_t ns,
+			struct wire_list *asked, kvfs_entry *ret_entries)
 {
 	_cleanup_(kv_freep) struct wire_list *reply = calloc(1, WIRE_MAX);
 	const struct wire_entry *wire = (const void *)(reply + 1);
-	struct wire_list asked = {0};
 	struct kv_packet packet = {
-		.items = &asked, .bytes = sizeof(asked), .fd = -1};
+		.header = {.type = type,
+			   .flags = type == WIRE_LIST ? WIRE_DETAILS : 0,
+			   .count = 1,
+			   .arg = ns},
+		.items = asked,
+		.bytes = sizeof(*asked),
+		.fd = -1};
 	uint64_t generation;
-	size_t n, got = 0;
+	size_t n;
+	long r;
+
+	if (!reply)
+		return -ENOMEM;
+	r = kv_lib_space_miss(
+		kv_lib_space_id(space, &packet.header.space, &generation));
+	if (r == 0)
+		r = ask_and_wait(space->session, space, &packet,
+				 &(struct room){reply, WIRE_MAX, 1, ns});
+	if (r < 0)
+		return r;
+	n = ((size_t)r - sizeof(*reply)) / sizeof(*wire);
+	if ((size_t)r < sizeof(*reply) || n > asked->max)
+		return -EPROTO;
+	for (size_t i = 0; i < n; i++) {
+		kvfs_entry *entry = &ret_entries[i];
+
+		*entry = (kvfs_entry){.position = wire[i].position,
+				      .tokens = wire[i].tokens,
+				      .bytes_dram = wire[i].bytes_dram,
+				      .bytes_ssd = wire[i].bytes_ssd,
+				      .used = wire[i].used,
+				      .hits = wire[i].hits,
+				      .pinned = wire[i].pinned,
+				      .id = wire[i].id,
+				      .parent_id = wire[i].parent_id};
+		(void)kvfs_key_set(wire[i].key, wire[i].len, &entry->key);
+		(void)kvfs_key_set(wire[i].parent, wire[i].parent_len,
+				   &entry->parent);
+	}
+	*asked = *reply;
+	return (long)n;
+}
+
+long kvfs_space_list(kvfs_space *space, uint64_t *cursor,
+		     kvfs_entry *ret_entries, size_t max)
+{
+	struct wire_list asked;
+	size_t got = 0;
 	long r = kv_session_check(space ? space->session : NULL);
 
 	if (r < 0)
 		return r;
 	if (!cursor || !ret_entries || max < KVFS_LIST_MIN)
 		return -EINVAL;
-	if (!reply)
-		return -ENOMEM;
 	do {
-		asked.cursor = *cursor;
-		asked.max = (uint32_t)KV_MIN(max - got, (size_t)WIRE_BATCH);
-		packet.header = (struct wire_header){
-			.type = WIRE_LIST, .flags = WIRE_DETAILS, .count = 1};
-		r = kv_lib_space_miss(kv_lib_space_id(
-			space, &packet.header.space, &generation));
-		if (r == 0)
-			r = ask_and_wait(space->session, space, &packet,
-					 &(struct room){reply, WIRE_MAX, 1, 0});
-		n = ((size_t)r - sizeof(*reply)) / sizeof(*wire);
-		if (r >= 0 && ((size_t)r < sizeof(*reply) || n > asked.max))
-			r = -EPROTO;
+		asked = (struct wire_list){
+			.cursor = *cursor,
+			.max = (uint32_t)KV_MIN(max - got, (size_t)WIRE_BATCH)};
+		r = ask_entries(space, WIRE_LIST, 0, &asked, ret_entries + got);
 		if (r < 0)
 			return got > 0 ? (long)got : r;
-		for (size_t i = 0; i < n; i++) {
-			kvfs_entry *entry = &ret_entries[got + i];
-
-			*entry = (kvfs_entry){.position = wire[i].position,
-					      .tokens = wire[i].tokens,
-					      .bytes_dram = wire[i].bytes_dram,
-					      .bytes_ssd = wire[i].bytes_ssd,
-					      .used = wire[i].used,
-					      .hits = wire[i].hits,
-					      .pinned = wire[i].pinned,
-					      .id = wire[i].id,
-					      .parent_id = wire[i].parent_id};
-			(void)kvfs_key_set(wire[i].key, wire[i].len,
-					   &entry->key);
-			(void)kvfs_key_set(wire[i].parent, wire[i].parent_len,
-					   &entry->parent);
-		}
-		*cursor = reply->cursor;
-		got += n;
+		*cursor = asked.cursor;
+		got += (size_t)r;
 	} while (*cursor != 0 && max - got >= KVFS_LIST_MIN);
 	return (long)got;
+}
+
+long kvfs_space_changes(kvfs_space *space, uint64_t *cursor,
+			kvfs_entry *ret_entries, size_t max, uint64_t timeout)
+{
+	struct wire_list asked = {
+		.max = (uint32_t)KV_MIN(max, (size_t)WIRE_BATCH)};
+	long r = kv_session_check(space ? space->session : NULL);
+
+	if (r < 0)
+		return r;
+	if (!cursor || !ret_entries || max == 0)
+		return -EINVAL;
+	asked.cursor = *cursor;
+	r = ask_entries(space, WIRE_CHANGES,
+			KV_MIN(timeout, (uint64_t)KVFS_CHANGES_NS), &asked,
+			ret_entries);
+	if (r < 0)
+		return r;
+	*cursor = asked.cursor;
+	return asked.lost ? -ESTALE : r;
 }
 
 /* ---- token ids ---- */

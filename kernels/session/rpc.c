@@ -58,6 +58,7 @@ static const size_t reply_bytes[WIRE_TYPE_END] = {
 	[WIRE_FORGET] = sizeof(struct wire_forgot),
 	[WIRE_LIMIT] = 1,
 	[WIRE_LIST] = 1,
+	[WIRE_CHANGES] = 1,
 	[WIRE_DROP] = sizeof(struct wire_status),
 	[WIRE_FLUSH] = sizeof(struct wire_status),
 	[WIRE_PREFETCH] = sizeof(struct wire_status),

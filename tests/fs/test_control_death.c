@@ -134,6 +134,8 @@ static bool is_none(struct peer *p, uint32_t id)
 	const struct wire_header pin = {.type = WIRE_PIN, .arg = 1};
 	const struct wire_header clear = {.type = WIRE_CLEAR};
 	const struct wire_header remove = {.type = WIRE_SPACE_REMOVE};
+	const struct wire_header changes = {.type = WIRE_CHANGES, .count = 1};
+	const struct wire_list asked = {.max = 1};
 
 	p->space = id;
 	return peer_probe(p, 1) == WIRE_ABSENT && peer_acquire(p, 1, 1) == 0 &&
@@ -145,6 +147,7 @@ static bool is_none(struct peer *p, uint32_t id)
 	       peer_do(p, WIRE_FLUSH, 1, 1) == -ENOENT &&
 	       peer_call(p, &clear, NULL, 0, -1) == -ENOENT &&
 	       peer_call(p, &remove, NULL, 0, -1) == -ENOENT &&
+	       peer_call(p, &changes, &asked, sizeof(asked), -1) == -ENOENT &&
 	       peer_saved(p, peer_send_saves(p, 1, 1)) == -ENOENT;
 }
 

@@ -174,7 +174,7 @@ static void a_list_is_asked_for_in_measure(void **state)
 	list.max = WIRE_BATCH;
 	assert_int_equal(peer_call(&p, &header, &list, sizeof(list), -1), 0);
 	assert_int_equal(PEER_ITEMS(&p, struct wire_list)->cursor, 0);
-	list.reserved = 1;
+	list.lost = 1;
 	assert_int_equal(peer_call(&p, &header, &list, sizeof(list), -1),
 			 -EINVAL);
 	peer_close(&p);
@@ -217,8 +217,9 @@ static void a_length_that_is_not_exact_ends_the_connection(void **state)
 	(void)state;
 	for (size_t n = 1; n < sizeof(m.header); n++)
 		ends(true, &m, n, 0);
-	for (uint16_t type = WIRE_HELLO; type < WIRE_SEGMENT; type++) {
-		m.header = (struct wire_header){.type = type, .count = 2};
+	for (unsigned type = WIRE_HELLO; type < WIRE_SEGMENT; type++) {
+		m.header = (struct wire_header){.type = (uint16_t)type,
+						.count = 2};
 		item = type == WIRE_SAVE ? sizeof(struct wire_save)
 					 : sizeof(struct wire_key);
 		ends(true, &m, sizeof(m.header), 0);
