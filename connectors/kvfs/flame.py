@@ -112,7 +112,7 @@ def svg(space: str, by: str, drawn: list[dict[str, Any]], size: Any, age: Any) -
     for frame in drawn:
         name = space if not frame["depth"] else f"{frame['more']:,} more" if "more" in frame else f"{frame['key'][:16]}…"
         label = f"{name}  {frame['tokens']:,} tokens"
-        about = (f"{frame['key'] or name}\n{frame['tokens']:,} tokens in {frame['blocks']:,} blocks\n"
+        about = (f"{frame.get('key') or name}\n{frame['tokens']:,} tokens in {frame['blocks']:,} blocks\n"
                  f"{size(frame['bytes.dram'])} in DRAM, {size(frame['bytes.ssd'])} on SSD\n{frame['hits']:,} hits, "
                  f"last used {age(frame['last'])} ago\nwith all that follows: {100 * frame['width']:.2f} % of {what[by]}")
         x, y, wide = frame["x"] * WIDTH, TOP + HEIGHT * frame["depth"], frame["width"] * WIDTH

@@ -9,11 +9,12 @@ kvfs() { "$B/kvfs" "$@"; }
 key() { md5sum <<<"$1" | cut -c 1-32; }
 place() { key "$1" | sed 's,..,&/&,'; }
 put() { mkdir -p "$(dirname "$M/$1/$(place "$2")")" && cp "$3" "$M/$1/$(place "$2")"; }
+bytes=20000
 chain() { # chain PARENT KEY...
 	local parent=${1:+$(key "$1")} i
 	shift
 	for i; do
-		block "$T/b" --seed "$i" --bytes 20000 --meta "parent=$parent" --meta "position=$((i % 16))" --meta tokens=16
+		block "$T/b" --seed "$i" --bytes $bytes --meta "parent=$parent" --meta "position=$((i % 16))" --meta tokens=16
 		put "$space" "$i" "$T/b"
 		parent=$(key "$i")
 	done
@@ -43,6 +44,16 @@ cat "$M/$space/$(place 64)" >/dev/null
 for by in hits idle; do
 	kvfs flame "$space" --by $by --json -p "$M" >"$T/$by" || fail "by $by: $(cat "$T/$by")"
 done
+space=narrow # runs that are too narrow for a frame share one
+mkdir "$M/narrow"
+bytes=6000000
+chain "" 1 2 3 4 7 8
+bytes=16
+chain "" 5
+chain "" 6
+sync "$M/narrow"
+kvfs flame narrow -p "$SOCK" >"$T/narrow.svg" || fail "narrow runs"
+grep -q 'data-name="2 more  32 tokens"><title>2 more' "$T/narrow.svg" || fail "narrow runs: $(cat "$T/narrow.svg")"
 mkdir "$M/empty"
 not "an empty space" "empty: no blocks" "$B/kvfs" flame empty -p "$SOCK"
 not "an unknown figure" "invalid choice" "$B/kvfs" flame empty --by x -p "$SOCK"
@@ -53,7 +64,7 @@ else
 	echo "not tested in chromium, which is not installed"
 fi
 if [ -n "${PICTURE:-}" ]; then
-	space=qwen3-4b.tp0
+	space=qwen3-4b.tp0 bytes=20000
 	mkdir "$M/$space"
 	chain "" {1..12} # a system prompt, and conversations that begin with it
 	chain 12 {100..109}
