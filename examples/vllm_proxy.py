@@ -30,19 +30,23 @@ class Proxy(BaseHTTPRequestHandler):
         self.answer(None)
 
     def do_POST(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal():
+            self.send_error(411)
+            return
+        body = self.rfile.read(int(length))
         if self.path in GENERATE:
             try:
                 body = self.prefilled(json.loads(body), body)
             except ValueError:
-                pass  # no JSON object: DECODE answers with an error
+                pass  # no JSON: DECODE answers with an error
         self.answer(body)
 
     def prefilled(self, asked, body):
         """Have PREFILL compute the prompt, and return the request for DECODE."""
-        if not isinstance(asked, dict):
-            return body
-        own = asked.get("kv_transfer_params") or {}
+        own = asked.get("kv_transfer_params") or {} if isinstance(asked, dict) else None
+        if not isinstance(own, dict):
+            return body  # DECODE answers with an error
         prefill = {key: value for key, value in asked.items() if key not in ("stream_options", "min_tokens", "n")}
         prefill |= {"stream": False, "max_tokens": 1, "kv_transfer_params": own | {"do_remote_decode": True}}
         if "max_completion_tokens" in asked:

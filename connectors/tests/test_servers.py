@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -102,6 +103,20 @@ class Roles(Case):
         with ThreadPoolExecutor(4) as pool:  # the producer generates
             self.assertEqual(list(pool.map(proxy.complete, prompts)), wanted)
         killer.join()
+
+    def test_the_proxy_answers_bad_requests_and_without_servers(self) -> None:
+        proxy = Proxy("127.0.0.1:1", "127.0.0.1:2")
+        self.addCleanup(proxy.kill)
+        for body, length, status in ((b'{"prompt": "x"}', None, 502), (b"no JSON", None, 502), (b"[1]", None, 502),
+                                     (b'{"kv_transfer_params": 7}', None, 502),
+                                     (b'{"kv_transfer_params": ["x"]}', None, 502), (b"", "x", 411)):
+            asked = urllib.request.Request(f"http://{proxy.address}/v1/completions", body, method="POST")
+            if length:
+                asked.add_header("Content-Length", length)
+            with self.assertRaises(urllib.error.HTTPError) as caught:
+                urllib.request.urlopen(asked, timeout=60)
+            self.assertEqual(caught.exception.code, status, body)
+        self.assertNotIn("Traceback", proxy.said())
 
     def found_again(self, *servers: Server) -> None:
         """Wait until the servers have found the daemon again, which they notice with new prompts."""
