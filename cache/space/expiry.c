@@ -13,9 +13,10 @@
  * INVARIANTS
  *   (1) Only idle blocks expire: none that is pinned, in a snapshot, leased,
  *       open, being written, or awaited by a flush.
- *   (2) A block is unused for at least as long as kv_block_age says: if the
- *       last uses are unknown, after a crash or in a store whose clock is lost,
- *       all blocks count as used at the mount.
+ *   (2) A block is unused for at least as long as kv_block_age says, but for
+ *       a second for each mount: if the last uses are unknown, after a crash
+ *       or in a store whose clock is lost, all blocks count as used at the
+ *       mount.
  *
  * LOCKING    cache->lock, which a walk releases after AT_ONCE blocks.
  */
@@ -39,12 +40,14 @@ static int64_t wall_now(void)
 void kv_uses_begin(struct kv_cache *cache, uint32_t newest)
 {
 	const struct kv_store_info *info = &cache->info;
+	const uint32_t last = KV_MAX(info->clock, newest);
 	struct kv_use_clock *uses = &cache->uses;
 
 	uses->from_ns = kv_now_ns();
-	uses->base = KV_MAX(info->clock, newest);
-	if (!uses->base)
-		uses->base = (uint32_t)KV_MIN(KV_MAX(wall_now(), 1), INT32_MAX);
+	/* Uses of this mount are newer than all before it, however short the
+	 * mounts are: eviction takes the oldest first. */
+	uses->base = last ? last + 1
+			  : (uint32_t)KV_MIN(KV_MAX(wall_now(), 1), INT32_MAX);
 	uses->floor = info->clock ? info->floor : uses->base;
 	uses->ahead = wall_now() - uses->base;
 }
