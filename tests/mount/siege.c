@@ -447,8 +447,11 @@ static int read_all(void)
 	int status, failed = 0;
 
 	for (uint32_t at = 0; r == 0 && at < COLD; at += AT_ONCE) {
-		while ((r = peer_save(&p, at, AT_ONCE)) == -EBUSY && go_on())
+		while ((r = peer_save(&p, at, AT_ONCE)) == -EBUSY && go_on()) {
+			/* Some of the blocks may be reserved. */
+			(void)peer_do(&p, WIRE_DROP, at, AT_ONCE);
 			usleep(1000);
+		}
 		if (r == 0)
 			r = peer_do(&p, WIRE_FLUSH, at, AT_ONCE);
 	}
