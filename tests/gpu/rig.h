@@ -292,6 +292,24 @@ static inline void rig_check_save(struct rig *rig, size_t n)
 	free(want);
 }
 
+/* ---- the rig of a test program ---- */
+
+static struct rig rig;
+
+static inline int rig_set_up(void **state)
+{
+	(void)state;
+	rig_open(&rig);
+	return 0;
+}
+
+static inline int rig_tear_down(void **state)
+{
+	(void)state;
+	rig_close(&rig);
+	return 0;
+}
+
 /* Skip the test on a real driver, which has no faults on demand. */
 static inline void rig_needs_faults(void)
 {

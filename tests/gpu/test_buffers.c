@@ -2,22 +2,6 @@
 /* The pinned buffers of a copy stream, as kvfs_pool_staging sets them. */
 #include "tests/gpu/rig.h"
 
-static struct rig rig;
-
-static int set_up(void **state)
-{
-	(void)state;
-	rig_open(&rig);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	rig_close(&rig);
-	return 0;
-}
-
 static void assert_buffers(unsigned n, uint64_t bytes)
 {
 	struct kvfs_pool_info info = rig_info(&rig);
@@ -77,7 +61,8 @@ static void the_buffers_of_a_lane_are_never_too_many_nor_too_small(void **state)
 	assert_buffers(4, 64 << 10);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) \
+	cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
 
 int main(int argc, char **argv)
 {

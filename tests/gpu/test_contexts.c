@@ -7,7 +7,6 @@
 #define PART ((uint64_t)2 << 20) /* bytes of a mapping */
 #define PARTS (RIG_BYTES / PART + 1)
 
-static struct rig rig;
 static CUdeviceptr reserved;
 
 static void map_all(void)
@@ -60,20 +59,6 @@ static int tear_down_mapped(void **state)
 	rig.memory = gpu_alloc(RIG_BYTES);
 	rig_layout(&rig);
 	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
-	rig_close(&rig);
-	return 0;
-}
-
-static int set_up(void **state)
-{
-	(void)state;
-	rig_open(&rig);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
 	rig_close(&rig);
 	return 0;
 }
@@ -215,7 +200,8 @@ static void without_a_context_the_device_is_busy(void **state)
 	rig_check_load(&rig, 0, RIG_BLOCKS, 9);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) \
+	cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
 #define MAPPED(name) \
 	cmocka_unit_test_setup_teardown(name, set_up_mapped, tear_down_mapped)
 

@@ -2,21 +2,12 @@
 /* Order on the device: event waits, and memory that kvfs reserves. */
 #include "tests/gpu/rig.h"
 
-static struct rig rig;
-
 static int set_up(void **state)
 {
 	(void)state;
 	rig_open(&rig);
 	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
 	rig_staging(&rig);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	rig_close(&rig);
 	return 0;
 }
 
@@ -403,7 +394,7 @@ static void memory_holds_its_device(void **state)
 	rig.device->release(memory);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, rig_tear_down)
 
 int main(int argc, char **argv)
 {

@@ -9,22 +9,6 @@
 
 #define CHUNK ((uint64_t)16 << 20)
 
-static struct rig rig;
-
-static int set_up(void **state)
-{
-	(void)state;
-	rig_open(&rig);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	rig_close(&rig);
-	return 0;
-}
-
 /* Return whether @at is mapped read-only. */
 static bool is_read_only(const void *at)
 {
@@ -644,7 +628,8 @@ static void a_child_never_touches_the_driver(void **state)
 	assert_int_equal(status, 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) \
+	cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
 
 int main(int argc, char **argv)
 {
