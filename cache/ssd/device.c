@@ -58,8 +58,7 @@ struct kv_device *kv_device_get(struct kv_cache *cache, const char *path)
 	device = &ssd->devices[ssd->n_devices];
 	device->path = strdup(path);
 	device->dir = device->lock_fd = -1;
-	device->failed = true;
-	device->forgotten = true;
+	device->failed = device->forgotten = true;
 	ssd->n_devices += device->path != NULL;
 	return device->path ? device : NULL;
 }

@@ -32,17 +32,20 @@ static bool is_stuck(const struct kv_cache *cache, uint64_t since)
 	return since && kv_now_ns() - since > cache->config.io_patience;
 }
 
+static struct kv_ring_stuck stuck_at(const struct kv_device *device)
+{
+	return device->ring ? kv_ring_stuck(device->ring)
+			    : (struct kv_ring_stuck){0};
+}
+
 struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache)
 {
 	struct kv_ring_stuck stuck = {0};
 
 	kv_assert_locked(&cache->lock);
 	for (uint32_t i = 0; i < cache->ssd.n_devices; i++) {
-		struct kv_ring *ring = cache->ssd.devices[i].ring;
-		struct kv_ring_stuck more = {0};
+		struct kv_ring_stuck more = stuck_at(&cache->ssd.devices[i]);
 
-		if (ring)
-			more = kv_ring_stuck(ring);
 		stuck.reads += more.reads;
 		stuck.writes += more.writes;
 	}
@@ -146,17 +149,14 @@ bool kv_health_check_locked(struct kv_cache *cache)
 {
 	struct kv_health *health = &cache->health;
 	struct kv_ring_stuck stuck = kv_health_stuck_locked(cache);
-	unsigned n = stuck.reads + stuck.writes, here;
+	unsigned n = stuck.reads + stuck.writes, here = n;
 	struct probe *probe;
 
 	kv_assert_locked(&cache->lock);
-	here = n;
 	for (uint32_t i = 1; i < cache->ssd.n_devices; i++) {
 		struct kv_device *device = &cache->ssd.devices[i];
-		struct kv_ring_stuck more = {0};
+		const struct kv_ring_stuck more = stuck_at(device);
 
-		if (device->ring)
-			more = kv_ring_stuck(device->ring);
 		if (!(more.reads + more.writes))
 			continue;
 		here -= more.reads + more.writes;
