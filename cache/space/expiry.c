@@ -14,9 +14,8 @@
  *   (1) Only idle blocks expire: none that is pinned, in a snapshot, leased,
  *       open, being written, or awaited by a flush.
  *   (2) A block is unused for at least as long as kv_block_age says, but for
- *       a second for each mount: if the last uses are unknown, after a crash
- *       or in a store whose clock is lost, all blocks count as used at the
- *       mount.
+ *       a second for each mount.  After a crash, or if the clock is lost, all
+ *       blocks count as used at the mount.
  *
  * LOCKING    cache->lock, which a walk releases after AT_ONCE blocks.
  */
@@ -44,8 +43,7 @@ void kv_uses_begin(struct kv_cache *cache, uint32_t newest)
 	struct kv_use_clock *uses = &cache->uses;
 
 	uses->from_ns = kv_now_ns();
-	/* Uses of this mount are newer than all before it, however short the
-	 * mounts are: eviction takes the oldest first. */
+	/* A second later, for eviction: no use is as old as one before. */
 	uses->base = last ? last + 1
 			  : (uint32_t)KV_MIN(KV_MAX(wall_now(), 1), INT32_MAX);
 	uses->floor = info->clock ? info->floor : uses->base;
