@@ -238,8 +238,8 @@ int kv_listener_open(struct kv_listener *listener, const char *path,
 		if (r < 0)
 			break;
 		r = lock = lock_name(path);
-		if (r ==
-		    -ENOENT) /* the ended daemon has removed the directory */
+		/* The daemon that ended has removed the directory. */
+		if (r == -ENOENT)
 			r = -EWOULDBLOCK;
 		if (r < 0)
 			continue;
