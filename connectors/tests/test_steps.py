@@ -135,8 +135,8 @@ class Roles(Case):
 
     def test_a_hand_off_that_means_nothing_is_ignored_with_one_warning(self) -> None:
         consumer, space = self.driver(role="kv_consumer", ssd_wait=60), self.named()["kvfs.block"].split("/")[0]
-        for said, blocks in (("is no SPACE/KEY", (7, ["x"], "", f"{space}/xyz")),
-                             ("is of the space other", ("other/" + "0" * 64, "other/" + "1" * 64))):
+        for said, blocks in (("is no SPACE/KEY", (7, ["x"], f"{space}/xyz")),
+                             ("is of the space ", ("", "other/" + "0" * 64, "another\n/" + "1" * 64))):
             with self.assertLogs("vllm.kvfs") as logs:
                 for i, block in enumerate(blocks):
                     self.assertEqual(consumer.match(consumer.request(f"{said}{i}", 1, {"kvfs.block": block})), 0)

@@ -269,8 +269,8 @@ class Scheduler:
     def _await(self, known: Request, space: str, key: bytes) -> None:
         """Wait for the blocks up to that with @key, which another engine saves in @space."""
         if space != (own := self._spaces.by_group[0][0].name):
-            warn_once(f"kvfs: \"kvfs.block\" in kv_transfer_params is of the space {space}, and this engine's "
-                      f"is {own}: engines that hand over must agree in model, version and settings")
+            warn_once("kvfs: \"kvfs.block\" in kv_transfer_params is of the space %.100r, and this engine's "
+                      "is %s: engines that hand over must agree in model, version and settings", space, own)
             return
         n = known.known()
         keys = known.chain.keys(0, n)

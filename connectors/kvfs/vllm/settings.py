@@ -2,7 +2,6 @@
 """settings - the settings in kv_connector_extra_config, and their errors."""
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,6 +57,7 @@ def handed_over(params: Any) -> tuple[str, bytes] | None:
         return None
 
 
-@functools.cache
-def warn_once(what: str) -> None:
-    logging.getLogger("vllm.kvfs").warning("%s; this warning is not repeated", what)
+def warn_once(what: str, *args: str, said: set[str] = set()) -> None:  # noqa: B006: kept between calls
+    if what not in said:
+        said.add(what)
+        logging.getLogger("vllm.kvfs").warning(f"{what}; this warning is not repeated", *args)
