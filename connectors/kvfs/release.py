@@ -43,7 +43,7 @@ def _names(cls: type) -> set[str]:
     """Return the names of a class's attributes and fields, or those that its __init__ mentions."""
     if dataclasses.is_dataclass(cls):
         return set(dir(cls)) | set(cls.__dataclass_fields__)
-    code = getattr(cls.__init__, "__code__", None)
+    code = getattr(inspect.getattr_static(cls, "__init__"), "__code__", None)
     return set(dir(cls)) | set(code.co_names if code else ())
 
 
