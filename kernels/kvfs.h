@@ -383,16 +383,15 @@ long kvfs_space_list(kvfs_space *space, uint64_t *cursor,
 		     kvfs_entry *ret_entries, size_t max);
 
 /*
- * Read changes of the space: the blocks that have entered or left DRAM or SSD since
- * *@cursor, at most @max, each with the state that it has now; bytes_dram and bytes_ssd 0: the
- * block is gone.  parent, position, tokens are unknown unless the block is in DRAM.  Waits at
- * most @timeout nanoseconds (<= KVFS_CHANGES_NS) for the first change.  Returns their number,
- * 0 in the absence of changes, and advances *@cursor, whose steps number the changes.  Begin with *@cursor 0.
- * The daemon never waits for a subscriber, and keeps 65,536 changes; it keeps those of this
- * space until the session closes.  Any thread may call, but not with a cursor in use.
- * -ESTALE: *@cursor was 0, or changes after *@cursor were lost, also with a former daemon.  *@cursor is
- *  now that of the next change: list the space with kvfs_space_list, and go on
- * -EINVAL: a NULL, or @max 0
+ * Read changes of the space: the blocks that have entered or left DRAM or SSD after
+ * *@cursor, at most @max, each as it is now: gone if bytes_dram and bytes_ssd are 0;
+ * parent, position and tokens are unknown unless it is in DRAM.  Waits at most @timeout
+ * nanoseconds (<= KVFS_CHANGES_NS) for the first change.  Returns the number of changes, 0
+ * if none came, and advances *@cursor.  Begin with *@cursor 0.  The daemon never waits for
+ * a caller: it keeps the last 65,536 changes, those of this space from the first call until
+ * the session closes.  Threads may call at the same time, each with its own cursor.
+ * -ESTALE: *@cursor was 0, or changes after it are lost, also by the daemon's end.  List
+ *          the space with kvfs_space_list, and go on with *@cursor: the next change
  * -ENOENT: no such space, or the caller may not read it
  * -ENOLCK: beyond the user's share of memory
  * -ENOMEM, -ENOTCONN; -ETIMEDOUT: the daemon hangs

@@ -80,6 +80,7 @@ struct kv_backup {
 	struct user *user; /* held */
 	unsigned weight;   /* part of UNDER_WAY_MAX that the block takes */
 	struct kv_offer *offer; /* offer that queued this; NULL: a new block */
+	bool fresh;		/* counted in n_fresh */
 	bool wanted;		/* the backend lacks the block */
 	bool held;		/* @view or @copy has the block's bytes */
 	struct kv_block *block; /* held, once the backup is ready */
@@ -109,7 +110,7 @@ struct kv_backups {
 	bool running, stop, ending; /* mount is ending: put only new blocks */
 	pthread_cond_t more, over;  /* signals new work; the end of a block */
 	struct kv_turns turns;	    /* struct user */
-	unsigned n_fresh; /* blocks in the queues @fresh of all users */
+	unsigned n_fresh; /* new blocks of all users, queued or in flight */
 	bool flushing;	  /* a space is being flushed, at unmount */
 	struct backup_queue ready, unread;
 	TAILQ_HEAD(, kv_offer) offers; /* offers: the next to continue first */
@@ -167,10 +168,10 @@ static bool enqueue_locked(struct kv_remote *remote,
 	backup->offer = offer;
 	TAILQ_INSERT_TAIL(&queue->blocks, backup, link);
 	queue->n++;
+	backup->fresh = !offer;
+	b->n_fresh += backup->fresh;
 	if (offer)
 		offer->out++;
-	else
-		b->n_fresh++;
 	kv_turn_start(&b->turns, &user->turn);
 	pthread_cond_signal(&b->more);
 	return true;
@@ -184,9 +185,7 @@ static struct kv_backup *take_locked(struct kv_backups *b, struct user *user)
 
 	TAILQ_REMOVE(&queue->blocks, backup, link);
 	queue->n--;
-	if (!backup->offer)
-		b->n_fresh--;
-	else if (queue->n == PAGE / 2)
+	if (backup->offer && queue->n == PAGE / 2)
 		b->look_ns = 0;
 	kv_turn_charge(&user->turn, 1);
 	kv_turn_begin(&b->turns, &user->turn, backup->weight);
@@ -354,6 +353,7 @@ static void backup_free(struct kv_remote *remote, struct kv_backup *backup)
 		kv_block_put(cache, backup->block);
 	kv_space_put(backup->space);
 	kv_lock(cache);
+	b->n_fresh -= backup->fresh;
 	if (backup->offer && --backup->offer->out == 0)
 		b->look_ns = 0;
 	kv_turn_end(&b->turns, &backup->user->turn, backup->weight);
@@ -380,7 +380,9 @@ static bool may_leave_locked(struct kv_remote *remote,
 static void missed_locked(struct kv_remote *remote, struct kv_backup *backup,
 			  bool final)
 {
-	remote->stats.dropped += !backup->offer;
+	remote->stats.dropped += backup->fresh;
+	remote->backup->n_fresh -= backup->fresh;
+	backup->fresh = false;
 	if (!final)
 		offer_locked(remote, backup->space, false);
 }
@@ -596,8 +598,9 @@ static void last_is_durable(struct kv_flush *flush, int status)
 	kv_unlock(remote->cache);
 }
 
-/* Make the blocks of shared spaces durable, a space at a time, until @until. */
-static void flush_shared(struct kv_remote *remote, uint64_t until)
+/* Make the blocks of shared spaces durable, a space at a time, until @until.
+ * Drops the lock. */
+static void flush_shared_locked(struct kv_remote *remote, uint64_t until)
 {
 	struct kv_backups *b = remote->backup;
 	struct kv_cache *cache = remote->cache;
@@ -605,7 +608,6 @@ static void flush_shared(struct kv_remote *remote, uint64_t until)
 	uint32_t id = 0;
 	uint64_t now;
 
-	kv_lock(cache);
 	while ((space = kv_space_behind(cache, id)) && kv_now_ns() < until) {
 		struct kv_flush flush = {
 			.done = last_is_durable, .arg = remote, .each = true};
@@ -627,7 +629,6 @@ static void flush_shared(struct kv_remote *remote, uint64_t until)
 			kv_cond_wait(cache, &b->over, REST_NS);
 		kv_space_put(space);
 	}
-	kv_unlock(cache);
 }
 
 void kv_backup_stop(struct kv_remote *remote)
@@ -635,29 +636,29 @@ void kv_backup_stop(struct kv_remote *remote)
 	const uint64_t until = kv_now_ns() + END_NS;
 	struct kv_backups *b = remote->backup;
 	struct kv_cache *cache = remote->cache;
-	unsigned left;
-	uint64_t now;
+	uint64_t left, now;
 
 	if (!b->running)
 		return;
+	kv_lock(cache);
+	left = -remote->stats.dropped;
 	/* Put blocks that wait or are durable by now, if the backend works. */
 	if (!remote->breakers->open)
-		flush_shared(remote, until);
-	kv_lock(cache);
+		flush_shared_locked(remote, until);
 	b->ending = true;
 	while (!remote->breakers->open && b->n_fresh + b->turns.out > 0 &&
 	       (now = kv_now_ns()) < until)
 		kv_cond_wait(cache, &b->over, until - now);
-	left = b->n_fresh;
+	left += remote->stats.dropped + b->n_fresh;
 	b->stop = true;
 	pthread_cond_signal(&b->more);
 	kv_unlock(cache);
 	pthread_join(b->thread, NULL);
 	if (left > 0)
 		fprintf(stderr,
-			"kvfs: %u blocks of shared spaces were not handed over "
-			"before the end: the next mount offers them\n",
-			left);
+			"kvfs: %llu blocks of shared spaces were not handed "
+			"over before the end: the next mount offers them\n",
+			(unsigned long long)left);
 }
 
 void kv_backup_fini(struct kv_remote *remote)

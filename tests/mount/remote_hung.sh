@@ -44,7 +44,8 @@ in_time() { [ "$took" -lt 3000 ] || fail "an acquire of 300 ms took $took"; }
 
 serve dir
 start "remote=$url"
-"$B/kvfs" -o "$BASE,control=$T/sock2,remote=$url,remote_threshold=1" "$T/store2" "$N" || fail "the other node"
+"$B/kvfs" -o "$BASE,control=$T/sock2,remote=$url,remote_threshold=1" "$T/store2" "$N" 2>"$T/log2" ||
+	fail "the other node: $(cat "$T/log2")"
 make "$M/s"
 for i in $(seq 60); do
 	kv "$T/b" --seed "$i"
@@ -115,11 +116,13 @@ rm -rf "${T:?}/remote/$(id -u)"
 mv "$T/away" "$T/remote/$(id -u)"
 wait_for 60 gets 2 2000 53 54 || fail "it is not back: $(stats)"
 
-# A daemon ends while its calls hang.
+# A daemon ends while its calls hang.  It counts new blocks whose PUT has begun, too.
 : >"$TROUBLE"
 fetch 300 55
+for i in 203 204 205; do save $i; done
 unmount "$N" || fail "umount"
 no_daemon() { [ -z "$(ps -C kvfs -o args= | grep -- "$T/store2 ")" ]; }
 wait_for 30 no_daemon || fail "the daemon waits for the directory"
+ok "the count: $(cat "$T/log2")" grep -q "3 blocks of shared spaces were not handed over" "$T/log2"
 rm "$TROUBLE"
 stop
