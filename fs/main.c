@@ -266,8 +266,8 @@ static const char *const programs[] = {"bench", "bundle", "forget", "fsck",
 				       "replay"};
 /* Words of command.py. */
 static const char *const commands[] = {
-	"du",	  "exporter", "flame", "ls",	"pin",	"rm", "set",
-	"status", "top",      "tree",  "unpin", "warm", "why"};
+	"du",  "events", "exporter", "flame", "ls",    "pin",  "rm",
+	"set", "status", "top",	     "tree",  "unpin", "warm", "why"};
 
 static bool is_one_of(const char *word, const char *const *words, size_t n)
 {

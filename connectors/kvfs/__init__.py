@@ -12,8 +12,9 @@
 An engine with many requests makes keys once (`Chain`), matches and holds in one call
 (`Together`), loads in one (`Pool.fetch`), and collects events by numbers that it chose
 (`Session.reap`).  `match_tokens` is for groups whose blocks differ in length; `Space.keys`
-lists the blocks, `Space.blocks` lists blocks with their tokens if the space keeps tokens, and
-`Space.remove` removes the space.
+lists the blocks, `Space.blocks` lists blocks with their tokens if the space keeps tokens,
+`Space.changes` follows which blocks enter and leave DRAM and SSD, and `Space.remove` removes the
+space.
 
 Bytes are copied by libkvfs's own threads, or not at all.  Every call releases the interpreter's
 lock.  Ctrl-C ends a wait within 0.1 s, and a look-up while the daemon hangs within a second.  A
@@ -26,11 +27,11 @@ from .keys import Chain, Keys, fold
 from .lease import Block, Lease, Tensor
 from .pool import Memory, Pool, View, views_of
 from .session import Event, Session, What
-from .space import Cause, Miss, Space, State, Together, Tokens, acquire, match, match_tokens
+from .space import Cause, Entry, Miss, Space, State, Together, Tokens, acquire, match, match_tokens
 from .transfer import Stage, Transfer
 
 __version__ = "0.2.0"
-__all__ = ["Block", "Cause", "Chain", "Error", "Event", "Keys", "Lease", "Memory", "Miss", "Pool", "Session", "Space",
+__all__ = ["Block", "Cause", "Chain", "Entry", "Error", "Event", "Keys", "Lease", "Memory", "Miss", "Pool", "Session", "Space",
            "Stage", "State", "Tensor", "Together", "Tokens", "Transfer", "View", "What", "acquire", "ffi", "fold",
            "lib", "match", "match_tokens", "open", "views_of"]
 

@@ -39,6 +39,7 @@ ENTRY, NAMES = 144, "36s36s72x"  # bytes of a kvfs_entry; its key and parent
 FIGURES: dict[str, tuple[int, Any]] = {"position": (18, "I"), "tokens": (19, "I"), "bytes.dram": (10, "Q"), "bytes.ssd": (11, "Q"),
            "last": (12, "q"), "hits": (26, "I"), "pinned": (27, "I")}
 IDS: dict[str, tuple[int, Any]] = {"id": (14, "Q"), "parent_id": (15, "Q")}
+CHANGES, WAIT_NS = 512, 200_000_000  # most changes in one call, and its longest wait
 COPIED, FOREVER = 1, (1 << 64) - 1  # KVFS_COPIED, KVFS_FOREVER
 
 
@@ -122,7 +123,7 @@ class Daemon:
             self.lib = load()
         except OSError as error:
             raise Failure(f"{error}: install the package libkvfs1") from None
-        for call in "evict", "pin", "unpin", "space_keys", "space_list", "xfer_wait", "xfer_statuses", "why", "misses", \
+        for call in "evict", "pin", "unpin", "space_keys", "space_list", "space_changes", "xfer_wait", "xfer_statuses", "why", "misses", \
                 "key_chain", "match_tokens":
             getattr(self.lib, f"kvfs_{call}").restype = ctypes.c_long
         self.lib.kvfs_space_layout.restype = ctypes.c_char_p
@@ -202,6 +203,36 @@ class Space:
                 if last:
                     return
                 this, other = other, this
+
+    def changes(self, listed: bool) -> Iterator[tuple[bool, memoryview]]:
+        """Yield the blocks that have entered or left a tier, as an array of kvfs_entry, and whether changes before
+        were lost: then the array has all blocks if @listed, else none.  Wait for a daemon that is gone; then no
+        block is there, and changes were lost."""
+        cursor, room, gone = ctypes.c_uint64(), bytearray(CHANGES * ENTRY), False
+        page = (ctypes.c_char * len(room)).from_buffer(room)
+        while True:
+            n = self.lib.kvfs_space_changes(self.c, ctypes.byref(cursor), page, ctypes.c_size_t(CHANGES),
+                                            ctypes.c_uint64(WAIT_NS))
+            if n >= 0:
+                yield False, memoryview(room)[:n * ENTRY]
+            elif n == -errno.ESTALE:
+                all_ = bytearray()
+                try:
+                    for some in self.listing() if listed else ():
+                        all_ += some
+                except Failure:  # the next call says why, if the reason holds
+                    cursor.value = 0
+                    time.sleep(WAIT_NS / 1e9)
+                    continue
+                gone = False
+                yield True, memoryview(all_)
+            elif not gone:
+                gone, cursor.value = True, 0
+                yield True, memoryview(b"")
+            elif -n in (errno.ENOTCONN, errno.ETIMEDOUT):
+                time.sleep(WAIT_NS / 1e9)
+            else:
+                raise Failure(f"{self.name}: {'no such space' if n == -errno.ENOENT else os.strerror(-n)}")
 
     def each(self, call: str, keys: ctypes.Array[Key], *first: int) -> None:
         """Have libkvfs change @keys.  Report the first failure, and how many there are."""
@@ -649,6 +680,23 @@ def flame(daemon: Daemon, args: argparse.Namespace) -> None:
     print(draw["svg"](plain(args.space.removeprefix("./")), args.by, drawn, size, age))
 
 
+def events(daemon: Daemon, args: argparse.Namespace) -> None:
+    """Print a line for each block that enters or leaves a tier, with the tiers that have it then."""
+    number = itertools.count(1)
+    for lost, page in daemon.space(args.space).changes(args.l):
+        if lost:
+            n = next(number)
+            print(json.dumps({"sequence": n, "event": "overflow"}) if args.json else f"{n} overflow")
+        names = struct.iter_unpack(NAMES, page)
+        for (key, parent), *figures in zip(names, *(column(page, figure) for figure in FIGURES)):
+            n, block = next(number), dict(zip(FIGURES, figures))
+            tiers = "+".join(tier for tier in ("dram", "ssd") if block[f"bytes.{tier}"])
+            event, name = "stored" if tiers else "gone", hexadecimal(key)
+            print(json.dumps({"sequence": n, "event": event, "key": name, "parent": hexadecimal(parent), **block})
+                  if args.json else f"{n} {event} {tiers or '-'} {name}")
+        sys.stdout.flush()
+
+
 # ---- the exporter ----
 
 # Metrics of spaces, as the daemon's .kvfs/metrics has them: name, label, member of Daemon.spaces().
@@ -800,6 +848,8 @@ WORDS: dict[str, tuple[Callable[[Daemon, argparse.Namespace], None], str, list[t
     "flame": (flame, "draw these prefixes as an SVG file that zooms by click", [
         ("--by", {"choices": ["bytes", "hits", "idle"], "default": "bytes", "help": "the width of a frame (bytes)"}),
         SPACE]),
+    "events": (events, "print which blocks enter and leave memory and SSD", [
+        ("-l", {"action": "store_true", "help": "list all blocks at the start, and after an overflow"}), SPACE]),
     "rm": (rm, "remove blocks, or spaces", [
         ("-r", {"action": "store_true", "help": "remove these spaces, with all blocks"}), SPACE, ("key", KEYS)]),
     "pin": (pin, "protect blocks from eviction", [SPACE, ("key", {**KEYS, "nargs": "+"})]),

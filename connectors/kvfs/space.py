@@ -55,7 +55,29 @@ class Miss:
                    c.asked_ns / 1e9, c.place, c.n)
 
 
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A block in a listing."""
+
+    key: bytes
+    parent: bytes | None  # None: unknown
+    position: int
+    tokens: int  # number of its tokens; 0: unknown
+    dram: int  # bytes that it holds in DRAM
+    ssd: int
+    used: int  # last use, in seconds of Unix time
+    hits: int
+    pinned: bool
+
+    @classmethod
+    def from_c(cls, c: Any) -> Entry:
+        parent = bytes(ffi.buffer(c.parent.bytes, c.parent.len)) if c.parent.len else None
+        return cls(bytes(ffi.buffer(c.key.bytes, c.key.len)), parent, c.position, c.tokens,
+                   c.bytes_dram, c.bytes_ssd, c.used, c.hits, bool(c.pinned))
+
+
 LIST_MIN = lib.KVFS_LIST_MIN
+CHANGES_AT_ONCE = 512
 TOKENS_ROOM = 4 * lib.KVFS_TOKENS_ROOM
 TOKENS_AT_ONCE = 512
 
@@ -374,6 +396,29 @@ class Space(Owner):
         """Yield the keys of all blocks, one at a time."""
         for some in self.pages():
             yield from some
+
+    def entries(self, at_most: int = 4096) -> Iterator[list[Entry]]:
+        """Yield all blocks with their tiers and other facts, some at a time, as `pages` yields
+        keys; blocks that are not on SSD come first."""
+        cursor, entries = ffi.new("uint64_t *"), ffi.new("kvfs_entry[]", max(at_most, LIST_MIN))
+        while True:
+            n = check(apart(lib.kvfs_space_list, self.handle.c, cursor, entries, len(entries)),
+                      f"blocks of {self.name}")
+            yield list(map(Entry.from_c, entries[0:n]))
+            if cursor[0] == 0:
+                return
+
+    def changes(self, wait: float = 1.0) -> Iterator[list[Entry] | None]:
+        """Yield the blocks that have entered or left DRAM or SSD since the previous list, each
+        with its present state (no bytes: the block is gone); an empty list if there was no change
+        within @wait seconds, a minute at most.  None comes first, and after changes were
+        lost: forget all blocks, list them by `entries`, and go on.
+        ENOTCONN: begin again.  ENOENT: no such space, or no right to read it."""
+        cursor, entries = ffi.new("uint64_t *"), ffi.new("kvfs_entry[]", CHANGES_AT_ONCE)
+        while True:
+            n = apart(lib.kvfs_space_changes, self.handle.c, cursor, entries, CHANGES_AT_ONCE, nanoseconds(wait))
+            yield None if n == -errno.ESTALE else \
+                list(map(Entry.from_c, entries[0:check(n, f"changes of {self.name}")]))
 
     def tokens(self, keys: Iterable[Name]) -> list[Tokens | None]:
         """Return the tokens of each block; None: absent. No data is read from disk.

@@ -26,7 +26,8 @@ for python; do
 	"$env/bin/pip" wheel -q --no-build-isolation --no-deps -w "$source" "$source/connectors" &&
 		"$env/bin/pip" install -q --no-deps --force-reinstall "$source"/kvfs-*-abi3-*.whl &&
 		(cd "$source/connectors" && "$env/bin/mypy" --config-file pyproject.toml kvfs) &&
-		(cd "$here" && B=$B timeout 600 "$env/bin/python" test_kvfs.py && B=$B timeout 600 "$env/bin/python" test_auto.py) || rc=1
+		(cd "$here" && B=$B timeout 600 "$env/bin/python" test_kvfs.py && B=$B timeout 600 "$env/bin/python" test_auto.py &&
+			B=$B timeout 600 "$env/bin/python" test_events.py) || rc=1
 	rm -rf "$source"
 	[ $rc = 0 ] || exit 1
 done

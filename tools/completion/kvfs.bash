@@ -5,7 +5,7 @@ _kvfs() {
 	local word=${COMP_WORDS[COMP_CWORD]} i path=() IFS=$' \t\n'
 	COMPREPLY=()
 	if [ "$COMP_CWORD" = 1 ]; then
-		COMPREPLY=($(compgen -W "bench bundle du exporter flame forget fsck ls pin replay rm set status top tree unpin warm why" -- "$word"))
+		COMPREPLY=($(compgen -W "bench bundle du events exporter flame forget fsck ls pin replay rm set status top tree unpin warm why" -- "$word"))
 		return
 	fi
 	for ((i = 2; i < COMP_CWORD; i++)); do
@@ -21,7 +21,7 @@ _kvfs() {
 		return ;;
 	esac
 	case ${COMP_WORDS[1]} in
-	du | flame | ls | pin | rm | set | tree | unpin | warm | why)
+	du | events | flame | ls | pin | rm | set | tree | unpin | warm | why)
 		IFS=$'\n'
 		COMPREPLY=($(compgen -W "$(timeout 2 kvfs ls "${path[@]}" 2>/dev/null | awk 'NR > 1 { print $6 }')" -- "$word"))
 		IFS=$' \t\n' ;;
