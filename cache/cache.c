@@ -4,13 +4,12 @@
  *
  * OWNS       the kv_cache.  Order of start: store, ring, arena, readers,
  *            writers, housekeeper; they end in reverse order.  Once a second
- *            the housekeeper brings spaces back within their quotas, and checks
- *            the SSD (health.c).  The housekeeper does no I/O, because it must
- *            notice I/O that does not end.
- *            The scrubber and its buffer.  The scrubber reads the whole store
- *            again and again, at a limited rate, to find damaged blocks before
- *            a client asks for them: one segment file after the other, from
- *            beginning to end.
+ *            the housekeeper evicts blocks beyond quotas, removes expired
+ *            blocks, and checks the SSD (health.c).  The housekeeper does no
+ *            I/O, because it must notice I/O that does not end.
+ *            The scrubber and its buffer.  The scrubber reads the store file by
+ *            file, again and again, at a limited rate, to find damaged blocks
+ *            before a client asks for them.
  *
  * INVARIANTS
  *   (1) After each block the scrubber rests for as long as the block's bytes

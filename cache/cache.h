@@ -31,7 +31,7 @@ enum kv_hugepages { KV_HUGE_AUTO, KV_HUGE_ON, KV_HUGE_OFF };
 enum kv_arena_mode { KV_ARENA_AUTO, KV_ARENA_SEALED, KV_ARENA_RW };
 enum kv_writeback { KV_WRITEBACK_ALL, KV_WRITEBACK_REUSE, KV_WRITEBACK_NONE };
 
-#define KV_STORES_MAX 8u       /* directories beside the store */
+#define KV_STORES_MAX 8u       /* most directories of store=DIR */
 #define KV_REMOTE_NAME_MAX 64u /* uid of a tenant */
 
 /* The options of the remote tier. */
@@ -43,8 +43,8 @@ struct kv_remote_config {
 	char *url;    /* NULL: there is no remote tier */
 	char *secret; /* path of the file of remote_secret=, or NULL */
 	enum kv_writeback write;
-	uint32_t threshold; /* fetch a chain if so many blocks are missing */
-	uint64_t rate;	    /* bytes a second that may be fetched; 0: any */
+	uint32_t threshold; /* fewest missing blocks of a chain to fetch */
+	uint64_t rate;	    /* most bytes to fetch a second; 0: no limit */
 	bool optional;	    /* mount although the backend does not answer */
 	bool unsafe; /* accept a directory that other users may write to */
 	struct kv_remote_name *tenants;
@@ -65,7 +65,7 @@ struct kv_cache_config {
 	const char *evict;  /* name of a policy, see kv_policy_name */
 	uint64_t scrub;	    /* bytes to scrub a second */
 	uint64_t ssd_write; /* bytes that may be written a day */
-	uint32_t why; /* most causes of misses to remember; 0: report none */
+	uint32_t why;	    /* misses whose causes are remembered; 0: none */
 	bool read_only;
 	enum kv_arena_mode arena;
 	struct kv_remote_config remote;
@@ -147,7 +147,7 @@ struct kv_space *kv_space_get(struct kv_space *space);
 void kv_space_put(struct kv_space *space);
 void kv_space_putp(struct kv_space **space);
 struct kv_space *kv_space_find(struct kv_cache *cache, const char *name);
-/* Return also a removed space while anybody holds it. */
+/* Find a space by its id: live, or removed but still held; NULL: none. */
 struct kv_space *kv_space_by_id(struct kv_cache *cache, uint32_t id);
 const char *kv_space_name(const struct kv_space *space);
 struct kv_space_info kv_space_stat(struct kv_cache *cache,
@@ -176,8 +176,8 @@ int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,
 		       int64_t mtime_ns);
 /*
  * Set the layout of the space on behalf of the user @uid.  Waits.
- *   0         set, or the space had an equal layout; its owner's "keys": "engine" then
- *             allows sharing
+ *   0         set, or the space had an equal layout; its owner's "keys": "engine"
+ *             permits sharing
  *   -EEXIST   the space has another layout
  *   -EBADMSG  a block in the space does not fit the layout
  *   -EBUSY    others sealed blocks all the time while the blocks were checked
@@ -188,7 +188,7 @@ int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,
 int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 			uint32_t uid, const char *text, size_t len);
 /*
- * Check a layout's text that may still be growing, on behalf of the user @uid.
+ * Check the text of a layout, maybe not yet whole, on behalf of the user @uid.
  *   1         complete and valid, and the space has no other layout
  *   0         incomplete so far
  *   -EEXIST, -EPERM   as kv_space_set_layout
@@ -244,12 +244,12 @@ int kv_clear_some(struct kv_cache *cache, struct kv_clear *clear);
 void kv_clear_end(struct kv_clear *clear); /* takes NULL */
 
 /* Two-digit directories of a space.  @byte: the first byte of their keys. */
-/* Return true if the directory exists.  *@ret_life changes when it is made
- * anew. */
+/* Return true if the directory exists.  *@ret_life changes when the directory
+ * is made again after a removal. */
 bool kv_dir_exists(struct kv_cache *cache, struct kv_space *space, uint8_t byte,
 		   uint32_t *ret_life);
-/* Return when a name appeared in or vanished from the directory: of a block, or
- * of a file being written (reported by kv_dir_changed). */
+/* Return when the directory last changed: when the name of a block, or of a
+ * file being written (kv_dir_changed), appeared or vanished. */
 int64_t kv_dir_mtime(struct kv_cache *cache, struct kv_space *space,
 		     uint8_t byte);
 void kv_dir_changed(struct kv_cache *cache, struct kv_space *space,
@@ -283,7 +283,7 @@ struct kv_block_info {
 	struct kv_key key;
 	uint64_t length; /* bytes of the block's file */
 	uint64_t held;	 /* bytes of the block in all tiers, > 0 */
-	uint64_t ssd;	 /* of these, on SSD */
+	uint64_t ssd;	 /* part of @held on SSD */
 	unsigned tiers;
 	uint32_t hits;
 	uint32_t leases; /* number of leases by clients */
@@ -387,8 +387,8 @@ int kv_block_get_token_ids(struct kv_cache *cache, struct kv_block *block,
 
 void kv_block_touch(struct kv_cache *cache,
 		    struct kv_block *block); /* count a use */
-/* Evict the block first: its conversation is over.  Call it from a chain's last
- * block to its first, not for shared blocks.  A use cancels the order. */
+/* Evict the block before others: its conversation is over.  Call for a chain
+ * from its last block to its first, not for shared blocks.  A use cancels it. */
 void kv_block_end(struct kv_cache *cache, struct kv_block *block);
 int kv_block_set_mtime(struct kv_cache *cache, struct kv_block *block,
 		       int64_t mtime_ns);
@@ -430,7 +430,7 @@ void kv_view_put(struct kv_cache *cache, struct kv_view *view);
 /* ---- snapshots: blocks of a chain, pinned under a name ---- */
 
 #define KV_SNAPSHOT_BLOCKS (1u << 17)  /* most blocks in a snapshot */
-#define KV_SNAPSHOT_POSITION 99999999u /* the mount's links show eight digits */
+#define KV_SNAPSHOT_POSITION 99999999u /* links have eight digits */
 
 struct kv_pick {
 	struct kv_key key;
@@ -470,7 +470,7 @@ int kv_snapshot_find(struct kv_cache *cache, struct kv_space *space,
 		     const char *name, struct kv_snapshot_info *ret_info);
 int kv_snapshot_stat(struct kv_cache *cache, uint64_t id,
 		     struct kv_snapshot_info *ret_info); /* -ENOENT */
-/* Copy at most @max picks from position @from on, and count them.  -ENOENT. */
+/* Copy at most @max picks from position @from on; return how many.  -ENOENT. */
 long kv_snapshot_read(struct kv_cache *cache, uint64_t id, uint32_t from,
 		      struct kv_pick *ret_picks, size_t max);
 /* List the ids of the space's snapshots; caller frees *@ret_ids. */
@@ -574,7 +574,7 @@ struct kv_miss {
 	int64_t asked_ns;     /* wall time of the look-up */
 	uint32_t uid;	      /* user that asked */
 	uint32_t space;	      /* id of the space */
-	uint32_t since, idle; /* as in kvfs.h */
+	uint32_t since, idle; /* members of kvfs_miss */
 	uint16_t place, n;    /* index of the key; number of keys */
 	struct kv_key key;
 	uint8_t cause;
@@ -606,7 +606,7 @@ struct kv_want {
 	struct kv_block *block;
 	struct kv_want *next, **prev;
 	bool short_of_room;	/* waits for room in DRAM */
-	uint64_t writes, reads; /* numbers in flight when the wait began */
+	uint64_t writes, reads; /* wait until so many have ended since mount */
 	/* Bytes charged to prefetches: brought to DRAM; being read from SSD. */
 	uint64_t hinted, hint_reads;
 };
@@ -636,8 +636,8 @@ struct kv_acquire {
 	uint32_t uid;
 	/* The chain probably continues in another request. */
 	bool more;
-	/* 0, or run @done also whenever this many bytes of leading wants were leased
-	 * since submit or the last kv_acquire_take. */
+	/* If not 0, run @done also each time this many bytes of leading wants
+	 * have been leased since submit or the last kv_acquire_take. */
 	uint64_t part;
 	/* Runs once when all wants are settled, unless submit returned 0. */
 	void (*done)(struct kv_acquire *acquire, void *arg);
@@ -650,8 +650,8 @@ struct kv_acquire {
 	bool told; /* @done runs, or ran without a kv_acquire_take since */
 	size_t pending;
 	size_t leading;		/* wants before the first that is not settled */
-	uint64_t leading_bytes; /* of these, leased since kv_acquire_take */
-	size_t short_of_room, room_at; /* number of such wants; the first */
+	uint64_t leading_bytes; /* bytes of them leased since kv_acquire_take */
+	size_t short_of_room, room_at; /* wants without room: number; first */
 	TAILQ_ENTRY(kv_acquire) link;
 	struct kv_acquire *next_deferred;
 	struct kv_want wants[];
@@ -716,14 +716,14 @@ int kv_block_past(struct kv_cache *cache, const struct kv_space *space,
  */
 void kv_block_flush_submit(struct kv_cache *cache, struct kv_block *block,
 			   struct kv_flush *flush);
-/* End a pending flush: @done runs with @status unless it has run. */
+/* End a pending flush: run @done with @status, unless @done has run already. */
 void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush,
 		     int status);
 
 /* ---- the arena's segments, for clients ---- */
 
 struct kv_given_segment {
-	int fd; /* to send; the cache's own: do not close */
+	int fd; /* to send to clients; do not close */
 	uint64_t bytes;
 	uint32_t uid, gid, mode; /* owner and read bits of all its blocks */
 };
@@ -763,7 +763,7 @@ struct kv_cache_stats {
 	uint64_t sealed, conflicts, corrupt;
 	uint64_t evicted_dram, evicted_ssd, removed, expired, dropped_saves;
 	uint64_t moved_ssd;    /* blocks moved between files to empty a file */
-	uint64_t evicted_last; /* of evicted_dram: blocks in no other tier */
+	uint64_t evicted_last; /* evictions from DRAM that left no copy */
 	/* Blocks not written to SSD, because their parent was not there,
 	 * because of ssd_write=, or because of a quota. */
 	uint64_t unwritten_orphans, unwritten_budget, unwritten_quota;
@@ -793,7 +793,7 @@ struct kv_cache_stats {
 	bool ssd_degraded;
 	const char *ssd_state; /* "online", "off", or why it is degraded */
 	/* Nanoseconds of requests at the SSD, and of commits. */
-	struct kv_histogram ssd_times[3], commit_times; /* [kv_io_op] */
+	struct kv_histogram ssd_times[3], commit_times; /* by enum kv_io_op */
 	/* [0]: DRAM, [1]: SSD: seconds since the last use of the blocks that acquires found,
 	 * and of evicted blocks; uses of evicted blocks. */
 	struct kv_histogram hit_age[2], evicted_age[2], evicted_uses[2];
@@ -813,7 +813,7 @@ struct kv_remote_stats {
 	const char *url; /* lives as long as the cache */
 	bool open; /* false: the backend's breaker is open, nothing is sent */
 	uint64_t calls[KV_REMOTE_CALLS],
-		ns[KV_REMOTE_CALLS]; /* of ended calls */
+		ns[KV_REMOTE_CALLS]; /* total duration of ended calls */
 	uint64_t got_bytes, put_bytes;
 	uint64_t failed;  /* calls that failed after their retries */
 	uint64_t retried; /* calls that were sent again */

@@ -26,7 +26,7 @@ void kv_copy_fence(void);
  * Copy and hash in one pass.  The digest is that of the bytes written to @dst
  * even if @src changes meanwhile: each piece is read once, into a private
  * buffer that stays in the CPU's cache, and is hashed and stored from the
- * buffer.  @state is an XXH3_state_t begun by kv_hash_begin.
+ * buffer.  Call kv_hash_begin before each digest.
  */
 struct kv_hash;
 int kv_hash_new(struct kv_hash **ret_hash); /* -ENOMEM */

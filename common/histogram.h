@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * histogram.h - how often numbers of each length in bits came.
+ * histogram.h - count numbers by their length in bits.
  *
  * Add with one lock held for each histogram, or from one thread.  Any thread may copy a
  * histogram meanwhile.

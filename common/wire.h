@@ -90,7 +90,7 @@ enum wire_type {
 	/* Add blocks to the set with the id @arg, for a snapshot.  wire_pick[];
 	 * reply: no items. */
 	WIRE_PICK,
-	/* Name a set a snapshot: wire_snapshot + name; reply: wire_snapshot. */
+	/* Make a snapshot of a set: wire_snapshot + name; reply: the same. */
 	WIRE_SNAPSHOT,
 	/* Drop the snapshot whose name is the text; reply: no items. */
 	WIRE_SNAPSHOT_DROP,
@@ -172,7 +172,7 @@ struct wire_header {
 	uint32_t space; /* id of a space, from WIRE_SPACE; 0: none */
 	int32_t status;
 	uint64_t arg; /* ACQUIRE, FLUSH, PREFETCH: most nanoseconds to wait, 0:
-			 for ever; PROBE: 1: of the same look-up, earlier keys
+			 for ever; PROBE: 1: earlier keys of the same look-up
 			 were absent */
 };
 
@@ -288,7 +288,7 @@ struct wire_save {
 
 /*
  * Memory from which blocks are saved: @bytes of the file behind the descriptor, from
- * @offset on, sealed or not.  A stride is as in kernels/device/device.h, without gaps: run
+ * @offset on, sealed or not.  A stride is as in kernels/kvfs_device.h, without gaps: run
  * s of page p is at @at + p * block_stride + s * segment_stride of that memory.
  *   -EEXIST       the client's pool @id is open
  *   -EINVAL       also: the runs are too short
@@ -416,8 +416,8 @@ struct wire_tokens {
  * space, which WIRE_CLEAR clears.  @removed, @absent and @failed: numbers of blocks; of a
  * whole space, @absent or @failed is 1, or @removed the number of blocks, 0 if the backend
  * does not tell.  @status: of the first that failed, with the cause in @why, which may be
- * empty.  @url and @why end with a NUL, and may be cut.  Status of the request: -EOPNOTSUPP: there is no remote
- * tier; -ENOENT, -EACCES, -EROFS, -ENOLCK, -ENOMEM.
+ * empty.  @url and @why end with a NUL, and may be cut.  Status of the request:
+ * -EOPNOTSUPP (no remote tier), -ENOENT, -EACCES, -EROFS, -ENOLCK, -ENOMEM.
  */
 #define WIRE_FORGET_NS UINT64_C(600000000000)
 struct wire_forgot {

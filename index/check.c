@@ -64,7 +64,7 @@ struct check {
 	/* number of pages that the meta page claims; the file may be shorter */
 	uint64_t n_pages;
 	uint64_t *used; /* one bit for each page; set: the page was found */
-	/* pages of each kind: number found, less the number by LMDB */
+	/* pages of each kind: number found, minus LMDB's number */
 	int64_t branches, overflows;
 	struct result *result;
 };

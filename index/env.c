@@ -51,7 +51,7 @@
 #include "index/record.h"
 
 #define SPARE (1u << 20)
-#define DISK_FULL (1u << 20) /* with fewer free bytes EIO means ENOSPC */
+#define DISK_FULL (1u << 20) /* if fewer bytes are free, EIO means ENOSPC */
 #define READERS 512	     /* limit of concurrent kv_index_get calls */
 #define LOCK_FILE "index/lock.mdb"
 /* size of the lock file that LMDB makes */
@@ -343,7 +343,7 @@ int kv_txn_guard_enter(struct kv_index *index, unsigned flags,
 #define RESERVE_MIN 1024 /* pages */
 #define LEAF_VALUE 2000	 /* bytes; longer values may need consecutive pages */
 #define NEAR_IDS 8	 /* this many consecutive ids usually share a leaf */
-#define NEAR_FULL 16384	 /* with more unused pages, skip the free list */
+#define NEAR_FULL 16384	 /* if more pages are unused, skip the free list */
 
 struct kv_txn {
 	struct kv_index *index;
@@ -434,7 +434,7 @@ int kv_txn_begin(struct kv_index *index, struct kv_txn **ret_txn)
 	if (!batch)
 		return -ENOMEM;
 	batch->index = index;
-	batch->last_tokens = UINT64_MAX / 2; /* far from every id */
+	batch->last_tokens = UINT64_MAX / 2; /* no id is near */
 	batch->last_part = KV_PARTS;
 	r = kv_txn_guard_enter(index, 0, &batch->txn);
 	if (r < 0)

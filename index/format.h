@@ -81,7 +81,7 @@ struct kv_tokens_record {
 struct kv_quota {
 	uint64_t quota_dram, quota_ssd; /* 0: none */
 	uint64_t reserve_dram, reserve_ssd;
-	uint64_t rate_put; /* bytes that users may save a second; 0: any */
+	uint64_t rate_put; /* most bytes to save a second; 0: no limit */
 	uint64_t ttl; /* seconds after which an unused block expires; 0: none */
 };
 
@@ -89,7 +89,7 @@ struct kv_quota {
 #define KV_RATE_MAX ((1ull << KV_RATE_BITS) - 1)
 #define KV_TTL_MAX ((1ull << (64 - KV_RATE_BITS)) - 1)
 
-/* The same on disk. */
+/* A kv_quota on disk. */
 struct kv_quota_record {
 	uint64_t quota_dram, quota_ssd;
 	uint64_t reserve_dram, reserve_ssd;
@@ -128,7 +128,7 @@ struct kv_space_record {
 	int64_t mtime_ns;
 	struct kv_quota_record quota;
 	uint32_t name_len, layout_len; /* name and layout follow the record */
-	uint64_t checksum; /* of all fields above, the name and the layout */
+	uint64_t checksum; /* covers all fields above, the name, the layout */
 };
 
 /* STORE/tenants: one record for each user with a quota or reserve. */
@@ -166,7 +166,7 @@ struct kv_snapshot_record {
 	uint32_t count; /* number of items, which follow the name */
 	uint32_t reserved;
 	int64_t mtime_ns;
-	uint64_t checksum; /* of all fields above, name and items */
+	uint64_t checksum; /* covers all fields above, name and items */
 };
 
 struct kv_segfile_record {

@@ -36,7 +36,7 @@
 #include "index/sidecar.h"
 
 #define READERS 16
-#define SLOTS_A_READER 16 /* one more thread for each so many slots */
+#define SLOTS_A_READER 16 /* slots for each thread that reads prologues */
 #define GENERATION_MAX (UINT64_MAX / 4)
 #define PIECE ((uint64_t)1 << 20) /* bytes of a block read at once */
 
@@ -458,7 +458,7 @@ static int know_store(struct work *work)
 		work->files[n++] = work->files[i];
 		work->slots += trailer->slots;
 	}
-	if (n == 0 && work->n_files > 0) /* STORE/store is another store's */
+	if (n == 0 && work->n_files > 0) /* STORE/store is another's */
 		return -EUCLEAN;
 	work->n_files = n;
 	info->version = KV_FORMAT_VERSION;

@@ -397,7 +397,7 @@ int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
 
 #define LIST_MAX 64u
 #define LIST_ON_SSD \
-	(UINT64_C(1) << 63) /* cursor: the rest is the id of a slot */
+	(UINT64_C(1) << 63) /* in cursors: the low bits are a slot's id */
 
 /* List the block @key, with its record of the index or NULL.  Returns false if the space
  * has no such block. */

@@ -79,9 +79,9 @@ static int may_begin(struct kv_cache *cache, struct kv_space *space,
 	return 0;
 }
 
-/* Take a slot for a save.  -ENOSPC: there is none.  -EBUSY: writes in flight
- * will free slots, and the save is of a file, or the user must wait because
- * others have many more segments. */
+/* Take a slot for a save.  -ENOSPC: there is none.  -EBUSY, retry soon: writes
+ * in flight will free slots, and the save is of a file (without @key), or other
+ * users have many more segments. */
 static int take_slot(struct kv_cache *cache, struct kv_space *space,
 		     const struct kv_key *key, uint64_t length,
 		     struct kv_slot **ret_slot)
@@ -324,7 +324,7 @@ static void seal_locked(struct kv_cache *cache, struct kv_seal *seal)
 
 	kv_assert_locked(&cache->lock);
 	memcpy(record.digest, seal->digest.b, sizeof(record.digest));
-	if (layout) { /* maybe newer than the caller's check */
+	if (layout) { /* the layout may be newer than the caller's check */
 		kv_unlock(cache);
 		r = kv_block_parse(kv_fill_data(fill), fill->length, layout,
 				   &length, &offset, &parsed);

@@ -98,7 +98,7 @@ static void uncharge(struct kv_cache *cache, struct kv_want *want)
 	want->hinted = want->hint_reads = 0;
 }
 
-/* Count the leading wants that are settled.  Return whether they are a part to report. */
+/* Count the leading settled wants.  Return whether @part bytes are leased. */
 static bool count_leading(struct kv_acquire *acquire)
 {
 	const struct kv_want *want = &acquire->wants[acquire->leading];

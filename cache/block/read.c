@@ -65,7 +65,7 @@ struct fetch {
 	uint64_t room;
 };
 
-/* End a read that timed out: until now its block keeps the SSD slot. */
+/* End a read that timed out, and only now give up the block's SSD slot. */
 static void ended_late(struct kv_io *io, int status)
 {
 	struct fetch *fetch = (struct fetch *)io;
@@ -384,7 +384,7 @@ static bool locate_locked(struct kv_read *read)
 	const struct kv_io before = read->io;
 
 	kv_assert_locked(&read->cache->lock);
-	if (block->file == KV_NONE) /* removed: its old slot is as good */
+	if (block->file == KV_NONE) /* removed: the old slot has its bytes */
 		return false;
 	file = kv_segfile_at(read->cache, block->file);
 	read->device = file->device;

@@ -37,8 +37,8 @@ enum kv_finite {
 	KV_FINITE_END
 };
 
-/* A user may hold as much of a resource as is free, but of one that becomes
- * free by itself (KV_FINITE_DIRTY, segments) this many times as much. */
+/* A user may hold as much of a resource as is free, and this many times as much
+ * of a resource that becomes free by itself (KV_FINITE_DIRTY, segments). */
 #define KV_MORE_THAN_LEFT 3u
 
 struct kv_accounts;

@@ -3,12 +3,12 @@
  * causes.c - why blocks are absent: a table of causes by key, and a log of
  * look-ups that ended early, both of fixed size.
  *
- * A bucket of either has WAYS places.  A new entry in a full bucket takes the
- * place of the oldest entry there of the user with most entries in all buckets.
- * Users with more entries than others thus take each other's places: however
- * many users flood the table, one entry of the others gives way in a bucket at
- * most, and only if the bucket is full of them.  Buckets of the table are
- * chosen by a seeded hash, so users cannot aim at one.
+ * Their buckets have WAYS places.  A new entry in a full bucket replaces the
+ * bucket's oldest entry of one user: of the users in the bucket, the one with
+ * most entries in all buckets.  So users that flood the table replace their own
+ * entries and each other's; another user loses an entry only in a bucket that
+ * has none of theirs.  Buckets of the table are chosen by a seeded hash, so
+ * users cannot aim at one.
  *
  * OWNS       the table and the log.
  *
@@ -28,11 +28,11 @@
 #include "cache/core/table.h"
 
 #define WAYS 8u
-#define LEAST (1u << 16)  /* entries with why=0: flushes need these causes */
+#define LEAST (1u << 16)  /* entries at least, also with why=0: for flushes */
 #define LOGGED (1u << 14) /* entries of the log */
 
 struct kv_cause_entry {
-	uint64_t hash; /* of space and key; 0: the place is empty */
+	uint64_t hash; /* hash of space and key; 0: the place is empty */
 	uint32_t at;   /* seconds of wall time */
 	uint32_t idle; /* seconds between the last use and @at */
 	uint16_t user; /* hash of the space's owner at that time */

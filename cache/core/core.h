@@ -49,13 +49,13 @@ struct kv_block {
 	uint32_t file, slot_number; /* slot on SSD; file KV_NONE: none */
 	uint32_t refs; /* references by callers and reads in flight */
 	uint32_t hits : 29;
-	uint32_t moving : 1; /* another SSD slot may have the bytes, too */
+	uint32_t moving : 1; /* being copied to another SSD slot */
 	uint32_t moved : 1;  /* got another SSD slot while BLOCK_READING */
 	uint32_t remote : 1; /* the remote tier probably has the block */
 	uint32_t atime;	     /* last use, by kv_use_clock */
 	int64_t mtime_ns;
 	struct kv_slot *slot; /* READY slot of the block in DRAM; or NULL */
-	struct kv_evict_node node; /* for the SSD's eviction policy */
+	struct kv_evict_node node; /* place in the SSD's eviction order */
 };
 
 _Static_assert(sizeof(struct kv_block) == 104,
@@ -101,7 +101,7 @@ struct kv_snapshots {
 	void *by_id, *by_name; /* tsearch trees */
 	uint64_t next_id;
 	uint64_t changes; /* number of changes of snapshots so far */
-	uint64_t cost; /* blocks listed in all snapshots, and 16 for each one */
+	uint64_t cost; /* blocks in all snapshots, plus 16 for each snapshot */
 	/* Changed snapshots that are not in the index, in order of writing. */
 	struct kv_snapshot_queue dirty;
 	uint64_t retry_at; /* when to retry a failed write; 0: no failure */
@@ -143,8 +143,8 @@ struct kv_patience {
 	uint64_t since_ns, seen_ns;
 };
 
-/* Note a failure.  Return whether the row of failures is shorter than @most_ns;
- * a pause longer than @most_ns begins a new row. */
+/* Note a failure.  Return whether failures have been repeating for less than
+ * @most_ns; a pause longer than @most_ns starts the count of time anew. */
 static inline bool kv_patient(struct kv_patience *patience, uint64_t most_ns)
 {
 	uint64_t now_ns = kv_now_ns();
@@ -176,7 +176,7 @@ struct kv_tenant {
 	uint32_t segments; /* segments that hold only blocks of the user */
 	/* number of the user's segments that cannot be emptied now */
 	uint32_t kept_segments;
-	uint32_t registrants;	     /* see kv_registrants_count */
+	uint32_t registrants;	     /* clients that need writable memory */
 	struct kv_patience patience; /* failures to find a slot in DRAM */
 	uint64_t records;	     /* temporary value of ssd/evict.c */
 	double files; /* temporary value of ssd/evict.c: number of files */
@@ -203,7 +203,7 @@ struct kv_space {
 	struct kv_offer *offer; /* walk that offers the blocks to other nodes */
 	char folder[67]; /* remote.c's: folder of the objects; "": not made */
 	const struct kv_layout *folder_layout; /* layout in @folder */
-	_Atomic uint64_t object_bytes; /* last object's, or estimate; 0: none */
+	_Atomic uint64_t object_bytes; /* last GET's, or estimate; 0: none */
 	bool settling; /* being created: not found by its name */
 	struct kv_quota quota;
 	uint64_t file_bytes;  /* bytes of the space's file in STORE/spaces */
@@ -284,14 +284,14 @@ struct kv_slot {
 	struct kv_evict_list *list; /* eviction list; NULL if state is FREE */
 	struct kv_block *block;	    /* block in the slot; NULL unless READY */
 	uint64_t seq; /* place in the order of space->dirty or ->unpersisted */
-	/* list that has the slot by @link, if dirty or an orphan */
+	/* list that has the slot by @link: write queue, orphans, written */
 	struct kv_slots *queue;
 	TAILQ_ENTRY(kv_slot) link;  /* entry in the free list or in @queue */
 	TAILQ_ENTRY(kv_slot) dirty; /* entry in space->dirty or ->unpersisted */
 	TAILQ_ENTRY(kv_slot) unwritten; /* entry in space->unwritten */
 	/* flushes that wait for the block to be durable */
 	LIST_HEAD(, kv_flush) syncs;
-	struct kv_evict_node node; /* for the DRAM's eviction policy */
+	struct kv_evict_node node; /* place in the DRAM's eviction order */
 	uint32_t leases;	   /* number of leases by clients */
 	uint32_t holds;		   /* number of holds by views and writes */
 	/* slot on SSD to which the block is being written */
@@ -387,7 +387,7 @@ struct kv_arena {
 
 /* ---- SSD ---- */
 
-#define KV_DEVICES 17u /* STORE, 8 of store=DIR, and DIRs not given any more */
+#define KV_DEVICES 17u /* STORE, 8 of store=DIR, 8 of earlier mounts */
 
 /* A directory with segment files: STORE or DIR of store=DIR. */
 struct kv_device {
@@ -449,7 +449,7 @@ TAILQ_HEAD(kv_segfiles, kv_segfile);
 /* SSD slots of one size. */
 struct kv_ssd_class {
 	uint64_t slot_bytes;
-	uint64_t free, total; /* slots; free: not those of closed files */
+	uint64_t free, total; /* slots; free: without closed files */
 	struct kv_segfiles files;
 	uint32_t n_files, n_empty; /* n_empty: files with no slot in use */
 	uint32_t n_closed;
@@ -577,7 +577,7 @@ struct kv_ssd {
 	TAILQ_HEAD(, kv_space) collecting;
 	uint32_t awaiting;	     /* spaces with awaits_commit set */
 	LIST_HEAD(, kv_flush) syncs; /* flushes that wait for one block only */
-	/* flushes that wait for updates of records, by number of the update */
+	/* flushes that wait for updates of records, in order of updates */
 	struct kv_flushes recording;
 	uint64_t failures; /* number of failed writes; waiters compare it */
 	int error;	   /* -errno: why the SSD tier is degraded; 0: online */
@@ -654,7 +654,7 @@ struct kv_health {
 	uint32_t turn;	       /* number of the segment file to probe next */
 	uint32_t errors;       /* failed reads in a row */
 	unsigned stuck;	       /* stuck requests at the last check */
-	unsigned here;	       /* those of STORE and of the index */
+	unsigned here;	       /* stuck requests on STORE and the index */
 	const char *why;       /* why reads are refused; NULL: online */
 	uint64_t commit_since; /* when the commit under way began; 0: none */
 	uint64_t zero_since;   /* when zeroing a run of slots began; 0: none */
@@ -677,7 +677,7 @@ struct kv_use_clock {
 /* The scrubber's progress through the store; cache.c. */
 struct kv_scrubber {
 	struct kv_periodic periodic;
-	uint64_t owed_ns; /* ns for which to rest, to keep to the rate */
+	uint64_t owed_ns; /* ns to sleep so that reads keep to the rate */
 	/* in the current pass: bytes read, bytes in use */
 	uint64_t pass_bytes, pass_total;
 	uint64_t passes, corrupt;

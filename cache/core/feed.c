@@ -3,8 +3,8 @@
  * feed.c - the keys of a space's blocks that have changed their tiers, for subscribers.
  *
  * A feed notes keys, not states: a subscriber looks the state up when it reads, so that
- * its view is never older than the change.  Once the ring has no key that the fastest
- * subscriber has read, the feed notes nothing: stopped subscribers cost no more than that.
+ * its view is never older than the change.  Once the fastest subscriber is a whole ring
+ * behind, the feed notes nothing more (@lost): stopped subscribers cost no further work.
  *
  * OWNS       every kv_feed; kv_space.feed; the waits of subscribers.
  *
@@ -23,13 +23,13 @@
 #include "cache/core/feed.h"
 #include "cache/core/table.h"
 
-#define KEYS (1u << 16) /* man/kvfs_space_keys.3 names the number */
+#define KEYS (1u << 16) /* of the ring; man/kvfs_space_keys.3 has the number */
 
 struct kv_feed {
 	struct kv_space *space; /* constant; held */
 	uint32_t holds;
 	uint64_t start, end;
-	uint64_t read; /* number behind the last key that a subscriber read */
+	uint64_t read; /* next number for the fastest subscriber */
 	bool lost;
 	LIST_HEAD(, kv_feed_wait) waits;
 	struct kv_key keys[KEYS];
@@ -45,7 +45,7 @@ int kv_feed_get(struct kv_cache *cache, struct kv_space *space,
 
 	if (!new || getrandom(&new->start, sizeof(new->start), 0) < 0)
 		return -ENOMEM;
-	new->start = new->start >> 1 | 1; /* cursors are not 0 */
+	new->start = new->start >> 1 | 1; /* 0: no cursor yet */
 	new->end = new->read = new->start;
 	kv_lock(cache);
 	if (space->removed) {

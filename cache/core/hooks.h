@@ -12,7 +12,7 @@
 
 #include "cache/core/core.h"
 
-/* ---- block/: freeing blocks, wants without room, pins by users ---- */
+/* ---- block/: freeing blocks, acquires that wait for room, users' pins ---- */
 
 struct kv_block_hooks {
 	void (*settle_locked)(struct kv_cache *cache, struct kv_block *block);
@@ -51,8 +51,8 @@ struct kv_remote_hooks {
 	int (*want_locked)(struct kv_cache *cache, struct kv_want *want);
 	/* Search other nodes for missing blocks once all wants have begun. */
 	void (*look_locked)(struct kv_cache *cache, struct kv_acquire *acquire);
-	/* Return whether the remote tier may have the block @key.  Also return
-	 * whether it has found the block and is fetching it. */
+	/* may: return whether the remote tier may have the block @key;
+	 * coming: return whether it has found the block and is fetching it. */
 	bool (*may_locked)(struct kv_cache *cache, struct kv_space *space,
 			   const struct kv_key *key);
 	bool (*coming_locked)(struct kv_cache *cache, struct kv_space *space,

@@ -14,8 +14,8 @@
 
 #include "cache/core/core.h"
 
-/* A part of a tier, and of a user's share of DRAM, 1 / KV_FLOOR_PART of it, is
- * kept free of leases and pins, for new blocks. */
+/* 1 / KV_FLOOR_PART of each tier, and of each user's share of DRAM, is kept
+ * free of leases and pins, for new blocks. */
 #define KV_FLOOR_PART 16u
 
 struct kv_tenant *kv_tenant_find(struct kv_cache *cache,
@@ -72,17 +72,17 @@ bool kv_entitled(enum kv_node_tier tier, const struct kv_space *space,
 bool kv_keeps_guarantee(enum kv_node_tier tier, const struct kv_space *space,
 			const struct kv_space *taker,
 			const struct kv_tenant *tenant, uint64_t bytes);
-/* Return whether the tier would have too few evictable bytes, or too little for
- * the guarantees of others, if @space had @bytes more that cannot be evicted
- * and @left bytes stayed free. */
+/* Return whether @space must not make @bytes more unevictable: too few
+ * evictable bytes would remain, or too few for the guarantees of other users
+ * with @left bytes free. */
 bool kv_crowded(const struct kv_cache *cache, enum kv_node_tier tier,
 		const struct kv_space *space, uint64_t bytes, uint64_t left);
 
 /*
  * DRAM is given in segments.  A user claims as many segments as its guarantee
  * needs, or all of its segments that cannot be emptied now if these are more.
- * Claims beyond the guarantee spare the guarantees of others, and one in four
- * of the unclaimed segments for newcomers.
+ * Claims beyond the guarantee leave the guarantees of others untouched, and one
+ * in four of the unclaimed segments to users that have none yet.
  */
 uint32_t kv_guaranteed_segments(const struct kv_cache *cache,
 				const struct kv_tenant *tenant);

@@ -32,7 +32,7 @@ struct kv_evict_list {
 	uint32_t idle; /* DRAM: slots of these blocks that may be evicted */
 	uint32_t pinned, writing; /* SSD: pinned blocks, slots being written */
 	struct kv_policy policy;
-	struct kv_evict_lists *lists;	 /* constant: the class's */
+	struct kv_evict_lists *lists;	 /* constant: lists of the class */
 	TAILQ_ENTRY(kv_evict_list) link; /* class's lists, empty ones last */
 	LIST_ENTRY(kv_evict_list) own;	 /* entry in the lists of the space */
 };

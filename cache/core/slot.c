@@ -128,8 +128,8 @@ int kv_record_in_memory(struct kv_cache *cache, const struct kv_block *block,
 	return 1;
 }
 
-/* Return whether a client or a reader can hold the slot for an unlimited time.
- * A write to SSD does not count: it ends by itself. */
+/* Return whether a client can keep the slot for an unlimited time.  Readers of
+ * the mount and writes to SSD do not count: they end by themselves. */
 static bool is_kept(const struct kv_slot *slot)
 {
 	return slot->state == SLOT_FILLING || slot->leases || slot->pinned;

@@ -27,8 +27,8 @@ int kv_slot_copy(const struct kv_slot *to, const struct kv_slot *from,
  * NULL if there is none. */
 struct kv_unlinked **kv_unlinked_find(struct kv_cache *cache,
 				      const struct kv_block *block);
-/* Return 0 and the record of @block, if memory has it; else 1 and the id of the
- * SSD slot, by which the index has it. */
+/* Return 0 and the record of @block if the record is in memory; else 1 and the
+ * id of the SSD slot, which is the record's key in the index. */
 int kv_record_in_memory(struct kv_cache *cache, const struct kv_block *block,
 			struct kv_slot_record *ret_record, uint64_t *ret_id);
 

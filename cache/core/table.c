@@ -400,11 +400,11 @@ int kv_dir_remove(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
 /* ---- listing by cursor ---- */
 
 #define LOOK_MAX 4096u /* buckets examined in one call */
-#define LOOK_IN 256u   /* these, if each block is examined, too */
+#define LOOK_IN 256u   /* limit for @in_dram, which reads every block */
 
 /*
- * Put the keys with a hash from *@at on, whole buckets of @dir, into @ret_keys;
- * @in_dram: only of blocks that are not on SSD.  Return true at the end of @dir, with *@at 0.
+ * Append the keys of @dir to @ret_keys, bucket by bucket, from hash *@at on;
+ * @in_dram: only of blocks that are not on SSD.  Return true at the end, with *@at 0.
  *
  * A bucket has a range of hashes, so the cursor stays valid when buckets double.
  */

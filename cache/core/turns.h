@@ -61,10 +61,10 @@ void kv_turn_resume(struct kv_turns *turns, struct kv_turn *turn);
 
 /* Return the queue whose turn it is; NULL: no queue has work. */
 struct kv_turn *kv_turns_next(struct kv_turns *turns);
-/* Return whether the queue may have cost @more in flight, of @max for all
- * queues: if nothing else is in flight, or a quarter of @max is left to others.
- * A queue with nothing in flight may begin until all have four times @max, so
- * several queues together cannot shut others out. */
+/* Return whether the queue may put @more in flight.  All queues together may
+ * have @max; one queue at most three times what it leaves free.  A queue with
+ * nothing in flight may begin as long as all have at most four times @max: so
+ * others cannot shut it out. */
 bool kv_turn_may(const struct kv_turns *turns, const struct kv_turn *turn,
 		 uint64_t max, uint64_t more);
 /* Return the next queue in turn that may have more in flight; NULL: none. */

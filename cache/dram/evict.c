@@ -39,8 +39,8 @@ struct need {
 	bool over_queued; /* blocks that wait to be written */
 	/* blocks that wait to be written, of users with many segments */
 	bool over_rich;
-	/* Blocks of users with more segments than their guarantee needs, but
-	 * not below the guarantee in bytes. */
+	/* Blocks of users with more segments than their guarantee needs, as far
+	 * as they exceed the guarantee in bytes. */
 	bool over_scattered;
 	bool sheds;    /* evict blocks that wait to be written, no idle ones */
 	bool own_only; /* if @sheds: evict only blocks of the taker */

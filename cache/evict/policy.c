@@ -64,7 +64,7 @@ static unsigned list_for(const struct kv_policy_kind *kind, unsigned uses,
 /* least number of uses between two computations of the worth of lists */
 #define PERIOD 8192u
 #define FADE 0.9f
-#define DOUBT 1.0f  /* blocks that the assumed worth of a list counts as */
+#define DOUBT 1.0f  /* weight of a worth assumed before any use, in blocks */
 #define FIRST 1024u /* uses until the worth of lists is first computed */
 #define HORIZON 32  /* age groups examined from an age on: eight octaves */
 
@@ -625,7 +625,7 @@ struct kv_past kv_ghost_take(struct kv_ghost *ghost, uint64_t hash)
 
 #define ENTRIES 1024u /* most blocks in a small cache */
 #define NODES (ENTRIES + 1)
-#define MARGIN 1.002	 /* a better ranking has this many times age's hits */
+#define MARGIN 1.002	 /* another ranking wins with so many times the hits */
 #define FADE_ASKS 16384u /* look-ups after which hit counts are halved */
 
 struct side {
@@ -662,7 +662,7 @@ static void shadow_free(struct kv_shadow_cache *shadow)
 	free(shadow);
 }
 
-/* Give @tier, which must outlive it, a shadow cache.  -ENOMEM. */
+/* Give @tier a shadow cache, which @tier must outlive. -ENOMEM. */
 static int shadow_new(struct kv_eviction *tier)
 {
 	struct kv_shadow_cache *shadow = calloc(1, sizeof(*shadow));
@@ -697,7 +697,7 @@ static int shadow_new(struct kv_eviction *tier)
 	return r;
 }
 
-/* Return s if one in 1 << s of all keys is sampled. */
+/* Return the binary logarithm of n if one key in n is sampled. */
 static unsigned part_of(const struct kv_shadow_cache *shadow)
 {
 	unsigned shift = 0;

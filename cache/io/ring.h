@@ -70,8 +70,8 @@ void kv_ring_free(struct kv_ring *ring);
 /* Register memory for fixed I/O, from any thread.  Return its index, or -errno
  * if the kernel refuses (then use buffer = -1). */
 int kv_ring_add_buffer(struct kv_ring *ring, void *data, uint64_t bytes);
-/* The same for another ring, with the index that the first ring has returned; if
- * the kernel refuses, requests that name the buffer do without. */
+/* Register memory with another ring, at the index that the first one returned;
+ * if the kernel refuses, requests for this buffer are ordinary I/O. */
 void kv_ring_share_buffer(struct kv_ring *ring, int index, void *data,
 			  uint64_t bytes);
 void kv_ring_remove_buffer(struct kv_ring *ring,

@@ -7,9 +7,9 @@
  *
  * STATES    of the reactor, and the function that makes each step:
  *
- *             RUNNING -> FAILED   react             (io_uring_enter fails for
- *             good) RUNNING -> ended    react             (stopping)
- *              FAILED -> ended    carry_on_failed   (stopping)
+ *             RUNNING -> FAILED   react            (io_uring_enter fails for good)
+ *             RUNNING -> ended    react            (stopping)
+ *              FAILED -> ended    carry_on_failed  (stopping)
  *
  * INVARIANTS
  *   (1) flying[i] is a request or NULL; n_flying counts the requests, free_at[]

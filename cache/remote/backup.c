@@ -47,8 +47,8 @@
 
 #define FRESH_MAX 16384u
 #define TURN 8 /* blocks */
-/* Copy a block of at most 1/COPIED of a segment, and one read into a buffer:
- * readers wait for buffers, and a backend may never end a put. */
+/* Copy blocks of at most 1/COPIED of a segment, and all that are in a bounce
+ * buffer: a put may never end, and readers wait for buffers. */
 #define COPIED 16
 /* Most blocks in flight: a large one counts as LARGE; one user may have 30. */
 #define UNDER_WAY_MAX 40u
@@ -97,7 +97,7 @@ struct kv_offer {
 	bool all; /* offer even blocks that the backend probably has */
 	/* Walk once more: over all blocks, or those that were missed. */
 	enum { OFFER_ONCE, OFFER_MISSED, OFFER_ALL } again;
-	bool begun, walked; /* the first key, and the last key, was listed */
+	bool begun, walked; /* its first, or last, key was listed */
 	uint64_t cursor;
 	unsigned out; /* blocks of the offer in a queue or in flight */
 	uint64_t pause_ns, until_ns; /* last pause before a walk; its end */
@@ -251,7 +251,7 @@ static void restart(struct kv_offer *offer, uint64_t pause_ns)
 	offer->until_ns = pause_ns ? kv_now_ns() + pause_ns : 0;
 }
 
-/* Queue the blocks of the next page of @offer.  Drops the lock. */
+/* Queue blocks for the next PAGE keys of the walk @offer.  Drops the lock. */
 static void list_locked(struct kv_remote *remote, struct kv_offer *offer)
 {
 	struct kv_cache *cache = remote->cache;
@@ -387,10 +387,10 @@ static void missed_locked(struct kv_remote *remote, struct kv_backup *backup,
 		offer_locked(remote, backup->space, false);
 }
 
-/* ---- making ready: the backup thread ---- */
+/* ---- reading blocks and building objects: the backup thread ---- */
 
-/* Get the bytes of the block, from SSD if needed for this alone, and make the
- * first bytes of its object. */
+/* Get the bytes of the block, if need be from SSD without bringing them to
+ * DRAM, and make the first bytes of its object. */
 static int hold(struct kv_cache *cache, struct kv_backup *backup)
 {
 	struct iovec *parts = backup->job.op.parts;
@@ -466,7 +466,7 @@ static void *backup_run(void *arg)
 		} else {
 			user = (struct user *)kv_turns_next_within(
 				&b->turns, UNDER_WAY_MAX);
-			/* List pages of offers while no new block is next. */
+			/* Continue offers unless the next block is newly durable. */
 			if ((!user || !user->fresh.n) && look_locked(remote))
 				continue;
 			if (!user) {
@@ -507,7 +507,7 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 		kv_fetch_present_locked(remote, backup->hash, true);
 	if (backup->space->uid == backup->uid)
 		backup->block->remote = status == 0;
-	/* Do not offer a block again that was refused alone. */
+	/* -EACCES: only this block was refused.  Do not offer it again. */
 	if (status < 0 && status != -ENOENT)
 		missed_locked(remote, backup,
 			      status == -EACCES &&

@@ -30,8 +30,7 @@
 #define FULL_NS (1000 * MS)	 /* first pause of puts to a full backend */
 #define FULL_MAX_NS (64 * FULL_NS)
 
-/* Return the user's breaker; an unused one, which is closed: no operation of this user was
- * sent yet. */
+/* Return the user's breaker, or a closed one if no operation of the user was sent yet. */
 static struct kv_breaker *find_breaker(struct kv_remote *remote, uint32_t uid)
 {
 	const unsigned n = atomic_load(&remote->n_breakers);
@@ -104,7 +103,7 @@ static void set_open(struct kv_remote *remote, struct kv_breaker *breaker,
 {
 	if (breaker->open == open)
 		return;
-	/* Pause ever longer for a tenant whose trials alone succeed. */
+	/* Each opening of a tenant's breaker lengthens its pause. */
 	if (open && breaker != remote->breakers)
 		breaker->pause_ns =
 			kv_backoff(breaker->pause_ns, TRIAL_NS, PAUSE_MAX_NS);

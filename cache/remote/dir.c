@@ -327,8 +327,8 @@ static void close_root(struct worker **w)
 }
 
 /*
- * Open the directory, and make .part there.  A directory that stands there later than
- * another one, maybe below a mount point, must have .part.  -ENOTCONN, -EPERM.
+ * Open the directory, and make .part there.  A later, other directory at the path (a
+ * mount came or went) must have .part already.  -ENOTCONN, -EPERM.
  */
 static int open_root(struct worker *w, struct kv_remote_op *op)
 {
@@ -351,7 +351,7 @@ static int open_root(struct worker *w, struct kv_remote_op *op)
 	pthread_mutex_lock(&dir->ops.lock);
 	last = dir->last;
 	pthread_mutex_unlock(&dir->ops.lock);
-	/* Another directory than before must have .part and the same owner. */
+	/* Accept another directory only if it has .part and the same owner. */
 	known = last.st_ino;
 	other = known &&
 		(last.st_ino != w->st.st_ino || last.st_dev != w->st.st_dev);

@@ -46,7 +46,7 @@
 #define GET_NS UINT64_C(10000000000)
 #define QUEUE_NS UINT64_C(60000000000) /* longest time of a get in the queue */
 #define ROOM_NS UINT64_C(1000000000)   /* longest wait of a get for a slot */
-#define TICK_NS UINT64_C(10000000)     /* pause of the thread while gets wait */
+#define TICK_NS UINT64_C(10000000)     /* longest sleep while gets wait */
 #define GETTING_MAX 42u /* most gets in flight; one user may have 31 */
 #define TURN 4194304	/* bytes */
 #define GUESS 65536u	/* estimated bytes of an object */
@@ -58,7 +58,7 @@
 
 /* A get: one block that is fetched. */
 struct get {
-	struct kv_remote_job job;    /* first member; for the remote thread */
+	struct kv_remote_job job;    /* first: a job is cast to its get */
 	struct kv_want *wants;	     /* cache->lock */
 	LIST_ENTRY(get) bucket;	     /* cache->lock */
 	struct kv_remote_look *look; /* NULL once the get LANDED or missed */
@@ -553,7 +553,7 @@ static void land(struct kv_remote *remote, struct get *get)
 	if (r >= 0 || r == -EEXIST || r == -EALREADY)
 		r = 0;
 	else if (r != -EBADMSG && r != -EFBIG)
-		r = -EAGAIN; /* the object may be as it should */
+		r = -EAGAIN; /* the object itself may be good */
 	get_end(remote, get, r);
 }
 

@@ -661,7 +661,7 @@ static int http_make(const char *scheme, const char *rest,
 	*ret_why = NULL;
 	if (!http)
 		return -ENOMEM;
-	curl_global_init(CURL_GLOBAL_DEFAULT); /* libcurl counts these calls */
+	curl_global_init(CURL_GLOBAL_DEFAULT); /* libcurl counts calls */
 	TAILQ_INIT(&http->transfers);
 	r = kv_ops_init(&http->ops, wake);
 	if (r == 0)

@@ -19,13 +19,13 @@
 struct kv_site {
 	char *base;	   /* "http://HOST:PORT/PREFIX/", percent-encoded */
 	size_t root;	   /* bytes of @base before the prefix */
-	char *socket;	   /* of http+unix */
+	char *socket;	   /* path of the UNIX socket */
 	char *ca;	   /* file of the only trusted certificates */
 	char *region;	   /* of s3 */
 	char *endpoint;	   /* of s3 */
 	char *credentials; /* file */
 	bool s3;	   /* the credentials are for the scheme s3 */
-	char *secrets; /* text of the file @credentials, for the next three */
+	char *secrets; /* text of @credentials; @user to @token point here */
 	const char *user, *secret; /* both are set, or none */
 	const char *token;	   /* of s3 */
 	unsigned version; /* how often new credentials have been read */
@@ -84,7 +84,7 @@ struct kv_exchange {
 	char *text;
 	size_t text_bytes;
 
-	/* State that next() keeps from one request to the next. */
+	/* State of kv_web_next or kv_s3_next from one request to the next. */
 	int phase;
 	size_t at;
 	char *made; /* a request body that next() allocated; freed at the end */

@@ -125,7 +125,7 @@ static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 	stats->retried += job->tries;
 	stats->late += status == -ETIMEDOUT;
 	stats->refused += status == -EACCES;
-	/* Without a name: the bucket of a trial may be absent. */
+	/* A failed trial without a name: the bucket may be absent. */
 	if (failed || status == -ENOSPC || status == -EACCES ||
 	    (status < 0 && !*job->op.name))
 		kv_remote_describe(job, status, stats->failure);
@@ -368,7 +368,7 @@ int kv_remote_start(struct kv_cache *cache, char **ret_why)
 		r = kv_fetch_init(remote);
 	remote->driver = driver_of(config->url, &rest);
 	if (r == 0 && !remote->driver)
-		r = kv_why(&why, -EINVAL, "of no kind that is known");
+		r = kv_why(&why, -EINVAL, "no backend has this scheme");
 	if (r == 0)
 		r = remote->driver->make(remote->driver->scheme, rest, config,
 					 &remote->ops, &why);
@@ -387,7 +387,7 @@ int kv_remote_start(struct kv_cache *cache, char **ret_why)
 		return kv_why(ret_why, remote->answer, "remote=%s: %s",
 			      config->url, kv_remote_why(remote, 0));
 	if (remote->answer < 0)
-		kv_why(&why, 0, "remote=%s: not used until it is there: %s",
+		kv_why(&why, 0, "remote=%s: not used until it answers: %s",
 		       config->url, kv_remote_why(remote, 0));
 	if (why && cache->config.warn)
 		cache->config.warn(cache->config.arg, why);

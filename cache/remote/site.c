@@ -218,7 +218,7 @@ static int parse_query(struct kv_site *site, char *text, char **ret_why)
 	} parameters[] = {
 		{"ca", &site->ca},
 		{"credentials", &site->credentials},
-		{"endpoint", &site->endpoint}, /* for s3, as is "region" */
+		{"endpoint", &site->endpoint}, /* s3 only, as "region" */
 		{"region", &site->region},
 	};
 	const size_t known = site->s3 ? 4 : 2;

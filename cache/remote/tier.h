@@ -54,7 +54,7 @@ struct kv_breaker {
 	bool probe; /* the trial is of the backend: the tenant has failed */
 	bool prompt; /* the tenant's last GET of an object took at most a second */
 	_Atomic uint64_t full_ns;    /* last pause of puts; 0: not full */
-	unsigned failures, refusals; /* numbers in a row */
+	unsigned failures, refusals; /* in a row, so far */
 	uint64_t pause_ns, try_ns;   /* pause before the next trial; its end */
 	char name[KV_OBJECT_NAME_MAX + 1]; /* object of the last operation */
 	char why[KV_REMOTE_FAILURE_MAX];
@@ -155,7 +155,7 @@ bool kv_fetch_is_coming_locked(struct kv_cache *cache, struct kv_space *space,
 			       const struct kv_key *key);
 
 int kv_fetch_init(struct kv_remote *remote);
-void kv_fetch_fini(struct kv_remote *remote); /* also if init failed */
+void kv_fetch_fini(struct kv_remote *remote); /* even if init failed */
 /* Seal the blocks that have arrived, and begin GETs; at the end, end all that is not in
  * flight.  Return when to call it again without an event, in the time of
  * kv_now_ns(); UINT64_MAX: never. */
@@ -176,7 +176,7 @@ void kv_backup_durable_locked(struct kv_cache *cache,
 			      const struct kv_block *block);
 
 int kv_backup_init(struct kv_remote *remote);
-void kv_backup_fini(struct kv_remote *remote); /* also if init failed */
+void kv_backup_fini(struct kv_remote *remote); /* even if init failed */
 int kv_backup_start(struct kv_remote *remote);
 /* Spend up to two seconds on blocks that wait, then end the backup thread. */
 void kv_backup_stop(struct kv_remote *remote);

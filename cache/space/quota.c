@@ -200,8 +200,8 @@ int kv_tenants_adopt(struct kv_cache *cache)
 		return r;
 	if (r < 0 || damaged)
 		kv_warn(cache, "tenants_damaged",
-			"%s/tenants is damaged: the quotas of %s users hold no "
-			"more",
+			"%s/tenants is damaged: the quotas of %s users are "
+			"lost",
 			cache->store, r < 0 || n == 0 ? "all" : "some");
 	for (size_t i = 0; r == 0 && i < n; i++) {
 		const struct kv_tenant_record *record = &records[i];

@@ -37,7 +37,7 @@ static const char unshareable[] =
 	"sharing needs \"seed\" or \"keys\": \"engine\" in the layout, or "
 	"remote_secret= on the mount: see kvfs-remote(7)";
 
-/* Hash the @n parts at @data, each with its length.  -ENOMEM. */
+/* Hash the @n @parts, each with its length.  -ENOMEM. */
 static int sha256(const struct iovec *parts, size_t n, uint8_t digest[32])
 {
 	EVP_MD_CTX *context = EVP_MD_CTX_new();
@@ -152,7 +152,7 @@ static int reseed(struct kv_cache *cache, struct kv_space *space)
 	if (r < 0)
 		return r;
 	kv_lock(cache);
-	/* The space was charged for a text of the old one's length. */
+	/* The space was charged for its text: the new one must be as long. */
 	if (space->blocks || space->removed || space->former ||
 	    space->uid != uid || strlen(there->json) != strlen(layout->json)) {
 		r = -EINVAL;

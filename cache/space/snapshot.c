@@ -353,7 +353,7 @@ static int write_one(struct kv_cache *cache, struct kv_snapshot *snapshot)
 void kv_snapshots_write(struct kv_cache *cache)
 {
 	struct kv_snapshots *all = &cache->snapshots;
-	struct kv_snapshot *snapshot, *again = NULL; /* first one put back */
+	struct kv_snapshot *snapshot, *again = NULL; /* first one requeued */
 	const uint64_t until = kv_now_ns() + WRITES_NS;
 	uint64_t retry_at = 0;
 

@@ -562,7 +562,7 @@ static int set_layout(struct kv_cache *cache, struct kv_space *space,
 			r = put_layout(cache, space, &layout, owner);
 		if (r < 0)
 			return r;
-		/* @layout is left if another thread has set the layout. */
+		/* put_layout() took @layout unless another thread was first. */
 		there = layout ? space->layout : NULL;
 	}
 	if (!there)

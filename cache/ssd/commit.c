@@ -162,7 +162,7 @@ static void linger(struct kv_cache *cache)
 
 		if (now >= until)
 			break;
-		ssd->noted = more; /* only other changes shorten the wait */
+		ssd->noted = more; /* true: notes do not end the wait */
 		kv_cond_wait(cache, &ssd->commit, until - now);
 	}
 }

@@ -59,7 +59,7 @@
 /* Zero this many or more adjacent slots, as a whole, by one fallocate(2). */
 #define RUN KV_POINTS_OR(3u, 16u)
 #define RECORD_NS 20000000u
-#define NEAR_IDS 8u /* close slot ids, usually in one leaf of the index */
+#define NEAR_IDS 8u /* neighbouring slot ids that usually share a leaf */
 
 struct kv_deletion_batch {
 	struct kv_space *space;
@@ -74,7 +74,7 @@ struct kv_deletion_batch {
 struct group {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
-	size_t left, wanted; /* requests under way; at which number to wake */
+	size_t left, wanted; /* requests under way; wake at this number */
 	int status; /* error of the last request that failed; 0: none */
 };
 

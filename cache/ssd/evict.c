@@ -39,7 +39,7 @@
 #include "common/crash_point.h"
 
 #define FREE_PART 16u /* 1/16 of the files and bytes is kept free of pins */
-#define FEW 3u	      /* with fewer files, pins may take all of them */
+#define FEW 3u	      /* pins may take all files if there are fewer */
 #define SLOTS_AT_ONCE 1024u
 #define PATIENCE_NS 5000000000u
 /* a search for a victim skips at most so many blocks that are in DRAM */
@@ -93,7 +93,7 @@ static bool needs_too_many_files(const struct kv_cache *cache,
 		all += kv_round_up(slots + same, one) / one;
 		own += kv_round_up(own_slots + same, one) / one;
 		if (same)
-			slot_bytes = 0; /* this class has been counted */
+			slot_bytes = 0; /* class @slot_bytes has been counted */
 	}
 	all += slot_bytes > 0;
 	own += slot_bytes > 0;
@@ -180,7 +180,7 @@ static void count_files(const struct kv_cache *cache,
 	}
 }
 
-/* Return whether @tenant has more files than its SSD quota fills. */
+/* Return whether @tenant has more files than a full SSD quota would need. */
 static bool is_over_quota(const struct kv_cache *cache,
 			  const struct kv_tenant *tenant)
 {
@@ -528,7 +528,7 @@ static bool can_spare(const struct kv_segfile *file,
 
 	TAILQ_FOREACH(list, &class->lists, link) {
 		if (!list->blocks || colder >= enough)
-			break; /* the remaining eviction lists are empty */
+			break; /* the other lists are empty, or not needed */
 		if (!kv_victim_gives(list, giving))
 			continue;
 		all += list->blocks;
@@ -690,7 +690,7 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 	    (!waits && kv_ssd_evict_one_locked(cache, class, taker)))
 		return 0;
 	waits = waits || class->awaited;
-	/* A class with nothing but deletions will have free files. */
+	/* A class whose slots are all being deleted will have free files. */
 	LIST_FOREACH(other, &cache->ssd.classes, link) {
 		const struct kv_evict_list *list;
 		uint64_t slots = 0;

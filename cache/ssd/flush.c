@@ -65,7 +65,7 @@ void kv_flushes_written_locked(struct kv_cache *cache, struct kv_slot *slot)
 		kv_commit_kick_locked(cache, true);
 }
 
-/* Return whether the index has @space's snapshots up to number @change. */
+/* Return whether @space's snapshots are in the index up to @change. */
 static bool snapshots_written(const struct kv_cache *cache,
 			      const struct kv_space *space, uint64_t change)
 {

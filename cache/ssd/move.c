@@ -60,7 +60,7 @@
 
 #define PIECE (1u << 20) /* bytes of a slot that kv_shrink copies at once */
 #define AT_ONCE 32u
-#define PATIENCE_NS 5000000000u /* give up a file that loses no block so long */
+#define PATIENCE_NS 5000000000u /* longest emptying without progress */
 #define AGAIN_NS 2000000000u /* pause before emptying a file is tried again */
 /* time after which the heir may evict blocks of its own */
 #define AWAITED_NS 1000000000u
@@ -129,7 +129,7 @@ static void cancel(struct kv_move *move)
 	free(move);
 }
 
-/* End the move whose thread stopped waiting for this request. */
+/* End a move after its request, whose waiter had timed out. */
 static void ended_late(struct kv_io *io, int status)
 {
 	struct kv_move *move = (struct kv_move *)io;

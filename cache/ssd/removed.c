@@ -41,7 +41,7 @@
 struct kv_removed {
 	struct kv_removed_record *places;
 	void *tree;	 /* tree of the entries in use, by space and key */
-	uint64_t *dirty; /* bit set: the entry differs from the file's */
+	uint64_t *dirty; /* bit for each entry that differs from the file */
 	uint32_t n_dirty;
 	uint32_t max;  /* constant: number of entries in memory */
 	uint32_t room; /* number of entries for which the file has room */

@@ -47,7 +47,7 @@
 #include <sys/stat.h>
 
 #define EVICT_AT_ONCE 32u   /* most evictions to make room for a moved block */
-#define FILES_LOOKED_AT 64u /* of a class, in search of an idle device */
+#define FILES_LOOKED_AT 64u /* files examined to find an idle device */
 /* Make a file on another device if this much is being written to one. */
 #define BUSY_BYTES (4u << 20)
 #define DELAY_DOUBLED 3u /* most doublings of the delay after failures */

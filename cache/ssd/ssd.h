@@ -12,8 +12,8 @@
 
 /* ---- device.c ---- */
 
-/* Open the directories of store=DIR, and note those that links name.  -EBUSY,
- * -EEXIST, ...: *@ret_why has the reason. */
+/* Open the directories of store=DIR; note those that links in STORE name.
+ * -EBUSY, -EEXIST, ...: *@ret_why has the reason. */
 int kv_devices_open(struct kv_cache *cache, char **ret_why);
 /* Write the store record of this mount to the directories. */
 int kv_devices_record(struct kv_cache *cache);
@@ -22,8 +22,8 @@ void kv_devices_warn(struct kv_cache *cache);
 void kv_devices_close(struct kv_cache *cache);
 /* Find the device with this path, or add a missing one.  NULL: too many. */
 struct kv_device *kv_device_get(struct kv_cache *cache, const char *path);
-/* Return the device for the next segment file, by free share; NULL: all are full.
- * The first device if it is alone. */
+/* Return the device with the largest part of its space free, for the next
+ * segment file; NULL: all are full. */
 struct kv_device *kv_device_choose(struct kv_cache *cache);
 /* A file could not be made on @device.  Return whether to try another device. */
 bool kv_device_refused_locked(struct kv_cache *cache, struct kv_device *device,

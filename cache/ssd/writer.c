@@ -67,7 +67,7 @@
 #include <search.h>
 
 #define TURN_BYTES (8 << 20) /* bytes that a user may write in one turn */
-#define WRITES_AT_ONCE 128u  /* for each device, as WRITING_BYTES */
+#define WRITES_AT_ONCE 128u  /* most writes at each device */
 #define PUT_OFF_AT_ONCE 64u
 /* Most bytes of writes at the device: syncs and reads wait for these. */
 #define WRITING_BYTES (48u << 20)

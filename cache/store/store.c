@@ -58,7 +58,7 @@
 /* Bytes of the index's map for each record of a commit: a record may take three
  * pages, twice, and env.c reserves an eighth of the map. */
 #define ROUND_SHARE (256u << 10)
-#define AHEAD 32u /* records whose memory is prefetched; buckets: half of it */
+#define AHEAD 32u /* records that wait while their memory is prefetched */
 #define DIGIT 11u
 #define DIGITS (1u << DIGIT)
 
@@ -746,8 +746,8 @@ static void warn_of_place(struct kv_cache *cache)
 	}
 	if (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC)
 		kv_warn(cache, "ssd_volatile",
-			"%s is in memory: what it holds ends with the machine, "
-			"and counts twice while it is in dram, too",
+			"%s is on a filesystem in memory: its blocks do not "
+			"survive a reboot, and take memory besides dram=",
 			cache->store);
 	if (room < cache->ssd.cap)
 		kv_warn(cache, "ssd_short",
@@ -823,7 +823,7 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 
 	if (r == 0)
 		r = open_index(cache, ret_why);
-	/* First check the format: leave a store of another one as it is. */
+	/* Write only after the check of the format (open_index). */
 	if (r == 0 && !cache->config.read_only) {
 		cache->spaces_dir = kv_spaces_dir(cache->store_fd, true);
 		if (cache->spaces_dir < 0)
@@ -881,8 +881,8 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 		kv_sweep_later(cache);
 		r = kv_space_files_check(cache, false);
 	} else if (r == 0) {
-		/* Only a rebuild needs these files: a full disk may lack
-		 * them. */
+		/* Only a rebuild needs these files: mount even if the disk is
+		 * too full for them. */
 		e = kv_space_files_check(cache, true);
 		if (e < 0)
 			kv_warn(cache, "spaces_lost",
