@@ -306,7 +306,7 @@ void kv_daemon_close(struct kv_daemon *daemon)
 		(void)rmdir(daemon->control_path);
 	}
 	if (mount) {
-		/* Put the blocks of files that are still open. */
+		/* Release the blocks of files that are still open. */
 		kv_parking_stop(mount->parking);
 		kv_parking_join(mount->parking);
 		kv_handles_free(mount);

@@ -35,7 +35,7 @@ struct kv_options {
 	struct kv_rules rules;
 	char *fuse;		       /* options for FUSE; NULL: none */
 	struct kv_cgroup_limit memory; /* memory limit that bounds dram= */
-	struct kv_cache_config cache;  /* without the callbacks */
+	struct kv_cache_config cache;  /* its callbacks are not set */
 };
 
 /*

@@ -24,7 +24,7 @@
 #include "index/sidecar.h"
 
 #define NOTICE_NS \
-	(UINT64_C(10) * 1000000000) /* for a daemon to notice its unmount */
+	(UINT64_C(10) * 1000000000) /* for a daemon to notice the unmount */
 #define POLL_US 10000
 #define MOUNTS "/proc/self/mounts"
 #define HELPER "/sbin/umount.kvfs"

@@ -527,7 +527,7 @@ enum kvfs_cause {
 	KVFS_CAUSE_EVICTED_SSD,
 	KVFS_CAUSE_REMOVED, /* by kvfs_evict, kvfs_space_clear or unlink(2) */
 	KVFS_CAUSE_EXPIRED, /* unused for the ttl of the space or its user */
-	KVFS_CAUSE_QUOTA,   /* of the space or its user */
+	KVFS_CAUSE_QUOTA,   /* quota of the space or its user */
 	KVFS_CAUSE_RATE,    /* rate.put of the space or its user */
 	KVFS_CAUSE_ROOM,    /* no room in DRAM, or on SSD */
 	KVFS_CAUSE_PARENT,  /* the parent is not on SSD */
@@ -548,7 +548,7 @@ typedef struct kvfs_miss {
 	uint32_t place, n;
 	uint32_t reserved; /* zero */
 	int64_t asked_ns;
-	uint64_t next, reserved_more; /* for the library */
+	uint64_t next, reserved_more; /* used by the library */
 } kvfs_miss;
 
 /*

@@ -14,14 +14,14 @@ libdir=${LIBDIR:-$PREFIX/lib}
 lib=$DESTDIR$libdir
 verb=$1
 
-put() { # MODE FILE TARGET
+put() { # put MODE FILE TARGET: install the file, or remove TARGET
 	if [ "$verb" = install ]; then
 		install -D -m "$1" "$2" "$3"
 	else
 		rm -f "$3"
 	fi
 }
-link() { # TEXT LINK
+link() { # link TEXT LINK: make the symbolic link, or remove it
 	if [ "$verb" = install ]; then
 		mkdir -p "${2%/*}" && ln -sf "$1" "$2"
 	elif [ "$(readlink "$2")" = "$1" ]; then

@@ -12,7 +12,7 @@
 #include <jansson.h>
 
 #define SPACES_MAX 100u /* most spaces that have their own metrics */
-#define OTHERS "/other" /* no space has a name with a slash */
+#define OTHERS "/other" /* has a slash, so it is no space's name */
 #define FALLBACK "\nfallback="
 
 typedef unsigned long long ull; /* for %llu */
@@ -71,7 +71,7 @@ static const struct figure figures[] = {
 	FIGURE(bad_slots, "bad_slots", NULL,
 	       "SSD slots out of use until the next mount."),
 	FIGURE(scrub_percent, "scrub_percent", NULL,
-	       "How far this pass of the scrub is."),
+	       "Percentage of the store that this pass of the scrub has read."),
 	FIGURE(lookups.asked, "asked_blocks_total", NULL,
 	       "Blocks that match and probe asked for."),
 	FIGURE(lookups.found, "found_blocks_total", NULL,
@@ -121,7 +121,7 @@ static const struct figure figures[] = {
 	FIGURE(ssd_outages, "ssd_outages_total", NULL,
 	       "Times the SSD went offline."),
 	FIGURE(unwritten_orphans, "unwritten_total", "reason=\"parent\"",
-	       "Times a block was not written to SSD unasked."),
+	       "Blocks that were not written to SSD, by reason."),
 	FIGURE(unwritten_budget, "unwritten_total", "reason=\"budget\"", NULL),
 	FIGURE(unwritten_quota, "unwritten_total", "reason=\"quota\"", NULL),
 	{"unwritten_total", "reason=\"shed\"", NULL, S(dropped_saves)},
@@ -140,13 +140,13 @@ static const struct figure figures[] = {
 	FIGURE(scrub_corrupt, "scrub_corrupt_total", NULL,
 	       "Corrupt blocks that the scrub found."),
 	FIGURE(remembered, "remembered_total", NULL,
-	       "Blocks that came in and were known from before."),
+	       "New blocks whose earlier eviction was remembered."),
 	FIGURE(victims_ended, "victims_ended_total", NULL,
 	       "Evicted blocks of conversations that had ended."),
 	FIGURE(victims_refused, "victims_refused_total", NULL,
 	       "Blocks passed over at eviction because they were in use."),
 	{"estimated_hit_rate", "dram=\"1x\"",
-	 "Hit rate that so many times the DRAM would give.", S(estimated[0]),
+	 "Estimated hit rate with so many times the DRAM.", S(estimated[0]),
 	 RATIO},
 	{"estimated_hit_rate", "dram=\"2x\"", NULL, S(estimated[1]), RATIO},
 	{"estimated_hit_rate", "dram=\"4x\"", NULL, S(estimated[2]), RATIO},
@@ -227,7 +227,7 @@ static const struct figure remote_figures[] = {
 	{"remote_damaged_total", NULL, "Objects that were damaged.",
 	 R(damaged)},
 	{"remote_dropped_total", NULL,
-	 "Blocks that were not handed over at once.", R(dropped)},
+	 "Blocks that could not be handed over at once.", R(dropped)},
 	{"remote_offering", NULL, "Spaces that are being offered.",
 	 R(offering)},
 	{"remote_tenants_closed", NULL,
@@ -480,14 +480,14 @@ static const struct figure space_figures[] = {
 	 "Reserve of a space, scaled down if the tier is too small for all.",
 	 I(guaranteed_dram)},
 	{"space_guaranteed_bytes", SSD, NULL, I(guaranteed_ssd)},
-	{"space_asked_blocks_total", NULL, "As asked_blocks_total, of a space.",
+	{"space_asked_blocks_total", NULL, "asked_blocks_total of a space.",
 	 I(lookups.asked)},
-	{"space_found_blocks_total", NULL, "As found_blocks_total, of a space.",
+	{"space_found_blocks_total", NULL, "found_blocks_total of a space.",
 	 I(lookups.found)},
-	{"space_hits_total", DRAM, "As hits_total, of a space.",
+	{"space_hits_total", DRAM, "hits_total of a space.",
 	 I(lookups.hits_dram)},
 	{"space_hits_total", SSD, NULL, I(lookups.hits_ssd)},
-	{"space_misses_total", NULL, "As misses_total, of a space.",
+	{"space_misses_total", NULL, "misses_total of a space.",
 	 I(lookups.misses)},
 };
 

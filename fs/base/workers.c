@@ -196,7 +196,7 @@ int kv_workers_new(const struct kv_workers_config *config,
 		else
 			kv_hash_free(kv_steal(worker->hash));
 	}
-	/* Fail only without any thread: with one, a pool is slow, but works. */
+	/* Fail only without any thread: a pool of fewer threads works. */
 	if (workers->n == 0) {
 		kv_workers_free(workers);
 		return r;

@@ -342,7 +342,7 @@ static int acquire_finish(struct kv_request *request)
 	}
 	kv_reply(client, &request->header, arrived < n ? WIRE_MORE : 0,
 		 (uint32_t)n, n * sizeof(*places));
-	if (arrived < n) { /* keep the deadline */
+	if (arrived < n) { /* a partial reply: pend until the same deadline */
 		uint64_t now = kv_now_ns(), at = request->deadline.at_ns;
 
 		kv_request_pend(request, request->header.arg
@@ -356,7 +356,7 @@ static int acquire_finish(struct kv_request *request)
 			  &acquire->leases.wants[missed].key, missed, n);
 	kv_server_time(request->server, &request->server->tally.acquire_times,
 		       request->came_ns);
-	if (acquire->at_once) /* count the blocks' use after the reply */
+	if (acquire->at_once) /* count uses only after the reply */
 		kv_acquire_touch(request->server->cache, &acquire->leases);
 	request->release |= leased == 0;
 	return 0;

@@ -38,7 +38,7 @@
 
 #define TURN_EVENTS 512 /* most epoll events read at once */
 #define BACKLOG 128
-#define ENDING_NS (UINT64_C(3) * 1000000000) /* ns for a daemon to end */
+#define ENDING_NS (UINT64_C(3) * 1000000000) /* for a daemon to end */
 #define POLL_US 50000
 
 struct kv_control {

@@ -33,7 +33,7 @@
 #include "fs/control/server.h"
 
 #define EXPIRE_AT_ONCE 64u
-#define RUN_COST 65536u /* of KV_COPY_TURN */
+#define RUN_COST 65536u /* cost of kv_request_run, of KV_COPY_TURN */
 
 /* ---- deadlines ---- */
 

@@ -199,7 +199,7 @@ static int copy_lent(const struct kv_lent *lent, const uint64_t *pages,
 /* A block of a SAVE or SAVE_PAGES.  The control thread fills this in before a
  * worker copies the block. */
 struct saving_item {
-	/* first; of the first of @job blocks: work of copying and sealing them */
+	/* first; work that copies and seals @job blocks, from this one on */
 	struct kv_work work;
 	uint32_t job;
 	struct saving *saving;
@@ -379,8 +379,8 @@ static void copy_job(struct kv_work *work, struct kv_hash *hash)
 }
 
 /* Return whether the control thread copies the blocks of @saving: that takes less time
- * than waking a worker.  Reserved blocks are left to workers, because the seal of a block
- * that was made since as a file may wait for the disk. */
+ * than waking a worker.  Reserved blocks are left to workers, because if the block was
+ * saved as a file meanwhile, its seal may wait for the disk. */
 static bool is_small(const struct saving *saving)
 {
 	const uint64_t ids =
@@ -420,7 +420,7 @@ static void copy_items(struct saving *saving, const struct wire_save *wire,
 
 	saving->small = is_small(saving);
 	each = job_blocks(saving);
-	/* Count this loop too: the request must not end before. */
+	/* Count this loop as a job: the request must not end before. */
 	atomic_init(&saving->left, 1);
 	if (!saving->small)
 		kv_request_pend(&saving->request, 0);
@@ -672,7 +672,7 @@ int kv_request_reserve(struct kv_client *client, const struct kv_message *m)
 			r = begin_fill(client, header->flags, m->space,
 				       m->info.layout, &key, &reservation.fill);
 		if (r == 0 && *link_to(&client->reservations, m->info.id, &key))
-			r = -EBUSY; /* the older one is stale */
+			r = -EBUSY; /* the older reservation is stale */
 		if (r == 0)
 			r = add_reservation(&client->reservations, m->info.id,
 					    &key, &reservation);

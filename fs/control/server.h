@@ -69,7 +69,7 @@ void kv_listener_close(struct kv_listener *listener);
 
 /* A deadline, embedded in its owner, zeroed at first; in one heap at most. */
 struct kv_deadline {
-	uint64_t at_ns; /* kv_now_ns() */
+	uint64_t at_ns; /* time by kv_now_ns() */
 	size_t place;	/* index in the heap; 0: the deadline is not set */
 };
 
@@ -124,7 +124,7 @@ struct kv_server {
 	/* last protocol version that was logged as refused; 0: none */
 	uint32_t version_refused;
 	uint64_t version_warned_ns; /* time when version_refused was logged */
-	struct kv_hash *hash; /* for blocks that the control thread copies */
+	struct kv_hash *hash; /* hash state of the control thread's copies */
 	uint64_t copied;      /* bytes of such blocks in this user's turn */
 	size_t pending;	      /* number of requests whose work has not ended */
 	uint64_t now_ns;      /* when the turn's present work began */
@@ -301,7 +301,7 @@ struct kv_client {
 	int socket, pidfd; /* pidfd -1: process of another pid namespace */
 	struct kv_caller caller;
 	gid_t *groups;
-	struct kv_account *account; /* held; its user's */
+	struct kv_account *account; /* account of its user; held */
 	/* protocol version agreed by HELLO; 0: no HELLO yet */
 	uint32_t version;
 	bool registers; /* WIRE_REGISTERS */

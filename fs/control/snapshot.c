@@ -30,7 +30,7 @@ struct change {
 	char name[KV_SPACE_NAME_MAX + 1];
 };
 
-/* ---- sets of picks ---- */
+/* ---- sets of picks: the blocks chosen for a snapshot ---- */
 
 static struct kv_set **find_set(struct kv_sets *sets, uint64_t id)
 {

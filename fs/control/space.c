@@ -251,7 +251,7 @@ int kv_request_space_remove(struct kv_client *client,
 
 struct limit {
 	struct kv_request
-		request; /* first; request.wait.space NULL: a user's */
+		request; /* first; request.wait.space NULL: a user's limit */
 	uint32_t uid;	 /* the caller's */
 	char text[];	 /* NAME, a NUL, VALUE */
 };

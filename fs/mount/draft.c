@@ -409,8 +409,8 @@ static int check_locked(struct kv_draft *draft)
 	if (draft->key.len == 0)
 		return hole ? -EINVAL : 1;
 	if (draft->state == HEAD) {
-		/* The write has reported that a slot is missing; a check does
-		 * not wait for one. */
+		/* Without a free slot, fail at once: the write has reported it
+		 * already. */
 		r = take_length_locked(draft);
 		if (r < 0)
 			return r == -EAGAIN || r == -EBUSY ? -ENOSPC : r;

@@ -56,7 +56,7 @@ struct kv_mount {
 	struct fuse_session *session;
 	bool notifying; /* guarded by lock: the notifier runs */
 	unsigned first_notice, n_notices; /* lock */
-	uint64_t notices[KV_NOTICES];	  /* lock; ring of node ids */
+	uint64_t notices[KV_NOTICES];	  /* lock; ring of changed nodes */
 };
 
 /* The FUSE handlers, each of which replies exactly once. */
@@ -109,7 +109,7 @@ enum kv_node_type {
 	KV_NODE_FIXED, /* root, .kvfs and its files; value: KV_NODE_ROOT, ... */
 	KV_NODE_BLOCK, /* value: kv_block_info.id */
 	KV_NODE_SPACE,
-	KV_NODE_DIR, /* directory "ab": @byte 0xab; mkdir makes a new @life */
+	KV_NODE_DIR, /* directory "ab" has @byte 0xab; each mkdir gives a new @life */
 	KV_NODE_LAYOUT,
 	KV_NODE_UPLOAD,	   /* a file being written; value: its serial */
 	KV_NODE_SNAPSHOTS, /* a space's .snapshots */

@@ -337,7 +337,7 @@ static int create(fuse_req_t req, fuse_ino_t parent, const char *text,
 		return r;
 	if (name.kind == KV_NAME_LAYOUT) {
 		(void)kv_layout_hidden(mount, info.id, ctx, true);
-		/* If no text follows, keep why there is no layout. */
+		/* Until text follows, layout_error reports an empty layout. */
 		(void)kv_space_check_layout(mount->cache, space, 0, "", 0);
 	}
 	if (name.kind == KV_NAME_KEY && (flags & O_EXCL) != 0 &&

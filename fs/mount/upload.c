@@ -454,7 +454,7 @@ static void sweep(void *arg)
 		uint64_t now_ns;
 
 		pthread_mutex_lock(&uploads->lock);
-		now_ns = kv_now_ns(); /* after each used_ns */
+		now_ns = kv_now_ns(); /* not before any used_ns */
 		u = NULL;
 		for (unsigned i = 0; !u && i < BUCKETS; i++) {
 			u = uploads->buckets[i];

@@ -84,7 +84,7 @@ static int set_tier(const struct attr *attr, struct object *object,
 	return r < 0 ? r : 1;
 }
 
-/* Figures of a block that the daemon has in memory; values of attr->at. */
+/* Values of attr->at for figures of a block that are in memory. */
 enum { TIER, HITS, DURABLE, LEASES };
 
 static int get_info(const struct attr *attr, struct object *object, char *value)
@@ -106,7 +106,7 @@ static int get_info(const struct attr *attr, struct object *object, char *value)
 					     : info.leases);
 }
 
-/* The figures that are stored with a block; values of attr->at. */
+/* Values of attr->at for figures that are stored with a block. */
 enum { DIGEST, PARENT, POSITION, TOKENS };
 
 static int get_stored(const struct attr *attr, struct object *object,

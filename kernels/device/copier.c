@@ -25,7 +25,7 @@ struct kv_copier {
 	pthread_cond_t work;
 	TAILQ_HEAD(, kv_job) jobs; /* lock */
 	_Atomic int64_t best; /* highest rank of a queued job; set with lock */
-	unsigned picks;	      /* lock; jobs taken since the oldest was */
+	unsigned picks;	      /* lock; jobs taken after the last oldest one */
 	bool stop;	      /* lock */
 	unsigned n_threads;   /* fixed after new */
 	pthread_t threads[THREADS_MAX]; /* fixed after new */

@@ -855,8 +855,7 @@ int kvfs_limit(kvfs_session *session, kvfs_space *space, uint32_t uid,
 	return (int)ask_and_wait(session, space, &packet, &(struct room){0});
 }
 
-/* ---- matching: how much of a prompt exists for all layer groups of a model
- * ---- */
+/* ---- matching: how much of a prompt exists, for all layer groups ---- */
 
 /* One query of a kvfs_match call. */
 struct group {

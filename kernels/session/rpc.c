@@ -33,7 +33,7 @@
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
 
-#define HINTS_MAX 1024u /* more queued messages: send no hint */
+#define HINTS_MAX 1024u /* queued messages at which hints are dropped */
 
 struct kv_parcel {
 	TAILQ_ENTRY(kv_parcel) others;

@@ -317,7 +317,7 @@ static uint64_t run_timers_locked(struct kvfs_session *session)
 /* ---- the reader thread ---- */
 
 struct retry {
-	uint64_t at; /* kv_now_ns */
+	uint64_t at; /* time by kv_now_ns */
 	uint64_t wait;
 	struct kv_finder *finder; /* running search; NULL: none */
 	uint64_t patience; /* nanoseconds that the next search may take */

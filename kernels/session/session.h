@@ -41,7 +41,7 @@ struct kv_mapped_segment {
 	uint64_t bytes;
 	unsigned refs; /* held blocks and copies that use the segment */
 	bool retired;  /* unmap the segment with the last reference */
-	int kept;      /* socket of the lost connection; -1: another has it */
+	int kept;      /* lost connection's socket; -1: kept elsewhere */
 	struct kv_attached attached;
 };
 TAILQ_HEAD(kv_mapped_segments, kv_mapped_segment);

@@ -4,7 +4,7 @@
  *
  * OWNS      leases, and a reference to the mapping of each block held.
  *
- * STATES    of a lease: unsettled calls of lease->keys (keys_call.c), then
+ * STATES    of a lease: unsettled calls of lease->keys (xfer.c), then
  *           SETTLED.  A call for which the daemon holds blocks is released when
  *           the lease is freed; if ABANDONED, when its answer comes.
  *

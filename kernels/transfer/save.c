@@ -9,9 +9,9 @@
  * STATES    of a save with blocks to do:
  *
  *              ASKING -> SYNCING     asked: the id of the space has come late
- *             SYNCING -> QUEUED      begin_locked  (stream_sync.c)
- *                     -> RESTING     kvfs_save: a large save, which the reader
- *                                    thread begins at once
+ *             SYNCING -> QUEUED      begin_locked: the stream's work is over
+ *             SYNCING -> RESTING     start_locked: a large save without a stream,
+ *                                    which the reader thread begins at once
  *              QUEUED -> UNDER WAY   advance_locked, with its last batch
  *              QUEUED -> RESTING     kv_save_again_locked: there is no room
  *           UNDER WAY -> RESTING     the same
@@ -392,7 +392,7 @@ static void stop_durable_locked(struct kvfs_xfer *xfer, int status)
 		return;
 	if (xfer->keys.calls)
 		kv_keys_cancel_locked(&xfer->keys, status);
-	else if (xfer->flush_asked) /* begin_flush_locked is to ask nothing */
+	else if (xfer->flush_asked) /* cancel a flush that is not sent yet */
 		xfer->keys.cancelled = status;
 }
 

@@ -337,7 +337,7 @@ struct kvfs_xfer {
 	size_t n_ranges;
 	size_t steps; /* steps of a load layer by layer; otherwise 0 */
 	uint32_t layers_a_step;
-	unsigned flags; /* of kvfs_opts */
+	unsigned flags; /* flags of kvfs_opts */
 	int priority;
 	/* message items of a save's blocks, without offsets */
 	struct wire_save *blocks;
@@ -502,7 +502,7 @@ struct kvfs_lease {
 	size_t n;
 	_Atomic bool settled;
 	unsigned refs;	  /* guarded by lock */
-	unsigned loads;	  /* guarded by lock; loads that hold the lease */
+	unsigned loads;	  /* loads that hold the lease; guarded by lock */
 	size_t unsettled; /* guarded by lock; number of unanswered messages */
 	size_t arrived;	  /* lock; number of blocks before the first to come */
 	long held;	  /* blocks held; guarded by lock until settled */

@@ -254,7 +254,7 @@ void kv_bench_rig_close(struct kv_bench_rig *rig);
 
 /* Open a session, the space @name on it, and the four pools over rig->pages. */
 int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name);
-void kv_bench_rig_close_space(struct kv_bench_rig *rig); /* and the pools */
+void kv_bench_rig_close_space(struct kv_bench_rig *rig); /* and pools */
 
 /* Register a pool like KV_BENCH_PAGES over @memory of the descriptor @fd. */
 int kv_bench_rig_pool(struct kv_bench_rig *rig,
@@ -294,9 +294,9 @@ void kv_bench_rig_path(const char *root, const kvfs_key *key, char *ret_path,
  * leaves rig->keys durable; -errno: the measurement failed. */
 int kv_bench_load(struct kv_bench_rig *rig); /* load_dram* */
 int kv_bench_lease(struct kv_bench_rig *rig);
-int kv_bench_cold(struct kv_bench_rig *rig);  /* load_ssd_cold */
-int kv_bench_probe(struct kv_bench_rig *rig); /* probe128_* */
-int kv_bench_save(struct kv_bench_rig *rig);  /* save_sealed, save_durable */
+int kv_bench_cold(struct kv_bench_rig *rig);	   /* load_ssd_cold */
+int kv_bench_probe(struct kv_bench_rig *rig);	   /* probe128_* */
+int kv_bench_save(struct kv_bench_rig *rig);	   /* save_sealed, _durable */
 int kv_bench_save_heads(struct kv_bench_rig *rig); /* save_sealed_4k */
 int kv_bench_save_lent(struct kv_bench_rig *rig);  /* save_sealed_fd, _read */
 int kv_bench_writers(struct kv_bench_rig *rig);	   /* save_durable_4w */

@@ -30,7 +30,7 @@ static const struct measurement {
 	/* ONCE: measured for the last size only, named without suffix */
 	enum { EACH, ONCE } of;
 	int (*measure)(struct kv_bench_rig *rig);
-	const char *needs; /* program without which it is skipped; NULL: none */
+	const char *needs; /* program that the measurement needs; NULL: none */
 } measurements[] = {
 	{{"load_dram", "load_dram_layers", "load_dram_split", "load_dram_4k"},
 	 EACH,

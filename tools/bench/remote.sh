@@ -9,7 +9,7 @@ here=$tools/../../tests/mount
 memory=$(mktemp -d /dev/shm/kvfs-bench.XXXXXX)
 trap 'end_servers; cleanup; rm -rf "$memory"' EXIT
 
-serve_dir() { # not the one whose server the tests can harm
+serve_dir() { # replaces that of tiers, a mount that faults can hit
 	mkdir -p "$T/remote"
 	url=dir:$T/remote
 }

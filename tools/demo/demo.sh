@@ -147,13 +147,13 @@ mount_kvfs() {
 	fail "kvfs did not mount within 20 s"
 }
 
-engine() { # STEP [OPTION...] - one engine process, from start to end
+engine() { # STEP [OPTION...] - run one engine process to its end
 	await "$python" tools/demo/engine.py "${model[@]}" --mount "$mnt" --work "$work" \
 		--text "$licences/GPL-3" --other "$licences/Apache-2.0" "$@" ||
 		fail "$1: something failed or differs"
 }
 
-block() { # INDEX - its path
+block() { # INDEX - print the path of this block
 	local name
 	name=$(sed -n "$(($1 + 1))p" "$work/names")
 	echo "$mnt/$space/${name:0:2}/$name"

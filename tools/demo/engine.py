@@ -74,7 +74,7 @@ class State:
 
     def heads(self):
         magic, rot_k, rot_v, layers, width = self.shape
-        cells = np.zeros((self.cells, 3), "<u4")  # for each cell: position, 1, sequence
+        cells = np.zeros((self.cells, 3), "<u4")  # a cell: position, count of sequences, sequence
         cells[:, 0], cells[:, 1] = np.arange(self.cells), 1
         yield 0, [magic, 0, 1, self.cells]
         yield 16, cells.ravel()

@@ -109,8 +109,8 @@ static size_t entry_at(const struct fsck *f, uint64_t slot_id)
 	return low;
 }
 
-/* Note token ids that have no block: a repair deletes them, as a user's
- * text. */
+/* Note token ids without a block.  A repair deletes them: they are text of a
+ * user. */
 static int see_tokens(void *arg, uint64_t slot_id, uint64_t generation,
 		      const struct kv_token_ids *ids)
 {

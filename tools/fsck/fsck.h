@@ -30,8 +30,8 @@ enum fault {
 	FAULT_TRAILER,
 	FAULT_SPACE_RECORD,
 	FAULT_SEGMENT_RECORD,
-	/* A repair mends all faults of the kinds above; of those below it
-	 * counts what it mends. */
+	/* A repair mends all faults of the kinds above, and some of the kinds
+	 * below, which it counts one by one. */
 	FAULT_SPACE_FILE,
 	FAULT_STORE_FILE,
 	FAULT_TENANTS,
