@@ -26,7 +26,7 @@ def pkg_config(what):
 
 
 def library():
-    """(folder of kvfs.h, folder of libkvfs.so)"""
+    """Return the folders of kvfs.h and of libkvfs.so."""
     if (found := pkg_config("--variable=prefix")) is not None:
         return f"{found[0]}/include", pkg_config("--variable=libdir")[0]
     header, built = f"{checkout}/kernels", f"{checkout}/build"

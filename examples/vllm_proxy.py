@@ -18,7 +18,7 @@ import json
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-LIMIT = 600  # seconds without a byte from a server
+LIMIT = 600  # a server that sends no byte for so many seconds is given up
 GENERATE = ("/v1/completions", "/v1/chat/completions")
 PASSED = ("Content-Type", "Authorization")
 
@@ -39,14 +39,14 @@ class Proxy(BaseHTTPRequestHandler):
             try:
                 body = self.prefilled(json.loads(body), body)
             except ValueError:
-                pass  # no JSON: DECODE answers with an error
+                pass  # no JSON: let DECODE report the error
         self.answer(body)
 
     def prefilled(self, asked, body):
         """Have PREFILL compute the prompt, and return the request for DECODE."""
         own = asked.get("kv_transfer_params") or {} if isinstance(asked, dict) else None
         if not isinstance(own, dict):
-            return body  # DECODE answers with an error
+            return body  # let DECODE report the error
         prefill = {key: value for key, value in asked.items() if key not in ("stream_options", "min_tokens", "n")}
         prefill |= {"stream": False, "max_tokens": 1, "kv_transfer_params": own | {"do_remote_decode": True}}
         if "max_completion_tokens" in asked:

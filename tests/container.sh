@@ -76,7 +76,7 @@ contained() { # NAME USER VOLUMES... -- ARGUMENTS: run the image, with the right
 		--read-only --read-only-tmpfs=false --cap-drop=all --security-opt=no-new-privileges --user "$user" "${volumes[@]}" "${run[@]}" \
 		kvfs:0.2 "$@"
 }
-serves() { # NAME SOCKET
+serves() { # NAME SOCKET: wait until the daemon in the container answers
 	local i
 	for ((i = 0; i < 300; i++)); do
 		podman exec "$1" kvfs --health "$2" >"$T/out" 2>&1 && return

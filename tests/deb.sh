@@ -70,7 +70,7 @@ blocks save
 kill -KILL "$(pid kvfs@main)"
 restarts kvfs@main 1
 blocks check
-kill -STOP "$(pid kvfs@main)" # the watchdog ends it
+kill -STOP "$(pid kvfs@main)" # the watchdog ends the stopped daemon
 restarts kvfs@main 2
 blocks check
 

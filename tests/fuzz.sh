@@ -17,14 +17,14 @@ mkdir -p "$B/findings" || exit 1
 make --no-print-directory -s CC="${CC:-clang}" B="$B" SAN=fuzzer,address,undefined \
 	$(printf "$B/tests/fuzz/%s " $targets) || exit 1
 
-run() { # run TARGET
+run() { # run TARGET: fuzz it for $seconds, from the corpus
 	mkdir -p "$B/corpus/$1"
 	"$B/tests/fuzz/$1" $options -max_total_time="$seconds" -print_final_stats=1 \
 		-artifact_prefix="$B/findings/$1-" \
 		"$B/corpus/$1" "tests/fuzz/corpus/$1" >"$B/$1.log" 2>&1
 }
 
-minimise() { # minimise TARGET
+minimise() { # minimise TARGET: make its corpus anew, of few files
 	rm -rf "$B/merged" && mkdir -p "$B/merged" "$B/corpus/$1"
 	"$B/tests/fuzz/$1" $options -use_counters=0 -merge=1 "$B/merged" \
 		"tests/fuzz/corpus/$1" "$B/corpus/$1" >"$B/$1.log" 2>&1 || return

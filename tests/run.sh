@@ -22,7 +22,7 @@ declare -A test_of name_of log_of began
 isolate=
 [ "$(id -u)" = 0 ] && unshare -m true 2> /dev/null && isolate='unshare -m'
 
-begin() { # begin TEST
+begin() { # begin TEST: start it in the background, in a folder of its own
 	local at log=$run/${1//\//_}$retrying
 	at=$(realpath "$1")
 	mkdir "$log.dir"
@@ -41,7 +41,7 @@ end() { # wait for one test, and count it
 	77) verdict="skip: $(tail -n 1 "$log")" missed=1 ;;
 	*) verdict="FAILED ($rc)" failed=$((failed + 1)) ;;
 	esac
-	if [ -n "$retrying" ]; then # the test's first run was counted as failed
+	if [ -n "$retrying" ]; then # its run beside others was counted as failed
 		failed=$((failed - 1))
 		[ $rc != 0 ] || unsteady=$((unsteady + 1)) verdict="ok, alone"
 	fi

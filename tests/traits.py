@@ -2,12 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """traits.py [-v] [--max] [TREE...] - measure how a source tree is built, one column a tree.
 
-Each TREE (this one, unless said) is a checkout with its build in TREE/build; its
-tests are left out.  Sizes are read from the sources, who uses whom from the
-objects (nm).  Upward calls are those that layers.py finds.  -v: name the files
-that stand in circles, have one user, or hold the longest functions, and the static
-helpers with one caller.  --max: fail if a trait is above its limit (LIMITS below).  A
-change that makes the code smaller lowers the limits.
+Each TREE (default: this one) is a checkout with its build in TREE/build; its tests are left
+out.  Sizes are read from the sources, who uses whom from the objects (nm).  Upward calls
+are those that layers.py finds.  -v: name the files that stand in circles, have one user, or
+hold the longest functions, and the static helpers with one caller.  --max: fail if a trait
+is above its limit (LIMITS below).  A change that makes the code smaller lowers the limits.
 """
 import os
 import re

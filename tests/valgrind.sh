@@ -7,7 +7,7 @@ export B=${B:-build}
 B=$(realpath -m "$B")
 
 # left_out TEST: print why the test cannot run under valgrind, or nothing.
-left_out() { # left_out TEST
+left_out() {
 	case $1 in
 	*/test_alloc) echo "has malloc itself, as valgrind does" ;;
 	tests/index/test_fault) echo "jumps out of LMDB, as the daemon does when \

@@ -93,7 +93,7 @@ cat >"$T/auto.sh" <<'END'
 cd /
 mount -t tmpfs -o mode=1777 tmpfs /tmp
 root=/
-as_user() { # without any capability, and with 64 KiB of locked memory
+as_user() { # run auto.py without capabilities, and with 64 KiB of locked memory
 	(ulimit -l 64; rm -rf /tmp/kvfs-1000
 	"$@" chroot $root setpriv --reuid 1000 --regid 1000 --clear-groups --bounding-set=-all --inh-caps=-all \
 		env HOME=/home/user /home/user/env/bin/python /srv/auto.py)
@@ -106,7 +106,7 @@ as_user /srv/without nouring /srv/without mbind
 mount -t tmpfs -o size=64M tmpfs /dev/shm
 as_user env
 mkdir /tmp/dev && cp -a /dev/null /dev/zero /dev/random /dev/urandom /tmp/dev/
-mount --bind /tmp/dev /dev # also without /dev/shm and /dev/fuse
+mount --bind /tmp/dev /dev # a /dev without shm and fuse
 as_user env
 root=/mnt # read-only, but for /tmp
 mount --bind / $root

@@ -183,7 +183,7 @@ def _started(home: str, log: logging.Logger) -> Session:
             error = "; ".join(os.pread(out, 4096, begin).decode(errors="replace").strip().split("\n")[-2:])
     finally:
         os.close(out)
-    session = _session(control)  # after a failure: of a daemon whose starter was killed
+    session = _session(control)  # if starting failed, a killed process may have started one
     if not session:
         raise ValueError(f"kvfs: no daemon can be started in {home}: {error}")
     if done and place == "none":
@@ -198,7 +198,7 @@ def _started(home: str, log: logging.Logger) -> Session:
 def _program() -> str:
     """Return the path of the daemon's program: the wheel's, or the one on PATH."""
     own = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin")
-    folders = filter(None, (own, os.environ.get("PATH"), PATH))  # an empty one would be the current one
+    folders = filter(None, (own, os.environ.get("PATH"), PATH))  # an empty folder would mean the current one
     if found := shutil.which("kvfs", path=":".join(folders)):
         return found
     raise ValueError("kvfs: there is no program kvfs to start a daemon: install kvfs, or give the path "
@@ -221,7 +221,7 @@ def _run(command: list[str], out: int) -> bool:
         except ChildProcessError:  # this process ignores SIGCHLD: the daemon is looked for
             return True
 
-    with ThreadPoolExecutor(1) as pool:  # CPUs and NUMA policy are a thread's
+    with ThreadPoolExecutor(1) as pool:  # a thread: CPUs and NUMA policy belong to threads
         try:
             return pool.submit(run).result()
         except OSError as error:

@@ -35,7 +35,7 @@ QUOTAS = "quota.dram", "quota.ssd", "reserve.dram", "reserve.ssd", "rate.put", "
 
 KEY_TEXT = re.compile("[0-9a-f]{32}|[0-9a-f]{64}")
 ENTRY, NAMES = 144, "36s36s72x"  # bytes of a kvfs_entry; its key and parent
-# Where the other members are: element and format.
+# The other members: index in an array of the format, and the format.
 FIGURES: dict[str, tuple[int, Any]] = {"position": (18, "I"), "tokens": (19, "I"), "bytes.dram": (10, "Q"), "bytes.ssd": (11, "Q"),
            "last": (12, "q"), "hits": (26, "I"), "pinned": (27, "I")}
 IDS: dict[str, tuple[int, Any]] = {"id": (14, "Q"), "parent_id": (15, "Q")}
@@ -322,7 +322,7 @@ def user(uid: int) -> str:
 
 
 def age(when: float) -> str:
-    """Return how long ago that was, in the largest unit of which two have passed."""
+    """Return the time since @when, in the largest unit of which at least two have passed."""
     seconds = max(0, int(time.time() - when))
     for unit, n in ("d", 86400), ("h", 3600), ("m", 60):
         if seconds >= 2 * n:
@@ -646,7 +646,7 @@ class Forest:
 
 def tree(daemon: Daemon, args: argparse.Namespace) -> None:
     """Print the prefixes that blocks share: a line for each run of blocks without a branch."""
-    gc.disable()  # a million blocks make no circles
+    gc.disable()  # nothing here is in a reference cycle, and a collection takes seconds
     forest = Forest(daemon.space(args.space))
     rows = forest.rows(forest.roots, min(args.d, 300), args.n)
     if args.json:
@@ -705,7 +705,7 @@ OF_SPACES = [("blocks", "", "blocks")] + [
     (("bytes", "bytes"), ("quota_bytes", "quota"), ("guaranteed_bytes", "guaranteed")) for tier in ("dram", "ssd")] + [
     ("asked_blocks_total", "", "asked"), ("found_blocks_total", "", "found"), ("hits_total", ',tier="dram"', "hits.dram"),
     ("hits_total", ',tier="ssd"', "hits.ssd"), ("misses_total", "", "misses")]
-SPACES_MOST, OTHERS = 100, "/other"  # no space has a name with a slash
+SPACES_MOST, OTHERS = 100, "/other"  # not the name of a space, as it has a slash
 
 
 def of_spaces(spaces: list[dict[str, Any]]) -> str:
@@ -752,7 +752,7 @@ def listen(at: str) -> socket.socket:
 
 def exporter(daemon: Daemon, args: argparse.Namespace) -> None:
     """Serve the metrics by HTTP until the process is ended."""
-    import http.server  # which takes longer to load than the other commands to run
+    import http.server  # not at the top: loading it takes longer than the other commands
     import socketserver
 
     at = listen(args.at)
@@ -887,7 +887,7 @@ def main(words: list[str]) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes it again at exit
         return 128 + signal.SIGPIPE
     except OSError as error:
         print(f"kvfs {word}: standard output: {error.strerror}", file=sys.stderr)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .command import Forest
 
 WIDTH, HEIGHT, LETTER, TOP = 1200, 18, 6.6, 44
-NARROW = 1 / 4000  # narrower frames become one frame
-DEEP = 200  # levels; blocks below belong to the last
+NARROW = 1 / 4000  # frames below this part of the whole width become one frame
+DEEP = 200  # most levels of frames; deeper blocks belong to the last level
 
 STYLE = """
 text { font: 11px monospace; pointer-events: none; }
@@ -89,7 +89,7 @@ def frames(forest: Forest, figure: list[float]) -> Iterator[dict[str, Any]]:
 
 
 def figures(forest: Forest, by: str, now: float) -> list[float]:
-    """Return the figure of each block that is the width of its frame."""
+    """Return the width of each block's frame: its bytes, hits or idle seconds."""
     if by == "hits":
         return list(map(float, forest.figures["hits"]))
     if by == "idle":
@@ -98,7 +98,7 @@ def figures(forest: Forest, by: str, now: float) -> list[float]:
 
 
 def svg(space: str, by: str, drawn: list[dict[str, Any]], size: Any, age: Any) -> str:
-    """Return the picture of the frames @drawn; @size and @age print bytes and times."""
+    """Return the SVG text of the frames @drawn. @size and @age format bytes and times."""
     what = {"bytes": "bytes in DRAM and on SSD", "hits": "hits", "idle": "time since the last use, summed over blocks"}
     now = time.time()
     oldest = max(math.log1p(max(0.0, now - frame["last"])) for frame in drawn) or 1.0

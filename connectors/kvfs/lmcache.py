@@ -289,7 +289,7 @@ class Sizes:
         self._session = session
         self._space = space
         self._remote = remote
-        self._known: dict[str, dict[int, int]] = {}  # by scope: the size at each place
+        self._known: dict[str, dict[int, int]] = {}  # for each scope: its known sizes by their number
 
     @staticmethod
     def _keys(name: str, places: Iterable[int]) -> kvfs.Keys:

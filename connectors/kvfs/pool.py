@@ -185,7 +185,7 @@ class Pool(Owner):
 
     def _check(self, begun: int, what: str, pages: Any, spaces: Sequence[Space], load: bool,
                keys: Keys | None = None) -> None:
-        """Raise Error with a reason if @begun is an error."""
+        """If @begun, the result of libkvfs's call, is an error, raise Error with the reason."""
         if begun >= 0:
             return
         why, seen = "", set()

@@ -66,7 +66,7 @@ class Session(Owner):
 
     def close(self) -> None:
         super().close()
-        self.__dict__.pop("_awaited", None)  # the futures' reference to the handle
+        self.__dict__.pop("_awaited", None)  # the futures hold the handle
 
     def space(self, name: str, layout: str | Mapping[str, Any] | None = None, *,
               create: bool = False, mode: int = 0o700, shared: bool = False) -> Space:

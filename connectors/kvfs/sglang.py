@@ -165,7 +165,7 @@ class KvfsHiCache(HiCacheStorage):
                 elif transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
                     good = set(range(1, _run(self._there(pages, keys[:hit], until)) + 1))
                 else:
-                    continue  # another form of the KV pages, which were looked up
+                    continue  # a pool that shares the KV pages, which were looked up above
                 counts[transfer.name] = max(good, default=0)
                 usable &= good
             return PoolTransferResult(max(usable, default=0), counts, sorted(usable))

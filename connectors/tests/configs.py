@@ -47,7 +47,7 @@ class Core(EngineCore):
 
     def __init__(self, config: Any) -> None:
         self.vllm_config = config
-        self.backends = ["FLASH", "FLASH"]  # of each worker
+        self.backends = ["FLASH", "FLASH"]  # attention backend of each worker
         self.called: list[Any] = []
         self.model_executor = self
 

@@ -366,14 +366,14 @@ static void flushes_know_of_evictions_without_a_log(void **state)
 		small_save_durable(s, n, n + 1, BYTES);
 	assert_null(small_get(s, 0));
 	assert_int_equal(kv_block_past(s->cache, s->space, &key), 1);
-	/* Another save, refused or lost, keeps that: the first was durable. */
+	/* A later save, refused or not durable, does not change the answer. */
 	kv_lock(s->cache);
 	kv_cause_note(s->cache, s->space, &key, KV_CAUSE_RATE);
 	kv_unlock(s->cache);
 	assert_int_equal(kv_block_past(s->cache, s->space, &key), 1);
 	assert_int_equal(small_save(s, 0), 0);
 	assert_int_equal(kv_block_past(s->cache, s->space, &key), 1);
-	/* A removal by a user does not. */
+	/* A removal by a user does. */
 	assert_int_equal(small_remove_block(s, 0), 0);
 	assert_int_equal(kv_block_past(s->cache, s->space, &key), 0);
 	kv_missed(s->cache, s->space, 1000, &key, 0, 1);

@@ -73,7 +73,7 @@ static void a_block_unused_for_its_ttl_leaves_both_tiers(void **state)
 	assert_int_equal(info.blocks, 1);
 	assert_int_equal(tiers_stats(t).expired, 2);
 	assert_int_equal(tiers_stats(t).removed, 0);
-	/* The removal lasts. */
+	/* A restart does not bring the expired block back. */
 	tiers_reopen(t);
 	assert_false(is_there(t, 0));
 	assert_true(is_there(t, 1));
@@ -253,7 +253,7 @@ static void many_blocks_expire_in_one_pass(void **state)
 	tiers_quiet(t);
 	set_ttl(t, HOUR, 0);
 	later(t, HOUR + 2);
-	/* The housekeeper may have part of the pass. */
+	/* The housekeeper may remove some of the blocks. */
 	while (kv_space_stat(t->cache, t->space).blocks)
 		usleep(1000);
 	assert_int_equal(kv_space_stat(t->cache, t->space).bytes_ssd, 0);

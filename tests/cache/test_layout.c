@@ -151,7 +151,7 @@ static void *save_always(void *arg)
 	return NULL;
 }
 
-/* Blocks that are there already are no news. */
+/* A seal restarts the check for a layout, unless the block was present. */
 static void saves_of_present_blocks_do_not_hinder_the_layout(void **state)
 {
 	struct small *s = *state;

@@ -9,7 +9,7 @@
 #define ALL 900u /* almost fills three files of 341 slots each */
 #define STEP 5u	 /* every fifth block is pinned or held open */
 
-static bool no_memory; /* the arrays of the cache cannot grow */
+static bool no_memory; /* true: the cache's arrays cannot grow */
 
 void *reallocarray(void *p, size_t n, size_t size)
 {
@@ -204,7 +204,7 @@ static void what_is_removed_meanwhile_is_not_rebuilt(void **state)
 	pin_some(s);
 	disk_misbehave(FAULT_NEVER, 3, 1);
 	disk.only = KV_IO_WRITE;
-	disk.above = KV_PAGE; /* no zeros for prologues */
+	disk.above = KV_PAGE; /* zeros for prologues do not fail */
 	file = vacate(s);
 	while (!held) {
 		usleep(1000);

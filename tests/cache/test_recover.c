@@ -875,7 +875,7 @@ static void a_damaged_trailer_is_written_again(void **state)
 	small_must_open(s);
 	assert_true(says(s, "index=rebuilt (missing): 34 blocks"));
 	assert_int_equal(present(s), BLOCKS);
-	/* One line says so. */
+	/* One line reports that the trailers are damaged. */
 	small_close(s);
 	snprintf(told, sizeof(told), "trailers of %u ", flip_trailers(s));
 	small_must_open(s);

@@ -475,8 +475,7 @@ static void test_while_nobody_is_reached_one_tries(void **state)
 		if (round == 0)
 			await(MANY);
 		else
-			/* all operations fail together with the one that
-			 * connects */
+			/* all operations fail if the one that connects fails */
 			for (size_t i = 0; i < MANY; i++)
 				assert_non_null(kv_ops_reap(backend));
 		for (size_t i = 0; i < MANY; i++)

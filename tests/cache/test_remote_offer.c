@@ -631,7 +631,7 @@ static void test_puts_that_do_not_return_leave_buffers_to_readers(void **state)
 	reopen(s);
 	set_rule(be_stuck);
 	share(s, true);
-	sleep(2);  /* most puts begin meanwhile */
+	sleep(2);  /* time for most puts to begin */
 	alarm(60); /* ends a test that hangs */
 	for (unsigned n = 0; n < HUGE_ONES; n++) {
 		struct kv_block *block = small_get(s, n);

@@ -11,7 +11,7 @@
  * store */
 #define HUGE_ONE 60000u
 
-static _Atomic bool slow; /* the index's device */
+static _Atomic bool slow; /* true: the index's device is slow */
 
 int fdatasync(int fd)
 {

@@ -266,7 +266,7 @@ static void an_index_that_does_not_return_fails_those_who_wait(void **state)
 }
 
 static struct small *reader;
-static struct kv_block *removed_next; /* by the next read of the index */
+static struct kv_block *removed_next; /* at the next read of the index */
 
 int mdb_txn_begin(MDB_env *env, MDB_txn *parent, unsigned flags, MDB_txn **txn)
 {

@@ -41,7 +41,7 @@ stop
 echo "$name: mounted, checked, rebuilt"
 
 # Stores of other formats are refused, with their index and without it.
-refused() { # refused WHAT
+refused() { # refused WHAT: fail if the store in $S is mounted, rebuilt or changed
 	local before
 	before=$(state)
 	not "$1" "newer kvfs" "$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M"

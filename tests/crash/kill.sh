@@ -104,7 +104,7 @@ if [ "$(id -u)" = 0 ] && [ -w /proc/sys/vm/nr_overcommit_hugepages ]; then
 			start hugepages=auto
 			kill_daemon
 		done
-		cp -a "$S" "$T/copy" # its mount must not lower the limit
+		cp -a "$S" "$T/copy" # mounting a copy must not lower the limit
 		"$B/kvfs" -f -o "$BASE,control=$T/copied" "$T/copy" none &
 		wait_until 60 [ -S "$T/copied" ] || fail "the copy does not start"
 		kill $! && wait $! || fail "the copy does not end"
@@ -120,7 +120,7 @@ fi
 start
 
 # Negative controls: the checker must find a planted fault.
-must_find() { # must_find WHAT VERDICT
+must_find() { # must_find WHAT VERDICT: fail unless the checker reports VERDICT for the fault WHAT
 	local out
 	out=$("$H/checker" "$SOCK" "$M" "$J") && fail "the checker does not see $1"
 	grep -q "$2" <<< "$out" || fail "the checker takes $1 for: $out"

@@ -35,7 +35,7 @@ life() {
 	end_load 0
 }
 end_daemon() { kill -TERM $(daemon_pids) && gone; }
-cut_power() { # cut_power IMAGES LOG [lies]
+cut_power() { # cut_power IMAGES LOG [lies]: replay the disk's LOG with power cuts, and check each
 	nice "$H/cuts" "$2" $bytes "$type" "$F" "$1" "$seed" "$B/kvfs-fsck" ${3:+"$3"}
 }
 

@@ -21,7 +21,7 @@ crash() {
 	kill_daemon
 	umount -l "$M"
 }
-save() { # save N...
+save() { # save N...: save these blocks, and make them durable
 	local i
 	for i in "$@"; do
 		kv "$T/b$i" --seed "$i"

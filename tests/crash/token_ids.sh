@@ -32,7 +32,7 @@ work() {
 	done
 }
 
-check() { # check WHAT
+check() { # check WHAT: fail unless the durable blocks have their token ids
 	local line i
 	[ -d "$M/s" ] || { [ ! -s "$T/acked" ] || fail "$1: the space is gone"; return; }
 	"$H/told" "$M" s > "$T/told" || fail "$1: $(cat "$T/told")"

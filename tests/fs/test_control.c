@@ -274,7 +274,7 @@ static void one_message_reserves_and_saves(void **state)
 	assert_int_equal(fresh(&p, saves, 1, 0), 0);
 	assert_int_equal(PEER_ITEMS(&p, struct wire_status)->status, -EINVAL);
 	peer_close(&p);
-	/* Workers copy so many. */
+	/* 17 blocks are too many for the control thread: workers copy them. */
 	fresh_keys(&a, saves, 30, 17);
 	saves[16].offset = 0;
 	assert_int_equal(fresh(&a, saves, 17, WIRE_MUST), 0);

@@ -10,7 +10,7 @@ T=$(mktemp -d)
 trap 'umount -l "$T/mnt" 2>/dev/null; rm -rf "$T"' EXIT
 mkdir "$T/mnt"
 "$kvfs" -o dram=32M,ssd=32M,segment=8M,hugepages=off,scrub=0,control="$T/sock" "$T/store" "$T/mnt"
-block() { # block SPACE KEY MKBLOCK-OPTIONS
+block() { # block SPACE KEY MKBLOCK-OPTIONS: save a block that mkblock.py makes
 	local dir=$T/mnt/$1/${2:0:2}
 	mkdir -p "$dir"
 	python3 "$here/../mount/mkblock.py" "$T/block" "${@:3}"

@@ -93,7 +93,7 @@ static void map_some(struct random *r, struct one *o)
 	if (draw(r, 8) == 0)
 		kvfs_map_cancel(o->map);
 	if (draw(r, 4) == 0)
-		return; /* the status of the map comes later */
+		return; /* do not wait until the map has a status */
 	assert_true(kvfs_map_wait(o->map, LONG) >= 0);
 	for (i = 0; i < o->n; i++) {
 		status = kvfs_map_status(o->map, i);

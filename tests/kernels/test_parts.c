@@ -16,7 +16,7 @@
 
 static uint8_t pages[N * BLOCK];
 static struct kv_packet asked;	    /* the acquire; ready when seen & 1 */
-static struct wire_place places[N]; /* of the last answer */
+static struct wire_place places[N]; /* items of the last answer */
 static atomic_int n_releases;
 
 static void take_space(int fd, struct kv_packet *packet)
@@ -130,7 +130,8 @@ static void enter(struct impostor *i, struct client *c, uint64_t deadline)
 		kvfs_load(c->pool, c->lease, N, numbers, NULL, &c->load), 0);
 }
 
-/* @releases: the daemon's answers name blocks under one tag. */
+/* Close everything, and wait for @releases messages RELEASE: one for each
+ * tag. */
 static void leave(struct impostor *i, struct client *c, int releases)
 {
 	kvfs_xfer_free(c->load);
@@ -240,7 +241,7 @@ static void a_part_about_other_keys_ends_the_connection(void **state)
 		usleep(10000);
 		kvfs_connection(c.session, &generation);
 	}
-	leave(*state, &c, 0); /* nothing to release on the next connection */
+	leave(*state, &c, 0); /* a new connection has no lease to release */
 }
 
 static void the_daemon_dies_between_two_parts(void **state)

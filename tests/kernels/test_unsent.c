@@ -47,7 +47,7 @@ static void cut(struct world *w, bool by_daemon)
 	uint64_t live = before;
 
 	pthread_mutex_lock(&w->session->lock);
-	if (by_daemon) /* a packet that is no message */
+	if (by_daemon) /* a packet that is no message makes the daemon cut */
 		assert_int_equal(send(w->session->link.fd, "", 1, 0), 1);
 	else
 		shutdown(w->session->link.fd, SHUT_RDWR);

@@ -34,7 +34,7 @@ layout='{"tensors":[{"name":"k","dtype":"U8","shape":[64]}]}'
 waiting() {
 	cat "$T/fuse/$connection/waiting"
 }
-until_waiting() { # until_waiting N
+until_waiting() { # until_waiting N: wait until N requests are unanswered
 	local i
 	for ((i = 0; i < 600; i++)); do
 		[ "$(waiting)" -ge "$1" ] && return
@@ -42,7 +42,7 @@ until_waiting() { # until_waiting N
 	done
 	fail "$(waiting) of $1 changes come to wait"
 }
-ended() { # ended PID...
+ended() { # ended PID...: fail unless the processes end within 60 s
 	local i pid
 	for ((i = 0; i < 1200; i++)); do
 		for pid; do kill -0 "$pid" 2> /dev/null && break; done
@@ -73,7 +73,7 @@ change() { # change N MODE QUOTA TIME
 	done
 }
 tried=0
-try() { # try WHAT COMMAND...
+try() { # try WHAT COMMAND...: count COMMAND if it fails or hangs; a third time, fail
 	local pid
 	"${@:2}" > "$T/out" 2>&1 &
 	pid=$!

@@ -8,7 +8,7 @@
 needs_root setpriv
 cp "$B/tests/mount/closing" "$T/closing"
 chmod 755 "$T/closing"
-as() { # as UID COMMAND...
+as() { # as UID COMMAND...: run COMMAND of the program closing as a user
 	setpriv --reuid "$1" --regid "$1" --clear-groups "$T/closing" "${@:2}"
 }
 mkdir "$T/fuse"
@@ -51,7 +51,7 @@ attack() {
 	kill -CONT "$daemon"
 	[ "$i" -lt 200 ] || fail "attack $*: it hangs"
 }
-others() { # others WHAT
+others() { # others WHAT: fail unless another user can probe and save
 	local longest
 	longest=$(as 1002 probe "$SOCK" 0.3 2>&1) || fail "$1: another user: $longest"
 	as 1002 stage "$SOCK" || fail "$1: another user cannot save"

@@ -121,7 +121,7 @@ done
 # Listings and the tree: a prompt of four blocks that two others continue, one without a
 # parent, and one whose parent is not there.
 mkdir -m 755 "$M/tree"
-chain() { # chain PARENT KEY...
+chain() { # chain PARENT KEY...: save blocks, each with the one before as parent
 	local parent=${1:+$(key "$1")} i
 	shift
 	for i; do
@@ -197,7 +197,7 @@ refused "nope: no such space" rm -r last nope -p "$M"
 ok "two spaces" kvfs rm -r last ./1000 -p "$M"
 eq "what rm -r leaves" "$(kvfs ls --json -p "$M" | member '[i["name"] for i in j][1:]')" "['all', 'own']"
 
-# Words and stores
+# Wrong arguments, and words that are no command.
 refused "no kvfs answers" ls -p "$T/nothing"
 refused "unrecognized arguments: x" status x -p "$M"
 refused "-p needs a MOUNTPOINT or SOCKET" rm -r -p "" s

@@ -4,7 +4,7 @@
 # error; figures with a reference are compared by their ratios.
 . "$(dirname "$0")/lib"
 compare() { python3 "$here/../../tools/bench/compare.py" "$@"; }
-row() { # row NAME VALUE UNIT RATIO
+row() { # row NAME VALUE UNIT RATIO: print a figure as kvfs-bench does
 	echo "{\"figure\": \"$1\", \"value\": $2, \"unit\": \"$3\", \"reference\": 1, \"ratio\": $4, \"goal\": null, \"met\": null}"
 }
 { row load 10 GB/s 1.5; row mount 0.5 s 0; row rate 0.2 rate 0; } >"$T/old"

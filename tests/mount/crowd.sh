@@ -12,7 +12,7 @@ cp "$B/tests/mount/crowd" "$T/crowd"
 chmod 755 "$T/crowd"
 block "$T/b" && chmod 644 "$T/b"
 
-begin() { # begin ACT PATH
+begin() { # begin ACT PATH: have 300 processes do ACT on PATH until end()
 	exec 7> >(exec "$T/crowd" 300 "$1" "$2" >"$T/done")
 	crowd=$!
 }

@@ -8,7 +8,7 @@
 install_library
 
 typed_page "$to/share/man/man3/libkvfs.3" >"$T/example.c"
-compile() { # compile PROGRAM FLAGS OF PKG-CONFIG...
+compile() { # compile PROGRAM FLAGS OF PKG-CONFIG...: build the manual's example
 	local program=$1 flags
 	shift
 	flags=$(pkg-config "$@" --cflags --libs kvfs) || fail "pkg-config"

@@ -41,7 +41,7 @@ get() {
 		sys.stdout.buffer.write(answer.read())
 	END
 }
-refused() { # refused WHAT ARGUMENTS...
+refused() { # refused WHAT ARGUMENTS...: fail unless the exporter prints one line with WHAT
 	local what=$1
 	shift
 	timeout 60 "$kvfs" exporter "$@" >"$T/out" 2>"$T/err" </dev/null

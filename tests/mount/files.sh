@@ -8,7 +8,7 @@ block "$T/b"
 size=$(stat -c %s "$T/b")
 mkdir "$M/s" "$M/s/01" || fail mkdir
 F=$M/s/$(place 1)
-try() { # try WHAT ERROR FILE
+try() { # try WHAT ERROR FILE: fail unless saving FILE fails with ERROR and leaves no file
 	not "$1" "$2" cp "$3" "$F"
 	absent "$1" "$F"
 	eq "$1: nothing is listed" "$(ls -A "$M/s/01")" ""
@@ -88,7 +88,7 @@ os.close(f)
 assert open(name, "rb").read() == data
 os.unlink(name)
 
-f = create()                            # a header overwritten before the end
+f = create()                            # its header changes before the last byte comes
 os.pwrite(f, data[:n - 1], 0)
 os.pwrite(f, b"\1", 0)
 os.pwrite(f, data[n - 1:], n - 1)

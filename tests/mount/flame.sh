@@ -10,7 +10,7 @@ key() { md5sum <<<"$1" | cut -c 1-32; }
 place() { key "$1" | sed 's,..,&/&,'; }
 put() { mkdir -p "$(dirname "$M/$1/$(place "$2")")" && cp "$3" "$M/$1/$(place "$2")"; }
 bytes=20000
-chain() { # chain PARENT KEY...
+chain() { # chain PARENT KEY...: save blocks, each with the one before as parent
 	local parent=${1:+$(key "$1")} i
 	shift
 	for i; do

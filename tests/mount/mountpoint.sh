@@ -4,7 +4,7 @@
 # belong to another user.
 . "$(dirname "$0")/lib"
 K="$B/kvfs -o $BASE,control=$SOCK"
-refused() { # refused WHAT TEXT STORE MOUNTPOINT
+refused() { # refused WHAT TEXT STORE MOUNTPOINT: fail unless the mount fails with one line, TEXT
 	$K "$3" "$4" > "$T/out" 2> "$T/err" < /dev/null && fail "$1: succeeds"
 	eq "$1: one line" "$(cat "$T/out" "$T/err" | wc -l)" 1
 	grep -qi -e "$2" "$T/err" || fail "$1: says '$(cat "$T/err")', not '$2'"

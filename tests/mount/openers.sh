@@ -36,7 +36,7 @@ print(done, errors, flush=True)
 if how == "keep":
     sys.stdin.read()
 EOF
-user() { # user UID COMMAND...
+user() { # user UID COMMAND...: run COMMAND as a user
 	PATH=/usr/bin:/bin setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"
 }
 # besieged OPTIONS FLUSH: user 1001 holds as many blocks as possible, user 1002 has a

@@ -3,7 +3,7 @@
 # options.sh - bad options on the command line are refused in one line that names the
 # option, with an exit status, and no STORE is made.
 . "$(dirname "$0")/lib"
-refused() { # refused WORD ARGUMENTS...
+refused() { # refused WORD ARGUMENTS...: fail unless kvfs prints one line with WORD, and exits with 1
 	local word=$1
 	shift
 	"$B/kvfs" "$@" > "$T/out" 2> "$T/err" < /dev/null

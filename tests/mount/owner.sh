@@ -9,17 +9,17 @@ seconds=${1:-5}
 needs_root setpriv
 cp "$B/tests/mount/owner" "$T/owner"
 chmod 755 "$T/owner"
-user() { # user UID COMMAND...
+user() { # user UID ARGUMENTS...: run the program owner as a user
 	setpriv --reuid "$1" --regid "$1" --clear-groups "$T/owner" "${@:2}"
 }
 mkfifo "$T/end"
 all=()
-run() { # run NAME UID COMMAND
+run() { # run NAME UID ACT: start a client, which ends when $T/end is closed
 	user "$2" "$3" "$SOCK" > "$T/$1" < "$T/end" &
 	all+=("$1:$!")
 }
 BASE=dram=64M,ssd=512M,segment=8M,scrub=0
-meddle() { # meddle OPTIONS
+meddle() { # meddle OPTIONS: the whole test, with a daemon that has these options
 	start "$1"
 	before=$(metric kvfs_corrupt_blocks_total)
 	all=()

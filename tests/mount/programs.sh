@@ -12,7 +12,7 @@ for i in 1 2 3 257 258; do
 	block "$D/$(place $i)" --seed "$i" --bytes $((i * 3000 + 70000)) --meta "position=$i"
 	touch -d "2024-01-0$((i % 5 + 1)) 10:00:00.5" "$D/$(place $i)"
 done
-compare() { # compare WHAT SPACE [FORMAT]
+compare() { # compare WHAT SPACE [FORMAT]: fail unless the space equals $D, also in the FORMAT of find(1)
 	local format=${3:-%P %s %T@}
 	diff -r "$D" "$M/$2" || fail "$1: the trees differ"
 	diff <(cd "$D" && find . -type f -printf "$format\n" | sort) \

@@ -8,7 +8,7 @@ A="setpriv --reuid 1000 --regid 1000 --clear-groups"
 C="setpriv --reuid 1001 --regid 1001 --clear-groups"
 block "$T/b" --bytes 500000 && chmod 644 "$T/b"
 limit() { setfattr -n "user.kvfs.$2" -v "$3" "$U/$1"; }
-save() { # save AS SPACE N
+save() { # save AS SPACE N: save block N; AS runs a command as a user
 	$1 mkdir -p "$M/$2/$(printf %02x $(($3 % 256)))" && $1 cp "$T/b" "$M/$2/$(place "$3")"
 }
 field() { sed -n "s/^$2=//p" "$U/$1"; }

@@ -162,7 +162,7 @@ before=$(objects)
 "$B/tests/mount/storm" "$M" p save 16384 144 > "$T/said" || fail "storm: $(cat "$T/said")"
 handed_over $((before + 144))
 read -ra keys <<< "$("$B/tests/mount/storm" "$M" p keys 16384 144 | tr '\n' ' ')"
-come() { # come WHAT WANTED VERB FROM TO
+come() { # come WHAT WANTED VERB FROM TO: fail unless VERB brings WANTED of the keys FROM to TO - 1
 	eq "$1" "$("$B/tests/mount/fetch" "$N" p "$3" 30000 "${keys[@]:$4:$5-$4}" | cut -d' ' -f1)" "$2"
 }
 for threshold in 4 17 100; do
@@ -187,7 +187,7 @@ before=$(objects)
 handed_over $((before + 608))
 read -ra more <<< "$("$B/tests/mount/storm" "$M" q keys 4096 608 | tr '\n' ' ')"
 mkdir "$N/q" && cp "$M/q/.layout" "$N/q/.layout" || fail "the space q"
-fetch_of_q() { # fetch_of_q WHAT WANTED VERB N
+fetch_of_q() { # fetch_of_q WHAT WANTED VERB N: the same for the first N keys of the space q
 	eq "$1" "$("$B/tests/mount/fetch" "$N" q "$3" 30000 "${more[@]:0:$4}" | cut -d' ' -f1)" "$2"
 }
 fetch_of_q "nearly a part" 510 acquire 510

@@ -31,7 +31,7 @@ mkdir "$N"
 trap 'end_servers; cleanup' EXIT
 storm() { "$B/tests/mount/storm" "$@"; }
 word() { sed -n "s/.*\\b$1 \\([-0-9.]*\\).*/\\1/p" <<<"$2"; }
-remote_metric() { # remote_metric MOUNT NAME
+remote_metric() { # remote_metric MOUNT NAME: print the value of kvfs_remote_NAME
 	sed -n "s/^kvfs_remote_$2 //p" "$1/.kvfs/metrics"
 }
 can_have "$kind" "$fault" || { echo "$kind $fault: n/a"; exit 0; }
@@ -57,7 +57,7 @@ handed_over() {
 probes() { # probes NAME SECONDS: probe the node's own blocks, with the output in $T/probe-NAME
 	storm "$T/sock2" own probe $BYTES $OWN "$2" >"$T/probe-$1" || fail "one's own blocks, $1: $(cat "$T/probe-$1")"
 }
-wanted() { # wanted SECONDS
+wanted() { # wanted SECONDS: request the other node's blocks
 	storm "$T/sock2" s get $BYTES "$BLOCKS" "$1" $MS $THREADS
 }
 memory_back() {

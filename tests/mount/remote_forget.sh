@@ -35,7 +35,7 @@ trap 'rm -f "$T/hang"; cleanup' EXIT
 lines() { eq "the lines of '$said'" "$(printf '%s\n' "$said" | wc -l)" "$1"; }
 says() { case $said in *"$1"*) ;; *) fail "it says '$said', not '$1'" ;; esac; }
 for i in {1..9} 20 {21..23} 25; do kv "$T/b$i" --seed "$i"; done
-save() { # save SPACE N...
+save() { # save SPACE N...: save these blocks, and make them durable
 	local i space=$1
 	shift
 	for i in "$@"; do put "$space" "$i" "$T/b$i" || fail "put $i"; done

@@ -16,7 +16,7 @@ begin() {
 	fail "the gateway does not listen: $(cat "$T/gateway.log")"
 }
 end() { kill "$gateway"; wait "$gateway" 2> /dev/null; gateway=''; rm -f "$T/run/sock"; }
-soon() { # soon WHAT COMMAND...
+soon() { # soon WHAT COMMAND...: repeat COMMAND until it succeeds, for 30 s
 	local i what=$1
 	shift
 	for ((i = 0; i < 300; i++)); do "$@" && return; sleep 0.1; done

@@ -27,7 +27,7 @@ fetch() {
 	took=${out#* }
 	got=${out% *}
 }
-gets() { # gets WANTED MS N...
+gets() { # gets WANTED MS N...: fetch(), and return whether WANTED blocks came
 	local wanted=$1
 	shift
 	fetch "$@"

@@ -7,7 +7,7 @@
 . "$here/tiers"
 trap 'end_servers; cleanup' EXIT
 LAYOUT='{"tensors":[{"name":"k","dtype":"U8","shape":[65536]}],"keys":"engine"}'
-share() { # share SPACE
+share() { # share SPACE: make a shared space
 	mkdir "$1" && setfattr -n user.kvfs.share -v 1 "$1" && echo "$LAYOUT" >"$1/.layout" || fail "a space, $1"
 }
 begin_late() { # SECONDS [OPTIONS]: start a server that answers for objects SECONDS late, and mount

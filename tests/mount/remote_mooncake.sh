@@ -21,7 +21,7 @@ ok "the reason" grep -q "the master 127.0.0.1:1: .*refused" "$T/none.log"
 
 N=$T/node
 mkdir "$N"
-node() { # node MOUNT STORE
+node() { # node MOUNT STORE: start a node
 	"$B/kvfs" -o "$BASE,control=$2.sock,remote=$url,remote_threshold=1" "$2" "$1" || fail "kvfs does not start with remote=$url"
 }
 cat >"$T/layout" <<'L'

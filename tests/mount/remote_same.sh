@@ -21,7 +21,7 @@ node() { # node STORE MOUNT SOCKET: mount, and make a shared space
 	mkdir "$2/s" && echo '{"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]}], "keys": "engine", "share": true}' >"$2/s/.layout" ||
 		fail "the space of $2"
 }
-save() { # save MOUNT PREFIX
+save() { # save MOUNT PREFIX: save the files $T/PREFIX1, $T/PREFIX2... as blocks
 	local i
 	for i in $(seq $BLOCKS); do
 		mkdir -p "$1/s/$(printf %02x "$i")" && cp "$T/$2$i" "$1/s/$(place "$i")" || fail "put $i"

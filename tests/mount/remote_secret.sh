@@ -18,7 +18,7 @@ node2() {
 	"$B/kvfs" -o "$BASE,control=$T/sock2,$REMOTE${1:+,remote_secret=$1}" "$T/store2" "$N" ||
 		fail "the other node does not start"
 }
-make() { # make SPACE MEMBERS
+make() { # make SPACE MEMBERS: make a space; its layout also has the JSON MEMBERS
 	mkdir "$1" && echo "{\"tensors\": [{\"name\": \"k\", \"dtype\": \"U8\", \"shape\": [8192]}], \"tokens\": 4${2:+, $2}}" \
 		>"$T/layout" && cp "$T/layout" "$1/.layout"
 }

@@ -14,7 +14,7 @@ mkdir "$N"
 trap 'end_servers; cleanup' EXIT
 storm() { "$B/tests/mount/storm" "$@"; }
 word() { sed -n "s/.*\\b$1 \\([-0-9.]*\\).*/\\1/p" "$2"; }
-remote_metric() { # remote_metric MOUNT NAME
+remote_metric() { # remote_metric MOUNT NAME: print the value of kvfs_remote_NAME
 	sed -n "s/^kvfs_remote_$2 //p" "$1/.kvfs/metrics"
 }
 node() { # node NODE: mount node 1 or 2; retry while a killed daemon still has the store
@@ -57,7 +57,7 @@ strike() {
 	2-* | 3-*) kill_server owner; killed=$((killed + 1)) ;;
 	esac
 }
-memory_back() { # memory_back NODE
+memory_back() { # memory_back NODE: succeed if the node has no lease and has lent no memory
 	grep -q '^kvfs_leases 0$' "$(mount_of "$1")/.kvfs/metrics" &&
 		[ "$(remote_metric "$(mount_of "$1")" lent_bytes)" = 0 ]
 }

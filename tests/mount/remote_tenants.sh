@@ -39,7 +39,7 @@ until_() {
 	for ((i = 0; i < 600; i++)); do "$@" && return; sleep 0.1; done
 	fail "$what"
 }
-spaces() { # spaces MOUNT
+spaces() { # spaces MOUNT: make a space for each of two users
 	local user
 	for user in 1001 1002; do
 		as $user mkdir -m 700 "$1/s$user" && as $user cp "$T/layout" "$1/s$user/.layout" || fail "the space of $user"

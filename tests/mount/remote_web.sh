@@ -40,7 +40,7 @@ puts() { counter 'calls_total{call="put"}'; }
 at_least() { [ "$($1)" -ge "$2" ]; }
 is_fetched() { [ "$("$B/tests/mount/fetch" "$N" s acquire 1000 "$(key "$1")" | cut -d' ' -f1)" = 1 ]; }
 handed_over() { wait_for 60 is_fetched "$1" || fail "block $1 is not handed over: $(grep -A9 ^remote "$N/.kvfs/stats")"; }
-ended() { # ended MOUNT STORE
+ended() { # ended MOUNT STORE: unmount, and wait until the daemon has ended
 	unmount "$1" || fail "umount $1"
 	wait_for 60 no_daemon "$2" || fail "the daemon of $1 does not end"
 }

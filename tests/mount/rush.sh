@@ -10,7 +10,7 @@ n=${1:-100}
 needs_root setpriv
 cp "$B/tests/mount/rush" "$T/rush"
 chmod 755 "$T/rush"
-user() { # user UID COMMAND...
+user() { # user UID COMMAND...: run COMMAND of the program rush as a user
 	setpriv --reuid "$1" --regid "$1" --clear-groups "$T/rush" "${@:2}"
 }
 mkfifo "$T/end"

@@ -15,12 +15,12 @@ for f in fuse null zero urandom; do touch /dev/$f && mount --bind "$T/dev/$f" /d
 umount -l "$T/dev"
 mkdir -m 1777 /dev/shm
 
-soon() { # soon WHAT FILE TEXT
+soon() { # soon WHAT FILE TEXT: fail unless FILE has TEXT within 30 s
 	local i
 	for ((i = 0; i < 300; i++)); do grep -qF "$3" "$2" 2>/dev/null && return; sleep 0.1; done
 	fail "$1: $(cat "$2")"
 }
-optional() { # a backend that appears later, which the daemon reports
+optional() { # mount with a backend that does not exist yet
 	rm -rf "$T/late"
 	start "remote=dir:$T/late,remote_optional"
 }

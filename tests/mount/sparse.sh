@@ -29,7 +29,7 @@ else
 	echo "no control group with a limit can be made"
 	inside() { "$@"; }
 fi
-attack() { # attack HOW
+attack() { # attack HOW: save from memory with holes; fail if the daemon allocates any
 	ok "the daemon" inside "$B/kvfs" -o "dram=32M,ssd=0,segment=8M,hugepages=off,scrub=0,control=$SOCK" "$S-$1" "$M"
 	local pid got
 	pid=$(daemon_pids)

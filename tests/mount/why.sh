@@ -37,7 +37,7 @@ eq "none saved" "$(why s save 60 1)" 0
 eq "refused by the quota" "$(cause s 60)" quota
 limit s quota.dram 0
 
-# The log, the metric, and what another user learns.
+# The log and the metric of misses, and what they tell another user.
 eq "first of an acquire" "$(why s acquire 60 3)" 0
 why s save 1 1 > /dev/null
 eq "the last key" "$(why s match 1 3)" 1
@@ -91,7 +91,8 @@ chmod 700 "$M/s"
 not "a space that may not be read" "Permission denied" other s cause 1 1
 stop
 
-# With an SSD: evicted from there, refused for the parent, the budget and the quota.
+# With an SSD: blocks evicted from it, and blocks refused for lack of their parent, by
+# the daily budget and by the quota.
 BASE=dram=16M,ssd=48M,segment=8M,hugepages=off,scrub=0
 start
 eq "causes end with the mount" "$(why s cause 60 1)" "unseen 0 now"
