@@ -26,7 +26,7 @@ import struct
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 STATS, CONFIG, METRICS, SPACES, USER = range(5)  # enum kvfs_text_what
@@ -56,6 +56,12 @@ class Key(ctypes.Structure):
 class Query(ctypes.Structure):
     _fields_ = [("space", ctypes.c_void_p), ("keys", ctypes.POINTER(Key)), ("n", ctypes.c_size_t),
                 ("unused", ctypes.c_uint64 * 3)]
+
+
+class Tokens(ctypes.Structure):
+    _fields_ = [("status", ctypes.c_int), ("position", ctypes.c_uint32), ("parent", Key), ("n", ctypes.c_uint32),
+                ("extras_len", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("ids", ctypes.POINTER(ctypes.c_uint32)),
+                ("extras", ctypes.c_void_p), ("unused", ctypes.c_uint64 * 2)]
 
 
 class Miss(ctypes.Structure):
@@ -123,7 +129,7 @@ class Daemon:
             self.lib = load()
         except OSError as error:
             raise Failure(f"{error}: install the package libkvfs1") from None
-        for call in "evict", "pin", "unpin", "space_keys", "space_list", "space_changes", "xfer_wait", "xfer_statuses", "why", "misses", \
+        for call in "evict", "pin", "unpin", "space_keys", "space_list", "space_changes", "space_tokens", "xfer_wait", "xfer_statuses", "why", "misses", \
                 "key_chain", "match_tokens":
             getattr(self.lib, f"kvfs_{call}").restype = ctypes.c_long
         self.lib.kvfs_space_layout.restype = ctypes.c_char_p
@@ -204,17 +210,18 @@ class Space:
                     return
                 this, other = other, this
 
-    def changes(self, listed: bool) -> Iterator[tuple[bool, memoryview]]:
-        """Yield the blocks that have entered or left a tier, as an array of kvfs_entry, and whether changes before
-        were lost: then the array has all blocks if @listed, else none.  Wait for a daemon that is gone; then no
-        block is there, and changes were lost."""
+    def changes(self, listed: bool) -> Generator[tuple[bool, memoryview], bool | None, None]:
+        """Yield whether changes were lost, and an array of kvfs_entry: the blocks that have entered or left a tier,
+        or after a loss all blocks if @listed, else none.  A true value sent to the generator lists them again.
+        Without a daemon there is no block; the generator waits for the next daemon."""
         cursor, room, gone = ctypes.c_uint64(), bytearray(CHANGES * ENTRY), False
         page = (ctypes.c_char * len(room)).from_buffer(room)
         while True:
             n = self.lib.kvfs_space_changes(self.c, ctypes.byref(cursor), page, ctypes.c_size_t(CHANGES),
                                             ctypes.c_uint64(WAIT_NS))
             if n >= 0:
-                yield False, memoryview(room)[:n * ENTRY]
+                if (yield False, memoryview(room)[:n * ENTRY]):
+                    cursor.value = 0
             elif n == -errno.ESTALE:
                 all_ = bytearray()
                 try:
@@ -225,7 +232,8 @@ class Space:
                     time.sleep(WAIT_NS / 1e9)
                     continue
                 gone = False
-                yield True, memoryview(all_)
+                if (yield True, memoryview(all_)):
+                    cursor.value = 0
             elif not gone:
                 gone, cursor.value = True, 0
                 yield True, memoryview(b"")
@@ -233,6 +241,30 @@ class Space:
                 time.sleep(WAIT_NS / 1e9)
             else:
                 raise Failure(f"{self.name}: {'no such space' if n == -errno.ENOENT else os.strerror(-n)}")
+
+    def tiers(self, page: memoryview) -> dict[bytes, int]:
+        """Return of each block in an array the tiers that have it: 1 DRAM, 2 SSD.  Parents come first."""
+        keys = [key[:int.from_bytes(key[32:], sys.byteorder)] for key, _ in struct.iter_unpack(NAMES, page)]
+        rows = sorted(zip(column(page, "position"), keys, column(page, "bytes.dram"), column(page, "bytes.ssd")))
+        return {key: (dram > 0) + 2 * (ssd > 0) for _, key, dram, ssd in rows}
+
+    def tokens(self, keys: list[bytes]) -> list[tuple[bytes | None, list[int]] | None]:
+        """Return parent and tokens of each block; None: it is absent, or not known by its tokens alone."""
+        found: list[tuple[bytes | None, list[int]] | None] = []
+        if self.lib.kvfs_space_keeps_tokens(self.c) != 1:
+            return [(None, [])] * len(keys)
+        packed = b"".join(key.ljust(32, b"\0") + len(key).to_bytes(4, sys.byteorder) for key in keys)
+        array, told = (Key * len(keys)).from_buffer_copy(packed), (Tokens * CHANGES)()
+        room = (ctypes.c_uint64 * (1 << 15))()
+        while left := len(keys) - len(found):
+            got = self.lib.kvfs_space_tokens(self.c, ctypes.byref(array, len(found) * ctypes.sizeof(Key)),
+                                             ctypes.c_size_t(min(left, CHANGES)), told, room,
+                                             ctypes.c_size_t(ctypes.sizeof(room)))
+            if got < 0:
+                raise OSError(-got, os.strerror(-got))
+            found += [(bytes(one.parent.bytes)[:one.parent.len] or None, one.ids[:one.n])
+                      if one.status == 0 and not one.extras_len else None for one in told[:got]]
+        return found
 
     def each(self, call: str, keys: ctypes.Array[Key], *first: int) -> None:
         """Have libkvfs change @keys.  Report the first failure, and how many there are."""
@@ -681,9 +713,21 @@ def flame(daemon: Daemon, args: argparse.Namespace) -> None:
 
 
 def events(daemon: Daemon, args: argparse.Namespace) -> None:
-    """Print a line for each block that enters or leaves a tier, with the tiers that have it then."""
-    number = itertools.count(1)
-    for lost, page in daemon.space(args.space).changes(args.l):
+    """Print a line for each block that enters or leaves a tier, with the tiers that have it then; or publish that."""
+    space, number = daemon.space(args.space), itertools.count(1)
+    if args.zmq is not None:
+        run = runpy.run_path(f"{os.path.dirname(os.path.realpath(__file__))}/events.py")
+        try:
+            out = run["Publisher"](args.zmq, args.replay, args.topic or "")
+        except ImportError:
+            raise Failure("--zmq needs pyzmq: install the package python3-zmq") from None
+        except ValueError as error:
+            raise Failure(str(error)) from None
+        print(json.dumps({"urls": out.urls}) if args.json else "\n".join(out.urls), flush=True)
+        run["publish"](space, out)
+    if args.replay is not None or args.topic is not None:
+        raise Failure("--replay and --topic need --zmq")
+    for lost, page in space.changes(args.l):
         if lost:
             n = next(number)
             print(json.dumps({"sequence": n, "event": "overflow"}) if args.json else f"{n} overflow")
@@ -849,7 +893,10 @@ WORDS: dict[str, tuple[Callable[[Daemon, argparse.Namespace], None], str, list[t
         ("--by", {"choices": ["bytes", "hits", "idle"], "default": "bytes", "help": "the width of a frame (bytes)"}),
         SPACE]),
     "events": (events, "print which blocks enter and leave memory and SSD", [
-        ("-l", {"action": "store_true", "help": "list all blocks at the start, and after an overflow"}), SPACE]),
+        ("-l", {"action": "store_true", "help": "list all blocks at the start, and after an overflow"}),
+        ("--zmq", {"metavar": "URL", "help": "publish them for routers by ZeroMQ, in the form of vLLM's events"}),
+        ("--replay", {"metavar": "URL", "help": "answer requests for earlier messages"}),
+        ("--topic", {"metavar": "TEXT", "help": "topic of the messages (none)"}), SPACE]),
     "rm": (rm, "remove blocks, or spaces", [
         ("-r", {"action": "store_true", "help": "remove these spaces, with all blocks"}), SPACE, ("key", KEYS)]),
     "pin": (pin, "protect blocks from eviction", [SPACE, ("key", {**KEYS, "nargs": "+"})]),

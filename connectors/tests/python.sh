@@ -15,8 +15,8 @@ for python; do
 	version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 	env=$B/python/$version
 	[ -x "$env/bin/pip" ] || "$python" -m venv "$env"
-	echo "Python $version: pip fetches setuptools, wheel, cffi, numpy, safetensors and mypy (60 MB) into $env"
-	"$env/bin/pip" install -q "setuptools>=68" wheel "cffi>=1.17" numpy safetensors mypy
+	echo "Python $version: pip fetches setuptools, wheel, cffi, numpy, safetensors, pyzmq, msgspec and mypy (60 MB) into $env"
+	"$env/bin/pip" install -q "setuptools>=68" wheel "cffi>=1.17" numpy safetensors pyzmq msgspec mypy
 	# Build in a copy, so that the checkout gets no new files, and without
 	# the results of earlier builds.
 	source=$(mktemp -d "$B/python/source.XXXXXX")
