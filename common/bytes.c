@@ -139,6 +139,40 @@ int kv_send_parts(int socket, struct iovec *parts, size_t n, int fd, int flags)
 	return sent < 0 ? -errno : 0;
 }
 
+ssize_t kv_receive_parts(int socket, struct iovec *parts, size_t n, int flags,
+			 int *ret_flags, int ret_fds[KV_FDS_MAX],
+			 size_t *ret_n_fds)
+{
+	union {
+		struct cmsghdr align;
+		char room[CMSG_SPACE(KV_FDS_MAX * sizeof(int))];
+	} control;
+	struct msghdr m = {.msg_iov = parts,
+			   .msg_iovlen = n,
+			   .msg_control = control.room,
+			   .msg_controllen = sizeof(control.room)};
+	ssize_t bytes;
+	size_t room;
+
+	*ret_n_fds = 0;
+	/* Retry after ECONNRESET (the peer closed with data unread): messages
+	 * that the peer sent can still be read. */
+	do
+		bytes = recvmsg(socket, &m, flags | MSG_CMSG_CLOEXEC);
+	while (bytes < 0 && (errno == EINTR || errno == ECONNRESET));
+	if (bytes < 0)
+		return -errno;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		room = c->cmsg_len - CMSG_LEN(0);
+		memcpy(ret_fds + *ret_n_fds, CMSG_DATA(c), room);
+		*ret_n_fds += room / sizeof(int);
+	}
+	*ret_flags = m.msg_flags;
+	return bytes;
+}
+
 int kv_why(char **ret_why, int r, const char *format, ...)
 {
 	va_list args;

@@ -32,11 +32,22 @@ int kv_secret_read(const char *path, char *text, size_t room, char **ret_why);
 
 struct iovec;
 
+/* Most descriptors in a message: the kernel's SCM_MAX_FD. */
+#define KV_FDS_MAX 253
+
 /*
  * Send the @n parts to @socket as one message, with the descriptor @fd unless it
  * is -1.  @flags: as for sendmsg(2), besides MSG_NOSIGNAL.  Returns 0 or -errno.
  */
 int kv_send_parts(int socket, struct iovec *parts, size_t n, int fd, int flags);
+
+/*
+ * Receive a message into the @n parts, and its descriptors.  @flags: as for recvmsg(2).
+ * Returns the bytes, or -errno; *@ret_n_fds is set in any case.
+ */
+ssize_t kv_receive_parts(int socket, struct iovec *parts, size_t n, int flags,
+			 int *ret_flags, int ret_fds[KV_FDS_MAX],
+			 size_t *ret_n_fds);
 
 /* Format a reason for the user into *@ret_why (caller frees; NULL: no memory), as
  * one line: control characters become '?'.  Returns @r. */

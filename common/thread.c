@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * thread.c - threads with a name and without signals, periodic threads, and
- * condition variables on the monotonic clock.
+ * thread.c - threads and child processes with a name and without signals, periodic
+ * threads, and condition variables on the monotonic clock.
  *
  * OWNS      each thread's cached id; the thread of each kv_periodic.  The caller
  *           of kv_thread_start joins its thread.
  *
  * LOCKING   periodic->lock is a leaf, and is released during a tick.
  */
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 
 #include "common/thread.h"
 
@@ -51,6 +54,36 @@ int kv_thread_start(pthread_t *ret_thread, const char *name,
 	if (r == 0)
 		pthread_setname_np(*ret_thread, name);
 	return -r;
+}
+
+int kv_child_begin(int socket, const char *name)
+{
+	_cleanup_(kv_closep) int line_fd = -1;
+	char line[4096];
+	sigset_t all;
+	ssize_t n;
+
+	setsid();
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	if (dup2(socket, 3) < 0 || chdir("/") < 0)
+		_exit(1);
+	close_range(4, ~0U, 0);
+	prctl(PR_SET_NAME, name);
+	/* Write the name over the parent's command line, which ps(1) shows. */
+	line_fd = open("/proc/self/cmdline", O_RDONLY);
+	n = line_fd < 0 ? -1 : read(line_fd, line, sizeof(line));
+	if (n > (ssize_t)strlen(name)) {
+		memset(program_invocation_name, 0, (size_t)n);
+		strcpy(program_invocation_name, name);
+	}
+	return 3;
+}
+
+void kv_child_end(pid_t pid)
+{
+	for (int i = 0; i < 1000 && waitpid(pid, NULL, WNOHANG) == 0; i++)
+		usleep(1000);
 }
 
 void kv_cond_init(pthread_cond_t *cond)

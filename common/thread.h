@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * thread.h - threads with a name and without signals, periodic threads, and
- * condition variables on the monotonic clock.
+ * thread.h - threads and child processes with a name and without signals, periodic
+ * threads, and condition variables on the monotonic clock.
  */
 #ifndef KV_COMMON_THREAD_H
 #define KV_COMMON_THREAD_H
@@ -15,6 +15,15 @@
  */
 int kv_thread_start(pthread_t *ret_thread, const char *name,
 		    void *(*run)(void *), void *arg);
+
+/*
+ * Make this process, a child without exec(2), a helper that ends with its parent only: in
+ * a session of its own, with every signal blocked, without descriptors but 0, 1, 2 and
+ * @socket, which becomes 3.  ps(1) shows @name.  Returns 3.
+ */
+int kv_child_begin(int socket, const char *name);
+/* Wait for the end of a child, a second at most. */
+void kv_child_end(pid_t pid);
 
 /* Initialise a condition variable for kv_cond_wait_until. */
 void kv_cond_init(pthread_cond_t *cond);

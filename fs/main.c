@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <syslog.h>
 
 #include "common/bytes.h"
@@ -192,10 +191,10 @@ static int serve(const struct kv_options *options, const char *mountpoint,
 	int r, status = 0;
 	uint64_t until;
 
+	raise_limits();
 	r = kv_gate_start(&gate);
 	if (r < 0)
 		return complain(NULL, r);
-	raise_limits();
 	lower_oom_score(options->cache.dram);
 	kv_session_block_signals();
 	r = kv_daemon_open(options, gate, &daemon, &why);
@@ -243,9 +242,7 @@ static int serve_in_background(const struct kv_options *options,
 		 * store unlocked, but not for long: the child may hang in a
 		 * remote directory. */
 		if (n != 1 || status != 0)
-			for (int i = 0;
-			     i < 1000 && waitpid(pid, NULL, WNOHANG) == 0; i++)
-				usleep(1000);
+			kv_child_end(pid);
 		return n == 1 ? status
 			      : complain("the daemon died while it started", 0);
 	}

@@ -23,7 +23,7 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 LIMITS = {
     "files .c": 134,
-    "lines": 71691,
+    "lines": 71707,
     "lines of Python": 8770,
     "largest circle": 10,
     "upward calls": 0,

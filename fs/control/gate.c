@@ -28,16 +28,13 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 
 #include "common/array.h"
 #include "common/bytes.h"
+#include "common/thread.h"
 #include "fs/control/server.h"
 
-#define FDS_MAX 253 /* most descriptors in a message: the kernel's SCM_MAX_FD */
 #define MESSAGES_MAX 4u	  /* most messages of a user with open descriptors */
 #define PROCESSES_MAX 256 /* most processes, of all users together */
 #define QUEUE_BYTES (1 << 20)
@@ -79,42 +76,6 @@ struct kv_gate {
 	uint8_t data[WIRE_MAX + 8];
 };
 
-union rights {
-	struct cmsghdr align;
-	char room[CMSG_SPACE(FDS_MAX * sizeof(int))];
-};
-
-/* Receive into @iov and @ret_fds.  Returns as recvmsg(2), but -errno on failure. */
-static ssize_t receive(int socket, struct iovec *iov, size_t n, int flags,
-		       int *ret_flags, int ret_fds[FDS_MAX], size_t *ret_n_fds)
-{
-	union rights control;
-	struct msghdr m = {.msg_iov = iov,
-			   .msg_iovlen = n,
-			   .msg_control = control.room,
-			   .msg_controllen = sizeof(control.room)};
-	ssize_t bytes;
-	size_t room;
-
-	*ret_n_fds = 0;
-	/* Retry after ECONNRESET (the peer closed with data unread): messages
-	 * that the peer sent can still be read. */
-	do
-		bytes = recvmsg(socket, &m, flags | MSG_CMSG_CLOEXEC);
-	while (bytes < 0 && (errno == EINTR || errno == ECONNRESET));
-	if (bytes < 0)
-		return -errno;
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		room = c->cmsg_len - CMSG_LEN(0);
-		memcpy(ret_fds + *ret_n_fds, CMSG_DATA(c), room);
-		*ret_n_fds += room / sizeof(int);
-	}
-	*ret_flags = m.msg_flags;
-	return bytes;
-}
-
 /* ---- the processes ---- */
 
 /* The closing thread reads numbers from its pipe: a descriptor to close or,
@@ -146,7 +107,7 @@ static void *close_in_order(void *arg)
 static void queue(const struct closer *closer, const int *fds, size_t n,
 		  enum event event)
 {
-	int batch[FDS_MAX + 1];
+	int batch[KV_FDS_MAX + 1];
 
 	memcpy(batch, fds, n * sizeof(int));
 	batch[n] = END_OF(event);
@@ -161,11 +122,11 @@ static void pass_message(const struct closer *closer, int socket)
 	static uint8_t data[WIRE_MAX + 8];
 	struct iovec in = {data, sizeof(data)}, out[2];
 	struct report report = {.event = MESSAGE};
-	int fds[FDS_MAX], memory = -1;
+	int fds[KV_FDS_MAX], memory = -1;
 	size_t n = 0;
 
-	report.bytes = (int32_t)receive(socket, &in, 1, MSG_DONTWAIT,
-					&report.flags, fds, &n);
+	report.bytes = (int32_t)kv_receive_parts(socket, &in, 1, MSG_DONTWAIT,
+						 &report.flags, fds, &n);
 	report.fds = (uint32_t)n;
 	/* Only files of shmem and hugetlbfs have seals. */
 	if (n == 1 && fcntl(fds[0], F_GET_SEALS) >= 0)
@@ -182,7 +143,7 @@ static void pass_message(const struct closer *closer, int socket)
 static _Noreturn void serve_user(int socket)
 {
 	struct closer closer = {.socket = socket};
-	int pipes[2], fds[FDS_MAX], flags;
+	int pipes[2], fds[KV_FDS_MAX], flags;
 	struct iovec iov;
 	uint32_t command;
 	pthread_t thread;
@@ -197,7 +158,7 @@ static _Noreturn void serve_user(int socket)
 		_exit(1);
 	for (;;) {
 		iov = (struct iovec){&command, sizeof(command)};
-		if (receive(socket, &iov, 1, 0, &flags, fds, &n) <= 0)
+		if (kv_receive_parts(socket, &iov, 1, 0, &flags, fds, &n) <= 0)
 			break;
 		if (n == 1 && command == RECEIVE)
 			pass_message(&closer, fds[0]);
@@ -209,53 +170,24 @@ static _Noreturn void serve_user(int socket)
 	_exit(0);
 }
 
-/* Let ps(1) show the name of the process instead of the daemon's command line. */
-static void rename_process(void)
-{
-	static const char name[] = "kvfs-gate";
-	_cleanup_(kv_closep) int fd = open("/proc/self/cmdline", O_RDONLY);
-	char line[4096];
-	ssize_t n;
-
-	prctl(PR_SET_NAME, name);
-	n = fd < 0 ? -1 : read(fd, line, sizeof(line));
-	if (n < (ssize_t)sizeof(name))
-		return;
-	memset(program_invocation_name, 0, (size_t)n);
-	memcpy(program_invocation_name, name, sizeof(name));
-}
-
 static _Noreturn void serve_gate(int socket)
 {
-	int null = open("/dev/null", O_RDWR), fds[FDS_MAX], flags;
-	struct rlimit limit;
+	int null, fds[KV_FDS_MAX], flags;
 	struct iovec iov;
-	sigset_t all;
 	char byte;
 	size_t n;
 	pid_t pid;
 
-	/* The gate ends with the daemon, not with the daemon's terminal or by a
-	 * signal to a process group. */
-	setsid();
-	sigfillset(&all);
-	sigprocmask(SIG_SETMASK, &all, NULL);
+	socket = kv_child_begin(socket, "kvfs-gate");
 	signal(SIGCHLD, SIG_IGN);
-	socket = dup2(socket, 3);
+	null = open("/dev/null", O_RDWR);
 	for (int fd = 0; fd < 3; fd++)
 		dup2(null, fd);
-	close_range(4, ~0U, 0);
-	if (chdir("/") < 0 || socket < 0)
-		_exit(1);
-	rename_process();
-	if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-		limit.rlim_cur = limit.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &limit);
-	}
+	close(null);
 	(void)!write(socket, "", 1);
 	for (;;) {
 		iov = (struct iovec){&byte, 1};
-		if (receive(socket, &iov, 1, 0, &flags, fds, &n) <= 0)
+		if (kv_receive_parts(socket, &iov, 1, 0, &flags, fds, &n) <= 0)
 			_exit(0);
 		if (n != 1)
 			continue;
@@ -304,8 +236,7 @@ void kv_gate_stop(struct kv_gate *gate)
 		return;
 	close(gate->fd);
 	/* Do not wait long for the gate, which may be retrying fork(2). */
-	for (int i = 0; i < 1000 && waitpid(gate->pid, NULL, WNOHANG) == 0; i++)
-		usleep(1000);
+	kv_child_end(gate->pid);
 	free(gate);
 }
 
@@ -418,7 +349,7 @@ static void process_ready(struct kv_watch *w, uint32_t events)
 	struct kv_gate_user *user = (struct kv_gate_user *)w;
 	struct kv_gate_wait *wait = NULL;
 	struct kv_gate_message message;
-	int fds[FDS_MAX], flags;
+	int fds[KV_FDS_MAX], flags;
 	struct report report;
 	struct iovec iov[2];
 	ssize_t bytes;
@@ -427,7 +358,8 @@ static void process_ready(struct kv_watch *w, uint32_t events)
 	(void)events;
 	iov[0] = (struct iovec){&report, sizeof(report)};
 	iov[1] = (struct iovec){user->gate->data, sizeof(user->gate->data)};
-	bytes = receive(user->fd, iov, 2, MSG_DONTWAIT, &flags, fds, &n);
+	bytes = kv_receive_parts(user->fd, iov, 2, MSG_DONTWAIT, &flags, fds,
+				 &n);
 	if (bytes == 0 || (bytes < 0 && bytes != -EAGAIN)) {
 		/* The process was killed: the work that it had taken is lost. */
 		wait = kv_steal(user->received);
