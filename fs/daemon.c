@@ -114,6 +114,7 @@ static char *config_text(void *arg)
 				   : "");
 	if (score)
 		fclose(score);
+	kv_warden_describe(f);
 	fputs(cache ? cache : "", f);
 	return kv_text_close(f, &text);
 }
@@ -199,8 +200,9 @@ static void daemon_closep(struct kv_daemon **daemon)
 	kv_daemon_close(*daemon);
 }
 
-int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
-		   struct kv_daemon **ret_daemon, char **ret_why)
+int kv_daemon_open(const struct kv_options *options, struct kv_warden *warden,
+		   struct kv_gate *gate, struct kv_daemon **ret_daemon,
+		   char **ret_why)
 {
 	_cleanup_(daemon_closep) struct kv_daemon *daemon =
 		calloc(1, sizeof(*daemon));
@@ -214,6 +216,7 @@ int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
 	if (!daemon)
 		return -ENOMEM;
 	daemon->options = options;
+	daemon->warden = warden;
 	pthread_rwlock_init(&daemon->lock, NULL);
 	config.gone = on_gone;
 	config.retire = on_retire;

@@ -67,6 +67,37 @@ bool kv_mount_called(const char *name);
 /* Print the usage, as -h does. */
 void kv_options_help(FILE *f);
 
+/* ---- the rights of the daemon, and the process that has those it gives up ---- */
+
+struct kv_warden {
+	int socket;
+};
+
+enum kv_errand {
+	KV_MOUNT,
+	KV_READY, /* wait until the mount answers, and announce it to umount(8) */
+	KV_UNMOUNT,
+};
+
+/*
+ * Fork the warden, which mounts at @path (NULL: nowhere) for this process, and give up all
+ * rights that a daemon does not need.  Call this before any thread starts: threads and
+ * children inherit what is left.  The warden calls @detach (NULL: none) once it needs the
+ * caller's standard error no more, and ends with this process.  Rights that cannot be
+ * given up cost a line on standard error.  Returns 0, or errors of socketpair(2), fork(2).
+ */
+int kv_warden_start(const struct kv_options *options, const char *path,
+		    void (*detach)(void), struct kv_warden *ret_warden);
+
+/* Have the warden do an errand, and wait for its end; one thread at a time.  Returns the
+ * descriptor of /dev/fuse (KV_MOUNT), 0, or -EIO with one line in *@ret_why (caller
+ * frees). */
+int kv_warden_ask(struct kv_warden *warden, enum kv_errand errand,
+		  char **ret_why);
+
+/* Print the rights of this process as lines of .kvfs/config. */
+void kv_warden_describe(FILE *f);
+
 /* ---- the daemon ---- */
 
 struct kv_gate;
@@ -74,6 +105,7 @@ struct kv_gate;
 struct kv_daemon {
 	/* fixed after open, as are all fields except `control` */
 	const struct kv_options *options;
+	struct kv_warden *warden;
 	struct kv_cache *cache;
 	struct kv_mount *mount;
 	char *control_path;
@@ -83,14 +115,20 @@ struct kv_daemon {
 	struct kv_control *control; /* lock */
 };
 
-/* Open the store and start the control socket.  @options and @gate must outlive the
- * daemon.  On failure *@ret_why is one line for the user (caller frees). */
-int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
-		   struct kv_daemon **ret_daemon, char **ret_why);
+/* Open the store and start the control socket.  @options, @warden and @gate must outlive
+ * the daemon.  On failure *@ret_why is one line for the user (caller frees). */
+int kv_daemon_open(const struct kv_options *options, struct kv_warden *warden,
+		   struct kv_gate *gate, struct kv_daemon **ret_daemon,
+		   char **ret_why);
 /* Wait until everything is written, and close.  Takes NULL. */
 void kv_daemon_close(struct kv_daemon *daemon);
 
 /* ---- one FUSE session, from mount(2) to unmount ---- */
+
+/* Mount at @path, in the warden.  Returns a descriptor of /dev/fuse, or -errno with one
+ * line for the user in *@ret_why (caller frees). */
+int kv_session_mount(const struct kv_options *options, const char *path,
+		     char **ret_why);
 
 /*
  * Block the signals that end the daemon, in this thread and in threads that it starts
@@ -125,6 +163,16 @@ int kv_session_run(struct kv_daemon *daemon, const char *path,
  */
 int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 			char **ret_why);
+
+#define KV_READAHEAD (1u << 20)
+
+/* Return true once the mount answers, and raise the kernel's read-ahead.  The daemon itself
+ * must not call this: a process that is killed while it waits for its own answer never
+ * ends. */
+bool kv_mountpoint_answers(const char *path);
+
+/* Unmount what is mounted at @path, even if it is dead or in use. */
+void kv_mountpoint_detach(const char *path);
 
 /* Return 1 if @file is below @mountpoint, both absolute; else 0, or -ENOMEM. */
 int kv_mountpoint_covers(const char *mountpoint, const char *file);

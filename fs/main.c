@@ -9,7 +9,7 @@
  * STATES    the parent waits for one byte, the exit status, which the child sends once
  *           the mount answers, or when the start fails.
  *
- * LOCKING   forks, including the fork of the gate, come before any thread.  log.lock
+ * LOCKING   forks, also of the warden and the gate, come before any thread.  log.lock
  *           guards the queue and is a leaf lock.
  */
 #include <fcntl.h>
@@ -186,18 +186,22 @@ static int serve(const struct kv_options *options, const char *mountpoint,
 		 int *to_parent)
 {
 	_cleanup_(kv_freep) char *why = NULL;
+	struct kv_warden warden;
 	struct kv_daemon *daemon;
-	struct kv_gate *gate;
+	struct kv_gate *gate = NULL;
 	int r, status = 0;
 	uint64_t until;
 
 	raise_limits();
-	r = kv_gate_start(&gate);
+	lower_oom_score(options->cache.dram);
+	r = kv_warden_start(options, mountpoint,
+			    options->foreground ? NULL : detach, &warden);
+	if (r == 0)
+		r = kv_gate_start(&gate);
 	if (r < 0)
 		return complain(NULL, r);
-	lower_oom_score(options->cache.dram);
 	kv_session_block_signals();
-	r = kv_daemon_open(options, gate, &daemon, &why);
+	r = kv_daemon_open(options, &warden, gate, &daemon, &why);
 	if (r == 0) {
 		r = kv_session_run(daemon, mountpoint, on_ready, to_parent,
 				   &why);

@@ -25,19 +25,15 @@
  *
  * LOCKING   none: flags are atomic, and the pool has a lock of its own.
  */
-#include <limits.h>
 #include <linux/fuse.h>
+#include <poll.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <sys/socket.h>
-#include <sys/statvfs.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 
 #include "cache/core/account.h"
 #include "common/thread.h"
@@ -46,7 +42,6 @@
 #include "fs/control/control.h"
 #include "fs/daemon.h"
 
-#define READAHEAD (1u << 20)
 #define READERS 8u
 #define THREADS 24u
 #define SMALL 4096u
@@ -230,9 +225,9 @@ static void init(void *userdata, struct fuse_conn_info *conn)
 	conn->want |= conn->capable &
 		      (FUSE_CAP_READDIRPLUS | FUSE_CAP_ATOMIC_O_TRUNC |
 		       FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS);
-	conn->max_readahead = READAHEAD;
+	conn->max_readahead = KV_READAHEAD;
 	/* Background requests wait in the daemon, by user, not in the kernel in
-	 * order of arrival. */
+	 * order of arrival.  The kernel accepts one for 3 MiB of its memory. */
 	conn->max_background = UINT16_MAX;
 	conn->congestion_threshold = UINT16_MAX;
 	conn->time_gran = 1;
@@ -266,63 +261,12 @@ static int fail(char **ret_why, const char *path, const char *what)
 		      last_words[0] != '\0' ? ": " : "", last_words);
 }
 
-/* Raise the kernel's read-ahead, which is 128 KiB on FUSE, because blocks are larger.
- * Only root can; without it reads are slower. */
-static void raise_readahead(const char *path)
-{
-	_cleanup_(kv_freep) char *name = NULL;
-	struct stat st;
-	FILE *f;
-
-	if (stat(path, &st) < 0 ||
-	    asprintf(&name, "/sys/class/bdi/%u:%u/read_ahead_kb",
-		     major(st.st_dev), minor(st.st_dev)) < 0)
-		return;
-	f = fopen(name, "we");
-	if (!f)
-		return;
-	fprintf(f, "%u\n", READAHEAD / 1024);
-	fclose(f);
-}
-
 /* Make kv_session_run() end the session. */
 static void end(struct session *s)
 {
 	kv_cache_ending(s->daemon->cache);
 	kv_notify_stop(s->daemon->mount);
 	sem_post(&s->over);
-}
-
-static bool answers(const char *path)
-{
-	struct statvfs fs;
-
-	if (statvfs(path, &fs) < 0)
-		return false;
-	raise_readahead(path);
-	return true;
-}
-
-/*
- * Return true if the mount answers.  A process that waits for its own answer and is
- * killed never ends: the kernel waits for the answer, and keeps the mount until the
- * process has ended.  So a child asks, which has no descriptor of the daemon.
- */
-static bool first_answer(const char *path)
-{
-	pid_t child = fork();
-	int status = 0;
-
-	if (child < 0)
-		return answers(path);
-	if (child == 0) {
-		close_range(STDERR_FILENO + 1, UINT_MAX, 0);
-		_exit(answers(path) ? 0 : 1);
-	}
-	while (waitpid(child, &status, 0) < 0)
-		if (errno != EINTR)
-			return false;
-	return status == 0;
 }
 
 /* Report a state to the service manager, as sd_notify(3) does: send a datagram to the
@@ -399,14 +343,14 @@ static void wait_for_end(struct kv_daemon *daemon)
 
 static void *guard(void *arg)
 {
+	_cleanup_(kv_freep) char *why = NULL;
 	struct session *s = arg;
 
-	if (!first_answer(s->path)) {
+	if (kv_warden_ask(s->daemon->warden, KV_READY, &why) < 0) {
 		s->unanswered = !s->ended;
 		end(s);
 		return NULL;
 	}
-	kv_umount_announce(s->path);
 	notify_service_manager("READY=1");
 	s->ready(s->arg);
 	wait_for_end(s->daemon);
@@ -462,14 +406,43 @@ static int serve(struct session *s)
 
 #define SET(op) handlers.op = kv_fs_##op
 
+static struct fuse_session *new_session(const struct kv_options *options,
+					struct kv_mount *mount)
+{
+	struct fuse_lowlevel_ops handlers = {.init = init};
+	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
+	struct fuse_session *fuse = NULL;
+
+	KV_FS_HANDLERS(SET);
+	if (!options->debug)
+		fuse_set_log_func(listen_to_libfuse);
+	if (add_options(options, &args) == 0)
+		fuse = fuse_session_new(&args, &handlers, sizeof(handlers),
+					mount);
+	fuse_opt_free_args(&args);
+	return fuse;
+}
+
+int kv_session_mount(const struct kv_options *options, const char *path,
+		     char **ret_why)
+{
+	/* Never freed: its descriptor is the result, and the process ends soon. */
+	struct fuse_session *fuse = new_session(options, NULL);
+
+	if (!fuse || fuse_session_mount(fuse, path) < 0)
+		return fail(ret_why, path, "cannot mount");
+	return fuse_session_fd(fuse);
+}
+
 int kv_session_run(struct kv_daemon *daemon, const char *path,
 		   void (*ready)(void *arg), void *arg, char **ret_why)
 {
 	struct session s = {
 		.daemon = daemon, .path = path, .ready = ready, .arg = arg};
-	struct fuse_lowlevel_ops handlers = {.init = init};
-	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
+	_cleanup_(kv_freep) char *why = NULL;
 	struct kv_mount *mount = daemon->mount;
+	struct pollfd device = {.events = 0};
+	char name[32];
 	int r;
 
 	*ret_why = NULL;
@@ -479,29 +452,25 @@ int kv_session_run(struct kv_daemon *daemon, const char *path,
 		wait_for_end(daemon);
 		return 0;
 	}
-	KV_FS_HANDLERS(SET);
-	if (!daemon->options->debug)
-		fuse_set_log_func(listen_to_libfuse);
-	r = add_options(daemon->options, &args);
-	if (r == 0)
-		s.fuse = fuse_session_new(&args, &handlers, sizeof(handlers),
-					  mount);
-	fuse_opt_free_args(&args);
-	if (r < 0)
-		return r;
-	if (!s.fuse)
+	device.fd = kv_warden_ask(daemon->warden, KV_MOUNT, ret_why);
+	if (device.fd < 0)
+		return device.fd;
+	snprintf(name, sizeof(name), "/dev/fd/%d", device.fd);
+	s.fuse = new_session(daemon->options, mount);
+	if (!s.fuse || fuse_session_mount(s.fuse, name) < 0) {
+		(void)kv_warden_ask(daemon->warden, KV_UNMOUNT, &why);
 		return fail(ret_why, path, "cannot make a FUSE session");
-	if (fuse_session_mount(s.fuse, path) < 0) {
-		fuse_session_destroy(s.fuse);
-		return fail(ret_why, path, "cannot mount");
 	}
 	r = kv_notify_start(mount, s.fuse);
 	if (r == 0)
 		r = serve(&s);
 	kv_parking_stop(mount->parking);
-	fuse_session_unmount(s.fuse);
 	kv_notify_stop(mount);
+	/* An error of the device: the mount is gone.  Another may be there. */
+	(void)poll(&device, 1, 0);
 	fuse_session_destroy(s.fuse);
+	if (!(device.revents & POLLERR))
+		(void)kv_warden_ask(daemon->warden, KV_UNMOUNT, &why);
 	return s.unanswered ? fail(ret_why, path, "the mount does not answer")
 			    : r;
 }

@@ -22,9 +22,9 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
 
 
 LIMITS = {
-    "files .c": 134,
-    "lines": 71707,
-    "lines of Python": 8770,
+    "files .c": 135,
+    "lines": 71919,
+    "lines of Python": 8771,
     "largest circle": 10,
     "upward calls": 0,
     "helpers with one caller, %": 14,
