@@ -284,6 +284,12 @@ int kv_daemon_open(const struct kv_options *options, struct kv_warden *warden,
 	}
 	if (r < 0)
 		return r;
+	if (options->closed)
+		fprintf(stderr,
+			"kvfs: %s: only root may use it; to admit others, "
+			"mount with allow=UID:... or mkdir=all\n",
+			options->mountpoint ? options->mountpoint
+					    : options->store);
 	set_control(daemon, control);
 	*ret_daemon = kv_steal(daemon);
 	return 0;

@@ -33,6 +33,7 @@ struct kv_options {
 	bool allow_other;
 	uint32_t umask;
 	struct kv_rules rules;
+	bool closed;		       /* only root may use the mount */
 	char *fuse;		       /* options for FUSE; NULL: none */
 	struct kv_cgroup_limit memory; /* memory limit that bounds dram= */
 	struct kv_cache_config cache;  /* its callbacks are not set */

@@ -197,7 +197,8 @@ static int take_number(const struct word *word, void *where, const char *value,
 	return r;
 }
 
-/* Store user numbers, and group numbers with an @ in front, separated by colons. */
+/* Store user numbers, and group numbers with an @ in front, separated by colons; or none
+ * for "all". */
 static int take_allow(const struct word *word, void *where, const char *value,
 		      const char **ret_why)
 {
@@ -213,8 +214,10 @@ static int take_allow(const struct word *word, void *where, const char *value,
 	rules->allow = calloc(strlen(value) + 1, sizeof(*rules->allow));
 	if (!copy || !rules->allow)
 		return -ENOMEM;
-	*ret_why = "not numbers of users, or of groups behind an @, with "
-		   "colons between them";
+	*ret_why = "neither \"all\" nor numbers of users, or of groups behind "
+		   "an @, with colons between them";
+	if (strcmp(copy, "all") == 0)
+		return 0;
 	while ((text = strsep(&rest, ":"))) {
 		struct kv_id *id = &rules->allow[rules->n_allow++];
 
@@ -367,7 +370,7 @@ static const struct word known[] = {
 	 * remove each other's spaces. */
 	{"root_mode", take_number, RULES(mode), "OCTAL", ALWAYS, 8, 01777},
 	{"umask", take_number, AT(options.umask), "OCTAL", ALWAYS, 8, 0777},
-	{"allow", take_allow, AT(options.rules), "ID:...", ALWAYS},
+	{"allow", take_allow, AT(options.rules), "all|ID:...", ALWAYS},
 	{"mkdir", take_choice, RULES(mkdir), "all|operator", ALWAYS},
 	{"root", take_choice, RULES(squash), "operator|squash", ALWAYS},
 	{"allow_other", take_flag, AT(options.allow_other), NULL, ALWAYS},
@@ -433,7 +436,7 @@ static void print_word(FILE *f, const struct word *word,
 		fprintf(f, "=%.*s", (int)strcspn(choice, "|"), choice);
 	}
 	if (word->take == take_allow) {
-		fputc('=', f);
+		fputs(o->rules.n_allow == 0 ? "=all" : "=", f);
 		for (size_t i = 0; i < o->rules.n_allow; i++)
 			fprintf(f, "%s%s%u", i ? ":" : "",
 				o->rules.allow[i].is_group ? "@" : "",
@@ -871,16 +874,29 @@ int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
 				      .remote.threshold = 4},
 			    .rules = {.uid = geteuid(),
 				      .gid = getegid(),
-				      .mode = geteuid() == 0 ? 01777 : 0755},
-			    .allow_other = geteuid() == 0},
+				      .mode = geteuid() == 0 ? 01777 : 0755,
+				      .mkdir = UINT_MAX}},
 		.by_mount = kv_mount_called(argv[0]),
 	};
+	struct kv_options *o = &p.options;
+	struct kv_rules *rules = &o->rules;
 	int r;
 
 	*ret_why = NULL;
 	r = parse(&p, argc, argv, ret_why);
 	free(p.dram.text);
 	free(p.ssd.text);
+	/* A mount of root that says nothing of other users is root's alone: it
+	 * admits user 0, also if that is no operator (root=squash). */
+	o->closed = geteuid() == 0 && !rules->allow && rules->mkdir != 0;
+	if (rules->mkdir == UINT_MAX)
+		rules->mkdir = o->closed;
+	o->allow_other |= geteuid() == 0 && !o->closed;
+	if (r == 0 && o->closed) {
+		rules->allow = calloc(1, sizeof(*rules->allow));
+		rules->n_allow = 1;
+		r = rules->allow ? 0 : -ENOMEM;
+	}
 	if (r < 0) {
 		kv_options_fini(&p.options);
 		return r;

@@ -171,7 +171,7 @@ def _started(home: str, log: logging.Logger) -> Session:
     group, limit = _memory()
     dram = max(DRAM_MIN, min(DRAM_MAX, limit // 10))
     control, mount, error = f"{home}/control", f"{home}/mount", "/dev/fuse cannot be opened"
-    options = f"dram={dram},ssd=0,hugepages=off,idle={IDLE},control=" + control.replace(",", "\\,")
+    options = f"dram={dram},ssd=0,hugepages=off,idle={IDLE},allow={os.geteuid()},control=" + control.replace(",", "\\,")
     out = os.open(f"{home}/log", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with contextlib.suppress(FileExistsError):

@@ -38,7 +38,7 @@ class Mount:
         self.remove()
 
     def start(self, options: str | None = None) -> None:
-        subprocess.run([f"{BUILD}/kvfs", "-o", f"hugepages=off,scrub=0,segment=8M,{options or self.options}",
+        subprocess.run([f"{BUILD}/kvfs", "-o", f"hugepages=off,scrub=0,segment=8M,mkdir=all,{options or self.options}",
                         self.store, self.path], check=True)
 
     def pids(self) -> list[int]:

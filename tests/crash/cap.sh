@@ -36,7 +36,7 @@ truncate -s 96M "$T/image"
 mkfs.ext4 -q -m 0 "$T/image" && mount -o loop "$T/image" "$disk" 2> /dev/null ||
 	{ echo "no loop devices, the rest is left out"; exit 0; }
 S=$disk/store
-BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
 start
 "$H/cap" watch "$S" $((64 * M1)) > "$T/watched" & watch=$!
 blocks() { timeout 300 "$H/blocks" "$1" "$SOCK" "${@:2}" > /dev/null || fail "blocks $*"; }

@@ -5,7 +5,7 @@
 # while a reader has leased blocks: the reader sees the right bytes all the time, and
 # connects to each next daemon by itself.
 . "$(dirname "$0")/lib"
-BASE=dram=48M,ssd=256M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=48M,ssd=256M,segment=8M,hugepages=off,scrub=0
 start
 "$H/blocks" durable "$SOCK" 0 64 | grep -q '^done 64 ' || fail "saving"
 find "$M/a" -type f ! -name .layout -exec setfattr -n user.kvfs.pin -v 1 {} + || fail "pinning"

@@ -8,7 +8,7 @@
 . "$(dirname "$(realpath "$0")")/disks"
 want=${KVFS_FAULTS:-900}
 S=$F/store
-BASE=dram=32M,ssd=128M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=32M,ssd=128M,segment=8M,hugepages=off,scrub=0
 N=200 # blocks that fit into DRAM
 blocks() { timeout 300 "$H/blocks" "$1" "$SOCK" "${@:2}" || fail "blocks $*: $?"; }
 degraded() { [ "$(metric kvfs_ssd_degraded)" = "$1" ]; }

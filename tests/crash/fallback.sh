@@ -4,7 +4,7 @@
 # rights.  kvfs works without them, shows that in .kvfs/config, and blocks are exact.
 # Refusals that make kvfs slower are also on standard error and in .kvfs/stats.
 . "$(dirname "$0")/lib"
-BASE=dram=32M,ssd=64M,segment=8M,scrub=0
+BASE=$ALL,dram=32M,ssd=64M,segment=8M,scrub=0
 config() { sed -n "s/^$1=//p" "$M/.kvfs/config"; }
 # says WHAT NAME PATTERN: fail unless .kvfs/config has NAME=PATTERN
 says() { grep -qE "^$2=$3" "$M/.kvfs/config" || fail "$1: config says '$2=$(config "$2")'"; }

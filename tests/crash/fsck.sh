@@ -4,7 +4,7 @@
 # fsck.sh - kvfs-fsck and the daemon on stores that were killed, lost their index, or were
 # changed by an attacker: good blocks come back, removed blocks do not, no program dies.
 . "$(dirname "$0")/lib"
-BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
 F=$B/kvfs-fsck
 P=$B-points/kvfs
 [ -x "$P" ] || fail "$P is not built: make POINTS=1"
@@ -284,7 +284,7 @@ P
 # The index is full of records of small blocks; the daemon and kvfs-fsck both
 # rebuild it.
 rm -rf "$S"
-BASE=dram=64M,ssd=128M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=64M,ssd=128M,segment=8M,hugepages=off,scrub=0
 start
 "$B/tests/mount/storm" "$SOCK" s save 16384 4200 && sync "$M/s" || fail "small blocks"
 many=$(metric 'kvfs_blocks{tier="ssd"}')

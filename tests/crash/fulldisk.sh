@@ -12,7 +12,7 @@ truncate -s 96M "$T/image"
 mkfs.ext4 -q -m 0 "$T/image" || fail mkfs
 mount -o loop "$T/image" "$D" 2> /dev/null || { echo "no loop devices"; exit 77; }
 S=$D/store
-BASE=dram=32M,ssd=256M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=32M,ssd=256M,segment=8M,hugepages=off,scrub=0
 blocks() { "$H/blocks" "$1" "$SOCK" "${@:2}" || fail "blocks $*"; }
 degraded() { [ "$(metric kvfs_ssd_degraded)" = "$1" ]; }
 # balloon KIB: leave that much room on the disk
@@ -106,7 +106,7 @@ umount "$D" || fail "umount of the disk"
 # The cap holds when three times ssd= is saved, as files and by libkvfs.
 S=$T/store
 CAP=$((64 << 20))
-BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
 start
 (blocks durable 10000 1536 > "$T/saved") & workers+=($!)
 most=0

@@ -12,7 +12,7 @@ truncate -s 320M "$T/image"
 mkfs.xfs -q "$T/image" || fail mkfs
 mount -o loop "$T/image" "$D" 2> /dev/null || { echo "cannot mount an XFS"; exit 77; }
 S=$D/store
-BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
 blocks() { "$H/blocks" "$1" "$SOCK" "${@:2}" || fail "blocks $*"; }
 
 start

@@ -3,7 +3,7 @@
 # golden.sh - a store of the current format that a released build made mounts with every
 # byte right.  A store of any other format, older or newer, is refused and not changed.
 . "$(dirname "$0")/lib"
-BASE=dram=32M,ssd=32M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=32M,ssd=32M,segment=8M,hugepages=off,scrub=0
 G=$here/../golden
 F=$B/kvfs-fsck
 unpack() { rm -rf "$S"; tar -C "$T" -xf "$G/$1.tar.xz" || fail "unpacking $1"; }

@@ -16,7 +16,7 @@ seconds=${KVFS_SECONDS:-120}
 seed=${KVFS_SEED:-$$}
 J=$T/journal
 SSD=$((112 << 20)) # so little room that segment files change their slot size
-BASE=dram=64M,ssd=$SSD,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=64M,ssd=$SSD,segment=8M,hugepages=off,scrub=0
 P=$B-points/kvfs
 [ -x "$P" ] || fail "$P is not built: make POINTS=1"
 fsck=$B/kvfs-fsck

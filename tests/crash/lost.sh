@@ -15,7 +15,7 @@ mount -o loop,errors=remount-ro "$T/image" "$D" 2> /dev/null || { echo "no loop 
 trigger=/sys/fs/ext4/$(basename "$(findmnt -no SOURCE "$D")")/trigger_fs_error
 [ -w "$trigger" ] || { echo "no $trigger"; exit 77; }
 S=$D/store
-BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
 python3 "$here/../mount/mkblock.py" "$T/b" --bytes 100000 || fail "mkblock.py"
 save() { for i in $(seq "$1" "$2"); do put s "$i" "$T/b" || fail "cp"; done; }
 # ends STATUS TEXT: fail unless umount exits with STATUS and prints TEXT

@@ -7,7 +7,7 @@
 needs_root
 P=$B-points/kvfs
 [ -x "$P" ] || fail "$P is not built: make POINTS=1"
-BASE=dram=64M,ssd=128M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=64M,ssd=128M,segment=8M,hugepages=off,scrub=0
 py="python3 $here/../mount/sizes.py"
 start
 mkdir -m 755 "$M/a" "$M/c" && chown 1001 "$M/a" && chown 1002 "$M/c" || fail "mkdir"

@@ -7,7 +7,7 @@
 needs_root
 P=$B-points/kvfs
 [ -x "$P" ] || fail "$P is not built: make POINTS=1"
-BASE=dram=64M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=64M,segment=8M,hugepages=off,scrub=0
 py="python3 $here/../mount/sizes.py"
 start ssd=128M
 mkdir -m 755 "$M/a" && chown 1001 "$M/a" || fail "mkdir"

@@ -6,7 +6,7 @@
 . "$(dirname "$0")/lib"
 seconds=${1:-20}
 SSD=$((256 << 20))
-BASE=dram=64M,ssd=$SSD,segment=8M,hugepages=off,scrub=50M
+BASE=$ALL,dram=64M,ssd=$SSD,segment=8M,hugepages=off,scrub=50M
 seed=${KVFS_SEED:-$$}
 echo "seed $seed"
 

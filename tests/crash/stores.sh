@@ -7,7 +7,7 @@
 # in the log, and the next mount has them again.
 . "$(dirname "$(realpath "$0")")/lib"
 D=$T/more
-BASE=dram=24M,ssd=224M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=24M,ssd=224M,segment=8M,hugepages=off,scrub=0
 N=1000
 blocks() { timeout 300 "$H/blocks" "$1" "$SOCK" "${@:2}" || fail "blocks $*: $?"; }
 start2() { start "store=$D${1:+,$1}" 2> "$T/log" || fail "start: $(cat "$T/log")"; }

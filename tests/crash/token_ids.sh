@@ -6,7 +6,7 @@
 . "$(dirname "$0")/lib"
 P=$B-points/kvfs
 [ -x "$P" ] || { echo "no $P"; exit 77; }
-BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
 BLOCKS=12
 key() { printf 'aa%030x' "$1"; }
 ids() { echo "$1,$(($1 + 1)),4294967295"; }

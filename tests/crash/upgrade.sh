@@ -4,7 +4,7 @@
 # upgrade.sh - another build continues with a store; a space is copied to another mount by
 # tar or rsync, its files in any order; and two daemons never have the same store.
 . "$(dirname "$0")/lib"
-BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
 P=$B-points/kvfs
 block() { python3 "$here/../mount/mkblock.py" "$@" || fail mkblock.py; }
 sums() { (cd "$1" && find . -type f | LC_ALL=C sort | xargs xxh128sum 2> /dev/null) | xxh128sum; }

@@ -292,11 +292,12 @@ static void the_defaults_are_those_of_the_manual(void **state)
 	assert_int_equal(o.cache.arena, KV_ARENA_AUTO);
 	assert_false(o.cache.read_only);
 	assert_null(o.control);
-	assert_int_equal(o.rules.n_allow, 0);
-	assert_int_equal(o.rules.mkdir, 0);
+	assert_int_equal(o.closed, geteuid() == 0);
+	assert_int_equal(o.rules.n_allow, geteuid() == 0);
+	assert_int_equal(o.rules.mkdir, geteuid() == 0);
 	assert_int_equal(o.rules.squash, 0);
 	assert_int_equal(o.rules.mode, geteuid() == 0 ? 01777 : 0755);
-	assert_int_equal(o.allow_other, geteuid() == 0);
+	assert_false(o.allow_other);
 	assert_int_equal(o.action, KV_RUN);
 	assert_string_equal(o.store, "/s/tore");
 	assert_string_equal(o.mountpoint, "/m");
@@ -319,6 +320,19 @@ static void every_word_is_understood(void **state)
 	assert_int_equal(o.rules.uid, 7);
 	assert_int_equal(o.rules.gid, 8);
 	assert_int_equal(o.umask, 027);
+	kv_options_fini(&o);
+	o = good("allow=5,allow=all,mkdir=operator");
+	assert_int_equal(o.rules.n_allow, 0);
+	assert_int_equal(o.rules.mkdir, 1);
+	assert_false(o.closed);
+	assert_int_equal(o.allow_other, geteuid() == 0);
+	kv_options_fini(&o);
+	o = good("allow=5");
+	assert_int_equal(o.rules.mkdir, 0);
+	kv_options_fini(&o);
+	o = good("mkdir=all");
+	assert_int_equal(o.rules.n_allow, 0);
+	assert_int_equal(o.allow_other, geteuid() == 0);
 	kv_options_fini(&o);
 	o = good("allow=5,allow=1000:@100:0,mkdir=operator,root=squash,"
 		 "root_mode=1750");

@@ -9,7 +9,7 @@ C="setpriv --reuid=4002 --regid=4002 --clear-groups"
 # Copy the program for users who may not read the files of the build.
 cp "$B/tests/mount/flood" "$T/flood"
 chmod 755 "$T/flood"
-BASE=dram=64M,ssd=144M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=64M,ssd=144M,segment=8M,hugepages=off,scrub=0
 STEP=40
 
 begin() {

@@ -7,7 +7,7 @@ B=$(realpath "${B:-build}")
 T=$(mktemp -d "${TMPDIR:-/tmp}/kvfs-test.XXXXXX")
 S=$T/store
 SOCK=$T/run/sock
-BASE=dram=64M,ssd=256M,segment=8M,hugepages=off,scrub=0,control=$SOCK
+BASE=mkdir=all,dram=64M,ssd=256M,segment=8M,hugepages=off,scrub=0,control=$SOCK
 blocks=$B/tests/crash/blocks
 
 daemon_pids() { pgrep -f -- "^[^ ]*kvfs .*$T/" || true; }

@@ -69,7 +69,7 @@ besieged() {
 	stop
 	rm -rf "$S"
 }
-BASE=dram=64M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=64M,segment=8M,hugepages=off,scrub=0
 besieged ssd=256M flush
 besieged ssd=256M ""
 besieged ssd=256M,writeback=none "" write

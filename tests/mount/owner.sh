@@ -18,7 +18,7 @@ run() { # run NAME UID ACT: start a client, which ends when $T/end is closed
 	user "$2" "$3" "$SOCK" > "$T/$1" < "$T/end" &
 	all+=("$1:$!")
 }
-BASE=dram=64M,ssd=512M,segment=8M,scrub=0
+BASE=$ALL,dram=64M,ssd=512M,segment=8M,scrub=0
 meddle() { # meddle OPTIONS: the whole test, with a daemon that has these options
 	start "$1"
 	before=$(metric kvfs_corrupt_blocks_total)

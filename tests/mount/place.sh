@@ -3,7 +3,7 @@
 # place.sh - places of the store and the socket: a filesystem too small for the limit, a
 # store in memory, no place for the socket.  All are reported.
 . "$(dirname "$0")/lib"
-try() { "$B/kvfs" -o "dram=64M,segment=8M,hugepages=off,scrub=0,control=$SOCK,$1" "${2:-$S}" "$M" > "$T/out" 2>&1; }
+try() { "$B/kvfs" -o "$ALL,dram=64M,segment=8M,hugepages=off,scrub=0,control=$SOCK,$1" "${2:-$S}" "$M" > "$T/out" 2>&1; }
 block "$T/b"
 try ssd=512M || fail "ssd=512M"
 eq "nothing is said where there is room" "$(cat "$T/out")" ""

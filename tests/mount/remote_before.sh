@@ -6,7 +6,7 @@
 # the end another node gets every block.
 . "$(dirname "$0")/lib"
 . "$here/tiers" # for wait_for
-BASE=dram=32M,ssd=32M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=32M,ssd=32M,segment=8M,hugepages=off,scrub=0
 N=$T/node R=$T/remote
 mkdir "$N"
 tar -C "$T" -xf "$here/../golden/remote1.tar.xz" || fail "unpacking"

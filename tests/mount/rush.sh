@@ -30,7 +30,7 @@ beside() {
 	stop
 	rm -rf "$S"
 }
-BASE=dram=128M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=128M,segment=8M,hugepages=off,scrub=0
 beside 1G saves 65536
 beside 1G saves 512
 beside 64M saves 65536

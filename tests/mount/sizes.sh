@@ -5,7 +5,7 @@
 # its quota no file of other users.
 . "$(dirname "$0")/lib"
 needs_root
-BASE=dram=64M,ssd=128M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=64M,ssd=128M,segment=8M,hugepages=off,scrub=0
 U=$M/.kvfs/tenants
 py="python3 $here/sizes.py"
 limit() { setfattr -n "user.kvfs.$2" -v "$3" "$U/$1"; }

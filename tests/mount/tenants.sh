@@ -74,7 +74,7 @@ not "C makes nothing" "$E" $C mkdir "$M/new"
 not "C is not, by the socket" "not connected" $C "$ask" "$SOCK" model make
 
 # Only users that mkdir= or root_mode= admit can make spaces.
-restart mkdir=operator
+restart mkdir=operator,allow=all
 not "A does not" "$E" $A mkdir "$M/new"
 not "A does not, by the socket" "$E" $A "$ask" "$M" new make
 absent "nothing was made" "$M/new"

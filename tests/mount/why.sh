@@ -11,7 +11,7 @@ limit() { setfattr -n "user.kvfs.$2" -v "$3" "$M/$1" || fail "limit $2"; }
 count() { grep -F "kvfs_misses_total{cause=\"$1" "$M/.kvfs/metrics" | awk '{ n += $2 } END { print n }'; }
 
 # Without an SSD: unseen, evicted from DRAM, removed, refused by rate and by quota.
-BASE=dram=16M,ssd=0,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=16M,ssd=0,segment=8M,hugepages=off,scrub=0
 start
 eq saved "$(why s save 1 4)" 4
 eq "all are there" "$(why s cause 1 4 | sort -u)" "none 0"
@@ -93,7 +93,7 @@ stop
 
 # With an SSD: blocks evicted from it, and blocks refused for lack of their parent, by
 # the daily budget and by the quota.
-BASE=dram=16M,ssd=48M,segment=8M,hugepages=off,scrub=0
+BASE=$ALL,dram=16M,ssd=48M,segment=8M,hugepages=off,scrub=0
 start
 eq "causes end with the mount" "$(why s cause 60 1)" "unseen 0 now"
 eq saved "$(why s save 1 8)" 8
