@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_paged_pool.c - a paged pool on the GPU: pages are mapped, written and
- * given back while a compute stream uses them. */
+ * given back while a compute stream uses them; and an engine that has no other
+ * memory. */
 #include "tests/kernels/world.h"
 #include "tests/gpu/gpu.h"
 
@@ -231,6 +232,145 @@ static void a_pool_is_closed_when_its_streams_are_done(void **state)
 	assert_true(holds_block(copy, 0));
 }
 
+/* ---- an engine without an allocator of its own ---- */
+
+/* The engine maps the blocks of a prompt, sums them by a kernel, computes blocks that
+ * are missing into pages that it takes, and gives all pages back as soon as the GPU has
+ * the work.  There are far fewer pages than blocks. */
+#define PROMPT 8u
+#define CONVERSATIONS 12u
+#define BLOCKS (CONVERSATIONS * PROMPT)
+#define REQUESTS_MAX 200u
+
+static unsigned requests = REQUESTS_MAX;
+/* addresses of the pages of each request, on the host, and the sum of its pages, on
+ * the GPU */
+static uint64_t *addresses;
+static CUdeviceptr sums;
+static uint64_t expected[REQUESTS_MAX];
+
+/* Return the byte of which a computed block consists. */
+static uint8_t value_of(uint32_t block)
+{
+	return (uint8_t)(block * 37 + 11);
+}
+
+/* Compute a block into a page, in @stream, and save the page.  Return false if no page
+ * can be taken now. */
+static bool compute_block(struct world *w, uint32_t block, CUstream stream)
+{
+	const kvfs_key key = world_key(block);
+	kvfs_pages *page;
+	kvfs_xfer *xfer;
+
+	if (kvfs_pages_take(pool, 1, &page) < 0)
+		return false;
+	GPU_OK(cuMemsetD8Async,
+	       (CUdeviceptr)(uintptr_t)kvfs_pages_addr(page, 0, NULL),
+	       value_of(block), PAYLOAD, stream);
+	assert_int_equal(kvfs_pages_seal(page, w->space, &key, NULL, 1,
+					 KVFS_OPTS(.stream = stream), &xfer),
+			 0);
+	/* The next request could wait for the save instead. */
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 1);
+	assert_int_equal(kvfs_xfer_status(xfer, 0), 0);
+	kvfs_xfer_free(xfer);
+	kvfs_pages_free(page);
+	return true;
+}
+
+/* Sum the first @n blocks of a conversation in @stream.  Return the number of blocks
+ * that got pages. */
+static size_t attend(struct world *w, unsigned request, uint32_t first,
+		     size_t n, CUstream stream)
+{
+	uint64_t *pages = addresses + request * PROMPT;
+	uint64_t what[3] = {(uintptr_t)pages, PAYLOAD, sums + request * 8ull};
+	void *parameters[] = {what};
+	kvfs_mapping *map = begin(w, pool, first, n);
+	size_t got = 0;
+	int r;
+
+	if (request % 2 == 0) {
+		assert_true(kvfs_map_wait(map, 60 * SECOND) >= 0);
+	} else {
+		/* Order the stream instead of waiting for the copies. */
+		while ((r = kvfs_map_order(map, stream)) == -EAGAIN)
+			usleep(50);
+		assert_int_equal(r, 0);
+	}
+	for (; got < n && kvfs_map_addr(map, got, NULL) != NULL; got++)
+		pages[got] = addr_of(map, got);
+	for (size_t i = 0; i < n; i++) {
+		r = kvfs_map_status(map, i);
+		assert_true(r == 0 || r == -ENOSPC || r == -EINPROGRESS);
+		assert_true(i >= got || r != -ENOSPC);
+	}
+	if (got > 0) {
+		gpu_spin(stream, 20000000); /* layers before */
+		GPU_OK(cuLaunchKernel, gpu.sum, (unsigned)got, 1, 1, 64, 1, 1,
+		       0, stream, parameters, NULL);
+	}
+	/* The kernel may run much later. */
+	assert_int_equal(kvfs_unmap(map, stream), 0);
+	for (uint32_t i = 0; i < got; i++)
+		expected[request] +=
+			PAYLOAD / 8 *
+			(value_of(first + i) * 0x0101010101010101ull);
+	return got;
+}
+
+static void pages_that_a_kernel_reads_keep_their_blocks(void **state)
+{
+	static bool saved[BLOCKS];
+	const CUstream streams[] = {compute, gpu_stream()};
+	size_t mapped = 0, short_of = 0, n;
+	uint64_t now[REQUESTS_MAX];
+	unsigned seed = 7, request;
+	uint32_t first;
+
+	GPU_OK(cuMemHostAlloc, (void **)&addresses, requests * PROMPT * 8ull,
+	       CU_REGISTER_MAPPED);
+	sums = gpu_alloc(sizeof(now));
+	GPU_OK(cuMemsetD8Async, sums, 0, sizeof(now), CU_LEGACY);
+	GPU_OK(cuCtxSynchronize);
+	for (request = 0; request < requests; request++) {
+		CUstream stream = streams[request % KV_ARRAY_LEN(streams)];
+
+		seed = seed * 1103515245u + 12345u;
+		first = (seed >> 8) % CONVERSATIONS * PROMPT;
+		n = 1 + (seed >> 20) % PROMPT;
+		for (uint32_t i = 0; i < n; i++) {
+			if (saved[first + i])
+				continue;
+			saved[first + i] =
+				compute_block(*state, first + i, stream);
+			if (!saved[first + i]) {
+				n = i;
+				short_of++;
+			}
+		}
+		if (n > 0)
+			mapped += attend(*state, request, first, n, stream);
+	}
+	GPU_OK(cuCtxSynchronize);
+	GPU_OK(cuMemcpyDtoH_v2, now, sums, sizeof(now));
+	for (request = 0; request < requests; request++)
+		if (now[request] != expected[request])
+			fail_msg("request %u: the pages changed under it",
+				 request);
+	/* Pages of maps that were ended early are given back after their copies. */
+	while (info_of(pool).pages_mapped > 0)
+		usleep(1000);
+	assert_int_equal(info_of(pool).pages, MANY);
+	print_message("%zu blocks summed in %u pages, %zu times no page\n",
+		      mapped, MANY, short_of);
+	assert_true(mapped > requests / 4);
+	GPU_OK(cuStreamDestroy_v2, streams[1]);
+	gpu_free(sums);
+	GPU_OK(cuMemFreeHost, addresses);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -240,10 +380,12 @@ int main(int argc, char **argv)
 		TEST(what_a_stream_reads_is_not_overwritten),
 		TEST(a_stream_waits_for_the_map),
 		TEST(a_pool_is_closed_when_its_streams_are_done),
+		TEST(pages_that_a_kernel_reads_keep_their_blocks),
 	};
 
-	(void)argc;
 	gpu_begin(argv);
+	if (argc > 1)
+		requests = 60;
 	if (gpu_open() < 0)
 		return 77;
 	return cmocka_run_group_tests(tests, world_group_setup,
