@@ -92,7 +92,7 @@ static void an_event_is_taken_as_it_is_at_the_call(void **state)
 	GPU_OK(cuStreamDestroy_v2, other);
 }
 
-static void a_mark_does_not_wait_for_another_one(void **state)
+static void an_event_wait_does_not_wait_for_another_one(void **state)
 {
 	const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
 	CUstream slow, idle;
@@ -131,7 +131,7 @@ static void a_mark_does_not_wait_for_another_one(void **state)
 	GPU_OK(cuEventDestroy_v2, now);
 }
 
-static void a_mark_of_nothing_is_refused(void **state)
+static void an_event_wait_of_nothing_is_refused(void **state)
 {
 	void *event_wait;
 
@@ -303,23 +303,21 @@ static void an_event_of_a_capture_is_refused(void **state)
 
 static void memory_grows_in_place_and_keeps_its_bytes(void **state)
 {
-	uint8_t event_wait[64], back[64];
+	uint8_t written[64], back[64];
 	struct kvfs_pool_info info = {.size = sizeof(info)};
 	void *memory, *base;
 
 	(void)state;
-	memset(event_wait, 0x42, sizeof(event_wait));
+	memset(written, 0x42, sizeof(written));
 	assert_int_equal(
 		rig.device->reserve("cuda", UNIT, 16 * UNIT, &memory, &base),
 		0);
-	GPU_OK(cuMemcpyHtoD_v2, (uintptr_t)base, event_wait,
-	       sizeof(event_wait));
+	GPU_OK(cuMemcpyHtoD_v2, (uintptr_t)base, written, sizeof(written));
 	assert_int_equal(rig.device->grow(memory, 5 * UNIT), 0);
 	assert_int_equal(rig.device->grow(memory, 5 * UNIT - 7), 0);
-	GPU_OK(cuMemcpyHtoD_v2, (uintptr_t)base + 5 * UNIT - 64, event_wait,
-	       64);
+	GPU_OK(cuMemcpyHtoD_v2, (uintptr_t)base + 5 * UNIT - 64, written, 64);
 	GPU_OK(cuMemcpyDtoH_v2, back, (uintptr_t)base, sizeof(back));
-	assert_memory_equal(back, event_wait, sizeof(back));
+	assert_memory_equal(back, written, sizeof(back));
 	assert_int_equal(rig.device->grow(memory, 17 * UNIT), -ENOMEM);
 	rig.device->info(rig.pool, &info);
 	rig.device->release(memory);
@@ -402,8 +400,8 @@ int main(int argc, char **argv)
 		TEST(a_load_comes_after_what_the_stream_was_given),
 		TEST(a_save_has_what_the_stream_wrote_before),
 		TEST(an_event_is_taken_as_it_is_at_the_call),
-		TEST(a_mark_does_not_wait_for_another_one),
-		TEST(a_mark_of_nothing_is_refused),
+		TEST(an_event_wait_does_not_wait_for_another_one),
+		TEST(an_event_wait_of_nothing_is_refused),
 		TEST(a_stream_comes_after_what_was_submitted),
 		TEST(what_failed_was_never_submitted),
 		TEST(an_order_of_no_stream_is_refused),

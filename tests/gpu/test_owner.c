@@ -133,7 +133,7 @@ static void assert_registered_while_writable(struct engine *e)
 	assert_int_equal(info.bytes_refused, 0);
 }
 
-static void his_memory_is_registered_while_it_is_writable(void **state)
+static void an_owners_memory_is_registered_while_it_is_writable(void **state)
 {
 	struct engine e;
 
@@ -143,7 +143,7 @@ static void his_memory_is_registered_while_it_is_writable(void **state)
 	engine_close(&e);
 }
 
-static void so_is_that_of_the_next_daemon(void **state)
+static void the_memory_of_the_next_daemon_is_registered_too(void **state)
 {
 	struct world *w = *state;
 	struct engine e;
@@ -183,14 +183,14 @@ static void roots_memory_stays_sealed_and_the_reason_names_the_remedy(void **s)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(his_memory_is_registered_while_it_is_writable),
-		TEST(so_is_that_of_the_next_daemon),
+		TEST(an_owners_memory_is_registered_while_it_is_writable),
+		TEST(the_memory_of_the_next_daemon_is_registered_too),
 		cmocka_unit_test_setup_teardown(
 			roots_memory_stays_sealed_and_the_reason_names_the_remedy,
 			set_up_root, tear_down),
 		/* With arena=rw root gets the memory like other users. */
 		cmocka_unit_test_setup_teardown(
-			his_memory_is_registered_while_it_is_writable,
+			an_owners_memory_is_registered_while_it_is_writable,
 			set_up_root_rw, tear_down),
 	};
 
