@@ -80,6 +80,26 @@ struct kv_copy_stream {
 
 /* ---- making and freeing copy streams ---- */
 
+/* Allocate pinned host memory that the GPU uses in place.  -ENOMEM, -EIO. */
+static int host_alloc(struct kv_gpu *gpu, uint64_t bytes, void **ret_host)
+{
+	int r = kv_driver_errno(gpu->driver->host_alloc(
+		ret_host, bytes,
+		CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+
+	if (r == 0)
+		atomic_fetch_add(&gpu->bytes_pinned, bytes);
+	return r;
+}
+
+static void host_free(struct kv_gpu *gpu, void *host, uint64_t bytes)
+{
+	if (!host)
+		return;
+	gpu->driver->host_free(host);
+	atomic_fetch_sub(&gpu->bytes_pinned, bytes);
+}
+
 static void buffers_free(struct kv_gpu *gpu, struct kv_gpu_buffers kind,
 			 struct buffer *buffer)
 {
@@ -87,7 +107,7 @@ static void buffers_free(struct kv_gpu *gpu, struct kv_gpu_buffers kind,
 		free(buffer[i].items);
 		if (gpu->lost)
 			continue;
-		kv_gpu_host_free(gpu, buffer[i].host, kind.bytes);
+		host_free(gpu, buffer[i].host, kind.bytes);
 		if (buffer[i].over)
 			gpu->driver->event_free(buffer[i].over);
 	}
@@ -115,7 +135,7 @@ static int buffer_init(struct kv_gpu *gpu, uint64_t bytes,
 	buffer->items = calloc(ITEMS, sizeof(*buffer->items));
 	if (!buffer->items)
 		return -ENOMEM;
-	r = kv_gpu_host_alloc(gpu, bytes, &host);
+	r = host_alloc(gpu, bytes, &host);
 	if (r == 0)
 		buffer->host = host;
 	return r;
@@ -147,8 +167,8 @@ static int set_buffers(struct kv_copy_stream *copy_stream,
 
 static void tables_free(struct kv_copy_stream *copy_stream)
 {
-	kv_gpu_host_free(copy_stream->gpu, copy_stream->tables_host,
-			 copy_stream->tables_bytes);
+	host_free(copy_stream->gpu, copy_stream->tables_host,
+		  copy_stream->tables_bytes);
 	if (copy_stream->tables != 0)
 		copy_stream->driver->mem_free(copy_stream->tables);
 	copy_stream->tables_host = NULL;
@@ -166,13 +186,13 @@ static int make_tables(struct kv_copy_stream *copy_stream, uint64_t bytes)
 		return 0;
 	tables_free(copy_stream);
 	bytes = kv_round_up(bytes, TABLES_MIN);
-	r = kv_gpu_host_alloc(copy_stream->gpu, bytes, &host);
+	r = host_alloc(copy_stream->gpu, bytes, &host);
 	if (r < 0)
 		return r;
 	r = kv_driver_errno(driver->mem_alloc(&copy_stream->tables, bytes));
 	if (r < 0) {
 		copy_stream->tables = 0;
-		kv_gpu_host_free(copy_stream->gpu, host, bytes);
+		host_free(copy_stream->gpu, host, bytes);
 		return r;
 	}
 	copy_stream->tables_host = host;
@@ -190,18 +210,16 @@ static void copy_stream_freep(struct kv_copy_stream **copy_streamp)
 	driver = copy_stream->driver;
 	buffers_free(copy_stream->gpu, copy_stream->buffers,
 		     copy_stream->buffer);
-	if (copy_stream->gpu->lost) {
-		free(copy_stream);
-		return;
+	if (!copy_stream->gpu->lost) {
+		tables_free(copy_stream);
+		if (copy_stream->staging != 0)
+			driver->mem_free(copy_stream->staging);
+		if (copy_stream->end)
+			driver->event_free(copy_stream->end);
+		for (int i = 0; i < 2; i++)
+			if (copy_stream->streams[i])
+				driver->stream_free(copy_stream->streams[i]);
 	}
-	tables_free(copy_stream);
-	if (copy_stream->staging != 0)
-		driver->mem_free(copy_stream->staging);
-	if (copy_stream->end)
-		driver->event_free(copy_stream->end);
-	for (int urgent = 0; urgent < 2; urgent++)
-		if (copy_stream->streams[urgent])
-			driver->stream_free(copy_stream->streams[urgent]);
 	free(copy_stream);
 }
 
@@ -243,10 +261,9 @@ static int copy_stream_new(struct kv_gpu *gpu,
 		r = make_tables(copy_stream, TABLES_MIN);
 	if (r == 0)
 		r = set_buffers(copy_stream, gpu->buffers);
-	if (r < 0)
-		return r;
-	*ret_copy_stream = kv_steal(copy_stream);
-	return 0;
+	if (r == 0)
+		*ret_copy_stream = kv_steal(copy_stream);
+	return r;
 }
 
 void kv_copy_streams_free(struct kv_gpu *gpu)
@@ -528,9 +545,7 @@ struct transfer {
 	const struct kvfs_batch *batch;
 	struct kv_copy_stream *copy_stream;
 	struct kv_plan plan;
-	uint64_t pages_at,
-		/* offsets in the tables: page numbers, block addresses */
-		blocks_at;
+	uint64_t pages_at, blocks_at; /* offsets in the tables */
 	uint8_t *tensors; /* tensors of the block that copy_run copies */
 };
 

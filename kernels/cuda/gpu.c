@@ -202,40 +202,19 @@ int kv_gpu_enter(struct kv_gpu *gpu, struct kv_gpu_entry *entry)
 
 void kv_gpu_leave(struct kv_gpu_entry *entry)
 {
-	const struct kv_driver *driver = entry->gpu->driver;
 	CUcontext context;
 
-	driver->exchange_capture_mode(&entry->capture_mode);
-	driver->context_pop(&context);
-}
-
-int kv_gpu_host_alloc(struct kv_gpu *gpu, uint64_t bytes, void **ret_host)
-{
-	int r = kv_driver_errno(gpu->driver->host_alloc(
-		ret_host, bytes,
-		CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
-
-	if (r == 0)
-		atomic_fetch_add(&gpu->bytes_pinned, bytes);
-	return r;
-}
-
-void kv_gpu_host_free(struct kv_gpu *gpu, void *host, uint64_t bytes)
-{
-	if (!host)
-		return;
-	gpu->driver->host_free(host);
-	atomic_fetch_sub(&gpu->bytes_pinned, bytes);
+	entry->gpu->driver->exchange_capture_mode(&entry->capture_mode);
+	entry->gpu->driver->context_pop(&context);
 }
 
 static int attribute(struct kv_gpu *gpu, int which)
 {
 	int value = 0;
+	CUresult result =
+		gpu->driver->device_attribute(&value, which, gpu->device);
 
-	if (gpu->driver->device_attribute(&value, which, gpu->device) !=
-	    CUDA_SUCCESS)
-		return 0;
-	return value;
+	return result == CUDA_SUCCESS ? value : 0;
 }
 
 /* Return whether a driver of another age, or for another GPU, could read what this
@@ -306,13 +285,11 @@ static int event_wait_make(struct kv_gpu *gpu,
 	event_wait->gpu = gpu;
 	r = kv_driver_errno(gpu->driver->event_new(&event_wait->event,
 						   CU_EVENT_DISABLE_TIMING));
-	if (r < 0) {
-		event_wait->event = NULL;
-		event_wait_destroy(event_wait);
-		return r;
-	}
-	*ret_event_wait = event_wait;
-	return 0;
+	if (r < 0)
+		free(event_wait);
+	else
+		*ret_event_wait = event_wait;
+	return r;
 }
 
 static int gpu_prepare(struct kv_gpu *gpu)
@@ -411,10 +388,9 @@ static int gpu_new(const struct kv_driver *driver, int ordinal,
 	r = gpu_prepare(gpu);
 	if (r == 0 && LIST_EMPTY(&all))
 		r = kv_pinned_start(gpu);
-	if (r < 0)
-		return r;
-	*ret_gpu = kv_steal(gpu);
-	return 0;
+	if (r == 0)
+		*ret_gpu = kv_steal(gpu);
+	return r;
 }
 
 int kv_gpu_get(int ordinal, struct kv_gpu **ret_gpu)
@@ -464,12 +440,10 @@ void kv_gpu_put(void *any)
  * become part of a graph, and most calls would invalidate the capture. */
 static int check_stream(const struct kv_driver *driver, CUstream stream)
 {
-	int status, r;
+	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+	int r = kv_driver_errno(driver->stream_capturing(stream, &status));
 
-	r = kv_driver_errno(driver->stream_capturing(stream, &status));
-	if (r < 0)
-		return r;
-	return status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : -EBUSY;
+	return status == CU_STREAM_CAPTURE_STATUS_NONE ? r : -EBUSY;
 }
 
 /* Make @event_wait stand for @event, unless @event is complete. */

@@ -6,8 +6,6 @@
 
 #include <stdatomic.h>
 #include <sys/queue.h>
-#include <stddef.h>
-#include <stdint.h>
 
 #include "kernels/cuda/driver.h"
 #include "common/kv.h"
@@ -18,7 +16,8 @@ struct kv_copy_stream;
 /* The most copy threads of a session. */
 #define KV_COPY_STREAMS 4u
 
-/* An event that stands for the work that a stream had at some time. */
+/* An event that stands for the work that a stream had at some time: a caller's
+ * stream when a transfer began, or a copy stream after a batch. */
 struct kv_event_wait {
 	LIST_ENTRY(kv_event_wait) others;
 	struct kv_gpu *gpu;
@@ -88,17 +87,7 @@ bool kv_gpu_has(const struct kv_gpu *gpu, CUdeviceptr at);
 int kv_gpu_enter_to_free(struct kv_gpu *gpu, struct kv_gpu_entry *entry);
 void kv_gpu_leave(struct kv_gpu_entry *entry);
 
-/* Allocate pinned host memory that the GPU uses in place.  -ENOMEM, -EIO. */
-int kv_gpu_host_alloc(struct kv_gpu *gpu, uint64_t bytes, void **ret_host);
-void kv_gpu_host_free(struct kv_gpu *gpu, void *host, uint64_t bytes);
-
-/*
- * ---- event waits ----
- *
- * The functions are members of struct kvfs_device, so handles are void
- * pointers.  An event wait stands for the work that a stream had at some time:
- * a caller's stream when a transfer began, or a copy stream after a batch.
- */
+/* ---- event waits; members of struct kvfs_device, so handles are void * ---- */
 
 /*
  * Make an event wait for all work that @stream has, or that @event stands for.
@@ -151,11 +140,6 @@ enum kv_pinned_way {
 	KV_PINNED_NO_MEMORY, /* the driver had no memory to register any */
 };
 
-struct kv_pinned_info {
-	enum kv_pinned_way way;
-	uint64_t bytes_registered, bytes_refused;
-};
-
 /* Start a thread that registers attached memory in @gpu's context.
  * kv_pinned_stop ends the thread and all registrations.  -EAGAIN, -ENOMEM. */
 int kv_pinned_start(struct kv_gpu *gpu);
@@ -174,7 +158,10 @@ uint64_t kv_pinned_look(const void *at, uint64_t n, bool *ret_direct);
  * access them. */
 bool kv_pinned_has(const void *at, uint64_t n);
 
-void kv_pinned_get_info(struct kv_pinned_info *ret_info);
+/* Return how memory of the arena is registered, and the bytes of all memory that
+ * are registered or refused. */
+enum kv_pinned_way kv_pinned_get_info(uint64_t *ret_registered,
+				      uint64_t *ret_refused);
 
 /*
  * ---- copies of batches between host memory and pages ----

@@ -42,7 +42,7 @@ struct kv_gpu_memory {
 	struct kv_gpu *gpu;
 	CUdeviceptr base; /* first reserved address; 0: none is reserved */
 	uint64_t bytes, max_bytes;
-	uint64_t unit; /* bytes: the driver's granularity */
+	size_t unit; /* bytes: the driver's granularity */
 	struct part *parts;
 	size_t n_parts;
 };
@@ -111,11 +111,10 @@ static void give_up(struct kv_gpu_memory *memory)
 int kv_gpu_memory_new(struct kv_gpu *gpu, uint64_t bytes, uint64_t max_bytes,
 		      struct kv_gpu_memory **ret_memory, void **ret_base)
 {
-	CUmemAllocationProp properties;
+	const CUmemAllocationProp properties = properties_of(gpu);
 	struct kv_gpu_entry entry;
 	struct kv_gpu_memory *memory;
 	int r, can_map = 0;
-	size_t unit;
 
 	if (bytes == 0 || bytes > max_bytes || max_bytes > INT64_MAX)
 		return -EINVAL;
@@ -134,18 +133,16 @@ int kv_gpu_memory_new(struct kv_gpu *gpu, uint64_t bytes, uint64_t max_bytes,
 		free(memory);
 		return r;
 	}
-	properties = properties_of(gpu);
 	r = kv_driver_errno(gpu->driver->memory_granularity(
-		&unit, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+		&memory->unit, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
 	if (r == 0) {
-		memory->unit = unit;
-		memory->max_bytes = kv_round_up(max_bytes, unit);
+		memory->max_bytes = kv_round_up(max_bytes, memory->unit);
 		r = kv_driver_errno(gpu->driver->address_reserve(
 			&memory->base, memory->max_bytes, 0, 0, 0));
 		if (r < 0)
 			memory->base = 0;
 		else
-			r = add_part(memory, kv_round_up(bytes, unit));
+			r = add_part(memory, kv_round_up(bytes, memory->unit));
 	}
 	if (r < 0) {
 		give_up(memory);
@@ -496,19 +493,22 @@ bool kv_pinned_has(const void *at, uint64_t n)
 	return direct;
 }
 
-void kv_pinned_get_info(struct kv_pinned_info *ret_info)
+enum kv_pinned_way kv_pinned_get_info(uint64_t *ret_registered,
+				      uint64_t *ret_refused)
 {
 	struct attached *a;
+	enum kv_pinned_way way;
 
-	memset(ret_info, 0, sizeof(*ret_info));
+	*ret_registered = *ret_refused = 0;
 	pthread_mutex_lock(&lock);
-	ret_info->way = way_taken;
+	way = way_taken;
 	TAILQ_FOREACH(a, &list, others)
 		for (size_t i = 0; i < a->n; i++) {
 			if (a->state[i] == REGISTERED)
-				ret_info->bytes_registered += chunk_bytes(a, i);
+				*ret_registered += chunk_bytes(a, i);
 			else if (a->state[i] == REFUSED || a->state[i] == LATER)
-				ret_info->bytes_refused += chunk_bytes(a, i);
+				*ret_refused += chunk_bytes(a, i);
 		}
 	pthread_mutex_unlock(&lock);
+	return way;
 }

@@ -147,7 +147,6 @@ static int add_part(struct kv_plan *plan, const struct kvfs_strides *strides,
 		.first = from - stride->offset,
 		.length = to - from,
 	};
-
 	uint64_t first = stride->bytes - section.first % stride->bytes;
 	int r = 0;
 

@@ -10,32 +10,24 @@
  *
  * LOCKING   none.
  */
+#include <stdio.h>
+
 #include "kernels/cuda/gpu.h"
 #include "kernels/kvfs.h"
 
 #define ANY (-1)
-#define ORDINAL_MAX 1024
 
 /* Parse "cuda" (any device, ANY) or "cuda:N".  -ENODEV: neither. */
 static int parse_name(const char *name, int *ret_ordinal)
 {
-	const char *digits = name + strlen("cuda:");
-	char *end;
-	long n;
+	char rest;
 
-	if (strcmp(name, "cuda") == 0) {
-		*ret_ordinal = ANY;
+	*ret_ordinal = ANY;
+	if (strcmp(name, "cuda") == 0 ||
+	    (sscanf(name, "cuda:%4d%c", ret_ordinal, &rest) == 1 &&
+	     name[strlen("cuda:")] >= '0' && name[strlen("cuda:")] <= '9'))
 		return 0;
-	}
-	if (strncmp(name, "cuda:", strlen("cuda:")) != 0 || digits[0] < '0' ||
-	    digits[0] > '9')
-		return -ENODEV;
-	errno = 0;
-	n = strtol(digits, &end, 10);
-	if (errno != 0 || *end != '\0' || n > ORDINAL_MAX)
-		return -ENODEV;
-	*ret_ordinal = (int)n;
-	return 0;
+	return -ENODEV;
 }
 
 static bool is_memory_of(const struct kv_driver *driver, CUcontext context,
@@ -144,15 +136,14 @@ static void cuda_info(void *pool, struct kvfs_pool_info *ret_info)
 			"the driver lacks memory for it, and is asked again",
 	};
 	struct kv_gpu *gpu = pool;
-	struct kv_pinned_info attached;
+	const enum kv_pinned_way way = kv_pinned_get_info(
+		&ret_info->bytes_registered, &ret_info->bytes_refused);
 
-	kv_pinned_get_info(&attached);
-	ret_info->path = attached.way == KV_PINNED_READ_ONLY ||
-					 attached.way == KV_PINNED_WRITABLE
+	ret_info->path = way == KV_PINNED_READ_ONLY || way == KV_PINNED_WRITABLE
 				 ? "registered arena, DMA"
 				 : "pinned staging, DMA";
-	ret_info->reason = reasons[attached.way];
-	if (attached.way == KV_PINNED_REFUSED && !gpu->maps_read_only)
+	ret_info->reason = reasons[way];
+	if (way == KV_PINNED_REFUSED && !gpu->maps_read_only)
 		ret_info->reason = "the device registers writable memory only: "
 				   "mount with arena=rw, or run as another "
 				   "user than root with a private space";
@@ -163,8 +154,6 @@ static void cuda_info(void *pool, struct kvfs_pool_info *ret_info)
 	ret_info->buffers = gpu->buffers.n;
 	ret_info->buffer_bytes = gpu->buffers.bytes;
 	pthread_mutex_unlock(&gpu->lock);
-	ret_info->bytes_registered = attached.bytes_registered;
-	ret_info->bytes_refused = attached.bytes_refused;
 }
 
 static int cuda_load(void *pool, const struct kvfs_batch *batch)

@@ -20,8 +20,6 @@
 #include "kernels/device/device.h"
 #include "kernels/kvfs.h"
 
-enum way { LOAD, SAVE };
-
 /* Return how many of the @n pages from @pages on lie end to end in memory. */
 static uint32_t run_of(const struct kvfs_stride *stride, const int64_t *pages,
 		       uint32_t n)
@@ -39,7 +37,7 @@ static uint32_t run_of(const struct kvfs_stride *stride, const int64_t *pages,
 /* Copy the range @part of a block's stride, run by run. */
 static void copy_stride(const struct kvfs_stride *stride, uint32_t n_pages,
 			const struct kvfs_copy *copy, struct kvfs_range part,
-			enum way way)
+			bool loads)
 {
 	uint8_t *tensors = copy->tensors + stride->offset + part.from, *in_pool;
 	uint64_t s = part.from / stride->bytes % stride->count;
@@ -58,7 +56,7 @@ static void copy_stride(const struct kvfs_stride *stride, uint32_t n_pages,
 				  (uint64_t)copy->pages[p] *
 					  stride->block_stride +
 				  s * stride->segment_stride + skip;
-			if (way == LOAD)
+			if (loads)
 				kv_copy_rows(in_pool, stride->segment_stride,
 					     tensors, n, n, rows);
 			else
@@ -84,7 +82,7 @@ static uint64_t bytes_of(const struct kvfs_strides *strides,
 
 /* Copy a block.  Ranges and strides ascend: a stride is visited about once. */
 static void copy_block(const struct kvfs_batch *batch,
-		       const struct kvfs_copy *copy, enum way way)
+		       const struct kvfs_copy *copy, bool loads)
 {
 	static const struct kvfs_range all = {0, UINT64_MAX};
 	const struct kvfs_strides *strides = batch->strides;
@@ -107,15 +105,15 @@ static void copy_block(const struct kvfs_batch *batch,
 			part.to = KV_MIN(range->to - at,
 					 bytes_of(strides, stride));
 			copy_stride(stride, strides->pages_per_block, copy,
-				    part, way);
+				    part, loads);
 		}
 	}
 }
 
-static int copy_blocks(const struct kvfs_batch *batch, enum way way)
+static int copy_blocks(const struct kvfs_batch *batch, bool loads)
 {
 	for (size_t i = 0; i < batch->n; i++)
-		copy_block(batch, &batch->copies[i], way);
+		copy_block(batch, &batch->copies[i], loads);
 	kv_copy_fence();
 	return 0;
 }
@@ -123,13 +121,13 @@ static int copy_blocks(const struct kvfs_batch *batch, enum way way)
 static int host_load(void *pool, const struct kvfs_batch *batch)
 {
 	(void)pool;
-	return copy_blocks(batch, LOAD);
+	return copy_blocks(batch, true);
 }
 
 static int host_save(void *pool, const struct kvfs_batch *batch)
 {
 	(void)pool;
-	return copy_blocks(batch, SAVE);
+	return copy_blocks(batch, false);
 }
 
 static void host_info(void *pool, struct kvfs_pool_info *ret_info)
