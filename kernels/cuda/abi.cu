@@ -12,10 +12,10 @@ namespace ours {
 
 /* CUDA's header has these names as macros, which ignore namespaces: read the
  * values of driver.h before. */
-constexpr int host_portable = CU_MEMHOSTALLOC_PORTABLE;
-constexpr int host_mapped = CU_MEMHOSTALLOC_DEVICEMAP;
-constexpr int register_portable = CU_MEMHOSTREGISTER_PORTABLE;
-constexpr int register_read_only = CU_MEMHOSTREGISTER_READ_ONLY;
+constexpr int host[] = {CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_DEVICEMAP};
+constexpr int registered[] = {CU_MEMHOSTREGISTER_PORTABLE,
+			      CU_MEMHOSTREGISTER_DEVICEMAP,
+			      CU_MEMHOSTREGISTER_READ_ONLY};
 } // namespace ours
 
 #include <cuda.h>
@@ -23,12 +23,12 @@ constexpr int register_read_only = CU_MEMHOSTREGISTER_READ_ONLY;
 #define SAME(name, value) static_assert((int)ours::name == (int)::name, #name);
 KV_CUDA_NUMBERS(SAME)
 
-static_assert(ours::host_portable == CU_MEMHOSTALLOC_PORTABLE, "portable");
-static_assert(ours::host_mapped == CU_MEMHOSTALLOC_DEVICEMAP, "mapped");
-static_assert(ours::register_portable == CU_MEMHOSTREGISTER_PORTABLE,
-	      "register, portable");
-static_assert(ours::register_read_only == CU_MEMHOSTREGISTER_READ_ONLY,
-	      "register, read-only");
+static_assert(ours::host[0] == CU_MEMHOSTALLOC_PORTABLE &&
+		      ours::host[1] == CU_MEMHOSTALLOC_DEVICEMAP &&
+		      ours::registered[0] == CU_MEMHOSTREGISTER_PORTABLE &&
+		      ours::registered[1] == CU_MEMHOSTREGISTER_DEVICEMAP &&
+		      ours::registered[2] == CU_MEMHOSTREGISTER_READ_ONLY,
+	      "flags of host memory");
 
 #define SAME_SIZE(name) static_assert(sizeof(ours::name) == sizeof(::name), #name)
 SAME_SIZE(CUresult);

@@ -191,6 +191,8 @@ enum state { WAITING, BUSY, REGISTERED, REFUSED, LATER };
 #define RETRY_MAX_S 64u
 /* Most microseconds between two registrations. */
 #define PAUSE_MAX_US 10000u
+/* Flags of registrations: for all contexts, and for kernels. */
+#define SHARED (CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP)
 
 struct attached {
 	TAILQ_ENTRY(attached) others;
@@ -216,13 +218,6 @@ static uint64_t chunk_bytes(const struct attached *a, size_t i)
 	return KV_MIN(KV_PINNED_CHUNK, a->bytes - i * KV_PINNED_CHUNK);
 }
 
-static CUresult register_as(const struct kv_driver *driver, void *at,
-			    uint64_t bytes, unsigned flags)
-{
-	return driver->host_register(at, bytes,
-				     CU_MEMHOSTREGISTER_PORTABLE | flags);
-}
-
 /* Register a part of an open segment, which is mapped writable only while the
  * driver pins it. */
 static CUresult register_writable(const struct kv_driver *driver, void *at,
@@ -232,7 +227,7 @@ static CUresult register_writable(const struct kv_driver *driver, void *at,
 
 	if (mprotect(at, bytes, PROT_READ | PROT_WRITE) < 0)
 		return CUDA_ERROR_NOT_PERMITTED;
-	result = register_as(driver, at, bytes, 0);
+	result = driver->host_register(at, bytes, SHARED);
 	if (mprotect(at, bytes, PROT_READ) == 0)
 		return result;
 	if (result == CUDA_SUCCESS)
@@ -257,11 +252,11 @@ static enum kv_pinned_way register_chunk(struct kv_gpu *gpu, void *at,
 	if (kv_gpu_enter(gpu, &entry) < 0)
 		return KV_PINNED_REFUSED;
 	if (writable) {
-		result = register_as(driver, at, bytes, 0);
+		result = driver->host_register(at, bytes, SHARED);
 	} else if (gpu->maps_read_only) {
 		way = KV_PINNED_READ_ONLY;
-		result = register_as(driver, at, bytes,
-				     CU_MEMHOSTREGISTER_READ_ONLY);
+		result = driver->host_register(
+			at, bytes, SHARED | CU_MEMHOSTREGISTER_READ_ONLY);
 	}
 	if (!writable && result != CUDA_SUCCESS &&
 	    result != CUDA_ERROR_OUT_OF_MEMORY) {

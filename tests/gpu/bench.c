@@ -266,7 +266,7 @@ static void *register_on(void *arg)
 	GPU_OK(cuCtxSetCurrent, gpu.ctx);
 	while (!atomic_load(&beside->stop)) {
 		GPU_OK(cuMemHostRegister_v2, beside->memory, beside->bytes,
-		       CU_REGISTER_PORTABLE);
+		       CU_REGISTER_PORTABLE | CU_REGISTER_MAPPED);
 		GPU_OK(cuMemHostUnregister, beside->memory);
 		beside->times++;
 	}

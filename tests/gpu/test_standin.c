@@ -194,6 +194,10 @@ static void a_copy_lies_in_one_registration(void **state)
 			 CU_INVALID_VALUE);
 	GPU_OK(cuMemcpyHtoDAsync_v2, memory, at + N / 2, N / 2, a);
 	GPU_OK(cuStreamSynchronize, a);
+	/* A kernel needs memory that is registered as mapped. */
+	gpu_copy(a, 1, memory, (uintptr_t)at, N / 2);
+	assert_int_equal(gpu.cuStreamSynchronize(a), CU_ILLEGAL_ADDRESS);
+	gpu.forgive();
 	GPU_OK(cuMemHostUnregister, at);
 	GPU_OK(cuMemHostUnregister, at + N / 2);
 	munmap(at, N);

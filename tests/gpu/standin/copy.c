@@ -72,15 +72,16 @@ bool kernel_may_touch(uintptr_t at, size_t bytes, bool write, const char *what)
 
 	pthread_mutex_lock(&big_lock);
 	while (at < to && (range = range_of_locked(at, 1)) != NULL &&
-	       (!write || range->kind != REGISTERED ||
-		(range->flags & CU_REGISTER_READ_ONLY) == 0))
+	       (range->kind != REGISTERED ||
+		((range->flags & CU_REGISTER_MAPPED) != 0 &&
+		 (!write || (range->flags & CU_REGISTER_READ_ONLY) == 0))))
 		at = range->base + range->bytes;
 	pthread_mutex_unlock(&big_lock);
 	if (at >= to)
 		return true;
 	break_device(bug(CU_ILLEGAL_ADDRESS,
-			 "%s at %#lx, %zu bytes that are not there, or not to "
-			 "be written",
+			 "%s at %#lx, %zu bytes that are not there, not mapped "
+			 "for kernels, or not to be written",
 			 what, from, bytes));
 	return false;
 }
