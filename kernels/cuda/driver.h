@@ -179,8 +179,9 @@ struct kv_driver {
 
 /* Return the table of the driver's functions.  The first successful call loads
  * and initialises the driver, which then stays loaded.
- * -ENODEV: there is no driver, or no GPU; the driver lacks a function; or this
- *          process is a fork of the one that loaded the driver */
+ * -ENODEV: no driver that can be used, or no GPU; or the driver was loaded before
+ *          this process was forked
+ * -EBUSY: the MPS server does not answer.  -ENOMEM. */
 int kv_driver_get(const struct kv_driver **ret_driver);
 
 /* Translate a result of the driver: -ENOMEM, -ENODEV, -EINVAL (an invalid

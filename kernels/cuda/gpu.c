@@ -61,10 +61,21 @@ int kv_driver_errno(CUresult result)
 	}
 }
 
-#define UNUSABLE "no driver that can be used: "
+/* Translate a failure of cuInit, or to make a context.  -EBUSY may pass. */
+static int errno_of_start(CUresult result)
+{
+	if (result == CUDA_ERROR_DEVICE_UNAVAILABLE ||
+	    (result >= CUDA_ERROR_MPS_CONNECTION_FAILED &&
+	     result <= CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED))
+		return -EBUSY;
+	return kv_driver_errno(result);
+}
 
-/* Print once, for the process, why the driver or the kernels cannot be used,
- * which the error @r does not explain.  Return @r. */
+#define UNUSABLE "no driver that can be used: "
+#define BUSY " (46: the GPU is in exclusive use; 805 to 809: no MPS server)"
+
+/* Print why the driver or the kernels cannot be used, once for the process: the
+ * error @r does not explain the cause.  Return @r. */
 __attribute__((format(printf, 2, 3))) static int complain(int r,
 							  const char *why, ...)
 {
@@ -85,7 +96,7 @@ static int driver_load(void)
 {
 	void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
 	CUresult result;
-	int n = 0;
+	int n = 0, r;
 
 	if (!library)
 		return complain(-ENODEV, UNUSABLE "%s", dlerror());
@@ -99,9 +110,11 @@ static int driver_load(void)
 	result = table.init(0);
 	if (result == CUDA_SUCCESS)
 		result = table.device_count(&n);
-	if (result != CUDA_SUCCESS)
-		return complain(kv_driver_errno(result), UNUSABLE "error %d",
-				result);
+	if (result != CUDA_SUCCESS) {
+		r = errno_of_start(result);
+		return complain(r == -EIO ? -ENODEV : r,
+				UNUSABLE "error %d" BUSY, result);
+	}
 	if (n == 0)
 		return complain(-ENODEV, UNUSABLE "the driver finds no GPU");
 	loaded_by = getpid();
@@ -373,17 +386,9 @@ static int gpu_new(const struct kv_driver *driver, int ordinal,
 	result = driver->context_retain(&gpu->context, gpu->device);
 	if (result != CUDA_SUCCESS) {
 		gpu->context = NULL;
-		if (result == CUDA_ERROR_DEVICE_UNAVAILABLE ||
-		    (result >= CUDA_ERROR_MPS_CONNECTION_FAILED &&
-		     result <= CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED))
-			r = -EBUSY;
-		else
-			r = kv_driver_errno(result);
-		return complain(r,
-				"no context on GPU %d: error %d (46: used by "
-				"another process, in exclusive mode; 805 to "
-				"809: no connection to the MPS server)",
-				ordinal, result);
+		return complain(errno_of_start(result),
+				"no context on GPU %d: error %d" BUSY, ordinal,
+				result);
 	}
 	r = gpu_prepare(gpu);
 	if (r == 0 && LIST_EMPTY(&all))

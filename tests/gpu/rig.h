@@ -131,8 +131,8 @@ static inline void rig_fill(uint8_t *at, uint64_t seed)
 	}
 }
 
-/* Open a device with all features, and a pool. */
-static inline void rig_open(struct rig *rig)
+/* Make all that a pool on a device with all features needs. */
+static inline void rig_prepare(struct rig *rig)
 {
 	memset(rig, 0, sizeof(*rig));
 	gpu_set("readonly=1,memops=1,delay=100");
@@ -145,6 +145,11 @@ static inline void rig_open(struct rig *rig)
 	memset(rig->image, 0x3c, RIG_BYTES);
 	GPU_OK(cuMemcpyHtoD_v2, rig->memory, rig->image, RIG_BYTES);
 	rig_layout(rig);
+}
+
+static inline void rig_open(struct rig *rig)
+{
+	rig_prepare(rig);
 	assert_int_equal(rig->device->open(&rig->desc, &rig->pool), 0);
 }
 

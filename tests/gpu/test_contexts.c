@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_contexts.c - what engines do with contexts and with memory that is mapped
- * piece by piece: expandable segments, sleep, another current context, a reset, no
- * context to be had. */
+ * piece by piece: expandable segments, sleep, another current context, a reset; and
+ * drivers that do not begin, or make no context. */
 #include "tests/gpu/rig.h"
 
 #define PART ((uint64_t)2 << 20) /* bytes of a mapping */
@@ -177,42 +177,75 @@ static void after_a_reset_a_new_pool_works(void **state)
 	rig_check_load(&rig, 0, RIG_BLOCKS, 8);
 }
 
-/* 46: the GPU is in exclusive mode, and another process has it; others: there is no
- * connection to the MPS server.  Both may pass. */
-static void without_a_context_the_device_is_busy(void **state)
+/* 46: the GPU is in exclusive mode, and another process has it; 805 to 809: there
+ * is no connection to the MPS server.  Both may pass. */
+static const struct {
+	int code, error;
+} failures[] = {{46, -EBUSY},	{805, -EBUSY},	{806, -EBUSY}, {807, -EBUSY},
+		{808, -EBUSY},	{809, -EBUSY},	{2, -ENOMEM},  {3, -ENODEV},
+		{100, -ENODEV}, {803, -ENODEV}, {802, -EIO},   {999, -EIO}};
+
+/* Let @call fail with each error, and then no more. */
+static void open_when_it_fails(const char *call, int other)
 {
-	static const int codes[] = {46, 805, 806, 807, 808, 809};
 	char fault[64];
 
-	(void)state;
-	rig_needs_faults();
-	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
-	rig.device->close(rig.pool);
 	rig.desc.device = "cuda:0";
-	for (size_t i = 0; i < KV_ARRAY_LEN(codes); i++) {
-		snprintf(fault, sizeof(fault),
-			 "fail=cuDevicePrimaryCtxRetain:1:%d", codes[i]);
+	for (size_t i = 0; i < KV_ARRAY_LEN(failures); i++) {
+		snprintf(fault, sizeof(fault), "fail=%s:1:%d", call,
+			 failures[i].code);
 		gpu_set(fault);
 		assert_int_equal(rig.device->open(&rig.desc, &rig.pool),
-				 -EBUSY);
+				 failures[i].error == -EIO ? other
+							   : failures[i].error);
 	}
 	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
 	rig_check_load(&rig, 0, RIG_BLOCKS, 9);
 }
 
+static int set_up_closed(void **state)
+{
+	(void)state;
+	rig_prepare(&rig);
+	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	return 0;
+}
+
+/* The plug-in initialises the driver only once: this is the first test. */
+static void a_driver_that_does_not_begin_is_tried_again(void **state)
+{
+	(void)state;
+	if (gpu.set == NULL)
+		assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
+	rig_needs_faults();
+	open_when_it_fails("cuInit", -ENODEV);
+}
+
+static void without_a_context_the_device_is_busy(void **state)
+{
+	(void)state;
+	if (gpu.set == NULL)
+		assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
+	rig_needs_faults();
+	open_when_it_fails("cuDevicePrimaryCtxRetain", -EIO);
+}
+
 #define TEST(name) \
 	cmocka_unit_test_setup_teardown(name, rig_set_up, rig_tear_down)
+#define CLOSED(name) \
+	cmocka_unit_test_setup_teardown(name, set_up_closed, rig_tear_down)
 #define MAPPED(name) \
 	cmocka_unit_test_setup_teardown(name, set_up_mapped, tear_down_mapped)
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
+		CLOSED(a_driver_that_does_not_begin_is_tried_again),
+		CLOSED(without_a_context_the_device_is_busy),
 		MAPPED(pages_may_lie_in_several_mappings),
 		MAPPED(pages_may_be_unmapped_and_mapped_again),
 		TEST(another_context_may_be_current),
 		TEST(after_a_reset_a_new_pool_works),
-		TEST(without_a_context_the_device_is_busy),
 	};
 
 	(void)argc;
