@@ -36,7 +36,7 @@ typedef struct CUevent_st *CUevent;
 	X(CUDA_ERROR_INVALID_IMAGE, 200)                                   \
 	X(CUDA_ERROR_NO_BINARY_FOR_GPU, 209)                               \
 	X(CUDA_ERROR_INVALID_PTX, 218)                                     \
-	X(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 222)                         \
+	X(CUDA_ERROR_JIT_COMPILATION_DISABLED, 223)                        \
 	X(CUDA_ERROR_INVALID_HANDLE, 400)                                  \
 	X(CUDA_ERROR_NOT_READY, 600)                                       \
 	X(CUDA_ERROR_NOT_PERMITTED, 800)                                   \

@@ -230,14 +230,15 @@ static int attribute(struct kv_gpu *gpu, int which)
 	return result == CUDA_SUCCESS ? value : 0;
 }
 
-/* Return whether a driver of another age, or for another GPU, could read what this
- * one refused. */
+/* Return whether the driver refused an image that another driver, or another GPU,
+ * could take. */
 static bool is_refused(CUresult result)
 {
 	return result == CUDA_ERROR_INVALID_IMAGE ||
 	       result == CUDA_ERROR_NO_BINARY_FOR_GPU ||
-	       result == CUDA_ERROR_INVALID_PTX ||
-	       result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+	       /* 221: the container lacks the driver's compiler of PTX */
+	       (result >= CUDA_ERROR_INVALID_PTX &&
+		result <= CUDA_ERROR_JIT_COMPILATION_DISABLED);
 }
 
 /* Load the kernels: the compiled image or, if the driver is too old to read it,

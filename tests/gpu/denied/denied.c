@@ -62,7 +62,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 
 	if (getenv("KVFS_DENIED_CODE") != NULL &&
 	    memcmp(image, "\x50\xed\x55\xba", 4) == 0)
-		return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+		return CUDA_ERROR_INVALID_PTX;
 	return load(module, image);
 }
 
