@@ -311,11 +311,24 @@ static void give_back(struct kv_copy_stream *copy_stream)
 	pthread_mutex_unlock(&gpu->lock);
 }
 
+/* Give the copy stream buffers of @kind, as soon as no batch uses it. */
+static int replace_buffers(struct kv_copy_stream *copy_stream,
+			   struct kv_gpu_buffers kind)
+{
+	int r;
+
+	take(copy_stream->gpu, copy_stream);
+	r = set_buffers(copy_stream, kind);
+	give_back(copy_stream);
+	return r;
+}
+
 int kv_copy_streams_set_buffers(void *pool, uint64_t bytes, unsigned n)
 {
 	struct kv_gpu *gpu = pool;
 	struct kv_gpu_buffers kind = {0};
 	struct kv_gpu_entry entry;
+	unsigned i;
 	int r;
 
 	kind.n = KV_MIN(KV_MAX(n, 2u), KV_COPY_STREAM_BUFFERS_MAX);
@@ -325,16 +338,16 @@ int kv_copy_streams_set_buffers(void *pool, uint64_t bytes, unsigned n)
 	r = kv_gpu_enter(gpu, &entry);
 	if (r < 0)
 		return r;
-	for (unsigned i = 0; i < gpu->n_copy_streams && r == 0; i++) {
-		take(gpu, gpu->copy_streams[i]);
-		r = set_buffers(gpu->copy_streams[i], kind);
-		give_back(gpu->copy_streams[i]);
-	}
-	kv_gpu_leave(&entry);
+	for (i = 0; i < gpu->n_copy_streams && r == 0; i++)
+		r = replace_buffers(gpu->copy_streams[i], kind);
 	pthread_mutex_lock(&gpu->lock);
 	if (r == 0)
 		gpu->buffers = kind;
+	kind = gpu->buffers;
 	pthread_mutex_unlock(&gpu->lock);
+	while (r < 0 && i-- > 0)
+		(void)replace_buffers(gpu->copy_streams[i], kind);
+	kv_gpu_leave(&entry);
 	return r;
 }
 

@@ -194,7 +194,7 @@ void kv_copy_streams_free(struct kv_gpu *gpu);
 
 /* Replace the host buffers of each copy stream by @n buffers of @bytes, within
  * the limits above.  Waits for batches in flight.
- * -ENOMEM, -EIO: a copy stream kept its old buffers */
+ * -ENOMEM, -EIO: the old buffers stay */
 int kv_copy_streams_set_buffers(void *gpu, uint64_t bytes, unsigned n);
 
 /* Do the work of load and save of kvfs_device.h.

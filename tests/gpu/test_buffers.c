@@ -44,7 +44,31 @@ static void the_buffers_are_as_many_and_as_large_as_was_asked(void **state)
 	}
 }
 
-static void the_buffers_of_a_lane_are_never_too_many_nor_too_small(void **state)
+/* Wherever the memory ends, all copy streams keep what they had. */
+static void buffers_that_cannot_be_had_leave_the_old_ones(void **state)
+{
+	const unsigned streams =
+		(unsigned)KV_MIN(sysconf(_SC_NPROCESSORS_ONLN), 4);
+	uint64_t pinned;
+	char fault[64];
+
+	(void)state;
+	rig_needs_faults();
+	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	set_buffers(64 << 10, 3);
+	pinned = rig_info(&rig).bytes_pinned;
+	for (unsigned i = 1; i <= 5 * streams; i++) {
+		snprintf(fault, sizeof(fault), "fail=cuMemHostAlloc:%u:2", i);
+		gpu_set(fault);
+		assert_int_equal(rig.device->staging(rig.pool, 1 << 20, 5),
+				 -ENOMEM);
+		assert_buffers(3, 64 << 10);
+		assert_int_equal(rig_info(&rig).bytes_pinned, pinned);
+	}
+	rig_check_load(&rig, 0, RIG_BLOCKS, 5);
+}
+
+static void the_buffers_are_never_too_many_nor_too_small(void **state)
 {
 	(void)state;
 	set_buffers(1 << 20, 1);
@@ -68,7 +92,8 @@ int main(int argc, char **argv)
 {
 	static const struct CMUnitTest tests[] = {
 		TEST(the_buffers_are_as_many_and_as_large_as_was_asked),
-		TEST(the_buffers_of_a_lane_are_never_too_many_nor_too_small),
+		TEST(the_buffers_are_never_too_many_nor_too_small),
+		TEST(buffers_that_cannot_be_had_leave_the_old_ones),
 	};
 
 	(void)argc;
