@@ -605,7 +605,10 @@ int kv_copy_streams_new(struct kv_gpu *gpu)
 				    &gpu->copy_streams[gpu->n_copy_streams]);
 		gpu->n_copy_streams += r == 0;
 	}
-	if (gpu->n_copy_streams > 0)
+	if (gpu->n_copy_streams > 0 &&
+	    gpu->driver->pointer_attribute(
+		    &gpu->witness_id, CU_POINTER_ATTRIBUTE_BUFFER_ID,
+		    gpu->copy_streams[0]->staging) == CUDA_SUCCESS)
 		gpu->witness = gpu->copy_streams[0]->staging;
 	/* Fewer copy streams than planned are slower, but enough. */
 	if (r == 0 || (r == -ENOMEM && gpu->n_copy_streams > 0))

@@ -34,11 +34,13 @@ typedef struct CUevent_st *CUevent;
 	X(CUDA_ERROR_NO_DEVICE, 100)                                       \
 	X(CUDA_ERROR_INVALID_DEVICE, 101)                                  \
 	X(CUDA_ERROR_INVALID_IMAGE, 200)                                   \
+	X(CUDA_ERROR_INVALID_CONTEXT, 201)                                 \
 	X(CUDA_ERROR_NO_BINARY_FOR_GPU, 209)                               \
 	X(CUDA_ERROR_INVALID_PTX, 218)                                     \
 	X(CUDA_ERROR_JIT_COMPILATION_DISABLED, 223)                        \
 	X(CUDA_ERROR_INVALID_HANDLE, 400)                                  \
 	X(CUDA_ERROR_NOT_READY, 600)                                       \
+	X(CUDA_ERROR_CONTEXT_IS_DESTROYED, 709)                            \
 	X(CUDA_ERROR_NOT_PERMITTED, 800)                                   \
 	X(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803)                          \
 	X(CUDA_ERROR_MPS_CONNECTION_FAILED, 805)                           \
@@ -51,7 +53,9 @@ typedef struct CUevent_st *CUevent;
 	X(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 113)      \
 	X(CU_POINTER_ATTRIBUTE_CONTEXT, 1)                                 \
 	X(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 2)                             \
+	X(CU_POINTER_ATTRIBUTE_BUFFER_ID, 7)                               \
 	X(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, 9)                          \
+	X(CU_POINTER_ATTRIBUTE_MAPPED, 13)                                 \
 	X(CU_MEMORYTYPE_DEVICE, 2)                                         \
 	X(CU_STREAM_NON_BLOCKING, 1)                                       \
 	X(CU_STREAM_CAPTURE_MODE_RELAXED, 2)                               \

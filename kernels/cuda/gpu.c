@@ -175,17 +175,25 @@ static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, kv_gpu) all = LIST_HEAD_INITIALIZER(all);
 static unsigned users; /* number of kv_gpu_get calls without their kv_gpu_put */
 
+static bool is_mapped(const struct kv_gpu *gpu, CUdeviceptr at)
+{
+	int mapped = 0;
+	CUresult result = gpu->driver->pointer_attribute(
+		&mapped, CU_POINTER_ATTRIBUTE_MAPPED, at);
+
+	return result == CUDA_SUCCESS && mapped;
+}
+
+/* A driver that does not report the witness as mapped cannot tell. */
 bool kv_gpu_has(const struct kv_gpu *gpu, CUdeviceptr at)
 {
-	unsigned type;
-
-	return gpu->driver->pointer_attribute(&type,
-					      CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-					      at) != CUDA_ERROR_INVALID_VALUE;
+	return is_mapped(gpu, at) || !is_mapped(gpu, gpu->witness);
 }
 
 int kv_gpu_enter_to_free(struct kv_gpu *gpu, struct kv_gpu_entry *entry)
 {
+	unsigned long long id = gpu->witness_id;
+	CUresult result = CUDA_SUCCESS;
 	CUcontext before;
 
 	entry->gpu = gpu;
@@ -193,9 +201,15 @@ int kv_gpu_enter_to_free(struct kv_gpu *gpu, struct kv_gpu_entry *entry)
 	if (atomic_load(&gpu->lost) ||
 	    gpu->driver->context_push(gpu->context) != CUDA_SUCCESS)
 		return -EIO;
-	/* If the process has reset the context, and uses it again, the handle of
-	 * the context is the same, but all other handles are stale. */
-	if (gpu->witness != 0 && !kv_gpu_has(gpu, gpu->witness)) {
+	/* Has the process reset the context?  If it uses the context again, the
+	 * handle of the context is the same, and other memory may be at the
+	 * address of the witness, but all other handles are stale. */
+	if (gpu->witness != 0)
+		result = gpu->driver->pointer_attribute(
+			&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, gpu->witness);
+	if (id != gpu->witness_id || result == CUDA_ERROR_INVALID_VALUE ||
+	    result == CUDA_ERROR_INVALID_CONTEXT ||
+	    result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
 		atomic_store(&gpu->broken, -EIO);
 		atomic_store(&gpu->lost, true);
 	} else if (gpu->driver->exchange_capture_mode(&entry->capture_mode) ==

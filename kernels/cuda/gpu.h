@@ -49,9 +49,10 @@ struct kv_gpu {
 	/* the context was reset, or cannot be entered any more: its objects are
 	 * gone */
 	_Atomic bool lost;
-	/* memory of the GPU that is gone after a reset; 0: none yet.  Fixed
-	 * after kv_gpu_get. */
+	/* memory of the context (0: none yet), and the driver's id of the
+	 * memory, which no later memory gets.  Fixed after kv_gpu_get. */
 	CUdeviceptr witness;
+	unsigned long long witness_id;
 	_Atomic uint64_t bytes_pinned;
 
 	pthread_mutex_t lock; /* a leaf */
@@ -80,7 +81,7 @@ struct kv_gpu_entry {
 	int capture_mode;
 };
 int kv_gpu_enter(struct kv_gpu *gpu, struct kv_gpu_entry *entry);
-/* Return whether @at is memory that the current context can access. */
+/* Return whether there is memory at @at, and not only a reserved address. */
 bool kv_gpu_has(const struct kv_gpu *gpu, CUdeviceptr at);
 /* Enter the context as kv_gpu_enter does, but also if the GPU is broken, to
  * free resources. */

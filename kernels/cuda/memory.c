@@ -87,23 +87,23 @@ static int add_part(struct kv_gpu_memory *memory, uint64_t bytes)
 	return 0;
 }
 
-/* Unmap and free the memory. */
+/* Unmap and free the memory, which belongs to no context and outlives a reset. */
 static void give_up(struct kv_gpu_memory *memory)
 {
 	const struct kv_driver *driver = memory->gpu->driver;
 	struct kv_gpu_entry entry;
+	const bool entered = kv_gpu_enter_to_free(memory->gpu, &entry) == 0;
 	CUdeviceptr at = memory->base;
 
-	if (kv_gpu_enter_to_free(memory->gpu, &entry) == 0) {
-		for (size_t i = 0; i < memory->n_parts; i++) {
-			driver->memory_unmap(at, memory->parts[i].bytes);
-			driver->memory_free(memory->parts[i].handle);
-			at += memory->parts[i].bytes;
-		}
-		if (memory->base != 0)
-			driver->address_free(memory->base, memory->max_bytes);
-		kv_gpu_leave(&entry);
+	for (size_t i = 0; i < memory->n_parts; i++) {
+		driver->memory_unmap(at, memory->parts[i].bytes);
+		driver->memory_free(memory->parts[i].handle);
+		at += memory->parts[i].bytes;
 	}
+	if (memory->base != 0)
+		driver->address_free(memory->base, memory->max_bytes);
+	if (entered)
+		kv_gpu_leave(&entry);
 	free(memory->parts);
 	free(memory);
 }

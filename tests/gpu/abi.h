@@ -86,10 +86,12 @@ enum { /* numbers of pointer attributes */
        CU_PTR_MEMORY_TYPE = 2, /* type of the memory: 1 host, 2 device */
        CU_PTR_DEVICE_POINTER = 3,
        CU_PTR_HOST_POINTER = 4,
+       CU_PTR_BUFFER_ID = 7,
        CU_PTR_IS_MANAGED = 8,
        CU_PTR_DEVICE_ORDINAL = 9,
        CU_PTR_RANGE_START = 11,
        CU_PTR_RANGE_SIZE = 12,
+       CU_PTR_MAPPED = 13, /* 1: there is memory at the address */
 };
 
 enum {

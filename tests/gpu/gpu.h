@@ -47,6 +47,7 @@
 	X(cuMemFreeHost)                     \
 	X(cuMemHostRegister_v2)              \
 	X(cuMemHostUnregister)               \
+	X(cuPointerGetAttribute)             \
 	X(cuMemcpyHtoD_v2)                   \
 	X(cuMemcpyDtoH_v2)                   \
 	X(cuMemcpyHtoDAsync_v2)              \

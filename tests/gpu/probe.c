@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * probe.c - measure undocumented behaviour of a driver and a GPU: the ways to
- * register memory and their cost, the calls that wait for a blocked stream,
- * calls in captures, the cost of copies.  Needs neither library nor daemon.
+ * probe.c - measure undocumented behaviour of a driver and a GPU: attributes of
+ * addresses, the ways to register memory and their cost, the calls that wait for
+ * a blocked stream, calls in captures, the cost of copies.  Needs neither library
+ * nor daemon.
  *
  *   probe JSON [short]   short: little memory, only to test the program
  *
@@ -72,6 +73,49 @@ static void probe_device(void)
 			attributes[i].name, value);
 	}
 	fprintf(out, "}");
+}
+
+/* ---- addresses ---- */
+
+/* Write each attribute as the call's result and the value. */
+static void probe_address(const char *what, CUdeviceptr at, const char *comma)
+{
+	uint64_t id = 0;
+	unsigned type = 0, mapped = 0;
+	CUresult r[] = {
+		gpu.cuPointerGetAttribute(&type, CU_PTR_MEMORY_TYPE, at),
+		gpu.cuPointerGetAttribute(&mapped, CU_PTR_MAPPED, at),
+		gpu.cuPointerGetAttribute(&id, CU_PTR_BUFFER_ID, at),
+	};
+
+	fprintf(out,
+		"%s\n  {\"address\": \"%s\", \"type\": [%d, %u], \"mapped\": "
+		"[%d, %u], \"buffer_id\": [%d, %lu]}",
+		comma, what, r[0], type, r[1], mapped, r[2], id);
+}
+
+static void probe_addresses(void)
+{
+	const CUmemProp prop = {.type = 1, .location = {1, 0}};
+	const CUmemAccess access = {{1, 0}, 3};
+	CUdeviceptr at = gpu_alloc(CHUNK);
+	CUmemHandle handle;
+
+	fputs(",\n \"addresses\": [", out);
+	probe_address("allocated", at, "");
+	gpu_free(at);
+	probe_address("freed", at, ",");
+	GPU_OK(cuMemAddressReserve, &at, CHUNK, 0, 0, 0);
+	probe_address("reserved", at, ",");
+	GPU_OK(cuMemCreate, &handle, CHUNK, &prop, 0);
+	GPU_OK(cuMemMap, at, CHUNK, 0, handle, 0);
+	GPU_OK(cuMemSetAccess, at, CHUNK, &access, 1);
+	probe_address("mapped", at, ",");
+	GPU_OK(cuMemUnmap, at, CHUNK);
+	probe_address("unmapped", at, ",");
+	GPU_OK(cuMemRelease, handle);
+	GPU_OK(cuMemAddressFree, at, CHUNK);
+	fputs("]", out);
 }
 
 /* ---- registering ---- */
@@ -682,6 +726,7 @@ int main(int argc, char **argv)
 	/* The riskiest measurement comes last, after the results of the others
 	 * are in the file. */
 	probe_device();
+	probe_addresses();
 	probe_registering();
 	probe_copies();
 	fflush(out);

@@ -142,14 +142,14 @@ static void another_context_may_be_current(void **state)
 	rig_assert_is_image(&rig);
 }
 
-/* Transfers fail after the process has reset the context, also once the process uses
- * it again and the handle is the same.  A pool made later works. */
-static void after_a_reset_a_new_pool_works(void **state)
+/* Reset the context, and check that transfers fail and that a pool made later works.
+ * @again: the process uses the context again before the plug-in is called. */
+static void reset_the_context(bool again)
 {
 	struct rig_batch b;
-	void *wait;
+	CUdeviceptr reused = 0;
+	void *wait, *memory, *base;
 
-	(void)state;
 	rig_needs_faults();
 	rig_arena_to_register(&rig, RIG_BLOCKS * RIG_BLOCK);
 	rig.device->attach(rig.arena, rig.arena_bytes, false);
@@ -157,16 +157,30 @@ static void after_a_reset_a_new_pool_works(void **state)
 	rig_check_load(&rig, 0, RIG_BLOCKS, 6);
 	assert_int_equal(
 		rig.device->event_wait(rig.pool, CU_LEGACY, NULL, &wait), 0);
+	if (!again)
+		assert_int_equal(rig.device->reserve("cuda:0", PART, 2 * PART,
+						     &memory, &base),
+				 0);
 	GPU_OK(cuDevicePrimaryCtxReset_v2, 0);
 	rig_make_load(&rig, &b, 0, RIG_BLOCKS, 7);
-	assert_int_equal(rig.device->load(rig.pool, &b.batch), -EIO);
+	if (!again)
+		assert_int_equal(rig.device->load(rig.pool, &b.batch), -EIO);
 	gpu_retain(0);
+	/* Other memory gets the addresses of the pool and of the plug-in. */
+	if (again) {
+		reused = gpu_alloc(RIG_BYTES + (64 << 20));
+		assert_in_range(rig.memory, reused, reused + (32 << 20));
+	}
 	assert_int_equal(rig.device->load(rig.pool, &b.batch), -EIO);
 	assert_int_equal(rig.device->save(rig.pool, &b.batch), -EIO);
 	assert_true(rig.device->event_wait_is_done(wait));
 	rig.device->event_wait_free(wait);
 	assert_string_equal(rig_info(&rig).reason,
 			    "the GPU's context has failed");
+	if (again)
+		gpu_free(reused);
+	else
+		rig.device->release(memory); /* the reset has left it */
 	rig.device->close(rig.pool);
 	GPU_OK(cuDevicePrimaryCtxRelease_v2, 0);
 	rig.memory = gpu_alloc(RIG_BYTES);
@@ -175,6 +189,26 @@ static void after_a_reset_a_new_pool_works(void **state)
 	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
 	rig_wait_tried(&rig, rig.arena_bytes);
 	rig_check_load(&rig, 0, RIG_BLOCKS, 8);
+}
+
+static void after_a_reset_a_new_pool_works(void **state)
+{
+	(void)state;
+	reset_the_context(false);
+}
+
+/* Have the rig's memory at the first addresses, which are reused first. */
+static int set_up_first(void **state)
+{
+	if (gpu.set != NULL)
+		gpu_reset();
+	return rig_set_up(state);
+}
+
+static void memory_at_the_old_addresses_hides_no_reset(void **state)
+{
+	(void)state;
+	reset_the_context(true);
 }
 
 /* 46: the GPU is in exclusive mode, and another process has it; 805 to 809: there
@@ -246,6 +280,9 @@ int main(int argc, char **argv)
 		MAPPED(pages_may_be_unmapped_and_mapped_again),
 		TEST(another_context_may_be_current),
 		TEST(after_a_reset_a_new_pool_works),
+		cmocka_unit_test_setup_teardown(
+			memory_at_the_old_addresses_hides_no_reset,
+			set_up_first, rig_tear_down),
 	};
 
 	(void)argc;

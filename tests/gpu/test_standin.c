@@ -487,6 +487,73 @@ static void streams_and_events_are_of_one_context(void **state)
 	GPU_OK(cuEventDestroy_v2, here);
 }
 
+static int attribute_of(int which, CUdeviceptr at)
+{
+	uint64_t value = 0;
+
+	GPU_OK(cuPointerGetAttribute, &value, which, at);
+	return (int)value;
+}
+
+/* Mapped memory belongs to no context, and reserved addresses have attributes. */
+static void addresses_are_reserved_without_memory(void **state)
+{
+	const CUmemProp prop = {.type = 1, .location = {1, 0}};
+	const CUmemAccess access = {{1, 0}, 3};
+	const size_t bytes = 2 << 20;
+	CUmemHandle handle;
+	CUdeviceptr at;
+
+	(void)state;
+	GPU_OK(cuMemAddressReserve, &at, bytes, 0, 0, 0);
+	assert_int_equal(attribute_of(CU_PTR_MAPPED, at), 0);
+	assert_int_equal(attribute_of(CU_PTR_MEMORY_TYPE, at), 2);
+	GPU_OK(cuCtxSetCurrent, NULL);
+	GPU_OK(cuMemCreate, &handle, bytes, &prop, 0);
+	GPU_OK(cuMemMap, at, bytes, 0, handle, 0);
+	GPU_OK(cuMemSetAccess, at, bytes, &access, 1);
+	GPU_OK(cuCtxSetCurrent, gpu.ctx);
+	assert_int_equal(attribute_of(CU_PTR_MAPPED, at), 1);
+	GPU_OK(cuCtxSetCurrent, NULL);
+	GPU_OK(cuMemUnmap, at, bytes);
+	GPU_OK(cuMemRelease, handle);
+	GPU_OK(cuMemAddressFree, at, bytes);
+	GPU_OK(cuCtxSetCurrent, gpu.ctx);
+	assert_int_equal(attribute_of(CU_PTR_MAPPED, memory), 1);
+}
+
+/* The context stays current, but is of no use until it is retained again; then its
+ * handle is the same, and its addresses have other memory. */
+static void a_context_that_is_reset_begins_anew(void **state)
+{
+	CUcontext other, again;
+	CUdeviceptr before, after;
+	CUmodule module;
+	int id;
+
+	(void)state;
+	gpu_set("devices=2");
+	GPU_OK(cuDevicePrimaryCtxRetain, &other, 1);
+	GPU_OK(cuCtxSetCurrent, other);
+	before = gpu_alloc(N);
+	id = attribute_of(CU_PTR_BUFFER_ID, before);
+	GPU_OK(cuModuleLoadData, &module, gpu_kernels);
+	GPU_OK(cuDevicePrimaryCtxReset_v2, 1);
+	GPU_OK(cuCtxSetCurrent, other);
+	assert_int_equal(gpu.cuMemAlloc_v2(&after, N), CU_CONTEXT_IS_DESTROYED);
+	GPU_OK(cuDevicePrimaryCtxRetain, &again, 1);
+	assert_ptr_equal(again, other);
+	after = gpu_alloc(N);
+	assert_true(after <= before);
+	assert_int_not_equal(attribute_of(CU_PTR_BUFFER_ID, after), id);
+	assert_int_equal(gpu.cuModuleUnload(module), CU_INVALID_HANDLE);
+	assert_int_equal(gpu.bugs(), 1);
+	gpu_free(after);
+	GPU_OK(cuCtxSetCurrent, gpu.ctx);
+	GPU_OK(cuDevicePrimaryCtxRelease_v2, 1);
+	GPU_OK(cuDevicePrimaryCtxRelease_v2, 1);
+}
+
 static void an_image_without_code_for_the_device_is_refused(void **state)
 {
 	CUmodule module;
@@ -753,6 +820,8 @@ int main(int argc, char **argv)
 		TEST(streams_of_a_priority_share_the_hardware_queues),
 		TEST(one_thread_calls_all_host_functions),
 		TEST(streams_and_events_are_of_one_context),
+		TEST(addresses_are_reserved_without_memory),
+		TEST(a_context_that_is_reset_begins_anew),
 		TEST(an_image_without_code_for_the_device_is_refused),
 		TEST(a_kernel_is_launched_as_its_image_allows),
 		TEST(a_batch_of_copies_is_one_call),

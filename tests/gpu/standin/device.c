@@ -153,15 +153,18 @@ CUcontext context_of(int device)
 	return &contexts[device];
 }
 
-bool context_is_live(CUcontext ctx)
+/* A context that was reset can still be made current, as with a driver. */
+CUresult context_check(CUcontext ctx, const char *call)
 {
-	bool live;
+	bool is_held, was_reset;
 
 	pthread_mutex_lock(&big_lock);
-	live = (ctx == &contexts[0] || ctx == &contexts[1]) && ctx->refs > 0 &&
-	       !ctx->was_reset;
+	is_held = ctx->refs > 0;
+	was_reset = ctx->was_reset;
 	pthread_mutex_unlock(&big_lock);
-	return live;
+	if (!is_held)
+		return bug(CU_INVALID_CONTEXT, "%s: the context is gone", call);
+	return was_reset ? CU_CONTEXT_IS_DESTROYED : CU_OK;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device)
@@ -214,6 +217,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 	pthread_mutex_lock(&big_lock);
 	streams_forget_locked(&contexts[device]);
 	events_forget_locked(&contexts[device]);
+	modules_forget_locked(&contexts[device]);
 	ranges_forget_locked(device);
 	contexts[device].was_reset = true;
 	pthread_mutex_unlock(&big_lock);

@@ -24,7 +24,7 @@ void context_hold(enum sync sync, CUcontext *ret_held)
 {
 	CUcontext ctx = current_context();
 
-	if ((settings.syncs & 1u << sync) == 0)
+	if (ctx == NULL || (settings.syncs & 1u << sync) == 0)
 		return;
 	pthread_mutex_lock(&big_lock);
 	while (ctx->held)

@@ -67,7 +67,8 @@ CUresult cuMemHostRegister_v2(void *ptr, size_t n, unsigned flags)
 	pthread_mutex_lock(&big_lock);
 	if (range_touches_locked(at, n))
 		r = CU_ALREADY_REGISTERED;
-	else if (range_add_locked(REGISTERED, at, n, flags) == NULL)
+	else if (range_add_locked(REGISTERED, at, n, flags,
+				  current_context()->device) == NULL)
 		r = CU_OUT_OF_MEMORY;
 	pthread_mutex_unlock(&big_lock);
 	return r;
@@ -106,7 +107,8 @@ CUresult cuMemHostAlloc(void **ptr, size_t n, unsigned flags)
 		return CU_OUT_OF_MEMORY;
 	memset(at, DEVICE_POISON_NEW, n);
 	pthread_mutex_lock(&big_lock);
-	if (range_add_locked(HOST, (uintptr_t)at, n, flags) == NULL)
+	if (range_add_locked(HOST, (uintptr_t)at, n, flags,
+			     current_context()->device) == NULL)
 		r = CU_OUT_OF_MEMORY;
 	pthread_mutex_unlock(&big_lock);
 	*ptr = at;

@@ -3,7 +3,7 @@
  * launch.c - the stand-in's modules and kernels: the two kernels of the
  * plug-in, by the plug-in's own arithmetic, and the kernels of the tests.
  *
- * OWNS      modules, each with its kernels.
+ * OWNS      the list of modules, each with its kernels.
  *
  * INVARIANTS
  *   (1) A kernel's parameters are read at its launch; the memory to which they
@@ -33,9 +33,12 @@ struct CUfunc_st {
 };
 
 struct CUmod_st {
+	struct CUmod_st *next; /* big_lock */
 	CUcontext ctx;
 	struct CUfunc_st functions[N_KNOWN];
 };
+
+static CUmodule modules; /* guarded by big_lock */
 
 /* ---- kernels of the plug-in ---- */
 
@@ -203,10 +206,36 @@ CUresult cuModuleLoadData(CUmodule *ret, const void *image)
 			     &module->functions[i].kernel);
 	}
 	pthread_mutex_lock(&big_lock);
+	module->next = modules;
+	modules = module;
 	alive.modules++;
 	pthread_mutex_unlock(&big_lock);
 	*ret = module;
 	return CU_OK;
+}
+
+/* Unload module @only, or (NULL) all modules of the context.  Return how many. */
+static unsigned unload_locked(CUcontext ctx, CUmodule only)
+{
+	CUmodule *at = &modules, module;
+	unsigned n = 0;
+
+	while ((module = *at) != NULL) {
+		if (only != NULL ? module != only : module->ctx != ctx) {
+			at = &module->next;
+			continue;
+		}
+		*at = module->next;
+		alive.modules--;
+		free(module);
+		n++;
+	}
+	return n;
+}
+
+void modules_forget_locked(CUcontext ctx)
+{
+	(void)unload_locked(ctx, NULL);
 }
 
 CUresult cuModuleUnload(CUmodule module)
@@ -218,10 +247,10 @@ CUresult cuModuleUnload(CUmodule module)
 		return r;
 	context_hold(SYNC_LOAD, &held);
 	pthread_mutex_lock(&big_lock);
-	alive.modules--;
+	if (unload_locked(NULL, module) == 0)
+		r = CU_INVALID_HANDLE;
 	pthread_mutex_unlock(&big_lock);
-	free(module);
-	return CU_OK;
+	return r == CU_OK ? r : bug(r, "unloaded no module");
 }
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module,
@@ -272,6 +301,20 @@ static bool fits(const struct kernel *kernel, uint64_t threads)
 	return (warps + 3) / 4 * 4 * a_warp <= 65536;
 }
 
+/* Return whether the kernel's module is still loaded. */
+static bool is_loaded(CUfunction function)
+{
+	CUmodule module;
+
+	pthread_mutex_lock(&big_lock);
+	for (module = modules; module != NULL; module = module->next)
+		if (function >= module->functions &&
+		    function < module->functions + N_KNOWN)
+			break;
+	pthread_mutex_unlock(&big_lock);
+	return module != NULL;
+}
+
 /* Lazy loading: the first launch of a kernel loads it onto the device. */
 static void hold_at_first(CUfunction function, CUcontext *ret_held)
 {
@@ -298,9 +341,11 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
 	(void)shared;
 	if (r != CU_OK)
 		return r;
-	if (function == NULL || parameters == NULL || extra != NULL ||
-	    threads == 0 || threads > function->kernel.max_threads ||
-	    grid_x == 0 || grid_y == 0 || grid_z == 0)
+	if (!is_loaded(function))
+		return bug(CU_INVALID_HANDLE, "launched no kernel");
+	if (parameters == NULL || extra != NULL || threads == 0 ||
+	    threads > function->kernel.max_threads || grid_x == 0 ||
+	    grid_y == 0 || grid_z == 0)
 		return CU_INVALID_VALUE;
 	if (function->module->ctx != current_context() ||
 	    context_of_stream(stream) != current_context())

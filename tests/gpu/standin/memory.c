@@ -9,7 +9,8 @@
  *
  * INVARIANTS
  *   (1) No device address is handed out twice, so that stale addresses are
- *       detected.
+ *       detected.  But after a reset of a context its addresses are, because
+ *       drivers do so.
  *   (2) Device memory is poisoned when it is allocated and when it is freed.
  *
  * LOCKING   big_lock.
@@ -30,6 +31,7 @@ static struct range *ranges; /* guarded by big_lock */
  * constant */
 static uintptr_t device, bytes;
 static uintptr_t next_device; /* guarded by big_lock */
+static uint64_t made;	      /* guarded by big_lock; allocations so far */
 static pthread_once_t reserved = PTHREAD_ONCE_INIT;
 
 static void reserve(void)
@@ -69,16 +71,21 @@ uintptr_t device_addresses_locked(size_t n, size_t align)
 
 /* ---- the list ---- */
 
-const struct range *range_of_locked(uintptr_t at, size_t n)
+static const struct range *find_locked(uintptr_t at, size_t n, bool is_reserved)
 {
 	const struct range *range;
 
 	for (range = ranges; range != NULL; range = range->next)
-		if (range->kind != RESERVED && at >= range->base &&
-		    at - range->base < range->bytes &&
+		if ((range->kind == RESERVED) == is_reserved &&
+		    at >= range->base && at - range->base < range->bytes &&
 		    n <= range->bytes - (at - range->base))
 			return range;
 	return NULL;
+}
+
+const struct range *range_of_locked(uintptr_t at, size_t n)
+{
+	return find_locked(at, n, false);
 }
 
 bool range_touches_locked(uintptr_t at, size_t n)
@@ -116,7 +123,7 @@ static void count(enum range_kind kind, int sign, size_t n)
 }
 
 const struct range *range_add_locked(enum range_kind kind, uintptr_t base,
-				     size_t n, unsigned flags)
+				     size_t n, unsigned flags, int of)
 {
 	struct range *range = calloc(1, sizeof(*range));
 
@@ -127,8 +134,9 @@ const struct range *range_add_locked(enum range_kind kind, uintptr_t base,
 		.kind = kind,
 		.base = base,
 		.bytes = n,
-		.device = current_context()->device,
+		.device = of,
 		.flags = flags,
+		.id = ++made,
 	};
 	ranges = range;
 	count(kind, 1, n);
@@ -156,6 +164,7 @@ bool range_remove_locked(enum range_kind kind, uintptr_t base,
 void ranges_forget_locked(int of)
 {
 	struct range **at = &ranges, *range;
+	uintptr_t next = device;
 
 	while ((range = *at) != NULL) {
 		/* Reserved addresses and what is mapped there (vmm.c) belong to
@@ -163,6 +172,8 @@ void ranges_forget_locked(int of)
 		if (range->device != of || range->kind == RESERVED ||
 		    (range->kind == DEVICE && range->flags != 0)) {
 			at = &range->next;
+			if (is_device_address(range->base))
+				next = KV_MAX(next, range->base + range->bytes);
 			continue;
 		}
 		if (range->kind == DEVICE)
@@ -174,6 +185,7 @@ void ranges_forget_locked(int of)
 		*at = range->next;
 		free(range);
 	}
+	next_device = next;
 }
 
 void standin_alive(struct standin_alive *ret_alive)
@@ -202,7 +214,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t n)
 		     ? device_addresses_locked(whole, KV_PAGE)
 		     : 0;
 	if (at == 0 || mprotect(bytes_at(at), whole, PROT_READ | PROT_WRITE) ||
-	    range_add_locked(DEVICE, at, n, 0) == NULL) {
+	    range_add_locked(DEVICE, at, n, 0, current_context()->device) ==
+		    NULL) {
 		r = CU_OUT_OF_MEMORY;
 	} else {
 		memset(bytes_at(at), DEVICE_POISON_NEW, whole);
@@ -240,18 +253,28 @@ static CUresult pointer_attribute_locked(void *data, int attribute,
 					 CUdeviceptr ptr)
 {
 	const struct range *range = range_of_locked(ptr, 1);
+	const bool mapped = range != NULL;
 
+	/* Reserved addresses have attributes, also where nothing is mapped. */
+	if (!mapped)
+		range = find_locked(ptr, 1, true);
 	if (range == NULL)
 		return CU_INVALID_VALUE;
 	switch (attribute) {
 	case CU_PTR_CONTEXT:
 		/* Mapped memory (vmm.c) belongs to no context. */
-		if (range->kind == DEVICE && range->flags != 0)
+		if (!mapped || (range->kind == DEVICE && range->flags != 0))
 			return CU_INVALID_VALUE;
 		*(CUcontext *)data = context_of(range->device);
 		return CU_OK;
 	case CU_PTR_MEMORY_TYPE:
-		*(unsigned *)data = range->kind == DEVICE ? 2 : 1;
+		*(unsigned *)data = !mapped || range->kind == DEVICE ? 2 : 1;
+		return CU_OK;
+	case CU_PTR_BUFFER_ID:
+		*(uint64_t *)data = range->id;
+		return CU_OK;
+	case CU_PTR_MAPPED:
+		*(int *)data = mapped;
 		return CU_OK;
 	case CU_PTR_DEVICE_ORDINAL:
 		*(int *)data = range->device;

@@ -64,8 +64,7 @@ enum needs { NOTHING, INIT, CONTEXT };
 
 /* Begin a call.  Return 0, or the error that the call must return. */
 CUresult enter(const char *call, enum needs needs);
-/* Return the current context of this thread, in a driver call that needs a
- * context. */
+/* Return the current context of this thread; NULL: none. */
 CUcontext current_context(void);
 /* Print and count a bug of the caller.  Return @code. */
 CUresult bug(CUresult code, const char *format, ...)
@@ -88,7 +87,8 @@ struct CUctx_st {
 	bool held;
 	bool was_reset; /* since the last retain; guarded by big_lock */
 };
-bool context_is_live(CUcontext ctx);
+/* Return the error that calls get in this context. */
+CUresult context_check(CUcontext ctx, const char *call);
 CUcontext context_of(int device);
 
 /* ---- hold.c ---- */
@@ -118,6 +118,7 @@ struct range {
 	size_t bytes;
 	int device;
 	unsigned flags;
+	uint64_t id; /* no two allocations of the process have the same */
 };
 
 /* Return the live allocation that contains @bytes at @at, or NULL. */
@@ -127,11 +128,11 @@ bool range_touches_locked(uintptr_t at, size_t bytes);
 /* Return where this process has the bytes of a device or host address. */
 void *bytes_at(uintptr_t at);
 bool is_device_address(uintptr_t at);
-/* Return the first of @bytes addresses that no allocation has had before; 0:
- * none are left. */
+/* Return the first of @bytes addresses that no allocation has had before, or none
+ * since the last reset of a context; 0: none are left. */
 uintptr_t device_addresses_locked(size_t bytes, size_t align);
 const struct range *range_add_locked(enum range_kind kind, uintptr_t base,
-				     size_t bytes, unsigned flags);
+				     size_t bytes, unsigned flags, int device);
 /* Remove all allocations of a context that is reset. */
 void ranges_forget_locked(int device);
 /* Remove the allocation that begins at @base.  Return false if there is none,
@@ -210,6 +211,11 @@ void wait_until_past_locked(const struct moment *moment);
  * capture *@ret_capture. */
 CUresult event_moment_locked(CUevent event, struct moment *ret,
 			     uint64_t *ret_capture);
+
+/* ---- launch.c ---- */
+
+/* Unload all modules of a context that is reset. */
+void modules_forget_locked(CUcontext ctx);
 
 /* ---- image.c ---- */
 

@@ -359,18 +359,20 @@ CUresult enter(const char *call, enum needs needs)
 		return bug(CU_NOT_INITIALIZED, "%s after a fork", call);
 	if (needs == CONTEXT && (depth == 0 || current[depth - 1] == NULL))
 		return CU_INVALID_CONTEXT;
-	if (needs == CONTEXT && !context_is_live(current[depth - 1]))
-		return bug(CU_INVALID_CONTEXT, "%s: the context is gone", call);
-	if (needs == CONTEXT && is_unsafe(call) && capture_forbids())
+	if (needs != CONTEXT)
+		return CU_OK;
+	r = context_check(current[depth - 1], call);
+	if (r != CU_OK)
+		return r;
+	if (is_unsafe(call) && capture_forbids())
 		return CU_CAPTURE_UNSUPPORTED;
-	if (needs == CONTEXT)
-		context_pass(current[depth - 1]);
+	context_pass(current[depth - 1]);
 	return CU_OK;
 }
 
 CUcontext current_context(void)
 {
-	return current[depth - 1];
+	return depth == 0 ? NULL : current[depth - 1];
 }
 
 CUresult cuInit(unsigned flags)
@@ -415,8 +417,6 @@ CUresult cuCtxPushCurrent_v2(CUcontext ctx)
 		return r;
 	if (ctx == NULL)
 		return CU_INVALID_CONTEXT;
-	if (!context_is_live(ctx))
-		return CU_CONTEXT_IS_DESTROYED;
 	if (depth == KV_ARRAY_LEN(current))
 		return bug(CU_INVALID_CONTEXT, "contexts are never popped");
 	current[depth++] = ctx;

@@ -6,7 +6,8 @@
  *
  * INVARIANTS
  *   (1) Memory is reached only where it is mapped and access was given.
- *   (2) A handle's memory lives until it is released and mapped nowhere.
+ *   (2) A handle's memory lives until it is released and mapped nowhere, in no
+ *       context.
  *
  * LOCKING   big_lock.
  */
@@ -46,7 +47,7 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemProp *prop,
 CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t align,
 			     CUdeviceptr hint, unsigned long long flags)
 {
-	CUresult r = enter("cuMemAddressReserve", CONTEXT);
+	CUresult r = enter("cuMemAddressReserve", INIT);
 	uintptr_t at;
 
 	(void)hint;
@@ -56,7 +57,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t align,
 		return CU_INVALID_VALUE;
 	pthread_mutex_lock(&big_lock);
 	at = device_addresses_locked(bytes, KV_MAX(align, GRANULE));
-	if (at == 0 || range_add_locked(RESERVED, at, bytes, 0) == NULL)
+	if (at == 0 || range_add_locked(RESERVED, at, bytes, 0, 0) == NULL)
 		r = CU_OUT_OF_MEMORY;
 	else
 		*ptr = at;
@@ -66,7 +67,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t align,
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t bytes)
 {
-	CUresult r = enter("cuMemAddressFree", CONTEXT);
+	CUresult r = enter("cuMemAddressFree", INIT);
 	size_t n;
 
 	if (r != CU_OK)
@@ -84,7 +85,7 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t bytes)
 CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUmemProp *prop,
 		     unsigned long long flags)
 {
-	CUresult r = enter("cuMemCreate", CONTEXT);
+	CUresult r = enter("cuMemCreate", INIT);
 	void *at;
 	int fd;
 	_cleanup_(context_release) CUcontext held = NULL;
@@ -120,7 +121,7 @@ CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUmemProp *prop,
 
 CUresult cuMemRelease(CUmemHandle handle)
 {
-	CUresult r = enter("cuMemRelease", CONTEXT);
+	CUresult r = enter("cuMemRelease", INIT);
 	_cleanup_(context_release) CUcontext held = NULL;
 
 	if (r != CU_OK)
@@ -153,7 +154,7 @@ static CUresult map_locked(uintptr_t at, size_t bytes, int fd)
 CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset,
 		  CUmemHandle handle, unsigned long long flags)
 {
-	CUresult r = enter("cuMemMap", CONTEXT);
+	CUresult r = enter("cuMemMap", INIT);
 
 	if (r != CU_OK)
 		return r;
@@ -174,7 +175,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset,
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes,
 			const CUmemAccess *access, size_t n)
 {
-	CUresult r = enter("cuMemSetAccess", CONTEXT);
+	CUresult r = enter("cuMemSetAccess", INIT);
 	size_t i, done = 0;
 	_cleanup_(context_release) CUcontext held = NULL;
 
@@ -188,7 +189,8 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes,
 		if (waiting[i].bytes > 0 && waiting[i].at >= ptr &&
 		    waiting[i].at + waiting[i].bytes <= ptr + bytes) {
 			range_add_locked(DEVICE, waiting[i].at,
-					 waiting[i].bytes, 1);
+					 waiting[i].bytes, 1,
+					 access->location.id);
 			done += waiting[i].bytes;
 			waiting[i].bytes = 0;
 		}
@@ -217,7 +219,7 @@ static size_t unmap_one_locked(uintptr_t at)
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes)
 {
-	CUresult r = enter("cuMemUnmap", CONTEXT);
+	CUresult r = enter("cuMemUnmap", INIT);
 	size_t n, done;
 	_cleanup_(context_release) CUcontext held = NULL;
 
