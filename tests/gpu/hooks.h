@@ -20,6 +20,8 @@
  *                 registered, and are synchronous then (default 1)
  *   memory=BYTES  memory of a device (default 8 GiB)
  *   fail=CALL:N:CODE  the N-th call of CALL from now on fails (1: the next)
+ *   once=N:CODE  the N-th call from now on fails, whatever it is but those that
+ *                 leave a caller no choice: a pop of a context and an unmap
  *   break=N:CODE  the device breaks at the N-th call from now on, whatever it is:
  *                 that call and all later ones fail, and submitted work that
  *                 has not begun is dropped

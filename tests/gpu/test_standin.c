@@ -260,6 +260,10 @@ static void a_call_fails_when_it_is_told_to(void **state)
 	GPU_OK(cuEventDestroy_v2, event);
 	assert_int_equal(gpu.cuEventDestroy_v2(event), CU_INVALID_HANDLE);
 	assert_int_equal(gpu.bugs(), 1);
+	gpu_set("once=2:999");
+	event = gpu_event();
+	assert_int_equal(gpu.cuEventQuery(event), 999);
+	GPU_OK(cuEventDestroy_v2, event);
 }
 
 /* ---- calls that wait or are refused as with a strict driver ---- */

@@ -50,9 +50,12 @@ static struct {
 } faults[MAX_FAULTS];	/* lock */
 static uint64_t bugs;	/* lock */
 static CUresult broken; /* lock */
-/* number of calls until the device breaks, with which error; 0: it does not */
-static unsigned breaks_in;   /* lock */
-static CUresult breaks_with; /* lock */
+/* number of calls until the device breaks, or one call fails, and the error; 0:
+ * never; guarded by the lock */
+static struct {
+	unsigned in;
+	CUresult with;
+} breaks, fails;
 /* process that initialised the driver; 0: none; guarded by the lock */
 static pid_t initialised;
 static __thread CUcontext current[8];
@@ -168,9 +171,9 @@ static int set_one_locked(const char *name, const char *value)
 	else if (strcmp(name, "fail") == 0)
 		return add_fault(value);
 	else if (strcmp(name, "break") == 0)
-		return sscanf(value, "%u:%d", &breaks_in, &breaks_with) == 2
-			       ? 0
-			       : -1;
+		return sscanf(value, "%u:%d", &breaks.in, &breaks.with) - 2;
+	else if (strcmp(name, "once") == 0)
+		return sscanf(value, "%u:%d", &fails.in, &fails.with) - 2;
 	else
 		return -1;
 	return settings.devices <= MAX_DEVICES ? 0 : -1;
@@ -250,7 +253,7 @@ void standin_forgive(void)
 	pthread_mutex_lock(&lock);
 	bugs = 0;
 	broken = CU_OK;
-	breaks_in = 0;
+	breaks.in = fails.in = 0;
 	memset(faults, 0, sizeof(faults));
 	pthread_mutex_unlock(&lock);
 }
@@ -293,6 +296,9 @@ static CUresult fault_locked(const char *call)
 {
 	unsigned i;
 
+	if (fails.in > 0 && strcmp(call, "cuCtxPopCurrent_v2") != 0 &&
+	    strcmp(call, "cuMemUnmap") != 0 && --fails.in == 0)
+		return fails.with;
 	for (i = 0; i < MAX_FAULTS; i++)
 		if (faults[i].in > 0 && strcmp(faults[i].call, call) == 0 &&
 		    --faults[i].in == 0)
@@ -333,16 +339,16 @@ static bool is_allowed_when_broken(const char *call)
 
 CUresult enter(const char *call, enum needs needs)
 {
-	bool breaks;
+	bool now;
 	CUresult r;
 	pid_t owner;
 
 	pthread_mutex_lock(&lock);
 	count_locked(call);
-	breaks = breaks_in > 0 && --breaks_in == 0;
+	now = breaks.in > 0 && --breaks.in == 0;
 	pthread_mutex_unlock(&lock);
-	if (breaks)
-		break_device(breaks_with);
+	if (now)
+		break_device(breaks.with);
 	pthread_mutex_lock(&lock);
 	r = fault_locked(call);
 	owner = initialised;
