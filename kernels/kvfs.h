@@ -988,7 +988,7 @@ void *kvfs_map_addr(kvfs_mapping *map, size_t i, const char *tensor);
  * blocks until the pages are taken for other blocks, which waits for the work
  * that @stream was given so far (NULL: the device's default stream;
  * KVFS_NO_STREAM: no work).  Takes NULL.
- * -EOPNOTSUPP (no streams on this device), -ENOMEM: still mapped
+ * -EOPNOTSUPP (no streams), -EINVAL, -EBUSY, -EIO, -ENOMEM: still mapped
  */
 int kvfs_unmap(kvfs_mapping *map, void *stream);
 
