@@ -30,7 +30,7 @@ else
 	inside() { "$@"; }
 fi
 attack() { # attack HOW: save from memory with holes; fail if the daemon allocates any
-	ok "the daemon" inside "$B/kvfs" -o "dram=32M,ssd=0,segment=8M,hugepages=off,scrub=0,control=$SOCK" "$S-$1" "$M"
+	ok "the daemon" inside "$B/kvfs" -o "$ALL,dram=32M,ssd=0,segment=8M,hugepages=off,scrub=0,control=$SOCK" "$S-$1" "$M"
 	local pid got
 	pid=$(daemon_pids)
 	ok "another user before" $C "$T/sparse" probe "$SOCK"
