@@ -62,7 +62,7 @@ eq "an operator's log" "$(why s misses | tail -1)" "60 0/1 quota"
 # The command: causes of keys, the log, and where a prompt leaves the stored ones.
 line() { tail -n 1 | sed 's/  */ /g; s/[0-9-]* [0-9:]* \([0-9]* [0-9a-f]*\)$/\1/'; }
 command() { "$B/kvfs" why -p "$SOCK" "$@"; }
-eq "a key" "$(command s "$(key 2)" | line)" "removed 0 $(key 2)"
+eq "a key" "$(command s "$(key 2)" | line | sed 's/ [0-9]* / IDLE /')" "removed IDLE $(key 2)"
 eq "a present one" "$(command --json s "$(key 1)" | grep -o '"cause": "[^"]*"')" '"cause": "present"'
 eq "one of each kind" "$(command s "$(key 99)" "$(key 60)" | sed 's/^ *//; s/  .*//' | xargs -d '\n')" "cause unseen refused quota"
 eq "the log" "$(command s | line | cut -d' ' -f3-)" "0 refused quota 0 $(key 60)"
