@@ -6,10 +6,10 @@ VERSION  := 0.2.0
 SONUM    := 1
 comma    := ,
 B        := build$(addprefix -,$(subst $(comma),-,$(SAN)))$(addprefix -,$(POINTS:1=points))
-PKGS_D   := fuse3 liburing lmdb jansson libxxhash libcrypto libcurl
+PKGS_D   := fuse3 liburing lmdb jansson libxxhash libcrypto libcurl libseccomp
 PKGS_L   := jansson libxxhash libmd
 DEPS     := libfuse3-dev fuse3 liburing-dev liblmdb-dev libxxhash-dev libcmocka-dev \
-            libjansson-dev libmd-dev libssl-dev zlib1g-dev libcurl4-openssl-dev pkg-config gcc make attr rsync xxhash e2fsprogs xfsprogs procps \
+            libjansson-dev libmd-dev libssl-dev zlib1g-dev libcurl4-openssl-dev libseccomp-dev pkg-config gcc make attr rsync xxhash e2fsprogs xfsprogs procps \
             python3 python3-venv nginx-light openssl zsh
 DEPS_DEMO := python3-dev python3-cffi python3-numpy
 DEPS_CHECK := g++ rustc bindgen clang clang-format clang-tidy groff man-db $(DEPS_DEMO)

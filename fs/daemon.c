@@ -114,7 +114,7 @@ static char *config_text(void *arg)
 				   : "");
 	if (score)
 		fclose(score);
-	kv_warden_describe(f);
+	kv_warden_describe(daemon->warden, f);
 	fputs(cache ? cache : "", f);
 	return kv_text_close(f, &text);
 }

@@ -34,6 +34,7 @@ struct kv_options {
 	uint32_t umask;
 	struct kv_rules rules;
 	bool closed;		       /* only root may use the mount */
+	unsigned seccomp;	       /* 0: system calls are filtered */
 	char *fuse;		       /* options for FUSE; NULL: none */
 	struct kv_cgroup_limit memory; /* memory limit that bounds dram= */
 	struct kv_cache_config cache;  /* its callbacks are not set */
@@ -72,6 +73,7 @@ void kv_options_help(FILE *f);
 
 struct kv_warden {
 	int socket;
+	int filter; /* 0: system calls are filtered; 1: seccomp=off; -errno */
 };
 
 enum kv_errand {
@@ -97,7 +99,7 @@ int kv_warden_ask(struct kv_warden *warden, enum kv_errand errand,
 		  char **ret_why);
 
 /* Print the rights of this process as lines of .kvfs/config. */
-void kv_warden_describe(FILE *f);
+void kv_warden_describe(const struct kv_warden *warden, FILE *f);
 
 /* ---- the daemon ---- */
 

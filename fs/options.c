@@ -376,6 +376,7 @@ static const struct word known[] = {
 	{"allow_other", take_flag, AT(options.allow_other), NULL, ALWAYS},
 	{"ro", take_flag, CACHE(read_only), NULL, ALWAYS},
 	{"rw", take_flag, CACHE(read_only), NULL, NOWHERE},
+	{"seccomp", take_choice, AT(options.seccomp), "on|off", NOWHERE},
 	{"noexec", take_fuse, AT(options.fuse), NULL, NOWHERE},
 	{"remote", take_remote, CACHE(remote), "URL", REMOTE},
 	{"remote_write", take_choice, CACHE(remote.write), "all|reuse|none",

@@ -51,6 +51,7 @@ HEADERS = {
     r"lmdb\.h": ["index", "tools/fsck"],
     r"liburing\.h": ["cache/io"],
     r"curl/.*\.h": ["cache/remote"],
+    r"seccomp\.h": ["fs"],
 }
 
 

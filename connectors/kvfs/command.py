@@ -382,7 +382,7 @@ def status(daemon: Daemon, args: argparse.Namespace) -> None:
         return
     for name in "version", "store", "mountpoint", "control":
         print(f"{name:9} {plain(config.get(name, ''))}")
-    print("rights   ", ", ".join(f"{name} {config.get(name, '?')}" for name in ("capabilities", "no_new_privs")))
+    print("rights   ", ", ".join(f"{name} {config.get(name, '?')}" for name in ("capabilities", "no_new_privs", "seccomp")))
     print(daemon.text(STATS), end="")
 
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * without.c - without WHAT COMMAND...: run COMMAND while the kernel refuses uring, has no
- * uring (nouring), or refuses memfd, hugetlb (memfds of huge pages), fallocate or mbind.
+ * uring (nouring), or refuses memfd, hugetlb (memfds of huge pages), fallocate, mbind or seccomp.
  * Exits 77 where the kernel cannot be made to refuse.
  */
 #include <errno.h>
@@ -29,6 +29,7 @@ static const struct {
 	{"hugetlb", SYS_memfd_create, MFD_HUGETLB, EINVAL},
 	{"fallocate", SYS_fallocate, 0, EOPNOTSUPP},
 	{"mbind", SYS_mbind, 0, EPERM},
+	{"seccomp", SYS_seccomp, 0, EPERM},
 };
 
 static int refuse(unsigned call, unsigned flag, unsigned error)

@@ -298,6 +298,7 @@ static void the_defaults_are_those_of_the_manual(void **state)
 	assert_int_equal(o.rules.squash, 0);
 	assert_int_equal(o.rules.mode, geteuid() == 0 ? 01777 : 0755);
 	assert_false(o.allow_other);
+	assert_int_equal(o.seccomp, 0);
 	assert_int_equal(o.action, KV_RUN);
 	assert_string_equal(o.store, "/s/tore");
 	assert_string_equal(o.mountpoint, "/m");
@@ -321,9 +322,10 @@ static void every_word_is_understood(void **state)
 	assert_int_equal(o.rules.gid, 8);
 	assert_int_equal(o.umask, 027);
 	kv_options_fini(&o);
-	o = good("allow=5,allow=all,mkdir=operator");
+	o = good("allow=5,allow=all,mkdir=operator,seccomp=off");
 	assert_int_equal(o.rules.n_allow, 0);
 	assert_int_equal(o.rules.mkdir, 1);
+	assert_int_equal(o.seccomp, 1);
 	assert_false(o.closed);
 	assert_int_equal(o.allow_other, geteuid() == 0);
 	kv_options_fini(&o);

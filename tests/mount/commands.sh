@@ -45,7 +45,7 @@ sync "$M/own" "$M/all"
 for path in "$M" "$SOCK" "$N"; do
 	kvfs status -p "$path" >"$T/out" || fail "status -p $path"
 	grep -q '^version  ' "$T/out" && grep -q '^ssd .* online$' "$T/out" &&
-		grep -qE '^rights    capabilities [a-z].*, no_new_privs 1$' "$T/out" || fail "status: $(cat "$T/out")"
+		grep -qE '^rights    capabilities [a-z].*, no_new_privs 1, seccomp (on|off)$' "$T/out" || fail "status: $(cat "$T/out")"
 done
 eq "the store" "$(kvfs status -p "$N" | sed -n 's/^store *//p')" "$T/store2"
 eq "\$KVFS" "$(KVFS=$N kvfs status | sed -n 's/^store *//p')" "$T/store2"

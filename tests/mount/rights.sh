@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# rights.sh - a running daemon and its processes have few capabilities and get no new ones.
-# A mount that root makes without a word on sharing is root's alone.
+# rights.sh - a running daemon and its processes have few capabilities and get no new ones,
+# and other system calls than theirs are refused and logged.  A mount that root makes
+# without a word on sharing is root's alone.
 . "$(dirname "$0")/lib"
 needs_root setpriv
 A="setpriv --reuid 1001 --regid 1001 --clear-groups"
@@ -12,7 +13,8 @@ OWN=${BASE#"$ALL",}
 config() { sed -n "s/^$1=//p" "$M/.kvfs/config"; }
 # field FILE NAME: a field of a status file of /proc
 field() { sed -n "s/^$2:[[:space:]]*//p" "$1"; }
-# rights: check those of all threads of the daemon, and of its gate
+outside=$(field /proc/self/status Seccomp)
+# rights SECCOMP: check those of all threads of the daemon, and of its gate
 rights() {
 	local pid file wanted
 	wanted=$(printf %016x $((0x$(field /proc/self/status CapPrm) & 0x1004002)))
@@ -22,14 +24,51 @@ rights() {
 		eq "$file: CapEff" "$(field "$file" CapEff)" "$wanted"
 		eq "$file: CapInh" "$(field "$file" CapInh)" 0000000000000000
 		eq "$file: NoNewPrivs" "$(field "$file" NoNewPrivs)" 1
+		eq "$file: Seccomp" "$(field "$file" Seccomp)" "$1"
 	done
 }
 
-start
-rights
+start seccomp=on
+rights 2
 eq "no_new_privs" "$(config no_new_privs)" 1
+eq "seccomp" "$(config seccomp)" on
 [[ $(config capabilities) =~ ^(none|[a-z_ ]*dac_override[a-z_ ]*)$ ]] || fail "capabilities: $(config capabilities)"
+restart seccomp=off
+rights "$outside"
+eq "seccomp=off" "$(config seccomp)" off
 stop
+# A system that lacks seccomp(2) has prctl(2).
+if "$B/tests/crash/without" seccomp true; then
+	"$B/tests/crash/without" seccomp "$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M" || fail "kvfs does not start"
+	rights 2
+	eq "seccomp by prctl" "$(config seccomp)" on
+	stop
+fi
+not "seccomp=maybe" "not one of on|off" "$B/kvfs" -o "$BASE,seccomp=maybe" "$S" "$M"
+
+# A daemon that is made to run a program goes on, and the attempt is logged.
+if ! nm -D "$B/kvfs" | grep -qE ' U __(asan|tsan)_'; then
+	cat >"$T/run.c" <<'C'
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <unistd.h>
+
+int pthread_setname_np(pthread_t thread, const char *name)
+{
+	(void)thread;
+	(void)name;
+	return execl("/bin/sh", "sh", "-c", "echo broken >&2", NULL);
+}
+C
+	cc -shared -fPIC -o "$T/run.so" "$T/run.c" || fail "cc"
+	LD_PRELOAD=$T/run.so "$B/kvfs" -f -o "$BASE,control=$SOCK" "$S" "$M" 2>"$T/log" &
+	for ((i = 0; i < 600; i++)); do mountpoint -q "$M" && [ -e "$M/.kvfs/config" ] && break; sleep 0.1; done
+	ok "the daemon goes on" mkdir "$M/on"
+	eq "the log" "$(sed 's/thread [0-9]*/thread N/' "$T/log")" \
+		"kvfs: warning: seccomp: refused execve (system call $(printf '#include <sys/syscall.h>\nSYS_execve' | cc -E - | tail -n 1)) \
+to thread N; if kvfs needs it, report that, and mount with seccomp=off"
+	stop
+fi
 
 # Without the process that mounts, the daemon ends, and the next one takes the dead mount away.
 start
