@@ -787,6 +787,7 @@ int kv_transfer(struct kv_gpu *gpu, const struct kvfs_batch *batch, bool loads)
 	void *end;
 	int r;
 
+	kv_pinned_check(gpu);
 	r = kv_gpu_enter(gpu, &entry);
 	if (r < 0)
 		return r;

@@ -151,6 +151,10 @@ void kv_pinned_add(void *base, uint64_t bytes, bool writable);
 void kv_pinned_remove(void *base);
 bool kv_pinned_needs_writable(void);
 
+/* Notice a reset of another GPU's context that has registered the memory for all
+ * GPUs, before a batch of @gpu. */
+void kv_pinned_check(const struct kv_gpu *gpu);
+
 /* Return how many of the @n bytes at @at lie in one registered chunk
  * (*@ret_direct), or else in memory that is not registered.  At least 1. */
 uint64_t kv_pinned_look(const void *at, uint64_t n, bool *ret_direct);

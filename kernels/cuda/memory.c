@@ -18,7 +18,8 @@
  * INVARIANTS
  *   (1) The parts of a memory lie end to end from its base on.
  *   (2) A part that could not be mapped in full is freed again.
- *   (3) Only REGISTERED chunks are copied by the driver without a buffer.
+ *   (3) Only REGISTERED chunks are copied by the driver without a buffer, and none
+ *       after a reset of the context that registered them.
  *   (4) Memory in the list is mapped; kv_pinned_remove returns only when no
  *       chunk is BUSY and all registrations have ended.
  *   (5) This process can write to a chunk of the arena only while the chunk is
@@ -458,6 +459,14 @@ bool kv_pinned_needs_writable(void)
 	return needs;
 }
 
+void kv_pinned_check(const struct kv_gpu *gpu)
+{
+	struct kv_gpu_entry entry;
+
+	if (worker_gpu != gpu && kv_gpu_enter_to_free(worker_gpu, &entry) == 0)
+		kv_gpu_leave(&entry);
+}
+
 uint64_t kv_pinned_look(const void *at, uint64_t n, bool *ret_direct)
 {
 	const struct attached *a;
@@ -468,7 +477,7 @@ uint64_t kv_pinned_look(const void *at, uint64_t n, bool *ret_direct)
 	a = find_locked(at);
 	if (a) {
 		offset = (uint64_t)((const uint8_t *)at - a->base);
-		*ret_direct = !a->going &&
+		*ret_direct = !a->going && !atomic_load(&worker_gpu->lost) &&
 			      a->state[offset / KV_PINNED_CHUNK] == REGISTERED;
 		alike = KV_MIN(n, a->bytes - offset);
 		alike = KV_MIN(alike,

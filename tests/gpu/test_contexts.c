@@ -211,6 +211,45 @@ static void memory_at_the_old_addresses_hides_no_reset(void **state)
 	reset_the_context(true);
 }
 
+/* The memory is registered in the context of the GPU that was used first. */
+static void a_reset_of_one_gpu_does_not_break_another(void **state)
+{
+	kvfs_view view = {"t", NULL, PART, PART, 1, 0};
+	kvfs_pool_desc desc = rig.desc;
+	CUcontext other;
+	void *pool;
+
+	(void)state;
+	rig_needs_faults();
+	rig_arena_to_register(&rig, RIG_BLOCKS * RIG_BLOCK);
+	rig.device->close(rig.pool);
+	gpu_set("devices=2");
+	GPU_OK(cuDevicePrimaryCtxRetain, &other, 1);
+	GPU_OK(cuCtxSetCurrent, other);
+	view.base = (void *)(uintptr_t)gpu_alloc(PART);
+	desc.views = &view;
+	desc.n_views = desc.pages = 1;
+	assert_int_equal(rig.device->open(&desc, &pool), 0);
+	GPU_OK(cuCtxSetCurrent, gpu.ctx);
+	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
+	rig.device->attach(rig.arena, rig.arena_bytes, false);
+	rig_wait_tried(&rig, rig.arena_bytes);
+	rig_check_load(&rig, 0, RIG_BLOCKS, 9);
+	GPU_OK(cuDevicePrimaryCtxReset_v2, 1);
+	rig_check_load(&rig, 0, RIG_BLOCKS, 10);
+	rig.device->close(pool);
+	GPU_OK(cuDevicePrimaryCtxRelease_v2, 1);
+	rig_check_load(&rig, 0, RIG_BLOCKS, 11);
+}
+
+static int tear_down_two(void **state)
+{
+	int r = rig_tear_down(state);
+
+	gpu_set("devices=1");
+	return r;
+}
+
 /* 46: the GPU is in exclusive mode, and another process has it; 805 to 809: there
  * is no connection to the MPS server.  Both may pass. */
 static const struct {
@@ -280,6 +319,9 @@ int main(int argc, char **argv)
 		MAPPED(pages_may_be_unmapped_and_mapped_again),
 		TEST(another_context_may_be_current),
 		TEST(after_a_reset_a_new_pool_works),
+		cmocka_unit_test_setup_teardown(
+			a_reset_of_one_gpu_does_not_break_another, rig_set_up,
+			tear_down_two),
 		cmocka_unit_test_setup_teardown(
 			memory_at_the_old_addresses_hides_no_reset,
 			set_up_first, rig_tear_down),
