@@ -9,34 +9,31 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 
-def check(engine: str, version: str, tested: Collection[str], log: logging.Logger,
-          ours: type | None = None, used: Mapping[type, str] | None = None, added: str = "") -> None:
-    """Log a warning if @version is no release of @tested.  RuntimeError, in one line: the base classes of
-    @ours lack a method that it overrides, except those in @added, or call it with more arguments; or a
-    class lacks an attribute that is @used."""
-    bases = ours.__mro__[1:] if ours is not None else ()
-    lacks = [f"{cls.__name__}.{name}" for cls, names in (used or {}).items() for name in names.split()
+def warn(engine: str, version: str, tested: Collection[str], log: logging.Logger) -> None:
+    """Log a warning if @version is no release of @tested."""
+    if version not in tested and not version.startswith(tuple(f"{release}." for release in tested)):
+        log.warning("kvfs: %s %s is not tested (tested: %s)", engine, version, ", ".join(tested))
+
+
+def check(engine: str, version: str, tested: Collection[str], ours: type, used: Mapping[type, str],
+          added: str = "") -> None:
+    """Verify that the base classes of @ours have the methods that it overrides, except those in @added, with
+    no more arguments, and the classes @used their attributes.  RuntimeError lists all that are missing."""
+    lacks = [f"{cls.__name__}.{name}" for cls, names in used.items() for name in names.split()
              if name not in _names(cls)]
-    for name, method in (vars(ours) if ours is not None else {}).items():
+    for name, method in vars(ours).items():
         if name.startswith("_") or name in added.split() or not callable(getattr(method, "__func__", method)):
             continue
-        theirs = next((vars(base)[name] for base in bases if name in vars(base)), None)
+        theirs = next((vars(base)[name] for base in ours.__mro__[1:] if name in vars(base)), None)
         if theirs is None or _places(theirs) > _places(method):
-            lacks.append(name if theirs is None else f"{name} as it was")
-    untested = not version.startswith(tuple(f"{release}." for release in tested)) and version not in tested
+            lacks.append(name if theirs is None else f"{name} with known arguments")
     if lacks:
         raise unusable(engine, version, tested, f"it lacks {', '.join(lacks)}")
-    if untested:
-        log.warning("%s", _untested(engine, version, tested))
 
 
 def unusable(engine: str, version: str, tested: Collection[str], reason: object) -> RuntimeError:
-    """Return the error for a release that lacks what kvfs uses."""
-    return RuntimeError(f"{_untested(engine, version, tested)}, and does not run with this one: {reason}")
-
-
-def _untested(engine: str, version: str, tested: Collection[str]) -> str:
-    return f"kvfs: {engine} {version} is not tested: kvfs is made for {engine} {' and '.join(tested)}"
+    """Return the error for an engine that kvfs cannot use."""
+    return RuntimeError(f"kvfs: {engine} {version} cannot be used: {reason} (tested: {', '.join(tested)})")
 
 
 def _names(cls: type) -> set[str]:

@@ -23,9 +23,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, HiCacheStorageConfig,
-                                                  HiCacheStorageExtraInfo, PoolHitPolicy, PoolName,
-                                                  PoolTransfer, PoolTransferResult)
 from sglang.version import __version__ as version
 
 import kvfs
@@ -34,8 +31,17 @@ from kvfs.patience import Patience
 from kvfs.settings import Tier, read
 from kvfs.weights import fingerprint
 
-log = logging.getLogger("sglang.kvfs")
 TESTED = ("0.5.22", "0.5.23")
+ENGINE = ("SGLang", version, TESTED)
+
+try:
+    from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, HiCacheStorageConfig,
+                                                      HiCacheStorageExtraInfo, PoolHitPolicy, PoolName,
+                                                      PoolTransfer, PoolTransferResult)
+except ImportError as error:
+    raise release.unusable(*ENGINE, error) from None
+
+log = logging.getLogger("sglang.kvfs")
 WAIT = 10.0
 SETTINGS = [field.name for field in dataclasses.fields(Tier)]
 KNOWN = {"backend_name", "module_path", "class_name", "interface_v1"}
@@ -277,6 +283,9 @@ def _run(there: list[bool]) -> int:
     return there.index(False) if False in there else len(there)
 
 
-release.check("SGLang", version, TESTED, log, KvfsHiCache, {
+release.check(*ENGINE, KvfsHiCache, {
     HiCacheStorageConfig: "model_name is_mla_model tp_rank tp_size pp_rank pp_size attn_cp_rank attn_cp_size "
-                          "should_split_heads extra_config"}, "open")
+                          "should_split_heads extra_config",
+    HiCacheStorageExtraInfo: "prefix_keys", PoolTransfer: "name keys hit_policy host_indices",
+    PoolTransferResult: "empty restorable_prefix_pages", PoolHitPolicy: "ALL_PAGES TRAILING_PAGES"}, "open")
+release.warn(*ENGINE, log)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import errno
 import gc
 import glob
@@ -27,7 +29,7 @@ import numpy
 import safetensors
 
 import kvfs
-from kvfs import Stage, State, What, weights
+from kvfs import Stage, State, What, release, weights
 from kvfs._native import ffi, lib
 from mount import BUILD, Mount
 
@@ -1323,6 +1325,47 @@ class Weights(unittest.TestCase):
         texts = [process.communicate()[0] for process in started]
         self.assertEqual(sum("kvfs: hashing" in text for text in texts), 1)
         self.assertEqual({text.split("\n")[-2] for text in texts}, {self.hash()[0]})
+
+
+class Releases(unittest.TestCase):
+    """The check of an engine's release, with classes in the place of an engine's."""
+
+    def check(self, base: type, **methods: object) -> str:
+        """Return the reason why an engine with the class @base is refused; empty: it is not."""
+        try:
+            release.check("Engine", "3.1", ("3.0",), type("Ours", (base,), methods), {base: "field"}, "added")
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    def test_what_an_engine_lacks_is_named_in_one_line(self) -> None:
+        class Base:
+            def __init__(self) -> None:
+                self.field = 1
+
+            def one(self, a, b=1): ...
+
+            @classmethod
+            def two(cls, *all): ...
+
+        ours = {"one": lambda self, a, b: 0, "two": classmethod(lambda cls, *all: 0), "_own": len, "kind": 7}
+        self.assertEqual(self.check(Base, **ours), "")
+        self.assertEqual(self.check(Base, added=lambda self: 0), "")
+        self.assertEqual(self.check(dataclasses.make_dataclass("Base", ["field"])), "")
+        whole = "kvfs: Engine 3.1 cannot be used: it lacks {} (tested: 3.0)"
+        self.assertEqual(self.check(Base, three=lambda self: 0, one=lambda self, a: 0),
+                         whole.format("three, one with known arguments"))
+        self.assertEqual(self.check(type("Bare", (), {})), whole.format("Bare.field"))
+
+    def test_a_release_that_was_not_tested_is_named_once(self) -> None:
+        with self.assertNoLogs(log) if hasattr(self, "assertNoLogs") else contextlib.nullcontext():
+            for version in "3.0", "3.0.7", "4":
+                release.warn("Engine", version, ("3.0", "4"), log)
+        for version in "3.1", "3.01", "3", "4rc1":
+            with self.assertLogs(log) as caught:
+                release.warn("Engine", version, ("3.0", "4"), log)
+            self.assertEqual([record.getMessage() for record in caught.records],
+                             [f"kvfs: Engine {version} is not tested (tested: 3.0, 4)"])
 
 
 class Library(unittest.TestCase):

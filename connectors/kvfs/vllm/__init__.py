@@ -17,6 +17,7 @@ try:
     from .connector import KvfsConnector, USED
 except ImportError as error:
     raise release.unusable(*ENGINE, error) from None
-release.check(*ENGINE, logging.getLogger("vllm.kvfs"), KvfsConnector, USED, ADDED)
+release.check(*ENGINE, KvfsConnector, USED, ADDED)
+release.warn(*ENGINE, logging.getLogger("vllm.kvfs"))
 
 __all__ = ["KvfsConnector"]

@@ -16,9 +16,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V
                                                                SupportsHMA)
 from vllm.config import CacheConfig
 from vllm.distributed.kv_transfer import get_kv_transfer_group
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.output import (CachedRequestData, KVConnectorBlockState, NewRequestData,
                                        SchedulerOutput)
 from vllm.v1.engine.core import EngineCore
+from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
 from .groups import check_engine, groups
@@ -32,12 +34,14 @@ from .worker import Worker
 
 # Attributes of vLLM's objects that kvfs uses, beside the methods that KvfsConnector overrides.
 USED = {
+    KVConnectorBase_V1: "role _get_connector_metadata _kv_transfer_config _kv_cache_config",
+    KVCacheBlocks: "get_block_ids", KVConnectorOutput: "kv_connector_worker_meta",
     SchedulerOutput: "num_scheduled_tokens scheduled_new_reqs scheduled_cached_reqs kv_connector_block_state "
                      "kv_cache_block_copies",
     NewRequestData: "block_ids", CachedRequestData: "new_block_ids",
     KVConnectorBlockState: "resolve_block_ids",
     Request: "request_id kv_transfer_params block_hashes num_tokens num_prompt_tokens num_computed_tokens "
-             "all_token_ids lora_request cache_salt mm_features skip_reading_prefix_cache",
+             "all_token_ids lora_request cache_salt mm_features skip_reading_prefix_cache resumable",
     EngineCore: "collective_rpc vllm_config", CacheConfig: "prefix_match_unit prefix_caching_hash_algo",
 }
 

@@ -28,7 +28,7 @@ from kvfs.settings import Tier, read
 from . import ENGINE
 
 try:
-    from vllm.v1.kv_offload.base import (Locality, LookupResult, Medium, ReqContext,
+    from vllm.v1.kv_offload.base import (Locality, LookupResult, Medium, OffloadingSpec, ReqContext,
                                          RequestOffloadingContext, ScheduleEndContext)
     from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 except ImportError as error:
@@ -218,7 +218,7 @@ class KvfsTier(SecondaryTierManager):
         self._jobs[job_metadata.job_id] = Job(keys, transfer, True, time.monotonic())
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
-        results = [JobResult(id, False, None, 0.0, 0) for id in self._dropped]
+        results = [JobResult(id, False, transfer_time=0.0, transfer_bytes=0) for id in self._dropped]
         self._dropped = []
         for id, job in list(self._jobs.items()):
             if job.transfer.poll():
@@ -236,7 +236,7 @@ class KvfsTier(SecondaryTierManager):
         took = time.monotonic() - job.since
         return JobResult(id, len(good) == len(job.keys),
                          tuple(good) if job.load and 0 < len(good) < len(job.keys) else None,
-                         took, len(good) * self.block_size_bytes)
+                         transfer_time=took, transfer_bytes=len(good) * self.block_size_bytes)
 
     def _lose(self, key: bytes) -> None:
         self._lost[key] = None
@@ -262,4 +262,7 @@ class KvfsTier(SecondaryTierManager):
         self._view = memoryview(b"")
 
 
-release.check(*ENGINE, log, KvfsTier)
+release.check(*ENGINE, KvfsTier, {
+    TransferJob: "job_id keys chunk_ids req_context", OffloadingSpec: "tokens_per_block blocks_per_chunk",
+    ReqContext: "req_id kv_transfer_params get_offload_key_position",
+    SecondaryTierManager: "block_size_bytes _offloading_spec"})
