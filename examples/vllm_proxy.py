@@ -13,6 +13,7 @@ daemons that share a remote tier.
 The hand-off only saves work.  If PREFILL does not answer, DECODE computes the prompt; if DECODE
 cannot be reached, PREFILL generates.  An answer that breaks off is not repeated.
 """
+import contextlib
 import http.client
 import json
 import sys
@@ -31,36 +32,33 @@ class Proxy(BaseHTTPRequestHandler):
 
     def do_POST(self):
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal():
+        if not length.isdecimal() or len(length) > 9:
             self.send_error(411)
             return
         body = self.rfile.read(int(length))
         if self.path in GENERATE:
-            try:
-                body = self.prefilled(json.loads(body), body)
-            except ValueError:
-                pass  # no JSON: let DECODE report the error
+            body = self.prefilled(body)
         self.answer(body)
 
-    def prefilled(self, asked, body):
-        """Have PREFILL compute the prompt, and return the request for DECODE."""
-        own = asked.get("kv_transfer_params") or {} if isinstance(asked, dict) else None
-        if not isinstance(own, dict):
-            return body  # let DECODE report the error
-        prefill = {key: value for key, value in asked.items() if key not in ("stream_options", "min_tokens", "n")}
-        prefill |= {"stream": False, "max_tokens": 1, "kv_transfer_params": own | {"do_remote_decode": True}}
-        if "max_completion_tokens" in asked:
-            prefill["max_completion_tokens"] = 1
+    def prefilled(self, body):
+        """Have PREFILL compute the prompt, and return the request for DECODE.  Return @body if it is not a
+        request, to which DECODE answers with an error, or if PREFILL does not name a block."""
         try:
+            asked = json.loads(body)
+            own = asked.get("kv_transfer_params") or {}
+            prefill = {key: asked[key] for key in asked if key not in ("stream_options", "min_tokens", "n")}
+            prefill |= {"stream": False, "max_tokens": 1, "kv_transfer_params": own | {"do_remote_decode": True}}
+            if "max_completion_tokens" in asked:
+                prefill["max_completion_tokens"] = 1
             connection, response = self.ask(PREFILL, json.dumps(prefill).encode())
-            with connection:
-                named = json.loads(response.read()).get("kv_transfer_params")
-        except (OSError, http.client.HTTPException, ValueError):
+            with contextlib.closing(connection):
+                named = json.loads(response.read())["kv_transfer_params"]
+            return json.dumps(asked | {"kv_transfer_params": named | own}).encode()
+        except (OSError, http.client.HTTPException, ValueError, TypeError, AttributeError, KeyError, RecursionError):
             return body
-        return json.dumps(asked | {"kv_transfer_params": named | own}).encode() if named else body
 
     def ask(self, server, body):
-        connection = Connection(server, timeout=LIMIT)
+        connection = http.client.HTTPConnection(server, timeout=LIMIT)
         try:
             connection.request(self.command, self.path, body,
                                {key: self.headers[key] for key in PASSED if key in self.headers})
@@ -80,7 +78,7 @@ class Proxy(BaseHTTPRequestHandler):
         else:
             self.send_error(502, f"no server answers: {reason}")
             return
-        with connection:
+        with contextlib.closing(connection):
             self.send_response(response.status)
             self.send_header("Content-Type", response.getheader("Content-Type", "text/plain"))
             self.send_header("Connection", "close")
@@ -94,14 +92,6 @@ class Proxy(BaseHTTPRequestHandler):
 
     def log_request(self, *_):
         pass
-
-
-class Connection(http.client.HTTPConnection):
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
 
 if __name__ == "__main__":

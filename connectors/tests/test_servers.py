@@ -4,6 +4,7 @@ and stopped.  Tokens are compared with those of a server without kvfs."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ import unittest
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import openai
@@ -109,13 +111,49 @@ class Roles(Case):
         self.addCleanup(proxy.kill)
         for body, length, status in ((b'{"prompt": "x"}', None, 502), (b"no JSON", None, 502), (b"[1]", None, 502),
                                      (b'{"kv_transfer_params": 7}', None, 502),
-                                     (b'{"kv_transfer_params": ["x"]}', None, 502), (b"", "x", 411)):
+                                     (b'{"kv_transfer_params": ["x"]}', None, 502), (b"", "x", 411),
+                                     (b"", "9" * 5000, 411)):
             asked = urllib.request.Request(f"http://{proxy.address}/v1/completions", body, method="POST")
             if length:
                 asked.add_header("Content-Length", length)
             with self.assertRaises(urllib.error.HTTPError) as caught:
                 urllib.request.urlopen(asked, timeout=60)
             self.assertEqual(caught.exception.code, status, body)
+        self.assertNotIn("Traceback", proxy.said())
+
+    def test_the_proxy_merges_what_names_a_block_and_passes_the_rest_on(self) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            """The second server repeats the request, the first one answers with `answer`."""
+
+            answer = b""
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(body if self.server is servers[1] else self.answer)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
+        for server in servers:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            self.addCleanup(server.server_close)
+            self.addCleanup(server.shutdown)
+        proxy = Proxy(*(f"127.0.0.1:{server.server_port}" for server in servers))
+        self.addCleanup(proxy.kill)
+        asked = {"prompt": "x", "kv_transfer_params": {"own": 1}}
+        merged = asked | {"kv_transfer_params": {"kvfs.block": "a/b", "own": 1}}
+        for answer, wanted in ((b'{"kv_transfer_params": {"kvfs.block": "a/b", "own": 2}}', merged),
+                               (b'{"kv_transfer_params": null}', asked), (b'{"kv_transfer_params": [1]}', asked),
+                               (b"[]", asked), (b'"x"', asked), (b"{}", asked), (b"no JSON", asked),
+                               (b"[" * 100000, asked)):
+            Handler.answer = answer
+            for body, passed in (json.dumps(asked).encode(), wanted), (b"[" * 100000, None):
+                with urllib.request.urlopen(f"http://{proxy.address}/v1/completions", body, timeout=60) as reply:
+                    got = reply.read()
+                self.assertEqual(json.loads(got) if passed else got, passed or body, answer)
         self.assertNotIn("Traceback", proxy.said())
 
     def found_again(self, *servers: Server) -> None:
