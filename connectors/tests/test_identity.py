@@ -15,6 +15,7 @@ import torch
 from models import make
 
 folder = ""
+N_GRAM = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
 
 
 def setUpModule() -> None:
@@ -46,7 +47,8 @@ class Identity(unittest.TestCase):
                         {"gpu_memory_utilization": 0.3}, {"max_num_seqs": 3},
                         {"max_num_batched_tokens": 5000}, {"distributed_timeout_seconds": 77},
                         {"override_generation_config": {"temperature": 0.5}},
-                        {"num_gpu_blocks_override": 99}, {"trust_remote_code": True}):
+                        {"num_gpu_blocks_override": 99}, {"trust_remote_code": True},
+                        {"speculative_config": N_GRAM}):
             self.assertEqual(self.identity(**options), plain, options)
 
     def test_what_changes_blocks_is_part_of_it(self) -> None:
@@ -56,6 +58,9 @@ class Identity(unittest.TestCase):
         def length(config: Any) -> None:
             config.model_config.max_model_len = 512
 
+        def draft(config: Any) -> None:
+            config.speculative_config.method = "draft_model"
+
         found = {self.identity(**options) for options in (
             {}, {"backend": "FLEX"}, {"hf_overrides": {"rms_norm_eps": 1e-3}}, {"block_size": 64},
             {"hf_overrides": {"rope_parameters": {"rope_type": "linear", "factor": 2.0,
@@ -63,8 +68,7 @@ class Identity(unittest.TestCase):
             {"kv_cache_dtype": "fp8_e5m2"}, {"enable_lora": True}, {"load_format": "dummy"},
             {"load_format": "dummy", "seed": 1}, {"change": length}, {"change": fitted},
             {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"},
-            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2,
-                                    "prompt_lookup_max": 3}})}
+            {"speculative_config": N_GRAM, "change": draft})}
         self.assertEqual(len(found), 13)
 
     def test_models_beside_the_one_that_is_hashed_are_reported(self) -> None:

@@ -536,6 +536,12 @@ class Speculation(Case):
         second.kill()
         plain = self.engine(model("qwen"))
         self.assertEqual(plain.do("generate", prompts=longer)["tokens"], turns["tokens"])
+        plain.kill()
+        # An engine without n-grams, such as one that computes prompts, shares the blocks.
+        other = self.engine()
+        loaded = other.do("generate", prompts=longer)
+        self.assertEqual(loaded["tokens"], turns["tokens"])
+        self.assertEqual(loaded["forwarded"], sum(len(p) - full(len(p)) + 7 for p in longer))
 
 
 class Tier(Case):

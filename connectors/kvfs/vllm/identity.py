@@ -218,6 +218,8 @@ def identity(core: Any, cache: str, salt: str) -> str:
         raise ValueError(f"kvfs: the model loads weights from {', '.join(first[1])}, too: kvfs "
                          "hashes those of one folder only, and could mix up models")
     load, speculative = config.load_config, config.speculative_config
+    if speculative is not None and speculative.method == "ngram":
+        speculative = None  # proposes tokens without a draft model, so blocks are those of other engines
     parts = {
         "model": _model(config.model_config, load, cache),
         "cache": _hash(config.cache_config), "parallel": _hash(config.parallel_config),
