@@ -81,6 +81,23 @@ class Choices(Case):
         self.assertEqual(len(logs.output), 1)
         self.assertIn('"kvfs.load" in kv_transfer_params is neither true nor false', logs.output[0])
 
+    def test_a_streaming_session_of_vllm_0_31_saves_nothing_and_loads_nothing(self) -> None:
+        driver = self.driver()
+        driver.save("s", 1, FIRST)
+        with mock.patch("vllm.__version__", "0.32.0"):
+            self.assertEqual(driver.matched(driver.request("newer", 1, resumable=True)), HIT * BLOCK)
+        patch = mock.patch("vllm.__version__", "0.31.0+cpu")
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.assertEqual(driver.matched(driver.request("again", 1, resumable=True)), 0)
+        session = driver.request("session", 2, {"do_remote_decode": True}, resumable=True)
+        self.assertEqual(driver.matched(session), 0)
+        driver.allocate(session, FIRST, 0)
+        driver.step({"session": TOKENS}, FIRST)
+        self.assertFalse(driver.worker._worker._saves)
+        self.assertIsNone(driver.finish(session, FIRST))
+        self.assertEqual(len(self.mount.blocks()), HIT)
+
 
 class Roles(Case):
     """One engine computes prompts, and another generates."""

@@ -46,7 +46,7 @@ USED = {
 }
 
 
-def hand_over(worker: Any, identity: str) -> None:
+def open_spaces(worker: Any, identity: str) -> None:
     """Open, in a worker, the spaces of the engine with @identity."""
     get_kv_transfer_group()._worker.open(identity)
 

@@ -28,6 +28,7 @@ import time
 from typing import Any
 
 import kvfs
+import vllm
 from kvfs.patience import Patience
 from kvfs.weights import fingerprint
 
@@ -119,9 +120,11 @@ class Request:
     def __init__(self, request: Any, salt: bytes, role: str) -> None:
         self.request = request
         params = getattr(request, "kv_transfer_params", None)
-        self.loads = role != "kv_producer" and allows(params, "load")
-        self.saves = role != "kv_consumer" and allows(params, "save")
-        self.named = handed_over(params) if self.loads else None  # not looked for yet
+        # An input of a streaming session replaces the last token, but vLLM 0.31 keeps the block's hash.
+        stale = request.resumable and vllm.__version__.startswith("0.31.")
+        self.loads = role != "kv_producer" and not stale and allows(params, "load")
+        self.saves = role != "kv_consumer" and not stale and allows(params, "save")
+        self.named = handed_over(params) if self.loads else None
         self.hand_over = self.saves and (role == "kv_producer" or isinstance(params, dict)
                                          and params.get("do_remote_decode") is True)
         self.held: Held | None = None
