@@ -152,6 +152,11 @@ class Refusals(unittest.TestCase):
         self.refused("layers of kind MambaSpec", self.config(), (["layers.0"], MambaSpec(
             block_size=128, shapes=((2, 3), (4, 5)), dtypes=(torch.float32, torch.float32))))
 
+    def test_caches_on_devices_that_kvfs_cannot_copy_from(self) -> None:
+        pages = {"layers.0": torch.zeros(64, configs.full().page_size_bytes, dtype=torch.uint8, device="meta")}
+        with self.assertRaisesRegex(ValueError, "^kvfs: the cache is on the device meta: [^\n]*$"):
+            configs.Core(self.config()).connectors(configs.caches((["layers.0"], configs.full())), pages)
+
     def test_types_of_numbers_that_kvfs_has_no_name_for(self) -> None:
         self.refused("a cache of float64 has no type", self.config(),
                      (["layers.0"], configs.full(dtype=torch.float64)))

@@ -13,6 +13,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import kvfs
@@ -35,8 +36,6 @@ IDLE_WAIT = 0.005  # seconds that a step without computation waits for a load
 class Load:
     """A load of blocks to pages: one transfer for each group with blocks."""
 
-    __slots__ = ("blocks", "parts", "refused", "began", "_whole")
-
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
         self.began = time.monotonic()
@@ -57,16 +56,13 @@ class Load:
         return self._whole
 
 
+@dataclass
 class Save:
-    """A save of blocks of @request from @pages, which the transfer reads until it is
-    COPIED."""
+    """A save of blocks of a request."""
 
-    __slots__ = ("request", "transfer", "pages")
-
-    def __init__(self, request: str, transfer: kvfs.Transfer, pages: list[int]) -> None:
-        self.request = request
-        self.transfer = transfer
-        self.pages = pages
+    request: str
+    transfer: kvfs.Transfer
+    pages: list[int]  # read by the transfer until it is COPIED
 
 
 class Worker:
@@ -104,6 +100,9 @@ class Worker:
                 tensor = caches[layer]
                 if tensor.is_cuda:
                     device = f"cuda:{tensor.device.index}"
+                elif tensor.device.type != "cpu":
+                    raise ValueError(f"kvfs: the cache is on the device {tensor.device}: KvfsConnector "
+                                     "copies from and to CPUs and CUDA's GPUs only")
                 views += self._views(group, layer, tensor, page)
             if device != "host":
                 import torch
