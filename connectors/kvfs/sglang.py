@@ -43,6 +43,7 @@ except ImportError as error:
 
 log = logging.getLogger("sglang.kvfs")
 WAIT = 10.0
+QUIET = 60.0  # seconds without further warnings after an error
 SETTINGS = [field.name for field in dataclasses.fields(Tier)]
 KNOWN = {"backend_name", "module_path", "class_name", "interface_v1"}
 # Pools (sliding window, state) of which a prefix needs only the last pages.
@@ -84,6 +85,7 @@ class KvfsHiCache(HiCacheStorage):
         self.session = kvfs.open(self._settings.path, log)
         self._pages: dict[str, Pages] = {}
         self._patience = Patience(log, "look-ups", self.session.stats)
+        self._quiet = 0.0  # time until which errors are not logged
         if not self.session.connected:
             log.warning("kvfs: no daemon answers at %s: everything is a miss until one does",
                         self.session.path)
@@ -204,42 +206,37 @@ class KvfsHiCache(HiCacheStorage):
 
     def batch_get_v1(self, keys: list[str], host_indices: Any,
                      extra_info: HiCacheStorageExtraInfo | None = None) -> list[bool]:
-        return self._list(keys, lambda: self._get(self._pages["kv"], keys, host_indices))
+        return self._list("kv", keys, host_indices, self._get)
 
     def batch_set_v1(self, keys: list[str], host_indices: Any,
                      extra_info: HiCacheStorageExtraInfo | None = None) -> list[bool]:
-        return self._list(keys, lambda: self._set(self._pages["kv"], keys, host_indices, extra_info))
+        return self._list("kv", keys, host_indices, lambda pages, some, at: self._set(pages, some, at, extra_info))
 
     def batch_get_v2(self, transfers: list[PoolTransfer],
                      extra_info: HiCacheStorageExtraInfo | None = None) -> dict[str, list[bool]]:
-        def get(transfer: PoolTransfer) -> list[bool]:
-            keys = transfer.keys or []
-            return self._list(keys, lambda: self._get(self._pages[str(transfer.name)], keys,
-                                                      transfer.host_indices))
-
-        return {transfer.name: get(transfer) for transfer in transfers}
+        return {one.name: self._list(one.name, one.keys or [], one.host_indices, self._get)
+                for one in transfers}
 
     def batch_set_v2(self, transfers: list[PoolTransfer],
                      extra_info: HiCacheStorageExtraInfo | None = None) -> dict[str, list[bool]]:
-        def put(transfer: PoolTransfer) -> list[bool]:
-            keys = transfer.keys or []
-            return self._list(keys, lambda: self._set(self._pages[str(transfer.name)], keys,
-                                                      transfer.host_indices, extra_info))
+        return {one.name: self._list(one.name, one.keys or [], one.host_indices,
+                                     lambda pages, some, at: self._set(pages, some, at, extra_info)) for one in transfers}
 
-        return {transfer.name: put(transfer) for transfer in transfers}
-
-    def _list(self, keys: list[str], do: Callable[[], list[bool]]) -> list[bool]:
+    def _list(self, pool: str, keys: list[str], indices: Any, do: Callable[..., list[bool]]) -> list[bool]:
+        """Return whether @do loaded or saved the page of each key."""
         if not keys or not self._patience.left:
             return [False] * len(keys)
-        result = self._safe(do, None)
+        result = self._safe(lambda: do(self._pages[str(pool)], keys, indices), None)
         return result if isinstance(result, list) else [False] * len(keys)
 
-    @staticmethod
-    def _safe(do: Callable[[], object], otherwise: Any) -> Any:
+    def _safe(self, do: Callable[[], object], otherwise: Any) -> Any:
         try:
             return do()
         except Exception as error:  # an exception would end SGLang's thread
-            log.warning("kvfs: %s: %s", type(error).__name__, error)
+            if (now := time.monotonic()) >= self._quiet:
+                self._quiet = now + QUIET
+                log.warning("kvfs: %s: %s (no more errors are logged for %.0f s)",
+                            type(error).__name__, error, QUIET)
             return otherwise
 
     # ---- the interface that copies in Python: always a miss ----

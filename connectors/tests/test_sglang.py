@@ -147,6 +147,25 @@ class Case(unittest.TestCase):
             time.sleep(0.1)
         self.assertEqual(backend.batch_exists(keys(4, "z")), 4)
 
+    def test_errors_are_logged_once_a_minute(self) -> None:
+        backend = self.backend(mha("page_first"))
+        with self.assertLogs("sglang.kvfs", "WARNING") as logs:
+            for _ in range(3):
+                self.assertEqual(backend.batch_get_v1(keys(2), indices([0])), [False] * 2)
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("2 keys, but 16 tokens of memory", logs.output[0])
+
+    def test_a_release_that_lacks_something_is_refused(self) -> None:
+        from kvfs import release
+        from kvfs.sglang import ENGINE, KvfsHiCache
+
+        with self.assertRaisesRegex(RuntimeError, "^kvfs: SGLang [^ ]* cannot be used: it lacks PoolTransfer.x "):
+            release.check(*ENGINE, KvfsHiCache, {PoolTransfer: "name x"}, "open")
+        code = ("import sys; sys.modules['sglang.srt.mem_cache.hicache_storage'] = None\n"
+                "try: import kvfs.sglang\nexcept RuntimeError as error: print(error)")
+        out = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True).stdout
+        self.assertRegex(out, "kvfs: SGLang [^ ]* cannot be used: ")
+
     def test_pools_of_a_hybrid_by_their_policies(self) -> None:
         host, side = mha("page_first"), mla("page_first")
         self.fill(host, 1)
