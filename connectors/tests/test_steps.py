@@ -144,6 +144,11 @@ class Roles(Case):
         self.assertLess(waited, 5)
         self.assertEqual(consumer.match(consumer.request("r2", 1, named | {"kvfs.load": False})), 0)
         self.assertEqual(consumer.match(consumer.request("r3", 2, named)), 0, "another text")
+        waiting = consumer.request("reset", 1, named)
+        self.assertIsNone(consumer.match(waiting))
+        consumer.scheduler.reset_cache()
+        self.assertEqual(consumer.scheduler._scheduler._awaited, {})
+        self.assertEqual(consumer.matched(waiting), 0, "its blocks have other keys now")
         self.mount.kill()
         while consumer.connected():
             time.sleep(0.01)
@@ -151,13 +156,44 @@ class Roles(Case):
 
     def test_a_hand_off_that_means_nothing_is_ignored_with_one_warning(self) -> None:
         consumer, space = self.driver(role="kv_consumer", ssd_wait=60), self.named()["kvfs.block"].split("/")[0]
-        for said, blocks in (("is no SPACE/KEY", (7, ["x"], f"{space}/xyz")),
-                             ("is of the space ", ("", "other/" + "0" * 64, "another\n/" + "1" * 64))):
+        for said, blocks in (("is no SPACE/KEY", (7, -1, True, ["x"], {space: 1}, f"{space}/xyz")),
+                             ("is of the space ", ("", "other/" + "0" * 64, "another\n/" + "1" * 64,
+                                                   "/" * 1000000, "x" * 1000000 + "/00", f"{space}//00"))):
             with self.assertLogs("vllm.kvfs") as logs:
                 for i, block in enumerate(blocks):
                     self.assertEqual(consumer.match(consumer.request(f"{said}{i}", 1, {"kvfs.block": block})), 0)
             self.assertEqual(len([line for line in logs.output if said in line]), 1, logs.output)
-        self.assertEqual(consumer.match(consumer.request("none", 1, {"kvfs.block": f"{space}/"})), 0)
+            self.assertLess(len(logs.output[0]), 1000)
+        for i, params in enumerate((["kvfs.block"], "kvfs.block", 7, {"kvfs.block": f"{space}/"},
+                                    {"kvfs.block": f"{space}/" + "00" * 1000000})):
+            self.assertEqual(consumer.match(consumer.request(f"none{i}", 1, params)), 0)
+
+    def test_the_short_end_of_a_wait_is_not_taken_for_a_hang(self) -> None:
+        consumer = self.driver(role="kv_consumer", ssd_wait=60)
+        request = consumer.request("r", 1, self.named())
+        self.assertIsNone(consumer.match(request))
+        awaited = consumer.scheduler._scheduler._awaited["r"]
+        awaited.again, awaited.until = 0.0, time.monotonic() + 0.05
+        self.mount.signal(signal.SIGSTOP)
+        self.assertEqual(consumer.matched(request), 0)
+        self.mount.signal(signal.SIGCONT)
+        self.assertEqual(consumer.scheduler._scheduler.patience.new_pauses(), 0)
+
+    def test_look_ups_of_many_hand_offs_keep_a_pace(self) -> None:
+        consumer, named, count = self.driver(role="kv_consumer", ssd_wait=2), self.named(), [0]
+        hold = consumer.scheduler._scheduler._together.hold
+
+        def counted(*arguments, **options):
+            count[0] += 1
+            return hold(*arguments, **options)
+
+        consumer.scheduler._scheduler._together.hold = counted
+        waiting = [consumer.request(f"r{i}", 1, named) for i in range(200)]
+        start = time.monotonic()
+        while waiting := [request for request in waiting if consumer.match(request) is None]:
+            consumer.step({}, [])
+        self.assertGreater(time.monotonic() - start, 1.5)
+        self.assertLess(count[0], 200 * 8, "without a pace 200 * 23")
 
     def test_an_engine_with_both_roles_names_the_block_if_it_is_asked_to(self) -> None:
         driver = self.driver()

@@ -64,11 +64,11 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
         check_engine(vllm_config, kv_cache_config, self._settings)
         groups(kv_cache_config)
         if role == KVConnectorRole.SCHEDULER:
-            # vLLM has made the workers' connectors before: hand the identity to them.
+            # vLLM has made the workers' connectors before: pass the identity to them.
             core = engine_core()
             found = identity(core, self._settings.weights_cache, self._settings.salt)
             self._scheduler = Scheduler(vllm_config, kv_cache_config, self._settings, found)
-            core.collective_rpc(hand_over, args=(found,))
+            core.collective_rpc(open_spaces, args=(found,))
             watch_weights(core, self._scheduler.stop)
         else:
             self._worker = Worker(vllm_config, kv_cache_config, self._settings)

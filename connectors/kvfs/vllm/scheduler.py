@@ -7,7 +7,7 @@ Blocks on SSD are read into DRAM before they count as a match; the request waits
 (None), at most `ssd_wait` seconds.
 
 vLLM asks again in every step. The daemon gets one message for all candidate blocks; afterwards
-the lease has the result. A step that computes nothing waits for it.
+the lease has the result. A step that computes nothing waits for the lease.
 
 A request that another engine has prefilled names the last block that the engine saves.  Until
 all blocks up to it can be held, the request waits, at most `ssd_wait` seconds in all.
@@ -25,6 +25,7 @@ import logging
 import os
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import kvfs
@@ -44,8 +45,9 @@ EXTRAS_MAX = 2048
 # IDLE_WAIT at most, because it delays requests that arrive meanwhile.
 DRAM_WAIT, IDLE_WAIT = 0.002, 0.01
 AT_ONCE = 512  # most blocks in one acquire without a match before it
-# Seconds between look-ups of blocks that another engine saves, at first and at most.
-SOON, LATER = 0.01, 0.1
+# Seconds between two look-ups of blocks that another engine saves: of a request at first and later,
+# and of all requests together, so that many hand-offs do not delay the steps.
+SOON, LATER, PACE = 0.01, 0.1, 0.004
 
 
 class Offered:
@@ -81,41 +83,36 @@ class Offered:
                 self._old.pop(salt + hash, None)
 
 
+@dataclass
 class Held:
     """The blocks from @first on that are leased for a request."""
 
-    __slots__ = ("first", "keys", "lease", "n", "states")
-
-    def __init__(self, first: int, keys: kvfs.Keys, lease: kvfs.Lease) -> None:
-        self.first = first
-        self.keys = keys
-        self.lease = lease
-        self.n: int | None = None  # number of usable blocks; None: the lease has not settled
-        self.states: list[kvfs.State] = []  # each block's tier before the lease; empty: all in DRAM
+    first: int
+    keys: kvfs.Keys
+    lease: kvfs.Lease
+    limit: float  # seconds within which the lease settles
+    n: int | None = None  # number of usable blocks; None: the lease has not settled
+    states: list[kvfs.State] = field(default_factory=list)  # each block's tier before the lease; empty: DRAM
 
 
+@dataclass
 class Awaited:
-    """A wait, until the time @until, for the blocks before block @end, which another engine saves.
-    The next look-up is at the time @again."""
+    """A request's wait for the blocks before block @end, which another engine saves."""
 
-    __slots__ = ("end", "until", "again", "wait")
+    end: int
+    until: float  # time when the wait ends
+    again: float = 0.0  # time of the next look-up
+    wait: float = SOON  # seconds between that look-up and the one after it
 
-    def __init__(self, end: int, limit: float) -> None:
-        self.end = end
-        self.again = time.monotonic()
-        self.until = self.again + limit
-        self.wait = SOON
-
-    def later(self) -> None:
-        self.again = time.monotonic() + self.wait
+    def later(self, waiting: int) -> None:
+        """Postpone the next look-up.  @waiting: number of requests that wait as this one does."""
+        self.again = time.monotonic() + max(self.wait, waiting * PACE)
         self.wait = min(2 * self.wait, LATER)
 
 
 class Request:
-    """The scheduler's record of a request of vLLM's.  `hand_over`: its answer names the last block."""
-
-    __slots__ = ("request", "held", "salt", "chain", "saved", "counted", "loads", "saves", "named",
-                 "hand_over")
+    """The scheduler's record of a request.  `hand_over`: the answer names the prompt's last block, for
+    another engine.  `named`: such a block, for which the wait has not begun."""
 
     def __init__(self, request: Any, salt: bytes, role: str) -> None:
         self.request = request
@@ -234,6 +231,7 @@ class Scheduler:
     def reset(self) -> None:
         """Hide all earlier blocks from this engine, but not from other engines."""
         self._reset = os.urandom(16)
+        self._awaited.clear()
         for known in self._requests.values():
             self._drop(known)
             known.salt_with(self._reset + known.salt)
@@ -264,26 +262,27 @@ class Scheduler:
         if first + n // self._tokens < awaited.end and time.monotonic() < awaited.until \
                 and self.patience.left and self._spaces.connected:
             self._drop(known)
-            awaited.later()
+            awaited.later(len(self._awaited))
             return None
         del self._awaited[request.request_id]
         return n
 
     def _await(self, known: Request, space: str, key: bytes) -> None:
-        """Wait for the blocks up to that with @key, which another engine saves in @space."""
+        """Begin to wait for the blocks up to the one with @key, which another engine saves in @space."""
         if space != (own := self._spaces.by_group[0][0].name):
             warn_once("kvfs: \"kvfs.block\" in kv_transfer_params is of the space %.100r, and this engine's "
-                      "is %s: engines that hand over must agree in model, version and settings", space, own)
+                      "is %s: the engines must agree in model, release and settings", space, own)
             return
         n = known.known()
         keys = known.chain.keys(0, n)
         end = next((i for i in range(n, 0, -1) if keys[i - 1] == key), 0)
         if end := min(end, (known.request.num_tokens - 1) // self._tokens):
-            self._awaited[known.request.request_id] = Awaited(end, self._settings.ssd_wait)
+            self._awaited[known.request.request_id] = Awaited(end, time.monotonic() + self._settings.ssd_wait)
 
     def _match(self, known: Request, first: int) -> int | None:
         held = known.held
-        if held is None or held.first != first or (self._failed and not self._whole(held)):
+        if held is None or held.first != first or \
+                self._failed and any(key in self._failed for key in held.keys):
             self._drop(known)
             held = known.held = self._hold(known, first)
             if held is None:
@@ -296,9 +295,6 @@ class Scheduler:
             self._drop(known)
             return 0
         return held.n * self._tokens
-
-    def _whole(self, held: Held) -> bool:
-        return not any(key in self._failed for key in held.keys)
 
     def _hold(self, known: Request, first: int) -> Held | None:
         # At least one token must be computed.
@@ -320,7 +316,7 @@ class Scheduler:
         if lease is None:
             self._spaces.connected  # the property logs a lost or new connection
             return None
-        held = Held(first, keys if n == len(keys) else keys[:n], lease)
+        held = Held(first, keys if n == len(keys) else keys[:n], lease, limit)
         if got is None:
             # A thread asks for the blocks' tiers, so that a hung daemon delays no step.
             threading.Thread(target=self._look, args=(held,), daemon=True).start()
@@ -335,7 +331,7 @@ class Scheduler:
         self._unsettled.pop(known.request.request_id, None)
         held.n = len(held.keys) if got == len(held.lease) else self._usable(held)
         if got == 0 and not self._settings.remote and held.lease.statuses()[0] == -errno.ETIMEDOUT:
-            self.patience.took(self._settings.ssd_wait)
+            self.patience.took(held.limit)
         if held.n < len(held.keys):
             hashes = known.request.block_hashes
             self._offered.forget(known.salt, hashes[held.first + held.n:held.first + len(held.keys)])
@@ -463,8 +459,7 @@ class Scheduler:
             self._loading.discard(id)
             if (known := self._requests.get(id)) is not None:
                 self._drop(known)
-        for key in report.failed:
-            self._failed[key] = None
+        self._failed.update(dict.fromkeys(report.failed))
         while len(self._failed) > FAILED_MAX:
             self._failed.pop(next(iter(self._failed)))
         for id in report.dropped:

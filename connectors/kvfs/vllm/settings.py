@@ -34,8 +34,8 @@ def settings(extra: Mapping[str, Any]) -> Settings:
 
 
 def allows(params: Any, what: str) -> bool:
-    """Return whether a request's kv_transfer_params let kvfs `load` or `save` blocks for the request:
-    unless "kvfs.load" or "kvfs.save" is false.  Another value than a boolean is ignored."""
+    """Return whether kvfs may `load` or `save` blocks of a request: unless "kvfs.load" or "kvfs.save" in
+    its kv_transfer_params is false.  A value that is no boolean is ignored."""
     value = params.get(f"kvfs.{what}", True) if isinstance(params, dict) else True
     if not isinstance(value, bool):
         warn_once(f"kvfs: a request's \"kvfs.{what}\" in kv_transfer_params is neither true nor false, and "
