@@ -113,6 +113,18 @@ class Identity(unittest.TestCase):
             self.assertEqual(stopped, [[]] * stops, method)
             self.assertEqual(core.called, [method] * 2)
 
+    def test_an_adapter_is_seen_before_vllm_loads_it(self) -> None:
+        from kvfs.vllm.identity import watch_adapters
+
+        core, seen = configs.Core(configs.engine(f"{folder}/qwen", "/nowhere")), []
+        core.model_executor = mock.Mock()
+        core.model_executor.add_lora.side_effect = lambda adapter: seen.append("loaded") or True
+        wanted = inspect.signature(core.add_lora)
+        watch_adapters(core, seen.append)
+        self.assertEqual(inspect.signature(core.add_lora), wanted)  # vLLM converts arguments by it
+        self.assertTrue(core.add_lora("adapter"))
+        self.assertEqual(seen, ["adapter", "loaded"])
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -24,7 +24,7 @@ from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
 from .groups import check_engine, groups
-from .identity import caller, engine_core, identity, watch_weights
+from .identity import caller, engine_core, identity, watch_adapters, watch_weights
 from .messages import Plan, Report
 from .metrics import Metrics, Stats
 from .scheduler import Scheduler
@@ -42,7 +42,7 @@ USED = {
     KVConnectorBlockState: "resolve_block_ids",
     Request: "request_id kv_transfer_params block_hashes num_tokens num_prompt_tokens num_computed_tokens "
              "all_token_ids lora_request cache_salt mm_features skip_reading_prefix_cache resumable",
-    EngineCore: "collective_rpc vllm_config", CacheConfig: "prefix_match_unit prefix_caching_hash_algo",
+    EngineCore: "collective_rpc vllm_config add_lora", CacheConfig: "prefix_match_unit prefix_caching_hash_algo",
 }
 
 
@@ -70,6 +70,7 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler = Scheduler(vllm_config, kv_cache_config, self._settings, found)
             core.collective_rpc(open_spaces, args=(found,))
             watch_weights(core, self._scheduler.stop)
+            watch_adapters(core, self._scheduler.adapter)
         else:
             self._worker = Worker(vllm_config, kv_cache_config, self._settings)
 

@@ -258,6 +258,18 @@ def watch_weights(core: Any, stop: Callable[[], None]) -> None:
     core.collective_rpc = collective_rpc
 
 
+def watch_adapters(core: Any, see: Callable[[Any], object]) -> None:
+    """Call @see with each adapter just before vLLM loads it without a request."""
+    whole = core.add_lora
+
+    @functools.wraps(whole)
+    def add_lora(adapter: Any) -> Any:
+        see(adapter)
+        return whole(adapter)
+
+    core.add_lora = add_lora
+
+
 def space_name(vllm_config: Any, kv_cache_config: Any, identity: str, group: int,
                layout: dict[str, Any], shard: int, shards: int) -> str:
     """Return vllm-TYPE-HASH.gGROUP.rSHARD: people read the model's type, the hash identifies the engine."""

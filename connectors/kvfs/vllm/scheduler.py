@@ -190,13 +190,13 @@ class Scheduler:
             salt = self._reset
             adapter = getattr(request, "lora_request", None)
             if adapter is not None:
-                salt += self._adapter(adapter)
+                salt += self.adapter(adapter)
             known = self._requests[request.request_id] = Request(request, salt, self._role)
         return known
 
-    def _adapter(self, adapter: Any) -> bytes:
+    def adapter(self, adapter: Any) -> bytes:
         """Return a salt for an adapter's weights: a random one, so that nothing is shared, if the
-        adapter cannot be read or its files changed since this engine first used it."""
+        adapter cannot be read or its files changed since this engine loaded it."""
         name = adapter.lora_int_id, adapter.lora_path
         try:
             salt = b"adapter" + fingerprint(adapter.lora_path, log, self._settings.weights_cache).encode()
