@@ -87,15 +87,17 @@ class Refusals(unittest.TestCase):
         with mock.patch.object(CacheConfig, "compute_hash", side_effect=TypeError("two\nlines")):
             self.refused("CacheConfig.compute_hash() failed", self.config())
 
-    def test_adapters_behind_vllms_cpu_cache(self) -> None:
+    def test_adapters_and_hashes_behind_vllms_cpu_cache(self) -> None:
         from kvfs.vllm.tier import KvfsTier
 
         class Core(configs.Core):
             def tier(self) -> str:
                 return KvfsTier._name(mock.Mock(), mock.Mock(), {})
 
-        with self.assertRaisesRegex(ValueError, "^kvfs: enable_lora is set: KvfsTier"):
-            Core(self.config(enable_lora=True)).tier()
+        for options, words in (({"enable_lora": True}, "enable_lora is set: KvfsTier"),
+                               ({"prefix_caching_hash_algo": "xxhash"}, "prefix_caching_hash_algo is xxhash")):
+            with self.assertRaisesRegex(ValueError, f"^kvfs: {words}"):
+                Core(self.config(**options)).tier()
 
     def test_speculative_decoding(self) -> None:
         config = self.config(speculative_config={

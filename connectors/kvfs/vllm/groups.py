@@ -53,14 +53,19 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
     if several and unit not in (None, size):
         raise ValueError(f"kvfs: prefix_match_unit is {unit}, and blocks have {size} tokens: KvfsConnector "
                          "supports one size")
-    algorithm = str(vllm_config.cache_config.prefix_caching_hash_algo)
-    if "xxhash" in algorithm:
-        raise ValueError(f"kvfs: prefix_caching_hash_algo is {algorithm}: other processes do not "
-                         "find such hashes again, and anybody can make two texts meet; use sha256")
+    check_hashes(vllm_config)
     if config.kv_load_failure_policy != "recompute":
         log.warning("kvfs: kv_load_failure_policy is %r: a block that is lost between look-up and "
                     "load ends its request with an error; with \"recompute\" it is computed again",
                     config.kv_load_failure_policy)
+
+
+def check_hashes(vllm_config: Any) -> None:
+    """Raise ValueError, in one line, for hashes of which anybody can make two equal ones."""
+    algorithm = str(vllm_config.cache_config.prefix_caching_hash_algo)
+    if "xxhash" in algorithm:
+        raise ValueError(f"kvfs: prefix_caching_hash_algo is {algorithm}: anybody can make two texts "
+                         "with the same hash; use sha256")
 
 
 def groups(kv_cache_config: Any, token_ids: bool = False) -> list[Group]:

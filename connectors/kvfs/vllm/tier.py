@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +32,7 @@ try:
     from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 except ImportError as error:
     raise release.unusable(*ENGINE, error) from None
+from .groups import check_hashes
 from .identity import engine_core, identity, watch_weights
 from .settings import allows
 
@@ -82,7 +82,7 @@ class KvfsTier(SecondaryTierManager):
         self._places: dict[str, dict[tuple[bytes, int], bytes]] = {}
         self._wanted: list[tuple[list[bytes], kvfs.Lease]] = []  # keys requested from other nodes
         self._coming: set[bytes] = set()  # the set of all keys in _wanted
-        self._lost: OrderedDict[bytes, None] = OrderedDict()
+        self._lost: dict[bytes, None] = {}  # oldest first
         if not self._session.connected:
             log.warning("kvfs: no daemon answers at %s: the tier is empty until one does",
                         self._session.path)
@@ -90,6 +90,7 @@ class KvfsTier(SecondaryTierManager):
     def _name(self, spec: Any, layout: dict[str, Any]) -> str:
         """Return the identity from the EngineCore that creates the tier: vLLM passes no config."""
         core, config = engine_core(), spec.config
+        check_hashes(core.vllm_config)
         if core.vllm_config.lora_config is not None:
             raise ValueError("kvfs: enable_lora is set: KvfsTier does not see an adapter's weights, only "
                              "its name and path; use KvfsConnector")
@@ -120,9 +121,7 @@ class KvfsTier(SecondaryTierManager):
         asked = self._asked.setdefault(req_context.req_id, {})
         found = asked.setdefault(key, None)
         self._place(key, req_context)
-        if found is None:
-            return LookupResult.RETRY
-        return LookupResult.HIT if found else LookupResult.MISS
+        return {None: LookupResult.RETRY, True: LookupResult.HIT, False: LookupResult.MISS}[found]
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         """Look up all keys of this step in one round trip."""
@@ -229,10 +228,9 @@ class KvfsTier(SecondaryTierManager):
     def _result(self, id: int, job: Job) -> JobResult:
         statuses = job.transfer.statuses()
         good = [key for key, status in zip(job.keys, statuses) if status >= 0]
-        if job.load and len(good) < len(job.keys):
-            for key, status in zip(job.keys, statuses):
-                if status < 0:
-                    self._lose(key)
+        for key, status in zip(job.keys, statuses):
+            if job.load and status < 0:
+                self._lose(key)
         took = time.monotonic() - job.since
         return JobResult(id, len(good) == len(job.keys),
                          tuple(good) if job.load and 0 < len(good) < len(job.keys) else None,
@@ -241,7 +239,7 @@ class KvfsTier(SecondaryTierManager):
     def _lose(self, key: bytes) -> None:
         self._lost[key] = None
         while len(self._lost) > LOST_MAX:
-            self._lost.popitem(last=False)
+            self._lost.pop(next(iter(self._lost)))
         for asked in self._asked.values():
             if key in asked:
                 asked[key] = False
