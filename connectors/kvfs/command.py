@@ -31,8 +31,6 @@ from typing import Any, NoReturn
 
 STATS, CONFIG, METRICS, SPACES, USER = range(5)  # enum kvfs_text_what
 QUOTAS = "quota.dram", "quota.ssd", "reserve.dram", "reserve.ssd", "rate.put", "ttl"
-
-
 KEY_TEXT = re.compile("[0-9a-f]{32}|[0-9a-f]{64}")
 ENTRY, NAMES = 144, "36s36s72x"  # bytes of a kvfs_entry; its key and parent
 # The other members: index in an array of the format, and the format.
@@ -164,7 +162,6 @@ class Daemon:
             if name not in all_:
                 raise Failure(f"{name}: no such space")
         return [all_[name] for name in wanted or sorted(all_)]
-
 
     def space(self, name: str) -> Space:
         return Space(self, name.removeprefix("./"))

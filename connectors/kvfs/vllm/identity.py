@@ -25,44 +25,31 @@ from kvfs.weights import fingerprint
 
 log = logging.getLogger("vllm.kvfs")
 
-# Fields that vLLM's compute_hash() covers but that change no block, with the reason.
+# Fields that vLLM's compute_hash() covers but that change no block, by the reason.
 BLANK = {
     "ModelConfig": {
-        "model": "a path or a name; the weights are hashed instead",
-        "revision": "as model",
-        "code_revision": "the code of the model is in its folder, which is hashed",
-        "hf_config": "contains the path; hashed below without it",
-        "hf_text_config": "as hf_config",
-        "trust_remote_code": "the code is hashed, and hf_config names it",
-        "allow_deprecated_quantization": "a permission",
-        "max_logprobs": "sampling",
-        "generation_config": "sampling defaults",
-        "override_generation_config": "sampling defaults",
-        "enable_prompt_embeds": "a permission; embeddings are part of a block's key",
-        "enable_sleep_mode": "where memory is allocated",
-        "enable_cumem_allocator": "where memory is allocated",
-        "enable_nccl_comm_suspend": "where memory is allocated",
-        "sleep_mode_backend": "where memory is allocated",
-        "sleep_mode_offload_cudagraph": "where memory is allocated",
-        "sleep_preserve_parameter_names": "weights after sleep; any reload stops the connector",
-        "renderer_num_workers": "threads of the tokenizer",
+        "a path or a name; the weights are hashed instead": "model revision",
+        "the code in the model's folder is hashed": "code_revision trust_remote_code",
+        "contains the path; hashed below without it": "hf_config hf_text_config",
+        "a permission; embeddings are part of a block's key": "allow_deprecated_quantization enable_prompt_embeds",
+        "sampling": "max_logprobs generation_config override_generation_config",
+        "where memory is allocated":
+            "enable_sleep_mode enable_cumem_allocator enable_nccl_comm_suspend sleep_mode_backend "
+            "sleep_mode_offload_cudagraph",
+        "weights after sleep; any reload stops the connector": "sleep_preserve_parameter_names",
+        "threads of the tokenizer": "renderer_num_workers",
     },
-    "CacheConfig": {
-        "kv_offloading_size": "a capacity",
-        "kv_offloading_backend": "where blocks are kept",
-    },
+    "CacheConfig": {"capacity and place of blocks": "kv_offloading_size kv_offloading_backend"},
     "ParallelConfig": {
-        "dp_sync_interval": "when idle replicas stop",
-        "enable_batch_sharded_sampling": "sampling",
-        "enable_ep_weight_filter": "which bytes are read from disk",
-        "disable_nccl_for_dp_synchronization": "transport of scheduling decisions",
-        "distributed_timeout_seconds": "a time limit",
-        "cpu_distributed_timeout_seconds": "a time limit",
-        "enable_fault_tolerance": "reaction to a failure",
-        "fault_tolerance_config": "reaction to a failure",
+        "when idle replicas stop": "dp_sync_interval",
+        "sampling": "enable_batch_sharded_sampling",
+        "which bytes are read from disk": "enable_ep_weight_filter",
+        "transport of scheduling decisions": "disable_nccl_for_dp_synchronization",
+        "time limits": "distributed_timeout_seconds cpu_distributed_timeout_seconds",
+        "reaction to a failure": "enable_fault_tolerance fault_tolerance_config",
     },
-    "LoRAConfig": {"max_loras": "a capacity"},
-    "SpeculativeConfig": {"draft_model_config": "hashed like the model"},
+    "LoRAConfig": {"a capacity": "max_loras"},
+    "SpeculativeConfig": {"hashed like the model": "draft_model_config"},
 }
 # Fields that compute_hash() leaves out but that may change a block.
 EXTRA = {
@@ -112,7 +99,7 @@ def _hash(config: Any) -> list[Any] | None:
         return None
     kind = type(config).__name__
     blank = copy.copy(config)
-    for field in BLANK.get(kind, ()):
+    for field in " ".join(BLANK.get(kind, {}).values()).split():
         if hasattr(config, field):
             object.__setattr__(blank, field, None)
     try:
