@@ -23,6 +23,7 @@ import kvfs
 import torch
 from kvfs import Stage
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+from vllm.v1.request import Request
 
 from engines import prompt, settled, statistics
 from kvfs.vllm.metrics import Stats
@@ -111,6 +112,12 @@ class Roles(Case):
         self.assertEqual(list(answer), ["kvfs.block"])
         return answer
 
+    def waits_for_none(self, consumer: Driver, request: Request) -> None:
+        """Check that the request waits for no hand-off, and finds no block."""
+        consumer.match(request)
+        self.assertEqual(consumer.scheduler._scheduler._awaited, {})
+        self.assertEqual(consumer.matched(request), 0)
+
     def test_a_consumer_waits_for_the_blocks_of_a_producer_and_saves_none(self) -> None:
         producer = self.driver(role="kv_producer")
         consumer = self.driver(role="kv_consumer", ssd_wait=60)
@@ -142,17 +149,20 @@ class Roles(Case):
         self.assertEqual(consumer.matched(consumer.request("r1", 1, named)), 0)
         self.assertGreaterEqual(waited := time.monotonic() - start, 0.5)
         self.assertLess(waited, 5)
-        self.assertEqual(consumer.match(consumer.request("r2", 1, named | {"kvfs.load": False})), 0)
-        self.assertEqual(consumer.match(consumer.request("r3", 2, named)), 0, "another text")
+        self.waits_for_none(consumer, consumer.request("r2", 1, named | {"kvfs.load": False}))
+        self.waits_for_none(consumer, consumer.request("r3", 2, named))  # another text
+        aborted = consumer.request("aborted", 1, named)
+        self.assertIsNone(consumer.match(aborted))
+        self.assertIsNone(consumer.finish(aborted, []))
+        self.assertEqual((consumer.scheduler._scheduler._awaited, consumer.scheduler._scheduler._unsettled), ({}, {}))
         waiting = consumer.request("reset", 1, named)
         self.assertIsNone(consumer.match(waiting))
         consumer.scheduler.reset_cache()
-        self.assertEqual(consumer.scheduler._scheduler._awaited, {})
-        self.assertEqual(consumer.matched(waiting), 0, "its blocks have other keys now")
+        self.waits_for_none(consumer, waiting)  # its blocks have other keys now
         self.mount.kill()
         while consumer.connected():
             time.sleep(0.01)
-        self.assertEqual(consumer.match(consumer.request("r4", 1, named)), 0)
+        self.waits_for_none(consumer, consumer.request("r4", 1, named))
 
     def test_a_hand_off_that_means_nothing_is_ignored_with_one_warning(self) -> None:
         consumer, space = self.driver(role="kv_consumer", ssd_wait=60), self.named()["kvfs.block"].split("/")[0]
@@ -161,12 +171,12 @@ class Roles(Case):
                                                    "/" * 1000000, "x" * 1000000 + "/00", f"{space}//00"))):
             with self.assertLogs("vllm.kvfs") as logs:
                 for i, block in enumerate(blocks):
-                    self.assertEqual(consumer.match(consumer.request(f"{said}{i}", 1, {"kvfs.block": block})), 0)
+                    self.waits_for_none(consumer, consumer.request(f"{said}{i}", 1, {"kvfs.block": block}))
             self.assertEqual(len([line for line in logs.output if said in line]), 1, logs.output)
             self.assertLess(len(logs.output[0]), 1000)
         for i, params in enumerate((["kvfs.block"], "kvfs.block", 7, {"kvfs.block": f"{space}/"},
                                     {"kvfs.block": f"{space}/" + "00" * 1000000})):
-            self.assertEqual(consumer.match(consumer.request(f"none{i}", 1, params)), 0)
+            self.waits_for_none(consumer, consumer.request(f"none{i}", 1, params))
 
     def test_the_short_end_of_a_wait_is_not_taken_for_a_hang(self) -> None:
         consumer = self.driver(role="kv_consumer", ssd_wait=60)
