@@ -11,8 +11,7 @@
  * OWNS      the warden and its socket.
  *
  * INVARIANTS
- *   (1) The daemon gives up its rights before it starts a thread or another child, which
- *       inherit that.
+ *   (1) The daemon gives up its rights before it starts a thread or another child.
  *   (2) The warden mounts and unmounts at one path, which it has from its start.
  *   (3) The warden waits in its poll(2) only.  A child does each errand, because an errand
  *       waits for the daemon, which may wait until a call is refused.
@@ -146,6 +145,8 @@ static _Noreturn void serve(const struct kv_options *options, const char *path,
 		(void)poll(fds, 2, -1);
 		if (fds[1].revents & POLLIN)
 			refuse(fds[1].fd);
+		else if (fds[1].revents != 0) /* the daemon is ending */
+			fds[1].fd = -1;
 		if (fds[0].revents == 0)
 			continue;
 		iov = (struct iovec){&errand, sizeof(errand)};
@@ -257,8 +258,7 @@ int kv_warden_start(const struct kv_options *options, const char *path,
 		has[1].effective = has[1].permitted = 0;
 		has[0].inheritable = has[1].inheritable = 0;
 		if (capabilities(SYS_capset, has) < 0)
-			fprintf(stderr, "kvfs: warning: capset: %s\n",
-				strerror(errno));
+			perror("kvfs: warning: capset");
 	}
 	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	ret_warden->filter = (int)options->seccomp;
@@ -289,9 +289,9 @@ int kv_warden_ask(struct kv_warden *warden, enum kv_errand errand,
 		(void)kv_receive_parts(warden->socket, &iov, 1, 0, &flags,
 				       received, &n);
 	}
-	return n == 1	? received[0]
-	       : why[0] ? kv_why(ret_why, -EIO, "%s", why)
-			: 0;
+	if (n == 1)
+		return received[0];
+	return why[0] ? kv_why(ret_why, -EIO, "%s", why) : 0;
 }
 
 void kv_warden_describe(const struct kv_warden *warden, FILE *f)
