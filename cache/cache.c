@@ -457,7 +457,7 @@ void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
 			s->ssd_blocks += ssd->files[id]->used;
 	s->dirty_blocks = ssd->dirty + ssd->n_adopted;
 	s->dram_alone = ssd->unpersisted;
-	stuck = kv_health_stuck_locked(cache);
+	stuck = kv_health_stuck_locked(cache, true);
 	s->stuck = stuck.reads + stuck.writes;
 	s->ssd_state = ssd_state(cache);
 	s->ssd_degraded =

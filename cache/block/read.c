@@ -504,7 +504,7 @@ int kv_reader_stop(struct kv_cache *cache)
 		kv_lock(cache);
 		for (unsigned i = 0; i < READ_BUCKETS && !any; i++)
 			any = cache->reads[i];
-		stuck = kv_health_stuck_locked(cache).reads > 0;
+		stuck = kv_health_stuck_locked(cache, true).reads > 0;
 		kv_unlock(cache);
 		if (any && !stuck)
 			usleep(1000);

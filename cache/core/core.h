@@ -398,12 +398,13 @@ struct kv_device {
 	/* A DIR that is missing, or a write or probe of which failed: its files
 	 * are neither read nor written until the next mount. */
 	_Atomic bool failed;
-	bool forgotten;	     /* the table has no block of the failed device */
-	uint32_t files;	     /* number of its segment files */
-	uint64_t away;	     /* records of blocks of a missing device */
-	uint64_t writing;    /* bytes of slots being written */
-	uint64_t placed;     /* bytes of slots written since the mount */
-	uint64_t full_until; /* no room for a file; try again then */
+	bool forgotten; /* the table has no block of the failed device */
+	uint32_t files; /* number of its segment files */
+	uint64_t away;	/* records of blocks of a missing device */
+	LIST_HEAD(, write) writes; /* under way; writer.c */
+	uint64_t writing;	   /* bytes of slots being written */
+	uint64_t placed;	   /* bytes of slots written since the mount */
+	uint64_t full_until;	   /* no room for a file; try again then */
 };
 
 /* A segment file. */

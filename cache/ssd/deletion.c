@@ -18,7 +18,8 @@
  * does it write a trailer that is missing or names another slot size.
  *
  * The deleter waits for its requests without a limit: a late zero would destroy
- * the next block in the slot.  health.c reports the delay meanwhile.
+ * the next block in the slot.  health.c reports the delay meanwhile.  Nobody waits
+ * for requests to a failed device, whose slots are not used again.
  *
  * OWNS       the deletions, from kv_extent_delete_locked until their slots are
  *            free; the deleter thread and its requests; cache->ssd.unswept.
@@ -41,7 +42,7 @@
  * LOCKING    cache->lock; none during I/O.  The committer owns to_record, and
  *            the part of a batch that is not RECORDED; the thread owns the
  *            RECORDED part of the first batch to_zero.  group->lock, a leaf,
- *            guards the count of requests that have not ended.
+ *            guards which requests have not ended.
  */
 #include "cache/ssd/ssd.h"
 #include "common/array.h"
@@ -59,6 +60,8 @@
 /* Zero this many or more adjacent slots, as a whole, by one fallocate(2). */
 #define RUN KV_POINTS_OR(3u, 16u)
 #define RECORD_NS 20000000u
+/* A thread that waits looks so often whether a device has failed. */
+#define LOOK_NS 1000000000u
 #define NEAR_IDS 8u /* neighbouring slot ids that usually share a leaf */
 
 struct kv_deletion_batch {
@@ -71,93 +74,157 @@ struct kv_deletion_batch {
 
 /* ---- requests ---- */
 
-struct group {
-	pthread_mutex_t lock;
-	pthread_cond_t cond;
-	size_t left, wanted; /* requests under way; wake at this number */
-	int status; /* error of the last request that failed; 0: none */
-};
-
-#define GROUP_INIT                                                           \
-	{                                                                    \
-		PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0 \
-	}
-
 struct member {
 	struct kv_io io; /* first member: member_done casts its address */
 	struct group *group;
-	struct kv_cache *cache;
 	struct kv_device *device;
 	struct kv_deletion *deletion; /* deletion to mark; NULL: a sync */
+	bool flying;		      /* group->lock */
 };
+
+/* Requests that one thread waits for together. */
+struct group {
+	struct kv_cache *cache;
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	size_t left, wanted; /* requests under way; wake at this number */
+	int status;	  /* error of the last request that failed; 0: none */
+	bool left_behind; /* the last request frees the group */
+	size_t n;
+	struct member members[];
+};
+
+static struct group *group_new(struct kv_cache *cache, size_t n)
+{
+	struct group *group =
+		calloc(1, sizeof(*group) + n * sizeof(struct member));
+
+	if (!group)
+		return NULL;
+	group->cache = cache;
+	pthread_mutex_init(&group->lock, NULL);
+	kv_cond_init(&group->cond);
+	return group;
+}
+
+static void group_free(struct group *group)
+{
+	pthread_mutex_destroy(&group->lock);
+	pthread_cond_destroy(&group->cond);
+	free(group);
+}
 
 static void member_done(struct kv_io *io, int status)
 {
 	struct member *member = (struct member *)io;
 	struct group *group = member->group;
+	bool last;
 
 	KV_POINT("tombstone.written");
 	if (status < 0) {
-		kv_lock(member->cache);
-		if (kv_device_fail_locked(member->cache, member->device,
-					  status))
+		kv_lock(group->cache);
+		if (kv_device_fail_locked(group->cache, member->device, status))
 			status = 0;
-		kv_unlock(member->cache);
+		kv_unlock(group->cache);
 	}
 	pthread_mutex_lock(&group->lock);
+	member->flying = false;
 	if (status < 0)
 		group->status = status;
 	if (member->deletion)
 		member->deletion->bad = status < 0;
 	if (--group->left == group->wanted)
 		pthread_cond_signal(&group->cond);
+	last = group->left_behind && group->left == 0;
 	pthread_mutex_unlock(&group->lock);
+	if (last)
+		group_free(group);
 }
 
-/* Wait until at most @left requests of @group have not ended.  Return the error
- * of the last request that failed. */
+/* Return how many requests are at devices that failed: these may never end. */
+static size_t lost(const struct group *group)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < group->n; i++)
+		n += group->members[i].flying &&
+		     group->members[i].device->failed;
+	return n;
+}
+
+/* Wait until at most @left requests of @group have not ended, apart from those
+ * at failed devices.  Return the error of the last request that failed. */
 static int wait_for(struct group *group, size_t left)
 {
+	size_t n;
 	int r;
 
 	pthread_mutex_lock(&group->lock);
-	group->wanted = left;
-	while (group->left > left)
-		pthread_cond_wait(&group->cond, &group->lock);
+	while (group->left > left) {
+		n = lost(group);
+		if (group->left <= left + n)
+			break;
+		group->wanted = left + n;
+		kv_cond_wait_until(&group->cond, &group->lock,
+				   kv_now_ns() + LOOK_NS);
+	}
 	r = group->status;
 	pthread_mutex_unlock(&group->lock);
 	return r;
 }
 
-static void member_submit(struct kv_cache *cache, struct group *group,
-			  struct member *member, struct kv_device *device)
+/* Wait for all requests as wait_for does, and free the group, or leave it to the
+ * requests at failed devices. */
+static int group_end(struct group *group)
 {
-	member->cache = cache;
-	member->device = device;
+	int r = wait_for(group, 0);
+	bool over;
+
+	pthread_mutex_lock(&group->lock);
+	for (size_t i = 0; i < group->n; i++) {
+		struct member *member = &group->members[i];
+
+		if (member->flying && member->deletion)
+			member->deletion->bad = false;
+		member->deletion = NULL;
+	}
+	over = group->left == 0;
+	group->left_behind = !over;
+	pthread_mutex_unlock(&group->lock);
+	if (over)
+		group_free(group);
+	return r;
+}
+
+static void member_submit(struct member *member, struct group *group)
+{
 	member->io.buffer = -1;
 	member->io.done = member_done;
 	member->group = group;
 	pthread_mutex_lock(&group->lock);
+	member->flying = true;
 	group->left++;
 	pthread_mutex_unlock(&group->lock);
-	kv_ring_submit(device->ring, &member->io);
+	kv_ring_submit(member->device->ring, &member->io);
 }
 
 int kv_segfiles_sync(struct kv_cache *cache, struct kv_segfile *const *files,
 		     size_t n)
 {
-	_cleanup_(kv_freep) struct member *all = calloc(n + 1, sizeof(*all));
-	struct group group = GROUP_INIT;
+	struct group *group = group_new(cache, n);
 
-	if (!all)
+	if (!group)
 		return -ENOMEM;
 	/* Sync all files in a row: it costs the filesystem one commit. */
-	for (size_t i = 0; i < n; i++) {
-		all[i].io.op = KV_IO_SYNC;
-		all[i].io.fd = files[i]->fd;
-		member_submit(cache, &group, &all[i], files[i]->device);
+	for (; group->n < n; group->n++) {
+		struct member *member = &group->members[group->n];
+
+		member->io.op = KV_IO_SYNC;
+		member->io.fd = files[group->n]->fd;
+		member->device = files[group->n]->device;
+		member_submit(member, group);
 	}
-	return wait_for(&group, 0);
+	return group_end(group);
 }
 
 /* ---- state QUEUED, or unqueued because memory was short ---- */
@@ -421,7 +488,8 @@ static uint32_t file_id(const struct kv_deletion *deletion)
 	return (uint32_t)(deletion->slot_id >> 32);
 }
 
-/* Zero each run of RUN or more adjacent reusable slots by one fallocate(2). */
+/* Zero each run of RUN or more adjacent reusable slots of STORE by one
+ * fallocate(2).  A device that may fail alone must not hold up this thread. */
 static void zero_runs(struct kv_cache *cache, struct kv_deletion *items,
 		      size_t n)
 {
@@ -431,6 +499,7 @@ static void zero_runs(struct kv_cache *cache, struct kv_deletion *items,
 		struct kv_deletion *first = &items[at];
 		const struct kv_segfile *file;
 		uint64_t slot_bytes, slots;
+		bool at_store;
 		int fd;
 
 		for (run = 0;
@@ -444,10 +513,13 @@ static void zero_runs(struct kv_cache *cache, struct kv_deletion *items,
 			continue;
 		kv_lock(cache);
 		file = kv_segfile_of(cache, first->slot_id);
+		at_store = file->device == cache->ssd.devices;
 		fd = file->fd;
 		slot_bytes = file->slot_bytes;
-		cache->health.zero_since = kv_now_ns();
+		cache->health.zero_since = at_store ? kv_now_ns() : 0;
 		kv_unlock(cache);
+		if (!at_store)
+			continue;
 		slots = first[run - 1].slot_id - first->slot_id + 1;
 		if (fallocate(fd, FALLOC_FL_ZERO_RANGE,
 			      (off_t)((uint32_t)first->slot_id * slot_bytes),
@@ -465,38 +537,37 @@ static void zero_runs(struct kv_cache *cache, struct kv_deletion *items,
 static int zero_all(struct kv_cache *cache, struct kv_deletion *items, size_t n)
 {
 	static const uint8_t zeros[KV_PAGE] __attribute__((aligned(KV_PAGE)));
-	_cleanup_(kv_freep) struct member *all =
-		calloc(KV_MAX(n, (size_t)1), sizeof(*all));
-	struct group group = GROUP_INIT;
-	size_t submitted = 0;
+	struct group *group = group_new(cache, n);
 
-	if (!all)
+	if (!group)
 		return -ENOMEM;
 	kv_lock(cache);
 	for (size_t i = 0; i < n; i++) {
 		const struct kv_segfile *file =
 			kv_segfile_of(cache, items[i].slot_id);
+		struct member *member = &group->members[group->n];
 
-		all[i].io.fd = file->fd;
-		all[i].io.offset =
-			(uint32_t)items[i].slot_id * file->slot_bytes;
-		all[i].device = file->device;
-	}
-	kv_unlock(cache);
-	for (size_t i = 0; i < n; i++) {
 		if (!items[i].bad)
 			continue;
-		all[i].io.op = KV_IO_WRITE;
-		all[i].io.data = (void *)zeros;
-		all[i].io.bytes = KV_PAGE;
-		all[i].deletion = &items[i];
-		member_submit(cache, &group, &all[i], all[i].device);
+		member->io.op = KV_IO_WRITE;
+		member->io.fd = file->fd;
+		member->io.data = (void *)zeros;
+		member->io.offset =
+			(uint32_t)items[i].slot_id * file->slot_bytes;
+		member->io.bytes = KV_PAGE;
+		member->device = file->device;
+		member->deletion = &items[i];
+		group->n++;
+	}
+	kv_unlock(cache);
+	for (size_t i = 0; i < group->n; i++) {
+		member_submit(&group->members[i], group);
 		KV_POINT("tombstone.submitted");
 		/* Submit in bursts: this thread wakes up less often. */
-		if (++submitted % (WINDOW / 2) == 0)
-			wait_for(&group, WINDOW / 2);
+		if ((i + 1) % (WINDOW / 2) == 0)
+			wait_for(group, WINDOW / 2);
 	}
-	return wait_for(&group, 0);
+	return group_end(group);
 }
 
 /*

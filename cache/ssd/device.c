@@ -289,7 +289,8 @@ bool kv_device_fail_locked(struct kv_cache *cache, struct kv_device *device,
 	struct kv_ssd *ssd = &cache->ssd;
 
 	kv_assert_locked(&cache->lock);
-	if (device == ssd->devices)
+	/* A shortage of memory says nothing about the device. */
+	if (device == ssd->devices || status == -ENOMEM)
 		return false;
 	device->forgotten = false;
 	if (device->failed)

@@ -38,14 +38,17 @@ static struct kv_ring_stuck stuck_at(const struct kv_device *device)
 			    : (struct kv_ring_stuck){0};
 }
 
-struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache)
+struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache, bool all)
 {
 	struct kv_ring_stuck stuck = {0};
 
 	kv_assert_locked(&cache->lock);
 	for (uint32_t i = 0; i < cache->ssd.n_devices; i++) {
-		struct kv_ring_stuck more = stuck_at(&cache->ssd.devices[i]);
+		const struct kv_device *device = &cache->ssd.devices[i];
+		const struct kv_ring_stuck more = stuck_at(device);
 
+		if (device->failed && !all)
+			continue;
 		stuck.reads += more.reads;
 		stuck.writes += more.writes;
 	}
@@ -148,27 +151,30 @@ static struct probe *probe_new_locked(struct kv_cache *cache,
 bool kv_health_check_locked(struct kv_cache *cache)
 {
 	struct kv_health *health = &cache->health;
-	struct kv_ring_stuck stuck = kv_health_stuck_locked(cache);
-	unsigned n = stuck.reads + stuck.writes, here = n;
+	struct kv_ring_stuck all, here;
 	struct probe *probe;
+	unsigned n;
 
 	kv_assert_locked(&cache->lock);
 	for (uint32_t i = 1; i < cache->ssd.n_devices; i++) {
 		struct kv_device *device = &cache->ssd.devices[i];
-		const struct kv_ring_stuck more = stuck_at(device);
+		const struct kv_ring_stuck stuck = stuck_at(device);
 
-		if (!(more.reads + more.writes))
+		if (!(stuck.reads + stuck.writes))
 			continue;
-		here -= more.reads + more.writes;
 		(void)kv_device_fail_locked(cache, device, -ETIMEDOUT);
+		kv_writes_leave_locked(cache, device);
 	}
+	all = kv_health_stuck_locked(cache, true);
+	here = kv_health_stuck_locked(cache, false);
+	n = all.reads + all.writes;
 	if (n > health->stuck)
 		cache->stats.io_errors += n - health->stuck;
-	if (here > health->here)
+	if (here.reads + here.writes > health->here)
 		go_offline(cache, "offline: requests do not end");
 	health->stuck = n;
-	health->here = here;
-	if (stuck.writes > 0) {
+	health->here = here.reads + here.writes;
+	if (here.writes > 0) {
 		cache->ssd.error = -ETIMEDOUT;
 		cache->ssd.failures++;
 		kv_flushes_settle_locked(cache, -ETIMEDOUT);

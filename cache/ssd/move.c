@@ -299,7 +299,10 @@ static bool move_some(struct kv_cache *cache, const struct kv_segfile *file,
 		cancel(move);
 	}
 	TAILQ_CONCAT(&moves->copied, &batch, link);
-	while (moves->n && !stopping(cache)) {
+	/* Not for moves whose requests do not end. */
+	while ((!TAILQ_EMPTY(&moves->copied) ||
+		!TAILQ_EMPTY(&moves->recording)) &&
+	       !stopping(cache)) {
 		kv_commit_kick_locked(cache, true);
 		kv_cond_wait(cache, &cache->ssd.done, WAIT_NS);
 	}

@@ -29,7 +29,7 @@ struct kv_device *kv_device_choose(struct kv_cache *cache);
 bool kv_device_refused_locked(struct kv_cache *cache, struct kv_device *device,
 			      int status);
 /* A write to @device, or a probe, failed with @status: use the device no more.
- * Return false for STORE, whose failures concern all blocks. */
+ * Return false for STORE, whose failures concern all blocks, and for -ENOMEM. */
 bool kv_device_fail_locked(struct kv_cache *cache, struct kv_device *device,
 			   int status);
 /* Remove the blocks of failed devices from the table, or write them again if
@@ -217,6 +217,9 @@ void kv_orphan_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 
 /* ---- commit.c ---- */
 
+/* Write the blocks to other devices whose writes to @device, which failed, have
+ * not ended. */
+void kv_writes_leave_locked(struct kv_cache *cache, struct kv_device *device);
 /* Return whether changes of snapshots may be written to the index now. */
 bool kv_snapshots_dirty_locked(const struct kv_cache *cache);
 /* Wake the committer, and the writer if it lingers; @urgent: a caller waits for
@@ -321,7 +324,8 @@ int kv_record_delete(struct kv_txn *txn, uint64_t slot_id);
 int kv_records_delete(struct kv_cache *cache, uint64_t *slots, size_t n_slots,
 		      const uint32_t *files, size_t n_files);
 void *kv_deleter(void *cache);
-/* Sync files.  An error of a device that fails with it is not returned. */
+/* Sync files.  An error of a device that fails with it is not returned, and a
+ * device that fails meanwhile is not waited for. */
 int kv_segfiles_sync(struct kv_cache *cache, struct kv_segfile *const *files,
 		     size_t n);
 
@@ -368,8 +372,9 @@ bool kv_health_offline_locked(const struct kv_cache *cache,
 /* Return the device of the block's slot on SSD; STORE if it has none. */
 const struct kv_device *kv_device_of(struct kv_cache *cache,
 				     const struct kv_block *block);
-/* Count the ring's stuck requests, and a stuck transaction of the index. */
-struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache);
+/* Count stuck requests, those of failed devices only if @all, and a stuck
+ * transaction of the index. */
+struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache, bool all);
 /* Look for stuck requests, and probe an offline tier; called once a second.
  * Return whether any request is stuck. */
 bool kv_health_check_locked(struct kv_cache *cache);

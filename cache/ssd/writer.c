@@ -26,7 +26,7 @@
  *            QUEUED -> UNPERSISTED  kv_write_dequeue_locked (removed, given up)
  *            QUEUED -> WRITING      start_write
  *           WRITING -> WRITTEN      write_done               (reactor thread)
- *           WRITING -> QUEUED       write_done, when it failed
+ *           WRITING -> QUEUED       write_again, when the write failed or hangs
  *           WRITTEN -> DURABLE      commit.c; or QUEUED again, when it failed
  *
  *            of the orphans of one parent:
@@ -372,6 +372,10 @@ struct write {
 	struct kv_slot *slot;
 	/* copy of an open slot's bytes; NULL: clients cannot write to it */
 	uint8_t *copy;
+	struct kv_device *device;
+	uint64_t slot_id; /* where the block is written */
+	bool left; /* the block is written elsewhere: this may never end */
+	LIST_ENTRY(write) link; /* device->writes */
 };
 
 static void set_flags(struct kv_cache *cache, struct kv_block *block,
@@ -490,40 +494,23 @@ static void write_free(struct write *write)
 	free(write);
 }
 
-static void write_done(struct kv_io *io, int status)
+/* Put a block whose write has failed, or may never end, first on its queue. */
+static void write_again(struct kv_cache *cache, struct kv_slot *slot)
 {
-	struct write *write = (struct write *)io;
-	struct kv_cache *cache = write->cache;
-	struct kv_ssd *ssd = &cache->ssd;
-	struct kv_slot *slot = write->slot;
-	struct kv_space *space = slot->list->space;
-	struct kv_block *block = slot->block;
-	struct kv_device *device;
+	TAILQ_REMOVE(&slot->list->space->under_way, slot, link);
+	set_flags(cache, slot->block, BLOCK_QUEUED, BLOCK_WRITING);
+	push(cache, slot, true);
+	if (slot->block->flags & BLOCK_REMOVED)
+		kv_write_dequeue_locked(cache, slot->block);
+}
 
-	kv_lock(cache);
-	device = kv_segfile_at(cache, slot->file)->device;
-	device->writing -= slot->segment->class->slot_bytes;
-	ssd->writing--;
-	ssd->writing_bytes -= slot->segment->class->slot_bytes;
-	if (status == 0) {
-		KV_POINT("write.done");
-		cache->stats.bytes_written_ssd += io->bytes;
-		slot->written = true;
-	} else {
-		TAILQ_REMOVE(&space->under_way, slot, link);
-		kv_extent_give_up_locked(
-			cache, space,
-			kv_slot_id(slot->file, slot->slot_number));
-		set_flags(cache, block, BLOCK_QUEUED, BLOCK_WRITING);
-		push(cache, slot, true);
-		if (!kv_device_fail_locked(cache, device, status))
-			kv_write_failed_locked(cache, status);
-		if (block->flags & BLOCK_REMOVED)
-			kv_write_dequeue_locked(cache, block);
-		kv_block_settle_locked(cache, block);
-	}
-	/* Pass slots to the committer in the order in which their writes began:
-	 * no child becomes durable before its parent. */
+/* Pass slots to the committer in the order in which their writes began: no child
+ * becomes durable before its parent. */
+static void pass_written(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_slot *slot;
+
 	while ((slot = TAILQ_FIRST(&space->under_way)) && slot->written) {
 		TAILQ_REMOVE(&space->under_way, slot, link);
 		kv_flushes_written_locked(cache, slot);
@@ -532,6 +519,54 @@ static void write_done(struct kv_io *io, int status)
 		ssd->n_written++;
 		pthread_cond_signal(&ssd->commit);
 	}
+}
+
+void kv_writes_leave_locked(struct kv_cache *cache, struct kv_device *device)
+{
+	struct write *write;
+
+	kv_assert_locked(&cache->lock);
+	LIST_FOREACH(write, &device->writes, link) {
+		if (write->left)
+			continue;
+		write->left = true;
+		kv_slot_hold_locked(cache, write->slot, 1);
+		write_again(cache, write->slot);
+		pass_written(cache, write->slot->list->space);
+	}
+	pthread_cond_signal(&cache->ssd.write);
+}
+
+static void write_done(struct kv_io *io, int status)
+{
+	struct write *write = (struct write *)io;
+	struct kv_cache *cache = write->cache;
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_slot *slot = write->slot;
+	struct kv_space *space = slot->list->space;
+	struct kv_block *block = slot->block;
+
+	kv_lock(cache);
+	LIST_REMOVE(write, link);
+	write->device->writing -= slot->segment->class->slot_bytes;
+	ssd->writing--;
+	ssd->writing_bytes -= slot->segment->class->slot_bytes;
+	if (write->left) {
+		kv_slot_hold_locked(cache, slot, -1);
+		kv_extent_give_up_locked(cache, space, write->slot_id);
+		kv_block_settle_locked(cache, block);
+	} else if (status == 0) {
+		KV_POINT("write.done");
+		cache->stats.bytes_written_ssd += io->bytes;
+		slot->written = true;
+	} else {
+		kv_extent_give_up_locked(cache, space, write->slot_id);
+		write_again(cache, slot);
+		if (!kv_device_fail_locked(cache, write->device, status))
+			kv_write_failed_locked(cache, status);
+		kv_block_settle_locked(cache, block);
+	}
+	pass_written(cache, space);
 	/* An idle or lingering writer does not wait for writes to end. */
 	if (status < 0 || !(ssd->idle || ssd->linger_until))
 		pthread_cond_signal(&ssd->write);
@@ -575,6 +610,7 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 {
 	const uint64_t slot_bytes = slot->segment->class->slot_bytes;
 	const struct kv_segfile *file;
+	struct kv_device *device;
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_space *space = slot->list->space;
 	struct write *write = calloc(1, sizeof(*write));
@@ -605,6 +641,9 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 		return r;
 	}
 	file = kv_segfile_at(cache, slot->file);
+	device = write->device = file->device;
+	write->slot_id = kv_slot_id(slot->file, slot->slot_number);
+	LIST_INSERT_HEAD(&device->writes, write, link);
 	if (cache->config.ssd_write) {
 		(void)write_credit(cache);
 		ssd->ssd_write.credit -= (double)slot_bytes;
@@ -624,10 +663,10 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 	write->io.offset = slot->slot_number * file->slot_bytes;
 	ssd->writing++;
 	ssd->writing_bytes += slot_bytes;
-	file->device->writing += slot_bytes;
-	file->device->placed += slot_bytes;
+	device->writing += slot_bytes;
+	device->placed += slot_bytes;
 	KV_POINT("write.before_submit");
-	kv_ring_submit(file->device->ring, &write->io);
+	kv_ring_submit(device->ring, &write->io);
 	KV_POINT("write.submitted");
 	return 0;
 }
@@ -803,7 +842,7 @@ static void *writer(void *arg)
 
 	kv_lock(cache);
 	while (!ssd->stop || (ssd->dirty && tries < 2 &&
-			      !kv_health_stuck_locked(cache).writes)) {
+			      !kv_health_stuck_locked(cache, false).writes)) {
 		uint64_t failures = ssd->failures;
 		int r = turn(cache);
 
@@ -871,7 +910,7 @@ static int join(struct kv_cache *cache, pthread_t thread, const bool *ended)
 	kv_lock(cache);
 	while (!*ended && r == 0) {
 		kv_cond_wait(cache, &cache->ssd.done, cache->config.io_retry);
-		if (!*ended && kv_health_stuck_locked(cache).writes > 0)
+		if (!*ended && kv_health_stuck_locked(cache, false).writes > 0)
 			r = -ETIMEDOUT;
 	}
 	kv_unlock(cache);

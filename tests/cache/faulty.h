@@ -59,9 +59,13 @@ static struct {
 	unsigned percent;
 	int only;	/* kind of request that misbehaves; -1: any */
 	uint64_t above; /* requests of at most so many bytes are carried out */
+	/* only requests to files below this directory misbehave; NULL: all */
+	const char *below;
+	int error; /* not 0: the error of FAULT_EIO */
 	enum fault fault;
 	uint64_t random;
 	struct {
+		struct kv_ring *ring;
 		struct kv_io *io;
 		int status;
 		/* value of the counter inject.seen at which this request
@@ -91,6 +95,8 @@ static inline void disk_misbehave(enum fault fault, unsigned from, unsigned n)
 	disk.percent = 0;
 	disk.only = -1;
 	disk.above = 0;
+	disk.below = NULL;
+	disk.error = 0;
 	disk.release = false;
 	inject_arm(EIO, (long)from - 1, n);
 	pthread_mutex_unlock(&disk.lock);
@@ -101,6 +107,15 @@ static inline uint64_t disk_random(void)
 	disk.random =
 		disk.random * 6364136223846793005ull + 1442695040888963407ull;
 	return disk.random >> 33;
+}
+
+static inline bool disk_is_below(int fd, const char *directory)
+{
+	char link[64], path[PATH_MAX] = "";
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	return readlink(link, path, sizeof(path) - 1) > 0 &&
+	       strncmp(path, directory, strlen(directory)) == 0;
 }
 
 static inline enum fault disk_next(const struct kv_io *io)
@@ -114,7 +129,9 @@ static inline enum fault disk_next(const struct kv_io *io)
 		disk.last_read = io->offset;
 	}
 	if ((disk.only < 0 || disk.only == (int)io->op) &&
-	    (!disk.above || io->bytes > disk.above) && inject_fails() &&
+	    (!disk.above || io->bytes > disk.above) &&
+	    (!disk.below || disk_is_below(io->fd, disk.below)) &&
+	    inject_fails() &&
 	    (!disk.percent || disk_random() % 100 < disk.percent))
 		fault = disk.fault == FAULTS
 				? (enum fault)(1 +
@@ -184,14 +201,17 @@ static inline int64_t disk_badly(const struct kv_io *io, enum fault fault)
 	case FAULT_GARBAGE:
 		return disk_garbage(io, left);
 	default:
-		return -errors[fault];
+		return fault == FAULT_EIO && disk.error ? -disk.error
+							: -errors[fault];
 	}
 }
 
-static inline void disk_hold(struct kv_io *io, int status, enum fault fault)
+static inline void disk_hold(struct kv_ring *ring, struct kv_io *io, int status,
+			     enum fault fault)
 {
 	pthread_mutex_lock(&disk.lock);
 	assert(disk.n_held < HELD_MAX);
+	disk.held[disk.n_held].ring = ring;
 	disk.held[disk.n_held].io = io;
 	disk.held[disk.n_held].status = status;
 	disk.held[disk.n_held++].due = fault == FAULT_NEVER  ? LONG_MAX
@@ -210,8 +230,9 @@ static inline bool disk_end_held(struct kv_ring *ring, bool idle)
 
 	pthread_mutex_lock(&disk.lock);
 	for (unsigned i = 0; i < disk.n_held && !io; i++) {
-		if (!disk.release && disk.held[i].due > inject.seen &&
-		    (!idle || disk.held[i].due == LONG_MAX))
+		if (disk.held[i].ring != ring ||
+		    (!disk.release && disk.held[i].due > inject.seen &&
+		     (!idle || disk.held[i].due == LONG_MAX)))
 			continue;
 		io = disk.held[i].io;
 		status = disk.held[i].status;
@@ -240,7 +261,7 @@ static inline void disk_carry_out(struct kv_ring *ring, struct kv_io *io)
 			fault = FAULT_NONE;
 	}
 	if (held)
-		disk_hold(io, r, fault);
+		disk_hold(ring, io, r, fault);
 	else
 		kv_ring_finish(ring, io, r);
 }

@@ -265,6 +265,101 @@ static void an_index_that_does_not_return_fails_those_who_wait(void **state)
 	small_check(s);
 }
 
+/* ---- a second directory whose disk hangs ---- */
+
+#define FIRST 400u /* blocks saved before: they fill the first file, in STORE */
+#define MORE 30u   /* blocks that are saved while the disk hangs */
+
+static char more[PATH_MAX];
+
+static int set_up_two(void **state)
+{
+	struct small *s = malloc(sizeof(*s));
+
+	small_new(s);
+	must(realpath(s->path, more));
+	strcat(more, ".more");
+	s->config.more[0] = more;
+	s->config.n_more = 1;
+	s->config.ssd = 64 << 20;
+	s->config.io = &disk_backend;
+	s->config.io_retry = 5000000;
+	s->config.io_patience = PATIENCE;
+	small_must_open(s);
+	for (unsigned i = 0; i < FIRST; i++)
+		must(small_save(s, i) == 0);
+	must(kv_space_sync(s->cache, s->space) == 0);
+	*state = s;
+	return 0;
+}
+
+static int tear_down_two(void **state)
+{
+	int r = tear_down(state);
+
+	tree_remove(more);
+	return r;
+}
+
+static void hang(struct small *s, enum kv_io_op op)
+{
+	const unsigned all = FIRST + MORE;
+
+	disk_misbehave(FAULT_NEVER, 1, UINT32_MAX / 2);
+	disk.only = (int)op;
+	disk.below = more;
+	for (unsigned i = FIRST; i < all; i++)
+		assert_int_equal(small_save(s, i), 0);
+	/* They become durable in STORE, and so does what is saved later. */
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_true(disk.n_held > 0);
+	assert_string_equal(small_stats(s).ssd_state, "a directory failed");
+	assert_true(small_stats(s).stuck > 0);
+	assert_int_equal(small_save(s, all), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(small_remove_block(s, all), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(small_count_durable(s, FIRST, MORE), MORE);
+	disk_behave();
+	wait_until(small_stats(s).stuck == 0);
+	wait_until(!small_busy(s));
+	kv_lock(s->cache);
+	kv_arena_check_locked(s->cache);
+	kv_unlock(s->cache);
+	assert_int_equal(small_close(s), 0);
+	assert_int_equal(small_fsck(s, "--data"), 0);
+	small_must_open(s);
+	assert_int_equal(small_count_exact(s, 0, all, BYTES), all);
+	assert_int_equal(small_view(s, all, BYTES), -ENOENT);
+}
+
+static void another_directory_takes_the_writes_that_do_not_end(void **state)
+{
+	hang(*state, KV_IO_WRITE);
+}
+
+static void a_sync_of_a_directory_does_not_hold_up_the_others(void **state)
+{
+	hang(*state, KV_IO_SYNC);
+}
+
+static void a_shortage_of_memory_is_no_failure_of_a_directory(void **state)
+{
+	struct small *s = *state;
+
+	disk_misbehave(FAULT_EIO, 1, 2);
+	disk.error = ENOMEM;
+	disk.only = KV_IO_WRITE;
+	disk.below = more;
+	assert_int_equal(small_save(s, FIRST), 0);
+	wait_until(inject.failed == 2);
+	wait_until(kv_space_sync(s->cache, s->space) == 0);
+	assert_false(small_stats(s).ssd_degraded);
+	assert_int_equal(small_count_durable(s, 0, FIRST + 1), FIRST + 1);
+	wait_until(!small_busy(s));
+	small_check(s);
+}
+
 static struct small *reader;
 static struct kv_block *removed_next; /* at the next read of the index */
 
@@ -370,6 +465,8 @@ static void each_request_never_ends(void **state)
 }
 
 #define TEST(t) cmocka_unit_test_setup_teardown(t, set_up, tear_down)
+#define TEST_TWO(t) \
+	cmocka_unit_test_setup_teardown(t, set_up_two, tear_down_two)
 
 int main(void)
 {
@@ -388,6 +485,9 @@ int main(void)
 		TEST(a_write_that_does_not_end_fails_those_who_wait_for_it),
 		TEST(a_sync_that_does_not_end_holds_up_nobody_else),
 		TEST(an_index_that_does_not_return_fails_those_who_wait),
+		TEST_TWO(another_directory_takes_the_writes_that_do_not_end),
+		TEST_TWO(a_sync_of_a_directory_does_not_hold_up_the_others),
+		TEST_TWO(a_shortage_of_memory_is_no_failure_of_a_directory),
 	};
 
 	alarm(550);
