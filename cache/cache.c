@@ -345,6 +345,7 @@ int kv_cache_open(const struct kv_cache_config *config,
 	kv_cond_init(&cache->changed);
 	cache->info.next_space = 1;
 	cache->table.free = KV_NONE;
+	cache->may_expire = true;
 	if (getrandom(&cache->epoch, sizeof(cache->epoch), 0) < 0 ||
 	    getrandom(&cache->table.seed, sizeof(cache->table.seed), 0) < 0)
 		r = -EIO;

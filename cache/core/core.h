@@ -700,7 +700,8 @@ struct kv_cache {
 	uint64_t generation; /* generation of the next saved block */
 	uint32_t clock;	     /* number of touches: serves policies as time */
 	struct kv_use_clock uses;
-	uint32_t expiry_at;    /* number of the block that may expire next */
+	uint32_t expiry_at; /* number of the block that may expire next */
+	bool may_expire;    /* a space or user has a ttl, or had in this pass */
 	struct kv_ghost ghost; /* keys of blocks evicted from all tiers */
 	struct kv_causes causes;
 	struct kv_miss_curve *curve;

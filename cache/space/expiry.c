@@ -8,7 +8,7 @@
  * in each block.  A block that has expired leaves all tiers here; objects of the
  * remote tier stay, and no tombstone is written.
  *
- * OWNS       the hand, and the clock.
+ * OWNS       the hand, cache->may_expire, and the clock.
  *
  * INVARIANTS
  *   (1) Only idle blocks expire: none that is pinned, in a snapshot, leased,
@@ -57,6 +57,19 @@ static uint64_t ttl_of(const struct kv_space *space)
 	return own && all ? KV_MIN(own, all) : own | all;
 }
 
+static bool any_ttl(const struct kv_cache *cache)
+{
+	const struct kv_tenant *tenant;
+
+	LIST_FOREACH(tenant, &cache->tenants, link)
+		if (tenant->quota.ttl)
+			return true;
+	for (uint32_t i = 0; i < cache->spaces.n; i++)
+		if (cache->spaces.sorted[i]->quota.ttl)
+			return true;
+	return false;
+}
+
 static bool has_expired(struct kv_cache *cache, const struct kv_block *block)
 {
 	const struct kv_space *space = kv_block_space(cache, block);
@@ -74,22 +87,25 @@ void kv_blocks_expire(struct kv_cache *cache)
 {
 	const uint32_t step = KV_MAX(cache->table.used / PASS_TICKS, STEP_MIN);
 	const int64_t ahead = wall_now() - kv_use_now(cache);
-	bool any = false;
 	uint32_t work = 0;
 
 	kv_assert_locked(&cache->lock);
 	/* The times that users see follow the wall clock when it jumps. */
 	if (ahead - cache->uses.ahead > 1 || cache->uses.ahead - ahead > 1)
 		cache->uses.ahead = ahead;
-	for (uint32_t i = 0; i < cache->spaces.n && !any; i++)
-		any = ttl_of(cache->spaces.sorted[i]) > 0;
-	if (!any || cache->config.read_only)
+	if (cache->config.read_only)
 		return;
-	for (uint32_t i = 0; i < KV_MIN(step, cache->table.used); i++) {
+	for (uint32_t i = 0;
+	     cache->may_expire && i < KV_MIN(step, cache->table.used); i++) {
 		struct kv_block *block;
 
-		if (cache->expiry_at >= cache->table.used)
+		/* There may be 65,536 spaces: look at them once in a pass. */
+		if (cache->expiry_at >= cache->table.used) {
 			cache->expiry_at = 0;
+			cache->may_expire = any_ttl(cache);
+			if (!cache->may_expire)
+				return;
+		}
 		block = kv_table_at(&cache->table, cache->expiry_at++);
 		work++;
 		if (!(block->flags & BLOCK_REMOVED) &&

@@ -145,6 +145,7 @@ static int set_quota(struct kv_cache *cache, struct kv_quota *where,
 	uint64_t sum, segments;
 
 	*where = *quota;
+	cache->may_expire |= quota->ttl > 0;
 	*puts = (struct kv_bucket){0};
 	for (enum kv_node_tier tier = 0; tier < TIERS; tier++) {
 		const uint64_t all = kv_tier_bytes(cache, tier);

@@ -116,6 +116,22 @@ static void the_smaller_ttl_of_space_and_user_holds(void **state)
 	assert_int_equal(kv_tenant_stat(t->cache, USER).quota.ttl, 4 * HOUR);
 }
 
+static void a_new_owner_s_ttl_holds_in_the_spaces_that_it_gets(void **state)
+{
+	const struct kv_quota hour = {.ttl = HOUR};
+	struct tiers *t = *state;
+
+	save_durable(t, 1);
+	assert_int_equal(kv_tenant_set_quota(t->cache, 2, &hour), 0);
+	/* Two passes find no block that may expire. */
+	later(t, 2 * HOUR);
+	later(t, 2 * HOUR);
+	assert_true(is_there(t, 0));
+	assert_int_equal(kv_space_chown(t->cache, t->space, 2, 2, 0700), 0);
+	later(t, HOUR + 2);
+	assert_false(is_there(t, 0));
+}
+
 static void what_is_held_stays_and_is_used_until_it_is_let_go(void **state)
 {
 	struct tiers *t = *state;
@@ -265,6 +281,7 @@ int main(void)
 		TEST(a_block_unused_for_its_ttl_leaves_both_tiers),
 		TEST(a_block_in_memory_only_expires),
 		TEST(the_smaller_ttl_of_space_and_user_holds),
+		TEST(a_new_owner_s_ttl_holds_in_the_spaces_that_it_gets),
 		TEST(what_is_held_stays_and_is_used_until_it_is_let_go),
 		TEST(a_flush_of_an_expired_durable_block_succeeds),
 		TEST(only_time_in_the_mount_counts),
