@@ -404,7 +404,8 @@ static const char *ssd_state(struct kv_cache *cache)
 	if (ssd->full == -ENOSPC)
 		return "no room on the disk for more";
 	for (uint32_t i = 1; i < ssd->n_devices; i++)
-		if (ssd->devices[i].failed)
+		if (ssd->devices[i].failed &&
+		    (ssd->devices[i].ring || ssd->devices[i].files))
 			return ssd->devices[i].ring ? "a directory failed"
 						    : "a directory is missing";
 	return ssd->full || (ssd->stalled && !TAILQ_EMPTY(&ssd->unusable))

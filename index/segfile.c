@@ -400,7 +400,9 @@ static int add_file(void *arg, int dir, const char *name)
 	if (r < 0) {
 		work->out->odd_files++;
 		work->out->odd_file = file.id;
-		return work->out->path && has_blocks(fd) ? -EUCLEAN : 0;
+		if (!work->out->path)
+			return 0;
+		return r == -ENODEV ? r : has_blocks(fd) ? -EUCLEAN : 0;
 	}
 	r = kv_array_more(&work->files, work->n_files);
 	if (r == 0)

@@ -116,6 +116,11 @@ int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes);
 	"another file or store, so no rebuild finds them; nothing was "      \
 	"changed: bring back its name or the right `store`, or move it away"
 
+#define KV_DIR_MISSING                                                      \
+	"segments/%06u.seg is a link to a directory that is missing, so a " \
+	"rebuild would forget its blocks; nothing was changed: bring the "  \
+	"directory back, or remove the links to it"
+
 struct kv_rebuild {
 	int store_fd;	  /* in: STORE */
 	const char *path; /* input: path of the directory STORE */
@@ -130,7 +135,8 @@ struct kv_rebuild {
 	uint64_t files, blocks, spaces;
 	uint64_t pinned;    /* blocks of @pins that were found */
 	uint64_t odd_files; /* segment files without a trailer of this store */
-	uint32_t odd_file;  /* the file of KV_REBUILD_REFUSED */
+	/* the file of KV_REBUILD_REFUSED or KV_DIR_MISSING */
+	uint32_t odd_file;
 	/* prologues of unknown spaces, and invalid prologues */
 	uint64_t strays;
 	uint64_t duplicates; /* older blocks with the key of a newer one */
@@ -158,6 +164,7 @@ bool kv_rebuild_possible(int store_fd);
  * -ENODATA: there is no source
  * -EUCLEAN: KV_REBUILD_REFUSED, nothing was changed
  * -ENOTDIR: KV_SPACES_MISSING, nothing was changed
+ * -ENODEV: KV_DIR_MISSING, nothing was changed
  * -ENOSPC, -EIO, -ENOMEM
  */
 int kv_rebuild(struct kv_rebuild *rebuild);

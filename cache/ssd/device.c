@@ -7,8 +7,9 @@
  *   DIR/segments/lock       as STORE/lock
  *
  * The links tell a mount without DIR, and programs without a daemon, where the
- * files are.  The records of files and blocks in a missing DIR stay in the
- * index.  If a block is saved again meanwhile, the record with the higher
+ * files are.  A mount corrects the links of files that it finds in another DIR,
+ * because DIR was moved.  The records of files and blocks in a missing DIR stay in
+ * the index.  If a block is saved again meanwhile, the record with the higher
  * generation counts when DIR is back.
  *
  * OWNS       every kv_device but its ring.
@@ -41,7 +42,10 @@
 #include <sys/statvfs.h>
 
 #define SLOTS_AT_ONCE 4096u /* slots looked at in one step of a long walk */
-#define FULL_NS 10000000000u
+/* Shorter than the writer's pause when all are full: its next try finds them. */
+#define FULL_NS 4000000000u
+#define STRANGE "store=%s: not empty, and not part of this store"
+#define NEW_LINK "link.new"
 
 /* ---- opening ---- */
 
@@ -82,14 +86,23 @@ static int is_strange(void *arg, int dir, const char *name)
 	return strcmp(name, "segments") != 0 && strcmp(name, "lost+found") != 0;
 }
 
+static int is_segfile(void *arg, int dir, const char *name)
+{
+	uint32_t id;
+
+	(void)arg;
+	(void)dir;
+	return kv_segfile_parse(name, &id);
+}
+
 /* Open DIR/segments; make it unless @linked.  Return its descriptor, or
  * -ENOENT if it is missing. */
 static int open_segments(struct kv_cache *cache, const char *path, bool linked,
 			 char **ret_why)
 {
 	const bool make = !linked && !cache->config.read_only;
-	_cleanup_(kv_closep) int top = -1;
-	int dir;
+	_cleanup_(kv_closep) int top = -1, dir = -1;
+	struct stat st, own;
 
 	if (make && mkdir(path, 0700) < 0 && errno != EEXIST)
 		return kv_why(ret_why, -errno, "store=%s: cannot make it: %s",
@@ -104,9 +117,7 @@ static int open_segments(struct kv_cache *cache, const char *path, bool linked,
 			      "directory",
 			      path);
 	if (make && kv_dir_walk(top, ".", is_strange, NULL) != 0)
-		return kv_why(ret_why, -EEXIST,
-			      "store=%s: not empty, and not part of this store",
-			      path);
+		return kv_why(ret_why, -EEXIST, STRANGE, path);
 	if (make && mkdirat(top, "segments", 0700) < 0 && errno != EEXIST)
 		return kv_why(ret_why, -errno, "store=%s: cannot make it: %s",
 			      path, strerror(errno));
@@ -114,11 +125,19 @@ static int open_segments(struct kv_cache *cache, const char *path, bool linked,
 		fsync(top);
 	dir = openat(top, "segments",
 		     O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	return dir < 0 ? -errno : dir;
+	if (dir < 0 || fstat(dir, &st) < 0 ||
+	    fstat(cache->ssd.devices[0].dir, &own) < 0)
+		return -errno;
+	if (st.st_uid != geteuid() && st.st_uid != own.st_uid)
+		return kv_why(ret_why, -EPERM,
+			      "store=%s: its segments belong to user %u, who "
+			      "could change them",
+			      path, st.st_uid);
+	return kv_steal_fd(&dir);
 }
 
 /* Open, check and lock DIR.  Return -ENOENT if files are linked to DIR and DIR is
- * missing, as when its disk is not mounted. */
+ * missing, as when its disk is not mounted, or cannot be written to. */
 static int device_open(struct kv_cache *cache, struct kv_device *device,
 		       bool linked, char **ret_why)
 {
@@ -140,6 +159,8 @@ static int device_open(struct kv_cache *cache, struct kv_device *device,
 		return kv_why(ret_why, r,
 			      "store=%s: in use by another kvfs (pid %ld)",
 			      device->path, kv_lock_owner(dir));
+	if (linked && (r == -EROFS || r == -EIO))
+		return -ENOENT;
 	if (r < 0)
 		return kv_why(ret_why, r, "store=%s: cannot lock it: %s",
 			      device->path, strerror(-r));
@@ -156,6 +177,12 @@ static int device_open(struct kv_cache *cache, struct kv_device *device,
 		return kv_why(ret_why, -EEXIST,
 			      "store=%s: belongs to another store than %s",
 			      device->path, cache->store);
+	if (r < 0 && !linked && kv_dir_walk(dir, ".", is_segfile, NULL) != 0)
+		return kv_why(ret_why, -EEXIST, STRANGE, device->path);
+	/* The filesystem of a disk that failed is often read-only. */
+	if (r == 0 && linked && !cache->config.read_only &&
+	    kv_store_file_write(dir, &info) < 0)
+		return -ENOENT;
 	/* After mounts without DIR its free slots may hold removed blocks. */
 	cache->ssd.unswept |= r == 0 && info.mounts != cache->info.mounts;
 	n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
@@ -165,6 +192,51 @@ static int device_open(struct kv_cache *cache, struct kv_device *device,
 	device->dir = kv_steal_fd(&dir);
 	device->failed = false;
 	return 0;
+}
+
+int kv_device_link(struct kv_cache *cache, const struct kv_device *device,
+		   uint32_t id)
+{
+	const int dir = cache->ssd.devices[0].dir;
+	_cleanup_(kv_freep) char *to = NULL;
+	char name[KV_SEGFILE_NAME];
+
+	kv_segfile_name(id, name);
+	if (asprintf(&to, "%s/segments/%s", device->path, name) < 0)
+		return -ENOMEM;
+	unlinkat(dir, NEW_LINK, 0);
+	return symlinkat(to, dir, NEW_LINK) < 0 ||
+			       renameat(dir, NEW_LINK, dir, name) < 0 ||
+			       fsync(dir) < 0
+		       ? -errno
+		       : 0;
+}
+
+struct found {
+	struct kv_cache *cache;
+	const struct kv_device *device;
+};
+
+/* Link a file of a used device, unless its link leads to a used device that has
+ * the file: DIR was moved, or is given by another path. */
+static int relink(void *arg, int dir, const char *name)
+{
+	const struct found *found = arg;
+	const struct kv_device *linked;
+	char path[PATH_MAX];
+	uint32_t id;
+	int r;
+
+	(void)dir;
+	if (!kv_segfile_parse(name, &id))
+		return 0;
+	r = kv_segfile_link(found->cache->ssd.devices[0].dir, id, path);
+	linked = r == 0 ? kv_device_get(found->cache, path) : NULL;
+	if ((r < 0 && r != -ENOENT) ||
+	    (linked && !linked->failed &&
+	     faccessat(linked->dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0))
+		return 0;
+	return kv_device_link(found->cache, found->device, id);
 }
 
 int kv_devices_open(struct kv_cache *cache, char **ret_why)
@@ -187,6 +259,12 @@ int kv_devices_open(struct kv_cache *cache, char **ret_why)
 		if (r == -ENOENT && !*ret_why)
 			r = 0;
 	}
+	for (uint32_t i = 1; i < ssd->n_devices && !cache->config.read_only;
+	     i++)
+		if (r == 0 && !ssd->devices[i].failed)
+			r = kv_dir_walk(
+				ssd->devices[i].dir, ".", relink,
+				&(struct found){cache, &ssd->devices[i]});
 	return r < 0 && !*ret_why
 		       ? kv_why(ret_why, r,
 				"%s/segments: cannot follow its links: %s",
@@ -194,16 +272,20 @@ int kv_devices_open(struct kv_cache *cache, char **ret_why)
 		       : r;
 }
 
-int kv_devices_record(struct kv_cache *cache)
+void kv_devices_record(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;
-	int r = 0;
+	int r;
 
-	for (uint32_t i = 1; r == 0 && i < ssd->n_devices; i++)
-		if (!ssd->devices[i].failed)
-			r = kv_store_file_write(ssd->devices[i].dir,
-						&cache->info);
-	return r;
+	for (uint32_t i = 1; i < ssd->n_devices; i++) {
+		if (ssd->devices[i].failed)
+			continue;
+		r = kv_store_file_write(ssd->devices[i].dir, &cache->info);
+		kv_lock(cache);
+		if (r < 0)
+			(void)kv_device_fail_locked(cache, &ssd->devices[i], r);
+		kv_unlock(cache);
+	}
 }
 
 void kv_devices_warn(struct kv_cache *cache)
@@ -211,11 +293,11 @@ void kv_devices_warn(struct kv_cache *cache)
 	struct kv_ssd *ssd = &cache->ssd;
 
 	for (uint32_t i = 1; i < ssd->n_devices; i++)
-		if (ssd->devices[i].failed)
+		if (ssd->devices[i].failed && ssd->devices[i].files)
 			kv_warn(cache, "store_missing",
-				"store=%s is not there or not given: its %llu "
-				"blocks in %u files are misses until it is "
-				"mounted again",
+				"store=%s is not there or not given, or takes "
+				"no writes: its %llu blocks in %u files are "
+				"misses until it is mounted again",
 				ssd->devices[i].path,
 				(unsigned long long)ssd->devices[i].away,
 				ssd->devices[i].files);
@@ -234,6 +316,12 @@ void kv_devices_close(struct kv_cache *cache)
 
 /* ---- placing ---- */
 
+bool kv_device_idle(const struct kv_device *device, uint64_t busy)
+{
+	return !device->failed && device->full_until <= kv_now_ns() &&
+	       device->writing < busy;
+}
+
 /* Return the share of a filesystem that is free, in millionths. */
 static uint64_t free_share(const struct kv_device *device)
 {
@@ -244,19 +332,23 @@ static uint64_t free_share(const struct kv_device *device)
 	return (uint64_t)((double)fs.f_bavail * 1e6 / (double)fs.f_blocks);
 }
 
-struct kv_device *kv_device_choose(struct kv_cache *cache)
+struct kv_device *kv_device_choose(struct kv_cache *cache, uint64_t busy)
 {
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_device *best = NULL;
-	const uint64_t now = kv_now_ns();
+	bool may[KV_DEVICES] = {0};
 	uint64_t most = 0, share;
 
+	kv_assert_locked(&cache->lock);
 	if (ssd->n_devices == 1)
 		return ssd->devices;
+	for (uint32_t i = 0; i < ssd->n_devices; i++)
+		may[i] = kv_device_idle(&ssd->devices[i], busy);
+	kv_unlock(cache);
 	for (uint32_t i = 0; i < ssd->n_devices; i++) {
 		struct kv_device *device = &ssd->devices[i];
 
-		if (device->failed || device->full_until > now)
+		if (!may[i])
 			continue;
 		share = free_share(device);
 		if (best && (share < most ||
@@ -265,6 +357,7 @@ struct kv_device *kv_device_choose(struct kv_cache *cache)
 		best = device;
 		most = share;
 	}
+	kv_lock(cache);
 	return best;
 }
 
@@ -274,11 +367,10 @@ bool kv_device_refused_locked(struct kv_cache *cache, struct kv_device *device,
 	kv_assert_locked(&cache->lock);
 	if (cache->ssd.n_devices == 1)
 		return false;
-	if (status != -EIO && status != -EROFS) {
-		device->full_until = kv_now_ns() + FULL_NS;
-		return kv_device_choose(cache);
-	}
-	return kv_device_fail_locked(cache, device, status);
+	if (status == -EIO || status == -EROFS)
+		return kv_device_fail_locked(cache, device, status);
+	device->full_until = kv_now_ns() + FULL_NS;
+	return true;
 }
 
 /* ---- failing ---- */

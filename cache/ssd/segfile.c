@@ -378,6 +378,13 @@ static bool room_for_file(const struct kv_cache *cache)
 				     ssd->file_budget;
 }
 
+/* Return how many bytes are being written to a device that is too busy to take
+ * over writes from the device of @file. */
+static uint64_t busy_from(const struct kv_segfile *file)
+{
+	return file ? file->device->writing / 2 : UINT64_MAX;
+}
+
 /* Return whether a file should be made on an idler device than that of @file,
  * which is busy: while half of the bytes for files are free. */
 static bool wants_another(const struct kv_cache *cache,
@@ -389,8 +396,7 @@ static bool wants_another(const struct kv_cache *cache,
 	    2 * (ssd->live_files + 1) * ssd->segment_bytes > ssd->file_budget)
 		return false;
 	for (uint32_t i = 0; i < ssd->n_devices; i++)
-		if (!ssd->devices[i].failed && !ssd->devices[i].full_until &&
-		    ssd->devices[i].writing < file->device->writing / 2)
+		if (kv_device_idle(&ssd->devices[i], busy_from(file)))
 			return true;
 	return false;
 }
@@ -823,29 +829,13 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 	return r;
 }
 
-/* Link the file of another device from STORE/segments. */
-static int link_file(const struct kv_ssd *ssd, const struct kv_device *device,
-		     uint32_t id)
-{
-	const int dir = ssd->devices[0].dir;
-	_cleanup_(kv_freep) char *to = NULL;
-	char name[KV_SEGFILE_NAME];
-
-	kv_segfile_name(id, name);
-	if (asprintf(&to, "%s/segments/%s", device->path, name) < 0)
-		return -ENOMEM;
-	return (unlinkat(dir, name, 0) < 0 && errno != ENOENT) ||
-			       symlinkat(to, dir, name) < 0 || fsync(dir) < 0
-		       ? -errno
-		       : 0;
-}
-
 int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes)
 {
 	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_ssd_class *class = class_get(cache, slot_bytes);
 	struct kv_segfile *file =
 		room_for_file(cache) ? NULL : empty_file(cache, slot_bytes);
-	struct kv_device *device = kv_device_choose(cache);
+	struct kv_device *device;
 	char name[KV_SEGFILE_NAME];
 	uint32_t id = 0;
 	bool made;
@@ -853,6 +843,10 @@ int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes)
 
 	if (file)
 		return convert(cache, file, slot_bytes);
+	if (!class)
+		return -ENOMEM;
+	device = kv_device_choose(cache,
+				  busy_from(file_with_room(cache, class)));
 	if (!device)
 		return -ENOSPC;
 	while (id < ssd->n_files && ssd->files[id])
@@ -869,7 +863,7 @@ int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes)
 		r = -errno;
 	made = r == 0;
 	if (r == 0 && device->path)
-		r = link_file(ssd, device, id);
+		r = kv_device_link(cache, device, id);
 	KV_POINT("file.named");
 	if (r == 0)
 		r = record(cache, id, slot_bytes);

@@ -16,15 +16,22 @@
  * -EBUSY, -EEXIST, ...: *@ret_why has the reason. */
 int kv_devices_open(struct kv_cache *cache, char **ret_why);
 /* Write the store record of this mount to the directories. */
-int kv_devices_record(struct kv_cache *cache);
+void kv_devices_record(struct kv_cache *cache);
 /* Warn of missing directories, whose blocks are misses. */
 void kv_devices_warn(struct kv_cache *cache);
 void kv_devices_close(struct kv_cache *cache);
 /* Find the device with this path, or add a missing one.  NULL: too many. */
 struct kv_device *kv_device_get(struct kv_cache *cache, const char *path);
+/* Link file @id of @device from STORE/segments, in place of an older link. */
+int kv_device_link(struct kv_cache *cache, const struct kv_device *device,
+		   uint32_t id);
+/* Return whether files may be made on @device, and fewer than @busy bytes are
+ * being written to it. */
+bool kv_device_idle(const struct kv_device *device, uint64_t busy);
 /* Return the device with the largest part of its space free, for the next
- * segment file; NULL: all are full. */
-struct kv_device *kv_device_choose(struct kv_cache *cache);
+ * segment file, of those for which kv_device_idle holds; NULL: there is none.
+ * Releases the lock. */
+struct kv_device *kv_device_choose(struct kv_cache *cache, uint64_t busy);
 /* A file could not be made on @device.  Return whether to try another device. */
 bool kv_device_refused_locked(struct kv_cache *cache, struct kv_device *device,
 			      int status);
@@ -210,6 +217,9 @@ bool kv_writes_may_make_room_locked(const struct kv_cache *cache);
 bool kv_write_must(const struct kv_slot *slot);
 /* Take @slot off the dirty slots: its block is written, removed or given up. */
 void kv_dirty_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
+/* Write the blocks to other devices whose writes to @device, which failed, have
+ * not ended. */
+void kv_writes_leave_locked(struct kv_cache *cache, struct kv_device *device);
 /* Count a failed write, and fail all flushes with @error. */
 void kv_write_failed_locked(struct kv_cache *cache, int error);
 /* Let the block in @slot, an orphan, no longer wait for its parent. */
@@ -217,9 +227,6 @@ void kv_orphan_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 
 /* ---- commit.c ---- */
 
-/* Write the blocks to other devices whose writes to @device, which failed, have
- * not ended. */
-void kv_writes_leave_locked(struct kv_cache *cache, struct kv_device *device);
 /* Return whether changes of snapshots may be written to the index now. */
 bool kv_snapshots_dirty_locked(const struct kv_cache *cache);
 /* Wake the committer, and the writer if it lingers; @urgent: a caller waits for

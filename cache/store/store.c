@@ -217,6 +217,11 @@ static int remake(struct kv_cache *cache, const char *why,
 			ret_why, r,
 			"%s: the index is damaged (%s), and " KV_SPACES_MISSING,
 			cache->store, why);
+	if (r == -ENODEV)
+		return kv_why(
+			ret_why, r,
+			"%s: the index is damaged (%s), and " KV_DIR_MISSING,
+			cache->store, why, rebuild.odd_file);
 	if (r < 0)
 		return kv_why(ret_why, r,
 			      "%s: the index is damaged (%s), and cannot be "
@@ -906,13 +911,12 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	}
 	if (r == 0)
 		r = kv_store_file_write(cache->store_fd, &cache->info);
-	if (r == 0)
-		r = kv_devices_record(cache);
 	if (r < 0)
 		return kv_why(ret_why, r, "%s: cannot write the index: %s%s",
 			      cache->store, strerror(-r),
 			      r == -ENOSPC ? " (its filesystem needs 1M free)"
 					   : "");
+	kv_devices_record(cache);
 	return 0;
 }
 

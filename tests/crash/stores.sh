@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # stores.sh - a store with a second directory (store=DIR): files are in both, locks and
 # foreign directories are refused, a missing directory costs its blocks until it is back,
-# kvfs-fsck sees both, and a directory is retired by moving its files.  Then the disk of the
-# second directory fails under load: no wrong byte, its blocks alone are missed, one line
-# in the log, and the next mount has them again.
+# kvfs-fsck sees both, directories move and change places, and one is retired by moving its
+# files.  Then the disk of the second directory fails under load: no wrong byte, its blocks
+# alone are missed, one line in the log, and the next mount has them again.
 . "$(dirname "$(realpath "$0")")/lib"
 D=$T/more
 BASE=$ALL,dram=24M,ssd=224M,segment=8M,hugepages=off,scrub=0
@@ -67,10 +67,64 @@ start2
 eq "after a kill" "$(figure done "$(blocks check 0 $N)")" $N
 stop
 
+# A rebuild without the directory would forget its blocks.
+cp -a "$S/index" "$T/index"
+mv "$D" "$T/moved"
+dd if=/dev/zero of="$S/index/data.mdb" bs=4096 count=2 conv=notrunc status=none
+not "a rebuild without it" "is a link to a directory that is missing" \
+	"$B/kvfs" -o "$BASE,control=$T/other.sock" "$S" none
+rm -r "$S/index"
+mv "$T/index" "$S/index"
+
+# It is moved, given by a link, and changes places with a third one.
+start_in() { # DIRECTORIES...
+	local options
+	options=$(printf ',store=%s' "$@")
+	start "ssd=448M$options" 2> "$T/log" || fail "start: $(cat "$T/log")"
+}
+all() { # NAME N: N blocks are there, with no line in the log
+	eq "$1" "$(figure done "$(blocks check 0 "$2")")" "$2"
+	eq "lines, $1" "$(grep -v 'ssd is' "$T/log")" ""
+	eq "degraded, $1" "$(metric kvfs_ssd_degraded)" 0
+	stop
+	"$B/kvfs-fsck" "$S" > "$T/out" || fail "fsck, $1: $(cat "$T/out")"
+}
+start_in "$T/moved"
+all moved $N
+ln -s "$T/moved" "$T/alias"
+start_in "$T/alias"
+all "by a link" $N
+start_in "$T/moved" "$T/third"
+eq "more saved" "$(figure done "$(blocks durable $N $N)")" $N
+all "by its path" $((2 * N))
+[ "$(files "$T/third")" -gt 2 ] || fail "files in the third: $(files "$T/third")"
+mv "$T/moved" "$T/place"
+mv "$T/third" "$T/moved"
+mv "$T/place" "$T/third"
+start_in "$T/third" "$T/moved"
+all exchanged $((2 * N))
+
+# Another user's directory, one with files of no known store, links to another store.
+if [ "$(id -u)" = 0 ]; then
+	chown 12345 "$T/third/segments"
+	refused "a directory of another user" "belong to user 12345" "$T/third" "$S"
+	chown 0 "$T/third/segments"
+fi
+mkdir -p "$T/unknown/segments"
+name=$(cd "$T/third/segments" && ls ./*.seg | head -n 1)
+cp "$T/third/segments/$name" "$T/unknown/segments"
+refused "files of no known store" "not empty" "$T/unknown" "$T/evil"
+S=$T/evil start
+stop
+ln -s "$(realpath "$T/third/segments")/${name#./}" "$T/evil/segments/"
+not "a repair of another store's files" "has no record of this store" "$B/kvfs-fsck" --repair "$T/evil"
+
 # Retired: its files are moved over their links.
+D=$T/third
+mv "$T"/moved/segments/*.seg "$S/segments/"
 mv "$D"/segments/*.seg "$S/segments/"
-start
-eq "after it was retired" "$(figure done "$(blocks check 0 $N)")" $N
+start ssd=448M
+eq "after it was retired" "$(figure done "$(blocks check 0 $((2 * N)))")" $((2 * N))
 stop
 echo "a missing directory cost $lost of $N blocks, none for good"
 
@@ -107,6 +161,11 @@ echo "while it failed: $out"
 stop
 tell heal
 D=$F/more
+# The filesystem may be read-only now: the mount goes on without it.
+start2
+eq "saved elsewhere, next mount" "$(figure done "$(blocks check 20000 200)")" 200
+stop
+umount "$F" && mount -t ext4 -o noatime "$loop" "$F" || fail "mount again"
 start2
 out=$(blocks check 20000 200)
 eq "saved elsewhere, next mount" "$(figure done "$out")" 200

@@ -132,25 +132,38 @@ static int open_dir(struct fsck *f, const char *name)
 }
 
 /* Refuse a change of a store without one of its directories, whose blocks would be
- * forgotten. */
+ * forgotten; and of a store with links to another one, whose files would be
+ * changed. */
 static int check_link(void *arg, int dir, const char *name)
 {
+	_cleanup_(kv_closep) int file = -1, top = -1, segments = -1;
+	struct kv_store_info own, theirs;
 	const struct fsck *f = arg;
 	char path[PATH_MAX];
-	int fd, r = 0;
 	uint32_t id;
 
 	if (!kv_segfile_parse(name, &id) || kv_segfile_link(dir, id, path) != 0)
 		return 0;
-	fd = kv_segfile_open(dir, id, O_RDONLY);
-	if (fd >= 0)
-		close(fd);
-	else if (fd == -ENODEV)
-		r = fsck_error("%s: segments/%s is in %s, which is missing: "
-			       "bring it back, or remove the link to give up "
-			       "its blocks",
-			       f->path, name, path);
-	return r;
+	file = kv_segfile_open(dir, id, O_RDONLY);
+	if (file == -ENODEV)
+		return fsck_error("%s: segments/%s is in %s, which is missing: "
+				  "bring it back, or remove the link to give "
+				  "up its blocks",
+				  f->path, name, path);
+	top = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (top >= 0)
+		segments = openat(top, "segments",
+				  O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (kv_store_file_read(f->store, &own) < 0)
+		return fsck_error("%s: a store with links to %s lacks the file "
+				  "`store`, which a mount writes again",
+				  f->path, path);
+	if (segments < 0 || kv_store_file_read(segments, &theirs) < 0 ||
+	    memcmp(own.store, theirs.store, sizeof(own.store)) != 0)
+		return fsck_error("%s: segments/%s is in %s, which has no "
+				  "record of this store: remove the link",
+				  f->path, name, path);
+	return 0;
 }
 
 static int open_store(struct fsck *f)
