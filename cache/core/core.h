@@ -546,7 +546,8 @@ struct kv_ssd {
 	/* Empty files without a class, because the change of their slot size
 	 * failed; earliest failure first. */
 	struct kv_segfiles unusable;
-	uint64_t used;		      /* bytes of slots in use */
+	uint32_t makers_left; /* threads that make files, and may never end */
+	uint64_t used;	      /* bytes of slots in use */
 	struct kv_turns write_queues; /* turns of users with slots to write */
 	/* Spaces whose writes are deferred, one list for each reason. */
 	struct kv_turn_list resting[3];

@@ -29,7 +29,7 @@
 #define PASS_TICKS 16u
 #define STEP_MIN 65536u /* least number of blocks to examine in a tick */
 #define AT_ONCE 4096u
-#define REMOVAL 16u /* removing a block takes as long as examining so many */
+#define REMOVAL 64u /* removing a block takes as long as examining so many */
 
 static int64_t wall_now(void)
 {

@@ -23,6 +23,7 @@
 #include "index/sidecar.h"
 
 #define EVICT_AT_ONCE 256u
+#define SPACES_AT_ONCE 4096u
 /* 1/4 of a shrunk SSD tier is left unreserved, for open blocks */
 #define SHARED_PART 4u
 
@@ -46,7 +47,7 @@ void kv_quotas_keep(struct kv_cache *cache)
 	struct kv_space *space;
 	unsigned n = 0;
 
-	for (uint32_t i = 0; i < cache->spaces.n; i++)
+	for (uint32_t i = 0; i < cache->spaces.n; i++) {
 		while (i < cache->spaces.n) {
 			space = cache->spaces.sorted[i];
 			if (space->removed ||
@@ -59,6 +60,9 @@ void kv_quotas_keep(struct kv_cache *cache)
 				break;
 			pause_after(cache, &n);
 		}
+		if (i % SPACES_AT_ONCE == SPACES_AT_ONCE - 1)
+			kv_yield(cache);
+	}
 	LIST_FOREACH(tenant, &cache->tenants, link)
 		while ((over(tenant->quota.quota_dram,
 			     tenant->in[DRAM].bytes) &&

@@ -367,7 +367,7 @@ bool kv_device_refused_locked(struct kv_cache *cache, struct kv_device *device,
 	kv_assert_locked(&cache->lock);
 	if (cache->ssd.n_devices == 1)
 		return false;
-	if (status == -EIO || status == -EROFS)
+	if (status == -EIO || status == -EROFS || status == -ETIMEDOUT)
 		return kv_device_fail_locked(cache, device, status);
 	device->full_until = kv_now_ns() + FULL_NS;
 	return true;

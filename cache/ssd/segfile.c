@@ -776,6 +776,108 @@ static int record(struct kv_cache *cache, uint32_t id, uint64_t slot_bytes)
 	return kv_txn_commit(txn);
 }
 
+/* The part of making or converting a file that concerns its disk. */
+struct making {
+	struct kv_cache *cache;
+	struct kv_device *device; /* constant, as the next two */
+	uint32_t id;
+	uint64_t slot_bytes;
+	bool new;
+	int fd, status;
+	bool over, left; /* lock; left: the writer does not wait any more */
+};
+
+static void make(struct making *m)
+{
+	const struct kv_cache *cache = m->cache;
+	const uint64_t bytes = cache->ssd.segment_bytes;
+	int r;
+
+	if (m->new) {
+		m->fd = file_open(m->device, m->id, O_RDWR | O_CREAT | O_TRUNC);
+		KV_POINT("file.made");
+		r = m->fd < 0 ? m->fd
+			      : -posix_fallocate(m->fd, 0, (off_t)bytes);
+		KV_POINT("file.allocated");
+	} else {
+		r = kv_segfile_clear(m->fd, bytes, m->slot_bytes);
+		KV_POINT("file.cleared");
+	}
+	if (r == 0)
+		r = kv_trailer_write(m->fd, m->id, cache->info.store, bytes,
+				     m->slot_bytes);
+	if (r == 0 && m->new &&fsync(m->device->dir) < 0)
+		r = -errno;
+	m->status = r;
+}
+
+static void *make_apart(void *arg)
+{
+	struct making *m = arg;
+	struct kv_cache *cache = m->cache;
+	bool left;
+
+	make(m);
+	kv_lock(cache);
+	m->over = true;
+	left = m->left;
+	cache->ssd.makers_left -= left;
+	pthread_cond_broadcast(&cache->ssd.done);
+	kv_unlock(cache);
+	if (left && m->new)
+		kv_closep(&m->fd);
+	if (left)
+		free(m);
+	return NULL;
+}
+
+/*
+ * Make file @id, or with *@fd clear that file for slots of @slot_bytes.  Outside
+ * of STORE a thread does it, which is left behind if the disk hangs: the device
+ * has failed then, and the next mount removes the file.
+ */
+static int make_file(struct kv_cache *cache, struct kv_device *device,
+		     uint32_t id, uint64_t slot_bytes, int *fd)
+{
+	const uint64_t until = kv_now_ns() + cache->config.io_patience;
+	struct making *m = calloc(1, sizeof(*m));
+	pthread_t thread;
+	bool left;
+	int r;
+
+	if (!m)
+		return -ENOMEM;
+	*m = (struct making){.cache = cache,
+			     .device = device,
+			     .id = id,
+			     .slot_bytes = slot_bytes,
+			     .new = *fd < 0,
+			     .fd = *fd};
+	if (!device->path)
+		make(m);
+	else if (kv_thread_start(&thread, "kvfs-file", make_apart, m) == 0)
+		pthread_detach(thread);
+	else
+		m->status = -ENOMEM;
+	kv_lock(cache);
+	while (device->path && m->status != -ENOMEM && !m->over && !m->left) {
+		if (kv_now_ns() > until)
+			(void)kv_device_fail_locked(cache, device, -ETIMEDOUT);
+		m->left = device->failed;
+		if (!m->left)
+			kv_cond_wait(cache, &cache->ssd.done,
+				     cache->config.io_retry);
+	}
+	cache->ssd.makers_left += m->left;
+	left = m->left;
+	r = left ? -ETIMEDOUT : m->status;
+	*fd = left ? *fd : m->fd;
+	kv_unlock(cache);
+	if (!left)
+		free(m);
+	return r;
+}
+
 /*
  * Change the slot size of an empty file.  Old slots hold bytes of their owners,
  * so clear the file before a trailer with the new slot size makes them readable
@@ -788,7 +890,7 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 {
 	struct kv_ssd *ssd = &cache->ssd;
 	const bool unswept = file->unswept;
-	int r;
+	int fd = file->fd, r;
 
 	file->unswept = false; /* clearing the file zeroes all prologues */
 	if (file->class) {
@@ -801,11 +903,7 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 	r = record(cache, file->id, 0);
 	KV_POINT("file.reclass");
 	if (r == 0)
-		r = kv_segfile_clear(file->fd, ssd->segment_bytes, slot_bytes);
-	KV_POINT("file.cleared");
-	if (r == 0)
-		r = kv_trailer_write(file->fd, file->id, cache->info.store,
-				     ssd->segment_bytes, slot_bytes);
+		r = make_file(cache, file->device, file->id, slot_bytes, &fd);
 	KV_POINT("file.trailer");
 	if (r == 0)
 		r = record(cache, file->id, slot_bytes);
@@ -838,8 +936,8 @@ int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes)
 	struct kv_device *device;
 	char name[KV_SEGFILE_NAME];
 	uint32_t id = 0;
+	int fd = -1, r;
 	bool made;
-	int fd, r;
 
 	if (file)
 		return convert(cache, file, slot_bytes);
@@ -852,15 +950,7 @@ int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes)
 	while (id < ssd->n_files && ssd->files[id])
 		id++;
 	kv_unlock(cache);
-	fd = file_open(device, id, O_RDWR | O_CREAT | O_TRUNC);
-	KV_POINT("file.made");
-	r = fd < 0 ? fd : -posix_fallocate(fd, 0, (off_t)ssd->segment_bytes);
-	KV_POINT("file.allocated");
-	if (r == 0)
-		r = kv_trailer_write(fd, id, cache->info.store,
-				     ssd->segment_bytes, slot_bytes);
-	if (r == 0 && fsync(device->dir) < 0)
-		r = -errno;
+	r = make_file(cache, device, id, slot_bytes, &fd);
 	made = r == 0;
 	if (r == 0 && device->path)
 		r = kv_device_link(cache, device, id);
@@ -872,9 +962,11 @@ int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes)
 		r = file_add(cache, device, id, fd, slot_bytes, true);
 	if (r < 0) {
 		kv_unlock(cache);
-		(void)record(cache, id, 0);
+		if (made)
+			(void)record(cache, id, 0);
 		kv_segfile_name(id, name);
-		unlinkat(device->dir, name, 0);
+		if (!device->failed)
+			unlinkat(device->dir, name, 0);
 		unlinkat(ssd->devices[0].dir, name, 0);
 		kv_closep(&fd);
 		kv_lock(cache);

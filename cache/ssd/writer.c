@@ -946,6 +946,10 @@ int kv_writer_stop(struct kv_cache *cache)
 	stop_all(cache);
 	e = join(cache, ssd->committer, &ssd->committer_ended);
 	d = join(cache, ssd->deletions.thread, &ssd->deletions.ended);
+	kv_lock(cache);
 	ssd->running = false;
+	if (d == 0 && ssd->makers_left)
+		d = -ETIMEDOUT;
+	kv_unlock(cache);
 	return r < 0 ? r : e < 0 ? e : d;
 }

@@ -11,7 +11,8 @@
 
 /* ---- an index whose fdatasync does not return ---- */
 
-static _Atomic bool index_hangs, index_hung;
+static _Atomic bool index_hangs, index_hung, making_hangs;
+static char more[PATH_MAX]; /* second directory */
 
 int fdatasync(int fd)
 {
@@ -19,6 +20,8 @@ int fdatasync(int fd)
 
 	if (!real)
 		real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
+	while (making_hangs && !disk_thread && disk_is_below(fd, more))
+		usleep(10000);
 	while (index_hangs && !disk_thread) {
 		index_hung = true;
 		usleep(10000);
@@ -270,8 +273,6 @@ static void an_index_that_does_not_return_fails_those_who_wait(void **state)
 #define FIRST 400u /* blocks saved before: they fill the first file, in STORE */
 #define MORE 30u   /* blocks that are saved while the disk hangs */
 
-static char more[PATH_MAX];
-
 static int set_up_two(void **state)
 {
 	struct small *s = malloc(sizeof(*s));
@@ -310,7 +311,7 @@ static void hang(struct small *s, enum kv_io_op op)
 	disk.below = more;
 	for (unsigned i = FIRST; i < all; i++)
 		assert_int_equal(small_save(s, i), 0);
-	/* They become durable in STORE, and so does what is saved later. */
+	/* These blocks become durable in STORE, as do later ones. */
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	assert_true(disk.n_held > 0);
 	assert_string_equal(small_stats(s).ssd_state, "a directory failed");
@@ -341,6 +342,33 @@ static void another_directory_takes_the_writes_that_do_not_end(void **state)
 static void a_sync_of_a_directory_does_not_hold_up_the_others(void **state)
 {
 	hang(*state, KV_IO_SYNC);
+}
+
+static void a_file_that_is_made_for_ever_is_made_elsewhere(void **state)
+{
+	const unsigned n = 300; /* more than the second file has room for */
+	struct small *s = *state;
+	uint32_t left;
+
+	kv_lock(s->cache);
+	s->cache->ssd.devices[0].full_until = kv_now_ns() + 4 * PATIENCE;
+	kv_unlock(s->cache);
+	making_hangs = true;
+	for (unsigned i = FIRST; i < FIRST + n; i++)
+		assert_int_equal(small_save(s, i), 0);
+	/* First the tier has no room, as STORE is full. */
+	wait_until(!strcmp(small_stats(s).ssd_state, "a directory failed"));
+	wait_until(kv_space_sync(s->cache, s->space) == 0 &&
+		   small_count_durable(s, FIRST, n) == n);
+	making_hangs = false;
+	do {
+		kv_lock(s->cache);
+		left = s->cache->ssd.makers_left;
+		kv_unlock(s->cache);
+	} while (left);
+	assert_int_equal(small_close(s), 0);
+	small_must_open(s);
+	assert_int_equal(small_count_exact(s, 0, FIRST + n, BYTES), FIRST + n);
 }
 
 static void a_shortage_of_memory_is_no_failure_of_a_directory(void **state)
@@ -487,6 +515,7 @@ int main(void)
 		TEST(an_index_that_does_not_return_fails_those_who_wait),
 		TEST_TWO(another_directory_takes_the_writes_that_do_not_end),
 		TEST_TWO(a_sync_of_a_directory_does_not_hold_up_the_others),
+		TEST_TWO(a_file_that_is_made_for_ever_is_made_elsewhere),
 		TEST_TWO(a_shortage_of_memory_is_no_failure_of_a_directory),
 	};
 

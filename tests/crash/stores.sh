@@ -76,7 +76,7 @@ not "a rebuild without it" "is a link to a directory that is missing" \
 rm -r "$S/index"
 mv "$T/index" "$S/index"
 
-# It is moved, given by a link, and changes places with a third one.
+# The directory is moved, given by a link, and changes places with a third one.
 start_in() { # DIRECTORIES...
 	local options
 	options=$(printf ',store=%s' "$@")
