@@ -34,7 +34,7 @@
 #define MS 1000000u
 /* longest wait for a daemon or another program */
 #define PATIENCE_NS (60 * SECOND)
-#define OPTIONS "segment=8M,hugepages=off,scrub=0"
+#define OPTIONS "mkdir=all,segment=8M,hugepages=off,scrub=0"
 #define FSCK_EVERY 50
 #define ENOUGH 20 /* number of faults after which the test ends */
 
