@@ -262,69 +262,61 @@ static int serve_in_background(const struct kv_options *options,
 
 /* ---- words: `kvfs WORD ...` ---- */
 
-/* Words whose programs are called kvfs-WORD. */
-static const char *const programs[] = {"bench", "bundle", "forget", "fsck",
-				       "replay"};
-/* Words of command.py. */
-static const char *const commands[] = {
-	"du",  "events", "exporter", "flame", "ls",    "pin",  "rm",
-	"set", "status", "top",	     "tree",  "unpin", "warm", "why"};
-
-static bool is_one_of(const char *word, const char *const *words, size_t n)
-{
-	size_t i = 0;
-
-	while (i < n && strcmp(words[i], word) != 0)
-		i++;
-	return i < n;
-}
+/* The words of command.py, and those whose programs are called kvfs-WORD. */
+static const struct {
+	const char *text;
+	bool is_program;
+} words[] = {
+	{"bench", true}, {"bundle", true}, {"du"},	     {"events"},
+	{"exporter"},	 {"flame"},	   {"forget", true}, {"fsck", true},
+	{"ls"},		 {"pin"},	   {"replay", true}, {"rm"},
+	{"set"},	 {"status"},	   {"top"},	     {"tree"},
+	{"unpin"},	 {"warm"},	   {"why"}};
 
 /* Replace this process by the program for the word argv[1].  Returns 0 if that is no word,
  * or an exit status. */
 static int run_word(int argc, char **argv)
 {
 	/* As they are installed; in the wheel; in a checkout. */
-	static const char *const scripts[] = {"../libexec/kvfs/command.py",
-					      "../command.py",
-					      "../connectors/kvfs/command.py"};
-	static const char *const places[] = {"", "../tools/"};
-	const bool program =
-		is_one_of(argv[1], programs, KV_ARRAY_LEN(programs));
+	static const char *const places[][3] = {
+		{"../libexec/kvfs/", "../", "../connectors/kvfs/"},
+		{"", "../tools/"}};
 	char folder[PATH_MAX], path[PATH_MAX + 64];
 	_cleanup_(kv_freep) char **args =
 		calloc((size_t)argc + 3, sizeof(*args));
 	ssize_t n = readlink("/proc/self/exe", folder, sizeof(folder) - 1);
+	size_t i = 0;
+	bool program;
 
-	if (!program && !is_one_of(argv[1], commands, KV_ARRAY_LEN(commands)))
+	while (i < KV_ARRAY_LEN(words) && strcmp(words[i].text, argv[1]) != 0)
+		i++;
+	if (i == KV_ARRAY_LEN(words))
 		return 0;
 	if (n < 0 || !args)
 		return complain(NULL, n < 0 ? -errno : -ENOMEM);
+	program = words[i].is_program;
 	while (folder[n - 1] != '/')
 		n--;
-	for (size_t i = 0; program && i < KV_ARRAY_LEN(places); i++) {
-		snprintf(path, sizeof(path), "%.*s%skvfs-%s", (int)n, folder,
-			 places[i], argv[1]);
-		memcpy(args, argv + 1, ((size_t)argc - 1) * sizeof(*args));
-		args[0] = path;
-		execv(path, args);
-	}
 	args[0] = (char *)"python3";
-	args[1] = (char *)"-I";
+	args[1] = (char *)"-IXutf8"; /* in every locale */
 	args[2] = path;
 	memcpy(args + 3, argv + 1, ((size_t)argc - 1) * sizeof(*args));
-	for (size_t i = 0; !program && i < KV_ARRAY_LEN(scripts); i++) {
-		snprintf(path, sizeof(path), "%.*s%s", (int)n, folder,
-			 scripts[i]);
+	for (i = 0; i < 3 && places[program][i]; i++) {
+		snprintf(path, sizeof(path), "%.*s%s%s%s", (int)n, folder,
+			 places[program][i], program ? "kvfs-" : "command.py",
+			 program ? argv[1] : "");
 		if (access(path, F_OK) < 0)
 			continue;
-		execvp(args[0], args);
-		fprintf(stderr, "kvfs %s: %s: install the package python3\n",
-			argv[1], strerror(errno));
+		if (program)
+			args[3] = path;
+		execvp(program ? path : args[0], args + (program ? 3 : 0));
+		fprintf(stderr, "kvfs %s: %s: %s%s\n", argv[1],
+			program ? path : args[0], strerror(errno),
+			program ? "" : ": install the package python3");
 		return 1;
 	}
-	fprintf(stderr, "kvfs %s: %s is missing: install the package %s\n",
-		argv[1], program ? path : "command.py",
-		program ? "kvfs" : "python3-kvfs");
+	fprintf(stderr, "kvfs %s: %s is missing: install the package kvfs\n",
+		argv[1], path);
 	return 1;
 }
 
@@ -334,9 +326,12 @@ int main(int argc, char **argv)
 	struct kv_options options;
 	int r, status = 0, to_parent = -1;
 
-	if (argc > 1 && !kv_mount_called(argv[0]) && !kv_umount_called(argv[0]))
-		status = run_word(argc, argv);
-	if (status != 0)
+	/* Let no file of the daemon or of a command become a standard descriptor. */
+	for (int fd = 0; fd <= 2; fd++)
+		if (fcntl(fd, F_GETFD) < 0)
+			(void)!open("/dev/null", fd == 1 ? O_RDONLY : O_RDWR);
+	if (argc > 1 && !kv_mount_called(argv[0]) &&
+	    !kv_umount_called(argv[0]) && (status = run_word(argc, argv)) != 0)
 		return status;
 	/* The mount must not keep a lock or a pipe of the caller open. */
 	(void)close_range(3, ~0U, 0);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import ctypes
 import errno
 import gc
@@ -69,7 +70,7 @@ class Miss(ctypes.Structure):
 
     def described(self) -> dict[str, Any]:
         look_up = {"asked": self.asked_ns / 1e9, "block": self.place, "blocks": self.n} if self.asked_ns else {}
-        return {**look_up, "cause": CAUSES[self.cause], "since": self.since, "idle": self.idle,
+        return {**look_up, "cause": dict(enumerate(CAUSES)).get(self.cause, "unknown"), "since": self.since, "idle": self.idle,
                 "key": bytes(self.key.bytes[:self.key.len]).hex()}
 
 
@@ -147,7 +148,7 @@ class Daemon:
 
     def pairs(self, what: int, uid: int = 0) -> dict[str, str]:
         """Return the key=value lines of a text."""
-        return dict(line.partition("=")[::2] for line in self.text(what, uid).splitlines())
+        return dict(line.partition("=")[::2] for line in self.text(what, uid).split("\n") if line)
 
     def metrics(self) -> dict[str, float]:
         samples = (line.rpartition(" ") for line in self.text(METRICS).splitlines() if line[:1] != "#")
@@ -360,7 +361,7 @@ def age(when: float) -> str:
 
 
 def show(value: object) -> None:
-    print(json.dumps(value), flush=True)
+    print(json.dumps(value))
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> None:
@@ -380,7 +381,7 @@ def status(daemon: Daemon, args: argparse.Namespace) -> None:
     for name in "version", "store", "mountpoint", "control":
         print(f"{name:9} {plain(config.get(name, ''))}")
     print("rights   ", ", ".join(f"{name} {config.get(name, '?')}" for name in ("capabilities", "no_new_privs", "seccomp")))
-    print(daemon.text(STATS), end="")
+    print(*map(plain, daemon.text(STATS).split("\n")), sep="\n", end="")
 
 
 RATES = {"asked": "kvfs_asked_blocks_total", "dram": 'kvfs_hits_total{tier="dram"}',
@@ -404,7 +405,7 @@ def top(daemon: Daemon, args: argparse.Namespace) -> None:
         time.sleep(args.i)
         now, now_ns = daemon.metrics(), time.monotonic_ns()
         seconds = (now_ns - before_ns) / 1e9
-        rates = {name: (total(now, metric) - total(before, metric)) / seconds for name, metric in RATES.items()}
+        rates = {name: max(0, total(now, metric) - total(before, metric)) / seconds for name, metric in RATES.items()}
         full = {tier: now[f'kvfs_bytes{{tier="{tier}"}}'] / (now[f'kvfs_capacity_bytes{{tier="{tier}"}}'] or 1)
                 for tier in ("dram", "ssd")}
         if args.json:
@@ -420,9 +421,10 @@ def top(daemon: Daemon, args: argparse.Namespace) -> None:
                 print(" ".join(f"{title:>9}" for title in
                                ("asked/s", "dram/s", "ssd/s", "miss/s", "sealed/s", "evict/s", "read/s", "write/s",
                                 "dram", "ssd")))
-            print(" ".join(cells), flush=True)
+            print(" ".join(cells))
             if screen:
                 seen = busiest(daemon, seen, seconds)
+        sys.stdout.flush()
         before, before_ns, shown = now, now_ns, shown + 1
 
 
@@ -559,9 +561,9 @@ def set_limits(daemon: Daemon, args: argparse.Namespace) -> None:
 def why(daemon: Daemon, args: argparse.Namespace) -> None:
     """Print why blocks are absent; the look-ups that ended early; or where a prompt leaves the stored ones."""
     space, tokens, stored = daemon.space(args.space), list[int](), 0
-    if args.tokens and args.key:
+    if args.tokens is not None and args.key:
         raise Failure("give keys or --tokens")
-    if args.tokens:
+    if args.tokens is not None:
         try:
             with open(0 if args.tokens == "-" else args.tokens, encoding="ascii", errors="replace") as file:
                 words = re.sub(r"[][,\s]+", " ", file.read()).split()
@@ -834,14 +836,12 @@ def exporter(daemon: Daemon, args: argparse.Namespace) -> None:
     server.socket = at
     url = args.at if local else f"http://{args.at.rpartition(':')[0]}:{at.getsockname()[1]}/metrics"
     try:
-        if args.json:
-            show({"url": url})
-        else:
-            print(url, flush=True)
+        print(json.dumps({"url": url}) if args.json else url, flush=True)
         server.serve_forever()
     finally:
         if local:
-            os.unlink(at.getsockname())
+            with contextlib.suppress(OSError):
+                os.unlink(at.getsockname())
 
 
 # ---- the command line ----
@@ -918,12 +918,18 @@ def main(words: list[str]) -> int:
         if word not in WORDS:
             raise Failure(f"no such command; there are: {' '.join(WORDS)}")
         run, what, arguments = WORDS[word]
+        if run is not exporter:  # Ctrl-C and a closed pipe end the process also while libkvfs waits
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
         parser = Parser(prog=f"kvfs {word}", description=what, allow_abbrev=False)
         parser.add_argument("-p", metavar="PATH", help="mount point or control socket of the daemon")
         parser.add_argument("--json", action="store_true", help="print JSON")
         for name, options in arguments:
             parser.add_argument(name, **options)
-        args = parser.parse_args(words[1:], argparse.Namespace(word=word))
+        # Options may stand between arguments, but the parser that takes them there takes no "--".
+        parse = parser.parse_args if "--" in words else parser.parse_intermixed_args
+        args = parse(words[1:], argparse.Namespace(word=word))
         run(Daemon(args.p, run is not exporter), args)
         sys.stdout.flush()
         return 0
@@ -931,10 +937,8 @@ def main(words: list[str]) -> int:
         print(f"kvfs {word}: {plain(str(error))}", file=sys.stderr)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes it again at exit
-        return 128 + signal.SIGPIPE
     except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes it again at exit
         print(f"kvfs {word}: standard output: {error.strerror}", file=sys.stderr)
     return 1
 

@@ -198,6 +198,25 @@ refused "nope: no such space" rm -r last nope -p "$M"
 ok "two spaces" kvfs rm -r last ./1000 -p "$M"
 eq "what rm -r leaves" "$(kvfs ls --json -p "$M" | member '[i["name"] for i in j][1:]')" "['all', 'own']"
 
+# Ctrl-C ends a command also while libkvfs waits for a daemon that hangs.
+ok "options between arguments" kvfs warm own -p "$M" "$(key 2)"
+env ${sanitizer:+LD_PRELOAD="$sanitizer" ASAN_OPTIONS=detect_leaks=0} python3 - "$T/kvfs/bin/kvfs" "$SOCK" "$(key 2)" \
+	"$(pgrep -f -- "^[^ ]*kvfs .*$S $M" | head -n 1)" <<-'END' || fail "Ctrl-C"
+	import os, signal, subprocess, sys, time
+	kvfs, sock, key, daemon = sys.argv[1:]
+	command = subprocess.Popen([kvfs, "warm", "own", "-", "-p", sock], stdin=subprocess.PIPE)
+	time.sleep(2) # until it reads keys
+	os.kill(int(daemon), signal.SIGSTOP)
+	time.sleep(0.2)
+	command.stdin.write(key.encode())
+	command.stdin.close()
+	time.sleep(0.5)
+	assert command.poll() is None
+	command.send_signal(signal.SIGINT)
+	assert command.wait(20) == -signal.SIGINT
+	os.kill(int(daemon), signal.SIGCONT)
+END
+
 # Wrong arguments, and words that are no command.
 refused "no kvfs answers" ls -p "$T/nothing"
 refused "unrecognized arguments: x" status x -p "$M"
@@ -226,6 +245,17 @@ for word in $(kvfs nothing 2>&1 | sed -n 's/.*there are: //p') status top ls du;
 			tr -d '\\' | grep -q -- "$option" || fail "kvfs-commands(1) does not know $word $option"
 	done
 done
+# Closed standard descriptors do not become files of the daemon or of a command.
+(exec <&- >&- 2>&-; exec "$T/kvfs/bin/kvfs" -o "$BASE,control=$T/closed.sock" "$T/closed" none) || fail "a start without descriptors"
+pid=$(pgrep -f -- "^[^ ]*kvfs .*$T/closed none" | head -n 1)
+for n in 0 1 2; do eq "descriptor $n" "$(readlink "/proc/$pid/fd/$n")" /dev/null; done
+kvfs ls -p "$T/closed.sock" >&- 2>"$T/err"
+eq "a closed output" "$? $(cat "$T/err")" "1 kvfs ls: standard output: Bad file descriptor"
+kvfs ls -p "$T/closed.sock" >/dev/full 2>"$T/err"
+eq "a full output" "$? $(cat "$T/err")" "1 kvfs ls: standard output: No space left on device"
+kvfs ls nothing -p "$T/closed.sock" 2>&-
+eq "closed errors" $? 1
+not "a closed input" "standard input names no block" sh -c "exec $T/kvfs/bin/kvfs rm all - -p $SOCK <&-"
 stop_all() {
 	for pid in $(daemon_pids); do kill "$pid"; done
 	gone

@@ -38,7 +38,7 @@ END
 in_zsh() { COMPLETION=$completion ZDOTDIR=$T timeout 30 zsh -f "$T/type.zsh" "$@" | tr ' ' '\n' | sort | xargs; }
 
 mkdir "$M/qwen" "$M/quota" "$M/llama"
-words=$(sed -n '/^static const char \*const programs/,/^static bool/p' "$here/../../fs/main.c" |
+words=$(sed -n '/^} words\[\]/,/};/p' "$here/../../fs/main.c" |
 	grep -oE '"[a-z]+"' | tr -d '"' | sort | xargs)
 cd "$T" || exit 1
 for offered in in_bash $(command -v zsh >/dev/null && echo in_zsh); do

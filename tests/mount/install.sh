@@ -27,7 +27,7 @@ for prefix in "$T/one" "$T/two/"; do
 	ok "a program" "$prefix/bin/kvfs" bundle --version
 	not "a command without Python" "install the package python3" env PATH="$T/no-python" "$prefix/bin/kvfs" top --help
 	mv "$prefix/libexec/kvfs/command.py" "$T/" && mv "$prefix/bin/kvfs-fsck" "$T/"
-	not "a command without its file" "install the package python3-kvfs" "$prefix/bin/kvfs" top --help
+	not "a command without its file" "command.py is missing: install the package kvfs" "$prefix/bin/kvfs" top --help
 	not "without the program" "kvfs-fsck is missing: install the package kvfs" "$prefix/bin/kvfs" fsck --help
 	mv "$T/command.py" "$prefix/libexec/kvfs/" && mv "$T/kvfs-fsck" "$prefix/bin/"
 done
