@@ -121,8 +121,8 @@ enum wire_type {
 	/* Remove blocks here and from the remote tier, within @arg nanoseconds
 	 * (<= WIRE_FORGET_NS).  wire_key[], none: all; reply: wire_forgot. */
 	WIRE_FORGET,
-	/* Set a limit of the space, or without a space of the user @arg: the text
-	 * NAME=VALUE; reply: no items. */
+	/* Set limits of the space, or without a space of the user @arg, all or none:
+	 * the text NAME=VALUE, several with blanks between them; reply: no items. */
 	WIRE_LIMIT,
 	/* Report why keys are absent: wire_key[], at most WIRE_WHY_BATCH; none:
 	 * list look-ups from place @arg of the log on.  Reply: wire_miss[]. */
@@ -445,10 +445,11 @@ enum wire_text {
 	WIRE_TEXT_USER, /* as .kvfs/tenants/UID */
 };
 
+#define WIRE_LIMITS_MAX 512 /* bytes of the text of WIRE_LIMIT */
 /*
  * WIRE_LIMIT sets what setxattr(2) sets on the mount, with the same names (without
  * user.kvfs.), values and rights.
- *   -EPERM   the client may not set this limit
+ *   -EPERM   the client may not set one of these limits
  *   -EINVAL  bad name or value
  *   -ENOENT, -ENOSPC, -EROFS, -ENOLCK, -ENOMEM
  */

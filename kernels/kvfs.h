@@ -270,9 +270,9 @@ int kvfs_text(kvfs_session *session, enum kvfs_text_what what, uint32_t uid,
 	      char **ret_text);
 
 /*
- * Set the limit @name, such as "quota.ssd", of @space, or if that is NULL of the user @uid.
- * Names, values and rights are those of the attributes user.kvfs.* (kvfs-space(5)): bytes
- * with K, M, G, T, or % of the tier; of "ttl", seconds, or with m, h or d.
+ * Set all or none of @limits, such as "quota.ssd=1T ttl=1h", of @space, or if that is NULL
+ * of the user @uid.  Names, values and rights are those of user.kvfs.* (kvfs-space(5)):
+ * bytes with K, M, G, T, or % of the tier; of "ttl", seconds, or with m, h or d.
  * -EPERM: only the owner may set a space's limits, only operators may raise one, or set a
  *         user's
  * -EINVAL: bad name or value
@@ -281,7 +281,7 @@ int kvfs_text(kvfs_session *session, enum kvfs_text_what what, uint32_t uid,
  * -ENOENT, -EROFS, -ENOMEM, -ENOTCONN
  */
 int kvfs_limit(kvfs_session *session, kvfs_space *space, uint32_t uid,
-	       const char *name, const char *value);
+	       const char *limits);
 
 /* ---- spaces ---- */
 

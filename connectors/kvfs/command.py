@@ -525,37 +525,28 @@ def warm(daemon: Daemon, args: argparse.Namespace) -> None:
 
 
 def set_limits(daemon: Daemon, args: argparse.Namespace) -> None:
-    """Set limits of a space, or of the user whose uid is given; print those that hold."""
-    name, uid = args.of.removeprefix("./"), int(args.of) if re.fullmatch("[0-9]{1,10}", args.of) else None
-    if uid is not None and uid >= 1 << 32 - 1:
+    """Set limits of a space, or of the user whose uid is given, all or none; print those that hold."""
+    uid = int(args.of) if re.fullmatch("[0-9]{1,10}", args.of) else None
+    if uid is not None and uid > 0xfffffffe:
         raise Failure(f"{uid}: no uid")
-    space = None if uid is not None else daemon.space(name)
+    space = None if uid is not None else daemon.space(args.of)
     for limit in args.limit:
-        what, equals, value = limit.partition("=")
-        if what not in QUOTAS or not equals:
+        if not re.fullmatch(rf"({'|'.join(map(re.escape, QUOTAS))})=[^ ]+", limit):
             raise Failure(f"{limit}: not one of {' '.join(QUOTAS)} with = and a value")
-        if what == "ttl":
-            found = re.fullmatch("([0-9]{1,9})([smhd]?)", value)
-            if not found or int(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]] >> 24:
-                raise Failure(f"{limit}: not a number of seconds (or with m, h or d) of at most 194 days")
-        elif what == "rate.put":
-            found = re.fullmatch(r"([0-9]{1,13})([KMGT]?)", value)
-            if not found or int(found[1]) << 10 * " KMGT".index(found[2] or " ") >> 40:
-                raise Failure(f"{limit}: not a number of bytes (with K, M or G) below 1T")
-        elif not re.fullmatch(r"[0-9]{1,19}[KMGT]?|(100|[1-9][0-9]?)%", value):
-            raise Failure(f"{limit}: not a number of bytes (with K, M, G or T), nor 1% to 100% of the tier")
-    for limit in args.limit:
-        what, _, value = limit.partition("=")
-        check(daemon.lib.kvfs_limit(daemon.session, space.c if space else None, ctypes.c_uint32(uid or 0), what.encode(),
-                                    value.encode()), f"{args.of}: {limit}")
+    if args.limit:
+        limits = " ".join(args.limit)
+        r = daemon.lib.kvfs_limit(daemon.session, space.c if space else None, ctypes.c_uint32(uid or 0), os.fsencode(limits))
+        if r == -errno.EINVAL:
+            raise Failure(f"{limits}: not bytes (with K, M, G or T), nor 1% to 100% of the tier; for rate.put, below 1T; "
+                          "for ttl, seconds (or with m, h or d), at most 194 days")
+        check(r, f"{args.of}: {limits}")
     if args.limit and not args.json:
         return
-    held = daemon.spaces([name])[0] if uid is None else daemon.pairs(USER, uid)
-    limits = {what: int(held[what]) for what in QUOTAS}
+    held = daemon.spaces([args.of])[0] if uid is None else daemon.pairs(USER, uid)
     if args.json:
-        show(limits)
+        show({what: int(held[what]) for what in QUOTAS})
     else:
-        print("\n".join(f"{what}={n}" for what, n in limits.items()))
+        print("\n".join(f"{what}={held[what]}" for what in QUOTAS))
 
 
 def why(daemon: Daemon, args: argparse.Namespace) -> None:

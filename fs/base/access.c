@@ -79,9 +79,9 @@ bool kv_rules_may_make(const struct kv_rules *rules,
 	       (rules->mkdir == 0 && root_dir_ok(rules, caller, W_OK | X_OK));
 }
 
-int kv_limit_set(struct kv_cache *cache, const struct kv_rules *rules,
-		 uint32_t uid, struct kv_space *space, uint32_t tenant,
-		 const char *name, const char *value)
+int kv_limits_set(struct kv_cache *cache, const struct kv_rules *rules,
+		  uint32_t uid, struct kv_space *space, uint32_t tenant,
+		  const char *text)
 {
 #define LIMIT(name, field) {name, offsetof(struct kv_quota, field)},
 	static const struct {
@@ -89,49 +89,57 @@ int kv_limit_set(struct kv_cache *cache, const struct kv_rules *rules,
 		size_t at;
 	} limits[] = {KV_QUOTAS(LIMIT)};
 	const bool is_operator = kv_rules_operator(rules, uid);
-	bool is_ttl;
+	_cleanup_(kv_freep) char *copy = strdup(text);
+	char *rest = copy, *name, *value;
 	struct kv_space_info info = {0};
 	struct kv_cache_stats stats;
-	struct kv_quantity q = {0};
 	struct kv_quota quota;
-	uint64_t *limit, old, whole;
-	size_t i = 0;
 
+	if (!copy)
+		return -ENOMEM;
 	if (space)
 		info = kv_space_stat(cache, space);
 	if (space ? !kv_rules_root(rules, uid) && uid != info.uid
 		  : !is_operator)
 		return -EPERM;
-	while (i < KV_ARRAY_LEN(limits) && strcmp(limits[i].name, name) != 0)
-		i++;
-	if (i == KV_ARRAY_LEN(limits))
-		return -EINVAL;
-	is_ttl = limits[i].at == offsetof(struct kv_quota, ttl);
-	if (is_ttl ? kv_seconds_parse(value, KV_TTL_MAX, &q.value) < 0
-		   : kv_quantity_parse(value, &q) < 0)
-		return -EINVAL;
-	if (limits[i].at == offsetof(struct kv_quota, rate_put) &&
-	    (q.percent || q.value > KV_RATE_MAX))
-		return -EINVAL;
 	quota = space ? info.quota : kv_tenant_stat(cache, tenant).quota;
-	limit = (uint64_t *)((char *)&quota + limits[i].at);
-	old = *limit;
-	*limit = q.value;
-	if (q.percent) {
-		kv_cache_stats(cache, &stats);
-		whole = strstr(name, ".dram") ? stats.dram_total
-					      : stats.ssd_total;
-		*limit = whole / 100 * q.value + whole % 100 * q.value / 100;
-		/* A quota of 0 would mean no limit. */
-		if (*limit == 0)
+	while ((name = strsep(&rest, " "))) {
+		struct kv_quantity q = {0};
+		uint64_t *limit, old, whole;
+		size_t i = 0;
+
+		value = name;
+		strsep(&value, "=");
+		while (i < KV_ARRAY_LEN(limits) &&
+		       strcmp(limits[i].name, name) != 0)
+			i++;
+		if (!value || i == KV_ARRAY_LEN(limits) ||
+		    (limits[i].at == offsetof(struct kv_quota, ttl)
+			     ? kv_seconds_parse(value, KV_TTL_MAX, &q.value)
+			     : kv_quantity_parse(value, &q)) < 0 ||
+		    (limits[i].at == offsetof(struct kv_quota, rate_put) &&
+		     (q.percent || q.value > KV_RATE_MAX)))
 			return -EINVAL;
+		limit = (uint64_t *)((char *)&quota + limits[i].at);
+		old = *limit;
+		*limit = q.value;
+		if (q.percent) {
+			kv_cache_stats(cache, &stats);
+			whole = strstr(name, ".dram") ? stats.dram_total
+						      : stats.ssd_total;
+			*limit = whole / 100 * q.value +
+				 whole % 100 * q.value / 100;
+			/* A quota of 0 would mean no limit. */
+			if (*limit == 0)
+				return -EINVAL;
+		}
+		if (!is_operator &&
+		    (strncmp(name, "reserve.", 8) == 0
+			     ? *limit > old
+			     : old != 0 && (*limit == 0 || *limit > old)))
+			return -EPERM;
 	}
 	if (!space)
 		return kv_tenant_set_quota(cache, tenant, &quota);
-	if (!is_operator &&
-	    (strncmp(name, "reserve.", 8) == 0
-		     ? *limit > old
-		     : old != 0 && (*limit == 0 || *limit > old)))
-		return -EPERM;
 	return kv_space_set_quota(cache, space, &quota);
 }

@@ -67,16 +67,16 @@ bool kv_access_ok(const struct kv_rules *rules,
 		  const struct kv_caller *caller, int want);
 
 /*
- * Set the limit @name (of KV_QUOTAS) of @space, or if that is NULL of the user @tenant, on
- * behalf of the user @uid.  @value: bytes with K, M, G, T, or a percentage of the tier; of
- * "ttl", seconds with m, h, d.  Waits.  Returns 0, or
+ * Set all or none of the limits in @text, NAME=VALUE with a blank between two, of @space, or
+ * if that is NULL of the user @tenant, for the user @uid.  NAME: one of KV_QUOTAS.  VALUE:
+ * bytes with K, M, G, T, or % of the tier; seconds with m, h, d.  Waits.  Returns 0, or
  *   -EINVAL  bad name or value
  *   -EPERM   @uid may not: owners may lower the limits of their spaces, only operators may
  *            raise a limit or a reserve, or set a user's
  *   -ENOSPC, -EROFS, as kv_space_set_quota
  */
-int kv_limit_set(struct kv_cache *cache, const struct kv_rules *rules,
-		 uint32_t uid, struct kv_space *space, uint32_t tenant,
-		 const char *name, const char *value);
+int kv_limits_set(struct kv_cache *cache, const struct kv_rules *rules,
+		  uint32_t uid, struct kv_space *space, uint32_t tenant,
+		  const char *text);
 
 #endif

@@ -461,7 +461,7 @@ static const struct shape {
 		      KEYS},
 	[WIRE_CHANGES] = {kv_request_changes, 0, ITEM(list), 1, 1, 0, READ},
 	[WIRE_REGISTERS] = {kv_request_registers, .what = OPEN_TAG},
-	[WIRE_LIMIT] = {kv_request_limit, 0, 1, 1, WIRE_MAX},
+	[WIRE_LIMIT] = {kv_request_limit, 0, 1, 1, WIRE_LIMITS_MAX},
 };
 
 /* Get the space that @m names, if the client has the right @right in it. */

@@ -249,33 +249,30 @@ int kv_request_space_remove(struct kv_client *client,
 
 /* ---- limits ---- */
 
-struct limit {
-	struct kv_request
-		request; /* first; request.wait.space NULL: a user's limit */
-	uint32_t uid;	 /* the caller's */
-	char text[];	 /* NAME, a NUL, VALUE */
+struct limits {
+	struct kv_request request; /* first; without a space: a user's limits */
+	uint32_t uid;		   /* the caller's */
+	char text[];		   /* of kv_limits_set */
 };
 
-static int limit_run(struct kv_wait *wait)
+static int limits_run(struct kv_wait *wait)
 {
-	struct limit *limit = (struct limit *)wait;
-	const struct kv_request *request = &limit->request;
+	struct limits *limits = (struct limits *)wait;
+	const struct kv_request *request = &limits->request;
 
-	return kv_limit_set(request->server->cache, request->server->rules,
-			    limit->uid, wait->space,
-			    (uint32_t)request->header.arg, limit->text,
-			    limit->text + strlen(limit->text) + 1);
+	return kv_limits_set(request->server->cache, request->server->rules,
+			     limits->uid, wait->space,
+			     (uint32_t)request->header.arg, limits->text);
 }
 
-static const struct kv_request_kind limit_kind = {
-	{.run = limit_run, .cancel = kv_wait_withdraw}};
+static const struct kv_request_kind limits_kind = {
+	{.run = limits_run, .cancel = kv_wait_withdraw}};
 
 int kv_request_limit(struct kv_client *client, const struct kv_message *m)
 {
 	const size_t n = m->header->count;
 	struct kv_message of = *m;
-	struct limit *limit;
-	char *value;
+	struct limits *limits;
 	int r = 0;
 
 	if (m->header->arg > UINT32_MAX || memchr(m->items, '\0', n))
@@ -284,17 +281,13 @@ int kv_request_limit(struct kv_client *client, const struct kv_message *m)
 		r = kv_client_space(client, m->header->space, 0, &of.space,
 				    &of.info);
 	if (r == 0)
-		r = kv_request_new(client, &of, &limit_kind,
-				   sizeof(*limit) + n + 1, &limit);
+		r = kv_request_new(client, &of, &limits_kind,
+				   sizeof(*limits) + n + 1, &limits);
 	kv_space_put(of.space);
 	if (r < 0)
 		return r;
-	limit->uid = client->caller.uid;
-	memcpy(limit->text, m->items, n);
-	value = strchr(limit->text, '=');
-	if (!value)
-		return -EINVAL;
-	*value = '\0';
-	kv_request_run(&limit->request);
+	limits->uid = client->caller.uid;
+	memcpy(limits->text, m->items, n);
+	kv_request_run(&limits->request);
 	return 0;
 }

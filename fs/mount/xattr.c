@@ -244,9 +244,14 @@ static int get_quota(const struct attr *attr, struct object *object,
 static int set_quota(const struct attr *attr, struct object *object,
 		     const char *value)
 {
-	return kv_limit_set(object->mount->cache, object->mount->rules,
-			    fuse_req_ctx(object->req)->uid, object->space,
-			    object->uid, attr->name, value);
+	char text[VALUE_MAX + 16];
+
+	if (strchr(value, ' ')) /* another limit would follow */
+		return -EINVAL;
+	snprintf(text, sizeof(text), "%s=%s", attr->name, value);
+	return kv_limits_set(object->mount->cache, object->mount->rules,
+			     fuse_req_ctx(object->req)->uid, object->space,
+			     object->uid, text);
 }
 
 /* ---- the table ---- */

@@ -834,24 +834,22 @@ int kvfs_stats(kvfs_session *session, char **ret_text)
 }
 
 int kvfs_limit(kvfs_session *session, kvfs_space *space, uint32_t uid,
-	       const char *name, const char *value)
+	       const char *limits)
 {
-	_cleanup_(kv_freep) char *text = NULL;
-	struct kv_packet packet = {
-		.header = {.type = WIRE_LIMIT, .arg = space ? 0 : uid},
-		.fd = -1};
-	int n, r = kv_session_check(session);
+	const size_t n = limits ? strlen(limits) : 0;
+	struct kv_packet packet = {.header = {.type = WIRE_LIMIT,
+					      .count = (uint32_t)n,
+					      .arg = space ? 0 : uid},
+				   .items = (void *)limits,
+				   .bytes = n,
+				   .fd = -1};
+	int r = kv_session_check(session);
 
 	if (r < 0)
 		return r;
-	if (!name || !value || (space && space->session != session) ||
-	    strlen(name) + strlen(value) > KV_SPACE_NAME_MAX)
+	if (n == 0 || n > WIRE_LIMITS_MAX ||
+	    (space && space->session != session))
 		return -EINVAL;
-	n = asprintf(&text, "%s=%s", name, value);
-	if (n < 0)
-		return -ENOMEM;
-	packet.items = text;
-	packet.bytes = packet.header.count = (uint32_t)n;
 	return (int)ask_and_wait(session, space, &packet, &(struct room){0});
 }
 

@@ -182,11 +182,22 @@ for limit in quota quota.ssd quota.ssd= quota.tape=1 quota.ssd=-1 quota.ssd=1.5G
 	quota.ssd=0% rate.put=1T ttl=195d ttl=1w; do
 	refused "$limit: not" set own quota.dram=7M "$limit" -p "$SOCK"
 done
+env ${sanitizer:+LD_PRELOAD="$sanitizer" ASAN_OPTIONS=detect_leaks=0} python3 - "$T/kvfs/lib/libkvfs.so.1" "$SOCK" \
+	<<-'END' || fail "5,000 texts that are no limits"
+	import ctypes, sys
+	lib, session = ctypes.CDLL(sys.argv[1]), ctypes.c_void_p()
+	lib.kvfs_open(sys.argv[2].encode(), ctypes.byref(session))
+	texts = [b"x", b"=", b" ", b"ttl=1s  ttl=1s", b"ttl=1s " * 100] * 1000
+	sys.exit(any(lib.kvfs_limit(session, None, 0, text) != -22 for text in texts))
+END
+refused "No space left" set own quota.dram=7M reserve.dram=1T -p "$SOCK"
+not "two limits in one attribute" "Invalid argument" setfattr -n user.kvfs.quota.dram -v "1M quota.ssd=1M" "$M/own"
 eq "nothing has changed" "$(xattr "$M/own" quota.dram)" 0
-refused "No space left" set own reserve.dram=1T -p "$SOCK"
 ok "a user's" kvfs set 1000 quota.ssd=32M -p "$N"
 eq "the user's" "$(as_a set 1000 -p "$N" | sed -n 's/^quota.ssd=//p')" 33554432
 refused "no uid" set 4294967295 quota.ssd=1M -p "$N"
+ok "the last uid" kvfs set 4294967294 quota.ssd=32M -p "$N"
+eq "its limit" "$(kvfs set 4294967294 -p "$N" | sed -n 's/^quota.ssd=//p')" 33554432
 mkdir "$M/1000"
 ok "a space that is called like a user" kvfs set ./1000 quota.ssd=1M -p "$M"
 eq "its limit" "$(xattr "$M/1000" quota.ssd)" 1048576
