@@ -47,7 +47,7 @@ for program in kvfs kvfs-bench kvfs-fsck kvfs-replay; do
 done
 put 755 tools/kvfs-forget "$to/bin/kvfs-forget"
 put 755 tools/kvfs-bundle "$to/bin/kvfs-bundle"
-for program in bundle command events flame; do
+for program in bundle command events flame local; do
 	put 644 connectors/kvfs/$program.py "$to/libexec/kvfs/$program.py"
 done
 put 755 connectors/remote/kvfs-remote-mooncake "$to/libexec/kvfs/kvfs-remote-mooncake"

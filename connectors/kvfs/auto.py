@@ -12,7 +12,6 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import glob
 import logging
 import os
 import shutil
@@ -25,13 +24,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from . import local
 from ._native import ffi, lib
 from .session import Session
 
 LOG = logging.getLogger("kvfs")
-MACHINE = "/run/kvfs"
-USERS = "/run/user"
-TEMPORARY = "/tmp"
 CGROUPS = Path("/sys/fs/cgroup")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
@@ -52,11 +49,9 @@ def open(path: str | os.PathLike[str] = "auto", log: logging.Logger = LOG, start
         if not given.startswith("/"):
             raise ValueError(f"kvfs: KVFS is {given!r}; it must be an absolute path")
         return Session(given)
-    for base in MACHINE, f"{_runtime()}/kvfs":
-        for control in sorted(glob.glob(f"{glob.escape(base)}/control")
-                              + glob.glob(f"{glob.escape(base)}/*/control")):
-            if session := _session(control):
-                return session
+    for control in local.sockets():
+        if session := _session(control):
+            return session
     home = _home()
     with _locked(f"{home}/lock"):
         if session := _session(f"{home}/control"):
@@ -64,11 +59,6 @@ def open(path: str | os.PathLike[str] = "auto", log: logging.Logger = LOG, start
         if not start:
             raise ValueError("kvfs: there is no daemon: start one, or give the path of one")
         return _started(home, log)
-
-
-def _runtime() -> str:
-    given = os.environ.get("XDG_RUNTIME_DIR", "")
-    return given if given.startswith("/") else f"{USERS}/{os.geteuid()}"
 
 
 def _session(control: str) -> Session | None:
@@ -108,9 +98,7 @@ def _home() -> str:
     """Return the user's directory for the daemon, which is made if absent, where no other user can
     replace it.  ValueError: others can enter it, or there is no such place."""
     uid = os.geteuid()
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    for home in (f"{_runtime()}/kvfs-{uid}", f"{TEMPORARY}/kvfs-{uid}",
-                 f"{cache}/kvfs-{os.uname().nodename}"):  # nodes may share the cache directory
+    for home in local.homes():
         try:
             above = os.stat(os.path.dirname(home))
             # In a folder of another user, or one that others may write to, home could be replaced.

@@ -20,6 +20,7 @@ import json
 import os
 import pwd
 import re
+import runpy
 import signal
 import stat
 import sys
@@ -84,17 +85,9 @@ class _Hash(ctypes.Structure):
     _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
 
 
-def _libkvfs() -> ctypes.CDLL:
-    """Load libkvfs of the wheel, installation or checkout that has this file, else the system's."""
-    here = os.path.dirname(os.path.realpath(__file__))
-    for path in "lib/libkvfs.so.1", "../../lib/libkvfs.so.1", "../../build/libkvfs.so":
-        if os.path.exists(f"{here}/{path}"):
-            return ctypes.CDLL(f"{here}/{path}")
-    return ctypes.CDLL("libkvfs.so.1")
-
-
 try:
-    kvfs, xxhash = _libkvfs(), ctypes.CDLL("libxxhash.so.0")
+    kvfs = runpy.run_path(f"{os.path.dirname(os.path.realpath(__file__))}/local.py")["load"]()
+    xxhash = ctypes.CDLL("libxxhash.so.0")
 except OSError as error:
     say(f"cannot load a library that kvfs needs: {error}")
     sys.exit(STATUS_ERROR)

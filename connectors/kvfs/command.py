@@ -12,7 +12,6 @@ import contextlib
 import ctypes
 import errno
 import gc
-import glob
 import itertools
 import json
 import os
@@ -32,6 +31,8 @@ from typing import Any, NoReturn
 
 STATS, CONFIG, METRICS, SPACES, USER = range(5)  # enum kvfs_text_what
 QUOTAS = "quota.dram", "quota.ssd", "reserve.dram", "reserve.ssd", "rate.put", "ttl"
+HERE = os.path.dirname(os.path.realpath(__file__))
+LOCAL = runpy.run_path(f"{HERE}/local.py")
 KEY_TEXT = re.compile("[0-9a-f]{32}|[0-9a-f]{64}")
 ENTRY, NAMES = 144, "36s36s72x"  # bytes of a kvfs_entry; its key and parent
 # The other members: index in an array of the format, and the format.
@@ -80,15 +81,6 @@ CAUSES = ["present", "unseen", "evicted dram", "evicted ssd", "removed", "expire
 MISSES_MIN, LOGGED = 256, 4096
 
 
-def load() -> ctypes.CDLL:
-    """Load libkvfs of the wheel, installation or checkout that has this file, else the system's."""
-    here = os.path.dirname(os.path.realpath(__file__))
-    for path in "lib/libkvfs.so.1", "../../lib/libkvfs.so.1", "../../build/libkvfs.so":
-        if os.path.exists(f"{here}/{path}"):
-            return ctypes.CDLL(f"{here}/{path}")
-    return ctypes.CDLL("libkvfs.so.1")
-
-
 def check(result: int, what: str = "") -> int:
     if result < 0:
         raise Failure(f"{what}: {os.strerror(-result)}" if what else os.strerror(-result))
@@ -96,19 +88,14 @@ def check(result: int, what: str = "") -> int:
 
 
 def sockets() -> Iterator[str]:
-    """Yield the control sockets of the machine's and of the user's daemons."""
-    run = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-    paths = sorted(glob.glob("/run/kvfs/*/control")) + sorted(glob.glob(f"{glob.escape(run)}/kvfs/*/control"))
-    # auto.py starts a daemon here; in /tmp another user may have made the directory.
-    paths += [path for path in (f"{folder}/kvfs-{os.getuid()}/control" for folder in (run, "/tmp"))
-              if os.path.exists(path) and os.stat(path).st_uid == os.getuid()]
-    for path in dict.fromkeys(paths):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-            try:
-                probe.connect(path)
-            except OSError:
-                continue
-        yield path
+    """Yield the control sockets at which daemons of the machine and of the user listen."""
+    known = LOCAL["sockets"]()
+    for path in dict.fromkeys([*known, *(f"{home}/control" for home in LOCAL["homes"]())]):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe, contextlib.suppress(OSError):
+            probe.setblocking(False)
+            # EAGAIN: the daemon hangs.
+            if (path in known or os.stat(path).st_uid == os.geteuid()) and probe.connect_ex(path) in (0, errno.EAGAIN):
+                yield path
 
 
 class Daemon:
@@ -125,7 +112,7 @@ class Daemon:
                               "no daemon was found: name one with -p MOUNTPOINT or -p SOCKET")
             path = found[0]
         try:
-            self.lib = load()
+            self.lib = LOCAL["load"]()
         except OSError as error:
             raise Failure(f"{error}: install the package libkvfs1") from None
         for call in "evict", "pin", "unpin", "space_keys", "space_list", "space_changes", "space_tokens", "xfer_wait", "xfer_statuses", "why", "misses", \
@@ -692,7 +679,7 @@ def tree(daemon: Daemon, args: argparse.Namespace) -> None:
 def flame(daemon: Daemon, args: argparse.Namespace) -> None:
     """Print an SVG file in which the prefixes are as wide as their bytes, hits or idle time."""
     gc.disable()
-    draw = runpy.run_path(f"{os.path.dirname(os.path.realpath(__file__))}/flame.py")
+    draw = runpy.run_path(f"{HERE}/flame.py")
     forest = Forest(daemon.space(args.space))
     drawn = list(draw["frames"](forest, draw["figures"](forest, args.by, time.time())))
     if args.json:
@@ -707,7 +694,7 @@ def events(daemon: Daemon, args: argparse.Namespace) -> None:
     """Print a line for each block that enters or leaves a tier, with the tiers that have it then; or publish that."""
     space, number = daemon.space(args.space), itertools.count(1)
     if args.zmq is not None:
-        run = runpy.run_path(f"{os.path.dirname(os.path.realpath(__file__))}/events.py")
+        run = runpy.run_path(f"{HERE}/events.py")
         try:
             out = run["Publisher"](args.zmq, args.replay, args.topic or "")
         except ImportError:

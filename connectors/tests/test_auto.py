@@ -22,13 +22,13 @@ from typing import Any
 from unittest import mock
 
 import kvfs
-from kvfs import auto
+from kvfs import auto, local
 
 from mount import BUILD
 
 MIB = 1 << 20
 OPTIONS = "dram=32M,ssd=0,segment=8M,hugepages=off,scrub=0"
-PLACES = ("MACHINE", "USERS", "TEMPORARY", "DRAM_MAX", "IDLE")
+PLACES = ((auto, ("DRAM_MAX", "IDLE")), (local, ("MACHINE", "USERS", "TEMPORARY")))
 
 
 class Auto(unittest.TestCase):
@@ -49,7 +49,7 @@ class Auto(unittest.TestCase):
 
     def set(self, **constants: Any) -> None:
         for name, value in constants.items():
-            patch = mock.patch.object(auto, name, value)
+            patch = mock.patch.object(local if hasattr(local, name) else auto, name, value)
             patch.start()
             self.addCleanup(patch.stop)
 
@@ -85,9 +85,8 @@ class Auto(unittest.TestCase):
 
     def command(self, code: str = "print(kvfs.open().path, flush=True)") -> list[str]:
         """Return the command of a process that runs @code with the same places."""
-        values = {name: getattr(auto, name) for name in PLACES}
-        return [sys.executable, "-c", f"import kvfs, logging, sys; from kvfs import auto\n"
-                f"vars(auto).update({values!r})\n{code}"]
+        set_ = "".join(f"{module.__name__}.{name} = {getattr(module, name)!r}\n" for module, names in PLACES for name in names)
+        return [sys.executable, "-c", f"import kvfs, kvfs.auto, kvfs.local, logging, sys\n{set_}{code}"]
 
     def refused(self, *words: str) -> None:
         with self.assertRaises(ValueError) as caught:

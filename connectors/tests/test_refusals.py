@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import configs
-from kvfs import auto
+from kvfs import local
 from models import make
 
 models: dict[str, str] = {}
@@ -111,7 +111,7 @@ class Refusals(unittest.TestCase):
         for role in ("kv_producer", "kv_consumer"):
             self.made(self.config(role=role))
             with tempfile.TemporaryDirectory() as place, \
-                    mock.patch.multiple(auto, MACHINE=place, TEMPORARY=place, USERS=place), \
+                    mock.patch.multiple(local, MACHINE=place, TEMPORARY=place, USERS=place), \
                     mock.patch.dict(os.environ, {"XDG_CACHE_HOME": place, "XDG_RUNTIME_DIR": place}):
                 os.environ.pop("KVFS", None)
                 self.refused("there is no daemon", self.config(role=role, extra={"path": "auto"}))

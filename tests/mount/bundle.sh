@@ -7,7 +7,9 @@
 start
 # Install the program and its library where other users can run them.
 install -D "$here/../../tools/kvfs-bundle" "$T/bin/kvfs-bundle"
-install -D -m 644 "$here/../../connectors/kvfs/bundle.py" "$T/libexec/kvfs/bundle.py"
+for program in bundle local; do
+	install -D -m 644 "$here/../../connectors/kvfs/$program.py" "$T/libexec/kvfs/$program.py"
+done
 install -D "$B/libkvfs.so" "$T/lib/libkvfs.so.1"
 # Python cannot load a library built with a sanitizer unless the sanitizer is
 # loaded first.

@@ -234,9 +234,23 @@ refused "unrecognized arguments: x" status x -p "$M"
 refused "-p needs a MOUNTPOINT or SOCKET" rm -r -p "" s
 for n in 0 1.5 x; do refused "-n: '$n' is not" top -n "$n" -p "$M"; done
 refused "-n: expected" top -n
-run=(env -i PATH="$PATH" XDG_RUNTIME_DIR="$T" "$T/kvfs/bin/kvfs")
-[ -n "$(ls /run/kvfs/*/control 2>/dev/null)" ] || refused "name one with -p" ls
-run=()
+# Without -p: the daemons that a connector would find
+alone() {
+	env -i PATH="$PATH" XDG_RUNTIME_DIR="$T/runtime" XDG_CACHE_HOME="$T/cache" \
+		${sanitizer:+LD_PRELOAD="$sanitizer" ASAN_OPTIONS=detect_leaks=0} "$T/kvfs/bin/kvfs" "$@"
+}
+if alone ls 2>&1 | grep -q 'no daemon was found'; then # on this machine, beside the tests
+	run=(alone)
+	refused "name one with -p" ls
+	mkdir -p "$T/runtime/kvfs" "$T/cache/kvfs-$(uname -n)"
+	ln -s "$N" "$T/runtime/kvfs/control"
+	eq "a daemon below XDG_RUNTIME_DIR" "$(alone status | sed -n 's/^store *//p')" "$T/store2"
+	ln -s "$SOCK" "$T/cache/kvfs-$(uname -n)/control"
+	refused "choose one with -p: $T/runtime/kvfs/control $T/cache/kvfs-$(uname -n)/control" ls
+	rm "$T/runtime/kvfs/control"
+	eq "a daemon below XDG_CACHE_HOME" "$(alone status | sed -n 's/^store *//p')" "$S"
+	run=()
+fi
 cd "$T" || exit
 not "a word that is none" "topp: neither a command nor a directory: for a new store write ./topp" kvfs topp "$M"
 not "a command behind options" "write ./top" kvfs -f top none

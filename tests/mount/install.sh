@@ -51,7 +51,7 @@ if [ "$(id -u)" = 0 ]; then
 	cp "$root/tools/install.sh" "$root"/tools/kvfs-* "$T/src/tools/" && cp "$root"/kernels/*.h "$T/src/kernels/"
 	cp -r "$root/tools/completion" "$T/src/tools/"
 	mkdir -p "$T/src/connectors/kvfs" && cp -r "$root/connectors/remote" "$T/src/connectors/"
-	cp "$root"/connectors/kvfs/{bundle,command,events,flame}.py "$T/src/connectors/kvfs/"
+	cp "$root"/connectors/kvfs/{bundle,command,events,flame,local}.py "$T/src/connectors/kvfs/"
 	cp -r "$root/man" "$root/packaging" "$T/src/" && cp "$B"/kvfs* "$B"/libkvfs* "$T/build/" 2>/dev/null
 	chmod -R a+rX "$T/src" "$T/build"
 	ok "as another user" setpriv --reuid=nobody --regid=nogroup --clear-groups \

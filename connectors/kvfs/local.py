@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""local - libkvfs of this installation, and the places where daemons of this machine listen.
+
+auto.py imports this file; command.py and bundle.py, which do not import the package, run it.
+"""
+from __future__ import annotations
+
+import ctypes
+import glob
+import os
+
+MACHINE, USERS, TEMPORARY = "/run/kvfs", "/run/user", "/tmp"
+
+
+def load() -> ctypes.CDLL:
+    """Load libkvfs of the wheel, installation or checkout that has this file, else the system's."""
+    here = os.path.dirname(os.path.realpath(__file__))
+    for path in "lib/libkvfs.so.1", "../../lib/libkvfs.so.1", "../../build/libkvfs.so":
+        if os.path.exists(f"{here}/{path}"):
+            return ctypes.CDLL(f"{here}/{path}")
+    return ctypes.CDLL("libkvfs.so.1")
+
+
+def runtime() -> str:
+    given = os.environ.get("XDG_RUNTIME_DIR", "")
+    return given if given.startswith("/") else f"{USERS}/{os.geteuid()}"
+
+
+def sockets() -> list[str]:
+    """Return the control sockets of root's and of the user's daemons, also of ended ones."""
+    return [path for base in (MACHINE, f"{runtime()}/kvfs") for path in sorted(
+        glob.glob(f"{glob.escape(base)}/control") + glob.glob(f"{glob.escape(base)}/*/control"))]
+
+
+def homes() -> list[str]:
+    """Return where auto.py may start the user's daemon.  Another user may have made such a folder."""
+    uid, cache = os.geteuid(), os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    # Nodes may share the cache directory.
+    return [f"{runtime()}/kvfs-{uid}", f"{TEMPORARY}/kvfs-{uid}", f"{cache}/kvfs-{os.uname().nodename}"]
