@@ -253,20 +253,19 @@ class Space:
 
     def each(self, call: str, keys: ctypes.Array[Key], *first: int) -> None:
         """Have libkvfs change @keys.  Report the first failure, and how many there are."""
-        n = len(keys)
-        statuses = (ctypes.c_int * n)()
-        check(getattr(self.lib, f"kvfs_{call}")(self.c, keys, *map(ctypes.c_size_t, (*first, n)), statuses), self.name)
-        self.report(keys, statuses)
+        statuses, counts = (ctypes.c_int * len(keys))(), map(ctypes.c_size_t, (*first, len(keys)))
+        check(getattr(self.lib, f"kvfs_{call}")(self.c, keys, *counts, statuses), self.name)
+        self.report(zip(keys, statuses))
 
-    def warm(self, keys: ctypes.Array[Key]) -> None:
-        """Have the daemon bring the blocks to DRAM, and wait."""
+    def warm(self, keys: ctypes.Array[Key]) -> Iterable[tuple[Key, int]]:
+        """Have the daemon bring the blocks to DRAM, and wait.  Return their statuses."""
         query, transfer = Query(self.c, keys, len(keys)), ctypes.c_void_p()
         statuses = (ctypes.c_int * len(keys))()
         check(self.lib.kvfs_prefetch(ctypes.byref(query), ctypes.c_size_t(1), None, ctypes.byref(transfer)), self.name)
         check(self.lib.kvfs_xfer_wait(transfer, COPIED, ctypes.c_uint64(FOREVER)), self.name)
         check(self.lib.kvfs_xfer_statuses(transfer, ctypes.c_size_t(0), ctypes.c_size_t(len(keys)), statuses), self.name)
         self.lib.kvfs_xfer_free(transfer)
-        self.report(keys, statuses)
+        return zip(keys, statuses)
 
     def why(self, keys: ctypes.Array[Key]) -> list[Miss]:
         misses = (Miss * len(keys))()
@@ -294,13 +293,13 @@ class Space:
         at = stored // json.loads(self.lib.kvfs_space_layout(self.c))["tokens"]
         return stored, self.why((Key * 1)(keys[at])) if at < blocks else []
 
-    def report(self, keys: ctypes.Array[Key], statuses: ctypes.Array[ctypes.c_int]) -> None:
-        failed = [i for i in range(len(keys)) if statuses[i] < 0]
+    def report(self, done: Iterable[tuple[Key, int]]) -> None:
+        failed = [(key, -status) for key, status in done if status < 0]
         if failed:
-            key = bytes(keys[failed[0]].bytes[:keys[failed[0]].len]).hex()
-            others = f"; {len(failed) - 1} more of {len(keys)} failed" if len(failed) > 1 else ""
-            status = -statuses[failed[0]]
-            raise Failure(f"{key}: {'the block is damaged' if status == errno.EBADMSG else os.strerror(status)}{others}")
+            key, status = failed[0]
+            others = f"; {len(failed) - 1} more blocks failed" if len(failed) > 1 else ""
+            raise Failure(f"{bytes(key.bytes[:key.len]).hex()}: "
+                          f"{'the block is damaged' if status == errno.EBADMSG else os.strerror(status)}{others}")
 
 
 def column(page: memoryview, figure: str) -> list[int]:
@@ -507,8 +506,9 @@ def pin(daemon: Daemon, args: argparse.Namespace) -> None:
 
 def warm(daemon: Daemon, args: argparse.Namespace) -> None:
     space = daemon.space(args.space)
-    for keys in [keys_of(args.key)] if args.key else filter(len, space.pages()):
-        space.warm(keys)
+    pages: Iterable[ctypes.Array[Key]] = [keys_of(args.key)] if args.key else filter(len, space.pages())
+    # Of a whole space, blocks that are removed meanwhile are not missed.
+    space.report(done for keys in pages for done in space.warm(keys) if args.key or done[1] != -errno.ENOENT)
 
 
 def set_limits(daemon: Daemon, args: argparse.Namespace) -> None:
@@ -829,24 +829,17 @@ class Parser(argparse.ArgumentParser):
         raise Failure(f"{message} (see {self.prog} --help)")
 
 
-def number(text: str) -> float:
-    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,3})?", text) or float(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return float(text)
+def matching(pattern: str, what: str, kind: type) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        if not re.fullmatch(pattern, text):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        return kind(text)
+    return parse
 
 
-def whole(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 999999")
-    return int(text)
-
-
-def count(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 999999")
-    return int(text)
-
-
+number = matching(r"(?!0*(\.0*)?$)[0-9]{1,6}(\.[0-9]{1,3})?", "a positive number", float)
+whole = matching("[0-9]{1,6}", "a number from 0 to 999999", int)
+count = matching("[1-9][0-9]{0,5}", "a number from 1 to 999999", int)
 SPACE: tuple[str, dict[str, Any]] = "space", {"metavar": "SPACE"}
 KEYS: dict[str, Any] = {"nargs": "*", "metavar": "KEY", "help": "name of a block; - reads names, one a line"}
 # For each word: its function, what it does, and its arguments.
@@ -891,11 +884,9 @@ WORDS: dict[str, tuple[Callable[[Daemon, argparse.Namespace], None], str, list[t
 
 
 def main(words: list[str]) -> int:
-    word = words[0] if words else ""
+    word = words[0]  # of the list in fs/main.c
+    run, what, arguments = WORDS[word]
     try:
-        if word not in WORDS:
-            raise Failure(f"no such command; there are: {' '.join(WORDS)}")
-        run, what, arguments = WORDS[word]
         if run is not exporter:  # Ctrl-C and a closed pipe end the process also while libkvfs waits
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
