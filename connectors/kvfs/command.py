@@ -24,6 +24,7 @@ import socket
 import stat
 import struct
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -768,8 +769,8 @@ def listen(at: str) -> socket.socket:
         server.bind(path)
         server.listen(64)
         return server
-    except OSError as error:
-        raise Failure(f"{at}: {error.strerror or error}") from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+        raise Failure(f"{at}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def exporter(daemon: Daemon, args: argparse.Namespace) -> None:
@@ -804,6 +805,9 @@ def exporter(daemon: Daemon, args: argparse.Namespace) -> None:
 
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True
+
+        def verify_request(self, request: Any, client_address: Any) -> bool:
+            return threading.active_count() <= 64  # a connection has a thread; further ones are closed
 
         def handle_error(self, request: Any, client_address: Any) -> None:
             pass  # the client has gone

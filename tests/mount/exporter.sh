@@ -127,8 +127,24 @@ for ((i = 0; i < 100; i++)); do
 done
 eq "the daemon that goes on" "$(get tcp | head -c 3)" 200
 
+# Silent clients take a bounded number of threads and descriptors.
+port=$(sed 's/.*:\([0-9]*\).*/\1/' "$T/tcp")
+python3 - "$port" "$tcp" <<-'END' || fail "300 silent clients"
+	import os, socket, sys, time
+	clients = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(300)]
+	time.sleep(1)
+	threads = len(os.listdir(f"/proc/{sys.argv[2]}/task"))
+	files = len(os.listdir(f"/proc/{sys.argv[2]}/fd"))
+	sys.exit(f"{threads} threads, {files} files" if threads > 80 or files > 100 else 0)
+END
+for ((i = 0; i < 100; i++)); do
+	[ "$(get tcp 2>/dev/null | head -c 3)" = 200 ] && break
+	sleep 0.1
+done
+eq "behind silent clients that have gone" "$(get tcp | head -c 3)" 200
+
 # A client that sends nothing keeps no other waiting.
-exec 3<>"/dev/tcp/127.0.0.1/$(sed 's/.*:\([0-9]*\).*/\1/' "$T/tcp")"
+exec 3<>"/dev/tcp/127.0.0.1/$port"
 eq "beside a silent client" "$(get tcp | head -c 3)" 200
 exec 3>&-
 
@@ -140,6 +156,7 @@ refused "in use" -p "$SOCK" "unix:$T/run/http"
 refused "No such file" -p "$SOCK" "unix:$T/nothing/http"
 refused "too long" -p "$SOCK" "unix:/tmp/$(printf %0120d 1)"
 refused "in use" -p "$SOCK" "unix:$T/tcp"
+refused "label" -p "$SOCK" "$(printf %080d 1):9749"
 eq "a file in the way" "$(cut -c 1-7 "$T/tcp")" http://
 
 # An exporter that is killed leaves its socket, which the next one replaces.
@@ -147,9 +164,12 @@ kill -KILL $root
 wait $root 2>/dev/null
 serve root2 "$kvfs" exporter -p "$SOCK" "unix:$T/run/root"
 eq "the next exporter" "$(get root2 | head -c 3)" 200
+rm "$T/run/root"
 kill $unix $served $tcp
 wait $unix
 eq "status after SIGTERM" $? 0
+wait $served
+eq "status after SIGTERM without the socket" $? 0
 absent "socket of an exporter that has ended" "$T/run/http"
 "$kvfs" exporter --help >"$T/help"
 for option in $(grep -oE '^  (-[a-zA-Z]|--[a-z]+)' "$T/help"); do
