@@ -7,6 +7,7 @@ start
 PATH=$B:$PATH
 completion=$(realpath "$here/../../tools/completion")
 . "$completion/kvfs.bash" || fail "the completion is not accepted"
+timeout() { command timeout 60 "${@:2}"; } # two seconds are too few on a busy machine
 # Print what TAB offers for these words.
 in_bash() {
 	COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
@@ -21,6 +22,7 @@ zstyle ':completion:*' completer _all_matches _complete
 zstyle ':completion:*' insert true
 line() { print -r -- "<<$BUFFER>>"; exit }
 zle -N line
+timeout() { command timeout 60 $@[2,-1] }
 bindkey '^X' line
 bindkey '^I' complete-word
 print ready
@@ -37,7 +39,8 @@ print -r -- "${text#$before}"
 END
 in_zsh() { COMPLETION=$completion ZDOTDIR=$T timeout 30 zsh -f "$T/type.zsh" "$@" | tr ' ' '\n' | sort | xargs; }
 
-mkdir "$M/qwen" "$M/quota" "$M/llama"
+# Other users choose names of spaces, which a shell must not run.
+mkdir "$M/qwen" "$M/quota" "$M/llama" "$M/"'q$(>pwned)' "$M/"'q`>pwned`' "$M/q;>pwned" "$M/q two" "$M/q"$'\n>pwned' || fail mkdir
 words=$(sed -n '/^} words\[\]/,/};/p' "$here/../../fs/main.c" |
 	grep -oE '"[a-z]+"' | tr -d '"' | sort | xargs)
 cd "$T" || exit 1
@@ -46,6 +49,7 @@ for offered in in_bash $(command -v zsh >/dev/null && echo in_zsh); do
 	eq "$offered: one command" "$($offered kvfs tr)" tree
 	eq "$offered: options" "$($offered kvfs du -)" "--help --json -h -p -u"
 	eq "$offered: spaces" "$($offered kvfs tree -p "$SOCK" q)" "quota qwen"
+	absent "$offered: a command in a name" "$T/pwned"
 done
 eq "none" "$(in_bash kvfs xyz)" ""
 eq "a path" "$(in_bash kvfs ls -p "")" ""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # kvfs.bash - completion of `kvfs COMMAND ...` in bash: commands, their options, and the
 # names of spaces.  The daemon is that of -p, or the one that the command finds itself.
+# compgen -W expands its words, and users choose names: others than plain ones are left out.
 _kvfs() {
 	local word=${COMP_WORDS[COMP_CWORD]} i path=() IFS=$' \t\n'
 	COMPREPLY=()
@@ -23,7 +24,8 @@ _kvfs() {
 	case ${COMP_WORDS[1]} in
 	du | events | flame | ls | pin | rm | set | tree | unpin | warm | why)
 		IFS=$'\n'
-		COMPREPLY=($(compgen -W "$(timeout 2 kvfs ls "${path[@]}" 2>/dev/null | awk 'NR > 1 { print $6 }')" -- "$word"))
+		COMPREPLY=($(compgen -W "$(timeout 2 kvfs ls "${path[@]}" 2>/dev/null |
+			awk 'NR > 1 && NF == 6 && $6 ~ /^[A-Za-z0-9_.][A-Za-z0-9_.:@%+=,-]*$/ { print $6 }')" -- "$word"))
 		IFS=$' \t\n' ;;
 	esac
 }
