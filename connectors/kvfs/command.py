@@ -144,8 +144,10 @@ class Daemon:
 
     def spaces(self, names: Iterable[str] = ()) -> list[dict[str, Any]]:
         """Return what the daemon tells of the spaces @names, or of all, sorted by name."""
-        lines = self.text(SPACES).encode("utf-8", "surrogateescape").splitlines()
-        all_ = {space["name"]: space for space in map(json.loads, lines)}
+        found = [json.loads(line) for line in self.text(SPACES).split("\n")[:-1]]
+        for space in found:  # one byte that is not UTF-8 makes the daemon escape all above 7f
+            space["name"] = os.fsdecode(os.fsencode(space["name"]))
+        all_ = {space["name"]: space for space in found}
         wanted = [name.removeprefix("./") for name in names]
         for name in wanted:
             if name not in all_:

@@ -78,6 +78,9 @@ mkdir "$M/last"
 eq "all of many" "$(kvfs ls -p "$M" | wc -l)" 605
 eq "A's of many" "$(as_a ls -p "$SOCK" | awk '{ print $NF }' | tail -n 2 | xargs)" "all last"
 rmdir "$M"/many*
+mkdir "$M/"$'\xc3\xa9\xff'
+eq "a name that is partly UTF-8" "$(kvfs du $'./\xc3\xa9\xff' -p "$M" | awk 'NR == 2 { print $4 }')" $'\xc3\xa9?'
+rmdir "$M/"$'\xc3\xa9\xff'
 
 # top: a line a second when piped, and little of a core.
 eq "top" "$(kvfs top -n 3 -i 0.1 -p "$N" | wc -l)" 4
