@@ -122,7 +122,10 @@ class Daemon:
         self.lib.kvfs_space_layout.restype = ctypes.c_char_p
         self.session = ctypes.c_void_p()
         check(self.lib.kvfs_open(os.fsencode(path), ctypes.byref(self.session)), path)
-        if must and check(self.lib.kvfs_connection(self.session, None), path) == 0:
+        live = self.lib.kvfs_connection(self.session, None) if must else 1
+        if live == -errno.EPROTONOSUPPORT:
+            sys.exit(1)  # libkvfs has printed the versions
+        if check(live, path) == 0:
             raise Failure(f"{path}: no kvfs answers")
 
     def text(self, what: int, uid: int = 0) -> str:

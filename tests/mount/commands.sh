@@ -244,6 +244,21 @@ END
 refused "no kvfs answers" ls -p "$T/nothing"
 refused "unrecognized arguments: x" status x -p "$M"
 refused "-p needs a MOUNTPOINT or SOCKET" rm -r -p "" s
+python3 - "$T/old" <<-'END' &
+	import socket, struct, sys
+	listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+	listening.bind(sys.argv[1])
+	listening.listen()
+	while True:
+	    connection = listening.accept()[0]
+	    asked = connection.recv(256) # HELLO of wire.h
+	    if len(asked) >= 24:
+	        kind, _, count, tag, *_ = struct.unpack_from("=HHIQIiQ", asked)
+	        connection.send(struct.pack("=HHIQIiQ IIQ16x", kind, 1, count, tag, 0, -93, 0, 99, 98, 0))
+END
+while [ ! -S "$T/old" ]; do sleep 0.05; done
+kvfs ls -p "$T/old" 2>"$T/err"
+eq "an incompatible daemon" "$? $(grep -c 'versions 98 to 99' "$T/err") $(wc -l <"$T/err")" "1 1 1"
 for n in 0 1.5 x; do refused "-n: '$n' is not" top -n "$n" -p "$M"; done
 refused "-n: expected" top -n
 # Without -p: the daemons that a connector would find
