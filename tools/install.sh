@@ -78,12 +78,12 @@ case $PREFIX in
 /usr | /usr/local)
 	for helper in mount.kvfs umount.kvfs; do
 		link "$PREFIX/bin/kvfs" "$DESTDIR${DESTDIR:+/usr}/sbin/$helper"
-	done ;;
+	done
+	# Without ldconfig, programs find the library only after the next boot.
+	if [ -z "$DESTDIR" ] && [ "$(id -u)" = 0 ]; then
+		ldconfig
+	fi ;;
 *)
 	[ "$verb" != install ] ||
 		echo "mount -t kvfs needs /sbin/mount.kvfs, umount that waits /sbin/umount.kvfs: links to $PREFIX/bin/kvfs" ;;
 esac
-# Without ldconfig, programs find the library only after the next boot.
-if [ -z "$DESTDIR" ] && [ "$(id -u)" = 0 ]; then
-	ldconfig
-fi

@@ -1,19 +1,19 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # install.sh - `make install` puts the build below PREFIX, whatever was built before and
-# whichever user runs it; only an installation for all users changes the machine's /sbin;
-# `make uninstall` leaves nothing; and `make` reports missing packages.
+# whichever user runs it; only an installation for all users changes the machine's /sbin and
+# list of libraries; `make uninstall` leaves nothing; and `make` reports missing packages.
 . "$(dirname "$0")/lib"
 root=$(realpath "$here/../..")
 install_sh() { B=$B VERSION=1.2 "$root/tools/install.sh" "$@"; }
-helper() { stat -c '%Y %i %N' /sbin/mount.kvfs 2>&1; }
+machine() { stat -c '%Y %i %N' /sbin/mount.kvfs /etc/ld.so.cache 2>&1; }
 below() { (cd "$1" && find . ! -type d | sort); }
 
 mkdir "$T/no-python" && ln -s "$(command -v dirname)" "$(command -v readlink)" "$T/no-python/" || fail "no-python"
 for prefix in "$T/one" "$T/two/"; do
-	before=$(helper)
+	before=$(machine)
 	out=$(PREFIX=$prefix install_sh install) || fail "install to $prefix"
-	eq "the machine's mount helper" "$(helper)" "$before"
+	eq "the machine's mount helper and list of libraries" "$(machine)" "$before"
 	case $out in
 	*"needs /sbin/mount.kvfs"*) ;;
 	*) fail "nothing is said of mount -t kvfs: $out" ;;
