@@ -548,11 +548,8 @@ def why(daemon: Daemon, args: argparse.Namespace) -> None:
     if args.tokens is not None and args.key:
         raise Failure("give keys or --tokens")
     if args.tokens is not None:
-        try:
-            with open(0 if args.tokens == "-" else args.tokens, encoding="ascii", errors="replace") as file:
-                words = re.sub(r"[][,\s]+", " ", file.read()).split()
-        except OSError as error:
-            raise Failure(f"{args.tokens}: {error.strerror}") from None
+        with open(0 if args.tokens == "-" else args.tokens, encoding="ascii", errors="replace") as file:
+            words = re.sub(r"[][,\s]+", " ", file.read()).split()
         if not words or not all(re.fullmatch("[0-9]{1,10}", word) and int(word) < 1 << 32 for word in words):
             raise Failure(f"{args.tokens}: no list of token ids")
         tokens = [int(word) for word in words]
@@ -906,8 +903,7 @@ def main(words: list[str]) -> int:
         for name, options in arguments:
             parser.add_argument(name, **options)
         # Options may stand between arguments, but the parser that takes them there takes no "--".
-        parse = parser.parse_args if "--" in words else parser.parse_intermixed_args
-        args = parse(words[1:], argparse.Namespace(word=word))
+        args = (parser.parse_args if "--" in words else parser.parse_intermixed_args)(words[1:], argparse.Namespace(word=word))
         run(Daemon(args.p, run is not exporter), args)
         sys.stdout.flush()
         return 0
@@ -917,7 +913,8 @@ def main(words: list[str]) -> int:
         return 128 + signal.SIGINT
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes it again at exit
-        print(f"kvfs {word}: standard output: {error.strerror}", file=sys.stderr)
+        what = "standard output" if error.filename is None else plain(str(error.filename))
+        print(f"kvfs {word}: {what}: {error.strerror}", file=sys.stderr)
     return 1
 
 
