@@ -14,7 +14,7 @@
 
 #define OWNER 1001
 #define BLOCKS 24u
-#define OPTIONS "dram=128M,segment=8M,hugepages=off,ssd=0,scrub=0"
+#define OPTIONS "dram=128M,segment=8M,hugepages=off,ssd=0,scrub=0,allow=1001"
 
 static const struct dims middle = {2, 4, 64, 8};
 static int64_t pages[BLOCKS];
