@@ -41,18 +41,18 @@ class Told:
         for key, tiers in blocks.items():
             was = self._tiers.get(key, 0)
             now = was & ~(3 << 2 * space) | tiers << 2 * space
-            if now == was:
-                continue
             self._tiers[key] = now
             if not now:
                 del self._tiers[key]
+            if now == was:
+                continue
             found += [(key, medium, now & mask == mask) for medium, mask in self._media
                       if (was & mask == mask) != (now & mask == mask)]
         return found
 
-    def forget(self, key: bytes) -> None:
-        """The block was not told."""
-        self._tiers.pop(key, None)
+    def forget(self, key: bytes, medium: str, space: int = 0) -> None:
+        """Note that routers do not know the block to be in the medium."""
+        self._tiers[key] &= ~((DRAM if medium == "CPU" else SSD) << 2 * space)
 
 
 # ---- vLLM's messages, in msgpack ----
@@ -169,7 +169,7 @@ def publish(space: Space, out: Publisher) -> None:
                     if here and (block := blocks[key]):
                         events.append(stored(key, medium, *block))
                     elif here:
-                        told.forget(key)
+                        told.forget(key, medium)
                 if events:
                     out.send(events)
             if lost:

@@ -336,6 +336,19 @@ class Publishing(Case):
         router.replay(0)
         self.assertEqual(router.media["CPU"], {hash_of(key): (None, []) for key in self.keys[:2]})
 
+    def test_a_block_without_tokens_in_one_tier_is_still_known_in_the_other(self) -> None:
+        told, key = events.Told(2), self.keys[0]
+        self.assertEqual(told.note({key: 1}), [])
+        self.assertEqual(told.note({key: 1}, 1), [(key, "CPU", True)])
+        told.note({key: 3})
+        self.assertEqual(told.note({key: 3}, 1), [(key, "STORAGE", True)])
+        told.forget(key, "STORAGE", 1)
+        self.assertEqual(told.note({key: 0}), [(key, "CPU", False)])
+        self.assertEqual(told.note({key: 3}), [(key, "CPU", True)])
+        self.assertEqual(told.note({key: 3}, 1), [(key, "STORAGE", True)])
+        self.assertEqual(told.note({}, 1, True), [(key, "CPU", False), (key, "STORAGE", False)])
+        self.assertEqual(told.note({}, 0, True), [])
+
     def test_messages_that_are_not_kept_cost_a_new_beginning(self) -> None:
         with mock.patch.object(events, "KEPT", 2000):
             out = events.Publisher(*self.urls, "")
