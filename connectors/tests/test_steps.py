@@ -4,6 +4,7 @@ short to be tested with an engine."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -22,7 +23,9 @@ from steps import BLOCK, DIM, HEADS, HIT, TOKENS, Driver, Step
 import kvfs
 import torch
 from kvfs import Stage
+from vllm.distributed.kv_events import BlockRemoved
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 from vllm.v1.request import Request
 
 from engines import prompt, settled, statistics
@@ -770,6 +773,95 @@ class TokenIds(Case):
         driver = self.driver()
         driver.save("s", 1, FIRST)
         self.assertFalse(driver.worker._worker._spaces.by_group[0][0].keeps_tokens)
+
+
+class Events(Case):
+    """`media` has the parent and tokens of each block in each medium, as a router of vLLM's events."""
+
+    def setUp(self) -> None:
+        self.mount = Mount("dram=512M,ssd=2G")  # no block is evicted
+        self.addCleanup(self.mount.remove)
+        self.media: dict[str, dict[int, tuple[int | None, list[int]]]] = {"CPU": {}, "STORAGE": {}}
+
+    def driver(self, **extra) -> Driver:
+        from vllm.config.kv_events import KVEventsConfig
+
+        published = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
+        with mock.patch.object(configs, "engine", functools.partial(configs.engine, kv_events_config=published)):
+            return super().driver(**extra)
+
+    def takes(self, driver: Driver, cpu: int, storage: int) -> None:
+        """Take events until the media have so many blocks."""
+        end = time.monotonic() + 30
+        while (held := [len(blocks) for blocks in self.media.values()]) != [cpu, storage]:
+            self.assertLess(time.monotonic(), end, held)
+            for event in driver.scheduler.take_events():
+                if isinstance(event, BlockRemoved):
+                    del self.media[event.medium][event.block_hashes[0]]
+                else:
+                    self.assertEqual(event.block_size, len(event.token_ids))
+                    self.media[event.medium][event.block_hashes[0]] = event.parent_block_hash, event.token_ids
+            time.sleep(0.01)
+
+    def blocks(self, driver: Driver, seed: int) -> dict[int, tuple[int | None, list[int]]]:
+        """Return the hashes, parents and tokens of a prompt's blocks, as vLLM publishes them."""
+        request = driver.request(f"hashes {seed}", seed)
+        hashes = [maybe_convert_block_hash(hash) for hash in request.block_hashes[:HIT]]
+        ids = prompt(seed, TOKENS)
+        return {hash: (hashes[i - 1] if i else None, ids[i * BLOCK:i * BLOCK + BLOCK]) for i, hash in enumerate(hashes)}
+
+    def test_the_engines_blocks_are_told_with_its_hashes_until_they_are_gone(self) -> None:
+        driver = self.driver()
+        driver.save("s", 1, FIRST)
+        settled(self.mount.path)
+        self.takes(driver, HIT, HIT)
+        self.assertEqual(self.media["CPU"], self.blocks(driver, 1))
+        self.assertEqual(self.media["STORAGE"], self.blocks(driver, 1))
+        for path in self.mount.blocks()[:2]:
+            os.unlink(path)
+        self.takes(driver, HIT - 2, HIT - 2)
+        salted = driver.request("salted", 3, cache_salt="x")
+        driver.matched(salted)
+        driver.allocate(salted, FIRST, 0)
+        driver.step({"salted": TOKENS}, FIRST)
+        other = self.driver()  # an engine learns of others' blocks only if the space keeps tokens
+        other.save("o", 2, FIRST)
+        settled(self.mount.path)
+        time.sleep(1)
+        self.takes(driver, HIT - 2, HIT - 2)
+        driver.scheduler.reset_cache()
+        self.takes(driver, 0, 0)
+        driver.save("again", 4, FIRST)
+        settled(self.mount.path)
+        self.assertEqual(driver.scheduler.take_events(), [])
+
+    def test_with_token_ids_all_blocks_are_told_and_those_before_the_start(self) -> None:
+        other = self.driver(token_ids=True)
+        other.save("o", 1, FIRST)
+        settled(self.mount.path)
+        driver = self.driver(token_ids=True)
+        self.takes(driver, HIT, HIT)
+        other.save("p", 2, OTHERS)
+        settled(self.mount.path)
+        self.takes(driver, 2 * HIT, 2 * HIT)
+        wanted = self.blocks(driver, 1) | self.blocks(driver, 2)
+        self.assertEqual(self.media, {"CPU": wanted, "STORAGE": wanted})
+        self.mount.kill()
+        self.takes(driver, 0, 0)
+        self.mount.start()
+        self.takes(driver, 0, 2 * HIT)
+        self.mount.signal(signal.SIGSTOP)
+        start = time.monotonic()
+        for _ in range(100):
+            driver.scheduler.take_events()
+        self.assertLess(time.monotonic() - start, 0.5, "a step has waited for the daemon")
+        self.mount.signal(signal.SIGCONT)
+
+    def test_without_events_nothing_is_followed(self) -> None:
+        driver = Driver(model, self.mount.path)
+        self.addCleanup(driver.close)
+        self.assertIsNone(driver.scheduler._scheduler._events)
+        self.assertEqual(driver.scheduler.take_events(), [])
 
 
 if __name__ == "__main__":

@@ -116,6 +116,9 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler.reset()
         return True
 
+    def take_events(self) -> list[Any]:
+        return self._scheduler.take_events()
+
     # ---- figures ----
 
     def get_kv_connector_stats(self) -> Stats | None:

@@ -33,6 +33,7 @@ import vllm
 from kvfs.patience import Patience
 from kvfs.weights import fingerprint
 
+from .events import Events
 from .groups import Spaces
 from .messages import Blocks, Plan, Report
 from .metrics import Stats
@@ -175,6 +176,9 @@ class Scheduler:
         self._reset = b""
         self._adapters: dict[tuple[int, str], bytes] = {}  # their salts
         self._stopped = False
+        whole = [spaces for group, spaces in zip(self._spaces.groups, self._spaces.by_group) if not group.window]
+        published = getattr(vllm_config.kv_events_config, "enable_kv_cache_events", False)
+        self._events = Events(whole[0]) if whole and published else None
         self.stats = Stats()
         if self._spaces.connected:
             with contextlib.suppress(kvfs.Error):  # the connection was lost meanwhile
@@ -213,6 +217,14 @@ class Scheduler:
     def stop(self) -> None:
         """Stop matching and saving.  Loads that vLLM waits for still end."""
         self._stopped = True
+        self._end_events()
+
+    def _end_events(self) -> None:
+        if self._events is not None:
+            self._events.end()
+
+    def take_events(self) -> list[Any]:
+        return self._events.take() if self._events is not None else []
 
     def finished(self, request: Any) -> dict[str, str] | None:
         """Return kv_transfer_params for the engine that continues the request: the name of the
@@ -232,6 +244,7 @@ class Scheduler:
         """Hide all earlier blocks from this engine, but not from other engines."""
         self._reset = os.urandom(16)
         self._awaited.clear()
+        self._end_events()
         for known in self._requests.values():
             self._drop(known)
             known.salt_with(self._reset + known.salt)
@@ -434,6 +447,10 @@ class Scheduler:
                 for key in chain.keys(first, end):
                     self._failed.pop(key, None)
             pages = [ids[first:end] for ids in tables.resolve_block_ids(known.request.request_id)]
+            if self._events is not None and not known.salt and not known.request.cache_salt \
+                    and not known.request.mm_features:
+                self._events.know(chain.keys(first - 1, first)[0] if first else None, chain.keys(first, end),
+                                  list(known.request.all_token_ids[first * self._tokens:end * self._tokens]))
             tokens, extras = self._told(known.request, first, end)
             plan.saves.append(Blocks(known.request.request_id, first, chain.keys(first, end),
                                      chain.keys(first - 1, first) if first else None, pages,
@@ -479,6 +496,7 @@ class Scheduler:
     def close(self) -> None:
         for known in self._requests.values():
             self._drop(known)
+        self._end_events()
         self._spaces.session.close()
 
 

@@ -21,17 +21,19 @@ from typing import Any
 
 import kvfs
 from kvfs import Stage, State, release
+from kvfs.events import SSD
 from kvfs.patience import Patience
 from kvfs.settings import Tier, read
 
 from . import ENGINE
 
 try:
-    from vllm.v1.kv_offload.base import (Locality, LookupResult, Medium, OffloadingSpec, ReqContext,
+    from vllm.v1.kv_offload.base import (Locality, LookupResult, Medium, OffloadingEvent, OffloadingSpec, ReqContext,
                                          RequestOffloadingContext, ScheduleEndContext)
     from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 except ImportError as error:
     raise release.unusable(*ENGINE, error) from None
+from .events import Follower, News
 from .groups import check_hashes
 from .identity import engine_core, identity, watch_weights
 from .settings import allows
@@ -39,6 +41,7 @@ from .settings import allows
 log = logging.getLogger("vllm.kvfs")
 LOAD_WAIT = SAVE_WAIT = 10.0
 LOST_MAX = 65536
+KNOWN_MAX = 1 << 20
 
 
 @dataclass
@@ -49,11 +52,41 @@ class Job:
     since: float
 
 
+class Events(Follower):
+    """Events of the blocks that this engine has stored: the tier cannot name the others."""
+
+    def __init__(self, space: kvfs.Space, locality: Locality) -> None:
+        self.keys: OrderedDict[bytes, bytes] = OrderedDict()  # vLLM's by kvfs's
+        self._locality = locality
+        super().__init__([space])
+
+    def know(self, keys: list[bytes]) -> None:
+        self.keys.update((kvfs.fold(key), key) for key in keys)
+        while len(self.keys) > KNOWN_MAX:
+            self.keys.popitem(last=False)
+
+    def _tiers(self, entry: kvfs.Entry) -> int:
+        return SSD if entry.dram or entry.ssd else 0
+
+    def _known(self, space: kvfs.Space, key: bytes) -> bool:
+        return key in self.keys
+
+    def _made(self, space: kvfs.Space, news: News) -> list[OffloadingEvent]:
+        events = []
+        for removed in True, False:
+            keys = [self.keys.get(key) for key, _, here in news if here != removed]
+            if known := [key for key in keys if key is not None]:
+                events.append(OffloadingEvent(known, Medium.STORAGE, removed, locality=self._locality, ownership="kvfs",
+                                              removal_expected=True))
+        return events
+
+
 class KvfsTier(SecondaryTierManager):
     """A secondary tier for vLLM.  The settings are those of kvfs.settings.Tier."""
 
     medium = Medium.STORAGE
     _stopped = False
+    _events: Events | None = None
 
     def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str,
                  backpressure_detector: Any = None, locality: str | None = None,
@@ -75,6 +108,8 @@ class KvfsTier(SecondaryTierManager):
         self._pool = self._session.pool(
             self._space, [kvfs.View("kv", base, self.block_size_bytes, self.block_size_bytes)],
             chunks, memory=self._memory(offloading_spec, base), keep=self._view)
+        if getattr(engine_core().vllm_config.kv_events_config, "enable_kv_cache_events", False):
+            self._events = Events(self._space, self.locality)
         self._jobs: dict[int, Job] = {}
         self._dropped: list[int] = []  # ids of jobs that saved nothing
         self._patience = Patience(log, "look-ups", self._session.stats)
@@ -103,6 +138,8 @@ class KvfsTier(SecondaryTierManager):
     def _stop(self) -> None:
         """Stop look-ups and saves. Loads of blocks that were found before still end."""
         self._stopped = True
+        if self._events is not None:
+            self._events.end()
 
     def _memory(self, spec: Any, base: int) -> kvfs.Memory | None:
         """Return vLLM's buffer, a file in /dev/shm, from which the daemon saves directly."""
@@ -190,6 +227,8 @@ class KvfsTier(SecondaryTierManager):
         if self._stopped or not allows(context.kv_transfer_params, "save"):
             self._dropped.append(job_metadata.job_id)
             return
+        if self._events is not None:
+            self._events.know(keys)
         for key in keys:
             self._lost.pop(key, None)
         tokens = {key: self._place(key, context) for key in keys}
@@ -244,6 +283,9 @@ class KvfsTier(SecondaryTierManager):
             if key in asked:
                 asked[key] = False
 
+    def take_events(self) -> list[OffloadingEvent]:
+        return self._events.take() if self._events is not None else []
+
     def has_pending_work(self) -> bool:
         return bool(self._jobs or self._dropped or self._wanted)
 
@@ -255,6 +297,8 @@ class KvfsTier(SecondaryTierManager):
         self.drain_jobs()
         self._jobs.clear()
         self._wanted.clear()
+        if self._events is not None:
+            self._events.end()
         self._pool.close()
         self._session.close()
         self._view = memoryview(b"")
