@@ -20,6 +20,8 @@ DRAM, SSD = 1, 2  # bits
 AT_ONCE = 512  # most events in a message
 KEPT = 64 << 20  # bytes of messages for replay, beside twice those that list the space
 QUEUED = 4096  # most messages for a subscriber that does not read
+EXTRA = 200  # bytes of memory for a message, beside its own
+IDLE = 10.0  # seconds after which a message without events lets subscribers notice that they lost some
 
 
 class Told:
@@ -36,7 +38,7 @@ class Told:
         """Note the tiers that have @blocks, or with @whole all blocks of the space.  Return each
         block and medium where it is stored now (True), or no more."""
         if whole:
-            blocks = {key: 0 for key, tiers in self._tiers.items() if tiers >> 2 * space & 3} | blocks
+            blocks = dict.fromkeys(self._tiers, 0) | blocks
         found = []
         for key, tiers in blocks.items():
             was = self._tiers.get(key, 0)
@@ -44,8 +46,6 @@ class Told:
             self._tiers[key] = now
             if not now:
                 del self._tiers[key]
-            if now == was:
-                continue
             found += [(key, medium, now & mask == mask) for medium, mask in self._media
                       if (was & mask == mask) != (now & mask == mask)]
         return found
@@ -129,10 +129,10 @@ class Publisher:
         message = b"".join((b"\x93\xcb", struct.pack(">d", time.time()), array(len(events)), *events, b"\0"))
         self._out.send_multipart((self._topic, self._next.to_bytes(8, "big"), message))
         self._sent.append((self._next, message))
-        self._next += 1
-        self._bytes += len(message)
+        self._next, self.last = self._next + 1, time.monotonic()
+        self._bytes += len(message) + EXTRA
         while self._bytes > self._most:
-            self._bytes -= len(self._sent.popleft()[1])
+            self._bytes -= len(self._sent.popleft()[1]) + EXTRA
 
     def answer(self) -> bool:
         """Send the messages that subscribers asked for.  Return False if some are not kept, so that
@@ -174,6 +174,8 @@ def publish(space: Space, out: Publisher) -> None:
                     out.send(events)
             if lost:
                 out.listed()
+            if time.monotonic() - out.last > IDLE:
+                out.send([])
             again = not out.answer()
         except OSError:  # the daemon does not answer
             again = True
