@@ -95,7 +95,7 @@ class Publisher:
 
     def __init__(self, url: str, replay: str | None, topic: str) -> None:
         zmq: Any = importlib.import_module("zmq")
-        self._topic, self._next = topic.encode(), 0
+        self._topic, self._next = topic.encode(), time.time_ns() // 1000  # above those of an earlier publisher
         self._out, self._replay = zmq.Context.instance().socket(zmq.PUB), zmq.Context.instance().socket(zmq.ROUTER)
         self._out.sndhwm, self._replay.sndhwm = QUEUED, 0
         self.urls = []
