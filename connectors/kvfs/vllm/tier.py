@@ -56,14 +56,14 @@ class Events(Follower):
     """Events of the blocks that this engine has stored: the tier cannot name the others."""
 
     def __init__(self, space: kvfs.Space, locality: Locality) -> None:
-        self.keys: OrderedDict[bytes, bytes] = OrderedDict()  # vLLM's by kvfs's
+        self.keys: dict[bytes, bytes] = {}  # vLLM's by kvfs's, oldest first
         self._locality = locality
         super().__init__([space])
 
     def know(self, keys: list[bytes]) -> None:
         self.keys.update((kvfs.fold(key), key) for key in keys)
         while len(self.keys) > KNOWN_MAX:
-            self.keys.popitem(last=False)
+            del self.keys[next(iter(self.keys))]
 
     def _tiers(self, entry: kvfs.Entry) -> int:
         return SSD if entry.dram or entry.ssd else 0
