@@ -857,6 +857,36 @@ class Events(Case):
         self.assertLess(time.monotonic() - start, 0.5, "a step has waited for the daemon")
         self.mount.signal(signal.SIGCONT)
 
+    def test_a_tier_names_the_blocks_that_it_has_stored_until_they_are_gone(self) -> None:
+        from kvfs.vllm import tier
+
+        session = kvfs.open(self.mount.path)
+        space = session.space("tier", {"tensors": [{"name": "kv", "dtype": "U8", "shape": [4096]}]}, create=True)
+        data = torch.zeros(8, 4096, dtype=torch.uint8)
+        pool = session.pool(space, [kvfs.View("kv", data.data_ptr(), 4096, 4096)], 8, keep=data)
+        events = tier.Events(space, tier.Locality.LOCAL)
+        self.addCleanup(events.end)
+        keys = [os.urandom(32) + bytes(4) for _ in range(8)]
+        folded = [kvfs.fold(key) for key in keys]
+
+        def takes(removed: bool, wanted: list[bytes]) -> None:
+            found: set[bytes] = set()
+            end = time.monotonic() + 30
+            while found != set(wanted) and time.monotonic() < end:
+                for event in events.take():
+                    self.assertEqual((event.removed, event.medium.value, event.ownership), (removed, "STORAGE", "kvfs"))
+                    found |= set(event.keys)
+                time.sleep(0.01)
+            self.assertEqual(found, set(wanted))
+
+        events.know(keys[:4])
+        pool.save(space, folded, range(8)).wait()
+        takes(False, keys[:4])
+        space.evict(folded[:2] + folded[6:])
+        takes(True, keys[:2])
+        events.end()
+        takes(True, keys[2:4])
+
     def test_without_events_nothing_is_followed(self) -> None:
         driver = Driver(model, self.mount.path)
         self.addCleanup(driver.close)
