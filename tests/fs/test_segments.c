@@ -207,19 +207,21 @@ static void try_both(const char *options, bool writable)
 static void a_sealed_arena_is_written_by_nobody(void **state)
 {
 	(void)state;
-	try_both("dram=32M,ssd=0,segment=8M,hugepages=off,scrub=0", false);
+	try_both("dram=32M,ssd=0,segment=8M,hugepages=off,scrub=0,mkdir=all",
+		 false);
 }
 
 static void with_arena_rw_only_the_owner_can_make_it_writable(void **state)
 {
 	(void)state;
-	try_both("dram=32M,ssd=0,segment=8M,hugepages=off,scrub=0,arena=rw",
+	try_both("dram=32M,ssd=0,segment=8M,hugepages=off,scrub=0,mkdir=all,"
+		 "arena=rw",
 		 true);
 }
 
 /* ---- arena=auto ---- */
 
-#define AUTO "dram=128M,ssd=0,segment=8M,hugepages=off,scrub=0"
+#define AUTO "dram=128M,ssd=0,segment=8M,hugepages=off,scrub=0,mkdir=all"
 
 struct owner {
 	const char *name;
