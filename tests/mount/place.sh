@@ -32,7 +32,7 @@ SOCK=$T/sock
 if [ "$(id -u)" = 0 ]; then
 	mkdir "$T/memory" && mount -t tmpfs -o size=300M none "$T/memory" || fail tmpfs
 	try ssd=200M "$T/memory/store" || fail "a store on tmpfs: $(cat "$T/out")"
-	grep -q "^kvfs: warning: $T/memory/store is in memory" "$T/out" ||
+	grep -q "^kvfs: warning: $T/memory/store is on a filesystem in memory" "$T/out" ||
 		fail "a store on tmpfs: it says '$(cat "$T/out")'"
 	ok "it works" put s 1 "$T/b"
 	ok "and is synced" sync "$M/s"

@@ -49,10 +49,10 @@ eq "the user's" "$(xattr "$M/.kvfs/tenants/1000" ttl)" 2592000
 eq "in its file" "$(sed -n 's/^ttl=//p' "$M/.kvfs/tenants/1000")" 2592000
 eq "as kvfs set prints it" "$($A "$B/kvfs" set own -p "$SOCK" | tail -n 1)" ttl=86400
 eq "in a listing" "$($A "$B/kvfs" ls own --json -p "$SOCK" | python3 -c 'import json, sys; print(json.load(sys.stdin)[0]["ttl"])')" 86400
-for v in ttl=1w ttl= ttl=10% ttl=1.5h; do
-	not "$v" "$v: not a number of seconds" "$B/kvfs" set own "$v" -p "$SOCK"
+for v in ttl=1w ttl=10% ttl=1.5h; do
+	not "$v" "for ttl, seconds (or with m, h or d), at most 194 days" "$B/kvfs" set own "$v" -p "$SOCK"
 done
-not "too long" "of at most 194 days" "$B/kvfs" set own ttl=200d -p "$SOCK"
+not "too long" "at most 194 days" "$B/kvfs" set own ttl=200d -p "$SOCK"
 
 # Unused blocks are removed, within a minute; those in use stay.
 "$W" "$M" s save 1 12 > /dev/null || fail save
