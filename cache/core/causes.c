@@ -3,7 +3,7 @@
  * causes.c - why blocks are absent: a table of causes by key, and a log of
  * look-ups that ended early, both of fixed size.
  *
- * Their buckets have WAYS places.  A new entry in a full bucket replaces the
+ * Buckets of both have WAYS places.  A new entry in a full bucket replaces the
  * bucket's oldest entry of one user: of the users in the bucket, the one with
  * most entries in all buckets.  So users that flood the table replace their own
  * entries and each other's; another user loses an entry only in a bucket that

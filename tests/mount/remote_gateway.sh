@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # remote_gateway.sh - the remote tier behind a gateway on a UNIX socket: the example gateway
-# passes the conformance test, and two nodes share blocks through it.  Its end and its
-# return are logged once each and shown.  A socket that other users control is refused.
+# passes the conformance test, and two nodes share blocks through it.  The daemon
+# logs and shows once each that the gateway has ended and that it is back.  A socket that other users control is refused.
 . "$(dirname "$0")/lib"
 root=$here/../..
 gateway=''

@@ -116,7 +116,8 @@ rm -rf "${T:?}/remote/$(id -u)"
 mv "$T/away" "$T/remote/$(id -u)"
 wait_for 60 gets 2 2000 53 54 || fail "it is not back: $(stats)"
 
-# A daemon ends while its calls hang.  It counts new blocks whose PUT has begun, too.
+# A daemon ends while its calls hang.  The daemon's count of blocks that were not handed over
+# includes those whose PUT has begun.
 : >"$TROUBLE"
 fetch 300 55
 for i in 203 204 205; do save $i; done

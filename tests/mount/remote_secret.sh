@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # remote_secret.sh - which nodes find each other's blocks: with keys of libkvfs only nodes
 # with the same remote_secret; with keys of an engine, or a seed in the layout, all nodes.
-# A space whose blocks no other node could use is not shared, and the user is told why.
+# kvfs refuses to share a space whose blocks no other node could use, and says why.
 . "$(dirname "$0")/lib"
 R=$T/remote
 N=$T/node
