@@ -143,9 +143,7 @@ static int block_judge(struct kv_cache *cache, struct kv_block *block,
 	offline = kv_health_offline_locked(cache, device);
 	kv_unlock(cache);
 	if (io < 0 && !lost && (offline || !kv_health_probe(cache, device))) {
-		kv_lock(cache);
-		(void)kv_device_fail_locked(cache, device, io);
-		kv_unlock(cache);
+		(void)kv_device_fail(cache, device, io);
 		return r;
 	}
 	/* Forget a damaged block, and never use its extent again. */

@@ -121,12 +121,8 @@ static void member_done(struct kv_io *io, int status)
 	bool last;
 
 	KV_POINT("tombstone.written");
-	if (status < 0) {
-		kv_lock(group->cache);
-		if (kv_device_fail_locked(group->cache, member->device, status))
-			status = 0;
-		kv_unlock(group->cache);
-	}
+	if (status < 0 && kv_device_fail(group->cache, member->device, status))
+		status = 0;
 	pthread_mutex_lock(&group->lock);
 	member->flying = false;
 	if (status < 0)

@@ -281,10 +281,8 @@ void kv_devices_record(struct kv_cache *cache)
 		if (ssd->devices[i].failed)
 			continue;
 		r = kv_store_file_write(ssd->devices[i].dir, &cache->info);
-		kv_lock(cache);
 		if (r < 0)
-			(void)kv_device_fail_locked(cache, &ssd->devices[i], r);
-		kv_unlock(cache);
+			(void)kv_device_fail(cache, &ssd->devices[i], r);
 	}
 }
 
@@ -402,6 +400,15 @@ bool kv_device_fail_locked(struct kv_cache *cache, struct kv_device *device,
 		device->path, strerror(-status));
 	kv_writer_rouse_locked(cache);
 	return true;
+}
+
+bool kv_device_fail(struct kv_cache *cache, struct kv_device *device,
+		    int status)
+{
+	kv_lock(cache);
+	const bool fails = kv_device_fail_locked(cache, device, status);
+	kv_unlock(cache);
+	return fails;
 }
 
 void kv_devices_forget_locked(struct kv_cache *cache)

@@ -39,6 +39,8 @@ bool kv_device_refused_locked(struct kv_cache *cache, struct kv_device *device,
  * Return false for STORE, whose failures concern all blocks, and for -ENOMEM. */
 bool kv_device_fail_locked(struct kv_cache *cache, struct kv_device *device,
 			   int status);
+bool kv_device_fail(struct kv_cache *cache, struct kv_device *device,
+		    int status);
 /* Remove the blocks of failed devices from the table, or write them again if
  * they are in DRAM.  Called once a second.  Releases the lock. */
 void kv_devices_forget_locked(struct kv_cache *cache);
