@@ -21,6 +21,8 @@ DEPS_DEB := dpkg-dev debhelper dh-python chrpath lintian python3-all-dev python3
 # $(call run,WORD): one short line for a command; V=1 shows the command itself, -s nothing.
 run       = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,printf '  %-5s %s\n' $(1) $@;))
 MAKEFLAGS += --no-print-directory
+# The tests' programs are compiled on all cores, unless the caller says how many.
+JOBS      = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 CFLAGS   ?= -O2 -g
 TIDY     := -std=gnu11 -D_GNU_SOURCE -DKV_VERSION=\"0\" -I. -Ikernels
 CFLAGS   += -std=gnu11 -Wall -Wextra -Wno-missing-field-initializers -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
@@ -77,11 +79,12 @@ $(UNIT) $(HELPERS): $B/%: $B/%.o $B/daemon.a $B/libkvfs.a
 
 include $(wildcard */*/gpu.mk)
 test: deps                              ## everything that needs no GPU, in 12 minutes; KVFS_STRICT=1: a skipped test fails
-	@$(MAKE) all test-run
+	@$(MAKE) $(JOBS) test-programs && $(MAKE) test-run
 test-all: deps                          ## the same with more kills, and Prometheus if that is installed
-	@KVFS_SECONDS=280 $(MAKE) all test-run
+	@$(MAKE) $(JOBS) test-programs && KVFS_SECONDS=280 $(MAKE) test-run
 	@B=$B tests/prometheus.sh || [ $$? = 77 ]
-test-run: $(UNIT) $(HELPERS) $(if $(filter %/kill.sh,$(SCRIPTS)),points)
+test-programs: all $(UNIT) $(HELPERS) $(if $(filter %/kill.sh,$(SCRIPTS)),points)
+test-run: test-programs
 	@B=$B tests/run.sh $(UNIT) $(SCRIPTS)
 points: ; @$(MAKE) POINTS=1 B=$B-points $B-points/kvfs
 test-bare: FOR := bare
@@ -116,8 +119,8 @@ soak: deps                              ## hours: 10,000 kills, 1,000 power cuts
 check: FOR := check
 check: deps                             ## layers, format, manuals, documents, wording, two compilers, static analysis
 	@$(MAKE) check-format check-man check-readme check-prose check-tidy
-	@$(MAKE) CC=gcc all $(UNIT) $(HELPERS)
-	@$(MAKE) CC=clang B=build-clang all points $(subst $B/,build-clang/,$(UNIT) $(HELPERS))
+	@$(MAKE) $(JOBS) CC=gcc all $(UNIT) $(HELPERS)
+	@$(MAKE) $(JOBS) CC=clang B=build-clang all points $(subst $B/,build-clang/,$(UNIT) $(HELPERS))
 	@B=$B tests/layers.py && tests/traits.py --max
 check-layers: all
 check-layers check-readme:              ## no folder uses a higher one; names, links and lengths in documents and manuals
@@ -157,6 +160,6 @@ install: all                            ## DESTDIR= PREFIX=/usr/local LIBDIR=PRE
 install uninstall:
 	@B='$B' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' VERSION='$(VERSION)' tools/install.sh $@
 clean: ; rm -rf build build-*
-.PHONY: all help found deps test test-all test-run test-bare test-python wheel test-wheel deb test-deb test-container test-engines bench-engines points soak check check-layers check-format check-man check-readme \
+.PHONY: all help found deps test test-all test-programs test-run test-bare test-python wheel test-wheel deb test-deb test-container test-engines bench-engines points soak check check-layers check-format check-man check-readme \
         fuzz coverage valgrind demo bench bench-remote bench-peers install uninstall clean
 -include $(patsubst %.c,$B/%.d,$(SOURCES))

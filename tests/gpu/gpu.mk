@@ -36,7 +36,7 @@ $B/tests/gpu/bundle/libkvfs.so: LDFLAGS += $(GPU_RPATH)'
 $(GPU_UNIT:=.o): tests/gpu/kernels.ptx
 $(GPU_UNIT): | $B/tests/gpu/libcuda.so.1
 $B/tests/gpu/bench: $(call objs,tools/bench/report.c)
-test-run: $(GPU_DENIED) $(GPU_OWN)
+test-programs: $(GPU_DENIED) $(GPU_OWN)
 gpu-bundle: all $(GPU_UNIT) $(GPU_DENIED) $(GPU_OWN)  ## what a machine with a GPU needs, in one file
 	@tests/gpu/bundle.sh $B $(GPU_BUNDLE) && ls -l $(GPU_BUNDLE)
 gpu-probe gpu-test gpu-bench gpu-harm gpu-ttft gpu-layouts gpu-sanitize:  ## on an NVIDIA GPU, from the bundle: one part of run.sh
