@@ -394,7 +394,6 @@ int kv_staging_need_locked(struct kvfs_session *session, uint64_t block_bytes)
 {
 	int r = kv_staging_swap_locked(session);
 
-	kv_assert_locked(&session->lock);
 	if (r < 0)
 		return r;
 	/* A full stage is not used further when a larger one is ready: the
@@ -416,6 +415,7 @@ void kv_staging_begin_locked(struct kvfs_session *session)
 	kv_assert_locked(&session->lock);
 	if (atomic_load(&session->live) == 0 || session->stage_payload == 0)
 		return;
+	session->stage_grows_at = 0; /* it was set on another connection */
 	if (kv_staging_need_locked(session, bytes) != -ENOTCONN)
 		kv_staging_grow_locked(session, bytes);
 }

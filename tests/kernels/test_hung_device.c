@@ -260,6 +260,10 @@ static void a_small_stage_that_is_made_late_is_not_used(void **state)
 
 	world_stop_daemon(w, SIGTERM);
 	world_wait_connected(w->session, 0);
+	/* As if the old connection had ended while staging was made for it. */
+	pthread_mutex_lock(&w->session->lock);
+	w->session->stage_grows_at = kv_time_after(3600 * SECOND);
+	pthread_mutex_unlock(&w->session->lock);
 	world_start_daemon(w);
 	world_wait_connected(w->session, 1);
 	world_wait_staged(w);
