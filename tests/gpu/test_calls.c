@@ -48,7 +48,8 @@ static struct count count_now(void)
 	return count;
 }
 
-/* Wait until the library has tried to register the memory of all blocks. */
+/* Wait until the library has tried to register as many bytes as the blocks
+ * have, and has found out how loads are copied. */
 static void settle(struct engine *e)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
@@ -58,16 +59,19 @@ static void settle(struct engine *e)
 	for (i = 0; i < 6000; i++) {
 		assert_int_equal(kvfs_pool_info(e->pool, &info), 0);
 		if ((registered ? info.bytes_registered : info.bytes_refused) >=
-		    blocks)
-			break;
+			    blocks &&
+		    (strstr(info.path, "registered") != NULL) == registered)
+			return;
 		usleep(10000);
 	}
-	usleep(100000);
-	assert_int_equal(strstr(info.path, "registered") != NULL, registered);
+	fail_msg("%lu bytes registered, %lu refused, %s", info.bytes_registered,
+		 info.bytes_refused, info.path);
 }
 
-static void count_load(struct engine *e, const char *shape, kvfs_lease *lease,
-		       const int64_t *pages, bool by_layer)
+/* Load, and return whether the driver was called few times. */
+static bool load_is_few_calls(struct engine *e, const char *shape,
+			      kvfs_lease *lease, const int64_t *pages,
+			      bool by_layer)
 {
 	struct count before = count_now(), now;
 	kvfs_xfer *xfer;
@@ -87,10 +91,23 @@ static void count_load(struct engine *e, const char *shape, kvfs_lease *lease,
 	printf("%s, %s: %lu copies, %lu launches, %lu calls\n", shape,
 	       by_layer ? "by layer" : "whole", now.copies, now.launches,
 	       now.calls);
-	if (now.copies > COPIES_MAX || now.calls > CALLS_MAX)
-		fail_msg("%s, %s: %lu copies, %lu calls", shape,
-			 by_layer ? "by layer" : "whole", now.copies,
-			 now.calls);
+	return now.copies <= COPIES_MAX && now.calls <= CALLS_MAX;
+}
+
+/* Memory is registered in the background, and one of these blocks may lie in
+ * memory that is not registered yet. */
+static void count_load(struct engine *e, const char *shape, kvfs_lease *lease,
+		       const int64_t *pages, bool by_layer)
+{
+	unsigned i;
+
+	for (i = 0; i < 100; i++) {
+		if (load_is_few_calls(e, shape, lease, pages, by_layer))
+			return;
+		usleep(100000);
+	}
+	fail_msg("%s, %s: always many calls", shape,
+		 by_layer ? "by layer" : "whole");
 }
 
 static void a_load_is_few_copies(void **state)
