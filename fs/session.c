@@ -72,6 +72,7 @@ struct session {
 struct request {
 	struct kv_work work; /* first */
 	struct session *session;
+	uint64_t arrived_ns;
 	struct fuse_buf buffer;
 	/* account charged with the buffer; NULL: none */
 	struct kv_account *account;
@@ -85,6 +86,7 @@ static void answer(struct kv_work *work, struct kv_hash *hash)
 	const struct request *request = (struct request *)work;
 
 	(void)hash;
+	kv_arrived_ns = request->arrived_ns;
 	fuse_session_process_buf(request->session->fuse, &request->buffer);
 }
 
@@ -139,8 +141,10 @@ static void queue(const struct request *from,
 static void dispatch(struct session *s, const struct fuse_buf *buffer)
 {
 	const struct fuse_in_header *header = buffer->mem;
-	struct request request = {
-		.work.run = answer, .session = s, .buffer = *buffer};
+	struct request request = {.work.run = answer,
+				  .session = s,
+				  .arrived_ns = kv_now_ns(),
+				  .buffer = *buffer};
 
 	switch (header->opcode) {
 	case FUSE_INIT:

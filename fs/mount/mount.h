@@ -50,6 +50,12 @@ struct kv_mount {
 		uint64_t until_ns;
 	} hidden[KV_HIDDEN_RECORDS]; /* lock */
 	unsigned next_hidden;	     /* lock; index of the oldest record */
+	/* lock; the last text of @text, for others with the same rights */
+	struct kv_text_made {
+		uint64_t ino, began_ns;
+		struct kv_caller reader; /* owns its groups */
+		char *text;		 /* NULL: none yet */
+	} made;
 
 	/* queue of notices; only notify.c uses these fields */
 	struct kv_periodic notifier;
@@ -58,6 +64,9 @@ struct kv_mount {
 	unsigned first_notice, n_notices; /* lock */
 	uint64_t notices[KV_NOTICES];	  /* lock; ring of changed nodes */
 };
+
+/* The time at which the request of this thread was read from the kernel. */
+extern _Thread_local uint64_t kv_arrived_ns;
 
 /* The FUSE handlers, each of which replies exactly once. */
 #define KV_FS_HANDLERS(X) \

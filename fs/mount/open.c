@@ -16,11 +16,13 @@
  *   (5) A flush of an empty file does nothing: shells send one before writing.
  *   (6) Sealing a layout waits for the disk, so a thread of parked.c does it.
  *
- * LOCKING   mount->lock guards the list; other fields of a handle are fixed after new.
+ * LOCKING   mount->lock guards the list and the last text; other fields of a handle are fixed after new.
  */
 #include <fcntl.h>
 
 #include "fs/mount/mount.h"
+
+_Thread_local uint64_t kv_arrived_ns;
 
 /* ---- handles ---- */
 
@@ -101,6 +103,8 @@ void kv_handles_free(struct kv_mount *mount)
 
 	while ((handle = LIST_FIRST(&mount->handles)))
 		kv_handle_free(mount, handle);
+	free((gid_t *)mount->made.reader.groups);
+	free(mount->made.text);
 }
 
 /* ---- opening ---- */
@@ -213,13 +217,34 @@ static int open_layout(fuse_req_t req, const struct kv_node *node,
 	return handle->text ? 0 : -ENOMEM;
 }
 
+/* Return a copy of the last text if it is of @ino, if its making began after this open had
+ * come from the kernel, and if its reader had the rights of @reader; else NULL. */
+static char *text_made(struct kv_mount *mount, uint64_t ino,
+		       const struct kv_caller *reader)
+{
+	const struct kv_text_made *made = &mount->made;
+	const size_t groups = reader->n_groups * sizeof(gid_t);
+	char *text = NULL;
+
+	pthread_mutex_lock(&mount->lock);
+	if (made->ino == ino && made->began_ns >= kv_arrived_ns &&
+	    made->reader.uid == reader->uid &&
+	    made->reader.gid == reader->gid &&
+	    made->reader.n_groups == reader->n_groups &&
+	    (!groups ||
+	     memcmp(made->reader.groups, reader->groups, groups) == 0))
+		text = strdup(made->text);
+	pthread_mutex_unlock(&mount->lock);
+	return text;
+}
+
 static int open_text(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
 		     struct kv_handle *handle)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	const struct kv_node node = kv_node_decode(ino);
 	_cleanup_(kv_freep) gid_t *groups = NULL;
-	struct kv_caller reader;
+	struct kv_text_made made = {.ino = ino}, old;
 	int r = kv_permit_mount(req, false);
 
 	if (r == 0 && node.type == KV_NODE_TENANT)
@@ -228,10 +253,25 @@ static int open_text(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
 		return r;
 	if (wants_write(fi))
 		return -EPERM;
-	reader = kv_permit_caller(req, &groups);
+	made.reader = kv_permit_caller(req, &groups);
 	fi->direct_io = 1;
 	handle->kind = KV_HANDLE_TEXT;
-	return mount->text(mount->arg, ino, &reader, &handle->text);
+	handle->text = text_made(mount, ino, &made.reader);
+	if (handle->text)
+		return 0;
+	made.began_ns = kv_now_ns();
+	r = mount->text(mount->arg, ino, &made.reader, &handle->text);
+	made.text = r == 0 ? strdup(handle->text) : NULL;
+	if (!made.text)
+		return r;
+	(void)kv_steal(groups); /* of @made */
+	pthread_mutex_lock(&mount->lock);
+	old = mount->made;
+	mount->made = made;
+	pthread_mutex_unlock(&mount->lock);
+	free((gid_t *)old.reader.groups);
+	free(old.text);
+	return 0;
 }
 
 /* Valid replies: fuse_reply_open, fuse_reply_err. */

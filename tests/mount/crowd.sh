@@ -47,6 +47,22 @@ echo "open, read: $own us for the crowd's user, $other for another"
 [ $((other * 4)) -lt "$own" ] || fail "another user waits $other us, the crowd's $own"
 
 end
+# Concurrent readers with the same rights share a text that was begun after their open.
+ticks() { awk '{ print $14 + $15 }' "/proc/$(daemon_pids)/stat"; }
+cost() { # cost COMMAND...: print the daemon's CPU time for an open and read, in microseconds
+	local from
+	from=$(ticks)
+	exec 7> >(exec "$@" 100 read "$M/.kvfs/metrics" >"$T/done")
+	crowd=$!
+	sleep 2
+	end
+	echo $((($(ticks) - from) * 10000 / $(cat "$T/done")))
+}
+each=$(cost "$T/crowd") # the groups of these processes differ
+shared=$(cost $A "$T/crowd")
+echo "metrics: $each us of CPU for each reader, $shared us if they share texts"
+[ $((shared * 10)) -lt $((each * 6)) ] || fail "readers of the metrics share no text"
+
 begin read "$M/.kvfs/metrics"
 until [ "$(p50 "$A" 1 A)" -gt 5000 ]; do :; done
 kill -KILL "$crowd"
