@@ -108,7 +108,7 @@ struct kv_backups {
 	bool writes; /* constant: blocks are to be put to the backend */
 	pthread_t thread;
 	bool running, stop, ending; /* mount is ending: put only new blocks */
-	pthread_cond_t more, over;  /* signals new work; the end of a block */
+	pthread_cond_t more, over;  /* new work; the end of a block's put */
 	struct kv_turns turns;	    /* struct user */
 	unsigned n_fresh; /* new blocks of all users, queued or in flight */
 	bool flushing;	  /* a space is being flushed, at unmount */

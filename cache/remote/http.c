@@ -218,7 +218,7 @@ static size_t on_body(char *data, size_t one, size_t n, void *arg)
 			memcpy(op->data + t->received, data, n);
 		atomic_fetch_add(&op->progress, n);
 	} else if (end > (x->page ? PAGE_MAX : TEXT_MAX)) {
-		if (!good) /* the status of the answer is an error already */
+		if (!good) /* report the HTTP status of the answer */
 			return 0;
 		t->verdict =
 			kv_op_failed(op, -EPROTO, "the answer does not end");

@@ -765,7 +765,7 @@ def listen(at: str) -> socket.socket:
             return socket.create_server(address[:2], family=family)
         with socket.socket(socket.AF_UNIX) as old:
             if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode) and old.connect_ex(path) == errno.ECONNREFUSED:
-                os.unlink(path)  # its exporter was killed
+                os.unlink(path)  # the exporter that made the socket was killed
         server = socket.socket(socket.AF_UNIX)
         os.umask(0o177)
         server.bind(path)

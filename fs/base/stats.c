@@ -24,7 +24,7 @@ struct figure {
 	const char *label;  /* Prometheus label, such as tier="dram"; or NULL */
 	const char *help;   /* help text; NULL: same metric as the row before */
 	size_t at;	    /* offset of the value in the struct of figures */
-	/* From TIMES on, of struct kv_histogram: nanoseconds, seconds, numbers. */
+	/* TIMES, AGES, USES: a histogram of nanoseconds, seconds, numbers. */
 	enum { U64, BOOL, RATIO, NS, TIMES, AGES, USES } type;
 };
 

@@ -424,7 +424,7 @@ struct kv_request {
 	struct kv_deadline deadline;
 	uint64_t came_ns;
 	struct wire_header header; /* header of the client's message */
-	bool pending;		   /* the work is still to be done */
+	bool pending;		   /* the work has not ended yet */
 	bool release; /* RELEASE has come: free the leases after the reply */
 	bool held;    /* the reply was sent, and the leases stay */
 };

@@ -50,7 +50,7 @@ struct kv_mount {
 		uint64_t until_ns;
 	} hidden[KV_HIDDEN_RECORDS]; /* lock */
 	unsigned next_hidden;	     /* lock; index of the oldest record */
-	/* lock; the last text of @text, for others with the same rights */
+	/* lock; the newest text of a file, for other readers with its reader's rights */
 	struct kv_text_made {
 		uint64_t ino, began_ns;
 		struct kv_caller reader; /* owns its groups */
@@ -116,7 +116,7 @@ bool kv_layout_hidden(struct kv_mount *mount, uint32_t space,
 
 enum kv_node_type {
 	KV_NODE_FIXED, /* root, .kvfs and its files; value: KV_NODE_ROOT, ... */
-	KV_NODE_BLOCK, /* value: kv_block_info.id */
+	KV_NODE_BLOCK, /* value: the id in struct kv_block_info */
 	KV_NODE_SPACE,
 	KV_NODE_DIR, /* directory "ab" has @byte 0xab; each mkdir gives a new @life */
 	KV_NODE_LAYOUT,

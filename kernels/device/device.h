@@ -89,8 +89,8 @@ void kv_copier_submit(struct kv_copier *copier, struct kv_job *job);
  * copy threads have taken all of them. */
 struct kv_job *kv_copier_withdraw(struct kv_copier *copier, const void *owner);
 
-/* Return whether @job is to be brief, or a queued job should run before the
- * rest of @job: then a long @job submits itself again and returns. */
+/* Return true if @job should submit itself again after the unit that it copies:
+ * it is brief, or a queued job should run first. */
 bool kv_copier_presses(struct kv_copier *copier, const struct kv_job *job);
 
 #endif

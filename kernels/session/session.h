@@ -70,7 +70,7 @@ struct kv_session_user {
 	void (*closing)(struct kvfs_session *session);
 	/* The reader thread has ended.  Called without a lock. */
 	void (*closed)(struct kvfs_session *session);
-	/* This process is the child of a fork.  Called without a lock. */
+	/* Called in the child of a fork(2), without a lock. */
 	void (*forked)(struct kvfs_session *session);
 	/* The space @name is about to be cleared. */
 	void (*clearing_locked)(struct kvfs_session *session, const char *name);

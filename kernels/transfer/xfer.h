@@ -376,7 +376,7 @@ struct kvfs_xfer {
 	/* lock; number of blocks not failed when SUBMITTED */
 	size_t got_submitted;
 
-	/* guarded by lock; save.c */
+	/* guarded by lock; only save.c uses these fields */
 	struct kv_call ask; /* request for space_id, after a failed look-up */
 	bool asking;
 	bool flush_asked; /* a caller waits until the transfer is DURABLE */

@@ -277,7 +277,7 @@ static void a_flood_leaves_others_their_share(void **state)
 	assert_int_equal(count(s, victim, 0, TABLE / 64, &since), TABLE / 64);
 	assert_true(count(s, attacker[0], 0, 2000000, &since) >
 		    TABLE * 63 / 64 - 100);
-	/* Two users have a half each. */
+	/* Each of two users has half of the table. */
 	note_all(s, victim, 0, 10 * TABLE);
 	note_all(s, attacker[0], 0, 10 * TABLE);
 	assert_in_range(count(s, victim, 0, 10 * TABLE, &since),
