@@ -11,6 +11,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ DRAM, SSD = 1, 2  # bits
 AT_ONCE = 512  # most events in a message
 KEPT = 64 << 20  # bytes of messages for replay, beside twice those that list the space
 QUEUED = 4096  # most messages for a subscriber that does not read
+REQUESTS = 64  # most requests that are read at a time
+END = (1 << 64) - 1, b""  # the last message of a replay
 EXTRA = 200  # bytes of memory for a message, beside its own
 IDLE = 10.0  # seconds after which a message without events lets subscribers notice that they lost some
 
@@ -95,9 +98,11 @@ class Publisher:
 
     def __init__(self, url: str, replay: str | None, topic: str) -> None:
         zmq: Any = importlib.import_module("zmq")
+        self._zmq = zmq
         self._topic, self._next = topic.encode(), time.time_ns() // 1000  # above those of an earlier publisher
         self._out, self._replay = zmq.Context.instance().socket(zmq.PUB), zmq.Context.instance().socket(zmq.ROUTER)
-        self._out.sndhwm, self._replay.sndhwm = QUEUED, 0
+        self._out.sndhwm = self._replay.sndhwm = QUEUED
+        self._replay.router_mandatory, self._replay.maxmsgsize = True, 64
         self.urls = []
         for socket, at in ((self._out, url), (self._replay, replay)):
             socket.linger = 1000  # ms at the end
@@ -112,7 +117,8 @@ class Publisher:
                 self.urls.append(at)
             except zmq.ZMQError as error:
                 raise ValueError(f"{at}: {zmq.strerror(error.errno)}") from None
-        self._asked: deque[tuple[bytes, int]] = deque()  # requests: who, and from which number on
+        # The last request of each subscriber: the next number for it, and whether it was sent some.
+        self._asked: dict[bytes, tuple[int, bool]] = {}
         self.begin()
 
     def begin(self) -> None:
@@ -135,21 +141,33 @@ class Publisher:
             self._bytes -= len(self._sent.popleft()[1]) + EXTRA
 
     def answer(self) -> bool:
-        """Send the messages that subscribers asked for.  Return False if some are not kept, so that
-        the caller must begin again."""
-        while self._replay.poll(0):
+        """Send the messages that subscribers asked for, as many as they take now.  Return False if
+        some are not kept, so that the caller must begin again."""
+        for _ in range(REQUESTS):
+            if not self._replay.poll(0):
+                break
             client, *frames = self._replay.recv_multipart()
             if len(frames) == 2 and len(frames[1]) == 8:
-                self._asked.append((client, int.from_bytes(frames[1], "big")))
-        while self._asked:
-            client, first = self._asked[0]
-            if first < self._sent[0][0] != self._first:
-                return False
-            self._asked.popleft()
-            for number, message in self._sent:
-                if number >= first:
-                    self._replay.send_multipart((client, b"", number.to_bytes(8, "big"), message))
-            self._replay.send_multipart((client, b"", b"\xff" * 8, b""))
+                self._asked[client] = int.from_bytes(frames[1], "big"), False
+        start, kept = self._sent[0][0], True
+        for client, (first, begun) in list(self._asked.items()):
+            lost = first < start != self._first
+            if lost and not begun:
+                kept = False
+            elif lost or self._send_from(client, max(first - start, 0)):  # one that reads too slowly gets no more
+                del self._asked[client]
+        return kept
+
+    def _send_from(self, client: bytes, at: int) -> bool:
+        """Send the kept messages from the @at-th on.  Return False if the client does not read them now."""
+        try:
+            for number, message in chain(islice(self._sent, min(at, len(self._sent)), None), [END]):
+                self._replay.send_multipart((client, b"", number.to_bytes(8, "big"), message), self._zmq.NOBLOCK)
+                self._asked[client] = number + 1, True
+        except self._zmq.Again:
+            return False
+        except self._zmq.ZMQError:  # the client has gone
+            pass
         return True
 
 

@@ -388,6 +388,41 @@ class Publishing(Case):
         out._out.close()
         out._replay.close()
 
+    def test_a_router_that_does_not_read_its_replays_costs_the_memory_of_one(self) -> None:
+        with mock.patch.object(events, "QUEUED", 4):
+            out = events.Publisher(*self.urls, "")
+        big = [events.removed([key] * 20000, "CPU") for key in self.keys[:40]]  # 180 KB each
+        for event in big:
+            out.send([event])
+        router = self.router()
+        for _ in range(20):
+            router.ask.send_multipart([b"", (0).to_bytes(8, "big")])
+        end, numbers = (1 << 64) - 1, []
+        for _ in range(100):
+            self.assertTrue(out.answer())
+            time.sleep(0.02)
+        self.assertLessEqual(len(out._asked), 1)
+        for _ in range(400):
+            self.assertTrue(out.answer())
+            while router.ask.poll(5):
+                numbers.append(int.from_bytes(router.ask.recv_multipart()[1], "big"))
+            if numbers[-1:] == [end]:
+                break
+        self.assertEqual(numbers.count(end), 1)
+        self.assertEqual(sorted(set(numbers[:-1])), [number for number, _ in out._sent])
+        # One that reads too slowly gets no more, and lists nothing again for the others.
+        router.ask.send_multipart([b"", (0).to_bytes(8, "big")])
+        self.assertTrue(out._replay.poll(5000))
+        self.assertTrue(out.answer())
+        self.assertEqual([begun for _, begun in out._asked.values()], [True])
+        out._most = 1000000
+        for event in big:
+            out.send([event])
+        self.assertTrue(out.answer())
+        self.assertEqual(out._asked, {})
+        out._out.close()
+        out._replay.close()
+
     def test_addresses_that_cannot_be_are_refused_in_one_line(self) -> None:
         for options, line in ((["--zmq", "tcp://*:x"], "tcp://*:x: Invalid argument"), (["--zmq", "x"], "x: Invalid argument"),
                               (["--replay", "tcp://*:1"], "--replay and --topic need --zmq")):
